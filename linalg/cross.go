@@ -34,7 +34,7 @@ func inferCross(f *core.Frame) {
 	f.NewOut(0, dt, shape, nil)
 }
 
-// runCross hands the three parts of the vectors to the kernel as operands of their own.
+// runCross passes the three parts of the vectors to the kernel as separate operands.
 func runCross(f *core.Frame) error {
 	out := core.ElementsOf(f.Out(0))
 	if out.Numel() == 0 {

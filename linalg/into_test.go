@@ -11,8 +11,8 @@ import (
 	"tenon.dev/internal/testdevice"
 )
 
-// TestInto: the forms with a destination give the bits of those that make a tensor, with as many kernels where the destination lies as
-// that would.
+// TestInto checks that the forms with a destination give the same bits as those that make a tensor, with as many kernels if the destination
+// has the layout of that tensor.
 func TestInto(t *testing.T) {
 	for _, sel := range devices() {
 		x := testdevice.Open(t, sel)

@@ -7,8 +7,8 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// Cross returns the cross products of the vectors of 3 elements along dimension dim of a and b, broadcast; PyTorch's default is -1. It is
-// in the type that both promote to, and not for bool.
+// Cross returns the cross products of the vectors of 3 elements along dimension dim of a and b, broadcast; PyTorch's default is -1. The
+// result has the type that both promote to, which must not be bool.
 func Cross(x *tenon.Exec, a, b *tenon.Tensor, dim int) *tenon.Tensor {
 	c := enter(x, "Cross", a, b)
 	defer core.Leave(c)
@@ -24,8 +24,8 @@ func CrossInto(x *tenon.Exec, dst, a, b *tenon.Tensor, dim int) {
 	})
 }
 
-// VecDot returns the sums over dimension dim of the products of the elements of a, conjugated, and b, broadcast; PyTorch's default is -1.
-// Both have one type, a floating-point or complex one.
+// VecDot returns the sums over dimension dim of the products of the conjugated elements of a and the elements of b, broadcast; PyTorch's
+// default is -1. Both have the same floating-point or complex type.
 func VecDot(x *tenon.Exec, a, b *tenon.Tensor, dim int) *tenon.Tensor {
 	c := enter(x, "VecDot", a, b)
 	defer core.Leave(c)
@@ -42,7 +42,7 @@ func VecDotInto(x *tenon.Exec, dst, a, b *tenon.Tensor, dim int) {
 }
 
 // MultiDot returns the product of two or more matrices, in the order of products that takes the fewest multiplications. The first may be a
-// vector, which stands for a row, and the last one, which stands for a column; the result then lacks that dimension.
+// vector, which is used as a row, and the last one also, as a column; the result then lacks that dimension.
 func MultiDot(x *tenon.Exec, ts []*tenon.Tensor) *tenon.Tensor {
 	c := enter(x, "MultiDot", ts...)
 	defer core.Leave(c)
@@ -65,7 +65,7 @@ func coreList(ts []*tenon.Tensor) []*core.Tensor {
 }
 
 // NuclearNorm returns the nuclear norm, the sum of the singular values, of the matrices in two dimensions of t; nil dims mean those of a
-// matrix. It is computed in float64. That of a complex tensor is real.
+// matrix. It is computed in float64. For a complex tensor it is real.
 func NuclearNorm(x *tenon.Exec, t *tenon.Tensor, dims []int, opts ...tenon.SumOpt) *tenon.Tensor {
 	opt := core.One("NuclearNorm", opts)
 	c := enter(x, "NuclearNorm", t)
@@ -93,7 +93,7 @@ func enter(x *tenon.Exec, op string, operands ...*tenon.Tensor) *core.Exec {
 	return c
 }
 
-// conjugate returns t where it is real.
+// conjugate returns t itself if it is real.
 func conjugate(x *core.Exec, t *core.Tensor) *core.Tensor {
 	if t.DType().IsComplex() {
 		return x.Conj(t)

@@ -21,7 +21,7 @@ func numbers(r *rand.Rand, n int) []float64 {
 	return v
 }
 
-// devices selects the processor, the simulator and, where there is one, the GPU.
+// devices selects the processor, the simulator and, if there is one, the GPU.
 func devices() []tenon.Selector {
 	all := []tenon.Selector{tenon.CPU(), tenon.Sim(0)}
 	if tenon.GPUs() > 0 {
@@ -30,14 +30,13 @@ func devices() []tenon.Selector {
 	return all
 }
 
-// byRolls is the cross product of operands of one shape in operations that core has.
+// byRolls computes the cross product of operands of one shape with core's operations.
 func byRolls(x *tenon.Exec, a, b *tenon.Tensor, dim int) *tenon.Tensor {
 	by := func(t *tenon.Tensor, n int) *tenon.Tensor { return x.Roll(t, []int{n}, []int{dim}) }
 	return x.Sub(x.Mul(by(a, -1), by(b, -2)), x.Mul(by(a, -2), by(b, -1)))
 }
 
-// TestCross compares with the products and differences of which a cross product is made: the same bits in every type, wherever the elements
-// lie.
+// TestCross compares Cross with products and differences of core's operations: the same bits in every type, whatever the layout.
 func TestCross(t *testing.T) {
 	for _, sel := range devices() {
 		x := testdevice.Open(t, sel)
@@ -130,7 +129,7 @@ func TestRefusals(t *testing.T) {
 		"Got bool": {
 			fault.Unsupported, "VecDot", func() { VecDot(x, x.ToDType(a, tenon.Bool), x.ToDType(a, tenon.Bool), -1) },
 		},
-		"found x of type float16 and y of type float64": { // autocast leaves float64 as it is
+		"found x of type float16 and y of type float64": { // autocast does not convert float64
 			fault.Invalid, "VecDot", func() { VecDot(x.Autocast(tenon.Float16), a, x.ToDType(a, tenon.Float64), -1) },
 		},
 		"multi_dot(): expected at least 2 tensors but got 1": {
@@ -156,7 +155,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestDerivatives compares first and second derivatives with differences.
+// TestDerivatives compares first and second derivatives with finite differences.
 func TestDerivatives(t *testing.T) {
 	x := testdevice.Open(t, tenon.CPU())
 	r := rand.New(rand.NewPCG(3, 4))
@@ -245,7 +244,7 @@ func TestDerivatives(t *testing.T) {
 	}
 }
 
-// TestComplexCross compares the gradients of complex factors with those of the operations of which a cross product is made.
+// TestComplexCross compares the gradients of complex factors with those of core's operations.
 func TestComplexCross(t *testing.T) {
 	x := testdevice.Open(t, tenon.CPU())
 	z := []complex128{1 + 2i, -1i, 3, 2 - 1i, 1i, -2 + 1i}
@@ -261,7 +260,7 @@ func TestComplexCross(t *testing.T) {
 	}
 }
 
-// TestVecDot compares with the operations of which it is made, in every type, wherever the elements lie, with gradients.
+// TestVecDot compares VecDot with core's operations in every type, whatever the layout, with gradients.
 func TestVecDot(t *testing.T) {
 	for _, sel := range devices() {
 		x := testdevice.Open(t, sel)
@@ -329,14 +328,14 @@ func TestVecDot(t *testing.T) {
 	}
 }
 
-// callsSeen is a tap that keeps the calls.
+// callsSeen is a tap that records the calls.
 type callsSeen struct{ calls []core.Call }
 
 func (c *callsSeen) Before(f *core.Frame) bool { c.calls = append(c.calls, f.Call()); return false }
 func (c *callsSeen) After(*core.Frame)         {}
 
-// TestRow holds that a row outside core is one: a tap sees one call of it, which prints, is inferred without a device and runs again; it is
-// captured, and autocast brings its operands to one type.
+// TestRow checks that a row outside core behaves like core's: a tap sees one call of it, which prints, is inferred without a device and
+// runs again; it can be captured, and autocast converts its operands to one type.
 func TestRow(t *testing.T) {
 	x := testdevice.Open(t, tenon.Sim(0))
 	a, b := tenon.From(x, []float32{1, 2, 3}), tenon.From(x, []float32{4, 5, 6})
@@ -377,7 +376,7 @@ func TestRow(t *testing.T) {
 	}
 }
 
-// TestChainOrder compares with the least of all orders.
+// TestChainOrder compares chainOrder with the cheapest of all orders.
 func TestChainOrder(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 50 {

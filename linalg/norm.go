@@ -9,8 +9,8 @@ import (
 	"tenon.dev/internal/infer"
 )
 
-// nuclearSteps is how often polarFactor applies its step: singular values grow by 3/2 a step until they are near 1, so those of 2e-14 of
-// the Frobenius norm and more arrive, and five steps square the rest of the error away.
+// nuclearSteps is how often polarFactor applies its step: each step multiplies small singular values by 3/2 until they are near 1. So those
+// of at least 2e-14 of the Frobenius norm get there, and the last five steps square the error each time.
 const nuclearSteps = 83
 
 // polarFactor returns the unitary factor UV* of the matrices USV* in the last two dimensions of a, of a float64 or complex128 tensor, by
@@ -38,7 +38,7 @@ func polarFactor(x *core.Exec, a *core.Tensor) *core.Tensor {
 	return u
 }
 
-// nuclear is the nuclear norm of the matrices in the last two dimensions. Its derivative is the polar factor.
+// nuclear computes the nuclear norm of the matrices in the last two dimensions. Its derivative is the polar factor.
 type nuclear struct{}
 
 func (nuclear) Forward(x *core.Exec, c *core.FunctionContext, ins ...*core.Tensor) []*core.Tensor {

@@ -18,7 +18,7 @@ type scaling struct {
 	twice bool
 }
 
-// The rows of the test have one property each.
+// The test's rows have one property each.
 var (
 	rowDrawn = core.Define(core.Op{Name: "TestDrawn", Package: "linalg", Takes: "p", Draws: func(*core.Frame) uint64 { return kernels.BernoulliAdvance }, Infer: like, Run: func(f *core.Frame) error {
 		return kernels.Bernoulli(f, core.ElementsOf(f.Out(0)), core.ElementsOf(f.In(0)), f.Philox())
@@ -71,7 +71,7 @@ func copied(f *core.Frame) error {
 	return kernels.Pointwise(f, kernels.Copy, out.DType, nil, []kernels.Operand{out}, []kernels.Operand{in})
 }
 
-// TestDrawnOutside holds that a row outside core draws as core's own do: the same numbers, in graphs too.
+// TestDrawnOutside checks that a row outside core draws like core's own rows: the same numbers, in graphs too.
 func TestDrawnOutside(t *testing.T) {
 	x := testdevice.Open(t, tenon.Sim(0))
 	p := x.Full([]int{300}, 0.5, tenon.Float32)
@@ -102,7 +102,7 @@ func TestDrawnOutside(t *testing.T) {
 	}
 }
 
-// TestWaitingOutside holds that a row that waits is refused in a capture, which then fails, and runs outside of it.
+// TestWaitingOutside checks that a row that waits is refused in a capture, which then fails, and runs outside of one.
 func TestWaitingOutside(t *testing.T) {
 	x := testdevice.Open(t, tenon.Sim(0))
 	a := tenon.From(x, []float32{1, 2})
@@ -115,7 +115,7 @@ func TestWaitingOutside(t *testing.T) {
 	}
 }
 
-// TestSaidOutside holds that the table says what the rows say.
+// TestSaidOutside checks that Ops reports the rows' properties.
 func TestSaidOutside(t *testing.T) {
 	seen := 0
 	for _, o := range core.Ops() {
@@ -135,8 +135,8 @@ func TestSaidOutside(t *testing.T) {
 	}
 }
 
-// TestOptionsOutside holds that an attribute of a type of its own decides the call: equal ones are one call, which prints, is
-// differentiated, and runs again.
+// TestOptionsOutside checks that an attribute of another package's type decides the call: equal attributes make equal calls, and a call
+// prints, is differentiated, and runs again.
 func TestOptionsOutside(t *testing.T) {
 	x := testdevice.Open(t, tenon.Sim(0))
 	seen := &callsSeen{}

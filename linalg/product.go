@@ -35,7 +35,7 @@ func multiDot(x *core.Exec, ts []*core.Tensor) *core.Tensor {
 		if column {
 			m[n-1] = x.Unsqueeze(m[n-1], 1)
 		}
-		sizes := []int{m[0].Size(0)} // of rows, and of the columns of each
+		sizes := []int{m[0].Size(0)} // the number of rows, then of the columns of each
 		for i, t := range m {
 			if i > 0 && t.Size(0) != sizes[i] {
 				refuse("multi_dot(): tensors %d and %d with shapes %v and %v cannot be multiplied", i-1, i, m[i-1].Shape(), t.Shape())
@@ -62,7 +62,7 @@ func multiDot(x *core.Exec, ts []*core.Tensor) *core.Tensor {
 	})
 }
 
-// chainOrder returns after which matrix to divide the product of matrices i to j, for the fewest multiplications in all. Matrix i is
+// chainOrder returns after which matrix to split the product of matrices i to j, for the fewest multiplications overall. Matrix i is
 // sizes[i] x sizes[i+1].
 func chainOrder(sizes []int) (split [][]int) {
 	n := len(sizes) - 1
@@ -85,7 +85,7 @@ func chainOrder(sizes []int) (split [][]int) {
 	return split
 }
 
-// triple returns a·b·c, held within a range that sums of many do not leave.
+// triple returns a·b·c, limited so that sums of many do not overflow.
 func triple(a, b, c int) uint64 {
 	const most = 1 << 56
 	hi, ab := bits.Mul64(uint64(a), uint64(b))

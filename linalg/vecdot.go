@@ -30,7 +30,7 @@ func inferVecDot(f *core.Frame) {
 	f.NewOut(0, a.DType(), append(append([]int(nil), shape[:d]...), shape[d+1:]...), nil)
 }
 
-// runVecDot multiplies and adds up in one kernel.
+// runVecDot multiplies and sums in one kernel.
 func runVecDot(f *core.Frame) error {
 	a, b := core.ElementsOf(f.In(0)), core.ElementsOf(f.In(1))
 	shape, d, err := products(a.Shape, b.Shape, f.Whole(0))
@@ -48,7 +48,7 @@ func runVecDot(f *core.Frame) error {
 }
 
 func init() {
-	// The gradient of an element is the other factor, with the conjugates where PyTorch has them.
+	// The gradient of an element is the other factor, conjugated where PyTorch conjugates.
 	rowVecDot.SetBack(func(b *core.Back) {
 		x := b.Exec()
 		shape, dim, err := products(b.In(0).Shape(), b.In(1).Shape(), b.Whole(0))
@@ -63,14 +63,14 @@ func init() {
 	})
 }
 
-// products returns the shape of the products of what has the shapes a and b, and their dimension dim, counted from the beginning.
+// products returns the shape of the products of arrays of shapes a and b, and their dimension dim, counted from the beginning.
 func products(a, b []int, dim int) ([]int, int, error) {
 	shape, err := infer.Broadcast(nil, a, b)
 	if err != nil {
 		return nil, 0, err
 	}
 	n := len(shape)
-	if dim < -n || dim >= n { // of no dimensions there is none
+	if dim < -n || dim >= n { // an array without dimensions has none
 		return nil, 0, infer.OutOfRange(dim, n)
 	}
 	if dim < 0 {

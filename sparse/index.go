@@ -7,12 +7,12 @@ import (
 )
 
 const (
-	// maxRank is how many numbers an index may have, mostPlaces how many places sparse dimensions.
+	// maxRank is how many numbers an index may have, mostPlaces how many positions the sparse dimensions may have.
 	maxRank    = 32
 	mostPlaces = 1 << 62
 )
 
-// rowCheck stops if an index is beyond the sizes in its list; rowFlat gives the place of each in row-major order, and stops as well.
+// rowCheck fails if an index is outside the sizes in its list; rowFlat also returns the row-major position of each index.
 var (
 	rowCheck = core.Define(core.Op{Name: "CheckIndices", Package: "sparse", Takes: "indices;; sizes* ->",
 		Infer: func(*core.Frame) {},

@@ -1,5 +1,5 @@
-// Package sparse holds sparse tensors in coordinate format: the elements or slices of a large tensor that may not be zero, and their
-// indexes. It must not depend on modules.
+// Package sparse has sparse tensors in coordinate format: the elements or slices of a large tensor that may not be zero, and their indexes.
+// It must not depend on modules.
 package sparse
 
 import (
@@ -10,16 +10,18 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// COO is a sparse tensor: indexes [sparse dimensions, n] and n values, each of which is a number or a tensor of the dense dimensions, which come last in the shape.
-// Several values with one index stand for their sum. It holds two handles that belong to the scope in which it was made, as results of operations do.
+// COO is a sparse tensor: indexes [sparse dimensions, n] and n values, each of which is a number or a tensor of the dense dimensions, which
+// come last in the shape. Several values with the same index stand for their sum. It holds two handles that belong to the scope in which it
+// was made, like the results of operations.
 type COO struct {
 	indices, values *core.Tensor
 	shape           []int
 	coalesced       bool
 }
 
-// NewCOO returns the sparse tensor of a shape with the given indexes, int64 [sparse dimensions, n], and values [n, dense dimensions…]. It shares the memory of
-// both, and records gradients of the values. An index beyond the shape fails as Exec.AssertAsync does; nothing is waited for.
+// NewCOO returns the sparse tensor of a shape with the given indexes, int64 [sparse dimensions, n], and values [n, dense dimensions…]. It
+// shares the memory of both, and records gradients of the values. An index outside the shape fails as in Exec.AssertAsync; NewCOO does not
+// wait.
 func NewCOO(x *tenon.Exec, indices, values *tenon.Tensor, shape []int) *COO {
 	const op = "NewCOO"
 	c := core.Made((*core.Exec)(x), op)
@@ -39,7 +41,7 @@ func NewCOO(x *tenon.Exec, indices, values *tenon.Tensor, shape []int) *COO {
 	return &COO{indices: out[0], values: out[1], shape: shape}
 }
 
-// fits says what is wrong with the parts of a sparse tensor.
+// fits returns an error if the parts of a sparse tensor do not fit together.
 func fits(indices, values *core.Tensor, shape []int) error {
 	refuse := func(text string, args ...any) error { return fault.New(fault.Invalid, text, args...) }
 	if indices.DType() != tenon.Int64 || indices.Dim() != 2 {
@@ -80,7 +82,7 @@ func (s *COO) Shape() []int { return slices.Clone(s.made("COO.Shape").shape) }
 // Coalesced reports whether the indexes are known to be different and in row-major order.
 func (s *COO) Coalesced() bool { return s.made("COO.Coalesced").coalesced }
 
-// Close closes the sparse tensor's handles. The tensors that it was made of stay.
+// Close closes the sparse tensor's handles. The tensors that it was made from stay open.
 func (s *COO) Close() {
 	if s != nil {
 		s.indices.Close()
@@ -97,7 +99,8 @@ func (s *COO) Keep(x *tenon.Exec) *COO {
 	return s
 }
 
-// ToDense returns the whole tensor. Values of one index are added in their order, so that results repeat. The gradient of a value is that of its place.
+// ToDense returns the whole tensor. Values with the same index are added in order, so that results repeat. The gradient of a value is that
+// of the element at its index.
 func (s *COO) ToDense(x *tenon.Exec) *tenon.Tensor {
 	c, leave := s.enter(x, "COO.ToDense")
 	defer leave()
@@ -106,8 +109,9 @@ func (s *COO) ToDense(x *tenon.Exec) *tenon.Tensor {
 	}))
 }
 
-// Coalesce returns the sparse tensor with each index once, in row-major order, and the sums of their values, added in their order, so that results repeat; of one that
-// is so already itself. How many indexes there are depends on them, so that the call waits for them and cannot be captured.
+// Coalesce returns the sparse tensor with each index once, in row-major order, and the sums of its values, added in order, so that results
+// repeat. A tensor that is coalesced already is returned itself. How many indexes remain depends on the indexes, so the call waits for them
+// and cannot be captured.
 func (s *COO) Coalesce(x *tenon.Exec) *COO {
 	c, leave := s.enter(x, "COO.Coalesce")
 	defer leave()
@@ -118,13 +122,13 @@ func (s *COO) Coalesce(x *tenon.Exec) *COO {
 		to, n := core.Different(c, "COO.Coalesce", s.flat(c), places(s.sparse()))
 		rank := len(s.sparse())
 		indices := c.Empty([]int{rank, n}, tenon.Int64)
-		c.ScatterInto(indices, indices, 1, c.Expand(to, rank, to.Size(0)), s.indices, core.ScatterOpt{}) // equal indexes go to one place
+		c.ScatterInto(indices, indices, 1, c.Expand(to, rank, to.Size(0)), s.indices, core.ScatterOpt{}) // equal indexes go to the same column
 		return []*core.Tensor{indices, s.sums(c, to, n)}
 	})
 	return &COO{indices: out[0], values: out[1], shape: s.shape, coalesced: true}
 }
 
-// sums returns the sums [n, dense dimensions…] of the values that go to each of n places.
+// sums returns the sums [n, dense dimensions…] of the values that go to each of n positions.
 func (s *COO) sums(c *core.Exec, to *core.Tensor, n int) *core.Tensor {
 	shape := slices.Clone(s.values.Shape())
 	line := make([]int, len(shape))
@@ -139,7 +143,7 @@ func (s *COO) sums(c *core.Exec, to *core.Tensor, n int) *core.Tensor {
 	return sum
 }
 
-// flat returns the indexes as one number each.
+// flat returns each index as one number.
 func (s *COO) flat(c *core.Exec) *core.Tensor {
 	f := core.Begin(c, rowFlat, s.indices)
 	f.SetList(s.sparse()...)
@@ -149,7 +153,7 @@ func (s *COO) flat(c *core.Exec) *core.Tensor {
 // sparse returns the sizes of the sparse dimensions.
 func (s *COO) sparse() []int { return s.shape[:s.indices.Size(0)] }
 
-// places returns how many places sparse dimensions have.
+// places returns how many positions the sparse dimensions have.
 func places(sizes []int) int {
 	n := 1
 	for _, size := range sizes {

@@ -14,7 +14,7 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// opened runs f on the processor and on a simulated device, and on a GPU where there is one, and checks that f left nothing behind.
+// opened runs f on the processor, on a simulated device and, if there is one, on a GPU, and checks that f left nothing behind.
 func opened(t *testing.T, f func(t *testing.T, x *tenon.Exec)) {
 	simulated(t, f)
 	if tenon.GPUs() > 0 {
@@ -22,7 +22,7 @@ func opened(t *testing.T, f func(t *testing.T, x *tenon.Exec)) {
 	}
 }
 
-// simulated is opened for what a GPU does not survive.
+// simulated is opened for tests that a GPU does not survive.
 func simulated(t *testing.T, f func(t *testing.T, x *tenon.Exec)) {
 	on(t, "cpu", tenon.CPU(), f)
 	on(t, "sim", tenon.Sim(0), f)
@@ -66,7 +66,7 @@ func random(r *rand.Rand, n int, sizes, dense []int) (indices []int64, values []
 	return indices, values
 }
 
-// at returns the place of index i among sizes, in row-major order.
+// at returns the position of index i among sizes, in row-major order.
 func at(indices []int64, n, i int, sizes []int) (flat int) {
 	for d, size := range sizes {
 		flat = flat*size + int(indices[d*n+i])
@@ -123,7 +123,7 @@ func TestCOO(t *testing.T) {
 			if got := read[float32](t, x, small.ToDense(x)); !slices.Equal(got, want) {
 				t.Fatalf("%v: the dense form of the coalesced is %v, want %v", c, got, want)
 			}
-			for _, y := range []*tenon.Tensor{dense, small.Values()} { // half the gradient of the squares' sum is the sum of the value's place
+			for _, y := range []*tenon.Tensor{dense, small.Values()} { // half the gradient of the sum of squares is the sum at the value's index
 				g, err := x.Grad([]*tenon.Tensor{x.Sum(x.Mul(y, y), nil)}, []*tenon.Tensor{values})
 				if err != nil {
 					t.Fatal(err)
@@ -154,7 +154,7 @@ func checkCoalesced(t *testing.T, x *tenon.Exec, s *COO, sums map[int][]float32,
 	}
 }
 
-// TestCOOTypes sums values of every type; those of halves are exact up to the last rounding.
+// TestCOOTypes sums values of every type; halves are exact up to the last rounding.
 func TestCOOTypes(t *testing.T) {
 	opened(t, func(t *testing.T, x *tenon.Exec) {
 		index := tenon.From(x, []int64{2, 0, 2, 2}, 1, 4)
@@ -171,7 +171,7 @@ func TestCOOTypes(t *testing.T) {
 	})
 }
 
-// TestCOOOfAFunction makes a large sparse tensor three times in a region, whose calls come again and are put off, and once at once.
+// TestCOOOfAFunction makes a large sparse tensor three times in a region, where the calls repeat and are put off, and once eagerly.
 func TestCOOOfAFunction(t *testing.T) {
 	opened(t, func(t *testing.T, x *tenon.Exec) {
 		const n, rows, width = 102397, 1000000, 64
@@ -206,7 +206,8 @@ func TestCOOOfAFunction(t *testing.T) {
 	})
 }
 
-// TestCOOCloses: Close closes the handles of the sparse tensor and not what it was made of, Keep moves them, and a scope closes them.
+// TestCOOCloses checks that Close closes the handles of the sparse tensor and not its parts, that Keep moves them, and that a scope closes
+// them.
 func TestCOOCloses(t *testing.T) {
 	opened(t, func(t *testing.T, x *tenon.Exec) {
 		i, v := tenon.From(x, []int64{1, 0}, 1, 2), tenon.From(x, []float32{3, 4})
@@ -273,7 +274,7 @@ func TestCOORefuses(t *testing.T) {
 	})
 }
 
-// TestCOOBeyond has indexes that are beyond the shape.
+// TestCOOBeyond uses indexes outside the shape.
 func TestCOOBeyond(t *testing.T) {
 	simulated(t, func(t *testing.T, x *tenon.Exec) {
 		for _, bad := range []int64{-1, 3} {

@@ -9,7 +9,7 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// An operation allocates its result's handle and nothing else.
+// TestAllocs checks that an operation allocates its result's handle and nothing else.
 func TestAllocs(t *testing.T) {
 	host, err := rt.Host()
 	if err != nil {

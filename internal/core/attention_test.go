@@ -10,7 +10,7 @@ import (
 	"tenon.dev/dtype"
 )
 
-// attended is what a test sees of an attention: the result and the gradients of queries, keys and values, in float64.
+// attended returns the results of an attention: the output and the gradients of queries, keys and values, in float64.
 func attended(t *testing.T, x *Exec, q, k, v, g *Tensor, opt AttentionOpt, further bool) [4][]float64 {
 	t.Helper()
 	var leaves []*Tensor
@@ -27,7 +27,7 @@ func attended(t *testing.T, x *Exec, q, k, v, g *Tensor, opt AttentionOpt, furth
 	return [4][]float64{doubles(t, x, y), doubles(t, x, grads[0]), doubles(t, x, grads[1]), doubles(t, x, grads[2])}
 }
 
-// wantClose compares with a tolerance of the greatest element.
+// wantClose compares with a tolerance relative to the greatest element.
 func wantClose(t *testing.T, what string, got, want []float64, tolerance float64) {
 	t.Helper()
 	scale := 0.02
@@ -41,7 +41,7 @@ func wantClose(t *testing.T, what string, got, want []float64, tolerance float64
 	}
 }
 
-// TestAttentionSizes compares the kernels of attention, the composite of halves and further derivatives with the composite in float64.
+// TestAttentionSizes compares the attention kernels, the composite for halves and further derivatives with the composite in float64.
 func TestAttentionSizes(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		r := rand.New(rand.NewPCG(5, 6))
@@ -63,7 +63,7 @@ func TestAttentionSizes(t *testing.T) {
 						k, _ := randomOf(x, r, dt, c.b, c.kv, c.s, c.d)
 						v, _ := randomOf(x, r, dt, c.b, c.kv, c.s, c.d)
 						g, _ := randomOf(x, r, dt, c.b, c.h, c.t, c.d)
-						if form&2 != 0 { // vectors that do not lie side by side
+						if form&2 != 0 { // vectors whose elements are not adjacent
 							v = x.Transpose(x.Contiguous(x.Transpose(v, 2, 3)), 2, 3)
 						}
 						wide := func(a *Tensor) *Tensor { return x.ToDType(a, dtype.Float64) }
@@ -92,7 +92,7 @@ func TestAttentionSizes(t *testing.T) {
 	})
 }
 
-// TestAttentionOptions compares masks, scales and further forms with what they mean.
+// TestAttentionOptions compares masks, scales and further forms with their definitions.
 func TestAttentionOptions(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		r := rand.New(rand.NewPCG(7, 8))
@@ -141,7 +141,7 @@ func TestAttentionOptions(t *testing.T) {
 	})
 }
 
-// TestAttentionCaptured replays attention and its gradients: the bits are those of eager execution.
+// TestAttentionCaptured replays attention and its gradients, and compares the bits with eager execution.
 func TestAttentionCaptured(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		r := rand.New(rand.NewPCG(9, 10))
@@ -188,8 +188,8 @@ func TestAttentionCaptured(t *testing.T) {
 	})
 }
 
-// TestAttentionPacked: gradients of queries, keys and values that are pieces of one tensor come out as one, with the bits of those that
-// are not.
+// TestAttentionPacked checks that the gradients of queries, keys and values that are pieces of one tensor come out as one tensor, with the
+// same bits as separate ones.
 func TestAttentionPacked(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		r := rand.New(rand.NewPCG(11, 12))
@@ -229,7 +229,7 @@ func TestAttentionPacked(t *testing.T) {
 	})
 }
 
-// TestSplitGradientIsOwn: where pieces of a gradient lie side by side, what the caller gave is not what is added to later.
+// TestSplitGradientIsOwn checks that the caller's gradient is not added to later if its pieces become a leaf's gradient without a copy.
 func TestSplitGradientIsOwn(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		leaf := x.Ones([]int{2, 6}, dtype.Float32)

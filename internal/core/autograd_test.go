@@ -13,7 +13,7 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// opened runs f on the processor and on a simulated device, and checks that f left nothing behind.
+// opened runs f on the processor, on a simulated device and, if there is one, on a GPU, and checks that f left nothing behind.
 func opened(t *testing.T, f func(t *testing.T, x *Exec)) {
 	t.Helper()
 	kinds := []rt.Selector{{Kind: rt.CPU}, {Kind: rt.Sim}}
@@ -34,7 +34,7 @@ func opened(t *testing.T, f func(t *testing.T, x *Exec)) {
 			before := live.Load()
 			x := New(dev, host)
 			x.Scope(func(x *Exec) { f(t, x) })
-			if n := live.Load() - before; n > 0 { // loose ones of other tests may have gone
+			if n := live.Load() - before; n > 0 { // loose storages of other tests may have been collected
 				t.Errorf("%d storages are left after the scope", n)
 			}
 			if x.s.depth != 0 || x.s.scope != nil || len(x.s.doing) != 0 {
@@ -104,8 +104,8 @@ func TestAccumulate(t *testing.T) {
 	})
 }
 
-// A gradient that reaches several inputs through one handle must not be freed by the first.
-// A number that is a zero with a sign is kept for the derivative: that of b in a + alpha·b is g·alpha.
+// TestSignedZeroIsKept checks that a number that is a negative zero is kept for the derivative: the gradient of b in a + alpha·b is
+// g·alpha.
 func TestSignedZeroIsKept(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		b := leafOf(x, 1, 2)
@@ -121,6 +121,7 @@ func TestSignedZeroIsKept(t *testing.T) {
 	})
 }
 
+// TestSharedGradient checks that a gradient that reaches several inputs through one handle is not freed by the first.
 func TestSharedGradient(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a, b := leafOf(x, 1, 2), leafOf(x, 3, 4)
@@ -298,7 +299,7 @@ func TestScopes(t *testing.T) {
 	})
 }
 
-// The saved tensors of a graph that nobody can reach any more go with its last handle.
+// TestGraphDropped checks that the saved tensors of a graph that nobody can reach any more are freed with its last handle.
 func TestGraphDropped(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := leafOf(x, 1, 2)
@@ -331,7 +332,7 @@ func TestLooseTensorsAreCollected(t *testing.T) {
 	}
 	defer dev.Close()
 	x := New(dev, host)
-	// 100 dropped tensors of 32 MiB do not fit in 256 MiB unless garbage is found.
+	// 100 dropped tensors of 32 MiB do not fit into 256 MiB unless garbage is collected.
 	for range 100 {
 		x.Empty([]int{8 << 20}, dtype.Float32)
 	}
@@ -361,8 +362,8 @@ func TestStreamsAreOrdered(t *testing.T) {
 		side := x.On(st)
 		a := From(x, []float32{1, 2, 3})
 		for range 50 {
-			b := side.MulS(a, 2)                                  // reads after a write elsewhere
-			x.AddInto(a, a, b)                                    // reads b, and writes after a read elsewhere
+			b := side.MulS(a, 2)                                  // reads after a write on another stream
+			x.AddInto(a, a, b)                                    // reads b, and writes after a read on another stream
 			side.NoGrad().AddInto(b, a, a)                        // and back
 			want(t, side, x.MulS(b, 0.5), floats(t, x, a)...)     // equal at every turn
 			x.MulInto(a, a, From(side, []float32{0.4, 0.4, 0.4})) // keeps the size

@@ -68,7 +68,7 @@ func TestCastCache(t *testing.T) {
 	})
 }
 
-// Where Autocast is called outside of all scopes, copies live in the outermost one.
+// TestCastCacheOutside checks that copies live in the outermost scope if Autocast was called outside of all scopes.
 func TestCastCacheOutside(t *testing.T) {
 	host, err := rt.Host()
 	if err != nil {
@@ -111,7 +111,8 @@ func TestCastCacheOutside(t *testing.T) {
 	}
 }
 
-// The gradients of several uses are added in the low type and flow back once; the copy serves two passes.
+// TestCastCacheGradients checks that the gradients of several uses are added in the low-precision type and converted back once, and that
+// the copy serves two passes.
 func TestCastCacheGradients(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		w, in := parameter(x), x.Full([]int{2, 4}, 0.5, dtype.Float32)
@@ -124,7 +125,7 @@ func TestCastCacheGradients(t *testing.T) {
 					t.Fatal(err)
 				}
 			})
-			if y.AutocastCached() && back > 3 { // of w, and of what the two sums widened
+			if y.AutocastCached() && back > 3 { // of w, and of the inputs that the two sums widened
 				t.Errorf("%d conversions in the backward pass", back)
 			}
 			if err := x.Backward(b, BackwardOpt{}); err != nil {
@@ -147,7 +148,8 @@ func TestCastCacheGradients(t *testing.T) {
 	})
 }
 
-// A graph neither takes a copy from outside nor leaves one there, and what it changes is converted again.
+// TestCastCacheCapture checks that a graph neither uses a copy from outside nor leaves one there, and that parameters that it changes are
+// converted again.
 func TestCastCacheCapture(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		w, in := parameter(x), x.Ones([]int{2, 4}, dtype.Float16)
@@ -207,7 +209,7 @@ func TestCastCacheCapture(t *testing.T) {
 	})
 }
 
-// Where streams are ordered by hand, a copy serves the stream that made it.
+// TestCastCacheManualStreams checks that under manual ordering a copy is used only on the stream that made it.
 func TestCastCacheManualStreams(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		if x.Device().Host {
@@ -242,11 +244,11 @@ func TestAutocastTypes(t *testing.T) {
 		if !y.AutocastCached() || y.AutocastCache(false).AutocastCached() {
 			t.Error("AutocastCached does not say what was asked for")
 		}
-		// In the first type, operations that bring their operands to one type refuse the second.
+		// With autocast to the first type, operations that convert their operands to one type refuse the second.
 		h, b, f := x.Ones([]int{2}, dtype.Float16), x.Ones([]int{2}, dtype.BFloat16), x.Ones([]int{2}, dtype.Float32)
 		wantError(t, Try(func() { y.AddCMul(f, h, b, 1) }), fault.Invalid, "autocast to bfloat16", "float16")
 		wantError(t, Try(func() { y.Dot(f, h) }), fault.Invalid, "Dot", "float16")
-		// Tensors without dimensions do not widen what has them, where PyTorch's autocast leaves the types to the operation.
+		// Tensors without dimensions do not widen those with dimensions in operations whose types PyTorch's autocast does not change.
 		zero := x.Ones(nil, dtype.Float32)
 		for name, got := range map[string]*Tensor{"Add": y.Add(b, zero), "Mul": y.Mul(b, zero), "Div": y.Div(b, zero), "Sub": y.Sub(b, zero)} {
 			if got.dt != dtype.BFloat16 {
@@ -256,7 +258,7 @@ func TestAutocastTypes(t *testing.T) {
 		if got := y.AddCMul(b, b, zero, 1); got.dt != dtype.Float32 {
 			t.Errorf("AddCMul gives %v", got.dt)
 		}
-		// A type that the call asks for stands.
+		// A type that the call requests is used.
 		for name, got := range map[string]*Tensor{
 			"Sum": y.Sum(h, nil, SumOpt{DType: dtype.Float16}), "Prod": y.Prod(h, nil, SumOpt{DType: dtype.Float16}),
 			"VectorNorm": y.VectorNorm(h, 2, nil, SumOpt{DType: dtype.Float16}), "Softmax": y.Softmax(h, 0, SoftmaxOpt{DType: dtype.Float16}),
@@ -268,7 +270,7 @@ func TestAutocastTypes(t *testing.T) {
 		if n := copies(x, func() { y.Sum(h, nil, SumOpt{}) }); n != 0 {
 			t.Errorf("a sum of halves makes %d conversions, want 0", n)
 		}
-		// What writes into a destination has its type.
+		// A call that writes into a destination returns the destination's type.
 		y.AddCMulInto(h, h, h, h, 1)
 		if v := doubles(t, x, h); v[0] != 2 {
 			t.Errorf("AddCMulInto gives %v", v)
@@ -303,8 +305,8 @@ func TestAutocastOnOldDevices(t *testing.T) {
 	}
 }
 
-// BenchmarkCastCache measures the host's part of a step with 100 small layers on a device that does nothing: without autocast, with copies kept for a forward
-// pass, and without copies kept; the device's part is the conversions that the kept copies spare.
+// BenchmarkCastCache measures the host time of a step with 100 small layers on a device that does nothing: without autocast, with copies
+// kept for a forward pass, and without kept copies. The device would also save the conversions that the kept copies avoid.
 func BenchmarkCastCache(b *testing.B) {
 	host, err := rt.Host()
 	if err != nil {

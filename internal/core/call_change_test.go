@@ -11,7 +11,7 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// refusing is a device that refuses launches from the at-th on, so many of them.
+// refusing is a device that refuses times launches, starting with the at-th.
 type refusing struct {
 	driver.Device
 	at, times int
@@ -24,7 +24,8 @@ func (r *refusing) Launch(l *driver.Launch) error {
 	return r.Device.Launch(l)
 }
 
-// A driver that refuses a change's first launch leaves all as it was; one that refuses a later one is asked again, and loses the device if it refuses again.
+// TestRefusedChange checks that a driver that refuses a change's first launch leaves everything as it was, and that one that refuses a
+// later launch is asked again, and loses the device if it refuses again.
 func TestRefusedChange(t *testing.T) {
 	host, err := rt.Host()
 	if err != nil {
@@ -98,7 +99,8 @@ func TestRefusedChange(t *testing.T) {
 	}
 }
 
-// What operations of a change make and drop stays until the change is handed over, in the order of its operations.
+// TestChangeHoldsItsTemporaries checks that tensors that a change's operations make and drop are kept until the change is handed over, in
+// the order of its operations.
 func TestChangeHoldsItsTemporaries(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := From(x, []float32{1, 2, 3})
@@ -110,7 +112,7 @@ func TestChangeHoldsItsTemporaries(t *testing.T) {
 				c := x.Cat([]*Tensor{b, b}, 0)
 				b.Close()
 				x.AddInto(a, a, x.Slice(c, 0, 3, 6, 1))
-				d := x.Zeros([]int{3}, dtype.Float32) // in memory that nobody else has yet
+				d := x.Zeros([]int{3}, dtype.Float32) // in memory that nobody has used yet
 				x.together("Inner", func(x *Exec) { x.AddInto(a, a, d) })
 				return x.Sum(a, nil, SumOpt{})
 			})
@@ -124,7 +126,7 @@ func TestChangeHoldsItsTemporaries(t *testing.T) {
 	})
 }
 
-// What would wait for a turn that the Together itself has is refused in it.
+// TestTogetherRefusesWaits checks that a Together refuses calls that would wait for a turn that the Together itself holds.
 func TestTogetherRefusesWaits(t *testing.T) {
 	x, _ := simExec(t, nil)
 	x.Scope(func(x *Exec) {

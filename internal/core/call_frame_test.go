@@ -22,7 +22,7 @@ func onNull(t *testing.T) *Exec {
 	return New(dev, host)
 }
 
-// Whatever a call was, the next one finds its frame empty: nothing of a call is taken for an attribute, operand or destination of another one.
+// TestFramesAreLeftEmpty checks that every call leaves its frame empty: the next one never takes its attributes, operands or destinations.
 func TestFramesAreLeftEmpty(t *testing.T) {
 	x := onNull(t)
 	x.Scope(func(x *Exec) {
@@ -55,7 +55,7 @@ func TestFramesAreLeftEmpty(t *testing.T) {
 	})
 }
 
-// Operands that lie alike decide the form of an output as broadcasting them would.
+// TestOutputsOfOneForm checks that operands with the same layout decide the form of an output as broadcasting would.
 func TestOutputsOfOneForm(t *testing.T) {
 	x := onNull(t)
 	x.Scope(func(x *Exec) {

@@ -8,7 +8,8 @@ import (
 	"tenon.dev/kernel"
 )
 
-// A launch that the kernel is not written for is refused where it is made, with the same sentence on every device, and the session goes on.
+// TestLaunchRefusals checks that a launch that the kernel cannot run is refused where it is made, with the same message on every device,
+// and that the session goes on.
 func TestLaunchRefusals(t *testing.T) {
 	build := func(name string, f func(k *kernel.Builder, b kernel.Buffer)) *kernel.Kernel {
 		return kernel.Build(name, func(k *kernel.Builder) {

@@ -17,7 +17,7 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// holder is the simulated device, whose streams can be kept from running.
+// holder is a simulated device, whose streams can be stopped.
 type holder interface {
 	Hold(s driver.Stream) (release func())
 }
@@ -77,7 +77,7 @@ func elsewhere(f func()) {
 	wg.Wait()
 }
 
-// Many streams read at once and none waits for another; a write waits for all of them.
+// TestReadersDoNotWait checks that many streams read at once without waiting for each other, and that a write waits for all of them.
 func TestReadersDoNotWait(t *testing.T) {
 	x, sim := simExec(t, nil)
 	w := From(x, []float32{1, 2})
@@ -97,7 +97,7 @@ func TestReadersDoNotWait(t *testing.T) {
 		if i%2 == 0 {
 			continue
 		}
-		if err := y.Synchronize(); err != nil { // would not come back if it waited for a held one
+		if err := y.Synchronize(); err != nil { // would not return if it waited for a held stream
 			t.Fatal(err)
 		}
 		want(t, y, results[i], 10, 20)
@@ -115,7 +115,7 @@ func TestReadersDoNotWait(t *testing.T) {
 	want(t, ys[5], w, 2, 3)
 }
 
-// Two streams use a storage for the first time at once: neither is forgotten.
+// TestConcurrentAccessesAreKept checks that neither access is lost if two streams use a storage for the first time at once.
 func TestConcurrentAccessesAreKept(t *testing.T) {
 	x, _ := simExec(t, nil)
 	ys := forks(t, x, 2)
@@ -132,7 +132,7 @@ func TestConcurrentAccessesAreKept(t *testing.T) {
 							runtime.Gosched()
 						}
 					}
-					for range i * (j % 300) { // one comes a little later than the other, by various times
+					for range i * (j % 300) { // one comes a little later than the other, by varying times
 						at[i].Load()
 					}
 					note(&all[j], y.Stream(), 1)
@@ -157,7 +157,7 @@ func TestConcurrentAccessesAreKept(t *testing.T) {
 	}
 }
 
-// Streams that write different parts of one storage are all waited for.
+// TestWritersOfParts checks that a reader waits for all streams that write different parts of one storage.
 func TestWritersOfParts(t *testing.T) {
 	x, sim := simExec(t, nil)
 	ys := forks(t, x, 3)
@@ -181,7 +181,7 @@ func TestWritersOfParts(t *testing.T) {
 	want(t, ys[2], sum, 1, 1)
 }
 
-// gated stops the launch that comes when armed, until told to go on.
+// gated stops the next launch after it was armed, until told to go on.
 type gated struct {
 	driver.Device
 	armed, stuck  atomic.Bool
@@ -203,7 +203,8 @@ func (g *gated) Launch(l *driver.Launch) error {
 	return g.Device.Launch(l)
 }
 
-// Two goroutines issue to one stream: the number of an operation says that all before it are launched.
+// TestIssuersTakeTurns checks that if two goroutines issue to one stream, the number of an operation implies that all before it are
+// launched.
 func TestIssuersTakeTurns(t *testing.T) {
 	g := &gated{there: make(chan struct{}), resume: make(chan struct{})}
 	x, sim := simExec(t, func(d driver.Device) driver.Device { g.Device = d; return g })
@@ -250,8 +251,8 @@ func TestIssuersTakeTurns(t *testing.T) {
 	}
 }
 
-// A capture and eager work of other goroutines on the same tensor, in every order of reads and writes: the eager work runs where it stands, the graph when it
-// is replayed, and only the capture's own work is in the graph.
+// TestCaptureBesideOthers runs a capture and eager work of other goroutines on the same tensor, in every order of reads and writes: the
+// eager work runs immediately, the graph when it is replayed, and the graph has only the capture's own work.
 func TestCaptureBesideOthers(t *testing.T) {
 	for _, c := range []string{"rr", "rw", "wr", "ww"} {
 		for _, when := range []string{"before", "after", "both"} {
@@ -264,7 +265,7 @@ func captureBeside(t *testing.T, captured, eager bool, when string) {
 	x, sim := simExec(t, nil)
 	ys := forks(t, x, 4)
 	w := From(x, []float32{1})
-	value := float32(1) // of w, as the program's order has it
+	value := float32(1) // of w, in the program's order
 	type result struct {
 		x    *Exec
 		t    *Tensor
@@ -326,7 +327,8 @@ func captureBeside(t *testing.T, captured, eager bool, when string) {
 	}
 }
 
-// While one goroutine captures, others capture, wait, and give memory back: they succeed, and the first capture is whole.
+// TestWaitsBesideCapture checks that while one goroutine captures, others can capture, wait and free memory, and that the first capture is
+// complete.
 func TestWaitsBesideCapture(t *testing.T) {
 	x, _ := simExec(t, nil)
 	ys := forks(t, x, 3)
@@ -378,7 +380,8 @@ func TestWaitsBesideCapture(t *testing.T) {
 	}
 }
 
-// Work of the captured function on an Exec from outside would run now: one error names its line, and nothing runs.
+// TestCaptureRefusesOuterExec checks that work of the captured function on an Exec from outside, which would run now, fails with one error
+// that names its line, and that nothing runs.
 func TestCaptureRefusesOuterExec(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := From(x, []float32{1})
@@ -397,7 +400,7 @@ func TestCaptureRefusesOuterExec(t *testing.T) {
 	})
 }
 
-// One function captured and replayed a hundred times makes the same driver calls in the same order.
+// TestCapturesAreEqual checks that a function that is captured and replayed a hundred times makes the same driver calls in the same order.
 func TestCapturesAreEqual(t *testing.T) {
 	var rec *record.Device
 	x, _ := simExec(t, func(d driver.Device) driver.Device { rec = record.New(d); return rec })
@@ -434,7 +437,7 @@ func TestCapturesAreEqual(t *testing.T) {
 		if err := x.Device().Synchronize(); err != nil {
 			t.Fatal(err)
 		}
-		seen := map[string]string{} // names of what was made meanwhile go on counting
+		seen := map[string]string{} // names given meanwhile continue the numbering
 		text := names.ReplaceAllStringFunc(rec.Text(), func(name string) string {
 			if seen[name] == "" {
 				seen[name] = fmt.Sprintf("%s%d", strings.TrimRight(name, "0123456789"), len(seen))
@@ -450,7 +453,7 @@ func TestCapturesAreEqual(t *testing.T) {
 	}
 }
 
-// difference shows the first lines in which two texts differ.
+// difference returns the first line in which two texts differ.
 func difference(a, b string) string {
 	la, lb := strings.Split(a, "\n"), strings.Split(b, "\n")
 	for i := range min(len(la), len(lb)) {

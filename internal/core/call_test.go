@@ -13,7 +13,7 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// watch is a tap that sees each call twice: when it begins and when it has come to its end.
+// watch is a tap that sees each call twice: when it begins and when it has ended.
 type watch func(op string, view, end bool)
 
 func (w watch) Before(f *Frame) bool {
@@ -31,7 +31,7 @@ func setWatch(x *Exec, w watch) {
 	SetTap(x, w)
 }
 
-// calls is a tap that keeps every call.
+// calls is a tap that records every call.
 type calls []Call
 
 func (c *calls) Before(f *Frame) bool {
@@ -116,7 +116,7 @@ func TestCallsPrint(t *testing.T) {
 	}
 }
 
-// Whoever keeps calls keeps no memory of the device.
+// TestCallsKeepNothing checks that a Call keeps no device memory alive.
 func TestCallsKeepNothing(t *testing.T) {
 	x := processor(t)
 	before := LiveStorages()
@@ -132,7 +132,7 @@ func TestCallsKeepNothing(t *testing.T) {
 	runtime.KeepAlive(kept)
 }
 
-// A call that is refused when it runs is refused by Infer, too.
+// TestInferRefuses checks that a call that is refused when it runs is also refused by Infer.
 func TestInferRefuses(t *testing.T) {
 	x := processor(t)
 	a := x.Ones([]int{2, 3}, dtype.Float32)
@@ -144,9 +144,9 @@ func TestInferRefuses(t *testing.T) {
 	}
 }
 
-// An attribute is a plain value: it can be compared, and nothing in it leads to memory that changes.
+// TestAttributesArePlain checks that an attribute is a plain value: it can be compared, and nothing in it refers to memory that changes.
 func TestAttributesArePlain(t *testing.T) {
-	single := map[reflect.Type]bool{ // things that there is one of, or that never change
+	single := map[reflect.Type]bool{ // objects that exist only once, or never change
 		reflect.TypeFor[*row](): true, reflect.TypeFor[*form](): true, reflect.TypeFor[*intList](): true, reflect.TypeFor[*rt.Device](): true, reflect.TypeFor[*rt.Stream](): true,
 		reflect.TypeFor[*rt.Generator](): true, reflect.TypeFor[*rt.MemPool](): true, reflect.TypeFor[*operandList](): true,
 		reflect.TypeFor[*kernels.PointOp](): true, reflect.TypeFor[*kernels.StepOp](): true, reflect.TypeFor[*kernels.RandomOp](): true,
@@ -182,7 +182,7 @@ func TestNodesAreSmall(t *testing.T) {
 	}
 }
 
-// Forms and lists that nobody uses go, so that a program of ever new shapes does not grow.
+// TestFormsGo checks that unused forms and lists are freed, so that a program that keeps using new shapes does not grow.
 func TestFormsGo(t *testing.T) {
 	x := processor(t)
 	for n := range 20_000 {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Functions of complex numbers agree with math/cmplx in every quadrant, near the unit circle and far from it.
+// TestComplexFunctions compares functions of complex numbers with math/cmplx in every quadrant, near the unit circle and far from it.
 func TestComplexFunctions(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		r := rand.New(rand.NewPCG(3, 4))

@@ -10,7 +10,8 @@ import (
 	"tenon.dev/internal/infer"
 )
 
-// A convolution keeps the layout of its input or weight, as in PyTorch, and its gradients lie as what they are of; the numbers do not depend on it.
+// TestConvKeepsChannelsLast checks that a convolution keeps the layout of its input or weight, as in PyTorch, that each gradient has the
+// layout of its tensor, and that the numbers do not depend on it.
 func TestConvKeepsChannelsLast(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		for _, c := range []struct {

@@ -7,12 +7,12 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// list is a function with several results, joined so that each counts.
+// list wraps a function with several results, and joins them so that each counts.
 func list(f func(x *Exec, t *Tensor) []*Tensor) func(x *Exec, in []*Tensor) *Tensor {
 	return func(x *Exec, in []*Tensor) *Tensor {
 		var flat []*Tensor
 		for i, t := range f(x, in[0]) {
-			if i != 1 { // one has no gradient
+			if i != 1 { // one result has no gradient
 				flat = append(flat, x.Reshape(t, -1))
 			}
 		}
@@ -63,7 +63,7 @@ func rearrangements() []differentiable {
 	}
 }
 
-// places returns an int64 tensor.
+// places returns an int64 tensor of indexes.
 func places(x *Exec, shape []int, v ...int64) *Tensor { return From(x, v, shape...) }
 
 // indexings lists functions that take indexes.
@@ -195,7 +195,7 @@ func windows() []differentiable {
 	return out
 }
 
-// TestShapeDerivatives is TestDerivatives for what is not done element by element.
+// TestShapeDerivatives is TestDerivatives for operations that are not element-wise.
 func TestShapeDerivatives(t *testing.T) {
 	host, err := rt.Host()
 	if err != nil {

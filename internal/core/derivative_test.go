@@ -11,10 +11,10 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// differentiable is a function whose derivatives are compared with differences of its values.
+// differentiable is a function whose derivatives are compared with finite differences.
 type differentiable struct {
 	name string
-	// lo and hi bound the inputs, ins is their number (0 means 1), shape theirs (nil means [3]).
+	// lo and hi bound the inputs, ins is their number (0 means 1), shape their shape (nil means [3]).
 	lo, hi float64
 	ins    int
 	shape  []int
@@ -31,7 +31,7 @@ func of2(f func(x *Exec, a, b *Tensor) *Tensor) func(x *Exec, in []*Tensor) *Ten
 	return func(x *Exec, in []*Tensor) *Tensor { return f(x, in[0], in[1]) }
 }
 
-// pointwise lists functions of elements.
+// pointwise lists element-wise functions.
 func pointwise() []differentiable {
 	one := func(name string, lo, hi float64, complex bool, f func(x *Exec, t *Tensor) *Tensor) differentiable {
 		return differentiable{name: name, lo: lo, hi: hi, complex: complex, f: of1(f)}
@@ -135,7 +135,7 @@ func reductions() []differentiable {
 	return list
 }
 
-// TestDerivatives compares first and second derivatives with differences of values and of first derivatives.
+// TestDerivatives compares first and second derivatives with finite differences of values and of first derivatives.
 func TestDerivatives(t *testing.T) {
 	host, err := rt.Host()
 	if err != nil {
@@ -154,7 +154,7 @@ func TestDerivatives(t *testing.T) {
 	}
 }
 
-// draw returns n numbers of [lo, hi], and of a type's parts.
+// draw returns the parts of n random numbers of type dt, each part in [lo, hi].
 func draw(r *rand.Rand, dt dtype.DType, n int, lo, hi float64) []float64 {
 	v := make([]float64, n*dt.Size()/8)
 	for i := range v {
@@ -163,12 +163,12 @@ func draw(r *rand.Rand, dt dtype.DType, n int, lo, hi float64) []float64 {
 	return v
 }
 
-// made returns a tensor of the given parts.
+// made returns a tensor with the given real and imaginary parts.
 func made(x *Exec, dt dtype.DType, parts []float64, shape []int) *Tensor {
 	return x.FromBytes(dtype.AsBytes(parts), dt, shape...)
 }
 
-// gradients returns the parts of first(w), the gradients of f weighed by w, and of second(v), the gradients of those weighed by v.
+// gradients returns the parts of the first gradients, of f weighted by w, and of the second, of the first gradients weighted by v.
 func (d *differentiable) gradients(t *testing.T, x *Exec, dt dtype.DType, at [][]float64, w func(out *Tensor) *Tensor, v [][]float64) (first, second [][]float64) {
 	t.Helper()
 	x.Scope(func(x *Exec) {
@@ -205,7 +205,7 @@ func (d *differentiable) gradients(t *testing.T, x *Exec, dt dtype.DType, at [][
 	return first, second
 }
 
-// viewParts returns the real numbers that t consists of, in one dimension.
+// viewParts returns the real numbers that t consists of, as a vector.
 func (x *Exec) viewParts(t *Tensor) *Tensor {
 	if !t.dt.IsComplex() {
 		return x.Reshape(t, -1)
@@ -227,7 +227,7 @@ func (d *differentiable) check(t *testing.T, x *Exec, dt dtype.DType) {
 		}
 		return made(x, out.dt, weights, out.shape)
 	}
-	// value is the weighed sum of f; flow that of the first derivatives.
+	// value is the weighted sum of f; flow is the weighted sum of the first derivatives.
 	value := func() (sum float64) {
 		x.Scope(func(x *Exec) {
 			ins := make([]*Tensor, d.ins)

@@ -9,7 +9,7 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// pair opens two devices and gives f an Exec on each, of one session.
+// pair opens two devices and passes f an Exec on each, of one session.
 func pair(t *testing.T, a, b rt.Selector, f func(t *testing.T, x, y *Exec)) {
 	t.Helper()
 	host, err := rt.Host()
@@ -32,7 +32,7 @@ func pair(t *testing.T, a, b rt.Selector, f func(t *testing.T, x, y *Exec)) {
 		if err := d.Synchronize(); err != nil {
 			t.Error(err)
 		}
-		p, err := d.AllocPinned(1) // looks which streams are done
+		p, err := d.AllocPinned(1) // also checks which streams are done
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,7 +86,7 @@ func TestTo(t *testing.T) {
 					t.Fatalf("element %d is %v, want %v", i, twice[i], 4*v)
 				}
 			}
-			// The memory order is kept where it has no gaps.
+			// The memory order is kept if it has no gaps.
 			p := y.To(x.Permute(a, 2, 0, 1), opt)
 			if !infer.Same(p.Stride(), []int{1, 12, 4}) {
 				t.Errorf("strides %v", p.Stride())
@@ -133,7 +133,7 @@ func TestCopyIntoFromOtherDevice(t *testing.T) {
 	})
 }
 
-// More than one piece of page-locked memory.
+// TestToLarge copies more than one piece of page-locked memory holds.
 func TestToLarge(t *testing.T) {
 	pair(t, rt.Selector{Kind: rt.CPU}, rt.Selector{Kind: rt.Sim}, func(t *testing.T, x, y *Exec) {
 		n := 33 << 20

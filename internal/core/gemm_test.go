@@ -28,7 +28,7 @@ func doubles(t *testing.T, x *Exec, a *Tensor) []float64 {
 	return v
 }
 
-// near compares with the tolerance that one rounding to dt and float32 sums of k terms leave.
+// near compares with the error that one rounding to dt and float32 sums of k terms allow.
 func near(t *testing.T, what string, dt dtype.DType, got, want []float64, k int) {
 	t.Helper()
 	eps := map[dtype.DType]float64{dtype.Float16: 1.0 / 2048, dtype.BFloat16: 1.0 / 256, dtype.Float32: 1e-6, dtype.Float64: 1e-14}[dt]
@@ -52,7 +52,7 @@ func TestMatMulSizes(t *testing.T) {
 						m, n, k := s[0], s[1], s[2]
 						a, av := randomOf(x, r, dt, m, k)
 						b, bv := randomOf(x, r, dt, k, n)
-						if form&1 != 0 { // the same matrices, lying transposed
+						if form&1 != 0 { // the same matrices, transposed in memory
 							a = x.Transpose(x.Contiguous(x.Transpose(a, 0, 1)), 0, 1)
 						}
 						if form&2 != 0 {
@@ -123,7 +123,7 @@ func rounded64(v float64, dt dtype.DType) float64 {
 	return v
 }
 
-// convolve is the definition, in float64.
+// convolve computes a convolution by its definition, in float64.
 func convolve(x, w, b []float64, n, c, h, wd, o, kh, kw int, opt ConvOpt, oh, ow int) []float64 {
 	g := opt.Groups
 	out := make([]float64, n*o*oh*ow)
@@ -178,7 +178,7 @@ func TestConvolutions(t *testing.T) {
 					oh, ow := y.shape[2], y.shape[3]
 					want := convolve(iv, wv, make([]float64, c.o), c.n, c.c, c.h, c.w, c.o, c.kh, c.kw, c.opt, oh, ow)
 					for j, s := range want {
-						if c.opt.Groups == 1 || c.opt.Groups < c.c { // all but depthwise ones round before they add the bias
+						if c.opt.Groups == 1 || c.opt.Groups < c.c { // all but depthwise convolutions round before they add the bias
 							s = rounded64(s, dt)
 						}
 						want[j] = s + bv[j/(oh*ow)%c.o]
@@ -197,7 +197,7 @@ func TestConvolutions(t *testing.T) {
 						}
 						return s
 					}
-					// Exact gradients by probing with one-hot operands would be slow; check every element through the definition's transpose.
+					// Exact gradients by probing with one-hot operands would be slow, so every element is checked with the definition's transpose.
 					checkConvGrads(t, fmt.Sprintf("%v case %d", dt, i), dt, iv, wv, gv, doubles(t, x, grads[0]), doubles(t, x, grads[1]), c.n, c.c, c.h, c.w, c.o, c.kh, c.kw, c.opt, oh, ow)
 					whole := dot(gv, convolve(iv, wv, zero, c.n, c.c, c.h, c.w, c.o, c.kh, c.kw, c.opt, oh, ow))
 					if p := dot(doubles(t, x, grads[0]), iv); math.Abs(p-whole) > 0.02*math.Abs(whole)+1 {
@@ -239,8 +239,8 @@ func checkConvGrads(t *testing.T, what string, dt dtype.DType, x, w, g, dx, dw [
 	near(t, what+" dw", dt, dw, ww, 300)
 }
 
-// TestTF32Sides: products in tf32 large enough for the matrix units' largest tile agree with those of f32 however their operands lie; the numbers
-// have few bits, so that both are exact.
+// TestTF32Sides checks that tf32 products large enough for the matrix units' largest tile agree with float32 products, whatever the layout
+// of their operands; the numbers have few bits, so that both are exact.
 func TestTF32Sides(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		r := rand.New(rand.NewPCG(7, 4))

@@ -36,7 +36,7 @@ func TestCapture(t *testing.T) {
 	})
 }
 
-// A training step captured as a graph: the gradients are computed anew at every replay.
+// TestCaptureBackward captures a training step as a graph: every replay computes the gradients again.
 func TestCaptureBackward(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		w := leafOf(x, 1, 2)
@@ -89,7 +89,7 @@ func TestCaptureRefusals(t *testing.T) {
 	})
 }
 
-// Work on a second stream joins the capture and is joined to its end.
+// TestCaptureForks checks that work on a second stream joins the capture and is joined at its end.
 func TestCaptureForks(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		st, err := x.Device().Stream()
@@ -117,8 +117,8 @@ func TestCaptureForks(t *testing.T) {
 	})
 }
 
-// A kernel may be started before the one ahead is complete. It must still read what that one wrote, and overwrite nothing that it reads:
-// the mean of a large tensor goes into a small one, and that into all of the large one again.
+// TestKernelsWaitForTheOneAhead checks kernels that start before the previous one is complete: they must still read what it wrote, and
+// overwrite nothing that it reads. The mean of a large tensor goes into a small one, and that into all of the large one again.
 func TestKernelsWaitForTheOneAhead(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		n, rounds := 1<<10, 3
@@ -149,7 +149,7 @@ func TestKernelsWaitForTheOneAhead(t *testing.T) {
 	})
 }
 
-// captureOf captures f on a simulated device or another and closes the graph at the end of the test's scope.
+// captureOf captures f, and fails the test if that fails.
 func captureOf(t *testing.T, x *Exec, opt CaptureOpt, f func(x *Exec)) *Graph {
 	t.Helper()
 	g, err := x.Capture(f, opt)
@@ -166,7 +166,8 @@ func mustReplay(t *testing.T, x *Exec, g *Graph) {
 	}
 }
 
-// What a capture makes on a further stream, and closes, is memory of the graph: eager work does not get it.
+// TestCaptureForkedMemory checks that a tensor that a capture makes on another stream, and closes, is memory of the graph: eager work does
+// not get it.
 func TestCaptureForkedMemory(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		st, err := x.Device().Stream()
@@ -197,7 +198,7 @@ func TestCaptureForkedMemory(t *testing.T) {
 	})
 }
 
-// An operand that is closed during the capture, or after it, lives as long as the graph.
+// TestCaptureKeepsOperands checks that an operand that is closed during the capture, or after it, lives as long as the graph.
 func TestCaptureKeepsOperands(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a, b := From(x, []float32{1, 2}), From(x, []float32{3, 4})
@@ -229,7 +230,7 @@ func TestCaptureKeepsOperands(t *testing.T) {
 	})
 }
 
-// Keep takes a result out of the graph: it outlives it.
+// TestCaptureKeep checks that Keep takes a result out of the graph, which the result then outlives.
 func TestCaptureKeep(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := From(x, []float32{1, 2})
@@ -247,7 +248,7 @@ func TestCaptureKeep(t *testing.T) {
 	})
 }
 
-// Runs of graphs that share memory wait for each other on whatever streams they are; those of others do not.
+// TestReplaysOfOnePool checks that runs of graphs that share memory wait for each other, on any streams.
 func TestReplaysOfOnePool(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		if x.Device().Host {
@@ -277,7 +278,7 @@ func TestReplaysOfOnePool(t *testing.T) {
 		}
 		var y0, y1 *Tensor
 		g0 := captureOf(t, x, CaptureOpt{}, sum(&y0, 8, 1))
-		g1 := captureOf(t, x, CaptureOpt{Share: g0}, sum(&y1, 1, 2)) // the result lies where the first graph has something in between
+		g1 := captureOf(t, x, CaptureOpt{Share: g0}, sum(&y1, 1, 2)) // the result is where the first graph has an intermediate tensor
 		slow := x.On(s0).Full([]int{1 << 20}, 1, dtype.Float32)
 		for range 20 {
 			for range 8 { // the second graph would overtake the first
@@ -285,7 +286,7 @@ func TestReplaysOfOnePool(t *testing.T) {
 			}
 			mustReplay(t, x.On(s0), g0)
 			mustReplay(t, x.On(s1), g1)
-			if err := x.Device().Synchronize(); err != nil { // whichever ran last, it has
+			if err := x.Device().Synchronize(); err != nil { // wait for whichever ran last
 				t.Fatal(err)
 			}
 			want(t, x, x.Sum(y1, nil, SumOpt{}), 3<<16)
@@ -300,7 +301,8 @@ func TestReplaysOfOnePool(t *testing.T) {
 	})
 }
 
-// Replays one after another write nothing for their random numbers; a draw or a seed in between is made good.
+// TestReplaysOfDraws checks that consecutive replays write nothing for their random numbers, and that the numbers are right after a draw or
+// a seed in between.
 func TestReplaysOfDraws(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		gen := rt.NewGenerator(1)
@@ -347,7 +349,8 @@ func TestReplaysOfDraws(t *testing.T) {
 	})
 }
 
-// The stream of a capture is nobody else's meanwhile, however many streams others ask for, and captures take turns with it.
+// TestCaptureStreamIsAlone checks that nobody else gets the stream of a capture, however many streams others ask for, and that captures
+// reuse it in turn.
 func TestCaptureStreamIsAlone(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := From(x, []float32{1})

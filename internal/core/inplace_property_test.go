@@ -15,8 +15,8 @@ import (
 
 var inPlacePrograms = cmdline.Int("inplace", 1500, "how many random programs TestInPlaceIsFunctional runs")
 
-// twoWays runs one program twice: with views that change in place, and without either. There a tensor's value is a vector that every change replaces
-// by a new one, made by Scatter, and a view is the list of the places that it shows, read by Gather.
+// twoWays runs one program twice: with views that change in place, and without either. In the second run a tensor's value is a vector that
+// every change replaces by a new one, made by Scatter, and a view is the list of the indexes that it shows, read by Gather.
 type twoWays struct {
 	x     *Exec
 	r     *rand.Rand
@@ -26,7 +26,7 @@ type twoWays struct {
 	bases []*functionalBase
 	views []*functionalView
 	loss  [2]*Tensor // in place, functional
-	// compared counts results.
+	// compared counts the results that were compared.
 	compared int
 }
 
@@ -36,7 +36,7 @@ type functionalView struct {
 	base   *functionalBase
 	t      *Tensor // the tensor that changes in place
 	places *Tensor // int64, of its shape
-	// distinct says that no place shows twice.
+	// distinct says that no index occurs twice.
 	distinct bool
 }
 
@@ -75,7 +75,7 @@ func (p *twoWays) pick() *functionalView {
 	return p.views[p.r.IntN(n)]
 }
 
-// view makes a view of a view, and of its places.
+// view makes a view of a view, and of its indexes.
 func (p *twoWays) view() {
 	v, x, r := p.pick(), p.x, p.r
 	shape := v.t.shape
@@ -250,7 +250,7 @@ func (p *twoWays) compare() error {
 			greatest = max(greatest, math.Abs(v))
 		}
 		if !(greatest < 1e6) {
-			return nil // what follows is differences of great numbers
+			return nil // any difference would be between large numbers
 		}
 		for k, g := range got[0] {
 			if w := got[1][k]; math.Abs(g-w) > 1e-9*greatest {
@@ -262,7 +262,8 @@ func (p *twoWays) compare() error {
 	return nil
 }
 
-// Random programs of views and changes in place have the values and the gradients of the same programs without either.
+// TestInPlaceIsFunctional checks that random programs of views and changes in place have the values and gradients of the same programs
+// without either.
 func TestInPlaceIsFunctional(t *testing.T) {
 	host, err := rt.Host()
 	if err != nil {

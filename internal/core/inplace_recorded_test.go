@@ -16,12 +16,13 @@ import (
 
 var programsFlag = cmdline.String("programs", "testdata/inplace.json", "the recorded programs that TestInPlaceRecorded runs")
 
-// recordedProgram is a program of views, changes in place and reads, with what PyTorch made of it: the gradients of the leaves a, w0 and w1, or the
-// place of the first error, -1 being the backward pass. May says that PyTorch's error is of caution: the program may run, with Grads.
+// recordedProgram is a program of views, changes in place and reads, with PyTorch's result: the gradients of the leaves a, w0 and w1, or
+// the step of the first error, -1 for the backward pass. May says that PyTorch's error is only a precaution: the program may run, with
+// Grads.
 type recordedProgram struct {
 	Name  string
 	Steps []recordedStep
-	// Double says that Grads are those of the squares of the first gradients.
+	// Double says that Grads are the gradients of the squares of the first gradients.
 	Double bool
 	Grads  [][]float64
 	Error  *struct {
@@ -38,12 +39,12 @@ type recordedStep struct {
 	N      []int
 	V      float64
 	NoGrad bool
-	// With and Arg say what the other operand is.
+	// With and Arg define the other operand.
 	With string
 	Arg  int
 }
 
-// uses are the numbers of the tensors that a step reads or changes.
+// uses returns the numbers of the tensors that a step reads or changes.
 func (s *recordedStep) uses() []int {
 	var out []int
 	if s.Do != "new" && s.Do != "const" {
@@ -180,7 +181,7 @@ func (p *player) step(x *Exec, s *recordedStep) {
 	}
 }
 
-// run returns the gradients, or the error and the step at which it came. With closing, every tensor is closed after its last use.
+// run returns the gradients, or the error and the step at which it occurred. With closing, every tensor is closed after its last use.
 func (p *player) run(x *Exec, prog *recordedProgram, closing bool) (grads []*Tensor, at int, err error) {
 	last := map[int]int{}
 	for i := range prog.Steps {
@@ -219,7 +220,7 @@ func (p *player) run(x *Exec, prog *recordedProgram, closing bool) (grads []*Ten
 	return g, -1, err
 }
 
-// check runs the program and compares it with what was recorded.
+// check runs the program and compares the result with the recorded one.
 func (prog *recordedProgram) check(x *Exec, closing bool) error {
 	p := newPlayer(x)
 	grads, at, err := p.run(x, prog, closing)
@@ -257,7 +258,8 @@ func (prog *recordedProgram) check(x *Exec, closing bool) error {
 	return nil
 }
 
-// Programs of views and changes in place have the gradients that PyTorch has, or are refused where it refuses them.
+// TestInPlaceRecorded checks that programs of views and changes in place have PyTorch's gradients, or are refused where PyTorch refuses
+// them.
 func TestInPlaceRecorded(t *testing.T) {
 	text, err := os.ReadFile(*programsFlag)
 	if err != nil {

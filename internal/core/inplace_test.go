@@ -14,12 +14,12 @@ import (
 	"tenon.dev/kernel"
 )
 
-// matrix is a leaf of 2 × 3 with the elements 1 to 6.
+// matrix returns a leaf of 2 × 3 with the elements 1 to 6.
 func matrix(x *Exec) *Tensor {
 	return From(x, []float32{1, 2, 3, 4, 5, 6}, 2, 3).SetRequiresGrad(true)
 }
 
-// The assignments that users write: x[:, 0] = w, x[1] *= w, x.view(-1) += w.
+// TestInPlaceOfViews checks the assignments that users write: x[:, 0] = w, x[1] *= w, x.view(-1) += w.
 func TestInPlaceOfViews(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a, w := matrix(x), leafOf(x, 10, 20)
@@ -35,7 +35,7 @@ func TestInPlaceOfViews(t *testing.T) {
 	})
 }
 
-// A result written into part of a tensor that needed no gradient gives it one.
+// TestInPlaceGivesHistory checks that a result written into part of a tensor without gradient makes that tensor require one.
 func TestInPlaceGivesHistory(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		w := leafOf(x, 3, 4)
@@ -89,7 +89,8 @@ func TestInPlaceOfTypes(t *testing.T) {
 	})
 }
 
-// An expansion is derived afresh as any view is; elements of a view that share memory get the sum of their gradients.
+// TestInPlaceBesideRepeats checks that an expansion's history is derived again like any view's, and that elements of a view that share
+// memory get the sum of their gradients.
 func TestInPlaceBesideRepeats(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := leafOf(x, 1, 2, 3)
@@ -114,7 +115,7 @@ func TestInPlaceViewRefusals(t *testing.T) {
 		b := func() *Tensor { return x.MulS(leaf, 2) }
 		plain := func() *Tensor { return x.Ones([]int{2, 3}, dtype.Float32) }
 		ng := x.NoGrad()
-		// after returns a view of a base that changed since.
+		// after returns a view of a base that has changed since.
 		after := func(view func(t *Tensor) *Tensor) *Tensor {
 			base := b()
 			v := view(base)
@@ -207,7 +208,8 @@ func (identity) Forward(x *Exec, c *FunctionContext, in ...*Tensor) []*Tensor { 
 
 func (identity) Backward(x *Exec, c *FunctionContext, g ...*Tensor) ([]*Tensor, error) { return g, nil }
 
-// What is allowed where no gradient can go wrong: without gradients, on detached views, and on the only view of what nobody else can see.
+// TestInPlaceAllowed checks changes that are allowed because no gradient can go wrong: without gradients, on detached views, and on the
+// only view of a tensor that nobody else can see.
 func TestInPlaceAllowed(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := matrix(x)
@@ -225,7 +227,7 @@ func TestInPlaceAllowed(t *testing.T) {
 		x.MulInto(row, row, x.Select(a, 0, 0))
 		backward(t, x, x.Add(sumOf(x, b), sumOf(x, row)), BackwardOpt{})
 		want(t, x, a.Grad(), 2+4, 2+64, 2+324, 2, 2, 2)
-		// The base of these is closed, so that they are whole tensors by themselves.
+		// The base of these is closed, so each is a whole tensor itself.
 		for i, view := range []func(b *Tensor) *Tensor{
 			func(b *Tensor) *Tensor { return ng.Select(b, 0, 0) },
 			func(b *Tensor) *Tensor { return x.Split(b, 2, 0)[0] },
@@ -242,7 +244,7 @@ func TestInPlaceAllowed(t *testing.T) {
 	})
 }
 
-// A closed base lives on in its views: they rewrite its history, and with the last of them it goes.
+// TestInPlaceOfClosedBase checks that a closed base lives on in its views: they change its history, and it is freed with the last of them.
 func TestInPlaceOfClosedBase(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a, w := matrix(x), leafOf(x, 10)
@@ -266,7 +268,8 @@ func TestInPlaceOfClosedBase(t *testing.T) {
 	})
 }
 
-// A tensor that was saved for backward may not change, through whatever view; the operation that names it is the one that saved it.
+// TestInPlaceOfSaved checks that a tensor that was saved for backward must not change, through any view, and that the error names the
+// operation that saved it.
 func TestInPlaceOfSaved(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := matrix(x)
@@ -283,7 +286,7 @@ func TestInPlaceOfSaved(t *testing.T) {
 	})
 }
 
-// A call in place whose derivative needs what it overwrites keeps a copy of that.
+// TestInPlaceKeepsOperand checks that a call in place whose derivative reads what it overwrites keeps a copy of that.
 func TestInPlaceKeepsOperand(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a, w := leafOf(x, 1, 2), leafOf(x, 4, 5)
@@ -307,7 +310,7 @@ func TestInPlaceKeepsOperand(t *testing.T) {
 		want(t, x, a.Grad(), 6, 0)
 		a.SetGrad(nil)
 		d := x.MulS(a, 3)
-		x.CopyInto(d, w.Grad()) // no gradient comes from there, and none goes on
+		x.CopyInto(d, w.Grad()) // no gradient comes from there, and none flows on
 		if !d.RequiresGrad() {
 			t.Error("the overwritten tensor lost its history")
 		}
@@ -318,7 +321,8 @@ func TestInPlaceKeepsOperand(t *testing.T) {
 	})
 }
 
-// A hook belongs to the value at its registration; what RetainGrad keeps follows the tensor. Neither is touched by the pass's own reuse of memory.
+// TestInPlaceHooks checks that a hook belongs to the value at its registration, that a retained gradient follows the tensor, and that the
+// pass's own reuse of memory affects neither.
 func TestInPlaceHooks(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := matrix(x)
@@ -363,7 +367,8 @@ func TestInPlaceHooks(t *testing.T) {
 	})
 }
 
-// The gradients that the caller gives, and those that Grad returns, are not overwritten by the derivative of a changed view.
+// TestInPlaceLeavesGradients checks that the derivative of a changed view overwrites neither the caller's gradients nor those that Grad
+// returns.
 func TestInPlaceLeavesGradients(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := matrix(x)
@@ -388,7 +393,7 @@ func TestInPlaceLeavesGradients(t *testing.T) {
 	})
 }
 
-// Views that two goroutines look at are derived once.
+// TestInPlaceDerivedOnce checks that a view that several goroutines use is derived once.
 func TestInPlaceDerivedOnce(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := matrix(x)
@@ -439,7 +444,7 @@ func TestInPlaceOfViewsCaptured(t *testing.T) {
 	})
 }
 
-// The derivative of filling a tensor row by row does not copy the whole gradient for every row.
+// TestInPlaceFillByRows checks that the derivative of filling a tensor row by row does not copy the whole gradient for every row.
 func TestInPlaceFillByRows(t *testing.T) {
 	const rows, width = 64, 1024
 	opened(t, func(t *testing.T, x *Exec) {
@@ -462,7 +467,8 @@ func TestInPlaceFillByRows(t *testing.T) {
 	})
 }
 
-// The gradients of views add up where the first of them lies; what is kept of them, and what the caller gave, is not touched.
+// TestGradientsOfRowsAddUp checks that the gradients of views are added to the first of them in place, and that retained gradients and the
+// caller's gradient are not changed.
 func TestGradientsOfRowsAddUp(t *testing.T) {
 	const rows, width = 64, 1024
 	opened(t, func(t *testing.T, x *Exec) {
@@ -498,7 +504,8 @@ func TestGradientsOfRowsAddUp(t *testing.T) {
 	})
 }
 
-// Columns of one matrix lie among each other, yet share nothing; rows that do share something are refused.
+// TestInPlaceOfNeighbours checks that columns of one matrix, which interleave but share nothing, are allowed, and that views that do share
+// an element are refused.
 func TestInPlaceOfNeighbours(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := matrix(x)
@@ -514,7 +521,8 @@ func TestInPlaceOfNeighbours(t *testing.T) {
 	})
 }
 
-// A call in place that fails changes nothing and counts no version. Where the driver refuses a launch that is not the call's first, that is done again.
+// TestFailedInPlaceCountsNoVersion checks that a call in place that fails changes nothing and counts no version. A launch that the driver
+// refuses is retried, unless it is the call's first.
 func TestFailedInPlaceCountsNoVersion(t *testing.T) {
 	host, err := rt.Host()
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestSharedLeaf lets several sessions add to the gradient of one leaf at once: the sum has all terms.
+// TestSharedLeaf lets several sessions add to the gradient of one leaf at once, and checks that the sum has all terms.
 func TestSharedLeaf(t *testing.T) {
 	const goroutines, passes, rounds = 4, 3, 200
 	x := toClose(t, nil)
@@ -50,10 +50,11 @@ func TestSharedLeaf(t *testing.T) {
 	}
 }
 
-// TestSharedLeafInOrder adds to one leaf from sessions that follow each other: the terms are added in that order, whatever the streams do.
+// TestSharedLeafInOrder adds to one leaf from sessions that follow each other, and checks that the terms are added in that order, whatever
+// the streams do.
 func TestSharedLeafInOrder(t *testing.T) {
 	x := toClose(t, nil)
-	terms := []float32{1 << 24, 1, 1, -1 << 24} // whose sum depends on the order
+	terms := []float32{1 << 24, 1, 1, -1 << 24} // their sum depends on the order
 	var sum float32
 	for _, v := range terms {
 		sum += v
@@ -84,7 +85,7 @@ func TestSharedLeafInOrder(t *testing.T) {
 	}
 }
 
-// TestChangesOnSeveralStreams puts changes together that use two streams, the one first here and the other first there.
+// TestChangesOnSeveralStreams makes Togethers on two goroutines that use the same two streams in opposite order.
 func TestChangesOnSeveralStreams(t *testing.T) {
 	x := toClose(t, nil)
 	var streams [2]*Exec

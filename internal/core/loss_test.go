@@ -9,7 +9,7 @@ import (
 	"tenon.dev/internal/infer"
 )
 
-// plainCrossEntropy is the weighted cross-entropy of rows of c logits and its gradient, by the definition.
+// plainCrossEntropy computes the weighted cross-entropy of rows of c logits and its gradient, by the definition.
 func plainCrossEntropy(v []float32, target []int64, w []float32, c int, ignore int64) (each []float64, total float64, grad []float64) {
 	grad = make([]float64, len(v))
 	each = make([]float64, len(target))
@@ -97,8 +97,8 @@ func TestCrossEntropy(t *testing.T) {
 	})
 }
 
-// TestCrossEntropyOfRows holds that logits of few and many classes, of parts of longer rows, and of classes that lie side by side or apart
-// have the losses and gradients of the definition, run at once or as a graph.
+// TestCrossEntropyOfRows checks that logits of few and many classes, of parts of longer rows, and with adjacent classes or not, have the
+// losses and gradients of the definition, both eagerly and in a graph.
 func TestCrossEntropyOfRows(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		for _, c := range []int{1, 10, 1000, 20001} {
@@ -171,7 +171,8 @@ func TestCrossEntropyOfRows(t *testing.T) {
 	})
 }
 
-// The fused gradient and the one in operations agree, and so do the second derivatives of a loss and of its definition.
+// TestCrossEntropySecondDerivative checks that the fused gradient agrees with the one by operations, and the second derivatives of a loss
+// with those of its definition.
 func TestCrossEntropySecondDerivative(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		v := []float32{.5, -1, 2, 0, 1, .25, -.5, .75, 1.5, -2, .1, .2}
@@ -217,8 +218,8 @@ func TestCrossEntropySecondDerivative(t *testing.T) {
 	})
 }
 
-// TestCrossEntropyOfInfiniteLogits holds that the loss and its gradient, each of one kernel, have a NaN where those of the definition have one: in
-// the loss of a row with an infinity above all, and in all of its gradient, ignored or not.
+// TestCrossEntropyOfInfiniteLogits checks that the loss and its gradient, each computed by one kernel, have a NaN where the definition has
+// one: in the loss of a row whose greatest logit is infinite, and in all of its gradient, ignored or not.
 func TestCrossEntropyOfInfiniteLogits(t *testing.T) {
 	inf, nan := float32(math.Inf(1)), float32(math.NaN())
 	opened(t, func(t *testing.T, x *Exec) {
@@ -263,7 +264,8 @@ func TestCrossEntropyVariants(t *testing.T) {
 	})
 }
 
-// Probabilities of no classes, or of no rows, have a mean that is NaN and a sum that is 0, with a gradient as empty as they are.
+// TestCrossEntropyOfNothing checks that probabilities of no classes, or no rows, have a mean that is NaN and a sum that is 0, with an
+// equally empty gradient.
 func TestCrossEntropyOfNothing(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		for _, shape := range [][]int{{3, 0}, {0, 3}, {0}, {2, 0, 3}} {

@@ -14,8 +14,8 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// Programs that lose their device: what they launch, and the codes by which the loss is known. Under compute-sanitizer every fault is a
-// failed launch.
+// Programs that lose their device: what they launch, and the codes that report the loss. Under compute-sanitizer every fault is a failed
+// launch.
 var faulty = map[string]struct {
 	code   driver.Code
 	launch func(x *Exec, t *Tensor)
@@ -31,10 +31,10 @@ var faulty = map[string]struct {
 
 var faultyOps = map[string]string{"Assert": "Gather", "Address": "Neg"}
 
-// faultChild is the argument by which this binary is started to lose a GPU.
+// faultChild is the argument with which this binary is started to lose a GPU.
 const faultChild = "-test.run=^TestLostGPU$/^"
 
-// TestLostGPU loses the GPU by each program in a process of its own.
+// TestLostGPU loses the GPU with each program in a separate process.
 func TestLostGPU(t *testing.T) {
 	if rt.GPUs() == 0 {
 		t.Skip("needs an NVIDIA GPU")
@@ -54,10 +54,10 @@ func TestLostGPU(t *testing.T) {
 	}
 }
 
-// TestLostSimulator loses a simulated device, which survives failed assertions alone.
+// TestLostSimulator loses a simulated device, which survives only failed assertions.
 func TestLostSimulator(t *testing.T) { loseDevice(t, rt.Selector{Kind: rt.Sim}, "Address") }
 
-// TestLostLines has the suspects' lines too.
+// TestLostLines checks that the suspects have lines too.
 func TestLostLines(t *testing.T) {
 	t.Setenv("TENON_LAUNCH_LINES", "1")
 	err := loseDevice(t, rt.Selector{Kind: rt.Sim}, "Address")
@@ -142,7 +142,7 @@ func loseDevice(t *testing.T, sel rt.Selector, name string) *fault.Error {
 	return first
 }
 
-// A fault that no call has reported is Close's to report.
+// TestLostUnseen checks that Close reports a fault that no call has reported.
 func TestLostUnseen(t *testing.T) {
 	host, err := rt.Host()
 	if err != nil {
@@ -157,7 +157,7 @@ func TestLostUnseen(t *testing.T) {
 	wantError(t, dev.Close(), fault.Device, "illegal memory access", "Neg, operation")
 }
 
-// On the inline device a fault is one call's alone.
+// TestInlineFault checks that a fault on the inline device affects only one call.
 func TestInlineFault(t *testing.T) {
 	host, err := rt.Host()
 	if err != nil {

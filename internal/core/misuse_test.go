@@ -9,7 +9,8 @@ import (
 	"tenon.dev/fault"
 )
 
-// Misuse is an error with the operation, its operands and the caller's line, and the session goes on as if nothing had been called.
+// TestMisuse checks that misuse is an error with the operation, its operands and the caller's line, and that the session goes on as if
+// nothing had been called.
 func TestMisuse(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := x.Zeros([]int{2}, dtype.Float32)

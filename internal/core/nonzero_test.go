@@ -13,14 +13,14 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// holed are the types of elements, each with a few of its numbers.
+// holed has some nonzero numbers of each element type.
 var holed = map[dtype.DType][]complex128{
 	dtype.Bool: {1}, dtype.Uint8: {1, 255}, dtype.Int8: {1, -128}, dtype.Int16: {256, -1}, dtype.Int32: {1 << 16, -1}, dtype.Int64: {1 << 40, -1},
 	dtype.Float16: {0.5, complex(math.NaN(), 0)}, dtype.BFloat16: {0x1p-100, complex(math.NaN(), 0)}, dtype.Float32: {0x1p-149, complex(math.Inf(-1), 0)},
 	dtype.Float64: {0x1p-1074, complex(math.NaN(), 0)}, dtype.Complex64: {1i, 1}, dtype.Complex128: {1i, complex(math.NaN(), 0)},
 }
 
-// withHoles returns a tensor of which about two of three elements are zero, and which are not.
+// withHoles returns a tensor about two thirds of whose elements are zero, and says which are not.
 func withHoles(x *Exec, r *rand.Rand, dt dtype.DType, shape ...int) (t *Tensor, is []bool) {
 	t = x.Zeros(shape, dt)
 	flat := x.View(t, -1)
@@ -33,7 +33,7 @@ func withHoles(x *Exec, r *rand.Rand, dt dtype.DType, shape ...int) (t *Tensor, 
 	return t, is
 }
 
-// indexesOf lists the indexes of what is true, in row-major order of shape.
+// indexesOf lists the indexes of the true elements, in row-major order of shape.
 func indexesOf(is []bool, shape []int) (out []int64) {
 	for i, v := range is {
 		if !v {
@@ -100,7 +100,7 @@ func bools(t *testing.T, x *Exec, a *Tensor) []bool {
 	return v
 }
 
-// TestMaskedSelect compares with loops, for operands that are broadcast both ways, and the gradients with what was taken.
+// TestMaskedSelect compares MaskedSelect with loops, for operands that are broadcast both ways, and checks the gradients.
 func TestMaskedSelect(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		r := rand.New(rand.NewPCG(3, 4))
@@ -133,7 +133,7 @@ func TestMaskedSelect(t *testing.T) {
 	})
 }
 
-// steps returns a tensor of the numbers from 0 on, of float32.
+// steps returns a float32 tensor of the numbers from 0 on.
 func steps(x *Exec, shape []int) *Tensor {
 	return x.Reshape(x.Arange(0, float64(product(shape)), 1, dtype.Float32), shape...)
 }
@@ -146,7 +146,7 @@ func product(shape []int) int {
 	return n
 }
 
-// TestMaskedScatter takes fewer elements of the source than it has: the others get no gradient.
+// TestMaskedScatter uses fewer elements of the source than there are, and checks that the others get no gradient.
 func TestMaskedScatter(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := steps(x, []int{2, 3}).SetRequiresGrad(true)
@@ -161,7 +161,7 @@ func TestMaskedScatter(t *testing.T) {
 	})
 }
 
-// TestUnique compares with sorts by Go.
+// TestUnique compares Unique with sorting in Go.
 func TestUnique(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		r := rand.New(rand.NewPCG(5, 6))
@@ -206,7 +206,7 @@ func TestUnique(t *testing.T) {
 	})
 }
 
-// TestLengthsAreRefused: what reads a length is no part of a capture, which says so, and operands that do not fit are refused.
+// TestLengthsAreRefused checks that a capture refuses operations that read a length, and that operands that do not fit are refused.
 func TestLengthsAreRefused(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a, mask := ones(x, 4), From(x, []bool{true, false, true, true})
@@ -251,7 +251,7 @@ func TestLengthsAreRefused(t *testing.T) {
 	})
 }
 
-// TestDifferent numbers integers below a bound.
+// TestDifferent numbers the distinct values among integers below a bound.
 func TestDifferent(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		for _, below := range []int{1, 2, 300, 1 << 40} {
@@ -274,7 +274,7 @@ func TestDifferent(t *testing.T) {
 	})
 }
 
-// TestRepeatInterleave compares with loops, along each dimension and flat, with the length read and given.
+// TestRepeatInterleave compares RepeatInterleave with loops, along each dimension and flat, with the length read or given.
 func TestRepeatInterleave(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		r := rand.New(rand.NewPCG(9, 10))
@@ -325,7 +325,7 @@ func TestRepeatInterleave(t *testing.T) {
 	})
 }
 
-// TestRepeatInterleaveFails: what the device finds is an error of the call.
+// TestRepeatInterleaveFails checks that a failed assertion on the device is an error of the call.
 func TestRepeatInterleaveFails(t *testing.T) {
 	host, err := rt.Host()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"tenon.dev/fault"
 )
 
-// What would take more of the program's memory than there is, is an error: Go would end the program.
+// TestNoRoom checks that operations that would need more of the program's memory than there is fail: otherwise Go would end the program.
 func TestNoRoom(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		vast := x.Expand(x.Ones([]int{1}, dtype.Float32), 1<<40)
@@ -29,7 +29,7 @@ func TestNoRoom(t *testing.T) {
 	})
 }
 
-// Sizes of pieces are added and counted within the numbers.
+// TestSplitOfLargeSizes checks that adding and counting the sizes of pieces does not overflow.
 func TestSplitOfLargeSizes(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		nothing := x.Empty([]int{0}, dtype.Float32)

@@ -9,19 +9,20 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// norm is the attribute of the normalisations: how input 0 is seen, which of those dimensions statistics are taken over, and the shape with
-// which weight and bias, as vectors of their own elements, are broadcast to it.
+// norm is the attribute of the normalisations: the shape in which input 0 is viewed, the dimensions of that view over which statistics are
+// computed, and the shape with which weight and bias, as vectors, broadcast to it.
 type norm struct {
 	view, affine *intList
 	over         *intList
 	eps          floatBits
-	// centered says that the mean is taken off.
+	// centered says that the mean is subtracted.
 	centered bool
 }
 
-// Inputs of the normalisations: x, weight or nil, bias or nil. Outputs: y, mean (not of the RMS norm) and reciprocal deviation. The statistics
-// of the batch norm are a call of their own, so that what follows them joins groups of element-wise calls. Inputs of the gradients: dy, x, mean or nil, reciprocal deviation, weight or nil; the outputs are those
-// of dx, dweight and dbias that the attribute wants. Of layer and RMS norm dx is a call of its own, which goes by rows.
+// Inputs of the normalisations: x, weight or nil, bias or nil. Outputs: y, mean (except for the RMS norm) and reciprocal deviation. The
+// batch norm computes its statistics in a separate call, so that the rest can join groups of element-wise calls. Inputs of the gradients:
+// dy, x, mean or nil, reciprocal deviation, weight or nil; the outputs are those of dx, dweight and dbias that the attribute asks for. For
+// layer and RMS norm, dx is a separate call, which works by rows.
 var rowLayerNorm, rowRMSNorm, rowGroupNorm, rowBatchNormStats, rowBatchNorm, rowBatchNormEval, rowNormGrad, rowNormInputGrad, rowRunningStats *row
 
 func init() {
@@ -80,7 +81,7 @@ func inferNorm(f *frame) {
 	}
 	stats, acc := []int{rows}, infer.Accumulated(t.dt)
 	if f.row == rowGroupNorm {
-		acc = t.dt // so PyTorch rounds them
+		acc = t.dt // as PyTorch rounds them
 	}
 	f.newOut(1, acc, stats, nil)
 	if n.centered {
@@ -122,7 +123,7 @@ func (n norm) reduces(dim int) bool {
 	return false
 }
 
-// optional describes t, or is absent where t is nil.
+// optional describes t, or an absent operand if t is nil.
 func optional(t *Tensor) kernels.Operand {
 	if t == nil {
 		return kernels.Operand{}
@@ -130,7 +131,7 @@ func optional(t *Tensor) kernels.Operand {
 	return operand(t)
 }
 
-// rows sees o, which lies without gaps, as the attribute's view.
+// rows describes o, which has no gaps, in the shape of the attribute's view.
 func (n norm) rows(o kernels.Operand) kernels.Operand {
 	if o.Ptr == 0 {
 		return o
@@ -177,7 +178,7 @@ func runBatchNormEval(f *frame) error {
 	return kernels.BatchNormInference(f, t.DType, operand(f.out[0]), t, operand(f.in[1]), operand(f.in[2]), optional(f.in[3]), optional(f.in[4]), f.scalar[0].F)
 }
 
-// describeBatchNorm describes the call for a group of element-wise ones, in which its vectors are seen as one element a channel.
+// describeBatchNorm describes the call for a group of element-wise ones, in which its vectors appear with one element for each channel.
 func (f *frame) describeBatchNorm(op *kernels.PointOp, scalars []kernels.Scalar) error {
 	ins := []kernels.Operand{operand(f.in[0])}
 	for i, p := range f.in[1:5] {
@@ -194,7 +195,7 @@ func (f *frame) describeBatchNorm(op *kernels.PointOp, scalars []kernels.Scalar)
 	return f.pointwise(op, f.in[0].dt, scalars, []kernels.Operand{operand(f.out[0])}, ins)
 }
 
-// normGrad is the attribute of the gradient: of which row, which of dx, dweight and dbias are wanted, and their types and shapes.
+// normGrad is the attribute of the gradient: the row that it is of, which of dx, dweight and dbias are wanted, and their types and shapes.
 type normGrad struct {
 	norm
 	of   *row
@@ -238,7 +239,7 @@ func runNormGrad(f *frame) error {
 	return kernels.BatchNormBackward(f, in.DType, dx, dw, db, dy, in, mean, rstd, w)
 }
 
-// backNorm computes the gradients by one row of kernels, or, where they are recorded for a further derivative or are those of nothing, in
+// backNorm computes the gradients by one row of kernels or, if they are recorded for a further derivative or the input is empty, with Exec
 // operations.
 func backNorm(b *back) {
 	n, x := b.n.opt.(norm), b.x
@@ -274,7 +275,7 @@ func backNorm(b *back) {
 	}
 }
 
-// normInputs returns the numbers of x, weight and bias among a normalisation's inputs.
+// normInputs returns the indexes of x, weight and bias among a normalisation's inputs.
 func (b *back) normInputs() [3]int {
 	if b.n.row == rowBatchNorm {
 		return [3]int{0, 3, 4}
@@ -282,7 +283,7 @@ func (b *back) normInputs() [3]int {
 	return [3]int{0, 1, 2}
 }
 
-// normGrad sets the gradients that g wants.
+// normGrad sets the gradients that g asks for.
 func (b *back) normGrad(r *row, g normGrad, dy, mean, rstd *Tensor) {
 	f := b.x.op(r, dy, b.in(0), mean, rstd, b.in(b.normInputs()[1]))
 	f.opt = g
@@ -303,7 +304,7 @@ func (b *back) normGrad(r *row, g normGrad, dy, mean, rstd *Tensor) {
 	}
 }
 
-// normOps is the gradient in operations.
+// normOps computes the gradients with Exec operations.
 func (b *back) normOps(n norm) {
 	x, at := b.x, b.normInputs()
 	in, w := x.Reshape(b.in(0), n.view.ints()...), b.in(at[1])
@@ -336,7 +337,7 @@ func (b *back) normOps(n norm) {
 	}
 }
 
-// backBatchNormEval: the statistics are constants.
+// backBatchNormEval treats the statistics as constants.
 func backBatchNormEval(b *back) {
 	n, x := b.n.opt.(norm), b.x
 	dy := x.Reshape(b.grad(0), n.view.ints()...)
@@ -376,8 +377,8 @@ func (x *Exec) normOp(r *row, n norm, t, weight, bias *Tensor) *Tensor {
 	})
 }
 
-// trailing checks that shape are the last dimensions of t, and weight's and bias's, and returns how many rows and elements a row that
-// makes.
+// trailing checks that shape is that of the last dimensions of t, and of weight and bias, and returns the number of rows and of elements in
+// a row.
 func (x *Exec) trailing(op string, t, weight, bias *Tensor, shape []int) (rows, n int) {
 	lead := len(t.shape) - len(shape)
 	if lead < 0 || len(shape) == 0 || !infer.Same(t.shape[lead:], shape) {
@@ -393,13 +394,13 @@ func (x *Exec) trailing(op string, t, weight, bias *Tensor, shape []int) (rows, 
 }
 
 // LayerNorm normalises t over its last dimensions, which have the given shape, to mean 0 and variance 1, with eps added to the variance;
-// then it multiplies by weight and adds bias, of that shape, either of which may be nil. Statistics are taken in float32 at least.
+// then it multiplies by weight and adds bias, of that shape; either may be nil. Statistics are computed in float32 at least.
 func (x *Exec) LayerNorm(t, weight, bias *Tensor, shape []int, eps float64) *Tensor {
 	rows, n := x.trailing("LayerNorm", t, weight, bias, shape)
 	return x.normOp(rowLayerNorm, x.norm([]int{rows, n}, []int{1, n}, []int{1}, eps, true), t, weight, bias)
 }
 
-// flatten sees o, which lies without gaps, as a vector.
+// flatten describes o, which has no gaps, as a vector.
 func flatten(o kernels.Operand) kernels.Operand {
 	if o.Ptr != 0 {
 		o.Shape, o.Stride = []int{o.Numel()}, []int{1}
@@ -408,8 +409,7 @@ func flatten(o kernels.Operand) kernels.Operand {
 }
 
 // RMSNorm divides t by the root of the mean of its squares, with eps added, over its last dimensions, which have the given shape, and
-// multiplies by weight, of that shape or nil. With eps 0 the distance from 1 to the next number of t's type is taken;
-// tenon.Zero is 0.
+// multiplies by weight, of that shape or nil. eps 0 means the distance from 1 to the next number of t's type; tenon.Zero means 0.
 func (x *Exec) RMSNorm(t, weight *Tensor, shape []int, eps float64) *Tensor {
 	rows, n := x.trailing("RMSNorm", t, weight, nil, shape)
 	eps = Or(eps, epsilon(t.dt))
@@ -452,8 +452,8 @@ func (x *Exec) channelsOf(op string, t *Tensor, vectors ...*Tensor) (n, c, s int
 	return t.shape[0], t.shape[1], infer.Numel(t.shape[2:])
 }
 
-// GroupNorm normalises t [N, C, …] over each of groups groups of neighbouring channels, with eps added to the variances; then it multiplies
-// by weight [C] and adds bias [C], either of which may be nil.
+// GroupNorm normalises t [N, C, …] over each of groups groups of adjacent channels, with eps added to the variances; then it multiplies by
+// weight [C] and adds bias [C]; either may be nil.
 func (x *Exec) GroupNorm(t, weight, bias *Tensor, groups int, eps float64) *Tensor {
 	n, c, s := x.channelsOf("GroupNorm", t, weight, bias)
 	if groups <= 0 || c%groups != 0 {
@@ -467,14 +467,14 @@ func (x *Exec) GroupNorm(t, weight, bias *Tensor, groups int, eps float64) *Tens
 
 // BatchNormOpt are the options of BatchNorm.
 type BatchNormOpt struct {
-	// Training normalises by the batch's own statistics and moves the running ones, if there are any, towards them. Without it the running
-	// ones are used.
+	// Training normalises by the batch's own statistics and updates the running ones, if there are any. Without it the running statistics are
+	// used.
 	Training bool
 }
 
-// BatchNorm normalises t [N, C, …] over all dimensions but the channels, with eps added to the variances; then it multiplies by weight [C]
-// and adds bias [C]. runningMean and runningVar [C] may be nil in training; there they become old*(1-momentum) + new*momentum, in place,
-// the new variance being the unbiased one.
+// BatchNorm normalises t [N, C, …] over all dimensions except the channels, with eps added to the variances; then it multiplies by weight
+// [C] and adds bias [C]. runningMean and runningVar [C] may be nil in training; otherwise training sets them to old*(1-momentum) +
+// new*momentum, in place, where the new variance is the unbiased one.
 func (x *Exec) BatchNorm(t, weight, bias, runningMean, runningVar *Tensor, momentum, eps float64, opt BatchNormOpt) *Tensor {
 	if t.Numel() == 0 {
 		for i, o := range []*Tensor{weight, bias, runningMean, runningVar} {
@@ -492,7 +492,7 @@ func (x *Exec) BatchNorm(t, weight, bias, runningMean, runningVar *Tensor, momen
 		if runningMean == nil || runningVar == nil {
 			x.fail("BatchNorm", fault.Invalid, []*Tensor{t}, "Expected running_mean and running_var to be defined when training=False")
 		}
-		a.eps = 0 // a value, which the call has among its numbers
+		a.eps = 0 // the call has eps as one of its values
 		f := x.op(rowBatchNormEval, t, runningMean, runningVar, weight, bias)
 		f.opt, f.scalar[0] = a, kernels.FloatScalar(eps)
 		return f.call1()
@@ -516,14 +516,14 @@ func (x *Exec) BatchNorm(t, weight, bias, runningMean, runningVar *Tensor, momen
 	})
 }
 
-// bothRunning fails where there is one of the running statistics alone.
+// bothRunning fails if only one of the running statistics is given.
 func (x *Exec) bothRunning(op string, runningMean, runningVar *Tensor) {
 	if (runningMean == nil) != (runningVar == nil) {
 		x.fail(op, fault.Invalid, []*Tensor{runningMean, runningVar}, "running_mean and running_var must both be given, or neither")
 	}
 }
 
-// moveStats moves the running statistics, if there are any, towards those of a batch.
+// moveStats updates the running statistics, if there are any, from those of a batch.
 func (x *Exec) moveStats(runningMean, runningVar, mean, variance *Tensor, momentum float64) {
 	if runningMean == nil {
 		return

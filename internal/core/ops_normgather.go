@@ -6,8 +6,8 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// rowNormGather makes mean, reciprocal deviation and unbiased variance of whole batches. Inputs are means and reciprocal deviations [W, C]
-// of parts, and their numbers of elements, [W] or 0-d; scalar 0 is eps.
+// rowNormGather computes mean, reciprocal deviation and unbiased variance of whole batches. Its inputs are the means and reciprocal
+// deviations [W, C] of parts, and their numbers of elements, [W] or 0-d; scalar 0 is eps.
 var rowNormGather *row
 
 func init() {
@@ -28,10 +28,10 @@ func init() {
 		}})
 }
 
-// BatchNormGatherStats puts together the statistics of a batch of which W parts were looked at one by one, as on several devices: mean and
-// invStd [W, C] are the means and 1/√(biased variance + eps) of the parts' channels, of a real floating-point type, and count, a vector [W]
-// or one number for all of them, how many elements a channel has in each. It returns both for the whole batch, vectors [C], of float32 for
-// halves. runningMean and runningVar [C] may be nil; else they become old*(1-momentum) + new*momentum, in place, the new variance being the
+// BatchNormGatherStats combines the statistics of the W parts of a batch, for example from several devices: mean and invStd [W, C] are the
+// means and 1/√(biased variance + eps) of the parts' channels, of a real floating-point type, and count, a vector [W] or one number for all
+// parts, is how many elements a channel has in each part. It returns both for the whole batch, vectors [C], in float32 for halves.
+// runningMean and runningVar [C] may be nil; otherwise they become old*(1-momentum) + new*momentum, in place, where the new variance is the
 // unbiased one. It has no derivative.
 func (x *Exec) BatchNormGatherStats(mean, invStd, count, runningMean, runningVar *Tensor, momentum, eps float64) (wholeMean, wholeInvStd *Tensor) {
 	const op = "BatchNormGatherStats"

@@ -8,7 +8,7 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// settled waits for the copies that fill and read the storage: after it the host may write.
+// settled waits for the copies that fill and read the storage. Afterwards the host may write to it.
 func (s *storage) settled() error {
 	if err := s.arrived(); err != nil {
 		return err
@@ -19,8 +19,8 @@ func (s *storage) settled() error {
 	return nil
 }
 
-// filledBefore makes later work of st, whose turn the caller has, come after the copy that fills the storage, if one is under way; the host
-// waits only if that copy is another device's.
+// filledBefore orders later work of st, whose turn the caller has, after the copy that fills the storage, if one is under way. The host
+// waits only if that copy is on another device.
 func (s *storage) filledBefore(st *rt.Stream) error {
 	if !s.arriving() {
 		return nil
@@ -38,7 +38,7 @@ func (s *storage) filledBefore(st *rt.Stream) error {
 	return s.arrived()
 }
 
-// usedBefore is filledBefore for work that writes the storage, which comes after copies from it too.
+// usedBefore is filledBefore for work that writes the storage, which must also come after copies that read it.
 func (s *storage) usedBefore(st *rt.Stream) error {
 	if err := s.filledBefore(st); err != nil {
 		return err
@@ -56,7 +56,7 @@ func (s *storage) usedBefore(st *rt.Stream) error {
 	return nil
 }
 
-// hostBytes returns the n bytes at t's first element if they lie in page-locked memory of the host, else nil.
+// hostBytes returns the n bytes at t's first element if they are in page-locked memory of the host, else nil.
 func (t *Tensor) hostBytes(n int) []byte {
 	if !t.st.dev.Host || n == 0 {
 		return nil
@@ -65,7 +65,7 @@ func (t *Tensor) hostBytes(n int) []byte {
 		at := int(t.ptr() - t.st.ptr)
 		return l.memory.Bytes()[at : at+n]
 	}
-	if t.st.block == nil { // which is still to be made
+	if t.st.block == nil { // which has no memory yet
 		return nil
 	}
 	b := t.st.dev.Driver().HostView(driver.Ptr(t.ptr()), uint64(n))
@@ -75,8 +75,8 @@ func (t *Tensor) hostBytes(n int) []byte {
 	return b
 }
 
-// upload copies host bytes of t to address dst in to's order. Unless async is true it waits for the copy, as it does where nothing else
-// could keep the memory until then.
+// upload copies host bytes of t to address dst in to's order. It waits for the copy, unless async is true and something else keeps the
+// memory until then.
 func (t *Tensor) upload(to *rt.Stream, dst driver.Ptr, b []byte, async bool) error {
 	if err := t.st.filledBefore(to); err != nil {
 		return err
@@ -99,7 +99,7 @@ func (t *Tensor) upload(to *rt.Stream, dst driver.Ptr, b []byte, async bool) err
 	return e.Synchronize()
 }
 
-// download copies from address src, in from's order, to the page-locked memory b of t.
+// download copies from address src, in from's order, to b, the page-locked memory of t.
 func (t *Tensor) download(from *rt.Stream, src driver.Ptr, b []byte) error {
 	l := t.st.locked
 	if err := t.st.usedBefore(from); err != nil {
@@ -122,7 +122,7 @@ func (t *Tensor) download(from *rt.Stream, src driver.Ptr, b []byte) error {
 	return nil
 }
 
-// lockedOut says that output i, of the processor, lies in page-locked memory for the device of the attribute.
+// lockedOut says that output i, of the processor, is in page-locked memory for the device of the attribute.
 func (f *frame) lockedOut(i int, dt dtype.DType, shape, stride []int) {
 	*f.spec(i) = spec{form: f.form(shape, stride), dt: dt, kind: outLocked}
 }
@@ -146,19 +146,18 @@ func (f *frame) placeLocked(i int, sp *spec) {
 var rowPin, rowCopyAcross *row
 
 func init() {
-	// rowPin copies its input, of the processor, to page-locked memory for the device in opt, in the input's memory order where that has no
-	// gaps.
+	// rowPin copies its input, of the processor, to page-locked memory for the device in opt, in the input's memory order if that has no gaps.
 	rowPin = define(row{Name: "PinMemory", takes: "t;; options", Torch: "pin_memory", run: runCopy, back: func(b *back) { b.set(0, b.grad(0)) }, infer: func(f *frame) {
 		f.lockedOut(0, f.in[0].dt, f.in[0].shape, f.layout(f.in[0].shape))
 	}})
-	// rowCopyAcross copies its input to the destination, of the same type, shape and strides and without gaps. One lies on the processor in
-	// page-locked memory; opt is the stream of the other's device.
+	// rowCopyAcross copies its input to the destination, of the same type, shape and strides and without gaps. One of them is in page-locked
+	// memory of the processor; opt is the stream of the other's device.
 	rowCopyAcross = define(row{Name: "CopyAsyncInto", takes: "src;; options", Torch: "copy_", flags: flagForeign | flagWaits | flagInto, run: runCopyAcross,
 		infer: func(f *frame) { f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil) }})
 }
 
-// PinMemory returns t, a tensor of the processor, if it lies in page-locked memory, else a copy that does, in t's memory order where that
-// has no gaps. x's device, a GPU, copies from and to it while the host goes on. The memory is cached by the device, which must outlive it.
+// PinMemory returns t, a tensor of the processor, if it is in page-locked memory, else a copy that is, in t's memory order if that has no
+// gaps. x's device, a GPU, copies from and to it while the host goes on. The device caches the memory, and must outlive it.
 func (x *Exec) PinMemory(t *Tensor) *Tensor {
 	dev := x.m.stream.Device()
 	switch {
@@ -176,12 +175,12 @@ func (x *Exec) PinMemory(t *Tensor) *Tensor {
 	return f.call1()
 }
 
-// IsPinned reports whether the elements lie in page-locked host memory.
+// IsPinned reports whether the elements are in page-locked host memory.
 func (t *Tensor) IsPinned() bool {
 	return !t.closed.Load() && t.hostBytes(infer.Extent(t.shape, t.stride)*t.dt.Size()) != nil
 }
 
-// RegisterHost page-locks the memory of t, a tensor of the processor, where it is, for x's device. The storage lives at least until
+// RegisterHost page-locks the memory of t, a tensor of the processor, in place, for x's device. The storage lives at least until
 // UnregisterHost.
 func (x *Exec) RegisterHost(t *Tensor) error {
 	b, err := x.registrable(t)
@@ -195,7 +194,7 @@ func (x *Exec) RegisterHost(t *Tensor) error {
 	return nil
 }
 
-// UnregisterHost ends what RegisterHost of t, or of another view of its storage, began. It waits for the device.
+// UnregisterHost undoes RegisterHost of t, or of another view of its storage. It waits for the device.
 func (x *Exec) UnregisterHost(t *Tensor) error {
 	b, err := x.registrable(t)
 	if err != nil {
@@ -226,10 +225,10 @@ func (x *Exec) registrable(t *Tensor) ([]byte, error) {
 	return t.st.dev.Driver().HostView(driver.Ptr(t.st.ptr), uint64(t.st.bytes)), nil
 }
 
-// CopyAsyncInto is CopyInto between the processor and a GPU that nobody waits for: it returns at once where the processor's tensor is
-// pinned, and work that uses or overwrites either tensor later waits by itself. The copy runs on x's stream, or where x is the processor's
-// on the GPU's default stream. Where the processor's tensor is not pinned or has gaps between its elements, or is to be converted on the
-// processor, it waits as CopyInto does. It cannot be captured.
+// CopyAsyncInto is CopyInto between the processor and a GPU without waiting: it returns at once if the processor's tensor is pinned, and
+// later work that uses or overwrites either tensor waits for the copy. The copy runs on x's stream or, if x is the processor's, on the
+// GPU's default stream. It waits like CopyInto if the processor's tensor is not pinned or has gaps between its elements, or if the
+// processor must convert it. It cannot be captured.
 func (x *Exec) CopyAsyncInto(dst, src *Tensor) {
 	if dst.st.dev == src.st.dev || !dst.st.dev.Host && !src.st.dev.Host {
 		x.On(x.streamOf(dst)).CopyInto(dst, src)
@@ -258,7 +257,7 @@ func (x *Exec) CopyAsyncInto(dst, src *Tensor) {
 	})
 }
 
-// streamOf returns x's stream if that is of t's device, else that device's default stream.
+// streamOf returns x's stream if it belongs to t's device, else that device's default stream.
 func (x *Exec) streamOf(t *Tensor) *rt.Stream {
 	if x.m.stream.Device() == t.st.dev {
 		return x.m.stream
@@ -266,7 +265,7 @@ func (x *Exec) streamOf(t *Tensor) *rt.Stream {
 	return t.st.dev.DefaultStream()
 }
 
-// direct says that one copy of bytes does it, and that no gradient is to know.
+// direct reports whether one copy of bytes is enough, without conversion and without a gradient.
 func (x *Exec) direct(dst, src *Tensor) bool {
 	host := dst
 	if src.st.dev.Host {
@@ -299,7 +298,7 @@ func (f *frame) reading(t *Tensor, from *rt.Stream, do func() error) error {
 	if err := f.x.s.apart("a tensor cannot be copied from the device"); err != nil {
 		return err
 	}
-	f.release() // a call has one stream's turn at a time; the copy to the frame's own stream is waited for, or goes to memory that nobody knows yet
+	f.release() // a call has one stream's turn at a time; the copy to its own stream is waited for, or goes to memory that nobody knows yet
 	seq, err := from.Begin(opRead, nil)
 	if err != nil {
 		return err

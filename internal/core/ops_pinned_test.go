@@ -32,7 +32,7 @@ func TestPinMemory(t *testing.T) {
 		if !p.IsPinned() || a.IsPinned() || p.Device() != host.Device() || x.PinMemory(p) != p {
 			t.Errorf("pinned %v and %v, on %s", p.IsPinned(), a.IsPinned(), p.Device().Info().Name)
 		}
-		// Kernels and plain copies of the processor use it.
+		// The processor's kernels and plain copies can use it.
 		host.AddInto(p, p, p)
 		want(t, host, host.AddS(p, 1), 1, 3, 5, 7, 9, 11)
 		big := x.PinMemory(host.Full([]int{1 << 19}, 3, dtype.Float32))
@@ -42,7 +42,7 @@ func TestPinMemory(t *testing.T) {
 		if e := x.PinMemory(host.Empty([]int{0, 2}, dtype.Float32)); e.Numel() != 0 || e.IsPinned() {
 			t.Errorf("an empty tensor became %v", e)
 		}
-		// Gradients pass.
+		// Gradients flow through it.
 		w := leafOf(host, 1, 2)
 		g, err := host.Grad([]*Tensor{host.Sum(host.MulS(x.PinMemory(w), 3), nil, SumOpt{})}, []*Tensor{w}, GradOpt{})
 		if err != nil {
@@ -64,7 +64,7 @@ func TestCopyAsyncInto(t *testing.T) {
 		}
 		a := From(x, count(4))
 		p, q := x.PinMemory(From(host, []float32{9, 9, 9, 9})), x.PinMemory(From(host, []float32{7, 7, 7, 7}))
-		// Chains of copies over both tensors and two streams, none of which is waited for.
+		// Chains of copies over both tensors and two streams, without waiting.
 		x.CopyAsyncInto(p, a)          // p = a
 		x.On(side).CopyAsyncInto(a, q) // a = q
 		host.CopyAsyncInto(q, a)       // q = a = 7
@@ -72,7 +72,7 @@ func TestCopyAsyncInto(t *testing.T) {
 		want(t, x, a, count(4)...)
 		want(t, host, p, count(4)...)
 		want(t, host, q, 7, 7, 7, 7)
-		// Writes of the processor come after copies that read.
+		// Writes by the processor come after copies that read.
 		x.CopyAsyncInto(a, q)
 		host.CopyInto(q, From(host, []float32{1, 1, 1, 1}))
 		x.CopyAsyncInto(q, From(x, count(4)))
@@ -88,13 +88,13 @@ func TestCopyAsyncInto(t *testing.T) {
 		m := x.PinMemory(host.Zeros([]int{4, 2}, dtype.Float32))
 		x.CopyAsyncInto(host.Select(m, 1, 1), a)
 		want(t, host, m, 0, 7, 0, 7, 0, 7, 0, 7)
-		// On one device it is CopyInto, and of pageable memory too.
+		// On one device it is CopyInto, as it is for pageable memory.
 		x.CopyAsyncInto(d, a)
 		host.CopyAsyncInto(host.Empty([]int{4}, dtype.Float32), q)
 		y := host.Zeros([]int{4}, dtype.Float32)
 		x.CopyAsyncInto(y, a)
 		want(t, host, y, 7, 7, 7, 7)
-		// Gradients know the copy.
+		// Gradients flow through the copy.
 		w := leafOf(x, 1, 2, 3, 4)
 		r := x.PinMemory(host.Zeros([]int{4}, dtype.Float32))
 		host.CopyAsyncInto(r, w)
@@ -110,7 +110,7 @@ func TestCopyAsyncInto(t *testing.T) {
 	})
 }
 
-// A pinned tensor of one device is plain memory to another one.
+// TestPinnedForAnother checks that memory pinned for one device works as plain memory for another.
 func TestPinnedForAnother(t *testing.T) {
 	host, err := rt.Host()
 	if err != nil {
@@ -152,7 +152,7 @@ func TestRegisterHost(t *testing.T) {
 	})
 }
 
-// Dropped pinned tensors go back to the cache once the collector has found them.
+// TestPinnedDropped checks that dropped pinned tensors return to the cache once the garbage collector has found them.
 func TestPinnedDropped(t *testing.T) {
 	settled(t)
 	host, err := rt.Host()
@@ -193,7 +193,8 @@ func TestPinnedDropped(t *testing.T) {
 	}
 }
 
-// When the device goes, its page-locked memory goes from under the tensors in it, and the processor's operations say so.
+// TestPinnedOutlivesDevice checks that page-locked memory is lost when its device is closed, and that the processor's operations on tensors
+// in it fail.
 func TestPinnedOutlivesDevice(t *testing.T) {
 	host, err := rt.Host()
 	if err != nil {

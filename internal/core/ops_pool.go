@@ -9,21 +9,21 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// MaxPoolOpt are the options of max pooling. A zero Stride means the kernel's size, a zero Dilation 1. Padding lies on both sides of rows
-// and of columns, and is less than every element.
+// MaxPoolOpt are the options of max pooling. A zero Stride means the kernel's size, a zero Dilation 1. Padding is added on both sides of
+// rows and of columns, and counts as less than every element.
 type MaxPoolOpt struct {
 	Stride, Padding, Dilation [2]int
 	// CeilMode rounds the output's size up instead of down.
 	CeilMode bool
 }
 
-// AvgPoolOpt are the options of average pooling. A zero Stride means the kernel's size. Padding lies on both sides of rows and of columns,
-// and is 0.
+// AvgPoolOpt are the options of average pooling. A zero Stride means the kernel's size. Padding with zeros is added on both sides of rows
+// and of columns.
 type AvgPoolOpt struct {
 	Stride, Padding [2]int
 	// CeilMode rounds the output's size up instead of down.
 	CeilMode bool
-	// ExcludePadding leaves the padding out of the number of elements that an average divides by.
+	// ExcludePadding excludes the padding from the number of elements that a sum is divided by.
 	ExcludePadding bool
 	// Divisor replaces that number if it is not 0.
 	Divisor int
@@ -62,7 +62,7 @@ func init() {
 
 func init() {
 	rowMaxPool.back = func(b *back) { b.set(0, b.x.poolOp(rowMaxPoolGrad, b.n.opt, b.grad(0), b.out(1)).call1()) }
-	// The gradient picks the greatest elements again, by their places.
+	// The gradient selects the elements at the indexes of the greatest ones.
 	rowMaxPoolGrad.back = func(b *back) {
 		x, g, places := b.x, b.grad(0), b.in(1)
 		n, c := places.shape[0], places.shape[1]
@@ -75,7 +75,7 @@ func init() {
 	rowAdaptivePoolGrad.back = func(b *back) { b.set(0, b.x.poolOp(rowAdaptivePool, b.n.opt, b.grad(0)).call1()) }
 }
 
-// poolRow makes the row of a linear pooling operation, or of its derivative, whose output has the input's planes.
+// poolRow returns the row of a linear pooling operation, or of its derivative, whose output has the input's planes.
 func poolRow(name, torch string, gradient bool, run func(kernels.Issuer, *kernels.Pool, kernels.Operand, kernels.Operand) error) row {
 	return row{Name: name, Torch: torch, takes: "t;; options",
 		infer: func(f *frame) {
@@ -116,7 +116,7 @@ func (x *Exec) poolOp(r *row, opt param, ins ...*Tensor) *frame {
 	return f
 }
 
-// planPool checks the options of a pooling of t [N, C, H, W] and works out the output's size.
+// planPool checks the options for pooling t [N, C, H, W] and computes the output's size.
 func (x *Exec) planPool(op string, t *Tensor, p kernels.Pool, ceil bool) pooling {
 	if p.StrideH == 0 && p.StrideW == 0 {
 		p.StrideH, p.StrideW = p.KH, p.KW
@@ -141,7 +141,7 @@ func (x *Exec) planPool(op string, t *Tensor, p kernels.Pool, ceil bool) pooling
 	return r
 }
 
-// wantInt32 fails unless kernels can count n, which are not negative, in 32 bits.
+// wantInt32 fails if one of n, which are not negative, does not fit into the 32 bits that kernels use.
 func (x *Exec) wantInt32(op string, t *Tensor, n ...int) {
 	for _, v := range n {
 		if v > math.MaxInt32 {
@@ -150,7 +150,7 @@ func (x *Exec) wantInt32(op string, t *Tensor, n ...int) {
 	}
 }
 
-// planes runs f on t as [N, C, H, W] and takes a batch dimension that t lacks from the results again.
+// planes runs f on t as [N, C, H, W]. If t has no batch dimension, it adds one and removes it from the results.
 func (x *Exec) planes(op string, t *Tensor, f func(x *Exec, t *Tensor) []*Tensor) []*Tensor {
 	if len(t.shape) == 4 {
 		return f(x, t)
@@ -175,7 +175,7 @@ func (x *Exec) MaxPool2d(t *Tensor, kernel [2]int, opt MaxPoolOpt) *Tensor {
 	return y
 }
 
-// MaxPool2dWithIndices is MaxPool2d and the place of each greatest element in its plane, row*W + column, as int64.
+// MaxPool2dWithIndices is MaxPool2d, and also returns the index of each greatest element in its plane, row*W + column, as int64.
 func (x *Exec) MaxPool2dWithIndices(t *Tensor, kernel [2]int, opt MaxPoolOpt) (y, indices *Tensor) {
 	for i := range opt.Dilation {
 		if opt.Dilation[i] == 0 {
@@ -205,8 +205,8 @@ func (x *Exec) AvgPool2d(t *Tensor, kernel [2]int, opt AvgPoolOpt) *Tensor {
 	})[0]
 }
 
-// AdaptiveAvgPool2d returns means over windows of the planes of t [N, C, H, W] or [C, H, W] that cover them evenly, in planes of the given
-// height and width; 0 keeps the input's.
+// AdaptiveAvgPool2d returns means over windows that evenly cover the planes of t [N, C, H, W] or [C, H, W], in planes of the given height
+// and width; 0 keeps the input's.
 func (x *Exec) AdaptiveAvgPool2d(t *Tensor, size [2]int) *Tensor {
 	return x.planes("AdaptiveAvgPool2d", t, func(x *Exec, t *Tensor) []*Tensor {
 		p := pooling{in: [2]int{t.shape[2], t.shape[3]}, out: size}

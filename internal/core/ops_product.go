@@ -14,8 +14,8 @@ func init() {
 	rowProd = define(withCast(typed(reduceRow("Prod", "prod", kernels.Prod, sumRule, in0, backProd)), castFloat32))
 }
 
-// backProd: the gradient of an element is the product of the others. Without zeros that is the quotient of the product and the element. It
-// is found by running products where it must have a derivative of its own, which a quotient lacks at zeros.
+// backProd: the gradient of an element is the product of the others. Without zeros that is the product divided by the element. If the
+// gradient must itself have a derivative, running products are used, because the quotient has none at zeros.
 func backProd(b *back) {
 	x, t := b.x, b.in(0)
 	g := b.kept(b.grad(0))
@@ -31,8 +31,8 @@ func backProd(b *back) {
 	b.set(0, x.Mul(g, x.conjugate(x.Where(zero, one, none))))
 }
 
-// others returns, for every element of t, the product of the other ones along dims (nil means all): the product of those before it and of
-// those after it, by doubling steps.
+// others returns, for every element of t, the product of the other elements along dims (nil means all): the product of those before it
+// times the product of those after it, in doubling steps.
 func (x *Exec) others(t *Tensor, dims []int) *Tensor {
 	n := len(t.shape)
 	var kept, gone []int
@@ -62,7 +62,7 @@ func (x *Exec) others(t *Tensor, dims []int) *Tensor {
 	return x.Permute(x.Reshape(x.Mul(before, after), moved.shape...), back...)
 }
 
-// shifted returns the rows of t moved by the given number of places, with ones moved in.
+// shifted returns the rows of t shifted by the given number of elements, with ones shifted in.
 func (x *Exec) shifted(t *Tensor, by int) *Tensor {
 	n := t.shape[1]
 	k := min(max(by, -by), n)

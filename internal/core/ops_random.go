@@ -8,8 +8,8 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// Random numbers come from the generator of the Exec, the device's own unless WithGenerator names another, and are those that PyTorch draws
-// on a device of the same shape.
+// Random numbers come from the Exec's generator, which is the device's own unless WithGenerator names another. They are the numbers that
+// PyTorch draws on a device with the same number of multiprocessors and threads.
 
 // WithGenerator returns the Exec that draws random numbers from g; nil is the device's own generator.
 func (x *Exec) WithGenerator(g *rt.Generator) *Exec {
@@ -18,7 +18,7 @@ func (x *Exec) WithGenerator(g *rt.Generator) *Exec {
 	return x.with(m)
 }
 
-// philox takes from the frame's generator what the call draws, or has what it took when it was put off.
+// philox takes the call's draw from the frame's generator, or returns the earlier draw if the call was put off.
 func (f *frame) philox() kernels.Philox {
 	if !f.again {
 		n := f.row.draws(f)
@@ -35,7 +35,7 @@ func (f *frame) philox() kernels.Philox {
 var rowRandom, rowBernoulli, rowDropout, rowDropoutBackward *row
 
 func init() {
-	// The derivative of what does not depend on anything: a tensor that is overwritten leaves its former history.
+	// The result depends on nothing, so the derivative does nothing: a tensor that is overwritten loses its former history.
 	rowRandom = define(row{Name: "Random", takes: "; p0 p1 p2; shape* dtype options", draws: wordsOfRandom, run: runRandom, back: func(*back) {}, infer: func(f *frame) {
 		if f.dst[0] != nil {
 			f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil)
@@ -60,7 +60,7 @@ func init() {
 	}, back: func(b *back) {
 		b.set(0, b.x.dropoutBackward(b.grad(0), b.out(1), kernels.FloatScalar(1/(1-b.n.scalar[0].F))))
 	}})
-	// Inputs are the gradient and the mask; scalar 0 multiplies what the mask leaves.
+	// Inputs are the gradient and the mask; scalar 0 multiplies the elements that the mask keeps.
 	rowDropoutBackward = define(row{Name: "DropoutBackward", takes: "g mask; scale", point: kernels.MaskedScale, rule: realFloat, saves: in1, back: func(b *back) {
 		b.set(0, b.x.dropoutBackward(b.grad(0), b.in(1), b.n.scalar[0]))
 	}})
@@ -115,7 +115,7 @@ func runDropout(f *frame) error {
 	return kernels.Dropout(f, in.dt, f.scalar[0].F, operand(out), operand(mask), operand(in), f.philox())
 }
 
-// random runs a distribution into dst, or into a new tensor.
+// random draws from a distribution into dst, or into a new tensor.
 func (x *Exec) random(op *kernels.RandomOp, dst *Tensor, shape []int, dt dtype.DType, scalars ...kernels.Scalar) *Tensor {
 	f := x.op(rowRandom)
 	f.opt, f.dt = distribution{op}, dt
@@ -135,7 +135,7 @@ func (x *Exec) wantFloat(op string, dt dtype.DType) {
 	}
 }
 
-// uniformScalars are from, to - from and to.
+// uniformScalars returns low, high - low and high.
 func uniformScalars(low, high float64) []kernels.Scalar {
 	return []kernels.Scalar{kernels.FloatScalar(low), kernels.FloatScalar(high - low), kernels.FloatScalar(high)}
 }
@@ -152,7 +152,7 @@ func (x *Exec) RandN(shape []int, dt dtype.DType) *Tensor {
 	return x.random(kernels.RandomNormal, nil, shape, dt, kernels.FloatScalar(0), kernels.FloatScalar(1))
 }
 
-// RandInt returns a tensor of random integers in [low, high), each as likely.
+// RandInt returns a tensor of uniform random integers in [low, high).
 //
 //tenon:into
 func (x *Exec) RandInt(low, high int64, shape []int, dt dtype.DType) *Tensor {
@@ -184,7 +184,7 @@ func (x *Exec) NormalInto(dst *Tensor, mean, std float64) {
 	x.random(kernels.RandomNormal, dst, nil, dst.dt, kernels.FloatScalar(mean), kernels.FloatScalar(std))
 }
 
-// BernoulliInto fills dst with 1 with probability p and else 0.
+// BernoulliInto sets each element of dst to 1 with probability p, else to 0.
 func (x *Exec) BernoulliInto(dst *Tensor, p float64) {
 	if !(p >= 0 && p <= 1) {
 		x.fail("BernoulliInto", fault.Invalid, []*Tensor{dst}, "bernoulli_ expects p to be in [0, 1], but got p=%v", p)
@@ -201,7 +201,7 @@ func (x *Exec) LogNormalInto(dst *Tensor, mean, std float64) {
 	x.random(kernels.RandomLogNormal, dst, nil, dst.dt, kernels.FloatScalar(mean), kernels.FloatScalar(std))
 }
 
-// ExponentialInto fills dst with exponentially distributed random numbers of the given rate (mean 1/rate); none is 0.
+// ExponentialInto fills dst with exponentially distributed random numbers of the given rate (mean 1/rate); none of them is 0.
 func (x *Exec) ExponentialInto(dst *Tensor, rate float64) {
 	x.wantFloat("ExponentialInto", dst.dt)
 	if !(rate > 0) {
@@ -210,7 +210,7 @@ func (x *Exec) ExponentialInto(dst *Tensor, rate float64) {
 	x.random(kernels.RandomExponential, dst, nil, dst.dt, kernels.FloatScalar(rate))
 }
 
-// CauchyInto fills dst with random numbers of the Cauchy distribution of the given median and scale.
+// CauchyInto fills dst with random numbers from the Cauchy distribution with the given median and scale.
 func (x *Exec) CauchyInto(dst *Tensor, median, scale float64) {
 	x.wantFloat("CauchyInto", dst.dt)
 	if !(scale > 0) {
@@ -219,7 +219,8 @@ func (x *Exec) CauchyInto(dst *Tensor, median, scale float64) {
 	x.random(kernels.RandomCauchy, dst, nil, dst.dt, kernels.FloatScalar(median), kernels.FloatScalar(scale))
 }
 
-// GeometricInto fills dst, of any real type but bool, with how many trials of success probability p it takes to succeed, 1 at least.
+// GeometricInto fills dst, of any real type but bool, with the number of trials with success probability p up to the first success, 1 at
+// least.
 func (x *Exec) GeometricInto(dst *Tensor, p float64) {
 	if !(p > 0 && p < 1) {
 		x.fail("GeometricInto", fault.Invalid, []*Tensor{dst}, "geometric_ expects p to be in (0, 1), but got p=%v", p)
@@ -230,8 +231,8 @@ func (x *Exec) GeometricInto(dst *Tensor, p float64) {
 	x.random(kernels.RandomGeometric, dst, nil, dst.dt, kernels.FloatScalar(p))
 }
 
-// Bernoulli returns a tensor of p's type that is 1 with the probability that p has there, and else 0. A number in p that is not from 0 to 1
-// stops the device, as a failed AssertAsync does.
+// Bernoulli returns a tensor of p's type that is 1 with the probability in p's element, else 0. A number in p that is not from 0 to 1 fails
+// as in AssertAsync.
 func (x *Exec) Bernoulli(p *Tensor) *Tensor {
 	if p.dt != dtype.Float16 && p.dt != dtype.BFloat16 {
 		return x.op(rowBernoulli, p).call1()

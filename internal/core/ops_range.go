@@ -8,7 +8,7 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// Tensors of numbers that follow from their places, and tensors like another.
+// Tensors of numbers that depend on their index, and tensors like another.
 var rowArange, rowLinspace, rowEye, rowEmptyLike, rowFullLike, rowFill *row
 
 func init() {
@@ -17,13 +17,13 @@ func init() {
 	rowEye = define(placesRow("Eye", "eye", "columns", kernels.Eye))
 	rowEmptyLike = define(row{Name: "EmptyLike", takes: "t;; dtype", Torch: "empty_like", infer: inferLike, flags: flagIdle})
 	rowFullLike = define(row{Name: "FullLike", takes: "t; value; dtype", Torch: "full_like", infer: inferLike, run: runFill, points: true})
-	// The derivative of what does not depend on anything: a tensor that is overwritten leaves its former history.
+	// The result depends on nothing, so the derivative does nothing: a tensor that is overwritten loses its former history.
 	rowFill = define(row{Name: "FillInto", takes: "; value", flags: flagInto, Torch: "fill_", run: runFill, points: true, back: func(*back) {}, infer: func(f *frame) {
 		f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil)
 	}})
 }
 
-// placesRow makes the row of a factory whose elements op computes from their places.
+// placesRow returns the row of a factory whose elements op computes from their indexes.
 func placesRow(name, torch, numbers string, op *kernels.PointOp) row {
 	return row{Name: name, Torch: torch, takes: "; " + numbers + "; shape* dtype", infer: inferFactory, run: func(f *frame) error {
 		if f.out[0].Numel() == 0 {
@@ -34,7 +34,7 @@ func placesRow(name, torch, numbers string, op *kernels.PointOp) row {
 	}}
 }
 
-// inferLike makes an output of input 0's shape, in its memory order where that has no gaps, of the frame's type.
+// inferLike makes an output of input 0's shape, in its memory order if that has no gaps, of the frame's type.
 func inferLike(f *frame) {
 	t := f.in[0]
 	dt := f.dt
@@ -44,7 +44,7 @@ func inferLike(f *frame) {
 	f.newOut(0, dt, t.shape, f.layout(t.shape))
 }
 
-// fillScalar is v as a scalar for tensors of type dt.
+// fillScalar returns v as a scalar for tensors of type dt.
 func fillScalar(v complex128, dt dtype.DType) kernels.Scalar {
 	s := kernels.FloatScalar(real(v))
 	s.Im = imag(v)
@@ -58,12 +58,12 @@ func fillScalar(v complex128, dt dtype.DType) kernels.Scalar {
 var torchNames = map[dtype.DType]string{dtype.Uint8: "uint8_t", dtype.Int8: "int8_t", dtype.Int16: "int16_t", dtype.Int32: "int", dtype.Int64: "int64_t",
 	dtype.Float16: "at::Half", dtype.BFloat16: "at::BFloat16", dtype.Float32: "float", dtype.Float64: "double"}
 
-// fits fails where v is beyond the numbers of type dt. Fractions are cut; uint8 takes negative whole numbers, too, which wrap; bool takes
+// fits fails if v is outside the range of type dt. Fractions are truncated; uint8 also takes negative whole numbers, which wrap; bool takes
 // all.
 func (f *frame) fits(v complex128, dt dtype.DType) {
 	var most float64
 	if !dt.Valid() {
-		return // what makes the tensor refuses that
+		return // the operation that makes the tensor refuses the type
 	}
 	switch dt.Real() {
 	case dtype.Float16:
@@ -94,7 +94,7 @@ func (f *frame) fits(v complex128, dt dtype.DType) {
 	}
 }
 
-// FullC is Full of a complex number.
+// FullC is Full with a complex number.
 func (x *Exec) FullC(shape []int, v complex128, dt dtype.DType) *Tensor {
 	f := x.op(rowFull)
 	f.fits(v, dt)
@@ -103,7 +103,7 @@ func (x *Exec) FullC(shape []int, v complex128, dt dtype.DType) *Tensor {
 	return f.call1()
 }
 
-// FillInto makes every element of dst v, converted to dst's type as by Full.
+// FillInto sets every element of dst to v, converted to dst's type as by Full.
 func (x *Exec) FillInto(dst *Tensor, v float64) { x.FillCInto(dst, complex(v, 0)) }
 
 // FillCInto is FillInto for complex v.
@@ -117,25 +117,25 @@ func (x *Exec) FillCInto(dst *Tensor, v complex128) {
 	f.call1Into(dst)
 }
 
-// LikeOpt are the options of factories after another tensor.
+// LikeOpt are the options of factories that follow another tensor.
 type LikeOpt struct {
 	// DType is the result's type; the zero value is the other tensor's.
 	DType dtype.DType
 }
 
-// EmptyLike returns a tensor of t's shape with undefined elements, in t's memory order where that has no gaps.
+// EmptyLike returns a tensor of t's shape with undefined elements, in t's memory order if that has no gaps.
 func (x *Exec) EmptyLike(t *Tensor, opt LikeOpt) *Tensor {
 	f := x.op(rowEmptyLike, t)
 	f.dt = opt.DType
 	return f.call1()
 }
 
-// FullLike returns a tensor of t's shape whose elements are v, in t's memory order where that has no gaps.
+// FullLike returns a tensor of t's shape whose elements are v, in t's memory order if that has no gaps.
 func (x *Exec) FullLike(t *Tensor, v float64, opt LikeOpt) *Tensor {
 	return x.FullLikeC(t, complex(v, 0), opt)
 }
 
-// FullLikeC is FullLike of a complex number.
+// FullLikeC is FullLike with a complex number.
 func (x *Exec) FullLikeC(t *Tensor, v complex128, opt LikeOpt) *Tensor {
 	f := x.op(rowFullLike, t)
 	f.dt = opt.DType
@@ -148,13 +148,13 @@ func (x *Exec) FullLikeC(t *Tensor, v complex128, opt LikeOpt) *Tensor {
 	return f.call1()
 }
 
-// ZerosLike is FullLike of 0.
+// ZerosLike is FullLike with 0.
 func (x *Exec) ZerosLike(t *Tensor, opt LikeOpt) *Tensor { return x.FullLike(t, 0, opt) }
 
-// OnesLike is FullLike of 1.
+// OnesLike is FullLike with 1.
 func (x *Exec) OnesLike(t *Tensor, opt LikeOpt) *Tensor { return x.FullLike(t, 1, opt) }
 
-// Arange returns the vector start, start+step, … before end, each computed from its place.
+// Arange returns the vector start, start+step, … before end, each element computed from its index.
 //
 //tenon:into
 func (x *Exec) Arange(start, end, step float64, dt dtype.DType) *Tensor {
@@ -176,7 +176,7 @@ func (x *Exec) Arange(start, end, step float64, dt dtype.DType) *Tensor {
 	return f.call1()
 }
 
-// Linspace returns the vector of n numbers from start to end, evenly apart.
+// Linspace returns the vector of n evenly spaced numbers from start to end.
 //
 //tenon:into
 func (x *Exec) Linspace(start, end float64, n int, dt dtype.DType) *Tensor {
@@ -201,7 +201,7 @@ func (x *Exec) LinspaceC(start, end complex128, n int, dt dtype.DType) *Tensor {
 	return f.call1()
 }
 
-// asHalf returns v as a half type dt keeps it, since PyTorch takes the steps of halves in them; else v.
+// asHalf returns v rounded to dt if that is a half type, since PyTorch computes the steps of halves in halves; else v.
 func asHalf(v complex128, dt dtype.DType) complex128 {
 	switch dt {
 	case dtype.Float16:

@@ -7,7 +7,7 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// Copies with the elements elsewhere. rowFlip reverses the frame's dims; rowRoll moves along the first half of dims by the second half;
+// Copies with the elements rearranged. rowFlip reverses the frame's dims; rowRoll shifts along the first half of dims by the second half;
 // rowTriangle keeps a triangle of matrices, the upper if i[0] is 1, with diagonal i[1]; rowPad pads dimensions from the last one on by
 // dims, a pair each, with scalar 0.
 var rowFlip, rowRoll, rowTriangle, rowPad, rowOneHot *row
@@ -62,7 +62,7 @@ func runFlip(f *frame) error {
 // Flip returns a copy of t with the order of the elements along the given dimensions reversed.
 func (x *Exec) Flip(t *Tensor, dims ...int) *Tensor { return x.dimsOp(rowFlip, t, dims) }
 
-// runRoll copies the parts that move together: two for every dimension.
+// runRoll copies the parts that move together: two per dimension.
 func runRoll(f *frame) error {
 	out, src := operand(f.out[0]), operand(f.in[0])
 	if out.Numel() == 0 {
@@ -95,8 +95,8 @@ func (f *frame) rollFrom(i int, out, src kernels.Operand) error {
 	return nil
 }
 
-// Roll returns a copy of t whose elements have moved by shifts[i] along dimension dims[i]; those beyond the end come in at the start. With
-// no dims, all of t moves by shifts[0] in row-major order.
+// Roll returns a copy of t whose elements are shifted by shifts[i] along dimension dims[i]; elements shifted beyond the end reappear at the
+// start. With no dims, all of t is shifted by shifts[0] in row-major order.
 func (x *Exec) Roll(t *Tensor, shifts, dims []int) *Tensor {
 	if len(dims) == 0 && len(shifts) == 1 {
 		return x.composite("Roll", func(x *Exec) *Tensor {
@@ -106,7 +106,7 @@ func (x *Exec) Roll(t *Tensor, shifts, dims []int) *Tensor {
 	if len(shifts) != len(dims) || len(shifts) == 0 {
 		x.fail("Roll", fault.Invalid, []*Tensor{t}, "shifts and dimensions must align. shifts: %d, dims: %d", len(shifts), len(dims))
 	}
-	// Shifts of one dimension that is named twice add up.
+	// If a dimension is named twice, its shifts add up.
 	where := make([]int, 0, 2*len(dims))
 	sums := make([]int, len(t.shape))
 	for i, d := range dims {
@@ -153,12 +153,12 @@ func (x *Exec) triangle(t *Tensor, upper, diagonal int) *Tensor {
 	return f.call1()
 }
 
-// Tril returns a copy of the matrices in t's last two dimensions with zeros above the given diagonal, 0 being the main one.
+// Tril returns a copy of the matrices in t's last two dimensions with zeros above the given diagonal; 0 is the main one.
 //
 //tenon:into
 func (x *Exec) Tril(t *Tensor, diagonal int) *Tensor { return x.triangle(t, 0, diagonal) }
 
-// Triu returns a copy of the matrices in t's last two dimensions with zeros below the given diagonal, 0 being the main one.
+// Triu returns a copy of the matrices in t's last two dimensions with zeros below the given diagonal; 0 is the main one.
 //
 //tenon:into
 func (x *Exec) Triu(t *Tensor, diagonal int) *Tensor { return x.triangle(t, 1, diagonal) }
@@ -183,7 +183,7 @@ func inferPad(f *frame) {
 	f.newOut(0, t.dt, shape, stride)
 }
 
-// runPad fills the result and copies the part of the input that lies in it.
+// runPad fills the result and copies the part of the input that is inside it.
 func runPad(f *frame) error {
 	out, src := operand(f.out[0]), operand(f.in[0])
 	if out.Numel() == 0 {
@@ -222,10 +222,11 @@ func (x *Exec) constantPad(t *Tensor, pad []int, v complex128) *Tensor {
 // PadC is Pad with a complex constant.
 func (x *Exec) PadC(t *Tensor, pad []int, v complex128) *Tensor { return x.constantPad(t, pad, v) }
 
-// PadMode says what Pad adds.
+// PadMode says which elements Pad adds.
 type PadMode uint8
 
-// What Pad adds: a constant, the elements mirrored at the border ones, the border ones, and the elements from the other end.
+// The elements that Pad adds: a constant, the elements mirrored at the border elements, the border elements, or the elements from the other
+// end.
 const (
 	PadConstant PadMode = iota
 	PadReflect
@@ -244,8 +245,8 @@ type PadOpt struct {
 	Value float64
 }
 
-// Pad returns t with elements added around: pad holds a pair of numbers, before and after, for the last dimension, then the one before it,
-// and so on. Negative numbers take elements away. All modes but the constant want one or two dimensions more than there are pairs.
+// Pad returns t with elements added around it: pad holds a pair of numbers, before and after, for the last dimension, then the one before
+// it, and so on. Negative numbers remove elements. All modes except the constant need one or two dimensions more than there are pairs.
 func (x *Exec) Pad(t *Tensor, pad []int, opt PadOpt) *Tensor {
 	switch {
 	case opt.Mode == PadConstant:
@@ -269,10 +270,10 @@ func (x *Exec) Pad(t *Tensor, pad []int, opt PadOpt) *Tensor {
 	})
 }
 
-// padDim pads one dimension: it takes elements by their places in it.
+// padDim pads one dimension: it selects elements by their indexes in it.
 func (x *Exec) padDim(t *Tensor, d, before, after int, mode PadMode) *Tensor {
 	if mode == PadCircular && min(before, after) < 0 {
-		// What is taken away goes first.
+		// Elements are removed first.
 		t = x.Slice(t, d, max(-before, 0), t.shape[d]+min(after, 0), 1)
 		before, after = max(before, 0), max(after, 0)
 	}
@@ -323,8 +324,8 @@ func runOneHot(f *frame) error {
 	return kernels.Pointwise(f, kernels.OneHot, src.DType, sc, []kernels.Operand{out}, []kernels.Operand{src})
 }
 
-// OneHot returns, with a new last dimension of size classes, 1 at the place of each class in t and 0 elsewhere, as int64. A number that is
-// no class has only zeros.
+// OneHot returns a tensor with a new last dimension of size classes, with 1 at the index of each class in t and 0 elsewhere, as int64. A
+// number that is not a class gives only zeros.
 func (x *Exec) OneHot(t *Tensor, classes int) *Tensor {
 	f := x.op(rowOneHot, t)
 	f.i[0] = classes

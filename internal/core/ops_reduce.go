@@ -7,8 +7,8 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// reduceRow makes the row of a reduction over the frame's dims (none means all), which stay with size 1 if i[0] is 1. rule gives the types
-// it computes in and returns; f.dt is the type asked for.
+// reduceRow returns the row of a reduction over the frame's dims (none means all), which stay with size 1 if i[0] is 1. rule returns the
+// types that it computes in and returns; f.dt is the requested type.
 func reduceRow(name, torch string, op *kernels.ReduceOp, rule func(f *frame) (compute, out dtype.DType), saves save, back func(b *back)) row {
 	return row{Name: name, Torch: torch, takes: "t;; keepDim dims*", rule: rule, saves: saves, back: back,
 		infer: func(f *frame) {
@@ -49,7 +49,7 @@ func (f *frame) reduce(op *kernels.ReduceOp) error {
 	return kernels.Reduce(f, op, f.compute, f.scalar[:op.Scalars], f.opers[:f.outs], f.opers[f.outs:], f.reduced(len(f.in[0].shape)))
 }
 
-// sumRule: integers and bool sum in int64; a requested type is computed in and returned.
+// sumRule sums integers and bool in int64; a requested type is both computed in and returned.
 func sumRule(f *frame) (compute, out dtype.DType) {
 	if f.dt != dtype.Invalid {
 		return f.dt, f.dt
@@ -69,7 +69,7 @@ func meanRule(f *frame) (compute, out dtype.DType) {
 	return t, t
 }
 
-// sameReal keeps the input's type, for operations that complex numbers do not have.
+// sameReal keeps the input's type, for operations that are not defined for complex numbers.
 func sameReal(f *frame) (compute, out dtype.DType) {
 	t := f.in[0].dt
 	f.check(infer.Real(f.row.Name, t))
@@ -96,7 +96,7 @@ func withCast(r row, c castClass) row {
 	return r
 }
 
-// typed lets the caller of a reduction ask for a type.
+// typed lets the caller of a reduction request a type.
 func typed(r row) row {
 	r.takes += " dtype"
 	return r
@@ -107,7 +107,7 @@ func withTakes(r row, takes string) row {
 	return r
 }
 
-// reducedCount is the number of elements that went into each result.
+// reducedCount returns how many elements went into each result.
 func (b *back) reducedCount() int {
 	shape := b.shape(0)
 	if len(b.n.dims()) == 0 {
@@ -122,7 +122,7 @@ func (b *back) reducedCount() int {
 	return n
 }
 
-// kept returns t, of the result's shape, with the reduced dimensions of size 1 put back.
+// kept returns t, of the result's shape, with the reduced dimensions put back with size 1.
 func (b *back) kept(t *Tensor) *Tensor {
 	shape := b.shape(0)
 	if b.n.i[0] == 1 || len(shape) == 0 {
@@ -140,7 +140,7 @@ func (b *back) kept(t *Tensor) *Tensor {
 	return b.x.Reshape(t, to...)
 }
 
-// spread returns t, of the result's shape, repeated to the input's.
+// spread returns t, of the result's shape, expanded to the input's shape.
 func (b *back) spread(t *Tensor) *Tensor { return b.x.Expand(b.kept(t), b.shape(0)...) }
 
 // backExtreme shares the gradient evenly among the elements that equal the extreme.
@@ -178,7 +178,7 @@ func (x *Exec) Sum(t *Tensor, dims []int, opt SumOpt) *Tensor {
 	return f.call1()
 }
 
-// NanSum returns the sum over dims of what is not NaN; nil dims mean all.
+// NanSum returns the sum over dims of the elements that are not NaN; nil dims mean all.
 //
 //tenon:into
 func (x *Exec) NanSum(t *Tensor, dims []int, opt SumOpt) *Tensor {

@@ -6,8 +6,8 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// rowRepeatSums gives the sums of the elements of a vector of integers up to each, and rowRepeatIndex each of its places as often as the element there says, i[0]
-// in all, which may have been read from the last sum.
+// rowRepeatSums returns the running sums of a vector of integers. rowRepeatIndex returns each index of that vector as often as the element
+// there says, i[0] numbers in all, which may have been read from the last sum.
 var rowRepeatSums, rowRepeatIndex *row
 
 func init() {
@@ -33,14 +33,14 @@ func init() {
 type RepeatInterleaveOpt struct {
 	// Dim is the dimension whose slices are repeated; nil repeats the elements, in row-major order, and the result is a vector.
 	Dim *int
-	// OutputSize, if it is not 0, is the sum of the repeats, which is then not read: nothing is waited for, and the call can be captured. Another one fails as
-	// AssertAsync does.
+	// OutputSize, if it is not 0, is the sum of the repeats, which is then not read: the call does not wait, and can be captured. A wrong sum
+	// fails as in AssertAsync.
 	OutputSize int
 }
 
-// RepeatInterleave returns t with each slice as often in turn as repeats says: int64 or int32, a vector as long as the dimension, or one number for all. The
-// result's length is their sum, so that the call waits for it and cannot be captured, unless opt.OutputSize gives it. A number that is negative fails as AssertAsync
-// does.
+// RepeatInterleave returns t with each slice repeated as often as repeats says: int64 or int32, a vector as long as the dimension, or one
+// number for all. The result's length is their sum, so the call waits for it and cannot be captured, unless opt.OutputSize gives it. A
+// negative number fails as in AssertAsync.
 func (x *Exec) RepeatInterleave(t, repeats *Tensor, opt RepeatInterleaveOpt) *Tensor {
 	const op = "RepeatInterleave"
 	refuse := func(text string, args ...any) { x.fail(op, fault.Invalid, []*Tensor{t, repeats}, text, args...) }
@@ -70,7 +70,7 @@ func (x *Exec) RepeatInterleave(t, repeats *Tensor, opt RepeatInterleaveOpt) *Te
 	})
 }
 
-// RepeatInterleaveS returns t with each slice n times in turn.
+// RepeatInterleaveS returns t with each slice repeated n times.
 func (x *Exec) RepeatInterleaveS(t *Tensor, n int, opt RepeatInterleaveOpt) *Tensor {
 	const op = "RepeatInterleave"
 	if n < 0 {
@@ -87,7 +87,7 @@ func (x *Exec) RepeatInterleaveS(t *Tensor, n int, opt RepeatInterleaveOpt) *Ten
 	})
 }
 
-// repeated returns what is repeated, and along which dimension.
+// repeated returns the tensor whose slices are repeated, and the dimension.
 func (x *Exec) repeated(op string, t *Tensor, opt RepeatInterleaveOpt) (_ *Tensor, dim int) {
 	if opt.Dim == nil {
 		return x.Reshape(t, -1), 0

@@ -15,7 +15,7 @@ var rowWhere, rowMaskedFill, rowMaximum, rowMinimum, rowFMax, rowFMin, rowClampM
 func init() {
 	rowWhere = define(row{Name: "Where", takes: "condition a# b#", Torch: "where", point: kernels.Where, rule: whereRule, saves: in0,
 		back: backWhere})
-	// rowMaskedFill is Where of the mask, the value and the input, in the input's type and row-major.
+	// rowMaskedFill is Where with the mask, the value and the input, in the input's type and row-major.
 	rowMaskedFill = define(row{Name: "MaskedFill", takes: "mask value# t", Torch: "masked_fill", point: kernels.Where,
 		infer: inferMaskedFill, saves: in0, back: backWhere})
 	rowMaximum = define(row{Name: "Maximum", Torch: "maximum", point: kernels.Maximum, rule: realOnly, saves: in0 | in1,
@@ -56,7 +56,7 @@ func backWhere(b *back) {
 	}
 }
 
-// boundRule is realOnly; numbers must be such as the promoted type, or what it is computed in, has.
+// boundRule is realOnly, but numbers must be representable in the promoted type, or in the type that it is computed in.
 func boundRule(f *frame) (compute, out dtype.DType) {
 	p, out := realOnly(f)
 	for i := 1; i < f.ins; i++ {
@@ -85,7 +85,7 @@ func inferMaskedFill(f *frame) {
 	f.newOut(0, t.dt, f.broadcast(f.lists[:0]), nil)
 }
 
-// backExtremes: the gradient goes to the operand that is not worse than the other, and is shared where both are equal.
+// backExtremes gives the gradient to the operand that is not worse than the other; equal operands share it.
 func backExtremes(b *back, worse func(a, b *Tensor) *Tensor) {
 	x, g := b.x, b.grad(0)
 	half := x.pick(x.Eq(b.in(0), b.in(1)), x.MulS(g, 0.5), 0, g, 0)
@@ -96,7 +96,7 @@ func backExtremes(b *back, worse func(a, b *Tensor) *Tensor) {
 	}
 }
 
-// backFExtremes: the gradient goes to the first operand where it is not worse than the second or that is a NaN, else to the second.
+// backFExtremes gives the gradient to the first operand if it is not worse than the second or the second is a NaN, else to the second.
 func backFExtremes(b *back, notWorse func(a, b *Tensor) *Tensor) {
 	x, g := b.x, b.grad(0)
 	first := x.LogicalOr(notWorse(b.in(0), b.in(1)), x.IsNaN(b.in(1)))
@@ -106,7 +106,7 @@ func backFExtremes(b *back, notWorse func(a, b *Tensor) *Tensor) {
 	}
 }
 
-// backBound: the gradient goes to the input where it is within the bound, and to the bound where the input is beyond it.
+// backBound gives the gradient to the input where it is within the bound, and to the bound where the input is beyond it.
 func backBound(b *back, within, beyond func(a, b *Tensor) *Tensor) {
 	x, g := b.x, b.grad(0)
 	t, bound := b.in(0), b.term(1)
@@ -130,7 +130,7 @@ func backClamp(b *back) {
 	}
 }
 
-// pick is Where with numbers: av and bv stand for a and b where they are nil.
+// pick is Where with numbers: av and bv replace a and b if they are nil.
 func (x *Exec) pick(cond, a *Tensor, av float64, b *Tensor, bv float64) *Tensor {
 	f := x.op(rowWhere, cond, a, b)
 	if a == nil {
@@ -142,15 +142,15 @@ func (x *Exec) pick(cond, a *Tensor, av float64, b *Tensor, bv float64) *Tensor 
 	return f.call1()
 }
 
-// Where returns a where cond, of bool, is true, else b, broadcast, in the type that a and b promote to.
+// Where returns a where the bool tensor cond is true, else b, broadcast, in the type that a and b promote to.
 //
 //tenon:into
 func (x *Exec) Where(cond, a, b *Tensor) *Tensor { return x.op(rowWhere, cond, a, b).call1() }
 
-// MaskedFill returns t, broadcast with mask, with the elements where mask, of bool, is true replaced by the 0-d tensor v.
+// MaskedFill returns t, broadcast with mask, with the elements where the bool tensor mask is true replaced by the 0-d tensor v.
 func (x *Exec) MaskedFill(t, mask, v *Tensor) *Tensor { return x.op(rowMaskedFill, mask, v, t).call1() }
 
-// MaskedFillS returns t, broadcast with mask, with the elements where mask, of bool, is true replaced by v.
+// MaskedFillS returns t, broadcast with mask, with the elements where the bool tensor mask is true replaced by v.
 func (x *Exec) MaskedFillS(t, mask *Tensor, v float64) *Tensor {
 	f := x.op(rowMaskedFill, mask, nil, t)
 	f.setHole(1, v)
@@ -166,27 +166,27 @@ func (x *Exec) MaskedFillSInto(dst, t, mask *Tensor, v float64) {
 	f.call1Into(dst)
 }
 
-// Maximum returns the greater of a and b, broadcast; a NaN among them is the result. Equal operands share the gradient.
+// Maximum returns the greater of a and b, broadcast, or a NaN if either is one. Equal operands share the gradient.
 //
 //tenon:into
 func (x *Exec) Maximum(a, b *Tensor) *Tensor { return x.op(rowMaximum, a, b).call1() }
 
-// Minimum returns the lesser of a and b, broadcast; a NaN among them is the result. Equal operands share the gradient.
+// Minimum returns the lesser of a and b, broadcast, or a NaN if either is one. Equal operands share the gradient.
 //
 //tenon:into
 func (x *Exec) Minimum(a, b *Tensor) *Tensor { return x.op(rowMinimum, a, b).call1() }
 
-// FMax returns the greater of a and b, broadcast; of a number and a NaN the number.
+// FMax returns the greater of a and b, broadcast; if one of them is a NaN, it returns the other.
 //
 //tenon:into
 func (x *Exec) FMax(a, b *Tensor) *Tensor { return x.op(rowFMax, a, b).call1() }
 
-// FMin returns the lesser of a and b, broadcast; of a number and a NaN the number.
+// FMin returns the lesser of a and b, broadcast; if one of them is a NaN, it returns the other.
 //
 //tenon:into
 func (x *Exec) FMin(a, b *Tensor) *Tensor { return x.op(rowFMin, a, b).call1() }
 
-// Clamp returns t held between lo and hi, broadcast; either may be nil. Where lo > hi the result is hi.
+// Clamp returns t limited to the range from lo to hi, broadcast; either may be nil. Where lo > hi the result is hi.
 //
 //tenon:into
 func (x *Exec) Clamp(t, lo, hi *Tensor) *Tensor {
@@ -201,10 +201,10 @@ func (x *Exec) Clamp(t, lo, hi *Tensor) *Tensor {
 	return x.op(rowClamp, t, lo, hi).call1()
 }
 
-// ClampS returns t held between lo and hi. Where lo > hi the result is hi.
+// ClampS returns t limited to the range from lo to hi. Where lo > hi the result is hi.
 func (x *Exec) ClampS(t *Tensor, lo, hi float64) *Tensor { return x.clampOp(t, lo, hi).call1() }
 
-// ClampSInto sets dst to t held between lo and hi; dst may be t.
+// ClampSInto sets dst to t limited to the range from lo to hi; dst may be t.
 func (x *Exec) ClampSInto(dst, t *Tensor, lo, hi float64) { x.clampOp(t, lo, hi).call1Into(dst) }
 
 func (x *Exec) clampOp(t *Tensor, lo, hi float64) *frame {
@@ -238,13 +238,13 @@ func (x *Exec) ClampMaxS(t *Tensor, hi float64) *Tensor {
 	return x.withScalar(rowClampMax, t, hi).call1()
 }
 
-// NanToNumOpt are the numbers that replace others.
+// NanToNumOpt are the options of NanToNum.
 type NanToNumOpt struct {
-	// NaN replaces NaN. PosInf and NegInf replace +∞ and -∞: 0 is the greatest and the least number of the type, tenon.Zero is 0.
+	// NaN replaces NaN. PosInf and NegInf replace +∞ and -∞; 0 means the greatest and the least number of the type, tenon.Zero means 0.
 	NaN, PosInf, NegInf float64
 }
 
-// NanToNum returns t with NaN and infinities replaced by numbers; integers stay.
+// NanToNum returns t with NaN and infinities replaced by numbers; integers stay the same.
 //
 //tenon:into
 func (x *Exec) NanToNum(t *Tensor, opt NanToNumOpt) *Tensor {

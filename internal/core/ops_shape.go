@@ -7,7 +7,7 @@ import (
 	"tenon.dev/internal/infer"
 )
 
-// Views and copies by shape that are made of the views of ops_view.go.
+// Views and copies by shape that are composed of the views in ops_view.go.
 
 // Ravel returns t's elements as a contiguous vector in row-major order: a view of t if that is contiguous, else a copy.
 func (x *Exec) Ravel(t *Tensor) *Tensor {
@@ -17,8 +17,8 @@ func (x *Exec) Ravel(t *Tensor) *Tensor {
 	return x.composite("Ravel", func(x *Exec) *Tensor { return x.View(x.copyAs(t, t.dt, true), -1) })
 }
 
-// Flatten returns t with dimensions start to end joined to one: a view where that is possible, else a copy. Negative dimensions count from
-// the end; a 0-d tensor becomes a vector of one element.
+// Flatten returns t with dimensions start to end joined to one: a view where possible, else a copy. Negative dimensions count from the end;
+// a 0-d tensor becomes a vector of one element.
 func (x *Exec) Flatten(t *Tensor, start, end int) *Tensor {
 	n := len(t.shape)
 	s, e := x.dimOf("Flatten", t, start), x.dimOf("Flatten", t, end)
@@ -63,14 +63,14 @@ func (x *Exec) fitSizes(op string, t *Tensor, sizes []int, n int) []int {
 	return sizes
 }
 
-// dimOf brings a dimension of t into 0 … n-1.
+// dimOf converts a dimension of t, which may count from the end, to 0 … n-1.
 func (x *Exec) dimOf(op string, t *Tensor, d int) int {
 	d, err := infer.Dim(d, len(t.shape))
 	x.refuse(op, err, t)
 	return d
 }
 
-// T returns the transposed view of a matrix; t itself as a view if it has fewer dimensions.
+// T returns the transposed view of a matrix, or a view of t itself if it has fewer dimensions.
 func (x *Exec) T(t *Tensor) *Tensor {
 	switch len(t.shape) {
 	case 0, 1:
@@ -82,7 +82,7 @@ func (x *Exec) T(t *Tensor) *Tensor {
 	return nil
 }
 
-// MoveDim returns the view in which the dimensions source lie where destination says; the others keep their order.
+// MoveDim returns the view in which the dimensions source are moved to the positions destination; the others keep their order.
 func (x *Exec) MoveDim(t *Tensor, source, destination []int) *Tensor {
 	n := len(t.shape)
 	if len(source) != len(destination) {
@@ -120,14 +120,14 @@ func (x *Exec) MoveDim(t *Tensor, source, destination []int) *Tensor {
 // ExpandAs returns the view of t expanded to o's shape.
 func (x *Exec) ExpandAs(t, o *Tensor) *Tensor { return x.Expand(t, o.shape...) }
 
-// Repeat returns t copied times[i] times along dimension i; dimensions that t lacks come first.
+// Repeat returns t repeated times[i] times along dimension i; dimensions that t lacks come first.
 func (x *Exec) Repeat(t *Tensor, times ...int) *Tensor {
 	lead := len(times) - len(t.shape)
 	if lead < 0 {
 		x.fail("Repeat", fault.Invalid, []*Tensor{t}, "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor")
 	}
 	return x.composite("Repeat", func(x *Exec) *Tensor {
-		// Every dimension becomes two: which copy, and the place within it.
+		// Every dimension becomes two: the copy, and the index within it.
 		var single, wide, final []int
 		for i, n := range times {
 			d := 1
@@ -143,7 +143,7 @@ func (x *Exec) Repeat(t *Tensor, times ...int) *Tensor {
 	})
 }
 
-// Tile is Repeat where missing leading times are 1.
+// Tile is Repeat, with 1 for missing leading times.
 func (x *Exec) Tile(t *Tensor, times ...int) *Tensor {
 	for len(times) < len(t.shape) {
 		times = append([]int{1}, times...)
@@ -151,7 +151,7 @@ func (x *Exec) Tile(t *Tensor, times ...int) *Tensor {
 	return x.Repeat(t, times...)
 }
 
-// Narrow returns the view of length elements from start on, of dimension dim.
+// Narrow returns the view of length elements of dimension dim, starting at start.
 func (x *Exec) Narrow(t *Tensor, dim, start, length int) *Tensor {
 	d := x.dimOf("Narrow", t, dim)
 	if len(t.shape) == 0 {
@@ -173,7 +173,7 @@ func (x *Exec) Narrow(t *Tensor, dim, start, length int) *Tensor {
 	return x.Slice(t, d, start, start+length, 1)
 }
 
-// AtLeast1D returns t, as a vector if it has no dimension.
+// AtLeast1D returns t, or a vector if t has no dimensions.
 func (x *Exec) AtLeast1D(t *Tensor) *Tensor {
 	if len(t.shape) > 0 {
 		return t

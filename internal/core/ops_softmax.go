@@ -6,7 +6,7 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// Softmax and its logarithm along dimension i[0]; i[1] is 1 for the logarithm. The gradients take the result's gradient and the result.
+// Softmax and its logarithm along dimension i[0]. The gradients take the result's gradient and the result.
 var rowSoftmax, rowLogSoftmax, rowSoftmaxGrad, rowLogSoftmaxGrad *row
 
 func init() {
@@ -86,7 +86,7 @@ type SoftmaxOpt struct {
 	DType dtype.DType
 }
 
-// softmax converts and runs one of the two.
+// softmax converts t and runs one of the two.
 func (x *Exec) softmax(r *row, t *Tensor, dim int, opt SoftmaxOpt) *Tensor {
 	if opt.DType != dtype.Invalid {
 		x = x.uncast()
@@ -97,7 +97,7 @@ func (x *Exec) softmax(r *row, t *Tensor, dim int, opt SoftmaxOpt) *Tensor {
 	return x.composite(r.Name, func(x *Exec) *Tensor { return x.softmaxOp(r, dim, x.ToDType(t, opt.DType)) })
 }
 
-// Softmax returns exp(t) over its sum along dimension dim.
+// Softmax returns exp(t) divided by its sum along dimension dim.
 //
 //tenon:into
 func (x *Exec) Softmax(t *Tensor, dim int, opt SoftmaxOpt) *Tensor {

@@ -7,7 +7,7 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// Reductions of what is not zero. They have no gradient.
+// Reductions over the elements that are not zero. They have no gradient.
 var rowAll, rowAny, rowCountNonzero *row
 
 func init() {
@@ -26,14 +26,14 @@ func truthRule(f *frame) (compute, out dtype.DType) {
 	return dtype.Bool, dtype.Bool
 }
 
-// All reports whether no element along dims is zero, as bool (of uint8 as uint8); nil dims mean all. Of no elements it is true.
+// All reports whether no element along dims is zero, as bool (uint8 for uint8); nil dims mean all. For no elements it is true.
 //
 //tenon:into
 func (x *Exec) All(t *Tensor, dims []int, keepDim bool) *Tensor {
 	return x.reduceOp(rowAll, t, dims, keepDim).call1()
 }
 
-// Any reports whether an element along dims is not zero, as bool (of uint8 as uint8); nil dims mean all. Of no elements it is false.
+// Any reports whether an element along dims is not zero, as bool (uint8 for uint8); nil dims mean all. For no elements it is false.
 //
 //tenon:into
 func (x *Exec) Any(t *Tensor, dims []int, keepDim bool) *Tensor {
@@ -46,7 +46,7 @@ func (x *Exec) CountNonzero(t *Tensor, dims []int) *Tensor {
 }
 
 // Equal reports whether a and b have the same shape and equal elements, in the promoted type; a NaN equals nothing. It waits for the work
-// that makes them.
+// that computes them.
 func (x *Exec) Equal(a, b *Tensor) (same bool, err error) {
 	for _, t := range []*Tensor{a, b} {
 		if t.st.dev != x.Device() {

@@ -7,10 +7,10 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// slope is the derivative of an operation of one input, given the saved input z or result y.
+// slope returns the derivative of a unary operation, from the saved input z or result y.
 type slope func(x *Exec, z, y *Tensor) *Tensor
 
-// times makes the derivative of an operation that multiplies gradients by its slope.
+// times returns the derivative of an operation that multiplies gradients by its slope.
 func times(saves save, d slope) func(b *back) {
 	return func(b *back) {
 		b.set(0, b.x.Mul(b.grad(0), b.x.conjugate(d(b.x, b.saved(saves, in0), b.saved(saves, out0)))))
@@ -41,7 +41,7 @@ func flat(b *back) { b.set(0, b.x.Full(b.shape(0), 0, b.n.edges[0].dt)) }
 // through is the derivative of operations that add a constant almost everywhere.
 func through(b *back) { b.set(0, b.grad(0)) }
 
-// The type rules of operations of one input, besides those of all pointwise ones.
+// The type rules of unary operations that are not shared by all pointwise ones.
 
 // rounded is same for real numbers without bool.
 func rounded(f *frame) (compute, out dtype.DType) {
@@ -49,7 +49,7 @@ func rounded(f *frame) (compute, out dtype.DType) {
 	return realOnly(f)
 }
 
-// squareRule is same, but bool becomes int64, as for every power.
+// squareRule is same, but bool becomes int64, as in every power.
 func squareRule(f *frame) (compute, out dtype.DType) {
 	if f.promoted() == dtype.Bool {
 		return dtype.Int64, dtype.Int64
@@ -124,7 +124,7 @@ func init() {
 	rowBitwiseNot = define(row{Name: "BitwiseNot", Torch: "bitwise_not", point: kernels.BitwiseNot, rule: integral})
 }
 
-// Sign returns -1, 0 or 1 by the sign of each element, 0 for NaN; not for complex tensors, which Sgn takes.
+// Sign returns -1, 0 or 1 by the sign of each element, 0 for NaN. For complex tensors use Sgn.
 //
 //tenon:into
 func (x *Exec) Sign(t *Tensor) *Tensor { return x.op(rowSign, t).call1() }
@@ -159,7 +159,7 @@ func (x *Exec) Exp(t *Tensor) *Tensor { return x.op(rowExp, t).call1() }
 //tenon:into
 func (x *Exec) Exp2(t *Tensor) *Tensor { return x.op(rowExp2, t).call1() }
 
-// Expm1 returns exp(t) - 1, exact near 0; integers become float32.
+// Expm1 returns exp(t) - 1, accurate near 0; integers become float32.
 //
 //tenon:into
 func (x *Exec) Expm1(t *Tensor) *Tensor { return x.op(rowExpm1, t).call1() }
@@ -179,7 +179,7 @@ func (x *Exec) Log2(t *Tensor) *Tensor { return x.op(rowLog2, t).call1() }
 //tenon:into
 func (x *Exec) Log10(t *Tensor) *Tensor { return x.op(rowLog10, t).call1() }
 
-// Log1p returns log(1 + t), exact near 0; integers become float32.
+// Log1p returns log(1 + t), accurate near 0; integers become float32.
 //
 //tenon:into
 func (x *Exec) Log1p(t *Tensor) *Tensor { return x.op(rowLog1p, t).call1() }
@@ -229,7 +229,8 @@ func (x *Exec) Cosh(t *Tensor) *Tensor { return x.op(rowCosh, t).call1() }
 //tenon:into
 func (x *Exec) Asinh(t *Tensor) *Tensor { return x.op(rowAsinh, t).call1() }
 
-// slopeAcosh: a product of two roots keeps the branch of complex numbers; of real ones, one root is finite outside of the domain, too.
+// slopeAcosh multiplies two roots for complex numbers, which keeps the branch; for real ones it uses one root, because one of the two is
+// finite outside of the domain.
 func slopeAcosh(x *Exec, z, _ *Tensor) *Tensor {
 	if z.dt.IsComplex() {
 		return x.Mul(x.Rsqrt(x.SubS(z, 1)), x.Rsqrt(x.AddS(z, 1)))
@@ -252,7 +253,7 @@ func (x *Exec) Atanh(t *Tensor) *Tensor { return x.op(rowAtanh, t).call1() }
 //tenon:into
 func (x *Exec) Erf(t *Tensor) *Tensor { return x.op(rowErf, t).call1() }
 
-// Erfc returns 1 - erf(t), exact for large t; integers become float32.
+// Erfc returns 1 - erf(t), accurate for large t; integers become float32.
 //
 //tenon:into
 func (x *Exec) Erfc(t *Tensor) *Tensor { return x.op(rowErfc, t).call1() }
@@ -262,38 +263,38 @@ func (x *Exec) Erfc(t *Tensor) *Tensor { return x.op(rowErfc, t).call1() }
 //tenon:into
 func (x *Exec) Erfinv(t *Tensor) *Tensor { return x.op(rowErfinv, t).call1() }
 
-// Floor rounds down; integers stay.
+// Floor rounds down; integers stay the same.
 //
 //tenon:into
 func (x *Exec) Floor(t *Tensor) *Tensor { return x.op(rowFloor, t).call1() }
 
-// Ceil rounds up; integers stay.
+// Ceil rounds up; integers stay the same.
 //
 //tenon:into
 func (x *Exec) Ceil(t *Tensor) *Tensor { return x.op(rowCeil, t).call1() }
 
-// Trunc rounds toward zero; integers stay.
+// Trunc rounds toward zero; integers stay the same.
 //
 //tenon:into
 func (x *Exec) Trunc(t *Tensor) *Tensor { return x.op(rowTrunc, t).call1() }
 
-// Round rounds to the nearest whole number, halves to the even one; integers stay.
+// Round rounds to the nearest whole number, ties to the even one; integers stay the same.
 //
 //tenon:into
 func (x *Exec) Round(t *Tensor) *Tensor { return x.op(rowRound, t).call1() }
 
-// Frac returns t - trunc(t), of the sign of t; for floating-point tensors.
+// Frac returns t - trunc(t), with the sign of t; for floating-point tensors.
 //
 //tenon:into
 func (x *Exec) Frac(t *Tensor) *Tensor { return x.op(rowFrac, t).call1() }
 
-// IsNaN reports as bool which elements are NaN, of complex ones in either part.
+// IsNaN reports as bool which elements are NaN; a complex element if either part is.
 func (x *Exec) IsNaN(t *Tensor) *Tensor { return x.op(rowIsNaN, t).call1() }
 
-// IsInf reports as bool which elements are infinite, of complex ones in either part.
+// IsInf reports as bool which elements are infinite; a complex element if either part is.
 func (x *Exec) IsInf(t *Tensor) *Tensor { return x.op(rowIsInf, t).call1() }
 
-// IsFinite reports as bool which elements are neither infinite nor NaN, of complex ones in both parts.
+// IsFinite reports as bool which elements are neither infinite nor NaN; a complex element if both parts are finite.
 func (x *Exec) IsFinite(t *Tensor) *Tensor { return x.op(rowIsFinite, t).call1() }
 
 // LogicalNot reports as bool which elements are zero.
@@ -301,7 +302,7 @@ func (x *Exec) IsFinite(t *Tensor) *Tensor { return x.op(rowIsFinite, t).call1()
 //tenon:into
 func (x *Exec) LogicalNot(t *Tensor) *Tensor { return x.op(rowLogicalNot, t).call1() }
 
-// BitwiseNot returns the bits inverted, of bool the negation; for integers and bool.
+// BitwiseNot returns the bits inverted, or the negation of bool; for integers and bool.
 //
 //tenon:into
 func (x *Exec) BitwiseNot(t *Tensor) *Tensor { return x.op(rowBitwiseNot, t).call1() }

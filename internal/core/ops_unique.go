@@ -6,8 +6,9 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// rowUniqueSort sorts a vector and gives the places that elements come from and where other elements begin; if i[0] is not 0, they are integers from 0 to
-// 1<<i[0] - 1. rowUniqueRanks gives each element's number among the different ones, and rowUnique those, i[0] in number, and how often each comes.
+// rowUniqueSort sorts a vector and returns the index that each sorted element comes from, and where new values begin; if i[0] is not 0, the
+// elements are integers from 0 to 1<<i[0] - 1. rowUniqueRanks returns each element's index among the distinct values, and rowUnique the
+// i[0] distinct values and the count of each.
 var rowUniqueSort, rowUniqueRanks, rowUnique *row
 
 func init() {
@@ -35,7 +36,8 @@ func init() {
 		run: runUnique})
 }
 
-// runUnique looks up the elements that differ from the one before, and takes the distances from each to the next, the last one's to the end.
+// runUnique gathers the elements that differ from the one before, and computes the counts as the distances from each to the next; the last
+// one's distance is to the end.
 func runUnique(f *frame) error {
 	count := f.i[0]
 	if count == 0 {
@@ -72,8 +74,9 @@ func runUnique(f *frame) error {
 	return kernels.Gather(f, operand(f.out[0]), from, of(f.in[0]))
 }
 
-// Unique returns the different elements of t, least first, as a vector: the two zeros of floats are one element, each NaN is one, and they come last. How many
-// there are depends on t, so that the call waits for it and cannot be captured. It has no derivative, and there is none of complex numbers.
+// Unique returns the distinct elements of t as a vector, in ascending order. The two zeros of floats count as one value; each NaN counts as
+// a separate one, and NaNs come last. The length depends on t, so the call waits for t and cannot be captured. It has no derivative, and
+// does not support complex numbers.
 func (x *Exec) Unique(t *Tensor) *Tensor {
 	values, inverse, counts := x.UniqueWithInverse(t)
 	inverse.close()
@@ -81,7 +84,8 @@ func (x *Exec) Unique(t *Tensor) *Tensor {
 	return values
 }
 
-// UniqueWithInverse is Unique with two more results, as int64: in t's shape the place of each element in values, and of each of the values how often it is in t.
+// UniqueWithInverse is Unique with two more results, as int64: inverse, of t's shape, has the index of each element in values, and counts
+// how often each of values occurs in t.
 func (x *Exec) UniqueWithInverse(t *Tensor) (values, inverse, counts *Tensor) {
 	const op = "Unique"
 	if t.dt.IsComplex() {
@@ -101,8 +105,9 @@ func (x *Exec) UniqueWithInverse(t *Tensor) (values, inverse, counts *Tensor) {
 	return out[0], out[1], out[2]
 }
 
-// different looks for the different elements of the vector t, of which the integers are below 1<<wide if wide is not 0. It returns the order that sorts t,
-// whether another element begins there, the counts of that, and each element's number among the different ones.
+// different finds the distinct elements of the vector t; if wide is not 0, t holds integers below 1<<wide. It returns the order that sorts
+// t, whether a new value begins at each sorted element, the starts of rowNonzeroStarts for that, and each element's index among the
+// distinct values.
 func (x *Exec) different(t *Tensor, wide int) (order, heads, starts, inverse *Tensor) {
 	f := x.op(rowUniqueSort, t)
 	f.i[0] = wide

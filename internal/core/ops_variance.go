@@ -50,8 +50,8 @@ func varianceRule(f *frame) (compute, out dtype.DType) {
 	return t, t
 }
 
-// deviation returns the gradient of a variance's input from that of the variance. Without degrees of freedom it is infinite where all
-// elements are reduced as such, and NaN (an infinity times 0) along given dimensions.
+// deviation returns the gradient of a variance's input from that of the variance. With no degrees of freedom it is infinite if all elements
+// are reduced without dims, and NaN (infinity times 0) along given dimensions.
 func (b *back) deviation(g *Tensor) *Tensor {
 	x, in := b.x, b.in(0)
 	n := float64(b.reducedCount()) - b.n.scalar[0].F
@@ -65,7 +65,7 @@ func (b *back) deviation(g *Tensor) *Tensor {
 type VarOpt struct {
 	// KeepDim keeps the reduced dimensions with size 1.
 	KeepDim bool
-	// Correction is what the number of elements is lessened by in the divisor; 0 is 1, the unbiased variance, and tenon.Zero the biased one.
+	// Correction is subtracted from the number of elements in the divisor; 0 means 1, the unbiased variance, and tenon.Zero the biased one.
 	Correction float64
 }
 
@@ -79,7 +79,7 @@ func (x *Exec) varFrame(r *row, t *Tensor, dims []int, opt VarOpt) *frame {
 	return f
 }
 
-// Var returns the variance over dims; nil dims mean all. That of a complex tensor is real: the variances of its parts together.
+// Var returns the variance over dims; nil dims mean all. For a complex tensor it is real: the sum of the variances of its parts.
 //
 //tenon:into
 func (x *Exec) Var(t *Tensor, dims []int, opt VarOpt) *Tensor {
@@ -101,7 +101,7 @@ func (x *Exec) Std(t *Tensor, dims []int, opt VarOpt) *Tensor {
 	return x.composite("Std", func(x *Exec) *Tensor { return x.Sqrt(x.Var(t, dims, opt)) })
 }
 
-// VarMean returns Var and the mean over dims, in one pass; of a complex tensor in three.
+// VarMean returns Var and the mean over dims, in one pass, or three for a complex tensor.
 func (x *Exec) VarMean(t *Tensor, dims []int, opt VarOpt) (variance, mean *Tensor) {
 	if t.dt.IsComplex() {
 		return x.Var(t, dims, opt), x.Mean(t, dims, SumOpt{KeepDim: opt.KeepDim})

@@ -9,7 +9,7 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// rowVectorNorm reduces to the vector norm of order scalar[0].
+// rowVectorNorm computes the vector norm of order scalar[0].
 var rowVectorNorm, rowVectorNorms, rowLogSumExp *row
 
 func init() {
@@ -47,7 +47,7 @@ func init() {
 	}), castFloat32))
 }
 
-// normOp returns the kernel of norms of order p.
+// normOp returns the kernel for norms of order p.
 func normOp(p float64) *kernels.ReduceOp {
 	if op, ok := normOps[p]; ok {
 		return op
@@ -55,9 +55,8 @@ func normOp(p float64) *kernels.ReduceOp {
 	return kernels.NormP
 }
 
-// VectorNorms returns the norms of order ord of the tensors, each as a vector, in one tensor. Floating-point tensors of one type that lie
-// without gaps take two launches for every 128 of them, whose sums have another order than VectorNorm's. It has no gradient where it does
-// so.
+// VectorNorms returns the norms of order ord of the tensors, each viewed as a vector, in one tensor. Floating-point tensors of one type
+// without gaps take two launches for every 128 of them; their sums have another order than VectorNorm's, and there is no gradient.
 func VectorNorms(x *Exec, ts []*Tensor, ord float64) *Tensor {
 	Enter(x, "VectorNorms")
 	defer Leave(x)
@@ -74,7 +73,8 @@ func VectorNorms(x *Exec, ts []*Tensor, ord float64) *Tensor {
 	return f.call1()
 }
 
-// normsTogether reports whether rowVectorNorms takes the tensors. VectorNorm refuses those of no elements where the order has no identity.
+// normsTogether reports whether rowVectorNorms takes the tensors. It leaves empty tensors to VectorNorm, which refuses them, if the order
+// has no identity.
 func (x *Exec) normsTogether(ts []*Tensor, ord float64) bool {
 	for _, t := range ts {
 		alike := t.dt == ts[0].dt && t.st.dev == ts[0].st.dev && t.dt.IsFloat() && t.form.plain
@@ -85,7 +85,7 @@ func (x *Exec) normsTogether(ts []*Tensor, ord float64) bool {
 	return len(ts) > 2 && (x.m.autocast == dtype.Invalid || ts[0].dt.Size() > 2)
 }
 
-// wantIdentity fails where a norm of order p, which has no value of no elements, is over none.
+// wantIdentity fails if a norm of order p, which is undefined for no elements, is over none.
 func (f *frame) wantIdentity(p float64) {
 	t := f.in[0]
 	if len(f.dims) == 0 && t.Numel() == 0 {
@@ -98,7 +98,7 @@ func (f *frame) wantIdentity(p float64) {
 	}
 }
 
-// normOps are the norms of orders that have a kernel of their own.
+// normOps are the kernels of orders that have their own.
 var normOps = map[float64]*kernels.ReduceOp{
 	0: kernels.Norm0, 1: kernels.Norm1, 2: kernels.Norm2, math.Inf(1): kernels.NormInf, math.Inf(-1): kernels.NormNegInf,
 }
@@ -130,8 +130,8 @@ func backVectorNorm(b *back) {
 	}
 }
 
-// VectorNorm returns the vector norm of order ord over dims, (sum |t|^ord)^(1/ord); nil dims mean all. Order 0 counts what is not zero, and
-// the infinite orders are the greatest and the least magnitude. That of a complex tensor is real.
+// VectorNorm returns the vector norm of order ord over dims, (sum |t|^ord)^(1/ord); nil dims mean all. Order 0 counts the elements that are
+// not zero, and the infinite orders are the greatest and the least magnitude. For a complex tensor the norm is real.
 //
 //tenon:into
 func (x *Exec) VectorNorm(t *Tensor, ord float64, dims []int, opt SumOpt) *Tensor {
@@ -150,7 +150,7 @@ func (x *Exec) VectorNorm(t *Tensor, ord float64, dims []int, opt SumOpt) *Tenso
 	return f.call1()
 }
 
-// LogSumExp returns log(sum(exp(t))) over dims without overflow between; nil dims mean all. Integers become float32.
+// LogSumExp returns log(sum(exp(t))) over dims without intermediate overflow; nil dims mean all. Integers become float32.
 //
 //tenon:into
 func (x *Exec) LogSumExp(t *Tensor, dims []int, keepDim bool) *Tensor {

@@ -9,7 +9,7 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// viewRow makes the row of an operation whose result is a view of its input, chosen by the frame's attributes i and dims. Its
+// viewRow returns the row of an operation whose result is a view of its input, selected by the frame's attributes i and dims. Its
 // derivative writes the gradient into the same view of zeros, and the derivative of that is the view again.
 func viewRow(name, torch, takes string, view func(f *frame, g geometry) geometry) row {
 	return row{Name: name, Torch: torch, takes: takes, flags: flagView, back: backView, view: view, infer: func(f *frame) {
@@ -26,13 +26,13 @@ func backView(b *back) {
 	b.set(0, f.call1())
 }
 
-// unviewed is the attribute of rowUnview: which view of which shape the input is.
+// unviewed is the attribute of rowUnview: the row of the view and the form of its base.
 type unviewed struct {
 	row  *row
 	form *form
 }
 
-// rowUnview returns zeros of the base's shape, in which the view holds the input.
+// rowUnview returns zeros of the base's shape, with the input in the view.
 var rowUnview *row
 
 func init() {
@@ -65,13 +65,13 @@ func init() {
 	}
 }
 
-// scratch returns an empty geometry at offset, whose lists lie in the frame where they are short.
+// scratch returns an empty geometry at offset, whose lists use the frame's memory if they are short.
 func (f *frame) scratch(offset int) geometry {
 	n := len(f.lists) / 2
 	return geometry{f.lists[:0:n], f.lists[n:n], offset}
 }
 
-// dim brings a dimension number into 0 … n-1.
+// dim converts a dimension number, which may count from the end, to 0 … n-1.
 func (f *frame) dim(d, n int) int {
 	d, err := infer.Dim(d, n)
 	if err != nil {
@@ -118,7 +118,7 @@ func viewPermute(f *frame, g geometry) geometry {
 	return out
 }
 
-// backPermute returns a view, so that a gradient whose memory lies as the input's does stays where it is.
+// backPermute returns a view, so that a gradient with the input's layout is not copied.
 func backPermute(b *back) {
 	n := len(b.n.dims())
 	inverse := make([]int, n)
@@ -128,7 +128,7 @@ func backPermute(b *back) {
 	b.set(0, b.x.Permute(b.grad(0), inverse...))
 }
 
-// viewSlice: i = dim, start, end, step.
+// viewSlice reads i: dim, start, end, step.
 func viewSlice(f *frame, g geometry) geometry {
 	if len(g.shape) == 0 {
 		f.fail(fault.Invalid, "slice() cannot be applied to a 0-dim tensor")
@@ -153,7 +153,7 @@ func viewSlice(f *frame, g geometry) geometry {
 	return out
 }
 
-// viewSelect: i = dim, index.
+// viewSelect reads i: dim, index.
 func viewSelect(f *frame, g geometry) geometry {
 	if len(g.shape) == 0 {
 		f.fail(fault.Invalid, "select() cannot be applied to a 0-dim tensor")
@@ -161,7 +161,7 @@ func viewSelect(f *frame, g geometry) geometry {
 	return f.selected(g, f.dim(f.i[0], len(g.shape)), f.i[1])
 }
 
-// selected is g without dimension d, at index at of it.
+// selected returns g without dimension d, at its index at.
 func (f *frame) selected(g geometry, d, at int) geometry {
 	n := g.shape[d]
 	if at < -n || at >= n {
@@ -179,7 +179,7 @@ func (f *frame) selected(g geometry, d, at int) geometry {
 	return out
 }
 
-// viewDiagonal: i = offset, dim1, dim2.
+// viewDiagonal reads i: offset, dim1, dim2.
 func viewDiagonal(f *frame, g geometry) geometry {
 	n := len(g.shape)
 	d1, d2 := f.dim(f.i[1], n), f.dim(f.i[2], n)
@@ -209,7 +209,7 @@ func viewDiagonal(f *frame, g geometry) geometry {
 	return out
 }
 
-// inferStrided: dims = shape then strides, i[0] = offset. The derivative reads opt, the geometry of the input.
+// inferStrided reads dims, the shape and then the strides, and i[0], the offset. The derivative also reads i[1], the input's offset.
 func inferStrided(f *frame) {
 	n := len(f.dims) / 2
 	f.viewOut(0, f.i[0], f.in[0].dt, f.dims[:n], f.dims[n:])
@@ -221,9 +221,9 @@ func backStrided(b *back) {
 	b.set(0, b.x.stridedGrad(b.grad(0), geometry{in.shape, in.stride, b.n.i[1]}, geometry{dims[:n], dims[n:], b.n.i[0]}))
 }
 
-// stridedGrad returns the gradient of an input whose storage is seen as out, with the gradient g. It adds the gradients of all elements of
-// out up where they lie in storage, and takes from there those of the input's; elements that are several of the input's share theirs
-// evenly.
+// stridedGrad returns the gradient of an input whose storage is viewed as out, with the gradient g. It adds up the gradients of all
+// elements of out at their positions in storage, and gathers from there those of the input's elements; where several elements of the input
+// are one position, they share its gradient evenly.
 func (x *Exec) stridedGrad(g *Tensor, in, out geometry) *Tensor {
 	first := min(in.offset, out.offset)
 	size := max(in.offset+infer.Extent(in.shape, in.stride), out.offset+infer.Extent(out.shape, out.stride)) - first
@@ -265,7 +265,7 @@ func (x *Exec) dimsOp(r *row, t *Tensor, dims []int) *Tensor {
 	return f.call1()
 }
 
-// View returns t's elements as another shape over the same memory; one size may be -1. It fails where that needs a copy.
+// View returns t's elements in another shape over the same memory; one size may be -1. It fails if that needs a copy.
 func (x *Exec) View(t *Tensor, shape ...int) *Tensor { return x.dimsOp(rowView, t, shape) }
 
 // Permute returns a view whose dimension i is t's dimension dims[i].
@@ -274,8 +274,8 @@ func (x *Exec) Permute(t *Tensor, dims ...int) *Tensor { return x.dimsOp(rowPerm
 // Expand returns a view in which dimensions of size 1 are repeated to the given sizes; -1 keeps a size; new dimensions come first.
 func (x *Exec) Expand(t *Tensor, shape ...int) *Tensor { return x.dimsOp(rowExpand, t, shape) }
 
-// Detach returns a view of t without its history. Changes of it in place show in t, whose history does not learn of them; what was saved of
-// t for backward then counts as modified.
+// Detach returns a view of t without its history. Changes of the view in place are visible in t, but t's history does not include them;
+// tensors saved from t for backward then count as modified.
 func (x *Exec) Detach(t *Tensor) *Tensor { return x.op(rowDetach, t).call1() }
 
 // Slice returns the view of elements start, start+step, … before end of dimension dim. Negative start and end count from the end, and both
@@ -286,7 +286,7 @@ func (x *Exec) Slice(t *Tensor, dim, start, end, step int) *Tensor {
 	return f.call1()
 }
 
-// Select returns the view of element index of dimension dim, which goes.
+// Select returns the view of element index of dimension dim, which is removed.
 func (x *Exec) Select(t *Tensor, dim, index int) *Tensor {
 	f := x.op(rowSelect, t)
 	f.i = [8]int{dim, index}
@@ -300,7 +300,7 @@ func (x *Exec) Diagonal(t *Tensor, offset, dim1, dim2 int) *Tensor {
 	return f.call1()
 }
 
-// Transpose returns the view with dimensions a and b exchanged.
+// Transpose returns the view with dimensions a and b swapped.
 func (x *Exec) Transpose(t *Tensor, a, b int) *Tensor {
 	n := len(t.shape)
 	f := x.op(rowPermute, t)
@@ -350,11 +350,11 @@ func (x *Exec) Unsqueeze(t *Tensor, dim int) *Tensor {
 	return f.call1()
 }
 
-// Squeeze returns the view without those of the given dimensions that have size 1; without any such dimension at all if none are given.
+// Squeeze returns the view without those of the given dimensions that have size 1, or without all dimensions of size 1 if none are given.
 func (x *Exec) Squeeze(t *Tensor, dims ...int) *Tensor { return x.dimsOp(rowSqueeze, t, dims) }
 
 // AsStrided returns the view of t's storage with the given shape, strides and offset, all counted in elements from the storage's start. It
-// fails where that reaches beyond the storage.
+// fails if the view reaches beyond the storage.
 func (x *Exec) AsStrided(t *Tensor, shape, stride []int, offset int) *Tensor {
 	f := x.op(rowStrided, t)
 	if len(shape) != len(stride) {
@@ -375,7 +375,7 @@ func (x *Exec) AsStrided(t *Tensor, shape, stride []int, offset int) *Tensor {
 	return f.call1()
 }
 
-// reachesWithin reports whether every element of a view from offset on lies among the first n of its storage, without numbers that overflow.
+// reachesWithin reports whether every element of a view from offset on is among the first n of its storage, without overflow.
 func reachesWithin(shape, stride []int, offset, n int) bool {
 	if slices.Contains(shape, 0) {
 		return offset <= n

@@ -15,7 +15,7 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// twoDevices opens the devices of a machine of two, and a session on each, until the test ends.
+// twoDevices opens the two devices of a machine, with a session on each, until the test ends.
 func twoDevices(t *testing.T, wrap func(d driver.Device) driver.Device) (x, y *Exec) {
 	t.Helper()
 	host, err := rt.Host()
@@ -39,7 +39,7 @@ func twoDevices(t *testing.T, wrap func(d driver.Device) driver.Device) (x, y *E
 	return execs[0], execs[1]
 }
 
-// reordering makes the machine run streams in an order that the seed decides.
+// reordering makes the machine run streams in an order that depends on the seed.
 func reordering(seed uint64) func(d driver.Device) driver.Device {
 	return func(d driver.Device) driver.Device {
 		d.(*hostsim.Device).SetPolicy(hostsim.Random(seed))
@@ -47,8 +47,8 @@ func reordering(seed uint64) func(d driver.Device) driver.Device {
 	}
 }
 
-// TestPeersInOrder passes tensors between two devices and changes them before and after, on several streams, under many schedules. Nobody waits but the reads
-// at the end.
+// TestPeersInOrder passes tensors between two devices and changes them before and after, on several streams, under many schedules. Only the
+// reads at the end wait.
 func TestPeersInOrder(t *testing.T) {
 	for seed := range uint64(30) {
 		x, y := twoDevices(t, reordering(seed))
@@ -67,7 +67,7 @@ func TestPeersInOrder(t *testing.T) {
 			want := 0.0
 			for k := range 12 {
 				a, b := streams[0][k%2], streams[1][k/2%2]
-				// The value goes over, is overwritten at once, and comes back changed.
+				// The value is copied, overwritten at once, and comes back changed.
 				there := b.To(here, ToOpt{})
 				a.FillInto(here, -5)
 				b.AddInto(total, total, there)
@@ -91,7 +91,7 @@ func TestPeersInOrder(t *testing.T) {
 	}
 }
 
-// A copy to a peer is queued: it waits for nothing.
+// TestToPeerIsQueued checks that a copy to a peer is queued and does not wait.
 func TestToPeerIsQueued(t *testing.T) {
 	x, y := twoDevices(t, nil)
 	a := ones(x, 100)
@@ -109,7 +109,7 @@ func TestToPeerIsQueued(t *testing.T) {
 	want(t, y, y.Sum(b, nil, SumOpt{}), 100)
 }
 
-// A gradient goes back over the devices, from several uses, and into the leaf of each.
+// TestPeersGradient checks that a gradient flows back across the devices, from several uses, into the leaf of each.
 func TestPeersGradient(t *testing.T) {
 	x, y := twoDevices(t, reordering(3))
 	x.Scope(func(x *Exec) {
@@ -129,7 +129,7 @@ func TestPeersGradient(t *testing.T) {
 	})
 }
 
-// Operands of two devices are named by these.
+// TestPeersErrors checks that errors about operands of two devices name both.
 func TestPeersErrors(t *testing.T) {
 	x, y := twoDevices(t, nil)
 	a, b := ones(x, 2), ones(y, 2)
@@ -154,7 +154,7 @@ func TestPeersErrors(t *testing.T) {
 	}
 }
 
-// A failed assertion goes along with the copy: who reads on the other device is told, once.
+// TestPeersAssert checks that a failed assertion is passed on with the copy: a read on the other device returns it, once.
 func TestPeersAssert(t *testing.T) {
 	x, y := twoDevices(t, nil)
 	x.Scope(func(x *Exec) {
@@ -171,7 +171,7 @@ func TestPeersAssert(t *testing.T) {
 	})
 }
 
-// The statistics of two devices are apart.
+// TestPeersMemory checks that two devices have separate statistics.
 func TestPeersMemory(t *testing.T) {
 	x, y := twoDevices(t, nil)
 	allocated := func(x *Exec) int64 {
@@ -196,7 +196,7 @@ func TestPeersMemory(t *testing.T) {
 	}
 }
 
-// Two sessions copy in opposite directions at once, each the other's tensors, and change many in one step.
+// TestPeersTwoSessions lets two sessions copy each other's tensors in opposite directions at once, and change many in one step.
 func TestPeersTwoSessions(t *testing.T) {
 	x, y := twoDevices(t, nil)
 	a, b := ones(x, 1000), ones(y, 1000)
@@ -230,7 +230,8 @@ func TestPeersTwoSessions(t *testing.T) {
 	want(t, y, y.Sum(b, nil, SumOpt{}), 1000)
 }
 
-// One device is closed while copies from it and to it go on: they end with an error that names it, and the other device works on.
+// TestClosePeerAtWork closes one device during copies from it and to it: they end with an error that names it, and the other device stays
+// usable.
 func TestClosePeerAtWork(t *testing.T) {
 	for round := range 20 {
 		x, y := twoDevices(t, reordering(uint64(round)))
@@ -276,7 +277,8 @@ func TestClosePeerAtWork(t *testing.T) {
 	}
 }
 
-// TestWalksOfPeers fails each call of a program on two devices, on the one and on the other: the error names it, and nothing stays behind.
+// TestWalksOfPeers fails each driver call of a program on two devices, on either device: the error names the call, and nothing is left
+// behind.
 func TestWalksOfPeers(t *testing.T) {
 	host, err := rt.Host()
 	if err != nil {
@@ -330,7 +332,7 @@ func TestWalksOfPeers(t *testing.T) {
 				if n := live.Load() - before; n != 0 {
 					t.Errorf("%d storages are left: %v", n, err)
 				}
-				for _, d := range base { // one that is lost works no more, which the injected fault does not see to
+				for _, d := range base { // a lost device works no more, which the injected fault does not ensure
 					th := d.Enter()
 					if e := d.Synchronize(th); e != nil {
 						t.Error(e)

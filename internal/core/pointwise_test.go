@@ -8,7 +8,7 @@ import (
 	"tenon.dev/fault"
 )
 
-// Forms with a number give what the forms with a tensor give.
+// TestScalarForms checks that forms with a number give the same as forms with a tensor.
 func TestScalarForms(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a, v := From(x, []float32{-3.5, -2, -0.5, 0, 0.5, 2, 7}), 2.0
@@ -44,7 +44,7 @@ func TestScalarForms(t *testing.T) {
 	})
 }
 
-// Forms that write to a tensor may write to their operand, and count as a change of it.
+// TestPointwiseInto checks that forms with a destination may write to their operand, and count as a change of it.
 func TestPointwiseInto(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		b, c := From(x, []float32{2, 4, -2}), From(x, []float32{1, 2, 4})
@@ -101,7 +101,7 @@ func TestPointwiseRefusals(t *testing.T) {
 	})
 }
 
-// Numbers that are easily got wrong: NaN, ties, signs and zeros.
+// TestPointwiseCorners checks numbers that are easy to get wrong: NaN, ties, signs and zeros.
 func TestPointwiseCorners(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		nan, inf := float32(math.NaN()), float32(math.Inf(1))
@@ -130,7 +130,7 @@ func TestPointwiseCorners(t *testing.T) {
 	})
 }
 
-// TestAutocastClasses checks what autocast makes of operations on halves.
+// TestAutocastClasses checks the result types of operations on halves under autocast.
 func TestAutocastClasses(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := x.Full([]int{2, 2}, 0.5, dtype.Float16)

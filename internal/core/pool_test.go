@@ -9,7 +9,7 @@ import (
 	"tenon.dev/internal/infer"
 )
 
-// numbers returns n numbers without ties, in no order.
+// numbers returns n distinct numbers in no order.
 func numbers(n int) []float32 {
 	v := make([]float32, n)
 	for i := range v {
@@ -18,7 +18,7 @@ func numbers(n int) []float32 {
 	return v
 }
 
-// plainMaxPool is max pooling of planes by the definition.
+// plainMaxPool computes max pooling of planes by the definition.
 func plainMaxPool(v []float32, planes, h, w, kernel, stride, pad int) (out []float32, at []int) {
 	oh, ow := (h+2*pad-kernel)/stride+1, (w+2*pad-kernel)/stride+1
 	for p := range planes {
@@ -87,7 +87,7 @@ func TestMaxPoolChannelsLastAndNaN(t *testing.T) {
 	})
 }
 
-// The second derivative of a pooling followed by a square is that of the picked elements.
+// TestMaxPoolSecondDerivative checks that the second derivative of a pooling followed by a cube is that of the selected elements.
 func TestMaxPoolSecondDerivative(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		in := From(x, []float32{1, 2, 3, 4}, 1, 1, 2, 2).SetRequiresGrad(true)

@@ -129,7 +129,7 @@ func TestDropout(t *testing.T) {
 	})
 }
 
-// Replays and eager draws interleave as if all were eager, and reseeding between replays is honoured.
+// TestRandomInGraphs checks that replays and eager draws interleave as if all were eager, and that reseeding between replays takes effect.
 func TestRandomInGraphs(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		control, mine := rt.NewGenerator(7), rt.NewGenerator(7)
@@ -167,7 +167,7 @@ func TestRandomInGraphs(t *testing.T) {
 	})
 }
 
-// Probabilities in half precision are compared with the numbers that float32 ones are.
+// TestBernoulliOfHalves checks that half-precision probabilities are compared with the same random numbers as float32 ones.
 func TestBernoulliOfHalves(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		p := x.Full([]int{4, 300}, 0.25, dtype.Float32)

@@ -8,7 +8,7 @@ import (
 	"tenon.dev/fault"
 )
 
-// Reductions of no elements have the value of no elements, or are refused.
+// TestReductionsOfNothing checks that reductions of no elements have the right value, or are refused.
 func TestReductionsOfNothing(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		none := x.Zeros([]int{2, 0}, dtype.Float32)
@@ -74,14 +74,14 @@ func TestVarianceCorrections(t *testing.T) {
 		if got := floats(t, x, x.Std(x.Slice(a, 0, 0, 1, 1), nil, VarOpt{}))[0]; got == got {
 			t.Errorf("the standard deviation of one element is %v", got)
 		}
-		// An element apart from the mean by nothing has a deviation without slope, not a NaN.
+		// If all elements equal the mean, the deviation has gradient 0, not NaN.
 		l := leafOf(x, 2, 2, 2)
 		backward(t, x, x.Std(l, nil, VarOpt{}), BackwardOpt{})
 		want(t, x, l.Grad(), 0, 0, 0)
 	})
 }
 
-// The gradient of a product with zeros is the product of the other elements.
+// TestProductGradientAtZeros checks that the gradient of a product with zeros is the product of the other elements.
 func TestProductGradientAtZeros(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		for _, c := range []struct{ at, grad []float32 }{

@@ -8,7 +8,8 @@ import (
 	"tenon.dev/fault"
 )
 
-// Errors name the types that differ and say how to convert, count elements and not bytes, and clip long lists.
+// TestErrorsSayWhatToDo checks that errors name the types that differ and say how to convert, count elements and not bytes, and clip long
+// lists.
 func TestErrorsSayWhatToDo(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		f, d, n := x.Ones([]int{2, 2}, dtype.Float32), x.Ones([]int{2, 2}, dtype.Float64), x.Ones([]int{2, 2}, dtype.Int64)

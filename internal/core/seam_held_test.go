@@ -10,7 +10,7 @@ import (
 	"tenon.dev/dtype"
 )
 
-// Goroutines with sessions of their own share operands.
+// TestSharedOperands lets goroutines with separate sessions share operands.
 func TestSharedOperands(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a, b := leafOf(x, 1, 2, 3), From(x, []float32{4, 5, 6})
@@ -59,7 +59,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// A panic that is a bug of a user's function leaves the session as it was where a scope was opened.
+// TestForeignPanic checks that a panic from a bug in a user's function restores the session to its state when the scope was opened.
 func TestForeignPanic(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := leafOf(x, 1, 2)

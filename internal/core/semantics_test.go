@@ -10,11 +10,11 @@ import (
 	"tenon.dev/internal/infer"
 )
 
-// The figures and refusals in this file are PyTorch's, at places that its recorded cases leave out.
+// The numbers and refusals in this file are PyTorch's, for cases that its recorded ones leave out.
 
 var nan, inf = float32(math.NaN()), float32(math.Inf(1))
 
-// wantBits is want where NaN equals NaN.
+// wantBits is want, but NaN equals NaN.
 func wantBits(t *testing.T, x *Exec, got *Tensor, v ...float32) {
 	t.Helper()
 	g := floats(t, x, got)
@@ -28,7 +28,7 @@ func wantBits(t *testing.T, x *Exec, got *Tensor, v ...float32) {
 	}
 }
 
-// A softmax of a row with an infinity above has no value, whichever way the row lies.
+// TestSoftmaxOfInfinity checks that the softmax of a row whose greatest element is infinite is NaN, whatever the row's layout.
 func TestSoftmaxOfInfinity(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := From(x, []float32{1, 2, inf, 3}, 2, 2)
@@ -43,7 +43,7 @@ func TestSoftmaxOfInfinity(t *testing.T) {
 	})
 }
 
-// Sums over no elements take wide types, too.
+// TestWideSumsOfNothing checks that sums over no elements support wide types.
 func TestWideSumsOfNothing(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		for _, dt := range []dtype.DType{dtype.Float64, dtype.Int64, dtype.Complex128} {
@@ -54,7 +54,7 @@ func TestWideSumsOfNothing(t *testing.T) {
 	})
 }
 
-// With factor 0 an input of a product is not read.
+// TestAddMMIgnoresInput checks that an input of a product with factor 0 is not read.
 func TestAddMMIgnoresInput(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		for _, dt := range []dtype.DType{dtype.Float32, dtype.Complex64} {
@@ -70,7 +70,7 @@ func TestAddMMIgnoresInput(t *testing.T) {
 	})
 }
 
-// Layers over rows without elements, and over no rows.
+// TestLayerNormOfNothing checks normalisations over rows without elements, and over no rows.
 func TestLayerNormOfNothing(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		for _, shape := range [][]int{{0}, {0, 4}, {2, 0}, {2, 2, 0, 1}} {
@@ -118,7 +118,7 @@ func slopes(t *testing.T, x *Exec, v []float32, f func(t *Tensor) *Tensor) (firs
 	return floats(t, x, g[0]), floats(t, x, h[0])
 }
 
-// Derivatives at kinks and outside of a function's domain.
+// TestKinks checks derivatives at kinks and outside of a function's domain.
 func TestKinks(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		at0 := []float32{0}
@@ -152,7 +152,7 @@ func TestKinks(t *testing.T) {
 				t.Errorf("the derivatives of bce at 0 and 1 for target %v are %v", y, g)
 			}
 		}
-		// A variance without degrees of freedom is NaN; so is its derivative along a dimension, while that of the whole is infinite.
+		// A variance without degrees of freedom is NaN; so is its derivative along a dimension, while that over all elements is infinite.
 		l = leafOf(x, 3)
 		backward(t, x, x.Var(l, []int{0}, VarOpt{}), BackwardOpt{})
 		wantBits(t, x, l.Grad(), nan)
@@ -238,7 +238,7 @@ func TestRefusals(t *testing.T) {
 		} {
 			wantError(t, Try(c.f), c.kind, c.want)
 		}
-		// What PyTorch lets pass: negative numbers wrap in uint8, fractions are cut, infinities stay, no slice of no dimension is taken.
+		// PyTorch allows these: negative numbers wrap in uint8, fractions are cut off, infinities stay, no slice of no dimension is taken.
 		want(t, x, x.ToDType(x.Full([]int{1}, -1, dtype.Uint8), dtype.Float32), 255)
 		want(t, x, x.ToDType(x.Full([]int{1}, 127.5, dtype.Int8), dtype.Float32), 127)
 		want(t, x, x.ToDType(x.ClampMaxS(half, 1e10), dtype.Float32), 1, 1)
@@ -252,7 +252,7 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// A weight with one dimension is a linear layer of one output without a dimension for it.
+// TestLinearVector checks that a weight with one dimension is a linear layer of one output without a dimension for it.
 func TestLinearVector(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		in, w := From(x, []float32{1, 2, 3, 4, 5, 6}, 3, 2), From(x, []float32{10, 1})
@@ -266,7 +266,7 @@ func TestLinearVector(t *testing.T) {
 	})
 }
 
-// What an ignored target stands for is not looked at, infinities included.
+// TestSmoothedCrossEntropyIgnores checks that the row of an ignored target does not count, even if it has infinities.
 func TestSmoothedCrossEntropyIgnores(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		in := From(x, []float32{0, inf, 1, 1}, 2, 2)
@@ -277,7 +277,7 @@ func TestSmoothedCrossEntropyIgnores(t *testing.T) {
 	})
 }
 
-// Complex 0 to a power with a negative real part is infinite.
+// TestComplexPowOfZero checks that complex 0 to a power with a negative real part is infinite.
 func TestComplexPowOfZero(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		for _, dt := range []dtype.DType{dtype.Complex64, dtype.Complex128} {
@@ -289,7 +289,7 @@ func TestComplexPowOfZero(t *testing.T) {
 	})
 }
 
-// What operations that the recorded cases leave out give.
+// TestLossValues checks values of operations that the recorded cases leave out.
 func TestLossValues(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a, b := From(x, []float32{0, 1, 4}), From(x, []float32{0.5, 1, 1})
@@ -332,7 +332,7 @@ func TestLossValues(t *testing.T) {
 	})
 }
 
-// Powers of a half are roots.
+// TestPowersOfHalf checks that powers of ±1/2 are roots.
 func TestPowersOfHalf(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := From(x, []float32{-inf, -1, 4, inf})
@@ -352,7 +352,7 @@ func TestPowersOfHalf(t *testing.T) {
 	})
 }
 
-// Whole powers that are short products have the bits of those products; of halves every step rounds.
+// TestPowersAsProducts checks that whole powers that are short products have the bits of those products; for halves every step rounds.
 func TestPowersAsProducts(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		for _, dt := range []dtype.DType{dtype.Float16, dtype.BFloat16, dtype.Float32, dtype.Float64} {

@@ -2,7 +2,7 @@ package infer
 
 import "tenon.dev/fault"
 
-// Broadcast appends to buf the shape to which arrays of those shapes broadcast.
+// Broadcast appends to buf the shape to which the given shapes broadcast.
 func Broadcast(buf []int, shapes ...[]int) ([]int, error) {
 	n := 0
 	for _, s := range shapes {
@@ -17,7 +17,7 @@ func Broadcast(buf []int, shapes ...[]int) ([]int, error) {
 	return dst, nil
 }
 
-// Ones appends to buf the shape with n dimensions of size 1, from which Join goes on.
+// Ones appends to buf the shape with n dimensions of size 1, to start with for Join.
 func Ones(buf []int, n int) []int {
 	for range n {
 		buf = append(buf, 1)
@@ -25,7 +25,7 @@ func Ones(buf []int, n int) []int {
 	return buf
 }
 
-// Join makes dst, which has at least as many dimensions as shape, the shape to which the two broadcast.
+// Join changes dst, which has at least as many dimensions as shape, to the shape to which the two broadcast.
 func Join(dst, shape []int) error {
 	lead := len(dst) - len(shape)
 	for j, d := range shape {
@@ -40,12 +40,12 @@ func Join(dst, shape []int) error {
 	return nil
 }
 
-// Mismatch is the error of sizes a and b of a dimension, which do not broadcast.
+// Mismatch returns the error for sizes a and b of dimension dim, which do not broadcast.
 func Mismatch(a, b, dim int) error {
 	return Refusal(fault.Invalid, "The size of tensor a (%d) must match the size of tensor b (%d) at non-singleton dimension %d", a, b, dim)
 }
 
-// FitsInto returns an error unless shape broadcasts to the shape to; name says whose it is.
+// FitsInto returns an error unless shape broadcasts to the shape to; name says in the error what has the shape.
 func FitsInto(name string, shape, to []int) error {
 	lead := len(to) - len(shape)
 	for i, d := range shape {
@@ -71,7 +71,7 @@ func ExpandsTo(shape, to []int) error {
 	return nil
 }
 
-// BroadcastStrides fills st with the strides with which an array of the given shape is read as one of shape to.
+// BroadcastStrides fills st with the strides that read an array of the given shape as one of shape to.
 func BroadcastStrides(st, shape, stride, to []int) {
 	lead := len(to) - len(shape)
 	for i := range to {
@@ -84,7 +84,7 @@ func BroadcastStrides(st, shape, stride, to []int) {
 	}
 }
 
-// Expand puts sizes in place of the -1 in to, the shape to which an array is expanded, and returns its strides there.
+// Expand replaces the -1 in to, the shape to which an array is expanded, by its sizes, and returns its strides in that shape.
 func Expand(to, shape, stride []int) ([]int, error) {
 	lead := len(to) - len(shape)
 	if lead < 0 {

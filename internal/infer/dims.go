@@ -6,7 +6,7 @@ import (
 	"tenon.dev/fault"
 )
 
-// Dim brings the number d of one of n dimensions into 0 … n-1. No dimensions count as one.
+// Dim converts the number d of one of n dimensions to 0 … n-1. An array without dimensions counts as having one.
 func Dim(d, n int) (int, error) {
 	m := max(n, 1)
 	if d < -m || d >= m {
@@ -18,12 +18,12 @@ func Dim(d, n int) (int, error) {
 	return d, nil
 }
 
-// OutOfRange is the error of a number d of one of n dimensions.
+// OutOfRange returns the error for a number d that is not one of n dimensions.
 func OutOfRange(d, n int) error {
 	return Refusal(fault.Invalid, "Dimension out of range (expected to be in range of [%d, %d], but got %d)", -n, n-1, d)
 }
 
-// Dims brings numbers of n dimensions into 0 … n-1; none may come twice, and of no dimensions there is none.
+// Dims converts numbers of n dimensions to 0 … n-1. A dimension must not occur twice, and an array without dimensions has none.
 func Dims(dims []int, n int) ([]int, error) {
 	out := make([]int, len(dims))
 	for i, d := range dims {
@@ -45,7 +45,7 @@ func twice(d int) error {
 	return Refusal(fault.Invalid, "dim %d appears multiple times in the list of dims", d)
 }
 
-// Marks appends to buf, for each of n dimensions, whether dims name it. None may come twice.
+// Marks appends to buf, for each of n dimensions, whether dims contain it. A dimension must not occur twice.
 func Marks(buf []bool, dims []int, n int) ([]bool, error) {
 	for range n {
 		buf = append(buf, false)
@@ -75,7 +75,7 @@ func Over(buf []bool, dims []int, n int) ([]bool, error) {
 	return buf, nil
 }
 
-// Reduced appends to buf the shape of what remains of an array where the marked dimensions are reduced: they go or, with keep, have size 1.
+// Reduced appends to buf the shape of an array after the marked dimensions are reduced: they are removed or, with keep, have size 1.
 func Reduced(buf, shape []int, marks []bool, keep bool) []int {
 	for i, d := range shape {
 		switch {

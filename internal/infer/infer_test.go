@@ -24,7 +24,7 @@ func shapes(n int, sizes []int, f func(shape []int)) {
 	walk(nil)
 }
 
-// places returns where the elements lie, in row-major order.
+// places returns the positions of the elements, in row-major order.
 func places(shape, stride []int) []int {
 	at := []int{0}
 	for i, d := range shape {
@@ -47,7 +47,7 @@ func wantError(t *testing.T, err error, kind fault.Kind, text string) {
 	}
 }
 
-// TestStorage compares what is said of shapes and strides with where the elements lie.
+// TestStorage compares the functions of shapes and strides with the positions of the elements.
 func TestStorage(t *testing.T) {
 	strides := []int{0, 1, 2, 3, 6}
 	shapes(3, []int{0, 1, 2, 3}, func(shape []int) {
@@ -82,7 +82,7 @@ func TestStorage(t *testing.T) {
 	}
 }
 
-// TestViews keeps every element where it is, whatever the shape in which a view sees it.
+// TestViews checks that a view keeps every element at its position, whatever the view's shape.
 func TestViews(t *testing.T) {
 	made := 0
 	shapes(3, []int{1, 2, 3, 4}, func(shape []int) {
@@ -118,7 +118,7 @@ func TestViews(t *testing.T) {
 	}
 }
 
-// TestBroadcast compares with the definition, dimension by dimension, and Expand and BroadcastStrides with each other.
+// TestBroadcast compares Broadcast with the definition, dimension by dimension, and Expand with BroadcastStrides.
 func TestBroadcast(t *testing.T) {
 	sizes := []int{0, 1, 2, 3}
 	shapes(2, sizes, func(a []int) {
@@ -312,7 +312,7 @@ func TestResults(t *testing.T) {
 	wantError(t, Lengthen(shape, []int{2}, 1, 2), fault.Invalid, "Tensors must have same number of dimensions: got 2 and 1")
 	wantError(t, Lengthen(shape, []int{3, 1}, 1, 2), fault.Invalid,
 		"Sizes of tensors must match except in dimension 1. Expected size 2 but got size 3 for tensor number 2 in the list")
-	// Windows are counted one by one. PyTorch's rule for ceil: the last one begins within the places or the padding before them.
+	// Windows are counted one by one. PyTorch's rule for ceil: the last window begins within the elements or the padding before them.
 	for n := range 8 {
 		for reach := 1; reach < 5; reach++ {
 			for step := 1; step < 4; step++ {

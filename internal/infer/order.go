@@ -1,11 +1,11 @@
 package infer
 
-// Strided says how an array lies.
+// Strided is the shape and strides of an array.
 type Strided struct{ Shape, Stride []int }
 
-// Layout returns strides for a result of the given shape in the memory order of the inputs, or nil for row-major. PyTorch's rule: the
-// layout of the inputs where they agree and are dense; else dimensions sorted by the strides of the inputs, earlier inputs first. perm is
-// for its use.
+// Layout returns strides for a result of the given shape in the memory order of the inputs, or nil for row-major. It follows PyTorch's
+// rule: the layout of the inputs if they agree and are dense; else dimensions sorted by the strides of the inputs, earlier inputs first.
+// perm is a buffer for it.
 func Layout(shape []int, ins []Strided, perm []int) []int {
 	n := len(shape)
 	if n < 2 || len(ins) == 0 {
@@ -59,7 +59,7 @@ func Layout(shape []int, ins []Strided, perm []int) []int {
 	return out
 }
 
-// compareDims says whether dimension a must lie outside b (positive: a has the larger stride), by the first input that tells.
+// compareDims returns whether dimension a must be outside b (positive: a has the larger stride), by the first input that decides it.
 func compareDims(ins []Strided, shape []int, a, b int) int {
 	for i := range ins {
 		if len(ins[i].Shape) == 0 {
@@ -80,7 +80,7 @@ func compareDims(ins []Strided, shape []int, a, b int) int {
 	return 0
 }
 
-// at is the stride of s along dimension d of the shape to which it is broadcast.
+// at returns the stride of s along dimension d of the shape to which it is broadcast.
 func (s *Strided) at(shape []int, d int) int {
 	i := d - (len(shape) - len(s.Shape))
 	if i < 0 || s.Shape[i] == 1 && shape[d] != 1 {

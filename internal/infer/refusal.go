@@ -10,7 +10,7 @@ import (
 // shown is how many dimensions of a shape, or numbers of another list, an error shows.
 const shown = 12
 
-// Clipped returns a list of numbers as an error shows it.
+// Clipped formats a list of numbers for an error.
 func Clipped(list []int) string {
 	if n := len(list); n > shown {
 		return fmt.Sprintf("%s … of %d numbers]", strings.TrimSuffix(fmt.Sprint(list[:shown]), "]"), n)

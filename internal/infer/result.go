@@ -14,7 +14,7 @@ func Product(buf, a, b []int) ([]int, error) {
 	return append(append(buf, a[:n-1]...), b[n-1]), nil
 }
 
-// Lengthen adds the shape next, of array i of a list, to the shape of those before it joined along dimension d.
+// Lengthen adds the shape next, of array i of a list, to the shape of the arrays before it, joined along dimension d.
 func Lengthen(shape, next []int, d, i int) error {
 	if len(next) != len(shape) {
 		return Refusal(fault.Invalid, "Tensors must have same number of dimensions: got %d and %d", len(shape), len(next))
@@ -29,8 +29,8 @@ func Lengthen(shape, next []int, d, i int) error {
 	return nil
 }
 
-// Windows returns how many windows, step apart and each reaching over the given number of places, lie in a row of n places with pad more at
-// both ends. With ceil the last one may reach beyond the end, if it begins before it.
+// Windows returns how many windows, step apart and each covering reach elements, fit into a row of n elements with pad more at both ends.
+// With ceil the last window may extend beyond the end, if it begins before it.
 func Windows(n, reach, step, pad int, ceil bool) int {
 	span := n + 2*pad - reach
 	if span < 0 && !ceil || span < -step+1 {

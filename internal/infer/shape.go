@@ -29,7 +29,7 @@ func Same(a, b []int) bool {
 	return true
 }
 
-// Extent returns how many elements of storage lie between the first element and the last one, both included.
+// Extent returns how many elements of storage there are from the first element to the last one, both included.
 func Extent(shape, stride []int) int {
 	n := 1
 	for i, d := range shape {
@@ -41,7 +41,7 @@ func Extent(shape, stride []int) int {
 	return n
 }
 
-// Contiguous reports whether the elements lie in row-major order without gaps.
+// Contiguous reports whether the elements are in row-major order without gaps.
 func Contiguous(shape, stride []int) bool {
 	step := 1
 	for i := len(shape) - 1; i >= 0; i-- {
@@ -84,7 +84,7 @@ func Dense(shape, stride []int) bool {
 // RowMajor appends to buf the strides of a contiguous array.
 func RowMajor(buf, shape []int) []int {
 	at := len(buf)
-	buf = append(buf, shape...) // of this length
+	buf = append(buf, shape...) // for the length
 	step := 1
 	for i := len(shape) - 1; i >= 0; i-- {
 		buf[at+i] = step
@@ -93,8 +93,8 @@ func RowMajor(buf, shape []int) []int {
 	return buf
 }
 
-// ChannelsLast reports whether [N, C, H, W] lies with the channels innermost, by PyTorch's test: strides of C, W, H and N in rising order,
-// where a tensor that is also row-major counts as that.
+// ChannelsLast reports whether [N, C, H, W] has the channels innermost, by PyTorch's test: the strides of C, W, H and N ascend in this
+// order, and a tensor that could also be row-major counts as row-major.
 func ChannelsLast(shape, stride []int) bool {
 	if len(shape) != 4 || stride[1] == 0 {
 		return false
@@ -115,7 +115,7 @@ func ChannelsLast(shape, stride []int) bool {
 	return true
 }
 
-// ChannelsLastStrides returns the strides of an array of shape [N, C, H, W] whose channels lie innermost.
+// ChannelsLastStrides returns the strides of an array of shape [N, C, H, W] whose channels are innermost.
 func ChannelsLastStrides(shape []int) []int {
 	n, c, h, w := 0, 1, 2, 3
 	out := make([]int, 4)
@@ -126,7 +126,7 @@ func ChannelsLastStrides(shape []int) []int {
 	return out
 }
 
-// View appends to buf the shape to, with its one -1, if it has one, replaced by what makes it a shape of n elements.
+// View appends to buf the shape to. If to has a -1, it is replaced so that the shape has n elements.
 func View(buf, to []int, n int) ([]int, error) {
 	known, hole := 1, -1
 	shape := append(buf, to...)
@@ -152,10 +152,10 @@ func View(buf, to []int, n int) ([]int, error) {
 	return shape, nil
 }
 
-// ViewStrides returns strides with which the same elements have shape to, in buf's memory if they fit there. Runs of dimensions that lie
-// evenly can be cut anew; others cannot be joined.
+// ViewStrides returns strides with which the same elements have shape to, in buf's memory if they fit there. Runs of evenly spaced
+// dimensions can be divided differently; other dimensions cannot be joined.
 func ViewStrides(buf, shape, stride, to []int) ([]int, bool) {
-	out := append(buf[:0], to...) // of this length
+	out := append(buf[:0], to...) // for the length
 	if Numel(shape) == 0 || len(shape) == 0 {
 		step := 1
 		for i := len(to) - 1; i >= 0; i-- {

@@ -5,8 +5,8 @@ import (
 	"tenon.dev/fault"
 )
 
-// Promotion collects operands and finds the type that they promote to, as PyTorch's rules have it: tensors with dimensions come before 0-d
-// tensors, and those before numbers; the lower standing counts only where its category is higher.
+// Promotion collects operands and finds the type that they promote to by PyTorch's rules: tensors with dimensions outrank 0-d tensors, and
+// those outrank numbers; a lower rank counts only if its category is higher.
 type Promotion struct{ dims, zero, number dtype.DType }
 
 // Tensor adds a tensor of n dimensions.
@@ -18,13 +18,13 @@ func (p *Promotion) Tensor(dt dtype.DType, n int) {
 	}
 }
 
-// Number adds a number: Int64 stands for an integer, Float32 and Complex64 for others.
+// Number adds a number: Int64 for an integer, Float32 or Complex64 for others.
 func (p *Promotion) Number(dt dtype.DType) { p.number = dtype.Promote(p.number, dt) }
 
-// Type returns what the operands promote to.
+// Type returns the type that the operands promote to.
 func (p Promotion) Type() dtype.DType { return higher(p.dims, higher(p.zero, p.number)) }
 
-// higher returns a, unless b's category is above a's. A complex b over a float a keeps the precision of a.
+// higher returns a, unless b's category is above a's. If b is complex and a is a float, the result keeps a's precision.
 func higher(a, b dtype.DType) dtype.DType {
 	switch {
 	case a == dtype.Invalid:
@@ -40,7 +40,7 @@ func higher(a, b dtype.DType) dtype.DType {
 	return b
 }
 
-// Floating is dt, but float32 for integers and bool.
+// Floating returns dt, but float32 for integers and bool.
 func Floating(dt dtype.DType) dtype.DType {
 	if dt.IsInt() || dt == dtype.Bool {
 		return dtype.Float32
@@ -48,7 +48,7 @@ func Floating(dt dtype.DType) dtype.DType {
 	return dt
 }
 
-// Counting is dt, but int64 for integers and bool.
+// Counting returns dt, but int64 for integers and bool.
 func Counting(dt dtype.DType) dtype.DType {
 	if dt.IsInt() || dt == dtype.Bool {
 		return dtype.Int64
@@ -56,7 +56,7 @@ func Counting(dt dtype.DType) dtype.DType {
 	return dt
 }
 
-// Accumulated is the type in which values of dt are computed: float32 for the halves.
+// Accumulated returns the type in which values of dt are computed: float32 for the halves, else dt.
 func Accumulated(dt dtype.DType) dtype.DType {
 	if dt == dtype.Float16 || dt == dtype.BFloat16 {
 		return dtype.Float32
@@ -64,7 +64,7 @@ func Accumulated(dt dtype.DType) dtype.DType {
 	return dt
 }
 
-// Numeric returns an error of the operation op where dt is bool.
+// Numeric returns an error of the operation op if dt is bool.
 func Numeric(op string, dt dtype.DType) error {
 	if dt == dtype.Bool {
 		return Refusal(fault.Unsupported, "%s is not defined for bool tensors; convert them first", op)
@@ -72,7 +72,7 @@ func Numeric(op string, dt dtype.DType) error {
 	return nil
 }
 
-// Real returns an error of the operation op where dt is complex.
+// Real returns an error of the operation op if dt is complex.
 func Real(op string, dt dtype.DType) error {
 	if dt.IsComplex() {
 		return Refusal(fault.Unsupported, "%s is not defined for complex tensors", op)
