@@ -38,8 +38,8 @@ type structure struct {
 // only once, such as rows, devices and the operations of kernels.
 type param interface{ param() }
 
-// Call is one call of an operation as a plain value: it can be copied, compared with ==, used as a key, printed and run again. It names operands by
-// number, type and form, and so keeps none of them alive.
+// Call is one call of an operation as a plain value: it can be copied, compared with ==, used as a key, printed and run again. It names
+// operands by number, type and form, and so keeps none of them alive.
 type Call struct {
 	row *row
 	callMode
@@ -275,7 +275,8 @@ func (c Call) WithValues(f func(v float64) float64) Call {
 	return c
 }
 
-// Again runs c on other operands of the same types and forms, in the order of Operands, with c's modes on c's stream, and returns the outputs.
+// Again runs c on other operands of the same types and forms, in the order of Operands, with c's modes on c's stream, and returns the
+// outputs.
 func Again(x *Exec, c Call, operands []*Tensor) []*Tensor {
 	m := x.m
 	m.stream, m.generator, m.pool, m.noGrad, m.tf32, m.manual = c.stream, c.generator, c.pool, c.noGrad, c.tf32, c.byHand

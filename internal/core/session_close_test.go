@@ -17,7 +17,7 @@ import (
 // toClose opens a simulated device that the test closes itself.
 func toClose(t *testing.T, wrap func(d driver.Device) driver.Device) *Exec {
 	t.Helper()
-	t.Cleanup(func() { settled(t) }) // of what is dropped here, which other tests would count
+	t.Cleanup(func() { settled(t) }) // tensors dropped here would be counted by other tests
 	dev, err := rt.Open(rt.Selector{Kind: rt.Sim, Memory: 128 << 20, Wrap: wrap})
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +38,8 @@ func forkOf(t *testing.T, x *Exec) *Exec {
 	return y
 }
 
-// closedOnce says what is wrong with the error of a call that met a closed device: it is of kind Closed and says so once, in our words.
+// closedOnce returns what is wrong with the error of a call that met a closed device: it must be of kind Closed and say so once, in our
+// words.
 func closedOnce(err error) string {
 	switch s := fmt.Sprint(err); {
 	case fault.KindOf(err) != fault.Closed:
@@ -59,7 +60,7 @@ func returning(f func() error) (err error) {
 	return err
 }
 
-// inUse are things that goroutines do with forks of one Exec.
+// inUse are actions of goroutines that have forks of one Exec.
 var inUse = map[string]func(x *Exec, w *Tensor, g *Graph) error{
 	"Read": func(x *Exec, w *Tensor, g *Graph) error { _, err := Read[float32](x, x.MatMul(w, w)); return err },
 	"Backward": func(x *Exec, w *Tensor, g *Graph) error {
@@ -115,8 +116,8 @@ var inUse = map[string]func(x *Exec, w *Tensor, g *Graph) error{
 	},
 }
 
-// TestCloseWhileOthersWork closes a device under goroutines: what they do ends well until it is an error that says once that the device was
-// closed.
+// TestCloseWhileOthersWork closes a device that goroutines are working on, and checks that their calls succeed until they fail with an
+// error that says once that the device was closed.
 func TestCloseWhileOthersWork(t *testing.T) {
 	for range 8 {
 		x := toClose(t, nil)
@@ -139,7 +140,7 @@ func TestCloseWhileOthersWork(t *testing.T) {
 						return err
 					})
 					if err == nil {
-						err = y.Synchronize() // it bounds the queue
+						err = y.Synchronize() // bounds the queue
 					}
 					done.Add(1)
 					if err == nil {
@@ -172,7 +173,7 @@ func TestCloseWhileOthersWork(t *testing.T) {
 	}
 }
 
-// TestCloseEndsCaptures closes a device while a graph is captured, which fails for that alone.
+// TestCloseEndsCaptures closes a device during a capture, and checks that the capture fails only for that reason.
 func TestCloseEndsCaptures(t *testing.T) {
 	for name, after := range map[string]func(x *Exec, w *Tensor){
 		"Nothing":   func(x *Exec, w *Tensor) {},
@@ -213,7 +214,7 @@ func TestCloseEndsCaptures(t *testing.T) {
 	}
 }
 
-// launches is a device that tells when a graph is destroyed while it is being launched.
+// launches is a device that detects when a graph is destroyed during its launch.
 type launches struct {
 	driver.Device
 	during   func() // called within GraphLaunch
@@ -310,7 +311,7 @@ func TestGraphCloseMeetsReplays(t *testing.T) {
 	}
 }
 
-// TestForkClose closes forks, whose parent and siblings go on.
+// TestForkClose closes forks, and checks that their parent and siblings stay usable.
 func TestForkClose(t *testing.T) {
 	x := toClose(t, nil)
 	w := ones(x, 4)

@@ -243,7 +243,8 @@ func (x *Exec) allocOnce(n int) (*alloc.Block, error) {
 	return st.Device().Alloc(uint64(n), alloc.Stream(st.Handle()))
 }
 
-// ManualStreams returns the Exec that does not order its work after that of other streams: the caller does, with WaitStream and RecordStream.
+// ManualStreams returns the Exec that does not order its work after that of other streams: the caller does, with WaitStream and
+// RecordStream.
 func (x *Exec) ManualStreams() *Exec {
 	m := x.m
 	m.manual = true

@@ -9,7 +9,8 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// A session keeps the Execs that differ in flags and stream, and none that owns a generator, a pool or hooks: those go with their last user.
+// TestSessionKeepsNoOwnedExecs checks that a session keeps the Execs that differ in flags and stream, and none that owns a generator, a
+// pool or hooks: those are freed with their last user.
 func TestSessionKeepsNoOwnedExecs(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := leafOf(x, 2, 3)
@@ -49,13 +50,14 @@ func TestSessionKeepsNoOwnedExecs(t *testing.T) {
 				left++
 			}
 		}
-		if left > 1 { // the last one may still lie in this frame
+		if left > 1 { // the last one may still be in this frame
 			t.Errorf("%d of 100 generators are still reachable", left)
 		}
 	})
 }
 
-// Modes derived from an Exec that owns a generator cost nothing the second time, and a backward pass through its operations as much as any.
+// TestOwnedExecsAllocatesNothing checks that modes derived from an Exec that owns a generator cost nothing the second time, and that a
+// backward pass through its operations allocates no more than any other.
 func TestOwnedExecsAllocatesNothing(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a, st := leafOf(x, 2, 3), x.Stream()

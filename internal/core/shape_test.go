@@ -102,7 +102,7 @@ func TestShapeErrors(t *testing.T) {
 
 func v2(x *Exec) *Tensor { return x.Ones([]int{2, 3}, dtype.Float32) }
 
-// An index out of range is a wrong argument on the processor.
+// TestIndexOutOfRange checks that an index out of range is a wrong argument on the processor.
 func TestIndexOutOfRange(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		if !x.Device().Host {
@@ -116,7 +116,7 @@ func TestIndexOutOfRange(t *testing.T) {
 
 func TestManyPieces(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
-		const n = 300 // more than a node numbers
+		const n = 300 // more than a node can number
 		v := numbers(n)
 		a := From(x, v).SetRequiresGrad(true)
 		for _, f := range []func() []*Tensor{
@@ -190,7 +190,7 @@ func TestEmbeddingOptions(t *testing.T) {
 	})
 }
 
-// Batch norm's running statistics move by the momentum, towards the unbiased variance.
+// TestBatchNormRunning checks that batch norm's running statistics move by the momentum, towards the unbiased variance.
 func TestBatchNormRunning(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		in := From(x, []float32{1, 10, 3, 30, 5, 50}, 3, 2)
@@ -209,7 +209,7 @@ func TestBatchNormRunning(t *testing.T) {
 	})
 }
 
-// 64-bit indexes give what 32-bit ones do.
+// TestWideIndexes checks that 64-bit indexes give the same results as 32-bit ones.
 func TestWideIndexes(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		run := func() (out []float32) {

@@ -9,7 +9,7 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// wantSpoilt checks that every use of t says which failed assertion it comes after.
+// wantSpoilt checks that every use of v fails with an error that names the failed assertion.
 func wantSpoilt(t *testing.T, x *Exec, what string, v *Tensor) {
 	t.Helper()
 	for range 2 {
@@ -29,8 +29,8 @@ func wantSpoilt(t *testing.T, x *Exec, what string, v *Tensor) {
 	}
 }
 
-// TestAssertionsSpoil holds that nothing that may follow from a failed assertion reads as good data, once somebody was told: neither what
-// the kernel was to make nor what was made of it, on any stream. What was there before, and other streams' work, is as it was.
+// TestAssertionsSpoil checks that nothing that may depend on a failed assertion reads as good data once the failure was reported: neither
+// the kernel's result nor anything computed from it, on any stream. Earlier data and the work of other streams are unaffected.
 func TestAssertionsSpoil(t *testing.T) {
 	for name, tell := range map[string]func(x, reader *Exec, bad, next *Tensor) error{
 		"the stream":     func(x, _ *Exec, _, _ *Tensor) error { return x.Synchronize() },
@@ -70,7 +70,7 @@ func TestAssertionsSpoil(t *testing.T) {
 				want(t, x, early, 0, -2, -1)
 				want(t, x, apart, 0, -2, -1)
 				want(t, x, x.Add(before, three(x)), 0, 4, 2)
-				// All of it may be written again, and then is good; a part may not.
+				// All of it may be overwritten, and is then valid again; a part must not.
 				wantError(t, Try(func() { x.CopyInto(x.Narrow(changed, 0, 0, 2), x.Narrow(before, 0, 0, 2)) }), fault.Invalid, "after a failed assertion")
 				x.CopyInto(changed, before)
 				want(t, reader, changed, 0, 2, 1)
@@ -91,7 +91,8 @@ func onNew(t *testing.T, x *Exec) *Exec {
 	return x.On(st)
 }
 
-// What a graph's failed run made, and what was made of that, is lost until a later run; the run before is as it was.
+// TestAssertionsSpoilRuns checks that the result of a graph's failed run, and what was computed from it, is lost until a later run, and
+// that the result of the run before is unaffected.
 func TestAssertionsSpoilRuns(t *testing.T) {
 	x, dev := openWith(t, rt.Selector{Kind: rt.Sim, Memory: 64 << 20})
 	x.Scope(func(x *Exec) {
@@ -120,7 +121,7 @@ func TestAssertionsSpoilRuns(t *testing.T) {
 		}
 		made := x.Neg(out)
 		x.AddInto(sum, sum, made)
-		if err := run(0); err != nil { // the first run that failed counts
+		if err := run(0); err != nil { // the first failed run counts
 			t.Fatal(err)
 		}
 		wantUnmetAt(t, x.Synchronize())
@@ -147,7 +148,7 @@ func wantUnmetAt(t *testing.T, err error) {
 	wantError(t, err, fault.Invalid, "index 7 is out of range for size 3", "spoilt_test.go:")
 }
 
-// A copy to pinned memory that nobody has waited for says so at every use.
+// TestAssertionsSpoilPinned checks that every use of a copy to pinned memory that nobody has waited for reports the failed assertion.
 func TestAssertionsSpoilPinned(t *testing.T) {
 	for _, toldBefore := range []bool{false, true} {
 		x, dev := openWith(t, rt.Selector{Kind: rt.Sim, Memory: 64 << 20})

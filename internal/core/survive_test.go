@@ -14,7 +14,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// unmetCalls break what kernels assert, by operation: what is said, and the call.
+// unmetCalls violate what kernels assert, by operation: the message, and the call.
 var unmetCalls = []struct {
 	op, said string
 	run      func(x *Exec)
@@ -71,8 +71,8 @@ func wantUnmet(t *testing.T, err error, op, said string) {
 	}
 }
 
-// A failed assertion on the simulated device is told once, by the call that waits for the work, with operation, line and number; the device
-// goes on, and nothing is lost. On the processor it is the error of the call.
+// TestAssertionsSurvive checks that on the simulated device a failed assertion is reported once, by the call that waits for the work, with
+// operation, line and number, and that the device stays usable and nothing is lost. On the processor it is the error of the call.
 func TestAssertionsSurvive(t *testing.T) {
 	for _, sel := range []rt.Selector{{Kind: rt.CPU}, {Kind: rt.Sim, Memory: 64 << 20}} {
 		x, dev := openWith(t, sel)
@@ -110,7 +110,8 @@ func TestAssertionsSurvive(t *testing.T) {
 	}
 }
 
-// Whoever waits for work that comes after the failed one is told: a read, an event, another stream, the device, Close; and nobody else.
+// TestAssertionsToldOnce checks that whoever waits for work after the failed one gets the report (a read, an event, another stream, the
+// device, Close), and nobody else does.
 func TestAssertionsToldOnce(t *testing.T) {
 	x, dev := openWith(t, rt.Selector{Kind: rt.Sim, Memory: 64 << 20})
 	streams := [2]*rt.Stream{}
@@ -157,7 +158,7 @@ func TestAssertionsToldOnce(t *testing.T) {
 	wantError(t, dev.Close(), fault.Invalid, "Gather(float32[3], int64[1]): index 7")
 }
 
-// A graph's replay is told by the call that was captured.
+// TestAssertionsInGraphs checks that an assertion that fails in a graph's replay reports the captured call.
 func TestAssertionsInGraphs(t *testing.T) {
 	x, dev := openWith(t, rt.Selector{Kind: rt.Sim, Memory: 64 << 20})
 	x.Scope(func(x *Exec) {
@@ -187,7 +188,7 @@ func TestAssertionsInGraphs(t *testing.T) {
 	}
 }
 
-// A program's own kernel is told by its own text, with kernel, line and thread.
+// TestAssertionsOfPrograms checks that an assertion in a program's own kernel is reported with its own text, kernel, line and thread.
 func TestAssertionsOfPrograms(t *testing.T) {
 	k := kernel.Build("own", func(k *kernel.Builder) {
 		n := k.Scalar("n", dtype.Int32)
@@ -208,7 +209,8 @@ func TestAssertionsOfPrograms(t *testing.T) {
 	}
 }
 
-// Numbers that are no probabilities are found in every type; those at the ends, and none at all, are not refused.
+// TestProbabilitiesAreAsserted checks that numbers that are not probabilities are found in every type, and that 0 and 1, and empty tensors,
+// are accepted.
 func TestProbabilitiesAreAsserted(t *testing.T) {
 	for _, sel := range []rt.Selector{{Kind: rt.CPU}, {Kind: rt.Sim, Memory: 64 << 20}} {
 		x, dev := openWith(t, sel)

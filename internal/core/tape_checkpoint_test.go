@@ -10,7 +10,7 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// ladder is a small network: a parameter for each of its segments of two layers with dropout between.
+// ladder is a small network with one parameter for each of its segments, which have two layers with dropout between them.
 type ladder []*Tensor
 
 func newLadder(x *Exec, n int) ladder {
@@ -43,7 +43,7 @@ func (softened) Backward(x *Exec, c *FunctionContext, grads ...*Tensor) ([]*Tens
 	return []*Tensor{x.Mul(grads[0], x.RSubS(x.Mul(y, y), 1))}, nil
 }
 
-// forward runs the segments with the given way to run one.
+// forward runs the segments, each by the given function.
 func (l ladder) forward(x *Exec, in *Tensor, run func(x *Exec, f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tensor) []*Tensor) *Tensor {
 	for i := range l {
 		in = run(x, l.segment(i), in)[0]
@@ -55,7 +55,7 @@ func plainly(x *Exec, f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tensor) 
 	return x.WithinMany(func(x *Exec) []*Tensor { return f(x, ins) })
 }
 
-// twice runs each segment in a checkpointed segment of its own, within another.
+// twice runs a segment twice, each time as a checkpointed segment, inside another one.
 func twice(x *Exec, f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tensor) []*Tensor {
 	return x.Checkpoint(func(x *Exec, ins []*Tensor) []*Tensor {
 		return x.Checkpoint(f, x.Checkpoint(f, ins...)...)
@@ -66,7 +66,7 @@ func doubled(x *Exec, f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tensor) 
 	return plainly(x, f, plainly(x, f, ins...)...)
 }
 
-// gradients returns all that a step gives: the output, the gradients of parameters and input, and where the generator stands.
+// gradients returns all results of a step: the output, the gradients of parameters and input, and the generator's position.
 func (l ladder) gradients(t *testing.T, x *Exec, back BackwardOpt, passes int, run func(x *Exec, f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tensor) []*Tensor) (all []float32) {
 	t.Helper()
 	x.Scope(func(x *Exec) {
@@ -89,7 +89,7 @@ func (l ladder) gradients(t *testing.T, x *Exec, back BackwardOpt, passes int, r
 	return all
 }
 
-// A checkpointed segment gives the same bits as a plain one: outputs, gradients and the generator's state.
+// TestCheckpoint checks that a checkpointed segment gives the same bits as a plain one: outputs, gradients and the generator's state.
 func TestCheckpoint(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		l := newLadder(x, 3)
@@ -112,7 +112,8 @@ func TestCheckpoint(t *testing.T) {
 	})
 }
 
-// The second derivative goes through a segment too, and Grad finds what the segment depends on besides its inputs.
+// TestCheckpointHigher checks that second derivatives flow through a segment too, and that Grad finds tensors that the segment depends on
+// besides its inputs.
 func TestCheckpointHigher(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a, b := leafOf(x, 0.5, 2), leafOf(x, 3, -1)
@@ -140,7 +141,8 @@ func TestCheckpointHigher(t *testing.T) {
 	})
 }
 
-// Checkpointed, a chain of segments takes less memory at its peak, and each operation of a segment runs twice.
+// TestCheckpointMemory checks that a chain of checkpointed segments has a lower memory peak, and that each operation of a segment runs
+// twice.
 func TestCheckpointMemory(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		l, n := newLadder(x, 8), 256
@@ -167,14 +169,14 @@ func TestCheckpointMemory(t *testing.T) {
 		if once != 16 || again != 32 {
 			t.Errorf("%d and %d operations, want 16 and 32", once, again)
 		}
-		// Of each segment its input stays, and of the one under way what its layers save; plainly that of every segment.
+		// Of each segment the input is kept, and of the one under way what its layers save; without checkpoints, that of every segment.
 		if !x.Device().Host && less*10 > plain*6 {
 			t.Errorf("the peak is %d bytes, and %d without segments", less, plain)
 		}
 	})
 }
 
-// A pass that keeps the graph keeps nothing that a segment made for it.
+// TestCheckpointRetained checks that a pass that keeps the graph keeps nothing that a segment made for it.
 func TestCheckpointRetained(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		l := newLadder(x, 2)
@@ -191,7 +193,8 @@ func TestCheckpointRetained(t *testing.T) {
 	})
 }
 
-// A segment of which nothing wants a gradient keeps nothing, and one that is never differentiated gives its inputs back with its outputs.
+// TestCheckpointUnused checks that a segment of which nothing wants a gradient keeps nothing, and that one that is never differentiated
+// releases its inputs with its outputs.
 func TestCheckpointUnused(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		l := newLadder(x, 1)
@@ -222,7 +225,8 @@ func TestCheckpointUnused(t *testing.T) {
 	})
 }
 
-// What cannot be run again as before is an error of the backward pass that leaves nothing behind.
+// TestCheckpointErrors checks that a segment that cannot be run again in the same way is an error of the backward pass, which leaves
+// nothing behind.
 func TestCheckpointErrors(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		runs := 0
@@ -285,7 +289,8 @@ func TestCheckpointErrors(t *testing.T) {
 	})
 }
 
-// Captured with its backward pass a segment draws the same numbers twice in each replay, others in the next, and those of an eager step.
+// TestCheckpointInGraphs checks that a segment captured with its backward pass draws the same numbers twice in each replay, others in the
+// next, and those of an eager step.
 func TestCheckpointInGraphs(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		l := newLadder(x, 2)
@@ -328,7 +333,7 @@ func TestCheckpointInGraphs(t *testing.T) {
 		if err := g.Close(); err != nil {
 			t.Fatal(err)
 		}
-		// A segment outside cannot be run again in a graph, if it drew.
+		// A segment that drew numbers outside of the graph cannot be run again inside it.
 		y := x.Sum(l.forward(x, in, (*Exec).Checkpoint), nil, SumOpt{})
 		_, err = x.Capture(func(x *Exec) {
 			if _, err := x.Grad([]*Tensor{y}, l, GradOpt{}); err != nil {

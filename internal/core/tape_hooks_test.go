@@ -80,7 +80,8 @@ func TestHookOfResult(t *testing.T) {
 	})
 }
 
-// Grad runs the hooks of its inputs, also where their own derivatives do not run, and only what leads to them.
+// TestHooksOfGrad checks that Grad runs the hooks of its inputs, even where their own derivatives do not run, and otherwise only hooks on
+// the way to them.
 func TestHooksOfGrad(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a, other := leafOf(x, 3), leafOf(x, 5)
@@ -173,7 +174,8 @@ func TestPostAccumulateHook(t *testing.T) {
 	})
 }
 
-// Saved tensors as bytes on the host, and restored: the gradients do not change, and the device holds none of them in between.
+// TestSavedTensorHooks keeps saved tensors as bytes on the host and restores them, and checks that the gradients do not change and that the
+// device holds none of them in between.
 func TestSavedTensorHooks(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		type packed struct {
@@ -196,7 +198,7 @@ func TestSavedTensorHooks(t *testing.T) {
 			return x.FromBytes(p.data, p.dt, p.shape...)
 		}
 		a, b := leafOf(x, 2, 3), leafOf(x, 5, 7)
-		x.NoGrad() // which the hooks run on
+		x.NoGrad() // the hooks run on it
 		before, derived := live.Load(), len(x.s.derived)
 		var y *Tensor
 		x.SavedTensorHooks(pack, unpack, func(hooked *Exec) {
@@ -214,7 +216,7 @@ func TestSavedTensorHooks(t *testing.T) {
 		if packs != 4 || unpacks != 4 {
 			t.Errorf("%d packs and %d unpacks, want 4 each", packs, unpacks)
 		}
-		// Second derivatives flow through what was unpacked.
+		// Second derivatives flow through unpacked tensors.
 		g, err := x.Grad([]*Tensor{y}, []*Tensor{a}, GradOpt{CreateGraph: true})
 		if err != nil {
 			t.Fatal(err)
@@ -227,7 +229,8 @@ func TestSavedTensorHooks(t *testing.T) {
 	})
 }
 
-// A tensor that pack returns is the graph's, be it new, the argument itself or somebody else's.
+// TestSavedTensorOwnership checks that a tensor that pack returns belongs to the graph, whether it is new, the argument itself or somebody
+// else's.
 func TestSavedTensorOwnership(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := leafOf(x, 2, 3)
@@ -297,7 +300,7 @@ func TestSavedTensorHookFailures(t *testing.T) {
 	})
 }
 
-// rebuilt computes its gradient by a backward pass of its own over a graph that it builds anew, as checkpointing does.
+// rebuilt computes its gradient by its own backward pass over a graph that it builds again, as checkpointing does.
 type rebuilt struct {
 	depth int
 	log   *[]int
@@ -337,7 +340,7 @@ func TestReentrantBackward(t *testing.T) {
 	})
 }
 
-// A nested pass may add to the same leaf.
+// TestReentrantSameLeaf checks that a nested pass may add to the same leaf.
 func TestReentrantSameLeaf(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := leafOf(x, 3)
@@ -381,7 +384,7 @@ func TestQueueCallback(t *testing.T) {
 	})
 }
 
-// Hooks that close what the pass works on do not pull it from under the pass.
+// TestHookClosesRoot checks that hooks may close tensors that the pass works on.
 func TestHookClosesRoot(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := leafOf(x, 3)
@@ -392,7 +395,7 @@ func TestHookClosesRoot(t *testing.T) {
 	})
 }
 
-// A leaf that was closed while its graph lives on takes no gradient.
+// TestClosedLeaf checks that a leaf that was closed while its graph lives on takes no gradient.
 func TestClosedLeaf(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		b := leafOf(x, 2)
@@ -400,13 +403,13 @@ func TestClosedLeaf(t *testing.T) {
 		before := live.Load()
 		backward(t, x, y, BackwardOpt{})
 		want(t, x, b.Grad(), 3)
-		if n := live.Load() - before; n != 0 { // the saved leaf went, b's gradient came
+		if n := live.Load() - before; n != 0 { // the saved leaf was freed, b's gradient was made
 			t.Errorf("%d storages more", n)
 		}
 	})
 }
 
-// Hooks run on the stream of the tensor's operation, for a leaf of its first use.
+// TestHookStreams checks that hooks run on the stream of the tensor's operation or, for a leaf, of its first use.
 func TestHookStreams(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		st, err := x.Device().Stream()
@@ -449,7 +452,7 @@ func TestHookStreams(t *testing.T) {
 	})
 }
 
-// Gradients cross devices with the copies, and accumulate where the leaf is.
+// TestGradientAcrossDevices checks that gradients cross devices with the copies, and accumulate on the leaf's device.
 func TestGradientAcrossDevices(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		host := x.Host()
@@ -468,7 +471,7 @@ func TestGradientAcrossDevices(t *testing.T) {
 	})
 }
 
-// The temporaries of autocast and of host scalars go with the call.
+// TestTemporariesOfTheFunnel checks that the temporaries of autocast and of host scalars are closed with the call.
 func TestTemporariesOfTheFunnel(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a, w := From(x, []float32{1, 2, 3, 4}, 2, 2), From(x, []float32{1, 0, 0, 1}, 2, 2)
@@ -509,7 +512,7 @@ func TestFunctionMisuse(t *testing.T) {
 				t.Errorf("%s: %d storages are left", text, n)
 			}
 		}
-		// What Forward returns without having made it is a handle of its own.
+		// A tensor that Forward returns without having made it gets a handle of its own.
 		other := From(x, []float32{5})
 		y := x.Apply(funcOf(func(x *Exec, c *FunctionContext, in ...*Tensor) []*Tensor { return []*Tensor{other, in[0]} }), a)
 		if y[0] == other || y[1] == a || other.RequiresGrad() || !y[0].RequiresGrad() {

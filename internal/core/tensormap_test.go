@@ -12,14 +12,14 @@ import (
 	"tenon.dev/kernel"
 )
 
-// mappedForm is a way of mappedProduct. Turned, rows of a or columns of b are not lines, but places in them, or the other way round; tf32 rounds float32 operands
-// for the matrix units, and plain maps serve exact products. mapped says that sm_90 copies the tiles by the maps.
+// mappedForm is a variant of mappedProduct. aTurned and turned say that a or b is transposed in memory, tf32 rounds float32 operands for
+// the matrix units, and plain maps serve exact products. mapped says that sm_90 copies the tiles through the maps.
 type mappedForm struct {
 	name                  string
 	dt                    dtype.DType
 	aTurned, turned, tf32 bool
 	plain, mapped         bool
-	groups                bool // of two matrices
+	groups                bool // groups of two matrices
 }
 
 var mappedForms = []mappedForm{
@@ -36,7 +36,7 @@ var mappedForms = []mappedForm{
 	{name: "tf32_other_map", dt: dtype.Float32, tf32: true, turned: true, plain: true},
 }
 
-// mappedProduct is c[z] = a[z] x b[z] in float32, in blocks of 64 x 64, whose tiles are loaded by tensor maps.
+// mappedProduct computes c[z] = a[z] x b[z] in float32, in blocks of 64 x 64, whose tiles are loaded through tensor maps.
 func mappedProduct(f mappedForm) *kernel.Kernel {
 	const size, depth = 64, 32
 	dt, turned := f.dt, f.turned
@@ -96,7 +96,8 @@ func mappedProduct(f mappedForm) *kernel.Kernel {
 	})
 }
 
-// A user's kernel loads tiles by tensor maps. Operands are small integers, so that every device gives the same.
+// TestTensorMaps loads tiles through tensor maps in a user's kernel. Operands are small integers, so that every device gives the same
+// result.
 func TestTensorMaps(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		for _, form := range mappedForms {
@@ -145,7 +146,8 @@ func TestTensorMaps(t *testing.T) {
 	})
 }
 
-// Products of heads that lie beside each other are those of their copies, whichever operand is turned.
+// TestProductsOfHeads checks that products of heads that are views of one tensor equal those of their copies, whichever operand is
+// transposed.
 func TestProductsOfHeads(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float16, dtype.Float32} {
@@ -173,7 +175,7 @@ func TestProductsOfHeads(t *testing.T) {
 	})
 }
 
-// A bias that lies between is loaded in smaller pieces.
+// TestBiasBetween checks that a bias that is not aligned is loaded in smaller pieces.
 func TestBiasBetween(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float32} {

@@ -17,7 +17,7 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// unclosed keeps a device open over many openings by the runtime, so that what the runtime does not give back by itself is seen.
+// unclosed keeps a device open while runtimes are opened over it repeatedly, to reveal what a runtime does not free itself.
 type unclosed struct{ driver.Device }
 
 func (unclosed) Close() error { return nil }
@@ -28,7 +28,7 @@ type program struct {
 	run  func(x *Exec) error
 	// memory is the simulated device's capacity; 0 is the default.
 	memory uint64
-	// recovered are the calls that the program may survive, besides allocation, which the allocator tries again.
+	// recovered are the driver calls whose failure the program may survive, besides allocation, which the allocator retries.
 	recovered []string
 }
 
@@ -150,7 +150,7 @@ var programs = []program{
 		side := x.On(st)
 		return Try(func() {
 			a := ones(x, 100)
-			b := side.MulS(a, 2) // waits, and a is used on st
+			b := side.MulS(a, 2) // waits; a is used on st
 			x.AddInto(a, a, b)
 			a.Close() // held back by an event
 			x.check("RecordStream", side.RecordStream(b, x.Stream()))
@@ -186,7 +186,7 @@ var programs = []program{
 		}
 		if err := Try(func() {
 			x.Scope(func(x *Exec) {
-				x.Empty([]int{12 << 20}, dtype.Float32) // fits once the cache is given back
+				x.Empty([]int{12 << 20}, dtype.Float32) // fits once the cache is freed
 			})
 		}); err != nil {
 			return err
@@ -213,7 +213,7 @@ var programs = []program{
 		err = x.Replay(g)
 		return errors.Join(err, x.Synchronize(), g.Close())
 	}},
-	{name: "CaptureOfDraws", run: func(x *Exec) error { // on two streams, in a pool of two graphs, with what was recorded kept
+	{name: "CaptureOfDraws", run: func(x *Exec) error { // on two streams, in a pool of two graphs, with the recorded tensors kept
 		a := ones(x, 8)
 		side, err := x.Device().Stream()
 		if err != nil {
@@ -230,7 +230,7 @@ var programs = []program{
 		}
 		err = errors.Join(x.Replay(g), x.Replay(h))
 		return errors.Join(err, x.Synchronize(), g.Close(), h.Close())
-	}, recovered: []string{"EventCreate", "EventRecord"}}, // of frees, which the allocator makes good later
+	}, recovered: []string{"EventCreate", "EventRecord"}}, // of frees, which the allocator retries later
 }
 
 // simulated returns a simulated device of the given capacity.
@@ -251,7 +251,8 @@ func overlay(d driver.Device, memory uint64) (*rt.Device, error) {
 	}})
 }
 
-// settled waits until no tensor that earlier tests dropped is left, and keeps collections from the test, so that it can count storages.
+// settled waits until the tensors that earlier tests dropped are collected, and prevents garbage collection during the test, so that it can
+// count storages.
 func settled(t *testing.T) {
 	for same, last := 0, live.Load(); same < 3; {
 		runtime.GC()
@@ -266,8 +267,8 @@ func settled(t *testing.T) {
 	t.Cleanup(func() { debug.SetGCPercent(old) })
 }
 
-// TestWalks opens a device, runs a program and closes the device, for every driver call and every code that it can fail with. Device faults
-// are among them: such a device gives everything back too.
+// TestWalks opens a device, runs a program and closes the device, for every driver call and every code that it can fail with, device faults
+// included: a device with a fault must also free everything.
 func TestWalks(t *testing.T) {
 	host, err := rt.Host()
 	if err != nil {
@@ -293,7 +294,7 @@ func TestWalks(t *testing.T) {
 	}
 }
 
-// inScope runs the program in a scope and checks that the session comes out as it went in.
+// inScope runs the program in a scope and checks that the session is afterwards as before.
 func (p *program) inScope(x *Exec) (err error) {
 	if e := Try(func() { x.Scope(func(x *Exec) { err = p.run(x) }) }); e != nil {
 		err = e
@@ -304,7 +305,7 @@ func (p *program) inScope(x *Exec) (err error) {
 	return err
 }
 
-// TestWalksOfOneSession runs each program over and over in one session, for every call and code but device faults.
+// TestWalksOfOneSession runs each program repeatedly in one session, for every call and every code except device faults.
 func TestWalksOfOneSession(t *testing.T) {
 	host, err := rt.Host()
 	if err != nil {
@@ -332,7 +333,7 @@ func TestWalksOfOneSession(t *testing.T) {
 				if n := live.Load() - before; n != 0 {
 					t.Errorf("%d storages are left: %v", n, err)
 				}
-				// Memory that the program cached is not left behind; the walk counts it.
+				// Memory that the program cached is not a leak; the walk counts it.
 				return errors.Join(err, x.Device().EmptyCache())
 			}, faults.WithoutFaults(), faults.Recovered(append(p.recovered, "MemAlloc")...))
 			if x != nil {
