@@ -24,8 +24,8 @@ type trace struct {
 	callable bool
 	kind     kind
 	back     *trace
-	// ahead is, where t remembers backward passes, what remembers their forward passes. fixed are the numbers of the storages that the latest
-	// of those read where they are: a backward pass reads them so too.
+	// ahead is, where t remembers backward passes, what remembers their forward passes. fixed are the numbers of the storages that the
+	// latest of those read where they are: a backward pass reads them so too.
 	ahead *trace
 	fixed []uint64
 	// incoming are, of a backward pass, the numbers of the storages of gradients that it is given.
@@ -82,8 +82,8 @@ type node struct {
 
 // Stats counts calls of a region, over all of its runs in one session.
 type Stats struct {
-	// Runs are calls of Do. Recorded calls came for the first time, Deferred ones were put off, and Eager ones ran at once; a view is none of
-	// these.
+	// Runs are calls of Do. Recorded calls came for the first time, Deferred ones were put off, and Eager ones ran at once; a view is none
+	// of these.
 	Runs, Recorded, Deferred, Eager int
 	// Unknown calls are those after a call from which there were too many branches.
 	Unknown int
@@ -336,9 +336,10 @@ func (t *trace) function(fo *forest, g *core.Segment, calls []*node) *function {
 	return f
 }
 
-const shapesText = "CUDAGraph supports dynamic shapes by recording a new graph for each distinct input size. Recording too many CUDAGraphs " +
-	"may lead to extra overhead. We have observed %d distinct sizes. Please consider the following options for better performance: " +
-	"a) padding inputs to a few fixed number of shapes; or b) set compile.Opt.SkipDynamic. A negative DynamicLimit silences this warning."
+const shapesText = "CUDAGraph supports dynamic shapes by recording a new graph for each distinct input size. Recording too many " +
+	"CUDAGraphs may lead to extra overhead. We have observed %d distinct sizes. Please consider the following options for better " +
+	"performance: a) padding inputs to a few fixed number of shapes; or b) set compile.Opt.SkipDynamic. " +
+	"A negative DynamicLimit silences this warning."
 
 // countShape counts the functions that differ in shapes alone: those of the same operations.
 func (t *trace) countShape(fo *forest, f *function) {
@@ -388,8 +389,8 @@ const hostCall = "cpu device"
 var incompatible = map[string]string{"Nonzero": "nonzero", "MaskedSelect": "masked_select", "Unique": "unique", "BinCount": "bincount",
 	"RepeatInterleave": "repeat_interleave"}
 
-// Cut counts that a function's segment ends because of what cannot be a part of a graph: an incompatible operation once for each place in the
-// tree of calls, anything else once for each line.
+// Cut counts that a function's segment ends because of what cannot be a part of a graph: an incompatible operation once for each place in
+// the tree of calls, anything else once for each line.
 func (t *trace) Cut(cause, within string) {
 	t.noteCut(cause, within)
 	if !t.callable || t.opt.NoGraphs || cause != "Read" && cause != hostCall {

@@ -10,16 +10,18 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// COO is a sparse tensor: indexes [sparse dimensions, n] and n values, each of which is a number or a tensor of the dense dimensions, which come last in the shape.
-// Several values with one index stand for their sum. It holds two handles that belong to the scope in which it was made, as results of operations do.
+// COO is a sparse tensor: indexes [sparse dimensions, n] and n values, each of which is a number or a tensor of the dense dimensions, which
+// come last in the shape. Several values with one index stand for their sum. It holds two handles that belong to the scope in which it was
+// made, as results of operations do.
 type COO struct {
 	indices, values *core.Tensor
 	shape           []int
 	coalesced       bool
 }
 
-// NewCOO returns the sparse tensor of a shape with the given indexes, int64 [sparse dimensions, n], and values [n, dense dimensions…]. It shares the memory of
-// both, and records gradients of the values. An index beyond the shape fails as Exec.AssertAsync does; nothing is waited for.
+// NewCOO returns the sparse tensor of a shape with the given indexes, int64 [sparse dimensions, n], and values [n, dense dimensions…]. It
+// shares the memory of both, and records gradients of the values. An index beyond the shape fails as Exec.AssertAsync does; nothing is
+// waited for.
 func NewCOO(x *tenon.Exec, indices, values *tenon.Tensor, shape []int) *COO {
 	const op = "NewCOO"
 	c := core.Made((*core.Exec)(x), op)
@@ -50,7 +52,8 @@ func fits(indices, values *core.Tensor, shape []int) error {
 		return refuse("values must be of shape [%d, dense dimensions…] for as many indexes, but have shape %v", n, values.Shape())
 	}
 	if dense := values.Shape()[1:]; rank > maxRank || len(shape) != rank+len(dense) || !slices.Equal(shape[rank:], dense) {
-		return refuse("the shape %v must be %d sparse dimensions, of at most %d, and the dense dimensions %v of the values", shape, rank, maxRank, dense)
+		return refuse("the shape %v must be %d sparse dimensions, of at most %d, and the dense dimensions %v of the values", shape,
+			rank, maxRank, dense)
 	}
 	places := 1
 	for _, size := range shape[:rank] {
@@ -97,7 +100,8 @@ func (s *COO) Keep(x *tenon.Exec) *COO {
 	return s
 }
 
-// ToDense returns the whole tensor. Values of one index are added in their order, so that results repeat. The gradient of a value is that of its place.
+// ToDense returns the whole tensor. Values of one index are added in their order, so that results repeat. The gradient of a value is that
+// of its place.
 func (s *COO) ToDense(x *tenon.Exec) *tenon.Tensor {
 	c, leave := s.enter(x, "COO.ToDense")
 	defer leave()
@@ -106,8 +110,9 @@ func (s *COO) ToDense(x *tenon.Exec) *tenon.Tensor {
 	}))
 }
 
-// Coalesce returns the sparse tensor with each index once, in row-major order, and the sums of their values, added in their order, so that results repeat; of one that
-// is so already itself. How many indexes there are depends on them, so that the call waits for them and cannot be captured.
+// Coalesce returns the sparse tensor with each index once, in row-major order, and the sums of their values, added in their order, so that
+// results repeat; of one that is so already itself. How many indexes there are depends on them, so that the call waits for them and cannot
+// be captured.
 func (s *COO) Coalesce(x *tenon.Exec) *COO {
 	c, leave := s.enter(x, "COO.Coalesce")
 	defer leave()

@@ -34,12 +34,12 @@ type structure struct {
 	opt   param
 }
 
-// param is an attribute that a row defines for itself. Its types are comparable and consist of numbers, forms, lists and things that there is one of, such
-// as rows, devices and the operations of kernels.
+// param is an attribute that a row defines for itself. Its types are comparable and consist of numbers, forms, lists and things that there
+// is one of, such as rows, devices and the operations of kernels.
 type param interface{ param() }
 
-// Call is one call of an operation as a plain value: it can be copied, compared with ==, used as a key, printed and run again. It names operands by
-// number, type and form, and so keeps none of them alive.
+// Call is one call of an operation as a plain value: it can be copied, compared with ==, used as a key, printed and run again. It names
+// operands by number, type and form, and so keeps none of them alive.
 type Call struct {
 	row *row
 	callMode
@@ -83,8 +83,8 @@ func scalarsOf4(n *[4]number) (s [4]kernels.Scalar) {
 	return s
 }
 
-// Operand describes an operand of a call: the number of its storage (0 if there is no operand), which no other storage of the process has, its type, and
-// where its elements lie.
+// Operand describes an operand of a call: the number of its storage (0 if there is no operand), which no other storage of the process has,
+// its type, and where its elements lie.
 type Operand struct {
 	storage uint64
 	form    *form
@@ -116,7 +116,9 @@ func restOf(rest []Operand) *operandList {
 		}
 		h = mixInts(h, []int{int(o.storage), int(fh), o.offset, int(o.dt)})
 	}
-	return allOperands.get(h, func(l *operandList) bool { return slices.Equal(l.all, rest) }, func() *operandList { return &operandList{rest} })
+	return allOperands.get(h, func(l *operandList) bool {
+		return slices.Equal(l.all, rest)
+	}, func() *operandList { return &operandList{rest} })
 }
 
 // Op returns the operation's name.
@@ -275,7 +277,8 @@ func (c Call) WithValues(f func(v float64) float64) Call {
 	return c
 }
 
-// Again runs c on other operands of the same types and forms, in the order of Operands, with c's modes on c's stream, and returns the outputs.
+// Again runs c on other operands of the same types and forms, in the order of Operands, with c's modes on c's stream, and returns the
+// outputs.
 func Again(x *Exec, c Call, operands []*Tensor) []*Tensor {
 	m := x.m
 	m.stream, m.generator, m.pool, m.noGrad, m.tf32, m.manual = c.stream, c.generator, c.pool, c.noGrad, c.tf32, c.byHand

@@ -22,14 +22,15 @@ func (c castClass) String() string {
 }
 
 // Autocast returns the Exec that runs products and convolutions in d (Float16 or BFloat16) and number-sensitive operations in Float32;
-// dtype.Invalid switches it off. Operands are converted if they are floating-point, not Float64 and on the Exec's device; gradients come back in
-// the type that the operand had. What writes into a destination, such as AddInto, converts nothing. BFloat16 needs a device of compute capability 8.0.
+// dtype.Invalid switches it off. Operands are converted if they are floating-point, not Float64 and on the Exec's device; gradients come
+// back in the type that the operand had. What writes into a destination, such as AddInto, converts nothing. BFloat16 needs a device of
+// compute capability 8.0.
 //
-// Float32 leaves that require grad, which are parameters, are converted to d once: the copies are kept until the scope closes that is the innermost one when
-// Autocast is called or, where none is open then, the outermost one that is open at the conversion; with no scope open nothing is kept. Autocast of an Exec
-// that autocasts, or did, keeps the first one's copies. So call Autocast in the scope of a step, and the copies go with it. A parameter that was changed in
-// place is converted again. A graph converts the parameters that it uses itself, each time it runs, and leaves no copy behind. AutocastCache switches the
-// copies off.
+// Float32 leaves that require grad, which are parameters, are converted to d once: the copies are kept until the scope closes that is the
+// innermost one when Autocast is called or, where none is open then, the outermost one that is open at the conversion; with no scope open
+// nothing is kept. Autocast of an Exec that autocasts, or did, keeps the first one's copies. So call Autocast in the scope of a step, and
+// the copies go with it. A parameter that was changed in place is converted again. A graph converts the parameters that it uses itself,
+// each time it runs, and leaves no copy behind. AutocastCache switches the copies off.
 func (x *Exec) Autocast(d dtype.DType) *Exec {
 	switch d {
 	case dtype.Invalid, dtype.Float16, dtype.BFloat16:
@@ -91,7 +92,8 @@ func (x *Exec) castType(c castClass, each func(yield func(t *Tensor) bool)) (dty
 			case t.dt == dtype.Float32:
 				to = dtype.Float32
 			default:
-				return 0, fault.New(fault.Invalid, "autocast to %v brings such operands and float32 ones to one type, but one is %v; convert it first", x.m.autocast, t.dt)
+				return 0, fault.New(fault.Invalid, "autocast to %v brings such operands and float32 ones to one type, but one is %v; "+
+					"convert it first", x.m.autocast, t.dt)
 			}
 		}
 		return to, nil
@@ -127,8 +129,8 @@ func (f *frame) autocast() {
 	}
 }
 
-// casting converts the operands of a composite that autocast knows as one operation of class c, and returns the Exec that runs it, on which autocast is off.
-// It is called in the composite's scope.
+// casting converts the operands of a composite that autocast knows as one operation of class c, and returns the Exec that runs it, on which
+// autocast is off. It is called in the composite's scope.
 func (x *Exec) casting(op string, c castClass, ts ...**Tensor) *Exec {
 	if x.m.autocast == dtype.Invalid {
 		return x
@@ -169,7 +171,8 @@ func (x *Exec) castTo(t *Tensor, to dtype.DType) (c *Tensor, kept bool) {
 	if found {
 		old := &home.casts[at]
 		fresh := old.version == k.version && old.writer == k.writer
-		// One that was made without recording has no way back to the parameter. Where streams are ordered by hand nobody orders a copy that is not seen.
+		// One that was made without recording has no way back to the parameter. Where streams are ordered by hand nobody orders a copy that
+		// is not seen.
 		usable := (x.m.noGrad || old.t.node != nil) && (!x.m.manual || old.stream == k.stream) && old.pool == k.pool
 		if fresh && usable {
 			return old.t, true
@@ -201,8 +204,8 @@ func (s *session) keepCast(home *scope, k keptCast, at int, found bool) {
 	home.casts = append(home.casts, k)
 }
 
-// castHome returns the scope that keeps x's copies of parameters, or nil: that of the mode or, where it is not open, the outermost one. What is recorded in a
-// graph stays in the graph's scopes.
+// castHome returns the scope that keeps x's copies of parameters, or nil: that of the mode or, where it is not open, the outermost one.
+// What is recorded in a graph stays in the graph's scopes.
 func (x *Exec) castHome() *scope {
 	s := x.s
 	sc := s.scope

@@ -10,12 +10,13 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// A change of tensors that are there already is whole or not at all. Its launches wait until its last operation has its memory, its kernels and its place in
-// the order of streams, so that a lack of memory finds every tensor as it was. So does a driver that refuses the first launch. One that refuses a later one is
-// asked again; should it refuse again, the device is given up, since nobody can bring back what the launches before have overwritten.
+// A change of tensors that are there already is whole or not at all. Its launches wait until its last operation has its memory, its kernels
+// and its place in the order of streams, so that a lack of memory finds every tensor as it was. So does a driver that refuses the first
+// launch. One that refuses a later one is asked again; should it refuse again, the device is given up, since nobody can bring back what the
+// launches before have overwritten.
 
-// change is the work of one or several operations that waits to be handed to the driver. Each session has two, for use again: that of the operation
-// under way, and that of a Together.
+// change is the work of one or several operations that waits to be handed to the driver. Each session has two, for use again: that of the
+// operation under way, and that of a Together.
 type change struct {
 	calls []driverCall
 	args  []byte // of the calls
@@ -88,8 +89,8 @@ func (c *change) begin(op rt.OpID, st *rt.Stream, in *rt.Capture) (uint64, error
 	return seq, err
 }
 
-// turnsMu is held by the Together that has turns, since it may want more, and while two turns are taken: two that have what the other one wants would wait for
-// ever.
+// turnsMu is held by the Together that has turns, since it may want more, and while two turns are taken: two that have what the other one
+// wants would wait for ever.
 var turnsMu sync.Mutex
 
 // workspace is memory that is free once the work is handed over.
@@ -104,9 +105,10 @@ type taken struct {
 	seed, at, to uint64
 }
 
-// Together runs f, whose operations change tensors all or none: should one fail, or f panic, the tensors, their versions and the generators are as before. No
-// operation of f runs before f returns, so f reads no tensor back, and what it does to one tensor it does on one stream. Within another Together it is a part
-// of that. Operations that a tap puts off run together too, later, unless one of f's cannot be put off.
+// Together runs f, whose operations change tensors all or none: should one fail, or f panic, the tensors, their versions and the generators
+// are as before. No operation of f runs before f returns, so f reads no tensor back, and what it does to one tensor it does on one stream.
+// Within another Together it is a part of that. Operations that a tap puts off run together too, later, unless one of f's cannot be put
+// off.
 func (x *Exec) together(op string, f func(x *Exec)) {
 	s := x.s
 	if s.change != nil {
@@ -177,7 +179,8 @@ func (f *frame) spill() {
 	c := f.waiting()
 	from := len(c.args)
 	c.args = append(c.args, f.dl.Args...)
-	c.calls = append(c.calls, driverCall{kind: callLaunch, row: f.row, st: f.x.m.stream, launch: *f.dl, from: from, to: len(c.args), op: f.op})
+	c.calls = append(c.calls, driverCall{kind: callLaunch, row: f.row, st: f.x.m.stream, launch: *f.dl, from: from,
+		to: len(c.args), op: f.op})
 	f.held = false
 }
 
@@ -352,8 +355,8 @@ func undo(list []func()) {
 	}
 }
 
-// Undo has f called if the Together under way in x's session fails, or the capture under way, or the calls that were put off: the work never runs, and what
-// the host noted of it is taken back. Where several fail f is called several times.
+// Undo has f called if the Together under way in x's session fails, or the capture under way, or the calls that were put off: the work
+// never runs, and what the host noted of it is taken back. Where several fail f is called several times.
 func Undo(x *Exec, f func()) {
 	Enter(x, "Undo")
 	defer Leave(x)
@@ -397,5 +400,6 @@ func (c *change) reset() {
 	clear(c.notes)
 	clear(c.work)
 	clear(c.held)
-	c.calls, c.args, c.counted, c.draws, c.undo, c.turns, c.notes, c.work, c.held = c.calls[:0], c.args[:0], c.counted[:0], c.draws[:0], c.undo[:0], c.turns[:0], c.notes[:0], c.work[:0], c.held[:0]
+	c.calls, c.args, c.counted, c.draws, c.undo, c.turns, c.notes, c.work, c.held = c.calls[:0], c.args[:0], c.counted[:0], c.draws[:0],
+		c.undo[:0], c.turns[:0], c.notes[:0], c.work[:0], c.held[:0]
 }

@@ -24,7 +24,8 @@ func (r *refusing) Launch(l *driver.Launch) error {
 	return r.Device.Launch(l)
 }
 
-// A driver that refuses a change's first launch leaves all as it was; one that refuses a later one is asked again, and loses the device if it refuses again.
+// A driver that refuses a change's first launch leaves all as it was; one that refuses a later one is asked again, and loses the device if
+// it refuses again.
 func TestRefusedChange(t *testing.T) {
 	host, err := rt.Host()
 	if err != nil {

@@ -43,14 +43,16 @@ type frame struct {
 	dl     *driver.Launch
 	work   []*alloc.Block
 	temps  []*Tensor
-	// before holds copies of inputs that the derivative reads and the call overwrites; altered are operands that it changes, besides destinations.
+	// before holds copies of inputs that the derivative reads and the call overwrites; altered are operands that it changes, besides
+	// destinations.
 	before  [maxIn]*Tensor
 	altered []*Tensor
 	// described takes what the call computes in place of launches of the pointwise engine.
 	described *pointCall
 	// again says that the call was put off: checked, recorded and counted before.
 	again bool
-	// waits says that launches wait until nothing else can fail, see change; held that the latest stands in dl. drawn is what the work took from a generator.
+	// waits says that launches wait until nothing else can fail, see change; held that the latest stands in dl. drawn is what the work took
+	// from a generator.
 	waits, held bool
 	drawn       taken
 	turn        *rt.Stream // whose turn the call has, or nil
@@ -170,7 +172,8 @@ func (f *frame) Issue(l *kernels.Launch) error {
 	f.x.s.launches++
 	fn := k.fn
 	d := f.dl
-	d.Func, d.Stream, d.Grid, d.Block, d.Shared, d.Args, d.Waits = fn.Handle, st.Handle(), l.Grid, l.Block, l.Shared+fn.Shared, l.Args, fn.Waits
+	d.Func, d.Stream, d.Grid, d.Block, d.Shared, d.Args, d.Waits = fn.Handle, st.Handle(), l.Grid, l.Block,
+		l.Shared+fn.Shared, l.Args, fn.Waits
 	f.comesFrom(fn)
 	return f.hand()
 }

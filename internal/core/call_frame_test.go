@@ -22,7 +22,8 @@ func onNull(t *testing.T) *Exec {
 	return New(dev, host)
 }
 
-// Whatever a call was, the next one finds its frame empty: nothing of a call is taken for an attribute, operand or destination of another one.
+// Whatever a call was, the next one finds its frame empty: nothing of a call is taken for an attribute, operand or destination of another
+// one.
 func TestFramesAreLeftEmpty(t *testing.T) {
 	x := onNull(t)
 	x.Scope(func(x *Exec) {
@@ -40,7 +41,8 @@ func TestFramesAreLeftEmpty(t *testing.T) {
 		} {
 			f()
 			for i, f := range x.s.frames {
-				if f.attrs != (attrs{}) || f.drawn.g != nil || f.described != nil || len(f.many)+len(f.altered)+len(f.temps)+f.ins+f.outs > 0 {
+				if f.attrs != (attrs{}) || f.drawn.g != nil || f.described != nil || len(f.many)+len(f.altered)+len(f.temps)+
+					f.ins+f.outs > 0 {
 					t.Errorf("after a call with %s, frame %d has %+v, %v, %v", name, i, f.attrs, f.drawn.g, f.described)
 				}
 				for _, list := range [][]*Tensor{f.in[:], f.before[:], f.dst[:], f.out, f.many[:cap(f.many)]} {

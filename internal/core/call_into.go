@@ -11,7 +11,8 @@ import (
 type landing struct {
 	dst [2]*Tensor
 	n   int
-	// doing is how many composites are under way while the plain method runs: a call within one more, or within another call, makes no result.
+	// doing is how many composites are under way while the plain method runs: a call within one more, or within another call, makes no
+	// result.
 	doing int
 }
 

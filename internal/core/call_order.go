@@ -12,9 +12,9 @@ import (
 // Automatic ordering. An access of stream S to a storage must come after the last writes, and a write also after the last reads, of other
 // streams. S waits only if its present waits do not cover them already, so work on one stream never waits, and allocates nothing.
 //
-// An access is noted once it has been launched, in the stream's turn, and is forgotten only for a later one that comes after it. So whatever a storage
-// names can be waited for, and nothing is lost, however many streams use different parts of a storage at once. Readers never wait for readers.
-// What a capture records runs with each replay, and is noted as the replay's.
+// An access is noted once it has been launched, in the stream's turn, and is forgotten only for a later one that comes after it. So
+// whatever a storage names can be waited for, and nothing is lost, however many streams use different parts of a storage at once. Readers
+// never wait for readers. What a capture records runs with each replay, and is noted as the replay's.
 
 // spoilt refuses operands that may follow from a failed assertion, and destinations that do and are written in part.
 func (f *frame) spoilt() {

@@ -119,7 +119,8 @@ func TestReadersDoNotWait(t *testing.T) {
 func TestConcurrentAccessesAreKept(t *testing.T) {
 	x, _ := simExec(t, nil)
 	ys := forks(t, x, 2)
-	for kind, note := range map[string]func(s *storage, st *rt.Stream, seq uint64){"read": (*storage).didRead, "write": (*storage).didWrite} {
+	for kind, note := range map[string]func(s *storage, st *rt.Stream, seq uint64){
+		"read": (*storage).didRead, "write": (*storage).didWrite} {
 		all := make([]storage, 100000)
 		var at [2]atomic.Int64
 		var wg sync.WaitGroup
@@ -250,8 +251,8 @@ func TestIssuersTakeTurns(t *testing.T) {
 	}
 }
 
-// A capture and eager work of other goroutines on the same tensor, in every order of reads and writes: the eager work runs where it stands, the graph when it
-// is replayed, and only the capture's own work is in the graph.
+// A capture and eager work of other goroutines on the same tensor, in every order of reads and writes: the eager work runs where it stands,
+// the graph when it is replayed, and only the capture's own work is in the graph.
 func TestCaptureBesideOthers(t *testing.T) {
 	for _, c := range []string{"rr", "rw", "wr", "ww"} {
 		for _, when := range []string{"before", "after", "both"} {

@@ -92,8 +92,8 @@ func integral(f *frame) (compute, out dtype.DType) { return f.only(infer.Integra
 // realFloat is same for real floating-point types only.
 func realFloat(f *frame) (compute, out dtype.DType) { return f.only(infer.RealFloat) }
 
-// sharedForm returns the form of the operands where they all have one, in row-major order: a pointwise operation's outputs have it too. Most
-// calls are so.
+// sharedForm returns the form of the operands where they all have one, in row-major order: a pointwise operation's outputs have it too.
+// Most calls are so.
 func (f *frame) sharedForm() *form {
 	var shared *form
 	for i := 0; i < f.ins; i++ {
@@ -175,8 +175,8 @@ func (f *frame) runOp(op *kernels.PointOp) error {
 	return err
 }
 
-// viaHalf makes operands and results of other types go via the half type that the operands promote to, as PyTorch's conversions do, though the
-// computation is in float32.
+// viaHalf makes operands and results of other types go via the half type that the operands promote to, as PyTorch's conversions do, though
+// the computation is in float32.
 func (f *frame) viaHalf(op *kernels.PointOp, outs, ins []kernels.Operand) {
 	for i := range outs {
 		if t := outs[i].DType; t != f.compute && t != dtype.Bool {

@@ -35,7 +35,8 @@ type row struct {
 	narrows func(c *deferred) bool
 	// rule gives the types a pointwise operation computes in and returns.
 	rule func(f *frame) (compute, out dtype.DType)
-	// draws says how many words each thread takes from the generator, for outputs and operands that may have no elements yet; nil for rows that take none.
+	// draws says how many words each thread takes from the generator, for outputs and operands that may have no elements yet; nil for rows
+	// that take none.
 	draws func(f *frame) uint64
 	// alters names, by f.alter, the operands that a row with flagMutates changes.
 	alters func(f *frame)
@@ -58,7 +59,8 @@ type row struct {
 	decides uint8
 	// id names the operation in the launch ring.
 	id rt.OpID
-	// flops counts the floating-point operations of a call that has its outputs, where they are more than one for each element of a pointwise one.
+	// flops counts the floating-point operations of a call that has its outputs, where they are more than one for each element of a
+	// pointwise one.
 	flops func(f *frame) int64
 	// moves counts the bytes that such a call must read and write at least, where it is not each element of all operands once.
 	moves func(f *frame) int64
@@ -406,7 +408,8 @@ func (f *frame) operand(i int, t *Tensor) *Tensor {
 	}
 	if t.st.dev.Host && len(t.shape) == 0 {
 		if t.RequiresGrad() && !f.x.m.noGrad {
-			f.fail(fault.Invalid, "the operand %s is on %s and requires grad, which no gradient on %s reaches; move it with x.To", describe(t), t.st.dev, dev)
+			f.fail(fault.Invalid, "the operand %s is on %s and requires grad, which no gradient on %s reaches; move it with x.To",
+				describe(t), t.st.dev, dev)
 		}
 		var c *Tensor
 		f.nested(func() { c = f.x.scalarFromHost(t) })
@@ -593,7 +596,9 @@ func (f *frame) checkDst(d *Tensor, dt dtype.DType, shape []int) {
 	}
 	if d.st.dev != f.x.m.stream.Device() {
 		here, there := rt.Apart(f.x.m.stream.Device(), d.st.dev)
-		f.fail(fault.Invalid, "Expected all tensors to be on the same device, but the destination %s is on %s and the operation runs on %s", describe(d), there, here)
+		f.fail(fault.Invalid,
+			"Expected all tensors to be on the same device, but the destination %s is on %s and the operation runs on %s",
+			describe(d), there, here)
 	}
 	if !infer.Same(d.shape, shape) {
 		f.fail(fault.Invalid, "the destination has shape %v, but the result has shape %v", d.shape, shape)

@@ -101,7 +101,8 @@ type OpInfo struct {
 	// Aliases says that the outputs share the first operand's storage; Into that the outputs are always destinations; Foreign that operands
 	// lie on other devices; Draws that it takes numbers from a generator; Waits that it waits for the device, or may, and so cannot be
 	// captured; Varies that where several elements go to one place, which of them wins may differ from run to run; User that what it does
-	// is the program's own; Sized that the size of its output depends on data: it is a number in the structure that was read from the device.
+	// is the program's own; Sized that the size of its output depends on data: it is a number in the structure that was read from the
+	// device.
 	Aliases, Into, Foreign, Draws, Waits, Varies, User, Sized bool
 	// Derivative says that it has one, and Cast what autocast does with the operands.
 	Derivative bool

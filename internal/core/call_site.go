@@ -68,7 +68,8 @@ func (s *site) Issued() (st *rt.Stream, seq uint64, in *rt.Capture) { return s.s
 // unmet is what is said of operations' operands that do not keep what kernels assert of them: after what the kernel says, which has the
 // number.
 var unmet = map[string]string{
-	"Gather": ofIndex, "Scatter": ofIndex, "ScatterAdd": ofIndex, "ScatterAddInto": ofIndex, "ScatterInto": ofIndex, "ScatterS": ofIndex, "IndexSelect": ofIndex,
+	"Gather": ofIndex, "Scatter": ofIndex, "ScatterAdd": ofIndex, "ScatterAddInto": ofIndex, "ScatterInto": ofIndex, "ScatterS": ofIndex,
+	"IndexSelect":      ofIndex,
 	"Embedding":        ofIndex,
 	"TakeAlongDim":     "in the operand index; give numbers from -size to size-1",
 	"CrossEntropy":     ofTarget,

@@ -8,8 +8,8 @@ import (
 
 // Tap sees the calls of a session.
 type Tap interface {
-	// Before is told of a call whose outputs are decided; they have no memory yet, and nothing has changed. It returns true if it has taken the call over:
-	// then it has made the outputs, and no work is issued.
+	// Before is told of a call whose outputs are decided; they have no memory yet, and nothing has changed. It returns true if it has taken
+	// the call over: then it has made the outputs, and no work is issued.
 	Before(f *Frame) bool
 	// After is told of a call that has come to its end. One that fails ends without it.
 	After(f *Frame)

@@ -1,6 +1,6 @@
-// Package core holds the tensors: Exec and Tensor, the table of operations with their derivatives, the funnel that every call passes, scopes,
-// views and the tape. It must not depend on modules, optimizers or the compiler, which stand above it, nor on the drivers, which stand below
-// package rt.
+// Package core holds the tensors: Exec and Tensor, the table of operations with their derivatives, the funnel that every call passes,
+// scopes, views and the tape. It must not depend on modules, optimizers or the compiler, which stand above it, nor on the drivers, which
+// stand below package rt.
 //
 // The names of its files begin with the room that they belong to. From the bottom up:
 //

@@ -29,15 +29,16 @@ type capture struct {
 	generators []*captured
 	// refused is the first call that could not be recorded, in case f passes over its error.
 	refused error
-	// counted are the storages whose versions recorded work counted, as often as it did; undo is what a capture that fails takes back besides.
+	// counted are the storages whose versions recorded work counted, as often as it did; undo is what a capture that fails takes back
+	// besides.
 	counted []*storage
 	undo    []func()
 	// notes are the calls that no profiler sees, for those of replays.
 	notes *rt.Profiler
 }
 
-// capturedUse is a use with the recorded accesses that later ones must come after. Other streams know nothing of them: nothing runs before the graph is
-// replayed, and then as one access of the replay's.
+// capturedUse is a use with the recorded accesses that later ones must come after. Other streams know nothing of them: nothing runs before
+// the graph is replayed, and then as one access of the replay's.
 type capturedUse struct {
 	use
 	writer  access
@@ -50,8 +51,8 @@ type access struct {
 	seq uint64
 }
 
-// Graph is captured work: Replay runs it again on the same memory. Tensors made while it was captured belong to it and are closed with it, unless
-// Keep took them out; those it read live at least as long as it does.
+// Graph is captured work: Replay runs it again on the same memory. Tensors made while it was captured belong to it and are closed with it,
+// unless Keep took them out; those it read live at least as long as it does.
 type Graph struct {
 	g *rt.Graph
 
@@ -74,10 +75,11 @@ type use struct {
 
 // CaptureOpt are the options of Capture.
 type CaptureOpt struct {
-	// Share lets the graph use the memory of another one: running one may overwrite what the other made, and the graph that was captured first should
-	// run first. Runs of graphs that share memory wait for each other.
+	// Share lets the graph use the memory of another one: running one may overwrite what the other made, and the graph that was captured
+	// first should run first. Runs of graphs that share memory wait for each other.
 	Share *Graph
-	// Pool is the id of the private pool for the graph's memory, from NewPoolID: graphs of one pool share memory as by Share. Zero is a new pool.
+	// Pool is the id of the private pool for the graph's memory, from NewPoolID: graphs of one pool share memory as by Share. Zero is a new
+	// pool.
 	Pool alloc.PoolID
 	// Stream is where f's work is recorded: not the default stream. Nil is one that nobody else has.
 	Stream *rt.Stream
@@ -113,9 +115,9 @@ func (opt *CaptureOpt) spec(dev *rt.Device) (spec rt.CaptureSpec, err error) {
 	return spec, nil
 }
 
-// Capture records the work of f as a graph and returns it; nothing runs until Replay. Operands must be on x's device. What waits for the device or
-// reads or brings host data (Item, Read, From, Synchronize) is an error that names the call's line: in f, and of Capture, also if f passes over it. The
-// device stays usable.
+// Capture records the work of f as a graph and returns it; nothing runs until Replay. Operands must be on x's device. What waits for the
+// device or reads or brings host data (Item, Read, From, Synchronize) is an error that names the call's line: in f, and of Capture, also if
+// f passes over it. The device stays usable.
 func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	s := x.s
 	if err := s.open(); err != nil {
@@ -262,8 +264,8 @@ func (c *capture) rt() *rt.Capture {
 	return c.rc
 }
 
-// reach makes the operation's stream part of the capture where an operand depends on captured work, before outputs are allocated: their memory must be the
-// graph's too. Work that depends on none would run now, and is refused.
+// reach makes the operation's stream part of the capture where an operand depends on captured work, before outputs are allocated: their
+// memory must be the graph's too. Work that depends on none would run now, and is refused.
 func (c *capture) reach(f *frame) {
 	st := f.x.m.stream
 	if c.rc.Records(st) || f.row.flags&flagForeign != 0 {
@@ -273,7 +275,8 @@ func (c *capture) reach(f *frame) {
 	from := c.source(f)
 	if from == nil || f.x.m.manual {
 		err := Try(func() {
-			f.fail(fault.Capture, "the operation is on stream %d, which is no part of the graph that is captured, so that it would run now; use the Exec that the captured function is given", st.ID())
+			f.fail(fault.Capture, "the operation is on stream %d, which is no part of the graph that is captured, so that it would run "+
+				"now; use the Exec that the captured function is given", st.ID())
 		})
 		if c.refused == nil {
 			c.refused = err
@@ -406,8 +409,8 @@ func (c *capture) refuse(what string) error {
 	return e
 }
 
-// Replay queues one run of the graph on x's stream, after all earlier work on what it reads and writes. Device tensors only change; host code of
-// the captured function does not run.
+// Replay queues one run of the graph on x's stream, after all earlier work on what it reads and writes. Device tensors only change; host
+// code of the captured function does not run.
 func (x *Exec) Replay(g *Graph) error {
 	if err := g.begin(); err != nil {
 		return err
@@ -520,7 +523,8 @@ func (g *Graph) Nodes() int {
 	return g.g.Nodes()
 }
 
-// Pool returns the id of the pool of the graph's memory, by which other captures can share it; zero if g is not a graph that Capture returned.
+// Pool returns the id of the pool of the graph's memory, by which other captures can share it; zero if g is not a graph that Capture
+// returned.
 func (g *Graph) Pool() [2]uint64 {
 	if g == nil || g.g == nil {
 		return [2]uint64{}

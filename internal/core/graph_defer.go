@@ -149,7 +149,8 @@ func (s *session) barred(t *Tensor, write bool) error {
 	if d == nil { // its calls have run meanwhile
 		return nil
 	}
-	return fault.New(fault.Invalid, "the tensor %s is used in a compiled region of another Exec, whose calls since %s have not run yet; use it after that Do has returned",
+	return fault.New(fault.Invalid, "the tensor %s is used in a compiled region of another Exec, whose calls since %s have not run yet; "+
+		"use it after that Do has returned",
 		describe(t), *d.at.Load())
 }
 
@@ -633,7 +634,8 @@ func (d *deferral) end() (err error) {
 	clear(d.attrs)
 	clear(d.wrote)
 	clear(d.undo)
-	d.calls, d.touched, d.elements, d.attrs, d.wrote, d.undo = d.calls[:0], d.touched[:0], d.elements[:0], d.attrs[:0], d.wrote[:0], d.undo[:0]
+	d.calls, d.touched, d.elements, d.attrs, d.wrote, d.undo = d.calls[:0], d.touched[:0], d.elements[:0], d.attrs[:0],
+		d.wrote[:0], d.undo[:0]
 	for _, list := range [][]Tensor{d.bare[:], d.list} {
 		for i := range list {
 			list[i].st = nil
@@ -668,8 +670,8 @@ func (e *element) used(by uint64) error {
 	return e.st.endDeferral(by)
 }
 
-// endDeferral ends the use of s by calls of the deferral with that number, and frees s if its holders gave it up meanwhile. A lost one stays
-// so. Where the calls' last use has ended already, another session's calls may use s by now.
+// endDeferral ends the use of s by calls of the deferral with that number, and frees s if its holders gave it up meanwhile. A lost one
+// stays so. Where the calls' last use has ended already, another session's calls may use s by now.
 func (s *storage) endDeferral(by uint64) error {
 	var old uint64
 	for {

@@ -83,7 +83,8 @@ func (c Call) Differs(b Call) string {
 		return "generator"
 	case c.dt != b.dt:
 		return was("type", c.dt, b.dt)
-	case c.i != b.i, c.list != b.list, c.opt != b.opt, c.scalar != b.scalar, c.hole != b.hole, c.holes != b.holes, c.holeFloat != b.holeFloat:
+	case c.i != b.i, c.list != b.list, c.opt != b.opt, c.scalar != b.scalar, c.hole != b.hole, c.holes != b.holes,
+		c.holeFloat != b.holeFloat:
 		return was("attributes", c.String(), b.String())
 	}
 	x, y := c.Operands(), b.Operands()
@@ -100,7 +101,8 @@ func (c Call) Differs(b Call) string {
 
 func (o Operand) differs(b Operand, name string) string {
 	was := func(what string, a, b any) string {
-		return fmt.Sprintf("%s of %s: %s, %s", what, name, strings.ReplaceAll(fmt.Sprint(a), ",", " "), strings.ReplaceAll(fmt.Sprint(b), ",", " "))
+		return fmt.Sprintf("%s of %s: %s, %s", what, name, strings.ReplaceAll(fmt.Sprint(a), ",", " "),
+			strings.ReplaceAll(fmt.Sprint(b), ",", " "))
 	}
 	switch {
 	case o.Absent() != b.Absent():

@@ -11,8 +11,8 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// fusionLimits bound groups: by what a kernel has room for, and by how long it may be, since it takes time to build. What saves less than a few
-// numbers of memory is not worth a kernel of its own, which takes milliseconds to build.
+// fusionLimits bound groups: by what a kernel has room for, and by how long it may be, since it takes time to build. What saves less than a
+// few numbers of memory is not worth a kernel of its own, which takes milliseconds to build.
 var fusionLimits = fuse.Limits{Calls: 32, Span: 128, Heavy: 8, Operands: kernels.MaxFusedOperands, Outs: maxOut, Values: 32, Saves: 64}
 
 // pointCall is what a call gives the pointwise engine.
@@ -25,8 +25,8 @@ type pointCall struct {
 	numbers []numberAt
 	// seen has the forms of inputs that the operation sees in another one than their own.
 	seen [maxIn]*form
-	// rows is set in place of all that where the call goes by rows. operands are the call's operands that its are, outputs from maxIn on, or
-	// absent.
+	// rows is set in place of all that where the call goes by rows. operands are the call's operands that its are, outputs from maxIn on,
+	// or absent.
 	rows     *kernels.RowCall
 	operands []int
 }
@@ -166,8 +166,8 @@ type planning struct {
 	g        fuse.Graph
 	points   []*pointCall
 	storages map[*storage]int
-	// fresh are the storages that the calls make. Made are these and those that they change; those that somebody may use afterwards are true.
-	// What was there before is among these, whoever holds it: a graph of the plan may run again when it has holders.
+	// fresh are the storages that the calls make. Made are these and those that they change; those that somebody may use afterwards are
+	// true. What was there before is among these, whoever holds it: a graph of the plan may run again when it has holders.
 	fresh   map[*storage]bool
 	made    map[*storage]bool
 	attrs   map[attrKey]int
@@ -302,7 +302,8 @@ func (b *planning) lane(st *rt.Stream) int {
 
 // attrsOf numbers the attributes of calls.
 func (b *planning) attrsOf(c *deferred) int {
-	k := attrKey{row: c.row, structure: c.structure, dims: c.dims, tf32: c.x.m.tf32, scalar: numbersOf4(&c.scalar), hole: numbersOf4(&c.hole)}
+	k := attrKey{row: c.row, structure: c.structure, dims: c.dims, tf32: c.x.m.tf32, scalar: numbersOf4(&c.scalar),
+		hole: numbersOf4(&c.hole)}
 	k.list = nil
 	for i := range k.scalar {
 		if c.row.decides>>i&1 == 0 {

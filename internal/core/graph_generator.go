@@ -11,8 +11,9 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// Kernels that were captured read a generator's seed and offset from device memory, so that captured and eager draws interleave as if all were eager. A graph
-// itself moves the offset on at its end, and a replay fills the memory only where something else drew or seeded since: replays alone need no work besides.
+// Kernels that were captured read a generator's seed and offset from device memory, so that captured and eager draws interleave as if all
+// were eager. A graph itself moves the offset on at its end, and a replay fills the memory only where something else drew or seeded since:
+// replays alone need no work besides.
 
 // generatorState is what the graphs of a device that draw from a generator share.
 type generatorState struct {
@@ -117,8 +118,8 @@ func (c *capture) generator(g *rt.Generator) *captured {
 	return r
 }
 
-// leaveGenerators ends the capture's hold on its generators, and on their states too if there is to be no graph. The error is that of a generator that
-// was to be changed meanwhile.
+// leaveGenerators ends the capture's hold on its generators, and on their states too if there is to be no graph. The error is that of a
+// generator that was to be changed meanwhile.
 func (c *capture) leaveGenerators(abandon bool) (err error) {
 	for _, r := range c.generators {
 		err = errors.Join(err, r.state.g.EndCapture())

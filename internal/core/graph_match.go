@@ -40,7 +40,8 @@ func (s *Slots) of(id uint64) uint64 {
 	return slot
 }
 
-// baseClass is how far apart the bytes that are touched first may be in alignment: not at all within that many bytes, since kernels depend on it.
+// baseClass is how far apart the bytes that are touched first may be in alignment: not at all within that many bytes, since kernels depend
+// on it.
 const baseClass = 16
 
 // at returns the slot of the storage with that number, and where byte off lies after the byte that was touched first, with the alignment of
@@ -130,8 +131,10 @@ func (o *Operand) slotted(s *Slots) {
 // Matches reports whether Key would return c. It allocates nothing.
 func (f *frame) Matches(c *Call, s *Slots) bool {
 	m := &f.x.m
-	if f.row != c.row || m.stream != c.stream || s.ofGenerator(m.generator) != c.source || m.pool != c.pool || m.noGrad != c.noGrad || m.tf32 != c.tf32 || m.manual != c.byHand ||
-		f.ins != int(c.ins) || len(f.many) != int(c.many) || f.structure.i != c.i || f.structure.dt != c.dt || f.holes != c.holes || f.holeFloat != c.holeFloat || f.hosts != c.hosts || f.opt != c.opt ||
+	if f.row != c.row || m.stream != c.stream || s.ofGenerator(m.generator) != c.source || m.pool != c.pool || m.noGrad != c.noGrad ||
+		m.tf32 != c.tf32 || m.manual != c.byHand ||
+		f.ins != int(c.ins) || len(f.many) != int(c.many) || f.structure.i != c.i || f.structure.dt != c.dt || f.holes != c.holes ||
+		f.holeFloat != c.holeFloat || f.hosts != c.hosts || f.opt != c.opt ||
 		!infer.Same(f.dims, c.list.ints()) {
 		return false
 	}

@@ -9,11 +9,11 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// RestorePool brings a private pool back to what it was at a checkpoint, so that work captured after it finds the same addresses free and taken:
-// memory that is live now is freed, memory that was live then is taken again. stale are the tensors whose memory was not live then or is
-// to be given up: their elements are lost, and closing them frees nothing. kept are tensors of memory that is live both then and now: they keep it. All
-// live memory of the pool must be named by one or the other. It returns the addresses that are taken again and belong to no tensor; the
-// device's RawFree frees them. Nothing else may use the pool meanwhile.
+// RestorePool brings a private pool back to what it was at a checkpoint, so that work captured after it finds the same addresses free and
+// taken: memory that is live now is freed, memory that was live then is taken again. stale are the tensors whose memory was not live then
+// or is to be given up: their elements are lost, and closing them frees nothing. kept are tensors of memory that is live both then and now:
+// they keep it. All live memory of the pool must be named by one or the other. It returns the addresses that are taken again and belong to
+// no tensor; the device's RawFree frees them. Nothing else may use the pool meanwhile.
 func (x *Exec) RestorePool(c *rt.PoolCheckpoint, stale, kept []*Tensor) ([]uint64, error) {
 	if err := x.s.capture.refuse("RestorePool"); err != nil {
 		return nil, err

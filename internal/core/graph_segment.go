@@ -16,8 +16,8 @@ import (
 // Runner is a Tap that decides how what was put off runs.
 type Runner interface {
 	Tap
-	// Cut is told that an operation, such as "Dropout", cannot be put off and needs what was; "Read" is a read, within the operation of that
-	// name if it is not "".
+	// Cut is told that an operation, such as "Dropout", cannot be put off and needs what was; "Read" is a read, within the operation of
+	// that name if it is not "".
 	Cut(cause, within string)
 	// RunSegment runs g: by g.Eager, or by g.Record and g.Replay.
 	RunSegment(g *Segment) error
@@ -207,7 +207,8 @@ func (g *Segment) Fuse(p *Plans, allow func(PlannedStep) bool) { g.plans, g.d.fu
 // Fusion returns what became of the calls.
 func (g *Segment) Fusion() FusionStats { return g.d.fusing.stats }
 
-// Eager runs the calls, or what an Eager that failed has left of them. Where pool is not nil, their memory comes from it, for work of the segment's stream, on which all run.
+// Eager runs the calls, or what an Eager that failed has left of them. Where pool is not nil, their memory comes from it, for work of the
+// segment's stream, on which all run.
 func (g *Segment) Eager(pool *rt.MemPool) error {
 	d := g.d
 	if pool != nil {
@@ -398,8 +399,8 @@ var (
 const copyAlign = 512
 
 // Record records the calls as a graph whose memory is pool's, on the stream on, which nobody else uses. Inputs with a true entry in copied
-// are read from copies in the pool. Nothing has run; outputs that are wanted have their memory. After an error the segment stands as before, but
-// inputs of the pool that only it uses may have given their memory back.
+// are read from copies in the pool. Nothing has run; outputs that are wanted have their memory. After an error the segment stands as
+// before, but inputs of the pool that only it uses may have given their memory back.
 func (g *Segment) Record(on *rt.Stream, pool *rt.MemPool, copied []bool) (r *Recorded, err error) {
 	d, s, dev := g.d, g.d.s, on.Device()
 	st := g.Stream()

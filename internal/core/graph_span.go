@@ -9,8 +9,8 @@ import (
 
 // Span is one run of a compiled function, whose nodes on the tape belong together.
 type Span struct {
-	// Begin is called when a backward pass comes to the first of the nodes, and what it returns after the last one. Incoming are the numbers of
-	// the storages of gradients that have come to the nodes from others.
+	// Begin is called when a backward pass comes to the first of the nodes, and what it returns after the last one. Incoming are the
+	// numbers of the storages of gradients that have come to the nodes from others.
 	Begin func(x *Exec, incoming []uint64) (end func() error)
 	// nodes counts those that are still on a tape.
 	nodes atomic.Int32

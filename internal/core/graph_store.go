@@ -62,8 +62,8 @@ func (s Store) Moved() bool {
 // overwritten are the messages of storages whose memory is another's, by number.
 var overwritten sync.Map
 
-// Overwrite says that the memory of s, which was claimed, is another's: whoever uses a tensor of it gets the message as an error. What s owned is
-// freed.
+// Overwrite says that the memory of s, which was claimed, is another's: whoever uses a tensor of it gets the message as an error. What s
+// owned is freed.
 func Overwrite(s Store, message string) error {
 	st := s.p.Value()
 	if st == nil || st.ptr == 0 {
@@ -133,9 +133,9 @@ func (c Claimed) Release() {
 	c.d.touched = c.d.touched[:c.from]
 }
 
-// Claim keeps sessions other than that of the key, from SessionOf, from the memory of stores: their uses of it get an error until Release, or
-// until calls of the session that were put off have run. It reports whether nobody else is using the memory now, in an operation under way or
-// by calls that were put off. It waits for operations under way, if not patiently only as long as short ones take.
+// Claim keeps sessions other than that of the key, from SessionOf, from the memory of stores: their uses of it get an error until Release,
+// or until calls of the session that were put off have run. It reports whether nobody else is using the memory now, in an operation under
+// way or by calls that were put off. It waits for operations under way, if not patiently only as long as short ones take.
 func Claim(session any, stores []Store, patiently bool) (c Claimed, ok bool) {
 	s, seen, tries := sessionOf(session), false, claimTries
 	if patiently {
@@ -200,7 +200,8 @@ func (g *Segment) MoveOut(s Store) error {
 	defer st.Issued(seq)
 	err = m.beforeRead(st)
 	if err == nil {
-		err = st.Device().Check(st.Device().Driver().CopyDtoD(driver.Ptr(b.Addr()), driver.Ptr(m.ptr), uint64(m.bytes), st.Handle()), "a kept output could not be copied")
+		err = st.Device().Check(st.Device().Driver().CopyDtoD(driver.Ptr(b.Addr()), driver.Ptr(m.ptr), uint64(m.bytes), st.Handle()),
+			"a kept output could not be copied")
 	}
 	if err != nil {
 		return errors.Join(err, m.dev.Free(b))

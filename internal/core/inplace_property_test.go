@@ -15,8 +15,8 @@ import (
 
 var inPlacePrograms = cmdline.Int("inplace", 1500, "how many random programs TestInPlaceIsFunctional runs")
 
-// twoWays runs one program twice: with views that change in place, and without either. There a tensor's value is a vector that every change replaces
-// by a new one, made by Scatter, and a view is the list of the places that it shows, read by Gather.
+// twoWays runs one program twice: with views that change in place, and without either. There a tensor's value is a vector that every change
+// replaces by a new one, made by Scatter, and a view is the list of the places that it shows, read by Gather.
 type twoWays struct {
 	x     *Exec
 	r     *rand.Rand

@@ -16,8 +16,9 @@ import (
 
 var programsFlag = cmdline.String("programs", "testdata/inplace.json", "the recorded programs that TestInPlaceRecorded runs")
 
-// recordedProgram is a program of views, changes in place and reads, with what PyTorch made of it: the gradients of the leaves a, w0 and w1, or the
-// place of the first error, -1 being the backward pass. May says that PyTorch's error is of caution: the program may run, with Grads.
+// recordedProgram is a program of views, changes in place and reads, with what PyTorch made of it: the gradients of the leaves a, w0 and
+// w1, or the place of the first error, -1 being the backward pass. May says that PyTorch's error is of caution: the program may run, with
+// Grads.
 type recordedProgram struct {
 	Name  string
 	Steps []recordedStep

@@ -260,8 +260,10 @@ func (x *Exec) checkAttention(q, k, v *Tensor, opt AttentionOpt) {
 		fail("the mask is %v; it must be bool, or %v as the queries", opt.Mask.dt, q.dt)
 	case opt.GroupedHeads && (min(len(q.shape), len(k.shape), len(v.shape)) < 3 ||
 		last(k, 3) != last(v, 3) || last(k, 3) == 0 || last(q, 3)%last(k, 3) != 0):
-		fail("GroupedHeads wants as many heads of values as of keys, in dimension -3, and their number to divide that of the queries' heads; "+
-			"the shapes are %v, %v and %v", q.shape, k.shape, v.shape)
+		fail(
+			"GroupedHeads wants as many heads of values as of keys, in dimension -3, and their number to divide that of the "+
+				"queries' heads; "+
+				"the shapes are %v, %v and %v", q.shape, k.shape, v.shape)
 	}
 }
 

@@ -12,14 +12,15 @@ import (
 var rowTo *row
 
 func init() {
-	rowTo = define(row{Name: "To", takes: "t;; async pinned options", Torch: "to", flags: flagForeign | flagWaits, run: runTo, infer: func(f *frame) {
-		t := f.in[0]
-		if f.i[1] == 1 {
-			f.lockedOut(0, t.dt, t.shape, t.stride)
-			return
-		}
-		f.newOut(0, t.dt, t.shape, t.stride)
-	}})
+	rowTo = define(row{Name: "To", takes: "t;; async pinned options", Torch: "to", flags: flagForeign | flagWaits, run: runTo,
+		infer: func(f *frame) {
+			t := f.in[0]
+			if f.i[1] == 1 {
+				f.lockedOut(0, t.dt, t.shape, t.stride)
+				return
+			}
+			f.newOut(0, t.dt, t.shape, t.stride)
+		}})
 }
 
 func init() {
@@ -54,8 +55,8 @@ func runTo(f *frame) error {
 	return f.reading(t, from, func() error { return rt.Transfer(to, dst, from, src, n) })
 }
 
-// readPeer does a copy on the frame's stream that reads t, of a peer, in order with the work of stream from. It has the turns of both streams, so that neither
-// device is closed before it knows of the copy, and nobody sees the result's stream without it.
+// readPeer does a copy on the frame's stream that reads t, of a peer, in order with the work of stream from. It has the turns of both
+// streams, so that neither device is closed before it knows of the copy, and nobody sees the result's stream without it.
 func (f *frame) readPeer(t *Tensor, from *rt.Stream, do func() error) error {
 	if err := f.x.s.apart("a tensor cannot be copied to another device"); err != nil {
 		return err

@@ -35,8 +35,10 @@ var rowForeach, rowAdvance, rowUpdateScale *row
 
 func init() {
 	rowForeach = define(row{Name: "Foreach", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runForeach, alters: alterForeach})
-	rowAdvance = define(row{Name: "Advance", takes: "tensors…^; rate second third fourth; options ->", infer: func(*frame) {}, run: runAdvance, alters: func(f *frame) { f.alter(f.many[0]) }})
-	rowUpdateScale = define(row{Name: "UpdateScale", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runUpdateScale, alters: func(f *frame) { f.altered = append(f.altered, f.many...) }})
+	rowAdvance = define(row{Name: "Advance", takes: "tensors…^; rate second third fourth; options ->", infer: func(*frame) {},
+		run: runAdvance, alters: func(f *frame) { f.alter(f.many[0]) }})
+	rowUpdateScale = define(row{Name: "UpdateScale", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runUpdateScale,
+		alters: func(f *frame) { f.altered = append(f.altered, f.many...) }})
 }
 
 // foreach is a call of rowForeach: the frame's many holds n first operands, then n second ones, and so on, then the rows and, for an op
@@ -125,8 +127,8 @@ func (s *session) listOf32(n []int32) *intList {
 	return s.made.list(s.ints)
 }
 
-// advance is a call of rowAdvance: the frame's many holds the rows and, as rate and found say, the learning rate and whether to skip. The first of
-// the optimizer's numbers, which schedules change, are the call's: values. In numbers they are zeros.
+// advance is a call of rowAdvance: the frame's many holds the rows and, as rate and found say, the learning rate and whether to skip. The
+// first of the optimizer's numbers, which schedules change, are the call's: values. In numbers they are zeros.
 type advance struct {
 	op          *kernels.StepOp
 	numbers     numberList
@@ -222,7 +224,8 @@ func (x *Exec) foreach(c foreach, lists [][]*Tensor, rows, flag *Tensor) {
 		same := infer.Dense(p.shape, p.stride)
 		for j, l := range lists {
 			if !infer.Same(l[i].shape, p.shape) {
-				f.fail(fault.Invalid, "%s: list %d has a tensor of shape %v where the parameter has shape %v", c.op.Name, j, l[i].shape, p.shape)
+				f.fail(fault.Invalid, "%s: list %d has a tensor of shape %v where the parameter has shape %v", c.op.Name, j,
+					l[i].shape, p.shape)
 			}
 			same = same && sameLayout(p.shape, l[i].stride, p.stride)
 		}

@@ -54,7 +54,8 @@ func PlaceMask(at []bool) Place { return Place{kind: placeMask, mask: at} }
 
 // indexing is what the places of a call come to.
 type indexing struct {
-	// view is the tensor with all places but tensors applied, and at its dimensions that tensors index, with the tensors, broadcast and flat.
+	// view is the tensor with all places but tensors applied, and at its dimensions that tensors index, with the tensors, broadcast and
+	// flat.
 	view *Tensor
 	dims []int
 	at   []*Tensor
@@ -161,7 +162,8 @@ func (x *Exec) broadcastIndexes(op string, t *Tensor, in *indexing, tensors []*T
 			case m == 1:
 				in.shape[off+d] = n
 			case n != 1 && n != m:
-				x.fail(op, fault.Invalid, append([]*Tensor{t}, tensors...), "the index tensors have shapes that do not broadcast together: %v is not like %v",
+				x.fail(op, fault.Invalid, append([]*Tensor{t}, tensors...), "the index tensors have shapes that do not broadcast "+
+					"together: %v is not like %v",
 					i.shape, in.shape)
 			}
 		}
@@ -200,8 +202,8 @@ func (x *Exec) inFront(in *indexing) *Tensor {
 	return x.Permute(in.view, order...)
 }
 
-// rows returns the view with its indexed dimensions in front, joined to one, and the number of the row that each element of the index tensors
-// names; wrap is 1 if negative numbers count from the end. The rows are a copy where the memory has no such view.
+// rows returns the view with its indexed dimensions in front, joined to one, and the number of the row that each element of the index
+// tensors names; wrap is 1 if negative numbers count from the end. The rows are a copy where the memory has no such view.
 func (x *Exec) rows(in *indexing) (rows, index *Tensor, wrap int) {
 	v := x.inFront(in)
 	if len(in.dims) == 1 {

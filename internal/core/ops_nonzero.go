@@ -9,8 +9,8 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// Operations by what is not zero. rowNonzeroStarts counts for the others, which read its last number on the way, the length of their result, and have it in
-// i[0]. Masks have the shape of what they go with.
+// Operations by what is not zero. rowNonzeroStarts counts for the others, which read its last number on the way, the length of their
+// result, and have it in i[0]. Masks have the shape of what they go with.
 var rowNonzeroStarts, rowNonzero, rowMaskedSelect, rowMaskedScatter, rowMaskedScatterBackward *row
 
 func init() {
@@ -27,7 +27,8 @@ func init() {
 			}
 			return f.compaction(f.in[0], f.in[1]).Places(f, operand(f.out[0]))
 		}})
-	rowMaskedSelect = define(row{Name: "MaskedSelect", takes: "t mask starts;; count", Torch: "masked_select", flags: flagWaits | flagSized, saves: in1 | in2,
+	rowMaskedSelect = define(row{Name: "MaskedSelect", takes: "t mask starts;; count", Torch: "masked_select",
+		flags: flagWaits | flagSized, saves: in1 | in2,
 		infer: func(f *frame) { f.newOut(0, f.in[0].dt, []int{f.i[0]}, nil) },
 		run: func(f *frame) error {
 			if f.out[0].Numel() == 0 {
@@ -44,7 +45,8 @@ func init() {
 			}
 			return f.compaction(f.in[1], f.in[3]).Spread(f, operand(f.out[0]), operand(f.in[0]), operand(f.in[2]))
 		}})
-	// rowMaskedScatterBackward is rowMaskedSelect for a source, a vector of length i[0], of which the mask may need fewer elements than there are.
+	// rowMaskedScatterBackward is rowMaskedSelect for a source, a vector of length i[0], of which the mask may need fewer elements than
+	// there are.
 	rowMaskedScatterBackward = define(row{Name: "MaskedScatterBackward", takes: "g mask starts;; length", saves: in1 | in2,
 		infer: func(f *frame) { f.newOut(0, f.in[0].dt, []int{f.i[0]}, nil) },
 		run: func(f *frame) error {
@@ -95,8 +97,9 @@ func (x *Exec) last(op string, starts *Tensor) int {
 	return int(binary.LittleEndian.Uint64(b))
 }
 
-// Nonzero returns the indexes of the elements of t that are not zero, in row-major order, as int64 [n, dimensions of t]; a NaN is not zero. The indexes along one
-// dimension, a column, are contiguous. How many there are depends on t, so that the call waits for it and cannot be captured.
+// Nonzero returns the indexes of the elements of t that are not zero, in row-major order, as int64 [n, dimensions of t]; a NaN is not zero.
+// The indexes along one dimension, a column, are contiguous. How many there are depends on t, so that the call waits for it and cannot be
+// captured.
 //
 //tenon:into
 func (x *Exec) Nonzero(t *Tensor) *Tensor {
@@ -106,8 +109,8 @@ func (x *Exec) Nonzero(t *Tensor) *Tensor {
 	})
 }
 
-// MaskedSelect returns a vector of the elements of t, broadcast with mask, at which mask, of bool, is true, in row-major order. How many there are depends on
-// mask, so that the call waits for it and cannot be captured.
+// MaskedSelect returns a vector of the elements of t, broadcast with mask, at which mask, of bool, is true, in row-major order. How many
+// there are depends on mask, so that the call waits for it and cannot be captured.
 //
 //tenon:into
 func (x *Exec) MaskedSelect(t, mask *Tensor) *Tensor {
@@ -119,12 +122,13 @@ func (x *Exec) MaskedSelect(t, mask *Tensor) *Tensor {
 	})
 }
 
-// MaskedScatter returns a copy of t, broadcast with mask, in which the elements at which mask, of bool, is true are those of source, in the row-major order of both. A
-// source with fewer elements fails as AssertAsync does.
+// MaskedScatter returns a copy of t, broadcast with mask, in which the elements at which mask, of bool, is true are those of source, in the
+// row-major order of both. A source with fewer elements fails as AssertAsync does.
 func (x *Exec) MaskedScatter(t, mask, source *Tensor) *Tensor {
 	const op = "MaskedScatter"
 	if source.dt != t.dt {
-		x.fail(op, fault.Invalid, []*Tensor{t, source}, "masked_scatter: expected self and source to have same dtypes but got %v and %v; convert source with x.ToDType", t.dt, source.dt)
+		x.fail(op, fault.Invalid, []*Tensor{t, source}, "masked_scatter: expected self and source to have same dtypes but got %v and "+
+			"%v; convert source with x.ToDType", t.dt, source.dt)
 	}
 	return x.composite(op, func(x *Exec) *Tensor {
 		t, mask := x.maskedWith(op, t, mask)
@@ -135,7 +139,8 @@ func (x *Exec) MaskedScatter(t, mask, source *Tensor) *Tensor {
 // maskedWith broadcasts t and a mask.
 func (x *Exec) maskedWith(op string, t, mask *Tensor) (_, _ *Tensor) {
 	if mask.dt != dtype.Bool {
-		x.fail(op, fault.Invalid, []*Tensor{t, mask}, "the mask is %v, but must be bool; make one with a comparison, such as x.NeS(mask, 0)", mask.dt)
+		x.fail(op, fault.Invalid, []*Tensor{t, mask}, "the mask is %v, but must be bool; make one with a comparison, such as "+
+			"x.NeS(mask, 0)", mask.dt)
 	}
 	shape, err := infer.Broadcast(nil, t.shape, mask.shape)
 	x.refuse(op, err, t, mask)

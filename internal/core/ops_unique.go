@@ -6,8 +6,9 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// rowUniqueSort sorts a vector and gives the places that elements come from and where other elements begin; if i[0] is not 0, they are integers from 0 to
-// 1<<i[0] - 1. rowUniqueRanks gives each element's number among the different ones, and rowUnique those, i[0] in number, and how often each comes.
+// rowUniqueSort sorts a vector and gives the places that elements come from and where other elements begin; if i[0] is not 0, they are
+// integers from 0 to 1<<i[0] - 1. rowUniqueRanks gives each element's number among the different ones, and rowUnique those, i[0] in number,
+// and how often each comes.
 var rowUniqueSort, rowUniqueRanks, rowUnique *row
 
 func init() {
@@ -27,7 +28,8 @@ func init() {
 			}
 			return f.compaction(f.in[0], f.in[2]).Ranks(f, operand(f.out[0]), operand(f.in[1]))
 		}})
-	rowUnique = define(row{Name: "Unique", takes: "t order heads starts;; count -> values counts", Torch: "unique", flags: flagWaits | flagSized,
+	rowUnique = define(row{Name: "Unique", takes: "t order heads starts;; count -> values counts", Torch: "unique",
+		flags: flagWaits | flagSized,
 		infer: func(f *frame) {
 			f.newOut(0, f.in[0].dt, []int{f.i[0]}, nil)
 			f.newOut(1, dtype.Int64, []int{f.i[0]}, nil)
@@ -35,7 +37,8 @@ func init() {
 		run: runUnique})
 }
 
-// runUnique looks up the elements that differ from the one before, and takes the distances from each to the next, the last one's to the end.
+// runUnique looks up the elements that differ from the one before, and takes the distances from each to the next, the last one's to the
+// end.
 func runUnique(f *frame) error {
 	count := f.i[0]
 	if count == 0 {
@@ -54,10 +57,12 @@ func runUnique(f *frame) error {
 	if err := f.compaction(f.in[2], f.in[3]).Places(f, places); err != nil {
 		return err
 	}
-	if err := kernels.Pointwise(f, kernels.Fill, dtype.Int64, []kernels.Scalar{kernels.IntScalar(int64(f.in[0].shape[0]))}, []kernels.Operand{end}, nil); err != nil {
+	if err := kernels.Pointwise(f, kernels.Fill, dtype.Int64, []kernels.Scalar{kernels.IntScalar(int64(f.in[0].shape[0]))},
+		[]kernels.Operand{end}, nil); err != nil {
 		return err
 	}
-	if err := kernels.Pointwise(f, kernels.Sub, dtype.Int64, nil, []kernels.Operand{operand(f.out[1])}, []kernels.Operand{next, first}); err != nil {
+	if err := kernels.Pointwise(f, kernels.Sub, dtype.Int64, nil, []kernels.Operand{operand(f.out[1])},
+		[]kernels.Operand{next, first}); err != nil {
 		return err
 	}
 	of := func(t *Tensor) kernels.Indexed {
@@ -72,8 +77,9 @@ func runUnique(f *frame) error {
 	return kernels.Gather(f, operand(f.out[0]), from, of(f.in[0]))
 }
 
-// Unique returns the different elements of t, least first, as a vector: the two zeros of floats are one element, each NaN is one, and they come last. How many
-// there are depends on t, so that the call waits for it and cannot be captured. It has no derivative, and there is none of complex numbers.
+// Unique returns the different elements of t, least first, as a vector: the two zeros of floats are one element, each NaN is one, and they
+// come last. How many there are depends on t, so that the call waits for it and cannot be captured. It has no derivative, and there is none
+// of complex numbers.
 func (x *Exec) Unique(t *Tensor) *Tensor {
 	values, inverse, counts := x.UniqueWithInverse(t)
 	inverse.close()
@@ -81,7 +87,8 @@ func (x *Exec) Unique(t *Tensor) *Tensor {
 	return values
 }
 
-// UniqueWithInverse is Unique with two more results, as int64: in t's shape the place of each element in values, and of each of the values how often it is in t.
+// UniqueWithInverse is Unique with two more results, as int64: in t's shape the place of each element in values, and of each of the values
+// how often it is in t.
 func (x *Exec) UniqueWithInverse(t *Tensor) (values, inverse, counts *Tensor) {
 	const op = "Unique"
 	if t.dt.IsComplex() {
@@ -101,8 +108,8 @@ func (x *Exec) UniqueWithInverse(t *Tensor) (values, inverse, counts *Tensor) {
 	return out[0], out[1], out[2]
 }
 
-// different looks for the different elements of the vector t, of which the integers are below 1<<wide if wide is not 0. It returns the order that sorts t,
-// whether another element begins there, the counts of that, and each element's number among the different ones.
+// different looks for the different elements of the vector t, of which the integers are below 1<<wide if wide is not 0. It returns the
+// order that sorts t, whether another element begins there, the counts of that, and each element's number among the different ones.
 func (x *Exec) different(t *Tensor, wide int) (order, heads, starts, inverse *Tensor) {
 	f := x.op(rowUniqueSort, t)
 	f.i[0] = wide

@@ -47,8 +47,8 @@ func reordering(seed uint64) func(d driver.Device) driver.Device {
 	}
 }
 
-// TestPeersInOrder passes tensors between two devices and changes them before and after, on several streams, under many schedules. Nobody waits but the reads
-// at the end.
+// TestPeersInOrder passes tensors between two devices and changes them before and after, on several streams, under many schedules. Nobody
+// waits but the reads at the end.
 func TestPeersInOrder(t *testing.T) {
 	for seed := range uint64(30) {
 		x, y := twoDevices(t, reordering(seed))

@@ -6,8 +6,8 @@ import (
 	"tenon.dev/dtype"
 )
 
-// TestEmbeddingOfHalves: a word that comes 3,000 times gets the sum of 3,000 gradients, although a half cannot count so far by ones, and divided
-// by how often it comes their mean.
+// TestEmbeddingOfHalves: a word that comes 3,000 times gets the sum of 3,000 gradients, although a half cannot count so far by ones, and
+// divided by how often it comes their mean.
 func TestEmbeddingOfHalves(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		const often = 3000

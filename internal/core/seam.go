@@ -41,8 +41,8 @@ func Together(x *Exec, op string, f func(x *Exec)) {
 	x.together(op, func(x *Exec) { x.s.outside(op, func() { f(x) }) })
 }
 
-// Assign sets tensors of one element to numbers, all or none of them, for callers that have no Exec: on the default streams of their devices, in order with the
-// work of other streams.
+// Assign sets tensors of one element to numbers, all or none of them, for callers that have no Exec: on the default streams of their
+// devices, in order with the work of other streams.
 func Assign(op string, ts []*Tensor, vs []float64) error {
 	if len(ts) == 0 {
 		return nil

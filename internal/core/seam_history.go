@@ -9,8 +9,8 @@ import (
 
 func init() { rt.SetOpNameOf(opNameOf) }
 
-// opNameOf returns PyTorch's name of the operation that a function is, such as "log_softmax", or "" if it is none: operations are the methods
-// of Exec.
+// opNameOf returns PyTorch's name of the operation that a function is, such as "log_softmax", or "" if it is none: operations are the
+// methods of Exec.
 func opNameOf(function string) string {
 	method, ok := strings.CutPrefix(function, "tenon.dev/internal/core.(*Exec).")
 	if !ok || method == "" || !unicode.IsUpper(rune(method[0])) || strings.Contains(method, ".") {

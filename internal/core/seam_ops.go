@@ -178,8 +178,8 @@ func CompositeMany(x *Exec, name string, f func(x *Exec) []*Tensor) []*Tensor {
 	return x.compositeMany(name, f)
 }
 
-// Different returns for each element of the vector t, of integers from 0 to below-1, its number among the different ones, in their order, and how many
-// different ones there are. It is called in a composite named op, and waits for t.
+// Different returns for each element of the vector t, of integers from 0 to below-1, its number among the different ones, in their order,
+// and how many different ones there are. It is called in a composite named op, and waits for t.
 func Different(x *Exec, op string, t *Tensor, below int) (inverse *Tensor, count int) {
 	_, _, starts, inverse := x.NoGrad().different(t, max(bits.Len(uint(max(below, 1)-1)), 1))
 	return inverse, x.last(op, starts)

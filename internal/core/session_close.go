@@ -35,8 +35,8 @@ func (x *Exec) Close() error {
 	return err
 }
 
-// detachAlone is detach in the session's gate, since other sessions run what this one put off. A call that stays inside for long, such as one
-// whose observer closes the Exec, is not waited for.
+// detachAlone is detach in the session's gate, since other sessions run what this one put off. A call that stays inside for long, such as
+// one whose observer closes the Exec, is not waited for.
 func (s *session) detachAlone() error {
 	g, began := &s.gate, time.Now()
 	for i := 0; g.torn.Load() == nil; i++ {

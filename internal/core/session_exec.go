@@ -195,8 +195,8 @@ func (x *Exec) EnableGrad() *Exec {
 // GradEnabled reports whether operations record gradients.
 func (x *Exec) GradEnabled() bool { return !x.m.noGrad }
 
-// TF32 returns the Exec whose float32 products and convolutions may round their operands to tf32, of 10 fraction bits. The default is exact. Sums are float32
-// either way, as are those of halves.
+// TF32 returns the Exec whose float32 products and convolutions may round their operands to tf32, of 10 fraction bits. The default is
+// exact. Sums are float32 either way, as are those of halves.
 func (x *Exec) TF32(on bool) *Exec {
 	m := x.m
 	m.tf32 = on
@@ -206,16 +206,17 @@ func (x *Exec) TF32(on bool) *Exec {
 // TF32Enabled reports whether float32 products and convolutions may round their operands to tf32.
 func (x *Exec) TF32Enabled() bool { return x.m.tf32 }
 
-// UsePool returns the Exec whose operations take the memory of their results and their workspace from p, a pool of x's device; nil is the default
-// pool. Memory goes back to the pool that it came from. What a capture records takes the graph's memory all the same, and so does work on another
-// device its own.
+// UsePool returns the Exec whose operations take the memory of their results and their workspace from p, a pool of x's device; nil is the
+// default pool. Memory goes back to the pool that it came from. What a capture records takes the graph's memory all the same, and so does
+// work on another device its own.
 func (x *Exec) UsePool(p *rt.MemPool) *Exec {
 	if p != nil {
 		x.check("UsePool", p.Usable())
 	}
 	if p != nil && p.Device() != x.Device() {
 		here, there := rt.Apart(x.Device(), p.Device())
-		x.fail("UsePool", fault.Invalid, nil, "the pool is memory of %s, and this Exec works on %s; make one with NewMemPool for that device", there, here)
+		x.fail("UsePool", fault.Invalid, nil,
+			"the pool is memory of %s, and this Exec works on %s; make one with NewMemPool for that device", there, here)
 	}
 	m := x.m
 	m.pool = p
@@ -242,7 +243,8 @@ func (x *Exec) allocOnce(n int) (*alloc.Block, error) {
 	return st.Device().Alloc(uint64(n), alloc.Stream(st.Handle()))
 }
 
-// ManualStreams returns the Exec that does not order its work after that of other streams: the caller does, with WaitStream and RecordStream.
+// ManualStreams returns the Exec that does not order its work after that of other streams: the caller does, with WaitStream and
+// RecordStream.
 func (x *Exec) ManualStreams() *Exec {
 	m := x.m
 	m.manual = true

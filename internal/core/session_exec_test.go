@@ -9,7 +9,8 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// A session keeps the Execs that differ in flags and stream, and none that owns a generator, a pool or hooks: those go with their last user.
+// A session keeps the Execs that differ in flags and stream, and none that owns a generator, a pool or hooks: those go with their last
+// user.
 func TestSessionKeepsNoOwnedExecs(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := leafOf(x, 2, 3)

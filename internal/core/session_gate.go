@@ -279,8 +279,8 @@ func reentered() bool {
 // around are functions of this package that are no part of an operation though a stack shows them.
 var around = []string{"Enter(", "(*session).in(", "Try("}
 
-// midway reports whether the innermost call of this package in a stack is that of an operation. A function of the seam, which has called Enter, is
-// none yet.
+// midway reports whether the innermost call of this package in a stack is that of an operation. A function of the seam, which has called
+// Enter, is none yet.
 func midway(stack string) bool {
 	seam, literal := false, false
 	for line := range strings.Lines(stack) {

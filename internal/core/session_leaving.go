@@ -34,8 +34,8 @@ const (
 // inside reports whether a goroutine may be in the middle of an operation.
 func inside(v uint64) bool { return v&(busy|resting|shut) == busy }
 
-// doors are those of all sessions, by number from 1 on: a list that is never changed, but replaced. A number is given again once its session
-// is gone. What finds none stands behind those that have one.
+// doors are those of all sessions, by number from 1 on: a list that is never changed, but replaced. A number is given again once its
+// session is gone. What finds none stands behind those that have one.
 var doors struct {
 	sync.Mutex
 	all atomic.Pointer[[]*door]
@@ -189,8 +189,8 @@ func (l *lifetime) end() bool { return l.bits.Or(isClosed)&isClosed != 0 }
 // elsewhere reports whether sessions of other numbers have used the handle.
 func (l *lifetime) elsewhere() bool { return l.bits.Load()&usedElsewhere != 0 }
 
-// usedBy notes that s uses t, before it looks whether t is closed, or claimed with its memory: so whoever closes or claims t knows of s, or s
-// finds it closed or claimed.
+// usedBy notes that s uses t, before it looks whether t is closed, or claimed with its memory: so whoever closes or claims t knows of s, or
+// s finds it closed or claimed.
 func (t *Tensor) usedBy(s *session) {
 	if n := s.gate.number; (n != t.maker || n == 0) && !t.closed.elsewhere() {
 		t.st.marks.Or(foreignUse)

@@ -22,7 +22,8 @@ type BackwardOpt struct {
 
 // GradOpt are the options of Grad.
 type GradOpt struct {
-	// Gradients weigh the outputs, one for each; an entry that is nil is 1, for an output of one element, and none at all are 1 for every output.
+	// Gradients weigh the outputs, one for each; an entry that is nil is 1, for an output of one element, and none at all are 1 for every
+	// output.
 	Gradients []*Tensor
 	// RetainGraph keeps the saved tensors, so that backward can run again.
 	RetainGraph bool
@@ -33,11 +34,13 @@ type GradOpt struct {
 }
 
 // Backward adds the gradients of t to its leaves. t has one element, or the options give the gradient of t. It returns an error that
-// names the operation and, where it is known, the line of its forward call; the leaves then have the gradients that they had, but for those with post-accumulate
-// hooks that have run. Gradients that leaves have already are added to at the end of the pass, which holds the new ones until then.
+// names the operation and, where it is known, the line of its forward call; the leaves then have the gradients that they had, but for those
+// with post-accumulate hooks that have run. Gradients that leaves have already are added to at the end of the pass, which holds the new
+// ones until then.
 func (x *Exec) Backward(t *Tensor, opt BackwardOpt) error {
 	return Try(func() {
-		x.backward("Backward", []*Tensor{t}, nil, GradOpt{Gradients: []*Tensor{opt.Gradient}, RetainGraph: opt.RetainGraph, CreateGraph: opt.CreateGraph})
+		x.backward("Backward", []*Tensor{t}, nil, GradOpt{Gradients: []*Tensor{opt.Gradient}, RetainGraph: opt.RetainGraph,
+			CreateGraph: opt.CreateGraph})
 	})
 }
 
@@ -50,7 +53,8 @@ func (x *Exec) Grad(outputs, inputs []*Tensor, opt GradOpt) (res []*Tensor, err 
 			grads = make([]*Tensor, len(outputs))
 		case len(outputs):
 		default:
-			x.fail("Grad", fault.Invalid, outputs, "got %d tensors and %d gradients; give one for each tensor, nil for 1, or none at all", len(outputs), len(grads))
+			x.fail("Grad", fault.Invalid, outputs, "got %d tensors and %d gradients; give one for each tensor, nil for 1, or none at all",
+				len(outputs), len(grads))
 		}
 		opt.Gradients = grads
 		res = x.backward("Grad", outputs, inputs, opt)
@@ -90,8 +94,8 @@ type run struct {
 	targets   map[target]*Tensor // nil for Backward
 	order     []*node            // newest first
 	callbacks []func(x *Exec)
-	// complete are the gradients of leaves that have all arrived; what RetainGrad keeps of other tensors stands in retained. The pass hands them over
-	// together, when nothing else can fail.
+	// complete are the gradients of leaves that have all arrived; what RetainGrad keeps of other tensors stands in retained. The pass hands
+	// them over together, when nothing else can fail.
 	complete []completed
 	retained []retained
 	outer    *run
@@ -226,7 +230,8 @@ func (r *run) results(inputs []*Tensor) []*Tensor {
 	for i, in := range inputs {
 		g := r.targets[target{in.node, in.out, in.leaf}]
 		if g == nil && !r.opt.AllowUnused {
-			r.x.fail(r.op, fault.Invalid, []*Tensor{in}, "One of the differentiated Tensors appears to not have been used in the graph. Set AllowUnused if this is the desired behavior")
+			r.x.fail(r.op, fault.Invalid, []*Tensor{in}, "One of the differentiated Tensors appears to not have been used in the graph. "+
+				"Set AllowUnused if this is the desired behavior")
 		}
 		if g != nil {
 			out[i] = g
@@ -312,8 +317,8 @@ func (r *run) wants(e *edge) bool {
 	return e.node != nil && r.tasks[e.node].needed
 }
 
-// exec returns the Exec that runs what belongs to the forward mode m: its stream, gradients recorded only for CreateGraph, memory from the caller's
-// pool, since the forward call's may be closed.
+// exec returns the Exec that runs what belongs to the forward mode m: its stream, gradients recorded only for CreateGraph, memory from the
+// caller's pool, since the forward call's may be closed.
 func (r *run) exec(m mode) *Exec {
 	m.noGrad, m.autocast, m.casts, m.saved, m.pool = !r.opt.CreateGraph, 0, nil, r.x.m.saved, r.x.m.pool
 	// The pass itself crosses streams, wherever the forward calls did so by hand.
@@ -380,7 +385,8 @@ func (r *run) step(n *node) {
 // derive runs n's derivative and hands its results on.
 func (r *run) derive(n *node, t *task) {
 	if n.spent {
-		r.x.fail(r.op, fault.Invalid, nil, "Trying to backward through the graph a second time: %s has freed its saved tensors; set RetainGraph in the first call", n.row.Name)
+		r.x.fail(r.op, fault.Invalid, nil, "Trying to backward through the graph a second time: %s has freed its saved tensors; set "+
+			"RetainGraph in the first call", n.row.Name)
 	}
 	x := r.exec(*n.m)
 	s := x.s
@@ -419,8 +425,8 @@ func (r *run) derive(n *node, t *task) {
 	}
 }
 
-// addWithin adds the gradient of the view n to that of what n is a view of, where there is one that may be overwritten: that takes as long as the view has
-// elements, not as long as the other has. It runs in the scope of n's derivative.
+// addWithin adds the gradient of the view n to that of what n is a view of, where there is one that may be overwritten: that takes as long
+// as the view has elements, not as long as the other has. It runs in the scope of n's derivative.
 func (r *run) addWithin(n *node, g []*Tensor) bool {
 	u, region := n.opt.(region)
 	region = region && n.row == rowRegion
@@ -456,8 +462,8 @@ func (r *run) addWithin(n *node, g []*Tensor) bool {
 	return true
 }
 
-// own reports whether the pass alone holds g, a gradient that has reached a node or a leaf, and nobody looks at it any more, so that it may be overwritten.
-// It is asked in the scope of a derivative.
+// own reports whether the pass alone holds g, a gradient that has reached a node or a leaf, and nobody looks at it any more, so that it may
+// be overwritten. It is asked in the scope of a derivative.
 func (r *run) own(g *Tensor) bool {
 	if r.opt.CreateGraph || g.scope == nil || g.scope != r.x.s.scope.parent || !g.st.sole() {
 		return false
@@ -518,7 +524,8 @@ func (r *run) deliver(e edge, g *Tensor) {
 	t.g = r.sum(r.leafMode(e.leaf), t.g, g)
 }
 
-// arrived notes that one of the edges to a leaf is done with. After the last one the leaf's hooks see the whole gradient and it accumulates.
+// arrived notes that one of the edges to a leaf is done with. After the last one the leaf's hooks see the whole gradient and it
+// accumulates.
 func (r *run) arrived(l *leaf) {
 	t := r.leaf(l)
 	if t.left--; t.left > 0 || t.g == nil {
@@ -547,8 +554,8 @@ func (r *run) arrived(l *leaf) {
 	r.join(x)
 }
 
-// join makes the caller's stream wait for x's, where a gradient is ready that the caller gets. The automatic ordering would do so when it is used, but the
-// caller may order streams by hand.
+// join makes the caller's stream wait for x's, where a gradient is ready that the caller gets. The automatic ordering would do so when it
+// is used, but the caller may order streams by hand.
 func (r *run) join(x *Exec) {
 	if st := x.m.stream; r.x.m.manual && st.Device() == r.x.m.stream.Device() {
 		r.x.check(r.op, r.x.s.force(""))
@@ -560,8 +567,8 @@ func (r *run) join(x *Exec) {
 // one. So the gradients of passes add up in the order in which the passes end.
 var accumulateMu sync.Mutex
 
-// accumulate gives leaves their gradients: the first one is taken over where nobody else holds it, later ones are added in place. It gives all of them theirs
-// or none: what needs memory comes first. A leaf that was closed has no more use for one.
+// accumulate gives leaves their gradients: the first one is taken over where nobody else holds it, later ones are added in place. It gives
+// all of them theirs or none: what needs memory comes first. A leaf that was closed has no more use for one.
 func (r *run) accumulate() {
 	accumulateMu.Lock()
 	r.x.s.accumulates = true
@@ -639,8 +646,8 @@ func (r *run) accumulate() {
 	r.complete, r.retained = r.complete[:0], r.retained[:0]
 }
 
-// awaitOthers comes back, with accumulateMu, once no other session has put off a use of a gradient that the pass adds to: passes in regions of several
-// sessions may share leaves. Sessions that wait for each other have put nothing off, so that none waits for ever.
+// awaitOthers comes back, with accumulateMu, once no other session has put off a use of a gradient that the pass adds to: passes in regions
+// of several sessions may share leaves. Sessions that wait for each other have put nothing off, so that none waits for ever.
 func (r *run) awaitOthers() {
 	for i := 0; ; i++ {
 		d := r.otherUser()
@@ -671,7 +678,8 @@ func (r *run) otherUser() *deferral {
 	return nil
 }
 
-// take makes g the leaf's gradient. A capture that fails takes it back, and calls that were put off and do not run, since nothing ever computes it.
+// take makes g the leaf's gradient. A capture that fails takes it back, and calls that were put off and do not run, since nothing ever
+// computes it.
 func (l *leaf) take(s *session, g *Tensor) {
 	l.setGrad(g)
 	c := s.capture
@@ -688,113 +696,4 @@ func (l *leaf) take(s *session, g *Tensor) {
 	} else {
 		s.putOff.undoLater(back)
 	}
-}
-
-// back is what a derivative sees: the node's attributes, the gradients of its outputs and the saved tensors.
-type back struct {
-	x   *Exec
-	n   *node
-	r   *run // nil where only the node is looked at
-	g   []*Tensor
-	res []*Tensor
-	// unpacked holds what the unpack hooks returned, by slot.
-	unpacked map[int]*Tensor
-}
-
-// need reports whether input i wants a gradient.
-func (b *back) need(i int) bool {
-	if i >= len(b.n.edges) {
-		return false
-	}
-	e := &b.n.edges[i]
-	if b.r == nil {
-		return e.node != nil || e.leaf != nil
-	}
-	return b.r.wants(e)
-}
-
-// grad returns the gradient of output i; zeros if none came.
-func (b *back) grad(i int) *Tensor {
-	if b.g[i] == nil {
-		m := b.n.output(i)
-		return b.x.Full(m.shape, 0, m.dt)
-	}
-	return b.g[i]
-}
-
-// in returns saved input i with its history, in the derivative's scope.
-func (b *back) in(i int) *Tensor { return b.unpack(in0<<i, b.n.edges[i]) }
-
-// out returns saved output i with its history.
-func (b *back) out(i int) *Tensor { return b.unpack(out0<<i, edge{node: b.n, out: uint8(i)}) }
-
-func (b *back) unpack(which save, e edge) *Tensor {
-	for i := range b.n.saved {
-		s := &b.n.saved[i]
-		if s.which == which {
-			return b.unpackSlot(i, e)
-		}
-	}
-	return nil
-}
-
-// unpackSlot returns a handle of a saved tensor with the history e, in the derivative's scope.
-func (b *back) unpackSlot(i int, e edge) *Tensor {
-	s := &b.n.saved[i]
-	var t *Tensor
-	if s.st == nil {
-		u := b.unpackHooked(i)
-		t = u.alias()
-	} else {
-		if v := s.st.version.Load(); v != s.version {
-			panicAt(b.n.row.Name, fault.Invalid, "one of the variables needed for gradient computation has been modified by an inplace operation: %v%v is at version %d; expected version %d",
-				s.dt, s.form.shape, v, s.version)
-		}
-		t = &Tensor{st: s.st, dt: s.dt, offset: s.offset, form: s.form}
-		s.st.retain()
-		if s.st.lent() { // another session may have recorded it
-			s.st.marks.Or(foreignUse)
-		}
-	}
-	if e.node != nil {
-		t.node, t.out = e.node, e.out
-		e.node.refs.Add(1)
-	}
-	t.leaf = e.leaf
-	b.x.s.adopt(t)
-	return t
-}
-
-// shape is that of input i.
-func (b *back) shape(i int) []int {
-	if f := b.n.edges[i].form; f != nil {
-		return f.shape
-	}
-	return nil
-}
-
-// set gives the gradient of input i: g is summed over broadcast dimensions and cast to the input's type.
-func (b *back) set(i int, g *Tensor) {
-	if g == nil || !b.need(i) {
-		return
-	}
-	m := &b.n.edges[i]
-	if g.dt.IsComplex() && !m.dt.IsComplex() {
-		g = b.x.RealPart(g)
-	}
-	g = b.x.sumTo(g, m.form.shape)
-	if g.dt != m.dt {
-		g = b.x.ToDType(g, m.dt)
-	}
-	b.res[i] = b.apart(g)
-}
-
-// apart returns g, or another handle of it where g is already somebody else's: an incoming gradient, or the gradient of another input.
-func (b *back) apart(g *Tensor) *Tensor {
-	if slices.Contains(b.g, g) || slices.Contains(b.res, g) || g.scope != b.x.s.scope {
-		c := g.twin()
-		b.x.s.adopt(c)
-		return c
-	}
-	return g
 }

@@ -9,8 +9,9 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// A checkpointed segment saves its inputs alone. Its operations are recorded as any others, so that gradients take the way that they would take, but what they
-// save is a number: the first derivative that asks for one of these tensors runs the segment again, which saves the same tensors in the same order.
+// A checkpointed segment saves its inputs alone. Its operations are recorded as any others, so that gradients take the way that they would
+// take, but what they save is a number: the first derivative that asks for one of these tensors runs the segment again, which saves the
+// same tensors in the same order.
 
 // checkpoint is a segment and what is known of its first run.
 type checkpoint struct {
@@ -55,15 +56,17 @@ func (r recomputed) drop() {
 // rowCheckpoint names segments in errors; it is no operation.
 var rowCheckpoint = &row{Name: "Checkpoint"}
 
-// Checkpoint runs f on the inputs, which are on x's device, and returns what it returns. Of what f's operations save for backward only the inputs are kept; the backward pass runs
-// f again, once, to have the rest, and drops that as it goes. Gradients, also those of parameters that f uses, are what they would be without, bit for bit. The
-// inputs' device memory, and that of one segment at a time, is then what a sequence of segments takes, for one more forward pass.
+// Checkpoint runs f on the inputs, which are on x's device, and returns what it returns. Of what f's operations save for backward only the
+// inputs are kept; the backward pass runs f again, once, to have the rest, and drops that as it goes. Gradients, also those of parameters
+// that f uses, are what they would be without, bit for bit. The inputs' device memory, and that of one segment at a time, is then what a
+// sequence of segments takes, for one more forward pass.
 //
-// f gets the Exec that it has to use; in the second run that has the same stream, autocast and other modes, and draws the same random numbers if they come from
-// the Exec's own generator; neither run moves a generator on twice. f must do the same both times: it may not depend on what has changed since, and tensors that
-// it uses besides the inputs must be open in the backward pass. What it changes besides, such as collected statistics, it changes twice. An input, or another
-// tensor that f saved and did not make, that was changed in place since is an error of the backward pass; so are another number of saved tensors, or others. With
-// RetainGraph each pass runs f again. Segments nest. In a graph, a segment with random numbers must have its backward pass in the graph too.
+// f gets the Exec that it has to use; in the second run that has the same stream, autocast and other modes, and draws the same random
+// numbers if they come from the Exec's own generator; neither run moves a generator on twice. f must do the same both times: it may not
+// depend on what has changed since, and tensors that it uses besides the inputs must be open in the backward pass. What it changes besides,
+// such as collected statistics, it changes twice. An input, or another tensor that f saved and did not make, that was changed in place
+// since is an error of the backward pass; so are another number of saved tensors, or others. With RetainGraph each pass runs f again.
+// Segments nest. In a graph, a segment with random numbers must have its backward pass in the graph too.
 func (x *Exec) Checkpoint(f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tensor) []*Tensor {
 	if x.m.noGrad {
 		return x.WithinMany(func(x *Exec) []*Tensor { return f(x, ins) })
@@ -157,7 +160,8 @@ func (c *checkpoint) collect(i int, t *Tensor) {
 		c.differ("tensor %d that it saved for backward is %s, and was %v%v before", i, describe(t), old.meta.dt, old.meta.shape)
 	}
 	if old.st.Value() == t.st && t.st.version.Load() != old.version {
-		panicAt("Checkpoint", fault.Invalid, "one of the variables needed for gradient computation has been modified by an inplace operation: %s is at version %d; expected version %d",
+		panicAt("Checkpoint", fault.Invalid, "one of the variables needed for gradient computation has been modified by an inplace "+
+			"operation: %s is at version %d; expected version %d",
 			describe(t), t.st.version.Load(), old.version)
 	}
 	k := t.alias()
@@ -223,7 +227,8 @@ func (d *draws) rewind(x *Exec, g *rt.Generator) *rt.Generator {
 		return g
 	}
 	if d.capture != x.s.capture {
-		panicAt("Checkpoint", fault.Capture, "the segment drew random numbers, and was not run in the graph, or outside of it, where its backward pass is; capture both or neither")
+		panicAt("Checkpoint", fault.Capture, "the segment drew random numbers, and was not run in the graph, or outside of it, where "+
+			"its backward pass is; capture both or neither")
 	}
 	if st := d.captured(); st != nil {
 		d.now, st.advance = st.advance, d.advance

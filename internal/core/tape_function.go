@@ -220,11 +220,15 @@ func backFunction(b *back) {
 		stop(fault.Wrap(fault.Invalid, err, "Backward of %s failed", functionName(st.fn)))
 	}
 	if len(res) != len(b.n.edges) {
-		stop(fault.New(fault.Invalid, "Backward of %s returned %d gradients, but Forward got %d inputs; return one for each, nil where there is none", functionName(st.fn), len(res), len(b.n.edges)))
+		stop(
+			fault.New(fault.Invalid,
+				"Backward of %s returned %d gradients, but Forward got %d inputs; return one for each, nil where there is none",
+				functionName(st.fn), len(res), len(b.n.edges)))
 	}
 	for i, g := range res {
 		if g != nil && !infer.Same(g.shape, b.shape(i)) {
-			stop(fault.New(fault.Invalid, "Backward of %s returned a gradient of shape %v for input %d of shape %v", functionName(st.fn), g.shape, i, b.shape(i)))
+			stop(fault.New(fault.Invalid, "Backward of %s returned a gradient of shape %v for input %d of shape %v", functionName(st.fn),
+				g.shape, i, b.shape(i)))
 		}
 		b.set(i, g)
 	}

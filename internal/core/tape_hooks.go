@@ -89,9 +89,11 @@ func (t *Tensor) RegisterHook(h func(x *Exec, g *Tensor) *Tensor) (remove func()
 func (t *Tensor) RegisterPostAccumulateGradHook(h func(x *Exec, t *Tensor)) (remove func()) {
 	switch {
 	case t.node != nil:
-		panicAt("RegisterPostAccumulateGradHook", fault.Invalid, "post accumulate grad hooks cannot be registered on non-leaf tensors such as %s", describe(t))
+		panicAt("RegisterPostAccumulateGradHook", fault.Invalid,
+			"post accumulate grad hooks cannot be registered on non-leaf tensors such as %s", describe(t))
 	case t.leaf == nil:
-		panicAt("RegisterPostAccumulateGradHook", fault.Invalid, "cannot register a hook on %s, a tensor that doesn't require gradient", describe(t))
+		panicAt("RegisterPostAccumulateGradHook", fault.Invalid, "cannot register a hook on %s, a tensor that doesn't require gradient",
+			describe(t))
 	}
 	l, k := t.leaf, &leafHook{h}
 	l.after = append(l.after, k)
@@ -132,9 +134,9 @@ func (n *node) moveKept(out uint8, to *node, at uint8) {
 	}
 }
 
-// QueueCallback makes the backward pass that runs now call f once when it is done, on the Exec of that pass's caller: the leaves have their gradients, and
-// the stream comes after all that made them. What f makes is closed with the pass, unless Keep keeps it. It is for hooks and derivatives; outside of a backward
-// pass it fails.
+// QueueCallback makes the backward pass that runs now call f once when it is done, on the Exec of that pass's caller: the leaves have their
+// gradients, and the stream comes after all that made them. What f makes is closed with the pass, unless Keep keeps it. It is for hooks and
+// derivatives; outside of a backward pass it fails.
 func (x *Exec) QueueCallback(f func(x *Exec)) {
 	if x.s.run == nil {
 		x.fail("QueueCallback", fault.Invalid, nil, "Final callbacks can only be installed during backward pass")
@@ -279,7 +281,8 @@ func (b *back) unpackHooked(i int) *Tensor {
 	case t == nil || t.closed.Load():
 		panicAt(b.n.row.Name, fault.Closed, "the unpack hook returned no tensor, or one that was closed")
 	case t.dt != s.dt || !infer.Same(t.shape, s.form.shape) || t.st.dev != x.m.stream.Device():
-		panicAt(b.n.row.Name, fault.Invalid, "the unpack hook returned %s for a saved %v%v of %s", t, s.dt, s.form.shape, x.m.stream.Device())
+		panicAt(b.n.row.Name, fault.Invalid, "the unpack hook returned %s for a saved %v%v of %s", t, s.dt, s.form.shape,
+			x.m.stream.Device())
 	}
 	if b.unpacked == nil {
 		b.unpacked = map[int]*Tensor{}

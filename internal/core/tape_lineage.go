@@ -10,8 +10,8 @@ import (
 	"tenon.dev/internal/infer"
 )
 
-// lineage ties a view to its base: the tensor that is no view itself and whose elements it shows. A recorded change in place of the view changes the
-// base's history, and after one of the base or of any of its views the others derive theirs afresh when they are next used.
+// lineage ties a view to its base: the tensor that is no view itself and whose elements it shows. A recorded change in place of the view
+// changes the base's history, and after one of the base or of any of its views the others derive theirs afresh when they are next used.
 //
 // A base's history lives as long as its handle or one of its views does, whichever is closed last.
 type lineage struct {
@@ -60,7 +60,8 @@ func (t *Tensor) sibling(kind viewKind) *Tensor {
 	return v
 }
 
-// descend makes v a view of t's base. A view of a view that is not plain is no plain one either. Only views that take t's history on are as stale as t.
+// descend makes v a view of t's base. A view of a view that is not plain is no plain one either. Only views that take t's history on are as
+// stale as t.
 func (v *Tensor) descend(l *lineage, t *Tensor, kind viewKind) {
 	l.base, l.kind = t.root(), kind
 	gen := &l.base.gen
@@ -93,8 +94,8 @@ func (t *Tensor) forget() {
 // stale reports whether the base's history is a newer one than that from which the history of the view t was derived.
 func (t *Tensor) stale() bool { return t.view != nil && t.view.gen.Load() != t.view.base.gen.Load() }
 
-// derive brings the history of t up to date: that of a stale view becomes its region of the base. It fails for views whose history cannot be
-// derived so.
+// derive brings the history of t up to date: that of a stale view becomes its region of the base. It fails for views whose history cannot
+// be derived so.
 func (t *Tensor) derive() *fault.Error {
 	if !t.stale() {
 		return nil
@@ -107,7 +108,8 @@ func (t *Tensor) derive() *fault.Error {
 		return nil
 	}
 	if t.leaf != nil {
-		return fault.New(fault.Invalid, "%s is a leaf that requires grad and a view, and its base or another view of its base has been modified inplace; make the leaf from a Clone", describe(t))
+		return fault.New(fault.Invalid, "%s is a leaf that requires grad and a view, and its base or another view of its base has been "+
+			"modified inplace; make the leaf from a Clone", describe(t))
 	}
 	if err := l.refusal("its base or another view of its base has been"); err != nil {
 		return err
@@ -125,13 +127,16 @@ func (t *Tensor) derive() *fault.Error {
 func (l *lineage) refusal(what string) *fault.Error {
 	switch l.kind {
 	case viewNoGrad:
-		return fault.New(fault.Invalid, "A view was created in no_grad mode and %s modified inplace with grad mode enabled. Given that this use case is ambiguous and error-prone, it is forbidden; "+
+		return fault.New(fault.Invalid, "A view was created in no_grad mode and %s modified inplace with grad mode enabled. Given that "+
+			"this use case is ambiguous and error-prone, it is forbidden; "+
 			"do both the view and the change with NoGrad, or neither", what)
 	case viewPart:
-		return fault.New(fault.Invalid, "the tensor is a view and %s modified inplace. This view is the output of a function that returns multiple views. Such functions do not allow the output views to be modified inplace; "+
+		return fault.New(fault.Invalid, "the tensor is a view and %s modified inplace. This view is the output of a function that "+
+			"returns multiple views. Such functions do not allow the output views to be modified inplace; "+
 			"use an operation that returns a new tensor, or make the view with Slice or Select", what)
 	case viewFunction:
-		return fault.New(fault.Invalid, "the tensor is a view and %s modified inplace. This view was created inside a custom Function (or because an input was returned as-is), "+
+		return fault.New(fault.Invalid, "the tensor is a view and %s modified inplace. This view was created inside a custom Function "+
+			"(or because an input was returned as-is), "+
 			"whose Backward a new history would override; Clone the output of the Function", what)
 	}
 	return nil
@@ -159,8 +164,8 @@ func (t *Tensor) rebase(n *node, out uint8) {
 	}
 }
 
-// changed gives the destination t of a recorded call in place its new history, output out of n. Where t is a view, its base becomes what it was
-// with that output laid over the region of t.
+// changed gives the destination t of a recorded call in place its new history, output out of n. Where t is a view, its base becomes what it
+// was with that output laid over the region of t.
 func (t *Tensor) changed(n *node, out uint8) {
 	b := t.root()
 	if b != t {
@@ -175,7 +180,8 @@ func (t *Tensor) changed(n *node, out uint8) {
 	b.rebase(n, out)
 	b.gen.Add(1)
 	if t.RetainsGrad() {
-		// What is retained is the gradient of the new value, also where nobody looks at t before the backward pass. A plain view can be derived.
+		// What is retained is the gradient of the new value, also where nobody looks at t before the backward pass. A plain view can be
+		// derived.
 		_ = t.derive()
 	}
 }
@@ -206,15 +212,19 @@ func (f *frame) checkHistory(d *Tensor) {
 	}
 	switch {
 	case d.leaf != nil:
-		f.fail(fault.Invalid, "a leaf Variable that requires grad is being used in an in-place operation; use NoGrad, or an operation that returns a new tensor")
+		f.fail(fault.Invalid, "a leaf Variable that requires grad is being used in an in-place operation; use NoGrad, or an operation "+
+			"that returns a new tensor")
 	case b.leaf != nil, b.node == nil && d.node != nil:
-		f.fail(fault.Invalid, "a view of a leaf Variable that requires grad is being used in an in-place operation; use NoGrad, or an operation that returns a new tensor")
+		f.fail(fault.Invalid, "a view of a leaf Variable that requires grad is being used in an in-place operation; use NoGrad, or an "+
+			"operation that returns a new tensor")
 	case f.row.back == nil && b.node != nil:
 		f.fail(fault.Invalid, "%s has no gradient and would cut the destination's history; Detach it first", f.row.Name)
 	case !distinct(d.shape, d.stride) || !distinct(b.shape, b.stride):
-		f.fail(fault.Invalid, "elements of the destination, or of the tensor that it is a view of, may share memory, so that its gradient cannot follow; Clone it first")
+		f.fail(fault.Invalid, "elements of the destination, or of the tensor that it is a view of, may share memory, so that its "+
+			"gradient cannot follow; Clone it first")
 	case b != d && !d.region().inside():
-		f.fail(fault.Invalid, "the destination reaches beyond the tensor that it is a view of, so that its gradient cannot follow; Clone it first")
+		f.fail(fault.Invalid, "the destination reaches beyond the tensor that it is a view of, so that its gradient cannot follow; "+
+			"Clone it first")
 	}
 }
 
@@ -223,8 +233,8 @@ func (t *Tensor) inherits() bool {
 	return t.node != nil || t.leaf != nil || t.view != nil && (t.view.base.node != nil || t.view.base.leaf != nil)
 }
 
-// distinct reports whether every element of a tensor is surely at a place of its own: the dimensions can be put in an order in which each steps over
-// all that those before it reach. It holds for every view of a dense tensor but expansions and AsStrided.
+// distinct reports whether every element of a tensor is surely at a place of its own: the dimensions can be put in an order in which each
+// steps over all that those before it reach. It holds for every view of a dense tensor but expansions and AsStrided.
 func distinct(shape, stride []int) bool {
 	if infer.Numel(shape) == 0 {
 		return true

@@ -65,8 +65,8 @@ func (n *node) output(i int) meta {
 // dims returns the dimensions that were given to the call.
 func (n *node) dims() []int { return n.list.ints() }
 
-// edge leads from a node's input to what made it: another node's output, a leaf, or (both nil) nothing that needs a gradient. It keeps the input's
-// type and form; an absent input has none.
+// edge leads from a node's input to what made it: another node's output, a leaf, or (both nil) nothing that needs a gradient. It keeps the
+// input's type and form; an absent input has none.
 type edge struct {
 	node *node
 	leaf *leaf
@@ -270,7 +270,8 @@ func (n *node) release() {
 	}
 }
 
-// spend frees the saved tensors. A node that saved none can be passed again, such as the conversion of a parameter that several losses share.
+// spend frees the saved tensors. A node that saved none can be passed again, such as the conversion of a parameter that several losses
+// share.
 func (n *node) spend() {
 	n.spent = n.spent || len(n.saved) > 0 || n.custom != nil
 	for i := range n.saved {
@@ -292,7 +293,8 @@ func (t *Tensor) RequiresGrad() bool {
 // IsLeaf reports whether t was made by the user rather than by a recorded operation.
 func (t *Tensor) IsLeaf() bool { return t.leaf != nil || !t.RequiresGrad() }
 
-// SetRequiresGrad makes the leaf t accumulate a gradient, or stops that, and returns t. It fails for integer tensors and results of operations.
+// SetRequiresGrad makes the leaf t accumulate a gradient, or stops that, and returns t. It fails for integer tensors and results of
+// operations.
 func (t *Tensor) SetRequiresGrad(on bool) *Tensor {
 	t.settle("SetRequiresGrad")
 	switch {

@@ -12,11 +12,12 @@ import (
 // Tensor is a handle of an n-dimensional array in device memory: a storage, an element type, and the shape, strides and offset of a view of
 // it. All of that is immutable; the elements are not. Its methods never touch the device: what does is a method of Exec.
 //
-// Operations whose names end in Into change the elements of their destination, which may be a view. Gradients follow such changes, unless they are made
-// on an Exec of NoGrad, with PyTorch's rules; a leaf that requires grad, or a view of one, can be changed on such an Exec alone.
+// Operations whose names end in Into change the elements of their destination, which may be a view. Gradients follow such changes, unless
+// they are made on an Exec of NoGrad, with PyTorch's rules; a leaf that requires grad, or a view of one, can be changed on such an Exec
+// alone.
 //
-// A tensor made while a scope is open belongs to it and is closed with it; see Exec.Within. Any other is loose: Close it, or leave it to the
-// garbage collector, which is the slower net.
+// A tensor made while a scope is open belongs to it and is closed with it; see Exec.Within. Any other is loose: Close it, or leave it to
+// the garbage collector, which is the slower net.
 type Tensor struct {
 	st     *storage
 	dt     dtype.DType

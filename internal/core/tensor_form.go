@@ -14,15 +14,16 @@ type intList struct {
 	hash uint64
 }
 
-// form is the shape and strides of a tensor. It is immutable, and tensors that lie alike share one, so that comparing two compares pointers.
+// form is the shape and strides of a tensor. It is immutable, and tensors that lie alike share one, so that comparing two compares
+// pointers.
 type form struct {
 	shape, stride []int
 	hash          uint64
 	numel         int
 	// extent is how many elements of storage lie between the first element and the last one, both included.
 	extent int
-	// contiguous says that the elements lie in row-major order without gaps, and plain that the strides are those that a new tensor has, also in
-	// dimensions of which there is one element or none.
+	// contiguous says that the elements lie in row-major order without gaps, and plain that the strides are those that a new tensor has,
+	// also in dimensions of which there is one element or none.
 	contiguous, plain bool
 }
 

@@ -35,8 +35,8 @@ type storage struct {
 	cleanup runtime.Cleanup
 }
 
-// The bits of storage.marks: cleanup is set, or about to be by a holder of a reference; sessions of other numbers than that of a handle's maker
-// have used the handle.
+// The bits of storage.marks: cleanup is set, or about to be by a holder of a reference; sessions of other numbers than that of a handle's
+// maker have used the handle.
 const (
 	loosened = 1 << iota
 	foreignUse
