@@ -39,7 +39,8 @@ type Opt struct {
 	// NoWarmup records a segment in its first run. Kernels are then built while it is recorded, which works, and memory lies as it happens
 	// to.
 	NoWarmup bool
-	// DynamicLimit is of how many shapes a function may be recorded before a warning; 0 is 50, and less than 0 is no limit.
+	// DynamicLimit is how many shapes, or on the same shapes how many values of an option, a function is recorded with before a warning.
+	// 0 means 50, and a negative number means no limit.
 	DynamicLimit int
 	// SkipDynamic runs a function without a graph from its second shape on.
 	SkipDynamic bool
