@@ -12,8 +12,8 @@ import (
 )
 
 // A tensor that one goroutine closes while another is in the middle of an operation on it, past the check that it is open, keeps its memory
-// until that operation has been issued: whatever gets memory meanwhile does not get this. It makes no difference whether Close or the end of
-// a scope closes it, what the operation does with it, and how many Execs share the stream.
+// until that operation has been issued: whatever gets memory meanwhile does not get this. It makes no difference whether Close or the end
+// of a scope closes it, what the operation does with it, and how many Execs share the stream.
 func TestCloseMeetsOperation(t *testing.T) {
 	open(t, func(t *testing.T, x *tenon.Exec) {
 		ways := map[string]func(x *tenon.Exec, use func(a *tenon.Tensor)){

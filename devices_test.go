@@ -44,7 +44,8 @@ func TestSelectorCount(t *testing.T) {
 	if n, err := tenon.SimMachine(2, 0).Count(); n != 2 || err != nil {
 		t.Errorf("a machine of 2 with TENON_SIM_DEVICES=4: %d, %v", n, err)
 	}
-	for _, sel := range []tenon.Selector{tenon.SimMachine(0, 0), tenon.SimMachine(9, 0), tenon.SimMachine(2, 0).At(2), tenon.Sim(0).At(-1), tenon.CPU().At(1)} {
+	for _, sel := range []tenon.Selector{tenon.SimMachine(0, 0), tenon.SimMachine(9, 0), tenon.SimMachine(2, 0).At(2), tenon.Sim(0).At(-1),
+		tenon.CPU().At(1)} {
 		if _, err := tenon.Open(sel); err == nil {
 			t.Errorf("%+v could be opened", sel)
 		}

@@ -88,7 +88,8 @@ func ExampleExec_shared() {
 // shared reports whether err says that two goroutines used an Exec, with their lines.
 func shared(err error) bool {
 	var e *tenon.Error
-	return errors.As(err, &e) && e.Kind == tenon.Invalid && strings.Contains(e.Msg, "two goroutines") && strings.Contains(e.Msg, "_test.go:")
+	return errors.As(err, &e) && e.Kind == tenon.Invalid && strings.Contains(e.Msg, "two goroutines") &&
+		strings.Contains(e.Msg, "_test.go:")
 }
 
 // An Exec may change hands: one goroutine is done with it before another begins, and the program says so, by a channel or a WaitGroup.

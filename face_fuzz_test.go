@@ -87,7 +87,8 @@ func (p *faceProgram) made(x *tenon.Exec) *tenon.Tensor {
 	for range b % 5 {
 		shape = append(shape, int(p.next()%7))
 	}
-	dts := []tenon.DType{tenon.Float32, tenon.Float64, tenon.Int64, tenon.Bool, tenon.Float16, tenon.BFloat16, tenon.Complex64, tenon.Uint8, tenon.Int32, tenon.Complex128, tenon.Int8, tenon.Int16}
+	dts := []tenon.DType{tenon.Float32, tenon.Float64, tenon.Int64, tenon.Bool, tenon.Float16, tenon.BFloat16, tenon.Complex64,
+		tenon.Uint8, tenon.Int32, tenon.Complex128, tenon.Int8, tenon.Int16}
 	c := p.next()
 	dt := dts[int(c)%len(dts)]
 	t := x.Full(shape, float64(int8(p.next()))/8, tenon.Float32)
@@ -133,7 +134,8 @@ func (p *faceProgram) tensors(x *tenon.Exec) (ts []*tenon.Tensor) {
 	return ts
 }
 
-var faceWords = []string{"", "mean", "sum", "none", "batchmean", "constant", "reflect", "replicate", "circular", "add", "multiply", "amax", "amin", "prod", "trunc", "floor", "tanh",
+var faceWords = []string{"", "mean", "sum", "none", "batchmean", "constant", "reflect", "replicate", "circular", "add", "multiply", "amax",
+	"amin", "prod", "trunc", "floor", "tanh",
 	"ij,jk->ik", "bij,bjk->bik", "ii->i", "...i,...i", "i,i->", "a,b->ab", "ij->ji", "nonsense\x00"}
 
 // value makes an argument of type t for a call on x.
@@ -363,11 +365,14 @@ func faceSeeds() [][]byte {
 	matrix := []byte{200, 67, 3, 3, 0, 8} // a tensor of [3 3] float32
 	leaf := []byte{200, 97, 3, 3, 0, 8}
 	return [][]byte{
-		slices.Concat([]byte{0}, call("Exec.Add", append(slices.Clone(matrix), matrix...)...), call("Exec.MM", 0, 0), call("Exec.Format", 0)),
-		slices.Concat([]byte{1}, call("Exec.Exp", leaf...), call("Exec.Sum", 0, 0, 0, 0, 0, 0, 0), call("Exec.Backward", 0, 255, 0, 0, 0, 0)),
+		slices.Concat([]byte{0}, call("Exec.Add", append(slices.Clone(matrix), matrix...)...), call("Exec.MM", 0, 0),
+			call("Exec.Format", 0)),
+		slices.Concat([]byte{1}, call("Exec.Exp", leaf...), call("Exec.Sum", 0, 0, 0, 0, 0, 0, 0),
+			call("Exec.Backward", 0, 255, 0, 0, 0, 0)),
 		slices.Concat([]byte{2}, call("Exec.Mul", 226, 0, 226, 1), call("Exec.Unbind", 226, 3, 0, 2), call("Exec.Bytes", 226, 9)),
 		slices.Concat([]byte{1}, call("Exec.Capture", append([]byte{0, 3}, call("Exec.Neg", matrix...)...)...), call("Exec.Replay", 0)),
-		slices.Concat([]byte{0}, call("Exec.CrossEntropy", 200, 2, 3, 0, 0, 8, 200, 2, 3, 0, 0, 8, 255, 0), call("Exec.Einsum", 17, 2, 200, 2, 3, 3, 0, 8, 0)),
+		slices.Concat([]byte{0}, call("Exec.CrossEntropy", 200, 2, 3, 0, 0, 8, 200, 2, 3, 0, 0, 8, 255, 0),
+			call("Exec.Einsum", 17, 2, 200, 2, 3, 3, 0, 8, 0)),
 	}
 }
 
@@ -419,7 +424,8 @@ func FuzzFace(f *testing.F) {
 				t.Fatal(err)
 			}
 			w.x = x
-		} else if lost != nil && !strings.Contains(lost.Error(), "device-side assert triggered") { // of an index or a probability, which comes with the first wait
+			// of an index or a probability, which comes with the first wait
+		} else if lost != nil && !strings.Contains(lost.Error(), "device-side assert triggered") {
 			t.Fatalf("the device gives %v after\n%s", lost, strings.Join(log, "\n"))
 		}
 		if left > 0 {

@@ -7,8 +7,8 @@ import (
 	"tenon.dev/dtype"
 )
 
-// What Format shows of a large tensor: of every dimension longer than 2*formatEdge the ends alone, once there are more than formatWhole elements,
-// as PyTorch's print does.
+// What Format shows of a large tensor: of every dimension longer than 2*formatEdge the ends alone, once there are more than formatWhole
+// elements, as PyTorch's print does.
 const (
 	formatWhole = 1000
 	formatEdge  = 3

@@ -35,7 +35,8 @@ func TestFormat(t *testing.T) {
 	}{
 		{tenon.From(host, []float64{math.Pi}, []int{}...), "[3.142] float64[1] on CPU"},
 		{x.Full(nil, 7, tenon.Int8), "7 int8[] on Simulated GPU"},
-		{tenon.From(x, []float32{float32(math.NaN()), float32(math.Inf(-1)), 1e10, 0}), "[  NaN  -Inf 1e+10     0] float32[4] on Simulated GPU"},
+		{tenon.From(x, []float32{float32(math.NaN()), float32(math.Inf(-1)), 1e10, 0}),
+			"[  NaN  -Inf 1e+10     0] float32[4] on Simulated GPU"},
 		{x.Full([]int{2}, 0.1, tenon.Float16), "[0.09998 0.09998] float16[2] on Simulated GPU"},
 		{tenon.From(x, []bool{true, false}), "[ true false] bool[2] on Simulated GPU"},
 		{tenon.From(x, []int64{1 << 62, -1}), "[4611686018427387904                  -1] int64[2] on Simulated GPU"},
@@ -46,7 +47,8 @@ func TestFormat(t *testing.T) {
 		{x.Arange(0, 8, 1, tenon.Uint8).SetRequiresGrad(false), "[0 1 2 3 4 5 6 7] uint8[8] on Simulated GPU"},
 		{x.Ones([]int{2, 1, 2}, tenon.Int32), "[[[1 1]]\n\n [[1 1]]] int32[2 1 2] on Simulated GPU"},
 		{x.Arange(0, 1001, 1, tenon.Int64).SetRequiresGrad(false), "[   0    1    2 …  998  999 1000] int64[1001] on Simulated GPU"},
-		{x.Ones([]int{2, 501}, tenon.Float32).SetRequiresGrad(true), "[[1 1 1 … 1 1 1]\n [1 1 1 … 1 1 1]] float32[2 501] on Simulated GPU requires grad"},
+		{x.Ones([]int{2, 501}, tenon.Float32).SetRequiresGrad(true), "[[1 1 1 … 1 1 1]\n [1 1 1 … 1 1 1]] float32[2 501] on Simulated " +
+			"GPU requires grad"},
 		{x.Ones([]int{501, 2}, tenon.Float32), "[[1 1]\n [1 1]\n [1 1]\n …\n [1 1]\n [1 1]\n [1 1]] float32[501 2] on Simulated GPU"},
 	} {
 		if got, err := x.Format(c.t); got != c.want || err != nil {

@@ -239,7 +239,8 @@ func TestFromPyTorchMemory(t *testing.T) {
 		t.Error("the scope left", n)
 	}
 	a := x.Within(func(x *tenon.Exec) *tenon.Tensor { return x.AddS(x.Ones([]int{1000}, tenon.Float32), 1) })
-	if n := x.Device().MemoryAllocated(); n != 4096 || x.Device().Stats()["allocated_bytes.all.current"] != n || x.Device().MaxMemoryReserved() != 2<<20 {
+	if n := x.Device().MemoryAllocated(); n != 4096 || x.Device().Stats()["allocated_bytes.all.current"] != n ||
+		x.Device().MaxMemoryReserved() != 2<<20 {
 		t.Error("allocated", n)
 	}
 	a.Close()
@@ -658,7 +659,8 @@ func TestFromPyTorchGraphs(t *testing.T) {
 	must(t, err)
 	path := filepath.Join(t.TempDir(), "graph.dot")
 	must(t, g.Dump(path))
-	for _, opt := range []tenon.CaptureOpt{tenon.CaptureOpt{Share: g}, {Pool: g.Pool()}, {Pool: cuda.NewPoolID()}, tenon.CaptureOpt{Stream: s, Mode: cuda.CaptureRelaxed}} {
+	for _, opt := range []tenon.CaptureOpt{tenon.CaptureOpt{Share: g}, {Pool: g.Pool()}, {Pool: cuda.NewPoolID()},
+		tenon.CaptureOpt{Stream: s, Mode: cuda.CaptureRelaxed}} {
 		h, err := x.Capture(func(x *tenon.Exec) { x.AddS(a, 1) }, opt)
 		must(t, err)
 		must(t, x.Replay(h))

@@ -21,8 +21,8 @@ var Ellipsis = Place{core.PlaceRest}
 // End is the end of a dimension, for [Span].
 const End = core.PlaceEnd
 
-// Span is the index that PyTorch writes from:to:step: elements from, from+step, … before to. Negative places count from the end, and both are
-// clamped to the dimension. A step, positive, may be given; it is 1.
+// Span is the index that PyTorch writes from:to:step: elements from, from+step, … before to. Negative places count from the end, and both
+// are clamped to the dimension. A step, positive, may be given; it is 1.
 func Span(from, to int, step ...int) Place {
 	by := 1
 	if len(step) > 0 {
@@ -47,24 +47,24 @@ func (p Place) String() string { return p.p.String() }
 //   - a *Tensor of bool, of the shape of the dimensions that it is for: the elements where it is true;
 //   - an []int or []bool, for a tensor of those values.
 //
-// Dimensions without an index stay whole. Without tensors the result is a view of t, else a copy. A number out of range in a tensor fails as
-// [Exec.AssertAsync] does. A mask is read by the host, which waits for it, and cannot be captured. Index can be differentiated.
+// Dimensions without an index stay whole. Without tensors the result is a view of t, else a copy. A number out of range in a tensor fails
+// as [Exec.AssertAsync] does. A mask is read by the host, which waits for it, and cannot be captured. Index can be differentiated.
 func (x *Exec) Index(t *Tensor, at ...any) *Tensor {
 	c := x.enter("Index", t)
 	defer core.Leave(c)
 	return (*Tensor)(c.Index((*core.Tensor)(t), places("Index", at)))
 }
 
-// IndexPutInto sets the elements of dst that the indexes name to src's, broadcast and converted, as dst[…] = src does in PyTorch. The indexes
-// are those of [Exec.Index]. Where they name an element more than once, one of the values stays.
+// IndexPutInto sets the elements of dst that the indexes name to src's, broadcast and converted, as dst[…] = src does in PyTorch. The
+// indexes are those of [Exec.Index]. Where they name an element more than once, one of the values stays.
 func (x *Exec) IndexPutInto(dst, src *Tensor, at ...any) {
 	c := x.enter("IndexPutInto", dst, src)
 	defer core.Leave(c)
 	c.IndexPutInto((*core.Tensor)(dst), (*core.Tensor)(src), places("IndexPutInto", at), false)
 }
 
-// IndexPutAddInto adds src's elements to those of dst that the indexes name, each as often as it is named, as PyTorch's index_put_ does with
-// accumulate. The indexes are those of [Exec.Index].
+// IndexPutAddInto adds src's elements to those of dst that the indexes name, each as often as it is named, as PyTorch's index_put_ does
+// with accumulate. The indexes are those of [Exec.Index].
 func (x *Exec) IndexPutAddInto(dst, src *Tensor, at ...any) {
 	c := x.enter("IndexPutAddInto", dst, src)
 	defer core.Leave(c)
@@ -99,7 +99,8 @@ func places(op string, at []any) []core.Place {
 			core.Given(op, i, (*core.Tensor)(a))
 			ps[i] = core.PlaceTensor((*core.Tensor)(a))
 		default:
-			core.Fail(op, Invalid, "index %d is %s; give an int, []int, []bool or *tenon.Tensor, what tenon.Span returns, tenon.All, tenon.NewAxis or tenon.Ellipsis", i, kindOf(a))
+			core.Fail(op, Invalid, "index %d is %s; give an int, []int, []bool or *tenon.Tensor, what tenon.Span returns, tenon.All, "+
+				"tenon.NewAxis or tenon.Ellipsis", i, kindOf(a))
 		}
 	}
 	return ps

@@ -147,7 +147,8 @@ func TestInto(t *testing.T) {
 			}
 			c.same(what, dst)
 			if len(tap.into) > len(dst) || tap.last > 0 && (len(tap.into) == 0 || tap.into[0] <= tap.last-len(dst)) {
-				t.Errorf("%s: of %d calls, the last with work being number %d, those that got destinations are %v", what, tap.calls, tap.last,
+				t.Errorf("%s: of %d calls, the last with work being number %d, those that got destinations are %v", what,
+					tap.calls, tap.last,
 					tap.into)
 			}
 			for i, d := range dst {
@@ -474,7 +475,8 @@ func TestIntoSharing(t *testing.T) {
 		values := x.View(x.Zeros([]int{4}, tenon.Float32), 4)
 		for _, v := range []*tenon.Tensor{at, x.Narrow(at, 0, 0, 2)} {
 			err := tenon.Try(func() { x.MaxDimInto(v, at, x.ToDType(x.View(values, 2, 2), tenon.Int64), 0, false) })
-			if err == nil || !strings.Contains(err.Error(), "MaxDimInto") || !strings.Contains(err.Error(), "the two destinations share memory") {
+			if err == nil || !strings.Contains(err.Error(), "MaxDimInto") ||
+				!strings.Contains(err.Error(), "the two destinations share memory") {
 				t.Errorf("one destination for two results: %v", err)
 			}
 		}

@@ -70,10 +70,14 @@ var vast = func() (vs []value) {
 		dt    tenon.DType
 		shape []int
 	}{
-		{"vast", tenon.Float32, []int{1 << 40}}, {"vast rows", tenon.Float32, []int{1 << 40, 2}}, {"vast columns", tenon.Float32, []int{2, 1 << 40}},
-		{"vast matrix", tenon.Float32, []int{1 << 25, 1 << 15}}, {"vast batch", tenon.BFloat16, []int{1 << 38, 2, 2}}, {"vast image", tenon.Float32, []int{2, 1 << 10, 1 << 14, 1 << 15}},
-		{"vast integers", tenon.Int64, []int{1 << 40}}, {"vast truth", tenon.Bool, []int{1 << 25, 1 << 15}}, {"vast complex", tenon.Complex128, []int{1 << 25, 1 << 15}},
-		{"largest", tenon.Uint8, []int{math.MaxInt}}, {"largest sides", tenon.Float32, []int{1 << 31, 1<<31 - 1}}, {"largest and nothing", tenon.Float32, []int{math.MaxInt, 0}},
+		{"vast", tenon.Float32, []int{1 << 40}}, {"vast rows", tenon.Float32, []int{1 << 40, 2}},
+		{"vast columns", tenon.Float32, []int{2, 1 << 40}},
+		{"vast matrix", tenon.Float32, []int{1 << 25, 1 << 15}}, {"vast batch", tenon.BFloat16, []int{1 << 38, 2, 2}},
+		{"vast image", tenon.Float32, []int{2, 1 << 10, 1 << 14, 1 << 15}},
+		{"vast integers", tenon.Int64, []int{1 << 40}}, {"vast truth", tenon.Bool, []int{1 << 25, 1 << 15}},
+		{"vast complex", tenon.Complex128, []int{1 << 25, 1 << 15}},
+		{"largest", tenon.Uint8, []int{math.MaxInt}}, {"largest sides", tenon.Float32, []int{1 << 31, 1<<31 - 1}},
+		{"largest and nothing", tenon.Float32, []int{math.MaxInt, 0}},
 	} {
 		vs = append(vs, value{name: v.name, make: func(x *tenon.Exec) any {
 			if slices.Contains(v.shape, 0) {
@@ -102,7 +106,9 @@ func TestMisuseOfSizes(t *testing.T) {
 				case of:
 					args[i] = v
 				case list:
-					args[i] = value{name: "list of " + v.name, make: func(x *tenon.Exec) any { return []*tenon.Tensor{v.make(x).(*tenon.Tensor), v.make(x).(*tenon.Tensor)} }}
+					args[i] = value{name: "list of " + v.name, make: func(x *tenon.Exec) any {
+						return []*tenon.Tensor{v.make(x).(*tenon.Tensor), v.make(x).(*tenon.Tensor)}
+					}}
 				}
 			}
 			return args

@@ -63,8 +63,10 @@ var profiles = []struct {
 	shape []int
 	dt    tenon.DType
 }{
-	{"matrix", []int{2, 2}, tenon.Float32}, {"vector", []int{3}, tenon.Float32}, {"image", []int{2, 2, 3, 3}, tenon.Float32}, {"number", nil, tenon.Float64},
-	{"integers", []int{2, 2}, tenon.Int64}, {"complex", []int{2, 2}, tenon.Complex64}, {"empty", []int{0, 2}, tenon.Float32}, {"batch", []int{2, 2, 2}, tenon.BFloat16},
+	{"matrix", []int{2, 2}, tenon.Float32}, {"vector", []int{3}, tenon.Float32}, {"image", []int{2, 2, 3, 3}, tenon.Float32},
+	{"number", nil, tenon.Float64},
+	{"integers", []int{2, 2}, tenon.Int64}, {"complex", []int{2, 2}, tenon.Complex64}, {"empty", []int{0, 2}, tenon.Float32},
+	{"batch", []int{2, 2, 2}, tenon.BFloat16},
 	{"truth", []int{2, 2}, tenon.Bool}, {"no classes", []int{3, 0}, tenon.Float32},
 }
 
@@ -72,7 +74,8 @@ func newWalk(t testing.TB, x, other *tenon.Exec) *walk {
 	before := slog.Default()
 	slog.SetDefault(slog.New(slog.DiscardHandler)) // captures of functions that do nothing
 	t.Cleanup(func() { slog.SetDefault(before) })
-	w := &walk{t: t, rand: rand.New(rand.NewPCG(1, 2)), x: x, other: other, values: map[reflect.Type][]value{}, said: map[string]string{}, told: map[string]bool{}}
+	w := &walk{t: t, rand: rand.New(rand.NewPCG(1, 2)), x: x, other: other, values: map[reflect.Type][]value{}, said: map[string]string{},
+		told: map[string]bool{}}
 	tensor := func(name string, f func(x *tenon.Exec) any, wrong bool) value { return value{name, f, wrong} }
 	var tensors []value
 	for _, p := range profiles {
@@ -97,29 +100,40 @@ func newWalk(t testing.TB, x, other *tenon.Exec) *walk {
 	w.add((*tenon.Tensor)(nil), tensors...)
 	var lists []value
 	for _, v := range tensors {
-		lists = append(lists, tensor("list of "+v.name, func(x *tenon.Exec) any { return []*tenon.Tensor{v.make(x).(*tenon.Tensor)} }, v.wrong))
+		lists = append(lists, tensor("list of "+v.name, func(x *tenon.Exec) any {
+			return []*tenon.Tensor{v.make(x).(*tenon.Tensor)}
+		}, v.wrong))
 	}
 	w.add([]*tenon.Tensor(nil), append(lists[:len(profiles):len(profiles)],
 		append(lists[len(profiles):], good("nil", []*tenon.Tensor(nil)), good("none", []*tenon.Tensor{}))...)...)
-	w.add(0, good("0", 0), good("1", 1), good("-1", -1), good("2", 2), good("7", 7), good("-9", -9), good("large", 1<<32), good("max", math.MaxInt), good("min", math.MinInt))
-	w.add(int64(0), good("0", int64(0)), good("3", int64(3)), good("-3", int64(-3)), good("max", int64(math.MaxInt64)), good("min", int64(math.MinInt64)))
+	w.add(0, good("0", 0), good("1", 1), good("-1", -1), good("2", 2), good("7", 7), good("-9", -9), good("large", 1<<32),
+		good("max", math.MaxInt), good("min", math.MinInt))
+	w.add(int64(0), good("0", int64(0)), good("3", int64(3)), good("-3", int64(-3)), good("max", int64(math.MaxInt64)),
+		good("min", int64(math.MinInt64)))
 	w.add(uint64(0), good("0", uint64(0)), good("7", uint64(7)), good("max", uint64(math.MaxUint64)))
-	w.add(0.0, good("0.5", 0.5), good("0", 0.0), good("-1", -1.0), good("NaN", math.NaN()), good("Inf", math.Inf(1)), good("large", 1e10), good("huge", 1e300))
+	w.add(0.0, good("0.5", 0.5), good("0", 0.0), good("-1", -1.0), good("NaN", math.NaN()), good("Inf", math.Inf(1)), good("large", 1e10),
+		good("huge", 1e300))
 	w.add(complex(0, 0), good("i", 1i), good("0", 0i), good("NaN", complex(math.NaN(), math.Inf(1))))
 	w.add(false, good("false", false), good("true", true))
 	w.add("", good("empty", ""), good("nonsense", "nonsense\x00"))
-	w.add([]int(nil), good("nil", []int(nil)), good("0", []int{0}), good("2 2", []int{2, 2}), good("0 1", []int{0, 1}), good("-1", []int{-1}), good("none", []int{}), good("9", []int{9}),
-		good("twice", []int{1, 1}), good("negative", []int{-5, 3}), good("max", []int{math.MaxInt}), good("min", []int{math.MinInt, 2}), good("huge", []int{1 << 60}), good("large", []int{1 << 32}),
+	w.add([]int(nil), good("nil", []int(nil)), good("0", []int{0}), good("2 2", []int{2, 2}), good("0 1", []int{0, 1}),
+		good("-1", []int{-1}), good("none", []int{}), good("9", []int{9}),
+		good("twice", []int{1, 1}), good("negative", []int{-5, 3}), good("max", []int{math.MaxInt}), good("min", []int{math.MinInt, 2}),
+		good("huge", []int{1 << 60}), good("large", []int{1 << 32}),
 		good("many", []int{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}), good("zero", []int{0, 0, 0, 0}),
 		good("round", []int{math.MaxInt, math.MaxInt, 2}))
-	w.add([2]int{}, good("1", [2]int{1, 1}), good("0", [2]int{}), good("2", [2]int{2, 2}), good("-1", [2]int{-1, 1}), good("max", [2]int{math.MaxInt, math.MaxInt}), good("min", [2]int{math.MinInt, 1}))
+	w.add([2]int{}, good("1", [2]int{1, 1}), good("0", [2]int{}), good("2", [2]int{2, 2}), good("-1", [2]int{-1, 1}),
+		good("max", [2]int{math.MaxInt, math.MaxInt}), good("min", [2]int{math.MinInt, 1}))
 	w.add([3]int{}, good("1", [3]int{1, 1, 1}), good("0", [3]int{}), good("-1", [3]int{-1, 1, 1}), good("max", [3]int{math.MaxInt, 1, 1}))
 	w.add([]byte(nil), good("nil", []byte(nil)), good("none", []byte{}), good("3", make([]byte, 3)), good("16", make([]byte, 16)))
-	w.add(tenon.Float32, good("float32", tenon.Float32), good("int64", tenon.Int64), good("bool", tenon.Bool), good("complex64", tenon.Complex64), good("float16", tenon.Float16),
+	w.add(tenon.Float32, good("float32", tenon.Float32), good("int64", tenon.Int64), good("bool", tenon.Bool),
+		good("complex64", tenon.Complex64), good("float16", tenon.Float16),
 		good("Invalid", dtype.Invalid), good("unknown", tenon.DType(200)))
-	w.add((*cuda.Stream)(nil), value{name: "own", make: func(x *tenon.Exec) any { return x.Stream() }}, bad("nil", (*cuda.Stream)(nil)), bad("zero", new(cuda.Stream)), good("foreign", other.Stream()))
+	w.add((*cuda.Stream)(nil), value{name: "own", make: func(x *tenon.Exec) any { return x.Stream() }}, bad("nil", (*cuda.Stream)(nil)),
+		bad("zero", new(cuda.Stream)), good("foreign", other.Stream()))
 	w.add((*cuda.Generator)(nil), good("new", cuda.NewGenerator(1)), good("zero", new(cuda.Generator)), good("nil", (*cuda.Generator)(nil)))
-	w.add((*cuda.Device)(nil), value{name: "own", make: func(x *tenon.Exec) any { return x.Device() }}, bad("nil", (*cuda.Device)(nil)), bad("zero", new(cuda.Device)), good("foreign", other.Device()))
+	w.add((*cuda.Device)(nil), value{name: "own", make: func(x *tenon.Exec) any { return x.Device() }}, bad("nil", (*cuda.Device)(nil)),
+		bad("zero", new(cuda.Device)), good("foreign", other.Device()))
 	pool := func(name string, close bool) value {
 		return value{name: name, make: func(x *tenon.Exec) any {
 			p, err := cuda.NewMemPool(x.Device(), cuda.MemPoolOpt{})
@@ -134,7 +148,8 @@ func newWalk(t testing.TB, x, other *tenon.Exec) *walk {
 	}
 	w.add((*cuda.MemPool)(nil), pool("own", false), pool("closed", true), good("nil", (*cuda.MemPool)(nil)), bad("zero", new(cuda.MemPool)))
 	w.add((*cuda.PoolCheckpoint)(nil), bad("nil", (*cuda.PoolCheckpoint)(nil)), bad("zero", new(cuda.PoolCheckpoint)))
-	w.add((*cuda.Event)(nil), value{name: "new", make: func(x *tenon.Exec) any { return x.Device().NewEvent(true) }}, bad("nil", (*cuda.Event)(nil)), bad("zero", new(cuda.Event)),
+	w.add((*cuda.Event)(nil), value{name: "new", make: func(x *tenon.Exec) any { return x.Device().NewEvent(true) }},
+		bad("nil", (*cuda.Event)(nil)), bad("zero", new(cuda.Event)),
 		value{name: "foreign", make: func(*tenon.Exec) any { return other.Device().NewEvent(false) }})
 	graph := func(name string, close bool) value {
 		return value{name: name, make: func(x *tenon.Exec) any {
@@ -151,9 +166,11 @@ func newWalk(t testing.TB, x, other *tenon.Exec) *walk {
 	}
 	w.add((*tenon.Graph)(nil), graph("own", false), graph("closed", true), bad("nil", (*tenon.Graph)(nil)), bad("zero", new(tenon.Graph)))
 	w.add((*kernel.Kernel)(nil), bad("nil", (*kernel.Kernel)(nil)), bad("zero", new(kernel.Kernel)))
-	w.add((*tenon.Function)(nil), value{name: "nil", make: func(*tenon.Exec) any { return nil }, wrong: true}, good("of nothing", ofNothing{}))
+	w.add((*tenon.Function)(nil), value{name: "nil", make: func(*tenon.Exec) any { return nil }, wrong: true},
+		good("of nothing", ofNothing{}))
 	w.add([]tenon.Arg(nil), good("nil", []tenon.Arg(nil)), bad("zero", []tenon.Arg{{}}), bad("nil tensor", []tenon.Arg{tenon.In(nil)}))
-	w.add((*tenon.Exec)(nil), value{name: "own", make: func(x *tenon.Exec) any { return x }}, bad("nil", (*tenon.Exec)(nil)), bad("zero", new(tenon.Exec)))
+	w.add((*tenon.Exec)(nil), value{name: "own", make: func(x *tenon.Exec) any { return x }}, bad("nil", (*tenon.Exec)(nil)),
+		bad("zero", new(tenon.Exec)))
 	return w
 }
 
@@ -244,8 +261,9 @@ func (w *walk) of(t reflect.Type) []value {
 }
 
 // basic are the types whose values a named type of their kind gets.
-var basic = map[reflect.Kind]reflect.Type{reflect.Int: reflect.TypeFor[int](), reflect.String: reflect.TypeFor[string](), reflect.Uint64: reflect.TypeFor[uint64](),
-	reflect.Int64: reflect.TypeFor[int64](), reflect.Float64: reflect.TypeFor[float64]()}
+var basic = map[reflect.Kind]reflect.Type{reflect.Int: reflect.TypeFor[int](), reflect.String: reflect.TypeFor[string](),
+	reflect.Uint64: reflect.TypeFor[uint64](),
+	reflect.Int64:  reflect.TypeFor[int64](), reflect.Float64: reflect.TypeFor[float64]()}
 
 func set(v reflect.Value, to any) {
 	if to == nil {
@@ -255,17 +273,20 @@ func set(v reflect.Value, to any) {
 	v.Set(reflect.ValueOf(to))
 }
 
-// mayBe are the tensors that an operation takes though they are wrong for others: absent ones, and those of another device, by method and place.
+// mayBe are the tensors that an operation takes though they are wrong for others: absent ones, and those of another device, by method and
+// place.
 var mayBe = map[string]map[string]string{
 	"nil": {
 		"Build": "1", "Write": "3", "Len": "0", "Fields": "0", "Infos": "0", "Metadata": "0", "In": "0", "Mapped": "0", "Out": "0",
-		"SetGrad": "1", "SetLRTensor": "2", "Nodes": "0", "Pool": "0", "Close": "0", "OnOutOfMemory": "1", "String": "0", "Loader.State": "0",
+		"SetGrad": "1", "SetLRTensor": "2", "Nodes": "0", "Pool": "0", "Close": "0", "OnOutOfMemory": "1", "String": "0",
+		"Loader.State": "0",
 		"Func.Forward": "1 2", "Identity.Forward": "1 2", "Sequential.Forward": "2",
 		"BCE": "3", "UsePool": "1", "BCEWithLogits": "3 4", "BatchNorm": "2 3 4 5", "Clamp": "2 3", "ClampInto": "3 4", "Conv1d": "3",
 		"Conv2d": "3", "CrossEntropy": "3", "Linear": "3",
 	},
 	"zero": {
-		"In": "0", "Mapped": "0", "Out": "0", "Nodes": "0", "Pool": "0", "Close": "0", "Infos": "0", "Metadata": "0", "Error": "0", "Unwrap": "0", "String": "0",
+		"In": "0", "Mapped": "0", "Out": "0", "Nodes": "0", "Pool": "0", "Close": "0", "Infos": "0", "Metadata": "0", "Error": "0",
+		"Unwrap": "0", "String": "0",
 		"Func.Forward": "1 2", "Identity.Forward": "1 2", "Sequential.Forward": "2",
 	},
 	"closed": {
@@ -273,7 +294,8 @@ var mayBe = map[string]map[string]string{
 	},
 	"foreign": {
 		"Read": "1", "Set": "1", "Func.Forward": "2", "Identity.Forward": "2", "Sequential.Forward": "2", "NewBuffer": "0", "NewParam": "0",
-		"AtLeast1D": "1", "BatchNorm": "2 3 4 5", "Bytes": "1", "Contiguous": "1", "CopyAsyncInto": "1 2", "CopyInto": "2", "IndexPutInto": "2", "ExpandAs": "2", "Keep": "1",
+		"AtLeast1D": "1", "BatchNorm": "2 3 4 5", "Bytes": "1", "Contiguous": "1", "CopyAsyncInto": "1 2", "CopyInto": "2",
+		"IndexPutInto": "2", "ExpandAs": "2", "Keep": "1",
 		"Positive": "1", "RecordStream": "1", "SharesStorage": "1", "To": "1", "ToDType": "1",
 	},
 }
@@ -287,8 +309,8 @@ func allowed(name string, i int, kind string) bool {
 	return slices.Contains(strings.Fields(mayBe[kind][method]+" "+mayBe[kind][typed]), strconv.Itoa(i))
 }
 
-// function walks one function, given as a value: every argument takes each of its values while the others are sound, in the first profiles; all
-// are sound in the others; then come calls with values at random.
+// function walks one function, given as a value: every argument takes each of its values while the others are sound, in the first profiles;
+// all are sound in the others; then come calls with values at random.
 func (w *walk) function(name string, f reflect.Value) {
 	t := f.Type()
 	hostile, random := 3, 8
@@ -565,7 +587,8 @@ func simulated(t testing.TB) *tenon.Exec {
 	return x
 }
 
-// TestMisuseWalk: whatever the operations are called with, no call ends in a panic of Go's runtime, hangs, or takes what is no tensor for one.
+// TestMisuseWalk: whatever the operations are called with, no call ends in a panic of Go's runtime, hangs, or takes what is no tensor for
+// one.
 func TestMisuseWalk(t *testing.T) {
 	limited(t)
 	walked := func(t *testing.T, w *walk) {
@@ -608,7 +631,8 @@ func TestMisuseInCapture(t *testing.T) {
 	}
 	x := fresh()
 	w := newWalk(t, x, fresh())
-	for _, sample := range []any{x, (*cuda.Stream)(nil), (*cuda.Event)(nil), (*cuda.MemPool)(nil), (*cuda.Generator)(nil), (*cuda.Device)(nil)} {
+	for _, sample := range []any{x, (*cuda.Stream)(nil), (*cuda.Event)(nil), (*cuda.MemPool)(nil), (*cuda.Generator)(nil),
+		(*cuda.Device)(nil)} {
 		methods(sample, func(name string, f reflect.Value) {
 			if _, ok := sample.(*cuda.Device); ok {
 				x = fresh() // its settings change
@@ -646,7 +670,8 @@ func (w *walk) calls() []func() {
 			later = append(later, func() { w.run(describe(name, args), "", func(*tenon.Exec) error { return invoke(f, in) }) })
 		}
 	}
-	for _, sample := range []any{w.x, (*tenon.Tensor)(nil), (*cuda.Device)(nil), (*cuda.Stream)(nil), (*cuda.Event)(nil), (*cuda.MemPool)(nil), (*tenon.Graph)(nil)} {
+	for _, sample := range []any{w.x, (*tenon.Tensor)(nil), (*cuda.Device)(nil), (*cuda.Stream)(nil), (*cuda.Event)(nil),
+		(*cuda.MemPool)(nil), (*tenon.Graph)(nil)} {
 		methods(sample, prepare)
 	}
 	return later

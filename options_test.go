@@ -47,7 +47,8 @@ func TestOptions(t *testing.T) {
 		if err := o.Step(x); err != nil {
 			t.Fatal(err)
 		}
-		if got, want := testdevice.Read[float32](t, x, p.Tensor())[0], 1-opt.LR; math.Abs(float64(got)-want) > 1e-3 { // decay takes 1e-2 of it
+		// decay takes 1e-2 of it
+		if got, want := testdevice.Read[float32](t, x, p.Tensor())[0], 1-opt.LR; math.Abs(float64(got)-want) > 1e-3 {
 			t.Errorf("a step with %+v ends at %v, want %v", opt, got, want)
 		}
 	}

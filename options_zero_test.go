@@ -83,13 +83,15 @@ func zeroProbes() map[string]zeroProbe {
 		"tenon.NanToNumOpt.NegInf": {run: nan(math.Inf(-1), tenon.NanToNumOpt{NegInf: zero})},
 		"tenon.PadOpt.Value": {run: func(x *tenon.Exec) (float64, error) {
 			v, err := numberOf(x, x.Pad(float64s(x, 0), []int{1, 0}, tenon.PadOpt{Value: zero}))
-			w, err2 := numberOf(x, x.Pad(tenon.From(x, []float64{0}, 1, 1, 1), []int{1, 0}, tenon.PadOpt{Mode: tenon.PadReplicate, Value: zero}))
+			w, err2 := numberOf(x, x.Pad(tenon.From(x, []float64{0}, 1, 1, 1), []int{1, 0},
+				tenon.PadOpt{Mode: tenon.PadReplicate, Value: zero}))
 			return v + w, firstOf(err, err2)
 		}},
 		"tenon.PoissonNLLLossOpt.Eps": {run: func(x *tenon.Exec) (float64, error) {
 			return numberOf(x, x.PoissonNLLLoss(float64s(x, 0), float64s(x, 1), tenon.PoissonNLLLossOpt{Plain: true, Eps: zero}))
 		}, want: math.Inf(1)},
-		"tenon.TripletMarginLossOpt.Margin": {run: triplet([]float64{0}, []float64{0}, []float64{0}, tenon.TripletMarginLossOpt{Margin: zero})},
+		"tenon.TripletMarginLossOpt.Margin": {run: triplet([]float64{0}, []float64{0}, []float64{0},
+			tenon.TripletMarginLossOpt{Margin: zero})},
 		"tenon.TripletMarginLossOpt.P": {run: triplet([]float64{0, 0}, []float64{1, 3}, []float64{0, 0},
 			tenon.TripletMarginLossOpt{P: zero, Eps: zero, Margin: zero}), want: 2},
 		"tenon.TripletMarginLossOpt.Eps": {run: triplet([]float64{0}, []float64{0}, []float64{1}, tenon.TripletMarginLossOpt{Eps: zero})},
@@ -134,7 +136,8 @@ func zeroModuleProbes() map[string]zeroProbe {
 		}},
 		"nn.LeakyReLU.Slope": {run: forwarded(module(nn.LeakyReLU{Slope: zero}), []int{1}, -1e300)},
 		"nn.NormOpt.Eps": {run: func(x *tenon.Exec) (v float64, err error) {
-			for _, m := range []nn.Module{nn.NewLayerNorm(x, []int{2}, norms), nn.NewGroupNorm(x, 1, 2, norms), nn.NewRMSNorm(x, []int{2}, norms)} {
+			for _, m := range []nn.Module{nn.NewLayerNorm(x, []int{2}, norms), nn.NewGroupNorm(x, 1, 2, norms),
+				nn.NewRMSNorm(x, []int{2}, norms)} {
 				if v, err = forwarded(module(m), []int{1, 2}, 0, 0)(x); err != nil || !math.IsNaN(v) {
 					return v, err
 				}
@@ -202,15 +205,16 @@ func zeroScheduleProbes() map[string]zeroProbe {
 		// A rise of no steps has ended at step -1, where the rate is 1; it falls along a line to 1e-4 at step 9.
 		"optim.OneCycleOpt.PctStart": {run: after(0, false, one(optim.OneCycleOpt{PctStart: zero, AnnealStrategy: optim.AnnealLinear,
 			DivFactor: 1})), want: lineFrom1(0.1, 1e-4)},
-		"optim.OneCycleOpt.DivFactor":      {run: after(0, false, one(optim.OneCycleOpt{DivFactor: zero})), refused: "DivFactor is 0;"},
-		"optim.OneCycleOpt.FinalDivFactor": {run: after(0, false, one(optim.OneCycleOpt{FinalDivFactor: zero})), refused: "FinalDivFactor is 0;"},
-		"optim.OneCycleOpt.BaseMomentum":   {run: after(2, true, one(optim.OneCycleOpt{BaseMomentum: zero}))},
-		"optim.OneCycleOpt.MaxMomentum":    {run: after(0, true, one(optim.OneCycleOpt{MaxMomentum: zero}))},
-		"optim.CyclicOpt.Gamma":            {run: after(1, false, cyclic(optim.CyclicOpt{Mode: optim.CyclicExpRange, Gamma: zero})), want: 1},
-		"optim.CyclicOpt.BaseMomentum":     {run: after(2, true, cyclic(optim.CyclicOpt{BaseMomentum: zero}))},
-		"optim.CyclicOpt.MaxMomentum":      {run: after(0, true, cyclic(optim.CyclicOpt{MaxMomentum: zero}))},
-		"optim.PlateauOpt.Factor":          {run: plateau(1, optim.PlateauOpt{Factor: zero}, 1, 1)},
-		"optim.PlateauOpt.MinLR":           {run: plateau(1, optim.PlateauOpt{Factor: zero, MinLR: []float64{zero}}, 1, 1)},
+		"optim.OneCycleOpt.DivFactor": {run: after(0, false, one(optim.OneCycleOpt{DivFactor: zero})), refused: "DivFactor is 0;"},
+		"optim.OneCycleOpt.FinalDivFactor": {run: after(0, false, one(optim.OneCycleOpt{FinalDivFactor: zero})),
+			refused: "FinalDivFactor is 0;"},
+		"optim.OneCycleOpt.BaseMomentum": {run: after(2, true, one(optim.OneCycleOpt{BaseMomentum: zero}))},
+		"optim.OneCycleOpt.MaxMomentum":  {run: after(0, true, one(optim.OneCycleOpt{MaxMomentum: zero}))},
+		"optim.CyclicOpt.Gamma":          {run: after(1, false, cyclic(optim.CyclicOpt{Mode: optim.CyclicExpRange, Gamma: zero})), want: 1},
+		"optim.CyclicOpt.BaseMomentum":   {run: after(2, true, cyclic(optim.CyclicOpt{BaseMomentum: zero}))},
+		"optim.CyclicOpt.MaxMomentum":    {run: after(0, true, cyclic(optim.CyclicOpt{MaxMomentum: zero}))},
+		"optim.PlateauOpt.Factor":        {run: plateau(1, optim.PlateauOpt{Factor: zero}, 1, 1)},
+		"optim.PlateauOpt.MinLR":         {run: plateau(1, optim.PlateauOpt{Factor: zero, MinLR: []float64{zero}}, 1, 1)},
 		// The second metric is better by the least that there is; the third reduction is by as little.
 		"optim.PlateauOpt.Threshold": {run: plateau(1, optim.PlateauOpt{ThresholdMode: optim.ThresholdAbs, Threshold: zero}, 0, -least),
 			want: 1},

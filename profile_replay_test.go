@@ -433,7 +433,8 @@ func TestProfileReplayOutputs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if k := slices.IndexFunc(rows, func(r profile.Row) bool { return strings.HasSuffix(r.Key, line) }); k < 0 || rows[k].Calls != 6 || rows[k].Device == 0 {
+	if k := slices.IndexFunc(rows, func(r profile.Row) bool { return strings.HasSuffix(r.Key, line) }); k < 0 || rows[k].Calls != 6 ||
+		rows[k].Device == 0 {
 		t.Errorf("no row of %s among %+v", line, rows)
 	}
 	outputs := map[string]func(b *bytes.Buffer) error{
@@ -519,12 +520,14 @@ func TestProfileReplayWithoutTwin(t *testing.T) {
 	}
 	all, _ := replays(p)
 	for _, i := range all {
-		if o := &p.Ops[i]; !strings.Contains(o.Note, "nodes are no kernels, copies or fills of operations") || o.Device() == 0 || len(o.Kernels) != 1 {
+		if o := &p.Ops[i]; !strings.Contains(o.Note, "nodes are no kernels, copies or fills of operations") || o.Device() == 0 ||
+			len(o.Kernels) != 1 {
 			t.Errorf("the replay is %+v", o)
 		}
 	}
 	var b bytes.Buffer
-	if err := p.WriteTable(&b, profile.ByOp, 0); err != nil || !strings.Contains(b.String(), "one time for all of its kernels") || !strings.Contains(b.String(), "(2 times)") {
+	if err := p.WriteTable(&b, profile.ByOp, 0); err != nil || !strings.Contains(b.String(), "one time for all of its kernels") ||
+		!strings.Contains(b.String(), "(2 times)") {
 		t.Errorf("the table says\n%s%v", b.String(), err)
 	}
 	b.Reset()
@@ -660,8 +663,8 @@ func TestProfileReplayEnds(t *testing.T) {
 	}
 }
 
-// Every kernel of a training step of GPT-2 belongs to an operation, in a captured graph and in those of a compiled region, and training goes on
-// as without a profiler.
+// Every kernel of a training step of GPT-2 belongs to an operation, in a captured graph and in those of a compiled region, and training
+// goes on as without a profiler.
 func TestProfileReplayGPT2(t *testing.T) {
 	small := gpt2.Small()
 	small.Layers = 6

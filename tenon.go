@@ -354,7 +354,9 @@ func (x *Exec) Capture(f func(x *Exec), opts ...CaptureOpt) (*Graph, error) {
 	if f == nil {
 		return nil, core.Try(func() { core.NoFunction("Capture", "f") })
 	}
-	g, err := c.Capture(func(x *core.Exec) { f((*Exec)(x)) }, core.CaptureOpt{Share: (*core.Graph)(opt.Share), Pool: opt.Pool, Stream: (*rt.Stream)(opt.Stream),
+	g, err := c.Capture(func(x *core.Exec) {
+		f((*Exec)(x))
+	}, core.CaptureOpt{Share: (*core.Graph)(opt.Share), Pool: opt.Pool, Stream: (*rt.Stream)(opt.Stream),
 		Mode: rt.CaptureMode(opt.Mode), Debug: opt.Debug})
 	return (*Graph)(g), core.Located("Capture", err)
 }

@@ -51,7 +51,8 @@ func TestAdd(t *testing.T) {
 func TestShapeError(t *testing.T) {
 	open(t, func(t *testing.T, x *tenon.Exec) {
 		err := tenon.Try(func() { x.Add(x.Zeros([]int{3, 1}, tenon.Float32), x.Zeros([]int{2, 1}, tenon.Float32)) })
-		if err == nil || !strings.Contains(err.Error(), "The size of tensor a (3) must match the size of tensor b (2) at non-singleton dimension 0") {
+		if err == nil ||
+			!strings.Contains(err.Error(), "The size of tensor a (3) must match the size of tensor b (2) at non-singleton dimension 0") {
 			t.Fatal(err)
 		}
 		if !strings.Contains(err.Error(), "tenon_test.go") {
@@ -128,7 +129,8 @@ func TestSaxpy(t *testing.T) {
 				x.Launch(saxpy, tenon.Over(n), tenon.Number(1), tenon.Integer(n), tenon.In(tenon.From(x, v)), tenon.Out(y))
 			})
 		}
-		if err := write(x); err == nil || !strings.Contains(err.Error(), "a leaf Variable that requires grad is being used in an in-place operation") || y.Version() != 1 {
+		if err := write(x); err == nil || !strings.Contains(err.Error(), "a leaf Variable that requires grad is being used in an "+
+			"in-place operation") || y.Version() != 1 {
 			t.Errorf("a kernel that writes to a leaf: %v, version %d", err, y.Version())
 		}
 		if err := write(x.NoGrad()); err != nil || y.Version() != 2 {
@@ -148,7 +150,8 @@ func TestFromReadTypes(t *testing.T) {
 		if wide, err := tenon.Read[int64](x, a); err != nil || wide[1] != 1<<40 {
 			t.Errorf("as int64: %v, %v", wide, err)
 		}
-		if _, err := tenon.Read[int](x, x.ToDType(a, tenon.Int32)); err == nil || !strings.Contains(err.Error(), "cannot be read as int64") {
+		if _, err := tenon.Read[int](x, x.ToDType(a, tenon.Int32)); err == nil ||
+			!strings.Contains(err.Error(), "cannot be read as int64") {
 			t.Errorf("int32 read as int: %v", err)
 		}
 		h := tenon.From(x, []tenon.F16{tenon.F16FromFloat32(1.5), tenon.F16FromFloat32(1e9)})

@@ -43,7 +43,8 @@ func TestAttention(t *testing.T) {
 			}
 			y := attend(x)
 			rate("attention.backward."+name, 5, func(x *tenon.Exec) {
-				if _, err := x.Grad([]*tenon.Tensor{y}, leaves, tenon.GradOpt{Gradients: []*tenon.Tensor{ts[3]}, RetainGraph: true}); err != nil {
+				if _, err := x.Grad([]*tenon.Tensor{y}, leaves, tenon.GradOpt{Gradients: []*tenon.Tensor{ts[3]},
+					RetainGraph: true}); err != nil {
 					t.Fatal(err)
 				}
 			})

@@ -135,7 +135,8 @@ func TestProducts(t *testing.T) {
 		dt   dtype.DType
 		tf32 bool
 		reps int
-	}{{"matmul.bf16", tenon.BFloat16, false, 10}, {"matmul.f16", tenon.Float16, false, 10}, {"matmul.tf32", tenon.Float32, true, 6}, {"matmul.f32", tenon.Float32, false, 3}} {
+	}{{"matmul.bf16", tenon.BFloat16, false, 10}, {"matmul.f16", tenon.Float16, false, 10}, {"matmul.tf32", tenon.Float32, true, 6},
+		{"matmul.f32", tenon.Float32, false, 3}} {
 		x.TF32(c.tf32).Scope(func(x *tenon.Exec) {
 			// Pseudo-random operands: on zeros the clock runs higher.
 			a, b := noise(x, n, c.dt), noise(x, n, c.dt)
@@ -159,7 +160,8 @@ func TestConvolutions(t *testing.T) {
 			of.SetRequiresGrad(true)
 			y := x.Conv2d(in, w, nil, opt)
 			recordFigure(name, "TFLOP/s", rate(timed(t, x, 10, func(x *tenon.Exec) {
-				if _, err := x.Grad([]*tenon.Tensor{y}, []*tenon.Tensor{of}, tenon.GradOpt{Gradients: []*tenon.Tensor{grad}, RetainGraph: true}); err != nil {
+				if _, err := x.Grad([]*tenon.Tensor{y}, []*tenon.Tensor{of}, tenon.GradOpt{Gradients: []*tenon.Tensor{grad},
+					RetainGraph: true}); err != nil {
 					t.Error(err)
 				}
 			}), work))

@@ -101,7 +101,8 @@ func executed(log string) (n float64, passed bool) {
 }
 
 func TestExecuted(t *testing.T) {
-	const log = "fuzz: elapsed: 3s, execs: 120 (40/sec), new interesting: 3 (total: 5)\nfuzz: elapsed: 5s, execs: 200 (40/sec), new interesting: 4 (total: 6)\n"
+	const log = "fuzz: elapsed: 3s, execs: 120 (40/sec), new interesting: 3 (total: 5)\nfuzz: elapsed: 5s, execs: 200 (40/sec), new " +
+		"interesting: 4 (total: 6)\n"
 	for text, want := range map[string]float64{log + "PASS\n": 200, log + "--- FAIL: FuzzRead (5.00s)\nFAIL\n": -200, "": 0} {
 		n, passed := executed(text)
 		if !passed {

@@ -15,7 +15,8 @@ func addHundred(x *tenon.Exec, a *tenon.Tensor) {
 	}
 }
 
-// TestGraphs measures the replay of a graph of 100 small additions, and beside it the same graph captured and launched through the driver contract.
+// TestGraphs measures the replay of a graph of 100 small additions, and beside it the same graph captured and launched through the driver
+// contract.
 func TestGraphs(t *testing.T) {
 	x := onGPU(t).NoGrad()
 	dev := coreExec(x).Device()

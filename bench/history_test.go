@@ -10,8 +10,8 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// TestHistory measures what recording adds to an event of the allocator 20 calls deep, and what a snapshot of 40,000 events costs: taken, taken
-// and written, and read again.
+// TestHistory measures what recording adds to an event of the allocator 20 calls deep, and what a snapshot of 40,000 events costs: taken,
+// taken and written, and read again.
 func TestHistory(t *testing.T) {
 	x, err := tenon.Open(tenon.Sim(1 << 30))
 	if err != nil {
@@ -82,7 +82,9 @@ func TestHistory(t *testing.T) {
 		return s.Write(&file)
 	}))
 	rate := measure(func() error {
-		_, err := snapshot.Read(bytes.NewReader(file.Bytes()), snapshot.ReadOptions{Events: func(int, []snapshot.Event) error { return nil }})
+		_, err := snapshot.Read(bytes.NewReader(file.Bytes()), snapshot.ReadOptions{Events: func(int, []snapshot.Event) error {
+			return nil
+		}})
 		return err
 	})
 	for i, ms := range rate {

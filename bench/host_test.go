@@ -40,7 +40,8 @@ func BenchmarkHostConv(b *testing.B) {
 			for range b.N {
 				x.Scope(func(x *tenon.Exec) {
 					y := x.Conv2d(in, w, nil, opt)
-					if _, err := x.Grad([]*tenon.Tensor{y}, []*tenon.Tensor{in, w}, tenon.GradOpt{Gradients: []*tenon.Tensor{y}}); err != nil {
+					if _, err := x.Grad([]*tenon.Tensor{y}, []*tenon.Tensor{in, w}, tenon.GradOpt{Gradients: []*tenon.Tensor{y}}); err !=
+						nil {
 						b.Fatal(err)
 					}
 				})

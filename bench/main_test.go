@@ -61,7 +61,8 @@ func perOp(t *testing.T, name string, ops, count int, issue bool, sync func() er
 	return recordFigure(name, "µs", samples(t, ops*count, count, issue, sync, f))
 }
 
-// perCall times count calls of f, sync after them, over and over, and records the time of one call in µs, without the sync if issue is true.
+// perCall times count calls of f, sync after them, over and over, and records the time of one call in µs, without the sync if issue is
+// true.
 func perCall(t *testing.T, name string, count int, issue bool, sync func() error, f func()) float64 {
 	t.Helper()
 	return recordFigure(name, "µs", samples(t, count, count, issue, sync, f))

@@ -23,7 +23,8 @@ type mlp struct {
 
 func newMLP(t testing.TB, x *tenon.Exec) *mlp {
 	opt := nn.LinearOpt{}
-	m := &mlp{net: nn.Sequential{nn.NewLinear(x, 784, 512, opt), nn.ReLU{}, nn.NewLinear(x, 512, 256, opt), nn.ReLU{}, nn.NewLinear(x, 256, 10, opt)}}
+	m := &mlp{net: nn.Sequential{nn.NewLinear(x, 784, 512, opt), nn.ReLU{}, nn.NewLinear(x, 512, 256, opt), nn.ReLU{},
+		nn.NewLinear(x, 256, 10, opt)}}
 	var err error
 	if m.opt, err = optim.NewAdam(nn.Params(m.net)); err != nil {
 		t.Fatal(err)

@@ -14,8 +14,8 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// onNull returns an Exec of a driver that does nothing: what a program takes there is its own. That driver's graphs are empty, of which there
-// are no warnings meanwhile.
+// onNull returns an Exec of a driver that does nothing: what a program takes there is its own. That driver's graphs are empty, of which
+// there are no warnings meanwhile.
 func onNull(t testing.TB) *tenon.Exec {
 	host, err := rt.Host()
 	if err != nil {

@@ -41,7 +41,8 @@ func TestSimulator(t *testing.T) {
 			x.Launch(chainKernel, tenon.Over(n), tenon.Integer(n), tenon.In(a), tenon.Out(b))
 		}), 8*n))
 		recordFigure("sim.chain.eager", "GB/s", gigabytes(walled(t, x, 5, func(x *tenon.Exec) { sixOps(x.NoGrad(), a) }), 8*n))
-		recordFigure("sim.chain.compiled", "GB/s", gigabytes(walled(t, x, 5, compiled(t, func(x *tenon.Exec) *tenon.Tensor { return sixOps(x.NoGrad(), a) })), 8*n))
+		recordFigure("sim.chain.compiled", "GB/s", gigabytes(
+			walled(t, x, 5, compiled(t, func(x *tenon.Exec) *tenon.Tensor { return sixOps(x.NoGrad(), a) })), 8*n))
 		p, q := make([]float32, n), make([]float32, n)
 		for i := range p {
 			p[i], q[i] = 1.5, 0.25

@@ -18,8 +18,8 @@ import (
 	"tenon.dev/memviz"
 )
 
-// TestViewer measures tenon memviz on a trace of 10 million events (-long; a short one without): reading the pickle and writing the column file,
-// opening that file until the first picture can be drawn, and tiles of all levels, asked for as a browser does.
+// TestViewer measures tenon memviz on a trace of 10 million events (-long; a short one without): reading the pickle and writing the column
+// file, opening that file until the first picture can be drawn, and tiles of all levels, asked for as a browser does.
 func TestViewer(t *testing.T) {
 	events, rounds, tiles := 100_000, 1, 30
 	if *longFlag {
@@ -59,7 +59,8 @@ func TestViewer(t *testing.T) {
 		v.get(fmt.Sprintf("tile?device=0&view=active&level=%d&index=%d", level, index))
 		slowest = max(slowest, float64(time.Since(start).Nanoseconds())/1e6)
 	}
-	t.Logf("%d events, %d MB: import %.0f MB/s, first picture in %.2f s, slowest of %d tiles %.1f ms", i.Events, size/1e6, slices.Max(imports), slices.Min(first), tiles, slowest)
+	t.Logf("%d events, %d MB: import %.0f MB/s, first picture in %.2f s, slowest of %d tiles %.1f ms", i.Events, size/1e6,
+		slices.Max(imports), slices.Min(first), tiles, slowest)
 	if *longFlag {
 		recordFigure("viewer.import", "MB/s", imports)
 		recordFigure("viewer.reopen", "s", first)
@@ -67,7 +68,8 @@ func TestViewer(t *testing.T) {
 	}
 }
 
-// writeTrace writes a snapshot with a trace of about n events, in which about 2,000 allocations live at a time, and returns its size in bytes.
+// writeTrace writes a snapshot with a trace of about n events, in which about 2,000 allocations live at a time, and returns its size in
+// bytes.
 func writeTrace(t *testing.T, path string, n int) int64 {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -86,7 +88,8 @@ func writeTrace(t *testing.T, path string, n int) int64 {
 		k := rng.IntN(len(live))
 		e := live[k]
 		if e.Size == 0 {
-			e = snapshot.Event{Action: snapshot.ActionAlloc, Addr: uint64(k+1) * slot, Size: 512 << min(rng.IntN(17), rng.IntN(17)), Stack: snapshot.StackID(1 + rng.IntN(300)),
+			e = snapshot.Event{Action: snapshot.ActionAlloc, Addr: uint64(k+1) * slot, Size: 512 << min(rng.IntN(17), rng.IntN(17)),
+				Stack:  snapshot.StackID(1 + rng.IntN(300)),
 				TimeUS: int64(len(trace))}
 			trace, live[k] = append(trace, e), e
 			continue

@@ -8,8 +8,8 @@ import (
 	"tenon.dev/compile"
 )
 
-// A batch norm, whose statistics are vectors of one element a channel, runs with the element-wise work after it as one kernel, with the bits of
-// eager execution. In training the statistics are a kernel before it, and the running ones one after it.
+// A batch norm, whose statistics are vectors of one element a channel, runs with the element-wise work after it as one kernel, with the
+// bits of eager execution. In training the statistics are a kernel before it, and the running ones one after it.
 func TestBatchNormRunsWithWhatFollows(t *testing.T) {
 	x := open(t)
 	must(t, x.Generator().SetSeed(3))
@@ -60,7 +60,8 @@ func TestBatchNormRunsWithWhatFollows(t *testing.T) {
 			return x.ReLU(norm(x.NoGrad(), single, nil, bias, eps))
 		}},
 		{"training", 3, func(x *tenon.Exec, eps float64) *tenon.Tensor {
-			return x.ReLU(x.Add(x.NoGrad().BatchNorm(half, weight, bias, moving, variations, 0.1, eps, tenon.BatchNormOpt{Training: true}), half))
+			return x.ReLU(x.Add(x.NoGrad().BatchNorm(half, weight, bias, moving, variations, 0.1, eps, tenon.BatchNormOpt{Training: true}),
+				half))
 		}},
 		{"training, gradients", 0, func(x *tenon.Exec, eps float64) *tenon.Tensor {
 			y := x.ReLU(x.BatchNorm(leaf, weight, bias, moving, variations, 0.1, eps, tenon.BatchNormOpt{Training: true}))

@@ -11,7 +11,8 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// A graph that a program captured of what a region left open runs on that memory, whoever captured it and whatever the region does meanwhile.
+// A graph that a program captured of what a region left open runs on that memory, whoever captured it and whatever the region does
+// meanwhile.
 func TestCapturedOutputsStay(t *testing.T) {
 	for _, own := range []bool{true, false} {
 		x := open(t)
@@ -85,7 +86,8 @@ func TestCapturesBesideRegions(t *testing.T) {
 	for _, mode := range []struct {
 		name string
 		opt  tenon.CaptureOpt
-	}{{"thread", tenon.CaptureOpt{}}, {"global", tenon.CaptureOpt{Mode: cuda.CaptureGlobal}}, {"relaxed", tenon.CaptureOpt{Mode: cuda.CaptureRelaxed}}} {
+	}{{"thread", tenon.CaptureOpt{}}, {"global", tenon.CaptureOpt{Mode: cuda.CaptureGlobal}},
+		{"relaxed", tenon.CaptureOpt{Mode: cuda.CaptureRelaxed}}} {
 		t.Run(mode.name, func(t *testing.T) {
 			x := openRandom(t, 8, 0, nil)
 			live := core.LiveStorages()

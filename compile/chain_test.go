@@ -23,7 +23,8 @@ type chains struct {
 	side *cuda.Stream
 }
 
-var chainTypes = []tenon.DType{tenon.Float32, tenon.BFloat16, tenon.Float16, tenon.Int32, tenon.Uint8, tenon.Bool, tenon.Float64, tenon.Int64}
+var chainTypes = []tenon.DType{tenon.Float32, tenon.BFloat16, tenon.Float16, tenon.Int32, tenon.Uint8, tenon.Bool,
+	tenon.Float64, tenon.Int64}
 
 func newChains(x *tenon.Exec, seed uint64) *chains {
 	rng := rand.New(rand.NewPCG(seed, 21))
@@ -61,7 +62,8 @@ func (p *chains) step(main *tenon.Exec, n int) {
 	if p.side != nil {
 		side = main.On(p.side)
 	}
-	rng, open := rand.New(rand.NewPCG(p.seed, 22)), rand.New(rand.NewPCG(p.seed, uint64(23+n/2))) // what stays open differs from step to step
+	// what stays open differs from step to step
+	rng, open := rand.New(rand.NewPCG(p.seed, 22)), rand.New(rand.NewPCG(p.seed, uint64(23+n/2)))
 	live := slices.Clone(p.inputs)
 	live = append(live, p.state...)
 	var own []*tenon.Tensor // made in the step, of full shape

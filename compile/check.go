@@ -12,11 +12,12 @@ import (
 
 const (
 	notAllocatedText = "These storage data ptrs are not allocated in pool %v but should be %#x"
-	notOutputsText   = "These live storage data ptrs are in the cudagraph pool but not accounted for as an output of cudagraph trees: \n\n%s"
+	notOutputsText   = "These live storage data ptrs are in the cudagraph pool but not accounted for as an output of " +
+		"cudagraph trees: \n\n%s"
 )
 
-// checkPool returns an error unless the live memory of the pool is that of the path's outputs. It holds in warm-ups and recordings; a graph's
-// run takes no memory. Ending says which of the outputs only the segment uses, which has freed them.
+// checkPool returns an error unless the live memory of the pool is that of the path's outputs. It holds in warm-ups and recordings; a
+// graph's run takes no memory. Ending says which of the outputs only the segment uses, which has freed them.
 func (fo *forest) checkPool(ending func(core.Store) bool) error {
 	var want []uint64
 	for _, s := range fo.stores() {

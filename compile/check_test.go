@@ -25,7 +25,8 @@ func TestCheckPool(t *testing.T) {
 	}
 	fo.warm = append(fo.warm, output{Store: core.StoreOf((*core.Tensor)(in)), f: fo.warm[0].f})
 	err = fo.checkPool(func(core.Store) bool { return false })
-	if err == nil || !strings.Contains(err.Error(), "are not allocated in pool") || !strings.Contains(err.Error(), sprintf("%#x", in.DataPtr())) {
+	if err == nil || !strings.Contains(err.Error(), "are not allocated in pool") ||
+		!strings.Contains(err.Error(), sprintf("%#x", in.DataPtr())) {
 		t.Errorf("an output that lies elsewhere: %v", err)
 	}
 	fo.warm = fo.warm[:1]

@@ -26,7 +26,8 @@ type Opt struct {
 	// RerecordLimit is how often a function may be recorded again in one place because an address changed; then it runs without a graph
 	// there. 0 is 128, and less than 0 never.
 	RerecordLimit int
-	// FixedStatic makes it an error that a static argument, or a tensor that the function captured, has moved. Otherwise it is recorded again.
+	// FixedStatic makes it an error that a static argument, or a tensor that the function captured, has moved. Otherwise it is recorded
+	// again.
 	FixedStatic bool
 	// PlainMutation runs a function that changes an argument without a graph, also where the argument comes from an earlier graph.
 	PlainMutation bool
@@ -35,9 +36,11 @@ type Opt struct {
 	// Must makes it an error, with the reason, that work of the region would run without a graph, but for warm-ups, what Disable runs,
 	// and what runs while device memory is not cached, as under a memory checker. What the work was to make is lost.
 	Must bool
-	// NoWarmup records a segment in its first run. Kernels are then built while it is recorded, which works, and memory lies as it happens to.
+	// NoWarmup records a segment in its first run. Kernels are then built while it is recorded, which works, and memory lies as it happens
+	// to.
 	NoWarmup bool
-	// DynamicLimit is of how many shapes a function may be recorded before a warning; 0 is 50, and less than 0 is no limit.
+	// DynamicLimit is how many shapes, or on the same shapes how many values of an option, a function is recorded with before a warning.
+	// 0 means 50, and a negative number means no limit.
 	DynamicLimit int
 	// SkipDynamic runs a function without a graph from its second shape on.
 	SkipDynamic bool
@@ -99,12 +102,11 @@ func New(opts ...Opt) *Region {
 	return r
 }
 
-// Do runs f in a scope of its own. The work of its calls is put off until a value is read, the device is waited for, a call comes that cannot
-// be put off, or f returns. Work that an earlier run did in the same way runs as a graph. Tensors that f leaves open move to other memory when
-// the next run begins. A tensor that has no elements yet answers for
-// its shape, strides, type and history; whoever asks for its address or elements gets them. Work that was put off runs also when f ends
-// with an error or a panic; an error of it is joined to f's. Another Exec that uses a tensor of a call that was put off gets an error. A Do
-// within a Do is part of the outer one.
+// Do runs f in a scope of its own. The work of its calls is put off until a value is read, the device is waited for, a call comes that
+// cannot be put off, or f returns. Work that an earlier run did in the same way runs as a graph. Tensors that f leaves open move to other
+// memory when the next run begins. A tensor that has no elements yet answers for its shape, strides, type and history; whoever asks for its
+// address or elements gets them. Work that was put off runs also when f ends with an error or a panic; an error of it is joined to f's.
+// Another Exec that uses a tensor of a call that was put off gets an error. A Do within a Do is part of the outer one.
 func (r *Region) Do(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
 	if r == nil || r.traces == nil {
 		return core.Refusal("Do", fault.Invalid, notMade)
@@ -204,8 +206,8 @@ func Frozen(x *tenon.Exec, f func(x *tenon.Exec) error) error {
 	return f(x)
 }
 
-// MarkStep says that a step of the program begins: tensors that functions returned in earlier steps lose their memory to this one. A program
-// that never calls it begins a step with each call of a function, unless the backward pass of an earlier one is still to come.
+// MarkStep says that a step of the program begins: tensors that functions returned in earlier steps lose their memory to this one. A
+// program that never calls it begins a step with each call of a function, unless the backward pass of an earlier one is still to come.
 func MarkStep(x *tenon.Exec) error {
 	fo, err := sessionForest(x, "MarkStep")
 	if err == nil {

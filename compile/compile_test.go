@@ -60,7 +60,8 @@ func TestDoPutsOffWhatComesAgain(t *testing.T) {
 			return nil
 		}))
 	}
-	if got, want := r.Stats(x), (compile.Stats{Runs: 3, Recorded: 3, Deferred: 9, WarmUps: 1, Recordings: 1, Replays: 1, Kernels: 9}); got != want {
+	if got, want := r.Stats(x), (compile.Stats{Runs: 3, Recorded: 3, Deferred: 9, WarmUps: 1, Recordings: 1, Replays: 1,
+		Kernels: 9}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	got, err := tenon.Read[float32](x, b)
@@ -174,7 +175,8 @@ func TestEnds(t *testing.T) {
 				t.Errorf("end %d: %v", i, err)
 			}
 		case 3:
-			if err == nil || !strings.Contains(err.Error(), "The size of tensor a (2) must match") || !strings.Contains(err.Error(), "compile_test.go") {
+			if err == nil || !strings.Contains(err.Error(), "The size of tensor a (2) must match") ||
+				!strings.Contains(err.Error(), "compile_test.go") {
 				t.Errorf("end %d: %v", i, err)
 			}
 		default:
@@ -209,7 +211,8 @@ func TestOtherSessions(t *testing.T) {
 			"writes what is to be read": func() error { return tenon.Try(func() { y.AddInto(a, w, w) }) },
 			"replays over what is read": func() error { return y.Replay(g) },
 		} {
-			if err := use(); second && (err == nil || strings.Count(err.Error(), "compile_test.go") != 2 || !strings.Contains(err.Error(), "compiled region of another Exec")) {
+			if err := use(); second && (err == nil || strings.Count(err.Error(), "compile_test.go") != 2 ||
+				!strings.Contains(err.Error(), "compiled region of another Exec")) {
 				t.Errorf("another session %s: %v", name, err)
 			}
 		}
@@ -293,7 +296,8 @@ func TestFailureHalfWay(t *testing.T) {
 	other := x.Full([]int{1 << 20}, 7, tenon.Float32)
 	for _, k := range kept {
 		_, read := x.Bytes(k)
-		for name, err := range map[string]error{"read": read, "used": tenon.Try(func() { x.AddS(k, 1) }), "written": tenon.Try(func() { x.FillInto(k, 1) }),
+		for name, err := range map[string]error{"read": read, "used": tenon.Try(func() { x.AddS(k, 1) }),
+			"written":               tenon.Try(func() { x.FillInto(k, 1) }),
 			"asked for its address": tenon.Try(func() { k.DataPtr() })} {
 			if err == nil || !strings.Contains(err.Error(), "was never made") {
 				t.Errorf("a tensor that was never made is %s: %v", name, err)

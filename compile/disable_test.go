@@ -21,7 +21,8 @@ func openSim(t *testing.T) *tenon.Exec {
 }
 
 func TestSettingRunsAllAtOnce(t *testing.T) {
-	for word, want := range map[string][2]bool{"off": {false, false}, "fusion": {true, false}, "graphs": {false, true}, "on": {true, true}} {
+	for word, want := range map[string][2]bool{"off": {false, false}, "fusion": {true, false}, "graphs": {false, true},
+		"on": {true, true}} {
 		t.Setenv("TENON_COMPILE", word)
 		x := openSim(t)
 		a := tenon.From(x, make([]float32, 64), 64)
@@ -78,7 +79,8 @@ func TestDisable(t *testing.T) {
 		t.Errorf("around a region: %v, %+v", err, r.Stats(x))
 	}
 	net := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.AddS(a, 1) })
-	if err := compile.Disable(x, func(x *tenon.Exec) error { return tenon.Try(func() { net.Call(x, a).Close() }) }); err != nil || net.Stats(x).Runs != 0 {
+	if err := compile.Disable(x, func(x *tenon.Exec) error { return tenon.Try(func() { net.Call(x, a).Close() }) }); err != nil ||
+		net.Stats(x).Runs != 0 {
 		t.Errorf("around a callable: %v, %+v", err, net.Stats(x))
 	}
 	if v, err := tenon.Read[float32](x, a); err != nil || v[0] != 75 {

@@ -10,8 +10,8 @@ import (
 	"tenon.dev/cuda"
 )
 
-// drawing draws in every way, with results that nobody looks at, a seed and a look at the state in between, and draws of another session from the same
-// generator, and returns the bits of everything.
+// drawing draws in every way, with results that nobody looks at, a seed and a look at the state in between, and draws of another session
+// from the same generator, and returns the bits of everything.
 func drawing(t *testing.T, x, other *tenon.Exec, g *cuda.Generator, r *compile.Region, runs int) (out string) {
 	t.Helper()
 	must(t, x.Generator().SetSeed(7))

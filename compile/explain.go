@@ -291,13 +291,16 @@ func ReadExplanations(r io.Reader) (all []*Explanation, err error) {
 		case errors.Is(err, io.EOF):
 			return nil, fault.New(fault.Invalid, "the file is empty; write one with Explanation.WriteJSON")
 		case errors.Is(err, io.ErrUnexpectedEOF):
-			return nil, fault.New(fault.Invalid, "explanation %d ends in the middle; write the file again with Explanation.WriteJSON", len(all)+1)
+			return nil, fault.New(fault.Invalid, "explanation %d ends in the middle; write the file again with Explanation.WriteJSON",
+				len(all)+1)
 		case errors.As(err, new(*json.SyntaxError)):
 			return nil, fault.New(fault.Invalid, "explanation %d is not JSON; give a file that Explanation.WriteJSON wrote", len(all)+1)
 		case err != nil:
-			return nil, fault.New(fault.Invalid, "explanation %d cannot be read (%v); give a file that Explanation.WriteJSON wrote", len(all)+1, err)
+			return nil, fault.New(fault.Invalid, "explanation %d cannot be read (%v); give a file that Explanation.WriteJSON wrote",
+				len(all)+1, err)
 		case e.Format != 1:
-			return nil, fault.New(fault.Invalid, "explanation %d has format %d, and this version reads 1; give a file that its Explanation.WriteJSON wrote",
+			return nil, fault.New(fault.Invalid, "explanation %d has format %d, and this version reads 1; give a file that its "+
+				"Explanation.WriteJSON wrote",
 				len(all)+1, e.Format)
 		}
 		all = append(all, e)
@@ -311,9 +314,11 @@ func (e *Explanation) String() string {
 	}
 	var b strings.Builder
 	s := &e.Stats
-	fmt.Fprintf(&b, "%s: %d runs, %d calls put off, %d at once; segments: %d warm-up, %d recorded, %d replayed, %d without a graph\n", e.Device, s.Runs,
+	fmt.Fprintf(&b, "%s: %d runs, %d calls put off, %d at once; segments: %d warm-up, %d recorded, %d replayed, %d without a graph\n",
+		e.Device, s.Runs,
 		s.Deferred, s.Eager, s.WarmUps, s.Recordings, s.Replays, s.Plain)
-	fmt.Fprintf(&b, "kernels: %d; calls in fused kernels: %d; calls that nobody needed: %d; pool: %d blocks, %d bytes\n", s.Kernels, s.Fused, s.Dropped,
+	fmt.Fprintf(&b, "kernels: %d; calls in fused kernels: %d; calls that nobody needed: %d; pool: %d blocks, %d bytes\n", s.Kernels,
+		s.Fused, s.Dropped,
 		e.Live, e.Memory)
 	for i := range e.Segments {
 		e.Segments[i].print(&b, i, e.Bandwidth)
@@ -346,7 +351,8 @@ func times(n int) string {
 }
 
 func (s *Segment) print(b *strings.Builder, i int, bandwidth float64) {
-	fmt.Fprintf(b, "segment %d, %s: %d calls from %s to %s; %d warm-up, %d recorded, %d replayed, %d without a graph\n", i, s.Kind, s.Calls, s.From, s.To,
+	fmt.Fprintf(b, "segment %d, %s: %d calls from %s to %s; %d warm-up, %d recorded, %d replayed, %d without a graph\n", i, s.Kind,
+		s.Calls, s.From, s.To,
 		s.WarmUps, s.Recordings, s.Replays, s.Plain)
 	if s.Because != "" {
 		fmt.Fprintf(b, "  without a graph: %s\n", s.Because)
@@ -356,7 +362,8 @@ func (s *Segment) print(b *strings.Builder, i int, bandwidth float64) {
 		if g.After >= 0 {
 			after = fmt.Sprint("after ", g.After)
 		}
-		fmt.Fprintf(b, "  graph %d, %s: %d operations, %d kernels; inputs: %d static, %d managed, %d copied\n", g.ID, after, g.Nodes, g.Kernels, g.Static, g.Managed,
+		fmt.Fprintf(b, "  graph %d, %s: %d operations, %d kernels; inputs: %d static, %d managed, %d copied\n", g.ID, after, g.Nodes,
+			g.Kernels, g.Static, g.Managed,
 			g.Copied)
 	}
 	for _, k := range s.Kernels {

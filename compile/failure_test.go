@@ -44,8 +44,8 @@ func openFailing(t *testing.T) (*tenon.Exec, *faults.Device) {
 	return (*tenon.Exec)(core.New(dev, host)), d
 }
 
-// A training step that fails at any of its driver calls, or for want of memory from any of its tensors on, leaves parameters with the optimizer's state, and the
-// scaler, as they were before or as they are after their change, and the next step can be taken.
+// A training step that fails at any of its driver calls, or for want of memory from any of its tensors on, leaves parameters with the
+// optimizer's state, and the scaler, as they were before or as they are after their change, and the next step can be taken.
 func TestTrainingStepFails(t *testing.T) {
 	for _, in := range []int{0, 1, 4} {
 		t.Run(fmt.Sprint("Calls after ", in), func(t *testing.T) { failSteps(t, in, func(d *faults.Device, n int) { d.Arm(n, 0) }) })
@@ -56,7 +56,8 @@ func TestTrainingStepFails(t *testing.T) {
 	})
 }
 
-// failSteps fails a step that comes after so many others in the region: none, so that it runs without a graph, one, so that it is recorded, or more.
+// failSteps fails a step that comes after so many others in the region: none, so that it runs without a graph, one, so that it is recorded,
+// or more.
 func failSteps(t *testing.T, others int, arm func(d *faults.Device, n int)) {
 	x, d := openFailing(t)
 	r := compile.New()
@@ -124,7 +125,8 @@ func (w *training) sections(t *testing.T, x *tenon.Exec) [2]string {
 	return [2]string{learnt, scaler}
 }
 
-// Every driver call of a small program of two runs fails once, with each of its codes: nothing is left behind, and the next attempt succeeds.
+// Every driver call of a small program of two runs fails once, with each of its codes: nothing is left behind, and the next attempt
+// succeeds.
 func TestWalk(t *testing.T) {
 	host, err := rt.Host()
 	must(t, err)
@@ -148,7 +150,9 @@ func TestWalk(t *testing.T) {
 				p := nn.NewParam(x.Ones([]int{2, 2}, tenon.Float32))
 				defer p.Close()
 				var o *optim.SGD
-				if o, err = optim.NewSGD(func(yield func(string, *nn.Param) bool) { yield("p", p) }, optim.SGDOpt{LR: 0.1, Momentum: 0.5}); err != nil {
+				if o, err = optim.NewSGD(func(yield func(string, *nn.Param) bool) {
+					yield("p", p)
+				}, optim.SGDOpt{LR: 0.1, Momentum: 0.5}); err != nil {
 					return
 				}
 				defer o.Close()

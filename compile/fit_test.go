@@ -64,7 +64,9 @@ func fits(t *testing.T, elements int) {
 					return
 				}
 				x.Scope(func(x *tenon.Exec) {
-					v, err := tenon.Read[float64](x, x.Cat([]*tenon.Tensor{x.Narrow(kept, 0, elements-1, 1), x.Narrow(a, 0, elements/2, 1)}, 0))
+					v,
+						err := tenon.Read[float64](x, x.Cat([]*tenon.Tensor{x.Narrow(kept, 0, elements-1, 1),
+						x.Narrow(a, 0, elements/2, 1)}, 0))
 					out += fmt.Sprint(v, err)
 				})
 			}

@@ -31,7 +31,8 @@ type forest struct {
 	warm []output
 	// ran are the functions of the path, warm-ups among them.
 	ran []*function
-	// generation is that of the path; entered counts the calls of regions, and marked those of MarkStep, each a new generation. It counts down.
+	// generation is that of the path; entered counts the calls of regions, and marked those of MarkStep, each a new generation. It counts
+	// down.
 	generation, entered, marked int
 	// pending are the runs of functions since the last backward pass, which may still come to them while their tapes are there.
 	pending []*core.Span
@@ -88,8 +89,8 @@ type function struct {
 	// plain says why the function never runs as a graph, or is "".
 	plain string
 	told  map[string]bool
-	// warmUps, recordings, replays and plains are what became of it, because why it last ran without a graph, and again how often it was recorded
-	// again for what reason.
+	// warmUps, recordings, replays and plains are what became of it, because why it last ran without a graph, and again how often it was
+	// recorded again for what reason.
 	warmUps, recordings, replays, plains int
 	because                              string
 	again                                map[string]int
@@ -123,8 +124,8 @@ type recording struct {
 	g        *core.Recorded
 	// inputs says where they come from.
 	inputs []source
-	// outputs are the storages that were wanted, by their number among those that the calls make, of which kept says it for each; stores are
-	// those of the latest run.
+	// outputs are the storages that were wanted, by their number among those that the calls make, of which kept says it for each; stores
+	// are those of the latest run.
 	outputs []int
 	kept    []bool
 	stores  []core.Store
@@ -151,7 +152,8 @@ func forestOf(x *core.Exec, dev *rt.Device, make bool) *forest {
 	var create func() core.Attached
 	if make {
 		create = func() core.Attached {
-			return &forest{session: core.SessionOf(x), dev: dev, state: idle, generation: 1, rerecorded: map[place]int{}, warned: map[*function]bool{}}
+			return &forest{session: core.SessionOf(x), dev: dev, state: idle, generation: 1, rerecorded: map[place]int{},
+				warned: map[*function]bool{}}
 		}
 	}
 	f, _ := core.Attach(x, forestKey{dev}, create).(*forest)
@@ -253,8 +255,8 @@ func (fo *forest) stores() (all []core.Store) {
 const overwrittenText = "Error: accessing tensor output of CUDAGraphs that has been overwritten by a subsequent run. Made at %s. " +
 	"To prevent overwriting, clone the tensor outside of the compiled function, or call compile.MarkStep before each step"
 
-// end leaves the path. Tensors that are still in use lose their memory to later runs: those of functions get an error, others move out, as does
-// what g is about to read.
+// end leaves the path. Tensors that are still in use lose their memory to later runs: those of functions get an error, others move out, as
+// does what g is about to read.
 func (fo *forest) end(g *core.Segment) error {
 	var all []output
 	for o := range fo.live {
@@ -450,8 +452,9 @@ func (fo *forest) execute(f *function, g *core.Segment) (ran bool, err error) {
 		fo.rerecorded[k]++
 		fo.unfix(f, g)
 		if fo.over(f) {
-			fo.skipWhole(f, sprintf("skipping cudagraph due to function %d exceeding max re-recording limit (=%d) on cudagraph node %s due to %s.",
-				f.id, f.t.opt.limit(), at.name(), moved))
+			fo.skipWhole(f,
+				sprintf("skipping cudagraph due to function %d exceeding max re-recording limit (=%d) on cudagraph node %s due to %s.",
+					f.id, f.t.opt.limit(), at.name(), moved))
 			return true, f.t.eager(g, moved)
 		}
 	}
@@ -639,7 +642,8 @@ func (fo *forest) recordOf(g *core.Segment, copied []bool) (rec *core.Recorded, 
 	return rec, err
 }
 
-// tryRecord is Record that leaves the pool as before if it fails: inputs that it has freed, for what they were used last, have their memory again.
+// tryRecord is Record that leaves the pool as before if it fails: inputs that it has freed, for what they were used last, have their memory
+// again.
 func (fo *forest) tryRecord(g *core.Segment, copied []bool) (*core.Recorded, error) {
 	if !slices.ContainsFunc(g.Inputs(), func(in core.Input) bool { return in.Ending() }) {
 		return g.Record(fo.on, fo.pool, copied)

@@ -46,8 +46,8 @@ func pairs(w []*tenon.Tensor) []pair {
 // twin is a tensor of compiled functions and its like without them.
 type twin struct{ a, want *tenon.Tensor }
 
-// walkFunctions runs steps of calls of compiled functions on each other's results, on new tensors and on copies, some with backward passes. Steps come
-// again, and branch from each other.
+// walkFunctions runs steps of calls of compiled functions on each other's results, on new tensors and on copies, some with backward passes.
+// Steps come again, and branch from each other.
 func walkFunctions(t *testing.T, seed uint64, opt compile.Opt) {
 	x := open(t)
 	rng := rand.New(rand.NewPCG(seed, 7))

@@ -130,8 +130,8 @@ func (t *trace) run(x *core.Exec, args []*core.Tensor, f func()) {
 	core.Check("Func", core.Force(x))
 }
 
-// backward begins the backward pass through one run of the function on dev, with gradients of the storages incoming. It runs without a graph if
-// the run did.
+// backward begins the backward pass through one run of the function on dev, with gradients of the storages incoming. It runs without a
+// graph if the run did.
 func (t *trace) backward(x *core.Exec, dev *rt.Device, skipped bool, incoming []uint64) (end func() error) {
 	done := func() {
 		if fo := forestOf(x, dev, false); fo != nil {
@@ -163,8 +163,8 @@ type Trees struct {
 	Roots []Tree
 	// State is "idle", "warm-up", "recording" or "execution".
 	State string
-	// Functions, Graphs and Copied count the functions, the recordings, and the inputs of recordings that are copied; Checkpoints how often the
-	// pool was brought back to a recording's end; Skips the reasons that were given for runs without a graph.
+	// Functions, Graphs and Copied count the functions, the recordings, and the inputs of recordings that are copied; Checkpoints how often
+	// the pool was brought back to a recording's end; Skips the reasons that were given for runs without a graph.
 	Functions, Graphs, Copied, Checkpoints, Skips int
 	// Pending says that a backward pass may still come: to a function that has run since the last one, and whose tape is still there.
 	Pending bool

@@ -11,7 +11,8 @@ import (
 	"tenon.dev/compile"
 )
 
-// A backward pass puts off what it does; gradients are there, another session that uses one is told, and what is saved of tensors that change in place too.
+// A backward pass puts off what it does; gradients are there, another session that uses one is told, and what is saved of tensors that
+// change in place too.
 func TestBackward(t *testing.T) {
 	x := open(t)
 	y, err := x.Fork()

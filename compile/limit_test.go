@@ -144,7 +144,8 @@ func TestInnerFunc(t *testing.T) {
 		return x.AddS(y, 1)
 	})
 	for i := range 4 {
-		if got, want := read(t, x, outer.Call(x, tenon.From(x, []float32{float32(i)}, 1))), fmt.Sprint([]float32{float32(2*i + 3)}); got != want {
+		if got, want := read(t, x, outer.Call(x, tenon.From(x, []float32{float32(i)}, 1))),
+			fmt.Sprint([]float32{float32(2*i + 3)}); got != want {
 			t.Errorf("run %d: %s, want %s", i, got, want)
 		}
 	}

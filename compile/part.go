@@ -73,7 +73,8 @@ func (t *trace) allowing(calls []*node) func(core.PlannedStep) bool {
 		for _, i := range s.Calls {
 			members = append(members, calls[i])
 		}
-		return allowed(part{Kind: "group", Kernel: s.Kernel, Text: s.Text, Lines: linesOf(members), From: calls[0].at, To: calls[len(calls)-1].at})
+		return allowed(part{Kind: "group", Kernel: s.Kernel, Text: s.Text, Lines: linesOf(members), From: calls[0].at,
+			To: calls[len(calls)-1].at})
 	}
 }
 

@@ -22,7 +22,8 @@ func sharedTraining(t *testing.T) {
 	x := openRandom(t, 5, 0, nil)
 	live := core.LiveStorages()
 	const sessions, runs = 8, 40
-	w := []*tenon.Tensor{x.Full([]int{side, side}, 0.5, tenon.Float32).SetRequiresGrad(true), x.Full([]int{side, side}, 2, tenon.Float32).SetRequiresGrad(true)}
+	w := []*tenon.Tensor{x.Full([]int{side, side}, 0.5, tenon.Float32).SetRequiresGrad(true), x.Full([]int{side, side}, 2, tenon.Float32).
+		SetRequiresGrad(true)}
 	must(t, x.Synchronize())
 	r := compile.New()
 	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Mul(x.Mul(a, w[0]), w[1]) })
@@ -55,7 +56,8 @@ func sharedTraining(t *testing.T) {
 	}
 }
 
-func trainShared(y *tenon.Exec, g, runs int, r *compile.Region, f *compile.Callable[func(*tenon.Exec, *tenon.Tensor) *tenon.Tensor], w []*tenon.Tensor) error {
+func trainShared(y *tenon.Exec, g, runs int, r *compile.Region, f *compile.Callable[func(*tenon.Exec, *tenon.Tensor) *tenon.Tensor],
+	w []*tenon.Tensor) error {
 	var kept *tenon.Tensor
 	defer func() { kept.Close() }()
 	a := y.Full([]int{side, side}, float64(g+1), tenon.Float32)

@@ -107,7 +107,8 @@ func (fo *forest) staticMoved(f *function, g *core.Segment) error {
 		if _, managed := fo.find(in); managed || !f.inputs[i].static || f.inputs[i].addr == in.Addr() {
 			continue
 		}
-		fmt.Fprintf(&b, "input name: %s. data pointer changed from %#x to %#x. input stack trace: %s\n", f.nameOf(i), f.inputs[i].addr, in.Addr(),
+		fmt.Fprintf(&b, "input name: %s. data pointer changed from %#x to %#x. input stack trace: %s\n", f.nameOf(i),
+			f.inputs[i].addr, in.Addr(),
 			sourceOf(f.calls[g.UserOf(i)].at))
 	}
 	return fault.New(fault.Invalid, "%s", b.String())

@@ -13,7 +13,8 @@ import (
 	"tenon.dev/torchfile"
 )
 
-// training is a perceptron with dropout that learns with half precision, a scaler, clipped gradients, AdamW and a schedule that fills the tensor of the rate.
+// training is a perceptron with dropout that learns with half precision, a scaler, clipped gradients, AdamW and a schedule that fills the
+// tensor of the rate.
 type training struct {
 	net      nn.Sequential
 	in, want *tenon.Tensor

@@ -17,7 +17,8 @@ func TestTogether(t *testing.T) {
 	if planned == nil {
 		t.Fatal("nothing stops")
 	}
-	// step changes a first, and then b and c together; stop ends that half-way, and more makes a part of it a call that comes for the first time.
+	// step changes a first, and then b and c together; stop ends that half-way, and more makes a part of it a call that comes for the first
+	// time.
 	step := func(x *tenon.Exec, a, b, c *tenon.Tensor, stop bool, more int) (undone bool, err error) {
 		x.AddSInto(a, a, 1)
 		err = tenon.Try(func() {

@@ -24,8 +24,8 @@ type trace struct {
 	callable bool
 	kind     kind
 	back     *trace
-	// ahead is, where t remembers backward passes, what remembers their forward passes. fixed are the numbers of the storages that the latest
-	// of those read where they are: a backward pass reads them so too.
+	// ahead is, where t remembers backward passes, what remembers their forward passes. fixed are the numbers of the storages that the
+	// latest of those read where they are: a backward pass reads them so too.
 	ahead *trace
 	fixed []uint64
 	// incoming are, of a backward pass, the numbers of the storages of gradients that it is given.
@@ -44,9 +44,9 @@ type trace struct {
 	sized string
 	// fresh are the numbers of what calls that were not put off have made in this run.
 	fresh []uint64
-	// results are the numbers of what the function returns, and shapes counts its segments by their operations.
+	// results are the numbers of what the function returns, and shapes has its segments by their operations.
 	results []uint64
-	shapes  map[string]int
+	shapes  map[string]*family
 
 	root *node
 	// at is the last call that was matched or remembered; nil once there are too many branches.
@@ -82,8 +82,8 @@ type node struct {
 
 // Stats counts calls of a region, over all of its runs in one session.
 type Stats struct {
-	// Runs are calls of Do. Recorded calls came for the first time, Deferred ones were put off, and Eager ones ran at once; a view is none of
-	// these.
+	// Runs are calls of Do. Recorded calls came for the first time, Deferred ones were put off, and Eager ones ran at once; a view is none
+	// of these.
 	Runs, Recorded, Deferred, Eager int
 	// Unknown calls are those after a call from which there were too many branches.
 	Unknown int
@@ -332,32 +332,76 @@ func (t *trace) function(fo *forest, g *core.Segment, calls []*node) *function {
 		f.inputs = append(f.inputs, k)
 	}
 	last.ends = append(last.ends, f)
-	t.countShape(fo, f)
+	t.countShape(f)
 	return f
 }
 
-const shapesText = "CUDAGraph supports dynamic shapes by recording a new graph for each distinct input size. Recording too many CUDAGraphs " +
-	"may lead to extra overhead. We have observed %d distinct sizes. Please consider the following options for better performance: " +
-	"a) padding inputs to a few fixed number of shapes; or b) set compile.Opt.SkipDynamic. A negative DynamicLimit silences this warning."
+const shapesText = "CUDAGraph supports dynamic shapes by recording a new graph for each distinct input size. Recording too many " +
+	"CUDAGraphs may lead to extra overhead. We have observed %d distinct sizes. Please consider the following options for better " +
+	"performance: a) padding inputs to a few fixed number of shapes; or b) set compile.Opt.SkipDynamic. " +
+	"A negative DynamicLimit silences this warning."
 
-// countShape counts the functions that differ in shapes alone: those of the same operations.
-func (t *trace) countShape(fo *forest, f *function) {
+const variantsText = "A compiled region has recorded %d graphs of the same operations on the same sizes, since a number or an option of a " +
+	"call changed: %s, at %s. Recording takes time and memory. Give the call the same number in every run, or let it take the number " +
+	"from a tensor. A negative DynamicLimit silences this warning."
+
+// family is the functions of the same operations: sizes has the first of each set of sizes, and variants counts the others.
+type family struct {
+	sizes    []*function
+	variants int
+}
+
+// countShape warns when too many functions have the same operations: on operands of other sizes, or with other numbers.
+func (t *trace) countShape(f *function) {
 	var ops strings.Builder
 	for _, c := range f.calls {
 		ops.WriteString(c.call.Op())
 		ops.WriteByte(' ')
 	}
 	if t.shapes == nil {
-		t.shapes = map[string]int{}
+		t.shapes = map[string]*family{}
 	}
-	n := t.shapes[ops.String()] + 1
-	t.shapes[ops.String()] = n
-	if limit := t.opt.shapes(); limit >= 0 && n == limit+1 {
-		slog.Warn(fmt.Sprintf(shapesText, n))
+	fam := t.shapes[ops.String()]
+	if fam == nil {
+		fam = &family{}
+		t.shapes[ops.String()] = fam
 	}
-	if t.opt.SkipDynamic && n > 1 {
+	like := slices.IndexFunc(fam.sizes, f.sameSizes)
+	limit := t.opt.shapes()
+	switch {
+	case like < 0:
+		like = len(fam.sizes)
+		fam.sizes = append(fam.sizes, f)
+		if limit >= 0 && like == limit {
+			slog.Warn(fmt.Sprintf(shapesText, like+1))
+		}
+	default:
+		first := fam.sizes[like]
+		i := 0
+		for i < len(f.calls) && f.calls[i] == first.calls[i] {
+			i++
+		}
+		if i == len(f.calls) { // the same calls, as another kind of function
+			break
+		}
+		fam.variants++
+		if limit >= 0 && fam.variants == limit {
+			slog.Warn(fmt.Sprintf(variantsText, limit+1, first.calls[i].call.Differs(f.calls[i].call), f.calls[i].at))
+		}
+	}
+	if t.opt.SkipDynamic && like > 0 {
 		f.plain = "graph with symbolic shapes inputs. Found from : \n " + sourceOf(f.last.at)
 	}
+}
+
+// sameSizes reports whether the calls of g, which are of the same operations, have operands of f's sizes.
+func (f *function) sameSizes(g *function) bool {
+	for i, c := range f.calls {
+		if c != g.calls[i] && !c.call.SameSizes(g.calls[i].call) {
+			return false
+		}
+	}
+	return true
 }
 
 // Stats returns the counts of x's session.
@@ -388,8 +432,8 @@ const hostCall = "cpu device"
 var incompatible = map[string]string{"Nonzero": "nonzero", "MaskedSelect": "masked_select", "Unique": "unique", "BinCount": "bincount",
 	"RepeatInterleave": "repeat_interleave"}
 
-// Cut counts that a function's segment ends because of what cannot be a part of a graph: an incompatible operation once for each place in the
-// tree of calls, anything else once for each line.
+// Cut counts that a function's segment ends because of what cannot be a part of a graph: an incompatible operation once for each place in
+// the tree of calls, anything else once for each line.
 func (t *trace) Cut(cause, within string) {
 	t.noteCut(cause, within)
 	if !t.callable || t.opt.NoGraphs || cause != "Read" && cause != hostCall {

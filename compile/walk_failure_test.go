@@ -18,7 +18,8 @@ var (
 	failingWalks = flag.Int("failingwalks", failingPrograms,
 		"how many programs TestWalkProgramsFail runs; TestWalkProgramsFit runs a tenth, at least 3")
 	everyFault = flag.Bool("everyfault", false, "TestWalkProgramsFail fails every call of the driver in turn")
-	everySize  = flag.Bool("everysize", false, "TestWalkProgramsFit runs as many programs as TestWalkProgramsFail, to three sizes beyond that with which all fit")
+	everySize  = flag.Bool("everysize", false, "TestWalkProgramsFit runs as many programs as TestWalkProgramsFail, to three sizes "+
+		"beyond that with which all fit")
 )
 
 func streamsOf(t *testing.T, x *tenon.Exec) (streams []*cuda.Stream) {
@@ -114,8 +115,8 @@ func TestWalkProgramsFail(t *testing.T) {
 	}
 }
 
-// What fits without regions fits with them, but for memory that the graphs' pool has of its own: a segment for each stream, since tensors that are
-// so small share one.
+// What fits without regions fits with them, but for memory that the graphs' pool has of its own: a segment for each stream, since tensors
+// that are so small share one.
 func TestWalkProgramsFit(t *testing.T) {
 	const unit, own = 2 << 20, 3
 	run := func(seed uint64, size uint64, region bool) (out string, err error) {

@@ -25,8 +25,8 @@ var (
 	walkFrom = flag.Uint64("walkfrom", 0, "the first of them")
 )
 
-// walk is a program drawn from a seed that does to its tensors what a region does not see: between its steps, on other streams, with handles
-// that it closes late or never.
+// walk is a program drawn from a seed that does to its tensors what a region does not see: between its steps, on other streams, with
+// handles that it closes late or never.
 type walk struct {
 	seed    uint64
 	x       *tenon.Exec
@@ -422,7 +422,8 @@ func (w *walk) close() {
 	w.kept = nil
 }
 
-// openRandom opens a simulated device whose streams run in an order drawn from the seed, or the GPU where the tests use one, of which no size is asked.
+// openRandom opens a simulated device whose streams run in an order drawn from the seed, or the GPU where the tests use one, of which no
+// size is asked.
 func openRandom(t testing.TB, seed, memory uint64, wrap func(own driver.Device) driver.Device) *tenon.Exec {
 	t.Helper()
 	sel := rt.Selector{Kind: rt.Sim, Memory: memory, Wrap: func(own driver.Device) driver.Device {

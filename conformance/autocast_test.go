@@ -20,7 +20,8 @@ type autocastCall struct {
 
 // autocastNames are the registry's names of operations that the calls name otherwise.
 var autocastNames = map[string]string{
-	"__eq__": "eq", "__ge__": "ge", "__gt__": "gt", "__le__": "le", "__lt__": "lt", "__ne__": "ne", "__add__": "add", "__div__": "div", "__mul__": "mul",
+	"__eq__": "eq", "__ge__": "ge", "__gt__": "gt", "__le__": "le", "__lt__": "lt", "__ne__": "ne", "__add__": "add",
+	"__div__": "div", "__mul__": "mul",
 	"__matmul__": "matmul", "__pow__": "pow", "nll_loss2d": "nn.functional.nll_loss",
 }
 

@@ -104,7 +104,8 @@ func (a *again) compareInferred(f *core.Frame, p *pending) {
 		return
 	}
 	for i, s := range p.inferred {
-		if o := f.Out(i); s.DType != o.DType() || !slices.Equal(s.Shape, o.Shape()) || !slices.Equal(s.Stride, o.Stride()) || s.View && s.Offset != o.Offset() {
+		if o := f.Out(i); s.DType != o.DType() || !slices.Equal(s.Shape, o.Shape()) || !slices.Equal(s.Stride, o.Stride()) || s.View &&
+			s.Offset != o.Offset() {
 			a.fail(p, "Infer says %v%v/%v of output %d, which is %v/%v", s.DType, s.Shape, s.Stride, i, o, o.Stride())
 		}
 	}

@@ -243,7 +243,8 @@ func testAutocastBanned(t *testing.T, x *tenon.Exec) {
 		want, _ := strings.CutPrefix(c.Out, "error: ")
 		for _, low := range []tenon.DType{tenon.Float16, tenon.BFloat16} {
 			err := tenon.Try(func() { c.runAutocast(x.Autocast(low), newArgs(x, c.recordedCase(t))) })
-			wantError(t, err, want, "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.", "BCEWithLogits")
+			wantError(t, err, want, "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.",
+				"BCEWithLogits")
 		}
 		must(t, tenon.Try(func() { c.runAutocast(x.Autocast(tenon.Float16).Autocast(0), newArgs(x, c.recordedCase(t))) }))
 	}

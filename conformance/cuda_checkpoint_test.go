@@ -28,7 +28,9 @@ var checkpointTests = []cudaTest{
 		all := buffers(x)
 		return []*tenon.Tensor{all[5], all[8]}
 	})},
-	{name: "CUDA-143_test_middle_allocations_contiguous", run: checkpointOf(func(x *tenon.Exec) []*tenon.Tensor { return buffers(x)[5:7] })},
+	{name: "CUDA-143_test_middle_allocations_contiguous", run: checkpointOf(func(x *tenon.Exec) []*tenon.Tensor {
+		return buffers(x)[5:7]
+	})},
 	{name: "CUDA-144_test_additional_free_following_checkpoint", run: testCheckpointFrees},
 	{name: "CUDA-145_test_additional_free_error", run: testCheckpointFreeError},
 	{name: "CUDA-146_test_tensor_dies_after_checkpoint", run: testCheckpointDeath},
@@ -97,8 +99,11 @@ func sameState(t *testing.T, before, after []cuda.Segment) {
 			continue
 		}
 		a := after[i]
-		if a.Device != b.Device || a.TotalSize != b.TotalSize || a.Allocated != b.Allocated || a.Active != b.Active || a.Type != b.Type || a.Pool != b.Pool ||
-			!slices.EqualFunc(a.Blocks, b.Blocks, func(a, b cuda.Block) bool { return a.Addr == b.Addr && a.Size == b.Size && a.State == b.State }) {
+		if a.Device != b.Device || a.TotalSize != b.TotalSize || a.Allocated != b.Allocated || a.Active != b.Active || a.Type != b.Type ||
+			a.Pool != b.Pool ||
+			!slices.EqualFunc(a.Blocks, b.Blocks, func(a, b cuda.Block) bool {
+				return a.Addr == b.Addr && a.Size == b.Size && a.State == b.State
+			}) {
 			t.Errorf("the segment is\n%+v, was\n%+v", a, b)
 		}
 	}
@@ -167,7 +172,9 @@ func testCheckpointFreeError(t *testing.T, x *tenon.Exec) {
 
 func testCheckpointDeath(t *testing.T, x *tenon.Exec) {
 	dev := x.Device()
-	g, out := recordedIn(t, x, [2]uint64{}, func(x *tenon.Exec) []*tenon.Tensor { return []*tenon.Tensor{bytesOf(x, 512), bytesOf(x, 512)} })
+	g, out := recordedIn(t, x, [2]uint64{}, func(x *tenon.Exec) []*tenon.Tensor {
+		return []*tenon.Tensor{bytesOf(x, 512), bytesOf(x, 512)}
+	})
 	state, err := dev.CheckpointPool(g.Pool())
 	must(t, err)
 	ptrs := []uint64{out[0].DataPtr(), out[1].DataPtr()}
@@ -242,7 +249,8 @@ func newResidual(x *tenon.Exec, from, to, stride int) *residual {
 	first := opt
 	first.Stride = [2]int{stride, stride}
 	side, norm := [2]int{3, 3}, nn.BatchNormOpt{}
-	r := &residual{nn.NewConv2d(x, from, to, side, first), nn.NewConv2d(x, to, to, side, opt), nn.NewBatchNorm2d(x, to, norm), nn.NewBatchNorm2d(x, to, norm), nil}
+	r := &residual{nn.NewConv2d(x, from, to, side, first), nn.NewConv2d(x, to, to, side, opt), nn.NewBatchNorm2d(x, to, norm),
+		nn.NewBatchNorm2d(x, to, norm), nil}
 	if stride != 1 || from != to {
 		r.Down = nn.NewConv2d(x, from, to, [2]int{1, 1}, nn.ConvOpt{Stride: [2]int{stride, stride}, NoBias: true})
 	}
@@ -265,7 +273,8 @@ func testCheckpointNetwork(t *testing.T, x *tenon.Exec) {
 	if !onGPU() {
 		widths, side = []int{4, 4, 8, 8}, 31
 	}
-	net := nn.Sequential{nn.NewConv2d(x, 3, widths[0], [2]int{7, 7}, nn.ConvOpt{Stride: [2]int{2, 2}, Padding: [2]int{3, 3}}), nn.ReLU{}, nn.MaxPool2d{Kernel: [2]int{3, 3}, Opt: tenon.MaxPoolOpt{Stride: [2]int{2, 2}}}}
+	net := nn.Sequential{nn.NewConv2d(x, 3, widths[0], [2]int{7, 7}, nn.ConvOpt{Stride: [2]int{2, 2}, Padding: [2]int{3, 3}}), nn.ReLU{},
+		nn.MaxPool2d{Kernel: [2]int{3, 3}, Opt: tenon.MaxPoolOpt{Stride: [2]int{2, 2}}}}
 	from := widths[0]
 	for i, to := range widths {
 		stride := 1

@@ -143,9 +143,12 @@ func testMultinomialInvalid(t *testing.T, _ *tenon.Exec) {
 }
 
 func testAssertAsync(t *testing.T, x *tenon.Exec) {
-	wantError(t, tenon.Try(func() { x.AssertAsync(x.Empty([]int{0}, tenon.Float32)) }), "Boolean value of Tensor with no values is ambiguous")
-	wantError(t, tenon.Try(func() { x.AssertAsync(x.Zeros([]int{2}, tenon.Int64)) }), "Boolean value of Tensor with more than one value is ambiguous")
-	for _, a := range []*tenon.Tensor{x.Full(nil, 1, tenon.Int64), x.Full(nil, 0.1, tenon.Float32), x.Full(nil, -0.1, tenon.Float32), x.Full(nil, 1, tenon.Bool),
+	wantError(t, tenon.Try(func() { x.AssertAsync(x.Empty([]int{0}, tenon.Float32)) }),
+		"Boolean value of Tensor with no values is ambiguous")
+	wantError(t, tenon.Try(func() { x.AssertAsync(x.Zeros([]int{2}, tenon.Int64)) }),
+		"Boolean value of Tensor with more than one value is ambiguous")
+	for _, a := range []*tenon.Tensor{x.Full(nil, 1, tenon.Int64), x.Full(nil, 0.1, tenon.Float32), x.Full(nil, -0.1, tenon.Float32),
+		x.Full(nil, 1, tenon.Bool),
 		x.FullC(nil, 0.1i, tenon.Complex64), x.Full([]int{1, 1}, 6e-8, tenon.Float16), x.Full(nil, math.NaN(), tenon.Float64)} {
 		x.AssertAsync(a)
 	}

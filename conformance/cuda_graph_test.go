@@ -218,7 +218,8 @@ func testGraphDump(t *testing.T, x *tenon.Exec) {
 
 func testGraphDefaultStream(t *testing.T, x *tenon.Exec) {
 	_, err := x.Capture(func(*tenon.Exec) { t.Error("the function ran") }, tenon.CaptureOpt{Stream: x.Device().DefaultStream()})
-	wantError(t, err, "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them on the default stream.)")
+	wantError(t, err, "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them on the "+
+		"default stream.)")
 	testGraphSimple(t, x) // the device is usable
 }
 

@@ -60,7 +60,8 @@ func testGraphCallables(t *testing.T, x *tenon.Exec) {
 	}{
 		{"float32", dtype.Invalid, true, ""},
 		{"autocast", tenon.Float16, true, ""},
-		{"unused inputs are not allowed", dtype.Invalid, false, "One of the differentiated Tensors appears to not have been used in the graph"},
+		{"unused inputs are not allowed", dtype.Invalid, false,
+			"One of the differentiated Tensors appears to not have been used in the graph"},
 	} {
 		x.Scope(func(x *tenon.Exec) {
 			y := x.Autocast(c.autocast)
@@ -102,7 +103,8 @@ func testGraphCallables(t *testing.T, x *tenon.Exec) {
 					params = append(params, testdevice.Read[float32](t, x, p.Tensor())...)
 				}
 				nn.Eval(net)
-				eval = testdevice.Read[float32](t, x, x.ToDType(net.Second.Forward(x.NoGrad(), net.First.Forward(x.NoGrad(), unused)), tenon.Float32))
+				eval = testdevice.Read[float32](t, x, x.ToDType(net.Second.Forward(x.NoGrad(), net.First.Forward(x.NoGrad(), unused)),
+					tenon.Float32))
 				return params, eval
 			}
 			graphed, graphedEval := train(true)

@@ -343,9 +343,11 @@ func testGatherStats(t *testing.T, x *tenon.Exec) {
 	rm, rv := running()
 	wm, wv := running()
 	x.BatchNorm(batch, nil, nil, wm, wv, 0.1, eps, tenon.BatchNormOpt{Training: true})
-	m, s = x.BatchNormGatherStats(x.Cat([]*tenon.Tensor{m1, m2}, 0), x.Cat([]*tenon.Tensor{s1, s2}, 0), tenon.From(x, []int64{16, n - 16}, 2), rm, rv, 0.1, eps)
+	m, s = x.BatchNormGatherStats(x.Cat([]*tenon.Tensor{m1, m2}, 0), x.Cat([]*tenon.Tensor{s1, s2}, 0),
+		tenon.From(x, []int64{16, n - 16}, 2), rm, rv, 0.1, eps)
 	wholeMean, wholeStd := stats(batch)
-	for what, v := range map[string][2]*tenon.Tensor{"mean": {m, x.Select(wholeMean, 0, 0)}, "reciprocal deviation": {s, x.Select(wholeStd, 0, 0)}, "running mean": {rm, wm}, "running variance": {rv, wv}} {
+	for what, v := range map[string][2]*tenon.Tensor{"mean": {m, x.Select(wholeMean, 0, 0)},
+		"reciprocal deviation": {s, x.Select(wholeStd, 0, 0)}, "running mean": {rm, wm}, "running variance": {rv, wv}} {
 		got, want := testdevice.Read[float32](t, x, v[0]), testdevice.Read[float32](t, x, v[1])
 		for i := range want {
 			if math.Abs(float64(got[i]-want[i])) > 2e-6 {

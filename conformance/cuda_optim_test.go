@@ -337,7 +337,8 @@ func testGraphGradScaling(t *testing.T, x *tenon.Exec) {
 		must(t, backward(x))
 		o.ZeroGrad()
 		g := captured(t, x, backward)
-		for _, want := range []struct{ in, grad, scale, tracker float64 }{{5, 20, 4, 1}, {20000, math.Inf(1), 2, 0}, {5, 10, 2, 1}, {40000, math.Inf(1), 1, 0}} {
+		for _, want := range []struct{ in, grad, scale, tracker float64 }{{5, 20, 4, 1}, {20000, math.Inf(1), 2, 0}, {5, 10, 2, 1},
+			{40000, math.Inf(1), 1, 0}} {
 			x.CopyInto(in, x.Full([]int{100}, want.in, tenon.Float16))
 			must(t, x.Replay(g))
 			v, err := tenon.Read[float32](x, p.Grad())

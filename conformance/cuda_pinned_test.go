@@ -157,7 +157,8 @@ func testNoncontiguousPinned(t *testing.T, x *tenon.Exec) {
 	if x.PinMemory(q) != q {
 		t.Error("what is pinned was copied")
 	}
-	wantError(t, tenon.Try(func() { x.PinMemory(x.Ones([]int{2}, tenon.Float32)) }), "cannot pin", "only tensors of the processor can be pinned")
+	wantError(t, tenon.Try(func() { x.PinMemory(x.Ones([]int{2}, tenon.Float32)) }), "cannot pin",
+		"only tensors of the processor can be pinned")
 	wantError(t, tenon.Try(func() { host.PinMemory(a) }), "memory is pinned for a GPU")
 }
 
@@ -250,7 +251,8 @@ func testHostStats(t *testing.T, x *tenon.Exec) {
 	}
 	see("the cache emptied")
 	flat := dev.HostStats().Flatten()
-	for key, v := range map[string]int64{"allocated_bytes.peak": 192 * kib, "active_bytes.allocated": 256 * kib, "num_host_alloc": 2, "num_host_free": 2,
+	for key, v := range map[string]int64{"allocated_bytes.peak": 192 * kib, "active_bytes.allocated": 256 * kib, "num_host_alloc": 2,
+		"num_host_free":     2,
 		"allocations.freed": 2, "active_requests.peak": 2} {
 		check(t, key, flat[key], v)
 	}
@@ -295,7 +297,8 @@ func testBackgroundThreads(t *testing.T, x *tenon.Exec) {
 		return
 	}
 	for value, ok := range map[string]bool{"True": true, "False": true, "none": false} {
-		cmd := exec.Command(os.Args[0], "-test.run", "^"+strings.ReplaceAll(t.Name(), "/", "$/^")+"$", "-test.count=1", "-device", *deviceFlag)
+		cmd := exec.Command(os.Args[0], "-test.run", "^"+strings.ReplaceAll(t.Name(), "/", "$/^")+"$", "-test.count=1",
+			"-device", *deviceFlag)
 		cmd.Env = append(os.Environ(), childVariable+"=1", "PYTORCH_CUDA_ALLOC_CONF=pinned_use_background_threads:"+value)
 		out, err := cmd.CombinedOutput()
 		if (err == nil) != ok || ok && !strings.Contains(string(out), "PASS") {

@@ -42,7 +42,8 @@ func testMemoryProfile(t *testing.T, x *tenon.Exec) {
 	s := &form.Snapshot{Stacks: &form.Stacks{}, Traces: make([][]form.Event, 1)}
 	who := s.Stacks.AddCalls([]form.FrameID{s.Stacks.AddFrame(form.Frame{File: "none", Name: "test_memory_profiler_viz"})})
 	for i, c := range []form.Category{form.CategoryParameter, form.CategoryGradient, form.CategoryTemporary} {
-		s.Traces[0] = append(s.Traces[0], form.Event{Action: form.ActionAlloc, Addr: uint64(0x1000 * (i + 1)), Size: 512, Stack: who, Category: c})
+		s.Traces[0] = append(s.Traces[0], form.Event{Action: form.ActionAlloc, Addr: uint64(0x1000 * (i + 1)), Size: 512,
+			Stack: who, Category: c})
 	}
 	b.Reset()
 	must(t, s.Write(&b))

@@ -11,8 +11,12 @@ import (
 var precisionTests = []cudaTest{
 	{name: "CUDA-019_test_cublas_allow_tf32_get_set", run: testTF32},
 	{name: "CUDA-020_test_float32_matmul_precision_get_set", run: testMatMulPrecision},
-	{name: "CUDA-021_test_cublas_allow_fp16_reduced_precision_reduction_get_set", run: func(t *testing.T, x *tenon.Exec) { testHalfSums(t, x, tenon.Float16, 4099, 4100) }},
-	{name: "CUDA-022_test_cublas_allow_bf16_reduced_precision_reduction_get_set", run: func(t *testing.T, x *tenon.Exec) { testHalfSums(t, x, tenon.BFloat16, 771, 772) }},
+	{name: "CUDA-021_test_cublas_allow_fp16_reduced_precision_reduction_get_set", run: func(t *testing.T, x *tenon.Exec) {
+		testHalfSums(t, x, tenon.Float16, 4099, 4100)
+	}},
+	{name: "CUDA-022_test_cublas_allow_bf16_reduced_precision_reduction_get_set", run: func(t *testing.T, x *tenon.Exec) {
+		testHalfSums(t, x, tenon.BFloat16, 771, 772)
+	}},
 	{name: "CUDA-023_test_cudnn_allow_tf32_get_set", run: testConvTF32},
 }
 
@@ -79,7 +83,8 @@ func testMatMulPrecision(t *testing.T, x *tenon.Exec) {
 // once.
 func testHalfSums(t *testing.T, x *tenon.Exec, dt tenon.DType, n int, want float64) {
 	for _, rows := range []int{1, 16, sized(256, 40)} {
-		allAre(t, x, fmt.Sprintf("%d rows of sums of %d ones", rows, n), x.MatMul(x.Ones([]int{rows, n}, dt), x.Ones([]int{n, rows}, dt)), want)
+		allAre(t, x, fmt.Sprintf("%d rows of sums of %d ones", rows, n), x.MatMul(x.Ones([]int{rows, n}, dt), x.Ones([]int{n, rows}, dt)),
+			want)
 	}
 }
 

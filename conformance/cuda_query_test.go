@@ -181,7 +181,8 @@ func testPowerDraw(t *testing.T, x *tenon.Exec) error {
 func testClockRate(t *testing.T, x *tenon.Exec) error {
 	kernels, memory, utilizationErr := x.Device().Utilization()
 	v, err := x.Device().ClockRate()
-	return errors.Join(within(t, "MHz", float64(v), 0, 10000, err), within(t, "% of the time with kernels", float64(kernels), 0, 100, utilizationErr),
+	return errors.Join(within(t, "MHz", float64(v), 0, 10000, err), within(t, "% of the time with kernels", float64(kernels), 0,
+		100, utilizationErr),
 		within(t, "% of the time with access to memory", float64(memory), 0, 100, utilizationErr))
 }
 
@@ -220,7 +221,8 @@ const questionVariable = "TENON_CONFORMANCE_QUESTION"
 func ask(t *testing.T, question string, environment ...string) string {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "CUDA_VISIBLE_DEVICES=") }), questionVariable+"="+question)
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "CUDA_VISIBLE_DEVICES=") }),
+		questionVariable+"="+question)
 	cmd.Env = append(cmd.Env, environment...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -50,7 +50,8 @@ func TestCUDAMallocAsync(t *testing.T) {
 }
 
 func cudaTests() []cudaTest {
-	return slices.Concat(allocatorTests, settingsTests, poolTests, pinnedTests, copyTests, historyTests, plotTests, optimTests, graphTests, checkpointTests, streamTests, queryTests, mathTests, faultTests, randomTests, precisionTests, fileTests, autocastTests)
+	return slices.Concat(allocatorTests, settingsTests, poolTests, pinnedTests, copyTests, historyTests, plotTests, optimTests, graphTests,
+		checkpointTests, streamTests, queryTests, mathTests, faultTests, randomTests, precisionTests, fileTests, autocastTests)
 }
 
 // in runs the behaviour as a sub-test.

@@ -83,7 +83,8 @@ func traced(t *testing.T, d *cuda.Device, leaveOut ...string) *calls {
 	two := func(what string) func(a, b uint64) { f := none(what); return func(a, b uint64) { f(a, b) } }
 	sync := none("device sync")
 	t.Cleanup(d.Trace(cuda.TraceCallbacks{
-		EventCreated: one("event creation"), EventDeleted: one("event deletion"), EventRecorded: two("event record"), EventWaited: two("event wait"),
+		EventCreated: one("event creation"), EventDeleted: one("event deletion"), EventRecorded: two("event record"),
+		EventWaited:     two("event wait"),
 		MemoryAllocated: one("allocation"), MemoryFreed: one("deallocation"), StreamCreated: one("stream creation"),
 		DeviceSynchronized: func() { sync() }, StreamSynchronized: one("stream sync"), EventSynchronized: one("event sync"),
 	}))
@@ -165,7 +166,8 @@ func testTraceEventWait(t *testing.T, x *tenon.Exec) {
 			t.Error(err)
 		}
 	}
-	check(t, "a tensor of another stream is used", strings.Join(got, ", "), call("event record", event, x.Stream().Handle())+", "+call("event wait", event, s.Handle()))
+	check(t, "a tensor of another stream is used", strings.Join(got, ", "), call("event record", event, x.Stream().Handle())+", "+
+		call("event wait", event, s.Handle()))
 	x.On(s).Neg(a)
 	c.want(t, "it is used again")
 }
@@ -286,7 +288,8 @@ func testTraceAllCallbacks(t *testing.T, x *tenon.Exec) {
 	defer register("second", func() {})()
 	a := x.Empty([]int{10, 4}, tenon.Float32)
 	c.want(t, "both", call("first", a.DataPtr()), call("second", a.DataPtr()))
-	for _, part := range []string{"level=ERROR", "Exception in callback for CUDA memory allocation registered with gpu trace", "lost its way", "testTraceAllCallbacks"} {
+	for _, part := range []string{"level=ERROR", "Exception in callback for CUDA memory allocation registered with gpu trace",
+		"lost its way", "testTraceAllCallbacks"} {
 		if !strings.Contains(log.String(), part) {
 			t.Errorf("the log is %q; want one that says %q", &log, part)
 		}
@@ -313,7 +316,8 @@ func testTraceAllCallbacks(t *testing.T, x *tenon.Exec) {
 	b.Close()
 	x.Empty([]int{1}, tenon.Float32)
 	remove()
-	for _, name := range []string{"event creation", "event deletion", "event record", "event wait", "memory allocation", "memory deallocation", "stream creation",
+	for _, name := range []string{"event creation", "event deletion", "event record", "event wait", "memory allocation",
+		"memory deallocation", "stream creation",
 		"device synchronization", "stream synchronization", "event synchronization"} {
 		check(t, "failures of "+name+" in the log", strings.Count(log.String(), "Exception in callback for CUDA "+name+" registered"), 1)
 	}

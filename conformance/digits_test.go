@@ -211,5 +211,6 @@ func comparePeaks(t *testing.T, x *tenon.Exec, name string, want recorded.Peak, 
 		ours, theirs = append(ours, float64(got)/(1<<20)), append(theirs, float64(torch)/(1<<20))
 	}
 	torch := benchrun.Summarize(theirs)
-	benchrun.Record(benchrun.Figure{Name: name, Unit: "MiB", Sample: benchrun.Summarize(ours), Torch: &torch, Note: "on the simulator; PyTorch's as recorded"})
+	benchrun.Record(benchrun.Figure{Name: name, Unit: "MiB", Sample: benchrun.Summarize(ours), Torch: &torch,
+		Note: "on the simulator; PyTorch's as recorded"})
 }

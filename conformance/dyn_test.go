@@ -26,7 +26,8 @@ type dynModel = func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor
 
 // dynTrain runs model with its backward pass, as a function and as it stands. The leaf is a, or b where a is nil, and each is called
 // after each iteration. Both ways must give the same losses and gradients.
-func dynTrain(t *testing.T, x *tenon.Exec, o compile.Opt, model dynModel, a, b *tenon.Tensor, each func(x *tenon.Exec, loss *tenon.Tensor)) compile.Stats {
+func dynTrain(t *testing.T, x *tenon.Exec, o compile.Opt, model dynModel, a, b *tenon.Tensor,
+	each func(x *tenon.Exec, loss *tenon.Tensor)) compile.Stats {
 	t.Helper()
 	o.NoFusion = true
 	f := compile.Func(model, o)
@@ -134,9 +135,10 @@ func testDynMutateConstant(t *testing.T, x *tenon.Exec, o compile.Opt) {
 		x.AddSInto(c, c, 2)
 		return x.Add(x.MulS(x.Mul(a, b), 0), c)
 	}
-	s := dynTrain(t, x, o, model, x.RandN([]int{1}, tenon.Float32), x.RandN([]int{1}, tenon.Float32), func(x *tenon.Exec, loss *tenon.Tensor) {
-		allAre(t, x, "the loss", loss, 3)
-	})
+	s := dynTrain(t, x, o, model, x.RandN([]int{1}, tenon.Float32), x.RandN([]int{1}, tenon.Float32),
+		func(x *tenon.Exec, loss *tenon.Tensor) {
+			allAre(t, x, "the loss", loss, 3)
+		})
 	graphed(t, x, s, 2)
 }
 

@@ -60,7 +60,8 @@ func (c *logitCase) near(t *testing.T, x *tenon.Exec, what string, got *tenon.Te
 	for i, g := range read(got) {
 		g, w := float64(g), float64(want[i])
 		if math.IsNaN(g) != math.IsNaN(w) || g == g && g != w && !(math.Abs(g-w) <= tolerance*(1+math.Abs(w))) {
-			t.Errorf("%s of %s, reduction %q, smoothing %v, weighted %v: the %s's element %d is %v, want %v", c.Name, c.X.D, c.Red, c.S, c.W != nil, what, i, g, w)
+			t.Errorf("%s of %s, reduction %q, smoothing %v, weighted %v: the %s's element %d is %v, want %v", c.Name, c.X.D, c.Red, c.S,
+				c.W != nil, what, i, g, w)
 			return
 		}
 	}

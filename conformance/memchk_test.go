@@ -52,12 +52,15 @@ func newMemchk(t *testing.T, tests map[string]string) *memchk {
 	m.write("listing", listing.String(), 0o644)
 	m.write("test_a.py", "if __name__ == '__main__':\n    run_tests()\n", 0o644)
 	m.write("bin/pytest", "#!/bin/sh\necho \"$@ optout=$PYTORCH_CUDA_MEMCHECK\" >>"+m.dir+"/listed\ncat "+m.dir+"/listing", 0o755)
-	m.write("bin/python", "#!/bin/sh\necho \"$CUDA_VISIBLE_DEVICES|$PYTORCH_CUDA_MEMCHECK|$1 $2\" >>"+m.dir+"/ran\nexec sh "+m.dir+"/tests/$2", 0o755)
+	m.write("bin/python", "#!/bin/sh\necho \"$CUDA_VISIBLE_DEVICES|$PYTORCH_CUDA_MEMCHECK|$1 $2\" >>"+m.dir+"/ran\nexec sh "+m.dir+
+		"/tests/$2", 0o755)
 	m.write("bin/cuda-memcheck", "#!/bin/sh\necho \"$@\" >>"+m.dir+"/checked\nshift 2\n"+
-		"[ -e "+m.dir+"/tests/$3 ] && grep -q CUDA-MEMCHECK "+m.dir+"/tests/$3 || { echo '========= CUDA-MEMCHECK'; echo '========= ERROR SUMMARY: 0 errors'; }\nexec \"$@\"", 0o755)
+		"[ -e "+m.dir+"/tests/$3 ] && grep -q CUDA-MEMCHECK "+m.dir+"/tests/$3 || { echo '========= CUDA-MEMCHECK'; echo '========= "+
+		"ERROR SUMMARY: 0 errors'; }\nexec \"$@\"", 0o755)
 	t.Setenv("PATH", filepath.Join(m.dir, "bin")+string(filepath.ListSeparator)+os.Getenv("PATH"))
 	t.Setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
-	for _, name := range []string{"TENON_MEMCHECK_SPLIT", "TENON_MEMCHECK_RANK", "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "JOB_COMPLETION_INDEX", "RANK", "WORLD_SIZE"} {
+	for _, name := range []string{"TENON_MEMCHECK_SPLIT", "TENON_MEMCHECK_RANK", "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT",
+		"JOB_COMPLETION_INDEX", "RANK", "WORLD_SIZE"} {
 		t.Setenv(name, "")
 	}
 	t.Chdir(m.dir)
@@ -89,7 +92,8 @@ func (m *memchk) lines(name string) []string {
 // run runs tenon memcheck and checks the exit status. A real checker of this machine does not come before the stand-ins.
 func (m *memchk) run(status int, args ...string) (stdout, stderr string) {
 	m.t.Helper()
-	if c, err := memcheck.FindChecker(); err == nil && !strings.HasPrefix(c.Path, m.dir) && !slices.Contains(args, "merge") && !slices.Contains(args, "--checker") {
+	if c, err := memcheck.FindChecker(); err == nil && !strings.HasPrefix(c.Path, m.dir) && !slices.Contains(args, "merge") &&
+		!slices.Contains(args, "--checker") {
 		args = append([]string{"--checker", filepath.Join(m.dir, "bin", "cuda-memcheck")}, args...)
 	}
 	var out, errs strings.Builder
@@ -136,7 +140,8 @@ func (m *memchk) noneLeft() {
 func legacy(stacks ...string) string {
 	text := "========= CUDA-MEMCHECK\n"
 	for _, s := range stacks {
-		text += "========= Invalid __global__ write of size 4\n=========     Saved host backtrace up to driver entry point at kernel launch time\n"
+		text += "========= Invalid __global__ write of size 4\n" +
+			"=========     Saved host backtrace up to driver entry point at kernel launch time\n"
 		for _, l := range strings.Split(s, ";") {
 			text += "=========     Host Frame:" + l + "\n"
 		}
@@ -160,11 +165,15 @@ const (
 // TestMEMCHK holds the contract of the sanitizer runner, one sub-test for each of its rows.
 func TestMEMCHK(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
-		"001_filename": memchkFilename, "002_timeout": memchkTimeoutArgument, "003_strict": memchkStrict, "004_nproc": memchkNproc, "005_gpus": memchkGPUs,
-		"006_ci": memchkCI, "007_nohang": memchkNohang, "008_split_rank": memchkSplit, "009_environment": memchkEnvironment, "010_discovery": memchkDiscovery,
-		"011_cpu_filter": memchkCPUFilter, "012_order": memchkOrder, "013_workers": memchkWorkers, "014_command": memchkCommand, "015_timeout": memchkTimeout,
-		"016_success": memchkSuccess, "017_failure": memchkFailure, "018_log": memchkLog, "019_ignore_rule": memchkIgnoreRule, "020_report_grammar": memchkGrammar,
-		"021_report_checks": memchkReportChecks, "022_exit_zero": memchkExitZero, "017_recorded_outputs": memchkRecorded,
+		"001_filename": memchkFilename, "002_timeout": memchkTimeoutArgument, "003_strict": memchkStrict, "004_nproc": memchkNproc,
+		"005_gpus": memchkGPUs,
+		"006_ci":   memchkCI, "007_nohang": memchkNohang, "008_split_rank": memchkSplit, "009_environment": memchkEnvironment,
+		"010_discovery":  memchkDiscovery,
+		"011_cpu_filter": memchkCPUFilter, "012_order": memchkOrder, "013_workers": memchkWorkers, "014_command": memchkCommand,
+		"015_timeout": memchkTimeout,
+		"016_success": memchkSuccess, "017_failure": memchkFailure, "018_log": memchkLog, "019_ignore_rule": memchkIgnoreRule,
+		"020_report_grammar": memchkGrammar,
+		"021_report_checks":  memchkReportChecks, "022_exit_zero": memchkExitZero, "017_recorded_outputs": memchkRecorded,
 		"017_fake_checkers": memchkFakes,
 	} {
 		t.Run("MEMCHK-"+name, test)
@@ -192,7 +201,8 @@ func memchkTimeoutArgument(t *testing.T) {
 		t.Errorf("the test was killed after %v, before its second", d)
 	}
 	for _, bad := range []string{"soon", "0", "-1"} {
-		if _, errs := m.run(4, "test_a.py", bad); !strings.Contains(errs, "is no timeout") && !strings.Contains(errs, "there is no flag -1") {
+		if _, errs := m.run(4, "test_a.py", bad); !strings.Contains(errs, "is no timeout") &&
+			!strings.Contains(errs, "there is no flag -1") {
 			t.Errorf("%s: %s", bad, errs)
 		}
 	}
@@ -208,7 +218,8 @@ func memchkStrict(t *testing.T) {
 
 // meet is a test that ends when n of its kind run at a time, and fails if they never do.
 func meet(n int) string {
-	return fmt.Sprintf("mkdir -p met; touch met/$$; for i in $(seq 200); do [ $(ls met | wc -l) -ge %d ] && exit 0; sleep 0.05; done; exit 9", n)
+	return fmt.Sprintf(
+		"mkdir -p met; touch met/$$; for i in $(seq 200); do [ $(ls met | wc -l) -ge %d ] && exit 0; sleep 0.05; done; exit 9", n)
 }
 
 func memchkNproc(t *testing.T) {
@@ -252,7 +263,8 @@ func memchkGPUs(t *testing.T) {
 	if got := devices(); got != "1,2 3,4 5,6" {
 		t.Errorf("a list: devices %s", got)
 	}
-	if _, errs := m.run(4, "test_a.py", "60", "--nproc", "4", "--gpus", "1:2"); !strings.Contains(errs, "Please specify GPU assignment for each process, separated by :") {
+	if _, errs := m.run(4, "test_a.py", "60", "--nproc", "4", "--gpus", "1:2"); !strings.Contains(errs,
+		"Please specify GPU assignment for each process, separated by :") {
 		t.Error(errs)
 	}
 }
@@ -260,7 +272,8 @@ func memchkGPUs(t *testing.T) {
 func memchkCI(t *testing.T) {
 	m := newMemchk(t, map[string]string{"T.a": "", "T.b": say("the test's words\n", 5), "T.c": ""})
 	out, errs := m.run(1, "test_a.py", "60", "--ci", "--nproc", "1")
-	if !strings.HasPrefix(out, "Success: T.a\nFail: T.b\n") || !strings.Contains(out, "the test's words") || strings.Contains(out, "Success: T.c") {
+	if !strings.HasPrefix(out, "Success: T.a\nFail: T.b\n") || !strings.Contains(out, "the test's words") ||
+		strings.Contains(out, "Success: T.c") {
 		t.Errorf("standard output: %s", out)
 	}
 	if errs != "Failure detected on cuda-memcheck\n" {
@@ -346,7 +359,8 @@ func memchkOrder(t *testing.T) {
 
 func memchkWorkers(t *testing.T) {
 	// The first test holds its worker until all the others, which the second worker takes one after another, have ended.
-	m := newMemchk(t, map[string]string{"T.a": "for i in $(seq 200); do [ $(ls ended 2>/dev/null | wc -l) -eq 4 ] && exit 0; sleep 0.05; done; exit 9",
+	m := newMemchk(t, map[string]string{"T.a": "for i in $(seq 200); do [ $(ls ended 2>/dev/null | wc -l) -eq 4 ] && exit 0; sleep " +
+		"0.05; done; exit 9",
 		"T.b": "mkdir -p ended; touch ended/b", "T.c": "touch ended/c", "T.d": "touch ended/d", "T.e": "touch ended/e"})
 	m.run(0, "test_a.py", "60", "--nproc", "2", "--gpus", "0:1")
 	m.expect("Success: T.b", "Success: T.c", "Success: T.d", "Success: T.e", "Success: T.a")
@@ -374,11 +388,13 @@ func memchkCommand(t *testing.T) {
 		t.Errorf("the log lacks an output stream: %s", log)
 	}
 	// The modern checker goes before the old one, and writes its report into a file.
-	m.write("bin/compute-sanitizer", "#!/bin/sh\necho \"$@\" >>"+m.dir+"/checked\nwhile [ \"$1\" != python ]; do [ \"$1\" = --log-file ] && log=$2; shift; done\n"+
+	m.write("bin/compute-sanitizer", "#!/bin/sh\necho \"$@\" >>"+m.dir+"/checked\nwhile [ \"$1\" != python ]; do [ \"$1\" = --log-file "+
+		"] && log=$2; shift; done\n"+
 		"printf '========= COMPUTE-SANITIZER\\n========= ERROR SUMMARY: 0 errors\\n' >$log\nexec \"$@\"", 0o755)
 	m.write("tests/T.a", "exit 0", 0o755)
 	m.run(0, "test_a.py", "60", "--require-report")
-	if got := m.lines("checked"); len(got) != 2 || !strings.HasPrefix(got[1], "--tool memcheck --error-exitcode 1 ") || !strings.HasSuffix(got[1], " python test_a.py T.a") {
+	if got := m.lines("checked"); len(got) != 2 || !strings.HasPrefix(got[1], "--tool memcheck --error-exitcode 1 ") ||
+		!strings.HasSuffix(got[1], " python test_a.py T.a") {
 		t.Errorf("compute-sanitizer was given %q", got)
 	}
 }
@@ -407,7 +423,8 @@ func memchkFailure(t *testing.T) {
 	m.run(1, "test_a.py", "60", "--nproc", "1")
 	m.expect("Fail: T.a", "Ignored: T.b", "Success: T.c")
 	log := strings.Join(m.lines("result.log"), "\n")
-	if fail, out, err := strings.Index(log, "Fail: T.a"), strings.Index(log, "Invalid __global__ write"), strings.Index(log, "on stderr"); fail < 0 || fail > out || out > err {
+	if fail, out, err := strings.Index(log, "Fail: T.a"), strings.Index(log, "Invalid __global__ write"),
+		strings.Index(log, "on stderr"); fail < 0 || fail > out || out > err {
 		t.Errorf("after the line come standard output and then standard error: %s", log)
 	}
 	out, errs := m.run(1, "test_a.py", "60", "--ci", "--nproc", "1")
@@ -424,12 +441,13 @@ func memchkFakes(t *testing.T) {
 		want   string
 		log    int64
 	}{
-		"hangs":            {"trap '' TERM INT HUP; \"$@\"; while :; do sleep 1; done", 3, "Timeout: T.a", 0},
-		"crashes":          {"\"$@\"; kill -SEGV $$", 1, "Fail: T.a", 0},
-		"crashes midway":   {"echo '========= CUDA-MEMCHECK'; echo '========= Invalid'; kill -ABRT $$", 1, "Fail: T.a", 0},
-		"prints nonsense":  {"head -c 100000 /dev/urandom; echo ======== ERROR SUMMARY; exit 1", 1, "Fail: T.a", 100_000},
-		"forks children":   {"sleep 1000 & setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &); \"$@\"", 0, "Success: T.a", 0},
-		"forks and hangs":  {"sleep 1000 & setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &); sleep 1000", 3, "Timeout: T.a", 0},
+		"hangs":           {"trap '' TERM INT HUP; \"$@\"; while :; do sleep 1; done", 3, "Timeout: T.a", 0},
+		"crashes":         {"\"$@\"; kill -SEGV $$", 1, "Fail: T.a", 0},
+		"crashes midway":  {"echo '========= CUDA-MEMCHECK'; echo '========= Invalid'; kill -ABRT $$", 1, "Fail: T.a", 0},
+		"prints nonsense": {"head -c 100000 /dev/urandom; echo ======== ERROR SUMMARY; exit 1", 1, "Fail: T.a", 100_000},
+		"forks children":  {"sleep 1000 & setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &); \"$@\"", 0, "Success: T.a", 0},
+		"forks and hangs": {"sleep 1000 & setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &); sleep 1000", 3,
+			"Timeout: T.a", 0},
 		"prints 100 MB":    {"yes a line that is no report | head -c 100000000; exit 1", 1, "Fail: T.a", 100_000_000},
 		"is not there now": {"exec /nonexistent/checker", 1, "Fail: T.a", 0},
 	} {
@@ -513,7 +531,8 @@ func memchkRecorded(t *testing.T) {
 		}
 		findings += len(rep.Findings)
 		for i, f := range r.Report.Findings {
-			if f.Message != rep.Findings[i].Message || strings.Contains(r.Test, "-go-") && f.Kernel != "" && (len(f.Device) == 0 || f.Device[0].File != "planted_test.go" || f.Device[0].Line == 0) {
+			if f.Message != rep.Findings[i].Message || strings.Contains(r.Test, "-go-") && f.Kernel != "" &&
+				(len(f.Device) == 0 || f.Device[0].File != "planted_test.go" || f.Device[0].Line == 0) {
 				t.Errorf("%s: %+v", r.Test, f)
 			}
 		}
@@ -543,10 +562,12 @@ func memchkIgnoreRule(t *testing.T) {
 	cut, _, _ := strings.Cut(legacy(blasStack), "========= ERROR SUMMARY")
 	m := newMemchk(t, map[string]string{
 		"T.blas": legacy(blasStack), "T.dnn": legacy(dnnStack), "T.fft": legacy(fftStack), "T.all": legacy(blasStack, dnnStack, fftStack),
-		"T.mixed": legacy(blasStack, ownStack), "T.own": legacy(ownStack), "T.cut": cut + "EOF\nexit 1", "T.crash": "kill -SEGV $$", "T.none": "exit 1",
+		"T.mixed": legacy(blasStack, ownStack), "T.own": legacy(ownStack), "T.cut": cut + "EOF\nexit 1", "T.crash": "kill -SEGV $$",
+		"T.none": "exit 1",
 	})
 	m.run(1, "test_a.py", "60", "--nproc", "1")
-	m.expect("Ignored: T.all", "Ignored: T.blas", "Fail: T.crash", "Fail: T.cut", "Ignored: T.dnn", "Ignored: T.fft", "Fail: T.mixed", "Fail: T.none", "Fail: T.own")
+	m.expect("Ignored: T.all", "Ignored: T.blas", "Fail: T.crash", "Fail: T.cut", "Ignored: T.dnn", "Ignored: T.fft", "Fail: T.mixed",
+		"Fail: T.none", "Fail: T.own")
 	// A test that fails with no error at all: every one of no errors is a library's.
 	m.run(1, "test_a.py", "60", "--nproc", "1", "--findings-only", "--filter", "none|own")
 	m.expect("Ignored: T.none", "Fail: T.own")
@@ -559,10 +580,12 @@ func memchkIgnoreRule(t *testing.T) {
 // parse reads a report as the runner does.
 func parse(t *testing.T, text string) (*memcheck.Report, error) {
 	t.Helper()
-	return memcheck.ParseReport(strings.NewReader(text), memcheck.ParseOptions{Tool: memcheck.Memcheck, Libraries: memcheck.DefaultLibraries()})
+	return memcheck.ParseReport(strings.NewReader(text), memcheck.ParseOptions{Tool: memcheck.Memcheck,
+		Libraries: memcheck.DefaultLibraries()})
 }
 
-const groupA = "========= Invalid __global__ read of size 4\n=========     Saved host backtrace up to driver entry point at kernel launch time\n" +
+const groupA = "========= Invalid __global__ read of size 4\n" +
+	"=========     Saved host backtrace up to driver entry point at kernel launch time\n" +
 	"=========     Host Frame:a.so (f + 0x1) [0x9]\n=========     Host Frame:b.so [0x2]\n=========\n"
 
 func memchkGrammar(t *testing.T) {
@@ -572,18 +595,21 @@ func memchkGrammar(t *testing.T) {
 		t.Fatalf("%+v, %v", rep, err)
 	}
 	f := rep.Findings[0]
-	if f.Message != "Invalid __global__ read of size 4" || len(f.Stack) != 2 || !strings.HasSuffix(f.Stack[0].Text, "a.so (f + 0x1) [0x9]") || !strings.HasSuffix(f.Stack[1].Text, "b.so [0x2]") {
+	if f.Message != "Invalid __global__ read of size 4" || len(f.Stack) != 2 ||
+		!strings.HasSuffix(f.Stack[0].Text, "a.so (f + 0x1) [0x9]") || !strings.HasSuffix(f.Stack[1].Text, "b.so [0x2]") {
 		t.Errorf("%+v; the first line is the message, the second is dropped, the rest are the stack", f)
 	}
 	// A group that no blank line ends is not counted.
-	if _, err := parse(t, "========= CUDA-MEMCHECK\n"+groupA+strings.TrimSuffix(groupA, "=========\n")+"========= ERROR SUMMARY: 2 errors\n"); err == nil || err.Error() != "Number of errors does not match" {
+	if _, err := parse(t, "========= CUDA-MEMCHECK\n"+groupA+strings.TrimSuffix(groupA, "=========\n")+
+		"========= ERROR SUMMARY: 2 errors\n"); err == nil || err.Error() != "Number of errors does not match" {
 		t.Errorf("a group that runs into the summary: %v", err)
 	}
 	// One error still makes "1 errors", and the line that begins a report is exact.
 	if rep, err := parse(t, "========= CUDA-MEMCHECK\n"+groupA+"========= ERROR SUMMARY: 1 errors\n"); err != nil || rep.Errors != 1 {
 		t.Errorf("%+v, %v", rep, err)
 	}
-	if _, err := parse(t, "x========= CUDA-MEMCHECK\n"+groupA+"========= ERROR SUMMARY: 1 errors\n"); err == nil || err.Error() != "No error summary found" {
+	if _, err := parse(t, "x========= CUDA-MEMCHECK\n"+groupA+"========= ERROR SUMMARY: 1 errors\n"); err == nil ||
+		err.Error() != "No error summary found" {
 		t.Errorf("a first line with more on it: %v", err)
 	}
 }
@@ -605,10 +631,12 @@ func memchkReportChecks(t *testing.T) {
 	m := newMemchk(t, map[string]string{"T.a": legacy(blasStack, dnnStack, fftStack)})
 	m.run(0, "test_a.py", "60", "--nproc", "1")
 	m.expect("Ignored: T.a")
-	m.write("bin/cuda-memcheck", "#!/bin/sh\nshift 2\n\"$@\" | awk '/Invalid/ { n++ } n % 2 == 0 && /Invalid/ { skip = 1 } !skip { print } /^=========$/ { skip = 0 }'\nexit 1", 0o755)
+	m.write("bin/cuda-memcheck", "#!/bin/sh\nshift 2\n\"$@\" | awk '/Invalid/ { n++ } n % 2 == 0 && /Invalid/ { skip = 1 } !skip { "+
+		"print } /^=========$/ { skip = 0 }'\nexit 1", 0o755)
 	m.run(1, "test_a.py", "60", "--nproc", "1")
 	m.expect("Fail: T.a")
-	if log := strings.Join(m.lines("result.log"), "\n"); strings.Count(log, "Invalid") != 2 || !strings.Contains(log, "ERROR SUMMARY: 3 errors") {
+	if log := strings.Join(m.lines("result.log"), "\n"); strings.Count(log, "Invalid") != 2 ||
+		!strings.Contains(log, "ERROR SUMMARY: 3 errors") {
 		t.Errorf("the checker was to drop one of three reports: %s", log)
 	}
 }

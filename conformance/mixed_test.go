@@ -28,7 +28,8 @@ type recordedBits struct {
 	N *float64
 }
 
-var shortTypes = map[string]dtype.DType{"f16": tenon.Float16, "bf16": tenon.BFloat16, "f32": tenon.Float32, "f64": tenon.Float64, "i16": tenon.Int16, "i32": tenon.Int32,
+var shortTypes = map[string]dtype.DType{"f16": tenon.Float16, "bf16": tenon.BFloat16, "f32": tenon.Float32, "f64": tenon.Float64,
+	"i16": tenon.Int16, "i32": tenon.Int32,
 	"i64": tenon.Int64, "b": tenon.Bool}
 
 func (r *recordedBits) tensor(x *tenon.Exec) *tenon.Tensor {
@@ -92,15 +93,20 @@ var mixedOps = map[string]func(x *tenon.Exec, a, b *tenon.Tensor, v float64) *te
 		}
 		return x.Pow(a, b)
 	},
-	"maximum": tensors((*tenon.Exec).Maximum), "minimum": tensors((*tenon.Exec).Minimum), "fmax": tensors((*tenon.Exec).FMax), "fmin": tensors((*tenon.Exec).FMin),
-	"atan2": tensors((*tenon.Exec).Atan2), "hypot": tensors((*tenon.Exec).Hypot), "logaddexp": tensors((*tenon.Exec).LogAddExp), "logaddexp2": tensors((*tenon.Exec).LogAddExp2),
-	"div_trunc": tensors((*tenon.Exec).DivTrunc),
-	"eq":        either((*tenon.Exec).Eq, (*tenon.Exec).EqS), "ne": either((*tenon.Exec).Ne, (*tenon.Exec).NeS), "lt": either((*tenon.Exec).Lt, (*tenon.Exec).LtS),
-	"le": either((*tenon.Exec).Le, (*tenon.Exec).LeS), "gt": either((*tenon.Exec).Gt, (*tenon.Exec).GtS), "ge": either((*tenon.Exec).Ge, (*tenon.Exec).GeS),
+	"maximum": tensors((*tenon.Exec).Maximum), "minimum": tensors((*tenon.Exec).Minimum), "fmax": tensors((*tenon.Exec).FMax),
+	"fmin":  tensors((*tenon.Exec).FMin),
+	"atan2": tensors((*tenon.Exec).Atan2), "hypot": tensors((*tenon.Exec).Hypot), "logaddexp": tensors((*tenon.Exec).LogAddExp),
+	"logaddexp2": tensors((*tenon.Exec).LogAddExp2),
+	"div_trunc":  tensors((*tenon.Exec).DivTrunc),
+	"eq":         either((*tenon.Exec).Eq, (*tenon.Exec).EqS), "ne": either((*tenon.Exec).Ne, (*tenon.Exec).NeS),
+	"lt": either((*tenon.Exec).Lt, (*tenon.Exec).LtS),
+	"le": either((*tenon.Exec).Le, (*tenon.Exec).LeS), "gt": either((*tenon.Exec).Gt, (*tenon.Exec).GtS),
+	"ge":   either((*tenon.Exec).Ge, (*tenon.Exec).GeS),
 	"fmod": either((*tenon.Exec).FMod, (*tenon.Exec).FModS), "remainder": either((*tenon.Exec).Remainder, (*tenon.Exec).RemainderS),
 	"floor_divide": either((*tenon.Exec).FloorDivide, (*tenon.Exec).FloorDivideS),
-	"clamp_min":    either((*tenon.Exec).ClampMin, (*tenon.Exec).ClampMinS), "clamp_max": either((*tenon.Exec).ClampMax, (*tenon.Exec).ClampMaxS),
-	"add_scaled": tensors(func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor { return x.AddScaled(a, b, 1.3) }),
+	"clamp_min":    either((*tenon.Exec).ClampMin, (*tenon.Exec).ClampMinS),
+	"clamp_max":    either((*tenon.Exec).ClampMax, (*tenon.Exec).ClampMaxS),
+	"add_scaled":   tensors(func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor { return x.AddScaled(a, b, 1.3) }),
 	"where": tensors(func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor {
 		return x.Where(evens(x, max(a.Numel(), b.Numel())), a, b)
 	}),
@@ -126,7 +132,8 @@ func tensors(f binaryOp) func(x *tenon.Exec, a, b *tenon.Tensor, v float64) *ten
 	return either(f, nil)
 }
 
-func either(f binaryOp, s func(x *tenon.Exec, a *tenon.Tensor, v float64) *tenon.Tensor) func(x *tenon.Exec, a, b *tenon.Tensor, v float64) *tenon.Tensor {
+func either(f binaryOp, s func(x *tenon.Exec, a *tenon.Tensor, v float64) *tenon.Tensor) func(x *tenon.Exec, a, b *tenon.Tensor,
+	v float64) *tenon.Tensor {
 	return func(x *tenon.Exec, a, b *tenon.Tensor, v float64) *tenon.Tensor {
 		switch {
 		case b != nil && a != nil:
@@ -153,7 +160,8 @@ func (c *mixedCase) run(t *testing.T, x, cpu *tenon.Exec) *tenon.Tensor {
 		}
 	}
 	if c.Kind == "into" {
-		into := map[string]func(x *tenon.Exec, dst, a, b *tenon.Tensor){"add": (*tenon.Exec).AddInto, "sub": (*tenon.Exec).SubInto, "mul": (*tenon.Exec).MulInto, "div": (*tenon.Exec).DivInto}
+		into := map[string]func(x *tenon.Exec, dst, a, b *tenon.Tensor){
+			"add": (*tenon.Exec).AddInto, "sub": (*tenon.Exec).SubInto, "mul": (*tenon.Exec).MulInto, "div": (*tenon.Exec).DivInto}
 		dst := x.Empty(c.Out.S, shortTypes[c.Out.D])
 		into[c.Op](x, dst, in[0], in[1])
 		return dst

@@ -267,7 +267,9 @@ func backward(x *tenon.Exec, res any, grads []*tenon.Tensor) error {
 	if grads == nil {
 		return nil
 	}
-	results := slices.DeleteFunc(slices.Clone(tensorsOf(res)), func(t *tenon.Tensor) bool { return !t.DType().IsFloat() && !t.DType().IsComplex() })
+	results := slices.DeleteFunc(slices.Clone(tensorsOf(res)), func(t *tenon.Tensor) bool {
+		return !t.DType().IsFloat() && !t.DType().IsComplex()
+	})
 	if len(results) != len(grads) {
 		return fmt.Errorf("there are %d differentiable results, but %d recorded gradients of them", len(results), len(grads))
 	}

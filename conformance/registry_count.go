@@ -55,6 +55,7 @@ func init() {
 		return out
 	})
 	offer("multinomial", func(x *tenon.Exec, a *args) any {
-		return x.Multinomial(a.tensor(0, "input"), a.int(1, "num_samples", 0), tenon.MultinomialOpt{Replacement: a.bool(2, "replacement", false)})
+		return x.Multinomial(a.tensor(0, "input"), a.int(1, "num_samples", 0),
+			tenon.MultinomialOpt{Replacement: a.bool(2, "replacement", false)})
 	})
 }

@@ -30,7 +30,8 @@ func init() {
 		return x.TakeAlongDim(t, index)
 	})
 	offer("nn.functional.embedding", func(x *tenon.Exec, a *args) any {
-		opt := tenon.EmbeddingOpt{Padding: a.has(2, "padding_idx"), PaddingIdx: a.int(2, "padding_idx", 0), MaxNorm: a.float(3, "max_norm", 0),
+		opt := tenon.EmbeddingOpt{Padding: a.has(2, "padding_idx"), PaddingIdx: a.int(2, "padding_idx", 0),
+			MaxNorm:  a.float(3, "max_norm", 0),
 			NormType: a.float(4, "norm_type", 2), ScaleGradByFreq: a.bool(5, "scale_grad_by_freq", false)}
 		// A gradient in sparse form has the same values.
 		a.bool(6, "sparse", false)

@@ -16,15 +16,18 @@ func init() {
 	binary("outer", (*tenon.Exec).Outer)
 	offer("addmm", func(x *tenon.Exec, a *args) any {
 		if a.isComplex(-1, "beta") || a.isComplex(-1, "alpha") {
-			return x.AddMMC(a.tensor(0, "input"), a.tensor(1, "mat1"), a.tensor(2, "mat2"), a.complex(-1, "beta", 1), a.complex(-1, "alpha", 1))
+			return x.AddMMC(a.tensor(0, "input"), a.tensor(1, "mat1"), a.tensor(2, "mat2"), a.complex(-1, "beta", 1),
+				a.complex(-1, "alpha", 1))
 		}
 		return x.AddMM(a.tensor(0, "input"), a.tensor(1, "mat1"), a.tensor(2, "mat2"), a.float(-1, "beta", 1), a.float(-1, "alpha", 1))
 	})
 	offer("baddbmm", func(x *tenon.Exec, a *args) any {
 		if a.isComplex(-1, "beta") || a.isComplex(-1, "alpha") {
-			return x.BAddBMMC(a.tensor(0, "input"), a.tensor(1, "batch1"), a.tensor(2, "batch2"), a.complex(-1, "beta", 1), a.complex(-1, "alpha", 1))
+			return x.BAddBMMC(a.tensor(0, "input"), a.tensor(1, "batch1"), a.tensor(2, "batch2"), a.complex(-1, "beta", 1),
+				a.complex(-1, "alpha", 1))
 		}
-		return x.BAddBMM(a.tensor(0, "input"), a.tensor(1, "batch1"), a.tensor(2, "batch2"), a.float(-1, "beta", 1), a.float(-1, "alpha", 1))
+		return x.BAddBMM(a.tensor(0, "input"), a.tensor(1, "batch1"), a.tensor(2, "batch2"), a.float(-1, "beta", 1),
+			a.float(-1, "alpha", 1))
 	})
 	offer("nn.functional.linear", func(x *tenon.Exec, a *args) any {
 		return x.Linear(a.tensor(0, "input"), a.tensor(1, "weight"), a.tensor(2, "bias"))
@@ -54,13 +57,15 @@ func init() {
 	})
 	offer("addr", func(x *tenon.Exec, a *args) any {
 		if a.isComplex(-1, "beta") || a.isComplex(-1, "alpha") {
-			return x.AddRC(a.tensor(0, "input"), a.tensor(1, "vec1"), a.tensor(2, "vec2"), a.complex(-1, "beta", 1), a.complex(-1, "alpha", 1))
+			return x.AddRC(a.tensor(0, "input"), a.tensor(1, "vec1"), a.tensor(2, "vec2"), a.complex(-1, "beta", 1),
+				a.complex(-1, "alpha", 1))
 		}
 		return x.AddR(a.tensor(0, "input"), a.tensor(1, "vec1"), a.tensor(2, "vec2"), a.float(-1, "beta", 1), a.float(-1, "alpha", 1))
 	})
 	offer("addbmm", func(x *tenon.Exec, a *args) any {
 		if a.isComplex(-1, "beta") || a.isComplex(-1, "alpha") {
-			return x.AddBMMC(a.tensor(0, "input"), a.tensor(1, "batch1"), a.tensor(2, "batch2"), a.complex(-1, "beta", 1), a.complex(-1, "alpha", 1))
+			return x.AddBMMC(a.tensor(0, "input"), a.tensor(1, "batch1"), a.tensor(2, "batch2"), a.complex(-1, "beta", 1),
+				a.complex(-1, "alpha", 1))
 		}
 		return x.AddBMM(a.tensor(0, "input"), a.tensor(1, "batch1"), a.tensor(2, "batch2"), a.float(-1, "beta", 1), a.float(-1, "alpha", 1))
 	})

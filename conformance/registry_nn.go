@@ -7,7 +7,8 @@ import "tenon.dev"
 func init() {
 	offer("nn.functional.max_pool2d", func(x *tenon.Exec, a *args) any {
 		t, kernel := a.tensor(0, "input"), a.pair(1, "kernel_size", 0)
-		opt := tenon.MaxPoolOpt{Stride: a.pair(2, "stride", 0), Padding: a.pair(3, "padding", 0), Dilation: a.pair(4, "dilation", 1), CeilMode: a.bool(5, "ceil_mode", false)}
+		opt := tenon.MaxPoolOpt{Stride: a.pair(2, "stride", 0), Padding: a.pair(3, "padding", 0), Dilation: a.pair(4, "dilation", 1),
+			CeilMode: a.bool(5, "ceil_mode", false)}
 		if a.bool(6, "return_indices", false) {
 			y, indices := x.MaxPool2dWithIndices(t, kernel, opt)
 			return []*tenon.Tensor{y, indices}
@@ -15,19 +16,23 @@ func init() {
 		return x.MaxPool2d(t, kernel, opt)
 	})
 	offer("nn.functional.avg_pool2d", func(x *tenon.Exec, a *args) any {
-		return x.AvgPool2d(a.tensor(0, "input"), a.pair(1, "kernel_size", 0), tenon.AvgPoolOpt{Stride: a.pair(2, "stride", 0), Padding: a.pair(3, "padding", 0),
-			CeilMode: a.bool(4, "ceil_mode", false), ExcludePadding: !a.bool(5, "count_include_pad", true), Divisor: a.int(6, "divisor_override", 0)})
+		return x.AvgPool2d(a.tensor(0, "input"), a.pair(1, "kernel_size", 0), tenon.AvgPoolOpt{Stride: a.pair(2, "stride", 0),
+			Padding:  a.pair(3, "padding", 0),
+			CeilMode: a.bool(4, "ceil_mode", false), ExcludePadding: !a.bool(5, "count_include_pad", true),
+			Divisor: a.int(6, "divisor_override", 0)})
 	})
 	offer("nn.functional.adaptive_avg_pool2d", func(x *tenon.Exec, a *args) any {
 		return x.AdaptiveAvgPool2d(a.tensor(0, "input"), a.outputSize(1, "output_size"))
 	})
 	offer("nn.functional.cross_entropy", func(x *tenon.Exec, a *args) any {
-		return x.CrossEntropy(a.tensor(0, "input"), a.tensor(1, "target"), tenon.CrossEntropyOpt{Weight: a.tensor(2, "weight"), Ignore: a.has(4, "ignore_index"),
+		return x.CrossEntropy(a.tensor(0, "input"), a.tensor(1, "target"), tenon.CrossEntropyOpt{Weight: a.tensor(2, "weight"),
+			Ignore:      a.has(4, "ignore_index"),
 			IgnoreIndex: a.int(4, "ignore_index", 0), Reduction: choice[tenon.Reduction](a, 6, "reduction"), LabelSmoothing: a.float(7,
 				"label_smoothing", 0)})
 	})
 	offer("nn.functional.nll_loss", func(x *tenon.Exec, a *args) any {
-		return x.NLLLoss(a.tensor(0, "input"), a.tensor(1, "target"), tenon.NLLLossOpt{Weight: a.tensor(2, "weight"), Ignore: a.has(4, "ignore_index"),
+		return x.NLLLoss(a.tensor(0, "input"), a.tensor(1, "target"), tenon.NLLLossOpt{Weight: a.tensor(2, "weight"),
+			Ignore:      a.has(4, "ignore_index"),
 			IgnoreIndex: a.int(4, "ignore_index", 0), Reduction: choice[tenon.Reduction](a, 6, "reduction")})
 	})
 	offer("nn.functional.mse_loss", func(x *tenon.Exec, a *args) any {
@@ -57,17 +62,20 @@ func init() {
 			PositiveWeight: a.tensor(6, "pos_weight"), Reduction: choice[tenon.Reduction](a, 5, "reduction")})
 	})
 	offer("nn.functional.batch_norm", func(x *tenon.Exec, a *args) any {
-		return x.BatchNorm(a.tensor(0, "input"), a.tensor(3, "weight"), a.tensor(4, "bias"), a.tensor(1, "running_mean"), a.tensor(2, "running_var"),
+		return x.BatchNorm(a.tensor(0, "input"), a.tensor(3, "weight"), a.tensor(4, "bias"), a.tensor(1, "running_mean"),
+			a.tensor(2, "running_var"),
 			a.float(6, "momentum", 0.1), a.float(7, "eps", 1e-5), tenon.BatchNormOpt{Training: a.bool(5, "training", false)})
 	})
 	offer("nn.functional.layer_norm", func(x *tenon.Exec, a *args) any {
-		return x.LayerNorm(a.tensor(0, "input"), a.tensor(2, "weight"), a.tensor(3, "bias"), a.ints(1, "normalized_shape"), a.float(4, "eps", 1e-5))
+		return x.LayerNorm(a.tensor(0, "input"), a.tensor(2, "weight"), a.tensor(3, "bias"), a.ints(1, "normalized_shape"),
+			a.float(4, "eps", 1e-5))
 	})
 	offer("nn.functional.rms_norm", func(x *tenon.Exec, a *args) any {
 		return x.RMSNorm(a.tensor(0, "input"), a.tensor(2, "weight"), a.ints(1, "normalized_shape"), a.float(3, "eps", 0))
 	})
 	offer("nn.functional.group_norm", func(x *tenon.Exec, a *args) any {
-		return x.GroupNorm(a.tensor(0, "input"), a.tensor(2, "weight"), a.tensor(3, "bias"), a.int(1, "num_groups", 0), a.float(4, "eps", 1e-5))
+		return x.GroupNorm(a.tensor(0, "input"), a.tensor(2, "weight"), a.tensor(3, "bias"), a.int(1, "num_groups", 0),
+			a.float(4, "eps", 1e-5))
 	})
 }
 
@@ -98,7 +106,8 @@ func init() {
 		return x.Normalize(a.tensor(0, "input"), a.float(1, "p", 2), a.int(2, "dim", 1), a.float(3, "eps", 1e-12))
 	})
 	offer("nn.functional.pairwise_distance", func(x *tenon.Exec, a *args) any {
-		return x.PairwiseDistance(a.tensor(0, "x1"), a.tensor(1, "x2"), a.float(2, "p", 2), a.float(3, "eps", 1e-6), a.bool(4, "keepdim", false))
+		return x.PairwiseDistance(a.tensor(0, "x1"), a.tensor(1, "x2"), a.float(2, "p", 2), a.float(3, "eps", 1e-6),
+			a.bool(4, "keepdim", false))
 	})
 	offer("nn.functional.cosine_similarity", func(x *tenon.Exec, a *args) any {
 		return x.CosineSimilarity(a.tensor(0, "x1"), a.tensor(1, "x2"), a.int(2, "dim", 1), a.float(3, "eps", 1e-8))
@@ -113,8 +122,9 @@ func init() {
 		return x.HingeEmbeddingLoss(a.tensor(0, "input"), a.tensor(1, "target"), a.float(2, "margin", 1), loss(a))
 	})
 	offer("nn.functional.poisson_nll_loss", func(x *tenon.Exec, a *args) any {
-		return x.PoissonNLLLoss(a.tensor(0, "input"), a.tensor(1, "target"), tenon.PoissonNLLLossOpt{Plain: !a.bool(2, "log_input", true), Full: a.bool(3, "full", false),
-			Eps: a.float(-1, "eps", 0), Reduction: choice[tenon.Reduction](a, -1, "reduction")})
+		return x.PoissonNLLLoss(a.tensor(0, "input"), a.tensor(1, "target"), tenon.PoissonNLLLossOpt{Plain: !a.bool(2, "log_input", true),
+			Full: a.bool(3, "full", false),
+			Eps:  a.float(-1, "eps", 0), Reduction: choice[tenon.Reduction](a, -1, "reduction")})
 	})
 	offer("nn.functional.margin_ranking_loss", func(x *tenon.Exec, a *args) any {
 		return x.MarginRankingLoss(a.tensor(0, "input1"), a.tensor(1, "input2"), a.tensor(2, "target"), a.float(3, "margin", 0), loss(a))
@@ -128,7 +138,8 @@ func init() {
 		return x.SoftMarginLoss(a.tensor(0, "input"), a.tensor(1, "target"), loss(a))
 	})
 	offer("nn.functional.multi_margin_loss", func(x *tenon.Exec, a *args) any {
-		return x.MultiMarginLoss(a.tensor(0, "input"), a.tensor(1, "target"), tenon.MultiMarginLossOpt{Weight: a.tensor(-1, "weight"), Squared: a.int(2, "p", 1) == 2,
-			Margin: a.float(3, "margin", 0), Reduction: choice[tenon.Reduction](a, -1, "reduction")})
+		return x.MultiMarginLoss(a.tensor(0, "input"), a.tensor(1, "target"), tenon.MultiMarginLossOpt{Weight: a.tensor(-1, "weight"),
+			Squared: a.int(2, "p", 1) == 2,
+			Margin:  a.float(3, "margin", 0), Reduction: choice[tenon.Reduction](a, -1, "reduction")})
 	})
 }

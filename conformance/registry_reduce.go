@@ -20,7 +20,8 @@ func keepLike(name string, f func(x *tenon.Exec, t *tenon.Tensor, dims []int, ke
 }
 
 // extreme offers max or min: of two tensors, along a dimension, or of all elements.
-func extreme(name string, pair func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor, along func(x *tenon.Exec, t *tenon.Tensor, dim int, keepDim bool) (v, i *tenon.Tensor), all func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor) {
+func extreme(name string, pair func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor, along func(x *tenon.Exec, t *tenon.Tensor, dim int,
+	keepDim bool) (v, i *tenon.Tensor), all func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor) {
 	offer(name, func(x *tenon.Exec, a *args) any {
 		t := a.tensor(0, "input")
 		switch {
@@ -90,7 +91,8 @@ func init() {
 			tenon.SumOpt{KeepDim: a.bool(3, "keepdim", false), DType: a.dtype(-1, "dtype")})
 	})
 	offer("norm", func(x *tenon.Exec, a *args) any {
-		t, dims, opt := a.tensor(0, "input"), a.ints(2, "dim"), tenon.SumOpt{KeepDim: a.bool(3, "keepdim", false), DType: a.dtype(-1, "dtype")}
+		t, dims, opt := a.tensor(0, "input"), a.ints(2, "dim"), tenon.SumOpt{KeepDim: a.bool(3, "keepdim", false),
+			DType: a.dtype(-1, "dtype")}
 		if s, ok := a.get(1, "p").(string); ok {
 			if s == "nuc" {
 				return linalg.NuclearNorm(x, t, dims, opt)

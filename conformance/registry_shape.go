@@ -86,8 +86,9 @@ func init() {
 	offer("triu", func(x *tenon.Exec, a *args) any { return x.Triu(a.tensor(0, "input"), a.int(1, "diagonal", 0)) })
 	offer("cat", func(x *tenon.Exec, a *args) any { return x.Cat(a.tensors(0, "tensors"), a.int(1, "dim", 0)) })
 	offer("stack", func(x *tenon.Exec, a *args) any { return x.Stack(a.tensors(0, "tensors"), a.int(1, "dim", 0)) })
-	for name, dt := range map[string]tenon.DType{"float": tenon.Float32, "double": tenon.Float64, "half": tenon.Float16, "bfloat16": tenon.BFloat16,
-		"long": tenon.Int64, "int": tenon.Int32, "bool": tenon.Bool, "byte": tenon.Uint8} {
+	for name, dt := range map[string]tenon.DType{"float": tenon.Float32, "double": tenon.Float64, "half": tenon.Float16,
+		"bfloat16": tenon.BFloat16,
+		"long":     tenon.Int64, "int": tenon.Int32, "bool": tenon.Bool, "byte": tenon.Uint8} {
 		offer(name, func(x *tenon.Exec, a *args) any {
 			return a.inFormat(x, func(x *tenon.Exec) *tenon.Tensor { return x.ToDType(a.tensor(0, "input"), dt) })
 		})
@@ -99,8 +100,9 @@ func init() {
 		return x.Pad(a.tensor(0, "input"), a.ints(1, "pad"), tenon.PadOpt{Value: a.float(2, "value", 0)})
 	})
 	offer("nn.functional.pad", func(x *tenon.Exec, a *args) any {
-		return x.Pad(a.tensor(0, "input"), a.ints(1, "pad"), tenon.PadOpt{Mode: choice[tenon.PadMode](a, 2, "mode"), Value: a.float(3, "value",
-			0)})
+		return x.Pad(a.tensor(0, "input"), a.ints(1, "pad"), tenon.PadOpt{Mode: choice[tenon.PadMode](a, 2, "mode"),
+			Value: a.float(3, "value",
+				0)})
 	})
 }
 

@@ -11,14 +11,16 @@ import (
 
 // recordedOf returns a recorded tensor of float32 numbers.
 func recordedOf(grad bool, v ...float32) *recorded.Tensor {
-	return &recorded.Tensor{DType: tenon.Float32, TypeName: "float32", Shape: []int{len(v)}, Strides: []int{1}, Grad: grad, Data: dtype.AsBytes(v)}
+	return &recorded.Tensor{DType: tenon.Float32, TypeName: "float32", Shape: []int{len(v)}, Strides: []int{1}, Grad: grad,
+		Data: dtype.AsBytes(v)}
 }
 
 // TestRunner plants faults in the registry and checks that the runner names them.
 func TestRunner(t *testing.T) {
 	x := open(t)
 	c := &recorded.Case{Op: "planted", Type: "f32", Input: recordedOf(true, 1, 2), Kwargs: recorded.Dict{"alpha": 2.0},
-		Out: recordedOf(false, 2, 4), GradOut: []*recorded.Tensor{recordedOf(false, 1, 1)}, Grads: []*recorded.Tensor{recordedOf(false, 2, 2)}}
+		Out: recordedOf(false, 2, 4), GradOut: []*recorded.Tensor{recordedOf(false, 1, 1)},
+		Grads: []*recorded.Tensor{recordedOf(false, 2, 2)}}
 	right := func(x *tenon.Exec, a *args) any { return x.MulS(a.tensor(0, "input"), a.float(1, "alpha", 1)) }
 	plain := *c
 	plain.GradOut = nil
@@ -29,12 +31,16 @@ func TestRunner(t *testing.T) {
 	}{
 		"nothing":  {c, right, ""},
 		"argument": {c, func(x *tenon.Exec, a *args) any { return x.MulS(a.tensor(0, "input"), 2) }, "does not look at the argument alpha"},
-		"kind":     {c, func(x *tenon.Exec, a *args) any { return x.MulS(a.tensor(0, "input"), float64(a.int(1, "alpha", 1))) }, "cannot use the argument alpha"},
-		"error":    {c, func(x *tenon.Exec, a *args) any { return x.View(right(x, a).(*tenon.Tensor), 3) }, "View"},
-		"panic":    {c, func(*tenon.Exec, *args) any { panic("planted") }, "panic: planted"},
-		"count":    {c, func(x *tenon.Exec, a *args) any { y := right(x, a).(*tenon.Tensor); return []*tenon.Tensor{y, y} }, "2 differentiable results, but 1 recorded"},
-		"history":  {c, func(x *tenon.Exec, a *args) any { return right(x.NoGrad(), a) }, "does not require grad"},
-		"storage":  {&plain, func(x *tenon.Exec, a *args) any { return x.Clone(right(x, a).(*tenon.Tensor)) }, "left 2 storages for 1 in its results"},
+		"kind": {c, func(x *tenon.Exec, a *args) any { return x.MulS(a.tensor(0, "input"), float64(a.int(1, "alpha", 1))) },
+			"cannot use the argument alpha"},
+		"error": {c, func(x *tenon.Exec, a *args) any { return x.View(right(x, a).(*tenon.Tensor), 3) }, "View"},
+		"panic": {c, func(*tenon.Exec, *args) any { panic("planted") }, "panic: planted"},
+		"count": {c, func(x *tenon.Exec, a *args) any { y := right(x, a).(*tenon.Tensor); return []*tenon.Tensor{y, y} },
+			"2 differentiable results, but 1 recorded"},
+		"history": {c, func(x *tenon.Exec, a *args) any { return right(x.NoGrad(), a) }, "does not require grad"},
+		"storage": {&plain, func(x *tenon.Exec, a *args) any {
+			return x.Clone(right(x, a).(*tenon.Tensor))
+		}, "left 2 storages for 1 in its results"},
 	} {
 		for _, capture := range []bool{false, true} {
 			registry["planted"] = p.f

@@ -24,7 +24,8 @@ var _ = registerTrees(
 	treeTest{name: "TREE-074_test_multi_dispatch_parent_node", run: testTreeParentNode},
 	treeTest{name: "TREE-075_test_fallback_to_eager_if_recompiling_too_many_times", run: testTreeTooManyRecordings},
 	treeTest{name: "TREE-076_test_fallback_to_eager_if_recompiling_too_many_times_warn_only_once", run: testTreeTooManyWarnOnce},
-	treeTest{name: "TREE-077_test_fallback_to_eager_if_recompiling_too_many_times_due_to_cudagraph_managed_tensor", run: testTreeTooManyManaged},
+	treeTest{name: "TREE-077_test_fallback_to_eager_if_recompiling_too_many_times_due_to_cudagraph_managed_tensor",
+		run: testTreeTooManyManaged},
 	treeTest{name: "TREE-078_test_not_fallback_to_eager_if_have_not_recompiling_too_many_times", run: testTreeNotTooMany},
 	treeTest{name: "TREE-079_test_tensor_constant_mutation", run: testTreeConstantMutation},
 	treeTest{name: "TREE-080_test_rerecord_if_static_input_address_changed", run: testTreeAddressChanged},
@@ -33,10 +34,11 @@ var _ = registerTrees(
 // layerFunc is a function of one tensor.
 type layerFunc func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor
 
-// dispatch trains with one tensor, with another, and with the first again, five times each, forward and backward, and compares with the same
-// without recordings, of which there are graphs at the end. use makes a tensor the one that the functions read. grads are what the gradients
-// are of.
-func dispatch(t *testing.T, x *tenon.Exec, eager, compiled layerFunc, use func(p *tenon.Tensor), grads []*tenon.Tensor, graphs int, ps ...*tenon.Tensor) {
+// dispatch trains with one tensor, with another, and with the first again, five times each, forward and backward, and compares with the
+// same without recordings, of which there are graphs at the end. use makes a tensor the one that the functions read. grads are what the
+// gradients are of.
+func dispatch(t *testing.T, x *tenon.Exec, eager, compiled layerFunc, use func(p *tenon.Tensor), grads []*tenon.Tensor, graphs int,
+	ps ...*tenon.Tensor) {
 	t.Helper()
 	iteration := func(f layerFunc) (got [][]float32) {
 		in := x.Ones([]int{2, 2}, tenon.Float32) // it stays, so that each lies elsewhere
@@ -106,7 +108,9 @@ func testTreeBuiltinModule(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	}
 	first := l.Weight
 	defer func() { l.Weight = first }()
-	dispatch(t, x, l.Forward, compile.Func(l.Forward, o).Call, func(p *tenon.Tensor) { l.Weight = params[p] }, append(all, l.Bias.Tensor()), 4, order...)
+	dispatch(t, x, l.Forward, compile.Func(l.Forward, o).Call, func(p *tenon.Tensor) {
+		l.Weight = params[p]
+	}, append(all, l.Bias.Tensor()), 4, order...)
 }
 
 // testTreeBuiltinBuffers normalises by the batch's statistics, which it collects, and by those collected, of which the mean is replaced.
@@ -355,10 +359,13 @@ func testTreeAddressLog(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	err := tenon.Try(func() { f.Call(x, in) })
 	wantError(t, err, "static input data pointer changed.\n")
 	line := func(name, text string) string {
-		return "input name: " + name + `\. data pointer changed from 0x[0-9a-f]+ to 0x[0-9a-f]+\. input stack trace: .*tree_address_test\.go:[0-9]+\n    ` + regexp.QuoteMeta(text) + "\n"
+		return "input name: " + name +
+			`\. data pointer changed from 0x[0-9a-f]+ to 0x[0-9a-f]+\. input stack trace: .*tree_address_test\.go:[0-9]+\n    ` +
+			regexp.QuoteMeta(text) + "\n"
 	}
 	// The inputs are, in the order of their first use, the buffer, the ones, the argument, the weight and the bias.
-	want := regexp.MustCompile(`static input data pointer changed\.\n` + line("input0", "x.AddInto(m.static, m.static, m.ones)") + line("input4", "return x.Add(x.Add(m.static, a), m.linear.Forward(x, a))"))
+	want := regexp.MustCompile(`static input data pointer changed\.\n` + line("input0", "x.AddInto(m.static, m.static, m.ones)") +
+		line("input4", "return x.Add(x.Add(m.static, a), m.linear.Forward(x, a))"))
 	if err != nil && !want.MatchString(err.Error()) {
 		t.Errorf("the error is %q; want one like %s", err, want)
 	}

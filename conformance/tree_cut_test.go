@@ -43,7 +43,8 @@ func nonzeroOf(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Nonzero(
 func testTreeLengths(t *testing.T, x *tenon.Exec, o compile.Opt, text string) {
 	w := catchWarnings(t)
 	f := compile.Func(nonzeroOf, o)
-	for _, c := range []struct{ in, want []int64 }{{[]int64{1, 0, 2}, []int64{0, 2}}, {[]int64{1, 0, 0}, []int64{0}}, {[]int64{1, 0, 2}, []int64{0, 2}}} {
+	for _, c := range []struct{ in, want []int64 }{{[]int64{1, 0, 2}, []int64{0, 2}}, {[]int64{1, 0, 0}, []int64{0}},
+		{[]int64{1, 0, 2}, []int64{0, 2}}} {
 		x.Scope(func(x *tenon.Exec) {
 			got := f.Call(x, tenon.From(x, c.in, 3))
 			check(t, "the shape is right", slices.Equal(got.Shape(), []int{len(c.want), 1}), true)

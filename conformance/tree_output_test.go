@@ -116,7 +116,8 @@ func testTreeWorkspace(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	if hog == nil {
 		t.Fatalf("the planted row took no memory: %v", err)
 	}
-	wantError(t, err, "These live storage data ptrs are in the cudagraph pool but not accounted for as an output of cudagraph trees: ", "Data Pointer: ",
+	wantError(t, err, "These live storage data ptrs are in the cudagraph pool but not accounted for as an output of cudagraph trees: ",
+		"Data Pointer: ",
 		fmt.Sprintf("%#x", hog.DataPtr()), "history: ", "planted", "plantedWorkspace")
 	(*tenon.Tensor)(hog).Close()
 }

@@ -113,7 +113,8 @@ func testTreeDynamicBackward(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	}
 	f := compile.Func(forward, o)
 	for _, size := range [][2]int{{2, 4}, {3, 6}} {
-		in, w, b := x.RandN([]int{size[0], size[1]}, tenon.Float32), x.RandN([]int{size[1], 5}, tenon.Float32), x.RandN([]int{5}, tenon.Float32)
+		in, w, b := x.RandN([]int{size[0], size[1]}, tenon.Float32), x.RandN([]int{size[1], 5}, tenon.Float32),
+			x.RandN([]int{5}, tenon.Float32)
 		leaves := []*tenon.Tensor{in, w, b}
 		for _, l := range leaves {
 			l.SetRequiresGrad(true)

@@ -13,9 +13,9 @@ import (
 	"tenon.dev/compile"
 )
 
-// treeTest is one behaviour of PyTorch's test_cudagraph_trees.py or of dynamo's test_cudagraphs.py. run gets an Exec of a device that nothing
-// else uses, in a scope of its own, and the options that the test's regions are to have. After it there must be no recordings, and no memory
-// of private pools.
+// treeTest is one behaviour of PyTorch's test_cudagraph_trees.py or of dynamo's test_cudagraphs.py. run gets an Exec of a device that
+// nothing else uses, in a scope of its own, and the options that the test's regions are to have. After it there must be no recordings, and
+// no memory of private pools.
 type treeTest struct {
 	name string
 	run  func(t *testing.T, x *tenon.Exec, o compile.Opt)

@@ -140,7 +140,8 @@ func collide(t *testing.T, name string, seed uint64) []result {
 		if !y.RequiresGrad() {
 			return
 		}
-		if _, err := x.Grad([]*tenon.Tensor{y}, []*tenon.Tensor{v}, tenon.GradOpt{Gradients: []*tenon.Tensor{x.Detach(x.MulS(y, 0.3))}}); err != nil {
+		if _, err := x.Grad([]*tenon.Tensor{y}, []*tenon.Tensor{v},
+			tenon.GradOpt{Gradients: []*tenon.Tensor{x.Detach(x.MulS(y, 0.3))}}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	})

@@ -265,11 +265,13 @@ func TestDeviceWork(t *testing.T) {
 			t.Errorf("%s reads the device, though its result's shape does not depend on data", op)
 		}
 	}
-	t.Logf("device work: %d calls of %d operations in the registry, %d operations that changed memory, %d views; read back: %s", calls, len(registry), w.work, w.views,
+	t.Logf("device work: %d calls of %d operations in the registry, %d operations that changed memory, %d views; read back: %s", calls,
+		len(registry), w.work, w.views,
 		strings.Join(slices.Sorted(maps.Keys(readers)), " "))
 	// The rule for users' functions is their operations'; tests of graph trees define an operation of their own.
 	own := func(op string) bool { return op == "Function" || op == "Planted" }
-	if unseen := slices.DeleteFunc(core.OpNames(), func(op string) bool { return w.seen[op] || own(op) }); len(unseen) > 0 && *matchFlag == "" {
+	if unseen := slices.DeleteFunc(core.OpNames(), func(op string) bool { return w.seen[op] || own(op) }); len(unseen) > 0 &&
+		*matchFlag == "" {
 		t.Errorf("these operations were not reached: %s", strings.Join(unseen, " "))
 	}
 }
@@ -314,7 +316,8 @@ func (w *watcher) unrecorded(t *testing.T, x *tenon.Exec) {
 				t.Error(err)
 			}
 			x := (*core.Exec)(x)
-			core.TakeStep(x, &core.Step{Op: core.SGD, Numbers: []float64{0.5, 1, 0}, Rows: x.Zeros([]int{1, core.StepRow}, tenon.Float64), Which: []int32{0},
+			core.TakeStep(x, &core.Step{Op: core.SGD, Numbers: []float64{0.5, 1, 0}, Rows: x.Zeros([]int{1, core.StepRow}, tenon.Float64),
+				Which: []int32{0},
 				Lists: [][]*core.Tensor{{(*core.Tensor)(b)}, {(*core.Tensor)(a)}}})
 			state, flag := core.From(x, core.ScaleRow(4, 0)), x.Zeros(nil, tenon.Float32)
 			core.Unscale(x, []*core.Tensor{(*core.Tensor)(a)}, state, flag)
@@ -350,9 +353,10 @@ func (w *watcher) pinned(x *tenon.Exec) {
 	a.Close()
 }
 
-// dependsOnData are the operations that must know data on the host: their result is none of the device or its shape depends on data, or their recorded calls have tensors
-// for arguments that are numbers here.
-var dependsOnData = map[string]bool{"argwhere": true, "bincount": true, "equal": true, "linspace": true, "masked_select": true, "narrow": true,
+// dependsOnData are the operations that must know data on the host: their result is none of the device or its shape depends on data, or
+// their recorded calls have tensors for arguments that are numbers here.
+var dependsOnData = map[string]bool{"argwhere": true, "bincount": true, "equal": true, "linspace": true,
+	"masked_select": true, "narrow": true,
 	"nn.functional.one_hot": true, "nonzero": true, "repeat_interleave": true, "unique": true}
 
 // TestDeviceWorkSeesHostLoops plants an operation that writes device memory behind the driver's back.
@@ -468,7 +472,8 @@ func (l *law) check(when string, ts []*tenon.Tensor) {
 		}
 	}
 	if live := core.LiveStorages() - l.before; live != n {
-		l.broken = append(l.broken, fmt.Sprintf("after %s %d storages live, but results, saved tensors and gradients hold %d", when, live, n))
+		l.broken = append(l.broken, fmt.Sprintf("after %s %d storages live, but results, saved tensors and gradients hold %d", when, live,
+			n))
 	}
 }
 

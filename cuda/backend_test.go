@@ -12,7 +12,8 @@ import (
 
 // TestBackends runs one program on every back end of memory: gradients, a second stream, a graph, an allocation that fails.
 func TestBackends(t *testing.T) {
-	for _, conf := range []string{"", "expandable_segments:True", "backend:cudaMallocAsync", "max_split_size_mb:32,roundup_power2_divisions:4,release_lock_on_cudamalloc:True"} {
+	for _, conf := range []string{"", "expandable_segments:True", "backend:cudaMallocAsync",
+		"max_split_size_mb:32,roundup_power2_divisions:4,release_lock_on_cudamalloc:True"} {
 		t.Run(conf, func(t *testing.T) {
 			t.Setenv("PYTORCH_CUDA_ALLOC_CONF", conf)
 			x, d := open(t, 1<<30)
@@ -54,7 +55,8 @@ func TestBackends(t *testing.T) {
 			if err := g.Close(); err != nil {
 				t.Error(err)
 			}
-			if err := tenon.Try(func() { x.Zeros([]int{2 << 30}, tenon.Uint8) }); fault.KindOf(err) != fault.OutOfMemory || !strings.Contains(err.Error(), "out of memory") {
+			if err := tenon.Try(func() { x.Zeros([]int{2 << 30}, tenon.Uint8) }); fault.KindOf(err) != fault.OutOfMemory ||
+				!strings.Contains(err.Error(), "out of memory") {
 				t.Errorf("too much: %v", err)
 			}
 			for _, k := range []*tenon.Tensor{w, in, acc, one} {
@@ -97,7 +99,8 @@ func TestAsyncBackendAnswers(t *testing.T) {
 	if d.AllocatorBackend() != "cudaMallocAsync" {
 		t.Errorf("back end %q", d.AllocatorBackend())
 	}
-	if !strings.Contains(logged.String(), "backend:cudaMallocAsync ignores max_split_size_mb,roundup_power2_divisions, and garbage_collect_threshold.") {
+	if !strings.Contains(logged.String(), "backend:cudaMallocAsync ignores max_split_size_mb,roundup_power2_divisions, and "+
+		"garbage_collect_threshold.") {
 		t.Errorf("logged %q", logged.String())
 	}
 	for what, err := range map[string]error{

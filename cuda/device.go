@@ -20,8 +20,8 @@ type Device rt.Device
 
 func (d *Device) rt() *rt.Device { return receiver((*rt.Device)(d)) }
 
-// receiver returns v, whose method was called. A nil or a zero value panics with an error that names the method and the caller's line, as operations
-// do; methods that return an error return it.
+// receiver returns v, whose method was called. A nil or a zero value panics with an error that names the method and the caller's line, as
+// operations do; methods that return an error return it.
 func receiver[T interface{ Usable() error }](v T) T {
 	if err := v.Usable(); err != nil {
 		panic(misused(err))

@@ -7,8 +7,8 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// Event marks a point in a stream's work, for waiting and, if it was made with timing, for measuring. The driver's event is made by the first
-// Record. An Event is safe for concurrent use.
+// Event marks a point in a stream's work, for waiting and, if it was made with timing, for measuring. The driver's event is made by the
+// first Record. An Event is safe for concurrent use.
 type Event rt.Event
 
 func (e *Event) rt() *rt.Event { return receiver((*rt.Event)(e)) }
@@ -19,8 +19,8 @@ func (d *Device) NewEvent(timing bool) *Event { return (*Event)(d.rt().NewEvent(
 // Handle is the driver's handle, 0 before the first Record.
 func (e *Event) Handle() uint64 { return e.rt().Handle() }
 
-// Record makes e mark the point after all work that s has now, instead of what it marked before; it returns at once. The stream must be of the
-// event's device. In a capture it marks the captured work, which only other streams' Wait can use.
+// Record makes e mark the point after all work that s has now, instead of what it marked before; it returns at once. The stream must be of
+// the event's device. In a capture it marks the captured work, which only other streams' Wait can use.
 func (e *Event) Record(s *Stream) (err error) {
 	defer returned(&err)
 	return e.rt().Record((*rt.Stream)(s))

@@ -7,8 +7,8 @@ import (
 	"tenon.dev"
 )
 
-// The time that a device works is measured between two events on its stream. A simulated device has a clock of its own, which moves while the host
-// waits.
+// The time that a device works is measured between two events on its stream. A simulated device has a clock of its own, which moves while
+// the host waits.
 func ExampleEvent() {
 	x, err := tenon.Open(tenon.Best())
 	if err != nil {
@@ -37,8 +37,8 @@ func ExampleEvent() {
 	// Output: true <nil>
 }
 
-// Order between streams beyond that of tensors, such as for memory that a program allocates itself, is the program's: one stream waits for an event of
-// the other.
+// Order between streams beyond that of tensors, such as for memory that a program allocates itself, is the program's: one stream waits for
+// an event of the other.
 func ExampleStream() {
 	x, err := tenon.Open(tenon.Best())
 	if err != nil {

@@ -16,8 +16,8 @@ func (g *Generator) Seed() uint64 { return g.rt().Seed() }
 // Clone returns a generator of its own that goes on from g's seed and offset.
 func (g *Generator) Clone() *Generator { return (*Generator)(g.rt().Clone()) }
 
-// SetSeed sets the seed and puts the offset to 0. It can fail only while a graph is captured that draws from g, and fails that capture too: seed before
-// the capture, or before a replay, which draws from where the generator is then.
+// SetSeed sets the seed and puts the offset to 0. It can fail only while a graph is captured that draws from g, and fails that capture too:
+// seed before the capture, or before a replay, which draws from where the generator is then.
 func (g *Generator) SetSeed(seed uint64) (err error) {
 	defer returned(&err)
 	return g.rt().SetSeed(seed)
@@ -29,7 +29,8 @@ func (g *Generator) Offset() uint64 { return g.rt().Offset() }
 // State returns the state as PyTorch stores it: seed and offset, 8 bytes each, little-endian.
 func (g *Generator) State() []byte { return g.rt().State() }
 
-// SetState sets what State returned; 8 bytes set the seed and put the offset to 0. During a capture that draws from g it fails as SetSeed does.
+// SetState sets what State returned; 8 bytes set the seed and put the offset to 0. During a capture that draws from g it fails as SetSeed
+// does.
 func (g *Generator) SetState(b []byte) (err error) {
 	defer returned(&err)
 	return g.rt().SetState(b)

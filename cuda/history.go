@@ -8,10 +8,11 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// History says what RecordMemoryHistory records, in the words of torch.cuda.memory._record_memory_history. The zero History records nothing.
+// History says what RecordMemoryHistory records, in the words of torch.cuda.memory._record_memory_history. The zero History records
+// nothing.
 type History struct {
-	// Enabled is "all", which keeps a trace of everything the allocator does; "state", which keeps the stack of each live allocation alone; or
-	// "", which ends the recording and drops the trace.
+	// Enabled is "all", which keeps a trace of everything the allocator does; "state", which keeps the stack of each live allocation alone;
+	// or "", which ends the recording and drops the trace.
 	Enabled string
 	// Context says whose stacks are kept: "all", those of allocations, frees and EmptyCache; "alloc", those of allocations, which the
 	// entries of their frees repeat; "state", those of allocations, with the live blocks alone and not in the trace; "" none.
@@ -45,8 +46,8 @@ func (d *Device) RecordMemoryHistory(h History) (err error) {
 }
 
 // Snapshot returns the segments and blocks that the device's allocator holds and, where RecordMemoryHistory is on, how that came about. The
-// trace then gets an entry "snapshot", which the next Snapshot shows. It makes no call of the driver, so it neither waits for the device nor
-// harms a capture. The cudaMallocAsync backend has no snapshots: an error of kind Unsupported.
+// trace then gets an entry "snapshot", which the next Snapshot shows. It makes no call of the driver, so it neither waits for the device
+// nor harms a capture. The cudaMallocAsync backend has no snapshots: an error of kind Unsupported.
 func (d *Device) Snapshot() (s *Snapshot, err error) {
 	defer returned(&err)
 	data, err := d.rt().Snapshot()

@@ -85,7 +85,8 @@ func TestHistoryContexts(t *testing.T) {
 		for _, k := range []struct {
 			text string
 			want bool
-		}{{"cuda_test.makeTensor", c.maker}, {"cuda_test.dropTensor", c.dropper}, {"(*Device).EmptyCache", c.empty}, {"::rand", c.operation && c.maker}} {
+		}{{"cuda_test.makeTensor", c.maker}, {"cuda_test.dropTensor", c.dropper}, {"(*Device).EmptyCache", c.empty},
+			{"::rand", c.operation && c.maker}} {
 			if got := strings.Contains(trace, k.text); got != k.want {
 				t.Errorf("%+v: %q in the trace: %v, want %v\n%s", c.h, k.text, got, k.want, trace)
 			}
@@ -133,7 +134,8 @@ func TestHistoryPlumbing(t *testing.T) {
 		trace, _, _ := dump(t, d)
 		const test = "tenon.dev/cuda_test.TestHistoryPlumbing"
 		want := "free_completed\ntenon::linear\ntenon.(*Exec).Linear\ntenon.dev/nn.(*Linear).Forward\ntenon.dev/nn.Sequential.Forward\n" +
-			"tenon.dev/nn.Sequential.Forward\n" + test + ".func1.1.1\n" + test + ".func1.1\n" + test + ".func1\n" + test + "\ntesting.tRunner\n"
+			"tenon.dev/nn.Sequential.Forward\n" + test + ".func1.1.1\n" + test + ".func1.1\n" + test + ".func1\n" + test +
+			"\ntesting.tRunner\n"
 		if trace != want {
 			t.Errorf("the stack is\n%s\nwant\n%s", trace, want)
 		}
@@ -268,7 +270,8 @@ func TestHistoryAsync(t *testing.T) {
 	t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
 	_, d := open(t, 1<<30)
 	const want = "the cudaMallocAsync backend does not support histories and snapshots"
-	if err := d.RecordMemoryHistory(cuda.History{Enabled: "all"}); fault.KindOf(err) != fault.Unsupported || !strings.Contains(err.Error(), want) {
+	if err := d.RecordMemoryHistory(cuda.History{Enabled: "all"}); fault.KindOf(err) != fault.Unsupported ||
+		!strings.Contains(err.Error(), want) {
 		t.Errorf("recording: %v", err)
 	}
 	ok(t, d.RecordMemoryHistory(cuda.History{}))
@@ -284,8 +287,8 @@ func TestHistoryAsync(t *testing.T) {
 	}
 }
 
-// TestHistoryConcurrent switches the recording and takes snapshots while other goroutines allocate: each snapshot's segments add up, and its
-// trace keeps its bound.
+// TestHistoryConcurrent switches the recording and takes snapshots while other goroutines allocate: each snapshot's segments add up, and
+// its trace keeps its bound.
 func TestHistoryConcurrent(t *testing.T) {
 	_, d := open(t, 1<<30)
 	s, err := d.Stream()
@@ -312,7 +315,8 @@ func TestHistoryConcurrent(t *testing.T) {
 		})
 	}
 	for i := range 40 {
-		h := cuda.History{Enabled: []string{"all", "state", "all", ""}[i%4], Context: []string{"all", "state", "alloc"}[i%3], MaxEntries: 1000 * (i % 2)}
+		h := cuda.History{Enabled: []string{"all", "state", "all", ""}[i%4], Context: []string{"all", "state", "alloc"}[i%3],
+			MaxEntries: 1000 * (i % 2)}
 		ok(t, d.RecordMemoryHistory(h))
 		snap, err := d.Snapshot()
 		ok(t, err)

@@ -101,23 +101,23 @@ func (d *Device) AllocatorBackend() string { return d.rt().Memory().Settings().B
 // is freed before. Memory keeps the way in which it was allocated.
 func (d *Device) SetCaching(on bool) { d.rt().Memory().SetCaching(on) }
 
-// MemoryChecks are modes that find misuse of device memory by kernels. With either of them on, every free waits for the device, except while
-// a graph is captured, when nothing is checked.
+// MemoryChecks are modes that find misuse of device memory by kernels. With either of them on, every free waits for the device, except
+// while a graph is captured, when nothing is checked.
 type MemoryChecks struct {
 	// Poison fills memory with NaNs when it is freed, so that what still uses it shows in results.
 	Poison bool
-	// Guard puts a zone of at least 512 bytes behind every tensor, which Stats then counts as requested bytes, and looks at it when the memory is
-	// freed.
+	// Guard puts a zone of at least 512 bytes behind every tensor, which Stats then counts as requested bytes, and looks at it when the
+	// memory is freed.
 	Guard bool
 }
 
-// SetMemoryChecks switches memory checks on or off for the memory of tensors that is allocated, or freed, from now on. The environment switches
-// them on for every device: TENON_POISON=1, TENON_GUARD=1. A third mode, memory without a cache, is SetCaching.
+// SetMemoryChecks switches memory checks on or off for the memory of tensors that is allocated, or freed, from now on. The environment
+// switches them on for every device: TENON_POISON=1, TENON_GUARD=1. A third mode, memory without a cache, is SetCaching.
 func (d *Device) SetMemoryChecks(c MemoryChecks) { d.rt().SetMemoryChecks(rt.MemoryChecks(c)) }
 
-// MemoryDefects returns what the memory checks found since it was called last, or nil: for each allocation that was written past its end, an
-// error with its address, its size and, where RecordMemoryHistory is on, the line that allocated it. What no one asked about is the error of
-// the next allocation, or of closing the device.
+// MemoryDefects returns what the memory checks found since it was called last, or nil: for each allocation that was written past its end,
+// an error with its address, its size and, where RecordMemoryHistory is on, the line that allocated it. What no one asked about is the
+// error of the next allocation, or of closing the device.
 func (d *Device) MemoryDefects() (err error) {
 	defer returned(&err)
 	return d.rt().MemoryDefects()

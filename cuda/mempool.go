@@ -5,14 +5,14 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// MemPool is a private pool of a device's memory: what is allocated in it shares no segment with anything else, and goes back to it. An Exec
-// uses it through UsePool. It is safe for concurrent use.
+// MemPool is a private pool of a device's memory: what is allocated in it shares no segment with anything else, and goes back to it. An
+// Exec uses it through UsePool. It is safe for concurrent use.
 type MemPool rt.MemPool
 
 func (p *MemPool) rt() *rt.MemPool { return receiver((*rt.MemPool)(p)) }
 
-// Allocator is where a MemPool gets its memory from in place of the driver. The allocator of the device calls it with its own lock held: neither
-// method may allocate or free through that device, but for Malloc and Free.
+// Allocator is where a MemPool gets its memory from in place of the driver. The allocator of the device calls it with its own lock held:
+// neither method may allocate or free through that device, but for Malloc and Free.
 type Allocator interface {
 	// Alloc returns the device address of size bytes, a multiple of 2 MiB, aligned to 512. Address 0, or an error of kind OutOfMemory, says
 	// that there is no room: the caches are then emptied before Alloc is asked once more. s is the stream whose work will use the memory.
@@ -26,9 +26,9 @@ type MemPoolOpt struct {
 	Allocator Allocator // nil: the driver
 }
 
-// NewMemPool returns a pool of d's memory that holds nothing yet. Close it when done; what is open when the device is closed goes with it. Under the
-// back end cudaMallocAsync, whose memory is the driver's to divide, a pool is a name without effect, and one with an Allocator an error
-// of kind Unsupported.
+// NewMemPool returns a pool of d's memory that holds nothing yet. Close it when done; what is open when the device is closed goes with it.
+// Under the back end cudaMallocAsync, whose memory is the driver's to divide, a pool is a name without effect, and one with an Allocator an
+// error of kind Unsupported.
 func NewMemPool(d *Device, opt MemPoolOpt) (*MemPool, error) {
 	var src rt.Source
 	if opt.Allocator != nil {
@@ -55,7 +55,8 @@ func (s source) Free(addr, size uint64, on *rt.Stream) error {
 // ID returns the pool's id (0, n), n > 0; ids are unique in the process.
 func (p *MemPool) ID() [2]uint64 { return p.rt().ID() }
 
-// UseCount returns how many uses the pool has: one until Close, one for each BeginAllocateToPool that no ReleasePool undid, one for each graph.
+// UseCount returns how many uses the pool has: one until Close, one for each BeginAllocateToPool that no ReleasePool undid, one for each
+// graph.
 func (p *MemPool) UseCount() int { return p.rt().Device().Memory().PoolUses(p.rt().ID()) }
 
 // PoolSegment is a piece of memory that a pool holds from the driver or its Allocator.
@@ -70,8 +71,8 @@ type PoolSegment struct {
 // Segments returns what the pool holds, by address.
 func (p *MemPool) Segments() []PoolSegment { return (*Device)(p.rt().Device()).PoolSegments(p.ID()) }
 
-// Close ends the program's use of the pool. Memory that nothing uses goes back at once, the rest when its tensors are closed and EmptyCache is
-// called. Allocating from the pool is an error from then on. The second call does nothing.
+// Close ends the program's use of the pool. Memory that nothing uses goes back at once, the rest when its tensors are closed and EmptyCache
+// is called. Allocating from the pool is an error from then on. The second call does nothing.
 func (p *MemPool) Close() (err error) {
 	defer returned(&err)
 	return p.rt().Close()
@@ -80,9 +81,9 @@ func (p *MemPool) Close() (err error) {
 // NewPoolID returns a new id (0, n) for BeginAllocateToPool; PyTorch's graph_pool_handle.
 func NewPoolID() [2]uint64 { return alloc.NewPoolID() }
 
-// BeginAllocateToPool sends all allocations for stream s to the private pool id, whichever goroutine makes them, until EndAllocateToPool. The pool
-// is made if it does not exist, and gains a use, which ReleasePool takes away. Meanwhile no memory that other streams used is reused, and
-// no cache is emptied. Exec.UsePool has neither effect on others.
+// BeginAllocateToPool sends all allocations for stream s to the private pool id, whichever goroutine makes them, until EndAllocateToPool.
+// The pool is made if it does not exist, and gains a use, which ReleasePool takes away. Meanwhile no memory that other streams used is
+// reused, and no cache is emptied. Exec.UsePool has neither effect on others.
 func (d *Device) BeginAllocateToPool(id [2]uint64, s *Stream) (err error) {
 	defer returned(&err)
 	r := d.rt()
@@ -110,7 +111,8 @@ func (d *Device) PoolLive(id [2]uint64, addrs []uint64) (ok bool, err error) {
 	return d.rt().Memory().PoolLive(id, addrs)
 }
 
-// PoolCheckpoint is the layout of a private pool at one moment: which of its memory was live and which was free. Exec.RestorePool brings it back.
+// PoolCheckpoint is the layout of a private pool at one moment: which of its memory was live and which was free. Exec.RestorePool brings it
+// back.
 type PoolCheckpoint rt.PoolCheckpoint
 
 // CheckpointPool notes the layout of the private pool id, which must be held; none of its memory may wait for other streams. The
@@ -133,8 +135,8 @@ func (d *Device) PoolSegments(id [2]uint64) []PoolSegment {
 	return list
 }
 
-// Malloc takes size bytes from the driver, past the caching allocator and its statistics: for an Allocator, or memory that another library is to
-// manage. An error of kind OutOfMemory means no room.
+// Malloc takes size bytes from the driver, past the caching allocator and its statistics: for an Allocator, or memory that another library
+// is to manage. An error of kind OutOfMemory means no room.
 func (d *Device) Malloc(size uint64) (addr uint64, err error) {
 	defer returned(&err)
 	return d.rt().Malloc(size)

@@ -154,7 +154,8 @@ func TestMemPoolErrors(t *testing.T) {
 		t.Error(err)
 	}
 	a.err = errors.New("stuck")
-	if err := p.Close(); err == nil || !strings.Contains(err.Error(), "could not free the 2097152 bytes at 0x") || !strings.Contains(err.Error(), "stuck") {
+	if err := p.Close(); err == nil || !strings.Contains(err.Error(), "could not free the 2097152 bytes at 0x") ||
+		!strings.Contains(err.Error(), "stuck") {
 		t.Errorf("closing: %v", err)
 	}
 	a.err = nil
@@ -226,13 +227,15 @@ func poolDiversion(t *testing.T, cached bool) {
 	x, d := open(t, 1<<30)
 	d.SetCaching(cached)
 	id := cuda.NewPoolID()
-	if err := d.EndAllocateToPool(id); err == nil || !strings.Contains(err.Error(), "endAllocatePool: not currently recording to mempool_id") {
+	if err := d.EndAllocateToPool(id); err == nil || !strings.Contains(err.Error(),
+		"endAllocatePool: not currently recording to mempool_id") {
 		t.Errorf("ending nothing: %v", err)
 	}
 	if err := d.BeginAllocateToPool(id, x.Stream()); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.BeginAllocateToPool(id, x.Stream()); err == nil || !strings.Contains(err.Error(), "beginAllocateToPool: already recording to mempool_id") {
+	if err := d.BeginAllocateToPool(id, x.Stream()); err == nil ||
+		!strings.Contains(err.Error(), "beginAllocateToPool: already recording to mempool_id") {
 		t.Errorf("beginning twice: %v", err)
 	}
 	a := x.Ones([]int{4}, tenon.Float32)
@@ -304,7 +307,8 @@ func TestPoolCheckpoint(t *testing.T) {
 	}
 	layout := p.Segments()
 	late, more := full(4), full(5)
-	if _, err := x.RestorePool(state, []*tenon.Tensor{late}, []*tenon.Tensor{a}); err == nil || !strings.Contains(err.Error(), "being manually freed must be passed") {
+	if _, err := x.RestorePool(state, []*tenon.Tensor{late}, []*tenon.Tensor{a}); err == nil ||
+		!strings.Contains(err.Error(), "being manually freed must be passed") {
 		t.Errorf("two live tensors were not named: %v", err)
 	}
 	if _, err := x.RestorePool(state, nil, []*tenon.Tensor{late}); err == nil || !strings.Contains(err.Error(), "pass it as stale") {

@@ -30,8 +30,8 @@ func (p *Profiler) usable() error {
 }
 
 // Profile starts to profile the device: its operations of all goroutines, what they launch, and its memory, until Stop. It waits for the
-// work that the device has. Until Stop, graphs run their kernels one after the other, so that each has its time. A device has one profiler at
-// a time. Without one, an operation pays a look at one word.
+// work that the device has. Until Stop, graphs run their kernels one after the other, so that each has its time. A device has one profiler
+// at a time. Without one, an operation pays a look at one word.
 func (d *Device) Profile(opts ...ProfileOpt) (p *Profiler, err error) {
 	defer returned(&err)
 	if len(opts) > 1 {

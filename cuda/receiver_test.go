@@ -19,18 +19,22 @@ var receivers = map[string]struct {
 	zero    any
 	want    string
 }{
-	"Device":         {(*cuda.Device)(nil), new(cuda.Device), "the device is nil or a zero value; use one that an Exec's Device returned"},
-	"Stream":         {(*cuda.Stream)(nil), new(cuda.Stream), "the stream is nil or a zero value; use one that the device's Stream or DefaultStream returned"},
-	"Event":          {(*cuda.Event)(nil), new(cuda.Event), "the event is nil or a zero value; use one that the device's NewEvent returned"},
-	"Generator":      {(*cuda.Generator)(nil), nil, "the generator is nil; use one that NewGenerator or a device's Generator returned"},
-	"MemPool":        {(*cuda.MemPool)(nil), new(cuda.MemPool), "the pool is nil or a zero value; use one that NewMemPool returned"},
-	"PoolCheckpoint": {(*cuda.PoolCheckpoint)(nil), new(cuda.PoolCheckpoint), "the checkpoint is nil or a zero value; use one that CheckpointPool returned"},
-	"Profiler":       {(*cuda.Profiler)(nil), new(cuda.Profiler), "the profiler is nil or a zero value; use one that Device.Profile returned"},
-	"Snapshot":       {(*cuda.Snapshot)(nil), new(cuda.Snapshot), "the snapshot is nil or a zero value; use one that Device.Snapshot or ReadSnapshot returned"},
+	"Device": {(*cuda.Device)(nil), new(cuda.Device), "the device is nil or a zero value; use one that an Exec's Device returned"},
+	"Stream": {(*cuda.Stream)(nil), new(cuda.Stream), "the stream is nil or a zero value; use one that the device's Stream or " +
+		"DefaultStream returned"},
+	"Event": {(*cuda.Event)(nil), new(cuda.Event),
+		"the event is nil or a zero value; use one that the device's NewEvent returned"},
+	"Generator": {(*cuda.Generator)(nil), nil, "the generator is nil; use one that NewGenerator or a device's Generator returned"},
+	"MemPool":   {(*cuda.MemPool)(nil), new(cuda.MemPool), "the pool is nil or a zero value; use one that NewMemPool returned"},
+	"PoolCheckpoint": {(*cuda.PoolCheckpoint)(nil), new(cuda.PoolCheckpoint), "the checkpoint is nil or a zero value; use one that " +
+		"CheckpointPool returned"},
+	"Profiler": {(*cuda.Profiler)(nil), new(cuda.Profiler), "the profiler is nil or a zero value; use one that Device.Profile returned"},
+	"Snapshot": {(*cuda.Snapshot)(nil), new(cuda.Snapshot), "the snapshot is nil or a zero value; use one that Device.Snapshot or " +
+		"ReadSnapshot returned"},
 }
 
-// TestReceivers: a method of a nil or a zero value returns an error that says so, whatever the arguments; one that returns no error panics with it, and
-// names the method and the caller's line, but for String, which says so too.
+// TestReceivers: a method of a nil or a zero value returns an error that says so, whatever the arguments; one that returns no error panics
+// with it, and names the method and the caller's line, but for String, which says so too.
 func TestReceivers(t *testing.T) {
 	record, err := os.ReadFile("../api/tenon.txt")
 	if err != nil {
@@ -63,7 +67,9 @@ func TestReceivers(t *testing.T) {
 				for k := range args {
 					args[k] = reflect.Zero(f.Type().In(k))
 				}
-				returns := slices.ContainsFunc(slices.Collect(f.Type().Outs()), func(o reflect.Type) bool { return o == reflect.TypeFor[error]() })
+				returns := slices.ContainsFunc(slices.Collect(f.Type().Outs()), func(o reflect.Type) bool {
+					return o == reflect.TypeFor[error]()
+				})
 				err, panicked := outcome(f, args)
 				var e *fault.Error
 				switch {

@@ -18,9 +18,9 @@ func (u UUID) String() string {
 // UUID returns the device's identity.
 func (d *Device) UUID() UUID { return d.rt().Info().UUID }
 
-// Temperature returns the temperature of the chip in °C. NVIDIA's management library, NVML, which comes with the driver, is asked, as it is by the
-// methods below. Where the library or the device does not tell, as a simulated device never does, it is an error of kind Unsupported; a processor's device
-// gives one of kind Invalid. They neither wait for the device nor harm a capture.
+// Temperature returns the temperature of the chip in °C. NVIDIA's management library, NVML, which comes with the driver, is asked, as it is
+// by the methods below. Where the library or the device does not tell, as a simulated device never does, it is an error of kind
+// Unsupported; a processor's device gives one of kind Invalid. They neither wait for the device nor harm a capture.
 func (d *Device) Temperature() (celsius int, err error) {
 	defer returned(&err)
 	return d.rt().Temperature()
@@ -38,15 +38,15 @@ func (d *Device) ClockRate() (mhz int, err error) {
 	return d.rt().ClockRate()
 }
 
-// Utilization returns the percentages of the last moments, a sixth of a second to a second by device, in which a kernel ran, and in which memory was read or
-// written. Errors are as Temperature's.
+// Utilization returns the percentages of the last moments, a sixth of a second to a second by device, in which a kernel ran, and in which
+// memory was read or written. Errors are as Temperature's.
 func (d *Device) Utilization() (kernels, memory int, err error) {
 	defer returned(&err)
 	return d.rt().Utilization()
 }
 
-// DeviceMemoryUsed returns the bytes of the device's memory that are in use, over all processes, with what the driver reserves; MemInfo tells what is free
-// to this process, on every device. Errors are as Temperature's.
+// DeviceMemoryUsed returns the bytes of the device's memory that are in use, over all processes, with what the driver reserves; MemInfo
+// tells what is free to this process, on every device. Errors are as Temperature's.
 func (d *Device) DeviceMemoryUsed() (bytes uint64, err error) {
 	defer returned(&err)
 	return d.rt().MemoryUsed()
@@ -58,7 +58,8 @@ type Process struct {
 	Memory uint64 // bytes of the device's memory
 }
 
-// Processes lists the programs that compute on the device, but for those whose memory the driver does not tell. Errors are as Temperature's.
+// Processes lists the programs that compute on the device, but for those whose memory the driver does not tell. Errors are as
+// Temperature's.
 func (d *Device) Processes() (list []Process, err error) {
 	defer returned(&err)
 	users, err := d.rt().Processes()
@@ -68,6 +69,6 @@ func (d *Device) Processes() (list []Process, err error) {
 	return list, err
 }
 
-// CheckError returns nil for CUDA's result code 0, and for any other an error with CUDA's sentence for it, such as "out of memory" for 2, of the kind that Tenon
-// gives it. It is for programs that pass Tenon's handles and addresses to other libraries of CUDA.
+// CheckError returns nil for CUDA's result code 0, and for any other an error with CUDA's sentence for it, such as "out of memory" for 2,
+// of the kind that Tenon gives it. It is for programs that pass Tenon's handles and addresses to other libraries of CUDA.
 func CheckError(code int) error { return rt.CheckCode(code) }

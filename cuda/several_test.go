@@ -80,7 +80,8 @@ func TestSnapshotOf(t *testing.T) {
 	if _, err := cuda.SnapshotOf(); fault.KindOf(err) != fault.Invalid {
 		t.Errorf("of no device: %v", err)
 	}
-	if _, err := cuda.SnapshotOf(devices[0], devices[1], devices[0]); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "two of the snapshots are of device 0") {
+	if _, err := cuda.SnapshotOf(devices[0], devices[1], devices[0]); fault.KindOf(err) != fault.Invalid ||
+		!strings.Contains(err.Error(), "two of the snapshots are of device 0") {
 		t.Errorf("of one device twice: %v", err)
 	}
 	t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")

@@ -8,20 +8,21 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// Snapshot is what the allocators of one or more devices held at one moment, and their history. It is made by Device.Snapshot or read from a
-// file, and safe for concurrent reading.
+// Snapshot is what the allocators of one or more devices held at one moment, and their history. It is made by Device.Snapshot or read from
+// a file, and safe for concurrent reading.
 type Snapshot struct{ s *snapshot.Snapshot }
 
 func (s *Snapshot) data() *snapshot.Snapshot {
 	if s == nil || s.s == nil {
-		panic(misused(fault.New(fault.Invalid, "the snapshot is nil or a zero value; use one that Device.Snapshot or ReadSnapshot returned")))
+		panic(
+			misused(fault.New(fault.Invalid, "the snapshot is nil or a zero value; use one that Device.Snapshot or ReadSnapshot returned")))
 	}
 	return s.s
 }
 
-// ReadSnapshot reads a snapshot that Write, torch.cuda.memory._dump_snapshot or pickle.dump of torch.cuda.memory._snapshot() wrote, plain or
-// compressed with gzip. The file is only data: a pickle that names code is refused with the name, as an error of kind Invalid, and
-// one that needs more memory than its length accounts for (16 MiB and 32 bytes for each byte of the pickle, or 512 for each that is compressed;
+// ReadSnapshot reads a snapshot that Write, torch.cuda.memory._dump_snapshot or pickle.dump of torch.cuda.memory._snapshot() wrote, plain
+// or compressed with gzip. The file is only data: a pickle that names code is refused with the name, as an error of kind Invalid, and one
+// that needs more memory than its length accounts for (16 MiB and 32 bytes for each byte of the pickle, or 512 for each that is compressed;
 // 4 GiB at most) with one of kind OutOfMemory.
 func ReadSnapshot(r io.Reader) (*Snapshot, error) {
 	if r == nil {
@@ -34,8 +35,8 @@ func ReadSnapshot(r io.Reader) (*Snapshot, error) {
 	return &Snapshot{s: s}, nil
 }
 
-// Write writes the snapshot as a pickle of protocol 4 in PyTorch's layout, which tenon memviz, torch.cuda._memory_viz and PyTorch's viewer page
-// open.
+// Write writes the snapshot as a pickle of protocol 4 in PyTorch's layout, which tenon memviz, torch.cuda._memory_viz and PyTorch's viewer
+// page open.
 func (s *Snapshot) Write(w io.Writer) (err error) {
 	defer returned(&err)
 	data := s.data()
@@ -142,8 +143,8 @@ func (s *Snapshot) Trace(device int) []TraceEntry {
 	return out
 }
 
-// Settings returns the allocator's settings under PyTorch's names, such as "max_split_size": values are bool, int64, float64, string and, for
-// "roundup_power2_divisions", map[string]any.
+// Settings returns the allocator's settings under PyTorch's names, such as "max_split_size": values are bool, int64, float64, string and,
+// for "roundup_power2_divisions", map[string]any.
 func (s *Snapshot) Settings() map[string]any { return s.data().Settings }
 
 // stacks returns a function that names stacks, each once.

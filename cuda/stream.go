@@ -6,8 +6,8 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// Stream is an in-order queue of a device's work; streams run beside each other. Streams compare with ==. The tensor line orders accesses to
-// tensors by different streams itself; WaitStream and Wait are for order beyond that.
+// Stream is an in-order queue of a device's work; streams run beside each other. Streams compare with ==. The tensor line orders accesses
+// to tensors by different streams itself; WaitStream and Wait are for order beyond that.
 type Stream rt.Stream
 
 func (s *Stream) rt() *rt.Stream { return receiver((*rt.Stream)(s)) }
@@ -48,8 +48,8 @@ func (s *Stream) Synchronize() (err error) {
 	return s.rt().Synchronize()
 }
 
-// WaitStream makes later work of s wait for all work that o has now; it returns at once. In a capture it joins s to o's capture. o may be another device's;
-// where the two devices have no common driver, such as a GPU and the processor, the host waits.
+// WaitStream makes later work of s wait for all work that o has now; it returns at once. In a capture it joins s to o's capture. o may be
+// another device's; where the two devices have no common driver, such as a GPU and the processor, the host waits.
 func (s *Stream) WaitStream(o *Stream) (err error) {
 	defer returned(&err)
 	return s.rt().WaitAll((*rt.Stream)(o))

@@ -1,6 +1,5 @@
-// Package data reads samples of data sets in batches: shuffled, read ahead by goroutines into page-locked memory, and copied to the device on a
-// stream of its own while the device computes.
-// It must not depend on models or losses: it moves bytes with types and shapes.
+// Package data reads samples of data sets in batches: shuffled, read ahead by goroutines into page-locked memory, and copied to the device
+// on a stream of its own while the device computes. It must not depend on models or losses: it moves bytes with types and shapes.
 package data
 
 import (
@@ -68,7 +67,8 @@ func NewTable(columns ...Column) (*Table, error) {
 				i, len(c.data), c.field.DType, c.field.Shape)
 		}
 		if c.rows != columns[0].rows {
-			return nil, fault.New(fault.Invalid, "column %d has %d rows, column 0 has %d; give all columns equally many", i, c.rows, columns[0].rows)
+			return nil, fault.New(fault.Invalid, "column %d has %d rows, column 0 has %d; give all columns equally many", i,
+				c.rows, columns[0].rows)
 		}
 	}
 	return &Table{slices.Clone(columns)}, nil

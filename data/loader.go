@@ -46,8 +46,8 @@ type Loader struct {
 
 // Batch is some samples on the device.
 type Batch struct {
-	// Tensors has one tensor for each field, of shape [samples, field's shape]. They are closed when the loop goes on to the next batch; clone
-	// what is to stay.
+	// Tensors has one tensor for each field, of shape [samples, field's shape]. They are closed when the loop goes on to the next batch;
+	// clone what is to stay.
 	Tensors []*tenon.Tensor
 	// Rows are the samples' numbers.
 	Rows []int
@@ -59,7 +59,8 @@ const maxBatch = 1 << 40
 // NewLoader returns a loader of ds.
 func NewLoader(ds Dataset, opt LoaderOpt) (*Loader, error) {
 	if opt.BatchSize < 0 || opt.Workers < 0 || opt.Prefetch < 0 {
-		return nil, fault.New(fault.Invalid, "batch size %d, %d workers and %d batches ahead: none of these may be negative", opt.BatchSize, opt.Workers, opt.Prefetch)
+		return nil, fault.New(fault.Invalid, "batch size %d, %d workers and %d batches ahead: none of these may be negative",
+			opt.BatchSize, opt.Workers, opt.Prefetch)
 	}
 	if ds == nil {
 		return nil, fault.New(fault.Invalid, "the data set is nil; give one, such as a Table")
@@ -71,7 +72,8 @@ func NewLoader(ds Dataset, opt LoaderOpt) (*Loader, error) {
 	opt.BatchSize, opt.Workers = max(opt.BatchSize, 1), max(opt.Workers, 1)
 	for i, f := range fields {
 		if n := f.Bytes(); n < 0 || n > 0 && opt.BatchSize > maxBatch/n {
-			return nil, fault.New(fault.Invalid, "a batch of %d samples has more than %d bytes of field %d; give a smaller BatchSize", opt.BatchSize, maxBatch, i)
+			return nil, fault.New(fault.Invalid, "a batch of %d samples has more than %d bytes of field %d; give a smaller BatchSize",
+				opt.BatchSize, maxBatch, i)
 		}
 	}
 	if opt.Prefetch == 0 {

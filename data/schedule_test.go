@@ -11,8 +11,8 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// Whatever the order in which the device works on its streams, computations see the batches that they were given: copies come first, and neither
-// page-locked nor device memory is used again too early. The host never waits within the loop.
+// Whatever the order in which the device works on its streams, computations see the batches that they were given: copies come first, and
+// neither page-locked nor device memory is used again too early. The host never waits within the loop.
 func TestSchedules(t *testing.T) {
 	const rows, columns = 240, 12
 	// Many columns make the copies fall behind the computation, which uses the last.

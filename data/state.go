@@ -53,7 +53,8 @@ func (l *Loader) SetState(st LoaderState) error {
 	}
 	if st.Epoch < 0 || st.Batch < 0 || st.Batch > l.Len() {
 		return fault.New(fault.Invalid,
-			"the state is at batch %d of epoch %d, and an epoch has %d batches; give a state that State returned", st.Batch, st.Epoch, l.Len())
+			"the state is at batch %d of epoch %d, and an epoch has %d batches; give a state that State returned", st.Batch,
+			st.Epoch, l.Len())
 	}
 	if st.Epoch > maxDraws/max(st.Samples, 1) {
 		return fault.New(fault.Invalid,

@@ -110,7 +110,8 @@ func TestLoaderStateRefused(t *testing.T) {
 	}
 	good := l.State()
 	for want, change := range map[string]func(st *data.LoaderState){
-		"the state is of a loader of 11 samples in batches of 4, shuffled from seed 2, this one is of 10 samples": func(st *data.LoaderState) {
+		"the state is of a loader of 11 samples in batches of 4, shuffled from seed 2, this one is of 10 samples": func(
+			st *data.LoaderState) {
 			st.Samples = 11
 		},
 		"in batches of 5": func(st *data.LoaderState) {

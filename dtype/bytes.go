@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// Float64At returns element i of little-endian data of type d as a float64; of a complex element the real part. Where data have no such element, or
-// d is no type, it is NaN.
+// Float64At returns element i of little-endian data of type d as a float64; of a complex element the real part. Where data have no such
+// element, or d is no type, it is NaN.
 func Float64At(d DType, data []byte, i int) float64 {
 	size := d.Size()
 	if size == 0 || i < 0 || i >= len(data)/size {

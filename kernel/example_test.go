@@ -36,7 +36,8 @@ var product = kernel.Build("product", func(k *kernel.Builder) {
 	k.FixedThreads(128)
 	a, b, c := k.BufferRO("a", tenon.Float32), k.BufferRO("b", tenon.Float32), k.Buffer("c", tenon.Float32)
 	rows, columns, inner := k.Scalar("rows", tenon.Int32), k.Scalar("columns", tenon.Int32), k.Scalar("inner", tenon.Int32)
-	left, right, sum := k.Tile("left", tenon.Float32, size, depth), k.Tile("right", tenon.Float32, depth, size), k.Tile("sum", tenon.Float32, size, size)
+	left, right, sum := k.Tile("left", tenon.Float32, size, depth), k.Tile("right", tenon.Float32, depth, size),
+		k.Tile("sum", tenon.Float32, size, size)
 	row0, column0 := k.BlockIdx(kernel.Y).Mul(k.I32(size)), k.BlockIdx(kernel.X).Mul(k.I32(size))
 	at := func(row, column, width kernel.Value) kernel.Value {
 		return row.MulWide(width).Add(column.Convert(tenon.Int64))
@@ -83,7 +84,8 @@ var mapped = kernel.Build("mapped", func(k *kernel.Builder) {
 	am, bm := k.TensorMap("am"), k.TensorMap("bm")
 	a, b, c := k.BufferRO("a", tenon.BFloat16), k.BufferRO("b", tenon.BFloat16), k.Buffer("c", tenon.Float32)
 	rows, columns, inner := k.Scalar("rows", tenon.Int32), k.Scalar("columns", tenon.Int32), k.Scalar("inner", tenon.Int32)
-	left, right, sum := k.Tile("left", tenon.BFloat16, size, depth), k.Tile("right", tenon.BFloat16, depth, size), k.Tile("sum", tenon.Float32, size, size)
+	left, right, sum := k.Tile("left", tenon.BFloat16, size, depth), k.Tile("right", tenon.BFloat16, depth, size),
+		k.Tile("sum", tenon.Float32, size, size)
 	row0, column0 := k.BlockIdx(kernel.Y).Mul(k.I32(size)), k.BlockIdx(kernel.X).Mul(k.I32(size))
 	at := func(row, column, width kernel.Value) kernel.Value {
 		return row.MulWide(width).Add(column.Convert(tenon.Int64))
@@ -94,10 +96,11 @@ var mapped = kernel.Build("mapped", func(k *kernel.Builder) {
 			row, column := row0.Add(r), i.Add(c)
 			return a, at(row, column, inner), row.Lt(rows).And(column.Lt(inner))
 		})
-		right.LoadMapped(bm, column0, i, k.I32(0), kernel.AlongCols, 8, func(r, c kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
-			row, column := i.Add(r), column0.Add(c)
-			return b, at(row, column, columns), row.Lt(inner).And(column.Lt(columns))
-		})
+		right.LoadMapped(bm, column0, i, k.I32(0), kernel.AlongCols, 8,
+			func(r, c kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+				row, column := i.Add(r), column0.Add(c)
+				return b, at(row, column, columns), row.Lt(inner).And(column.Lt(columns))
+			})
 		sum.Dot(left, right, false)
 	})
 	sum.Each(1, func(r, col kernel.Value, v []kernel.Value) {
@@ -116,7 +119,8 @@ func ExampleTile_LoadMapped() {
 	a, b := x.Full([]int{rows, inner}, 2, tenon.BFloat16), x.Full([]int{inner, columns}, 3, tenon.BFloat16)
 	c := x.Empty([]int{rows, columns}, tenon.Float32)
 	blocks := tenon.LaunchShape{Grid: [3]int{(columns + 63) / 64, (rows + 63) / 64}, Block: [3]int{128}}
-	x.Launch(mapped, blocks, tenon.Mapped(a), tenon.Mapped(b), tenon.In(a), tenon.In(b), tenon.Out(c), tenon.Integer(rows), tenon.Integer(columns), tenon.Integer(inner))
+	x.Launch(mapped, blocks, tenon.Mapped(a), tenon.Mapped(b), tenon.In(a), tenon.In(b), tenon.Out(c), tenon.Integer(rows),
+		tenon.Integer(columns), tenon.Integer(inner))
 	fmt.Println(x.Item(x.Sum(c, nil)))
 	// Output: 1.728e+06 <nil>
 }

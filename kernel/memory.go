@@ -59,7 +59,8 @@ func (u Buffer) Load(i Value) Value { return u.LoadAt(i, 0) }
 
 // LoadAt returns element i+off.
 func (u Buffer) LoadAt(i Value, off int) Value {
-	return u.b.emit(&kir.Instr{Op: kir.OpLoad, Type: u.t, Space: kir.Global, Cache: u.cache, Width: 1, Imm: uint64(int64(off)), Args: ids(u.addr, i)}, u.t)
+	return u.b.emit(&kir.Instr{Op: kir.OpLoad, Type: u.t, Space: kir.Global, Cache: u.cache, Width: 1, Imm: uint64(int64(off)),
+		Args: ids(u.addr, i)}, u.t)
 }
 
 // Store sets element i to v.
@@ -83,7 +84,8 @@ func (u Buffer) StoreVec(i Value, vs ...Value) {
 	if c == kir.CacheReadOnly {
 		u.b.fail("a buffer declared read-only is stored to; declare it with Buffer")
 	}
-	u.b.add(&kir.Instr{Op: kir.OpStore, Type: u.t, Space: kir.Global, Cache: c, Width: len(vs), Args: append(ids(u.addr, i), ids(vs...)...)})
+	u.b.add(&kir.Instr{Op: kir.OpStore, Type: u.t, Space: kir.Global, Cache: c, Width: len(vs),
+		Args: append(ids(u.addr, i), ids(vs...)...)})
 }
 
 // maxWidth bounds the elements that one access takes.

@@ -131,7 +131,9 @@ func TestWrites(t *testing.T) {
 				}
 				c.build(k, buffer("a"), buffer("b"))
 			}).Program()
-			if strings.Contains(c.writes, name) != (err != nil) || err != nil && (!strings.Contains(err.Error(), `the buffer "`+name+`" is declared read-only`) || !strings.Contains(err.Error(), "origin_test.go")) {
+			if strings.Contains(c.writes, name) != (err != nil) || err != nil &&
+				(!strings.Contains(err.Error(), `the buffer "`+name+`" is declared read-only`) ||
+					!strings.Contains(err.Error(), "origin_test.go")) {
 				t.Errorf("%s: with %s read-only: %v", c.name, name, err)
 			}
 		}

@@ -80,7 +80,8 @@ func (b *Builder) PlainTensorMap(name string) TensorMap {
 // all of whose loads have maps, where the matrix units read the tiles from shared memory (blocks of 128 threads or more, products of at
 // least 64 rows and 16 columns), or, by plain maps, where exact products of float32 do: the left tile along its rows and the right one
 // along its columns.
-func (t Tile) LoadMapped(m TensorMap, along, across, matrix Value, g Groups, width int, f func(row, col Value) (u Buffer, index, inside Value)) {
+func (t Tile) LoadMapped(m TensorMap, along, across, matrix Value, g Groups, width int,
+	f func(row, col Value) (u Buffer, index, inside Value)) {
 	t.b.own()
 	if m.b != t.b {
 		stray("a tensor map of one kernel is used in another, or is a zero value; declare it there")

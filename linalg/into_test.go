@@ -29,10 +29,12 @@ func TestInto(t *testing.T) {
 			into   func(dst *tenon.Tensor)
 			copies int64
 		}{
-			"Cross":       {func() *tenon.Tensor { return Cross(x, a, b, -1) }, func(d *tenon.Tensor) { CrossInto(x, d, a, b, -1) }, 0},
-			"VecDot":      {func() *tenon.Tensor { return VecDot(x, a, b, 0) }, func(d *tenon.Tensor) { VecDotInto(x, d, a, b, 0) }, 0},
-			"MultiDot":    {func() *tenon.Tensor { return MultiDot(x, three) }, func(d *tenon.Tensor) { MultiDotInto(x, d, three) }, 1},
-			"NuclearNorm": {func() *tenon.Tensor { return NuclearNorm(x, a, nil) }, func(d *tenon.Tensor) { NuclearNormInto(x, d, a, nil) }, 1},
+			"Cross":    {func() *tenon.Tensor { return Cross(x, a, b, -1) }, func(d *tenon.Tensor) { CrossInto(x, d, a, b, -1) }, 0},
+			"VecDot":   {func() *tenon.Tensor { return VecDot(x, a, b, 0) }, func(d *tenon.Tensor) { VecDotInto(x, d, a, b, 0) }, 0},
+			"MultiDot": {func() *tenon.Tensor { return MultiDot(x, three) }, func(d *tenon.Tensor) { MultiDotInto(x, d, three) }, 1},
+			"NuclearNorm": {func() *tenon.Tensor {
+				return NuclearNorm(x, a, nil)
+			}, func(d *tenon.Tensor) { NuclearNormInto(x, d, a, nil) }, 1},
 		} {
 			var want *tenon.Tensor
 			plain := launches(func() { want = c.plain() })

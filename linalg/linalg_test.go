@@ -284,7 +284,8 @@ func TestVecDot(t *testing.T) {
 					dim  int
 				}{
 					{some(5), some(5), 0}, {some(2, 300), some(2, 300), -1}, {some(3, 4, 2), some(4, 2), 1}, {some(3, 1), some(3, 4), 0},
-					{x.Transpose(some(6, 5), 0, 1), some(5, 6), 1}, {some(0, 3), some(0, 3), 0}, {some(0, 3), some(0, 3), 1}, {some(4, 1), some(4, 7), 1},
+					{x.Transpose(some(6, 5), 0, 1), some(5, 6), 1}, {some(0, 3), some(0, 3), 0}, {some(0, 3), some(0, 3), 1},
+					{some(4, 1), some(4, 7), 1},
 				} {
 					var outs [2]*tenon.Tensor
 					var grads [2][2]*tenon.Tensor
@@ -299,7 +300,8 @@ func TestVecDot(t *testing.T) {
 					} {
 						a, b := x.Detach(c.a).SetRequiresGrad(true), x.Detach(c.b).SetRequiresGrad(true)
 						outs[i] = f(a, b)
-						g, err := x.Grad([]*tenon.Tensor{outs[i]}, []*tenon.Tensor{a, b}, tenon.GradOpt{Gradients: []*tenon.Tensor{x.MulS(x.OnesLike(outs[i]), 0.5)}})
+						g, err := x.Grad([]*tenon.Tensor{outs[i]}, []*tenon.Tensor{a, b},
+							tenon.GradOpt{Gradients: []*tenon.Tensor{x.MulS(x.OnesLike(outs[i]), 0.5)}})
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -352,7 +354,8 @@ func TestRow(t *testing.T) {
 		t.Error("Infer gives", outs, err)
 	}
 	again := core.Again((*core.Exec)(x), seen.calls[0], []*core.Tensor{(*core.Tensor)(b), (*core.Tensor)(a)})
-	if got, turned := testdevice.Read[float32](t, x, y), testdevice.Read[float32](t, x, (*tenon.Tensor)(again[0])); !slices.Equal(got, []float32{-3, 6, -3}) ||
+	if got, turned := testdevice.Read[float32](t, x, y), testdevice.Read[float32](t, x, (*tenon.Tensor)(again[0])); !slices.Equal(got,
+		[]float32{-3, 6, -3}) ||
 		!slices.Equal(turned, []float32{3, -6, 3}) {
 		t.Error("it gives", got, "and again, turned around,", turned)
 	}

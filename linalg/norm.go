@@ -62,7 +62,8 @@ func nuclearNorm(x *core.Exec, t *core.Tensor, dims []int, opt core.SumOpt) *cor
 		dims = []int{0, 1}
 	}
 	if len(dims) != 2 {
-		err := fault.New(fault.Invalid, "nuclear norm can only be computed over exactly two dimensions of a tensor, not over %v of %d", dims, n)
+		err := fault.New(fault.Invalid, "nuclear norm can only be computed over exactly two dimensions of a tensor, not over %v of %d",
+			dims, n)
 		core.Refuse(x, "NuclearNorm", err, t)
 	}
 	if dt := t.DType(); !dt.IsComplex() && dt != dtype.Float32 && dt != dtype.Float64 && x.AutocastDType() == dtype.Invalid {

@@ -20,22 +20,27 @@ type scaling struct {
 
 // The test's rows have one property each.
 var (
-	rowDrawn = core.Define(core.Op{Name: "TestDrawn", Package: "linalg", Takes: "p", Draws: func(*core.Frame) uint64 { return kernels.BernoulliAdvance }, Infer: like, Run: func(f *core.Frame) error {
+	rowDrawn = core.Define(core.Op{Name: "TestDrawn", Package: "linalg", Takes: "p", Draws: func(*core.Frame) uint64 {
+		return kernels.BernoulliAdvance
+	}, Infer: like, Run: func(f *core.Frame) error {
 		return kernels.Bernoulli(f, core.ElementsOf(f.Out(0)), core.ElementsOf(f.In(0)), f.Philox())
 	}})
-	rowWaiting = core.Define(core.Op{Name: "TestWaiting", Package: "linalg", Takes: "t", Waits: true, Infer: like, Run: func(f *core.Frame) error {
-		if err := f.Exec().Stream().Synchronize(); err != nil {
-			return err
-		}
-		return copied(f)
-	}})
+	rowWaiting = core.Define(core.Op{Name: "TestWaiting", Package: "linalg", Takes: "t", Waits: true, Infer: like,
+		Run: func(f *core.Frame) error {
+			if err := f.Exec().Stream().Synchronize(); err != nil {
+				return err
+			}
+			return copied(f)
+		}})
 	_ = core.Define(core.Op{Name: "TestVarying", Package: "linalg", Takes: "t", Varies: true, Infer: like,
 		Run: func(f *core.Frame) error { return copied(f) }})
-	rowScaled = core.Define(core.Op{Name: "TestScaled", Package: "linalg", Takes: "t; factor; options", Infer: like, Run: func(f *core.Frame) error {
-		out, in := core.ElementsOf(f.Out(0)), core.ElementsOf(f.In(0))
-		by := kernels.FloatScalar(core.OptionsOf[scaling](f).times(f.Number(0)))
-		return kernels.Pointwise(f, kernels.AddScaled, out.DType, []kernels.Scalar{by}, []kernels.Operand{out}, []kernels.Operand{in, in})
-	}})
+	rowScaled = core.Define(core.Op{Name: "TestScaled", Package: "linalg", Takes: "t; factor; options", Infer: like,
+		Run: func(f *core.Frame) error {
+			out, in := core.ElementsOf(f.Out(0)), core.ElementsOf(f.In(0))
+			by := kernels.FloatScalar(core.OptionsOf[scaling](f).times(f.Number(0)))
+			return kernels.Pointwise(f, kernels.AddScaled, out.DType, []kernels.Scalar{by}, []kernels.Operand{out},
+				[]kernels.Operand{in, in})
+		}})
 )
 
 func init() {

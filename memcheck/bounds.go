@@ -7,8 +7,8 @@ import (
 	"math"
 )
 
-// Bounds of what a journal or a report may say. A file from elsewhere that says more was not written by a run, and is refused before anything is
-// allocated, drawn or counted by its numbers.
+// Bounds of what a journal or a report may say. A file from elsewhere that says more was not written by a run, and is refused before
+// anything is allocated, drawn or counted by its numbers.
 const (
 	// maxNumber bounds tests, pieces, errors, lines and indices of threads.
 	maxNumber = math.MaxInt32
@@ -53,7 +53,8 @@ func (s *Summary) check() error {
 	for _, x := range []struct {
 		name string
 		n    int
-	}{{"planned", s.Planned}, {"succeeded", s.Succeeded}, {"ignored", s.Ignored}, {"timeouts", s.Timeouts}, {"failed", s.Failed}, {"skipped", s.Skipped},
+	}{{"planned", s.Planned}, {"succeeded", s.Succeeded}, {"ignored", s.Ignored}, {"timeouts", s.Timeouts}, {"failed", s.Failed},
+		{"skipped", s.Skipped},
 		{"unverified", s.Unverified}, {"kernels", s.Kernels}, {"findings", s.Findings}} {
 		b.number(x.name, int64(x.n), 0, maxSum)
 	}
@@ -99,7 +100,8 @@ func (r *Report) check() error {
 // totals yields the numbers of a report, in the order of its form in JSON.
 func (r *Report) totals() func(func(string, *int) bool) {
 	return func(yield func(string, *int) bool) {
-		_ = yield("errors", &r.Errors) && yield("warnings", &r.Warnings) && yield("groups", &r.Groups) && yield("unprinted", &r.Unprinted) && yield("kernels", &r.Kernels)
+		_ = yield("errors", &r.Errors) && yield("warnings", &r.Warnings) && yield("groups", &r.Groups) &&
+			yield("unprinted", &r.Unprinted) && yield("kernels", &r.Kernels)
 	}
 }
 
@@ -143,7 +145,8 @@ func (f *Finding) check() error {
 
 var errNullInList = errors.New("a list has a null")
 
-// nullInList reports whether a JSON text has a null as an element of a list. encoding/json makes an empty element of it, which no run writes.
+// nullInList reports whether a JSON text has a null as an element of a list. encoding/json makes an empty element of it, which no run
+// writes.
 func nullInList(text []byte) bool {
 	if !bytes.Contains(text, []byte("null")) {
 		return false

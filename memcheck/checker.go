@@ -16,11 +16,11 @@ type Checker struct {
 	Name string
 	// Path is the program; empty for Tenon's own, which is a part of the checked program.
 	Path string
-	// Leaks asks memcheck for allocations that live at exit. StreamOrder asks it for stream-ordered allocations that another stream uses with
-	// nothing to order it; cuda-memcheck cannot.
+	// Leaks asks memcheck for allocations that live at exit. StreamOrder asks it for stream-ordered allocations that another stream uses
+	// with nothing to order it; cuda-memcheck cannot.
 	Leaks, StreamOrder bool
-	// Cached leaves PyTorch's and Tenon's caching allocators on. They hide accesses out of bounds from the checker, as long as those stay in a
-	// cached segment, and uses of freed memory.
+	// Cached leaves PyTorch's and Tenon's caching allocators on. They hide accesses out of bounds from the checker, as long as those stay
+	// in a cached segment, and uses of freed memory.
 	Cached bool
 	// Options go to the program as they are.
 	Options []string
@@ -36,21 +36,26 @@ type Invocation struct {
 
 // usual are the places of NVIDIA's checkers besides PATH, better ones first; of several that match, the last by name counts.
 var usual = map[string][]string{
-	"compute-sanitizer": {"/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer", "/usr/local/cuda-*/bin", "/usr/local/cuda-*/compute-sanitizer", "/opt/cuda/bin",
-		"/opt/cuda/extras/compute-sanitizer", "/opt/nvidia/hpc_sdk/Linux_x86_64/*/cuda/bin", "/usr/lib/nvidia-cuda-toolkit/compute-sanitizer", "/usr/bin"},
+	"compute-sanitizer": {"/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer", "/usr/local/cuda-*/bin",
+		"/usr/local/cuda-*/compute-sanitizer", "/opt/cuda/bin",
+		"/opt/cuda/extras/compute-sanitizer", "/opt/nvidia/hpc_sdk/Linux_x86_64/*/cuda/bin",
+		"/usr/lib/nvidia-cuda-toolkit/compute-sanitizer", "/usr/bin"},
 	"cuda-memcheck": {"/usr/local/cuda/bin", "/usr/local/cuda-*/bin", "/opt/cuda/bin", "/usr/bin"},
 }
 
-// printLimit is how many errors compute-sanitizer prints. Its own limit, 100, often cuts the errors of a library short, and what is not printed
-// cannot be ignored as a library's. cuda-memcheck's own is as high.
+// printLimit is how many errors compute-sanitizer prints. Its own limit, 100, often cuts the errors of a library short, and what is not
+// printed cannot be ignored as a library's. cuda-memcheck's own is as high.
 const printLimit = "10000"
 
 // ErrNoChecker says that none of NVIDIA's checkers was found.
-var ErrNoChecker = errors.New("neither compute-sanitizer nor cuda-memcheck is on PATH or in the usual places; they come with the CUDA toolkit")
+var ErrNoChecker = errors.New(
+	"neither compute-sanitizer nor cuda-memcheck is on PATH or in the usual places; they come with the CUDA toolkit")
 
-// FindChecker returns NVIDIA's checker: compute-sanitizer from PATH or the usual places, else the old cuda-memcheck. The error is ErrNoChecker.
+// FindChecker returns NVIDIA's checker: compute-sanitizer from PATH or the usual places, else the old cuda-memcheck. The error is
+// ErrNoChecker.
 func FindChecker() (*Checker, error) {
-	for _, c := range []Checker{{Name: CheckerSanitizer, Path: find("compute-sanitizer")}, {Name: CheckerLegacy, Path: find("cuda-memcheck")}} {
+	for _, c := range []Checker{{Name: CheckerSanitizer, Path: find("compute-sanitizer")},
+		{Name: CheckerLegacy, Path: find("cuda-memcheck")}} {
 		if c.Path != "" {
 			return &c, nil
 		}
@@ -58,7 +63,8 @@ func FindChecker() (*Checker, error) {
 	return nil, ErrNoChecker
 }
 
-// CheckerAt returns the checker whose program is at path. Its kind is told by its name: one whose name holds "cuda-memcheck" is the old one.
+// CheckerAt returns the checker whose program is at path. Its kind is told by its name: one whose name holds "cuda-memcheck" is the old
+// one.
 func CheckerAt(path string) (*Checker, error) {
 	full, err := exec.LookPath(path)
 	if err != nil {
@@ -106,8 +112,8 @@ func (c *Checker) Settings() (names []string) {
 // Tools returns what the checker can look for.
 func (c *Checker) Tools() []Tool { return []Tool{Memcheck, Racecheck, Initcheck, Synccheck} }
 
-// Command returns how args runs under the tool; for Tenon's checker, which can look for all at once, the tool may be empty. report is a file for the
-// report, which must not exist yet.
+// Command returns how args runs under the tool; for Tenon's checker, which can look for all at once, the tool may be empty. report is a
+// file for the report, which must not exist yet.
 func (c *Checker) Command(tool Tool, args []string, report string) Invocation {
 	inv := Invocation{Report: report}
 	if !c.Cached && c.Name != CheckerTenon {
@@ -136,7 +142,8 @@ func (c *Checker) Command(tool Tool, args []string, report string) Invocation {
 		}
 	default:
 		// Which processes it looks at by itself depends on its version; tests may do their work in children.
-		inv.Args = []string{c.Path, "--tool", string(tool), "--error-exitcode", "1", "--print-limit", printLimit, "--require-cuda-init", "no",
+		inv.Args = []string{c.Path, "--tool", string(tool), "--error-exitcode", "1", "--print-limit", printLimit,
+			"--require-cuda-init", "no",
 			"--target-processes", "all", "--log-file", report}
 		if c.StreamOrder && tool == Memcheck {
 			inv.Args = append(inv.Args, "--track-stream-ordered-races", "all")

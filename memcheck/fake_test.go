@@ -33,7 +33,8 @@ func marked() []string {
 	dirs, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, d := range dirs {
 		env, err := os.ReadFile(d)
-		if err != nil || !bytes.Contains(env, []byte("\x00"+markName+"=")) || !bytes.Contains(env, []byte("MEMCHECK_SUITE="+strconv.Itoa(os.Getpid())+"\x00")) {
+		if err != nil || !bytes.Contains(env, []byte("\x00"+markName+"=")) ||
+			!bytes.Contains(env, []byte("MEMCHECK_SUITE="+strconv.Itoa(os.Getpid())+"\x00")) {
 			continue
 		}
 		left = append(left, filepath.Dir(d))

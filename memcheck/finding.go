@@ -152,7 +152,8 @@ type Finding struct {
 
 // Report is what a checker said of one process, or of a process and its children.
 type Report struct {
-	// Checker is the name in the report's first line: "COMPUTE-SANITIZER", "CUDA-MEMCHECK", "TENON-CHECK". Empty: there was no report at all.
+	// Checker is the name in the report's first line: "COMPUTE-SANITIZER", "CUDA-MEMCHECK", "TENON-CHECK". Empty: there was no report at
+	// all.
 	Checker string `json:"checker,omitempty"`
 	// Findings are distinct by [Finding.Key], in the order of first appearance, and at most [MaxFindings].
 	Findings []*Finding `json:"findings,omitempty"`
@@ -204,7 +205,8 @@ func (f *Finding) Key() string {
 	return strings.Join(parts, "\x1f")
 }
 
-// Site is the host frame that a reader wants first: the innermost that is neither the driver's, nor the CUDA runtime's, nor assembly. Nil: no stack.
+// Site is the host frame that a reader wants first: the innermost that is neither the driver's, nor the CUDA runtime's, nor assembly. Nil:
+// no stack.
 func (f *Finding) Site() *Frame {
 	stack := f.Stack
 	if len(stack) == 0 && f.Allocation != nil {

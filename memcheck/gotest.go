@@ -13,7 +13,8 @@ import (
 	"strings"
 )
 
-// goBinary is a compiled test binary, the folder that its tests expect to be started in, and the import path, "" for a binary given by its file.
+// goBinary is a compiled test binary, the folder that its tests expect to be started in, and the import path, "" for a binary given by its
+// file.
 type goBinary struct {
 	path, dir, pkg string
 }

@@ -14,17 +14,19 @@ var (
 	hostAccess    = regexp.MustCompile(`^Host API memory access error at host access to (0x[0-9a-fA-F]+) of size ([0-9,]+)`)
 	raceReport    = regexp.MustCompile(`^Race reported between (\w+) access(?:es)? at (.+)$`)
 	raceAnd       = regexp.MustCompile(`^and (\w+) access(?:es)? at (.+?)(?: \[[0-9]+ hazards?\])?$`)
-	hazard        = regexp.MustCompile(`^Potential (\w+) hazard detected at __(\w+)__ (0x[0-9a-fA-F]+) in block \(([0-9]+),([0-9]+),([0-9]+)\)`)
-	hazardThread  = regexp.MustCompile(`^(\w+) Thread \(([0-9]+),([0-9]+),([0-9]+)\) at (.+)$`)
-	leaked        = regexp.MustCompile(`^Leaked ([0-9,]+) bytes at (0x[0-9a-fA-F]+)`)
-	apiCall       = regexp.MustCompile(`^Program hit .* on CUDA API call to (\w+)`)
-	staleOrder    = regexp.MustCompile(`^Use-after-free on allocation of size ([0-9,]+) bytes at (0x[0-9a-fA-F]+)`)
+	hazard        = regexp.MustCompile(
+		`^Potential (\w+) hazard detected at __(\w+)__ (0x[0-9a-fA-F]+) in block \(([0-9]+),([0-9]+),([0-9]+)\)`)
+	hazardThread = regexp.MustCompile(`^(\w+) Thread \(([0-9]+),([0-9]+),([0-9]+)\) at (.+)$`)
+	leaked       = regexp.MustCompile(`^Leaked ([0-9,]+) bytes at (0x[0-9a-fA-F]+)`)
+	apiCall      = regexp.MustCompile(`^Program hit .* on CUDA API call to (\w+)`)
+	staleOrder   = regexp.MustCompile(`^Use-after-free on allocation of size ([0-9,]+) bytes at (0x[0-9a-fA-F]+)`)
 
 	threadBlock = regexp.MustCompile(`^by thread \(([0-9]+),([0-9]+),([0-9]+)\) in block \(([0-9]+),([0-9]+),([0-9]+)\)`)
 	addressLine = regexp.MustCompile(`^(?:Access to|Address) (0x[0-9a-fA-F]+)(?: is (.*))?$`)
 	uninitHost  = regexp.MustCompile(`^Uninitialized access to (0x[0-9a-fA-F]+)`)
 	nearest     = regexp.MustCompile(`^and is (.*?the nearest allocation) at (0x[0-9a-fA-F]+) of size ([0-9,]+) bytes`)
-	backtrace   = regexp.MustCompile(`^Saved host backtrace up to driver entry point at (.+?) time$|^Saved host backtrace up to driver entry point at (error)$`)
+	backtrace   = regexp.MustCompile(
+		`^Saved host backtrace up to driver entry point at (.+?) time$|^Saved host backtrace up to driver entry point at (error)$`)
 
 	newPlace  = regexp.MustCompile(`^(.*?)\+(0x[0-9a-fA-F]+)(?: in (.+?):([0-9]+)| in (.+))?$`)
 	oldPlace  = regexp.MustCompile(`^(0x[0-9a-fA-F]+) in (?:(.+?):([0-9]+):)?(.+)$`)
@@ -36,7 +38,8 @@ var (
 // newFinding reads a group: its message, and lines that are indented.
 func newFinding(group []string) *Finding {
 	f := &Finding{Class: OtherDefect, Severity: SeverityError, Message: strings.TrimSpace(group[0]), Count: 1}
-	for prefix, s := range map[string]Severity{"Error: ": SeverityError, "Warning: ": SeverityWarning, "Warn: ": SeverityWarning, "Info: ": SeverityInfo} {
+	for prefix, s := range map[string]Severity{"Error: ": SeverityError, "Warning: ": SeverityWarning, "Warn: ": SeverityWarning,
+		"Info: ": SeverityInfo} {
 		if rest, ok := strings.CutPrefix(f.Message, prefix); ok {
 			f.Message, f.Severity = rest, s
 			break
@@ -122,7 +125,8 @@ func classOf(s string) Class {
 	}{
 		{Barrier, []string{"Barrier error", "Divergent thread", "deadlock", "Synchronization"}},
 		{InvalidFree, []string{"Double free", "Invalid pointer to free", "Corrupted pointer"}},
-		{DeviceFault, []string{"trap", "Warp assert", "Warp ", "Illegal", "Stack overflow", "Out-of-range", "Lane ", "Fatal UVM", "Device hardware", "Unknown Error",
+		{DeviceFault, []string{"trap", "Warp assert", "Warp ", "Illegal", "Stack overflow", "Out-of-range", "Lane ", "Fatal UVM",
+			"Device hardware", "Unknown Error",
 			"Operand", "CUDA Exception"}},
 	} {
 		for _, part := range c.parts {

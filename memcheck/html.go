@@ -69,9 +69,9 @@ type pageTest struct {
 	Stderr   string   `json:"stderr,omitempty"`
 }
 
-// WriteHTML writes the results as one page that needs nothing else: no other file, no network. Lines of source around the places of findings are
-// taken from the source files below the folders, by their extensions, where a file's name is found there once. Without a folder no file is read: give
-// none for a journal that others wrote, whose findings may name any file.
+// WriteHTML writes the results as one page that needs nothing else: no other file, no network. Lines of source around the places of
+// findings are taken from the source files below the folders, by their extensions, where a file's name is found there once. Without a
+// folder no file is read: give none for a journal that others wrote, whose findings may name any file.
 func (res *Results) WriteHTML(w io.Writer, sources ...string) error {
 	out := bufio.NewWriter(w)
 	err := writePage(out, func() error { return res.writeData(out, newSourceTree(sources)) })
@@ -257,8 +257,10 @@ func (s *sourceTree) index(dir string) {
 	})
 }
 
-// sourceExtensions are of the files whose lines reports show. A journal may name any file, and a report is passed on: a key or a setting must not get into it.
-var sourceExtensions = []string{".go", ".py", ".pyx", ".cu", ".cuh", ".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".hxx", ".inl", ".inc", ".rs", ".s", ".ptx"}
+// sourceExtensions are of the files whose lines reports show. A journal may name any file, and a report is passed on: a key or a setting
+// must not get into it.
+var sourceExtensions = []string{".go", ".py", ".pyx", ".cu", ".cuh", ".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".hxx", ".inl",
+	".inc", ".rs", ".s", ".ptx"}
 
 // isSource reports whether a file's name is that of source which nobody hides.
 func isSource(name string) bool {

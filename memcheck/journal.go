@@ -29,7 +29,8 @@ type Header struct {
 	Tools []Tool `json:"tools"`
 	// Shard is the piece of the run.
 	Shard Shard `json:"shard"`
-	// Args are the arguments of every test, and Options what the checker was told beside the tool: leaks, stream-order, cached, and its further options.
+	// Args are the arguments of every test, and Options what the checker was told beside the tool: leaks, stream-order, cached, and its
+	// further options.
 	Args    []string `json:"args,omitempty"`
 	Options []string `json:"options,omitempty"`
 	// Jobs is the number of tests times tools, and Digest a hash of their names in order.
@@ -87,8 +88,8 @@ type ending struct {
 	Summary *Summary  `json:"summary"`
 }
 
-// Journal is a run's record on disk, one JSON value a line: a [Header], a [Record] for every test as it ends, and the summary. A run that was
-// cut short can go on from it. It is an [Observer].
+// Journal is a run's record on disk, one JSON value a line: a [Header], a [Record] for every test as it ends, and the summary. A run that
+// was cut short can go on from it. It is an [Observer].
 type Journal struct {
 	file *os.File
 }
@@ -117,8 +118,8 @@ func shared(err error, name string) error {
 	return fmt.Errorf("%s: %w; wait for it, or give another --out", name, err)
 }
 
-// CreateJournal begins a journal. A file of that name is renamed to name.old, since it may be all that is left of a long run; one that another run is
-// still writing is an error.
+// CreateJournal begins a journal. A file of that name is renamed to name.old, since it may be all that is left of a long run; one that
+// another run is still writing is an error.
 func CreateJournal(name string, h Header) (*Journal, error) {
 	if old, err := os.Open(name); err == nil {
 		if err := errors.Join(lock(old, name), old.Close()); err != nil {
@@ -160,8 +161,8 @@ func newJournal(f *os.File, name string, h Header) (*Journal, error) {
 	return j, nil
 }
 
-// ResumeJournal goes on with a journal: it returns the counts so far and the jobs that are still to run. The error names what differs if the
-// journal is one of another run; without a file, or with one whose run was killed before it wrote a line, a new journal begins.
+// ResumeJournal goes on with a journal: it returns the counts so far and the jobs that are still to run. The error names what differs if
+// the journal is one of another run; without a file, or with one whose run was killed before it wrote a line, a new journal begins.
 func ResumeJournal(name string, h Header, jobs []Job) (j *Journal, before *Summary, left []Job, err error) {
 	h.Type, h.Format = "run", 1
 	f, err := os.OpenFile(name, os.O_RDWR, 0)
@@ -259,8 +260,8 @@ func (j *Journal) Close(s *Summary) error {
 // errNoHeader is of a journal without a whole line.
 var errNoHeader = errors.New("the journal has no header: it is not one of tenon memcheck, or its run was killed at the start")
 
-// ReadJournal reads a journal and calls f for every record, in the order in which the tests ended. The summary is the last one, nil if the run was killed
-// before it could write one, and good is the length of the whole lines in bytes. A torn last line is no error.
+// ReadJournal reads a journal and calls f for every record, in the order in which the tests ended. The summary is the last one, nil if the
+// run was killed before it could write one, and good is the length of the whole lines in bytes. A torn last line is no error.
 //
 // What no run has is an error that names the line: negative numbers and huge ones, lists with a null, outcomes of another name.
 func ReadJournal(in io.Reader, f func(*Record) error) (h *Header, s *Summary, good int64, err error) {

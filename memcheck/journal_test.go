@@ -15,14 +15,16 @@ import (
 
 // finding is one of a test's.
 func finding(kernel, message string) *Finding {
-	return &Finding{Tool: Memcheck, Class: OutOfBounds, Severity: SeverityError, Message: message, Kernel: kernel, Count: 2, Address: 0x7f0000000040,
-		Device: []Frame{{Function: kernel, File: "k.go", Line: 3, Text: kernel + " in k.go:3"}}, Access: "write", Size: 4, Space: "global",
+	return &Finding{Tool: Memcheck, Class: OutOfBounds, Severity: SeverityError, Message: message, Kernel: kernel, Count: 2,
+		Address: 0x7f0000000040,
+		Device:  []Frame{{Function: kernel, File: "k.go", Line: 3, Text: kernel + " in k.go:3"}}, Access: "write", Size: 4, Space: "global",
 		Allocation: &Allocation{Address: 0x7f0000000000, Size: 64, Relation: "1 bytes after the nearest allocation"}}
 }
 
 // record is one of a run with two workers.
 func record(test string, o Outcome, findings ...*Finding) *Record {
-	r := &Record{Type: "test", Test: test, Tool: Memcheck, Outcome: o, Start: time.Unix(1e9, 0), Seconds: 0.5, Verified: true, GPU: "1", Report: &Report{Checker: CheckerLegacy, Findings: findings}}
+	r := &Record{Type: "test", Test: test, Tool: Memcheck, Outcome: o, Start: time.Unix(1e9, 0), Seconds: 0.5, Verified: true, GPU: "1",
+		Report: &Report{Checker: CheckerLegacy, Findings: findings}}
 	if o != Success {
 		r.Reason, r.Stdout, r.Stderr = "because of "+string(o), "printed <&> \x01\xff", "complained"
 	}
@@ -171,7 +173,8 @@ func TestJournalIsOneRuns(t *testing.T) {
 	}
 	_, err = CreateJournal(path, h)
 	_, _, _, err2 := ResumeJournal(path, h, jobs)
-	if runtime.GOOS != "windows" && (err == nil || !strings.Contains(err.Error(), "another run is writing to it") || err2 == nil || !strings.Contains(err2.Error(), "another --out")) {
+	if runtime.GOOS != "windows" && (err == nil || !strings.Contains(err.Error(), "another run is writing to it") || err2 == nil ||
+		!strings.Contains(err2.Error(), "another --out")) {
 		t.Errorf("a second run: %v, %v", err, err2)
 	}
 	if err := first.Close(nil); err != nil {
@@ -198,7 +201,8 @@ func TestJournalIsOneRuns(t *testing.T) {
 	if err := os.WriteFile(path, []byte("something else\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, _, err := ResumeJournal(path, h, jobs); err == nil || !strings.Contains(err.Error(), path+": line 1 of the journal") || !strings.Contains(err.Error(), "without --resume") {
+	if _, _, _, err := ResumeJournal(path, h, jobs); err == nil || !strings.Contains(err.Error(), path+": line 1 of the journal") ||
+		!strings.Contains(err.Error(), "without --resume") {
 		t.Errorf("no journal: %v", err)
 	}
 }
@@ -213,38 +217,45 @@ func TestReadJournalErrors(t *testing.T) {
 		head + `{"type":"test","test":5}` + "\n": "line 2 of the journal",
 		head + "{}{}\n":                          "line 2 of the journal",
 	} {
-		if _, _, _, err := ReadJournal(strings.NewReader(text), func(*Record) error { return nil }); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, _, err := ReadJournal(strings.NewReader(text), func(*Record) error { return nil }); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
-	if _, err := ReadResults(filepath.Join(t.TempDir(), "absent")); err == nil || !strings.Contains(err.Error(), "cannot open the journal") {
+	if _, err := ReadResults(filepath.Join(t.TempDir(), "absent")); err == nil ||
+		!strings.Contains(err.Error(), "cannot open the journal") {
 		t.Error(err)
 	}
 }
 
 func TestMerge(t *testing.T) {
 	h := func(rank int) Header {
-		return Header{Target: "t.py", Checker: CheckerLegacy, Tools: []Tool{Memcheck}, Shard: Shard{Split: 3, Rank: rank}, GPUs: []string{"0"}, Host: "m"}
+		return Header{Target: "t.py", Checker: CheckerLegacy, Tools: []Tool{Memcheck}, Shard: Shard{Split: 3, Rank: rank},
+			GPUs: []string{"0"}, Host: "m"}
 	}
 	looked := record("T.a", Success)
 	looked.Report.Kernels = 5
 	a := journal(t, "a.jsonl", h(0), false, looked, record("T.b", Fail, finding("k", "Invalid write at 0x10")))
-	b := journal(t, "b.jsonl", h(1), false, record("T.c", Fail, finding("k", "Invalid write at 0x20"), finding("other", "Invalid read")), record("T.b", Success))
+	b := journal(t, "b.jsonl", h(1), false, record("T.c", Fail, finding("k", "Invalid write at 0x20"), finding("other", "Invalid read")),
+		record("T.b", Success))
 	res, err := ReadResults(a, b)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := &res.Summary
 	// T.b ran twice, and its failure counts; the finding of two tests is one.
-	if s.Succeeded != 1 || s.Failed != 2 || s.Findings != 2 || len(res.findings) != 2 || res.findings[0].count != 4 || len(res.findings[0].tests) != 2 {
+	if s.Succeeded != 1 || s.Failed != 2 || s.Findings != 2 || len(res.findings) != 2 || res.findings[0].count != 4 ||
+		len(res.findings[0].tests) != 2 {
 		t.Errorf("%+v", s)
 	}
-	if len(s.Missing) != 1 || !strings.Contains(s.Missing[0], "of 3 shards of t.py under CUDA-MEMCHECK [memcheck], rank 2") || s.Status(false, false) != StatusInterrupted {
+	if len(s.Missing) != 1 || !strings.Contains(s.Missing[0], "of 3 shards of t.py under CUDA-MEMCHECK [memcheck], rank 2") ||
+		s.Status(false, false) != StatusInterrupted {
 		t.Errorf("missing %q", s.Missing)
 	}
 	c := journal(t, "c.jsonl", func() Header { h := h(2); h.Jobs = 5; return h }(), true, record("T.e", Timeout))
 	res, err = ReadResults(a, b, c)
-	if err != nil || len(res.Summary.Missing) != 1 || !strings.Contains(res.Summary.Missing[0], "shard 2 of 3 of t.py: 4 of 5 tests did not run") || !res.Summary.Interrupted {
+	if err != nil || len(res.Summary.Missing) != 1 || !strings.Contains(res.Summary.Missing[0],
+		"shard 2 of 3 of t.py: 4 of 5 tests did not run") || !res.Summary.Interrupted {
 		t.Errorf("%+v, %v", res.Summary, err)
 	}
 	c = journal(t, "c.jsonl", h(2), false, record("T.e", Timeout))
@@ -261,16 +272,19 @@ func TestMerge(t *testing.T) {
 		t.Fatal(err)
 	}
 	again, err := ReadResults(filepath.Dir(path))
-	if err != nil || again.Summary.Failed != 2 || again.Summary.Timeouts != 1 || again.Summary.Succeeded != 1 || again.Summary.Findings != 2 || len(again.Summary.Missing) != 0 {
+	if err != nil || again.Summary.Failed != 2 || again.Summary.Timeouts != 1 || again.Summary.Succeeded != 1 ||
+		again.Summary.Findings != 2 || len(again.Summary.Missing) != 0 {
 		t.Errorf("%+v, %v", again.Summary, err)
 	}
 	var log strings.Builder
-	if err := res.WriteLog(&log); err != nil || !strings.HasPrefix(log.String(), "Success: T.a\nFail: T.b\nprinted <&>") || !strings.Contains(log.String(), "complained\nFail: T.c\n") ||
+	if err := res.WriteLog(&log); err != nil || !strings.HasPrefix(log.String(), "Success: T.a\nFail: T.b\nprinted <&>") ||
+		!strings.Contains(log.String(), "complained\nFail: T.c\n") ||
 		!strings.HasSuffix(log.String(), "Timeout: T.e\n") {
 		t.Errorf("%q, %v", log.String(), err)
 	}
 	text := res.Text()
-	for _, want := range []string{"t.py: 4 tests in 7.0s: 1 passed, 2 failed, 1 timed out; 5 kernels checked\n", "2 findings:\n  out-of-bounds  Invalid write at 0x10 in k at k.go:3 (2 tests, 4 reports)",
+	for _, want := range []string{"t.py: 4 tests in 7.0s: 1 passed, 2 failed, 1 timed out; 5 kernels checked\n",
+		"2 findings:\n  out-of-bounds  Invalid write at 0x10 in k at k.go:3 (2 tests, 4 reports)",
 		"did not pass:\n  fail     T.b: because of fail\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q lacks %q", text, want)
@@ -307,7 +321,8 @@ func TestJUnit(t *testing.T) {
 	skipped := record("T.s", Success)
 	skipped.Skipped = true
 	path := journal(t, "a.jsonl", Header{Target: "t.py", Shard: Shard{Split: 1}, Host: "m"}, false,
-		record("T.a", Success), record("T.b", Fail, finding("k", "Invalid <write>")), record("T.c", Timeout), record("T.d", Ignored), skipped, record("plain", Fail))
+		record("T.a", Success), record("T.b", Fail, finding("k", "Invalid <write>")), record("T.c", Timeout), record("T.d", Ignored),
+		skipped, record("plain", Fail))
 	res, err := ReadResults(path)
 	if err != nil {
 		t.Fatal(err)
@@ -335,14 +350,17 @@ func TestJUnit(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	s := got.Suites[0]
-	if got.Tests != 6 || got.Failures != 2 || got.Errors != 1 || s.Skipped != 2 || s.Tests != 6 || s.Failures != 2 || s.Name != "t.py" || s.Time != "3.000" || got.Time != "7.000" || s.Hostname != "m" {
+	if got.Tests != 6 || got.Failures != 2 || got.Errors != 1 || s.Skipped != 2 || s.Tests != 6 || s.Failures != 2 || s.Name != "t.py" ||
+		s.Time != "3.000" || got.Time != "7.000" || s.Hostname != "m" {
 		t.Errorf("%+v", got)
 	}
 	b := s.Cases[1]
-	if b.Class != "T" || b.Name != "b" || b.Failure.Type != "out-of-bounds" || !strings.Contains(b.Failure.Text, "Invalid <write> in k at k.go:3, 2 reports") || !strings.Contains(b.Out, "printed <&>") {
+	if b.Class != "T" || b.Name != "b" || b.Failure.Type != "out-of-bounds" ||
+		!strings.Contains(b.Failure.Text, "Invalid <write> in k at k.go:3, 2 reports") || !strings.Contains(b.Out, "printed <&>") {
 		t.Errorf("%+v %+v", b, b.Failure)
 	}
-	if s.Cases[2].Error.Type != "timeout" || s.Cases[3].Skipped.Message != "because of ignored" || s.Cases[5].Class != "t.py" || s.Cases[5].Failure.Type != "failed" {
+	if s.Cases[2].Error.Type != "timeout" || s.Cases[3].Skipped.Message != "because of ignored" || s.Cases[5].Class != "t.py" ||
+		s.Cases[5].Failure.Type != "failed" {
 		t.Errorf("%+v", s.Cases)
 	}
 	// A timeout that is no failure is skipped.
@@ -380,7 +398,8 @@ func TestHTML(t *testing.T) {
 	if m := regexp.MustCompile(`(?i)\b(src|href)\s*=\s*["']?(https?:)?//`).FindString(page); m != "" {
 		t.Errorf("the page refers to %s", m)
 	}
-	if !strings.Contains(page, contentHash(pageJS)) || !strings.Contains(page, contentHash(pageCSS)) || !strings.Contains(page, "default-src 'none'") {
+	if !strings.Contains(page, contentHash(pageJS)) || !strings.Contains(page, contentHash(pageCSS)) ||
+		!strings.Contains(page, "default-src 'none'") {
 		t.Error("the policy does not name the page's own script and style")
 	}
 	if !strings.Contains(page, `{"n":3,"text":"\u003c/script\u003e\u003cb\u003ethree","here":true}`) {
@@ -402,7 +421,8 @@ func TestSourceTree(t *testing.T) {
 	}
 	tree := newSourceTree([]string{dir, filepath.Join(dir, "absent")})
 	for name, want := range map[string]string{
-		"k.cu": "", "a/k.cu": "a/k.cu", "only.cu": "a/only.cu", "/build/elsewhere/only.cu": "a/only.cu", filepath.Join(dir, "b/k.cu"): "b/k.cu", "hidden.cu": "", "/etc/passwd": "",
+		"k.cu": "", "a/k.cu": "a/k.cu", "only.cu": "a/only.cu", "/build/elsewhere/only.cu": "a/only.cu",
+		filepath.Join(dir, "b/k.cu"): "b/k.cu", "hidden.cu": "", "/etc/passwd": "",
 	} {
 		if want != "" {
 			want = filepath.Join(dir, want)

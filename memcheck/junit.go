@@ -30,11 +30,13 @@ func attribute(name string, value any) xml.Attr {
 }
 
 func (s junitSuites) attributes() []xml.Attr {
-	return []xml.Attr{attribute("tests", s.Tests), attribute("failures", s.Failures), attribute("errors", s.Errors), attribute("time", s.Time)}
+	return []xml.Attr{attribute("tests", s.Tests), attribute("failures", s.Failures), attribute("errors", s.Errors),
+		attribute("time", s.Time)}
 }
 
 func (s junitSuite) attributes() []xml.Attr {
-	return []xml.Attr{attribute("name", s.Name), attribute("tests", s.Tests), attribute("failures", s.Failures), attribute("errors", s.Errors),
+	return []xml.Attr{attribute("name", s.Name), attribute("tests", s.Tests), attribute("failures", s.Failures),
+		attribute("errors", s.Errors),
 		attribute("skipped", s.Skipped), attribute("time", s.Time), attribute("timestamp", s.Timestamp), attribute("hostname", s.Hostname)}
 }
 

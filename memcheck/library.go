@@ -22,8 +22,8 @@ func DefaultLibraries() Libraries {
 	return Libraries{{"cuBLAS", "libcublas"}, {"cuDNN", "libcudnn"}, {"cuFFT", "libcufft"}}
 }
 
-// Read adds the libraries of a list: a line holds a name and the text that marks its stack lines, apart by blanks, or one word that is both.
-// What follows a # is a comment. Bad input gives an error that names the line.
+// Read adds the libraries of a list: a line holds a name and the text that marks its stack lines, apart by blanks, or one word that is
+// both. What follows a # is a comment. Bad input gives an error that names the line.
 func (l *Libraries) Read(r io.Reader) error {
 	s := bufio.NewScanner(r)
 	for n := 1; s.Scan(); n++ {
@@ -35,7 +35,8 @@ func (l *Libraries) Read(r io.Reader) error {
 		case 2:
 			*l = append(*l, Library{f[0], f[1]})
 		default:
-			return fmt.Errorf("line %d of the list of libraries has %d words; give a name and the text that marks its stack lines, such as: NCCL libnccl", n, len(f))
+			return fmt.Errorf("line %d of the list of libraries has %d words; give a name and the text that marks its stack lines, such "+
+				"as: NCCL libnccl", n, len(f))
 		}
 	}
 	return s.Err()
@@ -53,8 +54,8 @@ func (l Libraries) Match(lines ...string) string {
 	return ""
 }
 
-// OnlyLibraries reports whether all that the report holds is a library's: it has findings, each mentions a library, and none is left unprinted. A
-// report that could not be read fully is never ignorable; that is for the caller to know, from the error of [ParseReport].
+// OnlyLibraries reports whether all that the report holds is a library's: it has findings, each mentions a library, and none is left
+// unprinted. A report that could not be read fully is never ignorable; that is for the caller to know, from the error of [ParseReport].
 func (r *Report) OnlyLibraries() bool {
 	for _, f := range r.Findings {
 		if f.Library == "" {

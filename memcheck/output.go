@@ -19,8 +19,8 @@ const (
 	memoryBytes = 64 << 10
 	// pipeBytes is more than a pipe holds: who reads what is left in one and finds more than that reads what is being written.
 	pipeBytes = 1 << 20
-	// readAfter is how long a process runs before somebody reads what it prints. Most that end sooner print less than a pipe holds, and two readers
-	// cost more than all else that the runner does for a test.
+	// readAfter is how long a process runs before somebody reads what it prints. Most that end sooner print less than a pipe holds, and two
+	// readers cost more than all else that the runner does for a test.
 	readAfter = 5 * time.Millisecond
 )
 
@@ -51,8 +51,8 @@ func (r *room) take(n int) int {
 	return int(max(0, left+int64(n)))
 }
 
-// output is one stream of what a process prints: a pipe, whose contents are kept in memory and, when that is full, in a file, so that they cost the
-// runner little however long they are. A pipe costs a fifth of what a file costs, and most of what is printed is short.
+// output is one stream of what a process prints: a pipe, whose contents are kept in memory and, when that is full, in a file, so that they
+// cost the runner little however long they are. A pipe costs a fifth of what a file costs, and most of what is printed is short.
 type output struct {
 	room *room
 	name string

@@ -27,7 +27,8 @@ func printing(t *testing.T, name string, maximum int64) (o *output, over *int) {
 	return o, over
 }
 
-// What is printed is kept whole: before anybody reads, while somebody does, and what is left at the end; in memory and in a file, whose name is gone.
+// What is printed is kept whole: before anybody reads, while somebody does, and what is left at the end; in memory and in a file, whose
+// name is gone.
 func TestOutputKeeps(t *testing.T) {
 	for _, size := range []int{0, 1, tailBytes, tailBytes + 1, memoryBytes, memoryBytes + 1, 3*memoryBytes + 5} {
 		for _, when := range []string{"while", "both", "before"} {
@@ -165,7 +166,8 @@ func TestOutputCannotBeKept(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if s, err := r.Do(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot make a file for what a test prints") || s.Ran() != 0 || len(*records) != 0 {
+	if s, err := r.Do(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot make a file for what a test prints") ||
+		s.Ran() != 0 || len(*records) != 0 {
 		t.Errorf("%+v, %v", s, err)
 	}
 }
@@ -173,7 +175,8 @@ func TestOutputCannotBeKept(t *testing.T) {
 // A process that prints more than it may and ends before anybody looks has failed all the same.
 func TestTooMuchAtOnce(t *testing.T) {
 	r := alone(t, say(cleanReport, "0"), func(r *Run) { r.MaxPrinted = 10 })
-	if r.Outcome != Fail || r.Reason != "printed more than the limit of 10 bytes" || r.Stdout != cleanReport[:10] || r.Printed != int64(len(cleanReport)) {
+	if r.Outcome != Fail || r.Reason != "printed more than the limit of 10 bytes" || r.Stdout != cleanReport[:10] ||
+		r.Printed != int64(len(cleanReport)) {
 		t.Errorf("%+v", r)
 	}
 }
@@ -192,7 +195,8 @@ func TestStuck(t *testing.T) {
 	if err != nil || s.Timeouts != 1 || s.Succeeded != 1 {
 		t.Fatalf("%+v, %v", s, err)
 	}
-	if a := (*records)[0]; a.Reason != "still running after 300ms; it did not end when it was killed, and was left behind" || a.Exit != -1 || a.Stdout != "before\n" || a.Seconds < 0.3 {
+	if a := (*records)[0]; a.Reason != "still running after 300ms; it did not end when it was killed, and was left behind" ||
+		a.Exit != -1 || a.Stdout != "before\n" || a.Seconds < 0.3 {
 		t.Errorf("%+v", a)
 	}
 }

@@ -27,33 +27,49 @@ func richJournal(t *testing.T) (path, sources string) {
 	if err := os.WriteFile(filepath.Join(sources, "scale.go"), []byte(text.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	host := []Frame{{Function: "cuLaunchKernel", Offset: 0x39fb94, Module: "libcuda.so.1", Text: "cuLaunchKernel [0x39fb94] in libcuda.so.1"},
-		{Function: "(*Device).Launch", File: "launch.go", Line: 88, Module: "scale.test", Text: "(*Device).Launch in launch.go:88 in scale.test"},
+	host := []Frame{{Function: "cuLaunchKernel", Offset: 0x39fb94, Module: "libcuda.so.1",
+		Text: "cuLaunchKernel [0x39fb94] in libcuda.so.1"},
+		{Function: "(*Device).Launch", File: "launch.go", Line: 88, Module: "scale.test",
+			Text: "(*Device).Launch in launch.go:88 in scale.test"},
 		{Function: "TestScale", File: "scale_test.go", Line: 12, Module: "scale.test", Text: "TestScale in scale_test.go:12 in scale.test"}}
 	at := func(kernel string, line int) []Frame {
 		return []Frame{{Function: kernel, File: "scale.go", Line: line, Offset: 0x60, Text: kernel + "+0x60 in scale.go"}}
 	}
-	past := &Finding{Tool: Memcheck, Class: OutOfBounds, Severity: SeverityError, Message: "Invalid __global__ write of size 4 bytes", Kernel: "scale", Device: at("scale", 43),
-		Access: "write", Size: 4, Space: "global", Address: 0x7feb42a01008, Thread: &[3]int{16, 0, 0}, Block: &[3]int{2, 0, 0}, Count: 32, Stack: host,
-		Details:    []string{"Access to 0x7feb42a01008 is out of bounds", "and is 9 bytes after the nearest allocation at 0x7feb42a00000 of size 4096 bytes"},
-		Allocation: &Allocation{Address: 0x7feb42a00000, Size: 4096, Relation: "9 bytes after the nearest allocation", Stack: []Frame{{Function: "NewBuffer", File: "scale.go", Line: 9, Text: "NewBuffer in scale.go:9"}}}}
-	freed := &Finding{Tool: Memcheck, Class: UseAfterFree, Severity: SeverityError, Message: "Invalid __global__ read of size 8 bytes", Kernel: "gather_rows", Device: at("gather_rows", 21),
+	past := &Finding{Tool: Memcheck, Class: OutOfBounds, Severity: SeverityError, Message: "Invalid __global__ write of size 4 bytes",
+		Kernel: "scale", Device: at("scale", 43),
+		Access: "write", Size: 4, Space: "global", Address: 0x7feb42a01008, Thread: &[3]int{16, 0, 0}, Block: &[3]int{2, 0, 0},
+		Count: 32, Stack: host,
+		Details: []string{"Access to 0x7feb42a01008 is out of bounds", "and is 9 bytes after the nearest allocation at " +
+			"0x7feb42a00000 of size 4096 bytes"},
+		Allocation: &Allocation{Address: 0x7feb42a00000, Size: 4096, Relation: "9 bytes after the nearest allocation",
+			Stack: []Frame{{Function: "NewBuffer", File: "scale.go", Line: 9, Text: "NewBuffer in scale.go:9"}}}}
+	freed := &Finding{Tool: Memcheck, Class: UseAfterFree, Severity: SeverityError, Message: "Invalid __global__ read of size 8 bytes",
+		Kernel: "gather_rows", Device: at("gather_rows", 21),
 		Access: "read", Size: 8, Space: "global", Address: 0x7feb42a00100, Count: 1, Stack: host,
-		Allocation: &Allocation{Address: 0x7feb42a00000, Size: 1024, Relation: "inside of an allocation that was freed", Freed: []Frame{{Function: "(*Buffer).Free", File: "scale.go", Line: 30, Text: "(*Buffer).Free in scale.go:30"}}}}
-	race := &Finding{Tool: Racecheck, Class: Race, Severity: SeverityError, Message: "Race reported between Write access at transpose+0x90 in scale.go:12 and Read access at transpose+0xe0 in scale.go:14 [64 hazards]",
+		Allocation: &Allocation{Address: 0x7feb42a00000, Size: 1024, Relation: "inside of an allocation that was freed",
+			Freed: []Frame{{Function: "(*Buffer).Free", File: "scale.go", Line: 30, Text: "(*Buffer).Free in scale.go:30"}}}}
+	race := &Finding{Tool: Racecheck, Class: Race, Severity: SeverityError, Message: "Race reported between Write access at " +
+		"transpose+0x90 in scale.go:12 and Read access at transpose+0xe0 in scale.go:14 [64 hazards]",
 		Kernel: "transpose", Device: at("transpose", 12), Other: at("transpose", 14), Space: "shared", Count: 1}
-	warning := &Finding{Tool: Racecheck, Class: Race, Severity: SeverityWarning, Message: "Race reported between Write access and Write access of equal values", Kernel: "flag_any", Device: at("flag_any", 50), Space: "shared", Count: 3}
-	uninit := &Finding{Tool: Initcheck, Class: Uninitialized, Severity: SeverityError, Message: "Uninitialized __global__ memory read of size 4 bytes", Kernel: "sum_rows", Device: at("sum_rows", 33),
-		Access: "read", Size: 4, Space: "global", Address: 0x7feb42b00010, Count: 256, Stack: host, Allocation: &Allocation{Address: 0x7feb42b00000, Size: 64}}
-	blas := &Finding{Tool: Memcheck, Class: APIError, Severity: SeverityError, Message: "Program hit cudaErrorInvalidResourceHandle (error 400) due to \"invalid resource handle\" on CUDA API call to cudaEventQuery.", Library: "cuBLAS", Count: 1,
-		Stack: []Frame{{Function: "cublasSgemm_v2", Offset: 0x5512, Module: "libcublas.so.12", Text: "cublasSgemm_v2 [0x5512] in libcublas.so.12"}}}
-	leak := &Finding{Tool: Memcheck, Class: Leak, Severity: SeverityError, Message: "Leaked 1,048,576 bytes at 0x7feb42c00000", Address: 0x7feb42c00000, Count: 1,
+	warning := &Finding{Tool: Racecheck, Class: Race, Severity: SeverityWarning, Message: "Race reported between Write access and Write " +
+		"access of equal values", Kernel: "flag_any", Device: at("flag_any", 50), Space: "shared", Count: 3}
+	uninit := &Finding{Tool: Initcheck, Class: Uninitialized, Severity: SeverityError, Message: "Uninitialized __global__ memory read " +
+		"of size 4 bytes", Kernel: "sum_rows", Device: at("sum_rows", 33),
+		Access: "read", Size: 4, Space: "global", Address: 0x7feb42b00010, Count: 256, Stack: host,
+		Allocation: &Allocation{Address: 0x7feb42b00000, Size: 64}}
+	blas := &Finding{Tool: Memcheck, Class: APIError, Severity: SeverityError, Message: "Program hit cudaErrorInvalidResourceHandle " +
+		"(error 400) due to \"invalid resource handle\" on CUDA API call to cudaEventQuery.", Library: "cuBLAS", Count: 1,
+		Stack: []Frame{{Function: "cublasSgemm_v2", Offset: 0x5512, Module: "libcublas.so.12", Text: "cublasSgemm_v2 [0x5512] in " +
+			"libcublas.so.12"}}}
+	leak := &Finding{Tool: Memcheck, Class: Leak, Severity: SeverityError, Message: "Leaked 1,048,576 bytes at 0x7feb42c00000",
+		Address: 0x7feb42c00000, Count: 1,
 		Allocation: &Allocation{Address: 0x7feb42c00000, Size: 1 << 20, Stack: host[1:]}}
 	var records []*Record
 	began := time.Unix(1_790_000_000, 0)
 	free := make([]float64, 4)
 	for i := range 260 {
-		r := record(fmt.Sprintf("TestKernels.test_%s_%03d_cuda", []string{"scale", "gather", "transpose", "sum", "softmax"}[i%5], i), Success)
+		r := record(fmt.Sprintf("TestKernels.test_%s_%03d_cuda", []string{"scale", "gather", "transpose", "sum", "softmax"}[i%5], i),
+			Success)
 		r.Worker, r.GPU = i%4, []string{"0", "1"}[i%2]
 		r.Seconds = 0.8 + float64(i*i%97)/40
 		r.CPU, r.Memory = r.Seconds*0.7, int64(300+i%7*40)<<20
@@ -74,7 +90,8 @@ func richJournal(t *testing.T) (path, sources string) {
 			r = failed(r, "1 error", leak)
 		case i == 151:
 			r = failed(r, "the checker found nothing, but the test failed by itself: exit status 1")
-			r.Stdout, r.Stderr = "", "Traceback (most recent call last):\n  File \"test_kernels.py\", line 31, in test_sum\nAssertionError: 3.0 != 4.0\n"
+			r.Stdout, r.Stderr = "", "Traceback (most recent call last):\n  File \"test_kernels.py\", line 31, in "+
+				"test_sum\nAssertionError: 3.0 != 4.0\n"
 		case i%40 == 7:
 			r.Skipped = true
 		case i == 8:
@@ -84,7 +101,8 @@ func richJournal(t *testing.T) (path, sources string) {
 		free[r.Worker] += r.Seconds + 0.05
 		records = append(records, r)
 	}
-	h := Header{Target: "test_kernels.py", Checker: CheckerSanitizer, Tools: []Tool{Memcheck}, Shard: Shard{Split: 1}, GPUs: []string{"0", "1", "0", "1"}, Host: "gpu-07", Limit: 20, Began: began}
+	h := Header{Target: "test_kernels.py", Checker: CheckerSanitizer, Tools: []Tool{Memcheck}, Shard: Shard{Split: 1},
+		GPUs: []string{"0", "1", "0", "1"}, Host: "gpu-07", Limit: 20, Began: began}
 	return journal(t, JournalName, h, false, records...), sources
 }
 

@@ -31,7 +31,8 @@ type process struct {
 	args []string
 	dir  string
 	env  []string // whole
-	// done is called once, when the process has ended, or when it was killed and did not end. The error says that it could not be started or waited for.
+	// done is called once, when the process has ended, or when it was killed and did not end. The error says that it could not be started
+	// or waited for.
 	done func(err error)
 
 	out, err *output
@@ -146,8 +147,8 @@ func (p *process) ended() bool {
 	return !p.stuck
 }
 
-// run starts the process on this thread, waits for its end, and calls done: no process of its group is left then. It reports false if somebody else
-// called done, because the process did not end when it was killed.
+// run starts the process on this thread, waits for its end, and calls done: no process of its group is left then. It reports false if
+// somebody else called done, because the process did not end when it was killed.
 //
 // The system kills the process when the thread that started it ends, so that none outlives a runner that is killed.
 func (p *process) run(limit time.Duration) bool {
@@ -189,7 +190,8 @@ func (p *process) measure(err error) error {
 	return err
 }
 
-// runMark is the value of an environment variable by which a run finds every process that its tests started, also those that left their group.
+// runMark is the value of an environment variable by which a run finds every process that its tests started, also those that left their
+// group.
 type runMark string
 
 // markName is set for every test: the run, a slash, and the number of the job in the run.

@@ -13,8 +13,8 @@ func setGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// waitGroup waits until the process has ended, says so, kills what is left of its group, and then gives up its number: until then no other group
-// can have it.
+// waitGroup waits until the process has ended, says so, kills what is left of its group, and then gives up its number: until then no other
+// group can have it.
 func waitGroup(cmd *exec.Cmd, ended func()) error {
 	const byPid, exited, leave = 1, 0x4, 0x1000000 // P_PID, WEXITED, WNOWAIT
 	for {

@@ -11,8 +11,8 @@ import (
 	"tenon.dev/internal/terminal"
 )
 
-// Progress shows how far a run is: on a terminal a bar with the counts and the running tests, which it redraws; elsewhere a line now and then. It is
-// an [Observer].
+// Progress shows how far a run is: on a terminal a bar with the counts and the running tests, which it redraws; elsewhere a line now and
+// then. It is an [Observer].
 type Progress struct {
 	// Out is where it is shown, and Terminal whether that understands cursor movements.
 	Out      io.Writer

@@ -67,7 +67,8 @@ func TestProgressStops(t *testing.T) {
 }
 
 func TestSpan(t *testing.T) {
-	for d, want := range map[time.Duration]string{-1: "0.0s", 440 * time.Millisecond: "0.4s", 12500 * time.Millisecond: "12s", 185 * time.Second: "3m05s", 130 * time.Minute: "2h10m"} {
+	for d, want := range map[time.Duration]string{-1: "0.0s", 440 * time.Millisecond: "0.4s", 12500 * time.Millisecond: "12s",
+		185 * time.Second: "3m05s", 130 * time.Minute: "2h10m"} {
 		if got := span(d); got != want {
 			t.Errorf("%v is %s, want %s", d, got, want)
 		}

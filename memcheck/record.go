@@ -52,15 +52,16 @@ type Record struct {
 	GPU    string `json:"gpu,omitempty"`
 	// Shard is the rank of the machine's piece of the run, set where reports are joined.
 	Shard int `json:"rank,omitempty"`
-	// Printed is how many bytes the process printed; Stdout and Stderr are their last ones, kept unless the outcome is Success and [Run] was
-	// not told to keep them.
+	// Printed is how many bytes the process printed; Stdout and Stderr are their last ones, kept unless the outcome is Success and [Run]
+	// was not told to keep them.
 	Printed int64  `json:"printed_bytes,omitempty"`
 	Stdout  string `json:"stdout,omitempty"`
 	Stderr  string `json:"stderr,omitempty"`
 	// Report is the checker's; nil if the process never started.
 	Report *Report `json:"report,omitempty"`
 
-	// All that the process printed, and the file with the report where it is not in stdout, live until the run's observers have seen the record.
+	// All that the process printed, and the file with the report where it is not in stdout, live until the run's observers have seen the
+	// record.
 	stdout, stderr *output
 	report         string
 }

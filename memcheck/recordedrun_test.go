@@ -78,9 +78,10 @@ func compareGo(records []*Record) []string {
 	want := map[string]expectation{}
 	for tool, classes := range map[Tool]map[Class]string{
 		Memcheck: {
-			OutOfBounds: "StorePast:store_past GatherBefore:gather_before LoopPast:loop_past StoreFreed:store_freed LoadFreed:load_freed AddFreed:add_freed",
-			Leak:        "LeakOne: LeakLoop: LeakUsed:",
-			StreamRace:  "StreamReadAfterWrite:stream_reader StreamWriteAfterWrite:stream_rewriter StreamWriteAfterRead:stream_overwriter",
+			OutOfBounds: "StorePast:store_past GatherBefore:gather_before LoopPast:loop_past StoreFreed:store_freed " +
+				"LoadFreed:load_freed AddFreed:add_freed",
+			Leak:       "LeakOne: LeakLoop: LeakUsed:",
+			StreamRace: "StreamReadAfterWrite:stream_reader StreamWriteAfterWrite:stream_rewriter StreamWriteAfterRead:stream_overwriter",
 		},
 		Racecheck: {Race: "ReadAfterWrite:read_after_write WriteAfterWrite:write_after_write WriteAfterRead:write_after_read"},
 		Initcheck: {Uninitialized: "LoadUnwritten:load_unwritten HalfWritten:half_written SumUnwritten:sum_unwritten"},
@@ -135,7 +136,8 @@ func compareCUDA(records []*Record) []string {
 		for _, test := range strings.Fields("host_crash host_fails") {
 			want[test+" "+tool] = expectation{outcome: Fail}
 		}
-		for _, test := range strings.Fields("assert trap oob_write oob_read oob_before oob_shared null_write misaligned use_after_free blas_short stream_order") {
+		for _, test := range strings.Fields("assert trap oob_write oob_read oob_before oob_shared null_write misaligned use_after_free " +
+			"blas_short stream_order") {
 			if tool != "memcheck" { // the program itself fails where the device faults, which depends on where its memory lies
 				want[test+" "+tool] = expectation{outcome: "any"}
 			}
@@ -198,8 +200,8 @@ var kernelTests = map[string]*regexp.Regexp{
 	"TestDigitsLosses":          nil,
 }
 
-// compareKernels says what is not as it must be in a run over Tenon's kernel tests and, in the same run, a planted bug for each tool and one in a shell's child:
-// in the file RUN.kernels.jsonl that bench/gpu.sh leaves.
+// compareKernels says what is not as it must be in a run over Tenon's kernel tests and, in the same run, a planted bug for each tool and
+// one in a shell's child: in the file RUN.kernels.jsonl that bench/gpu.sh leaves.
 func compareKernels(records []*Record) []string {
 	want := map[string]expectation{
 		"TestPlantedStorePast memcheck":       {Fail, OutOfBounds, "store_past", "planted_test.go:"},
@@ -250,9 +252,11 @@ func TestCompareKernels(t *testing.T) {
 		}
 		for _, tool := range []Tool{Memcheck, Racecheck, Initcheck, Synccheck} {
 			for name := range kernelTests {
-				rs = append(rs, &Record{Test: name, Tool: tool, Outcome: Success, Verified: true, Report: &Report{}, Stdout: "1062 kernels agree, 0 buffers differ; kernels: 1755 built\n"})
+				rs = append(rs, &Record{Test: name, Tool: tool, Outcome: Success, Verified: true, Report: &Report{},
+					Stdout: "1062 kernels agree, 0 buffers differ; kernels: 1755 built\n"})
 			}
-			for _, name := range strings.Fields("TestPlantedStorePast TestPlantedLoopPast TestPlantedReadAfterWrite TestPlantedLoadUnwritten TestPlantedBarrierInHalf") {
+			for _, name := range strings.Fields("TestPlantedStorePast TestPlantedLoopPast TestPlantedReadAfterWrite " +
+				"TestPlantedLoadUnwritten TestPlantedBarrierInHalf") {
 				r := &Record{Test: name, Tool: tool, Outcome: Success, Verified: true, Report: &Report{}}
 				if f := places[name+" "+string(tool)]; f != nil {
 					f.Device = []Frame{{File: "planted_test.go", Line: 7}}
@@ -314,7 +318,8 @@ func TestRecordedRuns(t *testing.T) {
 // TestPlantedRuns holds a new run over the planted programs, on a GPU, against what was planted.
 func TestPlantedRuns(t *testing.T) {
 	if *journals == "" {
-		t.Skip("it judges runs made on a GPU just before: bench/gpu.sh's part planted makes them and names their folder by -journals; TestRecordedRuns judges those that are kept")
+		t.Skip("it judges runs made on a GPU just before: bench/gpu.sh's part planted makes them and names their folder by -journals; " +
+			"TestRecordedRuns judges those that are kept")
 	}
 	for name, f := range map[string]func(records []*Record) []string{"pytest": comparePytest, "go": compareGo, "cuda": compareCUDA} {
 		records := recordedRun(t, filepath.Join(*journals, name+".jsonl"))
@@ -324,7 +329,8 @@ func TestPlantedRuns(t *testing.T) {
 		}
 		if len(wrong) == 0 {
 			t.Logf("%s: %d runs as planted", name, len(records))
-			benchrun.Record(benchrun.Figure{Name: "memcheck.planted." + name, Unit: "runs", Sample: benchrun.Summarize([]float64{float64(len(records))})})
+			benchrun.Record(benchrun.Figure{Name: "memcheck.planted." + name, Unit: "runs",
+				Sample: benchrun.Summarize([]float64{float64(len(records))})})
 		}
 	}
 }

@@ -53,9 +53,9 @@ type ParseOptions struct {
 // readers are buffers for use again: most reports are shorter than what it takes to clear a new one.
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 64<<10) }}
 
-// ParseReport reads the output of a checker, with or without the checked program's own output in between: of compute-sanitizer and each of its
-// tools, and of the old cuda-memcheck; or the log of Tenon's own. Findings of one defect are merged, and memory stays bounded, however long the output.
-// The error is or wraps ErrCount or ErrNoSummary, beside a report of what was there, or it is the reader's.
+// ParseReport reads the output of a checker, with or without the checked program's own output in between: of compute-sanitizer and each of
+// its tools, and of the old cuda-memcheck; or the log of Tenon's own. Findings of one defect are merged, and memory stays bounded, however
+// long the output. The error is or wraps ErrCount or ErrNoSummary, beside a report of what was there, or it is the reader's.
 func ParseReport(r io.Reader, o ParseOptions) (*Report, error) {
 	if r == nil {
 		return nil, errors.New("the report's reader is nil; give it one")

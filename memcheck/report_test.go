@@ -148,7 +148,8 @@ func TestRecordedClasses(t *testing.T) {
 		for _, f := range r.Findings {
 			if f.Class == want.class {
 				n++
-				if f.Kernel != want.kernel || want.place != "" && (len(f.Device) == 0 || !strings.HasPrefix(f.Device[0].Place(), want.place)) {
+				if f.Kernel != want.kernel || want.place != "" &&
+					(len(f.Device) == 0 || !strings.HasPrefix(f.Device[0].Place(), want.place)) {
 					t.Errorf("%s: kernel %q at %v, want %q at %s", file, f.Kernel, f.Device, want.kernel, want.place)
 				}
 			}
@@ -183,11 +184,13 @@ func TestLegacy(t *testing.T) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	f := r.Findings[0]
-	if f.Class != Misaligned || f.Kernel != "unaligned_kernel(int*)" || f.Device[0].Place() != "demo.cu:6" || *f.Thread != [3]int{1, 2, 3} || *f.Block != [3]int{4, 5, 6} ||
+	if f.Class != Misaligned || f.Kernel != "unaligned_kernel(int*)" || f.Device[0].Place() != "demo.cu:6" ||
+		*f.Thread != [3]int{1, 2, 3} || *f.Block != [3]int{4, 5, 6} ||
 		f.Address != 0x400100001 || f.Size != 4 || f.Access != "write" || f.Space != "global" {
 		t.Errorf("%+v", f)
 	}
-	if len(f.Stack) != 2 || f.Stack[0].Module != "/usr/lib/libcuda.so.1" || f.Stack[0].Function != "cuLaunchKernel" || f.Stack[0].Offset != 0x138281 ||
+	if len(f.Stack) != 2 || f.Stack[0].Module != "/usr/lib/libcuda.so.1" || f.Stack[0].Function != "cuLaunchKernel" ||
+		f.Stack[0].Offset != 0x138281 ||
 		f.Stack[1].Text != "demo (main + 0x2b) [0xcab]" {
 		t.Errorf("stack %+v", f.Stack)
 	}
@@ -221,15 +224,18 @@ func TestReportChecks(t *testing.T) {
 		"huge number":          {"========= CUDA-MEMCHECK\n========= ERROR SUMMARY: 99999999999999999999 errors\n", ErrCount, 0},
 		"unended group":        {"========= CUDA-MEMCHECK\n" + group + "========= ERROR SUMMARY: 1 errors\n", ErrCount, 0},
 		"modern unended group": {"========= COMPUTE-SANITIZER\n" + group + "========= ERROR SUMMARY: 1 error\n", nil, 1},
-		"ornament":             {"========= COMPUTE-SANITIZER\n========== x\n=================== FAILURES ====\n========= ERROR SUMMARY: 0 errors\n", nil, 0},
-		"windows":              {"========= CUDA-MEMCHECK\r\n========= ERROR SUMMARY: 0 errors\r\n", nil, 0},
-		"no last newline":      {"========= CUDA-MEMCHECK\n========= ERROR SUMMARY: 0 errors", nil, 0},
+		"ornament": {"========= COMPUTE-SANITIZER\n========== x\n=================== FAILURES ====\n========= ERROR " +
+			"SUMMARY: 0 errors\n", nil, 0},
+		"windows":         {"========= CUDA-MEMCHECK\r\n========= ERROR SUMMARY: 0 errors\r\n", nil, 0},
+		"no last newline": {"========= CUDA-MEMCHECK\n========= ERROR SUMMARY: 0 errors", nil, 0},
 		"not printed": {"========= COMPUTE-SANITIZER\n" + group + "========= \n========= ERROR SUMMARY: 3 errors\n" +
-			"========= ERROR SUMMARY: 2 errors were not printed. Use --print-limit option to adjust the number of printed errors\n", nil, 1},
-		"program failed": {"========= COMPUTE-SANITIZER\n========= Target application returned an error\n========= ERROR SUMMARY: 0 errors\n", nil, 0},
-		"no call":        {"========= COMPUTE-SANITIZER\n" + noCall, nil, 0},
-		"two without":    {"========= COMPUTE-SANITIZER\n" + noCall + noCall, nil, 0},
-		"one of two":     {"========= COMPUTE-SANITIZER\n" + noCall + group + "========= \n========= ERROR SUMMARY: 1 error\n", nil, 1},
+			"========= ERROR SUMMARY: 2 errors were not printed. Use --print-limit option to adjust the number of printed errors\n", nil,
+			1},
+		"program failed": {"========= COMPUTE-SANITIZER\n========= Target application returned an error\n" +
+			"========= ERROR SUMMARY: 0 errors\n", nil, 0},
+		"no call":     {"========= COMPUTE-SANITIZER\n" + noCall, nil, 0},
+		"two without": {"========= COMPUTE-SANITIZER\n" + noCall + noCall, nil, 0},
+		"one of two":  {"========= COMPUTE-SANITIZER\n" + noCall + group + "========= \n========= ERROR SUMMARY: 1 error\n", nil, 1},
 	} {
 		r, err := parse(Memcheck, c.text)
 		if !errors.Is(err, c.want) || r.Groups != c.groups || r.NoCalls != slices.Contains([]string{"no call", "two without"}, name) {
@@ -242,10 +248,13 @@ func TestReportChecks(t *testing.T) {
 }
 
 func TestLibraries(t *testing.T) {
-	const only = "========= CUDA-MEMCHECK\n========= Invalid __global__ read of size 4\n=========     Saved host backtrace\n=========     Host Frame:%s\n=========\n========= ERROR SUMMARY: 1 errors\n"
-	for frame, want := range map[string]string{"/x/libcublasLt.so.13 [0x1]": "cuBLAS", "/x/libcudnn_ops.so.9": "cuDNN", "/x/libcufft.so.12": "cuFFT", "/x/libmine.so": "", "main": ""} {
+	const only = "========= CUDA-MEMCHECK\n========= Invalid __global__ read of size 4\n=========     Saved host backtrace\n=========   " +
+		"  Host Frame:%s\n=========\n========= ERROR SUMMARY: 1 errors\n"
+	for frame, want := range map[string]string{"/x/libcublasLt.so.13 [0x1]": "cuBLAS", "/x/libcudnn_ops.so.9": "cuDNN",
+		"/x/libcufft.so.12": "cuFFT", "/x/libmine.so": "", "main": ""} {
 		r, err := parse(Memcheck, fmt.Sprintf(only, frame))
-		if err != nil || len(r.Findings) != 1 || r.Findings[0].Library != want || r.OnlyLibraries() != (want != "") || r.Failing() != (want == "") {
+		if err != nil || len(r.Findings) != 1 || r.Findings[0].Library != want || r.OnlyLibraries() != (want != "") ||
+			r.Failing() != (want == "") {
 			t.Errorf("%s: %+v, %v", frame, r.Findings, err)
 		}
 	}
@@ -253,12 +262,14 @@ func TestLibraries(t *testing.T) {
 	if err := libs.Read(strings.NewReader("# further ones\n\nNCCL libnccl # collectives\nlibmine\n")); err != nil {
 		t.Fatal(err)
 	}
-	for line, want := range map[string]string{"Host Frame: f in /x/libnccl.so.2": "NCCL", "libmine.so": "libmine", "libcufft.so": "cuFFT", "libother.so": ""} {
+	for line, want := range map[string]string{"Host Frame: f in /x/libnccl.so.2": "NCCL", "libmine.so": "libmine", "libcufft.so": "cuFFT",
+		"libother.so": ""} {
 		if got := libs.Match("x", line); got != want {
 			t.Errorf("%s is of %q, want %q", line, got, want)
 		}
 	}
-	if err := libs.Read(strings.NewReader("one\na b c\n")); err == nil || !strings.Contains(err.Error(), "line 2") || !strings.Contains(err.Error(), "NCCL libnccl") {
+	if err := libs.Read(strings.NewReader("one\na b c\n")); err == nil || !strings.Contains(err.Error(), "line 2") ||
+		!strings.Contains(err.Error(), "NCCL libnccl") {
 		t.Errorf("three words give %v", err)
 	}
 	if (&Report{}).OnlyLibraries() {
@@ -300,7 +311,8 @@ func TestTenonLog(t *testing.T) {
 	if err != nil || r.Checker != CheckerTenon || r.Kernels != 1 || len(r.Findings) != 2 || r.Groups != 3 || r.Errors != 3 {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	if f := r.Findings[0]; f.Class != OutOfBounds || f.Device[0].Place() != "a_test.go:9" || f.Address != 0xa00000000080 || f.Thread[0] != 31 || f.Kernel != "saxpy" {
+	if f := r.Findings[0]; f.Class != OutOfBounds || f.Device[0].Place() != "a_test.go:9" || f.Address != 0xa00000000080 ||
+		f.Thread[0] != 31 || f.Kernel != "saxpy" {
 		t.Errorf("%+v", f)
 	}
 	if f := r.Findings[1]; f.Class != Leak || f.Count != 2 || f.Allocation.Size != 128 || f.Site().Place() != "a_test.go:3" {

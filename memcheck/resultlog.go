@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Log writes the contract's log: a line "Success: TEST", "Ignored: TEST", "Timeout: TEST" or "Fail: TEST" for each test, the last followed by all that
-// the test printed: standard output, the checker's report where that is apart, standard error. It is an [Observer].
+// Log writes the contract's log: a line "Success: TEST", "Ignored: TEST", "Timeout: TEST" or "Fail: TEST" for each test, the last followed
+// by all that the test printed: standard output, the checker's report where that is apart, standard error. It is an [Observer].
 type Log struct {
 	// Out gets the log.
 	Out io.Writer

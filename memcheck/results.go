@@ -127,7 +127,8 @@ func (res *Results) join(in io.Reader) error {
 	}
 	sum.Missing = append(sum.Missing, s.Missing...)
 	if ran < head.Jobs {
-		sum.Missing = append(sum.Missing, fmt.Sprintf("%s of %s: %d of %d tests did not run", shardName(head.Shard), head.Target, head.Jobs-ran, head.Jobs))
+		sum.Missing = append(sum.Missing, fmt.Sprintf("%s of %s: %d of %d tests did not run", shardName(head.Shard), head.Target,
+			head.Jobs-ran, head.Jobs))
 	}
 	sum.Planned += head.Jobs
 	return nil
@@ -308,7 +309,8 @@ func (res *Results) WriteLog(w io.Writer) error {
 	return nil
 }
 
-// JoinJournals writes one journal with the lines of all: the first's header, which counts all jobs, every test, and the summary of the results.
+// JoinJournals writes one journal with the lines of all: the first's header, which counts all jobs, every test, and the summary of the
+// results.
 func (res *Results) JoinJournals(w io.Writer, names ...string) error {
 	h := *res.Headers[0]
 	h.Shard, h.Jobs, h.Target, h.Digest = Shard{Split: 1}, res.Summary.Planned, res.Title(), ""
@@ -369,7 +371,8 @@ func (res *Results) Text() string {
 			fmt.Fprintf(&b, "  and %d more\n", len(res.findings)-most)
 			break
 		}
-		fmt.Fprintf(&b, "  %-14s %s (%s, %s)\n", terminal.Line(string(f.Class), maxName), f.sentence(), count(len(f.tests), "test"), count(f.count, "report"))
+		fmt.Fprintf(&b, "  %-14s %s (%s, %s)\n", terminal.Line(string(f.Class), maxName), f.sentence(), count(len(f.tests), "test"),
+			count(f.count, "report"))
 	}
 	shown, bad, tools := 0, s.Failed+s.Timeouts, res.severalTools()
 	if bad > 0 {
@@ -398,8 +401,8 @@ func (res *Results) FailedAlone() (n int) {
 	return n
 }
 
-// ranked returns the findings that matter most first: errors, then leaks and failed calls, which often only say that a kernel had failed before,
-// then warnings, then what is a library's; of equals, those of more tests.
+// ranked returns the findings that matter most first: errors, then leaks and failed calls, which often only say that a kernel had failed
+// before, then warnings, then what is a library's; of equals, those of more tests.
 func (res *Results) ranked() []*found {
 	weight := func(f *found) int {
 		switch {

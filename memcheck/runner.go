@@ -111,7 +111,8 @@ func (r *Run) Do(ctx context.Context) (s *Summary, err error) {
 
 // work runs the next job until none is left. All workers share one index.
 func (r *Run) work(ctx context.Context, worker int) {
-	// Every process is started and waited for by its worker's thread: handing it to another one costs more than all that is done with its output.
+	// Every process is started and waited for by its worker's thread: handing it to another one costs more than all that is done with its
+	// output.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	for ctx.Err() == nil {
@@ -185,7 +186,8 @@ func (r *Run) end(i int, rec *Record, err error) {
 	r.sweep.due(r.mark, r.isRunning)
 }
 
-// one runs one job. It reports false if its process did not end when it was killed: then another thread has ended the job and gone on with the next.
+// one runs one job. It reports false if its process did not end when it was killed: then another thread has ended the job and gone on with
+// the next.
 func (r *Run) one(ctx context.Context, worker, i int) bool {
 	job, base := r.Jobs[i], filepath.Join(r.scratch, strconv.Itoa(i))
 	c := r.Target.Command(job.Test)
@@ -224,7 +226,8 @@ func (r *Run) one(ctx context.Context, worker, i int) bool {
 	return p.run(r.Limit)
 }
 
-// conclude reads what a process left and decides the outcome. failed says that it could not be started or waited for; the error is the runner's.
+// conclude reads what a process left and decides the outcome. failed says that it could not be started or waited for; the error is the
+// runner's.
 func (r *Run) conclude(rec *Record, t Test, p *process, failed error) (err error) {
 	rec.Seconds, rec.CPU, rec.Memory, rec.Exit, rec.Signal = p.seconds, p.cpu, p.memory, p.exit, p.signal
 	if failed != nil {

@@ -33,22 +33,23 @@ func TestOutcomes(t *testing.T) {
 		verified bool
 		reason   string
 	}{
-		"clean":               {say(cleanReport, "0"), nil, Success, true, ""},
-		"no report":           {"exit 0", nil, Success, false, ""},
-		"error":               {say(head+bad+sum1, "1"), nil, Fail, true, "1 error"},
-		"library":             {say(head+lib+sum1, "1"), nil, Ignored, true, "every error is a library's"},
-		"library strict":      {say(head+lib+sum1, "1"), strict, Fail, true, "1 error"},
-		"library and own":     {say(head+lib+bad+sum2, "1"), nil, Fail, true, "2 errors"},
-		"error and status 0":  {say(head+bad+sum1, "0"), nil, Fail, true, "although the exit status is 0"},
-		"fails by itself":     {say(cleanReport, "3"), nil, Fail, true, "the test failed by itself: exit status 3"},
-		"the same, findings":  {say(cleanReport, "3"), findings, Ignored, true, "the test failed by itself: exit status 3"},
-		"library, cut short":  {say(head+lib, "1"), nil, Fail, false, "No error summary found"},
-		"library, count":      {say(head+lib+sum2, "1"), nil, Fail, false, "Number of errors does not match"},
-		"nonsense":            {"echo ======== what; exit 1", nil, Fail, false, "without a report"},
-		"crash":               {"kill -SEGV $$", nil, Fail, false, "ended by signal: segmentation fault"},
-		"crash after report":  {"cat <<'EOF'\n" + cleanReport + "EOF\nkill -ABRT $$", nil, Fail, true, "ended by signal: aborted"},
-		"binary nonsense":     {"head -c 100000 /dev/urandom; exit 1", nil, Fail, false, "exit status 1"},
-		"count is no number":  {say(head+bad+"========= ERROR SUMMARY: many errors\n", "1"), nil, Fail, false, "Number of errors does not match"},
+		"clean":              {say(cleanReport, "0"), nil, Success, true, ""},
+		"no report":          {"exit 0", nil, Success, false, ""},
+		"error":              {say(head+bad+sum1, "1"), nil, Fail, true, "1 error"},
+		"library":            {say(head+lib+sum1, "1"), nil, Ignored, true, "every error is a library's"},
+		"library strict":     {say(head+lib+sum1, "1"), strict, Fail, true, "1 error"},
+		"library and own":    {say(head+lib+bad+sum2, "1"), nil, Fail, true, "2 errors"},
+		"error and status 0": {say(head+bad+sum1, "0"), nil, Fail, true, "although the exit status is 0"},
+		"fails by itself":    {say(cleanReport, "3"), nil, Fail, true, "the test failed by itself: exit status 3"},
+		"the same, findings": {say(cleanReport, "3"), findings, Ignored, true, "the test failed by itself: exit status 3"},
+		"library, cut short": {say(head+lib, "1"), nil, Fail, false, "No error summary found"},
+		"library, count":     {say(head+lib+sum2, "1"), nil, Fail, false, "Number of errors does not match"},
+		"nonsense":           {"echo ======== what; exit 1", nil, Fail, false, "without a report"},
+		"crash":              {"kill -SEGV $$", nil, Fail, false, "ended by signal: segmentation fault"},
+		"crash after report": {"cat <<'EOF'\n" + cleanReport + "EOF\nkill -ABRT $$", nil, Fail, true, "ended by signal: aborted"},
+		"binary nonsense":    {"head -c 100000 /dev/urandom; exit 1", nil, Fail, false, "exit status 1"},
+		"count is no number": {say(head+bad+"========= ERROR SUMMARY: many errors\n", "1"), nil, Fail, false,
+			"Number of errors does not match"},
 		"no command":          {"exec /nonexistent", nil, Fail, false, "exit status 127"},
 		"status without text": {"exit 77", nil, Fail, false, "exit status 77, without a report"},
 	} {
@@ -89,7 +90,8 @@ func TestTimeoutKillsAll(t *testing.T) {
 // What a test started and did not end is killed after it, whether the test passed or not.
 func TestOrphansEnd(t *testing.T) {
 	need(t, "setsid")
-	for _, body := range []string{"sleep 1000 &", "setsid sleep 1000 & sleep 0.1", "(setsid sh -c 'sleep 1000 & sleep 1000' &) ; sleep 0.1", "trap '' TERM HUP INT; (trap '' TERM HUP INT; sleep 1000) &"} {
+	for _, body := range []string{"sleep 1000 &", "setsid sleep 1000 & sleep 0.1",
+		"(setsid sh -c 'sleep 1000 & sleep 1000' &) ; sleep 0.1", "trap '' TERM HUP INT; (trap '' TERM HUP INT; sleep 1000) &"} {
 		if r := alone(t, body+"\n"+say(cleanReport, "0")); r.Outcome != Success {
 			t.Errorf("%q: %+v", body, r)
 		}
@@ -100,7 +102,8 @@ func TestOrphansEnd(t *testing.T) {
 // The end of a process is the end of its group, before anything looks for processes that left it.
 func TestGroupEnds(t *testing.T) {
 	f := newFake(t)
-	p := &process{args: []string{"sh", "-c", "sleep 1000 & sleep 1000 & echo done"}, env: append((&exec.Cmd{}).Environ(), markName+"=none/0")}
+	p := &process{args: []string{"sh", "-c", "sleep 1000 & sleep 1000 & echo done"},
+		env: append((&exec.Cmd{}).Environ(), markName+"=none/0")}
 	if err := p.open(f.dir+"/out", f.dir+"/err", 0); err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +138,8 @@ func TestLargeOutput(t *testing.T) {
 	line := strings.Repeat("x", 99) + "\n"
 	chunk := f.file("chunk", strings.Repeat(line, 10_000))
 	copies := strings.Repeat(chunk+" ", 100)
-	bad := f.file("bad", "========= CUDA-MEMCHECK\n"+group("Invalid __global__ write of size 4", "Host Frame:prog [0x1]")+"========= ERROR SUMMARY: 1 errors\n")
+	bad := f.file("bad", "========= CUDA-MEMCHECK\n"+group("Invalid __global__ write of size 4", "Host Frame:prog [0x1]")+
+		"========= ERROR SUMMARY: 1 errors\n")
 	f.test("a", "cat "+copies+bad+"; cat "+bad+" >&2; exit 1")
 	f.test("b", "head -c 100000000 /dev/zero; exit 1") // one line without an end
 	r, records := f.run()
@@ -161,7 +165,8 @@ func TestLargeOutput(t *testing.T) {
 	if grown := ownPeak() - before; grown > 60<<20 {
 		t.Errorf("the runner's peak grew by %d MiB", grown>>20)
 	}
-	benchrun.Record(benchrun.Figure{Name: "memcheck.memory", Unit: "MiB", Sample: benchrun.Summarize([]float64{float64(ownPeak()) / (1 << 20)})})
+	benchrun.Record(benchrun.Figure{Name: "memcheck.memory", Unit: "MiB",
+		Sample: benchrun.Summarize([]float64{float64(ownPeak()) / (1 << 20)})})
 }
 
 func TestMemoryAndTime(t *testing.T) {
@@ -208,7 +213,8 @@ func TestFailFast(t *testing.T) {
 	f.test("c", say(cleanReport, "0"))
 	r, records := f.run()
 	r.FailFast = true
-	if s, err := r.Do(t.Context()); err != nil || s.Stopped != "failure" || s.Ran() != 2 || len(*records) != 2 || s.Status(false, false) != StatusFailed {
+	if s, err := r.Do(t.Context()); err != nil || s.Stopped != "failure" || s.Ran() != 2 || len(*records) != 2 ||
+		s.Status(false, false) != StatusFailed {
 		t.Errorf("%+v, %v", s, err)
 	}
 	for _, noHang := range []bool{false, true} {
@@ -263,8 +269,8 @@ func TestObserverFails(t *testing.T) {
 	}
 }
 
-// BenchmarkInstant runs 1,000 tests that end at once, and the same processes with nothing around them, at the same parallelism, in turns. It reports the time
-// of one of each in microseconds, and how many times as long a run takes.
+// BenchmarkInstant runs 1,000 tests that end at once, and the same processes with nothing around them, at the same parallelism, in turns.
+// It reports the time of one of each in microseconds, and how many times as long a run takes.
 func BenchmarkInstant(b *testing.B) {
 	const workers, each = 2, 1000
 	dir := b.TempDir()
@@ -284,7 +290,8 @@ func BenchmarkInstant(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		r := &Run{Target: target, Checker: checker, GPUs: make([]string, workers), Limit: time.Minute, MaxPrinted: 1 << 30, Observers: []Observer{journal}}
+		r := &Run{Target: target, Checker: checker, GPUs: make([]string, workers), Limit: time.Minute, MaxPrinted: 1 << 30,
+			Observers: []Observer{journal}}
 		for range each {
 			r.Jobs = append(r.Jobs, Job{Test{Name: "a", id: "a"}, Memcheck})
 		}

@@ -25,7 +25,8 @@ type Selection struct {
 // ceil(n/Split), those from Rank pieces on.
 func (s Selection) Of(tests []Test) []Test {
 	tests = slices.DeleteFunc(slices.Clone(tests), func(t Test) bool {
-		return !s.KeepCPU && cpuOnly(t.Short) || s.Match != nil && !s.Match.MatchString(t.Name) || s.Skip != nil && s.Skip.MatchString(t.Name)
+		return !s.KeepCPU && cpuOnly(t.Short) || s.Match != nil && !s.Match.MatchString(t.Name) || s.Skip != nil &&
+			s.Skip.MatchString(t.Name)
 	})
 	slices.SortFunc(tests, func(a, b Test) int { return strings.Compare(a.Name, b.Name) })
 	if s.Shard.Split > 1 {
@@ -65,9 +66,10 @@ func (s Shard) Check() error {
 	return nil
 }
 
-// EnvironmentShard returns the shard that runs. A split or rank that is not nil counts; what is nil comes from the first scheduler whose environment
-// has it: TENON_MEMCHECK_SPLIT and TENON_MEMCHECK_RANK (which a matrix of GitHub Actions sets), a Slurm array, a Kubernetes indexed job (whose size
-// TENON_MEMCHECK_SPLIT says), torchrun. Without any, Split is 1 and Rank 0. An error names the variable and the remedy.
+// EnvironmentShard returns the shard that runs. A split or rank that is not nil counts; what is nil comes from the first scheduler whose
+// environment has it: TENON_MEMCHECK_SPLIT and TENON_MEMCHECK_RANK (which a matrix of GitHub Actions sets), a Slurm array, a Kubernetes
+// indexed job (whose size TENON_MEMCHECK_SPLIT says), torchrun. Without any, Split is 1 and Rank 0. An error names the variable and the
+// remedy.
 func EnvironmentShard(split, rank *int) (Shard, error) {
 	if split != nil && rank != nil {
 		s := Shard{Split: *split, Rank: *rank}
@@ -102,11 +104,13 @@ func EnvironmentShard(split, rank *int) (Shard, error) {
 	if split == nil && rank == nil {
 		for _, k := range []*knob.Text{knob.MemcheckRank, knob.JobCompletionIndex} {
 			if k.Get() != "" {
-				return Shard{}, fmt.Errorf("%s is %s, and nothing says of how many pieces; set %s, or give --split", k.Name(), k.Get(), knob.MemcheckSplit.Name())
+				return Shard{}, fmt.Errorf("%s is %s, and nothing says of how many pieces; set %s, or give --split", k.Name(), k.Get(),
+					knob.MemcheckSplit.Name())
 			}
 		}
 		if k := knob.MemcheckSplit; k.Get() != "" {
-			return Shard{}, fmt.Errorf("%s is %s, and nothing says which piece this is; set %s, or give --rank", k.Name(), k.Get(), knob.MemcheckRank.Name())
+			return Shard{}, fmt.Errorf("%s is %s, and nothing says which piece this is; set %s, or give --rank", k.Name(), k.Get(),
+				knob.MemcheckRank.Name())
 		}
 	}
 	s := Shard{Split: 1}
@@ -141,8 +145,8 @@ const wrongGPUs = "Please specify GPU assignment for each process, separated by 
 const maxGPUs = 1 << 16
 
 // AssignGPUs returns the value of CUDA_VISIBLE_DEVICES for each of n workers. The spec "all" (or "") gives worker i the i-th of the visible
-// devices, in turn; otherwise it is a list with one entry a worker, separated by colons, where an entry may name several: "1,2:3,4:5,6". The error names an entry
-// that is none. With no device visible and "all", every entry is "" and the variable stays as it is.
+// devices, in turn; otherwise it is a list with one entry a worker, separated by colons, where an entry may name several: "1,2:3,4:5,6".
+// The error names an entry that is none. With no device visible and "all", every entry is "" and the variable stays as it is.
 func AssignGPUs(spec string, n int, visible []string) ([]string, error) {
 	gpus := make([]string, min(max(n, 0), maxGPUs))
 	if spec == "all" || spec == "" {
@@ -164,7 +168,8 @@ func AssignGPUs(spec string, n int, visible []string) ([]string, error) {
 		gpus[i] = strings.ReplaceAll(e, " ", "")
 		for _, g := range strings.Split(gpus[i], ",") {
 			if !gpuName.MatchString(g) {
-				return nil, fmt.Errorf("--gpus: %q of worker %d names no GPU; give numbers, or identifiers that begin with GPU- or MIG-", g, i)
+				return nil, fmt.Errorf("--gpus: %q of worker %d names no GPU; give numbers, or identifiers that begin with GPU- or MIG-",
+					g, i)
 			}
 		}
 	}
@@ -174,8 +179,8 @@ func AssignGPUs(spec string, n int, visible []string) ([]string, error) {
 // gpuName is how CUDA_VISIBLE_DEVICES names a device; what it does not understand would leave the tests without one.
 var gpuName = regexp.MustCompile(`^([0-9]+|(GPU|MIG)-[0-9A-Za-z/-]+)$`)
 
-// VisibleGPUs returns the devices that this process may use, as CUDA_VISIBLE_DEVICES names them: its entries where it is set (none if it is -1), else
-// the numbers of the n devices of the machine.
+// VisibleGPUs returns the devices that this process may use, as CUDA_VISIBLE_DEVICES names them: its entries where it is set (none if it is
+// -1), else the numbers of the n devices of the machine.
 func VisibleGPUs(n int) []string {
 	switch list := strings.ReplaceAll(knob.VisibleDevices.Get(), " ", ""); list {
 	case "":

@@ -62,7 +62,8 @@ func TestShardsCover(t *testing.T) {
 		for split := 1; split < 12; split++ {
 			var got []string
 			for r := range split {
-				got = append(got, strings.Fields(names(Selection{Shard: Shard{Split: split, Rank: r}}.Of(testsOf(strings.Join(list, " ")))))...)
+				got = append(got,
+					strings.Fields(names(Selection{Shard: Shard{Split: split, Rank: r}}.Of(testsOf(strings.Join(list, " ")))))...)
 			}
 			if !slices.Equal(got, list) {
 				t.Fatalf("%d tests in %d pieces: %v", n, split, got)
@@ -92,7 +93,8 @@ func TestAssignGPUs(t *testing.T) {
 		{"-1", 1, "0", "", `"-1" of worker 0 names no GPU`},
 	} {
 		got, err := AssignGPUs(c.spec, c.n, strings.Fields(c.visible))
-		if strings.Join(got, " ") != c.want && c.err == "" || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+		if strings.Join(got, " ") != c.want && c.err == "" || (err == nil) != (c.err == "") || err != nil &&
+			!strings.Contains(err.Error(), c.err) {
 			t.Errorf("%q for %d gives %q, %v", c.spec, c.n, got, err)
 		}
 	}
@@ -112,7 +114,8 @@ func TestAssignGPUs(t *testing.T) {
 
 func TestEnvironmentShard(t *testing.T) {
 	n := func(i int) *int { return &i }
-	all := []*knob.Text{knob.MemcheckSplit, knob.MemcheckRank, knob.SlurmArrayCount, knob.SlurmArrayID, knob.SlurmArrayMin, knob.SlurmArrayStep,
+	all := []*knob.Text{knob.MemcheckSplit, knob.MemcheckRank, knob.SlurmArrayCount, knob.SlurmArrayID, knob.SlurmArrayMin,
+		knob.SlurmArrayStep,
 		knob.JobCompletionIndex, knob.Rank, knob.WorldSize}
 	for _, c := range []struct {
 		env         string
@@ -132,8 +135,10 @@ func TestEnvironmentShard(t *testing.T) {
 		{"TENON_MEMCHECK_SPLIT=x TENON_MEMCHECK_RANK=2", nil, nil, Shard{}, `TENON_MEMCHECK_SPLIT is "x"`},
 		{"TENON_MEMCHECK_RANK=2", nil, nil, Shard{}, "set TENON_MEMCHECK_SPLIT"},
 		{"TENON_MEMCHECK_SPLIT=2", nil, nil, Shard{}, "set TENON_MEMCHECK_RANK"},
-		{"SLURM_ARRAY_TASK_COUNT=4 SLURM_ARRAY_TASK_ID=7 SLURM_ARRAY_TASK_MIN=1 SLURM_ARRAY_TASK_STEP=2", nil, nil, Shard{4, 3, "a Slurm array"}, ""},
-		{"SLURM_ARRAY_TASK_COUNT=3 SLURM_ARRAY_TASK_ID=9 SLURM_ARRAY_TASK_MIN=1", nil, nil, Shard{}, "rank 8 of 3 pieces does not exist (from a Slurm array)"},
+		{"SLURM_ARRAY_TASK_COUNT=4 SLURM_ARRAY_TASK_ID=7 SLURM_ARRAY_TASK_MIN=1 SLURM_ARRAY_TASK_STEP=2", nil, nil,
+			Shard{4, 3, "a Slurm array"}, ""},
+		{"SLURM_ARRAY_TASK_COUNT=3 SLURM_ARRAY_TASK_ID=9 SLURM_ARRAY_TASK_MIN=1", nil, nil, Shard{},
+			"rank 8 of 3 pieces does not exist (from a Slurm array)"},
 		{"SLURM_ARRAY_TASK_COUNT=3 SLURM_ARRAY_TASK_ID=1 SLURM_ARRAY_TASK_MIN=q", nil, nil, Shard{}, `SLURM_ARRAY_TASK_MIN is "q"`},
 		{"TENON_MEMCHECK_SPLIT=8 JOB_COMPLETION_INDEX=5", nil, nil, Shard{8, 5, "a Kubernetes indexed job"}, ""},
 		{"JOB_COMPLETION_INDEX=5", n(6), nil, Shard{6, 5, "a Kubernetes indexed job"}, ""},

@@ -66,10 +66,13 @@ func TestStrangeJournals(t *testing.T) {
 		report(`{"thread":[-1,-1,-1]}`):          "line 2 of the journal: an index of a thread is -1",
 		report(`{"count":-9223372036854775807}`): "line 2 of the journal: a finding's count is -9223372036854775807",
 		report(`{"device":[{"line":-4}]}`):       "line 2 of the journal: a frame's line is -4",
-		report(`{"allocation":{"freed":[{"line":9223372036854775807}]}}`):                        "line 2 of the journal: a frame's line is 9223372036854775807",
-		report(strings.Repeat(`{},`, MaxFindings) + `{}`):                                        "line 2 of the journal: the number of findings is 1001",
-		strangeHead + strangeTest("") + `{"type":"end","summary":{"planned":-1}}` + "\n":         "line 3 of the journal: planned is -1",
-		strangeHead + strangeTest("") + `{"type":"end","summary":{"missing":["a",null]}}` + "\n": "line 3 of the journal: a list has a null",
+		report(`{"allocation":{"freed":[{"line":9223372036854775807}]}}`): "line 2 of the journal: a frame's " +
+			"line is 9223372036854775807",
+		report(strings.Repeat(`{},`, MaxFindings) + `{}`): "line 2 of the journal: the number of " +
+			"findings is 1001",
+		strangeHead + strangeTest("") + `{"type":"end","summary":{"planned":-1}}` + "\n": "line 3 of the journal: planned is -1",
+		strangeHead + strangeTest("") + `{"type":"end","summary":{"missing":["a",null]}}` +
+			"\n": "line 3 of the journal: a list has a null",
 	} {
 		path := strange(t, text)
 		_, err := ReadResults(path)
@@ -82,7 +85,8 @@ func TestStrangeJournals(t *testing.T) {
 		}
 	}
 	// Text may say null.
-	for _, with := range []string{`,"reason":"[null,null]"`, `,"reason":"\",null"`, `,"report":null`, `,"stdout":"a\\","report":{"findings":[{"allocation":null,"details":["null"]}]}`} {
+	for _, with := range []string{`,"reason":"[null,null]"`, `,"reason":"\",null"`, `,"report":null`,
+		`,"stdout":"a\\","report":{"findings":[{"allocation":null,"details":["null"]}]}`} {
 		if _, err := ReadResults(strange(t, strangeHead+strangeTest(with))); err != nil {
 			t.Errorf("%s: %v", with, err)
 		}
@@ -92,7 +96,8 @@ func TestStrangeJournals(t *testing.T) {
 // The shards that are missing are named in few words, however many there are.
 func TestManyShardsMissing(t *testing.T) {
 	piece := func(rank int) string {
-		return strange(t, strings.Replace(strangeHead, `"split":1,"rank":0`, fmt.Sprintf(`"split":2000000000,"rank":%d`, rank), 1)+strangeTest(""))
+		return strange(t, strings.Replace(strangeHead, `"split":1,"rank":0`, fmt.Sprintf(`"split":2000000000,"rank":%d`, rank), 1)+
+			strangeTest(""))
 	}
 	res, err := ReadResults(piece(3), piece(5), piece(1_000_000))
 	if err != nil {
@@ -108,15 +113,18 @@ func TestManyShardsMissing(t *testing.T) {
 func TestStrangeReports(t *testing.T) {
 	const head = `{"checker":"TENON-CHECK","pid":1}` + "\n"
 	for text, want := range map[string]string{
-		head + `{"finding":{"count":-1}}`:                                           "line 2 of the checker's log: a finding's count is -1",
-		head + `{"finding":{"device":[null]}}`:                                      "line 2 of the checker's log: a list has a null",
-		head + `{"finding":{"stack":[{"line":99999999999}]}}`:                       "line 2 of the checker's log: a frame's line is 99999999999",
-		head + `{"finding":{"thread":[0,0,-1]}}`:                                    "line 2 of the checker's log: an index of a thread is -1",
+		head + `{"finding":{"count":-1}}`:      "line 2 of the checker's log: a finding's count is -1",
+		head + `{"finding":{"device":[null]}}`: "line 2 of the checker's log: a list has a null",
+		head +
+			`{"finding":{"stack":[{"line":99999999999}]}}`: "line 2 of the checker's log: a frame's line is 99999999999",
+		head +
+			`{"finding":{"thread":[0,0,-1]}}`: "line 2 of the checker's log: an index of a thread is -1",
 		head + `{"alloc":{"id":1,"address":"0x1","stack":[{"line":-1}]}}`:           "line 2 of the checker's log: a frame's line is -1",
 		"========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 9999999999 errors\n": "Number of errors does not match",
 		"========= COMPUTE-SANITIZER\n========= RACECHECK SUMMARY: 2147483647 hazards displayed (0 errors, 0 warnings)\n" +
 			"========= ERROR SUMMARY: 0 errors\n": "Number of errors does not match",
-		"========= COMPUTE-SANITIZER\n" + strings.Repeat("========= ERROR SUMMARY: 2147483647 errors were not printed\n========= ERROR SUMMARY: 2147483647 errors\n", 3): "Number of errors does not match",
+		"========= COMPUTE-SANITIZER\n" + strings.Repeat("========= ERROR SUMMARY: 2147483647 errors were not printed\n========= ERROR "+
+			"SUMMARY: 2147483647 errors\n", 3): "Number of errors does not match",
 	} {
 		rep, err := parse(Memcheck, text)
 		if err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, ErrCount) && !errors.Is(err, ErrNoSummary) {
@@ -126,7 +134,8 @@ func TestStrangeReports(t *testing.T) {
 			t.Errorf("%s\nkeeps what no report has: %v", text, err)
 		}
 	}
-	place := "========= COMPUTE-SANITIZER\n========= Invalid __global__ read of size 99999999999\n=========     at k+0x10 in a.cu:99999999999\n" +
+	place := "========= COMPUTE-SANITIZER\n========= Invalid __global__ read of size 99999999999\n=========     at k+0x10 in " +
+		"a.cu:99999999999\n" +
 		"=========     by thread (99999999999,0,0) in block (0,0,0)\n========= \n========= ERROR SUMMARY: 1 error\n"
 	if rep, err := parse(Memcheck, place); err != nil || len(rep.Findings) != 1 || rep.check() != nil {
 		t.Errorf("%+v, %v", rep, err)
@@ -140,14 +149,16 @@ const hostile = "x\x1b]0;t\a\x1b[2J\u009b31m\u202e\u2066</script><script>alert(1
 func hostileJournal(t *testing.T) string {
 	t.Helper()
 	at := []Frame{{Function: hostile, File: hostile, Line: 3, Module: hostile, Text: hostile}}
-	f := &Finding{Tool: Tool(hostile), Class: Class(hostile), Severity: SeverityError, Message: hostile, Details: []string{hostile}, Kernel: hostile, Device: at, Other: at,
+	f := &Finding{Tool: Tool(hostile), Class: Class(hostile), Severity: SeverityError, Message: hostile, Details: []string{hostile},
+		Kernel: hostile, Device: at, Other: at,
 		Access: hostile, Space: hostile, Stack: at, Count: 1, Allocation: &Allocation{Relation: hostile, Stack: at, Freed: at}}
 	library := *f
 	library.Library, library.Kernel, library.Device = hostile, "", nil
 	r, c := record(hostile, Fail, f, &library), record(hostile+".name", Timeout)
 	r.Reason, r.Tool, r.GPU, r.Signal, r.Stdout, r.Stderr = hostile, Tool(hostile), hostile, hostile, hostile, hostile
 	c.Reason = hostile
-	return journal(t, JournalName, Header{Target: hostile, Checker: hostile, Tools: []Tool{Tool(hostile)}, Host: hostile, GPUs: []string{hostile}, Args: []string{hostile}}, false, r, c)
+	return journal(t, JournalName, Header{Target: hostile, Checker: hostile, Tools: []Tool{Tool(hostile)}, Host: hostile,
+		GPUs: []string{hostile}, Args: []string{hostile}}, false, r, c)
 }
 
 // No text of a journal controls a terminal or breaks a report.
@@ -169,7 +180,8 @@ func TestHostileTexts(t *testing.T) {
 		t.Fatal(err)
 	}
 	first, _, _ := strings.Cut(log.String(), "\n") // what follows is what the test printed
-	for name, text := range map[string]string{"text": res.Text(), "progress": out.String(), "rows": rows, "title": res.Title(), "log": first, "junit": junit.String()} {
+	for name, text := range map[string]string{"text": res.Text(), "progress": out.String(), "rows": rows, "title": res.Title(),
+		"log": first, "junit": junit.String()} {
 		for _, r := range text {
 			if !terminal.Shown(r) && r != '\n' && r != '\t' {
 				t.Errorf("%s has %q: %q", name, r, text)
@@ -177,7 +189,8 @@ func TestHostileTexts(t *testing.T) {
 			}
 		}
 	}
-	if text := res.Text(); strings.Contains(text, "\n0 failed") || !strings.Contains(text, `x\x1b]0;t\x07\x1b[2J\u009b31m\u202e\u2066</script>`) {
+	if text := res.Text(); strings.Contains(text, "\n0 failed") ||
+		!strings.Contains(text, `x\x1b]0;t\x07\x1b[2J\u009b31m\u202e\u2066</script>`) {
 		t.Errorf("a text makes lines of its own, or is not there: %q", text)
 	}
 	if err := wellFormed(strings.NewReader(junit.String())); err != nil {
@@ -203,7 +216,8 @@ func wellFormed(in io.Reader) error {
 // Long names are cut in what is written for people.
 func TestLongTexts(t *testing.T) {
 	long := strings.Repeat("long_", 100_000)
-	f := &Finding{Class: OutOfBounds, Severity: SeverityError, Message: long, Kernel: long, Count: 1, Device: []Frame{{File: long, Line: 1}}}
+	f := &Finding{Class: OutOfBounds, Severity: SeverityError, Message: long, Kernel: long, Count: 1,
+		Device: []Frame{{File: long, Line: 1}}}
 	r := record(long, Fail, f)
 	r.Reason = long
 	res, err := ReadResults(journal(t, JournalName, Header{Target: long}, false, r))
@@ -231,7 +245,8 @@ func TestSharedFindingIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := res.WriteJUnit(&out); err != nil || out.Len() > 201*(maxText+2000) || len(res.findings) != 1 || len(res.findings[0].tests) != 201 {
+	if err := res.WriteJUnit(&out); err != nil || out.Len() > 201*(maxText+2000) || len(res.findings) != 1 ||
+		len(res.findings[0].tests) != 201 {
 		t.Errorf("%d bytes, %d findings, %v", out.Len(), len(res.findings), err)
 	}
 }
@@ -244,12 +259,17 @@ func (s *sized) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// FuzzReadJournal: whatever a file holds, it is read, joined and shown with memory, time and output in proportion to its length, and nothing that it says
-// is shown unescaped.
+// FuzzReadJournal: whatever a file holds, it is read, joined and shown with memory, time and output in proportion to its length, and
+// nothing that it says is shown unescaped.
 func FuzzReadJournal(f *testing.F) {
-	f.Add([]byte(strangeHead + `{"type":"test","test":"a","outcome":"fail","report":{"findings":[{"class":"race","address":"0x10"}]}}` + "\n{\"type\":\"end\"}\n"))
-	f.Add([]byte(strings.Replace(strangeHead, `"split":1,"rank":0`, `"split":3000000,"rank":7`, 1) + strangeTest(`,"report":{"findings":[null]}`)))
-	f.Add([]byte(strangeHead + strangeTest(`,"stdout":"\u001b[2J]]>\u0000\ufffe","report":{"findings":[{"message":"\u202e","device":[{"file":".env","line":2}]}]}`)))
+	f.Add([]byte(strangeHead + `{"type":"test","test":"a","outcome":"fail","report":{"findings":[{"class":"race","address":"0x10"}]}}` +
+		"\n{\"type\":\"end\"}\n"))
+	f.Add([]byte(strings.Replace(strangeHead, `"split":1,"rank":0`, `"split":3000000,"rank":7`, 1) +
+		strangeTest(`,"report":{"findings":[null]}`)))
+	f.Add(
+		[]byte(strangeHead +
+			strangeTest(
+				`,"stdout":"\u001b[2J]]>\u0000\ufffe","report":{"findings":[{"message":"\u202e","device":[{"file":".env","line":2}]}]}`)))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var good int64
 		var err error

@@ -254,7 +254,9 @@ func (c *commandTarget) usesTenon() bool {
 	}
 	info, err := buildinfo.ReadFile(path)
 	const module = "tenon.dev"
-	return err == nil && (info.Main.Path == module || slices.ContainsFunc(info.Deps, func(m *debug.Module) bool { return m.Path == module }))
+	return err == nil && (info.Main.Path == module || slices.ContainsFunc(info.Deps, func(m *debug.Module) bool {
+		return m.Path == module
+	}))
 }
 
 func (c *commandTarget) Tests(ctx context.Context) ([]Test, error) {

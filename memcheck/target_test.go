@@ -76,8 +76,10 @@ func TestOddNames(t *testing.T) {
 		t.Errorf("%s, %v, want %s", names(tests), err, want)
 	}
 	k := &keeper{}
-	r := &Run{Target: target, Checker: f.checker, GPUs: []string{""}, Observers: []Observer{k}, Jobs: []Job{{tests[3], Memcheck}, {tests[5], Memcheck}}}
-	if _, err := r.Do(t.Context()); err != nil || strings.TrimSpace(k.records[0].Stdout) != "62 61 64 ff" || !strings.HasPrefix(strings.TrimSpace(k.records[1].Stdout), "1b 5b") {
+	r := &Run{Target: target, Checker: f.checker, GPUs: []string{""}, Observers: []Observer{k},
+		Jobs: []Job{{tests[3], Memcheck}, {tests[5], Memcheck}}}
+	if _, err := r.Do(t.Context()); err != nil || strings.TrimSpace(k.records[0].Stdout) != "62 61 64 ff" ||
+		!strings.HasPrefix(strings.TrimSpace(k.records[1].Stdout), "1b 5b") {
 		t.Errorf("%+v, %v", k.records, err)
 	}
 }
@@ -106,7 +108,8 @@ func TestCommandTarget(t *testing.T) {
 	if got := target.Command(tests[1]).Args; !slices.Equal(got, []string{"./sums", "--gtest_filter=Sums/IntTest.Adds/0", "--x"}) {
 		t.Errorf("%q", got)
 	}
-	if !target.Skipped(tests[0], "[ RUN      ] Plain.First\n[  SKIPPED ] Plain.First (0 ms)\n", "") || target.Skipped(tests[0], "[       OK ] Plain.First", "") {
+	if !target.Skipped(tests[0], "[ RUN      ] Plain.First\n[  SKIPPED ] Plain.First (0 ms)\n", "") ||
+		target.Skipped(tests[0], "[       OK ] Plain.First", "") {
 		t.Error("a skipped test is not told")
 	}
 	target, err = OpenTarget("", TargetOptions{List: "printf 'b\\n a \\n\\nb\\n'", Run: "prog -t"})
@@ -135,7 +138,8 @@ func TestCommandTarget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err = target.Tests(t.Context()); err == nil || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "out of luck") {
+	if _, err = target.Tests(t.Context()); err == nil || !strings.Contains(err.Error(), "exit status 3") ||
+		!strings.Contains(err.Error(), "out of luck") {
 		t.Errorf("a listing that fails: %v", err)
 	}
 }
@@ -169,7 +173,8 @@ func TestPytestListing(t *testing.T) {
 	if got := suite.Command(tests[3]).Args; got[len(got)-1] != "d/test_a.py::test_param[with blank]" {
 		t.Errorf("%q", got)
 	}
-	for out, want := range map[string]bool{"OK (skipped=1)\n": true, "1 skipped in 0.02s\n": true, "=== 1 skipped in 0.1s ===": true, "OK\n": false, "1 passed, 1 skipped": false} {
+	for out, want := range map[string]bool{"OK (skipped=1)\n": true, "1 skipped in 0.02s\n": true, "=== 1 skipped in 0.1s ===": true,
+		"OK\n": false, "1 passed, 1 skipped": false} {
 		if suite.Skipped(tests[0], "", "Ran 1 test\n"+out) != want {
 			t.Errorf("%q: skipped must be %v", out, want)
 		}
@@ -179,13 +184,15 @@ func TestPytestListing(t *testing.T) {
 func TestPytestFile(t *testing.T) {
 	dir := t.TempDir()
 	with, without, suite := filepath.Join(dir, "test_with.py"), filepath.Join(dir, "test_without.py"), filepath.Join(dir, "test_suite.py")
-	for file, text := range map[string]string{with: "import x\nif __name__ == '__main__':\n    run_tests()\n", without: "def test_a(): pass\n",
-		suite: "import pytest\nif __name__ == '__main__':\n    pytest.main([__file__])\n"} {
+	for file, text := range map[string]string{with: "import x\nif __name__ == '__main__':\n    run_tests()\n",
+		without: "def test_a(): pass\n",
+		suite:   "import pytest\nif __name__ == '__main__':\n    pytest.main([__file__])\n"} {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, c := range []struct{ file, want string }{{with, "py " + with + " C.t -x"}, {without, "py -m pytest -q -p no:cacheprovider " + without + "::C::t -x"}} {
+	for _, c := range []struct{ file, want string }{{with, "py " + with + " C.t -x"},
+		{without, "py -m pytest -q -p no:cacheprovider " + without + "::C::t -x"}} {
 		target, err := OpenTarget(c.file, TargetOptions{Python: "py", Args: []string{"-x"}})
 		if err != nil {
 			t.Fatal(err)
@@ -206,7 +213,8 @@ func TestPytestFile(t *testing.T) {
 	if _, err := OpenTarget(with, TargetOptions{Runner: "nose"}); err == nil || !strings.Contains(err.Error(), "give script or pytest") {
 		t.Error(err)
 	}
-	if _, err := OpenTarget(filepath.Join(dir, "test_absent.py"), TargetOptions{}); err == nil || !strings.Contains(err.Error(), "cannot read the test file") {
+	if _, err := OpenTarget(filepath.Join(dir, "test_absent.py"), TargetOptions{}); err == nil ||
+		!strings.Contains(err.Error(), "cannot read the test file") {
 		t.Error(err)
 	}
 	target, err := OpenTarget(with, TargetOptions{Python: "/absent/python"})
@@ -265,8 +273,10 @@ func TestGoTargets(t *testing.T) {
 		"go.mod": "module example.com/m\n\ngo 1.26\n",
 		"p/p.go": "package p\n", "none/none.go": "package none\n", "p/data.txt": "here",
 		"p/p_test.go": "package p\n\nimport (\n\t\"flag\"\n\t\"fmt\"\n\t\"os\"\n\t\"testing\"\n)\n\n" +
-			"func TestReads(t *testing.T) {\n\tif _, err := os.ReadFile(os.Getenv(\"PWD\") + \"/data.txt\"); err != nil {\n\t\tt.Fatal(err)\n\t}\n}\n" +
-			"var word = flag.String(\"word\", \"\", \"\")\n\nfunc TestReadsMore(t *testing.T) { if *word != \"two words\" { t.Skip() } }\nfunc BenchmarkB(b *testing.B) {}\nfunc FuzzF(f *testing.F) { f.Fuzz(func(t *testing.T, s string) {}) }\n" +
+			"func TestReads(t *testing.T) {\n\tif _, err := os.ReadFile(os.Getenv(\"PWD\") + \"/data.txt\"); err != nil " +
+			"{\n\t\tt.Fatal(err)\n\t}\n}\n" +
+			"var word = flag.String(\"word\", \"\", \"\")\n\nfunc TestReadsMore(t *testing.T) { if *word != \"two words\" { t.Skip() } " +
+			"}\nfunc BenchmarkB(b *testing.B) {}\nfunc FuzzF(f *testing.F) { f.Fuzz(func(t *testing.T, s string) {}) }\n" +
 			"func Example() {\n\tfmt.Println(1)\n\t// Output: 1\n}\n",
 		"q/x_test.go": "package q_test\n\nimport \"testing\"\n\nfunc TestReads(t *testing.T) { t.Fail() }\n",
 	} {
@@ -321,7 +331,8 @@ func TestGoTargets(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(target, "TestReads TestReadsMore FuzzF Example", 0, 1)
-	for name, o := range map[string]TargetOptions{"p.bin": {Dir: "p", Args: []string{"-word", "two words"}}, "./p": {Args: []string{"-word=two words"}}} {
+	for name, o := range map[string]TargetOptions{"p.bin": {Dir: "p", Args: []string{"-word", "two words"}},
+		"./p": {Args: []string{"-word=two words"}}} {
 		if target, err = OpenTarget(name, o); err != nil {
 			t.Fatal(err)
 		}
@@ -340,7 +351,8 @@ func TestGoTargets(t *testing.T) {
 	if _, err := target.Tests(t.Context()); err == nil || !strings.Contains(err.Error(), "flag provided but not defined: -wrod") {
 		t.Errorf("an argument that the tests do not know: %v", err)
 	}
-	for pattern, want := range map[string]string{"./none": "no package of ./none has tests", "./absent/...": "no such file or directory", "example.com/absent/x": "failed"} {
+	for pattern, want := range map[string]string{"./none": "no package of ./none has tests", "./absent/...": "no such file or directory",
+		"example.com/absent/x": "failed"} {
 		target, err := OpenTarget(pattern, TargetOptions{Kind: "go"})
 		if err != nil {
 			t.Fatal(err)
@@ -360,7 +372,8 @@ func TestKinds(t *testing.T) {
 	if err := os.WriteFile(text, []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"a_test.py": "pytest", "./...": "go", "../memcheck": "go", "tenon.dev/cuda": "go", self: "gobinary", text: "", "absent": "", "./absent": ""} {
+	for name, want := range map[string]string{"a_test.py": "pytest", "./...": "go", "../memcheck": "go", "tenon.dev/cuda": "go",
+		self: "gobinary", text: "", "absent": "", "./absent": ""} {
 		if got := kindOf(name, TargetOptions{}); got != want {
 			t.Errorf("%s is taken for %q, want %q", name, got, want)
 		}
@@ -371,7 +384,8 @@ func TestKinds(t *testing.T) {
 	if err := os.Chmod(text, 0); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenTarget(text, TargetOptions{}); err == nil || os.Getuid() != 0 && !strings.Contains(err.Error(), "cannot read the target") {
+	if _, err := OpenTarget(text, TargetOptions{}); err == nil || os.Getuid() != 0 &&
+		!strings.Contains(err.Error(), "cannot read the target") {
 		t.Error(err)
 	}
 	if _, err := OpenTarget("absent", TargetOptions{Kind: "gobinary"}); err == nil || !strings.Contains(err.Error(), "go test -c") {

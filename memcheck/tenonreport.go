@@ -46,7 +46,8 @@ func (l *tenonLine) decode(text []byte) error {
 	return f.check()
 }
 
-// parseTenon reads a log. The error is ErrNoSummary where a line is broken or no process wrote a header. An allocation that no process freed is a leak.
+// parseTenon reads a log. The error is ErrNoSummary where a line is broken or no process wrote a header. An allocation that no process
+// freed is a leak.
 func parseTenon(in *bufio.Reader, o ParseOptions) (*Report, error) {
 	rep := &Report{}
 	seen, kernels, live := map[string]*Finding{}, map[string]bool{}, map[owner]*Finding{}

@@ -13,7 +13,8 @@ import (
 // TestTenonFinding: every field of a line comes through, and a journal has it in the form of the line.
 func TestTenonFinding(t *testing.T) {
 	at := []checklog.Frame{{Function: "f", File: "a.go", Line: 3, Text: "f in a.go:3"}}
-	all := &checklog.Finding{Tool: "racecheck", Class: checklog.StreamRace, Severity: "error", Message: "m", Details: []string{"d"}, Kernel: "k", Device: at, Other: at,
+	all := &checklog.Finding{Tool: "racecheck", Class: checklog.StreamRace, Severity: "error", Message: "m", Details: []string{"d"},
+		Kernel: "k", Device: at, Other: at,
 		Access: "read", Space: "global", Size: 4, Address: "0x10", Thread: &[3]int{1, 2, 3}, Block: &[3]int{4, 5, 6}, Stack: at, Count: 2,
 		Allocation: &checklog.Allocation{Address: "0x20", Size: 8, Relation: "inside", Stack: at, Freed: at}}
 	log := (&checklog.Line{Checker: checklog.Name, PID: 1}).Encode()
@@ -28,20 +29,24 @@ func TestTenonFinding(t *testing.T) {
 		t.Errorf("%s\nwant\n%s, %v", got, want, err)
 	}
 	for _, class := range []Class{OutOfBounds, UseAfterFree, Misaligned, InvalidFree, Leak, Uninitialized, Race, StreamRace, Barrier} {
-		if !strings.Contains(" "+strings.Join([]string{checklog.OutOfBounds, checklog.UseAfterFree, checklog.Misaligned, checklog.InvalidFree, checklog.Leak,
+		if !strings.Contains(" "+strings.Join([]string{checklog.OutOfBounds, checklog.UseAfterFree, checklog.Misaligned,
+			checklog.InvalidFree, checklog.Leak,
 			checklog.Uninitialized, checklog.Race, checklog.StreamRace, checklog.Barrier}, " ")+" ", " "+string(class)+" ") {
 			t.Errorf("%s is no class of the log", class)
 		}
 	}
 }
 
-// TestTenonReportBroken: what a line has besides is no error, but a line that is no JSON, or has an address that is none, makes the report incomplete.
+// TestTenonReportBroken: what a line has besides is no error, but a line that is no JSON, or has an address that is none, makes the report
+// incomplete.
 func TestTenonReportBroken(t *testing.T) {
 	head := string((&checklog.Line{Checker: checklog.Name, PID: 1}).Encode())
-	if rep, err := ParseReport(strings.NewReader(head+`{"pid":1,"new":2,"kernel":"k"}`+"\n"), ParseOptions{}); err != nil || rep.Kernels != 1 {
+	if rep, err := ParseReport(strings.NewReader(head+`{"pid":1,"new":2,"kernel":"k"}`+"\n"), ParseOptions{}); err != nil ||
+		rep.Kernels != 1 {
 		t.Errorf("%+v, %v", rep, err)
 	}
-	for _, line := range []string{"{", `{"pid":1,"finding":{"class":"race","address":"here"}}`, `{"pid":1,"finding":{"class":"leak","allocation":{"address":"x"}}}`,
+	for _, line := range []string{"{", `{"pid":1,"finding":{"class":"race","address":"here"}}`,
+		`{"pid":1,"finding":{"class":"leak","allocation":{"address":"x"}}}`,
 		`{"pid":1,"alloc":{"id":1,"address":"x"}}`} {
 		if _, err := ParseReport(strings.NewReader(head+line+"\n"), ParseOptions{}); !errors.Is(err, ErrNoSummary) {
 			t.Errorf("%s: %v", line, err)

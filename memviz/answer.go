@@ -192,7 +192,8 @@ func (v *viewer) stacks(ids string) ([]Stack, error) {
 // info answers what the file holds.
 func (v *viewer) info() (*Info, error) {
 	rec := v.rec
-	out := &Info{File: filepath.Base(rec.name), Settings: rec.settings, Categories: categories(), Views: []string{ViewActive, ViewCached, ViewState}, First: v.first,
+	out := &Info{File: filepath.Base(rec.name), Settings: rec.settings, Categories: categories(),
+		Views: []string{ViewActive, ViewCached, ViewState}, First: v.first,
 		Stacks: rec.stacks.Len(), Devices: []DeviceInfo{}}
 	if v.before != nil {
 		out.Diff = filepath.Base(v.before.name)
@@ -202,9 +203,11 @@ func (v *viewer) info() (*Info, error) {
 	}
 	for _, d := range rec.devices {
 		n := d.entry.Events
-		i := DeviceInfo{Device: d.index, Events: n, States: n + 1, TopLevel: d.activeLine.topTile(), TimeStart: rec.timeOf(d, 0), TimeEnd: rec.timeOf(d, n),
+		i := DeviceInfo{Device: d.index, Events: n, States: n + 1, TopLevel: d.activeLine.topTile(), TimeStart: rec.timeOf(d, 0),
+			TimeEnd:   rec.timeOf(d, n),
 			MaxActive: d.activeLine.max, PeakState: d.activeLine.peak, MaxCached: d.cachedLine.max, CachedPeak: d.cachedLine.peak,
-			EndActive: d.activeLine.last, EndCached: d.cachedLine.last, Allocations: d.active.len(), Pools: d.pools, Marks: d.marks, Streams: []string{}}
+			EndActive: d.activeLine.last, EndCached: d.cachedLine.last, Allocations: d.active.len(), Pools: d.pools, Marks: d.marks,
+			Streams: []string{}}
 		for _, s := range d.entry.Streams {
 			i.Streams = append(i.Streams, strconv.FormatUint(s, 10))
 		}

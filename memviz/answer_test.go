@@ -49,7 +49,8 @@ func TestWrongRequests(t *testing.T) {
 			t.Errorf("%.60s: %v, want %q", request, err, want)
 		}
 	}
-	if _, err := answerText(&viewer{rec: rec, before: rec}, "diff?device=0&at=noon"); err == nil || !strings.Contains(err.Error(), `at end or peak, not at "noon"`) {
+	if _, err := answerText(&viewer{rec: rec, before: rec}, "diff?device=0&at=noon"); err == nil ||
+		!strings.Contains(err.Error(), `at end or peak, not at "noon"`) {
 		t.Error(err)
 	}
 }
@@ -57,12 +58,16 @@ func TestWrongRequests(t *testing.T) {
 // searchFixture has allocations of known sizes, stacks, streams and pools.
 func searchFixture(t testing.TB) *Recording {
 	t.Helper()
-	s := &snapshot.Snapshot{Stacks: &snapshot.Stacks{}, Notes: []snapshot.Note{{}, {UserMetadata: "step 3"}}, Traces: make([][]snapshot.Event, 1)}
-	conv := s.Stacks.Add([]snapshot.Frame{{File: "/lib/nn/Conv.go", Line: 12, Name: "Conv.Forward"}, {File: "/src/main.go", Line: 5, Name: "train loop"}})
+	s := &snapshot.Snapshot{Stacks: &snapshot.Stacks{}, Notes: []snapshot.Note{{}, {UserMetadata: "step 3"}},
+		Traces: make([][]snapshot.Event, 1)}
+	conv := s.Stacks.Add([]snapshot.Frame{{File: "/lib/nn/Conv.go", Line: 12, Name: "Conv.Forward"},
+		{File: "/src/main.go", Line: 5, Name: "train loop"}})
 	adam := s.Stacks.Add([]snapshot.Frame{{Name: "interpreter"}, {File: "/lib/optim/adam.go", Line: 80, Name: "Adam.Step"}})
-	s.Segments = []snapshot.Segment{{Addr: 0x1000000, TotalSize: 1 << 24, Type: "large", Pool: [2]uint64{1, 2}}, {Addr: 0x8000000, TotalSize: 1 << 24, Type: "large", Stream: 9}}
+	s.Segments = []snapshot.Segment{{Addr: 0x1000000, TotalSize: 1 << 24, Type: "large", Pool: [2]uint64{1, 2}},
+		{Addr: 0x8000000, TotalSize: 1 << 24, Type: "large", Stream: 9}}
 	add := func(a snapshot.Action, addr, size, stream uint64, stack snapshot.StackID, c snapshot.Category) {
-		s.Traces[0] = append(s.Traces[0], snapshot.Event{Action: a, Addr: addr, Size: size, Stream: stream, Stack: stack, Category: c, Note: 1})
+		s.Traces[0] = append(s.Traces[0], snapshot.Event{Action: a, Addr: addr, Size: size, Stream: stream, Stack: stack,
+			Category: c, Note: 1})
 	}
 	add(snapshot.ActionAlloc, 0x1000000, 512, 0, conv, snapshot.CategoryActivation)
 	add(snapshot.ActionAlloc, 0x1000200, 2048, 0, adam, snapshot.CategoryOptimizerState)
@@ -134,7 +139,8 @@ func TestSearch(t *testing.T) {
 			t.Errorf("%q: %v", wrong, err)
 		}
 	}
-	for query, want := range map[string]int{"": 2, "pool:1,2": 1, "stream:9": 1, "size>1": 2, "category:none": 0, "category:parameter": 0, "addr:0x8000010": 1, "conv": 0} {
+	for query, want := range map[string]int{"": 2, "pool:1,2": 1, "stream:9": 1, "size>1": 2, "category:none": 0, "category:parameter": 0,
+		"addr:0x8000010": 1, "conv": 0} {
 		if got := must(rec.line(rec.devices[0], ViewCached, query)); len(got.start) != want {
 			t.Errorf("%q finds %d segments, want %d", query, len(got.start), want)
 		}
@@ -195,7 +201,8 @@ func TestCategoriesAndNotes(t *testing.T) {
 // TestTelling is that package tenon tells nothing of a program, and that a module whose path begins like its own does.
 func TestTelling(t *testing.T) {
 	for name, want := range map[string]bool{
-		"tenon.(*Exec).Add": false, "tenon.From[...]": false, "tenon.dev/nn.(*Linear).Forward": true, "tenon.development/x.F": true, "main.main": true,
+		"tenon.(*Exec).Add": false, "tenon.From[...]": false, "tenon.dev/nn.(*Linear).Forward": true, "tenon.development/x.F": true,
+		"main.main": true,
 	} {
 		if got := telling(snapshot.Frame{File: "/x/f.go", Line: 1, Name: name}); got != want {
 			t.Errorf("%s: %v, want %v", name, got, want)
@@ -208,15 +215,17 @@ func TestDiff(t *testing.T) {
 	s := &snapshot.Snapshot{Stacks: &snapshot.Stacks{}, Notes: []snapshot.Note{{}}, Traces: make([][]snapshot.Event, 1)}
 	s.Stacks.Add([]snapshot.Frame{{Name: "other"}}) // so that the numbers differ
 	adam := s.Stacks.Add([]snapshot.Frame{{Name: "interpreter"}, {File: "/lib/optim/adam.go", Line: 80, Name: "Adam.Step"}})
-	s.Segments = []snapshot.Segment{{Addr: 0x1000000, TotalSize: 1 << 24, Type: "large"}, {Addr: 0x9000000, TotalSize: 1 << 21, Type: "small", Blocks: []snapshot.Block{
-		{Addr: 0x9000000, Size: 1024, Requested: 1000, State: snapshot.ActiveAllocated, Stack: adam}}}}
+	s.Segments = []snapshot.Segment{{Addr: 0x1000000, TotalSize: 1 << 24, Type: "large"},
+		{Addr: 0x9000000, TotalSize: 1 << 21, Type: "small", Blocks: []snapshot.Block{
+			{Addr: 0x9000000, Size: 1024, Requested: 1000, State: snapshot.ActiveAllocated, Stack: adam}}}}
 	s.Traces[0] = []snapshot.Event{{Action: snapshot.ActionAlloc, Addr: 0x1000000, Size: 4096, Stack: adam}}
 	after := recordingOf(t, s)
 	d := must(compare(before, after, 0, atEnd))
 	if d.BeforeActive != 512+2048+100 || d.AfterActive != 5096 || d.BeforeCached != 1<<25 || d.AfterCached != 1<<24+1<<21 {
 		t.Errorf("%+v", d)
 	}
-	if g := d.Groups[0]; g.Label != "adam.go:80:Adam.Step" || g.BeforeBytes != 2048 || g.AfterBytes != 5096 || g.BeforeCount != 1 || g.AfterCount != 2 || len(g.Frames) != 2 {
+	if g := d.Groups[0]; g.Label != "adam.go:80:Adam.Step" || g.BeforeBytes != 2048 || g.AfterBytes != 5096 || g.BeforeCount != 1 ||
+		g.AfterCount != 2 || len(g.Frames) != 2 {
 		t.Errorf("%+v", g)
 	}
 	if g := d.Groups[1]; g.BeforeBytes != 512 || g.AfterBytes != 0 {
@@ -231,12 +240,15 @@ func TestDiff(t *testing.T) {
 	if d := must(compare(before, after, 0, atPeak)); d.BeforeActive != before.devices[0].activeLine.max {
 		t.Errorf("at the peak: %+v", d)
 	}
-	for _, c := range [][2]*Recording{{before, recordingOf(t, &snapshot.Snapshot{Stacks: &snapshot.Stacks{}})}, {recordingOf(t, &snapshot.Snapshot{Stacks: &snapshot.Stacks{}}), after}} {
+	for _, c := range [][2]*Recording{{before, recordingOf(t, &snapshot.Snapshot{Stacks: &snapshot.Stacks{}})},
+		{recordingOf(t, &snapshot.Snapshot{Stacks: &snapshot.Stacks{}}), after}} {
 		if _, err := compare(c[0], c[1], 0, atEnd); err == nil || !strings.Contains(err.Error(), "has no device 0") {
 			t.Error(err)
 		}
 	}
-	other := must(compare(before, recordingOf(t, &snapshot.Snapshot{Stacks: &snapshot.Stacks{}, Segments: []snapshot.Segment{{Device: 3, Addr: 1 << 30, TotalSize: 1 << 21, Type: "small"}}}), 3, atEnd))
+	other := must(
+		compare(before, recordingOf(t, &snapshot.Snapshot{Stacks: &snapshot.Stacks{},
+			Segments: []snapshot.Segment{{Device: 3, Addr: 1 << 30, TotalSize: 1 << 21, Type: "small"}}}), 3, atEnd))
 	if other.BeforeDevice != 0 || other.AfterDevice != 3 || other.BeforeActive != d.BeforeActive || other.AfterCached != 1<<21 {
 		t.Errorf("device 0 against device 3: %+v", other)
 	}
@@ -256,7 +268,8 @@ func TestFlameGraph(t *testing.T) {
 	if err := WriteFlameGraph(&b, strings.NewReader(in), "a < b"); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"a &lt; b", "<title>all: 4.0KiB (100.0%)</title>", "<title>train: 3.9KiB (97.7%)</title>", "load &amp; go: 96.0B (2.3%)", `data-d="3"`} {
+	for _, want := range []string{"a &lt; b", "<title>all: 4.0KiB (100.0%)</title>", "<title>train: 3.9KiB (97.7%)</title>",
+		"load &amp; go: 96.0B (2.3%)", `data-d="3"`} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())
 		}
@@ -265,7 +278,8 @@ func TestFlameGraph(t *testing.T) {
 		t.Error("what has no bytes is drawn")
 	}
 	for _, wrong := range []string{"abc", "main 1\nmain;x y\n", "main;x 1.5"} {
-		if err := WriteFlameGraph(&b, strings.NewReader(wrong), ""); err == nil || !strings.Contains(err.Error(), "does not end in a number of bytes") {
+		if err := WriteFlameGraph(&b, strings.NewReader(wrong), ""); err == nil ||
+			!strings.Contains(err.Error(), "does not end in a number of bytes") {
 			t.Errorf("%q: %v", wrong, err)
 		}
 	}
@@ -344,7 +358,8 @@ func TestReportErrors(t *testing.T) {
 
 func TestPythonString(t *testing.T) {
 	for s, want := range map[string]string{
-		"plain": `'plain'`, "it's": `"it's"`, `it's "x"`: `'it\'s "x"'`, "a\\b\n\t\r": `'a\\b\n\t\r'`, "\x01é\u200b\U000e0001": `'\x01é\u200b\U000e0001'`,
+		"plain": `'plain'`, "it's": `"it's"`, `it's "x"`: `'it\'s "x"'`, "a\\b\n\t\r": `'a\\b\n\t\r'`,
+		"\x01é\u200b\U000e0001": `'\x01é\u200b\U000e0001'`,
 	} {
 		if got := pythonString(s); got != want {
 			t.Errorf("%q is %s, want %s", s, got, want)
@@ -371,7 +386,8 @@ func TestLargest(t *testing.T) {
 // FuzzQuery asks whatever people type; a negated word finds what the word does not.
 func FuzzQuery(f *testing.F) {
 	rec := searchFixture(f)
-	for _, q := range []string{"conv size>=1k", "-stream:9", `"train loop" pool:1,2`, "addr:0x10 id:1 event:2 stack:1", "category:gradient", "size<", "size:=5"} {
+	for _, q := range []string{"conv size>=1k", "-stream:9", `"train loop" pool:1,2`, "addr:0x10 id:1 event:2 stack:1",
+		"category:gradient", "size<", "size:=5"} {
 		f.Add(q)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

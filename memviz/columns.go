@@ -12,7 +12,8 @@ import (
 )
 
 // The column file is Tenon's own form of a snapshot, quick to open however long the trace. It begins with columnMagic; then come sections,
-// each a column of numbers or a chunk of events, all little-endian; then the directory, which is JSON; and at the end a trailer of 32 bytes:
+// each a column of numbers or a chunk of events, all little-endian; then the directory, which is JSON; and at the end a trailer of 32
+// bytes:
 //
 //	 0 uint64 where the directory begins
 //	 8 uint64 its length
@@ -233,7 +234,8 @@ func newColumnReader(r io.ReaderAt, size int64) (*columnReader, error) {
 		return nil, damaged("its end is missing")
 	}
 	if v := le.Uint32(t[20:]); v != columnVersion {
-		return nil, fault.New(fault.Invalid, "the column file has version %d, this program reads %d; delete it and open the snapshot again", v, columnVersion)
+		return nil, fault.New(fault.Invalid, "the column file has version %d, this program reads %d; delete it and open the "+
+			"snapshot again", v, columnVersion)
 	}
 	if at > uint64(size) || n > uint64(size)-at {
 		return nil, damaged("its directory is missing")

@@ -35,8 +35,10 @@ func useAll(rec *Recording) error {
 	for _, d := range rec.devices {
 		dev := "?device=" + decimal(d.index)
 		last := decimal(d.entry.Events)
-		for _, r := range []string{"info", "tile" + dev + "&view=active", "tile" + dev + "&view=cached&level=" + decimal(d.cachedLine.topTile()), "at" + dev + "&state=" + last,
-			"blocks" + dev + "&state=" + last, "events" + dev + "&count=50", "search" + dev + "&q=size>=1k", "oom" + dev, "diff" + dev + "&at=peak", "alloc" + dev + "&view=active&id=0"} {
+		for _, r := range []string{"info", "tile" + dev + "&view=active", "tile" + dev + "&view=cached&level=" +
+			decimal(d.cachedLine.topTile()), "at" + dev + "&state=" + last,
+			"blocks" + dev + "&state=" + last, "events" + dev + "&count=50", "search" + dev + "&q=size>=1k", "oom" + dev, "diff" + dev +
+				"&at=peak", "alloc" + dev + "&view=active&id=0"} {
 			if _, err := answerText(v, r); err != nil && strings.Contains(err.Error(), "damaged") {
 				return err
 			}
@@ -78,7 +80,8 @@ func TestColumnDamage(t *testing.T) {
 func TestColumnVersion(t *testing.T) {
 	b := columnBytes(t, 100)
 	b[len(b)-12]++
-	if _, err := load("newer", bytes.NewReader(b), int64(len(b))); err == nil || !strings.Contains(err.Error(), "version 2, this program reads 1") {
+	if _, err := load("newer", bytes.NewReader(b), int64(len(b))); err == nil ||
+		!strings.Contains(err.Error(), "version 2, this program reads 1") {
 		t.Error(err)
 	}
 }
@@ -166,7 +169,8 @@ func FuzzImport(f *testing.F) {
 	f.Add(z.Bytes())
 	f.Add([]byte("(dVdevice_traces\n(l(l(dVaction\nValloc\nsVaddr\nI1\nsVsize\nI1\nsaas."))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		cost.Within(t, 128<<20+4096*len(b), func() { // eight times what the snapshot's reader may hold, of which growing slices leave most as garbage
+		// eight times what the snapshot's reader may hold, of which growing slices leave most as garbage
+		cost.Within(t, 128<<20+4096*len(b), func() {
 			rec, err := Import(bytes.NewReader(b), "fuzzed", Options{NoCache: true})
 			if err != nil {
 				return
@@ -273,7 +277,8 @@ func TestOpenCache(t *testing.T) {
 		t.Error("a damaged column file was used")
 	}
 	bigSnapshot(t, path, 2)
-	if other := open(Options{Cache: cache}); read == 0 || bytes.Equal(get(t, &viewer{rec: other}, "info"), get(t, &viewer{rec: first}, "info")) {
+	if other := open(Options{Cache: cache}); read == 0 || bytes.Equal(get(t, &viewer{rec: other}, "info"),
+		get(t, &viewer{rec: first}, "info")) {
 		t.Error("the column file of another snapshot was used")
 	}
 	// Where a column file cannot be put in its place, it serves once and goes.
@@ -380,7 +385,8 @@ func TestOpenErrors(t *testing.T) {
 	if _, err := os.Stat(name); err == nil {
 		t.Errorf("%s is left", name)
 	}
-	if _, err := Import(strings.NewReader("nothing"), "pipe", Options{}); err == nil || !strings.Contains(err.Error(), "pipe: the snapshot cannot be read") {
+	if _, err := Import(strings.NewReader("nothing"), "pipe", Options{}); err == nil ||
+		!strings.Contains(err.Error(), "pipe: the snapshot cannot be read") {
 		t.Error(err)
 	}
 }
@@ -438,15 +444,18 @@ func TestDevicesAndMarks(t *testing.T) {
 	s := &snapshot.Snapshot{Stacks: &snapshot.Stacks{}, Notes: []snapshot.Note{{}}, Traces: make([][]snapshot.Event, 3)}
 	for d := range 2 {
 		for i := range 10 {
-			s.Traces[d] = append(s.Traces[d], snapshot.Event{Action: snapshot.ActionAlloc, Addr: uint64(4096 * (i + 1)), Size: uint64(100 * (d + 1)), TimeUS: int64(1000*d + 10*i)})
+			s.Traces[d] = append(s.Traces[d], snapshot.Event{Action: snapshot.ActionAlloc, Addr: uint64(4096 * (i + 1)),
+				Size: uint64(100 * (d + 1)), TimeUS: int64(1000*d + 10*i)})
 		}
 	}
-	s.Segments = []snapshot.Segment{{Device: 2, Addr: 1 << 20, TotalSize: 2 << 20, Type: "small", Blocks: []snapshot.Block{{Addr: 1 << 20, Size: 2 << 20, Requested: 700, State: snapshot.ActiveAllocated}}}}
+	s.Segments = []snapshot.Segment{{Device: 2, Addr: 1 << 20, TotalSize: 2 << 20, Type: "small",
+		Blocks: []snapshot.Block{{Addr: 1 << 20, Size: 2 << 20, Requested: 700, State: snapshot.ActiveAllocated}}}}
 	for _, a := range []struct {
 		stage, name string
 		device      int
 		us          int64
-	}{{"START", "step", 0, 15}, {"START", "inner", 0, 20}, {"START", "step", 0, 30}, {"END", "step", 0, 45}, {"START", "other", 1, 1000}, {"END", "inner", 0, 50},
+	}{{"START", "step", 0, 15}, {"START", "inner", 0, 20}, {"START", "step", 0, 30}, {"END", "step", 0, 45}, {"START", "other", 1, 1000},
+		{"END", "inner", 0, 50},
 		{"END", "step", 0, 60}, {"END", "never begun", 0, 70}, {"START", "late", 0, 2000}} {
 		s.Annotations = append(s.Annotations, snapshot.Annotation{Stage: a.stage, Name: a.name, Device: a.device, TimeUS: a.us})
 	}

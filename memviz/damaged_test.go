@@ -12,8 +12,8 @@ import (
 	"tenon.dev/memviz/replay"
 )
 
-// TestDamagedPrograms changes snapshots of random programs in a few places, as no allocator would write them: whatever comes, each part says what
-// is wrong or makes the best of it, within bounded memory.
+// TestDamagedPrograms changes snapshots of random programs in a few places, as no allocator would write them: whatever comes, each part
+// says what is wrong or makes the best of it, within bounded memory.
 func TestDamagedPrograms(t *testing.T) {
 	programs := uint64(60)
 	if *long {
@@ -45,7 +45,8 @@ func TestDamagedPrograms(t *testing.T) {
 			if program, err := replay.Read(bytes.NewReader(raw.Bytes()), replay.ReadOptions{}); err == nil {
 				_, _ = program.Check() // contradictions are errors
 				for _, conf := range confs {
-					if r, err := program.Run(replay.Options{Settings: conf, Memory: 200 << 20}); err == nil && (r.Fragmentation < 0 || r.Fragmentation > 1) {
+					if r, err := program.Run(replay.Options{Settings: conf, Memory: 200 << 20}); err == nil &&
+						(r.Fragmentation < 0 || r.Fragmentation > 1) {
 						t.Errorf("%q: %+v", conf, r)
 					}
 				}

@@ -30,10 +30,11 @@ func (d *device) moment(at string) (int, error) {
 	return 0, fault.New(fault.Invalid, "a comparison is at %s or %s, not at %q", atEnd, atPeak, at)
 }
 
-// compare says what two recordings hold on a device, by stack. Where before has no such device, as the recordings of two processes that used one
-// each, its main device is taken.
+// compare says what two recordings hold on a device, by stack. Where before has no such device, as the recordings of two processes that
+// used one each, its main device is taken.
 func compare(before, after *Recording, number int, at string) (*Diff, error) {
-	out := &Diff{At: at, BeforeFile: filepath.Base(before.name), AfterFile: filepath.Base(after.name), Groups: []DiffGroup{}, OnlyBefore: []Segment{}, OnlyAfter: []Segment{}}
+	out := &Diff{At: at, BeforeFile: filepath.Base(before.name), AfterFile: filepath.Base(after.name), Groups: []DiffGroup{},
+		OnlyBefore: []Segment{}, OnlyAfter: []Segment{}}
 	b, err := before.device(number)
 	if main := before.MainDevice(); err != nil && main >= 0 {
 		b, err = before.device(main)

@@ -17,10 +17,11 @@ func frameText(f snapshot.Frame) string {
 	return f.File[strings.LastIndexByte(f.File, '/')+1:] + ":" + decimal(f.Line) + ":" + f.Name
 }
 
-// telling reports whether a frame says where in the user's world a call came from: it has a file and a line, and is not in package tenon, whose
-// functions have the only names of that beginning without a slash.
+// telling reports whether a frame says where in the user's world a call came from: it has a file and a line, and is not in package tenon,
+// whose functions have the only names of that beginning without a slash.
 func telling(f snapshot.Frame) bool {
-	return f.Line > 0 && f.File != "" && f.File != "??" && !strings.HasPrefix(f.File, "<") && (!strings.HasPrefix(f.Name, "tenon.") || strings.Contains(f.Name, "/"))
+	return f.Line > 0 && f.File != "" && f.File != "??" && !strings.HasPrefix(f.File, "<") &&
+		(!strings.HasPrefix(f.Name, "tenon.") || strings.Contains(f.Name, "/"))
 }
 
 // label is one line for a stack: its innermost frame with a file and a line. A stack of C++ alone, as PyTorch's backward has, is named by
@@ -66,7 +67,8 @@ func between(name, prefix string) (string, bool) {
 
 // machinery reports whether a native frame belongs to the recording of stacks or to the allocator.
 func machinery(name string) bool {
-	for _, p := range []string{"torch::unwind::", "torch::CapturedTraceback::", "torch::cuda::(anonymous namespace)::gather", "c10::cuda::CUDACachingAllocator::"} {
+	for _, p := range []string{"torch::unwind::", "torch::CapturedTraceback::", "torch::cuda::(anonymous namespace)::gather",
+		"c10::cuda::CUDACachingAllocator::"} {
 		if strings.HasPrefix(name, p) {
 			return true
 		}

@@ -18,8 +18,8 @@ var rewrite = flag.Bool("rewrite", false, "rewrite the expected output of the te
 
 // A history test is a file of directives: a command, its input lines, a line ----, its output, an empty line. The commands are
 //
-//	history        the input is a snapshot: "setting key value", "segment addr size kind stream pool", "block addr size requested state stack",
-//	               and events, "action addr size stream stack"; the output is its lives
+//	history        the input is a snapshot: "setting key value", "segment addr size kind stream pool", "block addr size requested state
+//	               stack", and events, "action addr size stream stack"; the output is its lives
 //	get REQUEST    the answer
 type directive struct {
 	command, input, output string
@@ -46,7 +46,8 @@ func readDirectives(t *testing.T, path string) []directive {
 // parseHistory reads the input of history.
 func parseHistory(t *testing.T, text string) *snapshot.Snapshot {
 	t.Helper()
-	s := &snapshot.Snapshot{Stacks: &snapshot.Stacks{}, Notes: []snapshot.Note{{}}, Traces: make([][]snapshot.Event, 1), Settings: map[string]any{}}
+	s := &snapshot.Snapshot{Stacks: &snapshot.Stacks{}, Notes: []snapshot.Note{{}}, Traces: make([][]snapshot.Event, 1),
+		Settings: map[string]any{}}
 	number := func(w string) uint64 {
 		n, err := strconv.ParseUint(w, 16, 64)
 		if err != nil {
@@ -58,7 +59,8 @@ func parseHistory(t *testing.T, text string) *snapshot.Snapshot {
 		if name == "-" {
 			return 0
 		}
-		return s.Stacks.Add([]snapshot.Frame{{File: "/src/main.go", Line: 10 + len(name), Name: name}, {File: "/src/main.go", Line: 3, Name: "main"}})
+		return s.Stacks.Add([]snapshot.Frame{{File: "/src/main.go", Line: 10 + len(name), Name: name},
+			{File: "/src/main.go", Line: 3, Name: "main"}})
 	}
 	for _, line := range strings.Split(strings.TrimSpace(text), "\n") {
 		w := strings.Fields(line)
@@ -66,15 +68,19 @@ func parseHistory(t *testing.T, text string) *snapshot.Snapshot {
 		case "setting":
 			s.Settings[w[1]] = int64(number(w[2]))
 		case "segment":
-			g := snapshot.Segment{Addr: number(w[1]), TotalSize: number(w[2]), Type: strings.TrimPrefix(w[3], "expandable-"), Stream: number(w[4]), Pool: [2]uint64{0, number(w[5])}}
+			g := snapshot.Segment{Addr: number(w[1]), TotalSize: number(w[2]), Type: strings.TrimPrefix(w[3], "expandable-"),
+				Stream: number(w[4]), Pool: [2]uint64{0, number(w[5])}}
 			g.Expandable = w[3] != g.Type
 			s.Segments = append(s.Segments, g)
 		case "block":
-			states := map[string]snapshot.BlockState{"inactive": snapshot.Inactive, "allocated": snapshot.ActiveAllocated, "pending": snapshot.ActivePendingFree}
+			states := map[string]snapshot.BlockState{"inactive": snapshot.Inactive, "allocated": snapshot.ActiveAllocated,
+				"pending": snapshot.ActivePendingFree}
 			g := &s.Segments[len(s.Segments)-1]
-			g.Blocks = append(g.Blocks, snapshot.Block{Addr: number(w[1]), Size: number(w[2]), Requested: number(w[3]), State: states[w[4]], Stack: stack(w[5])})
+			g.Blocks = append(g.Blocks, snapshot.Block{Addr: number(w[1]), Size: number(w[2]), Requested: number(w[3]),
+				State: states[w[4]], Stack: stack(w[5])})
 		default:
-			e := snapshot.Event{Addr: number(w[1]), Size: number(w[2]), Stream: number(w[3]), Stack: stack(w[4]), TimeUS: int64(1000 + 10*len(s.Traces[0]))}
+			e := snapshot.Event{Addr: number(w[1]), Size: number(w[2]), Stream: number(w[3]), Stack: stack(w[4]),
+				TimeUS: int64(1000 + 10*len(s.Traces[0]))}
 			for e.Action.String() != w[0] {
 				if e.Action++; e.Action > 20 {
 					t.Fatalf("no action %q", w[0])
@@ -105,7 +111,8 @@ func describeLives(rec *Recording) string {
 	var b strings.Builder
 	for _, d := range rec.devices {
 		row := func(what string, l *lives, i int, rest string) {
-			fmt.Fprintf(&b, "%s %d: %x+%x stream %d [%d,%d) freed %d %s %s\n", what, i, l.addr[i], l.size[i], d.entry.Streams[l.stream[i]], l.start[i], l.end[i], l.freed[i],
+			fmt.Fprintf(&b, "%s %d: %x+%x stream %d [%d,%d) freed %d %s %s\n", what, i, l.addr[i], l.size[i], d.entry.Streams[l.stream[i]],
+				l.start[i], l.end[i], l.freed[i],
 				rec.text.label(l.stack[i]), rest)
 		}
 		for i := range d.cached.start {
@@ -201,7 +208,8 @@ func checkLast(t *testing.T, rec *Recording, d *device, s *snapshot.Snapshot) {
 		}
 		got := m.Segments[i]
 		i++
-		if got.Addr != addrText(g.Addr) || got.Size != g.TotalSize || got.Kind != g.Type || d.entry.Streams[got.Stream] != g.Stream || got.Expandable != g.Expandable ||
+		if got.Addr != addrText(g.Addr) || got.Size != g.TotalSize || got.Kind != g.Type || d.entry.Streams[got.Stream] != g.Stream ||
+			got.Expandable != g.Expandable ||
 			d.pools[got.Pool] != fmt.Sprintf("(%d,%d)", g.Pool[0], g.Pool[1]) {
 			t.Fatalf("segment %+v of the snapshot is shown as %+v", g, got)
 		}
@@ -221,7 +229,8 @@ func checkLast(t *testing.T, rec *Recording, d *device, s *snapshot.Snapshot) {
 		}
 	}
 	if i != len(m.Segments) || d.cachedLine.last != cached || d.activeLine.last != active {
-		t.Errorf("%d segments, %d bytes cached, %d active; the snapshot has %d, %d, %d", len(m.Segments), d.cachedLine.last, d.activeLine.last, i, cached, active)
+		t.Errorf("%d segments, %d bytes cached, %d active; the snapshot has %d, %d, %d", len(m.Segments), d.cachedLine.last,
+			d.activeLine.last, i, cached, active)
 	}
 }
 
@@ -267,12 +276,14 @@ func FuzzHistory(f *testing.F) {
 			addr, size := base+uint64(op[1]%16)<<9, uint64(op[2])<<8
 			switch {
 			case op[0] < 10:
-				s.Traces[0] = append(s.Traces[0], snapshot.Event{Action: snapshot.Action(op[0]), Addr: addr, Size: size, Stream: uint64(op[1] >> 6)})
+				s.Traces[0] = append(s.Traces[0], snapshot.Event{Action: snapshot.Action(op[0]), Addr: addr, Size: size,
+					Stream: uint64(op[1] >> 6)})
 			case op[0]%2 == 0:
 				s.Segments = append(s.Segments, snapshot.Segment{Addr: addr, TotalSize: size, Type: "small", Expandable: op[0]%4 == 0})
 			case len(s.Segments) > 0:
 				g := &s.Segments[len(s.Segments)-1]
-				g.Blocks = append(g.Blocks, snapshot.Block{Addr: addr, Size: size, Requested: uint64(op[2]), State: snapshot.BlockState(op[0] / 2 % 3)})
+				g.Blocks = append(g.Blocks, snapshot.Block{Addr: addr, Size: size, Requested: uint64(op[2]),
+					State: snapshot.BlockState(op[0] / 2 % 3)})
 			}
 		}
 		rec := recordingOf(t, s)

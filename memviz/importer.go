@@ -254,7 +254,8 @@ func (f *follower) giveBack(x life, state uint32) {
 	}
 }
 
-// release ends what is held in [addr, addr+size) and returns the ranges that were. A piece that reaches beyond is cut: the rest begins anew.
+// release ends what is held in [addr, addr+size) and returns the ranges that were. A piece that reaches beyond is cut: the rest begins
+// anew.
 func (f *follower) release(addr, size uint64, state uint32) (covered [][2]uint64) {
 	end := addr + size
 	if end < addr {
@@ -432,7 +433,8 @@ func importSnapshot(read func(snapshot.ReadOptions) (*snapshot.Snapshot, error),
 	return c.finish()
 }
 
-// pipe hands batches of events to a goroutine, so that the columns are made while the snapshot is being read on: together they take half the time.
+// pipe hands batches of events to a goroutine, so that the columns are made while the snapshot is being read on: together they take half
+// the time.
 type pipe struct {
 	full  chan batch
 	empty chan []snapshot.Event
@@ -504,7 +506,8 @@ func writeRest(c *columnWriter, s *snapshot.Snapshot) {
 		if g.Expandable {
 			flags |= 2
 		}
-		segs = append(segs, uint64(g.Device), g.Addr, g.TotalSize, g.Allocated, g.Active, g.Requested, g.Stream, g.Pool[0], g.Pool[1], flags,
+		segs = append(segs, uint64(g.Device), g.Addr, g.TotalSize, g.Allocated, g.Active, g.Requested, g.Stream,
+			g.Pool[0], g.Pool[1], flags,
 			uint64(g.Stack), uint64(len(g.Blocks)))
 		for j := range g.Blocks {
 			b := &g.Blocks[j]

@@ -13,8 +13,8 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// Segments that come in any order, and go in any, take time in proportion to their number: a second for these, where moving all that lie above each
-// would take a quarter of an hour.
+// Segments that come in any order, and go in any, take time in proportion to their number: a second for these, where moving all that lie
+// above each would take a quarter of an hour.
 func TestManySegments(t *testing.T) {
 	const n, gone, size = 1 << 20, 1 << 16, 2 << 20
 	f := newFollower(0, newColumnWriter(io.Discard))
@@ -77,8 +77,10 @@ func TestDeepStack(t *testing.T) {
 
 // A setting that is no finite number is shown by its name, for JSON has no such number.
 func TestOddSettings(t *testing.T) {
-	rec := recordingOf(t, &snapshot.Snapshot{Stacks: &snapshot.Stacks{}, Traces: [][]snapshot.Event{{{Action: snapshot.ActionAlloc, Addr: 512, Size: 512}}},
-		Settings: map[string]any{"nan": math.NaN(), "more": map[string]any{"inf": math.Inf(1), "less": math.Inf(-1)}, "one": 1.5, "two": int64(2)}})
+	rec := recordingOf(t, &snapshot.Snapshot{Stacks: &snapshot.Stacks{},
+		Traces: [][]snapshot.Event{{{Action: snapshot.ActionAlloc, Addr: 512, Size: 512}}},
+		Settings: map[string]any{"nan": math.NaN(), "more": map[string]any{"inf": math.Inf(1), "less": math.Inf(-1)}, "one": 1.5,
+			"two": int64(2)}})
 	body, _, err := (&viewer{rec: rec}).answer("info", url.Values{})
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +102,8 @@ func TestServerLimits(t *testing.T) {
 	}
 	defer s.listener.Close()
 	if h := &s.http; h.ReadHeaderTimeout <= 0 || h.ReadTimeout <= 0 || h.WriteTimeout <= 0 || h.IdleTimeout <= 0 || h.MaxHeaderBytes <= 0 {
-		t.Errorf("the server waits %v for headers, %v for requests, %v for answers to be taken, %v for the next request, and takes headers of %d bytes",
+		t.Errorf("the server waits %v for headers, %v for requests, %v for answers to be taken, %v for the next request, and takes "+
+			"headers of %d bytes",
 			h.ReadHeaderTimeout, h.ReadTimeout, h.WriteTimeout, h.IdleTimeout, h.MaxHeaderBytes)
 	}
 }

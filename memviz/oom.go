@@ -50,7 +50,8 @@ const (
 var reasonText = map[string]string{
 	tooSmall:    "Pieces smaller than the request; free memory is not moved together.",
 	otherStream: "Pieces large enough that belong to another stream; the allocator does not hand them over.",
-	otherPool:   "Pieces large enough in another pool: a private one, such as a graph's, serves only its owner, and its owner is served by nothing else.",
+	otherPool: "Pieces large enough in another pool: a private one, such as a graph's, serves only its owner, and its owner is served " +
+		"by nothing else.",
 	otherKind:   "Pieces in the pool of the other kind: requests up to 1 MiB and larger ones never share segments.",
 	splitLimit:  "Pieces that max_split_size_mb keeps for larger requests, or that are so much larger that it forbids wasting them.",
 	unexplained: "Pieces that look large enough. The trace does not say which pool a request was for: it may have been another one.",
@@ -66,7 +67,8 @@ type piece struct {
 // oom explains the index-th failed allocation of a device.
 func (rec *Recording) oom(d *device, index int) (*OOM, error) {
 	if index < 0 || index >= len(d.entry.OOMs) {
-		return nil, fault.New(fault.Invalid, "device %d has %d failed allocations; there is no number %d", d.index, len(d.entry.OOMs), index)
+		return nil, fault.New(fault.Invalid, "device %d has %d failed allocations; there is no number %d", d.index,
+			len(d.entry.OOMs), index)
 	}
 	at := d.entry.OOMs[index]
 	e, err := rec.event(d, at)
@@ -135,8 +137,9 @@ func (rec *Recording) pieces(d *device, state int, e traceEvent, pool string) []
 			if s.Kind == "large" && !s.Expandable && after > 0 && size <= smallRequest {
 				return
 			}
-			p := piece{Candidate: Candidate{Addr: addrText(base + offset), Size: size, Stream: strconv.FormatUint(d.entry.Streams[s.Stream], 10),
-				Pool: d.pools[s.Pool], Kind: s.Kind, Segment: s.Addr, Before: -1, After: -1}}
+			p := piece{Candidate: Candidate{Addr: addrText(base + offset), Size: size,
+				Stream: strconv.FormatUint(d.entry.Streams[s.Stream], 10),
+				Pool:   d.pools[s.Pool], Kind: s.Kind, Segment: s.Addr, Before: -1, After: -1}}
 			if after > 0 {
 				p.Before = int(s.Blocks[after-1].ID)
 			}
@@ -211,13 +214,15 @@ func (o *OOM) summarise(pieces []piece, pending uint64, pool string, expandable 
 	segment := segmentFor(o.Size)
 	switch {
 	case o.Size > o.Cached+o.DeviceFree:
-		say("%s were asked for, more than all that this process could have had: %s in its segments and %s free in the driver. No setting helps; ask for less.",
+		say("%s were asked for, more than all that this process could have had: %s in its segments and %s free in the driver. No "+
+			"setting helps; ask for less.",
 			plainSizeText(o.Size), plainSizeText(o.Cached), plainSizeText(o.DeviceFree))
 	case o.DeviceFree < segment:
 		say("%s were asked for. No free piece fitted, and the driver had only %s left for a new segment of %s.",
 			plainSizeText(o.Size), plainSizeText(o.DeviceFree), plainSizeText(segment))
 	default:
-		say("%s were asked for. No free piece fitted, and although the driver had %s free, no segment of %s was had: a memory fraction, or another process, stood in the way.",
+		say("%s were asked for. No free piece fitted, and although the driver had %s free, no segment of %s was had: a memory fraction, "+
+			"or another process, stood in the way.",
 			plainSizeText(o.Size), plainSizeText(o.DeviceFree), plainSizeText(segment))
 	}
 	var fit, ours uint64 // free memory that only its stream, pool or kind kept back; free memory of the right ones
@@ -236,27 +241,31 @@ func (o *OOM) summarise(pieces []piece, pending uint64, pool string, expandable 
 		}
 	}
 	if ours >= o.Size && largest < o.Size {
-		text := fmt.Sprintf("The right stream and pool had %s free, in %d pieces of at most %s: enough, but in fragments.", plainSizeText(ours), count, plainSizeText(largest))
+		text := fmt.Sprintf("The right stream and pool had %s free, in %d pieces of at most %s: enough, but in fragments.",
+			plainSizeText(ours), count, plainSizeText(largest))
 		if !expandable {
 			text += " Try expandable_segments:True, which lets free memory grow together."
 		}
 		say("%s", text)
 	}
 	if fit > 0 {
-		say("%s were free in large enough pieces that belong to another stream, pool or kind. Freeing earlier on that stream, or emptying the cache, gives whole segments back.", plainSizeText(fit))
+		say("%s were free in large enough pieces that belong to another stream, pool or kind. Freeing earlier on that stream, or "+
+			"emptying the cache, gives whole segments back.", plainSizeText(fit))
 	}
 	if pool != defaultPool {
 		say("The allocation before it on this stream was served from the private pool %s, so the request is taken to be for that.", pool)
 	}
 	if whole > 0 && o.DeviceFree < segment && o.DeviceFree+whole >= segment {
-		say("%s lie in free segments of the default pool that the driver could have had back; while a CUDA graph is captured nothing is given back. Empty the cache before a capture.", plainSizeText(whole))
+		say("%s lie in free segments of the default pool that the driver could have had back; while a CUDA graph is captured nothing is "+
+			"given back. Empty the cache before a capture.", plainSizeText(whole))
 	}
 	if pending > 0 {
 		say("%s had been freed but wait until other streams are done with them.", plainSizeText(pending))
 	}
 	if len(o.Holders) > 0 && o.Active > 0 {
 		h := o.Holders[0]
-		say("%s were in use. The stack that held most, %s (%.0f %%), is %s.", plainSizeText(o.Active), plainSizeText(h.Bytes), 100*float64(h.Bytes)/float64(o.Active), h.Label)
+		say("%s were in use. The stack that held most, %s (%.0f %%), is %s.", plainSizeText(o.Active), plainSizeText(h.Bytes),
+			100*float64(h.Bytes)/float64(o.Active), h.Label)
 	}
 }
 

@@ -28,15 +28,16 @@ type Options struct {
 }
 
 const (
-	// keptFrom is the size of files from which on a column file is kept, keptFromPacked that of compressed ones, which shrink to a thirtieth.
+	// keptFrom is the size of files from which on a column file is kept, keptFromPacked that of compressed ones, which shrink to a
+	// thirtieth.
 	keptFrom       = 16 << 20
 	keptFromPacked = keptFrom / 32
 	// forgetAfter is how long a column file lies unused before another import removes it.
 	forgetAfter = 30 * 24 * time.Hour
 )
 
-// Open opens a snapshot file, a pickle as torch.cuda.memory._dump_snapshot or Tenon's DumpSnapshot writes it, plain or compressed with gzip.
-// "-" is standard input.
+// Open opens a snapshot file, a pickle as torch.cuda.memory._dump_snapshot or Tenon's DumpSnapshot writes it, plain or compressed with
+// gzip. "-" is standard input.
 func Open(path string, o Options) (*Recording, error) {
 	if path == "-" {
 		return Import(os.Stdin, "standard input", o)

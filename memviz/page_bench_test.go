@@ -27,7 +27,8 @@ func BenchmarkPage(b *testing.B) {
 		}
 	}()
 	tab := browser.Open(b, s.URL(), 1440, 900)
-	const whole = "document.documentElement.dataset.ready === '1' && timelines.active.drawn.length > 0 && !timelines.active.frame && ![...tiles.map.values()].includes(null)"
+	const whole = "document.documentElement.dataset.ready === '1' && timelines.active.drawn.length > 0 && !timelines.active.frame && " +
+		"![...tiles.map.values()].includes(null)"
 	tab.Wait(whole)
 	var first, drawn, all float64
 	tab.Eval("performance.now()", &first)

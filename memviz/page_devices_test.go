@@ -16,15 +16,19 @@ const mib = 1 << 20
 // twoDevices is a snapshot of which device 0 has a history with categories, two streams, a private pool and a failure, for which three
 // pieces of memory were free that could not serve, and device 1 segments only.
 func twoDevices() *snapshot.Snapshot {
-	s := &snapshot.Snapshot{Stacks: &snapshot.Stacks{}, Notes: make([]snapshot.Note, 1), Settings: map[string]any{"max_split_size": int64(-1)}, Traces: make([][]snapshot.Event, 2)}
+	s := &snapshot.Snapshot{Stacks: &snapshot.Stacks{}, Notes: make([]snapshot.Note, 1),
+		Settings: map[string]any{"max_split_size": int64(-1)}, Traces: make([][]snapshot.Event, 2)}
 	stack := func(name string, line int) snapshot.StackID {
-		return s.Stacks.Add([]snapshot.Frame{{File: "/src/model.go", Line: line, Name: name}, {File: "/src/main.go", Line: 7, Name: "main.main"}})
+		return s.Stacks.Add([]snapshot.Frame{{File: "/src/model.go", Line: line, Name: name},
+			{File: "/src/main.go", Line: 7, Name: "main.main"}})
 	}
-	weights, grads, work, fails := stack("model.weights", 12), stack("model.backward", 40), stack("model.forward", 31), stack("model.attention", 55)
+	weights, grads, work, fails := stack("model.weights", 12), stack("model.backward", 40), stack("model.forward", 31),
+		stack("model.attention", 55)
 	at := int64(1_700_000_000_000_000)
 	event := func(a snapshot.Action, addr, size, stream uint64, st snapshot.StackID, c snapshot.Category) {
 		at += 250
-		s.Traces[0] = append(s.Traces[0], snapshot.Event{Action: a, Addr: addr, Size: size, Stream: stream, Stack: st, Category: c, TimeUS: at})
+		s.Traces[0] = append(s.Traces[0], snapshot.Event{Action: a, Addr: addr, Size: size, Stream: stream, Stack: st,
+			Category: c, TimeUS: at})
 	}
 	free := func(addr, size, stream uint64) {
 		event(snapshot.ActionFreeRequested, addr, size, stream, 0, 0)
@@ -51,7 +55,8 @@ func twoDevices() *snapshot.Snapshot {
 	}
 	s.Segments = []snapshot.Segment{
 		{Addr: a, TotalSize: 20 * mib, Allocated: 12 * mib, Active: 12 * mib, Requested: 12 * mib, Type: "large", Stack: weights,
-			Blocks: []snapshot.Block{block(a, 6*mib, weights), block(a+6*mib, 6*mib, 0), block(a+12*mib, 6*mib, grads), block(a+18*mib, 2*mib, 0)}},
+			Blocks: []snapshot.Block{block(a, 6*mib, weights), block(a+6*mib, 6*mib, 0), block(a+12*mib, 6*mib, grads),
+				block(a+18*mib, 2*mib, 0)}},
 		{Addr: b, TotalSize: 20 * mib, Stream: 9, Type: "large", Stack: work, Blocks: []snapshot.Block{block(b, 20*mib, 0)}},
 		{Addr: c, TotalSize: 32 * mib, Type: "large", Pool: [2]uint64{1, 0}, Stack: work, Blocks: []snapshot.Block{block(c, 32*mib, 0)}},
 		{Device: 1, Addr: a, TotalSize: 2 * mib, Allocated: 1024, Active: 1024, Requested: 1000, Type: "small", Stack: weights,
@@ -89,7 +94,8 @@ func pageDevices(t *testing.T, b *browser.Browser) {
 	v.equal("devices to choose from", v.number("byId('device').options.length"), 2)
 	v.equal("the peak", v.of(".fact b"), "44 MiB")
 	v.do("byId('colour').value = 'category', byId('colour').dispatchEvent(new Event('change'))")
-	v.equal("colours at the peak", v.number("new Set(timelines.active.stripsAt(markerState()).map(s => rgbText(colourRGB(colourKey(s.t, s.i))))).size"), 4)
+	v.equal("colours at the peak",
+		v.number("new Set(timelines.active.stripsAt(markerState()).map(s => rgbText(colourRGB(colourKey(s.t, s.i))))).size"), 4)
 	v.press("5")
 	for _, why := range []string{"other stream", "other pool", "too small"} {
 		if text := v.of(".oom-view .list"); !strings.Contains(text, why) {

@@ -8,11 +8,12 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// pageStray shows a trace that says little: one allocation in no segment, of the second device, which the page begins with since the first has
-// no trace. The page draws it, explains what it cannot draw, and counts it right.
+// pageStray shows a trace that says little: one allocation in no segment, of the second device, which the page begins with since the first
+// has no trace. The page draws it, explains what it cannot draw, and counts it right.
 func pageStray(t *testing.T, b *browser.Browser) {
 	s := &snapshot.Snapshot{Stacks: &snapshot.Stacks{}, Notes: make([]snapshot.Note, 1), Traces: make([][]snapshot.Event, 2)}
-	s.Segments = []snapshot.Segment{{Addr: 1 << 40, TotalSize: 2 << 20, Type: "small", Blocks: []snapshot.Block{{Addr: 1 << 40, Size: 2 << 20}}}}
+	s.Segments = []snapshot.Segment{{Addr: 1 << 40, TotalSize: 2 << 20, Type: "small",
+		Blocks: []snapshot.Block{{Addr: 1 << 40, Size: 2 << 20}}}}
 	s.Traces[1] = []snapshot.Event{{Action: snapshot.ActionAlloc, Addr: 0x7f0000000000, Size: 1000}}
 	v := serve(t, b, opened(t, s), nil)
 	v.equal("the device that it begins with", v.number("device().device"), 1)
@@ -33,7 +34,8 @@ func pageStray(t *testing.T, b *browser.Browser) {
 		t.Errorf("a timeline of no segments is not explained: %d pixels of text", words)
 	}
 	v.press("3")
-	v.equal("the block map's titles", v.text("views.state.titles.map(t => [t.g.stray, t.g.segments.length, t.g.size].join()).join(' ')"), "true,1,1000")
+	v.equal("the block map's titles", v.text("views.state.titles.map(t => [t.g.stray, t.g.segments.length, t.g.size].join()).join(' ')"),
+		"true,1,1000")
 	if text := v.of(".block-legend"); !strings.Contains(text, "made by this event") {
 		t.Errorf("the block map's legend is %q", text)
 	}

@@ -162,12 +162,14 @@ func (v *view) strips() {
 func pageMoves(t *testing.T, b *browser.Browser) {
 	v := serve(t, b, snapshotOf(t, "resnet50"), nil)
 	d := v.info.Devices[0]
-	for _, n := range []uint64{0, 1, 999, 1000, 1023, 1024, 1536, 10 << 10, 1_048_000, 1<<20 - 1, 1 << 20, 123 << 20, 1<<30 + 5<<26, 1 << 40, 3 << 50} {
+	for _, n := range []uint64{0, 1, 999, 1000, 1023, 1024, 1536, 10 << 10, 1_048_000, 1<<20 - 1, 1 << 20, 123 << 20, 1<<30 + 5<<26,
+		1 << 40, 3 << 50} {
 		v.equal(fmt.Sprintf("the text of %d bytes", n), v.text(fmt.Sprintf("bytes(%d)", n)), sizeText(n))
 	}
 	span := func() float64 { return v.number("(r => r.to - r.from)(range(1))") }
 	state := func(x float64) float64 {
-		return v.number(fmt.Sprintf("(t => { t.measure(); return t.stateAt(%g - t.plot.getBoundingClientRect().left) })(timelines.active)", x))
+		return v.number(fmt.Sprintf("(t => { t.measure(); return t.stateAt(%g - t.plot.getBoundingClientRect().left) "+
+			"})(timelines.active)", x))
 	}
 	v.equal("the first range", span(), d.States)
 	before := state(500)
@@ -312,7 +314,8 @@ func pageSearch(t *testing.T, b *browser.Browser) {
 	v.equal("the count", v.of("#inspector h2"), fmt.Sprintf("%d allocations", all.Count))
 	v.equal("the rows", v.number("document.querySelectorAll('#inspector .result').length"), len(all.Results))
 	v.equal("the first row", v.of("#inspector .result b"), sizeText(all.Results[0].Size))
-	lit := v.number("(t => { let n = 0; for (const p of t.wanted(t.from, t.to, t.plotW * t.ratio)) { const x = tile(p), {lit} = t.litOf(x, p); for (let i = 0; i < x.strips; i++) if (lit(i)) n++; } return n })(timelines.active)")
+	lit := v.number("(t => { let n = 0; for (const p of t.wanted(t.from, t.to, t.plotW * t.ratio)) { const x = tile(p), {lit} = " +
+		"t.litOf(x, p); for (let i = 0; i < x.strips; i++) if (lit(i)) n++; } return n })(timelines.active)")
 	if lit == 0 {
 		t.Error("nothing stands out")
 	}
@@ -348,7 +351,8 @@ func pageState(t *testing.T, b *browser.Browser) {
 	d := v.info.Devices[0]
 	// The marked row is in sight as soon as the view is, though what stands above and beside the list takes its place after it.
 	v.do("update({view: 'state', state: device().states - 1}, true)")
-	if low := v.number("(r => r ? Math.max(0, r.bottom - views.state.table.scroller.getBoundingClientRect().bottom) : 1e9)(document.querySelector('.event.on')?.getBoundingClientRect())"); low > 1 {
+	if low := v.number("(r => r ? Math.max(0, r.bottom - views.state.table.scroller.getBoundingClientRect().bottom) : " +
+		"1e9)(document.querySelector('.event.on')?.getBoundingClientRect())"); low > 1 {
 		t.Errorf("the marked row stands %g pixels below the list", low)
 	}
 	v.do("update({view: 'active', state: -1}, true)")
@@ -364,7 +368,8 @@ func pageState(t *testing.T, b *browser.Browser) {
 			size += s.Size
 		}
 		head := v.of(".state-view .facts")
-		if !strings.Contains(head, sizeText(size)) || !strings.Contains(head, fmt.Sprintf("%d segments", len(m.Segments))) && !strings.Contains(head, fmt.Sprintf("%dsegments", len(m.Segments))) {
+		if !strings.Contains(head, sizeText(size)) || !strings.Contains(head, fmt.Sprintf("%d segments", len(m.Segments))) &&
+			!strings.Contains(head, fmt.Sprintf("%dsegments", len(m.Segments))) {
 			t.Errorf("state %d: %q lacks %s or %d segments", state, head, sizeText(size), len(m.Segments))
 		}
 		var list memviz.EventList
@@ -419,7 +424,8 @@ func pageState(t *testing.T, b *browser.Browser) {
 	v.tab.Hover(5, 5)
 	v.tab.Wait("views.state.hoverStack === 0")
 	var at [2]float64
-	v.tab.Eval(`(w => { const b = w.scroller.getBoundingClientRect(), p = w.pieces.find(p => p.s.blocks.some(x => x.offset >= p.from && x.offset + x.size <= p.to && x.size / p.s.size > 0.3)), x = p.s.blocks.find(x => x.size / p.s.size > 0.3);
+	v.tab.Eval(
+		`(w => { const b = w.scroller.getBoundingClientRect(), p = w.pieces.find(p => p.s.blocks.some(x => x.offset >= p.from && x.offset + x.size <= p.to && x.size / p.s.size > 0.3)), x = p.s.blocks.find(x => x.size / p.s.size > 0.3);
 		return [b.left + 16 + p.x + (x.offset + x.size / 2 - p.from) * p.w / (p.to - p.from), b.top + p.y + 9 - w.scroller.scrollTop] })(views.state)`, &at)
 	v.tab.Click(at[0], at[1])
 	v.settle()
@@ -444,7 +450,8 @@ func pageViews(t *testing.T, b *browser.Browser) {
 	v.do("[...document.querySelectorAll('.group .small')][1].click()")
 	v.equal("the flame graph's root", v.of(".flame"), "all"+sizeText(at.Active))
 	var wide float64
-	v.tab.Eval("[...document.querySelectorAll('.flame')].filter(e => e.style.top === '21px').reduce((n, e) => n + parseFloat(e.style.width.slice(5)), 0)", &wide)
+	v.tab.Eval("[...document.querySelectorAll('.flame')].filter(e => e.style.top === '21px').reduce((n, e) => n + "+
+		"parseFloat(e.style.width.slice(5)), 0)", &wide)
 	if wide < 98 || wide > 100.01 {
 		t.Errorf("the outermost frames are %g %% wide together", wide)
 	}
@@ -453,7 +460,8 @@ func pageViews(t *testing.T, b *browser.Browser) {
 	v.ask("oom?device=0&index=0", &oom)
 	v.equal("the failed allocation", v.of(".oom-title em"), sizeText(oom.Size))
 	v.equal("why", v.of(".summary .first"), oom.Summary[0])
-	if text := sizeText(oom.Size) + " were asked for"; !strings.HasPrefix(oom.Summary[0], text) || !strings.Contains(oom.Summary[0], sizeText(oom.DeviceFree)) {
+	if text := sizeText(oom.Size) + " were asked for"; !strings.HasPrefix(oom.Summary[0], text) ||
+		!strings.Contains(oom.Summary[0], sizeText(oom.DeviceFree)) {
 		t.Errorf("%q writes sizes unlike the page, which has %q", oom.Summary[0], text)
 	}
 	v.equal("reasons", v.number("document.querySelectorAll('.reason').length"), len(oom.Reasons))
@@ -464,7 +472,8 @@ func pageViews(t *testing.T, b *browser.Browser) {
 		t.Errorf("the comparison begins with %q", text)
 	}
 	first := diff.Groups[0]
-	if text := v.of(".list tbody .strong"); !strings.Contains(text, sizeText(uint64(math.Abs(float64(first.AfterBytes)-float64(first.BeforeBytes))))) {
+	if text := v.of(".list tbody .strong"); !strings.Contains(text,
+		sizeText(uint64(math.Abs(float64(first.AfterBytes)-float64(first.BeforeBytes))))) {
 		t.Errorf("the greatest change is %q, the engine has %d to %d", text, first.BeforeBytes, first.AfterBytes)
 	}
 	v.press("7")
@@ -494,7 +503,8 @@ func pageLinks(t *testing.T, b *browser.Browser) {
 	}
 	w := &view{T: t, url: v.url, origin: v.origin, info: v.info}
 	w.open(b, link)
-	w.equal("the range", w.text("`${where.from} ${where.to}`"), v.text("`${Math.round(where.from * 100) / 100} ${Math.round(where.to * 100) / 100}`"))
+	w.equal("the range", w.text("`${where.from} ${where.to}`"),
+		v.text("`${Math.round(where.from * 100) / 100} ${Math.round(where.to * 100) / 100}`"))
 	w.equal("the selection", w.number("where.sel"), sel)
 	w.equal("its size", w.of("#inspector h2"), v.of("#inspector h2"))
 	w.press("4")
@@ -512,7 +522,8 @@ func pageNames(t *testing.T, b *browser.Browser) {
 	v := serve(t, b, snapshotOf(t, "gpt2_amp_graph"), nil)
 	for _, k := range []string{"1", "2", "3", "4", "5", "6", "7"} {
 		v.press(k)
-		nameless := v.text(`[...document.querySelectorAll('button, input, select, canvas[tabindex], [tabindex="0"]')].filter(e => e.checkVisibility() &&
+		nameless := v.text(
+			`[...document.querySelectorAll('button, input, select, canvas[tabindex], [tabindex="0"]')].filter(e => e.checkVisibility() &&
 			!(e.getAttribute('aria-label') || e.textContent.trim() || e.labels && e.labels.length)).map(e => e.outerHTML.slice(0, 80)).join('\n')`)
 		if nameless != "" {
 			t.Errorf("view %s: without a name: %s", k, nameless)
@@ -538,8 +549,10 @@ func pageNames(t *testing.T, b *browser.Browser) {
 func pageGoNames(t *testing.T, b *browser.Browser) {
 	v := serve(t, b, opened(t, twoDevices()), nil)
 	for _, c := range [][2]string{
-		{"{name: 'example.com/mod/pkg.(*T).Func', file: '/src/a.go'}", "pkg.(*T).Func"}, {"{name: 'main.main', file: 'main.go'}", "main.main"},
-		{"{name: 'a.b/pkg.Map[go.shape.struct { a/b.X int }]', file: 'x.go'}", "pkg.Map[go.shape.struct { a/b.X int }]"}, {"{name: 'at::native::div/', file: 'x.cpp'}", "at::native::div/"},
+		{"{name: 'example.com/mod/pkg.(*T).Func', file: '/src/a.go'}", "pkg.(*T).Func"},
+		{"{name: 'main.main', file: 'main.go'}", "main.main"},
+		{"{name: 'a.b/pkg.Map[go.shape.struct { a/b.X int }]', file: 'x.go'}", "pkg.Map[go.shape.struct { a/b.X int }]"},
+		{"{name: 'at::native::div/', file: 'x.cpp'}", "at::native::div/"},
 	} {
 		v.equal(c[0], v.text("callName("+c[0]+")"), c[1])
 	}
@@ -640,9 +653,12 @@ func pageStatic(t *testing.T, b *browser.Browser) {
 				t.Errorf("%d pixels of the timeline are other than the server's", differ)
 			}
 			v.press("p", "Enter")
-			v.equal("the largest at the peak", v.of("#inspector h2"), sizeText(uint64(v.number("Math.max(...timelines.active.stripsAt(markerState()).map(s => s.size))"))))
+			v.equal("the largest at the peak", v.of("#inspector h2"),
+				sizeText(uint64(v.number("Math.max(...timelines.active.stripsAt(markerState()).map(s => s.size))"))))
 			v.press("Escape", "3", "ArrowDown", "4", "5", "6", "7", "2", "1")
-			v.equal("strips of at least 1 k, 1 KiB and 1024 B", v.text("['1k', '1KiB', '1024'].map(x => drawnMatches('size>=' + x).length === drawnMatches('size>=1024').length && drawnMatches('-size>=' + x).length === drawnMatches('size<1024').length).join()"), "true,true,true")
+			v.equal("strips of at least 1 k, 1 KiB and 1024 B", v.text("['1k', '1KiB', '1024'].map(x => drawnMatches('size>=' + "+
+				"x).length === drawnMatches('size>=1024').length && drawnMatches('-size>=' + x).length === "+
+				"drawnMatches('size<1024').length).join()"), "true,true,true")
 			v.do("update({q: 'forward'})")
 			if text := v.of("#inspector h2"); !strings.Contains(text, "strip") || strings.HasPrefix(text, "0") {
 				t.Errorf("search says %q", text)

@@ -24,7 +24,8 @@ func pageWindow(t *testing.T, b *browser.Browser) {
 		if bottom := v.number(foot + ".getBoundingClientRect().bottom"); bottom != 600 {
 			t.Errorf("view %s ends at %g of 600 pixels", key, bottom)
 		}
-		if over := v.number("Math.max(0, document.documentElement.scrollWidth - innerWidth) + Math.max(0, byId('tabs').scrollWidth - byId('tabs').clientWidth)"); over != 0 {
+		if over := v.number("Math.max(0, document.documentElement.scrollWidth - innerWidth) + Math.max(0, byId('tabs').scrollWidth - " +
+			"byId('tabs').clientWidth)"); over != 0 {
 			t.Errorf("view %s: %g pixels do not fit into the window's width", key, over)
 		}
 	}

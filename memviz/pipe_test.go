@@ -7,7 +7,8 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// What goes in comes out in order, though the sender uses its slice again at once; after an error nothing more is worked on, and the sender learns it.
+// What goes in comes out in order, though the sender uses its slice again at once; after an error nothing more is worked on, and the sender
+// learns it.
 func TestPipe(t *testing.T) {
 	const count = 1000
 	var got []uint64

@@ -105,16 +105,17 @@ type Error struct {
 
 // Info says what a file holds.
 type Info struct {
-	File        string         `json:"file"`             // name of the snapshot, without its folder
-	Diff        string         `json:"diff,omitempty"`   // the file that it is compared with
-	Devices     []DeviceInfo   `json:"devices"`          // those with events or segments; a request's device is DeviceInfo.Device
-	Settings    map[string]any `json:"settings"`         // the allocator's, PyTorch's names
-	Categories  []string       `json:"categories"`       // names of the categories; "" for none. PyTorch's: parameter, gradient, activation, …
-	Categorised bool           `json:"categorised"`      // some allocation has one
-	Views       []string       `json:"views"`            // what the page can show: ViewActive, ViewCached, ViewState
-	First       string         `json:"first"`            // the view to begin with, one of Views
-	Stacks      int            `json:"stacks"`           // number of stacks; IDs are below it
-	Static      *StaticInfo    `json:"static,omitempty"` // what a static file holds; nil from a server
+	File     string         `json:"file"`           // name of the snapshot, without its folder
+	Diff     string         `json:"diff,omitempty"` // the file that it is compared with
+	Devices  []DeviceInfo   `json:"devices"`        // those with events or segments; a request's device is DeviceInfo.Device
+	Settings map[string]any `json:"settings"`       // the allocator's, PyTorch's names
+	// names of the categories; "" for none. PyTorch's: parameter, gradient, activation, …
+	Categories  []string    `json:"categories"`
+	Categorised bool        `json:"categorised"`      // some allocation has one
+	Views       []string    `json:"views"`            // what the page can show: ViewActive, ViewCached, ViewState
+	First       string      `json:"first"`            // the view to begin with, one of Views
+	Stacks      int         `json:"stacks"`           // number of stacks; IDs are below it
+	Static      *StaticInfo `json:"static,omitempty"` // what a static file holds; nil from a server
 }
 
 // StaticInfo says what a static file holds besides info.
@@ -269,9 +270,10 @@ type Allocation struct {
 
 // SearchResult lists allocations of ViewActive. The query language: words separated by spaces, all of which must hold; a plain word must
 // occur in a frame of the stack (file:line:name, letter case ignored; "quotes" keep spaces together); size>=10MiB, size<1k, size=512 and
-// the like compare bytes; stream:0, pool:0,1, category:gradient, addr:0x7f…, state:123 (lives in it), event:122 (the state after it) and id:5 select; a leading - negates a
-// word; stack:17 selects by the number of the stack. The same text is the filter of tiles, also of ViewCached, and states: a filtered tile or state is that of a trace
-// in which only the matching allocations happen, so their strips are stacked without the others (and keep their numbers).
+// the like compare bytes; stream:0, pool:0,1, category:gradient, addr:0x7f…, state:123 (lives in it), event:122 (the state after it) and
+// id:5 select; a leading - negates a word; stack:17 selects by the number of the stack. The same text is the filter of tiles, also of
+// ViewCached, and states: a filtered tile or state is that of a trace in which only the matching allocations happen, so their strips are
+// stacked without the others (and keep their numbers).
 type SearchResult struct {
 	Query   string       `json:"query"`   // as it was asked
 	Count   int          `json:"count"`   // of all that match

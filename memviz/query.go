@@ -142,7 +142,8 @@ func sizeCondition(a *lives, word, rest string) (func(id uint32) bool, error) {
 	}
 	n, err := parseSize(rest)
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "%q is not a search word: a size is a number of bytes or ends in k, M, G or KiB, MiB, GiB", word)
+		return nil, fault.New(fault.Invalid, "%q is not a search word: a size is a number of bytes or ends in k, M, G or KiB, MiB, GiB",
+			word)
 	}
 	return map[string]func(uint32) bool{
 		"<":  func(id uint32) bool { return a.size[id] < n },

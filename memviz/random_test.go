@@ -122,7 +122,8 @@ func drive(t *testing.T, seed uint64, conf string) *driven {
 		t.Fatal(err)
 	}
 	rng := rand.New(rand.NewPCG(seed, 11))
-	m := &memory{rng: rng, room: 400 << 20, held: map[uint64]uint64{}, ranges: map[uint64]uint64{}, next: 1 << 40, events: map[alloc.Event]int{}}
+	m := &memory{rng: rng, room: 400 << 20, held: map[uint64]uint64{}, ranges: map[uint64]uint64{}, next: 1 << 40,
+		events: map[alloc.Event]int{}}
 	p := &driven{t: t, rng: rng, m: m, d: alloc.New(m, alloc.Options{Settings: &s}), stacks: &snapshot.Stacks{}}
 	return p
 }
@@ -195,17 +196,21 @@ func (p *driven) free() {
 func (p *driven) snapshot() *snapshot.Snapshot {
 	st := p.d.Stats()
 	a := p.d.Snapshot()
-	s := &snapshot.Snapshot{Stacks: p.stacks, Notes: make([]snapshot.Note, 1), Traces: make([][]snapshot.Event, 1), Settings: a.Settings.Map()}
+	s := &snapshot.Snapshot{Stacks: p.stacks, Notes: make([]snapshot.Note, 1), Traces: make([][]snapshot.Event, 1),
+		Settings: a.Settings.Map()}
 	id := func(context any) snapshot.StackID { i, _ := context.(snapshot.StackID); return i }
 	for _, e := range a.Trace {
-		s.Traces[0] = append(s.Traces[0], snapshot.Event{Action: snapshot.Action(e.Action), Addr: e.Addr, Size: e.Size, Stream: uint64(e.Stream), TimeUS: e.Time, Stack: id(e.Context)})
+		s.Traces[0] = append(s.Traces[0], snapshot.Event{Action: snapshot.Action(e.Action), Addr: e.Addr, Size: e.Size,
+			Stream: uint64(e.Stream), TimeUS: e.Time, Stack: id(e.Context)})
 	}
 	var total, allocated, active, asked uint64
 	for _, g := range a.Segments {
-		w := snapshot.Segment{Addr: g.Addr, TotalSize: g.TotalSize, Allocated: g.Allocated, Active: g.Active, Requested: g.Requested, Stream: uint64(g.Stream),
-			Type: map[bool]string{false: "small", true: "large"}[g.Large], Pool: g.Pool, Expandable: g.Expandable, Stack: id(g.Context)}
+		w := snapshot.Segment{Addr: g.Addr, TotalSize: g.TotalSize, Allocated: g.Allocated, Active: g.Active, Requested: g.Requested,
+			Stream: uint64(g.Stream),
+			Type:   map[bool]string{false: "small", true: "large"}[g.Large], Pool: g.Pool, Expandable: g.Expandable, Stack: id(g.Context)}
 		for _, b := range g.Blocks {
-			w.Blocks = append(w.Blocks, snapshot.Block{Addr: b.Addr, Size: b.Size, Requested: b.Requested, State: snapshot.BlockState(b.State), Stack: id(b.Context)})
+			w.Blocks = append(w.Blocks, snapshot.Block{Addr: b.Addr, Size: b.Size, Requested: b.Requested,
+				State: snapshot.BlockState(b.State), Stack: id(b.Context)})
 		}
 		s.Segments = append(s.Segments, w)
 		total, allocated, active, asked = total+g.TotalSize, allocated+g.Allocated, active+g.Active, asked+g.Requested
@@ -214,7 +219,8 @@ func (p *driven) snapshot() *snapshot.Snapshot {
 		name string
 		got  uint64
 		want alloc.Stat
-	}{{"reserved", total, st.ReservedBytes.All()}, {"allocated", allocated, st.AllocatedBytes.All()}, {"active", active, st.ActiveBytes.All()}, {"requested", asked, st.RequestedBytes.All()}} {
+	}{{"reserved", total, st.ReservedBytes.All()}, {"allocated", allocated, st.AllocatedBytes.All()},
+		{"active", active, st.ActiveBytes.All()}, {"requested", asked, st.RequestedBytes.All()}} {
 		if int64(c.got) != c.want.Current {
 			p.t.Errorf("the segments have %d bytes %s, the statistics %d", c.got, c.name, c.want.Current)
 		}
@@ -227,14 +233,15 @@ func (p *driven) snapshot() *snapshot.Snapshot {
 	return s
 }
 
-// TestRandomPrograms drives the allocator with random programs on three streams, with private pools, failures, and traces that begin late or
-// whose ring was full, and compares what the viewer and the reports say with the snapshots themselves.
+// TestRandomPrograms drives the allocator with random programs on three streams, with private pools, failures, and traces that begin late
+// or whose ring was full, and compares what the viewer and the reports say with the snapshots themselves.
 func TestRandomPrograms(t *testing.T) {
 	programs := uint64(24)
 	if *long {
 		programs = 2000
 	}
-	confs := []string{"", "expandable_segments:True", "max_split_size_mb:24,roundup_power2_divisions:4", "expandable_segments:True,max_split_size_mb:32"}
+	confs := []string{"", "expandable_segments:True", "max_split_size_mb:24,roundup_power2_divisions:4",
+		"expandable_segments:True,max_split_size_mb:32"}
 	var before []byte
 	for seed := range programs {
 		conf := confs[seed%uint64(len(confs))]
@@ -317,18 +324,22 @@ func checkView(t *testing.T, rec *Recording, s *snapshot.Snapshot) {
 				active += b.Size
 			}
 			if gap = max(gap, g.Size-end); gap != g.Largest || active != g.Active {
-				t.Errorf("state %d: segment %s: %d active, a gap of %d; shown are %d and %d", state, g.Addr, active, gap, g.Active, g.Largest)
+				t.Errorf("state %d: segment %s: %d active, a gap of %d; shown are %d and %d", state, g.Addr, active, gap,
+					g.Active, g.Largest)
 			}
 			size += g.Size
 			blocks += len(g.Blocks)
 		}
 		if sum != at.Active || count != at.Count || at.Active != d.activeLine.total(state) || at.Cached != size || blocks != count {
-			t.Errorf("state %d: %d bytes of %d in %d allocations of %d (%d blocks), %d cached of %d", state, sum, at.Active, count, at.Count, blocks, size, at.Cached)
+			t.Errorf("state %d: %d bytes of %d in %d allocations of %d (%d blocks), %d cached of %d", state, sum, at.Active, count,
+				at.Count, blocks, size, at.Cached)
 		}
 		peak = max(peak, at.Active)
 	}
-	if peak > info.Devices[0].MaxActive || info.Devices[0].MaxActive != d.activeLine.total(info.Devices[0].PeakState) || len(info.Devices[0].OOMs) != d.failures(s) {
-		t.Errorf("the peak is %d, %d in its state; at least %d was seen; %d failures", info.Devices[0].MaxActive, d.activeLine.total(info.Devices[0].PeakState), peak, len(info.Devices[0].OOMs))
+	if peak > info.Devices[0].MaxActive || info.Devices[0].MaxActive != d.activeLine.total(info.Devices[0].PeakState) ||
+		len(info.Devices[0].OOMs) != d.failures(s) {
+		t.Errorf("the peak is %d, %d in its state; at least %d was seen; %d failures", info.Devices[0].MaxActive,
+			d.activeLine.total(info.Devices[0].PeakState), peak, len(info.Devices[0].OOMs))
 	}
 	for i := range info.Devices[0].OOMs {
 		o := must(decoded[OOM](answer(fmt.Sprintf("oom?device=0&index=%d", i))))
@@ -343,7 +354,8 @@ func checkView(t *testing.T, rec *Recording, s *snapshot.Snapshot) {
 			t.Errorf("failure %d: %d free of %d, %d cached, %d active", i, free, o.Free, o.Cached, o.Active)
 		}
 	}
-	for _, request := range []string{"tile?device=0&view=active&level=0&index=0", fmt.Sprintf("tile?device=0&view=cached&level=%d&index=0", info.Devices[0].TopLevel), "search?device=0&q=size%3E1k&limit=50", "events?device=0&from=0&count=100"} {
+	for _, request := range []string{"tile?device=0&view=active&level=0&index=0", fmt.Sprintf("tile?device=0&view=cached&level=%d&index=0",
+		info.Devices[0].TopLevel), "search?device=0&q=size%3E1k&limit=50", "events?device=0&from=0&count=100"} {
 		answer(request)
 	}
 }
@@ -382,7 +394,8 @@ func checkReports(t *testing.T, s *snapshot.Snapshot, raw, before []byte) {
 		text := report(write)
 		for line := range strings.Lines(text) {
 			n, err := strconv.ParseInt(strings.TrimSpace(line[strings.LastIndexByte(line, ' ')+1:]), 10, 64)
-			if err != nil || n < 0 && !strings.Contains(line, "inactive;<gaps> ") { // as PyTorch writes free blocks that were asked for more
+			// as PyTorch writes free blocks that were asked for more
+			if err != nil || n < 0 && !strings.Contains(line, "inactive;<gaps> ") {
 				t.Fatalf("the line %q: %v", line, err)
 			}
 			sum += n
@@ -394,11 +407,14 @@ func checkReports(t *testing.T, s *snapshot.Snapshot, raw, before []byte) {
 			t.Error(err)
 		}
 	}
-	if text := report(WriteStats); regexp.MustCompile(` \(?-\d`).MatchString(text) || !strings.Contains(text, fmt.Sprintf("segments: %d\n", len(s.Segments))) {
+	if text := report(WriteStats); regexp.MustCompile(` \(?-\d`).MatchString(text) ||
+		!strings.Contains(text, fmt.Sprintf("segments: %d\n", len(s.Segments))) {
 		t.Errorf("the statistics say\n%s", text)
 	}
 	trace := report(WriteTrace)
-	if want := slices.MaxFunc(append(s.Traces[0], snapshot.Event{}), func(a, b snapshot.Event) int { return cmp.Compare(a.TimeUS, b.TimeUS) }); want.TimeUS > 0 && strings.Count(trace, "\n") < len(s.Traces[0])/2 {
+	if want := slices.MaxFunc(append(s.Traces[0], snapshot.Event{}), func(a, b snapshot.Event) int {
+		return cmp.Compare(a.TimeUS, b.TimeUS)
+	}); want.TimeUS > 0 && strings.Count(trace, "\n") < len(s.Traces[0])/2 {
 		t.Errorf("the trace has %d lines for %d events", strings.Count(trace, "\n"), len(s.Traces[0]))
 	}
 	if before != nil {
@@ -407,7 +423,8 @@ func checkReports(t *testing.T, s *snapshot.Snapshot, raw, before []byte) {
 		}
 	}
 	var perfetto bytes.Buffer
-	if err := s.WriteTrace(&perfetto); err != nil || !json.Valid(perfetto.Bytes()) || regexp.MustCompile(`"(dur|allocated|reserved|ts)":\s*-`).Match(perfetto.Bytes()) {
+	if err := s.WriteTrace(&perfetto); err != nil || !json.Valid(perfetto.Bytes()) ||
+		regexp.MustCompile(`"(dur|allocated|reserved|ts)":\s*-`).Match(perfetto.Bytes()) {
 		t.Errorf("the trace for Perfetto is no JSON, or has negative figures: %v", err)
 	}
 	if err := s.WriteProfile(io.Discard); err != nil {
@@ -432,7 +449,8 @@ func checkReplay(t *testing.T, s *snapshot.Snapshot, confs []string) {
 	}
 	for _, conf := range confs {
 		r, err := p.Run(replay.Options{Settings: conf, Memory: 200 << 20})
-		if err != nil || r.PeakAllocated > r.PeakReserved || r.PeakRequested > r.PeakReserved || r.EndReserved > r.PeakReserved || r.Fragmentation < 0 || r.PeakReserved > 200<<20 && p.Recorded.StartReserved <= 200<<20 {
+		if err != nil || r.PeakAllocated > r.PeakReserved || r.PeakRequested > r.PeakReserved || r.EndReserved > r.PeakReserved ||
+			r.Fragmentation < 0 || r.PeakReserved > 200<<20 && p.Recorded.StartReserved <= 200<<20 {
 			t.Errorf("%q: %+v, %v", conf, r, err)
 		}
 	}

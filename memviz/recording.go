@@ -167,7 +167,8 @@ func (rec *Recording) loadSegments(c *columnReader) error {
 			if b[3]>>8 >= stacks {
 				return damaged("a block names a stack that is not there")
 			}
-			g.Blocks = append(g.Blocks, snapshot.Block{Addr: b[0], Size: b[1], Requested: b[2], State: snapshot.BlockState(b[3]), Stack: snapshot.StackID(b[3] >> 8)})
+			g.Blocks = append(g.Blocks, snapshot.Block{Addr: b[0], Size: b[1], Requested: b[2], State: snapshot.BlockState(b[3]),
+				Stack: snapshot.StackID(b[3] >> 8)})
 		}
 		blocks = blocks[v[11]*blockFields:]
 		rec.segments = append(rec.segments, g)
@@ -189,7 +190,8 @@ func (l *lives) read(c *columnReader, prefix string) (err error) {
 	if err != nil {
 		return err
 	}
-	for _, n := range []int{len(l.end), len(l.freed), len(l.size), len(l.addr), len(l.stack), len(l.segment), len(l.stream), len(l.category)} {
+	for _, n := range []int{len(l.end), len(l.freed), len(l.size), len(l.addr), len(l.stack), len(l.segment), len(l.stream),
+		len(l.category)} {
 		if n != len(l.start) {
 			return damaged(prefix + " columns differ in length")
 		}
@@ -360,7 +362,8 @@ func (rec *Recording) event(d *device, index int) (traceEvent, error) {
 	le := binary.LittleEndian
 	e := traceEvent{stream: le.Uint16(b[28:])}
 	e.Addr, e.Size, e.TimeUS = le.Uint64(b), le.Uint64(b[8:]), int64(le.Uint64(b[16:]))
-	e.Stack, e.Note, e.Action, e.Category = snapshot.StackID(le.Uint32(b[24:])), le.Uint16(b[30:]), snapshot.Action(b[32]), snapshot.Category(b[33])
+	e.Stack, e.Note, e.Action, e.Category = snapshot.StackID(le.Uint32(b[24:])), le.Uint16(b[30:]), snapshot.Action(b[32]),
+		snapshot.Category(b[33])
 	if int(e.Stack) >= rec.stacks.Len() || int(e.stream) >= len(d.entry.Streams) {
 		return traceEvent{}, damaged("an event names what is not there")
 	}

@@ -105,7 +105,8 @@ func writeStats(w io.Writer, s *snapshot.Snapshot) {
 		}
 		reserved, used, rounding, free = reserved+g.TotalSize, used+u, rounding+r, free+f
 	}
-	fmt.Fprintf(w, "segments: %d\ntotal_reserved: %s\ntotal_allocated: %s\ntotal_free: %s\n%s", len(s.Segments), sizeText(reserved), sizeText(used),
+	fmt.Fprintf(w, "segments: %d\ntotal_reserved: %s\ntotal_allocated: %s\ntotal_free: %s\n%s", len(s.Segments),
+		sizeText(reserved), sizeText(used),
 		freeText(free, rounding), statsLegend)
 }
 
@@ -265,8 +266,10 @@ func foldStack(stacks *snapshot.Stacks, id snapshot.StackID) string {
 
 // What PyTorch's reports leave out of stacks: the calls of recording itself, of the interpreter, and of the dispatcher.
 var (
-	internalNames = []string{"unwind::unwind", "CapturedTraceback::gather", "gather_with_cpp", "_start", "__libc_start_main", "PyEval_", "PyObject_", "PyFunction_"}
-	internalFiles = []string{"core/boxing", "/Register", "/Redispatch", "pythonrun.c", "Modules/main.c", "Objects/call.c", "Objects/methodobject.c",
+	internalNames = []string{"unwind::unwind", "CapturedTraceback::gather", "gather_with_cpp", "_start", "__libc_start_main", "PyEval_",
+		"PyObject_", "PyFunction_"}
+	internalFiles = []string{"core/boxing", "/Register", "/Redispatch", "pythonrun.c", "Modules/main.c", "Objects/call.c",
+		"Objects/methodobject.c",
 		"pycore_ceval.h", "ceval.c", "cpython/abstract.h"}
 )
 
@@ -386,7 +389,8 @@ func (t *teller) tell(trace []snapshot.Event) {
 // literal is an entry as Python prints it.
 func (t *teller) literal(e *snapshot.Event) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "{'action': %s, 'addr': %d, 'size': %d, 'stream': %d, 'time_us': %d", pythonString(e.Action.String()), e.Addr, e.Size, e.Stream, e.TimeUS)
+	fmt.Fprintf(&b, "{'action': %s, 'addr': %d, 'size': %d, 'stream': %d, 'time_us': %d", pythonString(e.Action.String()), e.Addr, e.Size,
+		e.Stream, e.TimeUS)
 	if e.Note != 0 && int(e.Note) < len(t.s.Notes) {
 		n := t.s.Notes[e.Note]
 		fmt.Fprintf(&b, ", 'compile_context': %s, 'user_metadata': %s", pythonString(n.CompileContext), pythonString(n.UserMetadata))

@@ -107,7 +107,8 @@ func TestTorchCompare(t *testing.T) {
 }
 
 func TestPlainSizeText(t *testing.T) {
-	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1024: "1 KiB", 1536: "1.5 KiB", 10<<20 + 1<<19: "10.5 MiB", 1023<<10 + 1<<8: "1023 KiB", 1<<20 - 1: "1 MiB",
+	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1024: "1 KiB", 1536: "1.5 KiB", 10<<20 + 1<<19: "10.5 MiB", 1023<<10 +
+		1<<8: "1023 KiB", 1<<20 - 1: "1 MiB",
 		1 << 50: "1 PiB", 822 << 20: "822 MiB", 1<<30 + 1<<29 + 1<<25: "1.53 GiB"} {
 		if got := plainSizeText(n); got != want {
 			t.Errorf("%d bytes are %q, want %q", n, got, want)

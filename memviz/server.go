@@ -29,9 +29,11 @@ func page() fs.FS {
 }
 
 // policy is the Content-Security-Policy of the page: nothing from anywhere but this server.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; " +
+	"form-action 'none'; frame-ancestors 'none'"
 
-// What a connection may take: requests are a line and have no body, the longest answers are a few megabytes of a file that may have to be read.
+// What a connection may take: requests are a line and have no body, the longest answers are a few megabytes of a file that may have to be
+// read.
 const (
 	headerTimeout = 10 * time.Second
 	answerTimeout = 5 * time.Minute
@@ -59,7 +61,8 @@ func NewServer(rec, before *Recording) (*Server, error) {
 		return nil, fault.Wrap(fault.System, err, "the viewer cannot listen on 127.0.0.1")
 	}
 	s := &Server{listener: l, token: hex.EncodeToString(secret)}
-	s.http = http.Server{Handler: s.handler(&viewer{rec: rec, before: before, first: ViewActive}), ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout,
+	s.http = http.Server{Handler: s.handler(&viewer{rec: rec, before: before, first: ViewActive}), ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:  headerTimeout,
 		WriteTimeout: answerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader}
 	return s, nil
 }

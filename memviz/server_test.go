@@ -185,7 +185,8 @@ func TestStatic(t *testing.T) {
 	}
 	v := &viewer{rec: after, before: before, first: ViewState}
 	for _, want := range []string{"diff?device=0&at=end", "diff?device=0&at=peak", "tile?device=0&view=cached&level=1&index=0",
-		"at?device=0&state=" + decimal(info.Devices[0].PeakState) + "&top=50", "blocks?device=0&state=" + decimal(info.Devices[0].Events), "stack?id=1"} {
+		"at?device=0&state=" + decimal(info.Devices[0].PeakState) + "&top=50", "blocks?device=0&state=" + decimal(info.Devices[0].Events),
+		"stack?id=1"} {
 		got, ok := answers[want]
 		if !ok {
 			t.Errorf("%s is not there", want)
@@ -213,7 +214,8 @@ func TestStatic(t *testing.T) {
 	if err := json.Unmarshal(answers["info"], &info); err != nil {
 		t.Fatal(err)
 	}
-	if len(small) >= len(page) || info.Static.FinestLevel[0] == 0 || answers["tile?device=0&view=active&level="+decimal(info.Devices[0].TopLevel)+"&index=0"] == nil {
+	if len(small) >= len(page) || info.Static.FinestLevel[0] == 0 ||
+		answers["tile?device=0&view=active&level="+decimal(info.Devices[0].TopLevel)+"&index=0"] == nil {
 		t.Errorf("%d bytes instead of %d, levels from %d", len(small), len(page), info.Static.FinestLevel[0])
 	}
 }
@@ -244,8 +246,10 @@ func TestConcurrentRequests(t *testing.T) {
 	var requests []string
 	for i := range 60 {
 		state := decimal(i * 3001 % rec.devices[0].entry.Events)
-		requests = append(requests, "at?device=0&state="+state, "events?device=0&count=5&from="+state, "search?device=0&limit=3&q=layer"+decimal(i%7),
-			"tile?device=0&view=active&level=2&index="+decimal(i), "tile?device=0&view=active&level=0&index="+decimal(i)+"&filter=size>"+decimal(i%6)+"k")
+		requests = append(requests, "at?device=0&state="+state, "events?device=0&count=5&from="+state,
+			"search?device=0&limit=3&q=layer"+decimal(i%7),
+			"tile?device=0&view=active&level=2&index="+decimal(i), "tile?device=0&view=active&level=0&index="+decimal(i)+
+				"&filter=size>"+decimal(i%6)+"k")
 	}
 	want := map[string]string{}
 	for _, r := range requests {

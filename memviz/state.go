@@ -166,15 +166,17 @@ func (rec *Recording) blocks(d *device, state int) *BlockMap {
 	for _, g := range held {
 		c := &d.cached
 		last := len(m.Segments) - 1
-		if last >= 0 && m.Segments[last].Expandable && c.category[g] == 1 && c.addr[g] == ends[last] && int(c.stream[g]) == m.Segments[last].Stream &&
+		if last >= 0 && m.Segments[last].Expandable && c.category[g] == 1 && c.addr[g] == ends[last] &&
+			int(c.stream[g]) == m.Segments[last].Stream &&
 			(m.Segments[last].Pool == int(d.pool[g]) || d.pool[g] == 0 || m.Segments[last].Pool == 0) {
 			m.Segments[last].Size += c.size[g]
 			m.Segments[last].Pool = max(m.Segments[last].Pool, int(d.pool[g]))
 			ends[last] += c.size[g]
 			continue
 		}
-		s := Segment{Addr: addrText(c.addr[g]), Size: c.size[g], ID: g, Stream: int(c.stream[g]), Pool: int(d.pool[g]), Expandable: c.category[g] == 1,
-			Stack: c.stack[g], Blocks: []Block{}}
+		s := Segment{Addr: addrText(c.addr[g]), Size: c.size[g], ID: g, Stream: int(c.stream[g]), Pool: int(d.pool[g]),
+			Expandable: c.category[g] == 1,
+			Stack:      c.stack[g], Blocks: []Block{}}
 		s.Kind = rec.kind(d, g)
 		m.Segments = append(m.Segments, s)
 		starts, ends = append(starts, c.addr[g]), append(ends, c.addr[g]+c.size[g])

@@ -49,7 +49,8 @@ func WriteStatic(w io.Writer, rec, before *Recording, o StaticOptions) error {
 	if err := rec.usable(); err != nil {
 		return err
 	}
-	s := &static{v: &viewer{rec: rec, before: before, first: cmp.Or(o.View, ViewActive)}, answers: map[string]json.RawMessage{}, stacks: map[uint32]bool{}, left: o.Bytes}
+	s := &static{v: &viewer{rec: rec, before: before, first: cmp.Or(o.View, ViewActive)}, answers: map[string]json.RawMessage{},
+		stacks: map[uint32]bool{}, left: o.Bytes}
 	if s.left <= 0 {
 		s.left = staticBytes
 	}
@@ -294,7 +295,8 @@ func (s *static) write(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	csp := `<head><meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; script-src ` + strings.Join(hashes, " ") +
+	csp := `<head><meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; script-src ` +
+		strings.Join(hashes, " ") +
 		`; style-src ` + strings.Join(hashes, " ") + `">`
 	html = headTag.ReplaceAllLiteral(html, []byte(csp))
 	end := bytes.LastIndex(html, []byte("</body>"))

@@ -26,11 +26,13 @@ type program struct {
 
 // newProgram makes a program whose history goes to emit in batches.
 func newProgram(seed uint64, n int, emit func([]snapshot.Event) error) *program {
-	p := &program{rng: rand.New(rand.NewPCG(seed, 1)), n: n, emit: emit, stacks: &snapshot.Stacks{}, next: 1 << 32, free: map[uint64][]uint64{}}
+	p := &program{rng: rand.New(rand.NewPCG(seed, 1)), n: n, emit: emit, stacks: &snapshot.Stacks{}, next: 1 << 32,
+		free: map[uint64][]uint64{}}
 	for i := range min(300, 5+n/20) {
 		var fs []snapshot.Frame
 		for d := range 3 + i%20 {
-			fs = append(fs, snapshot.Frame{File: "/src/model" + decimal(d%7) + ".go", Line: 10*d + i, Name: "layer" + decimal(i) + ".step" + decimal(d)})
+			fs = append(fs, snapshot.Frame{File: "/src/model" + decimal(d%7) + ".go", Line: 10*d + i, Name: "layer" + decimal(i) +
+				".step" + decimal(d)})
 		}
 		p.names = append(p.names, p.stacks.Add(fs))
 	}
@@ -71,7 +73,8 @@ func (p *program) alloc(size uint64) error {
 			g.Type = "small"
 		}
 		p.segments = append(p.segments, g)
-		if err := p.event(snapshot.Event{Action: snapshot.ActionSegmentAlloc, Addr: p.next, Size: seg, Stream: stream, Stack: p.names[0]}); err != nil {
+		if err := p.event(snapshot.Event{Action: snapshot.ActionSegmentAlloc, Addr: p.next, Size: seg, Stream: stream,
+			Stack: p.names[0]}); err != nil {
 			return err
 		}
 		for at := uint64(0); at+size <= seg; at += size {
@@ -128,7 +131,8 @@ func (p *program) run() (*snapshot.Snapshot, error) {
 	if err := p.flush(); err != nil {
 		return nil, err
 	}
-	s := &snapshot.Snapshot{Stacks: p.stacks, Notes: []snapshot.Note{{}}, Traces: make([][]snapshot.Event, 1), Settings: map[string]any{"max_split_size": int64(-1)}}
+	s := &snapshot.Snapshot{Stacks: p.stacks, Notes: []snapshot.Note{{}}, Traces: make([][]snapshot.Event, 1),
+		Settings: map[string]any{"max_split_size": int64(-1)}}
 	slices.SortFunc(p.live, func(a, b snapshot.Event) int { return int(int64(a.Addr - b.Addr)) })
 	i := 0
 	for _, g := range p.segments {

@@ -300,7 +300,9 @@ func TestTileWindow(t *testing.T) {
 
 func TestTileStacks(t *testing.T) {
 	line := newTimeline(4, []uint32{0, 1, 2}, []uint32{4, 3, 4}, []uint64{5, 6, 7}, nil)
-	b := line.draw(tileRequest{}, func(id uint32) (uint32, uint32) { return 10 + id, 100 + id }, func(s int) int64 { return int64(1000 + s) })
+	b := line.draw(tileRequest{}, func(id uint32) (uint32, uint32) {
+		return 10 + id, 100 + id
+	}, func(s int) int64 { return int64(1000 + s) })
 	if got := b.stacks(); !slices.Equal(got, []uint32{10, 11, 12}) {
 		t.Errorf("stacks %v", got)
 	}

@@ -224,6 +224,7 @@ func (v *view) colour(code string) [3]int {
 func (v *view) point(state, bytes float64) (x, y float64) {
 	v.Helper()
 	var p [2]float64
-	v.tab.Eval(fmt.Sprintf("(t => { t.measure(); const b = t.plot.getBoundingClientRect(); return [b.left + t.x(%g), b.top + t.y(%g)] })(timelines[where.view])", state, bytes), &p)
+	v.tab.Eval(fmt.Sprintf("(t => { t.measure(); const b = t.plot.getBoundingClientRect(); return [b.left + t.x(%g), b.top + t.y(%g)] "+
+		"})(timelines[where.view])", state, bytes), &p)
 	return p[0], p[1]
 }

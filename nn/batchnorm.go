@@ -7,13 +7,14 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// BatchNorm normalises every channel over the batch: in training by the batch's own statistics, which it also collects, in use by those that it
-// collected. NewBatchNorm1d and NewBatchNorm2d make it.
+// BatchNorm normalises every channel over the batch: in training by the batch's own statistics, which it also collects, in use by those
+// that it collected. NewBatchNorm1d and NewBatchNorm2d make it.
 type BatchNorm struct {
 	// Weight and Bias are [C], or nil for none.
 	Weight *Param `torch:"weight"`
 	Bias   *Param `torch:"bias"`
-	// RunningMean and RunningVar are [C], and NumBatchesTracked counts the training batches (Int64); nil where statistics are not collected.
+	// RunningMean and RunningVar are [C], and NumBatchesTracked counts the training batches (Int64); nil where statistics are not
+	// collected.
 	RunningMean       *Buffer `torch:"running_mean"`
 	RunningVar        *Buffer `torch:"running_var"`
 	NumBatchesTracked *Buffer `torch:"num_batches_tracked"`
@@ -83,7 +84,8 @@ func (b *BatchNorm) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	training := !b.eval || b.RunningMean == nil
 	normalised := func(x *tenon.Exec, momentum float64) *tenon.Tensor {
 		mean, variance := b.RunningMean.Tensor(), b.RunningVar.Tensor()
-		return x.BatchNorm(in, b.Weight.Tensor(), b.Bias.Tensor(), mean, variance, momentum, b.opt.Eps, tenon.BatchNormOpt{Training: training})
+		return x.BatchNorm(in, b.Weight.Tensor(), b.Bias.Tensor(), mean, variance, momentum, b.opt.Eps,
+			tenon.BatchNormOpt{Training: training})
 	}
 	if b.eval || b.RunningMean == nil {
 		return normalised(x, b.opt.Momentum)

@@ -13,7 +13,8 @@ func TestCheckpointSequential(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		g, runs := nn.NewHostGenerator(1), 0
 		count := nn.Func(func(_ *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { runs++; return in })
-		net := nn.Sequential{nn.NewLinear(x, 4, 4, nn.LinearOpt{Generator: g}), count, nn.Tanh{}, nn.NewDropout(0.5), nn.NewLinear(x, 4, 4, nn.LinearOpt{Generator: g}), count, nn.Tanh{}}
+		net := nn.Sequential{nn.NewLinear(x, 4, 4, nn.LinearOpt{Generator: g}), count, nn.Tanh{}, nn.NewDropout(0.5),
+			nn.NewLinear(x, 4, 4, nn.LinearOpt{Generator: g}), count, nn.Tanh{}}
 		defer nn.Close(net)
 		var want []float32
 		for i, segments := range []int{0, 1, 2, 3, 7} {

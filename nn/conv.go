@@ -52,8 +52,8 @@ func (o ConvOpt) check(op string, in, out int, kernel ...int) int {
 	return in / groups
 }
 
-// NewConv2d returns a convolution from in to out channels with a kernel of the given height and width, and PyTorch's initial values: uniform within
-// ±1/√(in/groups·height·width).
+// NewConv2d returns a convolution from in to out channels with a kernel of the given height and width, and PyTorch's initial values:
+// uniform within ±1/√(in/groups·height·width).
 func NewConv2d(x *tenon.Exec, in, out int, kernel [2]int, opts ...ConvOpt) *Conv2d {
 	opt := core.One("NewConv2d", opts)
 	perGroup := opt.check("NewConv2d", in, out, kernel[:]...)

@@ -68,7 +68,8 @@ func (m *Dropout) detail() (name, options string) {
 
 func (m *Linear) detail() (name, options string) {
 	shape := shapeOf(m.Weight)
-	return "Linear", list("in_features", strconv.Itoa(dim(shape, 1)), "out_features", strconv.Itoa(dim(shape, 0)), "bias", truth(m.Bias != nil))
+	return "Linear", list("in_features", strconv.Itoa(dim(shape, 1)), "out_features", strconv.Itoa(dim(shape, 0)), "bias",
+		truth(m.Bias != nil))
 }
 
 func (m *Embedding) detail() (name, options string) {
@@ -113,7 +114,8 @@ func convolution(dims int, weight, bias *Param, opt tenon.ConvOpt) string {
 	if len(shape) > 2 {
 		kernel = tuple(shape[2:]...)
 	}
-	s := strconv.Itoa(dim(shape, 1)*groups) + ", " + strconv.Itoa(dim(shape, 0)) + ", " + list("kernel_size", kernel, "stride", last(opt.Stride, 1))
+	s := strconv.Itoa(dim(shape, 1)*groups) + ", " + strconv.Itoa(dim(shape, 0)) + ", " + list("kernel_size", kernel, "stride",
+		last(opt.Stride, 1))
 	none := last([2]int{}, 0)
 	switch {
 	case opt.Same:
@@ -138,7 +140,8 @@ func (m *BatchNorm) detail() (name, options string) {
 	if m.opt.Cumulative {
 		momentum = "None"
 	}
-	return cmp.Or(m.name, "BatchNorm"), strconv.Itoa(m.channels) + ", " + list("eps", number(m.opt.Eps), "momentum", momentum, "affine", truth(!m.opt.NoAffine),
+	return cmp.Or(m.name, "BatchNorm"), strconv.Itoa(m.channels) + ", " + list("eps", number(m.opt.Eps), "momentum", momentum, "affine",
+		truth(!m.opt.NoAffine),
 		"track_running_stats", truth(!m.opt.NoRunningStats))
 }
 
@@ -155,16 +158,19 @@ func (m *RMSNorm) detail() (name, options string) {
 }
 
 func (m *GroupNorm) detail() (name, options string) {
-	return "GroupNorm", strconv.Itoa(m.groups) + ", " + strconv.Itoa(m.channels) + ", " + list("eps", number(m.eps), "affine", truth(m.Weight != nil))
+	return "GroupNorm", strconv.Itoa(m.groups) + ", " + strconv.Itoa(m.channels) + ", " + list("eps", number(m.eps), "affine",
+		truth(m.Weight != nil))
 }
 
 func (m MaxPool2d) detail() (name, options string) {
-	return "MaxPool2d", list("kernel_size", pair(m.Kernel), "stride", pair(orKernel(m.Opt.Stride, m.Kernel)), "padding", pair(m.Opt.Padding),
+	return "MaxPool2d", list("kernel_size", pair(m.Kernel), "stride", pair(orKernel(m.Opt.Stride, m.Kernel)), "padding",
+		pair(m.Opt.Padding),
 		"dilation", pair([2]int{max(1, m.Opt.Dilation[0]), max(1, m.Opt.Dilation[1])}), "ceil_mode", truth(m.Opt.CeilMode))
 }
 
 func (m AvgPool2d) detail() (name, options string) {
-	return "AvgPool2d", list("kernel_size", pair(m.Kernel), "stride", pair(orKernel(m.Opt.Stride, m.Kernel)), "padding", pair(m.Opt.Padding))
+	return "AvgPool2d", list("kernel_size", pair(m.Kernel), "stride", pair(orKernel(m.Opt.Stride, m.Kernel)), "padding",
+		pair(m.Opt.Padding))
 }
 
 func (m AdaptiveAvgPool2d) detail() (name, options string) {

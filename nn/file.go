@@ -7,9 +7,9 @@ import (
 	"tenon.dev/safetensors"
 )
 
-// SaveFile writes the parameters and buffers of m to the named file in the safetensors format, under the keys of StateDict; Python reads it with
-// safetensors.torch.load_file. The tensors lie on x's device or the processor. An older file of that name stays as it was until the new one is complete. A
-// module without parameters and buffers is an error: its fields may not be exported.
+// SaveFile writes the parameters and buffers of m to the named file in the safetensors format, under the keys of StateDict; Python reads it
+// with safetensors.torch.load_file. The tensors lie on x's device or the processor. An older file of that name stays as it was until the
+// new one is complete. A module without parameters and buffers is an error: its fields may not be exported.
 func SaveFile(x *tenon.Exec, m any, name string) error {
 	var failed error
 	stopped := tenon.Try(func() {

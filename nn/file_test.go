@@ -68,7 +68,8 @@ func TestFiles(t *testing.T) {
 			keys = append(keys, i.String())
 		}
 		slices.Sort(keys)
-		if want := "0.bias float32[8],0.weight float32[8 4],1.bias float32[8],1.num_batches_tracked int64[],1.running_mean float32[8],1.running_var float32[8],1.weight float32[8]"; strings.Join(keys, ",") != want {
+		if want := "0.bias float32[8],0.weight float32[8 4],1.bias float32[8],1.num_batches_tracked int64[],1.running_mean " +
+			"float32[8],1.running_var float32[8],1.weight float32[8]"; strings.Join(keys, ",") != want {
 			t.Errorf("the file holds %v", keys)
 		}
 		if err := f.Close(); err != nil {
@@ -93,7 +94,8 @@ func TestFileErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := bytesOf(t, x, wide)
-	if err := nn.LoadFile(x, wide, path); err == nil || !strings.Contains(err.Error(), "cannot load "+path+": Error(s) in loading state_dict: size mismatch for 0.bias") {
+	if err := nn.LoadFile(x, wide, path); err == nil || !strings.Contains(err.Error(), "cannot load "+path+
+		": Error(s) in loading state_dict: size mismatch for 0.bias") {
 		t.Errorf("another shape: %v", err)
 	}
 	if after := bytesOf(t, x, wide); after["0.weight"] != before["0.weight"] {
@@ -111,10 +113,12 @@ func TestFileErrors(t *testing.T) {
 	if err := nn.SaveFile(x, a, filepath.Join(folder, "absent", "m")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no folder: %v", err)
 	}
-	if err := nn.SaveFile(x, struct{ linear nn.Module }{a}, path); err == nil || !strings.Contains(err.Error(), "field linear of struct { linear nn.Module } holds a module or parameter, but is not exported") {
+	if err := nn.SaveFile(x, struct{ linear nn.Module }{a}, path); err == nil ||
+		!strings.Contains(err.Error(), "field linear of struct { linear nn.Module } holds a module or parameter, but is not exported") {
 		t.Errorf("a module whose fields are not exported: %v", err)
 	}
-	if err := nn.SaveFile(x, struct{ A nn.ReLU }{}, path); err == nil || !strings.Contains(err.Error(), "struct { A nn.ReLU } has no parameters or buffers to save") {
+	if err := nn.SaveFile(x, struct{ A nn.ReLU }{}, path); err == nil ||
+		!strings.Contains(err.Error(), "struct { A nn.ReLU } has no parameters or buffers to save") {
 		t.Errorf("a module without parameters: %v", err)
 	}
 	a[0].(*nn.Linear).Bias.Tensor().Close()

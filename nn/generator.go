@@ -5,9 +5,9 @@ import (
 	"tenon.dev/internal/mersenne"
 )
 
-// HostGenerator draws random numbers on the host: the generator of PyTorch's CPU tensors. Modules that are constructed one after another with the
-// generator of a seed start with the weights that PyTorch gives the same modules after torch.manual_seed(seed) on the CPU: uniform ones are equal
-// in every bit, normal ones but for rounding. It serves one goroutine.
+// HostGenerator draws random numbers on the host: the generator of PyTorch's CPU tensors. Modules that are constructed one after another
+// with the generator of a seed start with the weights that PyTorch gives the same modules after torch.manual_seed(seed) on the CPU: uniform
+// ones are equal in every bit, normal ones but for rounding. It serves one goroutine.
 //
 // Where a function or option takes a *HostGenerator, nil stands for the Exec's own generator (its Generator method), which draws on the
 // device: other numbers, from the device's seed, without a copy from the host.

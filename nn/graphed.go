@@ -12,12 +12,13 @@ import (
 
 // Callable is what GraphCallables captures: a function of tensors, with the parameters that it uses.
 type Callable struct {
-	// Forward computes the outputs, new tensors or views in the caller's scope. It is run a few times and then recorded: its Go code does not run again.
+	// Forward computes the outputs, new tensors or views in the caller's scope. It is run a few times and then recorded: its Go code does
+	// not run again.
 	Forward func(x *tenon.Exec, in ...*tenon.Tensor) []*tenon.Tensor
 	// Params yields the parameters that Forward uses, such as Params of a module; nil for none.
 	Params iter.Seq2[string, *Param]
-	// Samples stand for the inputs: calls must give tensors of the same shapes and types, of which none but these may require a gradient. Floating-point inputs
-	// may have another floating-point type, as they have under autocast; they are converted.
+	// Samples stand for the inputs: calls must give tensors of the same shapes and types, of which none but these may require a gradient.
+	// Floating-point inputs may have another floating-point type, as they have under autocast; they are converted.
 	Samples []*tenon.Tensor
 }
 
@@ -27,8 +28,8 @@ type GraphOpt struct {
 	Warmup int
 	// AllowUnused lets a callable have inputs or parameters that its outputs do not depend on; they get no gradient.
 	AllowUnused bool
-	// Pool is the id of the pool for all graphs, from cuda.NewPoolID; zero is a new one. Callables of one pool must be called in the order in which they were
-	// captured, and their gradients computed in the reverse order.
+	// Pool is the id of the pool for all graphs, from cuda.NewPoolID; zero is a new one. Callables of one pool must be called in the order
+	// in which they were captured, and their gradients computed in the reverse order.
 	Pool [2]uint64
 }
 
@@ -49,11 +50,12 @@ type namedParam struct {
 	p    *Param
 }
 
-// GraphCallables captures the forward and backward passes of callables, so that a call, and its backward pass, are a launch each, whatever is between
-// the calls. In the order given they are run and captured, and the backward passes in the reverse order, all in one pool. Replays draw random numbers as eager
-// runs do.
+// GraphCallables captures the forward and backward passes of callables, so that a call, and its backward pass, are a launch each, whatever
+// is between the calls. In the order given they are run and captured, and the backward passes in the reverse order, all in one pool.
+// Replays draw random numbers as eager runs do.
 //
-// What a call returns is overwritten by the next call of the same callable. Second derivatives are not supported. Close the results before x's device.
+// What a call returns is overwritten by the next call of the same callable. Second derivatives are not supported. Close the results before
+// x's device.
 func GraphCallables(x *tenon.Exec, cs []Callable, opts ...GraphOpt) (graphed []*GraphedCallable, err error) {
 	opt, err := core.Only("GraphCallables", opts)
 	if err != nil {
@@ -74,7 +76,8 @@ func GraphCallables(x *tenon.Exec, cs []Callable, opts ...GraphOpt) (graphed []*
 			case c.Forward == nil:
 				fail(op, "callable %d has no Forward function; give it one", i)
 			case slices.Contains(c.Samples, nil):
-				fail(op, "In the beta API, sample_args for each callable must contain only Tensors. Other types are not allowed: a sample of callable %d is nil", i)
+				fail(op, "In the beta API, sample_args for each callable must contain only Tensors. Other types are not allowed: a "+
+					"sample of callable %d is nil", i)
 			}
 			graphed = append(graphed, prepare(x, c))
 		}
@@ -229,8 +232,8 @@ func (g *grapher) backward(x *tenon.Exec, c *GraphedCallable) (err error) {
 	return nil
 }
 
-// Call runs the callable: it copies in to the inputs that were captured, unless they are those, and launches the forward graph. The results are
-// overwritten by the next call. They are on the tape where x records gradients and the captured outputs required one.
+// Call runs the callable: it copies in to the inputs that were captured, unless they are those, and launches the forward graph. The results
+// are overwritten by the next call. They are on the tape where x records gradients and the captured outputs required one.
 func (c *GraphedCallable) Call(x *tenon.Exec, in ...*tenon.Tensor) []*tenon.Tensor {
 	made(c, "GraphedCallable.Call")
 	if c.fwd == nil || c.closed {
@@ -246,18 +249,21 @@ func (c *GraphedCallable) Call(x *tenon.Exec, in ...*tenon.Tensor) []*tenon.Tens
 		case !slices.Equal(t.Shape(), s.Shape()) || t.DType() != s.DType() && !(t.DType().IsFloat() && s.DType().IsFloat()):
 			fail("GraphedCallable.Call", "input %d is %v, but the callable was captured with %v", i, t, s)
 		case x.GradEnabled() && t.RequiresGrad() && !s.RequiresGrad():
-			fail("GraphedCallable.Call", "input %d requires a gradient, but the sample that it was captured with did not; capture it with one that does", i)
+			fail("GraphedCallable.Call", "input %d requires a gradient, but the sample that it was captured with did not; capture it "+
+				"with one that does", i)
 		}
 	}
 	for i, p := range c.params {
 		if p.p.Tensor() != c.weights[i] {
-			fail("GraphedCallable.Call", "the parameter %s has another tensor than when it was captured; capture again after moving, converting or replacing parameters", p.name)
+			fail("GraphedCallable.Call", "the parameter %s has another tensor than when it was captured; capture again after moving, "+
+				"converting or replacing parameters", p.name)
 		}
 	}
 	return x.Apply(graphedFunction{c}, append(slices.Clone(in), c.weights...)...)
 }
 
-// Inputs returns the static inputs: a call that is given these copies nothing, so that data can be brought right there. The callable owns them.
+// Inputs returns the static inputs: a call that is given these copies nothing, so that data can be brought right there. The callable owns
+// them.
 func (c *GraphedCallable) Inputs() []*tenon.Tensor {
 	return slices.Clone(made(c, "GraphedCallable.Inputs").in)
 }
@@ -321,9 +327,11 @@ func (f graphedFunction) Backward(x *tenon.Exec, ctx *tenon.FunctionContext, gra
 	case c.closed:
 		return nil, fault.New(fault.Closed, "the graphed callable was closed")
 	case x.GradEnabled():
-		return nil, fault.New(fault.Unsupported, "graphed callables have no second derivatives; leave CreateGraph out, or call the function itself")
+		return nil, fault.New(fault.Unsupported, "graphed callables have no second derivatives; leave CreateGraph out, or call the "+
+			"function itself")
 	case v.run != c.runs:
-		return nil, fault.New(fault.Invalid, "the callable was called again since, which overwrote what this backward pass needs; run backward before the next call, or graph it twice")
+		return nil, fault.New(fault.Invalid, "the callable was called again since, which overwrote what this backward pass needs; run "+
+			"backward before the next call, or graph it twice")
 	}
 	out := make([]*tenon.Tensor, len(c.in)+len(c.weights))
 	if c.bwd == nil {
@@ -345,8 +353,8 @@ func (f graphedFunction) Backward(x *tenon.Exec, ctx *tenon.FunctionContext, gra
 	return out, nil
 }
 
-// Graphed is a module whose Forward and backward pass are CUDA graphs while it is in the mode, Train or Eval, in which it was captured; else the module itself
-// runs. Its parameters are the module's.
+// Graphed is a module whose Forward and backward pass are CUDA graphs while it is in the mode, Train or Eval, in which it was captured;
+// else the module itself runs. Its parameters are the module's.
 type Graphed struct {
 	Module
 	c        *GraphedCallable `torch:"-"`

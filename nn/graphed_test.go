@@ -28,13 +28,14 @@ func graphOf(t *testing.T, x *tenon.Exec, m nn.Module, sample *tenon.Tensor, opt
 	return g
 }
 
-// A graphed module gives the module's outputs and gradients; steps of an optimizer in between are seen, gradients accumulate, and in the other mode the module
-// itself runs.
+// A graphed module gives the module's outputs and gradients; steps of an optimizer in between are seen, gradients accumulate, and in the
+// other mode the module itself runs.
 func TestGraphed(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		build := func() nn.Sequential {
 			g := nn.NewHostGenerator(3)
-			return nn.Sequential{nn.NewLinear(x, 4, 6, nn.LinearOpt{Generator: g}), nn.NewDropout(0.3), nn.NewLinear(x, 6, 2, nn.LinearOpt{Generator: g})}
+			return nn.Sequential{nn.NewLinear(x, 4, 6, nn.LinearOpt{Generator: g}), nn.NewDropout(0.3),
+				nn.NewLinear(x, 6, 2, nn.LinearOpt{Generator: g})}
 		}
 		plain, mine := build(), build()
 		graphed := graphOf(t, x, mine, x.RandN([]int{3, 4}, tenon.Float32).SetRequiresGrad(true))
@@ -156,9 +157,13 @@ func TestGraphedRefusals(t *testing.T) {
 				}
 				return in
 			}, Samples: []*tenon.Tensor{in}}}, nn.GraphOpt{}, "reading a tensor cannot be captured"},
-			{"an unused input", []nn.Callable{{Forward: func(x *tenon.Exec, in ...*tenon.Tensor) []*tenon.Tensor { return []*tenon.Tensor{x.MulS(in[0], 2)} },
-				Samples: []*tenon.Tensor{x.Clone(in).SetRequiresGrad(true), x.Clone(in).SetRequiresGrad(true)}}}, nn.GraphOpt{}, "appears to not have been used"},
-			{"no output", []nn.Callable{{Forward: func(x *tenon.Exec, in ...*tenon.Tensor) []*tenon.Tensor { return []*tenon.Tensor{nil} }, Samples: []*tenon.Tensor{in}}}, nn.GraphOpt{}, "output 0 of a callable is nil"},
+			{"an unused input", []nn.Callable{{Forward: func(x *tenon.Exec, in ...*tenon.Tensor) []*tenon.Tensor {
+				return []*tenon.Tensor{x.MulS(in[0], 2)}
+			},
+				Samples: []*tenon.Tensor{x.Clone(in).SetRequiresGrad(true), x.Clone(in).SetRequiresGrad(true)}}}, nn.GraphOpt{},
+				"appears to not have been used"},
+			{"no output", []nn.Callable{{Forward: func(x *tenon.Exec, in ...*tenon.Tensor) []*tenon.Tensor { return []*tenon.Tensor{nil} },
+				Samples: []*tenon.Tensor{in}}}, nn.GraphOpt{}, "output 0 of a callable is nil"},
 		} {
 			gs, err := nn.GraphCallables(x, c.fs, c.opt)
 			if err == nil || !strings.Contains(err.Error(), c.say) || gs != nil {
@@ -211,7 +216,8 @@ func TestGraphCallables(t *testing.T) {
 	})
 }
 
-// Every driver call of capturing, calling and differentiating fails once, with each of its codes: nothing is left behind, and the next attempt succeeds.
+// Every driver call of capturing, calling and differentiating fails once, with each of its codes: nothing is left behind, and the next
+// attempt succeeds.
 func TestGraphedWalk(t *testing.T) {
 	host, err := rt.Host()
 	if err != nil {
@@ -238,9 +244,11 @@ func TestGraphedWalk(t *testing.T) {
 			x.Scope(func(x *tenon.Exec) {
 				w, in := x.Ones([]int{2, 2}, tenon.Float32), x.Ones([]int{1, 2}, tenon.Float32).SetRequiresGrad(true)
 				var gs []*nn.GraphedCallable
-				if gs, err = nn.GraphCallables(x, []nn.Callable{{Samples: []*tenon.Tensor{in}, Forward: func(x *tenon.Exec, in ...*tenon.Tensor) []*tenon.Tensor {
-					return []*tenon.Tensor{x.Dropout(x.MatMul(in[0], w), 0.5)}
-				}}}, nn.GraphOpt{Warmup: 1}); err != nil {
+				if gs,
+					err = nn.GraphCallables(x,
+					[]nn.Callable{{Samples: []*tenon.Tensor{in}, Forward: func(x *tenon.Exec, in ...*tenon.Tensor) []*tenon.Tensor {
+						return []*tenon.Tensor{x.Dropout(x.MatMul(in[0], w), 0.5)}
+					}}}, nn.GraphOpt{Warmup: 1}); err != nil {
 					return
 				}
 				defer func() { err = errors.Join(err, gs[0].Close()) }()

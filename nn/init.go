@@ -7,8 +7,8 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// The initialisers set the elements of t, of any floating-point type, and record no gradient. With a generator the numbers come from the host; g
-// may be nil, and then x's generator draws them on the device. After PyTorch's torch.nn.init.
+// The initialisers set the elements of t, of any floating-point type, and record no gradient. With a generator the numbers come from the
+// host; g may be nil, and then x's generator draws them on the device. After PyTorch's torch.nn.init.
 
 // InitUniform draws from the uniform distribution between low and high. A nil g is x's own generator.
 func InitUniform(x *tenon.Exec, t *tenon.Tensor, low, high float64, g *HostGenerator) {
@@ -158,8 +158,8 @@ func (l layer) param(x *tenon.Exec, bound float64, shape ...int) *Param {
 	return NewParam(l.g.uniform(x, shape, orFloat32(l.dt), -bound, bound))
 }
 
-// weightAndBias returns the parameters that PyTorch's Linear and convolutions start with: Kaiming's uniform bound with slope √5 for the weight, and
-// 1/√fanIn for the bias of one element for each output.
+// weightAndBias returns the parameters that PyTorch's Linear and convolutions start with: Kaiming's uniform bound with slope √5 for the
+// weight, and 1/√fanIn for the bias of one element for each output.
 func (l layer) weightAndBias(x *tenon.Exec, noBias bool, shape ...int) (weight, bias *Param) {
 	fanIn := numel(shape[1:])
 	bound := 0.0

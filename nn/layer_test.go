@@ -186,7 +186,8 @@ func TestNorms(t *testing.T) {
 
 func TestEmbedding(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
-		e := nn.NewEmbedding(x, 4, 2, nn.EmbeddingOpt{Lookup: tenon.EmbeddingOpt{Padding: true, PaddingIdx: -1}, Generator: nn.NewHostGenerator(0)})
+		e := nn.NewEmbedding(x, 4, 2, nn.EmbeddingOpt{Lookup: tenon.EmbeddingOpt{Padding: true, PaddingIdx: -1},
+			Generator: nn.NewHostGenerator(0)})
 		defer nn.Close(e)
 		w := floats(t, x, e.Weight.Tensor())
 		out := e.Forward(x, tenon.From(x, []int64{2, 3, 0, 2}, 2, 2))
@@ -244,7 +245,8 @@ func TestLosses(t *testing.T) {
 		a, b := tenon.From(x, []float32{1, 4}), tenon.From(x, []float32{3, 1})
 		wantFloats(t, x, nn.MSELoss{}.Forward(x, a, b), 6.5)
 		wantFloats(t, x, nn.L1Loss{Opt: tenon.LossOpt{Reduction: tenon.ReduceNone}}.Forward(x, a, b), 2, 3)
-		wantFloats(t, x, nn.BCEWithLogitsLoss{}.Forward(x, tenon.From(x, []float32{0, 1}), tenon.From(x, []float32{1, 0})), float32((ln2+other)/2))
+		wantFloats(t, x, nn.BCEWithLogitsLoss{}.Forward(x, tenon.From(x, []float32{0, 1}), tenon.From(x, []float32{1, 0})),
+			float32((ln2+other)/2))
 		wantFloats(t, x, nn.SmoothL1Loss{}.Forward(x, a, b), 2)
 		wantFloats(t, x, nn.SmoothL1Loss{Beta: 4, Opt: tenon.LossOpt{Reduction: tenon.ReduceNone}}.Forward(x, a, b), .5, 9./8)
 		wantFloats(t, x, nn.HuberLoss{Delta: 2}.Forward(x, a, b), 3)

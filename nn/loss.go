@@ -25,7 +25,8 @@ type CrossEntropyLoss struct {
 	Opt tenon.CrossEntropyOpt `torch:"-"`
 }
 
-// Forward returns the loss of logits [N, C, …] or [C] for target: class numbers (Int64) of that shape without C, or probabilities of the same shape.
+// Forward returns the loss of logits [N, C, …] or [C] for target: class numbers (Int64) of that shape without C, or probabilities of the
+// same shape.
 func (l CrossEntropyLoss) Forward(x *tenon.Exec, logits, target *tenon.Tensor) *tenon.Tensor {
 	opt := l.Opt
 	opt.Weight = weightOf("CrossEntropyLoss", l.Weight, opt.Weight)

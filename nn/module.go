@@ -2,8 +2,8 @@ package nn
 
 import "tenon.dev"
 
-// Module is a layer or network of one input and one output. Modules with more inputs have a Forward of their own, and all else of this package
-// works with them too.
+// Module is a layer or network of one input and one output. Modules with more inputs have a Forward of their own, and all else of this
+// package works with them too.
 type Module interface {
 	// Forward returns the output for in, in the caller's scope; all other tensors that it made are closed.
 	Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor

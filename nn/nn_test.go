@@ -13,8 +13,8 @@ import (
 	"tenon.dev/nn"
 )
 
-// onDevices runs f in a scope on the processor, on a simulated device and on a GPU if there is one, and checks that f, which closes its modules,
-// left nothing behind.
+// onDevices runs f in a scope on the processor, on a simulated device and on a GPU if there is one, and checks that f, which closes its
+// modules, left nothing behind.
 func onDevices(t *testing.T, f func(t *testing.T, x *tenon.Exec)) {
 	t.Helper()
 	devices := []struct {
@@ -153,7 +153,8 @@ func TestLinear(t *testing.T) {
 
 func TestConv2d(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
-		c := nn.NewConv2d(x, 2, 4, [2]int{3, 2}, nn.ConvOpt{Stride: [2]int{2, 1}, Padding: [2]int{1, 0}, Groups: 2, Generator: nn.NewHostGenerator(0)})
+		c := nn.NewConv2d(x, 2, 4, [2]int{3, 2}, nn.ConvOpt{Stride: [2]int{2, 1}, Padding: [2]int{1, 0}, Groups: 2,
+			Generator: nn.NewHostGenerator(0)})
 		defer nn.Close(c)
 		nn.InitConstant(x, c.Weight.Tensor(), 1)
 		nn.InitConstant(x, c.Bias.Tensor(), 0.5)
@@ -209,7 +210,8 @@ func TestNames(t *testing.T) {
 			return nn.NewLinear(x, 1, 1, nn.LinearOpt{NoBias: true, Generator: nn.NewHostGenerator(1)})
 		}
 		m := &stateful{common: common{param(1)}, Sub: linear(), Later: param(2), Mean: nn.NewBuffer(x.Zeros([]int{3}, tenon.Float32)),
-			Heads: []*nn.Linear{linear(), linear()}, ByName: map[string]nn.Module{"b": linear(), "a": nn.Identity{}}, Hidden: param(4), hidden: param(5)}
+			Heads: []*nn.Linear{linear(), linear()}, ByName: map[string]nn.Module{"b": linear(), "a": nn.Identity{}},
+			Hidden: param(4), hidden: param(5)}
 		m.Tied, m.Loop = m.Sub.Weight, m
 		defer func() {
 			nn.Close(m)
@@ -252,7 +254,8 @@ func TestLoad(t *testing.T) {
 		w := m[0].(*nn.Linear).Weight
 		before := floats(t, x, w.Tensor())
 		state := map[string]*tenon.Tensor{
-			"0.weight": tenon.From(x, []float32{7, 8}, 2, 1), "0.bias": tenon.From(x, []float32{1, 2, 3}), "1.bias": x.Zeros([]int{1}, tenon.Float32),
+			"0.weight": tenon.From(x, []float32{7, 8}, 2, 1), "0.bias": tenon.From(x, []float32{1, 2, 3}),
+			"1.bias": x.Zeros([]int{1}, tenon.Float32),
 			"2.bias": x.Zeros([]int{1}, tenon.Float32),
 		}
 		err := nn.Load(x, m, state)

@@ -1,9 +1,9 @@
-// Package nn is neural-network modules: layers with their parameters, containers, losses and initialisers, under PyTorch's names and with its
-// state-dict keys.
-// It must not depend on optimizers, on data or on how an operation runs: modules call the operations of the Exec that they are given.
+// Package nn is neural-network modules: layers with their parameters, containers, losses and initialisers, under PyTorch's names and with
+// its state-dict keys. It must not depend on optimizers, on data or on how an operation runs: modules call the operations of the Exec that
+// they are given.
 //
-// A module is a struct whose exported fields are its parameters (*[Param]), its buffers (*[Buffer]) and other modules; [Params] and [StateDict]
-// find them. Constructors and Forward stop with a *tenon.Error as operations do.
+// A module is a struct whose exported fields are its parameters (*[Param]), its buffers (*[Buffer]) and other modules; [Params] and
+// [StateDict] find them. Constructors and Forward stop with a *tenon.Error as operations do.
 package nn
 
 import (
@@ -11,12 +11,12 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// Param is a parameter: a stable box around a tensor that requires a gradient. Modules, optimizers and ties between modules hold the box, so
-// that moving, converting or loading a module changes what all of them see. It is not safe for concurrent use with such a change.
+// Param is a parameter: a stable box around a tensor that requires a gradient. Modules, optimizers and ties between modules hold the box,
+// so that moving, converting or loading a module changes what all of them see. It is not safe for concurrent use with such a change.
 type Param struct{ t *tenon.Tensor }
 
-// NewParam returns a parameter that holds t, which it takes out of its scope and makes require a gradient; t must be a leaf of a floating-point
-// or complex type.
+// NewParam returns a parameter that holds t, which it takes out of its scope and makes require a gradient; t must be a leaf of a
+// floating-point or complex type.
 func NewParam(t *tenon.Tensor) *Param {
 	return &Param{own("NewParam", t.SetRequiresGrad(true))}
 }
@@ -29,7 +29,8 @@ func (p *Param) Tensor() *tenon.Tensor {
 	return p.t
 }
 
-// Set replaces the tensor and closes the former one with its gradient. The box takes t over; whether t requires a gradient is left as it is.
+// Set replaces the tensor and closes the former one with its gradient. The box takes t over; whether t requires a gradient is left as it
+// is.
 func (p *Param) Set(t *tenon.Tensor) {
 	replace("Param.Set", &made(p, "Param.Set").t, t)
 }

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// String returns a module as a tree: its type, what it was made with, and the modules in its fields and elements, in PyTorch's form. The modules of this package
-// print so by themselves; a struct of your own does if its String method returns this.
+// String returns a module as a tree: its type, what it was made with, and the modules in its fields and elements, in PyTorch's form. The
+// modules of this package print so by themselves; a struct of your own does if its String method returns this.
 func String(m any) string {
 	p := printer{}
 	return p.module(reflect.ValueOf(m))

@@ -33,12 +33,15 @@ type printedNet struct {
 func TestPrint(t *testing.T) {
 	x := testdevice.Open(t, tenon.CPU())
 	x.Scope(func(x *tenon.Exec) {
-		net := &printedNet{Table: nn.NewEmbedding(x, 10, 4, nn.EmbeddingOpt{Lookup: tenon.EmbeddingOpt{Padding: true, PaddingIdx: -1}}), Scale: nn.NewParam(x.Ones([]int{1}, tenon.Float32)),
+		net := &printedNet{Table: nn.NewEmbedding(x, 10, 4, nn.EmbeddingOpt{Lookup: tenon.EmbeddingOpt{Padding: true, PaddingIdx: -1}}),
+			Scale: nn.NewParam(x.Ones([]int{1}, tenon.Float32)),
 			Heads: map[string]nn.Module{"b": nn.ReLU{}, "a": nn.NewDropout(0.1)}}
 		for range 3 {
-			net.Blocks = append(net.Blocks, &printedBlock{Norm: nn.NewLayerNorm(x, []int{4}), Up: nn.NewLinear(x, 4, 16, nn.LinearOpt{NoBias: true}), Act: nn.GELU{Tanh: true}})
+			net.Blocks = append(net.Blocks, &printedBlock{Norm: nn.NewLayerNorm(x, []int{4}),
+				Up: nn.NewLinear(x, 4, 16, nn.LinearOpt{NoBias: true}), Act: nn.GELU{Tanh: true}})
 		}
-		net.Blocks = append(net.Blocks, &printedBlock{Norm: nn.NewLayerNorm(x, []int{4, 1}, nn.NormOpt{Eps: 1e-6, NoAffine: true}), Up: nn.NewLinear(x, 4, 16)})
+		net.Blocks = append(net.Blocks, &printedBlock{Norm: nn.NewLayerNorm(x, []int{4, 1}, nn.NormOpt{Eps: 1e-6, NoAffine: true}),
+			Up: nn.NewLinear(x, 4, 16)})
 		net.Loop = net
 		graphed, err := nn.Graph(x, nn.Tanh{}, x.Zeros([]int{2}, tenon.Float32))
 		if err != nil {
@@ -67,8 +70,10 @@ func TestPrint(t *testing.T) {
   (loop): …
   (loss): CrossEntropyLoss()
 )`},
-			{fmt.Sprint(nn.Sequential{nn.NewConv2d(x, 3, 8, [2]int{3, 5}, nn.ConvOpt{Stride: [2]int{2, 2}, Padding: [2]int{1, 0}, NoBias: true}), nn.NewBatchNorm2d(x, 8),
-				nn.Sequential{nn.ReLU{}, nn.ReLU{}}, nn.MaxPool2d{Kernel: [2]int{3, 3}, Opt: tenon.MaxPoolOpt{Stride: [2]int{2, 2}}}, nn.Flatten{}}), `Sequential(
+			{fmt.Sprint(nn.Sequential{nn.NewConv2d(x, 3, 8, [2]int{3, 5}, nn.ConvOpt{Stride: [2]int{2, 2}, Padding: [2]int{1, 0},
+				NoBias: true}), nn.NewBatchNorm2d(x, 8),
+				nn.Sequential{nn.ReLU{}, nn.ReLU{}}, nn.MaxPool2d{Kernel: [2]int{3, 3}, Opt: tenon.MaxPoolOpt{Stride: [2]int{2, 2}}},
+				nn.Flatten{}}), `Sequential(
   (0): Conv2d(3, 8, kernel_size=(3, 5), stride=(2, 2), padding=(1, 0), bias=False)
   (1): BatchNorm2d(8, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)
   (2): Sequential(
@@ -78,12 +83,15 @@ func TestPrint(t *testing.T) {
   (3): MaxPool2d(kernel_size=3, stride=2, padding=0, dilation=1, ceil_mode=False)
   (4): Flatten(start_dim=1, end_dim=-1)
 )`},
-			{fmt.Sprint(nn.NewConv1d(x, 4, 8, 3, nn.ConvOpt{Groups: 2, Dilation: [2]int{0, 2}})), "Conv1d(4, 8, kernel_size=(3,), stride=(1,), dilation=(2,), groups=2)"},
-			{fmt.Sprint(nn.NewConv2d(x, 4, 8, [2]int{3, 3}, nn.ConvOpt{Same: true})), "Conv2d(4, 8, kernel_size=(3, 3), stride=(1, 1), padding=same)"},
+			{fmt.Sprint(nn.NewConv1d(x, 4, 8, 3, nn.ConvOpt{Groups: 2, Dilation: [2]int{0, 2}})),
+				"Conv1d(4, 8, kernel_size=(3,), stride=(1,), dilation=(2,), groups=2)"},
+			{fmt.Sprint(nn.NewConv2d(x, 4, 8, [2]int{3, 3}, nn.ConvOpt{Same: true})),
+				"Conv2d(4, 8, kernel_size=(3, 3), stride=(1, 1), padding=same)"},
 			{fmt.Sprint(nn.NewGroupNorm(x, 2, 8)), "GroupNorm(2, 8, eps=1e-05, affine=True)"},
 			{fmt.Sprint(nn.NewRMSNorm(x, []int{8})), "RMSNorm((8,), eps=None, elementwise_affine=True)"},
 			{fmt.Sprint(nn.NewPReLU(x, 1)), "PReLU(num_parameters=1)"},
-			{fmt.Sprint(nn.LeakyReLU{}, nn.ELU{}, nn.Hardtanh{}, nn.Softplus{}), "LeakyReLU(negative_slope=0.01) ELU(alpha=1.0) Hardtanh(min_val=-1.0, max_val=1.0) Softplus(beta=1.0, threshold=20.0)"},
+			{fmt.Sprint(nn.LeakyReLU{}, nn.ELU{}, nn.Hardtanh{}, nn.Softplus{}), "LeakyReLU(negative_slope=0.01) ELU(alpha=1.0) " +
+				"Hardtanh(min_val=-1.0, max_val=1.0) Softplus(beta=1.0, threshold=20.0)"},
 			{fmt.Sprint(nn.AvgPool2d{Kernel: [2]int{2, 3}}, nn.AdaptiveAvgPool2d{Size: [2]int{1, 1}}, nn.Softmax{Dim: 1}),
 				"AvgPool2d(kernel_size=(2, 3), stride=(2, 3), padding=0) AdaptiveAvgPool2d(output_size=1) Softmax(dim=1)"},
 			{fmt.Sprint(nn.ReLU{}, nn.Sigmoid{}, nn.Tanh{}, nn.SiLU{}, nn.LogSigmoid{}, nn.Identity{}, nn.LogSoftmax{Dim: -1}),
@@ -98,7 +106,9 @@ func TestPrint(t *testing.T) {
 				ScaleGradByFreq: true}})),
 				"Embedding(5, 2, max_norm=1.0, norm_type=1.0, scale_grad_by_freq=True)"},
 			{fmt.Sprint(graphed, nn.Sequential{graphed}, (*nn.Graphed)(nil)), "Tanh() Sequential(\n  (0): Tanh()\n) nil"},
-			{fmt.Sprint((*nn.Linear)(nil), &nn.BatchNorm{}, nn.Sequential{}, nn.Sequential{nil}, nn.Sequential{(*nn.Linear)(nil)}), "nil BatchNorm(0, eps=0.0, momentum=0.0, affine=True, track_running_stats=True) Sequential() Sequential(\n  (0): nil\n) Sequential(\n  (0): nil\n)"},
+			{fmt.Sprint((*nn.Linear)(nil), &nn.BatchNorm{}, nn.Sequential{}, nn.Sequential{nil}, nn.Sequential{(*nn.Linear)(nil)}),
+				"nil BatchNorm(0, eps=0.0, momentum=0.0, affine=True, track_running_stats=True) Sequential() Sequential(\n  (0): nil\n) " +
+					"Sequential(\n  (0): nil\n)"},
 		} {
 			if c.got != c.want {
 				t.Errorf("got\n%s\nwant\n%s", c.got, c.want)

@@ -16,8 +16,9 @@ type LoadOpt struct {
 	Partial bool
 }
 
-// Load copies state, by the keys of StateDict, into the parameters and buffers of m, converted to their types; the tensors may lie on any device.
-// If a key is missing or unknown or a shape differs, it changes nothing and returns an error that names all such keys. Nor does any other error change anything.
+// Load copies state, by the keys of StateDict, into the parameters and buffers of m, converted to their types; the tensors may lie on any
+// device. If a key is missing or unknown or a shape differs, it changes nothing and returns an error that names all such keys. Nor does any
+// other error change anything.
 func Load(x *tenon.Exec, m any, state map[string]*tenon.Tensor, opts ...LoadOpt) (err error) {
 	opt, err := core.Only("Load", opts)
 	if err != nil {
@@ -52,7 +53,8 @@ func load(x *tenon.Exec, m any, state map[string]*tenon.Tensor, opt LoadOpt) err
 	list("Unexpected", unexpected)
 	for _, name := range slices.Sorted(maps.Keys(own)) {
 		if from := state[name]; from != nil && !slices.Equal(from.Shape(), own[name].Shape()) {
-			e := fault.New(fault.Invalid, "size mismatch for %s: copying a param with shape %v from checkpoint, the shape in current model is %v",
+			e := fault.New(fault.Invalid,
+				"size mismatch for %s: copying a param with shape %v from checkpoint, the shape in current model is %v",
 				name, from.Shape(), own[name].Shape())
 			wrong = append(wrong, e.Msg)
 		}

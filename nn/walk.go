@@ -12,10 +12,10 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// Params yields the parameters of m by name: those of a struct in the order of its fields, then those of the modules in it. A parameter's name is
-// the path to it, joined by dots: the tag `torch:"name"` or else the field's name, and the index or key in slices, arrays and maps. An embedded
-// struct without a tag adds nothing to the path, and the tag "-" leaves a field out. A parameter that several places share comes once. A field with a
-// module that is not exported cannot be looked into; it is an error, unless it is left out by its tag.
+// Params yields the parameters of m by name: those of a struct in the order of its fields, then those of the modules in it. A parameter's
+// name is the path to it, joined by dots: the tag `torch:"name"` or else the field's name, and the index or key in slices, arrays and maps.
+// An embedded struct without a tag adds nothing to the path, and the tag "-" leaves a field out. A parameter that several places share
+// comes once. A field with a module that is not exported cannot be looked into; it is an error, unless it is left out by its tag.
 func Params(m any) iter.Seq2[string, *Param] {
 	return func(yield func(string, *Param) bool) {
 		seen := map[*Param]bool{}
@@ -93,7 +93,8 @@ func StateDict(m any) iter.Seq2[string, *tenon.Tensor] {
 			}
 			field := w.where()
 			if other, twice := fields[name]; twice {
-				fail("StateDict", "%s and %s of %T have the same key %q in its state dict; give each a name of its own with the tag `torch:\"name\"`", other, field, m, name)
+				fail("StateDict", "%s and %s of %T have the same key %q in its state dict; give each a name of its own with the tag "+
+					"`torch:\"name\"`", other, field, m, name)
 			}
 			fields[name] = field
 			all = append(all, entry{name, tensor})
@@ -148,8 +149,8 @@ func setTraining(m any, on bool) {
 	})
 }
 
-// walk calls visit for every *Param, *Buffer and pointer to a struct that m holds, until it returns false. Of a struct the parameters come first,
-// then the buffers, then the rest, each in the order of the fields.
+// walk calls visit for every *Param, *Buffer and pointer to a struct that m holds, until it returns false. Of a struct the parameters come
+// first, then the buffers, then the rest, each in the order of the fields.
 func walk(m any, visit func(name string, v any) bool) {
 	w := &walker{visit: visit}
 	w.walk(m)
@@ -295,7 +296,8 @@ func (w *walker) fields(v reflect.Value, name string) bool {
 			f := t.Field(i)
 			tag := f.Tag.Get("torch")
 			if !f.IsExported() && !f.Anonymous && tag != "-" && !v.Field(i).IsZero() && reaches(f.Type) {
-				fail("Params", "field %s of %s holds a module or parameter, but is not exported, so that it would not be found; export it, or tag it `torch:\"-\"` to leave it out", f.Name, t)
+				fail("Params", "field %s of %s holds a module or parameter, but is not exported, so that it would not be found; export "+
+					"it, or tag it `torch:\"-\"` to leave it out", f.Name, t)
 			}
 			if !f.IsExported() && !f.Anonymous || tag == "-" || kindOf(v.Field(i)) != want {
 				continue

@@ -87,7 +87,8 @@ func TestKeysAlike(t *testing.T) {
 				base
 				W *nn.Param `torch:"Weight"`
 			}{base{one.Weight}, two.Weight}, []string{"field base.Weight", "field W ", `"Weight"`}},
-			{[]any{map[string]any{"a": []nn.Module{one}, "a.0": two}}, []string{`field [0]["a"][0].Weight`, `field [0]["a.0"].Weight`, `"0.a.0.weight"`}},
+			{[]any{map[string]any{"a": []nn.Module{one}, "a.0": two}}, []string{`field [0]["a"][0].Weight`, `field [0]["a.0"].Weight`,
+				`"0.a.0.weight"`}},
 		} {
 			refused := func(what string, err error) {
 				t.Helper()
@@ -124,7 +125,8 @@ func TestEndlessModules(t *testing.T) {
 		chain = &next
 	}
 	for _, m := range []any{loop, map[string]any{"a": loop}, chain} {
-		for _, f := range []func(){func() { nn.Close(m) }, func() { nn.Train(m) }, func() { nn.StateDict(m)(func(string, *tenon.Tensor) bool { return true }) }} {
+		for _, f := range []func(){
+			func() { nn.Close(m) }, func() { nn.Train(m) }, func() { nn.StateDict(m)(func(string, *tenon.Tensor) bool { return true }) }} {
 			wantError(t, f, "Params", "contains itself")
 		}
 	}

@@ -23,8 +23,8 @@ type AdadeltaOpt struct {
 	Maximize bool `json:"maximize"`
 }
 
-// Adadelta scales each step by the ratio of the sizes of past steps and gradients (M. Zeiler, arXiv:1212.5701), as torch.optim.Adadelta does. It has the
-// methods of [Optimizer] and Add.
+// Adadelta scales each step by the ratio of the sizes of past steps and gradients (M. Zeiler, arXiv:1212.5701), as torch.optim.Adadelta
+// does. It has the methods of [Optimizer] and Add.
 type Adadelta struct{ optimizer[AdadeltaOpt] }
 
 var _ Optimizer = (*Adadelta)(nil)
@@ -65,7 +65,8 @@ func newAdadelta() optimizer[AdadeltaOpt] {
 			return notNegative(refuse, "learning rate", o.LR, "epsilon value", o.Eps, "weight_decay value", o.WeightDecay)
 		},
 		plan: func(o *AdadeltaOpt) plan {
-			return plan{core.Adadelta, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.Rho, o.Eps}, []slot{{name: "square_avg"}, {name: "acc_delta"}}, stepOnly}
+			return plan{core.Adadelta, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.Rho, o.Eps},
+				[]slot{{name: "square_avg"}, {name: "acc_delta"}}, stepOnly}
 		},
 	}
 }

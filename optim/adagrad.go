@@ -24,8 +24,8 @@ type AdagradOpt struct {
 	Maximize bool `json:"maximize"`
 }
 
-// Adagrad scales each step by the root of the sum of all squares of the gradient (J. Duchi, E. Hazan, Y. Singer, JMLR 2011), as torch.optim.Adagrad does.
-// It has the methods of [Optimizer] and Add.
+// Adagrad scales each step by the root of the sum of all squares of the gradient (J. Duchi, E. Hazan, Y. Singer, JMLR 2011), as
+// torch.optim.Adagrad does. It has the methods of [Optimizer] and Add.
 type Adagrad struct{ optimizer[AdagradOpt] }
 
 var _ Optimizer = (*Adagrad)(nil)
@@ -58,13 +58,15 @@ func (o *Adagrad) Step(x *tenon.Exec) error {
 func newAdagrad() optimizer[AdagradOpt] {
 	return optimizer[AdagradOpt]{name: "Adagrad", seen: map[*nn.Param]bool{}, lr: func(o *AdagradOpt) *float64 { return &o.LR },
 		resolve: func(o *AdagradOpt, refuse refusal) error {
-			o.WeightDecay, o.LRDecay, o.InitialAccumulator = core.Or(o.WeightDecay, 0), core.Or(o.LRDecay, 0), core.Or(o.InitialAccumulator, 0)
+			o.WeightDecay, o.LRDecay, o.InitialAccumulator = core.Or(o.WeightDecay, 0), core.Or(o.LRDecay, 0),
+				core.Or(o.InitialAccumulator, 0)
 			o.LR, o.Eps = core.Or(o.LR, 1e-2), core.Or(o.Eps, 1e-10)
 			return notNegative(refuse, "learning rate", o.LR, "lr_decay value", o.LRDecay, "weight_decay value", o.WeightDecay,
 				"initial_accumulator_value value", o.InitialAccumulator, "epsilon value", o.Eps)
 		},
 		plan: func(o *AdagradOpt) plan {
-			return plan{core.Adagrad, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.LRDecay, o.Eps}, []slot{{"sum", o.InitialAccumulator}}, stepOnly}
+			return plan{core.Adagrad, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.LRDecay, o.Eps},
+				[]slot{{"sum", o.InitialAccumulator}}, stepOnly}
 		},
 	}
 }

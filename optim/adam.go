@@ -17,8 +17,8 @@ type AdamOpt struct {
 	Betas [2]float64 `json:"betas"`
 	// Eps is added to the root of the mean square; 0 is 1e-8.
 	Eps float64 `json:"eps"`
-	// WeightDecay is added to the gradient as that multiple of the parameter by Adam, and shrinks the parameter by that part of the learning rate
-	// in AdamW, where 0 is 1e-2.
+	// WeightDecay is added to the gradient as that multiple of the parameter by Adam, and shrinks the parameter by that part of the
+	// learning rate in AdamW, where 0 is 1e-2.
 	WeightDecay float64 `json:"weight_decay"`
 	// AMSGrad divides by the largest mean square so far (S. Reddi, S. Kale, S. Kumar, ICLR 2018).
 	AMSGrad bool `json:"amsgrad"`
@@ -85,7 +85,9 @@ var (
 )
 
 func newAdam(name string, decay float64, op, amsgrad *core.StepOp) optimizer[AdamOpt] {
-	return optimizer[AdamOpt]{name: name, seen: map[*nn.Param]bool{}, lr: func(o *AdamOpt) *float64 { return &o.LR }, resolve: resolveAdam(decay),
+	return optimizer[AdamOpt]{name: name, seen: map[*nn.Param]bool{}, lr: func(o *AdamOpt) *float64 {
+		return &o.LR
+	}, resolve: resolveAdam(decay),
 		plan: func(o *AdamOpt) plan {
 			if o.AMSGrad {
 				return plan{amsgrad, numbersOfAdam(o), append(moments[:2:2], slot{name: "max_exp_avg_sq"}), stepOnly}

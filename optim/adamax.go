@@ -12,7 +12,8 @@ import (
 type AdamaxOpt struct {
 	// LR is the learning rate; 0 is 2e-3.
 	LR float64 `json:"lr"`
-	// Betas are the parts that the running mean of the gradient and its largest magnitude keep in each step; both 0 stand for 0.9 and 0.999.
+	// Betas are the parts that the running mean of the gradient and its largest magnitude keep in each step; both 0 stand for 0.9 and
+	// 0.999.
 	Betas [2]float64 `json:"betas"`
 	// Eps is added to the magnitude; 0 is 1e-8.
 	Eps float64 `json:"eps"`
@@ -22,8 +23,8 @@ type AdamaxOpt struct {
 	Maximize bool `json:"maximize"`
 }
 
-// Adamax is Adam with the largest magnitude in place of the mean of squares (D. Kingma, J. Ba, ICLR 2015), as torch.optim.Adamax has it. It has the
-// methods of [Optimizer] and Add.
+// Adamax is Adam with the largest magnitude in place of the mean of squares (D. Kingma, J. Ba, ICLR 2015), as torch.optim.Adamax has it. It
+// has the methods of [Optimizer] and Add.
 type Adamax struct{ optimizer[AdamaxOpt] }
 
 var _ Optimizer = (*Adamax)(nil)
@@ -64,7 +65,8 @@ func newAdamax() optimizer[AdamaxOpt] {
 			return notNegative(refuse, "learning rate", o.LR, "epsilon value", o.Eps, "weight_decay value", o.WeightDecay)
 		},
 		plan: func(o *AdamaxOpt) plan {
-			return plan{core.Adamax, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.Betas[0], o.Betas[1], o.Eps}, []slot{{name: "exp_avg"}, {name: "exp_inf"}}, stepOnly}
+			return plan{core.Adamax, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.Betas[0], o.Betas[1], o.Eps},
+				[]slot{{name: "exp_avg"}, {name: "exp_inf"}}, stepOnly}
 		},
 	}
 }

@@ -24,8 +24,8 @@ type ASGDOpt struct {
 	Maximize bool `json:"maximize"`
 }
 
-// ASGD is stochastic gradient descent that also keeps the averages of the parameters (B. Polyak, A. Juditsky, SIAM J. Control Optim. 1992), as
-// torch.optim.ASGD does; they are its state "ax". It has the methods of [Optimizer] and Add.
+// ASGD is stochastic gradient descent that also keeps the averages of the parameters (B. Polyak, A. Juditsky, SIAM J. Control Optim. 1992),
+// as torch.optim.ASGD does; they are its state "ax". It has the methods of [Optimizer] and Add.
 type ASGD struct{ optimizer[ASGDOpt] }
 
 var _ Optimizer = (*ASGD)(nil)
@@ -63,7 +63,8 @@ func newASGD() optimizer[ASGDOpt] {
 			return notNegative(refuse, "learning rate", o.LR, "weight_decay value", o.WeightDecay)
 		},
 		plan: func(o *ASGDOpt) plan {
-			return plan{core.ASGD, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.Lambda, o.Alpha, o.T0}, []slot{{name: "ax"}}, []string{"step", "eta", "mu"}}
+			return plan{core.ASGD, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.Lambda, o.Alpha, o.T0}, []slot{{name: "ax"}},
+				[]string{"step", "eta", "mu"}}
 		},
 	}
 }

@@ -27,16 +27,16 @@ type OneCycleOpt struct {
 	ThreePhase bool
 	// DivFactor is the largest rate over the first; 0 is 25. FinalDivFactor is the first over the last; 0 is 1e4.
 	DivFactor, FinalDivFactor float64
-	// NoMomentum leaves the momentum alone, which otherwise goes from MaxMomentum to BaseMomentum and back, against the rate. An optimizer without
-	// the methods of [Momentum] needs it.
+	// NoMomentum leaves the momentum alone, which otherwise goes from MaxMomentum to BaseMomentum and back, against the rate. An optimizer
+	// without the methods of [Momentum] needs it.
 	NoMomentum bool
 	// BaseMomentum is the least momentum, 0.85 if 0, and MaxMomentum the largest, 0.95 if 0.
 	BaseMomentum, MaxMomentum float64
 }
 
-// OneCycleLR takes the rate from maxLR / DivFactor up to maxLR and down to maxLR / DivFactor / FinalDivFactor, in all the steps of a training
-// (L. Smith, N. Topin, "Super-Convergence", 2017). maxLR has one rate for all groups, or one for each; the optimizer's own do not count. It is made for
-// a step per batch, and a step after the last is an error.
+// OneCycleLR takes the rate from maxLR / DivFactor up to maxLR and down to maxLR / DivFactor / FinalDivFactor, in all the steps of a
+// training (L. Smith, N. Topin, "Super-Convergence", 2017). maxLR has one rate for all groups, or one for each; the optimizer's own do not
+// count. It is made for a step per batch, and a step after the last is an error.
 func OneCycleLR(maxLR []float64, totalSteps int, opts ...OneCycleOpt) Rule {
 	opt := core.One("OneCycleLR", opts)
 	maxLR = slices.Clone(maxLR)
@@ -64,8 +64,10 @@ func OneCycleLR(maxLR []float64, totalSteps int, opts ...OneCycleOpt) Rule {
 		bad: unmet(length("totalSteps", totalSteps),
 			need(0 <= pct && pct <= 1, "Expected float between 0 and 1 PctStart, but got %v", pct),
 			need(up != 0, "PctStart is %v, which is one step of %d and leaves the rise no length; give another", pct, totalSteps),
-			need(opt.AnnealStrategy <= AnnealLinear, "AnnealStrategy must be AnnealCos or AnnealLinear, instead got %d", opt.AnnealStrategy),
-			positive("DivFactor", div), positive("FinalDivFactor", final), factor("BaseMomentum", base), factor("MaxMomentum", most), rates("maxLR", maxLR)),
+			need(opt.AnnealStrategy <= AnnealLinear, "AnnealStrategy must be AnnealCos or AnnealLinear, instead got %d",
+				opt.AnnealStrategy),
+			positive("DivFactor", div), positive("FinalDivFactor", final), factor("BaseMomentum", base), factor("MaxMomentum", most),
+			rates("maxLR", maxLR)),
 		start: func(_ []float64, groups int) []float64 {
 			initial := make([]float64, groups)
 			for g := range initial {
@@ -108,15 +110,15 @@ type CyclicOpt struct {
 	Gamma float64
 	// Scale, if there is one, is the factor of the rise in place of Mode's. Cycles count from 1, steps from 0.
 	Scale func(cycle, step int) float64
-	// NoMomentum leaves the momentum alone, which otherwise goes from MaxMomentum to BaseMomentum and back, against the rate. An optimizer without
-	// the methods of [Momentum] needs it.
+	// NoMomentum leaves the momentum alone, which otherwise goes from MaxMomentum to BaseMomentum and back, against the rate. An optimizer
+	// without the methods of [Momentum] needs it.
 	NoMomentum bool
 	// BaseMomentum is the least momentum, 0.8 if 0, and MaxMomentum the largest, 0.9 if 0.
 	BaseMomentum, MaxMomentum float64
 }
 
-// CyclicLR takes the rate from baseLR up to maxLR and back in straight lines, again and again (L. Smith, WACV 2017). baseLR and maxLR have one rate for all
-// groups, or one for each; the optimizer's own do not count. It is made for a step per batch.
+// CyclicLR takes the rate from baseLR up to maxLR and back in straight lines, again and again (L. Smith, WACV 2017). baseLR and maxLR have
+// one rate for all groups, or one for each; the optimizer's own do not count. It is made for a step per batch.
 func CyclicLR(baseLR, maxLR []float64, opts ...CyclicOpt) Rule {
 	opt := core.One("CyclicLR", opts)
 	baseLR, maxLR = slices.Clone(baseLR), slices.Clone(maxLR)

@@ -113,7 +113,8 @@ func ExampleAdam() {
 	// Output: 0.00 after 100 steps, learning rate 0.17, <nil>
 }
 
-// A step of mixed precision: the loss is scaled, so that the half-precision gradients do not vanish, and a step whose gradients overflow is left out.
+// A step of mixed precision: the loss is scaled, so that the half-precision gradients do not vanish, and a step whose gradients overflow is
+// left out.
 func ExampleGradScaler() {
 	x, err := tenon.Open(tenon.CPU())
 	if err != nil {

@@ -162,8 +162,9 @@ func openFailing(t *testing.T) (*tenon.Exec, *faults.Device) {
 	return (*tenon.Exec)(core.New(dev, host)), d
 }
 
-// sweep fails the call at the n-th point that arm names, from 1 on in steps of stride, until there are no more, and returns how often it did. After
-// each failure the world is as before, or as after where the call succeeded all the same; the next try makes it what it is where nothing failed.
+// sweep fails the call at the n-th point that arm names, from 1 on in steps of stride, until there are no more, and returns how often it
+// did. After each failure the world is as before, or as after where the call succeeded all the same; the next try makes it what it is where
+// nothing failed.
 func (f *failing) sweep(t *testing.T, x *tenon.Exec, d *faults.Device, stride int, arm func(n int)) (failures int) {
 	t.Helper()
 	never := f.never(t, x)
@@ -242,8 +243,8 @@ func same(t *testing.T, at, got, want string) {
 	}
 }
 
-// TestFailures fails the calls of a training at every driver call, with every code of it that is no device fault, and at every point from which the device has
-// no more memory.
+// TestFailures fails the calls of a training at every driver call, with every code of it that is no device fault, and at every point from
+// which the device has no more memory.
 func TestFailures(t *testing.T) {
 	before := core.LiveStorages()
 	for _, f := range failings() {
@@ -410,7 +411,8 @@ func takeStep(x *tenon.Exec, w *world) error { return w.opt.Step(x) }
 func failings() []*failing {
 	var fs []*failing
 	for _, name := range slices.Sorted(maps.Keys(optimizers)) {
-		fs = append(fs, &failing{name: name + "First", begin: stepped(name, 1, 0), act: takeStep}, &failing{name: name + "Later", begin: stepped(name, 1, 1), act: takeStep})
+		fs = append(fs, &failing{name: name + "First", begin: stepped(name, 1, 0), act: takeStep},
+			&failing{name: name + "Later", begin: stepped(name, 1, 1), act: takeStep})
 	}
 	fs = append(fs, &failing{name: "ManyTensors", begin: stepped("Momentum", 65, 1), act: takeStep})
 	return append(fs, trainingFailings()...)

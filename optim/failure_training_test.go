@@ -272,7 +272,8 @@ func normed(opt nn.BatchNormOpt) func(t *testing.T, x *tenon.Exec) *world {
 	return func(t *testing.T, x *tenon.Exec) *world {
 		b := nn.NewBatchNorm1d(x, 3, opt)
 		w := &world{params: []*nn.Param{b.Weight, b.Bias}, more: b, buffers: map[string]*tenon.Tensor{
-			"in": x.Reshape(x.Arange(0, 12, 1, tenon.Float32), 4, 3), "mean": b.RunningMean.Tensor(), "var": b.RunningVar.Tensor(), "n": b.NumBatchesTracked.Tensor()}}
+			"in": x.Reshape(x.Arange(0, 12, 1, tenon.Float32), 4, 3), "mean": b.RunningMean.Tensor(), "var": b.RunningVar.Tensor(),
+			"n": b.NumBatchesTracked.Tensor()}}
 		w.own = func() { nn.Close(b) }
 		return w
 	}
@@ -287,7 +288,8 @@ func tables(t *testing.T, x *tenon.Exec) *world {
 	m := func(scale float64) *tenon.Tensor {
 		return x.MulS(x.Reshape(x.Arange(1, 10, 1, tenon.Float32), 3, 3), scale)
 	}
-	return &world{gen: seeded(t, x), params: []*nn.Param{nn.NewParam(m(1))}, buffers: map[string]*tenon.Tensor{"a": m(1), "b": m(.5), "h": x.ToDType(m(1./16), tenon.Float16)}}
+	return &world{gen: seeded(t, x), params: []*nn.Param{nn.NewParam(m(1))}, buffers: map[string]*tenon.Tensor{"a": m(1), "b": m(.5),
+		"h": x.ToDType(m(1./16), tenon.Float16)}}
 }
 
 func scheduled(t *testing.T, x *tenon.Exec) *world {
@@ -301,7 +303,8 @@ func scheduled(t *testing.T, x *tenon.Exec) *world {
 // saved is a world whose files hold what it was before two changes.
 func saved(t *testing.T, x *tenon.Exec) *world {
 	l := nn.Sequential{nn.NewLinear(x, 2, 3, nn.LinearOpt{Generator: nn.NewHostGenerator(1)}), nn.NewBatchNorm1d(x, 3)}
-	w := &world{file: filepath.Join(t.TempDir(), "files", "f"), more: l, buffers: map[string]*tenon.Tensor{"rate": x.Full(nil, .5, tenon.Float64)}}
+	w := &world{file: filepath.Join(t.TempDir(), "files", "f"), more: l,
+		buffers: map[string]*tenon.Tensor{"rate": x.Full(nil, .5, tenon.Float64)}}
 	mustAll(t, os.Mkdir(filepath.Dir(w.file), 0o755))
 	w.own = func() { nn.Close(l) }
 	for key, a := range nn.StateDict(l) {

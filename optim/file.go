@@ -46,7 +46,8 @@ func filedOf(op string, o Optimizer) (filed, error) {
 	}
 	s, ok := o.(filed)
 	if !ok {
-		return nil, core.Refusal(op, fault.Unsupported, "%T is no optimizer of package optim; save and load what it remembers by its own means", o)
+		return nil,
+			core.Refusal(op, fault.Unsupported, "%T is no optimizer of package optim; save and load what it remembers by its own means", o)
 	}
 	return s, nil
 }
@@ -67,9 +68,10 @@ type savedArray struct {
 	read  func() ([]byte, error)
 }
 
-// SaveFile writes what o remembers, and its options, to the named file in the safetensors format, so that training can go on from there: the tensors of
-// PyTorch's state_dict as state.NUMBER.NAME, such as state.0.exp_avg, and in the metadata the optimizer's name and the param_groups as JSON. Parameters are not
-// in it, see nn.SaveFile. It waits for the device. An older file of that name stays as it was until the new one is complete.
+// SaveFile writes what o remembers, and its options, to the named file in the safetensors format, so that training can go on from there:
+// the tensors of PyTorch's state_dict as state.NUMBER.NAME, such as state.0.exp_avg, and in the metadata the optimizer's name and the
+// param_groups as JSON. Parameters are not in it, see nn.SaveFile. It waits for the device. An older file of that name stays as it was
+// until the new one is complete.
 func SaveFile(x *tenon.Exec, o Optimizer, name string) error {
 	s, err := filedOf("SaveFile", o)
 	if err != nil {
@@ -85,8 +87,8 @@ func SaveFile(x *tenon.Exec, o Optimizer, name string) error {
 	return nil
 }
 
-// LoadFile gives o the state and the options of a file that SaveFile wrote. The optimizer must be of the same kind, with the same numbers of parameters in
-// its groups, of the same shapes; if anything does not fit, nothing is changed.
+// LoadFile gives o the state and the options of a file that SaveFile wrote. The optimizer must be of the same kind, with the same numbers
+// of parameters in its groups, of the same shapes; if anything does not fit, nothing is changed.
 func LoadFile(x *tenon.Exec, o Optimizer, name string) error {
 	s, err := filedOf("LoadFile", o)
 	if err != nil {
@@ -329,7 +331,8 @@ func (o *optimizer[O]) loadGroup(x *tenon.Exec, from *savedState, g *group[O], n
 				return nil, 0, fmt.Errorf("parameter %s: %s is not there", g.names[i], key)
 			}
 			if !slices.Equal(a.shape, shape) || !a.dt.IsFloat() {
-				return nil, 0, fmt.Errorf("%s of parameter %s is of type %v and shape %v, here it has shape %v", what, g.names[i], a.dt, a.shape, shape)
+				return nil, 0, fmt.Errorf("%s of parameter %s is of type %v and shape %v, here it has shape %v", what, g.names[i],
+					a.dt, a.shape, shape)
 			}
 			delete(from.arrays, key)
 			b, err := a.read()

@@ -81,14 +81,16 @@ func TestFileNames(t *testing.T) {
 			keys = append(keys, a.Name)
 		}
 		slices.Sort(keys)
-		if got, want := strings.Join(keys, " "), "state.0.exp_avg state.0.exp_avg_sq state.0.max_exp_avg_sq state.0.step state.1.exp_avg state.1.exp_avg_sq state.1.max_exp_avg_sq state.1.step"; got != want {
+		if got, want := strings.Join(keys, " "), "state.0.exp_avg state.0.exp_avg_sq state.0.max_exp_avg_sq state.0.step "+
+			"state.1.exp_avg state.1.exp_avg_sq state.1.max_exp_avg_sq state.1.step"; got != want {
 			t.Errorf("got %s", got)
 		}
 		var groups []map[string]any
 		if err := json.Unmarshal([]byte(f.Metadata()["param_groups"]), &groups); err != nil {
 			t.Fatal(err)
 		}
-		if got, want := strings.Join(slices.Sorted(maps.Keys(groups[0])), " "), "amsgrad betas eps lr maximize names params weight_decay"; got != want || groups[0]["weight_decay"] != 1e-2 {
+		if got, want := strings.Join(slices.Sorted(maps.Keys(groups[0])), " "),
+			"amsgrad betas eps lr maximize names params weight_decay"; got != want || groups[0]["weight_decay"] != 1e-2 {
 			t.Errorf("got %s: %v", got, groups[0])
 		}
 	})
@@ -128,7 +130,9 @@ func TestFileErrors(t *testing.T) {
 				}
 			}
 			name := filepath.Join(dir, "bad")
-			if err := safetensors.Save(name, m, arrays, func(a safetensors.Info) ([]byte, error) { return file.Read(from[a.Name]) }); err != nil {
+			if err := safetensors.Save(name, m, arrays, func(a safetensors.Info) ([]byte, error) {
+				return file.Read(from[a.Name])
+			}); err != nil {
 				t.Fatal(err)
 			}
 			return name

@@ -266,8 +266,8 @@ func settled(x *tenon.Exec) (objects, bytes uint64) {
 	return m.HeapObjects, m.HeapAlloc
 }
 
-// TestNothingGrows: 2,000 steps of training with captures, errors and panics in between leave heap, goroutines, memory, streams, events, graphs and
-// modules where they were.
+// TestNothingGrows: 2,000 steps of training with captures, errors and panics in between leave heap, goroutines, memory, streams, events,
+// graphs and modules where they were.
 func TestNothingGrows(t *testing.T) {
 	host, err := rt.Host()
 	if err != nil {

@@ -54,15 +54,24 @@ func TestTorchKeysTwice(t *testing.T) {
 			from, to string
 			want     string
 		}{
-			{func(root, _, _, _, _ *torchfile.Dict) { root.Set("optimizeR", 1) }, "optimizeR", "optimizer", `the key "optimizer" is there twice`},
-			{func(_, dict, _, _, _ *torchfile.Dict) { dict.Set("statE", &torchfile.Dict{}) }, "statE", "state", `the key "state" is there twice`},
-			{func(_, dict, _, _, _ *torchfile.Dict) { dict.Set("param_groupS", []any{}) }, "param_groupS", "param_groups", `the key "param_groups" is there twice`},
+			{func(root, _, _, _, _ *torchfile.Dict) {
+				root.Set("optimizeR", 1)
+			}, "optimizeR", "optimizer", `the key "optimizer" is there twice`},
+			{func(_, dict, _, _, _ *torchfile.Dict) {
+				dict.Set("statE", &torchfile.Dict{})
+			}, "statE", "state", `the key "state" is there twice`},
+			{func(_, dict, _, _, _ *torchfile.Dict) { dict.Set("param_groupS", []any{}) }, "param_groupS", "param_groups",
+				`the key "param_groups" is there twice`},
 			{func(_, _, _, _, group *torchfile.Dict) { group.Set("lR", 2.0) }, "lR", "lr", `the key "lr" is there twice`},
 			{func(_, _, state, _, _ *torchfile.Dict) {
 				state.Keys, state.Values = append(state.Keys, 0x3039, 0x3038), append(state.Values, &torchfile.Dict{}, &torchfile.Dict{})
 			}, "M\x39\x30", "M\x38\x30", "the state of parameter 12344 is there twice"},
-			{func(_, _, _, one, _ *torchfile.Dict) { one.Set("exp_avG", nil) }, "exp_avG", "exp_avg", `"exp_avg" of parameter 0 is there twice`},
-			{func(_, _, _, _, group *torchfile.Dict) { group.Set("params", []any{0, 1, 1}) }, "", "", "parameter 1 is in the parameter groups twice"},
+			{func(_, _, _, one, _ *torchfile.Dict) {
+				one.Set("exp_avG", nil)
+			}, "exp_avG", "exp_avg", `"exp_avg" of parameter 0 is there twice`},
+			{func(_, _, _, _, group *torchfile.Dict) {
+				group.Set("params", []any{0, 1, 1})
+			}, "", "", "parameter 1 is in the parameter groups twice"},
 		} {
 			dict, err := optim.StateDict(x, tr.o)
 			ok(t, err)
@@ -70,7 +79,8 @@ func TestTorchKeysTwice(t *testing.T) {
 			groups, _ := dict.Get("param_groups")
 			root := &torchfile.Dict{}
 			root.Set("optimizer", dict)
-			c.add(root, dict, state.(*torchfile.Dict), state.(*torchfile.Dict).Values[0].(*torchfile.Dict), groups.([]any)[0].(*torchfile.Dict))
+			c.add(root, dict, state.(*torchfile.Dict), state.(*torchfile.Dict).Values[0].(*torchfile.Dict),
+				groups.([]any)[0].(*torchfile.Dict))
 			var b bytes.Buffer
 			ok(t, torchfile.Write(x, &b, root))
 			file := repickled(t, b.Bytes(), func(p []byte) []byte {

@@ -8,13 +8,13 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// Momentum is what an optimizer has whose momentum [OneCycleLR] and [CyclicLR] change: the momentum of SGD and RMSprop, and the first beta of Adam, AdamW,
-// Adamax, NAdam and RAdam. A step that was captured keeps what it was captured with.
+// Momentum is what an optimizer has whose momentum [OneCycleLR] and [CyclicLR] change: the momentum of SGD and RMSprop, and the first beta
+// of Adam, AdamW, Adamax, NAdam and RAdam. A step that was captured keeps what it was captured with.
 type Momentum interface {
 	// Momentum returns the momentum of a group.
 	Momentum(group int) float64
-	// SetMomentum sets the momentum of a group from the next step on. Steps without momentum remember less, so SGD's and RMSprop's can become 0, or
-	// other than 0, only before the first step.
+	// SetMomentum sets the momentum of a group from the next step on. Steps without momentum remember less, so SGD's and RMSprop's can
+	// become 0, or other than 0, only before the first step.
 	SetMomentum(group int, m float64)
 }
 
@@ -80,7 +80,8 @@ func (o *optimizer[O]) at(i int) *group[O] {
 func (o *optimizer[O]) setBuffered(i int, momentum *float64, m float64) {
 	begun := slices.ContainsFunc(o.at(i).states, func(s []*tenon.Tensor) bool { return s != nil })
 	if begun && (*momentum == 0) != (m == 0) {
-		core.Fail(o.name, fault.Invalid, "the momentum of group %d cannot go from %v to %v after its first step; set it before", i, *momentum, m)
+		core.Fail(o.name, fault.Invalid, "the momentum of group %d cannot go from %v to %v after its first step; set it before", i,
+			*momentum, m)
 	}
 	*momentum = m
 }

@@ -27,11 +27,13 @@ var inert = map[string]func(p *nn.Param) (optim.Optimizer, error){
 
 // Steps have the momentum that is set: gradients of 1, a momentum of 0.9 in the first step and of 0.5 in the second.
 func TestMomentumOfOptimizers(t *testing.T) {
-	// Means of the gradient are 0.1 after the first step and 0.55 after the second, whose bias is 1 - 0.5². Nesterov's has products of momenta in its place.
+	// Means of the gradient are 0.1 after the first step and 0.55 after the second, whose bias is 1 - 0.5². Nesterov's has products of
+	// momenta in its place.
 	mu1, mu2 := 0.9*(1-0.5*math.Pow(0.96, 0.004)), 0.5*(1-0.5*math.Pow(0.96, 0.008))
 	mu2next, mu3 := 0.9*(1-0.5*math.Pow(0.96, 0.008)), 0.5*(1-0.5*math.Pow(0.96, 0.012))
 	nadam := (mu2next*0.1/(1-mu1*mu2next) + (1-mu1)/(1-mu1)) + (mu3*0.55/(1-mu1*mu2*mu3) + (1-mu2)/(1-mu1*mu2))
-	want := map[string]float64{"SGD": 1 + 1.5, "RMSprop": 10 + (0.5*10 + 1/math.Sqrt(1-0.99*0.99)), "Adam": 1 + 0.55/0.75, "AdamW": 1 + 0.55/0.75,
+	want := map[string]float64{"SGD": 1 + 1.5, "RMSprop": 10 + (0.5*10 + 1/math.Sqrt(1-0.99*0.99)), "Adam": 1 + 0.55/0.75,
+		"AdamW":  1 + 0.55/0.75,
 		"Adamax": 1 + 0.55/0.75, "RAdam": 1 + 0.55/0.75, "NAdam": nadam}
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		for name, make := range inert {
@@ -93,7 +95,8 @@ func TestMomentumErrors(t *testing.T) {
 					t.Fatal(err)
 				}
 				other := 0.5 - m
-				fails(fmt.Sprintf("%s: the momentum of group 0 cannot go from %v to %v after its first step", name, m, other), func() { o.SetMomentum(0, other) })
+				fails(fmt.Sprintf("%s: the momentum of group 0 cannot go from %v to %v after its first step", name, m, other),
+					func() { o.SetMomentum(0, other) })
 				if o.Momentum(0) != m {
 					t.Errorf("%s: %v", name, o.Momentum(0))
 				}

@@ -16,8 +16,8 @@ type NAdamOpt struct {
 	Betas [2]float64 `json:"betas"`
 	// Eps is added to the root of the mean square; 0 is 1e-8.
 	Eps float64 `json:"eps"`
-	// WeightDecay adds that multiple of the parameter to the gradient, or, if DecoupledWeightDecay is set, shrinks the parameter by that part of the
-	// learning rate.
+	// WeightDecay adds that multiple of the parameter to the gradient, or, if DecoupledWeightDecay is set, shrinks the parameter by that
+	// part of the learning rate.
 	WeightDecay          float64 `json:"weight_decay"`
 	DecoupledWeightDecay bool    `json:"decoupled_weight_decay"`
 	// MomentumDecay is how fast the momentum grows to its full size; 0 is 4e-3.
@@ -26,7 +26,8 @@ type NAdamOpt struct {
 	Maximize bool `json:"maximize"`
 }
 
-// NAdam is Adam with Nesterov's momentum (T. Dozat, ICLR Workshop 2016), as torch.optim.NAdam has it. It has the methods of [Optimizer] and Add.
+// NAdam is Adam with Nesterov's momentum (T. Dozat, ICLR Workshop 2016), as torch.optim.NAdam has it. It has the methods of [Optimizer] and
+// Add.
 type NAdam struct{ optimizer[NAdamOpt] }
 
 var _ Optimizer = (*NAdam)(nil)
@@ -64,10 +65,12 @@ func newNAdam() optimizer[NAdamOpt] {
 			if err := checkBetas(&o.Betas, refuse); err != nil {
 				return err
 			}
-			return notNegative(refuse, "learning rate", o.LR, "epsilon value", o.Eps, "weight_decay value", o.WeightDecay, "momentum_decay value", o.MomentumDecay)
+			return notNegative(refuse, "learning rate", o.LR, "epsilon value", o.Eps, "weight_decay value", o.WeightDecay,
+				"momentum_decay value", o.MomentumDecay)
 		},
 		plan: func(o *NAdamOpt) plan {
-			p := plan{core.NAdam, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.Betas[0], o.Betas[1], o.Eps, o.MomentumDecay}, moments, []string{"step", "mu_product"}}
+			p := plan{core.NAdam, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.Betas[0], o.Betas[1], o.Eps, o.MomentumDecay},
+				moments, []string{"step", "mu_product"}}
 			if o.DecoupledWeightDecay {
 				p.op = core.NAdamW
 			}

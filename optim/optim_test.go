@@ -22,7 +22,8 @@ import (
 	"tenon.dev/safetensors"
 )
 
-// onDevices runs f in a scope on every kind of device there is, and checks that f, which closes its parameters and optimizers, left nothing.
+// onDevices runs f in a scope on every kind of device there is, and checks that f, which closes its parameters and optimizers, left
+// nothing.
 func onDevices(t *testing.T, f func(t *testing.T, x *tenon.Exec)) {
 	t.Helper()
 	devices := map[string]tenon.Selector{"cpu": tenon.CPU(), "sim": tenon.Sim(0)}
@@ -92,25 +93,29 @@ func (s *setup) make(t *testing.T, ps []*nn.Param) optim.Optimizer {
 	var err error
 	switch s.Optimizer {
 	case "SGD":
-		o, err = optim.NewSGD(list(ps...), optim.SGDOpt{LR: h.LR, Momentum: h.Momentum, Dampening: h.Dampening, WeightDecay: h.WeightDecay, Nesterov: h.Nesterov, Maximize: h.Maximize})
+		o, err = optim.NewSGD(list(ps...), optim.SGDOpt{LR: h.LR, Momentum: h.Momentum, Dampening: h.Dampening, WeightDecay: h.WeightDecay,
+			Nesterov: h.Nesterov, Maximize: h.Maximize})
 	case "Adam":
 		o, err = optim.NewAdam(list(ps...), adam)
 	case "AdamW":
 		o, err = optim.NewAdamW(list(ps...), adam)
 	case "NAdam":
-		o, err = optim.NewNAdam(list(ps...), optim.NAdamOpt{LR: h.LR, Betas: h.Betas, WeightDecay: h.WeightDecay, DecoupledWeightDecay: h.Decoupled})
+		o, err = optim.NewNAdam(list(ps...), optim.NAdamOpt{LR: h.LR, Betas: h.Betas, WeightDecay: h.WeightDecay,
+			DecoupledWeightDecay: h.Decoupled})
 	case "RAdam":
 		o, err = optim.NewRAdam(list(ps...), optim.RAdamOpt{LR: h.LR, WeightDecay: h.WeightDecay})
 	case "Adamax":
 		o, err = optim.NewAdamax(list(ps...), optim.AdamaxOpt{LR: h.LR, WeightDecay: h.WeightDecay})
 	case "Adagrad":
-		o, err = optim.NewAdagrad(list(ps...), optim.AdagradOpt{LR: h.LR, LRDecay: h.LRDecay, WeightDecay: h.WeightDecay, InitialAccumulator: h.Initial})
+		o, err = optim.NewAdagrad(list(ps...), optim.AdagradOpt{LR: h.LR, LRDecay: h.LRDecay, WeightDecay: h.WeightDecay,
+			InitialAccumulator: h.Initial})
 	case "Adadelta":
 		o, err = optim.NewAdadelta(list(ps...), optim.AdadeltaOpt{LR: h.LR, Rho: h.Rho, WeightDecay: h.WeightDecay})
 	case "ASGD":
 		o, err = optim.NewASGD(list(ps...), optim.ASGDOpt{LR: h.LR, T0: h.T0})
 	case "RMSprop":
-		o, err = optim.NewRMSprop(list(ps...), optim.RMSpropOpt{LR: h.LR, Alpha: h.Alpha, Centered: h.Centered, Momentum: h.Momentum, WeightDecay: h.WeightDecay})
+		o, err = optim.NewRMSprop(list(ps...), optim.RMSpropOpt{LR: h.LR, Alpha: h.Alpha, Centered: h.Centered, Momentum: h.Momentum,
+			WeightDecay: h.WeightDecay})
 	case "Rprop":
 		o, err = optim.NewRprop(list(ps...), optim.RpropOpt{LR: h.LR, Etas: h.Etas, StepSizes: h.StepSizes})
 	default:
@@ -362,7 +367,8 @@ var makers = map[string]func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, 
 	},
 }
 
-// training is an optimizer over three parameters, one of which is a transposed matrix, with gradients of which the last of each step is 0-d.
+// training is an optimizer over three parameters, one of which is a transposed matrix, with gradients of which the last of each step is
+// 0-d.
 type training struct {
 	ps []*nn.Param
 	o  optim.Optimizer
@@ -372,7 +378,8 @@ func newTraining(t testing.TB, x *tenon.Exec, kind string) *training {
 	t.Helper()
 	tr := &training{}
 	x.Generator().SetSeed(7)
-	for _, v := range []*tenon.Tensor{x.RandN([]int{5, 5}, tenon.Float32), x.Transpose(x.RandN([]int{6, 3}, tenon.Float32), 0, 1), x.RandN(nil, tenon.Float32)} {
+	for _, v := range []*tenon.Tensor{x.RandN([]int{5, 5}, tenon.Float32), x.Transpose(x.RandN([]int{6, 3}, tenon.Float32), 0, 1),
+		x.RandN(nil, tenon.Float32)} {
 		tr.ps = append(tr.ps, nn.NewParam(v))
 	}
 	var err error
@@ -540,7 +547,8 @@ func TestLRTensor(t *testing.T) {
 	})
 }
 
-// A schedule fills the tensor that a captured step reads its rate from, so that graph and eager steps agree; closing the tensor is an error and changes nothing.
+// A schedule fills the tensor that a captured step reads its rate from, so that graph and eager steps agree; closing the tensor is an error
+// and changes nothing.
 func TestScheduleFillsLRTensor(t *testing.T) {
 	run := func(graph bool) (weights []float32) {
 		x, err := tenon.Open(tenon.Sim(1 << 30))
@@ -685,7 +693,8 @@ func TestErrors(t *testing.T) {
 		if err := o.Step(x); err == nil || !strings.Contains(err.Error(), "a gradient of type float64") {
 			t.Errorf("got %v", err)
 		}
-		if err := tenon.Try(func() { p.SetGrad(x.Zeros([]int{3}, tenon.Float32)) }); err == nil || !strings.Contains(err.Error(), "it must have its shape") {
+		if err := tenon.Try(func() { p.SetGrad(x.Zeros([]int{3}, tenon.Float32)) }); err == nil ||
+			!strings.Contains(err.Error(), "it must have its shape") {
 			t.Errorf("got %v", err)
 		}
 		p.SetGrad(x.Zeros([]int{2}, tenon.Float32))

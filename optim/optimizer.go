@@ -17,9 +17,9 @@ import (
 
 // Optimizer is what all optimizers have in common. An optimizer serves one goroutine.
 type Optimizer interface {
-	// Step changes every parameter that has a gradient, on x's stream, and records nothing; it never waits for the device. Parameters, gradients and state
-	// must lie on x's device. In a capture it becomes a part of the graph, once the first step has made the state; each replay is then a step. An error
-	// leaves parameters, state and counts as they were.
+	// Step changes every parameter that has a gradient, on x's stream, and records nothing; it never waits for the device. Parameters,
+	// gradients and state must lie on x's device. In a capture it becomes a part of the graph, once the first step has made the state; each
+	// replay is then a step. An error leaves parameters, state and counts as they were.
 	Step(x *tenon.Exec) error
 	// ZeroGrad drops the gradients of all parameters, as PyTorch's zero_grad does by default.
 	ZeroGrad()
@@ -40,8 +40,8 @@ type group[O any] struct {
 	params []*nn.Param
 	// lr stands for the learning rate of opt unless it is nil.
 	lr *tenon.Tensor
-	// rows [parameters, core.StepRow] counts the steps of each parameter on the device; nil before the first step. states has the tensors of each
-	// parameter that plan names; those of one that was not stepped are nil.
+	// rows [parameters, core.StepRow] counts the steps of each parameter on the device; nil before the first step. states has the tensors
+	// of each parameter that plan names; those of one that was not stepped are nil.
 	rows   *tenon.Tensor
 	states [][]*tenon.Tensor
 	// batches are those of the step before, emptied, for use again.
@@ -137,13 +137,14 @@ func (o *optimizer[O]) LR(group int) float64 { return *o.rate(group) }
 // rate is where the learning rate of a group stands.
 func (o *optimizer[O]) rate(group int) *float64 {
 	if group < 0 || group >= len(o.groups) {
-		core.Fail(cmp.Or(o.name, "Optimizer"), fault.Invalid, "there is no group %d; the optimizer has %d, numbered from 0", group, len(o.groups))
+		core.Fail(cmp.Or(o.name, "Optimizer"), fault.Invalid, "there is no group %d; the optimizer has %d, numbered from 0",
+			group, len(o.groups))
 	}
 	return o.lr(&o.groups[group].opt)
 }
 
-// SetLR sets the learning rate of a group from the next step on. A step that was captured keeps the rate that it had, unless it reads a tensor: see
-// SetLRTensor, whose tensor SetLR fills.
+// SetLR sets the learning rate of a group from the next step on. A step that was captured keeps the rate that it had, unless it reads a
+// tensor: see SetLRTensor, whose tensor SetLR fills.
 func (o *optimizer[O]) SetLR(group int, lr float64) {
 	rate := o.rate(group)
 	if t := o.groups[group].lr; t != nil {
@@ -184,10 +185,11 @@ func (o *optimizer[O]) fillRates(rates []float64) error {
 	return core.Assign(o.name, ts, vs)
 }
 
-// SetLRTensor has the steps of a group read their learning rate from t: a floating-point tensor of one element on the parameters' device, which a captured
-// step reads at each replay. SetLR, a schedule's Step and loading fill it with the rate that they set, on the device's default stream, in order with other work
-// but that of ManualStreams. LR gives the number that was set last, whatever else t was filled with. The optimizer does not own t, which stays open while it is
-// in use; nil ends that, and steps that are not in a graph have the number that LR gives again.
+// SetLRTensor has the steps of a group read their learning rate from t: a floating-point tensor of one element on the parameters' device,
+// which a captured step reads at each replay. SetLR, a schedule's Step and loading fill it with the rate that they set, on the device's
+// default stream, in order with other work but that of ManualStreams. LR gives the number that was set last, whatever else t was filled
+// with. The optimizer does not own t, which stays open while it is in use; nil ends that, and steps that are not in a graph have the number
+// that LR gives again.
 func (o *optimizer[O]) SetLRTensor(group int, t *tenon.Tensor) error {
 	if err := tenon.Try(func() {
 		o.rate(group)
@@ -353,7 +355,9 @@ func (o *optimizer[O]) makeState(x *tenon.Exec, g *group[O], plan *plan, i int) 
 // check refuses what a kernel could not update.
 func (o *optimizer[O]) check(x *tenon.Exec, t, grad *tenon.Tensor) {
 	if t.Device() != x.Device() {
-		core.Fail(o.name, fault.Invalid, "a parameter %v does not lie on %s, where the step runs; move the module with nn.To, or step on its device", t, x.Device().Name())
+		core.Fail(o.name, fault.Invalid,
+			"a parameter %v does not lie on %s, where the step runs; move the module with nn.To, or step on its device", t,
+			x.Device().Name())
 	}
 	if grad.DType() != t.DType() {
 		core.Fail(o.name, fault.Invalid, "a parameter of type %v has a gradient of type %v; convert it", t.DType(), grad.DType())

@@ -35,7 +35,8 @@ type PlateauOpt struct {
 	Factor float64
 	// Threshold is how much better than the best a metric must be to count; 0 is 1e-4, and [tenon.Zero] asks for any gain.
 	Threshold float64
-	// ThresholdMode is ThresholdRel (the zero value) for a threshold that is a part of the best metric, ThresholdAbs for a difference from it.
+	// ThresholdMode is ThresholdRel (the zero value) for a threshold that is a part of the best metric, ThresholdAbs for a difference from
+	// it.
 	ThresholdMode ThresholdMode
 	// Cooldown is the number of steps after a reduction in which none counts as bad.
 	Cooldown int
@@ -58,7 +59,8 @@ type ReduceLROnPlateau struct {
 	bad, cooldown int
 }
 
-// NewReduceLROnPlateau returns a schedule of o's learning rates that reduces them after more than patience bad steps in a row. PyTorch's default is 10.
+// NewReduceLROnPlateau returns a schedule of o's learning rates that reduces them after more than patience bad steps in a row. PyTorch's
+// default is 10.
 func NewReduceLROnPlateau(o Optimizer, patience int, opts ...PlateauOpt) (*ReduceLROnPlateau, error) {
 	opt, err := core.Only("NewReduceLROnPlateau", opts)
 	if err != nil {
@@ -124,8 +126,9 @@ func (s *ReduceLROnPlateau) better(metric float64) bool {
 	return metric < float64(best*(1-t))
 }
 
-// Step takes the metric of an epoch, such as the loss over the validation data, and reduces the rates if it is time. The errors are of a schedule that its New
-// function did not return, of groups added since where MinLR has one number for each, and of rates that could not be set; they leave all as it was.
+// Step takes the metric of an epoch, such as the loss over the validation data, and reduces the rates if it is time. The errors are of a
+// schedule that its New function did not return, of groups added since where MinLR has one number for each, and of rates that could not be
+// set; they leave all as it was.
 func (s *ReduceLROnPlateau) Step(metric float64) error {
 	if err := s.usable(); err != nil {
 		return err
@@ -155,8 +158,8 @@ func (s *ReduceLROnPlateau) Step(metric float64) error {
 	return nil
 }
 
-// PlateauState is what a [ReduceLROnPlateau] remembers between steps, with the rates that it has set, in a form that encoding/json and encoding/gob
-// keep to the bit.
+// PlateauState is what a [ReduceLROnPlateau] remembers between steps, with the rates that it has set, in a form that encoding/json and
+// encoding/gob keep to the bit.
 type PlateauState struct {
 	// Best is the best metric as text, since before the first it is infinite, which is no number in JSON.
 	Best string `torch:"best"`
@@ -179,8 +182,8 @@ func (s *ReduceLROnPlateau) State() (PlateauState, error) {
 	return st, nil
 }
 
-// SetState takes over what State returned of a schedule with the same options, and sets the optimizer's rates. All further rates are what they would
-// have been there. An error leaves all as it was.
+// SetState takes over what State returned of a schedule with the same options, and sets the optimizer's rates. All further rates are what
+// they would have been there. An error leaves all as it was.
 func (s *ReduceLROnPlateau) SetState(st PlateauState) error {
 	if err := s.usable(); err != nil {
 		return err

@@ -5,10 +5,10 @@ import (
 	"math/big"
 )
 
-// The C library's cos and pow, which PyTorch's schedules use, round the true value but for rare cases. Those of package math are off by up to 7e-14 at
-// such arguments, and differ between architectures; a recursion keeps such differences for the rest of a training. Here numbers have enough bits
-// that the only rounding that counts is the last. For the same reason formulas have float64 around a product that is a term of a sum: some architectures
-// would not round it.
+// The C library's cos and pow, which PyTorch's schedules use, round the true value but for rare cases. Those of package math are off by up
+// to 7e-14 at such arguments, and differ between architectures; a recursion keeps such differences for the rest of a training. Here numbers
+// have enough bits that the only rounding that counts is the last. For the same reason formulas have float64 around a product that is a
+// term of a sum: some architectures would not round it.
 const precision = 128
 
 // circle is pi to more bits than that.

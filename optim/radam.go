@@ -16,16 +16,16 @@ type RAdamOpt struct {
 	Betas [2]float64 `json:"betas"`
 	// Eps is added to the root of the mean square; 0 is 1e-8.
 	Eps float64 `json:"eps"`
-	// WeightDecay adds that multiple of the parameter to the gradient, or, if DecoupledWeightDecay is set, shrinks the parameter by that part of the
-	// learning rate.
+	// WeightDecay adds that multiple of the parameter to the gradient, or, if DecoupledWeightDecay is set, shrinks the parameter by that
+	// part of the learning rate.
 	WeightDecay          float64 `json:"weight_decay"`
 	DecoupledWeightDecay bool    `json:"decoupled_weight_decay"`
 	// Maximize goes up the gradient.
 	Maximize bool `json:"maximize"`
 }
 
-// RAdam is Adam whose first steps, when the mean of squares is not yet to be trusted, are rectified (L. Liu and others, ICLR 2020), as torch.optim.RAdam
-// has it. It has the methods of [Optimizer] and Add.
+// RAdam is Adam whose first steps, when the mean of squares is not yet to be trusted, are rectified (L. Liu and others, ICLR 2020), as
+// torch.optim.RAdam has it. It has the methods of [Optimizer] and Add.
 type RAdam struct{ optimizer[RAdamOpt] }
 
 var _ Optimizer = (*RAdam)(nil)

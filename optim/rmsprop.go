@@ -26,8 +26,8 @@ type RMSpropOpt struct {
 	Maximize bool `json:"maximize"`
 }
 
-// RMSprop scales each step by the root of a running mean of the gradient's squares (T. Tieleman, G. Hinton, 2012; centered: A. Graves, arXiv:1308.0850), as
-// torch.optim.RMSprop does. It has the methods of [Optimizer] and Add.
+// RMSprop scales each step by the root of a running mean of the gradient's squares (T. Tieleman, G. Hinton, 2012; centered: A. Graves,
+// arXiv:1308.0850), as torch.optim.RMSprop does. It has the methods of [Optimizer] and Add.
 type RMSprop struct{ optimizer[RMSpropOpt] }
 
 var _ Optimizer = (*RMSprop)(nil)
@@ -62,10 +62,12 @@ func newRMSprop() optimizer[RMSpropOpt] {
 		resolve: func(o *RMSpropOpt, refuse refusal) error {
 			o.Momentum, o.WeightDecay = core.Or(o.Momentum, 0), core.Or(o.WeightDecay, 0)
 			o.LR, o.Alpha, o.Eps = core.Or(o.LR, 1e-2), core.Or(o.Alpha, 0.99), core.Or(o.Eps, 1e-8)
-			return notNegative(refuse, "learning rate", o.LR, "alpha value", o.Alpha, "epsilon value", o.Eps, "momentum value", o.Momentum, "weight_decay value", o.WeightDecay)
+			return notNegative(refuse, "learning rate", o.LR, "alpha value", o.Alpha, "epsilon value", o.Eps, "momentum value", o.Momentum,
+				"weight_decay value", o.WeightDecay)
 		},
 		plan: func(o *RMSpropOpt) plan {
-			p := plan{core.RMSprop, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.Alpha, o.Eps, o.Momentum}, []slot{{name: "square_avg"}}, stepOnly}
+			p := plan{core.RMSprop, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.Alpha, o.Eps, o.Momentum},
+				[]slot{{name: "square_avg"}}, stepOnly}
 			if o.Centered {
 				p.op, p.slots = core.RMSpropCentered, append(p.slots, slot{name: "grad_avg"})
 			}

@@ -21,8 +21,8 @@ type RpropOpt struct {
 	Maximize bool `json:"maximize"`
 }
 
-// Rprop steps by the signs of the gradient, with a step size of each element's own (M. Riedmiller, H. Braun, ICNN 1993), as torch.optim.Rprop does. It has the
-// methods of [Optimizer] and Add.
+// Rprop steps by the signs of the gradient, with a step size of each element's own (M. Riedmiller, H. Braun, ICNN 1993), as
+// torch.optim.Rprop does. It has the methods of [Optimizer] and Add.
 type Rprop struct{ optimizer[RpropOpt] }
 
 var _ Optimizer = (*Rprop)(nil)

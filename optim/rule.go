@@ -9,10 +9,10 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// A Rule says how learning rates change from step to step. Functions such as [StepLR] return one, [SequentialLR] and [ChainedScheduler] make one of
-// several, and [NewSchedule] applies it to an optimizer and refuses one with bad arguments. Names and formulas are those of torch.optim.lr_scheduler. Most
-// formulas make a rate of the one that stands, as there, so that a change by hand between two steps lasts. In their comments lr is that rate, t the
-// number of steps, 0 when the schedule is made, and initial the rate before.
+// A Rule says how learning rates change from step to step. Functions such as [StepLR] return one, [SequentialLR] and [ChainedScheduler]
+// make one of several, and [NewSchedule] applies it to an optimizer and refuses one with bad arguments. Names and formulas are those of
+// torch.optim.lr_scheduler. Most formulas make a rate of the one that stands, as there, so that a change by hand between two steps lasts.
+// In their comments lr is that rate, t the number of steps, 0 when the schedule is made, and initial the rate before.
 type Rule struct {
 	name string
 	// bad says what is wrong with the arguments, if anything is.
@@ -57,7 +57,8 @@ func (r *Rule) check(groups int) error {
 	}
 	for _, l := range r.lists {
 		if l.n != 1 && l.n != groups {
-			return core.Refusal(r.name, fault.Invalid, "%s must have the same length as the optimizer's groups. It has %d values for %d groups; give one for each, or one for all", l.name, l.n, groups)
+			return core.Refusal(r.name, fault.Invalid, "%s must have the same length as the optimizer's groups. It has %d values for %d "+
+				"groups; give one for each, or one for all", l.name, l.n, groups)
 		}
 	}
 	for i := range r.parts {
@@ -131,8 +132,8 @@ func LambdaLR(f ...func(step int) float64) Rule {
 		rate: func(p place) float64 { return p.initial * of(f, p.group)(p.step) }}
 }
 
-// MultiplicativeLR multiplies the rate by a function of the number of steps: lr · f(t), for t > 0. It gets one function for all groups, or one for
-// each. When a sequence comes to it, it goes on from the rate that stands, and multiplies that by f(0).
+// MultiplicativeLR multiplies the rate by a function of the number of steps: lr · f(t), for t > 0. It gets one function for all groups, or
+// one for each. When a sequence comes to it, it goes on from the rate that stands, and multiplies that by f(0).
 func MultiplicativeLR(f ...func(step int) float64) Rule {
 	f = slices.Clone(f)
 	return Rule{name: "MultiplicativeLR", bad: functions(f), lists: []list{{"f", len(f)}}, onward: true,
@@ -183,7 +184,8 @@ func MultiStepLR(milestones []int, gamma float64) Rule {
 		}}
 }
 
-// ConstantLR has factor times the rate for the first totalIters steps: lr · factor at t = 0, lr / factor at t = totalIters. PyTorch's defaults are 1/3 and 5.
+// ConstantLR has factor times the rate for the first totalIters steps: lr · factor at t = 0, lr / factor at t = totalIters. PyTorch's
+// defaults are 1/3 and 5.
 func ConstantLR(factor float64, totalIters int) Rule {
 	return Rule{name: "ConstantLR", bad: unmet(
 		need(0 <= factor && factor <= 1, "Constant multiplicative factor expected to be between 0 and 1. It is %v", factor),
@@ -201,10 +203,12 @@ func ConstantLR(factor float64, totalIters int) Rule {
 }
 
 // LinearLR has a factor that goes from startFactor to endFactor in totalIters steps: lr · startFactor at t = 0, then
-// lr · (1 + (endFactor - startFactor) / (totalIters·startFactor + (t - 1)(endFactor - startFactor))) to t = totalIters. PyTorch's defaults are 1/3, 1 and 5.
+// lr · (1 + (endFactor - startFactor) / (totalIters·startFactor + (t - 1)(endFactor - startFactor))) to t = totalIters. PyTorch's defaults
+// are 1/3, 1 and 5.
 func LinearLR(startFactor, endFactor float64, totalIters int) Rule {
 	return Rule{name: "LinearLR", bad: unmet(
-		need(0 < startFactor && startFactor <= 1, "Starting multiplicative factor expected to be greater than 0 and less or equal to 1. It is %v", startFactor),
+		need(0 < startFactor && startFactor <= 1,
+			"Starting multiplicative factor expected to be greater than 0 and less or equal to 1. It is %v", startFactor),
 		need(0 <= endFactor && endFactor <= 1, "Ending multiplicative factor expected to be between 0 and 1. It is %v", endFactor),
 		length("totalIters", totalIters)),
 		rate: func(p place) float64 {
@@ -230,8 +234,8 @@ func ExponentialLR(gamma float64) Rule {
 		}}
 }
 
-// PolynomialLR lets the rate fall to 0 in totalIters steps as a polynomial: lr · ((1 - t/totalIters) / (1 - (t-1)/totalIters))^power, for 0 < t ≤ totalIters.
-// PyTorch's defaults are 5 and 1.
+// PolynomialLR lets the rate fall to 0 in totalIters steps as a polynomial: lr · ((1 - t/totalIters) / (1 - (t-1)/totalIters))^power, for 0
+// < t ≤ totalIters. PyTorch's defaults are 5 and 1.
 func PolynomialLR(totalIters int, power float64) Rule {
 	return Rule{name: "PolynomialLR", bad: unmet(length("totalIters", totalIters), factor("power", power)),
 		rate: func(p place) float64 {
@@ -243,9 +247,9 @@ func PolynomialLR(totalIters int, power float64) Rule {
 		}}
 }
 
-// CosineAnnealingLR takes the rate from the initial one to etaMin in half a cosine wave of tMax steps, and then on along the wave (I. Loshchilov,
-// F. Hutter, ICLR 2017, without restarts): etaMin + (lr - etaMin) · (1 + cos(πt/tMax)) / (1 + cos(π(t-1)/tMax)), and where the divisor is 0
-// lr + (initial - etaMin) · (1 - cos(π/tMax)) / 2. PyTorch's default of etaMin is 0.
+// CosineAnnealingLR takes the rate from the initial one to etaMin in half a cosine wave of tMax steps, and then on along the wave (I.
+// Loshchilov, F. Hutter, ICLR 2017, without restarts): etaMin + (lr - etaMin) · (1 + cos(πt/tMax)) / (1 + cos(π(t-1)/tMax)), and where the
+// divisor is 0 lr + (initial - etaMin) · (1 - cos(π/tMax)) / 2. PyTorch's default of etaMin is 0.
 func CosineAnnealingLR(tMax int, etaMin float64) Rule {
 	return Rule{name: "CosineAnnealingLR", bad: unmet(length("tMax", tMax), factor("etaMin", etaMin)),
 		rate: func(p place) float64 {
@@ -263,8 +267,8 @@ func CosineAnnealingLR(tMax int, etaMin float64) Rule {
 }
 
 // CosineAnnealingWarmRestarts takes the rate from the initial one towards etaMin in half a cosine wave, again and again, first in t0
-// steps and each time in tMult times as many (I. Loshchilov, F. Hutter, ICLR 2017): etaMin + (initial - etaMin) · (1 + cos(πc/n)) / 2, after c of a
-// wave's n steps. PyTorch's defaults of tMult and etaMin are 1 and 0.
+// steps and each time in tMult times as many (I. Loshchilov, F. Hutter, ICLR 2017): etaMin + (initial - etaMin) · (1 + cos(πc/n)) / 2,
+// after c of a wave's n steps. PyTorch's defaults of tMult and etaMin are 1 and 0.
 func CosineAnnealingWarmRestarts(t0, tMult int, etaMin float64) Rule {
 	return Rule{name: "CosineAnnealingWarmRestarts", bad: unmet(
 		need(t0 > 0, "Expected positive integer T_0, but got %d; give t0 a number of steps", t0),
@@ -283,13 +287,14 @@ func CosineAnnealingWarmRestarts(t0, tMult int, etaMin float64) Rule {
 		}}
 }
 
-// SequentialLR applies one rule after the other: the first until the number of steps is the first milestone, and so on. Each starts from the initial
-// rate, but for [MultiplicativeLR]. There is one milestone less than there are rules.
+// SequentialLR applies one rule after the other: the first until the number of steps is the first milestone, and so on. Each starts from
+// the initial rate, but for [MultiplicativeLR]. There is one milestone less than there are rules.
 func SequentialLR(milestones []int, rules ...Rule) Rule {
 	ms := append([]int{}, milestones...)
 	bad := unmet(
 		need(len(rules) > 0, "SequentialLR expects at least one scheduler, but got no scheduler; give it rules"),
-		need(len(ms) == len(rules)-1, "Sequential Schedulers expects number of schedulers provided to be one more than the number of milestone points, but got number of schedulers %d and the number of milestones to be equal to %d", len(rules), len(ms)))
+		need(len(ms) == len(rules)-1, "Sequential Schedulers expects number of schedulers provided to be one more than the number of "+
+			"milestone points, but got number of schedulers %d and the number of milestones to be equal to %d", len(rules), len(ms)))
 	for i, m := range ms {
 		if least := append([]int{1}, ms...)[i]; m < least && bad == "" {
 			bad = fmt.Sprintf("milestone %d is %d; give positive numbers, none below the one before", i, m)
@@ -301,5 +306,6 @@ func SequentialLR(milestones []int, rules ...Rule) Rule {
 // ChainedScheduler applies all rules in every step, each to the rate that the one before gave.
 func ChainedScheduler(rules ...Rule) Rule {
 	return Rule{name: "ChainedScheduler", parts: slices.Clone(rules),
-		bad: unmet(need(len(rules) > 0, "ChainedScheduler expects at least one scheduler to be chained, but got no scheduler; give it rules"))}
+		bad: unmet(
+			need(len(rules) > 0, "ChainedScheduler expects at least one scheduler to be chained, but got no scheduler; give it rules"))}
 }

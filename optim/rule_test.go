@@ -59,7 +59,9 @@ func TestRules(t *testing.T) {
 			}
 			return lr
 		}},
-		"milestone 0":  {optim.MultiStepLR([]int{0, 2}, 0.5), 3, func(t int, lr float64) float64 { return []float64{lr / 2, lr / 2, lr / 4, lr / 4}[t] }},
+		"milestone 0": {optim.MultiStepLR([]int{0, 2}, 0.5), 3, func(t int, lr float64) float64 {
+			return []float64{lr / 2, lr / 2, lr / 4, lr / 4}[t]
+		}},
 		"no milestone": {optim.MultiStepLR(nil, 0.5), 3, func(t int, lr float64) float64 { return lr }},
 		"constant": {optim.ConstantLR(0.3, 4), 12, func(t int, lr float64) float64 {
 			if t < 4 {
@@ -67,14 +69,18 @@ func TestRules(t *testing.T) {
 			}
 			return lr
 		}},
-		"rise":       {optim.LinearLR(0.001, 1, 100), 150, linear(0.001, 1, 100)},
-		"fall":       {optim.LinearLR(1, 0, 13), 20, linear(1, 0, 13)},
-		"polynomial": {optim.PolynomialLR(30, 0.9), 40, func(t int, lr float64) float64 { return lr * math.Pow(1-min(1, float64(t)/30), 0.9) }},
-		"square":     {optim.PolynomialLR(30, 2), 40, func(t int, lr float64) float64 { return lr * math.Pow(1-min(1, float64(t)/30), 2) }},
-		"power 0":    {optim.PolynomialLR(3, 0), 6, func(t int, lr float64) float64 { return lr }},
-		"cosine":     {optim.CosineAnnealingLR(17, 0.001), 170, func(t int, lr float64) float64 { return 0.001 + (lr-0.001)*half(float64(t)/17) }},
-		"cosine 1":   {optim.CosineAnnealingLR(1, 0), 9, func(t int, lr float64) float64 { return lr * float64((t+1)%2) }},
-		"cosine 2":   {optim.CosineAnnealingLR(2, 0), 9, func(t int, lr float64) float64 { return lr * []float64{1, 0.5, 0, 0.5}[t%4] }},
+		"rise": {optim.LinearLR(0.001, 1, 100), 150, linear(0.001, 1, 100)},
+		"fall": {optim.LinearLR(1, 0, 13), 20, linear(1, 0, 13)},
+		"polynomial": {optim.PolynomialLR(30, 0.9), 40, func(t int, lr float64) float64 {
+			return lr * math.Pow(1-min(1, float64(t)/30), 0.9)
+		}},
+		"square":  {optim.PolynomialLR(30, 2), 40, func(t int, lr float64) float64 { return lr * math.Pow(1-min(1, float64(t)/30), 2) }},
+		"power 0": {optim.PolynomialLR(3, 0), 6, func(t int, lr float64) float64 { return lr }},
+		"cosine": {optim.CosineAnnealingLR(17, 0.001), 170, func(t int, lr float64) float64 {
+			return 0.001 + (lr-0.001)*half(float64(t)/17)
+		}},
+		"cosine 1": {optim.CosineAnnealingLR(1, 0), 9, func(t int, lr float64) float64 { return lr * float64((t+1)%2) }},
+		"cosine 2": {optim.CosineAnnealingLR(2, 0), 9, func(t int, lr float64) float64 { return lr * []float64{1, 0.5, 0, 0.5}[t%4] }},
 		"restarts": {optim.CosineAnnealingWarmRestarts(4, 3, 0.001), 200, func(t int, lr float64) float64 {
 			n := 4
 			for ; t >= n; n *= 3 {
@@ -82,8 +88,12 @@ func TestRules(t *testing.T) {
 			}
 			return 0.001 + (lr-0.001)*half(float64(t)/float64(n))
 		}},
-		"one restart":    {optim.CosineAnnealingWarmRestarts(3, math.MaxInt, 0), 20, func(t int, lr float64) float64 { return lr * []float64{1, 0.75, 0.25, 1}[min(t, 3)] }},
-		"equal restarts": {optim.CosineAnnealingWarmRestarts(4, 1, 0), 50, func(t int, lr float64) float64 { return lr * half(float64(t%4)/4) }},
+		"one restart": {optim.CosineAnnealingWarmRestarts(3, math.MaxInt, 0), 20, func(t int, lr float64) float64 {
+			return lr * []float64{1, 0.75, 0.25, 1}[min(t, 3)]
+		}},
+		"equal restarts": {optim.CosineAnnealingWarmRestarts(4, 1, 0), 50, func(t int, lr float64) float64 {
+			return lr * half(float64(t%4)/4)
+		}},
 		"lambda":         {optim.LambdaLR(inverse), 30, func(t int, lr float64) float64 { return lr * inverse(t) }},
 		"multiplicative": {optim.MultiplicativeLR(inverse), 10, func(t int, lr float64) float64 { return lr / math.Gamma(float64(t+2)) }},
 	})
@@ -114,7 +124,8 @@ func TestCycles(t *testing.T) {
 			}
 			return 0.2 - (0.2-0.002)*float64(t-20)/23
 		}},
-		"triangular": {optim.CyclicLR([]float64{0.01}, []float64{0.5}, optim.CyclicOpt{StepSizeUp: 6, StepSizeDown: 3}), 50, func(t int, _ float64) float64 { return 0.01 + 0.49*triangle(t, 6, 3) }},
+		"triangular": {optim.CyclicLR([]float64{0.01}, []float64{0.5}, optim.CyclicOpt{StepSizeUp: 6, StepSizeDown: 3}), 50,
+			func(t int, _ float64) float64 { return 0.01 + 0.49*triangle(t, 6, 3) }},
 		"triangular2": {optim.CyclicLR([]float64{0.01}, []float64{0.5}, optim.CyclicOpt{StepSizeUp: 6, Mode: optim.CyclicTriangular2}), 50,
 			func(t int, _ float64) float64 {
 				return 0.01 + 0.49*triangle(t, 6, 6)*math.Pow(0.5, math.Floor(float64(t)/12))
@@ -124,7 +135,9 @@ func TestCycles(t *testing.T) {
 			return 0.01 + 0.49*triangle(t, 6, 2)*math.Pow(0.97, float64(t))
 		}},
 		"slow cycle": {optim.CyclicLR([]float64{0}, []float64{1}), 4100, func(t int, _ float64) float64 { return triangle(t, 2000, 2000) }},
-		"scaled cycle": {optim.CyclicLR([]float64{0}, []float64{1}, optim.CyclicOpt{StepSizeUp: 2, Scale: func(cycle, step int) float64 { return float64(100*cycle + step) }}), 20, func(t int, _ float64) float64 {
+		"scaled cycle": {optim.CyclicLR([]float64{0}, []float64{1}, optim.CyclicOpt{StepSizeUp: 2, Scale: func(cycle, step int) float64 {
+			return float64(100*cycle + step)
+		}}), 20, func(t int, _ float64) float64 {
 			return triangle(t, 2, 2) * float64(100*(t/4+1)+t)
 		}},
 	})
@@ -132,28 +145,32 @@ func TestCycles(t *testing.T) {
 
 func TestRulesOfRules(t *testing.T) {
 	compare(t, map[string]definition{
-		"warm-up": {optim.SequentialLR([]int{5}, optim.LinearLR(0.1, 1, 5), optim.CosineAnnealingLR(20, 0)), 25, func(t int, lr float64) float64 {
-			if t < 5 {
-				return linear(0.1, 1, 5)(t, lr)
-			}
-			return lr * half(float64(t-5)/20)
-		}},
-		"three in turn": {optim.SequentialLR([]int{3, 7}, optim.ConstantLR(0.1, 99), optim.StepLR(2, 0.5), optim.LambdaLR(inverse)), 20, func(t int, lr float64) float64 {
-			switch {
-			case t < 3:
-				return lr * 0.1
-			case t < 7:
-				return lr * math.Pow(0.5, float64((t-3)/2))
-			}
-			return lr * inverse(t-7)
-		}},
-		"one after itself": {optim.SequentialLR([]int{4, 4}, optim.ExponentialLR(0.9), optim.ConstantLR(0.5, 3), optim.StepLR(2, 0.5)), 9, func(t int, lr float64) float64 {
-			if t < 4 {
-				return lr * math.Pow(0.9, float64(t))
-			}
-			return lr * math.Pow(0.5, float64((t-4)/2))
-		}},
-		"a sequence in a sequence": {optim.SequentialLR([]int{2}, optim.ConstantLR(0.1, 9), optim.SequentialLR([]int{3}, optim.ExponentialLR(0.9), optim.LinearLR(0.5, 1, 4))), 12, func(t int, lr float64) float64 {
+		"warm-up": {optim.SequentialLR([]int{5}, optim.LinearLR(0.1, 1, 5), optim.CosineAnnealingLR(20, 0)), 25,
+			func(t int, lr float64) float64 {
+				if t < 5 {
+					return linear(0.1, 1, 5)(t, lr)
+				}
+				return lr * half(float64(t-5)/20)
+			}},
+		"three in turn": {optim.SequentialLR([]int{3, 7}, optim.ConstantLR(0.1, 99), optim.StepLR(2, 0.5), optim.LambdaLR(inverse)), 20,
+			func(t int, lr float64) float64 {
+				switch {
+				case t < 3:
+					return lr * 0.1
+				case t < 7:
+					return lr * math.Pow(0.5, float64((t-3)/2))
+				}
+				return lr * inverse(t-7)
+			}},
+		"one after itself": {optim.SequentialLR([]int{4, 4}, optim.ExponentialLR(0.9), optim.ConstantLR(0.5, 3), optim.StepLR(2, 0.5)), 9,
+			func(t int, lr float64) float64 {
+				if t < 4 {
+					return lr * math.Pow(0.9, float64(t))
+				}
+				return lr * math.Pow(0.5, float64((t-4)/2))
+			}},
+		"a sequence in a sequence": {optim.SequentialLR([]int{2}, optim.ConstantLR(0.1, 9),
+			optim.SequentialLR([]int{3}, optim.ExponentialLR(0.9), optim.LinearLR(0.5, 1, 4))), 12, func(t int, lr float64) float64 {
 			switch {
 			case t < 2:
 				return lr * 0.1
@@ -162,20 +179,22 @@ func TestRulesOfRules(t *testing.T) {
 			}
 			return linear(0.5, 1, 4)(t-5, lr)
 		}},
-		"a chain in a sequence": {optim.SequentialLR([]int{2}, optim.ConstantLR(0.1, 9), optim.ChainedScheduler(optim.ExponentialLR(0.9), optim.StepLR(2, 0.5))), 12, func(t int, lr float64) float64 {
+		"a chain in a sequence": {optim.SequentialLR([]int{2}, optim.ConstantLR(0.1, 9), optim.ChainedScheduler(optim.ExponentialLR(0.9),
+			optim.StepLR(2, 0.5))), 12, func(t int, lr float64) float64 {
 			if t < 2 {
 				return lr * 0.1
 			}
 			return lr * math.Pow(0.9, float64(t-2)) * math.Pow(0.5, float64((t-2)/2))
 		}},
-		"chain": {optim.ChainedScheduler(optim.ConstantLR(0.1, 20), optim.ExponentialLR(0.9), optim.MultiStepLR([]int{3}, 0.5)), 40, func(t int, lr float64) float64 {
-			if t < 20 {
-				lr *= 0.1
-			}
-			if t >= 3 {
-				lr *= 0.5
-			}
-			return lr * math.Pow(0.9, float64(t))
-		}},
+		"chain": {optim.ChainedScheduler(optim.ConstantLR(0.1, 20), optim.ExponentialLR(0.9), optim.MultiStepLR([]int{3}, 0.5)), 40,
+			func(t int, lr float64) float64 {
+				if t < 20 {
+					lr *= 0.1
+				}
+				if t >= 3 {
+					lr *= 0.5
+				}
+				return lr * math.Pow(0.9, float64(t))
+			}},
 	})
 }

@@ -15,18 +15,19 @@ import (
 type GradScalerOpt struct {
 	// InitScale is the first scale; 0 is 65536.
 	InitScale float64
-	// GrowthFactor multiplies the scale after GrowthInterval steps without an infinite or undefined gradient, and BackoffFactor after a step with one; 0 is
-	// 2, 2000 and 0.5.
+	// GrowthFactor multiplies the scale after GrowthInterval steps without an infinite or undefined gradient, and BackoffFactor after a
+	// step with one; 0 is 2, 2000 and 0.5.
 	GrowthFactor, BackoffFactor float64
 	GrowthInterval              int
 	// Disabled leaves losses and gradients alone.
 	Disabled bool
 }
 
-// GradScaler multiplies losses so that gradients of half precision do not vanish, divides the gradients again before the optimizer's step, leaves a step
-// out whose gradients are infinite or undefined, and finds a scale that avoids that (P. Micikevicius and others, ICLR 2018), as torch.amp.GradScaler
-// does. Its state lies on the device, where the decisions are taken too: with optimizers of this package nothing waits for the device, and all of it can be
-// captured in a graph, once an iteration has made the state. A scaler serves one goroutine and one device.
+// GradScaler multiplies losses so that gradients of half precision do not vanish, divides the gradients again before the optimizer's step,
+// leaves a step out whose gradients are infinite or undefined, and finds a scale that avoids that (P. Micikevicius and others, ICLR 2018),
+// as torch.amp.GradScaler does. Its state lies on the device, where the decisions are taken too: with optimizers of this package nothing
+// waits for the device, and all of it can be captured in a graph, once an iteration has made the state. A scaler serves one goroutine and
+// one device.
 //
 //	loss := scaler.Scale(x, model.Loss(x.Autocast(tenon.Float16), batch))
 //	err := x.Backward(loss)
@@ -79,7 +80,8 @@ func NewGradScaler(opts ...GradScalerOpt) (*GradScaler, error) {
 	if err != nil {
 		return nil, err
 	}
-	opt.InitScale, opt.GrowthFactor, opt.BackoffFactor = core.Or(opt.InitScale, 65536), core.Or(opt.GrowthFactor, 2), core.Or(opt.BackoffFactor, 0.5)
+	opt.InitScale, opt.GrowthFactor, opt.BackoffFactor = core.Or(opt.InitScale, 65536), core.Or(opt.GrowthFactor, 2),
+		core.Or(opt.BackoffFactor, 0.5)
 	if opt.GrowthInterval == 0 {
 		opt.GrowthInterval = 2000
 	}
@@ -153,7 +155,8 @@ func (s *GradScaler) ready(x *tenon.Exec) {
 		return
 	}
 	if core.Capturing((*core.Exec)(x)) {
-		core.Fail(scalerName, fault.Capture, "the first use makes the scaler's state and cannot be captured; run an iteration before the capture")
+		core.Fail(scalerName, fault.Capture,
+			"the first use makes the scaler's state and cannot be captured; run an iteration before the capture")
 	}
 	x.NoGrad().Scope(func(x *tenon.Exec) {
 		row, scale := stateOf(x, s.opt.InitScale, s.growth)
@@ -186,7 +189,8 @@ func (s *GradScaler) of(x *tenon.Exec, o Optimizer) *scaled {
 	st := s.opts[o]
 	if st == nil {
 		if core.Capturing((*core.Exec)(x)) {
-			core.Fail(scalerName, fault.Capture, "the first step of an optimizer makes its flag and cannot be captured; run an iteration before the capture")
+			core.Fail(scalerName, fault.Capture, "the first step of an optimizer makes its flag and cannot be captured; run an "+
+				"iteration before the capture")
 		}
 		st = &scaled{found: own(x.NoGrad().Zeros(nil, tenon.Float32))}
 		s.opts[o] = st
@@ -200,8 +204,8 @@ func (s *GradScaler) of(x *tenon.Exec, o Optimizer) *scaled {
 	return st
 }
 
-// Unscale divides the gradients of o's parameters by the scale, in place, and notes whether one is infinite or undefined; Step does it unless this was
-// called. Between the two gradients can be looked at, or clipped.
+// Unscale divides the gradients of o's parameters by the scale, in place, and notes whether one is infinite or undefined; Step does it
+// unless this was called. Between the two gradients can be looked at, or clipped.
 func (s *GradScaler) Unscale(x *tenon.Exec, o Optimizer) error {
 	return s.with(o, func() error {
 		s.unscale(x, o)
@@ -217,7 +221,8 @@ func (s *GradScaler) unscale(x *tenon.Exec, o Optimizer) *scaled {
 	}
 	core.Made((*core.Exec)(x), scalerName)
 	if s.row == nil {
-		fail(fault.Invalid, "Attempted unscale but the scale is nil. This may indicate your program did not use Scale on the loss or outputs earlier in the iteration")
+		fail(fault.Invalid, "Attempted unscale but the scale is nil. This may indicate your program did not use Scale on the loss or "+
+			"outputs earlier in the iteration")
 	}
 	st := s.of(x, o)
 	switch st.stage {
@@ -236,7 +241,8 @@ func (s *GradScaler) unscale(x *tenon.Exec, o Optimizer) *scaled {
 		dt := g.DType()
 		switch {
 		case dt == tenon.Float16:
-			fail(fault.Invalid, "Attempting to unscale FP16 gradients; keep the parameters in float32 and run the forward pass under Autocast")
+			fail(fault.Invalid,
+				"Attempting to unscale FP16 gradients; keep the parameters in float32 and run the forward pass under Autocast")
 		case !dt.IsFloat():
 			fail(fault.Unsupported, "a gradient is %v; real floating-point gradients can be unscaled", dt)
 		}
@@ -274,8 +280,8 @@ func (s *GradScaler) with(o Optimizer, f func() error) error {
 	return s.try(f)
 }
 
-// Step is o.Step unless a gradient is infinite or undefined; the gradients are divided by the scale first if Unscale has not done it. An optimizer of this
-// package leaves its step out on the device; another's is called after waiting for what was found.
+// Step is o.Step unless a gradient is infinite or undefined; the gradients are divided by the scale first if Unscale has not done it. An
+// optimizer of this package leaves its step out on the device; another's is called after waiting for what was found.
 func (s *GradScaler) Step(x *tenon.Exec, o Optimizer) error {
 	if s != nil && s.opt.Disabled && !isNil(o) {
 		return o.Step(x)
@@ -336,7 +342,8 @@ func (st *scaled) wantChecked() {
 	}
 }
 
-// Update ends an iteration: the scale becomes smaller if a gradient was infinite or undefined, and grows after GrowthInterval steps without one.
+// Update ends an iteration: the scale becomes smaller if a gradient was infinite or undefined, and grows after GrowthInterval steps without
+// one.
 func (s *GradScaler) Update(x *tenon.Exec) error {
 	return s.try(func() error {
 		core.Made((*core.Exec)(x), scalerName)
@@ -347,9 +354,11 @@ func (s *GradScaler) Update(x *tenon.Exec) error {
 			}
 		}
 		if found == nil {
-			core.Fail(scalerName, fault.Invalid, "No inf checks were recorded prior to update; call Step or Unscale with an optimizer whose parameters have gradients")
+			core.Fail(scalerName, fault.Invalid, "No inf checks were recorded prior to update; call Step or Unscale with an optimizer "+
+				"whose parameters have gradients")
 		}
-		core.UpdateScale((*core.Exec)(x), (*core.Tensor)(s.row), (*core.Tensor)(s.scale), found, s.opt.GrowthFactor, s.opt.BackoffFactor, s.opt.GrowthInterval)
+		core.UpdateScale((*core.Exec)(x), (*core.Tensor)(s.row), (*core.Tensor)(s.scale), found, s.opt.GrowthFactor, s.opt.BackoffFactor,
+			s.opt.GrowthInterval)
 		s.recorded(x)
 		s.restart()
 		return nil

@@ -42,8 +42,8 @@ func state(t *testing.T, x *tenon.Exec, s *optim.GradScaler) optim.GradScalerSta
 	return st
 }
 
-// The trace that PyTorch's scaler left through infinite and undefined gradients, with each kind of optimizer: of this package, whose steps the device leaves
-// out, and another.
+// The trace that PyTorch's scaler left through infinite and undefined gradients, with each kind of optimizer: of this package, whose steps
+// the device leaves out, and another.
 func TestScalerTrace(t *testing.T) {
 	text, err := os.ReadFile("../conformance/testdata/grad_scaler.json")
 	ok(t, err)
@@ -79,8 +79,10 @@ func TestScalerTrace(t *testing.T) {
 					})
 					w, err := tenon.Read[float32](x, p.Tensor())
 					ok(t, err)
-					if st := state(t, x, s); st.Scale != want.Scale || st.GrowthTracker != want.Tracker || !slices.EqualFunc(w, want.W, near) {
-						t.Errorf("step %d, factor %s: scale %v, tracker %d, %v; want %v, %d, %v", i, want.Factor, st.Scale, st.GrowthTracker, w, want.Scale, want.Tracker, want.W)
+					if st := state(t, x, s); st.Scale != want.Scale || st.GrowthTracker != want.Tracker ||
+						!slices.EqualFunc(w, want.W, near) {
+						t.Errorf("step %d, factor %s: scale %v, tracker %d, %v; want %v, %d, %v", i, want.Factor, st.Scale,
+							st.GrowthTracker, w, want.Scale, want.Tracker, want.W)
 					}
 				}
 			})
@@ -108,8 +110,8 @@ func (o *another) Step(x *tenon.Exec) error {
 	return o.Optimizer.Step(x)
 }
 
-// A scaled backward pass in a graph, whose half-precision gradients are infinite in some replays, and the step and the update in another graph, or in none: the
-// scale and its count follow, and a step that is left out changes nothing and is not counted.
+// A scaled backward pass in a graph, whose half-precision gradients are infinite in some replays, and the step and the update in another
+// graph, or in none: the scale and its count follow, and a step that is left out changes nothing and is not counted.
 func TestScalerInGraphs(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		if x.Host().Device() == x.Device() {
@@ -148,7 +150,8 @@ func TestScalerInGraphs(t *testing.T) {
 					graphs = append(graphs, capture(update))
 				}
 				before := 1.0
-				for i, want := range []struct{ in, grad, scale, tracker float64 }{{5, 20, 4, 1}, {20000, math.Inf(1), 2, 0}, {5, 10, 2, 1}, {40000, math.Inf(1), 1, 0}} {
+				for i, want := range []struct{ in, grad, scale, tracker float64 }{{5, 20, 4, 1}, {20000, math.Inf(1), 2, 0}, {5, 10, 2, 1},
+					{40000, math.Inf(1), 1, 0}} {
 					x.CopyInto(input, x.Full([]int{100}, want.in, tenon.Float16))
 					ok(t, x.Replay(graphs[0]))
 					grad, err := tenon.Read[float32](x, p.Grad())
@@ -162,7 +165,8 @@ func TestScalerInGraphs(t *testing.T) {
 					ok(t, err)
 					st := state(t, x, s)
 					if float64(grad[7]) != want.grad || st.Scale != want.scale || float64(st.GrowthTracker) != want.tracker {
-						t.Errorf("%s, %v, replay %d: gradient %v, scale %v, tracker %d; want %+v", kind, stepInGraph, i, grad[7], st.Scale, st.GrowthTracker, want)
+						t.Errorf("%s, %v, replay %d: gradient %v, scale %v, tracker %d; want %+v", kind, stepInGraph, i, grad[7], st.Scale,
+							st.GrowthTracker, want)
 					}
 					if skipped := math.IsInf(want.grad, 1); (float64(w[7]) == before) != skipped {
 						t.Errorf("%s, %v, replay %d: the parameter went from %v to %v", kind, stepInGraph, i, before, w[7])
@@ -180,11 +184,12 @@ func TestScalerInGraphs(t *testing.T) {
 	})
 }
 
-// Several optimizers share a scaler: each has its gradients of every type and layout unscaled, what lies between them stays as it is, and one that must be left
-// out does not keep the other from its step, but makes the scale smaller.
+// Several optimizers share a scaler: each has its gradients of every type and layout unscaled, what lies between them stays as it is, and
+// one that must be left out does not keep the other from its step, but makes the scale smaller.
 func TestScalerUnscale(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
-		a, b, c := nn.NewParam(x.Zeros([]int{2, 3}, tenon.Float32)), nn.NewParam(x.Zeros([]int{2}, tenon.Float64)), nn.NewParam(x.Zeros([]int{2}, tenon.BFloat16))
+		a, b, c := nn.NewParam(x.Zeros([]int{2, 3}, tenon.Float32)), nn.NewParam(x.Zeros([]int{2}, tenon.Float64)),
+			nn.NewParam(x.Zeros([]int{2}, tenon.BFloat16))
 		for _, p := range []*nn.Param{a, b, c} {
 			defer p.Close()
 		}
@@ -277,7 +282,8 @@ func TestScalerErrors(t *testing.T) {
 		fails(s.Step(x, struct{ optim.Optimizer }{o}), "does not say which parameters it has")
 		fails(s.Step(x, nil), "the optimizer is nil")
 		fails(s.Unscale(x, (*optim.Adam)(nil)), "the optimizer is nil")
-		fails(s.Step(x, byValue{Optimizer: o, params: []*nn.Param{p}}), "optim_test.byValue cannot be told from another; give a pointer to it")
+		fails(s.Step(x, byValue{Optimizer: o, params: []*nn.Param{p}}),
+			"optim_test.byValue cannot be told from another; give a pointer to it")
 		half := nn.NewParam(x.Ones([]int{2}, tenon.Float16))
 		defer half.Close()
 		half.SetGrad(x.Ones([]int{2}, tenon.Float16))
@@ -286,7 +292,8 @@ func TestScalerErrors(t *testing.T) {
 		defer h.Close()
 		fails(s.Step(x, h), "Attempting to unscale FP16 gradients")
 		fails(s.SetState(x, optim.GradScalerState{}), "The source state dict is empty")
-		fails(s.SetState(x, optim.GradScalerState{Scale: 1, GrowthFactor: 2, BackoffFactor: 2, GrowthInterval: 1}), "The backoff factor must be < 1.0")
+		fails(s.SetState(x, optim.GradScalerState{Scale: 1, GrowthFactor: 2, BackoffFactor: 2, GrowthInterval: 1}),
+			"The backoff factor must be < 1.0")
 		if x.Host().Device() != x.Device() {
 			fresh := newScaler(t)
 			var failed error
@@ -336,7 +343,9 @@ func TestScalerState(t *testing.T) {
 				s.Scale(x, x.Ones(nil, tenon.Float32))
 			}
 			var st optim.GradScalerState
-			ok(t, json.Unmarshal([]byte(`{"scale": 12, "growth_factor": 3, "backoff_factor": 0.25, "growth_interval": 7, "_growth_tracker": 5}`), &st))
+			ok(t,
+				json.Unmarshal(
+					[]byte(`{"scale": 12, "growth_factor": 3, "backoff_factor": 0.25, "growth_interval": 7, "_growth_tracker": 5}`), &st))
 			ok(t, s.SetState(x, st))
 			if got := state(t, x, s); got != st {
 				t.Errorf("got %+v, want %+v", got, st)

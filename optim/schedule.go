@@ -12,9 +12,9 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// Schedule changes the learning rates of an optimizer's groups by a [Rule]: when it is made, and with every step. It serves one goroutine. Two rules
-// for one optimizer belong into one [ChainedScheduler], which gives both the initial rates. A captured step of the optimizer keeps the rate that it
-// was captured with, unless it reads a tensor, see SetLRTensor: the schedule fills it.
+// Schedule changes the learning rates of an optimizer's groups by a [Rule]: when it is made, and with every step. It serves one goroutine.
+// Two rules for one optimizer belong into one [ChainedScheduler], which gives both the initial rates. A captured step of the optimizer
+// keeps the rate that it was captured with, unless it reads a tensor, see SetLRTensor: the schedule fills it.
 type Schedule struct {
 	o Optimizer
 	// momentum is o if the rule cycles the momentum.
@@ -36,8 +36,8 @@ type node struct {
 	parts   []*node
 }
 
-// NewSchedule returns a schedule of o's learning rates, which starts from those that o has, and sets those of the first step of training. It comes
-// after the last group was added.
+// NewSchedule returns a schedule of o's learning rates, which starts from those that o has, and sets those of the first step of training.
+// It comes after the last group was added.
 func NewSchedule(o Optimizer, r Rule) (*Schedule, error) {
 	if err := schedulable("NewSchedule", o); err != nil {
 		return nil, err
@@ -49,7 +49,8 @@ func NewSchedule(o Optimizer, r Rule) (*Schedule, error) {
 	if r.cycles() {
 		m, ok := o.(Momentum)
 		if !ok {
-			return nil, core.Refusal(r.name, fault.Invalid, "optimizer must support momentum or beta1 with cycled momentum; set NoMomentum, or use one with the methods of optim.Momentum")
+			return nil, core.Refusal(r.name, fault.Invalid, "optimizer must support momentum or beta1 with cycled momentum; set "+
+				"NoMomentum, or use one with the methods of optim.Momentum")
 		}
 		s.momentum, s.momenta = m, make([]float64, len(s.rates))
 	}
@@ -79,8 +80,8 @@ func schedulable(op string, o Optimizer) error {
 	return nil
 }
 
-// attach makes a rule's nodes in the order in which the rules stand, which is that in which PyTorch makes its schedulers: they share the initial rates,
-// which [OneCycleLR] and [CyclicLR] change for those after them.
+// attach makes a rule's nodes in the order in which the rules stand, which is that in which PyTorch makes its schedulers: they share the
+// initial rates, which [OneCycleLR] and [CyclicLR] change for those after them.
 func (s *Schedule) attach(r Rule, initial *[]float64) *node {
 	n := &node{Rule: r}
 	s.nodes = append(s.nodes, n)
@@ -150,8 +151,8 @@ func setRates(o Optimizer, rates []float64) error {
 	})
 }
 
-// Step sets the rates of the next step of training. It comes after the optimizer's step, as often as the rule counts: once an epoch, or once a batch.
-// An error leaves all as it was: [OneCycleLR] ends, a rate may leave what numbers can be, and groups cannot be added.
+// Step sets the rates of the next step of training. It comes after the optimizer's step, as often as the rule counts: once an epoch, or
+// once a batch. An error leaves all as it was: [OneCycleLR] ends, a rate may leave what numbers can be, and groups cannot be added.
 func (s *Schedule) Step() error {
 	if err := s.usable(); err != nil {
 		return err
@@ -175,7 +176,8 @@ func (s *Schedule) usable() error {
 		return core.Refusal("Schedule", fault.Invalid, "the schedule is nil or a zero value; use one that NewSchedule returned")
 	}
 	if n := s.o.Groups(); n != len(s.rates) {
-		return core.Refusal(s.root.name, fault.Invalid, "the optimizer has %d groups and had %d when the schedule was made; make it after the last one was added", n, len(s.rates))
+		return core.Refusal(s.root.name, fault.Invalid, "the optimizer has %d groups and had %d when the schedule was made; make it "+
+			"after the last one was added", n, len(s.rates))
 	}
 	return nil
 }
@@ -238,13 +240,15 @@ func (n *node) each(s *Schedule, do func(*node, *Schedule) error) error {
 // apply computes the rates of a step by one formula.
 func (n *node) apply(s *Schedule, first bool) error {
 	if n.total > 0 && n.step > n.total {
-		return core.Refusal(n.name, fault.Invalid, "Tried to step %d times. The specified number of total steps is %d; give it more, or stop", n.step, n.total)
+		return core.Refusal(n.name, fault.Invalid,
+			"Tried to step %d times. The specified number of total steps is %d; give it more, or stop", n.step, n.total)
 	}
 	for g, last := range s.rates {
 		p := place{step: n.step, group: g, first: first, initial: n.initial[g], last: last}
 		lr := n.rate(p)
 		if math.IsNaN(lr) || math.IsInf(lr, 0) {
-			return core.Refusal(n.name, fault.Invalid, "the learning rate of group %d would be %v after %d steps, from %v before; give the rule other arguments, or fewer steps", g, lr, n.step, last)
+			return core.Refusal(n.name, fault.Invalid, "the learning rate of group %d would be %v after %d steps, from %v before; give "+
+				"the rule other arguments, or fewer steps", g, lr, n.step, last)
 		}
 		s.rates[g] = lr
 		if n.momentum != nil {
@@ -254,7 +258,8 @@ func (n *node) apply(s *Schedule, first bool) error {
 	return nil
 }
 
-// ScheduleState is what a [Schedule] remembers between steps, with the rates that it has set, in a form that encoding/json and encoding/gob keep to the bit.
+// ScheduleState is what a [Schedule] remembers between steps, with the rates that it has set, in a form that encoding/json and encoding/gob
+// keep to the bit.
 type ScheduleState struct {
 	// Rule names the rule and, in parentheses, its parts.
 	Rule string `torch:"rule"`
@@ -279,8 +284,8 @@ func (s *Schedule) State() (ScheduleState, error) {
 	return st, nil
 }
 
-// SetState takes over what State returned of a schedule with the same rule, and sets the optimizer's rates. All further rates are what they would have
-// been there. An error leaves all as it was.
+// SetState takes over what State returned of a schedule with the same rule, and sets the optimizer's rates. All further rates are what they
+// would have been there. An error leaves all as it was.
 func (s *Schedule) SetState(st ScheduleState) error {
 	if err := s.usable(); err != nil {
 		return err
@@ -313,7 +318,8 @@ func (s *Schedule) fits(st ScheduleState) error {
 		return refuse("the state is of the rule %q, the schedule has %q; make it as the one whose state it is", st.Rule, is)
 	}
 	if len(st.Steps) != len(s.nodes) || len(st.Initial) != len(s.nodes) {
-		return refuse("the state has %d counts and %d lists of initial rates for %d rules; give one that State returned", len(st.Steps), len(st.Initial), len(s.nodes))
+		return refuse("the state has %d counts and %d lists of initial rates for %d rules; give one that State returned", len(st.Steps),
+			len(st.Initial), len(s.nodes))
 	}
 	for _, v := range append([][]float64{st.Rates}, st.Initial...) {
 		if len(v) != len(s.rates) {
@@ -324,7 +330,8 @@ func (s *Schedule) fits(st ScheduleState) error {
 		}
 	}
 	if len(st.Momenta) != len(s.momenta) || !finite(st.Momenta...) {
-		return refuse("the state has the momenta %v, the schedule cycles %d; give one that State returned, with NoMomentum as it was", st.Momenta, len(s.momenta))
+		return refuse("the state has the momenta %v, the schedule cycles %d; give one that State returned, with NoMomentum as it was",
+			st.Momenta, len(s.momenta))
 	}
 	if least := slices.Min(st.Steps); least < 0 {
 		return refuse("the state counts %d steps; give one that State returned", least)

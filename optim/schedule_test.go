@@ -131,7 +131,8 @@ func TestScheduleHandover(t *testing.T) {
 		rule optim.Rule
 		want []float64
 	}{
-		"goes on":          {optim.SequentialLR([]int{2}, optim.ConstantLR(0.25, 9), optim.MultiplicativeLR(half)), []float64{2, 2, 1, 0.5}},
+		"goes on": {optim.SequentialLR([]int{2}, optim.ConstantLR(0.25, 9), optim.MultiplicativeLR(half)),
+			[]float64{2, 2, 1, 0.5}},
 		"starts again":     {optim.SequentialLR([]int{2}, optim.ConstantLR(0.25, 9), optim.ExponentialLR(0.5)), []float64{2, 2, 8, 4}},
 		"cycle first":      {optim.SequentialLR([]int{1}, cyclic, optim.ExponentialLR(0.5)), []float64{2, 2, 1, 0.5}},
 		"cycle second":     {optim.SequentialLR([]int{2}, optim.ExponentialLR(0.5), cyclic), []float64{8, 4, 2, 3}},
@@ -184,7 +185,8 @@ func TestScheduleMomentum(t *testing.T) {
 	}
 	// A cycle later in a sequence sets its first momentum when the sequence is made, and its own when it comes.
 	o := newMoving(0.1)
-	s := schedule(t, o, optim.SequentialLR([]int{2}, optim.StepLR(1, 0.5), optim.CyclicLR([]float64{1}, []float64{2}, optim.CyclicOpt{StepSizeUp: 2})))
+	s := schedule(t, o, optim.SequentialLR([]int{2}, optim.StepLR(1, 0.5),
+		optim.CyclicLR([]float64{1}, []float64{2}, optim.CyclicOpt{StepSizeUp: 2})))
 	for i, want := range []float64{0.9, 0.9, 0.9, 0.85, 0.8} {
 		if math.Abs(o.momenta[0]-want) > 1e-15 {
 			t.Errorf("momentum %v after %d steps, want %v", o.momenta[0], i, want)
@@ -195,7 +197,8 @@ func TestScheduleMomentum(t *testing.T) {
 	}
 	// Momenta that nothing cycles stay.
 	o.momenta[0] = 0.3
-	for _, r := range []optim.Rule{optim.StepLR(1, 0.5), optim.OneCycleLR([]float64{1}, 9, optim.OneCycleOpt{NoMomentum: true}), optim.CyclicLR([]float64{1}, []float64{2}, optim.CyclicOpt{NoMomentum: true})} {
+	for _, r := range []optim.Rule{optim.StepLR(1, 0.5), optim.OneCycleLR([]float64{1}, 9, optim.OneCycleOpt{NoMomentum: true}),
+		optim.CyclicLR([]float64{1}, []float64{2}, optim.CyclicOpt{NoMomentum: true})} {
 		if err := schedule(t, o, r).Step(); err != nil || o.momenta[0] != 0.3 {
 			t.Errorf("%v, %v", o.momenta, err)
 		}
@@ -211,8 +214,10 @@ func rules() map[string]optim.Rule {
 	near := func(t int) float64 { return 1 - float64(t)/64 }
 	return map[string]optim.Rule{
 		"LambdaLR": optim.LambdaLR(ramp, near), "MultiplicativeLR": optim.MultiplicativeLR(near), "StepLR": optim.StepLR(3, 0.7),
-		"MultiStepLR": optim.MultiStepLR([]int{3, 7, 7, 11}, 0.7), "ConstantLR": optim.ConstantLR(1./3, 5), "LinearLR": optim.LinearLR(0.1, 0.9, 7),
-		"ExponentialLR": optim.ExponentialLR(0.9), "PolynomialLR": optim.PolynomialLR(9, 0.9), "CosineAnnealingLR": optim.CosineAnnealingLR(7, 0.001),
+		"MultiStepLR": optim.MultiStepLR([]int{3, 7, 7, 11}, 0.7), "ConstantLR": optim.ConstantLR(1./3, 5),
+		"LinearLR":      optim.LinearLR(0.1, 0.9, 7),
+		"ExponentialLR": optim.ExponentialLR(0.9), "PolynomialLR": optim.PolynomialLR(9, 0.9),
+		"CosineAnnealingLR":           optim.CosineAnnealingLR(7, 0.001),
 		"CosineAnnealingWarmRestarts": optim.CosineAnnealingWarmRestarts(3, 2, 0.001),
 		"OneCycleLR":                  optim.OneCycleLR([]float64{1, 2}, 20),
 		"OneCycleLR three": optim.OneCycleLR([]float64{1}, 20, optim.OneCycleOpt{ThreePhase: true,
@@ -225,11 +230,13 @@ func rules() map[string]optim.Rule {
 			0.001)),
 		"SequentialLR cycles": optim.SequentialLR([]int{4, 12}, optim.ExponentialLR(0.9), optim.OneCycleLR([]float64{1}, 9),
 			optim.CyclicLR([]float64{0.1}, []float64{1}, optim.CyclicOpt{StepSizeUp: 3})),
-		"ChainedScheduler": optim.ChainedScheduler(optim.LinearLR(0.1, 1, 4), optim.StepLR(3, 0.7), optim.SequentialLR([]int{5}, optim.ConstantLR(0.3, 2), optim.MultiplicativeLR(near))),
+		"ChainedScheduler": optim.ChainedScheduler(optim.LinearLR(0.1, 1, 4), optim.StepLR(3, 0.7),
+			optim.SequentialLR([]int{5}, optim.ConstantLR(0.3, 2), optim.MultiplicativeLR(near))),
 	}
 }
 
-// Training that stops after any step, in one process, goes on in another with the same bits, from an optimizer with other rates, and through JSON and gob.
+// Training that stops after any step, in one process, goes on in another with the same bits, from an optimizer with other rates, and
+// through JSON and gob.
 func TestScheduleResumes(t *testing.T) {
 	const steps = 18
 	for name, r := range rules() {
@@ -277,7 +284,8 @@ func TestScheduleResumes(t *testing.T) {
 			}
 			for i := stop; i < steps; i++ {
 				if !slices.Equal(o.lr, lrs[i]) || slices.Max(momenta[i]) > 0 && !slices.Equal(o.momenta, momenta[i]) {
-					t.Fatalf("%s: %v and %v after %d steps with a stop at %d, want %v and %v", name, o.lr, o.momenta, i, stop, lrs[i], momenta[i])
+					t.Fatalf("%s: %v and %v after %d steps with a stop at %d, want %v and %v", name, o.lr, o.momenta, i, stop,
+						lrs[i], momenta[i])
 				}
 				advance(o, s, i)
 			}
@@ -307,8 +315,8 @@ func TestScheduleStateIsACopy(t *testing.T) {
 	}
 }
 
-// Whatever the rule, rates are numbers that are not negative, but for chains: behind a rule that sets rates below a wave's least one, the wave may go on
-// downwards.
+// Whatever the rule, rates are numbers that are not negative, but for chains: behind a rule that sets rates below a wave's least one, the
+// wave may go on downwards.
 func TestScheduleRatesAreNumbers(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	unit := func() float64 { return []float64{0.01, 0.1, 1. / 3, 0.5, 0.9, 0.999, 1}[rnd.IntN(7)] }
@@ -344,7 +352,8 @@ func TestScheduleRatesAreNumbers(t *testing.T) {
 				AnnealStrategy: optim.AnnealStrategy(rnd.IntN(2))})
 		case 11:
 			mode := optim.CyclicMode(rnd.IntN(3))
-			return optim.CyclicLR([]float64{least()}, []float64{unit()}, optim.CyclicOpt{StepSizeUp: n(), StepSizeDown: n(), Mode: mode, Gamma: unit()})
+			return optim.CyclicLR([]float64{least()}, []float64{unit()}, optim.CyclicOpt{StepSizeUp: n(), StepSizeDown: n(),
+				Mode: mode, Gamma: unit()})
 		case 12:
 			first := n()
 			return optim.SequentialLR([]int{first, first + n()}, leaf(in+1), leaf(in+1), leaf(in+1))
@@ -383,10 +392,14 @@ func TestScheduleEnds(t *testing.T) {
 		steps int
 		want  string
 	}{
-		"one cycle":    {optim.OneCycleLR([]float64{1}, 7), 7, "OneCycleLR: Tried to step 8 times. The specified number of total steps is 7"},
-		"in a chain":   {optim.ChainedScheduler(optim.ExponentialLR(0.9), optim.OneCycleLR([]float64{1}, 7), optim.StepLR(2, 0.5)), 7, "Tried to step 8 times"},
-		"in turn":      {optim.SequentialLR([]int{2}, optim.ExponentialLR(0.9), optim.OneCycleLR([]float64{1}, 7)), 9, "Tried to step 8 times"},
-		"NaN":          {optim.LambdaLR(func(t int) float64 { return []float64{1, 2, math.NaN()}[t] }), 1, "the learning rate of group 0 would be NaN after 2 steps"},
+		"one cycle": {optim.OneCycleLR([]float64{1}, 7), 7,
+			"OneCycleLR: Tried to step 8 times. The specified number of total steps is 7"},
+		"in a chain": {optim.ChainedScheduler(optim.ExponentialLR(0.9), optim.OneCycleLR([]float64{1}, 7), optim.StepLR(2, 0.5)), 7,
+			"Tried to step 8 times"},
+		"in turn": {optim.SequentialLR([]int{2}, optim.ExponentialLR(0.9), optim.OneCycleLR([]float64{1}, 7)), 9,
+			"Tried to step 8 times"},
+		"NaN": {optim.LambdaLR(func(t int) float64 { return []float64{1, 2, math.NaN()}[t] }), 1,
+			"the learning rate of group 0 would be NaN after 2 steps"},
 		"far too much": {optim.ExponentialLR(1e200), 1, "the learning rate of group 0 would be +Inf after 2 steps"},
 	} {
 		o := newMoving(0.1, 0.2)
@@ -482,63 +495,79 @@ func TestScheduleMomentumRefused(t *testing.T) {
 	})
 }
 
+//tenon:table of rules and the errors that they end in
 func TestScheduleErrors(t *testing.T) {
 	nan := math.NaN()
 	one := []float64{1}
 	f := func(int) float64 { return 1 }
 	for want, r := range map[string]optim.Rule{
-		"the rule is a zero value":                                                {},
-		"LambdaLR: f must have the same length":                                   optim.LambdaLR(),
-		"It has 3 values for 2 groups":                                            optim.MultiplicativeLR(f, f, f),
-		"LambdaLR: function 1 is nil":                                             optim.LambdaLR(f, nil),
-		"MultiplicativeLR: function 0 is nil":                                     optim.MultiplicativeLR(nil),
-		"StepLR: Expected positive integer stepSize":                              optim.StepLR(0, 0.5),
-		"StepLR: gamma is -1":                                                     optim.StepLR(1, -1),
-		"MultiStepLR: gamma is NaN":                                               optim.MultiStepLR([]int{1}, nan),
-		"milestone -2 is negative":                                                optim.MultiStepLR([]int{1, -2}, 1),
-		"between 0 and 1. It is 1.5":                                              optim.ConstantLR(1.5, 3),
-		"between 0 and 1. It is NaN":                                              optim.ConstantLR(nan, 3),
-		"the factor is 0":                                                         optim.ConstantLR(0, 3),
-		"ConstantLR: Expected positive integer totalIters":                        optim.ConstantLR(1, 0),
-		"greater than 0 and less or equal to 1. It is 0":                          optim.LinearLR(0, 1, 3),
-		"Ending multiplicative factor expected to be between 0 and 1. It is 2":    optim.LinearLR(1, 2, 3),
-		"LinearLR: Expected positive integer totalIters, but got -1":              optim.LinearLR(1, 1, -1),
-		"ExponentialLR: gamma is +Inf":                                            optim.ExponentialLR(math.Inf(1)),
-		"PolynomialLR: Expected positive integer totalIters":                      optim.PolynomialLR(0, 1),
-		"PolynomialLR: power is -1":                                               optim.PolynomialLR(1, -1),
-		"CosineAnnealingLR: Expected positive integer tMax":                       optim.CosineAnnealingLR(0, 0),
-		"CosineAnnealingLR: etaMin is NaN":                                        optim.CosineAnnealingLR(1, nan),
-		"Expected positive integer T_0, but got 0":                                optim.CosineAnnealingWarmRestarts(0, 1, 0),
-		"Expected integer T_mult >= 1, but got 0":                                 optim.CosineAnnealingWarmRestarts(1, 0, 0),
-		"CosineAnnealingWarmRestarts: etaMin is -1":                               optim.CosineAnnealingWarmRestarts(1, 1, -1),
-		"SequentialLR expects at least one scheduler":                             optim.SequentialLR(nil),
-		"number of schedulers 2 and the number of milestones to be equal to 0":    optim.SequentialLR(nil, optim.StepLR(1, 1), optim.StepLR(1, 1)),
-		"milestone 0 is 0":                                                        optim.SequentialLR([]int{0}, optim.StepLR(1, 1), optim.StepLR(1, 1)),
-		"milestone 1 is 2; give positive numbers, none below":                     optim.SequentialLR([]int{3, 2}, optim.StepLR(1, 1), optim.StepLR(1, 1), optim.StepLR(1, 1)),
-		"StepLR: Expected positive integer stepSize, but got -3":                  optim.SequentialLR([]int{1}, optim.StepLR(1, 1), optim.ChainedScheduler(optim.StepLR(-3, 1))),
-		"ChainedScheduler expects at least one scheduler":                         optim.ChainedScheduler(),
-		"OneCycleLR: Expected positive integer totalSteps":                        optim.OneCycleLR(one, 0),
-		"Expected float between 0 and 1 PctStart, but got 1.5":                    optim.OneCycleLR(one, 9, optim.OneCycleOpt{PctStart: 1.5}),
-		"PctStart is 0.125, which is one step of 8":                               optim.OneCycleLR(one, 8, optim.OneCycleOpt{PctStart: 0.125}),
-		"AnnealStrategy must be AnnealCos or AnnealLinear, instead got 7":         optim.OneCycleLR(one, 9, optim.OneCycleOpt{AnnealStrategy: 7}),
-		"DivFactor is -1; give a positive number":                                 optim.OneCycleLR(one, 9, optim.OneCycleOpt{DivFactor: -1}),
-		"FinalDivFactor is NaN":                                                   optim.OneCycleLR(one, 9, optim.OneCycleOpt{FinalDivFactor: nan}),
-		"OneCycleLR: BaseMomentum is -1":                                          optim.OneCycleLR(one, 9, optim.OneCycleOpt{BaseMomentum: -1}),
-		"OneCycleLR: MaxMomentum is -1":                                           optim.OneCycleLR(one, 9, optim.OneCycleOpt{MaxMomentum: -1}),
-		"OneCycleLR: maxLR is empty":                                              optim.OneCycleLR(nil, 9),
-		"OneCycleLR: maxLR[1] is -1":                                              optim.OneCycleLR([]float64{1, -1}, 9),
-		"OneCycleLR: maxLR must have the same length":                             optim.OneCycleLR([]float64{1, 1, 1}, 9),
-		"CyclicLR: mode 7 is invalid and Scale is nil":                            optim.CyclicLR(one, one, optim.CyclicOpt{Mode: 7}),
-		"CyclicLR: Expected positive integer StepSizeUp, but got -1":              optim.CyclicLR(one, one, optim.CyclicOpt{StepSizeUp: -1}),
-		"CyclicLR: Expected positive integer StepSizeDown, but got -1":            optim.CyclicLR(one, one, optim.CyclicOpt{StepSizeDown: -1}),
-		"CyclicLR: Gamma is -1":                                                   optim.CyclicLR(one, one, optim.CyclicOpt{Gamma: -1}),
-		"CyclicLR: BaseMomentum is -1":                                            optim.CyclicLR(one, one, optim.CyclicOpt{BaseMomentum: -1}),
-		"CyclicLR: MaxMomentum is NaN":                                            optim.CyclicLR(one, one, optim.CyclicOpt{MaxMomentum: nan}),
-		"CyclicLR: baseLR is empty":                                               optim.CyclicLR(nil, one),
-		"CyclicLR: maxLR[0] is NaN":                                               optim.CyclicLR(one, []float64{nan}),
-		"CyclicLR: baseLR must have the same length":                              optim.CyclicLR([]float64{1, 1, 1}, one),
-		"CyclicLR: maxLR must have the same length":                               optim.CyclicLR(one, []float64{1, 1, 1}),
-		"the learning rate of group 0 would be -Inf after 0 steps, from 1 before": optim.LambdaLR(func(int) float64 { return math.Inf(-1) }),
+		"the rule is a zero value":                                             {},
+		"LambdaLR: f must have the same length":                                optim.LambdaLR(),
+		"It has 3 values for 2 groups":                                         optim.MultiplicativeLR(f, f, f),
+		"LambdaLR: function 1 is nil":                                          optim.LambdaLR(f, nil),
+		"MultiplicativeLR: function 0 is nil":                                  optim.MultiplicativeLR(nil),
+		"StepLR: Expected positive integer stepSize":                           optim.StepLR(0, 0.5),
+		"StepLR: gamma is -1":                                                  optim.StepLR(1, -1),
+		"MultiStepLR: gamma is NaN":                                            optim.MultiStepLR([]int{1}, nan),
+		"milestone -2 is negative":                                             optim.MultiStepLR([]int{1, -2}, 1),
+		"between 0 and 1. It is 1.5":                                           optim.ConstantLR(1.5, 3),
+		"between 0 and 1. It is NaN":                                           optim.ConstantLR(nan, 3),
+		"the factor is 0":                                                      optim.ConstantLR(0, 3),
+		"ConstantLR: Expected positive integer totalIters":                     optim.ConstantLR(1, 0),
+		"greater than 0 and less or equal to 1. It is 0":                       optim.LinearLR(0, 1, 3),
+		"Ending multiplicative factor expected to be between 0 and 1. It is 2": optim.LinearLR(1, 2, 3),
+		"LinearLR: Expected positive integer totalIters, but got -1":           optim.LinearLR(1, 1, -1),
+		"ExponentialLR: gamma is +Inf":                                         optim.ExponentialLR(math.Inf(1)),
+		"PolynomialLR: Expected positive integer totalIters":                   optim.PolynomialLR(0, 1),
+		"PolynomialLR: power is -1":                                            optim.PolynomialLR(1, -1),
+		"CosineAnnealingLR: Expected positive integer tMax":                    optim.CosineAnnealingLR(0, 0),
+		"CosineAnnealingLR: etaMin is NaN":                                     optim.CosineAnnealingLR(1, nan),
+		"Expected positive integer T_0, but got 0":                             optim.CosineAnnealingWarmRestarts(0, 1, 0),
+		"Expected integer T_mult >= 1, but got 0":                              optim.CosineAnnealingWarmRestarts(1, 0, 0),
+		"CosineAnnealingWarmRestarts: etaMin is -1":                            optim.CosineAnnealingWarmRestarts(1, 1, -1),
+		"SequentialLR expects at least one scheduler":                          optim.SequentialLR(nil),
+		"number of schedulers 2 and the number of milestones to be equal to 0": optim.SequentialLR(nil, optim.StepLR(1, 1),
+			optim.StepLR(1, 1)),
+		"milestone 0 is 0": optim.SequentialLR([]int{0}, optim.StepLR(1, 1), optim.StepLR(1, 1)),
+		"milestone 1 is 2; give positive numbers, none below": optim.SequentialLR([]int{3, 2}, optim.StepLR(1, 1),
+			optim.StepLR(1, 1), optim.StepLR(1, 1)),
+		"StepLR: Expected positive integer stepSize, but got -3": optim.SequentialLR([]int{1}, optim.StepLR(1, 1),
+			optim.ChainedScheduler(optim.StepLR(-3, 1))),
+		"ChainedScheduler expects at least one scheduler":  optim.ChainedScheduler(),
+		"OneCycleLR: Expected positive integer totalSteps": optim.OneCycleLR(one, 0),
+		"Expected float between 0 and 1 PctStart, but got 1.5": optim.OneCycleLR(one, 9,
+			optim.OneCycleOpt{PctStart: 1.5}),
+		"PctStart is 0.125, which is one step of 8": optim.OneCycleLR(one, 8,
+			optim.OneCycleOpt{PctStart: 0.125}),
+		"AnnealStrategy must be AnnealCos or AnnealLinear, instead got 7": optim.OneCycleLR(one, 9,
+			optim.OneCycleOpt{AnnealStrategy: 7}),
+		"DivFactor is -1; give a positive number": optim.OneCycleLR(one, 9,
+			optim.OneCycleOpt{DivFactor: -1}),
+		"FinalDivFactor is NaN": optim.OneCycleLR(one, 9,
+			optim.OneCycleOpt{FinalDivFactor: nan}),
+		"OneCycleLR: BaseMomentum is -1": optim.OneCycleLR(one, 9,
+			optim.OneCycleOpt{BaseMomentum: -1}),
+		"OneCycleLR: MaxMomentum is -1": optim.OneCycleLR(one, 9,
+			optim.OneCycleOpt{MaxMomentum: -1}),
+		"OneCycleLR: maxLR is empty":                   optim.OneCycleLR(nil, 9),
+		"OneCycleLR: maxLR[1] is -1":                   optim.OneCycleLR([]float64{1, -1}, 9),
+		"OneCycleLR: maxLR must have the same length":  optim.OneCycleLR([]float64{1, 1, 1}, 9),
+		"CyclicLR: mode 7 is invalid and Scale is nil": optim.CyclicLR(one, one, optim.CyclicOpt{Mode: 7}),
+		"CyclicLR: Expected positive integer StepSizeUp, but got -1": optim.CyclicLR(one, one,
+			optim.CyclicOpt{StepSizeUp: -1}),
+		"CyclicLR: Expected positive integer StepSizeDown, but got -1": optim.CyclicLR(one, one, optim.CyclicOpt{StepSizeDown: -1}),
+		"CyclicLR: Gamma is -1": optim.CyclicLR(one, one, optim.CyclicOpt{Gamma: -1}),
+		"CyclicLR: BaseMomentum is -1": optim.CyclicLR(one, one,
+			optim.CyclicOpt{BaseMomentum: -1}),
+		"CyclicLR: MaxMomentum is NaN": optim.CyclicLR(one, one,
+			optim.CyclicOpt{MaxMomentum: nan}),
+		"CyclicLR: baseLR is empty":                  optim.CyclicLR(nil, one),
+		"CyclicLR: maxLR[0] is NaN":                  optim.CyclicLR(one, []float64{nan}),
+		"CyclicLR: baseLR must have the same length": optim.CyclicLR([]float64{1, 1, 1}, one),
+		"CyclicLR: maxLR must have the same length":  optim.CyclicLR(one, []float64{1, 1, 1}),
+		"the learning rate of group 0 would be -Inf after 0 steps, from 1 before": optim.LambdaLR(func(int) float64 {
+			return math.Inf(-1)
+		}),
 	} {
 		o := newMoving(1, 2)
 		s, err := optim.NewSchedule(o, r)
@@ -547,7 +576,8 @@ func TestScheduleErrors(t *testing.T) {
 			t.Errorf("%v left the rates %v", err, o.lr)
 		}
 	}
-	for want, o := range map[string]optim.Optimizer{"the optimizer is nil": (*optim.SGD)(nil), "the optimizer has no parameters": new(optim.AdamW)} {
+	for want, o := range map[string]optim.Optimizer{"the optimizer is nil": (*optim.SGD)(nil),
+		"the optimizer has no parameters": new(optim.AdamW)} {
 		s, err := optim.NewSchedule(o, optim.StepLR(1, 1))
 		refused(t, want, s == nil, err)
 	}
@@ -571,7 +601,9 @@ func TestScheduleErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, spoil := range map[string]func(st *optim.ScheduleState){
-		`the state is of the rule "StepLR", the schedule has "ChainedScheduler(StepLR, OneCycleLR)"`: func(st *optim.ScheduleState) { st.Rule = "StepLR" },
+		`the state is of the rule "StepLR", the schedule has "ChainedScheduler(StepLR, OneCycleLR)"`: func(st *optim.ScheduleState) {
+			st.Rule = "StepLR"
+		},
 		"the state has 2 counts and 3 lists":                      func(st *optim.ScheduleState) { st.Steps = st.Steps[:2] },
 		"the state has 3 counts and 2 lists":                      func(st *optim.ScheduleState) { st.Initial = st.Initial[:2] },
 		"the state is of an optimizer with 1 groups":              func(st *optim.ScheduleState) { st.Rates = st.Rates[:1] },

@@ -134,25 +134,37 @@ func torchRules() map[string]optim.Rule {
 		`CyclicLR(o, [0.01, 0.001], [0.1, 0.05], step_size_up=5, step_size_down=3, mode='triangular2')`:                                                  optim.CyclicLR([]float64{0.01, 0.001}, []float64{0.1, 0.05}, optim.CyclicOpt{StepSizeUp: 5, StepSizeDown: 3, Mode: optim.CyclicTriangular2}),
 		`CyclicLR(o, 0.01, 0.1, step_size_up=10, mode='exp_range', gamma=0.99)`:                                                                          optim.CyclicLR([]float64{0.01}, []float64{0.1}, optim.CyclicOpt{StepSizeUp: 10, Mode: optim.CyclicExpRange, Gamma: 0.99}),
 		`CyclicLR(o, 0.01, 0.1, step_size_up=7, step_size_down=2, mode='exp_range', gamma=0.5, base_momentum=0.6, max_momentum=0.95)`:                    optim.CyclicLR([]float64{0.01}, []float64{0.1}, optim.CyclicOpt{StepSizeUp: 7, StepSizeDown: 2, Mode: optim.CyclicExpRange, Gamma: 0.5, BaseMomentum: 0.6, MaxMomentum: 0.95}),
-		`CyclicLR(o, 0.01, 0.1)`:                                                                   optim.CyclicLR([]float64{0.01}, []float64{0.1}),
-		`CyclicLR(o, 0.01, 0.1, step_size_up=1, step_size_down=1)`:                                 optim.CyclicLR([]float64{0.01}, []float64{0.1}, optim.CyclicOpt{StepSizeUp: 1, StepSizeDown: 1}),
-		`CyclicLR(o, 0.01, 0.1, step_size_up=5, cycle_momentum=False)`:                             optim.CyclicLR([]float64{0.01}, []float64{0.1}, optim.CyclicOpt{StepSizeUp: 5, NoMomentum: true}),
-		`SequentialLR(o, [LinearLR(o, 0.1, 1.0, 5), CyclicLR(o, 0.01, 0.1, step_size_up=5)], [5])`: optim.SequentialLR([]int{5}, optim.LinearLR(0.1, 1, 5), optim.CyclicLR([]float64{0.01}, []float64{0.1}, optim.CyclicOpt{StepSizeUp: 5})),
-		`SequentialLR(o, [LinearLR(o, 0.1, 1.0, 5), OneCycleLR(o, 1.0, total_steps=20)], [5])`:     optim.SequentialLR([]int{5}, optim.LinearLR(0.1, 1, 5), optim.OneCycleLR([]float64{1}, 20)),
-		`SequentialLR(o, [OneCycleLR(o, 1.0, total_steps=8), ConstantLR(o, 0.5, 3)], [8])`:         optim.SequentialLR([]int{8}, optim.OneCycleLR([]float64{1}, 8), optim.ConstantLR(0.5, 3)),
-		`SequentialLR(o, [CyclicLR(o, 0.01, 0.1, step_size_up=3), ExponentialLR(o, 0.9)], [7])`:    optim.SequentialLR([]int{7}, optim.CyclicLR([]float64{0.01}, []float64{0.1}, optim.CyclicOpt{StepSizeUp: 3}), optim.ExponentialLR(0.9)),
-		`ChainedScheduler([OneCycleLR(o, 1.0, total_steps=12), StepLR(o, 4, 0.5)])`:                optim.ChainedScheduler(optim.OneCycleLR([]float64{1}, 12), optim.StepLR(4, 0.5)),
-		`ChainedScheduler([LinearLR(o, 0.1, 1.0, 5), CyclicLR(o, 0.01, 0.1, step_size_up=3)])`:     optim.ChainedScheduler(optim.LinearLR(0.1, 1, 5), optim.CyclicLR([]float64{0.01}, []float64{0.1}, optim.CyclicOpt{StepSizeUp: 3})),
+		`CyclicLR(o, 0.01, 0.1)`: optim.CyclicLR(
+			[]float64{0.01}, []float64{0.1}),
+		`CyclicLR(o, 0.01, 0.1, step_size_up=1, step_size_down=1)`: optim.CyclicLR([]float64{0.01},
+			[]float64{0.1}, optim.CyclicOpt{StepSizeUp: 1, StepSizeDown: 1}),
+		`CyclicLR(o, 0.01, 0.1, step_size_up=5, cycle_momentum=False)`: optim.CyclicLR([]float64{0.01},
+			[]float64{0.1}, optim.CyclicOpt{StepSizeUp: 5, NoMomentum: true}),
+		`SequentialLR(o, [LinearLR(o, 0.1, 1.0, 5), CyclicLR(o, 0.01, 0.1, step_size_up=5)], [5])`: optim.SequentialLR([]int{5},
+			optim.LinearLR(0.1, 1, 5), optim.CyclicLR([]float64{0.01}, []float64{0.1}, optim.CyclicOpt{StepSizeUp: 5})),
+		`SequentialLR(o, [LinearLR(o, 0.1, 1.0, 5), OneCycleLR(o, 1.0, total_steps=20)], [5])`: optim.SequentialLR([]int{5},
+			optim.LinearLR(0.1, 1, 5), optim.OneCycleLR([]float64{1}, 20)),
+		`SequentialLR(o, [OneCycleLR(o, 1.0, total_steps=8), ConstantLR(o, 0.5, 3)], [8])`: optim.SequentialLR([]int{8},
+			optim.OneCycleLR([]float64{1}, 8), optim.ConstantLR(0.5, 3)),
+		`SequentialLR(o, [CyclicLR(o, 0.01, 0.1, step_size_up=3), ExponentialLR(o, 0.9)], [7])`: optim.SequentialLR([]int{7},
+			optim.CyclicLR([]float64{0.01}, []float64{0.1}, optim.CyclicOpt{StepSizeUp: 3}), optim.ExponentialLR(0.9)),
+		`ChainedScheduler([OneCycleLR(o, 1.0, total_steps=12), StepLR(o, 4, 0.5)])`: optim.ChainedScheduler(
+			optim.OneCycleLR([]float64{1}, 12), optim.StepLR(4, 0.5)),
+		`ChainedScheduler([LinearLR(o, 0.1, 1.0, 5), CyclicLR(o, 0.01, 0.1, step_size_up=3)])`: optim.ChainedScheduler(
+			optim.LinearLR(0.1, 1, 5), optim.CyclicLR([]float64{0.01}, []float64{0.1}, optim.CyclicOpt{StepSizeUp: 3})),
 	}
 }
 
 // unlike are the recorded schedulers whose rates are other ones here: a sequence within another or within a chain.
 var unlike = map[string]string{
-	"SequentialLR(o, [SequentialLR(o, [ExponentialLR(o, 0.9), LinearLR(o, 0.5, 1.0, 4)], [3]), ConstantLR(o, 0.1, 2)], [6])": "there the inner one is a step ahead",
-	"ChainedScheduler([LinearLR(o, 0.1, 1.0, 5), SequentialLR(o, [ExponentialLR(o, 0.9), StepLR(o, 2, 0.5)], [3])])":         "there it resets the first rate of the chain",
+	"SequentialLR(o, [SequentialLR(o, [ExponentialLR(o, 0.9), LinearLR(o, 0.5, 1.0, 4)], [3]), " +
+		"ConstantLR(o, 0.1, 2)], [6])": "there the inner one is a step ahead",
+	"ChainedScheduler([LinearLR(o, 0.1, 1.0, 5), " +
+		"SequentialLR(o, [ExponentialLR(o, 0.9), StepLR(o, 2, 0.5)], [3])])": "there it resets the first rate of the chain",
 }
 
-// near reports whether two numbers are equal to 1e-15. Nearly all are equal to the bit; the C library's cos and pow do not round every value to the nearest.
+// near reports whether two numbers are equal to 1e-15. Nearly all are equal to the bit; the C library's cos and pow do not round every
+// value to the nearest.
 func near(got, want float64) bool { return got == want || math.Abs(got-want) <= 1e-15*math.Abs(want) }
 
 func TestTorchSchedules(t *testing.T) {
@@ -246,7 +258,8 @@ func TestTorchPlateau(t *testing.T) {
 				t.Fatal(err)
 			}
 			if want := run.Rates[i+1]; !slices.Equal(o.lr, want) || st.Bad != run.Bad[i] || number(st.Best) != number(run.Best[i]) {
-				t.Fatalf("%s: rates %v and state %v after step %d of %v, want %v, %d bad ones and %s", run.Made, o.lr, st, i+1, run.Metrics, want, run.Bad[i], run.Best[i])
+				t.Fatalf("%s: rates %v and state %v after step %d of %v, want %v, %d bad ones and %s", run.Made, o.lr, st, i+1,
+					run.Metrics, want, run.Bad[i], run.Best[i])
 			}
 		}
 	}

@@ -96,9 +96,9 @@ func fill(x *tenon.Exec, s filed, state *torchfile.Dict) (groups []any, err erro
 	return groups, nil
 }
 
-// LoadStateDict gives o the state and the options of an optimizer's state_dict in a file of PyTorch's, or of StateDict's: path names it in dicts within dicts, as
-// "optimizer" in a checkpoint with that key. Groups and parameters must be as many, and of the same shapes; if anything does not fit, nothing is changed.
-// Options that Tenon has no use for, such as fused, are passed over.
+// LoadStateDict gives o the state and the options of an optimizer's state_dict in a file of PyTorch's, or of StateDict's: path names it in
+// dicts within dicts, as "optimizer" in a checkpoint with that key. Groups and parameters must be as many, and of the same shapes; if
+// anything does not fit, nothing is changed. Options that Tenon has no use for, such as fused, are passed over.
 func LoadStateDict(x *tenon.Exec, o Optimizer, f *torchfile.File, path ...string) error {
 	s, err := filedOf("LoadStateDict", o)
 	if err != nil {

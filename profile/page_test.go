@@ -109,7 +109,8 @@ func TestPageInBrowser(t *testing.T) {
 	is(count, min(100, len(rows(profile.ByTime))))
 	tab.Press("/")
 	tab.Type("matmul (backward)")
-	is("[...document.querySelectorAll('#rows td:first-child')].every(d => d.textContent.startsWith('MatMul (backward)')) && "+count+" > 0", true)
+	is("[...document.querySelectorAll('#rows td:first-child')].every(d => d.textContent.startsWith('MatMul (backward)')) && "+
+		count+" > 0", true)
 	tab.Press("Escape")
 	chip(profile.ByOp)
 	tab.Eval("document.querySelector('[data-column=calls]').click()", nil)
@@ -121,7 +122,8 @@ func TestPageInBrowser(t *testing.T) {
 	tab.Eval("document.querySelector('#memory').scrollIntoView()", nil)
 	shot("memory")
 	for _, c := range []string{"lanes", "chart"} {
-		is("(c => { const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; return d.some((v, i) => i % 4 === 3 && v > 0); })(document.getElementById('"+c+"'))", true)
+		is("(c => { const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; return d.some((v, i) => i % 4 === 3 && v > "+
+			"0); })(document.getElementById('"+c+"'))", true)
 	}
 	is("document.querySelector('#legend').textContent.includes('optimizer state')", true)
 	tab.Eval("document.querySelector('#table').scrollIntoView()", nil)

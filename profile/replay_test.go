@@ -95,7 +95,8 @@ func TestReplayTrace(t *testing.T) {
 		if e.Args["note"] == "one time: <because>" {
 			notes++
 		}
-		if e.TS == 122 && (e.PID != 2 || e.Dur != 25 || e.Args["op"] != "MatMul" || e.Args["bytes"] != 120_000.0 || e.Args["line"] != "/src/app/net.go:12") {
+		if e.TS == 122 && (e.PID != 2 || e.Dur != 25 || e.Args["op"] != "MatMul" || e.Args["bytes"] != 120_000.0 ||
+			e.Args["line"] != "/src/app/net.go:12") {
 			t.Errorf("the kernel is %+v", e)
 		}
 		if e.PID == 2 && (e.TS == 120 && e.Dur == 30 || e.TS == 122) {

@@ -178,7 +178,8 @@ func (p *Profile) WriteTable(w io.Writer, by By, most int) error {
 		fmt.Fprintf(&b, "and %d rows more\n", left)
 	}
 	if p.Device.Bandwidth == 0 && len(p.Device.Rates) == 0 {
-		fmt.Fprintf(&b, "\nno row has a floor: the figures of %s are not known; give them as ProfileOpt.Bandwidth and Rates\n", p.Device.Name)
+		fmt.Fprintf(&b, "\nno row has a floor: the figures of %s are not known; give them as ProfileOpt.Bandwidth and Rates\n",
+			p.Device.Name)
 	}
 	for _, n := range p.notes() {
 		fmt.Fprintf(&b, "\n%s\n", strings.ReplaceAll(n, "\n", " "))

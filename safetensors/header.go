@@ -150,7 +150,8 @@ func parseHeader(text []byte, data int64) (infos []Info, metadata map[string]str
 		at += i.size
 	}
 	if at != data {
-		return nil, nil, invalid("the arrays end at %d, but the file holds %d bytes of data: it is cut short or has something behind it", at, data)
+		return nil, nil, invalid("the arrays end at %d, but the file holds %d bytes of data: it is cut short or has something behind it",
+			at, data)
 	}
 	return infos, metadata, nil
 }
@@ -273,7 +274,8 @@ func parseInfo(dec *json.Decoder, name string) (Info, error) {
 		for _, f := range formats {
 			known = append(known, f.name)
 		}
-		return info, fault.New(fault.Unsupported, "safetensors: array %s has dtype %s; offered are %s", quote(name), quote(format), strings.Join(known, ", "))
+		return info, fault.New(fault.Unsupported, "safetensors: array %s has dtype %s; offered are %s", quote(name), quote(format),
+			strings.Join(known, ", "))
 	}
 	if len(offsets) != 2 || offsets[0] > offsets[1] {
 		return info, invalid("array %s has the data_offsets %v, not a begin and an end", quote(name), offsets)
@@ -284,7 +286,8 @@ func parseInfo(dec *json.Decoder, name string) (Info, error) {
 		return info, err
 	}
 	if need != info.size {
-		return info, invalid("array %s of dtype %v and shape %v needs %d bytes, but its data_offsets hold %d", quote(name), info.DType, info.Shape, need, info.size)
+		return info, invalid("array %s of dtype %v and shape %v needs %d bytes, but its data_offsets hold %d", quote(name), info.DType,
+			info.Shape, need, info.size)
 	}
 	return info, nil
 }

@@ -157,7 +157,8 @@ func TestRefusesBrokenFiles(t *testing.T) {
 		{"property missing", raw(`{"a":{"dtype":"F32","shape":[]}}`, ""), "lacks one of"},
 		{"dtype number", raw(`{"a":{"dtype":32}}`, ""), "dtype that is no string"},
 		{"dtype cut", raw(`{"a":{"dtype":`, ""), "not JSON"},
-		{"dtype unknown", raw(`{"a":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}}`, "1"), `has dtype "F8_E4M3"; offered are BOOL, U8`},
+		{"dtype unknown", raw(`{"a":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}}`, "1"),
+			`has dtype "F8_E4M3"; offered are BOOL, U8`},
 		{"shape number", raw(`{"a":{"shape":3}}`, ""), "found 3 where [ belongs"},
 		{"shape cut", raw(`{"a":{"shape":[3,`, ""), "not JSON"},
 		{"shape negative", raw(`{"a":{"shape":[-3]}}`, ""), `array "a" has -3 in shape`},
@@ -166,7 +167,8 @@ func TestRefusesBrokenFiles(t *testing.T) {
 		{"shape too large", raw(`{"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}}`, ""), "too large"},
 		{"offsets one", raw(`{"a":{"dtype":"F32","shape":[0],"data_offsets":[0]}}`, ""), "not a begin and an end"},
 		{"offsets reversed", raw(`{"a":{"dtype":"F32","shape":[0],"data_offsets":[8,0]}}`, ""), "not a begin and an end"},
-		{"size wrong", raw(`{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}`, "12345678"), "needs 12 bytes, but its data_offsets hold 8"},
+		{"size wrong", raw(`{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}`, "12345678"),
+			"needs 12 bytes, but its data_offsets hold 8"},
 		{"overlap", raw(a+`,"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}`, "123456789012"), `array "b" begins at 4, within`},
 		{"same bytes", raw(a+`,"b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`, "12345678"), `array "b" begins at 0, within`},
 		{"gap", raw(a+`,"b":{"dtype":"U8","shape":[1],"data_offsets":[9,10]}}`, "1234567890"), "leaves a gap"},
@@ -244,7 +246,8 @@ func TestWriteRefuses(t *testing.T) {
 		{"twice", nil, []Info{fine, fine}, `two arrays are named "a"`},
 		{"negative", nil, []Info{{Name: "a", DType: dtype.Bool, Shape: []int{2, -1}}}, "negative extent -1"},
 		{"large", nil, []Info{{Name: "a", DType: dtype.Int64, Shape: []int{1 << 30, 1 << 31}}}, "too large"},
-		{"large together", nil, []Info{{Name: "a", DType: dtype.Int8, Shape: []int{1 << 31, 1 << 31}}, {Name: "b", DType: dtype.Int8, Shape: []int{1 << 31, 1 << 31}}}, "together are too large"},
+		{"large together", nil, []Info{{Name: "a", DType: dtype.Int8, Shape: []int{1 << 31, 1 << 31}},
+			{Name: "b", DType: dtype.Int8, Shape: []int{1 << 31, 1 << 31}}}, "together are too large"},
 		{"metadata", map[string]string{"k": "\xff"}, nil, `metadata "k" is not UTF-8`},
 		{"header", map[string]string{"k": strings.Repeat("x", MaxHeader)}, nil, "the limit is 100000000"},
 		{"data", nil, []Info{fine}, "needs 8 bytes, but its data are 3"},
@@ -373,8 +376,8 @@ func TestHostileHeaders(t *testing.T) {
 	}
 }
 
-// FuzzNew opens arbitrary bytes: the result is an error, or a file whose arrays cover the data and that survives being written anew. Either takes memory in
-// proportion to their number.
+// FuzzNew opens arbitrary bytes: the result is an error, or a file whose arrays cover the data and that survives being written anew. Either
+// takes memory in proportion to their number.
 func FuzzNew(f *testing.F) {
 	f.Add(raw(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"__metadata__":{"k":"v"}}`, "12345678"))
 	f.Add(raw(`{"a":{"dtype":"U8","shape":[],"data_offsets":[0,1]},"b":{"dtype":"I64","shape":[0],"data_offsets":[1,1]}}  `, "1"))

@@ -89,7 +89,8 @@ func layOut(metadata map[string]string, arrays []Info) ([]Info, []byte, error) {
 		format := rank(a.DType)
 		switch {
 		case format < 0:
-			return nil, nil, fault.New(fault.Unsupported, "safetensors: array %q has dtype %v, which the format lacks (store a complex array as a real one with a last dimension of 2)", a.Name, a.DType)
+			return nil, nil, fault.New(fault.Unsupported, "safetensors: array %q has dtype %v, which the format lacks (store a complex "+
+				"array as a real one with a last dimension of 2)", a.Name, a.DType)
 		case a.Name == metadataKey:
 			return nil, nil, invalid("an array may not be named %q", metadataKey)
 		case !utf8.ValidString(a.Name):

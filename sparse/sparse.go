@@ -52,7 +52,8 @@ func fits(indices, values *core.Tensor, shape []int) error {
 		return refuse("values must be of shape [%d, dense dimensions…] for as many indexes, but have shape %v", n, values.Shape())
 	}
 	if dense := values.Shape()[1:]; rank > maxRank || len(shape) != rank+len(dense) || !slices.Equal(shape[rank:], dense) {
-		return refuse("the shape %v must be %d sparse dimensions, of at most %d, and the dense dimensions %v of the values", shape, rank, maxRank, dense)
+		return refuse("the shape %v must be %d sparse dimensions, of at most %d, and the dense dimensions %v of the values", shape,
+			rank, maxRank, dense)
 	}
 	places := 1
 	for _, size := range shape[:rank] {
@@ -122,7 +123,7 @@ func (s *COO) Coalesce(x *tenon.Exec) *COO {
 		to, n := core.Different(c, "COO.Coalesce", s.flat(c), places(s.sparse()))
 		rank := len(s.sparse())
 		indices := c.Empty([]int{rank, n}, tenon.Int64)
-		c.ScatterInto(indices, indices, 1, c.Expand(to, rank, to.Size(0)), s.indices, core.ScatterOpt{}) // equal indexes go to the same column
+		c.ScatterInto(indices, indices, 1, c.Expand(to, rank, to.Size(0)), s.indices, core.ScatterOpt{}) // equal indexes go to one column
 		return []*core.Tensor{indices, s.sums(c, to, n)}
 	})
 	return &COO{indices: out[0], values: out[1], shape: s.shape, coalesced: true}

@@ -79,8 +79,10 @@ var shapes = []struct {
 	sizes, dense  []int
 	turned, empty bool
 }{
-	{n: 1, sizes: []int{1}}, {n: 300, sizes: []int{40}}, {n: 300, sizes: []int{9, 11}}, {n: 200, sizes: []int{5, 4}, dense: []int{3}}, {n: 500, sizes: []int{3, 2, 6}, dense: []int{2, 5}},
-	{n: 50, sizes: nil, dense: []int{4}}, {n: 0, sizes: []int{3, 2}, dense: []int{2}}, {n: 0, sizes: []int{0, 2}}, {n: 200, sizes: []int{5, 4}, dense: []int{40}, turned: true}, {n: 7, sizes: []int{3}, dense: []int{2, 0}},
+	{n: 1, sizes: []int{1}}, {n: 300, sizes: []int{40}}, {n: 300, sizes: []int{9, 11}}, {n: 200, sizes: []int{5, 4}, dense: []int{3}},
+	{n: 500, sizes: []int{3, 2, 6}, dense: []int{2, 5}},
+	{n: 50, sizes: nil, dense: []int{4}}, {n: 0, sizes: []int{3, 2}, dense: []int{2}}, {n: 0, sizes: []int{0, 2}},
+	{n: 200, sizes: []int{5, 4}, dense: []int{40}, turned: true}, {n: 7, sizes: []int{3}, dense: []int{2, 0}},
 }
 
 // TestCOO compares the dense form, the coalesced form and the gradients with loops.
@@ -123,7 +125,8 @@ func TestCOO(t *testing.T) {
 			if got := read[float32](t, x, small.ToDense(x)); !slices.Equal(got, want) {
 				t.Fatalf("%v: the dense form of the coalesced is %v, want %v", c, got, want)
 			}
-			for _, y := range []*tenon.Tensor{dense, small.Values()} { // half the gradient of the sum of squares is the sum at the value's index
+			// half the gradient of the sum of squares is the sum at the value's index
+			for _, y := range []*tenon.Tensor{dense, small.Values()} {
 				g, err := x.Grad([]*tenon.Tensor{x.Sum(x.Mul(y, y), nil)}, []*tenon.Tensor{values})
 				if err != nil {
 					t.Fatal(err)
@@ -148,7 +151,8 @@ func checkCoalesced(t *testing.T, x *tenon.Exec, s *COO, sums map[int][]float32,
 	for i := range n {
 		place := at(indices, n, i, sizes)
 		if place <= last || !slices.Equal(values[i*width:(i+1)*width], sums[place]) {
-			t.Fatalf("index %d is of place %d after %d, with the values %v, want %v", i, place, last, values[i*width:(i+1)*width], sums[place])
+			t.Fatalf("index %d is of place %d after %d, with the values %v, want %v", i, place, last,
+				values[i*width:(i+1)*width], sums[place])
 		}
 		last = place
 	}
@@ -158,7 +162,8 @@ func checkCoalesced(t *testing.T, x *tenon.Exec, s *COO, sums map[int][]float32,
 func TestCOOTypes(t *testing.T) {
 	opened(t, func(t *testing.T, x *tenon.Exec) {
 		index := tenon.From(x, []int64{2, 0, 2, 2}, 1, 4)
-		for _, dt := range []tenon.DType{tenon.Bool, tenon.Uint8, tenon.Int8, tenon.Int16, tenon.Int32, tenon.Int64, tenon.Float16, tenon.BFloat16, tenon.Float32,
+		for _, dt := range []tenon.DType{tenon.Bool, tenon.Uint8, tenon.Int8, tenon.Int16, tenon.Int32, tenon.Int64, tenon.Float16,
+			tenon.BFloat16, tenon.Float32,
 			tenon.Float64, tenon.Complex64, tenon.Complex128} {
 			s := NewCOO(x, index, x.ToDType(tenon.From(x, []float32{100, 1, 3, 4}), dt), []int{3})
 			want := x.ToDType(tenon.From(x, []float32{1, 0, 107}), dt)
@@ -268,7 +273,8 @@ func TestCOORefuses(t *testing.T) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		}
-		if _, err := x.Capture(func(x *tenon.Exec) { NewCOO(x, i, v, []int{2, 3}).Coalesce(x) }); err == nil || !strings.Contains(err.Error(), "Coalesce") {
+		if _, err := x.Capture(func(x *tenon.Exec) { NewCOO(x, i, v, []int{2, 3}).Coalesce(x) }); err == nil ||
+			!strings.Contains(err.Error(), "Coalesce") {
 			t.Errorf("Coalesce in a capture: %v", err)
 		}
 	})

@@ -271,7 +271,8 @@ func (b *builder) object(r pickle.Ref) (any, error) {
 			return b.rebuild(l, 7, g.Name)
 		}
 		return nil, refuse("a tensor has no type: %s", show(Tuple(l)))
-	case Global{"torch._utils", "_rebuild_parameter"}, Global{"torch._utils", "_rebuild_parameter_with_state"}, Global{"torch.nn.parameter", "Parameter"}:
+	case Global{"torch._utils", "_rebuild_parameter"}, Global{"torch._utils", "_rebuild_parameter_with_state"},
+		Global{"torch.nn.parameter", "Parameter"}:
 		t, ok := at(l, 0).(*Tensor)
 		if !ok {
 			return nil, refuse("a parameter is made of %s", show(at(l, 0)))
@@ -397,7 +398,8 @@ func nameOf(v any) string {
 	return fmt.Sprintf("%T", v)
 }
 
-// show says for a message what a value is. It does not look into what lies within: a few bytes of a file can name a value as often as they like.
+// show says for a message what a value is. It does not look into what lies within: a few bytes of a file can name a value as often as they
+// like.
 func show(v any) string {
 	switch v := v.(type) {
 	case bool, int64, float64:

@@ -9,9 +9,9 @@ import (
 	"tenon.dev/internal/pickle"
 )
 
-// Limits bound what a file may ask for, so that one from a stranger can be opened. Each bounds the file as a whole. Values and tensors count as often
-// as a walk over the file's value meets them, so that such a walk ends. A field that is zero is its default; the defaults suit what torch.save
-// writes, and grow with the file.
+// Limits bound what a file may ask for, so that one from a stranger can be opened. Each bounds the file as a whole. Values and tensors
+// count as often as a walk over the file's value meets them, so that such a walk ends. A field that is zero is its default; the defaults
+// suit what torch.save writes, and grow with the file.
 type Limits struct {
 	// Depth is how many values may lie in each other: by default 1,000, at most 100,000.
 	Depth int
@@ -22,8 +22,8 @@ type Limits struct {
 	Memory int64
 	// Tensors is how many bytes the elements of all tensors may have: by default 64 MiB and 16 for each byte of the file.
 	Tensors int64
-	// Expanded is how many bytes the elements of tensors may have that share memory with others of the same tensor, as x.expand gives them: by
-	// default 64 MiB.
+	// Expanded is how many bytes the elements of tensors may have that share memory with others of the same tensor, as x.expand gives them:
+	// by default 64 MiB.
 	Expanded int64
 }
 
@@ -133,7 +133,8 @@ func (b *budget) read(r io.Reader) (*pickle.Data, error) {
 // unread is the error of values that cannot be read.
 func (b *budget) unread(err error) error {
 	if fault.KindOf(err) == fault.OutOfMemory {
-		return fault.Wrap(fault.OutOfMemory, err, "torchfile: the file is refused, as its values take too much memory; Limits.Memory can allow more")
+		return fault.Wrap(fault.OutOfMemory, err, "torchfile: the file is refused, as its values take too much memory; Limits.Memory "+
+			"can allow more")
 	}
 	return fault.Wrap(fault.KindOf(err), err, "torchfile: the file cannot be read")
 }
@@ -158,11 +159,15 @@ func (b *budget) check(w weight) error {
 	case w.depth > b.Depth:
 		return refuse("the file is refused, as more than %d of its values lie in each other; Limits.Depth can allow more", b.Depth)
 	case w.values > b.Values:
-		return refuse("the file is refused, as it has more than %d values, each counted where it is used; Limits.Values can allow more", b.Values)
+		return refuse("the file is refused, as it has more than %d values, each counted where it is used; Limits.Values can allow more",
+			b.Values)
 	case w.expanded > b.Expanded:
-		return refuse("the file is refused, as its tensors are expansions to more than %d bytes; Limits.Expanded can allow more", b.Expanded)
+		return refuse("the file is refused, as its tensors are expansions to more than %d bytes; Limits.Expanded can allow more",
+			b.Expanded)
 	case w.tensors > b.Tensors:
-		return refuse("the file is refused, as its tensors have more than %d bytes, each counted where it is used; Limits.Tensors can allow more", b.Tensors)
+		return refuse(
+			"the file is refused, as its tensors have more than %d bytes, each counted where it is used; Limits.Tensors can allow more",
+			b.Tensors)
 	}
 	return nil
 }

@@ -44,7 +44,8 @@ func (p *forged) tuple(ns ...int) *forged {
 
 // tensor adds a float32 tensor over the storage "0" of n elements.
 func (p *forged) tensor(n int, shape, stride []int) *forged {
-	p.raw("ctorch._utils\n_rebuild_tensor_v2\n((").text("storage").raw("ctorch\nFloatStorage\n").text("0").text("cpu").number(n).raw("tQ").number(0)
+	p.raw("ctorch._utils\n_rebuild_tensor_v2\n((").text("storage").raw("ctorch\nFloatStorage\n").text("0").text("cpu").number(n).
+		raw("tQ").number(0)
 	return p.tuple(shape...).tuple(stride...).raw("\x89ccollections\nOrderedDict\n)RtR")
 }
 
@@ -88,7 +89,8 @@ func hostile(t testing.TB) map[string][]byte {
 	for i := range 100 {
 		shared.text(fmt.Sprint("w", i)).raw("h\x00")
 	}
-	storages := forge().raw("](").raw("(").text("storage").raw("ctorch\nFloatStorage\n").text("0").text("cpu").number(1<<20).raw("tQq\x00").times(100, "h\x00").raw("e.")
+	storages := forge().raw("](").raw("(").text("storage").raw("ctorch\nFloatStorage\n").text("0").text("cpu").number(1<<20).
+		raw("tQq\x00").times(100, "h\x00").raw("e.")
 	return map[string][]byte{
 		"lists":      forge().times(3_000_000, "]").times(2_999_999, "a").raw(".").archive(t, zip.Deflate, 0),
 		"few lists":  forge().times(2000, "]").times(1999, "a").raw(".").archive(t, zip.Deflate, 0),
@@ -100,8 +102,10 @@ func hostile(t testing.TB) map[string][]byte {
 		"empty":      forge().raw("](").times(2_000_000, "]").raw("e.").archive(t, zip.Deflate, 0),
 		"numbers":    forge().raw("}(").times(5_000_000, "M\xff\xffM\xff\xff").raw("u.").archive(t, zip.Deflate, 0),
 		"long text":  forge().text(strings.Repeat("a", 64<<20)).raw(".").archive(t, zip.Deflate, 0),
-		"dimensions": forge().raw("(").times(1000, "K\x01").raw("t0").tensor(1, make([]int, 1000), make([]int, 1000)).raw(".").archive(t, zip.Store, 4),
-		"long name":  forge().raw("c"+strings.Repeat("a", 200_000)+"\nb\n0"+"ca\n"+strings.Repeat("b", 200_000)+"\nq\x000](").times(20_000, "h\x00)R").raw("e.").archive(t, zip.Store, 0),
+		"dimensions": forge().raw("(").times(1000, "K\x01").raw("t0").tensor(1, make([]int, 1000), make([]int, 1000)).raw(".").
+			archive(t, zip.Store, 4),
+		"long name": forge().raw("c"+strings.Repeat("a", 200_000)+"\nb\n0"+"ca\n"+strings.Repeat("b", 200_000)+"\nq\x000](").
+			times(20_000, "h\x00)R").raw("e.").archive(t, zip.Store, 0),
 	}
 }
 
@@ -109,8 +113,10 @@ func hostile(t testing.TB) map[string][]byte {
 func TestLimits(t *testing.T) {
 	files := hostile(t)
 	for name, want := range map[string]string{
-		"lists": "Limits.Memory", "few lists": "Limits.Depth", "calls": "Limits.Memory", "laughs": "Limits.Values", "expansions": "Limits.Expanded",
-		"shared": "Limits.Tensors", "storages": "Limits.Tensors", "empty": "Limits.Memory", "numbers": "Limits.Memory", "long text": "Limits.Memory",
+		"lists": "Limits.Memory", "few lists": "Limits.Depth", "calls": "Limits.Memory", "laughs": "Limits.Values",
+		"expansions": "Limits.Expanded",
+		"shared":     "Limits.Tensors", "storages": "Limits.Tensors", "empty": "Limits.Memory", "numbers": "Limits.Memory",
+		"long text":  "Limits.Memory",
 		"dimensions": "a tensor is made of", "long name": "",
 	} {
 		b := files[name]
@@ -128,12 +134,14 @@ func TestLimits(t *testing.T) {
 		}
 	}
 	for name, limits := range map[string]torchfile.Limits{
-		"few lists": {Depth: 2000}, "expansions": {Expanded: 40 << 26, Tensors: 40 << 26}, "shared": {Tensors: 101 << 22}, "storages": {Tensors: 101 << 22},
-		"calls": {Memory: 1 << 34, Values: 1 << 40},
+		"few lists": {Depth: 2000}, "expansions": {Expanded: 40 << 26, Tensors: 40 << 26}, "shared": {Tensors: 101 << 22},
+		"storages": {Tensors: 101 << 22},
+		"calls":    {Memory: 1 << 34, Values: 1 << 40},
 	} {
 		b := files[name]
 		if name == "calls" {
-			b = forge().raw("(").times(1000, "N").raw("tq\x000ca\nb\nq\x010](").times(1000, "h\x01h\x00R").raw("e.").archive(t, zip.Deflate, 0)
+			b = forge().raw("(").times(1000, "N").raw("tq\x000ca\nb\nq\x010](").times(1000, "h\x01h\x00R").raw("e.").
+				archive(t, zip.Deflate, 0)
 		}
 		if _, err := limits.New(bytes.NewReader(b), int64(len(b))); err != nil {
 			t.Errorf("%s under %+v: %v", name, limits, err)

@@ -97,7 +97,8 @@ func (f *File) readZip(size int64, limits *budget) error {
 			return nil, refuse("the archive lacks the data of storage %s", quote(key))
 		}
 		if e.Method != zip.Store {
-			return nil, fault.New(fault.Unsupported, "torchfile: storage %s is compressed, which no .pt file is; unpack the archive and pack it without compression", quote(key))
+			return nil, fault.New(fault.Unsupported, "torchfile: storage %s is compressed, which no .pt file is; unpack the archive and "+
+				"pack it without compression", quote(key))
 		}
 		at, err := e.DataOffset()
 		if err != nil {
@@ -105,7 +106,8 @@ func (f *File) readZip(size int64, limits *budget) error {
 		}
 		s := &storage{key: key, at: at, n: int64(e.UncompressedSize64)}
 		if s.n < 0 || at < 0 || s.n > size-at || s.n < n {
-			return nil, refuse("storage %s has %d bytes, of which the file holds %d; the file says that it has %d", quote(key), s.n, size-at, n)
+			return nil, refuse("storage %s has %d bytes, of which the file holds %d; the file says that it has %d",
+				quote(key), s.n, size-at, n)
 		}
 		storages[key] = s
 		return s, nil
@@ -123,8 +125,8 @@ func (f *File) readZip(size int64, limits *budget) error {
 	return err
 }
 
-// readLegacy reads the format before PyTorch 1.6: a magic number, a version, facts about the machine, the value and the keys of its storages, a pickle each;
-// then the storages, each with its number of elements.
+// readLegacy reads the format before PyTorch 1.6: a magic number, a version, facts about the machine, the value and the keys of its
+// storages, a pickle each; then the storages, each with its number of elements.
 func (f *File) readLegacy(size int64, limits *budget) error {
 	at := int64(0)
 	next := func() (*pickle.Data, error) {
@@ -149,7 +151,8 @@ func (f *File) readLegacy(size int64, limits *budget) error {
 		if what == "machine" {
 			if little, ok := d.Get(d.Root(), "little_endian"); ok {
 				if b, ok := d.Bool(little); ok && !b {
-					return fault.New(fault.Unsupported, "torchfile: the bytes of its numbers are in the order \"big\"; only little can be read")
+					return fault.New(fault.Unsupported,
+						"torchfile: the bytes of its numbers are in the order \"big\"; only little can be read")
 				}
 			}
 		}
@@ -197,14 +200,16 @@ func (f *File) readLegacy(size int64, limits *budget) error {
 	return nil
 }
 
-// extent is how many elements from the first to the last one lie in the storage, and count how many there are; false if that does not fit in an int64.
+// extent is how many elements from the first to the last one lie in the storage, and count how many there are; false if that does not fit
+// in an int64.
 func (t *Tensor) extent() (extent, count int64, ok bool) {
 	extent, count = 1, 1
 	for i, n := range t.Shape {
 		if n == 0 {
 			return 0, 0, true
 		}
-		if n < 0 || t.Stride[i] < 0 || int64(n) > math.MaxInt64/count || t.Stride[i] > 0 && int64(n-1) > (math.MaxInt64-extent)/int64(t.Stride[i]) {
+		if n < 0 || t.Stride[i] < 0 || int64(n) > math.MaxInt64/count || t.Stride[i] > 0 &&
+			int64(n-1) > (math.MaxInt64-extent)/int64(t.Stride[i]) {
 			return 0, 0, false
 		}
 		count *= int64(n)
@@ -218,7 +223,8 @@ func (t *Tensor) check() error {
 	extent, count, ok := t.extent()
 	size := int64(t.size)
 	if !ok || t.offset < 0 || count > 0 && (int64(t.offset) > math.MaxInt64-extent || int64(t.offset)+extent > t.storage.n/size) {
-		return refuse("a tensor %v with strides %v at %d lies beyond its storage %s of %d elements", t, t.Stride, t.offset, quote(t.storage.key), t.storage.n/size)
+		return refuse("a tensor %v with strides %v at %d lies beyond its storage %s of %d elements", t, t.Stride, t.offset,
+			quote(t.storage.key), t.storage.n/size)
 	}
 	return nil
 }
@@ -288,15 +294,16 @@ func rowMajor(shape, stride []int) bool {
 	return true
 }
 
-// Load returns t, one of this file's tensors, as a contiguous tensor on x's device. It does not require grad. Types that Tenon does not have are an error;
-// Bytes reads them.
+// Load returns t, one of this file's tensors, as a contiguous tensor on x's device. It does not require grad. Types that Tenon does not
+// have are an error; Bytes reads them.
 func (f *File) Load(x *tenon.Exec, t *Tensor) (out *tenon.Tensor, err error) {
 	b, err := f.Bytes(t)
 	if err != nil {
 		return nil, err
 	}
 	if t.DType == dtype.Invalid {
-		return nil, fault.New(fault.Unsupported, "torchfile: a tensor is %s, a type that tensors cannot have here; convert it before it is saved, or read its Bytes", t.Type)
+		return nil, fault.New(fault.Unsupported, "torchfile: a tensor is %s, a type that tensors cannot have here; convert it before it "+
+			"is saved, or read its Bytes", t.Type)
 	}
 	err = tenon.Try(func() {
 		core.Made((*core.Exec)(x), "torchfile.Load")
@@ -305,8 +312,8 @@ func (f *File) Load(x *tenon.Exec, t *Tensor) (out *tenon.Tensor, err error) {
 	return out, err
 }
 
-// StateDict returns the tensors of a dict by their keys, on x's device, as nn.Load takes them. path names dicts within dicts: with none the file's value is the
-// dict, with "model" the value of its key "model".
+// StateDict returns the tensors of a dict by their keys, on x's device, as nn.Load takes them. path names dicts within dicts: with none the
+// file's value is the dict, with "model" the value of its key "model".
 func (f *File) StateDict(x *tenon.Exec, path ...string) (map[string]*tenon.Tensor, error) {
 	if f == nil {
 		return nil, refuse("the file is nil; look at the error of the function that was to open it")
@@ -338,7 +345,8 @@ func (f *File) StateDict(x *tenon.Exec, path ...string) (map[string]*tenon.Tenso
 		t, isTensor := d.Values[i].(*Tensor)
 		if !ok || !isTensor {
 			closeAll()
-			return nil, refuse("%s has the key %s with a %s, and no tensor; if its dicts have the tensors, name one: it has %s", where, show(k), nameOf(d.Values[i]), keysOf(d))
+			return nil, refuse("%s has the key %s with a %s, and no tensor; if its dicts have the tensors, name one: it has %s", where,
+				show(k), nameOf(d.Values[i]), keysOf(d))
 		}
 		if out[key] != nil {
 			closeAll()

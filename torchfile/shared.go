@@ -119,8 +119,9 @@ func (w *writer) noteAll(vs []any) {
 	}
 }
 
-// LoadAll returns several of this file's tensors on x's device, of which those of one type that share a storage in the file share memory: a change of one in
-// place shows in the others. Those have the file's strides, and the memory from the first to the last of their elements; all others are as Load returns them.
+// LoadAll returns several of this file's tensors on x's device, of which those of one type that share a storage in the file share memory: a
+// change of one in place shows in the others. Those have the file's strides, and the memory from the first to the last of their elements;
+// all others are as Load returns them.
 func (f *File) LoadAll(x *tenon.Exec, ts ...*Tensor) (out []*tenon.Tensor, err error) {
 	defer func() {
 		if err != nil {

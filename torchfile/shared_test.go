@@ -86,7 +86,8 @@ func TestShared(t *testing.T) {
 		defer f.Close()
 		l = f.Root().([]any)
 		turned, _ := l[2].(*torchfile.Dict).Get("turned")
-		wantShared(f, at(0), l[1].(torchfile.Tuple)[0].(*torchfile.Tensor), l[1].(torchfile.Tuple)[1].(*torchfile.Tensor), turned.(*torchfile.Tensor))
+		wantShared(f, at(0), l[1].(torchfile.Tuple)[0].(*torchfile.Tensor), l[1].(torchfile.Tuple)[1].(*torchfile.Tensor),
+			turned.(*torchfile.Tensor))
 		got, err := f.LoadAll(x, at(0), at(3), at(4), at(5), at(6))
 		if err != nil {
 			t.Fatal(err)
@@ -171,7 +172,8 @@ func TestStorage(t *testing.T) {
 			t.Fatal(err)
 		}
 		z := zip.NewWriter(&file)
-		for name, b := range map[string][]byte{"data.pkl": data.Bytes(), "data/0": dtype.AsBytes([]int32{1, 2, 3, 4}), "byteorder": []byte("little")} {
+		for name, b := range map[string][]byte{"data.pkl": data.Bytes(), "data/0": dtype.AsBytes([]int32{1, 2, 3, 4}),
+			"byteorder": []byte("little")} {
 			w, err := z.CreateHeader(&zip.FileHeader{Name: "archive/" + name, Method: zip.Store})
 			if err != nil {
 				t.Fatal(err)

@@ -77,7 +77,8 @@ func text(typ string, b []byte, i int) string {
 		if typ == "complex128" {
 			dt, size = dtype.Float64, 8
 		}
-		return fmt.Sprintf("(%s+%sj)", number(dtype.Float64At(dt, b, 2*i)), strconv.FormatFloat(dtype.Float64At(dt, b[size:], 2*i), 'g', -1, 64))
+		return fmt.Sprintf("(%s+%sj)", number(dtype.Float64At(dt, b, 2*i)),
+			strconv.FormatFloat(dtype.Float64At(dt, b[size:], 2*i), 'g', -1, 64))
 	}
 	for dt := dtype.Bool; dt.Valid(); dt++ {
 		if dt.String() == typ {
@@ -131,7 +132,8 @@ func TestTypes(t *testing.T) {
 		if !ok {
 			t.Fatalf("%s: %T", name, f.Root())
 		}
-		if tensor.Type != want.DType || !slices.Equal(tensor.Shape, want.Shape) || tensor.DType.Valid() && tensor.DType.String() != want.DType || tensor.Device != "cpu" {
+		if tensor.Type != want.DType || !slices.Equal(tensor.Shape, want.Shape) || tensor.DType.Valid() &&
+			tensor.DType.String() != want.DType || tensor.Device != "cpu" {
 			t.Errorf("%s: %v on %s", name, tensor, tensor.Device)
 		}
 		b, err := f.Bytes(tensor)
@@ -309,7 +311,8 @@ func TestSave(t *testing.T) {
 			}
 			all.Set(dt.String(), x.FromBytes(b, dt, 2, 2))
 		}
-		values := torchfile.Tuple{nil, true, false, int64(-7), huge, 2.5, math.Inf(1), strings.Repeat("text ä ", 60), []any{}, torchfile.Tuple{}, []any{int64(1), torchfile.Tuple{"x"}}}
+		values := torchfile.Tuple{nil, true, false, int64(-7), huge, 2.5, math.Inf(1), strings.Repeat("text ä ", 60), []any{},
+			torchfile.Tuple{}, []any{int64(1), torchfile.Tuple{"x"}}}
 		all.Set("one", one)
 		all.Set("again", one)
 		all.Set("turned", x.Transpose(one, 0, 1))
@@ -354,7 +357,8 @@ func TestSave(t *testing.T) {
 		if get("one") != get("again") {
 			t.Error("a tensor that was there twice is two")
 		}
-		for key, want := range map[string][]float32{"one": {1, 2, 3, 4, 5, 6}, "turned": {1, 4, 2, 5, 3, 6}, "empty": {}, "host": {1, 1, 1}, "grad": {1, 1}} {
+		for key, want := range map[string][]float32{"one": {1, 2, 3, 4, 5, 6}, "turned": {1, 4, 2, 5, 3, 6}, "empty": {},
+			"host": {1, 1, 1}, "grad": {1, 1}} {
 			if got := floats(t, f, get(key)); !slices.Equal(got, want) {
 				t.Errorf("%s is %v, want %v", key, got, want)
 			}
@@ -368,7 +372,8 @@ func TestSave(t *testing.T) {
 		if got := get("type"); got != (torchfile.Global{Module: "torch", Name: "float32"}) {
 			t.Errorf("got %v", got)
 		}
-		if d := get("map").(*torchfile.Dict); fmt.Sprint(d.Keys) != "[a b c d]" || fmt.Sprint(d.Values) != "[2 1 18446744073709551615 0.5]" {
+		if d := get("map").(*torchfile.Dict); fmt.Sprint(d.Keys) != "[a b c d]" ||
+			fmt.Sprint(d.Values) != "[2 1 18446744073709551615 0.5]" {
 			t.Errorf("got %v: %v", d.Keys, d.Values)
 		}
 		if get("key299") != int64(299)<<30 {
@@ -503,7 +508,9 @@ func TestErrors(t *testing.T) {
 	for want, change := range map[string]func(name string, b []byte) (string, []byte){
 		"no data.pkl":               func(n string, b []byte) (string, []byte) { return strings.Replace(n, "data.pkl", "other.pkl", 1), b },
 		"lacks the data of storage": func(n string, b []byte) (string, []byte) { return strings.Replace(n, "data/3", "data/x", 1), b },
-		"is a TorchScript program":  func(n string, b []byte) (string, []byte) { return strings.Replace(n, "version", "constants.pkl", 1), b },
+		"is a TorchScript program": func(n string, b []byte) (string, []byte) {
+			return strings.Replace(n, "version", "constants.pkl", 1), b
+		},
 		"in the order \"big\"": func(n string, b []byte) (string, []byte) {
 			return n, bytes.Replace(b, []byte("little"), []byte("big"), 1)
 		},
@@ -530,7 +537,8 @@ func TestErrors(t *testing.T) {
 		t.Error("a nil file was read")
 	}
 	f := open(t, fromTorch(t)["dtype_float8_e5m2.pt"])
-	if _, err := f.Load(x, f.Root().(*torchfile.Tensor)); err == nil || !strings.Contains(err.Error(), "float8_e5m2, a type that tensors cannot have here") {
+	if _, err := f.Load(x, f.Root().(*torchfile.Tensor)); err == nil ||
+		!strings.Contains(err.Error(), "float8_e5m2, a type that tensors cannot have here") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := f.Bytes(&torchfile.Tensor{}); err == nil {
@@ -593,8 +601,9 @@ func (c *counted) ReadAt(b []byte, at int64) (int, error) {
 	return n, err
 }
 
-// FuzzRead: no file crashes the reader or makes it take more memory or time than its length and the limits allow, whatever its pickle says. Memory is
-// counted as it is allocated, of which Go's growing of slices leaves most as garbage; time as bytes read and as steps of a walk over all values.
+// FuzzRead: no file crashes the reader or makes it take more memory or time than its length and the limits allow, whatever its pickle says.
+// Memory is counted as it is allocated, of which Go's growing of slices leaves most as garbage; time as bytes read and as steps of a walk
+// over all values.
 func FuzzRead(f *testing.F) {
 	files := fromTorch(f)
 	base := files["parameter.pt"]
@@ -628,7 +637,8 @@ func FuzzRead(f *testing.F) {
 		var file *torchfile.File
 		var err error
 		var in *counted
-		// Each of the pickles of an old file has a window of 256 KiB, and each 22 bytes of an archive's directory may be an entry of 400 in memory.
+		// Each of the pickles of an old file has a window of 256 KiB, and each 22 bytes of an archive's directory may be an entry of 400 in
+		// memory.
 		cost.Within(t, 4<<20+8*int(limits.Memory), func() {
 			in = &counted{ReaderAt: bytes.NewReader(b)}
 			file, err = limits.New(in, int64(len(b)))

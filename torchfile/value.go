@@ -11,7 +11,8 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// The values in files are Go's nil, bool, int64, *big.Int (beyond 64 bits), float64, string and []byte, []any for lists and sets, and the types below.
+// The values in files are Go's nil, bool, int64, *big.Int (beyond 64 bits), float64, string and []byte, []any for lists and sets, and the
+// types below.
 
 // Tuple is a tuple, or a torch.Size.
 type Tuple []any
@@ -72,7 +73,8 @@ type Global struct {
 // String returns the name with its module.
 func (g Global) String() string { return g.Module + "." + g.Name }
 
-// Object is what Python would make by calling a class or function, which is not done: an argument parser's namespace, a NumPy array, a whole module.
+// Object is what Python would make by calling a class or function, which is not done: an argument parser's namespace, a NumPy array, a
+// whole module.
 type Object struct {
 	// Class is what would be called, with Args.
 	Class Global
@@ -122,14 +124,16 @@ var types = map[string]struct {
 	"int8": {dtype.Int8, 1}, "int16": {dtype.Int16, 2}, "int32": {dtype.Int32, 4}, "int64": {dtype.Int64, 8}, "uint8": {dtype.Uint8, 1},
 	"uint16": {dtype.Uint16, 2}, "uint32": {dtype.Uint32, 4}, "uint64": {dtype.Uint64, 8}, "bool": {dtype.Bool, 1},
 	"complex64": {dtype.Complex64, 8}, "complex128": {dtype.Complex128, 16},
-	"float8_e4m3fn": {size: 1}, "float8_e5m2": {size: 1}, "float8_e4m3fnuz": {size: 1}, "float8_e5m2fnuz": {size: 1}, "float8_e8m0fnu": {size: 1},
-	"complex32": {size: 4},
+	"float8_e4m3fn": {size: 1}, "float8_e5m2": {size: 1}, "float8_e4m3fnuz": {size: 1}, "float8_e5m2fnuz": {size: 1},
+	"float8_e8m0fnu": {size: 1},
+	"complex32":      {size: 4},
 }
 
 // storageTypes are the element types of torch's classes of storages; that of UntypedStorage is bytes.
 var storageTypes = map[string]string{
 	"FloatStorage": "float32", "DoubleStorage": "float64", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
-	"CharStorage": "int8", "ShortStorage": "int16", "IntStorage": "int32", "LongStorage": "int64", "ByteStorage": "uint8", "BoolStorage": "bool",
+	"CharStorage": "int8", "ShortStorage": "int16", "IntStorage": "int32", "LongStorage": "int64", "ByteStorage": "uint8",
+	"BoolStorage":         "bool",
 	"ComplexFloatStorage": "complex64", "ComplexDoubleStorage": "complex128", "UntypedStorage": "",
 }
 

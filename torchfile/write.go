@@ -85,7 +85,8 @@ func (a *archive) entry(name string, data []byte) error {
 	extra := append([]byte{'F', 'B', byte(pad), 0}, make([]byte, pad)...)
 	size := uint64(len(data))
 	// With sizes and sum known beforehand nothing stands between an entry and the next.
-	w, err := a.z.CreateRaw(&zip.FileHeader{Name: name, Method: zip.Store, Extra: extra, CRC32: crc32.ChecksumIEEE(data), CompressedSize64: size, UncompressedSize64: size})
+	w, err := a.z.CreateRaw(&zip.FileHeader{Name: name, Method: zip.Store, Extra: extra, CRC32: crc32.ChecksumIEEE(data),
+		CompressedSize64: size, UncompressedSize64: size})
 	if err == nil {
 		_, err = w.Write(data)
 	}
@@ -238,7 +239,8 @@ var classes = func() map[dtype.DType]string {
 	return m
 }()
 
-// tensor writes a tensor as the call that makes it anew, of a storage with its elements in row-major order or with what it shares with others.
+// tensor writes a tensor as the call that makes it anew, of a storage with its elements in row-major order or with what it shares with
+// others.
 func (w *writer) tensor(t *tenon.Tensor) {
 	id := identityOf(t)
 	if n, ok := w.seen[id]; ok && t.Numel() > 0 {

@@ -1,8 +1,9 @@
 // Package nvtx labels what a program does, for the timelines of NVIDIA's profilers, Nsight Systems and Nsight Compute: ranges and marks, as
 // torch.cuda.nvtx has them. It must not depend on devices: it labels what the host does, and profilers show the launched work beside it.
 //
-// Nothing needs to be installed. A profiler names a library of its own in NVTX_INJECTION64_PATH when it starts the program, and the first call of this package
-// loads it. Where there is none a call costs a nanosecond or two. All functions are safe for concurrent use and do nothing to devices, streams and captures.
+// Nothing needs to be installed. A profiler names a library of its own in NVTX_INJECTION64_PATH when it starts the program, and the first
+// call of this package loads it. Where there is none a call costs a nanosecond or two. All functions are safe for concurrent use and do
+// nothing to devices, streams and captures.
 //
 //	defer nvtx.Start("epoch").End()
 package nvtx
@@ -23,8 +24,9 @@ func Mark(message string) {
 	}
 }
 
-// Push begins a range within those that the goroutine has open. Profilers count them by thread, so the goroutine keeps its thread until Pop, which it must
-// call itself; the thread is locked as by runtime.LockOSThread. depth is how many ranges were open; it is negative where nobody listens.
+// Push begins a range within those that the goroutine has open. Profilers count them by thread, so the goroutine keeps its thread until
+// Pop, which it must call itself; the thread is locked as by runtime.LockOSThread. depth is how many ranges were open; it is negative where
+// nobody listens.
 func Push(message string) (depth int) {
 	t := nvtx.Listening()
 	if t == nil {

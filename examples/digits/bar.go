@@ -39,7 +39,8 @@ func (b *bar) draw() {
 	}
 	full := barWidth * b.done / b.total
 	// A narrow terminal cuts the line off: while it is written, lines do not wrap.
-	fmt.Fprintf(b.out, "\r\x1b[?7l%s %d/%d [%s%s]\x1b[?7h", b.title, b.done, b.total, strings.Repeat("█", full), strings.Repeat("·", barWidth-full))
+	fmt.Fprintf(b.out, "\r\x1b[?7l%s %d/%d [%s%s]\x1b[?7h", b.title, b.done, b.total, strings.Repeat("█", full),
+		strings.Repeat("·", barWidth-full))
 }
 
 // clear takes the line away.

@@ -178,7 +178,8 @@ func TestBadInput(t *testing.T) {
 		{"device", "Invalid device string: 'tpu'", []string{"-device", "tpu"}},
 		{"GPU", "device", []string{"-device", "cuda:99"}},
 		{"size", "Invalid device string: 'sim:big'", []string{"-device", "sim:big"}},
-		{"small device", "is too small for a batch of 1000 images; give a smaller -batch or another -device", []string{"-device", "sim:4MiB", "-batch", "1000"}},
+		{"small device", "is too small for a batch of 1000 images; give a smaller -batch or another -device",
+			[]string{"-device", "sim:4MiB", "-batch", "1000"}},
 		{"tiny device", "is too small for a batch of 1 images; give another -device", []string{"-device", "sim:1MiB", "-batch", "1"}},
 		{"batch", "a batch of 2000 needs more than the 1438 training images", []string{"-batch", "2000"}},
 		{"no batch", "-batch is 0", []string{"-batch", "0"}},
@@ -188,10 +189,12 @@ func TestBadInput(t *testing.T) {
 		{"argument", `there is no argument "fast"`, []string{"fast"}},
 		{"no file", "the images cannot be read: open", []string{"-data", "absent.csv"}},
 		{"letters", `line 2: value 1, "x", is no whole number`, []string{"-data", write(t, "a.csv", row+"x"+row[1:])}},
-		{"pixel", "line 1: value 64, 17, is no pixel from 0 to 16", []string{"-data", write(t, "b.csv", strings.Repeat("0,", 63)+"17,1\n")}},
+		{"pixel", "line 1: value 64, 17, is no pixel from 0 to 16",
+			[]string{"-data", write(t, "b.csv", strings.Repeat("0,", 63)+"17,1\n")}},
 		{"label", "line 1: value 65, 10, is no label from 0 to 9", []string{"-data", write(t, "c.csv", strings.Repeat("0,", 64)+"10\n")}},
 		{"huge", "is no label from 0 to 9", []string{"-data", write(t, "d.csv", strings.Repeat("0,", 64)+"99999999999999999999\n")}},
-		{"short", "line 3: a line has 64 pixels and a label, apart by commas, but the values here are 2", []string{"-data", write(t, "e.csv", row+row+"1,2\n")}},
+		{"short", "line 3: a line has 64 pixels and a label, apart by commas, but the values here are 2",
+			[]string{"-data", write(t, "e.csv", row+row+"1,2\n")}},
 		{"empty", "holds 0 images", []string{"-data", write(t, "f.csv", "")}},
 		{"cut", "is cut off or damaged after line", []string{"-data", write(t, "g.csv.gz", packed.String()[:packed.Len()-8])}},
 		{"folder", "the images cannot be read: read ", []string{"-data", t.TempDir()}},
@@ -205,11 +208,13 @@ func TestBadInput(t *testing.T) {
 			}
 		})
 	}
-	if err := run(t.Context(), []string{"-device", "sim:4MiB", "-batch", "1", "-epochs", "1", "-data", write(t, "k.csv", strings.Repeat(row, 1000)), "-svg", ""}, io.Discard); err != nil {
+	if err := run(t.Context(), []string{"-device", "sim:4MiB", "-batch", "1", "-epochs", "1", "-data",
+		write(t, "k.csv", strings.Repeat(row, 1000)), "-svg", ""}, io.Discard); err != nil {
 		t.Errorf("a small batch, as the error of a small device says: %v", err)
 	}
 	var out strings.Builder
-	err := run(t.Context(), []string{"-epochs", "1", "-device", "cpu", "-batch", "5", "-data", write(t, "i.csv", good), "-svg", "absent/curves.svg"}, &out)
+	err := run(t.Context(), []string{"-epochs", "1", "-device", "cpu", "-batch", "5", "-data", write(t, "i.csv", good), "-svg",
+		"absent/curves.svg"}, &out)
 	if err == nil || !strings.Contains(err.Error(), "the curves cannot be written") || !strings.Contains(out.String(), "\ntest accuracy ") {
 		t.Errorf("a picture in an absent folder: %v, and it printed\n%s", err, out.String())
 	}
@@ -217,7 +222,8 @@ func TestBadInput(t *testing.T) {
 	if images, err := load(write(t, "m.csv", odd)); len(images) != 10 || err != nil {
 		t.Errorf("with a byte order mark, carriage returns and empty lines there are %d images and %v", len(images), err)
 	}
-	if err := run(t.Context(), []string{"-data", write(t, "j.csv.gz", packed.String()), "-epochs", "1", "-batch", "4", "-device", "cpu", "-svg", ""}, io.Discard); err != nil {
+	if err := run(t.Context(), []string{"-data", write(t, "j.csv.gz", packed.String()), "-epochs", "1", "-batch", "4", "-device", "cpu",
+		"-svg", ""}, io.Discard); err != nil {
 		t.Errorf("a compressed file: %v", err)
 	}
 }
@@ -248,7 +254,8 @@ func TestFullDisk(t *testing.T) {
 // No file of images makes the reader fail otherwise than with one sentence that names the file.
 func FuzzImages(f *testing.F) {
 	row := strings.Repeat("0,", 64) + "1\n"
-	for _, text := range []string{"", strings.Repeat(row, 5), row + "1,2", "\x1f\x8b\x08", "\ufeff" + row, row + "\r\n", strings.Repeat("16,", 64) + "x", "66\r" + row[1:]} {
+	for _, text := range []string{"", strings.Repeat(row, 5), row + "1,2", "\x1f\x8b\x08", "\ufeff" + row, row + "\r\n",
+		strings.Repeat("16,", 64) + "x", "66\r" + row[1:]} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {

@@ -79,7 +79,8 @@ func read(in io.Reader, name string) ([]image, error) {
 	}
 	switch err := lines.Err(); {
 	case errors.Is(err, bufio.ErrTooLong):
-		return nil, fmt.Errorf("%s, line %d has more than %d bytes; a line has %d pixels and a label", name, number+1, bufio.MaxScanTokenSize, side*side)
+		return nil, fmt.Errorf("%s, line %d has more than %d bytes; a line has %d pixels and a label", name, number+1,
+			bufio.MaxScanTokenSize, side*side)
 	case err != nil && in != buffered:
 		return nil, fmt.Errorf("%s is cut off or damaged after line %d: %w", name, number, err)
 	case err != nil:
@@ -94,7 +95,8 @@ func parseImage(line string) (image, error) {
 	var img image
 	fields := strings.Split(line, ",")
 	if len(fields) != len(img.pixels)+1 {
-		return img, fmt.Errorf("a line has %d pixels and a label, apart by commas, but the values here are %d", len(img.pixels), len(fields))
+		return img, fmt.Errorf("a line has %d pixels and a label, apart by commas, but the values here are %d",
+			len(img.pixels), len(fields))
 	}
 	for i, text := range fields {
 		most, what := deepest, "pixel"

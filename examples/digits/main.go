@@ -53,7 +53,8 @@ func parse(args []string, out io.Writer) (o options, err error) {
 	f.IntVar(&o.epochs, "epochs", 20, "how often to go through the training images")
 	f.IntVar(&o.batch, "batch", 64, "images in a training step")
 	f.Uint64Var(&o.seed, "seed", 0, "what weights and order begin with")
-	f.StringVar(&o.data, "data", "", "CSV file with 64 pixels from 0 to 16 and a label in each line, also compressed; empty is the file within the program")
+	f.StringVar(&o.data, "data", "", "CSV file with 64 pixels from 0 to 16 and a label in each line, also compressed; empty is the file "+
+		"within the program")
 	f.StringVar(&o.svg, "svg", "digits.svg", "file for the curves of loss and accuracy; empty is none")
 	f.BoolVar(&o.shuffleLabels, "shuffle-labels", false, "give the training images each other's labels, so that there is nothing to learn")
 	f.BoolVar(&o.compile, "compile", false, "run each training step as one graph from the third on; the results are the same")
@@ -177,7 +178,8 @@ func learn(ctx context.Context, x *tenon.Exec, o options, train, test []image, o
 	}
 	speed := float64(o.epochs*loader.Len()*o.batch) / working.Seconds()
 	peak := x.Device().Stats()["allocated_bytes.all.peak"]
-	_, err = fmt.Fprintf(out, "test accuracy %.1f %%, %.0f images/s, peak memory %s, %s\n", 100*accuracies[o.epochs-1], speed, readable(peak), x.Device().Name())
+	_, err = fmt.Fprintf(out, "test accuracy %.1f %%, %.0f images/s, peak memory %s, %s\n", 100*accuracies[o.epochs-1], speed,
+		readable(peak), x.Device().Name())
 	if err != nil {
 		return fmt.Errorf("the result cannot be printed: %w", err)
 	}
@@ -190,7 +192,8 @@ func learn(ctx context.Context, x *tenon.Exec, o options, train, test []image, o
 }
 
 // pass learns from all batches once and returns the mean of their losses.
-func pass(ctx context.Context, x *tenon.Exec, around runner, net nn.Module, opt optim.Optimizer, loader *data.Loader, bar *bar) (loss float64, err error) {
+func pass(ctx context.Context, x *tenon.Exec, around runner, net nn.Module, opt optim.Optimizer, loader *data.Loader, bar *bar) (
+	loss float64, err error) {
 	defer bar.clear()
 	for b, err := range loader.Epoch(x) {
 		if err != nil {
@@ -234,8 +237,8 @@ func step(x *tenon.Exec, around runner, net nn.Module, opt optim.Optimizer, b *d
 	return value, err
 }
 
-// evaluate returns which part of the images the network names rightly. It looks at so many at once as there are in a batch, so that a smaller batch
-// needs less memory.
+// evaluate returns which part of the images the network names rightly. It looks at so many at once as there are in a batch, so that a
+// smaller batch needs less memory.
 func evaluate(x *tenon.Exec, net nn.Module, images *tenon.Tensor, labels []int64, batch int) (accuracy float64, err error) {
 	right := 0
 	for first := 0; first < len(labels) && err == nil; first += batch {

@@ -1,5 +1,6 @@
-// LSTM tells lines of Go from lines of prose with a recurrent network that reads them in both directions. Tenon has no recurrent modules: an
-// LSTM or GRU is a loop in Go, with parameters under PyTorch's keys. A compiled step is one graph, whatever the number of turns of the loop.
+// LSTM tells lines of Go from lines of prose with a recurrent network that reads them in both directions. Tenon has no recurrent modules:
+// an LSTM or GRU is a loop in Go, with parameters under PyTorch's keys. A compiled step is one graph, whatever the number of turns of the
+// loop.
 //
 //	go run ./examples/lstm
 //	go run ./examples/lstm -gru -compile

@@ -1,5 +1,5 @@
-// Rms normalizes rows with a kernel of its own, whose derivative is a second kernel. It shows how both become one operation with a gradient,
-// and compares it with the operation RMSNorm.
+// Rms normalizes rows with a kernel of its own, whose derivative is a second kernel. It shows how both become one operation with a
+// gradient, and compares it with the operation RMSNorm.
 //
 //	go run ./examples/rms -device sim
 package main
@@ -109,7 +109,8 @@ func normalize(x *tenon.Exec, in, weight *tenon.Tensor, eps float64) *tenon.Tens
 // furthest returns how far the results and gradients of normalize lie at most from those of RMSNorm, for random rows.
 func furthest(x *tenon.Exec, rows, columns int) (distances []float64, err error) {
 	err = x.Do(func(x *tenon.Exec) error {
-		in, weight := x.RandN([]int{rows, columns}, tenon.Float32).SetRequiresGrad(true), x.RandN([]int{columns}, tenon.Float32).SetRequiresGrad(true)
+		in, weight := x.RandN([]int{rows, columns}, tenon.Float32).SetRequiresGrad(true), x.RandN([]int{columns}, tenon.Float32).
+			SetRequiresGrad(true)
 		grad := x.RandN([]int{rows, columns}, tenon.Float32)
 		var all [2][]*tenon.Tensor
 		for i, out := range []*tenon.Tensor{normalize(x, in, weight, 1e-5), x.RMSNorm(in, weight, []int{columns}, 1e-5)} {
@@ -154,7 +155,8 @@ func run(device string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "%3d columns: furthest from RMSNorm: gradient of the rows %.1e, of the weight %.1e, result %.1e\n", columns, d[0], d[1], d[2])
+		fmt.Fprintf(out, "%3d columns: furthest from RMSNorm: gradient of the rows %.1e, of the weight %.1e, result %.1e\n",
+			columns, d[0], d[1], d[2])
 	}
 	return nil
 }

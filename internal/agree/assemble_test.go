@@ -136,8 +136,8 @@ func assembleKernels(t *testing.T, lib *library, each int) {
 
 var spills = regexp.MustCompile(`Function properties for (\S+)\s.*?(\d+) bytes spill stores`)
 
-// spilled returns what the assembler says of a kernel that spills more than 32 bytes. By some bytes its versions differ: of the kernels that sort, ptxas
-// 11.8 spills nothing, and 13.0 16 bytes on sm_80.
+// spilled returns what the assembler says of a kernel that spills more than 32 bytes. By some bytes its versions differ: of the kernels
+// that sort, ptxas 11.8 spills nothing, and 13.0 16 bytes on sm_80.
 func spilled(text string) string {
 	for _, m := range spills.FindAllStringSubmatch(text, -1) {
 		if n, err := strconv.Atoi(m[2]); err != nil || n > 32 {
@@ -202,7 +202,8 @@ func TestCompactionsAssemble(t *testing.T) {
 				check((&kernels.Unique{X: o(dt, 100), Order: o(dtype.Int64, 100), Heads: o(dtype.Bool, 100)}).Sort(is))
 			}
 		}
-		check((&kernels.Compaction{Mask: o(dtype.Bool, 100), Starts: o(dtype.Int64, 2)}).Ranks(is, o(dtype.Int64, 100), o(dtype.Int64, 100)))
+		check((&kernels.Compaction{Mask: o(dtype.Bool, 100), Starts: o(dtype.Int64, 2)}).Ranks(is, o(dtype.Int64, 100),
+			o(dtype.Int64, 100)))
 		check(kernels.RunningSums(is, o(dtype.Int64, 100), o(dtype.Int32, 100)))
 		check(kernels.RepeatIndex(is, o(dtype.Int64, 100), o(dtype.Int64, 100)))
 		check(kernels.FlatIndex(is, kernels.Operand{}, o(dtype.Int64, 2, 50), []int{3, 4}))

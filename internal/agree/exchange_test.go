@@ -29,7 +29,8 @@ func atomicCase(rng *rand.Rand, t kir.Type, op kir.Sub, s kir.Space) kernelCase 
 	}
 	in := random(rng, t, threads)
 	return kernelCase{prog: p.Program, grid: 1, block: threads, args: []argument{
-		zeros(t, threads), buffer(t, in), buffer(t, append(append([]byte{}, in[:len(in)/2]...), random(rng, t, threads/2)...)), buffer(t, random(rng, t, threads))}}
+		zeros(t, threads), buffer(t, in), buffer(t, append(append([]byte{}, in[:len(in)/2]...), random(rng, t, threads/2)...)),
+		buffer(t, random(rng, t, threads))}}
 }
 
 // contendedCase has all threads of two blocks change few elements; the order does not matter to the result.
@@ -55,7 +56,8 @@ func contendedCase(rng *rand.Rand, t kir.Type, op kir.Sub, s kir.Space) kernelCa
 	} else {
 		p.do(global, mem, at, v)
 	}
-	return kernelCase{prog: p.Program, grid: 2, block: threads, args: []argument{buffer(t, random(rng, t, 5)), buffer(t, random(rng, t, 2*threads))}}
+	return kernelCase{prog: p.Program, grid: 2, block: threads, args: []argument{buffer(t, random(rng, t, 5)),
+		buffer(t, random(rng, t, 2*threads))}}
 }
 
 // voteCase counts the votes of groups.
@@ -160,11 +162,13 @@ func pointerCase(rng *rand.Rand) kernelCase {
 	tid := p.special(kir.TidX)
 	bytes := p.op(kir.OpMul, dtype.Int64, dtype.Int64, p.cvt(dtype.Int64, tid), p.constant(dtype.Int64, 8))
 	at := p.add(dtype.Uint64, kir.Instr{Op: kir.OpPtrAdd, Type: dtype.Uint64}, in, bytes)
-	p.do(kir.Instr{Op: kir.OpAssert, Type: dtype.Bool, Text: "thread \"out\" of range"}, p.op(kir.OpLt, dtype.Int32, dtype.Bool, tid, p.i32(threads)))
+	p.do(kir.Instr{Op: kir.OpAssert, Type: dtype.Bool, Text: "thread \"out\" of range"},
+		p.op(kir.OpLt, dtype.Int32, dtype.Bool, tid, p.i32(threads)))
 	v := p.load(dtype.Float64, at, p.i32(0))
 	p.do(kir.Instr{Op: kir.OpFence})
 	p.store(dtype.Float64, out, tid, v)
-	return kernelCase{prog: p.Program, grid: 1, block: threads, args: []argument{zeros(dtype.Float64, threads), buffer(dtype.Float64, random(rng, dtype.Float64, threads))}}
+	return kernelCase{prog: p.Program, grid: 1, block: threads, args: []argument{zeros(dtype.Float64, threads),
+		buffer(dtype.Float64, random(rng, dtype.Float64, threads))}}
 }
 
 // specialCase stores every special register.
@@ -204,7 +208,8 @@ func dynamicCase(rng *rand.Rand) kernelCase {
 	p.do(kir.Instr{Op: kir.OpBarrier})
 	at := p.op(kir.OpSub, dtype.Int32, dtype.Int32, p.i32(threads-1), tid)
 	p.store(t, out, tid, p.add(t, kir.Instr{Op: kir.OpLoad, Type: t, Space: kir.Shared, Width: 1}, at))
-	return kernelCase{prog: p.Program, grid: 1, block: threads, shared: 8 * threads, args: []argument{zeros(t, threads), buffer(t, random(rng, t, threads))}}
+	return kernelCase{prog: p.Program, grid: 1, block: threads, shared: 8 * threads,
+		args: []argument{zeros(t, threads), buffer(t, random(rng, t, threads))}}
 }
 
 // clockCase sees the clock not run backwards.

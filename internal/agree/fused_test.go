@@ -41,9 +41,11 @@ func (g *fusedGroup) scalars() (n int) {
 	return n
 }
 
-// fusedGroups are groups of all kinds: of every type, with values rounded on the way, choices, several results, many operands and many steps.
+// fusedGroups are groups of all kinds: of every type, with values rounded on the way, choices, several results, many operands and many
+// steps.
 func fusedGroups() []*fusedGroup {
-	f16, bf16, f32, f64, i32, u8, b, c := dtype.Float16, dtype.BFloat16, dtype.Float32, dtype.Float64, dtype.Int32, dtype.Uint8, dtype.Bool, dtype.Complex64
+	f16, bf16, f32, f64, i32, u8, b, c := dtype.Float16, dtype.BFloat16, dtype.Float32, dtype.Float64, dtype.Int32, dtype.Uint8,
+		dtype.Bool, dtype.Complex64
 	var all []*fusedGroup
 	for _, t := range []dtype.DType{f16, bf16, f32, f64, i32, u8, c} {
 		g := &fusedGroup{name: fmt.Sprint("arithmetic ", t), ins: []dtype.DType{t, t}}
@@ -73,7 +75,8 @@ func fusedGroups() []*fusedGroup {
 	long := &fusedGroup{name: "many steps", ins: []dtype.DType{bf16}}
 	v = 0
 	for i := range 32 {
-		v = long.add([]*kernels.PointOp{kernels.Exp, kernels.Neg, kernels.Mul, kernels.Square}[i%4], bf16, bf16, slices.Repeat([]int{v}, 1+i%4/2*(1-i%2))...)
+		v = long.add([]*kernels.PointOp{kernels.Exp, kernels.Neg, kernels.Mul, kernels.Square}[i%4], bf16, bf16,
+			slices.Repeat([]int{v}, 1+i%4/2*(1-i%2))...)
 	}
 	long.outs = []int{v}
 	return append(all, wide, long)

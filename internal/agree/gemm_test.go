@@ -11,8 +11,8 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// exceptions names what the numerics law excepts from equality of bits, with the reason: it is compared with sums in float64 instead, exactly
-// where the operands are small whole numbers, else within the rounding of its sums.
+// exceptions names what the numerics law excepts from equality of bits, with the reason: it is compared with sums in float64 instead,
+// exactly where the operands are small whole numbers, else within the rounding of its sums.
 var exceptions = map[string]string{
 	"matmul": "tile.dot: the matrix units add in an order and with a rounding of their own",
 	"conv":   "tile.dot, likewise",
@@ -143,10 +143,12 @@ func (c matmulCase) trial() trial {
 	a, b := planes(false, c.t, c.a, fill, c.batch, c.m, c.k), planes(false, c.t, c.b, fill, c.batch, c.k, c.n)
 	bias := planes(false, c.out, c.bias, fill, c.batch, c.m, c.n)
 	return trial{
-		name:   fmt.Sprintf("matmul %v %v tf32=%v %dx%dx%d batch=%d %v%v%v bias=%v exact=%v tile=%d", c.t, c.out, c.tf32, c.m, c.n, c.k, c.batch, c.a, c.b, c.c, c.bias, c.exact, c.tile),
+		name: fmt.Sprintf("matmul %v %v tf32=%v %dx%dx%d batch=%d %v%v%v bias=%v exact=%v tile=%d", c.t, c.out, c.tf32, c.m, c.n, c.k,
+			c.batch, c.a, c.b, c.c, c.bias, c.exact, c.tile),
 		arrays: []*array{y, a, b, bias},
 		run: func(is kernels.Issuer, o []kernels.Operand) error {
-			return kernels.Matmul(is, o[0], o[1], o[2], kernels.MatmulOpt{Alpha: c.alpha, Beta: c.beta, Bias: o[3], TF32: c.tf32, Tile: c.tile})
+			return kernels.Matmul(is, o[0], o[1], o[2], kernels.MatmulOpt{Alpha: c.alpha, Beta: c.beta, Bias: o[3],
+				TF32: c.tf32, Tile: c.tile})
 		},
 		judge: func(o []*array, image, mem []byte) string {
 			var bs []float64
@@ -204,13 +206,18 @@ type operandKind struct {
 	tf32 bool
 }
 
-var operandKinds = []operandKind{{dtype.BFloat16, false}, {dtype.Float16, false}, {dtype.Float32, true}, {dtype.Float32, false}, {dtype.Float64, false}}
+var operandKinds = []operandKind{{dtype.BFloat16, false}, {dtype.Float16, false}, {dtype.Float32, true}, {dtype.Float32, false},
+	{dtype.Float64, false}}
 
-// productSizes reach every tile where two multiprocessors are to be filled, with widths for vectors and without, edges, and depths that are split.
-var productSizes = [][3]int{{200, 304, 72}, {256, 512, 256}, {200, 136, 72}, {200, 56, 72}, {56, 96, 72}, {24, 24, 72}, {24, 200, 72}, {40, 24, 40},
-	{201, 301, 67}, {131, 129, 33}, {61, 67, 45}, {7, 5, 3}, {1, 300, 70}, {300, 1, 70}, {17, 129, 50}, {60, 60, 4096}, {64, 64, 1000}, {20, 30, 0}, {33, 20, 1}, {136, 200, 72}, {136, 2052, 40}}
+// productSizes reach every tile where two multiprocessors are to be filled, with widths for vectors and without, edges, and depths that are
+// split.
+var productSizes = [][3]int{{200, 304, 72}, {256, 512, 256}, {200, 136, 72}, {200, 56, 72}, {56, 96, 72}, {24, 24, 72},
+	{24, 200, 72}, {40, 24, 40},
+	{201, 301, 67}, {131, 129, 33}, {61, 67, 45}, {7, 5, 3}, {1, 300, 70}, {300, 1, 70}, {17, 129, 50}, {60, 60, 4096}, {64, 64, 1000},
+	{20, 30, 0}, {33, 20, 1}, {136, 200, 72}, {136, 2052, 40}}
 
-// tryProducts tries products of every type and size, planned for two multiprocessors or where the depth is long for 48, with the layouts of operands in turn; all of them for the large sizes if thorough.
+// tryProducts tries products of every type and size, planned for two multiprocessors or where the depth is long for 48, with the layouts of
+// operands in turn; all of them for the large sizes if thorough.
 func tryProducts(p *pair, thorough bool) {
 	sides := []view{dense, turned, stepped, padded}
 	next := 0
@@ -220,7 +227,8 @@ func tryProducts(p *pair, thorough bool) {
 				if next++; !thorough && (j+i)%4 != 0 || i >= 8 && (j+i)%4 != 0 {
 					continue
 				}
-				c := matmulCase{m: size[0], n: size[1], k: size[2], t: kind.t, out: kind.t, tf32: kind.tf32, a: sides[j/4], b: sides[j%4], c: dense, bias: held, alpha: 1, exact: j%2 == i%2}
+				c := matmulCase{m: size[0], n: size[1], k: size[2], t: kind.t, out: kind.t, tf32: kind.tf32, a: sides[j/4], b: sides[j%4],
+					c: dense, bias: held, alpha: 1, exact: j%2 == i%2}
 				switch next % 7 {
 				case 1:
 					c.c = turned
@@ -251,7 +259,8 @@ func tryTiles(p *pair) {
 	for _, kind := range operandKinds {
 		for tile := 1; tile <= mostTiles && kind.t != dtype.Float64; tile++ {
 			for j := range 4 {
-				c := matmulCase{m: 520, n: 648, k: 200, t: kind.t, out: kind.t, tf32: kind.tf32, a: sides[j/2], b: sides[j%2], c: dense, bias: held, alpha: 1, exact: tile%2 == j%2, tile: tile}
+				c := matmulCase{m: 520, n: 648, k: 200, t: kind.t, out: kind.t, tf32: kind.tf32, a: sides[j/2], b: sides[j%2], c: dense,
+					bias: held, alpha: 1, exact: tile%2 == j%2, tile: tile}
 				switch (tile + j) % 4 {
 				case 0:
 					if c.m, c.n, c.k = 88, 776, 1400; tile%2 == 1 {
@@ -281,7 +290,8 @@ type convCase struct {
 }
 
 var convShapes = []kernels.Conv{
-	{Batch: 2, In: 8, H: 14, W: 16, Out: 140, KH: 3, KW: 3, StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, Groups: 1},
+	{Batch: 2, In: 8, H: 14, W: 16, Out: 140, KH: 3, KW: 3, StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1,
+		DilationW: 1, Groups: 1},
 	{Batch: 3, In: 130, H: 12, W: 12, Out: 24, KH: 1, KW: 1, StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1, Groups: 1},
 	{Batch: 2, In: 70, H: 9, W: 11, Out: 66, KH: 3, KW: 2, StrideH: 2, StrideW: 1, PadH: 1, PadW: 0, DilationH: 1, DilationW: 1, Groups: 1},
 	{Batch: 2, In: 12, H: 15, W: 13, Out: 8, KH: 3, KW: 3, StrideH: 2, StrideW: 3, PadH: 2, PadW: 1, DilationH: 2, DilationW: 1, Groups: 4},
@@ -289,7 +299,8 @@ var convShapes = []kernels.Conv{
 	{Batch: 40, In: 9, H: 16, W: 16, Out: 15, KH: 2, KW: 2, StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1, Groups: 3},
 	{Batch: 2, In: 40, H: 8, W: 12, Out: 40, KH: 3, KW: 3, StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, Groups: 1},
 	{Batch: 2, In: 6, H: 9, W: 10, Out: 12, KH: 3, KW: 3, StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, Groups: 6},
-	{Batch: 3, In: 32, H: 11, W: 13, Out: 48, KH: 3, KW: 4, StrideH: 2, StrideW: 1, PadH: 2, PadW: 1, DilationH: 1, DilationW: 2, Groups: 2},
+	{Batch: 3, In: 32, H: 11, W: 13, Out: 48, KH: 3, KW: 4, StrideH: 2, StrideW: 1, PadH: 2, PadW: 1, DilationH: 1,
+		DilationW: 2, Groups: 2},
 	{Batch: 2, In: 32, H: 9, W: 7, Out: 48, KH: 2, KW: 3, StrideH: 1, StrideW: 1, PadH: 3, PadW: 5, DilationH: 2, DilationW: 2, Groups: 2},
 	{Batch: 2, In: 3, H: 7, W: 9, Out: 16, KH: 4, KW: 3, StrideH: 2, StrideW: 1, PadH: 2, PadW: 1, DilationH: 1, DilationW: 1, Groups: 1},
 	{Batch: 1, In: 32, H: 6, W: 6, Out: 40, KH: 3, KW: 3, StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, Groups: 1},
@@ -302,7 +313,8 @@ var convLies = []struct {
 	turn kernels.ConvTurn
 	last int
 }{
-	{kernels.TurnNever, 0}, {kernels.TurnNever, 3}, {kernels.TurnWherePossible, 0}, {kernels.TurnWherePossible, 7}, {kernels.TurnWherePossible, 6},
+	{kernels.TurnNever, 0}, {kernels.TurnNever, 3}, {kernels.TurnWherePossible, 0}, {kernels.TurnWherePossible, 7},
+	{kernels.TurnWherePossible, 6},
 	{kernels.TurnWhereGood, 0}, {kernels.TurnWhereGood, 7}, {kernels.TurnWhereGood, 4},
 }
 
@@ -461,8 +473,8 @@ func (c convCase) compare(product int, known [3][]float64, bias, got []float64) 
 	return ""
 }
 
-// TestProducts compares matrix products and convolutions on two devices with sums in float64, planned for devices so small that every tile is
-// chosen for matrices of moderate size, and on a GPU for its own size too.
+// TestProducts compares matrix products and convolutions on two devices with sums in float64, planned for devices so small that every tile
+// is chosen for matrices of moderate size, and on a GPU for its own size too.
 func TestProducts(t *testing.T) {
 	spread(t, func(p *pair) {
 		tryProducts(p, p.onGPU())
@@ -475,7 +487,8 @@ func TestProducts(t *testing.T) {
 					if kind.t == dtype.Float64 {
 						size[1] /= 2
 					}
-					p.try(matmulCase{m: size[0], n: size[1], k: size[2], t: kind.t, out: kind.t, tf32: kind.tf32, b: []view{dense, turned}[i%2], bias: held, alpha: 1}.trial())
+					p.try(matmulCase{m: size[0], n: size[1], k: size[2], t: kind.t, out: kind.t, tf32: kind.tf32,
+						b: []view{dense, turned}[i%2], bias: held, alpha: 1}.trial())
 				}
 			}
 		}

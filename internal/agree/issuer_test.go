@@ -210,7 +210,8 @@ func (s *side) run(th driver.Thread, steps []step) error {
 			}
 			continue
 		}
-		l := &driver.Launch{Func: s.funcs[st.prog.Name], Stream: s.stream, Grid: st.grid, Block: st.block, Args: st.args, Shared: st.shared + s.shared[st.prog.Name]}
+		l := &driver.Launch{Func: s.funcs[st.prog.Name], Stream: s.stream, Grid: st.grid, Block: st.block, Args: st.args,
+			Shared: st.shared + s.shared[st.prog.Name]}
 		if err := s.Launch(l); err != nil {
 			return fmt.Errorf("%s: %w", st.prog.Name, err)
 		}

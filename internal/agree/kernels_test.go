@@ -23,7 +23,9 @@ func TestKernels(t *testing.T) {
 		tryMultiTensor(p)
 		tryScale(p)
 		t.Logf("%d reductions and types", tryReductions(p, 2*share))
-		for _, try := range []func(*pair){softmaxes, norms, channelNorms, indexing, sorting, turning, pooling, likelihoods, entropies, randoms, multinomials, compactions, flats, assertions} {
+		for _, try := range []func(*pair){
+			softmaxes, norms, channelNorms, indexing, sorting, turning, pooling, likelihoods, entropies, randoms, multinomials,
+			compactions, flats, assertions} {
 			try(p)
 		}
 		if !p.onGPU() { // which assembles all of them
@@ -32,7 +34,8 @@ func TestKernels(t *testing.T) {
 	})
 }
 
-// TestPlantedDifferenceIsSeen runs trials that go wrong in one way each: other results on one device, writes beyond a result, writes to an operand.
+// TestPlantedDifferenceIsSeen runs trials that go wrong in one way each: other results on one device, writes beyond a result, writes to an
+// operand.
 func TestPlantedDifferenceIsSeen(t *testing.T) {
 	p := newPair(t)
 	p.quiet = true
@@ -44,13 +47,15 @@ func TestPlantedDifferenceIsSeen(t *testing.T) {
 		calls++
 		return fill(is, o[0], float64(calls))
 	}})
-	p.try(trial{name: "beyond the end", arrays: []*array{out(dtype.Float32, dense, 100)}, run: func(is kernels.Issuer, o []kernels.Operand) error {
-		o[0].Shape = []int{101}
-		return fill(is, o[0], 1)
-	}})
-	p.try(trial{name: "an operand", arrays: []*array{out(dtype.Float32, dense, 100), in(dtype.Float32, dense, mild, 100)}, run: func(is kernels.Issuer, o []kernels.Operand) error {
-		return fill(is, o[1], 1)
-	}})
+	p.try(trial{name: "beyond the end", arrays: []*array{out(dtype.Float32, dense, 100)},
+		run: func(is kernels.Issuer, o []kernels.Operand) error {
+			o[0].Shape = []int{101}
+			return fill(is, o[0], 1)
+		}})
+	p.try(trial{name: "an operand", arrays: []*array{out(dtype.Float32, dense, 100), in(dtype.Float32, dense, mild, 100)},
+		run: func(is kernels.Issuer, o []kernels.Operand) error {
+			return fill(is, o[1], 1)
+		}})
 	p.try(trial{name: "nothing wrong", arrays: []*array{shared}, run: func(is kernels.Issuer, o []kernels.Operand) error {
 		return fill(is, o[0], 1)
 	}})

@@ -24,7 +24,8 @@ type product struct {
 }
 
 func (q product) name() string {
-	return fmt.Sprintf("matmul_%s_%s_%dx%dx%d_%d_%d_t%d%d_v%d_%d_x%d", q.in.Short(), q.acc.Short(), q.bm, q.bn, q.bk, q.threads, q.stages, b2i(q.transA), b2i(q.transB), q.loadVec, q.outVec, b2i(q.tf32))
+	return fmt.Sprintf("matmul_%s_%s_%dx%dx%d_%d_%d_t%d%d_v%d_%d_x%d", q.in.Short(), q.acc.Short(), q.bm, q.bn, q.bk, q.threads, q.stages,
+		b2i(q.transA), b2i(q.transB), q.loadVec, q.outVec, b2i(q.tf32))
 }
 
 // build makes the kernel; its parameters are a, b, c, m, n, k. Rows and columns beyond the matrix are masked; the vector widths promise
@@ -91,15 +92,24 @@ func products() []product {
 	for _, ta := range []bool{false, true} {
 		for _, tb := range []bool{false, true} {
 			ps = append(ps,
-				product{in: dtype.BFloat16, acc: dtype.Float32, out: dtype.BFloat16, bm: 128, bn: 128, bk: 64, threads: 128, stages: 3, loadVec: 8, outVec: 8, transA: ta, transB: tb, group: 8},
-				product{in: dtype.Float16, acc: dtype.Float32, out: dtype.Float16, bm: 128, bn: 256, bk: 32, threads: 256, stages: 4, loadVec: 8, outVec: 8, transA: ta, transB: tb, group: 8},
-				product{in: dtype.Float32, acc: dtype.Float32, out: dtype.Float32, bm: 128, bn: 128, bk: 32, threads: 128, stages: 3, loadVec: 4, outVec: 4, transA: ta, transB: tb, tf32: true, group: 8},
-				product{in: dtype.Float32, acc: dtype.Float32, out: dtype.Float32, bm: 128, bn: 128, bk: 16, threads: 256, stages: 3, loadVec: 4, outVec: 4, transA: ta, transB: tb, group: 8},
-				product{in: dtype.Float64, acc: dtype.Float64, out: dtype.Float64, bm: 64, bn: 64, bk: 16, threads: 128, stages: 3, loadVec: 2, outVec: 2, transA: ta, transB: tb, group: 8},
-				product{in: dtype.Int8, acc: dtype.Int32, out: dtype.Int32, bm: 64, bn: 64, bk: 32, threads: 128, stages: 2, loadVec: 16, outVec: 4, transA: ta, transB: tb, group: 8},
-				product{in: dtype.BFloat16, acc: dtype.Float32, out: dtype.Float32, bm: 64, bn: 32, bk: 32, threads: 64, stages: 1, loadVec: 1, outVec: 1, transA: ta, transB: tb, group: 1},
-				product{in: dtype.Float16, acc: dtype.Float32, out: dtype.Float32, bm: 16, bn: 8, bk: 16, threads: 64, stages: 2, loadVec: 2, outVec: 2, transA: ta, transB: tb, group: 1},
-				product{in: dtype.Float32, acc: dtype.Float32, out: dtype.Float32, bm: 48, bn: 24, bk: 12, threads: 128, stages: 1, loadVec: 1, outVec: 1, transA: ta, transB: tb, group: 1},
+				product{in: dtype.BFloat16, acc: dtype.Float32, out: dtype.BFloat16, bm: 128, bn: 128, bk: 64, threads: 128, stages: 3,
+					loadVec: 8, outVec: 8, transA: ta, transB: tb, group: 8},
+				product{in: dtype.Float16, acc: dtype.Float32, out: dtype.Float16, bm: 128, bn: 256, bk: 32, threads: 256, stages: 4,
+					loadVec: 8, outVec: 8, transA: ta, transB: tb, group: 8},
+				product{in: dtype.Float32, acc: dtype.Float32, out: dtype.Float32, bm: 128, bn: 128, bk: 32, threads: 128, stages: 3,
+					loadVec: 4, outVec: 4, transA: ta, transB: tb, tf32: true, group: 8},
+				product{in: dtype.Float32, acc: dtype.Float32, out: dtype.Float32, bm: 128, bn: 128, bk: 16, threads: 256, stages: 3,
+					loadVec: 4, outVec: 4, transA: ta, transB: tb, group: 8},
+				product{in: dtype.Float64, acc: dtype.Float64, out: dtype.Float64, bm: 64, bn: 64, bk: 16, threads: 128, stages: 3,
+					loadVec: 2, outVec: 2, transA: ta, transB: tb, group: 8},
+				product{in: dtype.Int8, acc: dtype.Int32, out: dtype.Int32, bm: 64, bn: 64, bk: 32, threads: 128, stages: 2, loadVec: 16,
+					outVec: 4, transA: ta, transB: tb, group: 8},
+				product{in: dtype.BFloat16, acc: dtype.Float32, out: dtype.Float32, bm: 64, bn: 32, bk: 32, threads: 64, stages: 1,
+					loadVec: 1, outVec: 1, transA: ta, transB: tb, group: 1},
+				product{in: dtype.Float16, acc: dtype.Float32, out: dtype.Float32, bm: 16, bn: 8, bk: 16, threads: 64, stages: 2,
+					loadVec: 2, outVec: 2, transA: ta, transB: tb, group: 1},
+				product{in: dtype.Float32, acc: dtype.Float32, out: dtype.Float32, bm: 48, bn: 24, bk: 12, threads: 128, stages: 1,
+					loadVec: 1, outVec: 1, transA: ta, transB: tb, group: 1},
 			)
 		}
 	}

@@ -21,17 +21,23 @@ var knownForms = []struct {
 }{
 	{"x", func(_ *kernel.Builder, x kernel.Value) kernel.Value { return x }, func(x float64) float64 { return x }},
 	{"|x|", func(_ *kernel.Builder, x kernel.Value) kernel.Value { return x.Abs() }, math.Abs},
-	{"-|x|", func(_ *kernel.Builder, x kernel.Value) kernel.Value { return x.Abs().Neg() }, func(x float64) float64 { return -math.Abs(x) }},
+	{"-|x|", func(_ *kernel.Builder, x kernel.Value) kernel.Value {
+		return x.Abs().Neg()
+	}, func(x float64) float64 { return -math.Abs(x) }},
 	{"x·x", func(_ *kernel.Builder, x kernel.Value) kernel.Value { return x.Mul(x) }, func(x float64) float64 { return x * x }},
-	{"|x|+|x|", func(_ *kernel.Builder, x kernel.Value) kernel.Value { return x.Abs().Add(x.Abs()) }, func(x float64) float64 { return 2 * math.Abs(x) }},
+	{"|x|+|x|", func(_ *kernel.Builder, x kernel.Value) kernel.Value {
+		return x.Abs().Add(x.Abs())
+	}, func(x float64) float64 { return 2 * math.Abs(x) }},
 	{"sqrt", func(_ *kernel.Builder, x kernel.Value) kernel.Value { return x.Sqrt() }, math.Sqrt},
-	{"max", func(_ *kernel.Builder, x kernel.Value) kernel.Value { return x.IsNaN().Select(x, x.Max(x.Like(0))) }, func(x float64) float64 { return math.Max(x, 0) }},
+	{"max", func(_ *kernel.Builder, x kernel.Value) kernel.Value {
+		return x.IsNaN().Select(x, x.Max(x.Like(0)))
+	}, func(x float64) float64 { return math.Max(x, 0) }},
 }
 
 var knownBounds = []float64{-1, math.Copysign(0, -1), 0, 1, math.Inf(1), math.Inf(-1)}
 
-// comparedAs are the comparisons, one bit each of what the kernel stores: of a value with a constant, either way round, with a value whose range is known too, and as
-// a selection.
+// comparedAs are the comparisons, one bit each of what the kernel stores: of a value with a constant, either way round, with a value whose
+// range is known too, and as a selection.
 var comparedAs = []struct {
 	name  string
 	build func(a, b kernel.Value) kernel.Value
@@ -114,7 +120,8 @@ func (s *side) compareNaN(p *kir.Program, image []byte, per int) ([]byte, error)
 	if err := s.CopyHtoD(s.arena, image, s.stream); err != nil {
 		return nil, err
 	}
-	if err := s.Launch(&driver.Launch{Func: s.funcs[p.Name], Stream: s.stream, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{32, 1, 1}, Args: args}); err != nil {
+	if err := s.Launch(&driver.Launch{Func: s.funcs[p.Name], Stream: s.stream, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{32, 1, 1},
+		Args: args}); err != nil {
 		return nil, err
 	}
 	got := make([]byte, 4*n*per)

@@ -29,8 +29,8 @@ type trial struct {
 	run    func(is kernels.Issuer, ops []kernels.Operand) error
 	// index32 lowers the most elements that 32-bit indexes reach; 0 leaves it.
 	index32 int
-	// judge, if not nil, says what is wrong with a device's memory after the trial, before which it was image; ops are the trial's arrays in
-	// it. The devices are then not compared.
+	// judge, if not nil, says what is wrong with a device's memory after the trial, before which it was image; ops are the trial's arrays
+	// in it. The devices are then not compared.
 	judge func(ops []*array, image, mem []byte) string
 	// optional says that the kernel may not exist for these types.
 	optional bool
@@ -78,11 +78,12 @@ type pair struct {
 
 type tally struct{ trials, elements, kernels int }
 
-// newPair opens the simulator and the GPU or, where there is none, the processor on one thread and a simulated GPU on several that takes blocks in
-// a random order.
+// newPair opens the simulator and the GPU or, where there is none, the processor on one thread and a simulated GPU on several that takes
+// blocks in a random order.
 func newPair(t *testing.T) *pair {
 	t.Helper()
-	p := &pair{t: t, lib: newLibrary(), image: make([]byte, 0, imageBytes), limits: hopper, rng: rand.New(rand.NewPCG(21, 42)), compared: map[string]*tally{}, loaded: map[string]string{}, shard: shard{0, 1}}
+	p := &pair{t: t, lib: newLibrary(), image: make([]byte, 0, imageBytes), limits: hopper, rng: rand.New(rand.NewPCG(21, 42)),
+		compared: map[string]*tally{}, loaded: map[string]string{}, shard: shard{0, 1}}
 	n := max(2, runtime.NumCPU())
 	machines, names := [2]*machine{openSim(t)}, [2]string{"simulator", "GPU"}
 	p.threads = [2]int{n, n}
@@ -143,8 +144,8 @@ func (p *pair) try(tr trial) bool {
 	return true
 }
 
-// place gives the trial copies of its arrays, which other trials may have too, with room in the image of the batch's memory. Arrays that occur
-// twice have one place.
+// place gives the trial copies of its arrays, which other trials may have too, with room in the image of the batch's memory. Arrays that
+// occur twice have one place.
 func (p *pair) place(tr *trial) {
 	placed := map[*array]*array{absent: absent}
 	at := len(p.image)

@@ -46,19 +46,22 @@ func indexing(p *pair) {
 				}
 				name := fmt.Sprintf("%v %v %s", t, it, s.name)
 				any := in(it, s.index, below(s.from), over...)
-				p.try(trial{name: "index gather " + name, index32: s.index32, arrays: []*array{out(t, s.data, over...), any, in(t, dense, anything, whole...)},
+				p.try(trial{name: "index gather " + name, index32: s.index32, arrays: []*array{out(t, s.data, over...), any,
+					in(t, dense, anything, whole...)},
 					run: func(is kernels.Issuer, o []kernels.Operand) error {
 						return kernels.Gather(is, o[0], o[1], indexed(o[2]))
 					}})
 				if once := in(it, dense, distinct(s.from, s.count), over...); !s.columns && s.count > 0 && s.count <= s.from {
-					p.try(trial{name: "index scatter " + name, index32: s.index32, arrays: []*array{out(t, dense, whole...), once, in(t, s.data, anything, over...)},
+					p.try(trial{name: "index scatter " + name, index32: s.index32, arrays: []*array{out(t, dense, whole...), once,
+						in(t, s.data, anything, over...)},
 						run: func(is kernels.Issuer, o []kernels.Operand) error {
 							return kernels.Scatter(is, indexed(o[0]), o[1], o[2])
 						}})
 				}
 				for name, f := range map[string]foldFunc{
 					"index scatter_add " + name: kernels.ScatterAdd, "index scatter_multiply " + name: kernels.ScatterMultiply} {
-					p.try(trial{name: name, index32: s.index32, arrays: []*array{out(t, dense, whole...), any, in(t, s.data, spotted, over...)},
+					p.try(trial{name: name, index32: s.index32, arrays: []*array{out(t, dense, whole...), any,
+						in(t, s.data, spotted, over...)},
 						run: func(is kernels.Issuer, o []kernels.Operand) error {
 							return f(is, indexed(o[0]), o[1], o[2], dim)
 						}})
@@ -87,7 +90,8 @@ func sorting(p *pair) {
 		for _, from := range []int{1, 300} {
 			const width = 16
 			p.try(trial{name: fmt.Sprintf("sort rows %v %d", t, from),
-				arrays: []*array{out(t, dense, from, width), in(dtype.Int64, innerRepeated, below(from), 9000, width), in(t, dense, spotted, 9000, width)},
+				arrays: []*array{out(t, dense, from, width), in(dtype.Int64, innerRepeated, below(from), 9000, width),
+					in(t, dense, spotted, 9000, width)},
 				run: func(is kernels.Issuer, o []kernels.Operand) error {
 					dst := kernels.Indexed{Operand: o[0], Step: width, Size: from}
 					dst.Stride = []int{0, 1}
@@ -103,7 +107,8 @@ func turning(p *pair) {
 		for _, shape := range [][]int{{64, 96}, {35, 47}, {76, 112}, {68, 81}, {67, 80}, {33, 5, 18}, {36, 3, 48}, {9, 4, 40}, {40, 4, 9}} {
 			for _, v := range []view{dense, padded} {
 				for _, index32 := range []int{0, 1000} {
-					p.try(trial{name: fmt.Sprintf("turn %v %v %d %d", t, shape, v, index32), index32: index32, arrays: []*array{out(t, v, shape...), in(t, turned, anything, shape...)},
+					p.try(trial{name: fmt.Sprintf("turn %v %v %d %d", t, shape, v, index32), index32: index32,
+						arrays: []*array{out(t, v, shape...), in(t, turned, anything, shape...)},
 						run: func(is kernels.Issuer, o []kernels.Operand) error {
 							return kernels.Pointwise(is, kernels.Copy, t, nil, o[:1], o[1:])
 						}})
@@ -124,8 +129,10 @@ func pooling(p *pair) {
 	}
 	windows := []window{
 		{name: "2x2", pool: kernels.Pool{KH: 2, KW: 2, StrideH: 2, StrideW: 2, DilationH: 1, DilationW: 1}, h: 12, w: 14},
-		{name: "3x3", pool: kernels.Pool{KH: 3, KW: 3, StrideH: 2, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, CountPad: true}, h: 11, w: 9, v: padded},
-		{name: "dilated", pool: kernels.Pool{KH: 3, KW: 2, StrideH: 1, StrideW: 2, PadH: 1, PadW: 1, DilationH: 2, DilationW: 3}, h: 13, w: 12, v: turned},
+		{name: "3x3", pool: kernels.Pool{KH: 3, KW: 3, StrideH: 2, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1,
+			CountPad: true}, h: 11, w: 9, v: padded},
+		{name: "dilated", pool: kernels.Pool{KH: 3, KW: 2, StrideH: 1, StrideW: 2, PadH: 1, PadW: 1, DilationH: 2, DilationW: 3}, h: 13,
+			w: 12, v: turned},
 		{name: "divided", pool: kernels.Pool{KH: 3, KW: 2, StrideH: 3, StrideW: 2, DilationH: 1, DilationW: 1, Divisor: 5}, h: 9, w: 8},
 		{name: "far", pool: kernels.Pool{KH: 2, KW: 3, StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1}, h: 9, w: 8, far: 50},
 	}
@@ -141,11 +148,14 @@ func pooling(p *pair) {
 			}
 			each("max", []*array{out(t, dense, 3, 4, oh, ow), out(dtype.Int64, dense, 3, 4, oh, ow), x},
 				func(is kernels.Issuer, o []kernels.Operand) error { return kernels.MaxPool(is, &q, o[0], o[1], o[2]) })
-			each("max_backward", []*array{out(t, c.v, 3, 4, c.h, c.w), in(t, dense, mild, 3, 4, oh, ow), in(dtype.Int64, dense, below(c.h*c.w), 3, 4, oh, ow)},
+			each("max_backward", []*array{out(t, c.v, 3, 4, c.h, c.w), in(t, dense, mild, 3, 4, oh, ow),
+				in(dtype.Int64, dense, below(c.h*c.w), 3, 4, oh, ow)},
 				func(is kernels.Issuer, o []kernels.Operand) error {
 					return kernels.MaxPoolBackward(is, &q, o[0], o[1], o[2])
 				})
-			each("adaptive", []*array{out(t, dense, 3, 4, 5, 3), x}, func(is kernels.Issuer, o []kernels.Operand) error { return kernels.AdaptiveAvgPool(is, o[0], o[1]) })
+			each("adaptive", []*array{out(t, dense, 3, 4, 5, 3), x}, func(is kernels.Issuer, o []kernels.Operand) error {
+				return kernels.AdaptiveAvgPool(is, o[0], o[1])
+			})
 			each("adaptive_backward", []*array{out(t, c.v, 3, 4, c.h, c.w), in(t, dense, mild, 3, 4, 5, 3)},
 				func(is kernels.Issuer, o []kernels.Operand) error {
 					return kernels.AdaptiveAvgPoolBackward(is, o[0], o[1])
@@ -153,7 +163,9 @@ func pooling(p *pair) {
 			if q.DilationH > 1 {
 				continue
 			}
-			each("avg", []*array{out(t, dense, 3, 4, oh, ow), x}, func(is kernels.Issuer, o []kernels.Operand) error { return kernels.AvgPool(is, &q, o[0], o[1]) })
+			each("avg", []*array{out(t, dense, 3, 4, oh, ow), x}, func(is kernels.Issuer, o []kernels.Operand) error {
+				return kernels.AvgPool(is, &q, o[0], o[1])
+			})
 			each("avg_backward", []*array{out(t, c.v, 3, 4, c.h, c.w), in(t, dense, mild, 3, 4, oh, ow)},
 				func(is kernels.Issuer, o []kernels.Operand) error { return kernels.AvgPoolBackward(is, &q, o[0], o[1]) })
 		}
@@ -170,12 +182,15 @@ func likelihoods(p *pair) {
 				}
 				n, c, inner, w := s[0], s[1], s[2], wide(t)
 				name := fmt.Sprintf("%v %v %d", t, s, bits)
-				arrays := []*array{out(w, dense, n, inner), out(w, dense), in(t, dense, mild, n, c, inner), optionally(bits&1 != 0, in(w, dense, mild, n, inner)),
+				arrays := []*array{out(w, dense, n, inner), out(w, dense), in(t, dense, mild, n, c, inner),
+					optionally(bits&1 != 0, in(w, dense, mild, n, inner)),
 					in(dtype.Int64, dense, below(c), n, inner), optionally(bits&2 != 0, in(w, dense, positive, c))}
 				loss := func(o []kernels.Operand) *kernels.NLL {
 					return &kernels.NLL{N: n, C: c, S: inner, Ignore: 1, X: o[2], LSE: o[3], Target: o[4], Weight: o[5]}
 				}
-				p.try(trial{name: "nll each " + name, arrays: arrays, run: func(is kernels.Issuer, o []kernels.Operand) error { return loss(o).Each(is, o[0]) }})
+				p.try(trial{name: "nll each " + name, arrays: arrays, run: func(is kernels.Issuer, o []kernels.Operand) error {
+					return loss(o).Each(is, o[0])
+				}})
 				arrays = append([]*array{out(w, dense)}, arrays[1:]...)
 				for _, mean := range []bool{false, true} {
 					p.try(trial{name: fmt.Sprintf("nll sum %s %v", name, mean), arrays: arrays,
@@ -206,18 +221,20 @@ func entropies(p *pair) {
 				x, target := in(t, s.v, mild, n, c), in(dtype.Int64, dense, below(c), n)
 				arrays := []*array{out(w, dense, losses...), out(w, dense), out(w, dense, n), x, target,
 					optionally(weighted, in(t, dense, positive, c))}
-				p.try(trial{name: "entropy " + name, index32: s.index32, arrays: arrays, run: func(is kernels.Issuer, o []kernels.Operand) error {
-					l := loss(o[3], o[2], o[4], o[5])
-					if each {
-						return l.CrossEntropyEach(is, o[0])
-					}
-					return l.CrossEntropySum(is, weighted, o[0], o[1])
-				}})
+				p.try(trial{name: "entropy " + name, index32: s.index32, arrays: arrays,
+					run: func(is kernels.Issuer, o []kernels.Operand) error {
+						l := loss(o[3], o[2], o[4], o[5])
+						if each {
+							return l.CrossEntropyEach(is, o[0])
+						}
+						return l.CrossEntropySum(is, weighted, o[0], o[1])
+					}})
 				arrays = []*array{out(t, s.v, n, c), in(t, dense, mild, losses...), x, in(w, dense, mild, n), target,
 					optionally(weighted, in(t, dense, positive, n)), optionally(!each, in(t, dense, positive))}
-				p.try(trial{name: "entropy gradient " + name, index32: s.index32, arrays: arrays, run: func(is kernels.Issuer, o []kernels.Operand) error {
-					return loss(o[2], o[3], o[4], kernels.Operand{}).CrossEntropyGrad(is, o[0], o[1], each, o[5], o[6])
-				}})
+				p.try(trial{name: "entropy gradient " + name, index32: s.index32, arrays: arrays,
+					run: func(is kernels.Issuer, o []kernels.Operand) error {
+						return loss(o[2], o[3], o[4], kernels.Operand{}).CrossEntropyGrad(is, o[0], o[1], each, o[5], o[6])
+					}})
 			}
 		}
 	}
@@ -259,8 +276,10 @@ func randoms(p *pair) {
 		index32 int
 		inside  bool
 	}
-	shapes := []shape{{name: "run", shape: []int{3001}}, {name: "even", shape: []int{2048}, inside: true}, {name: "turned", shape: []int{20, 30}, v: turned},
-		{name: "stepped", shape: []int{333}, v: stepped}, {name: "more_than_threads", shape: []int{300_007}}, {name: "several_steps", shape: []int{300_008}}, {name: "far", shape: []int{3001}, index32: 500, inside: true}}
+	shapes := []shape{{name: "run", shape: []int{3001}}, {name: "even", shape: []int{2048}, inside: true},
+		{name: "turned", shape: []int{20, 30}, v: turned},
+		{name: "stepped", shape: []int{333}, v: stepped}, {name: "more_than_threads", shape: []int{300_007}},
+		{name: "several_steps", shape: []int{300_008}}, {name: "far", shape: []int{3001}, index32: 500, inside: true}}
 	state := func() []*array {
 		return []*array{in(dtype.Int64, dense, exactly(0x123456789abcdef), 1), in(dtype.Int64, dense, exactly(64), 1)}
 	}
@@ -281,7 +300,8 @@ func randoms(p *pair) {
 				types = types[:1]
 			}
 			for _, t := range types {
-				p.try(trial{name: fmt.Sprintf("random %s %v %s", d.name, t, s.name), arrays: append(state(), out(t, s.v, s.shape...)), index32: s.index32,
+				p.try(trial{name: fmt.Sprintf("random %s %v %s", d.name, t, s.name), arrays: append(state(), out(t, s.v, s.shape...)),
+					index32: s.index32,
 					run: func(is kernels.Issuer, o []kernels.Operand) error {
 						return kernels.Random(is, d.op, d.scalars, o[2], philox(s.inside, o))
 					}})
@@ -295,7 +315,8 @@ func randoms(p *pair) {
 				}})
 			if t.Size() >= 4 {
 				probability := in(t, s.v, probabilities, s.shape...)
-				p.try(trial{name: fmt.Sprintf("random bernoulli_each %v %s", t, s.name), arrays: append(state(), y, probability), index32: s.index32,
+				p.try(trial{name: fmt.Sprintf("random bernoulli_each %v %s", t, s.name), arrays: append(state(), y, probability),
+					index32: s.index32,
 					run: func(is kernels.Issuer, o []kernels.Operand) error {
 						return kernels.Bernoulli(is, o[2], o[3], philox(s.inside, o))
 					}})
@@ -313,19 +334,22 @@ func multinomials(p *pair) {
 				break
 			}
 			shapes := func(from dtype.DType) []*array {
-				return []*array{out(dtype.Int64, dense, rows, samples), in(from, dense, positive, rows, n), in(dtype.Int64, dense, exactly(0x123456789abcdef), 1), in(dtype.Int64, dense, exactly(64), 1)}
+				return []*array{out(dtype.Int64, dense, rows, samples), in(from, dense, positive, rows, n),
+					in(dtype.Int64, dense, exactly(0x123456789abcdef), 1), in(dtype.Int64, dense, exactly(64), 1)}
 			}
-			p.try(trial{name: fmt.Sprintf("multinomial draw %v %v", t, size), arrays: shapes(t), run: func(is kernels.Issuer, o []kernels.Operand) error {
-				ph := kernels.Philox{Seed: 0xfedcba987654321, Offset: 12}
-				if i == 1 {
-					ph.SeedPtr, ph.OffsetPtr = o[2].Ptr, o[3].Ptr
-				}
-				return (&kernels.Multinomial{Rows: rows, N: n, Samples: samples, P: o[1], Out: o[0]}).Draw(is, ph)
-			}})
-			if t.Size() >= 4 && samples <= n {
-				p.try(trial{name: fmt.Sprintf("multinomial greatest %v %v", t, size), arrays: shapes(t), run: func(is kernels.Issuer, o []kernels.Operand) error {
-					return (&kernels.Multinomial{Rows: rows, N: n, Samples: samples, P: o[1], Out: o[0]}).Greatest(is)
+			p.try(trial{name: fmt.Sprintf("multinomial draw %v %v", t, size), arrays: shapes(t),
+				run: func(is kernels.Issuer, o []kernels.Operand) error {
+					ph := kernels.Philox{Seed: 0xfedcba987654321, Offset: 12}
+					if i == 1 {
+						ph.SeedPtr, ph.OffsetPtr = o[2].Ptr, o[3].Ptr
+					}
+					return (&kernels.Multinomial{Rows: rows, N: n, Samples: samples, P: o[1], Out: o[0]}).Draw(is, ph)
 				}})
+			if t.Size() >= 4 && samples <= n {
+				p.try(trial{name: fmt.Sprintf("multinomial greatest %v %v", t, size), arrays: shapes(t),
+					run: func(is kernels.Issuer, o []kernels.Operand) error {
+						return (&kernels.Multinomial{Rows: rows, N: n, Samples: samples, P: o[1], Out: o[0]}).Greatest(is)
+					}})
 			}
 		}
 	}
@@ -340,18 +364,22 @@ func compactions(p *pair) {
 				n := 33 * 5 * 47
 				name := fmt.Sprintf("%v %v %d", t, v, index32)
 				arrays := func(first *array) []*array {
-					return []*array{first, in(t, v, spotted, shape...), in(t, dense, anything, shape...), out(dtype.Int64, dense, kernels.CompactStarts(n)), in(t, dense, anything, n)}
+					return []*array{first, in(t, v, spotted, shape...), in(t, dense, anything, shape...),
+						out(dtype.Int64, dense, kernels.CompactStarts(n)), in(t, dense, anything, n)}
 				}
 				each := func(op string, first *array, f func(c *kernels.Compaction, is kernels.Issuer, o []kernels.Operand) error) {
-					p.try(trial{name: "compact " + op + " " + name, arrays: arrays(first), index32: index32, run: func(is kernels.Issuer, o []kernels.Operand) error {
-						c := &kernels.Compaction{Mask: o[1], Starts: o[3]}
-						if err := c.Count(is); err != nil {
-							return err
-						}
-						return f(c, is, o)
-					}})
+					p.try(trial{name: "compact " + op + " " + name, arrays: arrays(first), index32: index32,
+						run: func(is kernels.Issuer, o []kernels.Operand) error {
+							c := &kernels.Compaction{Mask: o[1], Starts: o[3]}
+							if err := c.Count(is); err != nil {
+								return err
+							}
+							return f(c, is, o)
+						}})
 				}
-				each("places", out(dtype.Int64, dense, n, 3), func(c *kernels.Compaction, is kernels.Issuer, o []kernels.Operand) error { return c.Places(is, o[0]) })
+				each("places", out(dtype.Int64, dense, n, 3), func(c *kernels.Compaction, is kernels.Issuer, o []kernels.Operand) error {
+					return c.Places(is, o[0])
+				})
 				each("take", out(t, dense, n), func(c *kernels.Compaction, is kernels.Issuer, o []kernels.Operand) error {
 					return c.Take(is, o[0], o[2])
 				})
@@ -361,7 +389,8 @@ func compactions(p *pair) {
 				if t.IsComplex() {
 					continue
 				}
-				p.try(trial{name: "unique " + name, index32: index32, arrays: []*array{out(dtype.Int64, dense, 7000), out(dtype.Bool, dense, 7000), in(t, dense, spotted, 7000), out(dtype.Int64, dense, 7000)},
+				p.try(trial{name: "unique " + name, index32: index32, arrays: []*array{out(dtype.Int64, dense, 7000),
+					out(dtype.Bool, dense, 7000), in(t, dense, spotted, 7000), out(dtype.Int64, dense, 7000)},
 					run: func(is kernels.Issuer, o []kernels.Operand) error {
 						if err := (&kernels.Unique{X: o[2], Order: o[0], Heads: o[1]}).Sort(is); err != nil {
 							return err
@@ -386,7 +415,8 @@ func compactions(p *pair) {
 func flats(p *pair) {
 	for _, t := range []dtype.DType{dtype.Int64, dtype.Int32} {
 		for _, v := range []view{dense, stepped} {
-			p.try(trial{name: fmt.Sprintf("repeat %v %v", t, v), arrays: []*array{out(dtype.Int64, dense, 9000), in(t, v, exactly(3), 3000), out(dtype.Int64, dense, 3000)},
+			p.try(trial{name: fmt.Sprintf("repeat %v %v", t, v), arrays: []*array{out(dtype.Int64, dense, 9000),
+				in(t, v, exactly(3), 3000), out(dtype.Int64, dense, 3000)},
 				run: func(is kernels.Issuer, o []kernels.Operand) error {
 					if err := kernels.RunningSums(is, o[2], o[1]); err != nil {
 						return err
@@ -396,7 +426,8 @@ func flats(p *pair) {
 		}
 	}
 	for _, v := range []view{dense, turned} {
-		p.try(trial{name: fmt.Sprintf("flat %v", v), arrays: []*array{out(dtype.Int64, stepped, 4000), in(dtype.Int64, v, below(7), 3, 4000)},
+		p.try(trial{name: fmt.Sprintf("flat %v", v), arrays: []*array{out(dtype.Int64, stepped, 4000),
+			in(dtype.Int64, v, below(7), 3, 4000)},
 			run: func(is kernels.Issuer, o []kernels.Operand) error {
 				if err := kernels.FlatIndex(is, kernels.Operand{}, o[1], []int{7, 1 << 40, 9}); err != nil {
 					return err
@@ -409,8 +440,9 @@ func flats(p *pair) {
 // assertions tries assertions that hold, of every type.
 func assertions(p *pair) {
 	for _, t := range everyType {
-		p.try(trial{name: fmt.Sprintf("assert %v", t), arrays: []*array{in(t, dense, exactly(1), 1)}, run: func(is kernels.Issuer, o []kernels.Operand) error {
-			return kernels.Assert(is, o[0], kernels.ClaimNonzero)
-		}})
+		p.try(trial{name: fmt.Sprintf("assert %v", t), arrays: []*array{in(t, dense, exactly(1), 1)},
+			run: func(is kernels.Issuer, o []kernels.Operand) error {
+				return kernels.Assert(is, o[0], kernels.ClaimNonzero)
+			}})
 	}
 }

@@ -16,7 +16,8 @@ var everyType = func() (ts []dtype.DType) {
 	return ts
 }()
 
-// layout is a shape and the ways in which a pointwise operation's operands lie; operands beyond the end take the views from the start again.
+// layout is a shape and the ways in which a pointwise operation's operands lie; operands beyond the end take the views from the start
+// again.
 type layout struct {
 	name      string
 	shape     []int
@@ -104,12 +105,14 @@ func pointTrial(op *kernels.PointOp, t dtype.DType, l layout, outTypes, inTypes 
 	return tr
 }
 
-// manyLayouts are the operations that are tried with every layout: of none to five inputs, several results, seen indexes, fixed input types.
-var manyLayouts = []*kernels.PointOp{kernels.Copy, kernels.Add, kernels.Where, kernels.AddCMul, kernels.Fill, kernels.Arange, kernels.Tril, kernels.OneHot,
+// manyLayouts are the operations that are tried with every layout: of none to five inputs, several results, seen indexes, fixed input
+// types.
+var manyLayouts = []*kernels.PointOp{kernels.Copy, kernels.Add, kernels.Where, kernels.AddCMul, kernels.Fill, kernels.Arange,
+	kernels.Tril, kernels.OneHot,
 	kernels.SGDMomentum.PointOp, kernels.AdamWAMS.PointOp, kernels.CrossEntropyBackward, kernels.Exp, kernels.DivFloor}
 
-// tryPointOps tries every operation with every type that it computes in, share of several layouts for each; all layouts for some. It returns how many
-// operations and types there are.
+// tryPointOps tries every operation with every type that it computes in, share of several layouts for each; all layouts for some. It
+// returns how many operations and types there are.
 func tryPointOps(p *pair, share int) (combinations int) {
 	many := map[*kernels.PointOp]bool{}
 	for _, op := range manyLayouts {
@@ -171,9 +174,10 @@ func tryInPlace(p *pair) {
 	for _, t := range everyType {
 		for _, v := range []view{dense, shifted, stepped, turned} {
 			a, b := out(t, v, 20, 30), in(t, dense, anything, 20, 30)
-			p.try(trial{name: fmt.Sprintf("pointwise add_in_place %v %d", t, v), arrays: []*array{a, a, b}, run: func(is kernels.Issuer, ops []kernels.Operand) error {
-				return kernels.Pointwise(is, kernels.Add, t, nil, ops[:1], ops[1:])
-			}})
+			p.try(trial{name: fmt.Sprintf("pointwise add_in_place %v %d", t, v), arrays: []*array{a, a, b},
+				run: func(is kernels.Issuer, ops []kernels.Operand) error {
+					return kernels.Pointwise(is, kernels.Add, t, nil, ops[:1], ops[1:])
+				}})
 		}
 	}
 }
@@ -225,8 +229,9 @@ func tryMultiTensor(p *pair) {
 			if t == dtype.Float64 {
 				found = mild
 			}
-			tr := trial{name: fmt.Sprintf("advance %s %v", op.Name, t), arrays: []*array{newArray(true, dtype.Float64, dense, stepRows, 700, kernels.RowLen),
-				in(t, dense, mild, 1), in(dtype.Float32, dense, found, 1)}}
+			tr := trial{name: fmt.Sprintf("advance %s %v", op.Name, t),
+				arrays: []*array{newArray(true, dtype.Float64, dense, stepRows, 700, kernels.RowLen),
+					in(t, dense, mild, 1), in(dtype.Float32, dense, found, 1)}}
 			tr.run = func(is kernels.Issuer, ops []kernels.Operand) error {
 				rows := kernels.Rows{Ptr: ops[0].Ptr}
 				for i := range 650 {
@@ -259,7 +264,8 @@ func tryScale(p *pair) {
 		for i, fill := range []filling{mild, spotted, anything} {
 			a := newArray(true, t, dense, fill, 70*(i*i*10+1))
 			flag := newArray(true, dtype.Float32, dense, zeros, 1)
-			p.try(trial{name: fmt.Sprintf("unscale %v %d", t, i), arrays: []*array{a, flag, in(dtype.Float64, dense, scales(12, 0), kernels.RowLen)},
+			p.try(trial{name: fmt.Sprintf("unscale %v %d", t, i),
+				arrays: []*array{a, flag, in(dtype.Float64, dense, scales(12, 0), kernels.RowLen)},
 				run: func(is kernels.Issuer, ops []kernels.Operand) error {
 					rows := kernels.Rows{Ptr: ops[2].Ptr, Which: []int32{0}, Flag: ops[1].Ptr}
 					return kernels.MultiTensor(is, kernels.Unscale, t, rows, [][]kernels.Operand{ops[:1]}, [][]kernels.Operand{ops[:1]})
@@ -268,10 +274,11 @@ func tryScale(p *pair) {
 	}
 	for i, row := range []filling{scales(12, 0), scales(65536, 6), scales(3e38, 6), scales(1e-40, 3)} {
 		for _, flags := range []filling{zeros, mild} {
-			p.try(trial{name: fmt.Sprintf("update_scale %d", i), arrays: []*array{newArray(true, dtype.Float64, dense, row, kernels.RowLen), out(dtype.Float32, dense, 1),
-				newArray(true, dtype.Float32, dense, flags, 3)}, run: func(is kernels.Issuer, ops []kernels.Operand) error {
-				return kernels.UpdateScale(is, ops[0], ops[1], []uint64{ops[2].Ptr, ops[2].Ptr + 4, ops[2].Ptr + 8}, 2, .3, 7)
-			}})
+			p.try(trial{name: fmt.Sprintf("update_scale %d", i),
+				arrays: []*array{newArray(true, dtype.Float64, dense, row, kernels.RowLen), out(dtype.Float32, dense, 1),
+					newArray(true, dtype.Float32, dense, flags, 3)}, run: func(is kernels.Issuer, ops []kernels.Operand) error {
+					return kernels.UpdateScale(is, ops[0], ops[1], []uint64{ops[2].Ptr, ops[2].Ptr + 4, ops[2].Ptr + 8}, 2, .3, 7)
+				}})
 		}
 	}
 }

@@ -17,8 +17,8 @@ type fold struct {
 	index32 int
 }
 
-// folds reach every shape of a reduction's blocks: rows by a group of 32 and by a block, columns wide and deep, both cut into parts for a second
-// launch of either shape; with vectors and without; the orders and numbers of dimensions; indexes of 64 bits; nothing to reduce.
+// folds reach every shape of a reduction's blocks: rows by a group of 32 and by a block, columns wide and deep, both cut into parts for a
+// second launch of either shape; with vectors and without; the orders and numbers of dimensions; indexes of 64 bits; nothing to reduce.
 var folds = []fold{
 	{name: "all", shape: []int{100, 333}, dims: "rr"},
 	{name: "0-d", shape: []int{}, dims: ""},

@@ -19,7 +19,8 @@ type rowShape struct {
 	index32 int
 }
 
-// rowShapes reach every way in which threads share rows: groups of 32 and blocks that hold the row, blocks that read it again, a thread each.
+// rowShapes reach every way in which threads share rows: groups of 32 and blocks that hold the row, blocks that read it again, a thread
+// each.
 var rowShapes = []rowShape{
 	{name: "short", shape: []int{70, 64}, dim: 1},
 	{name: "odd", shape: []int{33, 77}, dim: 1, v: padded},
@@ -45,7 +46,8 @@ func softmaxes(p *pair) {
 		for _, s := range rowShapes {
 			for _, log := range []bool{false, true} {
 				name := fmt.Sprintf("%v %v %s", log, t, s.name)
-				p.try(trial{name: "softmax " + name, index32: s.index32, arrays: []*array{out(t, dense, s.shape...), in(t, s.v, spotted, s.shape...)},
+				p.try(trial{name: "softmax " + name, index32: s.index32,
+					arrays: []*array{out(t, dense, s.shape...), in(t, s.v, spotted, s.shape...)},
 					run: func(is kernels.Issuer, o []kernels.Operand) error {
 						return kernels.Softmax(is, log, t, o[0], o[1], s.dim)
 					}})
@@ -87,21 +89,25 @@ func norms(p *pair) {
 				name := fmt.Sprintf("%v %v %s", affine, t, s.name)
 				x, dy := in(t, s.v, mild, rows, n), in(t, dense, mild, rows, n)
 				weight, bias := optionally(affine, in(t, dense, mild, n)), optionally(affine, in(t, dense, mild, n))
-				p.try(trial{name: "norm layer " + name, index32: s.index32, arrays: []*array{out(t, s.v, rows, n), out(w, dense, rows), out(w, dense, rows), x, weight, bias},
+				p.try(trial{name: "norm layer " + name, index32: s.index32, arrays: []*array{out(t, s.v, rows, n), out(w, dense, rows),
+					out(w, dense, rows), x, weight, bias},
 					run: func(is kernels.Issuer, o []kernels.Operand) error {
 						return kernels.LayerNorm(is, t, o[0], o[1], o[2], o[3], o[4], o[5], 1e-5)
 					}})
-				p.try(trial{name: "norm rms " + name, index32: s.index32, arrays: []*array{out(t, s.v, rows, n), out(w, dense, rows), x, weight},
+				p.try(trial{name: "norm rms " + name, index32: s.index32,
+					arrays: []*array{out(t, s.v, rows, n), out(w, dense, rows), x, weight},
 					run: func(is kernels.Issuer, o []kernels.Operand) error {
 						return kernels.RMSNorm(is, t, o[0], o[1], o[2], o[3], 1e-5)
 					}})
 				mean, rstd := in(w, dense, mild, rows), in(w, dense, positive, rows)
 				dw, db := optionally(affine, out(t, dense, n)), optionally(affine, out(t, dense, n))
-				p.try(trial{name: "norm layer_backward " + name, index32: s.index32, arrays: []*array{out(t, dense, rows, n), dw, db, dy, x, mean, rstd, weight},
+				p.try(trial{name: "norm layer_backward " + name, index32: s.index32, arrays: []*array{out(t, dense, rows, n), dw, db, dy,
+					x, mean, rstd, weight},
 					run: func(is kernels.Issuer, o []kernels.Operand) error {
 						return kernels.LayerNormBackward(is, t, o[0], o[1], o[2], o[3], o[4], o[5], o[6], o[7])
 					}})
-				p.try(trial{name: "norm rms_backward " + name, index32: s.index32, arrays: []*array{out(t, dense, rows, n), dw, dy, x, rstd, weight},
+				p.try(trial{name: "norm rms_backward " + name, index32: s.index32,
+					arrays: []*array{out(t, dense, rows, n), dw, dy, x, rstd, weight},
 					run: func(is kernels.Issuer, o []kernels.Operand) error {
 						return kernels.RMSNormBackward(is, t, o[0], o[1], o[2], o[3], o[4], o[5])
 					}})
@@ -125,12 +131,14 @@ func channelNorms(p *pair) {
 			name := fmt.Sprintf("%v %s", t, s.name)
 			x, dy := in(t, s.v, mild, s.shape...), in(t, dense, mild, s.shape...)
 			mean, rstd := in(w, dense, mild, c), in(w, dense, positive, c)
-			p.try(trial{name: "norm batch_stats " + name, index32: s.index32, arrays: []*array{out(w, dense, c), out(w, dense, c), out(w, dense, c), x},
+			p.try(trial{name: "norm batch_stats " + name, index32: s.index32, arrays: []*array{out(w, dense, c), out(w, dense, c),
+				out(w, dense, c), x},
 				run: func(is kernels.Issuer, o []kernels.Operand) error {
 					return kernels.BatchNormStats(is, t, o[0], o[1], o[2], o[3], 1e-5)
 				}})
-			p.try(trial{name: "norm batch_gather " + name, index32: s.index32, arrays: []*array{out(w, dense, c), out(w, dense, c), out(w, dense, c),
-				in(t, s.v, mild, s.shape[0], c), in(t, dense, positive, s.shape[0], c), in(w, innerRepeated, positive, s.shape[0], c)},
+			p.try(trial{name: "norm batch_gather " + name, index32: s.index32,
+				arrays: []*array{out(w, dense, c), out(w, dense, c), out(w, dense, c),
+					in(t, s.v, mild, s.shape[0], c), in(t, dense, positive, s.shape[0], c), in(w, innerRepeated, positive, s.shape[0], c)},
 				run: func(is kernels.Issuer, o []kernels.Operand) error {
 					return kernels.BatchNormGather(is, t, o[0], o[1], o[2], o[3], o[4], o[5], 1e-5)
 				}})
@@ -138,15 +146,18 @@ func channelNorms(p *pair) {
 				weight, bias := optionally(affine, in(t, dense, mild, c)), optionally(affine, in(t, dense, mild, c))
 				dw, db := optionally(affine, out(t, dense, c)), optionally(affine, out(t, dense, c))
 				name := fmt.Sprintf("%v %s", affine, name)
-				p.try(trial{name: "norm batch " + name, index32: s.index32, arrays: []*array{out(t, s.v, s.shape...), x, mean, rstd, weight, bias},
+				p.try(trial{name: "norm batch " + name, index32: s.index32, arrays: []*array{out(t, s.v, s.shape...), x, mean,
+					rstd, weight, bias},
 					run: func(is kernels.Issuer, o []kernels.Operand) error {
 						return kernels.BatchNorm(is, t, o[0], o[1], o[2], o[3], o[4], o[5])
 					}})
-				p.try(trial{name: "norm batch_inference " + name, index32: s.index32, arrays: []*array{out(t, s.v, s.shape...), x, mean, rstd, weight, bias},
+				p.try(trial{name: "norm batch_inference " + name, index32: s.index32, arrays: []*array{out(t, s.v, s.shape...), x, mean,
+					rstd, weight, bias},
 					run: func(is kernels.Issuer, o []kernels.Operand) error {
 						return kernels.BatchNormInference(is, t, o[0], o[1], o[2], o[3], o[4], o[5], 1e-5)
 					}})
-				p.try(trial{name: "norm batch_backward " + name, index32: s.index32, arrays: []*array{out(t, s.v, s.shape...), dw, db, dy, x, mean, rstd, weight},
+				p.try(trial{name: "norm batch_backward " + name, index32: s.index32, arrays: []*array{out(t, s.v, s.shape...), dw, db, dy,
+					x, mean, rstd, weight},
 					run: func(is kernels.Issuer, o []kernels.Operand) error {
 						return kernels.BatchNormBackward(is, t, o[0], o[1], o[2], o[3], o[4], o[5], o[6], o[7])
 					}})
@@ -158,11 +169,13 @@ func channelNorms(p *pair) {
 					places *= n
 				}
 				m, r := in(w, dense, mild, batch, 3), in(w, dense, positive, batch, 3)
-				p.try(trial{name: "norm group " + name, index32: s.index32, arrays: []*array{out(t, dense, s.shape...), out(w, dense, batch, 3), out(w, dense, batch, 3), x, weight, bias},
+				p.try(trial{name: "norm group " + name, index32: s.index32,
+					arrays: []*array{out(t, dense, s.shape...), out(w, dense, batch, 3), out(w, dense, batch, 3), x, weight, bias},
 					run: func(is kernels.Issuer, o []kernels.Operand) error {
 						return kernels.GroupNorm(is, t, batch, c, places, 3, o[0], o[1], o[2], o[3], o[4], o[5], 1e-5)
 					}})
-				p.try(trial{name: "norm group_backward " + name, index32: s.index32, arrays: []*array{out(t, dense, s.shape...), dw, db, dy, x, m, r, weight},
+				p.try(trial{name: "norm group_backward " + name, index32: s.index32, arrays: []*array{out(t, dense, s.shape...), dw, db,
+					dy, x, m, r, weight},
 					run: func(is kernels.Issuer, o []kernels.Operand) error {
 						return kernels.GroupNormBackward(is, t, batch, c, places, 3, o[0], o[1], o[2], o[3], o[4], o[5], o[6], o[7])
 					}})

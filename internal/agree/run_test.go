@@ -47,9 +47,11 @@ func specials(t kir.Type) []uint64 {
 	case dtype.Bool:
 		return []uint64{0, 1}
 	case dtype.Float16:
-		return []uint64{0, 0x8000, 1, 0x8001, 0x3ff, 0x400, 0x3c00, 0xbc00, 0x3c01, 0x3800, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e00, 0x5bff, 0x57f8, 0xd800}
+		return []uint64{0, 0x8000, 1, 0x8001, 0x3ff, 0x400, 0x3c00, 0xbc00, 0x3c01, 0x3800, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e00,
+			0x5bff, 0x57f8, 0xd800}
 	case dtype.BFloat16:
-		return []uint64{0, 0x8000, 1, 0x8001, 0x7f, 0x80, 0x3f80, 0xbf80, 0x3f81, 0x3f00, 0x7f7f, 0xff7f, 0x7f80, 0xff80, 0x7fc0, 0x477f, 0x4780, 0xcf00, 0x4f00, 0x5f00}
+		return []uint64{0, 0x8000, 1, 0x8001, 0x7f, 0x80, 0x3f80, 0xbf80, 0x3f81, 0x3f00, 0x7f7f, 0xff7f, 0x7f80, 0xff80, 0x7fc0, 0x477f,
+			0x4780, 0xcf00, 0x4f00, 0x5f00}
 	case dtype.Float32:
 		var s []uint64
 		for _, f := range specialFloats() {
@@ -65,7 +67,8 @@ func specials(t kir.Type) []uint64 {
 	}
 	n := uint(8 * t.Size())
 	top := uint64(1) << (n - 1)
-	s := []uint64{0, 1, 2, 3, 5, 7, ^uint64(0), ^uint64(1), top, top - 1, top + 1, top | top>>1, 0x55, 0x80, 0x7f, 0xff, 31, 32, 33, 64, 8, 16}
+	s := []uint64{0, 1, 2, 3, 5, 7, ^uint64(0), ^uint64(1), top, top - 1, top + 1, top | top>>1, 0x55, 0x80, 0x7f, 0xff, 31,
+		32, 33, 64, 8, 16}
 	for e := uint(8); e < n; e += 7 { // neighbours of powers of two, and ties of conversions to floats
 		s = append(s, 1<<e, 1<<e-1, 1<<e+1, 1<<e|1<<(e-8), 3<<(e-1)|1)
 	}
@@ -74,8 +77,10 @@ func specials(t kir.Type) []uint64 {
 
 func specialFloats() []float64 {
 	s := []float64{0, 0.5, 1, 1.5, 2, 2.5, 3, 0.49999997, 1.0000001, 1e-45, 1.1754944e-38, 1.1754942e-38, 3.4028234e38, math.Inf(1), 5e-324,
-		2.2250738585072014e-308, math.MaxFloat64, 65504, 65519.99, 65520, 65536, 6e-8, 2.98e-8, 127, 127.5, 128, 255, 256, 32767, 32768, 65535,
-		2147483520, 2147483647, 2147483648, 4294967040, 4294967295, 4294967296, 9223371487098961920, 9223372036854775807, 18446742974197923840,
+		2.2250738585072014e-308, math.MaxFloat64, 65504, 65519.99, 65520, 65536, 6e-8, 2.98e-8, 127, 127.5, 128, 255, 256,
+		32767, 32768, 65535,
+		2147483520, 2147483647, 2147483648, 4294967040, 4294967295, 4294967296, 9223371487098961920, 9223372036854775807,
+		18446742974197923840,
 		18446744073709551616, 8388607.5, 8388608, 4503599627370495.5, 1e10, 3.14159274, 0.1, 1.00390625, 1.01171875, 1.003906250001}
 	for _, f := range s[:len(s):len(s)] {
 		s = append(s, -f)

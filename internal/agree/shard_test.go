@@ -17,7 +17,8 @@ import (
 )
 
 // shardFlag is "i/n" in a process that does share i of n of a test's trials.
-var shardFlag = flag.String("shard", "", "the share of the trials that this process does, as 2/8; tests on a GPU start such processes themselves")
+var shardFlag = flag.String("shard", "",
+	"the share of the trials that this process does, as 2/8; tests on a GPU start such processes themselves")
 
 // shard is a share of the trials: those whose first kernel's name falls to it.
 type shard struct{ index, count int }
@@ -35,7 +36,8 @@ func (s shard) has(tr *trial) bool {
 	return int(h.Sum32()%uint32(s.count)) == s.index
 }
 
-// spread runs a test's trials: in this process without a GPU, else in several, since the driver compiles for one thread of a process at a time.
+// spread runs a test's trials: in this process without a GPU, else in several, since the driver compiles for one thread of a process at a
+// time.
 func spread(t *testing.T, trials func(p *pair)) {
 	t.Helper()
 	if rt.GPUs() > 0 && *shardFlag == "" {
@@ -44,7 +46,8 @@ func spread(t *testing.T, trials func(p *pair)) {
 	}
 	p := newPair(t)
 	if *shardFlag != "" {
-		if n, err := fmt.Sscanf(*shardFlag, "%d/%d", &p.shard.index, &p.shard.count); n != 2 || err != nil || p.shard.index >= p.shard.count {
+		if n, err := fmt.Sscanf(*shardFlag, "%d/%d", &p.shard.index, &p.shard.count); n != 2 || err != nil ||
+			p.shard.index >= p.shard.count {
 			t.Fatalf("-shard %s: want a share such as 2/8", *shardFlag)
 		}
 	}

@@ -15,10 +15,12 @@ import (
 // speeds are the products that BenchmarkProduct measures, by shape of tile.
 func speeds() []product {
 	half := func(t kir.Type, bm, bn, bk, threads, stages int, ta, tb bool) product {
-		return product{in: t, acc: dtype.Float32, out: t, bm: bm, bn: bn, bk: bk, threads: threads, stages: stages, loadVec: 8, outVec: 8, transA: ta, transB: tb, group: 8}
+		return product{in: t, acc: dtype.Float32, out: t, bm: bm, bn: bn, bk: bk, threads: threads, stages: stages, loadVec: 8, outVec: 8,
+			transA: ta, transB: tb, group: 8}
 	}
 	f32 := func(bm, bn, bk, threads, stages int, ta, tb, tf32 bool) product {
-		return product{in: dtype.Float32, acc: dtype.Float32, out: dtype.Float32, bm: bm, bn: bn, bk: bk, threads: threads, stages: stages, loadVec: 4, outVec: 4, transA: ta, transB: tb, tf32: tf32, group: 8}
+		return product{in: dtype.Float32, acc: dtype.Float32, out: dtype.Float32, bm: bm, bn: bn, bk: bk, threads: threads, stages: stages,
+			loadVec: 4, outVec: 4, transA: ta, transB: tb, tf32: tf32, group: 8}
 	}
 	b := dtype.BFloat16
 	return []product{
@@ -57,9 +59,12 @@ func speeds() []product {
 		f32(128, 256, 32, 256, 4, false, true, true),
 		f32(128, 128, 16, 128, 4, false, false, true),
 		f32(128, 64, 16, 128, 3, true, false, false),
-		{in: dtype.Float64, acc: dtype.Float64, out: dtype.Float64, bm: 64, bn: 64, bk: 16, threads: 128, stages: 3, loadVec: 2, outVec: 2, group: 8},
-		{in: dtype.Float64, acc: dtype.Float64, out: dtype.Float64, bm: 64, bn: 64, bk: 16, threads: 64, stages: 3, loadVec: 2, outVec: 2, group: 8},
-		{in: dtype.Int8, acc: dtype.Int32, out: dtype.Int32, bm: 128, bn: 128, bk: 32, threads: 256, stages: 3, loadVec: 16, outVec: 4, transB: true, group: 8},
+		{in: dtype.Float64, acc: dtype.Float64, out: dtype.Float64, bm: 64, bn: 64, bk: 16, threads: 128, stages: 3, loadVec: 2,
+			outVec: 2, group: 8},
+		{in: dtype.Float64, acc: dtype.Float64, out: dtype.Float64, bm: 64, bn: 64, bk: 16, threads: 64, stages: 3, loadVec: 2,
+			outVec: 2, group: 8},
+		{in: dtype.Int8, acc: dtype.Int32, out: dtype.Int32, bm: 128, bn: 128, bk: 32, threads: 256, stages: 3, loadVec: 16, outVec: 4,
+			transB: true, group: 8},
 	}
 }
 
@@ -160,7 +165,8 @@ func timeProduct(b *testing.B, gpu *machine, th driver.Thread, q product, p *kir
 		copy(args[offsets[i]:], put(nil, t, v))
 	}
 	grid := uint32((n + q.bm - 1) / q.bm * ((n + q.bn - 1) / q.bn))
-	l := &driver.Launch{Func: gpu.funcs[p.Name], Stream: gpu.stream, Grid: [3]uint32{grid, 1, 1}, Block: [3]uint32{uint32(q.threads), 1, 1}, Args: args, Shared: shared}
+	l := &driver.Launch{Func: gpu.funcs[p.Name], Stream: gpu.stream, Grid: [3]uint32{grid, 1, 1},
+		Block: [3]uint32{uint32(q.threads), 1, 1}, Args: args, Shared: shared}
 	var events [2]driver.Event
 	for i := range events {
 		if events[i], err = gpu.EventCreate(th, true); err != nil {

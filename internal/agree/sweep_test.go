@@ -38,8 +38,8 @@ func ulps(k *kernel.Builder, got, want kernel.Value) kernel.Value {
 	return bothNaN.Select(k.F64(0), aNaN.Select(inf, e))
 }
 
-// sweepKernel measures u's float32 form against its float64 form at the numbers with the bits first, first+step, …, n of them, and keeps for every
-// thread the largest error, where it was, and how many are above mathtest.Limit. The error planted is added to all results.
+// sweepKernel measures u's float32 form against its float64 form at the numbers with the bits first, first+step, …, n of them, and keeps
+// for every thread the largest error, where it was, and how many are above mathtest.Limit. The error planted is added to all results.
 func sweepKernel(u *mathtest.Unary, planted float64) (*kir.Program, error) {
 	return kernel.Build("sweep_"+u.Name, func(k *kernel.Builder) {
 		k.FixedThreads(sweepThreads)
@@ -120,7 +120,8 @@ func (s *side) sweepOn(p *kir.Program, sp span) (m measured, ms float64, err err
 	if err = s.EventRecord(ev[0], s.stream); err != nil {
 		return m, 0, err
 	}
-	if err = s.Launch(&driver.Launch{Func: s.funcs[p.Name], Stream: s.stream, Grid: [3]uint32{uint32(grid), 1, 1}, Block: [3]uint32{sweepThreads, 1, 1}, Args: args}); err != nil {
+	if err = s.Launch(&driver.Launch{Func: s.funcs[p.Name], Stream: s.stream, Grid: [3]uint32{uint32(grid), 1, 1},
+		Block: [3]uint32{sweepThreads, 1, 1}, Args: args}); err != nil {
 		return m, 0, err
 	}
 	if err = s.EventRecord(ev[1], s.stream); err != nil {
@@ -152,7 +153,8 @@ func (s *side) valuesOn(p *kir.Program, sp span) ([]byte, error) {
 	args = binary.LittleEndian.AppendUint32(args, sp.first)
 	args = binary.LittleEndian.AppendUint32(args, sp.step)
 	args = binary.LittleEndian.AppendUint64(args, uint64(sp.n))
-	l := &driver.Launch{Func: s.funcs[p.Name], Stream: s.stream, Grid: [3]uint32{uint32((sp.n + sweepThreads - 1) / sweepThreads), 1, 1}, Block: [3]uint32{sweepThreads, 1, 1}, Args: args}
+	l := &driver.Launch{Func: s.funcs[p.Name], Stream: s.stream, Grid: [3]uint32{uint32((sp.n + sweepThreads - 1) / sweepThreads), 1, 1},
+		Block: [3]uint32{sweepThreads, 1, 1}, Args: args}
 	if err := s.Launch(l); err != nil {
 		return nil, err
 	}
@@ -182,10 +184,10 @@ func sweepPrograms(p *pair, u *mathtest.Unary, planted float64) (measure, value 
 	return measure, value
 }
 
-// TestUnary32 measures every function of one float32 argument. The reference is the function's own float64 form, computed beside it on the device: package
-// math's tests hold that to 2 units of float64 against series of 300 bits, which is 2^-28 of a unit of float32. With -sweep, on a GPU, the arguments are all 2³²; else a
-// sample that is spread evenly over all bit patterns. Specials and a share of the sample are judged on the host against Go's functions as well, and
-// both devices must give the sample the same bits.
+// TestUnary32 measures every function of one float32 argument. The reference is the function's own float64 form, computed beside it on the
+// device: package math's tests hold that to 2 units of float64 against series of 300 bits, which is 2^-28 of a unit of float32. With
+// -sweep, on a GPU, the arguments are all 2³²; else a sample that is spread evenly over all bit patterns. Specials and a share of the
+// sample are judged on the host against Go's functions as well, and both devices must give the sample the same bits.
 func TestUnary32(t *testing.T) {
 	p := newPair(t)
 	sample := span{first: 12345, step: 1<<32/sweepSample + 1, n: sweepSample}
@@ -211,10 +213,12 @@ func TestUnary32(t *testing.T) {
 		}
 		fmt.Fprintf(&table, "%-12s %8.4f %14g %10.1f\n", u.Name, m.ulps, m.at, ms)
 		if m.over > 0 || m.ulps < 0 {
-			t.Errorf("%s: %d of %d numbers are off by more than %d ulp, most by %.4g at %v = %#x", u.Name, m.over, all.n, mathtest.Limit, m.ulps, m.at, math.Float32bits(m.at))
+			t.Errorf("%s: %d of %d numbers are off by more than %d ulp, most by %.4g at %v = %#x", u.Name, m.over, all.n, mathtest.Limit,
+				m.ulps, m.at, math.Float32bits(m.at))
 		}
 		if *sweep {
-			benchrun.Record(benchrun.Figure{Name: "unary32." + u.Name, Unit: "ulp", Sample: benchrun.Sample{Median: m.ulps, Min: m.ulps, Max: m.ulps, N: all.n},
+			benchrun.Record(benchrun.Figure{Name: "unary32." + u.Name, Unit: "ulp", Sample: benchrun.Sample{Median: m.ulps, Min: m.ulps,
+				Max: m.ulps, N: all.n},
 				Note: "largest error over all 2^32 float32 numbers"})
 		}
 	}
@@ -224,7 +228,8 @@ func TestUnary32(t *testing.T) {
 // agreeOnSample compares a function's values on both devices, and judges some on the host.
 func agreeOnSample(p *pair, u *mathtest.Unary, value *kir.Program, sp span) {
 	p.t.Helper()
-	specials := []float32{0, 1, 0.5, 2, 88.72284, 89, 103.97, 104, 127, 128, 149, 150, math.MaxFloat32, math.SmallestNonzeroFloat32, 0x1p-126, float32(math.Inf(1))}
+	specials := []float32{0, 1, 0.5, 2, 88.72284, 89, 103.97, 104, 127, 128, 149, 150, math.MaxFloat32, math.SmallestNonzeroFloat32,
+		0x1p-126, float32(math.Inf(1))}
 	var results [2][]byte
 	for i, s := range p.sides {
 		var err error
@@ -237,7 +242,8 @@ func agreeOnSample(p *pair, u *mathtest.Unary, value *kir.Program, sp span) {
 				if err != nil {
 					p.t.Fatal(err)
 				}
-				if got, want := math.Float32frombits(binary.LittleEndian.Uint32(b)), u.Ref(float64(x)); mathtest.Ulps32(got, want) > mathtest.Limit {
+				if got, want := math.Float32frombits(binary.LittleEndian.Uint32(b)),
+					u.Ref(float64(x)); mathtest.Ulps32(got, want) > mathtest.Limit {
 					p.t.Errorf("%s(%v) = %v on the %s, want %v", u.Name, x, got, s.name, want)
 				}
 			}
@@ -252,7 +258,8 @@ func agreeOnSample(p *pair, u *mathtest.Unary, value *kir.Program, sp span) {
 		values = append(values, math.Float32frombits(binary.LittleEndian.Uint32(results[1][4*i:])))
 	}
 	if w := u.Judge(args, values); w.Over > 0 {
-		p.t.Errorf("%s: %d of %d numbers are off by more than %d ulp by Go's function, most by %.4g: f(%v) = %v, want %v", u.Name, w.Over, len(args), mathtest.Limit, w.Ulps, w.X, w.Got, w.Want)
+		p.t.Errorf("%s: %d of %d numbers are off by more than %d ulp by Go's function, most by %.4g: f(%v) = %v, want %v", u.Name, w.Over,
+			len(args), mathtest.Limit, w.Ulps, w.X, w.Got, w.Want)
 	}
 }
 

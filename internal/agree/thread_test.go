@@ -42,7 +42,8 @@ func threadCases(rng *rand.Rand) []kernelCase {
 			}
 		}
 	}
-	return append(cs, voteCase(rng), loopCase(dtype.Int32), loopCase(dtype.Int64), nestCase(), pointerCase(rng), specialCase(), dynamicCase(rng), clockCase(),
+	return append(cs, voteCase(rng), loopCase(dtype.Int32), loopCase(dtype.Int64), nestCase(), pointerCase(rng), specialCase(),
+		dynamicCase(rng), clockCase(),
 		productCase(rng, dtype.Int32), productCase(rng, dtype.Uint32))
 }
 
@@ -92,14 +93,17 @@ func vectorCase(rng *rand.Rand, t kir.Type, w int) kernelCase {
 		return p.many(t, kir.Instr{Op: kir.OpLoad, Space: kir.Global, Cache: c, Width: w, Imm: uint64(int64(off))}, base, index)
 	}
 	store := func(index kir.Value, off int, c kir.Cache, vs []kir.Value) {
-		p.do(kir.Instr{Op: kir.OpStore, Type: t, Space: kir.Global, Cache: c, Width: w, Imm: uint64(int64(off))}, append([]kir.Value{out, index}, vs...)...)
+		p.do(kir.Instr{Op: kir.OpStore, Type: t, Space: kir.Global, Cache: c, Width: w, Imm: uint64(int64(off))},
+			append([]kir.Value{out, index}, vs...)...)
 	}
 	store(i, 0, kir.CacheDefault, load(in, i, 0, kir.CacheDefault))
 	store(long, step, kir.CacheStream, load(ro, long, step, kir.CacheStream))
 	far := p.add32(i, p.i32(2*step+w))
 	store(far, -w, kir.CacheDefault, load(in, far, -w, kir.CacheReadOnly))
 	first := p.i32(3 * step)
-	p.when(p.op(kir.OpEq, dtype.Int32, dtype.Bool, i, p.i32(0)), func() { store(first, w, kir.CacheDefault, load(ro, first, w, kir.CacheDefault)) })
+	p.when(p.op(kir.OpEq, dtype.Int32, dtype.Bool, i, p.i32(0)), func() {
+		store(first, w, kir.CacheDefault, load(ro, first, w, kir.CacheDefault))
+	})
 	n := 4 * step
 	data := random(rng, t, n)
 	return kernelCase{prog: p.Program, grid: 1, block: threads, args: []argument{zeros(t, n), buffer(t, data), buffer(t, data)}}
@@ -221,5 +225,6 @@ func shuffleCase(rng *rand.Rand, t kir.Type, how kir.Sub, c int) kernelCase {
 			ls = append(ls[:len(ls)-4], put(nil, dtype.Int32, 0x7fffffff+uint64(i/16))...)
 		}
 	}
-	return kernelCase{prog: p.Program, grid: 1, block: threads, args: []argument{zeros(t, threads), buffer(t, random(rng, t, threads)), buffer(dtype.Int32, ls)}}
+	return kernelCase{prog: p.Program, grid: 1, block: threads, args: []argument{zeros(t, threads), buffer(t, random(rng, t, threads)),
+		buffer(dtype.Int32, ls)}}
 }

@@ -95,7 +95,8 @@ func (c *caching) adoptable(s *SegmentInfo) error {
 	for i := range s.Blocks {
 		b := &s.Blocks[i]
 		if b.Addr != at || b.Size == 0 || b.Size%minBlockSize != 0 || b.State != Inactive && (b.Requested == 0 || b.Requested > b.Size) {
-			return fault.New(fault.Invalid, "block %#x of %d bytes does not fit into the segment at %#x, which goes on at %#x", b.Addr, b.Size, s.Addr, at)
+			return fault.New(fault.Invalid, "block %#x of %d bytes does not fit into the segment at %#x, which goes on at %#x", b.Addr,
+				b.Size, s.Addr, at)
 		}
 		at += b.Size
 	}

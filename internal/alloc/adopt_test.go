@@ -72,7 +72,8 @@ func TestAdopt(t *testing.T) {
 		have, theirs := d.Stats(), p.d.Stats()
 		for i, a := range have.families() {
 			for k := range a {
-				if familyNames[i] != "allocation" && familyNames[i] != "allocated_bytes" && a[k].Current != theirs.families()[i][k].Current {
+				if familyNames[i] != "allocation" && familyNames[i] != "allocated_bytes" &&
+					a[k].Current != theirs.families()[i][k].Current {
 					t.Errorf("seed %d: %s is %d, was %d", seed, familyNames[i], a[k].Current, theirs.families()[i][k].Current)
 				}
 			}

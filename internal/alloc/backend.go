@@ -83,7 +83,7 @@ type HostBackend interface {
 // HostRegisterer is what a HostBackend offers in addition if it can page-lock ordinary memory. Without it the setting
 // pinned_use_cuda_host_register has no effect.
 type HostRegisterer interface {
-	// RegisterHost allocates size bytes of ordinary memory, has that many threads touch its pages if they are more than one, and page-locks it for
-	// every device. Errors and lock are MallocHost's.
+	// RegisterHost allocates size bytes of ordinary memory, has that many threads touch its pages if they are more than one, and page-locks
+	// it for every device. Errors and lock are MallocHost's.
 	RegisterHost(size uint64, threads int) (addr uint64, err error)
 }

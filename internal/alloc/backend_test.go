@@ -40,7 +40,8 @@ type fakeEvent struct {
 
 func newFakeDevice(total uint64) *fakeDevice {
 	return &fakeDevice{total: total, next: 1 << 40, segments: map[uint64]uint64{}, ranges: map[uint64]uint64{},
-		pages: map[uint64]uint64{}, events: map[Event]*fakeEvent{}, shut: map[Stream]bool{}, opened: map[Stream]int{}, captures: map[Stream]uint64{}}
+		pages: map[uint64]uint64{}, events: map[Event]*fakeEvent{}, shut: map[Stream]bool{}, opened: map[Stream]int{},
+		captures: map[Stream]uint64{}}
 }
 
 // enter starts a call; the caller unlocks.

@@ -123,7 +123,8 @@ func BenchmarkAllocFree(b *testing.B) {
 // BenchmarkSnapshot takes a snapshot of 40,000 events and about 1,500 blocks.
 func BenchmarkSnapshot(b *testing.B) {
 	d, _ := crowded(b, 1000)
-	if err := d.RecordHistory(History{Enabled: HistoryAll, Context: LevelAll, MaxEntries: 40000, Collect: func() any { return d }}); err != nil {
+	if err := d.RecordHistory(History{Enabled: HistoryAll, Context: LevelAll, MaxEntries: 40000, Collect: func() any { return d }}); err !=
+		nil {
 		b.Fatal(err)
 	}
 	for range 20000 {

@@ -130,7 +130,8 @@ func (c *caching) ReleasePool(id PoolID) error {
 func (c *caching) giveUp(id PoolID) (*privatePool, error) {
 	p := c.findPrivate(id)
 	if p == nil || p.uses == 0 {
-		return nil, fault.New(fault.Invalid, "the private pool (%d, %d) is not held; release it once for each time it was retained", id[0], id[1])
+		return nil, fault.New(fault.Invalid, "the private pool (%d, %d) is not held; release it once for each time it was retained", id[0],
+			id[1])
 	}
 	if p.uses--; p.uses > 0 {
 		return p, nil
@@ -183,8 +184,8 @@ func (c *caching) emptyPrivate(p *privatePool, context any) error {
 	return c.releasePrivate(p, context)
 }
 
-// EmptyReleased returns what private pools that no one holds have free to the device: nothing else could use it. While a diversion is active it does
-// nothing.
+// EmptyReleased returns what private pools that no one holds have free to the device: nothing else could use it. While a diversion is
+// active it does nothing.
 func (c *caching) EmptyReleased() error {
 	context := c.gather(LevelAll)
 	c.mu.Lock()
@@ -204,10 +205,10 @@ func (c *caching) EmptyReleased() error {
 }
 
 // BeginAllocateToPool adds a use to the private pool id, making it if need be, and sends the allocations of the streams that
-// filter takes to it until EndAllocateToPool; the use stays. Earlier diversions are asked first. Meanwhile no events are recorded or queried, nothing is
-// flushed, and blocks freed with further streams are held back. For a capture the filter is CaptureFilter, for eager work
-// StreamFilter. It is called with the allocator's lock held and must not call the allocator. Under the back end cudaMallocAsync there is one
-// diversion at a time in the process, as in PyTorch; a second is an error of kind fault.Capture.
+// filter takes to it until EndAllocateToPool; the use stays. Earlier diversions are asked first. Meanwhile no events are recorded or
+// queried, nothing is flushed, and blocks freed with further streams are held back. For a capture the filter is CaptureFilter, for eager
+// work StreamFilter. It is called with the allocator's lock held and must not call the allocator. Under the back end cudaMallocAsync there
+// is one diversion at a time in the process, as in PyTorch; a second is an error of kind fault.Capture.
 func (d *Device) BeginAllocateToPool(id PoolID, filter func(Stream) bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -296,7 +296,8 @@ func layout(segments []SegmentInfo) []string {
 // TestCheckpoint is CUDA-140 to 149: layouts with holes and neighbours come back.
 func TestCheckpoint(t *testing.T) {
 	for _, conf := range []string{"", "expandable_segments:True", "max_split_size_mb:21"} {
-		for name, kept := range map[string][]int{"none": {}, "fifth": {5}, "apart": {5, 8}, "adjacent": {5, 6}, "all": {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}} {
+		for name, kept := range map[string][]int{"none": {}, "fifth": {5}, "apart": {5, 8}, "adjacent": {5, 6},
+			"all": {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}} {
 			t.Run(conf+"/"+name, func(t *testing.T) {
 				b := newBench(t, 1<<30, conf, Options{})
 				id := NewPoolID()

@@ -98,8 +98,8 @@ type Restored struct {
 
 // Restore brings the pool of k back to its layout: it frees every live block of the pool, whose handles are dead from then
 // on, and hands out those that were live at the checkpoint anew. Segments made since stay as free ones. The caller sees to it
-// that no one frees the dead handles (BlockAt finds the new ones by address). No diversion to the pool may be active, and to other pools only if
-// no event is to be waited for.
+// that no one frees the dead handles (BlockAt finds the new ones by address). No diversion to the pool may be active, and to other pools
+// only if no event is to be waited for.
 func (c *caching) Restore(k *Checkpoint) (Restored, error) {
 	context := c.gather(LevelAll)
 	c.mu.Lock()

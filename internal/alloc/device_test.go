@@ -218,7 +218,8 @@ func TestOOMMessage(t *testing.T) {
 	if want := string(data); !slices.Equal(sizesIn(got), sizesIn(want)) || len(sizesIn(got)) != 7 {
 		t.Errorf("the message is\n%s\nPyTorch's is\n%s", got, want)
 	}
-	for _, want := range []string{"Tried to allocate 1048576.00 GiB. ", "138.17 GiB is free; ", "this process has 1.62 GiB in use, ", "tensors hold 562.10 MiB, 22.88 MiB of it in the pools of graphs, ",
+	for _, want := range []string{"Tried to allocate 1048576.00 GiB. ", "138.17 GiB is free; ", "this process has 1.62 GiB in use, ",
+		"tensors hold 562.10 MiB, 22.88 MiB of it in the pools of graphs, ",
 		"and 259.90 MiB is cached for more: make the batch smaller, since the device has not that much"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the message lacks %q: %s", want, got)
@@ -230,7 +231,8 @@ func TestOOMMessage(t *testing.T) {
 	o.processes = func() []ProcessMemory { return []ProcessMemory{{PID: 7, Bytes: 3 * mib}} }
 	o.fractionSet, o.allowed = true, 5*mib
 	if got := o.message(3); !strings.Contains(got, " GPU 3 has ") ||
-		!strings.Contains(got, " is free; process 7 has 3.00 MiB in use, the limit that was set for this process is 5.00 MiB, tensors hold ") {
+		!strings.Contains(got,
+			" is free; process 7 has 3.00 MiB in use, the limit that was set for this process is 5.00 MiB, tensors hold ") {
 		t.Errorf("the message is %s", got)
 	}
 }
@@ -242,16 +244,20 @@ func TestOOMRemedies(t *testing.T) {
 		": make the batch smaller, since the device has not that much": {wanted: 9 * gib, total: 8 * gib, free: 8 * gib},
 		": make the batch smaller, or raise the limit with SetMemoryFraction": {wanted: 3 * gib, total: 8 * gib, free: 8 * gib,
 			fractionSet: true, allowed: 2 * gib},
-		": make the batch smaller, since the device has not that much\n": {wanted: 9 * gib, total: 8 * gib, fractionSet: true, allowed: 2 * gib},
-		": make the batch smaller":                                       {wanted: 4 * gib, total: 8 * gib, free: 2 * gib}, // others have it
-		": close tensors that are done with, or make the batch smaller": {wanted: 4 * gib, total: 8 * gib, free: 2 * gib, allocated: 6 * gib,
-			reserved: 6 * gib, split: true},
+		": make the batch smaller, since the device has not that much\n": {wanted: 9 * gib, total: 8 * gib, fractionSet: true,
+			allowed: 2 * gib},
+		": make the batch smaller": {wanted: 4 * gib, total: 8 * gib, free: 2 * gib}, // others have it
+		": close tensors that are done with, or make the batch smaller": {wanted: 4 * gib, total: 8 * gib, free: 2 * gib,
+			allocated: 6 * gib,
+			reserved:  6 * gib, split: true},
 		": close tensors that are done with, close graphs that are done with, or make the batch smaller": {wanted: 4 * gib, total: 8 * gib,
 			free: 2 * gib, allocated: 6 * gib, private: gib, reserved: 6 * gib},
 		": close tensors that are done with, make the batch smaller, or avoid pieces too small to use with " +
-			`SetAllocatorSettings("expandable_segments:True")`: {wanted: 4 * gib, total: 8 * gib, free: gib, allocated: 4 * gib, reserved: 7 * gib, split: true},
-		": close tensors that are done with, make the batch smaller, or call EmptyCache before the capture": {wanted: 4 * gib, total: 8 * gib,
-			free: gib, allocated: 4 * gib, reserved: 7 * gib, capturing: true},
+			`SetAllocatorSettings("expandable_segments:True")`: {wanted: 4 * gib, total: 8 * gib, free: gib, allocated: 4 * gib,
+			reserved: 7 * gib, split: true},
+		": close tensors that are done with, make the batch smaller, or call EmptyCache before the capture": {wanted: 4 * gib,
+			total: 8 * gib,
+			free:  gib, allocated: 4 * gib, reserved: 7 * gib, capturing: true},
 	} {
 		if got := o.message(0) + "\n"; !strings.HasSuffix(got, strings.TrimSuffix(want, "\n")+"\n") {
 			t.Errorf("the message is\n%swant %s", got, want)
@@ -568,7 +574,8 @@ func TestUncached(t *testing.T) {
 	b.f.Capture(3, 0)
 }
 
-// What a capture allocates with caching off is the device's own, is freed for no one else while graphs hold its pool, and goes back with the last of them.
+// What a capture allocates with caching off is the device's own, is freed for no one else while graphs hold its pool, and goes back with
+// the last of them.
 func TestUncachedCapture(t *testing.T) {
 	b := newBench(t, 100*mib, "", Options{})
 	b.SetCaching(false)

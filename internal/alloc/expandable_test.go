@@ -134,7 +134,8 @@ func TestExpandableFailingUnmap(t *testing.T) {
 				return nil
 			}
 			err := b.EmptyCache()
-			if !errors.Is(err, errInjected) && n == 0 || call == "UnmapPage" && b.stat("reserved_bytes.all.current") != int64(100-20*n)*mib {
+			if !errors.Is(err, errInjected) && n == 0 || call == "UnmapPage" && b.stat("reserved_bytes.all.current") !=
+				int64(100-20*n)*mib {
 				t.Errorf("%s %d: error %v", call, n, err)
 			}
 			b.ok(check(b.Device, b.f))

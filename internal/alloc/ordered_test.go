@@ -190,7 +190,8 @@ func TestAsyncOutOfMemoryLadder(t *testing.T) {
 	var seen []uint64
 	d.AddOOMObserver(func(_ int, wanted, allowed, free uint64) { seen = append(seen, wanted, allowed, free) })
 	_, err = d.Alloc(900<<10, 0)
-	if fault.KindOf(err) != fault.OutOfMemory || !strings.HasPrefix(err.Error(), "Allocation on device 0 would exceed allowed memory. (out of memory)\nCurrently allocated     : 900.00 KiB\n") {
+	if fault.KindOf(err) != fault.OutOfMemory || !strings.HasPrefix(err.Error(), "Allocation on device 0 would exceed allowed memory. "+
+		"(out of memory)\nCurrently allocated     : 900.00 KiB\n") {
 		t.Errorf("%v", err)
 	}
 	o.took(t, "malloc 921600 on 0", "trim true", "malloc 921600 on 0")

@@ -131,8 +131,8 @@ func (h *Host) newBlock(size uint64) (*HostBlock, error) {
 	return b, nil
 }
 
-// SetRegister says how new blocks are made: page-locked from the start, or as ordinary memory that is page-locked after that many threads have
-// touched its pages, each at least one. Blocks that are cached are reused all the same.
+// SetRegister says how new blocks are made: page-locked from the start, or as ordinary memory that is page-locked after that many threads
+// have touched its pages, each at least one. Blocks that are cached are reused all the same.
 func (h *Host) SetRegister(on bool, threads int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

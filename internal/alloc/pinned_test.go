@@ -24,7 +24,8 @@ func newHostBench(t *testing.T) (*Host, *fakeDevice) {
 			t.Error(err)
 		}
 		s := h.Stats()
-		if s.AllocatedBytes.Current != int64(f.used) || s.Allocations.Current != int64(len(f.segments)) || len(h.blocks) != len(f.segments) {
+		if s.AllocatedBytes.Current != int64(f.used) || s.Allocations.Current != int64(len(f.segments)) ||
+			len(h.blocks) != len(f.segments) {
 			t.Errorf("the statistics %+v say other than the host: %d bytes in %d blocks", s, f.used, len(f.segments))
 		}
 		if acquired := len(f.events) - len(f.idle); acquired != 0 {
@@ -49,7 +50,8 @@ func TestPinnedRounding(t *testing.T) {
 	h, _ := newHostBench(t)
 	get := must[*HostBlock](t)
 	a := get(h.Alloc(40 * 1024))
-	if s := h.Stats(); s.AllocatedBytes.Current != 64*1024 || s.ActiveBytes.Current != 64*1024 || a.Size() != 64*1024 || a.Requested() != 40*1024 {
+	if s := h.Stats(); s.AllocatedBytes.Current != 64*1024 || s.ActiveBytes.Current != 64*1024 || a.Size() != 64*1024 ||
+		a.Requested() != 40*1024 {
 		t.Errorf("40 KiB: %+v", s)
 	}
 	b := get(h.Alloc(80 * 1024))

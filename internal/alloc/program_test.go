@@ -306,7 +306,8 @@ func (p *program) change(what int) error {
 		c, err := p.d.Checkpoint(q.id)
 		if err == nil {
 			q.checkpoint = c
-		} else if !strings.Contains(err.Error(), "Events should have synchronized") && !strings.Contains(err.Error(), "Could not find pool") {
+		} else if !strings.Contains(err.Error(), "Events should have synchronized") &&
+			!strings.Contains(err.Error(), "Could not find pool") {
 			return err
 		}
 	case 3:
@@ -335,7 +336,8 @@ func (p *program) restore(q *programPool) error {
 		return err
 	}
 	if len(r.Freed) != len(freed) || len(r.Made) != len(q.checkpoint.Live()) {
-		return fmt.Errorf("restoring freed %d and made %d blocks, wanted %d and %d", len(r.Freed), len(r.Made), len(freed), len(q.checkpoint.Live()))
+		return fmt.Errorf("restoring freed %d and made %d blocks, wanted %d and %d", len(r.Freed), len(r.Made), len(freed),
+			len(q.checkpoint.Live()))
 	}
 	p.live = kept
 	for i, b := range r.Made {
@@ -500,7 +502,8 @@ var errInjected = errors.New("injected failure")
 // TestFaultWalk fails the n-th call of the device, for every n, once with a lack of memory and once with another error. The
 // allocator must be consistent after it, and the operation must succeed when it is tried again.
 func TestFaultWalk(t *testing.T) {
-	for conf, total := range map[string]uint64{"max_split_size_mb:32,garbage_collection_threshold:0.2": 400 * mib, "expandable_segments:True": 500 * mib} {
+	for conf, total := range map[string]uint64{"max_split_size_mb:32,garbage_collection_threshold:0.2": 400 * mib,
+		"expandable_segments:True": 500 * mib} {
 		for _, injected := range []error{errInjected, ErrOutOfMemory} {
 			n := 0
 			for {

@@ -36,7 +36,8 @@ type Settings struct {
 
 	PinnedHostRegister    bool // pinned memory by registering pageable memory
 	PinnedRegisterThreads int  // threads that touch the pages before that
-	// PinnedBackgroundThreads would look for freed pinned memory that is idle again beside the program. Alloc looks itself, so it has no effect.
+	// PinnedBackgroundThreads would look for freed pinned memory that is idle again beside the program. Alloc looks itself, so it has no
+	// effect.
 	PinnedBackgroundThreads bool
 
 	divided bool // some class of Roundup has more than one division

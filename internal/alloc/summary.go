@@ -58,7 +58,8 @@ func (s *Stats) summaryMetrics() []summaryMetric {
 // summaryRow writes one row; the numbers of scale decide its units, so that the rows of one metric have the same.
 func summaryRow(b *strings.Builder, name string, v, scale *Stat, cell func(n, scale int64) string) {
 	fmt.Fprintf(b, "| %-21s |", name)
-	for _, c := range [...][2]int64{{v.Current, scale.Current}, {v.Peak, scale.Peak}, {v.Allocated, scale.Allocated}, {v.Freed, scale.Freed}} {
+	for _, c := range [...][2]int64{{v.Current, scale.Current}, {v.Peak, scale.Peak}, {v.Allocated, scale.Allocated},
+		{v.Freed, scale.Freed}} {
 		fmt.Fprintf(b, " %s |", cell(c[0], c[1]))
 	}
 	b.WriteByte('\n')

@@ -11,9 +11,12 @@ func TestSummaryRecorded(t *testing.T) {
 	const kib = 1 << 10
 	st := func(current, peak, allocated, freed int64) Stat { return Stat{current, peak, allocated, freed} }
 	s := Stats{
-		AllocatedBytes: StatArray{st(552166*kib, 3416*mib, 74306*mib, 73767*mib), st(27566*kib, 87*mib, 339*mib, 312*mib), st(524600*kib, 3384*mib, 73966*mib, 73454*mib)},
-		RequestedBytes: StatArray{st(547499*kib, 3403*mib, 73663*mib, 73128*mib), st(27563*kib, 87*mib, 339*mib, 312*mib), st(519936*kib, 3371*mib, 73324*mib, 72816*mib)},
-		ReservedBytes:  StatArray{st(822*mib, 3884*mib, 7456*mib, 6634*mib), st(36*mib, 88*mib, 140*mib, 104*mib), st(786*mib, 3836*mib, 7316*mib, 6530*mib)},
+		AllocatedBytes: StatArray{st(552166*kib, 3416*mib, 74306*mib, 73767*mib), st(27566*kib, 87*mib, 339*mib, 312*mib),
+			st(524600*kib, 3384*mib, 73966*mib, 73454*mib)},
+		RequestedBytes: StatArray{st(547499*kib, 3403*mib, 73663*mib, 73128*mib), st(27563*kib, 87*mib, 339*mib, 312*mib),
+			st(519936*kib, 3371*mib, 73324*mib, 72816*mib)},
+		ReservedBytes: StatArray{st(822*mib, 3884*mib, 7456*mib, 6634*mib), st(36*mib, 88*mib, 140*mib, 104*mib),
+			st(786*mib, 3836*mib, 7316*mib, 6530*mib)},
 		InactiveSplitBytes: StatArray{st(269081*kib, 721049*kib, 39934*mib, 39671*mib), st(9297*kib, 22413*kib, 378*mib, 369*mib),
 			st(259784*kib, 716824*kib, 39555*mib, 39301*mib)},
 		Allocation:    StatArray{st(322, 970, 8374, 8052), st(236, 877, 3921, 3685), st(86, 232, 4453, 4367)},

@@ -236,7 +236,8 @@ func TestAlteredRecordingFile(t *testing.T) {
 		t.Fatalf("the altered file passes:\n%s", out)
 	}
 	for _, want := range []string{
-		"\nroundup_power2_divisions:4: 1000/1173 equal\n", "\nmax_split_size_mb:32: 1171/1171 equal\n", "\nexpandable_segments:True: 1175/1175 equal\n",
+		"\nroundup_power2_divisions:4: 1000/1173 equal\n", "\nmax_split_size_mb:32: 1171/1171 equal\n",
+		"\nexpandable_segments:True: 1175/1175 equal\n",
 		`run "roundup_power2_divisions:4", operation 1000 `, "inactive_split_bytes.all.current is ",
 	} {
 		if !strings.Contains("\n"+string(out), want) {

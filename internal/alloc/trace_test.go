@@ -36,8 +36,10 @@ func TestTraceOrder(t *testing.T) {
 	_, err := b.Alloc(500*mib, 3)
 	b.fails(err, fault.OutOfMemory, "")
 	s := b.Snapshot()
-	want := []TraceEntry{{ActionSegmentAlloc, at, 2 * mib, 3, 0, nil}, {ActionAlloc, at, 1000, 3, 0, nil}, {ActionFreeRequested, at, 1000, 3, 0, nil},
-		{ActionFreeCompleted, at, 1000, 3, 0, nil}, {ActionSegmentFree, at, 2 * mib, 3, 0, nil}, {ActionOOM, 100 * mib, 500 * mib, 3, 0, nil}}
+	want := []TraceEntry{{ActionSegmentAlloc, at, 2 * mib, 3, 0, nil}, {ActionAlloc, at, 1000, 3, 0, nil},
+		{ActionFreeRequested, at, 1000, 3, 0, nil},
+		{ActionFreeCompleted, at, 1000, 3, 0, nil}, {ActionSegmentFree, at, 2 * mib, 3, 0, nil},
+		{ActionOOM, 100 * mib, 500 * mib, 3, 0, nil}}
 	if len(s.Trace) != len(want) {
 		t.Fatalf("the trace is %q", actions(s.Trace))
 	}
@@ -57,17 +59,22 @@ func TestTraceExpandable(t *testing.T) {
 	b.ok(b.RecordHistory(History{Enabled: HistoryAll}))
 	b.free(b.alloc(25*mib, 0))
 	b.ok(b.EmptyCache())
-	b.trace(fmt.Sprint("segment_map ", 40*mib, " <nil>"), fmt.Sprint("alloc ", 25*mib, " <nil>"), fmt.Sprint("free_requested ", 25*mib, " <nil>"),
+	b.trace(fmt.Sprint("segment_map ", 40*mib, " <nil>"), fmt.Sprint("alloc ", 25*mib, " <nil>"),
+		fmt.Sprint("free_requested ", 25*mib, " <nil>"),
 		fmt.Sprint("free_completed ", 25*mib, " <nil>"), fmt.Sprint("segment_unmap ", 40*mib, " <nil>"))
 }
 
 // TestContexts is the matrix of CUDA-127 and 129: which level shows whose context.
 func TestContexts(t *testing.T) {
 	for level, want := range map[Level][]string{
-		LevelNever: {"segment_alloc 2097152 <nil>", "alloc 100 <nil>", "free_requested 100 <nil>", "free_completed 100 <nil>", "segment_free 2097152 <nil>"},
-		LevelState: {"segment_alloc 2097152 <nil>", "alloc 100 <nil>", "free_requested 100 <nil>", "free_completed 100 <nil>", "segment_free 2097152 <nil>"},
-		LevelAlloc: {"segment_alloc 2097152 make", "alloc 100 make", "free_requested 100 make", "free_completed 100 make", "segment_free 2097152 make"},
-		LevelAll:   {"segment_alloc 2097152 make", "alloc 100 make", "free_requested 100 drop", "free_completed 100 drop", "segment_free 2097152 empty"},
+		LevelNever: {"segment_alloc 2097152 <nil>", "alloc 100 <nil>", "free_requested 100 <nil>", "free_completed 100 <nil>",
+			"segment_free 2097152 <nil>"},
+		LevelState: {"segment_alloc 2097152 <nil>", "alloc 100 <nil>", "free_requested 100 <nil>", "free_completed 100 <nil>",
+			"segment_free 2097152 <nil>"},
+		LevelAlloc: {"segment_alloc 2097152 make", "alloc 100 make", "free_requested 100 make", "free_completed 100 make",
+			"segment_free 2097152 make"},
+		LevelAll: {"segment_alloc 2097152 make", "alloc 100 make", "free_requested 100 drop", "free_completed 100 drop",
+			"segment_free 2097152 empty"},
 	} {
 		b := newBench(t, 1<<30, "", Options{})
 		where := "make"
@@ -77,7 +84,8 @@ func TestContexts(t *testing.T) {
 		if level == LevelNever {
 			kept = nil
 		}
-		if info := b.Segments()[0]; k.Context() != kept || info.Context != kept || info.Blocks[0].Context != kept || info.Blocks[1].Context != nil {
+		if info := b.Segments()[0]; k.Context() != kept || info.Context != kept || info.Blocks[0].Context != kept ||
+			info.Blocks[1].Context != nil {
 			t.Errorf("level %d: the block's context is %v, the segment's %v", level, k.Context(), info.Context)
 		}
 		where = "drop"

@@ -43,7 +43,8 @@ func TestRunFile(t *testing.T) {
 	}
 	r.Add(Figure{Name: "b", Unit: "µs", Sample: one(2), Torch: &Sample{3, 2, 4, 5}}, Figure{Name: "a", Unit: "µs", Sample: one(1)})
 	r.Add(Figure{Name: "b", Unit: "µs", Sample: one(7)})
-	r.AddTests(Test{Package: "q", Name: "TestA", Result: "fail"}, Test{Package: "p", Name: "TestB", Result: "pass"}, Test{Package: "p", Name: "TestA", Result: "pass"})
+	r.AddTests(Test{Package: "q", Name: "TestA", Result: "fail"}, Test{Package: "p", Name: "TestB", Result: "pass"},
+		Test{Package: "p", Name: "TestA", Result: "pass"})
 	r.AddTests(Test{Package: "q", Name: "TestA", Result: "pass", Subtests: map[string]int{"pass": 2}})
 	name := filepath.Join(dir, r.FileName())
 	if err := r.Write(name); err != nil {
@@ -56,11 +57,13 @@ func TestRunFile(t *testing.T) {
 	if !reflect.DeepEqual(r, back) {
 		t.Errorf("written %v, read %v", r, back)
 	}
-	if len(back.Figures) != 2 || back.Figures[1].Median != 7 || back.Figures[1].Torch.N != 5 || len(back.Tests) != 3 || back.Tests[2].Result != "pass" {
+	if len(back.Figures) != 2 || back.Figures[1].Median != 7 || back.Figures[1].Torch.N != 5 || len(back.Tests) != 3 ||
+		back.Tests[2].Result != "pass" {
 		t.Errorf("figures %v, tests %v", back.Figures, back.Tests)
 	}
 
-	more := &Run{Device: r.Device, Driver: r.Driver, Commit: "c", Packages: maps.Clone(r.Packages), Figures: []Figure{{Name: "c", Unit: "s", Sample: one(1)}}}
+	more := &Run{Device: r.Device, Driver: r.Driver, Commit: "c", Packages: maps.Clone(r.Packages),
+		Figures: []Figure{{Name: "c", Unit: "s", Sample: one(1)}}}
 	if err := back.Merge(more); err != nil || len(back.Figures) != 3 || back.Commit != "c" {
 		t.Errorf("merged: %v, %v", back, err)
 	}
@@ -69,7 +72,8 @@ func TestRunFile(t *testing.T) {
 		t.Errorf("another driver: %v", err)
 	}
 	more.Driver, more.Packages["a"] = "580", "2"
-	if err := back.Merge(more); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "other source files than the new results, in a:") {
+	if err := back.Merge(more); fault.KindOf(err) != fault.Invalid ||
+		!strings.Contains(err.Error(), "other source files than the new results, in a:") {
 		t.Errorf("another source: %v", err)
 	}
 	if _, err := Read(filepath.Join(dir, "none")); fault.KindOf(err) != fault.System {
@@ -219,7 +223,8 @@ func TestTeeAndSave(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Figures) != 5 || r.Figures[0].Name != "add" || len(r.Tests) != 3 || r.Device != "NVIDIA H200" || r.Driver != "CUDA 13.0" || r.Packages["internal/benchrun"] == "" ||
+	if len(r.Figures) != 5 || r.Figures[0].Name != "add" || len(r.Tests) != 3 || r.Device != "NVIDIA H200" || r.Driver != "CUDA 13.0" ||
+		r.Packages["internal/benchrun"] == "" ||
 		!strings.Contains(r.Host, "threads") || !strings.HasPrefix(r.Go, "go1.") {
 		t.Errorf("run %+v", r)
 	}
@@ -296,7 +301,8 @@ func TestCatalogue(t *testing.T) {
 
 func TestAgainst(t *testing.T) {
 	torch := one(4)
-	for unit, want := range map[string]string{"µs": "2.00 × as fast", "s": "2.00 × as fast", "GB/s": "0.50 × as fast", "TFLOP/s": "0.50 × as fast", "MiB": "0.50 × the memory", "ns": "2.00 × as fast"} {
+	for unit, want := range map[string]string{"µs": "2.00 × as fast", "s": "2.00 × as fast", "GB/s": "0.50 × as fast",
+		"TFLOP/s": "0.50 × as fast", "MiB": "0.50 × the memory", "ns": "2.00 × as fast"} {
 		if got := against(Figure{Unit: unit, Sample: one(2), Torch: &torch}); got != want {
 			t.Errorf("%s: %s, want %s", unit, got, want)
 		}
@@ -325,16 +331,22 @@ func TestPage(t *testing.T) {
 		}
 	}
 	gpu := &Run{Device: "NVIDIA H200", Driver: "580", Go: "go1.26", Commit: "0123456789abcdef"}
-	gpu.Add(Figure{Name: "launch", Unit: "µs", Sample: Sample{3, 2.5, 4, 7}}, Figure{Name: "add", Unit: "µs", Sample: one(5)}, Figure{Name: "copy", Unit: "TB/s", Sample: one(4.2)})
+	gpu.Add(Figure{Name: "launch", Unit: "µs", Sample: Sample{3, 2.5, 4, 7}}, Figure{Name: "add", Unit: "µs", Sample: one(5)},
+		Figure{Name: "copy", Unit: "TB/s", Sample: one(4.2)})
 	write(gpu, "2026-01-01")
-	gpu.Add(Figure{Name: "add", Unit: "µs", Sample: one(3.5), Note: "two | threads"}, Figure{Name: "internal/x.Y", Unit: "ns/op", Sample: one(9)},
-		Figure{Name: "err.sin", Unit: "ulp", Sample: Sample{1, 1, 1, 9}, Note: "largest of all"}, Figure{Name: "err.cos", Unit: "ulp", Sample: one(2), Note: "largest of all"},
+	gpu.Add(Figure{Name: "add", Unit: "µs", Sample: one(3.5), Note: "two | threads"},
+		Figure{Name: "internal/x.Y", Unit: "ns/op", Sample: one(9)},
+		Figure{Name: "err.sin", Unit: "ulp", Sample: Sample{1, 1, 1, 9}, Note: "largest of all"},
+		Figure{Name: "err.cos", Unit: "ulp", Sample: one(2), Note: "largest of all"},
 		Figure{Name: "copy.time", Unit: "ms", Sample: one(2)})
-	gpu.AddTests(Test{"internal/x", "TestP", "pass", map[string]int{"pass": 4}, 1}, Test{"internal/x", "TestS", "skip", nil, 1}, Test{"internal/x", "TestF", "fail", nil, 1})
+	gpu.AddTests(Test{"internal/x", "TestP", "pass", map[string]int{"pass": 4}, 1}, Test{"internal/x", "TestS", "skip", nil, 1},
+		Test{"internal/x", "TestF", "fail", nil, 1})
 	second := write(gpu, "2026-01-02")
 	torch := strings.TrimSuffix(second, ".json") + ".torch.json"
-	file(torch, `{"torch":"2.11.0","cuda":"13.0","device":"NVIDIA H200","figures":[{"name":"copy","unit":"TB/s","median":4.4,"min":4.3,"max":4.5,"n":9},{"name":"copy.time","unit":"ms","median":3,"min":3,"max":3,"n":1},{"name":"other","unit":"s","median":1,"min":1,"max":1,"n":1}],"failed":{}}`)
-	sim := &Run{Device: "simulator", Figures: []Figure{{Name: "sim.matmul", Unit: "GFLOP/s", Sample: one(7)}, {Name: "add", Unit: "µs", Sample: one(1)}}}
+	file(torch,
+		`{"torch":"2.11.0","cuda":"13.0","device":"NVIDIA H200","figures":[{"name":"copy","unit":"TB/s","median":4.4,"min":4.3,"max":4.5,"n":9},{"name":"copy.time","unit":"ms","median":3,"min":3,"max":3,"n":1},{"name":"other","unit":"s","median":1,"min":1,"max":1,"n":1}],"failed":{}}`)
+	sim := &Run{Device: "simulator", Figures: []Figure{{Name: "sim.matmul", Unit: "GFLOP/s", Sample: one(7)},
+		{Name: "add", Unit: "µs", Sample: one(1)}}}
 	write(sim, "2026-01-01")
 	file(filepath.Join(dir, "README.md"), "no run")
 	names, runs, err := Runs(dir)
@@ -348,13 +360,16 @@ func TestPage(t *testing.T) {
 		"| bare kernel launch through the driver contract (`launch`) | 3 µs (2.5–4, n 7) |  |  | 3 | 3 |",
 		"| small add, issue per op (`add`); two \\| threads | 3.5 µs | ≤ launch + 0.8 µs | yes | 3 | 5 (met: no) |",
 		"| work | Tenon | PyTorch | against PyTorch | goal | met | run | earlier runs |\n| --- | --- | --- | --- | --- | --- | --- | --- |",
-		"| copy of 4 GiB f32, bytes read and written (`copy`) | 4.2 TB/s | 4.4 TB/s (4.3–4.5, n 9) | 0.95 × as fast | ≥ 0.97 × PyTorch | **no** | 3 | 4.2 (met: not known) |",
+		"| copy of 4 GiB f32, bytes read and written (`copy`) | 4.2 TB/s | 4.4 TB/s (4.3–4.5, n 9) | 0.95 × as fast | ≥ 0.97 × PyTorch " +
+			"| **no** | 3 | 4.2 (met: not known) |",
 		"| copy of 4 GiB f32 (`copy.time`) | 2 ms | 3 ms | 1.50 × as fast |  |  | 3 |  |",
 		"| small add, issue per op (`add`) | 1 µs | ≤ launch + 0.8 µs | not known | 2 |",
 		"### Further benchmarks\n\n| benchmark | Tenon | run |\n| --- | --- | --- |\n| internal/x.Y | 9 ns/op | 3 |",
 		"### err: largest of all\n\n| benchmark | Tenon | run |\n| --- | --- | --- |\n| err.cos | 2 ulp | 3 |\n| err.sin | 1 ulp | 3 |",
-		"| 3 | [2026-01-02-nvidia-h200.json](../bench/runs/2026-01-02-nvidia-h200.json) | NVIDIA H200 | 580 |  | go1.26 | 2.11.0 (CUDA 13.0) | `0123456789ab` | 7 | 1 passed, 1 failed, 1 skipped |",
-		"| 2 | [2026-01-01-simulator.json](../bench/runs/2026-01-01-simulator.json) | simulator |  |  |  |  | by the hashes of its packages | 2 |  |",
+		"| 3 | [2026-01-02-nvidia-h200.json](../bench/runs/2026-01-02-nvidia-h200.json) | NVIDIA H200 | 580 |  | go1.26 | 2.11.0 (CUDA " +
+			"13.0) | `0123456789ab` | 7 | 1 passed, 1 failed, 1 skipped |",
+		"| 2 | [2026-01-01-simulator.json](../bench/runs/2026-01-01-simulator.json) | simulator |  |  |  |  | by the hashes of its " +
+			"packages | 2 |  |",
 		"| internal/x | 3 | 4 | TestF | TestS | 3 |",
 	} {
 		if !strings.Contains(page, line+"\n") {

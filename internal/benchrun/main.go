@@ -93,7 +93,8 @@ func save(name, pkg string, log io.Reader, device func() (string, string)) error
 	if err != nil {
 		return err
 	}
-	now := &Run{Date: time.Now().UTC().Format(time.DateOnly), Host: host(), Go: runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH, Commit: *runCommit}
+	now := &Run{Date: time.Now().UTC().Format(time.DateOnly), Host: host(), Go: runtime.Version() + " " + runtime.GOOS + "/" +
+		runtime.GOARCH, Commit: *runCommit}
 	now.Device, now.Driver = device()
 	if now.Packages, err = HashPackages(root); err != nil {
 		return err

@@ -14,7 +14,8 @@ func Products() (out []Product) {
 		for _, n := range []int{256, 512, 768, 1024, 1536, 2048, 3072, 4096} {
 			out = append(out, Product{t, n, n, n})
 		}
-		out = append(out, Product{t, 4096, 1024, 4096}, Product{t, 128, 4096, 4096}, Product{t, 4096, 4096, 128}, Product{t, 8192, 64, 8192}, Product{t, 2048, 8192, 2048})
+		out = append(out, Product{t, 4096, 1024, 4096}, Product{t, 128, 4096, 4096}, Product{t, 4096, 4096, 128},
+			Product{t, 8192, 64, 8192}, Product{t, 2048, 8192, 2048})
 	}
 	return out
 }

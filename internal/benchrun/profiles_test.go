@@ -59,7 +59,8 @@ func TestCondense(t *testing.T) {
 
 func TestProfileSection(t *testing.T) {
 	p := seen()
-	want := "## ResNet-50 on one picture, eager\n\nNVIDIA TEST, 2026-01-02 ([`resnet.infer.1.eager.profile`](../bench/profiles/resnet.infer." +
+	want := "## ResNet-50 on one picture, eager\n\nNVIDIA TEST, 2026-01-02 " +
+		"([`resnet.infer.1.eager.profile`](../bench/profiles/resnet.infer." +
 		"1.eager.profile)). 6 launches took 225 µs on the device. Their floors are 54 µs together, 24 % of that.\n\n" +
 		"| operation | kernels | line | operands | launches | time | floor | of the floor | above the floor |\n" +
 		"| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n" +
@@ -95,7 +96,8 @@ func TestGraphSection(t *testing.T) {
 		p.Ops[i].Captured = p.Ops[i].Name != "Add"
 	}
 	for i := range 3 {
-		p.Ops = append(p.Ops, profile.Op{Name: "Replay", Kind: profile.KindGraph, Parent: -1, Forward: -1, Fused: -1, Nodes: []string{"a", "b"},
+		p.Ops = append(p.Ops, profile.Op{Name: "Replay", Kind: profile.KindGraph, Parent: -1, Forward: -1, Fused: -1,
+			Nodes:   []string{"a", "b"},
 			Kernels: []profile.Kernel{{Name: "graph", End: time.Duration(100+i) * time.Microsecond, Timed: true}}})
 	}
 	got := ProfileSection("resnet.infer.1.graph", p)
@@ -202,7 +204,8 @@ func TestFiguresAreRecorded(t *testing.T) {
 			"tf32":     {d.Rates["tf32"], figures["matmul.tf32"]}} {
 			compared++
 			if math.Abs(c[0]-c[1]) > 0.03*c[1] {
-				t.Errorf("%s: floors take %.4g a second of %s, and the best recorded is %.4g; put that into profile/device.go", name, c[0], what, c[1])
+				t.Errorf("%s: floors take %.4g a second of %s, and the best recorded is %.4g; put that into profile/device.go",
+					name, c[0], what, c[1])
 			}
 		}
 	}

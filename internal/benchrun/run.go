@@ -146,9 +146,11 @@ func (r *Run) Write(name string) error {
 func (r *Run) Merge(other *Run) error {
 	switch {
 	case r.Device != other.Device || r.Driver != other.Driver:
-		return fault.New(fault.Invalid, "the run is of %s with %s, the new results are of %s with %s: write them to another file", r.Device, r.Driver, other.Device, other.Driver)
+		return fault.New(fault.Invalid, "the run is of %s with %s, the new results are of %s with %s: write them to another file",
+			r.Device, r.Driver, other.Device, other.Driver)
 	case !maps.Equal(r.Packages, other.Packages):
-		return fault.New(fault.Invalid, "the run on %s is of other source files than the new results, in %s: write them to another file", r.Device, differing(r.Packages, other.Packages))
+		return fault.New(fault.Invalid, "the run on %s is of other source files than the new results, in %s: write them to another file",
+			r.Device, differing(r.Packages, other.Packages))
 	}
 	if r.Commit == "" {
 		r.Commit = other.Commit

@@ -155,7 +155,9 @@ func TestFailures(t *testing.T) {
 		use        func(t testing.TB)
 	}{
 		{"an expression that throws", "not defined", func(t testing.TB) { b.Open(t, url, 9, 9).Eval("throwing.nothing", nil) }},
-		{"a promise that is rejected", "refused", func(t testing.TB) { b.Open(t, url, 9, 9).Eval("Promise.reject(new Error('refused'))", nil) }},
+		{"a promise that is rejected", "refused", func(t testing.TB) {
+			b.Open(t, url, 9, 9).Eval("Promise.reject(new Error('refused'))", nil)
+		}},
 		{"an undefined value", "no value", func(t testing.TB) { b.Open(t, url, 9, 9).Eval("undefined", new(int)) }},
 		{"a value of another type", "cannot unmarshal", func(t testing.TB) { b.Open(t, url, 9, 9).Eval("'a'", new(int)) }},
 		{"an address that leads nowhere", "nonsense://", func(t testing.TB) { b.Open(t, "nonsense://", 9, 9) }},

@@ -13,8 +13,8 @@ const (
 	freeAsync  = "MemFreeAsync"
 )
 
-// AllocAsync notes n fresh bytes at addr that the operation t allocates in the order of its stream: whoever uses them and is not ordered after t races with
-// it. at is nil, or where the allocation was asked for that a graph's launch t repeats; a graph's memory is no leak.
+// AllocAsync notes n fresh bytes at addr that the operation t allocates in the order of its stream: whoever uses them and is not ordered
+// after t races with it. at is nil, or where the allocation was asked for that a graph's launch t repeats; a graph's memory is no leak.
 func (c *Checker) AllocAsync(t *Task, addr, n uint64, at *Site) {
 	r := &region{base: addr, size: n, made: t.pcs, pages: map[uint64]*page{}}
 	if at != nil {

@@ -126,29 +126,34 @@ func TestShared(t *testing.T) {
 		says string
 		f    body
 	}{
-		"read after write": {"a read after a write", func(k *kernel.Builder, s kernel.Array, tid kernel.Value, barrier func(), out kernel.Buffer) {
+		"read after write": {"a read after a write", func(k *kernel.Builder, s kernel.Array, tid kernel.Value, barrier func(),
+			out kernel.Buffer) {
 			s.Store(tid, tid)
 			barrier()
 			out.Store(tid, s.Load(tid.Xor(k.I32(1))))
 		}},
-		"write after read": {"a write after a read", func(k *kernel.Builder, s kernel.Array, tid kernel.Value, barrier func(), out kernel.Buffer) {
+		"write after read": {"a write after a read", func(k *kernel.Builder, s kernel.Array, tid kernel.Value, barrier func(),
+			out kernel.Buffer) {
 			s.Store(tid, tid)
 			k.Barrier()
 			v := s.Load(tid.Xor(k.I32(1)))
 			barrier()
 			s.Store(tid, v)
 		}},
-		"write after write": {"a write after a write", func(k *kernel.Builder, s kernel.Array, tid kernel.Value, barrier func(), out kernel.Buffer) {
+		"write after write": {"a write after a write", func(k *kernel.Builder, s kernel.Array, tid kernel.Value, barrier func(),
+			out kernel.Buffer) {
 			s.Store(tid, tid)
 			barrier()
 			s.Store(k.I32(n-1).Sub(tid), tid)
 		}},
-		"uniform read": {"a read after a write", func(k *kernel.Builder, s kernel.Array, tid kernel.Value, barrier func(), out kernel.Buffer) {
+		"uniform read": {"a read after a write", func(k *kernel.Builder, s kernel.Array, tid kernel.Value, barrier func(),
+			out kernel.Buffer) {
 			k.If(tid.Eq(k.I32(3)), func() { s.Store(k.I32(0), tid) })
 			barrier()
 			out.Store(tid, s.Load(k.I32(0)))
 		}},
-		"atomic and store": {"an atomic after a write", func(k *kernel.Builder, s kernel.Array, tid kernel.Value, barrier func(), out kernel.Buffer) {
+		"atomic and store": {"an atomic after a write", func(k *kernel.Builder, s kernel.Array, tid kernel.Value, barrier func(),
+			out kernel.Buffer) {
 			k.If(tid.Eq(k.I32(3)), func() { s.Store(k.I32(0), tid) })
 			barrier()
 			s.Atomic(kernel.AtomicAdd, k.I32(0), tid)
@@ -169,7 +174,8 @@ func TestShared(t *testing.T) {
 			})
 			if repaired {
 				b.expect(name + ", repaired")
-			} else if all := b.expect(name, checklog.Race); len(all) == 1 && (!strings.Contains(all[0].Message, c.says) || all[0].Space != "shared" || all[0].Device[0].Line == 0 || all[0].Other[0].Line == 0) {
+			} else if all := b.expect(name, checklog.Race); len(all) == 1 && (!strings.Contains(all[0].Message, c.says) ||
+				all[0].Space != "shared" || all[0].Device[0].Line == 0 || all[0].Other[0].Line == 0) {
 				t.Errorf("%s: %s", name, textOf(all[0]))
 			}
 		}
@@ -187,8 +193,11 @@ func TestGlobal(t *testing.T) {
 		want []string
 	}{
 		"every thread its own": {func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) { out.Store(global(k, tid), tid) }, nil},
-		"all threads the same": {func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) { out.Store(tid.Xor(tid), tid) }, []string{checklog.Race}},
-		"blocks overlap":       {func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) { out.Store(tid, tid) }, []string{checklog.Race}},
+		"all threads the same": {func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) { out.Store(tid.Xor(tid), tid) },
+			[]string{checklog.Race}},
+		"blocks overlap": {func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
+			out.Store(tid, tid)
+		}, []string{checklog.Race}},
 		"blocks meet in atomic": {func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
 			out.Store(tid, tid)
 			in.Atomic(kernel.AtomicAdd, k.I32(0), tid)
@@ -207,7 +216,8 @@ func TestGlobal(t *testing.T) {
 		"unwritten": {func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
 			out.Store(global(k, tid), in.Load(tid))
 		}, []string{checklog.Uninitialized}},
-		"beyond": {func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) { out.Store(tid.Add(k.I32(1000)), tid) }, []string{checklog.OutOfBounds}},
+		"beyond": {func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) { out.Store(tid.Add(k.I32(1000)), tid) },
+			[]string{checklog.OutOfBounds}},
 		"beyond shared": {func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
 			k.Shared("s", dtype.Int32, 31).Store(tid, tid)
 		}, []string{checklog.OutOfBounds}},
@@ -240,7 +250,8 @@ func TestBlocksBegin(t *testing.T) {
 		k.Barrier()
 		out.Store(k.BlockIdx(kernel.X).Mul(k.I32(32)).Add(tid), s.Load(tid))
 	})
-	if all := b.expect("unwritten shared memory", checklog.Uninitialized); len(all) == 1 && (*all[0].Block != [3]int{1, 0, 0} || all[0].Space != "shared") {
+	if all := b.expect("unwritten shared memory", checklog.Uninitialized); len(all) == 1 &&
+		(*all[0].Block != [3]int{1, 0, 0} || all[0].Space != "shared") {
 		t.Errorf("%s", textOf(all[0]))
 	}
 }
@@ -276,7 +287,8 @@ func TestOrder(t *testing.T) {
 		c.order(b, s, other)
 		b.run(other, 1, 32, load)
 		all := b.expect(name, c.want...)
-		if len(all) == 1 && (all[0].Kernel != "k" || len(all[0].Stack) == 0 || all[0].Stack[0].File != "check_test.go" || all[0].Other[0].Line == 0) {
+		if len(all) == 1 && (all[0].Kernel != "k" || len(all[0].Stack) == 0 || all[0].Stack[0].File != "check_test.go" ||
+			all[0].Other[0].Line == 0) {
 			t.Errorf("%s: %s", name, textOf(all[0]))
 		}
 	}
@@ -339,7 +351,8 @@ func TestLives(t *testing.T) {
 	b.Free(out)
 	b.Free(out + 4) // no allocation's, which the driver says
 	b.run(b.Stream(), 1, 32, store)
-	if all := b.expect("a kernel on freed memory", checklog.UseAfterFree); len(all) == 1 && (all[0].Allocation == nil || len(all[0].Allocation.Freed) == 0 || len(all[0].Allocation.Stack) == 0) {
+	if all := b.expect("a kernel on freed memory", checklog.UseAfterFree); len(all) == 1 &&
+		(all[0].Allocation == nil || len(all[0].Allocation.Freed) == 0 || len(all[0].Allocation.Stack) == 0) {
 		t.Errorf("%s", textOf(all[0]))
 	}
 	b.BadFree("MemFree", out)
@@ -362,7 +375,8 @@ func TestLives(t *testing.T) {
 
 // TestLog: what is looked for, what is written, and that a defect is written once.
 func TestLog(t *testing.T) {
-	if _, err := NewLog(nil, nil, "memcheck", "typo"); err == nil || !strings.Contains(err.Error(), `"typo"`) || !strings.Contains(err.Error(), "leaks") {
+	if _, err := NewLog(nil, nil, "memcheck", "typo"); err == nil || !strings.Contains(err.Error(), `"typo"`) ||
+		!strings.Contains(err.Error(), "leaks") {
 		t.Errorf("an unknown tool gives %v", err)
 	}
 	var js, text bytes.Buffer
@@ -377,7 +391,8 @@ func TestLog(t *testing.T) {
 		l.add(&checklog.Finding{Class: checklog.Race, Message: "Race", Kernel: "k", Device: []checklog.Frame{newFrame("k", "/a/b.go", 3)}})
 	}
 	lines := strings.Split(strings.TrimSpace(js.String()), "\n")
-	if len(lines) != 2 || !strings.HasPrefix(lines[0], `{"checker":"TENON-CHECK","pid":`) || !strings.Contains(lines[0], `"tools":["racecheck"]`) ||
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], `{"checker":"TENON-CHECK","pid":`) ||
+		!strings.Contains(lines[0], `"tools":["racecheck"]`) ||
 		!strings.Contains(lines[1], `"file":"b.go","line":3`) || !strings.Contains(lines[1], `"tool":"racecheck"`) {
 		t.Errorf("log:\n%s", js.String())
 	}
@@ -385,8 +400,10 @@ func TestLog(t *testing.T) {
 		t.Errorf("text:\n%s", got)
 	}
 	text.Reset()
-	l.add(&checklog.Finding{Class: checklog.Race, Message: "Race\x1b[2J\u202e", Kernel: "e", Device: []checklog.Frame{newFrame("k\n========= Race"+strings.Repeat("y", 1<<20), "b.go", 3)}})
-	if got := text.String(); !strings.HasPrefix(got, `========= Race\x1b[2J\u202e`+"\n=========     at k\\x0a========= Race") || len(got) > 3*maxLine || strings.Count(got, "\n") != 3 {
+	l.add(&checklog.Finding{Class: checklog.Race, Message: "Race\x1b[2J\u202e", Kernel: "e",
+		Device: []checklog.Frame{newFrame("k\n========= Race"+strings.Repeat("y", 1<<20), "b.go", 3)}})
+	if got := text.String(); !strings.HasPrefix(got, `========= Race\x1b[2J\u202e`+"\n=========     at k\\x0a========= Race") ||
+		len(got) > 3*maxLine || strings.Count(got, "\n") != 3 {
 		t.Errorf("names that control terminals: %.300q", got)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"tenon.dev/internal/vexec"
 )
 
-// Checker watches one machine: devices whose memory has distinct addresses. Memory and accesses may come from any goroutine; order ([Stream]) is under
-// the machine's lock.
+// Checker watches one machine: devices whose memory has distinct addresses. Memory and accesses may come from any goroutine; order
+// ([Stream]) is under the machine's lock.
 type Checker struct {
 	log       *Log
 	elsewhere func(addr, n uint64) bool
@@ -44,8 +44,8 @@ type run struct {
 // freedLimit is how many freed regions are remembered.
 const freedLimit = 1 << 14
 
-// New returns a checker whose findings go to log. elsewhere reports whether n bytes at addr are memory that it is not told of, such as page-locked host
-// memory.
+// New returns a checker whose findings go to log. elsewhere reports whether n bytes at addr are memory that it is not told of, such as
+// page-locked host memory.
 func New(log *Log, elsewhere func(addr, n uint64) bool) *Checker {
 	return &Checker{log: log, elsewhere: elsewhere}
 }
@@ -123,7 +123,8 @@ func (c *Checker) Close(holds func(addr uint64) bool, lost bool) {
 func (c *Checker) BadFree(call string, addr uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f := &checklog.Finding{Class: checklog.InvalidFree, Message: fmt.Sprintf("Invalid free of %s by %s", hex(addr), call), Address: hex(addr), Stack: frames(callers())}
+	f := &checklog.Finding{Class: checklog.InvalidFree, Message: fmt.Sprintf("Invalid free of %s by %s", hex(addr), call),
+		Address: hex(addr), Stack: frames(callers())}
 	c.relate(f, addr, 1)
 	c.log.add(f)
 }
@@ -132,7 +133,8 @@ func (c *Checker) BadFree(call string, addr uint64) {
 func (c *Checker) Refused(call string, write bool, addr, n uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f := &checklog.Finding{Class: checklog.OutOfBounds, Message: fmt.Sprintf("Invalid %s of %d bytes by %s", access(write, false), n, call), Kernel: call,
+	f := &checklog.Finding{Class: checklog.OutOfBounds, Message: fmt.Sprintf("Invalid %s of %d bytes by %s", access(write, false), n,
+		call), Kernel: call,
 		Access: access(write, false), Space: "global", Address: hex(addr), Stack: frames(callers())}
 	c.relate(f, addr, n)
 	c.log.add(f)
@@ -140,7 +142,8 @@ func (c *Checker) Refused(call string, write bool, addr, n uint64) {
 
 // Divergent reports a kernel that the verifier refuses for an operation that not all threads reach.
 func (c *Checker) Divergent(kernel, file string, line int, why string) {
-	c.log.add(&checklog.Finding{Class: checklog.Barrier, Message: "Barrier error detected. " + why, Kernel: kernel, Device: []checklog.Frame{newFrame(kernel, file, line)}, Stack: frames(callers())})
+	c.log.add(&checklog.Finding{Class: checklog.Barrier, Message: "Barrier error detected. " + why, Kernel: kernel,
+		Device: []checklog.Frame{newFrame(kernel, file, line)}, Stack: frames(callers())})
 }
 
 func access(write, atomic bool) string {
@@ -170,7 +173,8 @@ func (c *Checker) relate(f *checklog.Finding, addr, n uint64) {
 				f.Class = checklog.UseAfterFree
 			}
 			f.Details = append(f.Details, fmt.Sprintf("Access to %s is to freed memory", hex(addr)))
-			f.Allocation = &checklog.Allocation{Address: hex(r.base), Size: r.size, Relation: "inside the freed allocation", Stack: frames(r.made), Freed: frames(r.gone)}
+			f.Allocation = &checklog.Allocation{Address: hex(r.base), Size: r.size, Relation: "inside the freed allocation",
+				Stack: frames(r.made), Freed: frames(r.gone)}
 			return
 		}
 	}

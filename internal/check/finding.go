@@ -13,7 +13,8 @@ import (
 )
 
 // tools tells which tool finds a class; the names are compute-sanitizer's.
-var tools = map[string]string{checklog.OutOfBounds: "memcheck", checklog.UseAfterFree: "memcheck", checklog.Misaligned: "memcheck", checklog.InvalidFree: "memcheck", checklog.Leak: "leaks",
+var tools = map[string]string{checklog.OutOfBounds: "memcheck", checklog.UseAfterFree: "memcheck", checklog.Misaligned: "memcheck",
+	checklog.InvalidFree: "memcheck", checklog.Leak: "leaks",
 	checklog.Uninitialized: "initcheck", checklog.Race: "racecheck", checklog.StreamRace: "racecheck", checklog.Barrier: "synccheck"}
 
 // newFrame names a place; file may have folders.

@@ -110,7 +110,8 @@ func (l *Launch) initialised(t *vexec.Touch, p *page, lo, hi uint64) {
 				f.Message = fmt.Sprintf("Uninitialized __global__ memory read of size %d bytes", t.Size)
 				f.Details = append(f.Details, "Address "+hex(t.Addr))
 				if r := l.c.find(t.Addr); r != nil {
-					f.Allocation = &checklog.Allocation{Address: hex(r.base), Size: r.size, Relation: "inside the allocation", Stack: frames(r.made)}
+					f.Allocation = &checklog.Allocation{Address: hex(r.base), Size: r.size, Relation: "inside the allocation",
+						Stack: frames(r.made)}
 				}
 			})
 		}
@@ -220,7 +221,8 @@ func (r *run) name() string {
 func (r *run) frame(s side) checklog.Frame {
 	if r.kernel == nil {
 		f := top(r.task.pcs)
-		return checklog.Frame{Function: r.task.name, File: f.File, Line: f.Line, Text: fmt.Sprintf("%s in %s:%d", r.task.name, f.File, f.Line)}
+		return checklog.Frame{Function: r.task.name, File: f.File, Line: f.Line,
+			Text: fmt.Sprintf("%s in %s:%d", r.task.name, f.File, f.Line)}
 	}
 	file, line := r.kernel.Place(int(s.loc))
 	return newFrame(r.kernel.Name(), file, line)
@@ -261,8 +263,9 @@ func (l *Launch) tell(t *vexec.Touch, class string, other side, fill func(f *che
 	}
 	l.told[key] = true
 	file, line := l.k.Place(t.Loc)
-	f := &checklog.Finding{Class: class, Kernel: l.k.Name(), Device: []checklog.Frame{newFrame(l.k.Name(), file, line)}, Access: access(t.Write, t.Atomic),
-		Space: "global", Size: t.Size, Address: hex(t.Addr), Stack: frames(l.t.pcs)}
+	f := &checklog.Finding{Class: class, Kernel: l.k.Name(), Device: []checklog.Frame{newFrame(l.k.Name(), file, line)},
+		Access: access(t.Write, t.Atomic),
+		Space:  "global", Size: t.Size, Address: hex(t.Addr), Stack: frames(l.t.pcs)}
 	if t.Space == kir.Shared {
 		f.Space = "shared"
 	}

@@ -31,12 +31,14 @@ type Log struct {
 // Tools are what a log can look for, as TENON_CHECK_TOOLS names them; leaks are not looked for unless they are named.
 var Tools = []string{"memcheck", "racecheck", "initcheck", "synccheck", "leaks"}
 
-// NewLog returns a log that writes lines of JSON and text for people; either may be nil. The tools are named as in [Tools]; another name is an error.
+// NewLog returns a log that writes lines of JSON and text for people; either may be nil. The tools are named as in [Tools]; another name is
+// an error.
 func NewLog(json, text io.Writer, looks ...string) (*Log, error) {
 	l := &Log{json: json, text: text, looks: map[string]bool{}, pid: os.Getpid(), seen: map[string]bool{}, kernels: map[string]bool{}}
 	for _, t := range looks {
 		if !slices.Contains(Tools, t) {
-			return nil, fault.New(fault.Invalid, "%s names the tool %q; there are %s", knob.MemoryCheckTools.Name(), t, strings.Join(Tools, ", "))
+			return nil, fault.New(fault.Invalid, "%s names the tool %q; there are %s", knob.MemoryCheckTools.Name(), t,
+				strings.Join(Tools, ", "))
 		}
 		l.looks[t] = true
 	}

@@ -6,7 +6,8 @@ import (
 	"tenon.dev/internal/checklog"
 )
 
-// each calls f for the pages of the live memory at addr, with the address of the page and the range in it. Mappings that lie side by side are one stretch.
+// each calls f for the pages of the live memory at addr, with the address of the page and the range in it. Mappings that lie side by side
+// are one stretch.
 func (c *Checker) each(addr, n uint64, f func(p *page, at, lo, hi uint64)) {
 	for n > 0 {
 		r := c.find(addr)
@@ -44,9 +45,12 @@ func (c *Checker) Read(t *Task, src, n uint64) {
 	})
 	if missing {
 		r := c.find(at)
-		c.log.add(&checklog.Finding{Class: checklog.Uninitialized, Message: fmt.Sprintf("Host API memory access error at host access to %s of size %d bytes", hex(src), n),
-			Details: []string{fmt.Sprintf("Uninitialized access to %s on access by %s source", hex(at), t.name)}, Kernel: t.name, Access: "read", Space: "global",
-			Address: hex(at), Stack: frames(t.pcs), Allocation: &checklog.Allocation{Address: hex(r.base), Size: r.size, Relation: "inside the allocation", Stack: frames(r.made)}})
+		c.log.add(&checklog.Finding{Class: checklog.Uninitialized, Message: fmt.Sprintf("Host API memory access error at host access to "+
+			"%s of size %d bytes", hex(src), n),
+			Details: []string{fmt.Sprintf("Uninitialized access to %s on access by %s source", hex(at), t.name)}, Kernel: t.name,
+			Access: "read", Space: "global",
+			Address: hex(at), Stack: frames(t.pcs), Allocation: &checklog.Allocation{Address: hex(r.base), Size: r.size,
+				Relation: "inside the allocation", Stack: frames(r.made)}})
 	}
 }
 
@@ -114,7 +118,8 @@ func (c *Checker) transfer(t *Task, addr, n uint64, write bool, epoch uint32) {
 
 // stale reports a copy or fill of memory that another stream freed in its order before it ran, or has not allocated yet.
 func (c *Checker) stale(t *Task, addr, n uint64, write bool) {
-	f := &checklog.Finding{Class: checklog.OutOfBounds, Message: fmt.Sprintf("Invalid %s of %d bytes by %s", access(write, false), n, t.name), Kernel: t.name,
+	f := &checklog.Finding{Class: checklog.OutOfBounds, Message: fmt.Sprintf("Invalid %s of %d bytes by %s", access(write, false), n,
+		t.name), Kernel: t.name,
 		Access: access(write, false), Space: "global", Address: hex(addr), Stack: frames(t.pcs)}
 	c.relate(f, addr, n)
 	c.log.add(f)
@@ -161,7 +166,8 @@ func raceText(second, first, space, why string) string {
 
 // crossing reports that t and an access of another stream have no order.
 func (c *Checker) crossing(t *Task, o *run, s side, write, wrote bool, at uint64) {
-	f := &checklog.Finding{Class: checklog.StreamRace, Kernel: t.name, Access: access(write, false), Space: "global", Address: hex(at), Other: []checklog.Frame{o.frame(s)}}
+	f := &checklog.Finding{Class: checklog.StreamRace, Kernel: t.name, Access: access(write, false), Space: "global", Address: hex(at),
+		Other: []checklog.Frame{o.frame(s)}}
 	f.Device = []checklog.Frame{(&run{task: t}).frame(side{})}
 	if c.log.known(keyOf(f)) {
 		return

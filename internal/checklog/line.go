@@ -23,8 +23,9 @@ const (
 	Barrier       = "barrier"
 )
 
-// Line is one line, in JSON. Besides PID, the process that wrote it, it has one of: Checker with Tools, once at the start of each process; Finding; Kernel; and, where leaks are
-// looked for, Alloc and Free. An allocation without its free is a leak if the process ended by itself.
+// Line is one line, in JSON. Besides PID, the process that wrote it, it has one of: Checker with Tools, once at the start of each process;
+// Finding; Kernel; and, where leaks are looked for, Alloc and Free. An allocation without its free is a leak if the process ended by
+// itself.
 type Line struct {
 	// Checker is Name, and Tools what is looked for.
 	Checker string   `json:"checker,omitempty"`

@@ -89,7 +89,8 @@ func (b *bisection) first(mode, kind string) error {
 		return err
 	}
 	if failed {
-		return fmt.Errorf("the command fails with TENON_COMPILE=%s though no %s takes part; the fault is in what runs later than without compile, or not at all",
+		return fmt.Errorf("the command fails with TENON_COMPILE=%s though no %s takes part; the fault is in what runs later than "+
+			"without compile, or not at all",
 			mode, kind)
 	}
 	passes, fails := 0, len(all)

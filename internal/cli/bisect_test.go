@@ -92,7 +92,8 @@ func TestCompileBisect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if shown := regexp.MustCompile(`[^ ]*bisect_test.go:[0-9]+`).ReplaceAllString(out, "train.go:31"); !strings.Contains(string(page), "```text\n"+shown+"```") {
+	if shown := regexp.MustCompile(`[^ ]*bisect_test.go:[0-9]+`).ReplaceAllString(out, "train.go:31"); !strings.Contains(string(page),
+		"```text\n"+shown+"```") {
 		t.Errorf("docs/compile.md does not show\n%s", shown)
 	}
 	for what, want := range map[string]string{"always": "without compile too", "nothing": "passes with compile"} {
@@ -100,7 +101,8 @@ func TestCompileBisect(t *testing.T) {
 			t.Errorf("%s: exit status %d: %s", what, exit, errs)
 		}
 	}
-	if _, errs, exit := run("compile", "bisect", "/no/such/command"); exit != 1 || !strings.Contains(errs, `cannot run "/no/such/command": no such file or directory`) {
+	if _, errs, exit := run("compile", "bisect", "/no/such/command"); exit != 1 ||
+		!strings.Contains(errs, `cannot run "/no/such/command": no such file or directory`) {
 		t.Errorf("no command: exit status %d: %s", exit, errs)
 	}
 }

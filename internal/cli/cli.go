@@ -32,8 +32,8 @@ type commands struct {
 	Version   version          `cmd:"" help:"Print the version."`
 }
 
-// console is where a command writes: results to out, the rest to err. What programs and files say goes through there, so that both show it as
-// [terminal.Writer] does and no text controls a terminal. args are what came after --, for a program that the command starts.
+// console is where a command writes: results to out, the rest to err. What programs and files say goes through there, so that both show it
+// as [terminal.Writer] does and no text controls a terminal. args are what came after --, for a program that the command starts.
 type console struct {
 	out, err io.Writer
 	// file is standard output for a file that goes there as it is, and screen standard error for what is drawn on it.

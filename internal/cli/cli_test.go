@@ -27,7 +27,8 @@ func TestDoctor(t *testing.T) {
 	}
 	for _, want := range []string{
 		`^tenon .*` + runtime.GOOS + "/" + runtime.GOARCH, "\ndrivers\n", "  libcuda    ", "  simulator  built in", "\ndevices\n",
-		`  sim        Simulated GPU, capability \d+\.\d+, \d+ multiprocessors, 80.0 GiB of simulated memory, which`, "  cpu        CPU, .* GiB of memory, shared with all programs\n",
+		`  sim        Simulated GPU, capability \d+\.\d+, \d+ multiprocessors, 80.0 GiB of simulated memory, which`,
+		"  cpu        CPU, .* GiB of memory, shared with all programs\n",
 		"\noptional libraries\n", "  nvml  ", "  cublasLt  ", "  cudnn  ", "  nccl  ", "  cusparse  ",
 		"\ntrial\n", `  start      [\d.]+ ms until it was open, [\d.]+ ms until the first result`,
 		`  kernels    2 built and loaded, 2 of 4 launches found theirs ready`,
@@ -96,7 +97,8 @@ func TestOutputThatIsLost(t *testing.T) {
 		want int
 	}{{[]string{"version"}, 1}, {[]string{"--help"}, 1}, {[]string{"doctor"}, 1}, {[]string{"memcheck", "run", "--help"}, 4}} {
 		var errs strings.Builder
-		if exit := Main(c.args, new(full), &errs); exit != c.want || !strings.Contains(errs.String(), "no space left on device") || strings.Count(errs.String(), "\n") != 1 {
+		if exit := Main(c.args, new(full), &errs); exit != c.want || !strings.Contains(errs.String(), "no space left on device") ||
+			strings.Count(errs.String(), "\n") != 1 {
 			t.Errorf("%q on a full disk: status %d, want %d, and %q", c.args, exit, c.want, errs.String())
 		}
 		enough := full(1 << 20)
@@ -108,7 +110,8 @@ func TestOutputThatIsLost(t *testing.T) {
 
 func TestDistinct(t *testing.T) {
 	short, long, other := errors.New("no symbol"), errors.New("a GPU cannot be used: no symbol"), errors.New("another")
-	if err := distinct([]error{nil, short, long, other, long, short, nil}); err == nil || err.Error() != "a GPU cannot be used: no symbol\nanother" {
+	if err := distinct([]error{nil, short, long, other, long, short, nil}); err == nil ||
+		err.Error() != "a GPU cannot be used: no symbol\nanother" {
 		t.Error(err)
 	}
 	if err := distinct([]error{nil, nil}); err != nil {
@@ -150,7 +153,8 @@ func TestSettings(t *testing.T) {
 	t.Setenv("TENON_POISON", "1")
 	t.Setenv("TENON_POSION", "1")
 	out, errs, exit := run("doctor")
-	if want := "  TENON_POSION=1: nothing reads this variable; docs/knobs.md lists those that there are\n"; exit != 0 || !strings.Contains(out, "\nenvironment\n") ||
+	if want := "  TENON_POSION=1: nothing reads this variable; docs/knobs.md lists those that there are\n"; exit != 0 ||
+		!strings.Contains(out, "\nenvironment\n") ||
 		!strings.Contains(out, "  TENON_POISON=1\n"+want) {
 		t.Errorf("exit status %d: %s%s", exit, out, errs)
 	}

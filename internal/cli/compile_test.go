@@ -66,7 +66,8 @@ func TestCompileExplain(t *testing.T) {
 	if exit != 0 || errs != "" {
 		t.Fatalf("exit status %d: %s", exit, errs)
 	}
-	for _, want := range []string{"group {", "compile_test.go:", "fork after", "cut by Read", "at least", "skip: ", "Opt.Static", "2 replayed"} {
+	for _, want := range []string{"group {", "compile_test.go:", "fork after", "cut by Read", "at least", "skip: ",
+		"Opt.Static", "2 replayed"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
@@ -120,7 +121,8 @@ func TestCompileExplainPage(t *testing.T) {
 			skips: n('.skip'), wide: document.documentElement.scrollWidth > innerWidth, paper: light, dark,
 			replay: document.querySelector('.timeline svg').getAttribute('aria-label')};
 	})()`, &got)
-	if got.Title != "tenon compile explain: explain.jsonl" || got.Bars < 3 || got.Kernels < 2 || got.Pre != got.Kernels || got.Forks != 1 || got.Cuts < 1 ||
+	if got.Title != "tenon compile explain: explain.jsonl" || got.Bars < 3 || got.Kernels < 2 || got.Pre != got.Kernels ||
+		got.Forks != 1 || got.Cuts < 1 ||
 		got.Skips != 1 || got.Wide || got.Paper == got.Dark || !strings.Contains(got.Replay, "2 replayed") {
 		t.Errorf("the page shows %+v", got)
 	}

@@ -307,6 +307,7 @@ func (r *report) trial(o outcome, err error) {
 	}
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 	r.item("device", "%s", o.device)
-	r.item("start", "%.1f ms until it was open, %.1f ms until the first result; the same work again took %.3f ms", ms(o.open), ms(o.first), ms(o.again))
+	r.item("start", "%.1f ms until it was open, %.1f ms until the first result; the same work again took %.3f ms", ms(o.open),
+		ms(o.first), ms(o.again))
 	r.item("kernels", "%d built and loaded, %d of %d launches found theirs ready", o.built, o.launches-o.built, o.launches)
 }

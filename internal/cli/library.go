@@ -36,8 +36,9 @@ var optionals = []optional{
 		version: "cublasLtGetVersion",
 	},
 	{
-		name:    "cudnn",
-		files:   map[string][]string{"linux": {"libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"}, "windows": {"cudnn64_9.dll", "cudnn64_8.dll"}},
+		name: "cudnn",
+		files: map[string][]string{"linux": {"libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"},
+			"windows": {"cudnn64_9.dll", "cudnn64_8.dll"}},
 		uses:    notCalled,
 		without: "nothing runs slower: convolutions run in Tenon's own kernels",
 		version: "cudnnGetVersion",

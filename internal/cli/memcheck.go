@@ -85,8 +85,10 @@ type memcheckMerge struct {
 // Help documents what the command line's grammar does not show.
 func (memcheckCommands) Help() string {
 	return "Arguments after -- are passed to every test of a Python file or of Go tests: tenon memcheck ops.test 600 -- -device=cuda\n\n" +
-		"Exit status: 0 every test passed or was ignored; 1 a test failed (with --ci also: timed out); 2 interrupted, or shards are missing from a merge; " +
-		"3 no test failed and some timed out; 4 nothing ran; 5 no test is left after filtering; 6 see --require-report. See docs/memcheck.md for details."
+		"Exit status: 0 every test passed or was ignored; 1 a test failed (with --ci also: timed out); 2 interrupted, or shards are " +
+		"missing from a merge; " +
+		"3 no test failed and some timed out; 4 nothing ran; 5 no test is left after filtering; 6 see --require-report. See " +
+		"docs/memcheck.md for details."
 }
 
 // notRun gives an error the status of a run that did not begin.
@@ -101,7 +103,8 @@ func notRun(err error) error {
 func (c *memcheckRun) target(args []string) (memcheck.Target, error) {
 	if c.Filename == "" && c.RunCommand == "" && c.ListCommand == "" {
 		//tenon:quoted what it tests, as run_cuda_memcheck.py does, may be such a file
-		return nil, errors.New("there is nothing to test: name a Python file, Go packages or a Go test binary, or give --list-command and --run-command")
+		return nil, errors.New("there is nothing to test: name a Python file, Go packages or a Go test binary, or give --list-command " +
+			"and --run-command")
 	}
 	flags := strings.Fields(c.GoFlags)
 	auto := func(s string) string {
@@ -110,7 +113,8 @@ func (c *memcheckRun) target(args []string) (memcheck.Target, error) {
 		}
 		return s
 	}
-	return memcheck.OpenTarget(c.Filename, memcheck.TargetOptions{Kind: auto(c.Kind), Python: c.Python, Runner: auto(c.Runner), GoFlags: flags,
+	return memcheck.OpenTarget(c.Filename, memcheck.TargetOptions{Kind: auto(c.Kind), Python: c.Python,
+		Runner: auto(c.Runner), GoFlags: flags,
 		List: c.ListCommand, Run: c.RunCommand, Format: auto(c.ListFormat), Dir: c.Dir,
 		Args: args})
 }
@@ -270,7 +274,8 @@ func (c *memcheckRun) Run(con *console) error {
 		Strict: c.Strict, FindingsOnly: c.FindingsOnly, FailFast: c.CI, NoHang: c.Nohang, KeepOutput: c.KeepOutput}
 	selected := selection.Of(tests)
 	if len(selected) == 0 {
-		fmt.Fprintf(con.err, "no test is left: %s has %d, before the filters for names and the processor, and the split\n", target, len(tests))
+		fmt.Fprintf(con.err, "no test is left: %s has %d, before the filters for names and the processor, and the split\n",
+			target, len(tests))
 	}
 	for _, t := range selected {
 		for _, tool := range tools {
@@ -285,7 +290,8 @@ func (c *memcheckRun) Run(con *console) error {
 		}
 	}
 	host, _ := os.Hostname()
-	return c.run(ctx, con, run, out, memcheck.Header{Target: target.String(), Checker: checker.Name, Tools: tools, Args: con.args, Options: checker.Settings(), Shard: selection.Shard,
+	return c.run(ctx, con, run, out, memcheck.Header{Target: target.String(), Checker: checker.Name, Tools: tools, Args: con.args,
+		Options: checker.Settings(), Shard: selection.Shard,
 		Jobs: len(run.Jobs), Digest: memcheck.Digest(run.Jobs), Strict: c.Strict, FindingsOnly: c.FindingsOnly, NoHang: c.Nohang,
 		Limit: limit.Seconds(), GPUs: gpus, Host: host, Began: time.Now()})
 }
@@ -368,9 +374,11 @@ func (c *memcheckRun) run(ctx context.Context, con *console, run *memcheck.Run, 
 	if err != nil {
 		return notRun(err)
 	}
-	// Only PyTorch and Tenon have the cache that the setting is of: Python files and Go tests may use them, and what Tenon's checker saw does.
+	// Only PyTorch and Tenon have the cache that the setting is of: Python files and Go tests may use them, and what Tenon's checker saw
+	// does.
 	if cached := c.RunCommand == "" || h.Checker == memcheck.CheckerTenon; cached && !c.CI && !c.Cached && res.FailedAlone() > 0 {
-		fmt.Fprintln(con.err, "device memory is not cached under a checker, so that it sees every use after a free; tests of the cache itself need --cached")
+		fmt.Fprintln(con.err, "device memory is not cached under a checker, so that it sees every use after a free; tests of the cache "+
+			"itself need --cached")
 	}
 	if summary.Interrupted {
 		fmt.Fprintf(con.err, "interrupted; go on with the same command and --resume\n")
@@ -391,7 +399,8 @@ func exitStatus(s *memcheck.Summary, noHang, required, zero bool) error {
 	return &exitError{int(status), nil}
 }
 
-// writeReports writes the reports of journals into the folder and the summary to the console. Lines of source come from below the sources alone.
+// writeReports writes the reports of journals into the folder and the summary to the console. Lines of source come from below the sources
+// alone.
 func writeReports(con *console, out string, sources []string, journals ...string) (*memcheck.Results, error) {
 	res, err := memcheck.ReadResults(journals...)
 	if err != nil {
@@ -416,7 +425,9 @@ func (c *memcheckMerge) Run(con *console) error {
 	if err != nil {
 		return notRun(err)
 	}
-	err = errors.Join(wholefile.Write("", filepath.Join(c.Out, memcheck.JournalName), func(w io.Writer) error { return res.JoinJournals(w, c.Journals...) }),
+	err = errors.Join(wholefile.Write("", filepath.Join(c.Out, memcheck.JournalName), func(w io.Writer) error {
+		return res.JoinJournals(w, c.Journals...)
+	}),
 		wholefile.Write("", filepath.Join(c.Out, "result.log"), res.WriteLog))
 	if err != nil {
 		return notRun(err)

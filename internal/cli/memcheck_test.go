@@ -26,10 +26,12 @@ func fakeTests(t *testing.T, tests map[string]string) []string {
 	if err := os.WriteFile("list", []byte(list.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"TENON_MEMCHECK_SPLIT", "TENON_MEMCHECK_RANK", "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "JOB_COMPLETION_INDEX", "RANK", "WORLD_SIZE"} {
+	for _, name := range []string{"TENON_MEMCHECK_SPLIT", "TENON_MEMCHECK_RANK", "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT",
+		"JOB_COMPLETION_INDEX", "RANK", "WORLD_SIZE"} {
 		t.Setenv(name, "")
 	}
-	return []string{"memcheck", "fake", "--list-command", "cat list", "--run-command", "sh {test}.sh", "--checker", "./cuda-memcheck", "--nproc", "2"}
+	return []string{"memcheck", "fake", "--list-command", "cat list", "--run-command", "sh {test}.sh", "--checker",
+		"./cuda-memcheck", "--nproc", "2"}
 }
 
 func script(t *testing.T, name, body string) {
@@ -91,7 +93,8 @@ func TestMemcheckMerge(t *testing.T) {
 	if out, errs, exit = run("memcheck", "merge", "all"); exit != 1 || !strings.Contains(out, ": 3 passed, 1 failed\n") {
 		t.Errorf("a joined journal: exit status %d: %s%s", exit, out, errs)
 	}
-	if out, errs, exit = run("memcheck", "merge", "shard-1", "shard-1/result.jsonl", "--out", "part"); exit != 2 || !strings.Contains(out, "missing: of 2 shards of fake") {
+	if out, errs, exit = run("memcheck", "merge", "shard-1", "shard-1/result.jsonl", "--out", "part"); exit != 2 ||
+		!strings.Contains(out, "missing: of 2 shards of fake") {
 		t.Errorf("a shard is missing: exit status %d: %s%s", exit, out, errs)
 	}
 	if out, errs, exit = run("memcheck", "merge", "shard-0", "shard-1", "--exit-zero", "--out", "all"); exit != 0 {
@@ -115,7 +118,8 @@ func TestMemcheckArguments(t *testing.T) {
 		t.Fatal(err)
 	}
 	script(t, "pytest", "exit 1")
-	python := []string{"memcheck", "run", "test_x.py", "60", "--python", "./python", "--checker", "./cuda-memcheck", "--keep-output", "--resume", "--", "--device", "two words"}
+	python := []string{"memcheck", "run", "test_x.py", "60", "--python", "./python", "--checker", "./cuda-memcheck", "--keep-output",
+		"--resume", "--", "--device", "two words"}
 	script(t, "python", "[ $1 = -m ] && { echo \"        test_x.py::test_x (fixtures used: x)\"; exit; }; for a; do echo \"<$a>\"; done")
 	if err := os.Remove("result.jsonl"); err != nil {
 		t.Fatal(err)
@@ -127,7 +131,8 @@ func TestMemcheckArguments(t *testing.T) {
 		!strings.Contains(string(journal), `\u003c--device\u003e\n\u003ctwo words\u003e`) {
 		t.Errorf("%s, %v", journal, err)
 	}
-	if _, errs, exit := run(python[:len(python)-1]...); exit != 4 || !strings.Contains(errs, `it differs in the arguments of tests: ["--device"]`) {
+	if _, errs, exit := run(python[:len(python)-1]...); exit != 4 ||
+		!strings.Contains(errs, `it differs in the arguments of tests: ["--device"]`) {
 		t.Errorf("exit status %d: %s", exit, errs)
 	}
 }
@@ -145,18 +150,21 @@ func TestMemcheckStops(t *testing.T) {
 	if err := errors.Join(os.Mkdir("full", 0o755), os.Symlink("/dev/full", filepath.Join("full", "result.log"))); err != nil {
 		t.Fatal(err)
 	}
-	if out, errs, exit := run(base...); exit != 4 || !strings.Contains(errs, "the run stopped: cannot write the log") || !strings.Contains(errs, "--resume") || out != "" {
+	if out, errs, exit := run(base...); exit != 4 || !strings.Contains(errs, "the run stopped: cannot write the log") ||
+		!strings.Contains(errs, "--resume") || out != "" {
 		t.Errorf("exit status %d: %s%s", exit, out, errs)
 	}
 	if err := os.Remove(filepath.Join("full", "result.log")); err != nil {
 		t.Fatal(err)
 	}
-	if out, errs, exit := run(append(base, "--resume")...); exit != 1 || !strings.Contains(errs, "1 of 2 tests have run") || !strings.Contains(out, "1 passed, 1 failed") {
+	if out, errs, exit := run(append(base, "--resume")...); exit != 1 || !strings.Contains(errs, "1 of 2 tests have run") ||
+		!strings.Contains(out, "1 passed, 1 failed") {
 		t.Errorf("exit status %d: %s%s", exit, out, errs)
 	}
 }
 
-// Where a test fails by itself, one line names the setting that may be the reason: to programs that may have such a cache, and used the GPU.
+// Where a test fails by itself, one line names the setting that may be the reason: to programs that may have such a cache, and used the
+// GPU.
 func TestMemcheckCachedHint(t *testing.T) {
 	base := fakeTests(t, map[string]string{"a": "", "b": "exit 7"})
 	const hint = "need --cached"
@@ -170,7 +178,8 @@ func TestMemcheckCachedHint(t *testing.T) {
 	for name, c := range map[string]struct {
 		args []string
 		want bool
-	}{"Python": {python, true}, "Tenon": {own, true}, "Python with --cached": {append(python, "--cached"), false}, "another program": {base, false}} {
+	}{"Python": {python, true}, "Tenon": {own, true}, "Python with --cached": {append(python, "--cached"), false},
+		"another program": {base, false}} {
 		if _, errs, exit := run(c.args...); exit != 1 || strings.Contains(errs, hint) != c.want {
 			t.Errorf("%s: exit status %d: %s", name, exit, errs)
 		}
@@ -179,7 +188,8 @@ func TestMemcheckCachedHint(t *testing.T) {
 		t.Errorf("of tests that pass: exit status %d: %s", exit, errs)
 	}
 	script(t, "python", "[ $1 = -m ] && { echo \"        test_x.py::test_x (fixtures used: x)\"; exit; }; exit 1")
-	script(t, "cuda-memcheck", "printf '========= CUDA-MEMCHECK\\n========= Error: Target application terminated before first instrumented API call\\n'\nexit 7")
+	script(t, "cuda-memcheck", "printf '========= CUDA-MEMCHECK\\n========= Error: Target application terminated before first "+
+		"instrumented API call\\n'\nexit 7")
 	script(t, "watched.sh", "exit 7")
 	for name, args := range map[string][]string{"Python without CUDA": python, "a program without Tenon": own} {
 		if _, errs, exit := run(args...); exit != 1 || strings.Contains(errs, hint) {
@@ -206,7 +216,8 @@ func TestMemcheckInterrupted(t *testing.T) {
 		}
 	}()
 	out, errs, exit := run(append(base, "--gpus", "0", "--nproc", "1")...)
-	if exit != 2 || !strings.Contains(out, "fake: 1 test in ") || !strings.Contains(out, ": 1 passed, 2 not run\n") || !strings.Contains(errs, "interrupted; go on with the same command and --resume") {
+	if exit != 2 || !strings.Contains(out, "fake: 1 test in ") || !strings.Contains(out, ": 1 passed, 2 not run\n") ||
+		!strings.Contains(errs, "interrupted; go on with the same command and --resume") {
 		t.Fatalf("exit status %d: %s%s", exit, out, errs)
 	}
 	page, err := os.ReadFile("result.html")
@@ -233,7 +244,8 @@ func TestMemcheckTools(t *testing.T) {
 		t.Errorf("exit status %d: %s%s", exit, out, errs)
 	}
 	log, err := os.ReadFile("result.log")
-	if err != nil || !strings.Contains(string(log), "Success: a [racecheck]\n") || !strings.Contains(string(log), "Success: a [memcheck]\n") {
+	if err != nil || !strings.Contains(string(log), "Success: a [racecheck]\n") ||
+		!strings.Contains(string(log), "Success: a [memcheck]\n") {
 		t.Errorf("%s, %v", log, err)
 	}
 	if out, errs, exit = run(append(base, "--tool", "all", "--require-report")...); exit != 6 || !strings.Contains(out, "4 passed") {

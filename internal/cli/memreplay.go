@@ -66,7 +66,8 @@ func (m *memreplay) Run(con *console) error {
 		return err
 	}
 	if p.Recorded.Allocs+p.Recorded.OOMs == 0 {
-		return fault.New(fault.Invalid, "the trace of device %d has %s but no allocation; there is nothing to replay", p.Device, counted(p.Recorded.Events, "event"))
+		return fault.New(fault.Invalid, "the trace of device %d has %s but no allocation; there is nothing to replay", p.Device,
+			counted(p.Recorded.Events, "event"))
 	}
 	report.Device, report.Devices, report.Recorded, report.Notes = p.Device, p.Traces, p.Recorded, p.Notes
 	if len(p.Traces) > 1 {
@@ -79,11 +80,13 @@ func (m *memreplay) Run(con *console) error {
 		return err
 	}
 	if p.Recorded.OOMs > 0 && report.Memory == 0 {
-		report.Notes = append(report.Notes, "An allocation that failed in the recording is tried again only on a device whose size --memory gives.")
+		report.Notes = append(report.Notes, "An allocation that failed in the recording is tried again only on a device whose size "+
+			"--memory gives.")
 	}
 	collects := func(r replayResult) bool { return strings.Contains(r.Settings, "garbage_collection_threshold") }
 	if m.Fraction == 0 && slices.ContainsFunc(report.Results, collects) {
-		report.Notes = append(report.Notes, "garbage_collection_threshold acts only within a memory fraction, and a trace does not tell the recording's: give --memory and --fraction.")
+		report.Notes = append(report.Notes, "garbage_collection_threshold acts only within a memory fraction, and a trace does not tell "+
+			"the recording's: give --memory and --fraction.")
 	}
 	if m.JSON {
 		e := json.NewEncoder(con.out)
@@ -158,7 +161,8 @@ func (m *memreplay) compare(p *replay.Program, report *replayReport) ([]replayRe
 		room <- struct{}{}
 		group.Go(func() {
 			defer func() { <-room }()
-			if results[i], errs[i] = p.Run(replay.Options{Settings: s, Memory: report.Memory, Fraction: m.Fraction}); errs[i] == nil && m.Fit {
+			if results[i], errs[i] = p.Run(replay.Options{Settings: s, Memory: report.Memory, Fraction: m.Fraction}); errs[i] == nil &&
+				m.Fit {
 				found[i], errs[i] = p.Fit(s, m.Fraction)
 			}
 		})

@@ -31,7 +31,8 @@ func TestMemreplay(t *testing.T) {
 		`\n +settings +peak allocated +peak reserved +against recording +fragmentation +driver calls +flushes +OOMs\n 1  expandable_segments:True `,
 		`\n ?\d+  the defaults \(the recording's\) +3\.34 GiB +3\.79 GiB +same +12\.0 % +190 +0 +0\n`,
 		`\nBest: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\. The allocator holds [\d.]+ MiB less at its peak than under the recording's settings\.\n`,
-		`\nnote: The trace begins in the middle: 3 live blocks for 65\.00 MiB`, `\nnote: 1 private pool`, `\nnote: An allocation that failed`,
+		`\nnote: The trace begins in the middle: 3 live blocks for 65\.00 MiB`, `\nnote: 1 private pool`,
+		`\nnote: An allocation that failed`,
 	} {
 		if !regexp.MustCompile(want).MatchString(out) {
 			t.Errorf("nothing matches %q in\n%s", want, out)
@@ -41,7 +42,8 @@ func TestMemreplay(t *testing.T) {
 
 // Settings given by hand, on a device that is too small for some.
 func TestMemreplayMemory(t *testing.T) {
-	out, errs, exit := run("memreplay", resnet50, "--memory", "3.1GiB", "--fit", "--conf", "roundup_power2_divisions:4,max_split_size_mb:64",
+	out, errs, exit := run("memreplay", resnet50, "--memory", "3.1GiB", "--fit", "--conf",
+		"roundup_power2_divisions:4,max_split_size_mb:64",
 		"--conf", "expandable_segments:True", "--fraction", "1")
 	if exit != 0 || errs != "" {
 		t.Fatalf("exit status %d: %s", exit, errs)
@@ -73,9 +75,12 @@ func TestMemreplayJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Devices) != 1 || r.Devices[0] != (replay.Trace{Device: 0, Events: 15198}) || r.File != "gpt2_amp_graph.pickle.gz" || r.Memory != 4<<40 || r.Recorded.Events != 15198 || !r.Check.Exact() || len(r.Notes) != 3 ||
-		len(r.Results) != 2 || r.Results[0].Settings != "" || !r.Results[0].Recorded || r.Results[0].PeakReserved != r.Recorded.PeakReserved ||
-		r.Results[1].Settings != "max_split_size_mb:128" || r.Results[1].OOMs != 1 || r.Results[1].FirstOOM.Bytes != 1<<50 || r.Results[1].Calls.Mallocs == 0 {
+	if len(r.Devices) != 1 || r.Devices[0] != (replay.Trace{Device: 0, Events: 15198}) || r.File != "gpt2_amp_graph.pickle.gz" ||
+		r.Memory != 4<<40 || r.Recorded.Events != 15198 || !r.Check.Exact() || len(r.Notes) != 3 ||
+		len(r.Results) != 2 || r.Results[0].Settings != "" || !r.Results[0].Recorded ||
+		r.Results[0].PeakReserved != r.Recorded.PeakReserved ||
+		r.Results[1].Settings != "max_split_size_mb:128" || r.Results[1].OOMs != 1 || r.Results[1].FirstOOM.Bytes != 1<<50 ||
+		r.Results[1].Calls.Mallocs == 0 {
 		t.Errorf("%+v", r)
 	}
 }
@@ -133,7 +138,8 @@ func TestMemreplayTenon(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "tenon.pickle")
 		ok(d.DumpSnapshot(file))
 		out, errs, exit := run("memreplay", file, "--conf", "garbage_collection_threshold:0.5")
-		if exit != 0 || !strings.Contains(out, "give --memory and --fraction") || !strings.Contains(out, "the replay is the recording: ") || !strings.Contains(out, "An allocation that failed") {
+		if exit != 0 || !strings.Contains(out, "give --memory and --fraction") ||
+			!strings.Contains(out, "the replay is the recording: ") || !strings.Contains(out, "An allocation that failed") {
 			t.Errorf("exit status %d: %s%s", exit, out, errs)
 		}
 	})
@@ -141,7 +147,8 @@ func TestMemreplayTenon(t *testing.T) {
 
 // Settings that cost the same share a line, led by the recording's, which other words for them are too.
 func TestMemreplayAlike(t *testing.T) {
-	out, errs, exit := run("memreplay", "../snapshot/testdata/extra_expandable.pickle.gz", "--conf", "expandable_segments:True", "--conf", "max_split_size_mb:64, expandable_segments:True,pinned_num_register_threads:8",
+	out, errs, exit := run("memreplay", "../snapshot/testdata/extra_expandable.pickle.gz", "--conf", "expandable_segments:True", "--conf",
+		"max_split_size_mb:64, expandable_segments:True,pinned_num_register_threads:8",
 		"--conf", "", "--conf", "max_split_size_mb:512")
 	for _, want := range []string{
 		`\n1  expandable_segments:True,max_split_size_mb:64 \(the recording's\) .* same .*\n=  expandable_segments:True\n=  max_split_size_mb:64, expandable_segments:True,pinned_num_register_threads:8 \(the recording's\)\n` +
@@ -152,10 +159,12 @@ func TestMemreplayAlike(t *testing.T) {
 			t.Errorf("exit status %d, nothing matches %q in\n%s%s", exit, want, out, errs)
 		}
 	}
-	if out, _, _ = run("memreplay", resnet50, "--conf", "", "--memory", "100MiB"); !strings.Contains(out, "does not fit under any of these settings; --fit says") {
+	if out, _, _ = run("memreplay", resnet50, "--conf", "", "--memory", "100MiB"); !strings.Contains(out,
+		"does not fit under any of these settings; --fit says") {
 		t.Errorf("on a device that is far too small:\n%s", out)
 	}
-	if out, _, _ = run("memreplay", "../snapshot/testdata/extra_streams.pickle.gz", "--conf", "max_split_size_mb:512"); strings.Contains(out, "Best") || strings.Contains(out, "None of") {
+	if out, _, _ = run("memreplay", "../snapshot/testdata/extra_streams.pickle.gz", "--conf", "max_split_size_mb:512"); strings.Contains(
+		out, "Best") || strings.Contains(out, "None of") {
 		t.Errorf("settings that change nothing are judged:\n%s", out)
 	}
 }
@@ -163,7 +172,8 @@ func TestMemreplayAlike(t *testing.T) {
 // The verdict names what is gained.
 func TestMemreplayVerdict(t *testing.T) {
 	result := func(settings string, recorded bool, ooms int64, reserved uint64, calls, rescued int64) replayResult {
-		return replayResult{Result: replay.Result{Settings: settings, Recorded: recorded, OOMs: ooms, PeakReserved: reserved, DriverCalls: calls, Rescued: rescued}}
+		return replayResult{Result: replay.Result{Settings: settings, Recorded: recorded, OOMs: ooms, PeakReserved: reserved,
+			DriverCalls: calls, Rescued: rescued}}
 	}
 	for _, c := range []struct {
 		results []replayResult
@@ -172,17 +182,22 @@ func TestMemreplayVerdict(t *testing.T) {
 		{nil, ""},
 		{[]replayResult{result("", true, 0, 1, 1, 0)}, ""},
 		{[]replayResult{result("a", false, 0, 1, 1, 0), result("b", false, 0, 2, 1, 0)}, ""},
-		{[]replayResult{result("a", false, 0, 1, 1, 1), result("", true, 1, 1, 1, 0)}, "Best: PYTORCH_CUDA_ALLOC_CONF=a. It has 0 OOMs, the recording's settings have 1."},
-		{[]replayResult{result("", false, 0, 2, 1, 0), result("b", true, 3, 1, 1, 0)}, "Best: no settings at all. It has 0 OOMs, the recording's settings have 3."},
-		{[]replayResult{result("a", false, 0, 2, 1, 0), result("", true, 0, 2, 8, 0)}, "Best: PYTORCH_CUDA_ALLOC_CONF=a. The driver is called 7 times less often than under the recording's settings."},
-		{[]replayResult{result("a", false, 0, 2, 1, 0), result("b", true, 0, 2, 1, 3)}, "None of these settings is better than the recording's."},
+		{[]replayResult{result("a", false, 0, 1, 1, 1), result("", true, 1, 1, 1, 0)}, "Best: PYTORCH_CUDA_ALLOC_CONF=a. It has 0 OOMs, " +
+			"the recording's settings have 1."},
+		{[]replayResult{result("", false, 0, 2, 1, 0), result("b", true, 3, 1, 1, 0)}, "Best: no settings at all. It has 0 OOMs, the " +
+			"recording's settings have 3."},
+		{[]replayResult{result("a", false, 0, 2, 1, 0), result("", true, 0, 2, 8, 0)}, "Best: PYTORCH_CUDA_ALLOC_CONF=a. The driver is " +
+			"called 7 times less often than under the recording's settings."},
+		{[]replayResult{result("a", false, 0, 2, 1, 0), result("b", true, 0, 2, 1, 3)},
+			"None of these settings is better than the recording's."},
 	} {
 		r := replayReport{Results: c.results}
 		if got := r.verdict(alike(c.results)); got != c.want {
 			t.Errorf("%v: %q, want %q", c.results, got, c.want)
 		}
 		var b strings.Builder
-		if r.table(&b, alike(c.results)); len(c.results) > 0 && strings.Contains(b.String(), "rescued") != (c.results[0].Rescued+c.results[len(c.results)-1].Rescued > 0) {
+		if r.table(&b, alike(c.results)); len(c.results) > 0 && strings.Contains(b.String(), "rescued") !=
+			(c.results[0].Rescued+c.results[len(c.results)-1].Rescued > 0) {
 			t.Errorf("%v: the table is\n%s", c.results, b.String())
 		}
 	}
@@ -207,13 +222,16 @@ func TestMemreplayDevices(t *testing.T) {
 	}
 	f.Close()
 	out, errs, exit := run("memreplay", file, "--conf", "")
-	if exit != 0 || !strings.Contains(out, ", device 1: 2 events in 0s, 2 allocations of ") || !strings.Contains(out, "note: The snapshot has traces of other devices too: 0 (1 event), 3 (1 event). --device chooses one.") {
+	if exit != 0 || !strings.Contains(out, ", device 1: 2 events in 0s, 2 allocations of ") ||
+		!strings.Contains(out, "note: The snapshot has traces of other devices too: 0 (1 event), 3 (1 event). --device chooses one.") {
 		t.Errorf("exit status %d: %s%s", exit, out, errs)
 	}
-	if out, _, exit = run("memreplay", file, "--device", "0"); exit != 0 || !strings.Contains(out, "device 0: 1 event in 0s, 1 allocation of 512 bytes") {
+	if out, _, exit = run("memreplay", file, "--device", "0"); exit != 0 ||
+		!strings.Contains(out, "device 0: 1 event in 0s, 1 allocation of 512 bytes") {
 		t.Errorf("exit status %d: %s", exit, out)
 	}
-	if out, errs, exit = run("memreplay", file, "--device", "3"); exit != 1 || !strings.Contains(errs, "the trace of device 3 has 1 event but no allocation; there is nothing to replay") {
+	if out, errs, exit = run("memreplay", file, "--device", "3"); exit != 1 || !strings.Contains(errs, "the trace of device 3 has 1 "+
+		"event but no allocation; there is nothing to replay") {
 		t.Errorf("exit status %d: %s%s", exit, out, errs)
 	}
 }
@@ -221,7 +239,8 @@ func TestMemreplayDevices(t *testing.T) {
 // A replay that is not the recording says so, and where.
 func TestMemreplayInexact(t *testing.T) {
 	out, _, exit := run("memreplay", "../snapshot/testdata/small_p4.pickle.gz", "--conf", "expandable_segments:True")
-	for _, want := range []string{"near the recording: 0 of 270 blocks at their addresses", "\n       event 1: 32768000 bytes at ", "The trace contradicts itself in "} {
+	for _, want := range []string{"near the recording: 0 of 270 blocks at their addresses", "\n       event 1: 32768000 bytes at ",
+		"The trace contradicts itself in "} {
 		if exit != 0 || !strings.Contains(out, want) {
 			t.Errorf("exit status %d, nothing says %q in\n%s", exit, want, out)
 		}
@@ -252,7 +271,8 @@ func TestMemreplayErrors(t *testing.T) {
 }
 
 func TestParseBytes(t *testing.T) {
-	for text, want := range map[string]uint64{"": 0, "1": 1, "512": 512, "4k": 4096, "1.5 MiB": 3 << 19, "24GiB": 24 << 30, "24g": 24 << 30, "80GB": 80 << 30, "2TB": 2 << 40} {
+	for text, want := range map[string]uint64{"": 0, "1": 1, "512": 512, "4k": 4096, "1.5 MiB": 3 << 19, "24GiB": 24 << 30,
+		"24g": 24 << 30, "80GB": 80 << 30, "2TB": 2 << 40} {
 		if n, err := parseBytes("--memory", text); n != want || err != nil {
 			t.Errorf("%q is %d, %v; want %d", text, n, err, want)
 		}

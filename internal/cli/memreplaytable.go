@@ -19,14 +19,18 @@ func (r *replayReport) write(out io.Writer) error {
 	if rec.OOMs > 0 {
 		failed = fmt.Sprintf(" (%d failed)", rec.OOMs)
 	}
-	fmt.Fprintf(&b, "%s, device %d: %s in %s, %s of %s in all%s, recorded under %s\n", terminal.Line(r.File, maxSettings), r.Device, counted(rec.Events, "event"),
-		rec.Span.Round(time.Millisecond), counted(rec.Allocs, "allocation"), alloc.FormatSize(rec.AllocBytes), failed, settingsName(rec.Settings))
+	fmt.Fprintf(&b, "%s, device %d: %s in %s, %s of %s in all%s, recorded under %s\n", terminal.Line(r.File, maxSettings), r.Device,
+		counted(rec.Events, "event"),
+		rec.Span.Round(time.Millisecond), counted(rec.Allocs, "allocation"), alloc.FormatSize(rec.AllocBytes), failed,
+		settingsName(rec.Settings))
 	c := &r.Check
 	if c.Exact() {
-		fmt.Fprintf(&b, "check: under those settings the replay is the recording: %d of %d blocks at their addresses, %d of %d turns to the driver, the same %d segments at the end\n",
+		fmt.Fprintf(&b, "check: under those settings the replay is the recording: %d of %d blocks at their addresses, %d of %d turns to "+
+			"the driver, the same %d segments at the end\n",
 			c.Equal, c.Allocs, c.Followed, c.DriverSteps, c.Segments)
 	} else {
-		fmt.Fprintf(&b, "check: under those settings the replay is near the recording: %d of %d blocks at their addresses, %d of %d turns to the driver\n", c.Equal, c.Allocs, c.Followed, c.DriverSteps)
+		fmt.Fprintf(&b, "check: under those settings the replay is near the recording: %d of %d blocks at their addresses, %d of %d "+
+			"turns to the driver\n", c.Equal, c.Allocs, c.Followed, c.DriverSteps)
 		for _, d := range c.Differences {
 			fmt.Fprintf(&b, "       %s\n", d)
 		}
@@ -88,7 +92,8 @@ func alike(results []replayResult) [][]*replayResult {
 
 // table prints the results, best first. Settings with the same figures share a row.
 func (r *replayReport) table(b *strings.Builder, groups [][]*replayResult) {
-	head := []string{"", "settings", "peak allocated", "peak reserved", "against recording", "fragmentation", "driver calls", "flushes", "OOMs"}
+	head := []string{"", "settings", "peak allocated", "peak reserved", "against recording", "fragmentation", "driver calls",
+		"flushes", "OOMs"}
 	has := func(test func(*replayResult) bool) bool {
 		for _, g := range groups {
 			if test(g[0]) {
@@ -112,7 +117,8 @@ func (r *replayReport) table(b *strings.Builder, groups [][]*replayResult) {
 	for i, g := range groups {
 		v := g[0]
 		row := []string{strconv.Itoa(i + 1), nameOf(v), alloc.FormatSize(v.PeakAllocated), alloc.FormatSize(v.PeakReserved),
-			change(v.PeakReserved, r.Recorded.PeakReserved), fmt.Sprintf("%.1f %%", 100*v.Fragmentation), strconv.FormatInt(v.DriverCalls, 10),
+			change(v.PeakReserved, r.Recorded.PeakReserved), fmt.Sprintf("%.1f %%", 100*v.Fragmentation),
+			strconv.FormatInt(v.DriverCalls, 10),
 			strconv.FormatInt(v.Retries, 10), strconv.FormatInt(v.OOMs, 10)}
 		if fails {
 			first := "-"
@@ -172,9 +178,11 @@ func gain(best, own *replayResult) string {
 	case best.OOMs < own.OOMs:
 		return fmt.Sprintf("It has %s, the recording's settings have %d.", counted(int(best.OOMs), "OOM"), own.OOMs)
 	case best.PeakReserved < own.PeakReserved:
-		return fmt.Sprintf("The allocator holds %s less at its peak than under the recording's settings.", alloc.FormatSize(own.PeakReserved-best.PeakReserved))
+		return fmt.Sprintf("The allocator holds %s less at its peak than under the recording's settings.",
+			alloc.FormatSize(own.PeakReserved-best.PeakReserved))
 	case best.DriverCalls < own.DriverCalls:
-		return fmt.Sprintf("The driver is called %d times less often than under the recording's settings.", own.DriverCalls-best.DriverCalls)
+		return fmt.Sprintf("The driver is called %d times less often than under the recording's settings.",
+			own.DriverCalls-best.DriverCalls)
 	}
 	return ""
 }

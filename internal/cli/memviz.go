@@ -77,7 +77,8 @@ func (b *importBar) advance(read, total int64) {
 		return
 	}
 	full := int(importBarWidth * min(read, total) / total)
-	fmt.Fprintf(b.out, "\rreading %s [%s%s] %d %%, %.0f MB/s ", name, strings.Repeat("█", full), strings.Repeat("·", importBarWidth-full), 100*read/total, rate)
+	fmt.Fprintf(b.out, "\rreading %s [%s%s] %d %%, %.0f MB/s ", name, strings.Repeat("█", full), strings.Repeat("·", importBarWidth-full),
+		100*read/total, rate)
 }
 
 // clear removes the line.
@@ -141,8 +142,8 @@ func (c *memvizShow) Run(con *console) error {
 	return s.Serve(ctx)
 }
 
-// openBrowser opens an address. Everybody on the machine can read the arguments of programs, and who knows the address can read the recording: so what
-// the browser is started with is a file that nobody else can read, which leads there. forget removes it.
+// openBrowser opens an address. Everybody on the machine can read the arguments of programs, and who knows the address can read the
+// recording: so what the browser is started with is a file that nobody else can read, which leads there. forget removes it.
 func openBrowser(url string, start func(target string) error) (forget func(), err error) {
 	dir, err := os.MkdirTemp("", "tenon-memviz-*") // which only this user can look into
 	if err != nil {
@@ -150,7 +151,8 @@ func openBrowser(url string, start func(target string) error) (forget func(), er
 	}
 	forget = func() { os.RemoveAll(dir) }
 	name := filepath.Join(dir, "open.html")
-	text := fmt.Sprintf("<!DOCTYPE html>\n<meta charset=\"utf-8\">\n<meta name=\"referrer\" content=\"no-referrer\">\n<meta http-equiv=\"refresh\" content=\"0; url=%[1]s\">\n<title>tenon memviz</title>\n<a href=\"%[1]s\">tenon memviz</a>\n",
+	text := fmt.Sprintf("<!DOCTYPE html>\n<meta charset=\"utf-8\">\n<meta name=\"referrer\" content=\"no-referrer\">\n<meta "+
+		"http-equiv=\"refresh\" content=\"0; url=%[1]s\">\n<title>tenon memviz</title>\n<a href=\"%[1]s\">tenon memviz</a>\n",
 		html.EscapeString(url))
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 		return forget, err
@@ -198,7 +200,9 @@ func (c *memvizTrace) Run(con *console) error {
 	}
 	_, err := fmt.Fprintln(con.out)
 	if err == nil && out.bytes == 0 {
-		_, err = fmt.Fprintf(con.err, "%s holds no trace, so nothing is printed; the history must be recorded before the work that matters\n", c.File)
+		_,
+			err = fmt.Fprintf(con.err,
+			"%s holds no trace, so nothing is printed; the history must be recorded before the work that matters\n", c.File)
 	}
 	return err
 }
@@ -282,9 +286,10 @@ func (c *memvizCompare) Run(con *console) error {
 		return err
 	}
 	defer after.Close()
-	return c.write(con.out, "Segments that only one of "+filepath.Base(c.Before)+" and "+filepath.Base(c.After)+" has", func(w io.Writer) error {
-		return memviz.WriteCompare(w, before, after, c.Before, c.After)
-	})
+	return c.write(con.out, "Segments that only one of "+filepath.Base(c.Before)+" and "+filepath.Base(c.After)+" has",
+		func(w io.Writer) error {
+			return memviz.WriteCompare(w, before, after, c.Before, c.After)
+		})
 }
 
 // memvizFlamegraph is who held memory.
@@ -309,9 +314,10 @@ func (c *memvizFlamegraph) Run(con *console) error {
 			return fault.New(fault.Invalid, "%s holds nothing of any device", c.File)
 		}
 	}
-	return c.write(con.out, fmt.Sprintf("Who held memory of device %d at the %s, %s", device, c.At, filepath.Base(c.File)), func(w io.Writer) error {
-		return memviz.WriteHolders(w, rec, device, c.At)
-	})
+	return c.write(con.out, fmt.Sprintf("Who held memory of device %d at the %s, %s", device, c.At, filepath.Base(c.File)),
+		func(w io.Writer) error {
+			return memviz.WriteHolders(w, rec, device, c.At)
+		})
 }
 
 // plotOutput is where a page goes.
@@ -328,7 +334,9 @@ func (c *plotOutput) plot(con *console, view string) error {
 		return err
 	}
 	defer rec.Close()
-	return writeOutput(c.Output, con.file, func(w io.Writer) error { return memviz.WriteStatic(w, rec, nil, memviz.StaticOptions{View: view}) })
+	return writeOutput(c.Output, con.file, func(w io.Writer) error {
+		return memviz.WriteStatic(w, rec, nil, memviz.StaticOptions{View: view})
+	})
 }
 
 // memvizTracePlot is PyTorch's trace_plot.

@@ -26,10 +26,14 @@ func controlled(text string) rune {
 func TestMemcheckTerminal(t *testing.T) {
 	base := fakeTests(t, map[string]string{"a": `printf '\033]0;pwned\007\033[2J\302\233\342\200\256\377'; exit 1`,
 		"b": `printf '%s\n' '========= Invalid \033[2J__global__ read' '=========     at k'`})
-	script(t, "tenon.sh", `printf '%s\n' '{"checker":"TENON-CHECK"}' '{"finding":{"class":"leak\u001b[2J","severity":"error","message":"\u001b]0;pwned\u0007\n0 failed","kernel":"k\u202e","count":1}}' >>"$TENON_CHECK"`)
-	own := []string{"memcheck", "evil\x1b[2J", "5", "--list-command", "echo t", "--run-command", "./tenon.sh", "--checker", "tenon", "--out", "own"}
-	for name, args := range map[string][]string{"summary": base, "log": append(base, "--ci"), "report": own, "log of a report": append(own, "--ci"),
-		"listing": {"memcheck", "x", "--list-command", `sh -c "printf '\033[2J\302\233' >&2; exit 1"`, "--run-command", "true", "--checker", "tenon"}} {
+	script(t, "tenon.sh",
+		`printf '%s\n' '{"checker":"TENON-CHECK"}' '{"finding":{"class":"leak\u001b[2J","severity":"error","message":"\u001b]0;pwned\u0007\n0 failed","kernel":"k\u202e","count":1}}' >>"$TENON_CHECK"`)
+	own := []string{"memcheck", "evil\x1b[2J", "5", "--list-command", "echo t", "--run-command", "./tenon.sh", "--checker",
+		"tenon", "--out", "own"}
+	for name, args := range map[string][]string{"summary": base, "log": append(base, "--ci"), "report": own,
+		"log of a report": append(own, "--ci"),
+		"listing": {"memcheck", "x", "--list-command", `sh -c "printf '\033[2J\302\233' >&2; exit 1"`, "--run-command", "true",
+			"--checker", "tenon"}} {
 		out, errs, exit := run(args...)
 		if r := controlled(out + errs); r != 0 || exit == 0 {
 			t.Errorf("%s: %q in %q %q, exit status %d", name, r, out, errs, exit)
@@ -43,12 +47,14 @@ func TestMemcheckTerminal(t *testing.T) {
 	}
 }
 
-// A report of a journal from elsewhere shows no file of this machine, whatever the journal names, unless --source names a folder, and then source alone.
+// A report of a journal from elsewhere shows no file of this machine, whatever the journal names, unless --source names a folder, and then
+// source alone.
 func TestMemcheckMergeReadsNoFiles(t *testing.T) {
 	t.Chdir(t.TempDir())
 	const head = `{"type":"run","format":1,"target":"t","checker":"TENON-CHECK","tools":["memcheck"],"shard":{"split":1,"rank":0},"jobs":1,"gpus":[""]}` + "\n"
 	finding := func(file string) string {
-		return `{"type":"test","test":"` + file + `","tool":"memcheck","outcome":"fail","report":{"errors":1,"findings":[{"class":"leak","severity":"error","message":"` + file +
+		return `{"type":"test","test":"` + file +
+			`","tool":"memcheck","outcome":"fail","report":{"errors":1,"findings":[{"class":"leak","severity":"error","message":"` + file +
 			`","count":1,"device":[{"file":"` + file + `","line":2,"text":""}]}]}}` + "\n"
 	}
 	text := head
@@ -104,7 +110,8 @@ func TestMemvizTerminal(t *testing.T) {
 	if err := os.WriteFile(name, []byte("no snapshot \x1b[2J"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"memviz", "stats", name}, {"memviz", "trace", name}, {"memreplay", name}, {"memviz", "flamegraph", name}, {name}} {
+	for _, args := range [][]string{{"memviz", "stats", name}, {"memviz", "trace", name}, {"memreplay", name},
+		{"memviz", "flamegraph", name}, {name}} {
 		out, errs, exit := run(args...)
 		if r := controlled(out + errs); r != 0 || exit == 0 || !strings.Contains(errs, `x\x1b[2J\u202e`) {
 			t.Errorf("%q: %q in %q %q, exit status %d", args, r, out, errs, exit)
@@ -118,8 +125,10 @@ func TestMemvizTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	shown := false
-	for _, args := range [][]string{{"memviz", "memory", "evil.pickle", "-o", "-"}, {"memviz", "segments", "evil.pickle", "-o", "-"}, {"memviz", "trace", "evil.pickle"},
-		{"memviz", "flamegraph", "evil.pickle", "--no-cache", "-o", "-"}, {"memviz", "stats", "evil.pickle"}, {"memreplay", "evil.pickle"}, {"memreplay", "evil.pickle", "--json"}} {
+	for _, args := range [][]string{{"memviz", "memory", "evil.pickle", "-o", "-"}, {"memviz", "segments", "evil.pickle", "-o", "-"},
+		{"memviz", "trace", "evil.pickle"},
+		{"memviz", "flamegraph", "evil.pickle", "--no-cache", "-o", "-"}, {"memviz", "stats", "evil.pickle"}, {"memreplay", "evil.pickle"},
+		{"memreplay", "evil.pickle", "--json"}} {
 		out, errs, exit := run(args...)
 		if r := controlled(out + errs); r != 0 || exit != 0 {
 			t.Errorf("%q: %q, exit status %d: %s", args, r, exit, errs)

@@ -112,7 +112,8 @@ func valueError(is func(*regexp.Regexp) []string) string {
 	}{
 		{noValueText, func(flag, _ string) string { return flag + " needs a value" }},
 		{dashText, func(flag, value string) string {
-			return fmt.Sprintf("%s needs a value, and %s reads as a flag; a value that begins with a dash is written %s=%s", flag, value, flag, value)
+			return fmt.Sprintf("%s needs a value, and %s reads as a flag; a value that begins with a dash is written %s=%s", flag,
+				value, flag, value)
 		}},
 		{intText, func(flag, value string) string { return fmt.Sprintf("%s is %q; give a whole number", flag, value) }},
 		{floatText, func(flag, value string) string { return fmt.Sprintf("%s is %q; give a number", flag, value) }},

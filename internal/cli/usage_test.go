@@ -70,9 +70,11 @@ func TestUsage(t *testing.T) {
 		{"profile profile --rows x", `--rows is "x"; give a whole number`},
 		{"profile profile --rows -1", "--rows needs a value, and -1 reads as a flag; a value that begins with a dash is written --rows=-1"},
 		{"profile profile --rows=-1", "--rows is -1; give a number that is not negative, where 0 is all rows"},
-		{"profile profile --html --rows", "--html needs a value, and --rows reads as a flag; a value that begins with a dash is written --html=--rows"},
+		{"profile profile --html --rows",
+			"--html needs a value, and --rows reads as a flag; a value that begins with a dash is written --html=--rows"},
 		{"memreplay snapshot --device x", `--device is "x"; give a whole number`},
-		{"memreplay snapshot --memory 12parsecs", `--memory is "12parsecs"; give a number of bytes of at most 16TiB, such as 24GiB or 81559MiB`},
+		{"memreplay snapshot --memory 12parsecs",
+			`--memory is "12parsecs"; give a number of bytes of at most 16TiB, such as 24GiB or 81559MiB`},
 		{"memreplay snapshot --fraction 0.5", "--fraction is a part of the device's memory; say how much that is with --memory"},
 		{"memreplay snapshot --fraction 2 --memory 1GiB", "--fraction is 2; give a part of the device's memory, above 0 and at most 1"},
 		{"compile explain explanation --bandwidth x", `--bandwidth is "x"; give a number`},
@@ -118,7 +120,8 @@ func TestInputs(t *testing.T) {
 		{"memviz segments", "snapshot", "-o"}, {"memviz memory", "snapshot", "-o"}, {"memviz compare snapshot", "snapshot", "-o"},
 		{"memviz flamegraph --no-cache", "snapshot", "-o"}, {"memviz trace_plot --no-cache", "snapshot", "-o"},
 		{"memviz segment-plot --no-cache", "snapshot", "-o"}, {"memviz pprof", "snapshot", "-o"}, {"memviz perfetto", "snapshot", "-o"},
-		{"memreplay", "snapshot", ""}, {"profile", "profile", "--html"}, {"profile", "profile", "--trace"}, {"profile", "profile", "--pprof"},
+		{"memreplay", "snapshot", ""}, {"profile", "profile", "--html"}, {"profile", "profile", "--trace"},
+		{"profile", "profile", "--pprof"},
 		{"compile explain", "explanation", "--html"},
 	} {
 		for _, in := range []string{"absent", ".", "empty", "text", "cut-" + c.kind, "snapshot", "profile", "explanation", "journal"} {
@@ -130,7 +133,8 @@ func TestInputs(t *testing.T) {
 				args = append(args, c.output, "kept")
 			}
 			out, errs, exit := run(args...)
-			if exit != 1 || out != "" || !strings.HasPrefix(errs, "tenon: ") || !strings.Contains(errs, in) || strings.Count(errs, "\n") != 1 {
+			if exit != 1 || out != "" || !strings.HasPrefix(errs, "tenon: ") || !strings.Contains(errs, in) ||
+				strings.Count(errs, "\n") != 1 {
 				t.Errorf("%v: status %d, %s%s", args, exit, out, errs)
 			}
 			if in == "absent" && !strings.HasSuffix(errs, c.kind+" absent: no such file or directory\n") ||
@@ -146,7 +150,8 @@ func TestInputs(t *testing.T) {
 		}
 		for _, name := range []string{".", filepath.Join("absent", "x"), filepath.Join("text", "x")} {
 			args := append(strings.Fields(c.command), c.kind, c.output, name)
-			if _, errs, exit := run(args...); exit != 1 || !strings.HasPrefix(errs, "tenon: cannot write "+name+": ") || strings.Contains(errs, "partial") {
+			if _, errs, exit := run(args...); exit != 1 || !strings.HasPrefix(errs, "tenon: cannot write "+name+": ") ||
+				strings.Contains(errs, "partial") {
 				t.Errorf("%v: status %d, %s", args, exit, errs)
 			}
 		}
@@ -177,7 +182,8 @@ func TestMemcheckKeepsLog(t *testing.T) {
 
 // TestHelp shows that every command has help without a word of the flags' library.
 func TestHelp(t *testing.T) {
-	for _, line := range []string{"", "compile", "compile explain", "compile bisect", "doctor", "memcheck", "memcheck run", "memcheck merge", "memviz",
+	for _, line := range []string{"", "compile", "compile explain", "compile bisect", "doctor", "memcheck", "memcheck run",
+		"memcheck merge", "memviz",
 		"memviz show", "memviz stats", "memviz trace", "memviz segments", "memviz memory", "memviz compare", "memviz flamegraph",
 		"memviz trace_plot", "memviz segment_plot", "memviz pprof", "memviz perfetto", "memreplay", "profile", "version"} {
 		out, errs, exit := run(append(strings.Fields(line), "--help")...)

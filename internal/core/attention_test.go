@@ -134,7 +134,8 @@ func TestAttentionOptions(t *testing.T) {
 			{"GroupedHeads wants", q, x.Slice(k, 1, 0, 2, 1), x.Slice(v, 1, 0, 2, 1), AttentionOpt{GroupedHeads: true}},
 			{"at least 2 dimensions", x.Reshape(q, -1), k, v, AttentionOpt{}},
 		} {
-			if err := Try(func() { x.ScaledDotProductAttention(c.q, c.k, c.v, c.opt) }); err == nil || !strings.Contains(err.Error(), c.want) {
+			if err := Try(func() { x.ScaledDotProductAttention(c.q, c.k, c.v, c.opt) }); err == nil ||
+				!strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v; want %q", err, c.want)
 			}
 		}

@@ -213,7 +213,8 @@ func TestInPlaceRefusals(t *testing.T) {
 		e := x.Expand(x.Zeros([]int{1}, dtype.Float32), 3)
 		wantError(t, Try(func() { x.AddInto(e, e, e) }), fault.Invalid, "repeats elements")
 		z := x.Zeros([]int{4}, dtype.Float32)
-		wantError(t, Try(func() { x.AddInto(x.Slice(z, 0, 0, 3, 1), x.Slice(z, 0, 1, 4, 1), x.Slice(z, 0, 1, 4, 1)) }), fault.Invalid, "overlaps")
+		wantError(t, Try(func() { x.AddInto(x.Slice(z, 0, 0, 3, 1), x.Slice(z, 0, 1, 4, 1), x.Slice(z, 0, 1, 4, 1)) }),
+			fault.Invalid, "overlaps")
 	})
 }
 

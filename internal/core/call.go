@@ -116,7 +116,9 @@ func restOf(rest []Operand) *operandList {
 		}
 		h = mixInts(h, []int{int(o.storage), int(fh), o.offset, int(o.dt)})
 	}
-	return allOperands.get(h, func(l *operandList) bool { return slices.Equal(l.all, rest) }, func() *operandList { return &operandList{rest} })
+	return allOperands.get(h, func(l *operandList) bool {
+		return slices.Equal(l.all, rest)
+	}, func() *operandList { return &operandList{rest} })
 }
 
 // Op returns the operation's name.

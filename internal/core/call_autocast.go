@@ -92,7 +92,8 @@ func (x *Exec) castType(c castClass, each func(yield func(t *Tensor) bool)) (dty
 			case t.dt == dtype.Float32:
 				to = dtype.Float32
 			default:
-				return 0, fault.New(fault.Invalid, "autocast to %v brings such operands and float32 ones to one type, but one is %v; convert it first", x.m.autocast, t.dt)
+				return 0, fault.New(fault.Invalid, "autocast to %v brings such operands and float32 ones to one type, but one is %v; "+
+					"convert it first", x.m.autocast, t.dt)
 			}
 		}
 		return to, nil
@@ -170,8 +171,8 @@ func (x *Exec) castTo(t *Tensor, to dtype.DType) (c *Tensor, kept bool) {
 	if found {
 		old := &home.casts[at]
 		fresh := old.version == k.version && old.writer == k.writer
-		// A copy that was made without recording has no path back to the parameter. With manual ordering, nobody would order the use of a copy
-		// from another stream, since the program does not see the copy.
+		// A copy that was made without recording has no path back to the parameter. With manual ordering, nobody would order the use of a
+		// copy from another stream, since the program does not see the copy.
 		usable := (x.m.noGrad || old.t.node != nil) && (!x.m.manual || old.stream == k.stream) && old.pool == k.pool
 		if fresh && usable {
 			return old.t, true

@@ -238,7 +238,8 @@ func TestAutocastTypes(t *testing.T) {
 			wantError(t, Try(func() { x.Autocast(d) }), fault.Invalid, "float16 or bfloat16", d.String())
 		}
 		y := x.Autocast(dtype.BFloat16)
-		if y.AutocastDType() != dtype.BFloat16 || x.AutocastDType() != dtype.Invalid || y.Autocast(dtype.Invalid).AutocastDType() != dtype.Invalid {
+		if y.AutocastDType() != dtype.BFloat16 || x.AutocastDType() != dtype.Invalid ||
+			y.Autocast(dtype.Invalid).AutocastDType() != dtype.Invalid {
 			t.Error("AutocastDType does not say what was asked for")
 		}
 		if !y.AutocastCached() || y.AutocastCache(false).AutocastCached() {
@@ -250,7 +251,8 @@ func TestAutocastTypes(t *testing.T) {
 		wantError(t, Try(func() { y.Dot(f, h) }), fault.Invalid, "Dot", "float16")
 		// Tensors without dimensions do not widen those with dimensions in operations whose types PyTorch's autocast does not change.
 		zero := x.Ones(nil, dtype.Float32)
-		for name, got := range map[string]*Tensor{"Add": y.Add(b, zero), "Mul": y.Mul(b, zero), "Div": y.Div(b, zero), "Sub": y.Sub(b, zero)} {
+		for name, got := range map[string]*Tensor{"Add": y.Add(b, zero), "Mul": y.Mul(b, zero), "Div": y.Div(b, zero),
+			"Sub": y.Sub(b, zero)} {
 			if got.dt != dtype.BFloat16 {
 				t.Errorf("%s of a bfloat16 vector and a float32 number gives %v", name, got.dt)
 			}
@@ -261,7 +263,8 @@ func TestAutocastTypes(t *testing.T) {
 		// A type that the call requests is used.
 		for name, got := range map[string]*Tensor{
 			"Sum": y.Sum(h, nil, SumOpt{DType: dtype.Float16}), "Prod": y.Prod(h, nil, SumOpt{DType: dtype.Float16}),
-			"VectorNorm": y.VectorNorm(h, 2, nil, SumOpt{DType: dtype.Float16}), "Softmax": y.Softmax(h, 0, SoftmaxOpt{DType: dtype.Float16}),
+			"VectorNorm": y.VectorNorm(h, 2, nil, SumOpt{DType: dtype.Float16}),
+			"Softmax":    y.Softmax(h, 0, SoftmaxOpt{DType: dtype.Float16}),
 		} {
 			if got.dt != dtype.Float16 {
 				t.Errorf("%s in float16 gives %v", name, got.dt)
@@ -298,7 +301,8 @@ func TestAutocastOnOldDevices(t *testing.T) {
 	}
 	x := New(dev, host)
 	x.Autocast(dtype.Float16)
-	wantError(t, Try(func() { x.Autocast(dtype.BFloat16) }), fault.Unsupported, "Current CUDA Device does not support bfloat16. Please switch dtype to float16")
+	wantError(t, Try(func() { x.Autocast(dtype.BFloat16) }), fault.Unsupported, "Current CUDA Device does not support bfloat16. Please "+
+		"switch dtype to float16")
 	x.Host().Autocast(dtype.BFloat16)
 	if err := dev.Close(); err != nil {
 		t.Fatal(err)

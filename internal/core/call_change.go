@@ -181,7 +181,8 @@ func (f *frame) spill() {
 	c := f.waiting()
 	from := len(c.args)
 	c.args = append(c.args, f.dl.Args...)
-	c.calls = append(c.calls, driverCall{kind: callLaunch, row: f.row, st: f.x.m.stream, launch: *f.dl, from: from, to: len(c.args), op: f.op})
+	c.calls = append(c.calls, driverCall{kind: callLaunch, row: f.row, st: f.x.m.stream, launch: *f.dl, from: from,
+		to: len(c.args), op: f.op})
 	f.held = false
 }
 
@@ -401,5 +402,6 @@ func (c *change) reset() {
 	clear(c.notes)
 	clear(c.work)
 	clear(c.held)
-	c.calls, c.args, c.counted, c.draws, c.undo, c.turns, c.notes, c.work, c.held = c.calls[:0], c.args[:0], c.counted[:0], c.draws[:0], c.undo[:0], c.turns[:0], c.notes[:0], c.work[:0], c.held[:0]
+	c.calls, c.args, c.counted, c.draws, c.undo, c.turns, c.notes, c.work, c.held = c.calls[:0], c.args[:0], c.counted[:0], c.draws[:0],
+		c.undo[:0], c.turns[:0], c.notes[:0], c.work[:0], c.held[:0]
 }

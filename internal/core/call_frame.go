@@ -51,8 +51,8 @@ type frame struct {
 	described *pointCall
 	// again says that the call was put off and runs now: it was checked, recorded and counted before.
 	again bool
-	// waits says that launches wait until nothing else can fail (see change); held says that the latest one is in dl. drawn is what the work
-	// took from a generator.
+	// waits says that launches wait until nothing else can fail (see change); held says that the latest one is in dl. drawn is what the
+	// work took from a generator.
 	waits, held bool
 	drawn       taken
 	turn        *rt.Stream // the stream whose turn the call has, or nil
@@ -173,7 +173,8 @@ func (f *frame) Issue(l *kernels.Launch) error {
 	f.x.s.launches++
 	fn := k.fn
 	d := f.dl
-	d.Func, d.Stream, d.Grid, d.Block, d.Shared, d.Args, d.Waits = fn.Handle, st.Handle(), l.Grid, l.Block, l.Shared+fn.Shared, l.Args, fn.Waits
+	d.Func, d.Stream, d.Grid, d.Block, d.Shared, d.Args, d.Waits = fn.Handle, st.Handle(), l.Grid, l.Block,
+		l.Shared+fn.Shared, l.Args, fn.Waits
 	f.comesFrom(fn)
 	return f.hand()
 }

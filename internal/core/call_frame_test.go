@@ -40,7 +40,8 @@ func TestFramesAreLeftEmpty(t *testing.T) {
 		} {
 			f()
 			for i, f := range x.s.frames {
-				if f.attrs != (attrs{}) || f.drawn.g != nil || f.described != nil || len(f.many)+len(f.altered)+len(f.temps)+f.ins+f.outs > 0 {
+				if f.attrs != (attrs{}) || f.drawn.g != nil || f.described != nil || len(f.many)+len(f.altered)+len(f.temps)+
+					f.ins+f.outs > 0 {
 					t.Errorf("after a call with %s, frame %d has %+v, %v, %v", name, i, f.attrs, f.drawn.g, f.described)
 				}
 				for _, list := range [][]*Tensor{f.in[:], f.before[:], f.dst[:], f.out, f.many[:cap(f.many)]} {

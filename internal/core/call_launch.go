@@ -60,7 +60,8 @@ func Over(n int) LaunchShape {
 var rowLaunch *row
 
 func init() {
-	rowLaunch = define(row{Name: "Launch", takes: "tensors…^;;options ->", flags: flagUser, infer: func(*frame) {}, run: runLaunch, alters: alterLaunch})
+	rowLaunch = define(row{Name: "Launch", takes: "tensors…^;;options ->", flags: flagUser, infer: func(*frame) {}, run: runLaunch,
+		alters: alterLaunch})
 }
 
 // launching is a call of rowLaunch; the frame's many are the tensors among args, in order.
@@ -126,15 +127,18 @@ func (f *frame) checkBlocks(p *kir.Program, shape LaunchShape) {
 	threads := 1
 	for i := range 3 {
 		if shape.Grid[i] < 0 || shape.Block[i] < 0 || shape.Block[i] > 1024 {
-			f.fail(fault.Invalid, "a launch of grid %v and block %v; give counts of at least 0, and of at most 1024 threads", shape.Grid, shape.Block)
+			f.fail(fault.Invalid, "a launch of grid %v and block %v; give counts of at least 0, and of at most 1024 threads",
+				shape.Grid, shape.Block)
 		}
 		threads *= max(shape.Block[i], 1)
 	}
 	switch exact := p.FixedThreads || len(p.Tiles) > 0; {
 	case exact && (threads != p.Threads || max(shape.Block[0], 1) != threads):
-		f.fail(fault.Invalid, "kernel %s is written for blocks of %d threads in x, but the launch has blocks of %v", p.Name, p.Threads, shape.Block)
+		f.fail(fault.Invalid, "kernel %s is written for blocks of %d threads in x, but the launch has blocks of %v", p.Name,
+			p.Threads, shape.Block)
 	case threads > p.Threads:
-		f.fail(fault.Invalid, "kernel %s is written for blocks of at most %d threads, but the launch has blocks of %v", p.Name, p.Threads, shape.Block)
+		f.fail(fault.Invalid, "kernel %s is written for blocks of at most %d threads, but the launch has blocks of %v", p.Name,
+			p.Threads, shape.Block)
 	}
 }
 
@@ -159,18 +163,23 @@ func (f *frame) launchArgs(p *kir.Program, c *launching) {
 			f.tensorMap(p, q, use.tiles[i], tensors[0], b)
 			tensors = tensors[1:]
 		case kind == argMapped:
-			f.fail(fault.Invalid, "parameter %s of kernel %s is no tensor map, but Mapped was given; give a tensor with In or Out, or a number", q.Name, p.Name)
+			f.fail(fault.Invalid,
+				"parameter %s of kernel %s is no tensor map, but Mapped was given; give a tensor with In or Out, or a number", q.Name,
+				p.Name)
 		case q.Kind == kir.ParamBuffer && kind != argNumber:
 			t := tensors[0]
 			tensors = tensors[1:]
 			if t.dt != q.Type {
-				f.fail(fault.Invalid, "parameter %s of kernel %s is a buffer of %v, but a tensor of %v was given; convert it with x.ToDType", q.Name, p.Name, q.Type, t.dt)
+				f.fail(fault.Invalid,
+					"parameter %s of kernel %s is a buffer of %v, but a tensor of %v was given; convert it with x.ToDType", q.Name,
+					p.Name, q.Type, t.dt)
 			}
 			if kind == argOut && q.ReadOnly {
 				f.fail(fault.Invalid, "parameter %s of kernel %s is read-only, but the tensor was given as an output", q.Name, p.Name)
 			}
 			if kind == argIn && use.writes[i] {
-				f.fail(fault.Invalid, "kernel %s writes its parameter %s, but the tensor was given as an input; give it with Out", p.Name, q.Name)
+				f.fail(fault.Invalid, "kernel %s writes its parameter %s, but the tensor was given as an input; give it with Out", p.Name,
+					q.Name)
 			}
 			le.PutUint64(b, t.ptr())
 		case q.Kind == kir.ParamScalar && kind == argNumber:
@@ -192,7 +201,8 @@ func (f *frame) tensorMap(p *kir.Program, q *kir.Param, tile kir.MapTile, t *Ten
 		return // no tile is loaded by it
 	}
 	if t.dt != tile.Type || !kir.Mappable(t.dt) {
-		f.fail(fault.Invalid, "tensor map %s of kernel %s loads tiles of %v, but a tensor of %v was given; give one of the same type, which float16, bfloat16 and float32 can be",
+		f.fail(fault.Invalid, "tensor map %s of kernel %s loads tiles of %v, but a tensor of %v was given; give one of the same type, "+
+			"which float16, bfloat16 and float32 can be",
 			q.Name, p.Name, tile.Type, t.dt)
 	}
 	n := len(t.shape)
@@ -201,7 +211,8 @@ func (f *frame) tensorMap(p *kir.Program, q *kir.Param, tile kir.MapTile, t *Ten
 		f.fail(fault.Invalid, "tensor map %s of kernel %s was given a tensor of shape %v; it loads from groups of matrices: "+
 			"give a tensor of 4 dimensions that has elements", q.Name, p.Name, t.shape)
 	case !tile.Groups && (n != 2 && n != 3 || t.Numel() == 0):
-		f.fail(fault.Invalid, "tensor map %s of kernel %s was given a tensor of shape %v; give a matrix, or an array of matrices in 3 dimensions, that has elements", q.Name, p.Name, t.shape)
+		f.fail(fault.Invalid, "tensor map %s of kernel %s was given a tensor of shape %v; give a matrix, or an array of matrices in 3 "+
+			"dimensions, that has elements", q.Name, p.Name, t.shape)
 	}
 	size := t.dt.Size()
 	m := kir.TensorMap{Addr: t.ptr(), Dims: [4]int{1, 1, 1, 1}, Strides: [3]int{16, 16, 16}, Tile: tile}
@@ -219,8 +230,10 @@ func (f *frame) tensorMap(p *kir.Program, q *kir.Param, tile kir.MapTile, t *Ten
 		sound = sound && d <= 1<<32
 	}
 	if !sound {
-		f.fail(fault.Invalid, "tensor map %s of kernel %s was given a tensor of shape %v and strides %v that begins at %#x; the elements of the last dimension must be adjacent, and its lines and matrices begin at "+
-			"multiples of 16 bytes: give a copy of it whose last dimension is padded to a multiple of %d", q.Name, p.Name, t.shape, t.stride, m.Addr, 16/size)
+		f.fail(fault.Invalid, "tensor map %s of kernel %s was given a tensor of shape %v and strides %v that begins at %#x; the "+
+			"elements of the last dimension must be adjacent, and its lines and matrices begin at "+
+			"multiples of 16 bytes: give a copy of it whose last dimension is padded to a multiple of %d", q.Name, p.Name, t.shape,
+			t.stride, m.Addr, 16/size)
 	}
 	m.Append(b[:0])
 }

@@ -44,17 +44,22 @@ func TestLaunchRefusals(t *testing.T) {
 			shape      LaunchShape
 			arg        Arg
 		}{
-			{"too few", "kernel fixed is written for blocks of 64 threads in x, but the launch has blocks of [32 0 0]", fixed, block(32, 0), Out(a)},
+			{"too few", "kernel fixed is written for blocks of 64 threads in x, but the launch has blocks of [32 0 0]", fixed,
+				block(32, 0), Out(a)},
 			{"in y", "for blocks of 64 threads in x, but the launch has blocks of [1 64 0]", fixed, block(1, 64), Out(a)},
-			{"too many", "kernel few is written for blocks of at most 64 threads, but the launch has blocks of [65 0 0]", few, block(65, 0), Out(a)},
+			{"too many", "kernel few is written for blocks of at most 64 threads, but the launch has blocks of [65 0 0]", few,
+				block(65, 0), Out(a)},
 			{"in all", "kernel plain is written for blocks of at most 1024 threads", plain, block(512, 4), Out(a)},
 			{"negative", "give counts of at least 0", plain, block(-1, 0), Out(a)},
 			{"huge", "of at most 1024 threads", plain, block(1<<40, 0), Out(a)},
-			{"input", "kernel plain writes its parameter b, but the tensor was given as an input; give it with Out", plain, block(64, 0), In(a)},
-			{"moved", "kernel moved writes its parameter b, but the tensor was given as an input; give it with Out", moved, block(1, 0), In(a)},
+			{"input", "kernel plain writes its parameter b, but the tensor was given as an input; give it with Out", plain,
+				block(64, 0), In(a)},
+			{"moved", "kernel moved writes its parameter b, but the tensor was given as an input; give it with Out", moved,
+				block(1, 0), In(a)},
 			{"nil", "argument 0 of kernel plain is a nil tensor; give it one", plain, block(1, 0), Out(nil)},
 			{"nil for a number", "argument 0 of kernel number is a nil tensor; give it one", number, block(1, 0), In(nil)},
-			{"zero", "argument 0 of kernel plain is a zero value; make it with In, Out, Mapped, Number or Integer", plain, block(1, 0), Arg{}},
+			{"zero", "argument 0 of kernel plain is a zero value; make it with In, Out, Mapped, Number or Integer", plain,
+				block(1, 0), Arg{}},
 			{"atomic", "kernel masked writes its parameter b", masked, block(64, 0), In(a)},
 		} {
 			wantError(t, Try(func() { x.Launch(c.k, c.shape, c.arg) }), fault.Invalid, c.want, "launch_test.go")

@@ -119,7 +119,8 @@ func TestReadersDoNotWait(t *testing.T) {
 func TestConcurrentAccessesAreKept(t *testing.T) {
 	x, _ := simExec(t, nil)
 	ys := forks(t, x, 2)
-	for kind, note := range map[string]func(s *storage, st *rt.Stream, seq uint64){"read": (*storage).didRead, "write": (*storage).didWrite} {
+	for kind, note := range map[string]func(s *storage, st *rt.Stream, seq uint64){
+		"read": (*storage).didRead, "write": (*storage).didWrite} {
 		all := make([]storage, 100000)
 		var at [2]atomic.Int64
 		var wg sync.WaitGroup

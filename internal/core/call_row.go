@@ -408,7 +408,8 @@ func (f *frame) operand(i int, t *Tensor) *Tensor {
 	}
 	if t.st.dev.Host && len(t.shape) == 0 {
 		if t.RequiresGrad() && !f.x.m.noGrad {
-			f.fail(fault.Invalid, "the operand %s is on %s and requires grad, which no gradient on %s reaches; move it with x.To", describe(t), t.st.dev, dev)
+			f.fail(fault.Invalid, "the operand %s is on %s and requires grad, which no gradient on %s reaches; move it with x.To",
+				describe(t), t.st.dev, dev)
 		}
 		var c *Tensor
 		f.nested(func() { c = f.x.scalarFromHost(t) })
@@ -596,7 +597,9 @@ func (f *frame) checkDst(d *Tensor, dt dtype.DType, shape []int) {
 	}
 	if d.st.dev != f.x.m.stream.Device() {
 		here, there := rt.Apart(f.x.m.stream.Device(), d.st.dev)
-		f.fail(fault.Invalid, "Expected all tensors to be on the same device, but the destination %s is on %s and the operation runs on %s", describe(d), there, here)
+		f.fail(fault.Invalid,
+			"Expected all tensors to be on the same device, but the destination %s is on %s and the operation runs on %s",
+			describe(d), there, here)
 	}
 	if !infer.Same(d.shape, shape) {
 		f.fail(fault.Invalid, "the destination has shape %v, but the result has shape %v", d.shape, shape)

@@ -91,17 +91,18 @@ func namesOf(list string) (out []named) {
 
 // OpInfo is what the table says about an operation.
 type OpInfo struct {
-	// Name is the operation's name in errors and traces, Torch PyTorch's name or empty, and Package the folder of the package that defines it.
+	// Name is the operation's name in errors and traces, Torch PyTorch's name or empty, and Package the folder of the defining package.
 	Name, Torch, Package string
-	// Operands and Outputs are their names, with ? behind those that may be absent, # behind operands that a number may replace, and … behind
-	// lists. Changed are the operands that it changes besides destinations.
+	// Operands and Outputs are their names, with ? behind those that may be absent, # behind operands that a number may replace, and …
+	// behind lists. Changed are the operands that it changes besides destinations.
 	Operands, Outputs, Changed []string
 	// Values are the numbers that decide nothing; Structure is everything besides the operands that decides types, shapes and kernels.
 	Values, Structure []string
 	// Aliases says that the outputs share the first operand's storage; Into that the outputs are always destinations; Foreign that operands
 	// are on other devices; Draws that it takes numbers from a generator; Waits that it waits for the device, or may, and so cannot be
-	// captured; Varies that if several elements go to one place, which of them wins may differ from run to run; User that the program defines
-	// what it does; Sized that the size of its output depends on data: it is a number in the structure that was read from the device.
+	// captured; Varies that if several elements go to one place, which of them wins may differ from run to run; User that the program
+	// defines what it does; Sized that the size of its output depends on data: it is a number in the structure that was read from the
+	// device.
 	Aliases, Into, Foreign, Draws, Waits, Varies, User, Sized bool
 	// Derivative says that it has a derivative, and Cast what autocast does with its operands.
 	Derivative bool

@@ -68,7 +68,8 @@ func (s *site) Issued() (st *rt.Stream, seq uint64, in *rt.Capture) { return s.s
 // unmet completes the message of a failed assertion by operation: it follows the kernel's text, which has the number, and says which
 // operand was wrong and what to give.
 var unmet = map[string]string{
-	"Gather": ofIndex, "Scatter": ofIndex, "ScatterAdd": ofIndex, "ScatterAddInto": ofIndex, "ScatterInto": ofIndex, "ScatterS": ofIndex, "IndexSelect": ofIndex,
+	"Gather": ofIndex, "Scatter": ofIndex, "ScatterAdd": ofIndex, "ScatterAddInto": ofIndex, "ScatterInto": ofIndex, "ScatterS": ofIndex,
+	"IndexSelect":      ofIndex,
 	"Embedding":        ofIndex,
 	"TakeAlongDim":     "in the operand index; give numbers from -size to size-1",
 	"CrossEntropy":     ofTarget,

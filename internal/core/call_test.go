@@ -139,7 +139,8 @@ func TestInferRefuses(t *testing.T) {
 	c := callsOf(x, func() { x.MM(a, x.T(a)) })
 	last := c[len(c)-1]
 	last.first[1] = last.first[0]
-	if _, err := last.Infer(); err == nil || err.(*fault.Error).Kind != fault.Invalid || !strings.Contains(err.Error(), "cannot be multiplied") {
+	if _, err := last.Infer(); err == nil || err.(*fault.Error).Kind != fault.Invalid ||
+		!strings.Contains(err.Error(), "cannot be multiplied") {
 		t.Errorf("Infer of a product of [2 3] and [2 3] gave %v", err)
 	}
 }
@@ -147,7 +148,8 @@ func TestInferRefuses(t *testing.T) {
 // TestAttributesArePlain checks that an attribute is a plain value: it can be compared, and nothing in it refers to memory that changes.
 func TestAttributesArePlain(t *testing.T) {
 	single := map[reflect.Type]bool{ // objects that exist only once, or never change
-		reflect.TypeFor[*row](): true, reflect.TypeFor[*form](): true, reflect.TypeFor[*intList](): true, reflect.TypeFor[*rt.Device](): true, reflect.TypeFor[*rt.Stream](): true,
+		reflect.TypeFor[*row](): true, reflect.TypeFor[*form](): true, reflect.TypeFor[*intList](): true,
+		reflect.TypeFor[*rt.Device](): true, reflect.TypeFor[*rt.Stream](): true,
 		reflect.TypeFor[*rt.Generator](): true, reflect.TypeFor[*rt.MemPool](): true, reflect.TypeFor[*operandList](): true,
 		reflect.TypeFor[*kernels.PointOp](): true, reflect.TypeFor[*kernels.StepOp](): true, reflect.TypeFor[*kernels.RandomOp](): true,
 		reflect.TypeFor[param](): true, reflect.TypeFor[numberList](): true,
@@ -170,7 +172,8 @@ func TestAttributesArePlain(t *testing.T) {
 		}
 	}
 	plain("Call", reflect.TypeFor[Call]())
-	for _, p := range []param{conv{}, pooling{}, norm{}, normGrad{}, likelihood{}, likelihoodGrad{}, distribution{}, region{}, unviewed{}, embedding{}, ofDevice{}, onStream{},
+	for _, p := range []param{conv{}, pooling{}, norm{}, normGrad{}, likelihood{}, likelihoodGrad{}, distribution{}, region{}, unviewed{},
+		embedding{}, ofDevice{}, onStream{},
 		foreach{}, advance{}, updateScale{}, launching{}} {
 		plain(reflect.TypeOf(p).Name(), reflect.TypeOf(p))
 	}

@@ -26,20 +26,24 @@ func TestComplexFunctions(t *testing.T) {
 			f    func(a, b *Tensor) *Tensor
 			want func(a, b complex128) complex128
 		}{
-			"log":     {func(a, _ *Tensor) *Tensor { return x.Log(a) }, func(a, _ complex128) complex128 { return cmplx.Log(a) }},
-			"sqrt":    {func(a, _ *Tensor) *Tensor { return x.Sqrt(a) }, func(a, _ complex128) complex128 { return cmplx.Sqrt(a) }},
-			"atanh":   {func(a, _ *Tensor) *Tensor { return x.Atanh(a) }, func(a, _ complex128) complex128 { return cmplx.Atanh(a) }},
-			"atan":    {func(a, _ *Tensor) *Tensor { return x.Atan(a) }, func(a, _ complex128) complex128 { return cmplx.Atan(a) }},
-			"asin":    {func(a, _ *Tensor) *Tensor { return x.Asin(a) }, func(a, _ complex128) complex128 { return cmplx.Asin(a) }},
-			"acos":    {func(a, _ *Tensor) *Tensor { return x.Acos(a) }, func(a, _ complex128) complex128 { return cmplx.Acos(a) }},
-			"acosh":   {func(a, _ *Tensor) *Tensor { return x.Acosh(a) }, func(a, _ complex128) complex128 { return cmplx.Acosh(a) }},
-			"tanh":    {func(a, _ *Tensor) *Tensor { return x.Tanh(a) }, func(a, _ complex128) complex128 { return cmplx.Tanh(a) }},
-			"exp":     {func(a, _ *Tensor) *Tensor { return x.Exp(a) }, func(a, _ complex128) complex128 { return cmplx.Exp(a) }},
-			"div":     {x.Div, func(a, b complex128) complex128 { return a / b }},
-			"pow":     {x.Pow, cmplx.Pow},
-			"pow 0":   {func(a, _ *Tensor) *Tensor { return x.PowS(a, 0) }, func(complex128, complex128) complex128 { return 1 }},
-			"0 pow":   {func(_, b *Tensor) *Tensor { return x.Pow(x.MulS(b, 0), x.AddS(b, 2.5)) }, func(complex128, complex128) complex128 { return 0 }},
-			"sigmoid": {func(a, _ *Tensor) *Tensor { return x.Sigmoid(a) }, func(a, _ complex128) complex128 { return 1 / (1 + cmplx.Exp(-a)) }},
+			"log":   {func(a, _ *Tensor) *Tensor { return x.Log(a) }, func(a, _ complex128) complex128 { return cmplx.Log(a) }},
+			"sqrt":  {func(a, _ *Tensor) *Tensor { return x.Sqrt(a) }, func(a, _ complex128) complex128 { return cmplx.Sqrt(a) }},
+			"atanh": {func(a, _ *Tensor) *Tensor { return x.Atanh(a) }, func(a, _ complex128) complex128 { return cmplx.Atanh(a) }},
+			"atan":  {func(a, _ *Tensor) *Tensor { return x.Atan(a) }, func(a, _ complex128) complex128 { return cmplx.Atan(a) }},
+			"asin":  {func(a, _ *Tensor) *Tensor { return x.Asin(a) }, func(a, _ complex128) complex128 { return cmplx.Asin(a) }},
+			"acos":  {func(a, _ *Tensor) *Tensor { return x.Acos(a) }, func(a, _ complex128) complex128 { return cmplx.Acos(a) }},
+			"acosh": {func(a, _ *Tensor) *Tensor { return x.Acosh(a) }, func(a, _ complex128) complex128 { return cmplx.Acosh(a) }},
+			"tanh":  {func(a, _ *Tensor) *Tensor { return x.Tanh(a) }, func(a, _ complex128) complex128 { return cmplx.Tanh(a) }},
+			"exp":   {func(a, _ *Tensor) *Tensor { return x.Exp(a) }, func(a, _ complex128) complex128 { return cmplx.Exp(a) }},
+			"div":   {x.Div, func(a, b complex128) complex128 { return a / b }},
+			"pow":   {x.Pow, cmplx.Pow},
+			"pow 0": {func(a, _ *Tensor) *Tensor { return x.PowS(a, 0) }, func(complex128, complex128) complex128 { return 1 }},
+			"0 pow": {func(_, b *Tensor) *Tensor {
+				return x.Pow(x.MulS(b, 0), x.AddS(b, 2.5))
+			}, func(complex128, complex128) complex128 { return 0 }},
+			"sigmoid": {func(a, _ *Tensor) *Tensor {
+				return x.Sigmoid(a)
+			}, func(a, _ complex128) complex128 { return 1 / (1 + cmplx.Exp(-a)) }},
 		} {
 			got, err := Read[complex128](x, c.f(a, b))
 			if err != nil {

@@ -50,12 +50,14 @@ func TestConvKeepsChannelsLast(t *testing.T) {
 				xi.SetRequiresGrad(true)
 				wi.SetRequiresGrad(true)
 				y := x.Conv2d(xi, wi, b, c.opt)
-				weight := x.ToDType(x.AddS(x.Remainder(x.View(x.Arange(0, float64(y.Numel()), 1, dtype.Int64), y.Shape()...), x.Full([]int{1}, 5, dtype.Int64)), -2), c.dt)
+				weight := x.ToDType(x.AddS(x.Remainder(x.View(x.Arange(0, float64(y.Numel()), 1, dtype.Int64), y.Shape()...),
+					x.Full([]int{1}, 5, dtype.Int64)), -2), c.dt)
 				if err := x.Backward(x.Sum(x.Mul(y, weight), nil, SumOpt{}), BackwardOpt{}); err != nil {
 					t.Fatal(err)
 				}
 				last := channelsLast(xi) || channelsLast(wi)
-				if want := channelsLastIf(last, y.Shape()); want != nil && !infer.Same(y.Stride(), want) || want == nil && !y.IsContiguous() {
+				if want := channelsLastIf(last, y.Shape()); want != nil && !infer.Same(y.Stride(), want) || want == nil &&
+					!y.IsContiguous() {
 					t.Errorf("%s: the result has strides %v", name, y.Stride())
 				}
 				for i, l := range []*Tensor{xi, wi} {
@@ -65,7 +67,8 @@ func TestConvKeepsChannelsLast(t *testing.T) {
 				}
 				got := result{doubles(t, x, y), doubles(t, x, xi.Grad()), doubles(t, x, wi.Grad())}
 				if lie == 0 {
-					if first = got; slices.ContainsFunc(got.y, math.IsNaN) || !slices.ContainsFunc(got.dw, func(v float64) bool { return v != 0 }) {
+					if first = got; slices.ContainsFunc(got.y, math.IsNaN) ||
+						!slices.ContainsFunc(got.dw, func(v float64) bool { return v != 0 }) {
 						t.Fatalf("%s: %v", name, got)
 					}
 				}

@@ -55,11 +55,15 @@ func rearrangements() []differentiable {
 		of("pad reflect", func(x *Exec, t *Tensor) *Tensor { return x.Pad(t, []int{3, 2}, PadOpt{Mode: PadReflect}) }),
 		of("pad replicate", func(x *Exec, t *Tensor) *Tensor { return x.Pad(t, []int{3, -2, 1, 0}, PadOpt{Mode: PadReplicate}) }),
 		of("pad circular", func(x *Exec, t *Tensor) *Tensor { return x.Pad(t, []int{2, -1}, PadOpt{Mode: PadCircular}) }),
-		{name: "split", lo: -1, hi: 1, shape: cube, complex: true, f: list(func(x *Exec, t *Tensor) []*Tensor { return x.SplitSizes(t, []int{1, 2, 1}, 2) })},
+		{name: "split", lo: -1, hi: 1, shape: cube, complex: true, f: list(func(x *Exec, t *Tensor) []*Tensor {
+			return x.SplitSizes(t, []int{1, 2, 1}, 2)
+		})},
 		{name: "chunk", lo: -1, hi: 1, shape: cube, complex: true, f: list(func(x *Exec, t *Tensor) []*Tensor { return x.Chunk(t, 2, 1) })},
 		{name: "unbind", lo: -1, hi: 1, shape: cube, complex: true, f: list(func(x *Exec, t *Tensor) []*Tensor { return x.Unbind(t, 1) })},
 		{name: "cat", lo: -1, hi: 1, shape: cube, ins: 3, complex: true, f: func(x *Exec, in []*Tensor) *Tensor { return x.Cat(in, -1) }},
-		{name: "stack", lo: -1, hi: 1, shape: cube, ins: 2, complex: true, f: func(x *Exec, in []*Tensor) *Tensor { return x.Stack(in, 1) }},
+		{name: "stack", lo: -1, hi: 1, shape: cube, ins: 2, complex: true, f: func(x *Exec, in []*Tensor) *Tensor {
+			return x.Stack(in, 1)
+		}},
 	}
 }
 
@@ -129,10 +133,12 @@ func products() []differentiable {
 			return x.Linear(in[0], x.View(in[1], 6, 4), x.Slice(x.Ravel(in[2]), 0, 0, 6, 1))
 		}),
 		of("conv1d", 3, func(x *Exec, in []*Tensor) *Tensor {
-			return x.Conv1d(in[0], x.View(in[1], 4, 3, 2), x.Slice(x.Ravel(in[2]), 0, 0, 4, 1), ConvOpt{Stride: [2]int{1, 2}, Padding: [2]int{0, 1}})
+			return x.Conv1d(in[0], x.View(in[1], 4, 3, 2), x.Slice(x.Ravel(in[2]), 0, 0, 4, 1),
+				ConvOpt{Stride: [2]int{1, 2}, Padding: [2]int{0, 1}})
 		}),
 		of("conv2d", 3, func(x *Exec, in []*Tensor) *Tensor {
-			return x.Conv2d(x.View(in[0], 1, 2, 3, 4), x.View(in[1], 6, 1, 2, 2), x.Slice(x.Ravel(in[2]), 0, 0, 6, 1), ConvOpt{Groups: 2, Padding: [2]int{1, 0}, Dilation: [2]int{2, 1}})
+			return x.Conv2d(x.View(in[0], 1, 2, 3, 4), x.View(in[1], 6, 1, 2, 2), x.Slice(x.Ravel(in[2]), 0, 0, 6, 1),
+				ConvOpt{Groups: 2, Padding: [2]int{1, 0}, Dilation: [2]int{2, 1}})
 		}),
 		of("conv2d same", 2, func(x *Exec, in []*Tensor) *Tensor {
 			return x.Conv2d(x.View(in[0], 2, 3, 4), x.View(in[1], 4, 2, 1, 3), nil, ConvOpt{Same: true, Dilation: [2]int{1, 2}})
@@ -177,12 +183,15 @@ func windows() []differentiable {
 				return x.CrossEntropy(in[0], target(x), CrossEntropyOpt{Weight: From(x, []float64{1, 2, .5, 1}), Reduction: r})
 			}),
 			of("cross_entropy smoothed "+r.String(), 1, func(x *Exec, in []*Tensor) *Tensor {
-				return x.CrossEntropy(in[0], target(x), CrossEntropyOpt{Weight: From(x, []float64{1, 2, .5, 1}), Reduction: r, LabelSmoothing: 0.2})
+				return x.CrossEntropy(in[0], target(x), CrossEntropyOpt{Weight: From(x, []float64{1, 2, .5, 1}), Reduction: r,
+					LabelSmoothing: 0.2})
 			}),
 			of("cross_entropy probabilities "+r.String(), 2, func(x *Exec, in []*Tensor) *Tensor {
 				return x.CrossEntropy(in[0], in[1], CrossEntropyOpt{Reduction: r})
 			}),
-			of("nll_loss "+r.String(), 1, func(x *Exec, in []*Tensor) *Tensor { return x.NLLLoss(in[0], target(x), NLLLossOpt{Reduction: r}) }),
+			of("nll_loss "+r.String(), 1, func(x *Exec, in []*Tensor) *Tensor {
+				return x.NLLLoss(in[0], target(x), NLLLossOpt{Reduction: r})
+			}),
 			of("mse_loss "+r.String(), 2, func(x *Exec, in []*Tensor) *Tensor { return x.MSELoss(in[0], in[1], LossOpt{Reduction: r}) }),
 			of("l1_loss "+r.String(), 2, func(x *Exec, in []*Tensor) *Tensor { return x.L1Loss(in[0], in[1], LossOpt{Reduction: r}) }),
 			of("bce_with_logits "+r.String(), 2, func(x *Exec, in []*Tensor) *Tensor {

@@ -41,18 +41,22 @@ func pointwise() []differentiable {
 	}
 	return []differentiable{
 		one("abs", 0.5, 2, true, (*Exec).Abs), one("neg", -1, 1, true, (*Exec).Neg), one("sgn", 0.5, 2, true, (*Exec).Sgn),
-		one("sign", 0.5, 2, false, (*Exec).Sign), one("reciprocal", 0.5, 2, true, (*Exec).Reciprocal), one("sqrt", 0.5, 2, true, (*Exec).Sqrt),
+		one("sign", 0.5, 2, false, (*Exec).Sign), one("reciprocal", 0.5, 2, true, (*Exec).Reciprocal),
+		one("sqrt", 0.5, 2, true, (*Exec).Sqrt),
 		one("rsqrt", 0.5, 2, true, (*Exec).Rsqrt), one("square", -1, 1, true, (*Exec).Square), one("exp", -1, 1, true, (*Exec).Exp),
 		one("exp2", -1, 1, true, (*Exec).Exp2), one("expm1", -1, 1, true, (*Exec).Expm1), one("log", 0.5, 2, true, (*Exec).Log),
 		one("log2", 0.5, 2, true, (*Exec).Log2), one("log10", 0.5, 2, true, (*Exec).Log10), one("log1p", 0.5, 2, true, (*Exec).Log1p),
 		one("sin", -1, 1, true, (*Exec).Sin), one("cos", -1, 1, true, (*Exec).Cos), one("tan", -1, 1, true, (*Exec).Tan),
 		one("asin", -0.7, 0.7, true, (*Exec).Asin), one("acos", -0.7, 0.7, true, (*Exec).Acos), one("atan", -0.7, 0.7, true, (*Exec).Atan),
 		one("sinh", -1, 1, true, (*Exec).Sinh), one("cosh", -1, 1, true, (*Exec).Cosh), one("tanh", -1, 1, true, (*Exec).Tanh),
-		one("asinh", -0.7, 0.7, true, (*Exec).Asinh), one("acosh", 1.5, 3, true, (*Exec).Acosh), one("atanh", -0.7, 0.7, true, (*Exec).Atanh),
+		one("asinh", -0.7, 0.7, true, (*Exec).Asinh), one("acosh", 1.5, 3, true, (*Exec).Acosh),
+		one("atanh", -0.7, 0.7, true, (*Exec).Atanh),
 		one("sigmoid", -1, 1, true, (*Exec).Sigmoid), one("erf", -1, 1, false, (*Exec).Erf), one("erfc", -1, 1, false, (*Exec).Erfc),
-		one("erfinv", -0.7, 0.7, false, (*Exec).Erfinv), one("floor", 0.1, 0.9, false, (*Exec).Floor), one("frac", 0.1, 0.9, false, (*Exec).Frac),
+		one("erfinv", -0.7, 0.7, false, (*Exec).Erfinv), one("floor", 0.1, 0.9, false, (*Exec).Floor),
+		one("frac", 0.1, 0.9, false, (*Exec).Frac),
 		one("relu", -1, 1, false, (*Exec).ReLU), one("gelu", -2, 2, false, (*Exec).GELU), one("gelu tanh", -2, 2, false, (*Exec).GELUTanh),
-		one("silu", -2, 2, true, (*Exec).SiLU), one("logsigmoid", -2, 2, false, (*Exec).LogSigmoid), one("nan_to_num", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.NanToNum(t, NanToNumOpt{}) }),
+		one("silu", -2, 2, true, (*Exec).SiLU), one("logsigmoid", -2, 2, false, (*Exec).LogSigmoid),
+		one("nan_to_num", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.NanToNum(t, NanToNumOpt{}) }),
 		one("leaky_relu", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.LeakyReLU(t, 0.1) }),
 		one("elu", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.ELU(t, 1.5) }),
 		one("hardtanh", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.Hardtanh(t, -0.3, 0.4) }),
@@ -64,25 +68,37 @@ func pointwise() []differentiable {
 		one("rdiv", 0.5, 1, true, func(x *Exec, t *Tensor) *Tensor { return x.RDivS(t, 2) }),
 		two("add scaled", -1, 1, true, func(x *Exec, a, b *Tensor) *Tensor { return x.AddScaled(a, b, -1.5) }),
 		two("mul", -1, 1, true, (*Exec).Mul), two("div", 0.5, 1, true, (*Exec).Div), two("pow", 0.5, 2, true, (*Exec).Pow),
-		two("float_power", 0.5, 2, true, (*Exec).FloatPower), two("remainder", 0.5, 2, false, (*Exec).Remainder), two("fmod", 0.5, 2, false, (*Exec).FMod),
+		two("float_power", 0.5, 2, true, (*Exec).FloatPower), two("remainder", 0.5, 2, false, (*Exec).Remainder),
+		two("fmod", 0.5, 2, false, (*Exec).FMod),
 		two("floor_divide", 0.5, 2, false, (*Exec).FloorDivide), two("div trunc", 0.5, 2, false, (*Exec).DivTrunc),
-		two("maximum", -1, 1, false, (*Exec).Maximum), two("minimum", -1, 1, false, (*Exec).Minimum), two("fmax", -1, 1, false, (*Exec).FMax),
+		two("maximum", -1, 1, false, (*Exec).Maximum), two("minimum", -1, 1, false, (*Exec).Minimum),
+		two("fmax", -1, 1, false, (*Exec).FMax),
 		two("fmin", -1, 1, false, (*Exec).FMin), two("atan2", 0.5, 2, false, (*Exec).Atan2), two("hypot", 0.5, 2, false, (*Exec).Hypot),
 		one("angle", 0.5, 2, true, (*Exec).Angle), two("logaddexp2", -1, 1, false, (*Exec).LogAddExp2),
-		two("prelu", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor { return x.PReLU(x.Unsqueeze(a, 0), b) }), two("prelu of one", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor { return x.PReLU(a, x.Select(b, 0, 1)) }),
+		two("prelu", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor { return x.PReLU(x.Unsqueeze(a, 0), b) }),
+		two("prelu of one", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor { return x.PReLU(a, x.Select(b, 0, 1)) }),
 		two("smooth l1", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor { return x.SmoothL1Loss(a, b, 0.5, LossOpt{}) }),
 		two("huber", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor { return x.HuberLoss(a, b, 0.5, LossOpt{Reduction: ReduceNone}) }),
-		two("bce", 0.2, 0.8, false, func(x *Exec, a, b *Tensor) *Tensor { return x.BCE(a, b, BCEOpt{Weight: From(x, []float64{1, 2, 3})}) }),
+		two("bce", 0.2, 0.8, false, func(x *Exec, a, b *Tensor) *Tensor {
+			return x.BCE(a, b, BCEOpt{Weight: From(x, []float64{1, 2, 3})})
+		}),
 		two("kl_div", 0.2, 0.8, false, func(x *Exec, a, b *Tensor) *Tensor { return x.KLDiv(a, b, KLDivOpt{Reduction: ReduceBatchMean}) }),
 		two("kl_div of logarithms", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor {
 			return x.KLDiv(a, b, KLDivOpt{LogTarget: true, Reduction: ReduceNone})
 		}),
-		two("logaddexp", -1, 1, true, (*Exec).LogAddExp), two("clamp_min", -1, 1, false, (*Exec).ClampMin), two("clamp_max", -1, 1, false, (*Exec).ClampMax),
+		two("logaddexp", -1, 1, true, (*Exec).LogAddExp), two("clamp_min", -1, 1, false, (*Exec).ClampMin),
+		two("clamp_max", -1, 1, false, (*Exec).ClampMax),
 		{name: "clamp tensors", lo: -1, hi: 1, ins: 3, f: func(x *Exec, in []*Tensor) *Tensor { return x.Clamp(in[0], in[1], in[2]) }},
 		{name: "lerp", lo: -1, hi: 1, ins: 3, complex: true, f: func(x *Exec, in []*Tensor) *Tensor { return x.Lerp(in[0], in[1], in[2]) }},
-		{name: "addcmul", lo: -1, hi: 1, ins: 3, complex: true, f: func(x *Exec, in []*Tensor) *Tensor { return x.AddCMul(in[0], in[1], in[2], 1.5) }},
-		{name: "addcdiv", lo: 0.5, hi: 1, ins: 3, complex: true, f: func(x *Exec, in []*Tensor) *Tensor { return x.AddCDiv(in[0], in[1], in[2], 1.5) }},
-		{name: "where", lo: -1, hi: 1, ins: 2, complex: true, f: func(x *Exec, in []*Tensor) *Tensor { return x.Where(From(x, []bool{true, false, true}), in[0], in[1]) }},
+		{name: "addcmul", lo: -1, hi: 1, ins: 3, complex: true, f: func(x *Exec, in []*Tensor) *Tensor {
+			return x.AddCMul(in[0], in[1], in[2], 1.5)
+		}},
+		{name: "addcdiv", lo: 0.5, hi: 1, ins: 3, complex: true, f: func(x *Exec, in []*Tensor) *Tensor {
+			return x.AddCDiv(in[0], in[1], in[2], 1.5)
+		}},
+		{name: "where", lo: -1, hi: 1, ins: 2, complex: true, f: func(x *Exec, in []*Tensor) *Tensor {
+			return x.Where(From(x, []bool{true, false, true}), in[0], in[1])
+		}},
 		{name: "masked_fill", lo: -1, hi: 1, ins: 2, complex: true, f: func(x *Exec, in []*Tensor) *Tensor {
 			return x.MaskedFill(in[0], From(x, []bool{true, false, true}), x.Select(in[1], 0, 1))
 		}},
@@ -124,13 +140,18 @@ func reductions() []differentiable {
 			v, m := x.VarMean(t, rows, VarOpt{})
 			return x.Add(x.Mul(v, v), x.Mul(m, m))
 		}),
-		over("mean of var_mean", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { _, m := x.VarMean(t, nil, VarOpt{KeepDim: true}); return m }),
+		over("mean of var_mean", -1, 1, false, func(x *Exec, t *Tensor) *Tensor {
+			_, m := x.VarMean(t, nil, VarOpt{KeepDim: true})
+			return m
+		}),
 		over("logsumexp", -1, 1, true, func(x *Exec, t *Tensor) *Tensor { return x.LogSumExp(t, rows, false) }),
 		over("softmax", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.Softmax(t, 1, SoftmaxOpt{}) }),
 		over("log_softmax", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.LogSoftmax(t, 0, SoftmaxOpt{}) }),
 	}
 	for _, p := range []float64{0, 0.5, 1, 1.5, 2, 3, math.Inf(1), math.Inf(-1)} {
-		list = append(list, over(fmt.Sprintf("norm %v", p), 0.5, 2, true, func(x *Exec, t *Tensor) *Tensor { return x.VectorNorm(t, p, rows, SumOpt{}) }))
+		list = append(list, over(fmt.Sprintf("norm %v", p), 0.5, 2, true, func(x *Exec, t *Tensor) *Tensor {
+			return x.VectorNorm(t, p, rows, SumOpt{})
+		}))
 	}
 	return list
 }
@@ -169,7 +190,8 @@ func made(x *Exec, dt dtype.DType, parts []float64, shape []int) *Tensor {
 }
 
 // gradients returns the parts of the first gradients, of f weighted by w, and of the second, of the first gradients weighted by v.
-func (d *differentiable) gradients(t *testing.T, x *Exec, dt dtype.DType, at [][]float64, w func(out *Tensor) *Tensor, v [][]float64) (first, second [][]float64) {
+func (d *differentiable) gradients(t *testing.T, x *Exec, dt dtype.DType, at [][]float64, w func(out *Tensor) *Tensor, v [][]float64) (
+	first, second [][]float64) {
 	t.Helper()
 	x.Scope(func(x *Exec) {
 		ins := make([]*Tensor, d.ins)

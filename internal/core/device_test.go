@@ -54,14 +54,16 @@ func pairs(t *testing.T, f func(t *testing.T, x, y *Exec)) {
 	list := map[string][2]rt.Selector{"cpu to sim": {cpu, sim}, "sim to cpu": {sim, cpu}, "sim to sim": {sim, sim}}
 	m := rt.NewMachine(2, 0)
 	first, second := rt.Selector{Kind: rt.Sim, Machine: m}, rt.Selector{Kind: rt.Sim, Machine: m, Ordinal: 1}
-	list["sim 0 to sim 1"], list["sim 1 to sim 0"], list["sim 0 to sim 0"] = [2]rt.Selector{first, second}, [2]rt.Selector{second, first}, [2]rt.Selector{first, first}
+	list["sim 0 to sim 1"], list["sim 1 to sim 0"], list["sim 0 to sim 0"] = [2]rt.Selector{first, second}, [2]rt.Selector{second, first},
+		[2]rt.Selector{first, first}
 	if rt.GPUs() > 1 {
 		first, second := rt.Selector{Kind: rt.CUDA}, rt.Selector{Kind: rt.CUDA, Ordinal: 1}
 		list["cuda 0 to cuda 1"], list["cuda 1 to cuda 0"] = [2]rt.Selector{first, second}, [2]rt.Selector{second, first}
 	}
 	if rt.GPUs() > 0 {
 		gpu := rt.Selector{Kind: rt.CUDA}
-		list["cpu to cuda"], list["cuda to cpu"], list["cuda to sim"] = [2]rt.Selector{cpu, gpu}, [2]rt.Selector{gpu, cpu}, [2]rt.Selector{gpu, sim}
+		list["cpu to cuda"], list["cuda to cpu"], list["cuda to sim"] = [2]rt.Selector{cpu, gpu}, [2]rt.Selector{gpu, cpu},
+			[2]rt.Selector{gpu, sim}
 	}
 	for name, p := range list {
 		t.Run(name, func(t *testing.T) { pair(t, p[0], p[1], f) })

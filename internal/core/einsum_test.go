@@ -85,7 +85,8 @@ func TestEinsum(t *testing.T) {
 				t.Errorf("%s gives %v, want %v", equation, floats(t, x, got), want)
 			}
 		}
-		for _, equation := range []string{"ab,bc->ac", "ab,bc->ca", "ab,cb->", "a,b->ba", "abc,ac->b", "abc,abd->acd", "abc,abd->bdc", "abc,bd,ca->d", "aa->a", "aa->", "aba->ba",
+		for _, equation := range []string{"ab,bc->ac", "ab,bc->ca", "ab,cb->", "a,b->ba", "abc,ac->b", "abc,abd->acd", "abc,abd->bdc",
+			"abc,bd,ca->d", "aa->a", "aa->", "aba->ba",
 			"adb,ad->bda", "a,a,a->a", "a,ab,abc->c", "aBb,Bc->bac", "aa,ad->d", "ab->ab", "ab->ba", "abc->b", ",ab->ba"} {
 			run(equation, "")
 		}
@@ -107,7 +108,8 @@ func TestEinsum(t *testing.T) {
 		same("no arrow", x.Einsum("ba", b), floats(t, x, x.Transpose(b, 0, 1)))
 		same("a summed ellipsis", x.Einsum("...j->j", a), floats(t, x, x.Sum(a, []int{0, 1}, SumOpt{})))
 		same("an ellipsis broadcast", x.Einsum("...,...", b, x.Full(nil, 3, dtype.Float32)), floats(t, x, x.MulS(b, 3)))
-		for equation, want := range map[string]string{"ij": "3 dimensions", "ij,jk": "2, must be equal to the number of operands, 1", "i1k->i": "letters", "ijk->l": "no operand has",
+		for equation, want := range map[string]string{"ij": "3 dimensions", "ij,jk": "2, must be equal to the number of operands, 1",
+			"i1k->i": "letters", "ijk->l": "no operand has",
 			"ijk->ii": "twice", "iik->k": "sizes 2 and 3", "i...": ""} {
 			err := Try(func() { x.Einsum(equation, a) })
 			if want == "" {
@@ -120,7 +122,8 @@ func TestEinsum(t *testing.T) {
 		}
 		wantError(t, Try(func() { x.Einsum("ij,jk", a, b) }), fault.Invalid, "3 dimensions")
 		wantError(t, Try(func() { x.Einsum("ij,ik->j", b, x.Ones([]int{3, 3}, dtype.Float32)) }), fault.Invalid, "sizes 4 and 3")
-		h := x.Autocast(dtype.Float16).Einsum("bkhd,bqhd->bqkh", x.Ones([]int{2, 3, 1, 2}, dtype.Float32), x.Ones([]int{2, 4, 1, 2}, dtype.Float32))
+		h := x.Autocast(dtype.Float16).Einsum("bkhd,bqhd->bqkh", x.Ones([]int{2, 3, 1, 2}, dtype.Float32),
+			x.Ones([]int{2, 4, 1, 2}, dtype.Float32))
 		if h.dt != dtype.Float16 || !infer.Same(h.shape, []int{2, 4, 3, 1}) {
 			t.Errorf("under autocast: %v", h)
 		}

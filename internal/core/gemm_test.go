@@ -44,7 +44,8 @@ var floatTypes = []dtype.DType{dtype.Float32, dtype.Float16, dtype.BFloat16, dty
 func TestMatMulSizes(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		r := rand.New(rand.NewPCG(1, 2))
-		sizes := [][3]int{{1, 1, 1}, {3, 5, 7}, {64, 64, 64}, {17, 130, 33}, {128, 128, 64}, {1, 200, 50}, {200, 1, 50}, {100, 72, 300}, {8, 8, 4000}}
+		sizes := [][3]int{{1, 1, 1}, {3, 5, 7}, {64, 64, 64}, {17, 130, 33}, {128, 128, 64}, {1, 200, 50}, {200, 1, 50},
+			{100, 72, 300}, {8, 8, 4000}}
 		for _, dt := range floatTypes {
 			for _, s := range sizes {
 				for form := range 4 {
@@ -197,8 +198,10 @@ func TestConvolutions(t *testing.T) {
 						}
 						return s
 					}
-					// Exact gradients by probing with one-hot operands would be slow, so every element is checked with the definition's transpose.
-					checkConvGrads(t, fmt.Sprintf("%v case %d", dt, i), dt, iv, wv, gv, doubles(t, x, grads[0]), doubles(t, x, grads[1]), c.n, c.c, c.h, c.w, c.o, c.kh, c.kw, c.opt, oh, ow)
+					// Exact gradients by probing with one-hot operands would be slow, so every element is checked with the definition's
+					// transpose.
+					checkConvGrads(t, fmt.Sprintf("%v case %d", dt, i), dt, iv, wv, gv, doubles(t, x, grads[0]), doubles(t, x, grads[1]),
+						c.n, c.c, c.h, c.w, c.o, c.kh, c.kw, c.opt, oh, ow)
 					whole := dot(gv, convolve(iv, wv, zero, c.n, c.c, c.h, c.w, c.o, c.kh, c.kw, c.opt, oh, ow))
 					if p := dot(doubles(t, x, grads[0]), iv); math.Abs(p-whole) > 0.02*math.Abs(whole)+1 {
 						t.Errorf("%v case %d: <dx, x> = %v, want %v", dt, i, p, whole)
@@ -209,7 +212,8 @@ func TestConvolutions(t *testing.T) {
 	})
 }
 
-func checkConvGrads(t *testing.T, what string, dt dtype.DType, x, w, g, dx, dw []float64, n, c, h, wd, o, kh, kw int, opt ConvOpt, oh, ow int) {
+func checkConvGrads(t *testing.T, what string, dt dtype.DType, x, w, g, dx, dw []float64, n, c, h, wd, o, kh, kw int,
+	opt ConvOpt, oh, ow int) {
 	t.Helper()
 	wx, ww := make([]float64, len(x)), make([]float64, len(w))
 	cg := c / opt.Groups

@@ -74,11 +74,11 @@ type use struct {
 
 // CaptureOpt are the options of Capture.
 type CaptureOpt struct {
-	// Share lets the graph use the memory of another one: running one may overwrite the results of the other, and the graph that was captured
-	// first should run first. Runs of graphs that share memory wait for each other.
+	// Share lets the graph use the memory of another one: running one may overwrite the results of the other, and the graph that was
+	// captured first should run first. Runs of graphs that share memory wait for each other.
 	Share *Graph
-	// Pool is the id of the private pool for the graph's memory, from NewPoolID: graphs of one pool share memory as with Share. Zero is a new
-	// pool.
+	// Pool is the id of the private pool for the graph's memory, from NewPoolID: graphs of one pool share memory as with Share. Zero is a
+	// new pool.
 	Pool alloc.PoolID
 	// Stream is where f's work is recorded. It must not be the default stream. Nil is a stream that nobody else has.
 	Stream *rt.Stream
@@ -274,7 +274,8 @@ func (c *capture) reach(f *frame) {
 	from := c.source(f)
 	if from == nil || f.x.m.manual {
 		err := Try(func() {
-			f.fail(fault.Capture, "the operation is on stream %d, which is no part of the graph that is captured, so that it would run now; use the Exec that the captured function is given", st.ID())
+			f.fail(fault.Capture, "the operation is on stream %d, which is no part of the graph that is captured, so that it would run "+
+				"now; use the Exec that the captured function is given", st.ID())
 		})
 		if c.refused == nil {
 			c.refused = err

@@ -150,7 +150,8 @@ func (s *session) barred(t *Tensor, write bool) error {
 	if d == nil { // its calls have run meanwhile
 		return nil
 	}
-	return fault.New(fault.Invalid, "the tensor %s is used in a compiled region of another Exec, whose calls since %s have not run yet; use it after that Do has returned",
+	return fault.New(fault.Invalid, "the tensor %s is used in a compiled region of another Exec, whose calls since %s have not run yet; "+
+		"use it after that Do has returned",
 		describe(t), *d.at.Load())
 }
 
@@ -636,7 +637,8 @@ func (d *deferral) end() (err error) {
 	clear(d.attrs)
 	clear(d.wrote)
 	clear(d.undo)
-	d.calls, d.touched, d.elements, d.attrs, d.wrote, d.undo = d.calls[:0], d.touched[:0], d.elements[:0], d.attrs[:0], d.wrote[:0], d.undo[:0]
+	d.calls, d.touched, d.elements, d.attrs, d.wrote, d.undo = d.calls[:0], d.touched[:0], d.elements[:0], d.attrs[:0],
+		d.wrote[:0], d.undo[:0]
 	for _, list := range [][]Tensor{d.bare[:], d.list} {
 		for i := range list {
 			list[i].st = nil

@@ -83,7 +83,8 @@ func (c Call) Differs(b Call) string {
 		return "generator"
 	case c.dt != b.dt:
 		return was("type", c.dt, b.dt)
-	case c.i != b.i, c.list != b.list, c.opt != b.opt, c.scalar != b.scalar, c.hole != b.hole, c.holes != b.holes, c.holeFloat != b.holeFloat:
+	case c.i != b.i, c.list != b.list, c.opt != b.opt, c.scalar != b.scalar, c.hole != b.hole, c.holes != b.holes,
+		c.holeFloat != b.holeFloat:
 		return was("attributes", c.String(), b.String())
 	}
 	x, y := c.Operands(), b.Operands()
@@ -98,9 +99,22 @@ func (c Call) Differs(b Call) string {
 	return "hosts"
 }
 
+// SameSizes reports whether b, a call of the same operation, has operands of c's shapes, and, without operands, makes a tensor of c's
+// shape.
+func (c Call) SameSizes(b Call) bool {
+	x, y := c.Operands(), b.Operands()
+	if len(x) == 0 && len(y) == 0 {
+		return c.list == b.list
+	}
+	return slices.EqualFunc(x, y, func(p, q Operand) bool {
+		return p.Absent() == q.Absent() && (p.Absent() || slices.Equal(p.form.shape, q.form.shape))
+	})
+}
+
 func (o Operand) differs(b Operand, name string) string {
 	was := func(what string, a, b any) string {
-		return fmt.Sprintf("%s of %s: %s, %s", what, name, strings.ReplaceAll(fmt.Sprint(a), ",", " "), strings.ReplaceAll(fmt.Sprint(b), ",", " "))
+		return fmt.Sprintf("%s of %s: %s, %s", what, name, strings.ReplaceAll(fmt.Sprint(a), ",", " "),
+			strings.ReplaceAll(fmt.Sprint(b), ",", " "))
 	}
 	switch {
 	case o.Absent() != b.Absent():

@@ -110,8 +110,8 @@ type fusedGroup struct {
 	n        int
 	repeat   uint16
 	numbers  []numberAt
-	// rows replaces op if a call of the group works by rows. slots are the indexes of its operands among the group's, outputs first, and alone
-	// those of the call's own; both include absent ones.
+	// rows replaces op if a call of the group works by rows. slots are the indexes of its operands among the group's, outputs first, and
+	// alone those of the call's own; both include absent ones.
 	rows         *kernels.FusedRows
 	slots, alone []int
 	// about describes for people what the group computes.

@@ -25,8 +25,8 @@ type pointCall struct {
 	numbers []numberAt
 	// seen has the forms of inputs that the operation sees in a form other than their own.
 	seen [maxIn]*form
-	// rows is set in place of all of the above if the call works by rows. operands tells which of the call's operands the row call's operands
-	// are (outputs from maxIn on), or that they are absent.
+	// rows is set in place of all of the above if the call works by rows. operands tells which of the call's operands the row call's
+	// operands are (outputs from maxIn on), or that they are absent.
 	rows     *kernels.RowCall
 	operands []int
 }
@@ -303,7 +303,8 @@ func (b *planning) lane(st *rt.Stream) int {
 
 // attrsOf numbers the attributes of calls.
 func (b *planning) attrsOf(c *deferred) int {
-	k := attrKey{row: c.row, structure: c.structure, dims: c.dims, tf32: c.x.m.tf32, scalar: numbersOf4(&c.scalar), hole: numbersOf4(&c.hole)}
+	k := attrKey{row: c.row, structure: c.structure, dims: c.dims, tf32: c.x.m.tf32, scalar: numbersOf4(&c.scalar),
+		hole: numbersOf4(&c.hole)}
 	k.list = nil
 	for i := range k.scalar {
 		if c.row.decides>>i&1 == 0 {

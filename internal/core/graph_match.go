@@ -130,8 +130,10 @@ func (o *Operand) slotted(s *Slots) {
 // Matches reports whether Key would return c. It allocates nothing.
 func (f *frame) Matches(c *Call, s *Slots) bool {
 	m := &f.x.m
-	if f.row != c.row || m.stream != c.stream || s.ofGenerator(m.generator) != c.source || m.pool != c.pool || m.noGrad != c.noGrad || m.tf32 != c.tf32 || m.manual != c.byHand ||
-		f.ins != int(c.ins) || len(f.many) != int(c.many) || f.structure.i != c.i || f.structure.dt != c.dt || f.holes != c.holes || f.holeFloat != c.holeFloat || f.hosts != c.hosts || f.opt != c.opt ||
+	if f.row != c.row || m.stream != c.stream || s.ofGenerator(m.generator) != c.source || m.pool != c.pool || m.noGrad != c.noGrad ||
+		m.tf32 != c.tf32 || m.manual != c.byHand ||
+		f.ins != int(c.ins) || len(f.many) != int(c.many) || f.structure.i != c.i || f.structure.dt != c.dt || f.holes != c.holes ||
+		f.holeFloat != c.holeFloat || f.hosts != c.hosts || f.opt != c.opt ||
 		!infer.Same(f.dims, c.list.ints()) {
 		return false
 	}

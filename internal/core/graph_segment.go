@@ -261,7 +261,7 @@ type lending struct {
 	manual  bool
 	// stand returns the stand-in for a storage; it may be nil.
 	stand func(st *storage) *storage
-	// notes are what the session gave the call under way when it was recorded. If fixed is true, the call gets the same again, and no memory.
+	// notes are what the session gave the recorded call under way. If fixed is true, the call gets the same again, and no memory.
 	notes *callNotes
 	fixed bool
 }

@@ -9,8 +9,8 @@ import (
 
 // Span is one run of a compiled function. It groups the nodes that the run recorded on the tape.
 type Span struct {
-	// Begin is called when a backward pass reaches the first of the nodes, and the function that it returns after the last one. incoming are
-	// the storage numbers of the gradients that have reached the nodes from other nodes.
+	// Begin is called when a backward pass reaches the first of the nodes, and the function that it returns after the last one. incoming
+	// are the storage numbers of the gradients that have reached the nodes from other nodes.
 	Begin func(x *Exec, incoming []uint64) (end func() error)
 	// nodes counts the nodes that are still on a tape.
 	nodes atomic.Int32

@@ -200,7 +200,8 @@ func (g *Segment) MoveOut(s Store) error {
 	defer st.Issued(seq)
 	err = m.beforeRead(st)
 	if err == nil {
-		err = st.Device().Check(st.Device().Driver().CopyDtoD(driver.Ptr(b.Addr()), driver.Ptr(m.ptr), uint64(m.bytes), st.Handle()), "a kept output could not be copied")
+		err = st.Device().Check(st.Device().Driver().CopyDtoD(driver.Ptr(b.Addr()), driver.Ptr(m.ptr), uint64(m.bytes), st.Handle()),
+			"a kept output could not be copied")
 	}
 	if err != nil {
 		return errors.Join(err, m.dev.Free(b))

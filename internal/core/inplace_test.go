@@ -169,7 +169,9 @@ func TestInPlaceViewRefusals(t *testing.T) {
 			{"part of a base without grad", scaled(part(base)), []string{parts, direct}},
 			{"view of a part", double(row(part(b()))), []string{parts, direct}},
 			{"use of a part", use(after(part)), []string{parts, indirect}},
-			{"hook of a part", func() { after(part).RegisterHook(func(x *Exec, g *Tensor) *Tensor { return g }) }, []string{parts, indirect, "RegisterHook"}},
+			{"hook of a part", func() {
+				after(part).RegisterHook(func(x *Exec, g *Tensor) *Tensor { return g })
+			}, []string{parts, indirect, "RegisterHook"}},
 			{"function's view", double(function(viewing{})(b())), []string{custom, direct}},
 			{"function's input", double(function(identity{})(made)), []string{custom, direct}},
 			{"use of a function's view", use(after(function(viewing{}))), []string{custom, indirect}},
@@ -278,7 +280,8 @@ func TestInPlaceOfSaved(t *testing.T) {
 		v := x.Select(b, 0, 1)
 		x.MulInto(v, v, x.Full(nil, 3, dtype.Float32))
 		wantError(t, x.Backward(sumOf(x, y), BackwardOpt{}), fault.Invalid,
-			"one of the variables needed for gradient computation has been modified by an inplace operation", "Mul", "version 1; expected version 0")
+			"one of the variables needed for gradient computation has been modified by an inplace operation", "Mul",
+			"version 1; expected version 0")
 		z := x.Exp(b)
 		row := x.Select(z, 0, 0)
 		x.NoGrad().CopyInto(row, row)
@@ -381,7 +384,8 @@ func TestInPlaceLeavesGradients(t *testing.T) {
 		}
 		want(t, x, g, 1, 1, 1, 1, 1, 1)
 		want(t, x, a.Grad(), 20, 20, 20, 2, 2, 2)
-		gs, err := x.Grad([]*Tensor{x.MulS(b, 3), sumOf(x, v)}, []*Tensor{b, a, v}, GradOpt{Gradients: []*Tensor{g, nil}, RetainGraph: true})
+		gs, err := x.Grad([]*Tensor{x.MulS(b, 3), sumOf(x, v)}, []*Tensor{b, a, v},
+			GradOpt{Gradients: []*Tensor{g, nil}, RetainGraph: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -492,7 +496,8 @@ func TestGradientsOfRowsAddUp(t *testing.T) {
 		top := x.Select(b, 0, 0)
 		top.RetainGrad()
 		b.RetainGrad()
-		gs, err := x.Grad([]*Tensor{b, x.Transpose(b, 0, 1), top, x.Select(b, 1, 2)}, []*Tensor{b, m, top}, GradOpt{Gradients: []*Tensor{seed, x.Transpose(seed, 0, 1), x.Select(seed, 0, 1), x.Select(seed, 1, 0)}})
+		gs, err := x.Grad([]*Tensor{b, x.Transpose(b, 0, 1), top, x.Select(b, 1, 2)}, []*Tensor{b, m, top},
+			GradOpt{Gradients: []*Tensor{seed, x.Transpose(seed, 0, 1), x.Select(seed, 0, 1), x.Select(seed, 1, 0)}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -537,7 +542,8 @@ func TestFailedInPlaceCountsNoVersion(t *testing.T) {
 		"Elsewhere": func(x *Exec, a, b *Tensor) { x.ScatterAddInto(a, b, 0, x.ToDType(b, dtype.Int64), b) },
 		"Launch":    func(x *Exec, a, b *Tensor) { x.Launch(store, LaunchShape{}, Out(a)) },
 		"SGD": func(x *Exec, a, b *Tensor) {
-			TakeStep(x, &Step{Op: SGD, Numbers: []float64{0.5, 1, 0}, Rows: x.Zeros([]int{1, StepRow}, dtype.Float64), Which: []int32{0}, Lists: [][]*Tensor{{a}, {b}}})
+			TakeStep(x, &Step{Op: SGD, Numbers: []float64{0.5, 1, 0}, Rows: x.Zeros([]int{1, StepRow}, dtype.Float64), Which: []int32{0},
+				Lists: [][]*Tensor{{a}, {b}}})
 		},
 		"Recorded": func(x *Exec, a, b *Tensor) {
 			x.MulInto(x.Slice(a, 0, 0, 2, 1), x.Slice(a, 0, 0, 2, 1), x.Slice(b, 0, 1, 3, 1).SetRequiresGrad(true))

@@ -223,7 +223,8 @@ func TestCrossEntropySecondDerivative(t *testing.T) {
 func TestCrossEntropyOfInfiniteLogits(t *testing.T) {
 	inf, nan := float32(math.Inf(1)), float32(math.NaN())
 	opened(t, func(t *testing.T, x *Exec) {
-		v := []float32{1, 2, 3, inf, 0, 1, 1, inf, 0, inf, inf, 1, -inf, 1, 2, 1, -inf, 2, -inf, -inf, -inf, 1, 2, nan, inf, 1, 2, 1, nan, 3, 1, 2, 3}
+		v := []float32{1, 2, 3, inf, 0, 1, 1, inf, 0, inf, inf, 1, -inf, 1, 2, 1, -inf, 2, -inf, -inf, -inf, 1, 2, nan, inf, 1, 2,
+			1, nan, 3, 1, 2, 3}
 		target := From(x, []int64{1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0})
 		losses := [2]func(x *Exec, in *Tensor, r Reduction) *Tensor{
 			func(x *Exec, in *Tensor, r Reduction) *Tensor {
@@ -256,11 +257,13 @@ func TestCrossEntropyVariants(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		in := From(x, []float32{1, 2, 3})
 		lse := math.Log(math.Exp(1) + math.Exp(2) + math.Exp(3))
-		wantNear(t, floats(t, x, x.CrossEntropy(in, x.View(From(x, []int64{1})), CrossEntropyOpt{Reduction: ReduceNone})), []float64{lse - 2}, 1)
+		wantNear(t, floats(t, x, x.CrossEntropy(in, x.View(From(x, []int64{1})), CrossEntropyOpt{Reduction: ReduceNone})),
+			[]float64{lse - 2}, 1)
 		p := From(x, []float32{.2, .3, .5})
 		wantNear(t, floats(t, x, x.CrossEntropy(in, p, CrossEntropyOpt{})), []float64{lse - .2 - .6 - 1.5}, 1)
 		batch := x.View(in, 1, 3)
-		wantNear(t, floats(t, x, x.CrossEntropy(batch, From(x, []int64{1}), CrossEntropyOpt{LabelSmoothing: .3})), []float64{.7*(lse-2) + .1*(3*lse-6)}, 1)
+		wantNear(t, floats(t, x, x.CrossEntropy(batch, From(x, []int64{1}), CrossEntropyOpt{LabelSmoothing: .3})),
+			[]float64{.7*(lse-2) + .1*(3*lse-6)}, 1)
 	})
 }
 
@@ -297,6 +300,8 @@ func TestLossErrors(t *testing.T) {
 		bad("to match target batch_size (3)", func() { x.NLLLoss(in, From(x, []int64{0, 1, 1}), NLLLossOpt{}) })
 		bad("weight tensor should be defined", func() { x.NLLLoss(in, target, NLLLossOpt{Weight: From(x, []float32{1, 2})}) })
 		bad("label_smoothing must be between", func() { x.CrossEntropy(in, target, CrossEntropyOpt{LabelSmoothing: 2}) })
-		bad("the target must be numbers of classes, of an integer type, but is float32", func() { x.NLLLoss(in, x.ToDType(target, dtype.Float32), NLLLossOpt{}) })
+		bad("the target must be numbers of classes, of an integer type, but is float32", func() {
+			x.NLLLoss(in, x.ToDType(target, dtype.Float32), NLLLossOpt{})
+		})
 	})
 }

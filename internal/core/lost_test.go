@@ -97,7 +97,8 @@ func loseDevice(t *testing.T, sel rt.Selector, name string) *fault.Error {
 		if !errors.As(err, &first) || first.Kind != fault.Device || !errors.Is(err, p.code) && !errors.Is(err, driver.LaunchFailed) {
 			t.Fatalf("the first call gave %v, want a device fault with code %d", err, p.code)
 		}
-		if len(first.Suspects) == 0 || !strings.HasPrefix(first.Suspects[0], faultyOps[name]+", operation ") || !strings.Contains(first.Suspects[0], "of stream 0") {
+		if len(first.Suspects) == 0 || !strings.HasPrefix(first.Suspects[0], faultyOps[name]+", operation ") ||
+			!strings.Contains(first.Suspects[0], "of stream 0") {
 			t.Errorf("the suspects are %q; want %s first", first.Suspects, faultyOps[name])
 		}
 		for _, s := range first.Suspects {
@@ -168,8 +169,11 @@ func TestInlineFault(t *testing.T) {
 		a := From(x, []float32{1, 2, 3})
 		before := live.Load()
 		for range 2 {
-			wantError(t, Try(func() { x.Scope(func(x *Exec) { faulty["Assert"].launch(x, a) }) }), fault.Invalid, "Gather(float32[3], int64[1]): index 7 is out of range for size 3, in the operand index; give numbers from 0 to size-1 (at ", "lost_test.go")
-			wantError(t, Try(func() { x.Scope(func(x *Exec) { faulty["Address"].launch(x, a) }) }), fault.Device, "illegal memory access", "Neg(")
+			wantError(t, Try(func() { x.Scope(func(x *Exec) { faulty["Assert"].launch(x, a) }) }), fault.Invalid,
+				"Gather(float32[3], int64[1]): index 7 is out of range for size 3, in the operand index; give numbers from 0 to "+
+					"size-1 (at ", "lost_test.go")
+			wantError(t, Try(func() { x.Scope(func(x *Exec) { faulty["Address"].launch(x, a) }) }), fault.Device,
+				"illegal memory access", "Neg(")
 		}
 		if n := live.Load() - before; n != 0 {
 			t.Errorf("%d storages are left", n)

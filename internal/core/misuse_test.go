@@ -25,15 +25,22 @@ func TestMisuse(t *testing.T) {
 			{"second nil", func() error { return Try(func() { x.Add(a, nil) }) }, "Add", "operand 1 is nil"},
 			{"nil of a sum", func() error { return Try(func() { x.Sum(nil, nil, SumOpt{}) }) }, "Sum", "operand 0 is nil"},
 			{"nil in a list", func() error { return Try(func() { x.Cat([]*Tensor{a, nil}, 0) }) }, "Cat", "operand 1 is nil"},
-			{"overflow to zero", func() error { return Try(func() { x.Zeros([]int{1 << 40, 1 << 40}, dtype.Float32) }) }, "Full", "more elements than can be counted"},
-			{"overflow to one", func() error { return Try(func() { x.Empty([]int{1<<32 + 1, 1<<32 - 1, 1 << 32}, dtype.Uint8) }) }, "Empty", "more elements than can be counted"},
-			{"overflow of an int", func() error { return Try(func() { x.Empty([]int{1 << 62, 2}, dtype.Uint8) }) }, "Empty", "more elements than can be counted"},
-			{"overflow of bytes", func() error { return Try(func() { x.Empty([]int{1 << 61}, dtype.Float32) }) }, "Empty", "more bytes than"},
+			{"overflow to zero", func() error { return Try(func() { x.Zeros([]int{1 << 40, 1 << 40}, dtype.Float32) }) }, "Full",
+				"more elements than can be counted"},
+			{"overflow to one", func() error { return Try(func() { x.Empty([]int{1<<32 + 1, 1<<32 - 1, 1 << 32}, dtype.Uint8) }) },
+				"Empty", "more elements than can be counted"},
+			{"overflow of an int", func() error { return Try(func() { x.Empty([]int{1 << 62, 2}, dtype.Uint8) }) }, "Empty",
+				"more elements than can be counted"},
+			{"overflow of bytes", func() error { return Try(func() { x.Empty([]int{1 << 61}, dtype.Float32) }) }, "Empty",
+				"more bytes than"},
 			{"view", func() error { return Try(func() { x.Expand(wide, 1<<40, 1<<40) }) }, "Expand", "more elements than can be counted"},
 			{"a size to be found out", func() error { return Try(func() { From(x, []float32{1, 2}, -1) }) }, "FromBytes",
 				"the shape [-1] has a negative dimension; give every size, since only View and Reshape find one out"},
 			{"item", func() error { _, err := x.Item(a); return err }, "Item", "a tensor with 2 elements cannot be converted to a scalar"},
-			{"read", func() error { _, err := Read[int64](x, a); return err }, "Read", "the tensor has type float32 and cannot be read as int64; convert it with ToDType"},
+			{"read", func() error {
+				_, err := Read[int64](x, a)
+				return err
+			}, "Read", "the tensor has type float32 and cannot be read as int64; convert it with ToDType"},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				before := LiveStorages()
@@ -42,7 +49,8 @@ func TestMisuse(t *testing.T) {
 				if !errors.As(err, &e) {
 					t.Fatalf("got %v", err)
 				}
-				if e.Kind != fault.Invalid || e.Op != c.op || !strings.Contains(e.Error(), c.want) || !strings.HasSuffix(e.File, "misuse_test.go") || e.Line == 0 {
+				if e.Kind != fault.Invalid || e.Op != c.op || !strings.Contains(e.Error(), c.want) ||
+					!strings.HasSuffix(e.File, "misuse_test.go") || e.Line == 0 {
 					t.Errorf("got %v (kind %v)", e, e.Kind)
 				}
 				if n := LiveStorages(); n != before {

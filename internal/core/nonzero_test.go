@@ -15,8 +15,10 @@ import (
 
 // holed has some nonzero numbers of each element type.
 var holed = map[dtype.DType][]complex128{
-	dtype.Bool: {1}, dtype.Uint8: {1, 255}, dtype.Int8: {1, -128}, dtype.Int16: {256, -1}, dtype.Int32: {1 << 16, -1}, dtype.Int64: {1 << 40, -1},
-	dtype.Float16: {0.5, complex(math.NaN(), 0)}, dtype.BFloat16: {0x1p-100, complex(math.NaN(), 0)}, dtype.Float32: {0x1p-149, complex(math.Inf(-1), 0)},
+	dtype.Bool: {1}, dtype.Uint8: {1, 255}, dtype.Int8: {1, -128}, dtype.Int16: {256, -1}, dtype.Int32: {1 << 16, -1},
+	dtype.Int64:   {1 << 40, -1},
+	dtype.Float16: {0.5, complex(math.NaN(), 0)}, dtype.BFloat16: {0x1p-100, complex(math.NaN(), 0)},
+	dtype.Float32: {0x1p-149, complex(math.Inf(-1), 0)},
 	dtype.Float64: {0x1p-1074, complex(math.NaN(), 0)}, dtype.Complex64: {1i, 1}, dtype.Complex128: {1i, complex(math.NaN(), 0)},
 }
 
@@ -65,7 +67,8 @@ func TestNonzero(t *testing.T) {
 			for _, shape := range [][]int{{}, {1}, {40}, {3, 0, 2}, {5, 7}, {2, 3, 1, 4}} {
 				a, is := withHoles(x, r, dt, shape...)
 				at := x.Nonzero(a)
-				if got, w := longs(t, x, at), indexesOf(is, shape); !slices.Equal(got, w) || at.shape[1] != len(shape) || len(shape) == 0 && at.shape[0] != btoi(is[0]) {
+				if got, w := longs(t, x, at), indexesOf(is, shape); !slices.Equal(got, w) || at.shape[1] != len(shape) ||
+					len(shape) == 0 && at.shape[0] != btoi(is[0]) {
 					t.Errorf("%v %v: got %v %v, want %v", dt, shape, at.shape, got, w)
 				}
 				if len(shape) < 2 {
@@ -104,7 +107,8 @@ func bools(t *testing.T, x *Exec, a *Tensor) []bool {
 func TestMaskedSelect(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		r := rand.New(rand.NewPCG(3, 4))
-		for _, c := range [][2][]int{{{}, {}}, {{7}, {7}}, {{5, 1, 3}, {4, 1}}, {{3}, {6, 3}}, {{2, 0}, {2, 1}}, {{50, 70}, {50, 70}}, {{3000}, {3, 3000}}} {
+		for _, c := range [][2][]int{{{}, {}}, {{7}, {7}}, {{5, 1, 3}, {4, 1}}, {{3}, {6, 3}}, {{2, 0}, {2, 1}}, {{50, 70}, {50, 70}},
+			{{3000}, {3, 3000}}} {
 			a := steps(x, c[0])
 			mask, _ := withHoles(x, r, dtype.Bool, c[1]...)
 			a.SetRequiresGrad(true)
@@ -165,7 +169,8 @@ func TestMaskedScatter(t *testing.T) {
 func TestUnique(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		r := rand.New(rand.NewPCG(5, 6))
-		for _, dt := range []dtype.DType{dtype.Bool, dtype.Uint8, dtype.Int8, dtype.Int16, dtype.Int32, dtype.Int64, dtype.Float16, dtype.BFloat16, dtype.Float32, dtype.Float64} {
+		for _, dt := range []dtype.DType{dtype.Bool, dtype.Uint8, dtype.Int8, dtype.Int16, dtype.Int32, dtype.Int64, dtype.Float16,
+			dtype.BFloat16, dtype.Float32, dtype.Float64} {
 			for _, shape := range [][]int{{}, {0}, {2, 0}, {50, 3}, {9, 1000}} {
 				n := product(shape)
 				given := make([]float32, n)
@@ -223,9 +228,15 @@ func TestLengthsAreRefused(t *testing.T) {
 			{"MaskedScatter", "same dtypes", func(x *Exec) { x.MaskedScatter(a, mask, mask) }},
 			{"RepeatInterleave", "", func(x *Exec) { x.RepeatInterleave(a, x.Full(nil, 3, dtype.Int64), RepeatInterleaveOpt{}) }},
 			{"RepeatInterleave", "int32 or int64", func(x *Exec) { x.RepeatInterleave(a, a, RepeatInterleaveOpt{}) }},
-			{"RepeatInterleave", "1D vector", func(x *Exec) { x.RepeatInterleave(a, x.Zeros([]int{2, 2}, dtype.Int64), RepeatInterleaveOpt{}) }},
-			{"RepeatInterleave", "same size", func(x *Exec) { x.RepeatInterleave(a, x.Zeros([]int{3}, dtype.Int64), RepeatInterleaveOpt{}) }},
-			{"RepeatInterleave", "is negative", func(x *Exec) { x.RepeatInterleave(a, x.Zeros(nil, dtype.Int64), RepeatInterleaveOpt{OutputSize: -1}) }},
+			{"RepeatInterleave", "1D vector", func(x *Exec) {
+				x.RepeatInterleave(a, x.Zeros([]int{2, 2}, dtype.Int64), RepeatInterleaveOpt{})
+			}},
+			{"RepeatInterleave", "same size", func(x *Exec) {
+				x.RepeatInterleave(a, x.Zeros([]int{3}, dtype.Int64), RepeatInterleaveOpt{})
+			}},
+			{"RepeatInterleave", "is negative", func(x *Exec) {
+				x.RepeatInterleave(a, x.Zeros(nil, dtype.Int64), RepeatInterleaveOpt{OutputSize: -1})
+			}},
 			{"RepeatInterleave", "nothing to be repeated", func(x *Exec) {
 				x.RepeatInterleave(ones(x, 0), x.Zeros([]int{0}, dtype.Int64), RepeatInterleaveOpt{OutputSize: 1})
 			}},
@@ -244,7 +255,8 @@ func TestLengthsAreRefused(t *testing.T) {
 				}
 				continue
 			}
-			if err = Try(func() { c.f(x) }); fault.KindOf(err) == 0 || !strings.Contains(err.Error(), c.op) || !strings.Contains(err.Error(), c.want) {
+			if err = Try(func() { c.f(x) }); fault.KindOf(err) == 0 || !strings.Contains(err.Error(), c.op) ||
+				!strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: got %v, want %q", c.op, err, c.want)
 			}
 		}

@@ -10,7 +10,8 @@ import (
 
 // Activations with their own kernels, and the rows of their derivatives, whose first operand is the gradient of the result.
 var (
-	rowSigmoid, rowTanh, rowReLU, rowGELU, rowGELUTanh, rowSiLU, rowLeakyReLU, rowELU, rowHardtanh, rowSoftplus, rowLogSigmoid, rowPReLU *row
+	rowSigmoid, rowTanh, rowReLU, rowGELU, rowGELUTanh, rowSiLU, rowLeakyReLU, rowELU, rowHardtanh, rowSoftplus,
+	rowLogSigmoid, rowPReLU *row
 
 	rowSigmoidBackward, rowTanhBackward, rowThresholdBackward, rowGELUBackward, rowGELUTanhBackward, rowSiLUBackward *row
 	rowLeakyReLUBackward, rowELUBackward, rowHardtanhBackward, rowSoftplusBackward, rowLogSigmoidBackward            *row
@@ -67,10 +68,12 @@ func runPReLUSlope(f *frame) error {
 
 // The derivatives of the derivatives. These are linear in the gradient; their own slopes are second derivatives of the functions.
 func init() {
-	rowSigmoidBackward = define(row{Name: "SigmoidBackward", takes: "g y", point: kernels.SigmoidBackward, rule: same, saves: in0 | in1, back: again(&rowSigmoidBackward,
-		func(x *Exec, _ *node, y *Tensor) *Tensor { return x.RSubS(x.MulS(x.conjugate(y), 2), 1) })})
-	rowTanhBackward = define(row{Name: "TanhBackward", takes: "g y", point: kernels.TanhBackward, rule: same, saves: in0 | in1, back: again(&rowTanhBackward,
-		func(x *Exec, _ *node, y *Tensor) *Tensor { return x.MulS(x.conjugate(y), -2) })})
+	rowSigmoidBackward = define(row{Name: "SigmoidBackward", takes: "g y", point: kernels.SigmoidBackward, rule: same, saves: in0 | in1,
+		back: again(&rowSigmoidBackward,
+			func(x *Exec, _ *node, y *Tensor) *Tensor { return x.RSubS(x.MulS(x.conjugate(y), 2), 1) })})
+	rowTanhBackward = define(row{Name: "TanhBackward", takes: "g y", point: kernels.TanhBackward, rule: same, saves: in0 | in1,
+		back: again(&rowTanhBackward,
+			func(x *Exec, _ *node, y *Tensor) *Tensor { return x.MulS(x.conjugate(y), -2) })})
 	rowThresholdBackward = define(row{Name: "ThresholdBackward", takes: "g y; threshold", point: kernels.ThresholdBackward, rule: realFloat,
 		saves: in1, back: again(&rowThresholdBackward, nil)})
 	rowLeakyReLUBackward = define(row{Name: "LeakyReLUBackward", takes: "g t; slope", point: kernels.LeakyReLUBackward, rule: realFloat,
@@ -87,11 +90,12 @@ func init() {
 		saves: in0 | in1, back: again(&rowELUBackward, slopeELU)})
 	rowSoftplusBackward = define(row{Name: "SoftplusBackward", takes: "g t; beta threshold", point: kernels.SoftplusBackward,
 		rule: realFloat, saves: in0 | in1, back: again(&rowSoftplusBackward, slopeSoftplus)})
-	rowLogSigmoidBackward = define(row{Name: "LogSigmoidBackward", takes: "g t", point: kernels.LogSigmoidBackward, rule: realFloat, saves: in0 | in1, back: again(&rowLogSigmoidBackward,
-		func(x *Exec, _ *node, z *Tensor) *Tensor {
-			s := x.Sigmoid(z)
-			return x.Mul(s, x.SubS(s, 1))
-		})})
+	rowLogSigmoidBackward = define(row{Name: "LogSigmoidBackward", takes: "g t", point: kernels.LogSigmoidBackward, rule: realFloat,
+		saves: in0 | in1, back: again(&rowLogSigmoidBackward,
+			func(x *Exec, _ *node, z *Tensor) *Tensor {
+				s := x.Sigmoid(z)
+				return x.Mul(s, x.SubS(s, 1))
+			})})
 }
 
 // viaResult returns a derivative that runs *r on the gradient and the result, with the activation's scalars.
@@ -306,7 +310,8 @@ func (x *Exec) PReLU(t, slopes *Tensor) *Tensor {
 			channels = t.shape[1]
 		}
 		if n != channels {
-			x.fail("PReLU", fault.Invalid, both, "Mismatch of parameter numbers and input channel size. Found parameter numbers = %d and channel size = %d", n, channels)
+			x.fail("PReLU", fault.Invalid, both, "Mismatch of parameter numbers and input channel size. Found parameter numbers = %d "+
+				"and channel size = %d", n, channels)
 		}
 		return x.op(rowPReLU, t, x.classes(slopes, len(t.shape), 1)).call1()
 	})

@@ -36,7 +36,8 @@ func differenceRule(f *frame) (compute, out dtype.DType) {
 	}
 	switch {
 	case bools > 0 && others > 0:
-		f.fail(fault.Unsupported, "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, use LogicalNot instead")
+		f.fail(fault.Unsupported, "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a "+
+			"mask, use LogicalNot instead")
 	case bools > 0:
 		f.fail(fault.Unsupported, "Subtraction, the `-` operator, with two bool tensors is not supported. Use LogicalXor instead")
 	}

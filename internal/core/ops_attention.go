@@ -164,8 +164,8 @@ func (b *back) attentionOps() {
 
 // AttentionOpt are the options of ScaledDotProductAttention.
 type AttentionOpt struct {
-	// Mask broadcasts to the scores [..., T, S]. A bool mask says which keys a query sees; a mask of the queries' type is added to the scores.
-	// nil hides nothing.
+	// Mask broadcasts to the scores [..., T, S]. A bool mask says which keys a query sees; a mask of the queries' type is added to the
+	// scores. nil hides nothing.
 	Mask *Tensor
 	// Causal lets query i see only the keys 0 to i. It excludes Mask.
 	Causal bool
@@ -178,8 +178,8 @@ type AttentionOpt struct {
 }
 
 // ScaledDotProductAttention returns softmax(scale q kᵀ + mask) v for queries q [..., T, D], keys k [..., S, D] and values v [..., S, E],
-// all of one floating-point type, whose leading dimensions broadcast. A query that sees no key gets NaN. Under autocast they are
-// converted to the low-precision type.
+// all of one floating-point type, whose leading dimensions broadcast. A query that sees no key gets NaN. Under autocast they are converted
+// to the low-precision type.
 //
 // The weights [..., T, S] are not stored if q, k and v are half-precision [B, H, T, D] with D and E both 16, 32, 64 or 128, and neither
 // Mask nor Dropout is given: then the backward pass computes them again, in an order that only the shapes decide, so that equal inputs give
@@ -260,8 +260,10 @@ func (x *Exec) checkAttention(q, k, v *Tensor, opt AttentionOpt) {
 		fail("the mask is %v; it must be bool, or %v as the queries", opt.Mask.dt, q.dt)
 	case opt.GroupedHeads && (min(len(q.shape), len(k.shape), len(v.shape)) < 3 ||
 		last(k, 3) != last(v, 3) || last(k, 3) == 0 || last(q, 3)%last(k, 3) != 0):
-		fail("GroupedHeads wants as many heads of values as of keys, in dimension -3, and their number to divide that of the queries' heads; "+
-			"the shapes are %v, %v and %v", q.shape, k.shape, v.shape)
+		fail(
+			"GroupedHeads wants as many heads of values as of keys, in dimension -3, and their number to divide that of the "+
+				"queries' heads; "+
+				"the shapes are %v, %v and %v", q.shape, k.shape, v.shape)
 	}
 }
 

@@ -19,41 +19,46 @@ func init() {
 		point: kernels.DivFloor, rule: rounded, back: flatPair})
 	rowPow = define(row{Name: "Pow", takes: "base exponent#!", Torch: "pow", point: kernels.Pow, run: runPow, rule: powerRule,
 		cast: castFloat32, saves: in0 | in1 | out0, back: backPow})
-	rowRemainder = define(row{Name: "Remainder", takes: "a b#", Torch: "remainder", point: kernels.Remainder, rule: rounded, saves: in0 | in1, back: func(b *back) {
-		b.set(0, b.grad(0))
-		if b.need(1) {
-			b.set(1, b.x.Neg(b.x.Mul(b.grad(0), b.x.FloorDivide(b.term(0), b.in(1)))))
-		}
-	}})
-	rowFMod = define(row{Name: "FMod", takes: "a b#", Torch: "fmod", point: kernels.Fmod, rule: rounded, saves: in0 | in1, back: func(b *back) {
-		b.set(0, b.grad(0))
-		if b.need(1) {
-			b.set(1, b.x.Neg(b.x.Mul(b.grad(0), b.x.DivTrunc(b.term(0), b.in(1)))))
-		}
-	}})
+	rowRemainder = define(row{Name: "Remainder", takes: "a b#", Torch: "remainder", point: kernels.Remainder, rule: rounded,
+		saves: in0 | in1, back: func(b *back) {
+			b.set(0, b.grad(0))
+			if b.need(1) {
+				b.set(1, b.x.Neg(b.x.Mul(b.grad(0), b.x.FloorDivide(b.term(0), b.in(1)))))
+			}
+		}})
+	rowFMod = define(row{Name: "FMod", takes: "a b#", Torch: "fmod", point: kernels.Fmod, rule: rounded, saves: in0 | in1,
+		back: func(b *back) {
+			b.set(0, b.grad(0))
+			if b.need(1) {
+				b.set(1, b.x.Neg(b.x.Mul(b.grad(0), b.x.DivTrunc(b.term(0), b.in(1)))))
+			}
+		}})
 	rowAtan2 = define(row{Name: "Atan2", Torch: "atan2", point: kernels.Atan2, rule: realFloating, cast: castWidest, saves: in0 | in1,
 		back: backAtan2})
-	rowHypot = define(row{Name: "Hypot", Torch: "hypot", point: kernels.Hypot, rule: realFloat, saves: in0 | in1 | out0, back: func(b *back) {
-		for i := range 2 {
-			if b.need(i) {
-				b.set(i, b.x.Mul(b.grad(0), b.x.Div(b.in(i), b.out(0))))
+	rowHypot = define(row{Name: "Hypot", Torch: "hypot", point: kernels.Hypot, rule: realFloat, saves: in0 | in1 | out0,
+		back: func(b *back) {
+			for i := range 2 {
+				if b.need(i) {
+					b.set(i, b.x.Mul(b.grad(0), b.x.Div(b.in(i), b.out(0))))
+				}
 			}
-		}
-	}})
-	rowLogAddExp = define(row{Name: "LogAddExp", Torch: "logaddexp", point: kernels.LogAddExp, rule: realFloat, saves: in0 | in1, back: func(b *back) {
-		for i := range 2 {
-			if b.need(i) {
-				b.set(i, b.x.Div(b.grad(0), b.x.AddS(b.x.Exp(b.x.Sub(b.in(1-i), b.in(i))), 1)))
+		}})
+	rowLogAddExp = define(row{Name: "LogAddExp", Torch: "logaddexp", point: kernels.LogAddExp, rule: realFloat, saves: in0 | in1,
+		back: func(b *back) {
+			for i := range 2 {
+				if b.need(i) {
+					b.set(i, b.x.Div(b.grad(0), b.x.AddS(b.x.Exp(b.x.Sub(b.in(1-i), b.in(i))), 1)))
+				}
 			}
-		}
-	}})
-	rowLogAddExp2 = define(row{Name: "LogAddExp2", Torch: "logaddexp2", point: kernels.LogAddExp2, rule: realFloat, saves: in0 | in1, back: func(b *back) {
-		for i := range 2 {
-			if b.need(i) {
-				b.set(i, b.x.Div(b.grad(0), b.x.AddS(b.x.Exp2(b.x.Sub(b.in(1-i), b.in(i))), 1)))
+		}})
+	rowLogAddExp2 = define(row{Name: "LogAddExp2", Torch: "logaddexp2", point: kernels.LogAddExp2, rule: realFloat, saves: in0 | in1,
+		back: func(b *back) {
+			for i := range 2 {
+				if b.need(i) {
+					b.set(i, b.x.Div(b.grad(0), b.x.AddS(b.x.Exp2(b.x.Sub(b.in(1-i), b.in(i))), 1)))
+				}
 			}
-		}
-	}})
+		}})
 }
 
 // runDivTrunc rounds the quotient of halves to a half before it rounds toward zero, unless PyTorch treats the divisor as a number.

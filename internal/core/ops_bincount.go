@@ -25,11 +25,13 @@ func (x *Exec) BinCount(t *Tensor, opt BinCountOpt) *Tensor {
 	weight := opt.Weight
 	switch {
 	case len(t.shape) != 1 || !t.dt.IsInt():
-		x.fail(op, fault.Invalid, []*Tensor{t}, "bincount only supports 1-d non-negative integral inputs, not %v of shape %v; convert them with x.ToDType", t.dt, t.shape)
+		x.fail(op, fault.Invalid, []*Tensor{t}, "bincount only supports 1-d non-negative integral inputs, not %v of shape %v; convert "+
+			"them with x.ToDType", t.dt, t.shape)
 	case opt.MinLength < 0:
 		x.fail(op, fault.Invalid, []*Tensor{t}, "minlength should be >= 0, but is %d", opt.MinLength)
 	case weight != nil && !infer.Same(weight.shape, t.shape):
-		x.fail(op, fault.Invalid, []*Tensor{t, weight}, "weights should be 1-d and have the same length as input, but have shape %v for %v", weight.shape, t.shape)
+		x.fail(op, fault.Invalid, []*Tensor{t, weight},
+			"weights should be 1-d and have the same length as input, but have shape %v for %v", weight.shape, t.shape)
 	case weight != nil && weight.dt.IsComplex():
 		x.fail(op, fault.Unsupported, []*Tensor{t, weight}, "weights are real numbers, not %v; give x.RealPart of them", weight.dt)
 	}
@@ -41,7 +43,8 @@ func (x *Exec) BinCount(t *Tensor, opt BinCountOpt) *Tensor {
 			x.check(op, err)
 			least, most := int64(binary.LittleEndian.Uint64(b)), int(binary.LittleEndian.Uint64(b[8:]))
 			if least < 0 {
-				x.fail(op, fault.Invalid, []*Tensor{t}, "bincount only supports 1-d non-negative integral inputs, but the least element is %d", least)
+				x.fail(op, fault.Invalid, []*Tensor{t},
+					"bincount only supports 1-d non-negative integral inputs, but the least element is %d", least)
 			}
 			bins = max(bins, most+1)
 		}

@@ -127,7 +127,8 @@ func (x *Exec) wantBatches(in, a, b *Tensor) {
 	x.wantDim("AddBMM", "batch1", a, 3)
 	x.wantDim("AddBMM", "batch2", b, 3)
 	if n, k := a.shape[0], a.shape[2]; b.shape[0] != n || b.shape[1] != k {
-		x.fail("AddBMM", fault.Invalid, []*Tensor{in, a, b}, "Expected size for first two dimensions of batch2 tensor to be: [%d, %d] but got: [%d, %d]", n, k, b.shape[0], b.shape[1])
+		x.fail("AddBMM", fault.Invalid, []*Tensor{in, a, b}, "Expected size for first two dimensions of batch2 tensor to be: [%d, %d] "+
+			"but got: [%d, %d]", n, k, b.shape[0], b.shape[1])
 	}
 	x.wantBroadcast("AddBMM", in, a.shape[1], b.shape[2])
 }
@@ -171,7 +172,8 @@ func (x *Exec) TensorDot(a, b *Tensor, dimsA, dimsB []int) *Tensor {
 			case n == 1:
 				a = x.Sum(a, []int{as[i]}, SumOpt{KeepDim: true, DType: a.dt})
 			default:
-				x.fail("TensorDot", fault.Invalid, both, "contracted dimensions need to match, but first has size %d in dim %d and second has size %d in dim %d", m, as[i], n, bs[i])
+				x.fail("TensorDot", fault.Invalid, both, "contracted dimensions need to match, but first has size %d in dim %d and "+
+					"second has size %d in dim %d", m, as[i], n, bs[i])
 			}
 		}
 		keptA, keptB := infer.OtherDims(len(a.shape), as), infer.OtherDims(len(b.shape), bs)
@@ -221,7 +223,8 @@ func (x *Exec) Bilinear(a, b, w, bias *Tensor) *Tensor {
 	}
 	out, i, j := w.shape[0], w.shape[1], w.shape[2]
 	if a.shape[na-1] != i || b.shape[nb-1] != j {
-		x.fail("Bilinear", fault.Invalid, all, "bilinear(): inputs of %d and %d features do not match a weight of shape %v", a.shape[na-1], b.shape[nb-1], w.shape)
+		x.fail("Bilinear", fault.Invalid, all, "bilinear(): inputs of %d and %d features do not match a weight of shape %v", a.shape[na-1],
+			b.shape[nb-1], w.shape)
 	}
 	if bias != nil && !infer.Same(bias.shape, []int{out}) {
 		x.fail("Bilinear", fault.Invalid, all, "bilinear(): bias size does not match weight size: got %v but expected %d", bias.shape, out)

@@ -176,7 +176,8 @@ func (x *Exec) planConv(op string, in, w, b *Tensor, opt ConvOpt) conv {
 	if opt.Groups == 0 {
 		opt.Groups = 1
 	}
-	if opt.Stride[0] < 0 || opt.Stride[1] < 0 || opt.Dilation[0] < 0 || opt.Dilation[1] < 0 || opt.Padding[0] < 0 || opt.Padding[1] < 0 || opt.Groups < 0 {
+	if opt.Stride[0] < 0 || opt.Stride[1] < 0 || opt.Dilation[0] < 0 || opt.Dilation[1] < 0 || opt.Padding[0] < 0 ||
+		opt.Padding[1] < 0 || opt.Groups < 0 {
 		x.fail(op, fault.Invalid, all, "stride, dilation and groups must be positive and padding not negative")
 	}
 	if len(in.shape) != 4 || len(w.shape) != 4 {
@@ -189,19 +190,22 @@ func (x *Exec) planConv(op string, in, w, b *Tensor, opt ConvOpt) conv {
 		x.fail(op, fault.Invalid, all, "kernel size should be greater than zero, but got a weight of size %v", w.shape)
 	}
 	if w.shape[1]*opt.Groups != c.In {
-		x.fail(op, fault.Invalid, all, "Given groups=%d, weight of size %v, expected input%v to have %d channels, but got %d channels instead",
+		x.fail(op, fault.Invalid, all,
+			"Given groups=%d, weight of size %v, expected input%v to have %d channels, but got %d channels instead",
 			opt.Groups, w.shape, in.shape, w.shape[1]*opt.Groups, c.In)
 	}
 	if c.Out%opt.Groups != 0 {
 		x.fail(op, fault.Invalid, all, "the number of output channels, %d, must be divisible by groups, %d", c.Out, opt.Groups)
 	}
 	if b != nil && (len(b.shape) != 1 || b.shape[0] != c.Out) {
-		x.fail(op, fault.Invalid, all, "Given weight of size %v, expected bias to be 1-dimensional with %d elements, but got bias of size %v instead", w.shape, c.Out, b.shape)
+		x.fail(op, fault.Invalid, all, "Given weight of size %v, expected bias to be 1-dimensional with %d elements, but got bias of "+
+			"size %v instead", w.shape, c.Out, b.shape)
 	}
 	reachH, reachW := c.DilationH*(c.KH-1)+1, c.DilationW*(c.KW-1)+1
 	c.OH, c.OW = infer.Windows(c.H, reachH, c.StrideH, c.PadH, false), infer.Windows(c.W, reachW, c.StrideW, c.PadW, false)
 	if c.OH == 0 || c.OW == 0 {
-		x.fail(op, fault.Invalid, all, "Calculated padded input size per channel: (%d x %d). Kernel size: (%d x %d). Kernel size can't be greater than actual input size",
+		x.fail(op, fault.Invalid, all, "Calculated padded input size per channel: (%d x %d). Kernel size: (%d x %d). Kernel size can't "+
+			"be greater than actual input size",
 			c.H+2*c.PadH, c.W+2*c.PadW, reachH, reachW)
 	}
 	return conv{c}
@@ -272,7 +276,8 @@ func movesOfConv(input int) func(f *frame) int64 {
 			}
 			n := bytesOnce(t)
 			if i == input && n > 0 {
-				n = n / int64(c.H*c.W) * int64(reached(c.H, c.OH, c.KH, c.StrideH, c.DilationH)*reached(c.W, c.OW, c.KW, c.StrideW, c.DilationW))
+				n = n / int64(c.H*c.W) * int64(reached(c.H, c.OH, c.KH, c.StrideH, c.DilationH)*reached(c.W, c.OW, c.KW,
+					c.StrideW, c.DilationW))
 			}
 			all += n
 		}

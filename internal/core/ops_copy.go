@@ -16,7 +16,9 @@ func init() {
 	rowCopy = define(row{Name: "Copy", takes: "t;; order dtype", Torch: "clone", infer: inferCopy, run: runCopy, points: true,
 		back: func(b *back) { b.set(0, b.grad(0)) }})
 	// rowCopyInto copies input 0, broadcast, to the destination.
-	rowCopyInto = define(row{Name: "CopyInto", takes: "src", flags: flagInto, Torch: "copy_", infer: func(f *frame) { f.newOut(0, dtype.Bool, f.dst[0].shape, nil) }, run: runCopy, points: true,
+	rowCopyInto = define(row{Name: "CopyInto", takes: "src", flags: flagInto, Torch: "copy_", infer: func(f *frame) {
+		f.newOut(0, dtype.Bool, f.dst[0].shape, nil)
+	}, run: runCopy, points: true,
 		back: func(b *back) { b.set(0, b.grad(0)) }})
 }
 

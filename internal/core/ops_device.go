@@ -12,14 +12,15 @@ import (
 var rowTo *row
 
 func init() {
-	rowTo = define(row{Name: "To", takes: "t;; async pinned options", Torch: "to", flags: flagForeign | flagWaits, run: runTo, infer: func(f *frame) {
-		t := f.in[0]
-		if f.i[1] == 1 {
-			f.lockedOut(0, t.dt, t.shape, t.stride)
-			return
-		}
-		f.newOut(0, t.dt, t.shape, t.stride)
-	}})
+	rowTo = define(row{Name: "To", takes: "t;; async pinned options", Torch: "to", flags: flagForeign | flagWaits, run: runTo,
+		infer: func(f *frame) {
+			t := f.in[0]
+			if f.i[1] == 1 {
+				f.lockedOut(0, t.dt, t.shape, t.stride)
+				return
+			}
+			f.newOut(0, t.dt, t.shape, t.stride)
+		}})
 }
 
 func init() {

@@ -25,7 +25,8 @@ func (x *Exec) PairwiseDistance(a, b *Tensor, p, eps float64, keepDim bool) *Ten
 	return x.composite("PairwiseDistance", func(x *Exec) *Tensor {
 		d := x.AddS(x.fractional(x.Sub(a, b)), eps)
 		if len(d.shape) == 0 {
-			x.fail("PairwiseDistance", fault.Invalid, []*Tensor{a, b}, "pairwise distances are those of vectors; give tensors of one dimension or more")
+			x.fail("PairwiseDistance", fault.Invalid, []*Tensor{a, b}, "pairwise distances are those of vectors; give tensors of one "+
+				"dimension or more")
 		}
 		return x.VectorNorm(d, p, []int{-1}, SumOpt{KeepDim: keepDim})
 	})
@@ -107,7 +108,8 @@ func (x *Exec) marginLoss(op string, opt LossOpt, ts []**Tensor, each func(x *Ex
 func (x *Exec) CosineEmbeddingLoss(a, b, target *Tensor, margin float64, opt LossOpt) *Tensor {
 	n := len(a.shape)
 	if n != 1 && n != 2 || len(b.shape) != n || len(target.shape) != n-1 {
-		x.fail("CosineEmbeddingLoss", fault.Invalid, []*Tensor{a, b, target}, "%dD target tensor expects %dD input tensors, but found inputs with sizes %v and %v", len(target.shape), len(target.shape)+1, a.shape, b.shape)
+		x.fail("CosineEmbeddingLoss", fault.Invalid, []*Tensor{a, b, target}, "%dD target tensor expects %dD input tensors, but found "+
+			"inputs with sizes %v and %v", len(target.shape), len(target.shape)+1, a.shape, b.shape)
 	}
 	return x.marginLoss("CosineEmbeddingLoss", opt, []**Tensor{&a, &b, &target}, func(x *Exec) *Tensor {
 		dims := []int{n - 1}
@@ -186,13 +188,14 @@ type TripletMarginLossOpt struct {
 // negative; d is PairwiseDistance, over vectors in the last dimension, broadcast.
 func (x *Exec) TripletMarginLoss(anchor, positive, negative *Tensor, opt TripletMarginLossOpt) *Tensor {
 	margin, p, eps := Or(opt.Margin, 1), Or(opt.P, 2), Or(opt.Eps, 1e-6)
-	return x.marginLoss("TripletMarginLoss", LossOpt{Reduction: opt.Reduction}, []**Tensor{&anchor, &positive, &negative}, func(x *Exec) *Tensor {
-		near, far := x.PairwiseDistance(anchor, positive, p, eps, false), x.PairwiseDistance(anchor, negative, p, eps, false)
-		if opt.Swap {
-			far = x.Minimum(far, x.PairwiseDistance(positive, negative, p, eps, false))
-		}
-		return x.ClampMinS(x.Sub(x.AddS(near, margin), far), 0)
-	})
+	return x.marginLoss("TripletMarginLoss", LossOpt{Reduction: opt.Reduction}, []**Tensor{&anchor, &positive, &negative},
+		func(x *Exec) *Tensor {
+			near, far := x.PairwiseDistance(anchor, positive, p, eps, false), x.PairwiseDistance(anchor, negative, p, eps, false)
+			if opt.Swap {
+				far = x.Minimum(far, x.PairwiseDistance(positive, negative, p, eps, false))
+			}
+			return x.ClampMinS(x.Sub(x.AddS(near, margin), far), 0)
+		})
 }
 
 // SoftMarginLoss returns the mean (or the reduction in opt) of log(1 + exp(-target·t)); broadcast. Targets are 1 and -1.
@@ -226,7 +229,8 @@ func (x *Exec) MultiMarginLoss(t, target *Tensor, opt MultiMarginLossOpt) *Tenso
 		x.fail("MultiMarginLoss", fault.Invalid, all, "inconsistent target size, expected %v but got %v", want, target.shape)
 	}
 	if !t.dt.IsFloat() || !target.dt.IsInt() {
-		x.fail("MultiMarginLoss", fault.Invalid, all, "the input must be of a floating-point type and the targets integers, not %v and %v; convert them with x.ToDType", t.dt, target.dt)
+		x.fail("MultiMarginLoss", fault.Invalid, all, "the input must be of a floating-point type and the targets integers, not %v and "+
+			"%v; convert them with x.ToDType", t.dt, target.dt)
 	}
 	if weight != nil && !infer.Same(weight.shape, []int{c}) {
 		x.fail("MultiMarginLoss", fault.Invalid, all, "inconsistent weight size, expected %d but got %v", c, weight.shape)

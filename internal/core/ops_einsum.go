@@ -25,7 +25,8 @@ func (x *Exec) Einsum(equation string, ts ...*Tensor) *Tensor {
 	in, out, arrow := strings.Cut(text, "->")
 	terms := strings.Split(in, ",")
 	if len(terms) != len(ts) {
-		x.fail("Einsum", fault.Invalid, ts, "Number of einsum subscripts, %d, must be equal to the number of operands, %d", len(terms), len(ts))
+		x.fail("Einsum", fault.Invalid, ts, "Number of einsum subscripts, %d, must be equal to the number of operands, %d",
+			len(terms), len(ts))
 	}
 	for i, t := range ts {
 		Given("Einsum", i, t)
@@ -49,7 +50,8 @@ func (x *Exec) Einsum(equation string, ts ...*Tensor) *Tensor {
 			for d, l := range all[i].labels {
 				n := all[i].t.shape[d]
 				if old, ok := sizes[l]; ok && old != 1 && n != 1 && old != n {
-					x.fail("Einsum", fault.Invalid, ts, "einsum(): operands do not broadcast: a dimension of %q has sizes %d and %d", equation, old, n)
+					x.fail("Einsum", fault.Invalid, ts, "einsum(): operands do not broadcast: a dimension of %q has sizes %d and %d",
+						equation, old, n)
 				} else if !ok || old == 1 {
 					sizes[l] = n
 				}
@@ -60,7 +62,8 @@ func (x *Exec) Einsum(equation string, ts ...*Tensor) *Tensor {
 			want = x.einsumResult(equation, out, more)
 			for i, l := range want {
 				if _, ok := sizes[l]; !ok || slices.Contains(want[:i], l) {
-					x.fail("Einsum", fault.Invalid, ts, "einsum(): the result of %q has a letter that no operand has, or has one twice", equation)
+					x.fail("Einsum", fault.Invalid, ts, "einsum(): the result of %q has a letter that no operand has, or has one twice",
+						equation)
 				}
 			}
 		} else {
@@ -93,7 +96,8 @@ func (x *Exec) einsumLabels(equation, term string, t *Tensor) (labels []rune, ex
 	before, after, dots := strings.Cut(term, "...")
 	extra = len(t.shape) - len(before) - len(after)
 	if extra < 0 || extra > 0 && !dots {
-		x.fail("Einsum", fault.Invalid, []*Tensor{t}, "einsum(): the subscripts %q of %q do not fit an operand of %d dimensions", term, equation, len(t.shape))
+		x.fail("Einsum", fault.Invalid, []*Tensor{t}, "einsum(): the subscripts %q of %q do not fit an operand of %d dimensions", term,
+			equation, len(t.shape))
 	}
 	labels = x.letters(equation, before)
 	for i := range extra {

@@ -68,9 +68,11 @@ func (x *Exec) BCE(t, target *Tensor, opt BCEOpt) *Tensor {
 	switch {
 	case x.m.autocast != dtype.Invalid:
 		//tenon:quoted the recorded table of autocast
-		x.fail("BCE", fault.Unsupported, both, "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast. Use BCEWithLogits, which takes what goes into the sigmoid")
+		x.fail("BCE", fault.Unsupported, both, "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast. "+
+			"Use BCEWithLogits, which takes what goes into the sigmoid")
 	case !infer.Same(t.shape, target.shape):
-		x.fail("BCE", fault.Invalid, both, "Using a target size (%v) that is different to the input size (%v) is deprecated; ensure they have the same size", target.shape, t.shape)
+		x.fail("BCE", fault.Invalid, both, "Using a target size (%v) that is different to the input size (%v) is deprecated; ensure "+
+			"they have the same size", target.shape, t.shape)
 	case t.dt != target.dt:
 		x.fail("BCE", fault.Invalid, both, "the target is %v, but the input is %v; convert the target with x.ToDType", target.dt, t.dt)
 	}

@@ -25,13 +25,17 @@ type distance struct {
 var rowMSE, rowL1, rowSmoothL1, rowHuber, rowDistanceGrad *row
 
 func init() {
-	squared := &distance{each: kernels.SquaredError, gradient: kernels.SquaredErrorBackward, sum: kernels.SquaredErrorSum, mean: kernels.SquaredErrorMean, factor: 2,
+	squared := &distance{each: kernels.SquaredError, gradient: kernels.SquaredErrorBackward, sum: kernels.SquaredErrorSum,
+		mean: kernels.SquaredErrorMean, factor: 2,
 		slope: func(_ *Exec, d *Tensor, _ float64) *Tensor { return d }}
-	absolute := &distance{each: kernels.AbsoluteError, gradient: kernels.AbsoluteErrorBackward, sum: kernels.AbsoluteErrorSum, mean: kernels.AbsoluteErrorMean, factor: 1,
+	absolute := &distance{each: kernels.AbsoluteError, gradient: kernels.AbsoluteErrorBackward, sum: kernels.AbsoluteErrorSum,
+		mean: kernels.AbsoluteErrorMean, factor: 1,
 		slope: func(x *Exec, d *Tensor, _ float64) *Tensor { return x.Sign(d) }}
-	smooth := &distance{each: kernels.SmoothL1, gradient: kernels.SmoothL1Backward, sum: kernels.SmoothL1Sum, mean: kernels.SmoothL1Mean, factor: 1,
+	smooth := &distance{each: kernels.SmoothL1, gradient: kernels.SmoothL1Backward, sum: kernels.SmoothL1Sum,
+		mean: kernels.SmoothL1Mean, factor: 1,
 		slope: func(x *Exec, d *Tensor, beta float64) *Tensor { return x.DivS(x.held(d, beta), beta) }}
-	huber := &distance{each: kernels.Huber, gradient: kernels.HuberBackward, sum: kernels.HuberSum, mean: kernels.HuberMean, factor: 1, slope: (*Exec).held}
+	huber := &distance{each: kernels.Huber, gradient: kernels.HuberBackward, sum: kernels.HuberSum, mean: kernels.HuberMean, factor: 1,
+		slope: (*Exec).held}
 	rowMSE = define(distanceRow("MSELoss", "nn.functional.mse_loss", squared))
 	rowL1 = define(distanceRow("L1Loss", "nn.functional.l1_loss", absolute))
 	rowSmoothL1 = define(distanceRow("SmoothL1Loss", "nn.functional.smooth_l1_loss", smooth))
@@ -112,7 +116,8 @@ func (x *Exec) distanceLoss(r *row, t, target *Tensor, bound float64, opt LossOp
 		x = x.casting(r.Name, castFloat32, &t, &target)
 		t, target := x.alike(t, target)
 		if !t.dt.IsFloat() {
-			x.fail(r.Name, fault.Unsupported, []*Tensor{t, target}, "%s is not defined for %v; convert to a floating-point type first", r.Name, t.dt)
+			x.fail(r.Name, fault.Unsupported, []*Tensor{t, target}, "%s is not defined for %v; convert to a floating-point type first",
+				r.Name, t.dt)
 		}
 		f := x.op(r, t, target)
 		f.i[0], f.scalar[0] = int(how), kernels.FloatScalar(bound)
@@ -160,7 +165,8 @@ func (x *Exec) L1Loss(t, target *Tensor, opt LossOpt) *Tensor {
 // broadcast, in the promoted floating-point type. beta must not be negative (PyTorch's default is 1); with 0 it is L1Loss.
 func (x *Exec) SmoothL1Loss(t, target *Tensor, beta float64, opt LossOpt) *Tensor {
 	if !(beta >= 0) {
-		x.fail("SmoothL1Loss", fault.Invalid, []*Tensor{t, target}, "smooth_l1_loss does not support negative values for beta, got %v", beta)
+		x.fail("SmoothL1Loss", fault.Invalid, []*Tensor{t, target}, "smooth_l1_loss does not support negative values for beta, got %v",
+			beta)
 	}
 	if beta == 0 {
 		return x.L1Loss(t, target, opt)
@@ -189,7 +195,8 @@ func (x *Exec) HuberLoss(t, target *Tensor, delta float64, opt LossOpt) *Tensor 
 var rowBCELogits, rowBCELogitsGrad *row
 
 func init() {
-	rowBCELogits = define(row{Name: "BCEWithLogits", takes: "t target positive#", Torch: "nn.functional.binary_cross_entropy_with_logits", point: kernels.BCEWithLogits, rule: realFloat,
+	rowBCELogits = define(row{Name: "BCEWithLogits", takes: "t target positive#", Torch: "nn.functional.binary_cross_entropy_with_logits",
+		point: kernels.BCEWithLogits, rule: realFloat,
 		saves: in0 | in1 | in2})
 	rowBCELogitsGrad = define(row{Name: "BCEWithLogitsBackward", takes: "g t target positive#", point: kernels.BCEWithLogitsBackward,
 		rule: realFloat})
@@ -243,7 +250,8 @@ func (x *Exec) BCEWithLogits(t, target *Tensor, opt BCEWithLogitsOpt) *Tensor {
 	weight, positive := opt.Weight, opt.PositiveWeight
 	how := x.reductionOf("BCEWithLogits", opt.Reduction)
 	if !infer.Same(t.shape, target.shape) {
-		x.fail("BCEWithLogits", fault.Invalid, []*Tensor{t, target}, "Target size (%v) must be the same as input size (%v)", target.shape, t.shape)
+		x.fail("BCEWithLogits", fault.Invalid, []*Tensor{t, target}, "Target size (%v) must be the same as input size (%v)",
+			target.shape, t.shape)
 	}
 	for _, w := range []*Tensor{weight, positive} {
 		if w != nil {

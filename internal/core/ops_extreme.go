@@ -12,8 +12,10 @@ var rowMax, rowMin, rowMaxDim, rowMinDim, rowArgMax, rowArgMin *row
 func init() {
 	rowMax = define(withElements(reduceRow("Max", "max", kernels.AMax, sameReal, in0|out0, backEvenly)))
 	rowMin = define(withElements(reduceRow("Min", "min", kernels.AMin, sameReal, in0|out0, backEvenly)))
-	rowMaxDim = define(withTakes(withElements(reduceRow("MaxDim", "max", kernels.MaxIndex, sameReal, out1, backPlace)), "t;; keepDim dims* -> y places"))
-	rowMinDim = define(withTakes(withElements(reduceRow("MinDim", "min", kernels.MinIndex, sameReal, out1, backPlace)), "t;; keepDim dims* -> y places"))
+	rowMaxDim = define(withTakes(withElements(reduceRow("MaxDim", "max", kernels.MaxIndex, sameReal, out1, backPlace)),
+		"t;; keepDim dims* -> y places"))
+	rowMinDim = define(withTakes(withElements(reduceRow("MinDim", "min", kernels.MinIndex, sameReal, out1, backPlace)),
+		"t;; keepDim dims* -> y places"))
 	rowArgMax = define(withElements(reduceRow("ArgMax", "argmax", kernels.ArgMax, placeRule, 0, nil)))
 	rowArgMin = define(withElements(reduceRow("ArgMin", "argmin", kernels.ArgMin, placeRule, 0, nil)))
 }
@@ -33,7 +35,8 @@ func withElements(r row) row {
 			switch {
 			case !reduced || shape[i] != 0:
 			case len(f.dims) == 0:
-				f.fail(fault.Invalid, "%s(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument", f.row.Torch)
+				f.fail(fault.Invalid, "%s(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim "+
+					"with the 'dim' argument", f.row.Torch)
 			default:
 				f.fail(fault.Invalid, "%s(): Expected reduction dim %d to have non-zero size", f.row.Torch, i)
 			}

@@ -57,11 +57,13 @@ func (x *Exec) scalarFromHost(t *Tensor) *Tensor {
 // FromBytes returns a contiguous tensor of the given type and shape whose elements are the little-endian bytes data, copied.
 func (x *Exec) FromBytes(data []byte, dt dtype.DType, shape ...int) *Tensor {
 	if i := slices.IndexFunc(shape, func(n int) bool { return n < 0 }); i >= 0 {
-		x.fail("FromBytes", fault.Invalid, nil, "the shape %v has a negative dimension; give every size, since only View and Reshape find one out", shape)
+		x.fail("FromBytes", fault.Invalid, nil,
+			"the shape %v has a negative dimension; give every size, since only View and Reshape find one out", shape)
 	}
 	if want := infer.Numel(shape) * dt.Size(); dt.Valid() && want != len(data) {
 		if n := len(data) / dt.Size(); n*dt.Size() == len(data) {
-			x.fail("FromBytes", fault.Invalid, nil, "%d elements were given for a %v tensor of shape %v, which has %d", n, dt, shape, want/dt.Size())
+			x.fail("FromBytes", fault.Invalid, nil, "%d elements were given for a %v tensor of shape %v, which has %d", n, dt,
+				shape, want/dt.Size())
 		}
 		x.fail("FromBytes", fault.Invalid, nil, "%d bytes were given for a %v tensor of shape %v, which has %d", len(data), dt, shape, want)
 	}

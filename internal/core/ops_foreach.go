@@ -35,8 +35,10 @@ var rowForeach, rowAdvance, rowUpdateScale *row
 
 func init() {
 	rowForeach = define(row{Name: "Foreach", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runForeach, alters: alterForeach})
-	rowAdvance = define(row{Name: "Advance", takes: "tensors…^; rate second third fourth; options ->", infer: func(*frame) {}, run: runAdvance, alters: func(f *frame) { f.alter(f.many[0]) }})
-	rowUpdateScale = define(row{Name: "UpdateScale", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runUpdateScale, alters: func(f *frame) { f.altered = append(f.altered, f.many...) }})
+	rowAdvance = define(row{Name: "Advance", takes: "tensors…^; rate second third fourth; options ->", infer: func(*frame) {},
+		run: runAdvance, alters: func(f *frame) { f.alter(f.many[0]) }})
+	rowUpdateScale = define(row{Name: "UpdateScale", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runUpdateScale,
+		alters: func(f *frame) { f.altered = append(f.altered, f.many...) }})
 }
 
 // foreach is a call of rowForeach: the frame's many holds n first operands, then n second ones, and so on, then the rows and, for an op
@@ -159,8 +161,8 @@ type Step struct {
 	// Rows [parameters, StepRow] float64 are the rows of all parameters, zeros before the first step, and Which selects those of this step.
 	Rows  *Tensor
 	Which []int32
-	// LR, a float tensor of one element, replaces the first of the numbers; the step is skipped if Found, a float32 tensor of one element, is
-	// not 0. Either may be nil.
+	// LR, a float tensor of one element, replaces the first of the numbers; the step is skipped if Found, a float32 tensor of one element,
+	// is not 0. Either may be nil.
 	LR, Found *Tensor
 	// Lists are parameters, gradients and state: tensors at the same index have one shape, and tensors of the same list one type.
 	Lists [][]*Tensor
@@ -222,7 +224,8 @@ func (x *Exec) foreach(c foreach, lists [][]*Tensor, rows, flag *Tensor) {
 		same := infer.Dense(p.shape, p.stride)
 		for j, l := range lists {
 			if !infer.Same(l[i].shape, p.shape) {
-				f.fail(fault.Invalid, "%s: list %d has a tensor of shape %v where the parameter has shape %v", c.op.Name, j, l[i].shape, p.shape)
+				f.fail(fault.Invalid, "%s: list %d has a tensor of shape %v where the parameter has shape %v", c.op.Name, j,
+					l[i].shape, p.shape)
 			}
 			same = same && sameLayout(p.shape, l[i].stride, p.stride)
 		}

@@ -10,15 +10,16 @@ import (
 var rowAddCMul, rowAddCDiv, rowLerp *row
 
 func init() {
-	rowAddCMul = define(row{Name: "AddCMul", takes: "t a b; value", Torch: "addcmul", point: kernels.AddCMul, rule: numeric, cast: castWidest, saves: in1 | in2, back: func(b *back) {
-		x, g := b.x, b.grad(0)
-		b.set(0, g)
-		for i := 1; i <= 2; i++ {
-			if b.need(i) {
-				b.set(i, x.Mul(g, x.conjugate(x.MulS(b.in(3-i), b.n.scalar[0].F))))
+	rowAddCMul = define(row{Name: "AddCMul", takes: "t a b; value", Torch: "addcmul", point: kernels.AddCMul, rule: numeric,
+		cast: castWidest, saves: in1 | in2, back: func(b *back) {
+			x, g := b.x, b.grad(0)
+			b.set(0, g)
+			for i := 1; i <= 2; i++ {
+				if b.need(i) {
+					b.set(i, x.Mul(g, x.conjugate(x.MulS(b.in(3-i), b.n.scalar[0].F))))
+				}
 			}
-		}
-	}})
+		}})
 	rowAddCDiv = define(row{Name: "AddCDiv", takes: "t a b; value", Torch: "addcdiv", point: kernels.AddCDiv, rule: quotientRule,
 		cast: castWidest, saves: in1 | in2, back: backAddCDiv})
 	rowLerp = define(row{Name: "Lerp", takes: "a b weight#", Torch: "lerp", wideNumbers: in2, point: kernels.Lerp, rule: divided,
@@ -36,8 +37,11 @@ func divided(f *frame) (compute, out dtype.DType) {
 
 // quotientRule is divided, but refuses to divide integers by integers.
 func quotientRule(f *frame) (compute, out dtype.DType) {
-	if whole := func(t *Tensor) bool { return t.dt.IsInt() || t.dt == dtype.Bool }; f.in[1] != nil && f.in[2] != nil && whole(f.in[1]) && whole(f.in[2]) {
-		f.fail(fault.Unsupported, "Integer division with addcdiv is no longer supported; convert one of the tensors to a floating-point type first")
+	if whole := func(t *Tensor) bool {
+		return t.dt.IsInt() || t.dt == dtype.Bool
+	}; f.in[1] != nil && f.in[2] != nil && whole(f.in[1]) && whole(f.in[2]) {
+		f.fail(fault.Unsupported,
+			"Integer division with addcdiv is no longer supported; convert one of the tensors to a floating-point type first")
 	}
 	return divided(f)
 }

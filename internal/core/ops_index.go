@@ -61,13 +61,16 @@ func (f *frame) indexDim(t, index *Tensor) int {
 		return d
 	}
 	if max(len(t.shape), 1) != max(len(index.shape), 1) {
-		f.fail(fault.Invalid, "Index tensor must have the same number of dimensions as input tensor, but they have %d and %d", len(index.shape), len(t.shape))
+		f.fail(fault.Invalid, "Index tensor must have the same number of dimensions as input tensor, but they have %d and %d",
+			len(index.shape), len(t.shape))
 	}
 	shape, _ := at1(t)
 	ishape, _ := at1(index)
 	for i, n := range ishape {
 		if i != d && n > shape[i] {
-			f.fail(fault.Invalid, "Size does not match at dimension %d expected index %v to be no larger than self %v apart from dimension %d", i, index.shape, t.shape, d)
+			f.fail(fault.Invalid,
+				"Size does not match at dimension %d expected index %v to be no larger than self %v apart from dimension %d", i,
+				index.shape, t.shape, d)
 		}
 	}
 	return d
@@ -253,14 +256,17 @@ func (x *Exec) ScatterAddInto(dst, t *Tensor, dim int, index, src *Tensor) {
 func (x *Exec) IndexSelect(t *Tensor, dim int, index *Tensor) *Tensor {
 	return x.composite("IndexSelect", func(x *Exec) *Tensor {
 		if len(index.shape) > 1 {
-			x.fail("IndexSelect", fault.Invalid, []*Tensor{t, index}, "index_select(): Index is supposed to be a vector, but got dim: %d", len(index.shape))
+			x.fail("IndexSelect", fault.Invalid, []*Tensor{t, index}, "index_select(): Index is supposed to be a vector, but got dim: %d",
+				len(index.shape))
 		}
 		if index.dt != dtype.Int32 && index.dt != dtype.Int64 {
-			x.fail("IndexSelect", fault.Invalid, []*Tensor{t, index}, "index_select(): Expected dtype int32 or int64 for index, but got %v; convert it with x.ToDType", index.dt)
+			x.fail("IndexSelect", fault.Invalid, []*Tensor{t, index}, "index_select(): Expected dtype int32 or int64 for index, but got "+
+				"%v; convert it with x.ToDType", index.dt)
 		}
 		if len(t.shape) == 0 {
 			if n := index.Numel(); n != 1 {
-				x.fail("IndexSelect", fault.Invalid, []*Tensor{t, index}, "index_select(): Index to scalar can have only 1 value, got %d value(s)", n)
+				x.fail("IndexSelect", fault.Invalid, []*Tensor{t, index},
+					"index_select(): Index to scalar can have only 1 value, got %d value(s)", n)
 			}
 			return x.Gather(t, dim, x.Reshape(index))
 		}
@@ -290,7 +296,8 @@ func (x *Exec) TakeAlongDim(t, index *Tensor, dim ...int) *Tensor {
 		f := x.op(rowGather, t, index)
 		n := len(t.shape)
 		if len(index.shape) != n {
-			f.fail(fault.Invalid, "take_along_dim(): input and indices should have the same number of dimensions, but got %d dimensions for input, and %d dimensions for indices", n, len(index.shape))
+			f.fail(fault.Invalid, "take_along_dim(): input and indices should have the same number of dimensions, but got %d dimensions "+
+				"for input, and %d dimensions for indices", n, len(index.shape))
 		}
 		d := f.dim(dim[0], n)
 		x.s.leave(f)
@@ -392,7 +399,8 @@ func (x *Exec) Embedding(index, weight *Tensor, opt EmbeddingOpt) *Tensor {
 	if opt.Padding {
 		v := weight.shape[0]
 		if opt.PaddingIdx < -v || opt.PaddingIdx >= v {
-			x.fail("Embedding", fault.Invalid, []*Tensor{weight}, "Padding_idx must be within num_embeddings, %d, but is %d", v, opt.PaddingIdx)
+			x.fail("Embedding", fault.Invalid, []*Tensor{weight}, "Padding_idx must be within num_embeddings, %d, but is %d",
+				v, opt.PaddingIdx)
 		}
 		if opt.PaddingIdx < 0 {
 			opt.PaddingIdx += v

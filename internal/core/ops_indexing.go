@@ -162,7 +162,8 @@ func (x *Exec) broadcastIndexes(op string, t *Tensor, in *indexing, tensors []*T
 			case m == 1:
 				in.shape[off+d] = n
 			case n != 1 && n != m:
-				x.fail(op, fault.Invalid, append([]*Tensor{t}, tensors...), "the index tensors have shapes that do not broadcast together: %v is not like %v",
+				x.fail(op, fault.Invalid, append([]*Tensor{t}, tensors...), "the index tensors have shapes that do not broadcast "+
+					"together: %v is not like %v",
 					i.shape, in.shape)
 			}
 		}

@@ -112,14 +112,16 @@ func (x *Exec) SplitSizes(t *Tensor, sizes []int, dim int) []*Tensor {
 	left, fits := t.shape[d], true
 	for _, n := range sizes {
 		if n < 0 {
-			x.fail("Split", fault.Invalid, []*Tensor{t}, "split_with_sizes expects split_sizes have only non-negative entries, but got split_sizes=%v", sizes)
+			x.fail("Split", fault.Invalid, []*Tensor{t}, "split_with_sizes expects split_sizes have only non-negative entries, but got "+
+				"split_sizes=%v", sizes)
 		}
 		if fits = fits && n <= left; fits { // the sum of sizes might overflow
 			left -= n
 		}
 	}
 	if !fits || left > 0 {
-		x.fail("Split", fault.Invalid, []*Tensor{t}, "split_with_sizes expects split_sizes to sum exactly to %d (input tensor's size at dimension %d), but got split_sizes=%v", t.shape[d], d, sizes)
+		x.fail("Split", fault.Invalid, []*Tensor{t}, "split_with_sizes expects split_sizes to sum exactly to %d (input tensor's size at "+
+			"dimension %d), but got split_sizes=%v", t.shape[d], d, sizes)
 	}
 	if len(sizes) > pieces {
 		out, at := make([]*Tensor, len(sizes)), 0
@@ -291,7 +293,8 @@ func (x *Exec) Stack(ts []*Tensor, dim int) *Tensor {
 	for i, t := range ts {
 		Given("Stack", i, t)
 		if !infer.Same(t.shape, ts[0].shape) {
-			x.fail("Stack", fault.Invalid, ts, "stack expects each tensor to be equal size, but got %v at entry 0 and %v at entry %d", ts[0].shape, t.shape, i)
+			x.fail("Stack", fault.Invalid, ts, "stack expects each tensor to be equal size, but got %v at entry 0 and %v at entry %d",
+				ts[0].shape, t.shape, i)
 		}
 	}
 	return x.composite("Stack", func(x *Exec) *Tensor {

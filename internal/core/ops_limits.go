@@ -27,6 +27,7 @@ func (x *Exec) bytesFit(op string, t *Tensor) error {
 		return nil
 	}
 	return Try(func() {
-		x.fail(op, fault.OutOfMemory, []*Tensor{t}, "%d elements of %d bytes do not fit into the machine's memory of %d bytes; read a part of the tensor", n, size, most)
+		x.fail(op, fault.OutOfMemory, []*Tensor{t}, "%d elements of %d bytes do not fit into the machine's memory of %d bytes; read a "+
+			"part of the tensor", n, size, most)
 	})
 }

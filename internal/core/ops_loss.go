@@ -65,7 +65,8 @@ var rowNLL, rowCrossEntropy, rowNLLGrad, rowCrossEntropyGrad *row
 func init() {
 	rowNLL = define(row{Name: "NLLLoss", takes: "t target weight?;; options -> loss weights", Torch: "nn.functional.nll_loss",
 		cast: castFloat32, saves: in0 | in1 | in2 | out1, infer: inferNLL, run: runNLL})
-	rowCrossEntropy = define(row{Name: "CrossEntropy", narrows: narrowsLogits, takes: "t target weight?;; options -> loss weights normalizers",
+	rowCrossEntropy = define(row{Name: "CrossEntropy", narrows: narrowsLogits,
+		takes: "t target weight?;; options -> loss weights normalizers",
 		Torch: "nn.functional.cross_entropy", cast: castFloat32, saves: in0 | in1 | in2 | out1 | out2, infer: inferNLL, run: runNLL})
 	rowNLLGrad = define(row{Name: "NLLLossBackward", takes: "g target weight? weights?;; options", infer: inferNLLGrad,
 		run: runNLLGrad(kernels.NLLBackward)})
@@ -116,7 +117,8 @@ func runNLL(f *frame) error {
 		}
 		x.Shape, x.Stride = []int{p.n, p.c, p.s}, []int{p.c * p.s, p.s, 1}
 		if p.n*p.s > 0 {
-			if err := kernels.Reduce(f, kernels.LogNormalizer, x.DType, nil, []kernels.Operand{k.LSE}, []kernels.Operand{x}, []bool{false, true, false}); err != nil {
+			if err := kernels.Reduce(f, kernels.LogNormalizer, x.DType, nil, []kernels.Operand{k.LSE}, []kernels.Operand{x},
+				[]bool{false, true, false}); err != nil {
 				return err
 			}
 		}
@@ -309,10 +311,12 @@ func (x *Exec) planLikelihood(op string, t, target, weight *Tensor, ignore bool,
 		x.fail(op, fault.Invalid, all, "Expected target size %v, got %v", want, target.shape)
 	}
 	if !target.dt.IsInt() {
-		x.fail(op, fault.Invalid, all, "the target must be numbers of classes, of an integer type, but is %v; convert it with x.ToDType", target.dt)
+		x.fail(op, fault.Invalid, all, "the target must be numbers of classes, of an integer type, but is %v; convert it with x.ToDType",
+			target.dt)
 	}
 	if weight != nil && !infer.Same(weight.shape, []int{p.c}) {
-		x.fail(op, fault.Invalid, all, "weight tensor should be defined either for all %d classes or no classes but got weight tensor of shape: %v", p.c, weight.shape)
+		x.fail(op, fault.Invalid, all,
+			"weight tensor should be defined either for all %d classes or no classes but got weight tensor of shape: %v", p.c, weight.shape)
 	}
 	x.constant(op, "weight", weight)
 	return p
@@ -351,7 +355,8 @@ func (x *Exec) CrossEntropy(t, target *Tensor, opt CrossEntropyOpt) *Tensor {
 	weight := opt.Weight
 	opt.LabelSmoothing = Or(opt.LabelSmoothing, 0)
 	if opt.LabelSmoothing < 0 || opt.LabelSmoothing > 1 {
-		x.fail("CrossEntropy", fault.Invalid, []*Tensor{t, target}, "label_smoothing must be between 0.0 and 1.0. Got: %v", opt.LabelSmoothing)
+		x.fail("CrossEntropy", fault.Invalid, []*Tensor{t, target}, "label_smoothing must be between 0.0 and 1.0. Got: %v",
+			opt.LabelSmoothing)
 	}
 	if target.dt.IsFloat() {
 		return x.probabilityLoss(t, target, weight, opt)
@@ -377,7 +382,8 @@ func (x *Exec) classes(weight *Tensor, n, d int) *Tensor {
 func (x *Exec) probabilityLoss(t, target, weight *Tensor, opt CrossEntropyOpt) *Tensor {
 	r := x.reductionOf("CrossEntropy", opt.Reduction)
 	if !infer.Same(t.shape, target.shape) || len(t.shape) == 0 {
-		x.fail("CrossEntropy", fault.Invalid, []*Tensor{t, target}, "Expected floating point type for target with class probabilities, of the input's shape, got %v", describe(target))
+		x.fail("CrossEntropy", fault.Invalid, []*Tensor{t, target}, "Expected floating point type for target with class probabilities, "+
+			"of the input's shape, got %v", describe(target))
 	}
 	if opt.Ignore && opt.IgnoreIndex >= 0 {
 		x.fail("CrossEntropy", fault.Invalid, []*Tensor{t, target}, "ignore_index is not supported for floating point target")

@@ -206,7 +206,8 @@ func (x *Exec) wantBroadcast(op string, in *Tensor, shape ...int) {
 func (x *Exec) MatMul(a, b *Tensor) *Tensor {
 	na, nb := len(a.shape), len(b.shape)
 	if na == 0 || nb == 0 {
-		x.fail("MatMul", fault.Invalid, []*Tensor{a, b}, "both arguments to matmul need to be at least 1D, but they are %dD and %dD", na, nb)
+		x.fail("MatMul", fault.Invalid, []*Tensor{a, b}, "both arguments to matmul need to be at least 1D, but they are %dD and %dD", na,
+			nb)
 	}
 	if na == 2 && nb == 2 {
 		return x.product(a, b, nil, 1, 0)
@@ -263,7 +264,8 @@ func (x *Exec) Linear(in, w, b *Tensor) *Tensor {
 		x.wantDim("Linear", "the weight", w, 2)
 	}
 	if len(in.shape) == 0 || in.shape[len(in.shape)-1] != w.shape[len(w.shape)-1] {
-		x.fail("Linear", fault.Invalid, []*Tensor{in, w}, "mat1 and mat2 shapes cannot be multiplied (%v and %v transposed)", in.shape, w.shape)
+		x.fail("Linear", fault.Invalid, []*Tensor{in, w}, "mat1 and mat2 shapes cannot be multiplied (%v and %v transposed)",
+			in.shape, w.shape)
 	}
 	return x.composite("Linear", func(x *Exec) *Tensor {
 		x = x.casting("Linear", castLow, &in, &w, &b)

@@ -27,7 +27,8 @@ func init() {
 			}
 			return f.compaction(f.in[0], f.in[1]).Places(f, operand(f.out[0]))
 		}})
-	rowMaskedSelect = define(row{Name: "MaskedSelect", takes: "t mask starts;; count", Torch: "masked_select", flags: flagWaits | flagSized, saves: in1 | in2,
+	rowMaskedSelect = define(row{Name: "MaskedSelect", takes: "t mask starts;; count", Torch: "masked_select",
+		flags: flagWaits | flagSized, saves: in1 | in2,
 		infer: func(f *frame) { f.newOut(0, f.in[0].dt, []int{f.i[0]}, nil) },
 		run: func(f *frame) error {
 			if f.out[0].Numel() == 0 {
@@ -124,7 +125,8 @@ func (x *Exec) MaskedSelect(t, mask *Tensor) *Tensor {
 func (x *Exec) MaskedScatter(t, mask, source *Tensor) *Tensor {
 	const op = "MaskedScatter"
 	if source.dt != t.dt {
-		x.fail(op, fault.Invalid, []*Tensor{t, source}, "masked_scatter: expected self and source to have same dtypes but got %v and %v; convert source with x.ToDType", t.dt, source.dt)
+		x.fail(op, fault.Invalid, []*Tensor{t, source}, "masked_scatter: expected self and source to have same dtypes but got %v and "+
+			"%v; convert source with x.ToDType", t.dt, source.dt)
 	}
 	return x.composite(op, func(x *Exec) *Tensor {
 		t, mask := x.maskedWith(op, t, mask)
@@ -135,7 +137,8 @@ func (x *Exec) MaskedScatter(t, mask, source *Tensor) *Tensor {
 // maskedWith broadcasts t and mask to one shape.
 func (x *Exec) maskedWith(op string, t, mask *Tensor) (_, _ *Tensor) {
 	if mask.dt != dtype.Bool {
-		x.fail(op, fault.Invalid, []*Tensor{t, mask}, "the mask is %v, but must be bool; make one with a comparison, such as x.NeS(mask, 0)", mask.dt)
+		x.fail(op, fault.Invalid, []*Tensor{t, mask}, "the mask is %v, but must be bool; make one with a comparison, such as "+
+			"x.NeS(mask, 0)", mask.dt)
 	}
 	shape, err := infer.Broadcast(nil, t.shape, mask.shape)
 	x.refuse(op, err, t, mask)

@@ -23,7 +23,8 @@ type norm struct {
 // batch norm computes its statistics in a separate call, so that the rest can join groups of element-wise calls. Inputs of the gradients:
 // dy, x, mean or nil, reciprocal deviation, weight or nil; the outputs are those of dx, dweight and dbias that the attribute asks for. For
 // layer and RMS norm, dx is a separate call, which works by rows.
-var rowLayerNorm, rowRMSNorm, rowGroupNorm, rowBatchNormStats, rowBatchNorm, rowBatchNormEval, rowNormGrad, rowNormInputGrad, rowRunningStats *row
+var rowLayerNorm, rowRMSNorm, rowGroupNorm, rowBatchNormStats, rowBatchNorm, rowBatchNormEval, rowNormGrad, rowNormInputGrad,
+	rowRunningStats *row
 
 func init() {
 	rowLayerNorm = define(row{Name: "LayerNorm", takes: "t weight? bias?;; options -> y mean rstd", Torch: "nn.functional.layer_norm",
@@ -34,7 +35,8 @@ func init() {
 		cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runGroupNorm})
 	rowBatchNormStats = define(row{Name: "BatchNormStats", takes: "t; eps -> mean rstd variance", infer: inferBatchNormStats,
 		run: func(f *frame) error {
-			return kernels.BatchNormStats(f, f.in[0].dt, operand(f.out[0]), operand(f.out[1]), operand(f.out[2]), operand(f.in[0]), f.scalar[0].F)
+			return kernels.BatchNormStats(f, f.in[0].dt, operand(f.out[0]), operand(f.out[1]), operand(f.out[2]),
+				operand(f.in[0]), f.scalar[0].F)
 		}})
 	rowBatchNorm = define(row{Name: "BatchNorm", takes: "t mean rstd weight? bias?;; options", Torch: "nn.functional.batch_norm",
 		saves: in0 | in1 | in2 | in3, run: runBatchNorm, points: true, infer: inferBatchNorm})
@@ -44,7 +46,8 @@ func init() {
 		run: runNormGrad})
 	rowNormInputGrad = define(row{Name: "NormInputBackward", takes: "g t mean? rstd weight?;; options -> dt", infer: inferNormGrad,
 		run: runNormGrad, byRows: true})
-	rowRunningStats = define(row{Name: "RunningStats", flags: flagInto, takes: "runningMean runningVar mean variance; momentum -> runningMean runningVar",
+	rowRunningStats = define(row{Name: "RunningStats", flags: flagInto, takes: "runningMean runningVar mean variance; momentum -> " +
+		"runningMean runningVar",
 		infer: func(f *frame) {
 			f.newOut(0, f.in[0].dt, f.in[0].shape, nil)
 			f.newOut(1, f.in[1].dt, f.in[1].shape, nil)
@@ -145,7 +148,8 @@ func runLayerNorm(f *frame) error {
 		return nil
 	}
 	n := f.opt.(norm)
-	return kernels.LayerNorm(f, f.in[0].dt, n.rows(operand(f.out[0])), operand(f.out[1]), operand(f.out[2]), n.rows(operand(f.in[0])), optional(f.in[1]), optional(f.in[2]), n.eps.value())
+	return kernels.LayerNorm(f, f.in[0].dt, n.rows(operand(f.out[0])), operand(f.out[1]), operand(f.out[2]), n.rows(operand(f.in[0])),
+		optional(f.in[1]), optional(f.in[2]), n.eps.value())
 }
 
 func runRMSNorm(f *frame) error {
@@ -153,13 +157,15 @@ func runRMSNorm(f *frame) error {
 		return nil
 	}
 	n := f.opt.(norm)
-	return kernels.RMSNorm(f, f.in[0].dt, n.rows(operand(f.out[0])), operand(f.out[1]), n.rows(operand(f.in[0])), optional(f.in[1]), n.eps.value())
+	return kernels.RMSNorm(f, f.in[0].dt, n.rows(operand(f.out[0])), operand(f.out[1]), n.rows(operand(f.in[0])),
+		optional(f.in[1]), n.eps.value())
 }
 
 func runGroupNorm(f *frame) error {
 	n := f.opt.(norm)
 	v := n.view.ints()
-	return kernels.GroupNorm(f, f.in[0].dt, v[0], v[1]*v[2], v[3], v[1], operand(f.out[0]), operand(f.out[1]), operand(f.out[2]), operand(f.in[0]), optional(f.in[1]), optional(f.in[2]), n.eps.value())
+	return kernels.GroupNorm(f, f.in[0].dt, v[0], v[1]*v[2], v[3], v[1], operand(f.out[0]), operand(f.out[1]), operand(f.out[2]),
+		operand(f.in[0]), optional(f.in[1]), optional(f.in[2]), n.eps.value())
 }
 
 func runBatchNorm(f *frame) error {
@@ -175,7 +181,8 @@ func runBatchNormEval(f *frame) error {
 		return f.describeBatchNorm(kernels.NormalizeVariance, f.scalar[:1])
 	}
 	t := operand(f.in[0])
-	return kernels.BatchNormInference(f, t.DType, operand(f.out[0]), t, operand(f.in[1]), operand(f.in[2]), optional(f.in[3]), optional(f.in[4]), f.scalar[0].F)
+	return kernels.BatchNormInference(f, t.DType, operand(f.out[0]), t, operand(f.in[1]), operand(f.in[2]), optional(f.in[3]),
+		optional(f.in[4]), f.scalar[0].F)
 }
 
 // describeBatchNorm describes the call for a group of element-wise ones, in which its vectors appear with one element for each channel.
@@ -382,11 +389,13 @@ func (x *Exec) normOp(r *row, n norm, t, weight, bias *Tensor) *Tensor {
 func (x *Exec) trailing(op string, t, weight, bias *Tensor, shape []int) (rows, n int) {
 	lead := len(t.shape) - len(shape)
 	if lead < 0 || len(shape) == 0 || !infer.Same(t.shape[lead:], shape) {
-		x.fail(op, fault.Invalid, []*Tensor{t}, "Given normalized_shape=%v, expected input with shape [*, %v], but got input of size %v", shape, shape, t.shape)
+		x.fail(op, fault.Invalid, []*Tensor{t}, "Given normalized_shape=%v, expected input with shape [*, %v], but got input of size %v",
+			shape, shape, t.shape)
 	}
 	for i, p := range []*Tensor{weight, bias} {
 		if p != nil && !infer.Same(p.shape, shape) {
-			x.fail(op, fault.Invalid, []*Tensor{t, p}, "Expected %s to be of same shape as normalized_shape, but got %s of shape %v and normalized_shape = %v",
+			x.fail(op, fault.Invalid, []*Tensor{t, p}, "Expected %s to be of same shape as normalized_shape, but got %s of shape %v and "+
+				"normalized_shape = %v",
 				[]string{"weight", "bias"}[i], []string{"weight", "bias"}[i], p.shape, shape)
 		}
 	}
@@ -446,7 +455,8 @@ func (x *Exec) channelsOf(op string, t *Tensor, vectors ...*Tensor) (n, c, s int
 	}
 	for _, v := range vectors {
 		if v != nil && !infer.Same(v.shape, []int{t.shape[1]}) {
-			x.fail(op, fault.Invalid, []*Tensor{t, v}, "expected weight, bias and statistics to be vectors of size %d (the number of channels), but got one of shape %v", t.shape[1], v.shape)
+			x.fail(op, fault.Invalid, []*Tensor{t, v}, "expected weight, bias and statistics to be vectors of size %d (the number of "+
+				"channels), but got one of shape %v", t.shape[1], v.shape)
 		}
 	}
 	return t.shape[0], t.shape[1], infer.Numel(t.shape[2:])
@@ -457,18 +467,20 @@ func (x *Exec) channelsOf(op string, t *Tensor, vectors ...*Tensor) (n, c, s int
 func (x *Exec) GroupNorm(t, weight, bias *Tensor, groups int, eps float64) *Tensor {
 	n, c, s := x.channelsOf("GroupNorm", t, weight, bias)
 	if groups <= 0 || c%groups != 0 {
-		x.fail("GroupNorm", fault.Invalid, []*Tensor{t}, "Expected number of channels in input to be divisible by num_groups, but got input of shape %v and num_groups=%d", t.shape, groups)
+		x.fail("GroupNorm", fault.Invalid, []*Tensor{t}, "Expected number of channels in input to be divisible by num_groups, but got "+
+			"input of shape %v and num_groups=%d", t.shape, groups)
 	}
 	if n*c/groups*s == 1 {
 		x.fail("GroupNorm", fault.Invalid, []*Tensor{t}, "Expected more than 1 value per channel when training, got input size %v", t.shape)
 	}
-	return x.normOp(rowGroupNorm, x.norm([]int{n, groups, c / groups, s}, []int{1, groups, c / groups, 1}, []int{2, 3}, eps, true), t, weight, bias)
+	return x.normOp(rowGroupNorm, x.norm([]int{n, groups, c / groups, s}, []int{1, groups, c / groups, 1}, []int{2, 3}, eps, true), t,
+		weight, bias)
 }
 
 // BatchNormOpt are the options of BatchNorm.
 type BatchNormOpt struct {
-	// Training normalises by the batch's own statistics and updates the running ones, if there are any. Without it the running statistics are
-	// used.
+	// Training normalises by the batch's own statistics and updates the running ones, if there are any. Without it the running statistics
+	// are used.
 	Training bool
 }
 

@@ -146,13 +146,17 @@ func (f *frame) placeLocked(i int, sp *spec) {
 var rowPin, rowCopyAcross *row
 
 func init() {
-	// rowPin copies its input, of the processor, to page-locked memory for the device in opt, in the input's memory order if that has no gaps.
-	rowPin = define(row{Name: "PinMemory", takes: "t;; options", Torch: "pin_memory", run: runCopy, back: func(b *back) { b.set(0, b.grad(0)) }, infer: func(f *frame) {
+	// rowPin copies its input, of the processor, to page-locked memory for the device in opt, in the input's memory order if that has no
+	// gaps.
+	rowPin = define(row{Name: "PinMemory", takes: "t;; options", Torch: "pin_memory", run: runCopy, back: func(b *back) {
+		b.set(0, b.grad(0))
+	}, infer: func(f *frame) {
 		f.lockedOut(0, f.in[0].dt, f.in[0].shape, f.layout(f.in[0].shape))
 	}})
-	// rowCopyAcross copies its input to the destination, of the same type, shape and strides and without gaps. One of them is in page-locked
-	// memory of the processor; opt is the stream of the other's device.
-	rowCopyAcross = define(row{Name: "CopyAsyncInto", takes: "src;; options", Torch: "copy_", flags: flagForeign | flagWaits | flagInto, run: runCopyAcross,
+	// rowCopyAcross copies its input to the destination, of the same type, shape and strides and without gaps. One of them is in
+	// page-locked memory of the processor; opt is the stream of the other's device.
+	rowCopyAcross = define(row{Name: "CopyAsyncInto", takes: "src;; options", Torch: "copy_", flags: flagForeign | flagWaits | flagInto,
+		run:   runCopyAcross,
 		infer: func(f *frame) { f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil) }})
 }
 
@@ -164,7 +168,8 @@ func (x *Exec) PinMemory(t *Tensor) *Tensor {
 	case t.closed.Load():
 		x.fail("PinMemory", fault.Closed, nil, "the tensor %s was closed", describe(t))
 	case !t.st.dev.Host:
-		x.fail("PinMemory", fault.Invalid, nil, "cannot pin %s of %s: only tensors of the processor can be pinned; copy it with x.Host().To", describe(t), t.st.dev)
+		x.fail("PinMemory", fault.Invalid, nil,
+			"cannot pin %s of %s: only tensors of the processor can be pinned; copy it with x.Host().To", describe(t), t.st.dev)
 	case dev.Host:
 		x.fail("PinMemory", fault.Invalid, nil, "memory is pinned for a GPU; call PinMemory on an Exec of the GPU, not on the processor's")
 	case t.IsPinned():
@@ -212,7 +217,8 @@ func (x *Exec) registrable(t *Tensor) ([]byte, error) {
 	case t.closed.Load():
 		return nil, fault.New(fault.Closed, "the tensor %s was closed", describe(t))
 	case !t.st.dev.Host || x.m.stream.Device().Host:
-		return nil, fault.New(fault.Invalid, "memory of the processor is registered for a GPU; the tensor is on %s and the Exec on %s", t.st.dev, x.m.stream.Device())
+		return nil, fault.New(fault.Invalid, "memory of the processor is registered for a GPU; the tensor is on %s and the Exec on %s",
+			t.st.dev, x.m.stream.Device())
 	case t.st.bytes == 0:
 		return nil, fault.New(fault.Invalid, "the tensor %s has no memory to register", describe(t))
 	}
@@ -271,7 +277,8 @@ func (x *Exec) direct(dst, src *Tensor) bool {
 	if src.st.dev.Host {
 		host = src
 	}
-	return host.st.locked != nil && dst.dt == src.dt && infer.Same(dst.shape, src.shape) && infer.Same(dst.stride, src.stride) && infer.Dense(dst.shape, dst.stride) &&
+	return host.st.locked != nil && dst.dt == src.dt && infer.Same(dst.shape, src.shape) && infer.Same(dst.stride, src.stride) &&
+		infer.Dense(dst.shape, dst.stride) &&
 		dst.Numel() > 0 && (x.m.noGrad || !dst.RequiresGrad() && !src.RequiresGrad())
 }
 
@@ -298,7 +305,8 @@ func (f *frame) reading(t *Tensor, from *rt.Stream, do func() error) error {
 	if err := f.x.s.apart("a tensor cannot be copied from the device"); err != nil {
 		return err
 	}
-	f.release() // a call has one stream's turn at a time; the copy to its own stream is waited for, or goes to memory that nobody knows yet
+	// a call has one stream's turn at a time; the copy to its own stream is waited for, or goes to memory that nobody knows yet
+	f.release()
 	seq, err := from.Begin(opRead, nil)
 	if err != nil {
 		return err

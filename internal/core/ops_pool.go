@@ -53,7 +53,8 @@ func init() {
 		}})
 	rowAvgPool = define(poolRow("AvgPool2d", "nn.functional.avg_pool2d", false, kernels.AvgPool))
 	rowAvgPoolGrad = define(poolRow("AvgPool2dBackward", "", true, kernels.AvgPoolBackward))
-	adaptive := func(g func(kernels.Issuer, kernels.Operand, kernels.Operand) error) func(kernels.Issuer, *kernels.Pool, kernels.Operand, kernels.Operand) error {
+	adaptive := func(g func(kernels.Issuer, kernels.Operand, kernels.Operand) error) func(kernels.Issuer, *kernels.Pool, kernels.Operand,
+		kernels.Operand) error {
 		return func(is kernels.Issuer, _ *kernels.Pool, y, x kernels.Operand) error { return g(is, y, x) }
 	}
 	rowAdaptivePool = define(poolRow("AdaptiveAvgPool2d", "nn.functional.adaptive_avg_pool2d", false, adaptive(kernels.AdaptiveAvgPool)))
@@ -129,14 +130,16 @@ func (x *Exec) planPool(op string, t *Tensor, p kernels.Pool, ceil bool) pooling
 		reach := d*(k-1) + 1
 		x.wantInt32(op, t, in+2*pad+reach-1)
 		if pad < 0 || pad > reach/2 {
-			x.fail(op, fault.Invalid, []*Tensor{t}, "pad should be at most half of effective kernel size, but got pad=%d, kernel_size=%d and dilation=%d", pad, k, d)
+			x.fail(op, fault.Invalid, []*Tensor{t}, "pad should be at most half of effective kernel size, but got pad=%d, "+
+				"kernel_size=%d and dilation=%d", pad, k, d)
 		}
 		return infer.Windows(in, reach, s, pad, ceil)
 	}
 	r := pooling{Pool: p, in: [2]int{t.shape[2], t.shape[3]}}
 	r.out = [2]int{size(t.shape[2], p.KH, p.StrideH, p.PadH, p.DilationH), size(t.shape[3], p.KW, p.StrideW, p.PadW, p.DilationW)}
 	if r.out[0] < 1 || r.out[1] < 1 || t.shape[1] == 0 || t.shape[2] == 0 || t.shape[3] == 0 {
-		x.fail(op, fault.Invalid, []*Tensor{t}, "Given input size: %v. Calculated output size: (%dx%dx%d). Output size is too small", t.shape[1:], t.shape[1], r.out[0], r.out[1])
+		x.fail(op, fault.Invalid, []*Tensor{t}, "Given input size: %v. Calculated output size: (%dx%dx%d). Output size is too small",
+			t.shape[1:], t.shape[1], r.out[0], r.out[1])
 	}
 	return r
 }
@@ -145,7 +148,8 @@ func (x *Exec) planPool(op string, t *Tensor, p kernels.Pool, ceil bool) pooling
 func (x *Exec) wantInt32(op string, t *Tensor, n ...int) {
 	for _, v := range n {
 		if v > math.MaxInt32 {
-			x.fail(op, fault.Invalid, []*Tensor{t}, "integer out of range: rows, columns and windows of pooling are below 2^31, but here is %d", v)
+			x.fail(op, fault.Invalid, []*Tensor{t},
+				"integer out of range: rows, columns and windows of pooling are below 2^31, but here is %d", v)
 		}
 	}
 }
@@ -199,7 +203,8 @@ func (x *Exec) MaxPool2dWithIndices(t *Tensor, kernel [2]int, opt MaxPoolOpt) (y
 func (x *Exec) AvgPool2d(t *Tensor, kernel [2]int, opt AvgPoolOpt) *Tensor {
 	return x.planes("AvgPool2d", t, func(x *Exec, t *Tensor) []*Tensor {
 		p := x.planPool("AvgPool2d", t, kernels.Pool{KH: kernel[0], KW: kernel[1], StrideH: opt.Stride[0], StrideW: opt.Stride[1],
-			PadH: opt.Padding[0], PadW: opt.Padding[1], DilationH: 1, DilationW: 1, CountPad: !opt.ExcludePadding, Divisor: opt.Divisor}, opt.CeilMode)
+			PadH: opt.Padding[0], PadW: opt.Padding[1], DilationH: 1, DilationW: 1, CountPad: !opt.ExcludePadding, Divisor: opt.Divisor},
+			opt.CeilMode)
 		x.wantInt32("AvgPool2d", t, p.KH*p.KW, max(opt.Divisor, -opt.Divisor))
 		return []*Tensor{x.poolOp(rowAvgPool, p, t).call1()}
 	})[0]
@@ -212,7 +217,8 @@ func (x *Exec) AdaptiveAvgPool2d(t *Tensor, size [2]int) *Tensor {
 		p := pooling{in: [2]int{t.shape[2], t.shape[3]}, out: size}
 		for i := range p.out {
 			if p.out[i] < 0 || p.in[i] == 0 {
-				x.fail("AdaptiveAvgPool2d", fault.Invalid, []*Tensor{t}, "the output size %v must not be negative, nor the input's planes empty", size)
+				x.fail("AdaptiveAvgPool2d", fault.Invalid, []*Tensor{t},
+					"the output size %v must not be negative, nor the input's planes empty", size)
 			}
 			if p.out[i] == 0 {
 				p.out[i] = p.in[i]

@@ -36,34 +36,38 @@ var rowRandom, rowBernoulli, rowDropout, rowDropoutBackward *row
 
 func init() {
 	// The result depends on nothing, so the derivative does nothing: a tensor that is overwritten loses its former history.
-	rowRandom = define(row{Name: "Random", takes: "; p0 p1 p2; shape* dtype options", draws: wordsOfRandom, run: runRandom, back: func(*back) {}, infer: func(f *frame) {
-		if f.dst[0] != nil {
-			f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil)
-			return
-		}
-		f.newOut(0, f.dt, f.dims, nil)
-	}})
-	rowBernoulli = define(row{Name: "Bernoulli", takes: "p", draws: wordsOfBernoulli, Torch: "bernoulli", run: runBernoulli, back: flat, infer: func(f *frame) {
-		t := f.in[0]
-		if !t.dt.IsFloat() {
-			f.fail(fault.Invalid, "Bernoulli needs floating-point probabilities, not %v; convert them with x.ToDType", t.dt)
-		}
-		f.newOut(0, t.dt, t.shape, nil)
-	}})
-	rowDropout = define(row{Name: "Dropout", takes: "t; p -> y mask", draws: wordsOfDropout, Torch: "nn.functional.dropout", run: runDropout, saves: out1, infer: func(f *frame) {
-		t := f.in[0]
-		if !t.dt.IsFloat() {
-			f.fail(fault.Invalid, "Dropout needs a floating-point tensor, not %v; convert it with x.ToDType", t.dt)
-		}
-		f.newOut(0, t.dt, t.shape, f.layout(t.shape))
-		f.newOut(1, dtype.Bool, t.shape, f.layout(t.shape))
-	}, back: func(b *back) {
-		b.set(0, b.x.dropoutBackward(b.grad(0), b.out(1), kernels.FloatScalar(1/(1-b.n.scalar[0].F))))
-	}})
+	rowRandom = define(row{Name: "Random", takes: "; p0 p1 p2; shape* dtype options", draws: wordsOfRandom, run: runRandom,
+		back: func(*back) {}, infer: func(f *frame) {
+			if f.dst[0] != nil {
+				f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil)
+				return
+			}
+			f.newOut(0, f.dt, f.dims, nil)
+		}})
+	rowBernoulli = define(row{Name: "Bernoulli", takes: "p", draws: wordsOfBernoulli, Torch: "bernoulli", run: runBernoulli, back: flat,
+		infer: func(f *frame) {
+			t := f.in[0]
+			if !t.dt.IsFloat() {
+				f.fail(fault.Invalid, "Bernoulli needs floating-point probabilities, not %v; convert them with x.ToDType", t.dt)
+			}
+			f.newOut(0, t.dt, t.shape, nil)
+		}})
+	rowDropout = define(row{Name: "Dropout", takes: "t; p -> y mask", draws: wordsOfDropout, Torch: "nn.functional.dropout",
+		run: runDropout, saves: out1, infer: func(f *frame) {
+			t := f.in[0]
+			if !t.dt.IsFloat() {
+				f.fail(fault.Invalid, "Dropout needs a floating-point tensor, not %v; convert it with x.ToDType", t.dt)
+			}
+			f.newOut(0, t.dt, t.shape, f.layout(t.shape))
+			f.newOut(1, dtype.Bool, t.shape, f.layout(t.shape))
+		}, back: func(b *back) {
+			b.set(0, b.x.dropoutBackward(b.grad(0), b.out(1), kernels.FloatScalar(1/(1-b.n.scalar[0].F))))
+		}})
 	// Inputs are the gradient and the mask; scalar 0 multiplies the elements that the mask keeps.
-	rowDropoutBackward = define(row{Name: "DropoutBackward", takes: "g mask; scale", point: kernels.MaskedScale, rule: realFloat, saves: in1, back: func(b *back) {
-		b.set(0, b.x.dropoutBackward(b.grad(0), b.in(1), b.n.scalar[0]))
-	}})
+	rowDropoutBackward = define(row{Name: "DropoutBackward", takes: "g mask; scale", point: kernels.MaskedScale, rule: realFloat,
+		saves: in1, back: func(b *back) {
+			b.set(0, b.x.dropoutBackward(b.grad(0), b.in(1), b.n.scalar[0]))
+		}})
 }
 
 func (x *Exec) dropoutBackward(g, mask *Tensor, scale kernels.Scalar) *Tensor {
@@ -170,7 +174,8 @@ func (x *Exec) RandInt(low, high int64, shape []int, dt dtype.DType) *Tensor {
 func (x *Exec) UniformInto(dst *Tensor, low, high float64) {
 	x.wantFloat("UniformInto", dst.dt)
 	if !(low <= high) {
-		x.fail("UniformInto", fault.Invalid, []*Tensor{dst}, "uniform_ expects to return a [from, to) range, but found from=%v > to=%v", low, high)
+		x.fail("UniformInto", fault.Invalid, []*Tensor{dst}, "uniform_ expects to return a [from, to) range, but found from=%v > to=%v",
+			low, high)
 	}
 	x.random(kernels.RandomUniform, dst, nil, dst.dt, uniformScalars(low, high)...)
 }

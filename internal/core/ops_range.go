@@ -18,9 +18,10 @@ func init() {
 	rowEmptyLike = define(row{Name: "EmptyLike", takes: "t;; dtype", Torch: "empty_like", infer: inferLike, flags: flagIdle})
 	rowFullLike = define(row{Name: "FullLike", takes: "t; value; dtype", Torch: "full_like", infer: inferLike, run: runFill, points: true})
 	// The result depends on nothing, so the derivative does nothing: a tensor that is overwritten loses its former history.
-	rowFill = define(row{Name: "FillInto", takes: "; value", flags: flagInto, Torch: "fill_", run: runFill, points: true, back: func(*back) {}, infer: func(f *frame) {
-		f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil)
-	}})
+	rowFill = define(row{Name: "FillInto", takes: "; value", flags: flagInto, Torch: "fill_", run: runFill, points: true,
+		back: func(*back) {}, infer: func(f *frame) {
+			f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil)
+		}})
 }
 
 // placesRow returns the row of a factory whose elements op computes from their indexes.
@@ -55,7 +56,8 @@ func fillScalar(v complex128, dt dtype.DType) kernels.Scalar {
 }
 
 // torchNames are the names of types in PyTorch's messages about numbers.
-var torchNames = map[dtype.DType]string{dtype.Uint8: "uint8_t", dtype.Int8: "int8_t", dtype.Int16: "int16_t", dtype.Int32: "int", dtype.Int64: "int64_t",
+var torchNames = map[dtype.DType]string{dtype.Uint8: "uint8_t", dtype.Int8: "int8_t", dtype.Int16: "int16_t", dtype.Int32: "int",
+	dtype.Int64:   "int64_t",
 	dtype.Float16: "at::Half", dtype.BFloat16: "at::BFloat16", dtype.Float32: "float", dtype.Float64: "double"}
 
 // fits fails if v is outside the range of type dt. Fractions are truncated; uint8 also takes negative whole numbers, which wrap; bool takes
@@ -197,7 +199,8 @@ func (x *Exec) LinspaceC(start, end complex128, n int, dt dtype.DType) *Tensor {
 	f.dims, f.dt = append(f.dims, n), dt
 	start, end = asHalf(start, dt), asHalf(end, dt)
 	step := asHalf((end-start)/complex(float64(max(n-1, 1)), 0), dt)
-	f.scalar[0], f.scalar[1], f.scalar[2], f.scalar[3] = fillScalar(start, dt), fillScalar(end, dt), fillScalar(step, dt), kernels.IntScalar(int64(n))
+	f.scalar[0], f.scalar[1], f.scalar[2], f.scalar[3] = fillScalar(start, dt), fillScalar(end, dt), fillScalar(step, dt),
+		kernels.IntScalar(int64(n))
 	return f.call1()
 }
 

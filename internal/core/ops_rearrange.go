@@ -15,7 +15,9 @@ var rowFlip, rowRoll, rowTriangle, rowPad, rowOneHot *row
 func init() {
 	rowFlip = define(row{Name: "Flip", takes: "t;; dims*", Torch: "flip", infer: inferFlip, run: runFlip,
 		back: func(b *back) { b.set(0, b.x.Flip(b.grad(0), b.n.dims()...)) }})
-	rowRoll = define(row{Name: "Roll", takes: "t;; dimsThenShifts*", Torch: "roll", infer: func(f *frame) { f.newOut(0, f.in[0].dt, f.in[0].shape, nil) }, run: runRoll, back: func(b *back) {
+	rowRoll = define(row{Name: "Roll", takes: "t;; dimsThenShifts*", Torch: "roll", infer: func(f *frame) {
+		f.newOut(0, f.in[0].dt, f.in[0].shape, nil)
+	}, run: runRoll, back: func(b *back) {
 		n := len(b.n.dims()) / 2
 		back := append([]int(nil), b.n.dims()...)
 		for i := n; i < 2*n; i++ {
@@ -25,13 +27,14 @@ func init() {
 	}})
 	rowTriangle = define(row{Name: "Triangle", takes: "t;; upper diagonal", infer: inferTriangle, run: runTriangle,
 		back: func(b *back) { b.set(0, b.x.triangle(b.grad(0), b.n.i[0], b.n.i[1])) }})
-	rowPad = define(row{Name: "ConstantPad", takes: "t; value; pad*", Torch: "constant_pad_nd", infer: inferPad, run: runPad, back: func(b *back) {
-		back := make([]int, len(b.n.dims()))
-		for i, p := range b.n.dims() {
-			back[i] = -p
-		}
-		b.set(0, b.x.constantPad(b.grad(0), back, 0))
-	}})
+	rowPad = define(row{Name: "ConstantPad", takes: "t; value; pad*", Torch: "constant_pad_nd", infer: inferPad, run: runPad,
+		back: func(b *back) {
+			back := make([]int, len(b.n.dims()))
+			for i, p := range b.n.dims() {
+				back[i] = -p
+			}
+			b.set(0, b.x.constantPad(b.grad(0), back, 0))
+		}})
 	rowOneHot = define(row{Name: "OneHot", takes: "t;; classes", Torch: "nn.functional.one_hot", infer: inferOneHot, run: runOneHot})
 }
 
@@ -142,7 +145,8 @@ func runTriangle(f *frame) error {
 	if f.i[0] == 1 {
 		op = kernels.Triu
 	}
-	sc := append(f.scalarB[:0], kernels.IntScalar(int64(t.shape[n-2])), kernels.IntScalar(int64(t.shape[n-1])), kernels.IntScalar(int64(f.i[1])))
+	sc := append(f.scalarB[:0], kernels.IntScalar(int64(t.shape[n-2])), kernels.IntScalar(int64(t.shape[n-1])),
+		kernels.IntScalar(int64(f.i[1])))
 	outs, ins := f.operandsOf()
 	return kernels.Pointwise(f, op, t.dt, sc, outs, ins)
 }
@@ -167,13 +171,15 @@ func inferPad(f *frame) {
 	t := f.in[0]
 	shape := append([]int(nil), t.shape...)
 	if len(f.dims)%2 != 0 || len(f.dims)/2 > len(shape) {
-		f.fail(fault.Invalid, "Length of pad should be even and no more than twice the number of dimensions of the input. Pad length is %d while the input has %d dimensions", len(f.dims), len(shape))
+		f.fail(fault.Invalid, "Length of pad should be even and no more than twice the number of dimensions of the input. Pad length is "+
+			"%d while the input has %d dimensions", len(f.dims), len(shape))
 	}
 	for i := 0; i < len(f.dims); i += 2 {
 		d := len(shape) - 1 - i/2
 		shape[d] += f.dims[i] + f.dims[i+1]
 		if shape[d] < 0 {
-			f.fail(fault.Invalid, "The input size %d, plus negative padding %d and %d, resulted in a negative output size, which is invalid. Check dimension %d of your input", t.shape[d], f.dims[i], f.dims[i+1], d)
+			f.fail(fault.Invalid, "The input size %d, plus negative padding %d and %d, resulted in a negative output size, which is "+
+				"invalid. Check dimension %d of your input", t.shape[d], f.dims[i], f.dims[i+1], d)
 		}
 	}
 	var stride []int
@@ -252,7 +258,8 @@ func (x *Exec) Pad(t *Tensor, pad []int, opt PadOpt) *Tensor {
 	case opt.Mode == PadConstant:
 		return x.constantPad(t, pad, complex(Or(opt.Value, 0), 0))
 	case opt.Mode > PadCircular:
-		x.fail("Pad", fault.Invalid, []*Tensor{t}, "Unrecognised padding mode %v; it is PadConstant, PadReflect, PadReplicate or PadCircular",
+		x.fail("Pad", fault.Invalid, []*Tensor{t},
+			"Unrecognised padding mode %v; it is PadConstant, PadReflect, PadReplicate or PadCircular",
 			opt.Mode)
 	}
 	if Or(opt.Value, 0) != 0 {
@@ -284,11 +291,13 @@ func (x *Exec) padDim(t *Tensor, d, before, after int, mode PadMode) *Tensor {
 	length := n + before + after
 	switch {
 	case mode == PadReflect && (before >= n || after >= n):
-		x.fail("Pad", fault.Invalid, []*Tensor{t}, "Padding size should be less than the corresponding input dimension, but got: padding (%d, %d) at dimension %d of input %v", before, after, d, t.shape)
+		x.fail("Pad", fault.Invalid, []*Tensor{t}, "Padding size should be less than the corresponding input dimension, but got: "+
+			"padding (%d, %d) at dimension %d of input %v", before, after, d, t.shape)
 	case mode == PadCircular && (before > n || after > n):
 		x.fail("Pad", fault.Invalid, []*Tensor{t}, "Padding value causes wrapping around more than once")
 	case length < 0 || length < 1 && mode != PadCircular:
-		x.fail("Pad", fault.Invalid, []*Tensor{t}, "input (%d) is too small: the output of padding (%d, %d) at dimension %d would have size %d", n, before, after, d, length)
+		x.fail("Pad", fault.Invalid, []*Tensor{t},
+			"input (%d) is too small: the output of padding (%d, %d) at dimension %d would have size %d", n, before, after, d, length)
 	}
 	ng := x.NoGrad()
 	at := ng.Arange(float64(-before), float64(n+after), 1, dtype.Int64)

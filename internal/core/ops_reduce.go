@@ -9,7 +9,8 @@ import (
 
 // reduceRow returns the row of a reduction over the frame's dims (none means all), which stay with size 1 if i[0] is 1. rule returns the
 // types that it computes in and returns; f.dt is the requested type.
-func reduceRow(name, torch string, op *kernels.ReduceOp, rule func(f *frame) (compute, out dtype.DType), saves save, back func(b *back)) row {
+func reduceRow(name, torch string, op *kernels.ReduceOp, rule func(f *frame) (compute, out dtype.DType), saves save,
+	back func(b *back)) row {
 	return row{Name: name, Torch: torch, takes: "t;; keepDim dims*", rule: rule, saves: saves, back: back,
 		infer: func(f *frame) {
 			compute, out := rule(f)
@@ -64,7 +65,8 @@ func meanRule(f *frame) (compute, out dtype.DType) {
 		t = f.in[0].dt
 	}
 	if t.IsInt() || t == dtype.Bool {
-		f.fail(fault.Invalid, "mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. Got: %v; convert it with x.ToDType", t)
+		f.fail(fault.Invalid, "mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. Got: "+
+			"%v; convert it with x.ToDType", t)
 	}
 	return t, t
 }
@@ -79,7 +81,8 @@ func sameReal(f *frame) (compute, out dtype.DType) {
 var rowSum, rowNanSum, rowMean, rowAMax, rowAMin *row
 
 func init() {
-	rowSum = define(withCast(typed(reduceRow("Sum", "sum", kernels.Sum, sumRule, 0, func(b *back) { b.set(0, b.spread(b.grad(0))) })), castResult))
+	rowSum = define(withCast(typed(reduceRow("Sum", "sum", kernels.Sum, sumRule, 0, func(b *back) { b.set(0, b.spread(b.grad(0))) })),
+		castResult))
 	rowNanSum = define(typed(reduceRow("NanSum", "nansum", kernels.NanSum, sumRule, in0, func(b *back) {
 		b.set(0, b.x.pick(b.x.IsNaN(b.in(0)), nil, 0, b.kept(b.grad(0)), 0))
 	})))

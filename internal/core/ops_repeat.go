@@ -33,8 +33,8 @@ func init() {
 type RepeatInterleaveOpt struct {
 	// Dim is the dimension whose slices are repeated; nil repeats the elements, in row-major order, and the result is a vector.
 	Dim *int
-	// OutputSize, if it is not 0, is the sum of the repeats, which is then not read: the call does not wait, and can be captured. A wrong sum
-	// fails as in AssertAsync.
+	// OutputSize, if it is not 0, is the sum of the repeats, which is then not read: the call does not wait, and can be captured. A wrong
+	// sum fails as in AssertAsync.
 	OutputSize int
 }
 
@@ -56,7 +56,8 @@ func (x *Exec) RepeatInterleave(t, repeats *Tensor, opt RepeatInterleaveOpt) *Te
 		t, d := x.repeated(op, t, opt)
 		n := t.shape[d]
 		if repeats.Numel() != 1 && repeats.Numel() != n {
-			refuse("repeats must have the same size as input along dim, but got repeats.size(0) = %d and input.size(%d) = %d", repeats.Numel(), d, n)
+			refuse("repeats must have the same size as input along dim, but got repeats.size(0) = %d and input.size(%d) = %d",
+				repeats.Numel(), d, n)
 		}
 		if n == 0 && opt.OutputSize > 0 {
 			refuse("there is nothing to be repeated %d times in all", opt.OutputSize)
@@ -81,7 +82,8 @@ func (x *Exec) RepeatInterleaveS(t *Tensor, n int, opt RepeatInterleaveOpt) *Ten
 		wide := append(append(append([]int(nil), t.shape[:d+1]...), n), t.shape[d+1:]...)
 		whole := append([]int(nil), t.shape...)
 		if whole[d] *= n; opt.OutputSize != 0 && opt.OutputSize != whole[d] {
-			x.fail(op, fault.Invalid, []*Tensor{t}, "the output size is %d, but %d slices are repeated %d times", opt.OutputSize, t.shape[d], n)
+			x.fail(op, fault.Invalid, []*Tensor{t}, "the output size is %d, but %d slices are repeated %d times",
+				opt.OutputSize, t.shape[d], n)
 		}
 		return x.View(x.copyAs(x.Expand(x.Unsqueeze(t, d+1), wide...), t.dt, true), whole...)
 	})

@@ -32,15 +32,17 @@ func init() {
 		saves: in0 | in1, back: func(b *back) { backBound(b, b.x.Le, b.x.Gt) }})
 	rowClamp = define(row{Name: "Clamp", takes: "t lo# hi#", Torch: "clamp", point: kernels.Clamp, rule: boundRule, saves: in0 | in1 | in2,
 		back: backClamp})
-	rowNanToNum = define(row{Name: "NanToNum", takes: "t; nan inf negativeInf", Torch: "nan_to_num", point: kernels.NanToNum, rule: same, saves: in0, back: func(b *back) {
-		b.set(0, b.x.pick(b.x.IsFinite(b.in(0)), b.grad(0), 0, nil, 0))
-	}})
+	rowNanToNum = define(row{Name: "NanToNum", takes: "t; nan inf negativeInf", Torch: "nan_to_num", point: kernels.NanToNum, rule: same,
+		saves: in0, back: func(b *back) {
+			b.set(0, b.x.pick(b.x.IsFinite(b.in(0)), b.grad(0), 0, nil, 0))
+		}})
 }
 
 // whereRule is same for the second and third operands; the first is the condition.
 func whereRule(f *frame) (compute, out dtype.DType) {
 	if f.in[0].dt != dtype.Bool {
-		f.fail(fault.Invalid, "where expected condition to be a boolean tensor, but got a tensor with dtype %v; make one with a comparison, such as x.NeS(t, 0)", f.in[0].dt)
+		f.fail(fault.Invalid, "where expected condition to be a boolean tensor, but got a tensor with dtype %v; make one with a "+
+			"comparison, such as x.NeS(t, 0)", f.in[0].dt)
 	}
 	p := f.promotedFrom(1)
 	return p, p
@@ -70,7 +72,8 @@ func boundRule(f *frame) (compute, out dtype.DType) {
 func inferMaskedFill(f *frame) {
 	mask, v, t := f.in[0], f.in[1], f.in[2]
 	if mask.dt != dtype.Bool {
-		f.fail(fault.Invalid, "masked_fill only supports boolean masks, but got mask with dtype %v; make one with a comparison, such as x.NeS(mask, 0)", mask.dt)
+		f.fail(fault.Invalid, "masked_fill only supports boolean masks, but got mask with dtype %v; make one with a comparison, such as "+
+			"x.NeS(mask, 0)", mask.dt)
 	}
 	if v != nil && len(v.shape) != 0 {
 		f.fail(fault.Invalid, "masked_fill only supports a 0-dimensional value tensor, but got tensor with %d dimension(s)", len(v.shape))

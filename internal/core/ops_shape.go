@@ -86,7 +86,8 @@ func (x *Exec) T(t *Tensor) *Tensor {
 func (x *Exec) MoveDim(t *Tensor, source, destination []int) *Tensor {
 	n := len(t.shape)
 	if len(source) != len(destination) {
-		x.fail("MoveDim", fault.Invalid, []*Tensor{t}, "movedim: Invalid source or destination dims: source (%v dims) should contain the same number of dims as destination (%v dims)", source, destination)
+		x.fail("MoveDim", fault.Invalid, []*Tensor{t}, "movedim: Invalid source or destination dims: source (%v dims) should contain "+
+			"the same number of dims as destination (%v dims)", source, destination)
 	}
 	perm := make([]int, n)
 	for i := range perm {
@@ -99,7 +100,8 @@ func (x *Exec) MoveDim(t *Tensor, source, destination []int) *Tensor {
 			continue
 		}
 		if used[s] || perm[d] >= 0 {
-			x.fail("MoveDim", fault.Invalid, []*Tensor{t}, "movedim: repeated dim in `source` (%v) or `destination` (%v)", source, destination)
+			x.fail("MoveDim", fault.Invalid, []*Tensor{t}, "movedim: repeated dim in `source` (%v) or `destination` (%v)",
+				source, destination)
 		}
 		used[s], perm[d] = true, s
 	}
@@ -124,7 +126,8 @@ func (x *Exec) ExpandAs(t, o *Tensor) *Tensor { return x.Expand(t, o.shape...) }
 func (x *Exec) Repeat(t *Tensor, times ...int) *Tensor {
 	lead := len(times) - len(t.shape)
 	if lead < 0 {
-		x.fail("Repeat", fault.Invalid, []*Tensor{t}, "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor")
+		x.fail("Repeat", fault.Invalid, []*Tensor{t},
+			"Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor")
 	}
 	return x.composite("Repeat", func(x *Exec) *Tensor {
 		// Every dimension becomes two: the copy, and the index within it.

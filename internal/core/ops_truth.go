@@ -51,7 +51,9 @@ func (x *Exec) Equal(a, b *Tensor) (same bool, err error) {
 	for _, t := range []*Tensor{a, b} {
 		if t.st.dev != x.Device() {
 			here, there := rt.Apart(x.Device(), t.st.dev)
-			return false, x.refusal("Equal", t, "Expected all tensors to be on the same device, %s, but this one is on %s; move it with x.To", here, there)
+			return false,
+				x.refusal("Equal", t, "Expected all tensors to be on the same device, %s, but this one is on %s; move it with x.To", here,
+					there)
 		}
 	}
 	if !infer.Same(a.shape, b.shape) {

@@ -57,8 +57,10 @@ func squareRule(f *frame) (compute, out dtype.DType) {
 	return same(f)
 }
 
-var rowSign, rowReciprocal, rowSqrt, rowRsqrt, rowSquare, rowExp, rowExp2, rowExpm1, rowLog, rowLog2, rowLog10, rowLog1p, rowSin, rowCos, rowTan,
-	rowAsin, rowAcos, rowAtan, rowSinh, rowCosh, rowAsinh, rowAcosh, rowAtanh, rowErf, rowErfc, rowErfinv, rowFloor, rowCeil, rowTrunc, rowRound,
+var rowSign, rowReciprocal, rowSqrt, rowRsqrt, rowSquare, rowExp, rowExp2, rowExpm1, rowLog, rowLog2, rowLog10, rowLog1p,
+	rowSin, rowCos, rowTan,
+	rowAsin, rowAcos, rowAtan, rowSinh, rowCosh, rowAsinh, rowAcosh, rowAtanh, rowErf, rowErfc, rowErfinv, rowFloor, rowCeil,
+	rowTrunc, rowRound,
 	rowFrac, rowIsNaN, rowIsInf, rowIsFinite, rowLogicalNot, rowBitwiseNot *row
 
 func init() {

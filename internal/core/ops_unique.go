@@ -28,7 +28,8 @@ func init() {
 			}
 			return f.compaction(f.in[0], f.in[2]).Ranks(f, operand(f.out[0]), operand(f.in[1]))
 		}})
-	rowUnique = define(row{Name: "Unique", takes: "t order heads starts;; count -> values counts", Torch: "unique", flags: flagWaits | flagSized,
+	rowUnique = define(row{Name: "Unique", takes: "t order heads starts;; count -> values counts", Torch: "unique",
+		flags: flagWaits | flagSized,
 		infer: func(f *frame) {
 			f.newOut(0, f.in[0].dt, []int{f.i[0]}, nil)
 			f.newOut(1, dtype.Int64, []int{f.i[0]}, nil)
@@ -56,10 +57,12 @@ func runUnique(f *frame) error {
 	if err := f.compaction(f.in[2], f.in[3]).Places(f, places); err != nil {
 		return err
 	}
-	if err := kernels.Pointwise(f, kernels.Fill, dtype.Int64, []kernels.Scalar{kernels.IntScalar(int64(f.in[0].shape[0]))}, []kernels.Operand{end}, nil); err != nil {
+	if err := kernels.Pointwise(f, kernels.Fill, dtype.Int64, []kernels.Scalar{kernels.IntScalar(int64(f.in[0].shape[0]))},
+		[]kernels.Operand{end}, nil); err != nil {
 		return err
 	}
-	if err := kernels.Pointwise(f, kernels.Sub, dtype.Int64, nil, []kernels.Operand{operand(f.out[1])}, []kernels.Operand{next, first}); err != nil {
+	if err := kernels.Pointwise(f, kernels.Sub, dtype.Int64, nil, []kernels.Operand{operand(f.out[1])},
+		[]kernels.Operand{next, first}); err != nil {
 		return err
 	}
 	of := func(t *Tensor) kernels.Indexed {

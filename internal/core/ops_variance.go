@@ -13,7 +13,8 @@ var rowVar, rowStd, rowVarMean *row
 
 func init() {
 	const takes = "t; correction; keepDim dims*"
-	rowVar = define(withTakes(reduceRow("Var", "var", kernels.Var, varianceRule, in0, func(b *back) { b.set(0, b.deviation(b.grad(0))) }), takes))
+	rowVar = define(withTakes(reduceRow("Var", "var", kernels.Var, varianceRule, in0, func(b *back) { b.set(0, b.deviation(b.grad(0))) }),
+		takes))
 	rowStd = define(withTakes(reduceRow("Std", "std", kernels.Std, varianceRule, in0|out0, func(b *back) {
 		x, y := b.x, b.out(0)
 		b.set(0, b.deviation(x.pick(x.EqS(y, 0), nil, 0, x.Div(b.grad(0), x.MulS(y, 2)), 0)))
@@ -45,7 +46,8 @@ func init() {
 func varianceRule(f *frame) (compute, out dtype.DType) {
 	t := f.in[0].dt
 	if !t.IsFloat() {
-		f.fail(fault.Invalid, "%s: only floating point and complex dtypes are supported, not %v; convert the tensor with x.ToDType", f.row.Torch, t)
+		f.fail(fault.Invalid, "%s: only floating point and complex dtypes are supported, not %v; convert the tensor with x.ToDType",
+			f.row.Torch, t)
 	}
 	return t, t
 }

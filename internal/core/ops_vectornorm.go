@@ -13,7 +13,8 @@ import (
 var rowVectorNorm, rowVectorNorms, rowLogSumExp *row
 
 func init() {
-	rowVectorNorm = define(row{Name: "VectorNorm", takes: "t; ord!; keepDim dims* dtype", Torch: "linalg.vector_norm", cast: castFloat32, saves: in0 | out0, back: backVectorNorm,
+	rowVectorNorm = define(row{Name: "VectorNorm", takes: "t; ord!; keepDim dims* dtype", Torch: "linalg.vector_norm", cast: castFloat32,
+		saves: in0 | out0, back: backVectorNorm,
 		infer: func(f *frame) {
 			f.compute = f.dt
 			if f.dt == dtype.Invalid {
@@ -89,11 +90,13 @@ func (x *Exec) normsTogether(ts []*Tensor, ord float64) bool {
 func (f *frame) wantIdentity(p float64) {
 	t := f.in[0]
 	if len(f.dims) == 0 && t.Numel() == 0 {
-		f.fail(fault.Invalid, "linalg.vector_norm cannot compute the %v norm on an empty tensor because the operation does not have an identity", p)
+		f.fail(fault.Invalid,
+			"linalg.vector_norm cannot compute the %v norm on an empty tensor because the operation does not have an identity", p)
 	}
 	for _, d := range f.dims {
 		if d = f.dim(d, len(t.shape)); d < len(t.shape) && t.shape[d] == 0 {
-			f.fail(fault.Invalid, "linalg.vector_norm cannot compute the %v norm on the dimension %d because this dimension is empty and the operation does not have an identity", p, d)
+			f.fail(fault.Invalid, "linalg.vector_norm cannot compute the %v norm on the dimension %d because this dimension is empty "+
+				"and the operation does not have an identity", p, d)
 		}
 	}
 }

@@ -36,7 +36,9 @@ type unviewed struct {
 var rowUnview *row
 
 func init() {
-	rowUnview = define(row{Name: "ViewBackward", takes: "g;; view0 view1 view2 view3 viewDims* options", infer: func(f *frame) { f.newOut(0, f.in[0].dt, f.opt.(unviewed).form.shape, nil) },
+	rowUnview = define(row{Name: "ViewBackward", takes: "g;; view0 view1 view2 view3 viewDims* options", infer: func(f *frame) {
+		f.newOut(0, f.in[0].dt, f.opt.(unviewed).form.shape, nil)
+	},
 		run: func(f *frame) error {
 			out, u := f.out[0], f.opt.(unviewed)
 			if out.st.bytes == 0 {
@@ -245,7 +247,8 @@ func inferView(f *frame) {
 	f.check(err)
 	stride, ok := infer.ViewStrides(f.lists[:0:len(f.lists)/2], t.shape, t.stride, shape)
 	if !ok {
-		f.fail(fault.Invalid, "view size is not compatible with input tensor's size and stride (at least one dimension spans across two contiguous subspaces); use Reshape")
+		f.fail(fault.Invalid, "view size is not compatible with input tensor's size and stride (at least one dimension spans across two "+
+			"contiguous subspaces); use Reshape")
 	}
 	f.viewOut(0, t.offset, t.dt, shape, stride)
 }
@@ -369,7 +372,8 @@ func (x *Exec) AsStrided(t *Tensor, shape, stride []int, offset int) *Tensor {
 		}
 	}
 	if n := t.st.bytes / t.dt.Size(); offset < 0 || !reachesWithin(shape, stride, offset, n) {
-		f.fail(fault.Invalid, "shape %v with strides %v from element %d on reaches beyond the storage, which has %d elements", shape, stride, offset, n)
+		f.fail(fault.Invalid, "shape %v with strides %v from element %d on reaches beyond the storage, which has %d elements", shape,
+			stride, offset, n)
 	}
 	f.dims, f.i[0], f.i[1] = append(append(f.dims, shape...), stride...), offset, t.offset
 	return f.call1()

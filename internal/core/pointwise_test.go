@@ -21,7 +21,8 @@ func TestScalarForms(t *testing.T) {
 			"eq": {x.EqS(a, v), x.Eq(a, s)}, "ne": {x.NeS(a, v), x.Ne(a, s)}, "lt": {x.LtS(a, v), x.Lt(a, s)},
 			"le": {x.LeS(a, v), x.Le(a, s)}, "gt": {x.GtS(a, v), x.Gt(a, s)}, "ge": {x.GeS(a, v), x.Ge(a, s)},
 			"clamp_min": {x.ClampMinS(a, v), x.ClampMin(a, s)}, "clamp_max": {x.ClampMaxS(a, v), x.ClampMax(a, s)},
-			"clamp": {x.ClampS(a, -1, v), x.Clamp(a, x.Neg(x.DivS(s, 2)), s)}, "lerp": {x.LerpS(a, s, 0.25), x.Lerp(a, s, x.Full(nil, 0.25, dtype.Float32))},
+			"clamp":  {x.ClampS(a, -1, v), x.Clamp(a, x.Neg(x.DivS(s, 2)), s)},
+			"lerp":   {x.LerpS(a, s, 0.25), x.Lerp(a, s, x.Full(nil, 0.25, dtype.Float32))},
 			"masked": {x.MaskedFillS(a, x.GtS(a, 0), v), x.MaskedFill(a, x.GtS(a, 0), x.Select(s, 0, 0))},
 		} {
 			if pair[0].dt != pair[1].dt {
@@ -92,9 +93,13 @@ func TestPointwiseRefusals(t *testing.T) {
 		refused(fault.Unsupported, "Hardtanh is not defined for bool", func() { x.Hardtanh(b, -1, 1) })
 		refused(fault.Invalid, "alpha must not be a floating point number", func() { x.AddScaled(n, n, 0.5) })
 		refused(fault.Invalid, "Integers to negative integer powers are not allowed", func() { x.PowS(n, -1) })
-		refused(fault.Invalid, "where expected condition to be a boolean tensor, but got a tensor with dtype int32", func() { x.Where(n, f, f) })
+		refused(fault.Invalid, "where expected condition to be a boolean tensor, but got a tensor with dtype int32", func() {
+			x.Where(n, f, f)
+		})
 		refused(fault.Invalid, "only supports boolean masks", func() { x.MaskedFillS(f, n, 1) })
-		refused(fault.Invalid, "only supports a 0-dimensional value tensor, but got tensor with 1 dimension", func() { x.MaskedFill(f, b, f) })
+		refused(fault.Invalid, "only supports a 0-dimensional value tensor, but got tensor with 1 dimension", func() {
+			x.MaskedFill(f, b, f)
+		})
 		refused(fault.Invalid, "value cannot be converted to type int without overflow", func() { x.MaskedFillS(n, b, math.NaN()) })
 		refused(fault.Invalid, "at least one of min and max must not be nil", func() { x.Clamp(f, nil, nil) })
 		refused(fault.Invalid, "result type float32 can't be cast to the desired output type int32", func() { x.AddScaledInto(n, f, f, 1) })
@@ -137,7 +142,8 @@ func TestAutocastClasses(t *testing.T) {
 		x = x.Autocast(dtype.Float16)
 		sum := func(t *Tensor) *Tensor { return x.Sum(t, nil, SumOpt{}) }
 		for name, f := range map[string]func(t *Tensor) *Tensor{
-			"acos": x.Acos, "asin": x.Asin, "cosh": x.Cosh, "erfinv": x.Erfinv, "exp": x.Exp, "expm1": x.Expm1, "log": x.Log, "log10": x.Log10,
+			"acos": x.Acos, "asin": x.Asin, "cosh": x.Cosh, "erfinv": x.Erfinv, "exp": x.Exp, "expm1": x.Expm1,
+			"log": x.Log, "log10": x.Log10,
 			"log2": x.Log2, "log1p": x.Log1p, "reciprocal": x.Reciprocal, "rsqrt": x.Rsqrt, "sinh": x.Sinh, "tan": x.Tan, "sum": sum,
 			"pow":       func(t *Tensor) *Tensor { return x.PowS(t, 2) },
 			"prod":      func(t *Tensor) *Tensor { return x.Prod(t, nil, SumOpt{}) },

@@ -115,9 +115,12 @@ func TestAvgPool2d(t *testing.T) {
 			grad []float32
 		}{
 			{AvgPoolOpt{Stride: [2]int{1, 1}}, []float32{3, 4, 6, 7}, []float32{.25, .5, .25, .5, 1, .5, .25, .5, .25}},
-			{AvgPoolOpt{Stride: [2]int{2, 2}, Padding: [2]int{1, 1}}, []float32{.25, 1.25, 2.75, 7}, []float32{.25, .25, .25, .25, .25, .25, .25, .25, .25}},
-			{AvgPoolOpt{Stride: [2]int{2, 2}, Padding: [2]int{1, 1}, ExcludePadding: true}, []float32{1, 2.5, 5.5, 7}, []float32{1, .5, .5, .5, .25, .25, .5, .25, .25}},
-			{AvgPoolOpt{Stride: [2]int{2, 2}, CeilMode: true, Divisor: 2}, []float32{6, 4.5, 7.5, 4.5}, []float32{.5, .5, .5, .5, .5, .5, .5, .5, .5}},
+			{AvgPoolOpt{Stride: [2]int{2, 2}, Padding: [2]int{1, 1}}, []float32{.25, 1.25, 2.75, 7},
+				[]float32{.25, .25, .25, .25, .25, .25, .25, .25, .25}},
+			{AvgPoolOpt{Stride: [2]int{2, 2}, Padding: [2]int{1, 1}, ExcludePadding: true}, []float32{1, 2.5, 5.5, 7},
+				[]float32{1, .5, .5, .5, .25, .25, .5, .25, .25}},
+			{AvgPoolOpt{Stride: [2]int{2, 2}, CeilMode: true, Divisor: 2}, []float32{6, 4.5, 7.5, 4.5},
+				[]float32{.5, .5, .5, .5, .5, .5, .5, .5, .5}},
 		} {
 			y := x.AvgPool2d(in, [2]int{2, 2}, c.opt)
 			want(t, x, y, c.want...)
@@ -141,11 +144,13 @@ func TestPoolErrors(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		in := x.Zeros([]int{1, 3, 3}, dtype.Float32)
 		k := [2]int{2, 2}
-		wantError(t, Try(func() { x.MaxPool2d(in, k, MaxPoolOpt{Padding: [2]int{2, 2}}) }), fault.Invalid, "pad should be at most half of effective kernel size")
+		wantError(t, Try(func() { x.MaxPool2d(in, k, MaxPoolOpt{Padding: [2]int{2, 2}}) }), fault.Invalid,
+			"pad should be at most half of effective kernel size")
 		wantError(t, Try(func() { x.MaxPool2d(in, [2]int{4, 4}, MaxPoolOpt{}) }), fault.Invalid, "Output size is too small")
 		wantError(t, Try(func() { x.MaxPool2d(x.Zeros([]int{2, 2}, dtype.Float32), k, MaxPoolOpt{}) }), fault.Invalid, "Expected 3D or 4D")
 		wantError(t, Try(func() { x.AvgPool2d(in, [2]int{}, AvgPoolOpt{}) }), fault.Invalid, "must be greater than zero")
-		wantError(t, Try(func() { x.AvgPool2d(x.ToDType(in, dtype.Int64), k, AvgPoolOpt{}) }), fault.Unsupported, "pooling is not defined for int64")
+		wantError(t, Try(func() { x.AvgPool2d(x.ToDType(in, dtype.Int64), k, AvgPoolOpt{}) }), fault.Unsupported,
+			"pooling is not defined for int64")
 		wantError(t, Try(func() { x.AdaptiveAvgPool2d(in, [2]int{-1, 1}) }), fault.Invalid, "must not be negative")
 	})
 }

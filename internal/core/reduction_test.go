@@ -24,11 +24,14 @@ func TestReductionsOfNothing(t *testing.T) {
 			t.Errorf("the extremes of no columns have shape %v", m.shape)
 		}
 		for name, f := range map[string]func(){
-			"amax": func() { x.AMax(none, rows, false) }, "max": func() { x.MaxDim(none, 1, false) }, "argmin": func() { x.ArgMin(none, rows, false) },
+			"amax": func() {
+				x.AMax(none, rows, false)
+			}, "max": func() { x.MaxDim(none, 1, false) }, "argmin": func() { x.ArgMin(none, rows, false) },
 		} {
 			wantError(t, Try(f), fault.Invalid, name+"(): Expected reduction dim 1 to have non-zero size")
 		}
-		for name, f := range map[string]func(){"amin": func() { x.AMin(none, nil, false) }, "min": func() { x.Min(none) }, "argmax": func() { x.ArgMax(none, nil, false) }} {
+		for name, f := range map[string]func(){
+			"amin": func() { x.AMin(none, nil, false) }, "min": func() { x.Min(none) }, "argmax": func() { x.ArgMax(none, nil, false) }} {
 			wantError(t, Try(f), fault.Invalid, name+"(): Expected reduction dim to be specified for input.numel() == 0")
 		}
 	})
@@ -85,7 +88,8 @@ func TestVarianceCorrections(t *testing.T) {
 func TestProductGradientAtZeros(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		for _, c := range []struct{ at, grad []float32 }{
-			{[]float32{2, 3, 4}, []float32{12, 8, 6}}, {[]float32{2, 0, 4}, []float32{0, 8, 0}}, {[]float32{0, 0, 4}, []float32{0, 0, 0}}, {[]float32{5}, []float32{1}},
+			{[]float32{2, 3, 4}, []float32{12, 8, 6}}, {[]float32{2, 0, 4}, []float32{0, 8, 0}}, {[]float32{0, 0, 4}, []float32{0, 0, 0}},
+			{[]float32{5}, []float32{1}},
 		} {
 			for _, create := range []bool{false, true} {
 				l := leafOf(x, c.at...)
@@ -110,6 +114,8 @@ func TestReductionRefusals(t *testing.T) {
 		refused(fault.Unsupported, "AMax is not defined for complex", func() { x.AMax(z, nil, false) })
 		refused(fault.Unsupported, "ArgMax is not defined for complex", func() { x.ArgMax(z, nil, false) })
 		refused(fault.Invalid, "only floating point and complex dtypes are supported, not int32", func() { x.Var(n, nil, VarOpt{}) })
-		refused(fault.Invalid, "Expected a floating point or complex tensor as input. Got int32", func() { x.VectorNorm(n, 2, nil, SumOpt{}) })
+		refused(fault.Invalid, "Expected a floating point or complex tensor as input. Got int32", func() {
+			x.VectorNorm(n, 2, nil, SumOpt{})
+		})
 	})
 }

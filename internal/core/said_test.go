@@ -22,24 +22,38 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 			run  func()
 		}{
 			{[]string{"float32 != float64", "x.ToDType"}, func() { x.MatMul(f, d) }},
-			{[]string{"the tensor is float32, but src is float64; convert src with x.ToDType"}, func() { x.Scatter(f, 0, x.Zeros([]int{2, 2}, dtype.Int64), d, ScatterOpt{}) }},
+			{[]string{"the tensor is float32, but src is float64; convert src with x.ToDType"}, func() {
+				x.Scatter(f, 0, x.Zeros([]int{2, 2}, dtype.Int64), d, ScatterOpt{})
+			}},
 			{[]string{"got float32; convert it with x.ToDType"}, func() { x.Gather(f, 0, f) }},
 			{[]string{"got float32; convert it with x.ToDType"}, func() { x.IndexSelect(f, 0, x.Ones([]int{1}, dtype.Float32)) }},
-			{[]string{"the index is float32, but must be int64 or int32; convert it with x.ToDType"}, func() { x.Embedding(f, f, EmbeddingOpt{}) }},
-			{[]string{"the target must be numbers of classes, of an integer type, but is float32; convert it with x.ToDType"}, func() { x.NLLLoss(f, x.Zeros([]int{2}, dtype.Float32), NLLLossOpt{}) }},
+			{[]string{"the index is float32, but must be int64 or int32; convert it with x.ToDType"}, func() {
+				x.Embedding(f, f, EmbeddingOpt{})
+			}},
+			{[]string{"the target must be numbers of classes, of an integer type, but is float32; convert it with x.ToDType"},
+				func() { x.NLLLoss(f, x.Zeros([]int{2}, dtype.Float32), NLLLossOpt{}) }},
 			{[]string{"the target is float64, but the input is float32; convert the target"}, func() { x.BCE(f, d, BCEOpt{}) }},
 			{[]string{"Got: int64; convert it with x.ToDType"}, func() { x.Mean(n, nil, SumOpt{}) }},
 			{[]string{"dtype int64; make one with a comparison"}, func() { x.Where(n, f, f) }},
 			{[]string{"(float32) and weight or bias type (float64)", "x.ToDType"}, func() {
 				x.Conv2d(x.Ones([]int{1, 1, 2, 2}, dtype.Float32), x.Ones([]int{1, 1, 1, 1}, dtype.Float64), nil, ConvOpt{})
 			}},
-			{[]string{"3 elements were given for a float32 tensor of shape [2 2], which has 4"}, func() { From(x, []float32{1, 2, 3}, 2, 2) }},
-			{[]string{"3 bytes were given for a float32 tensor of shape [2 2], which has 16"}, func() { x.FromBytes(make([]byte, 3), dtype.Float32, 2, 2) }},
-			{[]string{"shape [4 4611686018427387904] with strides [4611686018427387904 1] from element 0 on reaches beyond"}, func() { x.AsStrided(f, []int{4, 1 << 62}, []int{1 << 62, 1}, 0) }},
-			{[]string{"with strides [1] from element 9223372036854775807 on reaches beyond"}, func() { x.AsStrided(f, []int{2}, []int{1}, 1<<63-1) }},
+			{[]string{"3 elements were given for a float32 tensor of shape [2 2], which has 4"}, func() {
+				From(x, []float32{1, 2, 3}, 2, 2)
+			}},
+			{[]string{"3 bytes were given for a float32 tensor of shape [2 2], which has 16"}, func() {
+				x.FromBytes(make([]byte, 3), dtype.Float32, 2, 2)
+			}},
+			{[]string{"shape [4 4611686018427387904] with strides [4611686018427387904 1] from element 0 on reaches beyond"},
+				func() { x.AsStrided(f, []int{4, 1 << 62}, []int{1 << 62, 1}, 0) }},
+			{[]string{"with strides [1] from element 9223372036854775807 on reaches beyond"}, func() {
+				x.AsStrided(f, []int{2}, []int{1}, 1<<63-1)
+			}},
 			{[]string{"the stride -1 is negative; x.Flip reverses a dimension"}, func() { x.AsStrided(f, []int{3}, []int{-1}, 3) }},
 			{[]string{"the shape [-1 2] has a negative dimension"}, func() { x.AsStrided(f, []int{-1, 2}, []int{1, 1}, 0) }},
-			{[]string{"shape [3] with strides [1] from element 2 on reaches beyond the storage, which has 4 elements"}, func() { x.AsStrided(f, []int{3}, []int{1}, 2) }},
+			{[]string{"shape [3] with strides [1] from element 2 on reaches beyond the storage, which has 4 elements"}, func() {
+				x.AsStrided(f, []int{3}, []int{1}, 2)
+			}},
 			{[]string{"[1 1 1 1 1 1 1 1 1 1 1 1 … of 100 numbers]"}, func() { x.View(f, deep...) }},
 			{[]string{"(float32[1 1 1 1 1 1 1 1 1 1 1 1 … of 100 numbers])"}, func() { x.MM(x.Ones(deep, dtype.Float32), d) }},
 		} {

@@ -133,10 +133,12 @@ func TestKinks(t *testing.T) {
 		}
 		// Straight parts of losses begin at their bounds, and the slope of prelu at 0 is the weight.
 		zero := From(x, []float32{0})
-		if g, h := slopes(t, x, []float32{0.5}, func(v *Tensor) *Tensor { return x.SmoothL1Loss(v, zero, 0.5, LossOpt{}) }); g[0] != 1 || h[0] != 0 {
+		if g, h := slopes(t, x, []float32{0.5}, func(v *Tensor) *Tensor { return x.SmoothL1Loss(v, zero, 0.5, LossOpt{}) }); g[0] != 1 ||
+			h[0] != 0 {
 			t.Errorf("the derivatives of smooth l1 at its bound are %v and %v", g, h)
 		}
-		if g, h := slopes(t, x, []float32{-2}, func(v *Tensor) *Tensor { return x.HuberLoss(v, zero, 2, LossOpt{}) }); g[0] != -2 || h[0] != 0 {
+		if g, h := slopes(t, x, []float32{-2}, func(v *Tensor) *Tensor { return x.HuberLoss(v, zero, 2, LossOpt{}) }); g[0] != -2 ||
+			h[0] != 0 {
 			t.Errorf("the derivatives of huber at its bound are %v and %v", g, h)
 		}
 		l := leafOf(x, 0, 1)
@@ -162,6 +164,7 @@ func TestKinks(t *testing.T) {
 	})
 }
 
+//tenon:table of calls and the errors that they end in
 func TestRefusals(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		yes, one := x.Ones([]int{2}, dtype.Bool), x.Ones([]int{2}, dtype.Int32)
@@ -187,45 +190,79 @@ func TestRefusals(t *testing.T) {
 			{func() { x.Full([]int{1}, 1e6, dtype.Float16) }, fault.Invalid, "value cannot be converted to type at::Half without overflow"},
 			{func() { x.PowS(half, 1e9) }, fault.Invalid, "value cannot be converted to type at::Half without overflow"},
 			{func() { x.MaskedFillS(one, yes, 1e10) }, fault.Invalid, "value cannot be converted to type int without overflow"},
-			{func() { x.MaskedFill(real, yes, x.FullC(nil, 1i, dtype.Complex64)) }, fault.Invalid, "value cannot be converted to type float32 without"},
-			{func() { x.ClampS(x.Ones([]int{1}, dtype.Uint8), -300, 3) }, fault.Invalid, "value cannot be converted to type uint8_t without overflow"},
+			{func() {
+				x.MaskedFill(real, yes, x.FullC(nil, 1i, dtype.Complex64))
+			}, fault.Invalid, "value cannot be converted to type float32 without"},
+			{func() {
+				x.ClampS(x.Ones([]int{1}, dtype.Uint8), -300, 3)
+			}, fault.Invalid, "value cannot be converted to type uint8_t without overflow"},
 			{func() { x.ClampMaxS(one, 1e10) }, fault.Invalid, "value cannot be converted to type int without overflow"},
-			{func() { x.PowS(x.Ones([]int{1}, dtype.Int8), 200) }, fault.Invalid, "value cannot be converted to type int8_t without overflow"},
-			{func() { x.Linear(rows, rows, x.Ones([]int{3}, dtype.Float32)) }, fault.Invalid, "the bias of shape [3] does not broadcast to [2 2]"},
+			{func() {
+				x.PowS(x.Ones([]int{1}, dtype.Int8), 200)
+			}, fault.Invalid, "value cannot be converted to type int8_t without overflow"},
+			{func() {
+				x.Linear(rows, rows, x.Ones([]int{3}, dtype.Float32))
+			}, fault.Invalid, "the bias of shape [3] does not broadcast to [2 2]"},
 			{func() { x.Linear(x.Select(rows, 0, 0), rows, x.Ones([]int{1, 1, 2}, dtype.Float32)) }, fault.Invalid, "does not broadcast"},
-			{func() { x.TakeAlongDim(cube, x.Zeros([]int{2, 3, 3}, dtype.Int64), 1) }, fault.Invalid, "The size of tensor a (2) must match the size of tensor b (3) at non-singleton dimension 2"},
-			{func() { x.IndexSelect(none, 0, x.Zeros([]int{1}, dtype.Float32)) }, fault.Invalid, "index_select(): Expected dtype int32 or int64 for index, but got float32"},
-			{func() { x.Sum(x.Ones(nil, dtype.Float32), []int{0, -1}, SumOpt{}) }, fault.Invalid, "dim 0 appears multiple times in the list of dims"},
+			{func() { x.TakeAlongDim(cube, x.Zeros([]int{2, 3, 3}, dtype.Int64), 1) }, fault.Invalid, "The size of tensor a (2) must " +
+				"match the size of tensor b (3) at non-singleton dimension 2"},
+			{func() {
+				x.IndexSelect(none, 0, x.Zeros([]int{1}, dtype.Float32))
+			}, fault.Invalid, "index_select(): Expected dtype int32 or int64 for index, but got float32"},
+			{func() {
+				x.Sum(x.Ones(nil, dtype.Float32), []int{0, -1}, SumOpt{})
+			}, fault.Invalid, "dim 0 appears multiple times in the list of dims"},
 			{func() { x.BCE(real, real, BCEOpt{Weight: rows}) }, fault.Invalid, "the input has 2 dimensions and cannot be expanded to [2]"},
-			{func() { x.BCEWithLogits(real, real, BCEWithLogitsOpt{PositiveWeight: x.Ones([]int{3}, dtype.Float32)}) }, fault.Invalid, "The expanded size of the tensor (2) must match the existing size (3)"},
-			{func() { x.GroupNorm(x.Ones([]int{1, 2}, dtype.Float32), nil, nil, 2, 1e-5) }, fault.Invalid, "Expected more than 1 value per channel when training"},
+			{func() { x.BCEWithLogits(real, real, BCEWithLogitsOpt{PositiveWeight: x.Ones([]int{3}, dtype.Float32)}) }, fault.Invalid,
+				"The expanded size of the tensor (2) must match the existing size (3)"},
+			{func() {
+				x.GroupNorm(x.Ones([]int{1, 2}, dtype.Float32), nil, nil, 2, 1e-5)
+			}, fault.Invalid, "Expected more than 1 value per channel when training"},
 			{func() {
 				x.Conv2d(x.Ones([]int{1, 2, 3, 3}, dtype.Float32), x.Ones([]int{2, 2, 0, 2}, dtype.Float32), nil, ConvOpt{})
 			}, fault.Invalid, "kernel size should be greater than zero"},
 			{func() {
 				x.Conv1d(x.Ones([]int{1, 2, 3}, dtype.Float32), x.Ones([]int{2, 2, 0}, dtype.Float32), nil, ConvOpt{})
 			}, fault.Invalid, "kernel size should be greater than zero"},
-			{func() { x.VectorNorm(none, -1, nil, SumOpt{}) }, fault.Invalid, "linalg.vector_norm cannot compute the -1 norm on an empty tensor because the operation does not have an identity"},
-			{func() { x.VectorNorm(none, math.Inf(1), []int{1}, SumOpt{}) }, fault.Invalid, "linalg.vector_norm cannot compute the +Inf norm on the dimension 1 because this dimension is empty and the operation does not have an identity"},
-			{func() { x.IndexSelect(x.Ones(nil, dtype.Float32), 0, class) }, fault.Invalid, "index_select(): Index to scalar can have only 1 value, got 2 value(s)"},
-			{func() { x.NLLLoss(rows, class, NLLLossOpt{Weight: leaf}) }, fault.Unsupported, "the derivative for 'weight' is not implemented"},
-			{func() { x.BatchNorm(rows, nil, nil, leaf, real, 0.1, 1e-5, BatchNormOpt{}) }, fault.Unsupported, "the derivative for 'running_mean' is not implemented"},
-			{func() { x.PReLU(cube, real) }, fault.Invalid, "Mismatch of parameter numbers and input channel size. Found parameter numbers = 2 and channel size = 3"},
+			{func() { x.VectorNorm(none, -1, nil, SumOpt{}) }, fault.Invalid, "linalg.vector_norm cannot compute the -1 norm on an " +
+				"empty tensor because the operation does not have an identity"},
+			{func() { x.VectorNorm(none, math.Inf(1), []int{1}, SumOpt{}) }, fault.Invalid, "linalg.vector_norm cannot compute the +Inf " +
+				"norm on the dimension 1 because this dimension is empty and the operation does not have an identity"},
+			{func() {
+				x.IndexSelect(x.Ones(nil, dtype.Float32), 0, class)
+			}, fault.Invalid, "index_select(): Index to scalar can have only 1 value, got 2 value(s)"},
+			{func() {
+				x.NLLLoss(rows, class, NLLLossOpt{Weight: leaf})
+			}, fault.Unsupported, "the derivative for 'weight' is not implemented"},
+			{func() {
+				x.BatchNorm(rows, nil, nil, leaf, real, 0.1, 1e-5, BatchNormOpt{})
+			}, fault.Unsupported, "the derivative for 'running_mean' is not implemented"},
+			{func() {
+				x.PReLU(cube, real)
+			}, fault.Invalid, "Mismatch of parameter numbers and input channel size. Found parameter numbers = 2 and channel size = 3"},
 			{func() { x.PReLU(real, real) }, fault.Invalid, "Found parameter numbers = 2 and channel size = 1"},
 			{func() { x.PReLU(x.Select(real, 0, 0), real) }, fault.Invalid, "Not allow zero-dim input tensor"},
 			{func() { x.PReLU(cube, rows) }, fault.Invalid, "Expected `weight` to be a scalar or 1D tensor, but got: ndim = 2"},
 			{func() { x.PReLU(real, half) }, fault.Invalid, "the input is float32, but the slopes are float16; convert one with x.ToDType"},
 			{func() { x.PReLU(one, x.Slice(one, 0, 0, 1, 1)) }, fault.Unsupported, "PReLU is defined for floating-point tensors only"},
-			{func() { x.SmoothL1Loss(real, real, -1, LossOpt{}) }, fault.Invalid, "smooth_l1_loss does not support negative values for beta"},
+			{func() {
+				x.SmoothL1Loss(real, real, -1, LossOpt{})
+			}, fault.Invalid, "smooth_l1_loss does not support negative values for beta"},
 			{func() { x.SmoothL1Loss(real, real, 1, LossOpt{Reduction: 9}) }, fault.Invalid, "is not a valid value for reduction"},
 			{func() { x.SmoothL1Loss(one, one, 1, LossOpt{}) }, fault.Unsupported, "not defined for int32"},
 			{func() { x.HuberLoss(real, real, 0, LossOpt{}) }, fault.Invalid, "huber_loss does not support non-positive values for delta"},
-			{func() { x.BCE(real, rows, BCEOpt{}) }, fault.Invalid, "Using a target size ([2 2]) that is different to the input size ([2]) is deprecated"},
-			{func() { x.BCE(real, half, BCEOpt{}) }, fault.Invalid, "the target is float16, but the input is float32; convert the target with x.ToDType"},
+			{func() {
+				x.BCE(real, rows, BCEOpt{})
+			}, fault.Invalid, "Using a target size ([2 2]) that is different to the input size ([2]) is deprecated"},
+			{func() {
+				x.BCE(real, half, BCEOpt{})
+			}, fault.Invalid, "the target is float16, but the input is float32; convert the target with x.ToDType"},
 			{func() { x.Autocast(dtype.Float16).BCE(real, real, BCEOpt{}) }, fault.Unsupported, "torch.nn.BCELoss are unsafe to autocast"},
 			{func() { x.KLDiv(real, real, KLDivOpt{Reduction: 9}) }, fault.Invalid, "is not a valid value for reduction"},
 			{func() { x.BitwiseLeftShift(yes, yes) }, fault.Unsupported, "BitwiseLeftShift is defined for integer tensors only, not bool"},
-			{func() { x.BitwiseRightShift(one, real) }, fault.Unsupported, "BitwiseRightShift is defined for integer tensors only, not float32"},
+			{func() {
+				x.BitwiseRightShift(one, real)
+			}, fault.Unsupported, "BitwiseRightShift is defined for integer tensors only, not float32"},
 			{func() { x.LogAddExp2(one, one) }, fault.Unsupported, "floating-point tensors only"},
 			{func() { x.VarMean(one, nil, VarOpt{}) }, fault.Invalid, "only floating point and complex dtypes are supported"},
 			{func() { x.LogNormalInto(real, 0, 0) }, fault.Invalid, "log_normal_ expects std > 0.0, but found std=0"},
@@ -312,7 +349,8 @@ func TestLossValues(t *testing.T) {
 		ln := From(x, []float32{0, float32(-math.Ln2)}, 2, 1)
 		want(t, x, x.KLDiv(ln, From(x, []float32{0, 1}, 2, 1), KLDivOpt{Reduction: ReduceNone}), 0, math.Ln2)
 		want(t, x, x.KLDiv(ln, From(x, []float32{0, 1}, 2, 1), KLDivOpt{Reduction: ReduceBatchMean}), math.Ln2/2)
-		if y := x.Autocast(dtype.Float16).KLDiv(x.ToDType(ln, dtype.Float16), x.ToDType(ln, dtype.Float16), KLDivOpt{LogTarget: true}); y.dt != dtype.Float32 {
+		if y := x.Autocast(dtype.Float16).KLDiv(x.ToDType(ln, dtype.Float16), x.ToDType(ln, dtype.Float16),
+			KLDivOpt{LogTarget: true}); y.dt != dtype.Float32 {
 			t.Errorf("a divergence under autocast has type %v", y.dt)
 		}
 		want(t, x, x.NanSum(From(x, []float32{1, nan, 2}), nil, SumOpt{}), 3)
@@ -359,10 +397,12 @@ func TestPowersAsProducts(t *testing.T) {
 			v := x.Cat([]*Tensor{x.ToDType(x.MulS(x.RandN([]int{2000}, dtype.Float64), 3), dt),
 				x.ToDType(From(x, []float64{0, math.Copysign(0, -1), math.Inf(1), math.Inf(-1), math.NaN(), 1e-30, -1e30}), dt)}, 0)
 			one := x.Ones(nil, dt)
-			for e, w := range map[float64]*Tensor{1: v, 2: x.Mul(v, v), 3: x.Mul(x.Mul(v, v), v), -1: x.Reciprocal(v), -2: x.Div(one, x.Mul(v, v)), 0.5: x.Sqrt(v), -0.5: x.Rsqrt(v)} {
+			for e, w := range map[float64]*Tensor{1: v, 2: x.Mul(v, v), 3: x.Mul(x.Mul(v, v), v), -1: x.Reciprocal(v),
+				-2: x.Div(one, x.Mul(v, v)), 0.5: x.Sqrt(v), -0.5: x.Rsqrt(v)} {
 				a, b := bytesOf(t, x, x.PowS(v, e)), bytesOf(t, x, w)
 				for i := range v.Numel() {
-					if p, q := dtype.Float64At(dt, a, i), dtype.Float64At(dt, b, i); math.Float64bits(p) != math.Float64bits(q) && (p == p || q == q) {
+					if p, q := dtype.Float64At(dt, a, i), dtype.Float64At(dt, b, i); math.Float64bits(p) != math.Float64bits(q) &&
+						(p == p || q == q) {
 						t.Fatalf("%v to the power %v is %v, not %v", dtype.Float64At(dt, bytesOf(t, x, v), i), e, p, q)
 					}
 				}

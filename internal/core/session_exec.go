@@ -216,7 +216,8 @@ func (x *Exec) UsePool(p *rt.MemPool) *Exec {
 	}
 	if p != nil && p.Device() != x.Device() {
 		here, there := rt.Apart(x.Device(), p.Device())
-		x.fail("UsePool", fault.Invalid, nil, "the pool is memory of %s, and this Exec works on %s; make one with NewMemPool for that device", there, here)
+		x.fail("UsePool", fault.Invalid, nil,
+			"the pool is memory of %s, and this Exec works on %s; make one with NewMemPool for that device", there, here)
 	}
 	m := x.m
 	m.pool = p

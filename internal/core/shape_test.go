@@ -36,7 +36,9 @@ func TestShapeErrors(t *testing.T) {
 			"the list of tensors is empty; give at least one":                        func() { x.Cat(nil, 0) },
 			"zero-dimensional tensor":                                                func() { x.Cat([]*Tensor{zero}, 0) },
 			"Tensors must have same number of dimensions":                            func() { x.Cat([]*Tensor{a, v}, 0) },
-			"Sizes of tensors must match except in dimension 1. Expected size 2 but got size 1 for tensor number 1": func() { x.Cat([]*Tensor{a, x.Zeros([]int{1, 3}, dtype.Float32)}, 1) },
+			"Sizes of tensors must match except in dimension 1. Expected size 2 but got size 1 for tensor number 1": func() {
+				x.Cat([]*Tensor{a, x.Zeros([]int{1, 3}, dtype.Float32)}, 1)
+			},
 			"stack expects a non-empty TensorList":           func() { x.Stack(nil, 0) },
 			"stack expects each tensor to be equal size":     func() { x.Stack([]*Tensor{a, v}, 0) },
 			"appears multiple times in the list of dims":     func() { x.Flip(a, 0, -2) },
@@ -74,10 +76,14 @@ func TestShapeErrors(t *testing.T) {
 			"expected weight, bias and statistics":           func() { x.GroupNorm(a, x.Zeros([]int{2}, dtype.Float32), nil, 3, 1e-5) },
 			"Expected at least 2 dimensions":                 func() { x.GroupNorm(v, nil, nil, 1, 1e-5) },
 			"to be defined when training=False":              func() { x.BatchNorm(a, nil, nil, nil, nil, 0.1, 1e-5, BatchNormOpt{}) },
-			"must both be given, or neither":                 func() { x.BatchNorm(a, nil, nil, v, nil, 0.1, 1e-5, BatchNormOpt{Training: true}) },
-			"Expected more than 1 value per channel":         func() { x.BatchNorm(x.View(v, 1, 3), nil, nil, nil, nil, 0.1, 1e-5, BatchNormOpt{Training: true}) },
-			"The size of tensor a (2) must match":            func() { x.MSELoss(x.Slice(v, 0, 0, 2, 1), v, LossOpt{}) },
-			"Target size":                                    func() { x.BCEWithLogits(a, v, BCEWithLogitsOpt{}) },
+			"must both be given, or neither": func() {
+				x.BatchNorm(a, nil, nil, v, nil, 0.1, 1e-5, BatchNormOpt{Training: true})
+			},
+			"Expected more than 1 value per channel": func() {
+				x.BatchNorm(x.View(v, 1, 3), nil, nil, nil, nil, 0.1, 1e-5, BatchNormOpt{Training: true})
+			},
+			"The size of tensor a (2) must match": func() { x.MSELoss(x.Slice(v, 0, 0, 2, 1), v, LossOpt{}) },
+			"Target size":                         func() { x.BCEWithLogits(a, v, BCEWithLogitsOpt{}) },
 		} {
 			wantError(t, Try(f), fault.Invalid, part)
 		}
@@ -110,7 +116,8 @@ func TestIndexOutOfRange(t *testing.T) {
 		}
 		a := From(x, []float32{1, 2})
 		wantError(t, Try(func() { x.Gather(a, 0, From(x, []int64{2})) }), fault.Invalid, "index 2 is out of range for size 2")
-		wantError(t, Try(func() { x.CrossEntropy(x.View(a, 1, 2), From(x, []int64{5}), CrossEntropyOpt{}) }), fault.Invalid, "target 5 is out of range for 2 classes")
+		wantError(t, Try(func() { x.CrossEntropy(x.View(a, 1, 2), From(x, []int64{5}), CrossEntropyOpt{}) }), fault.Invalid,
+			"target 5 is out of range for 2 classes")
 	})
 }
 

@@ -71,7 +71,8 @@ func TestAssertionsSpoil(t *testing.T) {
 				want(t, x, apart, 0, -2, -1)
 				want(t, x, x.Add(before, three(x)), 0, 4, 2)
 				// All of it may be overwritten, and is then valid again; a part must not.
-				wantError(t, Try(func() { x.CopyInto(x.Narrow(changed, 0, 0, 2), x.Narrow(before, 0, 0, 2)) }), fault.Invalid, "after a failed assertion")
+				wantError(t, Try(func() { x.CopyInto(x.Narrow(changed, 0, 0, 2), x.Narrow(before, 0, 0, 2)) }), fault.Invalid,
+					"after a failed assertion")
 				x.CopyInto(changed, before)
 				want(t, reader, changed, 0, 2, 1)
 			})

@@ -19,22 +19,52 @@ var unmetCalls = []struct {
 	op, said string
 	run      func(x *Exec)
 }{
-	{"Gather", "index 7 is out of range for size 3, in the operand index; give numbers from 0 to size-1", func(x *Exec) { x.Gather(three(x), 0, From(x, []int64{7})) }},
+	{"Gather", "index 7 is out of range for size 3, in the operand index; give numbers from 0 to size-1", func(x *Exec) {
+		x.Gather(three(x), 0, From(x, []int64{7}))
+	}},
 	{"Gather", "index -1 is out of range for size 3, in the operand index", func(x *Exec) { x.Gather(three(x), 0, From(x, []int32{-1})) }},
-	{"IndexSelect", "index 3 is out of range for size 3, in the operand index", func(x *Exec) { x.IndexSelect(three(x), 0, From(x, []int64{0, 1, 3})) }},
-	{"TakeAlongDim", "index -4 is out of range for size 3, in the operand index; give numbers from -size to size-1", func(x *Exec) { x.TakeAlongDim(three(x), From(x, []int64{-3, 2, -4})) }},
-	{"Scatter", "index 9 is out of range for size 3, in the operand index", func(x *Exec) { x.Scatter(three(x), 0, From(x, []int64{9}), three(x), ScatterOpt{}) }},
-	{"Scatter", "index 9 is out of range for size 3, in the operand index", func(x *Exec) { x.ScatterS(three(x), 0, From(x, []int64{9}), 1, ScatterOpt{}) }},
-	{"ScatterAdd", "index 9 is out of range for size 3, in the operand index", func(x *Exec) { x.ScatterAdd(three(x), 0, From(x, []int64{9}), three(x)) }},
-	{"Scatter", "index 9 is out of range for size 3, in the operand index", func(x *Exec) { t := three(x); x.ScatterInto(t, t, 0, From(x, []int64{9}), three(x), ScatterOpt{}) }},
-	{"Scatter", "index 9 is out of range for size 3, in the operand index", func(x *Exec) { t := three(x); x.ScatterAddInto(t, t, 0, From(x, []int64{9}), three(x)) }},
-	{"Embedding", "index 4 is out of range for size 3, in the operand index", func(x *Exec) { x.Embedding(From(x, []int64{4}), x.Reshape(three(x), 3, 1), EmbeddingOpt{}) }},
-	{"Embedding", "index 4 is out of range for size 3, in the operand index", func(x *Exec) { x.Embedding(From(x, []int64{4}), x.Reshape(three(x), 3, 1), EmbeddingOpt{MaxNorm: 1}) }},
-	{"CrossEntropy", "target 3 is out of range for 3 classes, in the operand target", func(x *Exec) { x.CrossEntropy(x.Reshape(three(x), 1, 3), From(x, []int64{3}), CrossEntropyOpt{}) }},
-	{"NLLLoss", "target -5 is out of range for 3 classes, in the operand target; give classes", func(x *Exec) { x.NLLLoss(x.Reshape(three(x), 1, 3), From(x, []int64{-5}), NLLLossOpt{}) }},
-	{"MultiMarginLoss", "index 3 is out of range for size 3, in the operand target", func(x *Exec) { x.MultiMarginLoss(three(x), From(x, []int64{3}), MultiMarginLossOpt{}) }},
+	{"IndexSelect", "index 3 is out of range for size 3, in the operand index", func(x *Exec) {
+		x.IndexSelect(three(x), 0, From(x, []int64{0, 1, 3}))
+	}},
+	{"TakeAlongDim", "index -4 is out of range for size 3, in the operand index; give numbers from -size to size-1", func(x *Exec) {
+		x.TakeAlongDim(three(x), From(x, []int64{-3, 2, -4}))
+	}},
+	{"Scatter", "index 9 is out of range for size 3, in the operand index", func(x *Exec) {
+		x.Scatter(three(x), 0, From(x, []int64{9}), three(x), ScatterOpt{})
+	}},
+	{"Scatter", "index 9 is out of range for size 3, in the operand index", func(x *Exec) {
+		x.ScatterS(three(x), 0, From(x, []int64{9}), 1, ScatterOpt{})
+	}},
+	{"ScatterAdd", "index 9 is out of range for size 3, in the operand index", func(x *Exec) {
+		x.ScatterAdd(three(x), 0, From(x, []int64{9}), three(x))
+	}},
+	{"Scatter", "index 9 is out of range for size 3, in the operand index", func(x *Exec) {
+		t := three(x)
+		x.ScatterInto(t, t, 0, From(x, []int64{9}), three(x), ScatterOpt{})
+	}},
+	{"Scatter", "index 9 is out of range for size 3, in the operand index", func(x *Exec) {
+		t := three(x)
+		x.ScatterAddInto(t, t, 0, From(x, []int64{9}), three(x))
+	}},
+	{"Embedding", "index 4 is out of range for size 3, in the operand index", func(x *Exec) {
+		x.Embedding(From(x, []int64{4}), x.Reshape(three(x), 3, 1), EmbeddingOpt{})
+	}},
+	{"Embedding", "index 4 is out of range for size 3, in the operand index", func(x *Exec) {
+		x.Embedding(From(x, []int64{4}), x.Reshape(three(x), 3, 1), EmbeddingOpt{MaxNorm: 1})
+	}},
+	{"CrossEntropy", "target 3 is out of range for 3 classes, in the operand target", func(x *Exec) {
+		x.CrossEntropy(x.Reshape(three(x), 1, 3), From(x, []int64{3}), CrossEntropyOpt{})
+	}},
+	{"NLLLoss", "target -5 is out of range for 3 classes, in the operand target; give classes", func(x *Exec) {
+		x.NLLLoss(x.Reshape(three(x), 1, 3), From(x, []int64{-5}), NLLLossOpt{})
+	}},
+	{"MultiMarginLoss", "index 3 is out of range for size 3, in the operand target", func(x *Exec) {
+		x.MultiMarginLoss(three(x), From(x, []int64{3}), MultiMarginLossOpt{})
+	}},
 	{"Bernoulli", "probability 2 is not from 0 to 1, in the operand p", func(x *Exec) { x.Bernoulli(three(x)) }},
-	{"BCE", "input 2 is not from 0 to 1; give probabilities", func(x *Exec) { x.BCE(three(x), x.Zeros([]int{3}, dtype.Float32), BCEOpt{}) }},
+	{"BCE", "input 2 is not from 0 to 1; give probabilities", func(x *Exec) {
+		x.BCE(three(x), x.Zeros([]int{3}, dtype.Float32), BCEOpt{})
+	}},
 	{"BCE", "target 3 is not from 0 to 1", func(x *Exec) {
 		x.BCE(x.Zeros([]int{3}, dtype.Float32), x.AddS(x.Zeros([]int{3}, dtype.Float32), 3), BCEOpt{})
 	}},

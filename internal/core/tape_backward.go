@@ -37,7 +37,8 @@ type GradOpt struct {
 // that have run. New gradients are added to existing ones at the end of the pass, which holds them until then.
 func (x *Exec) Backward(t *Tensor, opt BackwardOpt) error {
 	return Try(func() {
-		x.backward("Backward", []*Tensor{t}, nil, GradOpt{Gradients: []*Tensor{opt.Gradient}, RetainGraph: opt.RetainGraph, CreateGraph: opt.CreateGraph})
+		x.backward("Backward", []*Tensor{t}, nil, GradOpt{Gradients: []*Tensor{opt.Gradient}, RetainGraph: opt.RetainGraph,
+			CreateGraph: opt.CreateGraph})
 	})
 }
 
@@ -50,7 +51,8 @@ func (x *Exec) Grad(outputs, inputs []*Tensor, opt GradOpt) (res []*Tensor, err 
 			grads = make([]*Tensor, len(outputs))
 		case len(outputs):
 		default:
-			x.fail("Grad", fault.Invalid, outputs, "got %d tensors and %d gradients; give one for each tensor, nil for 1, or none at all", len(outputs), len(grads))
+			x.fail("Grad", fault.Invalid, outputs, "got %d tensors and %d gradients; give one for each tensor, nil for 1, or none at all",
+				len(outputs), len(grads))
 		}
 		opt.Gradients = grads
 		res = x.backward("Grad", outputs, inputs, opt)
@@ -226,7 +228,8 @@ func (r *run) results(inputs []*Tensor) []*Tensor {
 	for i, in := range inputs {
 		g := r.targets[target{in.node, in.out, in.leaf}]
 		if g == nil && !r.opt.AllowUnused {
-			r.x.fail(r.op, fault.Invalid, []*Tensor{in}, "One of the differentiated Tensors appears to not have been used in the graph. Set AllowUnused if this is the desired behavior")
+			r.x.fail(r.op, fault.Invalid, []*Tensor{in}, "One of the differentiated Tensors appears to not have been used in the graph. "+
+				"Set AllowUnused if this is the desired behavior")
 		}
 		if g != nil {
 			out[i] = g
@@ -380,7 +383,8 @@ func (r *run) step(n *node) {
 // derive runs n's derivative and delivers its results.
 func (r *run) derive(n *node, t *task) {
 	if n.spent {
-		r.x.fail(r.op, fault.Invalid, nil, "Trying to backward through the graph a second time: %s has freed its saved tensors; set RetainGraph in the first call", n.row.Name)
+		r.x.fail(r.op, fault.Invalid, nil, "Trying to backward through the graph a second time: %s has freed its saved tensors; set "+
+			"RetainGraph in the first call", n.row.Name)
 	}
 	x := r.exec(*n.m)
 	s := x.s
@@ -688,113 +692,4 @@ func (l *leaf) take(s *session, g *Tensor) {
 	} else {
 		s.putOff.undoLater(back)
 	}
-}
-
-// back is what a derivative sees: the node's attributes, the gradients of its outputs and the saved tensors.
-type back struct {
-	x   *Exec
-	n   *node
-	r   *run // nil if only the node is looked at
-	g   []*Tensor
-	res []*Tensor
-	// unpacked holds what the unpack hooks returned, by slot.
-	unpacked map[int]*Tensor
-}
-
-// need reports whether input i wants a gradient.
-func (b *back) need(i int) bool {
-	if i >= len(b.n.edges) {
-		return false
-	}
-	e := &b.n.edges[i]
-	if b.r == nil {
-		return e.node != nil || e.leaf != nil
-	}
-	return b.r.wants(e)
-}
-
-// grad returns the gradient of output i, or zeros if none came.
-func (b *back) grad(i int) *Tensor {
-	if b.g[i] == nil {
-		m := b.n.output(i)
-		return b.x.Full(m.shape, 0, m.dt)
-	}
-	return b.g[i]
-}
-
-// in returns saved input i with its history, in the derivative's scope.
-func (b *back) in(i int) *Tensor { return b.unpack(in0<<i, b.n.edges[i]) }
-
-// out returns saved output i with its history.
-func (b *back) out(i int) *Tensor { return b.unpack(out0<<i, edge{node: b.n, out: uint8(i)}) }
-
-func (b *back) unpack(which save, e edge) *Tensor {
-	for i := range b.n.saved {
-		s := &b.n.saved[i]
-		if s.which == which {
-			return b.unpackSlot(i, e)
-		}
-	}
-	return nil
-}
-
-// unpackSlot returns a handle of a saved tensor with the history e, in the derivative's scope.
-func (b *back) unpackSlot(i int, e edge) *Tensor {
-	s := &b.n.saved[i]
-	var t *Tensor
-	if s.st == nil {
-		u := b.unpackHooked(i)
-		t = u.alias()
-	} else {
-		if v := s.st.version.Load(); v != s.version {
-			panicAt(b.n.row.Name, fault.Invalid, "one of the variables needed for gradient computation has been modified by an inplace operation: %v%v is at version %d; expected version %d",
-				s.dt, s.form.shape, v, s.version)
-		}
-		t = &Tensor{st: s.st, dt: s.dt, offset: s.offset, form: s.form}
-		s.st.retain()
-		if s.st.lent() { // another session may have recorded it
-			s.st.marks.Or(foreignUse)
-		}
-	}
-	if e.node != nil {
-		t.node, t.out = e.node, e.out
-		e.node.refs.Add(1)
-	}
-	t.leaf = e.leaf
-	b.x.s.adopt(t)
-	return t
-}
-
-// shape returns the shape of input i.
-func (b *back) shape(i int) []int {
-	if f := b.n.edges[i].form; f != nil {
-		return f.shape
-	}
-	return nil
-}
-
-// set gives the gradient of input i: it sums g over broadcast dimensions and casts it to the input's type.
-func (b *back) set(i int, g *Tensor) {
-	if g == nil || !b.need(i) {
-		return
-	}
-	m := &b.n.edges[i]
-	if g.dt.IsComplex() && !m.dt.IsComplex() {
-		g = b.x.RealPart(g)
-	}
-	g = b.x.sumTo(g, m.form.shape)
-	if g.dt != m.dt {
-		g = b.x.ToDType(g, m.dt)
-	}
-	b.res[i] = b.apart(g)
-}
-
-// apart returns g, or another handle of it if something else uses g already: it is an incoming gradient, or the gradient of another input.
-func (b *back) apart(g *Tensor) *Tensor {
-	if slices.Contains(b.g, g) || slices.Contains(b.res, g) || g.scope != b.x.s.scope {
-		c := g.twin()
-		b.x.s.adopt(c)
-		return c
-	}
-	return g
 }

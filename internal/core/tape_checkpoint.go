@@ -17,7 +17,8 @@ import (
 type checkpoint struct {
 	f func(x *Exec, ins []*Tensor) []*Tensor
 	m mode
-	// inputs holds the inputs as a node holds saved tensors, through the hooks outside of the segment; needs marks those that want a gradient.
+	// inputs holds the inputs as a node holds saved tensors, through the hooks outside of the segment; needs marks those that want a
+	// gradient.
 	inputs *node
 	needs  []bool
 	rng    draws
@@ -161,7 +162,8 @@ func (c *checkpoint) collect(i int, t *Tensor) {
 		c.differ("tensor %d that it saved for backward is %s, and was %v%v before", i, describe(t), old.meta.dt, old.meta.shape)
 	}
 	if old.st.Value() == t.st && t.st.version.Load() != old.version {
-		panicAt("Checkpoint", fault.Invalid, "one of the variables needed for gradient computation has been modified by an inplace operation: %s is at version %d; expected version %d",
+		panicAt("Checkpoint", fault.Invalid, "one of the variables needed for gradient computation has been modified by an inplace "+
+			"operation: %s is at version %d; expected version %d",
 			describe(t), t.st.version.Load(), old.version)
 	}
 	k := t.alias()
@@ -227,7 +229,8 @@ func (d *draws) rewind(x *Exec, g *rt.Generator) *rt.Generator {
 		return g
 	}
 	if d.capture != x.s.capture {
-		panicAt("Checkpoint", fault.Capture, "the segment drew random numbers, and was not run in the graph, or outside of it, where its backward pass is; capture both or neither")
+		panicAt("Checkpoint", fault.Capture, "the segment drew random numbers, and was not run in the graph, or outside of it, where "+
+			"its backward pass is; capture both or neither")
 	}
 	if st := d.captured(); st != nil {
 		d.now, st.advance = st.advance, d.advance

@@ -44,7 +44,8 @@ func (softened) Backward(x *Exec, c *FunctionContext, grads ...*Tensor) ([]*Tens
 }
 
 // forward runs the segments, each by the given function.
-func (l ladder) forward(x *Exec, in *Tensor, run func(x *Exec, f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tensor) []*Tensor) *Tensor {
+func (l ladder) forward(x *Exec, in *Tensor, run func(x *Exec, f func(x *Exec, ins []*Tensor) []*Tensor,
+	ins ...*Tensor) []*Tensor) *Tensor {
 	for i := range l {
 		in = run(x, l.segment(i), in)[0]
 	}
@@ -67,7 +68,8 @@ func doubled(x *Exec, f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tensor) 
 }
 
 // gradients returns all results of a step: the output, the gradients of parameters and input, and the generator's position.
-func (l ladder) gradients(t *testing.T, x *Exec, back BackwardOpt, passes int, run func(x *Exec, f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tensor) []*Tensor) (all []float32) {
+func (l ladder) gradients(t *testing.T, x *Exec, back BackwardOpt, passes int, run func(x *Exec, f func(x *Exec, ins []*Tensor) []*Tensor,
+	ins ...*Tensor) []*Tensor) (all []float32) {
 	t.Helper()
 	x.Scope(func(x *Exec) {
 		g := x.Generator()
@@ -93,8 +95,9 @@ func (l ladder) gradients(t *testing.T, x *Exec, back BackwardOpt, passes int, r
 func TestCheckpoint(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		l := newLadder(x, 3)
-		for name, y := range map[string]*Exec{"float32": x, "bfloat16": x.Autocast(dtype.BFloat16), "float16, nothing kept": x.Autocast(dtype.Float16).AutocastCache(false),
-			"own generator": x.WithGenerator(rt.NewGenerator(3))} {
+		for name, y := range map[string]*Exec{"float32": x, "bfloat16": x.Autocast(dtype.BFloat16),
+			"float16, nothing kept": x.Autocast(dtype.Float16).AutocastCache(false),
+			"own generator":         x.WithGenerator(rt.NewGenerator(3))} {
 			want := l.gradients(t, y, BackwardOpt{}, 1, plainly)
 			if got := l.gradients(t, y, BackwardOpt{}, 1, (*Exec).Checkpoint); !slices.Equal(got, want) {
 				t.Errorf("%s: got %v, want %v", name, got, want)
@@ -121,7 +124,8 @@ func TestCheckpointHigher(t *testing.T) {
 			return []*Tensor{x.Mul(x.Mul(ins[0], ins[0]), x.Mul(ins[0], b))}
 		}
 		var all [2][]float32
-		for i, run := range []func(x *Exec, f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tensor) []*Tensor{plainly, (*Exec).Checkpoint} {
+		for i, run := range []func(x *Exec, f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tensor) []*Tensor{
+			plainly, (*Exec).Checkpoint} {
 			y := x.Sum(run(x, cube, a)[0], nil, SumOpt{})
 			g, err := x.Grad([]*Tensor{y}, []*Tensor{a, b}, GradOpt{CreateGraph: true})
 			if err != nil {
@@ -237,9 +241,13 @@ func TestCheckpointErrors(t *testing.T) {
 			want   []string
 		}{
 			"changed input": {f: func(x *Exec, in, w *Tensor) *Tensor { return x.Mul(in, w) },
-				change: func(x *Exec, in, w *Tensor) { x.NoGrad().AddInto(in, in, in) }, want: []string{"modified by an inplace operation", "version"}},
+				change: func(x *Exec, in, w *Tensor) {
+					x.NoGrad().AddInto(in, in, in)
+				}, want: []string{"modified by an inplace operation", "version"}},
 			"changed parameter": {f: func(x *Exec, in, w *Tensor) *Tensor { return x.Mul(in, w) },
-				change: func(x *Exec, in, w *Tensor) { x.NoGrad().AddInto(w, w, w) }, want: []string{"modified by an inplace operation", "version"}},
+				change: func(x *Exec, in, w *Tensor) {
+					x.NoGrad().AddInto(w, w, w)
+				}, want: []string{"modified by an inplace operation", "version"}},
 			"closed": {f: func(x *Exec, in, w *Tensor) *Tensor { return x.Mul(in, w) },
 				change: func(x *Exec, in, w *Tensor) { w.Close() }, want: []string{"closed"}},
 			"fewer": {f: func(x *Exec, in, w *Tensor) *Tensor {
@@ -295,7 +303,8 @@ func TestCheckpointInGraphs(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		l := newLadder(x, 2)
 		in := x.Full([]int{4, 8}, 0.5, dtype.Float32)
-		step := func(x *Exec, g *rt.Generator, run func(x *Exec, f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tensor) []*Tensor) []*Tensor {
+		step := func(x *Exec, g *rt.Generator, run func(x *Exec, f func(x *Exec, ins []*Tensor) []*Tensor,
+			ins ...*Tensor) []*Tensor) []*Tensor {
 			x = x.WithGenerator(g)
 			y := x.Sum(l.forward(x, in, run), nil, SumOpt{})
 			gs, err := x.Grad([]*Tensor{y}, l, GradOpt{})

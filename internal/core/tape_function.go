@@ -14,8 +14,8 @@ import (
 type Function interface {
 	// Forward computes the outputs. It saves in c what Backward needs.
 	Forward(x *Exec, c *FunctionContext, inputs ...*Tensor) []*Tensor
-	// Backward returns the gradients of the inputs, nil where there is none, from those of the outputs (zeros where none came). An error fails
-	// the backward pass, whose error names the line of the forward call.
+	// Backward returns the gradients of the inputs, nil where there is none, from those of the outputs (zeros where none came). An error
+	// fails the backward pass, whose error names the line of the forward call.
 	Backward(x *Exec, c *FunctionContext, grads ...*Tensor) ([]*Tensor, error)
 }
 
@@ -221,11 +221,15 @@ func backFunction(b *back) {
 		stop(fault.Wrap(fault.Invalid, err, "Backward of %s failed", functionName(st.fn)))
 	}
 	if len(res) != len(b.n.edges) {
-		stop(fault.New(fault.Invalid, "Backward of %s returned %d gradients, but Forward got %d inputs; return one for each, nil where there is none", functionName(st.fn), len(res), len(b.n.edges)))
+		stop(
+			fault.New(fault.Invalid,
+				"Backward of %s returned %d gradients, but Forward got %d inputs; return one for each, nil where there is none",
+				functionName(st.fn), len(res), len(b.n.edges)))
 	}
 	for i, g := range res {
 		if g != nil && !infer.Same(g.shape, b.shape(i)) {
-			stop(fault.New(fault.Invalid, "Backward of %s returned a gradient of shape %v for input %d of shape %v", functionName(st.fn), g.shape, i, b.shape(i)))
+			stop(fault.New(fault.Invalid, "Backward of %s returned a gradient of shape %v for input %d of shape %v", functionName(st.fn),
+				g.shape, i, b.shape(i)))
 		}
 		b.set(i, g)
 	}

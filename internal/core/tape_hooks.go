@@ -89,9 +89,11 @@ func (t *Tensor) RegisterHook(h func(x *Exec, g *Tensor) *Tensor) (remove func()
 func (t *Tensor) RegisterPostAccumulateGradHook(h func(x *Exec, t *Tensor)) (remove func()) {
 	switch {
 	case t.node != nil:
-		panicAt("RegisterPostAccumulateGradHook", fault.Invalid, "post accumulate grad hooks cannot be registered on non-leaf tensors such as %s", describe(t))
+		panicAt("RegisterPostAccumulateGradHook", fault.Invalid,
+			"post accumulate grad hooks cannot be registered on non-leaf tensors such as %s", describe(t))
 	case t.leaf == nil:
-		panicAt("RegisterPostAccumulateGradHook", fault.Invalid, "cannot register a hook on %s, a tensor that doesn't require gradient", describe(t))
+		panicAt("RegisterPostAccumulateGradHook", fault.Invalid, "cannot register a hook on %s, a tensor that doesn't require gradient",
+			describe(t))
 	}
 	l, k := t.leaf, &leafHook{h}
 	l.after = append(l.after, k)
@@ -280,7 +282,8 @@ func (b *back) unpackHooked(i int) *Tensor {
 	case t == nil || t.closed.Load():
 		panicAt(b.n.row.Name, fault.Closed, "the unpack hook returned no tensor, or one that was closed")
 	case t.dt != s.dt || !infer.Same(t.shape, s.form.shape) || t.st.dev != x.m.stream.Device():
-		panicAt(b.n.row.Name, fault.Invalid, "the unpack hook returned %s for a saved %v%v of %s", t, s.dt, s.form.shape, x.m.stream.Device())
+		panicAt(b.n.row.Name, fault.Invalid, "the unpack hook returned %s for a saved %v%v of %s", t, s.dt, s.form.shape,
+			x.m.stream.Device())
 	}
 	if b.unpacked == nil {
 		b.unpacked = map[int]*Tensor{}

@@ -359,7 +359,8 @@ func TestReentrantSameLeaf(t *testing.T) {
 
 func TestQueueCallback(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
-		wantError(t, Try(func() { x.QueueCallback(func(*Exec) {}) }), fault.Invalid, "Final callbacks can only be installed during backward pass")
+		wantError(t, Try(func() { x.QueueCallback(func(*Exec) {}) }), fault.Invalid,
+			"Final callbacks can only be installed during backward pass")
 		a := leafOf(x, 3)
 		ran := 0
 		a.RegisterHook(func(hx *Exec, g *Tensor) *Tensor {

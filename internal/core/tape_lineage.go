@@ -109,7 +109,8 @@ func (t *Tensor) derive() *fault.Error {
 		return nil
 	}
 	if t.leaf != nil {
-		return fault.New(fault.Invalid, "%s is a leaf that requires grad and a view, and its base or another view of its base has been modified inplace; make the leaf from a Clone", describe(t))
+		return fault.New(fault.Invalid, "%s is a leaf that requires grad and a view, and its base or another view of its base has been "+
+			"modified inplace; make the leaf from a Clone", describe(t))
 	}
 	if err := l.refusal("its base or another view of its base has been"); err != nil {
 		return err
@@ -128,13 +129,16 @@ func (t *Tensor) derive() *fault.Error {
 func (l *lineage) refusal(what string) *fault.Error {
 	switch l.kind {
 	case viewNoGrad:
-		return fault.New(fault.Invalid, "A view was created in no_grad mode and %s modified inplace with grad mode enabled. Given that this use case is ambiguous and error-prone, it is forbidden; "+
+		return fault.New(fault.Invalid, "A view was created in no_grad mode and %s modified inplace with grad mode enabled. Given that "+
+			"this use case is ambiguous and error-prone, it is forbidden; "+
 			"do both the view and the change with NoGrad, or neither", what)
 	case viewPart:
-		return fault.New(fault.Invalid, "the tensor is a view and %s modified inplace. This view is the output of a function that returns multiple views. Such functions do not allow the output views to be modified inplace; "+
+		return fault.New(fault.Invalid, "the tensor is a view and %s modified inplace. This view is the output of a function that "+
+			"returns multiple views. Such functions do not allow the output views to be modified inplace; "+
 			"use an operation that returns a new tensor, or make the view with Slice or Select", what)
 	case viewFunction:
-		return fault.New(fault.Invalid, "the tensor is a view and %s modified inplace. This view was created inside a custom Function (or because an input was returned as-is), "+
+		return fault.New(fault.Invalid, "the tensor is a view and %s modified inplace. This view was created inside a custom Function "+
+			"(or because an input was returned as-is), "+
 			"whose Backward a new history would override; Clone the output of the Function", what)
 	}
 	return nil
@@ -209,15 +213,19 @@ func (f *frame) checkHistory(d *Tensor) {
 	}
 	switch {
 	case d.leaf != nil:
-		f.fail(fault.Invalid, "a leaf Variable that requires grad is being used in an in-place operation; use NoGrad, or an operation that returns a new tensor")
+		f.fail(fault.Invalid, "a leaf Variable that requires grad is being used in an in-place operation; use NoGrad, or an operation "+
+			"that returns a new tensor")
 	case b.leaf != nil, b.node == nil && d.node != nil:
-		f.fail(fault.Invalid, "a view of a leaf Variable that requires grad is being used in an in-place operation; use NoGrad, or an operation that returns a new tensor")
+		f.fail(fault.Invalid, "a view of a leaf Variable that requires grad is being used in an in-place operation; use NoGrad, or an "+
+			"operation that returns a new tensor")
 	case f.row.back == nil && b.node != nil:
 		f.fail(fault.Invalid, "%s has no gradient and would cut the destination's history; Detach it first", f.row.Name)
 	case !distinct(d.shape, d.stride) || !distinct(b.shape, b.stride):
-		f.fail(fault.Invalid, "elements of the destination, or of the tensor that it is a view of, may share memory, so that its gradient cannot follow; Clone it first")
+		f.fail(fault.Invalid, "elements of the destination, or of the tensor that it is a view of, may share memory, so that its "+
+			"gradient cannot follow; Clone it first")
 	case b != d && !d.region().inside():
-		f.fail(fault.Invalid, "the destination reaches beyond the tensor that it is a view of, so that its gradient cannot follow; Clone it first")
+		f.fail(fault.Invalid, "the destination reaches beyond the tensor that it is a view of, so that its gradient cannot follow; "+
+			"Clone it first")
 	}
 }
 

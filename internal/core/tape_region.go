@@ -116,7 +116,8 @@ func (x *Exec) fromRegion(g *Tensor, u region) *Tensor {
 	}
 	if !distinct(shape, stride) || !u.inside() {
 		if u.part.dt != u.base.dt {
-			x.fail("AsStrided", fault.Unsupported, []*Tensor{g}, "the parts of a complex tensor's view whose elements share memory have no derivative after a change in place")
+			x.fail("AsStrided", fault.Unsupported, []*Tensor{g}, "the parts of a complex tensor's view whose elements share memory have "+
+				"no derivative after a change in place")
 		}
 		return x.stridedGrad(g, geometry{u.base.shape, u.base.stride, 0}, geometry{shape, stride, u.offset})
 	}

@@ -79,14 +79,15 @@ func mappedProduct(f mappedForm) *kernel.Kernel {
 			if turned {
 				along, across, groups = i, column0, kernel.AlongRows
 			}
-			right.LoadMapped(bm, along, across, matrix, groups, width, func(d, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
-				d, column := i.Add(d), column0.Add(col)
-				inside := d.Lt(inner).And(column.Lt(columns))
-				if turned {
-					return b, at(column, d, columns, inner), inside
-				}
-				return b, at(d, column, inner, columns), inside
-			})
+			right.LoadMapped(bm, along, across, matrix, groups, width,
+				func(d, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+					d, column := i.Add(d), column0.Add(col)
+					inside := d.Lt(inner).And(column.Lt(columns))
+					if turned {
+						return b, at(column, d, columns, inner), inside
+					}
+					return b, at(d, column, inner, columns), inside
+				})
 			sum.Dot(left, right, f.tf32)
 		})
 		sum.Each(1, func(r, col kernel.Value, v []kernel.Value) {
@@ -110,7 +111,8 @@ func TestTensorMaps(t *testing.T) {
 			if err != nil || strings.Contains(string(text), "cp.async.bulk.tensor") != form.mapped {
 				t.Errorf("%s: copied by tensor maps: %v, %v", form.name, !form.mapped, err)
 			}
-			for _, c := range []struct{ matrices, rows, columns, inner int }{{0, 104, 72, 40}, {3, 72, 128, 96}, {6, 72, 64, 96}, {1, 8, 8, 8}} {
+			for _, c := range []struct{ matrices, rows, columns, inner int }{{0, 104, 72, 40}, {3, 72, 128, 96},
+				{6, 72, 64, 96}, {1, 8, 8, 8}} {
 				if form.groups != (c.matrices == 6) {
 					continue
 				}
@@ -161,7 +163,8 @@ func TestProductsOfHeads(t *testing.T) {
 				same := func(what string, a, b *Tensor) {
 					t.Helper()
 					copied := x.MatMul(x.Clone(x.Contiguous(a)), x.Contiguous(b))
-					if got := x.MatMul(a, b); !slices.Equal(floats(t, x, x.ToDType(got, dtype.Float32)), floats(t, x, x.ToDType(copied, dtype.Float32))) {
+					if got := x.MatMul(a, b); !slices.Equal(floats(t, x, x.ToDType(got, dtype.Float32)),
+						floats(t, x, x.ToDType(copied, dtype.Float32))) {
 						t.Errorf("%v %+v: %s is not the product of copies", dt, c, what)
 					}
 				}
@@ -179,12 +182,14 @@ func TestProductsOfHeads(t *testing.T) {
 func TestBiasBetween(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float32} {
-			in, w := x.ToDType(x.RandInt(-4, 5, []int{64, 32}, dtype.Int32), dt), x.ToDType(x.RandInt(-4, 5, []int{64, 32}, dtype.Int32), dt)
+			in, w := x.ToDType(x.RandInt(-4, 5, []int{64, 32}, dtype.Int32), dt),
+				x.ToDType(x.RandInt(-4, 5, []int{64, 32}, dtype.Int32), dt)
 			all := x.ToDType(x.RandInt(-9, 10, []int{80}, dtype.Int32), dt)
 			plain := x.MatMul(in, x.Transpose(w, 0, 1))
 			for _, from := range []int{0, 1, 2, 4, 8} {
 				bias := x.Narrow(all, 0, from, 64)
-				got, want := floats(t, x, x.ToDType(x.Linear(in, w, bias), dtype.Float32)), floats(t, x, x.ToDType(x.Add(plain, bias), dtype.Float32))
+				got, want := floats(t, x, x.ToDType(x.Linear(in, w, bias), dtype.Float32)),
+					floats(t, x, x.ToDType(x.Add(plain, bias), dtype.Float32))
 				if !slices.Equal(got, want) {
 					t.Errorf("%v: a bias that begins at %d is not added as it is", dt, from)
 				}
@@ -201,9 +206,10 @@ func TestTensorMapRefusals(t *testing.T) {
 			if len(groups) > 0 {
 				m = m.Group(k.I32(0))
 			}
-			tile.LoadMapped(m, k.I32(0), k.I32(0), k.I32(0), kernel.AlongCols, 1, func(r, c kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
-				return b, k.I64(0), k.Bool(false)
-			})
+			tile.LoadMapped(m, k.I32(0), k.I32(0), k.I32(0), kernel.AlongCols, 1,
+				func(r, c kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+					return b, k.I64(0), k.Bool(false)
+				})
 		})
 	}
 	half, bytes := build("half", dtype.Float16), build("bytes", dtype.Int8)
@@ -213,7 +219,8 @@ func TestTensorMapRefusals(t *testing.T) {
 		a := x.Zeros([]int{16, 16}, dtype.Float16)
 		b, i := x.Zeros([]int{16, 16}, dtype.Float32), x.Zeros([]int{16, 16}, dtype.Int8)
 		shape := LaunchShape{Block: [3]int{32}}
-		placed := "the elements of the last dimension must be adjacent, and its lines and matrices begin at multiples of 16 bytes: give a copy"
+		placed :=
+			"the elements of the last dimension must be adjacent, and its lines and matrices begin at multiples of 16 bytes: give a copy"
 		for _, c := range []struct {
 			name, want string
 			k          *kernel.Kernel
@@ -223,17 +230,22 @@ func TestTensorMapRefusals(t *testing.T) {
 			{"number", "parameter m of kernel half is a tensor map; give it a tensor with Mapped", half, []Arg{Integer(1), In(a)}},
 			{"nil", "argument 0 of kernel half is a nil tensor; give it one", half, []Arg{Mapped(nil), In(a)}},
 			{"buffer", "parameter b of kernel half is no tensor map, but Mapped was given", half, []Arg{Mapped(a), Mapped(a)}},
-			{"type", "tensor map m of kernel half loads tiles of float16, but a tensor of float32 was given", half, []Arg{Mapped(b), In(a)}},
-			{"integers", "loads tiles of int8, but a tensor of int8 was given; give one of the same type, which float16, bfloat16 and float32 can be", bytes, []Arg{Mapped(i), In(i)}},
-			{"vector", "was given a tensor of shape [256]; give a matrix, or an array of matrices", half, []Arg{Mapped(x.Reshape(a, 256)), In(a)}},
+			{"type", "tensor map m of kernel half loads tiles of float16, but a tensor of float32 was given", half,
+				[]Arg{Mapped(b), In(a)}},
+			{"integers", "loads tiles of int8, but a tensor of int8 was given; give one of the same type, which float16, bfloat16 and " +
+				"float32 can be", bytes, []Arg{Mapped(i), In(i)}},
+			{"vector", "was given a tensor of shape [256]; give a matrix, or an array of matrices", half,
+				[]Arg{Mapped(x.Reshape(a, 256)), In(a)}},
 			{"deep", "was given a tensor of shape [2 2 4 16]", half, []Arg{Mapped(x.Reshape(a, 2, 2, 4, 16)), In(a)}},
-			{"no groups", "kernel grouped was given a tensor of shape [16 16]; it loads from groups of matrices: give a tensor of 4 dimensions",
+			{"no groups",
+				"kernel grouped was given a tensor of shape [16 16]; it loads from groups of matrices: give a tensor of 4 dimensions",
 				grouped, []Arg{Mapped(a), In(a)}},
 			{"empty", "was given a tensor of shape [0 16]", half, []Arg{Mapped(x.Narrow(a, 0, 0, 0)), In(a)}},
 			{"turned", placed, half, []Arg{Mapped(x.Transpose(a, 0, 1)), In(a)}},
 			{"expanded", placed, half, []Arg{Mapped(x.Expand(x.Narrow(a, 0, 0, 1), 4, 16)), In(a)}},
 			{"begins between", placed, half, []Arg{Mapped(x.Narrow(a, 1, 1, 8)), In(a)}},
-			{"lines begin between", placed + " of it whose last dimension is padded to a multiple of 8", half, []Arg{Mapped(x.Zeros([]int{4, 12}, dtype.Float16)), In(a)}},
+			{"lines begin between", placed + " of it whose last dimension is padded to a multiple of 8", half,
+				[]Arg{Mapped(x.Zeros([]int{4, 12}, dtype.Float16)), In(a)}},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				wantError(t, Try(func() { x.Launch(c.k, shape, c.args...) }), fault.Invalid, c.want, "tensormap_test.go")

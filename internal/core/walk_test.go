@@ -96,7 +96,9 @@ var programs = []program{
 			a, w := ones(x, 2, 3).SetRequiresGrad(true), ones(x, 3, 2).SetRequiresGrad(true)
 			a.RegisterHook(func(x *Exec, g *Tensor) *Tensor { return x.MulS(g, 2) })
 			var loss *Tensor
-			x.SavedTensorHooks(func(x *Exec, t *Tensor) any { return x.Clone(t) }, func(x *Exec, v any) *Tensor { return v.(*Tensor) }, func(x *Exec) {
+			x.SavedTensorHooks(func(x *Exec, t *Tensor) any {
+				return x.Clone(t)
+			}, func(x *Exec, v any) *Tensor { return v.(*Tensor) }, func(x *Exec) {
 				y := x.Apply(square{}, x.MM(a, w))[0]
 				y.RetainGrad()
 				loss = x.Sum(x.Mul(y, y), nil, SumOpt{})
@@ -379,7 +381,8 @@ func TestWalksOfLooseCalls(t *testing.T) {
 						return err
 					}
 					x = New(dev, host)
-					o = operands{ones(x, 2, 2), x.Host().Full(nil, 2, dtype.Float32), x.Full([]int{1, 1, 3, 3}, 1, dtype.Complex64), ones(x, 2, 2).SetRequiresGrad(true)}
+					o = operands{ones(x, 2, 2), x.Host().Full(nil, 2, dtype.Float32), x.Full([]int{1, 1, 3, 3}, 1, dtype.Complex64),
+						ones(x, 2, 2).SetRequiresGrad(true)}
 				}
 				stats := x.Device().Memory().Stats()
 				storages, blocks := live.Load(), stats.Allocation.All().Current

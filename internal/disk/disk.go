@@ -90,7 +90,8 @@ func (f *Folder) Get(key string) (value []byte, ok bool) {
 	}
 	value = all[headerSize:]
 	head := all[len(magic):headerSize]
-	if string(all[:len(magic)]) != magic || binary.LittleEndian.Uint64(head) != uint64(len(value)) || string(head[8:]) != string(sumOf(key, value)) {
+	if string(all[:len(magic)]) != magic || binary.LittleEndian.Uint64(head) != uint64(len(value)) ||
+		string(head[8:]) != string(sumOf(key, value)) {
 		return nil, false
 	}
 	if now := time.Now(); now.Sub(st.ModTime()) > fresh {
@@ -122,8 +123,8 @@ func (f *Folder) Put(key string, value []byte) {
 	}
 }
 
-// room removes files of a shard, oldest first, until another one of that size may be written, and reports whether it may. What processes that
-// ended early have left is among them.
+// room removes files of a shard, oldest first, until another one of that size may be written, and reports whether it may. What processes
+// that ended early have left is among them.
 func (f *Folder) room(dir string, size int64) bool {
 	list, err := f.sys.list(dir)
 	if err != nil {

@@ -338,7 +338,8 @@ func TestFaultAtEveryOperation(t *testing.T) {
 			t.Errorf("after a fault at %s there are %d bytes in a shard of %d", s.hit, size, limit/shards)
 		}
 	}
-	for _, what := range []string{"mkdir", "stat", "open", "read", "stat of a file", "close after reading", "touch", "list", "remove", "create", "write",
+	for _, what := range []string{"mkdir", "stat", "open", "read", "stat of a file", "close after reading", "touch", "list", "remove",
+		"create", "write",
 		"close after writing", "rename"} {
 		if !seen[what] {
 			t.Errorf("no fault at %s", what)

@@ -4,8 +4,8 @@
 // # Memory
 //
 // C code sees Go memory only for the time of a call. [Proc.Call] keeps alive what its own argument list converts from an
-// unsafe.Pointer ([Proc.CallKept] does not); memory that is reached through another pointer (an array of addresses, say) is the caller's to keep alive with
-// runtime.KeepAlive, and it must be on the heap, because stacks move: [Address] sees to that.
+// unsafe.Pointer ([Proc.CallKept] does not); memory that is reached through another pointer (an array of addresses, say) is the caller's to
+// keep alive with runtime.KeepAlive, and it must be on the heap, because stacks move: [Address] sees to that.
 //
 // With the build tag tenon_sim nothing is opened: every Open fails with [ErrLeftOut], and the program links no dynamic loader.
 package dl

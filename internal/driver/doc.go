@@ -20,11 +20,11 @@
 // While a stream is captured, waiting for it, for its events or for the whole device is illegal on every thread. Calls that CUDA names
 // potentially unsafe are illegal on the thread that captures, unless it captures under [CaptureRelaxed] or has exchanged its own mode
 // for it, and on all other threads while some thread captures under [CaptureGlobal]. They are MemAlloc, MemFree, HostAlloc, HostFree,
-// StreamQuery, StreamSynchronize, EventQuery, EventSynchronize, GraphInstantiate, GraphExecDestroy, UnloadModule, PoolTrim, PoolKeep, PoolUsage,
-// PoolResetPeaks, and MemAllocAsync and MemFreeAsync on streams that are not captured. An illegal call
-// fails with StreamCaptureUnsupported or the code of its cause, and invalidates the capture. drivertest/testdata/legality.txt has the
-// answer of each call in each situation, as an H200 gave it. GraphChain and the GraphSet calls are not in it: the
-// first is legal everywhere; count the others among the unsafe ones, as the simulator does.
+// StreamQuery, StreamSynchronize, EventQuery, EventSynchronize, GraphInstantiate, GraphExecDestroy, UnloadModule, PoolTrim, PoolKeep,
+// PoolUsage, PoolResetPeaks, and MemAllocAsync and MemFreeAsync on streams that are not captured. An illegal call fails with
+// StreamCaptureUnsupported or the code of its cause, and invalidates the capture. drivertest/testdata/legality.txt has the answer of each
+// call in each situation, as an H200 gave it. GraphChain and the GraphSet calls are not in it: the first is legal everywhere; count the
+// others among the unsafe ones, as the simulator does.
 //
 // # Errors
 //

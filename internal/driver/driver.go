@@ -91,8 +91,8 @@ type Info struct {
 	Integrated bool
 	// VirtualMemory and PoolMemory say that the device has what the interfaces of these names offer.
 	VirtualMemory, PoolMemory bool
-	// Recovers says that a failed assertion ends its kernel alone: the device goes on, and Failures tells of it. Elsewhere the device is lost, unless it is
-	// Inline.
+	// Recovers says that a failed assertion ends its kernel alone: the device goes on, and Failures tells of it. Elsewhere the device is
+	// lost, unless it is Inline.
 	Recovers bool
 	// Inline says that each call runs before it returns: nothing is ever pending, and a kernel's fault is the error of the call that
 	// launched it and of no later one.
@@ -150,8 +150,8 @@ type PoolMemory interface {
 	// stream p must come from that capture; while another is captured it is legal where MemAlloc is. Memory of a graph that the graph does
 	// not free may be freed after a launch; each launch frees what the last one left. Codes: InvalidValue. Silent after a device fault.
 	MemFreeAsync(t Thread, p Ptr, s Stream) error
-	// PoolTrim gives memory that is not allocated back to the device until at most keep bytes are held. Frees that no stream has reached yet
-	// count as allocated. Legal where MemAlloc is, as are the following.
+	// PoolTrim gives memory that is not allocated back to the device until at most keep bytes are held. Frees that no stream has reached
+	// yet count as allocated. Legal where MemAlloc is, as are the following.
 	PoolTrim(t Thread, keep uint64) error
 	// PoolKeep sets how many bytes the pool may hold while the host waits for the device; at first 0, so that what is free goes back
 	// then.
@@ -164,7 +164,8 @@ type PoolMemory interface {
 
 // HostMemory is page-locked host memory that the device reads and writes directly.
 type HostMemory interface {
-	// HostAlloc returns n > 0 bytes of page-locked memory. Synchronous. Codes: OutOfMemory, InvalidValue. Legal where MemAlloc is. Codes: OutOfMemory, InvalidValue.
+	// HostAlloc returns n > 0 bytes of page-locked memory. Synchronous. Codes: OutOfMemory, InvalidValue. Legal where MemAlloc is. Codes:
+	// OutOfMemory, InvalidValue.
 	HostAlloc(t Thread, n uint64) ([]byte, error)
 	// HostFree frees what HostAlloc returned.
 	HostFree(t Thread, b []byte) error
@@ -239,7 +240,8 @@ type Launch struct {
 	// Args holds the parameters packed in declaration order, each at its natural alignment, little-endian. The driver copies it
 	// before it returns.
 	Args []byte
-	// Origin is the caller's word on where the launch is from, for the error of a failed assertion. Drivers that do not recover from one ignore it.
+	// Origin is the caller's word on where the launch is from, for the error of a failed assertion. Drivers that do not recover from one
+	// ignore it.
 	Origin any
 	// Waits says that the kernel waits by itself for the work before it in its stream, before it touches memory. The device may then start
 	// it before that work is complete.
@@ -345,18 +347,19 @@ type Graphs interface {
 	// capturing stream it fails with StreamCaptureUnsupported, which invalidates the capture.
 	GraphLaunch(e GraphExec, s Stream) error
 	// GraphSetLaunch makes later launches of e run l in place of the kernel that its node n was captured as: arguments, grid, block, shared
-	// memory, Origin, and another kernel of the device too; l.Stream means nothing. Args are copied. Launches that were queued before, running
-	// or not, are not disturbed. It waits for nothing. GraphLaunch and the GraphSet calls for one executable are made one at a time, by
-	// whichever threads. n is of the graph that e was made from, which must not have been destroyed. Codes:
-	// those of Launch, and InvalidValue (n is no kernel, of another graph, or its graph was destroyed).
+	// memory, Origin, and another kernel of the device too; l.Stream means nothing. Args are copied. Launches that were queued before,
+	// running or not, are not disturbed. It waits for nothing. GraphLaunch and the GraphSet calls for one executable are made one at a
+	// time, by whichever threads. n is of the graph that e was made from, which must not have been destroyed. Codes: those of Launch, and
+	// InvalidValue (n is no kernel, of another graph, or its graph was destroyed).
 	GraphSetLaunch(t Thread, e GraphExec, n Node, l *Launch) error
 	// GraphSetCopy does the same for a node that CopyDtoD was captured as: from then on it copies bytes from src to dst, at least one.
 	GraphSetCopy(t Thread, e GraphExec, n Node, dst, src Ptr, bytes uint64) error
 	// GraphSetMemset does it for a node that Memset was captured as: from then on it fills count elements, at least one, as Memset does.
 	GraphSetMemset(t Thread, e GraphExec, n Node, dst Ptr, v uint32, width int, count uint64) error
-	// GraphChain makes a graph of work without a capture, each piece after the one before it, and returns the pieces' nodes, for the Set methods.
-	// Arguments are copied. A run of the graph records an event when it gets to its node; until then the event has what it recorded last.
-	// Legal in a capture. Codes: OutOfMemory, InvalidValue, InvalidHandle, and those of Launch, which GraphInstantiate may be the first to find.
+	// GraphChain makes a graph of work without a capture, each piece after the one before it, and returns the pieces' nodes, for the Set
+	// methods. Arguments are copied. A run of the graph records an event when it gets to its node; until then the event has what it
+	// recorded last. Legal in a capture. Codes: OutOfMemory, InvalidValue, InvalidHandle, and those of Launch, which GraphInstantiate may
+	// be the first to find.
 	GraphChain(t Thread, work []ChainWork) (Graph, []Node, error)
 	// GraphSetEvent makes later launches of e record ev in a node that records an event. Runs that were queued before record theirs. Codes:
 	// InvalidValue (n records no event, is of another graph, or its graph was destroyed), InvalidHandle.
@@ -369,8 +372,9 @@ type Graphs interface {
 	GraphDot(t Thread, g Graph, path string) error
 }
 
-// Failures tells of assertions that failed on a device that Recovers, each once, to the first call for a point that comes after it; other devices always say
-// nil. Of several on one stream that nobody was told of, the first counts, since the others may follow from it. The methods wait for nothing and need no token.
+// Failures tells of assertions that failed on a device that Recovers, each once, to the first call for a point that comes after it; other
+// devices always say nil. Of several on one stream that nobody was told of, the first counts, since the others may follow from it. The
+// methods wait for nothing and need no token.
 type Failures interface {
 	// StreamFailed returns what failed in the work that s has come to.
 	StreamFailed(s Stream) error

@@ -23,23 +23,28 @@ import (
 	"strings"
 )
 
-// byHand are exported names of core whose face is written by hand in tenon.go or index.go, or that have none: Step is for package optim; Call, Operand,
-// Spec, Slots and Again are for packages that see calls, and Segment, Input, Store, Claimed, Recorded, Span, Plans, PlannedStep and FusionStats for the one that
-// puts them off.
+// byHand are exported names of core whose face is written by hand in tenon.go or index.go, or that have none: Step is for package optim;
+// Call, Operand, Spec, Slots and Again are for packages that see calls, and Segment, Input, Store, Claimed, Recorded, Span, Plans,
+// PlannedStep and FusionStats for the one that puts them off.
 var byHand = map[string]bool{
-	"Exec": true, "Tensor": true, "Function": true, "FunctionContext": true, "Apply": true, "From": true, "Read": true, "New": true, "Try": true, "On": true, "Last": true,
-	"LiveStorages": true, "Graph": true, "CaptureOpt": true, "Capture": true, "Replay": true, "Arg": true, "Launch": true, "LaunchShape": true, "Step": true,
+	"Exec": true, "Tensor": true, "Function": true, "FunctionContext": true, "Apply": true, "From": true, "Read": true, "New": true,
+	"Try": true, "On": true, "Last": true,
+	"LiveStorages": true, "Graph": true, "CaptureOpt": true, "Capture": true, "Replay": true, "Arg": true, "Launch": true,
+	"LaunchShape": true, "Step": true,
 	"Call": true, "Operand": true, "Spec": true, "Again": true, "Slots": true, "Op": true, "OpInfo": true,
-	"Segment": true, "Input": true, "Store": true, "Claimed": true, "Place": true, "Index": true, "IndexPutInto": true, "IndexPutSInto": true, "Recorded": true, "Span": true, "Plans": true, "FusionStats": true, "PlannedStep": true,
+	"Segment": true, "Input": true, "Store": true, "Claimed": true, "Place": true, "Index": true, "IndexPutInto": true,
+	"IndexPutSInto": true, "Recorded": true, "Span": true, "Plans": true, "FusionStats": true, "PlannedStep": true,
 }
 
-// takesNil are the methods whose receiver may be nil or a zero value. All others call made first, which refuses it, or found where they return an error.
+// takesNil are the methods whose receiver may be nil or a zero value. All others call made first, which refuses it, or found where they
+// return an error.
 var takesNil = map[string]bool{"Tensor.Close": true, "Tensor.String": true}
 
 // outside are the methods of Exec that look at nothing of the session which could change: any goroutine may call them at any time. All
 // others enter the session.
 var outside = map[string]bool{
-	"AutocastCached": true, "AutocastDType": true, "Capturing": true, "Close": true, "Device": true, "Fork": true, "GradEnabled": true, "Stream": true, "TF32Enabled": true,
+	"AutocastCached": true, "AutocastDType": true, "Capturing": true, "Close": true, "Device": true, "Fork": true, "GradEnabled": true,
+	"Stream": true, "TF32Enabled": true,
 }
 
 // optional are the operands that may be nil, by their names; a method and name go before a name alone.
@@ -254,8 +259,8 @@ func (g *gen) kind(t ast.Expr) (face, core string, err error) {
 // callee stands for the face's function in the text of the core's.
 const callee = "CALLEE"
 
-// function returns the text of a function of core that calls one of the face: arguments are converted to the face's types, the result to core's. A
-// value of type any may be a tensor.
+// function returns the text of a function of core that calls one of the face: arguments are converted to the face's types, the result to
+// core's. A value of type any may be a tensor.
 func (g *gen) function(f *ast.FuncType) (string, error) {
 	types := func(t ast.Expr) (face, core, spelled string, err error) {
 		if id, ok := t.(*ast.Ident); ok && id.Name == "any" {
@@ -342,8 +347,8 @@ func zero(face string) string {
 	return "0"
 }
 
-// operands returns the names of d's tensors that must be there: those that made refuses where they are nil, zero values or closed. Lists are core's
-// to look at.
+// operands returns the names of d's tensors that must be there: those that made refuses where they are nil, zero values or closed. Lists
+// are core's to look at.
 func operands(d *ast.FuncDecl) []string {
 	var names []string
 	for _, f := range d.Type.Params.List {
@@ -381,8 +386,8 @@ func returnsError(d *ast.FuncDecl) bool {
 	return ok && id.Name == "error"
 }
 
-// params returns the parameters of d's face, the arguments of its call of core, and the name of the last parameter if it is a struct of options,
-// which a call may leave out; in core's arguments it is "only".
+// params returns the parameters of d's face, the arguments of its call of core, and the name of the last parameter if it is a struct of
+// options, which a call may leave out; in core's arguments it is "only".
 func (g *gen) params(d *ast.FuncDecl) (params, args []string, options string, err error) {
 	for i, f := range d.Type.Params.List {
 		face, core, err := g.kind(f.Type)

@@ -61,7 +61,8 @@ func (x *Exec) MaxDim(t *Tensor, dim int) (values, indices *Tensor) { return nil
 	}
 	for _, want := range []string{
 		"// Neg returns -t.\nfunc (x *Exec) Neg(t *Tensor) *Tensor {",
-		"// NegInto is [Exec.Neg] with its result in dst; see [Tensor] for what that may be.\nfunc (x *Exec) NegInto(dst *Tensor, t *Tensor) {",
+		"// NegInto is [Exec.Neg] with its result in dst; see [Tensor] for what that may be.\n" +
+			"func (x *Exec) NegInto(dst *Tensor, t *Tensor) {",
 		"func (x *Exec) DrawInto(dst *Tensor, high int64) {", "return cx.Draw(high, dst.Shape(), dst.DType())",
 		"func (x *Exec) MaxDimInto(values *Tensor, indices *Tensor, t *Tensor, dim int) {", "core.IntoPair(cx, \"MaxDimInto\"",
 	} {

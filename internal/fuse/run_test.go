@@ -204,9 +204,11 @@ func (m memory) runAll(g *Graph, rng *rand.Rand) {
 
 // places are ways to see 16 elements of a storage.
 var places = []Place{
-	{dtype.Float32, []int{4, 4}, []int{4, 1}, 0}, {dtype.Float32, []int{4, 4}, []int{4, 1}, 0}, {dtype.Float32, []int{4, 4}, []int{4, 1}, 0},
+	{dtype.Float32, []int{4, 4}, []int{4, 1}, 0}, {dtype.Float32, []int{4, 4}, []int{4, 1}, 0},
+	{dtype.Float32, []int{4, 4}, []int{4, 1}, 0},
 	{dtype.Float32, []int{4, 4}, []int{1, 4}, 0}, {dtype.Float32, []int{4, 4}, []int{4, 1}, 16}, {dtype.Float32, []int{4}, []int{1}, 4},
-	{dtype.Float32, []int{1, 4}, []int{4, 1}, 8}, {dtype.Float32, []int{4, 1}, []int{4, 1}, 2}, {dtype.Float32, []int{4, 4}, []int{5, 1}, 3},
+	{dtype.Float32, []int{1, 4}, []int{4, 1}, 8}, {dtype.Float32, []int{4, 1}, []int{4, 1}, 2},
+	{dtype.Float32, []int{4, 4}, []int{5, 1}, 3},
 }
 
 // randomGraph returns a segment of n calls on some storages from outside, and what those hold.
@@ -221,7 +223,8 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 	}
 	next, recent := outside+1, []Value{}
 	for i := range n {
-		c := Call{At: i, Op: []string{"A", "B", "C"}[rng.IntN(3)], Attrs: 1 + rng.IntN(2), Point: rng.IntN(5) > 0, Effect: rng.IntN(12) == 0, Lane: max(0, rng.IntN(12)-10)}
+		c := Call{At: i, Op: []string{"A", "B", "C"}[rng.IntN(3)], Attrs: 1 + rng.IntN(2), Point: rng.IntN(5) > 0,
+			Effect: rng.IntN(12) == 0, Lane: max(0, rng.IntN(12)-10)}
 		if !c.Point {
 			c.Op += "ll"
 		}

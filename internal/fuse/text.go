@@ -217,7 +217,8 @@ func Parse(text string) (*Graph, error) {
 		for j := range len(c.Ins) + len(c.Outs) {
 			v := c.at(j)
 			if v.Version != versions[i][j] {
-				return nil, fault.New(fault.Invalid, "graph text: call %d, %s, uses version %d of s%d where version %d is the last", i, c.Op, versions[i][j], v.Storage, v.Version)
+				return nil, fault.New(fault.Invalid, "graph text: call %d, %s, uses version %d of s%d where version %d is the last", i,
+					c.Op, versions[i][j], v.Storage, v.Version)
 			}
 		}
 	}

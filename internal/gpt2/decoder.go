@@ -4,8 +4,8 @@ import (
 	"tenon.dev"
 )
 
-// Decoder writes one token after the other. Its keys and values of earlier tokens are caches that a step changes in place, at the position that
-// a tensor says, so that all steps have the same shapes.
+// Decoder writes one token after the other. Its keys and values of earlier tokens are caches that a step changes in place, at the position
+// that a tensor says, so that all steps have the same shapes.
 type Decoder struct {
 	// Model has the weights.
 	Model *Model

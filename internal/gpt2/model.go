@@ -106,8 +106,8 @@ func (b *Block) attention(x *tenon.Exec, in *tenon.Tensor, f func(x *tenon.Exec,
 	})
 }
 
-// weigh sums v by the softmax of q's products with k, without those that hidden, of bool, names. It works in their type, also under autocast,
-// which would have the softmax of bfloat16 in float32.
+// weigh sums v by the softmax of q's products with k, without those that hidden, of bool, names. It works in their type, also under
+// autocast, which would have the softmax of bfloat16 in float32.
 func weigh(x *tenon.Exec, q, k, v, hidden *tenon.Tensor) *tenon.Tensor {
 	return x.Autocast(dtype.Invalid).Within(func(x *tenon.Exec) *tenon.Tensor {
 		scores := x.MulS(x.MatMul(q, x.Transpose(k, -2, -1)), 1/math.Sqrt(float64(q.Size(-1))))

@@ -28,7 +28,8 @@ func NewTraining(x *tenon.Exec, c Config, batch int) (*Training, error) {
 	t.tokens = x.RandInt(0, int64(c.Vocabulary), shape, tenon.Int64)
 	t.want = x.RandInt(0, int64(c.Vocabulary), shape, tenon.Int64)
 	var err error
-	if t.opt, err = optim.NewAdamW(nn.Params(t.Model), optim.AdamOpt{LR: 6e-4, Betas: [2]float64{0.9, 0.95}, WeightDecay: 0.1}); err != nil {
+	if t.opt, err = optim.NewAdamW(nn.Params(t.Model), optim.AdamOpt{LR: 6e-4, Betas: [2]float64{0.9, 0.95}, WeightDecay: 0.1}); err !=
+		nil {
 		return nil, err
 	}
 	if err := t.opt.SetLRTensor(0, t.Rate); err != nil {

@@ -65,7 +65,8 @@ func ExpandsTo(shape, to []int) error {
 	for i, d := range shape {
 		if d != 1 && d != to[lead+i] {
 			return Refusal(fault.Invalid,
-				"The expanded size of the tensor (%d) must match the existing size (%d) at non-singleton dimension %d", to[lead+i], d, lead+i)
+				"The expanded size of the tensor (%d) must match the existing size (%d) at non-singleton dimension %d",
+				to[lead+i], d, lead+i)
 		}
 	}
 	return nil
@@ -89,7 +90,8 @@ func Expand(to, shape, stride []int) ([]int, error) {
 	lead := len(to) - len(shape)
 	if lead < 0 {
 		return nil, Refusal(fault.Invalid,
-			"the number of sizes provided (%d) must be greater or equal to the number of dimensions in the tensor (%d)", len(to), len(shape))
+			"the number of sizes provided (%d) must be greater or equal to the number of dimensions in the tensor (%d)",
+			len(to), len(shape))
 	}
 	out := make([]int, len(to))
 	for i := len(to) - 1; i >= 0; i-- {
@@ -97,7 +99,9 @@ func Expand(to, shape, stride []int) ([]int, error) {
 		case len(shape) == 0 && to[i] >= 0: // all strides 0
 		case i < lead:
 			if to[i] < 0 {
-				return nil, Refusal(fault.Invalid, "the expanded size of the tensor (%d) isn't allowed in a leading, non-existing dimension %d", to[i], i)
+				return nil,
+					Refusal(fault.Invalid, "the expanded size of the tensor (%d) isn't allowed in a leading, non-existing dimension %d",
+						to[i], i)
 			}
 			if i+1 < len(to) {
 				out[i] = out[i+1] * to[i+1]
@@ -111,7 +115,8 @@ func Expand(to, shape, stride []int) ([]int, error) {
 			to[i], out[i] = shape[i-lead], stride[i-lead]
 		case shape[i-lead] != 1:
 			return nil, Refusal(fault.Invalid,
-				"The expanded size of the tensor (%d) must match the existing size (%d) at non-singleton dimension %d.  Target sizes: %v.  Tensor sizes: %v",
+				"The expanded size of the tensor (%d) must match the existing size (%d) at non-singleton dimension %d.  Target sizes: "+
+					"%v.  Tensor sizes: %v",
 				to[i], shape[i-lead], i, to, shape)
 		}
 	}

@@ -169,7 +169,8 @@ func TestBroadcast(t *testing.T) {
 	_, err = Expand([]int{-1, 3}, []int{3}, []int{1})
 	wantError(t, err, fault.Invalid, "isn't allowed in a leading, non-existing dimension 0")
 	_, err = Expand([]int{4}, []int{3}, []int{1})
-	wantError(t, err, fault.Invalid, "must match the existing size (3) at non-singleton dimension 0.  Target sizes: [4].  Tensor sizes: [3]")
+	wantError(t, err, fault.Invalid,
+		"must match the existing size (3) at non-singleton dimension 0.  Target sizes: [4].  Tensor sizes: [3]")
 	wantError(t, ExpandsTo([]int{2, 2}, []int{2}), fault.Invalid, "the input has 2 dimensions and cannot be expanded to [2]")
 	wantError(t, FitsInto("the bias", []int{2}, []int{3}), fault.Invalid, "the bias of shape [2] does not broadcast to [3]")
 }
@@ -209,7 +210,8 @@ func TestDims(t *testing.T) {
 		t.Error(none, all)
 	}
 	marks := []bool{true, false}
-	if a, b := Reduced(nil, []int{2, 3}, marks, false), Reduced(nil, []int{2, 3}, marks, true); !slices.Equal(a, []int{3}) || !slices.Equal(b, []int{1, 3}) {
+	if a, b := Reduced(nil, []int{2, 3}, marks, false), Reduced(nil, []int{2, 3}, marks, true); !slices.Equal(a, []int{3}) ||
+		!slices.Equal(b, []int{1, 3}) {
 		t.Error(a, b)
 	}
 	if !slices.Equal(DimsUpTo(3), []int{0, 1, 2}) {
@@ -268,7 +270,8 @@ func TestTypes(t *testing.T) {
 			t.Errorf("%v, 0-d %v and the number %v promote to %v, not %v", p.dims, p.zero, p.number, p.want, got.Type())
 		}
 	}
-	for _, p := range []struct{ in, floating, counting, accumulated dtype.DType }{{h, h, h, f}, {dtype.BFloat16, dtype.BFloat16, dtype.BFloat16, f},
+	for _, p := range []struct{ in, floating, counting, accumulated dtype.DType }{{h, h, h, f},
+		{dtype.BFloat16, dtype.BFloat16, dtype.BFloat16, f},
 		{d, d, d, d}, {dtype.Int8, f, i, dtype.Int8}, {b, f, i, b}, {c, c, c, c}} {
 		if Floating(p.in) != p.floating || Counting(p.in) != p.counting || Accumulated(p.in) != p.accumulated {
 			t.Errorf("%v: %v, %v, %v", p.in, Floating(p.in), Counting(p.in), Accumulated(p.in))

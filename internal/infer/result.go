@@ -22,7 +22,8 @@ func Lengthen(shape, next []int, d, i int) error {
 	for j, n := range next {
 		if j != d && n != shape[j] {
 			return Refusal(fault.Invalid,
-				"Sizes of tensors must match except in dimension %d. Expected size %d but got size %d for tensor number %d in the list", d, shape[j], n, i)
+				"Sizes of tensors must match except in dimension %d. Expected size %d but got size %d for tensor number %d in the list",
+				d, shape[j], n, i)
 		}
 	}
 	shape[d] += next[d]

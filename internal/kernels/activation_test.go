@@ -36,7 +36,8 @@ func TestGELUTanhAndSiLU(t *testing.T) {
 			f        func(x float64) float64
 			finite   bool // huge arguments are beyond the derivative's formula
 			gradient bool
-		}{{GELUTanh, gelu, false, false}, {GELUTanhBackward, geluSlope, true, true}, {SiLU, silu, false, false}, {SiLUBackward, siluSlope, true, true}} {
+		}{{GELUTanh, gelu, false, false}, {GELUTanhBackward, geluSlope, true, true}, {SiLU, silu, false, false},
+			{SiLUBackward, siluSlope, true, true}} {
 			h := newHost(t)
 			x := h.of(dt, xs, len(xs))
 			ins, out := []Operand{x}, h.empty(dt, len(xs))

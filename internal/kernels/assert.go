@@ -17,7 +17,8 @@ const (
 )
 
 // broken is what a device says of a claim that does not hold.
-var broken = []string{"the value is zero", "a probability is negative, infinite or NaN", "a row has fewer probabilities other than 0 than are drawn from it without replacement"}
+var broken = []string{"the value is zero", "a probability is negative, infinite or NaN", "a row has fewer probabilities other than 0 " +
+	"than are drawn from it without replacement"}
 
 // assertSpec is what assertions are specialised on.
 type assertSpec struct{ Claim Claim }

@@ -30,7 +30,8 @@ const (
 
 // attentionSpec is what kernels of attention are specialised on.
 type attentionSpec struct {
-	// Width is the length of a head's vectors. Rows is the queries (or keys, in attentionKeys) of a block, Step what it walks over at a time.
+	// Width is the length of a head's vectors. Rows is the queries (or keys, in attentionKeys) of a block, Step what it walks over at a
+	// time.
 	Width, Rows, Step, Stages uint8
 	// Causal: a query sees the keys up to its own number. Mapped: tensor maps describe what the block walks over.
 	Causal, Mapped bool

@@ -81,15 +81,18 @@ func TestAttention(t *testing.T) {
 					g := h.normal(rng, dt, c.b, c.h, c.t, c.d)
 					out, lse := h.empty(dt, c.b, c.h, c.t, c.d), h.empty(dtype.Float32, c.b, c.h, c.t)
 					check(t, Attention(h, out, lse, q, k, v, opt))
-					dq, dk, dv := permuted(h.empty(dt, c.b, c.t, c.h, c.d), 0, 2, 1, 3), h.empty(dt, c.b, c.kv, c.s, c.d), h.empty(dt, c.b, c.kv, c.s, c.d)
+					dq, dk, dv := permuted(h.empty(dt, c.b, c.t, c.h, c.d), 0, 2, 1, 3), h.empty(dt, c.b, c.kv, c.s, c.d),
+						h.empty(dt, c.b, c.kv, c.s, c.d)
 					check(t, AttentionBackward(h, dq, dk, dv, g, out, lse, q, k, v, opt))
-					wantOut, wantLSE, wantQ, wantK, wantV := attentionRef(h.read(q), h.read(k), h.read(v), h.read(g), c.b, c.h, c.kv, c.t, c.s, c.d, opt)
+					wantOut, wantLSE, wantQ, wantK, wantV := attentionRef(h.read(q), h.read(k), h.read(v), h.read(g), c.b, c.h, c.kv,
+						c.t, c.s, c.d, opt)
 					for _, x := range []struct {
 						name string
 						got  Operand
 						want []float64
 						eps  float64
-					}{{"out", out, wantOut, 1}, {"lse", lse, wantLSE, 0.01}, {"dq", dq, wantQ, 3}, {"dk", dk, wantK, 3}, {"dv", dv, wantV, 1}} {
+					}{{"out", out, wantOut, 1}, {"lse", lse, wantLSE, 0.01}, {"dq", dq, wantQ, 3}, {"dk", dk, wantK, 3},
+						{"dv", dv, wantV, 1}} {
 						got, scale := h.read(x.got), 0.0
 						for _, w := range x.want {
 							scale = math.Max(scale, math.Abs(w))

@@ -39,7 +39,8 @@ var (
 		return in[0].Mul(in[4]).Sub(in[5].Mul(s[0])).Sub(h.Mul(in[6].Mul(s[0]))).Mul(in[3])
 	})
 	// in: running mean, running variance, mean, variance; scalar: momentum; out: both running values.
-	runningUpdate = point(PointOp{Name: "running_update", Ins: 4, Outs: 2, Scalars: 1, Build: func(_ *kernel.Builder, _ dtype.DType, in, s []Num) []Num {
+	runningUpdate = point(PointOp{Name: "running_update", Ins: 4, Outs: 2, Scalars: 1, Build: func(_ *kernel.Builder, _ dtype.DType,
+		in, s []Num) []Num {
 		m := s[0].Re
 		step := func(old, now kernel.Value) Num { return realNum(m.FMA(now, old.Mul(m.Like(1).Sub(m)))) }
 		return []Num{step(in[0].Re, in[2].Re), step(in[1].Re, in[3].Re)}
@@ -198,7 +199,8 @@ func BatchNormBackward(is Issuer, compute dtype.DType, dx, dweight, dbias, dy, x
 		if weight.Ptr == 0 {
 			s = append(s, FloatScalar(1))
 		}
-		outs, ins := [...]Operand{dx}, [...]Operand{dy, x, seenMean, seenRstd, p[2].see(weight, x), p[3].see(sums[0], x), p[4].see(sums[1], x)}
+		outs, ins := [...]Operand{dx}, [...]Operand{dy, x, seenMean, seenRstd, p[2].see(weight, x), p[3].see(sums[0], x),
+			p[4].see(sums[1], x)}
 		if err := Pointwise(is, batchNormGrad, compute, s, outs[:], ins[:]); err != nil {
 			return err
 		}

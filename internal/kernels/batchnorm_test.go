@@ -145,7 +145,8 @@ func TestGroupNorm(t *testing.T) {
 				for what, c := range map[string]struct {
 					got  Operand
 					want []float64
-				}{"y": {y, ref.y[0]}, "mean": {mean, ref.mean}, "rstd": {rstd, ref.rstd}, "dx": {dx, ref.dx[0]}, "dweight": {dw, ref.dw}, "dbias": {db, ref.db}} {
+				}{"y": {y, ref.y[0]}, "mean": {mean, ref.mean}, "rstd": {rstd, ref.rstd}, "dx": {dx, ref.dx[0]}, "dweight": {dw, ref.dw},
+					"dbias": {db, ref.db}} {
 					compareRows(t, "group norm "+what, [][]float64{h.read(c.got)}, [][]float64{c.want}, dt, 1e-3)
 				}
 				check(t, GroupNormBackward(h, dt, batch, channels, places, groups, Operand{}, dw, Operand{}, dy, x, mean, rstd, w))
@@ -161,10 +162,12 @@ func TestNormErrorsAndAllocations(t *testing.T) {
 	h := newHost(t)
 	x := h.empty(dtype.Float32, 4)
 	if BatchNormStats(h, dtype.Float32, x, x, x, x, 1) == nil || BatchNorm(h, dtype.Float32, x, x, x, x, x, x) == nil ||
-		BatchNormInference(h, dtype.Float32, x, x, x, x, x, x, 1) == nil || BatchNormBackward(h, dtype.Float32, x, x, x, x, x, x, x, x) == nil {
+		BatchNormInference(h, dtype.Float32, x, x, x, x, x, x, 1) == nil || BatchNormBackward(h, dtype.Float32, x, x, x, x,
+		x, x, x, x) == nil {
 		t.Error("batch norm takes a vector")
 	}
-	if GroupNorm(h, dtype.Float32, 1, 4, 1, 3, x, x, x, x, x, x, 1) == nil || GroupNormBackward(h, dtype.Float32, 1, 4, 1, 0, x, x, x, x, x, x, x, x) == nil {
+	if GroupNorm(h, dtype.Float32, 1, 4, 1, 3, x, x, x, x, x, x, 1) == nil || GroupNormBackward(h, dtype.Float32, 1, 4, 1, 0, x, x, x, x,
+		x, x, x, x) == nil {
 		t.Error("group norm takes groups that do not divide the channels")
 	}
 	p := newPlanner()
@@ -216,7 +219,8 @@ func TestBatchNormGather(t *testing.T) {
 		for c := range channels {
 			m, q := moments(whole[c])
 			n := float64(len(whole[c]))
-			for what, v := range map[string][2]float64{"mean": {h.read(mean)[c], m}, "deviation": {h.read(rstd)[c], 1 / math.Sqrt(q/n+eps)}, "variance": {h.read(variance)[c], q / (n - 1)}} {
+			for what, v := range map[string][2]float64{"mean": {h.read(mean)[c], m},
+				"deviation": {h.read(rstd)[c], 1 / math.Sqrt(q/n+eps)}, "variance": {h.read(variance)[c], q / (n - 1)}} {
 				if !close(v[0], v[1], tol) {
 					t.Errorf("%v: the %s of channel %d is %v, want %v", dt, what, c, v[0], v[1])
 				}

@@ -5,11 +5,11 @@ import (
 	"tenon.dev/kernel"
 )
 
-// Compaction is work on the elements of Mask, of any type, that are not zero, which a NaN is not, in row-major order. They are counted first, by blocks, so
-// that each block knows in Starts where those of its part come.
+// Compaction is work on the elements of Mask, of any type, that are not zero, which a NaN is not, in row-major order. They are counted
+// first, by blocks, so that each block knows in Starts where those of its part come.
 type Compaction struct {
-	// Starts is a vector of CompactStarts numbers of Int64 without gaps. Count writes it, and the others read it: for each block how many elements other than
-	// zero come before its part, and last how many there are.
+	// Starts is a vector of CompactStarts numbers of Int64 without gaps. Count writes it, and the others read it: for each block how many
+	// elements other than zero come before its part, and last how many there are.
 	Mask, Starts Operand
 }
 
@@ -46,7 +46,8 @@ const (
 	compactRepeat
 )
 
-var compactNames = []string{"compact_count", "compact_scan", "compact_places", "compact_take", "compact_spread", "compact_ranks", "compact_sums", "compact_running",
+var compactNames = []string{"compact_count", "compact_scan", "compact_places", "compact_take", "compact_spread", "compact_ranks",
+	"compact_sums", "compact_running",
 	"compact_repeat"}
 
 // compactSpec is what these kernels are specialised on.
@@ -55,8 +56,8 @@ type compactSpec struct {
 	Dims uint8
 }
 
-// compactArgs are the arguments of these kernels. n is the number of elements, of compactScan that of blocks; most is how many elements the vector that is
-// written or read has room for, and step how far they lie apart; the numbers of an index are rank, and lie across apart.
+// compactArgs are the arguments of these kernels. n is the number of elements, of compactScan that of blocks; most is how many elements the
+// vector that is written or read has room for, and step how far they lie apart; the numbers of an index are rank, and lie across apart.
 type compactArgs struct {
 	mask, other, source, out arrayArg
 	starts                   bufferArg
@@ -66,7 +67,8 @@ type compactArgs struct {
 }
 
 // compactOperands are how many arrays lie in the order of the mask, which is the first.
-var compactOperands = [...]int{compactCount: 1, compactPlaces: 1, compactTake: 2, compactSpread: 3, compactRanks: 2, compactSums: 1, compactRunning: 1}
+var compactOperands = [...]int{compactCount: 1, compactPlaces: 1, compactTake: 2, compactSpread: 3, compactRanks: 2, compactSums: 1,
+	compactRunning: 1}
 
 func (a *compactArgs) layout(p params) {
 	s, stage := p.s, compactStage(p.s.Op)
@@ -108,7 +110,8 @@ func (a *compactArgs) layout(p params) {
 // Count writes Starts.
 func (c *Compaction) Count(is Issuer) error { return c.count(is, compactCount) }
 
-// RunningSums writes to the vector out, of Int64, the sums of the elements of the vector counts, of integers, up to each. One that is negative stops the kernel.
+// RunningSums writes to the vector out, of Int64, the sums of the elements of the vector counts, of integers, up to each. One that is
+// negative stops the kernel.
 func RunningSums(is Issuer, out, counts Operand) error {
 	n := CompactStarts(counts.Numel())
 	ws, err := is.Workspace(8 * n)
@@ -124,8 +127,8 @@ func RunningSums(is Issuer, out, counts Operand) error {
 	return c.launch(is, compactRunning, &a, dtype.Int64, counts.Shape)
 }
 
-// RepeatIndex writes each place among n as often to the vector out as the running sums, a vector of n Int64 without gaps, grow there. If out is not as long as the
-// last sum says, that stops the kernel.
+// RepeatIndex writes each place among n as often to the vector out as the running sums, a vector of n Int64 without gaps, grow there. If
+// out is not as long as the last sum says, that stops the kernel.
 func RepeatIndex(is Issuer, out, sums Operand) error {
 	count := out.Shape[0]
 	l := is.NewLaunch()
@@ -163,16 +166,16 @@ func (c *Compaction) Places(is Issuer, out Operand) error {
 	return c.launch(is, compactPlaces, &a, dtype.Int64, c.Mask.Shape)
 }
 
-// Take writes the elements of t, of the mask's shape, where the mask is not zero to the vector out. Where out has fewer, it gets the first, and where it has
-// more, the others stay.
+// Take writes the elements of t, of the mask's shape, where the mask is not zero to the vector out. Where out has fewer, it gets the first,
+// and where it has more, the others stay.
 func (c *Compaction) Take(is Issuer, out, t Operand) error {
 	var a compactArgs
 	a.other.host, a.out.host, a.most.host, a.step.host = t.Ptr, out.Ptr, out.Shape[0], out.Stride[0]
 	return c.launch(is, compactTake, &a, t.DType, c.Mask.Shape, t.Stride)
 }
 
-// Spread sets out, of the mask's shape, to the elements of the vector source in their order where the mask is not zero, and to those of t elsewhere. A source
-// that is too short stops the kernel.
+// Spread sets out, of the mask's shape, to the elements of the vector source in their order where the mask is not zero, and to those of t
+// elsewhere. A source that is too short stops the kernel.
 func (c *Compaction) Spread(is Issuer, out, t, source Operand) error {
 	var a compactArgs
 	a.other.host, a.source.host, a.out.host = t.Ptr, source.Ptr, out.Ptr
@@ -180,8 +183,8 @@ func (c *Compaction) Spread(is Issuer, out, t, source Operand) error {
 	return c.launch(is, compactSpread, &a, t.DType, c.Mask.Shape, t.Stride, out.Stride)
 }
 
-// Ranks writes, for each element of the vector Mask, how many up to it are not zero, less one, to out at the index that order has there. Out and order are
-// vectors of Int64 of Mask's length.
+// Ranks writes, for each element of the vector Mask, how many up to it are not zero, less one, to out at the index that order has there.
+// Out and order are vectors of Int64 of Mask's length.
 func (c *Compaction) Ranks(is Issuer, out, order Operand) error {
 	var a compactArgs
 	a.other.host, a.out.host, a.most.host, a.step.host = order.Ptr, out.Ptr, out.Shape[0], out.Stride[0]
@@ -208,7 +211,8 @@ func (c *Compaction) launch(is Issuer, stage compactStage, a *compactArgs, t dty
 		return nil
 	}
 	l := is.NewLaunch()
-	l.Spec = Spec{Family: FamilyCompact, Op: uint16(stage), Compute: dtype.Int64, Ins: 1, Index: 32, Compact: compactSpec{uint8(dimsClass(sp.nd))}}
+	l.Spec = Spec{Family: FamilyCompact, Op: uint16(stage), Compute: dtype.Int64, Ins: 1, Index: 32,
+		Compact: compactSpec{uint8(dimsClass(sp.nd))}}
 	if sp.reach() > min(is.Index32(), lane32) {
 		l.Spec.Index = 64
 	}

@@ -11,7 +11,8 @@ import (
 	"tenon.dev/dtype"
 )
 
-var compactTypes = []dtype.DType{dtype.Bool, dtype.Uint8, dtype.Int8, dtype.Int16, dtype.Int32, dtype.Int64, dtype.Float16, dtype.BFloat16, dtype.Float32,
+var compactTypes = []dtype.DType{dtype.Bool, dtype.Uint8, dtype.Int8, dtype.Int16, dtype.Int32, dtype.Int64, dtype.Float16,
+	dtype.BFloat16, dtype.Float32,
 	dtype.Float64, dtype.Complex64, dtype.Complex128}
 
 // maskOf fills a mask, of which one in gap elements is not zero; the zeros of floats have either sign, and some that are not zero are NaN.
@@ -138,7 +139,8 @@ func testCompaction(t *testing.T, h *host, rng *rand.Rand, mask Operand) {
 		}
 	}
 	if source.Shape = []int{m - 1}; m > 0 {
-		if err := c.Spread(h, spread, from, source); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("more true elements than the %d that", m-1)) {
+		if err := c.Spread(h, spread, from, source); err == nil ||
+			!strings.Contains(err.Error(), fmt.Sprintf("more true elements than the %d that", m-1)) {
 			t.Errorf("a source that is too short gives the error %v", err)
 		}
 	}
@@ -220,7 +222,8 @@ func TestRepeatIndex(t *testing.T) {
 						continue
 					}
 					err := RepeatIndex(h, h.empty(dtype.Int64, other), out)
-					if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("the repeats sum to %d, and the output size is %d", len(want), other)) {
+					if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("the repeats sum to %d, and the output size is %d",
+						len(want), other)) {
 						t.Errorf("an index of %d of %d gives the error %v", other, len(want), err)
 					}
 				}
@@ -228,7 +231,8 @@ func TestRepeatIndex(t *testing.T) {
 		}
 	}
 	h := newHost(t)
-	if err := RunningSums(h, h.empty(dtype.Int64, 2), h.of(dtype.Int64, []float64{1, -3}, 2)); err == nil || !strings.Contains(err.Error(), "the number -3 is negative") {
+	if err := RunningSums(h, h.empty(dtype.Int64, 2), h.of(dtype.Int64, []float64{1, -3}, 2)); err == nil ||
+		!strings.Contains(err.Error(), "the number -3 is negative") {
 		t.Errorf("a negative count gives the error %v", err)
 	}
 }

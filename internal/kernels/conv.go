@@ -61,8 +61,8 @@ const (
 	lastNone convLast = iota
 	// lastOperands: a thread loads several channels at a time. The gradient of a weight then has its channels last too.
 	lastOperands
-	// lastAll: the result, which is no weight's gradient, has its channels last too. The rows of the product are pixels then and its columns
-	// channels; else they are the other way round.
+	// lastAll: the result, which is no weight's gradient, has its channels last too. The rows of the product are pixels then and its
+	// columns channels; else they are the other way round.
 	lastAll
 )
 
@@ -104,9 +104,9 @@ func (a *convArgs) layout(p params) {
 	p.divider(&a.swDiv, "magic5", "shift5")
 }
 
-// convTurnFrom is from how many multiplications on operands are copied, by an estimate: the product then takes about ten launches' time. Results of
-// at most fewPixels pixels leave most of a GPU idle unless their depth is split, which wants copies: there it is fewTurnFrom. On an H200 2^27
-// multiplications took 185 µs with operands as they lay, and two copies take 6 µs.
+// convTurnFrom is from how many multiplications on operands are copied, by an estimate: the product then takes about ten launches' time.
+// Results of at most fewPixels pixels leave most of a GPU idle unless their depth is split, which wants copies: there it is fewTurnFrom. On
+// an H200 2^27 multiplications took 185 µs with operands as they lay, and two copies take 6 µs.
 const convTurnFrom, fewTurnFrom, fewPixels = 1 << 29, 1 << 24, 4096
 
 // ConvForward sets y to x convolved with w, plus bias [Out] if it has an address.
@@ -174,14 +174,15 @@ func (c *Conv) gathers(kind convKind, t dtype.DType) bool {
 // and the matrix units multiply them, as for pictures of three colours.
 func (c *Conv) padded(kind convKind, t dtype.DType) int {
 	channels, width := c.channels(kind), 16/t.Size()
-	if up := ceilDiv(channels, width) * width; kind != convData && c.Groups == 1 && (t.Size() == 2 || c.TF32 && t == dtype.Float32) && up <= 3*channels {
+	if up := ceilDiv(channels, width) * width; kind != convData && c.Groups == 1 && (t.Size() == 2 || c.TF32 && t == dtype.Float32) &&
+		up <= 3*channels {
 		return up
 	}
 	return channels
 }
 
-// lay returns o, which is seen as [batch, channels, inner] and has its channels last or not, as it is wanted: last, with zeros for channels that
-// it lacks of padded, or not. Where it lies otherwise, that is a copy in workspace.
+// lay returns o, which is seen as [batch, channels, inner] and has its channels last or not, as it is wanted: last, with zeros for channels
+// that it lacks of padded, or not. Where it lies otherwise, that is a copy in workspace.
 func lay(is Issuer, o Operand, batch, channels, inner int, last, want bool, padded int) (Operand, error) {
 	if channels == padded && (last == want || inner == 1 || channels == 1) {
 		return o, nil
@@ -211,8 +212,8 @@ func seenAs(o Operand, batch, channels, inner int, last bool) Operand {
 	return o
 }
 
-// layWeight returns the weight for a gradient of the input: [Groups, In/Groups, KH, KW, Out/Groups] where it is to be gathered with the channels
-// last, else as it is without that.
+// layWeight returns the weight for a gradient of the input: [Groups, In/Groups, KH, KW, Out/Groups] where it is to be gathered with the
+// channels last, else as it is without that.
 func (c *Conv) layWeight(is Issuer, w Operand) (Operand, error) {
 	in, out, taps := c.In/c.Groups, c.Out/c.Groups, c.KH*c.KW
 	w.Shape, w.Stride = []int{c.Groups, out, in, taps}, []int{out * in * taps, in * taps, taps, 1}
@@ -306,14 +307,15 @@ func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand) error {
 }
 
 // plain reports whether the convolution is a product of matrices as they lie: one tap, at every pixel. Rows of pixels that no wide access
-// fits are better gathered; and the weight's gradient adds up images, so that there must be one or, with channels last, none between pixels.
+// fits are better gathered; and the weight's gradient adds up images, so that there must be one or, with channels last, none between
+// pixels.
 func (c *Conv) plain(kind convKind, t dtype.DType) bool {
 	return c.Turn == TurnWhereGood && c.KH*c.KW*c.Groups == 1 && c.StrideH*c.StrideW == 1 && c.PadH+c.PadW == 0 && c.LastX == c.LastY &&
 		(c.LastX || c.H*c.W*t.Size()%16 == 0 && (kind != convWeight || c.Batch == 1))
 }
 
-// matmul computes the product of a plain convolution: of each image the output as weight times input, or one of its gradients. With channels
-// last all images are one matrix.
+// matmul computes the product of a plain convolution: of each image the output as weight times input, or one of its gradients. With
+// channels last all images are one matrix.
 func (c *Conv) matmul(is Issuer, kind convKind, res, a, b Operand) error {
 	batch, pixels := c.Batch, c.H*c.W
 	if c.LastX {
@@ -610,8 +612,8 @@ func (c *convKernel) channelDistance(ch kernel.Value) kernel.Value {
 // unit reports whether the input's gradient is that of a convolution of unit stride.
 func (c *convKernel) unit() bool { return c.s.Conv.Unit }
 
-// other is the operand that is not gathered: the weight, or for its gradient the output's. It has count rows of the result, or columns, from
-// first on; those beyond repeat the last. along is the axis of the tile along which depths lie.
+// other is the operand that is not gathered: the weight, or for its gradient the output's. It has count rows of the result, or columns,
+// from first on; those beyond repeat the last. along is the axis of the tile along which depths lie.
 func (c *convKernel) other(end, first, count kernel.Value, along kernel.Groups) side {
 	width := int(c.s.Product.Left.Width)
 	s := side{groups: along, width: width}
@@ -643,8 +645,8 @@ func (c *convKernel) other(end, first, count kernel.Value, along kernel.Groups) 
 	return s
 }
 
-// gathered is the gathered operand. A depth says how far from a column's place the element lies; where channels lie side by side, depths do too,
-// along the given axis of the tile.
+// gathered is the gathered operand. A depth says how far from a column's place the element lies; where channels lie side by side, depths do
+// too, along the given axis of the tile.
 func (c *convKernel) gathered(end kernel.Value, along kernel.Groups) side {
 	k := c.k
 	s := side{groups: kernel.AlongCols, width: 1}

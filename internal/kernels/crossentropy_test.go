@@ -24,7 +24,8 @@ type entropyCase struct {
 func entropies(t *testing.T, f func(h *host, c *entropyCase)) {
 	rng := rand.New(rand.NewPCG(31, 32))
 	for _, dt := range []dtype.DType{dtype.Float32, dtype.Float16, dtype.BFloat16, dtype.Float64} {
-		for _, size := range [][2]int{{3, 1}, {300, 2}, {13, 64}, {5, 67}, {2, 1000}, {3, 1024}, {2, 4096}, {2, 9001}, {2, 20000}, {1, 60000}} {
+		for _, size := range [][2]int{{3, 1}, {300, 2}, {13, 64}, {5, 67}, {2, 1000}, {3, 1024}, {2, 4096}, {2, 9001},
+			{2, 20000}, {1, 60000}} {
 			for form := range 4 {
 				if size[1] > 5000 && form == 2 {
 					continue
@@ -124,7 +125,8 @@ func TestCrossEntropyRows(t *testing.T) {
 			other, before := h.empty(wide), h.empty(wide)
 			check(t, plain.Sum(h, true, other, before))
 			size := wide.Size()
-			if !bytes.Equal(h.view(loss.Ptr)[:size], h.view(other.Ptr)[:size]) || !bytes.Equal(h.view(total.Ptr)[:size], h.view(before.Ptr)[:size]) {
+			if !bytes.Equal(h.view(loss.Ptr)[:size], h.view(other.Ptr)[:size]) ||
+				!bytes.Equal(h.view(total.Ptr)[:size], h.view(before.Ptr)[:size]) {
 				t.Fatalf("%s: the mean is %v, in two passes %v", c.name, h.read(loss), h.read(other))
 			}
 		}
@@ -188,7 +190,8 @@ func TestCrossEntropyRowsEdges(t *testing.T) {
 	for _, n := range []int{4, 1000, 9000, 30001} {
 		for _, c := range []struct {
 			fill, first, lse float64
-		}{{-inf, 2, 2}, {-inf, -inf, nan}, {0, inf, nan}, {-inf, inf, nan}, {inf, inf, nan}, {1, nan, nan}, {nan, nan, nan}, {-inf, nan, nan}, {-200, 100, 100}, {100, -inf, 100 + math.Log(float64(n-1))}} {
+		}{{-inf, 2, 2}, {-inf, -inf, nan}, {0, inf, nan}, {-inf, inf, nan}, {inf, inf, nan}, {1, nan, nan}, {nan, nan, nan},
+			{-inf, nan, nan}, {-200, 100, 100}, {100, -inf, 100 + math.Log(float64(n-1))}} {
 			for _, first := range []int{0, n / 2, n - 1} {
 				h := newHost(t)
 				vs := make([]float64, n)
@@ -196,7 +199,8 @@ func TestCrossEntropyRowsEdges(t *testing.T) {
 					vs[i] = c.fill
 				}
 				vs[first] = c.first
-				p := NLL{N: 1, C: n, S: 1, Ignore: 1, X: h.of(dtype.Float32, vs, 1, n), LSE: h.empty(dtype.Float32, 1), Target: h.of(dtype.Int32, []float64{1}, 1)}
+				p := NLL{N: 1, C: n, S: 1, Ignore: 1, X: h.of(dtype.Float32, vs, 1, n), LSE: h.empty(dtype.Float32, 1),
+					Target: h.of(dtype.Int32, []float64{1}, 1)}
 				each, dx := h.empty(dtype.Float32, 1), h.empty(dtype.Float32, 1, n)
 				check(t, p.CrossEntropyEach(h, each))
 				if v := h.read(p.LSE)[0]; !close(v, c.lse, 1e-6) {
@@ -216,14 +220,16 @@ func TestCrossEntropyRowsEdges(t *testing.T) {
 	}
 	for _, bad := range []float64{-1, 3, 1 << 33} {
 		h := newHost(t)
-		p := NLL{N: 1, C: 3, S: 1, Ignore: -100, X: h.of(dtype.Float32, []float64{1, 2, 4}, 1, 3), LSE: h.empty(dtype.Float32, 1), Target: h.of(dtype.Int64, []float64{bad}, 1)}
+		p := NLL{N: 1, C: 3, S: 1, Ignore: -100, X: h.of(dtype.Float32, []float64{1, 2, 4}, 1, 3), LSE: h.empty(dtype.Float32, 1),
+			Target: h.of(dtype.Int64, []float64{bad}, 1)}
 		err := p.CrossEntropyEach(h, h.empty(dtype.Float32, 1))
 		if want := fmt.Sprintf("target %.0f is out of range for 3 classes", bad); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("target %v of 3 gives the error %v", bad, err)
 		}
 		// The gradient has no element to subtract one from.
 		h = newHost(t)
-		p.X, p.LSE, p.Target = h.of(dtype.Float32, []float64{0, 0, 0}, 1, 3), h.of(dtype.Float32, []float64{0}, 1), h.of(dtype.Int64, []float64{bad}, 1)
+		p.X, p.LSE, p.Target = h.of(dtype.Float32, []float64{0, 0, 0}, 1, 3), h.of(dtype.Float32, []float64{0}, 1),
+			h.of(dtype.Int64, []float64{bad}, 1)
 		dx := h.empty(dtype.Float32, 1, 3)
 		check(t, p.CrossEntropyGrad(h, dx, h.of(dtype.Float32, []float64{1}, 1), false, Operand{}, Operand{}))
 		if got := h.read(dx); got[0] != 1 || got[1] != 1 || got[2] != 1 {
@@ -237,7 +243,8 @@ func TestCrossEntropyRowsAreFused(t *testing.T) {
 	rng := rand.New(rand.NewPCG(35, 36))
 	half, f := dtype.BFloat16, dtype.Float32
 	cast := func(from, to dtype.DType) *PointOp {
-		return Fuse([]dtype.DType{from}, []FusedStep{{Op: Copy, Compute: to, Ins: []FusedIn{{Value: 0}}, Outs: []FusedOut{{DType: to}}}}, []int{1})
+		return Fuse([]dtype.DType{from}, []FusedStep{{Op: Copy, Compute: to, Ins: []FusedIn{{Value: 0}}, Outs: []FusedOut{{DType: to}}}},
+			[]int{1})
 	}
 	for _, n := range []int{64, 67, 4096, 20000} {
 		h := newHost(t)
@@ -251,7 +258,8 @@ func TestCrossEntropyRowsAreFused(t *testing.T) {
 		check(t, runRows(h, crossEntropyOp, f, s, []Operand{lse, loss}, []Operand{x, target, {}}, 1))
 		lse2, loss2 := column(f), column(f)
 		alone := []Operand{lse, loss, x, target, {}}
-		ok, err := runFusedRows(h, fuseRows(crossEntropyOp, cast(half, f), nil), f, s, []Operand{lse2, loss2}, []Operand{x16, target, {}}, 1, alone)
+		ok, err := runFusedRows(h, fuseRows(crossEntropyOp, cast(half, f), nil), f, s, []Operand{lse2, loss2},
+			[]Operand{x16, target, {}}, 1, alone)
 		check(t, err)
 		same := func(what string, a, b Operand) {
 			if size := a.Numel() * a.DType.Size(); !ok || !bytes.Equal(h.view(a.Ptr)[:size], h.view(b.Ptr)[:size]) {

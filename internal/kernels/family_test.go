@@ -73,7 +73,8 @@ func TestKernelsDoNotGrowWithShapes(t *testing.T) {
 	}{
 		"pointwise": {40, func(is Issuer, shape []int) error {
 			f := dtype.Float32
-			return Pointwise(is, Add, f, nil, []Operand{anyLayout(rng, f, shape)}, []Operand{repeated(anyLayout(rng, f, shape)), anyLayout(rng, f, shape)})
+			return Pointwise(is, Add, f, nil, []Operand{anyLayout(rng, f, shape)}, []Operand{repeated(anyLayout(rng, f, shape)),
+				anyLayout(rng, f, shape)})
 		}},
 		"reduce": {140, func(is Issuer, shape []int) error {
 			dims := make([]bool, len(shape))
@@ -114,11 +115,13 @@ func TestKernelsAreReproducible(t *testing.T) {
 	is := newCollector()
 	x, y, v := at(1<<20, dtype.Float32, 64, 128), at(1<<20, dtype.Float16, 64, 128), at(1<<20, dtype.Float32, 64)
 	check(t, Pointwise(is, GELU, dtype.Float32, nil, []Operand{x}, []Operand{y}))
-	check(t, Pointwise(is, Pow, dtype.Float32, nil, []Operand{permuted(x, 1, 0)}, []Operand{permuted(y, 1, 0), permuted(at(1<<20, dtype.Float32, 128, 64), 0, 1)}))
+	check(t, Pointwise(is, Pow, dtype.Float32, nil, []Operand{permuted(x, 1, 0)},
+		[]Operand{permuted(y, 1, 0), permuted(at(1<<20, dtype.Float32, 128, 64), 0, 1)}))
 	check(t, Pointwise(is, Add, dtype.Float32, []Scalar{{}}, []Operand{x}, []Operand{y, {}}))
 	check(t, Pointwise(is, Add, dtype.Float32, []Scalar{{}}, []Operand{x}, []Operand{{}, y}))
 	check(t, Reduce(is, Sum, dtype.Float32, nil, []Operand{v}, []Operand{x}, []bool{false, true}))
-	check(t, Reduce(is, VarMean, dtype.Float32, []Scalar{{}}, []Operand{at(4096, dtype.Float32), at(4096, dtype.Float32)}, []Operand{at(1<<20, dtype.Float32, 1<<20)}, []bool{true}))
+	check(t, Reduce(is, VarMean, dtype.Float32, []Scalar{{}}, []Operand{at(4096, dtype.Float32), at(4096, dtype.Float32)},
+		[]Operand{at(1<<20, dtype.Float32, 1<<20)}, []bool{true}))
 	check(t, Softmax(is, false, dtype.Float32, x, y, 1))
 	check(t, LayerNorm(is, dtype.Float32, x, v, v, y, Operand{}, Operand{}, 1e-5))
 	check(t, Random(is, RandomNormal, make([]Scalar, 2), x, Philox{}))

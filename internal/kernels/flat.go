@@ -30,8 +30,8 @@ func (a *flatArgs) layout(p params) {
 
 const flatThreads = 256
 
-// FlatIndex writes to the vector out the place that each column of index [len(sizes), n], of Int64, names among elements of that shape, in row-major order. A
-// number that is negative or not below its size stops the kernel. Where out has no address, it only looks.
+// FlatIndex writes to the vector out the place that each column of index [len(sizes), n], of Int64, names among elements of that shape, in
+// row-major order. A number that is negative or not below its size stops the kernel. Where out has no address, it only looks.
 func FlatIndex(is Issuer, out, index Operand, sizes []int) error {
 	n := index.Shape[1]
 	switch {

@@ -10,8 +10,8 @@ import (
 	"tenon.dev/kernel"
 )
 
-// FusedStep is one operation of a group that runs as one. It computes what a launch of Pointwise computes with the same operation and types,
-// and rounds its results to their types.
+// FusedStep is one operation of a group that runs as one. It computes what a launch of Pointwise computes with the same operation and
+// types, and rounds its results to their types.
 type FusedStep struct {
 	Op *PointOp
 	// Compute is what Pointwise is given.
@@ -21,8 +21,8 @@ type FusedStep struct {
 	Outs []FusedOut
 }
 
-// FusedIn is an input of a step: a value of the group, whose inputs are numbered first and the results of its steps after them, or ScalarIn.
-// Via is as in Operand.
+// FusedIn is an input of a step: a value of the group, whose inputs are numbered first and the results of its steps after them, or
+// ScalarIn. Via is as in Operand.
 type FusedIn struct {
 	Value int
 	Via   dtype.DType

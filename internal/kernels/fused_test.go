@@ -15,16 +15,19 @@ var fusible = func() (out []struct {
 	op *PointOp
 	t  dtype.DType
 }) {
-	f16, bf16, f32, f64, i8, i32, i64, u8, b, c := dtype.Float16, dtype.BFloat16, dtype.Float32, dtype.Float64, dtype.Int8, dtype.Int32, dtype.Int64, dtype.Uint8, dtype.Bool, dtype.Complex64
+	f16, bf16, f32, f64, i8, i32, i64, u8, b, c := dtype.Float16, dtype.BFloat16, dtype.Float32, dtype.Float64, dtype.Int8, dtype.Int32,
+		dtype.Int64, dtype.Uint8, dtype.Bool, dtype.Complex64
 	floats, ints := []dtype.DType{f16, bf16, f32, f32, f64}, []dtype.DType{i8, i32, i64, u8}
 	numbers := slices.Concat(floats, ints)
 	for _, l := range []struct {
 		ops []*PointOp
 		ts  []dtype.DType
 	}{
-		{[]*PointOp{Add, Sub, Mul}, append(numbers, b, c)}, {[]*PointOp{Neg, Maximum, Lt, Eq, Clamp, AddScaled, AddCMul}, numbers}, {[]*PointOp{Copy, Where, Fill}, append(numbers, b, c)},
+		{[]*PointOp{Add, Sub, Mul}, append(numbers, b, c)}, {[]*PointOp{Neg, Maximum, Lt, Eq, Clamp, AddScaled, AddCMul}, numbers},
+		{[]*PointOp{Copy, Where, Fill}, append(numbers, b, c)},
 		{[]*PointOp{Div, Exp, Tanh, GELU, NanToNum, Lerp, SiLUBackward, LeakyReLU, Sqrt, IsNaN, MaskedScale}, floats},
-		{[]*PointOp{BitwiseAnd, LeftShift}, ints}, {[]*PointOp{LogicalNot, LogicalXor}, numbers}, {[]*PointOp{CubeBF16, DivTruncF16}, []dtype.DType{f32}},
+		{[]*PointOp{BitwiseAnd, LeftShift}, ints}, {[]*PointOp{LogicalNot, LogicalXor}, numbers},
+		{[]*PointOp{CubeBF16, DivTruncF16}, []dtype.DType{f32}},
 	} {
 		for _, op := range l.ops {
 			for _, t := range l.ts {
@@ -48,7 +51,8 @@ type chain struct {
 }
 
 func randomChain(rng *rand.Rand) *chain {
-	all := []dtype.DType{dtype.Float16, dtype.BFloat16, dtype.Float32, dtype.Float32, dtype.Float64, dtype.Int8, dtype.Int32, dtype.Int64, dtype.Uint8, dtype.Bool, dtype.Complex64}
+	all := []dtype.DType{dtype.Float16, dtype.BFloat16, dtype.Float32, dtype.Float32, dtype.Float64, dtype.Int8, dtype.Int32, dtype.Int64,
+		dtype.Uint8, dtype.Bool, dtype.Complex64}
 	c := &chain{ins: 1 + rng.IntN(4)}
 	for range c.ins {
 		c.types = append(c.types, all[rng.IntN(len(all))])

@@ -231,7 +231,8 @@ func (op *rowOp) scalarType(i int, t dtype.DType) dtype.DType {
 
 // runFusedRows applies a fused operation along dimension dim, see FusedRows.Run. It reports false where one thread has a row for itself,
 // and launches nothing.
-func runFusedRows(is Issuer, op *rowOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand, dim int, alone []Operand) (bool, error) {
+func runFusedRows(is Issuer, op *rowOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand, dim int,
+	alone []Operand) (bool, error) {
 	base := op.around.base
 	if len(outs) != len(op.outs) || len(ins) != len(op.ins) || len(scalars) != op.scalars {
 		return false, fmt.Errorf("%s takes %d outputs, %d inputs and %d scalars; got %d, %d and %d", op.name,

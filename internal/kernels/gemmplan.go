@@ -113,7 +113,8 @@ func (p *product) plan(lim *Limits, s *Spec, tf32 bool) (tile gemmTile, splits, 
 		parting = costsSingle
 	}
 	tile, splits, _ = p.choose(parting, notionalShared, notional, 0)
-	if lim.Multiprocessors != notional || lim.SharedPerBlock < notionalShared || len(costs) != len(parting) || len(costs) > 0 && &costs[0] != &parting[0] {
+	if lim.Multiprocessors != notional || lim.SharedPerBlock < notionalShared || len(costs) != len(parting) || len(costs) > 0 &&
+		&costs[0] != &parting[0] {
 		tile, splits, _ = p.choose(costs, lim.SharedPerBlock, lim.Multiprocessors, splits)
 	}
 	if splits == 0 {
@@ -150,7 +151,8 @@ func (p *product) choose(costs []gemmCost, shared, multiprocessors, splits int) 
 		// No division makes it faster than a device that is filled all the time, and sums take longer the more parts there are.
 		filled := launchCost + c.block + float64(blocks*(p.k/t.depth))*c.shared/float64(multiprocessors)
 		for j, s := range gemmSplits {
-			if s > 1 && (p.k < s*leastPart || blocks*gemmSplits[j-1] >= mostRounds*multiprocessors*c.resident || filled+sumLaunchCost+float64(s)*sum >= least) {
+			if s > 1 && (p.k < s*leastPart || blocks*gemmSplits[j-1] >= mostRounds*multiprocessors*c.resident || filled+sumLaunchCost+
+				float64(s)*sum >= least) {
 				break
 			}
 			if cost := p.cost(c, t, blocks, multiprocessors, s, sum); cost < least {

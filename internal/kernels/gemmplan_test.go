@@ -41,8 +41,10 @@ func TestProductTiles(t *testing.T) {
 		{dtype.Float32, true, false, 4096, 4096, 4096, 256, 128, 1},
 		{dtype.Float32, false, false, 128, 4096, 4096, 64, 128, 4},
 	} {
-		if tile, splits, _ := planned(c.t, c.tf32, c.cols, c.m, c.k, c.n, 132); tile.rows != c.rows || tile.cols != c.across || splits != c.splits {
-			t.Errorf("%v, tf32 %v, %d x %d x %d: a tile of %dx%d, %d parts; want %dx%d, %d", c.t, c.tf32, c.m, c.k, c.n, tile.rows, tile.cols, splits, c.rows, c.across, c.splits)
+		if tile, splits, _ := planned(c.t, c.tf32, c.cols, c.m, c.k, c.n, 132); tile.rows != c.rows || tile.cols != c.across ||
+			splits != c.splits {
+			t.Errorf("%v, tf32 %v, %d x %d x %d: a tile of %dx%d, %d parts; want %dx%d, %d", c.t, c.tf32, c.m, c.k, c.n, tile.rows,
+				tile.cols, splits, c.rows, c.across, c.splits)
 		}
 	}
 }
@@ -61,7 +63,8 @@ func TestPartsDependOnTheProduct(t *testing.T) {
 			}
 			for _, n := range []int{2, 20, 78, 144} {
 				if _, s, d := planned(kind.t, kind.tf32, true, c[0], c[1], c[2], n); s != splits || d != depth {
-					t.Errorf("%v, tf32 %v, %v: %d parts of %d on %d multiprocessors, %d of %d on %d", kind.t, kind.tf32, c, s, d, n, splits, depth, notional)
+					t.Errorf("%v, tf32 %v, %v: %d parts of %d on %d multiprocessors, %d of %d on %d", kind.t, kind.tf32, c, s, d, n,
+						splits, depth, notional)
 				}
 			}
 		}

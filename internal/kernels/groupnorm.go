@@ -48,7 +48,8 @@ func (g *grouped) perChannel(o Operand) Operand {
 // GroupNorm normalises x, a dense array of batch × channels × places elements, over each of groups groups of neighbouring channels, then
 // multiplies by weight and adds bias (dense vectors [channels], or absent: Ptr 0). y is dense like x; mean and rstd are dense [batch,
 // groups], of any float type: y is made from what they hold (PyTorch gives them the input's type).
-func GroupNorm(is Issuer, compute dtype.DType, batch, channels, places, groups int, y, mean, rstd, x, weight, bias Operand, eps float64) error {
+func GroupNorm(is Issuer, compute dtype.DType, batch, channels, places, groups int, y, mean, rstd, x, weight, bias Operand,
+	eps float64) error {
 	var g grouped
 	if err := g.init(batch, channels, places, groups); err != nil {
 		return err
@@ -58,11 +59,13 @@ func GroupNorm(is Issuer, compute dtype.DType, batch, channels, places, groups i
 	if err := Reduce(is, normMoments, compute, s, []Operand{m, r}, []Operand{xs}, []bool{false, false, true, true}); err != nil {
 		return err
 	}
-	return Pointwise(is, Normalize, compute, AffineScalars(s[:0], weight, bias), []Operand{g.full(y)}, []Operand{xs, m, r, g.perChannel(weight), g.perChannel(bias)})
+	return Pointwise(is, Normalize, compute, AffineScalars(s[:0], weight, bias), []Operand{g.full(y)},
+		[]Operand{xs, m, r, g.perChannel(weight), g.perChannel(bias)})
 }
 
 // GroupNormBackward stores the gradients of GroupNorm's x, weight and bias; each may be absent (Ptr 0).
-func GroupNormBackward(is Issuer, compute dtype.DType, batch, channels, places, groups int, dx, dweight, dbias, dy, x, mean, rstd, weight Operand) error {
+func GroupNormBackward(is Issuer, compute dtype.DType, batch, channels, places, groups int, dx, dweight, dbias, dy, x, mean, rstd,
+	weight Operand) error {
 	var g grouped
 	if err := g.init(batch, channels, places, groups); err != nil {
 		return err

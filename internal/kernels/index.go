@@ -34,24 +34,28 @@ type Indexed struct {
 // Gather sets each element of out to the element of src that the index (an integer array of out's shape, any strides) names. An index that
 // is not in 0 … Size-1 stops the kernel.
 func Gather(is Issuer, out, index Operand, src Indexed) error {
-	return indexPlan{kind: indexGather, ops: [3]Operand{out, index, src.Operand}, step: src.Step, size: src.Size, wrap: src.Wrap}.run(is, out.Shape, -1)
+	return indexPlan{kind: indexGather, ops: [3]Operand{out, index, src.Operand}, step: src.Step, size: src.Size, wrap: src.Wrap}.run(
+		is, out.Shape, -1)
 }
 
 // Scatter sets the elements of dst that index names to those of src; index, src and dst's strides are over one shape, and elements of dst
 // that no index names keep their value. Where two indexes name one element, either may win.
 func Scatter(is Issuer, dst Indexed, index, src Operand) error {
-	return indexPlan{kind: indexScatter, ops: [3]Operand{dst.Operand, index, src}, step: dst.Step, size: dst.Size, wrap: dst.Wrap}.run(is, index.Shape, -1)
+	return indexPlan{kind: indexScatter, ops: [3]Operand{dst.Operand, index, src}, step: dst.Step, size: dst.Size, wrap: dst.Wrap}.run(
+		is, index.Shape, -1)
 }
 
 // ScatterAdd adds the elements of src to the elements of dst that index names. dim is the addressed dimension. The order of the additions
 // depends on index alone, so that results repeat; sums of halves are rounded once.
 func ScatterAdd(is Issuer, dst Indexed, index, src Operand, dim int) error {
-	return indexPlan{kind: indexAdd, ops: [3]Operand{dst.Operand, index, src}, step: dst.Step, size: dst.Size, wrap: dst.Wrap}.fold(is, index.Shape, dim)
+	return indexPlan{kind: indexAdd, ops: [3]Operand{dst.Operand, index, src}, step: dst.Step, size: dst.Size, wrap: dst.Wrap}.fold(
+		is, index.Shape, dim)
 }
 
 // ScatterMultiply is ScatterAdd that multiplies.
 func ScatterMultiply(is Issuer, dst Indexed, index, src Operand, dim int) error {
-	return indexPlan{kind: indexMultiply, ops: [3]Operand{dst.Operand, index, src}, step: dst.Step, size: dst.Size, wrap: dst.Wrap}.fold(is, index.Shape, dim)
+	return indexPlan{kind: indexMultiply, ops: [3]Operand{dst.Operand, index, src}, step: dst.Step, size: dst.Size, wrap: dst.Wrap}.fold(
+		is, index.Shape, dim)
 }
 
 // foldLine is the longest line that a thread folds alone. An estimate: each step waits for memory, some 0.4 µs, and sorting takes seven

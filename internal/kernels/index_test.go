@@ -58,7 +58,8 @@ func indexCases(h *host, rng *rand.Rand, t, it dtype.DType) []indexCase {
 		{h.random(rng, t, 7), index(7, 2000), h.random(rng, t, 2000), 0},
 		{h.random(rng, t, 70), h.distinct(h.empty(it, 50), 0, 70), h.random(rng, t, 50), 0},
 		{h.random(rng, t, 9, 70), h.distinct(h.empty(it, 9, 50), 1, 70), h.random(rng, t, 9, 50), 1},
-		{permuted(h.random(rng, t, 3, 4, 5), 2, 0, 1), permuted(h.distinct(h.empty(it, 3, 4, 5), 1, 3), 2, 0, 1), h.random(rng, t, 5, 3, 4), 1},
+		{permuted(h.random(rng, t, 3, 4, 5), 2, 0, 1), permuted(h.distinct(h.empty(it, 3, 4, 5), 1, 3), 2, 0, 1),
+			h.random(rng, t, 5, 3, 4), 1},
 		{sliced(h.random(rng, t, 6, 8), 1, 0, 8, 2), sliced(h.distinct(h.empty(it, 5, 9), 0, 6), 1, 1, 9, 3), h.random(rng, t, 5, 3), 0},
 	}
 }
@@ -109,9 +110,13 @@ func (c *indexCase) scatters(t *testing.T, h *host) {
 		run  func(dst Indexed) error
 		join func(old, v complex128) complex128
 	}{
-		"set":      {func(dst Indexed) error { return Scatter(h, dst, c.index, c.part) }, nil},
-		"add":      {func(dst Indexed) error { return ScatterAdd(h, dst, c.index, c.part, c.dim) }, func(a, b complex128) complex128 { return a + b }},
-		"multiply": {func(dst Indexed) error { return ScatterMultiply(h, dst, c.index, c.part, c.dim) }, func(a, b complex128) complex128 { return a * b }},
+		"set": {func(dst Indexed) error { return Scatter(h, dst, c.index, c.part) }, nil},
+		"add": {func(dst Indexed) error {
+			return ScatterAdd(h, dst, c.index, c.part, c.dim)
+		}, func(a, b complex128) complex128 { return a + b }},
+		"multiply": {func(dst Indexed) error {
+			return ScatterMultiply(h, dst, c.index, c.part, c.dim)
+		}, func(a, b complex128) complex128 { return a * b }},
 	} {
 		if name != "set" && dt != dtype.Float64 && dt != dtype.Int64 && dt != dtype.Complex64 || name == "multiply" && dt != dtype.Float64 {
 			continue // sums of the others round or wrap
@@ -137,7 +142,8 @@ func (c *indexCase) scatters(t *testing.T, h *host) {
 		})
 		for i := range got {
 			if f.join != nil || choices[i] == nil {
-				if got[i] != want[i] && !(cmplx.IsNaN(got[i]) && cmplx.IsNaN(want[i])) && !(name == "multiply" && cmplx.Abs(got[i]/want[i]-1) < 1e-13) {
+				if got[i] != want[i] && !(cmplx.IsNaN(got[i]) && cmplx.IsNaN(want[i])) &&
+					!(name == "multiply" && cmplx.Abs(got[i]/want[i]-1) < 1e-13) {
 					t.Fatalf("%v %s: element %d is %v, want %v", dt, name, i, got[i], want[i])
 				}
 				continue

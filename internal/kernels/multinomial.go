@@ -295,7 +295,8 @@ func buildMultinomialDraw(k *kernel.Builder, s *Spec) {
 	i := k.BlockIdx(kernel.X).MulWide(k.I32(multinomialThreads)).Add(k.ThreadIdx(kernel.X).Convert(dtype.Int64))
 	row := i.Div(samples)
 	turn := row.Div(rows)
-	state := a.philox.state(s.Multinomial.Captured, row.Sub(turn.Mul(rows)).Mul(a.apart.Value).Add(i.Sub(row.Mul(samples))).Convert(dtype.Int32))
+	state := a.philox.state(s.Multinomial.Captured, row.Sub(turn.Mul(rows)).Mul(a.apart.Value).Add(i.Sub(row.Mul(samples))).
+		Convert(dtype.Int32))
 	k.If(i.Lt(a.count.Value), func() {
 		w := state.words(state.block.Add(turn.Convert(dtype.Uint64)), state.keys())
 		first := row.Mul(n)

@@ -43,7 +43,8 @@ func TestMultinomialIsPyTorchs(t *testing.T) {
 func TestMultinomialDraw(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for _, dt := range []dtype.DType{dtype.Float32, dtype.Float64, dtype.Float16, dtype.BFloat16} {
-		for _, size := range [][3]int{{1, 1, 5}, {1, 7, 300}, {3, 100, 130}, {2, multinomialPart, 50}, {2, multinomialPart + 1, 50}, {1, 5*multinomialPart - 3, 400}, {multinomialGrid + 2, 2, 1}} {
+		for _, size := range [][3]int{{1, 1, 5}, {1, 7, 300}, {3, 100, 130}, {2, multinomialPart, 50}, {2, multinomialPart + 1, 50},
+			{1, 5*multinomialPart - 3, 400}, {multinomialGrid + 2, 2, 1}} {
 			rows, n, samples := size[0], size[1], size[2]
 			if rows > 3 && dt != dtype.Float32 {
 				continue
@@ -111,7 +112,8 @@ func TestMultinomialRefuses(t *testing.T) {
 	for _, bad := range []float64{-1, math.Inf(1), math.Inf(-1), math.NaN()} {
 		h := newHost(t)
 		m := Multinomial{Rows: 1, N: 3, Samples: 2, P: h.of(dtype.Float32, []float64{1, bad, 1}, 1, 3), Out: h.empty(dtype.Int64, 1, 2)}
-		if err := m.Draw(h, Philox{}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("probability %v is negative, infinite or NaN", bad)) {
+		if err := m.Draw(h, Philox{}); err == nil || !strings.Contains(err.Error(),
+			fmt.Sprintf("probability %v is negative, infinite or NaN", bad)) {
 			t.Errorf("a probability of %v gives the error %v", bad, err)
 		}
 	}

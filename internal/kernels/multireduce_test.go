@@ -50,7 +50,8 @@ func TestMultiReduce(t *testing.T) {
 					}
 					for i := range list {
 						a, b := got[i], want[from+i]
-						if limit := 1e-5 * math.Abs(b); math.Abs(a-b) > limit && (dt.Size() > 2 || math.Abs(a-b) > 1e-2*math.Abs(b)) || math.IsNaN(a) {
+						if limit := 1e-5 * math.Abs(b); math.Abs(a-b) > limit && (dt.Size() > 2 || math.Abs(a-b) > 1e-2*math.Abs(b)) ||
+							math.IsNaN(a) {
 							t.Errorf("tensor %d of %v: %v, want %v", i, list[i].Shape, a, b)
 						}
 					}

@@ -12,11 +12,13 @@ import (
 // MultiTensor over many tensors gives the bits that Pointwise gives for each, in one launch for 32 dense ones.
 func TestMultiTensor(t *testing.T) {
 	for _, dt := range []dtype.DType{dtype.Float32, dtype.Float64, dtype.BFloat16} {
-		for _, op := range []*PointOp{SGD.PointOp, SGDMomentum.PointOp, SGDNesterov.PointOp, Adam.PointOp, AdamWAMS.PointOp, RMSpropCenteredMomentum.PointOp, Rprop.PointOp, Mul} {
+		for _, op := range []*PointOp{SGD.PointOp, SGDMomentum.PointOp, SGDNesterov.PointOp, Adam.PointOp, AdamWAMS.PointOp,
+			RMSpropCenteredMomentum.PointOp, Rprop.PointOp, Mul} {
 			t.Run(op.Name+" "+dt.String(), func(t *testing.T) {
 				h := newHost(t)
 				rng := rand.New(rand.NewPCG(1, uint64(dt)))
-				scalars := []Scalar{FloatScalar(-1), FloatScalar(.25), FloatScalar(-.5), FloatScalar(.75), FloatScalar(.5), FloatScalar(-.125), FloatScalar(2), FloatScalar(1)}[:op.Scalars]
+				scalars := []Scalar{FloatScalar(-1), FloatScalar(.25), FloatScalar(-.5), FloatScalar(.75), FloatScalar(.5),
+					FloatScalar(-.125), FloatScalar(2), FloatScalar(1)}[:op.Scalars]
 				rows := Rows{Ptr: h.rows(rowOf(scalars, 0)).Ptr}
 				var outs, ins, wantOuts [][]Operand
 				for i := range 70 {
@@ -77,9 +79,11 @@ func TestMultiTensorErrors(t *testing.T) {
 	}{
 		{Mul, [][]Operand{f(dtype.Float32)}, nil, "1 lists of outputs and 0 rows for 0"},
 		{Mul, [][]Operand{f(dtype.Float32)}, [][]Operand{f(dtype.Float32)}, "takes 1 outputs and 2 inputs"},
-		{Mul, [][]Operand{{sliced(h.empty(dtype.Float32, 8), 0, 0, 4, 2)}}, [][]Operand{pair(dtype.Float32)}, "of tensor 0 do not lie alike"},
+		{Mul, [][]Operand{{sliced(h.empty(dtype.Float32, 8), 0, 0, 4, 2)}}, [][]Operand{pair(dtype.Float32)},
+			"of tensor 0 do not lie alike"},
 		{Arange, nil, nil, "no meaning over several tensors"},
-		{Mul, [][]Operand{f(dtype.Float32), f(dtype.Float64)}, [][]Operand{pair(dtype.Float32), pair(dtype.Float32)}, "of tensor 1 is float64"},
+		{Mul, [][]Operand{f(dtype.Float32), f(dtype.Float64)}, [][]Operand{pair(dtype.Float32), pair(dtype.Float32)},
+			"of tensor 1 is float64"},
 		{Mul, [][]Operand{{odd}}, [][]Operand{pair(dtype.Float32)}, "no multiple of its element size"},
 	} {
 		err := MultiTensor(h, c.op, dtype.Float32, Rows{Which: make([]int32, len(c.ins))}, c.outs, c.ins)

@@ -105,7 +105,8 @@ func (p *NLL) CrossEntropyGrad(is Issuer, dx, grad Operand, each bool, weight, t
 		g = m[0].column(grad, p.N, 1)
 	}
 	outs := [...]Operand{dx}
-	ins := [...]Operand{p.X, m[1].column(p.LSE, p.N, 1), m[2].column(p.Target, p.N, 1), m[3].column(weight, p.N, 1), m[4].same(total, p.N), g}
+	ins := [...]Operand{p.X, m[1].column(p.LSE, p.N, 1), m[2].column(p.Target, p.N, 1), m[3].column(weight, p.N, 1),
+		m[4].same(total, p.N), g}
 	s := [...]Scalar{IntScalar(int64(p.Ignore))}
 	return runRows(is, crossEntropyBackwardOp, p.X.DType, s[:], outs[:], ins[:], 1)
 }
@@ -271,7 +272,8 @@ var nllScalars = []dtype.DType{dtype.Int64, dtype.Int64, dtype.Int64}
 // Derivatives of the losses, over [N, C, S]; scalars are C, S and the ignored target.
 var (
 	// NLLBackward is of gradient, target, weight of the class and sum of weights.
-	NLLBackward = point(PointOp{Name: "nll_backward", Ins: 4, Scalars: 3, InTypes: []dtype.DType{dtype.Invalid, dtype.Int64}, ScalarTypes: nllScalars,
+	NLLBackward = point(PointOp{Name: "nll_backward", Ins: 4, Scalars: 3, InTypes: []dtype.DType{dtype.Invalid, dtype.Int64},
+		ScalarTypes: nllScalars,
 		BuildAt: func(_ *kernel.Builder, _ dtype.DType, i kernel.Value, in, s []Num) []Num {
 			t := in[1].Re
 			hit := class(i, s[0], s[1]).Eq(t).And(t.Ne(s[2].Re))
@@ -279,7 +281,8 @@ var (
 		}})
 	// CrossEntropyBackward is of gradient, target, weight of the target's class, sum of weights, logits and LogNormalizer. A row that is
 	// ignored has gradient 0, but NaN where the normalizer is.
-	CrossEntropyBackward = point(PointOp{Name: "cross_entropy_backward", Ins: 6, Scalars: 3, Heavy: true, InTypes: []dtype.DType{dtype.Invalid, dtype.Int64}, ScalarTypes: nllScalars,
+	CrossEntropyBackward = point(PointOp{Name: "cross_entropy_backward", Ins: 6, Scalars: 3, Heavy: true,
+		InTypes: []dtype.DType{dtype.Invalid, dtype.Int64}, ScalarTypes: nllScalars,
 		BuildAt: func(k *kernel.Builder, _ dtype.DType, i kernel.Value, in, s []Num) []Num {
 			t := in[1].Re
 			p := math.ExpNonPositive(k, in[4].Re.Sub(in[5].Re))

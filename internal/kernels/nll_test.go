@@ -76,7 +76,8 @@ func checkNLL(t *testing.T, h *host, p *NLL) {
 
 func TestNLLEdges(t *testing.T) {
 	h := newHost(t)
-	p := NLL{N: 1, C: 2, S: 1, Ignore: -100, X: h.of(dtype.Float32, []float64{1, 2}, 1, 2, 1), Target: h.of(dtype.Int64, []float64{2}, 1, 1)}
+	p := NLL{N: 1, C: 2, S: 1, Ignore: -100, X: h.of(dtype.Float32, []float64{1, 2}, 1, 2, 1),
+		Target: h.of(dtype.Int64, []float64{2}, 1, 1)}
 	loss, total := h.empty(dtype.Float32), h.empty(dtype.Float32)
 	if err := p.Sum(h, true, loss, total); err == nil || !strings.Contains(err.Error(), "target 2 is out of range for 2 classes") {
 		t.Errorf("target 2 of 2 gives the error %v", err)

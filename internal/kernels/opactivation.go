@@ -10,7 +10,8 @@ import (
 
 // floats registers an op on real floats with scalars.
 func floats(name string, ins, scalars int, heavy bool, f func(k *kernel.Builder, in, s []kernel.Value) kernel.Value) *PointOp {
-	return point(PointOp{Name: name, Ins: ins, Scalars: scalars, Heavy: heavy, Build: func(k *kernel.Builder, _ dtype.DType, in, s []Num) []Num {
+	return point(PointOp{Name: name, Ins: ins, Scalars: scalars, Heavy: heavy, Build: func(k *kernel.Builder, _ dtype.DType,
+		in, s []Num) []Num {
 		return []Num{realNum(f(k, realParts(in), realParts(s)))}
 	}})
 }
@@ -77,7 +78,9 @@ var (
 		return bx.Gt(s[1]).Select(in[0], in[0].Mul(math.Sigmoid(k, bx)))
 	})
 	// LogSigmoid is log(1/(1+e^-x)).
-	LogSigmoid = floats("logsigmoid", 1, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value { return math.LogSigmoid(k, in[0]) })
+	LogSigmoid = floats("logsigmoid", 1, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
+		return math.LogSigmoid(k, in[0])
+	})
 	// LogSigmoidBackward is of the input.
 	LogSigmoidBackward = floats("logsigmoid_backward", 2, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		return in[0].Mul(math.Sigmoid(k, in[1].Neg()))
@@ -104,7 +107,9 @@ var (
 		return g.Mul(y).Mul(x.FMA(one.Sub(y), one))
 	})
 	// GELU is x·Φ(x); GELUTanh its approximation by tanh (D. Hendrycks, K. Gimpel, arXiv 1606.08415). Backward ops are of the input.
-	GELU         = floats("gelu", 1, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value { return in[0].Mul(normalCDF(k, in[0])) })
+	GELU = floats("gelu", 1, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
+		return in[0].Mul(normalCDF(k, in[0]))
+	})
 	GELUBackward = floats("gelu_backward", 2, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		x := in[1]
 		density := math.ExpNonPositive(k, x.Mul(x).Mul(x.Like(-0.5))).Mul(x.Like(rsqrt2Pi))

@@ -36,7 +36,8 @@ var (
 	DivTruncBF16 = divTruncVia("div_trunc_bf16", dtype.BFloat16)
 	// Cube is (in0·in0)·in0 and InvSquare 1/(in0·in0), of real floats; those of halves round the product to a half first.
 	Cube, CubeF16, CubeBF16                = cube("cube", dtype.Invalid), cube("cube_f16", dtype.Float16), cube("cube_bf16", dtype.BFloat16)
-	InvSquare, InvSquareF16, InvSquareBF16 = invSquare("inv_square", dtype.Invalid), invSquare("inv_square_f16", dtype.Float16), invSquare("inv_square_bf16", dtype.BFloat16)
+	InvSquare, InvSquareF16, InvSquareBF16 = invSquare("inv_square", dtype.Invalid), invSquare("inv_square_f16", dtype.Float16),
+		invSquare("inv_square_bf16", dtype.BFloat16)
 
 	Neg = unary("neg", func(_ *kernel.Builder, _ dtype.DType, x Num) Num { return x.Neg() })
 	// Sign is -1, 0 or 1; 0 for NaN.

@@ -34,7 +34,8 @@ var (
 		return realNum(k.Bool(true))
 	})
 	// Where is in1 where in0 (bool) is true, else in2. Masked fill is Where of the mask, a scalar and the input.
-	Where = point(PointOp{Name: "where", Ins: 3, InTypes: []dtype.DType{dtype.Bool}, Build: func(_ *kernel.Builder, _ dtype.DType, in, _ []Num) []Num {
+	Where = point(PointOp{Name: "where", Ins: 3, InTypes: []dtype.DType{dtype.Bool}, Build: func(_ *kernel.Builder, _ dtype.DType,
+		in, _ []Num) []Num {
 		return []Num{choose(in[0].Re, in[1], in[2])}
 	}})
 )

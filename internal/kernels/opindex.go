@@ -6,7 +6,8 @@ import (
 )
 
 // indexed registers an op that sees the row-major linear index of its element.
-func indexed(name string, ins, scalars int, types []dtype.DType, f func(k *kernel.Builder, t dtype.DType, i kernel.Value, in, s []Num) Num) *PointOp {
+func indexed(name string, ins, scalars int, types []dtype.DType, f func(k *kernel.Builder, t dtype.DType, i kernel.Value, in,
+	s []Num) Num) *PointOp {
 	return point(PointOp{Name: name, Ins: ins, Scalars: scalars, ScalarTypes: types,
 		BuildAt: func(k *kernel.Builder, t dtype.DType, i kernel.Value, in, s []Num) []Num {
 			return []Num{f(k, t, i, in, s)}

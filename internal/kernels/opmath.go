@@ -66,12 +66,14 @@ var (
 	Acosh = transcendental("acosh", math.Acosh, complexAcosh)
 	Atanh = transcendental("atanh", math.Atanh, complexAtanh)
 	// Sigmoid is 1/(1+e^-x).
-	Sigmoid = transcendental("sigmoid", math.Sigmoid, func(k *kernel.Builder, z Num) Num { return complexExp(k, z.Neg()).Add(z.like(1)).Reciprocal() })
-	Erf     = transcendental("erf", math.Erf, nil)
-	Erfc    = transcendental("erfc", math.Erfc, nil)
-	Erfinv  = transcendental("erfinv", math.Erfinv, nil)
-	Atan2   = pairwiseHeavy("atan2", func(k *kernel.Builder, _ dtype.DType, a, b Num) Num { return realNum(math.Atan2(k, a.Re, b.Re)) })
-	Hypot   = pairwiseHeavy("hypot", func(k *kernel.Builder, _ dtype.DType, a, b Num) Num { return realNum(math.Hypot(k, a.Re, b.Re)) })
+	Sigmoid = transcendental("sigmoid", math.Sigmoid, func(k *kernel.Builder, z Num) Num {
+		return complexExp(k, z.Neg()).Add(z.like(1)).Reciprocal()
+	})
+	Erf    = transcendental("erf", math.Erf, nil)
+	Erfc   = transcendental("erfc", math.Erfc, nil)
+	Erfinv = transcendental("erfinv", math.Erfinv, nil)
+	Atan2  = pairwiseHeavy("atan2", func(k *kernel.Builder, _ dtype.DType, a, b Num) Num { return realNum(math.Atan2(k, a.Re, b.Re)) })
+	Hypot  = pairwiseHeavy("hypot", func(k *kernel.Builder, _ dtype.DType, a, b Num) Num { return realNum(math.Hypot(k, a.Re, b.Re)) })
 	// LogAddExp is log(e^a + e^b), LogAddExp2 the same to base 2.
 	LogAddExp = pairwiseHeavy("logaddexp", func(k *kernel.Builder, _ dtype.DType, a, b Num) Num {
 		return realNum(logAddExp(a.Re, b.Re, func(d kernel.Value) kernel.Value { return math.Log1p(k, math.Exp(k, d)) }))

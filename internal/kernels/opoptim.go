@@ -19,7 +19,8 @@ var (
 	}}, 3, func(_ *kernel.Builder, h, _ []kernel.Value) []kernel.Value { return sgdRow(h) })
 	// SGDMomentum: inputs p, g, buffer. Numbers: those of SGD, momentum, 1 - dampening. Scalars: those of SGD and the same, which are 0 and
 	// 1 in the first step: the buffer begins as the first gradient.
-	SGDMomentum = step(PointOp{Name: "sgd_momentum", Ins: 3, Outs: 2, Scalars: 5, Build: func(_ *kernel.Builder, _ dtype.DType, in, s []Num) []Num {
+	SGDMomentum = step(PointOp{Name: "sgd_momentum", Ins: 3, Outs: 2, Scalars: 5, Build: func(_ *kernel.Builder, _ dtype.DType,
+		in, s []Num) []Num {
 		g := decayed(in, s)
 		buf := in[2].Mul(s[3]).Add(g.Mul(s[4]))
 		return []Num{in[0].Add(buf.Mul(s[2])), buf}
@@ -27,7 +28,8 @@ var (
 		return append(sgdRow(h), sgdMomenta(k, h, m)...)
 	})
 	// SGDNesterov is SGDMomentum that steps by the gradient plus the last scalar, the momentum, times the buffer.
-	SGDNesterov = step(PointOp{Name: "sgd_nesterov", Ins: 3, Outs: 2, Scalars: 6, Build: func(_ *kernel.Builder, _ dtype.DType, in, s []Num) []Num {
+	SGDNesterov = step(PointOp{Name: "sgd_nesterov", Ins: 3, Outs: 2, Scalars: 6, Build: func(_ *kernel.Builder, _ dtype.DType,
+		in, s []Num) []Num {
 		g := decayed(in, s)
 		buf := in[2].Mul(s[3]).Add(g.Mul(s[4]))
 		return []Num{in[0].Add(g.Add(buf.Mul(s[5])).Mul(s[2])), buf}
@@ -45,7 +47,8 @@ var (
 	// - β₁ᵗ; -lr; the rectification times √(1-β₂ᵗ), 0 as long as there is none; ε.
 	RAdam, RAdamW = radam("radam", false), radam("radamw", true)
 	// Adamax: inputs p, g, mean, largest magnitude. Numbers: those of Adam. Scalars: ±1; decay; 1 - β₁; β₂; ε; -lr/(1-β₁ᵗ).
-	Adamax = step(PointOp{Name: "adamax", Ins: 4, Outs: 3, Scalars: 6, Heavy: true, Build: func(_ *kernel.Builder, _ dtype.DType, in, s []Num) []Num {
+	Adamax = step(PointOp{Name: "adamax", Ins: 4, Outs: 3, Scalars: 6, Heavy: true, Build: func(_ *kernel.Builder, _ dtype.DType,
+		in, s []Num) []Num {
 		g := decayed(in, s)
 		m := lerp(in[2], g, s[2])
 		most := larger(in[3].Mul(s[3]), realNum(g.Re.Abs()).Add(s[4]))
@@ -56,7 +59,8 @@ var (
 	})
 	// Adagrad: inputs p, g, sum of squares. Numbers: lr, ±1, decay, the rate's decay, ε. Scalars: ±1; decay; -lr/(1+(t-1)·the rate's
 	// decay); ε.
-	Adagrad = step(PointOp{Name: "adagrad", Ins: 3, Outs: 2, Scalars: 4, Heavy: true, Build: func(_ *kernel.Builder, _ dtype.DType, in, s []Num) []Num {
+	Adagrad = step(PointOp{Name: "adagrad", Ins: 3, Outs: 2, Scalars: 4, Heavy: true, Build: func(_ *kernel.Builder, _ dtype.DType,
+		in, s []Num) []Num {
 		g := decayed(in, s)
 		sum := in[2].Add(g.Mul(g))
 		return []Num{in[0].Add(g.Mul(s[2]).Div(root(sum).Add(s[3]))), sum}
@@ -65,7 +69,8 @@ var (
 		return []kernel.Value{h[1], h[2], h[0].Neg().Div(one.Add(m[0].Sub(one).Mul(h[3]))), h[4]}
 	})
 	// Adadelta: inputs p, g, mean of squares, mean of squared changes. Numbers: lr, ±1, decay, ρ, ε. Scalars: ±1; decay; ρ; 1 - ρ; ε; -lr.
-	Adadelta = step(PointOp{Name: "adadelta", Ins: 4, Outs: 3, Scalars: 6, Heavy: true, Build: func(_ *kernel.Builder, _ dtype.DType, in, s []Num) []Num {
+	Adadelta = step(PointOp{Name: "adadelta", Ins: 4, Outs: 3, Scalars: 6, Heavy: true, Build: func(_ *kernel.Builder, _ dtype.DType,
+		in, s []Num) []Num {
 		g := decayed(in, s)
 		square := in[2].Mul(s[2]).Add(g.Mul(s[3]).Mul(g))
 		change := root(in[3].Add(s[4])).Div(root(square.Add(s[4]))).Mul(g)
@@ -80,7 +85,8 @@ var (
 	RMSpropMomentum, RMSpropCenteredMomentum = rmsprop("rmsprop_momentum", false, true), rmsprop("rmsprop_centered_momentum", true, true)
 	// Rprop: inputs p, g, the gradient before, step size. Numbers: lr, ±1, decay (not used), η₋, η₊, smallest and largest step. Scalars:
 	// ±1, 0, the last four.
-	Rprop = step(PointOp{Name: "rprop", Ins: 4, Outs: 3, Scalars: 6, Heavy: true, Build: func(_ *kernel.Builder, _ dtype.DType, in, s []Num) []Num {
+	Rprop = step(PointOp{Name: "rprop", Ins: 4, Outs: 3, Scalars: 6, Heavy: true, Build: func(_ *kernel.Builder, _ dtype.DType,
+		in, s []Num) []Num {
 		g := in[1].Mul(s[0])
 		turn := g.Mul(in[2]).Re
 		zero := turn.Like(0)

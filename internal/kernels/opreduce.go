@@ -8,7 +8,8 @@ import (
 )
 
 // simple registers a reduction whose state is one number: f folds, starting at init, the numbers that lift makes of the elements.
-func simple(name string, init func(t dtype.DType) float64, lift func(r *Reduction, x Num) Num, fold func(a, b Num) Num, finish func(r *Reduction, a Num) Num) *ReduceOp {
+func simple(name string, init func(t dtype.DType) float64, lift func(r *Reduction, x Num) Num, fold func(a, b Num) Num,
+	finish func(r *Reduction, a Num) Num) *ReduceOp {
 	return reduction(ReduceOp{Name: name,
 		State: parts,
 		Init:  func(r *Reduction) []kernel.Value { return pack(constant(r.K, stateNum(r.T), init(stateNum(r.T)))) },

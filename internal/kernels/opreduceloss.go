@@ -26,7 +26,9 @@ var (
 	// normalizer calculation for softmax", arXiv 1805.02867).
 	LogSumExp = logSumExp("logsumexp", func(k *kernel.Builder, m, s kernel.Value) kernel.Value { return m.Add(math.Log(k, s)) })
 	// LogNormalizer is what LogSoftmax subtracts: LogSumExp, but NaN where the greatest element is infinite, as that less itself is.
-	LogNormalizer = logSumExp("log_normalizer", func(k *kernel.Builder, m, s kernel.Value) kernel.Value { return m.Add(math.Log(k, s.Add(m.Sub(m)))) })
+	LogNormalizer = logSumExp("log_normalizer", func(k *kernel.Builder, m, s kernel.Value) kernel.Value {
+		return m.Add(math.Log(k, s.Add(m.Sub(m))))
+	})
 	// Sums and means of the pointwise ops of these names, with their scalars.
 	SquaredErrorSum   = errorReduction("squared_error_sum", 0, squaredError, nil)
 	SquaredErrorMean  = errorReduction("squared_error_mean", 0, squaredError, meanOf)

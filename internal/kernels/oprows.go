@@ -26,51 +26,57 @@ var (
 		r.put(0, r.each(func(v ...kernel.Value) kernel.Value { return v[0].Sub(m).Sub(log) }, x))
 	}})
 	// in: gradient, result.
-	softmaxBackwardOp = rowWise(rowOp{name: "softmax_backward", outs: []rowKind{rowFull}, ins: []rowKind{rowFull, rowFull}, build: func(r *rowKernel) {
-		g, y := r.in(0), r.in(1)
-		s := r.sum(r.each(func(v ...kernel.Value) kernel.Value { return v[0].Mul(v[1]) }, g, y))
-		r.put(0, r.each(func(v ...kernel.Value) kernel.Value { return v[0].Sub(s).Mul(v[1]) }, g, y))
-	}})
-	logSoftmaxBackwardOp = rowWise(rowOp{name: "log_softmax_backward", outs: []rowKind{rowFull}, ins: []rowKind{rowFull, rowFull}, build: func(r *rowKernel) {
-		g, y := r.in(0), r.in(1)
-		s := r.sum(g)
-		r.put(0, r.each(func(v ...kernel.Value) kernel.Value { return v[0].Sub(math.Exp(r.k, v[1]).Mul(s)) }, g, y))
-	}})
+	softmaxBackwardOp = rowWise(rowOp{name: "softmax_backward", outs: []rowKind{rowFull}, ins: []rowKind{rowFull, rowFull},
+		build: func(r *rowKernel) {
+			g, y := r.in(0), r.in(1)
+			s := r.sum(r.each(func(v ...kernel.Value) kernel.Value { return v[0].Mul(v[1]) }, g, y))
+			r.put(0, r.each(func(v ...kernel.Value) kernel.Value { return v[0].Sub(s).Mul(v[1]) }, g, y))
+		}})
+	logSoftmaxBackwardOp = rowWise(rowOp{name: "log_softmax_backward", outs: []rowKind{rowFull}, ins: []rowKind{rowFull, rowFull},
+		build: func(r *rowKernel) {
+			g, y := r.in(0), r.in(1)
+			s := r.sum(g)
+			r.put(0, r.each(func(v ...kernel.Value) kernel.Value { return v[0].Sub(math.Exp(r.k, v[1]).Mul(s)) }, g, y))
+		}})
 	// out: y, mean, rstd; in: x, weight, bias; scalar: eps.
-	layerNormOp = rowWise(rowOp{name: "layer_norm", outs: []rowKind{rowFull, rowOne, rowOne}, ins: []rowKind{rowFull, rowFull, rowFull}, scalars: 1, build: func(r *rowKernel) {
-		x := r.in(0)
-		mean := r.mean(x)
-		d := r.each(func(v ...kernel.Value) kernel.Value { return v[0].Sub(mean) }, x)
-		rstd := math.Rsqrt(r.k, r.mean(r.each(squared, d)).Add(r.scalars[0]))
-		r.putOne(1, mean)
-		r.putOne(2, rstd)
-		y := r.each(func(v ...kernel.Value) kernel.Value { return v[0].Mul(rstd) }, d)
-		r.put(0, r.affine(y, 1, 2))
-	}})
+	layerNormOp = rowWise(rowOp{name: "layer_norm", outs: []rowKind{rowFull, rowOne, rowOne}, ins: []rowKind{rowFull, rowFull, rowFull},
+		scalars: 1, build: func(r *rowKernel) {
+			x := r.in(0)
+			mean := r.mean(x)
+			d := r.each(func(v ...kernel.Value) kernel.Value { return v[0].Sub(mean) }, x)
+			rstd := math.Rsqrt(r.k, r.mean(r.each(squared, d)).Add(r.scalars[0]))
+			r.putOne(1, mean)
+			r.putOne(2, rstd)
+			y := r.each(func(v ...kernel.Value) kernel.Value { return v[0].Mul(rstd) }, d)
+			r.put(0, r.affine(y, 1, 2))
+		}})
 	// out: dx; in: dy, x, mean, rstd, weight.
-	layerNormBackwardOp = rowWise(rowOp{name: "layer_norm_backward", outs: []rowKind{rowFull}, ins: []rowKind{rowFull, rowFull, rowOne, rowOne, rowFull}, build: func(r *rowKernel) {
-		mean, rstd := r.one(2), r.one(3)
-		h := r.each(func(v ...kernel.Value) kernel.Value { return v[0].Sub(mean).Mul(rstd) }, r.in(1))
-		g := r.affine(r.in(0), 4, -1)
-		a := r.mean(g)
-		b := r.mean(r.each(multiply, g, h))
-		r.put(0, r.each(func(v ...kernel.Value) kernel.Value { return v[0].Sub(v[1].FMA(b, a)).Mul(rstd) }, g, h))
-	}})
+	layerNormBackwardOp = rowWise(rowOp{name: "layer_norm_backward", outs: []rowKind{rowFull},
+		ins: []rowKind{rowFull, rowFull, rowOne, rowOne, rowFull}, build: func(r *rowKernel) {
+			mean, rstd := r.one(2), r.one(3)
+			h := r.each(func(v ...kernel.Value) kernel.Value { return v[0].Sub(mean).Mul(rstd) }, r.in(1))
+			g := r.affine(r.in(0), 4, -1)
+			a := r.mean(g)
+			b := r.mean(r.each(multiply, g, h))
+			r.put(0, r.each(func(v ...kernel.Value) kernel.Value { return v[0].Sub(v[1].FMA(b, a)).Mul(rstd) }, g, h))
+		}})
 	// out: y, rstd; in: x, weight; scalar: eps.
-	rmsNormOp = rowWise(rowOp{name: "rms_norm", outs: []rowKind{rowFull, rowOne}, ins: []rowKind{rowFull, rowFull}, scalars: 1, build: func(r *rowKernel) {
-		x := r.in(0)
-		rstd := math.Rsqrt(r.k, r.mean(r.each(squared, x)).Add(r.scalars[0]))
-		r.putOne(1, rstd)
-		r.put(0, r.affine(r.each(func(v ...kernel.Value) kernel.Value { return v[0].Mul(rstd) }, x), 1, -1))
-	}})
+	rmsNormOp = rowWise(rowOp{name: "rms_norm", outs: []rowKind{rowFull, rowOne}, ins: []rowKind{rowFull, rowFull}, scalars: 1,
+		build: func(r *rowKernel) {
+			x := r.in(0)
+			rstd := math.Rsqrt(r.k, r.mean(r.each(squared, x)).Add(r.scalars[0]))
+			r.putOne(1, rstd)
+			r.put(0, r.affine(r.each(func(v ...kernel.Value) kernel.Value { return v[0].Mul(rstd) }, x), 1, -1))
+		}})
 	// out: dx; in: dy, x, rstd, weight.
-	rmsNormBackwardOp = rowWise(rowOp{name: "rms_norm_backward", outs: []rowKind{rowFull}, ins: []rowKind{rowFull, rowFull, rowOne, rowFull}, build: func(r *rowKernel) {
-		rstd := r.one(2)
-		h := r.each(func(v ...kernel.Value) kernel.Value { return v[0].Mul(rstd) }, r.in(1))
-		g := r.affine(r.in(0), 3, -1)
-		b := r.mean(r.each(multiply, g, h))
-		r.put(0, r.each(func(v ...kernel.Value) kernel.Value { return v[0].Sub(v[1].Mul(b)).Mul(rstd) }, g, h))
-	}})
+	rmsNormBackwardOp = rowWise(rowOp{name: "rms_norm_backward", outs: []rowKind{rowFull},
+		ins: []rowKind{rowFull, rowFull, rowOne, rowFull}, build: func(r *rowKernel) {
+			rstd := r.one(2)
+			h := r.each(func(v ...kernel.Value) kernel.Value { return v[0].Mul(rstd) }, r.in(1))
+			g := r.affine(r.in(0), 3, -1)
+			b := r.mean(r.each(multiply, g, h))
+			r.put(0, r.each(func(v ...kernel.Value) kernel.Value { return v[0].Sub(v[1].Mul(b)).Mul(rstd) }, g, h))
+		}})
 )
 
 func squared(v ...kernel.Value) kernel.Value  { return v[0].Mul(v[0]) }

@@ -97,7 +97,8 @@ func TestParamsAgree(t *testing.T) {
 		a.single.host, a.pair.host, a.whole.host = Scalar{F: 2.5}, Scalar{F: 3.5, Im: 4.5}, Scalar{I: 1}
 		a.operands.host = &[maxOperands]uint64{0x4000, 0x5000, 0x6000}
 		a.scalars.host = []Scalar{{F: 5.5}, {I: 1 << 43}}
-		a.numbers.host, a.ints.host, a.int32s.host, a.uint64s.host = []float64{6.5, 7.5}, []int{1 << 44, -1}, []int32{-9}, []uint64{1 << 45, 1 << 46}
+		a.numbers.host, a.ints.host, a.int32s.host, a.uint64s.host = []float64{6.5, 7.5}, []int{1 << 44, -1}, []int32{-9},
+			[]uint64{1 << 45, 1 << 46}
 		a.divider.host = 10
 		for i := range a.several {
 			a.several[i].host = -1 << (10 * i)
@@ -120,13 +121,18 @@ func TestParamsAgree(t *testing.T) {
 			t.Fatalf("index %d: %d bytes are packed, the kernel has %d", index, len(l.Args), size)
 		}
 		d := newDivider(10)
-		want := map[string]uint64{"index": 17, "wide": 1<<64 - 1<<40, "i64": 1 << 41, "u64": 1 << 42, "f64": math.Float64bits(1.5), "array": 0x1000, "buffer": 0x2000,
-			"read_only": 0x3000, "single": uint64(math.Float32bits(2.5)), "pair": math.Float64bits(3.5), "pair_im": math.Float64bits(4.5), "whole": 1,
-			"out0": 0x4000, "in0": 0x6000, "one": 0x5000, "s0": uint64(math.Float32bits(5.5)), "s1": 1 << 43, "number0": math.Float64bits(6.5),
-			"number1": math.Float64bits(7.5), "ints": 1 << 44, "int32s": 1<<32 - 9, "uint64s": 1 << 45, "magic": uint64(d.magic), "shift": uint64(d.shift),
+		want := map[string]uint64{"index": 17, "wide": 1<<64 - 1<<40, "i64": 1 << 41, "u64": 1 << 42, "f64": math.Float64bits(1.5),
+			"array": 0x1000, "buffer": 0x2000,
+			"read_only": 0x3000, "single": uint64(math.Float32bits(2.5)), "pair": math.Float64bits(3.5), "pair_im": math.Float64bits(4.5),
+			"whole": 1,
+			"out0":  0x4000, "in0": 0x6000, "one": 0x5000, "s0": uint64(math.Float32bits(5.5)), "s1": 1 << 43,
+			"number0": math.Float64bits(6.5),
+			"number1": math.Float64bits(7.5), "ints": 1 << 44, "int32s": 1<<32 - 9, "uint64s": 1 << 45, "magic": uint64(d.magic),
+			"shift":      uint64(d.shift),
 			"near_sizes": 7, "near_strides": 1, "far_sizes": 7, "far_strides": 50, "many_dims": 2, "many_sizes": 7, "many_strides": 1,
 			"seed": 1 << 47, "offset": 8, "map": 0x7000,
-			"long0": 1<<64 - 1, "long1": 1<<64 - 1<<10, "short0": 1<<32 - 1<<20, "short1": 1<<32 - 1<<30, "stride0": 1 << 48, "stride1": 1 << 49}
+			"long0": 1<<64 - 1, "long1": 1<<64 - 1<<10, "short0": 1<<32 - 1<<20, "short1": 1<<32 - 1<<30, "stride0": 1 << 48,
+			"stride1": 1 << 49}
 		for i := range 15 {
 			want[fmt.Sprintf("gap%d", i)] = 1<<32 - 3
 		}
@@ -206,7 +212,8 @@ func TestLayouts(t *testing.T) {
 			{Op: Mul, Compute: f, Ins: []FusedIn{{Value: 1}, {Value: ScalarIn}}, Outs: []FusedOut{{DType: h}}},
 			{Op: Gt, Compute: f, Ins: []FusedIn{{Value: 2}, {Value: 3}}, Outs: []FusedOut{{DType: dtype.Bool}}},
 		}, []int{4, 2})
-		check(t, Pointwise(y, chain, f, make([]Scalar, 4), []Operand{of(dtype.Bool, 64, 96), x}, []Operand{z, permuted(of(h, 96, 64), 1, 0)}))
+		check(t, Pointwise(y, chain, f, make([]Scalar, 4), []Operand{of(dtype.Bool, 64, 96), x},
+			[]Operand{z, permuted(of(h, 96, 64), 1, 0)}))
 		check(t, Reduce(y, VarMean, f, []Scalar{{}}, []Operand{of(f), of(f)}, []Operand{of(f, 1<<20)}, []bool{true}))
 		check(t, Reduce(y, Sum, f, nil, []Operand{w}, []Operand{x}, []bool{true, false}))
 		check(t, LayerNorm(y, f, x, of(f, 64), of(f, 64), z, w, Operand{}, 1e-5))
@@ -243,7 +250,8 @@ func TestLayouts(t *testing.T) {
 		check(t, (&Unique{X: w, Order: of(dtype.Int64, 96), Heads: of(dtype.Bool, 96)}).Sort(y))
 	}
 	y.index32 = 1<<31 - 1
-	for _, p := range []NLL{{N: 64, C: 96, S: 1, X: x, Target: of(dtype.Int64, 64)}, {N: 1 << 20, C: 2, S: 1, X: x, LSE: z, Target: i64, Weight: w}} {
+	for _, p := range []NLL{{N: 64, C: 96, S: 1, X: x, Target: of(dtype.Int64, 64)},
+		{N: 1 << 20, C: 2, S: 1, X: x, LSE: z, Target: i64, Weight: w}} {
 		check(t, p.Each(y, of(f, p.N)))
 		check(t, p.Sum(y, true, of(f), of(f)))
 	}
@@ -261,13 +269,15 @@ func TestLayouts(t *testing.T) {
 		m, n, k int
 		t       dtype.DType
 		tf32    bool
-	}{{8192, 8192, 512, h, false}, {8192, 8192, 512, f, true}, {2048, 2048, 512, f, false}, {40, 24, 8192, f, false}, {40, 24, 40, dtype.Float64, false}} {
+	}{{8192, 8192, 512, h, false}, {8192, 8192, 512, f, true}, {2048, 2048, 512, f, false}, {40, 24, 8192, f, false},
+		{40, 24, 40, dtype.Float64, false}} {
 		for _, bias := range []Operand{{}, of(c.t, c.m, c.n)} {
 			y.limits = Limits{Multiprocessors: 132, MaxThreadsPerSM: 2048, MaxThreadsPerBlock: 1024, SharedPerBlock: 227 << 10, Major: 9}
 			check(t, Matmul(y, of(c.t, c.m, c.n), of(c.t, c.m, c.k), of(c.t, c.k, c.n), MatmulOpt{Alpha: 2, Bias: bias, TF32: c.tf32}))
 		}
 	}
-	conv := &Conv{Batch: 2, In: 8, H: 40, W: 40, Out: 8, KH: 3, KW: 3, OH: 38, OW: 38, StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1, Groups: 1}
+	conv := &Conv{Batch: 2, In: 8, H: 40, W: 40, Out: 8, KH: 3, KW: 3, OH: 38, OW: 38, StrideH: 1, StrideW: 1, DilationH: 1,
+		DilationW: 1, Groups: 1}
 	in, weight, out := of(f, 2, 8, 40, 40), of(f, 8, 8, 3, 3), of(f, 2, 8, 38, 38)
 	for _, turn := range []ConvTurn{TurnNever, TurnWherePossible} {
 		conv.Turn = turn
@@ -306,7 +316,8 @@ func TestSpecHasNoGaps(t *testing.T) {
 		}
 	}
 	if size(ty) != ty.Size() {
-		t.Errorf("the fields of a Spec have %d bytes, but it has %d; let those of even size that hold uint16 stand last", size(ty), ty.Size())
+		t.Errorf("the fields of a Spec have %d bytes, but it has %d; let those of even size that hold uint16 stand last",
+			size(ty), ty.Size())
 	}
 	var names []string
 	var set func(s *Spec, v reflect.Value)

@@ -58,7 +58,8 @@ func (a *philoxArg) state(captured bool, subsequence kernel.Value) philoxState {
 		offset = k.At(a.at.Value, dtype.Uint64).Load(k.I32(0)).Add(offset)
 	}
 	low, high := halves(seed)
-	p := philoxState{k: k, key: [2]kernel.Value{low, high}, mul: [2]kernel.Value{k.U32(0xD2511F53), k.U32(0xCD9E8D57)}, block: offset.Shr(k.I32(2))}
+	p := philoxState{k: k, key: [2]kernel.Value{low, high}, mul: [2]kernel.Value{k.U32(0xD2511F53), k.U32(0xCD9E8D57)},
+		block: offset.Shr(k.I32(2))}
 	return p.of(subsequence)
 }
 

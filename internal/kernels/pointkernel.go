@@ -31,7 +31,8 @@ func buildPointwise(s *Spec) *kernel.Kernel {
 	return kernel.Build(s.name("pw_"+op.Name), func(k *kernel.Builder) {
 		k.FixedThreads(pointThreads)
 		p := &pointKernel{k: k, op: op, s: s, vec: int(s.Vec)}
-		a := pointArgs{op: op, operands: operandArgs{arrays: new([maxOperands]array)}, scalars: scalarArgs{nums: make([]Num, op.Scalars+s.Point.Scalar.count())}}
+		a := pointArgs{op: op, operands: operandArgs{arrays: new([maxOperands]array)},
+			scalars: scalarArgs{nums: make([]Num, op.Scalars+s.Point.Scalar.count())}}
 		a.layout(declaring(k, s))
 		p.take(&a)
 		if s.Point.Dims == 0 {

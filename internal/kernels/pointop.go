@@ -99,7 +99,8 @@ func (op *PointOp) check(scalars []Scalar, outs, ins []Operand) error {
 		return nil // empty operands have no address either
 	}
 	if len(outs) != op.Outs || len(ins) != op.Ins || len(scalars) != op.Scalars+held || len(outs)+len(ins) > maxOperands {
-		return fmt.Errorf("%s takes %d outputs, %d inputs and %d scalars besides those that stand for inputs; got %d, %d and %d for %d such inputs",
+		return fmt.Errorf(
+			"%s takes %d outputs, %d inputs and %d scalars besides those that stand for inputs; got %d, %d and %d for %d such inputs",
 			op.Name, op.Outs, op.Ins, op.Scalars, len(outs), len(ins), len(scalars), held)
 	}
 	return nil

@@ -266,12 +266,16 @@ func TestPointOpsOfIntegers(t *testing.T) {
 		return q
 	}
 	refs := map[*PointOp]ref{
-		Add: func(a, b int64) int64 { return a + b }, Sub: func(a, b int64) int64 { return a - b }, Mul: func(a, b int64) int64 { return a * b },
+		Add: func(a, b int64) int64 {
+			return a + b
+		}, Sub: func(a, b int64) int64 { return a - b }, Mul: func(a, b int64) int64 { return a * b },
 		DivTrunc: func(a, b int64) int64 { return a / b }, DivFloor: floor,
 		Remainder: func(a, b int64) int64 { return a - b*floor(a, b) }, Fmod: func(a, b int64) int64 { return a % b },
 		Maximum: func(a, b int64) int64 { return max(a, b) }, Minimum: func(a, b int64) int64 { return min(a, b) },
 		FMax: func(a, b int64) int64 { return max(a, b) }, FMin: func(a, b int64) int64 { return min(a, b) },
-		BitwiseAnd: func(a, b int64) int64 { return a & b }, BitwiseOr: func(a, b int64) int64 { return a | b }, BitwiseXor: func(a, b int64) int64 { return a ^ b },
+		BitwiseAnd: func(a, b int64) int64 {
+			return a & b
+		}, BitwiseOr: func(a, b int64) int64 { return a | b }, BitwiseXor: func(a, b int64) int64 { return a ^ b },
 		Pow: func(a, b int64) int64 {
 			switch {
 			case b < 0 && a == 1, b < 0 && a == -1 && b%2 == 0:
@@ -420,19 +424,31 @@ func TestPointOpsOfComplexNumbers(t *testing.T) {
 		Add: func(a, b complex128) complex128 { return a + b }, Mul: func(a, b complex128) complex128 { return a * b },
 		Div: func(a, b complex128) complex128 { return a / b }, Reciprocal: func(a, _ complex128) complex128 { return 1 / a },
 		Square: func(a, _ complex128) complex128 { return a * a }, Conj: func(a, _ complex128) complex128 { return cmplx.Conj(a) },
-		Exp: func(a, _ complex128) complex128 { return cmplx.Exp(a) }, Exp2: func(a, _ complex128) complex128 { return cmplx.Exp(a * math.Ln2) },
+		Exp: func(a, _ complex128) complex128 {
+			return cmplx.Exp(a)
+		}, Exp2: func(a, _ complex128) complex128 { return cmplx.Exp(a * math.Ln2) },
 		Expm1: func(a, _ complex128) complex128 { return cmplx.Exp(a) - 1 }, Log: func(a, _ complex128) complex128 { return cmplx.Log(a) },
-		Log2: func(a, _ complex128) complex128 { return cmplx.Log(a) / math.Ln2 }, Log10: func(a, _ complex128) complex128 { return cmplx.Log10(a) },
-		Log1p: func(a, _ complex128) complex128 { return cmplx.Log(1 + a) }, Sqrt: func(a, _ complex128) complex128 { return cmplx.Sqrt(a) },
+		Log2: func(a, _ complex128) complex128 {
+			return cmplx.Log(a) / math.Ln2
+		}, Log10: func(a, _ complex128) complex128 { return cmplx.Log10(a) },
+		Log1p: func(a, _ complex128) complex128 {
+			return cmplx.Log(1 + a)
+		}, Sqrt: func(a, _ complex128) complex128 { return cmplx.Sqrt(a) },
 		Rsqrt: func(a, _ complex128) complex128 { return 1 / cmplx.Sqrt(a) }, Sin: func(a, _ complex128) complex128 { return cmplx.Sin(a) },
 		Cos: func(a, _ complex128) complex128 { return cmplx.Cos(a) }, Tan: func(a, _ complex128) complex128 { return cmplx.Tan(a) },
 		Asin: func(a, _ complex128) complex128 { return cmplx.Asin(a) }, Acos: func(a, _ complex128) complex128 { return cmplx.Acos(a) },
 		Atan: func(a, _ complex128) complex128 { return cmplx.Atan(a) }, Sinh: func(a, _ complex128) complex128 { return cmplx.Sinh(a) },
 		Cosh: func(a, _ complex128) complex128 { return cmplx.Cosh(a) }, Tanh: func(a, _ complex128) complex128 { return cmplx.Tanh(a) },
-		Asinh: func(a, _ complex128) complex128 { return cmplx.Asinh(a) }, Acosh: func(a, _ complex128) complex128 { return cmplx.Acosh(a) },
+		Asinh: func(a, _ complex128) complex128 {
+			return cmplx.Asinh(a)
+		}, Acosh: func(a, _ complex128) complex128 { return cmplx.Acosh(a) },
 		Atanh: func(a, _ complex128) complex128 { return cmplx.Atanh(a) }, Pow: func(a, b complex128) complex128 { return cmplx.Pow(a, b) },
-		Sigmoid: func(a, _ complex128) complex128 { return 1 / (1 + cmplx.Exp(-a)) }, Abs: func(a, _ complex128) complex128 { return complex(cmplx.Abs(a), 0) },
-		Angle: func(a, _ complex128) complex128 { return complex(cmplx.Phase(a), 0) }, Sgn: func(a, _ complex128) complex128 { return a / complex(cmplx.Abs(a), 0) },
+		Sigmoid: func(a, _ complex128) complex128 {
+			return 1 / (1 + cmplx.Exp(-a))
+		}, Abs: func(a, _ complex128) complex128 { return complex(cmplx.Abs(a), 0) },
+		Angle: func(a, _ complex128) complex128 {
+			return complex(cmplx.Phase(a), 0)
+		}, Sgn: func(a, _ complex128) complex128 { return a / complex(cmplx.Abs(a), 0) },
 		SiLU: func(a, _ complex128) complex128 { return a / (1 + cmplx.Exp(-a)) },
 	}
 	h := newHost(t)
@@ -475,21 +491,32 @@ func TestPointOpsThatSeeIndexes(t *testing.T) {
 				}
 			}
 		}
-		run(Arange, dtype.Int64, nil, []Scalar{IntScalar(5), IntScalar(-3)}, h.empty(dtype.Int64, 70), func(n int) float64 { return float64(5 - 3*n) })
-		run(Arange, dtype.Float32, nil, []Scalar{FloatScalar(0.5), FloatScalar(0.25)}, h.empty(dtype.Float16, 70), func(n int) float64 { return 0.5 + 0.25*float64(n) })
-		run(Linspace, dtype.Float32, nil, []Scalar{FloatScalar(1), FloatScalar(3), FloatScalar(0.25), IntScalar(9)}, h.empty(dtype.Float32, 9), func(n int) float64 { return 1 + 0.25*float64(n) })
-		for _, out := range []Operand{h.empty(dtype.Float32, 6, 9), permuted(h.empty(dtype.Float32, 9, 6), 1, 0), expandedOut2(h.empty(dtype.Float32, 6, 2, 9))} {
+		run(Arange, dtype.Int64, nil, []Scalar{IntScalar(5), IntScalar(-3)}, h.empty(dtype.Int64, 70), func(n int) float64 {
+			return float64(5 - 3*n)
+		})
+		run(Arange, dtype.Float32, nil, []Scalar{FloatScalar(0.5), FloatScalar(0.25)}, h.empty(dtype.Float16, 70), func(n int) float64 {
+			return 0.5 + 0.25*float64(n)
+		})
+		run(Linspace, dtype.Float32, nil, []Scalar{FloatScalar(1), FloatScalar(3), FloatScalar(0.25), IntScalar(9)},
+			h.empty(dtype.Float32, 9), func(n int) float64 { return 1 + 0.25*float64(n) })
+		for _, out := range []Operand{h.empty(dtype.Float32, 6, 9), permuted(h.empty(dtype.Float32, 9, 6), 1, 0),
+			expandedOut2(h.empty(dtype.Float32, 6, 2, 9))} {
 			run(Eye, dtype.Float32, nil, []Scalar{IntScalar(9)}, out, func(n int) float64 { return truthRef(n/9 == n%9) })
 		}
 		x := h.random(rand.New(rand.NewPCG(1, 1)), dtype.Float32, 3, 6, 9)
 		xs := h.read(x)
 		for _, d := range []int64{-2, 0, 1} {
 			s := []Scalar{IntScalar(6), IntScalar(9), IntScalar(d)}
-			run(Tril, dtype.Float32, []Operand{x}, s, h.empty(dtype.Float32, 3, 6, 9), func(n int) float64 { return xs[n] * truthRef(int64(n%9-n/9%6) <= d) })
-			run(Triu, dtype.Float32, []Operand{x}, s, permuted(h.empty(dtype.Float32, 9, 6, 3), 2, 1, 0), func(n int) float64 { return xs[n] * truthRef(int64(n%9-n/9%6) >= d) })
+			run(Tril, dtype.Float32, []Operand{x}, s, h.empty(dtype.Float32, 3, 6, 9), func(n int) float64 {
+				return xs[n] * truthRef(int64(n%9-n/9%6) <= d)
+			})
+			run(Triu, dtype.Float32, []Operand{x}, s, permuted(h.empty(dtype.Float32, 9, 6, 3), 2, 1, 0), func(n int) float64 {
+				return xs[n] * truthRef(int64(n%9-n/9%6) >= d)
+			})
 		}
 		labels := h.of(dtype.Int64, []float64{3, 0, 2, 1}, 4, 1)
-		run(OneHot, dtype.Int64, []Operand{expanded(labels, 4, 5)}, []Scalar{IntScalar(5)}, h.empty(dtype.Int64, 4, 5), func(n int) float64 { return truthRef([]int{3, 0, 2, 1}[n/5] == n%5) })
+		run(OneHot, dtype.Int64, []Operand{expanded(labels, 4, 5)}, []Scalar{IntScalar(5)}, h.empty(dtype.Int64, 4, 5),
+			func(n int) float64 { return truthRef([]int{3, 0, 2, 1}[n/5] == n%5) })
 	}
 }
 

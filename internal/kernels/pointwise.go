@@ -17,7 +17,8 @@ type pointSpec struct {
 	// Scalar are the inputs that are scalars, counted from 0.
 	Scalar operandSet
 	Half   dtype.DType
-	// Dims is the class of the number of dimensions, as dimsClass gives it. It is 0 for one run, along which every operand has stride 1 or repeats.
+	// Dims is the class of the number of dimensions, as dimsClass gives it. It is 0 for one run, along which every operand has stride 1 or
+	// repeats.
 	Dims uint8
 }
 
@@ -42,8 +43,8 @@ func Pointwise(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, ou
 	return pointStrided(is, op, compute, scalars, outs, ins)
 }
 
-// PointwiseRun is Pointwise for arrays of n elements, more than none, that all lie in row-major order; repeat has the bits of the inputs of one element, which
-// is repeated, counted behind the outputs. It looks at no shapes and strides.
+// PointwiseRun is Pointwise for arrays of n elements, more than none, that all lie in row-major order; repeat has the bits of the inputs of
+// one element, which is repeated, counted behind the outputs. It looks at no shapes and strides.
 func PointwiseRun(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand, n int, repeat uint16) error {
 	var ptr [maxOperands]uint64
 	for i := range len(outs) + len(ins) {
@@ -162,7 +163,8 @@ func setPoint(s *Spec, op *PointOp, compute dtype.DType, outs, ins []Operand) {
 // pointArgs are the arguments of pointwise kernels. Scalars that stand for inputs follow the op's own.
 type pointArgs struct {
 	op *PointOp
-	// base is the linear index of the launch's first element, for ops that see indexes, n the number of elements of a run or else of vectors.
+	// base is the linear index of the launch's first element, for ops that see indexes, n the number of elements of a run or else of
+	// vectors.
 	base, n  intArg
 	operands operandArgs
 	scalars  scalarArgs
@@ -207,11 +209,13 @@ func (op *PointOp) items() int {
 }
 
 func misaligned(name string, o *Operand) error {
-	return fmt.Errorf("%s: an operand of %v lies at %#x, which is no multiple of its element size; copy it to aligned memory first", name, o.DType, o.Ptr)
+	return fmt.Errorf("%s: an operand of %v lies at %#x, which is no multiple of its element size; copy it to aligned memory first",
+		name, o.DType, o.Ptr)
 }
 
 // issueContiguous launches op over one run of n elements; base is the linear index of the first, for ops that see indexes.
-func issueContiguous(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand, ptr *[maxOperands]uint64, base, n int, repeat operandSet) error {
+func issueContiguous(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand, ptr *[maxOperands]uint64, base,
+	n int, repeat operandSet) error {
 	l := is.NewLaunch()
 	s := &l.Spec
 	setPoint(s, op, compute, outs, ins)

@@ -16,7 +16,8 @@ type planner struct {
 }
 
 func newPlanner() *planner {
-	return &planner{limits: Limits{Multiprocessors: 132, MaxThreadsPerSM: 2048, MaxThreadsPerBlock: 1024, SharedPerBlock: 48 << 10, Major: 9}, index32: 1<<31 - 1}
+	return &planner{limits: Limits{Multiprocessors: 132, MaxThreadsPerSM: 2048, MaxThreadsPerBlock: 1024, SharedPerBlock: 48 << 10,
+		Major: 9}, index32: 1<<31 - 1}
 }
 
 func (p *planner) NewLaunch() *Launch {
@@ -113,7 +114,8 @@ func layouts(h *host, rng *rand.Rand, t dtype.DType) map[string][3]Operand {
 // expandedOut returns o[:, 0]: a view with gaps.
 func expandedOut(o Operand) Operand {
 	v := sliced(o, 1, 0, 1, 1)
-	return Operand{Ptr: v.Ptr, DType: v.DType, Shape: []int{v.Shape[0], v.Shape[2], v.Shape[3]}, Stride: []int{v.Stride[0], v.Stride[2], v.Stride[3]}}
+	return Operand{Ptr: v.Ptr, DType: v.DType, Shape: []int{v.Shape[0], v.Shape[2], v.Shape[3]},
+		Stride: []int{v.Stride[0], v.Stride[2], v.Stride[3]}}
 }
 
 func TestPointwiseLayouts(t *testing.T) {
@@ -129,7 +131,8 @@ func TestPointwiseLayouts(t *testing.T) {
 				}
 				got := h.readComplex(l[2])
 				for i := range got {
-					if want := a[i] - b[i]; got[i] != want && dt != dtype.Int8 || dt == dtype.Int8 && real(got[i]) != rounded(dt, real(want)) {
+					if want := a[i] - b[i]; got[i] != want && dt != dtype.Int8 || dt == dtype.Int8 &&
+						real(got[i]) != rounded(dt, real(want)) {
 						t.Fatalf("%s %v limit %d: element %d is %v, want %v - %v", name, dt, limit, i, got[i], a[i], b[i])
 					}
 				}
@@ -139,7 +142,8 @@ func TestPointwiseLayouts(t *testing.T) {
 }
 
 func TestPointwiseCasts(t *testing.T) {
-	all := []dtype.DType{dtype.Bool, dtype.Uint8, dtype.Int8, dtype.Int16, dtype.Int32, dtype.Int64, dtype.Float16, dtype.BFloat16, dtype.Float32, dtype.Float64, dtype.Complex64, dtype.Complex128}
+	all := []dtype.DType{dtype.Bool, dtype.Uint8, dtype.Int8, dtype.Int16, dtype.Int32, dtype.Int64, dtype.Float16, dtype.BFloat16,
+		dtype.Float32, dtype.Float64, dtype.Complex64, dtype.Complex128}
 	h := newHost(t)
 	rng := rand.New(rand.NewPCG(3, 4))
 	for _, from := range all {
@@ -233,7 +237,8 @@ func TestCopiesKeepBits(t *testing.T) {
 			bytes[i] = byte(i * 37 >> 3) // halves and words of it are NaNs of both kinds, among others
 		}
 		for i := range 500 {
-			copy(bytes[(24*i+7)*size:], []byte{byte(i), 0xf0 | byte(i), byte(i), 0xff, byte(i), 0xff, 0xf0 | byte(i), 0x7f}[8-min(size, 8):])
+			copy(bytes[(24*i+7)*size:], []byte{byte(i), 0xf0 | byte(i), byte(i), 0xff, byte(i), 0xff, 0xf0 | byte(i),
+				0x7f}[8-min(size, 8):])
 		}
 		h.written(in.Ptr, len(bytes))
 		strided := func(o Operand) Operand {
@@ -253,7 +258,8 @@ func TestCopiesKeepBits(t *testing.T) {
 func TestPointwiseVia(t *testing.T) {
 	h := newHost(t)
 	a := h.of(dtype.BFloat16, []float64{1, 2, 3, 4}, 4)
-	for _, b := range []Operand{h.of(dtype.Float32, []float64{0x1.01p0}, 1), h.of(dtype.Int32, []float64{257, 257, 257, 257}, 4), sliced(h.of(dtype.Int64, make([]float64, 8), 8), 0, 0, 8, 2)} {
+	for _, b := range []Operand{h.of(dtype.Float32, []float64{0x1.01p0}, 1), h.of(dtype.Int32, []float64{257, 257, 257, 257}, 4),
+		sliced(h.of(dtype.Int64, make([]float64, 8), 8), 0, 0, 8, 2)} {
 		b.Shape, b.Via = []int{4}, dtype.BFloat16
 		if b.DType == dtype.Float32 {
 			b.Stride = []int{0}

@@ -70,8 +70,8 @@ func AdaptiveAvgPoolBackward(is Issuer, dx, dy Operand) error {
 	return (&Pool{}).issue(is, poolAdaptiveBack, []Operand{dx, dy}, dx, dy)
 }
 
-// evenWindows returns the pooling of x to y where all windows are of one size and side by side, or nil: then a thread finds its window without
-// divisions of 64 bits.
+// evenWindows returns the pooling of x to y where all windows are of one size and side by side, or nil: then a thread finds its window
+// without divisions of 64 bits.
 func evenWindows(y, x Operand) *Pool {
 	h, w, oh, ow := x.Shape[2], x.Shape[3], y.Shape[2], y.Shape[3]
 	if h*w*oh*ow == 0 || h%oh != 0 || w%ow != 0 {

@@ -23,7 +23,8 @@ func (p *Pool) covers(h, w, oh, ow int) (windows [][]int, divisors []float64) {
 			}
 			d := float64(len(in))
 			if p.CountPad {
-				d = float64((min(y*p.StrideH-p.PadH+p.KH, h+p.PadH) - (y*p.StrideH - p.PadH)) * (min(x*p.StrideW-p.PadW+p.KW, w+p.PadW) - (x*p.StrideW - p.PadW)))
+				d = float64((min(y*p.StrideH-p.PadH+p.KH, h+p.PadH) - (y*p.StrideH - p.PadH)) *
+					(min(x*p.StrideW-p.PadW+p.KW, w+p.PadW) - (x*p.StrideW - p.PadW)))
 			}
 			if p.Divisor != 0 {
 				d = float64(p.Divisor)

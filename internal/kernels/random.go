@@ -38,8 +38,10 @@ func (op *RandomOp) after(setup func(k *kernel.Builder, s []kernel.Value) []kern
 }
 
 // uniforms makes the values of a distribution out of uniform numbers in (0, 1].
-func uniforms(name string, scalars int, f func(k *kernel.Builder, out dtype.DType, u kernel.Value, s []kernel.Value) kernel.Value) *RandomOp {
-	return distribution(RandomOp{name: name, scalars: scalars, values: func(k *kernel.Builder, t, out dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value {
+func uniforms(name string, scalars int, f func(k *kernel.Builder, out dtype.DType, u kernel.Value,
+	s []kernel.Value) kernel.Value) *RandomOp {
+	return distribution(RandomOp{name: name, scalars: scalars, values: func(k *kernel.Builder, t, out dtype.DType, w [4]kernel.Value,
+		s []kernel.Value) []kernel.Value {
 		var vs []kernel.Value
 		if t == dtype.Float64 {
 			for i := 0; i < 4; i += 2 {
@@ -62,7 +64,8 @@ var (
 		return v.Eq(convertValue(convertValue(s[2], out), u.Type())).Select(s[0], v)
 	})
 	// RandomNormal has mean and standard deviation as scalars (G. Box, M. Muller, 1958).
-	RandomNormal = distribution(RandomOp{name: "normal", scalars: 2, values: func(k *kernel.Builder, t, _ dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value {
+	RandomNormal = distribution(RandomOp{name: "normal", scalars: 2, values: func(k *kernel.Builder, t, _ dtype.DType, w [4]kernel.Value,
+		s []kernel.Value) []kernel.Value {
 		vs := normals(k, t, w)
 		for i := range vs {
 			vs[i] = vs[i].FMA(s[1], s[0])
@@ -70,7 +73,8 @@ var (
 		return vs
 	}})
 	// RandomLogNormal is e to the power of a normal number; scalars mean and standard deviation of that.
-	RandomLogNormal = distribution(RandomOp{name: "log_normal", scalars: 2, values: func(k *kernel.Builder, t, _ dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value {
+	RandomLogNormal = distribution(RandomOp{name: "log_normal", scalars: 2, values: func(k *kernel.Builder, t, _ dtype.DType,
+		w [4]kernel.Value, s []kernel.Value) []kernel.Value {
 		vs := normals(k, t, w)
 		for i := range vs {
 			vs[i] = math.ExpNumber(k, vs[i].FMA(s[1], s[0]))
@@ -121,14 +125,16 @@ var (
 		return []kernel.Value{isInf(d).Select(d.Like(-1), d), d.Like(1).Div(d)}
 	})
 	// RandomInt32 is scalar 1 + a 32-bit word modulo scalar 0, RandomInt64 with a 64-bit word; both as Uint64, stored as any type.
-	RandomInt32 = distribution(RandomOp{name: "int32", scalars: 2, integers: true, narrow: true, values: func(_ *kernel.Builder, _, _ dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value {
-		var vs []kernel.Value
-		for _, x := range w {
-			vs = append(vs, x.Rem(s[0].Convert(dtype.Uint32)).Convert(dtype.Uint64).Add(s[1]))
-		}
-		return vs
-	}})
-	RandomInt64 = distribution(RandomOp{name: "int64", scalars: 2, integers: true, values: func(k *kernel.Builder, _, _ dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value {
+	RandomInt32 = distribution(RandomOp{name: "int32", scalars: 2, integers: true, narrow: true,
+		values: func(_ *kernel.Builder, _, _ dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value {
+			var vs []kernel.Value
+			for _, x := range w {
+				vs = append(vs, x.Rem(s[0].Convert(dtype.Uint32)).Convert(dtype.Uint64).Add(s[1]))
+			}
+			return vs
+		}})
+	RandomInt64 = distribution(RandomOp{name: "int64", scalars: 2, integers: true, values: func(k *kernel.Builder, _, _ dtype.DType,
+		w [4]kernel.Value, s []kernel.Value) []kernel.Value {
 		var vs []kernel.Value
 		for i := 0; i < 4; i += 2 {
 			x := w[i].Convert(dtype.Uint64).Shl(k.I32(32)).Or(w[i+1].Convert(dtype.Uint64))

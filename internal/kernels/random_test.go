@@ -146,7 +146,8 @@ func TestRandomForms(t *testing.T) {
 	state := h.of(dtype.Int64, []float64{99, 12}, 2)
 	ph := Philox{SeedPtr: state.Ptr, OffsetPtr: state.Ptr + 8, Offset: 4}
 	h.index32 = 1000
-	for name, out := range map[string]Operand{"vector": h.empty(dtype.Float32, 5000), "matrix": h.empty(dtype.Float32, 50, 100), "unaligned": sliced(h.empty(dtype.Float32, 5001), 0, 1, 5001, 1), "gaps": sliced(h.empty(dtype.Float32, 10000), 0, 0, 10000, 2)} {
+	for name, out := range map[string]Operand{"vector": h.empty(dtype.Float32, 5000), "matrix": h.empty(dtype.Float32, 50, 100),
+		"unaligned": sliced(h.empty(dtype.Float32, 5001), 0, 1, 5001, 1), "gaps": sliced(h.empty(dtype.Float32, 10000), 0, 0, 10000, 2)} {
 		check(t, Random(h, RandomUniform, scalars, out, ph))
 		for i, v := range h.read(out) {
 			if v != want[i] {
@@ -287,8 +288,9 @@ func TestRandomMoments(t *testing.T) {
 	}{
 		"normal":     {g.normal(dtype.Float32, n, 2, 3), 2, 3},
 		"normal f64": {g.normal(dtype.Float64, n, 2, 3), 2, 3},
-		"log normal": {g.draw(RandomLogNormal, dtype.Float32, n, FloatScalar(0), FloatScalar(0.5)), math.Exp(0.125), math.Sqrt((math.Exp(0.25) - 1) * math.Exp(0.25))},
-		"geometric":  {g.draw(RandomGeometric, dtype.Float32, n, FloatScalar(0.25)), 4, math.Sqrt(12)},
+		"log normal": {g.draw(RandomLogNormal, dtype.Float32, n, FloatScalar(0), FloatScalar(0.5)), math.Exp(0.125),
+			math.Sqrt((math.Exp(0.25) - 1) * math.Exp(0.25))},
+		"geometric": {g.draw(RandomGeometric, dtype.Float32, n, FloatScalar(0.25)), 4, math.Sqrt(12)},
 	} {
 		if m, s := moments(c.vs); math.Abs(m-c.mean) > 0.05*c.std || math.Abs(s-c.std) > 0.05*c.std {
 			t.Errorf("%s: mean %v and deviation %v, want %v and %v", name, m, s, c.mean, c.std)
@@ -373,7 +375,8 @@ func TestDropoutForms(t *testing.T) {
 	check(t, Dropout(h, dtype.Float32, 0.5, empty, h.empty(dtype.Bool, 0), empty, Philox{}))
 	check(t, Bernoulli(h, empty, empty, Philox{}))
 	flat := h.empty(dtype.Float32, 12)
-	if Dropout(h, dtype.Float32, 0.5, h.empty(dtype.Float32, 3, 4), h.empty(dtype.Bool, 3, 4), flat, Philox{}) == nil || Bernoulli(h, h.empty(dtype.Float32, 3, 4), flat, Philox{}) == nil {
+	if Dropout(h, dtype.Float32, 0.5, h.empty(dtype.Float32, 3, 4), h.empty(dtype.Bool, 3, 4), flat, Philox{}) == nil ||
+		Bernoulli(h, h.empty(dtype.Float32, 3, 4), flat, Philox{}) == nil {
 		t.Error("operands of other ranks are taken")
 	}
 	rng := rand.New(rand.NewPCG(2, 2))

@@ -49,7 +49,8 @@ func buildReduce(s *Spec) *kernel.Kernel {
 // params declares the parameters.
 func (b *reduceKernel) params() {
 	k, s := b.k, b.s
-	a := reduceArgs{op: b.op, operands: operandArgs{arrays: new([maxOperands]array)}, buffers: make([]kernel.Buffer, maxStates), scalars: scalarArgs{nums: make([]Num, b.op.Scalars)}}
+	a := reduceArgs{op: b.op, operands: operandArgs{arrays: new([maxOperands]array)}, buffers: make([]kernel.Buffer, maxStates),
+		scalars: scalarArgs{nums: make([]Num, b.op.Scalars)}}
 	a.layout(declaring(k, s))
 	b.r = &Reduction{K: k, T: s.Compute, N: a.n.Value, S: a.scalars.nums}
 	b.outputs, b.items, b.chunk, b.tail = a.outputs.Value, a.items.Value, a.chunk.Value, a.tail.Value

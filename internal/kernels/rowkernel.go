@@ -40,7 +40,8 @@ func buildRows(s *Spec) *kernel.Kernel {
 	op := rowOps[s.Op]
 	rowMutex.RUnlock()
 	return kernel.Build(s.name("row_"+op.name), func(k *kernel.Builder) {
-		r := &rowKernel{k: k, s: s, op: op, t: s.Compute, ix: indexType(int(s.Index)), group: int(s.Rows.Group), chunks: int(s.Rows.Chunks), vec: int(s.Vec)}
+		r := &rowKernel{k: k, s: s, op: op, t: s.Compute, ix: indexType(int(s.Index)), group: int(s.Rows.Group),
+			chunks: int(s.Rows.Chunks), vec: int(s.Vec)}
 		r.params()
 		op.build(r)
 	})
@@ -51,7 +52,8 @@ func (r *rowKernel) absent(operand int) bool { return r.s.Rows.Absent.has(operan
 // params declares the parameters and finds this thread's row.
 func (r *rowKernel) params() {
 	k, s := r.k, r.s
-	a := rowArgs{op: r.op, operands: operandArgs{arrays: new([maxOperands]array)}, steps: make([]kernel.Value, s.Outs+s.Ins), scalars: scalarArgs{nums: make([]Num, r.op.scalars)}}
+	a := rowArgs{op: r.op, operands: operandArgs{arrays: new([maxOperands]array)}, steps: make([]kernel.Value, s.Outs+s.Ins),
+		scalars: scalarArgs{nums: make([]Num, r.op.scalars)}}
 	a.layout(declaring(k, s))
 	r.rows, r.n, r.arrays, r.steps = a.rows.Value, a.n.Value, a.operands.arrays[:s.Outs+s.Ins], a.steps
 	r.nums = a.scalars.nums
@@ -228,7 +230,8 @@ func (r *rowKernel) each(f func(vs ...kernel.Value) kernel.Value, from ...source
 
 // fold reduces a source over the row: step adds an element to a state that begins at init, combine joins two states and must not mind
 // their order. Every thread gets the result.
-func (r *rowKernel) fold(init []kernel.Value, s source, step func(a []kernel.Value, x kernel.Value) []kernel.Value, combine func(a, b []kernel.Value) []kernel.Value) []kernel.Value {
+func (r *rowKernel) fold(init []kernel.Value, s source, step func(a []kernel.Value, x kernel.Value) []kernel.Value,
+	combine func(a, b []kernel.Value) []kernel.Value) []kernel.Value {
 	return r.foldSome(init, s, func(a, xs []kernel.Value) []kernel.Value {
 		for _, x := range xs {
 			a = step(a, x)

@@ -132,7 +132,8 @@ type rowPlan struct {
 // are absent, where op allows that. The first full operand gives the shape.
 func runRows(is Issuer, op *rowOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand, dim int) error {
 	if len(outs) != len(op.outs) || len(ins) != len(op.ins) || len(scalars) != op.scalars {
-		return fmt.Errorf("%s takes %d outputs, %d inputs and %d scalars; got %d, %d and %d", op.name, len(op.outs), len(op.ins), op.scalars, len(outs), len(ins), len(scalars))
+		return fmt.Errorf("%s takes %d outputs, %d inputs and %d scalars; got %d, %d and %d", op.name, len(op.outs), len(op.ins),
+			op.scalars, len(outs), len(ins), len(scalars))
 	}
 	if t, ok := is.(RowTaker); ok && t.TakesRows() {
 		t.TakeRows(newRowCall(op, compute, scalars, outs, ins, dim))

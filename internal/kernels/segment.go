@@ -254,7 +254,8 @@ func (g *segmentPlan) keysOf(is Issuer, sp *space) error {
 	s := &l.Spec
 	*s = Spec{Family: FamilySegment, Op: uint16(segmentKeys), Compute: indexType(g.index), Ins: 2, Index: uint8(g.index)}
 	s.DTypes[0], s.DTypes[1] = g.ops[1].DType, g.ops[2].DType
-	s.Segment = segmentSpec{From: g.from, Wrap: g.wrap, Lines: g.from != fromShared && g.n > 1, Given: g.given != 0, Dims: uint8(dimsClass(sp.nd))}
+	s.Segment = segmentSpec{From: g.from, Wrap: g.wrap, Lines: g.from != fromShared && g.n > 1, Given: g.given != 0,
+		Dims: uint8(dimsClass(sp.nd))}
 	if g.from != fromValue {
 		s.DTypes[1] = dtype.Invalid
 	}
@@ -294,7 +295,8 @@ func (g *segmentPlan) fold(is Issuer, list segmentList) (next segmentList, err e
 	}
 	l := is.NewLaunch()
 	s := &l.Spec
-	*s = Spec{Family: FamilySegment, Op: uint16(stage), Compute: opmath(g.ops[0].DType), Outs: 1, Ins: 1, Index: uint8(g.index), Vec: uint8(vec)}
+	*s = Spec{Family: FamilySegment, Op: uint16(stage), Compute: opmath(g.ops[0].DType), Outs: 1, Ins: 1,
+		Index: uint8(g.index), Vec: uint8(vec)}
 	s.DTypes[0], s.DTypes[1] = g.ops[0].DType, from
 	s.Segment = segmentSpec{From: list.from, Wide: g.width() > 1, Dims: uint8(dimsClass(g.lines.nd))}
 	var a segmentArgs

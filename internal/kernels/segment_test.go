@@ -166,7 +166,8 @@ func TestFoldBySegments(t *testing.T) {
 							want[to] *= v[n]
 						}
 					}
-					g := indexPlan{kind: kind, ops: [3]Operand{addressed(dst, c.dim).Operand, index, part}, step: addressed(dst, c.dim).Step, size: size}
+					g := indexPlan{kind: kind, ops: [3]Operand{addressed(dst, c.dim).Operand, index, part},
+						step: addressed(dst, c.dim).Step, size: size}
 					check(t, g.segments(h, index.Shape, c.dim))
 					for i, got := range h.read(dst) {
 						if got != want[i] {

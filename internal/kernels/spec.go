@@ -77,8 +77,8 @@ func (s *Spec) name(prefix string) string {
 	return b.String()
 }
 
-// Key says what kernel s is, in any process of one build of a program: the ids of groups differ between processes, all others are given in one
-// order as a program starts.
+// Key says what kernel s is, in any process of one build of a program: the ids of groups differ between processes, all others are given in
+// one order as a program starts.
 func (s *Spec) Key() string {
 	if s.Family != FamilyFused {
 		return fmt.Sprint(*s)

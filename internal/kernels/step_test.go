@@ -65,7 +65,8 @@ func decayScalar(n []float64, decoupled bool) float64 {
 
 func adamScalars(decoupled bool) func(n []float64, t float64) []float64 {
 	return func(n []float64, t float64) []float64 {
-		return []float64{n[1], decayScalar(n, decoupled), 1 - n[3], n[4], 1 - n[4], -n[0] / (1 - math.Pow(n[3], t)), math.Sqrt(1 - math.Pow(n[4], t)), n[5]}
+		return []float64{n[1], decayScalar(n, decoupled), 1 - n[3], n[4], 1 - n[4], -n[0] / (1 - math.Pow(n[3], t)),
+			math.Sqrt(1 - math.Pow(n[4], t)), n[5]}
 	}
 }
 
@@ -76,7 +77,8 @@ func nadamScalars(decoupled bool) func(n []float64, t float64) []float64 {
 		for i := 1.0; i <= t; i++ {
 			product *= mu(i)
 		}
-		return []float64{n[1], decayScalar(n, decoupled), 1 - n[3], n[4], 1 - n[4], 1 - math.Pow(n[4], t), -n[0] * (1 - mu(t)) / (1 - product),
+		return []float64{n[1], decayScalar(n, decoupled), 1 - n[3], n[4], 1 - n[4], 1 - math.Pow(n[4], t),
+			-n[0] * (1 - mu(t)) / (1 - product),
 			-n[0] * mu(t+1) / (1 - product*mu(t+1)), n[5]}
 	}
 }

@@ -21,10 +21,13 @@ func TestTensorMap(t *testing.T) {
 		plain              bool
 		want               []uint32
 	}{
-		{"bf16 [30, 2000, 1000], 4096 and 8192000 bytes, box [1, 128, 64]", dtype.BFloat16, 2000, 1000, 30, 2048, 1, 2048 * 2000, 128, 64, false,
-			[]uint32{0xee000000, 0x7f19, 0x46520, 0x100, 0x7d000, 0, 0, 0, 0x3e7, 0x7cf, 0x1d, 0, 0, 0x3f000000, 0x7f, 0, 0x4000, 0, 0x400}},
+		{"bf16 [30, 2000, 1000], 4096 and 8192000 bytes, box [1, 128, 64]", dtype.BFloat16, 2000, 1000, 30, 2048, 1,
+			2048 * 2000, 128, 64, false,
+			[]uint32{0xee000000, 0x7f19, 0x46520, 0x100, 0x7d000, 0, 0, 0, 0x3e7, 0x7cf, 0x1d, 0, 0, 0x3f000000, 0x7f, 0,
+				0x4000, 0, 0x400}},
 		{"the same, turned, in parts", dtype.BFloat16, 1000, 2000, 30, 1, 2048, 2048 * 2000, 256, 128, false,
-			[]uint32{0xee000000, 0x7f19, 0x46520, 0x100, 0x7d000, 0, 0, 0, 0x3e7, 0x7cf, 0x1d, 0, 0, 0x3f000000, 0x7f, 0, 0x4000, 0, 0x400}},
+			[]uint32{0xee000000, 0x7f19, 0x46520, 0x100, 0x7d000, 0, 0, 0, 0x3e7, 0x7cf, 0x1d, 0, 0, 0x3f000000, 0x7f, 0,
+				0x4000, 0, 0x400}},
 		{"f16, matrices 2^38 bytes apart, lines of 64 bytes", dtype.Float16, 2000, 1000, 31, 2048, 1, 1 << 37, 64, 32, false,
 			[]uint32{0xee000000, 0x7f19, 0x44320, 0x100, 0, 0, 0, 0x40, 0x3e7, 0x7cf, 0x1e, 0, 0, 0x1f000000, 0x3f, 0, 0x1000, 0, 0x200}},
 		{"f32", dtype.Float32, 2000, 1000, 2, 1024, 1, 1024 * 2000, 256, 32, false,
@@ -58,7 +61,8 @@ func TestTensorMapOfGroups(t *testing.T) {
 		want          []uint32
 	}{
 		{"bf16, 4608, 128 and 4718592 bytes, box [1, 1, 128, 64]", dtype.BFloat16, 2304, 2359296, 128, 64,
-			[]uint32{0xee000000, 0x7f19, 0x46530, 0x120, 0x8, 0x48000, 0, 0, 0x3f, 0x3ff, 0xb, 0x7, 0, 0x3f000000, 0x7f, 0, 0x4000, 0, 0x400}},
+			[]uint32{0xee000000, 0x7f19, 0x46530, 0x120, 0x8, 0x48000, 0, 0, 0x3f, 0x3ff, 0xb, 0x7, 0, 0x3f000000, 0x7f, 0,
+				0x4000, 0, 0x400}},
 		{"f16, lines 2^37 and groups 2^39 bytes apart, box [1, 1, 64, 32]", dtype.Float16, 1 << 36, 1 << 38, 64, 32,
 			[]uint32{0xee000000, 0x7f19, 0x44330, 0, 0x8, 0, 0, 0x802, 0x3f, 0x3ff, 0xb, 0x7, 0, 0x1f000000, 0x3f, 0, 0x1000, 0, 0x200}},
 	} {

@@ -23,7 +23,8 @@ const turnBytes = 32
 // turned returns the dimension, not the innermost, along which the input of a copy has its elements side by side while the output has them
 // so along the innermost: what a plain copy would read an element from each line of the cache at a time. 0 if there is none.
 func (p *pointPlan) turned(op *PointOp, outs, ins []Operand) int {
-	if op != Copy || p.ptr[1] == 0 || outs[0].DType != ins[0].DType || p.stride[0][0] != 1 || p.stride[1][0] == 1 || p.stride[1][0] == 0 || p.size[0] < turnWidth {
+	if op != Copy || p.ptr[1] == 0 || outs[0].DType != ins[0].DType || p.stride[0][0] != 1 || p.stride[1][0] == 1 || p.stride[1][0] == 0 ||
+		p.size[0] < turnWidth {
 		return 0
 	}
 	for d := 1; d < p.nd; d++ {
@@ -147,7 +148,8 @@ type turn struct {
 }
 
 func turnOf(s *Spec) turn {
-	t := turn{side: int(s.Turn.Side), take: int(s.Turn.Take), give: int(s.Turn.Give), parts: int(s.Vec), cell: s.Compute, unit: s.Compute, pack: 1, inPack: 1}
+	t := turn{side: int(s.Turn.Side), take: int(s.Turn.Take), give: int(s.Turn.Give), parts: int(s.Vec), cell: s.Compute, unit: s.Compute,
+		pack: 1, inPack: 1}
 	bytes := s.Compute.Size()
 	t.threads = t.side * t.side * bytes * t.parts / turnBytes
 	if bytes < 4 && t.give > 1 {

@@ -10,7 +10,8 @@ import (
 // TestTurnedCopies: copies between orders of dimensions are exact for every size of elements, by one launch of the kernel for them.
 func TestTurnedCopies(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 1))
-	for _, dt := range []dtype.DType{dtype.Bool, dtype.Uint8, dtype.BFloat16, dtype.Float16, dtype.Float32, dtype.Int64, dtype.Complex64, dtype.Complex128} {
+	for _, dt := range []dtype.DType{dtype.Bool, dtype.Uint8, dtype.BFloat16, dtype.Float16, dtype.Float32, dtype.Int64, dtype.Complex64,
+		dtype.Complex128} {
 		h := newHost(t)
 		for name, c := range map[string]struct {
 			in, out Operand
@@ -25,7 +26,8 @@ func TestTurnedCopies(t *testing.T) {
 			"small":       {permuted(h.random(rng, dt, 40, 15, 16), 0, 2, 1), h.random(rng, dt, 40, 16, 15), false},
 			"channels":    {permuted(h.random(rng, dt, 3, 17, 20, 18), 0, 2, 3, 1), h.random(rng, dt, 3, 20, 18, 17), true},
 			"to channels": {permuted(h.random(rng, dt, 3, 17, 6, 19), 0, 3, 1, 2), h.random(rng, dt, 3, 19, 17, 6), true},
-			"gaps":        {sliced(permuted(h.random(rng, dt, 40, 70), 1, 0), 0, 3, 63, 1), sliced(h.random(rng, dt, 60, 50), 1, 4, 44, 1), true},
+			"gaps": {sliced(permuted(h.random(rng, dt, 40, 70), 1, 0), 0, 3, 63, 1), sliced(h.random(rng, dt, 60, 50), 1, 4, 44, 1),
+				true},
 			"both turned": {permuted(h.random(rng, dt, 40, 70), 1, 0), permuted(h.random(rng, dt, 40, 70), 1, 0), false},
 			"repeated":    {expanded(h.random(rng, dt, 40, 1), 40, 70), h.random(rng, dt, 40, 70), false},
 		} {
@@ -57,18 +59,20 @@ func TestTurnedCopies(t *testing.T) {
 // well; tiles that are cut off are right then too, and so are those of several batches.
 func TestTurnedAccesses(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 2))
-	for dt, most := range map[dtype.DType][2]uint8{dtype.Uint8: {4, 16}, dtype.BFloat16: {4, 8}, dtype.Float32: {4, 4}, dtype.Float64: {2, 2}, dtype.Complex128: {1, 1}} {
+	for dt, most := range map[dtype.DType][2]uint8{dtype.Uint8: {4, 16}, dtype.BFloat16: {4, 8}, dtype.Float32: {4, 4},
+		dtype.Float64: {2, 2}, dtype.Complex128: {1, 1}} {
 		h := newHost(t)
 		for name, c := range map[string]struct {
 			in, out    Operand
 			take, give bool
 		}{
-			"both":          {permuted(h.random(rng, dt, 112, 76), 1, 0), h.random(rng, dt, 76, 112), true, true},
-			"batches":       {permuted(h.random(rng, dt, 2, 144, 3, 20), 2, 3, 0, 1), h.random(rng, dt, 3, 20, 2, 144), true, true},
-			"apart":         {permuted(h.random(rng, dt, 4, 5, 16, 16), 1, 0, 3, 2), h.random(rng, dt, 5, 4, 16, 16), true, true},
-			"odd width":     {permuted(h.random(rng, dt, 81, 68), 1, 0), h.random(rng, dt, 68, 81), true, false},
-			"odd height":    {permuted(h.random(rng, dt, 80, 67), 1, 0), h.random(rng, dt, 67, 80), false, true},
-			"odd batch":     {sliced(permuted(h.random(rng, dt, 3, 33, 32), 0, 2, 1), 2, 0, 32, 1), h.random(rng, dt, 3, 32, 32), true, true},
+			"both":       {permuted(h.random(rng, dt, 112, 76), 1, 0), h.random(rng, dt, 76, 112), true, true},
+			"batches":    {permuted(h.random(rng, dt, 2, 144, 3, 20), 2, 3, 0, 1), h.random(rng, dt, 3, 20, 2, 144), true, true},
+			"apart":      {permuted(h.random(rng, dt, 4, 5, 16, 16), 1, 0, 3, 2), h.random(rng, dt, 5, 4, 16, 16), true, true},
+			"odd width":  {permuted(h.random(rng, dt, 81, 68), 1, 0), h.random(rng, dt, 68, 81), true, false},
+			"odd height": {permuted(h.random(rng, dt, 80, 67), 1, 0), h.random(rng, dt, 67, 80), false, true},
+			"odd batch": {sliced(permuted(h.random(rng, dt, 3, 33, 32), 0, 2, 1), 2, 0, 32, 1), h.random(rng, dt, 3, 32, 32), true,
+				true},
 			"odd in step":   {sliced(permuted(h.random(rng, dt, 64, 69), 1, 0), 0, 0, 68, 1), h.random(rng, dt, 68, 64), false, true},
 			"odd out step":  {permuted(h.random(rng, dt, 64, 68), 1, 0), sliced(h.random(rng, dt, 68, 65), 1, 0, 64, 1), true, false},
 			"odd in start":  {sliced(permuted(h.random(rng, dt, 64, 80), 1, 0), 0, 1, 65, 1), h.random(rng, dt, 64, 64), false, true},

@@ -5,8 +5,9 @@ import (
 	"tenon.dev/kernel"
 )
 
-// Unique sorts the vector X, least first, equal elements in their order and NaN last. Order, of Int64, gets the places from which elements come, and Heads, of
-// Bool, whether an element differs from the one before it; a NaN differs from any. Both are as long as X and lie without gaps.
+// Unique sorts the vector X, least first, equal elements in their order and NaN last. Order, of Int64, gets the places from which elements
+// come, and Heads, of Bool, whether an element differs from the one before it; a NaN differs from any. Both are as long as X and lie
+// without gaps.
 type Unique struct {
 	X, Order, Heads Operand
 	// Bits, if it is not 0, says that X holds integers from 0 to 1<<Bits - 1.
@@ -129,7 +130,8 @@ func keyOfNaN(t, ix dtype.DType) int64 {
 	return -1
 }
 
-// uniqueKey returns an integer that has, in as many low bits as the type, v's rank among its type. Of floats the two zeros have one, and all NaN have one.
+// uniqueKey returns an integer that has, in as many low bits as the type, v's rank among its type. Of floats the two zeros have one, and
+// all NaN have one.
 func (s *Spec) uniqueKey(v Num) kernel.Value {
 	k, t, ix := v.Re.Builder(), s.DTypes[0], s.Compute
 	sign := k.Int(ix, -1<<(8*t.Size()-1))

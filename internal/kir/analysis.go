@@ -33,7 +33,8 @@ func (k FormKind) String() string {
 // Form is what [Analyze] knows of a value.
 type Form struct {
 	Kind FormKind
-	// Wraps says of an Affine value that u + Stride*tidx may leave the range of the type, so that neighbours need not be Stride apart as numbers.
+	// Wraps says of an Affine value that u + Stride*tidx may leave the range of the type, so that neighbours need not be Stride apart as
+	// numbers.
 	Wraps bool
 	// Stride is the difference between neighbours in x of an Affine value, not 0.
 	Stride int64

@@ -193,8 +193,10 @@ func BenchmarkVerify(b *testing.B) {
 // benchText is a kernel of about 300 instructions.
 func benchText() []byte {
 	var t strings.Builder
-	t.WriteString("kernel \"chain\" threads 256\nparam0 \"x\" buffer f32\nparam1 \"n\" scalar i64\nfile0 \"chain.go\"\nlocs 0:1 0:2 0:3\n{\n")
-	t.WriteString("v0 = param 0 @1\nv1 = special.ctaidx @1\nv2 = special.ntidx @1\nv3 = mulwide.i32 v1, v2 @1\nv4 = special.tidx @1\nv5 = cvt.i64 v4 @1\nv6 = add.i64 v3, v5 @1\nv7 = param 1 @1\nv8 = lt.i64 v6, v7 @1\nif v8 @1 {\n")
+	t.WriteString(
+		"kernel \"chain\" threads 256\nparam0 \"x\" buffer f32\nparam1 \"n\" scalar i64\nfile0 \"chain.go\"\nlocs 0:1 0:2 0:3\n{\n")
+	t.WriteString("v0 = param 0 @1\nv1 = special.ctaidx @1\nv2 = special.ntidx @1\nv3 = mulwide.i32 v1, v2 @1\nv4 = special.tidx @1\nv5 " +
+		"= cvt.i64 v4 @1\nv6 = add.i64 v3, v5 @1\nv7 = param 1 @1\nv8 = lt.i64 v6, v7 @1\nif v8 @1 {\n")
 	v := 9
 	for range 18 {
 		fmt.Fprintf(&t, "v%d, v%d, v%d, v%d = load.f32x4.readonly v0[v6+4] @2\n", v, v+1, v+2, v+3)

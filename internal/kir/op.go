@@ -97,7 +97,8 @@ const (
 	OpShuffle
 	// OpVote: Args = Bool; Sub VoteAny or VoteAll give Bool, VoteBallot Uint32. All 32 threads take part.
 	OpVote
-	// OpAssert: a false Args[0] (Bool) stops the kernel with Text, in which each %v stands for the next of the numbers after it, at most two.
+	// OpAssert: a false Args[0] (Bool) stops the kernel with Text, in which each %v stands for the next of the numbers after it, at most
+	// two.
 	OpAssert
 	// OpClock: the device clock in cycles, Int64.
 	OpClock
@@ -107,8 +108,8 @@ const (
 	// OpFor: Args = start, end, step of Type (Int32 or Int64), step > 0; Blocks[0].Params = the counter. Imm > 1 asks for a software
 	// pipeline of that many stages over the tile loads of the body.
 	OpFor
-	// OpLoop repeats Blocks[0] until OpBreak. OpBreak and OpContinue leave or restart the innermost OpFor or OpLoop. OpReturn ends the thread.
-	// Each, and OpYield, is the last instruction of its block.
+	// OpLoop repeats Blocks[0] until OpBreak. OpBreak and OpContinue leave or restart the innermost OpFor or OpLoop. OpReturn ends the
+	// thread. Each, and OpYield, is the last instruction of its block.
 	OpLoop
 	OpBreak
 	OpContinue
@@ -127,8 +128,8 @@ const (
 	// may then copy the tile from there instead of running the region.
 	OpTileLoad
 	// OpTileDot: tile Sym += tile a x tile b, where Imm = a<<32|b: [M,N] += [M,K] x [K,N]. Accumulator types: Float32 for
-	// Float16, BFloat16 and Float32 operands, Float64 for Float64, Int32 for Int8. Sub DotTF32 allows rounding Float32 operands to tf32. Sub
-	// DotTransposed, of halves, takes tile b as [N,K]: [M,N] += [M,K] x [N,K]ᵀ.
+	// Float16, BFloat16 and Float32 operands, Float64 for Float64, Int32 for Int8. Sub DotTF32 allows rounding Float32 operands to tf32.
+	// Sub DotTransposed, of halves, takes tile b as [N,K]: [M,N] += [M,K] x [N,K]ᵀ.
 	OpTileDot
 	// OpTileMap gives every element of accumulator Sym a new value: Blocks[0] has Params row, col (Int32), the element, and the elements at
 	// its place of up to MapTilesMost other accumulators of as many rows, which have as many columns or one, that of the row; it ends in

@@ -16,9 +16,9 @@ type holder struct {
 
 // origins finds of which buffers' addresses values may be made.
 //
-// A sum or difference of an address and a number, an address that is aligned or tagged, one of two addresses, and one that went through a variable
-// or an array of the kernel is an address of the same buffers. What other arithmetic makes of an address is a number, as is the difference of two addresses.
-// Addresses that are loaded from global memory have no origin.
+// A sum or difference of an address and a number, an address that is aligned or tagged, one of two addresses, and one that went through a
+// variable or an array of the kernel is an address of the same buffers. What other arithmetic makes of an address is a number, as is the
+// difference of two addresses. Addresses that are loaded from global memory have no origin.
 type origins struct {
 	p       *Program
 	values  []params
@@ -36,8 +36,8 @@ func findOrigins(p *Program) *origins {
 	return o
 }
 
-// Writes reports of each parameter whether it is a buffer that the program's stores and atomic operations may write. What is written at an address
-// that the program loads from global memory is not seen.
+// Writes reports of each parameter whether it is a buffer that the program's stores and atomic operations may write. What is written at an
+// address that the program loads from global memory is not seen.
 func (p *Program) Writes() []bool {
 	o := findOrigins(p)
 	out := make([]bool, len(p.Params))

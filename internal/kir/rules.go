@@ -351,7 +351,8 @@ func (v *verifier) tileTypes(in *Instr) {
 		case ok && old.Groups != t.Groups:
 			v.fail(in, "tensor map %s loads tiles with a group and without; declare one for each", v.p.Params[in.Imm].Name)
 		case ok && old != t:
-			v.fail(in, "tensor map %s loads tiles of %d lines of %d %v and of %d lines of %d %v; declare one for each", v.p.Params[in.Imm].Name, old.Lines, old.Line, old.Type, t.Lines, t.Line, t.Type)
+			v.fail(in, "tensor map %s loads tiles of %d lines of %d %v and of %d lines of %d %v; declare one for each",
+				v.p.Params[in.Imm].Name, old.Lines, old.Line, old.Type, t.Lines, t.Line, t.Type)
 		}
 		v.maps[in.Imm] = t
 		for i := range in.Args {
@@ -385,7 +386,8 @@ func (v *verifier) dot(in *Instr, acc Tile) {
 	case in.Sub == DotTransposed && a.Type.Size() != 2:
 		v.fail(in, "a product with a transposed operand is of halves, not of %v", a.Type)
 	case in.Sub == DotTransposed && (acc.Rows != a.Rows || acc.Cols != b.Rows || a.Cols != b.Cols):
-		v.fail(in, "a %dx%d tile is not the product of %dx%d and the transpose of %dx%d", acc.Rows, acc.Cols, a.Rows, a.Cols, b.Rows, b.Cols)
+		v.fail(in, "a %dx%d tile is not the product of %dx%d and the transpose of %dx%d", acc.Rows, acc.Cols, a.Rows,
+			a.Cols, b.Rows, b.Cols)
 	case in.Sub != DotTransposed && (acc.Rows != a.Rows || acc.Cols != b.Cols || a.Cols != b.Rows):
 		v.fail(in, "a %dx%d tile is not the product of %dx%d and %dx%d", acc.Rows, acc.Cols, a.Rows, a.Cols, b.Rows, b.Cols)
 	case in.Sub == DotTF32 && a.Type != dtype.Float32:

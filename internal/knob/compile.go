@@ -4,7 +4,8 @@ package knob
 var (
 	// Compile says what of package compile takes part.
 	Compile = newChoice("TENON_COMPILE",
-		"What package `compile` does: `on`, everything; `fusion`, no graphs; `graphs`, no fused kernels; `off`, every call runs at once. A region takes "+
+		"What package `compile` does: `on`, everything; `fusion`, no graphs; `graphs`, no fused kernels; `off`, every call runs at "+
+			"once. A region takes "+
 			"the setting when it is made.", "on", "fusion", "graphs", "off")
 	// CompileGroups and CompileGraphs bound what takes part, for the search for what goes wrong.
 	CompileGroups = newCount("TENON_COMPILE_GROUPS", MaxCompileParts, 0, MaxCompileParts,

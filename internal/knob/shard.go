@@ -9,7 +9,8 @@ var (
 	MemcheckRank = newText("TENON_MEMCHECK_RANK", "",
 		"Which piece of the run `tenon memcheck` takes, from 0; the default of `--rank`.")
 	// SlurmArrayCount is the size of a Slurm job array.
-	SlurmArrayCount = newText("SLURM_ARRAY_TASK_COUNT", "", "Slurm's number of tasks of a job array: the pieces of a run of `tenon memcheck`.")
+	SlurmArrayCount = newText("SLURM_ARRAY_TASK_COUNT", "",
+		"Slurm's number of tasks of a job array: the pieces of a run of `tenon memcheck`.")
 	// SlurmArrayID is the task of a Slurm job array.
 	SlurmArrayID = newText("SLURM_ARRAY_TASK_ID", "", "Slurm's number of this task of a job array: which piece `tenon memcheck` takes.")
 	// SlurmArrayMin is the first task of a Slurm job array.

@@ -56,7 +56,8 @@ func (t *Tree) packageDoc(p *Package) []Finding {
 		return []Finding{t.at(docs[0].Syntax.Package, "package doc comment says \"may not know\": say what it must not depend on")}
 	}
 	if sentences(text) < 2 {
-		return []Finding{t.at(docs[0].Syntax.Package, "package doc comment has one sentence: say in the second what the package must not depend on")}
+		return []Finding{t.at(docs[0].Syntax.Package,
+			"package doc comment has one sentence: say in the second what the package must not depend on")}
 	}
 	return nil
 }

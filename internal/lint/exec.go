@@ -25,7 +25,8 @@ func Execs(t *Tree) []Finding {
 				case *ast.StructType:
 					for _, field := range n.Fields.List {
 						if names.holds(field.Type) {
-							out = append(out, t.at(field.Pos(), "a struct holds an Exec: pass it as an argument, since it belongs to the goroutine that calls"))
+							out = append(out, t.at(field.Pos(), "a struct holds an Exec: pass it as an argument, since it belongs to "+
+								"the goroutine that calls"))
 						}
 					}
 				case *ast.GenDecl:

@@ -169,7 +169,8 @@ func Imports(t *Tree) []Finding {
 				case !f.Test:
 					graph[p.Dir] = append(graph[p.Dir], dir)
 					if !allows(allowed, dir) {
-						out = append(out, t.at(spec.Pos(), "%s may not import %s: imports point down only, and the import law names what each package may use", p.Dir, dir))
+						out = append(out, t.at(spec.Pos(), "%s may not import %s: imports point down only, and the import law names "+
+							"what each package may use", p.Dir, dir))
 					}
 				}
 			}
@@ -203,7 +204,8 @@ func (t *Tree) fence(p *Package, f *File, spec *ast.ImportSpec, imp string) []Fi
 		return []Finding{t.at(spec.Pos(), "%s may not import %s: %s", p.Dir, imp, o.reason)}
 	}
 	if first, _, _ := strings.Cut(imp, "/"); strings.Contains(first, ".") {
-		return []Finding{t.at(spec.Pos(), "%s imports %s, which is no dependency of the module; RATIONALE.md says which are and why", p.Dir, imp)}
+		return []Finding{t.at(spec.Pos(), "%s imports %s, which is no dependency of the module; RATIONALE.md says which are and why",
+			p.Dir, imp)}
 	}
 	return nil
 }
@@ -234,7 +236,8 @@ func (t *Tree) envReads(f *File) []Finding {
 			return true
 		}
 		if id, ok := sel.X.(*ast.Ident); ok && banned[id.Name][sel.Sel.Name] {
-			out = append(out, t.at(sel.Pos(), "%s.%s: the environment is read by internal/knob alone; add a knob there", id.Name, sel.Sel.Name))
+			out = append(out, t.at(sel.Pos(), "%s.%s: the environment is read by internal/knob alone; add a knob there",
+				id.Name, sel.Sel.Name))
 		}
 		return true
 	})

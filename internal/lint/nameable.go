@@ -10,9 +10,9 @@ import (
 // internalMark, in the comment of an exported declaration and followed by a reason, frees it from Nameable.
 const internalMark = "//tenon:internal "
 
-// Nameable checks that what a public package exports (functions, variables, methods, exported fields and embedded types) is made of types that
-// its users can name: none of a package that is not public, unless a public package has an exported alias of it, and no unexported one, except
-// embedded. Declarations marked internalMark with a reason are free. Packages outside the module count as empty.
+// Nameable checks that what a public package exports (functions, variables, methods, exported fields and embedded types) is made of types
+// that its users can name: none of a package that is not public, unless a public package has an exported alias of it, and no unexported
+// one, except embedded. Declarations marked internalMark with a reason are free. Packages outside the module count as empty.
 func Nameable(t *Tree) []Finding {
 	w := nameWalk{t: t, checked: map[string]*types.Package{}, aliased: map[*types.TypeName]bool{}, free: map[token.Pos]bool{}}
 	var roots []*types.Package
@@ -139,7 +139,8 @@ func (w *nameWalk) uses(o types.Object, name string, t types.Type) {
 	switch t := types.Unalias(t).(type) {
 	case *types.Named:
 		if !w.canName(t.Obj()) {
-			w.out = append(w.out, w.t.at(o.Pos(), "%s has to do with %s.%s, which users cannot name; give it a type of a public package, or mark it %q with the reason",
+			w.out = append(w.out, w.t.at(o.Pos(), "%s has to do with %s.%s, which users cannot name; give it a type of a public "+
+				"package, or mark it %q with the reason",
 				name, t.Obj().Pkg().Name(), t.Obj().Name(), strings.TrimSpace(internalMark)))
 		}
 		for arg := range t.TypeArgs().Types() {

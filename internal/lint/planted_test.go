@@ -48,40 +48,51 @@ func TestImportsFindsPlanted(t *testing.T) {
 		parts []string
 	}{
 		{"sound", planted{
-			"dtype/dtype.go":           "package dtype\nimport \"unsafe\"\nvar _ unsafe.Pointer",
-			"fault/fault.go":           "package fault",
-			"internal/dl/dl.go":        "package dl\nimport (\"tenon.dev/fault\"; \"github.com/ebitengine/purego\")",
-			"internal/knob/knob.go":    "package knob\nimport \"os\"\nvar a = os.Getenv(\"A\")",
-			"internal/kir/kir_test.go": "package kir\nimport (\"os\"; \"pgregory.net/rapid\"; \"tenon.dev/internal/vexec\")\nvar a = os.Getenv(\"A\")",
+			"dtype/dtype.go":        "package dtype\nimport \"unsafe\"\nvar _ unsafe.Pointer",
+			"fault/fault.go":        "package fault",
+			"internal/dl/dl.go":     "package dl\nimport (\"tenon.dev/fault\"; \"github.com/ebitengine/purego\")",
+			"internal/knob/knob.go": "package knob\nimport \"os\"\nvar a = os.Getenv(\"A\")",
+			"internal/kir/kir_test.go": "package kir\nimport (\"os\"; \"pgregory.net/rapid\"; \"tenon.dev/internal/vexec\")\nvar a = " +
+				"os.Getenv(\"A\")",
 		}, nil},
-		{"upward", planted{"dtype/dtype.go": "package dtype\n\nimport \"tenon.dev/internal/kir\""}, []string{"dtype/dtype.go:3: dtype may not import internal/kir"}},
+		{"upward", planted{"dtype/dtype.go": "package dtype\n\nimport \"tenon.dev/internal/kir\""},
+			[]string{"dtype/dtype.go:3: dtype may not import internal/kir"}},
 		{"unknown package", planted{"internal/novel/n.go": "package novel"}, []string{"internal/novel: package has no line"}},
-		{"purego", planted{"internal/driver/libcuda/a.go": "package libcuda\nimport \"github.com/ebitengine/purego\""}, []string{"may not import github.com/ebitengine/purego"}},
-		{"purego in a test", planted{"internal/rt/a_test.go": "package rt\nimport \"github.com/ebitengine/purego\""}, []string{"dynamic loading has one door"}},
+		{"purego", planted{"internal/driver/libcuda/a.go": "package libcuda\nimport \"github.com/ebitengine/purego\""},
+			[]string{"may not import github.com/ebitengine/purego"}},
+		{"purego in a test", planted{"internal/rt/a_test.go": "package rt\nimport \"github.com/ebitengine/purego\""},
+			[]string{"dynamic loading has one door"}},
 		{"unsafe", planted{"internal/core/a.go": "package core\nimport \"unsafe\""}, []string{"may not import unsafe"}},
 		{"cgo", planted{"internal/dl/a.go": "package dl\nimport \"C\""}, []string{"may not import C"}},
-		{"alloc and drivers", planted{"internal/alloc/a.go": "package alloc\nimport (\"tenon.dev/internal/driver/libcuda\"; \"tenon.dev/dtype\")"},
-			[]string{"internal/alloc may not import internal/driver/libcuda", "internal/alloc may not import dtype", "internal/alloc → dtype", "internal/alloc → internal/driver/libcuda"}},
+		{"alloc and drivers", planted{"internal/alloc/a.go": "package alloc\nimport (\"tenon.dev/internal/driver/libcuda\"; " +
+			"\"tenon.dev/dtype\")"},
+			[]string{"internal/alloc may not import internal/driver/libcuda", "internal/alloc may not import dtype",
+				"internal/alloc → dtype", "internal/alloc → internal/driver/libcuda"}},
 		{"alloc by a detour", planted{
 			"internal/alloc/a.go":  "package alloc\nimport \"tenon.dev/internal/driver\"",
 			"internal/driver/d.go": "package driver\nimport \"tenon.dev/dtype\"",
 		}, []string{"internal/driver may not import dtype", "internal/alloc → internal/driver → dtype"}},
 		{"back ends meet", planted{"internal/ptx/a.go": "package ptx\nimport \"tenon.dev/internal/vexec\""},
 			[]string{"internal/ptx may not import internal/vexec", "internal/ptx → internal/vexec"}},
-		{"both drivers", planted{"internal/core/a.go": "package core\nimport \"tenon.dev/internal/driver/hostsim\""}, []string{"internal/core may not import internal/driver/hostsim"}},
-		{"environment", planted{"nn/a.go": "package nn\nimport sys \"os\"\nvar a, ok = sys.LookupEnv(\"A\")"}, []string{"nn/a.go:3: sys.LookupEnv"}},
+		{"both drivers", planted{"internal/core/a.go": "package core\nimport \"tenon.dev/internal/driver/hostsim\""},
+			[]string{"internal/core may not import internal/driver/hostsim"}},
+		{"environment", planted{"nn/a.go": "package nn\nimport sys \"os\"\nvar a, ok = sys.LookupEnv(\"A\")"},
+			[]string{"nn/a.go:3: sys.LookupEnv"}},
 		{"http", planted{"cuda/a.go": "package cuda\nimport \"net/http/pprof\""}, []string{"only the viewer serves pages"}},
 		{"http in its place", planted{"memviz/a.go": "package memviz\nimport \"net/http\""}, nil},
 		{"test dependency", planted{"nn/a.go": "package nn\nimport \"github.com/google/go-cmp/cmp\""}, []string{"it serves tests"}},
-		{"browser's driver", planted{"memviz/a_test.go": "package memviz\nimport \"github.com/chromedp/chromedp/kb\""}, []string{"tests drive a browser in one place"}},
+		{"browser's driver", planted{"memviz/a_test.go": "package memviz\nimport \"github.com/chromedp/chromedp/kb\""},
+			[]string{"tests drive a browser in one place"}},
 		{"browser in the program", planted{
 			"cmd/tenon/main.go":     "package main\nimport \"tenon.dev/internal/cli\"",
 			"internal/cli/cli.go":   "package cli\nimport \"tenon.dev/internal/browser\"",
 			"internal/browser/b.go": "package browser\nimport \"github.com/chromedp/chromedp\"",
 		}, []string{"cmd/tenon → internal/cli → internal/browser"}},
 		{"unknown dependency", planted{"nn/a.go": "package nn\nimport \"example.com/x\""}, []string{"no dependency of the module"}},
-		{"examples use the face", planted{"examples/digits/a.go": "package main\nimport \"tenon.dev/internal/core\""}, []string{"may not import internal/core"}},
-		{"testdata is exempt", planted{"internal/kir/testdata/a.go": "package broken\nimport \"C\"", "_old/a.go": "package a\nimport \"C\""}, nil},
+		{"examples use the face", planted{"examples/digits/a.go": "package main\nimport \"tenon.dev/internal/core\""},
+			[]string{"may not import internal/core"}},
+		{"testdata is exempt", planted{"internal/kir/testdata/a.go": "package broken\nimport \"C\"",
+			"_old/a.go": "package a\nimport \"C\""}, nil},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) { want(t, Imports(c.tree.load(t)), c.parts...) })
@@ -111,33 +122,40 @@ func TestImportLawNotation(t *testing.T) {
 
 func TestExecsFindsPlanted(t *testing.T) {
 	tree := planted{
-		"exec.go":               "package tenon\ntype Exec struct{ a int }\ntype bad struct{ x *Exec }\nfunc (x *Exec) F() { var y *Exec; _ = y }\ntype Step func(x *Exec)",
-		"nn/a.go":               "package nn\nimport \"tenon.dev\"\ntype M struct {\n\tf func(*tenon.Exec)\n\tx map[string][]*tenon.Exec\n}\nvar current *tenon.Exec",
-		"optim/a.go":            "package optim\nimport (\n\tt \"tenon.dev\"\n\t\"sync/atomic\"\n)\ntype S struct {\n\tinner struct{ p atomic.Pointer[t.Exec] }\n\tt.Exec\n}",
+		"exec.go": "package tenon\ntype Exec struct{ a int }\ntype bad struct{ x *Exec }\nfunc (x *Exec) F() { var y " +
+			"*Exec; _ = y }\ntype Step func(x *Exec)",
+		"nn/a.go": "package nn\nimport \"tenon.dev\"\ntype M struct {\n\tf func(*tenon.Exec)\n\tx " +
+			"map[string][]*tenon.Exec\n}\nvar current *tenon.Exec",
+		"optim/a.go": "package optim\nimport (\n\tt \"tenon.dev\"\n\t\"sync/atomic\"\n)\ntype S struct {\n\tinner struct{ p " +
+			"atomic.Pointer[t.Exec] }\n\tt.Exec\n}",
 		"nn/a_test.go":          "package nn\nimport \"tenon.dev\"\ntype T struct { x *tenon.Exec }",
 		"internal/core/exec.go": "package core\ntype Exec struct{}\ntype session struct{ top *Exec }",
 		"data/a.go":             "package data\nimport \"os/exec\"\ntype Exec struct{}\ntype T struct { c *exec.Cmd; e *Exec }",
 	}
 	want(t, Execs(tree.load(t)),
-		"exec.go:3: a struct holds an Exec", "nn/a.go:5: a struct", "nn/a.go:7: a package variable", "optim/a.go:8: a struct", "optim/a.go:7: a struct")
+		"exec.go:3: a struct holds an Exec", "nn/a.go:5: a struct", "nn/a.go:7: a package variable", "optim/a.go:8: a struct",
+		"optim/a.go:7: a struct")
 }
 
 func TestRecoversFindsPlanted(t *testing.T) {
 	tree := planted{
-		"internal/core/fail.go": "package core\nfunc Try(f func()) { defer func() { recover() }(); f() }\nfunc (x *Exec) Try() { defer recover() }\ntype Exec struct{}",
-		"cuda/device.go":        "package cuda\nfunc returned() {}",
-		"nn/a.go":               "package nn\nvar quiet = func() { recover() }\nfunc Try() {\n\tr := recover\n\tr()\n}",
-		"nn/a_test.go":          "package nn\nfunc quietly() { recover() }",
+		"internal/core/fail.go": "package core\nfunc Try(f func()) { defer func() { recover() }(); f() }\nfunc (x *Exec) Try() { defer " +
+			"recover() }\ntype Exec struct{}",
+		"cuda/device.go": "package cuda\nfunc returned() {}",
+		"nn/a.go":        "package nn\nvar quiet = func() { recover() }\nfunc Try() {\n\tr := recover\n\tr()\n}",
+		"nn/a_test.go":   "package nn\nfunc quietly() { recover() }",
 	}
-	want(t, Recovers(tree.load(t)), "cuda.returned calls recover no longer", "fail.go:3: internal/core.Exec.Try calls recover", "nn/a.go:2: nn calls recover", "nn/a.go:4: nn.Try calls")
+	want(t, Recovers(tree.load(t)), "cuda.returned calls recover no longer", "fail.go:3: internal/core.Exec.Try calls recover",
+		"nn/a.go:2: nn calls recover", "nn/a.go:4: nn.Try calls")
 }
 
 func TestRoomsFindsPlanted(t *testing.T) {
 	tree := planted{
-		"internal/core/doc.go":          "package core",
-		"internal/core/tensor.go":       "package core\ntype Tensor struct { n *node }\nfunc (t *Tensor) late() { opOf(t) }",
-		"internal/core/tape_node.go":    "package core\ntype node struct { in *Tensor }",
-		"internal/core/ops_one.go":      "package core\nfunc opOf(t *Tensor) int { return t.n.depth() }\nfunc (n *node) depth() int { return 0 }",
+		"internal/core/doc.go":       "package core",
+		"internal/core/tensor.go":    "package core\ntype Tensor struct { n *node }\nfunc (t *Tensor) late() { opOf(t) }",
+		"internal/core/tape_node.go": "package core\ntype node struct { in *Tensor }",
+		"internal/core/ops_one.go": "package core\nfunc opOf(t *Tensor) int { return t.n.depth() }\n" +
+			"func (n *node) depth() int { return 0 }",
 		"internal/core/ops_one_test.go": "package core\nfunc testing() { opOf(nil) }",
 		"internal/core/helper.go":       "package core",
 		"nn/a.go":                       "package nn",
@@ -146,7 +164,8 @@ func TestRoomsFindsPlanted(t *testing.T) {
 	found = slices.DeleteFunc(found, func(f Finding) bool {
 		return strings.Contains(f.Msg, "any more") && !strings.HasSuffix(f.File, "/tensor.go")
 	})
-	want(t, found, "helper.go: the name does not begin with a room", "tensor.go: uses nothing of the room graph any more", "tensor.go: uses nothing of the room session any more",
+	want(t, found, "helper.go: the name does not begin with a room", "tensor.go: uses nothing of the room graph any more",
+		"tensor.go: uses nothing of the room session any more",
 		"tensor.go:3: opOf of the room ops is used from below")
 }
 
@@ -187,7 +206,8 @@ func f() {}
 		{"values", doc + "const C = 1\nvar (\n\tA, b = 1, 2\n)", []string{"exported const C", "exported var A"}},
 		{"field", doc + "// T is.\ntype T struct {\n\t// A is.\n\tA int\n\tB int\n}", []string{"T.B has no doc comment"}},
 		{"field in the type's comment", doc + "// T is B.\ntype T struct {\n\tB int\n}", nil},
-		{"field after a gap", doc + "// T is.\ntype T struct {\n\t// A and B are.\n\tA int\n\n\tB int\n}", []string{"T.B has no doc comment"}},
+		{"field after a gap", doc + "// T is.\ntype T struct {\n\t// A and B are.\n\tA int\n\n\tB int\n}",
+			[]string{"T.B has no doc comment"}},
 		{"interface method", doc + "// T is.\ntype T interface {\n\tM()\n}", []string{"T.M has no doc comment"}},
 	}
 	for _, c := range cases {
@@ -196,7 +216,8 @@ func f() {}
 	internal := planted{"internal/p/a.go": doc + "// T is.\ntype T struct { A int }\n// I is.\ntype I interface { M() }"}
 	want(t, Docs(internal.load(t)), "I.M has no doc comment")
 	want(t, Docs(planted{"p/a.go": doc, "p/b.go": doc}.load(t)), "second doc comment besides p/a.go")
-	want(t, Docs(planted{"p/a.go": "// Command p is a thing. It ends.\npackage main\nfunc Exported() {}", "q/q_test.go": "package q"}.load(t)))
+	want(t, Docs(planted{"p/a.go": "// Command p is a thing. It ends.\npackage main\nfunc Exported() {}", "q/q_test.go": "package q"}.load(
+		t)))
 }
 
 func TestStyleFindsPlanted(t *testing.T) {
@@ -213,13 +234,19 @@ func TestStyleFindsPlanted(t *testing.T) {
 		"a/zops.go":         "// Code generated by gen. DO NOT EDIT.\n\npackage a" + lines(2000),
 		"a/ops.go":          "// Code generated by gen. DO NOT EDIT.\n\npackage a",
 		"a/z_ops.go":        "package a",
+		"a/wide.go":         "package a\n\n//" + strings.Repeat("é", 139),
+		"a/tabs.go":         "package a\n\nfunc tabs() {\n\t//" + strings.Repeat("x", 135) + "\n}",
+		"a/raw.go":          "package a\n\n//go:embed " + strings.Repeat("x", 140) + "\nvar s = `" + strings.Repeat("x", 140) + "`",
+		"a/fill.go":         "package a\n\n//" + strings.Repeat("é", 138),
 	}.load(t)),
 		"a/f.go:2: function f has 121 lines, the limit is 120",
 		"a/helpers_test.go: file name says nothing",
 		"a/long.go: file has 801 lines, the limit is 800",
 		"a/ops.go: generated file whose name",
+		"a/tabs.go:4: line has 141 columns",
 		"a/unreasoned.go:3: function t has 201 lines",
 		"a/util.go: file name says nothing",
+		"a/wide.go:3: line has 141 columns",
 		"a/z_ops.go: file is named like a generated one",
 		"b/common: package name says nothing",
 	)
@@ -296,7 +323,8 @@ pkg tenon.dev/nn, func Init()`), "\n")
 
 func TestNameableFindsPlanted(t *testing.T) {
 	tree := planted{
-		"internal/core/core.go": "package core\ntype T struct{ U *U }\ntype U struct{}\ntype V struct{ n int }\ntype K int\nconst (\n\tA K = iota\n\tB\n)\nfunc (T) M() *V { return nil }",
+		"internal/core/core.go": "package core\ntype T struct{ U *U }\ntype U struct{}\ntype V struct{ n int }\ntype K int\nconst " +
+			"(\n\tA K = iota\n\tB\n)\nfunc (T) M() *V { return nil }",
 		"a.go": `package tenon
 import (
 	"io"
@@ -333,15 +361,19 @@ func Generic[P ~int | c.K](p P, g G[c.U]) {}
 type G[P any] struct{ P P }
 func unexported(c.U) {}
 `,
-		"nn/nn.go":         "package nn\nimport (\n\t\"tenon.dev\"\n\t\"tenon.dev/internal/core\"\n)\nfunc F(core.T) tenon.Closed { panic(0) }",
+		"nn/nn.go": "package nn\nimport (\n\t\"tenon.dev\"\n\t\"tenon.dev/internal/core\"\n)\n" +
+			"func F(core.T) tenon.Closed { panic(0) }",
 		"nn/nn_windows.go": "package nn\nimport \"tenon.dev/internal/core\"\nfunc Windows(core.U) {}",
 		"nn/nn_test.go":    "package nn\nimport \"tenon.dev/internal/core\"\nfunc Test(core.U) {}",
 	}
 	want(t, Nameable(tree.load(t)),
 		"core.go:10: tenon.Alias.M has to do with core.V, which users cannot name", "core.go:2: tenon.Alias.U has to do with core.U",
-		"a.go:32: tenon.Bare has to do with core.U", "core.go:2: tenon.Defined.U has to do with core.U", "a.go:10: tenon.Func has to do with core.V",
-		"a.go:33: tenon.Generic has to do with core.U", "a.go:33: tenon.Generic has to do with core.K", "a.go:20: tenon.I.N has to do with core.U",
-		"a.go:13: tenon.S.V has to do with core.V", "a.go:14: tenon.S.F has to do with tenon.hidden", "a.go:9: tenon.Two has to do with core.K")
+		"a.go:32: tenon.Bare has to do with core.U", "core.go:2: tenon.Defined.U has to do with core.U",
+		"a.go:10: tenon.Func has to do with core.V",
+		"a.go:33: tenon.Generic has to do with core.U", "a.go:33: tenon.Generic has to do with core.K",
+		"a.go:20: tenon.I.N has to do with core.U",
+		"a.go:13: tenon.S.V has to do with core.V", "a.go:14: tenon.S.F has to do with tenon.hidden",
+		"a.go:9: tenon.Two has to do with core.K")
 }
 
 func TestLoadRefusesBrokenFile(t *testing.T) {
@@ -352,14 +384,17 @@ func TestLoadRefusesBrokenFile(t *testing.T) {
 
 func TestPagesFindsPlanted(t *testing.T) {
 	tree := planted{
-		"docs/architecture.md": "# A\n```text\nno list\n```\n\n## Packages\n\n```text\ntenon (root)           the face\ninternal/{a,b} nn      more   words\n  internal/c\n```\n`d` is text\n```text\ne\n```\n\n## More\n```text\ninternal/d\n```\n",
-		"RATIONALE.md":         "# R\n\n| module | used by |\n| --- | --- |\n| `x.org/a` | `x.org/z` |\n| `x.org/b`, `x.org/c` | y |\n\n| `x.org/d` |\n",
-		"go.mod":               "module tenon.dev\n\ngo 1.26.0\n\nrequire x.org/a v1.0.0\n\nrequire (\n\tx.org/b v0.1.0 // indirect\n\tx.org/e v0.1.0\n)\n\ntool (\n\tx.org/b/cmd\n)\n",
-		"a.go":                 "package tenon",
-		"internal/a/a.go":      "package a",
-		"internal/b/b.go":      "package b",
-		"internal/d/d.go":      "package d",
-		"nn/nn.go":             "package nn",
+		"docs/architecture.md": "# A\n```text\nno list\n```\n\n## Packages\n\n```text\ntenon (root)           the face\ninternal/{a,b} " +
+			"nn      more   words\n  internal/c\n```\n`d` is text\n```text\ne\n```\n\n## More\n```text\ninternal/d\n```\n",
+		"RATIONALE.md": "# R\n\n| module | used by |\n| --- | --- |\n| `x.org/a` | `x.org/z` |\n| `x.org/b`, `x.org/c` | y |\n\n" +
+			"| `x.org/d` |\n",
+		"go.mod": "module tenon.dev\n\ngo 1.26.0\n\nrequire x.org/a v1.0.0\n\nrequire (\n\tx.org/b v0.1.0 // " +
+			"indirect\n\tx.org/e v0.1.0\n)\n\ntool (\n\tx.org/b/cmd\n)\n",
+		"a.go":            "package tenon",
+		"internal/a/a.go": "package a",
+		"internal/b/b.go": "package b",
+		"internal/d/d.go": "package d",
+		"nn/nn.go":        "package nn",
 	}
 	want(t, Pages(tree.load(t)),
 		"package internal/d is not listed", "package internal/c is listed, but there is none", "package e is listed",
@@ -373,9 +408,11 @@ func TestSnippetsFindsPlanted(t *testing.T) {
 		return "text\n```sh\nno(Go)\n```\n```go\n" + strings.Join(blocks, "```\n```go\n") + "```\n"
 	}
 	test := "package a\n\nfunc Example() {\n\tx := f() // what f gives\n\tif x {\n\t\tg(x)\n\t}\n\th()\n\tk()\n}\n"
-	table := "| PyTorch | Tenon |\n| --- | --- |\n| `a + b` | `x.Add(a, b)`, the same; `TENON_A=1` |\n| `c` | `x.C(a…)` or `x.C(a\\|b)` |\n\n| PyTorch | other |\n| --- | --- |\n| `a(b)` | `x.D()` |\n\n```text\n| no | table |\n```\n"
+	table := "| PyTorch | Tenon |\n| --- | --- |\n| `a + b` | `x.Add(a, b)`, the same; `TENON_A=1` |\n| `c` | `x.C(a…)` or `x.C(a\\|b)` " +
+		"|\n\n| PyTorch | other |\n| --- | --- |\n| `a(b)` | `x.D()` |\n\n```text\n| no | table |\n```\n"
 	tree := planted{
-		"README.md":              page("x := f()\nif x {\n  g(x)\n", "x := f() // something else\n\nh()\n", "x := f()\n…\nk()\n", "h()\n…\nx := f()\n", "x := f()\nh()\n"),
+		"README.md": page("x := f()\nif x {\n  g(x)\n", "x := f() // something else\n\nh()\n", "x := f()\n…\nk()\n",
+			"h()\n…\nx := f()\n", "x := f()\nh()\n"),
 		"docs/from-pytorch.md":   table,
 		"docs/other.md":          table,
 		"docs/third.md":          "| a | b |\n|---|---|\n| c | d |\n\n| e | f |\n| g | h |\n",
@@ -384,7 +421,8 @@ func TestSnippetsFindsPlanted(t *testing.T) {
 		"from_pytorch_test.go":   "package a\n\nfunc TestA() {\n\tx.Add(a, b)\n\tx.C(a, b)\n}\n",
 		".git/hidden/ignored.md": page("z()\n"),
 	}
-	want(t, Snippets(tree.load(t)), "README.md:20: no test", "README.md:25: no test", "docs/from-pytorch.md:4: x.C(a¦b) is not in from_pytorch_test.go",
+	want(t, Snippets(tree.load(t)), "README.md:20: no test", "README.md:25: no test", "docs/from-pytorch.md:4: x.C(a¦b) is not in "+
+		"from_pytorch_test.go",
 		"docs/third.md:5: a table begins without a head")
 }
 
@@ -394,16 +432,19 @@ func TestLinksFindsPlanted(t *testing.T) {
 		"README.md": "[a](docs/a.md) ![p](p.png)\n\n[x](https://x.org/y) [here](#there) [b](docs/b.md#c)\n",
 		"docs/a.md": "[up](../README.md) [folder](../docs) and [gone](README.md)\n",
 	}
-	want(t, Links(tree.load(t)), "README.md:1: the link to p.png leads nowhere", "README.md:3: the link to docs/b.md#c leads nowhere", "docs/a.md:1: the link to README.md")
+	want(t, Links(tree.load(t)), "README.md:1: the link to p.png leads nowhere", "README.md:3: the link to docs/b.md#c leads nowhere",
+		"docs/a.md:1: the link to README.md")
 }
 
 func TestSharedFindsPlanted(t *testing.T) {
 	const page = "| type | shared |\n| --- | --- |\n| `Exec`, `cuda.Event` | yes |\n"
 	tree := planted{
 		"docs/concurrency.md": page,
-		"a.go":                "package tenon\ntype Exec int\nfunc (x *Exec) F() {}\ntype Arg int\nfunc (a Arg) F() {}\ntype own int\nfunc (o *own) F() {}",
-		"cuda/a.go":           "package cuda\ntype Event int\nfunc (e *Event) F() {}\ntype Exec int\nfunc (e *Exec) F() {}\nfunc (e *Exec) G() {}",
-		"internal/rt/a.go":    "package rt\ntype Event int\nfunc (e *Event) F() {}",
+		"a.go": "package tenon\ntype Exec int\nfunc (x *Exec) F() {}\ntype Arg int\nfunc (a Arg) F() {}\ntype own " +
+			"int\nfunc (o *own) F() {}",
+		"cuda/a.go": "package cuda\ntype Event int\nfunc (e *Event) F() {}\ntype Exec int\nfunc (e *Exec) F() {}\n" +
+			"func (e *Exec) G() {}",
+		"internal/rt/a.go": "package rt\ntype Event int\nfunc (e *Event) F() {}",
 	}
 	want(t, Shared(tree.load(t)), "cuda/a.go:5: docs/concurrency.md does not say what goroutines may share of cuda.Exec")
 	want(t, Shared(planted{"a.go": "package tenon"}.load(t)), "docs/concurrency.md: open")
@@ -444,7 +485,8 @@ func F(t table, named fault.Named) {
 func G[M ~map[K]V, K comparable, V any](m M) { for range m {} }
 func H[S ~[]E, E any](s S) { for range s {} }
 `,
-		"fault/fault.go":        "package fault\ntype Named map[int]int\nfunc Numbers() Named { return nil }\nfunc own(n Named) { for range n {} }",
+		"fault/fault.go": "package fault\ntype Named map[int]int\nfunc Numbers() Named { return nil }\n" +
+			"func own(n Named) { for range n {} }",
 		"internal/rt/a_test.go": "package rt\nfunc own(m map[int]int) { for range m {} }",
 		"cmd/tenon/main.go":     "package main\nfunc main() { for range (map[int]int{}) {} }",
 	}
@@ -452,7 +494,8 @@ func H[S ~[]E, E any](s S) { for range s {} }
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, found, "a.go:12: ranges over a map", "a.go:13: ranges", "a.go:14: ranges", "a.go:16: calls maps.Keys", "a.go:17: calls maps.Values",
+	want(t, found, "a.go:12: ranges over a map", "a.go:13: ranges", "a.go:14: ranges", "a.go:16: calls maps.Keys",
+		"a.go:17: calls maps.Values",
 		"a.go:21: the mark gives no reason", "a.go:22: ranges", "a.go:23: the mark frees nothing", "a.go:25: calls (*sync.Map).Range",
 		"a.go:26: calls (reflect.Value).MapRange", "a.go:27: calls maps.DeleteFunc", "a.go:31: ranges")
 	for name, broken := range map[string]planted{
@@ -485,5 +528,6 @@ func g(f frame) { f.fail("see " + "pytorch.org"); f.fail("mytorch.x") }
 		"internal/core/a_test.go": "package core\nfunc fail(s string) {}\nfunc h() { fail(`Python`) }\n",
 		"bench/b.go":              "package bench\nfunc fail(s string) {}\nfunc h() { fail(`Python`) }\n",
 	}
-	want(t, Errors(tree.load(t)), `fault/fault.go:4: an error says "None"`, `fault/fault.go:9: an error says "PyTorch"`, `internal/core/a.go:3: an error says "pytorch.org"`)
+	want(t, Errors(tree.load(t)), `fault/fault.go:4: an error says "None"`, `fault/fault.go:9: an error says "PyTorch"`,
+		`internal/core/a.go:3: an error says "pytorch.org"`)
 }

@@ -40,7 +40,8 @@ func Recovers(t *Tree) []Finding {
 						return true
 					}
 					if used[name] = true; recovering[name] == "" {
-						out = append(out, t.at(id.Pos(), "%s calls recover: a panic that is no error of ours is a bug and goes on; use core.Try", name))
+						out = append(out,
+							t.at(id.Pos(), "%s calls recover: a panic that is no error of ours is a bug and goes on; use core.Try", name))
 					}
 					return true
 				})
@@ -48,7 +49,8 @@ func Recovers(t *Tree) []Finding {
 		}
 		for _, name := range slices.Sorted(maps.Keys(recovering)) {
 			if packageIn(name) == p.Dir && !used[name] {
-				out = append(out, Finding{File: p.Dir, Msg: name + " calls recover no longer: take it off the list in internal/lint/recover.go"})
+				out = append(out, Finding{File: p.Dir, Msg: name + " calls recover no longer: take it off the list in " +
+					"internal/lint/recover.go"})
 			}
 		}
 	}

@@ -33,6 +33,7 @@ var upward = map[string]struct{ rooms, why string }{
 	"call_autocast.go":   {"tape ops", "autocast converts operands, and keeps the converted parameters by leaf"},
 	"call_profile.go":    {"tape graph", "a profile has fused kernels, and memory by what the tape holds"},
 	"tape_node.go":       {"graph ops", "a node belongs to a compiled function's span; an operand that is overwritten is copied"},
+	"tape_back.go":       {"ops", "a derivative fits a gradient to its input: sums, conversions, ones"},
 	"tape_backward.go":   {"graph ops", "a backward pass forces or defers, and adds gradients"},
 	"tape_checkpoint.go": {"graph", "a segment that runs again winds the generators back"},
 	"tape_function.go":   {"ops", "a derivative of the program's own gets gradients of its outputs' types"},
@@ -40,8 +41,8 @@ var upward = map[string]struct{ rooms, why string }{
 	"graph_generator.go": {"ops", "a captured generator's state is advanced by operations"},
 }
 
-// Rooms checks that every file of internal/core has a room, that none but those in upward refer to a room above their own, and that the list
-// has no entry too many.
+// Rooms checks that every file of internal/core has a room, that none but those in upward refer to a room above their own, and that the
+// list has no entry too many.
 func Rooms(t *Tree) []Finding {
 	var out []Finding
 	for _, p := range t.Packages {
@@ -75,13 +76,15 @@ func roomsOf(t *Tree, p *Package) []Finding {
 		}
 		room := coreRooms[roomOf(home)]
 		if met[use{file, room}] = true; !slices.Contains(strings.Fields(upward[file].rooms), room) {
-			out = append(out, t.at(id.Pos(), "%s of the room %s is used from below; move one of the two, or say why in internal/lint/rooms.go", o.Name(), room))
+			out = append(out, t.at(id.Pos(), "%s of the room %s is used from below; move one of the two, or say why in "+
+				"internal/lint/rooms.go", o.Name(), room))
 		}
 	}
 	for file, up := range upward {
 		for _, room := range strings.Fields(up.rooms) {
 			if !met[use{file, room}] {
-				out = append(out, Finding{File: path.Join(p.Dir, file), Msg: "uses nothing of the room " + room + " any more: take it off the list in internal/lint/rooms.go"})
+				out = append(out, Finding{File: path.Join(p.Dir, file), Msg: "uses nothing of the room " + room +
+					" any more: take it off the list in internal/lint/rooms.go"})
 			}
 		}
 	}
@@ -95,8 +98,8 @@ func roomOf(file string) int {
 	return slices.Index(coreRooms, room)
 }
 
-// usesWithin returns which declarations and fields of the package the identifiers in the files refer to. What comes from other packages is unknown,
-// so a reference through a value of theirs is not found.
+// usesWithin returns which declarations and fields of the package the identifiers in the files refer to. What comes from other packages is
+// unknown, so a reference through a value of theirs is not found.
 func usesWithin(fset *token.FileSet, files []*ast.File) map[*ast.Ident]types.Object {
 	info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
 	conf := types.Config{Importer: nothing{}, Error: func(error) {}}

@@ -44,7 +44,8 @@ func Shared(t *Tree) []Finding {
 				}
 				if !named[name] {
 					named[name] = true
-					out = append(out, t.at(fn.Pos(), "%s does not say what goroutines may share of %s; give it a line in the table", concurrency, name))
+					out = append(out, t.at(fn.Pos(), "%s does not say what goroutines may share of %s; give it a line in the table",
+						concurrency, name))
 				}
 			}
 		}

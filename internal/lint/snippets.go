@@ -14,9 +14,10 @@ const (
 	comparisonTest = "from_pytorch_test.go"
 )
 
-// Snippets checks that the Go code of the documentation is code that the tests compile and run: the lines of each block that begins with ```go stand
-// in this order in one test file, and what stands between backquotes in the column Tenon of docs/from-pytorch.md stands in
-// from_pytorch_test.go. Every table has a head. In both, "…" stands for any text, and so does an empty line. Indentation and comments at the ends of lines do not count.
+// Snippets checks that the Go code of the documentation is code that the tests compile and run: the lines of each block that begins with
+// ```go stand in this order in one test file, and what stands between backquotes in the column Tenon of docs/from-pytorch.md stands in
+// from_pytorch_test.go. Every table has a head. In both, "…" stands for any text, and so does an empty line. Indentation and comments at
+// the ends of lines do not count.
 func Snippets(t *Tree) []Finding {
 	var tests []string
 	var compared string
@@ -34,7 +35,8 @@ func Snippets(t *Tree) []Finding {
 	return t.eachPage(func(name, text string) (out []Finding) {
 		for _, s := range goBlocks(text) {
 			if !anyHolds(tests, plain(s.code)) {
-				out = append(out, Finding{name, s.line, "no test has the lines of this block; make it the text of an Example, so that it is known to run"})
+				out = append(out, Finding{name, s.line, "no test has the lines of this block; make it the text of an Example, so that " +
+					"it is known to run"})
 			}
 		}
 		for _, n := range headless(text) {
@@ -43,7 +45,8 @@ func Snippets(t *Tree) []Finding {
 		if name == comparison {
 			for _, s := range tableCode(text) {
 				if !holds(compared, plain(s.code)) {
-					out = append(out, Finding{name, s.line, fmt.Sprintf("%s is not in %s; put it there, so that it is known to run", s.code, comparisonTest)})
+					out = append(out, Finding{name, s.line, fmt.Sprintf("%s is not in %s; put it there, so that it is known to run",
+						s.code, comparisonTest)})
 				}
 			}
 		}

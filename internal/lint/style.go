@@ -6,12 +6,15 @@ import (
 	"go/ast"
 	"path"
 	"strings"
+	"unicode/utf8"
 )
 
-// The limits of the style law, in lines.
+// The limits of the style law: in lines, and for a line in columns, of which a tab is four.
 const (
 	MaxFunction = 120
 	MaxFile     = 800
+	MaxColumns  = 140
+	tabColumns  = 4
 )
 
 // tableMark, in a function's comment and followed by a reason, frees it from MaxFunction: it is a table in the form of code.
@@ -23,8 +26,9 @@ var vague = map[string]bool{
 	"helper": true, "helpers": true, "base": true, "misc": true,
 }
 
-// Style checks the style law: functions of at most MaxFunction lines unless marked as tables, files of at most MaxFile lines, and no
-// file or package with a name that would fit anything. Generated files are free of the limits.
+// Style checks the style law: functions of at most MaxFunction lines unless marked as tables, files of at most MaxFile lines, lines of at
+// most MaxColumns columns, and no file or package with a name that would fit anything. Generated files are free of the limits, and so are
+// lines with a raw string, which cannot be broken, and directives.
 func Style(t *Tree) []Finding {
 	var out []Finding
 	for _, p := range t.Packages {
@@ -56,16 +60,42 @@ func (t *Tree) fileStyle(f *File) []Finding {
 	if n := bytes.Count(f.Text, []byte("\n")); n > MaxFile {
 		out = append(out, Finding{File: f.Path, Msg: sprintLimit("file", n, MaxFile) + ": split it by idea"})
 	}
+	out = append(out, t.longLines(f)...)
 	for _, d := range f.Syntax.Decls {
 		fn, ok := d.(*ast.FuncDecl)
 		if !ok || marked(fn.Doc, tableMark) {
 			continue
 		}
 		if n := t.Fset.Position(fn.End()).Line - t.Fset.Position(fn.Pos()).Line + 1; n > MaxFunction {
-			out = append(out, t.at(fn.Name.Pos(), "%s: split it, or mark it %q with the reason if it is a table", sprintLimit("function "+fn.Name.Name, n, MaxFunction), strings.TrimSpace(tableMark)))
+			out = append(out, t.at(fn.Name.Pos(), "%s: split it, or mark it %q with the reason if it is a table",
+				sprintLimit("function "+fn.Name.Name, n, MaxFunction), strings.TrimSpace(tableMark)))
 		}
 	}
 	return out
+}
+
+// longLines finds the lines that are too long. One finding a file is enough to send somebody there.
+func (t *Tree) longLines(f *File) []Finding {
+	raw := map[int]bool{}
+	ast.Inspect(f.Syntax, func(n ast.Node) bool {
+		if l, ok := n.(*ast.BasicLit); ok && l.Value[0] == '`' {
+			for i := t.Fset.Position(l.Pos()).Line; i <= t.Fset.Position(l.End()).Line; i++ {
+				raw[i] = true
+			}
+		}
+		return true
+	})
+	n := 0
+	for line := range bytes.Lines(f.Text) {
+		n++
+		s := strings.TrimSuffix(string(line), "\n")
+		columns := utf8.RuneCountInString(s) + (tabColumns-1)*strings.Count(s, "\t")
+		if columns > MaxColumns && !raw[n] && !strings.HasPrefix(s, "//go:") {
+			return []Finding{{File: f.Path, Line: n, Msg: fmt.Sprintf("line has %d columns, the limit is %d: break it",
+				columns, MaxColumns)}}
+		}
+	}
+	return nil
 }
 
 // marked reports whether a comment holds the mark with a reason.

@@ -149,7 +149,8 @@ func within(dir, pattern string) bool {
 
 // public reports whether the folder holds a package that users import.
 func public(dir string) bool {
-	for _, p := range []string{"internal/...", "*/internal/...", "cmd/...", "bench/...", "conformance/...", "examples/...", "docs/...", "api/..."} {
+	for _, p := range []string{"internal/...", "*/internal/...", "cmd/...", "bench/...", "conformance/...", "examples/...",
+		"docs/...", "api/..."} {
 		if within(dir, p) {
 			return false
 		}

@@ -18,14 +18,15 @@ import (
 // unorderedMark, on a line or the one above it and followed by a reason, says why the order of a map does no harm there.
 const unorderedMark = "//tenon:unordered "
 
-// issuing are the folders of the packages whose work reaches a device, or whose results do: in what order they work decides about addresses,
-// launches, captured graphs and floating-point sums, so a run could differ from the next.
+// issuing are the folders of the packages whose work reaches a device, or whose results do: in what order they work decides about
+// addresses, launches, captured graphs and floating-point sums, so a run could differ from the next.
 var issuing = []string{".", "cuda", "cuda/...", "data", "kernel", "nn", "nn/...", "optim", "safetensors", "torchfile",
-	"internal/alloc", "internal/check", "internal/core", "internal/core/...", "internal/driver", "internal/driver/...", "internal/kernels", "internal/kernels/...",
+	"internal/alloc", "internal/check", "internal/core", "internal/core/...", "internal/driver", "internal/driver/...", "internal/kernels",
+	"internal/kernels/...",
 	"internal/kir", "internal/mersenne", "internal/pickle", "internal/ptx", "internal/rt", "internal/vexec"}
 
-// Unordered checks that the packages that issue work take nothing from a map in the map's order: by range, by an iterator of package maps that is
-// not sorted at once, by sync.Map.Range or by reflection. Lines with unorderedMark are free.
+// Unordered checks that the packages that issue work take nothing from a map in the map's order: by range, by an iterator of package maps
+// that is not sorted at once, by sync.Map.Range or by reflection. Lines with unorderedMark are free.
 func Unordered(t *Tree) ([]Finding, error) {
 	w := &orderWalk{t: t, checked: map[string]*types.Package{}}
 	for _, p := range t.Packages {
@@ -171,7 +172,8 @@ func (w *orderWalk) file(f *ast.File, info *types.Info) {
 				return true
 			}
 		}
-		w.out = append(w.out, w.t.at(n.Pos(), "%s in a package that issues work; sort the keys, keep a list, or say with %sreason why the order does no harm", what, unorderedMark))
+		w.out = append(w.out, w.t.at(n.Pos(), "%s in a package that issues work; sort the keys, keep a list, or say with %sreason why "+
+			"the order does no harm", what, unorderedMark))
 		return true
 	})
 	for _, pos := range bare {

@@ -18,10 +18,12 @@ var foreign = []struct {
 	{regexp.MustCompile(`(?i)\b(in|of|see|per|by|for) iss` + `ue #?\d`), "the number of a plan's item"},
 	{regexp.MustCompile(`(?i)\biss` + `ue #\d`), "the number of a plan's item"},
 	{regexp.MustCompile(`(?i)\bwork` + `place\b`), "the place of work"},
-	{regexp.MustCompile(`(?i)\b(this|earlier|previous|next|last|later|another) (work(ing)? |coding |developer )?ses` + `sion('s)? (of work|did|left|will|wrote|has)`), "a sitting of work"},
+	{regexp.MustCompile(`(?i)\b(this|earlier|previous|next|last|later|another) (work(ing)? |coding |developer )?ses` +
+		`sion('s)? (of work|did|left|will|wrote|has)`), "a sitting of work"},
 	{regexp.MustCompile(`(?i)\b(sub-?|helper |coding |AI )ag` + `ents?\b`), "who wrote it"},
 	{regexp.MustCompile(`(?i)\b(the|your|a) (brief says|brief tells|col` + `league('s)? )`), "who wrote it"},
-	{regexp.MustCompile(`(?i)proxy\.gol` + `ang\.org|registry\.np` + `mjs|deb\.deb` + `ian\.org|files\.pytho` + `nhosted|go` + `proxy\.`), "a registry's host"},
+	{regexp.MustCompile(`(?i)proxy\.gol` + `ang\.org|registry\.np` + `mjs|deb\.deb` + `ian\.org|files\.pytho` + `nhosted|go` + `proxy\.`),
+		"a registry's host"},
 	{regexp.MustCompile(`(?i)\.lib` + `rary/|shared/(DES` + `IGN|spec/|torch/|seeds/)`), "a path outside the repository"},
 }
 
@@ -54,7 +56,8 @@ func Words(fsys fs.FS) ([]Finding, error) {
 		for i, line := range strings.Split(string(text), "\n") {
 			for _, w := range foreign {
 				if m := w.pattern.FindString(line); m != "" {
-					out = append(out, Finding{File: p, Line: i + 1, Msg: fmt.Sprintf("%q names %s: the project speaks of itself alone", strings.TrimSpace(m), w.what)})
+					out = append(out, Finding{File: p, Line: i + 1, Msg: fmt.Sprintf("%q names %s: the project speaks of itself alone",
+						strings.TrimSpace(m), w.what)})
 				}
 			}
 		}

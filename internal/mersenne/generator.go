@@ -1,5 +1,5 @@
-// Package mersenne is the random generator of PyTorch's CPU tensors: Mersenne Twister, and the draws that PyTorch makes from it, bit for bit.
-// It must not depend on tensors or devices: it fills slices.
+// Package mersenne is the random generator of PyTorch's CPU tensors: Mersenne Twister, and the draws that PyTorch makes from it, bit for
+// bit. It must not depend on tensors or devices: it fills slices.
 package mersenne
 
 import "math"

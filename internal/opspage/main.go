@@ -71,7 +71,8 @@ func page(ops []core.OpInfo) string {
 		if o.Cast != core.CastNone {
 			cast = o.Cast.String()
 		}
-		cells := []string{name, code(o.Torch), list(o.Operands), list(o.Outputs), list(o.Values), list(o.Structure), list(properties(o)), cast,
+		cells := []string{name, code(o.Torch), list(o.Operands), list(o.Outputs), list(o.Values), list(o.Structure),
+			list(properties(o)), cast,
 			derivative}
 		fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | "))
 	}

@@ -1,9 +1,9 @@
 // Package origin tells whose code a call belongs to: the program, the library or Go itself. So errors and stacks show the line that a user
 // wrote. It must not depend on what was called or who asks.
 //
-// The verdict is the package's, exactly: a module whose path only begins like this one is the program's. A function literal that the compiler
-// inlined bears the name of the function it landed in, which may be the program's; its file tells where it is from. Folders are found by this
-// file's own path, so that module caches, vendored copies, replaced modules and builds with -trimpath are all alike.
+// The verdict is the package's, exactly: a module whose path only begins like this one is the program's. A function literal that the
+// compiler inlined bears the name of the function it landed in, which may be the program's; its file tells where it is from. Folders are
+// found by this file's own path, so that module caches, vendored copies, replaced modules and builds with -trimpath are all alike.
 package origin
 
 import (
@@ -28,7 +28,8 @@ const (
 const module = "tenon.dev"
 
 // packages are the folders of the packages that programs import; those below internal are the library's too.
-var packages = []string{".", "compile", "cuda", "cuda/nvtx", "data", "dtype", "fault", "kernel", "linalg", "memcheck", "memviz", "memviz/replay", "nn", "optim",
+var packages = []string{".", "compile", "cuda", "cuda/nvtx", "data", "dtype", "fault", "kernel", "linalg", "memcheck", "memviz",
+	"memviz/replay", "nn", "optim",
 	"profile", "safetensors", "sparse", "tenontest", "torchfile"}
 
 // programs are the folders below internal whose packages use the library as programs do: profiles of them show their own lines.
@@ -69,8 +70,8 @@ func here(skip int) (name, file string, line int) {
 	}
 }
 
-// In returns file and line, joined by a colon, of the innermost call that is the program's in frames as runtime.Stack writes them, two lines
-// each. It returns "" if there is none.
+// In returns file and line, joined by a colon, of the innermost call that is the program's in frames as runtime.Stack writes them, two
+// lines each. It returns "" if there is none.
 func In(frames string) string {
 	lines := strings.Split(frames, "\n")
 	for i := 0; i+1 < len(lines); i += 2 {
@@ -192,8 +193,8 @@ func (l layout) of(function, file string) (side Side, folder string) {
 	return Program, ""
 }
 
-// isSystem reports whether a file is the standard library's. Trimmed names of its files begin with the package, whose first element has no dot,
-// and so may those of the program's own module.
+// isSystem reports whether a file is the standard library's. Trimmed names of its files begin with the package, whose first element has no
+// dot, and so may those of the program's own module.
 func (l layout) isSystem(pkg, file string) bool {
 	if l.system != "" {
 		return strings.HasPrefix(file, l.system)
@@ -244,8 +245,8 @@ type Frame struct {
 type Path struct {
 	// Calls are the program's, innermost first.
 	Calls []Frame
-	// Modules are the types whose method Forward is under way, outermost first, and Above the folders of the packages above the root that it leads
-	// through, innermost first; either may repeat.
+	// Modules are the types whose method Forward is under way, outermost first, and Above the folders of the packages above the root that
+	// it leads through, innermost first; either may repeat.
 	Modules, Above []string
 }
 

@@ -110,7 +110,8 @@ func TestPackages(t *testing.T) {
 			return err
 		}
 		if d.IsDir() {
-			if n := d.Name(); rel != "." && (n[0] == '.' || n == "testdata" || slices.Contains([]string{"internal", "cmd", "examples", "conformance", "bench"}, rel)) {
+			if n := d.Name(); rel != "." && (n[0] == '.' || n == "testdata" ||
+				slices.Contains([]string{"internal", "cmd", "examples", "conformance", "bench"}, rel)) {
 				return filepath.SkipDir
 			}
 			return nil

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// program copies testdata/program into a module of its own, runs it and returns the lines that it prints, split at the tab, and for each route the
-// place that the source names: a route's call, or the line marked "at" it.
+// program copies testdata/program into a module of its own, runs it and returns the lines that it prints, split at the tab, and for each
+// route the place that the source names: a route's call, or the line marked "at" it.
 func program(t *testing.T) (lines [][2]string, want map[string]string) {
 	t.Helper()
 	root, err := filepath.Abs("../..")
@@ -21,8 +21,10 @@ func program(t *testing.T) (lines [][2]string, want map[string]string) {
 	sum, err := os.ReadFile(filepath.Join(root, "go.sum"))
 	check(t, err)
 	check(t, os.WriteFile(filepath.Join(dir, "go.sum"), sum, 0o644))
-	mod := "module tenon.development/x\n\ngo 1.26.0\n\nrequire tenon.dev v0.0.0\n\nrequire github.com/ebitengine/purego v0.11.3 // indirect\n\n" +
-		"replace tenon.dev => " + root + "\n"
+	mod :=
+		"module tenon.development/x\n\ngo 1.26.0\n\nrequire tenon.dev v0.0.0\n\n" +
+			"require github.com/ebitengine/purego v0.11.3 // indirect\n\n" +
+			"replace tenon.dev => " + root + "\n"
 	check(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte(mod), 0o644))
 	c := exec.Command("go", "run", ".")
 	c.Dir = dir
@@ -61,8 +63,8 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// TestProgram is that every error of a program outside the module names the program's line, and that the stack of its memory's history has of the
-// library what the program called and no more.
+// TestProgram is that every error of a program outside the module names the program's line, and that the stack of its memory's history has
+// of the library what the program called and no more.
 func TestProgram(t *testing.T) {
 	lines, want := program(t)
 	var stack []string
@@ -79,7 +81,8 @@ func TestProgram(t *testing.T) {
 	for route := range want {
 		t.Errorf("%s: the program prints nothing", route)
 	}
-	const shown = "tenon.(*Exec).Linear\ntenon.dev/nn.(*Linear).Forward\ntenon.dev/nn.Sequential.Forward\ntenon.dev/nn.Sequential.Forward\n" +
+	const shown = "tenon.(*Exec).Linear\ntenon.dev/nn.(*Linear).Forward\ntenon.dev/nn.Sequential.Forward\n" +
+		"tenon.dev/nn.Sequential.Forward\n" +
 		"main.history.func1.1\nmain.history.func1\nmain.history\nmain.main"
 	if got := strings.Join(stack, "\n"); got != shown {
 		t.Errorf("the stack of an allocation is\n%s\nwant\n%s", got, shown)

@@ -83,7 +83,8 @@ func (m *machine) twoLines() (module, name string, err error) {
 // global pushes a class or function that may be named.
 func (m *machine) global(module, name string) error {
 	if m.o.Global == nil || !m.o.Global(module, name) {
-		return fault.New(fault.Invalid, "the pickle names %s.%s, and what it may hold here is data; a file that needs code to be read is refused", module, name)
+		return fault.New(fault.Invalid,
+			"the pickle names %s.%s, and what it may hold here is data; a file that needs code to be read is refused", module, name)
 	}
 	if err := m.charge(len(module) + len(name) + costString); err != nil {
 		return err

@@ -34,7 +34,8 @@ const (
 
 const kindGone Kind = 31
 
-var kindNames = [...]string{"nothing", "None", "bool", "int", "float", "string", "bytes", "global", "taken", "list", "tuple", "dict", "set", "object", "persistent id"}
+var kindNames = [...]string{"nothing", "None", "bool", "int", "float", "string", "bytes", "global", "taken", "list", "tuple", "dict",
+	"set", "object", "persistent id"}
 
 // String returns Python's name of the kind, such as "list".
 func (k Kind) String() string {
@@ -132,7 +133,8 @@ func (d *Data) charge(n int) error {
 	return nil
 }
 
-// Charge counts n bytes that Options.Take needs for what it keeps. Beyond Options.MaxMemory or Options.Bound it is an error of kind fault.OutOfMemory.
+// Charge counts n bytes that Options.Take needs for what it keeps. Beyond Options.MaxMemory or Options.Bound it is an error of kind
+// fault.OutOfMemory.
 func (d *Data) Charge(n int) error { return d.charge(n) }
 
 // Stack returns the reading machine's stack while Options.Take runs, for those who must know where in the pickle they are: the values, the
@@ -237,8 +239,8 @@ func (d *Data) Get(dict Ref, key string) (Ref, bool) {
 	return 0, false
 }
 
-// Object returns the parts of an object: what it calls (a global), the tuple of arguments, and the state given later (None if none was); false
-// for other kinds.
+// Object returns the parts of an object: what it calls (a global), the tuple of arguments, and the state given later (None if none was);
+// false for other kinds.
 func (d *Data) Object(r Ref) (callee, args, state Ref, ok bool) {
 	if r.tag() != KindObject {
 		return 0, 0, 0, false

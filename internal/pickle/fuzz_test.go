@@ -16,8 +16,9 @@ const fuzzMemory = 4 << 20
 // fuzzBound is what a fuzzed pickle may take of which read bytes were read.
 func fuzzBound(read int64) int64 { return 1<<18 + 64*read }
 
-// FuzzRead reads any bytes as a pickle: no input crashes the reader, or makes it allocate more than a small multiple of what it may take, which
-// grows with its length (the multiple is what Go's growing of slices leaves as garbage). What reads well reads the same with values taken out and put back.
+// FuzzRead reads any bytes as a pickle: no input crashes the reader, or makes it allocate more than a small multiple of what it may take,
+// which grows with its length (the multiple is what Go's growing of slices leaves as garbage). What reads well reads the same with values
+// taken out and put back.
 func FuzzRead(f *testing.F) {
 	for _, name := range []string{"circle.pickle", "circle_dict.pickle", "ordered.pickle"} {
 		f.Add(file(f, name))
@@ -30,14 +31,16 @@ func FuzzRead(f *testing.F) {
 		paged = binary.LittleEndian.AppendUint32(append(paged, 'r'), i*4095)
 	}
 	f.Add(append(paged, '.'))
-	for _, s := range []string{"(lp0\n(lp1\nI4\naa.", "](]\x94(K\x01eh\x00e.", "cm\nn\n(K\x01tR}b.", "\x8e\x00\x00\x10\x00\x00\x00\x00\x00abc", "(K\x01im\nC\n.", "K\x05Q."} {
+	for _, s := range []string{"(lp0\n(lp1\nI4\naa.", "](]\x94(K\x01eh\x00e.", "cm\nn\n(K\x01tR}b.",
+		"\x8e\x00\x00\x10\x00\x00\x00\x00\x00abc", "(K\x01im\nC\n.", "K\x05Q."} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var d *pickle.Data
 		var err error
 		cost.Within(t, int(2<<20+8*min(fuzzMemory, fuzzBound(int64(len(data))))), func() {
-			d, err = pickle.Read(bytes.NewReader(data), pickle.Options{MaxMemory: fuzzMemory, Bound: fuzzBound, Global: allow, Persistent: true})
+			d, err = pickle.Read(bytes.NewReader(data), pickle.Options{MaxMemory: fuzzMemory, Bound: fuzzBound, Global: allow,
+				Persistent: true})
 		})
 		if err != nil {
 			return

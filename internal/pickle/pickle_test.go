@@ -122,9 +122,11 @@ func TestValues(t *testing.T) {
 			`"floats": [0f, -0f, 1.5f, -1e+300f, +Inff, -Inff], ` +
 			`"str": ["", "a", "é", "€", "😀", "line\nbreak", "back\\slash \\u0041", "` + strings.Repeat("x", 300) + `"], ` +
 			`"bytes": [` + sets + `], "tuples": [(), (1), (1, 2), (1, 2, 3), (1, 2, 3, 4)], "shared": [["x", 1], ["x", 1]]` + byteValues +
-			`, "empty": [[], {}, "", ()], "many": [` + strings.Join(many, ", ") + `], "dict": {` + strings.Join(dict, ", ") + `}, 3: "int key"}`
+			`, "empty": [[], {}, "", ()], "many": [` + strings.Join(many, ", ") + `], "dict": {` + strings.Join(dict, ", ") +
+			`}, 3: "int key"}`
 		data := file(t, fmt.Sprintf("values_p%d.pickle", p))
-		for _, r := range []io.Reader{bytes.NewReader(data), iotest.OneByteReader(bytes.NewReader(data)), iotest.DataErrReader(bytes.NewReader(data))} {
+		for _, r := range []io.Reader{bytes.NewReader(data), iotest.OneByteReader(bytes.NewReader(data)),
+			iotest.DataErrReader(bytes.NewReader(data))} {
 			d, err := pickle.Read(r, pickle.Options{Global: allow})
 			if err != nil {
 				t.Fatalf("protocol %d: %v", p, err)
@@ -153,15 +155,22 @@ func TestInstructions(t *testing.T) {
 	for _, c := range [][2]string{
 		{"I01\n.", "true"}, {"I00\n.", "false"}, {"I-7\n.", "-7"}, {"L123L\n.", "123"}, {"F2.5\n.", "2.5f"}, {"F1e999\n.", "+Inff"},
 		{"S'a\\n\\t\\r\\\\\\'\\x41'\n.", `"a\n\t\r\\'A"`}, {"S\"b\"\n.", `"b"`}, {"Vx\\u20ac\\U0001F600\xe9\\u12\n.", `"x€😀é\\u12"`},
-		{"U\x02hi.", `"hi"`}, {"T\x02\x00\x00\x00hi.", `"hi"`}, {"\x8c\x01\xff.", `"�"`}, {"(\x8c\x01\xff\x8c\x01\xff\x8c\x03\xef\xbf\xbdt.", `("�", "�", "�")`},
-		{"\x8d\x02\x00\x00\x00\x00\x00\x00\x00hi.", `"hi"`}, {"\x96\x02\x00\x00\x00\x00\x00\x00\x00hi.", `b"hi"`}, {"B\x01\x00\x00\x00z.", `b"z"`},
-		{"\x8b\x02\x00\x00\x00\x00\x80.", "-32768"}, {"\x8a\x00.", "0"}, {"\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00.", "18446744073709551615"},
-		{"(I1\nI2\nl.", "[1, 2]"}, {"(S'a'\nI2\nd.", `{"a": 2}`}, {"(K\x01K\x020K\x032\x30t.", "(1, 3)"}, {"(K\x01(0t.", "(1)"}, {"K\x05(K\x01K\x021.", "5"},
-		{"]2a.", "[[…]]"}, {"N}\x940h\x00(K\x01K\x02u.", ""}, {"K\x07p3\n0g3\n.", "7"}, {"K\x07r\x00\x00\x01\x000j\x00\x00\x01\x00.", "7"}, {"K\x07q\x050K\x08\x940h\x01.", "8"},
+		{"U\x02hi.", `"hi"`}, {"T\x02\x00\x00\x00hi.", `"hi"`}, {"\x8c\x01\xff.", `"�"`},
+		{"(\x8c\x01\xff\x8c\x01\xff\x8c\x03\xef\xbf\xbdt.", `("�", "�", "�")`},
+		{"\x8d\x02\x00\x00\x00\x00\x00\x00\x00hi.", `"hi"`}, {"\x96\x02\x00\x00\x00\x00\x00\x00\x00hi.", `b"hi"`},
+		{"B\x01\x00\x00\x00z.", `b"z"`},
+		{"\x8b\x02\x00\x00\x00\x00\x80.", "-32768"}, {"\x8a\x00.", "0"}, {"\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00.",
+			"18446744073709551615"},
+		{"(I1\nI2\nl.", "[1, 2]"}, {"(S'a'\nI2\nd.", `{"a": 2}`}, {"(K\x01K\x020K\x032\x30t.", "(1, 3)"}, {"(K\x01(0t.", "(1)"},
+		{"K\x05(K\x01K\x021.", "5"},
+		{"]2a.", "[[…]]"}, {"N}\x940h\x00(K\x01K\x02u.", ""}, {"K\x07p3\n0g3\n.", "7"}, {"K\x07r\x00\x00\x01\x000j\x00\x00\x01\x00.", "7"},
+		{"K\x07q\x050K\x08\x940h\x01.", "8"},
 		{"\x8f(K\x01K\x02\x90.", "set(1, 2)"}, {"(K\x01\x91.", "set(1)"},
 		{"cmod\nname\n.", "mod.name"}, {"\x8c\x03mod\x8c\x04name\x93.", "mod.name"}, {"cmod\nC\n(K\x01tR.", "mod.C(1) state None items "},
-		{"cmod\nC\n)\x81}b.", "mod.C() state {} items "}, {"cmod\nC\nK\x01\x85}\x92.", "mod.C(1, {…}) state None items "}, {"(cmod\nC\nK\x01o.", "mod.C(1) state None items "},
-		{"(K\x01imod\nC\n.", "mod.C(1) state None items "}, {"cmod\nC\n)R(K\x01K\x02u.", "mod.C() state None items 1, 2"}, {"cmod\nC\n)RK\x01a.", "mod.C() state None items 1"},
+		{"cmod\nC\n)\x81}b.", "mod.C() state {} items "}, {"cmod\nC\nK\x01\x85}\x92.", "mod.C(1, {…}) state None items "},
+		{"(cmod\nC\nK\x01o.", "mod.C(1) state None items "},
+		{"(K\x01imod\nC\n.", "mod.C(1) state None items "}, {"cmod\nC\n)R(K\x01K\x02u.", "mod.C() state None items 1, 2"},
+		{"cmod\nC\n)RK\x01a.", "mod.C() state None items 1"},
 		{"K\x05Q.", "persistent 5"}, {"Pname\n.", `persistent "name"`},
 	} {
 		d, err := pickle.Read(strings.NewReader(c[0]), pickle.Options{Global: allow, Persistent: true})
@@ -180,7 +189,8 @@ func TestInstructions(t *testing.T) {
 		}
 	}
 	d := read(t, file(t, "ordered.pickle"), pickle.Options{Global: allow})
-	if got := show(d, d.Root(), 3); got != `collections.OrderedDict([["a", [1]], ["b", 2]]) state None items ` && got != `collections.OrderedDict() state None items "a", [1], "b", 2` {
+	if got := show(d, d.Root(), 3); got != `collections.OrderedDict([["a", [1]], ["b", 2]]) state None items ` &&
+		got != `collections.OrderedDict() state None items "a", [1], "b", 2` {
 		t.Errorf("an ordered dict: %s", got)
 	}
 	d = read(t, file(t, "circle.pickle"), pickle.Options{})
@@ -205,28 +215,46 @@ func TestRefused(t *testing.T) {
 		{"(S'ls'\nios\nsystem\n.", "the pickle names os.system", fault.Invalid},
 		{"\x82\x01.", "extension registry", fault.Unsupported}, {"\x97.", "out-of-band", fault.Unsupported},
 		{"K\x05Q.", "an object outside it", fault.Invalid}, {"Px\n.", "an object outside it", fault.Invalid},
-		{".", "it ends with 0 values and 0 open marks", fault.Invalid}, {"K\x01K\x01.", "it ends with 2 values", fault.Invalid}, {"K\x01(.", "1 open marks", fault.Invalid},
-		{"0", "1 values are needed and 0 are there", fault.Invalid}, {"1", "a mark is missing", fault.Invalid}, {"2", "1 values", fault.Invalid},
-		{"(K\x01d.", "a key without a value", fault.Invalid}, {"}(K\x01u.", "a key without a value", fault.Invalid}, {"K\x00K\x01K\x02s.", "items are added to a int", fault.Invalid}, {"}K\x01s.", "a container is missing", fault.Invalid},
-		{"K\x01K\x02a.", "items are added to a int", fault.Invalid}, {"K\x01(K\x02e.", "items are added to a int", fault.Invalid}, {"(e.", "a container is missing", fault.Invalid},
-		{"]K\x01K\x02s.", "items are added to a list", fault.Invalid}, {"K\x01b.", "a container is missing", fault.Invalid}, {"()(a", "a container is missing", fault.Invalid}, {"](K\x01a.", "a container is missing", fault.Invalid}, {"(}(Nb.", "a container is missing", fault.Invalid}, {"]K\x01b.", "items are added to a list", fault.Invalid},
-		{"\x94", "1 values are needed", fault.Invalid}, {"h\x07.", "memo entry 7 does not exist", fault.Invalid}, {"gx\n.", `"x" is no memo index`, fault.Invalid},
-		{"p-1\n.", "is no memo index", fault.Invalid}, {"Ix\n.", `"x" is no integer`, fault.Invalid}, {"Fx\n.", `"x" is no float`, fault.Invalid},
-		{"Sx\n.", "is no quoted string", fault.Invalid}, {"S'\\q'\n.", "is no quoted string", fault.Invalid}, {"S'\\'\n.", "is no quoted string", fault.Invalid},
-		{"S'\\x4'\n.", "is no quoted string", fault.Invalid}, {"S'\\xzz'\n.", "is no quoted string", fault.Invalid}, {"K\x01)R.", "a int is called", fault.Invalid}, {"K\x01K\x02\x93.", "a global is named by a int and a int", fault.Invalid},
-		{"cm\nn\nK\x01R.", "a call has a int for arguments", fault.Invalid}, {"(o.", "an object has no class", fault.Invalid}, {"\x92.", "3 values", fault.Invalid},
+		{".", "it ends with 0 values and 0 open marks", fault.Invalid}, {"K\x01K\x01.", "it ends with 2 values", fault.Invalid},
+		{"K\x01(.", "1 open marks", fault.Invalid},
+		{"0", "1 values are needed and 0 are there", fault.Invalid}, {"1", "a mark is missing", fault.Invalid},
+		{"2", "1 values", fault.Invalid},
+		{"(K\x01d.", "a key without a value", fault.Invalid}, {"}(K\x01u.", "a key without a value", fault.Invalid},
+		{"K\x00K\x01K\x02s.", "items are added to a int", fault.Invalid}, {"}K\x01s.", "a container is missing", fault.Invalid},
+		{"K\x01K\x02a.", "items are added to a int", fault.Invalid}, {"K\x01(K\x02e.", "items are added to a int", fault.Invalid},
+		{"(e.", "a container is missing", fault.Invalid},
+		{"]K\x01K\x02s.", "items are added to a list", fault.Invalid}, {"K\x01b.", "a container is missing", fault.Invalid},
+		{"()(a", "a container is missing", fault.Invalid}, {"](K\x01a.", "a container is missing", fault.Invalid},
+		{"(}(Nb.", "a container is missing", fault.Invalid}, {"]K\x01b.", "items are added to a list", fault.Invalid},
+		{"\x94", "1 values are needed", fault.Invalid}, {"h\x07.", "memo entry 7 does not exist", fault.Invalid},
+		{"gx\n.", `"x" is no memo index`, fault.Invalid},
+		{"p-1\n.", "is no memo index", fault.Invalid}, {"Ix\n.", `"x" is no integer`, fault.Invalid},
+		{"Fx\n.", `"x" is no float`, fault.Invalid},
+		{"Sx\n.", "is no quoted string", fault.Invalid}, {"S'\\q'\n.", "is no quoted string", fault.Invalid},
+		{"S'\\'\n.", "is no quoted string", fault.Invalid},
+		{"S'\\x4'\n.", "is no quoted string", fault.Invalid}, {"S'\\xzz'\n.", "is no quoted string", fault.Invalid},
+		{"K\x01)R.", "a int is called", fault.Invalid}, {"K\x01K\x02\x93.", "a global is named by a int and a int", fault.Invalid},
+		{"cm\nn\nK\x01R.", "a call has a int for arguments", fault.Invalid}, {"(o.", "an object has no class", fault.Invalid},
+		{"\x92.", "3 values", fault.Invalid},
 		{"I" + strings.Repeat("9", 5000) + "\n.", "an integer of 5000 digits", fault.Unsupported},
 		{"\x8b\x01\x20\x00\x00" + strings.Repeat("\x00", 0x2001) + ".", "an integer of 8193 bytes", fault.Unsupported},
 		{"V" + strings.Repeat("x", 1<<19), "a line of more than", fault.Invalid}, {"Vxy", "ends in the middle", fault.Invalid},
-		{"X\xff\xff\xff\x7f", "needs more than the", fault.OutOfMemory}, {"\x8d\xff\xff\xff\xff\xff\xff\xff\xff", "needs more than the", fault.OutOfMemory},
+		{"X\xff\xff\xff\x7f", "needs more than the", fault.OutOfMemory}, {"\x8d\xff\xff\xff\xff\xff\xff\xff\xff", "needs more than the",
+			fault.OutOfMemory},
 		{"\x8e\x00\x00\x10\x00\x00\x00\x00\x00abc", "ends in the middle", fault.Invalid}, {"\x95\x00", "ends in the middle", fault.Invalid},
-		{"K", "ends in the middle", fault.Invalid}, {"J\x00", "ends in the middle", fault.Invalid}, {"M\x00", "ends in the middle", fault.Invalid}, {"h", "ends in the middle", fault.Invalid},
-		{"j\x00", "ends in the middle", fault.Invalid}, {"r\x00", "ends in the middle", fault.Invalid}, {"q", "ends in the middle", fault.Invalid}, {"G\x00", "ends in the middle", fault.Invalid},
-		{"\x80", "ends in the middle", fault.Invalid}, {"cos", "ends in the middle", fault.Invalid}, {"cos\nx", "ends in the middle", fault.Invalid}, {"P", "ends in the middle", fault.Invalid},
-		{strings.Repeat("(", 1<<22), "needs more than the", fault.OutOfMemory}, {strings.Repeat("]", 1<<20), "needs more than the", fault.OutOfMemory},
+		{"K", "ends in the middle", fault.Invalid}, {"J\x00", "ends in the middle", fault.Invalid},
+		{"M\x00", "ends in the middle", fault.Invalid}, {"h", "ends in the middle", fault.Invalid},
+		{"j\x00", "ends in the middle", fault.Invalid}, {"r\x00", "ends in the middle", fault.Invalid},
+		{"q", "ends in the middle", fault.Invalid}, {"G\x00", "ends in the middle", fault.Invalid},
+		{"\x80", "ends in the middle", fault.Invalid}, {"cos", "ends in the middle", fault.Invalid},
+		{"cos\nx", "ends in the middle", fault.Invalid}, {"P", "ends in the middle", fault.Invalid},
+		{strings.Repeat("(", 1<<22), "needs more than the", fault.OutOfMemory}, {strings.Repeat("]", 1<<20), "needs more than the",
+			fault.OutOfMemory},
 		{strings.Repeat("N", 1<<23), "needs more than the", fault.OutOfMemory},
 	} {
-		_, err := pickle.Read(strings.NewReader(c.data), pickle.Options{MaxMemory: 16 << 20, Global: func(m, _ string) bool { return m == "m" }})
+		_, err := pickle.Read(strings.NewReader(c.data), pickle.Options{MaxMemory: 16 << 20, Global: func(m, _ string) bool {
+			return m == "m"
+		}})
 		if err == nil || !strings.Contains(err.Error(), c.want) || fault.KindOf(err) != c.kind {
 			t.Errorf("%q: error %v of kind %v, want %q of kind %v", c.data[:min(len(c.data), 40)], err, fault.KindOf(err), c.want, c.kind)
 		}
@@ -290,7 +318,8 @@ func TestTake(t *testing.T) {
 		}
 	}
 	stop := fault.New(fault.Closed, "enough")
-	_, err := pickle.Read(strings.NewReader("]]a."), pickle.Options{Take: func(*pickle.Data, pickle.Kind, []pickle.Ref) (pickle.Taken, error) {
+	_, err := pickle.Read(strings.NewReader("]]a."), pickle.Options{Take: func(*pickle.Data, pickle.Kind, []pickle.Ref) (
+		pickle.Taken, error) {
 		return pickle.Taken{}, stop
 	}})
 	if err != error(stop) {
@@ -300,7 +329,9 @@ func TestTake(t *testing.T) {
 
 // TestAccessors asks values for what they are not.
 func TestAccessors(t *testing.T) {
-	d := read(t, []byte("(N\x88K\x05\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00G\x3f\xf8\x00\x00\x00\x00\x00\x00\x8c\x01sC\x01bcm\nn\n]t."), pickle.Options{Global: allow})
+	d := read(t,
+		[]byte("(N\x88K\x05\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00G\x3f\xf8\x00\x00\x00\x00\x00\x00\x8c\x01sC\x01bcm\nn\n]t."),
+		pickle.Options{Global: allow})
 	var got []string
 	for _, r := range d.Items(d.Root()) {
 		_, a := d.Bool(r)
@@ -336,7 +367,8 @@ func TestAccessors(t *testing.T) {
 
 // TestClaims reads pickles that claim to be large: memory follows what is there, not what is claimed.
 func TestClaims(t *testing.T) {
-	for _, data := range []string{"X\x00\x00\x00\x3f", "\x8d\x00\x00\x00\x3f\x00\x00\x00\x00", "B\x00\x00\x00\x3f", "\x8e\x00\x00\x00\x3f\x00\x00\x00\x00", "\x8b\x00\x00\x00\x3f",
+	for _, data := range []string{"X\x00\x00\x00\x3f", "\x8d\x00\x00\x00\x3f\x00\x00\x00\x00", "B\x00\x00\x00\x3f",
+		"\x8e\x00\x00\x00\x3f\x00\x00\x00\x00", "\x8b\x00\x00\x00\x3f",
 		"Nr\xff\xff\xff\xff0.", "Np4000000000\n."} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -354,7 +386,8 @@ func TestWriter(t *testing.T) {
 	w := pickle.NewWriter(&b)
 	w.EmptyList()
 	w.Mark()
-	ints := []int64{0, 1, -1, 255, 256, 65535, 65536, math.MaxInt32, math.MinInt32, math.MaxInt32 + 1, math.MinInt32 - 1, 1<<39 - 1, 1 << 39, -1 << 39,
+	ints := []int64{0, 1, -1, 255, 256, 65535, 65536, math.MaxInt32, math.MinInt32, math.MaxInt32 + 1, math.MinInt32 - 1, 1<<39 - 1,
+		1 << 39, -1 << 39,
 		1<<47 - 1, 1 << 47, 1 << 55, -1<<55 - 1, math.MaxInt64, math.MinInt64}
 	want := "["
 	for _, n := range ints {
@@ -362,7 +395,8 @@ func TestWriter(t *testing.T) {
 		want += fmt.Sprint(n, ", ")
 	}
 	w.Uint(math.MaxUint64)
-	for _, s := range []string{"-340282366920938463463374607431768211456", "340282366920938463463374607431768211455", "-9223372036854775809"} {
+	for _, s := range []string{"-340282366920938463463374607431768211456", "340282366920938463463374607431768211455",
+		"-9223372036854775809"} {
 		n, _ := new(big.Int).SetString(s, 10)
 		w.Big(n)
 	}
@@ -414,7 +448,8 @@ func TestWriter(t *testing.T) {
 	for i := range 300 {
 		want += fmt.Sprintf("\"%d\", ", i)
 	}
-	want += `"299", "` + strings.Repeat("long", 1<<15) + `", b"bytes", b"` + strings.Repeat("b", 1<<17) + `", {"k": (1, 2), "p": (3, 4)}, {"k": (1, 2), "p": (3, 4)}, m.C(3) state {} items , persistent "storage"]`
+	want += `"299", "` + strings.Repeat("long", 1<<15) + `", b"bytes", b"` + strings.Repeat("b", 1<<17) +
+		`", {"k": (1, 2), "p": (3, 4)}, {"k": (1, 2), "p": (3, 4)}, m.C(3) state {} items , persistent "storage"]`
 	d := read(t, b.Bytes(), pickle.Options{Global: allow, Persistent: true})
 	if got := show(d, d.Root(), 5); got != want {
 		t.Errorf("read back:\n%s\nwant\n%s", got, want)

@@ -16,14 +16,14 @@ type Options struct {
 	// Bound, if not nil, gives the bytes of memory that a pickle may take of which read bytes were read, so that a short one cannot take
 	// what a long one may; MaxMemory bounds it. It does not fall as read grows.
 	Bound func(read int64) int64
-	// Global says whether the pickle may name this class or function. They are never looked up or called: what the pickle would make with one
-	// is a value of KindObject. Nil allows none.
+	// Global says whether the pickle may name this class or function. They are never looked up or called: what the pickle would make with
+	// one is a value of KindObject. Nil allows none.
 	Global func(module, name string) bool
 	// Persistent says that the pickle may refer to objects outside it.
 	Persistent bool
-	// Take, if not nil, is offered each list and dict once it is complete, innermost first, with its items: when a container takes it or the
-	// memo is asked for it, and a dict that is filled at once as soon as that. It is not offered the pickle itself, nor what takes part in
-	// a circle. It may take the value: then only what it returns is kept in the value's place, as KindTaken (below 2⁵⁹), or, for Drop,
+	// Take, if not nil, is offered each list and dict once it is complete, innermost first, with its items: when a container takes it or
+	// the memo is asked for it, and a dict that is filled at once as soon as that. It is not offered the pickle itself, nor what takes part
+	// in a circle. It may take the value: then only what it returns is kept in the value's place, as KindTaken (below 2⁵⁹), or, for Drop,
 	// nothing at all.
 	Take func(d *Data, k Kind, items []Ref) (Taken, error)
 	// Progress, if not nil, is told now and then how many bytes were read.
@@ -229,9 +229,11 @@ func (m *machine) rare(op byte) error {
 	case opGlobal, opStackGlobal, opReduce, opNewObj, opNewObjEx, opObj, opInst, opBuild, opBinPersID, opPersID:
 		return m.construct(op)
 	case opExt1, opExt2, opExt4:
-		return fault.New(fault.Unsupported, "the pickle uses the extension registry at byte %d, which names code; that is refused", m.src.offset())
+		return fault.New(fault.Unsupported, "the pickle uses the extension registry at byte %d, which names code; that is refused",
+			m.src.offset())
 	case opNextBuffer, opReadonlyBuffer:
-		return fault.New(fault.Unsupported, "the pickle keeps data outside itself (an out-of-band buffer at byte %d); write it without", m.src.offset())
+		return fault.New(fault.Unsupported, "the pickle keeps data outside itself (an out-of-band buffer at byte %d); write it without",
+			m.src.offset())
 	}
 	return m.text(op)
 }

@@ -224,7 +224,8 @@ const maxInt = 4096
 // pushLong pushes an integer of little-endian bytes in two's complement.
 func (m *machine) pushLong(b []byte) error {
 	if len(b) > maxInt {
-		return fault.New(fault.Unsupported, "the pickle has an integer of %d bytes at byte %d; %d can be read", len(b), m.src.offset(), maxInt)
+		return fault.New(fault.Unsupported, "the pickle has an integer of %d bytes at byte %d; %d can be read", len(b),
+			m.src.offset(), maxInt)
 	}
 	be := slices.Clone(b)
 	slices.Reverse(be)

@@ -63,7 +63,8 @@ func (m *machine) textInt(op byte, b []byte) error {
 	}
 	b = bytes.TrimSuffix(b, []byte("L"))
 	if len(b) > maxInt {
-		return fault.New(fault.Unsupported, "the pickle has an integer of %d digits at byte %d; %d can be read", len(b), m.src.offset(), maxInt)
+		return fault.New(fault.Unsupported, "the pickle has an integer of %d digits at byte %d; %d can be read", len(b),
+			m.src.offset(), maxInt)
 	}
 	v, ok := new(big.Int).SetString(string(b), 10)
 	if !ok {

@@ -124,9 +124,10 @@ func (f *function) arrangeRegisters(t *tile) {
 	a.inner = a.row
 }
 
-// turnedCol returns the column of a tile that the lane's first row of fragments is, in the arrangement that wgmma computes transposed. The next row,
-// 8 further in the fragment, is the next column. Of the numbers of lane/4 the lowest bit counts for 2 columns, the second for 16 and the third for 4;
-// then the 16 lanes that read two columns each of four lines together, which differ in the lowest bits of their chunks' places, meet in no bank.
+// turnedCol returns the column of a tile that the lane's first row of fragments is, in the arrangement that wgmma computes transposed. The
+// next row, 8 further in the fragment, is the next column. Of the numbers of lane/4 the lowest bit counts for 2 columns, the second for 16
+// and the third for 4; then the 16 lanes that read two columns each of four lines together, which differ in the lowest bits of their
+// chunks' places, meet in no bank.
 func (f *function) turnedCol(a *arrangement) string {
 	n := f.mulImm(f.remImm(a.inner, 2), 2)
 	n = f.madImm(f.remImm(f.divImm(a.inner, 2), 2), 16, n)

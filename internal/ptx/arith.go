@@ -213,8 +213,9 @@ var comparisons = map[kir.Op]string{kir.OpEq: "eq", kir.OpNe: "ne", kir.OpLt: "l
 // unordered are the comparisons of two floats that hold, of a NaN too, where the one named by the key does not.
 var unordered = map[kir.Op]string{kir.OpLt: "geu", kir.OpLe: "gtu", kir.OpGt: "leu", kir.OpGe: "ltu"}
 
-// compare writes comparisons. PTX's "ne" of floats is false on a NaN; "neu" is true. Orders of float32 are written as what does not hold: ptxas 13.0
-// takes |x| >= 0, x·x > -1 and the like, of a constant, for always true, though a NaN is not, and does not so with the unordered forms. The negation costs nothing.
+// compare writes comparisons. PTX's "ne" of floats is false on a NaN; "neu" is true. Orders of float32 are written as what does not hold:
+// ptxas 13.0 takes |x| >= 0, x·x > -1 and the like, of a constant, for always true, though a NaN is not, and does not so with the unordered
+// forms. The negation costs nothing.
 func (f *function) compare(in *kir.Instr) {
 	a, r := f.names[in.Args[0]], f.def(in.Res[0])
 	if in.Op == kir.OpIsNaN {

@@ -72,7 +72,8 @@ type function struct {
 }
 
 func (m *module) function(p *kir.Program) error {
-	f := &function{m: m, p: p, names: make([]string, len(p.Values)), consts: map[kir.Value]uint64{}, halves: map[*kir.Instr]*kir.Instr{}, buffers: map[kir.Value]int{}, tables: map[int][2]string{}}
+	f := &function{m: m, p: p, names: make([]string, len(p.Values)), consts: map[kir.Value]uint64{}, halves: map[*kir.Instr]*kir.Instr{},
+		buffers: map[kir.Value]int{}, tables: map[int][2]string{}}
 	plan, err := planTiles(p, m.target, m.sm)
 	if err != nil {
 		return err

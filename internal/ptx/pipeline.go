@@ -27,14 +27,16 @@ type pipeline struct {
 	// behind the last stage.
 	read, write, end string
 	reuse            *reuse
-	// mapped says that loads are copies by tensor maps. barriers is the place of the stages' barriers in the tiles' memory; full and filling are
-	// registers with the addresses of those of read and write, lastBarrier that behind the last one, phase the phase that full is in.
+	// mapped says that loads are copies by tensor maps. barriers is the place of the stages' barriers in the tiles' memory; full and
+	// filling are registers with the addresses of those of read and write, lastBarrier that behind the last one, phase the phase that full
+	// is in.
 	mapped                            bool
 	barriers                          int
 	full, filling, lastBarrier, phase string
 }
 
-// sharedLimit returns the shared memory in bytes that a block may use on capability sm (CUDA C++ Programming Guide, "Compute Capabilities").
+// sharedLimit returns the shared memory in bytes that a block may use on capability sm (CUDA C++ Programming Guide, "Compute
+// Capabilities").
 func sharedLimit(sm int) int {
 	switch sm {
 	case 75:

@@ -225,7 +225,8 @@ func (plan *tilePlan) unitFor(in *kir.Instr, a, b *tile) unit {
 	// Only 16-bit elements can be transposed on the way to the matrix units.
 	inner := a.along == kir.AlongCols && b.along == kir.AlongRows
 	best := mma16
-	turned := size == 4 && a.along == kir.AlongCols && b.along == kir.AlongCols && b.mapped && isPower(b.Cols) && b.Cols >= max(64, plan.threads/2)
+	turned := size == 4 && a.along == kir.AlongCols && b.along == kir.AlongCols && b.mapped && isPower(b.Cols) &&
+		b.Cols >= max(64, plan.threads/2)
 	switch {
 	case classOf(a.Type) == half:
 		inner = true
@@ -241,7 +242,8 @@ func (plan *tilePlan) unitFor(in *kir.Instr, a, b *tile) unit {
 	if turned {
 		rows, cols = cols, rows
 	}
-	if plan.arch && plan.threads >= 128 && isPower(rows) && rows >= 64 && cols >= 16 && cols <= 256 && (isPower(cols) || cols == 192) && inner {
+	if plan.arch && plan.threads >= 128 && isPower(rows) && rows >= 64 && cols >= 16 && cols <= 256 && (isPower(cols) || cols == 192) &&
+		inner {
 		return wgmma
 	}
 	if !isPower(a.Rows) || !isPower(cols) {

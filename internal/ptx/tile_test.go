@@ -36,7 +36,8 @@ var halves = [3]string{"f16", "f16", "f32"}
 func TestUnsupportedTiles(t *testing.T) {
 	for _, c := range []struct{ name, want, body string }{
 		{"threads", "96 threads cannot share tiles", "tile_zero tile2"},
-		{"loaded sum", "tile c is both a sum of products and loaded", "tile_load.cols.x1 tile2 (v3, v4) {\nYIELD\n}\ntile_dot.exact tile2, tile0, tile1"},
+		{"loaded sum", "tile c is both a sum of products and loaded", "tile_load.cols.x1 tile2 (v3, v4) {\nYIELD\n}\ntile_dot.exact " +
+			"tile2, tile0, tile1"},
 		{"own operand", "tile c is added to itself", "tile_dot.exact tile2, tile2, tile1"},
 	} {
 		threads := 64
@@ -74,12 +75,14 @@ func TestUnits(t *testing.T) {
 		without string
 	}{
 		{halves, "cols", "cols", "exact", Target{Major: 8}, "mma.sync.aligned.m16n8k16.row.col.f32.f16", ""},
-		{[3]string{"bf16", "bf16", "f32"}, "rows", "rows", "exact", Target{Major: 9}, "mma.sync.aligned.m16n8k16.row.col.f32.bf16", "wgmma"},
+		{[3]string{"bf16", "bf16", "f32"}, "rows", "rows", "exact", Target{Major: 9}, "mma.sync.aligned.m16n8k16.row.col.f32.bf16",
+			"wgmma"},
 		{halves, "cols", "cols", "exact", Target{Major: 7, Minor: 5}, "fma.rn.f32", "mma.sync"},
 		{[3]string{"f32", "f32", "f32"}, "cols", "cols", "exact", Target{Major: 8}, "fma.rn.f32", "mma.sync"},
 		{[3]string{"f32", "f32", "f32"}, "cols", "cols", "tf32", Target{Major: 8}, "m16n8k8.row.col.f32.tf32", "fma.rn"},
 		{[3]string{"f64", "f64", "f64"}, "cols", "rows", "exact", Target{Major: 9}, "fma.rn.f64", ""},
-		{[3]string{"i8", "i8", "i32"}, "cols", "rows", "exact", Target{Major: 8}, "m16n8k32.row.col.s32.s8.s8.s32", "mad.lo.s32 %r1, %r1, %r1"},
+		{[3]string{"i8", "i8", "i32"}, "cols", "rows", "exact", Target{Major: 8}, "m16n8k32.row.col.s32.s8.s8.s32",
+			"mad.lo.s32 %r1, %r1, %r1"},
 		{[3]string{"i8", "i8", "i32"}, "cols", "cols", "exact", Target{Major: 8}, "mad.lo.s32", "mma.sync"},
 	} {
 		p := tileProgram(t, 32, c.types, "tile_zero tile2\n"+load(c.a, c.b)+"tile_dot."+c.dot+" tile2, tile0, tile1\n")
@@ -173,8 +176,8 @@ tile2 "c" f32 64 128
 }
 `
 
-// TestReuse sees that a thread works out what belongs to a line or a column once for all its groups, and once for all turns what does not change;
-// and that its loads are then started before a turn's products.
+// TestReuse sees that a thread works out what belongs to a line or a column once for all its groups, and once for all turns what does not
+// change; and that its loads are then started before a turn's products.
 func TestReuse(t *testing.T) {
 	for _, c := range []struct{ stages, loads, remainders, multiplications, comparisons, before int }{
 		// Loads are written 3 times, for two turns before the loop and in it. Each has 1 depth of a and 4 of b, and a bound of the loop.
@@ -190,7 +193,8 @@ func TestReuse(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for what, want := range map[string]int{"ld.shared.b32": c.loads, "rem.s32": c.remainders, "mul.wide.s32": c.multiplications, "setp.lt.s32": c.comparisons} {
+		for what, want := range map[string]int{"ld.shared.b32": c.loads, "rem.s32": c.remainders, "mul.wide.s32": c.multiplications,
+			"setp.lt.s32": c.comparisons} {
 			if got := strings.Count(string(text), what); got != want {
 				t.Errorf("%d stages: %s %d times, want %d", c.stages, what, got, want)
 			}

@@ -58,7 +58,8 @@ func (f *function) each(in *kir.Instr, t *tile) {
 		for _, it := range t.items() {
 			if it.row >= first && it.row < last {
 				operand, v := vector(it.regs)
-				f.op("st.shared"+v+classType[classOf(t.Type)], location(to, int64(plan.stageAt+(it.row-first)*p.stride+it.col*t.Type.Size())), operand)
+				f.op("st.shared"+v+classType[classOf(t.Type)],
+					location(to, int64(plan.stageAt+(it.row-first)*p.stride+it.col*t.Type.Size())), operand)
 			}
 		}
 		f.placeIf(past)

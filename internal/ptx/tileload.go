@@ -86,22 +86,22 @@ func (f *function) placeIf(label string) {
 	}
 }
 
-// filling is how a thread fills its share of a tile: the groups that it loads, and the register with the place of the first in the tile's memory,
-// from which the others lie at constant distances, or "" if they do not.
+// filling is how a thread fills its share of a tile: the groups that it loads, and the register with the place of the first in the tile's
+// memory, from which the others lie at constant distances, or "" if they do not.
 type filling struct {
 	start  string
 	groups []fillGroup
 }
 
-// fillGroup is a group of a filling: what writes registers with its line and its first element, and its distance from the start. Threads from the
-// before-th on have none.
+// fillGroup is a group of a filling: what writes registers with its line and its first element, and its distance from the start. Threads
+// from the before-th on have none.
 type fillGroup struct {
 	place            func() (line, element string)
 	distance, before int
 }
 
-// share shares out the groups of a tile load. The threads take them in turn, so that neighbours read neighbouring addresses: line by line, or where
-// the lines are cut, part by part of all lines, which leaves each thread the fewest lines and places, at constant distances.
+// share shares out the groups of a tile load. The threads take them in turn, so that neighbours read neighbouring addresses: line by line,
+// or where the lines are cut, part by part of all lines, which leaves each thread the fewest lines and places, at constant distances.
 func (f *function) share(in *kir.Instr) *filling {
 	t, plan := f.tiles.tiles[in.Sym], f.tiles
 	length, lines := t.Cols, t.Rows

@@ -1,8 +1,8 @@
 package ptx
 
-// With tensor maps the device's copy engine fetches the tiles of a pipelined loop: one thread starts it, and it lays the chunks out as wgmma
-// reads them, permuted, and brings zeros for what lies outside the array. Each stage has a barrier in shared memory (PTX ISA, "mbarrier") that
-// changes its phase when the stage's bytes have arrived.
+// With tensor maps the device's copy engine fetches the tiles of a pipelined loop: one thread starts it, and it lays the chunks out as
+// wgmma reads them, permuted, and brings zeros for what lies outside the array. Each stage has a barrier in shared memory (PTX ISA,
+// "mbarrier") that changes its phase when the stage's bytes have arrived.
 
 // mapLine is the longest line in bytes that the copy engine permutes; longer ones are fetched in parts, as wgmma wants them.
 const mapLine = 128
@@ -16,8 +16,8 @@ const (
 	mapRoom      = 128
 )
 
-// mappable reports whether all loads of the pipeline can be copies by tensor maps: products read them by wgmma alone, and the maps' lines are
-// those of the tiles.
+// mappable reports whether all loads of the pipeline can be copies by tensor maps: products read them by wgmma alone, and the maps' lines
+// are those of the tiles.
 func (q *pipeline) mappable(plan *tilePlan) bool {
 	if !plan.arch {
 		return false

@@ -7,9 +7,9 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// A reuse remembers what the regions of a pipelined loop's loads have computed, so that the groups of a line share it, and what does not change
-// from turn to turn is computed before the loop. The assembler finds part of that itself, but never of what lies in shared memory, which it must
-// take for changed by every barrier.
+// A reuse remembers what the regions of a pipelined loop's loads have computed, so that the groups of a line share it, and what does not
+// change from turn to turn is computed before the loop. The assembler finds part of that itself, but never of what lies in shared memory,
+// which it must take for changed by every barrier.
 type reuse struct {
 	// moving holds the values that may change from turn to turn.
 	moving map[kir.Value]bool
@@ -29,13 +29,14 @@ type reuseKey struct {
 // reuseMost is how many groups a thread may load in a turn for what they need to be held in registers.
 const reuseMost = 16
 
-// newReuse shares out the loads of a pipeline and computes what they need in every turn. It returns nil if that takes too many registers, as
-// it does beside the fragments of mma, or if some threads have less to load than others, as then they jump.
+// newReuse shares out the loads of a pipeline and computes what they need in every turn. It returns nil if that takes too many registers,
+// as it does beside the fragments of mma, or if some threads have less to load than others, as then they jump.
 func (f *function) newReuse(loop *kir.Instr, q *pipeline) *reuse {
 	if q.groups == 0 {
 		return nil
 	}
-	r := &reuse{moving: map[kir.Value]bool{loop.Blocks[0].Params[0]: true}, kept: map[reuseKey][]string{}, starts: map[reuseKey]string{}, fillings: map[*kir.Instr]*filling{}}
+	r := &reuse{moving: map[kir.Value]bool{loop.Blocks[0].Params[0]: true}, kept: map[reuseKey][]string{}, starts: map[reuseKey]string{},
+		fillings: map[*kir.Instr]*filling{}}
 	count := 0
 	for _, load := range q.loads {
 		t := f.tiles.tiles[load.Sym]
@@ -71,7 +72,8 @@ func (f *function) newReuse(loop *kir.Instr, q *pipeline) *reuse {
 			}
 			y := b.Instrs[len(b.Instrs)-1]
 			if add, still, _ := r.split(b, y.Args[0], y.Args[1]); add != nil {
-				r.starts[reuseKey{add, f.names[y.Args[0]] + " " + f.names[still]}] = f.scaled(b, f.names[y.Args[0]], still, load.Type.Size())
+				r.starts[reuseKey{add, f.names[y.Args[0]] + " " + f.names[still]}] = f.scaled(b, f.names[y.Args[0]],
+					still, load.Type.Size())
 			}
 		}
 	}

@@ -189,7 +189,8 @@ func compareScalars(path string, g, w complex128, got, want any, tol Tolerance, 
 		return nil
 	}
 	d := cmplx.Abs(g - w)
-	return &Mismatch{Path: path, What: "value", Got: fmt.Sprint(got), Want: fmt.Sprint(want), AbsDiff: d, RelDiff: d / cmplx.Abs(w), Bound: tol}
+	return &Mismatch{Path: path, What: "value", Got: fmt.Sprint(got), Want: fmt.Sprint(want), AbsDiff: d,
+		RelDiff: d / cmplx.Abs(w), Bound: tol}
 }
 
 func compareTensors(path string, got, want *Tensor, rule Rule) error {

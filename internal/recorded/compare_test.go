@@ -39,7 +39,8 @@ func tensor(d dtype.DType, shape []int, values ...float64) *Tensor {
 var nan, inf = math.NaN(), math.Inf(1)
 
 func TestElements(t *testing.T) {
-	for _, d := range []dtype.DType{dtype.Int8, dtype.Int16, dtype.Int32, dtype.Int64, dtype.Float16, dtype.BFloat16, dtype.Float32, dtype.Float64} {
+	for _, d := range []dtype.DType{dtype.Int8, dtype.Int16, dtype.Int32, dtype.Int64, dtype.Float16, dtype.BFloat16,
+		dtype.Float32, dtype.Float64} {
 		x := tensor(d, []int{3}, 1, -2, 100)
 		for i, want := range []float64{1, -2, 100} {
 			if got := x.Real(i); got != want || x.Complex(i) != complex(want, 0) {
@@ -108,27 +109,34 @@ func TestCompare(t *testing.T) {
 		{"close", f32(two, 1, nan), f32(two, 1.000005, nan), Rule{}, ""},
 		{"signed zero", f32(two, math.Copysign(0, -1), 0), f32(two, 0, 0), Rule{}, ""},
 		{"far", f32([]int{2, 2}, 1, 2, 3, 5), f32([]int{2, 2}, 1, 2.1, 3, 4), Rule{},
-			"out: 2 of 4 elements differ; the worst at [1 1]: got 5, want 4 (difference 1, relative 0.25; allowed 1e-05 + 1.3e-06 relative)"},
+			"out: 2 of 4 elements differ; the worst at [1 1]: got 5, want 4 (difference 1, relative 0.25; allowed 1e-05 + " +
+				"1.3e-06 relative)"},
 		{"worst of infinite", f32(two, 5, inf), f32(two, 4, 1), Rule{}, "the worst at [1]: got +Inf, want 1"},
 		{"nan", f32(two, 1, nan), f32(two, 1, 2), Rule{}, "1 of 2 elements differ; the worst at [1]: got NaN, want 2"},
 		{"skip values", f32(two, 1, 2), f32(two, 3, 4), Rule{SkipValues: true}, ""},
 		{"dtype", f32(two, 1, 2), tensor(dtype.Float64, two, 1, 2), Rule{SkipValues: true}, "out: dtype is float32, want float64"},
 		{"shape", f32([]int{1, 2}, 1, 2), f32(two, 1, 2), Rule{SkipValues: true}, "out: shape is [1 2], want [2]"},
 		{"dtype and shape", f32([]int{1, 2}, 1, 2), tensor(dtype.Int8, two, 1, 2), Rule{}, "want int8\nout: shape"},
-		{"strides", strided(f32([]int{1, 2}, 1, 2), 1, 1), f32([]int{1, 2}, 1, 2), Rule{}, "out: strides is [1 1] for shape [1 2], want [2 1]"},
+		{"strides", strided(f32([]int{1, 2}, 1, 2), 1, 1), f32([]int{1, 2}, 1, 2), Rule{},
+			"out: strides is [1 1] for shape [1 2], want [2 1]"},
 		{"strides that matter", strided(f32([]int{1, 2}, 1, 2), 1, 1), f32([]int{1, 2}, 1, 2), Rule{Strides: SignificantStrides}, ""},
-		{"strides that matter differ", strided(f32([]int{1, 2}, 1, 2), 2, 2), f32([]int{1, 2}, 1, 2), Rule{Strides: SignificantStrides}, "strides"},
+		{"strides that matter differ", strided(f32([]int{1, 2}, 1, 2), 2, 2), f32([]int{1, 2}, 1, 2), Rule{Strides: SignificantStrides},
+			"strides"},
 		{"strides of nothing", strided(f32([]int{0, 2}), 7, 7), f32([]int{0, 2}), Rule{Strides: SignificantStrides}, ""},
 		{"strides missing", strided(f32(two, 1, 2)), f32(two, 1, 2), Rule{Strides: SignificantStrides}, "strides"},
 		{"any strides", strided(f32(two, 1, 2), 9), f32(two, 1, 2), Rule{Strides: AnyStrides}, ""},
 		{"strides and values", strided(f32(two, 1, 2), 9), f32(two, 1, 3), Rule{}, "want [1]\nout: 1 of 2"},
 		{"data length", f32(two, 1), f32(two, 1, 2), Rule{}, "length of the data is 4, want 8"},
 		{"int", tensor(dtype.Int64, two, 1, 1<<53), tensor(dtype.Int64, two, 1, 1<<53), Rule{}, ""},
-		{"int differs", tensor(dtype.Int32, two, 1, 7), tensor(dtype.Int32, two, 1, 8), Rule{}, "1 of 2 elements differ; the worst at [1]: got 7, want 8"},
+		{"int differs", tensor(dtype.Int32, two, 1, 7), tensor(dtype.Int32, two, 1, 8), Rule{},
+			"1 of 2 elements differ; the worst at [1]: got 7, want 8"},
 		{"bool", tensor(dtype.Bool, two, 1, 0), tensor(dtype.Bool, two, 1, 1), Rule{}, "got false, want true"},
-		{"complex", tensor(dtype.Complex64, two, 1, 2, 3, 4), tensor(dtype.Complex64, two, 1, 2, 3, 5), Rule{}, "at [1]: got (3+4i), want (3+5i)"},
-		{"f64 text", tensor(dtype.Float64, nil, 0.1), tensor(dtype.Float64, nil, 0.2), Rule{}, "1 of 1 elements differ; the worst at []: got 0.1, want 0.2"},
-		{"unknown type", &Tensor{TypeName: "complex32", Data: []byte{1}}, &Tensor{TypeName: "complex32", Data: []byte{2}}, Rule{}, "got bytes 01, want 02"},
+		{"complex", tensor(dtype.Complex64, two, 1, 2, 3, 4), tensor(dtype.Complex64, two, 1, 2, 3, 5), Rule{},
+			"at [1]: got (3+4i), want (3+5i)"},
+		{"f64 text", tensor(dtype.Float64, nil, 0.1), tensor(dtype.Float64, nil, 0.2), Rule{},
+			"1 of 1 elements differ; the worst at []: got 0.1, want 0.2"},
+		{"unknown type", &Tensor{TypeName: "complex32", Data: []byte{1}}, &Tensor{TypeName: "complex32", Data: []byte{2}}, Rule{},
+			"got bytes 01, want 02"},
 		{"list", List{int64(1), f32(two, 1, 2)}, List{int64(1), f32(two, 1, 3)}, Rule{}, "out[1]: 1 of 2"},
 		{"list length", List{}, List{int64(1)}, Rule{}, "out: length is 0, want 1"},
 		{"dict", Dict{"a": int64(1)}, Dict{"a": int64(2)}, Rule{}, "out.a: got 1, want 2"},

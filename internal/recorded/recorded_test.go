@@ -102,7 +102,8 @@ func TestDigitsRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(r.Init) != 8 || len(r.Batches) != 60 || len(r.Losses) != 60 || len(r.TestAccuracy) != 5 || len(r.Peaks) != 4 {
-		t.Fatalf("%d parameters, %d batches, %d losses, %d accuracies, %d peaks", len(r.Init), len(r.Batches), len(r.Losses), len(r.TestAccuracy), len(r.Peaks))
+		t.Fatalf("%d parameters, %d batches, %d losses, %d accuracies, %d peaks", len(r.Init), len(r.Batches), len(r.Losses),
+			len(r.TestAccuracy), len(r.Peaks))
 	}
 	if w := r.Init["2.weight"]; w.String() != "float32[32 16 3 3] strides [144 9 3 1]" || len(w.Data) != 4*32*16*9 {
 		t.Errorf("2.weight is %v", w)
@@ -145,7 +146,8 @@ func TestRandom(t *testing.T) {
 		t.Errorf("state_offset5: %v, %v", v, err)
 	}
 	d = Draws{"words": []byte(`["one"]`), "lists": []byte(`[[1]]`)}
-	for name, says := range map[string]string{"none": `no recorded draws "none"`, "words": "hold no integer", "lists": "hold [1], no integer"} {
+	for name, says := range map[string]string{"none": `no recorded draws "none"`, "words": "hold no integer",
+		"lists": "hold [1], no integer"} {
 		if _, err := d.Ints(name); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("Ints(%s): %v", name, err)
 		}
@@ -187,7 +189,9 @@ func TestOpenErrors(t *testing.T) {
 
 	weights := func(meta string, infos ...safetensors.Info) string {
 		var b bytes.Buffer
-		if err := safetensors.Write(&b, map[string]string{"meta": meta}, infos, func(i safetensors.Info) ([]byte, error) { return make([]byte, i.Bytes()), nil }); err != nil {
+		if err := safetensors.Write(&b, map[string]string{"meta": meta}, infos, func(i safetensors.Info) ([]byte, error) {
+			return make([]byte, i.Bytes()), nil
+		}); err != nil {
 			t.Fatal(err)
 		}
 		return file("run", b.Bytes())
@@ -223,7 +227,8 @@ func archive(t *testing.T, files ...string) []byte {
 
 func TestBrokenCases(t *testing.T) {
 	var tensors bytes.Buffer
-	err := safetensors.Write(&tensors, nil, []safetensors.Info{{Name: "t", DType: dtype.Float32, Shape: []int{2}}, {Name: "h", DType: dtype.Float16, Shape: []int{1, 2}}},
+	err := safetensors.Write(&tensors, nil, []safetensors.Info{{Name: "t", DType: dtype.Float32, Shape: []int{2}},
+		{Name: "h", DType: dtype.Float16, Shape: []int{1, 2}}},
 		func(i safetensors.Info) ([]byte, error) { return make([]byte, i.Bytes()), nil })
 	if err != nil {
 		t.Fatal(err)
@@ -232,7 +237,8 @@ func TestBrokenCases(t *testing.T) {
 		return archive(t, "cases.json", cases, "tensors.safetensors", tensors.String())
 	}
 	with := func(out string) []byte {
-		return whole(`{"torch":"9","cases":[{"op":"f","variant":"v","dtype":"f32","args":[],"kwargs":{"$k":{"a":{"$d":"int8"}}},"out":` + out + `}]}`)
+		return whole(`{"torch":"9","cases":[{"op":"f","variant":"v","dtype":"f32","args":[],"kwargs":{"$k":{"a":{"$d":"int8"}}},"out":` +
+			out + `}]}`)
 	}
 	tensor := func(dt, shape, stride string) []byte {
 		return with(`{"$t":"t","dtype":"` + dt + `","shape":` + shape + `,"stride":` + stride + `,"grad":false}`)
@@ -286,8 +292,10 @@ func TestBrokenCases(t *testing.T) {
 			}
 		})
 	}
-	set, err := readCases(bytes.NewReader(with(`{"$k":{"a":{"$f":"nan"},"b":{"$c":[1,2.5]},"c":{"$m":"torch.channels_last"},"d":-3,"e":3.0,` +
-		`"f":{"$t":"h","dtype":"complex32","shape":[1],"stride":[1],"grad":true},"g":{"$f":"-inf"},"h":[null,true,"s"]}},"grads":[null]`)))
+	set,
+		err := readCases(
+		bytes.NewReader(with(`{"$k":{"a":{"$f":"nan"},"b":{"$c":[1,2.5]},"c":{"$m":"torch.channels_last"},"d":-3,"e":3.0,` +
+			`"f":{"$t":"h","dtype":"complex32","shape":[1],"stride":[1],"grad":true},"g":{"$f":"-inf"},"h":[null,true,"s"]}},"grads":[null]`)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,11 +305,13 @@ func TestBrokenCases(t *testing.T) {
 		}
 		d := one.Out.(Dict)
 		h := d["f"].(*Tensor)
-		if a := d["a"].(float64); a == a || d["b"] != 1+2.5i || d["c"] != MemoryFormat("channels_last") || d["d"] != int64(-3) || d["e"] != 3.0 ||
+		if a := d["a"].(float64); a == a || d["b"] != 1+2.5i || d["c"] != MemoryFormat("channels_last") ||
+			d["d"] != int64(-3) || d["e"] != 3.0 ||
 			d["g"] != math.Inf(-1) || !reflect.DeepEqual(d["h"], List{nil, true, "s"}) || one.Kwargs["a"] != dtype.Int8 {
 			t.Errorf("decoded %v, %v", d, one.Kwargs)
 		}
-		if h.DType != dtype.Invalid || h.TypeName != "complex32" || len(h.Data) != 4 || !h.Grad || one.Grads[0] != nil || len(one.Grads) != 1 {
+		if h.DType != dtype.Invalid || h.TypeName != "complex32" || len(h.Data) != 4 || !h.Grad || one.Grads[0] != nil ||
+			len(one.Grads) != 1 {
 			t.Errorf("decoded %v, %v", h, one.Grads)
 		}
 	}

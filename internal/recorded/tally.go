@@ -12,8 +12,8 @@ var ErrNotOffered = errors.New("the op is not offered")
 // valueless are the ops of the op database whose values are random or uninitialised: dtype, shape and strides are compared alone.
 var valueless = []string{"bernoulli", "empty_like", "multinomial", "normal", "rand_like", "randint", "randn"}
 
-// beyondInput reports whether a case's values come from memory that the recording lacks: as_strided/partial_views takes views of the storage
-// of which the input was elements 5 to 14, and a view from its start shows the elements before.
+// beyondInput reports whether a case's values come from memory that the recording lacks: as_strided/partial_views takes views of the
+// storage of which the input was elements 5 to 14, and a view from its start shows the elements before.
 func (c *Case) beyondInput() bool {
 	offset, given := c.Kwargs["storage_offset"].(int64)
 	return c.Op == "as_strided" && c.Variant == "partial_views" && given && offset == 0
@@ -94,7 +94,8 @@ func (r *Runner) one(c *Case) error {
 			return errors.Join(errs[0], differ("grads", "length", len(got.Grads), len(c.Grads)))
 		}
 		for i, g := range c.Grads {
-			errs = append(errs, Compare(fmt.Sprintf("grads[%d]", i), got.Grads[i], g, Rule{SkipValues: slices.Contains(valueless, c.Op), Strides: AnyStrides}))
+			errs = append(errs, Compare(fmt.Sprintf("grads[%d]", i), got.Grads[i], g, Rule{SkipValues: slices.Contains(valueless, c.Op),
+				Strides: AnyStrides}))
 		}
 	}
 	return errors.Join(errs...)

@@ -67,13 +67,15 @@ func TestRunner(t *testing.T) {
 		op, _, _ := strings.Cut(name, "/")
 		failed[op]++
 		want := map[string]string{
-			"add": "elements differ", "abs": "not offered", "neg": "refused", "sin": "grads: length is 0", "exp": "grads[0]", "cos": "out: strides is [77",
+			"add": "elements differ", "abs": "not offered", "neg": "refused", "sin": "grads: length is 0", "exp": "grads[0]",
+			"cos": "out: strides is [77",
 		}[op]
 		if want == "" || !strings.Contains(why, want) {
 			t.Errorf("%s fails: %s", name, why)
 		}
 	}
-	if failed["abs"] != count["abs"] || failed["neg"] != count["neg"] || failed["add"] < count["add"]/2 || failed["sin"] == 0 || failed["exp"] == 0 || failed["cos"] == 0 {
+	if failed["abs"] != count["abs"] || failed["neg"] != count["neg"] || failed["add"] < count["add"]/2 || failed["sin"] == 0 ||
+		failed["exp"] == 0 || failed["cos"] == 0 {
 		t.Errorf("failures by op %v of %v", failed, count)
 	}
 	if want := "ops: 3 passed, 2 failed, 1 not offered, 4 gradients compared"; (Tally{3, 2, 1, 4}).String() != want {

@@ -166,8 +166,8 @@ func (b *virtualBackend) UnmapPage(addr, size uint64) error {
 	return b.freeing(func(t driver.Thread) error { return b.d.dev.MemUnmap(t, driver.Ptr(addr), size) })
 }
 
-// SyncStream waits for the work of s outside of captures, and where memory was lent to graphs, which run on other streams too, for that of every
-// stream.
+// SyncStream waits for the work of s outside of captures, and where memory was lent to graphs, which run on other streams too, for that of
+// every stream.
 func (b *virtualBackend) SyncStream(s alloc.Stream) error {
 	if b.lost() {
 		return nil

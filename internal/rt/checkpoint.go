@@ -44,8 +44,8 @@ func (c *PoolCheckpoint) Pool() alloc.PoolID { return c.id }
 // Device returns the pool's device.
 func (c *PoolCheckpoint) Device() *Device { return c.dev }
 
-// RestorePool brings the pool back to its layout at the checkpoint: every live block is freed, those of the checkpoint are made anew. owned are
-// the blocks whose owners know of it, all that are live now; it returns the new blocks by address. An error before anything was freed
+// RestorePool brings the pool back to its layout at the checkpoint: every live block is freed, those of the checkpoint are made anew. owned
+// are the blocks whose owners know of it, all that are live now; it returns the new blocks by address. An error before anything was freed
 // changes nothing.
 func (d *Device) RestorePool(c *PoolCheckpoint, owned []*alloc.Block) (map[uint64]*alloc.Block, error) {
 	if c.dev != d {
@@ -64,7 +64,8 @@ func (d *Device) RestorePool(c *PoolCheckpoint, owned []*alloc.Block) (map[uint6
 		addr, stale = d.stale(c.id, owned)
 	}
 	if stale {
-		return nil, fault.New(fault.Invalid, "Any stale tensors which are being manually freed must be passed to set checkpoint: memory at %#x is live", addr)
+		return nil, fault.New(fault.Invalid, "Any stale tensors which are being manually freed must be passed to set checkpoint: memory "+
+			"at %#x is live", addr)
 	}
 	r, err := d.mem.Restore(c.c)
 	if g := d.guards.Load(); g != nil {

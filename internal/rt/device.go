@@ -52,8 +52,8 @@ type Device struct {
 	// lost is the fault that lost the device, or says that it was closed; told says that a call returned it.
 	lost atomic.Pointer[fault.Error]
 	told atomic.Bool
-	// spoils are the operations that come after failed assertions, by stream, each list in order; nil if none ever failed. Only devices that
-	// recover have any.
+	// spoils are the operations that come after failed assertions, by stream, each list in order; nil if none ever failed. Only devices
+	// that recover have any.
 	spoils   atomic.Pointer[[MaxStreams][]spoilt]
 	failures failures
 	// traces are told the device's actions; nil if nobody asked. traceMu is for changing them.
@@ -83,7 +83,8 @@ type Device struct {
 
 	freeStream driver.Stream // of the driver's memory pool, for memory that several streams used; under the allocator's lock
 
-	// quiet is held for reading while the driver waits for a stream or the device, which a capture must not begin under, and for writing while one begins.
+	// quiet is held for reading while the driver waits for a stream or the device, which a capture must not begin under, and for writing
+	// while one begins.
 	quiet      sync.RWMutex
 	capturesMu sync.Mutex
 	captures   []*Capture // under way
@@ -97,8 +98,8 @@ type Device struct {
 	timing  []driver.Event
 }
 
-// MaxStreams is how many streams a device has at most, so that sets of them are bits of a word: the default one, those that users share round-robin, as many
-// as PyTorch's pool has, and those of captures under way.
+// MaxStreams is how many streams a device has at most, so that sets of them are bits of a word: the default one, those that users share
+// round-robin, as many as PyTorch's pool has, and those of captures under way.
 const (
 	MaxStreams     = 64
 	userStreams    = 32
@@ -170,8 +171,8 @@ func apart(d, o *Device, format string) error {
 	return fault.New(fault.Invalid, format, a, b)
 }
 
-// Peer reports whether d and o are devices of one driver that are not the processor: streams of one can wait for the other's events, and bytes go from
-// one to the other in the order of streams.
+// Peer reports whether d and o are devices of one driver that are not the processor: streams of one can wait for the other's events, and
+// bytes go from one to the other in the order of streams.
 func (d *Device) Peer(o *Device) bool { return d.of != nil && d.of == o.of && !d.Host }
 
 // Memory is the caching allocator.

@@ -104,8 +104,8 @@ func (d *Device) deleteEvent(h driver.Event, timing bool) {
 	d.ReleaseEvent(h, timing)
 }
 
-// Wait makes later work of s wait for what e marks; it returns at once, but where e is of a device that is no peer: then the host waits. An event that
-// was never recorded marks nothing.
+// Wait makes later work of s wait for what e marks; it returns at once, but where e is of a device that is no peer: then the host waits. An
+// event that was never recorded marks nothing.
 func (s *Stream) Wait(e *Event) error {
 	if err := e.Usable(); err != nil {
 		return err
@@ -138,7 +138,8 @@ func (s *Stream) wait(e *Event) (driver.Event, error) {
 	if d := e.dev; d != s.dev {
 		switch {
 		case c != nil:
-			return e.handle, fault.New(fault.Capture, "the event was recorded in the capture%s, which a stream of %s cannot join; record it outside", c.where(), s.dev)
+			return e.handle, fault.New(fault.Capture, "the event was recorded in the capture%s, which a stream of %s cannot join; "+
+				"record it outside", c.where(), s.dev)
 		case now != nil:
 			return e.handle, s.isolated()
 		case !d.Peer(s.dev): // such as the processor's: what the device does not know of the host waits for
@@ -217,7 +218,9 @@ func (e *Event) point() (driver.Event, *Stream, uint64, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.capture != nil {
-		return 0, nil, 0, fault.New(fault.Capture, "the event was recorded in the capture%s, whose work only replays run; record it outside", e.capture.where())
+		return 0, nil, 0,
+			fault.New(fault.Capture, "the event was recorded in the capture%s, whose work only replays run; record it outside",
+				e.capture.where())
 	}
 	return e.handle, e.stream, e.seq, nil
 }

@@ -47,7 +47,8 @@ func TestEvent(t *testing.T) {
 	issue(t, a, 0)
 	must(e.Record(a))
 	query(e, false)
-	if _, err := e.Elapsed(e); err == nil || !strings.HasPrefix(err.Error(), "Both events must be completed before calculating elapsed time") {
+	if _, err := e.Elapsed(e); err == nil || !strings.HasPrefix(err.Error(),
+		"Both events must be completed before calculating elapsed time") {
 		t.Errorf("elapsed time of work under way: %v", err)
 	}
 	must(b.Wait(e))
@@ -119,8 +120,8 @@ func TestEventOfAnotherDevice(t *testing.T) {
 	}
 }
 
-// walkFailures runs f on a simulated device once for each call that it makes, which fails. f gets a Device of nothing but the driver's, a stream, and
-// what waits for that stream without being walked.
+// walkFailures runs f on a simulated device once for each call that it makes, which fails. f gets a Device of nothing but the driver's, a
+// stream, and what waits for that stream without being walked.
 func walkFailures(t *testing.T, f func(d *Device, s *Stream, th driver.Thread, wait func() error) error, opts ...faults.Option) {
 	base, err := hostsim.New(hostsim.Options{Devices: 1}).Open(0)
 	if err != nil {

@@ -67,7 +67,8 @@ func (g *Generator) change(call string) error {
 	if g.captures == 0 {
 		return nil
 	}
-	err := fault.New(fault.Capture, "Cannot call CUDAGeneratorImpl::%s during CUDA graph capture: a replay draws from where the generator is then; set it before the capture or before a Replay", call)
+	err := fault.New(fault.Capture, "Cannot call CUDAGeneratorImpl::%s during CUDA graph capture: a replay draws from where the "+
+		"generator is then; set it before the capture or before a Replay", call)
 	if g.refused == nil {
 		g.refused = err
 	}
@@ -129,7 +130,8 @@ func (g *Generator) Take(n uint64) (seed, offset uint64) {
 	return seed, offset
 }
 
-// Untake moves the offset back from where a Take left it to where it was, for a launch that did not come about, unless somebody else has drawn or seeded since.
+// Untake moves the offset back from where a Take left it to where it was, for a launch that did not come about, unless somebody else has
+// drawn or seeded since.
 func (g *Generator) Untake(seed, at, left uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -96,7 +96,8 @@ func TestAsyncBackendGPU(t *testing.T) {
 		ok(t, d.Free(b))
 	}
 	ok(t, d.Synchronize())
-	if s := d.Memory().Stats(); s.AllocatedBytes.All().Current != 0 || s.AllocatedBytes.All().Peak != 160<<20 || s.ReservedBytes.All().Peak < 160<<20 {
+	if s := d.Memory().Stats(); s.AllocatedBytes.All().Current != 0 || s.AllocatedBytes.All().Peak != 160<<20 ||
+		s.ReservedBytes.All().Peak < 160<<20 {
 		t.Errorf("statistics\n%s", s.String())
 	}
 	c, err := d.BeginCapture(main, CaptureSpec{})
@@ -163,7 +164,8 @@ func TestRegisteredPinnedGPU(t *testing.T) {
 func TestOutOfMemoryGPU(t *testing.T) {
 	d := openGPU(t, "")
 	_, err := d.Alloc(1<<50, alloc.Stream(d.DefaultStream().handle))
-	if fault.KindOf(err) != fault.OutOfMemory || !strings.Contains(err.Error(), "Tried to allocate 1048576.00 GiB. GPU 0 has a total capacity of ") {
+	if fault.KindOf(err) != fault.OutOfMemory || !strings.Contains(err.Error(),
+		"Tried to allocate 1048576.00 GiB. GPU 0 has a total capacity of ") {
 		t.Errorf("out of memory: %v", err)
 	}
 	users, usersErr := d.Processes()

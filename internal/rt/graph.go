@@ -34,8 +34,8 @@ type CaptureSpec struct {
 	Mode CaptureMode
 	// Source keeps the graph as it was recorded, for Dump.
 	Source bool
-	// Track gives each kernel, copy and fill that is recorded by Stream.Launch, Copy and Fill an index, by which runs of the graph can have other
-	// arguments: see Change. It keeps the graph as it was recorded, too.
+	// Track gives each kernel, copy and fill that is recorded by Stream.Launch, Copy and Fill an index, by which runs of the graph can have
+	// other arguments: see Change. It keeps the graph as it was recorded, too.
 	Track bool
 	// At is the file and line of the capture, for errors of others.
 	At string
@@ -111,14 +111,16 @@ func (d *Device) leavePool(id alloc.PoolID) {
 	}
 }
 
-// BeginCapture waits for the device, gives it the memory of pools whose graphs are gone, sends the allocations of the capture to the private pool and
-// begins to record the work of st, which must not be the default stream. Other threads may go on allocating meanwhile.
+// BeginCapture waits for the device, gives it the memory of pools whose graphs are gone, sends the allocations of the capture to the
+// private pool and begins to record the work of st, which must not be the default stream. Other threads may go on allocating meanwhile.
 func (d *Device) BeginCapture(st *Stream, spec CaptureSpec) (*Capture, error) {
 	switch {
 	case st == d.DefaultStream():
-		return nil, fault.New(fault.Capture, "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them on the default stream.)")
+		return nil, fault.New(fault.Capture, "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to "+
+			"replay them on the default stream.)")
 	case spec.Mode < 0 || int(spec.Mode) >= len(driverModes):
-		return nil, fault.New(fault.Invalid, "%d is no capture mode; use cuda.CaptureThreadLocal, CaptureGlobal or CaptureRelaxed", spec.Mode)
+		return nil, fault.New(fault.Invalid, "%d is no capture mode; use cuda.CaptureThreadLocal, CaptureGlobal or CaptureRelaxed",
+			spec.Mode)
 	case st.Capturing():
 		return nil, fault.New(fault.Capture, "the stream is being captured already; end that capture first")
 	}
@@ -410,15 +412,15 @@ func (c *Capture) End() (*Graph, error) {
 	return out, c.leave(false)
 }
 
-// Launch queues one run on s, whose turn the caller has for operation seq. If ordered, it waits for the latest run of a graph of the same pool on another
-// stream. The changes are for this run and those after it; nobody else's come between them and the run. On error nothing runs, and some changes may have
-// been made.
+// Launch queues one run on s, whose turn the caller has for operation seq. If ordered, it waits for the latest run of a graph of the same
+// pool on another stream. The changes are for this run and those after it; nobody else's come between them and the run. On error nothing
+// runs, and some changes may have been made.
 func (g *Graph) Launch(s *Stream, seq uint64, ordered bool, changes ...Change) error {
 	return g.LaunchFor(nil, s, seq, ordered, changes...)
 }
 
-// LaunchFor is Launch of work that belongs to operations other than those of the capture: to those that owners returns, by index. A profiler asks for
-// them when the run is queued; nil are the capture's.
+// LaunchFor is Launch of work that belongs to operations other than those of the capture: to those that owners returns, by index. A
+// profiler asks for them when the run is queued; nil are the capture's.
 func (g *Graph) LaunchFor(owners func() []*ProfiledOp, s *Stream, seq uint64, ordered bool, changes ...Change) error {
 	p := g.shared
 	p.mu.Lock()

@@ -42,7 +42,8 @@ type annotated stack.Stack
 // wantHistory is an error where the driver caches memory itself.
 func (d *Device) wantHistory() error {
 	if b := d.mem.Settings().Backend; b != alloc.BackendNative {
-		return fault.New(fault.Unsupported, "the %s backend does not support histories and snapshots: the driver keeps its memory; take it out of %s",
+		return fault.New(fault.Unsupported,
+			"the %s backend does not support histories and snapshots: the driver keeps its memory; take it out of %s",
 			b, knob.AllocConf.Name())
 	}
 	return nil
@@ -213,9 +214,9 @@ type call struct {
 	frame  snapshot.FrameID
 }
 
-// name adds the calls of a stack, innermost first: those of the program, and of the library what the program's innermost call reached: the modules
-// that it went through and the innermost method of the face. The rest of the library says nothing to users; with operations, the calls that are one
-// stand there under its name.
+// name adds the calls of a stack, innermost first: those of the program, and of the library what the program's innermost call reached: the
+// modules that it went through and the innermost method of the face. The rest of the library says nothing to users; with operations, the
+// calls that are one stand there under its name.
 func (c *converter) name(s *stack.Stack, operations bool) {
 	// The program's innermost call was reached; before it, a public function of the library.
 	program, public := false, false

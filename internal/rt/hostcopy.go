@@ -6,7 +6,8 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// Upload copies b, page-locked memory, to address dst in s's order, and returns an event for the end of the copy. Until that b may not change.
+// Upload copies b, page-locked memory, to address dst in s's order, and returns an event for the end of the copy. Until that b may not
+// change.
 func (s *Stream) Upload(dst driver.Ptr, b []byte) (*Event, error) {
 	return s.queued(func() error { return s.dev.dev.CopyHtoD(dst, b, s.handle) }, "a tensor could not be written")
 }

@@ -58,7 +58,8 @@ func group(t *testing.T, ops ...*kernels.PointOp) *kernels.PointOp {
 	f32 := dtype.Float32
 	var steps []kernels.FusedStep
 	for i, op := range ops {
-		steps = append(steps, kernels.FusedStep{Op: op, Compute: f32, Ins: []kernels.FusedIn{{Value: i}}, Outs: []kernels.FusedOut{{DType: f32}}})
+		steps = append(steps, kernels.FusedStep{Op: op, Compute: f32, Ins: []kernels.FusedIn{{Value: i}},
+			Outs: []kernels.FusedOut{{DType: f32}}})
 	}
 	op := kernels.Fuse([]dtype.DType{f32}, steps, []int{len(ops)})
 	if op == nil {

@@ -48,7 +48,8 @@ func (d *Device) lose(err error) *fault.Error {
 	what, may := "failed while it worked and is lost to this process", func(OpID) bool { return true }
 	if c, _ := codeOf(err); c == driver.Assert {
 		what = "is lost to this process: an assertion of a kernel failed, as for an index out of range; " +
-			"the same program on the simulated device or the processor (tenon.Sim, tenon.CPU) is told the operation, its line and the number"
+			"the same program on the simulated device or the processor (tenon.Sim, tenon.CPU) is told the operation, its line " +
+			"and the number"
 		may = mayAssert
 	}
 	e := fault.Wrap(fault.Device, err, "%s %s", d, what)
@@ -62,7 +63,8 @@ func (d *Device) GiveUp(err error) error {
 	if e := d.lost.Load(); e != nil {
 		return e
 	}
-	e := fault.New(fault.Device, "the driver refused a call in the middle of a change of tensors, which are half changed; %s is lost to this process", d)
+	e := fault.New(fault.Device,
+		"the driver refused a call in the middle of a change of tensors, which are half changed; %s is lost to this process", d)
 	e.Cause = err
 	d.lost.CompareAndSwap(nil, e)
 	return d.Lost()

@@ -29,10 +29,11 @@ func (d *Device) newMemory() error {
 	case d.info.VirtualMemory:
 		b = &virtualBackend{backend{d}}
 	}
-	d.useMemory(alloc.New(b, alloc.Options{Index: d.info.Ordinal, Collect: d.collect, Settings: &s, Processes: func() []alloc.ProcessMemory {
-		list, _ := d.Processes() // where nobody knows, the message says nothing of them
-		return list
-	}}))
+	d.useMemory(alloc.New(b, alloc.Options{Index: d.info.Ordinal, Collect: d.collect, Settings: &s,
+		Processes: func() []alloc.ProcessMemory {
+			list, _ := d.Processes() // where nobody knows, the message says nothing of them
+			return list
+		}}))
 	d.mem.SetCaching(d.caches())
 	d.checksOfEnvironment()
 	d.applied(&s)
@@ -48,7 +49,8 @@ func (d *Device) caches() bool {
 // keepPool makes the driver's pool keep its memory, as the caching allocator does.
 func (d *Device) keepPool() error {
 	if !d.info.PoolMemory {
-		return fault.New(fault.Unsupported, "%s has no memory pool; take backend:cudaMallocAsync out of %s", d.info.Name, knob.AllocConf.Name())
+		return fault.New(fault.Unsupported, "%s has no memory pool; take backend:cudaMallocAsync out of %s", d.info.Name,
+			knob.AllocConf.Name())
 	}
 	t, err := d.enter()
 	if err != nil {

@@ -87,7 +87,8 @@ func TestAsyncBackend(t *testing.T) {
 	on := alloc.Stream(d.DefaultStream().handle)
 	a, err := d.Alloc(1<<20, on)
 	ok(t, err)
-	if s := d.Memory().Stats(); s.AllocatedBytes.All().Current != 1<<20 || s.ReservedBytes.All().Current != 32<<20 || s.Active.All().Current != 0 {
+	if s := d.Memory().Stats(); s.AllocatedBytes.All().Current != 1<<20 || s.ReservedBytes.All().Current != 32<<20 ||
+		s.Active.All().Current != 0 {
 		t.Errorf("statistics\n%s", s.String())
 	}
 	release := sim.Hold(side.handle)
@@ -165,7 +166,8 @@ func TestAsyncOutOfMemory(t *testing.T) {
 	ok(t, d.Free(a))
 }
 
-// TestAsyncCapture allocates and frees in a capture: the graph does so at every launch. What was allocated before is freed after the capture.
+// TestAsyncCapture allocates and frees in a capture: the graph does so at every launch. What was allocated before is freed after the
+// capture.
 func TestAsyncCapture(t *testing.T) {
 	d, rec := openConf(t, "backend:cudaMallocAsync")
 	st, err := d.Stream()
@@ -212,7 +214,8 @@ func TestAsyncCapture(t *testing.T) {
 func TestBackendErrors(t *testing.T) {
 	t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
 	_, err := Open(Selector{Kind: Sim, Wrap: func(d driver.Device) driver.Device { return poolless{d, d.Info()} }})
-	if fault.KindOf(err) != fault.Unsupported || !strings.Contains(err.Error(), "has no memory pool; take backend:cudaMallocAsync out of PYTORCH_CUDA_ALLOC_CONF") {
+	if fault.KindOf(err) != fault.Unsupported || !strings.Contains(err.Error(), "has no memory pool; take backend:cudaMallocAsync out "+
+		"of PYTORCH_CUDA_ALLOC_CONF") {
 		t.Errorf("a device without pools: %v", err)
 	}
 }
@@ -322,7 +325,8 @@ func TestRegisteredPinned(t *testing.T) {
 		t.Errorf("calls:\n%s", rec.Text())
 	}
 	ok(t, d.EmptyHostCache())
-	if s := d.PinnedStats(); rec.Count("HostUnregister") != rec.Count("HostRegister") || s.Allocations.Current != 0 || s.HostFreeTime.Count != s.HostFrees {
+	if s := d.PinnedStats(); rec.Count("HostUnregister") != rec.Count("HostRegister") || s.Allocations.Current != 0 ||
+		s.HostFreeTime.Count != s.HostFrees {
 		t.Errorf("%+v, calls:\n%s", s, rec.Text())
 	}
 	ok(t, d.UpdateSettings("pinned_use_cuda_host_register:False"))
@@ -362,7 +366,8 @@ func TestRegisteredElsewhere(t *testing.T) {
 	t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "pinned_use_cuda_host_register:True")
 	d := openSim(t, func(d driver.Device) driver.Device { return elsewhere{d} })
 	_, err := d.AllocPinned(100)
-	if err == nil || !strings.HasPrefix(err.Error(), "the host and the device would see registered memory at different addresses; call SetAllocatorSettings") {
+	if err == nil || !strings.HasPrefix(err.Error(), "the host and the device would see registered memory at different addresses; call "+
+		"SetAllocatorSettings") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -443,7 +448,8 @@ func TestHostOutOfMemory(t *testing.T) {
 	}
 	defer d.Close()
 	_, err = d.Alloc(1<<46, 0)
-	if fault.KindOf(err) != fault.OutOfMemory || !strings.Contains(err.Error(), "the host has no room for 65536.00 GiB; tensors hold 0 bytes, and 0 bytes is cached for more: make the work smaller") {
+	if fault.KindOf(err) != fault.OutOfMemory || !strings.Contains(err.Error(), "the host has no room for 65536.00 GiB; tensors hold 0 "+
+		"bytes, and 0 bytes is cached for more: make the work smaller") {
 		t.Errorf("got %v", err)
 	}
 }

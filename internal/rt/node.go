@@ -7,19 +7,18 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// Change is other work in the place of one kernel, copy or fill of a graph whose capture had CaptureSpec.Track. It needs no new recording, and is for the runs
-// that are queued after it: those before, under way or not, keep what they had. So a learning rate, a scale or the address of an input may be another one in
-// every run. A change that is not made again stays.
+// Change is other work in the place of one kernel, copy or fill of a graph whose capture had CaptureSpec.Track. It needs no new recording,
+// and is for the runs that are queued after it: those before, under way or not, keep what they had. So a learning rate, a scale or the
+// address of an input may be another one in every run. A change that is not made again stays.
 //
-// Who changes an address answers for what is there: that the run comes after the work that fills it, and that the memory lives until the run is done. The
-// graph's own uses of memory, by which its runs are ordered, stay those of the recording.
+// Who changes an address answers for what is there: that the run comes after the work that fills it, and that the memory lives until the
+// run is done. The graph's own uses of memory, by which its runs are ordered, stay those of the recording.
 type Change struct {
-	// Node is the index of the work: what was recorded first has 0, and Capture.Tracked gives the next one. It stays what it was: a kernel another
-	// kernel, a copy a copy, a fill a fill.
+	// Node is the index of the work: what was recorded first has 0, and Capture.Tracked gives the next one. It stays what it was: a kernel
+	// another kernel, a copy a copy, a fill a fill.
 	Node int
-	// Launch is the whole of what a kernel is launched with from now on: function, grid, block, shared memory, arguments and Origin. Its stream means
-	// nothing. The arguments are copied, so it may be used again at once, by one call at a time. Nil is for a copy or a
-	// fill.
+	// Launch is the whole of what a kernel is launched with from now on: function, grid, block, shared memory, arguments and Origin. Its
+	// stream means nothing. The arguments are copied, so it may be used again at once, by one call at a time. Nil is for a copy or a fill.
 	Launch *driver.Launch
 	// Where Launch is nil, N > 0 bytes are copied from Src to Dst or, where Src is 0, Dst is filled with Value.
 	Dst, Src driver.Ptr
@@ -74,12 +73,12 @@ func (s *Stream) Fill(dst driver.Ptr, v byte, n uint64) error {
 	return nil
 }
 
-// Divert sends the kernels, copies and fills that are queued on s by Launch, Copy and Fill to f, which is to make changes of a graph of them; nil ends
-// that. Nobody else may use s meanwhile. What f is given is used again when it returns.
+// Divert sends the kernels, copies and fills that are queued on s by Launch, Copy and Fill to f, which is to make changes of a graph of
+// them; nil ends that. Nobody else may use s meanwhile. What f is given is used again when it returns.
 func (s *Stream) Divert(f func(c Change) error) { s.divert = f }
 
-// recorded keeps w, the latest work of s, if s is captured, and gives it an index, if the capture wants that. An error is kept for the end of the
-// capture: the work itself was recorded, and who is told that it failed may record it twice.
+// recorded keeps w, the latest work of s, if s is captured, and gives it an index, if the capture wants that. An error is kept for the end
+// of the capture: the work itself was recorded, and who is told that it failed may record it twice.
 func (s *Stream) recorded(w Change) {
 	c := s.capture.Load()
 	if c == nil {
@@ -103,8 +102,8 @@ func (s *Stream) recorded(w Change) {
 	}
 }
 
-// Tracked returns how many kernels, copies and fills have an index so far, and so the index of the next one: work that is recorded between two calls has the
-// indices from the first answer on, up to the second. It is 0 without CaptureSpec.Track.
+// Tracked returns how many kernels, copies and fills have an index so far, and so the index of the next one: work that is recorded between
+// two calls has the indices from the first answer on, up to the second. It is 0 without CaptureSpec.Track.
 func (c *Capture) Tracked() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -114,8 +113,9 @@ func (c *Capture) Tracked() int {
 // Tracked returns how many kernels, copies and fills of the graph have an index.
 func (g *Graph) Tracked() int { return len(g.tracked) }
 
-// Set makes the changes for all runs from now on. It waits for no run, may be called while others launch, change or close the graph, and allocates nothing.
-// On error some of the changes may have been made. Changes that belong to one run are given to Launch, so that nobody else's come between.
+// Set makes the changes for all runs from now on. It waits for no run, may be called while others launch, change or close the graph, and
+// allocates nothing. On error some of the changes may have been made. Changes that belong to one run are given to Launch, so that nobody
+// else's come between.
 func (g *Graph) Set(changes ...Change) error {
 	g.shared.mu.Lock()
 	defer g.shared.mu.Unlock()
@@ -132,7 +132,8 @@ func (g *Graph) change(changes []Change) error {
 	}
 	for i := range changes {
 		if n := changes[i].Node; n < 0 || n >= len(g.tracked) {
-			return fault.New(fault.Invalid, "the graph has no tracked work %d: it has %d; capture it with CaptureSpec{Track: true} and use the indices of that capture", n, len(g.tracked))
+			return fault.New(fault.Invalid, "the graph has no tracked work %d: it has %d; capture it with CaptureSpec{Track: true} and "+
+				"use the indices of that capture", n, len(g.tracked))
 		}
 	}
 	d := g.dev

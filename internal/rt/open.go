@@ -83,7 +83,8 @@ func count(sel *Selector) (driver.Driver, int, error) {
 	}
 	n, err := drv.DeviceCount()
 	if errors.Is(err, driver.NoDevice) {
-		return nil, 0, fault.Wrap(fault.System, err, "there is no NVIDIA GPU with a driver here; choose the simulator, or best, which takes it then")
+		return nil, 0,
+			fault.Wrap(fault.System, err, "there is no NVIDIA GPU with a driver here; choose the simulator, or best, which takes it then")
 	}
 	return drv, n, wrap(err, "the devices could not be counted")
 }
@@ -133,8 +134,8 @@ type Machine struct {
 	drv     *hostsim.Driver
 }
 
-// NewMachine returns a machine of that many devices, of the given capacity in bytes each; 0 is the default. Open refuses one whose number of devices is not
-// from 1 to 8.
+// NewMachine returns a machine of that many devices, of the given capacity in bytes each; 0 is the default. Open refuses one whose number
+// of devices is not from 1 to 8.
 func NewMachine(devices int, memory uint64) *Machine {
 	m := &Machine{devices: devices}
 	if devices >= 1 && devices <= knob.MaxSimDevices {
@@ -172,7 +173,8 @@ func simulator(sel *Selector) (driver.Driver, error) {
 	return m.drv, nil
 }
 
-// Describe names the first GPU, or a simulated one where there is none, and the drivers: what run files say of the machine that a test binary ran on.
+// Describe names the first GPU, or a simulated one where there is none, and the drivers: what run files say of the machine that a test
+// binary ran on.
 func Describe() (name, drivers string) {
 	drivers = fmt.Sprint("libcuda and hostsim, GPUs ", GPUs())
 	var all driver.Driver = libcuda.New()

@@ -82,7 +82,8 @@ func TestSimDevices(t *testing.T) {
 		}
 	}
 	second.Ordinal = 2
-	if _, err := Open(second); err == nil || !strings.Contains(err.Error(), "there is no device 2: hostsim has 2 devices, numbered from 0; set TENON_SIM_DEVICES") {
+	if _, err := Open(second); err == nil || !strings.Contains(err.Error(), "there is no device 2: hostsim has 2 devices, numbered from "+
+		"0; set TENON_SIM_DEVICES") {
 		t.Errorf("device 2: %v", err)
 	}
 	t.Setenv(knob.SimDevices.Name(), "many")
@@ -311,7 +312,10 @@ func TestClosePeer(t *testing.T) {
 	if got[0] != 7 || got[511] != 7 {
 		t.Errorf("the copy has %d, want 7", got[0])
 	}
-	for name, err := range map[string]error{"a wait": s.WaitAll(u), "an allocation": func() error { _, err := b.Alloc(1, 0); return err }()} {
+	for name, err := range map[string]error{"a wait": s.WaitAll(u), "an allocation": func() error {
+		_, err := b.Alloc(1, 0)
+		return err
+	}()} {
 		if fault.KindOf(err) != fault.Closed || !strings.Contains(err.Error(), "device 1 (Simulated GPU) was closed") {
 			t.Errorf("%s: %v", name, err)
 		}

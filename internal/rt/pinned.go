@@ -47,9 +47,11 @@ func (p *Pinned) Use(f func(b []byte) error) error {
 	return f(p.bytes)
 }
 
-// Record tells that work queued on s uses the memory: Free then keeps it from being reused until the work that s has when Free is called is done.
+// Record tells that work queued on s uses the memory: Free then keeps it from being reused until the work that s has when Free is called is
+// done.
 func (p *Pinned) Record(s *Stream) error {
-	return p.dev.checkAlloc(p.dev.pinned.host(p.dev).RecordStream(p.block, alloc.Stream(s.handle)), "a use of page-locked memory could not be noted")
+	return p.dev.checkAlloc(p.dev.pinned.host(p.dev).RecordStream(p.block, alloc.Stream(s.handle)),
+		"a use of page-locked memory could not be noted")
 }
 
 // Free gives the memory back.
@@ -58,8 +60,8 @@ func (p *Pinned) Free() error {
 	return p.dev.checkAlloc(p.dev.pinned.host(p.dev).Free(p.block), "page-locked memory could not be freed")
 }
 
-// Release is Free for those who cannot pass an error on: as with Device.Free, one of the driver delays the reuse, and a fault of the device is
-// reported by the next call.
+// Release is Free for those who cannot pass an error on: as with Device.Free, one of the driver delays the reuse, and a fault of the device
+// is reported by the next call.
 func (p *Pinned) Release() error {
 	p.bytes = nil
 	return p.dev.freed(p.dev.pinned.host(p.dev).Free(p.block))

@@ -95,7 +95,8 @@ const mostPending = 4096
 // trails are the stacks of operations that captures noted.
 var trails stack.Table
 
-// Notes returns a Profiler that only notes operations, of a capture that no other sees, and finds out where they came from when it is asked.
+// Notes returns a Profiler that only notes operations, of a capture that no other sees, and finds out where they came from when it is
+// asked.
 func (d *Device) Notes() *Profiler {
 	return &Profiler{dev: d, notes: true, began: time.Now(), frames: map[profile.Frame]int{}}
 }
@@ -455,8 +456,8 @@ func (w *timedWork) readParts(when func(e driver.Event) (time.Duration, error)) 
 	return nil
 }
 
-// giveBack gives the events of w back. Those in a twin are recorded when its run gets there, and so the run must be over: nobody else's record may be
-// overwritten. It fails only on a device that is lost or closed, which records nothing.
+// giveBack gives the events of w back. Those in a twin are recorded when its run gets there, and so the run must be over: nobody else's
+// record may be overwritten. It fails only on a device that is lost or closed, which records nothing.
 func (p *Profiler) giveBack(w *timedWork) {
 	d := p.dev
 	if len(w.marks) > 0 {

@@ -32,8 +32,8 @@ func (r *registrations) after(addr uint64) int {
 	return sort.Search(len(r.list), func(i int) bool { return r.list[i].addr > addr })
 }
 
-// HostRegister page-locks b, so that copies between it and devices go on while the host does. b must stay where it is until HostUnregister, as
-// memory of Go programs does. Where part of b is page-locked already, that is an error. It is safe for concurrent use.
+// HostRegister page-locks b, so that copies between it and devices go on while the host does. b must stay where it is until HostUnregister,
+// as memory of Go programs does. Where part of b is page-locked already, that is an error. It is safe for concurrent use.
 func (d *Device) HostRegister(b []byte) error {
 	if len(b) == 0 {
 		return fault.New(fault.Invalid, "no memory was given to page-lock; give at least a byte")

@@ -54,7 +54,8 @@ func TestRing(t *testing.T) {
 		issue(t, s, op)
 	}
 	names, seqs := s.Recent()
-	if len(names) != ringSize || seqs[0] != 4 || seqs[ringSize-1] != ringSize+3 || !slices.IsSorted(seqs) || names[0] != "RingB" || names[1] != "RingA" {
+	if len(names) != ringSize || seqs[0] != 4 || seqs[ringSize-1] != ringSize+3 || !slices.IsSorted(seqs) || names[0] != "RingB" ||
+		names[1] != "RingA" {
 		t.Errorf("recent operations are %v, %v", names, seqs)
 	}
 	if got := d.suspects(anyOp); len(got) != ringSize || got[0] != "RingA, operation 19 of stream 0" {

@@ -111,9 +111,9 @@ func gpusBeforeStart() (n int, ok bool) {
 	return visible(uuids, list, set)
 }
 
-// visible returns how many of the GPUs with these UUIDs CUDA shows to a process whose CUDA_VISIBLE_DEVICES is list, by the rules of the CUDA programming
-// guide: numbers, or beginnings of UUIDs that fit one GPU alone, up to the first that names none; a GPU named twice makes all invisible. Of slices of GPUs
-// only the driver knows.
+// visible returns how many of the GPUs with these UUIDs CUDA shows to a process whose CUDA_VISIBLE_DEVICES is list, by the rules of the
+// CUDA programming guide: numbers, or beginnings of UUIDs that fit one GPU alone, up to the first that names none; a GPU named twice makes
+// all invisible. Of slices of GPUs only the driver knows.
 func visible(uuids []string, list string, set bool) (n int, ok bool) {
 	if !set {
 		return len(uuids), true
@@ -135,7 +135,8 @@ func visible(uuids []string, list string, set bool) (n int, ok bool) {
 	return len(seen), true
 }
 
-// gpuNamed returns the place of the GPU that an entry of CUDA_VISIBLE_DEVICES names, or -1. Of a number only the first digits count, as in C.
+// gpuNamed returns the place of the GPU that an entry of CUDA_VISIBLE_DEVICES names, or -1. Of a number only the first digits count, as in
+// C.
 func gpuNamed(uuids []string, entry string) int {
 	if strings.HasPrefix(entry, "GPU-") {
 		found := -1

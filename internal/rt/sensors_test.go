@@ -19,7 +19,8 @@ func TestVisible(t *testing.T) {
 		{"", 0}, {"0", 1}, {"3", 1}, {"0,1", 2}, {"2, 0 ,1", 3}, {"0,1,2,3", 4},
 		{"4", 0}, {"32", 0}, {"0,4,1", 1}, {"1,-1,0", 1}, {"-1", 0}, {"0,,1", 1}, {"none", 0},
 		{"0,0", 0}, {"1,2,1", 0}, {"1gpu2,2ampere", 2}, {"+1", 1}, {"99999999999999999999", 0},
-		{"GPU-5c6e8ae8-9cd6", 1}, {"GPU-5c6", 1}, {"GPU-5c", 0}, {"GPU-9,GPU-a", 2}, {"GPU-9,GPU-b,GPU-a", 1}, {"GPU-a,GPU-a0", 0}, {"GPU-9,0", 2},
+		{"GPU-5c6e8ae8-9cd6", 1}, {"GPU-5c6", 1}, {"GPU-5c", 0}, {"GPU-9,GPU-a", 2}, {"GPU-9,GPU-b,GPU-a", 1},
+		{"GPU-a,GPU-a0", 0}, {"GPU-9,0", 2},
 	} {
 		if n, ok := visible(uuids, c.list, true); n != c.want || !ok {
 			t.Errorf("%q shows %d, %v; want %d", c.list, n, ok, c.want)
@@ -70,7 +71,8 @@ func TestCheckCode(t *testing.T) {
 	if err := CheckCode(0); err != nil {
 		t.Error(err)
 	}
-	for code, kind := range map[int]fault.Kind{2: fault.OutOfMemory, 700: fault.Device, 900: fault.Capture, 1: fault.System, 12345: fault.System} {
+	for code, kind := range map[int]fault.Kind{2: fault.OutOfMemory, 700: fault.Device, 900: fault.Capture, 1: fault.System,
+		12345: fault.System} {
 		err := CheckCode(code)
 		if fault.KindOf(err) != kind || !errors.Is(err, driver.Code(code)) {
 			t.Errorf("code %d is %v", code, err)

@@ -133,7 +133,8 @@ func (d *Device) Spoilt(id int, seq uint64) error {
 	if i == len(list) || list[i].from > seq {
 		return nil
 	}
-	return fault.Wrap(fault.Invalid, list[i].cause, "a tensor was written after a failed assertion, and may be wrong; write all of it again, or make it anew")
+	return fault.Wrap(fault.Invalid, list[i].cause, "a tensor was written after a failed assertion, and may be wrong; write all of it "+
+		"again, or make it anew")
 }
 
 // Spoilt is that of a device for the operation in the middle of which e was recorded.

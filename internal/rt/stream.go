@@ -11,8 +11,8 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// Stream is an in-order queue of a device's work. Operations are numbered, so that an access to memory is named by a stream and a number; waited remembers,
-// for every other stream, up to which number this one already waits.
+// Stream is an in-order queue of a device's work. Operations are numbered, so that an access to memory is named by a stream and a number;
+// waited remembers, for every other stream, up to which number this one already waits.
 type Stream struct {
 	divert func(c Change) error // instead of the driver, see Divert
 	dev    *Device
@@ -29,8 +29,9 @@ type Stream struct {
 	queueMu sync.Mutex
 	queue   *sync.Cond
 
-	// capture is what records the stream's work, or nil. It changes in the stream's turn and under mark, which is also held while an event is recorded for
-	// another stream: so no event of a capture is ever waited for by work outside of it. eager is then the end of the work before the capture.
+	// capture is what records the stream's work, or nil. It changes in the stream's turn and under mark, which is also held while an event
+	// is recorded for another stream: so no event of a capture is ever waited for by work outside of it. eager is then the end of the work
+	// before the capture.
 	mark    sync.Mutex
 	capture atomic.Pointer[Capture]
 	eager   driver.Event
@@ -53,8 +54,9 @@ func (s *Stream) Handle() driver.Stream { return s.handle }
 // ID returns the stream's number in its device; 0 is the default stream.
 func (s *Stream) ID() int { return s.id }
 
-// An operation's number and its launch are one step: from Begin to Issued nobody else issues to the stream. So whoever knows of an operation with a number
-// knows that all before it were launched. On a device that runs each call before it returns there is nothing to wait for, and no turn.
+// An operation's number and its launch are one step: from Begin to Issued nobody else issues to the stream. So whoever knows of an
+// operation with a number knows that all before it were launched. On a device that runs each call before it returns there is nothing to
+// wait for, and no turn.
 const (
 	turnBusy   = 1 << iota // somebody issues
 	turnWanted             // others wait
@@ -62,7 +64,8 @@ const (
 	turnBits   = 3
 )
 
-// Begin takes the turn for an operation op of the capture in, nil outside of captures, and returns its number, starting at 1. Issued gives the turn back.
+// Begin takes the turn for an operation op of the capture in, nil outside of captures, and returns its number, starting at 1. Issued gives
+// the turn back.
 func (s *Stream) Begin(op OpID, in *Capture) (uint64, error) {
 	v, err := s.take()
 	if err != nil {
@@ -136,9 +139,11 @@ func (s *Stream) close() {
 // foreign is the error of work of the capture in, or of none, on a stream that is not part of it.
 func (s *Stream) foreign(in *Capture) error {
 	if c := s.capture.Load(); c != nil {
-		return fault.New(fault.Capture, "stream %d records the graph that is captured%s, of which this is no part; use another stream, or wait for the capture's end", s.id, c.where())
+		return fault.New(fault.Capture, "stream %d records the graph that is captured%s, of which this is no part; use another stream, "+
+			"or wait for the capture's end", s.id, c.where())
 	}
-	return fault.New(fault.Capture, "stream %d is no part of the graph that is captured%s: use the Exec that the captured function is given", s.id, in.where())
+	return fault.New(fault.Capture,
+		"stream %d is no part of the graph that is captured%s: use the Exec that the captured function is given", s.id, in.where())
 }
 
 // raise makes a at least v.
@@ -154,7 +159,8 @@ func raise(a *atomic.Uint64, v uint64) {
 // Seq returns the number of the latest operation handed to the driver.
 func (s *Stream) Seq() uint64 { return s.turn.Load() >> turnBits }
 
-// WaitFor makes later work of s, which is not being captured, wait for operation seq of o, unless it already does. The operation has been launched.
+// WaitFor makes later work of s, which is not being captured, wait for operation seq of o, unless it already does. The operation has been
+// launched.
 func (s *Stream) WaitFor(o *Stream, seq uint64) error {
 	if s.Covers(o.id, seq) {
 		return nil
@@ -194,8 +200,8 @@ func (s *Stream) waitMark(o *Stream, seq uint64) error {
 	return nil
 }
 
-// WaitAll makes later work of s wait for all work that o has now. If o is being captured, s becomes part of the capture. It returns at once, but where o is of
-// another device that is no peer: then the host waits.
+// WaitAll makes later work of s wait for all work that o has now. If o is being captured, s becomes part of the capture. It returns at
+// once, but where o is of another device that is no peer: then the host waits.
 func (s *Stream) WaitAll(o *Stream) error { return s.waitAll(o, func(*Capture) bool { return true }) }
 
 // WaitIn is WaitAll by work of the capture in, or of none: no stream becomes part of another capture.
@@ -225,7 +231,8 @@ func (s *Stream) waitAll(o *Stream, join func(c *Capture) bool) error {
 	case c != nil && s.dev != o.dev:
 		return s.outside(o, c)
 	case c != nil && !join(c):
-		return fault.New(fault.Capture, "stream %d records the graph that is captured%s, whose work only replays run; wait for the stream after the capture", o.id, c.where())
+		return fault.New(fault.Capture, "stream %d records the graph that is captured%s, whose work only replays run; wait for the "+
+			"stream after the capture", o.id, c.where())
 	case c != nil:
 		return c.after(s, o)
 	case s.capture.Load() != nil:
@@ -257,13 +264,15 @@ func (s *Stream) waitPeer(o *Stream) error {
 
 // outside is the error of a stream that is to wait for a capture of another device.
 func (s *Stream) outside(o *Stream, c *Capture) error {
-	return fault.New(fault.Capture, "stream %d of %s records the graph that is captured%s, which a stream of %s cannot join; wait for it after the capture",
+	return fault.New(fault.Capture, "stream %d of %s records the graph that is captured%s, which a stream of %s cannot join; wait for "+
+		"it after the capture",
 		o.id, o.dev, c.where(), s.dev)
 }
 
 // isolated is the error of captured work that is to wait for work outside of the capture.
 func (s *Stream) isolated() error {
-	return fault.New(fault.Capture, "stream %d records the graph that is captured%s, and cannot wait for work that is no part of it; wait before the capture", s.id, s.capture.Load().where())
+	return fault.New(fault.Capture, "stream %d records the graph that is captured%s, and cannot wait for work that is no part of it; "+
+		"wait before the capture", s.id, s.capture.Load().where())
 }
 
 // Capturing reports whether the work of s is being recorded as a graph.
@@ -383,7 +392,8 @@ func (d *Device) nextCaptureStream() (s *Stream, created bool, err error) {
 		return s, false, nil
 	}
 	if d.capturing == capturesAtOnce {
-		return nil, false, fault.New(fault.Capture, "%d captures are under way on the device, and there are streams for no more; end one first, or name a stream", capturesAtOnce)
+		return nil, false, fault.New(fault.Capture, "%d captures are under way on the device, and there are streams for no more; end "+
+			"one first, or name a stream", capturesAtOnce)
 	}
 	if s, err = d.newStream(firstCapture + d.capturing); err != nil {
 		return nil, false, err

@@ -39,7 +39,8 @@ const (
 
 // String is the name in PyTorch's message about a callback that failed.
 func (a action) String() string {
-	return [...]string{"CUDA event creation", "CUDA event deletion", "CUDA event record", "CUDA event wait", "CUDA memory allocation", "CUDA memory deallocation",
+	return [...]string{"CUDA event creation", "CUDA event deletion", "CUDA event record", "CUDA event wait", "CUDA memory allocation",
+		"CUDA memory deallocation",
 		"CUDA stream creation", "CUDA device synchronization", "CUDA stream synchronization", "CUDA event synchronization"}[a]
 }
 

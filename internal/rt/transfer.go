@@ -9,8 +9,9 @@ import (
 // transferChunk is how many bytes of page-locked memory a copy between devices takes at a time.
 const transferChunk = 32 << 20
 
-// CopyPeer queues a copy of n > 0 bytes from address src of from's device to address dst of to's, which is its peer. It runs on to, after the work that from has
-// now, and later work of from comes after it. The caller has the turns of both streams, and neither is being captured.
+// CopyPeer queues a copy of n > 0 bytes from address src of from's device to address dst of to's, which is its peer. It runs on to, after
+// the work that from has now, and later work of from comes after it. The caller has the turns of both streams, and neither is being
+// captured.
 func CopyPeer(to *Stream, dst driver.Ptr, from *Stream, src driver.Ptr, n int) error {
 	a, b := from.dev, to.dev
 	read, err := a.AcquireEvent(false)
@@ -26,7 +27,8 @@ func CopyPeer(to *Stream, dst driver.Ptr, from *Stream, src driver.Ptr, n int) e
 	if err := waitAcross(to, from, read); err != nil {
 		return err
 	}
-	if err := b.Check(b.dev.CopyPeer(dst, a.info.Ordinal, src, uint64(n), to.handle), "a tensor could not be copied from another device"); err != nil {
+	if err := b.Check(b.dev.CopyPeer(dst, a.info.Ordinal, src, uint64(n), to.handle),
+		"a tensor could not be copied from another device"); err != nil {
 		return err
 	}
 	if err := waitAcross(from, to, written); err != nil {
@@ -36,7 +38,8 @@ func CopyPeer(to *Stream, dst driver.Ptr, from *Stream, src driver.Ptr, n int) e
 	return nil
 }
 
-// waitAcross makes later work of s wait for all work that o, a peer's stream that is not being captured, has now. e is an event of o's device.
+// waitAcross makes later work of s wait for all work that o, a peer's stream that is not being captured, has now. e is an event of o's
+// device.
 func waitAcross(s, o *Stream, e driver.Event) error {
 	const text = "a stream could not be made to wait for another device"
 	if err := o.dev.Check(o.dev.dev.EventRecord(e, o.handle), text); err != nil {
@@ -52,8 +55,9 @@ func waitAcross(s, o *Stream, e driver.Event) error {
 	return nil
 }
 
-// Transfer copies n > 0 bytes from address src, after the work that from has now, to address dst, in to's order. The streams are of devices that are
-// no peers, and the bytes go through page-locked host memory. It returns when src has been read and, on the processor's device, dst is written.
+// Transfer copies n > 0 bytes from address src, after the work that from has now, to address dst, in to's order. The streams are of devices
+// that are no peers, and the bytes go through page-locked host memory. It returns when src has been read and, on the processor's device,
+// dst is written.
 func Transfer(to *Stream, dst driver.Ptr, from *Stream, src driver.Ptr, n int) error {
 	for at := 0; at < n; at += transferChunk {
 		if err := transferPart(to, dst+driver.Ptr(at), from, src+driver.Ptr(at), min(n-at, transferChunk)); err != nil {

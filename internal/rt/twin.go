@@ -62,8 +62,8 @@ func (c *Capture) own(from int, o *ProfiledOp) {
 	}
 }
 
-// twin does a graph's work for a profiler, which launches it in the graph's place: the same work in the order of its recording, each piece after
-// the one before it, with an event before the first and one after each. The graph's pool's mu guards it.
+// twin does a graph's work for a profiler, which launches it in the graph's place: the same work in the order of its recording, each piece
+// after the one before it, with an event before the first and one after each. The graph's pool's mu guards it.
 type twin struct {
 	of *Profiler
 	// err is why there is none.
@@ -155,7 +155,8 @@ func (o *ProfiledOp) without(err error) {
 	o.Describe(false, func(op *profile.Op) { op.Note = "the replay has one time for all of its kernels: " + err.Error() })
 }
 
-// replay queues a run of g's twin; ops has the operation of each piece of its work, nil where it is o's own. Of marks, the last two are around the twin.
+// replay queues a run of g's twin; ops has the operation of each piece of its work, nil where it is o's own. Of marks, the last two are
+// around the twin.
 func (o *ProfiledOp) replay(g *Graph, s *Stream, marks []driver.Event, ops []*ProfiledOp) error {
 	d, p, n := s.dev, o.p, len(marks)-2
 	w := timedWork{of: o, stream: s.id, a: marks[n], b: marks[n+1], marks: marks[:n], begin: time.Since(p.began)}
@@ -199,8 +200,8 @@ func (o *ProfiledOp) replay(g *Graph, s *Stream, marks []driver.Event, ops []*Pr
 	return nil
 }
 
-// prepareTwin makes the twin ready for a run and returns the events of that: those in it, one before and one after it. The error says why there is no
-// such run.
+// prepareTwin makes the twin ready for a run and returns the events of that: those in it, one before and one after it. The error says why
+// there is no such run.
 func (g *Graph) prepareTwin(p *Profiler) ([]driver.Event, error) {
 	d, n := g.dev, len(g.work)
 	if t := g.twin; t != nil && t.of != p {
@@ -217,7 +218,9 @@ func (g *Graph) prepareTwin(p *Profiler) ([]driver.Event, error) {
 	case n >= mostMarks:
 		return nil, fault.New(fault.Unsupported, "it has %d nodes; at most %d can have times of their own", n, mostMarks-1)
 	case !p.room(n + 1):
-		return nil, fault.New(fault.Unsupported, "too many replays wait for the device; at most %d kernels at a time can have times of their own", mostMarks)
+		return nil,
+			fault.New(fault.Unsupported, "too many replays wait for the device; at most %d kernels at a time can have times of their own",
+				mostMarks)
 	}
 	marks, err := d.acquireEvents(n + 3)
 	if err != nil {
@@ -328,7 +331,8 @@ func (t *twin) describe(all []work) {
 	}
 }
 
-// copied returns what a replay in p has of o, which another profiler may have seen: at the line of its forward operation, if toForward says so.
+// copied returns what a replay in p has of o, which another profiler may have seen: at the line of its forward operation, if toForward says
+// so.
 func (p *Profiler) copied(o *ProfiledOp, toForward bool) profile.Op {
 	op, frames := o.told()
 	if toForward && o.forward != nil {

@@ -7,8 +7,8 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// While a graph is captured, a call that waits for the device breaks the capture, whoever makes it. Waits of other threads then are waits for events of the
-// streams that are not captured.
+// While a graph is captured, a call that waits for the device breaks the capture, whoever makes it. Waits of other threads then are waits
+// for events of the streams that are not captured.
 
 // disturbs says whether a wait by the thread of t would break a capture, in a capture of its own or of others.
 func (d *Device) disturbs(t driver.Thread) (own, others bool) {
@@ -67,7 +67,8 @@ func (d *Device) wait(t driver.Thread) error {
 	})
 }
 
-// marked records an event at the end of the stream's work outside of captures; a stream that is being captured has none that is not waited for before.
+// marked records an event at the end of the stream's work outside of captures; a stream that is being captured has none that is not waited
+// for before.
 func (s *Stream) marked() (e driver.Event, ok bool, err error) {
 	s.mark.Lock()
 	defer s.mark.Unlock()
@@ -80,7 +81,8 @@ func (s *Stream) marked() (e driver.Event, ok bool, err error) {
 	return e, true, s.dev.dev.EventRecord(e, s.handle)
 }
 
-// undisturbed asks for the state of s, or waits for it: with call or, where that would break a capture of another thread, with the like for an event.
+// undisturbed asks for the state of s, or waits for it: with call or, where that would break a capture of another thread, with the like for
+// an event.
 func (d *Device) undisturbed(s *Stream, call func(t driver.Thread) error, like func(t driver.Thread, e driver.Event) error) error {
 	t, err := d.enter()
 	if err != nil {
@@ -99,7 +101,8 @@ func (d *Device) undisturbed(s *Stream, call func(t driver.Thread) error, like f
 	}
 	if err != nil || !ok {
 		if c := s.capture.Load(); err == nil && c != nil {
-			err = fault.New(fault.Capture, "stream %d records the graph that is captured%s, and cannot be waited for; wait for the capture's end", s.id, c.where())
+			err = fault.New(fault.Capture,
+				"stream %d records the graph that is captured%s, and cannot be waited for; wait for the capture's end", s.id, c.where())
 		}
 		return err
 	}

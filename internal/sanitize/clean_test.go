@@ -47,7 +47,9 @@ func finds(t *testing.T, c *memcheck.Checker, tool memcheck.Tool, test string) {
 	t.Helper()
 	out, rep := under(t, c, tool, "", plantedBinary(t), "-test.run=^"+test+"$", "-test.v")
 	m := says.FindStringSubmatch(out)
-	if m == nil || !slices.ContainsFunc(rep.Findings, func(f *memcheck.Finding) bool { return isOf(f, bug{memcheck.Class(m[1]), m[2], m[3]}) }) {
+	if m == nil || !slices.ContainsFunc(rep.Findings, func(f *memcheck.Finding) bool {
+		return isOf(f, bug{memcheck.Class(m[1]), m[2], m[3]})
+	}) {
 		t.Fatalf("%s does not find the bug of %s: %v\n%.3000s", tool, test, rep.Findings, out)
 	}
 }

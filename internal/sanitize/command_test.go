@@ -22,22 +22,24 @@ import (
 
 var resultsFlag = flag.String("results", "", "TestCommandOnGPU keeps its journal, page and log as this name with .jsonl, .html and .log")
 
-// job is a test binary that the command runs: of the package's folder pkg the tests that match, with arguments of their own, so many at a time.
+// job is a test binary that the command runs: of the package's folder pkg the tests that match, with arguments of their own, so many at a
+// time.
 type job struct {
 	pkg, tests string
 	args       []string
 	nproc      int
 	// planted: its tests have bugs, and are to fail.
 	planted bool
-	// parent, if not empty, starts the binary, which then is no target of its own, and ends well however that ends: "%s" stands for the binary with its
-	// arguments.
+	// parent, if not empty, starts the binary, which then is no target of its own, and ends well however that ends: "%s" stands for the
+	// binary with its arguments.
 	parent string
 }
 
 // inChild is the planted test whose process a parent starts.
 const inChild = "TestPlantedLoopPast"
 
-// shell is a parent that compute-sanitizer follows to its children. It does not follow those of a Go program, so the GPU's test needs a shell.
+// shell is a parent that compute-sanitizer follows to its children. It does not follow those of a Go program, so the GPU's test needs a
+// shell.
 const shell = "sh -c '%s; exit 0'"
 
 // plantedJobs have a planted test for every tool, and one whose bug is in the child of a parent.
@@ -55,7 +57,8 @@ func plantedJobs(parent string) []job {
 func (j job) target(bin, folder string) (target string, options []string) {
 	if j.parent != "" {
 		bin = filepath.ToSlash(bin) // a backslash quotes
-		return "child", []string{"--list-command", bin + " -test.list=^" + j.tests + "$", "--run-command", fmt.Sprintf(j.parent, bin+" -test.v -test.run=^{test}$")}
+		return "child", []string{"--list-command", bin + " -test.list=^" + j.tests + "$", "--run-command",
+			fmt.Sprintf(j.parent, bin+" -test.v -test.run=^{test}$")}
 	}
 	return filepath.Base(bin), []string{"--kind", "gobinary", "--dir", folder, "--filter", j.tests}
 }
@@ -80,8 +83,9 @@ func start(t *testing.T, dir string, env []string, args ...string) started {
 	return started{c.ProcessState.ExitCode(), string(text)}
 }
 
-// commandOver runs tenon memcheck over the jobs at the same time, each test in a process of its own under every tool of the checker, and joins the results in a
-// folder, which it returns with the records. The exit statuses must say that the planted tests failed and all others passed, each with a report.
+// commandOver runs tenon memcheck over the jobs at the same time, each test in a process of its own under every tool of the checker, and
+// joins the results in a folder, which it returns with the records. The exit statuses must say that the planted tests failed and all others
+// passed, each with a report.
 func commandOver(t *testing.T, checker string, limit time.Duration, env []string, jobs []job) (dir string, records []*memcheck.Record) {
 	t.Helper()
 	tenon, root := program(t, "tenon", "build", "tenon.dev/cmd/tenon"), t.TempDir()
@@ -103,8 +107,10 @@ func commandOver(t *testing.T, checker string, limit time.Duration, env []string
 		merge = append(merge, out)
 		wg.Go(func() {
 			target, options := j.target(bin, filepath.Join(module, j.pkg))
-			args := append([]string{tenon, "memcheck", "run", target, limit.String(), "--source", module, "--checker", checker, "--tool", "all",
-				"--nproc", strconv.Itoa(j.nproc), "--split", "1", "--rank", "0", "--keep-output", "--require-report", "--out", out}, options...)
+			args := append([]string{tenon, "memcheck", "run", target, limit.String(), "--source", module, "--checker",
+				checker, "--tool", "all",
+				"--nproc", strconv.Itoa(j.nproc), "--split", "1", "--rank", "0", "--keep-output", "--require-report", "--out", out},
+				options...)
 			ended[i] = start(t, filepath.Dir(bin), env, append(append(args, "--"), j.args...)...)
 		})
 	}
@@ -139,10 +145,11 @@ func commandOver(t *testing.T, checker string, limit time.Duration, env []string
 }
 
 // ran are the lines by which tests tell how many kernels they ran.
-var ran = []*regexp.Regexp{regexp.MustCompile(`(\d+) kernels agree, 0 buffers differ`), regexp.MustCompile(`kernels: (\d+) built`), regexp.MustCompile(`kernels of this share: (\d+)`)}
+var ran = []*regexp.Regexp{regexp.MustCompile(`(\d+) kernels agree, 0 buffers differ`), regexp.MustCompile(`kernels: (\d+) built`),
+	regexp.MustCompile(`kernels of this share: (\d+)`)}
 
-// judge holds records of the command against what was planted: each planted bug is found once, under its tool alone, and nothing else is found. It returns how
-// many kernels ran under each tool without a finding, as the checker or the tests say.
+// judge holds records of the command against what was planted: each planted bug is found once, under its tool alone, and nothing else is
+// found. It returns how many kernels ran under each tool without a finding, as the checker or the tests say.
 func judge(t *testing.T, records []*memcheck.Record) map[memcheck.Tool]int {
 	t.Helper()
 	kernels := map[memcheck.Tool]int{}
@@ -152,8 +159,10 @@ func judge(t *testing.T, records []*memcheck.Record) map[memcheck.Tool]int {
 			bugs = append(bugs, r)
 			continue
 		}
-		if r.Outcome != memcheck.Success || r.Skipped || !r.Verified || r.Report == nil || r.Report.Errors != 0 || len(r.Report.Findings) != 0 {
-			t.Errorf("%s under %s: %s, skipped %v, verified %v: %s\n%.3000s", r.Test, r.Tool, r.Outcome, r.Skipped, r.Verified, r.Reason, r.Stdout)
+		if r.Outcome != memcheck.Success || r.Skipped || !r.Verified || r.Report == nil || r.Report.Errors != 0 ||
+			len(r.Report.Findings) != 0 {
+			t.Errorf("%s under %s: %s, skipped %v, verified %v: %s\n%.3000s", r.Test, r.Tool, r.Outcome, r.Skipped, r.Verified,
+				r.Reason, r.Stdout)
 			continue
 		}
 		n := r.Report.Kernels
@@ -199,8 +208,8 @@ func TestCommandOnGPU(t *testing.T) {
 	}
 }
 
-// TestCommandOnSimulator is the same with the simulator's checker, and with a program that has compute-sanitizer's command line and is found on PATH. Both are
-// told of by the environment, which any child has, so the parent is this binary.
+// TestCommandOnSimulator is the same with the simulator's checker, and with a program that has compute-sanitizer's command line and is
+// found on PATH. Both are told of by the environment, which any child has, so the parent is this binary.
 func TestCommandOnSimulator(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -208,7 +217,8 @@ func TestCommandOnSimulator(t *testing.T) {
 	}
 	onPath := []string{"PATH=" + filepath.Dir(fakeChecker(t)) + string(filepath.ListSeparator) + os.Getenv("PATH")}
 	for checker, env := range map[string][]string{"tenon": nil, fakeName: onPath} {
-		_, records := commandOver(t, checker, time.Minute, env, append(plantedJobs(filepath.ToSlash(self)+" "+parentArg+" %s"), job{pkg: "internal/kernels", tests: "^TestNLL$", args: []string{"-test.short"}, nproc: 2}))
+		_, records := commandOver(t, checker, time.Minute, env, append(plantedJobs(filepath.ToSlash(self)+" "+parentArg+" %s"),
+			job{pkg: "internal/kernels", tests: "^TestNLL$", args: []string{"-test.short"}, nproc: 2}))
 		for tool, n := range judge(t, records) {
 			if n == 0 {
 				t.Errorf("no kernel ran under %s of %s", tool, checker)

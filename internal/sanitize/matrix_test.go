@@ -110,7 +110,8 @@ func (c *collector) End(r *memcheck.Record) error {
 }
 
 // runUnder runs the tests of a binary for which keep says yes under every tool of the checker, each in a process of its own.
-func runUnder(t *testing.T, c *memcheck.Checker, bin, dir string, workers int, limit time.Duration, keep func(name string) bool) []*memcheck.Record {
+func runUnder(t *testing.T, c *memcheck.Checker, bin, dir string, workers int, limit time.Duration,
+	keep func(name string) bool) []*memcheck.Record {
 	t.Helper()
 	target, err := memcheck.OpenTarget(bin, memcheck.TargetOptions{Kind: "gobinary", Dir: dir})
 	if err != nil {
@@ -223,7 +224,8 @@ func matrix(records []*memcheck.Record) (found int, wrong []string) {
 		case nothing:
 			wrong = append(wrong, fmt.Sprintf("%s: the repaired programs have findings: %s", name, strings.Join(others, "; ")))
 		case len(of) != 1 || len(others) > 0:
-			wrong = append(wrong, fmt.Sprintf("%s: %v was found %d times (%s); beside it: %s", name, want, len(of), strings.Join(of, "; "), strings.Join(others, "; ")))
+			wrong = append(wrong, fmt.Sprintf("%s: %v was found %d times (%s); beside it: %s", name, want, len(of), strings.Join(of, "; "),
+				strings.Join(others, "; ")))
 		default:
 			found++
 		}
@@ -234,7 +236,8 @@ func matrix(records []*memcheck.Record) (found int, wrong []string) {
 
 // isPlanted chooses the tests of the matrix.
 func isPlanted(name string) bool {
-	return strings.HasPrefix(name, "TestPlanted") && name != "TestPlantedHang" || strings.HasPrefix(name, "TestRepaired") && !strings.HasPrefix(name, "TestRepairedTensors") && name != "TestRepairedPooled"
+	return strings.HasPrefix(name, "TestPlanted") && name != "TestPlantedHang" || strings.HasPrefix(name, "TestRepaired") &&
+		!strings.HasPrefix(name, "TestRepairedTensors") && name != "TestRepairedPooled"
 }
 
 // plantedTests is how many there are: of each of 7 classes 3 with bugs, and one that runs the repaired twins.
@@ -277,7 +280,8 @@ func TestLeaksWithGuards(t *testing.T) {
 	c := memcheck.TenonChecker()
 	c.Leaks = true
 	found, wrong := matrix(runUnder(t, c, plantedBinary(t), "", 2, time.Minute, func(name string) bool {
-		return slices.Contains([]string{"TestTensorsNeverClosed", "TestTensorsRaw", "TestRepairedTensors", "TestRepairedTensorsGraph"}, name)
+		return slices.Contains([]string{"TestTensorsNeverClosed", "TestTensorsRaw", "TestRepairedTensors", "TestRepairedTensorsGraph"},
+			name)
 	}))
 	for _, w := range wrong {
 		t.Error(w)
@@ -338,7 +342,8 @@ func TestMatrixOnGPU(t *testing.T) {
 func TestMatrixNoticesLostReports(t *testing.T) {
 	path := fakeChecker(t)
 	dir := filepath.Dir(path)
-	c := &memcheck.Checker{Name: memcheck.CheckerSanitizer, Path: path, Leaks: true, Options: []string{"--counter", filepath.Join(dir, "counter")}}
+	c := &memcheck.Checker{Name: memcheck.CheckerSanitizer, Path: path, Leaks: true,
+		Options: []string{"--counter", filepath.Join(dir, "counter")}}
 	found, wrong := matrix(runUnder(t, c, plantedBinary(t), "", 1, time.Minute, isPlanted))
 	if lost := plantedTests - found; lost < plantedTests/4 || len(wrong) == 0 {
 		t.Errorf("with every second report lost, %d of %d tests are as they should: %q", found, plantedTests, wrong)

@@ -18,8 +18,8 @@ import (
 	"tenon.dev/kernel"
 )
 
-// The tests of this file each run kernels with one bug, or its repaired twin, on an NVIDIA GPU or the simulator. They say what they plant, and pass:
-// finding it is the checker's business. They need the build tag planted, and a checker around them.
+// The tests of this file each run kernels with one bug, or its repaired twin, on an NVIDIA GPU or the simulator. They say what they plant,
+// and pass: finding it is the checker's business. They need the build tag planted, and a checker around them.
 
 const planted = true
 
@@ -131,7 +131,8 @@ func (r *rig) launch(p *kir.Program, s driver.Stream, args ...driver.Ptr) {
 	for _, a := range args {
 		packed = binary.LittleEndian.AppendUint64(packed, uint64(a))
 	}
-	r.say("launch", r.dev.Launch(&driver.Launch{Func: f, Stream: s, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{uint32(p.Threads), 1, 1}, Args: packed}))
+	r.say("launch", r.dev.Launch(&driver.Launch{Func: f, Stream: s, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{uint32(p.Threads), 1, 1},
+		Args: packed}))
 }
 
 // run is launch on a stream of its own, and waits.
@@ -173,7 +174,8 @@ var twins = []twin{
 	{"StoreFreed", storeFreed}, {"LoadFreed", loadFreed}, {"AddFreed", addFreed},
 	{"LoadUnwritten", loadUnwritten}, {"HalfWritten", halfWritten}, {"SumUnwritten", sumUnwritten},
 	{"ReadAfterWrite", readAfterWrite}, {"WriteAfterWrite", writeAfterWrite}, {"WriteAfterRead", writeAfterRead},
-	{"StreamReadAfterWrite", streamReadAfterWrite}, {"StreamWriteAfterWrite", streamWriteAfterWrite}, {"StreamWriteAfterRead", streamWriteAfterRead},
+	{"StreamReadAfterWrite", streamReadAfterWrite}, {"StreamWriteAfterWrite", streamWriteAfterWrite},
+	{"StreamWriteAfterRead", streamWriteAfterRead},
 	{"BarrierInHalf", barrierInHalf}, {"BarrierInOdd", barrierInOdd}, {"BarrierInMiddle", barrierInMiddle},
 	{"LeakOne", leakOne}, {"LeakLoop", leakLoop}, {"LeakUsed", leakUsed},
 }
@@ -361,8 +363,10 @@ func sumUnwritten(t *testing.T, bug bool) {
 	r.run(p, r.zeroed(), r.unwritten(bug))
 }
 
-// buildShared makes a program of blocks of 64 threads, two warps, with a shared array of an element a thread. barrier stands where the bug is.
-func buildShared(t *testing.T, name string, bug bool, f func(k *kernel.Builder, out kernel.Buffer, s kernel.Array, tid kernel.Value, barrier func())) *kir.Program {
+// buildShared makes a program of blocks of 64 threads, two warps, with a shared array of an element a thread. barrier stands where the bug
+// is.
+func buildShared(t *testing.T, name string, bug bool, f func(k *kernel.Builder, out kernel.Buffer, s kernel.Array, tid kernel.Value,
+	barrier func())) *kir.Program {
 	t.Helper()
 	p, err := kernel.Build(name, func(k *kernel.Builder) {
 		k.FixedThreads(2 * lanes)
@@ -385,7 +389,8 @@ func mirror(k *kernel.Builder, tid kernel.Value) kernel.Value { return k.I32(2*l
 
 func readAfterWrite(t *testing.T, bug bool) {
 	r, line := newRig(t), 0
-	p := buildShared(t, "read_after_write", bug, func(k *kernel.Builder, out kernel.Buffer, s kernel.Array, tid kernel.Value, barrier func()) {
+	p := buildShared(t, "read_after_write", bug, func(k *kernel.Builder, out kernel.Buffer, s kernel.Array,
+		tid kernel.Value, barrier func()) {
 		s.Store(tid, tid.Convert(dtype.Float32))
 		barrier()
 		line = here() + 1
@@ -398,7 +403,8 @@ func readAfterWrite(t *testing.T, bug bool) {
 
 func writeAfterWrite(t *testing.T, bug bool) {
 	r, line := newRig(t), 0
-	p := buildShared(t, "write_after_write", bug, func(k *kernel.Builder, out kernel.Buffer, s kernel.Array, tid kernel.Value, barrier func()) {
+	p := buildShared(t, "write_after_write", bug, func(k *kernel.Builder, out kernel.Buffer, s kernel.Array,
+		tid kernel.Value, barrier func()) {
 		s.Store(tid, tid.Convert(dtype.Float32))
 		barrier()
 		line = here() + 1
@@ -413,7 +419,8 @@ func writeAfterWrite(t *testing.T, bug bool) {
 
 func writeAfterRead(t *testing.T, bug bool) {
 	r, line := newRig(t), 0
-	p := buildShared(t, "write_after_read", bug, func(k *kernel.Builder, out kernel.Buffer, s kernel.Array, tid kernel.Value, barrier func()) {
+	p := buildShared(t, "write_after_read", bug, func(k *kernel.Builder, out kernel.Buffer, s kernel.Array,
+		tid kernel.Value, barrier func()) {
 		s.Store(tid, tid.Convert(dtype.Float32))
 		k.Barrier()
 		v := s.Load(mirror(k, tid))
@@ -428,8 +435,8 @@ func writeAfterRead(t *testing.T, bug bool) {
 	r.run(p, r.zeroed())
 }
 
-// ordered returns a buffer of zeros for crossing: on a GPU one that is allocated in the order of s, since compute-sanitizer watches the order of
-// streams for no other memory.
+// ordered returns a buffer of zeros for crossing: on a GPU one that is allocated in the order of s, since compute-sanitizer watches the
+// order of streams for no other memory.
 func (r *rig) ordered(s driver.Stream) driver.Ptr {
 	if r.dev.Info().Image != driver.FormatPTX {
 		return r.zeroed()
@@ -441,8 +448,8 @@ func (r *rig) ordered(s driver.Stream) driver.Ptr {
 	return p
 }
 
-// crossing runs first and then second on streams of their own, over the same two buffers, with nothing to order them if there is a bug. It is the
-// buffer in that both use, as in of either.
+// crossing runs first and then second on streams of their own, over the same two buffers, with nothing to order them if there is a bug. It
+// is the buffer in that both use, as in of either.
 func (r *rig) crossing(bug bool, first, second *kir.Program) {
 	a, b := r.stream(), r.stream()
 	own, other, in := r.zeroed(), r.zeroed(), r.ordered(a)
@@ -532,7 +539,9 @@ func barrierInHalf(t *testing.T, bug bool) {
 }
 
 func barrierInOdd(t *testing.T, bug bool) {
-	barrierBehind(t, "barrier_in_odd", bug, func(k *kernel.Builder, tid kernel.Value) kernel.Value { return tid.And(k.I32(1)).Eq(k.I32(1)) })
+	barrierBehind(t, "barrier_in_odd", bug, func(k *kernel.Builder, tid kernel.Value) kernel.Value {
+		return tid.And(k.I32(1)).Eq(k.I32(1))
+	})
 }
 
 func barrierInMiddle(t *testing.T, bug bool) {

@@ -157,7 +157,8 @@ func mappedFreed(t *testing.T, bug bool) {
 	r.say("unreserve", r.dev.MemUnreserve(r.th, base, 2*n))
 }
 
-var pooledTwins = []twin{{"Past", pooledPast}, {"Freed", pooledFreed}, {"Unwritten", pooledUnwritten}, {"Early", pooledEarly}, {"Late", pooledLate}, {"Leak", pooledLeak},
+var pooledTwins = []twin{{"Past", pooledPast}, {"Freed", pooledFreed}, {"Unwritten", pooledUnwritten}, {"Early", pooledEarly},
+	{"Late", pooledLate}, {"Leak", pooledLeak},
 	{"Unmapped", mappedFreed}}
 
 func TestPooledPast(t *testing.T)      { pooledPast(t, true) }

@@ -284,8 +284,8 @@ func (b *builder) note(d *pickle.Data, context, user pickle.Ref) error {
 	return nil
 }
 
-// deviceOf returns the index, in the list of traces, of the trace that the value on offer goes to. Events have only events beside them, so a
-// list right beneath one is its trace; otherwise that is beneath the last mark.
+// deviceOf returns the index, in the list of traces, of the trace that the value on offer goes to. Events have only events beside them, so
+// a list right beneath one is its trace; otherwise that is beneath the last mark.
 func deviceOf(d *pickle.Data) int {
 	values, marks, at := d.Stack()
 	floor := 0

@@ -66,7 +66,8 @@ func TestWriteProfile(t *testing.T) {
 		for _, v := range p.SampleType {
 			types = append(types, v.Type+"/"+v.Unit)
 		}
-		if got := strings.Join(types, " "); got != "inuse_objects/count inuse_space/bytes requested_space/bytes" || len(p.Mapping) != 1 || p.TimeNanos < 1<<60 {
+		if got := strings.Join(types, " "); got != "inuse_objects/count inuse_space/bytes requested_space/bytes" || len(p.Mapping) != 1 ||
+			p.TimeNanos < 1<<60 {
 			t.Errorf("%s: sample types %s", name, got)
 		}
 	}

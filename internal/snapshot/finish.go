@@ -105,7 +105,8 @@ func (b *builder) annotations(d *pickle.Data, list pickle.Ref) error {
 	return nil
 }
 
-// settingsDepth is how deep maps of settings may be nested, and maxSettings how many values they may have. A map that is shared counts each time.
+// settingsDepth is how deep maps of settings may be nested, and maxSettings how many values they may have. A map that is shared counts each
+// time.
 const (
 	settingsDepth = 4
 	maxSettings   = 1 << 14

@@ -8,8 +8,8 @@ import (
 	"tenon.dev/fault"
 )
 
-// Join returns one snapshot of what several hold, each of devices that the others do not have, with the segments by address. Its settings are
-// those of the first. The parts stay as they are.
+// Join returns one snapshot of what several hold, each of devices that the others do not have, with the segments by address. Its settings
+// are those of the first. The parts stay as they are.
 func Join(parts []*Snapshot) (*Snapshot, error) {
 	out := &Snapshot{Stacks: &Stacks{}, Notes: make([]Note, 1)}
 	owner := map[int]int{} // part by device
@@ -61,7 +61,9 @@ func Join(parts []*Snapshot) (*Snapshot, error) {
 			out.Settings = p.Settings
 		}
 	}
-	slices.SortStableFunc(out.Segments, func(a, b Segment) int { return cmp.Or(cmp.Compare(a.Addr, b.Addr), cmp.Compare(a.Device, b.Device)) })
+	slices.SortStableFunc(out.Segments, func(a, b Segment) int {
+		return cmp.Or(cmp.Compare(a.Addr, b.Addr), cmp.Compare(a.Device, b.Device))
+	})
 	slices.SortStableFunc(out.Annotations, func(a, b Annotation) int { return cmp.Compare(a.TimeUS, b.TimeUS) })
 	return out, nil
 }

@@ -10,8 +10,8 @@ import (
 // unknownFrame stands for the stack of an allocation that was made while none were recorded.
 var unknownFrame = Frame{Name: "(no stack recorded)"}
 
-// WriteProfile writes the blocks that are allocated, by stack, device and stream, as a profile for go tool pprof, compressed with gzip: their
-// number, their bytes, and the bytes that were asked for.
+// WriteProfile writes the blocks that are allocated, by stack, device and stream, as a profile for go tool pprof, compressed with gzip:
+// their number, their bytes, and the bytes that were asked for.
 func (s *Snapshot) WriteProfile(w io.Writer) error {
 	p := pprof.New(pprof.Type{Name: "inuse_objects", Unit: "count"}, pprof.Type{Name: "inuse_space", Unit: "bytes"},
 		pprof.Type{Name: "requested_space", Unit: "bytes"})

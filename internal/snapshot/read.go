@@ -33,7 +33,8 @@ const (
 )
 
 // Read reads a snapshot from a pickle of protocol 0 to 5, plain or compressed with gzip. What is no snapshot is an error of kind
-// fault.Invalid that says why; a pickle that names code is refused with the name. The calls of ReadOptions are made by the calling goroutine.
+// fault.Invalid that says why; a pickle that names code is refused with the name. The calls of ReadOptions are made by the calling
+// goroutine.
 func Read(r io.Reader, o ReadOptions) (*Snapshot, error) {
 	if r == nil {
 		return nil, fault.New(fault.Invalid, "the snapshot's reader is nil; give it one")
@@ -77,7 +78,8 @@ func Read(r io.Reader, o ReadOptions) (*Snapshot, error) {
 		return nil, b.stopped
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, fault.New(fault.Invalid, "the snapshot cannot be read: the compressed file ends in the middle; it was not written or copied to its end")
+		return nil, fault.New(fault.Invalid, "the snapshot cannot be read: the compressed file ends in the middle; it was not written "+
+			"or copied to its end")
 	}
 	return nil, fault.Wrap(fault.Invalid, err, "the snapshot cannot be read")
 }

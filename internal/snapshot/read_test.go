@@ -96,8 +96,10 @@ func TestRecorded(t *testing.T) {
 				blockFrames += len(s.Stacks.Calls(b.Stack))
 			}
 		}
-		got := []int{len(s.Segments), blocks, len(s.Traces[0]), len(s.Annotations), allocs, frees, segmentAllocs, ooms, pending, stacked, frames, blockFrames}
-		if want := []int{c.segments, c.blocks, c.events, c.annotations, c.allocs, c.frees, c.segmentAllocs, c.oom, c.pending, c.stacked, c.frames, c.blockFrames}; !slices.Equal(got, want) {
+		got := []int{len(s.Segments), blocks, len(s.Traces[0]), len(s.Annotations), allocs, frees, segmentAllocs, ooms, pending, stacked,
+			frames, blockFrames}
+		if want := []int{c.segments, c.blocks, c.events, c.annotations, c.allocs, c.frees, c.segmentAllocs, c.oom, c.pending, c.stacked,
+			c.frames, c.blockFrames}; !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", c.name, got, want)
 		}
 		if len(s.Traces) != 1 || s.Settings["max_split_size"] == nil || s.Stacks.Len() < 5 {
@@ -105,7 +107,8 @@ func TestRecorded(t *testing.T) {
 		}
 	}
 	s := open(t, "extra_expandable")
-	if s.Settings["max_split_size"] != int64(64<<20) || s.Settings["expandable_segments"] != true || s.Settings["garbage_collection_threshold"] != 0.0 ||
+	if s.Settings["max_split_size"] != int64(64<<20) || s.Settings["expandable_segments"] != true ||
+		s.Settings["garbage_collection_threshold"] != 0.0 ||
 		s.Settings["roundup_power2_divisions"].(map[string]any)["64"] != int64(0) || !s.Segments[0].Expandable {
 		t.Errorf("the settings are %v", s.Settings)
 	}
@@ -139,7 +142,8 @@ func sums(t *testing.T, name string, g *snapshot.Segment) (pending int) {
 		}
 	}
 	if total != g.TotalSize || allocated != g.Allocated || active != g.Active || requested != g.Requested {
-		t.Errorf("%s: the blocks of the segment at %#x sum up to %d %d %d %d, it says %+v", name, g.Addr, total, allocated, active, requested, *g)
+		t.Errorf("%s: the blocks of the segment at %#x sum up to %d %d %d %d, it says %+v", name, g.Addr, total, allocated,
+			active, requested, *g)
 	}
 	return pending
 }
@@ -305,13 +309,15 @@ func TestForms(t *testing.T) {
 	if !reflect.DeepEqual(s.Segments, want) {
 		t.Errorf("the short form: %+v", s.Segments)
 	}
-	const profile = "(dVsegments\n(lsVdevice_traces\n(l(l(dVaction\nValloc\nsVsize\nI5\nsVcategory\nVgradient\nsVframes\n(lsa(dVaction\nVoom\nsVdevice_free\n" +
+	const profile = "(dVsegments\n(lsVdevice_traces\n(l(l(dVaction\nValloc\nsVsize\nI5\nsVcategory\nVgradient\n" +
+		"sVframes\n(lsa(dVaction\nVoom\nsVdevice_free\n" +
 		"I7\nsVsize\nI5\nsVcategory\nVnovel\nsaasVexternal_annotations\n(ls."
 	s, err = snapshot.Read(strings.NewReader(profile), snapshot.ReadOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := fmt.Sprint(s.Traces, s.Traces[0][0].Category, s.Annotations != nil); got != "[[{0 5 0 0 0 0 alloc gradient} {7 5 0 0 0 0 oom unknown}]] gradient true" {
+	if got := fmt.Sprint(s.Traces, s.Traces[0][0].Category, s.Annotations != nil); got != "[[{0 5 0 0 0 0 alloc gradient} {7 5 0 0 0 0 "+
+		"oom unknown}]] gradient true" {
 		t.Errorf("categories: %s", got)
 	}
 	if len(s.Segments) != 0 {
@@ -343,7 +349,8 @@ func TestProfile(t *testing.T) {
 func TestStacks(t *testing.T) {
 	var s snapshot.Stacks
 	add := func(i int) snapshot.StackID {
-		return s.Add([]snapshot.Frame{{File: "f", Line: i % 7, Name: "a"}, {Name: fmt.Sprint(i)}, {File: "f", Line: i % 7, Name: "a"}}[:1+i%3])
+		return s.Add([]snapshot.Frame{{File: "f", Line: i % 7, Name: "a"}, {Name: fmt.Sprint(i)}, {File: "f", Line: i % 7, Name: "a"}}[:1+
+			i%3])
 	}
 	ids := map[snapshot.StackID]string{}
 	for range 2 {
@@ -394,17 +401,25 @@ func TestReadErrors(t *testing.T) {
 		{"(dVdevice_traces\n(lsVallocator_settings\n(dI1\nI2\nss.", "the name of a setting is a int", fault.Invalid},
 		{"(dVdevice_traces\n(lsVallocator_settings\n(dVa\n(lss.", "a setting is a", fault.Invalid},
 		{"(dVdevice_traces\n(lsVallocator_settings\n(dVa\n(dVa\n(dVa\n(dVa\n(dsssss.", "a setting is a dict", fault.Invalid},
-		{"(dVdevice_traces\n(lsVallocator_settings\n(d" + many("(d"+many("I1\ns")+"p9\ns", "g9\ns") + "s.", "more than 16384 values", fault.Invalid},
+		{"(dVdevice_traces\n(lsVallocator_settings\n(d" + many("(d"+many("I1\ns")+"p9\ns", "g9\ns") + "s.",
+			"more than 16384 values", fault.Invalid},
 		{"(dVdevice_traces\n(lsVexternal_annotations\n(lI1\nas.", "an annotation is a int", fault.Invalid},
 		{"(dVdevice_traces\n(l(l(dVaction\nVnovel\nsaas.", `action is "novel"`, fault.Invalid},
-		{one("Vsize\nVx\ns"), "a trace entry's size is a string", fault.Invalid}, {one("Vaddr\nI-1\ns"), "a trace entry's addr is a int", fault.Invalid},
-		{one("Vstream\nNs"), "a trace entry's stream is a None", fault.Invalid}, {one("Vtime_us\nVx\ns"), "a trace entry's time_us", fault.Invalid},
-		{one("Vframes\nI1\ns"), "a trace entry's frames is a int", fault.Invalid}, {one("Vframes\n(lI1\nas"), "a trace entry's frames is a list", fault.Invalid},
-		{"(l(dVfilename\nI1\nsa.", "a frame's filename is a int", fault.Invalid}, {"(l(dVfilename\nVa\nsVname\nI1\nsa.", "a frame's name is a int", fault.Invalid},
+		{one("Vsize\nVx\ns"), "a trace entry's size is a string", fault.Invalid},
+		{one("Vaddr\nI-1\ns"), "a trace entry's addr is a int", fault.Invalid},
+		{one("Vstream\nNs"), "a trace entry's stream is a None", fault.Invalid},
+		{one("Vtime_us\nVx\ns"), "a trace entry's time_us", fault.Invalid},
+		{one("Vframes\nI1\ns"), "a trace entry's frames is a int", fault.Invalid},
+		{one("Vframes\n(lI1\nas"), "a trace entry's frames is a list", fault.Invalid},
+		{"(l(dVfilename\nI1\nsa.", "a frame's filename is a int", fault.Invalid},
+		{"(l(dVfilename\nVa\nsVname\nI1\nsa.", "a frame's name is a int", fault.Invalid},
 		{"(l(dVfilename\nVa\nsVline\nVa\nsa.", "a frame's line is a string", fault.Invalid},
-		{"(l(dVstate\nVnovel\nsa.", `state is "novel"`, fault.Invalid}, {"(l(dVstate\nVinactive\nsVsize\nNsa.", "a block's size is a None", fault.Invalid},
-		{"(l(dVblocks\nI1\nsa.", "a segment's blocks is a int", fault.Invalid}, {"(l(dVblocks\n(lI1\nasa.", "a segment's blocks is a list", fault.Invalid},
-		{"(l(dVblocks\n(lsVdevice\nI-5\nsa.", "a segment's device is a int", fault.Invalid}, {"(l(dVblocks\n(lsVsegment_pool_id\nI5\nsa.", "a segment's segment_pool_id", fault.Invalid},
+		{"(l(dVstate\nVnovel\nsa.", `state is "novel"`, fault.Invalid},
+		{"(l(dVstate\nVinactive\nsVsize\nNsa.", "a block's size is a None", fault.Invalid},
+		{"(l(dVblocks\nI1\nsa.", "a segment's blocks is a int", fault.Invalid},
+		{"(l(dVblocks\n(lI1\nasa.", "a segment's blocks is a list", fault.Invalid},
+		{"(l(dVblocks\n(lsVdevice\nI-5\nsa.", "a segment's device is a int", fault.Invalid}, {"(l(dVblocks\n(lsVsegment_pool_id\nI5\nsa.",
+			"a segment's segment_pool_id", fault.Invalid},
 		{"(dVdevice_traces\n(l" + strings.Repeat("(la", 5000) + "(l(dVaction\nValloc\nsaas.", "more than 4096 devices", fault.Invalid},
 	} {
 		_, err := snapshot.Read(strings.NewReader(c.data), snapshot.ReadOptions{})
@@ -412,7 +427,8 @@ func TestReadErrors(t *testing.T) {
 			t.Errorf("%q: error %v, want %q", c.data[:min(len(c.data), 60)], err, c.want)
 		}
 	}
-	if _, err := snapshot.Read(bytes.NewReader(unpacked(t, "resnet50")), snapshot.ReadOptions{MaxMemory: 100 << 10}); fault.KindOf(err) != fault.OutOfMemory {
+	if _, err := snapshot.Read(bytes.NewReader(unpacked(t, "resnet50")), snapshot.ReadOptions{MaxMemory: 100 << 10}); fault.KindOf(err) !=
+		fault.OutOfMemory {
 		t.Errorf("a file for which there is no memory: %v", err)
 	}
 	// Memo entries far apart take a page each, and a thousand of gzip's bytes become a million; neither takes what a large file may.
@@ -424,10 +440,13 @@ func TestReadErrors(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ data, want string }{
-		{`{"traceEvents": []}`, "it is JSON, not a pickle"}, {packed(`[{"a": 1}]`), "it is JSON, not a pickle"}, {"<!doctype html>", "it is HTML or XML, not a pickle"},
-		{"PK\x03\x04archive/data.pkl", "such as torch.save writes, not a pickle"}, {packed(string(unpacked(t, "extra_streams")))[:3000], "the compressed file ends in the middle"},
+		{`{"traceEvents": []}`, "it is JSON, not a pickle"}, {packed(`[{"a": 1}]`), "it is JSON, not a pickle"},
+		{"<!doctype html>", "it is HTML or XML, not a pickle"},
+		{"PK\x03\x04archive/data.pkl", "such as torch.save writes, not a pickle"}, {packed(string(unpacked(t, "extra_streams")))[:3000],
+			"the compressed file ends in the middle"},
 	} {
-		if _, err := snapshot.Read(strings.NewReader(c.data), snapshot.ReadOptions{}); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), c.want) {
+		if _, err := snapshot.Read(strings.NewReader(c.data), snapshot.ReadOptions{}); fault.KindOf(err) != fault.Invalid ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: error %v, want %q", c.data[:min(len(c.data), 20)], err, c.want)
 		}
 	}
@@ -483,8 +502,8 @@ func TestHonest(t *testing.T) {
 	}
 }
 
-// FuzzRead reads any bytes as a snapshot, within a small multiple of the memory that it may take, and what could be read a second time as it
-// is written.
+// FuzzRead reads any bytes as a snapshot, within a small multiple of the memory that it may take, and what could be read a second time as
+// it is written.
 func FuzzRead(f *testing.F) {
 	f.Add(unpacked(f, "small_p4")[:4000])
 	f.Add([]byte("(dVdevice_traces\n(l(l(dVaction\nValloc\nsVaddr\nI1\nsVsize\nI1\nsaas."))

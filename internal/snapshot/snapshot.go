@@ -149,7 +149,8 @@ const (
 	CategoryUnknown
 )
 
-var categoryNames = [...]string{"", "parameter", "gradient", "activation", "temporary", "input", "optimizer_state", "autograd_detail", "unknown"}
+var categoryNames = [...]string{"", "parameter", "gradient", "activation", "temporary", "input", "optimizer_state",
+	"autograd_detail", "unknown"}
 
 // String returns PyTorch's name of the category, such as "optimizer_state"; "" for none.
 func (c Category) String() string {

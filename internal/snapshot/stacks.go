@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Stacks is a set of stacks and of the frames they share: equal stacks have one StackID, equal frames one FrameID. Stack 0 is the empty one.
-// Reading is safe for concurrent use as long as nothing is added. The zero Stacks is empty and ready.
+// Stacks is a set of stacks and of the frames they share: equal stacks have one StackID, equal frames one FrameID. Stack 0 is the empty
+// one. Reading is safe for concurrent use as long as nothing is added. The zero Stacks is empty and ready.
 type Stacks struct {
 	frames []Frame
 	byWhat map[Frame]FrameID

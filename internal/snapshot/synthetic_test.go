@@ -18,8 +18,8 @@ var (
 	synthetic = flag.String("synthetic", "", "write the synthetic snapshot to this file")
 )
 
-// writeSynthetic writes a snapshot as Python's pickler writes PyTorch's: every dict and list is memoised, lists come in batches of 1,000, two
-// thirds of the entries have a list of frames of their own with shared frames in it. The program keeps up to 5,000 blocks alive.
+// writeSynthetic writes a snapshot as Python's pickler writes PyTorch's: every dict and list is memoised, lists come in batches of 1,000,
+// two thirds of the entries have a list of frames of their own with shared frames in it. The program keeps up to 5,000 blocks alive.
 func writeSynthetic(w io.Writer, n int) error {
 	r := rand.New(rand.NewPCG(1, 2))
 	p := pickle.NewWriter(w)

@@ -231,7 +231,8 @@ func (p *writer) setting(v any) {
 	default:
 		p.None()
 		if p.err == nil {
-			p.err = fault.New(fault.Invalid, "a setting has a value of type %T; settings are bool, int64, float64, string and map[string]any", v)
+			p.err = fault.New(fault.Invalid, "a setting has a value of type %T; settings are bool, int64, float64, string and "+
+				"map[string]any", v)
 		}
 	}
 }

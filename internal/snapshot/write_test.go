@@ -72,8 +72,8 @@ type failing struct{}
 
 func (failing) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
-// compare is a program for Python that loads the pairs of snapshots that it is given, PyTorch's and ours, and fails unless they are equal in
-// every key, share equal stacks as one object, and consist of instructions that PyTorch's viewer page reads.
+// compare is a program for Python that loads the pairs of snapshots that it is given, PyTorch's and ours, and fails unless they are equal
+// in every key, share equal stacks as one object, and consist of instructions that PyTorch's viewer page reads.
 const compare = `
 import gzip, os, pickle, pickletools, sys
 # PyTorch's viewer page reads pickles itself, and only these instructions of them.

@@ -65,7 +65,8 @@ func plain(s string) int {
 	return len(s)
 }
 
-// Line returns a text as it may stand within a line, cut in its middle to so many characters, since names differ least there. 0 is no limit.
+// Line returns a text as it may stand within a line, cut in its middle to so many characters, since names differ least there. 0 is no
+// limit.
 func Line(s string, most int) string {
 	if most > 0 && len(s) > 8*most+8 { // what is cut anyway is not looked at
 		s = strings.ToValidUTF8(s[:4*most], "") + "…" + strings.ToValidUTF8(s[len(s)-4*most:], "")

@@ -8,9 +8,9 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// formula is an integer base + x*tx + y*ty + z*tz + b*block, where tx, ty, tz are a lane's thread coordinates and block is its block's place in
-// the pass. For 32-bit types it is exact for all lanes, without wrapping; for 64-bit types it holds modulo 2^64. Its fields are moved one by one,
-// since a wider move of what was just stored in parts would have to wait for the stores.
+// formula is an integer base + x*tx + y*ty + z*tz + b*block, where tx, ty, tz are a lane's thread coordinates and block is its block's
+// place in the pass. For 32-bit types it is exact for all lanes, without wrapping; for 64-bit types it holds modulo 2^64. Its fields are
+// moved one by one, since a wider move of what was just stored in parts would have to wait for the stores.
 type formula struct{ base, x, y, z, b int64 }
 
 // affinity is a value that may be a formula.

@@ -123,7 +123,8 @@ func TestExchange(t *testing.T) {
 			if other >= int64(n) {
 				other = int64(i)
 			}
-			want := []int64{from(int(at[i])), from(3), from((i - g) ^ 5), from(i - g + 16), from(i - g - 3), from((i - g) ^ 16), from(i - g + 1),
+			want := []int64{from(int(at[i])), from(3), from((i - g) ^ 5), from(i - g + 16), from(i - g - 3),
+				from((i - g) ^ 16), from(i - g + 1),
 				int64(boolBits(ballot != 0)), int64(boolBits(ballot == all)), ballot, other, low, 7, all, int64(i % 32), int64(vs[i])}
 			for j, w := range want {
 				if got[i*16+j] != w {
@@ -155,8 +156,10 @@ func TestAtomics(t *testing.T) {
 		if dt.IsFloat() {
 			continue
 		}
-		cs = append(cs, c{kernel.AtomicMin, dt, fold(func(a, b int64) int64 { return min(a, b) })}, c{kernel.AtomicMax, dt, fold(func(a, b int64) int64 { return max(a, b) })},
-			c{kernel.AtomicAnd, dt, fold(func(a, b int64) int64 { return a & b })}, c{kernel.AtomicOr, dt, fold(func(a, b int64) int64 { return a | b })},
+		cs = append(cs, c{kernel.AtomicMin, dt, fold(func(a, b int64) int64 { return min(a, b) })},
+			c{kernel.AtomicMax, dt, fold(func(a, b int64) int64 { return max(a, b) })},
+			c{kernel.AtomicAnd, dt, fold(func(a, b int64) int64 { return a & b })},
+			c{kernel.AtomicOr, dt, fold(func(a, b int64) int64 { return a | b })},
 			c{kernel.AtomicXor, dt, fold(func(a, b int64) int64 { return a ^ b })})
 	}
 	const threads, blocks = 100, 40
@@ -340,18 +343,20 @@ func TestFaults(t *testing.T) {
 			u.Store(i, k.Params("ps", dtype.Float32, 1).Load(i))
 			return here() - 1
 		}},
-		{"assert", 710, "assertion failed: i is small by thread (5,0,0) of block (0,0,0)", func(k *kernel.Builder, u kernel.Buffer, i kernel.Value) int {
-			k.If(i.Gt(k.I32(3)), func() { k.Assert(i.Rem(k.I32(8)).Lt(k.I32(5)), "i is small") })
-			return here() - 1
-		}},
+		{"assert", 710, "assertion failed: i is small by thread (5,0,0) of block (0,0,0)",
+			func(k *kernel.Builder, u kernel.Buffer, i kernel.Value) int {
+				k.If(i.Gt(k.I32(3)), func() { k.Assert(i.Rem(k.I32(8)).Lt(k.I32(5)), "i is small") })
+				return here() - 1
+			}},
 		{"assert uniform", 710, "never", func(k *kernel.Builder, u kernel.Buffer, i kernel.Value) int {
 			k.Assert(k.BlockDim(kernel.X).Eq(k.I32(3)), "never")
 			return here() - 1
 		}},
-		{"assert numbers", 710, "assertion failed: thread 5 of 32: 100% small by thread", func(k *kernel.Builder, u kernel.Buffer, i kernel.Value) int {
-			k.Assert(i.Lt(k.I32(5)), "thread %v of %v: 100%% small", i, k.BlockDim(kernel.X))
-			return here() - 1
-		}},
+		{"assert numbers", 710, "assertion failed: thread 5 of 32: 100% small by thread",
+			func(k *kernel.Builder, u kernel.Buffer, i kernel.Value) int {
+				k.Assert(i.Lt(k.I32(5)), "thread %v of %v: 100%% small", i, k.BlockDim(kernel.X))
+				return here() - 1
+			}},
 		{"assert wide number", 710, "5000000005 is not 1.5 by thread", func(k *kernel.Builder, u kernel.Buffer, i kernel.Value) int {
 			k.Assert(i.Lt(k.I32(5)), "%v is not %v", i.Convert(dtype.Int64).Add(k.I64(5_000_000_000)), k.F32(1.5).Convert(dtype.Float16))
 			return here() - 1
@@ -385,8 +390,10 @@ func TestFaults(t *testing.T) {
 				if !errors.As(err, &f) {
 					t.Fatalf("no fault, but %v", err)
 				}
-				if f.Code != c.code || f.Kernel != "faulty" || !strings.HasSuffix(f.File, "block_test.go") || f.Line != line || !strings.Contains(f.Detail, c.detail) {
-					t.Fatalf("fault %d %s at %s:%d: %s; want %d at line %d: %s", f.Code, f.Kernel, f.File, f.Line, f.Detail, c.code, line, c.detail)
+				if f.Code != c.code || f.Kernel != "faulty" || !strings.HasSuffix(f.File, "block_test.go") || f.Line != line ||
+					!strings.Contains(f.Detail, c.detail) {
+					t.Fatalf("fault %d %s at %s:%d: %s; want %d at line %d: %s", f.Code, f.Kernel, f.File, f.Line, f.Detail,
+						c.code, line, c.detail)
 				}
 				if !strings.Contains(f.Error(), "kernel faulty at ") {
 					t.Errorf("Error() = %q", f.Error())
@@ -474,7 +481,8 @@ func TestLaunchRefused(t *testing.T) {
 		want        string
 	}{
 		{k, x(0), x(1), args, 1, "empty"}, {k, x(1), x(0), args, 1, "empty"}, {k, x(1), x(1025), args, 701, "1025 threads"},
-		{k, x(1), x(32), args[:8], 1, "8 bytes of arguments where 32"}, {fixed, x(1), x(32), nil, 1, "exactly 64"}, {fixed, x(1), [3]uint32{32, 2, 1}, nil, 1, "exactly 64"},
+		{k, x(1), x(32), args[:8], 1, "8 bytes of arguments where 32"}, {fixed, x(1), x(32), nil, 1, "exactly 64"},
+		{fixed, x(1), [3]uint32{32, 2, 1}, nil, 1, "exactly 64"},
 	} {
 		err := c.k.Run(&Env{}, c.grid, c.block, 0, c.args)
 		var f *Fault
@@ -567,7 +575,8 @@ func (w *watching) Touch(t *Touch) {
 	case t.Write:
 		what = "write"
 	}
-	w.said = append(w.said, fmt.Sprintf("%s of %d bytes at %d of space %d by %d, outside %v", what, t.Size, t.Addr, t.Space, t.Lane, t.Outside))
+	w.said = append(w.said, fmt.Sprintf("%s of %d bytes at %d of space %d by %d, outside %v", what, t.Size, t.Addr, t.Space,
+		t.Lane, t.Outside))
 }
 
 // TestWatch sees every access of a launch told before it is made, in program order.
@@ -591,11 +600,14 @@ func TestWatch(t *testing.T) {
 	}
 	a, b := out, in
 	want := []string{"block 0,0,0 with 16 shared bytes",
-		fmt.Sprintf("read of 4 bytes at %d of space 0 by 0, outside false", b), fmt.Sprintf("read of 4 bytes at %d of space 0 by 1, outside false", b+4),
+		fmt.Sprintf("read of 4 bytes at %d of space 0 by 0, outside false", b),
+		fmt.Sprintf("read of 4 bytes at %d of space 0 by 1, outside false", b+4),
 		"write of 4 bytes at 0 of space 1 by 0, outside false", "write of 4 bytes at 4 of space 1 by 1, outside false", "barrier",
 		"read of 4 bytes at 0 of space 1 by 1, outside false", fmt.Sprintf("atomic of 4 bytes at %d of space 0 by 1, outside false", a),
-		fmt.Sprintf("read of 4 bytes at %d of space 0 by 0, outside false", b), fmt.Sprintf("read of 4 bytes at %d of space 0 by 1, outside false", b),
-		fmt.Sprintf("write of 4 bytes at %d of space 0 by 0, outside false", a+4000), fmt.Sprintf("write of 4 bytes at %d of space 0 by 1, outside false", a+4004)}
+		fmt.Sprintf("read of 4 bytes at %d of space 0 by 0, outside false", b),
+		fmt.Sprintf("read of 4 bytes at %d of space 0 by 1, outside false", b),
+		fmt.Sprintf("write of 4 bytes at %d of space 0 by 0, outside false", a+4000), fmt.Sprintf("write of 4 bytes at %d of space 0 by "+
+			"1, outside false", a+4004)}
 	if !slices.Equal(w.said, want) {
 		t.Errorf("told\n%s\nwant\n%s", strings.Join(w.said, "\n"), strings.Join(want, "\n"))
 	}

@@ -79,7 +79,8 @@ type turnKey struct {
 
 // bundleElements rewrites p.
 func bundleElements(p *kir.Program) *widths {
-	b := &bundler{p: p, a: analyze(p, false, nil), w: widths{make([]int, len(p.Values)), make([]int, len(p.Vars))}, of: map[kir.Value]element{},
+	b := &bundler{p: p, a: analyze(p, false, nil), w: widths{make([]int, len(p.Values)), make([]int, len(p.Vars))},
+		of:     map[kir.Value]element{},
 		member: map[*kir.Instr]*bundle{}, joined: map[bundleKey]*bundle{}, tuple: map[int]*tuple{}, turn: map[turnKey]int{}}
 	b.seeds(p.Body)
 	if len(b.bundles) == 0 {
@@ -358,8 +359,8 @@ func (b *bundler) soundness(uses map[kir.Value][]use, touches map[int][]use) {
 	}
 }
 
-// profit dissolves what nothing takes as a whole: backwards, since only later bundles need earlier ones, but for variables, whose reads are taken
-// if the bundles that they go into are.
+// profit dissolves what nothing takes as a whole: backwards, since only later bundles need earlier ones, but for variables, whose reads are
+// taken if the bundles that they go into are.
 func (b *bundler) profit(uses map[kir.Value][]use) {
 	needed := map[*bundle]bool{}
 	for changed := true; changed; {
@@ -510,7 +511,8 @@ func (b *bundler) rewriteBlock(c *kir.Block, extracted map[kir.Value]bool) {
 	extract := func(x *bundle) {
 		for j, v := range x.vals {
 			if extracted[v] {
-				out = append(out, &kir.Instr{Op: opExtract, Type: b.p.Values[v], Res: []kir.Value{v}, Args: []kir.Value{x.v}, Imm: uint64(j)})
+				out = append(out, &kir.Instr{Op: opExtract, Type: b.p.Values[v], Res: []kir.Value{v},
+					Args: []kir.Value{x.v}, Imm: uint64(j)})
 			}
 		}
 	}

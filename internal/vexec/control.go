@@ -48,7 +48,8 @@ func (e *emitter) control(in *kir.Instr) {
 		e.spell(in.Args...)
 	case kir.OpIf:
 		i.exec = execIf
-		c.kills = contains(in.Blocks[0], kir.OpBreak, kir.OpContinue, kir.OpReturn) || contains(in.Blocks[1], kir.OpBreak, kir.OpContinue, kir.OpReturn)
+		c.kills = contains(in.Blocks[0], kir.OpBreak, kir.OpContinue, kir.OpReturn) ||
+			contains(in.Blocks[1], kir.OpBreak, kir.OpContinue, kir.OpReturn)
 		c.tb, c.eb, c.mb = e.maskBuffer(), e.maskBuffer(), e.maskBuffer()
 		e.within(&c.then, in.Blocks[0])
 		e.within(&c.els, in.Blocks[1])
@@ -284,7 +285,8 @@ func execForLanes(w *worker, in *inst) {
 // forAffine runs the loop with an affine counter; false if it is not, with nothing done.
 func (w *worker) forAffine(c *control) bool {
 	var x, end formula
-	if !w.formulaOf(&c.args[0], &x) || !w.formulaOf(&c.args[1], &end) || c.args[2].class != uniform || c.counter.class == varying || !w.comparable(&x, dtype.Int64) || !w.comparable(&end, dtype.Int64) {
+	if !w.formulaOf(&c.args[0], &x) || !w.formulaOf(&c.args[1], &end) || c.args[2].class != uniform || c.counter.class == varying ||
+		!w.comparable(&x, dtype.Int64) || !w.comparable(&end, dtype.Int64) {
 		return false
 	}
 	step := readInt(w.p[c.args[2].p], c.args[2].t)

@@ -11,8 +11,8 @@
 //
 // A value is uniform (one scalar for the pass), affine (a [formula] in the thread's coordinates: kept as those numbers and only
 // spelled out when an operation needs lanes), a span (a Bool that holds for a range of lanes: how i < n is kept), or
-// varying (a register of lanes). Affine and span are attempts: where the numbers would wrap, or the shape does not fit, the value falls back
-// to lanes, with the same results.
+// varying (a register of lanes). Affine and span are attempts: where the numbers would wrap, or the shape does not fit, the value falls
+// back to lanes, with the same results.
 //
 // # Compilation
 //
@@ -27,6 +27,6 @@
 //
 // # Tiles
 //
-// A tile is a dense matrix. Products keep k in ascending order for every element; on processors with FMA each step is rounded once, elsewhere
-// twice, which is the freedom that the IR leaves to them.
+// A tile is a dense matrix. Products keep k in ascending order for every element; on processors with FMA each step is rounded once,
+// elsewhere twice, which is the freedom that the IR leaves to them.
 package vexec

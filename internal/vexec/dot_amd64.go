@@ -22,7 +22,8 @@ func dotF64AVX2(c, a, b unsafe.Pointer, m, n, k, rs, cs int) {
 }
 
 // dotBlocks covers the result with blocks of rows x wide columns, then rows x narrow, and does what is left plainly.
-func dotBlocks[T float32 | float64](c, a, b unsafe.Pointer, m, n, k, rs, cs, rows, wide int, wideFunc microFunc, narrow int, narrowFunc microFunc) {
+func dotBlocks[T float32 | float64](c, a, b unsafe.Pointer, m, n, k, rs, cs, rows, wide int, wideFunc microFunc, narrow int,
+	narrowFunc microFunc) {
 	size := int(unsafe.Sizeof(T(0)))
 	full := m - m%rows
 	j := 0

@@ -23,14 +23,18 @@ type (
 var (
 	gathers = [17][2]gatherFunc{
 		1: {gather[uint8, int32], gather[uint8, int64]}, 2: {gather[uint16, int32], gather[uint16, int64]},
-		4: {gather[uint32, int32], gather[uint32, int64]}, 8: {gather[uint64, int32], gather[uint64, int64]}, 16: {gather[pair, int32], gather[pair, int64]},
+		4: {gather[uint32, int32], gather[uint32, int64]}, 8: {gather[uint64, int32], gather[uint64, int64]},
+		16: {gather[pair, int32], gather[pair, int64]},
 	}
 	scatters = [17][2]gatherFunc{
 		1: {scatter[uint8, int32], scatter[uint8, int64]}, 2: {scatter[uint16, int32], scatter[uint16, int64]},
-		4: {scatter[uint32, int32], scatter[uint32, int64]}, 8: {scatter[uint64, int32], scatter[uint64, int64]}, 16: {scatter[pair, int32], scatter[pair, int64]},
+		4: {scatter[uint32, int32], scatter[uint32, int64]}, 8: {scatter[uint64, int32], scatter[uint64, int64]},
+		16: {scatter[pair, int32], scatter[pair, int64]},
 	}
-	maskedMoves  = [129]scatterFunc{1: maskedMove[uint8], 2: maskedMove[uint16], 4: maskedMove[uint32], 8: maskedMove[uint64], 16: maskedMove[pair], 32: maskedMove[quad], 64: maskedMove[oct], 128: maskedMove[[16]uint64]}
-	stridedMoves = [129]stridedFunc{1: stridedMove[uint8], 2: stridedMove[uint16], 4: stridedMove[uint32], 8: stridedMove[uint64], 16: stridedMove[pair], 32: stridedMove[quad], 64: stridedMove[oct], 128: stridedMove[[16]uint64]}
+	maskedMoves = [129]scatterFunc{1: maskedMove[uint8], 2: maskedMove[uint16], 4: maskedMove[uint32], 8: maskedMove[uint64],
+		16: maskedMove[pair], 32: maskedMove[quad], 64: maskedMove[oct], 128: maskedMove[[16]uint64]}
+	stridedMoves = [129]stridedFunc{1: stridedMove[uint8], 2: stridedMove[uint16], 4: stridedMove[uint32], 8: stridedMove[uint64],
+		16: stridedMove[pair], 32: stridedMove[quad], 64: stridedMove[oct], 128: stridedMove[[16]uint64]}
 )
 
 func gather[T any, I int32 | int64](d, _ unsafe.Pointer, _ int, idx unsafe.Pointer, mem []byte, off, scale int64, b []uint8, n int) int {
@@ -67,7 +71,8 @@ func gather[T any, I int32 | int64](d, _ unsafe.Pointer, _ int, idx unsafe.Point
 	return n
 }
 
-func scatter[T any, I int32 | int64](_, from unsafe.Pointer, step int, idx unsafe.Pointer, mem []byte, off, scale int64, b []uint8, n int) int {
+func scatter[T any, I int32 | int64](_, from unsafe.Pointer, step int, idx unsafe.Pointer, mem []byte, off, scale int64,
+	b []uint8, n int) int {
 	var z T
 	size := int64(unsafe.Sizeof(z))
 	align := uint64(size - 1)

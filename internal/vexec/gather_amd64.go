@@ -19,6 +19,7 @@ func gather4[I int32 | int64](fast func(d, idx, mem, b unsafe.Pointer, n, off, l
 		if b != nil {
 			b = b[done:]
 		}
-		return done + gather[uint32, I](unsafe.Add(d, 4*done), from, step, unsafe.Add(idx, done*int(unsafe.Sizeof(z))), mem, off, scale, b, n-done)
+		return done + gather[uint32, I](unsafe.Add(d, 4*done), from, step, unsafe.Add(idx, done*int(unsafe.Sizeof(z))), mem,
+			off, scale, b, n-done)
 	}
 }

@@ -130,7 +130,8 @@ func (it *interp) step(in *kir.Instr) flow {
 		}
 		return it.run(in.Blocks[1])
 	case kir.OpFor:
-		i, end, step := big.NewInt(sint(in.Type, it.arg(in, 0))), big.NewInt(sint(in.Type, it.arg(in, 1))), big.NewInt(sint(in.Type, it.arg(in, 2)))
+		i, end, step := big.NewInt(sint(in.Type, it.arg(in, 0))), big.NewInt(sint(in.Type, it.arg(in, 1))),
+			big.NewInt(sint(in.Type, it.arg(in, 2)))
 		for ; i.Cmp(end) < 0; i.Add(i, step) {
 			it.vals[in.Blocks[0].Params[0]] = trunc(in.Type, uint64(i.Int64()))
 			if f := it.run(in.Blocks[0]); f == flowBreak {
@@ -394,7 +395,8 @@ func fmaBits(t dtype.DType, a, b, c float64) uint64 {
 	if s := a*b + c; math.IsNaN(s) || math.IsInf(a, 0) || math.IsInf(b, 0) || math.IsInf(c, 0) {
 		return fromFloat(t, s)
 	}
-	x, y, z := new(big.Float).SetPrec(5000).SetFloat64(a), new(big.Float).SetPrec(5000).SetFloat64(b), new(big.Float).SetPrec(5000).SetFloat64(c)
+	x, y, z := new(big.Float).SetPrec(5000).SetFloat64(a), new(big.Float).SetPrec(5000).SetFloat64(b),
+		new(big.Float).SetPrec(5000).SetFloat64(c)
 	x.Mul(x, y)
 	x.Add(x, z)
 	if x.Sign() == 0 {

@@ -82,7 +82,8 @@ func (k *Kernel) Run(e *Env, grid, block [3]uint32, shared uint32, args []byte) 
 	case threads == 0 || grid[0] == 0 || grid[1] == 0 || grid[2] == 0:
 		return k.refuse(codeInvalidValue, "a launch of %v blocks of %v threads is empty", grid, block)
 	case threads > maxLanes || threads > uint64(k.p.Threads):
-		return k.refuse(codeOutOfResources, "a block of %d threads exceeds the %d that the kernel allows", threads, min(k.p.Threads, maxLanes))
+		return k.refuse(codeOutOfResources, "a block of %d threads exceeds the %d that the kernel allows", threads,
+			min(k.p.Threads, maxLanes))
 	case k.p.FixedThreads && (threads != uint64(k.p.Threads) || block[0] != uint32(threads)):
 		return k.refuse(codeInvalidValue, "a block of %v threads, but the kernel is written for exactly %d in x", block, k.p.Threads)
 	case len(args) < k.argBytes:
@@ -263,7 +264,8 @@ func (p *workerPool) give(w *worker) {
 
 func newWorker(p *plan) *worker {
 	w := &worker{plan: p, scalars: append([]uint64(nil), p.consts...), aff: make([]affinity, p.nAff), spans: make([]lanespan, p.nSpans),
-		sites: make([]site, p.nSites), masks: make([][]uint8, p.nMasks), cont: make([]mask, p.nConts), p: make([]unsafe.Pointer, len(p.pointers))}
+		sites: make([]site, p.nSites), masks: make([][]uint8, p.nMasks), cont: make([]mask, p.nConts),
+		p: make([]unsafe.Pointer, len(p.pointers))}
 	for i, x := range p.pointers {
 		if x.scalar >= 0 {
 			w.p[i] = unsafe.Pointer(&w.scalars[x.scalar])
@@ -279,7 +281,8 @@ func (w *worker) begin(l *launch) {
 	w.room = l.room
 	clear(w.cont)
 	const line = 64
-	size := func(bytes int) int { return (bytes + 2*line - 1) &^ (line - 1) } // a line more, so that registers do not share their low address bits
+	// a line more, so that registers do not share their low address bits
+	size := func(bytes int) int { return (bytes + 2*line - 1) &^ (line - 1) }
 	row := w.room + laneSlack
 	total := l.shared + 2*line
 	for _, x := range w.plan.pointers {

@@ -67,7 +67,8 @@ func (w *worker) array(c *access) []byte {
 	return w.args[c.offset : c.offset+c.bytes]
 }
 
-var spaceNames = [...]string{kir.Global: "global", kir.Shared: "shared", kir.Local: "local", kir.Const: "table", kir.ParamSpace: "parameter"}
+var spaceNames = [...]string{kir.Global: "global", kir.Shared: "shared", kir.Local: "local", kir.Const: "table",
+	kir.ParamSpace: "parameter"}
 
 // bad reports an access of a lane that is out of bounds or misaligned.
 func (w *worker) bad(c *access, lane int, addr uint64) {
@@ -183,7 +184,8 @@ type stretch struct {
 	f      formula // the lanes' addresses
 }
 
-// locate finds where the active lanes' elements lie, if their addresses are a formula, aligned, and all in the memory of one allocation, which s then is.
+// locate finds where the active lanes' elements lie, if their addresses are a formula, aligned, and all in the memory of one allocation,
+// which s then is.
 func (w *worker) locate(c *access, s *site, at *stretch) bool {
 	a := &at.f
 	if !w.formulaOf(&c.idx, a) {
@@ -212,10 +214,12 @@ func (w *worker) locate(c *access, s *site, at *stretch) bool {
 		}
 	} else {
 		e := &w.ext
-		if !(reach(&least, &most, a.x, e[0]) && reach(&least, &most, a.y, e[1]) && reach(&least, &most, a.z, e[2]) && reach(&least, &most, a.b, e[3])) {
+		if !(reach(&least, &most, a.x, e[0]) && reach(&least, &most, a.y, e[1]) && reach(&least, &most, a.z, e[2]) &&
+			reach(&least, &most, a.b, e[3])) {
 			return false
 		}
-		if a.base&(n-1) != 0 || e[0] > 1 && a.x&(n-1) != 0 || e[1] > 1 && a.y&(n-1) != 0 || e[2] > 1 && a.z&(n-1) != 0 || e[3] > 1 && a.b&(n-1) != 0 {
+		if a.base&(n-1) != 0 || e[0] > 1 && a.x&(n-1) != 0 || e[1] > 1 && a.y&(n-1) != 0 || e[2] > 1 && a.z&(n-1) != 0 ||
+			e[3] > 1 && a.b&(n-1) != 0 {
 			return false
 		}
 	}
@@ -249,8 +253,8 @@ func (w *worker) accessAffine(c *access, s *site) bool {
 	return true
 }
 
-// direct returns the memory of the active lanes' elements, if operations can work on it in place of a register: from the first lane on, side by
-// side, and as many elements as kernels take at a time, so that none reaches further. wide is the elements of a lane.
+// direct returns the memory of the active lanes' elements, if operations can work on it in place of a register: from the first lane on,
+// side by side, and as many elements as kernels take at a time, so that none reaches further. wide is the elements of a lane.
 func (w *worker) direct(c *access, wide int) unsafe.Pointer {
 	if w.m.lo != 0 || w.m.hi*wide%laneSlack != 0 {
 		return nil
@@ -650,7 +654,8 @@ func (e *emitter) alias() int32 {
 	return p
 }
 
-// loadDirect reports whether a load's one value may stay in memory: all its uses come, in the same region, before anything could change that.
+// loadDirect reports whether a load's one value may stay in memory: all its uses come, in the same region, before anything could change
+// that.
 func (e *emitter) loadDirect(in *kir.Instr) bool {
 	if len(in.Res) != 1 || in.Type == dtype.Bool || e.load != nil || e.watched {
 		return false

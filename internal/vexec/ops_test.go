@@ -10,7 +10,8 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-var allTypes = []dtype.DType{dtype.Bool, dtype.Uint8, dtype.Int8, dtype.Uint16, dtype.Int16, dtype.Uint32, dtype.Int32, dtype.Uint64, dtype.Int64,
+var allTypes = []dtype.DType{dtype.Bool, dtype.Uint8, dtype.Int8, dtype.Uint16, dtype.Int16, dtype.Uint32, dtype.Int32,
+	dtype.Uint64, dtype.Int64,
 	dtype.Float16, dtype.BFloat16, dtype.Float32, dtype.Float64}
 
 // samples returns bit patterns of t that reach the corners, and n random ones.
@@ -20,8 +21,10 @@ func samples(t dtype.DType, r *rand.Rand, n int) []uint64 {
 		return []uint64{0, 1}
 	}
 	if t.IsFloat() {
-		for _, f := range []float64{0, math.Copysign(0, -1), 1, -1, 0.5, 1.5, 2.5, -2.5, 3, 127.4, 255.5, -128.7, 256, 32767.5, 65519, 65520, 1e-7, 6e-8, 3e-8, 1e-40, -1e-45, 1e-310, 2147483647, 2147483648, -2147483649,
-			4294967295, 4294967296, 9.3e18, -9.3e18, 1.9e19, 3.4e38, 1e300, math.Inf(1), math.Inf(-1), math.NaN(), math.Pi, 1 << 24, 1<<24 + 1} {
+		for _, f := range []float64{0, math.Copysign(0, -1), 1, -1, 0.5, 1.5, 2.5, -2.5, 3, 127.4, 255.5, -128.7, 256, 32767.5, 65519,
+			65520, 1e-7, 6e-8, 3e-8, 1e-40, -1e-45, 1e-310, 2147483647, 2147483648, -2147483649,
+			4294967295, 4294967296, 9.3e18, -9.3e18, 1.9e19, 3.4e38, 1e300, math.Inf(1), math.Inf(-1), math.NaN(), math.Pi,
+			1 << 24, 1<<24 + 1} {
 			out = append(out, fromFloat(t, f))
 		}
 		for range n {
@@ -30,7 +33,8 @@ func samples(t dtype.DType, r *rand.Rand, n int) []uint64 {
 		}
 		return out
 	}
-	for _, i := range []int64{0, 1, -1, 2, -2, 3, 7, 8, 31, 32, 33, 63, 64, 65, 127, 128, -128, 255, 256, 32767, 32768, -32768, 65535, 1 << 24, 1<<24 + 1, math.MaxInt32, math.MinInt32, math.MaxInt32 + 1,
+	for _, i := range []int64{0, 1, -1, 2, -2, 3, 7, 8, 31, 32, 33, 63, 64, 65, 127, 128, -128, 255, 256, 32767, 32768, -32768, 65535,
+		1 << 24, 1<<24 + 1, math.MaxInt32, math.MinInt32, math.MaxInt32 + 1,
 		1<<53 + 1, 1<<62 + 1<<54 + 1, 1<<62 + 1<<54, math.MaxInt64, math.MinInt64} {
 		out = append(out, trunc(t, uint64(i)))
 	}
@@ -137,10 +141,12 @@ func (c *opCase) program(forms int) *kir.Program {
 		if forms>>j&1 != 0 {
 			at = zero
 		}
-		op.Args = append(op.Args, emit(&kir.Instr{Op: kir.OpLoad, Type: t, Space: kir.Global, Width: 1, Args: []kir.Value{buffer(fmt.Sprint("in", j), t), at}}, t))
+		op.Args = append(op.Args, emit(&kir.Instr{Op: kir.OpLoad, Type: t, Space: kir.Global, Width: 1,
+			Args: []kir.Value{buffer(fmt.Sprint("in", j), t), at}}, t))
 	}
 	r := emit(op, c.res)
-	emit(&kir.Instr{Op: kir.OpStore, Type: c.res, Space: kir.Global, Width: 1, Args: []kir.Value{buffer("out", c.res), i, r}}, dtype.Invalid)
+	emit(&kir.Instr{Op: kir.OpStore, Type: c.res, Space: kir.Global, Width: 1, Args: []kir.Value{buffer("out", c.res), i, r}},
+		dtype.Invalid)
 	return p
 }
 
@@ -221,7 +227,8 @@ func TestOps(t *testing.T) {
 							}
 							s += fmt.Sprintf(" %#x", readBits(m, at, args[j].(uint64), n)[at2])
 						}
-						t.Fatalf("%v of %v from %v (forms %b): lane %d of operands%s = %#x, want %#x", c.op, c.t, c.args, forms, i, s, g[i], w[i])
+						t.Fatalf("%v of %v from %v (forms %b): lane %d of operands%s = %#x, want %#x", c.op, c.t, c.args,
+							forms, i, s, g[i], w[i])
 					}
 				}
 			}

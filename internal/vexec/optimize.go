@@ -74,7 +74,8 @@ func spellOut(c *kir.Program, b *kir.Block) *kir.Block {
 		nan := add(kir.OpIsNaN, dtype.Bool, 0, in.Args[0])
 		last := out.Instrs[len(out.Instrs)-1]
 		last.Type, c.Values[nan] = f, dtype.Bool
-		out.Instrs = append(out.Instrs, &kir.Instr{Op: kir.OpSelect, Type: f, Args: []kir.Value{nan, in.Args[0], y}, Res: in.Res, Loc: in.Loc})
+		out.Instrs = append(out.Instrs, &kir.Instr{Op: kir.OpSelect, Type: f, Args: []kir.Value{nan, in.Args[0], y},
+			Res: in.Res, Loc: in.Loc})
 	}
 	return out
 }
@@ -117,7 +118,8 @@ func pure(op kir.Op) bool {
 
 // constant reports whether in loads what nothing writes while the kernel runs.
 func constant(in *kir.Instr) bool {
-	return in.Op == kir.OpLoad && (in.Space == kir.Const || in.Space == kir.ParamSpace || in.Space == kir.Global && in.Cache == kir.CacheReadOnly)
+	return in.Op == kir.OpLoad && (in.Space == kir.Const || in.Space == kir.ParamSpace || in.Space == kir.Global &&
+		in.Cache == kir.CacheReadOnly)
 }
 
 // shareBlock copies b without operations that same already has a value for, or an outer region does.

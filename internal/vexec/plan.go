@@ -78,8 +78,9 @@ type emitter struct {
 
 func newPlan(k *Kernel, fused, watched bool) (*plan, error) {
 	a := analyze(k.q, fused, k.wide)
-	e := &emitter{plan: &plan{k: k, fused: fused, watched: watched}, p: k.q, a: a, l: a.liveness(), free: map[int32][]int32{}, expiring: map[int][]int32{},
-		spelled: map[kir.Value]bool{}}
+	e := &emitter{plan: &plan{k: k, fused: fused, watched: watched}, p: k.q, a: a, l: a.liveness(), free: map[int32][]int32{},
+		expiring: map[int][]int32{},
+		spelled:  map[kir.Value]bool{}}
 	e.pointers = append(e.pointers, pointer{scalar: e.scalar()}) // index 0: no operand
 	e.offsets, _ = k.p.ArgLayout()
 	e.shared, _ = sharedLayout(k.p)
@@ -455,7 +456,8 @@ func (e *emitter) extract(in *kir.Instr, p, size int32) {
 
 func execExtract(w *worker, in *inst) {
 	lo := w.m.lo
-	in.acc.strided(unsafe.Add(w.p[in.d], lo*int(in.ds)), unsafe.Add(w.p[in.a], lo*int(in.as)+int(in.bs*in.ds)), int(in.ds), int(in.as), w.m.hi-lo)
+	in.acc.strided(unsafe.Add(w.p[in.d], lo*int(in.ds)), unsafe.Add(w.p[in.a], lo*int(in.as)+int(in.bs*in.ds)), int(in.ds),
+		int(in.as), w.m.hi-lo)
 }
 
 // affine emits an operation whose result may be a formula or a span.

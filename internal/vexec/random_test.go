@@ -35,7 +35,8 @@ const (
 	localSize = 8
 )
 
-var arithTypes = []dtype.DType{dtype.Int32, dtype.Int32, dtype.Int32, dtype.Int64, dtype.Int64, dtype.Uint32, dtype.Uint64, dtype.Float32, dtype.Float32, dtype.Float64, dtype.Uint8, dtype.Int8, dtype.Int16, dtype.Uint16}
+var arithTypes = []dtype.DType{dtype.Int32, dtype.Int32, dtype.Int32, dtype.Int64, dtype.Int64, dtype.Uint32, dtype.Uint64, dtype.Float32,
+	dtype.Float32, dtype.Float64, dtype.Uint8, dtype.Int8, dtype.Int16, dtype.Uint16}
 
 func (g *progGen) typ() dtype.DType { return arithTypes[g.Intn(len(arithTypes))] }
 
@@ -56,8 +57,11 @@ func (g *progGen) any(t dtype.DType) kernel.Value {
 	case t == dtype.Bool:
 		u := g.typ()
 		a, b := g.any(u), g.any(u)
-		return g.keep([]func() kernel.Value{func() kernel.Value { return a.Lt(b) }, func() kernel.Value { return a.Le(b) }, func() kernel.Value { return a.Eq(b) },
-			func() kernel.Value { return a.Ne(b) }, func() kernel.Value { return a.Gt(b) }, func() kernel.Value { return a.Ge(b) }}[g.Intn(6)]())
+		return g.keep([]func() kernel.Value{
+			func() kernel.Value { return a.Lt(b) }, func() kernel.Value { return a.Le(b) }, func() kernel.Value { return a.Eq(b) },
+			func() kernel.Value {
+				return a.Ne(b)
+			}, func() kernel.Value { return a.Gt(b) }, func() kernel.Value { return a.Ge(b) }}[g.Intn(6)]())
 	case t.IsFloat():
 		return g.k.Const(t, float64(g.Intn(17)-8)/4)
 	}
@@ -431,10 +435,12 @@ func (g *progGen) stmts(depth int) {
 	}
 }
 
-var inputTypes = []dtype.DType{dtype.Uint8, dtype.Int8, dtype.Uint16, dtype.Int16, dtype.Uint32, dtype.Int32, dtype.Uint64, dtype.Int64, dtype.Float32, dtype.Float64}
+var inputTypes = []dtype.DType{dtype.Uint8, dtype.Int8, dtype.Uint16, dtype.Int16, dtype.Uint32, dtype.Int32, dtype.Uint64, dtype.Int64,
+	dtype.Float32, dtype.Float64}
 
 func randomProgram(seed int64) (*kir.Program, error) {
-	g := &progGen{Rand: rand.New(rand.NewSource(seed)), pool: map[dtype.DType][]kernel.Value{}, inputs: map[dtype.DType]kernel.Buffer{}, budget: 60}
+	g := &progGen{Rand: rand.New(rand.NewSource(seed)), pool: map[dtype.DType][]kernel.Value{}, inputs: map[dtype.DType]kernel.Buffer{},
+		budget: 60}
 	return kernel.Build(fmt.Sprintf("random%d", seed), func(k *kernel.Builder) {
 		g.k = k
 		for _, t := range inputTypes {
@@ -447,7 +453,8 @@ func randomProgram(seed int64) (*kir.Program, error) {
 		g.params = k.Params("ps", dtype.Float32, 4)
 		g.table = k.TableF32("tab", []float32{1, -2, 3.5, 4, 5, 1e10, -7, 0})
 		bx := k.BlockIdx(kernel.Z).Mul(k.GridDim(kernel.Y)).Add(k.BlockIdx(kernel.Y)).Mul(k.GridDim(kernel.X)).Add(k.BlockIdx(kernel.X))
-		tx := k.ThreadIdx(kernel.Z).Mul(k.BlockDim(kernel.Y)).Add(k.ThreadIdx(kernel.Y)).Mul(k.BlockDim(kernel.X)).Add(k.ThreadIdx(kernel.X))
+		tx := k.ThreadIdx(kernel.Z).Mul(k.BlockDim(kernel.Y)).Add(k.ThreadIdx(kernel.Y)).Mul(k.BlockDim(kernel.X)).
+			Add(k.ThreadIdx(kernel.X))
 		g.id = bx.Mul(k.BlockDim(kernel.X).Mul(k.BlockDim(kernel.Y)).Mul(k.BlockDim(kernel.Z))).Add(tx)
 		g.slot = g.id.MulWide(k.I32(outSlots))
 		g.keep(g.id)
@@ -517,7 +524,8 @@ func checkRandom(t *testing.T, seed int64) bool {
 		t.Fatalf("seed %d: %v", seed, err)
 	}
 	r := rand.New(rand.NewSource(seed))
-	shapes := [][2][3]uint32{{{3, 1, 1}, {64, 1, 1}}, {{5, 2, 1}, {33, 1, 1}}, {{2, 1, 2}, {5, 3, 2}}, {{9, 1, 1}, {8, 4, 1}}, {{1, 1, 1}, {300, 1, 1}}, {{7, 1, 1}, {1, 1, 1}}, {{3, 1, 1}, {256, 1, 1}}}
+	shapes := [][2][3]uint32{{{3, 1, 1}, {64, 1, 1}}, {{5, 2, 1}, {33, 1, 1}}, {{2, 1, 2}, {5, 3, 2}}, {{9, 1, 1}, {8, 4, 1}},
+		{{1, 1, 1}, {300, 1, 1}}, {{7, 1, 1}, {1, 1, 1}}, {{3, 1, 1}, {256, 1, 1}}}
 	sh := shapes[r.Intn(len(shapes))]
 	grid, block := sh[0], sh[1]
 	threads := int(grid[0] * grid[1] * grid[2] * block[0] * block[1] * block[2])
@@ -543,7 +551,8 @@ func checkRandom(t *testing.T, seed int64) bool {
 	g, w := get[uint64](m, got), get[uint64](m, want)
 	for i := range w {
 		if g[i] != w[i] {
-			t.Errorf("seed %d, grid %v, block %v: thread %d slot %d: got %#x, want %#x", seed, grid, block, i/outSlots, i%outSlots, g[i], w[i])
+			t.Errorf("seed %d, grid %v, block %v: thread %d slot %d: got %#x, want %#x", seed, grid, block, i/outSlots,
+				i%outSlots, g[i], w[i])
 			return false
 		}
 	}

@@ -83,7 +83,8 @@ func (e *emitter) placeTiles() {
 	for i, t := range e.p.Tiles {
 		kept := keptType(t.Type)
 		e.pointers = append(e.pointers, pointer{scalar: -1, size: int32(kept.Size()), bytes: t.Rows*t.Cols*kept.Size() + 8*laneSlack})
-		e.tiles[i] = tileStore{name: t.Name, t: t.Type, kept: kept, rows: t.Rows, cols: t.Cols, byCols: loads[i] > 0 && !other[i], p: int32(len(e.pointers) - 1)}
+		e.tiles[i] = tileStore{name: t.Name, t: t.Type, kept: kept, rows: t.Rows, cols: t.Cols, byCols: loads[i] > 0 && !other[i],
+			p: int32(len(e.pointers) - 1)}
 		e.least = max(e.least, t.Rows, t.Cols)
 	}
 }

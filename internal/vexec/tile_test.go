@@ -71,20 +71,23 @@ func decode(t dtype.DType, bits uint64) int64 {
 	return sint(t, bits)
 }
 
-// TestMatmul multiplies matrices of small integers, whose products are exact, for all layouts and operand types, with sizes that are and are
-// not multiples of the tile.
+// TestMatmul multiplies matrices of small integers, whose products are exact, for all layouts and operand types, with sizes that are and
+// are not multiples of the tile.
 func TestMatmul(t *testing.T) {
-	types := [][3]dtype.DType{{dtype.Float32, dtype.Float32, dtype.Float32}, {dtype.Float64, dtype.Float64, dtype.Float64}, {dtype.Float16, dtype.Float32, dtype.Float16},
+	types := [][3]dtype.DType{{dtype.Float32, dtype.Float32, dtype.Float32}, {dtype.Float64, dtype.Float64, dtype.Float64},
+		{dtype.Float16, dtype.Float32, dtype.Float16},
 		{dtype.BFloat16, dtype.Float32, dtype.Float32}, {dtype.Int8, dtype.Int32, dtype.Int32}}
 	for _, ts := range types {
 		for form := range 4 {
 			for _, v := range []struct{ bm, bn, bk, vec, outVec, m, n, k int }{
-				{32, 32, 16, 1, 1, 32, 32, 16}, {32, 48, 16, 1, 2, 70, 90, 40}, {64, 64, 32, 4, 4, 100, 132, 68}, {16, 64, 16, 2, 1, 6, 130, 10}, {128, 128, 16, 4, 8, 128, 256, 36},
+				{32, 32, 16, 1, 1, 32, 32, 16}, {32, 48, 16, 1, 2, 70, 90, 40}, {64, 64, 32, 4, 4, 100, 132, 68},
+				{16, 64, 16, 2, 1, 6, 130, 10}, {128, 128, 16, 4, 8, 128, 256, 36},
 			} {
 				if ts[0] == dtype.Float64 {
 					v.vec = min(v.vec, 2)
 				}
-				q := matmul{in: ts[0], acc: ts[1], out: ts[2], bm: v.bm, bn: v.bn, bk: v.bk, transA: form&1 != 0, transB: form&2 != 0, vec: v.vec, outVec: v.outVec}
+				q := matmul{in: ts[0], acc: ts[1], out: ts[2], bm: v.bm, bn: v.bn, bk: v.bk, transA: form&1 != 0, transB: form&2 != 0,
+					vec: v.vec, outVec: v.outVec}
 				if v.outVec*ts[2].Size() > 16 {
 					q.outVec = 16 / ts[2].Size()
 				}
@@ -152,13 +155,16 @@ func TestGatheredTile(t *testing.T) {
 				ta, tb, sum := k.Tile("ta", dtype.Float32, 8, 16), k.Tile("tb", dtype.Float32, 16, 32), k.Tile("sum", dtype.Float32, 8, 32)
 				n0 := k.BlockIdx(kernel.X).Mul(k.I32(32))
 				ys := k.Shared("ys", dtype.Int32, 32)
-				k.For(k.ThreadIdx(kernel.X), k.I32(32), k.I32(64), func(j kernel.Value) { ys.Store(j, n0.Add(j).Div(k.I32(w)).Sub(k.I32(1))) })
+				k.For(k.ThreadIdx(kernel.X), k.I32(32), k.I32(64), func(j kernel.Value) {
+					ys.Store(j, n0.Add(j).Div(k.I32(w)).Sub(k.I32(1)))
+				})
 				k.Barrier()
 				sum.Zero()
 				within := func(v kernel.Value, n int) kernel.Value { return v.Bitcast(dtype.Uint32).Lt(k.U32(uint32(n))) }
 				k.For(k.I32(0), k.I32(ch*taps), k.I32(16), func(k0 kernel.Value) {
 					ta.Load(kernel.AlongCols, 1, func(r, c kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
-						return wgt, r.Mul(k.I32(ch * taps)).Add(k0.Add(c)).Convert(dtype.Int64), r.Lt(k.I32(out)).And(k0.Add(c).Lt(k.I32(ch * taps)))
+						return wgt, r.Mul(k.I32(ch * taps)).Add(k0.Add(c)).Convert(dtype.Int64),
+							r.Lt(k.I32(out)).And(k0.Add(c).Lt(k.I32(ch * taps)))
 					})
 					tb.Load(along, 1, func(r, c kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
 						d, p := k0.Add(r), n0.Add(c)

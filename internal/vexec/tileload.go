@@ -98,7 +98,8 @@ func (e *emitter) tileLoad(in *kir.Instr) {
 	l.phase = depBoth
 	size := int32(in.Type.Size())
 	group := size * int32(l.width)
-	l.acc = access{t: in.Type, scale: size, size: group, width: 1, site: e.nSites, loc: in.Loc, base: e.ref(yield[0]), strided: stridedMoves[group], gather: gathers[group][1]}
+	l.acc = access{t: in.Type, scale: size, size: group, width: 1, site: e.nSites, loc: in.Loc, base: e.ref(yield[0]),
+		strided: stridedMoves[group], gather: gathers[group][1]}
 	e.nSites++
 	l.index, l.inside = e.ref(yield[1]), e.ref(yield[2])
 	e.load = nil
@@ -318,7 +319,8 @@ func (l *tileLoad) scattered(w *worker, whole []byte, m mask) {
 	if c.base.class == uniform && l.index.class != uniform {
 		base := *(*uint64)(w.p[c.base.p])
 		if w.find(s, base) && (base-s.base)%uint64(group) == 0 && len(s.mem) >= group {
-			lo += c.gather(pointerTo(whole[lo*group:]), nil, 0, at(w.p[l.index.p], lo*8), s.mem, int64(base-s.base), int64(c.scale), tail(m.b, lo, m.hi), m.hi-lo)
+			lo += c.gather(pointerTo(whole[lo*group:]), nil, 0, at(w.p[l.index.p], lo*8), s.mem, int64(base-s.base), int64(c.scale),
+				tail(m.b, lo, m.hi), m.hi-lo)
 		}
 	}
 	for i := lo; i < m.hi; i++ {

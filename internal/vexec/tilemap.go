@@ -32,8 +32,8 @@ func (e *emitter) mappedLoad(in *kir.Instr) *mappedLoad {
 	return m
 }
 
-// compare stops the worker where the elements that the region gave, lines of raw elements, are others than those that a device would copy by the
-// tensor map. A map that is not filled in says nothing.
+// compare stops the worker where the elements that the region gave, lines of raw elements, are others than those that a device would copy
+// by the tensor map. A map that is not filled in says nothing.
 func (l *tileLoad) compare(w *worker, got unsafe.Pointer) {
 	m, ok := kir.ParseTensorMap(w.args[l.mapped.offset:])
 	if !ok {
@@ -54,7 +54,8 @@ func (l *tileLoad) compare(w *worker, got unsafe.Pointer) {
 		if from < to && inside {
 			addr := m.Addr + uint64(place[3]*m.Strides[2]+place[2]*m.Strides[1]+across*m.Strides[0]+(place[0]+from)*size)
 			if !w.find(s, addr) || len(s.mem)-int(addr-s.base) < (to-from)*size {
-				w.fail(codeIllegalAddress, l.acc.loc, 0, "tensor map %s: invalid %d-byte global read at %#x", l.mapped.name, (to-from)*size, addr)
+				w.fail(codeIllegalAddress, l.acc.loc, 0, "tensor map %s: invalid %d-byte global read at %#x", l.mapped.name,
+					(to-from)*size, addr)
 				return
 			}
 			copy(want[from*size:], s.mem[addr-s.base:][:(to-from)*size])
@@ -67,7 +68,8 @@ func (l *tileLoad) compare(w *worker, got unsafe.Pointer) {
 		for row[i] == want[i] {
 			i++
 		}
-		w.fail(codeAssert, l.acc.loc, 0, "the function of LoadMapped gives another element than tensor map %s at line %d, place %d; both must mean the same",
+		w.fail(codeAssert, l.acc.loc, 0, "the function of LoadMapped gives another element than tensor map %s at line %d, place %d; "+
+			"both must mean the same",
 			l.mapped.name, r, i/size)
 		return
 	}

@@ -10,8 +10,8 @@ import (
 	"tenon.dev/kernel"
 )
 
-// TestTensorMaps: the simulator stops where the function of a load gives another tile than its tensor map. The array is 2 matrices of 5 lines of 12
-// elements, at distances of 16 and 100 elements; tiles of 4 x 8 hang over on all sides.
+// TestTensorMaps: the simulator stops where the function of a load gives another tile than its tensor map. The array is 2 matrices of 5
+// lines of 12 elements, at distances of 16 and 100 elements; tiles of 4 x 8 hang over on all sides.
 func TestTensorMaps(t *testing.T) {
 	const matrices, lines, line, pitch, apart = 2, 5, 12, 16, 96
 	m := newFlat()
@@ -31,10 +31,11 @@ func TestTensorMaps(t *testing.T) {
 		filled  bool
 		want    string
 	}{
-		"sound":        {kernel.AlongCols, 1, pitch, line, 0, true, ""},
-		"turned":       {kernel.AlongRows, 1, pitch, line, 0, true, ""},
-		"groups":       {kernel.AlongCols, 4, pitch, line, 0, true, ""},
-		"pitch":        {kernel.AlongCols, 1, line, line, 0, true, "gives another element than tensor map m at line 1, place 7; both must mean the same for tile t by block (0,0,0)"},
+		"sound":  {kernel.AlongCols, 1, pitch, line, 0, true, ""},
+		"turned": {kernel.AlongRows, 1, pitch, line, 0, true, ""},
+		"groups": {kernel.AlongCols, 4, pitch, line, 0, true, ""},
+		"pitch": {kernel.AlongCols, 1, line, line, 0, true, "gives another element than tensor map m at line 1, place 7; both " +
+			"must mean the same for tile t by block (0,0,0)"},
 		"edge":         {kernel.AlongCols, 1, pitch, line - 1, 0, true, "gives another element than tensor map m at line 0, place 2; both"},
 		"place":        {kernel.AlongRows, 1, pitch, line, 1, true, "gives another element than tensor map m at line 0, place 7; both"},
 		"nothing said": {kernel.AlongCols, 1, line, line, 0, false, ""},
@@ -53,15 +54,16 @@ func TestTensorMaps(t *testing.T) {
 						if c.width == 1 {
 							along = along.Add(k.I32(1)) // from -7 on
 						}
-						tile.LoadMapped(tm, along, across, z, c.groups, c.width, func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
-							if c.groups == kernel.AlongRows {
-								row, col = col, row
-							}
-							place, l := along.Add(col), across.Add(row)
-							inside := place.Ge(k.I32(0)).And(place.Lt(k.I32(c.edge))).And(l.Lt(k.I32(lines)))
-							index := z.Mul(k.I32(apart)).Add(l.Mul(k.I32(c.pitch))).Add(place).Add(k.I32(c.further))
-							return b, index.Convert(dtype.Int64), inside
-						})
+						tile.LoadMapped(tm, along, across, z, c.groups, c.width,
+							func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+								if c.groups == kernel.AlongRows {
+									row, col = col, row
+								}
+								place, l := along.Add(col), across.Add(row)
+								inside := place.Ge(k.I32(0)).And(place.Lt(k.I32(c.edge))).And(l.Lt(k.I32(lines)))
+								index := z.Mul(k.I32(apart)).Add(l.Mul(k.I32(c.pitch))).Add(place).Add(k.I32(c.further))
+								return b, index.Convert(dtype.Int64), inside
+							})
 					})
 				})
 			})
@@ -84,7 +86,8 @@ func TestTensorMaps(t *testing.T) {
 	}
 	gone := tensorMap
 	gone.Addr += 1 << 40
-	if got, ok := kir.ParseTensorMap(gone.Append(nil)); !ok || got.Addr != gone.Addr || got.Dims != gone.Dims || got.Strides != gone.Strides {
+	if got, ok := kir.ParseTensorMap(gone.Append(nil)); !ok || got.Addr != gone.Addr || got.Dims != gone.Dims ||
+		got.Strides != gone.Strides {
 		t.Errorf("%+v is read as %+v", gone, got)
 	}
 	far := kir.TensorMap{Dims: [4]int{1 << 32, 1 << 32, 1, 7}, Strides: [3]int{1<<40 - 16, 1<<39 + 32, 1<<38 + 48}, Tile: tensorMap.Tile}

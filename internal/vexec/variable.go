@@ -24,7 +24,8 @@ func (e *emitter) get(in *kir.Instr) {
 	}
 	move := inst{exec: execLanes, k: laneOps[kir.OpGet][t][0], d: d.p, ds: d.size, a: v.p, as: d.size, wide: int32(v.wide)}
 	if x.class == affine {
-		e.add(inst{exec: execAffine, aff: &affineOp{op: kir.OpCvt, t: t, d: d, a: ref{class: affine, t: t, size: d.size, p: v.p, k: v.k}, plain: move}})
+		e.add(inst{exec: execAffine, aff: &affineOp{op: kir.OpCvt, t: t, d: d, a: ref{class: affine, t: t, size: d.size, p: v.p, k: v.k},
+			plain: move}})
 		return
 	}
 	e.add(move)
@@ -44,7 +45,8 @@ func (e *emitter) set(in *kir.Instr) {
 	}
 	e.spell(in.Args[0])
 	size := int32(v.wide * t.Size())
-	i := inst{exec: execSet, wide: int32(v.wide), k: plainOps[kir.OpGet][t][b2i(r.class == uniform && v.wide == 1)], d: v.p, ds: size, a: r.p, as: size,
+	i := inst{exec: execSet, wide: int32(v.wide), k: plainOps[kir.OpGet][t][b2i(r.class == uniform && v.wide == 1)], d: v.p,
+		ds: size, a: r.p, as: size,
 		acc: &access{scatter: maskedMoves[size]}}
 	var temp int32
 	switch {

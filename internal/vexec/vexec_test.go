@@ -143,7 +143,8 @@ func TestSaxpy(t *testing.T) {
 			xa, ya := put(m, xs), put(m, ys)
 			for _, seed := range []uint64{0, 7} {
 				copy(get[float32](m, ya), ys)
-				if err := k.Run(&Env{Mem: m, Seed: seed}, x((n+threads-1)/threads), x(threads), 0, pack(float32(2.5), int64(n), xa, ya)); err != nil {
+				if err := k.Run(&Env{Mem: m, Seed: seed}, x((n+threads-1)/threads), x(threads), 0,
+					pack(float32(2.5), int64(n), xa, ya)); err != nil {
 					t.Fatal(err)
 				}
 				for i, v := range get[float32](m, ya) {

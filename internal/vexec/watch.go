@@ -5,7 +5,8 @@ import "tenon.dev/internal/kir"
 // Watcher is told what the threads of a launch are about to do to global and shared memory. The calls come one at a time, block by block. A
 // launch with a watcher runs a plan of its own, in which each access has an instruction before it that tells: other plans pay nothing.
 type Watcher interface {
-	// Block says that the launch goes on with the block at these coordinates. Its shared memory has so many bytes, and nothing has written them.
+	// Block says that the launch goes on with the block at these coordinates. Its shared memory has so many bytes, and nothing has written
+	// them.
 	Block(x, y, z uint32, shared int)
 	// Barrier says that all threads of the block have met.
 	Barrier()
@@ -13,8 +14,8 @@ type Watcher interface {
 	Touch(t *Touch)
 }
 
-// Several is the Lane of what several threads do, and of tile loads. Lanes below it are visits of a tile's elements: which thread makes one is the
-// back end's choice, so two visits may be one thread's or two threads'; equal lanes are one visit.
+// Several is the Lane of what several threads do, and of tile loads. Lanes below it are visits of a tile's elements: which thread makes one
+// is the back end's choice, so two visits may be one thread's or two threads'; equal lanes are one visit.
 const Several = -1
 
 // visits is how many lanes a tile's region has at a time.

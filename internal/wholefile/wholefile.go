@@ -56,7 +56,8 @@ func Write(who, name string, write func(w io.Writer) error) error {
 	}
 	finish := []func() error{f.Close}
 	if whole {
-		finish = []func() error{func() error { return f.Chmod(0o644) }, f.Sync, f.Close, func() error { return os.Rename(f.Name(), target) }}
+		finish = []func() error{
+			func() error { return f.Chmod(0o644) }, f.Sync, f.Close, func() error { return os.Rename(f.Name(), target) }}
 	}
 	for _, step := range finish {
 		if err := step(); err != nil {

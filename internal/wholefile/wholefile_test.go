@@ -47,7 +47,8 @@ func TestWrite(t *testing.T) {
 		_ = Write("test", name, func(io.Writer) error { panic("mine") })
 	}()
 	holds("new")
-	for bad, why := range map[string]string{filepath.Join(dir, "absent", "file"): "no such file or directory", dir: "it is a folder; name a file"} {
+	for bad, why := range map[string]string{filepath.Join(dir, "absent", "file"): "no such file or directory",
+		dir: "it is a folder; name a file"} {
 		if err := Write("test", bad, text("x")); err == nil || err.Error() != "test: cannot write "+bad+": "+why {
 			t.Errorf("got %v", err)
 		}

@@ -53,7 +53,8 @@ type pseudo struct {
 }
 
 func newDevice(total, base uint64) *device {
-	return &device{total: total, next: base, held: map[uint64]uint64{}, ranges: ordered.New(func(e extent) uint64 { return e.from }), pages: map[uint64]uint64{}, events: map[alloc.Event]int{}}
+	return &device{total: total, next: base, held: map[uint64]uint64{}, ranges: ordered.New(func(e extent) uint64 { return e.from }),
+		pages: map[uint64]uint64{}, events: map[alloc.Event]int{}}
 }
 
 // refuse is the answer of a full device.

@@ -24,18 +24,22 @@ func FuzzReplay(f *testing.F) {
 				break
 			}
 			shift := op[2] % 64
-			if 1<<shift > 64<<30 && 1<<shift <= Unlimited { // refused only where the device's memory is known; a page each 20 MiB takes a while
+			// refused only where the device's memory is known; a page each 20 MiB takes a while
+			if 1<<shift > 64<<30 && 1<<shift <= Unlimited {
 				shift -= 20
 			}
 			addr, size := base+uint64(op[1]%32)<<9, uint64(1)<<shift+uint64(op[2]/64)<<9
 			switch {
 			case op[0] < 12:
-				s.Traces[0] = append(s.Traces[0], snapshot.Event{Action: snapshot.Action(op[0]), Addr: addr, Size: size, Stream: uint64(op[1] >> 6), TimeUS: int64(len(s.Traces[0]))})
+				s.Traces[0] = append(s.Traces[0], snapshot.Event{Action: snapshot.Action(op[0]), Addr: addr, Size: size,
+					Stream: uint64(op[1] >> 6), TimeUS: int64(len(s.Traces[0]))})
 			case op[0]%2 == 0:
-				s.Segments = append(s.Segments, snapshot.Segment{Addr: addr, TotalSize: size, Type: "small", Expandable: op[0]%4 == 0, Stream: uint64(op[1] >> 6)})
+				s.Segments = append(s.Segments, snapshot.Segment{Addr: addr, TotalSize: size, Type: "small", Expandable: op[0]%4 == 0,
+					Stream: uint64(op[1] >> 6)})
 			case len(s.Segments) > 0:
 				g := &s.Segments[len(s.Segments)-1]
-				g.Blocks = append(g.Blocks, snapshot.Block{Addr: addr, Size: size, Requested: uint64(op[2]), State: snapshot.BlockState(op[0] / 2 % 3)})
+				g.Blocks = append(g.Blocks, snapshot.Block{Addr: addr, Size: size, Requested: uint64(op[2]),
+					State: snapshot.BlockState(op[0] / 2 % 3)})
 			}
 		}
 		cost.Within(t, 16<<20+len(program)<<19, func() {

@@ -109,7 +109,8 @@ func (l *layout) undo(e *snapshot.Event) alloc.PoolID {
 func (l *layout) add(r region) {
 	place := l.regions.Last(r.addr)
 	before, next := l.regions.Value(place), l.regions.Value(l.regions.Next(place))
-	if r.size == 0 || r.size > Unlimited || r.addr+r.size < r.addr || before != nil && before.addr+before.size > r.addr || next != nil && next.addr < r.addr+r.size {
+	if r.size == 0 || r.size > Unlimited || r.addr+r.size < r.addr || before != nil && before.addr+before.size > r.addr || next != nil &&
+		next.addr < r.addr+r.size {
 		l.odd++
 		return
 	}
@@ -211,7 +212,8 @@ func addBegins(segments []alloc.SegmentInfo, events []snapshot.Event) []alloc.Se
 				lowest = min(lowest, addrs[k])
 			}
 		}
-		if before := len(out) - 1; lowest < s.Addr && (before < 0 || out[before].Stream != s.Stream || out[before].Large != s.Large || out[before].Pool != s.Pool) {
+		if before := len(out) - 1; lowest < s.Addr && (before < 0 || out[before].Stream != s.Stream || out[before].Large != s.Large ||
+			out[before].Pool != s.Pool) {
 			out = append(out, alloc.SegmentInfo{Addr: lowest, Stream: s.Stream, Large: s.Large, Pool: s.Pool, Expandable: true})
 		}
 		out = append(out, *s)
@@ -227,7 +229,8 @@ func (l *layout) segments(round func(uint64) uint64, maxSplit uint64, ends map[u
 	addrs := slices.Sorted(maps.Keys(l.live))
 	var out []alloc.SegmentInfo
 	for r := range l.regions.All() {
-		s := alloc.SegmentInfo{Addr: r.addr, TotalSize: r.size, Stream: alloc.Stream(r.stream), Large: r.large, Pool: r.pool, Expandable: r.expandable}
+		s := alloc.SegmentInfo{Addr: r.addr, TotalSize: r.size, Stream: alloc.Stream(r.stream), Large: r.large, Pool: r.pool,
+			Expandable: r.expandable}
 		end, at := r.addr+r.size, r.addr
 		for ; len(addrs) > 0 && addrs[0] < end; addrs = addrs[1:] {
 			a := addrs[0]

@@ -7,14 +7,16 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// Frees that complete one after another take time in proportion to their number: no time for these, where looking on from each would take hours.
+// Frees that complete one after another take time in proportion to their number: no time for these, where looking on from each would take
+// hours.
 func TestManyFrees(t *testing.T) {
 	const n = 1 << 21
 	events := make([]snapshot.Event, n, n+3)
 	for i := range events {
 		events[i].Action = snapshot.ActionFreeCompleted
 	}
-	events = append(events, snapshot.Event{Action: snapshot.ActionSegmentFree}, snapshot.Event{Action: snapshot.ActionSegmentAlloc}, snapshot.Event{Action: snapshot.ActionFreeCompleted})
+	events = append(events, snapshot.Event{Action: snapshot.ActionSegmentFree}, snapshot.Event{Action: snapshot.ActionSegmentAlloc},
+		snapshot.Event{Action: snapshot.ActionFreeCompleted})
 	r := reader{s: &snapshot.Snapshot{Stacks: &snapshot.Stacks{}}, events: events, held: map[uint64]uint32{1: 1, 2: 2}}
 	for i := range n {
 		// The last leaves one of the two that are held.
@@ -27,8 +29,8 @@ func TestManyFrees(t *testing.T) {
 	}
 }
 
-// Memory that is returned in another order than the recording's, ranges that are reserved for many streams, and pages of many ranges take time in
-// proportion to their number.
+// Memory that is returned in another order than the recording's, ranges that are reserved for many streams, and pages of many ranges take
+// time in proportion to their number.
 func TestLongScript(t *testing.T) {
 	const n = 1 << 16
 	var steps []driverStep

@@ -7,15 +7,15 @@
 //
 // # What a trace does not tell
 //
-//   - What was before it. A trace that begins in the middle (a ring that was full, or a recording that was switched on late) says which blocks
-//     were live then, since they are freed in it or still live at its end, and which segments. Check begins with exactly these; Run under
-//     other settings allocates the live blocks anew, in the order of their addresses.
+//   - What was before it. A trace that begins in the middle (a ring that was full, or a recording that was switched on late) says which
+//     blocks were live then, since they are freed in it or still live at its end, and which segments. Check begins with exactly these; Run
+//     under other settings allocates the live blocks anew, in the order of their addresses.
 //   - Which streams used a block besides its own; only when it was freed at last. Replays hold the block until then.
 //   - Which pool a segment was of that was returned before the snapshot: it counts as the default pool. A private pool is held throughout.
-//   - Whether the program emptied the cache or the allocator did for want of memory. Stacks tell where they were recorded; without them memory
-//     that goes back right before a new segment comes is taken as want of memory, which a replay on another device may not have.
-//   - What the program would have done without an allocation that failed, or with one that now succeeds. A failed one is repeated on a device
-//     whose size is given, and freed at once if it succeeds; the blocks that fail in a replay are left out of it.
+//   - Whether the program emptied the cache or the allocator did because memory ran out. Stacks tell where they were recorded; without
+//     them, memory that goes back right before a new segment comes counts as the allocator's, which a replay on another device may not do.
+//   - What the program would have done without an allocation that failed, or with one that now succeeds. A failed one is repeated on a
+//     device whose size is given, and freed at once if it succeeds; the blocks that fail in a replay are left out of it.
 //   - The size of the device, and what else used it.
 package replay
 
@@ -114,9 +114,9 @@ type ReadOptions struct {
 	Progress func(read int64)
 }
 
-// Read reads a memory snapshot, a pickle as torch.cuda.memory._dump_snapshot or Tenon's DumpSnapshot writes it, plain or compressed with gzip,
-// and returns the program in the trace of one of its devices. A file that is no snapshot is an error that says why, one without a trace of the
-// device an error that says how to record it.
+// Read reads a memory snapshot, a pickle as torch.cuda.memory._dump_snapshot or Tenon's DumpSnapshot writes it, plain or compressed with
+// gzip, and returns the program in the trace of one of its devices. A file that is no snapshot is an error that says why, one without a
+// trace of the device an error that says how to record it.
 func Read(r io.Reader, o ReadOptions) (*Program, error) {
 	s, err := snapshot.Read(r, snapshot.ReadOptions{Progress: o.Progress})
 	if err != nil {
@@ -139,11 +139,13 @@ func newProgram(s *snapshot.Snapshot, wanted *int) (*Program, error) {
 		}
 	}
 	if longest == 0 {
-		return nil, fault.New(fault.Invalid, "the snapshot holds no trace; record the history, with RecordMemoryHistory and Enabled \"all\", before the work whose memory is of interest")
+		return nil, fault.New(fault.Invalid, "the snapshot holds no trace; record the history, with RecordMemoryHistory and Enabled "+
+			"\"all\", before the work whose memory is of interest")
 	}
 	if wanted != nil {
 		if device = *wanted; !slices.ContainsFunc(traces, func(t Trace) bool { return t.Device == device }) {
-			return nil, fault.New(fault.Invalid, "the snapshot has no trace of device %d, but of %s; choose one of these", device, strings.Join(with, ", "))
+			return nil, fault.New(fault.Invalid, "the snapshot has no trace of device %d, but of %s; choose one of these", device,
+				strings.Join(with, ", "))
 		}
 	}
 	p := &Program{Device: device, Traces: traces, pools: []alloc.PoolID{{}}}
@@ -267,7 +269,8 @@ func (r *reader) forward() error {
 			rec.DriverAllocs++
 			r.reserved += e.Size
 			rec.PeakReserved = max(rec.PeakReserved, r.reserved)
-			r.p.steps = append(r.p.steps, driverStep{event: i, addr: e.Addr, size: e.Size, stream: alloc.Stream(e.Stream), mapped: e.Action == snapshot.ActionSegmentMap})
+			r.p.steps = append(r.p.steps, driverStep{event: i, addr: e.Addr, size: e.Size, stream: alloc.Stream(e.Stream),
+				mapped: e.Action == snapshot.ActionSegmentMap})
 		case snapshot.ActionSegmentFree, snapshot.ActionSegmentUnmap:
 			rec.DriverFrees++
 			r.returned++
@@ -401,7 +404,8 @@ func (r *reader) run(i int) (end int, asked, told bool) {
 		return end, true, told
 	}
 	switch r.events[end].Action {
-	case snapshot.ActionSegmentAlloc, snapshot.ActionSegmentMap, snapshot.ActionOOM: // for want of memory: there is new memory now, or the failure
+	// for want of memory: there is new memory now, or the failure
+	case snapshot.ActionSegmentAlloc, snapshot.ActionSegmentMap, snapshot.ActionOOM:
 		return end, false, told
 	}
 	return end, true, told
@@ -432,7 +436,8 @@ func (r *reader) empties(id snapshot.StackID) bool {
 	}
 	is := false
 	for f := range r.s.Stacks.All(id) {
-		is = is || strings.Contains(f.Name, "empty_cache") || strings.Contains(f.Name, "emptyCache") || strings.Contains(f.Name, "EmptyCache")
+		is = is || strings.Contains(f.Name, "empty_cache") || strings.Contains(f.Name, "emptyCache") ||
+			strings.Contains(f.Name, "EmptyCache")
 	}
 	r.empty[id] = is
 	return is
@@ -448,19 +453,23 @@ func (r *reader) notes() {
 			count(rec.LiveAtStart, "live block"), alloc.FormatSize(rec.StartBytes), alloc.FormatSize(rec.StartReserved))
 	}
 	if rec.Held > 0 {
-		note("%s waited for other streams. The trace does not say for which, only how long; the replay holds the blocks as long.", count(rec.Held, "free"))
+		note("%s waited for other streams. The trace does not say for which, only how long; the replay holds the blocks as long.",
+			count(rec.Held, "free"))
 	}
 	if rec.Private > 0 {
 		note("%s: held throughout the replay, since a trace does not say when a graph is dropped.", count(rec.Private, "private pool"))
 		if r.returned > 0 {
-			note("%s went back before the snapshot, of pools that are not known; the replay takes them as the default pool's.", count(r.returned, "segment"))
+			note("%s went back before the snapshot, of pools that are not known; the replay takes them as the default pool's.",
+				count(r.returned, "segment"))
 		}
 	}
 	if r.unsure > 0 {
-		note("Memory went back to the driver %s without a stack: where a new segment followed at once it is taken as want of memory, else as a call to empty the cache.", times(r.unsure))
+		note("Memory went back to the driver %s without a stack: where a new segment followed at once it is taken as want of memory, "+
+			"else as a call to empty the cache.", times(r.unsure))
 	}
 	if r.pressed > 0 {
-		note("The recording's allocator returned cached memory %s for want of memory; a replay does so only if its own device is full.", times(r.pressed))
+		note("The recording's allocator returned cached memory %s for want of memory; a replay does so only if its own device is full.",
+			times(r.pressed))
 	}
 	if r.odd > 0 {
 		note("The trace contradicts itself in %s, since entries are missing; the replay makes the best of it.", count(r.odd, "event"))

@@ -17,8 +17,9 @@ type owner struct {
 	large  bool
 }
 
-// rangeMemory returns the memory of a device, in bytes, whose expandable segments have room for what the trace maps, and do not reach into each
-// other's address ranges: those are an eighth longer than the device's memory, which no trace tells. Without two of them it is Unlimited.
+// rangeMemory returns the memory of a device, in bytes, whose expandable segments have room for what the trace maps, and do not reach into
+// each other's address ranges: those are an eighth longer than the device's memory, which no trace tells. Without two of them it is
+// Unlimited.
 func rangeMemory(start []alloc.SegmentInfo, steps []driverStep) uint64 {
 	seen := map[owner]*ordered.List[extent]{}
 	list := func(o owner) *ordered.List[extent] {

@@ -28,9 +28,11 @@ func TestRangeMemory(t *testing.T) {
 		{"two streams", nil, []driverStep{maps(gib, page, 0), maps(3*gib, page, 1), maps(gib+page, page, 0)}, 2 * page, 2 * gib},
 		{"ranges come and go", nil, []driverStep{maps(gib, page, 0), maps(2*gib, page, 0), maps(5*gib, page, 0)}, page, gib},
 		{"small and large", nil, []driverStep{maps(gib, page, 0), maps(3*gib, 2*mib, 0)}, page, 2 * gib},
-		{"runs of one range", []alloc.SegmentInfo{run(gib, page, 0), run(gib+4*page, page, 0), run(9*gib, page, 1)}, []driverStep{maps(gib+2*page, page, 0)}, 5 * page, 8 * gib},
+		{"runs of one range", []alloc.SegmentInfo{run(gib, page, 0), run(gib+4*page, page, 0), run(9*gib, page, 1)},
+			[]driverStep{maps(gib+2*page, page, 0)}, 5 * page, 8 * gib},
 		{"a range that reaches into another", nil, []driverStep{maps(gib, gib, 0), maps(gib+page, page, 1)}, gib, 0},
-		{"an ordinary segment before a run", []alloc.SegmentInfo{{Addr: gib, TotalSize: 5}, run(2*gib, page, 0), run(4*gib, page, 1)}, nil, page, 2 * gib},
+		{"an ordinary segment before a run", []alloc.SegmentInfo{{Addr: gib, TotalSize: 5}, run(2*gib, page, 0), run(4*gib, page, 1)},
+			nil, page, 2 * gib},
 	} {
 		total := rangeMemory(c.start, c.steps)
 		size := (total + total/8 + page - 1) / page * page

@@ -82,10 +82,12 @@ func (r *recorder) empty() {
 func (r *recorder) snapshot() *snapshot.Snapshot {
 	r.at("main.snapshot")
 	a := r.d.Snapshot()
-	s := &snapshot.Snapshot{Stacks: &r.stacks, Traces: [][]snapshot.Event{nil}, Settings: map[string]any{"PYTORCH_CUDA_ALLOC_CONF": a.Settings.Text}}
+	s := &snapshot.Snapshot{Stacks: &r.stacks, Traces: [][]snapshot.Event{nil},
+		Settings: map[string]any{"PYTORCH_CUDA_ALLOC_CONF": a.Settings.Text}}
 	for _, e := range a.Trace {
 		id, _ := e.Context.(snapshot.StackID)
-		s.Traces[0] = append(s.Traces[0], snapshot.Event{Action: snapshot.Action(e.Action), Addr: e.Addr, Size: e.Size, Stream: uint64(e.Stream), TimeUS: e.Time, Stack: id})
+		s.Traces[0] = append(s.Traces[0], snapshot.Event{Action: snapshot.Action(e.Action), Addr: e.Addr, Size: e.Size,
+			Stream: uint64(e.Stream), TimeUS: e.Time, Stack: id})
 	}
 	for _, g := range a.Segments {
 		kind := "small"
@@ -95,7 +97,8 @@ func (r *recorder) snapshot() *snapshot.Snapshot {
 		w := snapshot.Segment{Addr: g.Addr, TotalSize: g.TotalSize, Allocated: g.Allocated, Active: g.Active, Requested: g.Requested,
 			Stream: uint64(g.Stream), Type: kind, Pool: g.Pool, Expandable: g.Expandable}
 		for _, b := range g.Blocks {
-			w.Blocks = append(w.Blocks, snapshot.Block{Addr: b.Addr, Size: b.Size, Requested: b.Requested, State: snapshot.BlockState(b.State)})
+			w.Blocks = append(w.Blocks, snapshot.Block{Addr: b.Addr, Size: b.Size, Requested: b.Requested,
+				State: snapshot.BlockState(b.State)})
 		}
 		s.Segments = append(s.Segments, w)
 	}
@@ -150,7 +153,8 @@ func TestRecordings(t *testing.T) {
 			cut++
 		}
 		st := r.d.Stats()
-		if p.Recorded.PeakRequested != uint64(st.RequestedBytes.All().Peak) || p.Recorded.PeakReserved != uint64(st.ReservedBytes.All().Peak) ||
+		if p.Recorded.PeakRequested != uint64(st.RequestedBytes.All().Peak) ||
+			p.Recorded.PeakReserved != uint64(st.ReservedBytes.All().Peak) ||
 			p.Recorded.OOMs != int(st.OOMs) || p.Recorded.Settings != conf {
 			t.Errorf("seed %d, %q: the trace says %+v, the allocator %v", seed, conf, p.Recorded, &st)
 		}
@@ -202,16 +206,23 @@ func TestDifferences(t *testing.T) {
 		change func(*snapshot.Snapshot)
 		want   string
 	}{
-		"address":   {func(s *snapshot.Snapshot) { find(s, snapshot.ActionAlloc, 1).Addr += 512 }, "1000 bytes at"},
-		"size":      {func(s *snapshot.Snapshot) { find(s, snapshot.ActionSegmentAlloc, 0).Size += 2 * mib }, "event 0 the replay leaves the recording: it asks for a segment of"},
-		"kept":      {func(s *snapshot.Snapshot) { find(s, snapshot.ActionSegmentFree, 0).Action = snapshot.ActionSnapshot }, "which the recording keeps"},
-		"final":     {func(s *snapshot.Snapshot) { s.Segments[0].Blocks[0].Requested++ }, "at the end, block 0 of the segment at"},
-		"state":     {func(s *snapshot.Snapshot) { s.Segments[0].Allocated++ }, "bytes are allocated"},
-		"type":      {func(s *snapshot.Snapshot) { s.Segments[0].Type = "large" }, "in the snapshot"},
-		"missing":   {func(s *snapshot.Snapshot) { s.Traces[0] = s.Traces[0][:len(s.Traces[0])-3] }, "after its last driver call the replay leaves the recording: it returns the memory"},
-		"oom":       {func(s *snapshot.Snapshot) { find(s, snapshot.ActionFreeCompleted, 0).Action = snapshot.ActionOOM }, ""},
-		"never":     {func(s *snapshot.Snapshot) { find(s, snapshot.ActionAlloc, 3).Action = snapshot.ActionSnapshot }, "never comes to event"},
-		"exhausted": {func(s *snapshot.Snapshot) { find(s, snapshot.ActionSegmentAlloc, 3).Action = snapshot.ActionSnapshot }, "after its last driver call the replay leaves the recording: it returns"},
+		"address": {func(s *snapshot.Snapshot) { find(s, snapshot.ActionAlloc, 1).Addr += 512 }, "1000 bytes at"},
+		"size": {func(s *snapshot.Snapshot) {
+			find(s, snapshot.ActionSegmentAlloc, 0).Size += 2 * mib
+		}, "event 0 the replay leaves the recording: it asks for a segment of"},
+		"kept": {func(s *snapshot.Snapshot) { find(s, snapshot.ActionSegmentFree, 0).Action = snapshot.ActionSnapshot },
+			"which the recording keeps"},
+		"final": {func(s *snapshot.Snapshot) { s.Segments[0].Blocks[0].Requested++ }, "at the end, block 0 of the segment at"},
+		"state": {func(s *snapshot.Snapshot) { s.Segments[0].Allocated++ }, "bytes are allocated"},
+		"type":  {func(s *snapshot.Snapshot) { s.Segments[0].Type = "large" }, "in the snapshot"},
+		"missing": {func(s *snapshot.Snapshot) { s.Traces[0] = s.Traces[0][:len(s.Traces[0])-3] }, "after its last driver call the " +
+			"replay leaves the recording: it returns the memory"},
+		"oom": {func(s *snapshot.Snapshot) { find(s, snapshot.ActionFreeCompleted, 0).Action = snapshot.ActionOOM }, ""},
+		"never": {func(s *snapshot.Snapshot) {
+			find(s, snapshot.ActionAlloc, 3).Action = snapshot.ActionSnapshot
+		}, "never comes to event"},
+		"exhausted": {func(s *snapshot.Snapshot) { find(s, snapshot.ActionSegmentAlloc, 3).Action = snapshot.ActionSnapshot },
+			"after its last driver call the replay leaves the recording: it returns"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := recording()
@@ -254,9 +265,11 @@ func TestNotes(t *testing.T) {
 	}
 	want(s, "1 free waited", "returned cached memory once", "went back to the driver once without a stack")
 	s.Segments[0].Pool = [2]uint64{1, 0}
-	want(s, "1 free waited", "1 private pool: held throughout", "1 segment went back before the snapshot", "returned cached memory once", "once without a stack")
+	want(s, "1 free waited", "1 private pool: held throughout", "1 segment went back before the snapshot", "returned cached memory once",
+		"once without a stack")
 	s.Traces[0] = append(s.Traces[0], snapshot.Event{Action: snapshot.ActionFreeRequested, Addr: 4096, Size: 100})
-	want(s, "1 free waited", "1 private pool", "1 segment went back", "returned cached memory once", "once without a stack", "contradicts itself in ")
+	want(s, "1 free waited", "1 private pool", "1 segment went back", "returned cached memory once", "once without a stack",
+		"contradicts itself in ")
 }
 
 // TestSettings reads the recording's settings from the map where the string is not ours or not up to date.
@@ -267,10 +280,12 @@ func TestSettings(t *testing.T) {
 	}
 	roundup["64"] = int64(8)
 	for want, m := range map[string]map[string]any{
-		"":                         {},
-		"max_split_size_mb:64":     {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "max_split_size": int64(64 * mib)},
-		"expandable_segments:True": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,per_process_memory_fraction:0.5", "expandable_segments": true},
-		"max_split_size_mb:128,garbage_collection_threshold:0.5": {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": int64(128 * mib), "garbage_collection_threshold": 0.5},
+		"":                     {},
+		"max_split_size_mb:64": {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "max_split_size": int64(64 * mib)},
+		"expandable_segments:True": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,per_process_memory_fraction:0.5",
+			"expandable_segments": true},
+		"max_split_size_mb:128,garbage_collection_threshold:0.5": {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": int64(128 * mib),
+			"garbage_collection_threshold": 0.5},
 		"roundup_power2_divisions:[1:0,2:0,4:0,8:0,16:0,32:0,64:8,128:0,256:0,512:0,1024:0,2048:0,4096:0,8192:0,16384:0,32768:0]": {
 			"PYTORCH_CUDA_ALLOC_CONF": "roundup_power2_divisions:4", "roundup_power2_divisions": roundup},
 	} {

@@ -113,7 +113,8 @@ func sums(t *testing.T, s *snapshot.Snapshot, p *Program, c *Check) {
 			c.EndReserved, r.EndReserved, held, r.StartReserved, reserved)
 	}
 	if r.AllocBytes != allocs || r.FreeBytes != frees || c.PeakRequested != r.PeakRequested {
-		t.Errorf("%d bytes allocated of %d, %d freed of %d, at most %d in use of %d", r.AllocBytes, allocs, r.FreeBytes, frees, c.PeakRequested, r.PeakRequested)
+		t.Errorf("%d bytes allocated of %d, %d freed of %d, at most %d in use of %d", r.AllocBytes, allocs, r.FreeBytes, frees,
+			c.PeakRequested, r.PeakRequested)
 	}
 }
 
@@ -195,13 +196,15 @@ func TestMemory(t *testing.T) {
 			t.Errorf("%q on %d bytes: %+v", settings, fit, r)
 		}
 		r := run(t, p, Options{Settings: settings, Memory: fit - smallPage})
-		if r.OOMs == 0 || r.FirstOOM == nil || r.FirstOOM.Bytes == 0 || !strings.Contains(r.FirstOOM.Message, "CUDA out of memory") || r.Retries == 0 {
+		if r.OOMs == 0 || r.FirstOOM == nil || r.FirstOOM.Bytes == 0 || !strings.Contains(r.FirstOOM.Message, "CUDA out of memory") ||
+			r.Retries == 0 {
 			t.Errorf("%q on %d bytes: %+v", settings, fit-smallPage, r)
 		}
 		if r := run(t, p, Options{Settings: settings, Memory: fit / 2}); r.OOMs < 2 || r.PeakReserved > fit/2 || r.Calls.Refusals == 0 {
 			t.Errorf("%q on half of that: %+v", settings, r)
 		}
-		if r := run(t, p, Options{Settings: settings, Memory: 2 * fit, Fraction: 0.25}); r.OOMs == 0 || r.PeakReserved > fit/2+largePage { // pages are mapped whole
+		// pages are mapped whole
+		if r := run(t, p, Options{Settings: settings, Memory: 2 * fit, Fraction: 0.25}); r.OOMs == 0 || r.PeakReserved > fit/2+largePage {
 			t.Errorf("%q within a quarter of twice that: %+v", settings, r)
 		}
 	}

@@ -50,8 +50,8 @@ type Check struct {
 	// Allocs is the number of allocations of the trace, Equal that of those which got the recording's address.
 	Allocs int `json:"allocs"`
 	Equal  int `json:"equal"`
-	// DriverSteps is how often the trace's allocator turned to the driver (memory taken back in one go counts once), Followed how many of these
-	// the replay repeated in order before the first difference.
+	// DriverSteps is how often the trace's allocator turned to the driver (memory taken back in one go counts once), Followed how many of
+	// these the replay repeated in order before the first difference.
 	DriverSteps int `json:"driver_steps"`
 	Followed    int `json:"followed"`
 	// Segments is the number of segments in the snapshot, and FinalEqual says whether the replay ends with the same, block for block.
@@ -97,13 +97,15 @@ func (p *Program) begin(o Options) (*replay, error) {
 		return nil, fault.Wrap(fault.Invalid, err, "the settings %q", o.Settings)
 	}
 	if s.Backend != alloc.BackendNative {
-		return nil, fault.New(fault.Invalid, "the settings %q choose the driver's own allocator, whose decisions cannot be replayed; compare backend:native", o.Settings)
+		return nil, fault.New(fault.Invalid, "the settings %q choose the driver's own allocator, whose decisions cannot be replayed; "+
+			"compare backend:native", o.Settings)
 	}
 	total := o.Memory
 	if total == 0 {
 		total = Unlimited
 	}
-	r := &replay{p: p, dev: newDevice(total, p.base+1<<40), blocks: make([]*alloc.Block, p.blocks), waits: map[uint32]int{}, limited: o.Memory != 0}
+	r := &replay{p: p, dev: newDevice(total, p.base+1<<40), blocks: make([]*alloc.Block, p.blocks), waits: map[uint32]int{},
+		limited: o.Memory != 0}
 	r.d = alloc.New(r.dev, alloc.Options{Index: p.Device, Settings: &s})
 	r.result.Settings, r.result.Recorded = o.Settings, o.Settings == p.Recorded.Settings || effect(s) == effect(p.settings)
 	if o.Fraction != 0 {
@@ -389,7 +391,8 @@ func sameSegment(h *alloc.SegmentInfo, w *snapshot.Segment) error {
 	}
 	switch {
 	case h.Addr != w.Addr || h.TotalSize != w.TotalSize || kind != w.Type || uint64(h.Stream) != w.Stream || h.Pool != alloc.PoolID(w.Pool):
-		return fmt.Errorf("a %s segment of %d bytes at %#x, stream %d, pool %v is a %s one of %d at %#x, stream %d, pool %v in the snapshot",
+		return fmt.Errorf(
+			"a %s segment of %d bytes at %#x, stream %d, pool %v is a %s one of %d at %#x, stream %d, pool %v in the snapshot",
 			kind, h.TotalSize, h.Addr, h.Stream, h.Pool, w.Type, w.TotalSize, w.Addr, w.Stream, w.Pool)
 	case h.Allocated != w.Allocated || h.Active != w.Active || h.Requested != w.Requested:
 		return fmt.Errorf("of the segment at %#x %d bytes are allocated, %d active, %d requested; %d, %d, %d in the snapshot",
@@ -399,7 +402,8 @@ func sameSegment(h *alloc.SegmentInfo, w *snapshot.Segment) error {
 	}
 	for i, b := range h.Blocks {
 		v := w.Blocks[i]
-		if b.Addr != v.Addr || b.Size != v.Size || b.State.String() != v.State.String() || b.State != alloc.Inactive && b.Requested != v.Requested {
+		if b.Addr != v.Addr || b.Size != v.Size || b.State.String() != v.State.String() || b.State != alloc.Inactive &&
+			b.Requested != v.Requested {
 			return fmt.Errorf("block %d of the segment at %#x is %d bytes, %d requested, %s; %d, %d, %s in the snapshot",
 				i, h.Addr, b.Size, b.Requested, b.State, v.Size, v.Requested, v.State)
 		}

@@ -16,7 +16,8 @@ type script struct {
 	stream  alloc.Stream // of the operation under way
 	large   bool         // it is for a large pool
 	failing int          // the event of the allocation under way that failed in the recording; 0 if there is none
-	// mapped are the steps that map, by whom; back is where the step to come that takes back has its pieces, by address, nil where that is not known.
+	// mapped are the steps that map, by whom; back is where the step to come that takes back has its pieces, by address, nil where that is
+	// not known.
 	mapped map[owner][]int
 	back   map[uint64]int
 	left   string // how the replay left the recording; "" while it follows

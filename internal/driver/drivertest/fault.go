@@ -23,7 +23,8 @@ var faultPrograms = []faultProgram{
 		return f.one("illegal", s, 0x10) // no allocation is there
 	}},
 	{"Assert", driver.Assert, func(f *fixture, s driver.Stream) error {
-		return f.d.Launch(&driver.Launch{Func: f.fn("assert"), Stream: s, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}, Origin: "Assert",
+		return f.d.Launch(&driver.Launch{Func: f.fn("assert"), Stream: s, Grid: [3]uint32{1, 1, 1},
+			Block: [3]uint32{1, 1, 1}, Origin: "Assert",
 			Args: binary.LittleEndian.AppendUint32(nil, 0)})
 	}},
 }

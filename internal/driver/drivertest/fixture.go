@@ -115,7 +115,8 @@ func (f *fixture) saxpyLaunch(s driver.Stream, x, y driver.Ptr, a float32, n int
 	args = binary.LittleEndian.AppendUint64(args, uint64(y))
 	args = binary.LittleEndian.AppendUint32(args, math.Float32bits(a))
 	args = binary.LittleEndian.AppendUint32(args, uint32(n))
-	return &driver.Launch{Func: f.fn("saxpy"), Stream: s, Grid: [3]uint32{uint32(n+127) / 128, 1, 1}, Block: [3]uint32{128, 1, 1}, Args: args}
+	return &driver.Launch{Func: f.fn("saxpy"), Stream: s, Grid: [3]uint32{uint32(n+127) / 128, 1, 1},
+		Block: [3]uint32{128, 1, 1}, Args: args}
 }
 
 // saxpy launches y += a*x over n elements on s.

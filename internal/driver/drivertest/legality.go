@@ -77,7 +77,8 @@ type legalityRow struct {
 func legality(f *fixture) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# What each call returns while stream s is captured: 0 or the error's number; ! = the capture is then invalidated.\n")
-	fmt.Fprintf(&b, "# Columns: the capture's mode and the calling thread (the capturing one, or /other); exch = the caller's own mode is relaxed.\n")
+	fmt.Fprintf(&b,
+		"# Columns: the capture's mode and the calling thread (the capturing one, or /other); exch = the caller's own mode is relaxed.\n")
 	fmt.Fprintf(&b, "%-40s", "call")
 	for _, col := range legalityColumns {
 		fmt.Fprintf(&b, " %-8s", col.name)

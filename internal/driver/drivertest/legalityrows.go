@@ -78,7 +78,9 @@ func streamRows() []legalityRow {
 		{name: "StreamQuery(s)", call: func(c *legalityCell) error { return query(c.s, c) }},
 		{name: "StreamQuery(idle)", call: func(c *legalityCell) error { return query(c.idle, c) }},
 		{name: "StreamQuery(legacy)", call: func(c *legalityCell) error { return query(driver.StreamLegacy, c) }},
-		{name: "StreamQuery(legacy), s blocking", blocking: true, call: func(c *legalityCell) error { return query(driver.StreamLegacy, c) }},
+		{name: "StreamQuery(legacy), s blocking", blocking: true, call: func(c *legalityCell) error {
+			return query(driver.StreamLegacy, c)
+		}},
 		{name: "StreamSynchronize(s)", call: func(c *legalityCell) error { return c.d.StreamSynchronize(c.t, c.s) }},
 		{name: "StreamSynchronize(idle)", call: func(c *legalityCell) error { return c.d.StreamSynchronize(c.t, c.idle) }},
 		{name: "StreamSynchronize(legacy)", call: func(c *legalityCell) error { return c.d.StreamSynchronize(c.t, driver.StreamLegacy) }},
@@ -89,7 +91,9 @@ func streamRows() []legalityRow {
 		{name: "StreamWait(s, captured)", call: func(c *legalityCell) error { return c.d.StreamWait(c.s, c.captured) }},
 		{name: "StreamWait(idle, plain)", call: func(c *legalityCell) error { return c.d.StreamWait(c.idle, c.plain) }},
 		{name: "StreamWait(idle, captured)", call: func(c *legalityCell) error { return c.d.StreamWait(c.idle, c.captured) }},
-		{name: "StreamWait(legacy, captured)", call: func(c *legalityCell) error { return c.d.StreamWait(driver.StreamLegacy, c.captured) }},
+		{name: "StreamWait(legacy, captured)", call: func(c *legalityCell) error {
+			return c.d.StreamWait(driver.StreamLegacy, c.captured)
+		}},
 	}
 }
 
@@ -273,9 +277,16 @@ func invalidatedRows(fn driver.Func) []legalityRow {
 			return err
 		}},
 		{name: "invalidated: Synchronize", in: spoil, call: func(c *legalityCell) error { return c.d.Synchronize(c.t) }},
-		{name: "invalidated: StreamSynchronize(s)", in: spoil, call: func(c *legalityCell) error { return c.d.StreamSynchronize(c.t, c.s) }},
-		{name: "invalidated: StreamQuery(s)", in: spoil, call: func(c *legalityCell) error { _, err := c.d.StreamQuery(c.t, c.s); return err }},
-		{name: "invalidated: StreamWait(s, captured)", in: spoil, call: func(c *legalityCell) error { return c.d.StreamWait(c.s, c.captured) }},
+		{name: "invalidated: StreamSynchronize(s)", in: spoil, call: func(c *legalityCell) error {
+			return c.d.StreamSynchronize(c.t, c.s)
+		}},
+		{name: "invalidated: StreamQuery(s)", in: spoil, call: func(c *legalityCell) error {
+			_, err := c.d.StreamQuery(c.t, c.s)
+			return err
+		}},
+		{name: "invalidated: StreamWait(s, captured)", in: spoil, call: func(c *legalityCell) error {
+			return c.d.StreamWait(c.s, c.captured)
+		}},
 		{name: "invalidated: StreamWait(s, plain)", in: spoil, call: func(c *legalityCell) error { return c.d.StreamWait(c.s, c.plain) }},
 		{name: "invalidated: StreamWait(idle, captured)", in: spoil,
 			call: func(c *legalityCell) error { return c.d.StreamWait(c.idle, c.captured) }},
@@ -286,6 +297,9 @@ func invalidatedRows(fn driver.Func) []legalityRow {
 			call: func(c *legalityCell) error { _, err := c.d.EventQuery(c.t, c.plain); return err }},
 		{name: "invalidated: CaptureBegin(s)", in: spoil,
 			call: func(c *legalityCell) error { return c.d.CaptureBegin(c.t, c.s, driver.CaptureThreadLocal) }},
-		{name: "invalidated: CaptureEnd(s)", in: spoil, call: func(c *legalityCell) error { _, err := c.d.CaptureEnd(c.t, c.s); return err }},
+		{name: "invalidated: CaptureEnd(s)", in: spoil, call: func(c *legalityCell) error {
+			_, err := c.d.CaptureEnd(c.t, c.s)
+			return err
+		}},
 	}
 }

@@ -35,7 +35,8 @@ func testRandomPrograms(f *fixture) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		ops := make([]randomOp, randomOps)
 		for i := range ops {
-			ops[i] = randomOp{rng.IntN(3), rng.IntN(randomBuffers), rng.IntN(randomBuffers), float32(rng.IntN(3) - 1), rng.IntN(randomStreams)}
+			ops[i] = randomOp{rng.IntN(3), rng.IntN(randomBuffers), rng.IntN(randomBuffers), float32(rng.IntN(3) - 1),
+				rng.IntN(randomStreams)}
 			if ops[i].src == ops[i].dst {
 				ops[i].kind = randomSet
 			}

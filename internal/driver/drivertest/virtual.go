@@ -284,7 +284,8 @@ func testPoolUsage(f *fixture) {
 	p := f.async(48*mib, s)
 	during, err := f.d.PoolUsage(f.th)
 	f.ok(err)
-	if during.Used-before.Used != 48*mib || during.Reserved < 48*mib || during.UsedPeak != during.Used || during.ReservedPeak != during.Reserved {
+	if during.Used-before.Used != 48*mib || during.Reserved < 48*mib || during.UsedPeak != during.Used ||
+		during.ReservedPeak != during.Reserved {
 		f.Errorf("with 48 MiB: %+v, before %+v", during, before)
 	}
 	f.ok(f.d.MemFreeAsync(f.th, p, s))
@@ -412,7 +413,9 @@ func memoryRows() []legalityRow {
 		row("MemAllocAsync(s)", func(c *legalityCell) error { return alloc(c, c.s, true) }),
 		row("MemAllocAsync(idle)", func(c *legalityCell) error { return alloc(c, c.idle, false) }),
 		{name: "MemFreeAsync(plain, s)", setup: pooled, call: func(c *legalityCell) error { return c.d.MemFreeAsync(c.t, c.mem, c.s) }},
-		{name: "MemFreeAsync(plain, idle)", setup: pooled, call: func(c *legalityCell) error { return c.d.MemFreeAsync(c.t, c.mem, c.idle) }},
+		{name: "MemFreeAsync(plain, idle)", setup: pooled, call: func(c *legalityCell) error {
+			return c.d.MemFreeAsync(c.t, c.mem, c.idle)
+		}},
 		row("PoolTrim", func(c *legalityCell) error { return c.d.PoolTrim(c.t, 0) }),
 		row("PoolKeep", func(c *legalityCell) error { return c.d.PoolKeep(c.t, 0) }),
 		row("PoolUsage", func(c *legalityCell) error { _, err := c.d.PoolUsage(c.t); return err }),

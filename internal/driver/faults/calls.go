@@ -406,7 +406,8 @@ func (d *Device) GraphSetCopy(t driver.Thread, e driver.GraphExec, n driver.Node
 }
 
 // GraphSetMemset may fail with InvalidValue or a device fault.
-func (d *Device) GraphSetMemset(t driver.Thread, e driver.GraphExec, n driver.Node, dst driver.Ptr, v uint32, width int, count uint64) error {
+func (d *Device) GraphSetMemset(t driver.Thread, e driver.GraphExec, n driver.Node, dst driver.Ptr, v uint32, width int,
+	count uint64) error {
 	if err := d.fail("GraphSetMemset"); err != nil {
 		return err
 	}

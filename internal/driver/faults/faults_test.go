@@ -331,7 +331,9 @@ func TestWalkFindsWrongPrograms(t *testing.T) {
 		{"right", "walk failing: 2", func(d driver.Device) error { return alloc(d, false, false, false) }, nil},
 		{"leak", "these are live", func(d driver.Device) error { return alloc(d, true, false, false) }, nil},
 		{"swallow", "reports no error", func(d driver.Device) error { return alloc(d, false, true, false) }, nil},
-		{"recovers", "walk failing: 2", func(d driver.Device) error { return alloc(d, false, true, false) }, []Option{Recovered("StreamCreate")}},
+		{"recovers", "walk failing: 2", func(d driver.Device) error {
+			return alloc(d, false, true, false)
+		}, []Option{Recovered("StreamCreate")}},
 		{"rename", "does not name it", func(d driver.Device) error { return alloc(d, false, false, true) }, nil},
 		{"wrong by itself", "fails by itself", func(d driver.Device) error { return errors.New("no") }, nil},
 		{"stays broken", "fails without a failure", func(d driver.Device) error {
@@ -358,8 +360,9 @@ func TestWalkFindsWrongPrograms(t *testing.T) {
 
 // TestTransparent runs the conformance suite on a device that nothing fails on.
 func TestTransparent(t *testing.T) {
-	drivertest.Run(t, func(t *testing.T) driver.Device { return New(open(t)) }, drivertest.KIR(), drivertest.Decorated(), drivertest.Pair(func(t *testing.T) (a, b driver.Device) {
-		a, b = drivertest.OpenPair(t, hostsim.New(hostsim.Options{Devices: 2}))
-		return New(a), New(b)
-	}))
+	drivertest.Run(t, func(t *testing.T) driver.Device { return New(open(t)) }, drivertest.KIR(), drivertest.Decorated(),
+		drivertest.Pair(func(t *testing.T) (a, b driver.Device) {
+			a, b = drivertest.OpenPair(t, hostsim.New(hostsim.Options{Devices: 2}))
+			return New(a), New(b)
+		}))
 }

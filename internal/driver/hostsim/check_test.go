@@ -60,7 +60,8 @@ func (w *watched) found() (classes []string) {
 	return classes
 }
 
-// TestCheckedOrder holds every way to order two streams, and the lack of one: the second fill races with the first unless something orders it.
+// TestCheckedOrder holds every way to order two streams, and the lack of one: the second fill races with the first unless something orders
+// it.
 func TestCheckedOrder(t *testing.T) {
 	event := func(w *watched) driver.Event {
 		e, err := w.EventCreate(w.th, false)
@@ -78,10 +79,12 @@ func TestCheckedOrder(t *testing.T) {
 			must(w.t, w.EventRecord(e, a))
 			must(w.t, w.StreamWait(b, e))
 		}},
-		"event that was never recorded": {order: func(w *watched, a, b driver.Stream) { must(w.t, w.StreamWait(b, event(w))) }, races: true},
-		"stream synchronize":            {order: func(w *watched, a, b driver.Stream) { must(w.t, w.StreamSynchronize(w.th, a)) }},
-		"wrong stream synchronize":      {order: func(w *watched, a, b driver.Stream) { must(w.t, w.StreamSynchronize(w.th, b)) }, races: true},
-		"device synchronize":            {order: func(w *watched, a, b driver.Stream) { must(w.t, w.Synchronize(w.th)) }},
+		"event that was never recorded": {order: func(w *watched, a, b driver.Stream) {
+			must(w.t, w.StreamWait(b, event(w)))
+		}, races: true},
+		"stream synchronize":       {order: func(w *watched, a, b driver.Stream) { must(w.t, w.StreamSynchronize(w.th, a)) }},
+		"wrong stream synchronize": {order: func(w *watched, a, b driver.Stream) { must(w.t, w.StreamSynchronize(w.th, b)) }, races: true},
+		"device synchronize":       {order: func(w *watched, a, b driver.Stream) { must(w.t, w.Synchronize(w.th)) }},
 		"event synchronize": {order: func(w *watched, a, b driver.Stream) {
 			e := event(w)
 			must(w.t, w.EventRecord(e, a))
@@ -113,10 +116,14 @@ func TestCheckedOrder(t *testing.T) {
 			must(w.t, w.Callback(a, id))
 			<-heard
 		}},
-		"legacy stream between":                   {first: blocking, second: blocking, order: func(w *watched, a, b driver.Stream) { must(w.t, w.Memset(w.p+2048, 1, 4, 1, 0)) }},
-		"legacy stream beside":                    {order: func(w *watched, a, b driver.Stream) { must(w.t, w.Memset(w.p+2048, 1, 4, 1, 0)) }, races: true},
-		"legacy first":                            {first: legacy, second: blocking, order: func(*watched, driver.Stream, driver.Stream) {}},
-		"legacy second":                           {first: blocking, second: legacy, order: func(*watched, driver.Stream, driver.Stream) {}},
+		"legacy stream between": {first: blocking, second: blocking, order: func(w *watched, a, b driver.Stream) {
+			must(w.t, w.Memset(w.p+2048, 1, 4, 1, 0))
+		}},
+		"legacy stream beside": {order: func(w *watched, a, b driver.Stream) {
+			must(w.t, w.Memset(w.p+2048, 1, 4, 1, 0))
+		}, races: true},
+		"legacy first":  {first: legacy, second: blocking, order: func(*watched, driver.Stream, driver.Stream) {}},
+		"legacy second": {first: blocking, second: legacy, order: func(*watched, driver.Stream, driver.Stream) {}},
 		"legacy and a stream that does not block": {first: legacy, order: func(*watched, driver.Stream, driver.Stream) {}, races: true},
 	} {
 		w := newWatched(t, Options{})
@@ -192,7 +199,8 @@ func TestCheckedCalls(t *testing.T) {
 	}
 	must(t, w.Close())
 	got := w.found()
-	if want := []string{checklog.InvalidFree, checklog.Leak, checklog.OutOfBounds, checklog.OutOfBounds, checklog.Uninitialized, checklog.UseAfterFree, checklog.UseAfterFree, checklog.UseAfterFree}; !slices.Equal(got, want) {
+	if want := []string{checklog.InvalidFree, checklog.Leak, checklog.OutOfBounds, checklog.OutOfBounds, checklog.Uninitialized,
+		checklog.UseAfterFree, checklog.UseAfterFree, checklog.UseAfterFree}; !slices.Equal(got, want) {
 		t.Errorf("found %v, want %v", got, want)
 	}
 }
@@ -203,7 +211,8 @@ func TestCheckedFault(t *testing.T) {
 		w := watch(t, d)
 		f := kernel(t, w.Device, w.th, drivertest.KIR().Illegal, "illegal")
 		s := streams(t, w.Device, w.th, 1)[0]
-		err := w.Launch(&driver.Launch{Func: f, Stream: s, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}, Args: binary.LittleEndian.AppendUint64(nil, uint64(w.p)+4096)})
+		err := w.Launch(&driver.Launch{Func: f, Stream: s, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1},
+			Args: binary.LittleEndian.AppendUint64(nil, uint64(w.p)+4096)})
 		if err == nil {
 			err = w.StreamSynchronize(w.th, s)
 		}
@@ -213,7 +222,8 @@ func TestCheckedFault(t *testing.T) {
 		if !d.m.inline { // else the device is not lost, and has leaked
 			must(t, w.Close())
 		}
-		if got := w.found(); !slices.Equal(got, []string{checklog.OutOfBounds}) || !strings.Contains(w.log.String(), `"kernel":"illegal"`) ||
+		if got := w.found(); !slices.Equal(got, []string{checklog.OutOfBounds}) ||
+			!strings.Contains(w.log.String(), `"kernel":"illegal"`) ||
 			!strings.Contains(w.log.String(), "1 bytes after the nearest allocation") {
 			t.Errorf("%s: %v\n%s", name, got, w.log.String())
 		}
@@ -306,7 +316,9 @@ func TestCheckedPool(t *testing.T) {
 			must(w.t, w.MemFreeAsync(w.th, p, a))
 			must(w.t, w.CopyDtoD(w.p, p, n, b))
 		}, want: []string{checklog.UseAfterFree}},
-		"allocated and freed with nothing to order it": {do: func(w *watched, a, b driver.Stream) { must(w.t, w.MemFreeAsync(w.th, w.pooled(n, a), b)) },
+		"allocated and freed with nothing to order it": {do: func(w *watched, a, b driver.Stream) {
+			must(w.t, w.MemFreeAsync(w.th, w.pooled(n, a), b))
+		},
 			want: []string{checklog.StreamRace}},
 		"never written": {do: func(w *watched, a, b driver.Stream) {
 			p := w.pooled(n, a)
@@ -355,7 +367,8 @@ func TestCheckedPool(t *testing.T) {
 	}
 }
 
-// TestCheckedPoolIsBounded: memory that was freed is given back, though its addresses are not, and what is freed on one stream waits for it.
+// TestCheckedPoolIsBounded: memory that was freed is given back, though its addresses are not, and what is freed on one stream waits for
+// it.
 func TestCheckedPoolIsBounded(t *testing.T) {
 	w := newWatched(t, Options{Addresses: NeverReuse(), Capacity: 64 << 20})
 	s := streams(t, w.Device, w.th, 1)[0]
@@ -390,12 +403,18 @@ func TestCheckedGraphMemory(t *testing.T) {
 		before, after func(w *watched, p driver.Ptr, s driver.Stream)
 		want          []string
 	}{
-		"as it should be":                 {write: true, free: true},
-		"left to the next launch":         {write: true, after: func(w *watched, p driver.Ptr, s driver.Stream) { must(w.t, w.CopyDtoH(make([]byte, n), p, s)) }},
-		"freed after the launch":          {write: true, after: func(w *watched, p driver.Ptr, s driver.Stream) { must(w.t, w.MemFreeAsync(w.th, p, s)) }},
-		"used after the graph's end":      {write: true, late: true, want: []string{checklog.UseAfterFree}},
-		"read in the graph, not written":  {free: true, want: []string{checklog.Uninitialized}},
-		"used after the graph's own free": {write: true, free: true, after: func(w *watched, p driver.Ptr, s driver.Stream) { must(w.t, w.Memset(p, 0, 1, n, s)) }, want: []string{checklog.UseAfterFree}},
+		"as it should be": {write: true, free: true},
+		"left to the next launch": {write: true, after: func(w *watched, p driver.Ptr, s driver.Stream) {
+			must(w.t, w.CopyDtoH(make([]byte, n), p, s))
+		}},
+		"freed after the launch": {write: true, after: func(w *watched, p driver.Ptr, s driver.Stream) {
+			must(w.t, w.MemFreeAsync(w.th, p, s))
+		}},
+		"used after the graph's end":     {write: true, late: true, want: []string{checklog.UseAfterFree}},
+		"read in the graph, not written": {free: true, want: []string{checklog.Uninitialized}},
+		"used after the graph's own free": {write: true, free: true, after: func(w *watched, p driver.Ptr, s driver.Stream) {
+			must(w.t, w.Memset(p, 0, 1, n, s))
+		}, want: []string{checklog.UseAfterFree}},
 		"on a stream without order": {write: true, after: func(w *watched, p driver.Ptr, s driver.Stream) {
 			b := streams(w.t, w.Device, w.th, 1)[0]
 			release := w.Hold(b)
@@ -403,7 +422,9 @@ func TestCheckedGraphMemory(t *testing.T) {
 			must(w.t, w.StreamSynchronize(w.th, s))
 			release()
 		}, want: []string{checklog.StreamRace}},
-		"on a stream that comes before": {write: true, free: true, before: func(w *watched, p driver.Ptr, s driver.Stream) { must(w.t, w.Memset(p, 0, 1, n, s)) },
+		"on a stream that comes before": {write: true, free: true, before: func(w *watched, p driver.Ptr, s driver.Stream) {
+			must(w.t, w.Memset(p, 0, 1, n, s))
+		},
 			want: []string{checklog.OutOfBounds}},
 	} {
 		w := newWatched(t, Options{Addresses: NeverReuse(), Capacity: 1 << 30})
@@ -478,12 +499,14 @@ func TestCheckedMappings(t *testing.T) {
 	must(t, w.MemUnmap(w.th, base, 2<<20))
 	want(t, w.Memset(base, 1, 4, 16, s[0]), "Memset", driver.InvalidValue)
 	must(t, w.Close())
-	if got, want := w.found(), []string{checklog.Leak, checklog.StreamRace, checklog.Uninitialized, checklog.UseAfterFree}; !slices.Equal(got, want) {
+	if got, want := w.found(), []string{checklog.Leak, checklog.StreamRace, checklog.Uninitialized, checklog.UseAfterFree}; !slices.Equal(
+		got, want) {
 		t.Errorf("found %v, want %v\n%s", got, want, w.log.String())
 	}
 }
 
-// Behind every allocation lies a gap that belongs to nobody, whatever its size, and the device reports the memory that it reports without a checker.
+// Behind every allocation lies a gap that belongs to nobody, whatever its size, and the device reports the memory that it reports without a
+// checker.
 func TestCheckedGaps(t *testing.T) {
 	const capacity = 256 << 20
 	w, plain := newWatched(t, Options{Capacity: capacity}), New(Options{Capacity: capacity})

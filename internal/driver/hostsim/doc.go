@@ -18,19 +18,20 @@
 // Device addresses lie above all host addresses, so that one cannot be taken for the other. Fresh memory holds the pattern FF 7F,
 // which is a NaN in every float format; nothing is touched before it is used, so a simulated 140 GiB costs nothing.
 //
-// Virtual memory is addresses of the host set aside, of which MemMap makes parts accessible; it needs Linux. The pool of stream-ordered memory
-// hands what was freed on a stream to that stream at once and to others when the stream got there; what it holds stays accessible, as on
-// a GPU. Under a memory checker it takes each allocation from the device, at addresses of its own. Memory that a capture allocates is accessible until its graph is gone, where a GPU has none behind it before the first launch.
+// Virtual memory is addresses of the host set aside, of which MemMap makes parts accessible; it needs Linux. The pool of stream-ordered
+// memory hands what was freed on a stream to that stream at once and to others when the stream got there; what it holds stays accessible,
+// as on a GPU. Under a memory checker it takes each allocation from the device, at addresses of its own. Memory that a capture allocates is
+// accessible until its graph is gone, where a GPU has none behind it before the first launch.
 //
 // # Several devices
 //
-// The devices of a machine have memory, streams and faults of their own, and addresses 8 TiB apart. Clock and schedule are the machine's, so a stream may wait
-// for an event of another device, and a CopyPeer reads that device's memory when its stream gets there.
+// The devices of a machine have memory, streams and faults of their own, and addresses 8 TiB apart. Clock and schedule are the machine's,
+// so a stream may wait for an event of another device, and a CopyPeer reads that device's memory when its stream gets there.
 //
 // # Faults
 //
-// A failed assertion ends its kernel alone. The failure follows the order of streams, and the methods of driver.Failures tell of it, once, whoever asks for a
-// point after it. Any other fault loses the device, as a GPU's.
+// A failed assertion ends its kernel alone. The failure follows the order of streams, and the methods of driver.Failures tell of it, once,
+// whoever asks for a point after it. Any other fault loses the device, as a GPU's.
 //
 // # Inline
 //

@@ -2,8 +2,8 @@ package hostsim
 
 import "tenon.dev/internal/driver"
 
-// assertFailure is a failed assertion that the device survived. It follows the order of streams, by records and waits, so that whoever waits for the work that
-// comes after it can be told; told is under the machine's mu, as are the references to it.
+// assertFailure is a failed assertion that the device survived. It follows the order of streams, by records and waits, so that whoever
+// waits for the work that comes after it can be told; told is under the machine's mu, as are the references to it.
 type assertFailure struct {
 	err  *driver.Error
 	told bool

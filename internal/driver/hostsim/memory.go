@@ -47,9 +47,9 @@ type memory struct {
 	policy   Addresses
 	used     int // addresses used of policy.script
 	plain    bool
-	// spread is how many addresses a byte of a slab takes: 2 under the memory checker, so that behind each allocation lies a gap as long as it is,
-	// and behind a large one a step, with no memory in it. An access one past the end then meets no neighbour. Addresses cost nothing, so what the
-	// device reports stays.
+	// spread is how many addresses a byte of a slab takes: 2 under the memory checker, so that behind each allocation lies a gap as long as
+	// it is, and behind a large one a step, with no memory in it. An access one past the end then meets no neighbour. Addresses cost
+	// nothing, so what the device reports stays.
 	spread uint64
 	free   spans
 	slabs  []*slab // by address
@@ -78,7 +78,8 @@ func newMemory(o *Options, ordinal int, m *machine) *memory {
 	for _, a := range o.Addresses.script {
 		first = max(first, (a+1<<40)&^(step-1))
 	}
-	mem := &memory{host: &m.host, capacity: o.Capacity, policy: o.Addresses, plain: m.inline, spread: 1, free: spans{{first, first + addressSpace}},
+	mem := &memory{host: &m.host, capacity: o.Capacity, policy: o.Addresses, plain: m.inline, spread: 1,
+		free:  spans{{first, first + addressSpace}},
 		large: map[uint64]backing{}, ranges: map[uint64]*reservation{}, small: map[uint64]*slab{}}
 	if m.inline {
 		mem.capacity = 0

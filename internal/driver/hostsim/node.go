@@ -139,7 +139,8 @@ func (d *device) GraphSetEvent(t driver.Thread, e driver.GraphExec, n driver.Nod
 }
 
 // GraphSetMemset makes later launches of e fill count elements at dst in node n.
-func (d *device) GraphSetMemset(t driver.Thread, e driver.GraphExec, n driver.Node, dst driver.Ptr, v uint32, width int, count uint64) error {
+func (d *device) GraphSetMemset(t driver.Thread, e driver.GraphExec, n driver.Node, dst driver.Ptr, v uint32, width int,
+	count uint64) error {
 	const call = "GraphSetMemset"
 	x, i, err := d.nodeOf(call, t, e, n, opMemset)
 	if err != nil {

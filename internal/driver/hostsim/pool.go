@@ -7,8 +7,8 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// pool is a device's memory pool, under the machine's mu. Memory freed on a stream is reused on that stream at once, since the stream runs in
-// order, and elsewhere when the stream got there.
+// pool is a device's memory pool, under the machine's mu. Memory freed on a stream is reused on that stream at once, since the stream runs
+// in order, and elsewhere when the stream got there.
 type pool struct {
 	chunks  []*chunk
 	blocks  map[uint64]poolBlock // live allocations, by address

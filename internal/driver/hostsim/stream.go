@@ -51,7 +51,8 @@ func (s *stream) head() *op { return &s.queue[s.first] }
 // idleTo reports whether all work queued up to seq has run.
 func (s *stream) idleTo(seq uint64) bool { return s.first == len(s.queue) || s.head().seq > seq }
 
-// queueLimit is how many operations a stream holds; the call that queues the last of them waits for the device, as CUDA's launch queue does.
+// queueLimit is how many operations a stream holds; the call that queues the last of them waits for the device, as CUDA's launch queue
+// does.
 const queueLimit = 1024
 
 // push queues o; mu is held, and may be left while the device makes room.

@@ -28,7 +28,8 @@ const (
 	opMemFree
 )
 
-var opNames = [...]string{"kernel", "CopyDtoD", "CopyPeer", "CopyHtoD", "CopyDtoH", "Memset", "Callback", "EventRecord", "StreamWait", "GraphLaunch",
+var opNames = [...]string{"kernel", "CopyDtoD", "CopyPeer", "CopyHtoD", "CopyDtoH", "Memset", "Callback", "EventRecord",
+	"StreamWait", "GraphLaunch",
 	"MemAllocAsync", "MemFreeAsync"}
 
 // op is one operation of a stream, or of a node.

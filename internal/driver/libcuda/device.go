@@ -133,7 +133,8 @@ func (d *Device) attributes(w *words) error {
 		to     *int
 	}{
 		{1, &in.MaxThreadsPerBlock}, {8, &in.SharedPerBlock}, {10, &in.WarpSize}, {13, &in.ClockKHz}, {16, &in.Multiprocessors},
-		{18, &integrated}, {102, &virtual}, {115, &pools}, {38, &in.L2Bytes}, {39, &in.MaxThreadsPerSM}, {75, &in.Major}, {76, &in.Minor}, {81, &in.SharedPerSM},
+		{18, &integrated}, {102, &virtual}, {115, &pools}, {38, &in.L2Bytes}, {39, &in.MaxThreadsPerSM}, {75, &in.Major}, {76, &in.Minor},
+		{81, &in.SharedPerSM},
 		{97, &in.SharedPerBlockOptin},
 	} {
 		if code := d.lib.call(procDeviceGetAttribute, w.at(0), a.number, d.ordinal); code != driver.Success {

@@ -9,9 +9,9 @@
 //
 // # Several devices
 //
-// The first CopyPeer from a device asks for direct access to its memory (cuCtxEnablePeerAccess), to memory that is mapped or comes from the pool one
-// by one. Where there is none, cuMemcpyPeerAsync goes through the host by itself. Tokens of several devices may be held by one goroutine: each call makes
-// the context of its own token's device current.
+// The first CopyPeer from a device asks for direct access to its memory (cuCtxEnablePeerAccess), to memory that is mapped or comes from the
+// pool one by one. Where there is none, cuMemcpyPeerAsync goes through the host by itself. Tokens of several devices may be held by one
+// goroutine: each call makes the context of its own token's device current.
 //
 // # Hot calls
 //

@@ -179,7 +179,8 @@ func (l *library) find(p proc, getProc dl.Proc) error {
 	if code == driver.Success && w[0] != 0 || row.since != 0 {
 		return nil
 	}
-	return &driver.Error{Call: "Load", Code: driver.NotFound, Detail: fmt.Sprintf("the NVIDIA driver lacks %s (%s); reinstall it", row.name, row.purpose)}
+	return &driver.Error{Call: "Load", Code: driver.NotFound, Detail: fmt.Sprintf("the NVIDIA driver lacks %s (%s); reinstall it",
+		row.name, row.purpose)}
 }
 
 // remedy says what to do about a driver that is there and does not start.
@@ -200,9 +201,11 @@ func remedy(code driver.Code, path string) string {
 	case driver.SystemDriverMismatch:
 		return fmt.Sprintf("%s and the loaded NVIDIA kernel module are of different versions: reboot, or reload the module", path)
 	case driver.CompatNotSupported:
-		return fmt.Sprintf("%s is a forward-compatibility library that this GPU does not allow: take its folder out of LD_LIBRARY_PATH", path)
+		return fmt.Sprintf("%s is a forward-compatibility library that this GPU does not allow: take its folder out of LD_LIBRARY_PATH",
+			path)
 	case driver.Unknown:
-		return "the NVIDIA driver failed to start, most often because the nvidia-uvm kernel module is not loaded: run nvidia-modprobe -u -c 0"
+		return "the NVIDIA driver failed to start, most often because the nvidia-uvm kernel module is not loaded: run " +
+			"nvidia-modprobe -u -c 0"
 	}
 	return "the NVIDIA driver is installed but failed to start: see whether nvidia-smi works"
 }

@@ -183,8 +183,9 @@ var fakeMakes = map[proc]int{procMemAlloc: 0, procMemHostAlloc: 0, procStreamCre
 	procGraphInstantiate: 0, procGraphCreate: 0, procModuleLoadData: 0, procMemAddressReserve: 0, procMemCreate: 0, procMemAllocAsync: 0}
 
 // fakeFrees says whose handles a function gives back.
-var fakeFrees = map[proc]proc{procMemFree: procMemAlloc, procMemFreeHost: procMemHostAlloc, procMemHostUnregister: procMemHostRegister, procStreamDestroy: procStreamCreate,
-	procEventDestroy: procEventCreate, procGraphDestroy: procStreamEndCapture, procGraphExecDestroy: procGraphInstantiate,
+var fakeFrees = map[proc]proc{procMemFree: procMemAlloc, procMemFreeHost: procMemHostAlloc, procMemHostUnregister: procMemHostRegister,
+	procStreamDestroy: procStreamCreate,
+	procEventDestroy:  procEventCreate, procGraphDestroy: procStreamEndCapture, procGraphExecDestroy: procGraphInstantiate,
 	procModuleUnload: procModuleLoadData, procMemAddressFree: procMemAddressReserve, procMemRelease: procMemCreate,
 	procMemFreeAsync: procMemAllocAsync}
 

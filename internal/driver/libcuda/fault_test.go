@@ -245,7 +245,8 @@ func wholeLife(c *cudaDriver) (err error) {
 	_, infoErr := d.FuncInfo(t, fn)
 	_, idErr := d.EventQuery(t, e)
 	return errors.Join(infoErr, idErr, d.CopyHtoD(p, host, s), d.Launch(&driver.Launch{Func: fn, Stream: s}), d.EventRecord(e, s),
-		d.Callback(s, id), d.GraphLaunch(x, s), d.StreamSynchronize(t, s), d.GraphDestroy(t, g), d.GraphDestroy(t, chain), d.MemFree(t, p), d.EventDestroy(t, e), end())
+		d.Callback(s, id), d.GraphLaunch(x, s), d.StreamSynchronize(t, s), d.GraphDestroy(t, g), d.GraphDestroy(t, chain), d.MemFree(t, p),
+		d.EventDestroy(t, e), end())
 }
 
 // poolLife uses virtual memory and memory of the pool; what it returns gives one of each back and leaves another to Close.

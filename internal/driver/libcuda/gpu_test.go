@@ -55,7 +55,9 @@ func TestConformance(t *testing.T) {
 	if err := openGPU(t).Close(); err != nil { // or skip the whole suite
 		t.Fatal(err)
 	}
-	drivertest.Run(t, func(t *testing.T) driver.Device { return openGPU(t) }, testKernels, drivertest.Pair(func(t *testing.T) (a, b driver.Device) {
+	drivertest.Run(t, func(t *testing.T) driver.Device {
+		return openGPU(t)
+	}, testKernels, drivertest.Pair(func(t *testing.T) (a, b driver.Device) {
 		return drivertest.OpenPair(t, New())
 	}))
 }
@@ -134,7 +136,8 @@ func TestSaxpy(t *testing.T) {
 	g := newGPU(t)
 	in := g.Info()
 	t.Logf("%+v", *in)
-	if in.Name == "" || in.Major < 5 || in.TotalMemory == 0 || in.WarpSize != 32 || in.ClockKHz == 0 || in.UUID == [16]byte{} || in.PCIBusID == "" {
+	if in.Name == "" || in.Major < 5 || in.TotalMemory == 0 || in.WarpSize != 32 || in.ClockKHz == 0 || in.UUID == [16]byte{} ||
+		in.PCIBusID == "" {
 		t.Errorf("Info is incomplete: %+v", *in)
 	}
 	const n = 1000
@@ -240,7 +243,8 @@ func codeOf(err error) driver.Code {
 	return driver.Success
 }
 
-// Graphs of kernels that wait by themselves are made on a device without memory to spare: what cannot be made is an error, and the rest runs.
+// Graphs of kernels that wait by themselves are made on a device without memory to spare: what cannot be made is an error, and the rest
+// runs.
 func TestInstantiateOnFullDevice(t *testing.T) {
 	g := newGPU(t)
 	l := g.saxpy(16)
@@ -524,7 +528,8 @@ func BenchmarkLoadModule(b *testing.B) {
 		for b.Loop() {
 			n++
 			load([]byte(strings.Replace(string(saxpyPTX), "mul.wide.u32 %offset, %i, 4;",
-				fmt.Sprintf("mul.wide.u32 %%offset, %%i, 4;\n\tadd.u64 %%offset, %%offset, %d;", n+int(time.Now().UnixNano()%1e9)*1000), 1)))
+				fmt.Sprintf("mul.wide.u32 %%offset, %%i, 4;\n\tadd.u64 %%offset, %%offset, %d;", n+int(time.Now().UnixNano()%1e9)*1000),
+				1)))
 		}
 	})
 }

@@ -159,7 +159,8 @@ func TestOpenDescribes(t *testing.T) {
 	}
 	want := driver.Info{Name: "Fake", Ordinal: 1, UUID: [16]byte([]byte("0123456789abcdef")), PCIBusID: "0:1:2.0", Major: 1075, Minor: 1076,
 		TotalMemory: 1 << 40, Multiprocessors: 1016, MaxThreadsPerSM: 1039, MaxThreadsPerBlock: 1001, WarpSize: 1010, SharedPerBlock: 1008,
-		SharedPerBlockOptin: 1097, SharedPerSM: 1081, L2Bytes: 1038, ClockKHz: 1013, Image: driver.FormatPTX, Integrated: true, VirtualMemory: true, PoolMemory: true}
+		SharedPerBlockOptin: 1097, SharedPerSM: 1081, L2Bytes: 1038, ClockKHz: 1013, Image: driver.FormatPTX, Integrated: true,
+		VirtualMemory: true, PoolMemory: true}
 	if got := *dev.Info(); got != want {
 		t.Errorf("Info = %+v, want %+v", got, want)
 	}
@@ -203,7 +204,8 @@ func TestLaunchPacksArguments(t *testing.T) {
 		t.Errorf("a kernel that waits: arguments %v", a[:4])
 	}
 	f.config.attributes = 0
-	if want := (launchConfig{[3]uint32{1, 2, 3}, [3]uint32{4, 5, 6}, 7, 12, 0, 1}); f.config != want || f.attribute.id != 6 || f.attribute.value != [64]byte{1} {
+	if want := (launchConfig{[3]uint32{1, 2, 3}, [3]uint32{4, 5, 6}, 7, 12, 0, 1}); f.config != want || f.attribute.id != 6 ||
+		f.attribute.value != [64]byte{1} {
 		t.Errorf("a kernel that waits: %+v with %v, want %+v", f.config, f.attribute, want)
 	}
 	l.Args = nil
@@ -340,7 +342,8 @@ func TestDetail(t *testing.T) {
 	defer d.Close()
 	th := d.Enter()
 	defer th.Leave()
-	f.log = "[00:28:40.215][139][CUDA][E] One or more of block dimensions exceeds\n[00:28:40.215][139][CUDA][E] Returning 1 from cuLaunchKernel\n"
+	f.log = "[00:28:40.215][139][CUDA][E] One or more of block dimensions exceeds\n[00:28:40.215][139][CUDA][E] Returning 1 from " +
+		"cuLaunchKernel\n"
 	f.fail[procLaunchKernel] = driver.InvalidValue
 	err := d.Launch(&driver.Launch{})
 	wantError(t, err, "Launch", driver.InvalidValue)
@@ -409,7 +412,8 @@ func TestResults(t *testing.T) {
 	if n, err := d.GraphNodes(1); n != 3 || err != nil {
 		t.Errorf("GraphNodes = %d, %v", n, err)
 	}
-	if info, err := d.FuncInfo(th, 1); info != (driver.FuncInfo{Registers: 14, SharedBytes: 11, LocalBytes: 13, MaxThreads: 10}) || err != nil {
+	if info, err := d.FuncInfo(th, 1); info != (driver.FuncInfo{Registers: 14, SharedBytes: 11, LocalBytes: 13, MaxThreads: 10}) ||
+		err != nil {
 		t.Errorf("FuncInfo = %+v, %v", info, err)
 	}
 	b, err := d.HostAlloc(th, 64)

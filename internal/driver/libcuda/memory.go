@@ -86,7 +86,8 @@ func (d *Device) HostRegister(t driver.Thread, b []byte) error {
 	d.hold(heldRegistration, addr)
 	err = d.do("HostRegister", procMemHostGetDevicePointer, th.out.at(0), addr, 0)
 	if err == nil && uintptr(th.out[0]) != addr {
-		err = &driver.Error{Call: "HostRegister", Code: driver.NotSupported, Detail: "the device sees registered memory at another address than the host"}
+		err = &driver.Error{Call: "HostRegister", Code: driver.NotSupported, Detail: "the device sees registered memory at another " +
+			"address than the host"}
 	}
 	if err != nil {
 		return errors.Join(err, d.release("HostRegister", heldRegistration, addr, procMemHostUnregister))

@@ -99,7 +99,8 @@ func (d *Device) CaptureNode(s driver.Stream) (driver.Node, error) {
 
 // noNode is the error of a node that is none, which the driver would follow.
 func noNode(call string) error {
-	return &driver.Error{Call: call, Code: driver.InvalidValue, Detail: "the node is zero; it must be one that CaptureNode or GraphChain returned"}
+	return &driver.Error{Call: call, Code: driver.InvalidValue, Detail: "the node is zero; it must be one that CaptureNode or " +
+		"GraphChain returned"}
 }
 
 // GraphSetLaunch makes later launches of e run l in node n. The driver copies the arguments.
@@ -136,7 +137,8 @@ func (d *Device) GraphSetCopy(t driver.Thread, e driver.GraphExec, n driver.Node
 }
 
 // GraphSetMemset makes later launches of e fill count elements at dst in node n.
-func (d *Device) GraphSetMemset(t driver.Thread, e driver.GraphExec, n driver.Node, dst driver.Ptr, v uint32, width int, count uint64) error {
+func (d *Device) GraphSetMemset(t driver.Thread, e driver.GraphExec, n driver.Node, dst driver.Ptr, v uint32, width int,
+	count uint64) error {
 	const call = "GraphSetMemset"
 	if _, err := d.token(call, t); err != nil {
 		return err

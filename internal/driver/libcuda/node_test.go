@@ -131,7 +131,8 @@ func TestChain(t *testing.T) {
 	defer d.Close()
 	th := d.Enter()
 	defer th.Leave()
-	l := &driver.Launch{Func: 0xf00, Grid: [3]uint32{1, 2, 3}, Block: [3]uint32{4, 5, 6}, Shared: 7, Args: []byte("parameters"), Waits: true}
+	l := &driver.Launch{Func: 0xf00, Grid: [3]uint32{1, 2, 3}, Block: [3]uint32{4, 5, 6}, Shared: 7,
+		Args: []byte("parameters"), Waits: true}
 	word := func(at int) uint64 { return binary.NativeEndian.Uint64(f.node[at:]) }
 	half := func(at int) uint32 { return binary.NativeEndian.Uint32(f.node[at:]) }
 	check := map[proc]func(){
@@ -141,12 +142,14 @@ func TestChain(t *testing.T) {
 			}
 		},
 		procGraphAddMemcpy: func() {
-			if a := f.args[procGraphAddMemcpy]; a[5] != fakeContext || half(32) != 2 || word(48) != 0x500 || half(120) != 2 || word(136) != 0xd00 || word(176) != 99 {
+			if a := f.args[procGraphAddMemcpy]; a[5] != fakeContext || half(32) != 2 || word(48) != 0x500 || half(120) != 2 ||
+				word(136) != 0xd00 || word(176) != 99 {
 				t.Errorf("copy in context %#x, parameters %x", a[5], f.node)
 			}
 		},
 		procGraphAddMemset: func() {
-			if a := f.args[procGraphAddMemset]; a[5] != fakeContext || word(0) != 0xd00 || half(16) != 8 || half(20) != 1 || word(24) != 99 || word(32) != 1 {
+			if a := f.args[procGraphAddMemset]; a[5] != fakeContext || word(0) != 0xd00 || half(16) != 8 || half(20) != 1 ||
+				word(24) != 99 || word(32) != 1 {
 				t.Errorf("fill in context %#x, parameters %x", a[5], f.node)
 			}
 		},
@@ -167,7 +170,8 @@ func TestChain(t *testing.T) {
 		}
 		check[p]()
 		first, second := f.nodesAdded[0], f.nodesAdded[1]
-		if first != (addedNode{procGraphAddEventRecord, uintptr(g), uintptr(nodes[0]), 0}) || second != (addedNode{p, uintptr(g), uintptr(nodes[1]), uintptr(nodes[0])}) {
+		if first != (addedNode{procGraphAddEventRecord, uintptr(g), uintptr(nodes[0]), 0}) ||
+			second != (addedNode{p, uintptr(g), uintptr(nodes[1]), uintptr(nodes[0])}) {
 			t.Errorf("%s: the nodes %v of graph %#x were added as %+v", procTable[p].name, nodes, g, f.nodesAdded)
 		}
 		if err := d.GraphDestroy(th, g); err != nil {

@@ -87,7 +87,8 @@ func (d *Device) CopyHtoD(dst driver.Ptr, src []byte, s driver.Stream) error {
 	if len(src) == 0 {
 		return nil
 	}
-	err := d.move("CopyHtoD", procMemcpyHtoD, uintptr(dst), dl.Address(unsafe.Pointer(unsafe.SliceData(src))), uintptr(len(src)), uintptr(s))
+	err := d.move("CopyHtoD", procMemcpyHtoD, uintptr(dst), dl.Address(unsafe.Pointer(unsafe.SliceData(src))),
+		uintptr(len(src)), uintptr(s))
 	runtime.KeepAlive(src)
 	return err
 }
@@ -97,7 +98,8 @@ func (d *Device) CopyDtoH(dst []byte, src driver.Ptr, s driver.Stream) error {
 	if len(dst) == 0 {
 		return nil
 	}
-	err := d.move("CopyDtoH", procMemcpyDtoH, dl.Address(unsafe.Pointer(unsafe.SliceData(dst))), uintptr(src), uintptr(len(dst)), uintptr(s))
+	err := d.move("CopyDtoH", procMemcpyDtoH, dl.Address(unsafe.Pointer(unsafe.SliceData(dst))), uintptr(src),
+		uintptr(len(dst)), uintptr(s))
 	runtime.KeepAlive(dst)
 	return err
 }

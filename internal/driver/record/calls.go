@@ -396,7 +396,8 @@ func (d *Device) GraphLaunch(e driver.GraphExec, s driver.Stream) error {
 func (d *Device) GraphSetLaunch(t driver.Thread, e driver.GraphExec, n driver.Node, l *driver.Launch) error {
 	err := d.Device.GraphSetLaunch(t, e, n, l)
 	d.add("GraphSetLaunch", err, func() string {
-		return fmt.Sprintf("%s, %s, %s%s", d.name("exec", uintptr(e)), d.name("node", uintptr(n)), d.name("func", uintptr(l.Func)), shape(l))
+		return fmt.Sprintf("%s, %s, %s%s", d.name("exec", uintptr(e)), d.name("node", uintptr(n)), d.name("func", uintptr(l.Func)),
+			shape(l))
 	})
 	return err
 }
@@ -411,10 +412,12 @@ func (d *Device) GraphSetCopy(t driver.Thread, e driver.GraphExec, n driver.Node
 }
 
 // GraphSetMemset is recorded with its arguments.
-func (d *Device) GraphSetMemset(t driver.Thread, e driver.GraphExec, n driver.Node, dst driver.Ptr, v uint32, width int, count uint64) error {
+func (d *Device) GraphSetMemset(t driver.Thread, e driver.GraphExec, n driver.Node, dst driver.Ptr, v uint32, width int,
+	count uint64) error {
 	err := d.Device.GraphSetMemset(t, e, n, dst, v, width, count)
 	d.add("GraphSetMemset", err, func() string {
-		return fmt.Sprintf("%s, %s, %s, %#x, width %d, %d", d.name("exec", uintptr(e)), d.name("node", uintptr(n)), d.ptr(dst), v, width, count)
+		return fmt.Sprintf("%s, %s, %s, %#x, width %d, %d", d.name("exec", uintptr(e)), d.name("node", uintptr(n)),
+			d.ptr(dst), v, width, count)
 	})
 	return err
 }

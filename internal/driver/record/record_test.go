@@ -25,7 +25,9 @@ func open(t *testing.T, except ...string) *Device {
 
 // TestTransparent runs the conformance suite on a recorded device.
 func TestTransparent(t *testing.T) {
-	drivertest.Run(t, func(t *testing.T) driver.Device { return open(t) }, drivertest.KIR(), drivertest.Decorated(), drivertest.Pair(func(t *testing.T) (a, b driver.Device) {
+	drivertest.Run(t, func(t *testing.T) driver.Device {
+		return open(t)
+	}, drivertest.KIR(), drivertest.Decorated(), drivertest.Pair(func(t *testing.T) (a, b driver.Device) {
 		a, b = drivertest.OpenPair(t, hostsim.New(hostsim.Options{Devices: 2}))
 		return New(a), New(b)
 	}))

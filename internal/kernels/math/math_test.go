@@ -72,8 +72,10 @@ func specials32() []float32 {
 			}
 		}
 	}
-	for _, v := range []float64{0, 1, 0.5, 0.25, 0.8, 2, 3, 4, 5, 6, 8, 9, 10, 10.1, 16, 17.3, 20, 40, 88.7, 88.72, 89.4, 90, 103.9, 104, 126, 127, 128, 149, 150, 151,
-		math.Pi, math.Pi / 2, math.Pi / 4, math.Sqrt2, math.Sqrt2 / 2, math.Ln2, math.Ln2 / 2, math.E, 1 << 17, 1 << 24, 1 << 31, 100, 1000, 1e10,
+	for _, v := range []float64{0, 1, 0.5, 0.25, 0.8, 2, 3, 4, 5, 6, 8, 9, 10, 10.1, 16, 17.3, 20, 40, 88.7, 88.72, 89.4, 90, 103.9, 104,
+		126, 127, 128, 149, 150, 151,
+		math.Pi, math.Pi / 2, math.Pi / 4, math.Sqrt2, math.Sqrt2 / 2, math.Ln2, math.Ln2 / 2, math.E, 1 << 17, 1 << 24,
+		1 << 31, 100, 1000, 1e10,
 		math.MaxFloat32, math.Inf(1), math.SmallestNonzeroFloat32, 0x1p-126, 0x1p-12, 0x1p-24, 0x1p-25, 0x1p-23} {
 		add(v)
 	}
@@ -88,7 +90,8 @@ func arguments32(n int) []float32 {
 	rng := rand.New(rand.NewPCG(1, 2))
 	out := specials32()
 	for len(out) < n {
-		out = append(out, math.Float32frombits(rng.Uint32()), float32(rng.NormFloat64()*3), float32(rng.Float64()*2-1), float32(rng.Float64()*210-105))
+		out = append(out, math.Float32frombits(rng.Uint32()), float32(rng.NormFloat64()*3), float32(rng.Float64()*2-1),
+			float32(rng.Float64()*210-105))
 	}
 	return out
 }
@@ -106,7 +109,8 @@ func TestFloat32(t *testing.T) {
 		w := u.Judge(args, out)
 		fmt.Fprintf(&table, "%-12s %6d %8.3f %14g\n", u.Name, instructions(p.Body), w.Ulps, w.X)
 		if w.Over > 0 {
-			t.Errorf("%s: %d arguments are off by more than %d ulp; worst %.3g ulp: f(%v = %#x) = %v, want %v", u.Name, w.Over, mathtest.Limit, w.Ulps, w.X, math.Float32bits(w.X), w.Got, w.Want)
+			t.Errorf("%s: %d arguments are off by more than %d ulp; worst %.3g ulp: f(%v = %#x) = %v, want %v", u.Name, w.Over,
+				mathtest.Limit, w.Ulps, w.X, math.Float32bits(w.X), w.Got, w.Want)
 		}
 	}
 	t.Log("\n" + table.String())
@@ -187,7 +191,8 @@ func TestFloat64(t *testing.T) {
 		if over > 0 {
 			x := args[worst]
 			got := math.Float64frombits(newInterp(p).run(math.Float64bits(x), 0)[0])
-			t.Errorf("%s: %d of %d arguments are off by more than %d ulp; worst %.3g ulp: f(%v) = %v, want %v", u.Name, over, len(args), mathtest.Limit, errs[worst], x, got, u.Big(bigref.Of(x)).Text('g', 20))
+			t.Errorf("%s: %d of %d arguments are off by more than %d ulp; worst %.3g ulp: f(%v) = %v, want %v", u.Name, over, len(args),
+				mathtest.Limit, errs[worst], x, got, u.Big(bigref.Of(x)).Text('g', 20))
 		}
 	}
 	t.Log("\n" + table.String())
@@ -198,7 +203,8 @@ func TestSpecials64(t *testing.T) {
 	for i := range mathtest.Functions {
 		u := &mathtest.Functions[i]
 		m := newInterp(build1(t, u, dtype.Float64))
-		for _, x := range []float64{0, math.Copysign(0, -1), math.Inf(1), math.Inf(-1), math.NaN(), -2, -1, 1, 2, 1e300, -1e300, 5e-324, -5e-324} {
+		for _, x := range []float64{0, math.Copysign(0, -1), math.Inf(1), math.Inf(-1), math.NaN(), -2, -1, 1, 2, 1e300, -1e300,
+			5e-324, -5e-324} {
 			want := u.Ref(x)
 			if want != 0 && !math.IsInf(want, 0) && !math.IsNaN(want) {
 				continue
@@ -213,7 +219,8 @@ func TestSpecials64(t *testing.T) {
 
 // pairs returns arguments for functions of two: all specials against each other, and random ones of every size.
 func pairs(n int, wide bool) (out [][2]float64) {
-	s := []float64{0, 1, 0.5, 2, 3, 4, 5, 0.1, 10, math.Inf(1), math.MaxFloat32, math.MaxFloat64, 0x1p-149, 5e-324, 0x1p-126, 0x1p-1022, 1 << 24, 1<<24 - 1, 1 << 53, 1<<53 - 1, 1.0000001, 0.9999999}
+	s := []float64{0, 1, 0.5, 2, 3, 4, 5, 0.1, 10, math.Inf(1), math.MaxFloat32, math.MaxFloat64, 0x1p-149, 5e-324, 0x1p-126, 0x1p-1022,
+		1 << 24, 1<<24 - 1, 1 << 53, 1<<53 - 1, 1.0000001, 0.9999999}
 	for _, v := range s {
 		s = append(s, -v)
 	}
@@ -232,8 +239,10 @@ func pairs(n int, wide bool) (out [][2]float64) {
 	}
 	for len(out) < n {
 		x := math.Exp(rng.NormFloat64() * 10)
-		out = append(out, [2]float64{bits(), bits()}, [2]float64{bits(), rng.NormFloat64()}, [2]float64{rng.NormFloat64(), rng.NormFloat64()},
-			[2]float64{x, rng.NormFloat64() * 20}, [2]float64{-x, math.Round(rng.NormFloat64() * 10)}, [2]float64{1 + rng.NormFloat64()*1e-3, rng.NormFloat64() * 1e5},
+		out = append(out, [2]float64{bits(), bits()}, [2]float64{bits(), rng.NormFloat64()},
+			[2]float64{rng.NormFloat64(), rng.NormFloat64()},
+			[2]float64{x, rng.NormFloat64() * 20}, [2]float64{-x, math.Round(rng.NormFloat64() * 10)},
+			[2]float64{1 + rng.NormFloat64()*1e-3, rng.NormFloat64() * 1e5},
 			[2]float64{x, 700 / math.Log(x) * rng.Float64()}, [2]float64{x, -80 / math.Log(x) * rng.Float64()})
 	}
 	return out
@@ -318,7 +327,8 @@ func TestFmod(t *testing.T) {
 		narrow, wide := newInterp(build2(t, u, dtype.Float32)), newInterp(build2(t, u, dtype.Float64))
 		for _, a := range pairs(20_000, true) {
 			got := math.Float64frombits(wide.run(math.Float64bits(a[0]), math.Float64bits(a[1]), 0)[0])
-			if want := u.Ref(a[0], a[1]); math.Float64bits(got) != math.Float64bits(want) && want == want || (got != got) != (want != want) {
+			if want := u.Ref(a[0], a[1]); math.Float64bits(got) != math.Float64bits(want) && want == want ||
+				(got != got) != (want != want) {
 				t.Fatalf("%s(%v, %v) = %v, want %v", u.Name, a[0], a[1], got, want)
 			}
 		}

@@ -25,7 +25,8 @@ func (a arena) Resolve(addr uint64) ([]byte, uint64, bool) {
 }
 
 // mapKernel runs an elementwise program over slices in vexec: the last is the output.
-func mapKernel[T any](t testing.TB, name string, dt dtype.DType, f func(k *kernel.Builder, args []kernel.Value) kernel.Value, slices ...[]T) {
+func mapKernel[T any](t testing.TB, name string, dt dtype.DType, f func(k *kernel.Builder, args []kernel.Value) kernel.Value,
+	slices ...[]T) {
 	t.Helper()
 	p := program(t, name, func(k *kernel.Builder) {
 		var in []kernel.Buffer
@@ -72,12 +73,16 @@ func mapKernel[T any](t testing.TB, name string, dt dtype.DType, f func(k *kerne
 
 func map32(t testing.TB, u *mathtest.Unary, args, out []float32) {
 	t.Helper()
-	mapKernel(t, u.Name+"_f32", dtype.Float32, func(k *kernel.Builder, a []kernel.Value) kernel.Value { return u.Build(k, a[0]) }, args, out)
+	mapKernel(t, u.Name+"_f32", dtype.Float32, func(k *kernel.Builder, a []kernel.Value) kernel.Value {
+		return u.Build(k, a[0])
+	}, args, out)
 }
 
 func map64(t testing.TB, u *mathtest.Unary, args, out []float64) {
 	t.Helper()
-	mapKernel(t, u.Name+"_f64", dtype.Float64, func(k *kernel.Builder, a []kernel.Value) kernel.Value { return u.Build(k, a[0]) }, args, out)
+	mapKernel(t, u.Name+"_f64", dtype.Float64, func(k *kernel.Builder, a []kernel.Value) kernel.Value {
+		return u.Build(k, a[0])
+	}, args, out)
 }
 
 // TestTwoInterpreters checks that vexec and this package's own interpreter agree in every bit, on every function in both types.
@@ -114,7 +119,9 @@ func TestTwoInterpretersPairs(t *testing.T) {
 		x[i], y[i] = float32(a[0]), float32(a[1])
 	}
 	for _, u := range append(mathtest.Pairs, fmod, remainder) {
-		mapKernel(t, u.Name, dtype.Float32, func(k *kernel.Builder, a []kernel.Value) kernel.Value { return u.Build(k, a[0], a[1]) }, x, y, out)
+		mapKernel(t, u.Name, dtype.Float32, func(k *kernel.Builder, a []kernel.Value) kernel.Value {
+			return u.Build(k, a[0], a[1])
+		}, x, y, out)
 		m := newInterp(build2(t, &u, dtype.Float32))
 		for i := range x {
 			got := math.Float32frombits(uint32(m.run(uint64(math.Float32bits(x[i])), uint64(math.Float32bits(y[i])), 0)[0]))
@@ -147,7 +154,8 @@ func TestRange(t *testing.T) {
 		}
 		t.Logf("%-12s %.3f ulp at %v", u.Name, w.Ulps, w.X)
 		if w.Over > 0 {
-			t.Errorf("%s: %d arguments are off by more than %d ulp; worst %.3g ulp: f(%v) = %v, want %v", u.Name, w.Over, mathtest.Limit, w.Ulps, w.X, w.Got, w.Want)
+			t.Errorf("%s: %d arguments are off by more than %d ulp; worst %.3g ulp: f(%v) = %v, want %v", u.Name, w.Over, mathtest.Limit,
+				w.Ulps, w.X, w.Got, w.Want)
 		}
 	}
 }

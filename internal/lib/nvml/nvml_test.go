@@ -163,7 +163,10 @@ func TestGPU(t *testing.T) {
 		{"nvmlDeviceGetClockInfo", "1980", func() (any, error) { return g.Clock() }},
 		{"nvmlDeviceGetUtilizationRates", "[12 34]", func() (any, error) { a, b, err := g.Utilization(); return []int{a, b}, err }},
 		{"nvmlDeviceGetMemoryInfo", "[10 3 7]", func() (any, error) { a, b, c, err := g.Memory(); return []uint64{a, b, c}, err }},
-		{"nvmlDeviceGetUUID", "[GPU-00112233-4455-6677-8899-aabbccddeeff MIG-1]", func() (any, error) { ids, _, err := l.UUIDs(); return ids, err }},
+		{"nvmlDeviceGetUUID", "[GPU-00112233-4455-6677-8899-aabbccddeeff MIG-1]", func() (any, error) {
+			ids, _, err := l.UUIDs()
+			return ids, err
+		}},
 	}
 	for _, r := range reads {
 		fakeNow.fails = nil
@@ -206,7 +209,8 @@ func TestFailures(t *testing.T) {
 		_, devicesErr := l.Devices()
 		err = errors.Join(openErr, versionErr, devicesErr, l.Close())
 		switch name {
-		case "nvmlErrorString", "nvmlDeviceGetClockInfo", "nvmlDeviceGetTemperature", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates":
+		case "nvmlErrorString", "nvmlDeviceGetClockInfo", "nvmlDeviceGetTemperature", "nvmlDeviceGetPowerUsage",
+			"nvmlDeviceGetUtilizationRates":
 			if err != nil {
 				t.Errorf("%s fails: %v", name, err)
 			}

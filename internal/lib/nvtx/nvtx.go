@@ -2,8 +2,9 @@
 // It must not depend on the device contract or the runtime: it labels what the host does, and without a profiler it does nothing.
 //
 // The extension has no library. A profiler names its own one in an environment variable; a program loads that and calls its function
-// InitializeInjectionNvtx2 with a function of the program's, from which the profiler gets tables of slots. It writes the addresses of its functions into the slots
-// that interest it, and the program calls what is in them. The layout of the tables and the numbers of the slots are those of the headers that NVIDIA publishes.
+// InitializeInjectionNvtx2 with a function of the program's, from which the profiler gets tables of slots. It writes the addresses of its
+// functions into the slots that interest it, and the program calls what is in them. The layout of the tables and the numbers of the slots
+// are those of the headers that NVIDIA publishes.
 package nvtx
 
 import (

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// asmOp is an operation as AVX2 instructions on one vector: {a}, {b} and {c} are the operands, {d} the result, {t0} and {t1} are free, {k0} …
-// are constants. Go's assembler writes operands last to first.
+// asmOp is an operation as AVX2 instructions on one vector: {a}, {b} and {c} are the operands, {d} the result, {t0} and {t1} are free, {k0}
+// … are constants. Go's assembler writes operands last to first.
 type asmOp struct {
 	op    string
 	types string
@@ -84,7 +84,8 @@ func intOps() (ops []asmOp) {
 		add("OpSub", t.types, t.n, 2, both, "VPSUB"+t.s+" {b}, {a}, {d}")
 		add("OpNeg", t.types, t.n, 1, "V", "VPSUB"+t.s+" {a}, {k0}, {d}", 0)
 		cmp := func(op, types, body string, invert bool, consts ...uint64) {
-			ops = append(ops, asmOp{op: op, types: types, bytes: t.n, args: 2, forms: both, body: body, compare: true, invert: invert, consts: consts})
+			ops = append(ops, asmOp{op: op, types: types, bytes: t.n, args: 2, forms: both, body: body, compare: true,
+				invert: invert, consts: consts})
 		}
 		cmp("OpEq", t.types, "VPCMPEQ"+t.s+" {b}, {a}, {d}", false)
 		cmp("OpNe", t.types, "VPCMPEQ"+t.s+" {b}, {a}, {d}", true)
@@ -117,9 +118,11 @@ func intOps() (ops []asmOp) {
 		add("OpNot", t.types, t.n, 1, "V", "VPXOR {k0}, {a}, {d}", ones)
 	}
 	add("OpMul", "Int32 Uint32", 4, 2, both, "VPMULLD {b}, {a}, {d}")
-	add("OpMul", "Int64 Uint64", 8, 2, both, "VPSRLQ $32, {a}, {t0}; VPMULUDQ {b}, {t0}, {t0}; VPSRLQ $32, {b}, {t1}; VPMULUDQ {a}, {t1}, {t1}; VPADDQ {t1}, {t0}, {t0}; VPSLLQ $32, {t0}, {t0}; VPMULUDQ {b}, {a}, {d}; VPADDQ {t0}, {d}, {d}")
+	add("OpMul", "Int64 Uint64", 8, 2, both, "VPSRLQ $32, {a}, {t0}; VPMULUDQ {b}, {t0}, {t0}; VPSRLQ $32, {b}, {t1}; VPMULUDQ {a}, "+
+		"{t1}, {t1}; VPADDQ {t1}, {t0}, {t0}; VPSLLQ $32, {t0}, {t0}; VPMULUDQ {b}, {a}, {d}; VPADDQ {t0}, {d}, {d}")
 	hi := func(mul string) string {
-		return "VPSRLQ $32, {a}, {t0}; VPSRLQ $32, {b}, {t1}; " + mul + " {t1}, {t0}, {t0}; " + mul + " {b}, {a}, {d}; VPSRLQ $32, {d}, {d}; VPBLENDD $0xaa, {t0}, {d}, {d}"
+		return "VPSRLQ $32, {a}, {t0}; VPSRLQ $32, {b}, {t1}; " + mul + " {t1}, {t0}, {t0}; " + mul +
+			" {b}, {a}, {d}; VPSRLQ $32, {d}, {d}; VPBLENDD $0xaa, {t0}, {d}, {d}"
 	}
 	add("OpMulHi", "Uint32", 4, 2, both, hi("VPMULUDQ"))
 	add("OpMulHi", "Int32", 4, 2, both, hi("VPMULDQ"))
@@ -139,7 +142,8 @@ func intOps() (ops []asmOp) {
 	count("OpShl", "Int64 Uint64", "VPSLLVQ {b}, {a}, {d}")
 	count("OpShr", "Uint64", "VPSRLVQ {b}, {a}, {d}")
 	// An arithmetic shift: shift the sign bit along and subtract it.
-	count("OpShr", "Int64", "VPMINUD {k1}, {b}, {t1}; VPSRLVQ {t1}, {k0}, {t0}; VPSRLVQ {t1}, {a}, {d}; VPXOR {t0}, {d}, {d}; VPSUBQ {t0}, {d}, {d}", 1<<63, 63)
+	count("OpShr", "Int64", "VPMINUD {k1}, {b}, {t1}; VPSRLVQ {t1}, {k0}, {t0}; VPSRLVQ {t1}, {a}, {d}; VPXOR {t0}, {d}, {d}; VPSUBQ "+
+		"{t0}, {d}, {d}", 1<<63, 63)
 	return ops
 }
 
@@ -241,7 +245,8 @@ func (w *asmWriter) lanewise(o *asmOp, form int, kinds string) {
 		if o.compare {
 			t0, t1 = "Y2", "Y3"
 		}
-		w.lines(strings.NewReplacer("{a}", regs[0], "{b}", regs[1], "{c}", regs[2], "{d}", d, "{t0}", t0, "{t1}", t1, "{k0}", "Y10", "{k1}", "Y11").Replace(o.body))
+		w.lines(strings.NewReplacer("{a}", regs[0], "{b}", regs[1], "{c}", regs[2], "{d}", d, "{t0}", t0, "{t1}", t1, "{k0}", "Y10",
+			"{k1}", "Y11").Replace(o.body))
 	}
 	if o.compare {
 		w.packMasks(o.bytes, one, o.invert)
@@ -358,14 +363,17 @@ func constants(n int, vs ...uint64) string {
 func conversionList() []conversion {
 	const i32, i64 = "Int32 Uint32", "Int64 Uint64"
 	// 8 lanes of a saturating conversion: out of range gives the least integer, which becomes the greatest where a >= 2^31; NaN gives 0.
-	toI32 := "VMOVUPS {a}, Y0; VCVTTPS2DQ Y0, Y1; VCMPPS $0x1d, Y10, Y0, Y2; VPXOR Y2, Y1, Y1; VCMPPS $7, Y0, Y0, Y2; VPAND Y2, Y1, Y1; VMOVDQU Y1, {d}"
+	toI32 := "VMOVUPS {a}, Y0; VCVTTPS2DQ Y0, Y1; VCMPPS $0x1d, Y10, Y0, Y2; VPXOR Y2, Y1, Y1; VCMPPS $7, Y0, Y0, Y2; VPAND Y2, Y1, Y1; " +
+		"VMOVDQU Y1, {d}"
 	round := func(k int) string { // 8 lanes of bfloat16 in the low words of the dwords of Yk
-		return fmt.Sprintf("VPSRLD $16, Y%[1]d, Y4; VPAND Y11, Y4, Y4; VPADDD Y10, Y4, Y4; VPADDD Y4, Y%[1]d, Y4; VPSRLD $16, Y4, Y4; VCMPPS $3, Y%[1]d, Y%[1]d, Y5; VBLENDVPS Y5, Y10, Y4, Y%[1]d", k)
+		return fmt.Sprintf("VPSRLD $16, Y%[1]d, Y4; VPAND Y11, Y4, Y4; VPADDD Y10, Y4, Y4; VPADDD Y4, Y%[1]d, Y4; VPSRLD $16, Y4, Y4; "+
+			"VCMPPS $3, Y%[1]d, Y%[1]d, Y5; VBLENDVPS Y5, Y10, Y4, Y%[1]d", k)
 	}
 	return []conversion{
 		{"Int32", "Float32", 4, 4, 8, "VCVTDQ2PS {a}, Y0; VMOVUPS Y0, {d}", ""},
 		// Two halves of 16 bits, joined by one rounding.
-		{"Uint32", "Float32", 4, 4, 8, "VMOVDQU {a}, Y0; VPSRLD $16, Y0, Y1; VPAND Y10, Y0, Y0; VCVTDQ2PS Y0, Y0; VCVTDQ2PS Y1, Y1; VFMADD231PS Y11, Y1, Y0; VMOVUPS Y0, {d}", constants(4, 0xffff, 0x47800000)},
+		{"Uint32", "Float32", 4, 4, 8, "VMOVDQU {a}, Y0; VPSRLD $16, Y0, Y1; VPAND Y10, Y0, Y0; VCVTDQ2PS Y0, Y0; VCVTDQ2PS Y1, Y1; " +
+			"VFMADD231PS Y11, Y1, Y0; VMOVUPS Y0, {d}", constants(4, 0xffff, 0x47800000)},
 		{"Float32", "Int32", 4, 4, 8, toI32, constants(4, 0x4f000000)},
 		{"Float32", "Float64", 4, 8, 4, "VCVTPS2PD {a}, Y0; VMOVUPD Y0, {d}", ""},
 		{"Int32", "Float64", 4, 8, 4, "VCVTDQ2PD {a}, Y0; VMOVUPD Y0, {d}", ""},
@@ -374,9 +382,11 @@ func conversionList() []conversion {
 		{"Uint32", i64, 4, 8, 4, "VPMOVZXDQ {a}, Y0; VMOVDQU Y0, {d}", ""},
 		{i64, i32, 8, 4, 8, "VMOVDQU {a}, Y0; VMOVDQU 32{a}, Y1; VSHUFPS $0x88, Y1, Y0, Y0; VPERMQ $0xd8, Y0, Y0; VMOVDQU Y0, {d}", ""},
 		{"BFloat16", "Float32", 2, 4, 8, "VPMOVZXWD {a}, Y0; VPSLLD $16, Y0, Y0; VMOVDQU Y0, {d}", ""},
-		{"Float32", "BFloat16", 4, 2, 16, "VMOVUPS {a}, Y0; VMOVUPS 32{a}, Y1; " + round(0) + "; " + round(1) + "; VPACKUSDW Y1, Y0, Y0; VPERMQ $0xd8, Y0, Y0; VMOVDQU Y0, {d}", constants(4, 0x7fff, 1)},
+		{"Float32", "BFloat16", 4, 2, 16, "VMOVUPS {a}, Y0; VMOVUPS 32{a}, Y1; " + round(0) + "; " + round(1) +
+			"; VPACKUSDW Y1, Y0, Y0; VPERMQ $0xd8, Y0, Y0; VMOVDQU Y0, {d}", constants(4, 0x7fff, 1)},
 		{"Float16", "Float32", 2, 4, 8, "VCVTPH2PS {a}, Y0; VMOVUPS Y0, {d}", ""},
-		{"Float32", "Float16", 4, 2, 8, "VMOVUPS {a}, Y0; VCMPPS $3, Y0, Y0, Y1; VBLENDVPS Y1, Y10, Y0, Y0; VCVTPS2PH $0, Y0, X0; VMOVDQU X0, {d}", constants(4, 0x7fffffff)},
+		{"Float32", "Float16", 4, 2, 8, "VMOVUPS {a}, Y0; VCMPPS $3, Y0, Y0, Y1; VBLENDVPS Y1, Y10, Y0, Y0; VCVTPS2PH $0, Y0, X0; " +
+			"VMOVDQU X0, {d}", constants(4, 0x7fffffff)},
 		{"Bool Uint8", i32, 1, 4, 8, "VPMOVZXBD {a}, Y0; VMOVDQU Y0, {d}", ""},
 		{"Bool Uint8", i64, 1, 8, 4, "VPMOVZXBQ {a}, Y0; VMOVDQU Y0, {d}", ""},
 		{"Bool Uint8", "Float32", 1, 4, 8, "VPMOVZXBD {a}, Y0; VCVTDQ2PS Y0, Y0; VMOVUPS Y0, {d}", ""},
@@ -396,7 +406,8 @@ func (w *asmWriter) conversions() {
 		w.f("l%s:", name)
 		for v := range 32 / c.lanes {
 			body := strings.ReplaceAll(c.body, "32{a}", fmt.Sprintf("%d(SI)", v*c.lanes*c.in+32))
-			w.lines(strings.NewReplacer("{a}", fmt.Sprintf("%d(SI)", v*c.lanes*c.in), "{d}", fmt.Sprintf("%d(DI)", v*c.lanes*c.out)).Replace(body))
+			w.lines(strings.NewReplacer("{a}", fmt.Sprintf("%d(SI)", v*c.lanes*c.in), "{d}", fmt.Sprintf("%d(DI)", v*c.lanes*c.out)).
+				Replace(body))
 		}
 		w.end("l"+name, [4]int{32 * c.out, 32 * c.in})
 		for _, f := range strings.Fields(c.from) {
@@ -460,12 +471,16 @@ func (w *asmWriter) wide() {
 // from the next one than float64's precision.
 func (w *asmWriter) divisions() {
 	for _, t := range []struct{ dt, quotient string }{
-		{"Int32", "VEXTRACTI128 $1, Y0, X2; VEXTRACTI128 $1, Y1, X3; VCVTDQ2PD X0, Y4; VCVTDQ2PD X2, Y5; VCVTDQ2PD X1, Y6; VCVTDQ2PD X3, Y7; " +
-			"VDIVPD Y6, Y4, Y4; VDIVPD Y7, Y5, Y5; VCVTTPD2DQY Y4, X4; VCVTTPD2DQY Y5, X5; VINSERTI128 $1, X5, Y4, Y4"},
+		{"Int32",
+			"VEXTRACTI128 $1, Y0, X2; VEXTRACTI128 $1, Y1, X3; VCVTDQ2PD X0, Y4; VCVTDQ2PD X2, Y5; VCVTDQ2PD X1, Y6; VCVTDQ2PD X3, Y7; " +
+				"VDIVPD Y6, Y4, Y4; VDIVPD Y7, Y5, Y5; VCVTTPD2DQY Y4, X4; VCVTTPD2DQY Y5, X5; VINSERTI128 $1, X5, Y4, Y4"},
 		// An unsigned integer in the low bits of 2^52 is 2^52 plus itself.
-		{"Uint32", "VEXTRACTI128 $1, Y0, X2; VEXTRACTI128 $1, Y1, X3; VPMOVZXDQ X0, Y4; VPMOVZXDQ X2, Y5; VPMOVZXDQ X1, Y6; VPMOVZXDQ X3, Y7; " +
-			"VPOR Y10, Y4, Y4; VPOR Y10, Y5, Y5; VPOR Y10, Y6, Y6; VPOR Y10, Y7, Y7; VSUBPD Y10, Y4, Y4; VSUBPD Y10, Y5, Y5; VSUBPD Y10, Y6, Y6; VSUBPD Y10, Y7, Y7; " +
-			"VDIVPD Y6, Y4, Y4; VDIVPD Y7, Y5, Y5; VROUNDPD $11, Y4, Y4; VROUNDPD $11, Y5, Y5; VADDPD Y10, Y4, Y4; VADDPD Y10, Y5, Y5; VSHUFPS $0x88, Y5, Y4, Y4; VPERMQ $0xd8, Y4, Y4"},
+		{"Uint32",
+			"VEXTRACTI128 $1, Y0, X2; VEXTRACTI128 $1, Y1, X3; VPMOVZXDQ X0, Y4; VPMOVZXDQ X2, Y5; VPMOVZXDQ X1, Y6; VPMOVZXDQ X3, Y7; " +
+				"VPOR Y10, Y4, Y4; VPOR Y10, Y5, Y5; VPOR Y10, Y6, Y6; VPOR Y10, Y7, Y7; VSUBPD Y10, Y4, Y4; VSUBPD Y10, Y5, Y5; VSUBPD " +
+				"Y10, Y6, Y6; VSUBPD Y10, Y7, Y7; " +
+				"VDIVPD Y6, Y4, Y4; VDIVPD Y7, Y5, Y5; VROUNDPD $11, Y4, Y4; VROUNDPD $11, Y5, Y5; VADDPD Y10, Y4, Y4; VADDPD Y10, Y5, " +
+				"Y5; VSHUFPS $0x88, Y5, Y4, Y4; VPERMQ $0xd8, Y4, Y4"},
 	} {
 		for _, op := range []string{"OpDiv", "OpRem"} {
 			for form, kinds := range strings.Fields(both) {
@@ -527,8 +542,8 @@ func (w *asmWriter) counts() {
 	}
 }
 
-// gathers writes the gathers of 4-byte elements: d[i] = mem[idx[i] + off] for full 32s of lanes whose byte in b (if not nil) is not 0, up to
-// the 32 that has an index of limit or more. They return how many lanes they did.
+// gathers writes the gathers of 4-byte elements: d[i] = mem[idx[i] + off] for full 32s of lanes whose byte in b (if not nil) is not 0, up
+// to the 32 that has an index of limit or more. They return how many lanes they did.
 func (w *asmWriter) gathers() {
 	for _, t := range []struct {
 		name string
@@ -555,11 +570,14 @@ func (w *asmWriter) gathers() {
 			}
 			w.f("all%d:", v)
 			if t.n == 4 {
-				w.f("\tVPADDD Y14, Y0, Y0\n\tVPAND Y1, Y0, Y0\n\tVPMINUD Y13, Y0, Y2\n\tVPCMPEQD Y2, Y0, Y2\n\tVPMOVMSKB Y2, R10\n\tCMPL R10, $-1\n\tJNE done")
+				w.f("\tVPADDD Y14, Y0, Y0\n\tVPAND Y1, Y0, Y0\n\tVPMINUD Y13, Y0, Y2\n\tVPCMPEQD Y2, Y0, Y2\n\tVPMOVMSKB Y2, " +
+					"R10\n\tCMPL R10, $-1\n\tJNE done")
 				w.f("\tVMOVDQU %d(DI), Y3\n\tVPGATHERDD Y1, (DX)(Y0*4), Y3\n\tVMOVDQU Y3, %d(DI)", 32*v, 32*v)
 			} else {
-				w.f("\tVPADDQ Y14, Y0, Y0\n\tVPAND Y1, Y0, Y0\n\tVPCMPGTQ Y0, Y13, Y2\n\tVPCMPGTQ Y15, Y0, Y4\n\tVPAND Y4, Y2, Y2\n\tVPMOVMSKB Y2, R10\n\tCMPL R10, $-1\n\tJNE done")
-				w.f("\tVEXTRACTI128 $1, Y1, X4\n\tVSHUFPS $0x88, X4, X1, X1\n\tVMOVDQU %d(DI), X3\n\tVPGATHERQD X1, (DX)(Y0*4), X3\n\tVMOVDQU X3, %d(DI)", 16*v, 16*v)
+				w.f("\tVPADDQ Y14, Y0, Y0\n\tVPAND Y1, Y0, Y0\n\tVPCMPGTQ Y0, Y13, Y2\n\tVPCMPGTQ Y15, Y0, Y4\n\tVPAND Y4, Y2, " +
+					"Y2\n\tVPMOVMSKB Y2, R10\n\tCMPL R10, $-1\n\tJNE done")
+				w.f("\tVEXTRACTI128 $1, Y1, X4\n\tVSHUFPS $0x88, X4, X1, X1\n\tVMOVDQU %d(DI), X3\n\tVPGATHERQD X1, (DX)(Y0*4), "+
+					"X3\n\tVMOVDQU X3, %d(DI)", 16*v, 16*v)
 			}
 		}
 		w.f("\tADDQ $32, AX\n\tADDQ $128, DI\n\tADDQ $%d, SI\n\tTESTQ R8, R8\n\tJZ loop\n\tADDQ $32, R8\n\tJMP loop", 32*t.n)
@@ -582,7 +600,8 @@ func generateAsm() (asm, stubs *writer) {
 	w.counts()
 	w.gathers()
 	s := &writer{}
-	s.f("// Code generated by lanegen; DO NOT EDIT.\n\npackage vexec\n\nimport (\n\"unsafe\"\n\n\"tenon.dev/dtype\"\n\"tenon.dev/internal/kir\"\n)\n")
+	s.f("// Code generated by lanegen; DO NOT EDIT.\n\npackage vexec\n\nimport " +
+		"(\n\"unsafe\"\n\n\"tenon.dev/dtype\"\n\"tenon.dev/internal/kir\"\n)\n")
 	s.Write(w.stubs.Bytes())
 	s.f("// fillAVX2 enters the kernels that use AVX2, FMA and F16C.\nfunc fillAVX2(t *opTable, c *cvtTable) {")
 	s.Write(w.table.Bytes())

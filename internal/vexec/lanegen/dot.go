@@ -34,10 +34,12 @@ func (b *block) write(w *writer) {
 	one := fmt.Sprintf("%s%d", b.reg, b.rows*b.vecs+b.vecs)
 	// The four rows at a register with strides in another and its triple.
 	row := func(base, stride, triple string, r int) string {
-		return []string{"(" + base + ")", "(" + base + ")(" + stride + "*1)", "(" + base + ")(" + stride + "*2)", "(" + base + ")(" + triple + "*1)"}[r%4]
+		return []string{"(" + base + ")", "(" + base + ")(" + stride + "*1)", "(" + base + ")(" + stride + "*2)", "(" + base + ")(" +
+			triple + "*1)"}[r%4]
 	}
 	w.f("TEXT ·%s(SB), NOSPLIT, $0-64", b.name)
-	w.f("\tMOVQ c+0(FP), DI\n\tMOVQ a+8(FP), SI\n\tMOVQ b+16(FP), DX\n\tMOVQ k+24(FP), CX\n\tMOVQ ldc+32(FP), R8\n\tMOVQ rs+40(FP), R9\n\tMOVQ cs+48(FP), R10\n\tMOVQ ldb+56(FP), R11")
+	w.f("\tMOVQ c+0(FP), DI\n\tMOVQ a+8(FP), SI\n\tMOVQ b+16(FP), DX\n\tMOVQ k+24(FP), CX\n\tMOVQ ldc+32(FP), R8\n\tMOVQ rs+40(FP), " +
+		"R9\n\tMOVQ cs+48(FP), R10\n\tMOVQ ldb+56(FP), R11")
 	w.f("\tLEAQ (R9)(R9*2), R12\n\tLEAQ (R8)(R8*2), R13\n\tLEAQ (SI)(R9*4), BX")
 	each := func(f func(r, v int, at string)) {
 		w.f("\tMOVQ DI, AX")

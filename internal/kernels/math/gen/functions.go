@@ -168,7 +168,8 @@ func erfinvPolynomials() (ps []polynomial) {
 			variable = "√w - "
 		}
 		middle := e.value(bigref.Of(0))
-		ps = append(ps, polynomial{name: "erfinvPoly" + e.name, doc: "(erfinv(x)/x - erfinvAt" + e.name + ")/t at t = " + variable + trim(e.shift) + ", w = -log(1-x²); error relative to erfinv",
+		ps = append(ps, polynomial{name: "erfinvPoly" + e.name, doc: "(erfinv(x)/x - erfinvAt" + e.name + ")/t at t = " + variable +
+			trim(e.shift) + ", w = -log(1-x²); error relative to erfinv",
 			f:      func(t *big.Float) *big.Float { return quo(sub(e.value(t), middle), t) },
 			weight: func(t *big.Float) *big.Float { return abs(quo(t, e.value(t))) }, f32: e.f32, f64: e.f64})
 	}

@@ -150,7 +150,8 @@ func constants() []constant {
 	}
 	for i := range erfinvPieces {
 		e := &erfinvPieces[i]
-		cs = append(cs, constant{name: "erfinvAt" + e.name, doc: "the value of erfinv(x)/x at t = 0 of erfinvPoly" + e.name, v: e.value(bigref.Of(0))})
+		cs = append(cs, constant{name: "erfinvAt" + e.name, doc: "the value of erfinv(x)/x at t = 0 of erfinvPoly" + e.name,
+			v: e.value(bigref.Of(0))})
 	}
 	return cs
 }
@@ -161,7 +162,8 @@ func writeTwoOverPi(b *bytes.Buffer) {
 	const words = 20
 	v.SetMantExp(v, 64*words)
 	n, _ := v.Int(nil)
-	b.WriteString("// twoOverPiBits holds 64 zeros and then the bits of 2/π after the binary point, most significant word first.\nvar twoOverPiBits = [...]uint64{\n0,\n")
+	b.WriteString("// twoOverPiBits holds 64 zeros and then the bits of 2/π after the binary point, most significant word first.\nvar " +
+		"twoOverPiBits = [...]uint64{\n0,\n")
 	for i := words - 1; i >= 0; i-- {
 		w := new(big.Int).Rsh(n, uint(64*i))
 		fmt.Fprintf(b, "%#x,\n", w.And(w, new(big.Int).SetUint64(math.MaxUint64)).Uint64())
