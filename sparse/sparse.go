@@ -1,4 +1,4 @@
-// Package sparse has sparse tensors in coordinate format: the elements or slices of a large tensor that may not be zero, and their indexes.
+// Package sparse has sparse tensors in coordinate format: the elements or slices of a large tensor that may be nonzero, and their indexes.
 // It must not depend on modules.
 package sparse
 

@@ -90,8 +90,8 @@ func (c *change) begin(op rt.OpID, st *rt.Stream, in *rt.Capture) (uint64, error
 	return seq, err
 }
 
-// turnsMu is held by the Together that has turns, since it may want more, and while two turns are taken: two that each hold what the other
-// wants would deadlock.
+// turnsMu is held by the Together that has turns, since it may want more, and while two turns are taken: without it two goroutines could
+// each hold the turn that the other wants, and deadlock.
 var turnsMu sync.Mutex
 
 // workspace is memory that is freed once the work is handed over.

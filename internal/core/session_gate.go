@@ -147,8 +147,8 @@ func (s *session) leaveSlow() {
 }
 
 // tear makes the session refuse all calls from now on, and closes the tensors of its scopes. The calling goroutine is inside; goroutines
-// that are in functions of the program find nothing that they may touch when they return. Only what a single one of them holds is left to
-// it: a Together, a capture.
+// that are in functions of the program find nothing that they may touch when they return. What only one goroutine holds, such as a Together
+// or a capture, is left to that goroutine.
 func (s *session) tear(inside, entered string) {
 	s.gate.waiting.Add(1)
 	atomic.StoreUint64(&s.gate.in, atomic.LoadUint64(&s.gate.in)|busy|shut) // busy is set already, except in tests that pass no gate

@@ -124,8 +124,8 @@ func (t *Tensor) derive() *fault.Error {
 	return nil
 }
 
-// refusal returns the error for a view that must not be changed in place, or not be used any more, because what is modified; nil for plain
-// views.
+// refusal returns the error for a view that must not be changed in place, or no longer be used; what continues "the tensor is a view
+// and", as in "is being". It returns nil for plain views.
 func (l *lineage) refusal(what string) *fault.Error {
 	switch l.kind {
 	case viewNoGrad:
