@@ -341,8 +341,8 @@ const shapesText = "CUDAGraph supports dynamic shapes by recording a new graph f
 	"performance: a) padding inputs to a few fixed number of shapes; or b) set compile.Opt.SkipDynamic. " +
 	"A negative DynamicLimit silences this warning."
 
-const variantsText = "A compiled region has recorded %d graphs of the same operations on the same sizes, since a number or an option of a " +
-	"call changed: %s, at %s. Recording takes time and memory. Give the call the same number in every run, or let it take the number " +
+const variantsText = "A compiled region has recorded %d graphs of the same operations on the same sizes, since a number or an option of " +
+	"a call changed: %s, at %s. Recording takes time and memory. Give the call the same number in every run, or let it take the number " +
 	"from a tensor. A negative DynamicLimit silences this warning."
 
 // family is the functions of the same operations: sizes has the first of each set of sizes, and variants counts the others.
