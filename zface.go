@@ -11,16 +11,16 @@ import (
 
 // AttentionOpt are the options of ScaledDotProductAttention.
 type AttentionOpt struct {
-	// Mask broadcasts to the scores [..., T, S]. One of bool says which keys a query sees; one of the queries' type is added to the scores.
-	// nil hides nothing.
+	// Mask broadcasts to the scores [..., T, S]. A bool mask says which keys a query sees; a mask of the queries' type is added to the
+	// scores. nil hides nothing.
 	Mask *Tensor
-	// Causal lets query i see the keys 0 to i alone. It excludes Mask.
+	// Causal lets query i see only the keys 0 to i. It excludes Mask.
 	Causal bool
-	// Dropout is the probability with which a weight becomes 0, the others being multiplied by 1/(1-Dropout).
+	// Dropout is the probability that a weight becomes 0; the others are multiplied by 1/(1-Dropout).
 	Dropout float64
-	// Scale multiplies the scores; 0 stands for 1/√D.
+	// Scale multiplies the scores; 0 means 1/√D.
 	Scale float64
-	// GroupedHeads lets k and v have fewer heads than q, whose number theirs divides: neighbouring heads of q share one of theirs.
+	// GroupedHeads lets k and v have fewer heads than q; their number must divide q's. Neighbouring heads of q share one of theirs.
 	GroupedHeads bool
 }
 
@@ -28,13 +28,13 @@ func (o AttentionOpt) core() core.AttentionOpt {
 	return core.AttentionOpt{Mask: (*core.Tensor)(o.Mask), Causal: o.Causal, Dropout: o.Dropout, Scale: o.Scale, GroupedHeads: o.GroupedHeads}
 }
 
-// AvgPoolOpt are the options of average pooling. A zero Stride means the kernel's size. Padding lies on both sides of rows and of columns,
-// and is 0.
+// AvgPoolOpt are the options of average pooling. A zero Stride means the kernel's size. Padding with zeros is added on both sides of rows
+// and of columns.
 type AvgPoolOpt struct {
 	Stride, Padding [2]int
 	// CeilMode rounds the output's size up instead of down.
 	CeilMode bool
-	// ExcludePadding leaves the padding out of the number of elements that an average divides by.
+	// ExcludePadding excludes the padding from the number of elements that a sum is divided by.
 	ExcludePadding bool
 	// Divisor replaces that number if it is not 0.
 	Divisor int
@@ -42,7 +42,7 @@ type AvgPoolOpt struct {
 
 // BCEOpt are the options of BCE.
 type BCEOpt struct {
-	// Weight, which broadcasts to the input, multiplies each loss; nil is 1.
+	// Weight, which broadcasts to the input, multiplies each loss; nil means 1.
 	Weight *Tensor
 	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
 	Reduction Reduction
@@ -54,7 +54,7 @@ func (o BCEOpt) core() core.BCEOpt {
 
 // BCEWithLogitsOpt are the options of BCEWithLogits.
 type BCEWithLogitsOpt struct {
-	// Weight, which broadcasts to the input, multiplies each loss, and PositiveWeight the part of the positives; nil is 1.
+	// Weight, which broadcasts to the input, multiplies each loss, and PositiveWeight the part of the positives; nil means 1.
 	Weight, PositiveWeight *Tensor
 	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
 	Reduction Reduction
@@ -66,7 +66,7 @@ func (o BCEWithLogitsOpt) core() core.BCEWithLogitsOpt {
 
 // BackwardOpt are the options of Backward.
 type BackwardOpt struct {
-	// Gradient, of the tensor's shape, weighs its elements; nil is 1, for a tensor of one element.
+	// Gradient, of the tensor's shape, weights its elements; nil means 1, for a tensor of one element.
 	Gradient *Tensor
 	// RetainGraph keeps the saved tensors, so that backward can run again.
 	RetainGraph bool
@@ -80,14 +80,14 @@ func (o BackwardOpt) core() core.BackwardOpt {
 
 // BatchNormOpt are the options of BatchNorm.
 type BatchNormOpt struct {
-	// Training normalises by the batch's own statistics and moves the running ones, if there are any, towards them. Without it the running
-	// ones are used.
+	// Training normalises by the batch's own statistics and updates the running ones, if there are any. Without it the running statistics
+	// are used.
 	Training bool
 }
 
 // BinCountOpt are the options of BinCount.
 type BinCountOpt struct {
-	// Weight is a vector as long as t, of which elements are added up in the place of ones; nil counts.
+	// Weight is a vector as long as t whose elements are added up instead of ones; nil counts.
 	Weight *Tensor
 	// MinLength is the least number of bins.
 	MinLength int
@@ -99,19 +99,19 @@ func (o BinCountOpt) core() core.BinCountOpt {
 
 // ConvOpt are the options of convolutions. A zero Stride, Dilation or Groups means 1. One-dimensional convolutions use the last element.
 type ConvOpt struct {
-	// Stride and Dilation are steps between windows and within one; Padding is zeros on both sides. Rows come first.
+	// Stride and Dilation are the steps between windows and within one; Padding is how many zeros are added on each side. Rows come first.
 	Stride, Padding, Dilation [2]int
-	// Groups divides the channels into sets that do not meet.
+	// Groups divides the channels into sets that are convolved separately.
 	Groups int
-	// Same pads so that the output has the input's size, in Padding's stead; the strides must be 1.
+	// Same pads so that the output has the input's size, and ignores Padding; the strides must be 1.
 	Same bool
 }
 
 // CrossEntropyOpt are the options of CrossEntropy.
 type CrossEntropyOpt struct {
-	// Weight [C] weighs the classes; nil weighs all the same.
+	// Weight [C] weights the classes; nil weights all the same.
 	Weight *Tensor
-	// Ignore says that elements with target IgnoreIndex do not count; without it those with target -100 do not.
+	// Ignore says that elements with target IgnoreIndex do not count; without it, elements with target -100 do not.
 	Ignore      bool
 	IgnoreIndex int
 	// Reduction is ReduceMean (of the weighted elements; the zero value), ReduceSum or ReduceNone.
@@ -126,19 +126,19 @@ func (o CrossEntropyOpt) core() core.CrossEntropyOpt {
 
 // EmbeddingOpt are the options of Embedding.
 type EmbeddingOpt struct {
-	// Padding says that there is a row PaddingIdx (negative: from the end) that gets no gradient.
+	// Padding says that the row PaddingIdx (negative: from the end) gets no gradient.
 	Padding    bool
 	PaddingIdx int
-	// MaxNorm, if it is not 0, rescales the rows that index names, in place and before they are taken, to at most that norm, of order
+	// MaxNorm, if it is not 0, rescales the rows that index selects, in place and before they are read, to at most that norm, of order
 	// NormType (0 means 2).
 	MaxNorm, NormType float64
-	// ScaleGradByFreq divides the gradient of each row by how often index names it.
+	// ScaleGradByFreq divides the gradient of each row by how often index selects it.
 	ScaleGradByFreq bool
 }
 
 // GradOpt are the options of Grad.
 type GradOpt struct {
-	// Gradients weigh the outputs, one for each; an entry that is nil is 1, for an output of one element, and none at all are 1 for every output.
+	// Gradients weight the outputs, one for each; nil means 1, for an output of one element. No entries mean 1 for every output.
 	Gradients []*Tensor
 	// RetainGraph keeps the saved tensors, so that backward can run again.
 	RetainGraph bool
@@ -154,27 +154,27 @@ func (o GradOpt) core() core.GradOpt {
 
 // KLDivOpt are the options of KLDiv.
 type KLDivOpt struct {
-	// Reduction is ReduceMean of all elements (the zero value), ReduceBatchMean (the sum over the size of dimension 0, the divergence by its
-	// definition), ReduceSum or ReduceNone.
+	// Reduction is ReduceMean over all elements (the zero value), ReduceBatchMean (the sum divided by the size of dimension 0, as the
+	// divergence is defined), ReduceSum or ReduceNone.
 	Reduction Reduction
 	// LogTarget says that the target holds logarithms of probabilities.
 	LogTarget bool
 }
 
-// LikeOpt are the options of factories after another tensor.
+// LikeOpt are the options of factories that follow another tensor.
 type LikeOpt struct {
 	// DType is the result's type; the zero value is the other tensor's.
 	DType dtype.DType
 }
 
-// LossOpt are the options of losses between elements.
+// LossOpt are the options of element-wise losses.
 type LossOpt struct {
 	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
 	Reduction Reduction
 }
 
-// MaxPoolOpt are the options of max pooling. A zero Stride means the kernel's size, a zero Dilation 1. Padding lies on both sides of rows
-// and of columns, and is less than every element.
+// MaxPoolOpt are the options of max pooling. A zero Stride means the kernel's size, a zero Dilation 1. Padding is added on both sides of
+// rows and of columns, and counts as less than every element.
 type MaxPoolOpt struct {
 	Stride, Padding, Dilation [2]int
 	// CeilMode rounds the output's size up instead of down.
@@ -183,9 +183,9 @@ type MaxPoolOpt struct {
 
 // MultiMarginLossOpt are the options of MultiMarginLoss. The zero value is PyTorch's default.
 type MultiMarginLossOpt struct {
-	// Weight [C] multiplies the terms by that of the target; nil is 1.
+	// Weight [C] multiplies the terms of a sample by the weight of its target; nil means 1.
 	Weight *Tensor
-	// Squared takes the squares of what is summed. Margin 0 is 1.
+	// Squared squares the terms before summing. Margin 0 means 1.
 	Squared bool
 	Margin  float64
 	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
@@ -204,9 +204,9 @@ type MultinomialOpt struct {
 
 // NLLLossOpt are the options of losses over classes.
 type NLLLossOpt struct {
-	// Weight [C] weighs the classes; nil weighs all the same.
+	// Weight [C] weights the classes; nil weights all the same.
 	Weight *Tensor
-	// Ignore says that elements with target IgnoreIndex do not count; without it those with target -100 do not.
+	// Ignore says that elements with target IgnoreIndex do not count; without it, elements with target -100 do not.
 	Ignore      bool
 	IgnoreIndex int
 	// Reduction is ReduceMean (of the weighted elements; the zero value), ReduceSum or ReduceNone.
@@ -217,9 +217,9 @@ func (o NLLLossOpt) core() core.NLLLossOpt {
 	return core.NLLLossOpt{Weight: (*core.Tensor)(o.Weight), Ignore: o.Ignore, IgnoreIndex: o.IgnoreIndex, Reduction: o.Reduction}
 }
 
-// NanToNumOpt are the numbers that replace others.
+// NanToNumOpt are the options of NanToNum.
 type NanToNumOpt struct {
-	// NaN replaces NaN. PosInf and NegInf replace +∞ and -∞: 0 is the greatest and the least number of the type, tenon.Zero is 0.
+	// NaN replaces NaN. PosInf and NegInf replace +∞ and -∞; 0 means the greatest and the least number of the type, tenon.Zero means 0.
 	NaN, PosInf, NegInf float64
 }
 
@@ -233,7 +233,7 @@ type PadOpt struct {
 
 // PoissonNLLLossOpt are the options of PoissonNLLLoss. The zero value is PyTorch's default.
 type PoissonNLLLossOpt struct {
-	// Plain says that the input is the rate itself, not its logarithm; Eps is then added to it, 0 being 1e-8.
+	// Plain says that the input is the rate itself, not its logarithm; Eps is then added to it (0 means 1e-8).
 	Plain bool
 	Eps   float64
 	// Full adds Stirling's approximation of log(target!) where target is above 1.
@@ -246,8 +246,8 @@ type PoissonNLLLossOpt struct {
 type RepeatInterleaveOpt struct {
 	// Dim is the dimension whose slices are repeated; nil repeats the elements, in row-major order, and the result is a vector.
 	Dim *int
-	// OutputSize, if it is not 0, is the sum of the repeats, which is then not read: nothing is waited for, and the call can be captured. Another one fails as
-	// AssertAsync does.
+	// OutputSize, if it is not 0, is the sum of the repeats, which is then not read: the call does not wait, and can be captured. A wrong
+	// sum fails as in AssertAsync.
 	OutputSize int
 }
 
@@ -273,17 +273,17 @@ type SumOpt struct {
 
 // ToOpt are the options of To.
 type ToOpt struct {
-	// NonBlocking does not wait for a copy from a GPU to the processor, whose result is then pinned, nor for one to a GPU from a pinned
-	// tensor: work that uses the result, or overwrites a pinned source, waits by itself.
+	// NonBlocking does not wait for a copy from a GPU to the processor, whose result is then pinned, nor for a copy to a GPU from a pinned
+	// tensor: work that uses the result, or overwrites a pinned source, waits for the copy.
 	NonBlocking bool
 }
 
 // TripletMarginLossOpt are the options of TripletMarginLoss. The zero value is PyTorch's default.
 type TripletMarginLossOpt struct {
-	// Margin by which the distances should differ: 0 is 1. P is the order of the norm, 0 being 2, and Eps is added to differences, 0 being
-	// 1e-6.
+	// Margin is by how much the distances should differ; 0 means 1. P is the order of the norm; 0 means 2. Eps is added to differences; 0
+	// means 1e-6.
 	Margin, P, Eps float64
-	// Swap takes the distance from positive to negative where it is less than that from the anchor.
+	// Swap takes the distance from positive to negative where it is less than that from the anchor to negative.
 	Swap bool
 	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
 	Reduction Reduction
@@ -293,7 +293,7 @@ type TripletMarginLossOpt struct {
 type VarOpt struct {
 	// KeepDim keeps the reduced dimensions with size 1.
 	KeepDim bool
-	// Correction is what the number of elements is lessened by in the divisor; 0 is 1, the unbiased variance, and tenon.Zero the biased one.
+	// Correction is subtracted from the number of elements in the divisor; 0 means 1, the unbiased variance, and tenon.Zero the biased one.
 	Correction float64
 }
 
@@ -325,7 +325,7 @@ func (x *Exec) AMinInto(dst *Tensor, t *Tensor, dims []int, keepDim bool) {
 	core.Into(cx, "AMinInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.AMin((*core.Tensor)(t), dims, keepDim) })
 }
 
-// Abs returns the magnitude; of a complex tensor it is real.
+// Abs returns the magnitude, which is real for a complex tensor.
 func (x *Exec) Abs(t *Tensor) *Tensor {
 	cx := x.enter("Abs", t)
 	defer core.Leave(cx)
@@ -367,8 +367,8 @@ func (x *Exec) AcoshInto(dst *Tensor, t *Tensor) {
 	core.Into(cx, "AcoshInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Acosh((*core.Tensor)(t)) })
 }
 
-// AdaptiveAvgPool2d returns means over windows of the planes of t [N, C, H, W] or [C, H, W] that cover them evenly, in planes of the given
-// height and width; 0 keeps the input's.
+// AdaptiveAvgPool2d returns means over windows that evenly cover the planes of t [N, C, H, W] or [C, H, W], in planes of the given height
+// and width; 0 keeps the input's.
 func (x *Exec) AdaptiveAvgPool2d(t *Tensor, size [2]int) *Tensor {
 	cx := x.enter("AdaptiveAvgPool2d", t)
 	defer core.Leave(cx)
@@ -499,7 +499,7 @@ func (x *Exec) AddMVInto(dst *Tensor, in *Tensor, a *Tensor, v *Tensor, beta flo
 }
 
 // AddR returns beta*in + alpha*(the outer product of a and b) for vectors a [M], b [N] and in broadcast to [M, N]. With beta 0, in is not
-// read. Of bools + is or and * is and.
+// read. For bools + is or and * is and.
 func (x *Exec) AddR(in *Tensor, a *Tensor, b *Tensor, beta float64, alpha float64) *Tensor {
 	cx := x.enter("AddR", in, a, b)
 	defer core.Leave(cx)
@@ -559,7 +559,7 @@ func (x *Exec) AddScaledInto(dst *Tensor, a *Tensor, b *Tensor, alpha float64) {
 	cx.AddScaledInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b), alpha)
 }
 
-// All reports whether no element along dims is zero, as bool (of uint8 as uint8); nil dims mean all. Of no elements it is true.
+// All reports whether no element along dims is zero, as bool (uint8 for uint8); nil dims mean all. For no elements it is true.
 func (x *Exec) All(t *Tensor, dims []int, keepDim bool) *Tensor {
 	cx := x.enter("All", t)
 	defer core.Leave(cx)
@@ -573,8 +573,8 @@ func (x *Exec) AllInto(dst *Tensor, t *Tensor, dims []int, keepDim bool) {
 	core.Into(cx, "AllInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.All((*core.Tensor)(t), dims, keepDim) })
 }
 
-// Angle returns the angle from the positive real axis, from -π to π: of real numbers 0, or π for negative ones. It is real; integers become
-// float32.
+// Angle returns the angle from the positive real axis, from -π to π. For real numbers it is 0, or π for negative ones. The result is real;
+// integers become float32.
 func (x *Exec) Angle(t *Tensor) *Tensor {
 	cx := x.enter("Angle", t)
 	defer core.Leave(cx)
@@ -588,7 +588,7 @@ func (x *Exec) AngleInto(dst *Tensor, t *Tensor) {
 	core.Into(cx, "AngleInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Angle((*core.Tensor)(t)) })
 }
 
-// Any reports whether an element along dims is not zero, as bool (of uint8 as uint8); nil dims mean all. Of no elements it is false.
+// Any reports whether an element along dims is not zero, as bool (uint8 for uint8); nil dims mean all. For no elements it is false.
 func (x *Exec) Any(t *Tensor, dims []int, keepDim bool) *Tensor {
 	cx := x.enter("Any", t)
 	defer core.Leave(cx)
@@ -602,7 +602,7 @@ func (x *Exec) AnyInto(dst *Tensor, t *Tensor, dims []int, keepDim bool) {
 	core.Into(cx, "AnyInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Any((*core.Tensor)(t), dims, keepDim) })
 }
 
-// Arange returns the vector start, start+step, … before end, each computed from its place.
+// Arange returns the vector start, start+step, … before end, each element computed from its index.
 func (x *Exec) Arange(start float64, end float64, step float64, dt dtype.DType) *Tensor {
 	cx := x.enter("Arange")
 	defer core.Leave(cx)
@@ -616,8 +616,8 @@ func (x *Exec) ArangeInto(dst *Tensor, start float64, end float64, step float64)
 	core.Into(cx, "ArangeInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Arange(start, end, step, dst.DType()) })
 }
 
-// ArgMax returns the places of the greatest elements along dims, as int64; nil dims mean all, and the place is then the row-major one. Of
-// equal elements the first counts.
+// ArgMax returns the indices of the greatest elements along dims, as int64; nil dims mean all, and the index is then row-major. Of equal
+// elements the first counts.
 func (x *Exec) ArgMax(t *Tensor, dims []int, keepDim bool) *Tensor {
 	cx := x.enter("ArgMax", t)
 	defer core.Leave(cx)
@@ -631,7 +631,7 @@ func (x *Exec) ArgMaxInto(dst *Tensor, t *Tensor, dims []int, keepDim bool) {
 	core.Into(cx, "ArgMaxInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.ArgMax((*core.Tensor)(t), dims, keepDim) })
 }
 
-// ArgMin returns the places of the least elements along dims, as ArgMax.
+// ArgMin returns the indices of the least elements along dims, like ArgMax.
 func (x *Exec) ArgMin(t *Tensor, dims []int, keepDim bool) *Tensor {
 	cx := x.enter("ArgMin", t)
 	defer core.Leave(cx)
@@ -646,7 +646,7 @@ func (x *Exec) ArgMinInto(dst *Tensor, t *Tensor, dims []int, keepDim bool) {
 }
 
 // AsStrided returns the view of t's storage with the given shape, strides and offset, all counted in elements from the storage's start. It
-// fails where that reaches beyond the storage.
+// fails if the view reaches beyond the storage.
 func (x *Exec) AsStrided(t *Tensor, shape []int, stride []int, offset int) *Tensor {
 	cx := x.enter("AsStrided", t)
 	defer core.Leave(cx)
@@ -681,17 +681,17 @@ func (x *Exec) AsinhInto(dst *Tensor, t *Tensor) {
 	core.Into(cx, "AsinhInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Asinh((*core.Tensor)(t)) })
 }
 
-// AssertAsync fails if t, of one element, is zero or false, once the work before it is done; a NaN is not zero. It waits for nothing. On a
-// simulated device the next call that waits for the work returns the error, once, with this operation and its line, and the device goes on.
-// A GPU is lost to the process: a later call returns the fault, with this one among its suspects. On the processor the call itself fails.
-// In a capture it becomes part of the graph. How many elements there are is looked at in the call.
+// AssertAsync fails if t, of one element, is zero or false, once the work before it is done; a NaN is not zero. It does not wait. On a
+// simulated device the next call that waits for the work returns the error, once, with this operation and its line, and the device stays
+// usable. A GPU is lost to the process: a later call returns the fault, with this operation among the suspects. On the processor the call
+// itself fails. In a capture it becomes part of the graph. The number of elements is checked at the call.
 func (x *Exec) AssertAsync(t *Tensor) {
 	cx := x.enter("AssertAsync", t)
 	defer core.Leave(cx)
 	cx.AssertAsync((*core.Tensor)(t))
 }
 
-// AtLeast1D returns t, as a vector if it has no dimension.
+// AtLeast1D returns t, or a vector if t has no dimensions.
 func (x *Exec) AtLeast1D(t *Tensor) *Tensor {
 	cx := x.enter("AtLeast1D", t)
 	defer core.Leave(cx)
@@ -740,22 +740,23 @@ func (x *Exec) AtanhInto(dst *Tensor, t *Tensor) {
 	core.Into(cx, "AtanhInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Atanh((*core.Tensor)(t)) })
 }
 
-// Autocast returns the Exec that runs products and convolutions in d (Float16 or BFloat16) and number-sensitive operations in Float32;
-// dtype.Invalid switches it off. Operands are converted if they are floating-point, not Float64 and on the Exec's device; gradients come back in
-// the type that the operand had. What writes into a destination, such as AddInto, converts nothing. BFloat16 needs a device of compute capability 8.0.
+// Autocast returns the Exec that runs products and convolutions in d (Float16 or BFloat16) and numerically sensitive operations in Float32;
+// dtype.Invalid switches it off. Operands are converted if they are floating-point, not Float64 and on the Exec's device; gradients come
+// back in the type that the operand had. Operations that write into a destination, such as AddInto, convert nothing. BFloat16 needs a
+// device of compute capability 8.0.
 //
-// Float32 leaves that require grad, which are parameters, are converted to d once: the copies are kept until the scope closes that is the innermost one when
-// Autocast is called or, where none is open then, the outermost one that is open at the conversion; with no scope open nothing is kept. Autocast of an Exec
-// that autocasts, or did, keeps the first one's copies. So call Autocast in the scope of a step, and the copies go with it. A parameter that was changed in
-// place is converted again. A graph converts the parameters that it uses itself, each time it runs, and leaves no copy behind. AutocastCache switches the
-// copies off.
+// Float32 leaves that require grad, which are parameters, are converted to d once. The copies are kept until a scope closes: the innermost
+// one that is open when Autocast is called or, if none is open then, the outermost one that is open at the conversion; with no scope open
+// nothing is kept. Autocast of an Exec that autocasts, or did, keeps the first one's copies. So call Autocast in the scope of a step, and
+// its copies are closed with the scope. A parameter that was changed in place is converted again. A graph converts the parameters that it
+// uses each time it runs, and leaves no copy behind. AutocastCache switches the copies off.
 func (x *Exec) Autocast(d dtype.DType) *Exec {
 	cx := x.enter("Autocast")
 	defer core.Leave(cx)
 	return (*Exec)(cx.Autocast(d))
 }
 
-// AutocastCache returns the Exec on which autocast keeps the copies of parameters that it makes, as it does from the beginning, or not.
+// AutocastCache returns the Exec on which autocast keeps the copies of parameters that it makes, which is the default, or does not.
 func (x *Exec) AutocastCache(on bool) *Exec {
 	cx := x.enter("AutocastCache")
 	defer core.Leave(cx)
@@ -813,9 +814,8 @@ func (x *Exec) BAddBMMCInto(dst *Tensor, in *Tensor, a *Tensor, b *Tensor, beta 
 }
 
 // BCE returns the binary cross-entropy of the probabilities t, from 0 to 1, against target, probabilities of t's shape and type. Logarithms
-// are held above -100, so that a certain mistake costs 100; a number in t or target that is not from 0 to 1 fails as AssertAsync does.
-// It is refused under autocast, where a sigmoid before it would overflow:
-// BCEWithLogits takes its place.
+// are clamped at -100, so that a certain mistake costs 100; a number in t or target that is not from 0 to 1 fails as in AssertAsync. It is
+// refused under autocast, where a sigmoid before it would overflow: use BCEWithLogits instead.
 func (x *Exec) BCE(t *Tensor, target *Tensor, opt ...BCEOpt) *Tensor {
 	cx := x.enter("BCE", t, target)
 	defer core.Leave(cx)
@@ -848,9 +848,9 @@ func (x *Exec) BMMInto(dst *Tensor, a *Tensor, b *Tensor) {
 	core.Into(cx, "BMMInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.BMM((*core.Tensor)(a), (*core.Tensor)(b)) })
 }
 
-// Backward adds the gradients of t to its leaves. t has one element, or the options give the gradient of t. It returns an error that
-// names the operation and, where it is known, the line of its forward call; the leaves then have the gradients that they had, but for those with post-accumulate
-// hooks that have run. Gradients that leaves have already are added to at the end of the pass, which holds the new ones until then.
+// Backward adds the gradients of t to its leaves. t has one element, or the options give the gradient of t. An error names the operation
+// and, if known, the line of its forward call; the leaves then have the gradients that they had, except those with post-accumulate hooks
+// that have run. New gradients are added to existing ones at the end of the pass, which holds them until then.
 func (x *Exec) Backward(t *Tensor, opt ...BackwardOpt) error {
 	only, err := core.Only("Backward", opt)
 	if err != nil {
@@ -864,9 +864,9 @@ func (x *Exec) Backward(t *Tensor, opt ...BackwardOpt) error {
 	return core.Located("Backward", cx.Backward((*core.Tensor)(t), only.core()))
 }
 
-// BatchNorm normalises t [N, C, …] over all dimensions but the channels, with eps added to the variances; then it multiplies by weight [C]
-// and adds bias [C]. runningMean and runningVar [C] may be nil in training; there they become old*(1-momentum) + new*momentum, in place,
-// the new variance being the unbiased one.
+// BatchNorm normalises t [N, C, …] over all dimensions except the channels, with eps added to the variances; then it multiplies by weight
+// [C] and adds bias [C]. runningMean and runningVar [C] may be nil in training; otherwise training sets them to old*(1-momentum) +
+// new*momentum, in place, where the new variance is the unbiased one.
 func (x *Exec) BatchNorm(t *Tensor, weight *Tensor, bias *Tensor, runningMean *Tensor, runningVar *Tensor, momentum float64, eps float64, opt ...BatchNormOpt) *Tensor {
 	cx := x.enter("BatchNorm", t)
 	defer core.Leave(cx)
@@ -874,10 +874,10 @@ func (x *Exec) BatchNorm(t *Tensor, weight *Tensor, bias *Tensor, runningMean *T
 	return (*Tensor)(cx.BatchNorm((*core.Tensor)(t), orNil("BatchNorm", 1, weight), orNil("BatchNorm", 2, bias), orNil("BatchNorm", 3, runningMean), orNil("BatchNorm", 4, runningVar), momentum, eps, core.BatchNormOpt(only)))
 }
 
-// BatchNormGatherStats puts together the statistics of a batch of which W parts were looked at one by one, as on several devices: mean and
-// invStd [W, C] are the means and 1/√(biased variance + eps) of the parts' channels, of a real floating-point type, and count, a vector [W]
-// or one number for all of them, how many elements a channel has in each. It returns both for the whole batch, vectors [C], of float32 for
-// halves. runningMean and runningVar [C] may be nil; else they become old*(1-momentum) + new*momentum, in place, the new variance being the
+// BatchNormGatherStats combines the statistics of the W parts of a batch, for example from several devices: mean and invStd [W, C] are the
+// means and 1/√(biased variance + eps) of the parts' channels, of a real floating-point type, and count, a vector [W] or one number for all
+// parts, is how many elements a channel has in each part. It returns both for the whole batch, vectors [C], in float32 for halves.
+// runningMean and runningVar [C] may be nil; otherwise they become old*(1-momentum) + new*momentum, in place, where the new variance is the
 // unbiased one. It has no derivative.
 func (x *Exec) BatchNormGatherStats(mean *Tensor, invStd *Tensor, count *Tensor, runningMean *Tensor, runningVar *Tensor, momentum float64, eps float64) (wholeMean *Tensor, wholeInvStd *Tensor) {
 	cx := x.enter("BatchNormGatherStats", mean, invStd, count)
@@ -886,33 +886,33 @@ func (x *Exec) BatchNormGatherStats(mean *Tensor, invStd *Tensor, count *Tensor,
 	return (*Tensor)(r0), (*Tensor)(r1)
 }
 
-// Bernoulli returns a tensor of p's type that is 1 with the probability that p has there, and else 0. A number in p that is not from 0 to 1
-// stops the device, as a failed AssertAsync does.
+// Bernoulli returns a tensor of p's type that is 1 with the probability in p's element, else 0. A number in p that is not from 0 to 1 fails
+// as in AssertAsync.
 func (x *Exec) Bernoulli(p *Tensor) *Tensor {
 	cx := x.enter("Bernoulli", p)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.Bernoulli((*core.Tensor)(p)))
 }
 
-// BernoulliInto fills dst with 1 with probability p and else 0.
+// BernoulliInto sets each element of dst to 1 with probability p, else to 0.
 func (x *Exec) BernoulliInto(dst *Tensor, p float64) {
 	cx := x.enter("BernoulliInto", dst)
 	defer core.Leave(cx)
 	cx.BernoulliInto((*core.Tensor)(dst), p)
 }
 
-// Bilinear returns, for vectors a [..., I] and b [..., J], the sums of a_i·w_kij·b_j for every k, w being [Out, I, J], plus bias [Out] if
-// it is not nil.
+// Bilinear returns, for vectors a [..., I] and b [..., J], the sums of a_i·w_kij·b_j for every k, where w is [Out, I, J], plus bias [Out]
+// if it is not nil.
 func (x *Exec) Bilinear(a *Tensor, b *Tensor, w *Tensor, bias *Tensor) *Tensor {
 	cx := x.enter("Bilinear", a, b, w)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.Bilinear((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(w), orNil("Bilinear", 3, bias)))
 }
 
-// BinCount returns how often each number from 0 on is in t, a vector of integers that are not negative: int64, as long as the greatest
-// number and one more, or the least that the options give. With a weight element i of the result is the sum of the weights of those
-// elements of t that are i, in an order that depends on t alone, so that results repeat: float32 for a weight of float32, else float64. It
-// has no derivative. The length depends on t, so that the call waits for it and cannot be captured.
+// BinCount returns how often each number from 0 on occurs in t, a vector of non-negative integers, as int64. The result's length is the
+// greatest number plus one, or MinLength if that is more. With a weight, element i of the result is the sum of the weights of those
+// elements of t that are i, in an order that only t decides, so that results repeat: float32 for a float32 weight, else float64. It has no
+// derivative. The length depends on t, so the call waits for t and cannot be captured.
 func (x *Exec) BinCount(t *Tensor, opt ...BinCountOpt) *Tensor {
 	cx := x.enter("BinCount", t)
 	defer core.Leave(cx)
@@ -921,7 +921,7 @@ func (x *Exec) BinCount(t *Tensor, opt ...BinCountOpt) *Tensor {
 	return (*Tensor)(cx.BinCount((*core.Tensor)(t), only.core()))
 }
 
-// BitwiseAnd returns a & b, broadcast, of integers or bool.
+// BitwiseAnd returns a & b, broadcast, for integers or bool.
 func (x *Exec) BitwiseAnd(a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("BitwiseAnd", a, b)
 	defer core.Leave(cx)
@@ -935,8 +935,7 @@ func (x *Exec) BitwiseAndInto(dst *Tensor, a *Tensor, b *Tensor) {
 	core.Into(cx, "BitwiseAndInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.BitwiseAnd((*core.Tensor)(a), (*core.Tensor)(b)) })
 }
 
-// BitwiseLeftShift returns a << b, broadcast, of integers. Shifts by a negative number of places, or by as many as a number has bits, give
-// 0.
+// BitwiseLeftShift returns a << b, broadcast, for integers. If b is negative, or at least the number of bits, the result is 0.
 func (x *Exec) BitwiseLeftShift(a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("BitwiseLeftShift", a, b)
 	defer core.Leave(cx)
@@ -950,7 +949,7 @@ func (x *Exec) BitwiseLeftShiftInto(dst *Tensor, a *Tensor, b *Tensor) {
 	core.Into(cx, "BitwiseLeftShiftInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.BitwiseLeftShift((*core.Tensor)(a), (*core.Tensor)(b)) })
 }
 
-// BitwiseNot returns the bits inverted, of bool the negation; for integers and bool.
+// BitwiseNot returns the bits inverted, or the negation of bool; for integers and bool.
 func (x *Exec) BitwiseNot(t *Tensor) *Tensor {
 	cx := x.enter("BitwiseNot", t)
 	defer core.Leave(cx)
@@ -964,7 +963,7 @@ func (x *Exec) BitwiseNotInto(dst *Tensor, t *Tensor) {
 	core.Into(cx, "BitwiseNotInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.BitwiseNot((*core.Tensor)(t)) })
 }
 
-// BitwiseOr returns a | b, broadcast, of integers or bool.
+// BitwiseOr returns a | b, broadcast, for integers or bool.
 func (x *Exec) BitwiseOr(a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("BitwiseOr", a, b)
 	defer core.Leave(cx)
@@ -978,8 +977,8 @@ func (x *Exec) BitwiseOrInto(dst *Tensor, a *Tensor, b *Tensor) {
 	core.Into(cx, "BitwiseOrInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.BitwiseOr((*core.Tensor)(a), (*core.Tensor)(b)) })
 }
 
-// BitwiseRightShift returns a >> b, broadcast, of integers; signed ones keep their sign. Shifts by a negative number of places, or by as
-// many as a number has bits, give 0, or -1 for negative a.
+// BitwiseRightShift returns a >> b, broadcast, for integers; signed ones keep their sign. If b is negative, or at least the number of bits,
+// the result is 0, or -1 for negative a.
 func (x *Exec) BitwiseRightShift(a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("BitwiseRightShift", a, b)
 	defer core.Leave(cx)
@@ -993,7 +992,7 @@ func (x *Exec) BitwiseRightShiftInto(dst *Tensor, a *Tensor, b *Tensor) {
 	core.Into(cx, "BitwiseRightShiftInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.BitwiseRightShift((*core.Tensor)(a), (*core.Tensor)(b)) })
 }
 
-// BitwiseXor returns a ^ b, broadcast, of integers or bool.
+// BitwiseXor returns a ^ b, broadcast, for integers or bool.
 func (x *Exec) BitwiseXor(a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("BitwiseXor", a, b)
 	defer core.Leave(cx)
@@ -1007,7 +1006,7 @@ func (x *Exec) BitwiseXorInto(dst *Tensor, a *Tensor, b *Tensor) {
 	core.Into(cx, "BitwiseXorInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.BitwiseXor((*core.Tensor)(a), (*core.Tensor)(b)) })
 }
 
-// Bytes returns the elements in row-major order, little-endian. It waits for the work that makes them.
+// Bytes returns the elements in row-major order, little-endian. It waits for the work that computes them.
 func (x *Exec) Bytes(t *Tensor) ([]byte, error) {
 	cx, err := x.entered("Bytes", t)
 	if err != nil {
@@ -1023,8 +1022,7 @@ func (x *Exec) Capturing() bool {
 	return x.made("Capturing").Capturing()
 }
 
-// Cat returns the tensors, of equal shapes but for dimension dim, one after the other along it, in the promoted type. Tensors of shape [0]
-// are skipped.
+// Cat concatenates the tensors, of equal shapes except in dimension dim, along dim, in the promoted type. Tensors of shape [0] are skipped.
 func (x *Exec) Cat(ts []*Tensor, dim int) *Tensor {
 	cx := x.enter("Cat")
 	defer core.Leave(cx)
@@ -1038,14 +1036,14 @@ func (x *Exec) CatInto(dst *Tensor, ts []*Tensor, dim int) {
 	core.Into(cx, "CatInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Cat(coreList(ts), dim) })
 }
 
-// CauchyInto fills dst with random numbers of the Cauchy distribution of the given median and scale.
+// CauchyInto fills dst with random numbers from the Cauchy distribution with the given median and scale.
 func (x *Exec) CauchyInto(dst *Tensor, median float64, scale float64) {
 	cx := x.enter("CauchyInto", dst)
 	defer core.Leave(cx)
 	cx.CauchyInto((*core.Tensor)(dst), median, scale)
 }
 
-// Ceil rounds up; integers stay.
+// Ceil rounds up; integers stay the same.
 func (x *Exec) Ceil(t *Tensor) *Tensor {
 	cx := x.enter("Ceil", t)
 	defer core.Leave(cx)
@@ -1059,22 +1057,25 @@ func (x *Exec) CeilInto(dst *Tensor, t *Tensor) {
 	core.Into(cx, "CeilInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Ceil((*core.Tensor)(t)) })
 }
 
-// ChannelsLast returns t [N, C, H, W] if its channels lie innermost in memory, else such a copy.
+// ChannelsLast returns t [N, C, H, W] if its channels are innermost in memory, else a copy with that layout.
 func (x *Exec) ChannelsLast(t *Tensor) *Tensor {
 	cx := x.enter("ChannelsLast", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.ChannelsLast((*core.Tensor)(t)))
 }
 
-// Checkpoint runs f on the inputs, which are on x's device, and returns what it returns. Of what f's operations save for backward only the inputs are kept; the backward pass runs
-// f again, once, to have the rest, and drops that as it goes. Gradients, also those of parameters that f uses, are what they would be without, bit for bit. The
-// inputs' device memory, and that of one segment at a time, is then what a sequence of segments takes, for one more forward pass.
+// Checkpoint runs f on the inputs, which are on x's device, and returns f's results. Of the tensors that f's operations save for backward,
+// only the inputs are kept; the backward pass runs f again, once, to compute the rest, and frees that as it goes. Gradients, also those of
+// parameters that f uses, are the same bit for bit as without Checkpoint. A sequence of segments then needs device memory for its inputs
+// and for one segment at a time, at the cost of one more forward pass.
 //
-// f gets the Exec that it has to use; in the second run that has the same stream, autocast and other modes, and draws the same random numbers if they come from
-// the Exec's own generator; neither run moves a generator on twice. f must do the same both times: it may not depend on what has changed since, and tensors that
-// it uses besides the inputs must be open in the backward pass. What it changes besides, such as collected statistics, it changes twice. An input, or another
-// tensor that f saved and did not make, that was changed in place since is an error of the backward pass; so are another number of saved tensors, or others. With
-// RetainGraph each pass runs f again. Segments nest. In a graph, a segment with random numbers must have its backward pass in the graph too.
+// f gets the Exec that it must use. In the second run that Exec has the same stream, autocast and other modes, and draws the same random
+// numbers if they come from the Exec's own generator; the two runs together advance a generator only once. f must do the same both times:
+// it must not depend on anything that has changed since, and tensors that it uses besides the inputs must be open in the backward pass. Its
+// other side effects, such as collected statistics, happen twice. If an input, or another tensor that f saved and did not make, was changed
+// in place since, the backward pass fails; it also fails if the second run saves another number of tensors, or different ones. With
+// RetainGraph each pass runs f again. Segments nest. In a graph, a segment with random numbers must have its backward pass in the graph
+// too.
 func (x *Exec) Checkpoint(f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tensor) []*Tensor {
 	if f == nil {
 		core.NoFunction("Checkpoint", "f")
@@ -1084,14 +1085,14 @@ func (x *Exec) Checkpoint(f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tens
 	return faceList(cx.Checkpoint(func(x *core.Exec, ins []*core.Tensor) []*core.Tensor { return coreList(f((*Exec)(x), faceList(ins))) }, coreList(ins)...))
 }
 
-// Chunk returns the views of at most n pieces of t along dimension dim, all of the same size but perhaps the last.
+// Chunk returns the views of at most n pieces of t along dimension dim, all of the same size except perhaps the last.
 func (x *Exec) Chunk(t *Tensor, n int, dim int) []*Tensor {
 	cx := x.enter("Chunk", t)
 	defer core.Leave(cx)
 	return faceList(cx.Chunk((*core.Tensor)(t), n, dim))
 }
 
-// Clamp returns t held between lo and hi, broadcast; either may be nil. Where lo > hi the result is hi.
+// Clamp returns t limited to the range from lo to hi, broadcast; either may be nil. Where lo > hi the result is hi.
 func (x *Exec) Clamp(t *Tensor, lo *Tensor, hi *Tensor) *Tensor {
 	cx := x.enter("Clamp", t)
 	defer core.Leave(cx)
@@ -1163,32 +1164,32 @@ func (x *Exec) ClampMinSInto(dst *Tensor, t *Tensor, lo float64) {
 	core.Into(cx, "ClampMinSInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.ClampMinS((*core.Tensor)(t), lo) })
 }
 
-// ClampS returns t held between lo and hi. Where lo > hi the result is hi.
+// ClampS returns t limited to the range from lo to hi. Where lo > hi the result is hi.
 func (x *Exec) ClampS(t *Tensor, lo float64, hi float64) *Tensor {
 	cx := x.enter("ClampS", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.ClampS((*core.Tensor)(t), lo, hi))
 }
 
-// ClampSInto sets dst to t held between lo and hi; dst may be t.
+// ClampSInto sets dst to t limited to the range from lo to hi; dst may be t.
 func (x *Exec) ClampSInto(dst *Tensor, t *Tensor, lo float64, hi float64) {
 	cx := x.enter("ClampSInto", dst, t)
 	defer core.Leave(cx)
 	cx.ClampSInto((*core.Tensor)(dst), (*core.Tensor)(t), lo, hi)
 }
 
-// Clone returns a copy of t, in its memory order where that has no gaps.
+// Clone returns a copy of t, in its memory order if that has no gaps.
 func (x *Exec) Clone(t *Tensor) *Tensor {
 	cx := x.enter("Clone", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.Clone((*core.Tensor)(t)))
 }
 
-// Close ends x's session. On a fork it waits for the work of x's stream: what is done on the fork from then on is an error of kind Closed,
-// and the Exec that it came from, its other forks and all tensors go on. On an Exec that Open returned it closes the device: it waits for
-// all work and releases it, and tensors of it are lost. Others may be using the device meanwhile, in other goroutines: work under way ends,
-// what they do later is an error of kind Closed, with which captures under way fail too. The processor is never closed. Closing twice does
-// nothing.
+// Close ends x's session. On a fork it waits for the work of x's stream; later operations on the fork fail with an error of kind Closed,
+// while the Exec that it was forked from, its other forks and all tensors stay usable. On an Exec that Open returned, it closes the device:
+// it waits for all work and releases it, and the device's tensors are lost. Other goroutines may be using the device meanwhile: their
+// operations under way finish, but later ones, and captures under way, fail with an error of kind Closed. The processor is never closed.
+// Closing twice does nothing.
 func (x *Exec) Close() error {
 	cx, err := x.found("Close")
 	if err != nil {
@@ -1218,8 +1219,8 @@ func (x *Exec) Contiguous(t *Tensor) *Tensor {
 	return (*Tensor)(cx.Contiguous((*core.Tensor)(t)))
 }
 
-// Conv1d returns the cross-correlation of in [N, C, L] (or [C, L]) with w [Out, C/Groups, K], plus b [Out] if it is not nil. Of the options
-// the second elements count.
+// Conv1d returns the cross-correlation of in [N, C, L] (or [C, L]) with w [Out, C/Groups, K], plus b [Out] if it is not nil. Of the
+// options' pairs only the second element is used.
 func (x *Exec) Conv1d(in *Tensor, w *Tensor, b *Tensor, opt ...ConvOpt) *Tensor {
 	cx := x.enter("Conv1d", in, w)
 	defer core.Leave(cx)
@@ -1235,10 +1236,10 @@ func (x *Exec) Conv2d(in *Tensor, w *Tensor, b *Tensor, opt ...ConvOpt) *Tensor 
 	return (*Tensor)(cx.Conv2d((*core.Tensor)(in), (*core.Tensor)(w), orNil("Conv2d", 2, b), core.ConvOpt(only)))
 }
 
-// CopyAsyncInto is CopyInto between the processor and a GPU that nobody waits for: it returns at once where the processor's tensor is
-// pinned, and work that uses or overwrites either tensor later waits by itself. The copy runs on x's stream, or where x is the processor's
-// on the GPU's default stream. Where the processor's tensor is not pinned or has gaps between its elements, or is to be converted on the
-// processor, it waits as CopyInto does. It cannot be captured.
+// CopyAsyncInto is CopyInto between the processor and a GPU without waiting: it returns at once if the processor's tensor is pinned, and
+// later work that uses or overwrites either tensor waits for the copy. The copy runs on x's stream or, if x is the processor's, on the
+// GPU's default stream. It waits like CopyInto if the processor's tensor is not pinned or has gaps between its elements, or if the
+// processor must convert it. It cannot be captured.
 func (x *Exec) CopyAsyncInto(dst *Tensor, src *Tensor) {
 	cx := x.enter("CopyAsyncInto", dst, src)
 	defer core.Leave(cx)
@@ -1280,8 +1281,9 @@ func (x *Exec) CoshInto(dst *Tensor, t *Tensor) {
 	core.Into(cx, "CoshInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Cosh((*core.Tensor)(t)) })
 }
 
-// CosineEmbeddingLoss returns the mean, or as the options say, of 1 - c where target is 1 and of c - margin, 0 if that is negative, where
-// it is -1; c are the cosines between the vectors of a and b [N, D], with target [N], or [D] with target []. PyTorch's default margin is 0.
+// CosineEmbeddingLoss returns the mean (or the reduction in opt) of 1 - c where target is 1, and of c - margin, or 0 if that is negative,
+// where target is -1; c are the cosines between the vectors of a and b [N, D], with target [N], or [D] with target []. PyTorch's default
+// margin is 0.
 func (x *Exec) CosineEmbeddingLoss(a *Tensor, b *Tensor, target *Tensor, margin float64, opt ...LossOpt) *Tensor {
 	cx := x.enter("CosineEmbeddingLoss", a, b, target)
 	defer core.Leave(cx)
@@ -1289,8 +1291,8 @@ func (x *Exec) CosineEmbeddingLoss(a *Tensor, b *Tensor, target *Tensor, margin 
 	return (*Tensor)(cx.CosineEmbeddingLoss((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(target), margin, core.LossOpt(only)))
 }
 
-// CosineSimilarity returns the cosines of the angles between the vectors along dimension dim of a and b, broadcast; norms count as eps
-// where they are less. PyTorch's defaults are 1 and 1e-8.
+// CosineSimilarity returns the cosines of the angles between the vectors along dimension dim of a and b, broadcast; norms below eps count
+// as eps. PyTorch's defaults are 1 and 1e-8.
 func (x *Exec) CosineSimilarity(a *Tensor, b *Tensor, dim int, eps float64) *Tensor {
 	cx := x.enter("CosineSimilarity", a, b)
 	defer core.Leave(cx)
@@ -1304,8 +1306,8 @@ func (x *Exec) CountNonzero(t *Tensor, dims []int) *Tensor {
 	return (*Tensor)(cx.CountNonzero((*core.Tensor)(t), dims))
 }
 
-// CrossEntropy returns NLLLoss of LogSoftmax of the logits t over the classes. A target of floats and of t's shape holds probabilities of
-// classes instead.
+// CrossEntropy returns NLLLoss of LogSoftmax of the logits t over the classes. A floating-point target of t's shape holds class
+// probabilities instead.
 func (x *Exec) CrossEntropy(t *Tensor, target *Tensor, opt ...CrossEntropyOpt) *Tensor {
 	cx := x.enter("CrossEntropy", t, target)
 	defer core.Leave(cx)
@@ -1314,8 +1316,8 @@ func (x *Exec) CrossEntropy(t *Tensor, target *Tensor, opt ...CrossEntropyOpt) *
 	return (*Tensor)(cx.CrossEntropy((*core.Tensor)(t), (*core.Tensor)(target), only.core()))
 }
 
-// Detach returns a view of t without its history. Changes of it in place show in t, whose history does not learn of them; what was saved of
-// t for backward then counts as modified.
+// Detach returns a view of t without its history. Changes of the view in place are visible in t, but t's history does not include them;
+// tensors saved from t for backward then count as modified.
 func (x *Exec) Detach(t *Tensor) *Tensor {
 	cx := x.enter("Detach", t)
 	defer core.Leave(cx)
@@ -1383,8 +1385,8 @@ func (x *Exec) DivTruncInto(dst *Tensor, a *Tensor, b *Tensor) {
 	core.Into(cx, "DivTruncInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.DivTrunc((*core.Tensor)(a), (*core.Tensor)(b)) })
 }
 
-// Dot returns the sum of the products of the elements of vectors a and b; complex elements are not conjugated. Autocast leaves it in the
-// wider of its operands' types.
+// Dot returns the sum of the products of the elements of vectors a and b; complex elements are not conjugated. Under autocast it stays in
+// the wider of its operands' types.
 func (x *Exec) Dot(a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("Dot", a, b)
 	defer core.Leave(cx)
@@ -1412,19 +1414,19 @@ func (x *Exec) ELU(t *Tensor, alpha float64) *Tensor {
 	return (*Tensor)(cx.ELU((*core.Tensor)(t), alpha))
 }
 
-// Einsum returns the sums of products that the equation describes, in PyTorch's form: "ij,jk->ik" is the product of matrices. Each operand
-// has its letters between commas, one for each dimension, of which equal ones have equal sizes or size 1; the result has those behind the
-// arrow, and sums are taken over all others. A letter that an operand has twice names its diagonal. "..." stands for the dimensions without
-// letters, which are broadcast. Without an arrow the result has the ellipsis and the letters that come once, sorted. Operands are
-// multiplied from the left, each pair as one product of matrices.
+// Einsum returns the sums of products that the equation describes, in PyTorch's form: "ij,jk->ik" is the product of matrices. The terms
+// between commas have one letter for each dimension of an operand; dimensions with the same letter have equal sizes or size 1. The result
+// has the letters after the arrow, and all others are summed over. A letter that occurs twice in a term selects the diagonal. "..." stands
+// for the dimensions without letters, which are broadcast. Without an arrow the result has the ellipsis and the letters that occur once,
+// sorted. Operands are multiplied from the left, each pair as one product of matrices.
 func (x *Exec) Einsum(equation string, ts ...*Tensor) *Tensor {
 	cx := x.enter("Einsum")
 	defer core.Leave(cx)
 	return (*Tensor)(cx.Einsum(equation, coreList(ts)...))
 }
 
-// Embedding returns the rows of weight [V, D] that index names, in a tensor of index's shape and a last dimension D. Index is int64 or
-// int32, in 0 … V-1; one that is not fails as AssertAsync does.
+// Embedding returns the rows of weight [V, D] that index selects, in a tensor of index's shape and a last dimension D. index is int64 or
+// int32, in 0 … V-1; a number out of range fails as in AssertAsync.
 func (x *Exec) Embedding(index *Tensor, weight *Tensor, opt ...EmbeddingOpt) *Tensor {
 	cx := x.enter("Embedding", index, weight)
 	defer core.Leave(cx)
@@ -1439,7 +1441,7 @@ func (x *Exec) Empty(shape []int, dt dtype.DType) *Tensor {
 	return (*Tensor)(cx.Empty(shape, dt))
 }
 
-// EmptyLike returns a tensor of t's shape with undefined elements, in t's memory order where that has no gaps.
+// EmptyLike returns a tensor of t's shape with undefined elements, in t's memory order if that has no gaps.
 func (x *Exec) EmptyLike(t *Tensor, opt ...LikeOpt) *Tensor {
 	cx := x.enter("EmptyLike", t)
 	defer core.Leave(cx)
@@ -1447,7 +1449,7 @@ func (x *Exec) EmptyLike(t *Tensor, opt ...LikeOpt) *Tensor {
 	return (*Tensor)(cx.EmptyLike((*core.Tensor)(t), core.LikeOpt(only)))
 }
 
-// EnableGrad returns the Exec whose operations record gradients, for use below a NoGrad.
+// EnableGrad returns the Exec whose operations record gradients, for use inside a NoGrad.
 func (x *Exec) EnableGrad() *Exec {
 	cx := x.enter("EnableGrad")
 	defer core.Leave(cx)
@@ -1483,7 +1485,7 @@ func (x *Exec) EqSInto(dst *Tensor, a *Tensor, v float64) {
 }
 
 // Equal reports whether a and b have the same shape and equal elements, in the promoted type; a NaN equals nothing. It waits for the work
-// that makes them.
+// that computes them.
 func (x *Exec) Equal(a *Tensor, b *Tensor) (same bool, err error) {
 	cx, err := x.entered("Equal", a, b)
 	if err != nil {
@@ -1508,7 +1510,7 @@ func (x *Exec) ErfInto(dst *Tensor, t *Tensor) {
 	core.Into(cx, "ErfInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Erf((*core.Tensor)(t)) })
 }
 
-// Erfc returns 1 - erf(t), exact for large t; integers become float32.
+// Erfc returns 1 - erf(t), accurate for large t; integers become float32.
 func (x *Exec) Erfc(t *Tensor) *Tensor {
 	cx := x.enter("Erfc", t)
 	defer core.Leave(cx)
@@ -1578,7 +1580,7 @@ func (x *Exec) ExpandAs(t *Tensor, o *Tensor) *Tensor {
 	return (*Tensor)(cx.ExpandAs((*core.Tensor)(t), (*core.Tensor)(o)))
 }
 
-// Expm1 returns exp(t) - 1, exact near 0; integers become float32.
+// Expm1 returns exp(t) - 1, accurate near 0; integers become float32.
 func (x *Exec) Expm1(t *Tensor) *Tensor {
 	cx := x.enter("Expm1", t)
 	defer core.Leave(cx)
@@ -1592,7 +1594,7 @@ func (x *Exec) Expm1Into(dst *Tensor, t *Tensor) {
 	core.Into(cx, "Expm1Into", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Expm1((*core.Tensor)(t)) })
 }
 
-// ExponentialInto fills dst with exponentially distributed random numbers of the given rate (mean 1/rate); none is 0.
+// ExponentialInto fills dst with exponentially distributed random numbers of the given rate (mean 1/rate); none of them is 0.
 func (x *Exec) ExponentialInto(dst *Tensor, rate float64) {
 	cx := x.enter("ExponentialInto", dst)
 	defer core.Leave(cx)
@@ -1613,7 +1615,7 @@ func (x *Exec) EyeInto(dst *Tensor, n int, m int) {
 	core.Into(cx, "EyeInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Eye(n, m, dst.DType()) })
 }
 
-// FMax returns the greater of a and b, broadcast; of a number and a NaN the number.
+// FMax returns the greater of a and b, broadcast; if one of them is a NaN, it returns the other.
 func (x *Exec) FMax(a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("FMax", a, b)
 	defer core.Leave(cx)
@@ -1627,7 +1629,7 @@ func (x *Exec) FMaxInto(dst *Tensor, a *Tensor, b *Tensor) {
 	core.Into(cx, "FMaxInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.FMax((*core.Tensor)(a), (*core.Tensor)(b)) })
 }
 
-// FMin returns the lesser of a and b, broadcast; of a number and a NaN the number.
+// FMin returns the lesser of a and b, broadcast; if one of them is a NaN, it returns the other.
 func (x *Exec) FMin(a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("FMin", a, b)
 	defer core.Leave(cx)
@@ -1641,7 +1643,7 @@ func (x *Exec) FMinInto(dst *Tensor, a *Tensor, b *Tensor) {
 	core.Into(cx, "FMinInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.FMin((*core.Tensor)(a), (*core.Tensor)(b)) })
 }
 
-// FMod returns what division rounded toward zero leaves of a by b, with a's sign, broadcast, in the promoted type; not for bool.
+// FMod returns the remainder of a by b under division rounded toward zero, with a's sign, broadcast, in the promoted type; not for bool.
 func (x *Exec) FMod(a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("FMod", a, b)
 	defer core.Leave(cx)
@@ -1676,15 +1678,15 @@ func (x *Exec) FillCInto(dst *Tensor, v complex128) {
 	cx.FillCInto((*core.Tensor)(dst), v)
 }
 
-// FillInto makes every element of dst v, converted to dst's type as by Full.
+// FillInto sets every element of dst to v, converted to dst's type as by Full.
 func (x *Exec) FillInto(dst *Tensor, v float64) {
 	cx := x.enter("FillInto", dst)
 	defer core.Leave(cx)
 	cx.FillInto((*core.Tensor)(dst), v)
 }
 
-// Flatten returns t with dimensions start to end joined to one: a view where that is possible, else a copy. Negative dimensions count from
-// the end; a 0-d tensor becomes a vector of one element.
+// Flatten returns t with dimensions start to end joined to one: a view where possible, else a copy. Negative dimensions count from the end;
+// a 0-d tensor becomes a vector of one element.
 func (x *Exec) Flatten(t *Tensor, start int, end int) *Tensor {
 	cx := x.enter("Flatten", t)
 	defer core.Leave(cx)
@@ -1712,7 +1714,7 @@ func (x *Exec) FloatPowerInto(dst *Tensor, a *Tensor, b *Tensor) {
 	core.Into(cx, "FloatPowerInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.FloatPower((*core.Tensor)(a), (*core.Tensor)(b)) })
 }
 
-// Floor rounds down; integers stay.
+// Floor rounds down; integers stay the same.
 func (x *Exec) Floor(t *Tensor) *Tensor {
 	cx := x.enter("Floor", t)
 	defer core.Leave(cx)
@@ -1726,7 +1728,7 @@ func (x *Exec) FloorInto(dst *Tensor, t *Tensor) {
 	core.Into(cx, "FloorInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Floor((*core.Tensor)(t)) })
 }
 
-// FloorDivide returns a / b rounded down, broadcast, in the promoted type; not for bool. Of floats it is what Python's // gives.
+// FloorDivide returns a / b rounded down, broadcast, in the promoted type; not for bool. For floats it equals Python's //.
 func (x *Exec) FloorDivide(a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("FloorDivide", a, b)
 	defer core.Leave(cx)
@@ -1764,7 +1766,7 @@ func (x *Exec) Fork() (*Exec, error) {
 	return (*Exec)(r0), core.Located("Fork", r1)
 }
 
-// Frac returns t - trunc(t), of the sign of t; for floating-point tensors.
+// Frac returns t - trunc(t), with the sign of t; for floating-point tensors.
 func (x *Exec) Frac(t *Tensor) *Tensor {
 	cx := x.enter("Frac", t)
 	defer core.Leave(cx)
@@ -1785,21 +1787,22 @@ func (x *Exec) FromBytes(data []byte, dt dtype.DType, shape ...int) *Tensor {
 	return (*Tensor)(cx.FromBytes(data, dt, shape...))
 }
 
-// Full returns a tensor whose elements are v, converted to dt: fractions are cut for integers. A v beyond the numbers of dt is an error.
+// Full returns a tensor whose elements are v, converted to dt: for integers the fraction is cut off. A v outside the range of dt is an
+// error.
 func (x *Exec) Full(shape []int, v float64, dt dtype.DType) *Tensor {
 	cx := x.enter("Full")
 	defer core.Leave(cx)
 	return (*Tensor)(cx.Full(shape, v, dt))
 }
 
-// FullC is Full of a complex number.
+// FullC is Full with a complex number.
 func (x *Exec) FullC(shape []int, v complex128, dt dtype.DType) *Tensor {
 	cx := x.enter("FullC")
 	defer core.Leave(cx)
 	return (*Tensor)(cx.FullC(shape, v, dt))
 }
 
-// FullLike returns a tensor of t's shape whose elements are v, in t's memory order where that has no gaps.
+// FullLike returns a tensor of t's shape whose elements are v, in t's memory order if that has no gaps.
 func (x *Exec) FullLike(t *Tensor, v float64, opt ...LikeOpt) *Tensor {
 	cx := x.enter("FullLike", t)
 	defer core.Leave(cx)
@@ -1807,7 +1810,7 @@ func (x *Exec) FullLike(t *Tensor, v float64, opt ...LikeOpt) *Tensor {
 	return (*Tensor)(cx.FullLike((*core.Tensor)(t), v, core.LikeOpt(only)))
 }
 
-// FullLikeC is FullLike of a complex number.
+// FullLikeC is FullLike with a complex number.
 func (x *Exec) FullLikeC(t *Tensor, v complex128, opt ...LikeOpt) *Tensor {
 	cx := x.enter("FullLikeC", t)
 	defer core.Leave(cx)
@@ -1822,15 +1825,15 @@ func (x *Exec) GELU(t *Tensor) *Tensor {
 	return (*Tensor)(cx.GELU((*core.Tensor)(t)))
 }
 
-// GELUTanh returns the approximation of GELU by the hyperbolic tangent; for floating-point tensors.
+// GELUTanh returns GELU's approximation by the hyperbolic tangent; for floating-point tensors.
 func (x *Exec) GELUTanh(t *Tensor) *Tensor {
 	cx := x.enter("GELUTanh", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.GELUTanh((*core.Tensor)(t)))
 }
 
-// Gather returns a tensor of index's shape: at each place, the element of t at that place but with the index there along dimension dim.
-// Index is int64 or int32, in 0 … size-1; one that is not fails as AssertAsync does.
+// Gather returns a tensor of index's shape: at each position, the element of t at that position but with the index there along dimension
+// dim. index is int64 or int32, in 0 … size-1; a number out of range fails as in AssertAsync.
 func (x *Exec) Gather(t *Tensor, dim int, index *Tensor) *Tensor {
 	cx := x.enter("Gather", t, index)
 	defer core.Leave(cx)
@@ -1879,7 +1882,8 @@ func (x *Exec) Generator() *cuda.Generator {
 	return (*cuda.Generator)(cx.Generator())
 }
 
-// GeometricInto fills dst, of any real type but bool, with how many trials of success probability p it takes to succeed, 1 at least.
+// GeometricInto fills dst, of any real type but bool, with the number of trials with success probability p up to the first success, 1 at
+// least.
 func (x *Exec) GeometricInto(dst *Tensor, p float64) {
 	cx := x.enter("GeometricInto", dst)
 	defer core.Leave(cx)
@@ -1906,8 +1910,8 @@ func (x *Exec) GradEnabled() bool {
 	return x.made("GradEnabled").GradEnabled()
 }
 
-// GroupNorm normalises t [N, C, …] over each of groups groups of neighbouring channels, with eps added to the variances; then it multiplies
-// by weight [C] and adds bias [C], either of which may be nil.
+// GroupNorm normalises t [N, C, …] over each of groups groups of adjacent channels, with eps added to the variances; then it multiplies by
+// weight [C] and adds bias [C]; either may be nil.
 func (x *Exec) GroupNorm(t *Tensor, weight *Tensor, bias *Tensor, groups int, eps float64) *Tensor {
 	cx := x.enter("GroupNorm", t)
 	defer core.Leave(cx)
@@ -1942,16 +1946,16 @@ func (x *Exec) GtSInto(dst *Tensor, a *Tensor, v float64) {
 	core.Into(cx, "GtSInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.GtS((*core.Tensor)(a), v) })
 }
 
-// Hardtanh returns t held between lo and hi (PyTorch's defaults are -1 and 1), with gradient 0 at the bounds; for floating-point tensors
-// and signed integers.
+// Hardtanh returns t limited to the range from lo to hi (PyTorch's defaults are -1 and 1), with gradient 0 at the bounds; for
+// floating-point tensors and signed integers.
 func (x *Exec) Hardtanh(t *Tensor, lo float64, hi float64) *Tensor {
 	cx := x.enter("Hardtanh", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.Hardtanh((*core.Tensor)(t), lo, hi))
 }
 
-// HingeEmbeddingLoss returns the mean, or as the options say, of t where target is 1 and of margin - t, 0 if that is negative, where it is
-// -1; broadcast. PyTorch's default margin is 1.
+// HingeEmbeddingLoss returns the mean (or the reduction in opt) of t where target is 1, and of margin - t, or 0 if that is negative, where
+// target is -1; broadcast. PyTorch's default margin is 1.
 func (x *Exec) HingeEmbeddingLoss(t *Tensor, target *Tensor, margin float64, opt ...LossOpt) *Tensor {
 	cx := x.enter("HingeEmbeddingLoss", t, target)
 	defer core.Leave(cx)
@@ -1959,14 +1963,14 @@ func (x *Exec) HingeEmbeddingLoss(t *Tensor, target *Tensor, margin float64, opt
 	return (*Tensor)(cx.HingeEmbeddingLoss((*core.Tensor)(t), (*core.Tensor)(target), margin, core.LossOpt(only)))
 }
 
-// Host returns the Exec of the same modes on the processor.
+// Host returns the Exec with x's modes on the processor.
 func (x *Exec) Host() *Exec {
 	cx := x.enter("Host")
 	defer core.Leave(cx)
 	return (*Exec)(cx.Host())
 }
 
-// HuberLoss returns the mean, or as the options say, of d²/2 where d = |t - target| is below delta, and of delta·(d - delta/2) elsewhere,
+// HuberLoss returns the mean (or the reduction in opt) of d²/2 where d = |t - target| is below delta, and of delta·(d - delta/2) elsewhere,
 // broadcast, computed in the promoted floating-point type and returned in t's. delta must be positive (PyTorch's default is 1).
 func (x *Exec) HuberLoss(t *Tensor, target *Tensor, delta float64, opt ...LossOpt) *Tensor {
 	cx := x.enter("HuberLoss", t, target)
@@ -1975,7 +1979,7 @@ func (x *Exec) HuberLoss(t *Tensor, target *Tensor, delta float64, opt ...LossOp
 	return (*Tensor)(cx.HuberLoss((*core.Tensor)(t), (*core.Tensor)(target), delta, core.LossOpt(only)))
 }
 
-// Hypot returns √(a²+b²) without overflow between, broadcast; for floating-point tensors.
+// Hypot returns √(a²+b²) without intermediate overflow, broadcast; for floating-point tensors.
 func (x *Exec) Hypot(a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("Hypot", a, b)
 	defer core.Leave(cx)
@@ -1996,7 +2000,7 @@ func (x *Exec) ImagPart(t *Tensor) *Tensor {
 	return (*Tensor)(cx.ImagPart((*core.Tensor)(t)))
 }
 
-// IndexSelect returns the slices of t along dimension dim that index, a vector or one number, names.
+// IndexSelect returns the slices of t along dimension dim that index, a vector or one number, selects.
 func (x *Exec) IndexSelect(t *Tensor, dim int, index *Tensor) *Tensor {
 	cx := x.enter("IndexSelect", t, index)
 	defer core.Leave(cx)
@@ -2010,8 +2014,8 @@ func (x *Exec) IndexSelectInto(dst *Tensor, t *Tensor, dim int, index *Tensor) {
 	core.Into(cx, "IndexSelectInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.IndexSelect((*core.Tensor)(t), dim, (*core.Tensor)(index)) })
 }
 
-// Inner returns the sums of the products of the elements of a and b over the last dimension of both; where one has no dimensions, their
-// product.
+// Inner returns the sums of the products of the elements of a and b over the last dimension of both; if one has no dimensions, it returns
+// their product.
 func (x *Exec) Inner(a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("Inner", a, b)
 	defer core.Leave(cx)
@@ -2025,28 +2029,28 @@ func (x *Exec) InnerInto(dst *Tensor, a *Tensor, b *Tensor) {
 	core.Into(cx, "InnerInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Inner((*core.Tensor)(a), (*core.Tensor)(b)) })
 }
 
-// IsFinite reports as bool which elements are neither infinite nor NaN, of complex ones in both parts.
+// IsFinite reports as bool which elements are neither infinite nor NaN; a complex element if both parts are finite.
 func (x *Exec) IsFinite(t *Tensor) *Tensor {
 	cx := x.enter("IsFinite", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.IsFinite((*core.Tensor)(t)))
 }
 
-// IsInf reports as bool which elements are infinite, of complex ones in either part.
+// IsInf reports as bool which elements are infinite; a complex element if either part is.
 func (x *Exec) IsInf(t *Tensor) *Tensor {
 	cx := x.enter("IsInf", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.IsInf((*core.Tensor)(t)))
 }
 
-// IsNaN reports as bool which elements are NaN, of complex ones in either part.
+// IsNaN reports as bool which elements are NaN; a complex element if either part is.
 func (x *Exec) IsNaN(t *Tensor) *Tensor {
 	cx := x.enter("IsNaN", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.IsNaN((*core.Tensor)(t)))
 }
 
-// Item returns the only element of t as a float64. It waits for the work that makes it.
+// Item returns the only element of t as a float64. It waits for the work that computes it.
 func (x *Exec) Item(t *Tensor) (float64, error) {
 	cx, err := x.entered("Item", t)
 	if err != nil {
@@ -2057,7 +2061,7 @@ func (x *Exec) Item(t *Tensor) (float64, error) {
 	return r0, core.Located("Item", r1)
 }
 
-// KLDiv returns the Kullback-Leibler divergence of t, logarithms of probabilities, from target: the mean, or as the options say, of
+// KLDiv returns the Kullback-Leibler divergence of t, logarithms of probabilities, from target: the mean (or the reduction in opt) of
 // target·(log(target) - t), 0 where target is 0; broadcast, in the promoted type.
 func (x *Exec) KLDiv(t *Tensor, target *Tensor, opt ...KLDivOpt) *Tensor {
 	cx := x.enter("KLDiv", t, target)
@@ -2074,8 +2078,8 @@ func (x *Exec) Keep(t *Tensor) *Tensor {
 	return (*Tensor)(cx.Keep((*core.Tensor)(t)))
 }
 
-// L1Loss returns the mean, or as the options say, of |t - target|, broadcast, in the promoted type; of complex tensors in that of their
-// parts.
+// L1Loss returns the mean (or the reduction in opt) of |t - target|, broadcast, in the promoted type; for complex tensors in the type of
+// their parts.
 func (x *Exec) L1Loss(t *Tensor, target *Tensor, opt ...LossOpt) *Tensor {
 	cx := x.enter("L1Loss", t, target)
 	defer core.Leave(cx)
@@ -2084,7 +2088,7 @@ func (x *Exec) L1Loss(t *Tensor, target *Tensor, opt ...LossOpt) *Tensor {
 }
 
 // LayerNorm normalises t over its last dimensions, which have the given shape, to mean 0 and variance 1, with eps added to the variance;
-// then it multiplies by weight and adds bias, of that shape, either of which may be nil. Statistics are taken in float32 at least.
+// then it multiplies by weight and adds bias, of that shape; either may be nil. Statistics are computed in float32 at least.
 func (x *Exec) LayerNorm(t *Tensor, weight *Tensor, bias *Tensor, shape []int, eps float64) *Tensor {
 	cx := x.enter("LayerNorm", t)
 	defer core.Leave(cx)
@@ -2156,15 +2160,15 @@ func (x *Exec) LerpSInto(dst *Tensor, a *Tensor, b *Tensor, w float64) {
 	cx.LerpSInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b), w)
 }
 
-// Linear returns in [..., In] times the transpose of w [Out, In], plus b [Out] if it is not nil. A w of shape [In] is one output without a
-// dimension for it, with b of shape [].
+// Linear returns in [..., In] times the transpose of w [Out, In], plus b [Out] if it is not nil. With w of shape [In], and b of shape [],
+// there is one output without a dimension for it.
 func (x *Exec) Linear(in *Tensor, w *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("Linear", in, w)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.Linear((*core.Tensor)(in), (*core.Tensor)(w), orNil("Linear", 2, b)))
 }
 
-// Linspace returns the vector of n numbers from start to end, evenly apart.
+// Linspace returns the vector of n evenly spaced numbers from start to end.
 func (x *Exec) Linspace(start float64, end float64, n int, dt dtype.DType) *Tensor {
 	cx := x.enter("Linspace")
 	defer core.Leave(cx)
@@ -2220,7 +2224,7 @@ func (x *Exec) Log10Into(dst *Tensor, t *Tensor) {
 	core.Into(cx, "Log10Into", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Log10((*core.Tensor)(t)) })
 }
 
-// Log1p returns log(1 + t), exact near 0; integers become float32.
+// Log1p returns log(1 + t), accurate near 0; integers become float32.
 func (x *Exec) Log1p(t *Tensor) *Tensor {
 	cx := x.enter("Log1p", t)
 	defer core.Leave(cx)
@@ -2248,7 +2252,7 @@ func (x *Exec) Log2Into(dst *Tensor, t *Tensor) {
 	core.Into(cx, "Log2Into", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Log2((*core.Tensor)(t)) })
 }
 
-// LogAddExp returns log(exp(a) + exp(b)) without overflow between, broadcast; for floating-point and complex tensors.
+// LogAddExp returns log(exp(a) + exp(b)) without intermediate overflow, broadcast; for floating-point and complex tensors.
 func (x *Exec) LogAddExp(a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("LogAddExp", a, b)
 	defer core.Leave(cx)
@@ -2262,7 +2266,7 @@ func (x *Exec) LogAddExpInto(dst *Tensor, a *Tensor, b *Tensor) {
 	core.Into(cx, "LogAddExpInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.LogAddExp((*core.Tensor)(a), (*core.Tensor)(b)) })
 }
 
-// LogAddExp2 returns log2(2^a + 2^b) without overflow between, broadcast; for floating-point tensors.
+// LogAddExp2 returns log2(2^a + 2^b) without intermediate overflow, broadcast; for floating-point tensors.
 func (x *Exec) LogAddExp2(a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("LogAddExp2", a, b)
 	defer core.Leave(cx)
@@ -2306,7 +2310,7 @@ func (x *Exec) LogSoftmaxInto(dst *Tensor, t *Tensor, dim int, opt ...SoftmaxOpt
 	core.Into(cx, "LogSoftmaxInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.LogSoftmax((*core.Tensor)(t), dim, core.SoftmaxOpt(only)) })
 }
 
-// LogSumExp returns log(sum(exp(t))) over dims without overflow between; nil dims mean all. Integers become float32.
+// LogSumExp returns log(sum(exp(t))) over dims without intermediate overflow; nil dims mean all. Integers become float32.
 func (x *Exec) LogSumExp(t *Tensor, dims []int, keepDim bool) *Tensor {
 	cx := x.enter("LogSumExp", t)
 	defer core.Leave(cx)
@@ -2418,7 +2422,7 @@ func (x *Exec) MMInto(dst *Tensor, a *Tensor, b *Tensor) {
 	core.Into(cx, "MMInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.MM((*core.Tensor)(a), (*core.Tensor)(b)) })
 }
 
-// MSELoss returns the mean, or as the options say, of the squares of t - target, broadcast, in the promoted type.
+// MSELoss returns the mean (or the reduction in opt) of the squares of t - target, broadcast, in the promoted type.
 func (x *Exec) MSELoss(t *Tensor, target *Tensor, opt ...LossOpt) *Tensor {
 	cx := x.enter("MSELoss", t, target)
 	defer core.Leave(cx)
@@ -2440,15 +2444,16 @@ func (x *Exec) MVInto(dst *Tensor, a *Tensor, v *Tensor) {
 	core.Into(cx, "MVInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.MV((*core.Tensor)(a), (*core.Tensor)(v)) })
 }
 
-// ManualStreams returns the Exec that does not order its work after that of other streams: the caller does, with WaitStream and RecordStream.
+// ManualStreams returns the Exec that does not order its work after that of other streams: the caller does, with WaitStream and
+// RecordStream.
 func (x *Exec) ManualStreams() *Exec {
 	cx := x.enter("ManualStreams")
 	defer core.Leave(cx)
 	return (*Exec)(cx.ManualStreams())
 }
 
-// MarginRankingLoss returns the mean, or as the options say, of margin - target·(a - b), 0 if that is negative; broadcast. Target is 1
-// where a ought to be the greater, and -1 where b ought to. PyTorch's default margin is 0.
+// MarginRankingLoss returns the mean (or the reduction in opt) of margin - target·(a - b), or 0 if that is negative; broadcast. target is 1
+// where a should be greater, and -1 where b should. PyTorch's default margin is 0.
 func (x *Exec) MarginRankingLoss(a *Tensor, b *Tensor, target *Tensor, margin float64, opt ...LossOpt) *Tensor {
 	cx := x.enter("MarginRankingLoss", a, b, target)
 	defer core.Leave(cx)
@@ -2456,14 +2461,14 @@ func (x *Exec) MarginRankingLoss(a *Tensor, b *Tensor, target *Tensor, margin fl
 	return (*Tensor)(cx.MarginRankingLoss((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(target), margin, core.LossOpt(only)))
 }
 
-// MaskedFill returns t, broadcast with mask, with the elements where mask, of bool, is true replaced by the 0-d tensor v.
+// MaskedFill returns t, broadcast with mask, with the elements where the bool tensor mask is true replaced by the 0-d tensor v.
 func (x *Exec) MaskedFill(t *Tensor, mask *Tensor, v *Tensor) *Tensor {
 	cx := x.enter("MaskedFill", t, mask, v)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.MaskedFill((*core.Tensor)(t), (*core.Tensor)(mask), (*core.Tensor)(v)))
 }
 
-// MaskedFillS returns t, broadcast with mask, with the elements where mask, of bool, is true replaced by v.
+// MaskedFillS returns t, broadcast with mask, with the elements where the bool tensor mask is true replaced by v.
 func (x *Exec) MaskedFillS(t *Tensor, mask *Tensor, v float64) *Tensor {
 	cx := x.enter("MaskedFillS", t, mask)
 	defer core.Leave(cx)
@@ -2477,16 +2482,16 @@ func (x *Exec) MaskedFillSInto(dst *Tensor, t *Tensor, mask *Tensor, v float64) 
 	cx.MaskedFillSInto((*core.Tensor)(dst), (*core.Tensor)(t), (*core.Tensor)(mask), v)
 }
 
-// MaskedScatter returns a copy of t, broadcast with mask, in which the elements at which mask, of bool, is true are those of source, in the row-major order of both. A
-// source with fewer elements fails as AssertAsync does.
+// MaskedScatter returns a copy of t, broadcast with mask, in which the elements at which the bool tensor mask is true are replaced by those
+// of source, in the row-major order of both. A source with too few elements fails as in AssertAsync.
 func (x *Exec) MaskedScatter(t *Tensor, mask *Tensor, source *Tensor) *Tensor {
 	cx := x.enter("MaskedScatter", t, mask, source)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.MaskedScatter((*core.Tensor)(t), (*core.Tensor)(mask), (*core.Tensor)(source)))
 }
 
-// MaskedSelect returns a vector of the elements of t, broadcast with mask, at which mask, of bool, is true, in row-major order. How many there are depends on
-// mask, so that the call waits for it and cannot be captured.
+// MaskedSelect returns a vector of the elements of t, broadcast with mask, at which the bool tensor mask is true, in row-major order. Their
+// number depends on mask, so the call waits for mask and cannot be captured.
 func (x *Exec) MaskedSelect(t *Tensor, mask *Tensor) *Tensor {
 	cx := x.enter("MaskedSelect", t, mask)
 	defer core.Leave(cx)
@@ -2500,8 +2505,8 @@ func (x *Exec) MaskedSelectInto(dst *Tensor, t *Tensor, mask *Tensor) {
 	core.Into(cx, "MaskedSelectInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.MaskedSelect((*core.Tensor)(t), (*core.Tensor)(mask)) })
 }
 
-// MatMul returns the matrix product of a and b as PyTorch defines it: of vectors the inner product, of a matrix and a vector their product,
-// and over more dimensions the products of the matrices in the last two, the others broadcast.
+// MatMul returns the matrix product of a and b as PyTorch defines it: for vectors the inner product, for a matrix and a vector their
+// product, and for more dimensions the products of the matrices in the last two, with the other dimensions broadcast.
 func (x *Exec) MatMul(a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("MatMul", a, b)
 	defer core.Leave(cx)
@@ -2515,7 +2520,7 @@ func (x *Exec) MatMulInto(dst *Tensor, a *Tensor, b *Tensor) {
 	core.Into(cx, "MatMulInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.MatMul((*core.Tensor)(a), (*core.Tensor)(b)) })
 }
 
-// Max returns the greatest of all elements. Equal ones share the gradient.
+// Max returns the greatest of all elements. Equal greatest elements share the gradient.
 func (x *Exec) Max(t *Tensor) *Tensor {
 	cx := x.enter("Max", t)
 	defer core.Leave(cx)
@@ -2529,7 +2534,8 @@ func (x *Exec) MaxInto(dst *Tensor, t *Tensor) {
 	core.Into(cx, "MaxInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Max((*core.Tensor)(t)) })
 }
 
-// MaxDim returns the greatest elements along dim and their places there, as int64. The first of equal ones is taken and has the gradient.
+// MaxDim returns the greatest elements along dim and their indices, as int64. Of equal elements the first is returned and gets the
+// gradient.
 func (x *Exec) MaxDim(t *Tensor, dim int, keepDim bool) (values *Tensor, indices *Tensor) {
 	cx := x.enter("MaxDim", t)
 	defer core.Leave(cx)
@@ -2553,7 +2559,7 @@ func (x *Exec) MaxPool2d(t *Tensor, kernel [2]int, opt ...MaxPoolOpt) *Tensor {
 	return (*Tensor)(cx.MaxPool2d((*core.Tensor)(t), kernel, core.MaxPoolOpt(only)))
 }
 
-// MaxPool2dWithIndices is MaxPool2d and the place of each greatest element in its plane, row*W + column, as int64.
+// MaxPool2dWithIndices is MaxPool2d, and also returns the index of each greatest element in its plane, row*W + column, as int64.
 func (x *Exec) MaxPool2dWithIndices(t *Tensor, kernel [2]int, opt ...MaxPoolOpt) (y *Tensor, indices *Tensor) {
 	cx := x.enter("MaxPool2dWithIndices", t)
 	defer core.Leave(cx)
@@ -2562,7 +2568,7 @@ func (x *Exec) MaxPool2dWithIndices(t *Tensor, kernel [2]int, opt ...MaxPoolOpt)
 	return (*Tensor)(r0), (*Tensor)(r1)
 }
 
-// Maximum returns the greater of a and b, broadcast; a NaN among them is the result. Equal operands share the gradient.
+// Maximum returns the greater of a and b, broadcast, or a NaN if either is one. Equal operands share the gradient.
 func (x *Exec) Maximum(a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("Maximum", a, b)
 	defer core.Leave(cx)
@@ -2592,7 +2598,7 @@ func (x *Exec) MeanInto(dst *Tensor, t *Tensor, dims []int, opt ...SumOpt) {
 	core.Into(cx, "MeanInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Mean((*core.Tensor)(t), dims, core.SumOpt(only)) })
 }
 
-// Min returns the least of all elements. Equal ones share the gradient.
+// Min returns the least of all elements. Equal least elements share the gradient.
 func (x *Exec) Min(t *Tensor) *Tensor {
 	cx := x.enter("Min", t)
 	defer core.Leave(cx)
@@ -2606,7 +2612,7 @@ func (x *Exec) MinInto(dst *Tensor, t *Tensor) {
 	core.Into(cx, "MinInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Min((*core.Tensor)(t)) })
 }
 
-// MinDim returns the least elements along dim and their places there, as int64. The first of equal ones is taken and has the gradient.
+// MinDim returns the least elements along dim and their indices, as int64. Of equal elements the first is returned and gets the gradient.
 func (x *Exec) MinDim(t *Tensor, dim int, keepDim bool) (values *Tensor, indices *Tensor) {
 	cx := x.enter("MinDim", t)
 	defer core.Leave(cx)
@@ -2621,7 +2627,7 @@ func (x *Exec) MinDimInto(values *Tensor, indices *Tensor, t *Tensor, dim int, k
 	core.IntoPair(cx, "MinDimInto", (*core.Tensor)(values), (*core.Tensor)(indices), func(cx *core.Exec) (_, _ *core.Tensor) { return cx.MinDim((*core.Tensor)(t), dim, keepDim) })
 }
 
-// Minimum returns the lesser of a and b, broadcast; a NaN among them is the result. Equal operands share the gradient.
+// Minimum returns the lesser of a and b, broadcast, or a NaN if either is one. Equal operands share the gradient.
 func (x *Exec) Minimum(a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("Minimum", a, b)
 	defer core.Leave(cx)
@@ -2635,7 +2641,7 @@ func (x *Exec) MinimumInto(dst *Tensor, a *Tensor, b *Tensor) {
 	core.Into(cx, "MinimumInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Minimum((*core.Tensor)(a), (*core.Tensor)(b)) })
 }
 
-// MoveDim returns the view in which the dimensions source lie where destination says; the others keep their order.
+// MoveDim returns the view in which the dimensions source are moved to the positions destination; the others keep their order.
 func (x *Exec) MoveDim(t *Tensor, source []int, destination []int) *Tensor {
 	cx := x.enter("MoveDim", t)
 	defer core.Leave(cx)
@@ -2670,8 +2676,8 @@ func (x *Exec) MulSInto(dst *Tensor, a *Tensor, v float64) {
 	cx.MulSInto((*core.Tensor)(dst), (*core.Tensor)(a), v)
 }
 
-// MultiMarginLoss returns the mean, or as the options say, of the sums over classes j other than the target y of margin - t_y + t_j, 0 if
-// that is negative, over the number of classes; t is [N, C] with targets [N], integers in 0 … C-1, or [C] with a target [].
+// MultiMarginLoss returns the mean (or the reduction in opt) of the sums over classes j other than the target y of margin - t_y + t_j, or 0
+// if that is negative, divided by the number of classes; t is [N, C] with targets [N], integers in 0 … C-1, or [C] with a target [].
 func (x *Exec) MultiMarginLoss(t *Tensor, target *Tensor, opt ...MultiMarginLossOpt) *Tensor {
 	cx := x.enter("MultiMarginLoss", t, target)
 	defer core.Leave(cx)
@@ -2680,13 +2686,13 @@ func (x *Exec) MultiMarginLoss(t *Tensor, target *Tensor, opt ...MultiMarginLoss
 	return (*Tensor)(cx.MultiMarginLoss((*core.Tensor)(t), (*core.Tensor)(target), only.core()))
 }
 
-// Multinomial draws categories by their probabilities: p is a vector of them, in any scale, or a matrix with a row for each of the results,
-// of at most 2²⁴ categories. It returns samples numbers of categories, as int64, for each row: those of a vector as a vector. A category of
-// probability 0 is never drawn. The numbers are PyTorch's, but where a uniform number lies so close to the sum of a category and those
-// before it that their roundings differ: the sums are float64 here.
+// Multinomial draws categories by their probabilities: p is a vector of probabilities, in any scale, or a matrix with one row per row of
+// the result; there are at most 2²⁴ categories. It returns samples categories for each row, as int64; for a vector, the result is a vector.
+// A category of probability 0 is never drawn. The numbers are PyTorch's, except where a uniform number is so close to the cumulative sum at
+// a category that the two round differently: the sums are float64 here.
 //
-// Nothing is waited for: a probability that is negative, infinite or NaN, a row of zeros, and, without replacement, a row with fewer
-// probabilities other than 0 than samples fail as AssertAsync does.
+// It does not wait: a probability that is negative, infinite or NaN, a row of zeros and, without replacement, a row with fewer nonzero
+// probabilities than samples fail as in AssertAsync.
 func (x *Exec) Multinomial(p *Tensor, samples int, opt ...MultinomialOpt) *Tensor {
 	cx := x.enter("Multinomial", p)
 	defer core.Leave(cx)
@@ -2705,8 +2711,7 @@ func (x *Exec) MultinomialInto(dst *Tensor, p *Tensor, samples int, opt ...Multi
 }
 
 // NLLLoss returns the negative log-likelihood of target (integers, in 0 … C-1) under t, logarithms of probabilities, of shape [C], [N, C]
-// or [N, C, d1, …], where target is [], [N] or [N, d1, …]. A target that is no
-// class fails as AssertAsync does.
+// or [N, C, d1, …]; target is [], [N] or [N, d1, …]. A target out of range fails as in AssertAsync.
 func (x *Exec) NLLLoss(t *Tensor, target *Tensor, opt ...NLLLossOpt) *Tensor {
 	cx := x.enter("NLLLoss", t, target)
 	defer core.Leave(cx)
@@ -2715,7 +2720,7 @@ func (x *Exec) NLLLoss(t *Tensor, target *Tensor, opt ...NLLLossOpt) *Tensor {
 	return (*Tensor)(cx.NLLLoss((*core.Tensor)(t), (*core.Tensor)(target), only.core()))
 }
 
-// NanSum returns the sum over dims of what is not NaN; nil dims mean all.
+// NanSum returns the sum over dims of the elements that are not NaN; nil dims mean all.
 func (x *Exec) NanSum(t *Tensor, dims []int, opt ...SumOpt) *Tensor {
 	cx := x.enter("NanSum", t)
 	defer core.Leave(cx)
@@ -2731,7 +2736,7 @@ func (x *Exec) NanSumInto(dst *Tensor, t *Tensor, dims []int, opt ...SumOpt) {
 	core.Into(cx, "NanSumInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.NanSum((*core.Tensor)(t), dims, core.SumOpt(only)) })
 }
 
-// NanToNum returns t with NaN and infinities replaced by numbers; integers stay.
+// NanToNum returns t with NaN and infinities replaced by numbers; integers stay the same.
 func (x *Exec) NanToNum(t *Tensor, opt ...NanToNumOpt) *Tensor {
 	cx := x.enter("NanToNum", t)
 	defer core.Leave(cx)
@@ -2747,7 +2752,7 @@ func (x *Exec) NanToNumInto(dst *Tensor, t *Tensor, opt ...NanToNumOpt) {
 	core.Into(cx, "NanToNumInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.NanToNum((*core.Tensor)(t), core.NanToNumOpt(only)) })
 }
 
-// Narrow returns the view of length elements from start on, of dimension dim.
+// Narrow returns the view of length elements of dimension dim, starting at start.
 func (x *Exec) Narrow(t *Tensor, dim int, start int, length int) *Tensor {
 	cx := x.enter("Narrow", t)
 	defer core.Leave(cx)
@@ -2803,8 +2808,8 @@ func (x *Exec) NoGrad() *Exec {
 	return (*Exec)(cx.NoGrad())
 }
 
-// Nonzero returns the indexes of the elements of t that are not zero, in row-major order, as int64 [n, dimensions of t]; a NaN is not zero. The indexes along one
-// dimension, a column, are contiguous. How many there are depends on t, so that the call waits for it and cannot be captured.
+// Nonzero returns the indexes of the elements of t that are not zero, in row-major order, as int64 [n, dimensions of t]; a NaN is not zero.
+// The indexes along one dimension, a column, are contiguous. Their number depends on t, so the call waits for t and cannot be captured.
 func (x *Exec) Nonzero(t *Tensor) *Tensor {
 	cx := x.enter("Nonzero", t)
 	defer core.Leave(cx)
@@ -2825,8 +2830,7 @@ func (x *Exec) NormalInto(dst *Tensor, mean float64, std float64) {
 	cx.NormalInto((*core.Tensor)(dst), mean, std)
 }
 
-// Normalize divides t by its vector norms of order p over dimension dim, which count as eps where they are less; PyTorch's defaults are 2,
-// 1 and 1e-12.
+// Normalize divides t by its vector norms of order p over dimension dim, but at least by eps; PyTorch's defaults are 2, 1 and 1e-12.
 func (x *Exec) Normalize(t *Tensor, p float64, dim int, eps float64) *Tensor {
 	cx := x.enter("Normalize", t)
 	defer core.Leave(cx)
@@ -2840,8 +2844,8 @@ func (x *Exec) NormalizeInto(dst *Tensor, t *Tensor, p float64, dim int, eps flo
 	core.Into(cx, "NormalizeInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Normalize((*core.Tensor)(t), p, dim, eps) })
 }
 
-// OneHot returns, with a new last dimension of size classes, 1 at the place of each class in t and 0 elsewhere, as int64. A number that is
-// no class has only zeros.
+// OneHot returns a tensor with a new last dimension of size classes, with 1 at the index of each class in t and 0 elsewhere, as int64. A
+// number that is not a class gives only zeros.
 func (x *Exec) OneHot(t *Tensor, classes int) *Tensor {
 	cx := x.enter("OneHot", t)
 	defer core.Leave(cx)
@@ -2855,7 +2859,7 @@ func (x *Exec) Ones(shape []int, dt dtype.DType) *Tensor {
 	return (*Tensor)(cx.Ones(shape, dt))
 }
 
-// OnesLike is FullLike of 1.
+// OnesLike is FullLike with 1.
 func (x *Exec) OnesLike(t *Tensor, opt ...LikeOpt) *Tensor {
 	cx := x.enter("OnesLike", t)
 	defer core.Leave(cx)
@@ -2877,16 +2881,16 @@ func (x *Exec) OuterInto(dst *Tensor, a *Tensor, b *Tensor) {
 	core.Into(cx, "OuterInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Outer((*core.Tensor)(a), (*core.Tensor)(b)) })
 }
 
-// PReLU returns t where it is positive, else slopes·t. slopes has one element, or, as a vector, one for each channel: for each place of
-// dimension 1 of t. Both have the same floating-point type, but under autocast.
+// PReLU returns t where it is positive, else slopes·t. slopes has one element, or is a vector with one for each channel, that is, for each
+// index in dimension 1 of t. Both have the same floating-point type, except under autocast.
 func (x *Exec) PReLU(t *Tensor, slopes *Tensor) *Tensor {
 	cx := x.enter("PReLU", t, slopes)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.PReLU((*core.Tensor)(t), (*core.Tensor)(slopes)))
 }
 
-// Pad returns t with elements added around: pad holds a pair of numbers, before and after, for the last dimension, then the one before it,
-// and so on. Negative numbers take elements away. All modes but the constant want one or two dimensions more than there are pairs.
+// Pad returns t with elements added around it: pad holds a pair of numbers, before and after, for the last dimension, then the one before
+// it, and so on. Negative numbers remove elements. All modes except the constant need one or two dimensions more than there are pairs.
 func (x *Exec) Pad(t *Tensor, pad []int, opt ...PadOpt) *Tensor {
 	cx := x.enter("Pad", t)
 	defer core.Leave(cx)
@@ -2916,16 +2920,16 @@ func (x *Exec) Permute(t *Tensor, dims ...int) *Tensor {
 	return (*Tensor)(cx.Permute((*core.Tensor)(t), dims...))
 }
 
-// PinMemory returns t, a tensor of the processor, if it lies in page-locked memory, else a copy that does, in t's memory order where that
-// has no gaps. x's device, a GPU, copies from and to it while the host goes on. The memory is cached by the device, which must outlive it.
+// PinMemory returns t, a tensor of the processor, if it is in page-locked memory, else a copy that is, in t's memory order if that has no
+// gaps. x's device, a GPU, copies from and to it while the host goes on. The device caches the memory, and must outlive it.
 func (x *Exec) PinMemory(t *Tensor) *Tensor {
 	cx := x.enter("PinMemory", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.PinMemory((*core.Tensor)(t)))
 }
 
-// PoissonNLLLoss returns the mean, or as the options say, of exp(t) - target·t, the negative log-likelihood of target under Poisson
-// distributions of which t are the logarithms of the rates, without its last term; broadcast.
+// PoissonNLLLoss returns the mean (or the reduction in opt) of exp(t) - target·t, broadcast: the negative log-likelihood of target under
+// Poisson distributions whose log rates are t, without its last term.
 func (x *Exec) PoissonNLLLoss(t *Tensor, target *Tensor, opt ...PoissonNLLLossOpt) *Tensor {
 	cx := x.enter("PoissonNLLLoss", t, target)
 	defer core.Leave(cx)
@@ -2940,7 +2944,7 @@ func (x *Exec) Positive(t *Tensor) *Tensor {
 	return (*Tensor)(cx.Positive((*core.Tensor)(t)))
 }
 
-// Pow returns a to the power b, broadcast, in the promoted type. Of integers, negative powers give 0 unless the base is 1 or -1.
+// Pow returns a to the power b, broadcast, in the promoted type. For integers, negative powers give 0 unless the base is 1 or -1.
 func (x *Exec) Pow(a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("Pow", a, b)
 	defer core.Leave(cx)
@@ -2954,7 +2958,7 @@ func (x *Exec) PowInto(dst *Tensor, a *Tensor, b *Tensor) {
 	core.Into(cx, "PowInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Pow((*core.Tensor)(a), (*core.Tensor)(b)) })
 }
 
-// PowS returns a to the power v. Integers have no negative whole powers. Of floats the powers 2, 3, 1/2, -1/2, -1 and -2 have the bits of
+// PowS returns a to the power v. Integers have no negative whole powers. For floats the powers 2, 3, 1/2, -1/2, -1 and -2 have the bits of
 // the products, roots and quotients that they are.
 func (x *Exec) PowS(a *Tensor, v float64) *Tensor {
 	cx := x.enter("PowS", a)
@@ -2985,9 +2989,9 @@ func (x *Exec) ProdInto(dst *Tensor, t *Tensor, dims []int, opt ...SumOpt) {
 	core.Into(cx, "ProdInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Prod((*core.Tensor)(t), dims, core.SumOpt(only)) })
 }
 
-// QueueCallback makes the backward pass that runs now call f once when it is done, on the Exec of that pass's caller: the leaves have their gradients, and
-// the stream comes after all that made them. What f makes is closed with the pass, unless Keep keeps it. It is for hooks and derivatives; outside of a backward
-// pass it fails.
+// QueueCallback makes the current backward pass call f once when it is done, on the Exec of that pass's caller: by then the leaves have
+// their gradients, and the stream is ordered after all work that made them. Tensors that f makes are closed with the pass, unless Keep
+// keeps them. It is for hooks and derivatives; outside of a backward pass it fails.
 func (x *Exec) QueueCallback(f func(x *Exec)) {
 	if f == nil {
 		core.NoFunction("QueueCallback", "f")
@@ -3005,8 +3009,7 @@ func (x *Exec) RDivS(a *Tensor, v float64) *Tensor {
 }
 
 // RMSNorm divides t by the root of the mean of its squares, with eps added, over its last dimensions, which have the given shape, and
-// multiplies by weight, of that shape or nil. With eps 0 the distance from 1 to the next number of t's type is taken;
-// tenon.Zero is 0.
+// multiplies by weight, of that shape or nil. eps 0 means the distance from 1 to the next number of t's type; tenon.Zero means 0.
 func (x *Exec) RMSNorm(t *Tensor, weight *Tensor, shape []int, eps float64) *Tensor {
 	cx := x.enter("RMSNorm", t)
 	defer core.Leave(cx)
@@ -3027,7 +3030,7 @@ func (x *Exec) Rand(shape []int, dt dtype.DType) *Tensor {
 	return (*Tensor)(cx.Rand(shape, dt))
 }
 
-// RandInt returns a tensor of random integers in [low, high), each as likely.
+// RandInt returns a tensor of uniform random integers in [low, high).
 func (x *Exec) RandInt(low int64, high int64, shape []int, dt dtype.DType) *Tensor {
 	cx := x.enter("RandInt")
 	defer core.Leave(cx)
@@ -3055,7 +3058,7 @@ func (x *Exec) Ravel(t *Tensor) *Tensor {
 	return (*Tensor)(cx.Ravel((*core.Tensor)(t)))
 }
 
-// ReLU returns max(t, 0), of any real type but bool; a NaN stays.
+// ReLU returns max(t, 0), for any real type but bool; a NaN stays.
 func (x *Exec) ReLU(t *Tensor) *Tensor {
 	cx := x.enter("ReLU", t)
 	defer core.Leave(cx)
@@ -3090,7 +3093,7 @@ func (x *Exec) ReciprocalInto(dst *Tensor, t *Tensor) {
 	core.Into(cx, "ReciprocalInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Reciprocal((*core.Tensor)(t)) })
 }
 
-// RecordStream tells the allocator that st uses t, so that its memory is not given away before st's present work is done.
+// RecordStream tells the allocator that st uses t, so that t's memory is not reused before st's current work is done.
 func (x *Exec) RecordStream(t *Tensor, st *cuda.Stream) error {
 	cx, err := x.entered("RecordStream", t)
 	if err != nil {
@@ -3100,7 +3103,7 @@ func (x *Exec) RecordStream(t *Tensor, st *cuda.Stream) error {
 	return core.Located("RecordStream", cx.RecordStream((*core.Tensor)(t), (*rt.Stream)(st)))
 }
 
-// RegisterHost page-locks the memory of t, a tensor of the processor, where it is, for x's device. The storage lives at least until
+// RegisterHost page-locks the memory of t, a tensor of the processor, in place, for x's device. The storage lives at least until
 // UnregisterHost.
 func (x *Exec) RegisterHost(t *Tensor) error {
 	cx, err := x.entered("RegisterHost", t)
@@ -3111,7 +3114,7 @@ func (x *Exec) RegisterHost(t *Tensor) error {
 	return core.Located("RegisterHost", cx.RegisterHost((*core.Tensor)(t)))
 }
 
-// Remainder returns what floor division leaves of a by b, with b's sign, broadcast, in the promoted type; not for bool.
+// Remainder returns the remainder of a by b under floor division, with b's sign, broadcast, in the promoted type; not for bool.
 func (x *Exec) Remainder(a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("Remainder", a, b)
 	defer core.Leave(cx)
@@ -3153,16 +3156,16 @@ func (x *Exec) RenormInto(dst *Tensor, t *Tensor, p float64, dim int, maxNorm fl
 	core.Into(cx, "RenormInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Renorm((*core.Tensor)(t), p, dim, maxNorm) })
 }
 
-// Repeat returns t copied times[i] times along dimension i; dimensions that t lacks come first.
+// Repeat returns t repeated times[i] times along dimension i; dimensions that t lacks come first.
 func (x *Exec) Repeat(t *Tensor, times ...int) *Tensor {
 	cx := x.enter("Repeat", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.Repeat((*core.Tensor)(t), times...))
 }
 
-// RepeatInterleave returns t with each slice as often in turn as repeats says: int64 or int32, a vector as long as the dimension, or one number for all. The
-// result's length is their sum, so that the call waits for it and cannot be captured, unless opt.OutputSize gives it. A number that is negative fails as AssertAsync
-// does.
+// RepeatInterleave returns t with each slice repeated as often as repeats says: int64 or int32, a vector as long as the dimension, or one
+// number for all. The result's length is their sum, so the call waits for it and cannot be captured, unless opt.OutputSize gives it. A
+// negative number fails as in AssertAsync.
 func (x *Exec) RepeatInterleave(t *Tensor, repeats *Tensor, opt ...RepeatInterleaveOpt) *Tensor {
 	cx := x.enter("RepeatInterleave", t, repeats)
 	defer core.Leave(cx)
@@ -3170,7 +3173,7 @@ func (x *Exec) RepeatInterleave(t *Tensor, repeats *Tensor, opt ...RepeatInterle
 	return (*Tensor)(cx.RepeatInterleave((*core.Tensor)(t), (*core.Tensor)(repeats), core.RepeatInterleaveOpt(only)))
 }
 
-// RepeatInterleaveS returns t with each slice n times in turn.
+// RepeatInterleaveS returns t with each slice repeated n times.
 func (x *Exec) RepeatInterleaveS(t *Tensor, n int, opt ...RepeatInterleaveOpt) *Tensor {
 	cx := x.enter("RepeatInterleaveS", t)
 	defer core.Leave(cx)
@@ -3178,18 +3181,18 @@ func (x *Exec) RepeatInterleaveS(t *Tensor, n int, opt ...RepeatInterleaveOpt) *
 	return (*Tensor)(cx.RepeatInterleaveS((*core.Tensor)(t), n, core.RepeatInterleaveOpt(only)))
 }
 
-// Reshape returns t's elements as another shape, one size of which may be -1: a view where that is possible, else a copy.
+// Reshape returns t's elements in another shape, one size of which may be -1: a view where possible, else a copy.
 func (x *Exec) Reshape(t *Tensor, shape ...int) *Tensor {
 	cx := x.enter("Reshape", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.Reshape((*core.Tensor)(t), shape...))
 }
 
-// RestorePool brings a private pool back to what it was at a checkpoint, so that work captured after it finds the same addresses free and taken:
-// memory that is live now is freed, memory that was live then is taken again. stale are the tensors whose memory was not live then or is
-// to be given up: their elements are lost, and closing them frees nothing. kept are tensors of memory that is live both then and now: they keep it. All
-// live memory of the pool must be named by one or the other. It returns the addresses that are taken again and belong to no tensor; the
-// device's RawFree frees them. Nothing else may use the pool meanwhile.
+// RestorePool returns a private pool to its state at a checkpoint, so that work captured after it finds the same addresses free and taken:
+// memory that is live now is freed, and memory that was live then is taken again. stale are the tensors whose memory was not live then or
+// is to be given up: their elements are lost, and closing them frees nothing. kept are tensors whose memory is live both then and now; they
+// keep it. Every live block of the pool must belong to a tensor in one of the lists. It returns the addresses that are taken again and
+// belong to no tensor; the device's RawFree frees them. Nothing else may use the pool meanwhile.
 func (x *Exec) RestorePool(c *cuda.PoolCheckpoint, stale []*Tensor, kept []*Tensor) ([]uint64, error) {
 	cx, err := x.entered("RestorePool")
 	if err != nil {
@@ -3200,15 +3203,15 @@ func (x *Exec) RestorePool(c *cuda.PoolCheckpoint, stale []*Tensor, kept []*Tens
 	return r0, core.Located("RestorePool", r1)
 }
 
-// Roll returns a copy of t whose elements have moved by shifts[i] along dimension dims[i]; those beyond the end come in at the start. With
-// no dims, all of t moves by shifts[0] in row-major order.
+// Roll returns a copy of t whose elements are shifted by shifts[i] along dimension dims[i]; elements shifted beyond the end reappear at the
+// start. With no dims, all of t is shifted by shifts[0] in row-major order.
 func (x *Exec) Roll(t *Tensor, shifts []int, dims []int) *Tensor {
 	cx := x.enter("Roll", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.Roll((*core.Tensor)(t), shifts, dims))
 }
 
-// Round rounds to the nearest whole number, halves to the even one; integers stay.
+// Round rounds to the nearest whole number, ties to the even one; integers stay the same.
 func (x *Exec) Round(t *Tensor) *Tensor {
 	cx := x.enter("Round", t)
 	defer core.Leave(cx)
@@ -3222,8 +3225,8 @@ func (x *Exec) RoundInto(dst *Tensor, t *Tensor) {
 	core.Into(cx, "RoundInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Round((*core.Tensor)(t)) })
 }
 
-// RoundDecimals rounds to the given number of decimals, halves to the even digit; with -1 to tens and so on. Integers stay.
-// Half types round after each of the three steps.
+// RoundDecimals rounds to the given number of decimals, ties to the even digit; -1 rounds to tens, and so on. Integers stay the same. Half
+// types round after each of the three steps.
 func (x *Exec) RoundDecimals(t *Tensor, decimals int) *Tensor {
 	cx := x.enter("RoundDecimals", t)
 	defer core.Leave(cx)
@@ -3251,11 +3254,11 @@ func (x *Exec) RsqrtInto(dst *Tensor, t *Tensor) {
 	core.Into(cx, "RsqrtInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Rsqrt((*core.Tensor)(t)) })
 }
 
-// SavedTensorHooks runs f with an Exec whose operations save tensors for backward by way of pack, which gets each of them, without its
-// history, and returns what is kept in its stead: a copy on another device, bytes, a file's name. Backward calls unpack with that, to get a
-// tensor of the same type and shape. A tensor that pack returns belongs to the graph and is closed with it; pack may not change its
-// argument, nor keep it otherwise. Both run without recording gradients. Nested hooks replace the outer ones. Tensors that went through
-// hooks are not checked for changes in place.
+// SavedTensorHooks runs f with an Exec whose operations save tensors for backward through pack, which gets each of them, without its
+// history, and returns what is kept in its place: a copy on another device, bytes, a file's name. Backward calls unpack with that value, to
+// get a tensor of the same type and shape. A tensor that pack returns belongs to the graph and is closed with it; pack must not change its
+// argument, nor keep it in any other way. Both run without recording gradients. Nested hooks replace the outer ones. Tensors that went
+// through hooks are not checked for changes in place.
 func (x *Exec) SavedTensorHooks(pack func(x *Exec, t *Tensor) any, unpack func(x *Exec, v any) *Tensor, f func(x *Exec)) {
 	if pack == nil {
 		core.NoFunction("SavedTensorHooks", "pack")
@@ -3272,13 +3275,13 @@ func (x *Exec) SavedTensorHooks(pack func(x *Exec, t *Tensor) any, unpack func(x
 }
 
 // ScaledDotProductAttention returns softmax(scale q kᵀ + mask) v for queries q [..., T, D], keys k [..., S, D] and values v [..., S, E],
-// all of one floating-point type, whose leading dimensions broadcast. A query that sees no key gets NaN. Under autocast they are
-// converted to the low-precision type.
+// all of one floating-point type, whose leading dimensions broadcast. A query that sees no key gets NaN. Under autocast they are converted
+// to the low-precision type.
 //
-// The weights [..., T, S] are not stored where q, k and v are half-precision [B, H, T, D] with D and E both 16, 32, 64 or 128, and
-// neither Mask nor Dropout is given: then the backward pass computes them again, in an order that the shapes alone decide, so that equal
-// inputs give equal gradients. The result then lies as q does, so that after x.Transpose(x.View(t, B, T, H, D), 1, 2) for q the way back
-// is no copy. Otherwise it is a product, a softmax and a product, for halves in float32.
+// The weights [..., T, S] are not stored if q, k and v are half-precision [B, H, T, D] with D and E both 16, 32, 64 or 128, and neither
+// Mask nor Dropout is given: then the backward pass computes them again, in an order that only the shapes decide, so that equal inputs give
+// equal gradients. The result then has q's layout, so that if q is x.Transpose(x.View(t, B, T, H, D), 1, 2), undoing that needs no copy.
+// Otherwise it is a product, a softmax and a product, in float32 for halves.
 func (x *Exec) ScaledDotProductAttention(q *Tensor, k *Tensor, v *Tensor, opt ...AttentionOpt) *Tensor {
 	cx := x.enter("ScaledDotProductAttention", q, k, v)
 	defer core.Leave(cx)
@@ -3287,8 +3290,8 @@ func (x *Exec) ScaledDotProductAttention(q *Tensor, k *Tensor, v *Tensor, opt ..
 	return (*Tensor)(cx.ScaledDotProductAttention((*core.Tensor)(q), (*core.Tensor)(k), (*core.Tensor)(v), only.core()))
 }
 
-// Scatter returns a copy of t in which, at each place of index, the element with that index along dimension dim is src's there. Where two
-// indexes name one element, either may win; with opt.Reduce they are taken in order.
+// Scatter returns a copy of t in which, at each position of index, the element with that index along dimension dim is src's element there.
+// If two indexes name one element, either may win; with opt.Reduce they are applied in order.
 func (x *Exec) Scatter(t *Tensor, dim int, index *Tensor, src *Tensor, opt ...ScatterOpt) *Tensor {
 	cx := x.enter("Scatter", t, index, src)
 	defer core.Leave(cx)
@@ -3296,8 +3299,8 @@ func (x *Exec) Scatter(t *Tensor, dim int, index *Tensor, src *Tensor, opt ...Sc
 	return (*Tensor)(cx.Scatter((*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src), core.ScatterOpt(only)))
 }
 
-// ScatterAdd returns a copy of t to which, at each place of index, src's element is added at that index along dimension dim. Sums are taken
-// in order, so that results repeat.
+// ScatterAdd returns a copy of t to which, at each position of index, src's element is added at that index along dimension dim. Sums are
+// computed in order, so that results repeat.
 func (x *Exec) ScatterAdd(t *Tensor, dim int, index *Tensor, src *Tensor) *Tensor {
 	cx := x.enter("ScatterAdd", t, index, src)
 	defer core.Leave(cx)
@@ -3319,7 +3322,7 @@ func (x *Exec) ScatterInto(dst *Tensor, t *Tensor, dim int, index *Tensor, src *
 	cx.ScatterInto((*core.Tensor)(dst), (*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src), core.ScatterOpt(only))
 }
 
-// ScatterS is Scatter of the value v.
+// ScatterS is Scatter with the value v.
 func (x *Exec) ScatterS(t *Tensor, dim int, index *Tensor, v float64, opt ...ScatterOpt) *Tensor {
 	cx := x.enter("ScatterS", t, index)
 	defer core.Leave(cx)
@@ -3337,7 +3340,7 @@ func (x *Exec) ScatterSInto(dst *Tensor, t *Tensor, dim int, index *Tensor, v fl
 	})
 }
 
-// Scope runs f in a new scope and closes what f made, also when f panics.
+// Scope runs f in a new scope and closes the tensors that f made, even if f panics.
 func (x *Exec) Scope(f func(x *Exec)) {
 	if f == nil {
 		core.NoFunction("Scope", "f")
@@ -3347,14 +3350,14 @@ func (x *Exec) Scope(f func(x *Exec)) {
 	cx.Scope(func(x *core.Exec) { f((*Exec)(x)) })
 }
 
-// Select returns the view of element index of dimension dim, which goes.
+// Select returns the view of element index of dimension dim, which is removed.
 func (x *Exec) Select(t *Tensor, dim int, index int) *Tensor {
 	cx := x.enter("Select", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.Select((*core.Tensor)(t), dim, index))
 }
 
-// Sgn returns t/|t|, 0 for 0: Sign for complex numbers too.
+// Sgn returns t/|t|, and 0 for 0: it is Sign for complex numbers too.
 func (x *Exec) Sgn(t *Tensor) *Tensor {
 	cx := x.enter("Sgn", t)
 	defer core.Leave(cx)
@@ -3389,7 +3392,7 @@ func (x *Exec) SigmoidInto(dst *Tensor, t *Tensor) {
 	core.Into(cx, "SigmoidInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Sigmoid((*core.Tensor)(t)) })
 }
 
-// Sign returns -1, 0 or 1 by the sign of each element, 0 for NaN; not for complex tensors, which Sgn takes.
+// Sign returns -1, 0 or 1 by the sign of each element, 0 for NaN. For complex tensors use Sgn.
 func (x *Exec) Sign(t *Tensor) *Tensor {
 	cx := x.enter("Sign", t)
 	defer core.Leave(cx)
@@ -3439,7 +3442,7 @@ func (x *Exec) Slice(t *Tensor, dim int, start int, end int, step int) *Tensor {
 	return (*Tensor)(cx.Slice((*core.Tensor)(t), dim, start, end, step))
 }
 
-// SmoothL1Loss returns the mean, or as the options say, of d²/(2·beta) where d = |t - target| is below beta, and of d - beta/2 elsewhere,
+// SmoothL1Loss returns the mean (or the reduction in opt) of d²/(2·beta) where d = |t - target| is below beta, and of d - beta/2 elsewhere,
 // broadcast, in the promoted floating-point type. beta must not be negative (PyTorch's default is 1); with 0 it is L1Loss.
 func (x *Exec) SmoothL1Loss(t *Tensor, target *Tensor, beta float64, opt ...LossOpt) *Tensor {
 	cx := x.enter("SmoothL1Loss", t, target)
@@ -3448,7 +3451,7 @@ func (x *Exec) SmoothL1Loss(t *Tensor, target *Tensor, beta float64, opt ...Loss
 	return (*Tensor)(cx.SmoothL1Loss((*core.Tensor)(t), (*core.Tensor)(target), beta, core.LossOpt(only)))
 }
 
-// SoftMarginLoss returns the mean, or as the options say, of log(1 + exp(-target·t)); broadcast. Targets are 1 and -1.
+// SoftMarginLoss returns the mean (or the reduction in opt) of log(1 + exp(-target·t)); broadcast. Targets are 1 and -1.
 func (x *Exec) SoftMarginLoss(t *Tensor, target *Tensor, opt ...LossOpt) *Tensor {
 	cx := x.enter("SoftMarginLoss", t, target)
 	defer core.Leave(cx)
@@ -3456,7 +3459,7 @@ func (x *Exec) SoftMarginLoss(t *Tensor, target *Tensor, opt ...LossOpt) *Tensor
 	return (*Tensor)(cx.SoftMarginLoss((*core.Tensor)(t), (*core.Tensor)(target), core.LossOpt(only)))
 }
 
-// Softmax returns exp(t) over its sum along dimension dim.
+// Softmax returns exp(t) divided by its sum along dimension dim.
 func (x *Exec) Softmax(t *Tensor, dim int, opt ...SoftmaxOpt) *Tensor {
 	cx := x.enter("Softmax", t)
 	defer core.Leave(cx)
@@ -3521,14 +3524,14 @@ func (x *Exec) SquareInto(dst *Tensor, t *Tensor) {
 	core.Into(cx, "SquareInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Square((*core.Tensor)(t)) })
 }
 
-// Squeeze returns the view without those of the given dimensions that have size 1; without any such dimension at all if none are given.
+// Squeeze returns the view without those of the given dimensions that have size 1, or without all dimensions of size 1 if none are given.
 func (x *Exec) Squeeze(t *Tensor, dims ...int) *Tensor {
 	cx := x.enter("Squeeze", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.Squeeze((*core.Tensor)(t), dims...))
 }
 
-// Stack returns the tensors, of equal shapes, along a new dimension dim.
+// Stack joins the tensors, of equal shapes, along a new dimension dim.
 func (x *Exec) Stack(ts []*Tensor, dim int) *Tensor {
 	cx := x.enter("Stack")
 	defer core.Leave(cx)
@@ -3607,7 +3610,7 @@ func (x *Exec) SumInto(dst *Tensor, t *Tensor, dims []int, opt ...SumOpt) {
 	core.Into(cx, "SumInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Sum((*core.Tensor)(t), dims, core.SumOpt(only)) })
 }
 
-// Synchronize waits for the stream's work and returns a fault of it, if any.
+// Synchronize waits for the stream's work and returns its fault, if any.
 func (x *Exec) Synchronize() error {
 	cx, err := x.entered("Synchronize")
 	if err != nil {
@@ -3617,15 +3620,15 @@ func (x *Exec) Synchronize() error {
 	return core.Located("Synchronize", cx.Synchronize())
 }
 
-// T returns the transposed view of a matrix; t itself as a view if it has fewer dimensions.
+// T returns the transposed view of a matrix, or a view of t itself if it has fewer dimensions.
 func (x *Exec) T(t *Tensor) *Tensor {
 	cx := x.enter("T", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.T((*core.Tensor)(t)))
 }
 
-// TF32 returns the Exec whose float32 products and convolutions may round their operands to tf32, of 10 fraction bits. The default is exact. Sums are float32
-// either way, as are those of halves.
+// TF32 returns the Exec whose float32 products and convolutions may round their operands to tf32, which has 10 fraction bits. The default
+// is exact. Sums are float32 either way, also for half-precision operands.
 func (x *Exec) TF32(on bool) *Exec {
 	cx := x.enter("TF32")
 	defer core.Leave(cx)
@@ -3637,7 +3640,7 @@ func (x *Exec) TF32Enabled() bool {
 	return x.made("TF32Enabled").TF32Enabled()
 }
 
-// TakeAlongDim is Gather with t and index broadcast against each other, dimension dim aside; without dim it takes from all of t, in
+// TakeAlongDim is Gather with t and index broadcast against each other, except in dimension dim; without dim it takes from all of t, in
 // row-major order, and returns a vector. Negative indexes count from the end.
 func (x *Exec) TakeAlongDim(t *Tensor, index *Tensor, dim ...int) *Tensor {
 	cx := x.enter("TakeAlongDim", t, index)
@@ -3682,8 +3685,8 @@ func (x *Exec) TanhInto(dst *Tensor, t *Tensor) {
 	core.Into(cx, "TanhInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Tanh((*core.Tensor)(t)) })
 }
 
-// TensorDot returns the sums of the products of the elements of a and b over pairs of dimensions: dimsA of a and, one for each, dimsB of b,
-// of equal sizes or of size 1. The result has a's other dimensions and then b's.
+// TensorDot returns the sums of the products of the elements of a and b over pairs of dimensions: dimsA of a and, one for each, dimsB of b.
+// Paired dimensions have equal sizes, or one of them has size 1. The result has a's other dimensions and then b's.
 func (x *Exec) TensorDot(a *Tensor, b *Tensor, dimsA []int, dimsB []int) *Tensor {
 	cx := x.enter("TensorDot", a, b)
 	defer core.Leave(cx)
@@ -3699,16 +3702,16 @@ func (x *Exec) TensorDotInto(dst *Tensor, a *Tensor, b *Tensor, dimsA []int, dim
 	})
 }
 
-// Tile is Repeat where missing leading times are 1.
+// Tile is Repeat, with 1 for missing leading times.
 func (x *Exec) Tile(t *Tensor, times ...int) *Tensor {
 	cx := x.enter("Tile", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.Tile((*core.Tensor)(t), times...))
 }
 
-// To returns t if it is on x's device, else a copy there, in t's memory order where that has no gaps. A copy between two GPUs, or two
-// devices of one simulated machine, is work of x's stream that nobody waits for; between other pairs of devices bytes go through host
-// memory and are waited for. It cannot be captured.
+// To returns t if it is on x's device, else a copy there, in t's memory order if that has no gaps. A copy between two GPUs, or two devices
+// of one simulated machine, is work of x's stream that nobody waits for; between other pairs of devices the bytes go through host memory,
+// and To waits for them. It cannot be captured.
 func (x *Exec) To(t *Tensor, opt ...ToOpt) *Tensor {
 	cx := x.enter("To", t)
 	defer core.Leave(cx)
@@ -3723,14 +3726,14 @@ func (x *Exec) ToDType(t *Tensor, dt dtype.DType) *Tensor {
 	return (*Tensor)(cx.ToDType((*core.Tensor)(t), dt))
 }
 
-// Transpose returns the view with dimensions a and b exchanged.
+// Transpose returns the view with dimensions a and b swapped.
 func (x *Exec) Transpose(t *Tensor, a int, b int) *Tensor {
 	cx := x.enter("Transpose", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.Transpose((*core.Tensor)(t), a, b))
 }
 
-// Tril returns a copy of the matrices in t's last two dimensions with zeros above the given diagonal, 0 being the main one.
+// Tril returns a copy of the matrices in t's last two dimensions with zeros above the given diagonal; 0 is the main one.
 func (x *Exec) Tril(t *Tensor, diagonal int) *Tensor {
 	cx := x.enter("Tril", t)
 	defer core.Leave(cx)
@@ -3744,8 +3747,8 @@ func (x *Exec) TrilInto(dst *Tensor, t *Tensor, diagonal int) {
 	core.Into(cx, "TrilInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Tril((*core.Tensor)(t), diagonal) })
 }
 
-// TripletMarginLoss returns the mean, or as the options say, of margin + d(anchor, positive) - d(anchor, negative), 0 if that is negative;
-// d is PairwiseDistance, of vectors in the last dimension, broadcast.
+// TripletMarginLoss returns the mean (or the reduction in opt) of margin + d(anchor, positive) - d(anchor, negative), or 0 if that is
+// negative; d is PairwiseDistance, over vectors in the last dimension, broadcast.
 func (x *Exec) TripletMarginLoss(anchor *Tensor, positive *Tensor, negative *Tensor, opt ...TripletMarginLossOpt) *Tensor {
 	cx := x.enter("TripletMarginLoss", anchor, positive, negative)
 	defer core.Leave(cx)
@@ -3753,7 +3756,7 @@ func (x *Exec) TripletMarginLoss(anchor *Tensor, positive *Tensor, negative *Ten
 	return (*Tensor)(cx.TripletMarginLoss((*core.Tensor)(anchor), (*core.Tensor)(positive), (*core.Tensor)(negative), core.TripletMarginLossOpt(only)))
 }
 
-// Triu returns a copy of the matrices in t's last two dimensions with zeros below the given diagonal, 0 being the main one.
+// Triu returns a copy of the matrices in t's last two dimensions with zeros below the given diagonal; 0 is the main one.
 func (x *Exec) Triu(t *Tensor, diagonal int) *Tensor {
 	cx := x.enter("Triu", t)
 	defer core.Leave(cx)
@@ -3767,7 +3770,7 @@ func (x *Exec) TriuInto(dst *Tensor, t *Tensor, diagonal int) {
 	core.Into(cx, "TriuInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Triu((*core.Tensor)(t), diagonal) })
 }
 
-// Trunc rounds toward zero; integers stay.
+// Trunc rounds toward zero; integers stay the same.
 func (x *Exec) Trunc(t *Tensor) *Tensor {
 	cx := x.enter("Trunc", t)
 	defer core.Leave(cx)
@@ -3781,7 +3784,7 @@ func (x *Exec) TruncInto(dst *Tensor, t *Tensor) {
 	core.Into(cx, "TruncInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Trunc((*core.Tensor)(t)) })
 }
 
-// Unbind returns the views of t's elements along dimension dim, which goes.
+// Unbind returns the views of t's elements along dimension dim, which is removed.
 func (x *Exec) Unbind(t *Tensor, dim int) []*Tensor {
 	cx := x.enter("Unbind", t)
 	defer core.Leave(cx)
@@ -3802,15 +3805,17 @@ func (x *Exec) UniformInto(dst *Tensor, low float64, high float64) {
 	cx.UniformInto((*core.Tensor)(dst), low, high)
 }
 
-// Unique returns the different elements of t, least first, as a vector: the two zeros of floats are one element, each NaN is one, and they come last. How many
-// there are depends on t, so that the call waits for it and cannot be captured. It has no derivative, and there is none of complex numbers.
+// Unique returns the distinct elements of t as a vector, in ascending order. The two zeros of floats count as one value; each NaN counts as
+// a separate one, and NaNs come last. The length depends on t, so the call waits for t and cannot be captured. It has no derivative, and
+// does not support complex numbers.
 func (x *Exec) Unique(t *Tensor) *Tensor {
 	cx := x.enter("Unique", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.Unique((*core.Tensor)(t)))
 }
 
-// UniqueWithInverse is Unique with two more results, as int64: in t's shape the place of each element in values, and of each of the values how often it is in t.
+// UniqueWithInverse is Unique with two more results, as int64: inverse, of t's shape, has the index of each element in values, and counts
+// how often each of values occurs in t.
 func (x *Exec) UniqueWithInverse(t *Tensor) (values *Tensor, inverse *Tensor, counts *Tensor) {
 	cx := x.enter("UniqueWithInverse", t)
 	defer core.Leave(cx)
@@ -3818,7 +3823,7 @@ func (x *Exec) UniqueWithInverse(t *Tensor) (values *Tensor, inverse *Tensor, co
 	return (*Tensor)(r0), (*Tensor)(r1), (*Tensor)(r2)
 }
 
-// UnregisterHost ends what RegisterHost of t, or of another view of its storage, began. It waits for the device.
+// UnregisterHost undoes RegisterHost of t, or of another view of its storage. It waits for the device.
 func (x *Exec) UnregisterHost(t *Tensor) error {
 	cx, err := x.entered("UnregisterHost", t)
 	if err != nil {
@@ -3835,9 +3840,9 @@ func (x *Exec) Unsqueeze(t *Tensor, dim int) *Tensor {
 	return (*Tensor)(cx.Unsqueeze((*core.Tensor)(t), dim))
 }
 
-// UsePool returns the Exec whose operations take the memory of their results and their workspace from p, a pool of x's device; nil is the default
-// pool. Memory goes back to the pool that it came from. What a capture records takes the graph's memory all the same, and so does work on another
-// device its own.
+// UsePool returns the Exec whose operations take the memory of their results and their workspace from p, a pool of x's device; nil is the
+// default pool. Memory goes back to the pool that it came from. Operations that a capture records still use the graph's memory, and work on
+// another device uses that device's.
 func (x *Exec) UsePool(p *cuda.MemPool) *Exec {
 	cx := x.enter("UsePool")
 	defer core.Leave(cx)
@@ -3858,7 +3863,7 @@ func (x *Exec) VDotInto(dst *Tensor, a *Tensor, b *Tensor) {
 	core.Into(cx, "VDotInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.VDot((*core.Tensor)(a), (*core.Tensor)(b)) })
 }
 
-// Var returns the variance over dims; nil dims mean all. That of a complex tensor is real: the variances of its parts together.
+// Var returns the variance over dims; nil dims mean all. For a complex tensor it is real: the sum of the variances of its parts.
 func (x *Exec) Var(t *Tensor, dims []int, opt ...VarOpt) *Tensor {
 	cx := x.enter("Var", t)
 	defer core.Leave(cx)
@@ -3874,7 +3879,7 @@ func (x *Exec) VarInto(dst *Tensor, t *Tensor, dims []int, opt ...VarOpt) {
 	core.Into(cx, "VarInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Var((*core.Tensor)(t), dims, core.VarOpt(only)) })
 }
 
-// VarMean returns Var and the mean over dims, in one pass; of a complex tensor in three.
+// VarMean returns Var and the mean over dims, in one pass, or three for a complex tensor.
 func (x *Exec) VarMean(t *Tensor, dims []int, opt ...VarOpt) (variance *Tensor, mean *Tensor) {
 	cx := x.enter("VarMean", t)
 	defer core.Leave(cx)
@@ -3883,8 +3888,8 @@ func (x *Exec) VarMean(t *Tensor, dims []int, opt ...VarOpt) (variance *Tensor, 
 	return (*Tensor)(r0), (*Tensor)(r1)
 }
 
-// VectorNorm returns the vector norm of order ord over dims, (sum |t|^ord)^(1/ord); nil dims mean all. Order 0 counts what is not zero, and
-// the infinite orders are the greatest and the least magnitude. That of a complex tensor is real.
+// VectorNorm returns the vector norm of order ord over dims, (sum |t|^ord)^(1/ord); nil dims mean all. Order 0 counts the elements that are
+// not zero, and the infinite orders are the greatest and the least magnitude. For a complex tensor the norm is real.
 func (x *Exec) VectorNorm(t *Tensor, ord float64, dims []int, opt ...SumOpt) *Tensor {
 	cx := x.enter("VectorNorm", t)
 	defer core.Leave(cx)
@@ -3902,7 +3907,7 @@ func (x *Exec) VectorNormInto(dst *Tensor, t *Tensor, ord float64, dims []int, o
 	})
 }
 
-// View returns t's elements as another shape over the same memory; one size may be -1. It fails where that needs a copy.
+// View returns t's elements in another shape over the same memory; one size may be -1. It fails if that needs a copy.
 func (x *Exec) View(t *Tensor, shape ...int) *Tensor {
 	cx := x.enter("View", t)
 	defer core.Leave(cx)
@@ -3919,7 +3924,7 @@ func (x *Exec) WaitStream(st *cuda.Stream) error {
 	return core.Located("WaitStream", cx.WaitStream((*rt.Stream)(st)))
 }
 
-// Where returns a where cond, of bool, is true, else b, broadcast, in the type that a and b promote to.
+// Where returns a where the bool tensor cond is true, else b, broadcast, in the type that a and b promote to.
 func (x *Exec) Where(cond *Tensor, a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("Where", cond, a, b)
 	defer core.Leave(cx)
@@ -3942,7 +3947,7 @@ func (x *Exec) WithGenerator(g *cuda.Generator) *Exec {
 	return (*Exec)(cx.WithGenerator((*rt.Generator)(g)))
 }
 
-// Within runs f in a new scope, closes what f made, also when f panics, and moves f's result to the scope around.
+// Within runs f in a new scope, closes the tensors that f made, even if f panics, and moves f's result to the surrounding scope.
 func (x *Exec) Within(f func(x *Exec) *Tensor) *Tensor {
 	if f == nil {
 		core.NoFunction("Within", "f")
@@ -3969,7 +3974,7 @@ func (x *Exec) Zeros(shape []int, dt dtype.DType) *Tensor {
 	return (*Tensor)(cx.Zeros(shape, dt))
 }
 
-// ZerosLike is FullLike of 0.
+// ZerosLike is FullLike with 0.
 func (x *Exec) ZerosLike(t *Tensor, opt ...LikeOpt) *Tensor {
 	cx := x.enter("ZerosLike", t)
 	defer core.Leave(cx)
@@ -3977,7 +3982,7 @@ func (x *Exec) ZerosLike(t *Tensor, opt ...LikeOpt) *Tensor {
 	return (*Tensor)(cx.ZerosLike((*core.Tensor)(t), core.LikeOpt(only)))
 }
 
-// Close gives the handle back at once; the memory is freed with its last handle, view or saved use. Closing twice does nothing.
+// Close releases the handle at once; the memory is freed with its last handle, view or saved use. Closing twice does nothing.
 func (t *Tensor) Close() {
 	(*core.Tensor)(t).Close()
 }
@@ -4002,12 +4007,12 @@ func (t *Tensor) Dim() int {
 	return t.made("Dim").Dim()
 }
 
-// Grad returns the accumulated gradient of a leaf, or of another tensor what RetainGrad kept; else nil. The tensor owns it.
+// Grad returns the accumulated gradient of a leaf, or the gradient that RetainGrad kept of another tensor; else nil. The tensor owns it.
 func (t *Tensor) Grad() *Tensor {
 	return (*Tensor)(t.made("Grad").Grad())
 }
 
-// IsContiguous reports whether the elements lie in order without gaps.
+// IsContiguous reports whether the elements are in row-major order without gaps.
 func (t *Tensor) IsContiguous() bool {
 	return t.made("IsContiguous").IsContiguous()
 }
@@ -4017,7 +4022,7 @@ func (t *Tensor) IsLeaf() bool {
 	return t.made("IsLeaf").IsLeaf()
 }
 
-// IsPinned reports whether the elements lie in page-locked host memory.
+// IsPinned reports whether the elements are in page-locked host memory.
 func (t *Tensor) IsPinned() bool {
 	return t.made("IsPinned").IsPinned()
 }
@@ -4032,10 +4037,10 @@ func (t *Tensor) Offset() int {
 	return t.made("Offset").Offset()
 }
 
-// RegisterHook makes every backward pass call h with the gradient of t once it is complete, before it flows on or accumulates; what h
-// returns replaces it, nil leaves it. Hooks run in the order of registration, on the stream of t's operation, and see a gradient that is
-// valid during the call. remove ends it. t must require grad. A hook belongs to t's present value: it goes on seeing the gradient of that
-// value after t is changed in place.
+// RegisterHook makes every backward pass call h with the gradient of t once it is complete, before it flows on or accumulates. If h returns
+// a tensor, that replaces the gradient; nil keeps it. Hooks run in the order of registration, on the stream of t's operation, and the
+// gradient that they see is valid during the call. remove unregisters h. t must require grad. A hook belongs to t's current value: it still
+// sees the gradient of that value after t is changed in place.
 func (t *Tensor) RegisterHook(h func(x *Exec, g *Tensor) *Tensor) (remove func()) {
 	if h == nil {
 		core.NoFunction("RegisterHook", "h")
@@ -4043,8 +4048,8 @@ func (t *Tensor) RegisterHook(h func(x *Exec, g *Tensor) *Tensor) (remove func()
 	return t.made("RegisterHook").RegisterHook(func(x *core.Exec, g *core.Tensor) *core.Tensor { return (*core.Tensor)(h((*Exec)(x), (*Tensor)(g))) })
 }
 
-// RegisterPostAccumulateGradHook makes every backward pass call h with the leaf t after t's gradient accumulated, so that an optimizer
-// can use the gradient and drop it at once. remove ends it.
+// RegisterPostAccumulateGradHook makes every backward pass call h with the leaf t after t's gradient was accumulated, so that an optimizer
+// can use the gradient and drop it at once. remove unregisters h.
 func (t *Tensor) RegisterPostAccumulateGradHook(h func(x *Exec, t *Tensor)) (remove func()) {
 	if h == nil {
 		core.NoFunction("RegisterPostAccumulateGradHook", "h")
@@ -4057,28 +4062,30 @@ func (t *Tensor) RequiresGrad() bool {
 	return t.made("RequiresGrad").RequiresGrad()
 }
 
-// RetainGrad makes Grad return the gradient of t, which is no leaf, after a backward pass too; several passes add up. It sees what the
-// hooks of t return, follows t through changes in place, and is closed with t. On a leaf it does nothing. t must require grad.
+// RetainGrad makes Grad return the gradient of t, which is not a leaf, after a backward pass too; several passes add up. The gradient is
+// the one that the hooks of t return; it follows t through changes in place, and is closed with t. On a leaf RetainGrad does nothing. t
+// must require grad.
 func (t *Tensor) RetainGrad() {
 	t.made("RetainGrad").RetainGrad()
 }
 
-// RetainsGrad reports whether t is no leaf and keeps its gradient.
+// RetainsGrad reports whether t is not a leaf and keeps its gradient.
 func (t *Tensor) RetainsGrad() bool {
 	return t.made("RetainsGrad").RetainsGrad()
 }
 
-// SetGrad replaces the accumulated gradient; nil drops it. The leaf takes g over.
+// SetGrad replaces the accumulated gradient; nil drops it. The leaf takes ownership of g.
 func (t *Tensor) SetGrad(g *Tensor) {
 	t.made("SetGrad").SetGrad(orNil("SetGrad", 0, g))
 }
 
-// SetRequiresGrad makes the leaf t accumulate a gradient, or stops that, and returns t. It fails for integer tensors and results of operations.
+// SetRequiresGrad makes the leaf t accumulate a gradient, or no longer, and returns t. It fails for integer tensors and results of
+// operations.
 func (t *Tensor) SetRequiresGrad(on bool) *Tensor {
 	return (*Tensor)(t.made("SetRequiresGrad").SetRequiresGrad(on))
 }
 
-// Shape returns the size of every dimension. The caller may not change it.
+// Shape returns the size of every dimension. The caller must not change it.
 func (t *Tensor) Shape() []int {
 	return t.made("Shape").Shape()
 }
@@ -4093,7 +4100,7 @@ func (t *Tensor) Size(i int) int {
 	return t.made("Size").Size(i)
 }
 
-// Stride returns, for every dimension, how many elements lie between neighbours. The caller may not change it.
+// Stride returns, for every dimension, how many elements apart neighbours are. The caller must not change it.
 func (t *Tensor) Stride() []int {
 	return t.made("Stride").Stride()
 }
