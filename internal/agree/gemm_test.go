@@ -170,10 +170,17 @@ func (c matmulCase) compare(a, b, bias, got []float64) string {
 		for row := from; row < to; row++ {
 			clear(sums)
 			clear(sizes)
-			for k := range c.k {
-				x := a[row*c.k+k]
-				line := b[(row/c.m*c.k+k)*c.n:][:c.n]
-				for j, y := range line {
+			xs, ys := a[row*c.k:][:c.k], b[row/c.m*c.k*c.n:][:c.k*c.n]
+			for ; len(xs) >= 4; xs, ys = xs[4:], ys[4*c.n:] { // four lines a pass, since the sums' memory is the limit
+				y0, y1, y2, y3 := ys[:c.n], ys[c.n:][:c.n], ys[2*c.n:][:c.n], ys[3*c.n:][:c.n]
+				for j, y := range y0 {
+					p0, p1, p2, p3 := xs[0]*y, xs[1]*y1[j], xs[2]*y2[j], xs[3]*y3[j]
+					sums[j] += p0 + p1 + p2 + p3
+					sizes[j] += math.Abs(p0) + math.Abs(p1) + math.Abs(p2) + math.Abs(p3)
+				}
+			}
+			for k, x := range xs {
+				for j, y := range ys[k*c.n:][:c.n] {
 					sums[j] += x * y
 					sizes[j] += math.Abs(x * y)
 				}
@@ -414,50 +421,70 @@ func (c convCase) place(array, at int) int {
 // compare adds every product of the convolution, in float64, to the result that it belongs to.
 func (c convCase) compare(product int, known [3][]float64, bias, got []float64) string {
 	v := c.conv
-	sums, sizes, depths := make([]float64, len(got)), make([]float64, len(got)), make([]int, len(got))
-	perIn, perOut := v.In/v.Groups, v.Out/v.Groups
-	add := func(y, x, w int) {
-		at := [3]int{c.place(0, y), c.place(1, x), c.place(2, w)}
-		term := 1.0
-		for i := range at {
-			if i != product {
-				term *= known[i][at[i]]
+	for i, k := range known {
+		if i != product {
+			known[i] = make([]float64, len(k)) // the channels first
+			for at := range k {
+				known[i][at] = k[c.place(i, at)]
 			}
 		}
-		sums[at[product]] += term
-		sizes[at[product]] += math.Abs(term)
-		depths[at[product]]++
 	}
-	for b := range v.Batch {
-		for o := range v.Out {
-			for i := range perIn {
-				ch := o/perOut*perIn + i
-				for oy := range v.OH {
-					for ky := range v.KH {
-						iy := oy*v.StrideH - v.PadH + ky*v.DilationH
-						if iy < 0 || iy >= v.H {
+	sums, sizes, depths := make([]float64, len(got)), make([]float64, len(got)), make([]int, len(got))
+	perIn, perOut := v.In/v.Groups, v.Out/v.Groups
+	// plane adds the products of an image of the result, one of the input, and their taps.
+	plane := func(b, o, i int) {
+		image := b*v.In + o/perOut*perIn + i
+		for oy := range v.OH {
+			for ky := range v.KH {
+				iy := oy*v.StrideH - v.PadH + ky*v.DilationH
+				if iy < 0 || iy >= v.H {
+					continue
+				}
+				y, x, w := ((b*v.Out+o)*v.OH+oy)*v.OW, (image*v.H+iy)*v.W, ((o*perIn+i)*v.KH+ky)*v.KW
+				for kx := range v.KW {
+					for ox := range v.OW {
+						ix := ox*v.StrideW - v.PadW + kx*v.DilationW
+						if ix < 0 || ix >= v.W {
 							continue
 						}
-						for ox := range v.OW {
-							for kx := range v.KW {
-								if ix := ox*v.StrideW - v.PadW + kx*v.DilationW; ix >= 0 && ix < v.W {
-									add(((b*v.Out+o)*v.OH+oy)*v.OW+ox, ((b*v.In+ch)*v.H+iy)*v.W+ix, ((o*perIn+i)*v.KH+ky)*v.KW+kx)
-								}
-							}
+						var at int
+						var term float64
+						switch product {
+						case 0:
+							at, term = y+ox, known[1][x+ix]*known[2][w+kx]
+						case 1:
+							at, term = x+ix, known[0][y+ox]*known[2][w+kx]
+						case 2:
+							at, term = w+kx, known[0][y+ox]*known[1][x+ix]
 						}
+						sums[at] += term
+						sizes[at] += math.Abs(term)
+						depths[at]++
 					}
 				}
 			}
 		}
 	}
+	inParallel([3]int{v.Out, v.In, v.Out}[product], func(from, to int) { // each adds to elements of its own
+		for ch := from; ch < to; ch++ {
+			for b := range v.Batch {
+				if product == 1 {
+					for o := range perOut {
+						plane(b, ch/perIn*perOut+o, ch%perIn)
+					}
+					continue
+				}
+				for i := range perIn {
+					plane(b, ch, i)
+				}
+			}
+		}
+	})
 	r := roundingOf(c.exact, c.t, c.t, v.TF32)
 	for i, want := range sums {
 		size, slack := sizes[i], 0.0
 		if bias != nil {
 			b := bias[i/(v.OH*v.OW)%v.Out]
-			if v.LastY {
-				b = bias[i%v.Out]
-			}
 			if v.Groups < v.In || v.Groups == 1 { // the sum is rounded first, as in PyTorch
 				if r.exact {
 					want = r.rounded(want)
@@ -466,8 +493,8 @@ func (c convCase) compare(product int, known [3][]float64, bias, got []float64) 
 			}
 			want, size = want+b, size+math.Abs(b)
 		}
-		if r.wrong(got[i], want, size, slack, depths[i]) {
-			return fmt.Sprintf("[%d] is %v, want %v", i, got[i], want)
+		if at := c.place(product, i); r.wrong(got[at], want, size, slack, depths[i]) {
+			return fmt.Sprintf("[%d] is %v, want %v", at, got[at], want)
 		}
 	}
 	return ""
