@@ -93,8 +93,13 @@ var vast = func() (vs []value) {
 // does must be as short as for any other tensor, and what it makes is refused where it would not fit. The device does as if it had the
 // memory of its own tensors alone.
 func TestMisuseOfSizes(t *testing.T) {
-	w := newWalk(t, idle(t), idle(t))
-	w.again = func() *tenon.Exec { return idle(t) }
+	open := func() *tenon.Exec {
+		x := idle(t)
+		x.Device().SetGarbageCollection(false) // thousands of calls want memory, and nothing is garbage
+		return x
+	}
+	w := newWalk(t, open(), open())
+	w.again = open
 	of, list := reflect.TypeFor[*tenon.Tensor](), reflect.TypeFor[[]*tenon.Tensor]()
 	turn := 0
 	sizes := func(name string, f reflect.Value) {
