@@ -22,7 +22,7 @@ const (
 	Float64
 	Complex64
 	Complex128
-	// Uint16, Uint32 and Uint64 are offered in kernels; tensors of them can be stored and copied only.
+	// Uint16, Uint32 and Uint64 are for kernels; tensors of these types can only be stored and copied.
 	Uint16
 	Uint32
 	Uint64
@@ -91,7 +91,7 @@ func Parse(name string) (DType, bool) {
 	return Invalid, false
 }
 
-// info describes d; what is no type is as Invalid.
+// info describes d; a value that is no type is treated as Invalid.
 func (d DType) info() *info {
 	if d >= count {
 		d = Invalid
