@@ -7,7 +7,7 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// memvizProfile writes who holds memory for go tool pprof.
+// memvizProfile writes the holders of memory for go tool pprof.
 type memvizProfile struct {
 	reportInput
 	Output string `short:"o" default:"memory.pb.gz" help:"File for the profile; - is standard output." placeholder:"FILE"`
