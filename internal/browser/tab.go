@@ -37,7 +37,7 @@ type Tab struct {
 // load event. The tab closes with the test t.
 func (b *Browser) Open(t testing.TB, url string, width, height int) *Tab {
 	t.Helper()
-	ctx, end := chromedp.NewContext(b.ctx) // in a window of its own: a tab behind another would draw nothing
+	ctx, end := chromedp.NewContext(b.ctx) // in a separate window: a tab behind another would draw nothing
 	t.Cleanup(end)
 	tab := &Tab{t: t, ctx: ctx}
 	if err := chromedp.Listen(ctx, tab.note); err != nil {
@@ -49,7 +49,7 @@ func (b *Browser) Open(t testing.TB, url string, width, height int) *Tab {
 	return tab
 }
 
-// call is one command of the protocol whose answer says nothing.
+// call is one protocol command with an empty answer.
 func call[P, R any](command cdp.Command[P, R], params P) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
 		_, err := cdp.Call(ctx, target, command, params)
@@ -57,7 +57,7 @@ func call[P, R any](command cdp.Command[P, R], params P) chromedp.Action[chromed
 	})
 }
 
-// do runs actions; what names them where one fails.
+// do runs actions; what names them in the error if one fails.
 func (t *Tab) do(what string, actions ...chromedp.Action[chromedp.Void]) {
 	t.t.Helper()
 	ctx, cancel := context.WithTimeout(t.ctx, patience)
@@ -79,8 +79,8 @@ func get[T any](t *Tab, what string, action chromedp.Action[T]) T {
 	return result
 }
 
-// note keeps what a test asks for later. The goroutine that reads the browser's messages calls it, before it reads the next one: an
-// event that comes before an answer is noted before the answer is returned.
+// note records events that a test asks for later. The goroutine that reads the browser's messages calls it before it reads the next
+// message, so an event that comes before an answer is recorded before the answer is returned.
 func (t *Tab) note(event any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -109,15 +109,15 @@ func (t *Tab) note(event any) {
 	}
 }
 
-// Errors returns what the page has complained about so far, oldest first: uncaught exceptions, console errors and warnings, failed
-// requests, violations of its content security policy.
+// Errors returns the page's errors so far, oldest first: uncaught exceptions, console errors and warnings, failed requests, violations of
+// its content security policy.
 func (t *Tab) Errors() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Clone(t.errors)
 }
 
-// Requests returns every address that the page has asked for so far, oldest first.
+// Requests returns every address that the page has requested so far, oldest first.
 func (t *Tab) Requests() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
