@@ -111,7 +111,8 @@ func (a *args) get(i int, name string) any {
 	return v
 }
 
-// unused returns a keyword that the function did not read, or "". It ignores the keyword for the result's location.
+// unused returns a keyword that the function did not read, or "". It ignores device and requires_grad, which do not concern the
+// operation.
 func (a *args) unused() string {
 	for k := range a.kw {
 		if !a.used[k] && k != "device" && k != "requires_grad" {

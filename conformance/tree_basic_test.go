@@ -213,7 +213,8 @@ func testTreeExecutionIntoRecording(t *testing.T, x *tenon.Exec, o compile.Opt) 
 	check(t, "the state", treesOf(t, x).State, "execution")
 }
 
-// offsetPair returns inputs whose first elements lie one row after the start of their memory.
+// offsetPair returns inputs whose first elements lie one row after the start of their memory if i is even, and aligned inputs if it is
+// odd.
 func offsetPair(x *tenon.Exec, i int) (a, b *tenon.Tensor) {
 	if i%2 == 1 {
 		return x.RandN([]int{5, 5}, tenon.Float32), x.RandN([]int{5, 5}, tenon.Float32)

@@ -126,7 +126,7 @@ func (d DType) IsSigned() bool {
 	return true
 }
 
-// Real returns the type of the parts of a complex type, and d itself otherwise.
+// Real returns the type of the real and imaginary parts of a complex type, and d itself otherwise.
 func (d DType) Real() DType {
 	switch d {
 	case Complex64:
@@ -137,7 +137,7 @@ func (d DType) Real() DType {
 	return d
 }
 
-// Complex returns the complex type whose parts are of type d; Complex64 for the halves, since there is no complex half.
+// Complex returns the complex type whose parts have type d; Complex64 for the half types, since no complex half type exists.
 func (d DType) Complex() DType {
 	switch d {
 	case Float64, Complex128:
@@ -146,7 +146,7 @@ func (d DType) Complex() DType {
 	return Complex64
 }
 
-// Accumulate returns the type that sums of d are kept in: float32 for the halves, int64 for integers and bool, else d.
+// Accumulate returns the type in which sums of d are kept: float32 for the half types, int64 for integers and bool, else d.
 func (d DType) Accumulate() DType {
 	switch {
 	case d == Float16 || d == BFloat16:

@@ -33,7 +33,7 @@ func (c *cover) add(addr, size uint64, number int) {
 	if from == to {
 		return
 	}
-	run, left := covered{from: from, to: to}, to // left is the part still uncovered; runs that touch the range are merged with it
+	run, left := covered{from: from, to: to}, to // left is the end of what is not yet covered; touching runs are merged
 	for left > from {
 		place := c.runs.Last(left)
 		r := c.runs.Value(place)

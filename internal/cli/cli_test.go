@@ -107,6 +107,7 @@ func TestOutputThatIsLost(t *testing.T) {
 	}
 }
 
+// A failure that both the driver and a device report is shown once, in the longer form.
 func TestDistinct(t *testing.T) {
 	short, long, other := errors.New("no symbol"), errors.New("a GPU cannot be used: no symbol"), errors.New("another")
 	if err := distinct([]error{nil, short, long, other, long, short, nil}); err == nil ||

@@ -103,7 +103,8 @@ func TestMemcheckMerge(t *testing.T) {
 	}
 }
 
-// Arguments after -- go to the tests, and a target that takes none refuses them. The output of passed tests is kept on request.
+// Arguments after -- go to the tests. They are refused with --run-command, which holds its own arguments. The output of passed tests is
+// kept on request.
 func TestMemcheckArguments(t *testing.T) {
 	base := fakeTests(t, map[string]string{"a": "echo said by a"})
 	if out, errs, exit := run(append(base, "--", "-v")...); exit != 4 || !strings.Contains(errs, "into --run-command") || out != "" {

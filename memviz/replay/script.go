@@ -12,11 +12,12 @@ import (
 // same requests; at the first different one the script ends and describes the difference.
 type script struct {
 	steps   []driverStep
-	at      int          // the step to come
+	at      int          // the next step
 	stream  alloc.Stream // of the current operation
 	large   bool         // the operation is for a large pool
 	failing int          // the event of the current allocation if it failed in the recording, else 0
-	// mapped are the mapping steps by owner; back are the pieces of the next step that takes memory back, by address, nil if not known.
+	// mapped are the mapping steps by owner; back maps addresses to the pieces of the next step that takes memory back, nil if that step
+	// is not known.
 	mapped map[owner][]int
 	back   map[uint64]int
 	left   string // how the replay differed from the recording; "" while it follows
