@@ -43,7 +43,7 @@ func OneCycleLR(maxLR []float64, totalSteps int, opts ...OneCycleOpt) Rule {
 	pct, div, final := core.Or(opt.PctStart, 0.3), core.Or(opt.DivFactor, 25), core.Or(opt.FinalDivFactor, 1e4)
 	base, most := core.Or(opt.BaseMomentum, 0.85), core.Or(opt.MaxMomentum, 0.95)
 	steps := float64(totalSteps)
-	// The first phase ends at step up. Each phase ends at one of a pair of rates or momenta, whose index is turn.
+	// The first phase ends at step up. Each phase ends at one of a pair of rates or momenta; turn is its index, 0 or 1.
 	up := float64(pct*steps) - 1
 	ends, turn := []float64{0, up, steps - 1}, [][2]int{{0, 0}, {1, 1}, {2, 0}}
 	if opt.ThreePhase {
