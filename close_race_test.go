@@ -11,9 +11,9 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// A tensor that one goroutine closes while another is in the middle of an operation on it, past the check that it is open, keeps its memory
-// until that operation has been issued: whatever gets memory meanwhile does not get this. It makes no difference whether Close or the end
-// of a scope closes it, what the operation does with it, and how many Execs share the stream.
+// One goroutine closes a tensor while another is in the middle of an operation on it, past the check that it is open. The tensor keeps
+// its memory until the operation has been issued: no allocation made meanwhile gets that memory. This holds whether Close or the end of a
+// scope closes the tensor, whatever the operation does with it, and however many Execs share the stream.
 func TestCloseMeetsOperation(t *testing.T) {
 	open(t, func(t *testing.T, x *tenon.Exec) {
 		ways := map[string]func(x *tenon.Exec, use func(a *tenon.Tensor)){
@@ -46,7 +46,7 @@ func TestCloseMeetsOperation(t *testing.T) {
 				var all sync.WaitGroup
 				way(x, func(a *tenon.Tensor) {
 					all.Go(func() {
-						if into { // which finds it closed
+						if into { // finds it closed
 							if err := tenon.Try(func() { y.FillInto(a, 7) }); fault.KindOf(err) != fault.Closed {
 								t.Errorf("%s: %v", name, err)
 							}
@@ -55,8 +55,8 @@ func TestCloseMeetsOperation(t *testing.T) {
 						}
 					})
 					<-inside
-				}) // which has closed it
-				others := make([]*tenon.Tensor, 8) // of which one would get its memory
+				}) // has closed it
+				others := make([]*tenon.Tensor, 8) // one of them would get its memory
 				for i := range others {
 					others[i] = x.Full([]int{3}, 5, tenon.Float32)
 				}
@@ -83,7 +83,7 @@ func TestCloseMeetsOperation(t *testing.T) {
 	})
 }
 
-// Goroutines that use tensors while another one closes them get results that are right, or an error of kind Closed, and nothing is left.
+// Goroutines that use tensors while another goroutine closes them get correct results or an error of kind Closed, and no storage leaks.
 func TestCloseRace(t *testing.T) {
 	open(t, func(t *testing.T, x *tenon.Exec) {
 		before := core.LiveStorages()

@@ -25,7 +25,7 @@ var long = flag.Bool("long", false, "run 1000 rounds of TestSharedExec")
 
 const once, after = "two goroutines use one Exec at once", "two goroutines used this Exec at once"
 
-// here names a line of this file.
+// here matches a line of this file.
 var here = regexp.MustCompile(`concurrency_test\.go:\d+`)
 
 // session returns the Exec of a new session on x's default stream.
@@ -37,7 +37,7 @@ func session(t *testing.T, x *tenon.Exec) *tenon.Exec {
 	return (*tenon.Exec)(core.New((*core.Exec)(x).Device(), host))
 }
 
-// ours fails the test if err is no error of a call that shared an Exec, or does not name two lines of the program.
+// ours fails the test unless err is the error of a call that shared an Exec and names two lines of the program.
 func ours(t *testing.T, err error) {
 	t.Helper()
 	var e *tenon.Error
@@ -51,7 +51,7 @@ func ours(t *testing.T, err error) {
 	}
 }
 
-// attempt runs f and returns its error. A panic that is no error fails the test.
+// attempt runs f and returns its error. A panic with anything but an error fails the test.
 func attempt(t *testing.T, f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -71,7 +71,7 @@ type watch func()
 func (w watch) Before(*core.Frame) bool { w(); return false }
 func (watch) After(*core.Frame)         {}
 
-// The second of two goroutines is refused at its line, and is told the other's; so is everything afterwards.
+// The second of two goroutines gets an error at its line, which names the other's line. So does every later call.
 func TestTwoGoroutines(t *testing.T) {
 	open(t, func(t *testing.T, x *tenon.Exec) {
 		y := session(t, x)
@@ -100,7 +100,7 @@ func TestTwoGoroutines(t *testing.T) {
 	})
 }
 
-// refused checks that y's session refuses everything, and that other Execs and Close work.
+// refused checks that y's session refuses every call, and that other Execs and Close still work.
 func refused(t *testing.T, y *tenon.Exec, a *tenon.Tensor) {
 	t.Helper()
 	z := session(t, y)
@@ -142,7 +142,7 @@ func (double) Backward(x *tenon.Exec, _ *tenon.FunctionContext, gs ...*tenon.Ten
 	return []*tenon.Tensor{x.MulS(gs[0], 2)}, nil
 }
 
-// sgd returns an optimizer of the parameter p, which it takes over, with a gradient.
+// sgd returns an optimizer for the parameter p, whose gradient is grad. It takes p over.
 func sgd(t *testing.T, p, grad *tenon.Tensor) *optim.SGD {
 	q := nn.NewParam(p)
 	q.Tensor().SetGrad(grad)
@@ -153,8 +153,8 @@ func sgd(t *testing.T, p, grad *tenon.Tensor) *optim.SGD {
 	return o
 }
 
-// Scopes of two goroutines that do not end in the order in which they began are found when the first of them ends; all that was made in
-// them is freed.
+// Two goroutines whose scopes do not end in the reverse order of their beginning are detected when the first scope ends, and everything
+// made in both is freed.
 func TestTornScopes(t *testing.T) {
 	open(t, func(t *testing.T, x *tenon.Exec) {
 		y, a := session(t, x), x.Ones([]int{3}, tenon.Float32)
@@ -190,14 +190,14 @@ func TestTornScopes(t *testing.T) {
 		all.Wait()
 		ours(t, first)
 		ours(t, second)
-		if n := core.LiveStorages() - before; n > 0 { // less where garbage of other tests was collected
+		if n := core.LiveStorages() - before; n > 0 { // negative where garbage of other tests was collected
 			t.Errorf("%d storages are left", n)
 		}
 		refused(t, y, a)
 	})
 }
 
-// A function of the program may call the Exec that called it, wherever that is from, and so may a goroutine for which it waits.
+// A callback may use the Exec that called it, from any operation, and so may a goroutine that the callback waits for.
 func TestCallbacksUseTheExec(t *testing.T) {
 	open(t, func(t *testing.T, x *tenon.Exec) {
 		w := tenon.From(x, []float32{1, 2}).SetRequiresGrad(true)
@@ -237,7 +237,7 @@ func TestCallbacksUseTheExec(t *testing.T) {
 	})
 }
 
-// An observer of the allocator runs in the middle of an operation, whose Exec it cannot use. That tears nothing.
+// An observer of the allocator runs in the middle of an operation and cannot use that operation's Exec. Its attempt does no harm.
 func TestObserverCannotUseTheExec(t *testing.T) {
 	x, err := tenon.Open(tenon.Sim(8 << 20))
 	must(t, err)
@@ -259,7 +259,7 @@ func TestObserverCannotUseTheExec(t *testing.T) {
 	must(t, x.Close())
 }
 
-// function is a Function that calls it.
+// function is a Function whose Forward and Backward call it.
 type function func(x *tenon.Exec)
 
 func (f function) Forward(x *tenon.Exec, c *tenon.FunctionContext, ins ...*tenon.Tensor) []*tenon.Tensor {
@@ -274,7 +274,7 @@ func (f function) Backward(x *tenon.Exec, c *tenon.FunctionContext, gs ...*tenon
 	return []*tenon.Tensor{x.Mul(gs[0], c.Saved()[0])}, nil
 }
 
-// uses are what goroutines do with an Exec in turn; w is a leaf.
+// uses are the ways in which goroutines use an Exec, one after the other; w is a leaf.
 var uses = map[string]func(x *tenon.Exec, a, w *tenon.Tensor, r *rand.Rand) error{
 	"ops": func(x *tenon.Exec, a, _ *tenon.Tensor, _ *rand.Rand) error {
 		y := x.Add(a, a)
@@ -364,8 +364,8 @@ var uses = map[string]func(x *tenon.Exec, a, w *tenon.Tensor, r *rand.Rand) erro
 	},
 }
 
-// Goroutines that share an Exec end in errors of ours, whatever they do: no panic goes past Try, nothing hangs, and other Execs of the
-// device go on.
+// Goroutines that share an Exec get errors of this library, whatever they do: no panic escapes Try, nothing hangs, and other Execs of the
+// device keep working.
 func TestSharedExec(t *testing.T) {
 	kinds := make([]string, 0, len(uses))
 	for name := range uses {
@@ -394,7 +394,7 @@ func TestSharedExec(t *testing.T) {
 					if err := attempt(t, func() error { return use(y, a, w, r) }); err != nil {
 						var e *tenon.Error
 						switch {
-						case !errors.As(err, &e): // one that took its turn in another's scope may find its tensors closed
+						case !errors.As(err, &e): // a goroutine that ran in another's scope may find its tensors closed
 							t.Errorf("%T: %v", err, err)
 						case strings.Contains(err.Error(), after):
 							ours(t, err)
@@ -421,8 +421,8 @@ func TestSharedExec(t *testing.T) {
 	}
 }
 
-// Scopes of four goroutines in one Exec: a pointer into what another one had closed once ended the process here.
-// Close works on the Exec all the same.
+// Four goroutines open scopes in one Exec. A pointer into a scope that another goroutine had closed once crashed the process here. Close
+// still works on the Exec.
 func TestSharedScopes(t *testing.T) {
 	x, err := tenon.Open(tenon.Sim(64 << 20))
 	must(t, err)

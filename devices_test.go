@@ -8,7 +8,7 @@ import (
 	"tenon.dev"
 )
 
-// pairOf opens two devices until the test ends: GPUs where there are two, else those of a simulated machine.
+// pairOf opens two devices until the test ends: two GPUs if the machine has them, else those of a simulated machine.
 func pairOf(t *testing.T) (x, y *tenon.Exec) {
 	t.Helper()
 	sel := tenon.SimMachine(2, 1<<30)
@@ -52,7 +52,7 @@ func TestSelectorCount(t *testing.T) {
 	}
 }
 
-// TestTwoDevices trains on two devices with two sessions: a layer on each, the gradient back over the copy.
+// TestTwoDevices trains on two devices with two sessions: a layer on each, the gradient goes back through the copy.
 func TestTwoDevices(t *testing.T) {
 	x, y := pairOf(t)
 	w := tenon.From(x, []float32{1, 2, 3, 4}, 2, 2).SetRequiresGrad(true)
@@ -86,7 +86,7 @@ func TestTwoDevices(t *testing.T) {
 	}
 }
 
-// TestTwoDevicesEvents orders sessions of two devices by events and streams, where the tensors are ordered by hand.
+// TestTwoDevicesEvents orders sessions of two devices by events and streams, with tensors that the program orders by hand.
 func TestTwoDevicesEvents(t *testing.T) {
 	x, y := pairOf(t)
 	a := x.Full([]int{1000}, 1, tenon.Float32)
@@ -111,7 +111,7 @@ func TestTwoDevicesEvents(t *testing.T) {
 	wantItem(t, y, y.Select(y.To(a), 0, 0), 2)
 }
 
-// TestTwoDevicesGoroutines has a goroutine with a session on each device pass tensors around.
+// TestTwoDevicesGoroutines passes tensors between two goroutines, each with a session on its own device.
 func TestTwoDevicesGoroutines(t *testing.T) {
 	x, y := pairOf(t)
 	there, back := make(chan *tenon.Tensor), make(chan *tenon.Tensor)

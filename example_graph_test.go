@@ -35,7 +35,7 @@ func ExampleExec_Capture() {
 	// [3 5 9] <nil>
 }
 
-// sign is the sign of its input, whose derivative is taken as 1 near zero: the straight-through estimator.
+// sign returns the sign of its input and takes the derivative as 1 near zero: the straight-through estimator.
 type sign struct{}
 
 func (sign) Forward(x *tenon.Exec, c *tenon.FunctionContext, inputs ...*tenon.Tensor) []*tenon.Tensor {
@@ -87,7 +87,7 @@ func ExampleTry() {
 	// The size of tensor a (3) must match the size of tensor b (4) at non-singleton dimension 0
 }
 
-// Work on two streams runs side by side; what one makes and the other reads is ordered by itself.
+// Work on two streams runs side by side; when one reads what the other made, Tenon orders them.
 func ExampleExec_On() {
 	x, err := tenon.Open(tenon.Best())
 	if err != nil {

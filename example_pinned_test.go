@@ -7,7 +7,7 @@ import (
 	"tenon.dev"
 )
 
-// A result travels to the processor while the device goes on; what reads it there waits for it.
+// A result is copied to the host while the device goes on; reading it there waits for the copy.
 func ExampleExec_CopyAsyncInto() {
 	x, err := tenon.Open(tenon.Sim(1 << 30))
 	if err != nil {

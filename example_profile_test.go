@@ -12,7 +12,7 @@ import (
 	"tenon.dev/profile"
 )
 
-// What a training step does, by operation, and what memory it needs for what.
+// A profile of a training step: what each operation does, and what the memory is used for.
 func Example_profile() {
 	x, err := tenon.Open(tenon.Sim(1 << 30))
 	if err != nil {

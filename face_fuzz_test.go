@@ -17,15 +17,15 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// faceMethods are the methods of Exec and Tensor in the order of a hash of their names, so that a program's bytes name the same ones when
-// others are added.
+// faceMethods are the methods of Exec and Tensor, ordered by a hash of their names, so that a program's bytes still name the same methods
+// after others are added.
 var faceMethods = func() (all []faceMethod) {
 	add := func(name string, f reflect.Value) {
 		h := fnv.New32a()
 		h.Write([]byte(name))
 		all = append(all, faceMethod{uint16(h.Sum32() ^ h.Sum32()>>16), name, f})
 	}
-	methods((*tenon.Exec)(nil), add, "Close", "RegisterHost") // what is registered is kept beyond the program
+	methods((*tenon.Exec)(nil), add, "Close", "RegisterHost") // a registration outlives the program
 	methods((*tenon.Tensor)(nil), add)
 	slices.SortFunc(all, func(a, b faceMethod) int { return int(a.hash) - int(b.hash) })
 	return all
@@ -37,7 +37,7 @@ type faceMethod struct {
 	f    reflect.Value
 }
 
-// opcode is the two bytes that name a method.
+// opcode returns the two bytes that name a method.
 func opcode(name string) []byte {
 	i := slices.IndexFunc(faceMethods, func(m faceMethod) bool { return m.name == name })
 	return []byte{byte(faceMethods[i].hash >> 8), byte(faceMethods[i].hash)}
@@ -51,7 +51,7 @@ type faceDevice struct {
 	idle bool
 }
 
-// faceProgram is a sequence of calls that bytes say. Results are operands of later calls.
+// faceProgram is a sequence of calls encoded in bytes. Results are operands of later calls.
 type faceProgram struct {
 	*faceDevice
 	in     []byte
@@ -78,10 +78,10 @@ func (p *faceProgram) next() byte {
 	return b
 }
 
-// small is a number as shapes and dimensions have them, most often.
+// small returns a number that is common in shapes and dimensions.
 func (p *faceProgram) small() int { return int(p.next()%10) - 2 }
 
-// made is a new tensor of some shape, type and layout.
+// made returns a new tensor of some shape, type and layout.
 func (p *faceProgram) made(x *tenon.Exec) *tenon.Tensor {
 	b, shape := p.next(), []int{}
 	for range b % 5 {
@@ -107,7 +107,7 @@ func (p *faceProgram) made(x *tenon.Exec) *tenon.Tensor {
 	return t
 }
 
-// hostile is one of the walk's values of a type.
+// hostile returns one of the walk's values of type t.
 func (p *faceProgram) hostile(t reflect.Type) reflect.Value {
 	vs := p.w.of(t)
 	v := reflect.New(t).Elem()
@@ -193,7 +193,7 @@ func (p *faceProgram) value(x *tenon.Exec, t reflect.Type) reflect.Value {
 	return v
 }
 
-// callback is a function that makes calls of its own and returns some tensors.
+// callback returns a function that makes its own calls and returns some tensors.
 func (p *faceProgram) callback(t reflect.Type) reflect.Value {
 	return reflect.MakeFunc(t, func(in []reflect.Value) (out []reflect.Value) {
 		x := p.execs[0]
@@ -227,7 +227,7 @@ func (p *faceProgram) nested(x *tenon.Exec) {
 	p.depth--
 }
 
-// faceFunction is a function of a program's own.
+// faceFunction is a Function defined by the program.
 type faceFunction struct{ p *faceProgram }
 
 func (f faceFunction) Forward(x *tenon.Exec, c *tenon.FunctionContext, in ...*tenon.Tensor) []*tenon.Tensor {
@@ -246,7 +246,7 @@ func (f faceFunction) Backward(x *tenon.Exec, c *tenon.FunctionContext, grads ..
 	return f.p.tensors(x), nil
 }
 
-// keep notes the results of a call.
+// keep records the results of a call as operands for later calls.
 func (p *faceProgram) keep(out []reflect.Value) {
 	tensor := func(t *tenon.Tensor) {
 		if t != nil && (p.idle || t.Numel() <= faceElements) {
@@ -273,7 +273,7 @@ func (p *faceProgram) keep(out []reflect.Value) {
 	}
 }
 
-// call makes the next call on x, or on an Exec that an earlier one gave, and judges how it ends.
+// call makes the next call on x, or on an Exec that an earlier call returned, and judges how it ends.
 func (p *faceProgram) call(x *tenon.Exec) {
 	if p.calls++; p.calls > faceCalls {
 		return
@@ -306,7 +306,7 @@ func (p *faceProgram) call(x *tenon.Exec) {
 		return err
 	})
 	if fault.KindOf(err) == fault.OutOfMemory {
-		p.calls += faceCalls / 8 // it took collections of garbage, which are slow: Go's fuzzer stops what runs for ten seconds
+		p.calls += faceCalls / 8 // it ran garbage collections, which are slow, and Go's fuzzer stops an input after ten seconds
 	}
 	p.w.judge(m.name, err, "")
 	if p.w.t.Failed() {
@@ -324,7 +324,7 @@ func told(v reflect.Value) string {
 	return fmt.Sprintf("%v", v)
 }
 
-// attempt runs f, whose panic of the library becomes an error and any other a finding.
+// attempt runs f. A panic of the library becomes an error, any other a finding.
 func (p *faceProgram) attempt(what string, f func() error) (err error) {
 	defer func() {
 		switch r := recover().(type) {
@@ -339,7 +339,7 @@ func (p *faceProgram) attempt(what string, f func() error) (err error) {
 	return f()
 }
 
-// end closes what the program made, and returns how many storages are left of it.
+// end closes what the program made and returns how many of its storages are left.
 func (p *faceProgram) end(before int) int {
 	for _, g := range p.graphs {
 		g.Close()
@@ -349,7 +349,7 @@ func (p *faceProgram) end(before int) int {
 	}
 	w := p.w
 	*p = faceProgram{faceDevice: &faceDevice{w: w}}
-	for range 200 { // what only the tape kept goes with it
+	for range 200 { // storages that only the tape kept go with it
 		if core.LiveStorages() <= before {
 			return 0
 		}
@@ -376,9 +376,9 @@ func faceSeeds() [][]byte {
 	}
 }
 
-// FuzzFace runs random programs of all methods of Exec and Tensor, with sound operands and others, on the processor, the simulator and a
-// device whose kernels do nothing. No call ends in a panic of Go's runtime, hangs, or gives an error without operation and line, and when
-// all is closed no storage is left.
+// FuzzFace runs random programs of all methods of Exec and Tensor, with valid and invalid operands, on the processor, the simulator and a
+// device whose kernels do nothing. No call ends in a panic of Go's runtime, hangs, or gives an error without operation and line, and no
+// storage is left when all is closed.
 func FuzzFace(f *testing.F) {
 	limited(f)
 	devices := []*faceDevice{
@@ -424,7 +424,7 @@ func FuzzFace(f *testing.F) {
 				t.Fatal(err)
 			}
 			w.x = x
-			// of an index or a probability, which comes with the first wait
+			// an assertion about an index or a probability, which the first wait reports
 		} else if lost != nil && !strings.Contains(lost.Error(), "device-side assert triggered") {
 			t.Fatalf("the device gives %v after\n%s", lost, strings.Join(log, "\n"))
 		}

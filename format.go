@@ -7,23 +7,23 @@ import (
 	"tenon.dev/dtype"
 )
 
-// What Format shows of a large tensor: of every dimension longer than 2*formatEdge the ends alone, once there are more than formatWhole
-// elements, as PyTorch's print does.
+// A tensor of more than formatWhole elements is large: Format shows only formatEdge elements at each end of every dimension longer than
+// 2*formatEdge, as PyTorch's print does.
 const (
 	formatWhole = 1000
 	formatEdge  = 3
 )
 
-// Format returns the elements as text for people, in brackets by dimension, with type, shape and device behind: [[1 2] [3 4]] float32[2 2]
-// on CPU. Floats have four digits; of more than 1,000 elements only the first and last three along each dimension are shown and copied; no
-// elements are [], whatever the shape. It waits for the work that makes them.
+// Format returns the elements as readable text, in brackets by dimension, followed by type, shape and device: [[1 2] [3 4]] float32[2 2]
+// on CPU. Floats have four digits. Of a tensor with more than 1,000 elements, only the first and last three along each dimension are
+// shown and copied. A tensor without elements is [], whatever its shape. Format waits for the work that makes the elements.
 func (x *Exec) Format(t *Tensor) (text string, err error) {
 	stopped := Try(func() {
 		x.NoGrad().Scope(func(x *Exec) {
 			part, cut := x.ends(t)
 			f := formatter{shape: part.Shape(), cut: cut}
 			if t.Numel() == 0 {
-				f.shape = []int{0} // the rows of nothing may be many
+				f.shape = []int{0} // an empty tensor may have many rows
 			}
 			if f.words, err = x.words(part); err != nil {
 				return
@@ -55,7 +55,7 @@ func (x *Exec) ends(t *Tensor) (part *Tensor, cut []bool) {
 	return t, cut
 }
 
-// words returns the elements of t as texts, row-major.
+// words returns the elements of t as text, in row-major order.
 func (x *Exec) words(t *Tensor) ([]string, error) {
 	switch dt := t.DType(); {
 	case dt.IsComplex():
@@ -83,17 +83,17 @@ type formatter struct {
 	shape []int
 	cut   []bool
 	width int
-	words []string // those that are not written yet
+	words []string // not yet written
 }
 
-// write writes what lies in dimension d at one place of the dimensions before.
+// write writes dimension d at one index of the dimensions before it.
 func (f *formatter) write(d int) {
 	if d == len(f.shape) {
 		fmt.Fprintf(f, "%*s", f.width, f.words[0])
 		f.words = f.words[1:]
 		return
 	}
-	inner := len(f.shape) - 1 - d // rows stand apart by a line, matrices by an empty line, and so on
+	inner := len(f.shape) - 1 - d // a line break between rows, an empty line between matrices, and so on
 	apart := " "
 	if inner > 0 {
 		apart = strings.Repeat("\n", inner) + strings.Repeat(" ", d+1)

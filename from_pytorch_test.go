@@ -296,7 +296,7 @@ func TestFromPyTorchHostMemory(t *testing.T) {
 	}
 }
 
-// counting is memory of the driver's.
+// counting is an allocator that takes its memory from the driver.
 type counting struct{ d *cuda.Device }
 
 func (c counting) Alloc(size uint64, s *cuda.Stream) (uint64, error) { return c.d.Malloc(size) }

@@ -8,7 +8,7 @@ import (
 	"tenon.dev"
 )
 
-// faulty is a function whose Backward is wrong in the way that its Value says.
+// faulty is a function whose Backward is wrong in the way that how names.
 type faulty struct{ how string }
 
 func (f faulty) Forward(x *tenon.Exec, c *tenon.FunctionContext, in ...*tenon.Tensor) []*tenon.Tensor {

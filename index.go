@@ -6,23 +6,23 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// Place is one index of [Exec.Index]: [All], [NewAxis], [Ellipsis] or what [Span] returns.
+// Place is one index of [Exec.Index]: [All], [NewAxis], [Ellipsis] or the result of [Span].
 type Place struct{ p core.Place }
 
-// All is the index that PyTorch writes :, all of a dimension.
+// All is the index that PyTorch writes as ":", the whole dimension.
 var All = Place{core.PlaceSpan(0, End, 1)}
 
-// NewAxis is the index that PyTorch writes None: a new dimension of size 1.
+// NewAxis is the index that PyTorch writes as None: a new dimension of size 1.
 var NewAxis = Place{core.PlaceNew}
 
-// Ellipsis is the index that PyTorch writes ...: all of the dimensions that the other indexes leave.
+// Ellipsis is the index that PyTorch writes as "...": all dimensions that the other indexes leave.
 var Ellipsis = Place{core.PlaceRest}
 
 // End is the end of a dimension, for [Span].
 const End = core.PlaceEnd
 
-// Span is the index that PyTorch writes from:to:step: elements from, from+step, … before to. Negative places count from the end, and both
-// are clamped to the dimension. A step, positive, may be given; it is 1.
+// Span is the index that PyTorch writes as from:to:step: elements from, from+step, … before to. A negative from or to counts from the
+// end, and both are clamped to the dimension. The step must be positive; the default is 1.
 func Span(from, to int, step ...int) Place {
 	by := 1
 	if len(step) > 0 {
@@ -39,7 +39,7 @@ func (p Place) String() string { return p.p.String() }
 
 // Index returns the elements of t that the indexes name, one for each dimension from the first on, as t[…] does in PyTorch. An index is
 //
-//   - an int: that element of the dimension, which goes; a negative one counts from the end;
+// - an int: that element, and the dimension is dropped; a negative one counts from the end;
 //   - a [Span] of elements, or [All];
 //   - [NewAxis], for a new dimension of size 1, or [Ellipsis], for all dimensions that the others leave;
 //   - a *Tensor of int64 or int32: the elements that it names, negative ones from the end. Several are broadcast together. Their dimensions
@@ -47,8 +47,9 @@ func (p Place) String() string { return p.p.String() }
 //   - a *Tensor of bool, of the shape of the dimensions that it is for: the elements where it is true;
 //   - an []int or []bool, for a tensor of those values.
 //
-// Dimensions without an index stay whole. Without tensors the result is a view of t, else a copy. A number out of range in a tensor fails
-// as [Exec.AssertAsync] does. A mask is read by the host, which waits for it, and cannot be captured. Index can be differentiated.
+// Dimensions without an index stay whole. If no index is a tensor the result is a view of t, else a copy. A number out of range in a
+// tensor fails as [Exec.AssertAsync] does. The host waits for a mask and reads it, so a capture cannot record it. Index can be
+// differentiated.
 func (x *Exec) Index(t *Tensor, at ...any) *Tensor {
 	c := x.enter("Index", t)
 	defer core.Leave(c)
@@ -56,14 +57,14 @@ func (x *Exec) Index(t *Tensor, at ...any) *Tensor {
 }
 
 // IndexPutInto sets the elements of dst that the indexes name to src's, broadcast and converted, as dst[…] = src does in PyTorch. The
-// indexes are those of [Exec.Index]. Where they name an element more than once, one of the values stays.
+// indexes are those of [Exec.Index]. Where they name an element more than once, it gets one of the values.
 func (x *Exec) IndexPutInto(dst, src *Tensor, at ...any) {
 	c := x.enter("IndexPutInto", dst, src)
 	defer core.Leave(c)
 	c.IndexPutInto((*core.Tensor)(dst), (*core.Tensor)(src), places("IndexPutInto", at), false)
 }
 
-// IndexPutAddInto adds src's elements to those of dst that the indexes name, each as often as it is named, as PyTorch's index_put_ does
+// IndexPutAddInto adds src's elements to those of dst that the indexes name, once for each time it is named, as PyTorch's index_put_ does
 // with accumulate. The indexes are those of [Exec.Index].
 func (x *Exec) IndexPutAddInto(dst, src *Tensor, at ...any) {
 	c := x.enter("IndexPutAddInto", dst, src)

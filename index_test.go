@@ -11,7 +11,7 @@ import (
 	"tenon.dev/internal/testdevice"
 )
 
-// The examples are those of PyTorch's own rules, each with what PyTorch 2.11 gives for t = arange(24).view(2, 3, 4).
+// The examples cover PyTorch's indexing rules, each with the result of PyTorch 2.11 for t = arange(24).view(2, 3, 4).
 func TestIndex(t *testing.T) {
 	for _, sel := range []tenon.Selector{tenon.Sim(0), tenon.CPU()} {
 		x := testdevice.Open(t, sel)
@@ -68,7 +68,7 @@ func TestIndex(t *testing.T) {
 	}
 }
 
-// Random indexes read, write, add and lead gradients back as element by element.
+// Random indexes read, write, add and pass gradients back as a loop over the elements does.
 func TestIndexRandom(t *testing.T) {
 	for _, sel := range []tenon.Selector{tenon.Sim(0), tenon.CPU()} {
 		x := testdevice.Open(t, sel)
@@ -109,7 +109,7 @@ func indexRandom(t *testing.T, x *tenon.Exec, rng *rand.Rand) {
 		case 3:
 			m := make([]bool, n)
 			for i := range m {
-				m[i] = i == 0 || i == 1 // as many as broadcast
+				m[i] = i == 0 || i == 1 // true as often as the other index tensors broadcast
 			}
 			if n < 2 {
 				m[0] = true
@@ -135,7 +135,7 @@ func indexRandom(t *testing.T, x *tenon.Exec, rng *rand.Rand) {
 		if got[i] != base[int(p)] {
 			t.Errorf("%s: element %d is %v, want %v", text, i, got[i], base[int(p)])
 		}
-		values[i] = float32(int(p)*3 + 1) // alike where an element is named twice
+		values[i] = float32(int(p)*3 + 1) // equal where an element is named twice
 		put[int(p)] = values[i]
 		added[int(p)] += values[i]
 		grad[int(p)] += values[i]
@@ -156,7 +156,7 @@ func indexRandom(t *testing.T, x *tenon.Exec, rng *rand.Rand) {
 	leaf := x.Clone(a).SetRequiresGrad(true)
 	must(t, x.Backward(x.Sum(x.Mul(x.Index(leaf, at...), src), nil)))
 	check("the gradient", leaf.Grad(), grad)
-	// A change in place of what has a history: elements that were put have the gradient of src, the others that of the tensor.
+	// An in-place change of a tensor with a history: elements that were put pass their gradient to src, the others to the tensor.
 	leaf, from := x.Clone(a).SetRequiresGrad(true), x.Clone(src).SetRequiresGrad(true)
 	y := x.MulS(leaf, 1)
 	x.IndexPutAddInto(y, from, at...)
@@ -178,7 +178,7 @@ func sequence(n int) []float32 {
 	return v
 }
 
-// A wrong index is told in one sentence, and nothing changes.
+// A wrong index is an error of one sentence, and nothing changes.
 func TestIndexErrors(t *testing.T) {
 	x := testdevice.Open(t, tenon.Sim(0))
 	a := x.Reshape(x.Arange(0, 6, 1, tenon.Float32), 2, 3)

@@ -8,16 +8,16 @@ import (
 	"tenon.dev"
 )
 
-// intoMethod is a method of an Exec that has its results in tensors that are there, with the one that makes them new.
+// intoMethod is a method of Exec that writes its results to existing tensors, with the plain method that makes new ones.
 type intoMethod struct {
 	name        string
 	into, plain reflect.Value
-	// results is how many destinations there are. left are the plain method's arguments that a destination says, by place.
+	// results is the number of destinations. left holds the indexes of the plain method's arguments that the destination replaces.
 	results int
 	left    map[int]bool
 }
 
-// noPlain are methods whose names end in Into which are no form of the one without: they are PyTorch's methods in place, such as
+// noPlain are methods whose names end in Into but that are no variant of a plain method: they are PyTorch's in-place methods, such as
 // Tensor.bernoulli_(p).
 var noPlain = map[string]bool{"BernoulliInto": true}
 
@@ -43,7 +43,7 @@ func intoMethods() (ms []intoMethod) {
 	return ms
 }
 
-// random is a tensor of small numbers, the same ones for the same seed.
+// random returns a tensor of small numbers, the same for the same seed.
 func random(x *tenon.Exec, seed uint64, dt tenon.DType, shape ...int) *tenon.Tensor {
 	r := rand.New(rand.NewPCG(seed, 7))
 	n := 1
@@ -68,7 +68,7 @@ func random(x *tenon.Exec, seed uint64, dt tenon.DType, shape ...int) *tenon.Ten
 
 type operands = []any
 
-// intoOperands makes arguments of methods that want other shapes or types than a matrix for every tensor, by name.
+// intoOperands makes the arguments, by name, of methods that need something other than a matrix for every tensor.
 var intoOperands = map[string][]func(x *tenon.Exec, dt tenon.DType) operands{
 	"MM":  {products([]int{3, 4}, []int{4, 5}), products([]int{4, 4}, []int{4, 4})},
 	"BMM": {products([]int{2, 3, 4}, []int{2, 4, 5}), products([]int{2, 4, 4}, []int{2, 4, 4})},
@@ -129,7 +129,7 @@ func init() {
 	}
 }
 
-// products are operands of those shapes, then factors where there are three.
+// products returns operands of these shapes, followed by factors if there are three.
 func products(shapes ...[]int) func(x *tenon.Exec, dt tenon.DType) operands {
 	return func(x *tenon.Exec, dt tenon.DType) (all operands) {
 		for i, s := range shapes {
@@ -152,7 +152,7 @@ func scattered(x *tenon.Exec, dt tenon.DType) operands {
 	return operands{random(x, 1, dt, 3, 4), 1, places34(x), random(x, 2, dt, 3, 4)}
 }
 
-// operandsOf returns what makes the arguments of m, without the Exec.
+// operandsOf returns functions that make the arguments of m, without the Exec.
 func (m *intoMethod) operandsOf() []func(x *tenon.Exec, dt tenon.DType) operands {
 	if fs := intoOperands[m.name]; fs != nil {
 		return fs
@@ -177,7 +177,7 @@ func (m *intoMethod) operandsOf() []func(x *tenon.Exec, dt tenon.DType) operands
 	}}
 }
 
-// call runs a method on x.
+// call runs the plain method on x.
 func (m *intoMethod) call(x *tenon.Exec, args operands) (out []*tenon.Tensor) {
 	for _, v := range m.invoke(m.plain, x, args) {
 		out = append(out, v.Interface().(*tenon.Tensor))
@@ -185,7 +185,7 @@ func (m *intoMethod) call(x *tenon.Exec, args operands) (out []*tenon.Tensor) {
 	return out
 }
 
-// callInto runs its other form.
+// callInto runs the method with Into.
 func (m *intoMethod) callInto(x *tenon.Exec, dst []*tenon.Tensor, args operands) {
 	var all operands
 	for _, d := range dst {

@@ -187,9 +187,8 @@ func TestInto(t *testing.T) {
 	})
 }
 
-// A destination of another shape is refused, and so is one of another type where the operation is not element-wise; an element-wise one
-// converts to a type that holds the result's kind of number. A destination that shares memory with operands gets the right elements, or
-// is refused.
+// A destination of another shape is refused. So is one of another type, unless the operation is element-wise, which converts to any type
+// that holds the result's kind of number. A destination that shares memory with operands gets the right elements or is refused.
 func TestIntoOther(t *testing.T) {
 	x := openOne(t)
 	converts := map[string]bool{}
@@ -205,11 +204,11 @@ func TestIntoOther(t *testing.T) {
 		}
 		dst := c.each(func(l *tenon.Tensor) *tenon.Tensor { return x.Ones(append([]int{2}, l.Shape()...), l.DType()) })
 		if c.name != "RandInt" && !refused("another shape", dst, "the destination has shape", "is not",
-			"shape") { // whose shape is its destination's
+			"shape") { // their shape is the destination's
 			t.Error("another shape passes")
 		}
 		wider := c.each(func(l *tenon.Tensor) *tenon.Tensor { return x.Zeros(l.Shape(), tenon.Complex128) })
-		// ScatterAddInto adds in its destination's type.
+		// ScatterAddInto adds in the type of its destination.
 		if len(c.left) == 0 && c.name != "ScatterAdd" && !refused("a wider type", wider, "give a destination of that type", "dtype",
 			"is not defined", "scatter") {
 			converts[c.name] = true
@@ -240,7 +239,7 @@ func hasNaN(x *tenon.Exec, t *tenon.Tensor) bool {
 	return v != 0
 }
 
-// overlapping has results in operands, whole and in part.
+// overlapping uses operands as destinations, whole and in part.
 func (c *intoCase) overlapping(refused func(what string, dst []*tenon.Tensor, words ...string) bool) {
 	x, l := c.x, c.like[0]
 	for i, a := range c.args {
@@ -276,7 +275,7 @@ func (c *intoCase) overlapping(refused func(what string, dst []*tenon.Tensor, wo
 }
 
 // Where gradients are recorded, an element-wise operation is recorded as a change of its destination, with the gradients of the plain
-// form; any other is refused, and runs on an Exec of NoGrad.
+// method. Any other operation is refused, but runs on an Exec of NoGrad.
 func TestIntoRecorded(t *testing.T) {
 	x := openOne(t)
 	records := map[string]bool{}
@@ -340,7 +339,7 @@ func TestIntoRecorded(t *testing.T) {
 	}
 }
 
-// gradients compares those that flow through two results.
+// gradients compares the gradients that flow through a and b.
 func (c *intoCase) gradients(a, b *tenon.Tensor, leaves []*tenon.Tensor) {
 	flow := func(y *tenon.Tensor) [][]byte {
 		g, err := c.x.Grad([]*tenon.Tensor{c.x.Sum(c.x.Mul(y, y), nil)}, leaves, tenon.GradOpt{AllowUnused: true})
@@ -354,8 +353,8 @@ func (c *intoCase) gradients(a, b *tenon.Tensor, leaves []*tenon.Tensor) {
 	}
 }
 
-// openOne opens the first GPU or, where there is none, a simulated device, whose kernels go with it: those that the processor has stay,
-// and make every later collection of garbage slower.
+// openOne opens the first GPU or, where there is none, a simulated device. Closing that device frees its kernels; the processor's kernels
+// would stay and slow down every later garbage collection.
 func openOne(t *testing.T) *tenon.Exec {
 	x, err := tenon.Open(tenon.Best())
 	if err != nil {
@@ -369,7 +368,7 @@ func openOne(t *testing.T) *tenon.Exec {
 	return x
 }
 
-// In a graph each replay writes the destinations; in a compiled region each run does, also when it runs by a graph of its own.
+// In a graph, each replay writes the destinations. In a compiled region each run does, also when the region replays its own graph.
 func TestIntoRepeated(t *testing.T) {
 	x := openOne(t)
 	eachInto(t, x, []tenon.DType{tenon.Float32, tenon.Int64}, func(c *intoCase) {
@@ -381,7 +380,7 @@ func TestIntoRepeated(t *testing.T) {
 			}
 			c.seed()
 		}
-		// What the plain form gives in a graph: random numbers follow the generator's state there.
+		// The plain method's results in a graph, where random numbers follow the generator's state.
 		made := c.each(c.filled)
 		plain, err := x.Capture(func(x *tenon.Exec) {
 			for i, r := range c.call(x, c.args) {
@@ -425,7 +424,8 @@ func TestIntoRepeated(t *testing.T) {
 	})
 }
 
-// Only a composite, and a destination that does not lie as new memory, costs a kernel more than the plain form: a copy.
+// Only a composite operation, or a destination that is not laid out like a new tensor, costs one kernel more than the plain method: a
+// copy.
 func TestIntoCopiesWhereItMust(t *testing.T) {
 	x := openOne(t)
 	a, b := random(x, 1, tenon.Float32, 4, 4), random(x, 2, tenon.Float32, 4, 4)
@@ -463,7 +463,7 @@ func TestIntoCopiesWhereItMust(t *testing.T) {
 	}
 }
 
-// A list's elements may lie in the destination, and two destinations may not share memory.
+// The tensors of a list may lie in the destination, but two destinations must not share memory.
 func TestIntoSharing(t *testing.T) {
 	open(t, func(t *testing.T, x *tenon.Exec) {
 		buffer := tenon.From(x, []float32{1, 2, 3, 4, 5, 6, 7, 8}, 4, 2)
@@ -483,7 +483,7 @@ func TestIntoSharing(t *testing.T) {
 	})
 }
 
-// A call with a destination that can be written at once allocates nothing.
+// A call allocates nothing if its destination can be written directly.
 func TestIntoAllocatesNothing(t *testing.T) {
 	x, err := openIdle()
 	if err != nil {

@@ -33,7 +33,7 @@ import (
 	"tenon.dev/torchfile"
 )
 
-// functions are those of the public packages that TestMisuseOfPackages calls. Generic ones stand for one of their types.
+// functions are the functions of the public packages that TestMisuseOfPackages calls. Generic ones are instantiated with one type.
 var functions = map[string]any{
 	"tenon.CUDA": tenon.CUDA, "tenon.From": tenon.From[float32], "tenon.In": tenon.In, "tenon.Mapped": tenon.Mapped,
 	"tenon.Integer": tenon.Integer, "tenon.Number": tenon.Number,
@@ -122,7 +122,7 @@ var functions = map[string]any{
 	"memviz.WriteTrace": memviz.WriteTrace,
 }
 
-// types are samples of those whose methods it calls; pointers are nil.
+// types are samples of the types whose methods it calls; pointers are nil.
 var types = []any{
 	tenon.All,
 	(*cuda.Device)(nil), (*cuda.Stream)(nil), (*cuda.Event)(nil), (*cuda.Generator)(nil), (*cuda.MemPool)(nil),
@@ -175,7 +175,7 @@ func TestMisuseOfPackages(t *testing.T) {
 	for _, sample := range types {
 		methods(sample, func(name string, f reflect.Value) {
 			if _, ok := sample.(*cuda.Device); ok {
-				w.x = fresh() // its settings change
+				w.x = fresh() // the calls change its settings
 			}
 			w.function(name, f)
 		})
@@ -211,7 +211,7 @@ func TestMisuseOfPackages(t *testing.T) {
 	}
 }
 
-// packages adds values of the packages' types.
+// packages adds values of the public packages' types.
 //
 //tenon:table of values, a line or two each
 func (w *walk) packages() {
@@ -337,8 +337,8 @@ func (w *walk) packages() {
 	}), bad("nil", (*cuda.Snapshot)(nil)), bad("zero", new(cuda.Snapshot)))
 }
 
-// scheduled returns a function with the arguments of f, which returns a rule, that applies the rule for a few steps; what is wrong shows
-// there.
+// scheduled returns a function with the arguments of f, which returns a rule. The function applies the rule for a few steps, which is
+// where its mistakes show.
 func (w *walk) scheduled(f reflect.Value) reflect.Value {
 	var in []reflect.Type
 	for i := range f.Type().NumIn() {
@@ -363,7 +363,7 @@ func (w *walk) scheduled(f reflect.Value) reflect.Value {
 var kernelTypes = []any{(*kernel.Builder)(nil), kernel.Array{}, kernel.Buffer{}, kernel.TensorMap{}, kernel.Tile{},
 	kernel.Value{}, kernel.Var{}}
 
-// TestMisuseOfKernels: a mistake in a kernel is an error of the kernel, whatever the builder is called with.
+// TestMisuseOfKernels: whatever the builder is called with, a mistake in a kernel becomes the kernel's error.
 func TestMisuseOfKernels(t *testing.T) {
 	x, err := tenon.Open(tenon.CPU())
 	if err != nil {
@@ -391,7 +391,7 @@ func TestMisuseOfKernels(t *testing.T) {
 		}), now("table", func() any { return k.TableF32("t", []float32{1, 2}) }), bad("zero", kernel.Array{}))
 	w.add(kernel.TensorMap{}, now("map", func() any { return k.TensorMap("m") }), bad("zero", kernel.TensorMap{}))
 	w.add(kernel.Tile{}, now("tile", func() any { return k.Tile("m", tenon.Float32, 16, 16) }), bad("zero", kernel.Tile{}))
-	handed := []string{"Type", "Builder", "Streaming", "Addr", "At"} // hand on what they are given; its use is refused
+	handed := []string{"Type", "Builder", "Streaming", "Addr", "At"} // pass their argument on; the call that uses it is refused
 	call := func(name string, f reflect.Value, args []value, must string) {
 		w.run(describe(name, args), must, func(x *tenon.Exec) (err error) {
 			_, bad := kernel.Build("k", func(b *kernel.Builder) {
@@ -432,7 +432,7 @@ func TestMisuseOfKernels(t *testing.T) {
 	}
 }
 
-// apart are functions and methods that no walk calls, and why.
+// apart are the functions and methods that no walk calls, with the reasons.
 var apart = map[string]string{
 	"tenon.Exec.Close": "tested on the devices that the walks open",
 	"fault.New":        "makes errors of what it is given",
@@ -443,7 +443,7 @@ var apart = map[string]string{
 	"tenontest.AssertEqual": "as Run",
 }
 
-// TestMisuseIsWhole: the walks call every function and method that api/tenon.txt records of the packages.
+// TestMisuseIsWhole: the walks call every function and method that api/tenon.txt records.
 func TestMisuseIsWhole(t *testing.T) {
 	walked := map[string]bool{}
 	note := func(name string, _ reflect.Value) { walked[name] = true }

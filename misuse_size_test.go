@@ -13,7 +13,7 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// small is a device of little memory whose kernels do nothing.
+// small is a device with little memory whose kernels do nothing.
 type small struct{ *null.Device }
 
 func refuseLarge(n uint64) error {
@@ -63,7 +63,7 @@ func idle(t testing.TB) *tenon.Exec {
 	return x
 }
 
-// vast are tensors of more elements than memory could hold, which are views of one.
+// vast are tensors of more elements than memory could hold: views of one element.
 var vast = func() (vs []value) {
 	for _, v := range []struct {
 		name  string
@@ -89,9 +89,9 @@ var vast = func() (vs []value) {
 	return vs
 }()
 
-// TestMisuseOfSizes calls operations with tensors of 2^40 elements and more, on a device whose kernels do nothing: what an operation itself
-// does must be as short as for any other tensor, and what it makes is refused where it would not fit. The device does as if it had the
-// memory of its own tensors alone.
+// TestMisuseOfSizes calls operations with tensors of 2^40 elements and more, on a device whose kernels do nothing: an operation's own
+// work must take no longer than for any other tensor, and a result that would not fit is refused. The device pretends to have only the
+// memory of its own tensors.
 func TestMisuseOfSizes(t *testing.T) {
 	open := func() *tenon.Exec {
 		x := idle(t)
@@ -104,7 +104,7 @@ func TestMisuseOfSizes(t *testing.T) {
 	turn := 0
 	sizes := func(name string, f reflect.Value) {
 		t := f.Type()
-		with := func(v value) []value { // sound arguments, all tensors of which are v
+		with := func(v value) []value { // sound arguments, every tensor is v
 			args := w.sound(t, 0)
 			for i := range args {
 				switch t.In(i) {

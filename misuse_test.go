@@ -27,25 +27,25 @@ type walk struct {
 	t      testing.TB
 	rand   *rand.Rand
 	x      *tenon.Exec
-	other  *tenon.Exec // of another device
+	other  *tenon.Exec // on another device
 	values map[reflect.Type][]value
-	// said collects the sentences, for a person to read.
+	// said collects the error messages, for a person to read.
 	said map[string]string
-	// told are the findings so far.
+	// told are the findings reported so far.
 	told map[string]bool
-	// judged are the errors so far: one that a call within a function ended with comes out of the call that was given the function too.
+	// judged are the errors judged so far: the error of a call inside a callback also comes out of the call that got the callback.
 	judged map[*fault.Error]bool
-	// again opens another device in the place of one that a call has lost, such as with an index that is out of range.
+	// again opens a new device after a call has lost the old one, for instance by an index out of range.
 	again func() *tenon.Exec
-	// few makes fewer calls, where they are slow.
+	// few asks for fewer calls, on devices where they are slow.
 	few bool
 }
 
-// value makes an argument.
+// value is an argument and the function that makes it.
 type value struct {
 	name string
 	make func(x *tenon.Exec) any
-	// wrong says that a call that gets it may not succeed.
+	// wrong says that a call with this argument must not succeed.
 	wrong bool
 }
 
@@ -57,7 +57,7 @@ func bad(name string, v any) value {
 	return value{name: name, make: func(*tenon.Exec) any { return v }, wrong: true}
 }
 
-// profiles are the shapes and types of tensors that a call of sound arguments gets, in turn.
+// profiles are the shapes and types of tensors in calls with valid arguments.
 var profiles = []struct {
 	name  string
 	shape []int
@@ -72,7 +72,7 @@ var profiles = []struct {
 
 func newWalk(t testing.TB, x, other *tenon.Exec) *walk {
 	before := slog.Default()
-	slog.SetDefault(slog.New(slog.DiscardHandler)) // captures of functions that do nothing
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // captures of functions that do nothing log warnings
 	t.Cleanup(func() { slog.SetDefault(before) })
 	w := &walk{t: t, rand: rand.New(rand.NewPCG(1, 2)), x: x, other: other, values: map[reflect.Type][]value{}, said: map[string]string{},
 		told: map[string]bool{}}
@@ -86,7 +86,7 @@ func newWalk(t testing.TB, x, other *tenon.Exec) *walk {
 		tensor("zero", func(*tenon.Exec) any { return new(tenon.Tensor) }, true),
 		tensor("closed", func(x *tenon.Exec) any { a := x.Ones([]int{2, 2}, tenon.Float32); a.Close(); return a }, true),
 		tensor("foreign", func(*tenon.Exec) any {
-			_ = other.Device().SetMemoryFraction(1) // which the walk calls too
+			_ = other.Device().SetMemoryFraction(1) // the walk calls it too and may have lowered it
 			return other.Ones([]int{2, 2}, tenon.Float32)
 		}, true),
 		tensor("expanded", func(x *tenon.Exec) any { return x.Expand(x.Ones([]int{1}, tenon.Float32), 2, 2) }, false),
@@ -174,7 +174,7 @@ func newWalk(t testing.TB, x, other *tenon.Exec) *walk {
 	return w
 }
 
-// ofNothing is a function with no outputs.
+// ofNothing is a Function without outputs.
 type ofNothing struct{}
 
 func (ofNothing) Forward(*tenon.Exec, *tenon.FunctionContext, ...*tenon.Tensor) []*tenon.Tensor {
@@ -185,7 +185,7 @@ func (ofNothing) Backward(*tenon.Exec, *tenon.FunctionContext, ...*tenon.Tensor)
 	return nil, nil
 }
 
-// add says which values arguments of a sample's type take; *Interface stands for an interface.
+// add registers the values that arguments of the sample's type take; a nil *Interface stands for an interface type.
 func (w *walk) add(sample any, vs ...value) {
 	t := reflect.TypeOf(sample)
 	if t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Interface {
@@ -194,7 +194,7 @@ func (w *walk) add(sample any, vs ...value) {
 	w.values[t] = vs
 }
 
-// of returns the values of a type; those of structures and functions are made up.
+// of returns the values of a type; values of structs and functions are generated.
 func (w *walk) of(t reflect.Type) []value {
 	if vs := w.values[t]; vs != nil {
 		return vs
@@ -260,7 +260,7 @@ func (w *walk) of(t reflect.Type) []value {
 	return vs
 }
 
-// basic are the types whose values a named type of their kind gets.
+// basic maps a kind to the type whose values all named types of that kind get.
 var basic = map[reflect.Kind]reflect.Type{reflect.Int: reflect.TypeFor[int](), reflect.String: reflect.TypeFor[string](),
 	reflect.Uint64: reflect.TypeFor[uint64](),
 	reflect.Int64:  reflect.TypeFor[int64](), reflect.Float64: reflect.TypeFor[float64]()}
@@ -273,8 +273,8 @@ func set(v reflect.Value, to any) {
 	v.Set(reflect.ValueOf(to))
 }
 
-// mayBe are the tensors that an operation takes though they are wrong for others: absent ones, and those of another device, by method and
-// place.
+// mayBe are the arguments, by method and index, at which an operation accepts a tensor that others refuse: nil, or a tensor on another
+// device.
 var mayBe = map[string]map[string]string{
 	"nil": {
 		"Build": "1", "Write": "3", "Len": "0", "Fields": "0", "Infos": "0", "Metadata": "0", "In": "0", "Mapped": "0", "Out": "0",
@@ -302,15 +302,15 @@ var mayBe = map[string]map[string]string{
 
 func allowed(name string, i int, kind string) bool {
 	if i == 0 && (kind == "closed" || kind == "foreign" || name == "tenon.Tensor.Close" || name == "tenon.Tensor.String") {
-		return true // a tensor can be asked about itself
+		return true // a tensor's methods describe it on any device
 	}
 	method := name[strings.LastIndexByte(name, '.')+1:]
 	_, typed, _ := strings.Cut(name, ".")
 	return slices.Contains(strings.Fields(mayBe[kind][method]+" "+mayBe[kind][typed]), strconv.Itoa(i))
 }
 
-// function walks one function, given as a value: every argument takes each of its values while the others are sound, in the first profiles;
-// all are sound in the others; then come calls with values at random.
+// function walks one function, given as a value. In the first profiles, every argument takes each of its values while the others are
+// valid; in the other profiles all arguments are valid. Calls with random values follow.
 func (w *walk) function(name string, f reflect.Value) {
 	t := f.Type()
 	hostile, random := 3, 8
@@ -344,7 +344,7 @@ func (w *walk) function(name string, f reflect.Value) {
 	}
 }
 
-// sound returns arguments of a function of type t with which it may do its work; tensors are of a profile.
+// sound returns valid arguments for a function of type t; tensors have the given profile.
 func (w *walk) sound(t reflect.Type, profile int) []value {
 	args := make([]value, t.NumIn())
 	for i := range args {
@@ -357,7 +357,7 @@ func (w *walk) sound(t reflect.Type, profile int) []value {
 	return args
 }
 
-// call makes one call. must names the argument for which it may not succeed, if there is one.
+// call makes one call. must names the argument because of which it must not succeed, if there is one.
 func (w *walk) call(name string, f reflect.Value, args []value, must string) {
 	w.run(describe(name, args), must, func(x *tenon.Exec) error { return invoke(f, w.arguments(x, f, args)) })
 }
@@ -430,29 +430,29 @@ func results(f reflect.Value, in []reflect.Value) (out []reflect.Value, err erro
 	return out, nil
 }
 
-// thrown is an error with which a function panicked that could have returned it.
+// thrown is the error of a function that panicked although it returns errors.
 type thrown struct{ error }
 
 func (t thrown) Unwrap() error { return t.error }
 
-// run runs f in a scope and judges how it ends.
+// run calls f in a scope and judges how it ends.
 func (w *walk) run(what, must string, f func(x *tenon.Exec) error) {
 	hung := time.AfterFunc(time.Minute, func() { panic("hangs: " + what) })
 	defer hung.Stop()
 	err := w.made(what, f)
 	w.judge(what, err, must)
 	if !w.x.Capturing() {
-		_ = w.x.Device().Synchronize() // what failed on the device is told here, and not to the next call
+		_ = w.x.Device().Synchronize() // reports failures on the device here, not in the next call
 	}
 	if fault.KindOf(err) == fault.Device && w.again != nil {
 		w.x = w.again()
 	}
 }
 
-// returned is an error that a function returned, in place of a panic.
+// returned is an error that a function returned instead of panicking.
 type returned struct{ error }
 
-// made runs f in a scope and turns its panic into an error.
+// made calls f in a scope and turns its panic into an error.
 func (w *walk) made(what string, f func(x *tenon.Exec) error) (err error) {
 	defer func() {
 		switch r := recover().(type) {
@@ -468,7 +468,7 @@ func (w *walk) made(what string, f func(x *tenon.Exec) error) (err error) {
 	return err
 }
 
-// panicked returns the lines of the library that a panic came from.
+// panicked returns the library's source lines that a panic came from.
 func panicked() string {
 	var pcs [64]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
@@ -492,15 +492,15 @@ func (w *walk) report(key, format string, args ...any) {
 	}
 }
 
-// calledAt reports whether e is of a call that results made, and not of one that made an argument: in a capture of another Exec that may
-// fail.
+// calledAt reports whether e comes from a call that results made, not from one that made an argument: those may fail in a capture of
+// another Exec.
 func calledAt(e *fault.Error) bool {
 	f := runtime.FuncForPC(reflect.ValueOf(results).Pointer())
 	file, line := f.FileLine(f.Entry())
 	return e.File == file && line <= e.Line && e.Line < line+40
 }
 
-// judge fails the test unless err, which a call ended with, is what a user can act on.
+// judge fails the test unless err, the error of a call, is one that a user can act on.
 func (w *walk) judge(what string, err error, must string) {
 	switch {
 	case err == errRuntime || err == nil && must == "":
@@ -517,7 +517,7 @@ func (w *walk) judge(what string, err error, must string) {
 	var e *fault.Error
 	if !errors.As(err, &e) {
 		if strings.HasPrefix(what, "memcheck.") && len(err.Error()) > 10 {
-			return // a tool's, which gives plain errors
+			return // tools return plain errors
 		}
 		w.report(err.Error(), "%s: the error is no *fault.Error: %v", what, err)
 		return
@@ -533,7 +533,7 @@ func (w *walk) judge(what string, err error, must string) {
 		w.report(e.Msg, "%s: the error has operation %q and line %d: %v", what, e.Op, e.Line, e)
 	}
 	name, _, _ := strings.Cut(what, "(")
-	own := !w.judged[e] // and not of a call within the function that this one was given
+	own := !w.judged[e] // not that of a call inside the callback
 	if w.judged == nil {
 		w.judged = map[*fault.Error]bool{}
 	}
@@ -546,7 +546,7 @@ func (w *walk) judge(what string, err error, must string) {
 	}
 }
 
-// methods calls do with the exported methods of the type of a sample, but those to leave.
+// methods calls do with the exported methods of sample's type, except those in leave.
 func methods(sample any, do func(name string, f reflect.Value), leave ...string) {
 	t := reflect.TypeOf(sample)
 	for i := range t.NumMethod() {
@@ -556,11 +556,11 @@ func methods(sample any, do func(name string, f reflect.Value), leave ...string)
 	}
 }
 
-// walkMemory is the memory of the devices that are walked, so that a call whose result is large is refused before it has worked for
+// walkMemory is the memory of the devices under test. It is small so that a call with a large result is refused before it works for
 // seconds.
 const walkMemory = 64 << 20
 
-// limited lets the processor have walkMemory until the test ends.
+// limited limits the processor to walkMemory until the test ends.
 func limited(t testing.TB) {
 	x, err := tenon.Open(tenon.CPU())
 	if err != nil {
@@ -587,8 +587,7 @@ func simulated(t testing.TB) *tenon.Exec {
 	return x
 }
 
-// TestMisuseWalk: whatever the operations are called with, no call ends in a panic of Go's runtime, hangs, or takes what is no tensor for
-// one.
+// TestMisuseWalk: whatever the operations are called with, no call panics in Go's runtime, hangs, or accepts an invalid tensor.
 func TestMisuseWalk(t *testing.T) {
 	limited(t)
 	walked := func(t *testing.T, w *walk) {
@@ -619,7 +618,7 @@ func TestMisuseWalk(t *testing.T) {
 	}
 }
 
-// Every call is sound or refused while a graph is captured, and the device works on after it.
+// While a graph is captured every call works or is refused, and the device works afterwards.
 func TestMisuseInCapture(t *testing.T) {
 	fresh := func() *tenon.Exec {
 		x, err := tenon.Open(tenon.Sim(0))
@@ -660,7 +659,7 @@ func TestMisuseInCapture(t *testing.T) {
 	}
 }
 
-// calls makes arguments for every operation, and returns what calls it.
+// calls makes arguments for every operation and returns functions that call it.
 func (w *walk) calls() []func() {
 	var later []func()
 	prepare := func(name string, f reflect.Value) {
@@ -677,13 +676,13 @@ func (w *walk) calls() []func() {
 	return later
 }
 
-// stray writes where no memory is.
+// stray is a kernel that writes outside all memory.
 var stray = kernel.Build("stray", func(k *kernel.Builder) {
 	b := k.Buffer("b", tenon.Float32)
 	b.Store(k.I64(1<<40), k.F32(0))
 })
 
-// Nothing but an error comes of a device that was closed, or lost to a fault.
+// A device that was closed, or lost to a fault, gives only errors.
 func TestMisuseOfDeadDevice(t *testing.T) {
 	for name, kill := range map[string]func(t *testing.T, x *tenon.Exec){
 		"closed": func(t *testing.T, x *tenon.Exec) {

@@ -47,7 +47,7 @@ func TestOptions(t *testing.T) {
 		if err := o.Step(x); err != nil {
 			t.Fatal(err)
 		}
-		// decay takes 1e-2 of it
+		// decay takes 1e-2 of the parameter
 		if got, want := testdevice.Read[float32](t, x, p.Tensor())[0], 1-opt.LR; math.Abs(float64(got)-want) > 1e-3 {
 			t.Errorf("a step with %+v ends at %v, want %v", opt, got, want)
 		}
@@ -59,7 +59,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// Do returns the error of its function, that of an operation as it is, and closes what was made.
+// Do returns the error of its function, or an operation's error unchanged, and closes what was made.
 func TestDo(t *testing.T) {
 	x := testdevice.Open(t, tenon.CPU())
 	live := core.LiveStorages()

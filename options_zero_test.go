@@ -18,27 +18,27 @@ import (
 	"tenon.dev/torchfile"
 )
 
-// zeroProbe says what comes of tenon.Zero in a field of options: a number, which is the one that a true 0 gives and no other one, where
-// numbers can tell them apart, or the words of an error, which refuses 0.
+// zeroProbe says what tenon.Zero in an option must lead to: the number that a true 0 gives, where numbers can tell it from others, or the
+// words of the error that refuses 0.
 type zeroProbe struct {
 	run     func(x *tenon.Exec) (float64, error)
 	want    float64
 	refused string
 }
 
-// numberOf is the sum of t's elements.
+// numberOf returns the sum of t's elements.
 func numberOf(x *tenon.Exec, t *tenon.Tensor) (float64, error) {
 	return x.Item(x.Sum(x.ToDType(t, tenon.Float64), nil))
 }
 
 func float64s(x *tenon.Exec, v ...float64) *tenon.Tensor { return tenon.From(x, v) }
 
-// forwarded is what a module makes of numbers.
+// forwarded returns a function that runs a module on the numbers v and sums its output.
 func forwarded(f func(x *tenon.Exec) nn.Module, shape []int, v ...float64) func(x *tenon.Exec) (float64, error) {
 	return func(x *tenon.Exec) (float64, error) { return numberOf(x, f(x).Forward(x, tenon.From(x, v, shape...))) }
 }
 
-// least is tenon.Zero as the number that it is, which no option may keep.
+// least is the number that tenon.Zero really is; no option may keep it.
 const least = math.SmallestNonzeroFloat64
 
 // zeroProbes are the probes of the operations' options, by type and field.
@@ -101,7 +101,7 @@ func zeroProbes() map[string]zeroProbe {
 	}
 }
 
-// zeroModuleProbes are those of modules and what is done with them.
+// zeroModuleProbes are the probes of modules and of functions on modules.
 func zeroModuleProbes() map[string]zeroProbe {
 	const zero = tenon.Zero
 	module := func(m nn.Module) func(x *tenon.Exec) nn.Module { return func(*tenon.Exec) nn.Module { return m } }
@@ -155,7 +155,7 @@ func zeroModuleProbes() map[string]zeroProbe {
 	}
 }
 
-// zeroScheduleProbes are those of schedules and of the GradScaler.
+// zeroScheduleProbes are the probes of schedules and of the GradScaler.
 func zeroScheduleProbes() map[string]zeroProbe {
 	const zero = tenon.Zero
 	// after gives the rate, or the momentum, of SGD after some steps of a schedule.
@@ -202,7 +202,7 @@ func zeroScheduleProbes() map[string]zeroProbe {
 		}
 	}
 	return map[string]zeroProbe{
-		// A rise of no steps has ended at step -1, where the rate is 1; it falls along a line to 1e-4 at step 9.
+		// A rise of zero steps ends at step -1, where the rate is 1; from there the rate falls linearly to 1e-4 at step 9.
 		"optim.OneCycleOpt.PctStart": {run: after(0, false, one(optim.OneCycleOpt{PctStart: zero, AnnealStrategy: optim.AnnealLinear,
 			DivFactor: 1})), want: lineFrom1(0.1, 1e-4)},
 		"optim.OneCycleOpt.DivFactor": {run: after(0, false, one(optim.OneCycleOpt{DivFactor: zero})), refused: "DivFactor is 0;"},
@@ -215,7 +215,7 @@ func zeroScheduleProbes() map[string]zeroProbe {
 		"optim.CyclicOpt.MaxMomentum":    {run: after(0, true, cyclic(optim.CyclicOpt{MaxMomentum: zero}))},
 		"optim.PlateauOpt.Factor":        {run: plateau(1, optim.PlateauOpt{Factor: zero}, 1, 1)},
 		"optim.PlateauOpt.MinLR":         {run: plateau(1, optim.PlateauOpt{Factor: zero, MinLR: []float64{zero}}, 1, 1)},
-		// The second metric is better by the least that there is; the third reduction is by as little.
+		// The second metric is better by the smallest positive number; the third reduction is as small.
 		"optim.PlateauOpt.Threshold": {run: plateau(1, optim.PlateauOpt{ThresholdMode: optim.ThresholdAbs, Threshold: zero}, 0, -least),
 			want: 1},
 		"optim.PlateauOpt.Eps":              {run: plateau(2*least, optim.PlateauOpt{Factor: 0.5, Eps: zero}, 1, 1), want: least},
@@ -225,7 +225,7 @@ func zeroScheduleProbes() map[string]zeroProbe {
 	}
 }
 
-// lineFrom1 is what lies at a part of the way from 1 to an end.
+// lineFrom1 returns the number at the fraction part of the way from 1 to end.
 func lineFrom1(part, end float64) float64 { return float64((end-1)*part) + 1 }
 
 func firstOf(errs ...error) error {
@@ -247,7 +247,7 @@ func theseParams(ps ...*nn.Param) iter.Seq2[string, *nn.Param] {
 	}
 }
 
-// zeroOptimizers make an optimizer of options, by their type.
+// zeroOptimizers are the constructors that take options, by the type of the options.
 var zeroOptimizers = map[string][]any{
 	"SGDOpt": {optim.NewSGD}, "AdamOpt": {optim.NewAdam, optim.NewAdamW}, "NAdamOpt": {optim.NewNAdam}, "RAdamOpt": {optim.NewRAdam},
 	"AdamaxOpt": {optim.NewAdamax}, "AdagradOpt": {optim.NewAdagrad}, "AdadeltaOpt": {optim.NewAdadelta}, "ASGDOpt": {optim.NewASGD},
@@ -291,8 +291,8 @@ func optimizerField(t *testing.T, x *tenon.Exec, make any, field string) {
 	}
 }
 
-// Zero is 0 in every floating-point option of the public API: the record says which there are, and each has a probe here, or is an
-// optimizer's, whose state tells.
+// Zero is 0 in every floating-point option of the public API. api/tenon.txt lists the options; each has a probe here or belongs to an
+// optimizer, whose state shows the value.
 func TestZeroOptions(t *testing.T) {
 	text, err := os.ReadFile("api/tenon.txt")
 	if err != nil {
@@ -319,7 +319,7 @@ func TestZeroOptions(t *testing.T) {
 		p, probed := probes[name]
 		delete(probes, name)
 		switch {
-		case strings.HasSuffix(typ, "State"): // what State returns is no option
+		case strings.HasSuffix(typ, "State"): // the result of State is no option
 		case pkg == "optim" && zeroOptimizers[typ] != nil:
 			for _, make := range zeroOptimizers[typ] {
 				optimizerField(t, x, make, field)

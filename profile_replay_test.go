@@ -21,7 +21,7 @@ import (
 	"tenon.dev/profile"
 )
 
-// captured captures f and closes the graph at the end.
+// captured captures f and closes the graph when the test ends.
 func captured(t *testing.T, x *tenon.Exec, f func(x *tenon.Exec)) *tenon.Graph {
 	t.Helper()
 	g, err := x.Capture(f)
@@ -39,7 +39,7 @@ func replayed(t *testing.T, x *tenon.Exec, g *tenon.Graph) {
 	}
 }
 
-// replays returns the numbers of the replays, and those of the operations of each.
+// replays returns the indexes of the replays and, for each, those of its operations.
 func replays(p *profile.Profile) (all []int, parts [][]int) {
 	at := map[int]int{}
 	for i, o := range p.Ops {
@@ -54,7 +54,7 @@ func replays(p *profile.Profile) (all []int, parts [][]int) {
 	return all, parts
 }
 
-// checkReplay checks that the kernels of a replay have times within its own, and that tables count them once.
+// checkReplay checks that the times of a replay's kernels lie within the replay's time, and that tables count them once.
 func checkReplay(t *testing.T, p *profile.Profile, i int, parts []int) {
 	t.Helper()
 	o := &p.Ops[i]
@@ -130,7 +130,7 @@ func ramp(n int) []float32 {
 	return v
 }
 
-// trainingStep captures a training step whose loss is in the returned tensor.
+// trainingStep captures a training step that leaves its loss in the returned tensor.
 func trainingStep(t *testing.T, x *tenon.Exec) (g *tenon.Graph, loss *tenon.Tensor, params []*tenon.Tensor, product, square string) {
 	if err := x.Generator().SetSeed(3); err != nil {
 		t.Fatal(err)
@@ -163,7 +163,7 @@ func trainingStep(t *testing.T, x *tenon.Exec) (g *tenon.Graph, loss *tenon.Tens
 	return g, loss, params, product, square
 }
 
-// A graph that was captured before there was a profiler has its operations too, and its replays give the same bits.
+// A graph captured before the profiler started shows its operations too, and its replays give the same bits.
 func TestProfileReplayTraining(t *testing.T) {
 	devices := map[string]tenon.Selector{"sim": tenon.Sim(0), "cpu": tenon.CPU()}
 	if tenon.GPUs() > 0 {
@@ -207,7 +207,7 @@ func TestProfileReplayTraining(t *testing.T) {
 			}
 			phases := map[profile.Phase]int{}
 			for k, i := range all {
-				if name != "cpu" { // whose kernels take no time that counts
+				if name != "cpu" { // its kernels record no times
 					checkReplay(t, p, i, parts[k])
 				}
 				kernels := 0
@@ -238,7 +238,7 @@ func TestProfileReplayTraining(t *testing.T) {
 	}
 }
 
-// Work of several streams has its times, one after the other.
+// Work on several streams has times, one after the other.
 func TestProfileReplayBranches(t *testing.T) {
 	x := testdevice.Open(t, tenon.Sim(0)).NoGrad()
 	a := tenon.From(x, []float32{1, 2, 3, 4, 5, 6, 7, 8}, 2, 4)
@@ -310,7 +310,7 @@ func TestProfileReplayMoves(t *testing.T) {
 	for _, i := range parts[0] {
 		for _, k := range p.Ops[i].Kernels {
 			kernels[k.Name] = p.Ops[i].Name
-			if k.Name == "fill" && filepath.Base(p.Line(i)) != line { // that of an operation without work
+			if k.Name == "fill" && filepath.Base(p.Line(i)) != line { // the fill of an operation without work
 				t.Errorf("the fill is at %s, not %s", p.Line(i), line)
 			}
 		}
@@ -343,7 +343,7 @@ func profileRegion(t *testing.T, from int) {
 		var all [][]float32
 		run := func(from, to int) {
 			for i := from; i < to; i++ {
-				k = float64(i) // another number in each run
+				k = float64(i) // a different number in each run
 				x.Scope(func(x *tenon.Exec) { all = append(all, testdevice.Read[float32](t, x, f.Call(x, a))) })
 			}
 		}
@@ -464,7 +464,7 @@ func TestProfileReplayOutputs(t *testing.T) {
 	checkReplay(t, read, all[2], parts[2])
 }
 
-// A graph as large as a training step of GPT-2, many of whose runs are queued before the device begins.
+// A graph as large as a training step of GPT-2, with many runs queued before the device begins.
 func TestProfileReplayMany(t *testing.T) {
 	x := testdevice.Open(t, tenon.Sim(0)).NoGrad()
 	const kernels, runs = 1000, 80
@@ -499,7 +499,7 @@ func TestProfileReplayMany(t *testing.T) {
 		}
 		checkReplay(t, p, i, parts[k])
 	}
-	if len(all) != runs || timed != 1<<16/(kernels+1) { // as many as events may wait
+	if len(all) != runs || timed != 1<<16/(kernels+1) { // the limit of pending events
 		t.Errorf("%d of %d replays have times of their kernels", timed, len(all))
 	}
 	inOrder(t, p, true)
@@ -536,7 +536,7 @@ func TestProfileReplayWithoutTwin(t *testing.T) {
 	}
 }
 
-// A failed assertion in a profiled replay is told as in any other, and the profile has the replay.
+// A failed assertion in a profiled replay is reported as in any other, and the profile contains the replay.
 func TestProfileReplayFailure(t *testing.T) {
 	for name, device := range map[string]tenon.Selector{"sim": tenon.Sim(0), "cpu": tenon.CPU()} {
 		t.Run(name, func(t *testing.T) {
@@ -627,7 +627,7 @@ func TestProfileReplayGoroutines(t *testing.T) {
 	}
 }
 
-// What profiles make of a graph ends with them or with the graph; a device that is closed under both has nothing left.
+// The twins that profiles make of a graph are freed with the profile or the graph; closing the device before both leaves nothing.
 func TestProfileReplayEnds(t *testing.T) {
 	x, err := tenon.Open(tenon.Sim(0))
 	if err != nil {
@@ -664,7 +664,7 @@ func TestProfileReplayEnds(t *testing.T) {
 }
 
 // Every kernel of a training step of GPT-2 belongs to an operation, in a captured graph and in those of a compiled region, and training
-// goes on as without a profiler.
+// continues as it would without a profiler.
 func TestProfileReplayGPT2(t *testing.T) {
 	small := gpt2.Small()
 	small.Layers = 6

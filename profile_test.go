@@ -62,7 +62,7 @@ func names(p *profile.Profile) (all []string) {
 	return all
 }
 
-// lineOf returns the line of the call, so many lines on.
+// lineOf returns the line that is more lines below the call.
 func lineOf(more int) string {
 	_, file, line, _ := runtime.Caller(1)
 	return fmt.Sprintf("%s:%d", filepath.Base(file), line+more)
@@ -108,8 +108,8 @@ func TestProfileOps(t *testing.T) {
 	inOrder(t, p, true)
 }
 
-// What operations must move and compute at least is without gaps and repetitions: rows that are picked, places that change, windows that
-// leave something out.
+// The minimum of bytes and FLOPs of an operation counts neither gaps nor repetitions: it covers picked rows, changed elements, and
+// windows that skip elements.
 func TestProfileLeast(t *testing.T) {
 	x := testdevice.Open(t, tenon.Sim(0)).NoGrad()
 	zeros := func(dt tenon.DType, shape ...int) *tenon.Tensor { return x.Zeros(shape, dt) }
@@ -187,7 +187,7 @@ func inOrder(t *testing.T, p *profile.Profile, works bool) {
 			}
 		}
 	}
-	// What was put off runs after operations that began later.
+	// Deferred operations run after operations that began later.
 	slices.SortStableFunc(kernels, func(a, b run) int { return cmp.Compare(a.k.Begin, b.k.Begin) })
 	for _, r := range kernels {
 		if r.k.Begin < last[r.o.Stream] {
@@ -378,7 +378,7 @@ func TestProfileGoroutines(t *testing.T) {
 	inOrder(t, p, true)
 }
 
-// Stopping and starting disturbs no operation under way.
+// Stopping and starting a profile does not disturb operations in progress.
 func TestProfileBetweenCalls(t *testing.T) {
 	x := testdevice.Open(t, tenon.Sim(0))
 	y, err := x.Fork()
@@ -406,7 +406,7 @@ func TestProfileBetweenCalls(t *testing.T) {
 
 func TestProfileManyKernels(t *testing.T) {
 	x := testdevice.Open(t, tenon.Sim(0))
-	const many = 5000 // more than wait for their times
+	const many = 5000 // more than the limit of operations that wait for their times
 	p := profiled(t, x, func() {
 		a := x.Zeros([]int{1}, tenon.Float32)
 		for i := range many {
@@ -489,7 +489,7 @@ func TestProfileFailedCall(t *testing.T) {
 	}
 }
 
-// When it has stopped, operations allocate what they did before.
+// After the profile has stopped, operations allocate as much as before.
 func TestProfileOff(t *testing.T) {
 	x := testdevice.Open(t, tenon.Sim(0))
 	a := x.Zeros([]int{16}, tenon.Float32)

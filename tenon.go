@@ -1,16 +1,16 @@
-// Package tenon is tensors on GPUs for Go: eager operations with autograd, device memory that is cached and explained, and the same program
-// on a simulated device where there is no GPU. It must not do any of the work: it is the face of the packages below, mostly generated
-// from their documented methods.
+// Package tenon brings tensors on GPUs to Go: eager operations with autograd, a caching allocator whose memory use can be explained, and
+// a simulated device that runs the same program where there is no GPU. It does none of the work itself: it is the public face of the
+// packages below, mostly generated from their documented methods.
 //
 // A program opens a device, and every operation runs on the Exec that Open returns:
 //
 //	x, err := tenon.Open(tenon.Best())
 //	if err != nil { … }
-//	defer func() { err = errors.Join(err, x.Close()) }() // Close tells what failed after the last wait
+//	defer func() { err = errors.Join(err, x.Close()) }() // Close reports what failed after the last wait
 //	a := tenon.From(x, []float32{1, 2, 3})
 //	b, err := tenon.Read[float32](x, x.MulS(a, 2))
 //
-// Operations panic with an *[Error], because mathematics must chain; [Try] and everything that returns an error turn the panic back into
+// Operations panic with an *[Error], so that calls can be chained; [Try] and everything that returns an error turn the panic back into
 // one.
 package tenon
 
@@ -28,17 +28,17 @@ import (
 	"tenon.dev/kernel"
 )
 
-// Exec is where an operation runs: a device and stream, whether gradients are recorded, and other modes. There is no current device,
-// stream or mode besides: functions get an Exec as an argument, and On, NoGrad, Autocast and Host derive others of the same session.
+// Exec is where an operation runs: a device and stream, whether gradients are recorded, and other modes. No global current device, stream
+// or mode exists: functions get an Exec as an argument, and On, NoGrad, Autocast and Host derive others of the same session.
 //
 // A session belongs to one goroutine; Fork gives another goroutine its own. Do not keep an Exec in a struct.
 type Exec core.Exec
 
-// Tensor is a handle of an n-dimensional array in device memory: a storage, an element type, and the shape, strides and offset of a view of
-// it. All of that is immutable; the elements are not. Its methods never touch the device: what does is a method of Exec.
+// Tensor is a handle to an n-dimensional array in device memory: a storage, an element type, and the shape, strides and offset of a view
+// of it. All of that is immutable; the elements are not. Its methods never touch the device: operations are methods of Exec.
 //
-// Operations whose names end in Into change the elements of their destination, as out= does in PyTorch. It has the result's shape, lies on
-// the Exec's device, and may be a view; autocast converts nothing for it. What else it may be depends on the operation:
+// Operations whose names end in Into change the elements of their destination, as out= does in PyTorch. The destination has the result's
+// shape, lies on the Exec's device, and may be a view; autocast converts nothing for it. The other rules depend on the operation:
 //
 //   - An element-wise operation, such as AddInto, ExpInto or WhereInto, converts to the destination's type where PyTorch does, such as from
 //     integers to floating-point numbers and not back. The destination may be an operand, but may not overlap one otherwise. Gradients
@@ -49,8 +49,8 @@ type Exec core.Exec
 //     A contiguous destination at a multiple of 16 bytes, in another storage than the operands, is written without a copy; to others, and
 //     from operations made of several, the result is copied.
 //
-// A tensor made while a scope is open belongs to it and is closed with it; see [Exec.Within]. Any other is loose: Close it, or leave it to
-// the garbage collector, which is the slower net.
+// A tensor made while a scope is open belongs to it and is closed with it; see [Exec.Within]. Any other is loose: Close it, or leave it
+// to the garbage collector, which frees it later.
 type Tensor core.Tensor
 
 // Zero is 0 in an option whose 0 stands for a default: optim.AdamOpt{WeightDecay: tenon.Zero}.
@@ -67,7 +67,8 @@ const (
 	DeviceFault = fault.Device
 	Unsupported = fault.Unsupported
 	Closed      = fault.Closed
-	// CaptureFault is of what a capture cannot record, or breaks; SystemFault of what the machine refuses: a driver, a library or a file.
+	// CaptureFault is the kind of errors of work that a capture cannot record, or that a capture breaks; SystemFault is the kind of
+	// errors of a driver, a library or a file.
 	CaptureFault = fault.Capture
 	SystemFault  = fault.System
 )
@@ -94,8 +95,8 @@ const (
 // Reduction says how the losses of elements become the result of a loss.
 type Reduction = core.Reduction
 
-// The reductions: the mean of the losses, their sum, the losses as they are, and their sum over the size of dimension 0, which is for KLDiv
-// alone.
+// The reductions: the mean of the losses, their sum, the losses unreduced, and their sum divided by the size of dimension 0, for KLDiv
+// only.
 const (
 	ReduceMean      = core.ReduceMean
 	ReduceSum       = core.ReduceSum
@@ -103,10 +104,11 @@ const (
 	ReduceBatchMean = core.ReduceBatchMean
 )
 
-// PadMode says what Pad adds.
+// PadMode says which elements Pad adds.
 type PadMode = core.PadMode
 
-// What Pad adds: a constant, the elements mirrored at the border ones, the border ones, and the elements from the other end.
+// The pad modes: a constant, the elements mirrored at the border elements, the border elements repeated, and the elements from the
+// opposite end.
 const (
 	PadConstant  = core.PadConstant
 	PadReflect   = core.PadReflect
@@ -114,10 +116,10 @@ const (
 	PadCircular  = core.PadCircular
 )
 
-// ScatterMode says what a scatter does with the elements that are there.
+// ScatterMode says how a scatter combines a value with the element that it writes to.
 type ScatterMode = core.ScatterMode
 
-// What a scatter does with an element: it replaces it, adds to it, or multiplies it.
+// The scatter modes: the value replaces the element, is added to it, or multiplies it.
 const (
 	ScatterReplace  = core.ScatterReplace
 	ScatterAdd      = core.ScatterAdd
@@ -127,18 +129,19 @@ const (
 // Selector names a device to open.
 type Selector struct{ sel rt.Selector }
 
-// Best selects the first NVIDIA GPU, or the simulator where no NVIDIA device exists at all. A driver that is there and fails is an error.
+// Best selects the first NVIDIA GPU, or the simulator where no NVIDIA device exists at all. A driver that is installed but fails is an
+// error.
 func Best() Selector { return Selector{rt.Selector{Kind: rt.Best}} }
 
 // CUDA selects the NVIDIA GPU with the given number.
 func CUDA(ordinal int) Selector { return Selector{rt.Selector{Kind: rt.CUDA, Ordinal: ordinal}} }
 
-// Sim selects a simulated device of the given capacity in bytes; 0 is 80 GiB. What is not touched costs no memory. Each is a machine of its
-// own, unless TENON_SIM_DEVICES gives the simulated machine several devices.
+// Sim selects a simulated device of the given capacity in bytes; 0 is 80 GiB. Simulated memory that is never touched takes no host
+// memory. Each simulated device is a separate machine, unless TENON_SIM_DEVICES gives the simulated machine several devices.
 func Sim(memory uint64) Selector { return Selector{rt.Selector{Kind: rt.Sim, Memory: memory}} }
 
 // SimMachine selects device 0 of a new simulated machine of 1 to 8 devices, each of the given capacity in bytes; 0 is 80 GiB. At selects
-// the others. They have one clock, and copies and waits between them go as between GPUs of one machine.
+// the others. The devices share one clock, and copies and waits between them work as between GPUs of one machine.
 func SimMachine(devices int, memory uint64) Selector {
 	return Selector{rt.Selector{Kind: rt.Sim, Machine: rt.NewMachine(devices, memory)}}
 }
@@ -150,13 +153,13 @@ func (s Selector) At(ordinal int) Selector {
 	return s
 }
 
-// Count returns how many devices At has to choose from.
+// Count returns how many devices At can choose from.
 func (s Selector) Count() (int, error) { return rt.Count(s.sel) }
 
-// CPU selects this machine's processor.
+// CPU selects the host's processor.
 func CPU() Selector { return Selector{rt.Selector{Kind: rt.CPU}} }
 
-// ParseSelector returns the Selector that a text names, such as a program's option: "best", "cuda", "cuda:1", "cpu", "sim", or "sim:2GiB"
+// ParseSelector returns the Selector for a string, such as a command-line flag: "best", "cuda", "cuda:1", "cpu", "sim", or "sim:2GiB"
 // with a number of KiB, MiB or GiB.
 func ParseSelector(device string) (Selector, error) {
 	kind, detail, given := strings.Cut(device, ":")
@@ -186,8 +189,8 @@ func ParseSelector(device string) (Selector, error) {
 	return Selector{}, core.Located("ParseSelector", err)
 }
 
-// GPUs returns how many NVIDIA GPUs can be opened; 0 where there is no working driver. Until this process uses a GPU the count follows
-// CUDA_VISIBLE_DEVICES, also where that changes, if NVIDIA's management library is there; the first use fixes it.
+// GPUs returns how many NVIDIA GPUs can be opened; 0 where there is no working driver. If NVIDIA's management library is installed, the
+// count follows changes of CUDA_VISIBLE_DEVICES until this process first uses a GPU, which fixes it.
 func GPUs() int { return rt.GPUs() }
 
 // Open opens a device and returns the first Exec on it. Close it when done.
@@ -208,8 +211,8 @@ func Open(s Selector) (*Exec, error) {
 // Try runs f and returns the error with which an operation in it stopped, or nil. Any other panic goes on.
 func Try(f func()) error { return core.Try(f) }
 
-// Do runs f in a scope, as [Exec.Scope] does, and returns its error, or the one with which an operation in it stopped. What f made is
-// closed either way.
+// Do runs f in a scope, as [Exec.Scope] does, and returns its error, or the error with which an operation in it stopped. The tensors that
+// f made are closed either way.
 func (x *Exec) Do(f func(x *Exec) error) (err error) {
 	stopped := Try(func() {
 		if f == nil {
@@ -226,7 +229,7 @@ func (x *Exec) Do(f func(x *Exec) error) (err error) {
 	return errors.Join(err, stopped)
 }
 
-// On returns the Exec of the same modes on stream st, which may be another device's.
+// On returns an Exec with the same modes on stream st, which may belong to another device.
 func (x *Exec) On(st *cuda.Stream) *Exec {
 	c := core.Made((*core.Exec)(x), "On")
 	if on := c.Last((*rt.Stream)(st)); on != nil {
@@ -237,10 +240,10 @@ func (x *Exec) On(st *cuda.Stream) *Exec {
 	return (*Exec)(c.On((*rt.Stream)(st)))
 }
 
-// F16 holds the bits of an element of Float16. Its Float32 method gives the number, and F16FromFloat32 makes one.
+// F16 holds the bits of an element of Float16. Its Float32 method returns the number, and F16FromFloat32 makes one.
 type F16 = dtype.F16
 
-// BF16 holds the bits of an element of BFloat16. Its Float32 method gives the number, and BF16FromFloat32 makes one.
+// BF16 holds the bits of an element of BFloat16. Its Float32 method returns the number, and BF16FromFloat32 makes one.
 type BF16 = dtype.BF16
 
 // F16FromFloat32 rounds f to nearest, ties to even; overflow gives infinity.
@@ -250,15 +253,15 @@ func F16FromFloat32(f float32) F16 { return dtype.F16FromFloat32(f) }
 func BF16FromFloat32(f float32) BF16 { return dtype.BF16FromFloat32(f) }
 
 // From returns a tensor with a copy of data. With no shape it has one dimension. Its type is the one that T stands for: Int64 for int,
-// Float16 for [F16], BFloat16 for [BF16], and for Go's other types the one of the same name.
+// Float16 for [F16], BFloat16 for [BF16], and for Go's other types the element type of the same name.
 func From[T dtype.Element](x *Exec, data []T, shape ...int) *Tensor {
 	c := x.enter("From")
 	defer core.Leave(c)
 	return (*Tensor)(core.From(c, data, shape...))
 }
 
-// Read returns the elements in row-major order as T, which must stand for the tensor's type as it does in From. It waits for the work that
-// makes them.
+// Read returns the elements in row-major order as T, which must match the tensor's type as in From. It waits for the work that makes the
+// elements.
 func Read[T dtype.Element](x *Exec, t *Tensor) ([]T, error) {
 	c, err := x.entered("Read", t)
 	if err != nil {
@@ -271,20 +274,20 @@ func Read[T dtype.Element](x *Exec, t *Tensor) ([]T, error) {
 // Arg is one argument of a kernel: [In], [Out], [Mapped], [Number] or [Integer].
 type Arg = core.Arg
 
-// LaunchShape is the grid of a launch in blocks and the block in threads: its fields Grid and Block have three ints each, x, y and z, of
-// which 0 means 1, and Shared is the dynamic shared memory of a block in bytes.
+// LaunchShape is the grid of a launch in blocks and the block in threads. Its fields Grid and Block have three ints each, x, y and z,
+// where 0 means 1; Shared is the dynamic shared memory of a block in bytes.
 type LaunchShape = core.LaunchShape
 
-// In is a tensor that a kernel reads. A launch is refused whose kernel writes it at an address made of the parameter's, whatever way that
-// takes through the kernel; what is written at an address that the kernel loads from device memory is not seen.
+// In is a tensor that a kernel reads. A launch is refused if its kernel writes to an address computed from this parameter, on whatever
+// path through the kernel. Writes to an address that the kernel loads from device memory are not detected.
 func In(t *Tensor) Arg { return core.In((*core.Tensor)(t)) }
 
 // Out is a tensor that a kernel writes, and may read.
 func Out(t *Tensor) Arg { return core.Out((*core.Tensor)(t)) }
 
-// Mapped is a tensor that a kernel reads by a [kernel.TensorMap]: a matrix, or an array of matrices in three dimensions or, for a map that
-// is used with Group, in four, of Float16, BFloat16 or Float32. The elements of its last dimension are adjacent, and its address and other
-// strides are multiples of 16 bytes; another one is refused.
+// Mapped is a tensor that a kernel reads by a [kernel.TensorMap]: a matrix, or an array of matrices in three dimensions or, for a map
+// that is used with Group, in four, of Float16, BFloat16 or Float32. The elements of its last dimension are adjacent, and its address and
+// other strides are multiples of 16 bytes; any other tensor is refused.
 func Mapped(t *Tensor) Arg { return core.Mapped((*core.Tensor)(t)) }
 
 // Number is a scalar argument; it is converted to the parameter's type.
@@ -293,54 +296,54 @@ func Number(v float64) Arg { return core.Number(v) }
 // Integer is a scalar argument, exact to 64 bits.
 func Integer(v int64) Arg { return core.Integer(v) }
 
-// Over is the shape for at least n threads in x.
+// Over returns the shape for at least n threads in x.
 func Over(n int) LaunchShape { return core.Over(n) }
 
 // Launch runs a kernel on x's stream, in order with the operations before and after. A buffer parameter gets the address of a tensor's
-// first element. The kernel is built and loaded on its first launch on a device. No gradient is recorded: give it one with a [Function].
+// first element. The kernel is built and loaded on its first launch on a device. No gradient is recorded: define one with a [Function].
 func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 	c := x.enter("Launch")
 	defer core.Leave(c)
 	c.Launch(k, shape, args...)
 }
 
-// Graph is captured work: Exec.Replay runs it again on the same memory. Tensors made while it was captured belong to it and are closed with
-// it, unless Exec.Keep took them out; those it read live at least as long as it does.
+// Graph is captured work: Exec.Replay runs it again on the same memory. Tensors made during the capture belong to the graph and are
+// closed with it, unless Exec.Keep took them out; tensors that it read live at least as long as the graph.
 type Graph core.Graph
 
-// Nodes returns how many operations the graph has, 0 for none.
+// Nodes returns the number of operations in the graph, 0 for none.
 func (g *Graph) Nodes() int { return (*core.Graph)(g).Nodes() }
 
-// Pool returns the id of the pool of the graph's memory, by which other captures can share it; zero if g is not a graph that Capture
-// returned.
+// Pool returns the id of the graph's memory pool, with which other captures can share it; zero if Capture did not return g.
 func (g *Graph) Pool() [2]uint64 { return (*core.Graph)(g).Pool() }
 
-// Dump writes the graph to a file in the DOT language, with what the driver knows of each node. It needs CaptureOpt.Debug.
+// Dump writes the graph to a file in the DOT language, with what the driver knows about each node. It needs CaptureOpt.Debug.
 func (g *Graph) Dump(path string) error { return core.Located("Dump", (*core.Graph)(g).Dump(path)) }
 
-// Close releases the graph, its memory and the tensors that were made while it was captured. Closing twice does nothing.
+// Close releases the graph, its memory and the tensors made during its capture. Closing twice does nothing.
 func (g *Graph) Close() error { return (*core.Graph)(g).Close() }
 
 // CaptureOpt are the options of Capture.
 type CaptureOpt struct {
-	// Share lets the graph use the memory of another one: running one may overwrite what the other made, and the graph that was captured
+	// Share lets the graph use the memory of another graph: running one may overwrite the results of the other, and the graph captured
 	// first should run first. Runs of graphs that share memory wait for each other, unless ManualStreams switched that off.
 	Share *Graph
-	// Pool is the id of the private pool for the graph's memory, from cuda.NewPoolID: graphs of one pool share memory as by Share. Zero is
-	// a new pool.
+	// Pool is the id of the private pool for the graph's memory, from cuda.NewPoolID: graphs of one pool share memory as with Share. Zero
+	// means a new pool.
 	Pool [2]uint64
-	// Stream is where f's work is recorded: not the default stream. Nil is one that nobody else has.
+	// Stream is where f's work is recorded; it must not be the default stream. Nil means a stream that nothing else uses.
 	Stream *cuda.Stream
-	// Mode says which calls that could disturb the capture end it: of its own thread, of all, or none.
+	// Mode says whose calls end the capture if they could disturb it: those of its own thread, of all threads, or none.
 	Mode cuda.CaptureMode
 	// Debug keeps the graph as it was recorded, for Dump.
 	Debug bool
 }
 
-// Capture records the work of f as a graph and returns it; nothing runs until Replay. What waits for the device or reads or brings host
-// data (Item, Read, From, Synchronize) is an error that names the call's line: in f, and of Capture, also if f passes over it. The device
-// stays usable. The Exec that f gets has another stream than x, and f's work on further streams belongs to the graph where it depends on
-// f's. Memory comes from the graph's own pool. Random numbers are drawn anew by every Replay, from where the generator then is.
+// Capture records the work of f as a graph and returns it; nothing runs until Replay. A call that waits for the device, or reads or
+// uploads host data (Item, Read, From, Synchronize), is an error that names the call's line. It occurs in f, and Capture returns it even
+// if f ignores it. The device stays usable. The Exec that f gets is on another stream than x. Work of f on further streams belongs to the
+// graph if it depends on work of that stream. Memory comes from the graph's own pool. Every Replay draws new random numbers, from the
+// generator's state at that time.
 func (x *Exec) Capture(f func(x *Exec), opts ...CaptureOpt) (*Graph, error) {
 	opt, err := core.Only("Capture", opts)
 	if err != nil {
@@ -361,8 +364,8 @@ func (x *Exec) Capture(f func(x *Exec), opts ...CaptureOpt) (*Graph, error) {
 	return (*Graph)(g), core.Located("Capture", err)
 }
 
-// Replay queues one run of the graph on x's stream, after all earlier work on what it reads and writes. Device memory changes; host code of
-// the captured function does not run.
+// Replay queues one run of the graph on x's stream, after all earlier work on what it reads and writes. It changes device memory; host
+// code of the captured function does not run.
 func (x *Exec) Replay(g *Graph) error {
 	c, err := x.entered("Replay")
 	if err != nil {
@@ -372,34 +375,35 @@ func (x *Exec) Replay(g *Graph) error {
 	return core.Located("Replay", c.Replay((*core.Graph)(g)))
 }
 
-// Function is an operation with a derivative of its own. Forward's operations are not recorded; Backward is called in their stead. Both run
-// under the autocast of the Exec that Apply is a method of, and Forward gets its inputs as they are; see [CastsInputs].
+// Function is an operation with a custom derivative, as PyTorch's autograd.Function. Forward's operations are not recorded; Backward is
+// called instead. Both run under the autocast of the Exec that Apply is called on, and Forward gets its inputs unconverted; see
+// [CastsInputs].
 type Function interface {
-	// Forward computes the outputs. What Backward needs it saves in c.
+	// Forward computes the outputs. It saves in c what Backward needs.
 	Forward(x *Exec, c *FunctionContext, inputs ...*Tensor) []*Tensor
-	// Backward returns the gradients of the inputs, nil where there is none, given those of the outputs (zeros where none came). An error
-	// fails the backward pass and names the line of the forward call.
+	// Backward returns the gradients of the inputs, nil for an input without one, given those of the outputs (zeros for an output without
+	// one). An error fails the backward pass and names the line of the forward call.
 	Backward(x *Exec, c *FunctionContext, grads ...*Tensor) ([]*Tensor, error)
 }
 
-// CastsInputs is a [Function] that under autocast gets its inputs in one type: those that autocast may convert come in the type CastInputs
-// returns, and Forward and Backward run without autocast. Gradients go back in the types that the inputs had. Without autocast it is as any
-// other, and so it is with the zero type.
+// CastsInputs is a [Function] that gets its inputs in one type under autocast: inputs that autocast may convert come in the type that
+// CastInputs returns, and Forward and Backward run without autocast. Gradients are converted back to the types that the inputs had.
+// Without autocast, or if CastInputs returns the zero type, it works as any other Function.
 type CastsInputs interface {
 	Function
 	CastInputs() DType
 }
 
-// FunctionContext carries what Forward leaves for Backward: the tensors that Save keeps, and anything else in its field Value, of type any.
+// FunctionContext carries data from Forward to Backward: the tensors that Save keeps, and anything else in its field Value, of type any.
 type FunctionContext core.FunctionContext
 
 // Save keeps tensors for Backward; inputs and outputs of the function keep their history. It is called once.
 func (c *FunctionContext) Save(ts ...*Tensor) { (*core.FunctionContext)(c).Save(coreList(ts)...) }
 
-// Saved returns what Save kept.
+// Saved returns the tensors that Save kept.
 func (c *FunctionContext) Saved() []*Tensor { return faceList((*core.FunctionContext)(c).Saved()) }
 
-// NeedsGrad reports whether input i wants a gradient.
+// NeedsGrad reports whether input i needs a gradient.
 func (c *FunctionContext) NeedsGrad(i int) bool { return (*core.FunctionContext)(c).NeedsGrad(i) }
 
 // Apply runs fn on the inputs and records it if any of them requires a gradient.
@@ -427,7 +431,7 @@ func (f function) Backward(x *core.Exec, c *core.FunctionContext, grads ...*core
 	return coreList(res), err
 }
 
-// CastInputs is 0 where the function says nothing.
+// CastInputs returns 0 if the function is no CastsInputs.
 func (f function) CastInputs() DType {
 	if c, ok := f.fn.(CastsInputs); ok {
 		return c.CastInputs()
@@ -435,7 +439,7 @@ func (f function) CastInputs() DType {
 	return 0
 }
 
-// made returns x as core sees it. It stops the method op with an error if x is nil or no one's session, or if one of its operands is nil, a
+// made returns x as core sees it. It stops the method op with an error if x is nil or has no session, or if one of its operands is nil, a
 // zero value or closed.
 func (x *Exec) made(op string, operands ...*Tensor) *core.Exec {
 	c := core.Made((*core.Exec)(x), op)
@@ -445,7 +449,7 @@ func (x *Exec) made(op string, operands ...*Tensor) *core.Exec {
 	return c
 }
 
-// enter is made for a method that uses the session: the caller leaves it with core.Leave.
+// enter is made for a method that uses the session; the caller must leave with core.Leave.
 func (x *Exec) enter(op string, operands ...*Tensor) *core.Exec {
 	c := core.Made((*core.Exec)(x), op) // as made does, without another call
 	for i, t := range operands {
@@ -455,7 +459,7 @@ func (x *Exec) enter(op string, operands ...*Tensor) *core.Exec {
 	return c
 }
 
-// orNil returns an operand that may be nil. It refuses a zero value and a closed tensor.
+// orNil returns an operand that may be nil. It refuses a zero value or a closed tensor.
 func orNil(op string, i int, t *Tensor) *core.Tensor {
 	c := (*core.Tensor)(t)
 	if t != nil {

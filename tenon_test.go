@@ -139,7 +139,7 @@ func TestSaxpy(t *testing.T) {
 	})
 }
 
-// From and Read take Go's int, which is an int64, and the halves, with no package besides this one.
+// From and Read take Go's int, which is an int64, and the half types, without importing another package.
 func TestFromReadTypes(t *testing.T) {
 	open(t, func(t *testing.T, x *tenon.Exec) {
 		a := tenon.From(x, []int{-7, 1 << 40, 3})
@@ -167,7 +167,7 @@ func TestFromReadTypes(t *testing.T) {
 	})
 }
 
-// readsAs checks what From makes of elements of a Go type, what Read and Item make of that, and Item of several.
+// readsAs checks From, Read and Item for elements of a Go type, and the error of Item for several elements.
 func readsAs[T interface {
 	bool | int | uint8 | int8 | int16 | int32 | int64 | float32 | float64 | tenon.F16 | tenon.BF16 | complex64 | complex128
 }](t *testing.T, x *tenon.Exec, dt tenon.DType, item float64, first, second T) {
@@ -187,7 +187,7 @@ func readsAs[T interface {
 	}
 }
 
-// From, Read and Item agree for every element type, also for int and the halves, on every device.
+// From, Read and Item agree for every element type, also for int and the half types, on every device.
 func TestItemTypes(t *testing.T) {
 	open(t, func(t *testing.T, x *tenon.Exec) {
 		half, brain := tenon.F16FromFloat32, tenon.BF16FromFloat32

@@ -10,15 +10,15 @@ import (
 	"tenon.dev/internal/recorded"
 )
 
-// autocastCall is a call under autocast to float16 as PyTorch's own autocast tests make it, and what type came out, recorded from PyTorch
-// 2.11 on an NVIDIA GPU (testdata/autocast.json).
+// autocastCall is a call under autocast to float16 from PyTorch's autocast tests, with the type of its result, recorded from PyTorch 2.11
+// on an NVIDIA GPU (testdata/autocast.json).
 type autocastCall struct {
 	List, Op string
 	Args     []any
 	Out      string `json:"out_dtype"`
 }
 
-// autocastNames are the registry's names of operations that the calls name otherwise.
+// autocastNames are the registry's names of operations that have other names in the calls.
 var autocastNames = map[string]string{
 	"__eq__": "eq", "__ge__": "ge", "__gt__": "gt", "__le__": "le", "__lt__": "lt", "__ne__": "ne", "__add__": "add",
 	"__div__": "div", "__mul__": "mul",
@@ -67,7 +67,7 @@ func autocastArg(t *testing.T, v any) recorded.Value {
 	return nil
 }
 
-// runAs is the type in which a list's operations run under autocast to low.
+// runAs returns the type in which a list's operations run under autocast to low.
 func runAs(list string, low tenon.DType) tenon.DType {
 	if strings.HasSuffix(list, "_fp16") {
 		return low
@@ -75,7 +75,7 @@ func runAs(list string, low tenon.DType) tenon.DType {
 	return tenon.Float32
 }
 
-// TestAutocast checks all calls that are offered, on the device that -device names; TestCUDA has them by list.
+// TestAutocast checks all calls in the registry, on the device that -device names; TestCUDA has them by list.
 func TestAutocast(t *testing.T) {
 	x := open(t)
 	offered, calls := 0, autocastCalls(t, "")

@@ -11,16 +11,16 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// again is a tap that runs every call a second time from its value, on copies of its operands, and compares. It also asks Infer, which
-// knows no device.
+// again is a tap that runs every call a second time from its recorded form, on copies of its operands, and compares the results. It also
+// checks Infer, which uses no device.
 type again struct {
 	t *testing.T
-	// calls were compared; others could not be copied.
+	// calls counts the compared calls, others those whose operands could not be copied.
 	calls, others int
 	failed        map[string]bool
 	now           []pending
 	later         []comparison
-	// kept makes copies that outlive the scopes of what is compared.
+	// kept makes copies that outlive the scopes of the compared calls.
 	kept *core.Exec
 }
 
@@ -111,7 +111,7 @@ func (a *again) compareInferred(f *core.Frame, p *pending) {
 	}
 }
 
-// compare compares now what can be read now, and copies the rest for later.
+// compare compares immediately what can be read, and copies the rest for later.
 func (a *again) compare(f *core.Frame, p *pending, what string, got, want *core.Tensor) {
 	x := f.Exec().NoGrad()
 	c := comparison{p, what, got, want}
@@ -126,7 +126,7 @@ func (a *again) compare(f *core.Frame, p *pending, what string, got, want *core.
 	a.check(x, c)
 }
 
-// checkLater compares what could not be read before.
+// checkLater compares the copies that could not be read before.
 func (a *again) checkLater() {
 	for _, c := range a.later {
 		a.check(a.kept, c)
@@ -160,7 +160,7 @@ func (a *again) layout(p *pending, what string, got, want *core.Tensor) {
 	}
 }
 
-// undefined reports whether nothing writes output i: that of a factory of memory, and the sum of weights of a loss that is not reduced.
+// undefined reports whether nothing writes output i: the result of an Empty factory, and the sum of weights of an unreduced loss.
 func undefined(f *core.Frame, i int) bool {
 	switch f.Op() {
 	case "Empty", "EmptyLike":
@@ -180,7 +180,7 @@ func (a *again) fail(p *pending, format string, args ...any) {
 	}
 }
 
-// copiesOf returns copies of the operands that lie as they do, or nil where that cannot be: where one is on another device, or one storage
+// copiesOf returns copies of the operands with the same layout, or nil if that is impossible: if one is on another device, or one storage
 // holds operands of several types.
 func copiesOf(x *core.Exec, operands []*core.Tensor) []*core.Tensor {
 	type storage struct {
@@ -230,7 +230,7 @@ func copiesOf(x *core.Exec, operands []*core.Tensor) []*core.Tensor {
 	return out
 }
 
-// reach is how many elements of storage t spans.
+// reach returns the number of storage elements that t spans.
 func reach(t *core.Tensor) int {
 	n := 1
 	for i, d := range t.Shape() {

@@ -62,7 +62,7 @@ func testOutOfMemory(t *testing.T, x *tenon.Exec) {
 	}
 	wantOOM(t, empty(gib*8_000_000_000), "Tried to allocate more than 1EB memory")
 	check(t, "failures counted", stat(t, x.Device(), "num_ooms"), 1)
-	// Work goes on.
+	// Work can continue.
 	x.CopyInto(a, x.Ones([]int{1024}, tenon.Float32))
 	allAre(t, x, "after the failure", a, 1)
 }
@@ -80,7 +80,7 @@ func testOutOfMemoryRetry(t *testing.T, x *tenon.Exec) {
 	b := x.Empty([]int{size}, tenon.Int8)
 	check(t, "address of the second tensor, from the cache", b.DataPtr(), at)
 	b.Close()
-	// One that the cached block does not hold: it goes back to the device first. That retry leaks nothing.
+	// A request that the cached block cannot hold: the block is returned to the device first. That retry leaks nothing.
 	retries := stat(t, dev, "num_alloc_retries")
 	c := x.Empty([]int{size + 64*mib}, tenon.Int8)
 	check(t, "retries", stat(t, dev, "num_alloc_retries")-retries, 1)
@@ -105,11 +105,11 @@ func testSetMemoryFraction(t *testing.T, x *tenon.Exec) {
 	must(t, dev.SetMemoryFraction(0.5))
 	dev.ResetPeakStats()
 	total := float64(dev.TotalMemory())
-	// 0.499 of the device can be had.
+	// 0.499 of the device can be allocated.
 	tmp := x.Empty([]int{int(total*0.499) - int(dev.MaxMemoryReserved())}, tenon.Int8)
 	tmp.Close()
 	must(t, dev.EmptyCache())
-	// 0.5 and what is there already cannot, though the device has it.
+	// 0.5 beyond the existing memory cannot, though the device has it.
 	wantOOM(t, tenon.Try(func() { x.Empty([]int{int(total * 0.5)}, tenon.Int8) }), "out of memory", limited)
 	if free, _, err := dev.MemInfo(); err != nil || float64(free) < total*0.5 {
 		t.Logf("the device itself has %d bytes free (%v)", free, err)
@@ -128,7 +128,7 @@ func testGetMemoryFraction(t *testing.T, x *tenon.Exec) {
 	}
 }
 
-// testRecordStream runs once with the waits and records of the seed's program, and once with none, where Tenon orders by itself.
+// testRecordStream runs once with the waits and records of PyTorch's test, and once with none, where Tenon orders streams by itself.
 func testRecordStream(t *testing.T, x *tenon.Exec) {
 	t.Run("by hand", func(t *testing.T) { recordStream(t, x.ManualStreams(), true) })
 	t.Run("automatic", func(t *testing.T) { recordStream(t, x, false) })
@@ -176,7 +176,7 @@ func testRecordStreamShifted(t *testing.T, x *tenon.Exec) {
 	m := x.ManualStreams()
 	own, other := newStream(t, x), newStream(t, x)
 	a := m.On(own)
-	// Without the record the memory is reused, so what follows shows the record.
+	// Without the record the memory is reused, so the following shows the effect of the record.
 	for _, record := range []bool{false, true} {
 		base := a.Empty([]int{10}, tenon.Float32)
 		view := a.Slice(base, 0, 5, 10, 1)
@@ -190,7 +190,7 @@ func testRecordStreamShifted(t *testing.T, x *tenon.Exec) {
 		ptr := base.DataPtr()
 		base.Close()
 		view.Close()
-		spin(a, time.Millisecond) // the device's time goes on, but not to the end of the other stream's work
+		spin(a, time.Millisecond) // the device's clock advances, but not to the end of the other stream's work
 		must(t, own.Synchronize())
 		check(t, "the other stream is busy", busy(t, other), true)
 		again := a.Empty([]int{10}, tenon.Float32)
@@ -221,7 +221,7 @@ func testRecordStreamOOM(t *testing.T, x *tenon.Exec) {
 			t.Fatalf("turn %d", i)
 		}
 	}
-	// cudaMallocAsync frees in the order of streams, and need not wait.
+	// cudaMallocAsync frees in stream order and need not wait.
 	if !async(x) && (stat(t, dev, "num_sync_all_streams") == 0 || stat(t, dev, "num_alloc_retries") == 0) {
 		t.Error("the cap was never reached: the test shows nothing")
 	}
@@ -241,7 +241,7 @@ func testLeakDetection(t *testing.T, x *tenon.Exec) {
 	})
 	wantError(t, err, "The size of tensor a (3) must match the size of tensor b (2) at non-singleton dimension 0")
 	check(t, "allocated bytes after the failure", dev.MemoryAllocated(), before)
-	// What does leak is seen.
+	// A real leak is detected.
 	var kept *tenon.Tensor
 	x.Scope(func(x *tenon.Exec) { kept = x.Keep(x.Empty([]int{256}, tenon.Float32)) })
 	check(t, "bytes of a tensor that left its scope", dev.MemoryAllocated()-before, 1024)
@@ -268,7 +268,7 @@ func testMatMulMemory(t *testing.T, x *tenon.Exec) {
 	wide := x.Expand(a, 24, 32, 32)
 	check(t, "peak with an expanded operand", product(func(x *tenon.Exec) { x.MatMul(wide, b) }), plain)
 	check(t, "peak of BMM", product(func(x *tenon.Exec) { x.BMM(wide, b) }), plain)
-	// The result alone: no operand was copied.
+	// Only the result: no operand was copied.
 	check(t, "peak above the operands", plain-dev.MemoryAllocated(), 24*32*4)
 }
 
@@ -277,7 +277,7 @@ func testRaisesOOM(t *testing.T, x *tenon.Exec) {
 	empty := func() { x.Empty([]int{1024 * 1024 * 1024 * 1024}, tenon.Float32) }
 	t.Run("default", func(t *testing.T) { wantOOM(t, tenon.Try(empty), "4096.00 GiB") })
 	t.Run("max_split_size", func(t *testing.T) {
-		// Blocks beyond the limit are given back one by one before the failure.
+		// Blocks beyond the limit are freed one by one before the failure.
 		must(t, dev.SetAllocatorSettings("max_split_size_mb:1024"))
 		must(t, dev.EmptyCache())
 		if async(x) { // has no blocks to split
@@ -314,7 +314,8 @@ func testNotifiesOOM(t *testing.T, x *tenon.Exec) {
 	check(t, "failures counted", stat(t, dev, "num_ooms"), 2)
 }
 
-// testAllocatorFuzz is the seed's program. The simulator fills memory at the host's pace, so its sizes are 1/64 and its steps fewer.
+// testAllocatorFuzz is the program of PyTorch's test. The simulator fills memory at the host's speed, so it uses 1/64 of the sizes and
+// fewer steps.
 func testAllocatorFuzz(t *testing.T, x *tenon.Exec) {
 	scale, steps := sized(1, 64), sized(10_000, 2_000)
 	if *longFlag {
@@ -377,7 +378,7 @@ func testMemoryStats(t *testing.T, x *tenon.Exec) {
 	dev.ResetAccumulatedStats()
 	before := dev.Stats()
 	a := x.Ones([]int{8, 32}, tenon.Float32)
-	if async(x) { // counts allocated bytes alone
+	if async(x) { // counts only allocated bytes
 		check(t, "allocated bytes", dev.MemoryAllocated()-before["allocated_bytes.all.current"], 1024)
 		a.Close()
 		check(t, "allocated bytes after the close", dev.MemoryAllocated(), before["allocated_bytes.all.current"])
@@ -412,7 +413,7 @@ func testRawAlloc(t *testing.T, x *tenon.Exec) {
 	check(t, "requested bytes with the cache", requested(), mib)
 }
 
-// threads runs f on n goroutines at once.
+// threads runs f on n goroutines concurrently.
 func threads(n int, f func(i int)) {
 	var wg sync.WaitGroup
 	for i := range n {

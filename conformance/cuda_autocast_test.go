@@ -52,7 +52,7 @@ func autocastCalls(t *testing.T, list string) []autocastCall {
 	return slices.DeleteFunc(calls, func(c autocastCall) bool { return c.List != list })
 }
 
-// registered returns the registry's name of the call's operation, or "" where it is not offered.
+// registered returns the registry's name of the call's operation, or "" if it is not registered.
 func (c *autocastCall) registered() string {
 	name := c.Op
 	if n := autocastNames[name]; n != "" {
@@ -66,7 +66,7 @@ func (c *autocastCall) registered() string {
 	return ""
 }
 
-// recordedCase is the call as one of TestOps'.
+// recordedCase returns the call as a case of TestOps.
 func (c *autocastCall) recordedCase(t *testing.T) *recorded.Case {
 	r := &recorded.Case{Op: c.registered(), Kwargs: recorded.Dict{}}
 	for i, v := range c.Args {
@@ -79,7 +79,7 @@ func (c *autocastCall) recordedCase(t *testing.T) *recorded.Case {
 	return r
 }
 
-// each calls f with every tensor of a and puts what it returns in the tensor's place.
+// each replaces every tensor t of a with f(t).
 func (a *args) each(f func(t *tenon.Tensor) *tenon.Tensor) {
 	var walk func(v any) any
 	walk = func(v any) any {
@@ -107,7 +107,7 @@ func (c *autocastCall) runAutocast(x *tenon.Exec, a *args) any {
 	return registry[name](x, a)
 }
 
-// floating says that autocast may convert t.
+// floating reports whether autocast may convert t.
 func floating(t *tenon.Tensor) bool {
 	switch t.DType() {
 	case tenon.Float16, tenon.BFloat16, tenon.Float32:
@@ -117,8 +117,8 @@ func floating(t *tenon.Tensor) bool {
 }
 
 // check runs the call as PyTorch's checker does: under autocast to low its results have the recorded type, or low where that is float16;
-// and they equal bit for bit what it gives without autocast on operands that were converted to runAs before. Float operands are random, of
-// the recorded types with low for float16. Tensors want gradients, which come back in their own types.
+// and they equal, bit for bit, the results without autocast on operands converted to runAs. Float operands are random, of the recorded
+// types with low for float16. Tensors require gradients, which come back in the tensors' own types.
 func (c *autocastCall) check(t *testing.T, x *tenon.Exec, low, runAs tenon.DType) {
 	t.Helper()
 	r := c.recordedCase(t)
@@ -192,7 +192,7 @@ func (c *autocastCall) check(t *testing.T, x *tenon.Exec, low, runAs tenon.DType
 	}
 }
 
-// autocastList checks the calls of a list that are offered, which are so many.
+// autocastList checks the calls of a list that are in the registry, of which there must be offered.
 func autocastList(low tenon.DType, offered int, list string) func(t *testing.T, x *tenon.Exec) {
 	return func(t *testing.T, x *tenon.Exec) {
 		n := 0
@@ -209,15 +209,15 @@ func autocastList(low tenon.DType, offered int, list string) func(t *testing.T, 
 	}
 }
 
-// What the checker relies on: autocast is a mode of one Exec and of those derived from it, is off within an operation that it knows as one,
-// and gradients come back through the conversions.
+// The assumptions of the checker: autocast is a mode of one Exec and of those derived from it, it is off within an operation that
+// autocast treats as a whole, and gradients flow back through the conversions.
 func testAutocastChecker(t *testing.T, x *tenon.Exec) {
 	y := x.Autocast(tenon.Float16)
 	check(t, "on", y.AutocastDType(), tenon.Float16)
 	check(t, "on, on another stream", y.NoGrad().AutocastDType(), tenon.Float16)
 	check(t, "off again", y.Autocast(0).AutocastDType(), 0)
 	check(t, "outside", x.AutocastDType(), 0)
-	// Products are in float16, but not the one that sums of float32 products are made of.
+	// Products are in float16, except the one that is part of a sum of float32 products.
 	m := x.Full([]int{4, 4}, 0.3, tenon.Float32)
 	check(t, "a product's type", y.MM(m, m).DType(), tenon.Float16)
 	check(t, "a sum of products' type", y.TensorDot(m, m, []int{1}, []int{0}).DType(), tenon.Float32)
@@ -232,7 +232,7 @@ func testAutocastChecker(t *testing.T, x *tenon.Exec) {
 	for _, p := range []*tenon.Tensor{in, w, bias} {
 		check(t, "a gradient's type", p.Grad().DType(), tenon.Float32)
 	}
-	// The gradient passed a half on its way.
+	// The gradient passed through a half type.
 	v := testdevice.Read[float32](t, x, w.Grad())
 	r := testdevice.Read[float32](t, x, x.ToDType(x.ToDType(w.Grad(), tenon.Float16), tenon.Float32))
 	check(t, "the gradient", v[0], r[0])
@@ -268,7 +268,7 @@ func testAutocastIgnoredTypes(t *testing.T, x *tenon.Exec) {
 	}
 }
 
-// product is a product of matrices with a derivative of its own; seen is called with the Exec and tensors of each way.
+// product is a matrix product with a custom derivative; seen is called with the Exec and tensors of forward and backward.
 type product struct {
 	seen func(way string, x *tenon.Exec, ts ...*tenon.Tensor)
 }
@@ -291,7 +291,7 @@ type widened struct{ product }
 
 func (widened) CastInputs() tenon.DType { return tenon.Float32 }
 
-// A function's two ways both run under the autocast of its call, though backward is called outside.
+// A function's forward and backward both run under the autocast of its call, though the backward pass is outside.
 func testAutocastCustom(t *testing.T, x *tenon.Exec) {
 	for _, low := range []tenon.DType{tenon.Float16, tenon.BFloat16} {
 		a, b := x.RandN([]int{8, 8}, tenon.Float32).SetRequiresGrad(true), x.RandN([]int{8, 8}, tenon.Float32).SetRequiresGrad(true)
@@ -315,7 +315,7 @@ func testAutocastCustom(t *testing.T, x *tenon.Exec) {
 		check(t, "the gradient", a.Grad().DType(), tenon.Float32)
 		check(t, "the gradient", b.Grad().DType(), tenon.Float32)
 	}
-	// Called without autocast a function's derivative runs without, also in a backward pass under autocast.
+	// The derivative of a function called without autocast runs without it, even in a backward pass under autocast.
 	a := x.RandN([]int{8, 8}, tenon.Float32).SetRequiresGrad(true)
 	out := x.Apply(product{func(way string, x *tenon.Exec, ts ...*tenon.Tensor) {
 		check(t, way+"'s autocast", x.AutocastDType(), 0)
@@ -362,7 +362,7 @@ func (q quiet) Backward(x *tenon.Exec, c *tenon.FunctionContext, g ...*tenon.Ten
 	return []*tenon.Tensor{ts[0], nil, nil, nil}, err
 }
 
-// counted wants what autocast cannot give.
+// counted asks for a type that autocast cannot convert to.
 type counted struct{ product }
 
 func (counted) CastInputs() tenon.DType { return tenon.Int32 }
@@ -396,7 +396,7 @@ func testAutocastCacheLeak(t *testing.T, x *tenon.Exec) {
 			l.Forward(y, in).Close()
 		}
 		check(t, "bytes after three more calls", dev.MemoryAllocated(), first)
-		// Copies that serve where gradients are recorded take the place of these.
+		// Copies made where gradients are recorded replace these.
 		y = y.EnableGrad()
 		for range 3 {
 			l.Forward(y, in).Close()

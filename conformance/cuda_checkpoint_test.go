@@ -40,7 +40,7 @@ var checkpointTests = []cudaTest{
 	{name: "CUDA-150_test_allocate_in_thread_to_pool", run: testThreadPool},
 }
 
-// bytesOf returns n ones, a byte each.
+// bytesOf returns n ones of one byte each.
 func bytesOf(x *tenon.Exec, n int) *tenon.Tensor { return x.Ones([]int{n}, tenon.Uint8) }
 
 // buffers returns eleven tensors of the least size of a block.
@@ -51,8 +51,8 @@ func buffers(x *tenon.Exec) (all []*tenon.Tensor) {
 	return all
 }
 
-// recordedIn runs f, captures it into a pool, and returns the graph with f's results; what f made besides is freed at the end of the
-// capture.
+// recordedIn runs f, captures it into a pool, and returns the graph with f's results; everything else that f made is freed at the end of
+// the capture.
 func recordedIn(t *testing.T, x *tenon.Exec, pool [2]uint64, f func(x *tenon.Exec) []*tenon.Tensor) (g *tenon.Graph, out []*tenon.Tensor) {
 	t.Helper()
 	s := newStream(t, x)
@@ -89,7 +89,7 @@ func liveBlocks(t *testing.T, x *tenon.Exec, pool [2]uint64) (n int) {
 	return n
 }
 
-// sameState fails unless every segment that was there is, with the same blocks.
+// sameState fails unless every segment still exists with the same blocks.
 func sameState(t *testing.T, before, after []cuda.Segment) {
 	t.Helper()
 	for _, b := range before {
@@ -109,7 +109,7 @@ func sameState(t *testing.T, before, after []cuda.Segment) {
 	}
 }
 
-// checkpointOf captures f and brings its pool back to a checkpoint at once.
+// checkpointOf captures f and immediately restores its pool to a checkpoint.
 func checkpointOf(f func(x *tenon.Exec) []*tenon.Tensor) func(t *testing.T, x *tenon.Exec) {
 	return func(t *testing.T, x *tenon.Exec) {
 		g, out := recordedIn(t, x, [2]uint64{}, f)
@@ -237,7 +237,7 @@ func testCheckpointOwners(t *testing.T, x *tenon.Exec) {
 	must(t, g.Close())
 }
 
-// residual is a block of two convolutions with its input added.
+// residual is a block of two convolutions that adds its input.
 type residual struct {
 	Conv1, Conv2 *nn.Conv2d
 	Norm1, Norm2 *nn.BatchNorm

@@ -106,7 +106,7 @@ func testToNonBlocking(t *testing.T, x *tenon.Exec) {
 		try(x.PinMemory(host.RandN([]int{n}, tenon.Float32)), async, false)
 		try(x.RandN([]int{n}, tenon.Float32), async, true)
 	}
-	// The result is there for whoever uses it, with no wait by hand.
+	// The result is ready for every reader, without waits by hand.
 	a := x.Ones([]int{n}, tenon.Float32)
 	spin(x, 100*time.Millisecond)
 	b := host.To(a, tenon.ToOpt{NonBlocking: true})
@@ -125,7 +125,7 @@ func testToBlocking(t *testing.T, x *tenon.Exec) {
 	check(t, "pinned", dst.IsPinned(), false)
 }
 
-// place is where an operand of a copy lies.
+// place is the location of a copy's operand.
 type place int
 
 const (
@@ -155,8 +155,8 @@ func (p place) put(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
 	return x.Host().Clone(a)
 }
 
-// copies tries copies of a view of the source into a view of the destination, for all places and both ways. full is the shape of both, and
-// view takes part of it; what lies outside the destination's view must stay as it was.
+// copies tries copies of a view of the source into a view of the destination, for all places and both ways. full is the shape of both,
+// and each of views takes a part of it; elements outside the destination's view must not change.
 func copies(t *testing.T, x *tenon.Exec, full []int, views map[string]func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor) {
 	host := x.Host()
 	n := 1

@@ -15,14 +15,14 @@ import (
 
 var loseFlag = flag.String("lose", "", "which program TestLostInChild loses its device with")
 
-// faultTests are the behaviours of what stops a GPU, and a kernel on a simulated device.
+// faultTests are the behaviours of faults, which stop a GPU, or a kernel on a simulated device.
 var faultTests = []cudaTest{
 	{name: "CUDA-047_test_index_out_of_bounds_exception_cuda", run: testIndexBounds},
 	{name: "CUDA-046_test_multinomial_invalid_probs_cuda", run: testMultinomialInvalid},
 	{name: "CUDA-061_test_fixed_cuda_assert_async", run: testAssertAsync},
 }
 
-// faulty are the programs that break an assertion, by name, with what that says; a GPU leaves the number out.
+// faulty are the programs that fail an assertion, by name, with the assertion's message; a GPU leaves out the number.
 var faulty = map[string]struct {
 	run  func(x *tenon.Exec)
 	says string
@@ -66,7 +66,8 @@ func pickOne(x *tenon.Exec, i int64) *tenon.Tensor {
 	return x.IndexSelect(x.Arange(0, 10, 1, tenon.Int64), 0, tenon.From(x, []int64{i}, 1))
 }
 
-// stops fails unless each of the named programs breaks its assertion. A GPU is lost to its process, so that there each runs in a child.
+// stops fails unless each of the named programs breaks its assertion. A fault makes a GPU unusable for its process, so there each runs in
+// a child process.
 func stops(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -83,10 +84,10 @@ func stops(t *testing.T, names ...string) {
 	}
 }
 
-// faultChild is the argument by which this binary is started to lose a GPU.
+// faultChild is the argument with which this binary starts the child process that loses a GPU.
 const faultChild = "-test.run=^TestLostInChild$"
 
-// TestLostInChild is the other half of stops.
+// TestLostInChild is the child process of stops.
 func TestLostInChild(t *testing.T) {
 	if !slices.Contains(os.Args, faultChild) {
 		t.Skip("it loses its device, and so runs in a process of its own, which the tests of failing assertions start")
@@ -94,8 +95,8 @@ func TestLostInChild(t *testing.T) {
 	loseDevice(t, *loseFlag)
 }
 
-// loseDevice runs a program on a device of its own and checks that an assertion stops it. What the assertion says a GPU prints, and a
-// simulated device, which goes on, has in its error.
+// loseDevice runs a program on a new device and checks that an assertion stops it. A GPU prints the assertion's message; a simulated
+// device, which stays usable, has it in its error.
 func loseDevice(t *testing.T, name string) {
 	t.Helper()
 	sel := tenon.Sim(0)
@@ -104,7 +105,7 @@ func loseDevice(t *testing.T, name string) {
 	}
 	x, err := tenon.Open(sel)
 	must(t, err)
-	defer x.Close() // its error is the device's
+	defer x.Close() // its error is the device fault
 	err = tenon.Try(func() { faulty[name].run(x) })
 	if err == nil {
 		err = x.Synchronize()

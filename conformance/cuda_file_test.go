@@ -16,7 +16,7 @@ var fileTests = []cudaTest{
 	{name: "CUDA-031_test_serialization_array_with_empty", run: testSaveEmpty},
 }
 
-// saved writes a list to a file as torch.save does and opens that, until the test ends.
+// saved writes a list to a file as torch.save does and opens the file until the test ends.
 func saved(t *testing.T, x *tenon.Exec, vs ...any) (f *torchfile.File, list []*torchfile.Tensor) {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "list.pt")
@@ -50,7 +50,7 @@ func testSaveShared(t *testing.T, x *tenon.Exec) {
 	check(t, "the saved tensor changes with the loaded one", equal(t, x, is[1], was[1]), false)
 }
 
-// testLoadNowhere loads onto what is no device: nothing, and one that was closed.
+// testLoadNowhere loads without a valid device: onto nil and onto a closed one.
 func testLoadNowhere(t *testing.T, x *tenon.Exec) {
 	f, list := saved(t, x, x.RandN([]int{10, 10}, tenon.Float32))
 	_, err := f.Load(nil, list[0])

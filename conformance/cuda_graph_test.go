@@ -39,7 +39,7 @@ var graphTests = []cudaTest{
 	{name: "CUDA-114_test_cuda_graph_allocator_propagates_stream", run: testGraphForkedMemory},
 }
 
-// graphOf captures f and closes the graph at the test's end, if it is not closed by then.
+// graphOf captures f and closes the graph when the test ends, if it is still open.
 func graphOf(t *testing.T, x *tenon.Exec, opt tenon.CaptureOpt, f func(x *tenon.Exec)) *tenon.Graph {
 	t.Helper()
 	g, err := x.Capture(f, opt)
@@ -59,7 +59,7 @@ func replay(t *testing.T, x *tenon.Exec, gs ...*tenon.Graph) {
 	}
 }
 
-// sumOf is the sum of a's elements.
+// sumOf returns the sum of a's elements.
 func sumOf(t *testing.T, x *tenon.Exec, a *tenon.Tensor) float64 {
 	t.Helper()
 	var v float64
@@ -148,7 +148,7 @@ func testGraphStates(t *testing.T, x *tenon.Exec) {
 	check(t, "offset of the new state", fresh.Offset(), eagerFresh.Offset())
 	check(t, "draws of the old state", old.Offset(), 2*fresh.Offset())
 
-	// A state cannot be moved while a capture draws from it.
+	// A generator's state cannot be changed while a capture draws from it.
 	seed := old.Seed()
 	_, err := x.Capture(func(x *tenon.Exec) {
 		x.Rand([]int{5}, tenon.Float32)
@@ -364,7 +364,7 @@ func testGraphDistributions(t *testing.T, x *tenon.Exec) {
 				must(t, gen.SetSeed(seed))
 				draw(x)
 				for i, a := range got {
-					if !async(x) && equal(t, x, a, want[i]) { // there the memory comes with the first run
+					if !async(x) && equal(t, x, a, want[i]) { // there the first run allocates the memory
 						t.Errorf("%s, seed %d: the graph has drawn number %d before it ran", what, seed, i)
 					}
 				}
@@ -380,7 +380,7 @@ func testGraphDistributions(t *testing.T, x *tenon.Exec) {
 	}
 }
 
-// sharing are the ways by which the graphs of a test share memory, or not.
+// sharing are the ways in which the graphs of a test share memory, or do not.
 var sharing = []string{"not shared", "by graph", "by pool"}
 
 // share returns the options of the first graph and, given that, of the others.
@@ -396,14 +396,14 @@ func share(how string) (first tenon.CaptureOpt, others func(g *tenon.Graph) teno
 	}
 }
 
-// withTemporaries makes tensors on the way, and closes them.
+// withTemporaries makes temporary tensors and closes them.
 func withTemporaries(x *tenon.Exec, a *tenon.Tensor, v float64) *tenon.Tensor {
 	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
 		return x.Add(x.AddS(x.Clone(a), v), x.AddS(x.Clone(a), v))
 	})
 }
 
-// five is withTemporaries five times, closing what lies between.
+// five is withTemporaries five times, closing the intermediate results.
 func five(x *tenon.Exec, a *tenon.Tensor, v float64) *tenon.Tensor {
 	for range 5 {
 		b := withTemporaries(x, a, v)
@@ -494,7 +494,7 @@ func testGraphConcurrent(t *testing.T, x *tenon.Exec) {
 				y = x.ManualStreams()
 			}
 			spin(y.On(s0), time.Millisecond)
-			if c.how == "not shared" || async(x) { // else the second graph would run first, did it not wait for the first one itself
+			if c.how == "not shared" || async(x) { // else the second graph waits for the first one by itself
 				must(t, s1.WaitStream(s0))
 			}
 			replay(t, y.On(s0), g0)
@@ -504,7 +504,7 @@ func testGraphConcurrent(t *testing.T, x *tenon.Exec) {
 			check(t, what+": second graph", sumOf(t, x, d), float64(156*size))
 			if c.how == "not shared" || async(x) {
 				check(t, what+": first graph", sumOf(t, x, b), float64(94*size))
-			} else { // the second graph has been through the first one's memory, after it
+			} else { // the second graph ran after the first and overwrote its memory
 				replay(t, x, g0)
 				check(t, what+": first graph again", sumOf(t, x, b), float64(94*size))
 			}
@@ -601,7 +601,7 @@ func testGraphMemory(t *testing.T, x *tenon.Exec) {
 			segments, reserved := int64(c.segments), int64(c.segments*c.segment)
 			if c.pool == "small_pool" {
 				blocks, active = 3, bytes+1024
-				if async := delta()[0]; async == segments+1 { // the generator's state took a segment of its own
+				if async := delta()[0]; async == segments+1 { // the generator's state took a separate segment
 					segments, reserved = segments+1, reserved+small
 				}
 			}

@@ -46,7 +46,7 @@ func (m *callablesNet) callables(x *tenon.Exec, rows int, n [3]int) []nn.Callabl
 	}
 }
 
-// testGraphCallables trains the network with its callables graphed, and with them as they are.
+// testGraphCallables trains the network with graphed callables and with eager ones.
 func testGraphCallables(t *testing.T, x *tenon.Exec) {
 	rows, n := 640, [3]int{4096, 2048, 1024}
 	if !onGPU() {

@@ -26,7 +26,7 @@ var historyTests = []cudaTest{
 	{name: "CUDA-134_test_cpp_memory_snapshot_pickle", run: testSnapshotPickle},
 }
 
-// special is the shape whose size is easily told from others: 511284 bytes of float32.
+// special is a shape whose size is easy to tell from others: 511284 bytes of float32.
 var special = []int{311, 411}
 
 const specialBytes = 311 * 411 * 4
@@ -39,7 +39,7 @@ func keepHistory(t *testing.T, x *tenon.Exec, h cuda.History) {
 	t.Cleanup(func() { must(t, dev.RecordMemoryHistory(cuda.History{})) })
 }
 
-// snapshot returns the device's snapshot by way of its file form.
+// snapshot returns the device's snapshot after a round trip through a file.
 func snapshot(t *testing.T, x *tenon.Exec) *cuda.Snapshot {
 	t.Helper()
 	s, err := x.Device().Snapshot()
@@ -51,7 +51,7 @@ func snapshot(t *testing.T, x *tenon.Exec) *cuda.Snapshot {
 	return s
 }
 
-// framesText is a stack as lines of file, line and name.
+// framesText returns a stack as lines of file, line and name.
 func framesText(frames []cuda.Frame) string {
 	var b strings.Builder
 	for _, f := range frames {
@@ -60,7 +60,7 @@ func framesText(frames []cuda.Frame) string {
 	return b.String()
 }
 
-// snapshotText is everything in a snapshot as text, as the seed's json.dumps gives it.
+// snapshotText returns everything in a snapshot as text, like json.dumps in PyTorch's test.
 func snapshotText(x *tenon.Exec, s *cuda.Snapshot) string {
 	var b strings.Builder
 	for _, g := range s.Segments() {
@@ -75,7 +75,7 @@ func snapshotText(x *tenon.Exec, s *cuda.Snapshot) string {
 	return b.String()
 }
 
-// find returns the block of that many requested bytes.
+// find returns the block with the given number of requested bytes.
 func find(t *testing.T, s *cuda.Snapshot, requested uint64) cuda.Block {
 	t.Helper()
 	for _, g := range s.Segments() {
@@ -110,7 +110,7 @@ func testMemorySnapshot(t *testing.T, x *tenon.Exec) {
 	random(2*311, 411).Close()
 	unused := random(310, 410)
 	a := random(special...)
-	// Many of the least size, which tile a segment, freed in any order: their histories are merged.
+	// Many blocks of the least size, which tile a segment, are freed in random order: their histories are merged.
 	var many []*tenon.Tensor
 	for range 1000 {
 		many = append(many, random(128))
@@ -158,7 +158,7 @@ func testMemorySnapshot(t *testing.T, x *tenon.Exec) {
 	}
 }
 
-// testDirectTraceback: Go has one kind of frames. A stack that is captured cheaply and named late says the same as the runtime's own.
+// testDirectTraceback: Go has one kind of frames. A stack that is captured cheaply and symbolised late equals the runtime's own.
 func testDirectTraceback(t *testing.T, x *tenon.Exec) {
 	var table stack.Table
 	gather, other := func() *stack.Stack { return table.Capture() }, func() *stack.Stack { return table.Capture() }
@@ -166,7 +166,7 @@ func testDirectTraceback(t *testing.T, x *tenon.Exec) {
 	if s == o {
 		t.Error("two stacks are one")
 	}
-	for range 2 { // of one place there is one
+	for range 2 { // one call site has one stack
 		if again := gather(); again == s || again == o {
 			t.Error("the stack of another line is the same")
 		}
@@ -210,7 +210,7 @@ func testSnapshotOperations(t *testing.T, x *tenon.Exec) {
 	}
 }
 
-// testSnapshotScript: a Go function is compiled, and appears under its own name. It stands above the library's functions, which it called.
+// testSnapshotScript: a Go function is compiled, and appears under its own name. It comes above the library's functions, which it called.
 func testSnapshotScript(t *testing.T, x *tenon.Exec) {
 	keepHistory(t, x, cuda.History{Enabled: "state", Context: "all", Stacks: "go"})
 	foo(x)
@@ -229,11 +229,11 @@ func testSnapshotScript(t *testing.T, x *tenon.Exec) {
 //go:noinline
 func foo(x *tenon.Exec) *tenon.Tensor { return x.Rand(special, tenon.Float32) }
 
-// testCycles: Go's collector finds cycles as it finds all else, so they leak nothing and nobody need observe them. The history names who
-// made what it found.
+// testCycles: Go's collector finds cycles like any other garbage, so they leak nothing and need no observer. The history names the code
+// that made the collected tensors.
 func testCycles(t *testing.T, x *tenon.Exec) {
 	dev := x.Device()
-	y, err := x.Fork() // of another session, and so not in the test's scope
+	y, err := x.Fork() // another session, so not in the test's scope
 	must(t, err)
 	must(t, dev.Synchronize())
 	keepHistory(t, x, cuda.History{Enabled: "all", Context: "alloc", Stacks: "go"})
@@ -242,7 +242,7 @@ func testCycles(t *testing.T, x *tenon.Exec) {
 	check(t, "allocated bytes with the cycle", dev.MemoryAllocated()-before, 512)
 	for range 1000 {
 		runtime.GC()
-		must(t, dev.EmptyCache()) // takes what the collector found
+		must(t, dev.EmptyCache()) // frees what the collector found
 		if dev.MemoryAllocated() == before {
 			break
 		}

@@ -11,7 +11,7 @@ import (
 	"tenon.dev/internal/testdevice"
 )
 
-// mathTests are the behaviours of operations at the ends of their types, sizes and operands.
+// mathTests are the behaviours of operations at the limits of their types, sizes and operands.
 var mathTests = []cudaTest{
 	{name: "CUDA-024_test_type_conversions", run: testTypeConversions},
 	{name: "CUDA-026_test_gather_bool", run: testGatherBool},
@@ -40,8 +40,8 @@ func item(t *testing.T, x *tenon.Exec, a *tenon.Tensor) float64 {
 	return v
 }
 
-// lowIndex32 makes the simulator's kernels take 64-bit indexes beyond n elements, so that what a GPU needs billions of elements for takes
-// few. It returns the function that ends that.
+// lowIndex32 makes the simulator's kernels use 64-bit indexes beyond n elements, so that tests that need billions of elements on a GPU
+// need few here. It returns a function that restores the limit.
 func lowIndex32(x *tenon.Exec, n int) (restore func()) {
 	if onGPU() {
 		return func() {}
@@ -95,7 +95,7 @@ func testReductionAccess(t *testing.T, x *tenon.Exec) {
 	must(t, x.Synchronize())
 }
 
-// sparseOnes returns a float16 tensor that is 1 at about one place in 2000 and else 0.
+// sparseOnes returns a float16 tensor in which about one element in 2000 is 1 and all others are 0.
 func sparseOnes(t *testing.T, x *tenon.Exec, shape ...int) *tenon.Tensor {
 	a := x.Empty(shape, tenon.Float32)
 	x.BernoulliInto(a, 0.0005)
@@ -156,8 +156,8 @@ func testProdLarge(t *testing.T, x *tenon.Exec) {
 	}
 }
 
-// testHugeIndex takes rows by a permutation. Elements and permutation are numbers that follow from their places, so that the result can be
-// computed without an index.
+// testHugeIndex takes rows by a permutation. Elements and permutation are functions of their positions, so that the result can be
+// computed without indexing.
 func testHugeIndex(t *testing.T, x *tenon.Exec) {
 	defer lowIndex32(x, 1000)()
 	rows, stride := sized(15_000_000, 1500), 6_700_417 // a prime
@@ -183,7 +183,7 @@ func testMinMaxInits(t *testing.T, x *tenon.Exec) {
 	}
 }
 
-// testBinCount counts few numbers and many, with weights and without, and compares with the processor and with Go.
+// testBinCount counts few and many numbers, with and without weights, and compares with the processor and with Go.
 func testBinCount(t *testing.T, x *tenon.Exec) {
 	host, n := x.Host(), sized(100_000, 20_000)
 	w := x.RandN([]int{n}, tenon.Float64)
@@ -215,7 +215,7 @@ func testBinCount(t *testing.T, x *tenon.Exec) {
 			t.Errorf("%s: there are %d bins of counts and %d of weights", what, len(bins), len(want))
 		}
 	}
-	// 35488 · 65536 is no int32.
+	// 35488 · 65536 does not fit in an int32.
 	a := x.Zeros([]int{10}, tenon.Int32)
 	x.CopyInto(x.Narrow(a, 0, 0, 1), x.Full([]int{1}, 35488, tenon.Int32))
 	counts := x.BinCount(a, tenon.BinCountOpt{MinLength: 65536})
@@ -237,7 +237,7 @@ func testNormConversion(t *testing.T, x *tenon.Exec) {
 	check(t, "type", n.DType(), tenon.Float32)
 }
 
-// testLoopOverflow pools one row of more elements than half of the 32-bit numbers count.
+// testLoopOverflow pools one row of more than 2^31 elements.
 func testLoopOverflow(t *testing.T, x *tenon.Exec) {
 	const low = 1 << 10
 	defer lowIndex32(x, 2*low)()
@@ -260,7 +260,7 @@ func testLoopOverflowLarge(t *testing.T, x *tenon.Exec) {
 	poolRow(t, x, sized(1<<31, low)-1)
 }
 
-// poolRow pools a row of n elements by windows of one, which leaves it as it is.
+// poolRow pools a row of n elements with windows of one element, which leaves it as it is.
 func poolRow(t *testing.T, x *tenon.Exec, n int) {
 	x.Scope(func(x *tenon.Exec) {
 		a := x.RandN([]int{1, 1, 1, n}, tenon.Float16)
@@ -281,7 +281,7 @@ func testMaxLargeAxis(t *testing.T, x *tenon.Exec) {
 	check(t, "place", item(t, x, i), float64(n-1))
 }
 
-// testToArray reads a tensor as a Go slice: of its own type alone.
+// testToArray reads a tensor as a Go slice, which must have the tensor's type.
 func testToArray(t *testing.T, x *tenon.Exec) {
 	a := x.Full([]int{1}, 3, tenon.Float32)
 	_, err := tenon.Read[int32](x, a)
@@ -315,7 +315,7 @@ func testDeviceMismatch(t *testing.T, x *tenon.Exec) {
 	}
 }
 
-// testGatherStats puts statistics of ones together, and those of the two halves of a batch, with which it moves running ones.
+// testGatherStats combines statistics of ones, and those of the two halves of a batch, with which it updates running statistics.
 func testGatherStats(t *testing.T, x *tenon.Exec) {
 	ones, two := x.Ones([]int{2, 3}, tenon.Float32), x.Full(nil, 2, tenon.Float32)
 	m, s := x.BatchNormGatherStats(ones, ones, two, nil, nil, 0.1, 1e-5)

@@ -25,13 +25,13 @@ var optimTests = []cudaTest{
 
 type namedParams = iter.Seq2[string, *nn.Param]
 
-// maker makes an optimizer; rates that are 0 are the default.
+// maker makes an optimizer; a rate of 0 means the default.
 type maker struct {
 	name string
 	make func(ps namedParams) (optim.Optimizer, error)
 }
 
-// someMakers are the optimizers of the first of PyTorch's tests, with its betas.
+// someMakers returns the optimizers of the first of PyTorch's tests, with its betas.
 func someMakers() (all []maker) {
 	betas := [2]float64{.8, .7}
 	for _, flag := range []bool{false, true} {
@@ -49,7 +49,7 @@ func someMakers() (all []maker) {
 	return all
 }
 
-// scaledMakers are the optimizers that PyTorch scales on the device.
+// scaledMakers returns the optimizers that PyTorch scales on the device.
 func scaledMakers() []maker {
 	return []maker{
 		{"Adam", func(ps namedParams) (optim.Optimizer, error) { return optim.NewAdam(ps, optim.AdamOpt{LR: .1}) }},
@@ -61,7 +61,7 @@ func scaledMakers() []maker {
 	}
 }
 
-// allMakers are all optimizers, in several forms.
+// allMakers returns all optimizers, in several variants.
 func allMakers() []maker {
 	return append(append(someMakers(), scaledMakers()...),
 		maker{"RAdam", func(ps namedParams) (optim.Optimizer, error) { return optim.NewRAdam(ps, optim.RAdamOpt{LR: .1}) }},
@@ -80,7 +80,7 @@ func allMakers() []maker {
 		maker{"Rprop", func(ps namedParams) (optim.Optimizer, error) { return optim.NewRprop(ps, optim.RpropOpt{LR: .1}) }})
 }
 
-// run is an optimizer over parameters of given shapes, all of which begin alike.
+// run is an optimizer over parameters of given shapes, with the same initial values in every run.
 type run struct {
 	ps []*nn.Param
 	o  optim.Optimizer
@@ -115,7 +115,7 @@ func (r *run) close() {
 	}
 }
 
-// gradients sets the gradients of step i, in place where there are some, times factor.
+// gradients sets the gradients of step i, times factor, in place if they exist.
 func (r *run) gradients(x *tenon.Exec, i int, factor float64) {
 	x.Generator().SetSeed(uint64(10 + i))
 	for _, p := range r.ps {
@@ -180,7 +180,7 @@ func testGraphOptimsAll(t *testing.T, x *tenon.Exec) {
 	graphOptims(t, x, allMakers(), []int{5, 5}, []int{6, 6}, nil)
 }
 
-// Two groups of one scalar each. No group can be one that cannot be captured.
+// Two groups of one scalar each. Tenon has no groups that cannot be captured.
 func testGraphOptimGroups(t *testing.T, x *tenon.Exec) {
 	x.Generator().SetSeed(1)
 	runs := [2]*run{}
@@ -254,7 +254,7 @@ func graphScaling(t *testing.T, x *tenon.Exec, makers []maker) {
 func testGraphScaling(t *testing.T, x *tenon.Exec)    { graphScaling(t, x, scaledMakers()) }
 func testGraphScalingAll(t *testing.T, x *tenon.Exec) { graphScaling(t, x, allMakers()) }
 
-// hostDecides hides that the device can leave the optimizer's step out.
+// hostDecides hides that the device can skip the optimizer's step.
 type hostDecides struct {
 	optim.Optimizer
 	ps []*nn.Param
@@ -262,8 +262,8 @@ type hostDecides struct {
 
 func (o *hostDecides) Params() iter.Seq[*nn.Param] { return slices.Values(o.ps) }
 
-// Under half-precision autocast the device's decision to leave a step out, and the host's after reading the flag, lead to the same losses,
-// gradients and parameters, with Unscale called and not.
+// Under half-precision autocast, the device's decision to skip a step and the host's after reading the flag lead to the same losses,
+// gradients and parameters, with and without a call of Unscale.
 func testScalingAutocast(t *testing.T, x *tenon.Exec) {
 	for _, m := range scaledMakers() {
 		for _, unscale := range []bool{false, true} {

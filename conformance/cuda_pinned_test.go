@@ -29,7 +29,7 @@ var pinnedTests = []cudaTest{
 	{name: "CUDA-304_test_pinned_memory_use_background_threads", run: testBackgroundThreads},
 }
 
-// pinTwo is the body of CUDA-001: x's device pins what is 8 and 64 MiB large.
+// pinTwo is the body of CUDA-001: x's device pins memory of 8 and 64 MiB.
 func pinTwo(x *tenon.Exec) error {
 	if err := x.Device().SetAllocatorSettings("pinned_use_cuda_host_register:True,pinned_num_register_threads:8"); err != nil {
 		return err
@@ -68,7 +68,7 @@ func testPinnedRegister(t *testing.T, x *tenon.Exec) {
 	}
 }
 
-// pinnedCalls looks at the driver's calls: memory is registered where the setting says so, and allocated page-locked where it does not.
+// pinnedCalls checks the driver calls: memory is registered if the setting says so, else allocated page-locked.
 func pinnedCalls(t *testing.T) {
 	host, err := rt.Host()
 	must(t, err)
@@ -149,7 +149,7 @@ func testNoncontiguousPinned(t *testing.T, x *tenon.Exec) {
 	check(t, "pinned", p.IsPinned(), true)
 	check(t, "equal", equal(t, x, a, p), true)
 	check(t, "strides", fmt.Sprint(p.Stride()), fmt.Sprint(a.Stride()))
-	// One whose elements have gaps.
+	// A tensor with gaps between its elements.
 	s := host.Slice(host.View(host.Arange(0, 24, 1, tenon.Int64), 4, 6), 1, 1, 6, 2)
 	q := x.PinMemory(s)
 	check(t, "with gaps: equal", equal(t, x, s, q), true)
@@ -173,7 +173,7 @@ func testCachingPinned(t *testing.T, x *tenon.Exec) {
 	a.Close()
 	a = pin()
 	check(t, "address after a free", a.DataPtr(), ptr)
-	// Not while a copy is on its way.
+	// Not while a copy is in progress.
 	spin(x, time.Second)
 	x.CopyAsyncInto(gpu, a)
 	check(t, "the copy waits", busy(t, x.Stream()), true)
@@ -270,7 +270,7 @@ func testPinnedEmptyCache(t *testing.T, x *tenon.Exec) {
 		after := dev.HostStats()
 		check(t, "bytes held, register mode "+mode, after.AllocatedBytes.Current, 0)
 		check(t, "frees, register mode "+mode, after.HostFrees-before.HostFrees, 1)
-		// A pinned tensor that was dropped and not closed goes back too, once the collector has found it.
+		// A pinned tensor that was dropped without Close is freed too, once the collector has found it.
 		b := x.PinMemory(x.Host().Ones([]int{mib}, tenon.Float32))
 		ptr := b.DataPtr()
 		allAre(t, x, "a copy", x.To(b, tenon.ToOpt{NonBlocking: true}), 1)
@@ -286,8 +286,8 @@ func testPinnedEmptyCache(t *testing.T, x *tenon.Exec) {
 // childVariable makes the test binary a child of testBackgroundThreads.
 const childVariable = "TENON_CONFORMANCE_CHILD"
 
-// testBackgroundThreads runs itself in a child whose settings come from the environment. Tenon looks at the events of freed memory when it
-// is asked for more, and has no thread for that: the setting is read, checked and otherwise without effect.
+// testBackgroundThreads runs itself in a child whose settings come from the environment. Tenon checks the events of freed memory on the
+// next allocation and has no thread for it: the setting is read and checked but has no other effect.
 func testBackgroundThreads(t *testing.T, x *tenon.Exec) {
 	if os.Getenv(childVariable) != "" {
 		a := x.PinMemory(x.Host().Ones([]int{mib}, tenon.Float32))

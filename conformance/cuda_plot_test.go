@@ -14,7 +14,7 @@ import (
 	"tenon.dev/memviz"
 )
 
-// plotTests are the behaviours of memory's plots, and of what they show by the level of recording.
+// plotTests are the behaviours of memory plots and of their contents by the level of recording.
 var plotTests = []cudaTest{
 	{name: "CUDA-125_test_memory_profiler_viz", run: testMemoryProfile},
 	{name: "CUDA-126_test_memory_plots", run: testMemoryPlots},
@@ -106,7 +106,7 @@ func theFree(a *tenon.Tensor) { a.Close() }
 
 func testPlotsFreeStack(t *testing.T, x *tenon.Exec) {
 	dev := x.Device()
-	x.Empty([]int{1}, tenon.Float32) // holds a segment, whose maker would be in the text otherwise
+	x.Empty([]int{1}, tenon.Float32) // holds a segment; otherwise the segment's stack would be in the text
 	for _, context := range []string{"alloc", "all", "state"} {
 		settle(t, dev)
 		keepHistory(t, x, cuda.History{Enabled: "all", Context: context})

@@ -64,7 +64,7 @@ func testMemPoolAllocator(t *testing.T, x *tenon.Exec) {
 	pool := newPool(t, dev, cuda.MemPoolOpt{Allocator: own})
 	check(t, "uses of a new pool", pool.UseCount(), 1)
 	check(t, "allocations at first", own.allocs, 0)
-	// within is PyTorch's use_mem_pool: allocations of x's stream go to the pool meanwhile.
+	// within is PyTorch's use_mem_pool: while f runs, allocations on x's stream come from the pool.
 	within := func(f func()) {
 		must(t, dev.BeginAllocateToPool(pool.ID(), x.Stream()))
 		f()
@@ -92,7 +92,7 @@ func testMemPoolAllocator(t *testing.T, x *tenon.Exec) {
 	for _, s := range pool.Segments() {
 		check(t, "bytes of a segment", s.Size, 2*mib)
 	}
-	// What is not in a pool's scope comes from elsewhere.
+	// Allocations outside a pool's scope come from elsewhere.
 	x.Empty([]int{mib / 4}, tenon.Float32).Close()
 	check(t, "allocations after one outside", own.allocs, 2)
 	for _, v := range out {
@@ -118,7 +118,7 @@ func testMemPoolContext(t *testing.T, x *tenon.Exec) {
 	y := x.UsePool(pool)
 	a := y.Zeros([]int{mib}, tenon.Uint8)
 	check(t, "bytes in the pool", in(pool), mib)
-	b := x.Zeros([]int{mib}, tenon.Uint8) // the Exec around has none
+	b := x.Zeros([]int{mib}, tenon.Uint8) // the enclosing Exec has no pool
 	check(t, "bytes in the pool after an allocation outside", in(pool), mib)
 	c := y.UsePool(inner).Zeros([]int{mib}, tenon.Uint8)
 	check(t, "bytes in the pool after one in another", in(pool), mib)

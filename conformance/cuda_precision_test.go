@@ -7,7 +7,7 @@ import (
 	"tenon.dev"
 )
 
-// precisionTests are the behaviours of how exact products are.
+// precisionTests are the behaviours of the precision of products.
 var precisionTests = []cudaTest{
 	{name: "CUDA-019_test_cublas_allow_tf32_get_set", run: testTF32},
 	{name: "CUDA-020_test_float32_matmul_precision_get_set", run: testMatMulPrecision},
@@ -20,16 +20,16 @@ var precisionTests = []cudaTest{
 	{name: "CUDA-023_test_cudnn_allow_tf32_get_set", run: testConvTF32},
 }
 
-// exact and rounded bound the errors of products of float32 numbers from 1 to 2, over the product: of rounded sums, and of operands with 10
-// fraction bits.
+// exact and rounded bound the relative errors of products of float32 numbers from 1 to 2: exact with rounded sums, rounded with operands
+// of 10 fraction bits.
 const exact, rounded = 1e-5, 1.0 / (1 << 9)
 
-// farthest returns by how much the product y differs from that in float64 at most, over that.
+// farthest returns the largest relative difference between the product y and the product in float64.
 func farthest(t *testing.T, x *tenon.Exec, y, want *tenon.Tensor) float64 {
 	return item(t, x, x.AMax(x.Abs(x.SubS(x.Div(x.ToDType(y, tenon.Float64), want), 1)), nil, false))
 }
 
-// wantPrecision checks that a product is exact without tf32, and on a GPU alone not with it.
+// wantPrecision checks that a product is exact without tf32, and that on a GPU it is not exact with tf32.
 func wantPrecision(t *testing.T, x *tenon.Exec, product func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor, a, b *tenon.Tensor) {
 	t.Helper()
 	want := product(x, x.ToDType(a, tenon.Float64), x.ToDType(b, tenon.Float64))
@@ -41,7 +41,7 @@ func wantPrecision(t *testing.T, x *tenon.Exec, product func(x *tenon.Exec, a, b
 	}
 }
 
-// wantSwitch checks that tf32 is off at first, that what derives from an Exec has its setting, and that the Exec keeps its own.
+// wantSwitch checks that tf32 is off at first, that an Exec passes its setting to derived ones, and that it keeps its own.
 func wantSwitch(t *testing.T, x *tenon.Exec) {
 	t.Helper()
 	check(t, "tf32 at first", x.TF32Enabled(), false)
@@ -59,8 +59,8 @@ func testTF32(t *testing.T, x *tenon.Exec) {
 	wantPrecision(t, x, func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor { return x.MatMul(a, b) }, a, b)
 }
 
-// testMatMulPrecision goes through PyTorch's words: with tf32 off, the highest, products are exact, and with it on, which stands for both
-// others, they keep 10 fraction bits of the operands, more than the 7 that "medium" asks for.
+// testMatMulPrecision covers PyTorch's precisions. With tf32 off, "highest", products are exact. With tf32 on, which stands for the other
+// two, they keep 10 fraction bits of the operands, more than the 7 that "medium" requires.
 func testMatMulPrecision(t *testing.T, x *tenon.Exec) {
 	check(t, "tf32 at first", x.TF32Enabled(), false)
 	n := sized(512, 64)
@@ -79,8 +79,8 @@ func testMatMulPrecision(t *testing.T, x *tenon.Exec) {
 	}
 }
 
-// testHalfSums multiplies ones of a half type, of which n together are more than it counts one by one: the product is n in float32, rounded
-// once.
+// testHalfSums multiplies ones of a half type, so many that their sum n exceeds what the type can count one by one: the product is n in
+// float32, rounded once.
 func testHalfSums(t *testing.T, x *tenon.Exec, dt tenon.DType, n int, want float64) {
 	for _, rows := range []int{1, 16, sized(256, 40)} {
 		allAre(t, x, fmt.Sprintf("%d rows of sums of %d ones", rows, n), x.MatMul(x.Ones([]int{rows, n}, dt), x.Ones([]int{n, rows}, dt)),

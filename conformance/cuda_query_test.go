@@ -19,7 +19,7 @@ import (
 	"tenon.dev/internal/driver/libcuda"
 )
 
-// queryTests are the behaviours of what a program asks about devices.
+// queryTests are the behaviours of queries about devices.
 var queryTests = []cudaTest{
 	{name: "CUDA-005_test_check_error", run: testCheckError},
 	{name: "CUDA-006_test_cuda_get_device_name", run: testDeviceName},
@@ -47,7 +47,7 @@ func testCheckError(t *testing.T, _ *tenon.Exec) {
 	}
 }
 
-// opened calls f with Execs of x's device that were named otherwise, or derived.
+// opened calls f with Execs of x's device that were opened by other names or derived.
 func opened(t *testing.T, x *tenon.Exec, f func(what string, d *cuda.Device)) {
 	t.Helper()
 	names := []string{"sim", "sim:80GiB"}
@@ -113,7 +113,7 @@ func testDeviceIndex(t *testing.T, x *tenon.Exec) {
 	check(t, "the device's number", x.Device().Ordinal(), 0)
 }
 
-// testRanges has a kernel within a range, so that a profiler that this runs under has something to show.
+// testRanges runs a kernel within a range, so that an outer profiler has something to show.
 func testRanges(t *testing.T, x *tenon.Exec) {
 	outer := nvtx.Push("foo")
 	x.Neg(x.Ones([]int{5}, tenon.Float32))
@@ -133,7 +133,7 @@ func testRanges(t *testing.T, x *tenon.Exec) {
 	check(t, "a range that nobody hears of", r, nvtx.Range{})
 }
 
-// sensor runs f with what NVIDIA's management library knows of x's device. A simulated one is an error, whatever is asked.
+// sensor runs f, which reads x's device from NVIDIA's management library. On a simulated device every query must be an error.
 func sensor(f func(t *testing.T, x *tenon.Exec) error) func(t *testing.T, x *tenon.Exec) {
 	return func(t *testing.T, x *tenon.Exec) {
 		err := f(t, x)
@@ -161,7 +161,7 @@ func within(t *testing.T, what string, v, low, high float64, err error) error {
 	return err
 }
 
-// testHandler: there is no handler to see. The list of processes needs one and nothing else.
+// testHandler: the library's handle is not visible. Only the list of processes needs one.
 func testHandler(t *testing.T, x *tenon.Exec) error {
 	list, err := x.Device().Processes()
 	t.Logf("%d processes: %v", len(list), list)
@@ -202,7 +202,7 @@ func testMemoryUsed(t *testing.T, x *tenon.Exec) error {
 	return err
 }
 
-// testLazyLoading: each kernel is a module of its own, loaded by its first launch.
+// testLazyLoading: each kernel is a separate module, loaded by its first launch.
 func testLazyLoading(t *testing.T, x *tenon.Exec) {
 	loaded := (*core.Exec)(x).Device().KernelsBuilt
 	check(t, "kernels loaded before the first launch", loaded(), 0)
@@ -231,13 +231,13 @@ func ask(t *testing.T, question string, environment ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// answer is the program. It has imported all of Tenon; what it prints is the answer.
+// answer is that program. It has imported all of Tenon and prints the answer.
 func answer(question string) int {
 	name, arg, _ := strings.Cut(question, " ")
 	switch name {
 	case "started": // whether the import has started the driver
 		fmt.Println(libcuda.Started(), len(libraries("libcuda.", "libnvidia-ml.")))
-	case "raw": // what the driver itself says to a call
+	case "raw": // the driver's own answer to a call
 		code, err := rawCount()
 		if err != nil {
 			fmt.Println(err)
@@ -262,7 +262,7 @@ func answer(question string) int {
 			return 1
 		}
 		fmt.Println(strings.Join(counts, ", "))
-	case "used": // the libraries that the first use of a device brings
+	case "used": // the libraries that the first use of a device loads
 		before := libraries("")
 		sel, err := tenon.ParseSelector(arg)
 		if err != nil {
@@ -341,7 +341,7 @@ func testDeviceCount(t *testing.T, _ *tenon.Exec) {
 	}
 }
 
-// testNoGeneratorLoaded: kernels need the driver's own compiler and nothing else.
+// testNoGeneratorLoaded: kernels need only the driver's own compiler.
 func testNoGeneratorLoaded(t *testing.T, _ *tenon.Exec) {
 	device := "sim"
 	if onGPU() {

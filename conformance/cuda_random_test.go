@@ -9,14 +9,14 @@ import (
 	"tenon.dev/internal/testdevice"
 )
 
-// randomTests are the behaviours of generators and of what draws from them.
+// randomTests are the behaviours of generators and of operations that draw from them.
 var randomTests = []cudaTest{
 	{name: "CUDA-027_test_torch_manual_seed_seeds_cuda_devices", run: testSeed},
 	{name: "CUDA-028_test_manual_seed", run: testSeedDraws},
 	{name: "CUDA-045_test_multinomial_ext", run: testMultinomial},
 }
 
-// testSeed draws from the device's generator and from one of its own, which a seed sets alike.
+// testSeed draws from the device's generator and from a new one, which behave alike after the same seed.
 func testSeed(t *testing.T, x *tenon.Exec) {
 	g := x.Device().Generator()
 	a, b, c := x.Zeros([]int{4, 4}, tenon.Float32), x.Zeros([]int{4, 4}, tenon.Float32), x.Zeros([]int{4, 4}, tenon.Float32)
@@ -48,15 +48,15 @@ func testSeedDraws(t *testing.T, x *tenon.Exec) {
 	check(t, "seed after draws", g.Seed(), 2)
 }
 
-// testMultinomial looks for categories of probability 0 among what is drawn.
+// testMultinomial checks that categories of probability 0 are never drawn.
 func testMultinomial(t *testing.T, x *tenon.Exec) {
 	g := x.Device().Generator()
-	// least is the least probability that was drawn.
+	// least returns the lowest probability that was drawn.
 	least := func(p, drawn *tenon.Tensor) float64 {
 		return item(t, x, x.AMin(x.Gather(p, len(p.Shape())-1, drawn), nil, false))
 	}
 
-	// A few in the middle of 150 have a chance, the last not being one of them.
+	// Only a few in the middle of 150 have a positive probability, and the last has none.
 	freqs := make([]float32, 150)
 	for i := 40; i < 110; i++ {
 		freqs[i] = float32(i%3) * 0.031

@@ -18,7 +18,7 @@ func testAllocatorSettings(t *testing.T, x *tenon.Exec) {
 	set := func(s string) { must(t, dev.SetAllocatorSettings(s)) }
 	settle(t, dev)
 	const n, big = 21 * mib, 100 * mib // elements of float32
-	// grown returns by how much the active bytes and the requested bytes rise for a tensor of n elements.
+	// grown returns the growth of the active and the requested bytes for a tensor of n elements.
 	grown := func(n int) (active, requested int64) {
 		a, r := stat(t, dev, "active_bytes.all.allocated"), stat(t, dev, "requested_bytes.all.allocated")
 		x.Empty([]int{n}, tenon.Float32)
@@ -31,7 +31,7 @@ func testAllocatorSettings(t *testing.T, x *tenon.Exec) {
 	}{
 		{"", n, 88_080_384},
 		{"roundup_power2_divisions:4", n, 96 * mib},
-		{"garbage_collection_threshold:0.5", n, 88_080_384}, // the divisions are dropped again
+		{"garbage_collection_threshold:0.5", n, 88_080_384}, // the divisions are reset
 		{"roundup_power2_divisions:[64:8,128:2,256:2,512:2,1024:1,>:1]", n, 88 * mib},
 		{"roundup_power2_divisions:[64:8,128:2,256:2,512:2,1024:1,>:1]", big, 512 * mib},
 		{"max_split_size_mb:21", n, 88_080_384},
@@ -83,7 +83,7 @@ func testMaxSplitExpandable(t *testing.T, x *tenon.Exec) {
 		onesAre(t, x, "a tensor after the failure", v)
 		v.Close()
 	}
-	// All of it, which takes the cached blocks back, expandable ones among them.
+	// All of the memory, which requires freeing the cached blocks, including expandable ones.
 	onesAre(t, x, "the large tensor", ones(120))
 }
 

@@ -99,8 +99,8 @@ func testEvents(t *testing.T, x *tenon.Exec) {
 	wantError(t, err, "with timing")
 }
 
-// testGenericStreamEvent: one type of streams and one of events serve every kind of device, so what is written for one runs on the
-// processor too. Streams are handed out again and compare with ==, as PyTorch's made of one id do.
+// testGenericStreamEvent: one type of streams and one of events serve every kind of device, so code written for one also runs on the
+// processor. Streams are reused and compare with ==, as PyTorch's streams of one id do.
 func testGenericStreamEvent(t *testing.T, x *tenon.Exec) {
 	for _, x := range []*tenon.Exec{x, x.Host()} {
 		dev := x.Device()
@@ -149,10 +149,10 @@ func testGenericStreamEvent(t *testing.T, x *tenon.Exec) {
 	}
 }
 
-// order makes a's later work wait for b's where the program orders streams by hand, and does nothing where Tenon does.
+// order makes a's later work wait for b's if the program orders streams by hand, and does nothing if Tenon orders them.
 type order func(a, b *tenon.Exec)
 
-// orders runs f twice: with waits by hand, in the places where PyTorch's tests have them, and with none.
+// orders runs f twice: with waits by hand where PyTorch's tests have them, and without any.
 func orders(f func(t *testing.T, x *tenon.Exec, wait order)) func(t *testing.T, x *tenon.Exec) {
 	return func(t *testing.T, x *tenon.Exec) {
 		run := func(name string, x *tenon.Exec, wait order) {
@@ -160,7 +160,7 @@ func orders(f func(t *testing.T, x *tenon.Exec, wait order)) func(t *testing.T, 
 				must(t, tenon.Try(func() {
 					x.Scope(func(x *tenon.Exec) {
 						f(t, x, wait)
-						must(t, x.Device().Synchronize()) // before the scope frees what several streams used
+						must(t, x.Device().Synchronize()) // before the scope frees tensors that several streams used
 					})
 				}))
 			})
@@ -198,7 +198,7 @@ func holds(t *testing.T, x *tenon.Exec, what string, a *tenon.Tensor, v float32)
 	}
 }
 
-// leaf returns a leaf of random numbers that wants a gradient.
+// leaf returns a leaf of random numbers that requires a gradient.
 func leaf(x *tenon.Exec) *tenon.Tensor {
 	return x.RandN([]int{5, 5}, tenon.Float32).SetRequiresGrad(true)
 }
@@ -220,7 +220,7 @@ func testBackwardSync(t *testing.T, x *tenon.Exec, wait order) {
 	holds(t, x, "the gradient on the default stream", a.Grad(), 2)
 	check(t, "the stream after the pass", x.Stream(), x.Device().DefaultStream())
 
-	// It is used on the pass's stream, which is none of those where it was made.
+	// It is used on the pass's stream, which is not one of those where it was made.
 	a = leaf(x)
 	wait(side, x)
 	out := side.Apply(multiply{t, 3}, a)[0]
@@ -354,7 +354,7 @@ func testBackwardCallback(t *testing.T, x *tenon.Exec, wait order) {
 	}
 }
 
-// goroutines runs f, which works on what is its own, three times on two goroutines at once, each on its own stream.
+// goroutines runs f, which shares nothing, three times on two goroutines concurrently, each on its own stream.
 func goroutines(t *testing.T, x *tenon.Exec, f func(x *tenon.Exec) (sum float64, err error), want float64) {
 	for range 3 {
 		var ready, done sync.WaitGroup
@@ -384,7 +384,7 @@ func goroutines(t *testing.T, x *tenon.Exec, f func(x *tenon.Exec) (sum float64,
 	}
 }
 
-// stepped starts with a tensor of ones and replaces it by what step returns.
+// stepped starts with a tensor of ones and replaces it by the result of step.
 func stepped(x *tenon.Exec, shape []int, times int, step func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor) (float64, error) {
 	a := x.Ones(shape, tenon.Float32)
 	for range times {
@@ -421,7 +421,7 @@ func testConvolutionsOfGoroutines(t *testing.T, x *tenon.Exec) {
 	}, float64((size-times)*(size-times)))
 }
 
-// guarded notes whether a pass runs: QueueCallback is refused where none does.
+// guarded records whether a backward pass runs: QueueCallback is refused if none does.
 type guarded struct{ forward, backward error }
 
 func queued(x *tenon.Exec) error { return tenon.Try(func() { x.QueueCallback(func(*tenon.Exec) {}) }) }

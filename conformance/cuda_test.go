@@ -16,16 +16,16 @@ import (
 
 var longFlag = flag.Bool("long", false, "run the long forms of tests")
 
-// cudaTest is one behaviour of PyTorch's test_cuda.py. run gets an Exec of a device that nothing else uses, in a scope of its own, with
-// collection of garbage tensors off.
+// cudaTest is one behaviour of PyTorch's test_cuda.py. run gets an Exec of a device that nothing else uses, in a new scope, with garbage
+// collection of tensors off.
 type cudaTest struct {
 	name string
 	run  func(t *testing.T, x *tenon.Exec)
-	// async says that the behaviour is that of the back end cudaMallocAsync too.
+	// async says that the back end cudaMallocAsync behaves so too.
 	async bool
 }
 
-// TestCUDA holds the behaviours of memory, of streams, and of optimizers in graphs, that test_cuda.py pins, under their numbers. They run
+// TestCUDA checks the behaviours of memory, of streams, and of optimizers in graphs that test_cuda.py pins, under their numbers. They run
 // on a simulated device in virtual time, or with -device cuda on a GPU.
 func TestCUDA(t *testing.T) {
 	var seen []string
@@ -39,7 +39,7 @@ func TestCUDA(t *testing.T) {
 	}
 }
 
-// TestCUDAMallocAsync runs those behaviours that PyTorch's tests ask of the back end cudaMallocAsync too, under it.
+// TestCUDAMallocAsync runs those behaviours that PyTorch also tests with the back end cudaMallocAsync, with that back end.
 func TestCUDAMallocAsync(t *testing.T) {
 	t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
 	for _, c := range cudaTests() {
@@ -67,10 +67,10 @@ func (c *cudaTest) in(t *testing.T) {
 // async reports whether x's device has the back end cudaMallocAsync.
 func async(x *tenon.Exec) bool { return x.Device().AllocatorBackend() == "cudaMallocAsync" }
 
-// onGPU says that the tests run on a real one.
+// onGPU reports whether the tests run on a real GPU.
 func onGPU() bool { return *deviceFlag == "cuda" }
 
-// openGPU opens the GPU, or a simulated one, until the test ends. What the test leaves allocated is a failure.
+// openGPU opens the GPU, or a simulated one, until the test ends. Memory that the test leaves allocated is a failure.
 func openGPU(t *testing.T) *tenon.Exec {
 	t.Helper()
 	sel := tenon.Sim(0)
@@ -106,7 +106,7 @@ func openDevice(t *testing.T, sel tenon.Selector) *tenon.Exec {
 	return x
 }
 
-// must fails the test at once with an error.
+// must ends the test if err is not nil.
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -114,7 +114,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// wantError fails unless err says all of parts.
+// wantError fails unless err contains all of parts.
 func wantError(t *testing.T, err error, parts ...string) {
 	t.Helper()
 	if err == nil {
@@ -128,7 +128,7 @@ func wantError(t *testing.T, err error, parts ...string) {
 	}
 }
 
-// wantOOM fails unless err is an out-of-memory error that says all of parts.
+// wantOOM fails unless err is an out-of-memory error that contains all of parts.
 func wantOOM(t *testing.T, err error, parts ...string) {
 	t.Helper()
 	var e *tenon.Error
@@ -139,7 +139,7 @@ func wantOOM(t *testing.T, err error, parts ...string) {
 	wantError(t, err, parts...)
 }
 
-// check fails the test where two values differ.
+// check fails the test if two values differ.
 func check[T comparable](t *testing.T, what string, got, want T) {
 	t.Helper()
 	if got != want {
@@ -185,8 +185,7 @@ var spinner = kernel.Build("spin", func(k *kernel.Builder) {
 	k.Loop(func() { k.If(k.Clock().Sub(start).Ge(cycles), func() { k.Break() }) })
 })
 
-// spin keeps x's stream busy for d: on the simulator's virtual clock, which stands still until the host waits, so that "still busy" is
-// certain.
+// spin keeps x's stream busy for d. The simulator's virtual clock stands still until the host waits, so "still busy" is certain there.
 func spin(x *tenon.Exec, d time.Duration) {
 	khz := (*core.Exec)(x).Device().Info().ClockKHz
 	x.Launch(spinner, tenon.LaunchShape{Grid: [3]int{1}, Block: [3]int{1}}, tenon.Integer(int64(khz)*d.Milliseconds()))
@@ -200,7 +199,7 @@ func newStream(t *testing.T, x *tenon.Exec) *cuda.Stream {
 	return s
 }
 
-// busy reports whether s has work that is not done.
+// busy reports whether s has unfinished work.
 func busy(t *testing.T, s *cuda.Stream) bool {
 	t.Helper()
 	done, err := s.Query()
@@ -218,7 +217,7 @@ func stat(t *testing.T, d *cuda.Device, key string) int64 {
 	return v
 }
 
-// capped lets the device's allocator hold n bytes more than now, and no more.
+// capped limits the device's allocator to n bytes more than it holds now.
 func capped(t *testing.T, d *cuda.Device, n int64) {
 	t.Helper()
 	_, total, err := d.MemInfo()
@@ -240,7 +239,7 @@ const (
 	gib = 1 << 30
 )
 
-// settle waits for the device and returns its cached memory.
+// settle waits for the device and frees its cached memory.
 func settle(t *testing.T, d *cuda.Device) {
 	t.Helper()
 	must(t, d.Synchronize())

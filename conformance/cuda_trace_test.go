@@ -31,14 +31,14 @@ var traceTests = []cudaTest{
 	{name: "TRACE-012_test_all_trace_callbacks_called", run: testTraceAllCallbacks},
 }
 
-// TestTRACE holds what test_cuda_trace.py pins: the callbacks of a device's actions.
+// TestTRACE checks the behaviour that test_cuda_trace.py pins: the callbacks of a device's actions.
 func TestTRACE(t *testing.T) {
 	for _, c := range traceTests {
 		c.in(t)
 	}
 }
 
-// calls are what a device told, in order.
+// calls are the callbacks of a device, in order.
 type calls struct {
 	mu   sync.Mutex
 	list []string
@@ -53,7 +53,7 @@ func (c *calls) add(what string, handles ...uint64) {
 // call is one call as text.
 func call(what string, handles ...uint64) string { return fmt.Sprint(what, " ", handles) }
 
-// told returns the calls so far and forgets them.
+// told returns the calls so far and clears them.
 func (c *calls) told() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,7 +70,7 @@ func (c *calls) want(t *testing.T, when string, want ...string) {
 	}
 }
 
-// traced has everything told until the test ends, but for the kinds left out.
+// traced records all callbacks until the test ends, except the kinds in leaveOut.
 func traced(t *testing.T, d *cuda.Device, leaveOut ...string) *calls {
 	c := &calls{}
 	none := func(what string) func(...uint64) {
@@ -113,7 +113,7 @@ func testTraceEventDeletion(t *testing.T, x *tenon.Exec) {
 	e.Close()
 	x.Device().NewEvent(false).Close()
 	c.want(t, "one is closed again, and one that was never recorded")
-	// The collector deletes what is dropped.
+	// The garbage collector deletes dropped objects.
 	h = func() uint64 {
 		e := x.Device().NewEvent(false)
 		must(t, e.Record(x.Stream()))
@@ -122,7 +122,7 @@ func testTraceEventDeletion(t *testing.T, x *tenon.Exec) {
 	var got []string
 	for range 1000 {
 		runtime.GC()
-		runtime.Gosched() // to the cleanup, which has a goroutine of the runtime's
+		runtime.Gosched() // lets the cleanup run, on a goroutine of the runtime
 		if got = c.told(); got != nil {
 			break
 		}
@@ -155,7 +155,7 @@ func testTraceEventWait(t *testing.T, x *tenon.Exec) {
 	c.want(t, "a wait of the event's own stream", call("event wait", e.Handle(), x.Stream().Handle()))
 	must(t, s.Wait(e))
 	c.want(t, "a wait of another stream", call("event wait", e.Handle(), s.Handle()))
-	// Waits that the library makes order streams as well: one event each.
+	// The library's own waits order streams too: one event each.
 	a := x.Ones([]int{4}, tenon.Float32)
 	c.told()
 	x.On(s).Neg(a)
@@ -220,7 +220,7 @@ func testTraceStreamCreation(t *testing.T, x *tenon.Exec) {
 		newStream(t, x)
 	}
 	check(t, "streams made, of 40 that were asked for", len(c.told()), 31)
-	// Captures have streams of their own, which they hand on.
+	// Captures have their own streams, which they reuse.
 	captured := func() uint64 {
 		var h uint64
 		g, err := x.Capture(func(x *tenon.Exec) { h = x.Stream().Handle(); x.Ones([]int{1}, tenon.Float32) })

@@ -85,7 +85,7 @@ func digitsNet(t *testing.T, x *tenon.Exec, run *recorded.DigitsRun) nn.Sequenti
 	return net
 }
 
-// digitsBatch puts rows on the device.
+// digitsBatch copies rows to the device.
 func digitsBatch(x *tenon.Exec, rows []digitsRow, numbers []int64) (images, labels *tenon.Tensor) {
 	var pixels []float32
 	var classes []int64
@@ -140,8 +140,8 @@ func TestDigitsLosses(t *testing.T) {
 	t.Logf("%d losses on %s: the first 20 within %.2g of PyTorch's, all within %.2g", len(run.Losses), x.Device().Name(), early, worst)
 }
 
-// TestPeakMemory runs programs whose peak memory was recorded from PyTorch, on the simulator and without help of the garbage collector.
-// Each run may need at most 1.1 times what PyTorch's needed above what was allocated before it.
+// TestPeakMemory runs programs whose peak memory was recorded from PyTorch, on the simulator and without help from the garbage collector.
+// Each run may need at most 1.1 times the memory that PyTorch's run needed beyond the allocations before it.
 func TestPeakMemory(t *testing.T) {
 	run, err := recorded.OpenDigitsRun("testdata/digits_run.safetensors")
 	if err != nil {
@@ -190,7 +190,7 @@ func openSimulator(t *testing.T) *tenon.Exec {
 	return x
 }
 
-// comparePeaks runs f in a scope as often as PyTorch's program was run.
+// comparePeaks runs f in a scope as many times as PyTorch's program was run.
 func comparePeaks(t *testing.T, x *tenon.Exec, name string, want recorded.Peak, f func(x *tenon.Exec)) {
 	t.Helper()
 	if len(want.Runs) == 0 {

@@ -21,10 +21,10 @@ var _ = registerTrees(
 
 const dynIterations = 5
 
-// dynModel is a model of two inputs.
+// dynModel is a model with two inputs.
 type dynModel = func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor
 
-// dynTrain runs model with its backward pass, as a function and as it stands. The leaf is a, or b where a is nil, and each is called
+// dynTrain runs model with its backward pass, compiled as a function and eagerly. The leaf is a, or b if a is nil, and each is called
 // after each iteration. Both ways must give the same losses and gradients.
 func dynTrain(t *testing.T, x *tenon.Exec, o compile.Opt, model dynModel, a, b *tenon.Tensor,
 	each func(x *tenon.Exec, loss *tenon.Tensor)) compile.Stats {
@@ -73,7 +73,7 @@ func dynTrain(t *testing.T, x *tenon.Exec, o compile.Opt, model dynModel, a, b *
 	return f.Stats(x)
 }
 
-// graphed fails unless there are graphs, and nothing was skipped.
+// graphed fails unless there are graphs and nothing was skipped.
 func graphed(t *testing.T, x *tenon.Exec, s compile.Stats, graphs int) {
 	t.Helper()
 	trees := treesOf(t, x)

@@ -8,8 +8,8 @@ import (
 	"tenon.dev/internal/recorded"
 )
 
-// TestKernels runs a sample of all recorded operations, forward and backward, for whoever looks at their kernels from outside, such as a
-// sanitizer; TestOps is about the results.
+// TestKernels runs a sample of all recorded operations, forward and backward, for tools that observe their kernels from outside, such as
+// a sanitizer; TestOps checks the results.
 func TestKernels(t *testing.T) {
 	x := open(t)
 	dev := (*core.Exec)(x).Device()

@@ -7,8 +7,8 @@ import (
 	"tenon.dev"
 )
 
-// logitCase is a function of logits with infinities and NaNs, its result and, for a gradient of ones, their gradient, as PyTorch 2.11 had
-// them on an H200. T are targets, W weights, P probabilities, Red the reduction and S the label smoothing.
+// logitCase is a function of logits with infinities and NaNs, its result and, for a gradient of ones, their gradient, recorded from
+// PyTorch 2.11 on an H200. T are targets, W weights, P probabilities, Red the reduction and S the label smoothing.
 type logitCase struct {
 	Name, Red    string
 	X, Out, Grad recordedBits
@@ -26,7 +26,7 @@ func (c *logitCase) call(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	if c.T != nil {
 		target = tenon.From(x, c.T)
 	}
-	reduction, _ := choiceOf[tenon.Reduction](c.Red) // operations that are no losses have none
+	reduction, _ := choiceOf[tenon.Reduction](c.Red) // only losses have a reduction
 	opt := tenon.CrossEntropyOpt{Weight: weight, Reduction: reduction, LabelSmoothing: c.S}
 	switch c.Name {
 	case "log_softmax":
@@ -46,7 +46,7 @@ func (c *logitCase) call(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	return x.CrossEntropy(in, target, opt)
 }
 
-// near fails where got and the recorded numbers differ by more than rounding, or where one alone is infinite or NaN.
+// near fails if got and the recorded numbers differ by more than rounding, or if only one of them is infinite or NaN.
 func (c *logitCase) near(t *testing.T, x *tenon.Exec, what string, got *tenon.Tensor, recorded *recordedBits) {
 	read := func(u *tenon.Tensor) []float32 {
 		v, err := tenon.Read[float32](x, x.ToDType(u, tenon.Float32))
@@ -67,7 +67,7 @@ func (c *logitCase) near(t *testing.T, x *tenon.Exec, what string, got *tenon.Te
 	}
 }
 
-// TestInfiniteLogits wants PyTorch's infinities and NaNs of softmax and likelihoods, and of their gradients.
+// TestInfiniteLogits checks for PyTorch's infinities and NaNs in softmax and likelihoods, and in their gradients.
 func TestInfiniteLogits(t *testing.T) {
 	var cases []logitCase
 	readRecorded(t, "testdata/logits.json.gz", &cases)

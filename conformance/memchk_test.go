@@ -18,14 +18,14 @@ import (
 	"tenon.dev/memcheck"
 )
 
-// memchk is a folder with a Python file of tests, and stand-ins for pytest, python and cuda-memcheck that are found first on PATH. The
-// stand-ins note how they are called; each test's behaviour is a shell script.
+// memchk is a folder with a Python file of tests, and stand-ins for pytest, python and cuda-memcheck that come first on PATH. The
+// stand-ins record their arguments; each test's behaviour is a shell script.
 type memchk struct {
 	t   *testing.T
 	dir string
 }
 
-// newMemchk makes the folder the working directory. The listing is what pytest prints for the tests, each with a script; a script "" is a
+// newMemchk makes the folder the working directory. Its listing is pytest's output for the tests, each with a script; the script "" is a
 // test that passes.
 func newMemchk(t *testing.T, tests map[string]string) *memchk {
 	t.Helper()
@@ -80,7 +80,7 @@ func (m *memchk) write(name, text string, mode os.FileMode) {
 	}
 }
 
-// lines returns the lines of a file, none if it is not there.
+// lines returns the lines of a file, none if it does not exist.
 func (m *memchk) lines(name string) []string {
 	text, err := os.ReadFile(filepath.Join(m.dir, name))
 	if err != nil && !os.IsNotExist(err) {
@@ -89,7 +89,7 @@ func (m *memchk) lines(name string) []string {
 	return strings.FieldsFunc(string(text), func(r rune) bool { return r == '\n' })
 }
 
-// run runs tenon memcheck and checks the exit status. A real checker of this machine does not come before the stand-ins.
+// run runs tenon memcheck and checks the exit status. The stand-ins take precedence over a real checker on this machine.
 func (m *memchk) run(status int, args ...string) (stdout, stderr string) {
 	m.t.Helper()
 	if c, err := memcheck.FindChecker(); err == nil && !strings.HasPrefix(c.Path, m.dir) && !slices.Contains(args, "merge") &&
@@ -103,7 +103,7 @@ func (m *memchk) run(status int, args ...string) (stdout, stderr string) {
 	return out.String(), errs.String()
 }
 
-// expect compares the lines of result.log that are of the contract, in order.
+// expect compares those lines of result.log that belong to the contract, in order.
 func (m *memchk) expect(want ...string) {
 	m.t.Helper()
 	var got []string
@@ -117,7 +117,7 @@ func (m *memchk) expect(want ...string) {
 	}
 }
 
-// noneLeft fails the test if a process of it still runs.
+// noneLeft fails the test if one of its processes still runs.
 func (m *memchk) noneLeft() {
 	var left []string
 	for range 200 {
@@ -136,7 +136,7 @@ func (m *memchk) noneLeft() {
 	m.t.Errorf("processes are left: %v", left)
 }
 
-// legacy is a script that prints a report of cuda-memcheck with one group for each stack, and ends with status 1.
+// legacy returns a script that prints a report of cuda-memcheck with one group for each stack, and ends with status 1.
 func legacy(stacks ...string) string {
 	text := "========= CUDA-MEMCHECK\n"
 	for _, s := range stacks {
@@ -150,7 +150,7 @@ func legacy(stacks ...string) string {
 	return say(text+fmt.Sprintf("========= ERROR SUMMARY: %d errors\n", len(stacks)), 1)
 }
 
-// say is a script that prints a text and ends with a status.
+// say returns a script that prints a text and exits with a status.
 func say(text string, status int) string {
 	return fmt.Sprintf("cat <<'EOF'\n%sEOF\nexit %d", text, status)
 }
@@ -162,7 +162,7 @@ const (
 	fftStack  = "/usr/lib/libcufft.so.10 [0x99];./prog [0x1]"
 )
 
-// TestMEMCHK holds the contract of the sanitizer runner, one sub-test for each of its rows.
+// TestMEMCHK checks the contract of the sanitizer runner, with one sub-test for each of its rows.
 func TestMEMCHK(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
 		"001_filename": memchkFilename, "002_timeout": memchkTimeoutArgument, "003_strict": memchkStrict, "004_nproc": memchkNproc,
@@ -216,7 +216,7 @@ func memchkStrict(t *testing.T) {
 	m.expect("Fail: T.a")
 }
 
-// meet is a test that ends when n of its kind run at a time, and fails if they never do.
+// meet returns a test script that ends when n of its kind run at the same time, and fails if they never do.
 func meet(n int) string {
 	return fmt.Sprintf(
 		"mkdir -p met; touch met/$$; for i in $(seq 200); do [ $(ls met | wc -l) -ge %d ] && exit 0; sleep 0.05; done; exit 9", n)
@@ -387,7 +387,7 @@ func memchkCommand(t *testing.T) {
 	if log := strings.Join(m.lines("result.log"), "\n"); !strings.Contains(log, "to stdout\nto stderr") {
 		t.Errorf("the log lacks an output stream: %s", log)
 	}
-	// The modern checker goes before the old one, and writes its report into a file.
+	// The modern checker is preferred to the old one, and writes its report to a file.
 	m.write("bin/compute-sanitizer", "#!/bin/sh\necho \"$@\" >>"+m.dir+"/checked\nwhile [ \"$1\" != python ]; do [ \"$1\" = --log-file "+
 		"] && log=$2; shift; done\n"+
 		"printf '========= COMPUTE-SANITIZER\\n========= ERROR SUMMARY: 0 errors\\n' >$log\nexec \"$@\"", 0o755)
@@ -475,7 +475,7 @@ func memchkFakes(t *testing.T) {
 	}
 }
 
-// memchkRecorded plays what compute-sanitizer printed on an H200, with each of its tools, and the exit statuses that it ended with.
+// memchkRecorded replays the output and exit statuses of compute-sanitizer on an H200, for each of its tools.
 func memchkRecorded(t *testing.T) {
 	const folder = "../memcheck/testdata/h200"
 	recordings, err := filepath.Abs(folder)
@@ -519,7 +519,7 @@ func memchkRecorded(t *testing.T) {
 		if r.Outcome != want {
 			t.Errorf("%s, whose exit status was %s: %s, %s", r.Test, status[r.Test], r.Outcome, r.Reason)
 		}
-		// The record of a test has what its own recording says.
+		// The record of a test matches its own recording.
 		text, err := os.ReadFile(filepath.Join(recordings, r.Test+".txt"))
 		if err != nil {
 			return err
@@ -568,10 +568,10 @@ func memchkIgnoreRule(t *testing.T) {
 	m.run(1, "test_a.py", "60", "--nproc", "1")
 	m.expect("Ignored: T.all", "Ignored: T.blas", "Fail: T.crash", "Fail: T.cut", "Ignored: T.dnn", "Ignored: T.fft", "Fail: T.mixed",
 		"Fail: T.none", "Fail: T.own")
-	// A test that fails with no error at all: every one of no errors is a library's.
+	// A test that fails without any error: all of its zero errors are a library's.
 	m.run(1, "test_a.py", "60", "--nproc", "1", "--findings-only", "--filter", "none|own")
 	m.expect("Ignored: T.none", "Fail: T.own")
-	// The list of libraries grows by a file.
+	// A file extends the list of libraries.
 	m.write("libs", "# ours\nprog ./prog\n", 0o644)
 	m.run(0, "test_a.py", "60", "--nproc", "1", "--libraries", "libs", "--filter", "own|mixed")
 	m.expect("Ignored: T.mixed", "Ignored: T.own")
@@ -599,12 +599,12 @@ func memchkGrammar(t *testing.T) {
 		!strings.HasSuffix(f.Stack[0].Text, "a.so (f + 0x1) [0x9]") || !strings.HasSuffix(f.Stack[1].Text, "b.so [0x2]") {
 		t.Errorf("%+v; the first line is the message, the second is dropped, the rest are the stack", f)
 	}
-	// A group that no blank line ends is not counted.
+	// A group without a closing blank line is not counted.
 	if _, err := parse(t, "========= CUDA-MEMCHECK\n"+groupA+strings.TrimSuffix(groupA, "=========\n")+
 		"========= ERROR SUMMARY: 2 errors\n"); err == nil || err.Error() != "Number of errors does not match" {
 		t.Errorf("a group that runs into the summary: %v", err)
 	}
-	// One error still makes "1 errors", and the line that begins a report is exact.
+	// A single error is printed as "1 errors", and the first line of a report must match exactly.
 	if rep, err := parse(t, "========= CUDA-MEMCHECK\n"+groupA+"========= ERROR SUMMARY: 1 errors\n"); err != nil || rep.Errors != 1 {
 		t.Errorf("%+v, %v", rep, err)
 	}
@@ -627,7 +627,7 @@ func memchkReportChecks(t *testing.T) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
-	// A checker that drops every second report makes its test fail, although all that it shows is a library's.
+	// If the checker drops every second report the test fails, although everything that it shows is a library's.
 	m := newMemchk(t, map[string]string{"T.a": legacy(blasStack, dnnStack, fftStack)})
 	m.run(0, "test_a.py", "60", "--nproc", "1")
 	m.expect("Ignored: T.a")

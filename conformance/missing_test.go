@@ -16,7 +16,7 @@ import (
 
 var rewriteFlag = flag.Bool("rewrite", false, "write the list in docs/missing.md instead of comparing with it")
 
-// TestMissingPage compares what docs/missing.md lists with the operations that PyTorch recorded and that are not run here.
+// TestMissingPage compares the list in docs/missing.md with the operations that were recorded from PyTorch and are not run here.
 func TestMissingPage(t *testing.T) {
 	cases, err := recorded.OpenCases(*opsFlag)
 	if err != nil {
@@ -57,7 +57,7 @@ func TestMissingPage(t *testing.T) {
 	}
 }
 
-// lines puts words into lines.
+// lines breaks words into lines.
 func lines(words []string) string {
 	var b strings.Builder
 	width := 0

@@ -11,16 +11,16 @@ import (
 	"tenon.dev/internal/recorded"
 )
 
-// mixedCase is one operation on operands of different types as PyTorch 2.11 did it on an H200. Kind says what the odd operand is: a tensor
-// without dimensions of the GPU (cuda0) or of the processor (cpu0), a tensor of integers with dimensions (full), a number (num); or that
-// the result went to a tensor of another type (into).
+// mixedCase is one operation on operands of different types, recorded from PyTorch 2.11 on an H200. Kind says what the odd operand is: a
+// tensor without dimensions of the GPU (cuda0) or of the processor (cpu0), a tensor of integers with dimensions (full), a number (num);
+// or that the result went to a tensor of another type (into).
 type mixedCase struct {
 	Op, Kind string
 	In       []recordedBits
 	Out      recordedBits
 }
 
-// recordedBits is a tensor by its elements' bits, or the number N.
+// recordedBits is a tensor as the bits of its elements, or the number N.
 type recordedBits struct {
 	D string
 	S []int
@@ -52,7 +52,7 @@ func readRecorded(t *testing.T, path string, into any) {
 	}
 }
 
-// mixedOps takes the operands as tensors, or nil where a number stands.
+// mixedOps are the operations; an operand is a tensor, or nil if it is the number v.
 var mixedOps = map[string]func(x *tenon.Exec, a, b *tenon.Tensor, v float64) *tenon.Tensor{
 	"add": func(x *tenon.Exec, a, b *tenon.Tensor, v float64) *tenon.Tensor {
 		if b == nil {
@@ -186,7 +186,7 @@ func (c *mixedCase) run(t *testing.T, x, cpu *tenon.Exec) *tenon.Tensor {
 	return f(x, in[0], in[1], v)
 }
 
-// TestMixedOperands does what PyTorch did with halves and operands of other types, and wants its bits.
+// TestMixedOperands runs PyTorch's recorded operations on halves and operands of other types, and compares the bits.
 func TestMixedOperands(t *testing.T) {
 	var recorded struct{ Mixed []mixedCase }
 	readRecorded(t, "testdata/mixed.json.gz", &recorded)

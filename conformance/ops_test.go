@@ -45,7 +45,7 @@ func TestOps(t *testing.T) {
 	t.Log((&opRunner{}).runAll(t, open(t)))
 }
 
-// TestOpsInRegion runs the same calls in regions, each three times, and compares what comes out when the calls are put off.
+// TestOpsInRegion runs the same calls in regions, each three times, and compares the results of the deferred calls.
 func TestOpsInRegion(t *testing.T) {
 	r := &opRunner{region: true}
 	t.Log(r.runAll(t, open(t)))
@@ -71,8 +71,8 @@ type opRunner struct {
 	// capture says that calls run as replays of graphs; captured and refused count those that did and could not.
 	capture           bool
 	captured, refused int
-	// region says that every case runs three times in a region of its own, which puts calls off from the second time on; putOff and eager
-	// count the calls that were and were not.
+	// region says that every case runs three times in its own region, which defers calls from the second time on; putOff and eager count
+	// the deferred calls and the others.
 	region        bool
 	putOff, eager int
 	// after is called after every call; it may be nil.
@@ -159,7 +159,7 @@ func (r *opRunner) call(x *tenon.Exec, c *recorded.Case) (out recorded.Outcome, 
 	return out, err
 }
 
-// inRegion runs a case three times in a region and returns what came out the third time.
+// inRegion runs a case three times in a region and returns the third result.
 func (r *opRunner) inRegion(x *tenon.Exec, c *recorded.Case, f func(x *tenon.Exec, a *args) any) (out recorded.Outcome, err error) {
 	region := compile.New()
 	defer func() {

@@ -11,16 +11,16 @@ import (
 	"tenon.dev/internal/recorded"
 )
 
-// properties compares what operations do with what their rows say of them.
+// properties compares the behaviour of operations with the properties in their rows.
 type properties struct {
 	says map[string]core.OpInfo
-	// does are the properties that each operation showed, and wrong what its row does not say.
+	// does are the properties that each operation showed, and wrong those that its row lacks.
 	does, wrong map[string]map[string]bool
-	// later are operands of calls whose work waits for that of others.
+	// later are operands of calls whose work waits for other work.
 	later []change
 }
 
-// change is an operand as it was before a call.
+// change is an operand with its contents before a call.
 type change struct {
 	op   string
 	addr uint64
@@ -35,10 +35,10 @@ func newProperties() *properties {
 	return p
 }
 
-// waiting are the driver's calls that wait for the device.
+// waiting are the driver calls that wait for the device.
 var waiting = []string{"Synchronize", "StreamSynchronize", "EventSynchronize", "CopyDtoH"}
 
-// ended looks at a call that has come to its end, whose operands lay in b's memory when it began.
+// ended checks a call that has ended, whose operands lay in b's memory when it began.
 func (p *properties) ended(f *core.Frame, b *before, w *watcher) {
 	o, does := p.says[f.Op()], p.does[f.Op()]
 	note := func(what string, is, said bool) {
@@ -90,7 +90,7 @@ func (p *properties) ended(f *core.Frame, b *before, w *watcher) {
 	}
 }
 
-// handedOver looks at the operands of calls whose work has been done since.
+// handedOver checks the operands of calls whose work has completed since.
 func (p *properties) handedOver(memory map[uint64][]byte) {
 	for _, c := range p.later {
 		if now := part(memory, c.addr, len(c.old)); now != nil && !bytes.Equal(c.old, now) {
@@ -100,7 +100,7 @@ func (p *properties) handedOver(memory map[uint64][]byte) {
 	p.later = nil
 }
 
-// elements returns what lies between t's first and last element, or nil where that is none of the memory.
+// elements returns the bytes from t's first to its last element, or nil if they are not in memory.
 func elements(memory map[uint64][]byte, t *core.Tensor) []byte {
 	return part(memory, t.DataPtr(), reach(t)*t.DType().Size())
 }
@@ -114,7 +114,7 @@ func part(memory map[uint64][]byte, start uint64, n int) []byte {
 	return nil
 }
 
-// report fails the test for what rows do not say, and for what they say that was never seen.
+// report fails the test for properties that rows lack, and for properties in rows that were never seen.
 func (p *properties) report(t *testing.T) {
 	t.Helper()
 	seen := 0
@@ -137,7 +137,7 @@ func (p *properties) report(t *testing.T) {
 	t.Logf("%d properties of %d operations were seen", seen, len(p.says))
 }
 
-// TestProperties plants calls of operations whose rows would be wrong.
+// TestProperties plants calls of operations with wrong rows.
 func TestProperties(t *testing.T) {
 	w, x := newWatcher(t)
 	for _, o := range []core.OpInfo{{Name: "FillInto"}, {Name: "View"}, {Name: "Random", Into: true}, {Name: "Foreach"}} {
@@ -162,7 +162,7 @@ func TestProperties(t *testing.T) {
 	}
 }
 
-// captures is a tap that tells operations in captures from others.
+// captures is a tap that distinguishes operations in captures from others.
 type captures struct{ inside, outside map[string]bool }
 
 func (c *captures) Before(*core.Frame) bool { return false }
@@ -175,7 +175,7 @@ func (c *captures) After(f *core.Frame) {
 	}
 }
 
-// TestCapturable holds that an operation can be captured unless its row says that it waits.
+// TestCapturable checks that an operation can be captured unless its row says that it waits.
 func TestCapturable(t *testing.T) {
 	x := open(t)
 	c := &captures{map[string]bool{}, map[string]bool{}}
@@ -194,8 +194,7 @@ func TestCapturable(t *testing.T) {
 	}
 }
 
-// valued is a tap that runs every call that has values twice more from its value, once with others in their place, and compares the
-// kernels.
+// valued is a tap that runs every call with values twice more from its recorded form, once with other values, and compares the kernels.
 type valued struct {
 	t     *testing.T
 	w     *watcher
@@ -210,7 +209,7 @@ func (v *valued) After(f *core.Frame) {
 		if n == 2 {
 			return 3
 		}
-		return 2 // which Pow, for one, does by another kernel
+		return 2 // for which Pow, for example, uses another kernel
 	})
 	if c == other || f.Together() {
 		return
@@ -242,7 +241,7 @@ func (v *valued) After(f *core.Frame) {
 	})
 }
 
-// TestValues holds that a call with other values in place of its own launches the same kernels.
+// TestValues checks that a call with other values launches the same kernels.
 func TestValues(t *testing.T) {
 	w, x := newWatcher(t)
 	v := &valued{t, w, map[string]int{}}
@@ -261,7 +260,7 @@ func TestValues(t *testing.T) {
 			}
 		})
 	})
-	x.Scope(func(x *tenon.Exec) { // numbers that no recorded case has
+	x.Scope(func(x *tenon.Exec) { // numbers that occur in no recorded case
 		a := x.Ones([]int{4}, tenon.Float32)
 		x.PowS(a, 1.75)
 		x.RemainderS(a, 0.75)

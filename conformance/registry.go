@@ -1,5 +1,5 @@
-// Package conformance holds what Tenon's operations are measured by: PyTorch's recorded cases, and for each operation how a recorded call
-// is made through the public face. It uses only what a user of the module can: it calls tenon alone.
+// Package conformance tests Tenon's operations against recorded cases of PyTorch. For each operation it defines how a recorded call is
+// made through the public face. It uses only what a user of the module can use: it calls only tenon.
 package conformance
 
 import (
@@ -9,11 +9,11 @@ import (
 	"tenon.dev/internal/recorded"
 )
 
-// registry says how a case of an operation is called, by PyTorch's name of it. A function gets the case's arguments and returns a
-// *tenon.Tensor, a []*tenon.Tensor, or a number as recorded.Value has it.
+// registry holds, by PyTorch's name of an operation, the function that calls a case of it. The function gets the case's arguments and
+// returns a *tenon.Tensor, a []*tenon.Tensor, or a number of a type that recorded.Value holds.
 var registry = map[string]func(x *tenon.Exec, a *args) any{}
 
-// offer puts an operation into the registry.
+// offer adds an operation to the registry.
 func offer(name string, call func(x *tenon.Exec, a *args) any) {
 	if registry[name] != nil {
 		panic("conformance: " + name + " is in the registry twice")
@@ -21,8 +21,8 @@ func offer(name string, call func(x *tenon.Exec, a *args) any) {
 	registry[name] = call
 }
 
-// offered returns the registry's function for a case, or nil. Slices along a dimension have no Unique. Weights of attention are dropped
-// by PyTorch's draws, and its kernel for float32 has errors beyond those of the type.
+// offered returns the registry's function for a case, or nil. It excludes Unique along a dimension, which Tenon does not have; attention
+// with dropout, which depends on PyTorch's random numbers; and PyTorch's float32 attention kernel, whose errors exceed those of the type.
 func offered(c *recorded.Case) func(x *tenon.Exec, a *args) any {
 	switch p, _ := c.Kwargs["dropout_p"].(float64); {
 	case c.Op == "unique" && c.Kwargs["dim"] != nil, c.Op == attentionOp && (p > 0 || c.Type == "f32"):
@@ -33,24 +33,24 @@ func offered(c *recorded.Case) func(x *tenon.Exec, a *args) any {
 
 const attentionOp = "nn.functional.scaled_dot_product_attention"
 
-// args are the arguments of a recorded call, with its tensors on the device. Each accessor takes the argument's position, the input being
-// number 0, and its name, by which it is looked up where it was not given by position; position -1 is of an argument that has none. An
-// argument that was not given, or was None, has the default. Tensors by keyword that want a gradient are read in the operation's own order,
-// since that is the order of their gradients.
+// args are the arguments of a recorded call, with its tensors on the device. Each accessor takes the argument's position, where the input
+// is number 0, and its name, which is used if it was not given by position; position -1 means keyword-only. An argument that was not
+// given, or was None, has the default. Keyword tensors that require a gradient are read in the operation's own order, which is the order
+// of their gradients.
 type args struct {
 	c  *recorded.Case
 	at []any
 	kw map[string]any
-	// leaves are the tensors that want a gradient.
+	// leaves are the tensors that require a gradient.
 	leaves []*tenon.Tensor
 	grads  map[*tenon.Tensor]bool
 	used   map[string]bool
 }
 
-// badCase is the panic of an argument of another kind than the registry's function wants.
+// badCase is the panic for an argument of another kind than the registry's function expects.
 type badCase struct{ msg string }
 
-// newArgs puts the case's tensors on the device.
+// newArgs copies the case's tensors to the device.
 func newArgs(x *tenon.Exec, c *recorded.Case) *args {
 	a := &args{c: c, kw: map[string]any{}, used: map[string]bool{}, grads: map[*tenon.Tensor]bool{}}
 	a.at = append(a.at, a.convert(x, c.Input))
@@ -85,7 +85,7 @@ func (a *args) convert(x *tenon.Exec, v recorded.Value) any {
 	return v
 }
 
-// claim puts the tensors of v that want a gradient next in the order of gradients.
+// claim appends the tensors of v that require a gradient to the order of gradients.
 func (a *args) claim(v any) {
 	switch v := v.(type) {
 	case *tenon.Tensor:
@@ -111,7 +111,8 @@ func (a *args) get(i int, name string) any {
 	return v
 }
 
-// unused names a keyword that the function did not look at, or is empty. Where the result lies is not the operation's matter.
+// unused returns a keyword that the function did not read, or "". It ignores device and requires_grad, which do not concern the
+// operation.
 func (a *args) unused() string {
 	for k := range a.kw {
 		if !a.used[k] && k != "device" && k != "requires_grad" {
@@ -141,7 +142,7 @@ func (a *args) tensor(i int, name string) *tenon.Tensor {
 	}
 }
 
-// isTensor reports whether an argument is a tensor, for those that may be numbers.
+// isTensor reports whether an argument that may be a number is a tensor.
 func (a *args) isTensor(i int, name string) bool {
 	_, ok := a.get(i, name).(*tenon.Tensor)
 	return ok
@@ -207,7 +208,7 @@ func (a *args) isComplex(i int, name string) bool {
 	return ok
 }
 
-// int returns a whole number.
+// int returns an integer.
 func (a *args) int(i int, name string, def int) int {
 	switch v := a.get(i, name).(type) {
 	case nil:
@@ -220,7 +221,7 @@ func (a *args) int(i int, name string, def int) int {
 	}
 }
 
-// ints returns a list of whole numbers, for which one may stand; nil if it was not given.
+// ints returns a list of integers, which may be given as a single one; nil if it was not given.
 func (a *args) ints(i int, name string) []int {
 	switch v := a.get(i, name).(type) {
 	case nil:
@@ -243,7 +244,7 @@ func (a *args) ints(i int, name string) []int {
 	}
 }
 
-// pair returns two whole numbers, for which one may stand.
+// pair returns two integers, which may be given as a single one.
 func (a *args) pair(i int, name string, def int) [2]int {
 	switch v := a.ints(i, name); len(v) {
 	case 0:
@@ -289,7 +290,7 @@ func explicit(v float64) float64 {
 	return v
 }
 
-// choice returns the choice that PyTorch calls by the argument's text; the zero value if it was not given.
+// choice returns the choice whose PyTorch name is the argument's text; the zero value if it was not given.
 func choice[T named](a *args, i int, name string) T {
 	text := a.str(i, name, T(0).String())
 	v, ok := choiceOf[T](text)
@@ -305,7 +306,7 @@ type named interface {
 	String() string
 }
 
-// choiceOf returns the choice that PyTorch calls by text.
+// choiceOf returns the choice whose PyTorch name is text.
 func choiceOf[T named](text string) (v T, ok bool) {
 	for v := range T(16) {
 		if v.String() == text {

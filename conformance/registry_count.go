@@ -2,7 +2,7 @@ package conformance
 
 import "tenon.dev"
 
-// Operations that count and draw by numbers in tensors, and whose results are as long as elements are not zero, or different.
+// Operations that count, that draw by probabilities in tensors, and whose result's length is the number of nonzero or distinct elements.
 
 func init() {
 	offer("bincount", func(x *tenon.Exec, a *args) any {

@@ -4,7 +4,7 @@ import "tenon.dev"
 
 // Factories.
 
-// dtypeOr returns the type asked for, or def.
+// dtypeOr returns the requested type, or def.
 func (a *args) dtypeOr(def tenon.DType) tenon.DType {
 	if dt := a.dtype(-1, "dtype"); dt != 0 {
 		return dt
@@ -12,7 +12,7 @@ func (a *args) dtypeOr(def tenon.DType) tenon.DType {
 	return def
 }
 
-// numberType is the type of factories from numbers where none is asked for.
+// numberType returns the default type of factories from numbers.
 func numberType(v any) tenon.DType {
 	switch v.(type) {
 	case int64:

@@ -94,7 +94,7 @@ func (a *args) outputSize(i int, name string) [2]int {
 	return out
 }
 
-// Distances, and the losses that are made of other operations.
+// Distances, and losses composed of other operations.
 func init() {
 	offer("dist", func(x *tenon.Exec, a *args) any {
 		return x.Dist(a.tensor(0, "input"), a.tensor(1, "other"), a.float(2, "p", 2))

@@ -6,12 +6,12 @@ import (
 	"tenon.dev"
 )
 
-// unary offers an operation of one tensor.
+// unary registers an operation of one tensor.
 func unary(name string, f func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor) {
 	offer(name, func(x *tenon.Exec, a *args) any { return f(x, a.tensor(0, "input")) })
 }
 
-// binary offers an operation of two tensors.
+// binary registers an operation of two tensors.
 func binary(name string, f func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor) {
 	offer(name, func(x *tenon.Exec, a *args) any { return f(x, a.tensor(0, "input"), a.tensor(1, "other")) })
 }

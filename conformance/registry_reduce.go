@@ -5,21 +5,21 @@ import (
 	"tenon.dev/linalg"
 )
 
-// sumLike offers a reduction with the options of sums.
+// sumLike registers a reduction with the options of sums.
 func sumLike(name string, f func(x *tenon.Exec, t *tenon.Tensor, dims []int, opt ...tenon.SumOpt) *tenon.Tensor) {
 	offer(name, func(x *tenon.Exec, a *args) any {
 		return f(x, a.tensor(0, "input"), a.ints(1, "dim"), tenon.SumOpt{KeepDim: a.bool(2, "keepdim", false), DType: a.dtype(-1, "dtype")})
 	})
 }
 
-// keepLike offers a reduction whose one option is to keep dimensions.
+// keepLike registers a reduction whose only option is to keep dimensions.
 func keepLike(name string, f func(x *tenon.Exec, t *tenon.Tensor, dims []int, keepDim bool) *tenon.Tensor) {
 	offer(name, func(x *tenon.Exec, a *args) any {
 		return f(x, a.tensor(0, "input"), a.ints(1, "dim"), a.bool(2, "keepdim", false))
 	})
 }
 
-// extreme offers max or min: of two tensors, along a dimension, or of all elements.
+// extreme registers max or min: of two tensors, along a dimension, or of all elements.
 func extreme(name string, pair func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor, along func(x *tenon.Exec, t *tenon.Tensor, dim int,
 	keepDim bool) (v, i *tenon.Tensor), all func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor) {
 	offer(name, func(x *tenon.Exec, a *args) any {
@@ -35,7 +35,7 @@ func extreme(name string, pair func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Te
 	})
 }
 
-// variance offers var or std.
+// variance registers var or std.
 func variance(name string, f func(x *tenon.Exec, t *tenon.Tensor, dims []int, opt ...tenon.VarOpt) *tenon.Tensor) {
 	offer(name, func(x *tenon.Exec, a *args) any {
 		return varianceCall(a, func(t *tenon.Tensor, dims []int, opt ...tenon.VarOpt) *tenon.Tensor { return f(x, t, dims, opt...) })

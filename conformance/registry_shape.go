@@ -106,7 +106,7 @@ func init() {
 	})
 }
 
-// sizes returns a list of whole numbers, which may also be the remaining positional arguments.
+// sizes returns a list of integers, which may also be the remaining positional arguments.
 func (a *args) sizes(i int, name string) []int {
 	if i < len(a.at) {
 		if _, one := a.at[i].(int64); one {
@@ -120,7 +120,7 @@ func (a *args) sizes(i int, name string) []int {
 	return a.ints(i, name)
 }
 
-// item returns a whole number, for which a tensor of one may stand.
+// item returns an integer, which may be given as a tensor of one element.
 func (a *args) item(x *tenon.Exec, i int, name string) int {
 	if !a.isTensor(i, name) {
 		return a.int(i, name, 0)

@@ -68,7 +68,7 @@ func TestRunner(t *testing.T) {
 	}
 }
 
-// TestTransfer lays tensors out by their strides and reads them back in row-major order.
+// TestTransfer loads tensors with their strides and reads them back in row-major order.
 func TestTransfer(t *testing.T) {
 	x := open(t)
 	for _, strides := range [][]int{{3, 1}, {1, 2}, {7, 2}, {1, 0}} {

@@ -31,7 +31,7 @@ var (
 	seedFlag   = flag.Uint64("seed", 0, "seed of TestStress; 0 is one from the time")
 )
 
-// stressKind is what may go wrong in a round.
+// stressKind says what may go wrong in a round.
 type stressKind int
 
 const (
@@ -44,7 +44,7 @@ const (
 
 func (k stressKind) String() string { return [...]string{"clean", "small", "faults", "lost"}[k] }
 
-// stressJobs are programs whose results depend on their seed alone, whatever others do. w is shared by all and never changes.
+// stressJobs are programs whose results depend only on their seed, whatever others do. w is shared by all and never changes.
 var stressJobs = []struct {
 	name string
 	run  func(x *tenon.Exec, w *tenon.Tensor, seed uint64) ([]float32, error)
@@ -72,7 +72,7 @@ var stressJobs = []struct {
 	}},
 }
 
-// stressSeeds is how many seeds the jobs have.
+// stressSeeds is the number of the jobs' seeds.
 const stressSeeds = 4
 
 func stressInput(x *tenon.Exec, seed uint64, shape ...int) *tenon.Tensor {
@@ -138,7 +138,7 @@ type stressRound struct {
 	t    *testing.T
 	kind stressKind
 	want map[string][]float32
-	// What lives outside of the round.
+	// storages and goroutines count those alive outside the round.
 	storages, goroutines int
 
 	x      *tenon.Exec
@@ -152,7 +152,7 @@ type stressRound struct {
 	lost          atomic.Bool
 }
 
-// stressOpen opens a device of the kind that the flag names, whose calls can be made to fail. The simulator's runs its streams in a random
+// stressOpen opens a device of the kind that the flag names, whose calls can be made to fail. The simulator runs its streams in a random
 // order.
 func stressOpen(t *testing.T, kind stressKind, seed uint64) (*tenon.Exec, *faults.Device) {
 	t.Helper()
@@ -195,15 +195,15 @@ func stressOpen(t *testing.T, kind stressKind, seed uint64) (*tenon.Exec, *fault
 	return x, f
 }
 
-// TestStress lets 16 goroutines open, fork, train, capture, replay, read, share weights, run out of memory, meet failing calls of the
-// driver and close, at random and at once. Every result is that of a sequential run, or an error of ours that fits what goes wrong in the
-// round; at the end nothing is live.
+// TestStress lets 16 goroutines open, fork, train, capture, replay, read, share weights, run out of memory, meet failing driver calls and
+// close, randomly and concurrently. Every result is that of a sequential run, or an error of ours that fits the faults of the round; at
+// the end nothing is live.
 func TestStress(t *testing.T) {
 	seed := *seedFlag
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())
 	}
-	fmt.Fprintf(os.Stderr, "TestStress: -seed %d\n", seed) // also where the test ends in a panic
+	fmt.Fprintf(os.Stderr, "TestStress: -seed %d\n", seed) // printed at once, in case the test ends in a panic
 	if _, err := rt.Host(); err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +244,7 @@ func TestStress(t *testing.T) {
 	t.Logf("%d rounds, %d results, %d errors", rounds, results, errs)
 }
 
-// stressSettled collects garbage until no more storages and goroutines are live than given, or no fewer come.
+// stressSettled collects garbage until no more storages and goroutines are live than given, or their number stops falling.
 func stressSettled(storages, goroutines int) (int, int) {
 	for range 100 {
 		if core.LiveStorages() <= storages && runtime.NumGoroutine() <= goroutines {
@@ -256,7 +256,7 @@ func stressSettled(storages, goroutines int) (int, int) {
 	return core.LiveStorages(), runtime.NumGoroutine()
 }
 
-// run opens the device, lets the goroutines work and closes it: in every other round while they do.
+// run opens the device, lets the goroutines work and closes it, in every other round while they still work.
 func (k *stressRound) run(r *rand.Rand) {
 	t := k.t
 	k.x, k.faults = stressOpen(t, k.kind, r.Uint64())
@@ -311,7 +311,7 @@ func (k *stressRound) run(r *rand.Rand) {
 	})
 	stressSettled(k.storages, k.goroutines) // modules that were not finished
 	err := k.x.Close()
-	if err != nil && k.kind != stressLost && !k.lost.Load() { // it tells of a fault that nothing else has told
+	if err != nil && k.kind != stressLost && !k.lost.Load() { // it reports a fault that nothing else has reported
 		t.Errorf("Close: %v", err)
 	}
 	if live := k.faults.Live(); live != (faults.Live{}) && !k.closing.Load() {
@@ -319,7 +319,7 @@ func (k *stressRound) run(r *rand.Rand) {
 	}
 }
 
-// sums compares what goroutines added to together with how often they did.
+// sums compares the tensors that goroutines added to with the number of additions.
 func (k *stressRound) sums(x *tenon.Exec) {
 	if k.closing.Load() || k.lost.Load() {
 		return
@@ -337,7 +337,7 @@ func (k *stressRound) sums(x *tenon.Exec) {
 	check("the gradient of the shared leaf", k.leaf.Grad(), k.added.Load())
 }
 
-// inject makes calls of the driver fail, one after the other.
+// inject makes driver calls fail, one after the other.
 func (k *stressRound) inject(r *rand.Rand, stop chan struct{}) {
 	for {
 		k.faults.Arm(1+r.IntN(300), r.IntN(3))
@@ -395,7 +395,7 @@ func (k *stressRound) work(y *tenon.Exec, r *rand.Rand) {
 	k.done("Close of a fork", y.Close())
 }
 
-// together does something with what all goroutines share.
+// together uses the objects that all goroutines share.
 func (k *stressRound) together(y *tenon.Exec, what int) error {
 	switch what {
 	case 0:
@@ -440,7 +440,7 @@ func (k *stressRound) together(y *tenon.Exec, what int) error {
 	return errors.Join(err, <-closed)
 }
 
-// done counts what ended, and judges its error.
+// done counts a finished job and judges its error.
 func (k *stressRound) done(what string, err error) {
 	if err == nil {
 		k.results.Add(1)
@@ -455,7 +455,7 @@ func (k *stressRound) done(what string, err error) {
 	}
 }
 
-// fits reports whether the error is ours and can come of what goes wrong in the round.
+// fits reports whether the error is ours and a possible result of the round's faults.
 func (k *stressRound) fits(err error) bool {
 	var e *fault.Error
 	if !errors.As(err, &e) {

@@ -7,7 +7,7 @@ import (
 	"tenon.dev/internal/recorded"
 )
 
-// load makes a tensor of a recorded one, with its strides: the elements are laid out in a storage of the extent that they reach.
+// load makes a tensor from a recorded one, with its strides: the elements lie in a storage that is just large enough.
 func load(x *tenon.Exec, r *recorded.Tensor) *tenon.Tensor {
 	if !r.DType.Valid() {
 		panic(badCase{fmt.Sprintf("Tenon has no type %s", r.TypeName)})
@@ -77,7 +77,7 @@ func store(x *tenon.Exec, t *tenon.Tensor) (*recorded.Tensor, error) {
 	return &recorded.Tensor{DType: d, TypeName: d.String(), Shape: t.Shape(), Strides: t.Stride(), Grad: t.RequiresGrad(), Data: b}, nil
 }
 
-// storeAll reads what a registry's function returned.
+// storeAll reads the result of a registry function.
 func storeAll(x *tenon.Exec, v any) (recorded.Value, error) {
 	switch v := v.(type) {
 	case *tenon.Tensor:

@@ -12,7 +12,7 @@ import (
 	"tenon.dev/nn"
 )
 
-// The behaviours of memory that stays where it is, until it does not: recording again, and giving up.
+// The behaviours of memory at fixed addresses that change after all: recording again, and giving up.
 var _ = registerTrees(
 	treeTest{name: "TREE-067_test_static_inputs_address_mutation_log", run: testTreeAddressLog},
 	treeTest{name: "TREE-068_test_multi_dispatch_single_compile_param_inputs", run: testTreeParamInputs},
@@ -34,9 +34,9 @@ var _ = registerTrees(
 // layerFunc is a function of one tensor.
 type layerFunc func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor
 
-// dispatch trains with one tensor, with another, and with the first again, five times each, forward and backward, and compares with the
-// same without recordings, of which there are graphs at the end. use makes a tensor the one that the functions read. grads are what the
-// gradients are of.
+// dispatch trains with one tensor, with another, and with the first again, five times each, forward and backward, and compares with eager
+// training; graphs is the number of graphs at the end. use makes the functions read a tensor. grads are the tensors whose gradients are
+// compared.
 func dispatch(t *testing.T, x *tenon.Exec, eager, compiled layerFunc, use func(p *tenon.Tensor), grads []*tenon.Tensor, graphs int,
 	ps ...*tenon.Tensor) {
 	t.Helper()
@@ -73,7 +73,7 @@ func parameter(x *tenon.Exec, shape ...int) *tenon.Tensor {
 	return x.RandN(shape, tenon.Float32).SetRequiresGrad(true)
 }
 
-// twoParameters returns the parameters of a dispatch in their order, and all different ones.
+// twoParameters returns the parameters of a dispatch in order, and all distinct ones.
 func twoParameters(x *tenon.Exec, shape ...int) (order, all []*tenon.Tensor) {
 	all = []*tenon.Tensor{parameter(x, shape...), parameter(x, shape...)}
 	return []*tenon.Tensor{all[0], all[1], all[0]}, all
@@ -113,7 +113,8 @@ func testTreeBuiltinModule(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	}, append(all, l.Bias.Tensor()), 4, order...)
 }
 
-// testTreeBuiltinBuffers normalises by the batch's statistics, which it collects, and by those collected, of which the mean is replaced.
+// testTreeBuiltinBuffers normalises by the batch's statistics, updating the running ones, and by the running statistics, whose mean is
+// replaced.
 func testTreeBuiltinBuffers(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	for i, eval := range []bool{false, true} {
 		replaceMeans(t, x, o, eval)
@@ -172,7 +173,7 @@ func replaceMeans(t *testing.T, x *tenon.Exec, o compile.Opt, eval bool) {
 	}
 }
 
-// scaleModule multiplies by its weight, and then by another where it has one.
+// scaleModule multiplies by its weight, and then by a second one if it has it.
 type scaleModule struct {
 	weight, other *tenon.Tensor
 	// cut ends the graph between the two.

@@ -18,7 +18,7 @@ var _ = registerTrees(
 	treeTest{name: "TREE-041_test_empty_storage", run: testTreeEmptyStorage},
 )
 
-// pathRefs counts the outputs of the recordings that are in use, and outputs all that they have.
+// pathRefs counts the recordings' outputs that are in use, and all of their outputs.
 func pathRefs(t *testing.T, x *tenon.Exec) (inUse, outputs int) {
 	t.Helper()
 	var count func(trees []compile.Tree)
@@ -37,7 +37,7 @@ func pathRefs(t *testing.T, x *tenon.Exec) (inUse, outputs int) {
 	return inUse, outputs
 }
 
-// refs fails unless the recordings have that many outputs, of which inUse are in use.
+// refs fails unless the recordings have the given number of outputs, of which inUse are in use.
 func refs(t *testing.T, x *tenon.Exec, when string, inUse, outputs int) {
 	t.Helper()
 	n, all := pathRefs(t, x)

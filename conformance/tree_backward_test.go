@@ -23,7 +23,7 @@ func withGrad(x *tenon.Exec, shape ...int) *tenon.Tensor {
 	return x.Rand(shape, tenon.Float32).SetRequiresGrad(true)
 }
 
-// isGradient fails unless a has the gradient that sum(f(a)) gives without graphs.
+// isGradient fails unless a has the gradient of sum(f(a)) without graphs.
 func isGradient(t *testing.T, x *tenon.Exec, a *tenon.Tensor, f treeFn) {
 	t.Helper()
 	x.Scope(func(x *tenon.Exec) {
@@ -126,7 +126,7 @@ func testTreeCastCache(t *testing.T, x *tenon.Exec, o compile.Opt) {
 			allAre(t, x, "the leaf's product with zeros", twiceLeaf, 0)
 		})
 	}
-	// a graph's next run writes the elements of a leaf anew
+	// the graph's next run rewrites the elements of a leaf
 	y := x.Autocast(tenon.Float16)
 	for i := range 6 {
 		x.Scope(func(x *tenon.Exec) {

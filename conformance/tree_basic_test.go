@@ -79,8 +79,8 @@ func testTreeRandom(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	}
 }
 
-// treeRandom draws three times after each seed, and fails unless the numbers are those without a graph: also with another seed, and where
-// others draw before each call.
+// treeRandom draws three times after each seed, and fails unless the numbers are those without a graph, also with another seed and with
+// other draws before each call.
 func treeRandom(t *testing.T, x *tenon.Exec, o compile.Opt) compile.Stats {
 	draw := func(x *tenon.Exec) *tenon.Tensor { return x.Rand([]int{20}, tenon.Float32) }
 	f := compile.Func(draw, o)
@@ -167,7 +167,7 @@ func testTreeEndEarly(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	f, g := compile.Func(two, o), compile.Func(one, o)
 	a := x.Full([]int{4, 4}, 1.5, tenon.Float32)
 	for i := range 4 {
-		must(t, compile.MarkStep(x)) // the step's second function goes on with the path, were it not at an end
+		must(t, compile.MarkStep(x)) // else the step's second function would continue the path
 		sameAs(t, "two graphs", x, f.Call, two, a)
 		if i < 3 {
 			sameAs(t, "one graph", x, g.Call, one, a)
@@ -176,7 +176,7 @@ func testTreeEndEarly(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	wantRoots(t, x, 1, 0)
 }
 
-// bySign is a function with a branch that the elements decide.
+// bySign returns a function with a branch that depends on the elements.
 func bySign(t *testing.T) treeFn {
 	return func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
 		y := x.Add(a, a)
@@ -213,7 +213,8 @@ func testTreeExecutionIntoRecording(t *testing.T, x *tenon.Exec, o compile.Opt) 
 	check(t, "the state", treesOf(t, x).State, "execution")
 }
 
-// offsetPair returns inputs whose first elements lie a row after where memory begins, and aligned ones.
+// offsetPair returns inputs whose first elements lie one row after the start of their memory if i is even, and aligned inputs if it is
+// odd.
 func offsetPair(x *tenon.Exec, i int) (a, b *tenon.Tensor) {
 	if i%2 == 1 {
 		return x.RandN([]int{5, 5}, tenon.Float32), x.RandN([]int{5, 5}, tenon.Float32)
@@ -221,7 +222,7 @@ func offsetPair(x *tenon.Exec, i int) (a, b *tenon.Tensor) {
 	return x.Slice(x.RandN([]int{6, 5}, tenon.Float32), 0, 1, 6, 1), x.Slice(x.RandN([]int{6, 5}, tenon.Float32), 0, 1, 6, 1)
 }
 
-// unaligned fails unless run adds without memory for anything but its result. A graph's result has memory from its recording on.
+// unaligned fails unless run adds using memory only for its result. A graph's result has memory from its recording on.
 func unaligned(t *testing.T, x *tenon.Exec, graphs bool, run func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor) {
 	for i := range 6 {
 		for range 3 {
@@ -326,7 +327,7 @@ func testTreeExpandedInputs(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	trees := treesOf(t, x)
 	check(t, "graphs", trees.Graphs, 1)
 	check(t, "copied inputs", trees.Copied, 1)
-	// the copy is of the row alone, and ends with the recording
+	// only the row is copied, and the copy is freed after the recording
 	check(t, "bytes of the pool in use", trees.Memory, 0)
 }
 
@@ -352,7 +353,7 @@ func testTreeDiesBetween(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	out.Close()
 	check(t, "live blocks without the output", treeBlocks(t, x), 0)
 
-	// where the second output lives, the recording that assumes it dead cannot run
+	// while the second output lives, the recording that assumes it dead cannot run
 	b, c = pair.Call(x, a)
 	out = g.Call(x, b)
 	allAre(t, x, "the cube beside the second output", out, 8)
@@ -389,7 +390,7 @@ func testTreeUnalignedParameter(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	o.Static = []int{0}
 	double := func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Add(a, a) }
 	f := compile.Func(double, o)
-	var held []*tenon.Tensor // so that each is elsewhere
+	var held []*tenon.Tensor // so that each has another address
 	for i := range 4 {
 		whole := x.Full([]int{20}, float64(i), tenon.Float32)
 		held = append(held, whole)
@@ -419,7 +420,7 @@ func testTreeFrozen(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	check(t, "replays", f.Stats(x).Replays, 4)
 }
 
-// testTreeSparse makes a sparse tensor in a function, and the whole of it.
+// testTreeSparse makes a sparse tensor in a function and converts it to a dense one.
 func testTreeSparse(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	size, n := sized(1_000_000, 1000), sized(102_397, 103)
 	foo := func(x *tenon.Exec, indices, values *tenon.Tensor) (i, v, whole *tenon.Tensor) {

@@ -11,7 +11,7 @@ import (
 	"tenon.dev/nn"
 )
 
-// The behaviours of what no graph can have, of messages of memory that is another's, and of too many shapes.
+// The behaviours of operations that no graph can hold, of messages about memory of another graph, and of too many shapes.
 var _ = registerTrees(
 	treeTest{name: "TREE-061_test_incompatible_cudagraph_ops_item", run: testTreeItem},
 	treeTest{name: "TREE-063_test_incompatible_cudagraph_ops_nonzero", run: testTreeNonzero},
@@ -121,7 +121,7 @@ func testTreeShapeLimit(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	w.want(t, 1, shapesText)
 }
 
-// attention is one head of it, with projections.
+// attention is one attention head with projections.
 type attention struct{ q, k, v, out *nn.Linear }
 
 func (a *attention) forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {

@@ -11,7 +11,7 @@ var _ = registerTrees(
 	treeTest{name: "TREE-052_test_manager_per_device", run: testTreePerDevice},
 )
 
-// testTreePerDevice: one session has recordings of its own on each device.
+// testTreePerDevice: one session has separate recordings on each device.
 func testTreePerDevice(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	other := secondDevice(t)
 	f := compile.Func(cubeOf, o)

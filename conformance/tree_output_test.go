@@ -15,7 +15,7 @@ import (
 	"tenon.dev/nn"
 )
 
-// The behaviours of outputs: how long they live, what they share, and what a checkpoint of the pool does to them.
+// The behaviours of outputs: how long they live, what they share, and how a checkpoint of the pool affects them.
 var _ = registerTrees(
 	treeTest{name: "TREE-042_test_aliased_output_checkpoint", run: testTreeAliasedOutputCheckpoint},
 	treeTest{name: "TREE-043_test_workspace_allocation_error", run: testTreeWorkspace},
@@ -79,7 +79,7 @@ func testTreeAliasedOutputCheckpoint(t *testing.T, x *tenon.Exec, o compile.Opt)
 	check(t, "live blocks at the end", treeBlocks(t, x), 0)
 }
 
-// planted is a row of this test: the identity, whose work is what plantedRun does.
+// planted is a row of this test: the identity, whose work is done by plantedRun.
 var planted = sync.OnceValue(func() *core.Row {
 	return core.Define(core.Op{Name: "Planted", Torch: "planted", Package: "conformance", Takes: "t;; key",
 		Infer: func(f *core.Frame) { f.NewOut(0, f.In(0).DType(), f.In(0).Shape(), nil) },
@@ -96,7 +96,7 @@ func plant(x *tenon.Exec, a *tenon.Tensor, key int) *tenon.Tensor {
 	return (*tenon.Tensor)(f.Do())
 }
 
-// testTreeWorkspace has no workspace of a library: the planted row takes memory and keeps it.
+// testTreeWorkspace stands in for a library's workspace: the planted row allocates memory and keeps it.
 func testTreeWorkspace(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	must(t, x.Device().RecordMemoryHistory(cuda.History{Enabled: "all", Context: "all"}))
 	defer func() { must(t, x.Device().RecordMemoryHistory(cuda.History{})) }()

@@ -12,7 +12,7 @@ import (
 	"tenon.dev/nn"
 )
 
-// The behaviours of steps: which generation a call belongs to, what backward passes keep, and what is warmed up.
+// The behaviours of steps: which generation a call belongs to, what backward passes keep, and which calls are warm-ups.
 var _ = registerTrees(
 	treeTest{name: "TREE-051_test_unstable_ptr", run: testTreeUnstablePointer},
 	treeTest{name: "TREE-053_test_error_on_dealloc_use", run: testTreeOverwritten},
@@ -147,7 +147,7 @@ func testTreeDynamicBackward(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	}
 }
 
-// testTreeDynamicWarmup counts how often the work of the function's body is issued call by call.
+// testTreeDynamicWarmup counts how often the function's body is run eagerly.
 func testTreeDynamicWarmup(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	issued := 0
 	plantedRun = func(f *core.Frame) error {
@@ -198,7 +198,7 @@ func testTreeForwardGeneration(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	pending(false)
 	d.Close()
 	pending(false)
-	allAre(t, x, "the gradient of the step before", ones.Grad(), 24) // it has left the pool
+	allAre(t, x, "the gradient of the step before", ones.Grad(), 24) // it is no longer in the pool
 	ones.SetGrad(nil)
 }
 
@@ -235,7 +235,8 @@ func testTreeMarkStep(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	w.want(t, 0)
 }
 
-// testTreeStaticParameters has the backward pass in a region: its inputs are what the forward pass saved and the weight, which stays.
+// testTreeStaticParameters has the backward pass in a region: its inputs are the tensors that the forward pass saved and the weight,
+// whose address is fixed.
 func testTreeStaticParameters(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	l := nn.NewLinear(x, 10, 10, nn.LinearOpt{NoBias: true})
 	defer nn.Close(l)
@@ -244,7 +245,7 @@ func testTreeStaticParameters(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	for i := range 5 {
 		in := x.RandN([]int{10, 10}, tenon.Float32).SetRequiresGrad(true)
 		y := l.Forward(x, in)
-		kept = append(kept, in, y) // so that the next ones lie elsewhere
+		kept = append(kept, in, y) // so that the next ones have other addresses
 		loss := x.Sum(x.Mul(y, y), nil)
 		must(t, r.Do(x, func(x *tenon.Exec) error { return x.Backward(loss, tenon.BackwardOpt{RetainGraph: true}) }))
 		got := testdevice.Read[float32](t, x, l.Weight.Grad())

@@ -14,16 +14,15 @@ import (
 )
 
 // treeTest is one behaviour of PyTorch's test_cudagraph_trees.py or of dynamo's test_cudagraphs.py. run gets an Exec of a device that
-// nothing else uses, in a scope of its own, and the options that the test's regions are to have. After it there must be no recordings, and
-// no memory of private pools.
+// nothing else uses, in a new scope, and the options for the test's regions. It must leave no recordings and no memory of private pools.
 type treeTest struct {
 	name string
 	run  func(t *testing.T, x *tenon.Exec, o compile.Opt)
-	// both says that PyTorch asks it of the back end "cudagraphs" too, for which NoFusion stands.
+	// both says that PyTorch also tests it with the back end "cudagraphs", which NoFusion corresponds to.
 	both bool
 }
 
-// treeTests are those of all files, which registerTrees adds.
+// treeTests are the tests of all files; registerTrees adds them.
 var treeTests []treeTest
 
 func registerTrees(tests ...treeTest) bool {
@@ -31,10 +30,10 @@ func registerTrees(tests ...treeTest) bool {
 	return true
 }
 
-// TestTREE holds what test_cudagraph_trees.py pins, under its numbers.
+// TestTREE checks the behaviours that test_cudagraph_trees.py pins, under their numbers.
 func TestTREE(t *testing.T) { runTrees(t, "TREE-") }
 
-// TestDYN holds what dynamo's test_cudagraphs.py pins, under its numbers.
+// TestDYN checks the behaviours that dynamo's test_cudagraphs.py pins, under their numbers.
 func TestDYN(t *testing.T) { runTrees(t, "DYN-") }
 
 func runTrees(t *testing.T, prefix string) {
@@ -57,7 +56,7 @@ func runTrees(t *testing.T, prefix string) {
 	}
 }
 
-// treeMachine selects the machine of the test under way, which has two devices where it is simulated.
+// treeMachine selects the machine of the current test, which has two devices if it is simulated.
 var treeMachine tenon.Selector
 
 func (c *treeTest) in(t *testing.T, o compile.Opt) {
@@ -76,7 +75,7 @@ func (c *treeTest) in(t *testing.T, o compile.Opt) {
 	check(t, "private segments at the end", privateSegments(t, x), 0)
 }
 
-// secondDevice opens the machine's second device until the test ends, which is skipped where there is none.
+// secondDevice opens the machine's second device until the test ends, and skips the test if there is none.
 func secondDevice(t *testing.T) *tenon.Exec {
 	t.Helper()
 	if onGPU() && tenon.GPUs() < 2 {
@@ -85,7 +84,7 @@ func secondDevice(t *testing.T) *tenon.Exec {
 	return openDevice(t, treeMachine.At(1))
 }
 
-// treesOf returns what x's session has recorded.
+// treesOf returns the recordings of x's session.
 func treesOf(t *testing.T, x *tenon.Exec) compile.Trees {
 	t.Helper()
 	trees, ok := compile.TreesOf(x)
@@ -139,7 +138,7 @@ func privateSegments(t *testing.T, x *tenon.Exec) (n int) {
 	return n
 }
 
-// warnings catches what is logged as a warning until the test ends.
+// warnings collects logged warnings until the test ends.
 type warnings struct {
 	mu    sync.Mutex
 	texts []string
@@ -152,7 +151,7 @@ func catchWarnings(t *testing.T) *warnings {
 	return w
 }
 
-// Enabled is of slog.Handler, as are the methods after it.
+// Enabled implements slog.Handler, as do the methods after it.
 func (w *warnings) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
 
 // Handle keeps the message.
@@ -163,10 +162,10 @@ func (w *warnings) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// WithAttrs leaves attributes out.
+// WithAttrs ignores attributes.
 func (w *warnings) WithAttrs([]slog.Attr) slog.Handler { return w }
 
-// WithGroup leaves groups out.
+// WithGroup ignores groups.
 func (w *warnings) WithGroup(string) slog.Handler { return w }
 
 // want fails the test unless exactly n messages came since the last time, and the first has parts in this order.

@@ -13,10 +13,10 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// results is a tap that keeps what each call read and what it gave.
+// results is a tap that keeps the operands and results of each call.
 type results struct {
 	t       *testing.T
-	reading [][]byte // of the calls under way, by depth
+	reading [][]byte // of the calls in progress, by depth
 	all     []result
 }
 
@@ -25,7 +25,7 @@ type result struct {
 	ins, out []byte
 }
 
-// bytesOf returns the elements of ts, one tensor's after the other's.
+// bytesOf returns the elements of ts, one tensor after the other.
 func (r *results) bytesOf(f *core.Frame, ts ...*core.Tensor) (all []byte) {
 	f.Nested(func() {
 		for _, t := range ts {
@@ -59,7 +59,7 @@ func (r *results) After(f *core.Frame) {
 	r.all = append(r.all, got)
 }
 
-// colliding are calls in which many threads of many blocks work for one place, by name, with what their derivatives do.
+// colliding are calls, by name, in which many threads of many blocks update one element, in the call or its derivative.
 var colliding = map[string]func(x *tenon.Exec, v, index *tenon.Tensor) *tenon.Tensor{
 	"Scatter": func(x *tenon.Exec, v, i *tenon.Tensor) *tenon.Tensor {
 		return x.Scatter(v, 0, i, v)
@@ -104,7 +104,8 @@ var colliding = map[string]func(x *tenon.Exec, v, index *tenon.Tensor) *tenon.Te
 	},
 }
 
-// collide runs one of them, and its derivative, on a simulated device that runs blocks in an order of that seed, 0 for their own.
+// collide runs one of them, and its derivative, on a simulated device that runs blocks in a random order from seed, or in their own order
+// for 0.
 func collide(t *testing.T, name string, seed uint64) []result {
 	policy := hostsim.FIFO()
 	if seed != 0 {
@@ -148,8 +149,8 @@ func collide(t *testing.T, name string, seed uint64) []result {
 	return r.all
 }
 
-// TestVaries holds that an operation gives the same bits from the same operands in whatever order the blocks of its kernels run, unless its
-// row says that it varies; and that those that say so are seen to.
+// TestVaries checks that an operation gives the same bits from the same operands whatever the order of its kernels' blocks, unless its
+// row says that it varies, and that the operations that say so do vary.
 func TestVaries(t *testing.T) {
 	says, seen, calls := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, o := range core.Ops() {

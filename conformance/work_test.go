@@ -21,7 +21,7 @@ import (
 	"tenon.dev/sparse"
 )
 
-// sampled is how many cases of each operation and type the tests of work and memory take.
+// sampled is the number of cases of each operation and type in the tests of work and memory.
 const sampled = 2
 
 // sample calls f with some cases of every operation in the registry.
@@ -48,7 +48,7 @@ func sample(t *testing.T, f func(c *recorded.Case, call func(x *tenon.Exec, a *a
 	}
 }
 
-// try runs f and returns its error; a bad case is one too.
+// try runs f and returns its error, including a bad case.
 func try(f func()) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -62,17 +62,17 @@ func try(f func()) (err error) {
 	return tenon.Try(f)
 }
 
-// watcher sees what each operation does to the memory of an inline device, and which driver calls it makes.
+// watcher observes what each operation does to the memory of an inline device, and which driver calls it makes.
 type watcher struct {
 	dev   *rt.Device
 	inner driver.Device // unrecorded
 	rec   *record.Device
-	open  []before // of the operations under way
-	// wrong lists the operations that changed memory of which the driver knows nothing, work counts the others.
+	open  []before // of the operations in progress
+	// wrong lists the operations that changed memory without a driver call; work counts the others.
 	wrong       map[string]bool
 	work, views int
 	seen        map[string]bool
-	// held compares what the operations do with what their rows say of them.
+	// held compares the behaviour of operations with the properties in their rows.
 	held *properties
 }
 
@@ -83,7 +83,8 @@ type before struct {
 	random []byte
 }
 
-// margin is how much free memory behind a segment's last allocation is looked at: an operation's results are small, and lie there.
+// margin is the size of the free memory after a segment's last allocation that is checked: an operation's results are small and lie
+// there.
 const margin = 64 << 10
 
 // memory returns the contents of the device memory that the allocator has handed out or is about to, by segment.
@@ -105,7 +106,7 @@ func (w *watcher) memory() map[uint64][]byte {
 	return out
 }
 
-// deviceWork are the calls by which an operation may change memory.
+// deviceWork are the driver calls by which an operation may change memory.
 var deviceWork = []string{"Launch", "CopyDtoD", "CopyHtoD", "Memset", "GraphLaunch"}
 
 func (w *watcher) Before(f *core.Frame) bool {
@@ -169,7 +170,7 @@ func (w *watcher) watched(x *tenon.Exec, f func()) error {
 	return try(f)
 }
 
-// TestLaunchesOfGradients holds that these functions take one launch, and one for the gradient of each input.
+// TestLaunchesOfGradients checks that these functions take one launch, and one for the gradient of each input.
 func TestLaunchesOfGradients(t *testing.T) {
 	w, x := newWatcher(t)
 	count := func(f func()) int {
@@ -224,8 +225,8 @@ func TestLaunchesOfGradients(t *testing.T) {
 	}
 }
 
-// TestDeviceWork holds that every operation works on the device: none changes memory without a launch, copy or memset, no view changes any,
-// and none but those whose result depends on data reads it back to the host.
+// TestDeviceWork checks that every operation works on the device: none changes memory without a launch, copy or memset, no view changes
+// any, and none but those whose result depends on data reads it back to the host.
 func TestDeviceWork(t *testing.T) {
 	w, x := newWatcher(t)
 	readers := map[string]bool{}
@@ -268,7 +269,7 @@ func TestDeviceWork(t *testing.T) {
 	t.Logf("device work: %d calls of %d operations in the registry, %d operations that changed memory, %d views; read back: %s", calls,
 		len(registry), w.work, w.views,
 		strings.Join(slices.Sorted(maps.Keys(readers)), " "))
-	// The rule for users' functions is their operations'; tests of graph trees define an operation of their own.
+	// Users' functions are checked through their operations; tests of graph trees define their own operation.
 	own := func(op string) bool { return op == "Function" || op == "Planted" }
 	if unseen := slices.DeleteFunc(core.OpNames(), func(op string) bool { return w.seen[op] || own(op) }); len(unseen) > 0 &&
 		*matchFlag == "" {
@@ -276,7 +277,7 @@ func TestDeviceWork(t *testing.T) {
 	}
 }
 
-// unrecorded runs what no recorded case of PyTorch's reaches.
+// unrecorded runs operations that no recorded case reaches.
 func (w *watcher) unrecorded(t *testing.T, x *tenon.Exec) {
 	x.Scope(func(x *tenon.Exec) {
 		a, b := x.Ones([]int{8}, tenon.Float32), x.Zeros([]int{8}, tenon.Float32)
@@ -307,7 +308,7 @@ func (w *watcher) unrecorded(t *testing.T, x *tenon.Exec) {
 			x.BatchNormGatherStats(x.View(a, 2, 4), x.View(a, 2, 4), x.Full(nil, 3, tenon.Float32), nil, nil, 0.1, 1e-5)
 			s := sparse.NewCOO(x, x.Zeros([]int{1, 8}, tenon.Int64), a, []int{9})
 			s.ToDense(x)
-			// A change in place of a view, whose derivatives are operations of their own.
+			// An in-place change of a view, whose derivatives are separate operations.
 			w := x.Ones([]int{8}, tenon.Float32).SetRequiresGrad(true)
 			y := x.Dropout(w, 0.5)
 			v, head := x.View(y, 2, 4), x.Slice(y, 0, 0, 4, 1)
@@ -326,7 +327,7 @@ func (w *watcher) unrecorded(t *testing.T, x *tenon.Exec) {
 		if err != nil {
 			t.Error(err)
 		}
-		// The watched device is no host of its own, so a copy to it crosses devices.
+		// The watched device is not the host, so a copy to it crosses devices.
 		if err := w.watched(x, func() { x.To(x.Host().Ones([]int{8}, tenon.Float32)) }); err != nil {
 			t.Error(err)
 		}
@@ -340,7 +341,7 @@ func (w *watcher) unrecorded(t *testing.T, x *tenon.Exec) {
 	})
 }
 
-// pinned runs what concerns a GPU and the processor. The watched device is the processor; the GPU is simulated beside it.
+// pinned runs operations that involve a GPU and the processor. The watched device is the processor; the GPU is simulated beside it.
 func (w *watcher) pinned(x *tenon.Exec) {
 	gpu, err := rt.Open(rt.Selector{Kind: rt.Sim})
 	if err != nil {
@@ -353,7 +354,7 @@ func (w *watcher) pinned(x *tenon.Exec) {
 	a.Close()
 }
 
-// dependsOnData are the operations that must know data on the host: their result is none of the device or its shape depends on data, or
+// dependsOnData are the operations that must know data on the host: their result is not on the device, or its shape depends on data, or
 // their recorded calls have tensors for arguments that are numbers here.
 var dependsOnData = map[string]bool{"argwhere": true, "bincount": true, "equal": true, "linspace": true,
 	"masked_select": true, "narrow": true,
@@ -379,7 +380,7 @@ func TestDeviceWorkSeesHostLoops(t *testing.T) {
 	}
 }
 
-// TestClosing holds the closing law: an operation leaves its outputs and what the graph saved, a backward pass leaves the leaves'
+// TestClosing checks the closing law: an operation leaves its outputs and what the graph saved, a backward pass leaves the leaves'
 // gradients, and with its outputs closed nothing is left.
 func TestClosing(t *testing.T) {
 	x := open(t)
@@ -463,7 +464,7 @@ type law struct {
 	broken []string
 }
 
-// check compares what is live with what the tensors hold besides the inputs.
+// check compares the live storages with those that the tensors hold besides the inputs.
 func (l *law) check(when string, ts []*tenon.Tensor) {
 	n := 0
 	for addr := range held(ts) {
@@ -483,7 +484,7 @@ func TestClosingSeesLeaks(t *testing.T) {
 	x.Scope(func(x *tenon.Exec) {
 		a := x.Ones([]int{4}, tenon.Float32).SetRequiresGrad(true)
 		l := law{before: core.LiveStorages(), inputs: held([]*tenon.Tensor{a})}
-		y := x.Mul(x.Exp(a), a) // saves a result of its own
+		y := x.Mul(x.Exp(a), a) // saves an intermediate result
 		l.check("forward", []*tenon.Tensor{y})
 		if len(l.broken) != 0 {
 			t.Errorf("a lawful call: %v", l.broken)

@@ -11,7 +11,7 @@ import (
 	"tenon.dev/fault"
 )
 
-// counted is a data set of large samples that counts how many were read.
+// counted is a data set of large samples that counts the reads.
 type counted struct{ reads atomic.Int64 }
 
 func (c *counted) Len() int { return 1 << 20 }

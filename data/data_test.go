@@ -16,7 +16,7 @@ import (
 	"tenon.dev/internal/recorded"
 )
 
-// onDevices runs f on every kind of device there is, and checks that f left neither storages, nor page-locked memory, nor goroutines.
+// onDevices runs f on every available kind of device, and checks that f leaves no storages, page-locked memory or goroutines.
 func onDevices(t *testing.T, f func(t *testing.T, x *tenon.Exec)) {
 	t.Helper()
 	devices := map[string]tenon.Selector{"cpu": tenon.CPU(), "sim": tenon.Sim(0)}
@@ -38,13 +38,13 @@ func onDevices(t *testing.T, f func(t *testing.T, x *tenon.Exec)) {
 				t.Errorf("%d storages are left", n)
 			}
 			for i := 0; runtime.NumGoroutine() > goroutines && i < 1000; i++ {
-				time.Sleep(time.Millisecond) // those of the simulator end by themselves
+				time.Sleep(time.Millisecond) // the simulator's goroutines end by themselves
 			}
 			if n := runtime.NumGoroutine() - goroutines; n > 0 {
 				t.Errorf("%d goroutines are left", n)
 			}
 			d := (*core.Exec)(x).Device()
-			p, err := d.AllocPinned(1) // looks which streams are done
+			p, err := d.AllocPinned(1) // checks which streams are done
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -92,7 +92,7 @@ func epoch(t *testing.T, x *tenon.Exec, l *data.Loader) (rows [][]int) {
 			if !slices.Equal(b.Tensors[0].Shape(), []int{n, 2, 3}) || !slices.Equal(b.Tensors[1].Shape(), []int{n}) {
 				t.Fatalf("shapes %v and %v", b.Tensors[0].Shape(), b.Tensors[1].Shape())
 			}
-			// Through an operation, so that its stream has to wait for the one that copied.
+			// The read goes through an operation, whose stream must wait for the stream of the copies.
 			images, err := tenon.Read[float32](x, x.Add(b.Tensors[0], b.Tensors[0]))
 			if err != nil {
 				t.Fatal(err)
@@ -158,7 +158,7 @@ func TestEpoch(t *testing.T) {
 	})
 }
 
-// With seed 0 the epochs have the order that PyTorch's loader had.
+// With seed 0 the epochs have the order recorded from PyTorch's loader.
 func TestRecordedOrder(t *testing.T) {
 	run, err := recorded.OpenDigitsRun("../conformance/testdata/digits_run.safetensors")
 	if err != nil {
@@ -221,7 +221,7 @@ func TestReadErrors(t *testing.T) {
 	})
 }
 
-// Leaving the loop early, also by a panic, ends the workers and frees everything.
+// Leaving the loop early, even by a panic, ends the workers and frees everything.
 func TestLeave(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		l := loader(t, table(t, 1000), data.LoaderOpt{BatchSize: 8, Workers: 4, Prefetch: 5})
@@ -247,7 +247,7 @@ func TestLeave(t *testing.T) {
 	})
 }
 
-// A scope that is open around the loop keeps nothing.
+// A scope around the loop keeps nothing.
 func TestScopeAround(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		l := loader(t, table(t, 100), data.LoaderOpt{})
@@ -265,7 +265,7 @@ func TestScopeAround(t *testing.T) {
 	})
 }
 
-// fieldless has samples of nothing.
+// fieldless is a data set whose samples have no fields.
 type fieldless struct{}
 
 func (fieldless) Len() int                 { return 1 }

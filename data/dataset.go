@@ -1,5 +1,5 @@
-// Package data reads samples of data sets in batches: shuffled, read ahead by goroutines into page-locked memory, and copied to the device
-// on a stream of its own while the device computes. It must not depend on models or losses: it moves bytes with types and shapes.
+// Package data reads samples of data sets in batches: shuffled, read ahead by goroutines into page-locked memory, and copied to the
+// device on a separate stream while the device computes. It must not depend on models or losses: it moves bytes with types and shapes.
 package data
 
 import (
@@ -31,7 +31,7 @@ func (f Field) Bytes() int {
 type Dataset interface {
 	// Len returns the number of samples.
 	Len() int
-	// Fields describes the tensors of a sample. It is the same for all samples and all calls.
+	// Fields describes the tensors of a sample. The result is the same for all samples and all calls.
 	Fields() []Field
 	// Read writes the elements of sample i, row-major and little-endian, to dst, which has a slice of the right size for each field.
 	Read(i int, dst [][]byte) error
@@ -44,7 +44,7 @@ type Column struct {
 	rows  int
 }
 
-// NewColumn returns a column over v, which it does not copy: each sample has a tensor of the given shape, a scalar if there is none.
+// NewColumn returns a column over v, which it does not copy. Each sample is a tensor of the given shape, or a scalar without one.
 func NewColumn[T dtype.Element](v []T, shape ...int) Column {
 	c := Column{field: Field{dtype.Of[T](), slices.Clone(shape)}, data: dtype.AsBytes(v), rows: -1}
 	if n := c.field.Bytes(); n > 0 && len(c.data)%n == 0 {
@@ -56,7 +56,7 @@ func NewColumn[T dtype.Element](v []T, shape ...int) Column {
 // Table is a Dataset in memory.
 type Table struct{ columns []Column }
 
-// NewTable returns a table of the columns, which must have equally many rows.
+// NewTable returns a table of the columns, which must have the same number of rows.
 func NewTable(columns ...Column) (*Table, error) {
 	if len(columns) == 0 {
 		return nil, fault.New(fault.Invalid, "a table needs at least one column")
@@ -112,9 +112,9 @@ func (t *Table) Read(i int, dst [][]byte) error {
 	return nil
 }
 
-// Subset is the part of a Dataset that a list of numbers selects.
+// Subset is the part of a Dataset that a list of sample numbers selects.
 type Subset struct {
-	// Of is the whole.
+	// Of is the whole data set.
 	Of Dataset
 	// Rows are the numbers of the samples.
 	Rows []int
@@ -123,7 +123,7 @@ type Subset struct {
 // Len returns the number of selected samples.
 func (s Subset) Len() int { return len(s.Rows) }
 
-// Fields describes the whole's samples.
+// Fields describes the samples, as Of does.
 func (s Subset) Fields() []Field {
 	if s.Of == nil {
 		return nil
@@ -131,7 +131,7 @@ func (s Subset) Fields() []Field {
 	return s.Of.Fields()
 }
 
-// Read reads sample Rows[i] of the whole.
+// Read reads sample Rows[i] of Of.
 func (s Subset) Read(i int, dst [][]byte) error {
 	if s.Of == nil {
 		return fault.New(fault.Invalid, "the subset is of no data set; set Of")

@@ -37,7 +37,7 @@ func ExampleLoader() {
 	// [2] [1 2] [1]
 }
 
-// squares is a data set of one's own: sample i is the number i and its square, made when they are asked for.
+// squares is a custom data set: sample i is the number i and its square, computed when it is read.
 type squares int
 
 func (s squares) Len() int { return int(s) }
@@ -52,7 +52,7 @@ func (s squares) Read(i int, dst [][]byte) error {
 	return nil
 }
 
-// Every fifth sample of a data set is left for a test.
+// Every fifth sample of a data set is kept for testing.
 func ExampleSubset() {
 	x, err := tenon.Open(tenon.CPU())
 	if err != nil {

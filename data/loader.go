@@ -20,7 +20,7 @@ type LoaderOpt struct {
 	BatchSize int
 	// DropLast leaves out a last batch that is not full.
 	DropLast bool
-	// Shuffle gives every epoch an order of its own: the permutations that PyTorch's CPU generator draws one after another from Seed.
+	// Shuffle gives every epoch a new order: the permutations that PyTorch's CPU generator draws one after another from Seed.
 	Shuffle bool
 	Seed    uint64
 	// Workers is the number of goroutines that read samples; 0 is 1.
@@ -35,19 +35,19 @@ type Loader struct {
 	opt    LoaderOpt
 	layout layout
 	random *mersenne.Generator
-	// drawn counts the epochs whose order was drawn, and epoch and batch say where the loader stands, see LoaderState.
+	// drawn counts the epochs whose order was drawn; epoch and batch are the loader's position, see LoaderState.
 	drawn, epoch, batch int
-	// running counts the epochs under way.
+	// running counts the epochs in progress.
 	running int
-	// side is the stream that copies, of the device that the last epoch was for.
+	// side is the stream of the copies, on the device of the last epoch.
 	side *cuda.Stream
 	home *cuda.Device
 }
 
-// Batch is some samples on the device.
+// Batch is a batch of samples on the device.
 type Batch struct {
 	// Tensors has one tensor for each field, of shape [samples, field's shape]. They are closed when the loop goes on to the next batch;
-	// clone what is to stay.
+	// clone a tensor to keep it.
 	Tensors []*tenon.Tensor
 	// Rows are the samples' numbers.
 	Rows []int
@@ -97,9 +97,9 @@ func (l *Loader) Len() int {
 	return (n-1)/l.opt.BatchSize + 1
 }
 
-// Epoch yields every sample once, in batches on x's device that x's operations may use at once; the first epoch after SetState yields what
-// is left of the one that the state was taken in. An error of the data set or the device comes as the last pair, with a nil batch. When the
-// loop ends, by break or panic too, all goroutines have ended and all memory is given back.
+// Epoch yields every sample once, in batches on x's device that x's operations can use immediately. The first epoch after SetState yields
+// the rest of the epoch in which the state was taken. An error of the data set or the device comes as the last pair, with a nil batch.
+// When the loop ends, even by break or panic, all goroutines have ended and all memory is freed.
 func (l *Loader) Epoch(x *tenon.Exec) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
 		if l == nil || l.ds == nil {
@@ -113,7 +113,7 @@ func (l *Loader) Epoch(x *tenon.Exec) iter.Seq2[*Batch, error] {
 		e := l.start((*core.Exec)(x).Device())
 		defer e.stop()
 		for i := e.first; i < e.count; i++ {
-			// The next batch goes on its way before this one is worked on.
+			// Start copying the next batch before the loop works on this one.
 			b, err := e.upload(x.On(l.side), i)
 			if err == nil && i+1 < e.count && e.ready(i+1) {
 				_, err = e.upload(x.On(l.side), i+1)
@@ -131,7 +131,7 @@ func (l *Loader) Epoch(x *tenon.Exec) iter.Seq2[*Batch, error] {
 	}
 }
 
-// open finds the stream that copies.
+// open finds the stream for the copies.
 func (l *Loader) open(x *tenon.Exec) error {
 	if err := tenon.Try(func() { core.Made((*core.Exec)(x), "Epoch") }); err != nil {
 		return err
@@ -160,25 +160,25 @@ func (l *Loader) order() []int {
 	return rows
 }
 
-// epoch is one pass under way. Workers take the numbers of batches from todo, which never runs more than Prefetch ahead of the loop.
+// epoch is one epoch in progress. Workers take the numbers of batches from todo, which never runs more than Prefetch ahead of the loop.
 type epoch struct {
 	l    *Loader
 	dev  *rt.Device
 	rows []int
-	// number counts the epochs before this one. first is the batch that it begins with, and count how many there are.
+	// number counts the epochs before this one. first is the first batch to yield, and count the number of batches.
 	number, first, count int
 
 	todo    chan int
 	done    chan struct{}
 	workers sync.WaitGroup
-	// read has, for every batch, a channel of capacity 1 for what a worker made of it.
+	// read has, for every batch, a channel of capacity 1 for a worker's result.
 	read []chan staged
 	next int // the first batch that is not in todo yet
-	// batches are those on the device and not closed yet, by number.
+	// batches are the batches on the device that are not yet closed, by number.
 	batches map[int]*Batch
 }
 
-// staged is a batch in page-locked memory, or why it is not there.
+// staged is a batch in page-locked memory, or the error of reading it.
 type staged struct {
 	mem *rt.Pinned
 	err error
@@ -187,7 +187,7 @@ type staged struct {
 func (l *Loader) start(dev *rt.Device) *epoch {
 	e := &epoch{l: l, dev: dev, rows: l.order(), number: l.drawn, count: l.Len(), done: make(chan struct{}), batches: map[int]*Batch{}}
 	if l.running == 0 {
-		e.first = l.batch // of an epoch that a state was taken in
+		e.first = l.batch // not 0 when an epoch is resumed
 	}
 	e.next = e.first
 	l.drawn++
@@ -243,7 +243,7 @@ func (e *epoch) stage(i int) staged {
 	for at, row := range e.rowsOf(i) {
 		select {
 		case <-e.done:
-			return staged{mem, nil} // nobody waits for it any more
+			return staged{mem, nil} // the epoch has ended, and nobody waits for the batch
 		default:
 		}
 		err := mem.Use(func(b []byte) error {
@@ -260,7 +260,7 @@ func (e *epoch) stage(i int) staged {
 	return staged{mem, nil}
 }
 
-// read reads one sample. A data set may stop with an error of the library's, as code that uses tensors does.
+// read reads one sample. A data set that uses tensors may panic with an error of the library; read returns it.
 func (l *Loader) read(row int, dst [][]byte) (err error) {
 	if stopped := tenon.Try(func() { err = l.ds.Read(row, dst) }); stopped != nil {
 		return stopped
@@ -271,7 +271,7 @@ func (l *Loader) read(row int, dst [][]byte) (err error) {
 // ready reports whether upload would not wait for batch i.
 func (e *epoch) ready(i int) bool { return len(e.read[i]) > 0 }
 
-// upload returns batch i, whose copies it queues on x's stream unless it did before.
+// upload returns batch i, after queueing its copies on x's stream if that was not done before.
 func (e *epoch) upload(x *tenon.Exec, i int) (*Batch, error) {
 	if b := e.batches[i]; b != nil {
 		return b, nil
@@ -310,7 +310,7 @@ func (e *epoch) close(i int) {
 	delete(e.batches, i)
 }
 
-// stop ends the workers and frees what was not used.
+// stop ends the workers and frees all unused memory.
 func (e *epoch) stop() {
 	e.l.running--
 	e.l.epoch, e.l.batch = e.l.drawn, 0
@@ -323,14 +323,14 @@ func (e *epoch) stop() {
 		select {
 		case s := <-c:
 			if s.mem != nil {
-				_ = s.mem.Free() // a lost device, which the loop's own work reports
+				_ = s.mem.Free() // fails on a lost device, which the loop's own work reports
 			}
 		default:
 		}
 	}
 }
 
-// layout is where the fields of a full batch lie in one piece of memory.
+// layout says where the fields of a full batch lie in one block of memory.
 type layout struct {
 	fields []Field
 	start  []int
@@ -338,7 +338,7 @@ type layout struct {
 }
 
 func newLayout(fields []Field, samples int) layout {
-	const alignment = 256 // of the pieces that are copied
+	const alignment = 256 // of each field, which is one copy
 	l := layout{fields: fields}
 	for _, f := range fields {
 		l.start = append(l.start, l.bytes)
@@ -347,7 +347,7 @@ func newLayout(fields []Field, samples int) layout {
 	return l
 }
 
-// sample sets dst to the places of the fields of the at-th sample.
+// sample sets dst to the memory of the fields of sample number at.
 func (l *layout) sample(dst [][]byte, mem []byte, at int) {
 	for j, f := range l.fields {
 		n := f.Bytes()

@@ -11,11 +11,11 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// Whatever the order in which the device works on its streams, computations see the batches that they were given: copies come first, and
-// neither page-locked nor device memory is used again too early. The host never waits within the loop.
+// Whatever the order in which the device runs its streams, computations see the right batches: copies come first, and neither page-locked
+// nor device memory is reused too early. The host never waits within the loop.
 func TestSchedules(t *testing.T) {
 	const rows, columns = 240, 12
-	// Many columns make the copies fall behind the computation, which uses the last.
+	// Many columns make the copies fall behind the computation, which uses the last column.
 	var all []data.Column
 	for range columns {
 		numbers := make([]int64, rows)
@@ -55,7 +55,7 @@ func TestSchedules(t *testing.T) {
 					t.Fatal(err)
 				}
 				x.Scope(func(x *tenon.Exec) {
-					// Squares, so that a batch seen twice in another's stead shows.
+					// Squares, so that a sum shows a batch that was seen twice in place of another.
 					last := b.Tensors[columns-1]
 					x.AddInto(total, total, x.Sum(x.Mul(last, last), nil))
 				})

@@ -7,10 +7,10 @@ import (
 	"tenon.dev/internal/mersenne"
 )
 
-// LoaderState is where a Loader stands, and what must be the same for another one to go on from there.
+// LoaderState is the position of a Loader, with the data that must be the same for another one to resume from there.
 type LoaderState struct {
-	// Epoch counts the epochs that have ended. Batch counts the batches of the one under way that were handed out, that of the loop's body
-	// among them; it is 0 between epochs.
+	// Epoch counts the epochs that have ended. Batch counts the batches that the current epoch has yielded, including the one in the
+	// loop's body; it is 0 between epochs.
 	Epoch int `torch:"epoch"`
 	Batch int `torch:"batch"`
 	// Samples is the length of the data set.
@@ -22,11 +22,11 @@ type LoaderState struct {
 	Seed      uint64 `torch:"seed"`
 }
 
-// maxDraws bounds the numbers that are drawn to come to a state: some minutes' worth.
+// maxDraws bounds the numbers drawn to reach a state, which takes some minutes.
 const maxDraws = 1 << 36
 
-// State returns where the loader stands. At the end of a loop's body it is the place after the batch of now. A loop that was left early has
-// ended its epoch. The state of a nil loader is zero.
+// State returns the loader's position. At the end of a loop's body it is the position after the current batch. A loop that was left early
+// has ended its epoch. The state of a nil loader is zero.
 func (l *Loader) State() LoaderState {
 	if l == nil || l.ds == nil {
 		return LoaderState{}
@@ -35,9 +35,8 @@ func (l *Loader) State() LoaderState {
 		Shuffle: l.opt.Shuffle, Seed: l.opt.Seed}
 }
 
-// SetState has the loader go on from st, which State returned of a loader with the same options and as many samples: the next Epoch yields
-// the batches that were left, in the same order, and none if there were none left. It is an error while an epoch is under way. An error
-// changes nothing.
+// SetState makes the loader resume from st, a state of a loader with the same options and number of samples: the next Epoch yields the
+// remaining batches in the same order, and none if none remained. It is an error while an epoch is in progress. An error changes nothing.
 func (l *Loader) SetState(st LoaderState) error {
 	if l == nil || l.ds == nil {
 		return fault.New(fault.Invalid, "the loader is nil or a zero value; use one that NewLoader returned")
@@ -70,7 +69,7 @@ func (l *Loader) SetState(st LoaderState) error {
 	return nil
 }
 
-// options spells all but the place.
+// options prints everything but the position.
 func (st LoaderState) options() string {
 	text := fmt.Sprintf("%d samples in batches of %d", st.Samples, st.BatchSize)
 	if st.DropLast {

@@ -10,7 +10,7 @@ import (
 	"tenon.dev/data"
 )
 
-// A loader goes on from where another one stood, at every batch of two epochs and between them, with the batches that the other one gives.
+// A loader resumes from another one's position, at every batch of two epochs and between them, and yields the same batches as the other.
 func TestLoaderState(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		for _, opt := range []data.LoaderOpt{{BatchSize: 3, Shuffle: true, Seed: 4, Workers: 2}, {BatchSize: 3, DropLast: true},

@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// Float64At returns element i of little-endian data of type d as a float64; of a complex element the real part. Where data have no such
-// element, or d is no type, it is NaN.
+// Float64At returns element i of little-endian data of type d as a float64; of a complex element the real part. It returns NaN if data
+// has no such element or d is no type.
 func Float64At(d DType, data []byte, i int) float64 {
 	size := d.Size()
 	if size == 0 || i < 0 || i >= len(data)/size {
@@ -43,7 +43,7 @@ func Float64At(d DType, data []byte, i int) float64 {
 	return math.Float64frombits(le.Uint64(b))
 }
 
-// Element is a Go type that stands for an element type; int stands for Int64, as Python's integers do in PyTorch.
+// Element lists the Go types that stand for an element type; int stands for Int64, as Python's integers do in PyTorch.
 type Element interface {
 	bool | int | uint8 | int8 | int16 | int32 | int64 | uint16 | uint32 | uint64 | float32 | float64 | F16 | BF16 | complex64 | complex128
 }
@@ -56,8 +56,8 @@ func AsBytes[T Element](s []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&s[0])), len(s)*int(unsafe.Sizeof(s[0])))
 }
 
-// Of returns the type that T stands for; Uint16 for uint16, since the halves have Go types of their own, and Int64 for int, or Int32
-// where an int has 32 bits.
+// Of returns the element type that T stands for. It is Uint16 for uint16, since F16 and BF16 are separate Go types, and Int64 for int, or
+// Int32 where an int has 32 bits.
 func Of[T Element]() DType {
 	switch any(*new(T)).(type) {
 	case bool:

@@ -22,7 +22,7 @@ const (
 	Float64
 	Complex64
 	Complex128
-	// Uint16, Uint32 and Uint64 are offered in kernels; tensors of them can be stored and copied only.
+	// Uint16, Uint32 and Uint64 are for kernels; tensors of these types can only be stored and copied.
 	Uint16
 	Uint32
 	Uint64
@@ -91,7 +91,7 @@ func Parse(name string) (DType, bool) {
 	return Invalid, false
 }
 
-// info describes d; what is no type is as Invalid.
+// info describes d; a value that is no type is treated as Invalid.
 func (d DType) info() *info {
 	if d >= count {
 		d = Invalid
@@ -126,7 +126,7 @@ func (d DType) IsSigned() bool {
 	return true
 }
 
-// Real returns the type of the parts of a complex type, and d itself otherwise.
+// Real returns the type of the real and imaginary parts of a complex type, and d itself otherwise.
 func (d DType) Real() DType {
 	switch d {
 	case Complex64:
@@ -137,7 +137,7 @@ func (d DType) Real() DType {
 	return d
 }
 
-// Complex returns the complex type whose parts are of type d; Complex64 for the halves, since there is no complex half.
+// Complex returns the complex type whose parts have type d; Complex64 for the half types, since no complex half type exists.
 func (d DType) Complex() DType {
 	switch d {
 	case Float64, Complex128:
@@ -146,7 +146,7 @@ func (d DType) Complex() DType {
 	return Complex64
 }
 
-// Accumulate returns the type that sums of d are kept in: float32 for the halves, int64 for integers and bool, else d.
+// Accumulate returns the type in which sums of d are kept: float32 for the half types, int64 for integers and bool, else d.
 func (d DType) Accumulate() DType {
 	switch {
 	case d == Float16 || d == BFloat16:

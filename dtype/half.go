@@ -66,7 +66,7 @@ func (h BF16) Float32() float32 { return math.Float32frombits(uint32(h) << 16) }
 // BF16FromFloat64 rounds f once to nearest even.
 func BF16FromFloat64(f float64) BF16 { return BF16FromFloat32(roundToOdd(f)) }
 
-// roundToOdd narrows f so that a second rounding to fewer bits gives what one rounding would: truncated, with the last bit set if
+// roundToOdd narrows f so that a second rounding to fewer bits gives the result of a single rounding: truncated, with the last bit set if
 // anything was lost (S. Boldo, G. Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd").
 func roundToOdd(f float64) float32 {
 	r := float32(f)

@@ -10,7 +10,7 @@ import (
 	"tenon.dev/fault"
 )
 
-// An operation that cannot be done names itself, its operands and the line that called it.
+// The error of a failed operation names the operation, its operands and the line that called it.
 func ExampleError() {
 	x, err := tenon.Open(tenon.CPU())
 	if err != nil {

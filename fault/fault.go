@@ -1,5 +1,4 @@
-// Package fault defines the one error type that the library raises and its kinds.
-// It must not depend on any other package of the module.
+// Package fault defines the library's error type and its kinds. It must not depend on any other package of the module.
 package fault
 
 import (
@@ -13,16 +12,16 @@ type Kind uint8
 
 // The kinds of error. Their text forms are stable.
 const (
-	// Invalid: an argument is wrong (shape, dtype, device, range). Mend the call.
+	// Invalid: an argument is wrong (shape, dtype, device, range). Fix the call.
 	Invalid Kind = iota + 1
-	// OutOfMemory: the device or host has no room. Free memory, or make the work smaller.
+	// OutOfMemory: the device or host has no memory left. Free memory, or make the work smaller.
 	OutOfMemory
 	// Device: the device reported a failure while it worked (illegal address, and on a GPU a failed assertion). The device is lost to this
 	// process.
 	Device
 	// Capture: the call is illegal while a stream is captured.
 	Capture
-	// Unsupported: the request is sound, but this build or device does not offer it.
+	// Unsupported: the request is valid, but this build or device does not support it.
 	Unsupported
 	// Closed: the object was closed before it was used.
 	Closed
@@ -44,7 +43,7 @@ func (k Kind) String() string {
 type Error struct {
 	// Kind says what the caller can do about it.
 	Kind Kind
-	// Op is the operation as the user knows it, such as "Add"; empty where no op was under way.
+	// Op is the operation as the user knows it, such as "Add"; empty if no operation was running.
 	Op string
 	// Operands describes the tensors of the call, such as "float32[3 1]".
 	Operands []string
@@ -53,10 +52,10 @@ type Error struct {
 	Line int
 	// Msg is one clear sentence that names the thing and the remedy, without a trailing full stop.
 	Msg string
-	// Suspects are the operations that may be the cause of a device fault, newest first in each stream, such as
-	// "Gather, operation 41 of stream 0". A device works behind its program, so the operation that fails is rarely at fault itself.
+	// Suspects are the operations that may have caused a device fault, newest first in each stream, such as "Gather, operation 41 of
+	// stream 0". A device runs asynchronously, so the operation that reports the fault is rarely the cause.
 	Suspects []string
-	// Cause is the error beneath, or nil.
+	// Cause is the underlying error, or nil.
 	Cause error
 }
 
@@ -75,7 +74,7 @@ func Wrap(k Kind, cause error, format string, args ...any) *Error {
 	return &Error{Kind: k, Msg: fmt.Sprintf(format, args...), Cause: cause}
 }
 
-// shownSuspects is how many suspects an error's text names.
+// shownSuspects bounds the suspects that an error's text names.
 const shownSuspects = 8
 
 // Error returns op and operands, then the message, the cause, the suspects of a device fault and the caller's line, each where known.
@@ -90,7 +89,7 @@ func (e *Error) Error() string {
 	}
 	b.WriteString(e.Msg)
 	if e.Cause != nil {
-		if text := e.Cause.Error(); text != "" { // it may say no more than the kind does
+		if text := e.Cause.Error(); text != "" { // an empty text says no more than the kind
 			b.WriteString(": " + text)
 		}
 	}

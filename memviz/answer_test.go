@@ -149,7 +149,7 @@ func TestSearch(t *testing.T) {
 	if len(r.Results) != 2 || r.Count != 4 || r.Bytes != 512+2048+3<<20+100 || r.Groups[0].Stack != 1 || r.Groups[0].Count != 2 {
 		t.Errorf("%+v", r)
 	}
-	for range keptFilters + 2 { // filters are found again, and forgotten in turn
+	for range keptFilters + 2 { // filters are cached, and the oldest evicted
 		must(rec.line(rec.devices[0], ViewActive, "conv"))
 		must(rec.line(rec.devices[0], ViewActive, strings.Repeat("x", len(rec.filters))))
 	}
@@ -158,7 +158,7 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// must returns v; an error fails the program of the test.
+// must returns v; it panics on an error.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
@@ -198,7 +198,7 @@ func TestCategoriesAndNotes(t *testing.T) {
 	}
 }
 
-// TestTelling is that package tenon tells nothing of a program, and that a module whose path begins like its own does.
+// TestTelling: frames of package tenon say nothing about a program, but those of a module whose path begins like tenon's do.
 func TestTelling(t *testing.T) {
 	for name, want := range map[string]bool{
 		"tenon.(*Exec).Add": false, "tenon.From[...]": false, "tenon.dev/nn.(*Linear).Forward": true, "tenon.development/x.F": true,
@@ -289,7 +289,7 @@ func TestFlameGraph(t *testing.T) {
 	}
 }
 
-// Whatever functions are called, the picture is XML.
+// Whatever names functions have, the picture is valid XML.
 func TestFlameGraphNames(t *testing.T) {
 	var b strings.Builder
 	names := "a\x00\x1b[31m <b> & \"c\" ']]>';\xff\xfe\uffff\U0010ffff;operator<<(std::ostream&)"
@@ -383,7 +383,7 @@ func TestLargest(t *testing.T) {
 	}
 }
 
-// FuzzQuery asks whatever people type; a negated word finds what the word does not.
+// FuzzQuery asks any query text; a negated word finds what the word does not.
 func FuzzQuery(f *testing.F) {
 	rec := searchFixture(f)
 	for _, q := range []string{"conv size>=1k", "-stream:9", `"train loop" pool:1,2`, "addr:0x10 id:1 event:2 stack:1",

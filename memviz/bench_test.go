@@ -74,7 +74,7 @@ func answerText(v *viewer, request string) ([]byte, error) {
 	return body, err
 }
 
-// firstPicture asks for what the page asks for before it draws.
+// firstPicture makes the requests that the page makes before it draws.
 func firstPicture(t testing.TB, v *viewer) {
 	get(t, v, "info")
 	top := v.rec.devices[0].activeLine.topTile()
@@ -124,8 +124,8 @@ func BenchmarkPan(b *testing.B) {
 	b.ReportMetric(slowest.Seconds()*1e3, "slowest-ms")
 }
 
-// BenchmarkTurnover draws the coarsest tile of the hardest kind of trace: every allocation lives about as long as a column is wide, so that
-// all of them compete for strips; and a narrow window of it.
+// BenchmarkTurnover draws the coarsest tile, and a narrow window, of the hardest kind of trace: every allocation lives about as long as a
+// column is wide, so that all of them compete for strips.
 func BenchmarkTurnover(b *testing.B) {
 	n := benchEvents()
 	width := n / TileColumns
@@ -168,7 +168,7 @@ func BenchmarkSearch(b *testing.B) {
 	}
 }
 
-// BenchmarkState asks who holds what, and for the blocks, in states anywhere.
+// BenchmarkState asks for the holders of memory and for the blocks in random states.
 func BenchmarkState(b *testing.B) {
 	rec := reopenBench(b, benchColumns(b))
 	defer rec.Close()
@@ -221,7 +221,7 @@ func BenchmarkImport(b *testing.B) {
 	}
 }
 
-// columnFiles are the column files of a folder.
+// columnFiles returns the column files of a folder.
 func columnFiles(t testing.TB, folder string) []string {
 	t.Helper()
 	list, err := filepath.Glob(filepath.Join(folder, "*.columns"))

@@ -16,7 +16,7 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// columnBytes is the column file of a small program.
+// columnBytes returns the column file of a small program.
 func columnBytes(t testing.TB, n int) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -29,7 +29,7 @@ func columnBytes(t testing.TB, n int) []byte {
 	return b.Bytes()
 }
 
-// useAll asks a recording everything once.
+// useAll asks a recording for everything once.
 func useAll(rec *Recording) error {
 	v := &viewer{rec: rec, before: rec}
 	for _, d := range rec.devices {
@@ -47,7 +47,8 @@ func useAll(rec *Recording) error {
 	return nil
 }
 
-// A column file with any one byte changed is refused when it is opened, or when the damaged events are looked at, or says the same.
+// A column file with any one byte changed is refused when it is opened or when the damaged events are read, or else gives the same
+// answers.
 func TestColumnDamage(t *testing.T) {
 	whole := columnBytes(t, 4500)
 	rec, err := load("whole", bytes.NewReader(whole), int64(len(whole)))
@@ -86,10 +87,10 @@ func TestColumnVersion(t *testing.T) {
 	}
 }
 
-// usingBytes is what loading a file of size bytes and asking all of it may allocate.
+// usingBytes returns the bytes that loading a file of size bytes and asking for everything may allocate.
 func usingBytes(size int) int { return 16<<20 + 1000*size }
 
-// FuzzColumns opens damaged column files whose checksums are right, so that what is read is what is checked.
+// FuzzColumns opens damaged column files with correct checksums, so that only the reader's own checks protect it.
 func FuzzColumns(f *testing.F) {
 	whole := columnBytes(f, 200)
 	c, err := newColumnReader(bytes.NewReader(whole), int64(len(whole)))
@@ -112,7 +113,7 @@ func FuzzColumns(f *testing.F) {
 			}
 			s.Length -= int64(cut) % s.Length
 		}
-		// Written again with right sums, which is what an attacker would do.
+		// Rewritten with correct checksums, as an attacker would do.
 		var out bytes.Buffer
 		w := newColumnWriter(&out)
 		w.write(b[len(columnMagic):])
@@ -145,7 +146,7 @@ func FuzzColumnFile(f *testing.F) {
 	})
 }
 
-// FuzzImport reads anything as a snapshot's file, plain or compressed. What comes of it can be looked at.
+// FuzzImport reads anything as a snapshot file, plain or compressed. Whatever it accepts can be viewed.
 func FuzzImport(f *testing.F) {
 	var b bytes.Buffer
 	var trace []snapshot.Event
@@ -169,7 +170,7 @@ func FuzzImport(f *testing.F) {
 	f.Add(z.Bytes())
 	f.Add([]byte("(dVdevice_traces\n(l(l(dVaction\nValloc\nsVaddr\nI1\nsVsize\nI1\nsaas."))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		// eight times what the snapshot's reader may hold, of which growing slices leave most as garbage
+		// eight times the memory that the snapshot's reader may hold; growing slices leave most as garbage
 		cost.Within(t, 128<<20+4096*len(b), func() {
 			rec, err := Import(bytes.NewReader(b), "fuzzed", Options{NoCache: true})
 			if err != nil {
@@ -264,7 +265,7 @@ func TestOpenCache(t *testing.T) {
 	if a, b := get(t, &viewer{rec: first}, "info"), get(t, &viewer{rec: again}, "info"); !bytes.Equal(a, b) {
 		t.Errorf("the second time it says\n%s\nfirst\n%s", b, a)
 	}
-	// Damage, and another file under the same name, are noticed.
+	// Damage, or another file under the same name, is noticed.
 	b, err := os.ReadFile(kept[0])
 	if err != nil {
 		t.Fatal(err)
@@ -281,7 +282,7 @@ func TestOpenCache(t *testing.T) {
 		get(t, &viewer{rec: first}, "info")) {
 		t.Error("the column file of another snapshot was used")
 	}
-	// Where a column file cannot be put in its place, it serves once and goes.
+	// A column file that cannot be moved to its place is used once and removed.
 	for _, f := range columnFiles(t, cache) {
 		os.Remove(f)
 	}
@@ -307,7 +308,7 @@ func TestOpenCache(t *testing.T) {
 	if left, _ := filepath.Glob(filepath.Join(cache, "*")); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	// A compressed one is kept from a smaller size on.
+	// A compressed file is kept from a smaller size on.
 	packed := filepath.Join(dir, "packed.pickle.gz")
 	pack(t, path, packed)
 	if rec, err := Open(packed, Options{Cache: cache}); err != nil {
@@ -336,7 +337,7 @@ func TestOpenCache(t *testing.T) {
 	if _, err := os.Stat(name); err == nil {
 		t.Errorf("%s is left", name)
 	}
-	// Where the cache cannot be written the file still opens.
+	// If the cache cannot be written, the file still opens.
 	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -391,7 +392,7 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
-// Events come back as they were, across chunks, and times find their states.
+// Events are read back unchanged, across chunks, and times find their states.
 func TestEvents(t *testing.T) {
 	var trace []snapshot.Event
 	var b bytes.Buffer

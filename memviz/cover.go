@@ -8,7 +8,7 @@ import (
 
 // cover finds the first of several ranges of addresses that holds an address, however they overlap.
 type cover struct {
-	// pieces are the parts of ranges that no earlier one has; runs are the addresses that any has.
+	// pieces are the parts of ranges that no earlier range covers; runs are the addresses that any range covers.
 	pieces *ordered.List[covered]
 	runs   *ordered.List[covered]
 }
@@ -33,7 +33,7 @@ func (c *cover) add(addr, size uint64, number int) {
 	if from == to {
 		return
 	}
-	run, left := covered{from: from, to: to}, to // what is left ends there; runs that touch the range become one with it
+	run, left := covered{from: from, to: to}, to // left is the end of what is not yet covered; touching runs are merged
 	for left > from {
 		place := c.runs.Last(left)
 		r := c.runs.Value(place)

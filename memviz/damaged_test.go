@@ -12,8 +12,8 @@ import (
 	"tenon.dev/memviz/replay"
 )
 
-// TestDamagedPrograms changes snapshots of random programs in a few places, as no allocator would write them: whatever comes, each part
-// says what is wrong or makes the best of it, within bounded memory.
+// TestDamagedPrograms changes snapshots of random programs in a few places, as no allocator would write them: whatever the damage, each
+// part reports an error or works with the data, within bounded memory.
 func TestDamagedPrograms(t *testing.T) {
 	programs := uint64(60)
 	if *long {
@@ -66,7 +66,7 @@ func TestDamagedPrograms(t *testing.T) {
 	}
 }
 
-// anyNumber is one of any length.
+// anyNumber returns a random number of random length.
 func anyNumber(rng *rand.Rand) uint64 { return rng.Uint64() >> rng.IntN(64) }
 
 // damageTrace changes one event.

@@ -13,7 +13,7 @@ import (
 // maxDiffGroups bounds the groups of a Diff.
 const maxDiffGroups = 500
 
-// Moments of a comparison.
+// The moments of a comparison.
 const (
 	atEnd  = "end"
 	atPeak = "peak"
@@ -30,8 +30,8 @@ func (d *device) moment(at string) (int, error) {
 	return 0, fault.New(fault.Invalid, "a comparison is at %s or %s, not at %q", atEnd, atPeak, at)
 }
 
-// compare says what two recordings hold on a device, by stack. Where before has no such device, as the recordings of two processes that
-// used one each, its main device is taken.
+// compare returns what two recordings hold on a device, by stack. If before has no such device, as with recordings of two processes that
+// used one device each, its main device is compared.
 func compare(before, after *Recording, number int, at string) (*Diff, error) {
 	out := &Diff{At: at, BeforeFile: filepath.Base(before.name), AfterFile: filepath.Base(after.name), Groups: []DiffGroup{},
 		OnlyBefore: []Segment{}, OnlyAfter: []Segment{}}
@@ -85,7 +85,7 @@ func compare(before, after *Recording, number int, at string) (*Diff, error) {
 	return out, nil
 }
 
-// stackKey is a stack as a map key that is equal in two files if the frames are.
+// stackKey returns a stack as a map key, equal for two files if the frames are equal.
 func stackKey(s *snapshot.Stacks, id uint32) string {
 	var b []byte
 	for f := range s.All(snapshot.StackID(id)) {
@@ -95,7 +95,7 @@ func stackKey(s *snapshot.Stacks, id uint32) string {
 	return string(b)
 }
 
-// change is by how many bytes the group differs.
+// change returns the difference of the group in bytes.
 func (g *DiffGroup) change() uint64 {
 	return max(g.BeforeBytes, g.AfterBytes) - min(g.BeforeBytes, g.AfterBytes)
 }
@@ -116,7 +116,8 @@ func (d *Diff) finish() {
 	d.Groups = d.Groups[:n]
 }
 
-// onlyIn returns the segments of one that the other does not have, known by address and size. Stream and pool index the first's lists.
+// onlyIn returns the segments of one recording that the other does not have, compared by address and size. Stream and pool index the
+// lists of the first.
 func onlyIn(rec *Recording, d *device, other *Recording, od *device, at string) []Segment {
 	list := func(r *Recording, d *device) []Segment {
 		state, _ := d.moment(at) // checked by the caller

@@ -23,7 +23,7 @@ const (
 	flameFoot   = 8    // below it
 	flameLeast  = 0.1  // frames narrower than this are left out
 	flameLetter = 6.6  // width of a character
-	flameDeep   = 5000 // the most calls in each other that are drawn; what lies deeper counts for the last
+	flameDeep   = 5000 // the deepest nesting of calls that is drawn; deeper calls count for the last
 )
 
 // flame is a frame of a flame graph with the calls it made.
@@ -138,7 +138,7 @@ func (f *flame) row(w io.Writer, x uint64, depth int, scale float64, all uint64)
 	}
 }
 
-// xmlText escapes what XML gives a meaning, and replaces what it cannot hold.
+// xmlText escapes characters that are special in XML, and replaces those that XML cannot hold.
 func xmlText(s string) string {
 	return html.EscapeString(strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\t' || r == 0xfffe || r == 0xffff {
@@ -148,7 +148,7 @@ func xmlText(s string) string {
 	}, s))
 }
 
-// fitText shortens a name to what a width holds.
+// fitText shortens a name to fit a width.
 func fitText(name string, width float64) string {
 	n := int((width - 4) / flameLetter)
 	if n < 3 {
@@ -161,7 +161,7 @@ func fitText(name string, width float64) string {
 	return string(r[:n-1]) + "…"
 }
 
-// flameColour is a warm colour for calls, a cool one for what the allocator says.
+// flameColour returns a warm colour for calls and a cool one for the allocator's own entries.
 func flameColour(name string) string {
 	h := fnv.New32a()
 	io.WriteString(h, name)
@@ -199,7 +199,8 @@ for (const f of frames) {
 }
 `
 
-// WriteHolders writes who held memory on a device at a moment, "peak" or "end", as lines for WriteFlameGraph, most bytes first.
+// WriteHolders writes the stacks that held memory on a device at a moment, "peak" or "end", as lines for WriteFlameGraph, most bytes
+// first.
 func WriteHolders(w io.Writer, rec *Recording, number int, at string) error {
 	d, err := rec.device(number)
 	if err != nil {
@@ -217,7 +218,8 @@ func WriteHolders(w io.Writer, rec *Recording, number int, at string) error {
 	})
 }
 
-// MainDevice returns the number of the device with the longest trace, the lowest of several; -1 if the recording has no device.
+// MainDevice returns the number of the device with the longest trace, the lowest if there are several, or -1 if the recording has no
+// device.
 func (rec *Recording) MainDevice() int {
 	if rec == nil {
 		return -1
@@ -231,7 +233,7 @@ func (rec *Recording) MainDevice() int {
 	return number
 }
 
-// Devices returns the numbers of the devices that the recording has, ascending.
+// Devices returns the numbers of the recording's devices, ascending.
 func (rec *Recording) Devices() []int {
 	if rec == nil {
 		return nil

@@ -9,23 +9,24 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// stackText says stacks in words. Everything is worked out when it is asked for.
+// stackText describes stacks in words, computed on demand.
 type stackText struct{ stacks *snapshot.Stacks }
 
-// frameText is a frame as reports write it: file:line:name with the file's last element.
+// frameText returns a frame as reports write it: file:line:name with the file's last path element.
 func frameText(f snapshot.Frame) string {
 	return f.File[strings.LastIndexByte(f.File, '/')+1:] + ":" + decimal(f.Line) + ":" + f.Name
 }
 
-// telling reports whether a frame says where in the user's world a call came from: it has a file and a line, and is not in package tenon,
-// whose functions have the only names of that beginning without a slash.
+// telling reports whether a frame shows where in the user's code a call came from: it has a file and a line, and is not in package tenon,
+// whose functions are the only ones with that prefix and no slash.
 func telling(f snapshot.Frame) bool {
 	return f.Line > 0 && f.File != "" && f.File != "??" && !strings.HasPrefix(f.File, "<") &&
 		(!strings.HasPrefix(f.Name, "tenon.") || strings.Contains(f.Name, "/"))
 }
 
-// label is one line for a stack: its innermost frame with a file and a line. A stack of C++ alone, as PyTorch's backward has, is named by
-// the op and the autograd node that called it, else by its innermost frame that is not the recorder's or the allocator's own.
+// label returns one line for a stack: its innermost frame with a file and a line. A stack with only C++ frames, as in PyTorch's backward
+// pass, is named by the op and the autograd node that called it, else by its innermost frame that is not the recorder's or the
+// allocator's own.
 func (t stackText) label(id uint32) string {
 	op, node, first, any := "", "", "", ""
 	for f := range t.stacks.All(snapshot.StackID(id)) {
@@ -58,7 +59,7 @@ func (t stackText) label(id uint32) string {
 	return "no stack recorded"
 }
 
-// between is the part of a C++ name after a prefix up to the next "::".
+// between returns the part of a C++ name between a prefix and the next "::".
 func between(name, prefix string) (string, bool) {
 	rest, ok := strings.CutPrefix(name, prefix)
 	part, _, more := strings.Cut(rest, "::")
@@ -85,7 +86,7 @@ func (t stackText) stack(id uint32) Stack {
 	return s
 }
 
-// matching returns, by stack, whether a word occurs in one of its frames, written file:line:name, letter case aside.
+// matching returns, by stack, whether a word occurs in one of its frames, written file:line:name, ignoring case.
 func (t stackText) matching(word string) []bool {
 	word = strings.ToLower(word)
 	frames := make([]bool, t.stacks.FrameCount())
@@ -105,10 +106,10 @@ func (t stackText) matching(word string) []bool {
 	return out
 }
 
-// addrText is an address as answers write it.
+// addrText returns an address as answers write it.
 func addrText(addr uint64) string { return fmt.Sprintf("0x%x", addr) }
 
-// sizeUnits are those of sizeText.
+// sizeUnits are the units of sizeText.
 var sizeUnits = [...]string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB"}
 
 // sizeText writes bytes as PyTorch's reports do: one decimal and the unit, "1.5MiB".
@@ -134,7 +135,7 @@ func plainSizeText(n uint64) string {
 	return text + " " + sizeUnits[u]
 }
 
-// signedSizeText is sizeText for what may be negative.
+// signedSizeText is sizeText for numbers that may be negative.
 func signedSizeText(v float64) string {
 	u := 0
 	for ; math.Abs(v) >= 1024 && u < len(sizeUnits)-1; u++ {

@@ -106,7 +106,7 @@ func recordingOf(t testing.TB, s *snapshot.Snapshot) *Recording {
 	return rec
 }
 
-// describe writes the lives of a recording.
+// describeLives writes the lives of a recording.
 func describeLives(rec *Recording) string {
 	var b strings.Builder
 	for _, d := range rec.devices {
@@ -164,7 +164,7 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// What the viewer says of the last state of PyTorch's snapshots is what the snapshots themselves say.
+// The viewer's last state of PyTorch's snapshots agrees with the snapshots themselves.
 func TestRecordedSums(t *testing.T) {
 	for _, name := range []string{"resnet50", "gpt2_amp_graph", "extra_expandable", "extra_streams"} {
 		t.Run(name, func(t *testing.T) {
@@ -262,8 +262,8 @@ func checkWalk(t *testing.T, rec *Recording, d *device, trace []snapshot.Event) 
 	}
 }
 
-// FuzzHistory imports histories that no allocator would write. Whatever comes, the columns can be read again, the totals are those of the
-// lives, and every request is answered.
+// FuzzHistory imports histories that no allocator would write. Whatever the history, the columns can be read again, the totals agree with
+// the lives, and every request is answered.
 func FuzzHistory(f *testing.F) {
 	f.Add([]byte{3, 0, 1, 0, 0, 0, 1, 1, 1, 0, 1, 1, 2, 0, 1, 4, 0, 1}, uint64(0))
 	f.Add([]byte{5, 0, 8, 5, 4, 8, 6, 2, 4, 0, 2, 1, 6, 9, 1, 5, 3, 3, 8, 1, 1, 10, 0, 4, 11, 1, 2}, uint64(1)<<63)

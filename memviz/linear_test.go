@@ -13,7 +13,7 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// Segments that come in any order, and go in any, take time in proportion to their number: a second for these, where moving all that lie
+// Segments that are allocated and freed in any order take time in proportion to their number: a second here, while moving everything
 // above each would take a quarter of an hour.
 func TestManySegments(t *testing.T) {
 	const n, gone, size = 1 << 20, 1 << 16, 2 << 20
@@ -38,7 +38,7 @@ func TestManySegments(t *testing.T) {
 	}
 }
 
-// The first range that holds an address is found, whatever ranges there are.
+// The first range that holds an address is found, however the ranges overlap.
 func TestCover(t *testing.T) {
 	for seed := range uint64(200) {
 		rnd := rand.New(rand.NewPCG(seed, 2))
@@ -64,7 +64,7 @@ func TestCover(t *testing.T) {
 	}
 }
 
-// Calls in each other do not use up Go's stack, however many there are.
+// Nested calls do not exhaust Go's stack, however deep they are.
 func TestDeepStack(t *testing.T) {
 	var out strings.Builder
 	if err := WriteFlameGraph(&out, strings.NewReader(strings.Repeat("a;", 3_000_000)+"b 1000\na;c 10\n"), "deep"); err != nil {
@@ -75,7 +75,7 @@ func TestDeepStack(t *testing.T) {
 	}
 }
 
-// A setting that is no finite number is shown by its name, for JSON has no such number.
+// A setting that is not a finite number is shown by its name, since JSON has no such number.
 func TestOddSettings(t *testing.T) {
 	rec := recordingOf(t, &snapshot.Snapshot{Stacks: &snapshot.Stacks{},
 		Traces: [][]snapshot.Event{{{Action: snapshot.ActionAlloc, Addr: 512, Size: 512}}},
@@ -94,7 +94,7 @@ func TestOddSettings(t *testing.T) {
 	}
 }
 
-// A connection may not stay for ever, whatever its other end does.
+// A connection does not stay open forever, whatever its other end does.
 func TestServerLimits(t *testing.T) {
 	s, err := NewServer(synthetic(t, 1, 10), nil)
 	if err != nil {

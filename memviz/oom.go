@@ -11,7 +11,7 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// The allocator's sizes in bytes, as PyTorch's (c10/cuda/CUDACachingAllocator.cpp) and Tenon's have them.
+// The sizes of PyTorch's (c10/cuda/CUDACachingAllocator.cpp) and Tenon's allocators, in bytes.
 const (
 	smallRequest  = 1 << 20  // requests up to this go to the small pool
 	smallSegment  = 2 << 20  // segments of the small pool
@@ -19,7 +19,7 @@ const (
 	directRequest = 10 << 20 // from here on a segment is as large as the request
 )
 
-// segmentFor returns the bytes that the allocator asks the driver for.
+// segmentFor returns the bytes that the allocator requests from the driver.
 func segmentFor(size uint64) uint64 {
 	switch {
 	case size <= smallRequest:
@@ -36,7 +36,7 @@ const (
 	maxHolders    = 20
 )
 
-// The reasons for which a free piece does not serve.
+// The reasons why a free piece cannot serve a request.
 const (
 	tooSmall    = "too small"
 	otherStream = "other stream"
@@ -61,7 +61,7 @@ var reasonText = map[string]string{
 type piece struct {
 	Candidate
 	kindOK, streamOK, poolOK bool
-	whole                    bool // a segment of the default pool that could go back to the driver
+	whole                    bool // a segment of the default pool that could be returned to the driver
 }
 
 // oom explains the index-th failed allocation of a device.
@@ -104,14 +104,14 @@ func (rec *Recording) oom(d *device, index int) (*OOM, error) {
 	return o, nil
 }
 
-// defaultPool is the name of the pool of requests that are for none in particular.
+// defaultPool is the name of the pool for requests that name none.
 const defaultPool = "(0,0)"
 
-// requestPool guesses the pool that a request of a stream, failed before state, was for, since the trace does not say: that of the
-// allocation of this stream before it. Streams of captures serve nothing but their pool while the capture lasts.
+// requestPool guesses the pool for which a request on a stream, failed before state, was made, since the trace does not say: the pool of
+// the stream's previous allocation. A capture's stream allocates only from the capture's pool while the capture lasts.
 func (d *device) requestPool(state int, stream uint16) string {
 	a := &d.active
-	n, _ := slices.BinarySearch(a.start, uint32(state)) // those that began before it; they are sorted
+	n, _ := slices.BinarySearch(a.start, uint32(state)) // the number of allocations that began before it; start is sorted
 	for i := n - 1; i >= 0 && a.start[i] > 0; i-- {
 		if a.stream[i] == stream {
 			if name := d.pools[d.poolOf(uint32(i))]; name != "" {
@@ -123,7 +123,7 @@ func (d *device) requestPool(state int, stream uint16) string {
 	return defaultPool
 }
 
-// pieces returns the free memory of a state, seen with the eyes of a failed request for a pool.
+// pieces returns the free memory of a state, judged for a failed request for a pool.
 func (rec *Recording) pieces(d *device, state int, e traceEvent, pool string) []piece {
 	kind := "large"
 	if e.Size <= smallRequest {
@@ -133,7 +133,7 @@ func (rec *Recording) pieces(d *device, state int, e traceEvent, pool string) []
 	for _, s := range rec.blocks(d, state).Segments {
 		base, _ := strconv.ParseUint(s.Addr, 0, 64)
 		s.gaps(func(offset, size uint64, after int) {
-			// The large pool does not split off a remainder of at most 1 MiB: it belongs to the block before.
+			// The large pool does not split off a remainder of at most 1 MiB: it belongs to the block before it.
 			if s.Kind == "large" && !s.Expandable && after > 0 && size <= smallRequest {
 				return
 			}
@@ -154,7 +154,7 @@ func (rec *Recording) pieces(d *device, state int, e traceEvent, pool string) []
 	return out
 }
 
-// why says why the piece cannot serve a request; limit is max_split_size in bytes, 0 if there is none.
+// why says why the piece cannot serve a request; limit is max_split_size in bytes, 0 for none.
 func (p *piece) why(size, limit uint64) string {
 	switch {
 	case p.Size < size:
@@ -225,7 +225,7 @@ func (o *OOM) summarise(pieces []piece, pending uint64, pool string, expandable 
 			"or another process, stood in the way.",
 			plainSizeText(o.Size), plainSizeText(o.DeviceFree), plainSizeText(segment))
 	}
-	var fit, ours uint64 // free memory that only its stream, pool or kind kept back; free memory of the right ones
+	var fit, ours uint64 // free memory that did not fit only because of its stream, pool or kind; free memory of the right ones
 	var largest, whole uint64
 	count := 0
 	for _, p := range pieces {

@@ -16,23 +16,22 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// Options say how Open opens.
+// Options are the options of Open and Import.
 type Options struct {
-	// Cache is the folder for column files, which make a snapshot that was seen before open at once. "" is a folder of the user's cache
-	// directory. Files of less than 16 MiB are not kept there: they are read anew as quickly.
+	// Cache is the folder for column files, with which a snapshot that was opened before opens immediately. "" means a folder in the
+	// user's cache directory. Files of less than 16 MiB are not kept there, since reading them again is just as quick.
 	Cache string
-	// NoCache leaves nothing behind.
+	// NoCache keeps no column file.
 	NoCache bool
-	// Progress, if not nil, is told now and then how many bytes of the file were read; total is 0 if unknown.
+	// Progress, if not nil, is called now and then with the number of bytes read; total is 0 if unknown.
 	Progress func(read, total int64)
 }
 
 const (
-	// keptFrom is the size of files from which on a column file is kept, keptFromPacked that of compressed ones, which shrink to a
-	// thirtieth.
+	// keptFrom is the file size from which a column file is kept, keptFromPacked that of compressed files, which shrink to a thirtieth.
 	keptFrom       = 16 << 20
 	keptFromPacked = keptFrom / 32
-	// forgetAfter is how long a column file lies unused before another import removes it.
+	// forgetAfter is the time after which another import removes an unused column file.
 	forgetAfter = 30 * 24 * time.Hour
 )
 
@@ -46,7 +45,7 @@ func Open(path string, o Options) (*Recording, error) {
 	if err != nil {
 		var known *fs.PathError
 		if errors.As(err, &known) {
-			err = known.Err // which names the path no second time
+			err = known.Err // the error without the path, which is already named
 		}
 		return nil, fault.Wrap(fault.Invalid, err, "cannot open the snapshot %s", path)
 	}
@@ -75,7 +74,7 @@ func Open(path string, o Options) (*Recording, error) {
 	return importTo(kept, f, path, src, o)
 }
 
-// large reports whether what was read of a snapshot is worth keeping.
+// large reports whether the column file of a snapshot is worth keeping.
 func large(f io.ReaderAt, size int64) bool {
 	var b [2]byte
 	_, err := f.ReadAt(b[:], 0)
@@ -87,7 +86,7 @@ func Import(r io.Reader, name string, o Options) (*Recording, error) {
 	return importStream(r, name, 0, true, o)
 }
 
-// identify says what a column file of this snapshot must have been made from.
+// identify returns the source that a column file of this snapshot must name.
 func identify(f *os.File, st os.FileInfo) (source, error) {
 	b := make([]byte, 128<<10)
 	n := min(int64(len(b)/2), st.Size())
@@ -101,7 +100,7 @@ func identify(f *os.File, st os.FileInfo) (source, error) {
 	return source{Size: st.Size(), ModTime: st.ModTime().UnixNano(), CRC: crc32.Checksum(b, castagnoli)}, nil
 }
 
-// columnPath is where the column file of a snapshot is kept.
+// columnPath returns the path at which the column file of a snapshot is kept.
 func columnPath(path, folder string) (string, error) {
 	full, err := filepath.Abs(path)
 	if err != nil {
@@ -117,7 +116,7 @@ func columnPath(path, folder string) (string, error) {
 	return filepath.Join(folder, filepath.Base(path)+"-"+hex.EncodeToString(sum[:6])+".columns"), nil
 }
 
-// reopen opens a kept column file if it is there, sound and of this source.
+// reopen opens a kept column file if it exists, is valid and comes from this source.
 func reopen(kept, name string, src source) *Recording {
 	f, err := os.Open(kept)
 	if err != nil {
@@ -129,7 +128,7 @@ func reopen(kept, name string, src source) *Recording {
 		return nil
 	}
 	now := time.Now()
-	os.Chtimes(kept, now, now) // says that it is in use; no harm if it fails
+	os.Chtimes(kept, now, now) // marks it as used; a failure does no harm
 	return rec
 }
 
@@ -147,7 +146,7 @@ func openColumns(f *os.File, name string) (*Recording, error) {
 	return rec, nil
 }
 
-// importTo reads a snapshot, keeps its column file and opens that. Where it cannot be kept it serves this once.
+// importTo reads a snapshot, keeps its column file and opens that. A column file that cannot be kept is used this once.
 func importTo(kept string, f *os.File, name string, src source, o Options) (*Recording, error) {
 	folder := filepath.Dir(kept)
 	if os.MkdirAll(folder, 0o700) != nil {
@@ -167,7 +166,7 @@ func importTo(kept string, f *os.File, name string, src source, o Options) (*Rec
 	}
 	if os.Rename(at, kept) == nil {
 		at = kept
-	} // else another viewer holds the old one, where the system forbids that: this one serves this once
+	} // else another viewer has the old one open on a system that then forbids replacing it; use this one once
 	if out, err = os.Open(at); err != nil {
 		return nil, fault.Wrap(fault.System, err, "the column file cannot be opened")
 	}
@@ -181,7 +180,7 @@ func importTo(kept string, f *os.File, name string, src source, o Options) (*Rec
 	return rec, nil
 }
 
-// forget removes column files that nobody used for long, and what interrupted imports left.
+// forget removes column files that have not been used for long, and the remains of interrupted imports.
 func forget(folder string) {
 	list, _ := os.ReadDir(folder)
 	for _, e := range list {
@@ -232,7 +231,7 @@ func importStream(r io.Reader, name string, total int64, large bool, o Options) 
 	return rec, nil
 }
 
-// refused names the file in an error of reading it.
+// refused adds the file's name to an error of reading it.
 func refused(name string, err error) error {
 	return fault.Wrap(fault.Invalid, err, "reading %s", name)
 }

@@ -67,7 +67,7 @@ func TestOwnSnapshot(t *testing.T) {
 	if o.Size != 36<<20 || o.Active != s.Active || !strings.Contains(strings.Join(o.Summary, " "), "is own_test.go:") {
 		t.Errorf("%+v", o)
 	}
-	// What was there before the recording is there, in its segment, in every state.
+	// A block that existed before the recording is in its segment in every state.
 	m := rec.blocks(dev, 0)
 	if len(m.Segments) != 1 || len(m.Segments[0].Blocks) != 1 || m.Segments[0].Blocks[0].Size != 4000 {
 		t.Errorf("before: %+v", m)

@@ -7,9 +7,9 @@ import (
 	"tenon.dev/internal/browser"
 )
 
-// BenchmarkPage measures in a real browser what a person waits for: ms/first from the request of the page to its first complete picture,
-// and for a drag by a fifth of the width, at a zoom where every drag needs new tiles, ms/drawn to the next picture and ms/whole to the one
-// with all tiles.
+// BenchmarkPage measures in a real browser how long a person waits: ms/first from the request of the page to its first complete picture,
+// and, after a drag by a fifth of the width at a zoom where every drag needs new tiles, ms/drawn to the next picture and ms/whole to the
+// picture with all tiles.
 func BenchmarkPage(b *testing.B) {
 	rec := reopenBench(b, benchColumns(b))
 	defer rec.Close()

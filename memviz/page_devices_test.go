@@ -13,8 +13,8 @@ import (
 
 const mib = 1 << 20
 
-// twoDevices is a snapshot of which device 0 has a history with categories, two streams, a private pool and a failure, for which three
-// pieces of memory were free that could not serve, and device 1 segments only.
+// twoDevices returns a snapshot of two devices. Device 0 has a history with categories, two streams, a private pool and a failed
+// allocation, for which three pieces of memory were free but could not be used. Device 1 has only segments.
 func twoDevices() *snapshot.Snapshot {
 	s := &snapshot.Snapshot{Stacks: &snapshot.Stacks{}, Notes: make([]snapshot.Note, 1),
 		Settings: map[string]any{"max_split_size": int64(-1)}, Traces: make([][]snapshot.Event, 2)}
@@ -122,7 +122,7 @@ func pageDevices(t *testing.T, b *browser.Browser) {
 		t.Errorf("an empty trace is not explained: %d pixels of text", words)
 	}
 	dots := 0
-	for x := 80.0; x < 1000; x++ { // nothing of the other device remains in the small map
+	for x := 80.0; x < 1000; x++ { // the small map shows nothing of the other device
 		if y := pageHeight - 60.0; far(pixel(picture, x, y), ground) > 60 {
 			dots++
 		}

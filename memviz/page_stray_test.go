@@ -8,8 +8,8 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// pageStray shows a trace that says little: one allocation in no segment, of the second device, which the page begins with since the first
-// has no trace. The page draws it, explains what it cannot draw, and counts it right.
+// pageStray shows a trace with little data: one allocation in no segment, on the second device, with which the page begins since the
+// first has no trace. The page draws it, explains what it cannot draw, and counts it correctly.
 func pageStray(t *testing.T, b *browser.Browser) {
 	s := &snapshot.Snapshot{Stacks: &snapshot.Stacks{}, Notes: make([]snapshot.Note, 1), Traces: make([][]snapshot.Event, 2)}
 	s.Segments = []snapshot.Segment{{Addr: 1 << 40, TotalSize: 2 << 20, Type: "small",

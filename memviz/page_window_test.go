@@ -10,7 +10,7 @@ import (
 	"tenon.dev/internal/browser"
 )
 
-// pageWindow looks at every view in a small window: a view without details has all of the height, and every tab can be seen.
+// pageWindow checks every view in a small window: a view without details uses the whole height, and every tab is visible.
 func pageWindow(t *testing.T, b *browser.Browser) {
 	v := serve(t, b, snapshotOf(t, "gpt2_amp_graph"), snapshotOf(t, "resnet50"))
 	v.tab.Resize(900, 600)
@@ -48,7 +48,7 @@ func pageWindow(t *testing.T, b *browser.Browser) {
 	v.clean(v.origin)
 }
 
-// pageAxis looks at the words around a timeline: an event's number stands where its effect begins, and the marker, which stands at the peak
+// pageAxis checks the labels around a timeline: an event's number is placed where its effect begins, and the marker, which is at the peak
 // at first, leaves the peak's figure readable.
 func pageAxis(t *testing.T, b *browser.Browser) {
 	v := serve(t, b, snapshotOf(t, "gpt2_amp_graph"), nil)

@@ -7,8 +7,8 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// What goes in comes out in order, though the sender uses its slice again at once; after an error nothing more is worked on, and the sender
-// learns it.
+// Data comes out in the order in which it went in, though the sender reuses its slice immediately. After an error nothing more is
+// processed, and the sender gets the error.
 func TestPipe(t *testing.T) {
 	const count = 1000
 	var got []uint64

@@ -21,14 +21,15 @@ import (
 	"tenon.dev/memviz/replay"
 )
 
-// memory is a device of a few hundred MiB for an allocator: segments and pages anywhere, and streams that get on when the test says so.
+// memory is a device of a few hundred MiB for an allocator: segments and pages lie anywhere, and streams make progress when the test says
+// so.
 type memory struct {
 	rng    *rand.Rand
 	room   uint64 // bytes
 	held   map[uint64]uint64
 	ranges map[uint64]uint64
 	next   uint64
-	old    []uint64 // addresses to use again, of segments that went back
+	old    []uint64 // addresses of freed segments, to reuse
 	events map[alloc.Event]int
 	last   alloc.Event
 	now    int // events recorded before this one's time are complete
@@ -49,7 +50,7 @@ func (m *memory) Malloc(size uint64) (uint64, error) {
 	return addr, nil
 }
 
-// fits says whether nothing else lies in a range.
+// fits reports whether a range is free.
 func (m *memory) fits(addr, size uint64) bool {
 	for _, in := range []map[uint64]uint64{m.held, m.ranges} {
 		for a, n := range in {
@@ -103,7 +104,7 @@ func (m *memory) Reserve(size uint64) (uint64, error) {
 	return addr, nil
 }
 
-// driven is an allocator under a random program.
+// driven is an allocator driven by a random program.
 type driven struct {
 	t      *testing.T
 	rng    *rand.Rand
@@ -112,7 +113,7 @@ type driven struct {
 	stacks *snapshot.Stacks
 	live   []*alloc.Block
 	pools  []alloc.PoolID
-	in     alloc.PoolID // the diversion under way
+	in     alloc.PoolID // the current diversion
 }
 
 func drive(t *testing.T, seed uint64, conf string) *driven {
@@ -144,7 +145,7 @@ func (p *driven) ok(err error) {
 	}
 }
 
-// step makes one step of the program.
+// step takes one step of the program.
 func (p *driven) step() {
 	p.m.now++
 	switch n := p.rng.IntN(200); {
@@ -192,7 +193,7 @@ func (p *driven) free() {
 	p.live = p.live[:len(p.live)-1]
 }
 
-// snapshot returns what the allocator holds, and checks that it is what its statistics say.
+// snapshot returns the allocator's snapshot, and checks it against the allocator's statistics.
 func (p *driven) snapshot() *snapshot.Snapshot {
 	st := p.d.Stats()
 	a := p.d.Snapshot()
@@ -279,7 +280,7 @@ func TestRandomPrograms(t *testing.T) {
 	}
 }
 
-// negative finds figures below 0 in answers: none may be, but the -1 of a piece at its segment's end and of no limit.
+// negative finds negative figures in answers. Only two are allowed: the -1 of a piece at its segment's end and of no limit.
 var negative = regexp.MustCompile(`"(\w+)":-\d+`)
 
 // checkView compares the viewer's answers with the snapshot.
@@ -320,7 +321,7 @@ func checkView(t *testing.T, rec *Recording, s *snapshot.Snapshot) {
 					t.Errorf("state %d: a block at %d+%d of segment %s of %d bytes, after %d", state, b.Offset, b.Size, g.Addr, g.Size, end)
 				}
 				gap = max(gap, b.Offset-end)
-				end = (b.Offset + b.Size + 511) &^ 511 // the trace tells what was asked for
+				end = (b.Offset + b.Size + 511) &^ 511 // the trace has the requested size
 				active += b.Size
 			}
 			if gap = max(gap, g.Size-end); gap != g.Largest || active != g.Active {
@@ -360,7 +361,7 @@ func checkView(t *testing.T, rec *Recording, s *snapshot.Snapshot) {
 	}
 }
 
-// failures counts what the trace says.
+// failures counts the failed allocations of the trace.
 func (d *device) failures(s *snapshot.Snapshot) (n int) {
 	for _, e := range s.Traces[d.index] {
 		if e.Action == snapshot.ActionOOM {
@@ -375,7 +376,7 @@ func decoded[T any](body []byte) (v T, err error) {
 	return v, err
 }
 
-// checkReports adds up what the text reports say.
+// checkReports adds up the figures of the text reports.
 func checkReports(t *testing.T, s *snapshot.Snapshot, raw, before []byte) {
 	t.Helper()
 	report := func(write func(w io.Writer, r io.Reader, name string) error) string {
@@ -394,7 +395,7 @@ func checkReports(t *testing.T, s *snapshot.Snapshot, raw, before []byte) {
 		text := report(write)
 		for line := range strings.Lines(text) {
 			n, err := strconv.ParseInt(strings.TrimSpace(line[strings.LastIndexByte(line, ' ')+1:]), 10, 64)
-			// as PyTorch writes free blocks that were asked for more
+			// PyTorch writes a negative number for free blocks whose request was larger
 			if err != nil || n < 0 && !strings.Contains(line, "inactive;<gaps> ") {
 				t.Fatalf("the line %q: %v", line, err)
 			}
@@ -432,7 +433,7 @@ func checkReports(t *testing.T, s *snapshot.Snapshot, raw, before []byte) {
 	}
 }
 
-// checkReplay replays the program under all settings, on a device that is too small now and then.
+// checkReplay replays the program under all settings, sometimes on a device that is too small.
 func checkReplay(t *testing.T, s *snapshot.Snapshot, confs []string) {
 	t.Helper()
 	var raw bytes.Buffer

@@ -13,9 +13,10 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// The reports of this file have the text of PyTorch's (torch.cuda._memory_viz), byte for byte, so that what reads those reads these.
+// The reports of this file have the text of PyTorch's (torch.cuda._memory_viz), byte for byte, so that programs that read those can read
+// these.
 
-// readReport reads a snapshot whole, or without its events.
+// readReport reads a snapshot with or without its events.
 func readReport(r io.Reader, name string, events bool) (*snapshot.Snapshot, error) {
 	o := snapshot.ReadOptions{}
 	if !events {
@@ -41,7 +42,7 @@ func lines(w io.Writer, write func(b *bufio.Writer)) error {
 	return nil
 }
 
-// statsPage is the bytes that one character of WriteStats stands for, and the smallest segment that it shows.
+// statsPage is the number of bytes that one character of WriteStats stands for, and the smallest segment that it shows.
 const statsPage = 20 << 20
 
 // statsLegend explains WriteStats.
@@ -110,7 +111,7 @@ func writeStats(w io.Writer, s *snapshot.Snapshot) {
 		freeText(free, rounding), statsLegend)
 }
 
-// requested is what the owner of a block asked for; its size where that was not recorded.
+// requested returns the bytes that the owner of a block requested, or the block's size if that was not recorded.
 func requested(b snapshot.Block) uint64 {
 	if b.Requested == 0 && b.State == snapshot.ActiveAllocated {
 		return b.Size
@@ -118,7 +119,7 @@ func requested(b snapshot.Block) uint64 {
 	return b.Requested
 }
 
-// freeText writes free bytes with the part of it that is rounding.
+// freeText writes free bytes with the part that is rounding.
 func freeText(free, rounding uint64) string {
 	if free+rounding == 0 {
 		return sizeText(0)
@@ -126,10 +127,10 @@ func freeText(free, rounding uint64) string {
 	return fmt.Sprintf("%s (%.1f%% internal)", sizeText(free+rounding), float64(rounding)/float64(free+rounding)*100)
 }
 
-// maxLetters is what a segment may take in characters, more than any device has: 80 TiB.
+// maxLetters bounds the characters of a segment: 80 TiB, more than any device has.
 const maxLetters = 1 << 22
 
-// pageLetters draws a segment, a character for each 20 MiB.
+// pageLetters draws a segment, with one character for each 20 MiB.
 func pageLetters(g *snapshot.Segment) string {
 	if g.TotalSize > maxLetters*statsPage {
 		return "larger than any device"
@@ -239,7 +240,7 @@ func (t *folder) segment(prefix string, g *snapshot.Segment) {
 	}
 }
 
-// stack is a stack as a line has it.
+// stack returns a stack as a line shows it.
 func (t *folder) stack(id snapshot.StackID) string {
 	text, ok := t.texts[id]
 	if !ok {
@@ -264,7 +265,7 @@ func foldStack(stacks *snapshot.Stacks, id snapshot.StackID) string {
 	return strings.Join(words, ";")
 }
 
-// What PyTorch's reports leave out of stacks: the calls of recording itself, of the interpreter, and of the dispatcher.
+// The frames that PyTorch's reports leave out of stacks: the calls of the recording itself, of the interpreter, and of the dispatcher.
 var (
 	internalNames = []string{"unwind::unwind", "CapturedTraceback::gather", "gather_with_cpp", "_start", "__libc_start_main", "PyEval_",
 		"PyObject_", "PyFunction_"}
@@ -288,7 +289,7 @@ func WriteTrace(w io.Writer, r io.Reader, name string) error {
 	return lines(w, func(b *bufio.Writer) {
 		inBefore := newCover()
 		for i := range s.Segments {
-			// PyTorch looks only this far into a segment of the snapshot.
+			// PyTorch considers only this part of a segment of the snapshot.
 			inBefore.add(s.Segments[i].Addr, s.Segments[i].Allocated, i)
 		}
 		for d, trace := range s.Traces {
@@ -312,8 +313,8 @@ type teller struct {
 	w     *bufio.Writer
 	s     *snapshot.Snapshot
 	named int
-	// held are the segments of the trace, in its order; those given back stay, as in PyTorch's report. in and inBefore find
-	// these, and those of the snapshot.
+	// held are the segments of the trace, in order; freed ones stay, as in PyTorch's report. in finds these, and inBefore those of the
+	// snapshot.
 	held             []heldSegment
 	in, inBefore     *cover
 	segments, blocks map[uint64]string // names by address
@@ -352,7 +353,7 @@ func (t *teller) place(addr uint64) string {
 // tell writes the entries.
 func (t *teller) tell(trace []snapshot.Event) {
 	fmt.Fprintf(t.w, "%d entries\n", len(trace))
-	// PyTorch's total is the number of the last entry, plus what that allocates or minus what it frees.
+	// PyTorch's total is the number of the last entry, plus the bytes that it allocates or minus the bytes that it frees.
 	var total float64
 	for i := range trace {
 		e := &trace[i]
@@ -386,7 +387,7 @@ func (t *teller) tell(trace []snapshot.Event) {
 	fmt.Fprintf(t.w, "TOTAL MEM: %s", signedSizeText(total))
 }
 
-// literal is an entry as Python prints it.
+// literal returns an entry as Python prints it.
 func (t *teller) literal(e *snapshot.Event) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "{'action': %s, 'addr': %d, 'size': %d, 'stream': %d, 'time_us': %d", pythonString(e.Action.String()), e.Addr, e.Size,

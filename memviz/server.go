@@ -28,12 +28,12 @@ func page() fs.FS {
 	return sub
 }
 
-// policy is the Content-Security-Policy of the page: nothing from anywhere but this server.
+// policy is the Content-Security-Policy of the page: it may load only from this server.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; " +
 	"form-action 'none'; frame-ancestors 'none'"
 
-// What a connection may take: requests are a line and have no body, the longest answers are a few megabytes of a file that may have to be
-// read.
+// The limits of a connection: requests are one line without a body, and the longest answers are a few megabytes, for which the file may
+// have to be read.
 const (
 	headerTimeout = 10 * time.Second
 	answerTimeout = 5 * time.Minute
@@ -41,7 +41,7 @@ const (
 	maxHeader     = 1 << 16 // bytes
 )
 
-// Server shows a recording to browsers of this machine. It listens on the loopback interface alone and answers only below a path that
+// Server shows a recording to browsers on this machine. It listens only on the loopback interface and answers only below a path that
 // nobody can guess.
 type Server struct {
 	listener net.Listener
@@ -49,7 +49,7 @@ type Server struct {
 	http     http.Server
 }
 
-// NewServer listens on a free port of 127.0.0.1. before is what the recording is compared with, or nil. Serve answers.
+// NewServer listens on a free port of 127.0.0.1. before is the recording to compare with, or nil. Serve answers the requests.
 func NewServer(rec, before *Recording) (*Server, error) {
 	if err := rec.usable(); err != nil {
 		return nil, err
@@ -75,8 +75,8 @@ func (s *Server) URL() string {
 	return "http://" + s.listener.Addr().String() + "/" + s.token + "/"
 }
 
-// Serve answers until ctx ends, then lets requests under way finish for at most a second. The server answers no more: a further Serve is an
-// error of kind Closed.
+// Serve answers requests until ctx ends, then waits at most a second for requests in progress. The server is then closed: a further Serve
+// returns an error of kind Closed.
 func (s *Server) Serve(ctx context.Context) error {
 	if s == nil || s.listener == nil || ctx == nil {
 		return fault.New(fault.Invalid, "the server is none that NewServer returned, or the context is nil")
@@ -102,7 +102,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	return nil
 }
 
-// handler answers below the token, and says 404 to everything else.
+// handler answers below the token, and returns 404 for everything else.
 func (s *Server) handler(v *viewer) http.Handler {
 	files := http.FileServerFS(page())
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -17,7 +17,7 @@ import (
 	"tenon.dev/fault"
 )
 
-// serve starts a server and returns its URL and what ends it.
+// serve starts a server and returns its URL and a function that ends it.
 func serve(t *testing.T, rec *Recording) (url string, end func() error) {
 	t.Helper()
 	s, err := NewServer(rec, nil)
@@ -96,7 +96,7 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// A listener that breaks ends Serve with an error.
+// A failing listener ends Serve with an error.
 func TestServerBroken(t *testing.T) {
 	s, err := NewServer(synthetic(t, 1, 100), nil)
 	if err != nil {
@@ -108,8 +108,8 @@ func TestServerBroken(t *testing.T) {
 	}
 }
 
-// TestServerEnded ends a server in the middle of requests, of which each is answered or finds nobody; a further Serve says that the server
-// has ended.
+// TestServerEnded ends a server in the middle of requests: each is answered or refused, and a further Serve returns an error that the
+// server has ended.
 func TestServerEnded(t *testing.T) {
 	s, err := NewServer(synthetic(t, 1, 1000), nil)
 	if err != nil {
@@ -117,7 +117,7 @@ func TestServerEnded(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 2)
-	for range 2 { // who serves beside ends too
+	for range 2 { // a concurrent Serve ends too
 		go func() { done <- s.Serve(ctx) }()
 	}
 	var wg sync.WaitGroup
@@ -130,7 +130,7 @@ func TestServerEnded(t *testing.T) {
 				if err != nil {
 					return
 				}
-				_, _ = io.ReadAll(res.Body) // which an end that takes long may cut off
+				_, _ = io.ReadAll(res.Body) // a slow end may cut the body off
 				if res.Body.Close(); res.StatusCode != http.StatusOK {
 					t.Error(res.Status)
 				}
@@ -194,7 +194,7 @@ func TestStatic(t *testing.T) {
 			t.Errorf("%s is %.200s", want, got)
 		}
 	}
-	// Nothing comes from elsewhere, and the policy admits what is inline and nothing else.
+	// The page loads nothing from elsewhere, and the policy allows only inline content.
 	if m := regexp.MustCompile(`(?:src|href)="([^"#d][^"]*)"`).FindStringSubmatch(page); m != nil {
 		t.Errorf("the page refers to %q", m[1])
 	}
@@ -209,7 +209,7 @@ func TestStatic(t *testing.T) {
 			t.Errorf("the policy refuses %.60q", m[1])
 		}
 	}
-	// With little room fewer levels and states are there, and the coarsest picture always.
+	// A small size limit drops levels and states, but never the coarsest picture.
 	small, answers := write(StaticOptions{Bytes: 100_000})
 	if err := json.Unmarshal(answers["info"], &info); err != nil {
 		t.Fatal(err)
@@ -220,7 +220,7 @@ func TestStatic(t *testing.T) {
 	}
 }
 
-// refuser is a writer that is full.
+// refuser is a writer that always fails.
 type refuser struct{}
 
 func (refuser) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
@@ -239,7 +239,7 @@ func TestRefusedOutput(t *testing.T) {
 	}
 }
 
-// Requests of several pages at once get the answers that they get alone.
+// Concurrent requests of several pages get the same answers as single ones.
 func TestConcurrentRequests(t *testing.T) {
 	rec := synthetic(t, 3, 200_000)
 	v := &viewer{rec: rec, before: rec}

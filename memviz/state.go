@@ -8,7 +8,7 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// marksOf packs what a tile says of an allocation.
+// marksOf packs a tile's marks of an allocation.
 func (d *device) marksOf(id uint32) uint32 {
 	a := &d.active
 	m := uint32(min(a.stream[id], 255)) | uint32(d.poolOf(id))<<8 | uint32(a.category[id])<<16
@@ -21,7 +21,7 @@ func (d *device) segmentMarks(id uint32) uint32 {
 	return m | lifeMarks(&d.cached, id, d.entry.Events+1)
 }
 
-// lifeMarks are bits 24 to 26 of the marks.
+// lifeMarks returns bits 24 to 26 of the marks.
 func lifeMarks(l *lives, id uint32, states int) (m uint32) {
 	if l.start[id] == 0 {
 		m |= 1 << 24
@@ -29,14 +29,14 @@ func lifeMarks(l *lives, id uint32, states int) (m uint32) {
 	if int(l.end[id]) == states {
 		m |= 1 << 25
 	}
-	// A free that nothing delays has its completion right behind it.
+	// The completion of a free that nothing delays follows it directly.
 	if uint64(l.freed[id])+1 < uint64(l.end[id]) {
 		m |= 1 << 26
 	}
 	return m
 }
 
-// group adds up allocations by stack, the n groups of most bytes first.
+// group adds up allocations by stack and returns the n groups with the most bytes, largest first.
 func (rec *Recording) group(d *device, ids []uint32, n int) (groups []Group, rest Group, stacks int) {
 	a := &d.active
 	index := map[uint32]int{}
@@ -74,7 +74,7 @@ func (rec *Recording) group(d *device, ids []uint32, n int) (groups []Group, res
 	return groups, rest, stacks
 }
 
-// at says who holds what in a state.
+// at returns who holds what in a state.
 func (rec *Recording) at(d *device, state, top int, filter string) (*State, error) {
 	line, err := rec.line(d, ViewActive, filter)
 	if err != nil {
@@ -119,7 +119,7 @@ func (rec *Recording) describeEvent(d *device, index int) (Event, error) {
 	return out, nil
 }
 
-// eventList returns a piece of the trace.
+// eventList returns a section of the trace.
 func (rec *Recording) eventList(d *device, from, count int) (*EventList, error) {
 	l := &EventList{From: from, Total: d.entry.Events, Events: []Event{}}
 	for i := from; i < min(from+count, d.entry.Events); i++ {
@@ -132,7 +132,7 @@ func (rec *Recording) eventList(d *device, from, count int) (*EventList, error) 
 	return l, nil
 }
 
-// allocation returns all that is known of one.
+// allocation returns everything known about an allocation.
 func (rec *Recording) allocation(d *device, view string, id uint32) Allocation {
 	l, pool := &d.active, uint8(0)
 	if view == ViewCached {
@@ -207,8 +207,8 @@ func (rec *Recording) blocks(d *device, state int) *BlockMap {
 	return m
 }
 
-// kind says which kind of pool a segment belongs to: the snapshot tells of those that it has, their size of the others, since only the
-// small pool takes segments of 2 MiB. It is "" for pages of an expandable segment that the snapshot does not have.
+// kind returns the kind of pool that a segment belongs to. The snapshot tells it for the segments that it has, the size for others, since
+// only the small pool allocates segments of 2 MiB. It is "" for pages of an expandable segment that the snapshot does not have.
 func (rec *Recording) kind(d *device, g uint32) string {
 	switch c := &d.cached; {
 	case c.segment[g] != none:
@@ -239,7 +239,7 @@ func (rec *Recording) lastSizes(d *device, state int) map[uint64]uint64 {
 	return m
 }
 
-// minBlock is the allocator's unit: what lies between two blocks within it is rounding, not free.
+// minBlock is the allocator's unit: a smaller gap between two blocks is rounding, not free memory.
 const minBlock = 512
 
 // gaps yields the free pieces between the blocks with the index of the block after each.

@@ -10,7 +10,7 @@ import (
 )
 
 // program makes the history of a training-like program: steps of a forward part that allocates, a backward part that frees, and some
-// memory that stays for long, in segments of 2 and 20 MiB on two streams. It has about n events, and now and then a failure.
+// memory that stays for long, in segments of 2 and 20 MiB on two streams. It has about n events, and occasionally a failure.
 type program struct {
 	rng      *rand.Rand
 	events   []snapshot.Event
@@ -24,7 +24,7 @@ type program struct {
 	segments []snapshot.Segment
 }
 
-// newProgram makes a program whose history goes to emit in batches.
+// newProgram returns a program that passes its history to emit in batches.
 func newProgram(seed uint64, n int, emit func([]snapshot.Event) error) *program {
 	p := &program{rng: rand.New(rand.NewPCG(seed, 1)), n: n, emit: emit, stacks: &snapshot.Stacks{}, next: 1 << 32,
 		free: map[uint64][]uint64{}}
@@ -157,7 +157,7 @@ func (p *program) run() (*snapshot.Snapshot, error) {
 	return s, nil
 }
 
-// synthetic is a recording of a program of about n events.
+// synthetic returns a recording of a program with about n events.
 func synthetic(t testing.TB, seed uint64, n int) *Recording {
 	t.Helper()
 	var b bytes.Buffer

@@ -10,20 +10,20 @@ import (
 // tileMagic is "TNTL", little-endian.
 const tileMagic = 0x4c544e54
 
-// tileRequest names a tile. min 0 is the timeline's own; hi 0 is no limit.
+// tileRequest names a tile. A min of 0 means the timeline's own; a hi of 0 means no limit.
 type tileRequest struct {
 	level, index int
 	min, lo, hi  uint64
 }
 
-// strip is an allocation with a place of its own in a tile.
+// strip is an allocation that is drawn by itself in a tile.
 type strip struct {
 	pos    uint32
-	column [2]int // first, and the one after the last
+	column [2]int // first column, and the one after the last
 	first  int    // index of its first step
 }
 
-// step says where a strip lies from a column on.
+// step is the position of a strip from a column on.
 type step struct {
 	offset uint64
 	column int
@@ -39,16 +39,17 @@ type canvas struct {
 	strips      []strip
 	steps       []step
 	hidden      int
-	// crossed are candidates for strips, ascending within a level of the index; edges are what the stack is cut at, ascending.
+	// crossed are candidates for strips, ascending within a level of the index; edges are the positions at which the stack is cut,
+	// ascending.
 	crossed, edges []uint32
 	weights        []weight
-	// changes[b*(columns+1)+c] is by how much the bytes between edges b-1 and b change at column c; dirty[b] says that one is not 0.
+	// changes[b*(columns+1)+c] is the change of the bytes between edges b-1 and b at column c; dirty[b] says that one of them is not 0.
 	changes []int64
 	dirty   []bool
 	below   []uint64
 }
 
-// weight is how much of a tile an allocation fills.
+// weight is the area of a tile that an allocation fills.
 type weight struct {
 	area float64
 	pos  uint32
@@ -56,8 +57,8 @@ type weight struct {
 
 var canvases = sync.Pool{New: func() any { return new(canvas) }}
 
-// draw returns the tile. The request's level is at most topTile, and its index within the level. describe gives stack and marks of an
-// allocation by number, times the time of a state.
+// draw returns the tile. The request's level must be at most topTile, and its index within the level. describe returns stack and marks of
+// an allocation by number, times the time of a state.
 func (t *timeline) draw(r tileRequest, describe func(id uint32) (stack, marks uint32), times func(state int) int64) Tile {
 	c := canvases.Get().(*canvas)
 	defer canvases.Put(c)
@@ -126,8 +127,8 @@ func (c *canvas) cross(pos uint32) (from, to int) {
 	return from, to
 }
 
-// collect fills crossed with the allocations of at least low bytes that are in a column, and counts the others. They ascend within a level
-// of the index.
+// collect fills crossed with the allocations of at least low bytes that are in a column, and counts the others. crossed ascends within a
+// level of the index.
 func (c *canvas) collect(low uint64) {
 	c.crossed, c.hidden = c.crossed[:0], 0
 	for lev := topLevel; lev >= c.lev; lev-- {
@@ -144,8 +145,8 @@ func (c *canvas) collect(low uint64) {
 	}
 }
 
-// narrow drops from crossed most of what does not meet the bytes [lo, hi) anywhere: it cuts the stack into about TileStrips groups of
-// neighbours and keeps what is in a group that meets them in a column where it lives.
+// narrow drops from crossed most allocations that do not meet the bytes [lo, hi) anywhere. It cuts the stack into about TileStrips groups
+// of neighbours and keeps an allocation if its group meets these bytes in a column in which the allocation lives.
 func (c *canvas) narrow(lo, hi uint64) {
 	c.edges = c.edges[:0]
 	for i := 0; i < len(c.crossed); i += (len(c.crossed) + TileStrips - 1) / TileStrips {
@@ -183,7 +184,7 @@ func (c *canvas) narrow(lo, hi uint64) {
 	c.crossed = c.crossed[:kept]
 }
 
-// choose makes edges of the TileStrips largest in crossed.
+// choose sets edges to the TileStrips largest in crossed.
 func (c *canvas) choose() {
 	c.weights = c.weights[:0]
 	for _, p := range c.crossed {
@@ -202,13 +203,13 @@ func (c *canvas) choose() {
 	slices.Sort(c.edges)
 }
 
-// before reports whether a comes first among the heaviest: of equal ones the oldest.
+// before reports whether a precedes b among the heaviest; of equal ones the older comes first.
 func (a weight) before(b weight) bool { return a.area > b.area || a.area == b.area && a.pos < b.pos }
 
 // heaviest moves the n heaviest to the front, in any order, by Hoare's selection. n is at most the length.
 func heaviest(w []weight, n int) {
 	for lo, hi := 0, len(w); hi-lo > 1 && lo < n && n < hi; {
-		// The middle of three as pivot, so that sorted runs, which crossed is made of, cost no more than others.
+		// The pivot is the median of three, so that the sorted runs in crossed cost no more than other data.
 		x, y, z := w[lo], w[lo+(hi-lo)/2], w[hi-1]
 		if y.before(x) {
 			x, y = y, x
@@ -243,8 +244,8 @@ func heaviest(w []weight, n int) {
 	}
 }
 
-// accumulate stacks everything that is in a column. It calls visit for b from 0 to len(edges) with total holding, for each column, the
-// bytes of the allocations older than edges[b], in the end of all. The edges ascend.
+// accumulate stacks everything that is in a column. It calls visit for b from 0 to len(edges); total then holds, for each column, the
+// bytes of the allocations older than edges[b], or of all allocations for the last b. The edges ascend.
 func (c *canvas) accumulate(visit func(b int)) {
 	width := c.columns + 1
 	c.changes = zeroed(c.changes, (len(c.edges)+1)*width)
@@ -278,7 +279,7 @@ func (c *canvas) accumulate(visit func(b int)) {
 	}
 }
 
-// stack works out total and the strips with their steps, exact to quantum. Unless hi is 0, those outside [lo, hi) are dropped.
+// stack computes total and the strips with their steps, to a precision of quantum. Unless hi is 0, those outside [lo, hi) are dropped.
 func (c *canvas) stack(quantum, lo, hi uint64) {
 	c.strips, c.steps = c.strips[:0], c.steps[:0]
 	c.accumulate(func(b int) {
@@ -288,7 +289,7 @@ func (c *canvas) stack(quantum, lo, hi uint64) {
 	})
 }
 
-// trace adds the strip of pos, whose offsets are now in total, if it is to be seen.
+// trace adds the strip of pos, whose offsets are now in total, if it is visible.
 func (c *canvas) trace(pos uint32, quantum, lo, hi uint64) {
 	s := strip{pos: pos, first: len(c.steps)}
 	s.column[0], s.column[1] = c.cross(pos)
@@ -310,7 +311,7 @@ func (c *canvas) trace(pos uint32, quantum, lo, hi uint64) {
 	c.strips = append(c.strips, s)
 }
 
-// encode writes the tile as protocol.go says.
+// encode writes the tile in the format described in protocol.go.
 func (c *canvas) encode(r tileRequest, low uint64, describe func(uint32) (uint32, uint32), times func(int) int64) Tile {
 	n, p := len(c.strips), len(c.steps)
 	even := func(k int) int { return (k + 1) &^ 1 }

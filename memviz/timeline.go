@@ -6,12 +6,13 @@ import (
 	"sort"
 )
 
-// timeline is a set of allocations, each living in the states [start, end), and what finds those that live in a state or a window quickly.
+// timeline is a set of allocations, each living in the states [start, end), with an index that finds those living in a state or a window
+// quickly.
 //
-// The index is an interval tree without pointers. An allocation's level is the greatest L for which it lives in a state that is a multiple
-// of 2^L; two allocations of one level whose multiples differ have disjoint lives, so those of a level, sorted by start, are also sorted by
-// the multiple. A state or window meets one run of each level. The same order gives what a coarse picture needs: those of level L and above
-// are exactly the ones that cross a column of a tile of level L.
+// The index is an interval tree without pointers. An allocation's level is the greatest L for which it lives in a state that is a
+// multiple of 2^L; two allocations of one level whose multiples differ have disjoint lives, so the allocations of a level, sorted by
+// start, are also sorted by the multiple. A state or window meets one run of each level. The same order serves coarse pictures: the
+// allocations of level L and above are exactly the ones that cross a column of a tile of level L.
 type timeline struct {
 	states     int // states of the device's trace
 	start, end []uint32
@@ -26,14 +27,14 @@ type timeline struct {
 	max   uint64 // greatest total
 	peak  int    // first state that has it
 	last  uint64 // total of the last state
-	// low is TileStrips-th part of max, the smallest size that gets a strip.
+	// low is max divided by TileStrips, the smallest size that gets a strip.
 	low uint64
 }
 
 const (
 	// topLevel is the level of allocations that live in state 0.
 	topLevel = 32
-	// peakBase is the level of the finest stored peaks; finer ones are worked out from the allocations in the window.
+	// peakBase is the level of the finest stored peaks; finer ones are computed from the allocations in the window.
 	peakBase = 6
 )
 
@@ -68,7 +69,7 @@ func newTimeline(states int, start, end []uint32, size []uint64, ids []uint32) *
 	return t
 }
 
-// sum works out the totals.
+// sum computes the totals.
 func (t *timeline) sum() {
 	delta := make([]int64, t.states+1)
 	for i, s := range t.start {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// randomTimeline draws n lives in a number of states.
+// randomTimeline draws n random lifetimes in a number of states.
 func randomTimeline(rng *rand.Rand, states, n int) *timeline {
 	type row struct {
 		start, end uint32
@@ -35,7 +35,7 @@ func randomTimeline(rng *rand.Rand, states, n int) *timeline {
 	return newTimeline(states, start, end, size, nil)
 }
 
-// plainLive is live, said simply.
+// plainLive is live, in the simplest form.
 func plainLive(t *timeline, state int) []uint32 {
 	var out []uint32
 	for i := range t.start {
@@ -77,7 +77,7 @@ func TestTimelineLive(t *testing.T) {
 	}
 }
 
-// parsed is a tile taken apart by its description in protocol.go.
+// parsed is a tile decoded by its description in protocol.go.
 type parsed struct {
 	columns, hidden          int
 	first, step, top, min    float64
@@ -149,7 +149,7 @@ func (o stacking) below(line *timeline, state, pos int) uint64 {
 	return sums[pos]
 }
 
-// check compares a tile with the timeline, said simply.
+// check compares a tile with the timeline, in the simplest form.
 func (p parsed) check(t *testing.T, line *timeline, r tileRequest) {
 	t.Helper()
 	offsets := stacking{}
@@ -247,7 +247,7 @@ func TestTiles(t *testing.T) {
 	}
 }
 
-// With more candidates than strips the largest are drawn, and a narrow window shows what lies in it however small that is.
+// With more candidates than strips the largest are drawn, and a narrow window shows everything in it, however small.
 func TestTileLimit(t *testing.T) {
 	const n = 3 * TileStrips
 	var start, end []uint32
@@ -281,7 +281,7 @@ func TestTileLimit(t *testing.T) {
 	}
 }
 
-// With many candidates in many columns, a window still shows all that lies in it.
+// With many candidates in many columns, a window still shows everything in it.
 func TestTileWindow(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	line := randomTimeline(rng, 700, 3*TileStrips)

@@ -21,7 +21,7 @@ const (
 	pageHeight = 900
 )
 
-// chromium starts a browser for one test, or skips it with one line where there is none.
+// chromium starts a browser for one test, or skips the test with one line if none is installed.
 func chromium(t *testing.T) *browser.Browser {
 	t.Helper()
 	if testing.Short() {
@@ -41,7 +41,7 @@ func snapshotOf(t *testing.T, name string) *memviz.Recording {
 	return rec
 }
 
-// view is a page under test: a tab, and the way to the engine's own answers. Its methods end the test when something does not work.
+// view is a page under test: a tab, with access to the engine's own answers. Its methods end the test on failure.
 type view struct {
 	*testing.T
 	tab    *browser.Tab
@@ -72,7 +72,7 @@ func serve(t *testing.T, b *browser.Browser, rec, before *memviz.Recording) *vie
 	return v
 }
 
-// open opens an address in a new tab and waits until the page is there.
+// open opens an address in a new tab and waits until the page is loaded.
 func (v *view) open(b *browser.Browser, url string) {
 	v.Helper()
 	v.tab = b.Open(v, url, pageWidth, pageHeight)
@@ -100,11 +100,11 @@ func (v *view) ask(request string, answer any) {
 	v.must(json.Unmarshal(body, answer))
 }
 
-// idle is true when no answer is awaited and nothing is left to draw.
+// idle is true when the page awaits no answer and has nothing left to draw.
 const idle = "document.documentElement.dataset.ready === '1' && pending === 0 && !follow.waits && !stackTimer && !views.state.frame && " +
 	"!Object.values(timelines).some(x => x.frame || x.overFrame) && ![...tiles.map.values()].includes(null)"
 
-// settle waits until the page has come to rest and has been idle for two frames.
+// settle waits until the page has been idle for two frames.
 func (v *view) settle() {
 	v.Helper()
 	v.tab.Wait(idle)
@@ -155,7 +155,7 @@ func (v *view) equal(what string, got, want any) {
 	}
 }
 
-// clean fails if the page complained, or asked for anything that is not below prefix.
+// clean fails if the page logged an error, or requested anything that is not below prefix.
 func (v *view) clean(prefix string) {
 	v.Helper()
 	for _, e := range v.tab.Errors() {
@@ -168,7 +168,7 @@ func (v *view) clean(prefix string) {
 	}
 }
 
-// sizeText writes bytes as the page does, found by another way: three significant digits, binary units.
+// sizeText writes bytes as the page does, computed in another way: three significant digits, binary units.
 func sizeText(n uint64) string {
 	if n < 1024 {
 		return fmt.Sprintf("%d B", n)
@@ -220,7 +220,7 @@ func (v *view) colour(code string) [3]int {
 	return c
 }
 
-// point is a place on the screen in CSS pixels for a state and a number of bytes.
+// point returns the position on the screen, in CSS pixels, of a state and a number of bytes.
 func (v *view) point(state, bytes float64) (x, y float64) {
 	v.Helper()
 	var p [2]float64

@@ -8,19 +8,19 @@ import (
 // ReLU is max(0, x).
 type ReLU struct{}
 
-// Forward returns the function of every element.
+// Forward applies the function to every element of in.
 func (ReLU) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return x.ReLU(in) }
 
 // Sigmoid is 1/(1+exp(-x)).
 type Sigmoid struct{}
 
-// Forward returns the function of every element.
+// Forward applies the function to every element of in.
 func (Sigmoid) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return x.Sigmoid(in) }
 
 // Tanh is the hyperbolic tangent.
 type Tanh struct{}
 
-// Forward returns the function of every element.
+// Forward applies the function to every element of in.
 func (Tanh) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return x.Tanh(in) }
 
 // GELU is x·Φ(x) with the normal distribution's Φ.
@@ -29,7 +29,7 @@ type GELU struct {
 	Tanh bool
 }
 
-// Forward returns the function of every element.
+// Forward applies the function to every element of in.
 func (a GELU) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	if a.Tanh {
 		return x.GELUTanh(in)
@@ -40,23 +40,23 @@ func (a GELU) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 // SiLU is x·sigmoid(x).
 type SiLU struct{}
 
-// Forward returns the function of every element.
+// Forward applies the function to every element of in.
 func (SiLU) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return x.SiLU(in) }
 
 // LeakyReLU is x, or x times a small slope where x is negative.
 type LeakyReLU struct {
-	// Slope of the negative side; 0 is 0.01.
+	// Slope is the slope of the negative side; 0 is 0.01.
 	Slope float64
 }
 
-// Forward returns the function of every element.
+// Forward applies the function to every element of in.
 func (a LeakyReLU) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	return x.LeakyReLU(in, core.Or(a.Slope, 0.01))
 }
 
 // PReLU is x, or x times a learned slope where x is negative.
 type PReLU struct {
-	// Weight holds the slopes: one, or one for each channel, which dimension 1 counts.
+	// Weight holds the slopes: one, or one for each channel (dimension 1).
 	Weight *Param `torch:"weight"`
 }
 
@@ -68,7 +68,7 @@ type PReLUOpt struct {
 	DType tenon.DType
 }
 
-// NewPReLU returns an activation with count slopes: 1, or as many as there are channels.
+// NewPReLU returns an activation with count slopes: 1, or the number of channels.
 func NewPReLU(x *tenon.Exec, count int, opts ...PReLUOpt) *PReLU {
 	opt := core.One("NewPReLU", opts)
 	if count < 1 {
@@ -77,7 +77,7 @@ func NewPReLU(x *tenon.Exec, count int, opts ...PReLUOpt) *PReLU {
 	return &PReLU{Weight: NewParam(x.Full([]int{count}, core.Or(opt.Init, 0.25), orFloat32(opt.DType)))}
 }
 
-// Forward returns the function of every element.
+// Forward applies the function to every element of in.
 func (a *PReLU) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	made(a, "PReLU")
 	return x.PReLU(in, a.Weight.Tensor())
@@ -89,18 +89,18 @@ type ELU struct {
 	Alpha float64
 }
 
-// Forward returns the function of every element.
+// Forward applies the function to every element of in.
 func (a ELU) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	return x.ELU(in, core.Or(a.Alpha, 1))
 }
 
-// Hardtanh cuts x off at both ends.
+// Hardtanh clamps x between Min and Max.
 type Hardtanh struct {
-	// Min and Max are the ends; both 0 stand for -1 and 1.
+	// Min and Max are the bounds; both 0 stand for -1 and 1.
 	Min, Max float64
 }
 
-// Forward returns the function of every element.
+// Forward applies the function to every element of in.
 func (a Hardtanh) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	if a.Min == 0 && a.Max == 0 {
 		return x.Hardtanh(in, -1, 1)
@@ -114,7 +114,7 @@ type Softplus struct {
 	Beta, Threshold float64
 }
 
-// Forward returns the function of every element.
+// Forward applies the function to every element of in.
 func (a Softplus) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	return x.Softplus(in, core.Or(a.Beta, 1), core.Or(a.Threshold, 20))
 }
@@ -122,7 +122,7 @@ func (a Softplus) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 // LogSigmoid is log(sigmoid(x)).
 type LogSigmoid struct{}
 
-// Forward returns the function of every element.
+// Forward applies the function to every element of in.
 func (LogSigmoid) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return x.LogSigmoid(in) }
 
 // Softmax is exp(x) divided by its sum along a dimension.
@@ -131,7 +131,7 @@ type Softmax struct {
 	Dim int
 }
 
-// Forward returns the function of in, along dimension Dim.
+// Forward applies the function to in along dimension Dim.
 func (a Softmax) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	return x.Softmax(in, a.Dim)
 }
@@ -142,7 +142,7 @@ type LogSoftmax struct {
 	Dim int
 }
 
-// Forward returns the function of in, along dimension Dim.
+// Forward applies the function to in along dimension Dim.
 func (a LogSoftmax) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	return x.LogSoftmax(in, a.Dim)
 }

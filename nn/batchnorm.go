@@ -7,14 +7,14 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// BatchNorm normalises every channel over the batch: in training by the batch's own statistics, which it also collects, in use by those
-// that it collected. NewBatchNorm1d and NewBatchNorm2d make it.
+// BatchNorm normalises every channel over the batch: in training with the batch's own statistics, which it also adds to running
+// statistics, in evaluation with the running ones. NewBatchNorm1d and NewBatchNorm2d make it.
 type BatchNorm struct {
 	// Weight and Bias are [C], or nil for none.
 	Weight *Param `torch:"weight"`
 	Bias   *Param `torch:"bias"`
-	// RunningMean and RunningVar are [C], and NumBatchesTracked counts the training batches (Int64); nil where statistics are not
-	// collected.
+	// RunningMean and RunningVar are [C], and NumBatchesTracked counts the training batches (Int64); nil if running statistics are not
+	// kept.
 	RunningMean       *Buffer `torch:"running_mean"`
 	RunningVar        *Buffer `torch:"running_var"`
 	NumBatchesTracked *Buffer `torch:"num_batches_tracked"`
@@ -30,13 +30,13 @@ type BatchNorm struct {
 type BatchNormOpt struct {
 	// Eps is added to the variance; 0 is 1e-5.
 	Eps float64
-	// Momentum is the part of a batch's statistics in the collected ones; 0 is 0.1.
+	// Momentum is the weight of a batch's statistics in the running ones; 0 is 0.1.
 	Momentum float64
-	// Cumulative collects the plain average of all batches instead. Each training step then reads the count from the device.
+	// Cumulative keeps the plain average of all batches instead. Each training step then reads the count from the device.
 	Cumulative bool
-	// NoAffine leaves weight and bias out. NoRunningStats collects nothing, and use takes the batch's statistics too.
+	// NoAffine leaves weight and bias out. NoRunningStats keeps no running statistics, and evaluation also uses the batch's.
 	NoAffine, NoRunningStats bool
-	// DType is the type of all but the count; 0 is Float32.
+	// DType is the type of everything but the count; 0 is Float32.
 	DType tenon.DType
 }
 
@@ -69,7 +69,7 @@ func newBatchNorm(x *tenon.Exec, name string, min, max, channels int, opt BatchN
 func (b *BatchNorm) setTraining(on bool) { b.eval = !on }
 func (b *BatchNorm) training() bool      { return !b.eval }
 
-// Forward returns in, normalised. In training it changes the collected statistics.
+// Forward returns in, normalised. In training it updates the running statistics.
 func (b *BatchNorm) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	if made(b, "BatchNorm").name == "" {
 		fail("BatchNorm", "the module is a zero value; use one that NewBatchNorm1d or NewBatchNorm2d returned")
@@ -102,7 +102,7 @@ func (b *BatchNorm) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	})
 }
 
-// momentum returns the part that the statistics of the next batch get.
+// momentum returns the weight of the next batch's statistics.
 func (b *BatchNorm) momentum(x *tenon.Exec) float64 {
 	if !b.opt.Cumulative {
 		return b.opt.Momentum

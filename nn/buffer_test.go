@@ -11,14 +11,14 @@ import (
 	"tenon.dev/nn"
 )
 
-// masked has a mask that it makes itself.
+// masked is a module with a mask that it makes itself.
 type masked struct {
 	Weight *nn.Param  `torch:"weight"`
 	Mask   *nn.Buffer `torch:"mask"`
 	Mean   *nn.Buffer `torch:"mean"`
 }
 
-// A buffer that is not persistent is moved, converted and closed, and is in no state and no file.
+// A non-persistent buffer is moved, converted and closed, but is in no state dict and no file.
 func TestNonPersistentBuffer(t *testing.T) {
 	host, sim := testdevice.Open(t, tenon.CPU()), testdevice.Open(t, tenon.Sim(64<<20))
 	m := &masked{Weight: nn.NewParam(host.Ones([]int{2}, tenon.Float32)), Mask: nn.NewBuffer(host.Ones([]int{2}, tenon.Float32),

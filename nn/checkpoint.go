@@ -2,8 +2,8 @@ package nn
 
 import "tenon.dev"
 
-// Checkpoint returns m's output for in and keeps nothing but in for the backward pass, which runs m again, as tenon.Exec.Checkpoint says.
-// Statistics that m collects, such as BatchNorm's, are collected twice.
+// Checkpoint returns m's output for in and keeps nothing but in for the backward pass, which runs m again; see tenon.Exec.Checkpoint.
+// Running statistics of m, such as BatchNorm's, are updated twice.
 func Checkpoint(x *tenon.Exec, m Module, in *tenon.Tensor) *tenon.Tensor {
 	if m == nil {
 		fail("Checkpoint", "the module is nil; give it one")
@@ -13,9 +13,8 @@ func Checkpoint(x *tenon.Exec, m Module, in *tenon.Tensor) *tenon.Tensor {
 	}, in)[0]
 }
 
-// CheckpointSequential returns s's output for in. It divides s into segments of equal length, the last of which has the modules that
-// remain, and checkpoints all but that one, whose turn in the backward pass comes first, as torch.utils.checkpoint.checkpoint_sequential
-// does.
+// CheckpointSequential returns s's output for in. It divides s into segments of equal length, with the remaining modules in the last one,
+// and checkpoints all but the last, which comes first in the backward pass, as torch.utils.checkpoint.checkpoint_sequential does.
 func CheckpointSequential(x *tenon.Exec, s Sequential, segments int, in *tenon.Tensor) *tenon.Tensor {
 	if segments < 1 || segments > len(s) {
 		fail("CheckpointSequential", "%d modules cannot be divided into %d segments", len(s), segments)

@@ -8,7 +8,7 @@ import (
 	"tenon.dev/nn"
 )
 
-// Segments give the bits that the whole gives, and run the modules before the last segment twice.
+// Segments give the same bits as the whole, and run the modules before the last segment twice.
 func TestCheckpointSequential(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		g, runs := nn.NewHostGenerator(1), 0

@@ -14,8 +14,8 @@ type ClipOpt struct {
 }
 
 // ClipGradNorm scales the gradients of params, in place and all by one factor, so that their norm as one vector is at most maxNorm, and
-// returns the norm before. Parameters without a gradient do not count. It neither waits nor records, as torch.nn.utils.clip_grad_norm_
-// does; call it between Backward and the optimizer's Step. A call that fails changes no gradient.
+// returns the norm before scaling, as torch.nn.utils.clip_grad_norm_ does. Parameters without a gradient do not count. It neither waits
+// for the device nor records gradients; call it between Backward and the optimizer's Step. A call that fails changes no gradient.
 func ClipGradNorm(x *tenon.Exec, params iter.Seq2[string, *Param], maxNorm float64, opts ...ClipOpt) *tenon.Tensor {
 	opt := core.One("ClipGradNorm", opts)
 	if params == nil {
@@ -42,8 +42,8 @@ func ClipGradNorm(x *tenon.Exec, params iter.Seq2[string, *Param], maxNorm float
 	})
 }
 
-// ClipGradValue cuts every element of the gradients of params to at most limit in magnitude, in place, as torch.nn.utils.clip_grad_value_
-// does.
+// ClipGradValue clamps every element of the gradients of params to at most limit in magnitude, in place, as
+// torch.nn.utils.clip_grad_value_ does.
 func ClipGradValue(x *tenon.Exec, params iter.Seq2[string, *Param], limit float64) {
 	if params == nil {
 		fail("ClipGradValue", "the parameters are nil; give such as nn.Params(m)")

@@ -13,7 +13,7 @@ import (
 	"tenon.dev/nn"
 )
 
-// clipped is a module of three parameters, of which the last has no gradient.
+// clipped is a module with three parameters, the last without a gradient.
 type clipped struct{ A, B, C *nn.Param }
 
 func TestClipGrad(t *testing.T) {
@@ -53,7 +53,7 @@ func TestClipGrad(t *testing.T) {
 	})
 }
 
-// The greatest magnitude of no elements is none, however many gradients there are; nothing is changed then.
+// Gradients without elements have no greatest magnitude, however many they are; then nothing changes.
 func TestClipGradNormOfNothing(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		for _, many := range []int{1, 2, 3, 9} {
@@ -85,8 +85,8 @@ func TestClipGradNormOfNothing(t *testing.T) {
 	})
 }
 
-// The gradients of many parameters are scaled by one kernel, with the bits of one after the other: those in another order of dimensions and
-// those of no elements too. Gradients with memory in common are scaled one after the other.
+// One kernel scales the gradients of many parameters and gives the same bits as scaling them one by one, also for gradients with permuted
+// strides or without elements. Gradients that share memory are scaled one by one.
 func TestClipGradNormOfMany(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		for name, shared := range map[string]bool{"Apart": false, "Shared": true} {
@@ -105,7 +105,7 @@ func TestClipGradNormOfMany(t *testing.T) {
 						case i == 7:
 							g = x.T(x.RandN([]int{3, 2}, tenon.Float32))
 						case shared && i != 9:
-							g = x.Narrow(whole, 0, 2*min(i, 38), 2) // the last two are one
+							g = x.Narrow(whole, 0, 2*min(i, 38), 2) // the last two are the same
 						}
 						p.SetGrad(g)
 						ps, before = append(ps, p), append(before, x.Clone(g))
@@ -140,8 +140,8 @@ func TestClipGradNormOfMany(t *testing.T) {
 	})
 }
 
-// All norms take two kernels, and gradients are scaled by one for every 32, but one by one where two have memory in common, which one
-// kernel would change at the same time.
+// Two kernels compute all norms, and one kernel scales up to 32 gradients. Gradients that share memory are scaled one by one, since one
+// kernel would change them at the same time.
 func TestClipGradNormLaunches(t *testing.T) {
 	const many = 40
 	host, err := rt.Host()

@@ -19,7 +19,7 @@ type ConvOpt struct {
 	// Stride, Padding and Dilation are for height and width; NewConv1d uses the last element. A zero Stride, Dilation or Groups means 1.
 	Stride, Padding, Dilation [2]int
 	Groups                    int
-	// Same pads so that the output has the input's size, in Padding's stead; the strides must be 1.
+	// Same replaces Padding and pads so that the output has the input's size; the strides must be 1.
 	Same bool
 	// NoBias leaves the bias out.
 	NoBias bool
@@ -33,7 +33,7 @@ func (o ConvOpt) conv() tenon.ConvOpt {
 	return tenon.ConvOpt{Stride: o.Stride, Padding: o.Padding, Dilation: o.Dilation, Groups: o.Groups, Same: o.Same}
 }
 
-// check refuses what no convolution can be, and returns the input channels of a group.
+// check refuses options and sizes that no convolution can have, and returns the input channels of a group.
 func (o ConvOpt) check(op string, in, out int, kernel ...int) int {
 	groups := max(o.Groups, 1)
 	switch {
@@ -62,7 +62,7 @@ func NewConv2d(x *tenon.Exec, in, out int, kernel [2]int, opts ...ConvOpt) *Conv
 	return c
 }
 
-// Forward maps in [N, In, H, W], or [In, H, W], to as many output channels.
+// Forward maps in [N, In, H, W], or [In, H, W], to the layer's output channels.
 func (c *Conv2d) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	made(c, "Conv2d")
 	return x.Conv2d(in, c.Weight.Tensor(), c.Bias.Tensor(), c.Opt)
@@ -73,7 +73,7 @@ type Conv1d struct {
 	// Weight is [Out, In/Groups, K]; Bias is [Out], or nil for none.
 	Weight *Param `torch:"weight"`
 	Bias   *Param `torch:"bias"`
-	// Opt are stride, padding, dilation and groups; the last elements count.
+	// Opt are stride, padding, dilation and groups; the last element of each pair counts.
 	Opt tenon.ConvOpt `torch:"-"`
 }
 
@@ -87,7 +87,7 @@ func NewConv1d(x *tenon.Exec, in, out, kernel int, opts ...ConvOpt) *Conv1d {
 	return c
 }
 
-// Forward maps in [N, In, L], or [In, L], to as many output channels.
+// Forward maps in [N, In, L], or [In, L], to the layer's output channels.
 func (c *Conv1d) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	made(c, "Conv1d")
 	return x.Conv1d(in, c.Weight.Tensor(), c.Bias.Tensor(), c.Opt)

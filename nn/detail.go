@@ -9,7 +9,7 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// What the modules of this package were made with, in PyTorch's words.
+// The options of this package's modules, printed in PyTorch's words.
 
 func (m ReLU) detail() (name, options string)       { return "ReLU", "" }
 func (m Sigmoid) detail() (name, options string)    { return "Sigmoid", "" }
@@ -101,7 +101,7 @@ func (m *Conv1d) detail() (name, options string) {
 	return "Conv1d", convolution(1, m.Weight, m.Bias, m.Opt)
 }
 
-// convolution spells the options of a convolution of so many dimensions; what is not printed is the default.
+// convolution prints the options of a convolution with dims dimensions; defaults are left out.
 func convolution(dims int, weight, bias *Param, opt tenon.ConvOpt) string {
 	shape, groups := shapeOf(weight), max(1, opt.Groups)
 	last := func(pair [2]int, least int) string {
@@ -187,7 +187,7 @@ func (m HuberLoss) detail() (name, options string)         { return "HuberLoss",
 func (m BCELoss) detail() (name, options string)           { return "BCELoss", "" }
 func (m KLDivLoss) detail() (name, options string)         { return "KLDivLoss", "" }
 
-// list spells names and values in turn.
+// list joins alternating names and values.
 func list(namesAndValues ...string) string {
 	var b strings.Builder
 	for i := 0; i < len(namesAndValues); i += 2 {
@@ -199,7 +199,7 @@ func list(namesAndValues ...string) string {
 	return b.String()
 }
 
-// pair spells two like numbers as one.
+// pair prints two equal numbers as one.
 func pair(p [2]int) string {
 	if p[0] == p[1] {
 		return strconv.Itoa(p[0])

@@ -2,7 +2,7 @@ package nn
 
 import "tenon.dev"
 
-// Dropout sets elements to zero at random while it trains, and multiplies the others by 1/(1-p). In use it does nothing.
+// Dropout sets elements to zero at random in training, and multiplies the others by 1/(1-p). In evaluation it does nothing.
 type Dropout struct {
 	p    float64
 	eval bool
@@ -19,7 +19,7 @@ func NewDropout(p float64) *Dropout {
 func (d *Dropout) setTraining(on bool) { d.eval = !on }
 func (d *Dropout) training() bool      { return !d.eval }
 
-// Forward returns in with elements dropped; in use, in itself.
+// Forward returns in with elements dropped, or in itself in evaluation.
 func (d *Dropout) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	made(d, "Dropout")
 	if d.eval {

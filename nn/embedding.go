@@ -5,17 +5,17 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// Embedding is a table of vectors that whole numbers select.
+// Embedding is a table of vectors, selected by integer indexes.
 type Embedding struct {
 	// Weight is [V, D].
 	Weight *Param `torch:"weight"`
-	// Opt are the row without gradient, the bound on norms, and the scaling of gradients.
+	// Opt are the padding row, which gets no gradient, the bound on norms, and the scaling of gradients.
 	Opt tenon.EmbeddingOpt `torch:"-"`
 }
 
 // EmbeddingOpt are the options of NewEmbedding. The zero value is PyTorch's default.
 type EmbeddingOpt struct {
-	// Lookup says how rows are taken; its padding row starts as zeros.
+	// Lookup are the options of the lookup; the padding row is initialised with zeros.
 	Lookup tenon.EmbeddingOpt
 	// DType is the weight's type; 0 is Float32.
 	DType tenon.DType
@@ -40,7 +40,7 @@ func NewEmbedding(x *tenon.Exec, count, size int, opts ...EmbeddingOpt) *Embeddi
 	return &Embedding{Weight: NewParam(w), Opt: opt.Lookup}
 }
 
-// Forward maps index, whole numbers in 0 … V-1 of any shape, to [index's shape, D].
+// Forward maps index, integers in 0 … V-1 of any shape, to [index's shape, D].
 func (e *Embedding) Forward(x *tenon.Exec, index *tenon.Tensor) *tenon.Tensor {
 	made(e, "Embedding")
 	return x.Embedding(index, e.Weight.Tensor(), e.Opt)

@@ -10,7 +10,7 @@ import (
 	"tenon.dev/nn"
 )
 
-// A network is a container of modules, or a struct with modules as its fields. Parameters have the names that they have in PyTorch.
+// A network is a container of modules, or a struct with modules as its fields. Parameters have the same names as in PyTorch.
 func ExampleSequential() {
 	x, err := tenon.Open(tenon.CPU())
 	if err != nil {
@@ -36,7 +36,7 @@ func ExampleSequential() {
 	// 2.weight [2 3]
 }
 
-// What one network has learned is saved and loaded into another of the same shape.
+// The state of a trained network is saved and loaded into another network of the same shape.
 func ExampleSaveFile() {
 	x, err := tenon.Open(tenon.CPU())
 	if err != nil {
@@ -63,7 +63,7 @@ func ExampleSaveFile() {
 	// Output: [0.5 0.5] <nil>
 }
 
-// classifier is a network of images: its fields are its modules, and the tags are PyTorch's names.
+// classifier is a network for images: its fields are its modules, and the tags are PyTorch's names.
 type classifier struct {
 	Conv *nn.Conv2d    `torch:"conv"`
 	Norm *nn.BatchNorm `torch:"bn"`
@@ -77,7 +77,8 @@ func (c *classifier) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	return c.Out.Forward(x, c.Drop.Forward(x, x.Flatten(h, 1, -1)))
 }
 
-// A network of one's own is a struct. Eval switches what differs between training and use, here the dropout and the batch's statistics.
+// A custom network is a struct. Eval switches the modules that differ between training and evaluation, here the dropout and the batch
+// norm.
 func ExampleEval() {
 	x, err := tenon.Open(tenon.CPU())
 	if err != nil {

@@ -7,9 +7,9 @@ import (
 	"tenon.dev/safetensors"
 )
 
-// SaveFile writes the parameters and buffers of m to the named file in the safetensors format, under the keys of StateDict; Python reads it
-// with safetensors.torch.load_file. The tensors lie on x's device or the processor. An older file of that name stays as it was until the
-// new one is complete. A module without parameters and buffers is an error: its fields may not be exported.
+// SaveFile writes the parameters and buffers of m to the named file in the safetensors format, under the keys of StateDict; Python reads
+// it with safetensors.torch.load_file. The tensors lie on x's device or the processor. An older file of that name stays until the new one
+// is complete. A module without parameters and buffers is an error: perhaps its fields are not exported.
 func SaveFile(x *tenon.Exec, m any, name string) error {
 	var failed error
 	stopped := tenon.Try(func() {
@@ -33,7 +33,7 @@ func SaveFile(x *tenon.Exec, m any, name string) error {
 	return nil
 }
 
-// LoadFile is Load from a file in the safetensors format, such as SaveFile or Python's safetensors.torch.save_file writes.
+// LoadFile is Load from a file in the safetensors format, as written by SaveFile or Python's safetensors.torch.save_file.
 func LoadFile(x *tenon.Exec, m any, name string, opts ...LoadOpt) error {
 	opt, err := core.Only("LoadFile", opts)
 	if err != nil {

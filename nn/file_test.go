@@ -34,7 +34,7 @@ func bytesOf(t *testing.T, x *tenon.Exec, m any) map[string]string {
 	return out
 }
 
-// What is saved from one module is what another holds after loading it, on whatever device.
+// After loading, a module holds exactly what the other one saved, on any device.
 func TestFiles(t *testing.T) {
 	for _, sel := range []tenon.Selector{tenon.CPU(), tenon.Sim(64 << 20)} {
 		x, err := tenon.Open(sel)

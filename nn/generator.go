@@ -5,18 +5,18 @@ import (
 	"tenon.dev/internal/mersenne"
 )
 
-// HostGenerator draws random numbers on the host: the generator of PyTorch's CPU tensors. Modules that are constructed one after another
-// with the generator of a seed start with the weights that PyTorch gives the same modules after torch.manual_seed(seed) on the CPU: uniform
-// ones are equal in every bit, normal ones but for rounding. It serves one goroutine.
+// HostGenerator draws random numbers on the host with the generator that PyTorch uses for CPU tensors. Modules that are constructed one
+// after another with the generator of a seed start with the weights that PyTorch gives the same modules after torch.manual_seed(seed) on
+// the CPU: uniform ones are equal in every bit, normal ones up to rounding. It serves one goroutine.
 //
 // Where a function or option takes a *HostGenerator, nil stands for the Exec's own generator (its Generator method), which draws on the
 // device: other numbers, from the device's seed, without a copy from the host.
 type HostGenerator struct{ mt *mersenne.Generator }
 
-// NewHostGenerator returns a generator in the state that the seed stands for.
+// NewHostGenerator returns a generator seeded with seed.
 func NewHostGenerator(seed uint64) *HostGenerator { return &HostGenerator{mersenne.New(seed)} }
 
-// count returns how many numbers a tensor of the shape takes, and refuses more than a host can draw, and a generator that was never seeded.
+// count returns how many numbers a tensor of the shape takes. It refuses more than maxDrawn, and a generator that was never seeded.
 func (g *HostGenerator) count(shape []int) int {
 	if g.mt == nil {
 		fail("HostGenerator", "the generator is a zero value; use one that NewHostGenerator returned")

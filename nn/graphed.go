@@ -12,24 +12,24 @@ import (
 
 // Callable is what GraphCallables captures: a function of tensors, with the parameters that it uses.
 type Callable struct {
-	// Forward computes the outputs, new tensors or views in the caller's scope. It is run a few times and then recorded: its Go code does
-	// not run again.
+	// Forward computes the outputs, new tensors or views in the caller's scope. GraphCallables runs it a few times and then records it;
+	// its Go code does not run again.
 	Forward func(x *tenon.Exec, in ...*tenon.Tensor) []*tenon.Tensor
 	// Params yields the parameters that Forward uses, such as Params of a module; nil for none.
 	Params iter.Seq2[string, *Param]
-	// Samples stand for the inputs: calls must give tensors of the same shapes and types, of which none but these may require a gradient.
-	// Floating-point inputs may have another floating-point type, as they have under autocast; they are converted.
+	// Samples are examples of the inputs: calls must pass tensors of the same shapes and types, and an input may require a gradient only
+	// if its sample does. Floating-point inputs may have another floating-point type, as under autocast; they are converted.
 	Samples []*tenon.Tensor
 }
 
 // GraphOpt are the options of GraphCallables and Graph.
 type GraphOpt struct {
-	// Warmup is how often each callable runs, forward and backward, before it is recorded, up to 1000; 0 is 3.
+	// Warmup is the number of times that each callable runs, forward and backward, before it is recorded, up to 1000; 0 is 3.
 	Warmup int
 	// AllowUnused lets a callable have inputs or parameters that its outputs do not depend on; they get no gradient.
 	AllowUnused bool
-	// Pool is the id of the pool for all graphs, from cuda.NewPoolID; zero is a new one. Callables of one pool must be called in the order
-	// in which they were captured, and their gradients computed in the reverse order.
+	// Pool is the id of the memory pool for all graphs, from cuda.NewPoolID; zero is a new one. Callables of one pool must be called in
+	// the order in which they were captured, and their gradients computed in the reverse order.
 	Pool [2]uint64
 }
 
@@ -38,7 +38,7 @@ type GraphedCallable struct {
 	fwd, bwd *tenon.Graph
 	in, out  []*tenon.Tensor // static inputs and outputs
 	params   []namedParam
-	weights  []*tenon.Tensor // of the parameters at the capture
+	weights  []*tenon.Tensor // the parameters' tensors at the capture
 	seeds    []*tenon.Tensor // static gradients of the outputs, nil where there is none
 	grads    []*tenon.Tensor // static gradients of inputs and parameters, nil where there is none
 	runs     int
@@ -50,12 +50,12 @@ type namedParam struct {
 	p    *Param
 }
 
-// GraphCallables captures the forward and backward passes of callables, so that a call, and its backward pass, are a launch each, whatever
-// is between the calls. In the order given they are run and captured, and the backward passes in the reverse order, all in one pool.
-// Replays draw random numbers as eager runs do.
+// GraphCallables captures the forward and backward passes of callables, so that a call and its backward pass take one launch each,
+// whatever runs between the calls, as torch.cuda.make_graphed_callables does. It runs and captures the forward passes in the order given
+// and the backward passes in the reverse order, all in one pool. Replays draw random numbers as eager runs do.
 //
-// What a call returns is overwritten by the next call of the same callable. Second derivatives are not supported. Close the results before
-// x's device.
+// The next call of the same callable overwrites the results of a call. Second derivatives are not supported. Close the results before x's
+// device.
 func GraphCallables(x *tenon.Exec, cs []Callable, opts ...GraphOpt) (graphed []*GraphedCallable, err error) {
 	opt, err := core.Only("GraphCallables", opts)
 	if err != nil {
@@ -97,10 +97,10 @@ func GraphCallables(x *tenon.Exec, cs []Callable, opts ...GraphOpt) (graphed []*
 	return graphed, nil
 }
 
-// mostWarmups is more runs than settle anything.
+// mostWarmups bounds Warmup; no callable needs as many runs.
 const mostWarmups = 1000
 
-// prepare makes the static inputs of a callable. They are memory of its own: samples may be shared, and used for other things.
+// prepare makes the static inputs of a callable. They are separate memory, because samples may be shared and used for other things.
 func prepare(x *tenon.Exec, c Callable) *GraphedCallable {
 	g := &GraphedCallable{}
 	for _, t := range c.Samples {
@@ -179,10 +179,10 @@ func (c *Callable) run(x *tenon.Exec, to *GraphedCallable) []*tenon.Tensor {
 	return outs
 }
 
-// sources are what has a gradient: inputs and parameters.
+// sources returns the tensors that get gradients: inputs and parameters.
 func (c *GraphedCallable) sources() []*tenon.Tensor { return slices.Concat(c.in, c.weights) }
 
-// differentiable are those that require a gradient.
+// differentiable returns the tensors that require a gradient.
 func differentiable(ts []*tenon.Tensor) []*tenon.Tensor {
 	return slices.DeleteFunc(slices.Clone(ts), func(t *tenon.Tensor) bool { return !t.RequiresGrad() })
 }
@@ -232,8 +232,8 @@ func (g *grapher) backward(x *tenon.Exec, c *GraphedCallable) (err error) {
 	return nil
 }
 
-// Call runs the callable: it copies in to the inputs that were captured, unless they are those, and launches the forward graph. The results
-// are overwritten by the next call. They are on the tape where x records gradients and the captured outputs required one.
+// Call runs the callable: it copies in to the captured inputs, unless in are those, and launches the forward graph. The next call
+// overwrites the results. They are on the tape if x records gradients and the captured outputs required one.
 func (c *GraphedCallable) Call(x *tenon.Exec, in ...*tenon.Tensor) []*tenon.Tensor {
 	made(c, "GraphedCallable.Call")
 	if c.fwd == nil || c.closed {
@@ -262,13 +262,13 @@ func (c *GraphedCallable) Call(x *tenon.Exec, in ...*tenon.Tensor) []*tenon.Tens
 	return x.Apply(graphedFunction{c}, append(slices.Clone(in), c.weights...)...)
 }
 
-// Inputs returns the static inputs: a call that is given these copies nothing, so that data can be brought right there. The callable owns
-// them.
+// Inputs returns the static inputs. A call with these copies nothing, so a program can write its data directly into them. The callable
+// owns them.
 func (c *GraphedCallable) Inputs() []*tenon.Tensor {
 	return slices.Clone(made(c, "GraphedCallable.Inputs").in)
 }
 
-// Close releases the graphs and their memory, results of calls included. Closing twice does nothing.
+// Close releases the graphs and their memory, including the results of calls. Closing twice does nothing.
 func (c *GraphedCallable) Close() error {
 	if c == nil || c.closed {
 		return nil
@@ -286,13 +286,13 @@ func (c *GraphedCallable) Close() error {
 	return err
 }
 
-// call is what Forward leaves for Backward: which run it was, and the types of its inputs.
+// call is what Forward leaves for Backward: the number of the run and the types of its inputs.
 type call struct {
 	run   int
 	types []tenon.DType
 }
 
-// graphedFunction is the place of a graphed callable on the tape.
+// graphedFunction is the Function that puts a graphed callable on the tape.
 type graphedFunction struct{ c *GraphedCallable }
 
 func (f graphedFunction) String() string { return "a graphed callable" }
@@ -313,7 +313,7 @@ func (f graphedFunction) Forward(x *tenon.Exec, ctx *tenon.FunctionContext, inpu
 	return slices.Clone(c.out)
 }
 
-// fill copies t to the static tensor s, unless it is its memory.
+// fill copies t to the static tensor s, unless they are the same memory.
 func fill(x *tenon.Exec, s, t *tenon.Tensor) {
 	if t.DataPtr() != s.DataPtr() || !slices.Equal(t.Stride(), s.Stride()) {
 		x.NoGrad().CopyInto(s, t)
@@ -354,7 +354,7 @@ func (f graphedFunction) Backward(x *tenon.Exec, ctx *tenon.FunctionContext, gra
 }
 
 // Graphed is a module whose Forward and backward pass are CUDA graphs while it is in the mode, Train or Eval, in which it was captured;
-// else the module itself runs. Its parameters are the module's.
+// in the other mode the module itself runs. Its parameters are the module's.
 type Graphed struct {
 	Module
 	c        *GraphedCallable `torch:"-"`
@@ -401,7 +401,7 @@ func (g *Graphed) Close() error {
 	return g.c.Close()
 }
 
-// trainingOf says of every module within m that acts differently in training whether it trains.
+// trainingOf returns whether each module within m that acts differently in training is in training mode.
 func trainingOf(m any) (all []bool) {
 	walk(m, func(_ string, v any) bool {
 		if t, ok := v.(trainer); ok {

@@ -28,8 +28,8 @@ func graphOf(t *testing.T, x *tenon.Exec, m nn.Module, sample *tenon.Tensor, opt
 	return g
 }
 
-// A graphed module gives the module's outputs and gradients; steps of an optimizer in between are seen, gradients accumulate, and in the
-// other mode the module itself runs.
+// A graphed module gives the module's outputs and gradients; it sees an optimizer's steps in between, accumulates gradients, and runs the
+// module itself in the other mode.
 func TestGraphed(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		build := func() nn.Sequential {
@@ -46,7 +46,7 @@ func TestGraphed(t *testing.T) {
 			nn.Close(plain)
 			nn.Close(mine)
 		}()
-		// step returns what one call and its backward pass give, from the same draws.
+		// step returns the results of one call and its backward pass, with the same random numbers for the same seed.
 		step := func(m nn.Module, seed uint64, in *tenon.Tensor) []float32 {
 			if err := x.Generator().SetSeed(seed); err != nil {
 				t.Fatal(err)
@@ -100,7 +100,7 @@ func TestGraphed(t *testing.T) {
 	})
 }
 
-// What a graphed callable cannot do right it refuses.
+// A graphed callable refuses what it cannot do correctly.
 func TestGraphedRefusals(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		lin := nn.NewLinear(x, 2, 2, nn.LinearOpt{Generator: nn.NewHostGenerator(1)})
@@ -204,7 +204,7 @@ func TestGraphCallables(t *testing.T) {
 				t.Errorf("integers %v, %v", got, err)
 			}
 		}
-		// Data that is brought to the static input is not copied.
+		// Data written directly to the static input is not copied.
 		in := gs[0].Inputs()
 		x.NoGrad().CopyInto(in[0], x.Full([]int{3}, 3, tenon.Float32))
 		wantFloats(t, x, gs[0].Call(x, in...)[0], 9, 9, 9)
@@ -216,7 +216,7 @@ func TestGraphCallables(t *testing.T) {
 	})
 }
 
-// Every driver call of capturing, calling and differentiating fails once, with each of its codes: nothing is left behind, and the next
+// Every driver call of capturing, calling and differentiating fails once with each of its error codes: nothing leaks, and the next
 // attempt succeeds.
 func TestGraphedWalk(t *testing.T) {
 	host, err := rt.Host()
@@ -264,7 +264,7 @@ func TestGraphedWalk(t *testing.T) {
 	}, faults.Recovered("MemAlloc", "EventCreate", "EventRecord"))
 }
 
-// unclosed is a device that outlives those who open it.
+// unclosed is a device whose Close does nothing, so that it can be opened again.
 type unclosed struct{ driver.Device }
 
 func (unclosed) Close() error { return nil }

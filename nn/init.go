@@ -7,15 +7,15 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// The initialisers set the elements of t, of any floating-point type, and record no gradient. With a generator the numbers come from the
-// host; g may be nil, and then x's generator draws them on the device. After PyTorch's torch.nn.init.
+// The initialisers set the elements of t, which has any floating-point type, and record no gradient. With a generator the numbers come
+// from the host; if g is nil, x's generator draws them on the device. They follow PyTorch's torch.nn.init.
 
-// InitUniform draws from the uniform distribution between low and high. A nil g is x's own generator.
+// InitUniform draws from the uniform distribution between low and high. A nil g stands for x's own generator.
 func InitUniform(x *tenon.Exec, t *tenon.Tensor, low, high float64, g *HostGenerator) {
 	set(x, t, func(x *tenon.Exec) *tenon.Tensor { return g.uniform(x, t.Shape(), t.DType(), low, high) })
 }
 
-// InitNormal draws from the normal distribution. A nil g is x's own generator.
+// InitNormal draws from the normal distribution. A nil g stands for x's own generator.
 func InitNormal(x *tenon.Exec, t *tenon.Tensor, mean, std float64, g *HostGenerator) {
 	set(x, t, func(x *tenon.Exec) *tenon.Tensor { return g.normal(x, t.Shape(), t.DType(), mean, std) })
 }
@@ -38,15 +38,15 @@ func InitEye(x *tenon.Exec, t *tenon.Tensor) {
 }
 
 // InitXavierUniform draws uniformly with the bound gain·√(6/(fanIn+fanOut)) (X. Glorot, Y. Bengio, AISTATS 2010). PyTorch's gain is 1. A
-// nil g is x's own generator.
+// nil g stands for x's own generator.
 func InitXavierUniform(x *tenon.Exec, t *tenon.Tensor, gain float64, g *HostGenerator) {
 	in, out := fans("InitXavierUniform", t.Shape())
 	bound := math.Sqrt(3) * gain * math.Sqrt(2/float64(in+out))
 	InitUniform(x, t, -bound, bound, g)
 }
 
-// InitXavierNormal draws from the normal distribution of standard deviation gain·√(2/(fanIn+fanOut)). PyTorch's gain is 1. A nil g is x's
-// own generator.
+// InitXavierNormal draws from the normal distribution of standard deviation gain·√(2/(fanIn+fanOut)). PyTorch's gain is 1. A nil g stands
+// for x's own generator.
 func InitXavierNormal(x *tenon.Exec, t *tenon.Tensor, gain float64, g *HostGenerator) {
 	in, out := fans("InitXavierNormal", t.Shape())
 	InitNormal(x, t, 0, gain*math.Sqrt(2/float64(in+out)), g)
@@ -54,11 +54,11 @@ func InitXavierNormal(x *tenon.Exec, t *tenon.Tensor, gain float64, g *HostGener
 
 // KaimingOpt are the options of the Kaiming initialisers. The zero value is PyTorch's default.
 type KaimingOpt struct {
-	// A is the negative slope of the leaky ReLU that follows, where Nonlinearity is that.
+	// A is the negative slope of the leaky ReLU that follows, if Nonlinearity is GainLeakyReLU.
 	A float64
 	// FanOut keeps the variance of the backward pass instead of the forward pass.
 	FanOut bool
-	// Nonlinearity is what follows; the zero value is GainLeakyReLU.
+	// Nonlinearity is the function that follows the layer; the zero value is GainLeakyReLU.
 	Nonlinearity Nonlinearity
 }
 
@@ -72,7 +72,7 @@ func (o KaimingOpt) std(op string, shape []int) float64 {
 }
 
 // InitKaimingUniform draws uniformly with the bound gain·√(3/fan) (K. He et al., ICCV 2015). A tensor without elements stays as it is. A
-// nil g is x's own generator.
+// nil g stands for x's own generator.
 func InitKaimingUniform(x *tenon.Exec, t *tenon.Tensor, opt KaimingOpt, g *HostGenerator) {
 	core.Made((*core.Exec)(x), "InitKaimingUniform")
 	if t.Numel() == 0 {
@@ -83,7 +83,7 @@ func InitKaimingUniform(x *tenon.Exec, t *tenon.Tensor, opt KaimingOpt, g *HostG
 }
 
 // InitKaimingNormal draws from the normal distribution of standard deviation gain/√fan. A tensor without elements stays as it is. A nil g
-// is x's own generator.
+// stands for x's own generator.
 func InitKaimingNormal(x *tenon.Exec, t *tenon.Tensor, opt KaimingOpt, g *HostGenerator) {
 	core.Made((*core.Exec)(x), "InitKaimingNormal")
 	if t.Numel() == 0 {
@@ -92,7 +92,7 @@ func InitKaimingNormal(x *tenon.Exec, t *tenon.Tensor, opt KaimingOpt, g *HostGe
 	InitNormal(x, t, 0, opt.std("InitKaimingNormal", t.Shape()), g)
 }
 
-// Nonlinearity is what follows a layer, for the size of its first weights.
+// Nonlinearity is the function that follows a layer, which determines the scale of its initial weights.
 type Nonlinearity uint8
 
 // The nonlinearities that [Gain] knows: the leaky ReLU, none at all (a linear layer or a convolution alone), the sigmoid, tanh, ReLU and
@@ -106,8 +106,9 @@ const (
 	GainSELU
 )
 
-// Gain returns the factor by which a nonlinearity asks for larger weights, as torch.nn.init.calculate_gain does: 1 for GainLinear and
-// GainSigmoid, 5/3 for GainTanh, √2 for GainReLU, √(2/(1+a²)) for GainLeakyReLU with the negative slope a, 3/4 for GainSELU.
+// Gain returns the factor by which the weights before a nonlinearity should be larger, as torch.nn.init.calculate_gain does: 1 for
+// GainLinear and GainSigmoid, 5/3 for GainTanh, √2 for GainReLU, √(2/(1+a²)) for GainLeakyReLU with the negative slope a, 3/4 for
+// GainSELU.
 func Gain(nonlinearity Nonlinearity, a float64) float64 {
 	switch nonlinearity {
 	case GainLinear, GainSigmoid:
@@ -139,13 +140,13 @@ func set(x *tenon.Exec, t *tenon.Tensor, make func(x *tenon.Exec) *tenon.Tensor)
 	x.NoGrad().Scope(func(x *tenon.Exec) { x.CopyInto(t, make(x)) })
 }
 
-// layer says how a constructor makes parameters.
+// layer holds how a constructor makes parameters: their type and generator.
 type layer struct {
 	dt tenon.DType
 	g  *HostGenerator
 }
 
-// orFloat32 is a constructor's type of parameters.
+// orFloat32 returns dt, or Float32 if dt is 0.
 func orFloat32(dt tenon.DType) tenon.DType {
 	if dt == 0 {
 		return tenon.Float32
@@ -158,8 +159,8 @@ func (l layer) param(x *tenon.Exec, bound float64, shape ...int) *Param {
 	return NewParam(l.g.uniform(x, shape, orFloat32(l.dt), -bound, bound))
 }
 
-// weightAndBias returns the parameters that PyTorch's Linear and convolutions start with: Kaiming's uniform bound with slope √5 for the
-// weight, and 1/√fanIn for the bias of one element for each output.
+// weightAndBias returns the initial parameters of PyTorch's Linear and convolutions: the weight has Kaiming's uniform bound with slope
+// √5, and the bias, one element for each output, the bound 1/√fanIn.
 func (l layer) weightAndBias(x *tenon.Exec, noBias bool, shape ...int) (weight, bias *Param) {
 	fanIn := numel(shape[1:])
 	bound := 0.0

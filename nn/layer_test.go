@@ -263,7 +263,7 @@ func TestLosses(t *testing.T) {
 	})
 }
 
-// Without a generator the device draws, and the Exec's generator decides.
+// Without a HostGenerator the device draws the numbers, from the Exec's generator.
 func TestDeviceInit(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		l := nn.NewLinear(x, 100, 50)
@@ -284,7 +284,7 @@ func TestDeviceInit(t *testing.T) {
 	})
 }
 
-// Without gradients a module leaves its output and nothing else.
+// Without gradients a module leaves only its output.
 func TestModulesCloseTemporaries(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		g := nn.NewHostGenerator(0)

@@ -6,7 +6,7 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// weightOf returns the weight of a loss, which is a buffer of it or stands in its options.
+// weightOf returns the weight of a loss, from its buffer or its options.
 func weightOf(op string, b *Buffer, opt *tenon.Tensor) *tenon.Tensor {
 	switch {
 	case b == nil:
@@ -85,7 +85,7 @@ func (l BCEWithLogitsLoss) Forward(x *tenon.Exec, logits, target *tenon.Tensor) 
 		tenon.BCEWithLogitsOpt{Weight: l.Weight.Tensor(), PositiveWeight: l.PosWeight.Tensor(), Reduction: l.Opt.Reduction})
 }
 
-// SmoothL1Loss is the mean of differences that are squared where they are small.
+// SmoothL1Loss is the mean of absolute differences, squared where they are small.
 type SmoothL1Loss struct {
 	// Beta is where the square ends; 0 is 1. (L1Loss has no square.)
 	Beta float64
@@ -98,7 +98,7 @@ func (l SmoothL1Loss) Forward(x *tenon.Exec, in, target *tenon.Tensor) *tenon.Te
 	return x.SmoothL1Loss(in, target, core.Or(l.Beta, 1), l.Opt)
 }
 
-// HuberLoss is SmoothL1Loss times where the square ends.
+// HuberLoss is SmoothL1Loss times Delta.
 type HuberLoss struct {
 	// Delta is where the square ends; 0 is 1.
 	Delta float64
@@ -111,7 +111,7 @@ func (l HuberLoss) Forward(x *tenon.Exec, in, target *tenon.Tensor) *tenon.Tenso
 	return x.HuberLoss(in, target, core.Or(l.Delta, 1), l.Opt)
 }
 
-// BCELoss is the binary cross-entropy of probabilities. BCEWithLogitsLoss, of what goes into the sigmoid, keeps more digits.
+// BCELoss is the binary cross-entropy of probabilities. BCEWithLogitsLoss, which takes the input of the sigmoid, is more accurate.
 type BCELoss struct {
 	// Weight weighs the elements; it broadcasts to the target's shape, or is nil.
 	Weight *Buffer `torch:"weight"`
@@ -119,7 +119,7 @@ type BCELoss struct {
 	Opt tenon.LossOpt `torch:"-"`
 }
 
-// Forward returns the loss of probabilities for target, probabilities of their shape.
+// Forward returns the loss of probabilities for target, also probabilities, of the same shape.
 func (l BCELoss) Forward(x *tenon.Exec, probabilities, target *tenon.Tensor) *tenon.Tensor {
 	return x.BCE(probabilities, target, tenon.BCEOpt{Weight: l.Weight.Tensor(), Reduction: l.Opt.Reduction})
 }

@@ -2,14 +2,14 @@ package nn
 
 import "tenon.dev"
 
-// Module is a layer or network of one input and one output. Modules with more inputs have a Forward of their own, and all else of this
-// package works with them too.
+// Module is a layer or network with one input and one output. A module with more inputs has a Forward with other parameters; everything
+// else in this package works with it too.
 type Module interface {
-	// Forward returns the output for in, in the caller's scope; all other tensors that it made are closed.
+	// Forward returns the output for in, in the caller's scope, and closes all other tensors that it made.
 	Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor
 }
 
-// Func makes a module of a function without parameters.
+// Func makes a module from a function without parameters.
 type Func func(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor
 
 // Forward calls f.
@@ -20,10 +20,11 @@ func (f Func) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	return f(x, in)
 }
 
-// Sequential runs modules one after another. Its parameters are named by the module's place: "0.weight".
+// Sequential runs modules one after another. Its parameters are named by the module's index: "0.weight".
 type Sequential []Module
 
-// Forward gives in to the first module and each output to the next, and closes what lies between as soon as it was used.
+// Forward passes in to the first module and each output to the next, and closes each intermediate output as soon as the next module has
+// used it.
 func (s Sequential) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
 		t := in
@@ -47,10 +48,10 @@ type Identity struct{}
 // Forward returns in.
 func (Identity) Forward(_ *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return in }
 
-// Flatten makes dimensions From to To one; negative ones count from the end, and the zero value stands for PyTorch's 1 to -1.
+// Flatten merges dimensions From to To into one; negative ones count from the end, and the zero value stands for PyTorch's 1 to -1.
 type Flatten struct{ From, To int }
 
-// Forward returns in with those dimensions as one: a view where that is possible.
+// Forward returns in with those dimensions merged, as a view where possible.
 func (f Flatten) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	from, to, n := f.From, f.To, in.Dim()
 	if f == (Flatten{}) {

@@ -67,7 +67,7 @@ func wantFloats(t *testing.T, x *tenon.Exec, a *tenon.Tensor, want ...float32) {
 	}
 }
 
-// wantError checks that f stops with an error of kind Invalid that holds the parts and names this test's file.
+// wantError checks that f stops with an error of kind Invalid that contains the parts and names this test's file.
 func wantError(t *testing.T, f func(), parts ...string) {
 	t.Helper()
 	err := tenon.Try(f)
@@ -200,7 +200,7 @@ type stateful struct {
 	Sizes  []int
 }
 
-// common is what an embedded struct adds; its name is not part of any path.
+// common is an embedded struct; its name is not part of any path.
 type common struct{ Scale *nn.Param }
 
 func TestNames(t *testing.T) {
@@ -266,7 +266,7 @@ func TestLoad(t *testing.T) {
 			}
 		}
 		wantFloats(t, x, w.Tensor(), before...)
-		// From the processor, of another type, and only what fits.
+		// State on the processor, of another type, of which only a part fits.
 		h := x.Host()
 		state = map[string]*tenon.Tensor{"0.weight": tenon.From(h, []float64{7, 8}, 2, 1), "2.bias": state["2.bias"]}
 		if err := nn.Load(x, m, state, nn.LoadOpt{Partial: true}); err != nil {

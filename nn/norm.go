@@ -9,15 +9,15 @@ import (
 
 // NormOpt are the options of NewLayerNorm, NewGroupNorm and NewRMSNorm. The zero value is PyTorch's default.
 type NormOpt struct {
-	// Eps is added to the variance; 0 is 1e-5, and in RMSNorm the distance from 1 to the next number of the input's type.
+	// Eps is added to the variance; 0 is 1e-5, and in RMSNorm the distance from 1 to the next larger number of the input's type.
 	Eps float64
-	// NoAffine leaves weight and bias out, NoBias the bias alone.
+	// NoAffine leaves out weight and bias, NoBias only the bias.
 	NoAffine, NoBias bool
 	// DType is the parameters' type; 0 is Float32.
 	DType tenon.DType
 }
 
-// affine returns a weight of ones and a bias of zeros, where they are wanted.
+// affine returns a weight of ones and a bias of zeros, each nil if the options leave it out.
 func (o NormOpt) affine(x *tenon.Exec, bias bool, shape ...int) (weight, zeros *Param) {
 	if o.NoAffine {
 		return nil, nil
@@ -39,7 +39,7 @@ type LayerNorm struct {
 	eps   float64
 }
 
-// NewLayerNorm returns a normalisation over last dimensions of the given shape.
+// NewLayerNorm returns a normalisation over the last dimensions, which have the given shape.
 func NewLayerNorm(x *tenon.Exec, shape []int, opts ...NormOpt) *LayerNorm {
 	opt := core.One("NewLayerNorm", opts)
 	n := &LayerNorm{shape: slices.Clone(shape), eps: core.Or(opt.Eps, 1e-5)}
@@ -62,7 +62,7 @@ type RMSNorm struct {
 	eps   float64
 }
 
-// NewRMSNorm returns a normalisation over last dimensions of the given shape. It has no bias.
+// NewRMSNorm returns a normalisation over the last dimensions, which have the given shape. It has no bias.
 func NewRMSNorm(x *tenon.Exec, shape []int, opts ...NormOpt) *RMSNorm {
 	opt := core.One("NewRMSNorm", opts)
 	n := &RMSNorm{shape: slices.Clone(shape), eps: opt.Eps}
@@ -86,7 +86,7 @@ type GroupNorm struct {
 	eps              float64
 }
 
-// NewGroupNorm returns a normalisation over groups groups of channels channels in all.
+// NewGroupNorm returns a normalisation that divides the channels into the given number of groups.
 func NewGroupNorm(x *tenon.Exec, groups, channels int, opts ...NormOpt) *GroupNorm {
 	opt := core.One("NewGroupNorm", opts)
 	if groups < 1 || channels%groups != 0 {

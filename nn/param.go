@@ -1,9 +1,9 @@
-// Package nn is neural-network modules: layers with their parameters, containers, losses and initialisers, under PyTorch's names and with
-// its state-dict keys. It must not depend on optimizers, on data or on how an operation runs: modules call the operations of the Exec that
-// they are given.
+// Package nn provides neural-network modules: layers with their parameters, containers, losses and initialisers, under PyTorch's names
+// and with its state-dict keys. It must not depend on optimizers, on data or on how an operation runs: modules call the operations of the
+// Exec that they get.
 //
 // A module is a struct whose exported fields are its parameters (*[Param]), its buffers (*[Buffer]) and other modules; [Params] and
-// [StateDict] find them. Constructors and Forward stop with a *tenon.Error as operations do.
+// [StateDict] find them. Constructors and Forward panic with a *tenon.Error, as operations do.
 package nn
 
 import (
@@ -11,8 +11,9 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// Param is a parameter: a stable box around a tensor that requires a gradient. Modules, optimizers and ties between modules hold the box,
-// so that moving, converting or loading a module changes what all of them see. It is not safe for concurrent use with such a change.
+// Param is a parameter: a stable box around a tensor that requires a gradient. Modules, optimizers and modules that share a parameter
+// hold the box, so all of them see the new tensor after a module is moved, converted or loaded. It is not safe to use concurrently with
+// such a change.
 type Param struct{ t *tenon.Tensor }
 
 // NewParam returns a parameter that holds t, which it takes out of its scope and makes require a gradient; t must be a leaf of a
@@ -29,8 +30,8 @@ func (p *Param) Tensor() *tenon.Tensor {
 	return p.t
 }
 
-// Set replaces the tensor and closes the former one with its gradient. The box takes t over; whether t requires a gradient is left as it
-// is.
+// Set replaces the tensor and closes the former one with its gradient. The box takes t over, and does not change whether t requires a
+// gradient.
 func (p *Param) Set(t *tenon.Tensor) {
 	replace("Param.Set", &made(p, "Param.Set").t, t)
 }
@@ -66,8 +67,8 @@ type Buffer struct {
 
 // BufferOpt are the options of NewBuffer. The zero value is PyTorch's default.
 type BufferOpt struct {
-	// NonPersistent leaves the buffer out of the state dict, and so of files: it is moved, converted and closed with its module, and made
-	// anew by the program, such as a mask or a table of positions.
+	// NonPersistent leaves the buffer out of the state dict, and so of files: it is moved, converted and closed with its module, but the
+	// program recomputes it, as it does a mask or a table of positions.
 	NonPersistent bool
 }
 

@@ -28,7 +28,7 @@ func (p AvgPool2d) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	return x.AvgPool2d(in, p.Kernel, p.Opt)
 }
 
-// AdaptiveAvgPool2d takes means of windows that divide the input into Size.
+// AdaptiveAvgPool2d takes the means of windows chosen so that the output has Size.
 type AdaptiveAvgPool2d struct {
 	// Size is the output's height and width.
 	Size [2]int

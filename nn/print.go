@@ -10,17 +10,17 @@ import (
 	"strings"
 )
 
-// String returns a module as a tree: its type, what it was made with, and the modules in its fields and elements, in PyTorch's form. The
-// modules of this package print so by themselves; a struct of your own does if its String method returns this.
+// String returns a module as a tree in PyTorch's form: its type, its options, and the modules in its fields and elements. The String
+// methods of this package's modules return this; give your own structs a String method that does.
 func String(m any) string {
 	p := printer{}
 	return p.module(reflect.ValueOf(m))
 }
 
-// detailed is a module that says what it was made with.
+// detailed is a module that prints its options.
 type detailed interface{ detail() (name, options string) }
 
-// printer keeps the pointers above what is printed, so that a cycle ends.
+// printer keeps the pointers on the path to the printed value, to stop at cycles.
 type printer struct{ path []any }
 
 func (p *printer) module(v reflect.Value) string {
@@ -40,7 +40,7 @@ func (p *printer) module(v reflect.Value) string {
 		name, options := d.detail()
 		return name + "(" + options + ")"
 	}
-	if g, ok := interfaceOf(v).(*Graphed); ok && g != nil { // which is its module but for speed
+	if g, ok := interfaceOf(v).(*Graphed); ok && g != nil { // prints as the module that it runs
 		return p.module(reflect.ValueOf(g.Module))
 	}
 	switch v.Kind() {
@@ -74,7 +74,7 @@ func (p *printer) module(v reflect.Value) string {
 // row is a child of a module.
 type row struct{ name, text string }
 
-// tree puts the children below the name.
+// tree returns the name with the children indented below it.
 func (p *printer) tree(name string, rows []row) string {
 	var b strings.Builder
 	b.WriteString(name + "(")
@@ -103,7 +103,7 @@ func (p *printer) fields(v reflect.Value) (rows []row) {
 	return rows
 }
 
-// elements returns the modules of a list; like ones that follow each other are one row, but for a Sequential's.
+// elements returns the modules of a list. Adjacent equal modules share one row, except in a Sequential.
 func (p *printer) elements(v reflect.Value) (rows []row) {
 	for i := 0; i < v.Len(); {
 		text, n := p.module(v.Index(i)), 1
@@ -127,7 +127,7 @@ func (p *printer) listName(t reflect.Type) string {
 	return "ModuleList"
 }
 
-// isChild reports whether a field of that type is printed: what has parameters, or is a module.
+// isChild reports whether a field of the type is printed: it has parameters or is a module.
 func isChild(t reflect.Type) bool {
 	if t == reflect.TypeFor[*Param]() || t == reflect.TypeFor[*Buffer]() {
 		return false
@@ -150,7 +150,7 @@ func isNil(v reflect.Value) bool {
 	return false
 }
 
-// number spells a number as Python does.
+// number formats a number as Python does.
 func number(v float64) string {
 	s := strconv.FormatFloat(v, 'g', -1, 64)
 	if a := math.Abs(v); a != 0 && a < 1e16 && a >= 1e-4 {
@@ -169,7 +169,7 @@ func truth(v bool) string {
 	return "False"
 }
 
-// tuple spells a shape as Python does.
+// tuple formats a shape as Python does.
 func tuple(shape ...int) string {
 	var b strings.Builder
 	b.WriteString("(")
@@ -185,7 +185,7 @@ func tuple(shape ...int) string {
 	return b.String() + ")"
 }
 
-// shapeOf is p's shape, or nil where there is none.
+// shapeOf returns p's shape, or nil if p is nil.
 func shapeOf(p *Param) []int {
 	if t := p.Tensor(); t != nil {
 		return t.Shape()
@@ -193,7 +193,7 @@ func shapeOf(p *Param) []int {
 	return nil
 }
 
-// dim is one size of a shape, or 0.
+// dim returns size i of a shape, or 0 if the shape is shorter.
 func dim(shape []int, i int) int {
 	if i < len(shape) {
 		return shape[i]

@@ -29,7 +29,7 @@ type printedNet struct {
 	Sizes  struct{ Width, Deep int } `torch:"sizes"`
 }
 
-// Modules print in PyTorch's form, as torch.nn's own repr has it.
+// Modules print as torch.nn's repr does.
 func TestPrint(t *testing.T) {
 	x := testdevice.Open(t, tenon.CPU())
 	x.Scope(func(x *tenon.Exec) {

@@ -14,7 +14,7 @@ func temporary(x *tenon.Exec, t *tenon.Tensor) bool {
 // fail stops with an error of the module op.
 func fail(op, format string, args ...any) { core.Fail(op, fault.Invalid, format, args...) }
 
-// made returns m, a module or box whose method op was called, and refuses nil.
+// made returns m, the module or box whose method op was called, and refuses nil.
 func made[T any](m *T, op string) *T {
 	if m == nil {
 		fail(op, "the %T is nil; use one that its New function returned", m)
@@ -22,7 +22,7 @@ func made[T any](m *T, op string) *T {
 	return m
 }
 
-// moved returns t on x's device: t itself if it lies there, else a copy, which goes through the host.
+// moved returns t on x's device: t itself if it lies there, else a copy, which passes through the host.
 func moved(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
 	if t.Device() == x.Device() {
 		return t

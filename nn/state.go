@@ -12,13 +12,12 @@ import (
 
 // LoadOpt are the options of Load. The zero value is PyTorch's default.
 type LoadOpt struct {
-	// Partial loads what both sides have, and is silent about the rest.
+	// Partial loads the keys that both sides have and ignores the others.
 	Partial bool
 }
 
 // Load copies state, by the keys of StateDict, into the parameters and buffers of m, converted to their types; the tensors may lie on any
-// device. If a key is missing or unknown or a shape differs, it changes nothing and returns an error that names all such keys. Nor does any
-// other error change anything.
+// device. If a key is missing or unknown or a shape differs, it returns an error that names all such keys. No error leaves m changed.
 func Load(x *tenon.Exec, m any, state map[string]*tenon.Tensor, opts ...LoadOpt) (err error) {
 	opt, err := core.Only("Load", opts)
 	if err != nil {
@@ -79,7 +78,7 @@ func load(x *tenon.Exec, m any, state map[string]*tenon.Tensor, opt LoadOpt) err
 	})
 }
 
-// To moves the parameters, their gradients and the buffers of m to x's device. What is there already stays as it is.
+// To moves the parameters, their gradients and the buffers of m to x's device. Tensors that lie there already stay as they are.
 func To(x *tenon.Exec, m any) error {
 	return change(x, m, func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor { return moved(x, t) })
 }
@@ -97,7 +96,7 @@ func ToDType(x *tenon.Exec, m any, dt tenon.DType) error {
 	})
 }
 
-// change puts f of every tensor of m in its place.
+// change replaces every tensor t of m with f(t).
 func change(x *tenon.Exec, m any, f func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor) error {
 	return tenon.Try(func() {
 		x := x.NoGrad()

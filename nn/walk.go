@@ -13,9 +13,9 @@ import (
 )
 
 // Params yields the parameters of m by name: those of a struct in the order of its fields, then those of the modules in it. A parameter's
-// name is the path to it, joined by dots: the tag `torch:"name"` or else the field's name, and the index or key in slices, arrays and maps.
-// An embedded struct without a tag adds nothing to the path, and the tag "-" leaves a field out. A parameter that several places share
-// comes once. A field with a module that is not exported cannot be looked into; it is an error, unless it is left out by its tag.
+// name is the path to it, joined by dots: the tag `torch:"name"` or else the field's name, and the index or key in slices, arrays and
+// maps. An embedded struct without a tag adds nothing to the path, and the tag "-" leaves a field out. A parameter that several fields
+// share comes once. An unexported field that holds a module cannot be read; it is an error unless its tag leaves it out.
 func Params(m any) iter.Seq2[string, *Param] {
 	return func(yield func(string, *Param) bool) {
 		seen := map[*Param]bool{}
@@ -30,7 +30,7 @@ func Params(m any) iter.Seq2[string, *Param] {
 	}
 }
 
-// SplitParams returns those of params for which the predicate holds, and the others, each in the order of params: one for each group of an
+// SplitParams returns the params for which the predicate holds, and the others, each in the order of params, for two groups of an
 // optimizer. Neither params nor the predicate may be nil, which is an error.
 func SplitParams(params iter.Seq2[string, *Param], predicate func(name string, p *Param) bool) (those, others iter.Seq2[string, *Param]) {
 	if params == nil {
@@ -51,7 +51,7 @@ func SplitParams(params iter.Seq2[string, *Param], predicate func(name string, p
 	return part(true), part(false)
 }
 
-// Buffers yields the buffers of m by name, as Params does the parameters.
+// Buffers yields the buffers of m by name, as Params yields the parameters.
 func Buffers(m any) iter.Seq2[string, *Buffer] {
 	return func(yield func(string, *Buffer) bool) {
 		seen := map[*Buffer]bool{}
@@ -66,9 +66,9 @@ func Buffers(m any) iter.Seq2[string, *Buffer] {
 	}
 }
 
-// StateDict yields the tensors of all parameters and persistent buffers under PyTorch's keys, in the order of torch's state_dict. Shared
-// ones come once for each of their names. The tensors stay the module's. Two with one key, such as of fields with the same tag, are an
-// error.
+// StateDict yields the tensors of all parameters and persistent buffers under PyTorch's keys, in the order of torch's state_dict. A
+// shared tensor comes once for each of its names. The tensors still belong to the module. Two tensors with the same key, for instance
+// from fields with the same tag, are an error.
 func StateDict(m any) iter.Seq2[string, *tenon.Tensor] {
 	return func(yield func(string, *tenon.Tensor) bool) {
 		type entry struct {
@@ -109,7 +109,7 @@ func StateDict(m any) iter.Seq2[string, *tenon.Tensor] {
 	}
 }
 
-// NumParams returns how many elements the parameters of m have.
+// NumParams returns the number of elements in all parameters of m.
 func NumParams(m any) int {
 	n := 0
 	for _, p := range Params(m) {
@@ -128,16 +128,16 @@ func Close(m any) {
 	}
 }
 
-// trainer is a module that acts differently in training and in use.
+// trainer is a module that acts differently in training and in evaluation.
 type trainer interface {
 	setTraining(on bool)
 	training() bool
 }
 
-// Train puts m in the mode for training, in which modules are at first: Dropout drops, BatchNorm takes its statistics from the batch.
+// Train puts m in training mode, the initial mode of modules: Dropout drops elements, BatchNorm takes its statistics from the batch.
 func Train(m any) { setTraining(m, true) }
 
-// Eval puts m in the mode for use: Dropout does nothing, BatchNorm takes the running statistics.
+// Eval puts m in evaluation mode: Dropout does nothing, BatchNorm uses the running statistics.
 func Eval(m any) { setTraining(m, false) }
 
 func setTraining(m any, on bool) {
@@ -149,8 +149,8 @@ func setTraining(m any, on bool) {
 	})
 }
 
-// walk calls visit for every *Param, *Buffer and pointer to a struct that m holds, until it returns false. Of a struct the parameters come
-// first, then the buffers, then the rest, each in the order of the fields.
+// walk calls visit for every *Param, *Buffer and pointer to a struct that m holds, until visit returns false. In a struct the parameters
+// come first, then the buffers, then the rest, each in the order of the fields.
 func walk(m any, visit func(name string, v any) bool) {
 	w := &walker{visit: visit}
 	w.walk(m)
@@ -158,13 +158,13 @@ func walk(m any, visit func(name string, v any) bool) {
 
 type walker struct {
 	visit func(name string, v any) bool
-	// path holds the pointers above, so that a cycle ends.
+	// path holds the pointers on the way to the value, to stop at cycles.
 	path []any
-	// steps are how the value is reached in Go: fields, indexes and keys.
+	// steps are the path to the value in Go: fields, indexes and keys.
 	steps []step
-	// depth is how many values lie around the one that is walked.
+	// depth is the nesting depth of the value being walked.
 	depth int
-	// endless says that there were too many.
+	// endless says that depth exceeded deepest.
 	endless bool
 }
 
@@ -182,10 +182,10 @@ type step struct {
 	index      int
 }
 
-// deepest is how many values may lie in each other: a slice can contain itself.
+// deepest bounds the nesting of values, since a slice can contain itself.
 const deepest = 10_000
 
-// where is how the value is reached in Go.
+// where returns the path to the value as a Go expression.
 func (w *walker) where() string {
 	var b strings.Builder
 	for _, s := range w.steps {
@@ -201,7 +201,7 @@ func (w *walker) where() string {
 	return "field " + strings.TrimPrefix(b.String(), ".")
 }
 
-// into walks v, which a step leads to.
+// into walks v, which step s leads to.
 func (w *walker) into(v reflect.Value, name string, s step) bool {
 	w.steps = append(w.steps, s)
 	on := w.value(v, name)
@@ -209,7 +209,7 @@ func (w *walker) into(v reflect.Value, name string, s step) bool {
 	return on
 }
 
-// kind is what a field holds.
+// kind says what a field holds.
 type kind uint8
 
 const (
@@ -325,7 +325,7 @@ func holds(t reflect.Type) bool {
 	return false
 }
 
-// reached caches by type what reaches answers.
+// reached caches the results of reaches by type.
 var reached sync.Map
 
 // reaches reports whether a value of the type may hold a *Param or *Buffer, as far as its type tells; an interface does if it is a Module.
@@ -338,7 +338,7 @@ func reaches(t reflect.Type) bool {
 	return r
 }
 
-// reachesBeside is reaches without the types that are looked at already.
+// reachesBeside is reaches, skipping the types already seen.
 func reachesBeside(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if t == reflect.TypeFor[*Param]() || t == reflect.TypeFor[*Buffer]() {
 		return true

@@ -11,13 +11,14 @@ import (
 	"tenon.dev/torchfile"
 )
 
-// inner has a cycle in its type.
+// inner is a type that contains itself.
 type inner struct {
 	Lin  *nn.Linear
 	Next *inner
 }
 
-// What would be learned, moved and saved no more than if it were not there is an error, and what cannot hold anything is none.
+// A hidden field that holds parameters is an error, since they would not be trained, moved or saved. A field that cannot hold any is no
+// error.
 func TestHiddenModules(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		l := nn.NewLinear(x, 2, 2)
@@ -58,7 +59,7 @@ func TestHiddenModules(t *testing.T) {
 	})
 }
 
-// base is a struct that another embeds.
+// base is an embedded struct.
 type base struct{ Weight *nn.Param }
 
 // Two parameters or buffers with one key are an error that names both fields and the key, before anything is saved or loaded.
@@ -115,7 +116,7 @@ func TestKeysAlike(t *testing.T) {
 	})
 }
 
-// A slice that contains itself is an error, and so is what lies deeper than any module.
+// A slice that contains itself is an error, and so is nesting deeper than any real module's.
 func TestEndlessModules(t *testing.T) {
 	loop := nn.Sequential{nil}
 	loop[0] = loop

@@ -13,13 +13,13 @@ import (
 type AdadeltaOpt struct {
 	// LR is the learning rate; 0 is 1.
 	LR float64 `json:"lr"`
-	// Rho is the part that the running means keep in each step; 0 is 0.9.
+	// Rho is the decay rate of the running means; 0 is 0.9.
 	Rho float64 `json:"rho"`
 	// Eps is added to the means before their roots are taken; 0 is 1e-6.
 	Eps float64 `json:"eps"`
-	// WeightDecay adds that multiple of the parameter to the gradient.
+	// WeightDecay is the multiple of the parameter that is added to the gradient.
 	WeightDecay float64 `json:"weight_decay"`
-	// Maximize goes up the gradient.
+	// Maximize maximizes the objective instead of minimizing it.
 	Maximize bool `json:"maximize"`
 }
 
@@ -38,7 +38,7 @@ func NewAdadelta(params iter.Seq2[string, *nn.Param], opts ...AdadeltaOpt) (*Ada
 	return o, nil
 }
 
-// Add appends a group of parameters with options of its own.
+// Add appends a group of parameters with its own options.
 func (o *Adadelta) Add(params iter.Seq2[string, *nn.Param], opts ...AdadeltaOpt) error {
 	if o == nil {
 		return missing("Adadelta")

@@ -12,15 +12,15 @@ import (
 type AdagradOpt struct {
 	// LR is the learning rate; 0 is 1e-2.
 	LR float64 `json:"lr"`
-	// LRDecay makes the rate smaller: at step t it is LR/(1+(t-1)·LRDecay).
+	// LRDecay lowers the rate: at step t it is LR/(1+(t-1)·LRDecay).
 	LRDecay float64 `json:"lr_decay"`
-	// WeightDecay adds that multiple of the parameter to the gradient.
+	// WeightDecay is the multiple of the parameter that is added to the gradient.
 	WeightDecay float64 `json:"weight_decay"`
-	// InitialAccumulator is what the sums of squares begin with.
+	// InitialAccumulator is the initial value of the sums of squares.
 	InitialAccumulator float64 `json:"initial_accumulator_value"`
 	// Eps is added to the root of the sum; 0 is 1e-10.
 	Eps float64 `json:"eps"`
-	// Maximize goes up the gradient.
+	// Maximize maximizes the objective instead of minimizing it.
 	Maximize bool `json:"maximize"`
 }
 
@@ -39,7 +39,7 @@ func NewAdagrad(params iter.Seq2[string, *nn.Param], opts ...AdagradOpt) (*Adagr
 	return o, nil
 }
 
-// Add appends a group of parameters with options of its own.
+// Add appends a group of parameters with its own options.
 func (o *Adagrad) Add(params iter.Seq2[string, *nn.Param], opts ...AdagradOpt) error {
 	if o == nil {
 		return missing("Adagrad")

@@ -13,20 +13,20 @@ import (
 type AdamOpt struct {
 	// LR is the learning rate; 0 is 1e-3.
 	LR float64 `json:"lr"`
-	// Betas are the parts that the running means of gradient and square keep in each step; both 0 stand for 0.9 and 0.999.
+	// Betas are the decay rates of the running means of the gradient and its square; both 0 stand for 0.9 and 0.999.
 	Betas [2]float64 `json:"betas"`
 	// Eps is added to the root of the mean square; 0 is 1e-8.
 	Eps float64 `json:"eps"`
-	// WeightDecay is added to the gradient as that multiple of the parameter by Adam, and shrinks the parameter by that part of the
-	// learning rate in AdamW, where 0 is 1e-2.
+	// WeightDecay is, in Adam, the multiple of the parameter that is added to the gradient. AdamW instead shrinks the parameter by
+	// LR·WeightDecay of itself, and there 0 is 1e-2.
 	WeightDecay float64 `json:"weight_decay"`
 	// AMSGrad divides by the largest mean square so far (S. Reddi, S. Kale, S. Kumar, ICLR 2018).
 	AMSGrad bool `json:"amsgrad"`
-	// Maximize goes up the gradient.
+	// Maximize maximizes the objective instead of minimizing it.
 	Maximize bool `json:"maximize"`
 }
 
-// resolveAdam fills in the defaults and refuses what cannot be.
+// resolveAdam fills in the defaults and refuses invalid options.
 func resolveAdam(decay float64) func(opt *AdamOpt, refuse refusal) error {
 	return func(opt *AdamOpt, refuse refusal) error {
 		opt.LR, opt.Eps = core.Or(opt.LR, 1e-3), core.Or(opt.Eps, 1e-8)
@@ -38,7 +38,7 @@ func resolveAdam(decay float64) func(opt *AdamOpt, refuse refusal) error {
 	}
 }
 
-// checkBetas fills in and checks the parts that running means keep.
+// checkBetas fills in and checks the decay rates of the running means.
 func checkBetas(betas *[2]float64, refuse refusal) error {
 	if *betas == [2]float64{} {
 		*betas = [2]float64{0.9, 0.999}
@@ -53,7 +53,7 @@ func checkBetas(betas *[2]float64, refuse refusal) error {
 	return nil
 }
 
-// notNegative refuses negative numbers and NaNs; what holds names and numbers in turn.
+// notNegative refuses negative numbers and NaNs; what alternates names and numbers.
 func notNegative(refuse refusal, what ...any) error {
 	for i := 0; i < len(what); i += 2 {
 		if v := what[i+1].(float64); !(v >= 0) {
@@ -63,12 +63,12 @@ func notNegative(refuse refusal, what ...any) error {
 	return nil
 }
 
-// numbersOfAdam are the options as the steps take them.
+// numbersOfAdam returns the options in the form that the step's operation takes.
 func numbersOfAdam(opt *AdamOpt) []float64 {
 	return []float64{opt.LR, signOf(opt.Maximize), opt.WeightDecay, opt.Betas[0], opt.Betas[1], opt.Eps}
 }
 
-// moments are the state of Adam and most of its kin.
+// moments are the state of Adam and most of its variants.
 var moments = []slot{{name: "exp_avg"}, {name: "exp_avg_sq"}}
 
 // Adam scales each step by running means of the gradient and of its square (D. Kingma, J. Ba, ICLR 2015), as torch.optim.Adam does. It has
@@ -114,7 +114,7 @@ func NewAdamW(params iter.Seq2[string, *nn.Param], opts ...AdamOpt) (*AdamW, err
 	return o, nil
 }
 
-// Add appends a group of parameters with options of its own.
+// Add appends a group of parameters with its own options.
 func (o *Adam) Add(params iter.Seq2[string, *nn.Param], opts ...AdamOpt) error {
 	if o == nil {
 		return missing("Adam")
@@ -122,7 +122,7 @@ func (o *Adam) Add(params iter.Seq2[string, *nn.Param], opts ...AdamOpt) error {
 	return o.add(params, opts)
 }
 
-// Add appends a group of parameters with options of its own.
+// Add appends a group of parameters with its own options.
 func (o *AdamW) Add(params iter.Seq2[string, *nn.Param], opts ...AdamOpt) error {
 	if o == nil {
 		return missing("AdamW")

@@ -12,18 +12,17 @@ import (
 type AdamaxOpt struct {
 	// LR is the learning rate; 0 is 2e-3.
 	LR float64 `json:"lr"`
-	// Betas are the parts that the running mean of the gradient and its largest magnitude keep in each step; both 0 stand for 0.9 and
-	// 0.999.
+	// Betas are the decay rates of the running mean of the gradient and of its largest magnitude; both 0 stand for 0.9 and 0.999.
 	Betas [2]float64 `json:"betas"`
 	// Eps is added to the magnitude; 0 is 1e-8.
 	Eps float64 `json:"eps"`
-	// WeightDecay adds that multiple of the parameter to the gradient.
+	// WeightDecay is the multiple of the parameter that is added to the gradient.
 	WeightDecay float64 `json:"weight_decay"`
-	// Maximize goes up the gradient.
+	// Maximize maximizes the objective instead of minimizing it.
 	Maximize bool `json:"maximize"`
 }
 
-// Adamax is Adam with the largest magnitude in place of the mean of squares (D. Kingma, J. Ba, ICLR 2015), as torch.optim.Adamax has it. It
+// Adamax is Adam with the largest magnitude in place of the mean of squares (D. Kingma, J. Ba, ICLR 2015), as torch.optim.Adamax does. It
 // has the methods of [Optimizer] and Add.
 type Adamax struct{ optimizer[AdamaxOpt] }
 
@@ -38,7 +37,7 @@ func NewAdamax(params iter.Seq2[string, *nn.Param], opts ...AdamaxOpt) (*Adamax,
 	return o, nil
 }
 
-// Add appends a group of parameters with options of its own.
+// Add appends a group of parameters with its own options.
 func (o *Adamax) Add(params iter.Seq2[string, *nn.Param], opts ...AdamaxOpt) error {
 	if o == nil {
 		return missing("Adamax")

@@ -12,15 +12,15 @@ import (
 type ASGDOpt struct {
 	// LR is the learning rate; 0 is 1e-2.
 	LR float64 `json:"lr"`
-	// Lambda makes parameters and rate smaller from step to step; 0 is 1e-4.
+	// Lambda is the decay of parameters and rate in each step; 0 is 1e-4.
 	Lambda float64 `json:"lambd"`
-	// Alpha is the power by which the rate falls; 0 is 0.75.
+	// Alpha is the exponent of the rate's decay; 0 is 0.75.
 	Alpha float64 `json:"alpha"`
-	// T0 is the step after which averages are taken; 0 is 1e6.
+	// T0 is the step after which averaging starts; 0 is 1e6.
 	T0 float64 `json:"t0"`
-	// WeightDecay adds that multiple of the parameter to the gradient.
+	// WeightDecay is the multiple of the parameter that is added to the gradient.
 	WeightDecay float64 `json:"weight_decay"`
-	// Maximize goes up the gradient.
+	// Maximize maximizes the objective instead of minimizing it.
 	Maximize bool `json:"maximize"`
 }
 
@@ -39,7 +39,7 @@ func NewASGD(params iter.Seq2[string, *nn.Param], opts ...ASGDOpt) (*ASGD, error
 	return o, nil
 }
 
-// Add appends a group of parameters with options of its own.
+// Add appends a group of parameters with its own options.
 func (o *ASGD) Add(params iter.Seq2[string, *nn.Param], opts ...ASGDOpt) error {
 	if o == nil {
 		return missing("ASGD")

@@ -17,36 +17,36 @@ import (
 	"tenon.dev/torchfile"
 )
 
-// Checkpoint names what a training needs to go on where it stopped. Save writes all of it to one file and Load reads it back, into a
-// Checkpoint that names the same things. What is left out is not saved. A training that goes on from a file computes the bits of one that
-// never stopped.
+// Checkpoint names everything that training needs to resume where it stopped. Save writes all of it to one file and Load reads it back,
+// into a Checkpoint that names the same things. A field that is nil is not saved. Training that resumes from a file computes the same
+// bits as training that never stopped.
 //
-// Gradients are not in the file: save between a step and the next backward pass, such as at the end of the loop's body. Nor are modes
-// ([nn.Eval]) and graphs; capture after Load, which gives the optimizer's state other memory.
+// Gradients are not in the file: save between a step and the next backward pass, such as at the end of the loop's body. Modes ([nn.Eval])
+// and graphs are not saved either; capture graphs after Load, which moves the optimizer's state to other memory.
 type Checkpoint struct {
-	// Model is any module, as nn.StateDict takes it.
+	// Model is any module that nn.StateDict accepts.
 	Model any
-	// Optimizer is one of this package.
+	// Optimizer is an optimizer of this package.
 	Optimizer Optimizer
-	// Schedule is one of Optimizer's learning rates.
+	// Schedule is a schedule of Optimizer's learning rates.
 	Schedule Scheduler
-	// Scaler is that of the losses.
+	// Scaler is the scaler of the losses.
 	Scaler *GradScaler
-	// Loader is saved as the number of its epoch and batch.
+	// Loader is saved as the numbers of its epoch and batch.
 	Loader *data.Loader
-	// Generators are those from which the training draws; nil is the one of the Exec that saves and loads.
+	// Generators are the random number generators that training uses; nil is the generator of the Exec that saves and loads.
 	Generators []*cuda.Generator
-	// Extra points to what else is to be saved, such as a struct with counts and losses: numbers, strings, and slices, maps with string
-	// keys and structs of them. Load replaces it as torchfile.Decode does.
+	// Extra points to other data to save, such as a struct with counts and losses: numbers and strings, and slices, maps with string keys
+	// and structs of them. Load replaces the data as torchfile.Decode does.
 	Extra any
 }
 
 // Scheduler is a schedule of learning rates: a [*Schedule] or a [*ReduceLROnPlateau].
 type Scheduler interface {
-	// optimizer is whose rates it sets.
+	// optimizer returns the optimizer whose rates the schedule sets.
 	optimizer() Optimizer
-	// saved is its state as a file has it, and stage reads one: what it returns makes the schedule have it, as a part of a Together, after
-	// the optimizer was given its own.
+	// saved returns the state as a file holds it. stage reads such a state and returns a function that puts it in use, as a part of a
+	// Together, after the optimizer got its own state.
 	saved() (any, error)
 	stage(from any) (func(x *tenon.Exec), error)
 }
@@ -64,9 +64,9 @@ const (
 	keyExtra      = "extra"
 )
 
-// Save writes the checkpoint to the named file: a dict with the keys model and optimizer (state dicts as PyTorch has them), schedule,
-// scaler, loader, generators and extra, made only of what torch.load admits with weights_only. It waits for the device, and is an error
-// in a capture. An older file of that name stays as it was until the new one is complete.
+// Save writes the checkpoint to the named file: a dict with the keys model and optimizer (PyTorch's state dicts), schedule, scaler,
+// loader, generators and extra, made only of types that torch.load accepts with weights_only. It waits for the device, and is an error in
+// a capture. An older file of that name stays until the new one is complete.
 func (c *Checkpoint) Save(x *tenon.Exec, name string) error {
 	var failed error
 	if err := tenon.Try(func() {
@@ -89,7 +89,7 @@ func (c *Checkpoint) Save(x *tenon.Exec, name string) error {
 	return nil
 }
 
-// dict is what the file has.
+// dict returns the contents of the file.
 func (c *Checkpoint) dict(x *tenon.Exec) (*torchfile.Dict, error) {
 	d := &torchfile.Dict{}
 	if c.Model != nil {
@@ -119,7 +119,7 @@ func (c *Checkpoint) dict(x *tenon.Exec) (*torchfile.Dict, error) {
 	if c.Loader != nil {
 		d.Set(keyLoader, c.Loader.State())
 	}
-	var states []*tenon.Tensor // as PyTorch has them
+	var states []*tenon.Tensor // in PyTorch's format
 	for _, g := range c.generators(x) {
 		states = append(states, tenon.From(x.Host(), g.State()))
 	}
@@ -173,10 +173,10 @@ func (c *Checkpoint) generators(x *tenon.Exec) []*cuda.Generator {
 	return []*cuda.Generator{x.Generator()}
 }
 
-// Load gives all that the checkpoint names the state of a file that Save wrote. It must name what the file has, no more and no less; to
-// take a part of a file, such as the model, open it with package torchfile. Nothing is changed unless all of it is: the error names the
-// file and the key, shape or option that does not fit. The optimizer's learning rate tensors are filled. It waits for nothing but the
-// region of package compile that it may be called in, and is an error in a capture and in the loop over the loader's epoch.
+// Load restores everything that the checkpoint names from a file that Save wrote. The checkpoint must name exactly what the file holds;
+// to read a part of a file, such as the model, open it with package torchfile. Load changes everything or nothing: its error names the
+// file and the key, shape or option that does not fit. It fills the optimizer's learning rate tensors. Inside a region of package compile
+// it first runs the deferred work; it waits for nothing else. It is an error in a capture and in the loop over the loader's epoch.
 func (c *Checkpoint) Load(x *tenon.Exec, name string) error {
 	f, err := torchfile.Open(name)
 	if err != nil {
@@ -213,7 +213,7 @@ func (c *Checkpoint) load(x *tenon.Exec, f *torchfile.File) error {
 			change((*tenon.Exec)(cx))
 		}
 	})
-	if err := core.Force((*core.Exec)(x)); err != nil { // what a region put off
+	if err := core.Force((*core.Exec)(x)); err != nil { // runs what a region deferred
 		return err
 	}
 	if l.last != nil {
@@ -222,20 +222,20 @@ func (c *Checkpoint) load(x *tenon.Exec, f *torchfile.File) error {
 	return nil
 }
 
-// loading is a Load under way. What may fail for any other reason than the device's comes first, and changes nothing.
+// loading is a Load in progress. The steps that may fail for any reason but the device's come first, and change nothing.
 type loading struct {
 	f    *torchfile.File
 	root *torchfile.Dict
-	// changes are parts of one Together: should one fail, all are undone.
+	// changes are parts of one Together: if one fails, all are undone.
 	changes []func(x *tenon.Exec)
 	// last cannot fail.
 	last   func()
 	staged *staged
-	// made are the tensors that were read. (They are in no scope, so that no error is the scope's.)
+	// made are the tensors that were read. They are in no scope, so that no error closes them.
 	made []*tenon.Tensor
 }
 
-// close frees what was read, or what it stands for now.
+// close frees the tensors that were read or, after the exchange, the former state.
 func (l *loading) close() {
 	if l.staged != nil {
 		l.staged.close()
@@ -247,7 +247,7 @@ func (l *loading) close() {
 
 func (l *loading) change(f func(x *tenon.Exec)) { l.changes = append(l.changes, f) }
 
-// keys compares what the file has with what the checkpoint names.
+// keys compares the file's keys with the fields that the checkpoint names.
 func (l *loading) keys(_ *tenon.Exec, c *Checkpoint) error {
 	root, ok := l.f.Root().(*torchfile.Dict)
 	if !ok {
@@ -297,7 +297,7 @@ func (l *loading) model(x *tenon.Exec, c *Checkpoint) error {
 	return nil
 }
 
-// optimizer reads the state of the optimizer and of its schedule, which have the same rates.
+// optimizer reads the states of the optimizer and of its schedule, which must have the same rates.
 func (l *loading) optimizer(x *tenon.Exec, c *Checkpoint) error {
 	if c.Optimizer == nil {
 		return nil
@@ -358,7 +358,7 @@ func (l *loading) loader(_ *tenon.Exec, c *Checkpoint) error {
 	l.change(func(x *tenon.Exec) {
 		former := c.Loader.State()
 		core.Check(checkpointName, c.Loader.SetState(st))
-		core.Undo((*core.Exec)(x), func() { _ = c.Loader.SetState(former) }) // it was set to that
+		core.Undo((*core.Exec)(x), func() { _ = c.Loader.SetState(former) }) // was valid before
 	})
 	return nil
 }
@@ -380,7 +380,7 @@ func (l *loading) generators(x *tenon.Exec, c *Checkpoint) error {
 		l.change(func(x *tenon.Exec) {
 			former := g.State()
 			core.Check(checkpointName, g.SetState(state))
-			core.Undo((*core.Exec)(x), func() { _ = g.SetState(former) }) // it had that
+			core.Undo((*core.Exec)(x), func() { _ = g.SetState(former) }) // was its state before
 		})
 	}
 	return nil

@@ -22,7 +22,7 @@ import (
 	"tenon.dev/optim"
 )
 
-// resumed is a training of which everything must go on where it stopped.
+// resumed is a training run with every kind of state that must resume.
 type resumed struct {
 	optim.Checkpoint
 	x     *tenon.Exec
@@ -35,7 +35,7 @@ type resumed struct {
 	}
 }
 
-// newResumed makes a training with weights of this seed, which a file replaces.
+// newResumed makes a training run with weights of the given seed, which a loaded file replaces.
 func newResumed(t *testing.T, s tenon.Selector, seed uint64) *resumed {
 	r := &resumed{x: testdevice.Open(t, s)}
 	x := r.x
@@ -63,7 +63,7 @@ func (r *resumed) close() {
 	r.Scaler.Close()
 }
 
-// train goes on until so many epochs are over, or after a step returns false.
+// train trains until the given number of epochs is over, or until after returns false after a step.
 func (r *resumed) train(t *testing.T, epochs int, after func() bool) {
 	for r.Loader.State().Epoch < epochs {
 		for b, err := range r.Loader.Epoch(r.x) {
@@ -83,7 +83,7 @@ func (r *resumed) train(t *testing.T, epochs int, after func() bool) {
 	}
 }
 
-// bits are all numbers of the training.
+// bits returns all numbers of the training run.
 func (r *resumed) bits(t *testing.T) string {
 	var b strings.Builder
 	for key, a := range nn.StateDict(r.model) {
@@ -97,7 +97,7 @@ func (r *resumed) bits(t *testing.T) string {
 	return b.String()
 }
 
-// A training that stops in the middle of an epoch, in any step, goes on with the bits of one that never stopped.
+// Training that stops after any step, also in the middle of an epoch, resumes with the same bits as training that never stopped.
 func TestCheckpointResumes(t *testing.T) {
 	for name, s := range map[string]tenon.Selector{"cpu": tenon.CPU(), "sim": tenon.Sim(0)} {
 		t.Run(name, func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestCheckpointResumes(t *testing.T) {
 	}
 }
 
-// A checkpoint's file names nothing that torch.load refuses with weights_only.
+// A checkpoint's file contains nothing that torch.load refuses with weights_only.
 func TestCheckpointIsWeightsOnly(t *testing.T) {
 	r := newResumed(t, tenon.CPU(), 1)
 	defer r.close()
@@ -160,7 +160,7 @@ func TestCheckpointIsWeightsOnly(t *testing.T) {
 	}
 }
 
-// What does not fit is named with the file, and changes nothing.
+// An error of Load names the file and what does not fit, and changes nothing.
 func TestCheckpointRefuses(t *testing.T) {
 	r := newResumed(t, tenon.CPU(), 1)
 	defer r.close()
@@ -249,7 +249,7 @@ func TestCheckpointRefuses(t *testing.T) {
 	checkSaveRefuses(t, r, file, saved)
 }
 
-// checkSaveRefuses saves what cannot be saved, over a file that stays as it is.
+// checkSaveRefuses saves checkpoints that cannot be saved over a file, which must stay as it is.
 func checkSaveRefuses(t *testing.T, r *resumed, file string, saved []byte) {
 	x := r.x
 	bad := r.Checkpoint
@@ -282,10 +282,10 @@ func checkSaveRefuses(t *testing.T, r *resumed, file string, saved []byte) {
 	}
 }
 
-// versions count changes, of which a load is one.
+// versions count changes, and a load is one.
 var versions = regexp.MustCompile(`version \d+`)
 
-// A schedule that waits for a metric goes on too, and every optimizer with all that it counts.
+// A schedule driven by a metric resumes too, and so does every optimizer with all its counts.
 func TestCheckpointOfEveryOptimizer(t *testing.T) {
 	x := testdevice.Open(t, tenon.CPU())
 	for _, name := range slices.Sorted(maps.Keys(optimizers)) {
@@ -332,7 +332,7 @@ func TestCheckpointOfEveryOptimizer(t *testing.T) {
 	}
 }
 
-// refuseInEpoch loads in the loop over an epoch, which the loader refuses when the schedule has changed.
+// refuseInEpoch loads in the loop over an epoch; the loader refuses after the schedule has changed.
 func refuseInEpoch(t *testing.T, x *tenon.Exec, c *optim.Checkpoint, file string, s *optim.ReduceLROnPlateau) {
 	t.Helper()
 	before, err := s.State()

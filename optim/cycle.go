@@ -8,10 +8,10 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// AnnealStrategy is the way between two rates.
+// AnnealStrategy is the shape of the curve between two rates.
 type AnnealStrategy uint8
 
-// The way between two rates: half a cosine wave, or a straight line.
+// The anneal strategies: half a cosine wave, or a straight line.
 const (
 	AnnealCos AnnealStrategy = iota
 	AnnealLinear
@@ -19,31 +19,31 @@ const (
 
 // OneCycleOpt are the options of OneCycleLR. The zero value is PyTorch's default.
 type OneCycleOpt struct {
-	// PctStart is the part of the steps in which the rate rises; 0 is 0.3.
+	// PctStart is the fraction of the steps in which the rate rises; 0 is 0.3.
 	PctStart float64
-	// AnnealStrategy is the way between two rates: AnnealCos (the zero value) or AnnealLinear.
+	// AnnealStrategy is AnnealCos (the zero value) or AnnealLinear.
 	AnnealStrategy AnnealStrategy
 	// ThreePhase lets the rate fall in as many steps as it rose, and then on to the end. Otherwise it falls to the end at once.
 	ThreePhase bool
-	// DivFactor is the largest rate over the first; 0 is 25. FinalDivFactor is the first over the last; 0 is 1e4.
+	// DivFactor is the largest rate divided by the first; 0 is 25. FinalDivFactor is the first divided by the last; 0 is 1e4.
 	DivFactor, FinalDivFactor float64
-	// NoMomentum leaves the momentum alone, which otherwise goes from MaxMomentum to BaseMomentum and back, against the rate. An optimizer
-	// without the methods of [Momentum] needs it.
+	// NoMomentum leaves the momentum alone, which otherwise goes from MaxMomentum to BaseMomentum and back, opposite to the rate. It is
+	// required for an optimizer without the methods of [Momentum].
 	NoMomentum bool
-	// BaseMomentum is the least momentum, 0.85 if 0, and MaxMomentum the largest, 0.95 if 0.
+	// BaseMomentum is the lowest momentum, 0.85 if 0, and MaxMomentum the largest, 0.95 if 0.
 	BaseMomentum, MaxMomentum float64
 }
 
-// OneCycleLR takes the rate from maxLR / DivFactor up to maxLR and down to maxLR / DivFactor / FinalDivFactor, in all the steps of a
-// training (L. Smith, N. Topin, "Super-Convergence", 2017). maxLR has one rate for all groups, or one for each; the optimizer's own do not
-// count. It is made for a step per batch, and a step after the last is an error.
+// OneCycleLR takes the rate from maxLR / DivFactor up to maxLR and down to maxLR / DivFactor / FinalDivFactor, over all the steps of
+// training (L. Smith, N. Topin, "Super-Convergence", 2017). maxLR has one rate for all groups, or one for each; the optimizer's own rates
+// do not count. It is meant for one step per batch, and a step after the last is an error.
 func OneCycleLR(maxLR []float64, totalSteps int, opts ...OneCycleOpt) Rule {
 	opt := core.One("OneCycleLR", opts)
 	maxLR = slices.Clone(maxLR)
 	pct, div, final := core.Or(opt.PctStart, 0.3), core.Or(opt.DivFactor, 25), core.Or(opt.FinalDivFactor, 1e4)
 	base, most := core.Or(opt.BaseMomentum, 0.85), core.Or(opt.MaxMomentum, 0.95)
 	steps := float64(totalSteps)
-	// The first phase ends at step up, and what turn is 0 or 1 of a pair of rates or momenta holds at the phases' ends.
+	// The first phase ends at step up. Each phase ends at one of a pair of rates or momenta; turn is its index, 0 or 1.
 	up := float64(pct*steps) - 1
 	ends, turn := []float64{0, up, steps - 1}, [][2]int{{0, 0}, {1, 1}, {2, 0}}
 	if opt.ThreePhase {
@@ -92,7 +92,7 @@ func OneCycleLR(maxLR []float64, totalSteps int, opts ...OneCycleOpt) Rule {
 // CyclicMode says how high the cycles of CyclicLR rise.
 type CyclicMode uint8
 
-// How high cycles rise: each to the largest rate, each half as far as the one before, or by Gamma^t of the way at step t.
+// The cyclic modes: each cycle rises to the largest rate, or half as far as the one before, or by Gamma^t of the way at step t.
 const (
 	CyclicTriangular CyclicMode = iota
 	CyclicTriangular2
@@ -108,17 +108,17 @@ type CyclicOpt struct {
 	Mode CyclicMode
 	// Gamma is the factor of CyclicExpRange; 0 is 1.
 	Gamma float64
-	// Scale, if there is one, is the factor of the rise in place of Mode's. Cycles count from 1, steps from 0.
+	// Scale, if not nil, is the factor of the rise in place of Mode's. Cycles count from 1, steps from 0.
 	Scale func(cycle, step int) float64
-	// NoMomentum leaves the momentum alone, which otherwise goes from MaxMomentum to BaseMomentum and back, against the rate. An optimizer
-	// without the methods of [Momentum] needs it.
+	// NoMomentum leaves the momentum alone, which otherwise goes from MaxMomentum to BaseMomentum and back, opposite to the rate. It is
+	// required for an optimizer without the methods of [Momentum].
 	NoMomentum bool
-	// BaseMomentum is the least momentum, 0.8 if 0, and MaxMomentum the largest, 0.9 if 0.
+	// BaseMomentum is the lowest momentum, 0.8 if 0, and MaxMomentum the largest, 0.9 if 0.
 	BaseMomentum, MaxMomentum float64
 }
 
-// CyclicLR takes the rate from baseLR up to maxLR and back in straight lines, again and again (L. Smith, WACV 2017). baseLR and maxLR have
-// one rate for all groups, or one for each; the optimizer's own do not count. It is made for a step per batch.
+// CyclicLR takes the rate from baseLR up to maxLR and back in straight lines, again and again (L. Smith, WACV 2017). baseLR and maxLR
+// have one rate for all groups, or one for each; the optimizer's own rates do not count. It is meant for one step per batch.
 func CyclicLR(baseLR, maxLR []float64, opts ...CyclicOpt) Rule {
 	opt := core.One("CyclicLR", opts)
 	baseLR, maxLR = slices.Clone(baseLR), slices.Clone(maxLR)
@@ -144,7 +144,7 @@ func CyclicLR(baseLR, maxLR []float64, opts ...CyclicOpt) Rule {
 	default:
 		bad = fmt.Sprintf("mode %d is invalid and Scale is nil; give CyclicTriangular, CyclicTriangular2 or CyclicExpRange", opt.Mode)
 	}
-	// height is the part of the rise at a step.
+	// height returns the fraction of the rise at a step.
 	height := func(step int) (float64, float64) {
 		total := float64(up) + float64(down)
 		ratio := float64(up) / total
@@ -170,7 +170,7 @@ func CyclicLR(baseLR, maxLR []float64, opts ...CyclicOpt) Rule {
 		},
 		rate: func(p place) float64 {
 			if p.first {
-				return p.initial // baseLR, but for a chain in which others come first, as in PyTorch
+				return p.initial // baseLR, except in a chain after other rules, as in PyTorch
 			}
 			h, s := height(p.step)
 			low := of(baseLR, p.group)
@@ -186,7 +186,7 @@ func CyclicLR(baseLR, maxLR []float64, opts ...CyclicOpt) Rule {
 	return r
 }
 
-// positive demands a number that rates can be divided by.
+// positive demands a positive number, to divide rates by.
 func positive(name string, v float64) demand {
 	return need(finite(v) && v > 0, "%s is %v; give a positive number", name, v)
 }

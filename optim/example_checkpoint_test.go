@@ -15,7 +15,7 @@ import (
 	"tenon.dev/torchfile"
 )
 
-// A training writes a checkpoint after every third step, and goes on from one that it finds.
+// Training writes a checkpoint after every third step, and resumes from one that it finds.
 func ExampleCheckpoint() {
 	dir, err := os.MkdirTemp("", "example")
 	if err != nil {
@@ -23,7 +23,7 @@ func ExampleCheckpoint() {
 	}
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "run.pt")
-	for range 2 { // the first time there is no file, the second time the run is over but for two steps
+	for range 2 { // the first time no file exists, the second time only two steps remain
 		if err := train(file, 2); err != nil {
 			log.Fatal(err)
 		}
@@ -104,7 +104,7 @@ func train(file string, epochs int) error {
 	return nil
 }
 
-// readModel takes the model alone out of a checkpoint.
+// readModel reads only the model from a checkpoint.
 func readModel(name string) error {
 	x, err := tenon.Open(tenon.CPU())
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"tenon.dev/optim"
 )
 
-// parameter returns the parameters of a module with one of them.
+// parameter returns the parameters of a module with one parameter.
 func parameter(x *tenon.Exec) func(yield func(string, *nn.Param) bool) {
 	p := nn.NewParam(tenon.From(x, []float32{3}))
 	return func(yield func(string, *nn.Param) bool) { yield("w", p) }
@@ -43,7 +43,7 @@ func ExampleNewSchedule() {
 	// Output: 0.010 0.028 0.046 0.064 0.082 0.100 0.098 0.090 0.079 0.065 0.050 0.035 0.021 0.010 0.002
 }
 
-// A checkpoint holds the schedule's state, with which training goes on as if it had not stopped.
+// A checkpoint holds the schedule's state, so training resumes as if it had not stopped.
 func ExampleSchedule_SetState() {
 	x, err := tenon.Open(tenon.CPU())
 	if err != nil {
@@ -90,7 +90,7 @@ func ExampleSchedule_SetState() {
 	// rate 0.100, momentum 0.85
 }
 
-// The rate falls to a half after two epochs without a better loss.
+// The rate halves after two epochs without a better loss.
 func ExampleReduceLROnPlateau() {
 	x, err := tenon.Open(tenon.CPU())
 	if err != nil {

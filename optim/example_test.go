@@ -50,7 +50,7 @@ func ExampleSGD() {
 	// Output: 2.00 x + 1.00
 }
 
-// Weights decay, but biases and the parameters of norms do not: those are the parameters of one dimension.
+// Weights decay, but biases and the parameters of norms, which have one dimension, do not.
 func ExampleAdamW_Add() {
 	x, err := tenon.Open(tenon.CPU())
 	if err != nil {
@@ -113,8 +113,8 @@ func ExampleAdam() {
 	// Output: 0.00 after 100 steps, learning rate 0.17, <nil>
 }
 
-// A step of mixed precision: the loss is scaled, so that the half-precision gradients do not vanish, and a step whose gradients overflow is
-// left out.
+// A step of mixed precision: the loss is scaled, so that the half-precision gradients do not vanish, and a step whose gradients overflow
+// is skipped.
 func ExampleGradScaler() {
 	x, err := tenon.Open(tenon.CPU())
 	if err != nil {

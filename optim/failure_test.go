@@ -23,7 +23,7 @@ import (
 	"tenon.dev/torchfile"
 )
 
-// What a call may change: all of it is before a call that fails what it is after it.
+// world is everything that a call may change. A call that fails must leave all of it unchanged.
 type world struct {
 	params  []*nn.Param
 	buffers map[string]*tenon.Tensor
@@ -33,12 +33,12 @@ type world struct {
 	gen     *cuda.Generator
 	loader  *data.Loader
 	extra   struct{ Losses []float64 }
-	file    string // of a name in a folder of its own
-	own     func() // closes more
-	more    any    // what the scenario needs besides
+	file    string // a file name in a separate folder
+	own     func() // closes whatever else the scenario made
+	more    any    // other values of the scenario
 }
 
-// look describes the world to the bit.
+// look returns the complete state of the world, to the bit.
 func (w *world) look(t *testing.T, x *tenon.Exec) string {
 	t.Helper()
 	var b strings.Builder
@@ -126,12 +126,12 @@ func (w *world) close() {
 	}
 }
 
-// failing is a call that fails at each of its points.
+// failing is a call to be failed at each of its points.
 type failing struct {
 	name  string
 	begin func(t *testing.T, x *tenon.Exec) *world
 	act   func(x *tenon.Exec, w *world) error
-	// ownMemory says that the world has memory of a graph, which the driver's own pool maps for its runs alone.
+	// ownMemory says that the world has a graph's memory, which the driver's own pool maps only while the graph runs.
 	ownMemory bool
 	// region is where act runs, or nil.
 	region *compile.Region
@@ -162,9 +162,9 @@ func openFailing(t *testing.T) (*tenon.Exec, *faults.Device) {
 	return (*tenon.Exec)(core.New(dev, host)), d
 }
 
-// sweep fails the call at the n-th point that arm names, from 1 on in steps of stride, until there are no more, and returns how often it
-// did. After each failure the world is as before, or as after where the call succeeded all the same; the next try makes it what it is where
-// nothing failed.
+// sweep fails the call at the n-th point that arm names, from 1 on in steps of stride, until no point is left, and returns the number of
+// failures. After each failure the world must be as before the call, or as after it if the call succeeded anyway; the next try must bring
+// it to the state that a run without failures reaches.
 func (f *failing) sweep(t *testing.T, x *tenon.Exec, d *faults.Device, stride int, arm func(n int)) (failures int) {
 	t.Helper()
 	never := f.never(t, x)
@@ -200,7 +200,7 @@ func (f *failing) sweep(t *testing.T, x *tenon.Exec, d *faults.Device, stride in
 	}
 }
 
-// never is how the world looks where nothing failed.
+// never returns the look of the world after a call without failures.
 func (f *failing) never(t *testing.T, x *tenon.Exec) (seen string) {
 	t.Helper()
 	x.Scope(func(x *tenon.Exec) {
@@ -224,7 +224,7 @@ func (f *failing) try(x *tenon.Exec, w *world) (err error) {
 	return err
 }
 
-// same compares two looks at a world, line by line.
+// same compares two looks line by line.
 func same(t *testing.T, at, got, want string) {
 	t.Helper()
 	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
@@ -243,8 +243,8 @@ func same(t *testing.T, at, got, want string) {
 	}
 }
 
-// TestFailures fails the calls of a training at every driver call, with every code of it that is no device fault, and at every point from
-// which the device has no more memory.
+// TestFailures fails the calls of training at every driver call, with every error code that is no device fault, and by letting the device
+// run out of memory from every point on.
 func TestFailures(t *testing.T) {
 	before := core.LiveStorages()
 	for _, f := range failings() {
@@ -263,12 +263,12 @@ func TestFailures(t *testing.T) {
 				if f.ownMemory {
 					return
 				}
-				t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync") // each tensor is a call of the driver
+				t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync") // each tensor is one driver call
 				x, d := openFailing(t)
 				n := f.sweep(t, x, d, 1, d.Starve)
 				t.Logf("%d failures", n)
 			})
-			t.Run("Loading", func(t *testing.T) { // kernels are loaded at their first use: a new device each time
+			t.Run("Loading", func(t *testing.T) { // kernels load on first use, so each call gets a new device
 				if testing.Short() {
 					t.Skip("takes long")
 				}
@@ -285,14 +285,14 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestFailuresInRegion is TestFailures for calls that are put off, which fail at the region's end.
+// TestFailuresInRegion is TestFailures for deferred calls, which fail at the region's end.
 func TestFailuresInRegion(t *testing.T) {
 	putOff := 0
 	for _, f := range failings() {
 		t.Run(f.name, func(t *testing.T) {
 			f.region = compile.New()
 			x, d := openFailing(t)
-			for range 2 { // the first time nothing is put off
+			for range 2 { // the first run defers nothing
 				f.never(t, x)
 			}
 			f.sweep(t, x, d, 1, func(n int) { d.Arm(n, 0) })
@@ -318,7 +318,7 @@ func TestFailuresInRegion(t *testing.T) {
 	}
 }
 
-// cold fails point n of a call that is the first on its device.
+// cold fails point n of a call that is the first one on its device.
 func (f *failing) cold(t *testing.T, x *tenon.Exec, d *faults.Device, n int) {
 	x.Scope(func(x *tenon.Exec) {
 		w := f.begin(t, x)
@@ -341,7 +341,7 @@ func (f *failing) cold(t *testing.T, x *tenon.Exec, d *faults.Device, n int) {
 	})
 }
 
-// weights makes parameters with gradients: one of a matrix whose gradient lies otherwise, one of halves, and count vectors.
+// weights makes parameters with gradients: a matrix whose gradient has other strides, a half-precision one, and count vectors.
 func weights(x *tenon.Exec, count int) []*nn.Param {
 	var ps []*nn.Param
 	add := func(p *nn.Param, g *tenon.Tensor) {
@@ -356,7 +356,7 @@ func weights(x *tenon.Exec, count int) []*nn.Param {
 	return ps
 }
 
-// optimizers are all there are, with the options that give them the most state.
+// optimizers are all optimizers, with the options that give them the most state.
 var optimizers = map[string]func(ps ...*nn.Param) (optim.Optimizer, error){
 	"SGD": func(ps ...*nn.Param) (optim.Optimizer, error) { return optim.NewSGD(list(ps...), optim.SGDOpt{LR: .1}) },
 	"Momentum": func(ps ...*nn.Param) (optim.Optimizer, error) {
@@ -384,7 +384,7 @@ var optimizers = map[string]func(ps ...*nn.Param) (optim.Optimizer, error){
 	},
 }
 
-// stepped makes a world whose optimizer took so many steps.
+// stepped makes a world whose optimizer took the given number of steps.
 func stepped(name string, count, steps int) func(t *testing.T, x *tenon.Exec) *world {
 	return func(t *testing.T, x *tenon.Exec) *world {
 		w := &world{params: weights(x, count), buffers: map[string]*tenon.Tensor{"rate": x.Full(nil, .125, tenon.Float64)}}

@@ -15,7 +15,7 @@ import (
 	"tenon.dev/torchfile"
 )
 
-// trainingFailings are the calls of a training besides steps.
+// trainingFailings are the calls of training other than steps.
 //
 //tenon:table one call and its world each
 func trainingFailings() []*failing {
@@ -183,11 +183,11 @@ func mustAll(t *testing.T, errs ...error) {
 	}
 }
 
-// drawing makes a world of a step that draws, scales and clips.
+// drawing makes a world for a step that draws random numbers, scales and clips.
 func drawing(t *testing.T, x *tenon.Exec) *world {
 	w := scaled(true, 1)(t, x)
 	w.gen, w.buffers["noise"] = seeded(t, x), x.Zeros([]int{5}, tenon.Float32)
-	p := nn.NewParam(x.Zeros([]int{5}, tenon.Float32)) // which the optimizer does not have
+	p := nn.NewParam(x.Zeros([]int{5}, tenon.Float32)) // not in the optimizer
 	p.SetGrad(x.Ones([]int{5}, tenon.Float32))
 	w.params = append(w.params, p)
 	return w
@@ -217,14 +217,14 @@ func capture(x *tenon.Exec, w *world) (*tenon.Graph, error) {
 	return g, err
 }
 
-// seeded is the device's generator at a known place.
+// seeded returns the device's generator in a known state.
 func seeded(t *testing.T, x *tenon.Exec) *cuda.Generator {
 	g := x.Generator()
 	mustAll(t, g.SetSeed(3))
 	return g
 }
 
-// scaled makes a world with a scaler, whose gradients can be unscaled, after so many iterations.
+// scaled makes a world with a scaler and gradients to unscale, after the given number of iterations.
 func scaled(used bool, iterations int) func(t *testing.T, x *tenon.Exec) *world {
 	return func(t *testing.T, x *tenon.Exec) *world {
 		w := stepped("Adam", 1, 0)(t, x)
@@ -300,7 +300,7 @@ func scheduled(t *testing.T, x *tenon.Exec) *world {
 	return w
 }
 
-// saved is a world whose files hold what it was before two changes.
+// saved makes a world whose files hold its state before two changes.
 func saved(t *testing.T, x *tenon.Exec) *world {
 	l := nn.Sequential{nn.NewLinear(x, 2, 3, nn.LinearOpt{Generator: nn.NewHostGenerator(1)}), nn.NewBatchNorm1d(x, 3)}
 	w := &world{file: filepath.Join(t.TempDir(), "files", "f"), more: l,
@@ -326,12 +326,12 @@ func saved(t *testing.T, x *tenon.Exec) *world {
 	return w
 }
 
-// checkpoint names all that the world has.
+// checkpoint returns a Checkpoint of everything in the world.
 func (w *world) checkpoint() *optim.Checkpoint {
 	return &optim.Checkpoint{Model: w.more, Optimizer: w.opt, Schedule: w.sched, Scaler: w.scaler, Loader: w.loader, Extra: &w.extra}
 }
 
-// checkpointed is a world whose file holds what it was before everything changed.
+// checkpointed makes a world whose file holds its state before everything changed.
 func checkpointed(t *testing.T, x *tenon.Exec) *world {
 	w := saved(t, x)
 	w.file += ".checkpoint"

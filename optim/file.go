@@ -21,9 +21,9 @@ const (
 	metaGroups    = "param_groups"
 )
 
-// savedGroup is what a file says of a group besides its options, which stand beside these in the same JSON object.
+// savedGroup is what a file holds about a group besides its options, which are in the same JSON object.
 type savedGroup struct {
-	// Params are the numbers of its parameters, counted over all groups, and Names what they were called.
+	// Params are the numbers of the group's parameters, counted over all groups, and Names are their names.
 	Params []int    `json:"params"`
 	Names  []string `json:"names"`
 }
@@ -35,11 +35,11 @@ type filed interface {
 	fillRates(rates []float64) error
 	lrTensors() []*tenon.Tensor
 	groupTexts() ([]json.RawMessage, error)
-	// each calls f for all that is remembered of the parameters, by their numbers over all groups.
+	// each calls f for the state of all parameters, with their numbers counted over all groups.
 	each(x *tenon.Exec, f func(number int, what string, t *tenon.Tensor, v float64) error) error
 }
 
-// filedOf returns o as one of this package's, or an error of operation op.
+// filedOf returns o as an optimizer of this package, or an error of operation op.
 func filedOf(op string, o Optimizer) (filed, error) {
 	if isNil(o) {
 		return nil, missing(op)
@@ -54,11 +54,11 @@ func filedOf(op string, o Optimizer) (filed, error) {
 
 // savedState is what a file holds of an optimizer.
 type savedState struct {
-	// kind is the optimizer's name; "" if the file does not say.
+	// kind is the optimizer's name, or "" if the file does not name it.
 	kind string
 	// groups are the options of the groups and a savedGroup each, in one JSON object.
 	groups []json.RawMessage
-	// arrays have what is remembered, under stateKey.
+	// arrays hold the parameters' state, by stateKey.
 	arrays map[string]savedArray
 }
 
@@ -68,10 +68,10 @@ type savedArray struct {
 	read  func() ([]byte, error)
 }
 
-// SaveFile writes what o remembers, and its options, to the named file in the safetensors format, so that training can go on from there:
-// the tensors of PyTorch's state_dict as state.NUMBER.NAME, such as state.0.exp_avg, and in the metadata the optimizer's name and the
-// param_groups as JSON. Parameters are not in it, see nn.SaveFile. It waits for the device. An older file of that name stays as it was
-// until the new one is complete.
+// SaveFile writes the state and options of o to the named file in the safetensors format, so that training can resume: the tensors of
+// PyTorch's state_dict as state.NUMBER.NAME, such as state.0.exp_avg, and in the metadata the optimizer's name and the param_groups as
+// JSON. Parameters are not in the file; see nn.SaveFile. It waits for the device. An older file of that name stays until the new one is
+// complete.
 func SaveFile(x *tenon.Exec, o Optimizer, name string) error {
 	s, err := filedOf("SaveFile", o)
 	if err != nil {
@@ -87,8 +87,8 @@ func SaveFile(x *tenon.Exec, o Optimizer, name string) error {
 	return nil
 }
 
-// LoadFile gives o the state and the options of a file that SaveFile wrote. The optimizer must be of the same kind, with the same numbers
-// of parameters in its groups, of the same shapes; if anything does not fit, nothing is changed.
+// LoadFile restores the state and options of o from a file that SaveFile wrote. The optimizer must be of the same kind, and its groups
+// must have the same numbers of parameters with the same shapes; if anything does not fit, nothing is changed.
 func LoadFile(x *tenon.Exec, o Optimizer, name string) error {
 	s, err := filedOf("LoadFile", o)
 	if err != nil {
@@ -154,7 +154,7 @@ func (o *optimizer[O]) save(x *tenon.Exec, name string) error {
 		func(a safetensors.Info) ([]byte, error) { return data[a.Name]() })
 }
 
-// groupTexts gives the options of each group, its parameters' numbers and their names, as a JSON object.
+// groupTexts returns, for each group, its options and its parameters' numbers and names as a JSON object.
 func (o *optimizer[O]) groupTexts() (groups []json.RawMessage, err error) {
 	number := 0
 	for _, g := range o.groups {
@@ -176,7 +176,7 @@ func (o *optimizer[O]) groupTexts() (groups []json.RawMessage, err error) {
 	return groups, nil
 }
 
-// each calls f for the tensors of every parameter that was stepped, and for the numbers that its row remembers.
+// each calls f for the state tensors of every parameter that was stepped, and for the numbers in its row.
 func (o *optimizer[O]) each(x *tenon.Exec, f func(number int, what string, t *tenon.Tensor, v float64) error) error {
 	first := 0
 	for _, g := range o.groups {
@@ -210,18 +210,18 @@ func (o *optimizer[O]) each(x *tenon.Exec, f func(number int, what string, t *te
 
 func stateKey(number int, what string) string { return fmt.Sprintf("state.%d.%s", number, what) }
 
-// staged is the state of an optimizer that was read and is not in use yet.
+// staged is a state that was read for an optimizer but is not yet in use.
 type staged struct {
 	// rates are the learning rates of the groups.
 	rates []float64
-	// swap exchanges the state that is in use and the one that is not; used says that this one is.
+	// swap exchanges this state with the one in use; used says that this one is in use.
 	swap func()
 	used bool
-	// close frees the one that is not in use.
+	// close frees the state that is not in use.
 	close func()
 }
 
-// use puts the state in use, or takes it out again.
+// use puts the state in use or takes it out again.
 func (s *staged) use(on bool) {
 	if s.used != on {
 		s.swap()
@@ -229,7 +229,7 @@ func (s *staged) use(on bool) {
 	}
 }
 
-// load gives o a state that was read.
+// load puts a state that was read into o.
 func load(x *tenon.Exec, o filed, from *savedState) error {
 	s, err := o.stage(x, from)
 	if err != nil {
@@ -298,7 +298,7 @@ func (o *optimizer[O]) stage(x *tenon.Exec, from *savedState) (s *staged, err er
 	return out, nil
 }
 
-// loadOptions reads what stands of group i beside its parameters' state.
+// loadOptions reads the options of group i and its savedGroup.
 func (o *optimizer[O]) loadOptions(i int, text json.RawMessage, opt *O, saved *savedGroup) error {
 	if err := json.Unmarshal(text, saved); err != nil {
 		return fmt.Errorf("parameter group %d cannot be read: %w", i, err)
@@ -318,7 +318,8 @@ func (o *optimizer[O]) loadOptions(i int, text json.RawMessage, opt *O, saved *s
 	return nil
 }
 
-// loadGroup reads the state of a group's parameters, which have these numbers in the file, and takes what it read out of it.
+// loadGroup reads the state of a group's parameters, which have the given numbers in the file, and deletes from the savedState what it
+// read.
 func (o *optimizer[O]) loadGroup(x *tenon.Exec, from *savedState, g *group[O], numbers []int) error {
 	plan := o.plan(&g.opt)
 	rows := make([]float64, len(g.params)*core.StepRow)

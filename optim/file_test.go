@@ -13,7 +13,7 @@ import (
 	"tenon.dev/safetensors"
 )
 
-// Training that is saved in the middle and goes on in another optimizer takes the steps that it would have taken.
+// Training that is saved in the middle and resumes in another optimizer takes the same steps as without the interruption.
 func TestResume(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		for kind := range makers {
@@ -23,7 +23,7 @@ func TestResume(t *testing.T) {
 				for i := from; i < to; i++ {
 					tr.gradient(x, i)
 					if i%3 == 1 {
-						tr.ps[1].SetGrad(nil) // is not stepped, and has a count of its own
+						tr.ps[1].SetGrad(nil) // not stepped, so its count differs
 					}
 					if err := tr.o.Step(x); err != nil {
 						t.Fatal(err)
@@ -36,7 +36,7 @@ func TestResume(t *testing.T) {
 			if err := optim.SaveFile(x, one.o, name); err != nil {
 				t.Fatal(err)
 			}
-			steps(two, 20, 22) // is forgotten
+			steps(two, 20, 22) // undone by loading
 			for i := range one.ps {
 				x.NoGrad().CopyInto(two.ps[i].Tensor(), one.ps[i].Tensor())
 			}
@@ -96,7 +96,7 @@ func TestFileNames(t *testing.T) {
 	})
 }
 
-// A file that does not fit changes nothing, and the error says what does not.
+// A file that does not fit changes nothing, and the error says why.
 func TestFileErrors(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		tr := newTraining(t, x, "Adam")
@@ -182,7 +182,7 @@ func TestFileErrors(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		}
-		// The next step is what it would have been.
+		// The next step is the one that it would have been.
 		twin := newTraining(t, x, "Adam")
 		defer twin.close()
 		for i := range 2 {
@@ -204,7 +204,7 @@ func TestFileErrors(t *testing.T) {
 	})
 }
 
-// An optimizer without a step can be saved and loaded.
+// An optimizer can be saved and loaded before its first step.
 func TestFileBeforeSteps(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		name := filepath.Join(t.TempDir(), "optimizer")

@@ -15,7 +15,7 @@ import (
 	"tenon.dev/torchfile"
 )
 
-// trained is an optimizer on the processor that a fuzz target loads into, with a good file of it.
+// trained returns an optimizer on the processor for a fuzz target to load into, and a valid file of it.
 func trained(f *testing.F) (x *tenon.Exec, o optim.Optimizer, good string) {
 	x, err := tenon.Open(tenon.CPU())
 	ok(f, err)
@@ -28,8 +28,8 @@ func trained(f *testing.F) (x *tenon.Exec, o optim.Optimizer, good string) {
 	return x, tr.o, good
 }
 
-// loaded calls load, which may fail but then changes nothing, and leaves the optimizer with the good file's state. It may take memory in
-// proportion to the size of what is loaded.
+// loaded calls load, which may fail but must then change nothing, and restores the valid file's state. The load may use memory in
+// proportion to the size of its input.
 func loaded(t *testing.T, x *tenon.Exec, o optim.Optimizer, good string, size int, load func() error) {
 	ok(t, optim.LoadFile(x, o, good))
 	rate, before := o.LR(0), core.LiveStorages()
@@ -63,7 +63,7 @@ func FuzzLoadFile(f *testing.F) {
 	})
 }
 
-// FuzzLoadStateDict loads any pickle in a file of PyTorch's, whose tensors are those of a good one.
+// FuzzLoadStateDict loads any pickle in a PyTorch file with the tensors of a valid one.
 func FuzzLoadStateDict(f *testing.F) {
 	x, o, good := trained(f)
 	var whole bytes.Buffer

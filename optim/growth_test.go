@@ -16,7 +16,7 @@ import (
 	"tenon.dev/optim"
 )
 
-// counted is a device that counts what is made and not destroyed.
+// counted is a device that counts the objects that were created and not destroyed.
 type counted struct {
 	driver.Device
 	mu   sync.Mutex
@@ -116,7 +116,7 @@ func (d *counted) LoadModule(t driver.Thread, text []byte) (m driver.Module, err
 	return m, err
 }
 
-// program is what a long-running program does over and over.
+// program is the repeated work of a long-running program.
 type program struct {
 	t        *testing.T
 	net      nn.Sequential
@@ -127,12 +127,12 @@ type program struct {
 	target   *tenon.Tensor
 }
 
-// loss is the loss of one forward pass.
+// loss returns the loss of one forward pass.
 func (p *program) loss(x *tenon.Exec) *tenon.Tensor {
 	return x.CrossEntropy(p.net.Forward(x, p.in), p.target)
 }
 
-// train makes a step of training; every fourth in half precision with scaled gradients.
+// train takes a training step, every fourth one in half precision with scaled gradients.
 func (p *program) train(x *tenon.Exec, i int) error {
 	p.o.ZeroGrad()
 	if i%4 == 3 {
@@ -168,7 +168,7 @@ func (p *program) capture(x *tenon.Exec, i int) error {
 	return errors.Join(x.Replay(g), x.Replay(g), g.Close())
 }
 
-// wrong makes errors in every place where a program's own code runs.
+// wrong causes an error in every callback of the program.
 func (p *program) wrong(x *tenon.Exec) error {
 	w := p.net[0].(*nn.Linear).Weight.Tensor()
 	for _, f := range []func(){
@@ -209,7 +209,7 @@ func (p *program) wrong(x *tenon.Exec) error {
 	return nil
 }
 
-// rare uses what a program makes anew each time: generators, pools, forks, events, segments.
+// rare uses objects that a program makes anew each time: generators, pools, forks, events, segments.
 func (p *program) rare(x *tenon.Exec) error {
 	pool, err := cuda.NewMemPool(x.Device(), cuda.MemPoolOpt{})
 	if err != nil {
@@ -251,7 +251,7 @@ func (p *program) round(x *tenon.Exec, i int) {
 	})
 }
 
-// settled collects garbage until its cleanups are through, and returns the objects and bytes that the heap then holds.
+// settled collects garbage until all cleanups have run, and returns the objects and bytes left in the heap.
 func settled(x *tenon.Exec) (objects, bytes uint64) {
 	var m runtime.MemStats
 	for range 4 {
@@ -293,7 +293,7 @@ func TestNothingGrows(t *testing.T) {
 	if p.scaler, err = optim.NewGradScaler(optim.GradScalerOpt{InitScale: 1}); err != nil {
 		t.Fatal(err)
 	}
-	for i := range 160 { // of all 32 streams that forks take, and kernels
+	for i := range 160 { // warms up kernels and all 32 streams that forks take
 		p.round(x, i)
 	}
 	objects, bytes := settled(x)
@@ -320,7 +320,8 @@ func TestNothingGrows(t *testing.T) {
 	}
 }
 
-// TestDevicesComeAndGo: opened devices, closed with work queued, graphs and tensors open, or lost, leave nothing in the process.
+// TestDevicesComeAndGo: devices that are closed with queued work, open graphs and open tensors, or that are lost, leave nothing in the
+// process.
 func TestDevicesComeAndGo(t *testing.T) {
 	first, err := tenon.Open(tenon.Sim(16 << 20))
 	if err != nil {

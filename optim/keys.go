@@ -9,7 +9,7 @@ import (
 	"tenon.dev/torchfile"
 )
 
-// only returns the value of a dict's key, which may not be there twice.
+// only returns the value of a dict's key, which must not occur twice.
 func only(d *torchfile.Dict, key string) (v any, found bool, err error) {
 	for i, k := range d.Keys {
 		if s, ok := k.(string); ok && s == key {
@@ -26,12 +26,12 @@ func twice(key string) error {
 	return fmt.Errorf("the key %q is there twice; a state dict has each key once", key)
 }
 
-// keysOnce returns an error if an object in a JSON text has a key twice, of which encoding/json would take the last. It finds the members
-// of a structure in upper and lower case, so those are alike too.
+// keysOnce returns an error if an object in a JSON text has a key twice, since encoding/json would take the last. Keys that differ only
+// in case count as the same, since encoding/json matches the fields of a struct in either case.
 func keysOnce(text string) error {
 	type object struct {
 		keys  map[string]bool // nil for a list
-		value bool            // a key's value is next
+		value bool            // the next token is a key's value
 	}
 	var open []object
 	for tokens := json.NewDecoder(strings.NewReader(text)); ; {

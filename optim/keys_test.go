@@ -17,7 +17,7 @@ import (
 	"tenon.dev/torchfile"
 )
 
-// repickled returns a file of PyTorch's format with a text of its pickle replaced.
+// repickled returns a PyTorch file with its pickle changed.
 func repickled(t testing.TB, file []byte, change func(pickle []byte) []byte) []byte {
 	t.Helper()
 	r, err := zip.NewReader(bytes.NewReader(file), int64(len(file)))
@@ -41,7 +41,7 @@ func repickled(t testing.TB, file []byte, change func(pickle []byte) []byte) []b
 	return out.Bytes()
 }
 
-// A key that a state_dict in a file of PyTorch's has twice is refused wherever it is, since only one of its values could be meant.
+// A key that occurs twice in a state_dict of a PyTorch file is refused wherever it is, since only one of its values can be right.
 func TestTorchKeysTwice(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		tr := newTraining(t, x, "Adam")
@@ -50,7 +50,7 @@ func TestTorchKeysTwice(t *testing.T) {
 		ok(t, tr.o.Step(x))
 		before := tr.values(t, x)
 		for _, c := range []struct {
-			add      func(root, dict, state, one, group *torchfile.Dict) // another key of the same length, with a value
+			add      func(root, dict, state, one, group *torchfile.Dict) // adds a key of the same length, with a value
 			from, to string
 			want     string
 		}{
@@ -101,7 +101,7 @@ func TestTorchKeysTwice(t *testing.T) {
 	})
 }
 
-// So is one that SaveFile's format has twice: an array, an entry of the metadata, an option, a parameter.
+// A key that occurs twice in SaveFile's format is refused too: an array, an entry of the metadata, an option, a parameter.
 func TestFileKeysTwice(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		tr := newTraining(t, x, "Adam")
@@ -133,7 +133,7 @@ func TestFileKeysTwice(t *testing.T) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		}
-		// The same value in two places is no key twice.
+		// The same value in two places is no duplicate key.
 		ok(t, optim.SaveFile(x, tr.o, name), optim.LoadFile(x, tr.o, name))
 		if _, err := safetensors.Open(name); err != nil {
 			t.Error(err)

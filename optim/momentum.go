@@ -8,13 +8,13 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// Momentum is what an optimizer has whose momentum [OneCycleLR] and [CyclicLR] change: the momentum of SGD and RMSprop, and the first beta
-// of Adam, AdamW, Adamax, NAdam and RAdam. A step that was captured keeps what it was captured with.
+// Momentum is implemented by optimizers whose momentum [OneCycleLR] and [CyclicLR] can change: it is the momentum of SGD and RMSprop, and
+// the first beta of Adam, AdamW, Adamax, NAdam and RAdam. A captured step keeps the momentum that it was captured with.
 type Momentum interface {
 	// Momentum returns the momentum of a group.
 	Momentum(group int) float64
-	// SetMomentum sets the momentum of a group from the next step on. Steps without momentum remember less, so SGD's and RMSprop's can
-	// become 0, or other than 0, only before the first step.
+	// SetMomentum sets the momentum of a group from the next step on. Steps without momentum keep less state, so SGD's and RMSprop's can
+	// change to or from 0 only before the first step.
 	SetMomentum(group int, m float64)
 }
 
@@ -70,13 +70,13 @@ func (o *RAdam) Momentum(group int) float64 { return o.at(group).opt.Betas[0] }
 // SetMomentum sets the first of a group's betas from the next step on.
 func (o *RAdam) SetMomentum(group int, m float64) { o.at(group).opt.Betas[0] = m }
 
-// at returns a group, and fails as LR does if there is none.
+// at returns group i, and fails as LR does if it does not exist.
 func (o *optimizer[O]) at(i int) *group[O] {
 	o.rate(i)
 	return o.groups[i]
 }
 
-// setBuffered sets a momentum of group i that has a tensor in the state unless it is 0.
+// setBuffered sets a momentum of group i that needs a state tensor unless it is 0.
 func (o *optimizer[O]) setBuffered(i int, momentum *float64, m float64) {
 	begun := slices.ContainsFunc(o.at(i).states, func(s []*tenon.Tensor) bool { return s != nil })
 	if begun && (*momentum == 0) != (m == 0) {

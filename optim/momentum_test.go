@@ -12,7 +12,7 @@ import (
 	"tenon.dev/optim"
 )
 
-// inert makes an optimizer of a parameter that is 0 and has the gradient 1; each type has its default options, but for a rate of 1.
+// inert makes an optimizer of each type for a parameter that is 0 and has the gradient 1, with default options except for a rate of 1.
 var inert = map[string]func(p *nn.Param) (optim.Optimizer, error){
 	"SGD":     func(p *nn.Param) (optim.Optimizer, error) { return optim.NewSGD(list(p), optim.SGDOpt{LR: 1}) },
 	"RMSprop": func(p *nn.Param) (optim.Optimizer, error) { return optim.NewRMSprop(list(p), optim.RMSpropOpt{LR: 1}) },
@@ -25,10 +25,10 @@ var inert = map[string]func(p *nn.Param) (optim.Optimizer, error){
 	"RAdam":  func(p *nn.Param) (optim.Optimizer, error) { return optim.NewRAdam(list(p), optim.RAdamOpt{LR: 1}) },
 }
 
-// Steps have the momentum that is set: gradients of 1, a momentum of 0.9 in the first step and of 0.5 in the second.
+// Steps use the momentum that is set: here 0.9 in the first step and 0.5 in the second, with gradients of 1.
 func TestMomentumOfOptimizers(t *testing.T) {
-	// Means of the gradient are 0.1 after the first step and 0.55 after the second, whose bias is 1 - 0.5². Nesterov's has products of
-	// momenta in its place.
+	// The mean of the gradient is 0.1 after the first step and 0.55 after the second, whose bias correction is 1 - 0.5². NAdam has
+	// products of momenta in place of the power.
 	mu1, mu2 := 0.9*(1-0.5*math.Pow(0.96, 0.004)), 0.5*(1-0.5*math.Pow(0.96, 0.008))
 	mu2next, mu3 := 0.9*(1-0.5*math.Pow(0.96, 0.008)), 0.5*(1-0.5*math.Pow(0.96, 0.012))
 	nadam := (mu2next*0.1/(1-mu1*mu2next) + (1-mu1)/(1-mu1)) + (mu3*0.55/(1-mu1*mu2*mu3) + (1-mu2)/(1-mu1*mu2))
@@ -89,7 +89,7 @@ func TestMomentumErrors(t *testing.T) {
 			}
 			p.SetGrad(x.Ones([]int{1}, tenon.Float32))
 			for _, m := range []float64{0, 0.5} {
-				o.SetMomentum(0, 0.25) // before the first step there is no state
+				o.SetMomentum(0, 0.25) // allowed before the first step, which makes the state
 				o.SetMomentum(0, m)
 				if err := made.Step(x); err != nil {
 					t.Fatal(err)

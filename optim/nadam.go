@@ -12,21 +12,21 @@ import (
 type NAdamOpt struct {
 	// LR is the learning rate; 0 is 2e-3.
 	LR float64 `json:"lr"`
-	// Betas are the parts that the running means of gradient and square keep in each step; both 0 stand for 0.9 and 0.999.
+	// Betas are the decay rates of the running means of the gradient and its square; both 0 stand for 0.9 and 0.999.
 	Betas [2]float64 `json:"betas"`
 	// Eps is added to the root of the mean square; 0 is 1e-8.
 	Eps float64 `json:"eps"`
-	// WeightDecay adds that multiple of the parameter to the gradient, or, if DecoupledWeightDecay is set, shrinks the parameter by that
-	// part of the learning rate.
+	// WeightDecay is the multiple of the parameter that is added to the gradient. If DecoupledWeightDecay is set, the parameter instead
+	// shrinks by LR·WeightDecay of itself.
 	WeightDecay          float64 `json:"weight_decay"`
 	DecoupledWeightDecay bool    `json:"decoupled_weight_decay"`
-	// MomentumDecay is how fast the momentum grows to its full size; 0 is 4e-3.
+	// MomentumDecay says how fast the momentum grows to its full size; 0 is 4e-3.
 	MomentumDecay float64 `json:"momentum_decay"`
-	// Maximize goes up the gradient.
+	// Maximize maximizes the objective instead of minimizing it.
 	Maximize bool `json:"maximize"`
 }
 
-// NAdam is Adam with Nesterov's momentum (T. Dozat, ICLR Workshop 2016), as torch.optim.NAdam has it. It has the methods of [Optimizer] and
+// NAdam is Adam with Nesterov's momentum (T. Dozat, ICLR Workshop 2016), as torch.optim.NAdam does. It has the methods of [Optimizer] and
 // Add.
 type NAdam struct{ optimizer[NAdamOpt] }
 
@@ -41,7 +41,7 @@ func NewNAdam(params iter.Seq2[string, *nn.Param], opts ...NAdamOpt) (*NAdam, er
 	return o, nil
 }
 
-// Add appends a group of parameters with options of its own.
+// Add appends a group of parameters with its own options.
 func (o *NAdam) Add(params iter.Seq2[string, *nn.Param], opts ...NAdamOpt) error {
 	if o == nil {
 		return missing("NAdam")

@@ -22,8 +22,8 @@ import (
 	"tenon.dev/safetensors"
 )
 
-// onDevices runs f in a scope on every kind of device there is, and checks that f, which closes its parameters and optimizers, left
-// nothing.
+// onDevices runs f in a scope on every available kind of device, and checks that f, which closes its parameters and optimizers, left
+// nothing behind.
 func onDevices(t *testing.T, f func(t *testing.T, x *tenon.Exec)) {
 	t.Helper()
 	devices := map[string]tenon.Selector{"cpu": tenon.CPU(), "sim": tenon.Sim(0)}
@@ -48,7 +48,7 @@ func onDevices(t *testing.T, f func(t *testing.T, x *tenon.Exec)) {
 	}
 }
 
-// list yields parameters under numbers.
+// list yields parameters, named by their numbers.
 func list(ps ...*nn.Param) iter.Seq2[string, *nn.Param] {
 	return func(yield func(string, *nn.Param) bool) {
 		for i, p := range ps {
@@ -59,7 +59,7 @@ func list(ps ...*nn.Param) iter.Seq2[string, *nn.Param] {
 	}
 }
 
-// setup is a recorded set-up: hyper-parameters under PyTorch's names.
+// setup is a recorded configuration: hyper-parameters under PyTorch's names.
 type setup struct {
 	ID        int
 	Optimizer string
@@ -207,7 +207,7 @@ func TestTorchSteps(t *testing.T) {
 	}
 }
 
-// A parameter without a gradient in some steps keeps a count of its own, and groups have their own options.
+// A parameter that has no gradient in some steps keeps its own count, and groups have their own options.
 func TestGroups(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		one := func() *nn.Param { return nn.NewParam(tenon.From(x, []float32{1})) }
@@ -241,7 +241,7 @@ func TestGroups(t *testing.T) {
 		}
 		step(a, c)
 		step(a, b, c)
-		// With equal gradients Adam moves by the learning rate, whatever the count, if its bias correction has the right one.
+		// With equal gradients Adam moves by the learning rate in every step if its bias correction uses the right count.
 		for p, want := range map[*nn.Param]float64{a: .8, b: .9, c: 1, frozen: 1} {
 			got, err := x.Item(p.Tensor())
 			if err != nil {
@@ -254,7 +254,7 @@ func TestGroups(t *testing.T) {
 	})
 }
 
-// A gradient with other strides than the parameter's is used where it lies.
+// A gradient with other strides than the parameter's is used without a copy.
 func TestStrides(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		p := nn.NewParam(x.Zeros([]int{2, 3}, tenon.Float32))
@@ -275,7 +275,7 @@ func TestStrides(t *testing.T) {
 	})
 }
 
-// Two launches step all parameters: one counts, one changes them.
+// Two launches step all parameters: one increments the counts, one changes the parameters.
 func TestTwoLaunches(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		var ps []*nn.Param
@@ -303,7 +303,7 @@ func TestTwoLaunches(t *testing.T) {
 	})
 }
 
-// makers makes an optimizer of each kind and form.
+// makers make an optimizer of each type and variant.
 var makers = map[string]func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error){
 	"SGD": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
 		return optim.NewSGD(ps, optim.SGDOpt{LR: .1})
@@ -367,8 +367,7 @@ var makers = map[string]func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, 
 	},
 }
 
-// training is an optimizer over three parameters, one of which is a transposed matrix, with gradients of which the last of each step is
-// 0-d.
+// training is an optimizer over three parameters, one a transposed matrix. The last gradient of each step is 0-d.
 type training struct {
 	ps []*nn.Param
 	o  optim.Optimizer
@@ -396,7 +395,7 @@ func (tr *training) close() {
 	}
 }
 
-// gradient sets the gradients of step i, in place where there are some.
+// gradient sets the gradients of step i, in place if they exist.
 func (tr *training) gradient(x *tenon.Exec, i int) {
 	x.Generator().SetSeed(uint64(100 + i))
 	for _, p := range tr.ps {
@@ -421,7 +420,7 @@ func (tr *training) values(t *testing.T, x *tenon.Exec) (all []float32) {
 	return all
 }
 
-// Every optimizer's step can be captured once the first has made its state, and each replay is then the step that it would have been.
+// Every optimizer's step can be captured once the first step has made its state, and each replay then equals an eager step.
 func TestCapture(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		if x.Host().Device() == x.Device() {
@@ -542,7 +541,7 @@ func TestLRTensor(t *testing.T) {
 		if err := o.SetLRTensor(0, nil); err != nil {
 			t.Error(err)
 		}
-		step() // with the number
+		step() // with the number that LR returns again
 		at(-3.25)
 	})
 }
@@ -601,7 +600,7 @@ func TestScheduleFillsLRTensor(t *testing.T) {
 	}
 }
 
-// The first step on devices of growing size: where its state does not fit, nothing changes, and the step succeeds once there is room.
+// The first step on devices of growing size: if its state does not fit, nothing changes, and the step succeeds once memory is free.
 func TestFirstStepOnSmallDevices(t *testing.T) {
 	const size, count = 1 << 17, 4 // 512 KiB each
 	var want string
@@ -621,14 +620,14 @@ func TestFirstStepOnSmallDevices(t *testing.T) {
 				}
 				activations = x.Zeros([]int{1 << 20}, tenon.Float32)
 			}) != nil {
-				return // too small for what comes before the step
+				return // too small for the work before the step
 			}
 			w.opt, err = optimizers["Adam"](w.params...)
 			mustAll(t, err)
 			tried++
 			before := w.look(t, x)
 			err := w.opt.Step(x)
-			if want == "" { // the largest
+			if want == "" { // the largest device
 				want = w.look(t, x)
 			}
 			if err != nil {

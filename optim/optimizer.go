@@ -1,6 +1,6 @@
-// Package optim is optimizers: they change the parameters of modules by their gradients, with PyTorch's formulas, defaults and messages. It
-// must not depend on losses, nor on what a module computes: it sees boxes with parameters and gradients. Of data it knows the loader's
-// place, for [Checkpoint].
+// Package optim provides optimizers, which update the parameters of modules by their gradients, with PyTorch's formulas, defaults and
+// messages. It must not depend on losses or on what a module computes: it sees only parameters and gradients. Of package data it uses
+// only the loader's position, for [Checkpoint].
 package optim
 
 import (
@@ -15,7 +15,7 @@ import (
 	"tenon.dev/nn"
 )
 
-// Optimizer is what all optimizers have in common. An optimizer serves one goroutine.
+// Optimizer is the interface of all optimizers. An optimizer serves one goroutine.
 type Optimizer interface {
 	// Step changes every parameter that has a gradient, on x's stream, and records nothing; it never waits for the device. Parameters,
 	// gradients and state must lie on x's device. In a capture it becomes a part of the graph, once the first step has made the state; each
@@ -23,9 +23,9 @@ type Optimizer interface {
 	Step(x *tenon.Exec) error
 	// ZeroGrad drops the gradients of all parameters, as PyTorch's zero_grad does by default.
 	ZeroGrad()
-	// LR returns the learning rate of a group; groups are numbered from 0 in the order they were added.
+	// LR returns the learning rate of a group; groups are numbered from 0 in the order in which they were added.
 	LR(group int) float64
-	// SetLR sets the learning rate of a group from the next step on, and fills the tensor that the steps read it from, if there is one.
+	// SetLR sets the learning rate of a group from the next step on, and fills the tensor that steps read it from, if one is set.
 	SetLR(group int, lr float64)
 	// Groups returns the number of groups.
 	Groups() int
@@ -38,28 +38,28 @@ type group[O any] struct {
 	opt    O
 	names  []string
 	params []*nn.Param
-	// lr stands for the learning rate of opt unless it is nil.
+	// lr, if not nil, replaces the learning rate of opt.
 	lr *tenon.Tensor
-	// rows [parameters, core.StepRow] counts the steps of each parameter on the device; nil before the first step. states has the tensors
-	// of each parameter that plan names; those of one that was not stepped are nil.
+	// rows [parameters, core.StepRow] counts the steps of each parameter on the device; nil before the first step. states holds the
+	// tensors of each parameter that plan names; they are nil for a parameter that was never stepped.
 	rows   *tenon.Tensor
 	states [][]*tenon.Tensor
-	// batches are those of the step before, emptied, for use again.
+	// batches are the emptied batches of the previous step, for reuse.
 	batches []*batch
 }
 
 // plan says how a group is stepped.
 type plan struct {
 	op *core.StepOp
-	// numbers are the options as op takes them.
+	// numbers are the options in the form that op takes.
 	numbers []float64
-	// slots are the tensors of each parameter, in op's order.
+	// slots are the state tensors of each parameter, in op's order.
 	slots []slot
-	// counts names what a row remembers, in PyTorch's words: "step" first.
+	// counts names the entries of a row, as PyTorch does: "step" first.
 	counts []string
 }
 
-// slot is a tensor of a parameter's state: PyTorch's name for it and what it is filled with at first.
+// slot is a tensor of a parameter's state: PyTorch's name for it and its initial value.
 type slot struct {
 	name  string
 	start float64
@@ -72,11 +72,11 @@ type optimizer[O any] struct {
 	seen   map[*nn.Param]bool
 	lr     func(o *O) *float64
 	plan   func(o *O) plan
-	// resolve fills in the defaults of options and refuses what cannot be.
+	// resolve fills in the defaults of options and refuses invalid ones.
 	resolve func(o *O, refuse refusal) error
 }
 
-// refusal makes an error of the optimizer.
+// refusal returns an error of the optimizer.
 type refusal func(kind fault.Kind, format string, args ...any) error
 
 // add appends a group.
@@ -93,7 +93,7 @@ func (o *optimizer[O]) add(params iter.Seq2[string, *nn.Param], opts []O) error 
 	}
 	var names []string
 	var list []*nn.Param
-	err = tenon.Try(func() { // a module whose parameters cannot be found stops
+	err = tenon.Try(func() { // panics if a module's parameters cannot be found
 		for name, p := range params {
 			names, list = append(names, name), append(list, p)
 		}
@@ -131,10 +131,10 @@ func (o *optimizer[O]) add(params iter.Seq2[string, *nn.Param], opts []O) error 
 	return nil
 }
 
-// LR returns the learning rate of a group; groups are numbered from 0 in the order they were added.
+// LR returns the learning rate of a group; groups are numbered from 0 in the order in which they were added.
 func (o *optimizer[O]) LR(group int) float64 { return *o.rate(group) }
 
-// rate is where the learning rate of a group stands.
+// rate returns a pointer to the learning rate of a group.
 func (o *optimizer[O]) rate(group int) *float64 {
 	if group < 0 || group >= len(o.groups) {
 		core.Fail(cmp.Or(o.name, "Optimizer"), fault.Invalid, "there is no group %d; the optimizer has %d, numbered from 0",
@@ -143,8 +143,8 @@ func (o *optimizer[O]) rate(group int) *float64 {
 	return o.lr(&o.groups[group].opt)
 }
 
-// SetLR sets the learning rate of a group from the next step on. A step that was captured keeps the rate that it had, unless it reads a
-// tensor: see SetLRTensor, whose tensor SetLR fills.
+// SetLR sets the learning rate of a group from the next step on. A captured step keeps its rate, unless it reads a tensor: see
+// SetLRTensor, whose tensor SetLR fills.
 func (o *optimizer[O]) SetLR(group int, lr float64) {
 	rate := o.rate(group)
 	if t := o.groups[group].lr; t != nil {
@@ -153,7 +153,7 @@ func (o *optimizer[O]) SetLR(group int, lr float64) {
 	*rate = lr
 }
 
-// setRates sets the rates of all groups, and fills their tensors; an error leaves all as it was.
+// setRates sets the rates of all groups and fills their tensors; an error changes nothing.
 func (o *optimizer[O]) setRates(rates []float64) error {
 	if err := o.fillRates(rates); err != nil {
 		return err
@@ -164,7 +164,7 @@ func (o *optimizer[O]) setRates(rates []float64) error {
 	return nil
 }
 
-// lrTensors are the tensors from which groups read their rates; nil for those that do not.
+// lrTensors returns the tensors from which groups read their rates, nil for groups without one.
 func (o *optimizer[O]) lrTensors() []*tenon.Tensor {
 	out := make([]*tenon.Tensor, len(o.groups))
 	for i, g := range o.groups {
@@ -185,11 +185,11 @@ func (o *optimizer[O]) fillRates(rates []float64) error {
 	return core.Assign(o.name, ts, vs)
 }
 
-// SetLRTensor has the steps of a group read their learning rate from t: a floating-point tensor of one element on the parameters' device,
-// which a captured step reads at each replay. SetLR, a schedule's Step and loading fill it with the rate that they set, on the device's
-// default stream, in order with other work but that of ManualStreams. LR gives the number that was set last, whatever else t was filled
-// with. The optimizer does not own t, which stays open while it is in use; nil ends that, and steps that are not in a graph have the number
-// that LR gives again.
+// SetLRTensor makes the steps of a group read their learning rate from t: a floating-point tensor of one element on the parameters'
+// device, which a captured step reads at each replay. SetLR, a schedule's Step and loading fill it with the rate that they set, on the
+// device's default stream, in order with other work except that of ManualStreams. LR returns the number that was set last, whatever else
+// t was filled with. The optimizer does not own t, which must stay open while it is in use. A nil t ends the use: steps outside graphs
+// then take the number that LR returns.
 func (o *optimizer[O]) SetLRTensor(group int, t *tenon.Tensor) error {
 	if err := tenon.Try(func() {
 		o.rate(group)
@@ -259,14 +259,14 @@ func (g *group[O]) closeState(i int) {
 	g.states[i] = nil
 }
 
-// batch is a set of parameters of one type, which are updated together.
+// batch is a set of parameters of one type that are updated together.
 type batch struct {
 	dt    tenon.DType
 	which []int32
 	lists [][]*core.Tensor
 }
 
-// step changes every parameter that has a gradient, unless found is there and not 0; see [Optimizer].
+// step changes every parameter that has a gradient, unless found is neither nil nor 0; see [Optimizer].
 func (o *optimizer[O]) step(x *tenon.Exec, found *tenon.Tensor) error {
 	if o == nil || len(o.groups) == 0 {
 		return o.refuse(fault.Invalid, "the optimizer has no parameters; use one that its New function returned")
@@ -276,7 +276,7 @@ func (o *optimizer[O]) step(x *tenon.Exec, found *tenon.Tensor) error {
 		core.Together((*core.Exec)(x), o.name, func(cx *core.Exec) {
 			for _, g := range o.groups {
 				plan := o.plan(&g.opt)
-				defer g.empty() // of gradients above all
+				defer g.empty() // drops references, above all to gradients
 				o.gather((*tenon.Exec)(cx), g, &plan)
 				for _, b := range g.batches {
 					core.TakeStep(cx, &core.Step{Op: plan.op, Numbers: plan.numbers, Rows: (*core.Tensor)(g.rows), Which: b.which,
@@ -298,7 +298,7 @@ func (g *group[O]) empty() {
 	}
 }
 
-// gather puts what is to be stepped into the batches, and makes state that is missing.
+// gather puts the parameters to step into batches and makes missing state.
 func (o *optimizer[O]) gather(x *tenon.Exec, g *group[O], plan *plan) {
 	for i, p := range g.params {
 		t, grad := p.Tensor(), p.Grad()
@@ -318,7 +318,7 @@ func (o *optimizer[O]) gather(x *tenon.Exec, g *group[O], plan *plan) {
 	}
 }
 
-// batch returns the batch of a type with so many lists.
+// batch returns the batch of a type with the given number of lists.
 func (g *group[O]) batch(dt tenon.DType, lists int) *batch {
 	for _, b := range g.batches {
 		if b.dt == dt && len(b.lists) == lists {
@@ -330,7 +330,7 @@ func (g *group[O]) batch(dt tenon.DType, lists int) *batch {
 	return b
 }
 
-// makeState makes the rows of a group and the state of one of its parameters, for a step that takes both back should it fail.
+// makeState makes the rows of a group and the state of one of its parameters, for a step that undoes both if it fails.
 func (o *optimizer[O]) makeState(x *tenon.Exec, g *group[O], plan *plan, i int) {
 	if core.Capturing((*core.Exec)(x)) {
 		core.Fail(o.name, fault.Capture, "the first step makes the optimizer's state and cannot be captured; take it before the capture")
@@ -352,7 +352,7 @@ func (o *optimizer[O]) makeState(x *tenon.Exec, g *group[O], plan *plan, i int) 
 	}
 }
 
-// check refuses what a kernel could not update.
+// check refuses parameters and gradients that the kernel cannot handle.
 func (o *optimizer[O]) check(x *tenon.Exec, t, grad *tenon.Tensor) {
 	if t.Device() != x.Device() {
 		core.Fail(o.name, fault.Invalid,
@@ -364,12 +364,12 @@ func (o *optimizer[O]) check(x *tenon.Exec, t, grad *tenon.Tensor) {
 	}
 }
 
-// missing is the error of a call of a nil optimizer, such as one whose constructor's error nobody looked at.
+// missing returns the error of a call on a nil optimizer, as happens when the constructor's error was ignored.
 func missing(name string) error {
 	return core.Refusal(name, fault.Invalid, "the optimizer is nil; look at the error of the function that was to make it")
 }
 
-// isNil reports whether o is nil, or a nil pointer, whose methods cannot be called.
+// isNil reports whether o is nil or a nil pointer, whose methods cannot be called.
 func isNil(o Optimizer) bool {
 	v := reflect.ValueOf(o)
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
@@ -382,10 +382,10 @@ func (o *optimizer[O]) refuse(kind fault.Kind, format string, args ...any) error
 
 func own(t *tenon.Tensor) *tenon.Tensor { return (*tenon.Tensor)(core.Own((*core.Tensor)(t))) }
 
-// stepOnly is what most optimizers count.
+// stepOnly is the counts of most optimizers.
 var stepOnly = []string{"step"}
 
-// signOf is the factor of the gradient.
+// signOf returns the factor of the gradient.
 func signOf(maximize bool) float64 {
 	if maximize {
 		return -1

@@ -9,19 +9,19 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// PlateauMode says which metric is better.
+// PlateauMode says whether lower or higher metrics are better.
 type PlateauMode uint8
 
-// Which metric is better: a smaller one, such as a loss, or a larger one, such as an accuracy.
+// The plateau modes: a lower metric is better, such as a loss, or a higher one, such as an accuracy.
 const (
 	PlateauMin PlateauMode = iota
 	PlateauMax
 )
 
-// ThresholdMode says what a threshold is.
+// ThresholdMode says how a threshold is measured.
 type ThresholdMode uint8
 
-// What a threshold is: a part of the best metric, or a difference from it.
+// The threshold modes: a fraction of the best metric, or an absolute difference from it.
 const (
 	ThresholdRel ThresholdMode = iota
 	ThresholdAbs
@@ -29,24 +29,24 @@ const (
 
 // PlateauOpt are the options of ReduceLROnPlateau. The zero value is PyTorch's default.
 type PlateauOpt struct {
-	// Mode is PlateauMin (the zero value) if less is better, PlateauMax if more is.
+	// Mode is PlateauMin (the zero value) if lower is better, PlateauMax if higher is.
 	Mode PlateauMode
-	// Factor is what rates are multiplied by; 0 is 0.1.
+	// Factor multiplies the rates; 0 is 0.1.
 	Factor float64
-	// Threshold is how much better than the best a metric must be to count; 0 is 1e-4, and [tenon.Zero] asks for any gain.
+	// Threshold is the improvement over the best metric that counts; 0 is 1e-4, and [tenon.Zero] means any improvement.
 	Threshold float64
-	// ThresholdMode is ThresholdRel (the zero value) for a threshold that is a part of the best metric, ThresholdAbs for a difference from
-	// it.
+	// ThresholdMode is ThresholdRel (the zero value) for a threshold that is a fraction of the best metric, ThresholdAbs for an absolute
+	// difference.
 	ThresholdMode ThresholdMode
 	// Cooldown is the number of steps after a reduction in which none counts as bad.
 	Cooldown int
-	// MinLR is the least rate, one for all groups or one for each; none is 0.
+	// MinLR is the lower bound of the rates, one for all groups or one for each; empty means 0.
 	MinLR []float64
-	// Eps is what a reduction must exceed to be made; 0 is 1e-8.
+	// Eps is the difference that a reduction must exceed to be made; 0 is 1e-8.
 	Eps float64
 }
 
-// ReduceLROnPlateau multiplies the learning rates of an optimizer by a factor when a metric has not become better for more steps than its
+// ReduceLROnPlateau multiplies the learning rates of an optimizer by a factor when a metric has not improved for more steps than its
 // patience, as torch.optim.lr_scheduler.ReduceLROnPlateau does: lr becomes max(lr · Factor, MinLR). With PlateauMin a metric is better
 // than the best so far if it is below best · (1 - Threshold), or below best - Threshold; with PlateauMax if it is above best · (1 +
 // Threshold), or above best + Threshold. NaN is never better. It serves one goroutine.
@@ -55,7 +55,7 @@ type ReduceLROnPlateau struct {
 	patience int
 	opt      PlateauOpt
 	best     float64
-	// bad counts the steps since the best, cooldown those that are left to wait.
+	// bad counts the steps since the best metric, cooldown the steps left to wait.
 	bad, cooldown int
 }
 
@@ -126,9 +126,9 @@ func (s *ReduceLROnPlateau) better(metric float64) bool {
 	return metric < float64(best*(1-t))
 }
 
-// Step takes the metric of an epoch, such as the loss over the validation data, and reduces the rates if it is time. The errors are of a
-// schedule that its New function did not return, of groups added since where MinLR has one number for each, and of rates that could not be
-// set; they leave all as it was.
+// Step takes the metric of an epoch, such as the loss over the validation data, and reduces the rates if it is time. It returns an error
+// for a schedule that NewReduceLROnPlateau did not return, for groups added since if MinLR has one number for each, and for rates that
+// cannot be set. An error changes nothing.
 func (s *ReduceLROnPlateau) Step(metric float64) error {
 	if err := s.usable(); err != nil {
 		return err
@@ -158,19 +158,19 @@ func (s *ReduceLROnPlateau) Step(metric float64) error {
 	return nil
 }
 
-// PlateauState is what a [ReduceLROnPlateau] remembers between steps, with the rates that it has set, in a form that encoding/json and
+// PlateauState is the state of a [ReduceLROnPlateau] between steps, including the rates that it set, in a form that encoding/json and
 // encoding/gob keep to the bit.
 type PlateauState struct {
-	// Best is the best metric as text, since before the first it is infinite, which is no number in JSON.
+	// Best is the best metric as text, since it is infinite before the first one, which JSON cannot express as a number.
 	Best string `torch:"best"`
-	// Bad counts the bad steps since the best, Cooldown those that will not count.
+	// Bad counts the bad steps since the best metric, Cooldown the coming steps that will not count.
 	Bad      int `torch:"num_bad_epochs"`
 	Cooldown int `torch:"cooldown_counter"`
 	// Rates are the optimizer's learning rates.
 	Rates []float64 `torch:"lrs"`
 }
 
-// State returns what training needs to go on from here.
+// State returns the state that training needs to resume from here.
 func (s *ReduceLROnPlateau) State() (PlateauState, error) {
 	if err := s.usable(); err != nil {
 		return PlateauState{}, err
@@ -182,8 +182,8 @@ func (s *ReduceLROnPlateau) State() (PlateauState, error) {
 	return st, nil
 }
 
-// SetState takes over what State returned of a schedule with the same options, and sets the optimizer's rates. All further rates are what
-// they would have been there. An error leaves all as it was.
+// SetState restores a state of a schedule with the same options, and sets the optimizer's rates. All later rates are those that the other
+// schedule would have set. An error changes nothing.
 func (s *ReduceLROnPlateau) SetState(st PlateauState) error {
 	if err := s.usable(); err != nil {
 		return err
@@ -199,7 +199,7 @@ func (s *ReduceLROnPlateau) SetState(st PlateauState) error {
 	return nil
 }
 
-// fits refuses a state that is not this schedule's, and returns its best metric.
+// fits refuses a state that does not fit this schedule, and returns its best metric.
 func (s *ReduceLROnPlateau) fits(st PlateauState) (best float64, err error) {
 	best, err = strconv.ParseFloat(st.Best, 64)
 	switch {

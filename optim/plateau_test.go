@@ -68,7 +68,7 @@ func TestPlateau(t *testing.T) {
 	}
 }
 
-// Rates do not fall below their least, nor by less than Eps.
+// Rates do not fall below MinLR or by less than Eps.
 func TestPlateauLeastRates(t *testing.T) {
 	for name, c := range map[string]struct {
 		opt  optim.PlateauOpt
@@ -196,7 +196,7 @@ func TestPlateauErrors(t *testing.T) {
 	o.lr = append(o.lr, 1)
 	refused(t, "expected 3 min_lrs, got 2", true, s.Step(1))
 
-	// One least rate holds for a group that is added.
+	// A single MinLR also holds for a group added later.
 	o = newMoving(1)
 	s = plateau(t, o, 0, optim.PlateauOpt{MinLR: []float64{0.5}})
 	o.lr = append(o.lr, 1)

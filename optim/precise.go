@@ -5,13 +5,13 @@ import (
 	"math/big"
 )
 
-// The C library's cos and pow, which PyTorch's schedules use, round the true value but for rare cases. Those of package math are off by up
-// to 7e-14 at such arguments, and differ between architectures; a recursion keeps such differences for the rest of a training. Here numbers
-// have enough bits that the only rounding that counts is the last. For the same reason formulas have float64 around a product that is a
-// term of a sum: some architectures would not round it.
+// The C library's cos and pow, which PyTorch's schedules use, return the true value correctly rounded, except in rare cases. Those of
+// package math are off by up to 7e-14 at such arguments, and differ between architectures; a recursion carries such differences through
+// the rest of training. Here numbers have enough bits that only the last rounding counts. For the same reason, formulas put float64
+// around a product that is a term of a sum: some architectures would not round it.
 const precision = 128
 
-// circle is pi to more bits than that.
+// circle is pi to more bits than precision.
 const circle = "3.14159265358979323846264338327950288419716939937510582097494459"
 
 func wide(x float64) *big.Float { return new(big.Float).SetPrec(precision).SetFloat64(x) }
@@ -54,7 +54,7 @@ func pow(x, y float64) float64 {
 	case x == 0 || y == 1:
 		return x
 	}
-	// Out of a float64's range, no bit of the logarithm counts.
+	// Outside a float64's range, no bit of the logarithm counts.
 	if e := y * math.Log2(x); e > 1100 {
 		return math.Inf(1)
 	} else if e < -1200 {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Whole powers are compared with exact products, rounded once.
+// Integer powers are compared with exact products, rounded once.
 func TestPowerOfWholeNumbers(t *testing.T) {
 	for _, x := range []float64{0.1, 0.3, 0.5, 0.9, 0.99, 1.01, 3} {
 		exact := big.NewRat(1, 1)
@@ -20,7 +20,7 @@ func TestPowerOfWholeNumbers(t *testing.T) {
 	}
 }
 
-// Other powers are roots of whole ones: (x^(n/4))^4 = x^n, and x^(1/2) is the root.
+// Fractional powers are roots of integer powers: (x^(n/4))^4 = x^n, and x^(1/2) is the root.
 func TestPowerOfParts(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
@@ -36,7 +36,7 @@ func TestPowerOfParts(t *testing.T) {
 		for range int(4 * y) {
 			whole.Mul(whole, want)
 		}
-		// Half a unit in the last place is at most 2^-53, and the fourth power has four of them.
+		// Half a unit in the last place is at most 2^-53, and the fourth power multiplies it by four.
 		q, _ := r.Quo(r, whole).Sub(r, big.NewFloat(1)).Float64()
 		if math.Abs(q) > 4*0x1p-53*(1+1e-9) {
 			t.Errorf("%v^%v is %v, whose fourth power is off by %v", x, y, pow(x, y), q)
@@ -58,7 +58,7 @@ func TestPowerAtTheEdges(t *testing.T) {
 	}
 }
 
-// The values are those that glibc 2.36 gives, some of which package math does not.
+// The values are those of glibc 2.36; package math differs for some.
 func TestCosine(t *testing.T) {
 	for x, want := range map[float64]float64{
 		0: 1, math.Pi: -1, 2 * math.Pi: 1, math.Pi / 2: 6.123233995736766e-17, 1.0471975511965976: 0.5000000000000001,

@@ -12,20 +12,20 @@ import (
 type RAdamOpt struct {
 	// LR is the learning rate; 0 is 1e-3.
 	LR float64 `json:"lr"`
-	// Betas are the parts that the running means of gradient and square keep in each step; both 0 stand for 0.9 and 0.999.
+	// Betas are the decay rates of the running means of the gradient and its square; both 0 stand for 0.9 and 0.999.
 	Betas [2]float64 `json:"betas"`
 	// Eps is added to the root of the mean square; 0 is 1e-8.
 	Eps float64 `json:"eps"`
-	// WeightDecay adds that multiple of the parameter to the gradient, or, if DecoupledWeightDecay is set, shrinks the parameter by that
-	// part of the learning rate.
+	// WeightDecay is the multiple of the parameter that is added to the gradient. If DecoupledWeightDecay is set, the parameter instead
+	// shrinks by LR·WeightDecay of itself.
 	WeightDecay          float64 `json:"weight_decay"`
 	DecoupledWeightDecay bool    `json:"decoupled_weight_decay"`
-	// Maximize goes up the gradient.
+	// Maximize maximizes the objective instead of minimizing it.
 	Maximize bool `json:"maximize"`
 }
 
-// RAdam is Adam whose first steps, when the mean of squares is not yet to be trusted, are rectified (L. Liu and others, ICLR 2020), as
-// torch.optim.RAdam has it. It has the methods of [Optimizer] and Add.
+// RAdam is Adam with rectified first steps, in which the mean of squares is still unreliable (L. Liu and others, ICLR 2020), as
+// torch.optim.RAdam does. It has the methods of [Optimizer] and Add.
 type RAdam struct{ optimizer[RAdamOpt] }
 
 var _ Optimizer = (*RAdam)(nil)
@@ -39,7 +39,7 @@ func NewRAdam(params iter.Seq2[string, *nn.Param], opts ...RAdamOpt) (*RAdam, er
 	return o, nil
 }
 
-// Add appends a group of parameters with options of its own.
+// Add appends a group of parameters with its own options.
 func (o *RAdam) Add(params iter.Seq2[string, *nn.Param], opts ...RAdamOpt) error {
 	if o == nil {
 		return missing("RAdam")

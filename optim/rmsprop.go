@@ -12,17 +12,17 @@ import (
 type RMSpropOpt struct {
 	// LR is the learning rate; 0 is 1e-2.
 	LR float64 `json:"lr"`
-	// Alpha is the part that the running means keep in each step; 0 is 0.99.
+	// Alpha is the decay rate of the running means; 0 is 0.99.
 	Alpha float64 `json:"alpha"`
 	// Eps is added to the root of the mean square; 0 is 1e-8.
 	Eps float64 `json:"eps"`
-	// Momentum keeps that part of the last step.
+	// Momentum is the fraction of the last step that is kept.
 	Momentum float64 `json:"momentum"`
-	// Centered takes the variance of the gradient in place of its mean square.
+	// Centered uses the variance of the gradient in place of its mean square.
 	Centered bool `json:"centered"`
-	// WeightDecay adds that multiple of the parameter to the gradient.
+	// WeightDecay is the multiple of the parameter that is added to the gradient.
 	WeightDecay float64 `json:"weight_decay"`
-	// Maximize goes up the gradient.
+	// Maximize maximizes the objective instead of minimizing it.
 	Maximize bool `json:"maximize"`
 }
 
@@ -41,7 +41,7 @@ func NewRMSprop(params iter.Seq2[string, *nn.Param], opts ...RMSpropOpt) (*RMSpr
 	return o, nil
 }
 
-// Add appends a group of parameters with options of its own.
+// Add appends a group of parameters with its own options.
 func (o *RMSprop) Add(params iter.Seq2[string, *nn.Param], opts ...RMSpropOpt) error {
 	if o == nil {
 		return missing("RMSprop")

@@ -13,15 +13,15 @@ import (
 type RpropOpt struct {
 	// LR is the first step size; 0 is 1e-2.
 	LR float64 `json:"lr"`
-	// Etas multiply the step size where the gradient turned and where it kept its sign; both 0 stand for 0.5 and 1.2.
+	// Etas multiply the step size where the gradient changed its sign and where it kept it; both 0 stand for 0.5 and 1.2.
 	Etas [2]float64 `json:"etas"`
 	// StepSizes are the smallest and the largest step size; both 0 stand for 1e-6 and 50.
 	StepSizes [2]float64 `json:"step_sizes"`
-	// Maximize goes up the gradient.
+	// Maximize maximizes the objective instead of minimizing it.
 	Maximize bool `json:"maximize"`
 }
 
-// Rprop steps by the signs of the gradient, with a step size of each element's own (M. Riedmiller, H. Braun, ICNN 1993), as
+// Rprop steps by the signs of the gradient, with a separate step size for each element (M. Riedmiller, H. Braun, ICNN 1993), as
 // torch.optim.Rprop does. It has the methods of [Optimizer] and Add.
 type Rprop struct{ optimizer[RpropOpt] }
 
@@ -36,7 +36,7 @@ func NewRprop(params iter.Seq2[string, *nn.Param], opts ...RpropOpt) (*Rprop, er
 	return o, nil
 }
 
-// Add appends a group of parameters with options of its own.
+// Add appends a group of parameters with its own options.
 func (o *Rprop) Add(params iter.Seq2[string, *nn.Param], opts ...RpropOpt) error {
 	if o == nil {
 		return missing("Rprop")

@@ -10,24 +10,25 @@ import (
 )
 
 // A Rule says how learning rates change from step to step. Functions such as [StepLR] return one, [SequentialLR] and [ChainedScheduler]
-// make one of several, and [NewSchedule] applies it to an optimizer and refuses one with bad arguments. Names and formulas are those of
-// torch.optim.lr_scheduler. Most formulas make a rate of the one that stands, as there, so that a change by hand between two steps lasts.
-// In their comments lr is that rate, t the number of steps, 0 when the schedule is made, and initial the rate before.
+// combine several, and [NewSchedule] applies it to an optimizer and refuses one with bad arguments. Names and formulas are those of
+// torch.optim.lr_scheduler. As there, most formulas compute a rate from the current one, so that a change by hand between two steps
+// lasts. In their comments lr is the current rate, t the number of steps, 0 when the schedule is made, and initial the rate before the
+// schedule.
 type Rule struct {
 	name string
 	// bad says what is wrong with the arguments, if anything is.
 	bad string
-	// rate is the learning rate at a place, momentum the momentum there, or nil.
+	// rate returns the learning rate at a place. momentum returns the momentum there; it is nil if the rule does not change the momentum.
 	rate, momentum func(p place) float64
-	// start makes other initial rates of those that there are, nil before the first rule; nil leaves them alone.
+	// start, if not nil, replaces the initial rates, which are nil before the first rule.
 	start func(initial []float64, groups int) []float64
 	// total is the last step, or 0.
 	total int
-	// lists are the arguments that may have a value for each group.
+	// lists are the arguments that may have one value for each group.
 	lists []list
-	// onward goes on from the rate that stands when a sequence comes to the rule; otherwise the formula has the initial one.
+	// onward says that the rule goes on from the current rate when a sequence reaches it; other rules start from the initial rate.
 	onward bool
-	// parts are those of a chain, or of a sequence if there are milestones, which are not nil then.
+	// parts are the rules of a sequence if milestones is not nil, else those of a chain.
 	parts      []Rule
 	milestones []int
 }
@@ -38,12 +39,12 @@ type list struct {
 	n    int
 }
 
-// place is where a rate is wanted.
+// place is the step and group for which a rate is computed.
 type place struct {
 	step, group int
 	// first is the step that makes the schedule.
 	first bool
-	// initial is the rate before the schedule, last the one that stands.
+	// initial is the rate before the schedule, last the current rate.
 	initial, last float64
 }
 
@@ -79,7 +80,7 @@ func (r *Rule) cycles() bool {
 	return r.momentum != nil
 }
 
-// of returns the value of a group, which may be the one for all.
+// of returns the value of a group, or the single value for all groups.
 func of[T any](list []T, group int) T {
 	if len(list) == 1 {
 		return list[0]
@@ -87,7 +88,7 @@ func of[T any](list []T, group int) T {
 	return list[group]
 }
 
-// demand is what an argument must be.
+// demand is a condition on an argument.
 type demand struct {
 	ok     bool
 	format string
@@ -96,7 +97,7 @@ type demand struct {
 
 func need(ok bool, format string, args ...any) demand { return demand{ok, format, args} }
 
-// unmet is the sentence of the first demand that does not hold, or empty.
+// unmet returns the sentence of the first demand that does not hold, or "".
 func unmet(demands ...demand) string {
 	for _, d := range demands {
 		if !d.ok {
@@ -115,7 +116,7 @@ func finite(vs ...float64) bool {
 	return true
 }
 
-// factor demands a number that rates can be multiplied by.
+// factor demands a number by which rates can be multiplied.
 func factor(name string, v float64) demand {
 	return need(finite(v) && v >= 0, "%s is %v; give a number that is not negative", name, v)
 }
@@ -132,8 +133,8 @@ func LambdaLR(f ...func(step int) float64) Rule {
 		rate: func(p place) float64 { return p.initial * of(f, p.group)(p.step) }}
 }
 
-// MultiplicativeLR multiplies the rate by a function of the number of steps: lr · f(t), for t > 0. It gets one function for all groups, or
-// one for each. When a sequence comes to it, it goes on from the rate that stands, and multiplies that by f(0).
+// MultiplicativeLR multiplies the rate by a function of the number of steps: lr · f(t), for t > 0. It gets one function for all groups,
+// or one for each. When a sequence reaches it, it goes on from the current rate and multiplies that by f(0).
 func MultiplicativeLR(f ...func(step int) float64) Rule {
 	f = slices.Clone(f)
 	return Rule{name: "MultiplicativeLR", bad: functions(f), lists: []list{{"f", len(f)}}, onward: true,
@@ -154,7 +155,7 @@ func functions(fs []func(int) float64) string {
 	return ""
 }
 
-// StepLR multiplies the rate by gamma every so many steps: lr · gamma if stepSize divides t > 0. PyTorch's default of gamma is 0.1.
+// StepLR multiplies the rate by gamma every stepSize steps: lr · gamma if stepSize divides t > 0. PyTorch's default of gamma is 0.1.
 func StepLR(stepSize int, gamma float64) Rule {
 	return Rule{name: "StepLR", bad: unmet(length("stepSize", stepSize), factor("gamma", gamma)),
 		rate: func(p place) float64 {
@@ -165,7 +166,8 @@ func StepLR(stepSize int, gamma float64) Rule {
 		}}
 }
 
-// MultiStepLR multiplies the rate by gamma at each milestone: lr · gamma^n, where n of milestones are t. PyTorch's default of gamma is 0.1.
+// MultiStepLR multiplies the rate by gamma at each milestone: lr · gamma^n, where t occurs n times in milestones. PyTorch's default of
+// gamma is 0.1.
 func MultiStepLR(milestones []int, gamma float64) Rule {
 	count := map[int]int{}
 	bad := unmet(factor("gamma", gamma))
@@ -184,7 +186,7 @@ func MultiStepLR(milestones []int, gamma float64) Rule {
 		}}
 }
 
-// ConstantLR has factor times the rate for the first totalIters steps: lr · factor at t = 0, lr / factor at t = totalIters. PyTorch's
+// ConstantLR multiplies the rate by factor for the first totalIters steps: lr · factor at t = 0, lr / factor at t = totalIters. PyTorch's
 // defaults are 1/3 and 5.
 func ConstantLR(factor float64, totalIters int) Rule {
 	return Rule{name: "ConstantLR", bad: unmet(
@@ -202,9 +204,9 @@ func ConstantLR(factor float64, totalIters int) Rule {
 		}}
 }
 
-// LinearLR has a factor that goes from startFactor to endFactor in totalIters steps: lr · startFactor at t = 0, then
-// lr · (1 + (endFactor - startFactor) / (totalIters·startFactor + (t - 1)(endFactor - startFactor))) to t = totalIters. PyTorch's defaults
-// are 1/3, 1 and 5.
+// LinearLR multiplies the rate by a factor that goes from startFactor to endFactor in totalIters steps: lr · startFactor at t = 0, then
+// lr · (1 + (endFactor - startFactor) / (totalIters·startFactor + (t - 1)(endFactor - startFactor))) to t = totalIters. PyTorch's
+// defaults are 1/3, 1 and 5.
 func LinearLR(startFactor, endFactor float64, totalIters int) Rule {
 	return Rule{name: "LinearLR", bad: unmet(
 		need(0 < startFactor && startFactor <= 1,
@@ -234,7 +236,7 @@ func ExponentialLR(gamma float64) Rule {
 		}}
 }
 
-// PolynomialLR lets the rate fall to 0 in totalIters steps as a polynomial: lr · ((1 - t/totalIters) / (1 - (t-1)/totalIters))^power, for 0
+// PolynomialLR lowers the rate to 0 in totalIters steps as a polynomial: lr · ((1 - t/totalIters) / (1 - (t-1)/totalIters))^power, for 0
 // < t ≤ totalIters. PyTorch's defaults are 5 and 1.
 func PolynomialLR(totalIters int, power float64) Rule {
 	return Rule{name: "PolynomialLR", bad: unmet(length("totalIters", totalIters), factor("power", power)),
@@ -287,8 +289,8 @@ func CosineAnnealingWarmRestarts(t0, tMult int, etaMin float64) Rule {
 		}}
 }
 
-// SequentialLR applies one rule after the other: the first until the number of steps is the first milestone, and so on. Each starts from
-// the initial rate, but for [MultiplicativeLR]. There is one milestone less than there are rules.
+// SequentialLR applies one rule after the other: the first until the number of steps reaches the first milestone, and so on. Each rule
+// except [MultiplicativeLR] starts from the initial rate. It takes one milestone fewer than rules.
 func SequentialLR(milestones []int, rules ...Rule) Rule {
 	ms := append([]int{}, milestones...)
 	bad := unmet(
@@ -303,7 +305,7 @@ func SequentialLR(milestones []int, rules ...Rule) Rule {
 	return Rule{name: "SequentialLR", bad: bad, parts: slices.Clone(rules), milestones: ms}
 }
 
-// ChainedScheduler applies all rules in every step, each to the rate that the one before gave.
+// ChainedScheduler applies all rules in every step, each to the rate that the previous rule returned.
 func ChainedScheduler(rules ...Rule) Rule {
 	return Rule{name: "ChainedScheduler", parts: slices.Clone(rules),
 		bad: unmet(

@@ -7,7 +7,7 @@ import (
 	"tenon.dev/optim"
 )
 
-// definition is a rule, a number of steps, and the rate after t of them, which says nothing of the rate before.
+// definition is a rule, a number of steps, and a closed formula of the rate after t steps.
 type definition struct {
 	rule  optim.Rule
 	steps int
@@ -29,7 +29,7 @@ func compare(t *testing.T, defined map[string]definition) {
 	}
 }
 
-// half is half a cosine wave from 1 to 0.
+// half returns half a cosine wave from 1 to 0.
 func half(part float64) float64 { return (1 + math.Cos(math.Pi*part)) / 2 }
 
 func inverse(t int) float64 { return 1 / (1 + float64(t)) }
@@ -38,7 +38,7 @@ func linear(start, end float64, total int) func(t int, lr float64) float64 {
 	return func(t int, lr float64) float64 { return lr * (start + (end-start)*min(1, float64(t)/float64(total))) }
 }
 
-// triangle is where a cycle of up steps and down steps stands.
+// triangle returns the height of a cycle of up and down steps at step t.
 func triangle(t, up, down int) float64 {
 	if t %= up + down; t <= up {
 		return float64(t) / float64(up)

@@ -15,19 +15,19 @@ import (
 type GradScalerOpt struct {
 	// InitScale is the first scale; 0 is 65536.
 	InitScale float64
-	// GrowthFactor multiplies the scale after GrowthInterval steps without an infinite or undefined gradient, and BackoffFactor after a
-	// step with one; 0 is 2, 2000 and 0.5.
+	// GrowthFactor multiplies the scale after GrowthInterval steps without an infinite or NaN gradient, and BackoffFactor after a step
+	// with one; 0 is 2, 2000 and 0.5.
 	GrowthFactor, BackoffFactor float64
 	GrowthInterval              int
 	// Disabled leaves losses and gradients alone.
 	Disabled bool
 }
 
-// GradScaler multiplies losses so that gradients of half precision do not vanish, divides the gradients again before the optimizer's step,
-// leaves a step out whose gradients are infinite or undefined, and finds a scale that avoids that (P. Micikevicius and others, ICLR 2018),
-// as torch.amp.GradScaler does. Its state lies on the device, where the decisions are taken too: with optimizers of this package nothing
-// waits for the device, and all of it can be captured in a graph, once an iteration has made the state. A scaler serves one goroutine and
-// one device.
+// GradScaler multiplies losses so that gradients of half precision do not vanish, divides the gradients again before the optimizer's
+// step, skips a step whose gradients are infinite or NaN, and finds a scale that avoids such steps (P. Micikevicius and others, ICLR
+// 2018), as torch.amp.GradScaler does. Its state lies on the device, which also takes the decisions: with optimizers of this package
+// nothing waits for the device, and everything can be captured in a graph once an iteration has made the state. A scaler serves one
+// goroutine and one device.
 //
 //	loss := scaler.Scale(x, model.Loss(x.Autocast(tenon.Float16), batch))
 //	err := x.Backward(loss)
@@ -35,7 +35,7 @@ type GradScalerOpt struct {
 //	err = scaler.Update(x)
 type GradScaler struct {
 	opt GradScalerOpt
-	// growth is the number of steps that a loaded scale has stood, until the state is on the device.
+	// growth is the number of steps since a loaded scale changed, until the state is on the device.
 	growth int
 	// row is the state, see core.ScaleRow, and scale the scale as a float32; nil before the first use.
 	row, scale *tenon.Tensor
@@ -43,7 +43,7 @@ type GradScaler struct {
 	order      []*scaled
 }
 
-// stage is how far an iteration has come with an optimizer.
+// stage says how far an iteration has got with an optimizer.
 type stage int
 
 const (
@@ -52,22 +52,22 @@ const (
 	stepped
 )
 
-// scaled is what the scaler knows of an optimizer.
+// scaled is what the scaler knows about an optimizer.
 type scaled struct {
 	stage stage
-	// found is not 0 if a gradient was infinite or NaN; checked says that gradients were looked at since the last update.
+	// found is not 0 if a gradient was infinite or NaN; checked says that gradients were checked since the last update.
 	found   *tenon.Tensor
 	checked bool
 }
 
-// held is what the scaler needs of an optimizer that is not of this package.
+// held is the interface that an optimizer of another package needs for the scaler.
 type held interface {
 	Optimizer
 	// Params yields the parameters of all groups.
 	Params() iter.Seq[*nn.Param]
 }
 
-// skipper is an optimizer whose steps the device can leave out.
+// skipper is an optimizer whose steps the device can skip.
 type skipper interface {
 	step(x *tenon.Exec, found *tenon.Tensor) error
 }
@@ -174,7 +174,7 @@ func stateOf(x *tenon.Exec, initial float64, growth int) (row, scale *tenon.Tens
 	return tenon.From(x, core.ScaleRow(float32(initial), growth)), x.Full(nil, initial, tenon.Float32)
 }
 
-// Scale returns t times the scale; it is recorded for the backward pass as any product is.
+// Scale returns t times the scale, recorded for the backward pass as any product.
 func (s *GradScaler) Scale(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
 	s.made()
 	if s.opt.Disabled {
@@ -184,7 +184,7 @@ func (s *GradScaler) Scale(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
 	return x.Mul(t, s.scale)
 }
 
-// of returns what is known of an optimizer.
+// of returns what the scaler knows about an optimizer.
 func (s *GradScaler) of(x *tenon.Exec, o Optimizer) *scaled {
 	st := s.opts[o]
 	if st == nil {
@@ -204,8 +204,8 @@ func (s *GradScaler) of(x *tenon.Exec, o Optimizer) *scaled {
 	return st
 }
 
-// Unscale divides the gradients of o's parameters by the scale, in place, and notes whether one is infinite or undefined; Step does it
-// unless this was called. Between the two gradients can be looked at, or clipped.
+// Unscale divides the gradients of o's parameters by the scale, in place, and records whether one is infinite or NaN. Step does this if
+// it was not called. Between the two calls a program can inspect or clip gradients.
 func (s *GradScaler) Unscale(x *tenon.Exec, o Optimizer) error {
 	return s.with(o, func() error {
 		s.unscale(x, o)
@@ -261,7 +261,7 @@ func (s *GradScaler) unscale(x *tenon.Exec, o Optimizer) *scaled {
 	return st
 }
 
-// recorded has the stages of now put back if the work that x recorded or put off never runs.
+// recorded arranges that the current stages are restored if the work that x recorded or deferred never runs.
 func (s *GradScaler) recorded(x *tenon.Exec) {
 	for _, st := range s.order {
 		stage, checked := st.stage, st.checked
@@ -269,7 +269,7 @@ func (s *GradScaler) recorded(x *tenon.Exec) {
 	}
 }
 
-// with is try of what is done to an optimizer.
+// with is try for a call on an optimizer.
 func (s *GradScaler) with(o Optimizer, f func() error) error {
 	if isNil(o) {
 		return missing(scalerName)
@@ -280,8 +280,8 @@ func (s *GradScaler) with(o Optimizer, f func() error) error {
 	return s.try(f)
 }
 
-// Step is o.Step unless a gradient is infinite or undefined; the gradients are divided by the scale first if Unscale has not done it. An
-// optimizer of this package leaves its step out on the device; another's is called after waiting for what was found.
+// Step calls o.Step unless a gradient is infinite or NaN. It first divides the gradients by the scale if Unscale has not done so. An
+// optimizer of this package skips its step on the device; for any other, Step waits for the device to learn whether to call o.Step.
 func (s *GradScaler) Step(x *tenon.Exec, o Optimizer) error {
 	if s != nil && s.opt.Disabled && !isNil(o) {
 		return o.Step(x)
@@ -312,7 +312,7 @@ func (s *GradScaler) step(x *tenon.Exec, o Optimizer) error {
 	return err
 }
 
-// stepTogether unscales, unless that is done, and steps; an error leaves gradients and stage as they were.
+// stepTogether unscales, if that is not done, and steps; an error leaves gradients and stage as they were.
 func (s *GradScaler) stepTogether(x *tenon.Exec, o Optimizer, st *scaled, sk skipper) error {
 	if st == nil {
 		st = s.of(x, o)
@@ -342,8 +342,7 @@ func (st *scaled) wantChecked() {
 	}
 }
 
-// Update ends an iteration: the scale becomes smaller if a gradient was infinite or undefined, and grows after GrowthInterval steps without
-// one.
+// Update ends an iteration: the scale shrinks if a gradient was infinite or NaN, and grows after GrowthInterval steps without one.
 func (s *GradScaler) Update(x *tenon.Exec) error {
 	return s.try(func() error {
 		core.Made((*core.Exec)(x), scalerName)
@@ -372,19 +371,19 @@ func (s *GradScaler) restart() {
 	}
 }
 
-// GradScalerState is what a scaler remembers; as JSON it has the keys of PyTorch's state_dict.
+// GradScalerState is the state of a scaler; as JSON it has the keys of PyTorch's state_dict.
 type GradScalerState struct {
-	// Scale is the scale of now.
+	// Scale is the current scale.
 	Scale float64 `json:"scale" torch:"scale"`
 	// GrowthFactor, BackoffFactor and GrowthInterval are the options.
 	GrowthFactor   float64 `json:"growth_factor" torch:"growth_factor"`
 	BackoffFactor  float64 `json:"backoff_factor" torch:"backoff_factor"`
 	GrowthInterval int     `json:"growth_interval" torch:"growth_interval"`
-	// GrowthTracker counts the steps since the scale changed last.
+	// GrowthTracker counts the steps since the last change of the scale.
 	GrowthTracker int `json:"_growth_tracker" torch:"_growth_tracker"`
 }
 
-// State returns what the scaler remembers, the scale among it: the zero value if it is disabled. It waits for the device.
+// State returns the scaler's state, including the scale, or the zero value if it is disabled. It waits for the device.
 func (s *GradScaler) State(x *tenon.Exec) (st GradScalerState, err error) {
 	err = s.try(func() error {
 		st = GradScalerState{s.opt.InitScale, s.opt.GrowthFactor, s.opt.BackoffFactor, s.opt.GrowthInterval, s.growth}
@@ -400,7 +399,7 @@ func (s *GradScaler) State(x *tenon.Exec) (st GradScalerState, err error) {
 	return st, err
 }
 
-// SetState makes the scaler what State described. It may be called between iterations; a scale that a captured graph uses changes with it.
+// SetState restores a state that State returned. It may be called between iterations; a scale that a captured graph uses changes too.
 func (s *GradScaler) SetState(x *tenon.Exec, st GradScalerState) error {
 	return s.try(func() error {
 		core.Made((*core.Exec)(x), scalerName)
@@ -412,8 +411,8 @@ func (s *GradScaler) SetState(x *tenon.Exec, st GradScalerState) error {
 	})
 }
 
-// stage checks a state and brings it to the device, as tensors unless the scaler has none yet. change makes the scaler have it, as a part
-// of a Together.
+// stage checks a state and copies it to the device, as tensors unless the scaler has none yet. change puts it in use, as a part of a
+// Together.
 func (s *GradScaler) stage(x *tenon.Exec, st GradScalerState) (row, scale *tenon.Tensor, change func(x *tenon.Exec)) {
 	if st == (GradScalerState{}) {
 		core.Check(scalerName, refuseScaler("The source state dict is empty, "+

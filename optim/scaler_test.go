@@ -42,8 +42,8 @@ func state(t *testing.T, x *tenon.Exec, s *optim.GradScaler) optim.GradScalerSta
 	return st
 }
 
-// The trace that PyTorch's scaler left through infinite and undefined gradients, with each kind of optimizer: of this package, whose steps
-// the device leaves out, and another.
+// The trace recorded from PyTorch's scaler through infinite and NaN gradients, with both kinds of optimizers: one of this package, whose
+// steps the device skips, and another.
 func TestScalerTrace(t *testing.T) {
 	text, err := os.ReadFile("../conformance/testdata/grad_scaler.json")
 	ok(t, err)
@@ -110,8 +110,8 @@ func (o *another) Step(x *tenon.Exec) error {
 	return o.Optimizer.Step(x)
 }
 
-// A scaled backward pass in a graph, whose half-precision gradients are infinite in some replays, and the step and the update in another
-// graph, or in none: the scale and its count follow, and a step that is left out changes nothing and is not counted.
+// A scaled backward pass runs in a graph, whose half-precision gradients are infinite in some replays, and the step and the update run in
+// another graph or in none. The scale and its count follow, and a skipped step changes nothing and is not counted.
 func TestScalerInGraphs(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		if x.Host().Device() == x.Device() {
@@ -128,7 +128,7 @@ func TestScalerInGraphs(t *testing.T) {
 					loss := x.Sum(x.Mul(x.ToDType(p.Tensor(), tenon.Float16), input), nil)
 					return x.Backward(s.Scale(x, loss))
 				}
-				// Everything is made in an iteration before, and taken back.
+				// An iteration before makes all state; then it is undone.
 				ok(t, backward(x), s.Step(x, o), s.Update(x))
 				ok(t, s.SetState(x, optim.GradScalerState{Scale: 4, GrowthFactor: 2, BackoffFactor: .5, GrowthInterval: 2000}))
 				x.NoGrad().CopyInto(p.Tensor(), x.Ones([]int{100}, tenon.Float32))
@@ -184,8 +184,8 @@ func TestScalerInGraphs(t *testing.T) {
 	})
 }
 
-// Several optimizers share a scaler: each has its gradients of every type and layout unscaled, what lies between them stays as it is, and
-// one that must be left out does not keep the other from its step, but makes the scale smaller.
+// Several optimizers share a scaler: the gradients of each, of every type and layout, are unscaled, and memory between them stays as it
+// is. A skipped step does not keep the other optimizer from its step, but shrinks the scale.
 func TestScalerUnscale(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		a, b, c := nn.NewParam(x.Zeros([]int{2, 3}, tenon.Float32)), nn.NewParam(x.Zeros([]int{2}, tenon.Float64)),
@@ -231,7 +231,7 @@ func TestScalerUnscale(t *testing.T) {
 		if st := state(t, x, s); st.Scale != 8 {
 			t.Errorf("the scale is %v", st.Scale)
 		}
-		// It does not grow beyond float32.
+		// The scale does not grow beyond float32.
 		ok(t, s.SetScale(x, math.MaxFloat32/1.5), s.Step(x, two), s.Update(x))
 		if st := state(t, x, s); st.Scale != float64(float32(math.MaxFloat32/1.5)) || st.GrowthTracker != 0 {
 			t.Errorf("%+v", st)
@@ -239,7 +239,7 @@ func TestScalerUnscale(t *testing.T) {
 	})
 }
 
-// What was called in a wrong order, or cannot be, says so in PyTorch's words.
+// Calls in the wrong order and invalid arguments fail with PyTorch's messages.
 func TestScalerErrors(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		for want, opt := range map[string]optim.GradScalerOpt{
@@ -270,7 +270,7 @@ func TestScalerErrors(t *testing.T) {
 		fails(s.Update(x), "No inf checks were recorded prior to update")
 		s.Scale(x, x.Ones(nil, tenon.Float32))
 		fails(s.Step(x, o), "No inf checks were recorded for this optimizer")
-		ok(t, s.SetScale(x, 2)) // begins anew
+		ok(t, s.SetScale(x, 2)) // starts a new iteration
 		p.SetGrad(x.Ones([]int{2}, tenon.Float32))
 		ok(t, s.Unscale(x, o))
 		fails(s.Unscale(x, o), "Unscale has already been called")
@@ -309,7 +309,7 @@ func TestScalerErrors(t *testing.T) {
 	})
 }
 
-// A disabled scaler leaves all as it is.
+// A disabled scaler changes nothing.
 func TestScalerDisabled(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		s := newScaler(t, optim.GradScalerOpt{Disabled: true})
@@ -334,7 +334,7 @@ func TestScalerDisabled(t *testing.T) {
 	})
 }
 
-// A state goes through JSON with PyTorch's keys, before and after the first use.
+// A state survives JSON with PyTorch's keys, before and after the first use.
 func TestScalerState(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		for _, used := range []bool{false, true} {

@@ -12,9 +12,9 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// Schedule changes the learning rates of an optimizer's groups by a [Rule]: when it is made, and with every step. It serves one goroutine.
-// Two rules for one optimizer belong into one [ChainedScheduler], which gives both the initial rates. A captured step of the optimizer
-// keeps the rate that it was captured with, unless it reads a tensor, see SetLRTensor: the schedule fills it.
+// Schedule changes the learning rates of an optimizer's groups by a [Rule]: when it is made, and with every step. It serves one
+// goroutine. To use two rules for one optimizer, combine them with [ChainedScheduler], which gives both the initial rates. A captured
+// step of the optimizer keeps the rate that it was captured with, unless it reads a tensor, which the schedule fills; see SetLRTensor.
 type Schedule struct {
 	o Optimizer
 	// momentum is o if the rule cycles the momentum.
@@ -22,7 +22,7 @@ type Schedule struct {
 	root     *node
 	// nodes are the root and those below it, each before its parts.
 	nodes []*node
-	// rates and momenta are those of the step that is being made.
+	// rates and momenta are those of the step in progress.
 	rates, momenta []float64
 }
 
@@ -31,13 +31,13 @@ type node struct {
 	Rule
 	// step is PyTorch's last_epoch.
 	step int
-	// initial has the rate of each group before the schedule.
+	// initial holds the rate of each group before the schedule.
 	initial []float64
 	parts   []*node
 }
 
-// NewSchedule returns a schedule of o's learning rates, which starts from those that o has, and sets those of the first step of training.
-// It comes after the last group was added.
+// NewSchedule returns a schedule of o's learning rates, which starts from o's current rates, and sets those of the first training step.
+// Call it after adding the last group.
 func NewSchedule(o Optimizer, r Rule) (*Schedule, error) {
 	if err := schedulable("NewSchedule", o); err != nil {
 		return nil, err
@@ -80,8 +80,8 @@ func schedulable(op string, o Optimizer) error {
 	return nil
 }
 
-// attach makes a rule's nodes in the order in which the rules stand, which is that in which PyTorch makes its schedulers: they share the
-// initial rates, which [OneCycleLR] and [CyclicLR] change for those after them.
+// attach makes a rule's nodes in the order of the rules, in which PyTorch makes its schedulers too. They share the initial rates, and
+// [OneCycleLR] and [CyclicLR] change those for the rules after them.
 func (s *Schedule) attach(r Rule, initial *[]float64) *node {
 	n := &node{Rule: r}
 	s.nodes = append(s.nodes, n)
@@ -103,7 +103,7 @@ func (s *Schedule) attach(r Rule, initial *[]float64) *node {
 	return n
 }
 
-// get reads what the optimizer has, set writes it.
+// get reads the rates and momenta of the optimizer; set writes them.
 func (s *Schedule) get() {
 	for g := range s.rates {
 		s.rates[g] = s.o.LR(g)
@@ -134,7 +134,7 @@ func (s *Schedule) set() error {
 	return err
 }
 
-// rated is an optimizer whose rates are set together.
+// rated is an optimizer whose rates can all be set in one call.
 type rated interface {
 	setRates(rates []float64) error
 }
@@ -151,8 +151,8 @@ func setRates(o Optimizer, rates []float64) error {
 	})
 }
 
-// Step sets the rates of the next step of training. It comes after the optimizer's step, as often as the rule counts: once an epoch, or
-// once a batch. An error leaves all as it was: [OneCycleLR] ends, a rate may leave what numbers can be, and groups cannot be added.
+// Step sets the rates of the next training step. Call it after the optimizer's step, once per epoch or once per batch, whichever the rule
+// counts. It returns an error after the end of [OneCycleLR], if a rate overflows, and if a group was added. An error changes nothing.
 func (s *Schedule) Step() error {
 	if err := s.usable(); err != nil {
 		return err
@@ -190,7 +190,7 @@ func (s *Schedule) steps() []int {
 	return steps
 }
 
-// begin makes the first step.
+// begin takes the first step.
 func (n *node) begin(s *Schedule) error {
 	switch {
 	case n.milestones != nil:
@@ -201,7 +201,7 @@ func (n *node) begin(s *Schedule) error {
 	return n.apply(s, true)
 }
 
-// next makes a further step.
+// next takes a later step.
 func (n *node) next(s *Schedule) error {
 	n.step++
 	switch {
@@ -217,7 +217,7 @@ func (n *node) next(s *Schedule) error {
 	return n.apply(s, false)
 }
 
-// enter makes the first step in a sequence that comes to n. What PyTorch leaves undefined here, a sequence or a chain, begins anew.
+// enter takes the first step when a sequence reaches n. A sequence or a chain, for which PyTorch does not define this, starts over.
 func (n *node) enter(s *Schedule) error {
 	if !n.onward {
 		copy(s.rates, n.initial)
@@ -258,12 +258,12 @@ func (n *node) apply(s *Schedule, first bool) error {
 	return nil
 }
 
-// ScheduleState is what a [Schedule] remembers between steps, with the rates that it has set, in a form that encoding/json and encoding/gob
-// keep to the bit.
+// ScheduleState is the state of a [Schedule] between steps, including the rates that it set, in a form that encoding/json and
+// encoding/gob keep to the bit.
 type ScheduleState struct {
-	// Rule names the rule and, in parentheses, its parts.
+	// Rule is the name of the rule and, in parentheses, of its parts.
 	Rule string `torch:"rule"`
-	// Steps counts the steps, and Initial has the initial rates of the groups, of the rule and its parts in the order of Rule.
+	// Steps counts the steps, and Initial holds the groups' initial rates, for the rule and its parts in the order of Rule.
 	Steps   []int       `torch:"steps"`
 	Initial [][]float64 `torch:"initial_lrs"`
 	// Rates are the optimizer's learning rates, Momenta its momenta where the rule cycles them.
@@ -271,7 +271,7 @@ type ScheduleState struct {
 	Momenta []float64 `json:",omitempty" torch:"momenta"`
 }
 
-// State returns what training needs to go on from here.
+// State returns the state that training needs to resume from here.
 func (s *Schedule) State() (ScheduleState, error) {
 	if err := s.usable(); err != nil {
 		return ScheduleState{}, err
@@ -284,8 +284,8 @@ func (s *Schedule) State() (ScheduleState, error) {
 	return st, nil
 }
 
-// SetState takes over what State returned of a schedule with the same rule, and sets the optimizer's rates. All further rates are what they
-// would have been there. An error leaves all as it was.
+// SetState restores a state of a schedule with the same rule, and sets the optimizer's rates. All later rates are those that the other
+// schedule would have set. An error changes nothing.
 func (s *Schedule) SetState(st ScheduleState) error {
 	if err := s.usable(); err != nil {
 		return err
@@ -302,14 +302,14 @@ func (s *Schedule) SetState(st ScheduleState) error {
 	return nil
 }
 
-// adopt takes over the counts and initial rates of a state that fits.
+// adopt takes the counts and initial rates of a state that fits.
 func (s *Schedule) adopt(st ScheduleState) {
 	for i, n := range s.nodes {
 		n.step, n.initial = st.Steps[i], slices.Clone(st.Initial[i])
 	}
 }
 
-// fits refuses a state that is not this schedule's.
+// fits refuses a state that does not fit this schedule.
 func (s *Schedule) fits(st ScheduleState) error {
 	refuse := func(format string, args ...any) error {
 		return core.Refusal(s.root.name, fault.Invalid, format, args...)
@@ -339,7 +339,7 @@ func (s *Schedule) fits(st ScheduleState) error {
 	return nil
 }
 
-// String returns the name of the rule and those of its parts.
+// String returns the names of the rule and its parts.
 func (n *node) String() string {
 	if n.parts == nil {
 		return n.name

@@ -17,7 +17,7 @@ import (
 	"tenon.dev/optim"
 )
 
-// still is an optimizer with rates alone, moving one with momenta too.
+// still is an optimizer with only rates; moving has momenta too.
 type still struct{ lr []float64 }
 
 func (o *still) Step(*tenon.Exec) error      { return nil }
@@ -61,7 +61,7 @@ func follow(t *testing.T, r optim.Rule, n int, lr ...float64) [][]float64 {
 	return got
 }
 
-// A value for each group is its own.
+// Each group has its own value.
 func TestScheduleGroups(t *testing.T) {
 	half, third := func(int) float64 { return 0.5 }, func(int) float64 { return 1. / 3 }
 	for name, c := range map[string]struct {
@@ -80,7 +80,7 @@ func TestScheduleGroups(t *testing.T) {
 	}
 }
 
-// A rate that is set by hand is multiplied on by formulas that use it, and forgotten by the others. Twice a rate has the same bits.
+// Formulas that use the current rate build on a rate set by hand; the others forget it. Doubling a rate is exact.
 func TestScheduleByHand(t *testing.T) {
 	ramp := func(t int) float64 { return 1 / (1 + float64(t)) }
 	for name, c := range map[string]struct {
@@ -122,7 +122,8 @@ func TestScheduleByHand(t *testing.T) {
 	}
 }
 
-// In a sequence the initial rates are those before it, or where a cycle says so its own. MultiplicativeLR goes on.
+// In a sequence the initial rates are those before the sequence, or those of a cycle that sets its own. MultiplicativeLR goes on from the
+// current rate.
 func TestScheduleHandover(t *testing.T) {
 	half := func(int) float64 { return 0.5 }
 	cyclic := optim.CyclicLR([]float64{2}, []float64{4}, optim.CyclicOpt{StepSizeUp: 2})
@@ -148,7 +149,7 @@ func TestScheduleHandover(t *testing.T) {
 	}
 }
 
-// A cosine that begins in a sequence is rounded as its formula is.
+// A cosine that starts in a sequence is rounded as its formula is.
 func TestScheduleHandoverRounds(t *testing.T) {
 	r := optim.SequentialLR([]int{1}, optim.ConstantLR(0.5, 9), optim.CosineAnnealingLR(4, 0.07))
 	if got, want := follow(t, r, 1, 0.02)[1][0], 0.020000000000000004; got != want {
@@ -156,7 +157,7 @@ func TestScheduleHandoverRounds(t *testing.T) {
 	}
 }
 
-// The momentum goes against the rate, by the same formula.
+// The momentum moves opposite to the rate, by the same formula.
 func TestScheduleMomentum(t *testing.T) {
 	for name, c := range map[string]struct {
 		rule       optim.Rule
@@ -183,7 +184,7 @@ func TestScheduleMomentum(t *testing.T) {
 			}
 		}
 	}
-	// A cycle later in a sequence sets its first momentum when the sequence is made, and its own when it comes.
+	// A later cycle in a sequence sets its first momentum when the sequence is made, and then again when its turn comes.
 	o := newMoving(0.1)
 	s := schedule(t, o, optim.SequentialLR([]int{2}, optim.StepLR(1, 0.5),
 		optim.CyclicLR([]float64{1}, []float64{2}, optim.CyclicOpt{StepSizeUp: 2})))
@@ -195,7 +196,7 @@ func TestScheduleMomentum(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Momenta that nothing cycles stay.
+	// Momenta that no rule cycles stay.
 	o.momenta[0] = 0.3
 	for _, r := range []optim.Rule{optim.StepLR(1, 0.5), optim.OneCycleLR([]float64{1}, 9, optim.OneCycleOpt{NoMomentum: true}),
 		optim.CyclicLR([]float64{1}, []float64{2}, optim.CyclicOpt{NoMomentum: true})} {
@@ -208,7 +209,7 @@ func TestScheduleMomentum(t *testing.T) {
 	}
 }
 
-// rules are rules of every kind and the steps that they have.
+// rules returns rules of every kind.
 func rules() map[string]optim.Rule {
 	ramp := func(t int) float64 { return 1 / (1 + float64(t)) }
 	near := func(t int) float64 { return 1 - float64(t)/64 }
@@ -235,8 +236,7 @@ func rules() map[string]optim.Rule {
 	}
 }
 
-// Training that stops after any step, in one process, goes on in another with the same bits, from an optimizer with other rates, and
-// through JSON and gob.
+// A schedule that stops after any step resumes with the same bits, in an optimizer with other rates, through JSON and gob.
 func TestScheduleResumes(t *testing.T) {
 	const steps = 18
 	for name, r := range rules() {
@@ -246,7 +246,7 @@ func TestScheduleResumes(t *testing.T) {
 		var lrs, momenta [][]float64
 		advance := func(o *moving, s *optim.Schedule, i int) {
 			if i == 5 {
-				o.SetLR(0, 1.7*o.LR(0)) // by hand, which a state keeps as well
+				o.SetLR(0, 1.7*o.LR(0)) // set by hand; the state keeps it too
 			}
 			if err := s.Step(); err != nil {
 				t.Fatalf("%s: %v", name, err)
@@ -293,7 +293,7 @@ func TestScheduleResumes(t *testing.T) {
 	}
 }
 
-// State hands out and takes over copies.
+// State and SetState copy.
 func TestScheduleStateIsACopy(t *testing.T) {
 	o := newMoving(1)
 	s := schedule(t, o, optim.LambdaLR(func(int) float64 { return 0.5 }))
@@ -315,8 +315,8 @@ func TestScheduleStateIsACopy(t *testing.T) {
 	}
 }
 
-// Whatever the rule, rates are numbers that are not negative, but for chains: behind a rule that sets rates below a wave's least one, the
-// wave may go on downwards.
+// Whatever the rule, rates are finite and not negative, except in chains: after a rule that sets rates below a wave's minimum, the wave
+// may continue downwards.
 func TestScheduleRatesAreNumbers(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	unit := func() float64 { return []float64{0.01, 0.1, 1. / 3, 0.5, 0.9, 0.999, 1}[rnd.IntN(7)] }
@@ -367,7 +367,7 @@ func TestScheduleRatesAreNumbers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The way down a cosine wave may end a rounding below 0.
+		// A falling cosine wave may end a rounding error below 0.
 		lowest := -1e-15
 		if strings.Contains(st.Rule, "Chained") {
 			lowest = -1e3
@@ -385,7 +385,7 @@ func TestScheduleRatesAreNumbers(t *testing.T) {
 	}
 }
 
-// A step that cannot be leaves everything as it was.
+// A step that fails leaves everything as it was.
 func TestScheduleEnds(t *testing.T) {
 	for name, c := range map[string]struct {
 		rule  optim.Rule
@@ -424,7 +424,7 @@ func TestScheduleEnds(t *testing.T) {
 	}
 }
 
-// A captured step reads its rate from a tensor, which is filled with that of the schedule between replays.
+// A captured step reads its rate from a tensor, which the schedule fills between replays.
 func TestScheduleOfCapturedSteps(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		if x.Host().Device() == x.Device() {
@@ -472,7 +472,7 @@ func TestScheduleOfCapturedSteps(t *testing.T) {
 	})
 }
 
-// SGD that has begun without momentum keeps no tensor for one.
+// SGD that started without momentum has no state tensor for it.
 func TestScheduleMomentumRefused(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		p := nn.NewParam(x.Ones([]int{1}, tenon.Float32))
@@ -628,7 +628,7 @@ func TestScheduleErrors(t *testing.T) {
 	refused(t, "the optimizer has 3 groups and had 2", true, s.Step())
 }
 
-// refused checks that an error is Invalid, says what it should, and names operation and line; ok says that nothing came with it.
+// refused checks that an error is Invalid, contains want, and names operation and line; ok says that no result came with it.
 func refused(t *testing.T, want string, ok bool, err error) {
 	t.Helper()
 	e, is := err.(*fault.Error)

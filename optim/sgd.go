@@ -13,18 +13,18 @@ import (
 type SGDOpt struct {
 	// LR is the learning rate; 0 is 1e-3.
 	LR float64 `json:"lr"`
-	// Momentum keeps that part of the last step, and Dampening leaves that part of the gradient out of it.
+	// Momentum is the fraction of the last step that is kept, and Dampening the fraction of the gradient that is left out of it.
 	Momentum  float64 `json:"momentum"`
 	Dampening float64 `json:"dampening"`
-	// WeightDecay adds that multiple of the parameter to the gradient.
+	// WeightDecay is the multiple of the parameter that is added to the gradient.
 	WeightDecay float64 `json:"weight_decay"`
-	// Nesterov takes the gradient at the place where the momentum leads; it needs Momentum and no Dampening.
+	// Nesterov uses Nesterov's momentum, which takes the gradient where the momentum leads; it needs Momentum and no Dampening.
 	Nesterov bool `json:"nesterov"`
-	// Maximize goes up the gradient.
+	// Maximize maximizes the objective instead of minimizing it.
 	Maximize bool `json:"maximize"`
 }
 
-// SGD is stochastic gradient descent, with momentum as torch.optim.SGD has it. It has the methods of [Optimizer] and Add.
+// SGD is stochastic gradient descent, with momentum as in torch.optim.SGD. It has the methods of [Optimizer] and Add.
 type SGD struct{ optimizer[SGDOpt] }
 
 var _ Optimizer = (*SGD)(nil)
@@ -61,7 +61,7 @@ func NewSGD(params iter.Seq2[string, *nn.Param], opts ...SGDOpt) (*SGD, error) {
 	return o, nil
 }
 
-// Add appends a group of parameters with options of its own.
+// Add appends a group of parameters with its own options.
 func (o *SGD) Add(params iter.Seq2[string, *nn.Param], opts ...SGDOpt) error {
 	if o == nil {
 		return missing("SGD")

@@ -13,7 +13,7 @@ import (
 )
 
 // recordedSchedules are what PyTorch 2.11 made of the learning rates of two groups, 0.1 and 0.02, and of momenta of 0.9
-// (conformance/testdata/schedules.json.gz; schedules.py beside it has recorded it).
+// (conformance/testdata/schedules.json.gz, recorded by schedules.py beside it).
 type recordedSchedules struct {
 	Torch string
 	Runs  []struct {
@@ -21,7 +21,7 @@ type recordedSchedules struct {
 		Made string
 		// Optimizer is SGD, AdamW or Adagrad, which has no momentum.
 		Optimizer string
-		// Hand multiplies the first rate by By before the steps At.
+		// Hand multiplies the first rate by By before the steps in At.
 		Hand struct {
 			At []int
 			By float64
@@ -155,7 +155,7 @@ func torchRules() map[string]optim.Rule {
 	}
 }
 
-// unlike are the recorded schedulers whose rates are other ones here: a sequence within another or within a chain.
+// unlike are the recorded schedulers whose rates differ here: a sequence within another or within a chain.
 var unlike = map[string]string{
 	"SequentialLR(o, [SequentialLR(o, [ExponentialLR(o, 0.9), LinearLR(o, 0.5, 1.0, 4)], [3]), " +
 		"ConstantLR(o, 0.1, 2)], [6])": "there the inner one is a step ahead",
@@ -164,7 +164,7 @@ var unlike = map[string]string{
 }
 
 // near reports whether two numbers are equal to 1e-15. Nearly all are equal to the bit; the C library's cos and pow do not round every
-// value to the nearest.
+// value to nearest.
 func near(got, want float64) bool { return got == want || math.Abs(got-want) <= 1e-15*math.Abs(want) }
 
 func TestTorchSchedules(t *testing.T) {
@@ -203,7 +203,7 @@ func TestTorchSchedules(t *testing.T) {
 				}
 			}
 		}
-		// A sequence or a chain as a later part fails there, and not here.
+		// A sequence or a chain as a later part fails in PyTorch, but not here.
 		if fails := run.Error != "" && !strings.HasPrefix(run.Error, "NotImplementedError"); fails {
 			what, text, _ := strings.Cut(run.Error, ": ")
 			if err := s.Step(); err == nil || what == "ValueError" && !strings.Contains(err.Error(), text) {

@@ -17,8 +17,8 @@ import (
 	"tenon.dev/torchfile"
 )
 
-// StateDict returns what o remembers, and its options, as PyTorch's state_dict has them, for torchfile.Save: alone or beside a model's
-// parameters. The tensors are the optimizer's own, and the numbers of steps tensors of the processor in x's scope, float32 or, where that
+// StateDict returns the state and options of o as PyTorch's state_dict has them, for torchfile.Save, alone or beside a model's
+// parameters. The tensors are the optimizer's own. The step counts are tensors on the processor in x's scope, float32 or, where that
 // would round, float64. It waits for the device.
 func StateDict(x *tenon.Exec, o Optimizer) (*torchfile.Dict, error) {
 	s, err := filedOf("StateDict", o)
@@ -52,7 +52,7 @@ func fill(x *tenon.Exec, s filed, state *torchfile.Dict) (groups []any, err erro
 			state.Keys, state.Values = append(state.Keys, int64(n)), append(state.Values, last)
 		}
 		if t == nil {
-			dt := tenon.Float32 // PyTorch's, unless it would round
+			dt := tenon.Float32 // PyTorch's type, unless it would round
 			if float64(float32(v)) != v {
 				dt = tenon.Float64
 			}
@@ -81,7 +81,7 @@ func fill(x *tenon.Exec, s filed, state *torchfile.Dict) (groups []any, err erro
 		g := &torchfile.Dict{}
 		for _, key := range slices.Sorted(maps.Keys(opt)) {
 			v := opt[key]
-			if l, ok := v.([]any); ok { // betas and their like
+			if l, ok := v.([]any); ok { // betas and similar options
 				v = torchfile.Tuple(l)
 			}
 			g.Set(key, v)
@@ -96,9 +96,9 @@ func fill(x *tenon.Exec, s filed, state *torchfile.Dict) (groups []any, err erro
 	return groups, nil
 }
 
-// LoadStateDict gives o the state and the options of an optimizer's state_dict in a file of PyTorch's, or of StateDict's: path names it in
-// dicts within dicts, as "optimizer" in a checkpoint with that key. Groups and parameters must be as many, and of the same shapes; if
-// anything does not fit, nothing is changed. Options that Tenon has no use for, such as fused, are passed over.
+// LoadStateDict restores the state and options of o from an optimizer's state_dict in a file, from PyTorch or StateDict. path leads to it
+// through nested dicts, such as "optimizer" in a checkpoint with that key. The numbers of groups and parameters and their shapes must be
+// the same; if anything does not fit, nothing is changed. Options that Tenon has no use for, such as fused, are ignored.
 func LoadStateDict(x *tenon.Exec, o Optimizer, f *torchfile.File, path ...string) error {
 	s, err := filedOf("LoadStateDict", o)
 	if err != nil {
@@ -175,7 +175,7 @@ func torchState(f *torchfile.File, path []string) (*savedState, error) {
 	return from, nil
 }
 
-// add notes what is remembered of a parameter.
+// add records the state of a parameter.
 func (s *savedState) add(f *torchfile.File, number int, values *torchfile.Dict) error {
 	seen := map[string]bool{}
 	for i, k := range values.Keys {
@@ -188,7 +188,7 @@ func (s *savedState) add(f *torchfile.File, number int, values *torchfile.Dict) 
 		}
 		seen[what] = true
 		switch v := values.Values[i].(type) {
-		case nil: // such as a buffer that is not there yet
+		case nil: // such as a buffer that does not exist yet
 		case *torchfile.Tensor:
 			s.arrays[stateKey(number, what)] = savedArray{v.DType, v.Shape, func() ([]byte, error) { return f.Bytes(v) }}
 		case int64:
@@ -199,7 +199,7 @@ func (s *savedState) add(f *torchfile.File, number int, values *torchfile.Dict) 
 			return fmt.Errorf("%s of parameter %d is a %T", what, number, v)
 		}
 	}
-	// PyTorch's SGD does not count: that there is a buffer says that it was stepped.
+	// PyTorch's SGD does not count steps; a buffer shows that the parameter was stepped.
 	if _, ok := s.arrays[stateKey(number, "momentum_buffer")]; ok {
 		if _, ok := s.arrays[stateKey(number, "step")]; !ok {
 			s.number(number, "step", 1)

@@ -18,7 +18,7 @@ import (
 	"tenon.dev/torchfile"
 )
 
-// A checkpoint of PyTorch's: Adam after a step over the parameters of a small network.
+// A PyTorch checkpoint: Adam after one step over the parameters of a small network.
 func TestTorchCheckpoint(t *testing.T) {
 	f := checkpoint(t)
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
@@ -37,7 +37,7 @@ func TestTorchCheckpoint(t *testing.T) {
 		}
 		d, err := optim.StateDict(x, o)
 		ok(t, err)
-		// What comes out is what was in the file.
+		// The state dict equals the one in the file.
 		root, _ := f.Root().(*torchfile.Dict).Get("optimizer")
 		was, _ := root.(*torchfile.Dict).Get("state")
 		is, _ := d.Get("state")
@@ -105,7 +105,7 @@ func checkpoint(t *testing.T) *torchfile.File {
 	}
 }
 
-// Every optimizer goes on from a state_dict in a file of PyTorch's as it would have gone on, but for what that holds in float32.
+// Every optimizer resumes from a state_dict in PyTorch's format as if it had not stopped, up to values that the format holds in float32.
 func TestTorchResume(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		for kind := range makers {

@@ -1,6 +1,7 @@
 package profile
 
-// DeviceOf returns a device of that name with its figures, if they are known: what docs/measurements.md says that Tenon reaches there.
+// DeviceOf returns the device with the given name and its figures, if they are known: those that Tenon reaches there according to
+// docs/measurements.md.
 func DeviceOf(name string) Device {
 	d := Device{Name: name}
 	if name == "NVIDIA H200" {

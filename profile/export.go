@@ -60,7 +60,7 @@ func (t *tracer) name(kind string, pid int, tid int64, name string) {
 
 func micros(d time.Duration) float64 { return float64(d) / 1e3 }
 
-// span is a stretch of time.
+// span writes an event with a duration.
 func (t *tracer) span(name, kind string, pid int, tid int64, begin, end time.Duration, args map[string]any) {
 	took := micros(end - begin)
 	t.event(traceEvent{Name: name, Phase: "X", Time: micros(begin), Took: &took, PID: pid, TID: tid, Kind: kind, Args: args})
@@ -103,7 +103,7 @@ func (p *Profile) WriteTrace(w io.Writer) error {
 			t.event(traceEvent{Name: "launch", Phase: "s", Time: micros(o.Begin), PID: hostProcess, TID: o.Goroutine, Kind: "launch",
 				ID: flow})
 			args := map[string]any{"op": o.title(), "line": p.Line(i)}
-			if p.replayed(i) { // what a call shows on the host
+			if p.replayed(i) { // the host shows the replay's call
 				args = p.arguments(i)
 				args["op"] = o.title()
 			}
@@ -142,7 +142,7 @@ func (p *Profile) traceMemory(t *tracer) {
 	}
 }
 
-// arguments are what a trace shows of an operation.
+// arguments returns the details that a trace shows of an operation.
 func (p *Profile) arguments(i int) map[string]any {
 	o := &p.Ops[i]
 	args := map[string]any{"phase": o.Phase}
@@ -171,9 +171,9 @@ func (p *Profile) arguments(i int) map[string]any {
 	return args
 }
 
-// WritePprof writes the profile for go tool pprof: by stack of the program, with the operation as the innermost call, the number of
-// operations, their time on the device and on the host, their bytes and their floating-point operations. A backward operation has the
-// stack of its forward one.
+// WritePprof writes the profile for go tool pprof. Each sample is a stack of the program, with the operation as the innermost call; its
+// values are the number of operations, their time on the device and on the host, their bytes and their floating-point operations. A
+// backward operation has the stack of its forward one.
 func (p *Profile) WritePprof(w io.Writer) error {
 	if err := p.usable(w); err != nil {
 		return err

@@ -22,7 +22,7 @@ var pageCSS string
 //go:embed page/page.js
 var pageJS string
 
-// pageData is what the page shows.
+// pageData is the data that the page shows.
 type pageData struct {
 	Device     Device        `json:"device"`
 	Began      time.Time     `json:"began"`
@@ -61,10 +61,10 @@ type pageMemory struct {
 	By []int64       `json:"by"`
 }
 
-// mostPoints is how many moments the page's chart of memory has at most.
+// mostPoints bounds the points of the page's memory chart.
 const mostPoints = 2000
 
-// WriteHTML writes the profile as one page that needs nothing else: no other file, no network.
+// WriteHTML writes the profile as one self-contained page: it needs no other file and no network.
 func (p *Profile) WriteHTML(w io.Writer) error {
 	if err := p.usable(w); err != nil {
 		return err
@@ -126,7 +126,7 @@ func (p *Profile) page() (*pageData, error) {
 	return d, nil
 }
 
-// chart fills in the memory over time, the peak always among it.
+// chart fills in the memory over time, always including the peak.
 func (p *Profile) chart(d *pageData, peak time.Duration) {
 	step := max((len(p.Memory)+mostPoints-1)/mostPoints, 1)
 	i := 0

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Category is what memory was for.
+// Category is what memory was used for.
 type Category string
 
-// The categories. Parameters are leaves that require grad; gradients are those of the parameters; optimizer state is what an optimizer
-// changes beside both and keeps; activations are what forward operations made that gradients are recorded of; inputs came from the host or
-// were there before; temporaries are the rest of what was made. Other is what was there before and that no operation used.
+// The categories. Parameters are leaves that require grad; gradients are the parameters' gradients; optimizer state is what an optimizer
+// changes besides these two and keeps; activations are results of forward operations that record gradients; inputs came from the host or
+// existed before the profile; temporaries are all other results. Other is memory that existed before and that no operation used.
 const (
 	Parameters     Category = "parameters"
 	Gradients      Category = "gradients"
@@ -22,34 +22,34 @@ const (
 	Other          Category = "other"
 )
 
-// Categories are all of them, in the order in which they are shown.
+// Categories returns all categories, in the order in which they are shown.
 func Categories() []Category {
 	return []Category{Parameters, Gradients, OptimizerState, Activations, Inputs, Temporaries, Other}
 }
 
 // MemoryEvent is a block of memory that was taken from the allocator or given back to it.
 type MemoryEvent struct {
-	// At is when, on the host's clock; what was there before has 0.
+	// At is the time of the event on the host's clock; 0 for memory that existed before the profile.
 	At time.Duration `json:"at"`
-	// Addr is the block's address, and Bytes its size, negative where it was given back.
+	// Addr is the block's address, and Bytes its size, negative if it was freed.
 	Addr  uint64 `json:"addr"`
 	Bytes int64  `json:"bytes"`
-	// Category is what it was for.
+	// Category is what the block was used for.
 	Category Category `json:"category"`
-	// Op is the number of the operation that made the contents, or -1.
+	// Op is the index of the operation that wrote the contents, or -1.
 	Op int `json:"op"`
 }
 
 // Usage is the memory in use at a moment.
 type Usage struct {
-	// At is the moment, and Total the bytes.
+	// At is the time, and Total the bytes in use.
 	At    time.Duration
 	Total int64
-	// By has the bytes of each category.
+	// By holds the bytes of each category.
 	By map[Category]int64
 }
 
-// Usages yields the memory in use after each event. The map is used again for the next one.
+// Usages yields the memory in use after each event. The map By is reused for the next event.
 func (p *Profile) Usages() iter.Seq[Usage] {
 	return func(yield func(u Usage) bool) {
 		if p == nil {

@@ -18,10 +18,10 @@ import (
 	"tenon.dev/profile"
 )
 
-// shots is where the pictures of the page go, to be looked at.
+// shots is the folder for screenshots of the page, for a person to look at.
 var shots = flag.String("shots", "", "folder for pictures of the page")
 
-// trained is the profile of two training steps.
+// trained returns the profile of two training steps.
 func trained(t *testing.T) *profile.Profile {
 	t.Helper()
 	x := testdevice.Open(t, tenon.Sim(0))

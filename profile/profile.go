@@ -1,6 +1,6 @@
-// Package profile is what a device's profiler saw of a stretch of a program: operations with their lines, times, bytes and kernels, and
-// memory by what it was for. It reads and writes profiles as files, tables, pages, and in the formats of other tools. cuda's Device.Profile
-// makes profiles; this package uses no device and no tensor.
+// Package profile holds what a device's profiler recorded of a program: operations with their lines, times, bytes and kernels, and memory
+// by its use. It reads and writes profiles as files, and writes tables, pages and the formats of other tools. cuda's Device.Profile makes
+// profiles; this package uses no device and no tensor.
 package profile
 
 import (
@@ -16,26 +16,26 @@ import (
 	"tenon.dev/fault"
 )
 
-// Profile is what was seen. Times are counted from its beginning.
+// Profile is a recorded profile. Its times count from its beginning.
 type Profile struct {
-	// Format is 1.
+	// Format is the version of the file format, 1.
 	Format int `json:"tenon_profile"`
-	// Device is what it was seen of.
+	// Device is the device that was profiled.
 	Device Device `json:"device"`
-	// Began is when it began, and Duration how long it was.
+	// Began is the time when the profile began, and Duration its length.
 	Began    time.Time     `json:"began"`
 	Duration time.Duration `json:"duration"`
-	// Frames are the calls that Op.Calls names.
+	// Frames are the calls that Op.Calls refers to.
 	Frames []Frame `json:"frames"`
 	// Ops are in the order in which they began on the host.
 	Ops []Op `json:"ops"`
-	// Memory is in the order of time.
+	// Memory is in chronological order.
 	Memory []MemoryEvent `json:"memory"`
 }
 
-// Device is a device and the figures that its floor is made of.
+// Device is a device and the figures from which Profile.Floor is computed.
 type Device struct {
-	// Name and Ordinal are as of cuda.Device.
+	// Name and Ordinal are those of cuda.Device.
 	Name    string `json:"name"`
 	Ordinal int    `json:"ordinal"`
 	// Bandwidth is in bytes per second, read and written; 0 if unknown.
@@ -46,13 +46,13 @@ type Device struct {
 
 // Frame is a call in the program.
 type Frame struct {
-	// Function is its full name; File and Line are where it stands.
+	// Function is the full name of the function; File and Line are the position of the call.
 	Function string `json:"function"`
 	File     string `json:"file"`
 	Line     int    `json:"line"`
 }
 
-// Kind is what an Op is.
+// Kind says what an Op is.
 type Kind string
 
 // The kinds: an operation; one kernel for several operations of a compiled region; a replay of a graph; a copy from or to the host.
@@ -63,54 +63,54 @@ const (
 	KindCopy  Kind = "copy"
 )
 
-// Phase is what part of a training step an Op belongs to.
+// Phase is the part of a training step that an Op belongs to.
 type Phase string
 
-// The phases. Forward is all that is neither of the others.
+// The phases. Forward is everything that belongs to neither of the others.
 const (
 	Forward   Phase = "forward"
 	Backward  Phase = "backward"
 	Optimizer Phase = "optimizer"
 )
 
-// Op is one operation, or one entry like it.
+// Op is one entry of a profile: an operation, or one of the other kinds.
 type Op struct {
-	// Name is the operation's, and Within that of the outermost composite that it is a part of, or "".
+	// Name is the operation's name, and Within the name of the outermost composite operation around it, or "".
 	Name   string `json:"name"`
 	Within string `json:"within,omitempty"`
-	// Kind and Phase are what it is, and what it is a part of.
+	// Kind is what it is, and Phase the part of a training step that it belongs to.
 	Kind  Kind  `json:"kind"`
 	Phase Phase `json:"phase"`
-	// Module is the types whose method Forward was under way, such as "Sequential/Linear". A backward operation has that of its forward
-	// one.
+	// Module is the path of the types whose Forward was running, such as "Sequential/Linear". A backward operation has the path of its
+	// forward operation.
 	Module string `json:"module,omitempty"`
-	// Calls are the program's calls that led to it, innermost first, by number in Frames.
+	// Calls are the program's calls that led to it, innermost first, as indexes into Frames.
 	Calls []int `json:"calls,omitempty"`
-	// Parent is the number of the operation that it was a part of, Forward of the one whose derivative it belongs to, and Fused of the
-	// entry whose kernel did its work; -1 if there is none.
+	// Parent is the index of the operation that it was a part of, Forward the index of the operation whose derivative it belongs to, and
+	// Fused the index of the entry whose kernel did its work; each is -1 if there is none.
 	Parent  int `json:"parent"`
 	Forward int `json:"forward"`
 	Fused   int `json:"fused"`
-	// Goroutine is the number of the goroutine, and Stream that of the device's stream.
+	// Goroutine is the number of the goroutine, and Stream the number of the device's stream.
 	Goroutine int64 `json:"goroutine"`
 	Stream    int   `json:"stream"`
-	// Begin and End are when the call was made and when it returned.
+	// Begin and End are the times of the call and of its return.
 	Begin time.Duration `json:"begin"`
 	End   time.Duration `json:"end"`
-	// Captured says that a graph recorded it, so that only replays run it; Deferred that a compiled region put it off.
+	// Captured says that a graph recorded it, so that only replays run it; Deferred says that a compiled region deferred it.
 	Captured bool `json:"captured,omitempty"`
 	Deferred bool `json:"deferred,omitempty"`
-	// Inputs and Outputs are the tensors that it read and made. An input that it changes is among both.
+	// Inputs and Outputs are the tensors that it read and made. An input that it changes is in both.
 	Inputs  []Tensor `json:"inputs,omitempty"`
 	Outputs []Tensor `json:"outputs,omitempty"`
-	// Bytes is what it must read and write at least, and FLOPs are the floating-point operations of products, convolutions and of what is
-	// done element by element; 0 for others. Compute is the type in which it computes: an element type, or "tf32".
+	// Bytes is the least that it must read and write, and FLOPs are the floating-point operations of products, convolutions and
+	// element-wise operations; 0 for others. Compute is the type in which it computes: an element type, or "tf32".
 	Bytes   int64  `json:"bytes,omitempty"`
 	FLOPs   int64  `json:"flops,omitempty"`
 	Compute string `json:"compute,omitempty"`
-	// Kernels are what it gave the device to do.
+	// Kernels is the work that it gave the device.
 	Kernels []Kernel `json:"kernels,omitempty"`
-	// Nodes are the kernels that a replayed graph has, by name, in the order of their recording.
+	// Nodes are the names of a replayed graph's kernels, in the order of their recording.
 	Nodes []string `json:"nodes,omitempty"`
 	// Note says why a replay has no times of its kernels, or is "".
 	Note string `json:"note,omitempty"`
@@ -123,7 +123,7 @@ type Tensor struct {
 	Shape []int  `json:"shape"`
 }
 
-// String returns it as "float32[2 3]".
+// String returns the type and shape, such as "float32[2 3]".
 func (t Tensor) String() string {
 	var b strings.Builder
 	b.WriteString(t.DType)
@@ -139,13 +139,13 @@ func (t Tensor) String() string {
 
 // Kernel is a kernel, a copy, a fill or a graph on the device.
 type Kernel struct {
-	// Name is the kernel's, or what else it is.
+	// Name is the kernel's name, or says what else it is.
 	Name string `json:"name"`
 	// Begin and End are on the device's clock, whose zero is the profile's beginning. Both are 0 where Timed is false.
 	Begin time.Duration `json:"begin,omitempty"`
 	End   time.Duration `json:"end,omitempty"`
 	Timed bool          `json:"timed,omitempty"`
-	// Whole says that it is a run of a graph whose kernels have times of their own, which Op.Device leaves out.
+	// Whole says that it is a run of a graph whose kernels have their own times; Op.Device leaves it out.
 	Whole bool `json:"whole,omitempty"`
 }
 
@@ -171,8 +171,8 @@ func (o *Op) Host() time.Duration {
 	return o.End - o.Begin
 }
 
-// Line returns where op number i stands in the program, as "file:line": a backward operation where its forward one does. It is "" if
-// that is not known, or there is no such operation.
+// Line returns the program's line of op number i, as "file:line"; a backward operation has the line of its forward operation. It is "" if
+// the line is not known or the operation does not exist.
 func (p *Profile) Line(i int) string {
 	if f, ok := p.at(i); ok {
 		return f.File + ":" + strconv.Itoa(f.Line)
@@ -201,7 +201,7 @@ func (p *Profile) replayed(i int) bool {
 	return up >= 0 && p.Ops[up].Kind == KindGraph
 }
 
-// notes returns what the operations' notes say, each once.
+// notes returns the operations' notes, each once.
 func (p *Profile) notes() (all []string) {
 	var texts []string
 	times := map[string]int{}
@@ -249,7 +249,7 @@ func (p *Profile) Write(w io.Writer) error {
 	return written(err)
 }
 
-// usable refuses what cannot be written, or written to.
+// usable refuses a profile that cannot be written and a nil writer.
 func (p *Profile) usable(w io.Writer) error {
 	switch {
 	case p == nil:
@@ -267,7 +267,7 @@ func written(err error) error {
 	return fault.Wrap(fault.System, err, "the profile cannot be written")
 }
 
-// mostBytes is how long a profile may be when it is not compressed.
+// mostBytes bounds the uncompressed length of a profile.
 const mostBytes = 4 << 30
 
 // Read reads a profile that Write wrote.
@@ -276,7 +276,7 @@ func Read(r io.Reader) (*Profile, error) {
 		return nil, fault.New(fault.Invalid, "the reader is nil; give it one")
 	}
 	z, err := gzip.NewReader(r)
-	if errors.Is(err, io.ErrUnexpectedEOF) { // too short for what gzip begins with
+	if errors.Is(err, io.ErrUnexpectedEOF) { // shorter than gzip's header
 		err = gzip.ErrHeader
 	}
 	if err != nil {
@@ -292,7 +292,7 @@ func Read(r io.Reader) (*Profile, error) {
 	return p, p.check()
 }
 
-// notProfile is the error of a file that gzip or JSON cannot read.
+// notProfile returns the error of a file that gzip or JSON cannot read.
 func notProfile(err error) error {
 	var syntax *json.SyntaxError
 	var other *json.UnmarshalTypeError
@@ -307,7 +307,7 @@ func notProfile(err error) error {
 	return fault.Wrap(fault.Invalid, err, "the profile cannot be read; write or copy it again")
 }
 
-// check refuses numbers that name nothing.
+// check refuses indexes that are out of range.
 func (p *Profile) check() error {
 	bad := func(what string, i int) error {
 		return fault.New(fault.Invalid, "the profile is damaged: %s names number %d, which there is not", what, i)

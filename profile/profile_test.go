@@ -19,7 +19,8 @@ import (
 
 const us = time.Microsecond
 
-// sample is a product with its derivative, a step that has an operation within it, and a captured one; all figures are round.
+// sample returns a profile of a product with its derivative, a step with an operation within it, and a captured operation; all figures
+// are round.
 func sample() *profile.Profile {
 	matrix := profile.Tensor{DType: "float32", Shape: []int{100, 100}}
 	op := func(name string, phase profile.Phase, begin, end time.Duration, kernels ...profile.Kernel) profile.Op {
@@ -225,7 +226,7 @@ func TestPprof(t *testing.T) {
 	if types != "ops/count host/nanoseconds bytes/bytes flops/count device/nanoseconds " || p.DurationNanos == 0 {
 		t.Errorf("types %s, duration %d", types, p.DurationNanos)
 	}
-	// The time on the device of a function with all that it called: what the method took has its derivative with it.
+	// The time on the device of a function with everything it called: the method's time includes its derivative.
 	device, modules := map[string]int64{}, map[string]bool{}
 	for _, s := range p.Sample {
 		for _, m := range s.Label["module"] {

@@ -11,7 +11,7 @@ import (
 	"tenon.dev/profile"
 )
 
-// replayed is sample with a replay whose product has a time of its own, and one that has none.
+// replayed returns sample with one replay whose product has its own time, and one replay without times.
 func replayed() *profile.Profile {
 	p := sample()
 	whole := profile.Kernel{Name: "graph", Begin: 120 * us, End: 150 * us, Timed: true, Whole: true}
@@ -26,7 +26,7 @@ func replayed() *profile.Profile {
 	return p
 }
 
-// The time of a replay whose kernels have times of their own counts once, as theirs.
+// The time of a replay whose kernels have their own times counts once, as the kernels'.
 func TestReplayRows(t *testing.T) {
 	p := replayed()
 	rows, err := p.Rows(profile.ByOp)
@@ -67,7 +67,7 @@ func TestReplayRows(t *testing.T) {
 	}
 }
 
-// In a trace a replay's kernels lie within it on the device and have its call's arrows; the host has no call of them.
+// In a trace a replay's kernels lie within it on the device and have arrows from its call; the host shows no calls of them.
 func TestReplayTrace(t *testing.T) {
 	var b bytes.Buffer
 	if err := replayed().WriteTrace(&b); err != nil {

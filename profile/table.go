@@ -12,7 +12,7 @@ import (
 	"tenon.dev/fault"
 )
 
-// By says what the rows of a table are.
+// By says how a table groups operations into rows.
 type By string
 
 // The tables: every operation by itself; or those of one name, of one line of the program, or of one module together.
@@ -23,20 +23,20 @@ const (
 	ByModule By = "module"
 )
 
-// Row is operations that a table shows as one.
+// Row is the operations that a table shows in one row.
 type Row struct {
-	// Key is what they have in common; "" is shown as a dash.
+	// Key is what the operations have in common; "" is shown as a dash.
 	Key string `json:"key"`
-	// Calls is how many they are.
+	// Calls is the number of operations.
 	Calls int `json:"calls"`
 	// Device is the time of their kernels, and Host that of their calls without the operations within them.
 	Device time.Duration `json:"device"`
 	Host   time.Duration `json:"host"`
-	// Bytes, FLOPs and Floor are of those that the device ran, as of Op and Profile.Floor.
+	// Bytes, FLOPs and Floor are the sums over the operations that the device ran; see Op and Profile.Floor.
 	Bytes int64         `json:"bytes"`
 	FLOPs int64         `json:"flops"`
 	Floor time.Duration `json:"floor"`
-	// Bounded is the part of Device of those whose floor is known.
+	// Bounded is the part of Device that belongs to operations whose floor is known.
 	Bounded time.Duration `json:"bounded"`
 }
 
@@ -76,14 +76,14 @@ func (p *Profile) Rows(by By) ([]Row, error) {
 			}
 		}
 	}
-	// A simulated device gives many operations the same time: bytes, which every run has alike, come before the host's time.
+	// On a simulated device many operations have the same time. Bytes, the same in every run, are compared before the host's time.
 	slices.SortStableFunc(rows, func(a, b Row) int {
 		return cmp.Or(cmp.Compare(b.Device, a.Device), cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(b.Host, a.Host))
 	})
 	return rows, nil
 }
 
-// keys returns what gives each operation's key, or nil.
+// keys returns the function that gives each operation's key, or nil.
 func (p *Profile) keys(by By) func(i int) string {
 	switch by {
 	case ByTime:
@@ -109,7 +109,7 @@ func (p *Profile) keys(by By) func(i int) string {
 	return nil
 }
 
-// title is the operation's name, with what sets it apart from others of it.
+// title returns the operation's name with the details that distinguish it from others.
 func (o *Op) title() string {
 	switch {
 	case o.Phase == Backward:
@@ -120,7 +120,7 @@ func (o *Op) title() string {
 	return o.Name
 }
 
-// short leaves the last folder of a path.
+// short shortens a path to its last folder and file.
 func short(path string) string {
 	path = strings.ReplaceAll(path, `\`, "/")
 	if i := strings.LastIndexByte(path, '/'); i >= 0 {
@@ -142,7 +142,7 @@ func (p *Profile) self() []time.Duration {
 	return self
 }
 
-// WriteTable writes a table of at most most rows, 0 for all, and what memory there was at the peak, as text.
+// WriteTable writes a table of at most most rows, 0 for all, and the memory at the peak, as text.
 func (p *Profile) WriteTable(w io.Writer, by By, most int) error {
 	if err := p.usable(w); err != nil {
 		return err
@@ -172,7 +172,7 @@ func (p *Profile) WriteTable(w io.Writer, by By, most int) error {
 	}
 	_ = t.Flush() // to memory
 	for line := range strings.Lines(table.String()) {
-		b.WriteString(strings.TrimPrefix(line, "  ")) // what sets a column apart from the one before
+		b.WriteString(strings.TrimPrefix(line, "  ")) // the padding before the first column
 	}
 	if left > 0 {
 		fmt.Fprintf(&b, "and %d rows more\n", left)
@@ -197,7 +197,7 @@ func (p *Profile) WriteTable(w io.Writer, by By, most int) error {
 	return written(err)
 }
 
-// round leaves three or four digits of a time.
+// round rounds a time to three or four digits.
 func round(d time.Duration) time.Duration {
 	unit := time.Duration(1)
 	for d/unit >= 10000 {
@@ -206,7 +206,7 @@ func round(d time.Duration) time.Duration {
 	return d.Round(unit)
 }
 
-// percent is how much of whole part is, "-" where that is not known.
+// percent returns part as a percentage of whole, or "-" if that is not known.
 func percent(part, whole time.Duration) string {
 	if part <= 0 || whole <= 0 {
 		return "-"

@@ -27,7 +27,7 @@ import (
 // MaxHeader is the longest header in bytes that is read or written: the limit of the format's reference implementation.
 const MaxHeader = 100_000_000
 
-// maxDims is how many dimensions an array that is read may have: a shape of zeros may go on for ever. PyTorch's have at most as many.
+// maxDims bounds the dimensions of an array that is read, since a shape of zeros could have any length. PyTorch has the same bound.
 const maxDims = 64
 
 // metadataKey is the one name that no array may have.
@@ -61,7 +61,7 @@ var formats = []struct {
 	{"F64", dtype.Float64}, {"I64", dtype.Int64}, {"U64", dtype.Uint64},
 }
 
-// rank returns the place of d in formats, or -1.
+// rank returns the index of d in formats, or -1.
 func rank(d dtype.DType) int {
 	for i, f := range formats {
 		if f.d == d {
@@ -71,7 +71,7 @@ func rank(d dtype.DType) int {
 	return -1
 }
 
-// clip cuts text of a file for a message where it is long.
+// clip shortens long text of a file for a message.
 func clip(s string) string {
 	const most = 80
 	if len(s) <= most {
@@ -156,7 +156,7 @@ func parseHeader(text []byte, data int64) (infos []Info, metadata map[string]str
 	return infos, metadata, nil
 }
 
-// headerError gives errors of the JSON decoder a sentence of our own.
+// headerError rewords errors of the JSON decoder.
 func headerError(err error) error {
 	if fault.KindOf(err) != 0 {
 		return err

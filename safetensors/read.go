@@ -109,7 +109,7 @@ func (f *File) Metadata() map[string]string {
 	return maps.Clone(f.metadata)
 }
 
-// Lookup returns the array of that name. A name that the file does not hold is an error.
+// Lookup returns the array with that name, or an error if the file does not hold it.
 func (f *File) Lookup(name string) (Info, error) {
 	if f == nil || f.r == nil {
 		return Info{}, invalid("the file is nil or a zero value; use one that Open or New returned")

@@ -18,7 +18,7 @@ import (
 	"tenon.dev/internal/cost"
 )
 
-// raw makes a file from header text and data.
+// raw returns a file with the given header text and data.
 func raw(header, data string) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return append(append(b, header...), data...)
@@ -26,7 +26,7 @@ func raw(header, data string) []byte {
 
 func open(b []byte) (*File, error) { return New(bytes.NewReader(b), int64(len(b))) }
 
-// rewritten writes f's content anew.
+// rewritten writes f's contents to a new file.
 func rewritten(t testing.TB, f *File) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -334,7 +334,7 @@ func TestSave(t *testing.T) {
 	}
 }
 
-// hostile are headers that ask for much.
+// hostile returns headers that demand large resources.
 func hostile() map[string][]byte {
 	long := strings.Repeat("n", 1<<20)
 	many := []string{`"__metadata__":{}`}
@@ -359,7 +359,7 @@ func hostile() map[string][]byte {
 	}
 }
 
-// openingBytes is what opening a file of size bytes may allocate.
+// openingBytes returns the bytes that opening a file of size bytes may allocate.
 func openingBytes(size int) int { return 1<<20 + 64*size }
 
 // However hostile a header is, it takes memory in proportion to its length, and its error is short.
@@ -376,8 +376,8 @@ func TestHostileHeaders(t *testing.T) {
 	}
 }
 
-// FuzzNew opens arbitrary bytes: the result is an error, or a file whose arrays cover the data and that survives being written anew. Either
-// takes memory in proportion to their number.
+// FuzzNew opens arbitrary bytes: the result is an error, or a file whose arrays cover the data and that can be rewritten unchanged.
+// Either takes memory in proportion to their number.
 func FuzzNew(f *testing.F) {
 	f.Add(raw(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"__metadata__":{"k":"v"}}`, "12345678"))
 	f.Add(raw(`{"a":{"dtype":"U8","shape":[],"data_offsets":[0,1]},"b":{"dtype":"I64","shape":[0],"data_offsets":[1,1]}}  `, "1"))

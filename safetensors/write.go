@@ -16,7 +16,7 @@ import (
 )
 
 // Write writes a file of the described arrays to w. It asks data once for the bytes of each, in the order of the file, so that only one
-// needs to be in memory. The same arrays and metadata give the same bytes, those that the reference implementation writes: wider types
+// needs to be in memory. The same arrays and metadata give the same bytes, which equal those of the reference implementation: wider types
 // come first, which aligns every array to its element, then names in byte order, and spaces pad the header to a multiple of eight.
 func Write(w io.Writer, metadata map[string]string, arrays []Info, data func(Info) ([]byte, error)) error {
 	if w == nil || data == nil && len(arrays) > 0 {

@@ -11,17 +11,17 @@ import (
 	"tenon.dev/dtype"
 )
 
-// Tolerance is how far two numbers may be apart: |got - want| ≤ Absolute + Relative·|want|. The zero value is PyTorch's default for the
-// type: 1e-5 and 1e-3 for float16, 1e-5 and 1.6e-2 for bfloat16, 1e-5 and 1.3e-6 for float32 and complex64, 1e-7 and 1e-7 for float64 and
-// complex128, and none for others; tenon.Zero is 0 itself.
+// Tolerance is the largest difference of two numbers that counts as close: |got - want| ≤ Absolute + Relative·|want|. The zero value is
+// PyTorch's default for the type: 1e-5 and 1e-3 for float16, 1e-5 and 1.6e-2 for bfloat16, 1e-5 and 1.3e-6 for float32 and complex64,
+// 1e-7 and 1e-7 for float64 and complex128, and none for others; tenon.Zero is 0 itself.
 type Tolerance struct {
 	Absolute, Relative float64
-	// EqualNaN takes two NaN as equal.
+	// EqualNaN treats two NaN as equal.
 	EqualNaN bool
 }
 
-// AssertClose fails the test unless got has the type and shape of want, and numbers close to its. The message says how many are not, and
-// which is furthest away. The test goes on. Both may lie on any device; it waits for them.
+// AssertClose fails the test unless got has the type and shape of want, and all its numbers are close to want's. The message says how
+// many are not, and which one is furthest away. The test continues. Both tensors may lie on any device; AssertClose waits for them.
 func AssertClose(t testing.TB, x *tenon.Exec, got, want *tenon.Tensor, tol ...Tolerance) {
 	t.Helper()
 	var limit Tolerance
@@ -39,7 +39,7 @@ func AssertClose(t testing.TB, x *tenon.Exec, got, want *tenon.Tensor, tol ...To
 	}
 }
 
-// AssertEqual is AssertClose without a tolerance: all numbers are the same, and NaN is equal to NaN.
+// AssertEqual is AssertClose without a tolerance: all numbers must be the same, and NaN equals NaN.
 func AssertEqual(t testing.TB, x *tenon.Exec, got, want *tenon.Tensor) {
 	t.Helper()
 	AssertClose(t, x, got, want, Tolerance{Absolute: tenon.Zero, EqualNaN: true})
@@ -52,7 +52,7 @@ var defaults = map[tenon.DType]Tolerance{
 	tenon.Float64: {Absolute: 1e-7, Relative: 1e-7}, tenon.Complex128: {Absolute: 1e-7, Relative: 1e-7},
 }
 
-// compare says what is wrong with got, if anything is.
+// compare says how got differs from want, or returns "".
 func compare(x *tenon.Exec, got, want *tenon.Tensor, tol Tolerance) string {
 	dt, shape := want.DType(), want.Shape()
 	if got.DType() != dt || !slices.Equal(got.Shape(), shape) {
@@ -85,15 +85,15 @@ func compare(x *tenon.Exec, got, want *tenon.Tensor, tol Tolerance) string {
 		wrong, want.Numel(), place(worst, shape), number(dt, g[worst*size:]), number(dt, w[worst*size:]), tol.Absolute, tol.Relative)
 }
 
-// apart returns how far two elements are apart, and whether they may be.
+// apart returns the distance of two elements, and whether it is within the tolerance.
 func (tol Tolerance) apart(dt tenon.DType, got, want []byte) (far float64, ok bool) {
-	if !dt.IsFloat() && !dt.IsComplex() && slices.Equal(got, want) { // whole numbers may have more digits than float64
+	if !dt.IsFloat() && !dt.IsComplex() && slices.Equal(got, want) { // integers may have more digits than float64
 		return 0, true
 	}
 	g, w := value(dt, got), value(dt, want)
 	switch far = cmplx.Abs(g - w); {
 	case g == w:
-		return 0, dt.IsFloat() || dt.IsComplex() || tol.Absolute >= 1 // whole numbers of the same bits were seen above
+		return 0, dt.IsFloat() || dt.IsComplex() || tol.Absolute >= 1 // integers with the same bits were handled above
 	case cmplx.IsNaN(g) && cmplx.IsNaN(w):
 		return math.Inf(1), tol.EqualNaN
 	case cmplx.IsNaN(g) || cmplx.IsNaN(w) || cmplx.IsInf(g) || cmplx.IsInf(w):
@@ -102,7 +102,7 @@ func (tol Tolerance) apart(dt tenon.DType, got, want []byte) (far float64, ok bo
 	return far, far <= tol.Absolute+tol.Relative*cmplx.Abs(w)
 }
 
-// value is an element as a complex number.
+// value returns an element as a complex number.
 func value(dt tenon.DType, b []byte) complex128 {
 	switch dt {
 	case tenon.Complex64:
@@ -113,7 +113,7 @@ func value(dt tenon.DType, b []byte) complex128 {
 	return complex(dtype.Float64At(dt, b, 0), 0)
 }
 
-// number is an element as it is printed.
+// number returns an element as it is printed.
 func number(dt tenon.DType, b []byte) any {
 	if v := value(dt, b); dt.IsComplex() {
 		return v
@@ -133,7 +133,7 @@ func elements(x *tenon.Exec, t *tenon.Tensor) []byte {
 	return b
 }
 
-// place is the index of element i of a tensor.
+// place returns the index of element i of a tensor.
 func place(i int, shape []int) []int {
 	at := make([]int, len(shape))
 	for d := len(shape) - 1; d >= 0; d-- {

@@ -1,6 +1,5 @@
-// Package tenontest helps programs test what they compute with Tenon: an operation that fails ends one Go test and not the process, what a
-// test leaves open is an error that names its line, and tensors are compared with PyTorch's tolerances. It must not depend on what is
-// tested.
+// Package tenontest helps programs test what they compute with Tenon: an operation that fails ends one Go test and not the process, a
+// leak fails the test and names its line, and tensors are compared with PyTorch's tolerances. It must not depend on what is tested.
 package tenontest
 
 import (
@@ -16,13 +15,13 @@ import (
 	"tenon.dev/internal/origin"
 )
 
-// Run calls f with an Exec of a device that is opened for it: the processor's, or the one that s selects. Every operation that fails in f
-// ends the test with t.Fatal, and the message has the line of f that called it. When f returns its tensors are closed. What still holds
-// memory of the device then, such as a module without [nn.Close] or an optimizer without Close, fails the test, with the lines that took
-// the memory; so does an error that the device found late.
+// Run opens a device, the processor or the one that s selects, and calls f with an Exec on it. An operation that fails in f ends the test
+// with t.Fatal, and the message names the line of f that called it. Run closes f's tensors when f returns. The test fails if anything
+// then still holds memory of the device, such as a module without [nn.Close] or an optimizer without Close; the message names the lines
+// that allocated the memory. It also fails on an error that the device reports late.
 //
-// Tests of the processor and of simulated devices may run in parallel, since each has a device of its own. Those of one GPU may not: the
-// memory of others would count.
+// Tests on the processor and on simulated devices may run in parallel, since each has its own device. Tests on one GPU must not, since
+// each would count the others' memory.
 //
 // [nn.Close]: https://pkg.go.dev/tenon.dev/nn#Close
 func Run(t testing.TB, f func(x *tenon.Exec), s ...tenon.Selector) {
@@ -59,22 +58,22 @@ func Run(t testing.TB, f func(x *tenon.Exec), s ...tenon.Selector) {
 	}
 }
 
-// leaks is what a device held before a test.
+// leaks records what a device held before a test.
 type leaks struct {
 	dev    *cuda.Device
 	before int64
 }
 
 func watch(dev *cuda.Device) leaks {
-	// A device without a history has its leaks reported without their lines.
+	// On a device without a history, leaks are reported without their lines.
 	_ = dev.RecordMemoryHistory(cuda.History{Enabled: "state", Context: "alloc", Stacks: "go"})
 	return leaks{dev, dev.MemoryAllocated()}
 }
 
-// report says what the device holds besides, if anything.
+// report says what the device holds beyond that, or returns "".
 func (l leaks) report() string {
 	held := l.dev.MemoryAllocated() - l.before
-	for range 2 { // a tensor that nothing refers to goes with a collection, and so does what it held
+	for range 2 { // a collection frees unreachable tensors, the next one what these held
 		if held > 0 {
 			runtime.GC()
 			held = l.dev.MemoryAllocated() - l.before
@@ -92,10 +91,10 @@ func (l leaks) report() string {
 	return text
 }
 
-// mostLines is how many lines a report names.
+// mostLines bounds the lines that a report names.
 const mostLines = 10
 
-// lines are those of the program that took what is held.
+// lines returns the program's lines that allocated the memory still held.
 func (l leaks) lines() (lines []string) {
 	s, err := l.dev.Snapshot()
 	if err != nil {
@@ -116,7 +115,7 @@ func (l leaks) lines() (lines []string) {
 	return lines
 }
 
-// programs is the innermost line of a stack that is the program's.
+// programs returns the innermost line of a stack that belongs to the program.
 func programs(stack []cuda.Frame) string {
 	for _, f := range stack {
 		if side, _ := origin.Of(f.Name, f.File); side == origin.Program {

@@ -15,7 +15,7 @@ import (
 	"tenon.dev/tenontest"
 )
 
-// recorder is a test that notes what it is told.
+// recorder is a testing.TB that records its messages.
 type recorder struct {
 	testing.TB
 	text     []string
@@ -31,7 +31,7 @@ func (r *recorder) Fatal(v ...any) {
 }
 func (r *recorder) Fatalf(format string, v ...any) { r.Fatal(fmt.Sprintf(format, v...)) }
 
-// told runs f as a test and returns what it is told.
+// told runs f as a test and returns the test's messages.
 func told(t *testing.T, f func(t testing.TB)) string {
 	r := &recorder{TB: t}
 	done := make(chan bool)
@@ -48,13 +48,13 @@ func told(t *testing.T, f func(t testing.TB)) string {
 	return strings.Join(r.text, "\n")
 }
 
-// here names a line of this file so many lines below the call.
+// here names the line of this file that is below lines below the call.
 func here(below int) string {
 	_, file, line, _ := runtime.Caller(1)
 	return fmt.Sprintf("%s:%d", filepath.Base(file), line+below)
 }
 
-// An operation that fails ends the test, and the message has its line.
+// An operation that fails ends the test, and the message names its line.
 func TestRunFails(t *testing.T) {
 	for _, s := range []tenon.Selector{tenon.CPU(), tenon.Sim(0)} {
 		var line string
@@ -73,7 +73,7 @@ func TestRunFails(t *testing.T) {
 	}
 }
 
-// What is left open is an error that names its line; what is closed is none, nor what nothing refers to.
+// An object left open is an error that names its line; a closed or unreachable one is no error.
 func TestRunFindsLeaks(t *testing.T) {
 	for _, s := range []tenon.Selector{tenon.CPU(), tenon.Sim(0)} {
 		var line string
@@ -115,7 +115,7 @@ func train(t testing.TB) func(x *tenon.Exec) {
 	}
 }
 
-// A test that ends itself is told nothing more.
+// A test that ends itself gets no further messages.
 func TestRunEnds(t *testing.T) {
 	text := told(t, func(t testing.TB) {
 		tenontest.Run(t, func(x *tenon.Exec) { t.Fatal("enough") })

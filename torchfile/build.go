@@ -16,9 +16,9 @@ type builder struct {
 	// find returns a storage of at least n bytes.
 	find func(key string, n int64) (*storage, error)
 	made map[pickle.Ref]made
-	// doing holds the values that are being made: one that is met again contains itself.
+	// doing holds the values under construction: one that is met again contains itself.
 	doing map[pickle.Ref]bool
-	// in is the weight of what lies in the value that is being made.
+	// in is the weight of the contents of the value under construction.
 	in weight
 }
 
@@ -28,7 +28,7 @@ type made struct {
 	w weight
 }
 
-// What values cost in bytes, with what Go's growing of maps and boxing leave unused.
+// The cost of values in bytes, including what growing maps and boxing leave unused.
 const (
 	costItem      = 32
 	costContainer = 256
@@ -46,7 +46,7 @@ func (b *builder) charge(n int) error {
 	return nil
 }
 
-// count adds to the weight of what lies in the value that is being made.
+// count adds to the weight of the contents of the value under construction.
 func (b *builder) count(w weight) error {
 	b.in.add(w)
 	return b.limits.check(b.in)
@@ -85,7 +85,7 @@ func (b *builder) value(r pickle.Ref) (any, error) {
 	return m.v, b.count(m.w)
 }
 
-// plain makes a value in which no others lie; false is for one in which they do.
+// plain makes a value that contains no others; it returns false for one that does.
 func (b *builder) plain(r pickle.Ref) (any, bool) {
 	d := b.d
 	switch r.Kind() {
@@ -159,7 +159,7 @@ func (b *builder) list(items []pickle.Ref) ([]any, error) {
 	return out, nil
 }
 
-// dict makes a dict of keys and values in turn.
+// dict makes a dict of alternating keys and values.
 func (b *builder) dict(items []pickle.Ref) (*Dict, error) {
 	l, err := b.list(items)
 	if err != nil {
@@ -182,7 +182,7 @@ type stored struct {
 	elements    int64
 }
 
-// whole replaces storages that stand by themselves among values by tensors of all their elements.
+// whole replaces each bare storage among the values by a tensor of all its elements.
 func (b *builder) whole(l []any) error {
 	for i, v := range l {
 		s, ok := v.(stored)
@@ -255,7 +255,7 @@ func (b *builder) storage(r pickle.Ref) (any, error) {
 	return stored{s, typ, device, n}, nil
 }
 
-// object makes what a call gives: tensors, parameters, dicts and sizes; else an Object.
+// object makes the result of a call: a tensor, parameter, dict or size, else an Object.
 func (b *builder) object(r pickle.Ref) (any, error) {
 	callee, args, state, _ := b.d.Object(r)
 	l, err := b.list(b.d.Items(args))
@@ -302,7 +302,7 @@ func (b *builder) object(r pickle.Ref) (any, error) {
 	return o, err
 }
 
-// latin1 returns the bytes that Python writes as a call of its encoder where a pickle has no bytes.
+// latin1 returns the bytes that Python writes as a call of its encoder in pickle protocols without bytes.
 func latin1(l []any) ([]byte, bool) {
 	text, ok := at(l, 0).(string)
 	if !ok || len(l) != 2 || l[1] != "latin1" {
@@ -325,7 +325,7 @@ func at(l []any, i int) any {
 	return nil
 }
 
-// rebuild makes a tensor of storage, offset, shape, strides, and with more arguments whether it requires grad.
+// rebuild makes a tensor from storage, offset, shape and strides; a further argument says whether it requires grad.
 func (b *builder) rebuild(l []any, least int, typ string) (*Tensor, error) {
 	s, ok1 := at(l, 0).(stored)
 	offset, ok2 := at(l, 1).(int64)
@@ -398,8 +398,8 @@ func nameOf(v any) string {
 	return fmt.Sprintf("%T", v)
 }
 
-// show says for a message what a value is. It does not look into what lies within: a few bytes of a file can name a value as often as they
-// like.
+// show describes a value for a message. It does not descend into the value, since a few bytes of a file can refer to a value any number
+// of times.
 func show(v any) string {
 	switch v := v.(type) {
 	case bool, int64, float64:

@@ -8,10 +8,11 @@ import (
 	"strings"
 )
 
-// Decode puts a value of a file into what to points to, which is made as one that [Save] takes: dicts become structs and maps with string
-// keys, lists and tuples slices and arrays of their length, integers any number that can hold them, None a nil pointer, slice or map. A
-// struct must have a field for each of a dict's keys, and the dict a key for each field. An interface takes the value as it is; so does a
-// *[Tensor], which File.Load brings to a device. The error of what does not fit says where it lies, and *to is as before.
+// Decode stores a value of a file in the variable that to points to, whose type must be one that [Save] takes: dicts become structs and
+// maps with string keys, lists and tuples become slices and arrays of their length, integers any number type that can hold them, and None
+// a nil pointer, slice or map. A struct must have a field for each of a dict's keys, and the dict a key for each field. An interface
+// takes the value as it is, and so does a *[Tensor], which File.Load brings to a device. If a value does not fit, the error gives its
+// path and *to is unchanged.
 func Decode(from any, to any) error {
 	v := reflect.ValueOf(to)
 	if v.Kind() != reflect.Pointer || v.IsNil() {
@@ -25,9 +26,9 @@ func Decode(from any, to any) error {
 	return nil
 }
 
-// decoder puts values into variables that are zero.
+// decoder stores values in zero variables.
 type decoder struct {
-	// path leads to the value at hand.
+	// path leads to the current value.
 	path []string
 }
 
@@ -39,7 +40,7 @@ func (d *decoder) refuse(format string, args ...any) error {
 	return refuse("%s %s", where, fmt.Sprintf(format, args...))
 }
 
-// in is value of what one step leads to.
+// in calls value for the value one step further.
 func (d *decoder) in(step string, from any, to reflect.Value) error {
 	d.path = append(d.path, step)
 	err := d.value(from, to)
@@ -87,7 +88,7 @@ func (d *decoder) value(from any, to reflect.Value) error {
 	return nil
 }
 
-// number sets a number, if to can hold it.
+// number sets a number if to can hold it.
 func number(from any, to reflect.Value) bool {
 	switch n := from.(type) {
 	case int64:
@@ -170,7 +171,7 @@ func (d *decoder) mapping(from any, to reflect.Value) error {
 	return nil
 }
 
-// fields fills a struct from a dict that has its keys and no other.
+// fields fills a struct from a dict with exactly its keys.
 func (d *decoder) fields(from any, to reflect.Value) error {
 	dict, ok := from.(*Dict)
 	if !ok {

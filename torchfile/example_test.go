@@ -11,7 +11,7 @@ import (
 	"tenon.dev/torchfile"
 )
 
-// A module's parameters go into a file that torch.load reads, and come out of it again.
+// A module's parameters are saved to a file that torch.load can read, and loaded again.
 func Example() {
 	x, err := tenon.Open(tenon.CPU())
 	if err != nil {

@@ -39,7 +39,7 @@ const (
 	floorTensors    = 64 << 20
 	tensorsFactor   = 16
 	defaultExpanded = 64 << 20
-	// maxDims is how many dimensions a tensor may have; PyTorch's have at most as many.
+	// maxDims bounds the dimensions of a tensor, as in PyTorch.
 	maxDims = 64
 )
 
@@ -86,10 +86,10 @@ func (l Limits) New(in io.ReaderAt, size int64) (*File, error) {
 	return f, nil
 }
 
-// budget is what a file may ask for.
+// budget is the resources that a file may use.
 type budget struct {
 	Limits
-	// bound gives the memory that a pickle may take of which n bytes were read; nil where a limit was given.
+	// bound returns the memory that a pickle may take after n of its bytes were read; nil if the caller set a limit.
 	bound func(n int64) int64
 }
 
@@ -119,7 +119,7 @@ func (l Limits) budget(size int64) (*budget, error) {
 	return b, nil
 }
 
-// read reads one pickle, in which all names are data. What it takes is taken from the budget of the next.
+// read reads one pickle, treating all names as data. The resources that it uses are subtracted from the budget for the next.
 func (b *budget) read(r io.Reader) (*pickle.Data, error) {
 	o := pickle.Options{MaxMemory: max(b.Memory, 1), Bound: b.bound, Persistent: true, Global: func(string, string) bool { return true }}
 	d, err := pickle.Read(r, o)
@@ -130,7 +130,7 @@ func (b *budget) read(r io.Reader) (*pickle.Data, error) {
 	return d, nil
 }
 
-// unread is the error of values that cannot be read.
+// unread returns the error of values that cannot be read.
 func (b *budget) unread(err error) error {
 	if fault.KindOf(err) == fault.OutOfMemory {
 		return fault.Wrap(fault.OutOfMemory, err, "torchfile: the file is refused, as its values take too much memory; Limits.Memory "+
@@ -139,13 +139,13 @@ func (b *budget) unread(err error) error {
 	return fault.Wrap(fault.KindOf(err), err, "torchfile: the file cannot be read")
 }
 
-// weight is what a value asks for, with all that lies in it.
+// weight is the resources that a value uses, including its contents.
 type weight struct {
 	depth                     int
 	values, tensors, expanded int64
 }
 
-// add counts in what lies beside the rest.
+// add adds the weight of a sibling.
 func (w *weight) add(o weight) {
 	w.depth = max(w.depth, o.depth)
 	w.values += o.values

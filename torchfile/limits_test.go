@@ -49,7 +49,7 @@ func (p *forged) tensor(n int, shape, stride []int) *forged {
 	return p.tuple(shape...).tuple(stride...).raw("\x89ccollections\nOrderedDict\n)RtR")
 }
 
-// archive is a file with that pickle, whose storage "0" has the bytes.
+// archive returns a file with the pickle, whose storage "0" has the given number of bytes.
 func (p *forged) archive(t testing.TB, method uint16, storage int) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -73,7 +73,7 @@ func (p *forged) archive(t testing.TB, method uint16, storage int) []byte {
 	return out.Bytes()
 }
 
-// hostile are files of a few kilobytes that ask for more than anybody has, by what the error says.
+// hostile returns files of a few kilobytes that demand more than any machine has, by the words of the error.
 func hostile(t testing.TB) map[string][]byte {
 	calls := forge().raw("(").times(100_000, "N").raw("tq\x000ca\nb\nq\x010](").times(1000, "h\x01h\x00R").raw("e.")
 	laughs := forge().raw("](NNNNNNNNNNeq\x000")
@@ -109,7 +109,7 @@ func hostile(t testing.TB) map[string][]byte {
 	}
 }
 
-// What a file may ask for is bounded by its length, as a whole; the limits can allow more, or less.
+// The length of a file bounds the resources that it may use as a whole; the limits can allow more or less.
 func TestLimits(t *testing.T) {
 	files := hostile(t)
 	for name, want := range map[string]string{
@@ -125,7 +125,7 @@ func TestLimits(t *testing.T) {
 		if want == "" != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", name, err, want)
 		}
-		// Go's growing of slices leaves a few times what is held.
+		// Growing slices allocates a few times the memory that is held.
 		if n > 192<<20+64*uint64(len(b)) {
 			t.Errorf("%s: a file of %d bytes took %d", name, len(b), n)
 		}
@@ -166,7 +166,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// Whatever stops the loading of a state dict, no device memory stays behind.
+// Whatever stops the loading of a state dict, no device memory leaks.
 func TestStateDictCloses(t *testing.T) {
 	devices(t, func(t *testing.T, x *tenon.Exec) {
 		four := func(p *forged) *forged { return p.tensor(4, []int{4}, []int{1}) }
@@ -195,7 +195,7 @@ func TestStateDictCloses(t *testing.T) {
 	})
 }
 
-// failing fails to read 16 bytes at once, which the storage is, after some times.
+// failing fails to read 16 bytes at once, the size of the storage, after some successful reads.
 type failing struct {
 	io.ReaderAt
 	times int
@@ -210,7 +210,7 @@ func (f *failing) ReadAt(b []byte, at int64) (int, error) {
 	return f.ReaderAt.ReadAt(b, at)
 }
 
-// A key that is there twice is not written, and a value that contains itself by way of a key neither.
+// Save refuses a dict with a key that occurs twice, and a value that contains itself through a key.
 func TestSaveRefuses(t *testing.T) {
 	x, err := tenon.Open(tenon.CPU())
 	if err != nil {

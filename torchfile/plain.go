@@ -18,19 +18,19 @@ import (
 
 // plainer turns a value of Go into nil, bool, int64, *big.Int, float64, string, []byte, Global, []any, Tuple, *Dict and *tenon.Tensor.
 type plainer struct {
-	// path leads to the value at hand, a part a step.
+	// path leads to the current value, one element for each step.
 	path []string
 }
 
-// plain returns v as a file has it. The error of what no file can have names its path.
+// plain returns v in the types of a file. The error for a value that no file can hold gives its path.
 func plain(v any) (any, error) { return new(plainer).any(v) }
 
-// refuse is the error of the value at hand, of which the format goes on to speak.
+// refuse returns an error whose sentence begins with the path of the current value.
 func (p *plainer) refuse(format string, args ...any) error {
 	return refuse("%s %s", p.where(), fmt.Sprintf(format, args...))
 }
 
-// where names the value at hand.
+// where returns the path of the current value.
 func (p *plainer) where() string {
 	if len(p.path) == 0 {
 		return "the value"
@@ -38,7 +38,7 @@ func (p *plainer) where() string {
 	return strings.TrimPrefix(strings.Join(p.path, ""), ".")
 }
 
-// in is value of what one step leads to.
+// in calls value for the value one step further.
 func (p *plainer) in(step string, v reflect.Value) (any, error) {
 	if len(p.path) == deepest {
 		return nil, refuse("a value lies in more than %d others, or contains itself", deepest)
@@ -49,7 +49,7 @@ func (p *plainer) in(step string, v reflect.Value) (any, error) {
 	return out, err
 }
 
-// any is plain for the value at hand.
+// any is plain for the current value.
 func (p *plainer) any(v any) (any, error) {
 	switch v := v.(type) {
 	case nil, bool, int64, float64, string, []byte, Global:
@@ -79,7 +79,7 @@ func (p *plainer) any(v any) (any, error) {
 	return p.kinds(reflect.ValueOf(v))
 }
 
-// value is any for a value that reflection found.
+// value is any for a reflect.Value.
 func (p *plainer) value(v reflect.Value) (any, error) {
 	if !v.IsValid() {
 		return nil, nil
@@ -87,7 +87,7 @@ func (p *plainer) value(v reflect.Value) (any, error) {
 	return p.any(v.Interface())
 }
 
-// kinds takes a value by what its type is made of.
+// kinds converts a value by the kind of its type.
 func (p *plainer) kinds(v reflect.Value) (any, error) {
 	switch v.Kind() {
 	case reflect.Bool:
@@ -136,7 +136,7 @@ func (p *plainer) list(v reflect.Value) ([]any, error) {
 	return out, nil
 }
 
-// mapping takes a map in the order of its keys.
+// mapping converts a map in the order of its keys.
 func (p *plainer) mapping(v reflect.Value) (any, error) {
 	if v.Type().Key().Kind() != reflect.String {
 		return nil, p.refuse("is a %v; use a map with string keys, or a Dict, whose keys may be numbers", v.Type())
@@ -174,14 +174,14 @@ func (p *plainer) fields(d *Dict, v reflect.Value) error {
 	return nil
 }
 
-// field is a field of a struct that a dict has, with its key and the struct's type.
+// field is a struct field that belongs to a dict, with its key and the struct's type.
 type field struct {
 	reflect.StructField
 	key string
 	of  reflect.Type
 }
 
-// fieldsOf yields the fields of a struct that a dict has, those of embedded structs among them.
+// fieldsOf yields the fields of a struct that belong to its dict, including those of embedded structs.
 func fieldsOf(v reflect.Value) iter.Seq2[field, reflect.Value] {
 	return func(yield func(field, reflect.Value) bool) {
 		t := v.Type()
@@ -203,8 +203,8 @@ func fieldsOf(v reflect.Value) iter.Seq2[field, reflect.Value] {
 	}
 }
 
-// fieldName returns the key of a struct's field in a dict; "-" is that of one that is left out. An embedded struct without a tag has none:
-// its fields are the outer struct's.
+// fieldName returns the key of a struct's field in a dict, "-" for a field that is left out. An embedded struct without a tag has no key:
+// its fields belong to the outer struct.
 func fieldName(f reflect.StructField) (name string, embedded bool) {
 	tag := f.Tag.Get("torch")
 	if f.Anonymous && tag == "" && f.Type.Kind() == reflect.Struct {
@@ -216,7 +216,7 @@ func fieldName(f reflect.StructField) (name string, embedded bool) {
 	return f.Name, false
 }
 
-// dict takes a Dict, whose keys may be tuples.
+// dict converts a Dict, whose keys may be tuples.
 func (p *plainer) dict(d *Dict) (any, error) {
 	if d == nil || len(d.Keys) != len(d.Values) {
 		return nil, p.refuse("is a dict that is nil, or has another number of keys than of values")

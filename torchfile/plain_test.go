@@ -39,7 +39,7 @@ type savedRun struct {
 	cached func() `torch:"-"`
 }
 
-// written is what a file with v holds.
+// written returns a file that holds v.
 func written(t *testing.T, x *tenon.Exec, v any) *torchfile.File {
 	t.Helper()
 	var b bytes.Buffer
@@ -78,7 +78,7 @@ func TestValuesOfGo(t *testing.T) {
 	}
 }
 
-// describe spells dicts in braces.
+// describe prints dicts in braces.
 func describe(v any) any {
 	switch v := v.(type) {
 	case *torchfile.Dict:
@@ -97,12 +97,12 @@ func describe(v any) any {
 	return v
 }
 
-// safe are the globals that torch.load takes with weights_only, of those that a file of ours may name.
+// safe are the globals that our files may name and torch.load accepts with weights_only.
 var safe = []string{"torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3", "collections.OrderedDict", "_codecs.encode",
 	"torch.storage.UntypedStorage",
 	"torch.FloatStorage", "torch.DoubleStorage", "torch.ByteStorage", "torch.LongStorage", "torch.uint16"}
 
-// globals are what the pickle in an archive names.
+// globals returns the globals that the pickle in an archive names.
 func globals(t *testing.T, archive []byte) (names []string) {
 	t.Helper()
 	z, err := zip.NewReader(bytes.NewReader(archive), int64(len(archive)))
@@ -127,7 +127,7 @@ func globals(t *testing.T, archive []byte) (names []string) {
 	return names
 }
 
-// A file names nothing that torch.load refuses with weights_only.
+// A file names no global that torch.load refuses with weights_only.
 func TestWeightsOnly(t *testing.T) {
 	x := testdevice.Open(t, tenon.CPU())
 	var b bytes.Buffer
@@ -146,7 +146,7 @@ func TestWeightsOnly(t *testing.T) {
 	}
 }
 
-// What cannot be saved is named by its path.
+// The error for a value that cannot be saved gives its path.
 func TestSavePaths(t *testing.T) {
 	x := testdevice.Open(t, tenon.CPU())
 	closed := x.Ones([]int{2}, tenon.Float32)
@@ -182,7 +182,7 @@ func TestSavePaths(t *testing.T) {
 	}
 }
 
-// What does not fit is named by its path, and changes nothing.
+// The error for a value that does not fit gives its path, and nothing is changed.
 func TestDecodeRefuses(t *testing.T) {
 	dict := func(kv ...any) *torchfile.Dict {
 		d := &torchfile.Dict{}

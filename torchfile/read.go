@@ -29,7 +29,7 @@ func refuse(format string, args ...any) error {
 	return fault.New(fault.Invalid, "torchfile: "+format, args...)
 }
 
-// Open opens the named file, in the format of PyTorch since 1.6 (a zip archive) or the one before. Limits has what it may ask for.
+// Open opens the named file, in the format of PyTorch since 1.6 (a zip archive) or the one before, with the default Limits.
 func Open(name string) (*File, error) { return Limits{}.Open(name) }
 
 // New reads a file of size bytes from in, which must stay open as long as tensors are read.
@@ -187,7 +187,7 @@ func (f *File) readLegacy(size int64, limits *budget) error {
 			return refuse("the file ends before storage %s", quote(key))
 		}
 		at += 8
-		// The number of elements was said before, with their type.
+		// The number of elements was given before, with their type.
 		if s.at = at; binary.LittleEndian.Uint64(count[:]) > math.MaxInt64 || s.n > size-at {
 			return refuse("storage %s has %d bytes, of which the file holds %d", quote(key), s.n, size-at)
 		}
@@ -200,8 +200,8 @@ func (f *File) readLegacy(size int64, limits *budget) error {
 	return nil
 }
 
-// extent is how many elements from the first to the last one lie in the storage, and count how many there are; false if that does not fit
-// in an int64.
+// extent returns the number of storage elements from the tensor's first to its last one, and count the number of its elements; ok is
+// false if either does not fit in an int64.
 func (t *Tensor) extent() (extent, count int64, ok bool) {
 	extent, count = 1, 1
 	for i, n := range t.Shape {
@@ -218,7 +218,7 @@ func (t *Tensor) extent() (extent, count int64, ok bool) {
 	return extent, count, true
 }
 
-// check refuses a tensor that lies beyond its storage.
+// check refuses a tensor that extends beyond its storage.
 func (t *Tensor) check() error {
 	extent, count, ok := t.extent()
 	size := int64(t.size)
@@ -229,7 +229,7 @@ func (t *Tensor) check() error {
 	return nil
 }
 
-// weight is what the tensor's elements ask for.
+// weight returns the resources that the tensor's elements use.
 func (t *Tensor) weight() weight {
 	extent, count, _ := t.extent()
 	w := weight{tensors: math.MaxInt64 / 4}
@@ -242,7 +242,7 @@ func (t *Tensor) weight() weight {
 	return w
 }
 
-// opened refuses what Open and New did not return.
+// opened refuses a File that Open or New did not return.
 func (f *File) opened() error {
 	if f == nil || f.in == nil {
 		return refuse("the file is nil or a zero value; use one that Open or New returned")
@@ -312,8 +312,8 @@ func (f *File) Load(x *tenon.Exec, t *Tensor) (out *tenon.Tensor, err error) {
 	return out, err
 }
 
-// StateDict returns the tensors of a dict by their keys, on x's device, as nn.Load takes them. path names dicts within dicts: with none the
-// file's value is the dict, with "model" the value of its key "model".
+// StateDict returns the tensors of a dict by their keys, on x's device, as nn.Load takes them. path leads through nested dicts: without
+// it the file's value is the dict, with "model" the value of its key "model".
 func (f *File) StateDict(x *tenon.Exec, path ...string) (map[string]*tenon.Tensor, error) {
 	if f == nil {
 		return nil, refuse("the file is nil; look at the error of the function that was to open it")

@@ -9,7 +9,7 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// memory names what tensors share: the start of a storage, its device, and the type as which they see it.
+// memory identifies what tensors share: the start of a storage, its device, and the element type of the tensors.
 type memory struct {
 	base   uint64
 	device string
@@ -20,18 +20,19 @@ func memoryOf(t *tenon.Tensor) memory {
 	return memory{t.DataPtr() - uint64(t.Offset()*t.DType().Size()), t.Device().Name(), t.DType()}
 }
 
-// stretch is what is written as one storage: a tensor, or all from the first to the last element of several that share memory.
+// stretch is the data written as one storage: a tensor, or everything from the first to the last element of several tensors that share
+// memory.
 type stretch struct {
-	// only is the one tensor, written in row-major order; else one of several is any.
+	// only is the tensor if there is one, written in row-major order; any is one of several tensors.
 	only, any *tenon.Tensor
-	// first and end are where the elements of several begin and end, in elements of the storage.
+	// first and end bound the elements of several tensors, in elements of the storage.
 	first, end int
 	// key is the storage's number in the file, once it is written there.
 	key     int
 	written bool
 }
 
-// extentOf returns from where to where the elements of t, which has some, lie in its storage.
+// extentOf returns where the elements of t, which is not empty, begin and end in its storage.
 func extentOf(t *tenon.Tensor) (first, end int) {
 	first, end = t.Offset(), t.Offset()+1
 	for d, n := range t.Shape() {
@@ -40,7 +41,7 @@ func extentOf(t *tenon.Tensor) (first, end int) {
 	return first, end
 }
 
-// add counts t in.
+// add extends the stretch by t.
 func (r *stretch) add(t *tenon.Tensor) {
 	first, end := extentOf(t)
 	switch {
@@ -53,7 +54,7 @@ func (r *stretch) add(t *tenon.Tensor) {
 	r.first, r.end = min(r.first, first), max(r.end, end)
 }
 
-// count is how many elements are written.
+// count returns the number of elements written.
 func (r *stretch) count() int {
 	if r.only != nil {
 		return r.only.Numel()
@@ -61,7 +62,7 @@ func (r *stretch) count() int {
 	return r.end - r.first
 }
 
-// place is where t begins in what is written, and with which strides.
+// place returns the offset and strides of t in the data written.
 func (r *stretch) place(t *tenon.Tensor) (offset int, stride []int) {
 	if r.only == nil {
 		return t.Offset() - r.first, t.Stride()
@@ -92,7 +93,7 @@ func (r *stretch) bytes(x *tenon.Exec) (b []byte, err error) {
 	return b, err
 }
 
-// note looks for tensors in what plain returned and finds out which share memory.
+// note finds the tensors in a result of plain and those among them that share memory.
 func (w *writer) note(v any) {
 	switch v := v.(type) {
 	case []any:
@@ -119,9 +120,9 @@ func (w *writer) noteAll(vs []any) {
 	}
 }
 
-// LoadAll returns several of this file's tensors on x's device, of which those of one type that share a storage in the file share memory: a
-// change of one in place shows in the others. Those have the file's strides, and the memory from the first to the last of their elements;
-// all others are as Load returns them.
+// LoadAll returns several of this file's tensors on x's device, Tensors of one type that share a storage in the file share memory, so
+// that an in-place change of one shows in the others. They have the file's strides and occupy the memory from their first to their last
+// element; all others are as Load returns them.
 func (f *File) LoadAll(x *tenon.Exec, ts ...*Tensor) (out []*tenon.Tensor, err error) {
 	defer func() {
 		if err != nil {
@@ -183,13 +184,13 @@ func (f *File) LoadAll(x *tenon.Exec, ts ...*Tensor) (out []*tenon.Tensor, err e
 	return out, nil
 }
 
-// base is the memory that tensors of a file share, from element first of their storage on.
+// base is the memory that tensors of a file share, starting at element first of their storage.
 type base struct {
 	t     *tenon.Tensor
 	first int
 }
 
-// base brings what tensors of one storage and type share to x's device.
+// base copies the memory that tensors of one storage and type share to x's device.
 func (f *File) base(x *tenon.Exec, ts []*Tensor) (*base, error) {
 	all := *ts[0]
 	end := 0

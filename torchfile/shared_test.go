@@ -16,7 +16,7 @@ import (
 	"tenon.dev/torchfile"
 )
 
-// What shares memory shares it again, in PyTorch's files and in those that are written here.
+// Tensors that shared memory share it again after loading, from PyTorch's files and from ours.
 func TestShared(t *testing.T) {
 	files := fromTorch(t)
 	devices(t, func(t *testing.T, x *tenon.Exec) {
@@ -28,7 +28,8 @@ func TestShared(t *testing.T) {
 			}
 			return v
 		}
-		// wantShared changes the first of tensors and looks at the others; those are all of it, it again, its rows 1 and 2, and it turned.
+		// wantShared changes the first of the tensors and checks the others: the whole tensor, the same again, its rows 1 and 2, and its
+		// transpose.
 		wantShared := func(f *torchfile.File, ts ...*torchfile.Tensor) {
 			t.Helper()
 			l, err := f.LoadAll(x, ts...)
@@ -100,7 +101,7 @@ func TestShared(t *testing.T) {
 				t.Errorf("tensor %d is %v, want %v", i, read(got[i]), read(want))
 			}
 		}
-		// Of 40 elements those from 10 to 24 are there, and of 100 those of the view.
+		// The file holds elements 10 to 24 of 40, and of 100 elements those of the view.
 		b, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -131,7 +132,7 @@ func TestShared(t *testing.T) {
 	})
 }
 
-// A storage that stands by itself is a vector of its elements, which shares memory with the tensors of it.
+// A bare storage is a vector of its elements, which shares memory with the storage's tensors.
 func TestStorage(t *testing.T) {
 	archive := func(elements int) []byte {
 		var data, file bytes.Buffer

@@ -55,7 +55,7 @@ func open(t testing.TB, b []byte) *torchfile.File {
 	return f
 }
 
-// manifest says what is in the files.
+// manifest returns the description of the files.
 func manifest(t *testing.T, files map[string][]byte) map[string]json.RawMessage {
 	t.Helper()
 	var m map[string]json.RawMessage
@@ -65,7 +65,7 @@ func manifest(t *testing.T, files map[string][]byte) map[string]json.RawMessage 
 	return m
 }
 
-// text writes element i of type typ as PyTorch's tolist gives it to str.
+// text returns element i of type typ as str prints the result of PyTorch's tolist.
 func text(typ string, b []byte, i int) string {
 	switch typ {
 	case "bool":
@@ -94,7 +94,7 @@ func text(typ string, b []byte, i int) string {
 
 func number(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 
-// small is the value of an 8-bit float that is no special one.
+// small returns the value of a finite 8-bit float.
 func small(typ string, b byte) float64 {
 	e, m, bias := int(b>>3&15), float64(b&7)/8, 7
 	if typ == "float8_e5m2" {
@@ -211,7 +211,7 @@ func TestStateDict(t *testing.T) {
 	})
 }
 
-// Tensors over one storage, strides, no elements, parameters, a checkpoint, and the format before 1.6.
+// Tensors over one storage, with strides, without elements, parameters, a checkpoint, and the format before 1.6.
 func TestForms(t *testing.T) {
 	files := fromTorch(t)
 	f := open(t, files["parameter.pt"])
@@ -297,7 +297,7 @@ func devices(t *testing.T, f func(t *testing.T, x *tenon.Exec)) {
 	}
 }
 
-// What is saved is read again, with every type, and a tensor that is there twice is in the file once.
+// Every type survives saving and reading, and a tensor that occurs twice is in the file once.
 func TestSave(t *testing.T) {
 	devices(t, func(t *testing.T, x *tenon.Exec) {
 		name := filepath.Join(t.TempDir(), "all.pt")
@@ -415,7 +415,7 @@ func equalValues(a, b any) bool {
 	return a == b
 }
 
-// A module goes through a file of PyTorch's.
+// A module survives a file in PyTorch's format.
 func TestModule(t *testing.T) {
 	devices(t, func(t *testing.T, x *tenon.Exec) {
 		name := filepath.Join(t.TempDir(), "model.pt")
@@ -456,7 +456,7 @@ func TestModule(t *testing.T) {
 	})
 }
 
-// What cannot be saved, and files that are broken or claim what is not there.
+// Values that cannot be saved, and files that are broken or claim data that they do not hold.
 func TestErrors(t *testing.T) {
 	x, err := tenon.Open(tenon.CPU())
 	if err != nil {
@@ -601,9 +601,9 @@ func (c *counted) ReadAt(b []byte, at int64) (int, error) {
 	return n, err
 }
 
-// FuzzRead: no file crashes the reader or makes it take more memory or time than its length and the limits allow, whatever its pickle says.
-// Memory is counted as it is allocated, of which Go's growing of slices leaves most as garbage; time as bytes read and as steps of a walk
-// over all values.
+// FuzzRead: no file crashes the reader or makes it take more memory or time than its length and the limits allow, whatever its pickle
+// says. Memory is counted as it is allocated, most of it garbage from growing slices; time is counted as bytes read and as steps of a
+// walk over all values.
 func FuzzRead(f *testing.F) {
 	files := fromTorch(f)
 	base := files["parameter.pt"]
@@ -637,13 +637,13 @@ func FuzzRead(f *testing.F) {
 		var file *torchfile.File
 		var err error
 		var in *counted
-		// Each of the pickles of an old file has a window of 256 KiB, and each 22 bytes of an archive's directory may be an entry of 400 in
-		// memory.
+		// Each pickle of a legacy file has a window of 256 KiB, and each 22 bytes of an archive's directory may become an entry of 400
+		// bytes in memory.
 		cost.Within(t, 4<<20+8*int(limits.Memory), func() {
 			in = &counted{ReaderAt: bytes.NewReader(b)}
 			file, err = limits.New(in, int64(len(b)))
 		})
-		// The legacy format's pickles begin where the one before ends, within the window that was read of it.
+		// Each pickle of the legacy format begins where the one before ends, within the window that was read for that one.
 		if in.n > 8*len(b)+1<<12 {
 			t.Errorf("%d bytes were read of a file of %d", in.n, len(b))
 		}

@@ -11,7 +11,7 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// The values in files are Go's nil, bool, int64, *big.Int (beyond 64 bits), float64, string and []byte, []any for lists and sets, and the
+// The values in files are nil, bool, int64, *big.Int (beyond 64 bits), float64, string and []byte, []any for lists and sets, and the
 // types below.
 
 // Tuple is a tuple, or a torch.Size.
@@ -73,25 +73,25 @@ type Global struct {
 // String returns the name with its module.
 func (g Global) String() string { return g.Module + "." + g.Name }
 
-// Object is what Python would make by calling a class or function, which is not done: an argument parser's namespace, a NumPy array, a
-// whole module.
+// Object stands for the result of calling a Python class or function, which is not called: an argument parser's namespace, a NumPy array,
+// a whole module.
 type Object struct {
-	// Class is what would be called, with Args.
+	// Class is what Python would call, with Args.
 	Class Global
 	Args  Tuple
-	// State is what the object would be given then, and Items what it would be extended by.
+	// State is the state that the object would then get, and Items what it would be extended by.
 	State any
 	Items []any
 }
 
-// Tensor is a tensor of a file. A storage that stands by itself is one, too: a vector of all its elements, of uint8 where it has no type.
+// Tensor is a tensor of a file. A bare storage is a Tensor too: a vector of all its elements, of uint8 if it has no type.
 type Tensor struct {
-	// DType is the element type; Invalid where Tenon has none, as for float8_e4m3fn. Type is PyTorch's name without the prefix.
+	// DType is the element type, or Invalid if Tenon does not have it, as for float8_e4m3fn. Type is PyTorch's name without the prefix.
 	DType dtype.DType
 	Type  string
 	// Shape and Stride are in elements.
 	Shape, Stride []int
-	// RequiresGrad and Parameter say what it was in the program that wrote it, and Device where, such as "cuda:0".
+	// RequiresGrad and Parameter say what the tensor was in the program that wrote it, and Device where it was, such as "cuda:0".
 	RequiresGrad, Parameter bool
 	Device                  string
 
@@ -111,11 +111,11 @@ func (t *Tensor) String() string {
 // storage is an array of bytes in the file.
 type storage struct {
 	key string
-	// at and n are where it lies; read says how. n is -1 until a legacy file says.
+	// at and n are its position and length in the file. n is -1 until a legacy file gives it.
 	at, n int64
 }
 
-// types are PyTorch's element types by the names of storages and of types.
+// types are the element types by PyTorch's names.
 var types = map[string]struct {
 	dt   dtype.DType
 	size int
@@ -129,7 +129,7 @@ var types = map[string]struct {
 	"complex32":      {size: 4},
 }
 
-// storageTypes are the element types of torch's classes of storages; that of UntypedStorage is bytes.
+// storageTypes are the element types of torch's storage classes; UntypedStorage holds bytes.
 var storageTypes = map[string]string{
 	"FloatStorage": "float32", "DoubleStorage": "float64", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
 	"CharStorage": "int8", "ShortStorage": "int16", "IntStorage": "int32", "LongStorage": "int64", "ByteStorage": "uint8",
@@ -137,7 +137,7 @@ var storageTypes = map[string]string{
 	"ComplexFloatStorage": "complex64", "ComplexDoubleStorage": "complex128", "UntypedStorage": "",
 }
 
-// typeOfStorage is the element type of a class, which may be torch's or torch.cuda's.
+// typeOfStorage returns the element type of a storage class of torch or torch.cuda.
 func typeOfStorage(g Global) (string, bool) {
 	if g.Module != "torch" && g.Module != "torch.storage" && !strings.HasPrefix(g.Module, "torch.cuda") {
 		return "", false

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// alignment is that of storages in the file, so that they can be mapped.
+	// alignment is the alignment of storages in the file, so that they can be mapped.
 	alignment = 64
-	// deepest is how many containers may lie in each other: a slice can contain itself.
+	// deepest bounds the nesting of containers, since a slice can contain itself.
 	deepest = 1000
 )
 
@@ -36,12 +36,12 @@ const (
 //   - pointers to these, of which a nil one is None;
 //   - *tenon.Tensor on x's device or the processor, and [Global] for constants such as torch.float32.
 //
-// What cannot be saved is refused by an error that says where in v it lies, as in "opt.Groups[1].Schedule is a func()". [Decode] is the way
-// back.
+// A value that cannot be saved is an error that gives its path in v, as in "opt.Groups[1].Schedule is a func()". [Decode] does the
+// reverse.
 //
-// A tensor that is there twice is written once and is one tensor again when it is loaded. Tensors of one type that share memory share it
-// again: that from the first to the last of their elements is written once. It waits for the device. An older file of that name stays as it
-// was until the new one is complete.
+// A tensor that occurs twice is written once and is one tensor again when it is loaded. Tensors of one type that share memory share it
+// again: the memory from their first to their last element is written once. Save waits for the device. An older file of that name stays
+// until the new one is complete.
 func Save(x *tenon.Exec, name string, v any) error {
 	return wholefile.Write("torchfile", name, func(w io.Writer) error { return Write(x, w, v) })
 }
@@ -61,7 +61,7 @@ func Write(x *tenon.Exec, out io.Writer, v any) error {
 	return failed
 }
 
-// archive is a zip file whose entries are stored, and where bytes were counted.
+// archive is a zip file whose entries are stored uncompressed; it counts the bytes written.
 type archive struct {
 	z   *zip.Writer
 	out *bufio.Writer
@@ -80,11 +80,11 @@ func (a *archive) entry(name string, data []byte) error {
 	if err := a.z.Flush(); err != nil {
 		return err
 	}
-	// A local header has 30 bytes, the name and the extra field, which begins with four bytes of its own.
+	// A local header has 30 bytes, the name and the extra field, which begins with its own four-byte header.
 	pad := alignment - (a.n+30+int64(len(name))+4)%alignment
 	extra := append([]byte{'F', 'B', byte(pad), 0}, make([]byte, pad)...)
 	size := uint64(len(data))
-	// With sizes and sum known beforehand nothing stands between an entry and the next.
+	// With sizes and checksum known beforehand, no data descriptor follows an entry.
 	w, err := a.z.CreateRaw(&zip.FileHeader{Name: name, Method: zip.Store, Extra: extra, CRC32: crc32.ChecksumIEEE(data),
 		CompressedSize64: size, UncompressedSize64: size})
 	if err == nil {
@@ -142,7 +142,7 @@ func write(x *tenon.Exec, out io.Writer, v any) error {
 	return nil
 }
 
-// identity is what makes two tensors one in a file.
+// identity is the key by which two tensors are the same in a file.
 type identity struct {
 	ptr           uint64
 	device        string
@@ -158,14 +158,14 @@ func identityOf(t *tenon.Tensor) identity {
 // writer writes a value and gathers its tensors.
 type writer struct {
 	p *pickle.Writer
-	// memory has what is written of the memory of the value's tensors, and written what was named so far, in that order.
+	// memory maps the memory of the value's tensors to the stretches written, and written holds the stretches named so far, in order.
 	memory  map[memory]*stretch
 	written []*stretch
-	// seen has the number of each tensor in the pickle's memo.
+	// seen holds the number of each tensor in the pickle's memo.
 	seen map[identity]uint32
 }
 
-// value writes what plain returned.
+// value writes a result of plain.
 func (w *writer) value(v any) {
 	switch v := v.(type) {
 	case nil:
@@ -206,14 +206,14 @@ func (w *writer) value(v any) {
 	}
 }
 
-// values writes what a list or tuple has.
+// values writes the elements of a list or tuple.
 func (w *writer) values(vs []any) {
 	for _, v := range vs {
 		w.value(v)
 	}
 }
 
-// bytes writes bytes as Python does where a pickle has none: as the call that makes them of a string.
+// bytes writes bytes as Python does in pickle protocols without them: as the call that makes them from a string.
 func (w *writer) bytes(b []byte) {
 	text := make([]rune, len(b))
 	for i, c := range b {
@@ -227,7 +227,7 @@ func (w *writer) bytes(b []byte) {
 	w.p.Reduce()
 }
 
-// classes are the classes of storages by element type.
+// classes are the storage classes by element type.
 var classes = func() map[dtype.DType]string {
 	m := map[dtype.DType]string{}
 	//tenon:unordered the classes have different types
@@ -239,8 +239,8 @@ var classes = func() map[dtype.DType]string {
 	return m
 }()
 
-// tensor writes a tensor as the call that makes it anew, of a storage with its elements in row-major order or with what it shares with
-// others.
+// tensor writes a tensor as the call that rebuilds it, from a storage with its elements in row-major order or with the memory that it
+// shares with others.
 func (w *writer) tensor(t *tenon.Tensor) {
 	id := identityOf(t)
 	if n, ok := w.seen[id]; ok && t.Numel() > 0 {

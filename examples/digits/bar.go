@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// bar is a line that shows how far the work is. It shows only on a terminal.
+// bar is a progress bar. It shows only on a terminal.
 type bar struct {
 	out         io.Writer
 	title       string
@@ -27,7 +27,7 @@ func newBar(out io.Writer, title string, total int) *bar {
 	return b
 }
 
-// advance shows that one more step is done.
+// advance counts one more step and redraws the bar.
 func (b *bar) advance() {
 	b.done++
 	b.draw()
@@ -38,12 +38,12 @@ func (b *bar) draw() {
 		return
 	}
 	full := barWidth * b.done / b.total
-	// A narrow terminal cuts the line off: while it is written, lines do not wrap.
+	// Line wrapping is off while the bar is written, so that a narrow terminal cuts it off.
 	fmt.Fprintf(b.out, "\r\x1b[?7l%s %d/%d [%s%s]\x1b[?7h", b.title, b.done, b.total, strings.Repeat("█", full),
 		strings.Repeat("·", barWidth-full))
 }
 
-// clear takes the line away.
+// clear erases the line.
 func (b *bar) clear() {
 	if b.out != nil {
 		fmt.Fprint(b.out, "\r\x1b[K")

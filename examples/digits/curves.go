@@ -42,7 +42,7 @@ func curves(losses, accuracies []float64) []byte {
 	return []byte(b.String())
 }
 
-// draw puts the panel's plot with its upper left corner at x, y.
+// draw draws the panel with its upper left corner at x, y.
 func (p panel) draw(b *strings.Builder, x, y int) {
 	const lines = 5
 	fmt.Fprintf(b, `<text x="%d" y="%d" font-size="14">%s</text>`+"\n", x, y-16, p.title)

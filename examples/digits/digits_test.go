@@ -24,7 +24,7 @@ import (
 	"tenon.dev/optim"
 )
 
-// write puts text in a file of its own and returns the name.
+// write writes text to a new file and returns the file's name.
 func write(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -34,7 +34,7 @@ func write(t *testing.T, name, text string) string {
 	return path
 }
 
-// Two epochs learn something, print what they should, and draw the curves. A second run prints the same but for the speed.
+// Two epochs learn something, print the right lines, and draw the curves. A second run prints the same except for the speed.
 func TestRun(t *testing.T) {
 	svg := filepath.Join(t.TempDir(), "curves.svg")
 	var outs [2]string
@@ -81,7 +81,7 @@ $`
 	}
 }
 
-// With -compile the steps run as a graph and learn the same, to the bit.
+// With -compile the steps run as a graph and give the same bits.
 func TestCompile(t *testing.T) {
 	for _, device := range []string{"sim", "cpu"} {
 		images, err := load("")
@@ -159,7 +159,7 @@ func TestShuffledLabels(t *testing.T) {
 	}
 }
 
-// Bad input gets one sentence that names it.
+// Bad input leads to one sentence that names it.
 func TestBadInput(t *testing.T) {
 	row := strings.Repeat("0,", 64) + "1\n"
 	good := strings.Repeat(row, 10)
@@ -228,7 +228,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// A signal ends the run after a step, with a sentence and nothing else; what is printed before stays.
+// A signal ends the run after a step, with only one sentence; earlier output stays.
 func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -251,7 +251,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// No file of images makes the reader fail otherwise than with one sentence that names the file.
+// Whatever the file of images, the reader fails only with one sentence that names the file.
 func FuzzImages(f *testing.F) {
 	row := strings.Repeat("0,", 64) + "1\n"
 	for _, text := range []string{"", strings.Repeat(row, 5), row + "1,2", "\x1f\x8b\x08", "\ufeff" + row, row + "\r\n",
@@ -273,7 +273,7 @@ func FuzzImages(f *testing.F) {
 	})
 }
 
-// The bar shows on a terminal alone.
+// The bar shows only on a terminal.
 func TestBar(t *testing.T) {
 	var out strings.Builder
 	b := newBar(&out, "epoch", 2)
@@ -302,7 +302,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// Every fifth image is for the test alone.
+// Every fifth image is used only for testing.
 func TestSplit(t *testing.T) {
 	images, err := load("")
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"tenon.dev/data"
 )
 
-// embedded holds the images; README.md says whose they are.
+// embedded holds the images; README.md names their source.
 //
 //go:embed digits.csv.gz
 var embedded []byte
@@ -45,7 +45,7 @@ func load(name string) ([]image, error) {
 	return read(f, name)
 }
 
-// read reads the images of a file, which may be compressed. Empty lines do not count as images.
+// read reads the images of a file, which may be compressed. Empty lines are skipped.
 func read(in io.Reader, name string) ([]image, error) {
 	buffered := bufio.NewReader(in)
 	in = buffered
@@ -66,7 +66,7 @@ func read(in io.Reader, name string) ([]image, error) {
 		number++
 		line := strings.TrimSuffix(lines.Text(), "\r")
 		if number == 1 {
-			line = strings.TrimPrefix(line, "\ufeff") // some programs begin a text with it
+			line = strings.TrimPrefix(line, "\ufeff") // a byte order mark, with which some programs begin a text
 		}
 		if line == "" {
 			continue
@@ -120,7 +120,7 @@ func parseImage(line string) (image, error) {
 	return img, nil
 }
 
-// split takes every fifth image for the test.
+// split sets every fifth image aside for testing.
 func split(images []image) (train, test []image) {
 	for i, img := range images {
 		if i%5 == 4 {
@@ -132,7 +132,7 @@ func split(images []image) (train, test []image) {
 	return train, test
 }
 
-// shuffleLabels gives the images each other's labels.
+// shuffleLabels permutes the labels of the images.
 func shuffleLabels(images []image, seed uint64) {
 	rand.New(rand.NewPCG(seed, 1)).Shuffle(len(images), func(i, j int) {
 		images[i].label, images[j].label = images[j].label, images[i].label
@@ -148,7 +148,7 @@ func columns(images []image) (pixels []float32, labels []int64) {
 	return pixels, labels
 }
 
-// table makes a data set of the images.
+// table returns the images as a data set.
 func table(images []image) (*data.Table, error) {
 	pixels, labels := columns(images)
 	return data.NewTable(data.NewColumn(pixels, 1, side, side), data.NewColumn(labels))

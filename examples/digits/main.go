@@ -36,7 +36,7 @@ func main() {
 	}
 }
 
-// options are the command line's.
+// options are the command-line options.
 type options struct {
 	device        string
 	epochs, batch int
@@ -77,7 +77,7 @@ func parse(args []string, out io.Writer) (o options, err error) {
 	return o, nil
 }
 
-// run does what main does. When ctx ends, it stops after the step at hand.
+// run is main without the process. When ctx ends, it stops after the current step.
 func run(ctx context.Context, args []string, out io.Writer) error {
 	o, err := parse(args, out)
 	if err != nil {
@@ -132,7 +132,7 @@ func network(x *tenon.Exec, seed uint64) nn.Sequential {
 	}
 }
 
-// learn trains and prints.
+// learn trains the network and prints its progress.
 func learn(ctx context.Context, x *tenon.Exec, o options, train, test []image, out io.Writer) error {
 	net := network(x, o.seed)
 	defer nn.Close(net)
@@ -191,7 +191,7 @@ func learn(ctx context.Context, x *tenon.Exec, o options, train, test []image, o
 	return nil
 }
 
-// pass learns from all batches once and returns the mean of their losses.
+// pass trains on all batches once and returns the mean of their losses.
 func pass(ctx context.Context, x *tenon.Exec, around runner, net nn.Module, opt optim.Optimizer, loader *data.Loader, bar *bar) (
 	loss float64, err error) {
 	defer bar.clear()
@@ -220,7 +220,7 @@ func scoped(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
 	return err
 }
 
-// step learns from one batch and returns its loss.
+// step trains on one batch and returns its loss.
 func step(x *tenon.Exec, around runner, net nn.Module, opt optim.Optimizer, b *data.Batch) (value float64, err error) {
 	err = around(x, func(x *tenon.Exec) error {
 		loss := x.CrossEntropy(net.Forward(x, b.Tensors[0]), b.Tensors[1])

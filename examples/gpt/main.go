@@ -1,5 +1,5 @@
-// GPT trains a small transformer on the characters of a text and writes on in its manner. It shows a model of one's own, parameter groups,
-// a schedule, checkpoints that a later run resumes from, recomputed blocks, and training steps that run as graphs.
+// GPT trains a small transformer on the characters of a text and then writes text like it. It shows a custom model, parameter groups, a
+// schedule, checkpoints that a later run resumes from, recomputed blocks, and training steps that run as graphs.
 //
 //	go run ./examples/gpt -text LICENSE
 //	go run ./examples/gpt -compile -bf16 -recompute
@@ -24,7 +24,7 @@ import (
 	"tenon.dev/optim"
 )
 
-// options are the command line's.
+// options are the command-line options.
 type options struct {
 	device, text, checkpoint       string
 	epochs, planned, batch, tokens int
@@ -82,7 +82,7 @@ func run(o options, out io.Writer) error {
 	return err
 }
 
-// training is everything that a run consists of.
+// training is the state of a run.
 type training struct {
 	vocab    []byte
 	model    *gpt
@@ -134,7 +134,7 @@ func (t *training) encode(text []byte) []int64 {
 	return tokens
 }
 
-// windows cuts the text into samples of one character more than the model sees at once: that many, and their successors.
+// windows cuts the text into samples one character longer than the context, so that each character of the context has a successor.
 func (t *training) windows(text []byte, context int) data.Column {
 	n := (len(text) - 1) / context
 	samples := make([]int64, 0, n*(context+1))
@@ -144,7 +144,7 @@ func (t *training) windows(text []byte, context int) data.Column {
 	return data.NewColumn(samples, context+1)
 }
 
-// run trains until the last epoch, from the checkpoint on if there is one.
+// run trains until the last epoch, starting from the checkpoint if one exists.
 func (t *training) run(x *tenon.Exec, o options, out io.Writer) error {
 	checkpoint := &optim.Checkpoint{Model: t.model, Optimizer: t.adamw, Schedule: t.schedule, Loader: t.loader}
 	if o.checkpoint != "" {
@@ -186,7 +186,7 @@ func (t *training) run(x *tenon.Exec, o options, out io.Writer) error {
 	return nil
 }
 
-// step learns from windows and adds their loss to total. It reads nothing, so that it can be one graph.
+// step trains on windows and adds their loss to total. It reads nothing from the device, so that it can be one graph.
 func (t *training) step(x *tenon.Exec, windows, total *tenon.Tensor, bf16 bool) error {
 	forward := x
 	if bf16 {
@@ -204,7 +204,7 @@ func (t *training) step(x *tenon.Exec, windows, total *tenon.Tensor, bf16 bool) 
 	return t.adamw.Step(x)
 }
 
-// write goes on after the prompt with n characters, each drawn from the k most likely ones.
+// write continues the prompt with n characters, each drawn from the k most likely ones.
 func (t *training) write(x *tenon.Exec, prompt []byte, n int, temperature float64, k int) ([]byte, error) {
 	nn.Eval(t.model)
 	defer nn.Train(t.model)

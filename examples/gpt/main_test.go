@@ -14,12 +14,12 @@ import (
 	"tenon.dev/tenontest"
 )
 
-// small is a run of a second.
+// small are the options of a run of about a second.
 var small = options{epochs: 4, planned: 4, batch: 4, seed: 1, model: config{context: 8, width: 16, heads: 2, layers: 2, dropout: 0.1}}
 
 var text = []byte(strings.Repeat("the quick brown fox jumps over the lazy dog. ", 12))
 
-// learned trains and returns what was printed, the parameters' bits and the text that the model writes.
+// learned trains and returns the printed output, and the parameters' bits with the text that the model writes.
 func learned(t *testing.T, o options) (printed, model string) {
 	t.Helper()
 	var out, b strings.Builder
@@ -57,7 +57,7 @@ func learned(t *testing.T, o options) (printed, model string) {
 	return out.String(), b.String()
 }
 
-// The loss falls, a run in two parts is the run in one, and neither graphs nor recomputed blocks change a bit.
+// The loss falls, a run in two parts gives the same result as in one, and neither graphs nor recomputed blocks change a bit.
 func TestGPT(t *testing.T) {
 	printed, model := learned(t, small)
 	var losses []float64

@@ -9,7 +9,7 @@ import (
 type config struct {
 	vocab, context, width, heads, layers int
 	dropout                              float64
-	recompute                            bool // blocks keep their inputs alone for the backward pass, which runs them again
+	recompute                            bool // blocks keep only their inputs for the backward pass, which runs them again
 }
 
 type attention struct {

@@ -1,5 +1,5 @@
-// Llama decodes tokens greedily with a cache of keys and values, and each step is one graph. The model has Llama's parts under their names:
-// RMSNorm, rotary embeddings, grouped-query attention and a gated MLP. Its weights are random; nn.LoadFile would load others.
+// Llama decodes tokens greedily with a cache of keys and values, and each step is one graph. The model has Llama's parts under Llama's
+// names: RMSNorm, rotary embeddings, grouped-query attention and a gated MLP. Its weights are random; nn.LoadFile would load others.
 //
 //	go run ./examples/llama
 //	go run ./examples/llama -bf16 -n 60
@@ -25,7 +25,7 @@ type config struct {
 	dtype                                                  tenon.DType
 }
 
-// place is where the tokens of a call stand: their rotations and, for a step of decoding, their position and the keys that they do not see.
+// place is the positions of a call's tokens: their rotations and, for a decoding step, their position and the keys that they see.
 type place struct {
 	cos, sin *tenon.Tensor // [time, width of a head / 2]
 	position *tenon.Tensor // [1]; nil is all positions from 0 on
@@ -61,7 +61,7 @@ func (a *attention) forward(x *tenon.Exec, in *tenon.Tensor, p place) *tenon.Ten
 	})
 }
 
-// rotate turns the pairs of t [batch, heads, time, width of a head] by the angles of their places.
+// rotate rotates the pairs of t [batch, heads, time, width of a head] by the angles of their positions.
 func rotate(x *tenon.Exec, t *tenon.Tensor, p place) *tenon.Tensor {
 	half := x.Chunk(t, 2, -1)
 	re := x.Sub(x.Mul(half[0], p.cos), x.Mul(half[1], p.sin))
@@ -149,7 +149,7 @@ func (m *llama) forward(x *tenon.Exec, tokens *tenon.Tensor, p place) *tenon.Ten
 	})
 }
 
-// next returns the likeliest token after tokens; it computes the keys and values of all of them.
+// next returns the most likely token after tokens; it computes the keys and values of all of them.
 func (m *llama) next(x *tenon.Exec, tokens []int64) (token float64, err error) {
 	err = x.Do(func(x *tenon.Exec) error {
 		logits := m.Forward(x, tenon.From(x, tokens, 1, len(tokens)))
@@ -181,7 +181,7 @@ func newDecoder(x *tenon.Exec, m *llama) (*decoder, error) {
 	return d, err
 }
 
-// next returns the likeliest token after tokens, of which only those are computed that it has not seen.
+// next returns the most likely token after tokens; it computes only the tokens that it has not seen.
 func (d *decoder) next(x *tenon.Exec, tokens []int64) (float64, error) {
 	for ; d.seen < len(tokens); d.seen++ {
 		x.FillInto(d.token, float64(tokens[d.seen]))
@@ -198,7 +198,7 @@ func (d *decoder) close() {
 	d.position.Close()
 }
 
-// write goes on after the prompt with n tokens.
+// write continues the prompt with n tokens.
 func write(x *tenon.Exec, prompt []int64, n int, next func(x *tenon.Exec, tokens []int64) (float64, error)) ([]int64, error) {
 	tokens := slices.Clone(prompt)
 	for range n {

@@ -9,7 +9,7 @@ import (
 	"tenon.dev/tenontest"
 )
 
-// Decoding with the cache as a graph writes what the whole model writes eagerly, also a second time with the same cache.
+// Decoding with the cache as a graph writes the same tokens as the whole model run eagerly, also a second time with the same cache.
 func TestDecoder(t *testing.T) {
 	for _, dtype := range []tenon.DType{tenon.Float32, tenon.BFloat16} {
 		c := config{vocab: 50, width: 32, heads: 4, keyHeads: 2, layers: 2, hidden: 48, context: 24, dtype: dtype}

@@ -1,6 +1,5 @@
 // LSTM tells lines of Go from lines of prose with a recurrent network that reads them in both directions. Tenon has no recurrent modules:
-// an LSTM or GRU is a loop in Go, with parameters under PyTorch's keys. A compiled step is one graph, whatever the number of turns of the
-// loop.
+// an LSTM or GRU is a loop in Go, with parameters under PyTorch's keys. A compiled step is one graph, whatever the number of iterations.
 //
 //	go run ./examples/lstm
 //	go run ./examples/lstm -gru -compile
@@ -82,7 +81,7 @@ func (r *recurrent) step(x *tenon.Exec, input, hidden, state, cell *tenon.Tensor
 	return x.Mul(x.Sigmoid(gates[3]), x.Tanh(nextCell)), nextCell
 }
 
-// classifier gives a line's characters, with 0 behind its end, the logit that it is prose.
+// classifier returns the logit that a line is prose, given its characters with 0 after the end.
 type classifier struct {
 	Characters        *nn.Embedding
 	Forwards, Reverse *recurrent
@@ -106,7 +105,7 @@ func (m *classifier) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	})
 }
 
-// lines returns those of the files, at most n of them, as rows of length characters, with 0 behind the end.
+// lines returns at most n lines of the files, as rows of length characters, with 0 after the end.
 func lines(glob string, n, length int) (rows []int64, err error) {
 	files, err := filepath.Glob(glob)
 	if err != nil {
@@ -134,7 +133,7 @@ func lines(glob string, n, length int) (rows []int64, err error) {
 	return rows, nil
 }
 
-// options are the command line's.
+// options are the command-line options.
 type options struct {
 	device, code, prose                 string
 	lines, length, width, epochs, batch int

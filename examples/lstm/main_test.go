@@ -12,7 +12,7 @@ import (
 	"tenon.dev/tenontest"
 )
 
-// Both networks learn, and a compiled run, which has graphs, prints the same.
+// Both networks learn, and a compiled run, which uses graphs, prints the same.
 func TestLSTM(t *testing.T) {
 	for _, gru := range []bool{false, true} {
 		t.Run(fmt.Sprint("gru ", gru), func(t *testing.T) {
@@ -50,7 +50,7 @@ func TestLSTM(t *testing.T) {
 	}
 }
 
-// The state is the one that PyTorch's formulas give in float64, in both directions, and what lies behind a row's end does not change it.
+// The state equals the result of PyTorch's formulas in float64, in both directions, and data after a row's end does not change it.
 func TestRecurrent(t *testing.T) {
 	const length, in, width = 5, 3, 4
 	ends := []int{5, 3}
@@ -85,7 +85,7 @@ func reference(t *testing.T, x *tenon.Exec, r *recurrent, inputs []float32, in, 
 		if r.reverse {
 			step = len(inputs)/in - 1 - step
 		}
-		gate := func(g, i int) (a, b float64) { // the parts of input and state
+		gate := func(g, i int) (a, b float64) { // the gate's terms from input and state
 			n := g*width + i
 			a, b = float64(bi[n]), float64(bh[n])
 			for k := range in {

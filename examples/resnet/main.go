@@ -1,5 +1,5 @@
-// Resnet trains a small residual network in half precision. Its images are random, and one quadrant of each is brighter: which one is to be
-// learned. It shows autocast with a GradScaler, training steps as graphs, and a snapshot of the memory for tenon memviz.
+// Resnet trains a small residual network in half precision. Its images are random, with one brighter quadrant, which the network learns
+// to find. It shows autocast with a GradScaler, training steps as graphs, and a snapshot of the memory for tenon memviz.
 //
 //	go run ./examples/resnet
 //	go run ./examples/resnet -compile -snapshot resnet.pickle && go run ./cmd/tenon memviz resnet.pickle
@@ -19,13 +19,13 @@ import (
 	"tenon.dev/optim"
 )
 
-// convolution is a convolution with its normalization.
+// convolution returns a convolution followed by a batch norm.
 func convolution(x *tenon.Exec, in, out, kernel, stride int) nn.Sequential {
 	opt := nn.ConvOpt{Stride: [2]int{stride, stride}, Padding: [2]int{kernel / 2, kernel / 2}, NoBias: true}
 	return nn.Sequential{nn.NewConv2d(x, in, out, [2]int{kernel, kernel}, opt), nn.NewBatchNorm2d(x, out)}
 }
 
-// residual adds what Body makes of its input to the input itself, or to what Skip makes of it where the shapes differ.
+// residual adds the output of Body to its input, or to the output of Skip where the shapes differ.
 type residual struct {
 	Body nn.Sequential
 	Skip nn.Sequential `torch:"downsample"`
@@ -62,7 +62,7 @@ func draw(x *tenon.Exec, n int) (images, labels *tenon.Tensor) {
 	return x.View(x.Add(noise, bright), n, 3, 2*half, 2*half), labels
 }
 
-// options are the command line's.
+// options are the command-line options.
 type options struct {
 	device, snapshot string
 	steps            int
@@ -115,7 +115,7 @@ func run(o options, out io.Writer) error {
 	return nil
 }
 
-// train takes steps and prints every tenth one's loss.
+// train takes training steps and prints the loss of every tenth.
 func train(x *tenon.Exec, model nn.Module, o options, out io.Writer) error {
 	sgd, err := optim.NewSGD(nn.Params(model), optim.SGDOpt{LR: 0.05, Momentum: 0.9, WeightDecay: 1e-4, Nesterov: true})
 	if err != nil {
@@ -164,7 +164,7 @@ func train(x *tenon.Exec, model nn.Module, o options, out io.Writer) error {
 	return nil
 }
 
-// evaluate returns the part of n new images that the model names rightly.
+// evaluate returns the fraction of n new images that the model classifies correctly.
 func evaluate(x *tenon.Exec, model nn.Module, n int) (accuracy float64, err error) {
 	nn.Eval(model)
 	err = x.NoGrad().Do(func(x *tenon.Exec) error {

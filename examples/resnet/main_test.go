@@ -15,7 +15,7 @@ import (
 	"tenon.dev/tenontest"
 )
 
-// learned trains and returns what was printed, the parameters' and buffers' bits.
+// learned trains and returns the printed output and the bits of parameters and buffers.
 func learned(t *testing.T, o options) string {
 	t.Helper()
 	var out strings.Builder
@@ -46,7 +46,7 @@ func learned(t *testing.T, o options) string {
 	return out.String()
 }
 
-// Steps as graphs compute the bits of eager ones, and half precision is another computation than full precision.
+// Steps run as graphs give the same bits as eager ones, and half precision gives other bits than full precision.
 func TestCompile(t *testing.T) {
 	eager := learned(t, options{steps: 10, amp: true})
 	if got := learned(t, options{steps: 10, amp: true, compile: true}); got != eager {
@@ -57,7 +57,7 @@ func TestCompile(t *testing.T) {
 	}
 }
 
-// The network learns which quadrant is bright, and the snapshot has the stacks of the program.
+// The network learns which quadrant is bright, and the snapshot contains the program's stacks.
 func TestRun(t *testing.T) {
 	var out strings.Builder
 	snapshot := filepath.Join(t.TempDir(), "resnet.pickle")

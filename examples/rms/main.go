@@ -1,5 +1,5 @@
-// Rms normalizes rows with a kernel of its own, whose derivative is a second kernel. It shows how both become one operation with a
-// gradient, and compares it with the operation RMSNorm.
+// Rms normalizes rows with a custom kernel, whose derivative is a second kernel. It shows how both become one operation with a gradient,
+// and compares it with the operation RMSNorm.
 //
 //	go run ./examples/rms -device sim
 package main
@@ -15,7 +15,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// warp is how many threads work on a row. They exchange their sums in registers.
+// warp is the number of threads that work on a row. They exchange their sums in registers.
 const warp = 32
 
 // row is the part of a matrix that the threads of a block share.
@@ -24,17 +24,17 @@ type row struct {
 	columns kernel.Value
 }
 
-// at is the place of a column's element in the matrix.
+// at returns the index of a column's element in the matrix.
 func (r row) at(column kernel.Value) kernel.Value {
 	return r.k.BlockIdx(kernel.X).MulWide(r.columns).Add(column.Convert(tenon.Int64))
 }
 
-// each calls f with all columns, each in one thread.
+// each calls f with every column, each in one thread.
 func (r row) each(f func(column kernel.Value)) {
 	r.k.For(r.k.ThreadIdx(kernel.X), r.columns, r.k.I32(warp), f)
 }
 
-// mean returns that of the terms of all columns.
+// mean returns the mean of the terms of all columns.
 func (r row) mean(term func(column kernel.Value) kernel.Value) kernel.Value {
 	part := r.k.Var(r.k.F32(0))
 	r.each(func(column kernel.Value) { part.Set(part.Get().Add(term(column))) })
@@ -45,7 +45,7 @@ func (r row) mean(term func(column kernel.Value) kernel.Value) kernel.Value {
 	return sum.Div(r.columns.Convert(tenon.Float32))
 }
 
-// forward is out = in·scale·weight, with scale = 1/√(mean(in²) + eps) of the row.
+// forward computes out = in·scale·weight, with scale = 1/√(mean(in²) + eps) of the row.
 var forward = kernel.Build("rms_forward", func(k *kernel.Builder) {
 	k.FixedThreads(warp)
 	in, weight := k.BufferRO("in", tenon.Float32), k.BufferRO("weight", tenon.Float32)
@@ -60,7 +60,7 @@ var forward = kernel.Build("rms_forward", func(k *kernel.Builder) {
 	})
 })
 
-// backward is the gradient of in: scale·(grad·weight - normal·mean(grad·weight·normal)), with normal = in·scale.
+// backward computes the gradient of in: scale·(grad·weight - normal·mean(grad·weight·normal)), with normal = in·scale.
 var backward = kernel.Build("rms_backward", func(k *kernel.Builder) {
 	k.FixedThreads(warp)
 	in, weight, scales := k.BufferRO("in", tenon.Float32), k.BufferRO("weight", tenon.Float32), k.BufferRO("scales", tenon.Float32)
@@ -106,7 +106,7 @@ func normalize(x *tenon.Exec, in, weight *tenon.Tensor, eps float64) *tenon.Tens
 	return x.Apply(rmsNorm{eps}, in, weight)[0]
 }
 
-// furthest returns how far the results and gradients of normalize lie at most from those of RMSNorm, for random rows.
+// furthest returns the largest differences between the results and gradients of normalize and those of RMSNorm, for random rows.
 func furthest(x *tenon.Exec, rows, columns int) (distances []float64, err error) {
 	err = x.Do(func(x *tenon.Exec) error {
 		in, weight := x.RandN([]int{rows, columns}, tenon.Float32).SetRequiresGrad(true), x.RandN([]int{columns}, tenon.Float32).

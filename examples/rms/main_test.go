@@ -8,7 +8,7 @@ import (
 	"tenon.dev/tenontest"
 )
 
-// Results and gradients are those of RMSNorm, whatever part of a row is left for the last round of the threads.
+// Results and gradients equal those of RMSNorm, whatever part of a row remains for the threads' last iteration.
 func TestFurthest(t *testing.T) {
 	tenontest.Run(t, func(x *tenon.Exec) {
 		for _, columns := range []int{1, 31, 32, 33, 300} {
@@ -25,7 +25,7 @@ func TestFurthest(t *testing.T) {
 	}, tenon.Sim(0))
 }
 
-// The gradients are the slopes of the result, measured on both sides of each element.
+// The gradients equal central differences of the result.
 func TestNumericGradient(t *testing.T) {
 	const rows, columns, eps, step = 2, 35, 1e-3, 1e-2
 	tenontest.Run(t, func(x *tenon.Exec) {

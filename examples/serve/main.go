@@ -1,5 +1,5 @@
-// Serve answers requests on several goroutines with one model: each worker has an Exec of its own by Fork, with its own stream.
-// It must not depend on anything but the public packages of Tenon.
+// Serve answers requests on several goroutines with one model: each worker gets its own Exec from Fork, with its own stream. It must not
+// depend on anything but the public packages of Tenon.
 //
 //	go run ./examples/serve -workers 4
 package main
@@ -14,7 +14,7 @@ import (
 	"tenon.dev/nn"
 )
 
-// reply is what a request gets.
+// reply is the answer to a request.
 type reply struct {
 	scores []float32
 	err    error

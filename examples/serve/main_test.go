@@ -11,7 +11,7 @@ import (
 	"tenon.dev/tenontest"
 )
 
-// Workers answer as one Exec does, to the bit, and a request that does not fit gets an error while the others are served.
+// Workers give the same answers as a single Exec, to the bit, and a request that does not fit gets an error while the others are served.
 func TestServe(t *testing.T) {
 	tenontest.Run(t, func(x *tenon.Exec) {
 		model := newModel(x)

@@ -1,5 +1,5 @@
-// Vae learns to draw handwritten digits with a variational autoencoder (D. Kingma, M. Welling, ICLR 2014). It shows a loss of one's own,
-// draws of random numbers within it, and two layers that package nn lacks, made of what there is.
+// Vae learns to draw handwritten digits with a variational autoencoder (D. Kingma, M. Welling, ICLR 2014). It shows a custom loss, random
+// numbers within it, and two layers that package nn lacks, built from existing operations.
 //
 //	go run ./examples/vae
 package main
@@ -30,7 +30,8 @@ func upsample(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	})
 }
 
-// spread doubles height and width by a zero after each pixel. A convolution of that is a transposed convolution with stride 2.
+// spread doubles height and width by adding a zero after each pixel. A convolution of the result is a transposed convolution with stride
+// 2.
 func spread(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
 		pixels := x.Index(in, tenon.Ellipsis, tenon.NewAxis, tenon.All, tenon.NewAxis)  // [n, c, h, 1, w, 1]
@@ -57,7 +58,7 @@ func newVAE(x *tenon.Exec) *vae {
 	}
 }
 
-// loss is how badly images are drawn again, and how far their codes are from the normal distribution.
+// loss returns the reconstruction error of the images plus the divergence of their codes from the normal distribution.
 func (m *vae) loss(x *tenon.Exec, images *tenon.Tensor) *tenon.Tensor {
 	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
 		codes := x.Chunk(m.Encoder.Forward(x, images), 2, 1)
@@ -69,7 +70,7 @@ func (m *vae) loss(x *tenon.Exec, images *tenon.Tensor) *tenon.Tensor {
 	})
 }
 
-// load reads images: in each line 64 pixels from 0 to 16, and a label.
+// load reads images: each line has 64 pixels from 0 to 16 and a label.
 func load(name string) (*data.Table, error) {
 	file, err := os.Open(name)
 	if err != nil {

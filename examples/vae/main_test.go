@@ -11,7 +11,7 @@ import (
 	"tenon.dev/tenontest"
 )
 
-// The model learns, and what it draws has the lines of six images.
+// The model learns, and its drawing has the lines of six images.
 func TestRun(t *testing.T) {
 	var out strings.Builder
 	if err := run("sim", "../digits/digits.csv.gz", 2, &out); err != nil {
@@ -31,7 +31,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// The layers that stand for missing ones put pixels where those do.
+// The layers that replace missing ones put pixels in the same places.
 func TestLayers(t *testing.T) {
 	tenontest.Run(t, func(x *tenon.Exec) {
 		in := tenon.From(x, []float32{1, 2, 3, 4}, 1, 1, 2, 2)

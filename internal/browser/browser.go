@@ -14,7 +14,7 @@ import (
 // patience bounds every wait for the browser: an answer, a load event, a condition in a page.
 const patience = 30 * time.Second
 
-// missing is what a test that is skipped says.
+// missing is the message of a skipped test.
 const missing = "no Chromium on this machine: install Debian's package chromium, or put chromium or google-chrome into PATH"
 
 // find returns the path of the first Chromium or Chrome in PATH, or "". .ci/chromium.sh looks for the same names.
@@ -32,7 +32,7 @@ type Browser struct {
 	ctx context.Context
 }
 
-// Start starts a headless Chromium that ends with the test t, and with its process. Where there is no Chromium, the test is skipped.
+// Start starts a headless Chromium that ends with the test t, and with its process. If Chromium is not installed, the test is skipped.
 func Start(t testing.TB) *Browser {
 	t.Helper()
 	path := find()
@@ -54,7 +54,7 @@ func Start(t testing.TB) *Browser {
 	return &Browser{ctx}
 }
 
-// Open starts a browser for the test t alone and opens url in it, as [Browser.Open] does.
+// Open starts a browser only for the test t and opens url in it, as [Browser.Open] does.
 func Open(t testing.TB, url string, width, height int) *Tab {
 	t.Helper()
 	return Start(t).Open(t, url, width, height)

@@ -71,10 +71,10 @@ func TestTab(t *testing.T) {
 	}
 }
 
-// TestErrors shows that what a page complains about and asks for can be read as soon as a later expression has its value.
+// TestErrors shows that a page's errors and requests can be read as soon as a later expression has its value.
 func TestErrors(t *testing.T) {
 	tab := browser.Open(t, serve(t), 300, 200)
-	if e := tab.Errors(); len(e) > 1 { // Chromium asks for a favicon by itself, which this server has not
+	if e := tab.Errors(); len(e) > 1 { // Chromium requests a favicon by itself, which this server does not have
 		t.Errorf("a page without faults complained: %q", e)
 	}
 	tab.Eval(`console.error('planted', 7); fetch('/missing'); new Image().src = 'http://example.invalid/x.png';
@@ -91,7 +91,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestReload shows that the new page is there when Reload returns, and its parts with it.
+// TestReload shows that the new page and its parts are loaded when Reload returns.
 func TestReload(t *testing.T) {
 	tab := browser.Open(t, serve(t), 300, 200)
 	for i := range 20 {
@@ -118,7 +118,7 @@ func TestTabs(t *testing.T) {
 	back.Eval("1", new(int))
 }
 
-// failing is a test that the browser's methods may end, by a failure or a skip, while the real one goes on.
+// failing is a test that the browser's methods may end, by a failure or a skip, while the real test continues.
 type failing struct {
 	testing.TB
 	said string
@@ -136,7 +136,7 @@ func (f *failing) Skip(args ...any) {
 	runtime.Goexit()
 }
 
-// fails runs use with a test of its own and returns what it said when it ended.
+// fails runs use with a separate test and returns that test's final message.
 func fails(t *testing.T, use func(t testing.TB)) string {
 	f, done := &failing{TB: t}, make(chan bool)
 	go func() {
@@ -147,7 +147,7 @@ func fails(t *testing.T, use func(t testing.TB)) string {
 	return f.said
 }
 
-// TestFailures shows that what goes wrong in a page ends the test and says where.
+// TestFailures shows that an error in a page ends the test and names the place.
 func TestFailures(t *testing.T) {
 	b, url := browser.Start(t), serve(t)
 	for _, part := range []struct {
@@ -168,7 +168,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestNotInstalled shows that a test is skipped where there is no browser, and says what to install.
+// TestNotInstalled shows that a test is skipped if no browser is installed, with a message that says what to install.
 func TestNotInstalled(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	if said := fails(t, func(t testing.TB) { browser.Start(t) }); !strings.Contains(said, "install Debian's package chromium") {
@@ -176,7 +176,7 @@ func TestNotInstalled(t *testing.T) {
 	}
 }
 
-// TestKilled shows that the browser ends with its test's process, even where that one is killed.
+// TestKilled shows that the browser ends with its test's process, even if that process is killed.
 func TestKilled(t *testing.T) {
 	const mark = "TENON_BROWSER_KILLED" // set in the process that is to be killed
 	if os.Getenv(mark) != "" {

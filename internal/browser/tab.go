@@ -37,7 +37,7 @@ type Tab struct {
 // load event. The tab closes with the test t.
 func (b *Browser) Open(t testing.TB, url string, width, height int) *Tab {
 	t.Helper()
-	ctx, end := chromedp.NewContext(b.ctx) // in a window of its own: a tab behind another would draw nothing
+	ctx, end := chromedp.NewContext(b.ctx) // in a separate window: a tab behind another would draw nothing
 	t.Cleanup(end)
 	tab := &Tab{t: t, ctx: ctx}
 	if err := chromedp.Listen(ctx, tab.note); err != nil {
@@ -49,7 +49,7 @@ func (b *Browser) Open(t testing.TB, url string, width, height int) *Tab {
 	return tab
 }
 
-// call is one command of the protocol whose answer says nothing.
+// call is one protocol command with an empty answer.
 func call[P, R any](command cdp.Command[P, R], params P) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
 		_, err := cdp.Call(ctx, target, command, params)
@@ -57,7 +57,7 @@ func call[P, R any](command cdp.Command[P, R], params P) chromedp.Action[chromed
 	})
 }
 
-// do runs actions; what names them where one fails.
+// do runs actions; what names them in the error if one fails.
 func (t *Tab) do(what string, actions ...chromedp.Action[chromedp.Void]) {
 	t.t.Helper()
 	ctx, cancel := context.WithTimeout(t.ctx, patience)
@@ -79,8 +79,8 @@ func get[T any](t *Tab, what string, action chromedp.Action[T]) T {
 	return result
 }
 
-// note keeps what a test asks for later. The goroutine that reads the browser's messages calls it, before it reads the next one: an
-// event that comes before an answer is noted before the answer is returned.
+// note records events that a test asks for later. The goroutine that reads the browser's messages calls it before it reads the next
+// message, so an event that comes before an answer is recorded before the answer is returned.
 func (t *Tab) note(event any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -109,22 +109,22 @@ func (t *Tab) note(event any) {
 	}
 }
 
-// Errors returns what the page has complained about so far, oldest first: uncaught exceptions, console errors and warnings, failed
-// requests, violations of its content security policy.
+// Errors returns the page's errors so far, oldest first: uncaught exceptions, console errors and warnings, failed requests, violations of
+// its content security policy.
 func (t *Tab) Errors() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Clone(t.errors)
 }
 
-// Requests returns every address that the page has asked for so far, oldest first.
+// Requests returns every address that the page has requested so far, oldest first.
 func (t *Tab) Requests() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Clone(t.requests)
 }
 
-// Go leads the tab to another address and returns after the page's load event.
+// Go navigates the tab to another address and returns after the page's load event.
 func (t *Tab) Go(url string) {
 	t.t.Helper()
 	t.do(url, chromedp.Navigate(url))
@@ -148,7 +148,7 @@ func (t *Tab) Scale(width, height int, factor float64) {
 	t.do("sizing the viewport", chromedp.EmulateViewport(int64(width), int64(height), chromedp.EmulateScale(factor)))
 }
 
-// Prefer makes media queries answer as a system with the given preference: ("prefers-color-scheme", "dark") for example.
+// Prefer makes media queries answer as on a system with the given preference, for example ("prefers-color-scheme", "dark").
 func (t *Tab) Prefer(feature, value string) {
 	t.t.Helper()
 	t.do(feature, call(emulation.SetEmulatedMedia,
@@ -170,8 +170,8 @@ func (t *Tab) Eval(expression string, result any) {
 	}
 }
 
-// Wait returns once the JavaScript expression is true. The page looks every 8 ms. (chromedp.Poll needs eval, which policies of pages
-// forbid.)
+// Wait returns once the JavaScript expression is true. The page checks it every 8 ms. (chromedp.Poll needs eval, which the pages'
+// policies forbid.)
 func (t *Tab) Wait(expression string) {
 	t.t.Helper()
 	var ok bool
@@ -214,14 +214,14 @@ func (t *Tab) Drag(x0, y0, x1, y1 float64) {
 	t.do("dragging", append(actions, chromedp.MouseEvent(chromedp.MouseReleased, x1, y1, chromedp.ButtonLeft, chromedp.ClickCount(1)))...)
 }
 
-// What is held while the wheel turns.
+// The modifier keys that can be held while the wheel turns.
 const (
 	None  = chromedp.ModifierNone
 	Alt   = chromedp.ModifierAlt
 	Shift = chromedp.ModifierShift
 )
 
-// Wheel turns the wheel at x, y by dx, dy CSS pixels. The browser asks for both, and chromedp's own type leaves out a zero.
+// Wheel turns the wheel at x, y by dx, dy CSS pixels. The browser requires both, and chromedp's own type omits a zero.
 func (t *Tab) Wheel(x, y, dx, dy float64, modifiers chromedp.Modifier) {
 	t.t.Helper()
 	t.do("turning the wheel", chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
@@ -230,12 +230,12 @@ func (t *Tab) Wheel(x, y, dx, dy float64, modifiers chromedp.Modifier) {
 	}))
 }
 
-// keys are the keys that have a name.
+// keys are the named keys.
 var keys = map[string]string{"Enter": kb.Enter, "Escape": kb.Escape, "Tab": kb.Tab, "Home": kb.Home, "End": kb.End,
 	"ArrowLeft": kb.ArrowLeft, "ArrowRight": kb.ArrowRight, "ArrowUp": kb.ArrowUp, "ArrowDown": kb.ArrowDown}
 
-// Press presses and releases one key: a character, or a name of KeyboardEvent.key such as "ArrowLeft". The text goes with the press, so
-// that a page which takes the press for itself keeps the character out; chromedp.KeyEvent types it by an event of its own.
+// Press presses and releases one key: a character, or a name of KeyboardEvent.key such as "ArrowLeft". The press carries the text, so
+// that a page that handles the press itself can suppress the character; chromedp.KeyEvent types it with a separate event.
 func (t *Tab) Press(key string) {
 	t.t.Helper()
 	for _, r := range cmp.Or(keys[key], key) {
@@ -248,7 +248,7 @@ func (t *Tab) Press(key string) {
 	}
 }
 
-// Type writes text into what has the focus.
+// Type types text into the focused element.
 func (t *Tab) Type(text string) {
 	t.t.Helper()
 	t.do("typing", call(input.InsertText, input.InsertTextParams{Text: text}))

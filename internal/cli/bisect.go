@@ -118,7 +118,7 @@ func (b *bisection) first(mode, kind string) error {
 	return nil
 }
 
-// fails runs the command with so many parts of the kind, or with all where kind is "", and reports whether it failed.
+// fails runs the command with at most most parts of the kind, or with all parts if kind is "", and reports whether it failed.
 func (b *bisection) fails(mode, kind string, most int) (bool, error) {
 	if err := os.RemoveAll(b.log); err != nil {
 		return false, err
@@ -165,7 +165,7 @@ func (b *bisection) parts(kind string) (all []compilePart, err error) {
 	for d := json.NewDecoder(f); ; {
 		var p compilePart
 		err := d.Decode(&p)
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) { // a command that was killed may leave a part of a line
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) { // a killed command may leave an incomplete line
 			return all, nil
 		}
 		if err != nil {

@@ -23,7 +23,7 @@ func TestBisectVictim(t *testing.T) {
 	if *victim == "" {
 		t.Skip("the tests of bisect run this one, as a process that fails")
 	}
-	t.Setenv("TENON_KERNEL_CACHE", "off") // or a later run would find the kernel with what is planted
+	t.Setenv("TENON_KERNEL_CACHE", "off") // or a later run would find the kernel with the planted error
 	x, err := tenon.Open(tenon.Sim(1 << 28))
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func TestBisectVictim(t *testing.T) {
 		}
 		return got
 	}
-	want := run(x) // Exp's own kernel is there from now on, and only a fused one is built with what is planted
+	want := run(x) // Exp's own kernel is loaded from now on, so only a fused kernel is built with the planted error
 	if *victim == "fused" {
 		build := kernels.Exp.Build
 		kernels.Exp.Build = func(k *kernel.Builder, c dtype.DType, in, s []kernels.Num) []kernels.Num {

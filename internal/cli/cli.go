@@ -18,7 +18,7 @@ import (
 	"tenon.dev/internal/terminal"
 )
 
-// began is when the program's own code began to run.
+// began is the time when the program's own code started.
 var began = time.Now()
 
 // commands is the command line.
@@ -32,16 +32,16 @@ type commands struct {
 	Version   version          `cmd:"" help:"Print the version."`
 }
 
-// console is where a command writes: results to out, the rest to err. What programs and files say goes through there, so that both show it
-// as [terminal.Writer] does and no text controls a terminal. args are what came after --, for a program that the command starts.
+// console is where a command writes: results to out, the rest to err. Both print text from programs and files as [terminal.Writer] does,
+// so that no text controls a terminal. args are the arguments after --, for a program that the command starts.
 type console struct {
 	out, err io.Writer
-	// file is standard output for a file that goes there as it is, and screen standard error for what is drawn on it.
+	// file is standard output, for a file that is written unchanged, and screen is standard error, for progress bars.
 	file, screen io.Writer
 	args         []string
 }
 
-// output remembers the first error of writing, which prints pass over.
+// output remembers the first write error, which print calls ignore.
 type output struct {
 	to io.Writer
 
@@ -60,7 +60,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// failed returns an error if not all was written.
+// failed returns an error if not everything was written.
 func (o *output) failed() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -70,7 +70,7 @@ func (o *output) failed() error {
 	return fmt.Errorf("the output is not whole: %w", o.err)
 }
 
-// exitError ends a command with a status of its own. A nil cause says nothing, since the command has said all.
+// exitError ends a command with a particular exit status. A nil cause prints nothing, since the command has printed everything.
 type exitError struct {
 	status int
 	cause  error
@@ -87,7 +87,7 @@ func (e *exitError) Error() string {
 // Unwrap returns the cause.
 func (e *exitError) Unwrap() error { return e.cause }
 
-// inFull returns the command line that args stand for: nothing and "help" ask for help, of a command where one follows.
+// inFull returns the command line that args stand for: no arguments and "help" ask for help, on a command if one follows.
 func inFull(args []string) []string {
 	switch {
 	case len(args) == 0:
@@ -100,8 +100,8 @@ func inFull(args []string) []string {
 	return args
 }
 
-// Main runs the command that args name and returns the exit status: 0, or after one sentence on stderr 1 for what failed, 2 for a command
-// line that cannot be meant, or a status of the command's own.
+// Main runs the command that args name and returns the exit status: 0, or, after one sentence on stderr, 1 for a failure, 2 for an
+// invalid command line, or a status of the command's own.
 func Main(args []string, stdout, stderr io.Writer) int {
 	exit := -1
 	out := &output{to: stdout}
@@ -130,7 +130,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	default:
 		err, done = ctx.Run(), true
 	}
-	_, _ = text.Flush(), errText.Flush() // out knows
+	_, _ = text.Flush(), errText.Flush() // out remembers the error
 	if lost := out.failed(); lost != nil && (err == nil || !done) {
 		err, done = lost, false
 	}

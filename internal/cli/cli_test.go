@@ -13,7 +13,7 @@ import (
 	"tenon.dev"
 )
 
-// run returns what the command writes and its exit status.
+// run returns the command's output and exit status.
 func run(args ...string) (stdout, stderr string, exit int) {
 	var out, errs strings.Builder
 	exit = Main(args, &out, &errs)
@@ -42,7 +42,7 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-// A setting that does not parse is an error even where nothing reads it, and said once.
+// A setting that does not parse is an error even if nothing reads it, and is reported once.
 func TestDoctorSetting(t *testing.T) {
 	t.Setenv("TENON_LINE_INFO", "maybe")
 	if _, errs, exit := run("doctor"); exit != 1 || strings.Count(errs, `TENON_LINE_INFO is "maybe"`) != 1 {
@@ -80,8 +80,7 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// A failure that the driver tells and a device too is said once, the longer way.
-// full is a disk without room after so many bytes.
+// full is a writer that fails after the given number of bytes, like a full disk.
 type full int
 
 func (f *full) Write(p []byte) (int, error) {
@@ -108,6 +107,7 @@ func TestOutputThatIsLost(t *testing.T) {
 	}
 }
 
+// A failure that both the driver and a device report is shown once, in the longer form.
 func TestDistinct(t *testing.T) {
 	short, long, other := errors.New("no symbol"), errors.New("a GPU cannot be used: no symbol"), errors.New("another")
 	if err := distinct([]error{nil, short, long, other, long, short, nil}); err == nil ||
@@ -136,7 +136,7 @@ func TestKernelCache(t *testing.T) {
 			t.Errorf("%+v gives %q, not %q", c, out.String(), text)
 		}
 	}
-	if runtime.GOOS != "windows" { // which has no HOME
+	if runtime.GOOS != "windows" { // Windows has no HOME
 		want(cacheOf("linux"), "kept by the driver in "+filepath.Join(home, ".nv", "ComputeCache"))
 	}
 	want(cacheOf("plan9"), "cache      kept by the driver\n")

@@ -65,7 +65,7 @@ var explainCSS string
 //go:embed explain/page.js
 var explainJS string
 
-// explainPage is what the page shows.
+// explainPage is the data of the page.
 type explainPage struct {
 	Policy, Title string
 	CSS           template.CSS
@@ -73,8 +73,8 @@ type explainPage struct {
 	All           []*compile.Explanation
 }
 
-// writeExplainPage writes one page that needs nothing else. The template escapes all that came from a program; the policy admits the page's
-// own style and script alone.
+// writeExplainPage writes one self-contained page. The template escapes everything that came from a program; the policy allows only the
+// page's own style and script.
 func writeExplainPage(w io.Writer, title string, all []*compile.Explanation) error {
 	if len(all) == 0 {
 		return errors.New("there is nothing to show; give at least one explanation")

@@ -13,7 +13,7 @@ import (
 	"tenon.dev/internal/browser"
 )
 
-// shots is where the pictures of the pages go, to be looked at.
+// shots is the folder for screenshots of the pages, for a person to look at.
 var shots = flag.String("shots", "", "folder for pictures of the pages")
 
 // explained runs a region with fused kernels, a read and a fork, and a callable that is skipped, and returns the file with both.

@@ -24,9 +24,9 @@ import (
 
 type doctor struct{}
 
-// Run prints the report. It fails if something is there and does not work.
+// Run prints the report. It fails if something is installed but does not work.
 func (doctor) Run(out io.Writer) error {
-	// The trial comes first, since it measures from the program's start.
+	// The trial runs first, since it measures from the program's start.
 	trial, err := tryOut(tenon.Best())
 	r := report{out: out}
 	r.line(versionLine())
@@ -41,7 +41,7 @@ func (doctor) Run(out io.Writer) error {
 	return distinct(errs)
 }
 
-// distinct joins the errors, but leaves out those whose text is part of another's: the report shows them all where they belong.
+// distinct joins the errors, leaving out those whose text is part of another's, since the report shows each in its place.
 func distinct(errs []error) error {
 	var out []error
 	for i, e := range errs {
@@ -71,7 +71,7 @@ func (r *report) item(name, format string, args ...any) {
 	fmt.Fprintf(r.out, "  %-10s %s\n", name, fmt.Sprintf(format, args...))
 }
 
-// drivers lists the drivers and returns the number of GPUs. A driver that is not there is no error.
+// drivers lists the drivers and returns the number of GPUs. A missing driver is no error.
 func (r *report) drivers() (gpus int, err error) {
 	r.section("drivers")
 	drv := libcuda.New()
@@ -95,7 +95,7 @@ func (r *report) drivers() (gpus int, err error) {
 	return gpus, err
 }
 
-// detail is what a driver's error says for people.
+// detail returns the readable part of a driver's error.
 func detail(err error) string {
 	var e *driver.Error
 	if errors.As(err, &e) && e.Detail != "" {
@@ -111,7 +111,7 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// devices lists every GPU, the simulated one and the processor, and returns what fails.
+// devices lists every GPU, the simulated device and the processor, and returns their errors.
 func (r *report) devices(gpus int) []error {
 	state := r.state()
 	r.section("devices")
@@ -122,11 +122,11 @@ func (r *report) devices(gpus int) []error {
 	return append(errs, r.device("sim", rt.Selector{Kind: rt.Sim}, state), r.device("cpu", rt.Selector{Kind: rt.CPU}, state))
 }
 
-// state reads what the management library tells, by the devices' identity, and names the driver's version.
+// state reads the devices' state from the management library, by device identity, and prints the driver's version.
 func (r *report) state() map[[16]byte]nvml.Device {
 	lib, err := nvml.Open()
 	if err != nil {
-		return nil // the section of libraries says so
+		return nil // the section on libraries reports it
 	}
 	defer lib.Close()
 	if v, err := lib.DriverVersion(); err == nil {
@@ -174,13 +174,13 @@ func (r *report) device(name string, sel rt.Selector, state map[[16]byte]nvml.De
 	return errors.Join(err, d.Close())
 }
 
-// kernelCache is where NVIDIA's driver keeps the kernels that it compiled, so that the next start need not.
+// kernelCache is the folder in which NVIDIA's driver keeps compiled kernels for the next start.
 type kernelCache struct {
-	dir string // empty: not known
-	off bool   // by the environment
+	dir string // empty if not known
+	off bool   // switched off by the environment
 }
 
-// cacheOf returns the driver's cache on an operating system, by NVIDIA's documentation of just-in-time compilation.
+// cacheOf returns the driver's cache on an operating system, according to NVIDIA's documentation of just-in-time compilation.
 func cacheOf(system string) kernelCache {
 	c := kernelCache{dir: knob.CacheDir.Get(), off: knob.CacheDisable.Get() == "1"}
 	if home, err := os.UserHomeDir(); c.dir == "" && err == nil && system == "linux" {
@@ -189,7 +189,7 @@ func cacheOf(system string) kernelCache {
 	return c
 }
 
-// kernelCache says whether compiled kernels are kept from one start to the next.
+// kernelCache reports whether compiled kernels are kept from one start to the next.
 func (r *report) kernelCache(c kernelCache) {
 	const cost = "so every start compiles its kernels anew, some milliseconds each"
 	r.section("compiled kernels")
@@ -205,7 +205,7 @@ func (r *report) kernelCache(c kernelCache) {
 	}
 }
 
-// writable reports whether files can be made in the folder, or in the one that it would be made in.
+// writable reports whether files can be created in the folder or, if it does not exist, in its nearest parent.
 func writable(dir string) bool {
 	f, err := os.CreateTemp(dir, "tenon-*")
 	if errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir) {
@@ -245,7 +245,7 @@ func (r *report) libraries() {
 	}
 }
 
-// settings lists the environment variables that are set, if any is.
+// settings lists the environment variables that are set.
 func (r *report) settings(all []knob.Setting) {
 	if len(all) == 0 {
 		return
@@ -260,7 +260,7 @@ func (r *report) settings(all []knob.Setting) {
 	}
 }
 
-// outcome is what a trial measured.
+// outcome is the measurements of a trial.
 type outcome struct {
 	device          string
 	open, first     time.Duration // from the program's start to the open device and to the first result
@@ -268,7 +268,7 @@ type outcome struct {
 	launches, built int64         // of built-in kernels
 }
 
-// tryOut opens a device and works on it until it has a result, twice.
+// tryOut opens a device and computes a result on it twice.
 func tryOut(sel tenon.Selector) (o outcome, err error) {
 	x, err := tenon.Open(sel)
 	if err != nil {

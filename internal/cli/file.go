@@ -39,12 +39,12 @@ func openInput(what, path string) (input, error) {
 	}
 	var known *fs.PathError
 	if errors.As(err, &known) {
-		err = known.Err // which names the path no second time
+		err = known.Err // the error without the path, which is already named
 	}
 	return input{}, fault.Wrap(fault.Invalid, err, "cannot open the %s %s", what, path)
 }
 
-// writeOutput writes a file as a whole or not at all; "-" is out.
+// writeOutput writes a file completely or not at all; "-" stands for out.
 func writeOutput(path string, out io.Writer, write func(io.Writer) error) error {
 	if path == "-" {
 		return write(out)

@@ -8,12 +8,12 @@ import (
 	"tenon.dev/internal/dl"
 )
 
-// optional is a library that a machine may have.
+// optional is a library that may be installed.
 type optional struct {
 	name string
 	// files are its names by operating system, newest first.
 	files map[string][]string
-	// uses says what Tenon does with it, without what happens when it is missing.
+	// uses says what Tenon does with the library, and without what happens if it is missing.
 	uses, without string
 	// version is a function without arguments that returns the version, or "".
 	version string
@@ -58,22 +58,22 @@ var optionals = []optional{
 	},
 }
 
-// notCalled is what this version does with most of them.
+// notCalled is the use of most libraries in this version.
 const notCalled = "not called by this version"
 
 // found is the outcome of looking for a library.
 type found struct {
 	path    string
-	version uint64 // as the library numbers itself, 0 if it does not tell
+	version uint64 // in the library's own numbering, 0 if unknown
 	// leftOut says that this program cannot load libraries at all.
 	leftOut bool
 	err     error
 }
 
-// toolkit is where NVIDIA's toolkit puts libraries that the loader does not find by itself.
+// toolkit is the folder of NVIDIA's toolkit for libraries that the loader does not find by itself.
 const toolkit = "/usr/local/cuda/lib64/"
 
-// look loads the library and lets it go again.
+// look loads the library and unloads it again.
 func (o *optional) look() found {
 	names := o.files[runtime.GOOS]
 	if len(names) == 0 {

@@ -82,7 +82,7 @@ type memcheckMerge struct {
 	RequireReport bool     `help:"Exit with status 6 if the checker reported nothing about a test that passed."`
 }
 
-// Help documents what the command line's grammar does not show.
+// Help documents details that the command line's grammar does not show.
 func (memcheckCommands) Help() string {
 	return "Arguments after -- are passed to every test of a Python file or of Go tests: tenon memcheck ops.test 600 -- -device=cuda\n\n" +
 		"Exit status: 0 every test passed or was ignored; 1 a test failed (with --ci also: timed out); 2 interrupted, or shards are " +
@@ -99,7 +99,7 @@ func notRun(err error) error {
 	return &exitError{int(memcheck.StatusNotRun), err}
 }
 
-// target opens what is to be tested.
+// target opens the tests to run.
 func (c *memcheckRun) target(args []string) (memcheck.Target, error) {
 	if c.Filename == "" && c.RunCommand == "" && c.ListCommand == "" {
 		//tenon:quoted what it tests, as run_cuda_memcheck.py does, may be such a file
@@ -148,7 +148,7 @@ func (c *memcheckRun) tools(checker *memcheck.Checker) ([]memcheck.Tool, error) 
 	return tools, nil
 }
 
-// checker finds the checker that is asked for.
+// checker finds the requested checker.
 func (c *memcheckRun) checker(t memcheck.Target, gpus int) (checker *memcheck.Checker, err error) {
 	switch c.Checker {
 	case "auto":
@@ -320,7 +320,7 @@ func (c *memcheckRun) run(ctx context.Context, con *console, run *memcheck.Run, 
 	var journal *memcheck.Journal
 	var err error
 	var file *os.File
-	if !c.CI { // before the journal, so that where it cannot be made an older run's results stay
+	if !c.CI { // before the journal, so that an older run's results stay if the log cannot be made
 		if file, err = os.OpenFile(filepath.Join(out, "result.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644); err != nil {
 			return notRun(fmt.Errorf("cannot make the log: %w", err))
 		}
@@ -359,7 +359,7 @@ func (c *memcheckRun) run(ctx context.Context, con *console, run *memcheck.Run, 
 		progress.Stop()
 		err = errors.Join(err, file.Close())
 	}
-	if err != nil { // the journal's or the log's, or the runner's own: no summary is to claim more
+	if err != nil { // an error of the journal, the log or the runner: print no summary that would claim more
 		_ = journal.Close(nil)
 		return notRun(fmt.Errorf("the run stopped: %w; when that is mended, the same command with --resume goes on", err))
 	}
@@ -374,8 +374,8 @@ func (c *memcheckRun) run(ctx context.Context, con *console, run *memcheck.Run, 
 	if err != nil {
 		return notRun(err)
 	}
-	// Only PyTorch and Tenon have the cache that the setting is of: Python files and Go tests may use them, and what Tenon's checker saw
-	// does.
+	// Only PyTorch and Tenon have the cache of this setting: Python files and Go tests may use them, and anything that Tenon's checker
+	// saw does.
 	if cached := c.RunCommand == "" || h.Checker == memcheck.CheckerTenon; cached && !c.CI && !c.Cached && res.FailedAlone() > 0 {
 		fmt.Fprintln(con.err, "device memory is not cached under a checker, so that it sees every use after a free; tests of the cache "+
 			"itself need --cached")
@@ -390,7 +390,7 @@ func (c *memcheckRun) run(ctx context.Context, con *console, run *memcheck.Run, 
 	return exitStatus(&res.Summary, c.Nohang, c.RequireReport, c.ExitZero)
 }
 
-// exitStatus turns a summary into what the command returns.
+// exitStatus turns a summary into the command's result.
 func exitStatus(s *memcheck.Summary, noHang, required, zero bool) error {
 	status := s.Status(noHang, required)
 	if status == memcheck.StatusPassed || zero && status != memcheck.StatusInterrupted {
@@ -399,8 +399,8 @@ func exitStatus(s *memcheck.Summary, noHang, required, zero bool) error {
 	return &exitError{int(status), nil}
 }
 
-// writeReports writes the reports of journals into the folder and the summary to the console. Lines of source come from below the sources
-// alone.
+// writeReports writes the reports of journals into the folder and the summary to the console. Source lines come only from files below
+// sources.
 func writeReports(con *console, out string, sources []string, journals ...string) (*memcheck.Results, error) {
 	res, err := memcheck.ReadResults(journals...)
 	if err != nil {
@@ -416,7 +416,7 @@ func writeReports(con *console, out string, sources []string, journals ...string
 	return res, nil
 }
 
-// Run joins journals.
+// Run merges journals.
 func (c *memcheckMerge) Run(con *console) error {
 	if err := os.MkdirAll(c.Out, 0o755); err != nil {
 		return notRun(fmt.Errorf("cannot make the folder for results: %w", err))
@@ -436,7 +436,7 @@ func (c *memcheckMerge) Run(con *console) error {
 	return exitStatus(&res.Summary, noHang, c.RequireReport, c.ExitZero)
 }
 
-// isTerminal reports whether what is written to w is shown on a terminal.
+// isTerminal reports whether w is a terminal.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {

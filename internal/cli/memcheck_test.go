@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// fakeTests makes the working directory one with tests that are shell scripts, and a checker that only runs them. The arguments run them.
+// fakeTests changes to a directory of tests that are shell scripts, with a checker that only runs them. It returns the arguments that run
+// them.
 func fakeTests(t *testing.T, tests map[string]string) []string {
 	t.Helper()
 	if runtime.GOOS == "windows" {
@@ -71,7 +72,7 @@ func TestMemcheckUsage(t *testing.T) {
 	}
 }
 
-// Two shards, whose ranks the environment says, run in folders of their own; joined they are the run.
+// Two shards, whose ranks come from the environment, run in separate folders; merged they equal the whole run.
 func TestMemcheckMerge(t *testing.T) {
 	base := fakeTests(t, map[string]string{"a": "", "b": "exit 7", "c": "", "d": "echo d"})
 	t.Setenv("TENON_MEMCHECK_SPLIT", "2")
@@ -102,7 +103,8 @@ func TestMemcheckMerge(t *testing.T) {
 	}
 }
 
-// What stands after -- goes to the tests, and a program of its own kind refuses it. Output of passed tests is kept if asked for.
+// Arguments after -- go to the tests. They are refused with --run-command, which holds its own arguments. The output of passed tests is
+// kept on request.
 func TestMemcheckArguments(t *testing.T) {
 	base := fakeTests(t, map[string]string{"a": "echo said by a"})
 	if out, errs, exit := run(append(base, "--", "-v")...); exit != 4 || !strings.Contains(errs, "into --run-command") || out != "" {
@@ -137,7 +139,7 @@ func TestMemcheckArguments(t *testing.T) {
 	}
 }
 
-// A run of nothing says so, and one whose results cannot be written says how to go on, which it then does.
+// A run without tests says so, and a run whose results cannot be written says how to continue, which then works.
 func TestMemcheckStops(t *testing.T) {
 	base := fakeTests(t, map[string]string{"a": "", "b": "exit 7"})
 	if out, errs, exit := run(append(base, "--filter", "none")...); exit != 5 || !strings.Contains(errs, "no test is left: fake has 2") {
@@ -163,8 +165,8 @@ func TestMemcheckStops(t *testing.T) {
 	}
 }
 
-// Where a test fails by itself, one line names the setting that may be the reason: to programs that may have such a cache, and used the
-// GPU.
+// If a test fails by itself, one line names the setting that may be the reason, but only for programs that may have such a cache and used
+// the GPU.
 func TestMemcheckCachedHint(t *testing.T) {
 	base := fakeTests(t, map[string]string{"a": "", "b": "exit 7"})
 	const hint = "need --cached"
@@ -198,7 +200,7 @@ func TestMemcheckCachedHint(t *testing.T) {
 	}
 }
 
-// A signal ends the run cleanly, with a summary of what ran, and --resume goes on with it.
+// A signal ends the run cleanly, with a summary of the tests that ran, and --resume continues it.
 func TestMemcheckInterrupted(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("signals are of Unix")
@@ -235,7 +237,7 @@ func TestMemcheckInterrupted(t *testing.T) {
 	}
 }
 
-// Each test runs under each tool; a passed test without a report can be asked about.
+// Each test runs under each tool; results can be asked for a passed test without a report.
 func TestMemcheckTools(t *testing.T) {
 	base := fakeTests(t, map[string]string{"a": ""})
 	script(t, "cuda-memcheck", "shift 2; [ \"$1\" = --tool ] && shift 2; exec \"$@\"")

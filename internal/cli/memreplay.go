@@ -27,11 +27,11 @@ type memreplay struct {
 	JSON     bool     `name:"json" help:"Print JSON."`
 }
 
-// replayReport is what memreplay finds, and prints with --json.
+// replayReport is the result of memreplay, which --json prints.
 type replayReport struct {
 	File     string          `json:"file"`
 	Device   int             `json:"device"`
-	Devices  []replay.Trace  `json:"devices"` // that have a trace
+	Devices  []replay.Trace  `json:"devices"` // devices that have a trace
 	Memory   uint64          `json:"memory"`  // bytes; 0: never full
 	Fraction float64         `json:"fraction"`
 	Recorded replay.Recorded `json:"recorded"`
@@ -96,7 +96,7 @@ func (m *memreplay) Run(con *console) error {
 	return report.write(con.out)
 }
 
-// otherDevices says which traces were left.
+// otherDevices names the traces that were not replayed.
 func otherDevices(p *replay.Program) string {
 	var others []string
 	for _, t := range p.Traces {
@@ -107,7 +107,7 @@ func otherDevices(p *replay.Program) string {
 	return fmt.Sprintf("The snapshot has traces of other devices too: %s. --device chooses one.", strings.Join(others, ", "))
 }
 
-// program reads the file, showing a bar on stderr meanwhile if that is a terminal.
+// program reads the file, showing a progress bar on stderr if that is a terminal.
 func (m *memreplay) program(con *console) (*replay.Program, error) {
 	f, err := openInput("snapshot", m.File)
 	if err != nil {
@@ -127,7 +127,7 @@ func (m *memreplay) program(con *console) (*replay.Program, error) {
 	return p, nil
 }
 
-// settings returns the strings to compare, the recording's first.
+// settings returns the settings strings to compare, the recording's first.
 func (m *memreplay) settings(p *replay.Program) []string {
 	list := []string{p.Recorded.Settings}
 	confs := m.Conf
@@ -148,7 +148,7 @@ func (m *memreplay) settings(p *replay.Program) []string {
 	return list
 }
 
-// compare replays under all settings, as many at a time as there are processors.
+// compare replays under all settings, in parallel on all processors.
 func (m *memreplay) compare(p *replay.Program, report *replayReport) ([]replayResult, error) {
 	list := m.settings(p)
 	results := make([]replay.Result, len(list))

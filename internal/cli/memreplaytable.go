@@ -60,7 +60,7 @@ func (r *replayReport) write(out io.Writer) error {
 	return err
 }
 
-// alike joins results with the same figures, in the order of the first of each; the recording's leads its group.
+// alike groups results with the same figures, in the order of their first members; the recording's leads its group.
 func alike(results []replayResult) [][]*replayResult {
 	type figures struct {
 		replayResult
@@ -141,7 +141,7 @@ func (r *replayReport) table(b *strings.Builder, groups [][]*replayResult) {
 	writeRows(b, rows)
 }
 
-// verdict says in a sentence what to do; nothing where only one kind of result is there.
+// verdict says in a sentence what to do, or nothing if all results are alike.
 func (r *replayReport) verdict(groups [][]*replayResult) string {
 	if len(groups) == 0 {
 		return ""
@@ -172,7 +172,7 @@ func (r *replayReport) verdict(groups [][]*replayResult) string {
 	return "Best: PYTORCH_CUDA_ALLOC_CONF=" + settingsName(best.Settings) + ". " + better
 }
 
-// gain says by what a result is better than that of the recording's settings; nothing if it is not.
+// gain says how a result is better than that of the recording's settings, or "" if it is not.
 func gain(best, own *replayResult) string {
 	switch {
 	case best.OOMs < own.OOMs:
@@ -212,7 +212,7 @@ func writeRows(b *strings.Builder, rows [][]string) {
 	}
 }
 
-// change writes how much more or less n is than the recording's.
+// change writes the difference between n and the recording's figure.
 func change(n, recorded uint64) string {
 	if recorded == 0 {
 		return "-"
@@ -237,10 +237,10 @@ func settingsName(s string) string {
 	return terminal.Line(s, maxSettings)
 }
 
-// maxSettings is what a row shows of settings, in characters.
+// maxSettings bounds the characters of settings that a row shows.
 const maxSettings = 200
 
-// counted writes a number of things: "1 event", "2 events".
+// counted writes a number with its noun: "1 event", "2 events".
 func counted(n int, one string) string {
 	if n == 1 {
 		return "1 " + one

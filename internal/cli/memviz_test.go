@@ -82,7 +82,7 @@ func TestMemvizErrors(t *testing.T) {
 	if err := os.WriteFile(bad, []byte("no pickle"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// A snapshot of no device.
+	// A snapshot without devices.
 	none := filepath.Join(dir, "none.pickle")
 	if err := os.WriteFile(none, []byte("\x80\x04}(X\x08\x00\x00\x00segments]X\x0d\x00\x00\x00device_traces]u."), 0o600); err != nil {
 		t.Fatal(err)
@@ -183,7 +183,7 @@ func TestImportBar(t *testing.T) {
 	}
 }
 
-// What the browser is started with does not tell the address: a file that only this user can read does.
+// The browser's command line does not contain the address, which is in a file that only this user can read.
 func TestOpenBrowser(t *testing.T) {
 	const url = "http://127.0.0.1:1234/0123456789abcdef/"
 	var target string

@@ -7,13 +7,13 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// memvizProfile writes who holds memory for go tool pprof.
+// memvizProfile writes the holders of memory for go tool pprof.
 type memvizProfile struct {
 	reportInput
 	Output string `short:"o" default:"memory.pb.gz" help:"File for the profile; - is standard output." placeholder:"FILE"`
 }
 
-// Run writes it.
+// Run writes the file.
 func (c *memvizProfile) Run(con *console) error {
 	return c.export(con, c.Output, (*snapshot.Snapshot).WriteProfile)
 }
@@ -24,7 +24,7 @@ type memvizPerfetto struct {
 	Output string `short:"o" default:"memory.json" help:"File for the trace; - is standard output." placeholder:"FILE"`
 }
 
-// Run writes it.
+// Run writes the file.
 func (c *memvizPerfetto) Run(con *console) error {
 	return c.export(con, c.Output, (*snapshot.Snapshot).WriteTrace)
 }

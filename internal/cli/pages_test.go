@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// What the pages show of a command is what it prints: blocks of text that begin with "$ tenon". Their snapshots are those of the tests.
+// The output shown in the pages, in text blocks that begin with "$ tenon", equals the command's output. The snapshots are those of the
+// tests.
 func TestPagesShowOutput(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"tenon.dev/internal/terminal"
 )
 
-// controlled returns the first character of a text that no terminal may get, or 0.
+// controlled returns the first character of a text that must not reach a terminal, or 0.
 func controlled(text string) rune {
 	for _, r := range text {
 		if !terminal.Shown(r) && r != '\n' && r != '\t' {
@@ -22,7 +22,7 @@ func controlled(text string) rune {
 	return 0
 }
 
-// What tests print, list and report, and what a listing that fails says, comes out as text that controls no terminal.
+// The output, names and reports of tests, and the error of a failed listing, are printed without control characters.
 func TestMemcheckTerminal(t *testing.T) {
 	base := fakeTests(t, map[string]string{"a": `printf '\033]0;pwned\007\033[2J\302\233\342\200\256\377'; exit 1`,
 		"b": `printf '%s\n' '========= Invalid \033[2J__global__ read' '=========     at k'`})
@@ -47,8 +47,8 @@ func TestMemcheckTerminal(t *testing.T) {
 	}
 }
 
-// A report of a journal from elsewhere shows no file of this machine, whatever the journal names, unless --source names a folder, and then
-// source alone.
+// A report of a foreign journal shows no file of this machine, whatever the journal names, unless --source names a folder, and then only
+// source files.
 func TestMemcheckMergeReadsNoFiles(t *testing.T) {
 	t.Chdir(t.TempDir())
 	const head = `{"type":"run","format":1,"target":"t","checker":"TENON-CHECK","tools":["memcheck"],"shard":{"split":1,"rank":0},"jobs":1,"gpus":[""]}` + "\n"
@@ -90,7 +90,7 @@ func TestMemcheckMergeReadsNoFiles(t *testing.T) {
 	}
 }
 
-// Texts of a snapshot come out as text that controls no terminal, and files that go to standard output as they are.
+// Texts of a snapshot are printed without control characters; files written to standard output are unchanged.
 func TestMemvizTerminal(t *testing.T) {
 	packed, err := os.Open(recordedSnapshot("small_p4"))
 	if err != nil {
@@ -117,7 +117,7 @@ func TestMemvizTerminal(t *testing.T) {
 			t.Errorf("%q: %q in %q %q, exit status %d", args, r, out, errs, exit)
 		}
 	}
-	evil := bytes.ReplaceAll(plain, []byte("gpt2.py"), []byte("\x1b[2J.py")) // as long as it was
+	evil := bytes.ReplaceAll(plain, []byte("gpt2.py"), []byte("\x1b[2J.py")) // of the same length
 	if bytes.Equal(evil, plain) {
 		t.Fatal("the snapshot has no such name")
 	}

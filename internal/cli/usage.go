@@ -11,15 +11,15 @@ import (
 	"tenon.dev/fault"
 )
 
-// statusUsage is the exit status of a command line that says nothing that can be done; memcheck has statuses of its own.
+// statusUsage is the exit status for an invalid command line; memcheck has its own statuses.
 const statusUsage = 2
 
-// misused is the error of a command line.
+// misused returns the error of an invalid command line.
 func misused(format string, args ...any) error {
 	return &exitError{statusUsage, fault.New(fault.Invalid, format, args...)}
 }
 
-// The parser's texts, as far as their parts are needed.
+// The parser's messages whose parts usageError needs.
 var (
 	guessText    = regexp.MustCompile(`^(.*), did you mean (.*)\?$`)
 	unknownText  = regexp.MustCompile(`^unknown flag (\S+)$`)
@@ -38,8 +38,8 @@ var (
 	noFolderText = regexp.MustCompile(`^(\S+): "(.*)" exists but is not a directory$`)
 )
 
-// usageError says what is wrong with a command line in a sentence of our own. The parser's text stays where it is none of those that our
-// flags and arguments can lead to.
+// usageError says in our own words what is wrong with a command line. It keeps the parser's text for messages that our flags and
+// arguments cannot cause.
 func usageError(err error) error {
 	command, leaf := "", false
 	var e *kong.ParseError
@@ -83,8 +83,8 @@ func usageError(err error) error {
 	return misused("%s%s", err, help)
 }
 
-// likely returns those of the parser's guesses that begin as the mistake does, which its text ends with: to the parser "--fast" is near
-// "--list" and any short flag near "-h".
+// likely returns those of the parser's guesses that begin like the mistake at the end of its text. The parser considers "--fast" close to
+// "--list", and any short flag close to "-h".
 func likely(text, guesses string) string {
 	mistake := strings.TrimLeft(text[strings.LastIndexByte(text, ' ')+1:], "-")
 	var kept []string
@@ -104,7 +104,7 @@ func in(command string) string {
 	return strings.TrimSuffix(command, " ") + ": "
 }
 
-// valueError is the sentence about the value of a flag, or "".
+// valueError returns the sentence about the value of a flag, or "".
 func valueError(is func(*regexp.Regexp) []string) string {
 	for _, c := range []struct {
 		pattern *regexp.Regexp

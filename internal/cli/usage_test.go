@@ -11,7 +11,7 @@ import (
 	"tenon.dev/internal/wholefile"
 )
 
-// inputs makes a folder with one sound file of each kind and makes it the current one.
+// inputs makes a folder with one valid file of each kind and changes to it.
 func inputs(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
@@ -41,8 +41,8 @@ func inputs(t *testing.T) {
 	t.Chdir(dir)
 }
 
-// TestUsage holds the sentences for command lines that cannot be used, and their status: those of the flags' library are rewritten by their
-// text, which another version of it may change.
+// TestUsage checks the sentences for invalid command lines, and their exit status. Messages of the flag library are recognised by their
+// text, which another version may change.
 func TestUsage(t *testing.T) {
 	inputs(t)
 	for _, c := range []struct{ line, want string }{
@@ -88,7 +88,7 @@ func TestUsage(t *testing.T) {
 		args := strings.Fields(c.line)
 		status := statusUsage
 		if args[0] == "memcheck" {
-			status = 4 // its own: nothing ran
+			status = 4 // memcheck's own status: nothing ran
 		}
 		out, errs, exit := run(args...)
 		if exit != status || out != "" || !strings.HasPrefix(errs, "tenon: ") || !strings.HasSuffix(c.want, errs[:len(errs)-1]) &&
@@ -98,7 +98,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestInputs gives every command what it cannot read, and an output that exists: it says so, with the file's name, and the output stays.
+// TestInputs gives every command an input that it cannot read, and an output that exists: the error names the file, and the output stays.
 func TestInputs(t *testing.T) {
 	inputs(t)
 	for name, text := range map[string]string{"empty": "", "text": "hello\n", "kept": "kept"} {
@@ -161,7 +161,7 @@ func TestInputs(t *testing.T) {
 // TestMemcheckKeepsLog shows that a run that cannot begin leaves the results of an earlier one.
 func TestMemcheckKeepsLog(t *testing.T) {
 	t.Chdir(t.TempDir())
-	if err := os.MkdirAll(filepath.Join("result.jsonl.old", "full"), 0o700); err != nil { // so that the journal cannot be put aside
+	if err := os.MkdirAll(filepath.Join("result.jsonl.old", "full"), 0o700); err != nil { // so that the journal cannot be renamed
 		t.Fatal(err)
 	}
 	for _, name := range []string{"result.log", "result.jsonl"} {
@@ -180,7 +180,7 @@ func TestMemcheckKeepsLog(t *testing.T) {
 	}
 }
 
-// TestHelp shows that every command has help without a word of the flags' library.
+// TestHelp shows that every command has help without default texts of the flag library.
 func TestHelp(t *testing.T) {
 	for _, line := range []string{"", "compile", "compile explain", "compile bisect", "doctor", "memcheck", "memcheck run",
 		"memcheck merge", "memviz",

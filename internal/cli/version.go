@@ -15,7 +15,7 @@ func (version) Run(out io.Writer) error {
 	return err
 }
 
-// versionLine names module version, commit where the build knows it, Go and platform.
+// versionLine names the module version, the commit if the build knows it, Go and the platform.
 func versionLine() string {
 	module, commit := "(devel)", ""
 	if info, ok := debug.ReadBuildInfo(); ok {

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// intoDirective stands last in the comment of a method of core that PyTorch has with out=. The face has it with Into too.
+// intoDirective is the last line of the comment of a core method for which PyTorch has out=. The face also has it with Into.
 const intoDirective = "//tenon:into"
 
 func hasInto(d *ast.FuncDecl) bool {
 	return d.Doc != nil && slices.ContainsFunc(d.Doc.List, func(c *ast.Comment) bool { return c.Text == intoDirective })
 }
 
-// docOf returns the lines of d's comment without the directive and what separates it.
+// docOf returns the lines of d's comment without the directive and the separator before it.
 func docOf(d *ast.FuncDecl) (lines []string) {
 	for _, c := range d.Doc.List {
 		if c.Text == intoDirective {
@@ -26,10 +26,10 @@ func docOf(d *ast.FuncDecl) (lines []string) {
 	return lines
 }
 
-// ofDestination are the parameters that a destination says, by type and name: what type and shape a factory's result has.
+// ofDestination are the parameters that a destination replaces, by type and name: the type and shape of a factory's result.
 var ofDestination = map[string]string{"dtype.DType dt": "DType()", "[]int shape": "Shape()"}
 
-// into writes the method that has d's results in tensors that are there.
+// into writes the method that stores d's results in existing tensors.
 func (g *gen) into(d *ast.FuncDecl) error {
 	name := d.Name.Name + "Into"
 	dsts, err := destinations(d)
@@ -59,7 +59,7 @@ func (g *gen) into(d *ast.FuncDecl) error {
 	return nil
 }
 
-// destinations returns the names of the tensors that take d's results: dst, or the results' own names where there are two.
+// destinations returns the names of the tensors that take d's results: dst, or the names of the results if there are two.
 func destinations(d *ast.FuncDecl) (names []string, err error) {
 	for _, f := range d.Type.Results.List {
 		if typeText(f.Type) != "*Tensor" {
@@ -78,7 +78,7 @@ func destinations(d *ast.FuncDecl) (names []string, err error) {
 	return nil, fmt.Errorf("%s has %d results, of which at most 2 can go to destinations", d.Name.Name, len(names))
 }
 
-// withDestinations returns d's declaration under another name, with its destinations first and without what they say.
+// withDestinations returns d's declaration under another name, with its destinations first and without the parameters that they replace.
 func withDestinations(d *ast.FuncDecl, name string, dsts []string) *ast.FuncDecl {
 	first := &ast.Field{Type: &ast.StarExpr{X: ast.NewIdent("Tensor")}}
 	for _, n := range dsts {
@@ -99,7 +99,7 @@ func withDestinations(d *ast.FuncDecl, name string, dsts []string) *ast.FuncDecl
 	return &ast.FuncDecl{Name: ast.NewIdent(name), Recv: d.Recv, Type: &ast.FuncType{Params: &ast.FieldList{List: list}}}
 }
 
-// coreCall returns the call of core's d with args, and with what the destination says.
+// coreCall returns the call of core's d with args, taking the replaced parameters from the destination.
 func coreCall(d *ast.FuncDecl, args []string) string {
 	var all []string
 	for _, f := range d.Type.Params.List {

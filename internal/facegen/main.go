@@ -1,6 +1,7 @@
 // Command facegen writes the public face, the file zface.go of the root package, from the exported methods of internal/core: every method
-// of Exec and Tensor with its documentation, and the option structs they take. A method whose comment ends in //tenon:into gets a second
-// one, of its name with Into, which writes the result to a tensor of the caller's. It must not depend on what the methods do.
+// of Exec and Tensor with its documentation, and the option structs that they take. A method whose comment ends in //tenon:into gets a
+// second method, with Into added to its name, which writes the result to a tensor of the caller. It must not depend on what the methods
+// do.
 package main
 
 //go:generate go run . ../core ../../zface.go
@@ -25,7 +26,7 @@ import (
 
 // byHand are exported names of core whose face is written by hand in tenon.go or index.go, or that have none: Step is for package optim;
 // Call, Operand, Spec, Slots and Again are for packages that see calls, and Segment, Input, Store, Claimed, Recorded, Span, Plans,
-// PlannedStep and FusionStats for the one that puts them off.
+// PlannedStep and FusionStats are for package compile, which defers them.
 var byHand = map[string]bool{
 	"Exec": true, "Tensor": true, "Function": true, "FunctionContext": true, "Apply": true, "From": true, "Read": true, "New": true,
 	"Try": true, "On": true, "Last": true,
@@ -40,14 +41,14 @@ var byHand = map[string]bool{
 // return an error.
 var takesNil = map[string]bool{"Tensor.Close": true, "Tensor.String": true}
 
-// outside are the methods of Exec that look at nothing of the session which could change: any goroutine may call them at any time. All
-// others enter the session.
+// outside are the methods of Exec that read no mutable state of the session: any goroutine may call them at any time. All others enter
+// the session.
 var outside = map[string]bool{
 	"AutocastCached": true, "AutocastDType": true, "Capturing": true, "Close": true, "Device": true, "Fork": true, "GradEnabled": true,
 	"Stream": true, "TF32Enabled": true,
 }
 
-// optional are the operands that may be nil, by their names; a method and name go before a name alone.
+// optional are the operands that may be nil, by their names; an entry with method and name overrides one with only a name.
 var optional = map[string]bool{
 	"weight": true, "bias": true, "runningMean": true, "runningVar": true, "Embedding.weight": false,
 	"Conv1d.b": true, "Conv2d.b": true, "Linear.b": true, "Clamp.lo": true, "Clamp.hi": true, "SetGrad.g": true,
@@ -74,14 +75,14 @@ func main() {
 type gen struct {
 	fset    *token.FileSet
 	structs map[string]bool
-	// tensors are the fields of such structs that are tensors, or lists of them.
+	// tensors are the fields of these structs that are tensors or lists of them.
 	tensors map[string][]string
 	types   []*ast.GenDecl
 	methods []*ast.FuncDecl
 	body    bytes.Buffer
 }
 
-// generate returns the text of the face.
+// generate returns the source of the face.
 func generate(dir string) ([]byte, error) {
 	g := &gen{fset: token.NewFileSet(), structs: map[string]bool{}, tensors: map[string][]string{}}
 	if err := g.read(dir); err != nil {
@@ -90,7 +91,7 @@ func generate(dir string) ([]byte, error) {
 	return g.file()
 }
 
-// read parses core and collects what the face has of it.
+// read parses core and collects the declarations that the face exposes.
 func (g *gen) read(dir string) error {
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
@@ -122,7 +123,7 @@ func (g *gen) read(dir string) error {
 	return nil
 }
 
-// file returns the text: types, then methods, each by name.
+// file returns the source: types, then methods, each sorted by name.
 func (g *gen) file() ([]byte, error) {
 	slices.SortFunc(g.types, func(a, b *ast.GenDecl) int { return strings.Compare(structOf(a), structOf(b)) })
 	slices.SortFunc(g.methods, func(a, b *ast.FuncDecl) int {
@@ -217,7 +218,7 @@ func receiver(d *ast.FuncDecl) string {
 // packages are what the face may import.
 var packages = []string{"tenon.dev/cuda", "tenon.dev/dtype", "tenon.dev/internal/core", "tenon.dev/internal/rt"}
 
-// header returns what stands above the declarations.
+// header returns the source above the declarations.
 func (g *gen) header() []byte {
 	var out bytes.Buffer
 	out.WriteString(marker + "\npackage tenon\n\nimport (\n")
@@ -256,10 +257,10 @@ func (g *gen) kind(t ast.Expr) (face, core string, err error) {
 	return s, "", nil
 }
 
-// callee stands for the face's function in the text of the core's.
+// callee stands for the face's function in the source of core's function.
 const callee = "CALLEE"
 
-// function returns the text of a function of core that calls one of the face: arguments are converted to the face's types, the result to
+// function returns the source of a core function that calls a face function: arguments are converted to the face's types, the result to
 // core's. A value of type any may be a tensor.
 func (g *gen) function(f *ast.FuncType) (string, error) {
 	types := func(t ast.Expr) (face, core, spelled string, err error) {
@@ -334,7 +335,7 @@ func toFace(name, face, core string) string {
 	return "(" + face + ")(" + name + ")"
 }
 
-// zero returns how the zero value of a type is spelled.
+// zero returns the source of a type's zero value.
 func zero(face string) string {
 	switch {
 	case strings.HasPrefix(face, "*"), strings.HasPrefix(face, "["), strings.HasPrefix(face, "func"), face == "any":
@@ -347,8 +348,7 @@ func zero(face string) string {
 	return "0"
 }
 
-// operands returns the names of d's tensors that must be there: those that made refuses where they are nil, zero values or closed. Lists
-// are core's to look at.
+// operands returns the names of d's required tensors, which made refuses if they are nil, zero values or closed. Core checks lists.
 func operands(d *ast.FuncDecl) []string {
 	var names []string
 	for _, f := range d.Type.Params.List {
@@ -376,7 +376,7 @@ func mayBeNil(d *ast.FuncDecl, n *ast.Ident) bool {
 	return optional[n.Name]
 }
 
-// returnsError reports whether d's last result is an error. Such a method of core looks at its optional operands itself.
+// returnsError reports whether d's last result is an error. Such a method of core checks its optional operands itself.
 func returnsError(d *ast.FuncDecl) bool {
 	if d.Type.Results == nil {
 		return false
@@ -419,7 +419,7 @@ func (g *gen) params(d *ast.FuncDecl) (params, args []string, options string, er
 	return params, args, options, nil
 }
 
-// once writes the line that takes the options of a call which does not return an error, and looks at their tensors.
+// once writes the line that takes the options of a call that does not return an error, and checks their tensors.
 func (g *gen) once(d *ast.FuncDecl, options string, operands int) {
 	fmt.Fprintf(&g.body, "\tonly := core.One(%q, %s)\n", d.Name.Name, options)
 	list := d.Type.Params.List

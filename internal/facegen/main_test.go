@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestFaceIsCurrent: what the root package holds is what core's methods give, in one file.
+// TestFaceIsCurrent: the root package's zface.go is the one generated from core's methods, in one file.
 func TestFaceIsCurrent(t *testing.T) {
 	want, err := generate("../core")
 	if err != nil {
@@ -23,7 +23,7 @@ func TestFaceIsCurrent(t *testing.T) {
 	}
 }
 
-// generated returns the face of a core that has the given text.
+// generated returns the face of a core package with the given text.
 func generated(t *testing.T, text string) (string, error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -34,7 +34,7 @@ func generated(t *testing.T, text string) (string, error) {
 	return string(src), err
 }
 
-// TestInto: the directive makes a method with destinations, which say the type and shape that a factory asks for; a result that no
+// TestInto: the directive makes a method with destinations, which replace the type and shape parameters of a factory; a result that no
 // destination can take is refused.
 func TestInto(t *testing.T) {
 	src, err := generated(t, `

@@ -4,12 +4,12 @@ import (
 	"tenon.dev"
 )
 
-// Decoder writes one token after the other. Its keys and values of earlier tokens are caches that a step changes in place, at the position
-// that a tensor says, so that all steps have the same shapes.
+// Decoder generates one token after the other. The keys and values of earlier tokens are caches that a step changes in place, at a
+// position held in a tensor, so that all steps have the same shapes.
 type Decoder struct {
-	// Model has the weights.
+	// Model holds the weights.
 	Model *Model
-	// Token [1, 1] is the last token, Position [1] its number, Logits [1, 1, V] those of the last step.
+	// Token [1, 1] is the last token, Position [1] its position, Logits [1, 1, V] the logits of the last step.
 	Token, Position, Logits *tenon.Tensor
 
 	keys, values []*tenon.Tensor // [1, H, context, D] for each block
@@ -30,8 +30,8 @@ func NewDecoder(x *tenon.Exec, m *Model, token int64) *Decoder {
 	return d
 }
 
-// Step puts the likeliest next token into Token and goes to its position. It reads nothing. Beyond the context it does what the device does
-// with an index out of range.
+// Step puts the most likely next token into Token and moves to its position. It reads nothing from the device. Beyond the context it
+// fails as the device does for an index out of range.
 func (d *Decoder) Step(x *tenon.Exec) error {
 	x = x.NoGrad()
 	hidden := x.Gt(d.all, d.Position)
@@ -54,7 +54,7 @@ func (d *Decoder) Caches() []*tenon.Tensor {
 	return append(append([]*tenon.Tensor(nil), d.keys...), d.values...)
 }
 
-// Close closes the tensors, but for the model's.
+// Close closes the tensors, except the model's.
 func (d *Decoder) Close() {
 	for _, a := range append(d.Caches(), d.Token, d.Position, d.Logits, d.all) {
 		a.Close()

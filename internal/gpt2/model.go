@@ -12,7 +12,7 @@ import (
 
 // Config is the size of a model.
 type Config struct {
-	// Layers is the number of blocks, Heads that of the heads in each, Width the length of a token's vector.
+	// Layers is the number of blocks, Heads the number of heads in each, Width the length of a token's vector.
 	Layers, Heads, Width int
 	// Vocabulary is the number of tokens, Context the greatest number of positions.
 	Vocabulary, Context int
@@ -31,18 +31,18 @@ type Model struct {
 	// Tokens and Positions are the tables whose sum enters the first block. Tokens is the last layer's weight too.
 	Tokens    *nn.Embedding `torch:"wte"`
 	Positions *nn.Embedding `torch:"wpe"`
-	// Blocks come one after the other, and Norm after them.
+	// Blocks run one after the other, and Norm after them.
 	Blocks []*Block      `torch:"h"`
 	Norm   *nn.LayerNorm `torch:"ln_f"`
 
 	config Config
 }
 
-// Block adds to each position what its attention and its perceptron make.
+// Block adds to each position the outputs of its attention and its perceptron.
 type Block struct {
 	// AttentionNorm and MLPNorm come before each.
 	AttentionNorm *nn.LayerNorm `torch:"ln_1"`
-	// QKV makes queries, keys and values, and Out mixes what the heads have found.
+	// QKV computes queries, keys and values, and Out combines the outputs of the heads.
 	QKV     *nn.Linear    `torch:"attn.c_attn"`
 	Out     *nn.Linear    `torch:"attn.c_proj"`
 	MLPNorm *nn.LayerNorm `torch:"ln_2"`
@@ -77,7 +77,7 @@ func New(x *tenon.Exec, c Config) *Model {
 	return m
 }
 
-// attend is what a block's attention does with queries, keys and values, each [B, H, T, D], to a result like the queries.
+// attend computes a block's attention from queries, keys and values, each [B, H, T, D], to a result with the queries' shape.
 type attend func(x *tenon.Exec, block int, q, k, v *tenon.Tensor) *tenon.Tensor
 
 // forward maps tokens [B, T] at positions [T] to logits [B, T, V].
@@ -106,8 +106,8 @@ func (b *Block) attention(x *tenon.Exec, in *tenon.Tensor, f func(x *tenon.Exec,
 	})
 }
 
-// weigh sums v by the softmax of q's products with k, without those that hidden, of bool, names. It works in their type, also under
-// autocast, which would have the softmax of bfloat16 in float32.
+// weigh sums v by the softmax of q's products with k, masking those where hidden, of bool, is true. It computes in their type, also under
+// autocast, which would compute the softmax of bfloat16 in float32.
 func weigh(x *tenon.Exec, q, k, v, hidden *tenon.Tensor) *tenon.Tensor {
 	return x.Autocast(dtype.Invalid).Within(func(x *tenon.Exec) *tenon.Tensor {
 		scores := x.MulS(x.MatMul(q, x.Transpose(k, -2, -1)), 1/math.Sqrt(float64(q.Size(-1))))

@@ -8,9 +8,9 @@ import (
 	"tenon.dev/optim"
 )
 
-// Training is a model that learns from one batch.
+// Training is a model that trains on one batch.
 type Training struct {
-	// Model learns, and Loss is that of the last step.
+	// Model is the model in training, and Loss the loss of the last step.
 	Model *Model
 	Loss  *tenon.Tensor
 	// Rate is the learning rate, which the schedule fills.
@@ -21,7 +21,7 @@ type Training struct {
 	tokens, want *tenon.Tensor
 }
 
-// NewTraining returns a model with random weights and a random batch of so many rows of the whole context.
+// NewTraining returns a model with random weights and a random batch of rows as long as the context.
 func NewTraining(x *tenon.Exec, c Config, batch int) (*Training, error) {
 	shape := []int{batch, c.Context}
 	t := &Training{Model: New(x, c), Rate: x.Full(nil, 6e-4, tenon.Float32)}
@@ -39,7 +39,7 @@ func NewTraining(x *tenon.Exec, c Config, batch int) (*Training, error) {
 	return t, err
 }
 
-// Step is an iteration of training with bf16 autocast and clipped gradients. It reads nothing.
+// Step is a training iteration with bf16 autocast and clipped gradients. It reads nothing from the device.
 func (t *Training) Step(x *tenon.Exec) error {
 	loss := t.Model.Loss(x.Autocast(tenon.BFloat16), t.tokens, t.want)
 	if err := x.Backward(loss); err != nil {

@@ -4,7 +4,8 @@ import (
 	"tenon.dev/fault"
 )
 
-// construct executes the instructions that name code or call it: nothing is looked up or called, the values only say what would be.
+// construct executes the instructions that name or call code: it looks up and calls nothing, and the values only describe what Python
+// would do.
 func (m *machine) construct(op byte) error {
 	switch op {
 	case opGlobal:
@@ -80,7 +81,7 @@ func (m *machine) twoLines() (module, name string, err error) {
 	return module, string(b), err
 }
 
-// global pushes a class or function that may be named.
+// global pushes the name of an allowed class or function.
 func (m *machine) global(module, name string) error {
 	if m.o.Global == nil || !m.o.Global(module, name) {
 		return fault.New(fault.Invalid,
@@ -135,7 +136,7 @@ func (m *machine) newMore(k Kind, parts more) (Ref, error) {
 	return v, nil
 }
 
-// build gives the object beneath it the value on top as state.
+// build makes the value on top the state of the object beneath it.
 func (m *machine) build() error {
 	v, err := m.under(1, false, KindObject)
 	if err != nil {

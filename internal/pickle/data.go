@@ -47,7 +47,7 @@ func (k Kind) String() string {
 
 const kindBits = 5
 
-// The low bits of a Ref are its kind, those above a value or an index. An integer that does not fit has bit bigBit of its kind set.
+// The low bits of a Ref are its kind, the bits above a value or an index. An integer that does not fit has bit bigBit of its kind set.
 const bigInt Kind = 16
 
 func pack(k Kind, payload uint64) Ref { return Ref(payload<<kindBits | uint64(k)) }
@@ -81,13 +81,13 @@ func (r Ref) Taken() (uint64, bool) { return r.payload(), r.tag() == KindTaken }
 type object struct {
 	items []Ref
 	more  *more
-	// memo is one more than the last memo index that holds the value, and pos where the value was pushed; shared says that there are other
-	// references than those two, and adopted that it was offered to Take or a container has it.
+	// memo is one more than the last memo index that holds the value, and pos the stack position where it was pushed; shared says that
+	// there are other references than those two, and adopted that it was offered to Take or is in a container.
 	memo, pos       uint32
 	shared, adopted bool
 }
 
-// more is what an object has besides items: what it calls, or the identity of a persistent id, and an object's arguments and state.
+// more is the parts of an object besides items: its callee or the identity of a persistent id, its arguments and its state.
 type more struct{ head, args, state Ref }
 
 // Data are the values of one pickle.
@@ -103,21 +103,21 @@ type Data struct {
 	free    []uint32
 	used    int64
 	size    int64
-	limit   int64        // of used, as far as it was asked for
-	bound   func() int64 // the limit now; nil where it stays
+	limit   int64        // of used, as far as it has been computed
+	bound   func() int64 // the current limit; nil if it is constant
 
 	stack []Ref
 	marks []int // heights of the stack
 	at    int
 }
 
-// Root returns the value that the pickle is.
+// Root returns the pickle's value.
 func (d *Data) Root() Ref { return d.root }
 
-// Size returns how many bytes of its reader the pickle takes: another may follow.
+// Size returns the length of the pickle in bytes: another may follow in its reader.
 func (d *Data) Size() int64 { return d.size }
 
-// Used returns how many bytes the values are charged with.
+// Used returns the bytes that the values are charged with.
 func (d *Data) Used() int64 { return d.used }
 
 // charge counts n bytes that are about to be allocated.
@@ -133,19 +133,18 @@ func (d *Data) charge(n int) error {
 	return nil
 }
 
-// Charge counts n bytes that Options.Take needs for what it keeps. Beyond Options.MaxMemory or Options.Bound it is an error of kind
+// Charge counts n bytes that Options.Take needs for its own data. Beyond Options.MaxMemory or Options.Bound it is an error of kind
 // fault.OutOfMemory.
 func (d *Data) Charge(n int) error { return d.charge(n) }
 
-// Stack returns the reading machine's stack while Options.Take runs, for those who must know where in the pickle they are: the values, the
-// heights at which marks stand, and the position of the value on offer. A container that is being filled stands beneath a mark, or
-// beneath its one item.
+// Stack returns the reading machine's stack while Options.Take runs, to show the position in the pickle: the values, the heights of the
+// marks, and the position of the offered value. A container that is being filled is beneath a mark, or beneath its single item.
 func (d *Data) Stack() (values []Ref, marks []int, at int) { return d.stack, d.marks, d.at }
 
 // Bool returns a boolean, and false as the second result for other kinds.
 func (d *Data) Bool(r Ref) (value, ok bool) { return r.payload() != 0, r.tag() == KindBool }
 
-// Int returns an integer that fits in 64 bits with sign, and false for other values. Booleans count as 0 and 1, as in Python.
+// Int returns an integer that fits in a signed 64-bit integer, and false for other values. Booleans count as 0 and 1, as in Python.
 func (d *Data) Int(r Ref) (int64, bool) {
 	switch r.tag() {
 	case KindInt:
@@ -159,7 +158,7 @@ func (d *Data) Int(r Ref) (int64, bool) {
 	return 0, false
 }
 
-// Uint returns an integer that fits in 64 bits without sign, and false for other values.
+// Uint returns an integer that fits in an unsigned 64-bit integer, and false for other values.
 func (d *Data) Uint(r Ref) (uint64, bool) {
 	if r.tag() == bigInt {
 		b := d.bigs[r.payload()]
@@ -191,7 +190,7 @@ func (d *Data) Float(r Ref) (float64, bool) {
 	return f, true
 }
 
-// Str returns a string, and false for other kinds. Text that is no UTF-8 has the replacement character.
+// Str returns a string, and false for other kinds. Invalid UTF-8 becomes the replacement character.
 func (d *Data) Str(r Ref) (string, bool) {
 	if r.tag() != KindString {
 		return "", false
@@ -199,7 +198,7 @@ func (d *Data) Str(r Ref) (string, bool) {
 	return d.strs[r.payload()], true
 }
 
-// Bytes returns bytes, and false for other kinds. The caller does not change them.
+// Bytes returns bytes, and false for other kinds. The caller must not change them.
 func (d *Data) Bytes(r Ref) ([]byte, bool) {
 	if r.tag() != KindBytes {
 		return nil, false
@@ -216,8 +215,8 @@ func (d *Data) Global(r Ref) (module, name string, ok bool) {
 	return g[0], g[1], true
 }
 
-// Items returns the items of a list, tuple or set, or the keys and values in turn of a dict, or what was added to an object; nil for other
-// kinds. The caller does not change them. Values may contain each other in a circle.
+// Items returns the items of a list, tuple or set, the alternating keys and values of a dict, or the items added to an object; nil for
+// other kinds. The caller must not change them. Values may contain each other in a cycle.
 func (d *Data) Items(r Ref) []Ref {
 	if !r.container() {
 		return nil
@@ -225,7 +224,7 @@ func (d *Data) Items(r Ref) []Ref {
 	return d.objs[r.payload()].items
 }
 
-// Get returns the last value of a dict whose key is the string key, and false if there is none.
+// Get returns the last value of a dict under the string key, and false if there is none.
 func (d *Data) Get(dict Ref, key string) (Ref, bool) {
 	if dict.tag() != KindDict {
 		return 0, false

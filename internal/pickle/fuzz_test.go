@@ -10,15 +10,15 @@ import (
 	"tenon.dev/internal/pickle"
 )
 
-// fuzzMemory is what a fuzzed pickle may take.
+// fuzzMemory bounds the memory of a fuzzed pickle.
 const fuzzMemory = 4 << 20
 
-// fuzzBound is what a fuzzed pickle may take of which read bytes were read.
+// fuzzBound returns the memory that a fuzzed pickle may take after read bytes were read.
 func fuzzBound(read int64) int64 { return 1<<18 + 64*read }
 
-// FuzzRead reads any bytes as a pickle: no input crashes the reader, or makes it allocate more than a small multiple of what it may take,
-// which grows with its length (the multiple is what Go's growing of slices leaves as garbage). What reads well reads the same with values
-// taken out and put back.
+// FuzzRead reads any bytes as a pickle: no input crashes the reader, or makes it allocate more than a small multiple of its bound, which
+// grows with its length (the multiple covers the garbage of growing slices). A valid pickle reads the same when values are taken out and
+// put back.
 func FuzzRead(f *testing.F) {
 	for _, name := range []string{"circle.pickle", "circle_dict.pickle", "ordered.pickle"} {
 		f.Add(file(f, name))
@@ -59,6 +59,6 @@ func FuzzRead(f *testing.F) {
 				took = append(took, k)
 				return pickle.Taken{Verdict: pickle.Verdict(len(took) % 3), Value: uint64(len(took))}, nil
 			}})
-		_ = err // adding to what was taken is an error
+		_ = err // adding to a taken value is an error
 	})
 }

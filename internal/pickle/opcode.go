@@ -74,5 +74,5 @@ const (
 	opReadonlyBuffer  = 0x98
 )
 
-// lastProtocol is the newest protocol there is.
+// lastProtocol is the newest protocol.
 const lastProtocol = 5

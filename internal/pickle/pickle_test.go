@@ -139,7 +139,7 @@ func TestValues(t *testing.T) {
 				t.Errorf("protocol %d: one list became two", p)
 			}
 		}
-		for n := range len(data) { // no beginning of a pickle is one
+		for n := range len(data) { // no proper prefix of a pickle is valid
 			if n > 300 && n%997 != 0 {
 				continue
 			}
@@ -150,7 +150,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// TestInstructions reads what Python's pickler does not write of itself.
+// TestInstructions reads instructions that Python's pickler does not write by itself.
 func TestInstructions(t *testing.T) {
 	for _, c := range [][2]string{
 		{"I01\n.", "true"}, {"I00\n.", "false"}, {"I-7\n.", "-7"}, {"L123L\n.", "123"}, {"F2.5\n.", "2.5f"}, {"F1e999\n.", "+Inff"},
@@ -199,7 +199,7 @@ func TestInstructions(t *testing.T) {
 	}
 }
 
-// TestRefused reads what is broken, needs code, or claims more than there is.
+// TestRefused reads pickles that are broken, need code, or claim more data than they hold.
 func TestRefused(t *testing.T) {
 	for _, c := range []struct {
 		data, want string
@@ -267,12 +267,12 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// stuck is a reader that gives neither data nor errors.
+// stuck is a reader that returns neither data nor errors.
 type stuck struct{}
 
 func (stuck) Read([]byte) (int, error) { return 0, nil }
 
-// TestTake takes values out of a pickle while it is read: lists of numbers become their sums, dicts with a "drop" go.
+// TestTake takes values out of a pickle while it is read: lists of numbers become their sums, dicts with a "drop" are removed.
 func TestTake(t *testing.T) {
 	var offered []string
 	take := func(d *pickle.Data, k pickle.Kind, items []pickle.Ref) (pickle.Taken, error) {
@@ -293,7 +293,7 @@ func TestTake(t *testing.T) {
 	for _, c := range []struct{ data, want, offered string }{
 		{"](](K\x01K\x02e](K\x03ee.", "[taken 3, taken 3]", "list2 list1"},
 		{"]]\x94(K\x01K\x02eah\x00a.", "[taken 3, taken 3]", "list2"}, // the second is the memo's
-		{"](]\x94(K\x01eh\x00e.", "[taken 1, taken 1]", "list1"},      // complete and not in a container yet
+		{"](]\x94(K\x01eh\x00e.", "[taken 1, taken 1]", "list1"},      // complete but not yet in a container
 		{"]}\x8c\x04dropNsa.", "[]", "dict2"}, {"](K\x07}(\x8c\x04dropNuK\x08e.", "[7, 8]", "dict2"},
 		{"}(K\x01}(\x8c\x04dropNuu.", "{1: None}", "dict2"},                                   // a dict has None there
 		{"]]\x942ae.", "", ""},                                                                // no mark
@@ -327,7 +327,7 @@ func TestTake(t *testing.T) {
 	}
 }
 
-// TestAccessors asks values for what they are not.
+// TestAccessors reads values as other kinds.
 func TestAccessors(t *testing.T) {
 	d := read(t,
 		[]byte("(N\x88K\x05\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00G\x3f\xf8\x00\x00\x00\x00\x00\x00\x8c\x01sC\x01bcm\nn\n]t."),
@@ -365,7 +365,7 @@ func TestAccessors(t *testing.T) {
 	}
 }
 
-// TestClaims reads pickles that claim to be large: memory follows what is there, not what is claimed.
+// TestClaims reads pickles that claim to be large: memory follows the data, not the claims.
 func TestClaims(t *testing.T) {
 	for _, data := range []string{"X\x00\x00\x00\x3f", "\x8d\x00\x00\x00\x3f\x00\x00\x00\x00", "B\x00\x00\x00\x3f",
 		"\x8e\x00\x00\x00\x3f\x00\x00\x00\x00", "\x8b\x00\x00\x00\x3f",
@@ -487,7 +487,7 @@ func TestWriterErrors(t *testing.T) {
 	}
 }
 
-// Protocol 2 has no instructions of later ones, which some readers do not know.
+// A pickle of protocol 2 has no later instructions, which some readers do not know.
 func TestWriter2(t *testing.T) {
 	var b bytes.Buffer
 	w := pickle.NewWriter2(&b)

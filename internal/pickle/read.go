@@ -9,15 +9,15 @@ import (
 	"tenon.dev/fault"
 )
 
-// Options say what Read accepts and keeps.
+// Options are the options of Read.
 type Options struct {
-	// MaxMemory bounds the bytes of memory that the values, and what Take charges, may take; 0 is 1 GiB.
+	// MaxMemory bounds the bytes of memory of the values and of Take's charges; 0 is 1 GiB.
 	MaxMemory int64
-	// Bound, if not nil, gives the bytes of memory that a pickle may take of which read bytes were read, so that a short one cannot take
-	// what a long one may; MaxMemory bounds it. It does not fall as read grows.
+	// Bound, if not nil, returns the bytes of memory that a pickle may take after read bytes were read, so that a short pickle may take
+	// less than a long one; MaxMemory bounds it. It must not fall as read grows.
 	Bound func(read int64) int64
-	// Global says whether the pickle may name this class or function. They are never looked up or called: what the pickle would make with
-	// one is a value of KindObject. Nil allows none.
+	// Global says whether the pickle may name this class or function. They are never looked up or called: a call becomes a value of
+	// KindObject. Nil allows none.
 	Global func(module, name string) bool
 	// Persistent says that the pickle may refer to objects outside it.
 	Persistent bool
@@ -26,24 +26,24 @@ type Options struct {
 	// in a circle. It may take the value: then only what it returns is kept in the value's place, as KindTaken (below 2⁵⁹), or, for Drop,
 	// nothing at all.
 	Take func(d *Data, k Kind, items []Ref) (Taken, error)
-	// Progress, if not nil, is told now and then how many bytes were read.
+	// Progress, if not nil, is called now and then with the number of bytes read.
 	Progress func(read int64)
 }
 
-// Taken is what Options.Take makes of a value.
+// Taken is the result of Options.Take for a value.
 type Taken struct {
 	Verdict Verdict
 	Value   uint64 // for Replace
 }
 
-// Verdict says what becomes of a value.
+// Verdict says what happens to a value.
 type Verdict uint8
 
 // The verdicts of Options.Take.
 const (
 	Leave   Verdict = iota // the value stays as it is
-	Replace                // Taken.Value stands in its place
-	Drop                   // a list that has it as an item goes without it
+	Replace                // Taken.Value replaces it
+	Drop                   // a list leaves the item out
 )
 
 // machine is Python's unpickling machine over a Data.
@@ -54,8 +54,8 @@ type machine struct {
 	memo memo
 }
 
-// Read reads one pickle of any protocol up to 5 from r, which may be read beyond its end. What is broken, needs code to run, or is larger
-// than MaxMemory or Bound allow is an error.
+// Read reads one pickle of any protocol up to 5 from r, which may be read beyond its end. A pickle that is broken, needs code to run, or
+// exceeds MaxMemory or Bound is an error.
 func Read(r io.Reader, o Options) (*Data, error) {
 	if o.MaxMemory == 0 {
 		o.MaxMemory = 1 << 30
@@ -77,7 +77,7 @@ func (m *machine) broken(format string, args ...any) error {
 	return fault.Wrap(fault.Invalid, fault.New(fault.Invalid, format, args...), "the pickle is broken at byte %d", m.src.offset())
 }
 
-// run executes instructions until the pickle ends. The frequent ones are here.
+// run executes instructions until the pickle ends. It handles the frequent ones itself.
 func (m *machine) run() error {
 	s := &m.src
 	for {
@@ -253,7 +253,7 @@ func (m *machine) binPut(op byte) error {
 	return m.put(binary.LittleEndian.Uint32(b))
 }
 
-// sized reads a length of n bytes and that many bytes, and gives them to use.
+// sized reads a length of n bytes and then that many bytes, and passes them to use.
 func (m *machine) sized(n int, use func([]byte) error) error {
 	b, err := m.src.take(n)
 	if err != nil {
@@ -273,7 +273,7 @@ func (m *machine) sized(n int, use func([]byte) error) error {
 	if size > uint64(m.o.MaxMemory-m.used) {
 		return m.charge(int(min(size, math.MaxInt64/2)))
 	}
-	// The length is a claim until the bytes are there, so the memory grows with them.
+	// The length is only a claim until the bytes arrive, so the memory grows with the bytes.
 	var all []byte
 	for uint64(len(all)) < size {
 		if err := m.src.fill(1); err != nil {
@@ -283,7 +283,7 @@ func (m *machine) sized(n int, use func([]byte) error) error {
 		if k == 0 {
 			return m.src.truncated()
 		}
-		// Compressed, a long text is short: what it will be charged with must be affordable before it is all there.
+		// A long text is short when compressed, so its charge is checked before all of it has been read.
 		if err := m.charge(len(all) + k); err != nil {
 			return err
 		}

@@ -6,8 +6,8 @@ import (
 	"tenon.dev/fault"
 )
 
-// window is the most bytes of input held at once, apart from a string's. Anything else of an instruction is shorter than margin, so that
-// one look at the window serves a whole instruction.
+// window bounds the bytes of input held at once, apart from strings. All other parts of an instruction are shorter than margin, so that
+// one check of the window serves a whole instruction.
 const (
 	window = 1 << 18
 	margin = 16
@@ -23,10 +23,10 @@ type source struct {
 	progress func(read int64)
 }
 
-// offset is where the next byte is in the input.
+// offset returns the position of the next byte in the input.
 func (s *source) offset() int64 { return s.start + int64(s.at) }
 
-// fill reads until n bytes are at hand or the input ends; n is at most window.
+// fill reads until n bytes are buffered or the input ends; n is at most window.
 func (s *source) fill(n int) error {
 	if s.end-s.at >= n || s.done {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"tenon.dev/fault"
 )
 
-// What values cost in bytes, with what Go's growing of slices may leave unused.
+// The cost of values in bytes, including what growing slices may leave unused.
 const (
 	costRef    = 16
 	costObject = 2 * 72
@@ -18,10 +18,10 @@ const (
 	costFloat  = 16
 )
 
-// memoPage is how many entries of the memo stand together.
+// memoPage is the number of memo entries in a page.
 const memoPage = 1 << 12
 
-// memo holds what later instructions refer to. Indexes count up in what picklers write; any others go to a map.
+// memo holds the values that later instructions refer to. Picklers write ascending indexes; any others go to a map.
 type memo struct {
 	pages []*[memoPage]Ref
 	n     uint32 // indexes below are in pages
@@ -39,7 +39,7 @@ func (t *memo) lookUp(i uint32) Ref {
 	return t.other[i]
 }
 
-// quick returns the value at i if it is one that needs no care: none that may be incomplete, and not in the map; otherwise 0.
+// quick returns the value at i if it is surely complete and not in the map, otherwise 0.
 func (t *memo) quick(i uint32) Ref {
 	if i >= t.n {
 		return 0
@@ -102,8 +102,8 @@ func (m *machine) get(i uint32) error {
 	return m.push(v)
 }
 
-// share readies a value that is still on the stack for another reference. It is complete unless a mark stands right above it; what a list
-// with itself as the single item would be is an error when that item is added.
+// share prepares a value that is still on the stack for another reference. The value is complete unless a mark is directly above it; a
+// list with itself as its single item is an error when that item is added.
 func (m *machine) share(v Ref) (Ref, error) {
 	o := &m.objs[v.payload()]
 	at := int(o.pos)
@@ -121,7 +121,7 @@ func (m *machine) share(v Ref) (Ref, error) {
 	return instead, err
 }
 
-// replace makes the memo's entry of v, which is taken, refer to what stands in its place.
+// replace makes the memo's entry of v, which is taken, refer to its replacement.
 func (t *memo) replace(i uint32, v, instead Ref) {
 	if i < t.n {
 		if p := t.at(i); *p == v {
@@ -162,7 +162,7 @@ func (m *machine) aboveMark() (int, error) {
 	return len(m.stack) - m.marks[len(m.marks)-1], nil
 }
 
-// floor is the height of the stack that values may be taken down to: the last mark.
+// floor returns the lowest height down to which values may be popped: the last mark.
 func (m *machine) floor() int {
 	if len(m.marks) == 0 {
 		return 0
@@ -301,7 +301,7 @@ func (m *machine) pushEmpty(k Kind) error {
 	return m.push(v)
 }
 
-// add appends items, which are adopted, to a container. A list goes without what was dropped, others have None there.
+// add appends items, which are adopted, to a container. A list leaves dropped items out, other containers have None instead.
 func (m *machine) add(v Ref, items []Ref) error {
 	o := &m.objs[v.payload()]
 	if need := len(o.items) + len(items); need > cap(o.items) {
@@ -321,7 +321,7 @@ func (m *machine) add(v Ref, items []Ref) error {
 	return nil
 }
 
-// adopt offers the values to Take, and puts in place what it made of them. The values are still on the stack, at from and above.
+// adopt offers the values to Take and replaces them by the results. The values are still on the stack, at from and above.
 func (m *machine) adopt(from int) error {
 	for i := from; i < len(m.stack); i++ {
 		v := m.stack[i]
@@ -345,7 +345,7 @@ func (m *machine) adopt(from int) error {
 	return nil
 }
 
-// offer gives the list or dict v, at position at of the stack, to Take and returns what stands in its place.
+// offer passes the list or dict v, at position at of the stack, to Take and returns its replacement.
 func (m *machine) offer(v Ref, at int, items []Ref) (Ref, error) {
 	m.at = at
 	t, err := m.o.Take(m.Data, v.tag(), items)
@@ -405,8 +405,8 @@ func (m *machine) wrapUp(k Kind, from int) error {
 	return m.push(v)
 }
 
-// under returns the container beneath the last n values, which has one of the kinds and is above all marks but, where marked says so,
-// the last.
+// under returns the container beneath the last n values, which must have one of the kinds and be above all marks, except the last one if
+// marked is true.
 func (m *machine) under(n int, marked bool, kinds ...Kind) (Ref, error) {
 	at, floor := len(m.stack)-n-1, m.floor()
 	if k := len(m.marks); marked {
@@ -453,7 +453,7 @@ func (m *machine) appends() error {
 	return nil
 }
 
-// setItems adds the keys and values above the last mark to the dict or object beneath it. A new dict is complete with that.
+// setItems adds the keys and values above the last mark to the dict or object beneath it. This completes a new dict.
 func (m *machine) setItems() error {
 	n, err := m.aboveMark()
 	if err != nil {
@@ -472,7 +472,7 @@ func (m *machine) setItems() error {
 	}
 	m.marks = m.marks[:len(m.marks)-1]
 	o := &m.objs[v.payload()]
-	// The dict that is the whole pickle has nothing beneath it.
+	// A dict that is the whole pickle has nothing beneath it.
 	if m.o.Take != nil && v.tag() == KindDict && len(o.items) == 0 && !o.shared && !o.adopted && from > 1 {
 		instead, err := m.offer(v, from-1, m.stack[from:])
 		if err != nil {

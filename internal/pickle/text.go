@@ -10,7 +10,7 @@ import (
 	"tenon.dev/fault"
 )
 
-// text executes the instructions of protocol 0, whose arguments are lines of text, and refuses what is no instruction.
+// text executes the instructions of protocol 0, whose arguments are lines of text, and refuses unknown instructions.
 func (m *machine) text(op byte) error {
 	switch op {
 	case opList:
@@ -76,7 +76,7 @@ func (m *machine) textInt(op byte, b []byte) error {
 // clip shortens text for an error.
 func clip(b []byte) []byte { return b[:min(len(b), 40)] }
 
-// unquote reads Python 2's notation of a string of bytes.
+// unquote reads Python 2's notation of a byte string.
 func unquote(b []byte) ([]byte, bool) {
 	if len(b) < 2 || b[0] != b[len(b)-1] || b[0] != '\'' && b[0] != '"' {
 		return nil, false

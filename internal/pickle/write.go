@@ -12,7 +12,7 @@ import (
 	"tenon.dev/fault"
 )
 
-// flushSize is how much output is gathered before it is written.
+// flushSize is the size of the output buffer.
 const flushSize = 1 << 16
 
 // Writer writes a pickle, an instruction at a time: a list is EmptyList, Mark, its items, Appends; a dict is EmptyDict, Mark, keys
@@ -22,7 +22,7 @@ type Writer struct {
 	buf  []byte
 	memo uint32
 	strs map[string]uint32
-	// two: the instructions of protocol 2 only.
+	// two limits the output to instructions of protocol 2.
 	two bool
 	err error
 }
@@ -32,12 +32,12 @@ func NewWriter(w io.Writer) *Writer {
 	return &Writer{w: w, buf: append(make([]byte, 0, flushSize+1<<10), opProto, 4), strs: map[string]uint32{}}
 }
 
-// NewWriter2 returns a Writer of protocol 2 to w, for readers that know no later one, as that of PyTorch's files. It cannot write bytes.
+// NewWriter2 returns a Writer of protocol 2 to w, for readers that know no later protocol, such as torch.load. It cannot write bytes.
 func NewWriter2(w io.Writer) *Writer {
 	return &Writer{w: w, buf: append(make([]byte, 0, flushSize+1<<10), opProto, 2), strs: map[string]uint32{}, two: true}
 }
 
-// Close ends the pickle, whose value is the one thing that was written, and returns the first error. It does not close the io.Writer.
+// Close ends the pickle, whose value is the single value written, and returns the first error. It does not close the io.Writer.
 func (w *Writer) Close() error {
 	w.op(opStop)
 	w.flush()
@@ -131,7 +131,7 @@ func (w *Writer) Float(f float64) {
 	w.buf = binary.BigEndian.AppendUint64(w.buf, math.Float64bits(f))
 }
 
-// String writes a string, the second time as a reference to the first, and returns its number for Get. Text that is no UTF-8 has the
+// String writes a string, the second time as a reference to the first, and returns its number for Get. Invalid UTF-8 becomes the
 // replacement character.
 func (w *Writer) String(s string) uint32 {
 	if id, ok := w.strs[s]; ok {
@@ -162,7 +162,7 @@ func (w *Writer) Bytes(b []byte) {
 	w.bytes(string(b), opShortBytes, opBinBytes, opBinBytes8)
 }
 
-// bytes writes a text with the instruction for lengths of one, four or eight bytes.
+// bytes writes a text with the instruction for a length of one, four or eight bytes.
 func (w *Writer) bytes(s string, short, long, huge byte) {
 	switch n := uint64(len(s)); {
 	case n < 1<<8:
@@ -216,16 +216,16 @@ func (w *Writer) EmptyDict() { w.op(opEmptyDict) }
 // EmptyList begins a list.
 func (w *Writer) EmptyList() { w.op(opEmptyList) }
 
-// Mark begins what Appends, SetItems or Tuple ends.
+// Mark begins a sequence of values that Appends, SetItems or Tuple ends.
 func (w *Writer) Mark() { w.op(opMark) }
 
-// Appends adds what was written since the last Mark to the list before it.
+// Appends adds the values written since the last Mark to the list before it.
 func (w *Writer) Appends() { w.op(opAppends) }
 
 // SetItems adds the keys and values that were written since the last Mark to the dict before it.
 func (w *Writer) SetItems() { w.op(opSetItems) }
 
-// Tuple makes a tuple of what was written since the last Mark.
+// Tuple makes a tuple of the values written since the last Mark.
 func (w *Writer) Tuple() { w.op(opTuple) }
 
 // Pair makes a tuple of the two values written last, for readers that know no longer tuples.

@@ -1,5 +1,5 @@
-// Package resnet is the convolutional network ResNet-50, its training step and its inference, written as a program with nn and optim has
-// them. Tests and benchmarks of whole programs run it. Its weights and pictures are random.
+// Package resnet is the convolutional network ResNet-50 with its training step and inference, written as a user of nn and optim would
+// write them. Tests and benchmarks of whole programs run it. Its weights and pictures are random.
 package resnet
 
 import (
@@ -12,7 +12,7 @@ type Config struct {
 	// Blocks are the numbers of blocks of the four stages, and Width the number of channels of the first convolution.
 	Blocks [4]int
 	Width  int
-	// Side is the height and width of the pictures, and Classes the number of their kinds.
+	// Side is the height and width of the pictures, and Classes the number of classes.
 	Side, Classes int
 	// ChannelsLast lays pictures and the weights of convolutions with their channels innermost.
 	ChannelsLast bool
@@ -44,8 +44,7 @@ type Model struct {
 	config Config
 }
 
-// Block adds to its input what three convolutions make of it: of one element to fewer channels, of three by three, and of one element to
-// four times as many.
+// Block adds to its input the output of three convolutions: 1×1 to fewer channels, 3×3, and 1×1 to four times as many channels.
 type Block struct {
 	// The convolutions are each followed by a normalisation.
 	Conv1 *nn.Conv2d    `torch:"conv1"`
@@ -54,7 +53,7 @@ type Block struct {
 	BN2   *nn.BatchNorm `torch:"bn2"`
 	Conv3 *nn.Conv2d    `torch:"conv3"`
 	BN3   *nn.BatchNorm `torch:"bn3"`
-	// Downsample gives the input the shape of what is added to it; it is empty where they have one shape.
+	// Downsample gives the input the shape of the convolutions' output; it is empty if the shapes are equal.
 	Downsample nn.Sequential `torch:"downsample"`
 }
 
@@ -78,7 +77,7 @@ func New(x *tenon.Exec, c Config) *Model {
 	return m
 }
 
-// conv returns a convolution of a square kernel without a bias, that keeps the size or divides it by stride.
+// conv returns a convolution with a square kernel and no bias, which divides the size by stride.
 func (c Config) conv(x *tenon.Exec, in, out, kernel, stride int) *nn.Conv2d {
 	pad := kernel / 2
 	l := nn.NewConv2d(x, in, out, [2]int{kernel, kernel},
@@ -118,7 +117,7 @@ func (m *Model) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	})
 }
 
-// Forward returns in plus what the convolutions make of it, without what is negative.
+// Forward returns the ReLU of in plus the convolutions' output.
 func (b *Block) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
 		h := x.ReLU(b.BN1.Forward(x, b.Conv1.Forward(x, in)))

@@ -18,10 +18,10 @@ import (
 //go:embed testdata/torch.json
 var torchJSON []byte
 
-// recorded is what PyTorch's network was, and what it computed with the values of fill.
+// recorded describes PyTorch's network, and its results with the values of fill.
 type recorded struct {
 	Params [][2]any `json:"params"`
-	// Eval are every so manieth logit of the first picture, in float64, and Err32 is the error of PyTorch's own float32.
+	// Eval are evenly spaced logits of the first picture, in float64, and Err32 is the error of PyTorch's own float32.
 	Eval struct {
 		Step   int       `json:"step"`
 		Values []float64 `json:"values"`
@@ -37,7 +37,7 @@ func fromTorch(t *testing.T) (r recorded) {
 	return r
 }
 
-// uniform returns n numbers from 0 to 1 that only the name decides (splitmix64 of a counter), as the recording took them.
+// uniform returns n numbers from 0 to 1 that depend only on the name (splitmix64 of a counter), as in the recording.
 func uniform(name string, n int) []float64 {
 	u := make([]float64, n)
 	for i := range u {

@@ -6,9 +6,9 @@ import (
 	"tenon.dev/optim"
 )
 
-// Training is a model that learns from one batch.
+// Training is a model that trains on one batch.
 type Training struct {
-	// Model learns, and Loss is that of the last step.
+	// Model is the model in training, and Loss the loss of the last step.
 	Model *Model
 	Loss  *tenon.Tensor
 
@@ -16,7 +16,7 @@ type Training struct {
 	pictures, labels *tenon.Tensor
 }
 
-// NewTraining returns a model with random weights and a random batch of so many pictures.
+// NewTraining returns a model with random weights and a random batch of pictures.
 func NewTraining(x *tenon.Exec, c Config, batch int) (*Training, error) {
 	t := &Training{Model: New(x, c), pictures: c.pictures(x, batch)}
 	t.labels = x.RandInt(0, int64(c.Classes), []int{batch}, tenon.Int64)
@@ -25,7 +25,7 @@ func NewTraining(x *tenon.Exec, c Config, batch int) (*Training, error) {
 	return t, err
 }
 
-// Step is an iteration of training with bf16 autocast. It reads nothing, and leaves the gradients that it took.
+// Step is a training iteration with bf16 autocast. It reads nothing from the device, and keeps the gradients that it used.
 func (t *Training) Step(x *tenon.Exec) error {
 	t.opt.ZeroGrad()
 	low := x.Autocast(tenon.BFloat16)
@@ -50,23 +50,23 @@ func (t *Training) Close() {
 	}
 }
 
-// Inference is a model in use.
+// Inference is a model in evaluation mode.
 type Inference struct {
-	// Model is in the mode for use, and Logits [N, classes] are those of the last step.
+	// Model is in evaluation mode, and Logits [N, classes] are those of the last step.
 	Model  *Model
 	Logits *tenon.Tensor
 
 	pictures *tenon.Tensor
 }
 
-// NewInference returns a model with random weights and a random batch of so many pictures.
+// NewInference returns a model with random weights and a random batch of pictures.
 func NewInference(x *tenon.Exec, c Config, batch int) *Inference {
 	i := &Inference{Model: New(x, c), pictures: c.pictures(x, batch)}
 	nn.Eval(i.Model)
 	return i
 }
 
-// Step computes the logits with bf16 autocast and without gradients. It reads nothing.
+// Step computes the logits with bf16 autocast and without gradients. It reads nothing from the device.
 func (i *Inference) Step(x *tenon.Exec) error {
 	logits := i.Model.Forward(x.NoGrad().Autocast(tenon.BFloat16), i.pictures)
 	i.Logits.Close()

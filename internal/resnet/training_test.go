@@ -20,10 +20,10 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// way runs a step again and again.
+// way is a way to run a step repeatedly.
 type way struct {
 	name string
-	// of returns what runs step once more; it has run warm times before.
+	// of returns a function that runs step once more; step has run warm times before.
 	of func(t *testing.T, x *tenon.Exec, step func(x *tenon.Exec) error) (again func(), check func())
 }
 
@@ -60,7 +60,7 @@ func read(t *testing.T, x *tenon.Exec, out map[string][]byte, name string, a *te
 	out[name] = b
 }
 
-// Eager, as a graph and compiled, steps of training leave the same bits, and so does the use of the model.
+// Eager, captured and compiled training steps give the same bits, and so does inference.
 func TestWaysAgree(t *testing.T) {
 	const steps = 3
 	train := func(t *testing.T, w way, c resnet.Config) map[string][]byte {

@@ -1,5 +1,5 @@
-// Package terminal holds the one rule for which characters may be shown on a terminal, in a CI log or in a report.
-// It must not depend on what the texts are: names, messages, the output of programs under test, and the contents of untrusted files.
+// Package terminal holds the one rule for which characters may be shown on a terminal, in a CI log or in a report. It must not depend on
+// the kind of text: names, messages, the output of programs under test, and the contents of untrusted files.
 //
 // Letters, marks, digits, punctuation, symbols and spaces are shown as they are. Everything else is written as an escape: control
 // characters, with which a text could move the cursor or set the window title or the clipboard; invisible characters and those that
@@ -21,7 +21,7 @@ func Shown(r rune) bool {
 	return ' ' <= r && r < 0x7f || r > 0x7f && unicode.IsGraphic(r)
 }
 
-// appendEscape writes a character that is not shown: \x1b, \u202e, and of those beyond them the two halves of UTF-16, as JSON has them.
+// appendEscape writes a character that is not shown as \x1b or \u202e, or beyond these as a UTF-16 surrogate pair, as in JSON.
 func appendEscape(b []byte, r rune) []byte {
 	switch {
 	case r < 0x20:
@@ -33,7 +33,7 @@ func appendEscape(b []byte, r rune) []byte {
 	return fmt.Appendf(b, `\u%04x\u%04x`, high, low)
 }
 
-// appendText appends a text, in which keep is shown too. Bytes that are no UTF-8 are written \xff.
+// appendText appends a text, in which the characters of keep are shown too. Bytes that are not UTF-8 are written as \xff.
 func appendText(b []byte, s, keep string) []byte {
 	for s != "" {
 		n := plain(s)
@@ -55,7 +55,7 @@ func appendText(b []byte, s, keep string) []byte {
 	return b
 }
 
-// plain returns the length of the shown ASCII that a text begins with.
+// plain returns the length of the text's prefix of shown ASCII characters.
 func plain(s string) int {
 	for i := range len(s) {
 		if s[i] < ' ' || s[i] >= 0x7f {
@@ -65,10 +65,10 @@ func plain(s string) int {
 	return len(s)
 }
 
-// Line returns a text as it may stand within a line, cut in its middle to so many characters, since names differ least there. 0 is no
-// limit.
+// Line returns a text as it may be shown within a line, shortened in the middle, where names differ least, to at most most characters. 0
+// means no limit.
 func Line(s string, most int) string {
-	if most > 0 && len(s) > 8*most+8 { // what is cut anyway is not looked at
+	if most > 0 && len(s) > 8*most+8 { // skip the part that is cut anyway
 		s = strings.ToValidUTF8(s[:4*most], "") + "…" + strings.ToValidUTF8(s[len(s)-4*most:], "")
 	}
 	if plain(s) != len(s) {
@@ -80,7 +80,7 @@ func Line(s string, most int) string {
 	return s
 }
 
-// clip cuts a text to n characters.
+// clip shortens a text to n characters.
 func clip(s string, n int) string {
 	if utf8.RuneCountInString(s) <= n {
 		return s
@@ -90,7 +90,7 @@ func clip(s string, n int) string {
 	return string(r[:head]) + "…" + string(r[len(r)-(n-1-head):])
 }
 
-// Lines returns a text of several lines, whose ends and tabs stay. The ends of Windows become \n.
+// Lines returns a text of several lines, keeping line ends and tabs. Windows line ends become \n.
 func Lines(s string) string {
 	return string(appendLines(nil, s))
 }
@@ -102,7 +102,7 @@ func appendLines(b []byte, s string) []byte {
 	return appendText(b, s, "\n\t")
 }
 
-// Writer passes on the text that is written to it as [Lines] shows it, wherever writes cut it. Several goroutines may write.
+// Writer passes on the text that is written to it as [Lines] shows it, wherever writes split it. Several goroutines may write.
 type Writer struct {
 	// To gets the text.
 	To io.Writer
@@ -129,7 +129,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Flush passes on what a write cut off.
+// Flush passes on the incomplete rest of the last write.
 func (w *Writer) Flush() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// odd has what a terminal obeys, what turns or hides text, and what is none.
+// odd contains control sequences, characters that reverse or hide text, and invalid text.
 const odd = "ok ünï 漢字 é 🙂\x1b]0;t\a\x1b[2J\u009b31m\x7f\u202eevil\u2066\u200b\u2028\ufeff\U000e0041\ufffe\xff\xfe\x00\b"
 
 const oddShown = `ok ünï 漢字 é 🙂\x1b]0;t\x07\x1b[2J\u009b31m\u007f\u202eevil\u2066\u200b\u2028\ufeff\udb40\udc41\ufffe\xff\xfe\x00\x08`
@@ -33,7 +33,7 @@ func TestLine(t *testing.T) {
 	}
 }
 
-// A writer shows the same wherever the writes cut the text.
+// A Writer's output is the same wherever the writes split the text.
 func TestWriterCut(t *testing.T) {
 	text := odd + "\r\nnext\tline\n\rover \xe2\x80"
 	want := oddShown + "\nnext\tline\n\\x0dover \\xe2\\x80"
@@ -54,7 +54,7 @@ func TestWriterCut(t *testing.T) {
 	}
 }
 
-// JSON stays what it was.
+// JSON keeps its value.
 func TestJSONStays(t *testing.T) {
 	in, err := json.Marshal(odd)
 	if err != nil {
@@ -77,7 +77,7 @@ func TestWriterFails(t *testing.T) {
 	}
 }
 
-// FuzzWriter: nothing that is not shown comes out, and shown text comes out as it was.
+// FuzzWriter: the output has only characters that may be shown, and shown text is unchanged.
 func FuzzWriter(f *testing.F) {
 	f.Add([]byte(odd), 3)
 	f.Fuzz(func(t *testing.T, text []byte, at int) {

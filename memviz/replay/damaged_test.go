@@ -7,8 +7,8 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// TestDamaged replays recordings with entries lost, repeated, exchanged and altered. Whatever a file says, the answer is a result or an
-// error.
+// TestDamaged replays recordings with entries lost, repeated, exchanged and altered. Whatever a file contains, the answer is a result or
+// an error.
 func TestDamaged(t *testing.T) {
 	failed, inexact := 0, 0
 	for _, name := range []string{"extra_streams", "extra_expandable", "small_p4"} {

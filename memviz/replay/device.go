@@ -7,13 +7,13 @@ import (
 	"tenon.dev/internal/ordered"
 )
 
-// Unlimited is the memory of a device that never refuses.
+// Unlimited is the memory of a device that never runs out.
 const Unlimited = 1 << 44
 
 // firstPseudo is the handle of the first stream that stands for the unknown users of a block.
 const firstPseudo alloc.Stream = 1 << 63
 
-// Calls counts what an allocator asked its device for.
+// Calls counts the calls of an allocator to its device.
 type Calls struct {
 	Mallocs    int64 `json:"mallocs"`    // segments allocated
 	Frees      int64 `json:"frees"`      // segments freed
@@ -21,15 +21,15 @@ type Calls struct {
 	Unreserves int64 `json:"unreserves"` // address ranges returned
 	Maps       int64 `json:"maps"`       // pages of expandable segments mapped
 	Unmaps     int64 `json:"unmaps"`     // pages unmapped
-	Refusals   int64 `json:"refusals"`   // mallocs and maps that the device had no room for
+	Refusals   int64 `json:"refusals"`   // mallocs and maps that failed for lack of memory
 }
 
-// Total returns the number of calls, those refused included.
+// Total returns the number of calls, including refused ones.
 func (c Calls) Total() int64 {
 	return c.Mallocs + c.Frees + c.Reserves + c.Unreserves + c.Maps + c.Unmaps + c.Refusals
 }
 
-// device is what the allocator sees of a device: its capacity, addresses, and streams whose work is done when the trace says so.
+// device is the device that the allocator sees: its capacity, addresses, and streams whose work completes when the trace says so.
 type device struct {
 	total, used uint64
 	reported    uint64            // the total that the allocator is told; 0: total
@@ -38,7 +38,7 @@ type device struct {
 	ranges      *ordered.List[extent]
 	pages       map[uint64]uint64
 	calls       Calls
-	script      *script // where the recording's device put its segments; nil where addresses are free
+	script      *script // where the recording's device put its segments; nil if any address may be used
 
 	streams []pseudo // by handle, from firstPseudo on
 	idle    []int    // streams that can stand for another block
@@ -57,7 +57,7 @@ func newDevice(total, base uint64) *device {
 		pages: map[uint64]uint64{}, events: map[alloc.Event]int{}}
 }
 
-// refuse is the answer of a full device.
+// refuse returns the error of a full device.
 func (d *device) refuse(size uint64) error {
 	d.calls.Refusals++
 	return fmt.Errorf("no room for %d bytes: %w", size, alloc.ErrOutOfMemory)
@@ -129,7 +129,7 @@ func (d *device) Reserve(size uint64) (uint64, error) {
 	return addr, nil
 }
 
-// addRange notes an address range, in place of one that begins there too.
+// addRange records an address range, replacing one that begins at the same address.
 func (d *device) addRange(addr, size uint64) {
 	d.dropRange(addr)
 	d.ranges.Add(extent{addr, addr + size})
@@ -172,10 +172,10 @@ func (d *device) UnmapPage(addr, size uint64) error {
 	return nil
 }
 
-// SyncStream waits for no work: there is none.
+// SyncStream returns at once: streams have no work here.
 func (d *device) SyncStream(alloc.Stream) error { return nil }
 
-// Capturing says no: captures are replayed as pools alone.
+// Capturing returns false: captures are replayed only as pools.
 func (d *device) Capturing(alloc.Stream) (uint64, bool) { return 0, false }
 
 // AcquireEvent returns a new event.
@@ -184,13 +184,13 @@ func (d *device) AcquireEvent() (alloc.Event, error) {
 	return d.last, nil
 }
 
-// RecordEvent notes which stand-in the event waits for.
+// RecordEvent records which stand-in the event waits for.
 func (d *device) RecordEvent(e alloc.Event, s alloc.Stream) error {
 	d.events[e] = int(s - firstPseudo)
 	return nil
 }
 
-// QueryEvent says whether the trace has come to where the block was free.
+// QueryEvent reports whether the trace has reached the point at which the block was free.
 func (d *device) QueryEvent(e alloc.Event) (bool, error) { return d.streams[d.events[e]].done, nil }
 
 // SyncEvent waits for the work, which takes no time here.

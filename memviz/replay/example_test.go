@@ -7,7 +7,7 @@ import (
 	"tenon.dev/memviz/replay"
 )
 
-// What a training would have held under other settings, from its recorded snapshot.
+// The memory that training would have held under other settings, from its recorded snapshot.
 func ExampleRead() {
 	f, err := os.Open("../../internal/snapshot/testdata/resnet50.pickle.gz")
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// FuzzReplay replays recordings that no allocator would make, with the settings of the recording and with others: each gives a result or an
-// error, and takes memory in proportion to the events.
+// FuzzReplay replays recordings that no allocator would make, under the recording's settings and others: each replay returns a result or
+// an error, and takes memory in proportion to the events.
 func FuzzReplay(f *testing.F) {
 	f.Add([]byte{5, 0, 8, 0, 0, 2, 2, 0, 2, 1, 0, 2, 0, 1, 3, 6, 0, 8}, uint64(1)<<40, "")
 	f.Add([]byte{7, 0, 10, 0, 0, 9, 2, 0, 9, 4, 0, 1, 12, 0, 9, 13, 0, 9, 8, 0, 10}, uint64(0), "expandable_segments:True")
@@ -24,7 +24,7 @@ func FuzzReplay(f *testing.F) {
 				break
 			}
 			shift := op[2] % 64
-			// refused only where the device's memory is known; a page each 20 MiB takes a while
+			// refused only if the device's memory is known; one page for each 20 MiB takes a while
 			if 1<<shift > 64<<30 && 1<<shift <= Unlimited {
 				shift -= 20
 			}

@@ -9,7 +9,7 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// The sizes of PyTorch's allocator that a layout shows.
+// The sizes of PyTorch's allocator that matter for a layout.
 const (
 	mib       = 1 << 20
 	unit      = 512      // blocks are multiples of it
@@ -18,7 +18,7 @@ const (
 	largePage = 20 * mib // pages of the large pools
 )
 
-// region is memory held from the driver at one moment: a segment, or a run of mapped pages of an expandable one.
+// region is memory held from the driver at a point in time: a segment, or a run of mapped pages of an expandable one.
 type region struct {
 	addr, size uint64
 	stream     uint64
@@ -30,12 +30,12 @@ type region struct {
 
 // holding is a block in use.
 type holding struct {
-	size      uint64 // of the block; 0 where only the request is known
+	size      uint64 // of the block; 0 if only the request is known
 	requested uint64
 	pending   bool // freed, while other streams use it
 }
 
-// layout is what was held and in use, going backwards in time from a snapshot through its trace.
+// layout is the memory held and in use; it goes backwards in time from a snapshot through its trace.
 type layout struct {
 	regions *ordered.List[region] // by address
 	live    map[uint64]holding
@@ -64,7 +64,7 @@ func newLayout(s *snapshot.Snapshot, device int) *layout {
 	return l
 }
 
-// at returns the region that holds addr, and its place; nil if there is none.
+// at returns the region that holds addr and its position, or nil.
 func (l *layout) at(addr uint64) (*region, ordered.At) {
 	at := l.regions.Last(addr)
 	if r := l.regions.Value(at); r != nil && addr-r.addr < r.size {
@@ -73,7 +73,7 @@ func (l *layout) at(addr uint64) (*region, ordered.At) {
 	return nil, at
 }
 
-// undo goes back over one event. For an allocation it returns the pool that the block is of.
+// undo reverses one event. For an allocation it returns the block's pool.
 func (l *layout) undo(e *snapshot.Event) alloc.PoolID {
 	switch e.Action {
 	case snapshot.ActionAlloc:
@@ -105,7 +105,7 @@ func (l *layout) undo(e *snapshot.Event) alloc.PoolID {
 	return alloc.PoolID{}
 }
 
-// add brings back a region. A run of pages joins its neighbours.
+// add restores a region. A run of pages is merged with its neighbours.
 func (l *layout) add(r region) {
 	place := l.regions.Last(r.addr)
 	before, next := l.regions.Value(place), l.regions.Value(l.regions.Next(place))
@@ -134,7 +134,7 @@ func (l *layout) add(r region) {
 	}
 }
 
-// remove takes a region away, or pages out of one.
+// remove removes a region, or pages of one.
 func (l *layout) remove(addr, size uint64) {
 	r, place := l.at(addr)
 	if r == nil || addr+size > r.addr+r.size || addr+size < addr {
@@ -152,7 +152,7 @@ func (l *layout) remove(addr, size uint64) {
 	}
 }
 
-// ends finds where live blocks end, for those behind which the trace allocates while they live: the first address given there.
+// ends finds the ends of live blocks behind which the trace allocates while they live: the first address allocated there.
 func (l *layout) ends(events []snapshot.Event) map[uint64]uint64 {
 	addrs := slices.Sorted(maps.Keys(l.live))
 	dead, ends := map[uint64]bool{}, map[uint64]uint64{}
@@ -175,7 +175,7 @@ func (l *layout) ends(events []snapshot.Event) map[uint64]uint64 {
 	return ends
 }
 
-// mapping is what pages that the trace maps belong to: a stream, a size of pages, and what their addresses leave when divided by it.
+// mapping identifies the segment of mapped pages: a stream, a page size, and the remainder of the addresses modulo that size.
 type mapping struct {
 	stream alloc.Stream
 	large  bool
@@ -189,7 +189,7 @@ func pageOf(large bool) uint64 {
 	return smallPage
 }
 
-// addBegins adds runs of no pages where the trace maps pages into what is the range of an expandable segment before its first page.
+// addBegins adds empty runs where the trace maps pages in the range of an expandable segment before its first page.
 func addBegins(segments []alloc.SegmentInfo, events []snapshot.Event) []alloc.SegmentInfo {
 	mapped := map[mapping][]uint64{}
 	for i := range events {
@@ -222,9 +222,9 @@ func addBegins(segments []alloc.SegmentInfo, events []snapshot.Event) []alloc.Se
 	return out
 }
 
-// segments returns the layout as an allocator has it. A block whose size the snapshot does not show has what its request is
-// rounded to by round, and what no split would have left over: PyTorch leaves the rest of a large block with it unless it is
-// more than 1 MiB, and keeps blocks from maxSplit on whole. ends says where some blocks end.
+// segments returns the layout in the allocator's form. A block whose size the snapshot does not show gets its request rounded by round,
+// plus any remainder that would not be split off: PyTorch leaves the remainder of a large block in the block unless it exceeds 1 MiB, and
+// does not split blocks from maxSplit on. ends gives the ends of some blocks.
 func (l *layout) segments(round func(uint64) uint64, maxSplit uint64, ends map[uint64]uint64) []alloc.SegmentInfo {
 	addrs := slices.Sorted(maps.Keys(l.live))
 	var out []alloc.SegmentInfo
@@ -235,7 +235,7 @@ func (l *layout) segments(round func(uint64) uint64, maxSplit uint64, ends map[u
 		for ; len(addrs) > 0 && addrs[0] < end; addrs = addrs[1:] {
 			a := addrs[0]
 			h := l.live[a]
-			if a < at { // in no region, or within the block before it
+			if a < at { // in no region, or inside the block before it
 				l.odd++
 				delete(l.live, a)
 				continue

@@ -7,8 +7,8 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// Frees that complete one after another take time in proportion to their number: no time for these, where looking on from each would take
-// hours.
+// Frees that complete one after another take time in proportion to their number: almost none here, while scanning ahead from each would
+// take hours.
 func TestManyFrees(t *testing.T) {
 	const n = 1 << 21
 	events := make([]snapshot.Event, n, n+3)
@@ -19,7 +19,7 @@ func TestManyFrees(t *testing.T) {
 		snapshot.Event{Action: snapshot.ActionFreeCompleted})
 	r := reader{s: &snapshot.Snapshot{Stacks: &snapshot.Stacks{}}, events: events, held: map[uint64]uint32{1: 1, 2: 2}}
 	for i := range n {
-		// The last leaves one of the two that are held.
+		// The last one leaves one of the two held blocks.
 		if got, want := r.waitedFor(i), i < n-1; got != want {
 			t.Fatalf("at event %d the allocator waited: %v, want %v", i, got, want)
 		}
@@ -29,8 +29,8 @@ func TestManyFrees(t *testing.T) {
 	}
 }
 
-// Memory that is returned in another order than the recording's, ranges that are reserved for many streams, and pages of many ranges take
-// time in proportion to their number.
+// Memory returned in another order than the recording's, ranges reserved for many streams, and pages of many ranges take time in
+// proportion to their number.
 func TestLongScript(t *testing.T) {
 	const n = 1 << 16
 	var steps []driverStep

@@ -1,9 +1,10 @@
-// Package replay runs the trace of a memory snapshot through Tenon's caching allocator again, on a simulated device of any size and under
-// any settings, to compare their memory use. It must not depend on drivers, tensors or how results are shown.
+// Package replay reruns the trace of a memory snapshot through Tenon's caching allocator, on a simulated device of any size and under any
+// settings, to compare their memory use. It must not depend on drivers, tensors or how results are shown.
 //
-// A Program is what the traced program asked of its allocator: allocations, frees, calls that empty the cache. Run replays it under given
-// settings. Check replays it under the recording's own, on a device that puts every segment where the recording's did, and says whether
-// the replay then takes the same decisions: each block at its address, each call of the driver in its turn, the same segments at the end.
+// A Program is the requests of the traced program to its allocator: allocations, frees, calls that empty the cache. Run replays it under
+// given settings. Check replays it under the recording's own, on a device that puts every segment where the recording's did, and reports
+// whether the replay then takes the same decisions: each block at its address, each driver call in the same order, the same segments at
+// the end.
 //
 // # What a trace does not tell
 //
@@ -46,7 +47,7 @@ const (
 // op is one request to the allocator.
 type op struct {
 	size   uint64
-	addr   uint64 // where the recording put the block
+	addr   uint64 // where the recording placed the block
 	stream alloc.Stream
 	block  uint32
 	event  uint32 // of the trace
@@ -54,20 +55,20 @@ type op struct {
 	kind   opKind
 }
 
-// Program is what a trace asks of an allocator. It is immutable: replays may run at the same time.
+// Program is the requests of a trace to an allocator. It is immutable: replays may run concurrently.
 type Program struct {
 	// Device is the device's number in the snapshot.
 	Device int
-	// Traces are all that the snapshot has, by device.
+	// Traces are all traces of the snapshot, by device.
 	Traces []Trace
-	// Recorded is what the trace says itself.
+	// Recorded are the figures of the trace itself.
 	Recorded Recorded
 	// Notes are sentences about what this trace does not tell.
 	Notes []string
 
 	settings alloc.Settings // the recording's
 	start    []alloc.SegmentInfo
-	live     []alloc.BlockInfo // of start, in order; their numbers are the first
+	live     []alloc.BlockInfo // of start, in order; they have the lowest numbers
 	streams  []alloc.Stream    // of live
 	startIn  []uint16          // pools of live
 	pools    []alloc.PoolID    // the first is the default pool
@@ -93,7 +94,7 @@ type Recorded struct {
 	AllocBytes    uint64        `json:"alloc_bytes"`    // their sum
 	Frees         int           `json:"frees"`          // frees that completed
 	FreeBytes     uint64        `json:"free_bytes"`     // their sum
-	PeakRequested uint64        `json:"peak_requested"` // most bytes in use, blocks pending free included
+	PeakRequested uint64        `json:"peak_requested"` // most bytes in use, including blocks pending free
 	PeakReserved  uint64        `json:"peak_reserved"`  // most bytes held from the driver
 	DriverAllocs  int           `json:"driver_allocs"`  // segments allocated, runs of pages mapped
 	DriverFrees   int           `json:"driver_frees"`   // segments freed, runs of pages unmapped
@@ -106,11 +107,11 @@ type Recorded struct {
 	Held          int           `json:"held"`           // frees that waited for other streams
 }
 
-// ReadOptions say how Read reads.
+// ReadOptions are the options of Read.
 type ReadOptions struct {
-	// Device is the number of the device whose trace is wanted; nil is the one with the most events.
+	// Device is the number of the device whose trace is read; nil means the one with the most events.
 	Device *int
-	// Progress, if not nil, is told now and then how many bytes of the reader were used.
+	// Progress, if not nil, is called now and then with the number of bytes read.
 	Progress func(read int64)
 }
 
@@ -186,16 +187,16 @@ type reader struct {
 	addr    map[uint64]uint32 // live blocks
 	sizes   []uint64          // requested, by block
 	held    map[uint64]uint32 // freed blocks that other streams use
-	waiting map[uint32]bool   // those that were freed before the trace began, live in the replay until it says that they are free
+	waiting map[uint32]bool   // blocks freed before the trace began, live in the replay until the trace says that they are free
 	odd     int               // events that contradict others
 
-	// of the run of completed frees up to event upTo, whether the allocator waited for them; of a stack, whether it empties the cache
+	// whether the allocator waited for the run of completed frees up to event upTo; by stack, whether it empties the cache
 	upTo   int
 	waited bool
 	empty  map[snapshot.StackID]bool
 
-	late            []op // what is done after the next allocation
-	pressed, unsure int  // runs of memory taken back for want of memory, and those whose reason only their place tells
+	late            []op // operations to append after the next allocation
+	pressed, unsure int  // runs of memory returned for lack of memory, and those whose reason only their position tells
 	returned        int  // segments returned
 	inUse, reserved uint64
 }
@@ -211,7 +212,7 @@ func (r *reader) pool(id alloc.PoolID) uint16 {
 	return i
 }
 
-// backward finds what was there when the trace began.
+// backward finds the state when the trace began.
 func (r *reader) backward() {
 	p := r.p
 	l := newLayout(r.s, p.Device)
@@ -253,7 +254,7 @@ func (r *reader) forward() error {
 	rec := &r.p.Recorded
 	for i := range r.events {
 		e := &r.events[i]
-		if e.Action != snapshot.ActionOOM { // its address is a size
+		if e.Action != snapshot.ActionOOM { // the address of an OOM event is a size
 			r.p.base = max(r.p.base, e.Addr+e.Size)
 		}
 		switch e.Action {
@@ -276,7 +277,7 @@ func (r *reader) forward() error {
 			r.returned++
 			r.reserved -= min(e.Size, r.reserved)
 			if i > 0 && takesBack(r.events[i-1].Action) {
-				continue // takenBack has seen it
+				continue // takenBack has handled it
 			}
 			r.takenBack(i)
 		case snapshot.ActionOOM:
@@ -322,7 +323,7 @@ func (r *reader) alloc(i int, e *snapshot.Event) error {
 
 func (r *reader) emit(o op) { r.p.ops = append(r.p.ops, o) }
 
-// free ends a block, at once or when the trace says that other streams are done with it.
+// free frees a block, immediately or when the trace says that other streams are done with it.
 func (r *reader) free(i int, e *snapshot.Event) {
 	id, ok := r.addr[e.Addr]
 	if !ok {
@@ -339,7 +340,7 @@ func (r *reader) free(i int, e *snapshot.Event) {
 	r.emit(op{kind: opHold, block: id, event: uint32(i)})
 }
 
-// done follows a completed free.
+// done handles a completed free.
 func (r *reader) done(i int, e *snapshot.Event) {
 	rec := &r.p.Recorded
 	rec.Frees++
@@ -367,8 +368,9 @@ func (r *reader) done(i int, e *snapshot.Event) {
 	}
 }
 
-// waitedFor says whether the frees that complete from event i on did so because the allocator, short of memory, waited for all of them.
-// By then it had searched its cache in vain, so that the next allocation of the replay must not find them by looking at events.
+// waitedFor reports whether the frees that complete from event i on did so because the allocator, short of memory, waited for all of
+// them. It had then already searched its cache in vain, so the next allocation of the replay must not find these blocks by querying
+// events.
 func (r *reader) waitedFor(i int) bool {
 	if i >= r.upTo {
 		r.upTo, r.waited = i, false
@@ -387,13 +389,13 @@ func (r *reader) waitedFor(i int) bool {
 	return r.waited && r.upTo-i >= len(r.held)
 }
 
-// flush lets go of what the allocator waited for, after the allocation that made it wait.
+// flush frees the blocks that the allocator waited for, after the allocation that made it wait.
 func (r *reader) flush() {
 	r.p.ops = append(r.p.ops, r.late...)
 	r.late = r.late[:0]
 }
 
-// run returns the end of the run of memory taken back from event i on, whether the program asked for that, and whether stacks tell so.
+// run returns the end of the run of returned memory from event i on, whether the program asked for it, and whether stacks tell so.
 func (r *reader) run(i int) (end int, asked, told bool) {
 	for end = i; end < len(r.events) && takesBack(r.events[end].Action); end++ {
 		e := &r.events[end]
@@ -404,14 +406,14 @@ func (r *reader) run(i int) (end int, asked, told bool) {
 		return end, true, told
 	}
 	switch r.events[end].Action {
-	// for want of memory: there is new memory now, or the failure
+	// for lack of memory: new memory or the failure follows
 	case snapshot.ActionSegmentAlloc, snapshot.ActionSegmentMap, snapshot.ActionOOM:
 		return end, false, told
 	}
 	return end, true, told
 }
 
-// takenBack notes the run of memory that goes back to the driver from event i on, and whose wish that was.
+// takenBack records the run of memory returned to the driver from event i on, and whether the program or the allocator caused it.
 func (r *reader) takenBack(i int) {
 	end, asked, told := r.run(i)
 	step := driverStep{event: i, asked: asked}
@@ -429,7 +431,7 @@ func (r *reader) takenBack(i int) {
 	}
 }
 
-// empties says whether a stack is that of a call to empty the cache.
+// empties reports whether a stack is that of a call to empty the cache.
 func (r *reader) empties(id snapshot.StackID) bool {
 	if is, ok := r.empty[id]; ok {
 		return is
@@ -443,7 +445,7 @@ func (r *reader) empties(id snapshot.StackID) bool {
 	return is
 }
 
-// notes says what the trace does not tell.
+// notes records what the trace does not tell.
 func (r *reader) notes() {
 	rec := &r.p.Recorded
 	note := func(format string, args ...any) { r.p.Notes = append(r.p.Notes, fmt.Sprintf(format, args...)) }

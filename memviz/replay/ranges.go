@@ -8,18 +8,18 @@ import (
 	"tenon.dev/internal/ordered"
 )
 
-// extent is the part of an expandable segment's address range that is seen mapped at some time.
+// extent is the part of an expandable segment's address range that is mapped at some time in the trace.
 type extent struct{ from, to uint64 }
 
-// owner is what an expandable segment belongs to, as far as a trace tells it.
+// owner is the stream and pool of an expandable segment, as far as the trace tells.
 type owner struct {
 	stream alloc.Stream
 	large  bool
 }
 
-// rangeMemory returns the memory of a device, in bytes, whose expandable segments have room for what the trace maps, and do not reach into
-// each other's address ranges: those are an eighth longer than the device's memory, which no trace tells. Without two of them it is
-// Unlimited.
+// rangeMemory returns the memory of a device, in bytes, whose expandable segments have room for everything that the trace maps without
+// overlapping each other's address ranges. A range is an eighth longer than the device's memory, which no trace tells. With fewer than
+// two ranges it returns Unlimited.
 func rangeMemory(start []alloc.SegmentInfo, steps []driverStep) uint64 {
 	seen := map[owner]*ordered.List[extent]{}
 	list := func(o owner) *ordered.List[extent] {
@@ -28,7 +28,7 @@ func rangeMemory(start []alloc.SegmentInfo, steps []driverStep) uint64 {
 		}
 		return seen[o]
 	}
-	var last extent // of the segment before
+	var last extent // extent of the segment before
 	for i := range start {
 		s := &start[i]
 		if !s.Expandable {
@@ -37,7 +37,7 @@ func rangeMemory(start []alloc.SegmentInfo, steps []driverStep) uint64 {
 		o := owner{s.Stream, s.Large}
 		if i > 0 && start[i-1].Expandable && start[i-1].Pool == s.Pool && (owner{start[i-1].Stream, start[i-1].Large}) == o {
 			e := list(o).Value(list(o).Last(last.from))
-			e.to = s.Addr + s.TotalSize // Adopt makes them one
+			e.to = s.Addr + s.TotalSize // Adopt merges them
 			last = *e
 			continue
 		}

@@ -7,7 +7,7 @@ import (
 	"tenon.dev/internal/alloc"
 )
 
-// TestRangeMemory wants a device whose ranges hold what was mapped in them, and keep apart.
+// TestRangeMemory checks that ranges on the device hold everything mapped in them and do not overlap.
 func TestRangeMemory(t *testing.T) {
 	const gib = 1 << 30
 	run := func(addr, size uint64, s alloc.Stream) alloc.SegmentInfo {
@@ -21,7 +21,7 @@ func TestRangeMemory(t *testing.T) {
 		name         string
 		start        []alloc.SegmentInfo
 		steps        []driverStep
-		least, apart uint64 // what a range holds at least, and from where on another is
+		least, apart uint64 // the least size of a range, and the distance to the next
 	}{
 		{"nothing", nil, []driverStep{{addr: 1, size: 5}}, Unlimited, 0},
 		{"one range", nil, []driverStep{maps(gib, page, 0), maps(gib+page, page, 0)}, Unlimited, 0},

@@ -12,12 +12,12 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// recorder runs a program on an allocator of its own and records it.
+// recorder runs a program on its own allocator and records it.
 type recorder struct {
 	t      *testing.T
 	d      *alloc.Device
 	dev    *device
-	stack  snapshot.StackID // of the call under way
+	stack  snapshot.StackID // of the current call
 	stacks snapshot.Stacks
 	live   []*alloc.Block
 	held   []int // stand-ins that have not ended
@@ -58,7 +58,7 @@ func (r *recorder) alloc(size uint64, s alloc.Stream) *alloc.Block {
 	return b
 }
 
-// free frees a live block, one that other streams use if held.
+// free frees a live block; held says that other streams use it.
 func (r *recorder) free(i int, held bool) {
 	r.t.Helper()
 	r.at("main.drop")
@@ -126,8 +126,8 @@ func (r *recorder) random(rnd *rand.Rand) {
 }
 
 // TestRecordings replays random programs that Tenon's own allocator recorded, most on devices that were too small. The replay is exact,
-// but for a few programs short of memory: which of the frees that completed then the allocator found done before it searched its cache, and
-// which it waited for after that, a trace does not tell.
+// except for a few programs short of memory: a trace does not tell which of the frees completed then were found done before the allocator
+// searched its cache, and which it waited for afterwards.
 func TestRecordings(t *testing.T) {
 	const programs = 200
 	pressed, failed, held, inexact, cut := 0, 0, 0, 0, 0
@@ -175,7 +175,7 @@ func TestRecordings(t *testing.T) {
 	}
 }
 
-// TestDifferences alters a recording, and wants the replay to say where it leaves it.
+// TestDifferences alters a recording and checks that the replay says where it differs.
 func TestDifferences(t *testing.T) {
 	recording := func() *snapshot.Snapshot {
 		r := newRecorder(t, "", 1<<30)
@@ -238,14 +238,14 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
-// TestNotes wants a sentence for each thing that a trace does not tell.
+// TestNotes checks that there is a sentence for each thing that a trace does not tell.
 func TestNotes(t *testing.T) {
 	r := newRecorder(t, "", 100*mib)
 	r.alloc(60*mib, 0)
 	r.free(0, true)
 	r.alloc(100, 0)
 	r.dev.complete(r.held[0])
-	r.alloc(90*mib, 0) // presses the 60 MiB out
+	r.alloc(90*mib, 0) // forces the 60 MiB out of the cache
 	s := r.snapshot()
 	want := func(s *snapshot.Snapshot, parts ...string) {
 		t.Helper()
@@ -272,7 +272,7 @@ func TestNotes(t *testing.T) {
 		"contradicts itself in ")
 }
 
-// TestSettings reads the recording's settings from the map where the string is not ours or not up to date.
+// TestSettings reads the recording's settings from the map if the string is not ours or is out of date.
 func TestSettings(t *testing.T) {
 	roundup := map[string]any{}
 	for i := range 16 {

@@ -81,7 +81,7 @@ func TestTorch(t *testing.T) {
 	}
 }
 
-// sums compares with what the file says by itself.
+// sums compares the program with sums computed from the file directly.
 func sums(t *testing.T, s *snapshot.Snapshot, p *Program, c *Check) {
 	t.Helper()
 	var reserved, peak, held uint64
@@ -118,8 +118,8 @@ func sums(t *testing.T, s *snapshot.Snapshot, p *Program, c *Check) {
 	}
 }
 
-// TestTruncated cuts the front off PyTorch's traces, as a full ring does. What was before is then found in what is left: the replay is
-// still exact but where the size of a large block's rest shows nowhere.
+// TestTruncated cuts the front off PyTorch's traces, as a full ring buffer does. The earlier state is then inferred from the rest: the
+// replay is still exact, except where nothing shows the size of a large block's remainder.
 func TestTruncated(t *testing.T) {
 	for name, inexact := range map[string]int{"resnet50": 0, "gpt2_amp_graph": 2, "extra_streams": 0, "extra_expandable": 0} {
 		s := open(t, name)
@@ -145,7 +145,7 @@ func TestTruncated(t *testing.T) {
 	}
 }
 
-// TestOther replays under other settings: what the program asks for is the same, and the figures are in the relations they must be in.
+// TestOther replays under other settings: the program's requests are the same, and the figures have the right relations.
 func TestOther(t *testing.T) {
 	p := program(t, open(t, "gpt2_amp_graph"))
 	var results []Result
@@ -180,7 +180,7 @@ func TestOther(t *testing.T) {
 	}
 }
 
-// TestMemory replays on devices that are too small, and finds the smallest that is not.
+// TestMemory replays on devices that are too small, and finds the smallest one that is large enough.
 func TestMemory(t *testing.T) {
 	p := program(t, open(t, "resnet50"))
 	for _, settings := range []string{"", "expandable_segments:True", "max_split_size_mb:64"} {
@@ -210,7 +210,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestFailedAllocation has a trace with one, of 1 PiB.
+// TestFailedAllocation replays a trace with a failed allocation of 1 PiB.
 func TestFailedAllocation(t *testing.T) {
 	p := program(t, open(t, "gpt2_amp_graph"))
 	if r := run(t, p, Options{Memory: 8 << 30}); r.OOMs != 1 || r.Rescued != 0 || int(r.FirstOOM.Event) != p.Recorded.Events-1 {

@@ -10,28 +10,28 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// Options say under what a program is replayed.
+// Options are the conditions under which a program is replayed.
 type Options struct {
 	// Settings is the settings string, in the grammar of PYTORCH_CUDA_ALLOC_CONF; "" means the defaults.
 	Settings string
-	// Memory is what the program can have of the device, in bytes; 0 means that the device never refuses.
+	// Memory is the device memory available to the program, in bytes; 0 means unlimited.
 	Memory uint64
-	// Fraction of Memory that the allocator may hold, above 0 and up to 1; 0 means that none is set.
+	// Fraction is the part of Memory that the allocator may hold, above 0 and up to 1; 0 means no limit.
 	Fraction float64
 }
 
-// Result is what a replay cost. Bytes unless it says otherwise.
+// Result is the cost of a replay, in bytes unless stated otherwise.
 type Result struct {
 	Settings      string  `json:"settings"`            // the settings string
 	Recorded      bool    `json:"recorded"`            // these are the recording's settings, or have the same effect
 	PeakAllocated uint64  `json:"peak_allocated"`      // most bytes of blocks in use
-	PeakRequested uint64  `json:"peak_requested"`      // most bytes asked for of blocks in use, or pending free
+	PeakRequested uint64  `json:"peak_requested"`      // most bytes requested for blocks in use or pending free
 	PeakReserved  uint64  `json:"peak_reserved"`       // most bytes held from the driver
 	EndReserved   uint64  `json:"end_reserved"`        // bytes held from the driver at the end
 	Fragmentation float64 `json:"fragmentation"`       // 1 - PeakAllocated / PeakReserved
 	DriverCalls   int64   `json:"driver_calls"`        // Calls.Total
 	Calls         Calls   `json:"calls"`               // calls of the driver by kind
-	Retries       int64   `json:"retries"`             // times everything cached was returned for want of memory
+	Retries       int64   `json:"retries"`             // times the cache was emptied for lack of memory
 	OOMs          int64   `json:"ooms"`                // allocations that failed, in the recording or not
 	FirstOOM      *OOM    `json:"first_oom,omitempty"` // the first of them; nil if there is none
 	Rescued       int64   `json:"rescued"`             // allocations that failed in the recording, and do not here
@@ -44,27 +44,27 @@ type OOM struct {
 	Message string `json:"message"` // the allocator's
 }
 
-// Check is what a replay under the recording's own settings showed.
+// Check is the outcome of a replay under the recording's own settings.
 type Check struct {
 	Result
-	// Allocs is the number of allocations of the trace, Equal that of those which got the recording's address.
+	// Allocs is the number of allocations of the trace, Equal the number of those that got the recording's address.
 	Allocs int `json:"allocs"`
 	Equal  int `json:"equal"`
-	// DriverSteps is how often the trace's allocator turned to the driver (memory taken back in one go counts once), Followed how many of
-	// these the replay repeated in order before the first difference.
+	// DriverSteps is the number of times that the trace's allocator called the driver (memory returned in one go counts once), Followed
+	// the number of these that the replay repeated in order before the first difference.
 	DriverSteps int `json:"driver_steps"`
 	Followed    int `json:"followed"`
 	// Segments is the number of segments in the snapshot, and FinalEqual says whether the replay ends with the same, block for block.
 	Segments   int  `json:"segments"`
 	FinalEqual bool `json:"final_equal"`
-	// Differences are sentences, one for each respect in which the replay left the recording; none if it is the recording exactly.
+	// Differences are sentences, one for each respect in which the replay differs from the recording; none if it is exact.
 	Differences []string `json:"differences"`
 }
 
-// Exact says that the replay took every decision of the recording.
+// Exact reports whether the replay took every decision of the recording.
 func (c Check) Exact() bool { return len(c.Differences) == 0 }
 
-// replay is one run under way.
+// replay is one run in progress.
 type replay struct {
 	p       *Program
 	d       *alloc.Device
@@ -76,7 +76,7 @@ type replay struct {
 	check   *Check // nil in a free run
 }
 
-// effect returns what decides about device memory in s, so that two strings with the same effect compare equal.
+// effect returns the part of s that affects device memory, so that two strings with the same effect compare equal.
 func effect(s alloc.Settings) alloc.Settings {
 	s.Text, s.ReleaseLock = "", false
 	s.PinnedHostRegister, s.PinnedRegisterThreads, s.PinnedBackgroundThreads = false, 0, false
@@ -122,7 +122,7 @@ func (p *Program) begin(o Options) (*replay, error) {
 }
 
 // Run replays the program. Settings that do not parse are an error; allocations that fail are part of the result. A run under the
-// recording's settings begins with the recorded segments, any other by allocating anew what was live.
+// recording's settings begins with the recorded segments; any other begins by allocating the live blocks anew.
 func (p *Program) Run(o Options) (Result, error) {
 	if err := p.usable(); err != nil {
 		return Result{}, err
@@ -174,7 +174,7 @@ func (p *Program) Check() (Check, error) {
 	return *c, nil
 }
 
-// adopt begins with the segments that were there.
+// adopt begins with the recorded segments.
 func (r *replay) adopt() error {
 	live, err := r.d.Adopt(r.p.start)
 	if err != nil {
@@ -197,7 +197,7 @@ func (r *replay) adopt() error {
 	return nil
 }
 
-// allocStart begins by allocating what was live.
+// allocStart begins by allocating the live blocks.
 func (r *replay) allocStart() error {
 	for i, b := range r.p.live {
 		if err := r.alloc(&op{block: uint32(i), size: b.Requested, stream: r.p.streams[i], pool: r.p.startIn[i]}); err != nil {
@@ -255,14 +255,14 @@ func (r *replay) step(o *op) error {
 	return nil
 }
 
-// take returns a block to be freed; nil if its allocation failed here.
+// take returns a block to be freed, or nil if its allocation failed here.
 func (r *replay) take(id uint32) *alloc.Block {
 	b := r.blocks[id]
 	r.blocks[id] = nil
 	return b
 }
 
-// malloc allocates in a pool. A nil block without an error means that there was no memory.
+// malloc allocates in a pool. A nil block without an error means out of memory.
 func (r *replay) malloc(o *op) (*alloc.Block, error) {
 	b, err := r.diverted(o)
 	if fault.KindOf(err) != fault.OutOfMemory {
@@ -317,7 +317,7 @@ func (r *replay) alloc(o *op) error {
 	return err
 }
 
-// try repeats an allocation that failed in the recording. On a device that never refuses it would say nothing.
+// try repeats an allocation that failed in the recording. On an unlimited device it would show nothing.
 func (r *replay) try(o *op) error {
 	if r.check == nil && !r.limited {
 		return nil
@@ -374,7 +374,7 @@ func (r *replay) conclude() {
 	}
 }
 
-// sizes writes two numbers of bytes with units, or in full where that would hide how they differ.
+// sizes writes two numbers of bytes with units, or in full if units would hide their difference.
 func sizes(a, b uint64) []any {
 	if x, y := alloc.FormatSize(a), alloc.FormatSize(b); x != y {
 		return []any{x, y}
@@ -382,8 +382,8 @@ func sizes(a, b uint64) []any {
 	return []any{fmt.Sprintf("%d bytes", a), fmt.Sprint(b)}
 }
 
-// sameSegment compares a segment with the snapshot's. What was once requested of a block that is free now is left open, since a trace
-// that begins in the middle does not tell it; so is whether the segment could grow.
+// sameSegment compares a segment with the snapshot's. It does not compare the former request of a free block, since a trace that begins
+// in the middle does not tell it, nor whether the segment could grow.
 func sameSegment(h *alloc.SegmentInfo, w *snapshot.Segment) error {
 	kind := "small"
 	if h.Large {
@@ -419,8 +419,8 @@ func Sort(results []Result) {
 	})
 }
 
-// Fit returns the smallest memory, in bytes and a multiple of 2 MiB, on which the program runs under the settings without a failure but
-// those of the recording. It replays the program about a dozen times.
+// Fit returns the smallest memory, in bytes and a multiple of 2 MiB, on which the program runs under the settings without failures other
+// than the recording's. It replays the program about a dozen times.
 func (p *Program) Fit(settings string, fraction float64) (uint64, error) {
 	const step = smallPage
 	free, err := p.Run(Options{Settings: settings})

@@ -8,23 +8,23 @@ import (
 	"tenon.dev/internal/ordered"
 )
 
-// script is the order in which the recording's device gave memory and took it back. A replay under the recording's settings
-// asks for the same; where it does not, the script ends with a word about the difference.
+// script is the sequence in which the recording's device gave memory and took it back. A replay under the recording's settings makes the
+// same requests; at the first different one the script ends and describes the difference.
 type script struct {
 	steps   []driverStep
-	at      int          // the step to come
-	stream  alloc.Stream // of the operation under way
-	large   bool         // it is for a large pool
-	failing int          // the event of the allocation under way that failed in the recording; 0 if there is none
-	// mapped are the steps that map, by whom; back is where the step to come that takes back has its pieces, by address, nil where that is
-	// not known.
+	at      int          // the next step
+	stream  alloc.Stream // of the current operation
+	large   bool         // the operation is for a large pool
+	failing int          // the event of the current allocation if it failed in the recording, else 0
+	// mapped are the mapping steps by owner; back maps addresses to the pieces of the next step that takes memory back, nil if that step
+	// is not known.
 	mapped map[owner][]int
 	back   map[uint64]int
-	left   string // how the replay left the recording; "" while it follows
-	event  int    // the event it left at
+	left   string // how the replay differed from the recording; "" while it follows
+	event  int    // the event at which it differed
 }
 
-// driverStep is memory given, or a run of memory taken back in an order that says nothing.
+// driverStep is memory given, or a run of memory taken back, in which the order has no meaning.
 type driverStep struct {
 	event      int // of the trace
 	addr, size uint64
@@ -62,7 +62,7 @@ func (s *script) leave(format string, args ...any) {
 	}
 }
 
-// next returns the step to come, or nil.
+// next returns the next step, or nil.
 func (s *script) next() *driverStep {
 	if s.at == len(s.steps) {
 		return nil
@@ -70,7 +70,7 @@ func (s *script) next() *driverStep {
 	return &s.steps[s.at]
 }
 
-// refuses says that an allocation which failed in the recording has got all that it got there.
+// refuses reports whether an allocation that failed in the recording has got all the memory that it got there.
 func (s *script) refuses(n *driverStep) bool {
 	return s.failing > 0 && (n == nil || n.event > s.failing)
 }
@@ -96,8 +96,9 @@ func (s *script) malloc(size uint64) (addr uint64, refused bool) {
 	return 0, false
 }
 
-// reserve returns the address for a range of the pool and stream that the operation under way is of: it begins where the recording maps
-// for them next. 0 if it never does again, or if that is taken: a range for an allocation that fails has no place in the recording.
+// reserve returns the address of a range for the pool and stream of the current operation: it begins where the recording maps for them
+// next. It returns 0 if the recording never does, or if the address is taken: a range for an allocation that fails has no place in the
+// recording.
 func (s *script) reserve(held map[uint64]uint64, ranges *ordered.List[extent]) uint64 {
 	mapped := s.mapped[owner{s.stream, s.large}]
 	k, _ := slices.BinarySearch(mapped, s.at)

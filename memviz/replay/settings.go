@@ -9,8 +9,8 @@ import (
 	"tenon.dev/internal/alloc"
 )
 
-// recordedSettings returns the settings in force when a snapshot was taken, from its map of settings, and as a settings string. What only
-// concerns pinned memory is left out, and so is what this allocator does not know.
+// recordedSettings returns the settings in force when a snapshot was taken, from its map of settings, and as a settings string. Settings
+// that only concern pinned memory, or that this allocator does not know, are left out.
 func recordedSettings(m map[string]any) (alloc.Settings, string) {
 	text, _ := m["PYTORCH_CUDA_ALLOC_CONF"].(string)
 	if s, err := alloc.ParseSettings(text); err == nil && agrees(&s, m) {
@@ -37,7 +37,7 @@ func recordedSettings(m map[string]any) (alloc.Settings, string) {
 	return s, text
 }
 
-// agrees says whether the parsed string gives the values in the map, which a program may have changed since.
+// agrees reports whether the parsed string gives the values in the map, which a program may have changed since.
 func agrees(s *alloc.Settings, m map[string]any) bool {
 	split := int64(-1)
 	if s.MaxSplitSize != math.MaxUint64 {
@@ -100,8 +100,8 @@ var collecting = []string{
 	"garbage_collection_threshold:0.8,max_split_size_mb:128",
 }
 
-// AutoSettings returns settings strings worth comparing for the program: its own first, then a built-in set. Those that collect cached
-// blocks are among them only with a memory fraction, without which they do nothing.
+// AutoSettings returns settings strings worth comparing for the program: its own first, then a built-in set. Settings that collect cached
+// blocks are included only with a memory fraction, since they do nothing without it.
 func (p *Program) AutoSettings(fraction bool) []string {
 	var set []string
 	if p != nil {
