@@ -472,6 +472,14 @@ func TestFromPyTorchPrint(test *testing.T) {
 	nn.NewBuffer(t, nn.BufferOpt{NonPersistent: true}).Close()
 }
 
+func TestFromPyTorchModes(t *testing.T) {
+	m := &struct{ nn.Mode }{}
+	nn.Eval(m)
+	if m.Training() {
+		t.Error("a custom module is in training mode after Eval")
+	}
+}
+
 func TestFromPyTorchModules(t *testing.T) {
 	x := openSim(t)
 	m := nn.NewLinear(x, 64, 10)

@@ -130,7 +130,7 @@ var types = []any{
 	(*cuda.Profiler)(nil), (*profile.Profile)(nil), (*profile.Op)(nil), profile.Tensor{},
 	cuda.HostStats{}, (*tenon.Graph)(nil), (*tenon.FunctionContext)(nil), tenon.CPU(),
 	(*nn.BatchNorm)(nil), (*nn.Buffer)(nil), (*nn.Conv1d)(nil), (*nn.Conv2d)(nil), (*nn.Dropout)(nil), (*nn.Embedding)(nil),
-	(*nn.GroupNorm)(nil), (*nn.GraphedCallable)(nil), (*nn.Graphed)(nil), (*nn.LayerNorm)(nil),
+	(*nn.GroupNorm)(nil), (*nn.GraphedCallable)(nil), (*nn.Graphed)(nil), (*nn.LayerNorm)(nil), (*nn.Mode)(nil),
 	cuda.UUID{},
 	nvtx.Range{},
 	(*nn.Linear)(nil), (*nn.PReLU)(nil), (*nn.Param)(nil), (*nn.RMSNorm)(nil), nn.AdaptiveAvgPool2d{}, nn.AvgPool2d{}, nn.BCELoss{},
@@ -225,6 +225,7 @@ func (w *walk) packages() {
 		good("nil", (*nn.Param)(nil)), good("zero", new(nn.Param)))
 	w.add((*nn.Buffer)(nil), made("made", func(x *tenon.Exec) any { return nn.NewBuffer(x.Ones([]int{2}, tenon.Float32)) }),
 		good("nil", (*nn.Buffer)(nil)), good("zero", new(nn.Buffer)))
+	w.add((*nn.Mode)(nil), good("zero", new(nn.Mode)), bad("nil", (*nn.Mode)(nil)))
 	w.add((*any)(nil), made("module", func(x *tenon.Exec) any { return linear(x) }), made("nil", func(*tenon.Exec) any { return nil }),
 		good("nil module", (*nn.Linear)(nil)),
 		good("zero module", new(nn.Linear)), good("number", 3), good("empty parameter", &nn.Linear{Weight: new(nn.Param)}))

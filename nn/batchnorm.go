@@ -10,6 +10,7 @@ import (
 // BatchNorm normalises every channel over the batch: in training with the batch's own statistics, which it also adds to running
 // statistics, in evaluation with the running ones. NewBatchNorm1d and NewBatchNorm2d make it.
 type BatchNorm struct {
+	Mode
 	// Weight and Bias are [C], or nil for none.
 	Weight *Param `torch:"weight"`
 	Bias   *Param `torch:"bias"`
@@ -23,7 +24,6 @@ type BatchNorm struct {
 	channels int
 	name     string
 	min, max int // dimensions of the input
-	eval     bool
 }
 
 // BatchNormOpt are the options of NewBatchNorm1d and NewBatchNorm2d. The zero value is PyTorch's default.
@@ -66,9 +66,6 @@ func newBatchNorm(x *tenon.Exec, name string, min, max, channels int, opt BatchN
 	return b
 }
 
-func (b *BatchNorm) setTraining(on bool) { b.eval = !on }
-func (b *BatchNorm) training() bool      { return !b.eval }
-
 // Forward returns in, normalised. In training it updates the running statistics.
 func (b *BatchNorm) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	if made(b, "BatchNorm").name == "" {
@@ -81,13 +78,13 @@ func (b *BatchNorm) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 		}
 		fail(b.name, "expected %s input (got %dD input)", want, in.Dim())
 	}
-	training := !b.eval || b.RunningMean == nil
+	training := b.Training() || b.RunningMean == nil
 	normalised := func(x *tenon.Exec, momentum float64) *tenon.Tensor {
 		mean, variance := b.RunningMean.Tensor(), b.RunningVar.Tensor()
 		return x.BatchNorm(in, b.Weight.Tensor(), b.Bias.Tensor(), mean, variance, momentum, b.opt.Eps,
 			tenon.BatchNormOpt{Training: training})
 	}
-	if b.eval || b.RunningMean == nil {
+	if !b.Training() || b.RunningMean == nil {
 		return normalised(x, b.opt.Momentum)
 	}
 	return x.Within(func(x *tenon.Exec) (out *tenon.Tensor) { // the statistics and the count of batches change together

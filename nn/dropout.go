@@ -4,8 +4,8 @@ import "tenon.dev"
 
 // Dropout sets elements to zero at random in training, and multiplies the others by 1/(1-p). In evaluation it does nothing.
 type Dropout struct {
-	p    float64
-	eval bool
+	Mode
+	p float64
 }
 
 // NewDropout returns a module that drops each element with probability p; PyTorch's default is 0.5.
@@ -16,13 +16,10 @@ func NewDropout(p float64) *Dropout {
 	return &Dropout{p: p}
 }
 
-func (d *Dropout) setTraining(on bool) { d.eval = !on }
-func (d *Dropout) training() bool      { return !d.eval }
-
 // Forward returns in with elements dropped, or in itself in evaluation.
 func (d *Dropout) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	made(d, "Dropout")
-	if d.eval {
+	if !d.Training() {
 		return in
 	}
 	return x.Dropout(in, d.p)

@@ -115,6 +115,61 @@ func ExampleEval() {
 	// fc.bias
 }
 
+// attention embeds nn.Mode to learn whether it is in training.
+type attention struct {
+	nn.Mode
+	QKV, Out *nn.Linear
+	heads    int
+	dropout  float64
+}
+
+func (a *attention) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	n, length, width := in.Size(0), in.Size(1), in.Size(2)
+	parts := x.Split(a.QKV.Forward(x, in), width, 2)
+	for i, p := range parts {
+		parts[i] = x.Transpose(x.Reshape(p, n, length, a.heads, width/a.heads), 1, 2)
+	}
+	opt := tenon.AttentionOpt{Causal: true}
+	if a.Training() {
+		opt.Dropout = a.dropout
+	}
+	y := x.ScaledDotProductAttention(parts[0], parts[1], parts[2], opt)
+	return a.Out.Forward(x, x.Reshape(x.Transpose(y, 1, 2), n, length, width))
+}
+
+// Attention with dropout drops weights in training only.
+func ExampleMode() {
+	x, err := tenon.Open(tenon.CPU())
+	if err != nil {
+		log.Fatal(err)
+	}
+	net := nn.Sequential{&attention{QKV: nn.NewLinear(x, 16, 48), Out: nn.NewLinear(x, 16, 16), heads: 2, dropout: 0.5}}
+	defer nn.Close(net)
+	x.Scope(func(x *tenon.Exec) {
+		in := x.RandN([]int{2, 8, 16}, tenon.Float32)
+		equal := func() bool {
+			same, err := x.Item(x.All(x.Eq(net.Forward(x, in), net.Forward(x, in)), nil, false))
+			if err != nil {
+				log.Fatal(err)
+			}
+			return same == 1
+		}
+		fmt.Println("the same twice in training:", equal())
+		nn.Eval(net)
+		fmt.Println("the same twice in evaluation:", equal())
+	})
+	fmt.Println(nn.String(net))
+	// Output:
+	// the same twice in training: false
+	// the same twice in evaluation: true
+	// Sequential(
+	//   (0): attention(
+	//     (QKV): Linear(in_features=16, out_features=48, bias=True)
+	//     (Out): Linear(in_features=16, out_features=16, bias=True)
+	//   )
+	// )
+}
+
 // A module is graphed once: after that its forward and backward passes are one launch each.
 func ExampleGraph() {
 	x, err := tenon.Open(tenon.Best())

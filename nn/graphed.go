@@ -404,8 +404,8 @@ func (g *Graphed) Close() error {
 // trainingOf returns whether each module within m that acts differently in training is in training mode.
 func trainingOf(m any) (all []bool) {
 	walk(m, func(_ string, v any) bool {
-		if t, ok := v.(trainer); ok {
-			all = append(all, t.training())
+		if t, ok := v.(*Mode); ok {
+			all = append(all, t.Training())
 		}
 		return true
 	})

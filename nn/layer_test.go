@@ -230,6 +230,38 @@ func TestDropout(t *testing.T) {
 	})
 }
 
+// TestModeReachesEveryModule checks that Train and Eval reach a Mode wherever a module lies: behind a pointer, in a slice of structs, and
+// in a module that another one embeds.
+func TestModeReachesEveryModule(t *testing.T) {
+	type block struct {
+		nn.Mode
+		Drop *nn.Dropout
+	}
+	type outer struct {
+		block
+		Blocks []block
+		Other  any
+	}
+	m := &outer{block: block{Drop: nn.NewDropout(.5)}, Other: &block{},
+		Blocks: []block{{Drop: nn.NewDropout(.5)}, {}}}
+	modes := func() []bool {
+		return []bool{m.Training(), m.Drop.Training(), m.Blocks[0].Training(), m.Blocks[0].Drop.Training(),
+			m.Blocks[1].Training(), m.Other.(*block).Training()}
+	}
+	for _, on := range []bool{true, false, true} {
+		if on {
+			nn.Train(m)
+		} else {
+			nn.Eval(m)
+		}
+		for i, got := range modes() {
+			if got != on {
+				t.Errorf("mode %d is training: %v, want %v", i, got, on)
+			}
+		}
+	}
+}
+
 func TestLosses(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		logits := tenon.From(x, []float32{0, 0, 1, 0}, 2, 2)

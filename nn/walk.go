@@ -128,33 +128,43 @@ func Close(m any) {
 	}
 }
 
-// trainer is a module that acts differently in training and in evaluation.
-type trainer interface {
-	setTraining(on bool)
-	training() bool
+// Mode is embedded in modules that act differently in training and in evaluation, so that Train and Eval reach them. The zero value is
+// training mode.
+type Mode struct{ eval bool }
+
+// Training reports whether the module is in training mode, as PyTorch's Module.training does.
+func (m *Mode) Training() bool {
+	if m == nil {
+		fail("Training", "the module is nil; give one that was made")
+	}
+	return !m.eval
 }
 
-// Train puts m in training mode, the initial mode of modules: Dropout drops elements, BatchNorm takes its statistics from the batch.
+// Train puts m and the modules in it in training mode, the initial mode of modules: Dropout drops elements, BatchNorm takes its statistics
+// from the batch, and a module that embeds Mode sees it in Training.
 func Train(m any) { setTraining(m, true) }
 
-// Eval puts m in evaluation mode: Dropout does nothing, BatchNorm uses the running statistics.
+// Eval puts m and the modules in it in evaluation mode: Dropout does nothing, BatchNorm uses the running statistics, and Training of a
+// module that embeds Mode is false.
 func Eval(m any) { setTraining(m, false) }
 
 func setTraining(m any, on bool) {
 	walk(m, func(_ string, v any) bool {
-		if t, ok := v.(trainer); ok {
-			t.setTraining(on)
+		if t, ok := v.(*Mode); ok {
+			t.eval = !on
 		}
 		return true
 	})
 }
 
-// walk calls visit for every *Param, *Buffer and pointer to a struct that m holds, until visit returns false. In a struct the parameters
-// come first, then the buffers, then the rest, each in the order of the fields.
+// walk calls visit for every *Param, *Buffer, pointer to a struct and Mode that m holds, until visit returns false. In a struct the
+// parameters come first, then the buffers, then the rest, each in the order of the fields.
 func walk(m any, visit func(name string, v any) bool) {
 	w := &walker{visit: visit}
 	w.walk(m)
 }
+
+var modeType = reflect.TypeFor[Mode]()
 
 type walker struct {
 	visit func(name string, v any) bool
@@ -247,6 +257,9 @@ func (w *walker) value(v reflect.Value, name string) bool {
 	case reflect.Pointer:
 		return w.pointer(v, name)
 	case reflect.Struct:
+		if v.Type() == modeType { // of a struct that lies in another by value, too
+			return !v.CanAddr() || w.visit(name, v.Addr().Interface())
+		}
 		return w.fields(v, name)
 	case reflect.Slice, reflect.Array:
 		if !holds(v.Type().Elem()) {
