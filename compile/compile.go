@@ -78,6 +78,8 @@ const notMade = "the region is nil or a zero value; use one that New returned"
 // calls.
 type Region struct {
 	opt Opt
+	// name is a callable's function.
+	name string
 	// off says that every call runs at once.
 	off    bool
 	mu     sync.Mutex
@@ -129,7 +131,7 @@ func (r *Region) Do(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
 	if r.opt.Must && r.opt.NoGraphs {
 		return core.Refusal("Do", fault.Invalid, mustNoGraphs)
 	}
-	t := r.trace(c)
+	t := r.trace(c, f)
 	t.enter(c)
 	t.begin(c, c.Device(), old)
 	forces := 0
@@ -234,7 +236,8 @@ func sessionForest(x *tenon.Exec, op string) (fo *forest, err error) {
 	return fo, err
 }
 
-func (r *Region) trace(x *core.Exec) *trace {
+// trace returns what r remembers of x's session, in which f is the first function unless r is a callable.
+func (r *Region) trace(x *core.Exec, f func(x *tenon.Exec) error) *trace {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := core.SessionOf(x)
@@ -245,7 +248,10 @@ func (r *Region) trace(x *core.Exec) *trace {
 				delete(r.traces, k)
 			}
 		}
-		t = &trace{opt: &r.opt, root: &node{}, kind: inference, counted: counting()}
+		t = &trace{opt: &r.opt, name: r.name, root: &node{}, kind: inference, counted: counting()}
+		if f != nil {
+			t.name = nameOf(f)
+		}
 		r.traces[key] = t
 	}
 	return t

@@ -5,16 +5,21 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/rt"
+	"tenon.dev/internal/snapshot"
 )
 
 // A forest is what PyTorch calls the manager of CUDA graph trees: the recordings of one session on one device, which share one private
 // pool. A recording that was made after others assumes that their outputs, as far as they were wanted then, lie where they lay. So the
 // recordings form trees, and each path from a root is an order in which they may run.
 type forest struct {
+	// mu guards what a snapshot shows, which another goroutine may ask for: pool, state, roots and children, path, stores and warm,
+	// generation, and what is known of nodes. The session's goroutine alone changes these, and reads them without it.
+	mu sync.Mutex
 	// session is the key of the session.
 	session any
 	dev     *rt.Device
@@ -29,6 +34,8 @@ type forest struct {
 	// path are the recordings that have run since the last one from a root, and warm the outputs of runs without a graph since then.
 	path []*recording
 	warm []output
+	// warmers are the functions that have run without a graph in the pool.
+	warmers []*function
 	// ran are the functions of the path, warm-ups among them.
 	ran []*function
 	// generation is that of the path; entered counts the calls of regions, and marked those of MarkStep, each a new generation. It counts
@@ -70,7 +77,8 @@ type place struct {
 // output is memory of the pool that a run has made.
 type output struct {
 	core.Store
-	f *function
+	f     *function
+	about *snapshot.TreeOutput
 }
 
 // function is the calls between two places of a region.
@@ -94,6 +102,8 @@ type function struct {
 	warmUps, recordings, replays, plains int
 	because                              string
 	again                                map[string]int
+	// about is what snapshots show of the runs without a graph.
+	about *snapshot.TreeNode
 }
 
 // inputOf is what is known of a function's input.
@@ -132,6 +142,7 @@ type recording struct {
 	// dead are the outputs of the path that were gone before the recording, and ending those that went with it.
 	dead, ending []Index
 	checkpoint   *rt.PoolCheckpoint
+	about        *snapshot.TreeNode
 }
 
 // Index names an output: by the depth of its recording below the root, and by its number there.
@@ -178,7 +189,9 @@ func (fo *forest) Detach() (err error) {
 	fo.dev.EndLend(fo.pool.ID())
 	err = errors.Join(err, fo.pool.Close())
 	fo.dev.ReturnCaptureStream(fo.on)
-	fo.roots, fo.path, fo.warm, fo.ran, fo.pool, fo.state = nil, nil, nil, nil, nil, idle
+	fo.mu.Lock()
+	defer fo.mu.Unlock()
+	fo.roots, fo.path, fo.warm, fo.warmers, fo.ran, fo.pool, fo.state = nil, nil, nil, nil, nil, nil, idle
 	return err
 }
 
@@ -202,8 +215,10 @@ func (fo *forest) open() error {
 	if err != nil {
 		return errors.Join(err, pool.Close())
 	}
-	fo.dev.Lend(pool.ID())
+	fo.mu.Lock()
 	fo.pool, fo.on = pool, on
+	fo.mu.Unlock()
+	fo.dev.Lend(pool.ID(), fo.tree)
 	return nil
 }
 
@@ -232,8 +247,8 @@ func (fo *forest) isPending() bool {
 // live yields the memory of the pool that the path has made and that is in use.
 func (fo *forest) live(yield func(output) bool) {
 	for _, r := range fo.path {
-		for _, s := range r.stores {
-			if s.Alive() && !s.Moved() && !yield(output{s, r.f}) {
+		for i, s := range r.stores {
+			if s.Alive() && !s.Moved() && !yield(output{s, r.f, &r.about.Outputs[i]}) {
 				return
 			}
 		}
@@ -310,6 +325,8 @@ func (fo *forest) leavePool(all []output) error {
 }
 
 func (fo *forest) forget() {
+	fo.mu.Lock()
+	defer fo.mu.Unlock()
 	for _, r := range fo.path {
 		clear(r.stores)
 	}
@@ -513,7 +530,10 @@ func (fo *forest) warmUp(f *function, g *core.Segment) error {
 	f.t.stats.WarmUps++
 	f.warmUps++
 	fo.ran = append(fo.ran, f)
+	before := fo.reserved()
+	fo.mu.Lock()
 	fo.state, fo.generation = warmup, fo.now()
+	fo.mu.Unlock()
 	err := g.Eager(fo.pool)
 	fo.dev.UsedLent(g.Stream().ID())
 	spilled := fault.KindOf(err) == fault.OutOfMemory
@@ -521,6 +541,7 @@ func (fo *forest) warmUp(f *function, g *core.Segment) error {
 		err = g.Eager(nil) // the rest
 	}
 	fo.warmed(f, g)
+	fo.grew(f, before)
 	if err != nil {
 		return err
 	}
@@ -532,9 +553,12 @@ func (fo *forest) warmUp(f *function, g *core.Segment) error {
 
 // warmed notes what g has made without a graph, or before it failed.
 func (fo *forest) warmed(f *function, g *core.Segment) {
+	fo.mu.Lock()
+	defer fo.mu.Unlock()
 	for i := range g.Made() {
 		if o := g.Output(i); g.Wanted(i) && o.Alive() {
-			fo.warm = append(fo.warm, output{o, f})
+			about := f.outputOf(g, i)
+			fo.warm = append(fo.warm, output{o, f, &about})
 		}
 	}
 	fo.state = warmup
@@ -585,6 +609,7 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 		}
 	}
 	f.see(g)
+	before := fo.reserved()
 	rec, err := fo.recordOf(g, copied)
 	if err == errInUse {
 		return err
@@ -618,6 +643,8 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 		fo.warmed(f, g)
 		return errors.Join(err, rec.Close())
 	}
+	r.about = fo.aboutOf(r, g, before)
+	fo.mu.Lock()
 	if p := r.parent; p != nil {
 		p.children = append(p.children, r)
 	} else {
@@ -625,6 +652,8 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 	}
 	fo.path, fo.ran = append(fo.path, r), append(fo.ran, f)
 	fo.state, fo.generation = recorded, fo.now()
+	r.about.Runs, r.about.Generation = 1, int64(fo.generation)
+	fo.mu.Unlock()
 	if f.t.opt.CheckPool {
 		return fo.checkPool(g.Ending)
 	}
@@ -677,10 +706,15 @@ func (fo *forest) Relieve() bool {
 	for _, r := range fo.roots {
 		r.close()
 	}
+	fo.mu.Lock()
 	fo.roots, fo.path, fo.warm, fo.ran = nil, nil, all, fo.ran[:0]
+	for _, o := range all {
+		fo.warmer(o.f)
+	}
 	if fo.state = warmup; len(all) == 0 {
 		fo.state = idle
 	}
+	fo.mu.Unlock()
 	if fo.dev.Synchronize() != nil {
 		return false
 	}
@@ -721,77 +755,4 @@ func (fo *forest) find(in *core.Input) (Index, bool) {
 func (fo *forest) managed(in *core.Input) bool {
 	_, ok := fo.find(in)
 	return ok || slices.ContainsFunc(fo.warm, func(o output) bool { return o.Number() == in.Number() && o.Addr() == in.Addr() })
-}
-
-const (
-	managedMoved = "cudagraph managed tensor data pointer changed"
-	staticMoved  = "static input data pointer changed"
-)
-
-// mismatch returns why r cannot run now, or "", and whether that is for an address.
-func (fo *forest) mismatch(r *recording, g *core.Segment) (why string, address bool) {
-	for i, src := range r.inputs {
-		in := &g.Inputs()[i]
-		if src.managed {
-			s := fo.path[src.of[0]].stores
-			if src.of[1] >= len(s) || s[src.of[1]].Number() != in.Number() || in.Addr() != r.g.Input(i) {
-				return managedMoved, true
-			}
-		}
-	}
-	for _, at := range r.dead {
-		if s := fo.path[at[0]].stores[at[1]]; s.Alive() && !s.Moved() {
-			return "expected dead indices before graph are live", false
-		}
-	}
-	for i, src := range r.inputs {
-		if src.static && g.Inputs()[i].Addr() != r.g.Input(i) {
-			return staticMoved, true
-		}
-	}
-	for _, at := range r.ending {
-		if s := fo.path[at[0]].stores[at[1]]; s.Alive() && !s.Moved() && !g.Ending(s) {
-			return "an input that was closed is open", false
-		}
-	}
-	for i := range g.Made() {
-		if !r.kept[i] && g.Wanted(i) {
-			return "an output that was closed is open", false
-		}
-	}
-	return "", false
-}
-
-// replay runs r.
-func (fo *forest) replay(r *recording, g *core.Segment) error {
-	if err := g.Replay(r.g, false, false); err != nil {
-		return err
-	}
-	r.f.t.stats.Replays++
-	r.f.replays++
-	fo.dev.UsedLent(g.Stream().ID())
-	clear(r.stores)
-	for k, i := range r.outputs {
-		if g.Wanted(i) {
-			r.stores[k] = g.Output(i)
-		}
-	}
-	fo.path, fo.ran = append(fo.path, r), append(fo.ran, r.f)
-	fo.state, fo.generation = execution, fo.now()
-	return nil
-}
-
-// restore brings the pool to where the last recording of the path left it, for what is in use now.
-func (fo *forest) restore() error {
-	c, ok := core.Claim(fo.session, fo.stores(), false)
-	defer c.Release()
-	if !ok {
-		return errInUse
-	}
-	return fo.reclaim()
-}
-
-func (fo *forest) reclaim() error {
-	fo.checkpoints++
-	return core.Reclaim(fo.current().checkpoint, fo.stores())
 }

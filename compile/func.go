@@ -32,6 +32,7 @@ func Func[F any](f F, opts ...Opt) *Callable[F] {
 		core.Fail("Func", fault.Invalid, "got %T; give a function whose first parameter is a *tenon.Exec", f)
 	}
 	c := &Callable[F]{Region: New(opt)}
+	c.name = nameOf(f)
 	c.Call = reflect.MakeFunc(v.Type(), func(in []reflect.Value) (out []reflect.Value) {
 		x := in[0].Interface().(*tenon.Exec)
 		core.Made((*core.Exec)(x), "Func")
@@ -77,7 +78,7 @@ func (r *Region) call(x *core.Exec, args []*core.Tensor, f func() []*core.Tensor
 	if r.opt.Must && r.opt.NoGraphs {
 		core.Fail("Func", fault.Invalid, mustNoGraphs)
 	}
-	t := r.trace(x)
+	t := r.trace(x, nil)
 	keep := func(x *core.Exec) []*core.Tensor {
 		ts := f()
 		t.results = t.results[:0]

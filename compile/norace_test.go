@@ -7,4 +7,6 @@ const (
 	programs, walkPrograms = 300, 200
 	// failingPrograms are run with failures, failuresOfEach times.
 	failingPrograms, failuresOfEach = 60, 4
+	// sessionPrograms are run by several sessions at once.
+	sessionPrograms = 64
 )

@@ -7,4 +7,6 @@ const (
 	programs, walkPrograms = 20, 10
 	// failingPrograms are run with failures, failuresOfEach times.
 	failingPrograms, failuresOfEach = 4, 4
+	// sessionPrograms are run by several sessions at once.
+	sessionPrograms = 16
 )

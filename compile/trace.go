@@ -17,6 +17,8 @@ import (
 // runs.
 type trace struct {
 	opt *Opt
+	// name is the function's in the program.
+	name string
 	// dev is the device that the region was called on, and of the session's graphs there.
 	dev *rt.Device
 	of  *forest

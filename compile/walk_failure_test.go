@@ -52,12 +52,12 @@ func TestWalkProgramsFail(t *testing.T) {
 	fired, refused, tried := 0, 0, 0
 	for seed := *walkFrom; seed < *walkFrom+uint64(*failingWalks); seed++ {
 		live := core.LiveStorages()
-		want, _, err := walkProgram(x, streams, seed, false)
+		want, _, err := walkProgram(x, streams, seed, nil)
 		must(t, err)
 		leftOver(x, live)
 		used := allocated(t, x)
 		from := d.Calls()
-		if got, _, err := walkProgram(x, streams, seed, true); err != nil || got != want {
+		if got, _, err := walkProgram(x, streams, seed, compile.New()); err != nil || got != want {
 			t.Fatalf("program %d: %v", seed, err)
 		}
 		must(t, compile.Reset(x))
@@ -74,7 +74,7 @@ func TestWalkProgramsFail(t *testing.T) {
 			}
 			tried++
 			d.Arm(n, code)
-			out, _, err := walkProgram(x, streams, seed, true)
+			out, _, err := walkProgram(x, streams, seed, compile.New())
 			method, _ := d.Fired()
 			d.Arm(0, 0)
 			if err == nil && out != want {
@@ -91,7 +91,7 @@ func TestWalkProgramsFail(t *testing.T) {
 					t.Errorf("program %d, call %d, %s %v: Reset: %v", seed, n, method, code, err)
 				}
 			}
-			got, _, again := walkProgram(x, streams, seed, true)
+			got, _, again := walkProgram(x, streams, seed, compile.New())
 			if again != nil {
 				t.Errorf("program %d, call %d, %s %v: %v; then: %v", seed, n, method, code, err, again)
 			} else if got != want {
@@ -119,11 +119,11 @@ func TestWalkProgramsFail(t *testing.T) {
 // that are so small share one.
 func TestWalkProgramsFit(t *testing.T) {
 	const unit, own = 2 << 20, 3
-	run := func(seed uint64, size uint64, region bool) (out string, err error) {
+	run := func(seed uint64, size uint64, r *compile.Region) (out string, err error) {
 		x := openRandom(t, 3, size, nil)
 		defer x.Close()
 		live := core.LiveStorages()
-		out, _, err = walkProgram(x, streamsOf(t, x), seed, region)
+		out, _, err = walkProgram(x, streamsOf(t, x), seed, r)
 		if e := fault.KindOf(err); err != nil && e != fault.OutOfMemory {
 			t.Errorf("program %d with %d MiB: %v", seed, size>>20, err)
 		}
@@ -140,8 +140,8 @@ func TestWalkProgramsFit(t *testing.T) {
 	for seed := *walkFrom; seed < *walkFrom+programs; seed++ {
 		least := uint64(0)
 		for n := uint64(1); n < 10 || *everySize && (least == 0 || n < least+own+3); n++ {
-			want, err := run(seed, n*unit, false)
-			got, wrong := run(seed, n*unit, true)
+			want, err := run(seed, n*unit, nil)
+			got, wrong := run(seed, n*unit, compile.New())
 			if err == nil && least == 0 {
 				least = n
 			}

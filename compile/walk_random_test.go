@@ -67,9 +67,8 @@ const (
 	hasOutside
 )
 
-func newWalk(x *tenon.Exec, seed uint64, region bool, streams []*cuda.Stream) (*walk, error) {
-	w := &walk{seed: seed, x: x, region: region, streams: streams}
-	w.r = compile.New()
+func newWalk(x *tenon.Exec, seed uint64, r *compile.Region, streams []*cuda.Stream) (*walk, error) {
+	w := &walk{seed: seed, x: x, r: r, region: r != nil, streams: streams}
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for range 3 {
 		w.params = append(w.params, w.make(rng).SetRequiresGrad(true))
@@ -79,7 +78,7 @@ func newWalk(x *tenon.Exec, seed uint64, region bool, streams []*cuda.Stream) (*
 	w.f = func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor {
 		return x.Tanh(x.Mul(x.MatMul(x.Dropout(a, 0.25), w.params[2]), x.Sin(b)))
 	}
-	if region {
+	if w.region {
 		w.f = compile.Func(w.f).Call
 	}
 	if w.has(hasOptimizer) {
@@ -451,19 +450,21 @@ func openRandom(t testing.TB, seed, memory uint64, wrap func(own driver.Device) 
 	return x
 }
 
-// walkProgram runs the program and returns what it gave.
-func walkProgram(x *tenon.Exec, streams []*cuda.Stream, seed uint64, region bool) (out string, s compile.Stats, err error) {
+// walkProgram runs the program, in r unless that is nil, and returns what it gave.
+func walkProgram(x *tenon.Exec, streams []*cuda.Stream, seed uint64, r *compile.Region) (out string, s compile.Stats, err error) {
 	if err := x.Generator().SetSeed(seed); err != nil {
 		return "", s, err
 	}
 	stopped := tenon.Try(func() {
 		var w *walk
-		if w, err = newWalk(x, seed, region, streams); err != nil {
+		if w, err = newWalk(x, seed, r, streams); err != nil {
 			return
 		}
 		defer w.close()
 		err = w.run()
-		out, s = w.out, w.r.Stats(x)
+		if out = w.out; r != nil {
+			s = r.Stats(x)
+		}
 	})
 	if err == nil {
 		err = stopped
@@ -506,14 +507,14 @@ func TestWalkPrograms(t *testing.T) {
 	total := compile.Stats{}
 	for seed := *walkFrom; seed < *walkFrom+uint64(*walks); seed++ {
 		live := core.LiveStorages()
-		want, _, err := walkProgram(x, streams, seed, false)
+		want, _, err := walkProgram(x, streams, seed, nil)
 		if err != nil {
 			t.Fatalf("program %d, eager: %v", seed, err)
 		}
 		if n := leftOver(x, live); n > 0 {
 			t.Errorf("program %d leaves %d storages, eager", seed, n)
 		}
-		got, s, err := walkProgram(x, streams, seed, true)
+		got, s, err := walkProgram(x, streams, seed, compile.New())
 		if err != nil {
 			t.Errorf("program %d: %v", seed, err)
 		} else if got != want {

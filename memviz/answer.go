@@ -42,7 +42,7 @@ func (v *viewer) answer(path string, q url.Values) (body []byte, isTile bool, er
 		out, err = v.info()
 	case "stack":
 		out, err = v.stacks(q.Get("id"))
-	case "at", "blocks", "events", "alloc", "search", "oom", "diff":
+	case "at", "blocks", "events", "alloc", "search", "oom", "diff", "trees":
 		out, err = v.ofDevice(path, &a)
 	default:
 		err = fault.New(fault.Invalid, "there is no request %q", path)
@@ -130,6 +130,8 @@ func (v *viewer) ofDevice(path string, a *asked) (any, error) {
 		if k := a.number("index", 0, maxOOMs); a.err == nil {
 			return v.rec.oom(d, int(k))
 		}
+	case "trees":
+		return treesOf(v.rec.trees, v.rec.segments, d.index), nil
 	case "diff":
 		if v.before == nil {
 			return nil, fault.New(fault.Invalid, "nothing to compare with; start the viewer with two files")
@@ -214,6 +216,11 @@ func (v *viewer) info() (*Info, error) {
 		for k := range rec.segments {
 			if rec.segments[k].Device == d.index {
 				i.Segments++
+			}
+		}
+		for k := range rec.trees {
+			if rec.trees[k].Device == d.index {
+				i.Trees++
 			}
 		}
 		var err error

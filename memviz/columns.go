@@ -25,7 +25,7 @@ import (
 // else is read when the file is opened, and checked.
 const (
 	columnMagic   = "TENONCOL"
-	columnVersion = 1
+	columnVersion = 2
 	trailerSize   = 32
 	// chunkEvents is the number of events in a chunk; the last of a device may have fewer.
 	chunkEvents = 1 << 16
@@ -60,6 +60,7 @@ type directory struct {
 	Settings    map[string]any        `json:"settings"`
 	Notes       []snapshot.Note       `json:"notes"`
 	Annotations []snapshot.Annotation `json:"annotations"`
+	Trees       []snapshot.Tree       `json:"trees,omitempty"`
 }
 
 // deviceEntry is what the directory says of a device.

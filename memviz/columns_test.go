@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
+	"fmt"
 	"hash/crc32"
 	"os"
 	"path/filepath"
@@ -21,7 +22,15 @@ func columnBytes(t testing.TB, n int) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	err := importSnapshot(func(o snapshot.ReadOptions) (*snapshot.Snapshot, error) {
-		return newProgram(5, n, func(batch []snapshot.Event) error { return o.Events(0, batch) }).run()
+		s, err := newProgram(5, n, func(batch []snapshot.Event) error { return o.Events(0, batch) }).run()
+		if s != nil && len(s.Segments) > 0 {
+			g := &s.Segments[0]
+			s.Trees = []snapshot.Tree{{Device: g.Device, Pool: g.Pool, State: "execution", Nodes: []snapshot.TreeNode{
+				{ID: 0, Parent: -1, Runs: 2, Spans: [][2]uint64{{g.Addr, 512}, {g.Addr + 1024, g.TotalSize}},
+					Outputs: []snapshot.TreeOutput{{Addr: g.Addr, Size: 512, Op: "Sin", At: "a.go:1", Live: true}}},
+				{ID: 1, Place: -1, Spans: [][2]uint64{{0, 512}}}}}}
+		}
+		return s, err
 	}, &b, source{})
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +47,7 @@ func useAll(rec *Recording) error {
 		for _, r := range []string{"info", "tile" + dev + "&view=active", "tile" + dev + "&view=cached&level=" +
 			decimal(d.cachedLine.topTile()), "at" + dev + "&state=" + last,
 			"blocks" + dev + "&state=" + last, "events" + dev + "&count=50", "search" + dev + "&q=size>=1k", "oom" + dev, "diff" + dev +
-				"&at=peak", "alloc" + dev + "&view=active&id=0"} {
+				"&at=peak", "alloc" + dev + "&view=active&id=0", "trees" + dev, "search" + dev + "&q=tree:0"} {
 			if _, err := answerText(v, r); err != nil && strings.Contains(err.Error(), "damaged") {
 				return err
 			}
@@ -82,7 +91,28 @@ func TestColumnVersion(t *testing.T) {
 	b := columnBytes(t, 100)
 	b[len(b)-12]++
 	if _, err := load("newer", bytes.NewReader(b), int64(len(b))); err == nil ||
-		!strings.Contains(err.Error(), "version 2, this program reads 1") {
+		!strings.Contains(err.Error(), fmt.Sprintf("version %d, this program reads %d", columnVersion+1, columnVersion)) {
+		t.Error(err)
+	}
+}
+
+// Trees that Tenon does not write are refused, here one whose node is its own parent.
+func TestColumnTrees(t *testing.T) {
+	b := columnBytes(t, 100)
+	c, err := newColumnReader(bytes.NewReader(b), int64(len(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	w := newColumnWriter(&out)
+	w.write(b[len(columnMagic):])
+	w.dir = c.dir
+	w.dir.Trees[0].Nodes[1].ID = -1
+	if err := w.finish(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := load("planted", bytes.NewReader(out.Bytes()), int64(out.Len())); err == nil ||
+		!strings.Contains(err.Error(), "node -1 of a graph tree is there twice") {
 		t.Error(err)
 	}
 }

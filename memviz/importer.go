@@ -424,6 +424,9 @@ func importSnapshot(read func(snapshot.ReadOptions) (*snapshot.Snapshot, error),
 		follow(g.Device)
 		segments[g.Device] = append(segments[g.Device], uint32(i))
 	}
+	for _, t := range s.Trees {
+		follow(t.Device)
+	}
 	for _, d := range slices.Sorted(maps.Keys(followers)) {
 		if err := followers[d].conclude(s, segments[d]); err != nil {
 			return err
@@ -538,7 +541,7 @@ func writeRest(c *columnWriter, s *snapshot.Snapshot) {
 	}
 	putColumn(c, "stack_lengths", lengths)
 	putColumn(c, "calls", calls)
-	c.dir.Settings, c.dir.Notes, c.dir.Annotations = shownSettings(s.Settings), s.Notes, s.Annotations
+	c.dir.Settings, c.dir.Notes, c.dir.Annotations, c.dir.Trees = shownSettings(s.Settings), s.Notes, s.Annotations, s.Trees
 }
 
 // shownSettings are settings as JSON can have them, which has no number that is not finite: such a one is its name.

@@ -38,6 +38,7 @@ func TestPage(t *testing.T) {
 		{"Axis", pageAxis},
 		{"Stray", pageStray},
 		{"GoNames", pageGoNames},
+		{"Trees", pageTrees},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(t, b) })
 	}

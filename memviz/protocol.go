@@ -12,6 +12,7 @@ package memviz
 //	search?device=D&q=Q&limit=N                            SearchResult
 //	oom?device=D&index=K                                   OOM
 //	diff?device=D&at=end|peak                              Diff, if Info.Diff is not empty
+//	trees?device=D                                         []GraphPool, if DeviceInfo.Trees is not 0
 //	stack?id=S1,S2,...                                     []Stack, in that order
 //
 // Parameters stand in the order given here, optional ones are left out when they have their default, and values are escaped as
@@ -38,8 +39,8 @@ package memviz
 //
 // an object from request text to answer: a JSON value, or for tiles a string of base64 of the gzip-compressed tile (the page opens it with
 // DecompressionStream). Not every request is in it: info, the tiles from the coarsest level down to StaticInfo.FinestLevel without the
-// optional parameters, at and blocks for the states of StaticInfo.States (top=StaticInfo.Top), every oom, diff, and the stacks that these
-// name as requests of one stack each ("stack?id=17"). What is missing cannot be had; the page says so.
+// optional parameters, at and blocks for the states of StaticInfo.States (top=StaticInfo.Top), every oom, diff, trees, and the stacks that
+// these name as requests of one stack each ("stack?id=17"). What is missing cannot be had; the page says so.
 
 // View names of Info.Views and of the view parameter.
 const (
@@ -143,6 +144,7 @@ type DeviceInfo struct {
 	Segments    int        `json:"segments"`          // of the snapshot
 	Streams     []string   `json:"streams"`           // handles, "0" is the default stream
 	Pools       []string   `json:"pools"`             // "(0,0)" is the default pool; "" stands for unknown, and is the first
+	Trees       int        `json:"trees"`             // pools of compiled regions
 	OOMs        []OOMPoint `json:"ooms"`              // failed allocations, oldest first, at most 10,000
 	Marks       []Mark     `json:"marks"`             // annotations of the program, at most 10,000
 }
@@ -271,9 +273,10 @@ type Allocation struct {
 // SearchResult lists allocations of ViewActive. The query language: words separated by spaces, all of which must hold; a plain word must
 // occur in a frame of the stack (file:line:name, letter case ignored; "quotes" keep spaces together); size>=10MiB, size<1k, size=512 and
 // the like compare bytes; stream:0, pool:0,1, category:gradient, addr:0x7f…, state:123 (lives in it), event:122 (the state after it) and
-// id:5 select; a leading - negates a word; stack:17 selects by the number of the stack. The same text is the filter of tiles, also of
-// ViewCached, and states: a filtered tile or state is that of a trace in which only the matching allocations happen, so their strips are
-// stacked without the others (and keep their numbers).
+// id:5 select; a leading - negates a word; stack:17 selects by the number of the stack; graph:7 the live outputs of a GraphNode by its ID,
+// tree:7 also of those after it, and of ViewCached the segments that they need. The same text is the filter of tiles, also of ViewCached,
+// and states: a filtered tile or state is that of a trace in which only the matching allocations happen, so their strips are stacked
+// without the others (and keep their numbers).
 type SearchResult struct {
 	Query   string       `json:"query"`   // as it was asked
 	Count   int          `json:"count"`   // of all that match
@@ -322,6 +325,56 @@ type Candidate struct {
 	// Before and After are the allocations that hem it in, IDs in ViewActive; -1 at the segment's ends.
 	Before int `json:"before"`
 	After  int `json:"after"`
+}
+
+// GraphPool is a private pool that the graphs of package compile share, as of the last state, with the trees of what they recorded.
+type GraphPool struct {
+	Pool string `json:"pool"` // as DeviceInfo.Pools has it
+	// "idle", "warm-up", "recording" or "execution"; in the last, tensors have memory that the allocator counts as free
+	State      string `json:"state"`
+	Generation int64  `json:"generation"` // of the path
+	Segments   int    `json:"segments"`   // of the pool
+	Reserved   uint64 `json:"reserved"`   // bytes of the segments
+	Allocated  uint64 `json:"allocated"`  // bytes of blocks that the allocator counts as in use
+	Live       uint64 `json:"live"`       // bytes of outputs that are in use
+	Used       uint64 `json:"used"`       // bytes that some graph writes to, but for workspaces
+	Idle       uint64 `json:"idle"`       // bytes that are neither in use nor written to
+	// Nodes are the recordings, each before those after it, then the functions that ran without a graph.
+	Nodes []GraphNode `json:"nodes"`
+}
+
+// GraphNode is a recording, or a function that ran without a graph first.
+type GraphNode struct {
+	ID         string `json:"id"`         // the recording's number, or w and the function's
+	Root       string `json:"root"`       // ID of the node that its tree begins with
+	Depth      int    `json:"depth"`      // below the root
+	Function   int64  `json:"function"`   // number of what is recorded: the calls between two places of a region
+	Name       string `json:"name"`       // function of the region or the callable, without its package's path
+	Kind       string `json:"kind"`       // "inference", "forward" or "backward"
+	From       string `json:"from"`       // line of the first call
+	To         string `json:"to"`         // line of the last call
+	Calls      int64  `json:"calls"`      // how many
+	WarmUp     bool   `json:"warm_up"`    // it has no graph
+	Runs       int64  `json:"runs"`       // the recording and replays, or runs without a graph
+	Generation int64  `json:"generation"` // of the latest run
+	Place      int64  `json:"place"`      // in the path, from 0 on; -1 if it is not in it
+	Grown      uint64 `json:"grown"`      // bytes by which the pool grew for it
+	Used       uint64 `json:"used"`       // bytes that it writes to, but for workspaces
+	Live       uint64 `json:"live"`       // bytes of its outputs that are in use
+	Count      int    `json:"count"`      // how many these are
+	// Segments are the addresses of those that have what it writes to, or outputs in use.
+	Segments []string `json:"segments"`
+	// Outputs are what it leaves to others.
+	Outputs []GraphOutput `json:"outputs"`
+}
+
+// GraphOutput is memory that a node leaves to others.
+type GraphOutput struct {
+	Addr string `json:"addr"` // device address
+	Size uint64 `json:"size"` // bytes
+	Op   string `json:"op"`   // the operation that makes it
+	At   string `json:"at"`   // line of its call
+	Live bool   `json:"live"` // it is in use
 }
 
 // Diff compares what two files hold, by stack: "before" is the file given first.

@@ -110,6 +110,8 @@ func (s searched) condition(word string) (func(id uint32) bool, error) {
 	case "pool":
 		p := slices.Index(s.d.pools, "("+strings.Trim(value, "()")+")")
 		return func(id uint32) bool { return int(s.pool(id)) == p }, nil
+	case "graph", "tree":
+		return s.nodeCondition(value, key == "tree"), nil
 	case "category":
 		c := slices.Index(categories(), value)
 		return func(id uint32) bool { return s.categories && int(a.category[id]) == c }, nil

@@ -2,7 +2,6 @@ package memviz
 
 import (
 	"encoding/binary"
-	"fmt"
 	"hash/crc32"
 	"io"
 	"slices"
@@ -26,6 +25,7 @@ type Recording struct {
 	segments []snapshot.Segment
 	settings map[string]any
 	notes    []snapshot.Note
+	trees    []snapshot.Tree
 	text     stackText
 
 	mu      sync.Mutex
@@ -62,7 +62,11 @@ func load(name string, r io.ReaderAt, size int64) (*Recording, error) {
 	if err != nil {
 		return nil, err
 	}
-	rec := &Recording{name: name, file: r, columns: c, settings: c.dir.Settings, notes: c.dir.Notes, close: func() error { return nil }}
+	rec := &Recording{name: name, file: r, columns: c, settings: c.dir.Settings, notes: c.dir.Notes, trees: c.dir.Trees,
+		close: func() error { return nil }}
+	if err := snapshot.CheckTrees(rec.trees); err != nil {
+		return nil, err
+	}
 	if err := rec.loadStacks(c); err != nil {
 		return nil, err
 	}
@@ -276,7 +280,7 @@ func (rec *Recording) findPools(d *device) {
 			}
 			k = uint8(len(d.pools))
 			index[id] = k
-			d.pools = append(d.pools, fmt.Sprintf("(%d,%d)", id[0], id[1]))
+			d.pools = append(d.pools, poolText(id))
 		}
 		d.pool[i] = k
 	}

@@ -157,6 +157,11 @@ func (s *static) device(i *DeviceInfo, info *StaticInfo, share int) error {
 			}
 		}
 	}
+	if i.Trees > 0 {
+		if err := s.ask("trees?" + dev); err != nil {
+			return err
+		}
+	}
 	states, err := s.states(i, d, dev, keep)
 	if err != nil {
 		return err

@@ -24,6 +24,7 @@ type memvizCommand struct {
 	Show        memvizShow       `cmd:"" default:"withargs" help:"Show a snapshot as a page in the browser (the default). Given two, show the second and what changed since the first."`
 	Stats       memvizStats      `cmd:"" help:"Print the large segments and how full they are."`
 	Trace       memvizTrace      `cmd:"" help:"Print the recorded history as a list of allocations and frees."`
+	Trees       memvizTrees      `cmd:"" help:"Print the trees of CUDA graphs that compiled regions have recorded, and what their pools hold."`
 	Segments    memvizSegments   `cmd:"" help:"Draw a flame graph of the segments and the call stacks that hold their blocks."`
 	Memory      memvizMemory     `cmd:"" help:"Draw a flame graph of the call stacks that hold memory."`
 	Compare     memvizCompare    `cmd:"" help:"Draw a flame graph of the segments that are in only one of two snapshots."`
@@ -188,6 +189,12 @@ type memvizStats struct{ reportInput }
 
 // Run prints it.
 func (c *memvizStats) Run(con *console) error { return c.print(con.out, memviz.WriteStats) }
+
+// memvizTrees is the trees of compiled regions.
+type memvizTrees struct{ reportInput }
+
+// Run prints them.
+func (c *memvizTrees) Run(con *console) error { return c.print(con.out, memviz.WriteTrees) }
 
 // memvizTrace is PyTorch's trace.
 type memvizTrace struct{ reportInput }

@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"runtime"
 	"slices"
 	"sync"
@@ -39,6 +40,39 @@ func (s Store) Number() uint64 { return s.number }
 func (s Store) Alive() bool {
 	st := s.p.Value()
 	return st != nil && st.ptr != 0
+}
+
+// Held reports whether somebody may have the memory. Any goroutine may ask. Of memory that its storage owns, which the allocator knows to
+// be in use, a storage that was closed says so too.
+func (s Store) Held() bool {
+	st := s.p.Value()
+	return st != nil && st.marks.Load()&returned == 0
+}
+
+// OutputBytes returns the size of storage i of those that the calls make.
+func (g *Segment) OutputBytes(i int) uint64 { return uint64(g.made[i].bytes) }
+
+// MakerOf returns the number of the call that makes storage i of those that the calls make.
+func (g *Segment) MakerOf(i int) int {
+	return max(0, slices.IndexFunc(g.d.calls, func(c deferred) bool {
+		return slices.ContainsFunc(c.out[:c.outs], func(e element) bool { return e.st == g.made[i] })
+	}))
+}
+
+// Memory yields where r, a recording of the calls, has what they make and the inputs that it copies, but not the workspaces of its work.
+func (g *Segment) Memory(r *Recorded) iter.Seq2[uint64, uint64] {
+	return func(yield func(addr, size uint64) bool) {
+		for i, m := range g.made {
+			if r.addrs[i] != 0 && !yield(r.addrs[i], uint64(m.bytes)) {
+				return
+			}
+		}
+		for i := range g.inputs {
+			if in := &g.inputs[i]; r.copied[i] && !yield(r.inputs[i], uint64(in.Hi-in.Lo)) {
+				return
+			}
+		}
+	}
 }
 
 // Ending reports whether only the segment's calls use the memory.
@@ -103,6 +137,7 @@ func (s *storage) drop() error {
 	b := s.block
 	s.block, s.ptr = nil, 0
 	if b == nil {
+		s.marks.Or(returned)
 		return nil
 	}
 	live.Add(-1)

@@ -36,10 +36,11 @@ type storage struct {
 }
 
 // The bits of storage.marks. loosened: cleanup is set, or about to be by a holder of a reference. foreignUse: sessions with another number
-// than that of a handle's maker have used the handle.
+// than that of a handle's maker have used the handle. returned: memory that the storage used without owning it is gone.
 const (
 	loosened = 1 << iota
 	foreignUse
+	returned
 )
 
 // live counts storages that hold a block, for tests that tensors are closed.
@@ -99,8 +100,9 @@ func (s *storage) free() error {
 	}
 	s.block = nil
 	if b == nil {
-		if s.locked == nil {
+		if s.locked == nil && s.ptr != 0 {
 			s.ptr = 0
+			s.marks.Or(returned)
 		}
 		return s.locked.free()
 	}

@@ -81,7 +81,7 @@ internal/opspage: internal/core linalg sparse
 fft: FACE internal/core
 special: FACE internal/core
 torchfile: FACE internal/core internal/pickle internal/wholefile
-compile: FACE internal/core internal/rt internal/alloc internal/origin
+compile: FACE internal/core internal/rt internal/alloc internal/origin internal/snapshot
 dist: FACE internal/core internal/lib/nccl
 nn: FACE internal/core internal/mersenne linalg special safetensors
 nn/...: FACE internal/core nn linalg special

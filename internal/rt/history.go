@@ -54,7 +54,9 @@ func (d *Device) Snapshot() (*snapshot.Snapshot, error) {
 	if err := d.wantHistory(); err != nil {
 		return nil, err
 	}
-	return d.convert(d.mem.Snapshot()), nil
+	s := d.convert(d.mem.Snapshot())
+	s.Trees = d.trees(s)
+	return s, nil
 }
 
 // DumpSnapshot writes a snapshot to a file.

@@ -6,12 +6,13 @@ import (
 	"sync/atomic"
 
 	"tenon.dev/internal/alloc"
+	"tenon.dev/internal/snapshot"
 )
 
 // lent is memory of pools that graphs overwrite with each run, whoever still has tensors there: the allocator does not see when its uses by
 // other streams end, so the next run waits for them.
 type lent struct {
-	pools atomic.Pointer[[]alloc.PoolID]
+	pools atomic.Pointer[[]lentPool]
 	// streams has a bit for every stream that used such memory which no tensor has any more, and seqs how far its work had come then.
 	streams atomic.Uint64
 	seqs    [MaxStreams]atomic.Uint64
@@ -19,11 +20,17 @@ type lent struct {
 	loose atomic.Int64
 }
 
-// Lend says that graphs overwrite the memory of the pool id.
-func (d *Device) Lend(id alloc.PoolID) {
+// lentPool is such a pool. Tree describes its graphs for a snapshot, or is nil; any goroutine may call it.
+type lentPool struct {
+	id   alloc.PoolID
+	tree func(s *snapshot.Snapshot) snapshot.Tree
+}
+
+// Lend says that graphs overwrite the memory of the pool id; tree describes them for snapshots, which have the segments by then.
+func (d *Device) Lend(id alloc.PoolID, tree func(s *snapshot.Snapshot) snapshot.Tree) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	all := []alloc.PoolID{id}
+	all := []lentPool{{id, tree}}
 	if old := d.lent.pools.Load(); old != nil {
 		all = append(all, *old...)
 	}
@@ -35,7 +42,7 @@ func (d *Device) EndLend(id alloc.PoolID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if old := d.lent.pools.Load(); old != nil {
-		all := slices.DeleteFunc(slices.Clone(*old), func(o alloc.PoolID) bool { return o == id })
+		all := slices.DeleteFunc(slices.Clone(*old), func(o lentPool) bool { return o.id == id })
 		d.lent.pools.Store(&all)
 	}
 }
@@ -43,7 +50,24 @@ func (d *Device) EndLend(id alloc.PoolID) {
 // Lends reports whether graphs overwrite the memory of the pool id.
 func (d *Device) Lends(id alloc.PoolID) bool {
 	all := d.lent.pools.Load()
-	return all != nil && slices.Contains(*all, id)
+	return all != nil && slices.ContainsFunc(*all, func(o lentPool) bool { return o.id == id })
+}
+
+// trees describes the graphs of the lent pools, by their ids.
+func (d *Device) trees(s *snapshot.Snapshot) (all []snapshot.Tree) {
+	pools := d.lent.pools.Load()
+	if pools == nil {
+		return nil
+	}
+	for _, p := range *pools {
+		if p.tree != nil {
+			t := p.tree(s)
+			t.Device, t.Pool = max(d.info.Ordinal, 0), p.id
+			all = append(all, t)
+		}
+	}
+	slices.SortFunc(all, func(a, b snapshot.Tree) int { return slices.Compare(a.Pool[:], b.Pool[:]) })
+	return all
 }
 
 // UsedLent notes that the stream with that number has used lent memory until now.

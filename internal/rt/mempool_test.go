@@ -41,7 +41,7 @@ func TestUnmapWaitsBesideCaptures(t *testing.T) {
 	d := openSim(t, nil)
 	p, err := d.NewMemPool(nil)
 	ok(t, err)
-	d.Lend(p.ID())
+	d.Lend(p.ID(), nil)
 	s, err := d.Stream()
 	ok(t, err)
 	var done atomic.Bool

@@ -5,7 +5,7 @@ import (
 	"tenon.dev/internal/pickle"
 )
 
-// finish reads what is left in the pickle: the order of segments, the number of traces, settings and annotations.
+// finish reads what is left in the pickle: the order of segments, the number of traces, settings, annotations and trees.
 func (b *builder) finish(d *pickle.Data) error {
 	if err := b.flush(d); err != nil {
 		return err
@@ -46,7 +46,12 @@ func (b *builder) finish(d *pickle.Data) error {
 		}
 	}
 	if v, ok := d.Get(root, "external_annotations"); ok {
-		return b.annotations(d, v)
+		if err := b.annotations(d, v); err != nil {
+			return err
+		}
+	}
+	if v, ok := d.Get(root, "graph_trees"); ok {
+		return b.trees(d, v)
 	}
 	return nil
 }

@@ -57,6 +57,7 @@ func Join(parts []*Snapshot) (*Snapshot, error) {
 			out.Traces[device] = trace
 		}
 		out.Annotations = append(out.Annotations, p.Annotations...)
+		out.Trees = append(out.Trees, p.Trees...)
 		if i == 0 {
 			out.Settings = p.Settings
 		}

@@ -509,6 +509,11 @@ func FuzzRead(f *testing.F) {
 	f.Add([]byte("(dVdevice_traces\n(l(l(dVaction\nValloc\nsVaddr\nI1\nsVsize\nI1\nsaas."))
 	f.Add([]byte("(l(dVaddress\nI1000\nsVtotal_size\nI30\nsVblocks\n(l(dVsize\nI10\nsVstate\nVinactive\nsasa."))
 	f.Add([]byte("(dVsegments\n(lsVallocator_settings\n(dVa\nF1.5\nss."))
+	var trees bytes.Buffer
+	if err := planted().Write(&trees); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(trees.Bytes())
 	f.Fuzz(func(t *testing.T, data []byte) {
 		const memory = 4 << 20 // less than a file of any length may take
 		var s *snapshot.Snapshot

@@ -18,6 +18,9 @@ type Snapshot struct {
 	Settings map[string]any
 	// Annotations are marks on the time line, such as the steps of an optimizer; nil if the file has none.
 	Annotations []Annotation
+	// Trees are the graphs of package compile, a tree or several for each private pool that they share. PyTorch's files have none, and its
+	// readers pass over them.
+	Trees []Tree
 }
 
 // Segment is memory that the allocator got from the driver in one piece; an expandable segment gives one for each run of mapped pages.

@@ -31,6 +31,10 @@ func (s *Snapshot) Write(w io.Writer) error {
 	p.setting(s.settings())
 	p.String("external_annotations")
 	p.list(len(s.Annotations), func(i int) { p.annotation(&s.Annotations[i]) })
+	if len(s.Trees) > 0 {
+		p.String("graph_trees")
+		p.list(len(s.Trees), func(i int) { p.tree(&s.Trees[i]) })
+	}
 	p.SetItems()
 	if err := p.Close(); err != nil {
 		return err

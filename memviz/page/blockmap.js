@@ -51,11 +51,11 @@ class BlockView {
     const turn = this.turn;
     try {
       const map = await ask('blocks', { device: d.device, state: near });
+      const pools = near === d.states - 1 ? await treesFor(d) : [], lit = await this.matches(near);
       if (turn !== this.turn) return;
-      this.map = map;
-      this.segments = [...map.segments, ...map.strays.map(strayed)];
-      this.lit = await this.matches(near);
-      if (turn !== this.turn) return;
+      this.map = map; // with its segments at once, since the view may be laid out at any time
+      this.lit = lit;
+      this.placeOutputs([...map.segments, ...map.strays.map(strayed)], pools);
       this.fault = '';
       if (near !== s) update({ state: near }); // a static file holds some states only; the list shows them
     } catch (e) {
@@ -66,6 +66,30 @@ class BlockView {
     this.layout();
     this.fillHead();
     this.schedule();
+  }
+
+  // placeOutputs tells of which graphs' outputs the segments are, and leaves only segments that a search for a graph finds. After replays tensors have
+  // memory that the allocator counts as free: it is lent.
+  placeOutputs(segments, pools) {
+    const outputs = liveOutputs(pools), found = pools.length ? foundNodes(pools) : null;
+    const needed = found && found.flatMap(n => n.segments).map(BigInt);
+    this.segments = segments.filter(s => {
+      s.base = BigInt(s.addr);
+      return !needed || needed.some(a => a >= s.base && a < s.base + BigInt(s.size));
+    });
+    this.only = this.segments.length < segments.length ? where.q : '';
+    this.wanted = found && new Set(found);
+    for (const s of this.segments) {
+      s.lent = [];
+      if (s.stray) continue;
+      for (const o of outputs) {
+        const offset = Number(o.begin - s.base);
+        if (offset < 0 || offset >= s.size) continue;
+        const b = s.blocks.find(b => offset >= b.offset && offset < b.offset + b.size);
+        if (b) b.output = o;
+        else s.lent.push({ ...o, offset });
+      }
+    }
   }
 
   // matches returns the allocations of a state that the search finds, or null where nothing is searched for.
@@ -86,9 +110,10 @@ class BlockView {
       headline(this.head, [h('span', { class: 'danger' }, this.fault)], []);
       return;
     }
-    let size = 0, active = 0, largest = 0, pools = new Set();
-    for (const g of m.segments) {
+    let size = 0, active = 0, largest = 0, count = 0, pools = new Set();
+    for (const g of this.segments.filter(g => !g.stray)) {
       size += g.size;
+      count++;
       active += g.active;
       largest = Math.max(largest, g.largest);
       if (isPrivate(g)) pools.add(g.pool);
@@ -97,7 +122,8 @@ class BlockView {
     headline(this.head, [
       traced ? fact(s === 0 ? 'before the trace' : `of ${plural(device().events, 'event')}`, s === 0 ? 'state 0' : `event ${number(s - 1)}`) : fact('without a trace', 'the snapshot’s own state'),
       fact('in segments', bytes(size)), fact('active', `${bytes(active)} · ${percent(active, size)}`), fact('largest free piece', bytes(largest), 'An allocation larger than this needs a new segment'),
-      fact(m.segments.length === 1 ? 'segment' : 'segments', number(m.segments.length)), pools.size ? fact(pools.size === 1 ? 'private pool' : 'private pools', number(pools.size)) : null,
+      fact(count === 1 ? 'segment' : 'segments', number(count)), pools.size ? fact(pools.size === 1 ? 'private pool' : 'private pools', number(pools.size)) : null,
+      this.only ? h('span', { class: 'chip' }, `only segments of “${this.only}”`) : null,
     ], [
       h('button', { class: 'small', title: 'To the peak (p)', onclick: () => goToPeak('active') }, 'Peak'),
       h('button', { class: 'small', title: 'All segments in sight (0)', onclick: () => this.setZoom(1) }, 'Fit'),
@@ -109,11 +135,12 @@ class BlockView {
   fillLegend() {
     const of = test => (this.segments || []).some(test), e = this.current();
     const pending = of(s => s.blocks.some(b => b.pending)), pools = of(isPrivate), event = e ? (frees(e.action) ? 'gone' : 'now') : '';
-    const key = `${pending} ${pools} ${event}`;
+    const lent = of(s => s.lent && s.lent.length > 0);
+    const key = `${pending} ${pools} ${lent} ${event}`;
     if (this.explained === key) return;
     this.explained = key;
     const name = (cls, text) => h('span', {}, h('i', { class: cls }), text);
-    put(this.legend, h('span', {}, 'Colour is the stack'), name('free', 'free'), pending ? name('pending', 'freed, still in use elsewhere') : null, pools ? name('private', 'private pool') : null,
+    put(this.legend, h('span', {}, 'Colour is the stack'), name('free', 'free'), pending ? name('pending', 'freed, still in use elsewhere') : null, pools ? name('private', 'private pool') : null, lent ? name('lent', 'output of a replay, free to the allocator') : null,
       event ? name(event, event === 'gone' ? 'freed by this event' : 'made by this event') : null);
   }
 
@@ -262,6 +289,7 @@ class BlockView {
         c.strokeRect(a + 0.5, p.y - 0.5, Math.max(z - a - 1, 2), barHeight + 1);
       }
     }
+    for (const o of p.s.lent || []) this.drawLent(c, p, k, o);
     c.strokeStyle = isPrivate(p.s) ? css('--pool') : css('--line-strong');
     c.lineWidth = 1;
     c.setLineDash(isPrivate(p.s) ? [4, 2] : []);
@@ -276,6 +304,26 @@ class BlockView {
     c.stroke();
     c.setLineDash([]);
     if (event) this.drawEvent(c, p, k, event);
+  }
+
+  drawLent(c, p, k, o) {
+    if (o.offset + o.size <= p.from || o.offset >= p.to) return;
+    const a = p.x + (Math.max(o.offset, p.from) - p.from) * k, z = p.x + (Math.min(o.offset + o.size, p.to) - p.from) * k;
+    const dim = this.wanted && !this.wanted.has(o.node);
+    c.globalAlpha = dim ? 0.18 : 1;
+    c.fillStyle = css('--pool');
+    c.fillRect(a, p.y, Math.max(z - a - (z - a > 3 ? 1 : 0), 0.6), barHeight);
+    hatch(c, a, p.y, z - a);
+    c.globalAlpha = 1;
+    if (z - a > 58 && !dim) {
+      const text = fitText(c, `${bytes(o.size)}  ${nodeTitle(o.node)} · ${o.op}`, z - a - 10);
+      c.font = `11px ${css('--sans')}`;
+      c.textBaseline = 'middle';
+      c.fillStyle = css('--plot');
+      c.fillRect(a + 3, p.y + 2, c.measureText(text).width + 4, barHeight - 4);
+      c.fillStyle = css('--pool');
+      c.fillText(text, a + 5, p.y + barHeight / 2 + 0.5);
+    }
   }
 
   // current is the event that led to this state, with where it happened.
@@ -303,6 +351,7 @@ class BlockView {
       const slack = 1.5 * (p.to - p.from) / p.w;
       const b = p.s.blocks.find(b => off >= b.offset && off < b.offset + b.size) || p.s.blocks.find(b => off >= b.offset - slack && off < b.offset + b.size + slack);
       this.over = { p, b };
+      this.lentAt = b ? null : (p.s.lent || []).find(o => off >= o.offset && off < o.offset + o.size);
       this.tip(e, p.s, b, off);
     } else {
       hideTip();
@@ -316,6 +365,11 @@ class BlockView {
     const segment = s.stray ? `at ${s.addr}, in no known segment` : `segment ${s.addr} · ${bytes(s.size)}${s.kind ? ` · ${s.kind}` : ''}${s.expandable ? ' · expandable' : ''} · ${percent(s.active, s.size)} active`;
     const place = [h('div', { class: 'tip-life' }, segment), isPrivate(s) ? h('div', { class: 'tip-life' }, `private pool ${d.pools[s.pool]}`) : null];
     const at = { x: e.clientX - box.left, y: e.clientY - box.top };
+    if (b && b.output) place.unshift(h('div', { class: 'tip-life' }, outputText(b.output)));
+    if (this.lentAt) {
+      showTip(this.scroller, at, h('div', {}, h('b', {}, bytes(this.lentAt.size)), ' in use, though the allocator counts it as free'), h('div', { class: 'tip-life' }, outputText(this.lentAt)), ...place);
+      return;
+    }
     if (!b) {
       showTip(this.scroller, at, h('div', {}, h('b', {}, bytes(freePiece(s, off))), ' free'), ...place);
       return;

@@ -54,7 +54,8 @@ async function allocationDetails(view, id) {
     a = allocationFromTiles(view, id);
     if (!a) throw e;
   }
-  const d = device(), colour = view === 'active' ? stackColour(a.stack.id) : 'var(--muted)';
+  const d = device(), output = view === 'active' && a.addr && a.stays ? liveOutputs(await treesFor(d)).find(o => o.addr === a.addr) : null;
+  const colour = view === 'active' ? stackColour(a.stack.id) : 'var(--muted)';
   const life = a.end_us && a.start_us ? duration(a.end_us - a.start_us) : '';
   const pending = a.end - a.freed > 1 && !a.stays; // other streams held it up
   const close = () => update(view === 'active' ? { sel: -1 } : { seg: -1 }, true);
@@ -68,6 +69,7 @@ async function allocationDetails(view, id) {
       pending ? row('freed', `asked at event ${number(a.freed - 1)}, completed ${plural(a.end - a.freed, 'event')} later`) : null,
       row('stream', streamName(a.stream)),
       a.pool ? row('pool', a.pool === '(0,0)' ? 'default' : h('span', { class: 'badge pool' }, `private ${a.pool}`)) : null,
+      output ? row('output of', `${nodeTitle(output.node)}: ${output.op}, ${baseLine(output.at)}`) : null,
       a.category ? row('category', a.category) : null,
       a.addr ? row('address', h('code', {}, a.addr)) : null),
     h('div', { class: 'actions' },

@@ -133,6 +133,10 @@ async function begin() {
   readAddress();
   for (const v of ['active', 'cached']) timelines[v] = new Timeline(v);
   views = { ...timelines, state: new BlockView(), peak: new HoldersView(), oom: new OOMView(), compare: new CompareView(), settings: new SettingsView() };
+  if (info.devices.some(d => d.trees)) {
+    viewList.push({ name: 'trees', title: 'Graph trees', long: 'What the pools of compiled regions are for' });
+    views.trees = new TreesView();
+  }
   if (!new URLSearchParams(location.hash.slice(1)).has('view') && !device().events) where.view = 'state';
   listeners.add(follow);
   showTheme();

@@ -29,7 +29,7 @@ function bindSearch() {
 
 function setQuery(q) {
   searchFault = '';
-  update({ q, sel: q ? -1 : where.sel, only: q ? where.only : false, view: q && !['active', 'state', 'peak'].includes(where.view) ? 'active' : where.view });
+  update({ q, sel: q ? -1 : where.sel, only: q ? where.only : false, view: q && !['active', 'state', 'peak', 'trees'].includes(where.view) ? 'active' : where.view });
 }
 
 async function searchDetails() {
@@ -50,7 +50,15 @@ async function searchDetails() {
     return [h('header', { class: 'side-head' }, h('div', {}, h('h2', {}, 'Search'), h('p', { class: 'danger' }, e.message))), queryHelp()];
   }
   say(`${r.count} allocations match`);
-  if (!r.count) return [h('header', { class: 'side-head' }, h('div', {}, h('h2', {}, 'Nothing matches'), h('p', { class: 'muted' }, `“${q}”`))), queryHelp()];
+  if (!r.count) {
+    const nodes = foundNodes(await treesFor(d)) || [], lent = nodes.flatMap(n => n.outputs.filter(o => o.live).map(o => ({ ...o, node: n })));
+    if (nodes.length) return [
+      h('header', { class: 'side-head' }, h('div', {}, h('h2', {}, plural(nodes.length, 'graph')), h('p', { class: 'muted' }, `match “${q}”`))),
+      h('p', { class: 'note' }, lent.length ? 'After a replay the allocator counts the memory of these outputs as free, though tensors hold it.' : 'None of their outputs is in use at the end.'),
+      h('ul', { class: 'results' }, lent.map(o => h('li', {}, h('div', { class: 'result' }, h('i', { class: 'swatch', style: { background: 'var(--pool)' } }), h('b', {}, bytes(o.size)), h('span', {}, outputText(o)))))),
+    ];
+    return [h('header', { class: 'side-head' }, h('div', {}, h('h2', {}, 'Nothing matches'), h('p', { class: 'muted' }, `“${q}”`))), queryHelp()];
+  }
   return [
     h('header', { class: 'side-head' }, h('div', {}, h('h2', {}, plural(r.count, 'allocation')), h('p', { class: 'muted' }, `match “${q}” · ${bytes(r.bytes)} together`)),
       where.view === 'active' && h('label', { class: 'switch', title: 'Stack only these in the timeline (o)' }, h('input', { type: 'checkbox', checked: where.only, onchange: e => update({ only: e.target.checked, lo: 0, hi: 0 }), 'data-key': 'only' }), ' only these')),
@@ -83,7 +91,7 @@ function selectResult(a) {
 }
 
 function queryHelp() {
-  const rows = [['conv2d', 'a frame of the stack has it: file, line or function'], ['"my file.py"', 'with its spaces'], ['size>=10MiB', 'also <, <=, >, ='], ['stream:0', 'on that stream'], ['pool:1,0', 'in that private pool'],
+  const rows = [['conv2d', 'a frame of the stack has it: file, line or function'], ['"my file.py"', 'with its spaces'], ['size>=10MiB', 'also <, <=, >, ='], ['stream:0', 'on that stream'], ['pool:1,0', 'in that private pool'], ['graph:7', 'an output in use of that graph'], ['tree:7', 'of it or of the graphs after it'],
     ['category:gradient', 'where the snapshot tells'], ['addr:0x7f…', 'at that address'], ['event:120', 'alive after it'], ['stack:17', 'of that stack'], ['-backward', 'not that']];
   return h('dl', { class: 'query-help' }, rows.map(([a, b]) => [h('dt', {}, h('code', {}, a)), h('dd', {}, b)]));
 }

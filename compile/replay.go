@@ -1,0 +1,80 @@
+package compile
+
+import "tenon.dev/internal/core"
+
+const (
+	managedMoved = "cudagraph managed tensor data pointer changed"
+	staticMoved  = "static input data pointer changed"
+)
+
+// mismatch returns why r cannot run now, or "", and whether that is for an address.
+func (fo *forest) mismatch(r *recording, g *core.Segment) (why string, address bool) {
+	for i, src := range r.inputs {
+		in := &g.Inputs()[i]
+		if src.managed {
+			s := fo.path[src.of[0]].stores
+			if src.of[1] >= len(s) || s[src.of[1]].Number() != in.Number() || in.Addr() != r.g.Input(i) {
+				return managedMoved, true
+			}
+		}
+	}
+	for _, at := range r.dead {
+		if s := fo.path[at[0]].stores[at[1]]; s.Alive() && !s.Moved() {
+			return "expected dead indices before graph are live", false
+		}
+	}
+	for i, src := range r.inputs {
+		if src.static && g.Inputs()[i].Addr() != r.g.Input(i) {
+			return staticMoved, true
+		}
+	}
+	for _, at := range r.ending {
+		if s := fo.path[at[0]].stores[at[1]]; s.Alive() && !s.Moved() && !g.Ending(s) {
+			return "an input that was closed is open", false
+		}
+	}
+	for i := range g.Made() {
+		if !r.kept[i] && g.Wanted(i) {
+			return "an output that was closed is open", false
+		}
+	}
+	return "", false
+}
+
+// replay runs r.
+func (fo *forest) replay(r *recording, g *core.Segment) error {
+	if err := g.Replay(r.g, false, false); err != nil {
+		return err
+	}
+	r.f.t.stats.Replays++
+	r.f.replays++
+	fo.dev.UsedLent(g.Stream().ID())
+	fo.mu.Lock()
+	defer fo.mu.Unlock()
+	clear(r.stores)
+	for k, i := range r.outputs {
+		if g.Wanted(i) {
+			r.stores[k] = g.Output(i)
+		}
+	}
+	fo.path, fo.ran = append(fo.path, r), append(fo.ran, r.f)
+	fo.state, fo.generation = execution, fo.now()
+	r.about.Runs++
+	r.about.Generation = int64(fo.generation)
+	return nil
+}
+
+// restore brings the pool to where the last recording of the path left it, for what is in use now.
+func (fo *forest) restore() error {
+	c, ok := core.Claim(fo.session, fo.stores(), false)
+	defer c.Release()
+	if !ok {
+		return errInUse
+	}
+	return fo.reclaim()
+}
+
+func (fo *forest) reclaim() error {
+	fo.checkpoints++
+	return core.Reclaim(fo.current().checkpoint, fo.stores())
+}
