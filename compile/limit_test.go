@@ -25,6 +25,36 @@ func TestRerecordLimit(t *testing.T) {
 	}
 }
 
+// Recordings that differ in which tensors are open do not count against the limit for inputs that move: their number is bounded by the
+// program and not by addresses.
+func TestOpenTensorsAreNoMovedInputs(t *testing.T) {
+	x := open(t)
+	r := compile.New(compile.Opt{RerecordLimit: 2})
+	a := x.Ones([]int{4}, tenon.Float32)
+	const ways = 5
+	for range 3 {
+		for way := range ways {
+			must(t, r.Do(x, func(x *tenon.Exec) error {
+				var made []*tenon.Tensor
+				y := a
+				for range ways {
+					y = x.Keep(x.Exp(y))
+					made = append(made, y)
+				}
+				for i, m := range made {
+					if i != way {
+						m.Close()
+					}
+				}
+				return nil
+			}))
+		}
+	}
+	if trees, _ := compile.TreesOf(x); trees.Skips != 0 || trees.Graphs < ways {
+		t.Errorf("%d recordings and %d skips; want %d recordings or more, and no skip", trees.Graphs, trees.Skips, ways)
+	}
+}
+
 // A run comes after what another stream does with a tensor that the function reads where it is.
 func TestReadsAfterOtherStreams(t *testing.T) {
 	x := open(t)
