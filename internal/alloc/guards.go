@@ -42,7 +42,7 @@ type Guards struct {
 
 	mu      sync.Mutex
 	zones   map[uint64]uint64 // bytes before the zone, by the address of each guarded block
-	defects []error           // found and not told yet
+	defects []error           // found and not reported yet
 }
 
 // NewGuards returns guards over a, which are off. line returns the program's line in a block's context, or "".
