@@ -1,8 +1,8 @@
 package alloc
 
-// Block is a piece of one segment: the handle of an allocation. The device's lock guards its fields, but Addr, Size,
-// Requested, Stream and Pool may be read without it by whoever owns the block, from Alloc until Free.
-// After Free the handle is dead: the allocator gives the same Block to later callers.
+// Block is a piece of one segment: the handle of an allocation. The device's lock guards its fields, but Addr, Size, Requested, Stream and
+// Pool may be read without it by the block's owner, from Alloc until Free. After Free the handle is dead: the allocator gives the same
+// Block to later callers.
 type Block struct {
 	addr      uint64
 	size      uint64 // bytes, rounded; more if the block was not split

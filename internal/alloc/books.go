@@ -128,7 +128,7 @@ func (m *books) ResetAccumulatedStats() {
 	s.AllocRetries, s.OOMs, s.SyncAllStreams, s.DeviceAllocs, s.DeviceFrees = 0, 0, 0, 0, 0
 }
 
-// collect calls Options.Collect, without the lock.
+// collect calls Options.Collect without the lock, but not under a diversion or in a capture.
 func (m *books) collect(r *request, failing bool) bool {
 	if m.options.Collect == nil || len(m.diversions) > 0 {
 		return false

@@ -80,7 +80,7 @@ func (c *caching) checkpoint(id PoolID) (*Checkpoint, error) {
 	return k, nil
 }
 
-// allCached returns an error if the pool has memory that was allocated with caching off: Restore could not find it at its address.
+// allCached returns an error if the pool has memory that was allocated with caching off: once it is freed, anything may be at its address.
 func (p *privatePool) allCached() error {
 	if len(p.uncached) == 0 {
 		return nil

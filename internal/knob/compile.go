@@ -7,7 +7,7 @@ var (
 		"What package `compile` does: `on`, everything; `fusion`, no graphs; `graphs`, no fused kernels; `off`, every call runs at "+
 			"once. A region takes "+
 			"the setting when it is made.", "on", "fusion", "graphs", "off")
-	// CompileGroups and CompileGraphs limit how many groups and graphs are compiled, to bisect a failure.
+	// CompileGroups and CompileGraphs limit how many groups become kernels and how many graphs are recorded, to bisect a failure.
 	CompileGroups = newCount("TENON_COMPILE_GROUPS", MaxCompileParts, 0, MaxCompileParts,
 		"How many groups of calls become a fused kernel; the calls of later ones run one by one. `tenon compile bisect` sets it.")
 	CompileGraphs = newCount("TENON_COMPILE_GRAPHS", MaxCompileParts, 0, MaxCompileParts,

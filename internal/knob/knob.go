@@ -145,7 +145,7 @@ func Check() error {
 // Setting is a variable that is set.
 type Setting struct {
 	Name, Value string
-	// Known says that Tenon reads it; otherwise it only begins with TENON_, mostly because of a typing error.
+	// Known says that Tenon reads it; otherwise it only begins with TENON_, most often because of a typo.
 	Known bool
 }
 

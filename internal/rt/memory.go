@@ -40,8 +40,8 @@ func (d *Device) newMemory() error {
 	return nil
 }
 
-// caches reports whether the environment leaves the device's cache on. A checker sees accesses beyond a tensor only if each tensor has an
-// allocation of its own.
+// caches reports whether the environment leaves the device's cache on. A checker sees accesses beyond a tensor only if each tensor has a
+// separate allocation.
 func (d *Device) caches() bool {
 	return (!d.info.Checked || knob.LookFor("cached")) && (d.Host || knob.NoCaching.Get() == "")
 }

@@ -15,7 +15,7 @@ import (
 // Kind is a kind of device to open.
 type Kind uint8
 
-// The kinds: the first NVIDIA GPU, or the simulator where there is none; a GPU by number; a simulated GPU by number; the processor.
+// The kinds: the first NVIDIA GPU, or the simulator if there is none; a GPU by number; a simulated GPU by number; the processor.
 const (
 	Best Kind = iota
 	CUDA
@@ -173,8 +173,7 @@ func simulator(sel *Selector) (driver.Driver, error) {
 	return m.drv, nil
 }
 
-// Describe names the first GPU, or a simulated one where there is none, and the drivers: run files record them for the machine that a test
-// binary ran on.
+// Describe names the first GPU, or a simulated one if there is none, and the drivers, for the files that record a test binary's runs.
 func Describe() (name, drivers string) {
 	drivers = fmt.Sprint("libcuda and hostsim, GPUs ", GPUs())
 	var all driver.Driver = libcuda.New()

@@ -300,7 +300,7 @@ func TestClosePeer(t *testing.T) {
 	ok(t, err)
 	y, err := b.Alloc(512, 0)
 	ok(t, err)
-	// b is closed while its copy to a waits for work of a.
+	// b is closed while a copy from b waits for a's stream, and b's stream waits for the copy.
 	release := held(s)
 	ok(t, b.dev.Memset(driver.Ptr(y.Addr()), 7, 1, 512, u.handle))
 	ok(t, CopyPeer(s, driver.Ptr(x.Addr()), u, driver.Ptr(y.Addr()), 512))

@@ -47,7 +47,7 @@ func (p *Pinned) Use(f func(b []byte) error) error {
 	return f(p.bytes)
 }
 
-// Record tells that work queued on s uses the memory: after Free it is not reused until the work that s has at that moment is done.
+// Record tells that work queued on s uses the memory: after Free it is not reused until the work that s has at the time of Free is done.
 func (p *Pinned) Record(s *Stream) error {
 	return p.dev.checkAlloc(p.dev.pinned.host(p.dev).RecordStream(p.block, alloc.Stream(s.handle)),
 		"a use of page-locked memory could not be noted")

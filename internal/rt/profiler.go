@@ -41,7 +41,7 @@ type Profiler struct {
 	twins  []*Graph         // graphs that have twins for it
 }
 
-// ProfiledOp is an operation that a Profiler sees. Index, Work and the like may be called on nil, for no operation.
+// ProfiledOp is an operation that a Profiler sees. A nil ProfiledOp stands for no operation: Index and Work accept it.
 type ProfiledOp struct {
 	p     *Profiler
 	index int
