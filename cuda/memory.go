@@ -115,9 +115,9 @@ type MemoryChecks struct {
 // switches them on for every device: TENON_POISON=1, TENON_GUARD=1. A third mode, memory without a cache, is SetCaching.
 func (d *Device) SetMemoryChecks(c MemoryChecks) { d.rt().SetMemoryChecks(rt.MemoryChecks(c)) }
 
-// MemoryDefects returns what the memory checks found since it was called last, or nil: for each allocation that was written past its end,
-// an error with its address, its size and, where RecordMemoryHistory is on, the line that allocated it. Defects that nobody asked for are
-// the error of the next allocation, or of closing the device.
+// MemoryDefects returns what the memory checks found since the last call, or nil: for each allocation that was written past its end, an
+// error with its address, its size and, if RecordMemoryHistory is on, the line that allocated it. Defects that nobody asked for are the
+// error of the next allocation, or of closing the device.
 func (d *Device) MemoryDefects() (err error) {
 	defer returned(&err)
 	return d.rt().MemoryDefects()

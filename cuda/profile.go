@@ -29,9 +29,9 @@ func (p *Profiler) usable() error {
 	return nil
 }
 
-// Profile starts to profile the device: its operations of all goroutines, what they launch, and its memory, until Stop. It waits for the
-// work that the device has. Until Stop, graphs run their kernels one after the other, so that each has its time. A device has one profiler
-// at a time. Without one, an operation only checks one word.
+// Profile starts to profile the device: the operations of all goroutines, the work that they launch, and the device's memory, until Stop.
+// It waits for the work that the device has. Until Stop, graphs run their kernels one after the other, so that each has its time. A device
+// has one profiler at a time. Without one, an operation only checks one word.
 func (d *Device) Profile(opts ...ProfileOpt) (p *Profiler, err error) {
 	defer returned(&err)
 	if len(opts) > 1 {

@@ -59,7 +59,7 @@ func (b *Block) active() bool { return !b.isFree() }
 // expandable says whether the block belongs to an expandable segment.
 func (b *Block) expandable() bool { return b.seg.page != 0 }
 
-// newBlock returns a cleared block, reusing a dead one where there is one: splitting must not allocate.
+// newBlock returns a cleared block, and reuses a dead one if there is one: splitting must not allocate.
 func (m *books) newBlock(seg *segment, l *silo, addr, size uint64) *Block {
 	b := m.spare
 	if b != nil {

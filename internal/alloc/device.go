@@ -58,8 +58,8 @@ type ProcessMemory struct {
 	Self  bool // this process
 }
 
-// OOMObserver is called when an allocation fails, without the allocator's lock: with the device's number, the segment size
-// wanted, the allowed bytes (the device's total where no fraction is set) and the device's free bytes.
+// OOMObserver is called when an allocation fails, without the allocator's lock: with the device's number, the segment size wanted, the
+// allowed bytes (the device's total if no fraction is set) and the device's free bytes.
 type OOMObserver func(device int, wanted, allowed, free uint64)
 
 // Device is the memory of one device: an Allocator that passes each request to the strategy in force, and each freed block to the one that

@@ -22,7 +22,7 @@
 //
 // An Allocator is a source of device memory: AllocFrom, Free, EmptyCache. There are three, and none depends on another:
 //
-//   - caching (caching.go, and all that knows segments) keeps what is freed, by PyTorch's policy;
+//   - caching (caching.go, and all files about segments) keeps freed memory, by PyTorch's policy;
 //   - ordered (ordered.go) leaves that to the device's own pool: the back end cudaMallocAsync;
 //   - direct (direct.go) takes each block from the device, so that a memory checker sees it.
 //

@@ -32,7 +32,7 @@ type program struct {
 	outcome []outcome
 }
 
-// outcome is the result of one operation, without what settings may change.
+// outcome is the part of an operation's result that does not depend on settings.
 type outcome struct {
 	action    string
 	bytes     uint64
