@@ -45,7 +45,7 @@ type Profiler struct {
 type ProfiledOp struct {
 	p     *Profiler
 	index int
-	// op is under p.mu, as is recorded: autograd records its outputs.
+	// op is under p.mu, as is recorded, which says that autograd records its outputs.
 	op       profile.Op
 	recorded bool
 	// trail is the stack of its call, until it is resolved; then nil.
@@ -457,8 +457,9 @@ func (w *timedWork) readParts(when func(e driver.Event) (time.Duration, error)) 
 	return nil
 }
 
-// giveBack gives the events of w back. The run of a twin records its events as it reaches them, so it waits for the run first: else the run
-// could overwrite the record of an event's next user. The wait fails only on a device that is lost or closed, which records nothing.
+// giveBack gives the events of w back. The run of a twin records its events as it reaches them, so giveBack waits for the run first: else
+// the run could overwrite the record of an event's next user. The wait fails only on a device that is lost or closed, which records
+// nothing.
 func (p *Profiler) giveBack(w *timedWork) {
 	d := p.dev
 	if len(w.marks) > 0 {
