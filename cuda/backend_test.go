@@ -10,7 +10,7 @@ import (
 	"tenon.dev/fault"
 )
 
-// TestBackends runs one program on every back end of memory: gradients, a second stream, a graph, an allocation that fails.
+// TestBackends runs one program with every allocator back end: gradients, a second stream, a graph, an allocation that fails.
 func TestBackends(t *testing.T) {
 	for _, conf := range []string{"", "expandable_segments:True", "backend:cudaMallocAsync",
 		"max_split_size_mb:32,roundup_power2_divisions:4,release_lock_on_cudamalloc:True"} {
@@ -28,7 +28,7 @@ func TestBackends(t *testing.T) {
 				t.Fatal(err)
 			}
 			side := x.On(st)
-			for range 20 { // memory of one stream, used by another, freed
+			for range 20 { // free memory of one stream that another uses
 				a := x.Ones([]int{1 << 20}, tenon.Uint8)
 				b := side.Add(a, a)
 				a.Close()

@@ -31,7 +31,7 @@ func deep(n int, f func()) {
 	deep(n-1, f)
 }
 
-// BenchmarkRecording is an allocation and its free, three events, with the history off and on.
+// BenchmarkRecording measures an allocation and its free, three events, with the history off and on.
 func BenchmarkRecording(b *testing.B) {
 	for _, c := range []struct {
 		name string

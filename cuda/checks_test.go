@@ -11,7 +11,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// overrun is a kernel that writes n numbers to y, which may have fewer.
+// overrun is a kernel that writes n numbers to y, which may be shorter.
 var overrun = kernel.Build("overrun", func(k *kernel.Builder) {
 	n := k.Scalar("n", dtype.Int64)
 	y := k.Buffer("y", dtype.Float32)

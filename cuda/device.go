@@ -1,7 +1,7 @@
 // Package cuda is the public interface to a device: its properties, streams, events and memory.
 // It must not depend on tensors.
 //
-// The Device method of an Exec (package tenon) returns the device that it runs on.
+// The Device method of an Exec (package tenon) returns the Exec's device.
 package cuda
 
 import (
@@ -20,8 +20,8 @@ type Device rt.Device
 
 func (d *Device) rt() *rt.Device { return receiver((*rt.Device)(d)) }
 
-// receiver returns v, whose method was called. A nil or a zero value panics with an error that names the method and the caller's line, as
-// operations do; methods that return an error return it.
+// receiver returns v, whose method was called. If v is nil or a zero value, it panics with an error that names the method and the caller's
+// line, as operations do; methods that return an error return that one instead.
 func receiver[T interface{ Usable() error }](v T) T {
 	if err := v.Usable(); err != nil {
 		panic(misused(err))
@@ -29,7 +29,7 @@ func receiver[T interface{ Usable() error }](v T) T {
 	return v
 }
 
-// returned gives a method its error of receiver to return.
+// returned turns a panic of receiver into the method's error.
 func returned(err *error) {
 	switch r := recover().(type) {
 	case nil:
@@ -40,7 +40,7 @@ func returned(err *error) {
 	}
 }
 
-// misused completes an error of a receiver.
+// misused adds the method and the caller's line to an error of receiver.
 func misused(err error) error {
 	var e *fault.Error
 	if !errors.As(err, &e) {
@@ -72,7 +72,7 @@ func (d *Device) TotalMemory() uint64 { return d.rt().Info().TotalMemory }
 // Multiprocessors returns the number of streaming multiprocessors.
 func (d *Device) Multiprocessors() int { return d.rt().Info().Multiprocessors }
 
-// Synchronize waits for all work of the device and returns a fault of it, if any.
+// Synchronize waits for all work of the device and returns its fault, if any.
 func (d *Device) Synchronize() (err error) {
 	defer returned(&err)
 	return d.rt().Synchronize()

@@ -7,8 +7,8 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// Event marks a point in a stream's work, for waiting and, if it was made with timing, for measuring. The driver's event is made by the
-// first Record. An Event is safe for concurrent use.
+// Event marks a point in a stream's work, for waiting and, if it was made with timing, for measuring. The first Record creates the driver's
+// event. An Event is safe for concurrent use.
 type Event rt.Event
 
 func (e *Event) rt() *rt.Event { return receiver((*rt.Event)(e)) }
@@ -19,8 +19,8 @@ func (d *Device) NewEvent(timing bool) *Event { return (*Event)(d.rt().NewEvent(
 // Handle is the driver's handle, 0 before the first Record.
 func (e *Event) Handle() uint64 { return e.rt().Handle() }
 
-// Record makes e mark the point after all work that s has now, instead of what it marked before; it returns at once. The stream must be of
-// the event's device. In a capture it marks the captured work, which only other streams' Wait can use.
+// Record makes e mark the point after all work that s has now, instead of what it marked before; it returns at once. The stream must belong
+// to the event's device. In a capture e marks the captured work, which only other streams' Wait can use.
 func (e *Event) Record(s *Stream) (err error) {
 	defer returned(&err)
 	return e.rt().Record((*rt.Stream)(s))
@@ -32,20 +32,21 @@ func (e *Event) Query() (ok bool, err error) {
 	return e.rt().Query()
 }
 
-// Synchronize waits until the work that e marks is done, and returns a fault of it, if any.
+// Synchronize waits until the work that e marks is done, and returns its fault, if any.
 func (e *Event) Synchronize() (err error) {
 	defer returned(&err)
 	return e.rt().Synchronize()
 }
 
-// Elapsed returns the device's time from e to end, to about half a microsecond. Both must have timing, be recorded and be complete.
+// Elapsed returns the device's time from e to end, with a resolution of about half a microsecond. Both must have timing, be recorded and be
+// complete.
 func (e *Event) Elapsed(end *Event) (t time.Duration, err error) {
 	defer returned(&err)
 	return e.rt().Elapsed((*rt.Event)(end))
 }
 
-// Close gives the driver's event back; waits that were made with e stay. Without it the garbage collector does it. Closing twice does
-// nothing.
+// Close gives the driver's event back; waits that were made with e stay. Without Close, the garbage collector gives it back. A second Close
+// does nothing.
 func (e *Event) Close() { e.rt().Close() }
 
 // String describes the event, such as "cuda.Event(NVIDIA H200, not recorded)".

@@ -12,7 +12,7 @@ import (
 	"tenon.dev/cuda"
 )
 
-// The history of a device says who allocated what, where and when.
+// The history of a device shows which code allocated and freed memory, and when.
 func ExampleDevice_RecordMemoryHistory() {
 	x, err := tenon.Open(tenon.Sim(1 << 30))
 	if err != nil {
@@ -71,7 +71,7 @@ func ExampleDevice_Snapshot() {
 	// block of 2093056 bytes, inactive
 }
 
-// A program that runs out of memory can leave a file that says who held it. "tenon memviz" opens it, and PyTorch's viewer does.
+// A program that runs out of memory can leave a file that shows what held the memory. "tenon memviz" and PyTorch's viewer open it.
 func ExampleDevice_DumpOnOutOfMemory() {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {

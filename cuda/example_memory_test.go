@@ -8,7 +8,7 @@ import (
 	"tenon.dev/cuda"
 )
 
-// What a program uses of a device: the caching allocator takes 20 MiB for two tensors of a few MiB and keeps them for the next ones.
+// The memory that a program uses: the caching allocator takes 20 MiB for two tensors of a few MiB and keeps them for later tensors.
 func ExampleDevice_Stats() {
 	x, err := tenon.Open(tenon.Sim(1 << 30))
 	if err != nil {
@@ -58,7 +58,7 @@ func ExampleDevice_MemorySummary() {
 	// | Non-releasable memory |  15360 KiB |  15360 KiB |  15360 KiB |      0 B   |
 }
 
-// Settings are PyTorch's, and so are their errors.
+// The settings and their errors are PyTorch's.
 func ExampleDevice_SetAllocatorSettings() {
 	x, err := tenon.Open(tenon.Sim(1 << 30))
 	if err != nil {
@@ -77,7 +77,7 @@ func ExampleDevice_SetAllocatorSettings() {
 	// 88
 }
 
-// An observer sees an allocation that fails before the program does.
+// An observer is called for a failing allocation before the program gets the error.
 func ExampleDevice_OnOutOfMemory() {
 	x, err := tenon.Open(tenon.Sim(1 << 30))
 	if err != nil {
@@ -111,13 +111,13 @@ func (p *pages) Alloc(size uint64, s *cuda.Stream) (uint64, error) {
 	return addr, err
 }
 
-// Free gives it back.
+// Free gives the memory back.
 func (p *pages) Free(addr, size uint64, s *cuda.Stream) error {
 	p.held -= size
 	return p.d.Free(addr)
 }
 
-// A pool with an allocator of its own, such as one for memory that a network card can reach.
+// A pool with a custom allocator, such as one for memory that a network card can reach.
 func ExampleNewMemPool() {
 	x, err := tenon.Open(tenon.Sim(1 << 30))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"tenon.dev/cuda"
 )
 
-// A program that looks where its memory goes writes a snapshot when it wants one, and one by itself when memory runs out.
+// A program that wants to see where its memory goes writes a snapshot, and another one is written automatically when memory runs out.
 func ExampleDevice_DumpSnapshot() {
 	folder, err := os.MkdirTemp("", "example")
 	if err != nil {
@@ -40,7 +40,7 @@ func ExampleDevice_DumpSnapshot() {
 	}
 	a := x.Ones([]int{1 << 20}, tenon.Float32)
 	defer a.Close()
-	if err := dev.DumpSnapshot("snapshot.pickle"); err != nil { // holds what happened in between
+	if err := dev.DumpSnapshot("snapshot.pickle"); err != nil { // with the history up to here
 		log.Fatal(err)
 	}
 	err = tenon.Try(func() { x.Ones([]int{1 << 25}, tenon.Float32) })

@@ -7,8 +7,7 @@ import (
 	"tenon.dev"
 )
 
-// The time that a device works is measured between two events on its stream. A simulated device has a clock of its own, which moves while
-// the host waits.
+// Two events on a stream measure how long the device works. A simulated device has its own clock, which advances while the host waits.
 func ExampleEvent() {
 	x, err := tenon.Open(tenon.Best())
 	if err != nil {
@@ -37,8 +36,8 @@ func ExampleEvent() {
 	// Output: true <nil>
 }
 
-// Order between streams beyond that of tensors, such as for memory that a program allocates itself, is the program's: one stream waits for
-// an event of the other.
+// Work on tensors is ordered across streams automatically. For other work, such as on memory that the program allocates itself, the program
+// makes one stream wait for an event of the other.
 func ExampleStream() {
 	x, err := tenon.Open(tenon.Best())
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"tenon.dev/cuda"
 )
 
-// The actions of a device are told to whoever asks: here, where a loop waits for the device without need.
+// Trace reports a device's actions. Here it shows that a loop waits for the device unnecessarily.
 func ExampleDevice_Trace() {
 	x, err := tenon.Open(tenon.Sim(1 << 30))
 	if err != nil {

@@ -13,24 +13,24 @@ func NewGenerator(seed uint64) *Generator { return (*Generator)(rt.NewGenerator(
 // Seed returns the seed.
 func (g *Generator) Seed() uint64 { return g.rt().Seed() }
 
-// Clone returns a generator of its own that goes on from g's seed and offset.
+// Clone returns a new generator that continues from g's seed and offset.
 func (g *Generator) Clone() *Generator { return (*Generator)(g.rt().Clone()) }
 
-// SetSeed sets the seed and puts the offset to 0. It can fail only while a graph is captured that draws from g, and fails that capture too:
-// seed before the capture, or before a replay, which draws from where the generator is then.
+// SetSeed sets the seed and resets the offset to 0. It fails only while a graph is captured that draws from g, and makes that capture fail
+// too: seed before the capture, or before a replay, which draws from the generator's state at that time.
 func (g *Generator) SetSeed(seed uint64) (err error) {
 	defer returned(&err)
 	return g.rt().SetSeed(seed)
 }
 
-// Offset returns how many words each thread has drawn, a multiple of 4. What a capture records counts when the graph runs.
+// Offset returns how many words each thread has drawn, a multiple of 4. Draws that a capture records count when the graph runs.
 func (g *Generator) Offset() uint64 { return g.rt().Offset() }
 
 // State returns the state as PyTorch stores it: seed and offset, 8 bytes each, little-endian.
 func (g *Generator) State() []byte { return g.rt().State() }
 
-// SetState sets what State returned; 8 bytes set the seed and put the offset to 0. During a capture that draws from g it fails as SetSeed
-// does.
+// SetState restores a state that State returned; 8 bytes set the seed and reset the offset to 0. During a capture that draws from g, it
+// fails as SetSeed does.
 func (g *Generator) SetState(b []byte) (err error) {
 	defer returned(&err)
 	return g.rt().SetState(b)

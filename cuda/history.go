@@ -8,26 +8,26 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// History says what RecordMemoryHistory records, in the words of torch.cuda.memory._record_memory_history. The zero History records
-// nothing.
+// History says what RecordMemoryHistory records, with the argument values of torch.cuda.memory._record_memory_history. The zero History
+// records nothing.
 type History struct {
-	// Enabled is "all", which keeps a trace of everything the allocator does; "state", which keeps the stack of each live allocation alone;
+	// Enabled is "all", which keeps a trace of everything the allocator does; "state", which keeps only the stack of each live allocation;
 	// or "", which ends the recording and drops the trace.
 	Enabled string
-	// Context says whose stacks are kept: "all", those of allocations, frees and EmptyCache; "alloc", those of allocations, which the
-	// entries of their frees repeat; "state", those of allocations, with the live blocks alone and not in the trace; "" none.
+	// Context says which stacks are kept: "all", those of allocations, frees and EmptyCache; "alloc", those of allocations, which the
+	// entries of their frees repeat; "state", those of allocations, for live blocks only and not in the trace; "", none.
 	Context string
 	// Stacks is what a stack shows: "go" (or PyTorch's word, "python"), the calls of Go functions outside the library's inner packages;
 	// "all" or "", also the operations that they ran, such as tenon::rand.
 	Stacks string
-	// MaxEntries bounds the trace of the device: the newest stay. An entry takes about 60 bytes of memory. 0 is no bound.
+	// MaxEntries bounds the trace of the device, which keeps the newest entries. An entry takes about 60 bytes of memory. 0 means no bound.
 	MaxEntries int
 }
 
-// RecordMemoryHistory starts, changes or ends the recording of what the device's allocator does, for Snapshot to show. Changing it
-// keeps the entries so far. A recorded event takes well under a microsecond; stacks are named when a snapshot is taken. Texts that
-// History does not know are errors with PyTorch's texts, and change nothing. The cudaMallocAsync backend keeps no history: an error of
-// kind Unsupported.
+// RecordMemoryHistory starts, changes or ends the recording of what the device's allocator does, for Snapshot to show. Changing it keeps
+// the entries so far. Recording an event takes well under a microsecond; stacks are resolved to names when a snapshot is taken. An unknown
+// value in h is an error with PyTorch's text, and changes nothing. The back end cudaMallocAsync keeps no history: an error of kind
+// Unsupported.
 func (d *Device) RecordMemoryHistory(h History) (err error) {
 	defer returned(&err)
 	r := d.rt()
@@ -45,9 +45,9 @@ func (d *Device) RecordMemoryHistory(h History) (err error) {
 	return fault.New(fault.Invalid, "expected stacks to be 'python', or 'all'; 'go' means 'python'")
 }
 
-// Snapshot returns the segments and blocks that the device's allocator holds and, where RecordMemoryHistory is on, how that came about. The
-// trace then gets an entry "snapshot", which the next Snapshot shows. It makes no call of the driver, so it neither waits for the device
-// nor harms a capture. The cudaMallocAsync backend has no snapshots: an error of kind Unsupported.
+// Snapshot returns the segments and blocks that the device's allocator holds and, if RecordMemoryHistory is on, their history. The trace
+// then gets an entry "snapshot", which the next Snapshot shows. It makes no driver call, so it neither waits for the device nor harms a
+// capture. The back end cudaMallocAsync has no snapshots: an error of kind Unsupported.
 func (d *Device) Snapshot() (s *Snapshot, err error) {
 	defer returned(&err)
 	data, err := d.rt().Snapshot()
@@ -57,17 +57,17 @@ func (d *Device) Snapshot() (s *Snapshot, err error) {
 	return &Snapshot{s: data}, nil
 }
 
-// DumpSnapshot writes a Snapshot to a file, which tenon memviz, PyTorch's torch.cuda._memory_viz and its viewer page open.
+// DumpSnapshot writes a Snapshot to a file that tenon memviz, PyTorch's torch.cuda._memory_viz and its viewer page open.
 func (d *Device) DumpSnapshot(path string) (err error) {
 	defer returned(&err)
 	return d.rt().DumpSnapshot(path)
 }
 
-// DumpOnOutOfMemory makes every allocation that fails from now on for want of memory write a snapshot, on the goroutine whose allocation it
-// was and before that gets its error. The file is path, with the number of the failure, from 1, in place of a "*" in its last part; without
-// "*" a later failure replaces the file of an earlier one. If path is a folder the files are named oom-*.pickle in it. A folder that is
-// missing or cannot be written is an error at once. The empty path ends this, and returns the first error of a file that could not be
-// written meanwhile.
+// DumpOnOutOfMemory makes every allocation that fails from now on for lack of memory write a snapshot, on the allocating goroutine and
+// before it gets its error. The file is path; a "*" in its last part stands for the number of the failure, from 1. Without "*", a later
+// failure replaces the file of an earlier one. If path is a folder, the files in it are named oom-*.pickle. A folder that is missing or
+// cannot be written to is an error at once. The empty path ends this, and returns the first error of a file that could not be written
+// meanwhile.
 func (d *Device) DumpOnOutOfMemory(path string) (err error) {
 	defer returned(&err)
 	return d.rt().DumpOnOutOfMemory(path)

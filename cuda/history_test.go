@@ -53,7 +53,7 @@ func dump(t testing.TB, d *cuda.Device) (trace, blocks string, s *cuda.Snapshot)
 	return trace, blocks, s
 }
 
-// TestHistoryContexts checks whose stacks each level keeps, and that operations are shown only where they were asked for.
+// TestHistoryContexts checks which stacks each level keeps, and that operations are shown only if requested.
 func TestHistoryContexts(t *testing.T) {
 	for _, c := range []struct {
 		h                           cuda.History
@@ -100,7 +100,7 @@ func TestHistoryContexts(t *testing.T) {
 	}
 }
 
-// TestHistoryStack pins one stack: the operation, the module that called it, the program.
+// TestHistoryStack checks one stack: the operation, the module that called it, the program.
 func TestHistoryStack(t *testing.T) {
 	x, d := open(t, 1<<30)
 	x.Scope(func(x *tenon.Exec) {
@@ -112,7 +112,7 @@ func TestHistoryStack(t *testing.T) {
 		if !strings.HasPrefix(trace, want) || !strings.HasSuffix(trace, "tenon.dev/cuda_test.TestHistoryStack\ntesting.tRunner\n") {
 			t.Errorf("the stack is\n%s", trace)
 		}
-		// An operation that has several functions is one call.
+		// An operation that consists of several functions is one call.
 		x.Ones([]int{3}, tenon.Float32)
 		trace, _, _ = dump(t, d)
 		if want := "alloc\ntenon::full\ntenon::ones\ntenon.(*Exec).Ones\n"; !strings.HasPrefix(trace, want) {
@@ -121,7 +121,7 @@ func TestHistoryStack(t *testing.T) {
 	})
 }
 
-// TestHistoryPlumbing pins a stack through scopes and a list of modules: of the library it has the operation and the modules.
+// TestHistoryPlumbing checks a stack through scopes and a list of modules: from the library it has only the operation and the modules.
 func TestHistoryPlumbing(t *testing.T) {
 	x, d := open(t, 1<<30)
 	x.Scope(func(x *tenon.Exec) {
@@ -250,7 +250,7 @@ func TestDumpOnOutOfMemory(t *testing.T) {
 	ok(t, d.DumpOnOutOfMemory(""))
 }
 
-// TestRecordingAllocates checks that an event of a known stack allocates nothing on Go's heap.
+// TestRecordingAllocates checks that recording an event with a known stack allocates nothing on Go's heap.
 func TestRecordingAllocates(t *testing.T) {
 	_, d := open(t, 1<<30)
 	s, err := d.Stream()
@@ -265,7 +265,7 @@ func TestRecordingAllocates(t *testing.T) {
 	}
 }
 
-// TestHistoryAsync asks for what the driver's own cache does not have.
+// TestHistoryAsync checks the errors of the back end cudaMallocAsync, which has no histories and snapshots.
 func TestHistoryAsync(t *testing.T) {
 	t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
 	_, d := open(t, 1<<30)

@@ -5,7 +5,7 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// MemInfo returns the device's free and total memory in bytes, over all processes, as the driver tells them. Memory that the allocator
+// MemInfo returns the device's free and total memory in bytes, over all processes, as the driver reports them. Memory that the allocator
 // caches is not free.
 func (d *Device) MemInfo() (free, total uint64, err error) {
 	defer returned(&err)
@@ -18,7 +18,7 @@ func (d *Device) MemoryAllocated() int64 {
 	return s.AllocatedBytes.All().Current
 }
 
-// MaxMemoryAllocated returns the most bytes that were live at once since the last ResetPeakStats.
+// MaxMemoryAllocated returns the peak of live bytes since the last ResetPeakStats.
 func (d *Device) MaxMemoryAllocated() int64 {
 	s := d.rt().Memory().Stats()
 	return s.AllocatedBytes.All().Peak
@@ -30,26 +30,26 @@ func (d *Device) MemoryReserved() int64 {
 	return s.ReservedBytes.All().Current
 }
 
-// MaxMemoryReserved returns the most bytes that the allocator held at once since the last ResetPeakStats.
+// MaxMemoryReserved returns the peak of the bytes that the allocator held since the last ResetPeakStats.
 func (d *Device) MaxMemoryReserved() int64 {
 	s := d.rt().Memory().Stats()
 	return s.ReservedBytes.All().Peak
 }
 
-// Stats are the allocator's counters under PyTorch's names, such as "allocated_bytes.all.current".
+// Stats returns the allocator's statistics under PyTorch's names, such as "allocated_bytes.all.current".
 func (d *Device) Stats() map[string]int64 {
 	s := d.rt().Memory().Stats()
 	return s.Flatten()
 }
 
-// ResetPeakStats sets every peak to the present value.
+// ResetPeakStats sets every peak to the current value.
 func (d *Device) ResetPeakStats() { d.rt().Memory().ResetPeakStats() }
 
 // ResetAccumulatedStats sets the sums of all increases and decreases, and the counters of retries, failures and driver calls, to 0.
 func (d *Device) ResetAccumulatedStats() { d.rt().Memory().ResetAccumulatedStats() }
 
-// MemorySummary returns the statistics as a table for people, in the form of torch.cuda.memory_summary; abbreviated leaves the rows of
-// the small and large pools out.
+// MemorySummary returns the statistics as a readable table, in the form of torch.cuda.memory_summary; abbreviated leaves out the rows of
+// the small and large pools.
 func (d *Device) MemorySummary(abbreviated bool) string {
 	s := d.rt().Memory().Stats()
 	return s.Summary(d.Ordinal(), abbreviated)
@@ -61,8 +61,8 @@ func (d *Device) EmptyCache() (err error) {
 	return d.rt().EmptyCache()
 }
 
-// SetMemoryFraction limits what the allocator may hold to fraction f of the device's memory, 0 to 1. What it holds already stays. Where
-// the limit forbids an allocation, it fails as if the device had no more memory.
+// SetMemoryFraction limits the memory that the allocator may hold to fraction f of the device's memory, 0 to 1. Memory that it already
+// holds stays. An allocation beyond the limit fails as if the device had no more memory.
 func (d *Device) SetMemoryFraction(f float64) (err error) {
 	defer returned(&err)
 	return d.rt().SetMemoryFraction(f)
@@ -72,7 +72,7 @@ func (d *Device) SetMemoryFraction(f float64) (err error) {
 func (d *Device) MemoryFraction() float64 { return d.rt().Memory().MemoryFraction() }
 
 // SetAllocatorSettings changes the settings of the caching allocator from now on. text has the form of PYTORCH_CUDA_ALLOC_CONF:
-// comma-separated key:value pairs out of
+// comma-separated key:value pairs from this list:
 //
 //	max_split_size_mb:N                  blocks of N MiB or more are never split; N > 20
 //	roundup_power2_divisions:D           sizes are rounded up to one of D steps between powers of two; or [64:8,128:4,>:1], by MiB
@@ -85,8 +85,8 @@ func (d *Device) MemoryFraction() float64 { return d.rt().Memory().MemoryFractio
 //	pinned_use_background_threads:True   taken, and without effect: the allocator itself looks for page-locked memory that is idle again
 //	backend:native                       cannot change; cudaMallocAsync is chosen by the environment when the device is opened
 //
-// As in PyTorch, the first three go back to their defaults in every call that does not name them, and the others keep their value; the
-// texts of errors are PyTorch's. A text that is wrong changes nothing.
+// As in PyTorch, the first three go back to their defaults in every call that does not name them, and the others keep their values; errors
+// have PyTorch's texts. An invalid text changes nothing.
 func (d *Device) SetAllocatorSettings(text string) (err error) {
 	defer returned(&err)
 	return d.rt().UpdateSettings(text)
@@ -96,17 +96,17 @@ func (d *Device) SetAllocatorSettings(text string) (err error) {
 func (d *Device) AllocatorBackend() string { return d.rt().Memory().Settings().Backend }
 
 // SetCaching switches the cache of device memory off or on again. While it is off, every allocation goes to the driver, every free waits
-// for the device and gives the memory back, and neither counts in Stats. Pools are pools all the same: each allocation is a segment of
-// its own, from the pool's Allocator if it has one. What a capture allocates goes back when the graphs of its pool are closed, whatever
-// is freed before. Memory keeps the way in which it was allocated.
+// for the device and gives the memory back, and Stats counts neither. Pools still work: each allocation is a separate segment, from the
+// pool's Allocator if it has one. Memory that a capture allocates goes back when the graphs of its pool are closed, even if it is freed
+// earlier. Memory is freed the way it was allocated.
 func (d *Device) SetCaching(on bool) { d.rt().Memory().SetCaching(on) }
 
 // MemoryChecks are modes that find misuse of device memory by kernels. With either of them on, every free waits for the device, except
 // while a graph is captured, when nothing is checked.
 type MemoryChecks struct {
-	// Poison fills memory with NaNs when it is freed, so that what still uses it shows in results.
+	// Poison fills memory with NaNs when it is freed, so that a use after the free shows in results.
 	Poison bool
-	// Guard puts a zone of at least 512 bytes behind every tensor, which Stats then counts as requested bytes, and looks at it when the
+	// Guard puts a zone of at least 512 bytes behind every tensor, which Stats then counts as requested bytes, and checks it when the
 	// memory is freed.
 	Guard bool
 }
@@ -115,16 +115,16 @@ type MemoryChecks struct {
 // switches them on for every device: TENON_POISON=1, TENON_GUARD=1. A third mode, memory without a cache, is SetCaching.
 func (d *Device) SetMemoryChecks(c MemoryChecks) { d.rt().SetMemoryChecks(rt.MemoryChecks(c)) }
 
-// MemoryDefects returns what the memory checks found since it was called last, or nil: for each allocation that was written past its end,
-// an error with its address, its size and, where RecordMemoryHistory is on, the line that allocated it. What no one asked about is the
+// MemoryDefects returns what the memory checks found since the last call, or nil: for each allocation that was written past its end, an
+// error with its address, its size and, if RecordMemoryHistory is on, the line that allocated it. Defects that nobody asked for are the
 // error of the next allocation, or of closing the device.
 func (d *Device) MemoryDefects() (err error) {
 	defer returned(&err)
 	return d.rt().MemoryDefects()
 }
 
-// SetGarbageCollection says whether the allocator may run Go's garbage collector to find dropped tensors before it grows or fails; it
-// may at first.
+// SetGarbageCollection says whether the allocator may run Go's garbage collector to find dropped tensors before it grows or fails. By
+// default it may.
 func (d *Device) SetGarbageCollection(on bool) { d.rt().Loose().SetCollection(on) }
 
 // RawAlloc returns the address of size bytes of device memory from the caching allocator, for work on s; 0 bytes give address 0. Their
@@ -134,14 +134,14 @@ func (d *Device) RawAlloc(size uint64, s *Stream) (addr uint64, err error) {
 	return d.rt().RawAlloc(size, (*rt.Stream)(s))
 }
 
-// RawFree gives back what RawAlloc returned, of any device; address 0 does nothing. Work queued on the stream of RawAlloc may still use
-// the memory; work on other streams must be complete.
+// RawFree gives back memory of RawAlloc, of any device; address 0 does nothing. Work queued on the stream of RawAlloc may still use the
+// memory; work on other streams must be complete.
 func (d *Device) RawFree(addr uint64) (err error) {
 	defer returned(&err)
 	return d.rt().RawFree(addr)
 }
 
-// OOM is an allocation that failed for want of memory.
+// OOM is an allocation that failed for lack of memory.
 type OOM struct {
 	Device  int    // the device's number
 	Wanted  uint64 // bytes that the allocator asked the device for
@@ -149,13 +149,13 @@ type OOM struct {
 	Free    uint64 // the device's free bytes
 }
 
-// OnOutOfMemory calls f for every allocation that fails from now on, on the goroutine whose allocation it was, before that gets its error.
-// f must not allocate on the device.
+// OnOutOfMemory calls f for every allocation that fails from now on, on the allocating goroutine, before it gets its error. f must not
+// allocate on the device.
 func (d *Device) OnOutOfMemory(f func(OOM)) {
 	d.rt().Memory().AddOOMObserver(func(device int, wanted, allowed, free uint64) { f(OOM{device, wanted, allowed, free}) })
 }
 
-// Stat follows one quantity.
+// Stat tracks one quantity.
 type Stat struct {
 	Current, Peak    int64 // now, and the most since the peaks were reset
 	Allocated, Freed int64 // the sums of all increases and of all decreases
@@ -167,14 +167,14 @@ type Timing struct {
 	Total, Max, Min int64 // of all calls, of the longest and of the shortest
 }
 
-// HostStats are the statistics of page-locked host memory. It is handed out in blocks of a power of two bytes.
+// HostStats are the statistics of page-locked host memory. The memory is handed out in blocks whose sizes are powers of two.
 type HostStats struct {
 	Allocations    Stat   // blocks held, in use or cached
 	AllocatedBytes Stat   // their bytes
 	ActiveRequests Stat   // blocks in use, or freed while a copy still uses them
 	ActiveBytes    Stat   // their bytes
-	HostAllocs     int64  // calls of the driver that allocated
-	HostFrees      int64  // and that freed
+	HostAllocs     int64  // driver calls that allocated
+	HostFrees      int64  // driver calls that freed
 	HostAllocTime  Timing // of the calls that allocated
 	HostFreeTime   Timing // of the calls that freed
 }
@@ -204,13 +204,13 @@ func (d *Device) HostStats() HostStats {
 		timing(s.HostAllocTime), timing(s.HostFreeTime)}
 }
 
-// ResetPeakHostStats sets every peak of HostStats to the present value.
+// ResetPeakHostStats sets every peak of HostStats to the current value.
 func (d *Device) ResetPeakHostStats() { d.rt().PinnedMemory().ResetPeakStats() }
 
 // ResetAccumulatedHostStats sets the sums, counters and times of HostStats to 0.
 func (d *Device) ResetAccumulatedHostStats() { d.rt().PinnedMemory().ResetAccumulatedStats() }
 
-// EmptyHostCache returns cached page-locked memory that no copy uses to the system.
+// EmptyHostCache returns cached page-locked memory to the system, except memory that a copy still uses.
 func (d *Device) EmptyHostCache() (err error) {
 	defer returned(&err)
 	return d.rt().EmptyHostCache()

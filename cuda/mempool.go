@@ -5,19 +5,20 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// MemPool is a private pool of a device's memory: what is allocated in it shares no segment with anything else, and goes back to it. An
+// MemPool is a private pool of a device's memory: its allocations share no segment with others, and their memory goes back to the pool. An
 // Exec uses it through UsePool. It is safe for concurrent use.
 type MemPool rt.MemPool
 
 func (p *MemPool) rt() *rt.MemPool { return receiver((*rt.MemPool)(p)) }
 
-// Allocator is where a MemPool gets its memory from in place of the driver. The allocator of the device calls it with its own lock held:
-// neither method may allocate or free through that device, but for Malloc and Free.
+// Allocator provides a MemPool's memory in place of the driver. The device's allocator calls it with its lock held: the methods must not
+// allocate or free through that device, except with Device.Malloc and Device.Free.
 type Allocator interface {
-	// Alloc returns the device address of size bytes, a multiple of 2 MiB, aligned to 512. Address 0, or an error of kind OutOfMemory, says
-	// that there is no room: the caches are then emptied before Alloc is asked once more. s is the stream whose work will use the memory.
+	// Alloc returns the device address of size bytes, a multiple of 2 MiB, aligned to 512. Address 0, or an error of kind OutOfMemory,
+	// means that there is no room: the caches are then emptied and Alloc is called once more. s is the stream whose work will use the
+	// memory.
 	Alloc(size uint64, s *Stream) (addr uint64, err error)
-	// Free takes back what Alloc gave, size and stream the same. Work queued on s may still use it.
+	// Free takes back memory of Alloc, with the same size and stream. Work queued on s may still use it.
 	Free(addr, size uint64, s *Stream) error
 }
 
@@ -26,9 +27,9 @@ type MemPoolOpt struct {
 	Allocator Allocator // nil: the driver
 }
 
-// NewMemPool returns a pool of d's memory that holds nothing yet. Close it when done; what is open when the device is closed goes with it.
-// Under the back end cudaMallocAsync, whose memory is the driver's to divide, a pool is a name without effect, and one with an Allocator an
-// error of kind Unsupported.
+// NewMemPool returns a pool of d's memory that holds nothing yet. Close it when done; closing the device closes open pools. Under the back
+// end cudaMallocAsync, where the driver divides the memory, a pool is a name without effect, and one with an Allocator is an error of kind
+// Unsupported.
 func NewMemPool(d *Device, opt MemPoolOpt) (*MemPool, error) {
 	var src rt.Source
 	if opt.Allocator != nil {
@@ -41,7 +42,7 @@ func NewMemPool(d *Device, opt MemPoolOpt) (*MemPool, error) {
 	return (*MemPool)(p), err
 }
 
-// source is an Allocator as package rt sees it.
+// source adapts an Allocator to package rt.
 type source struct{ a Allocator }
 
 func (s source) Alloc(size uint64, on *rt.Stream) (uint64, error) {
@@ -55,8 +56,8 @@ func (s source) Free(addr, size uint64, on *rt.Stream) error {
 // ID returns the pool's id (0, n), n > 0; ids are unique in the process.
 func (p *MemPool) ID() [2]uint64 { return p.rt().ID() }
 
-// UseCount returns how many uses the pool has: one until Close, one for each BeginAllocateToPool that no ReleasePool undid, one for each
-// graph.
+// UseCount returns how many uses the pool has: one until Close, one for each BeginAllocateToPool without a ReleasePool yet, and one for
+// each graph.
 func (p *MemPool) UseCount() int { return p.rt().Device().Memory().PoolUses(p.rt().ID()) }
 
 // PoolSegment is a piece of memory that a pool holds from the driver or its Allocator.
@@ -68,7 +69,7 @@ type PoolSegment struct {
 	Large     bool   // for allocations above 1 MiB
 }
 
-// Segments returns what the pool holds, by address.
+// Segments returns the memory that the pool holds, by address.
 func (p *MemPool) Segments() []PoolSegment { return (*Device)(p.rt().Device()).PoolSegments(p.ID()) }
 
 // Close ends the program's use of the pool. Memory that nothing uses goes back at once, the rest when its tensors are closed and EmptyCache
@@ -81,9 +82,9 @@ func (p *MemPool) Close() (err error) {
 // NewPoolID returns a new id (0, n) for BeginAllocateToPool; PyTorch's graph_pool_handle.
 func NewPoolID() [2]uint64 { return alloc.NewPoolID() }
 
-// BeginAllocateToPool sends all allocations for stream s to the private pool id, whichever goroutine makes them, until EndAllocateToPool.
-// The pool is made if it does not exist, and gains a use, which ReleasePool takes away. Meanwhile no memory that other streams used is
-// reused, and no cache is emptied. Exec.UsePool has neither effect on others.
+// BeginAllocateToPool directs all allocations for stream s, by any goroutine, to the private pool id until EndAllocateToPool. It creates
+// the pool if necessary and adds a use, which ReleasePool takes away. Meanwhile no memory that other streams used is reused, and no cache
+// is emptied. Exec.UsePool has neither of these effects on others.
 func (d *Device) BeginAllocateToPool(id [2]uint64, s *Stream) (err error) {
 	defer returned(&err)
 	r := d.rt()
@@ -93,7 +94,7 @@ func (d *Device) BeginAllocateToPool(id [2]uint64, s *Stream) (err error) {
 	return r.Memory().BeginAllocateToPool(id, alloc.StreamFilter(alloc.Stream(s.Handle())))
 }
 
-// EndAllocateToPool ends what BeginAllocateToPool of that id began; the pool keeps its use.
+// EndAllocateToPool undoes BeginAllocateToPool of that id; the pool keeps its use.
 func (d *Device) EndAllocateToPool(id [2]uint64) (err error) {
 	defer returned(&err)
 	return d.rt().Memory().EndAllocateToPool(id)
@@ -111,12 +112,12 @@ func (d *Device) PoolLive(id [2]uint64, addrs []uint64) (ok bool, err error) {
 	return d.rt().Memory().PoolLive(id, addrs)
 }
 
-// PoolCheckpoint is the layout of a private pool at one moment: which of its memory was live and which was free. Exec.RestorePool brings it
-// back.
+// PoolCheckpoint is the layout of a private pool at one moment: which of its memory was live and which was free. Exec.RestorePool restores
+// it.
 type PoolCheckpoint rt.PoolCheckpoint
 
-// CheckpointPool notes the layout of the private pool id, which must be held; none of its memory may wait for other streams. The
-// cudaMallocAsync back end has no checkpoints, nor has memory that was allocated with caching off: an error of kind Unsupported.
+// CheckpointPool records the layout of the private pool id, which must be held; none of its memory may wait for other streams. Under the
+// back end cudaMallocAsync, and for memory that was allocated with caching off, it returns an error of kind Unsupported.
 func (d *Device) CheckpointPool(id [2]uint64) (c *PoolCheckpoint, err error) {
 	defer returned(&err)
 	made, err := d.rt().CheckpointPool(id)
@@ -126,7 +127,7 @@ func (d *Device) CheckpointPool(id [2]uint64) (c *PoolCheckpoint, err error) {
 // Live returns the addresses of the allocations that were live at the checkpoint, by segment and address.
 func (c *PoolCheckpoint) Live() []uint64 { return receiver((*rt.PoolCheckpoint)(c)).Live() }
 
-// PoolSegments returns what the private pool id holds, by address; the zero id is the default pool.
+// PoolSegments returns the memory that the private pool id holds, by address; the zero id is the default pool.
 func (d *Device) PoolSegments(id [2]uint64) []PoolSegment {
 	var list []PoolSegment
 	for _, s := range d.rt().Memory().PoolSegments(id) {
@@ -135,14 +136,14 @@ func (d *Device) PoolSegments(id [2]uint64) []PoolSegment {
 	return list
 }
 
-// Malloc takes size bytes from the driver, past the caching allocator and its statistics: for an Allocator, or memory that another library
-// is to manage. An error of kind OutOfMemory means no room.
+// Malloc allocates size bytes from the driver, without the caching allocator and its statistics. It is for an Allocator, or for memory that
+// another library manages. An error of kind OutOfMemory means no room.
 func (d *Device) Malloc(size uint64) (addr uint64, err error) {
 	defer returned(&err)
 	return d.rt().Malloc(size)
 }
 
-// Free gives back what Malloc took. It waits for the device's work.
+// Free gives back memory of Malloc. It waits for the device's work.
 func (d *Device) Free(addr uint64) (err error) {
 	defer returned(&err)
 	return d.rt().FreeMalloc(addr)

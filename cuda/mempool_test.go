@@ -91,8 +91,8 @@ func TestMemPool(t *testing.T) {
 	}
 }
 
-// TestMemPoolUncached uses a pool with an Allocator while nothing is cached: each tensor has memory of its own from it, which goes back
-// when the tensor is closed.
+// TestMemPoolUncached uses a pool with an Allocator with caching off: each tensor has a separate allocation, which goes back when the
+// tensor is closed.
 func TestMemPoolUncached(t *testing.T) {
 	x, d := open(t, 1<<30)
 	d.SetCaching(false)
@@ -173,7 +173,7 @@ func TestMemPoolErrors(t *testing.T) {
 	}
 }
 
-// TestMemPoolThreads uses four pools from four goroutines at once, each of which sees only its own.
+// TestMemPoolThreads uses four pools from four goroutines at once; each pool has only its goroutine's memory.
 func TestMemPoolThreads(t *testing.T) {
 	x, d := open(t, 1<<30)
 	var wg sync.WaitGroup
@@ -216,7 +216,7 @@ func TestMemPoolThreads(t *testing.T) {
 	}
 }
 
-// TestPoolDiversion sends a stream's allocations to a pool by its id, as a capture does, with the cache on and off.
+// TestPoolDiversion diverts a stream's allocations to a pool by its id, as a capture does, with the cache on and off.
 func TestPoolDiversion(t *testing.T) {
 	for _, cached := range []bool{true, false} {
 		poolDiversion(t, cached)
@@ -287,7 +287,7 @@ func TestBackwardTakesTheCallersPool(t *testing.T) {
 	}
 }
 
-// TestPoolCheckpoint restores a pool: what lived on keeps its address and content, what came later is free again.
+// TestPoolCheckpoint restores a pool: tensors that were live at the checkpoint keep their address and content, later memory is free again.
 func TestPoolCheckpoint(t *testing.T) {
 	x, d := open(t, 1<<30)
 	p, err := cuda.NewMemPool(d, cuda.MemPoolOpt{})

@@ -8,14 +8,14 @@ import (
 
 // ProfileOpt are the options of Device.Profile.
 type ProfileOpt struct {
-	// Bandwidth is what the device reads and writes at best, in bytes per second, and Rates the floating-point operations per second that
-	// it does at best, by element type, such as "float32", or "tf32". The profile compares operations with them. Where both are empty,
-	// they are those that Tenon reached on the device, if that was measured.
+	// Bandwidth is the device's peak memory bandwidth in bytes per second, and Rates its peak floating-point operations per second, by
+	// element type, such as "float32", or "tf32". The profile compares operations with them. If both are empty, it uses the figures that
+	// Tenon reached on the device, if they were measured.
 	Bandwidth float64
 	Rates     map[string]float64
 }
 
-// Profiler sees what runs on a device from Device.Profile to Stop. It is safe for concurrent use.
+// Profiler records what runs on a device from Device.Profile to Stop. It is safe for concurrent use.
 type Profiler struct {
 	p   *rt.Profiler
 	opt ProfileOpt
@@ -29,9 +29,9 @@ func (p *Profiler) usable() error {
 	return nil
 }
 
-// Profile starts to profile the device: its operations of all goroutines, what they launch, and its memory, until Stop. It waits for the
-// work that the device has. Until Stop, graphs run their kernels one after the other, so that each has its time. A device has one profiler
-// at a time. Without one, an operation pays a look at one word.
+// Profile starts to profile the device: the operations of all goroutines, the work that they launch, and the device's memory, until Stop.
+// It waits for the work that the device has. Until Stop, graphs run their kernels one after the other, so that each has its time. A device
+// has one profiler at a time. Without one, an operation only checks one word.
 func (d *Device) Profile(opts ...ProfileOpt) (p *Profiler, err error) {
 	defer returned(&err)
 	if len(opts) > 1 {
@@ -60,8 +60,8 @@ func (d *Device) Profile(opts ...ProfileOpt) (p *Profiler, err error) {
 	return &Profiler{r, opt}, nil
 }
 
-// Stop waits for the device's work, ends the profiler and returns what it saw. Calls under way on other goroutines are in the profile as
-// far as they are.
+// Stop waits for the device's work, ends the profiler and returns what it saw. Calls under way on other goroutines are in the profile up to
+// the point that they have reached.
 func (p *Profiler) Stop() (*profile.Profile, error) {
 	if err := p.usable(); err != nil {
 		return nil, err

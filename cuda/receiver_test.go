@@ -13,7 +13,7 @@ import (
 	"tenon.dev/fault"
 )
 
-// receivers are the package's types with methods of pointers, and what a nil or a zero value of them is told. A zero generator is sound.
+// receivers are the package's types with pointer methods, and the error that a nil or a zero value gives. A zero Generator is valid.
 var receivers = map[string]struct {
 	nothing any
 	zero    any
@@ -33,8 +33,8 @@ var receivers = map[string]struct {
 		"ReadSnapshot returned"},
 }
 
-// TestReceivers: a method of a nil or a zero value returns an error that says so, whatever the arguments; one that returns no error panics
-// with it, and names the method and the caller's line, but for String, which says so too.
+// TestReceivers: a method of a nil or a zero value returns an error that says so, whatever the arguments; a method without an error result
+// panics with that error, which names the method and the caller's line, except String, which returns the text.
 func TestReceivers(t *testing.T) {
 	record, err := os.ReadFile("../api/tenon.txt")
 	if err != nil {

@@ -6,9 +6,9 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// SnapshotOf returns one snapshot of several devices, as PyTorch's are of all that a process uses: their segments by address, and the
-// history of each. The devices are asked one after the other, each as Device.Snapshot does. They must differ in their numbers, and at least
-// one must be given; the settings are the first's.
+// SnapshotOf returns one snapshot of several devices, as PyTorch's snapshots cover all devices of a process: their segments by address, and
+// the history of each. It calls Device.Snapshot for one device after the other. The devices must have different numbers, and at least one
+// must be given; the settings are those of the first.
 func SnapshotOf(devices ...*Device) (*Snapshot, error) {
 	if len(devices) == 0 {
 		return nil, fault.New(fault.Invalid, "a snapshot of no device was asked for; name at least one")

@@ -38,7 +38,7 @@ func simulated(t *testing.T, number int) *cuda.Device {
 	return (*cuda.Device)(d)
 }
 
-// TestSnapshotOf takes one snapshot of two devices, which PyTorch's tools would read as one file.
+// TestSnapshotOf takes one snapshot of two devices and writes it to one file, as PyTorch's tools expect it.
 func TestSnapshotOf(t *testing.T) {
 	devices := []*cuda.Device{simulated(t, 0), simulated(t, 1)}
 	for i, d := range devices {

@@ -8,8 +8,8 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// Snapshot is what the allocators of one or more devices held at one moment, and their history. It is made by Device.Snapshot or read from
-// a file, and safe for concurrent reading.
+// Snapshot is the state of the allocators of one or more devices at one moment, with their history. Device.Snapshot makes one, ReadSnapshot
+// reads one from a file. It is safe for concurrent reading.
 type Snapshot struct{ s *snapshot.Snapshot }
 
 func (s *Snapshot) data() *snapshot.Snapshot {
@@ -21,9 +21,9 @@ func (s *Snapshot) data() *snapshot.Snapshot {
 }
 
 // ReadSnapshot reads a snapshot that Write, torch.cuda.memory._dump_snapshot or pickle.dump of torch.cuda.memory._snapshot() wrote, plain
-// or compressed with gzip. The file is only data: a pickle that names code is refused with the name, as an error of kind Invalid, and one
-// that needs more memory than its length accounts for (16 MiB and 32 bytes for each byte of the pickle, or 512 for each that is compressed;
-// 4 GiB at most) with one of kind OutOfMemory.
+// or compressed with gzip. The file is only data: a pickle that names code is refused with an error of kind Invalid that contains the name.
+// A pickle that needs more memory than its length allows (16 MiB and 32 bytes for each byte of the pickle, or 512 for each compressed byte;
+// 4 GiB at most) is an error of kind OutOfMemory.
 func ReadSnapshot(r io.Reader) (*Snapshot, error) {
 	if r == nil {
 		return nil, fault.New(fault.Invalid, "the reader is nil; give it one")
@@ -46,8 +46,8 @@ func (s *Snapshot) Write(w io.Writer) (err error) {
 	return data.Write(w)
 }
 
-// WriteProfile writes the live allocations by stack as a profile for go tool pprof: their number, their bytes as handed out, and the bytes
-// that were asked for. Allocations of which no stack was recorded stand under one name.
+// WriteProfile writes the live allocations by stack as a profile for go tool pprof: their number, the bytes handed out, and the bytes
+// requested. Allocations without a recorded stack appear under one name.
 func (s *Snapshot) WriteProfile(w io.Writer) (err error) {
 	defer returned(&err)
 	data := s.data()
@@ -75,7 +75,7 @@ type Frame struct {
 	Name string // function, or operation such as tenon::rand
 }
 
-// Segment is memory that an allocator got from the driver in one piece; an expandable segment gives one for each run of mapped pages. Sizes
+// Segment is memory that an allocator got from the driver in one piece; an expandable segment has one for each run of mapped pages. Sizes
 // are in bytes.
 type Segment struct {
 	Device     int       // number of the device
@@ -83,7 +83,7 @@ type Segment struct {
 	TotalSize  uint64    // of all blocks
 	Allocated  uint64    // of blocks that are allocated
 	Active     uint64    // of blocks that are allocated or wait for other streams
-	Requested  uint64    // what was asked for of the active blocks
+	Requested  uint64    // what callers asked for, of active blocks
 	Stream     uint64    // 0 is the default stream
 	Type       string    // "small" or "large"
 	Pool       [2]uint64 // id of the private pool; zero for the default pool
@@ -113,7 +113,7 @@ type TraceEntry struct {
 	Frames []Frame   // innermost first; nil if not recorded
 }
 
-// Segments returns the segments with their blocks, by address. Equal stacks share one slice, which the caller does not change.
+// Segments returns the segments with their blocks, by address. Equal stacks share one slice, which the caller must not change.
 func (s *Snapshot) Segments() []Segment {
 	stacks := s.stacks()
 	out := make([]Segment, len(s.data().Segments))
@@ -130,7 +130,7 @@ func (s *Snapshot) Segments() []Segment {
 }
 
 // Trace returns the history of the device with this number, oldest first; nil if the snapshot has none. Equal stacks share one slice, which
-// the caller does not change.
+// the caller must not change.
 func (s *Snapshot) Trace(device int) []TraceEntry {
 	if device < 0 || device >= len(s.data().Traces) {
 		return nil
@@ -147,7 +147,7 @@ func (s *Snapshot) Trace(device int) []TraceEntry {
 // for "roundup_power2_divisions", map[string]any.
 func (s *Snapshot) Settings() map[string]any { return s.data().Settings }
 
-// stacks returns a function that names stacks, each once.
+// stacks returns a function that resolves stacks to frames, each stack once.
 func (s *Snapshot) stacks() func(snapshot.StackID) []Frame {
 	named := make([][]Frame, s.data().Stacks.Len())
 	return func(id snapshot.StackID) []Frame {

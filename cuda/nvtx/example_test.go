@@ -6,12 +6,12 @@ import (
 	"tenon.dev/cuda/nvtx"
 )
 
-// A program that says what it does. Run it under a profiler to see the ranges: nsys profile ./program.
+// A program that labels what it does. Run it under a profiler to see the ranges: nsys profile ./program.
 func Example() {
 	epoch := nvtx.Start("epoch 1")
 	defer epoch.End()
 	for i := range 2 {
-		if nvtx.Listening() { // the text is made for somebody
+		if nvtx.Listening() { // build the text only if a profiler sees it
 			nvtx.Push(fmt.Sprintf("step %d", i))
 		} else {
 			nvtx.Push("step")

@@ -26,7 +26,7 @@ func (p *panicking) Free(addr, size uint64, s Stream) error {
 	return p.fakeSource.Free(addr, size, s)
 }
 
-// TestPanics lets every function of the program that the allocator calls panic: afterwards it works as before.
+// TestPanics lets every callback of the program panic: afterwards the allocator works as before.
 func TestPanics(t *testing.T) {
 	for _, conf := range []string{"", "release_lock_on_cudamalloc:True", "expandable_segments:True"} {
 		on := true
@@ -77,7 +77,7 @@ func TestPanics(t *testing.T) {
 	}
 }
 
-// TestOversizeSettings changes what oversize means while blocks and segments live: what was not counted is not taken away.
+// TestOversizeSettings changes what oversize means while blocks and segments live: what was not counted is not subtracted.
 func TestOversizeSettings(t *testing.T) {
 	b := newBench(t, 1<<30, "", Options{})
 	k := b.alloc(100*mib, 0)
@@ -98,7 +98,7 @@ func TestOversizeSettings(t *testing.T) {
 	b.want("oversize_allocations.freed", 1)
 }
 
-// TestReleaseUnderDiversion gives up a pool while allocations are diverted to it: it stays known until the diversion ends.
+// TestReleaseUnderDiversion releases a pool while allocations are diverted to it: the pool exists until the diversion ends.
 func TestReleaseUnderDiversion(t *testing.T) {
 	b := newBench(t, 1<<30, "", Options{})
 	id := NewPoolID()
@@ -118,8 +118,8 @@ func TestReleaseUnderDiversion(t *testing.T) {
 	}
 }
 
-// TestAsyncRawFree frees an address whose return to the device fails: it is dead all the same, and cannot be freed a second time, nor can
-// who gets the block next lose it so.
+// TestAsyncRawFree frees an address whose return to the device fails: it is dead all the same. A second free is an error, and does not free
+// the block for its next owner.
 func TestAsyncRawFree(t *testing.T) {
 	d, o := openOrdered(t, 1<<30, nil)
 	addr, err := d.RawAlloc(512, 0)
@@ -136,7 +136,7 @@ func TestAsyncRawFree(t *testing.T) {
 			t.Errorf("a second free: %v", err)
 		}
 	}
-	b, err := d.Alloc(512, 0) // returns what was held back, and reuses its Block
+	b, err := d.Alloc(512, 0) // frees what was held back, and reuses its Block
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestAsyncRawFree(t *testing.T) {
 	}
 }
 
-// TestAsyncOneCapture is PyTorch's rule for the back end cudaMallocAsync: one diversion at a time in the process, whoever's it is.
+// TestAsyncOneCapture is PyTorch's rule for the back end cudaMallocAsync: one diversion at a time in the process, on whichever device.
 func TestAsyncOneCapture(t *testing.T) {
 	d, _ := openOrdered(t, 1<<30, nil)
 	other, _ := openOrdered(t, 1<<30, nil)
@@ -183,7 +183,8 @@ func TestAsyncOneCapture(t *testing.T) {
 	wants(native.ReleasePool(b), "")
 }
 
-// TestRequestBeyondRange asks for more than an expandable segment has addresses for, on a device that does not refuse: nothing is mapped.
+// TestRequestBeyondRange requests more than the address range of an expandable segment, on a device that does not refuse: nothing is
+// mapped.
 func TestRequestBeyondRange(t *testing.T) {
 	b := newBench(t, 64*mib, "expandable_segments:True", Options{})
 	k := b.alloc(3*mib, 0)
@@ -197,7 +198,7 @@ func TestRequestBeyondRange(t *testing.T) {
 	b.want("reserved_bytes.all.current", 0)
 }
 
-// TestAdoptOversize adopts what counts as oversize, and frees it.
+// TestAdoptOversize adopts oversize blocks and segments, and frees them.
 func TestAdoptOversize(t *testing.T) {
 	from := newBench(t, 1<<30, "max_split_size_mb:32", Options{})
 	from.free(from.alloc(40*mib, 0))

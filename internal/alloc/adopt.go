@@ -7,13 +7,13 @@ import (
 	"tenon.dev/fault"
 )
 
-// Adopt takes over segments that the device holds already, by address and block for block as Segments describes them, and returns
-// their live blocks in order: a replay of a history that begins in the middle starts so. The backend is not called, and nothing
-// enters the trace; the statistics count what is adopted as if it had just been allocated. Blocks pending free are taken as live.
-// Runs of pages of one stream and pool with no other segment between them become one expandable segment, whose range goes on
-// behind them as far as a new one's would, but not into the next segment; a run of no bytes says where the range begins if that
-// is before its first page. Where the backend maps no pages they become ordinary segments. Each private pool gains one use.
-// Segments that do not fit together, or overlap what is held, are an error; those before them are kept.
+// Adopt takes over segments that the device holds already, by address and block for block as Segments describes them, and returns their
+// live blocks in order. A replay of a history that begins in the middle starts this way. It does not call the backend and adds nothing to
+// the trace; the statistics count the adopted memory as if it had just been allocated. Blocks pending free are treated as live. Runs of
+// pages of one stream and pool with no other segment between them become one expandable segment. Its range continues behind them as far as
+// a new segment's would, but not into the next segment; a run of 0 bytes marks the start of a range that begins before its first page. If
+// the backend maps no pages, the runs become ordinary segments. Each private pool gains one use. Segments that do not fit together, or
+// overlap a segment that is held, are an error; those before them are kept.
 func (c *caching) Adopt(segments []SegmentInfo) ([]*Block, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -114,7 +114,7 @@ func overlaps(s *SegmentInfo) error {
 	return fault.New(fault.Invalid, "the segment of %d bytes at %#x overlaps another", s.TotalSize, s.Addr)
 }
 
-// adoptiveSilo returns where the blocks of s belong.
+// adoptiveSilo returns the silo for the blocks of s.
 func (c *caching) adoptiveSilo(s *SegmentInfo, private *privatePool) *silo {
 	p := &c.small
 	switch {

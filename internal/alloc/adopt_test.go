@@ -9,7 +9,7 @@ import (
 	"tenon.dev/fault"
 )
 
-// TestAdopt takes over what random programs leave, and frees it as the programs' own allocators do.
+// TestAdopt adopts the segments that random programs leave, and frees their blocks as the programs' own allocators do.
 func TestAdopt(t *testing.T) {
 	live, ranges := 0, 0
 	for seed := range uint64(40) {
@@ -30,7 +30,7 @@ func TestAdopt(t *testing.T) {
 		f := newFakeDevice(1 << 40)
 		for i := range want {
 			s := &want[i]
-			s.Allocated = s.Active // Adopt takes blocks pending free as live
+			s.Allocated = s.Active // Adopt treats blocks pending free as live
 			for k := range s.Blocks {
 				if s.Blocks[k].State == ActivePendingFree {
 					s.Blocks[k].State = ActiveAllocated
@@ -144,7 +144,7 @@ func TestAdoptErrors(t *testing.T) {
 			t.Errorf("%d live blocks before the error", len(live))
 		}
 	}
-	// Nor may the runs of one expandable segment, which are adopted together.
+	// The runs of one expandable segment, which are adopted together, must not overlap either.
 	page := uint64(2 * mib)
 	for _, by := range []uint64{0, page, 3 * page} {
 		b := newBench(t, 1<<30, "", Options{})

@@ -2,17 +2,17 @@ package alloc
 
 import "errors"
 
-// Stream is the handle of a device stream; 0 is the default stream. Handles order streams where an order matters.
+// Stream is the handle of a device stream; 0 is the default stream. Where an order of streams matters, it is that of their handles.
 type Stream uint64
 
 // Event is the handle of a device event without timing, as the Backend hands it out.
 type Event uint64
 
-// ErrOutOfMemory is what a Backend's error must match (errors.Is) when the device has no room. The allocator then goes on
-// to free memory and try again; any other error of a Backend ends the call that met it.
+// ErrOutOfMemory is what a Backend's error must match (errors.Is) when the device has no room. The allocator then frees memory and tries
+// again; any other error of a Backend ends the call that got it.
 var ErrOutOfMemory = errors.New("the device has no memory left")
 
-// Events are the events that tell when streams are done with a freed block.
+// Events provides the events that tell when streams are done with a freed block.
 type Events interface {
 	// AcquireEvent takes an event from the backend's pool of events without timing.
 	AcquireEvent() (Event, error)
@@ -26,10 +26,10 @@ type Events interface {
 	SyncEvent(e Event) error
 }
 
-// Backend is what the allocator needs of one device. Its methods are called with the allocator's lock held (but for Malloc
-// under release_lock_on_cudamalloc, MemInfo at times, and Malloc and Free with caching off), so they must not call the
-// allocator. All but AcquireEvent, ReleaseEvent and Capturing may come while some stream is being captured, and must be
-// legal then (PyTorch switches the thread to the relaxed capture mode around them).
+// Backend is what the allocator needs of one device. Its methods are called with the allocator's lock held (except Malloc under
+// release_lock_on_cudamalloc, MemInfo at times, and Malloc and Free with caching off), so they must not call the allocator. All but
+// AcquireEvent, ReleaseEvent and Capturing may be called while a stream is being captured, and must be legal then (PyTorch switches the
+// thread to the relaxed capture mode around them).
 type Backend interface {
 	// Malloc allocates size bytes of device memory, synchronously. An error that matches ErrOutOfMemory means no room.
 	Malloc(size uint64) (addr uint64, err error)
@@ -47,21 +47,21 @@ type Backend interface {
 // VirtualMemory is what a Backend offers in addition if the device can map physical pages into reserved address ranges.
 // Without it the setting expandable_segments has no effect.
 type VirtualMemory interface {
-	// Reserve reserves size bytes of addresses without memory behind them. size is a multiple of 2 MiB.
+	// Reserve reserves size bytes of addresses without memory. size is a multiple of 2 MiB.
 	Reserve(size uint64) (addr uint64, err error)
 	// Unreserve returns a whole range that Reserve gave; nothing is mapped in it.
 	Unreserve(addr, size uint64) error
-	// MapPage puts new physical memory of size bytes (2 or 20 MiB) behind addr, readable and writable by the device and its
-	// peers. An error that matches ErrOutOfMemory means no room.
+	// MapPage maps new physical memory of size bytes (2 or 20 MiB) at addr, readable and writable by the device and its peers. An error
+	// that matches ErrOutOfMemory means no room.
 	MapPage(addr, size uint64) error
-	// UnmapPage takes back what MapPage gave, address and size the same. The stream has been synchronised.
+	// UnmapPage unmaps a page, with the address and size of its MapPage. The stream has been synchronised.
 	UnmapPage(addr, size uint64) error
 	// SyncStream waits for the work of s: unmapping, unlike freeing, does not wait by itself.
 	SyncStream(s Stream) error
 }
 
-// Source is where a private pool gets its segments from in place of the Backend. Its methods are called as Malloc and Free of a
-// Backend are, so they must not call the allocator.
+// Source provides a private pool's segments in place of the Backend. Its methods are called like Malloc and Free of a Backend, so they must
+// not call the allocator.
 type Source interface {
 	// Malloc returns size bytes, a multiple of 2 MiB, for a segment of stream s. An error that matches ErrOutOfMemory means no room.
 	Malloc(size uint64, s Stream) (addr uint64, err error)
@@ -84,6 +84,6 @@ type HostBackend interface {
 // pinned_use_cuda_host_register has no effect.
 type HostRegisterer interface {
 	// RegisterHost allocates size bytes of ordinary memory, has that many threads touch its pages if they are more than one, and page-locks
-	// it for every device. Errors and lock are MallocHost's.
+	// it for every device. Errors and locking are as for MallocHost.
 	RegisterHost(size uint64, threads int) (addr uint64, err error)
 }

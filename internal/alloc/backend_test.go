@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// fakeDevice is a Backend for tests. It keeps its own books and remembers the first misuse: what is freed was allocated,
-// events are in the state each call needs, nothing is mapped twice. Streams whose gate is shut do not complete events.
+// fakeDevice is a Backend for tests. It does its own accounting and remembers the first misuse, such as a free of what was not allocated,
+// an event in the wrong state, or a page mapped twice. Events of a stream that is shut do not complete.
 type fakeDevice struct {
 	mu    sync.Mutex
 	total uint64 // bytes of memory
@@ -19,7 +19,7 @@ type fakeDevice struct {
 	pages    map[uint64]uint64
 	next     uint64 // address of the next segment or range
 
-	malloc  func(size uint64) (uint64, error) // takes the place of addresses in order
+	malloc  func(size uint64) (uint64, error) // replaces the addresses in order
 	reserve func(size uint64) (uint64, error)
 	onPage  func(addr, size uint64) error
 	fail    func(call string) error // an error fails the call before it does anything

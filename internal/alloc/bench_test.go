@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// crowded returns a device with many free blocks that cannot merge, of n sizes on each of two streams, as a program that has
-// run for a while has, and the live blocks between them.
+// crowded returns a device with many free blocks that cannot merge, of n sizes on each of two streams, as in a program that has run for a
+// while, and the live blocks between them.
 func crowded(b testing.TB, n int) (*Device, []*Block) {
 	d := New(newFakeDevice(140<<30), Options{})
 	r := rand.New(rand.NewPCG(1, 2))
@@ -63,7 +63,7 @@ func BenchmarkAllocFree(b *testing.B) {
 			pair(b, d, 100<<20, 0)
 		}
 	})
-	b.Run("split", func(b *testing.B) { // the block is cut off a larger one and merged with it again
+	b.Run("split", func(b *testing.B) { // the block is split off a larger one and merged with it again
 		d := New(newFakeDevice(1<<30), Options{})
 		for b.Loop() {
 			pair(b, d, 4096, 0)
@@ -137,7 +137,7 @@ func BenchmarkSnapshot(b *testing.B) {
 	}
 }
 
-// BenchmarkReplay replays PyTorch's recorded runs; the metric is operations of the allocator.
+// BenchmarkReplay replays PyTorch's recorded runs; the metric is allocator operations per second.
 func BenchmarkReplay(b *testing.B) {
 	runs := loadTorchRuns(b, "testdata/fuzz.json.gz")
 	ops := 0

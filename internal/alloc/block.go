@@ -1,12 +1,12 @@
 package alloc
 
-// Block is a piece of one segment: the handle of an allocation. The device's lock guards its fields, but Addr, Size,
-// Requested, Stream and Pool may be read without it by whoever owns the block, from Alloc until Free.
-// After Free the handle is dead: the allocator gives the same Block to later callers.
+// Block is a piece of one segment: the handle of an allocation. The device's lock guards its fields, but Addr, Size, Requested, Stream and
+// Pool may be read without it by the block's owner, from Alloc until Free. After Free the handle is dead: the allocator gives the same
+// Block to later callers.
 type Block struct {
 	addr      uint64
-	size      uint64 // bytes, rounded; the whole remainder when the block was not split
-	requested uint64 // the caller's bytes; on a free block what its last owner asked for
+	size      uint64 // bytes, rounded; more if the block was not split
+	requested uint64 // the caller's bytes; in a free block those of its last owner
 
 	silo       *silo    // the free list it belongs to for life: pool and stream
 	seg        *segment // nil with caching off and under the back end cudaMallocAsync
@@ -19,7 +19,7 @@ type Block struct {
 	oversize  bool // counted in Stats.OversizeAllocations while allocated
 	mapped    bool // false only for the address space of an expandable segment without memory behind it
 	inTable   bool // reachable by address through the Table
-	captured  bool // under the back end cudaMallocAsync it is the graph's, with caching off the graph writes to it
+	captured  bool // under cudaMallocAsync the graph owns it, with caching off the graph writes to it
 
 	events      int32    // recorded and not yet seen complete
 	uses        []Stream // further streams that use it, to be waited for after Free
@@ -47,7 +47,7 @@ func (b *Block) Pool() PoolID { return b.silo.pool.id() }
 // Context returns what the context collector returned when the block was allocated, or nil.
 func (b *Block) Context() any { return b.context }
 
-// isSplit says whether the block shares its segment with others. Only one that does not can go back to the device.
+// isSplit says whether the block shares its segment with others. Only an unsplit block can go back to the device.
 func (b *Block) isSplit() bool { return b.prev != nil || b.next != nil }
 
 // isFree says whether the block can be handed out or merged: not allocated and not waiting for another stream.
@@ -59,7 +59,7 @@ func (b *Block) active() bool { return !b.isFree() }
 // expandable says whether the block belongs to an expandable segment.
 func (b *Block) expandable() bool { return b.seg.page != 0 }
 
-// newBlock returns a cleared block, reusing a dead one where there is one: splitting must not allocate.
+// newBlock returns a cleared block, and reuses a dead one if there is one: splitting must not allocate.
 func (m *books) newBlock(seg *segment, l *silo, addr, size uint64) *Block {
 	b := m.spare
 	if b != nil {

@@ -7,7 +7,7 @@ import (
 	"tenon.dev/fault"
 )
 
-// books are what the strategies of one device share: its lock, what is counted and recorded, and the private pools that a program names.
+// books is what the strategies of one device share: the lock, statistics, history, and the private pools that a program names.
 type books struct {
 	backend Backend
 	options Options
@@ -37,18 +37,19 @@ type spares struct {
 	ranks uint64 // state of drawRank
 }
 
-// lacks is the error of what a strategy has not. Those that hold segments have all.
+// lacks returns the error for a feature that the strategy does not have. Strategies that hold segments have all of them.
 func (m *books) lacks(string) error { return nil }
 
-// divert is asked before allocations are diverted to a private pool, and endDivert called when they no longer are.
+// divert is called before allocations are diverted to a private pool, and may refuse; endDivert is called after the diversion.
 func (m *books) divert() error { return nil }
 func (m *books) endDivert()    {}
 
-// addOwn adds to a copy of the statistics what the device alone counts, and resetPeaks resets its peaks.
+// addOwn adds the figures of the device's own pool to a copy of the statistics, and resetPeaks resets that pool's peaks.
 func (m *books) addOwn(*Stats) {}
 func (m *books) resetPeaks()   {}
 
-// RecordStream tells that work queued on s uses b, so that Free waits for it. b's own stream is ignored, as is nil.
+// RecordStream notes that work queued on s uses b, so that b is not reused before that work is done. b's own stream is ignored, as is a nil
+// b.
 func (m *books) RecordStream(b *Block, s Stream) error {
 	if b == nil {
 		return nil
@@ -70,7 +71,7 @@ func (m *books) RecordStream(b *Block, s Stream) error {
 	return nil
 }
 
-// freedBefore is the error of a second free.
+// freedBefore returns the error of a second free.
 func freedBefore(b *Block) error {
 	return fault.New(fault.Invalid, "invalid device pointer: %#x is not allocated; it was freed before", b.addr)
 }
@@ -127,7 +128,7 @@ func (m *books) ResetAccumulatedStats() {
 	s.AllocRetries, s.OOMs, s.SyncAllStreams, s.DeviceAllocs, s.DeviceFrees = 0, 0, 0, 0, 0
 }
 
-// collect asks for a garbage collection. It drops the lock meanwhile.
+// collect calls Options.Collect without the lock, but not under a diversion or in a capture.
 func (m *books) collect(r *request, failing bool) bool {
 	if m.options.Collect == nil || len(m.diversions) > 0 {
 		return false

@@ -1,6 +1,6 @@
 package alloc
 
-// caching is the strategy that keeps what is freed, by PyTorch's policy, decision for decision.
+// caching is the strategy that keeps freed memory, by PyTorch's policy, decision for decision.
 type caching struct {
 	books
 	virtual VirtualMemory // nil where the backend has none
@@ -42,8 +42,8 @@ func (c *caching) AllocFrom(id PoolID, size uint64, s Stream) (*Block, error) {
 	return b, err
 }
 
-// alloc is AllocFrom but for the report of a failure. It takes the lock, which it may drop in between; whatever function of the program
-// it calls may panic, and leaves the allocator usable.
+// alloc is AllocFrom without the report of a failure. It takes the lock and may drop it in between. A function of the program that it calls
+// may panic, and the allocator stays usable.
 func (c *caching) alloc(id PoolID, requested uint64, s Stream, context any) (*Block, *outOfMemory, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,7 +107,7 @@ func (c *caching) splits(b *Block, size uint64) bool {
 	return size < c.settings.MaxSplitSize && rest > smallSize
 }
 
-// handOut makes an allocation of b, which is in no list, returning the rest to its list if b is split.
+// handOut makes an allocation of b, which is in no list, and returns the rest to its list if b is split.
 func (c *caching) handOut(b *Block, size, requested uint64, context any) *Block {
 	return c.carve(b, size, requested, c.splits(b, size), context)
 }
@@ -187,7 +187,7 @@ func (c *caching) free(b *Block, context any) error {
 	return err
 }
 
-// either returns the first context that is one.
+// either returns the first context that is not nil.
 func either(a, b any) any {
 	if a != nil {
 		return a
@@ -195,7 +195,7 @@ func either(a, b any) any {
 	return b
 }
 
-// complete returns a block that nothing uses any more to its free list, merged with its free neighbours.
+// complete merges a block that nothing uses any more with its free neighbours and returns it to its free list.
 func (c *caching) complete(b *Block, context any) {
 	c.record(ActionFreeCompleted, b.addr, b.requested, b.silo.stream, either(context, b.context))
 	b.context = nil
@@ -243,7 +243,7 @@ func (c *caching) apply(s Settings) {
 	c.expand = s.ExpandableSegments && c.virtual != nil
 }
 
-// UpdateSettings changes the settings as text says, by PyTorch's rules (Settings.Update). A text that is wrong changes nothing.
+// UpdateSettings changes the settings as text says, by PyTorch's rules (Settings.Update). An invalid text changes nothing.
 func (c *caching) UpdateSettings(text string) (Settings, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -255,8 +255,8 @@ func (c *caching) UpdateSettings(text string) (Settings, error) {
 	return s, nil
 }
 
-// AddFreeMemoryCallback adds a function that is asked to free memory when no cached block fits, before the device is asked
-// for a new segment. It is called without the allocator's lock and says whether it freed something.
+// AddFreeMemoryCallback adds a function that is called to free memory when no cached block fits, before the device is asked for a new
+// segment. It is called without the allocator's lock and says whether it freed something.
 func (c *caching) AddFreeMemoryCallback(f func() bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

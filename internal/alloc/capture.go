@@ -21,7 +21,7 @@ func NewPoolID() PoolID { return PoolID{0, lastPoolID.Add(1)} }
 // NewCapturePoolID returns a new id (n, 0) for the pool of a capture that was given none.
 func NewCapturePoolID() PoolID { return PoolID{lastCapturePoolID.Add(1), 0} }
 
-// choosePool returns the pool for a rounded size on stream s: of the first diversion that takes s, or that of id.
+// choosePool returns the pool for a rounded size on stream s: that of the first diversion that takes s, or else of id.
 func (c *caching) choosePool(id PoolID, size uint64, s Stream) (*pool, error) {
 	if len(c.diversions) == 0 && id == (PoolID{}) {
 		return c.ofSize(nil, size), nil
@@ -33,14 +33,14 @@ func (c *caching) choosePool(id PoolID, size uint64, s Stream) (*pool, error) {
 	return c.ofSize(p, size), nil
 }
 
-// pools are the private pools, and what is diverted to them.
+// pools are the private pools and the diversions to them.
 type pools struct {
 	private    []*privatePool // by id
 	diversions []diversion
 }
 
-// choosePrivate returns the private pool for memory on stream s, nil for none. A diversion goes before id, so that what a capture frees is
-// not handed out to work that the graph would overwrite.
+// choosePrivate returns the private pool for memory on stream s, nil for none. A diversion has precedence over id, so that memory freed in
+// a capture does not go to work whose data the graph would overwrite.
 func (l *pools) choosePrivate(id PoolID, s Stream) (*privatePool, error) {
 	for i := range l.diversions {
 		if l.diversions[i].filter(s) {
@@ -72,7 +72,7 @@ func (l *pools) dropPrivate(p *privatePool) {
 	}
 }
 
-// retain returns the pool of id with one more use, making it if need be.
+// retain returns the pool of id with one more use, and creates it if necessary.
 func (c *caching) retain(id PoolID) (*privatePool, error) {
 	if (id[0] == 0) == (id[1] == 0) {
 		return nil, fault.New(fault.Invalid, "the pool id (%d, %d) is not one that NewPoolID or NewCapturePoolID gave", id[0], id[1])
@@ -88,7 +88,7 @@ func (c *caching) retain(id PoolID) (*privatePool, error) {
 	return p, nil
 }
 
-// RetainPool adds a use to the private pool id, making it if it does not exist. ReleasePool takes the use away.
+// RetainPool adds a use to the private pool id, and creates the pool if necessary. ReleasePool takes the use away.
 func (c *caching) RetainPool(id PoolID) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,8 +96,8 @@ func (c *caching) RetainPool(id PoolID) error {
 	return err
 }
 
-// NewPool makes the private pool id with one use and memory from src; nil is the device. The pool must not exist yet. Memory of a
-// source is not mapped page by page, whatever the settings say.
+// NewPool makes the private pool id with one use and memory from src; nil is the device. The pool must not exist yet. Memory of a source is
+// never expandable, whatever the settings say.
 func (d *Device) NewPool(id PoolID, src Source) error {
 	if src != nil {
 		if err := d.strategy.lacks("pools with an allocator of their own"); err != nil {
@@ -116,9 +116,9 @@ func (d *Device) NewPool(id PoolID, src Source) error {
 	return err
 }
 
-// ReleasePool takes one use from the private pool id. When none is left its memory can go: EmptyCache and the flush before an
-// out-of-memory return its unsplit segments, and the pool vanishes with the last of them. Live blocks stay valid. What was allocated with
-// caching off goes at once, and an error is the backend's.
+// ReleasePool takes one use from the private pool id. When none is left, its memory can be returned: EmptyCache and the flush before an
+// out-of-memory error return its unsplit segments, and the pool vanishes with the last of them. Live blocks stay valid. Freed memory that
+// was allocated with caching off is returned at once; an error is the backend's.
 func (c *caching) ReleasePool(id PoolID) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -139,7 +139,8 @@ func (c *caching) giveUp(id PoolID) (*privatePool, error) {
 	return p, c.freeUncached(p, true)
 }
 
-// ClosePool is ReleasePool and then EmptyPool, with nothing between: another thread's flush would have made the pool vanish.
+// ClosePool is ReleasePool and then EmptyPool without dropping the lock: between two calls another thread's flush could make the pool
+// vanish.
 func (c *caching) ClosePool(id PoolID) error {
 	context := c.gather(LevelAll)
 	c.mu.Lock()
@@ -151,7 +152,7 @@ func (c *caching) ClosePool(id PoolID) error {
 	return c.emptyPrivate(p, context)
 }
 
-// PoolUses returns the number of uses of the private pool id, 0 if it is unknown or only waits for its memory to go.
+// PoolUses returns the number of uses of the private pool id; 0 if it is unknown or only waits for its memory to be returned.
 func (d *Device) PoolUses(id PoolID) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -161,8 +162,8 @@ func (d *Device) PoolUses(id PoolID) int {
 	return 0
 }
 
-// EmptyPool returns the unsplit free segments of the private pool id to the device, whether or not the pool is held. It
-// neither polls nor waits for events, except that a pool no one holds has its events waited for outside diversions.
+// EmptyPool returns the unsplit free segments of the private pool id to the device, whether or not the pool is held. It neither polls nor
+// waits for events, except that outside diversions it waits for the events of a pool that no one holds.
 func (c *caching) EmptyPool(id PoolID) error {
 	context := c.gather(LevelAll)
 	c.mu.Lock()
@@ -184,7 +185,7 @@ func (c *caching) emptyPrivate(p *privatePool, context any) error {
 	return c.releasePrivate(p, context)
 }
 
-// EmptyReleased returns what private pools that no one holds have free to the device: nothing else could use it. While a diversion is
+// EmptyReleased returns the free memory of private pools that no one holds to the device: nothing else could use it. While a diversion is
 // active it does nothing.
 func (c *caching) EmptyReleased() error {
 	context := c.gather(LevelAll)
@@ -204,11 +205,11 @@ func (c *caching) EmptyReleased() error {
 	return nil
 }
 
-// BeginAllocateToPool adds a use to the private pool id, making it if need be, and sends the allocations of the streams that
-// filter takes to it until EndAllocateToPool; the use stays. Earlier diversions are asked first. Meanwhile no events are recorded or
-// queried, nothing is flushed, and blocks freed with further streams are held back. For a capture the filter is CaptureFilter, for eager
-// work StreamFilter. It is called with the allocator's lock held and must not call the allocator. Under the back end cudaMallocAsync there
-// is one diversion at a time in the process, as in PyTorch; a second is an error of kind fault.Capture.
+// BeginAllocateToPool adds a use to the private pool id, creating it if necessary, and diverts the allocations of the streams that filter
+// accepts to it until EndAllocateToPool; the use stays. Earlier diversions have precedence. Meanwhile no events are recorded or queried,
+// nothing is flushed, and freed blocks that further streams use are held back. Use CaptureFilter for a capture and StreamFilter for eager
+// work. The filter is called with the allocator's lock held and must not call the allocator. Under the back end cudaMallocAsync there is
+// one diversion at a time in the process, as in PyTorch; a second is an error of kind fault.Capture.
 func (d *Device) BeginAllocateToPool(id PoolID, filter func(Stream) bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -227,7 +228,7 @@ func (d *Device) BeginAllocateToPool(id PoolID, filter func(Stream) bool) error 
 	return nil
 }
 
-// EndAllocateToPool ends the diversion to the private pool id. The pool keeps its use: ReleasePool takes it away.
+// EndAllocateToPool ends the diversion to the private pool id. The pool keeps its use until ReleasePool.
 func (d *Device) EndAllocateToPool(id PoolID) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -240,7 +241,7 @@ func (d *Device) EndAllocateToPool(id PoolID) error {
 	return nil
 }
 
-// Abandon ends all diversions of a device that goes away; their pools keep their uses.
+// Abandon ends all diversions of a device that is being closed; their pools keep their uses.
 func (d *Device) Abandon() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -259,8 +260,7 @@ func (l *pools) divertedTo(id PoolID) int {
 	return slices.IndexFunc(l.diversions, func(v diversion) bool { return v.pool.id == id })
 }
 
-// CaptureFilter returns the filter of a capture: it takes every stream that belongs to the capture id at the moment, forked
-// ones included.
+// CaptureFilter returns the filter of a capture: it accepts every stream that currently belongs to the capture id, including forked ones.
 func (m *books) CaptureFilter(id uint64) func(Stream) bool {
 	return func(s Stream) bool {
 		got, ok := m.backend.Capturing(s)
@@ -268,7 +268,7 @@ func (m *books) CaptureFilter(id uint64) func(Stream) bool {
 	}
 }
 
-// StreamFilter returns the filter of an eager diversion: it takes s alone.
+// StreamFilter returns the filter of an eager diversion: it accepts s alone.
 func StreamFilter(s Stream) func(Stream) bool {
 	return func(other Stream) bool { return other == s }
 }

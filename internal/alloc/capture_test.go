@@ -163,7 +163,7 @@ func TestEagerDiversion(t *testing.T) {
 	}
 }
 
-// TestCapture: streams of a capture are diverted, forked ones too, and nothing of the device is touched that a capture forbids.
+// TestCapture: streams of a capture are diverted, even forked ones, and the device gets no call that a capture forbids.
 func TestCapture(t *testing.T) {
 	b := newBench(t, 200*mib, "", Options{})
 	before := b.alloc(20*mib, 0)
@@ -214,7 +214,7 @@ func TestCapture(t *testing.T) {
 	if len(b.deferred) != 0 {
 		t.Errorf("%d blocks are deferred", len(b.deferred))
 	}
-	// The uses by the streams 2 and 5 have work that runs; what was captured is part of the graph.
+	// Streams 2 and 5 have eager work that uses blocks; captured work is part of the graph.
 	if len(b.queues) != 2 || b.queues[0].stream != 2 || b.queues[1].stream != 5 || b.outstanding != 1 {
 		t.Errorf("%d queues, %d events", len(b.queues), b.outstanding)
 	}
@@ -257,7 +257,7 @@ func TestFailingEvents(t *testing.T) {
 	}
 }
 
-// TestEmptyPool empties a pool that is held, and one that no one holds, whose events it waits for.
+// TestEmptyPool empties a pool that is held, and a pool that no one holds, whose events it waits for.
 func TestEmptyPool(t *testing.T) {
 	b := newBench(t, 1<<30, "", Options{})
 	id, other := NewPoolID(), NewPoolID()
@@ -281,7 +281,7 @@ func TestEmptyPool(t *testing.T) {
 	}
 }
 
-// layout returns what must be equal after a restore.
+// layout describes what must be equal after a restore.
 func layout(segments []SegmentInfo) []string {
 	var s []string
 	for _, g := range segments {
@@ -317,7 +317,7 @@ func TestCheckpoint(t *testing.T) {
 				c, err := b.Checkpoint(id)
 				b.ok(err)
 				want := layout(b.poolSegments(id))
-				b.into(id, 0, func() { // the second recording, whose outputs die
+				b.into(id, 0, func() { // the second capture, whose outputs die
 					for _, size := range []uint64{100, 2000, 5 * mib, 512, 31 * mib, 40 * mib, 700 * 1024, 700 * 1024, 700 * 1024} {
 						k := b.alloc(size, 0)
 						if size%1000 == 0 {
@@ -365,7 +365,7 @@ func TestCheckpoint(t *testing.T) {
 	}
 }
 
-// TestCheckpointAcrossHole restores a run of pages in front of which more has been mapped since.
+// TestCheckpointAcrossHole restores a run of pages after more pages have been mapped in front of it.
 func TestCheckpointAcrossHole(t *testing.T) {
 	b := newBench(t, 4<<30, "expandable_segments:True", Options{})
 	id := NewPoolID()
@@ -374,7 +374,7 @@ func TestCheckpointAcrossHole(t *testing.T) {
 	b.into(id, 0, func() { front, free, k = b.alloc(50*mib, 0), b.alloc(60*mib, 0), b.alloc(10*mib, 0) })
 	at := front.Addr()
 	b.free(front)
-	b.ok(b.EmptyPool(id)) // two of the pages of front go
+	b.ok(b.EmptyPool(id)) // unmaps two of the pages of front
 	b.free(free)
 	c, err := b.Checkpoint(id)
 	b.ok(err)

@@ -6,11 +6,11 @@ import (
 	"tenon.dev/fault"
 )
 
-// Checkpoint is the layout of a private pool at one moment, to which Restore can bring it back, so that a graph recorded
-// later finds the same addresses free and taken.
+// Checkpoint is the layout of a private pool at one moment. Restore brings the pool back to it, so that a graph recorded later finds the
+// same addresses free and taken.
 type Checkpoint struct {
 	pool     PoolID
-	segments [][]blockState // per segment its blocks, by address; of expandable ones each run of mapped blocks
+	segments [][]blockState // by segment the blocks, by address; for expandable ones by run of mapped blocks
 }
 
 type blockState struct {
@@ -33,8 +33,8 @@ func (c *Checkpoint) Live() []uint64 {
 	return s
 }
 
-// Checkpoint records the layout of the private pool id. No block of the pool may wait for events, and none may be from a time when nothing
-// was cached: an error of kind Unsupported.
+// Checkpoint records the layout of the private pool id. It is an error if a block of the pool waits for events and, of kind Unsupported, if
+// one was allocated with caching off.
 func (d *Device) Checkpoint(id PoolID) (*Checkpoint, error) {
 	if err := d.strategy.lacks("getCheckpointState"); err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func (c *caching) checkpoint(id PoolID) (*Checkpoint, error) {
 	return k, nil
 }
 
-// allCached is the error of a pool with memory that was allocated while nothing was cached: at its address there may be anything by now.
+// allCached returns an error if the pool has memory that was allocated with caching off: once it is freed, anything may be at its address.
 func (p *privatePool) allCached() error {
 	if len(p.uncached) == 0 {
 		return nil
@@ -90,16 +90,16 @@ func (p *privatePool) allCached() error {
 		p.id[0], p.id[1])
 }
 
-// Restored is what Restore did.
+// Restored is the result of Restore.
 type Restored struct {
 	Freed []uint64 // addresses of the blocks that were live before, all of them freed
 	Made  []*Block // the blocks live at the checkpoint, live again; RawFree frees those that no one takes over
 }
 
-// Restore brings the pool of k back to its layout: it frees every live block of the pool, whose handles are dead from then
-// on, and hands out those that were live at the checkpoint anew. Segments made since stay as free ones. The caller sees to it
-// that no one frees the dead handles (BlockAt finds the new ones by address). No diversion to the pool may be active, and to other pools
-// only if no event is to be waited for.
+// Restore brings the pool of k back to its layout: it frees every live block of the pool, whose handles are dead from then on, and
+// allocates those that were live at the checkpoint again. Segments made since stay, as free ones. The caller must make sure that no one
+// frees the dead handles (BlockAt finds the new ones by address). No diversion to the pool may be active, and diversions to other pools
+// only if no event must be waited for.
 func (c *caching) Restore(k *Checkpoint) (Restored, error) {
 	context := c.gather(LevelAll)
 	c.mu.Lock()
@@ -242,8 +242,8 @@ func (c *caching) restoreSegment(p *privatePool, states []blockState) ([]*Block,
 	return made, nil
 }
 
-// freeBlockAt returns the free block of p that begins at addr, or nil. What an expandable segment has mapped before it since
-// the checkpoint is cut off.
+// freeBlockAt returns the free block of p that begins at addr, or nil. Pages that an expandable segment has mapped before it since the
+// checkpoint are split off.
 func (c *caching) freeBlockAt(p *privatePool, addr uint64) *Block {
 	for _, g := range c.segmentsOf(p) {
 		for b := g.head; b != nil; b = b.next {

@@ -9,7 +9,7 @@ import (
 	"tenon.dev/fault"
 )
 
-// inspectedDevice is memory that guards can look at, byte by byte.
+// inspectedDevice is memory that guards can inspect, byte by byte.
 type inspectedDevice struct {
 	mem       map[uint64]byte
 	fill      error // of Fill
@@ -47,8 +47,8 @@ func (d *inspectedDevice) Poison(addr uint64, v uint32, n uint64, _ Stream) erro
 	return nil
 }
 
-// TestDecorators puts guards, the leak check and both over each strategy: what is written past an end is told, what is live at the end goes
-// back, and each knows what the other does.
+// TestDecorators puts guards, the leak check and both over each strategy: writes past the end are reported, live blocks go back at the end,
+// and each works with the other.
 func TestDecorators(t *testing.T) {
 	for _, strategy := range []string{"caching", "ordered", "direct"} {
 		for _, over := range []string{"", "guards", "leaks", "leaks guards"} {
@@ -57,7 +57,7 @@ func TestDecorators(t *testing.T) {
 	}
 }
 
-// decorate returns an Allocator of the strategy with decorators over it, its device, and what guards look at.
+// decorate returns an Allocator of the strategy with decorators over it, its device, and the memory that guards inspect.
 func decorate(t *testing.T, strategy, over string) (a Allocator, g *Guards, l *Leaks, f *fakeDevice, mem *inspectedDevice) {
 	t.Helper()
 	var d *Device
@@ -148,8 +148,8 @@ func decorated(t *testing.T, strategy, over string) {
 	}
 }
 
-// TestGuardsFail fails the fill of a zone: the block goes back. While a stream is captured, or the device is not to be waited for,
-// nothing is looked at.
+// TestGuardsFail fails the fill of a zone: the block goes back. While a stream is captured, or if the device cannot be waited for, nothing
+// is checked.
 func TestGuardsFail(t *testing.T) {
 	_, g, _, f, mem := decorate(t, "direct", "guards")
 	mem.fill = errInjected
@@ -175,8 +175,8 @@ func TestGuardsFail(t *testing.T) {
 	}
 }
 
-// TestDecoratorsForget restores a pool: what it freed is neither looked at nor freed again, and what it made is free at the end if it has
-// an owner.
+// TestDecoratorsForget restores a pool: blocks that Restore freed are neither checked nor freed again, and blocks that it made are freed at
+// the end if they have an owner.
 func TestDecoratorsForget(t *testing.T) {
 	a, g, l, f, mem := decorate(t, "caching", "leaks guards")
 	d := g.Allocator.(*Device)

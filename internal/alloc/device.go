@@ -9,15 +9,15 @@ import (
 // Allocator is a source of device memory. There are three strategies (caching, the device's own pool, none), and decorators that add
 // checks to any: Guards and Leaks. It is safe for concurrent use.
 type Allocator interface {
-	// AllocFrom returns a block of at least size > 0 bytes for use on stream s, of the private pool id or, with the zero id, of none.
+	// AllocFrom returns a block of at least size > 0 bytes for use on stream s, from the private pool id or, with the zero id, from none.
 	AllocFrom(id PoolID, size uint64, s Stream) (*Block, error)
-	// Free ends an allocation that is not nil.
+	// Free ends an allocation; b is not nil.
 	Free(b *Block) error
-	// EmptyCache returns to the device what is held and not in use.
+	// EmptyCache returns the memory that is held and not in use to the device.
 	EmptyCache() error
 }
 
-// strategy is an Allocator that is no decorator.
+// strategy is an Allocator that is not a decorator.
 type strategy interface {
 	Allocator
 	lacks(what string) error
@@ -27,47 +27,47 @@ type strategy interface {
 	resetPeaks()
 }
 
-// Options are the parts of a Device that its maker supplies. The zero value works.
+// Options configure a Device. The zero value works.
 type Options struct {
 	// Index is the device's number in messages.
 	Index int
 	// Settings are the parsed settings string; nil means DefaultSettings.
 	Settings *Settings
-	// Collect asks the Go garbage collector to free what the program has dropped, and says whether memory may have come
-	// free. It is called without the allocator's lock, never under a pool diversion or in a capture: before a new segment is
-	// asked for (Pressure.Failing false; the callee decides whether it is worth it) and before an out-of-memory is reported
-	// (Failing true). nil means never.
+	// Collect asks the Go garbage collector to free what the program has dropped, and says whether memory may have become free. It is
+	// called without the allocator's lock, never under a pool diversion or in a capture: before a new segment is asked for
+	// (Pressure.Failing false; the callee decides whether it is worth it) and before an out-of-memory is reported (Failing true). nil means
+	// never.
 	Collect func(Pressure) bool
-	// Processes tells who uses the device's memory, for the out-of-memory message; nil where that is not known.
+	// Processes lists the processes that use the device's memory, for the out-of-memory message; nil if that is not known.
 	Processes func() []ProcessMemory
-	// Table finds blocks by address for RawAlloc and RawFree; devices may share one. nil means a Table of its own.
+	// Table finds blocks by address for RawAlloc and RawFree; devices may share one. nil means a new Table.
 	Table *Table
 }
 
-// Pressure is what Collect is told.
+// Pressure is the state of the allocator that Collect gets.
 type Pressure struct {
 	Wanted   uint64 // bytes of the segment that the allocator needs
 	Reserved uint64 // bytes it holds from the device
-	Failing  bool   // an out-of-memory error follows unless something comes free
+	Failing  bool   // an out-of-memory error follows unless memory becomes free
 }
 
-// ProcessMemory is what one process uses of a device.
+// ProcessMemory is one process's use of a device's memory.
 type ProcessMemory struct {
 	PID   int
 	Bytes uint64
 	Self  bool // this process
 }
 
-// OOMObserver is called when an allocation fails, without the allocator's lock: with the device's number, the segment size
-// wanted, the allowed bytes (the device's total where no fraction is set) and the device's free bytes.
+// OOMObserver is called when an allocation fails, without the allocator's lock: with the device's number, the segment size wanted, the
+// allowed bytes (the device's total if no fraction is set) and the device's free bytes.
 type OOMObserver func(device int, wanted, allowed, free uint64)
 
-// Device is the memory of one device: an Allocator that passes each request to the strategy in force, and each block back to the one that
-// it is from. It is safe for concurrent use.
+// Device is the memory of one device: an Allocator that passes each request to the strategy in force, and each freed block to the one that
+// it came from. It is safe for concurrent use.
 type Device struct {
-	caching // what is cached, private pools and segments included; empty under cudaMallocAsync
-	// strategy is what the settings chose, for good. on holds it, off the one that SetCaching(false) puts in its place, and inForce
-	// points to one of the two.
+	caching // the cache, private pools and segments; empty under cudaMallocAsync
+	// strategy is the one that the settings chose when the Device was made. on holds it, off the one that SetCaching(false) uses instead,
+	// and inForce points to one of the two.
 	strategy strategy
 	on, off  Allocator
 	inForce  atomic.Pointer[Allocator]
@@ -86,13 +86,13 @@ func New(b Backend, o Options) *Device {
 	return d
 }
 
-// Alloc returns a block of at least size bytes for use on stream s; other streams that use it must be named by RecordStream.
-// Under a pool diversion whose filter takes s it comes from that private pool. Size 0 gives a nil block, which Free takes.
-// If the device has no room after all caches are flushed the error is a *fault.Error of kind OutOfMemory with PyTorch's
-// message; any other failure of the backend is returned as it is. The block stays live until Free.
+// Alloc returns a block of at least size bytes for use on stream s; other streams that use it must be named by RecordStream. Under a pool
+// diversion whose filter accepts s, it comes from that private pool. Size 0 gives a nil block, which Free accepts. If the device has no
+// room after all caches are flushed the error is a *fault.Error of kind OutOfMemory with PyTorch's message; any other failure of the
+// backend is returned as it is. The block stays live until Free.
 func (d *Device) Alloc(size uint64, s Stream) (*Block, error) { return d.AllocFrom(PoolID{}, size, s) }
 
-// AllocFrom is Alloc from the private pool id, which must be held, unless a diversion takes s; the zero id is the default pool.
+// AllocFrom is Alloc from the private pool id, which must be held, unless a diversion accepts s; the zero id is the default pool.
 func (d *Device) AllocFrom(id PoolID, size uint64, s Stream) (*Block, error) {
 	if size == 0 {
 		return nil, nil
@@ -103,10 +103,10 @@ func (d *Device) AllocFrom(id PoolID, size uint64, s Stream) (*Block, error) {
 	return (*d.inForce.Load()).AllocFrom(id, size, s)
 }
 
-// Free ends an allocation. The memory is reused at once on the block's own stream, and elsewhere never; if RecordStream named
-// other streams it is held back until the work they have queued so far is complete, which later allocations find out.
-// b is dead from now on, even if an error is returned: that error is a failing event, and the block stays held back until a
-// later call has recorded it. Freeing nil does nothing, freeing twice is an error.
+// Free ends an allocation. The memory can be reused at once on the block's own stream, and never on another. If RecordStream named other
+// streams, it is held back until the work that they have queued so far is complete, which later allocations check. b is dead from now on,
+// even if an error is returned: the error is that of an event that could not be recorded, and the block is held back until a later call has
+// recorded it. Freeing nil does nothing, freeing twice is an error.
 func (d *Device) Free(b *Block) error {
 	if b == nil {
 		return nil
@@ -123,8 +123,8 @@ func (d *Device) Free(b *Block) error {
 func (d *Device) EmptyCache() error { return (*d.inForce.Load()).EmptyCache() }
 
 // SetCaching switches the cache off or on again. While it is off, allocations go straight to the device and back, and count in no
-// statistics. Private pools are pools all the same, of which PoolSegments tells; what a capture allocates stays, once freed, until no one
-// holds its pool. Blocks keep the way they were allocated.
+// statistics. Private pools still work, and PoolSegments lists them; memory that a capture allocated stays after its free until no one
+// holds its pool. Each block is freed by the strategy that allocated it.
 func (d *Device) SetCaching(on bool) {
 	if on {
 		d.inForce.Store(&d.on)

@@ -59,7 +59,7 @@ func (b bench) ok(err error) {
 	}
 }
 
-// fails wants an error of the kind whose text contains part.
+// fails checks that err is of the kind and that its text contains part.
 func (b bench) fails(err error, kind fault.Kind, part string) {
 	b.t.Helper()
 	if fault.KindOf(err) != kind || !strings.Contains(err.Error(), part) {
@@ -126,7 +126,7 @@ func TestBestFit(t *testing.T) {
 	}
 	big := b.alloc(200*1024, 0)
 	wall := b.alloc(1024, 0)
-	rest := b.alloc(900*1024, 0) // what is left of the segment
+	rest := b.alloc(900*1024, 0) // the rest of the segment
 	one, best := k[1].Addr(), big.Addr()
 	b.free(k[5], k[1], big) // big is the better fit for 150 KiB, k[1] the lower address for 100 KiB
 	if got := b.alloc(150*1024, 0); got.Addr() != best {
@@ -169,7 +169,7 @@ func TestRecordStream(t *testing.T) {
 	b.want("num_sync_all_streams", 0)
 }
 
-// TestHeadOfLine shows that a slow stream holds back only what it reads.
+// TestHeadOfLine shows that a slow stream holds back only the blocks that it reads.
 func TestHeadOfLine(t *testing.T) {
 	b := newBench(t, 1<<30, "", Options{})
 	b.f.Shut(1)
@@ -183,7 +183,7 @@ func TestHeadOfLine(t *testing.T) {
 	}
 }
 
-// TestPendingInsteadOfOOM is CUDA-040: memory that other streams read is waited for before an out-of-memory.
+// TestPendingInsteadOfOOM is CUDA-040: the allocator waits for memory that other streams read before it fails with an out-of-memory error.
 func TestPendingInsteadOfOOM(t *testing.T) {
 	b := newBench(t, 400*mib, "", Options{})
 	for range 100 {
@@ -237,7 +237,7 @@ func TestOOMMessage(t *testing.T) {
 	}
 }
 
-// The message advises what may help, and nothing else.
+// The message suggests only remedies that may help.
 func TestOOMRemedies(t *testing.T) {
 	const gib = 1 << 30
 	for want, o := range map[string]outOfMemory{
@@ -246,7 +246,7 @@ func TestOOMRemedies(t *testing.T) {
 			fractionSet: true, allowed: 2 * gib},
 		": make the batch smaller, since the device has not that much\n": {wanted: 9 * gib, total: 8 * gib, fractionSet: true,
 			allowed: 2 * gib},
-		": make the batch smaller": {wanted: 4 * gib, total: 8 * gib, free: 2 * gib}, // others have it
+		": make the batch smaller": {wanted: 4 * gib, total: 8 * gib, free: 2 * gib}, // other processes use it
 		": close tensors that are done with, or make the batch smaller": {wanted: 4 * gib, total: 8 * gib, free: 2 * gib,
 			allocated: 6 * gib,
 			reserved:  6 * gib, split: true},
@@ -299,7 +299,7 @@ func TestOOM(t *testing.T) {
 	b.want("num_alloc_retries", 2)
 	b.free(half)
 	b.free(b.alloc(600*mib, 0)) // the cached block
-	b.alloc(700*mib, 0)         // what is cached makes room
+	b.alloc(700*mib, 0)         // cached memory makes room
 }
 
 func TestMemoryFraction(t *testing.T) {
@@ -322,7 +322,7 @@ func TestMemoryFraction(t *testing.T) {
 	b.alloc(500*mib, 0)
 	b.f.fail = func(call string) error { return errInjected }
 	_, err = b.Alloc(mib, 0)
-	if !errors.Is(err, errInjected) { // the device must be asked how much is free
+	if !errors.Is(err, errInjected) { // the allocator must ask the device how much is free
 		t.Errorf("error %v", err)
 	}
 	b.f.fail = nil
@@ -368,7 +368,7 @@ func TestCollect(t *testing.T) {
 	loose = append(loose, b.alloc(60*mib, 0))
 	b.alloc(20*mib, 0)
 	loose = append(loose, b.alloc(10*mib, 0)) // 90 MiB in three segments
-	k := b.alloc(70*mib, 0)                   // before failing the loose ones go
+	k := b.alloc(70*mib, 0)                   // the loose ones are freed before failing
 	b.free(k)
 	b.want("num_ooms", 0)
 	if want := []Pressure{{60 * mib, 0, false}, {20 * mib, 60 * mib, false}, {10 * mib, 80 * mib, false}, {70 * mib, 90 * mib, false},
@@ -400,7 +400,7 @@ func TestCollect(t *testing.T) {
 	b.f.Capture(0, 0)
 }
 
-// TestMaxSplitSize drives the oversize rules and the flush of just enough.
+// TestMaxSplitSize tests the oversize rules and the release of just enough oversize blocks.
 func TestMaxSplitSize(t *testing.T) {
 	b := newBench(t, 400*mib, "max_split_size_mb:30", Options{})
 	b.want("max_split_size", 30*mib)
@@ -423,22 +423,22 @@ func TestMaxSplitSize(t *testing.T) {
 	b.free(k) // cached: 100; live: 10, 79(80)
 	small, other := b.alloc(50*mib, 0), b.alloc(60*mib, 0)
 	b.free(small, other)
-	whole := b.alloc(140*mib, 0) // 300 held: the largest go until they make 140, so 100 and 60, not 50
+	whole := b.alloc(140*mib, 0) // 300 held: the largest are released until they make 140, so 100 and 60, not 50
 	b.want("num_device_free", 2)
 	b.want("num_alloc_retries", 0)
 	b.free(whole)
 	b.alloc(20*mib, 1)
-	b.alloc(115*mib, 0) // 300 held; 140 is too large for it and goes alone
+	b.alloc(115*mib, 0) // 300 held; 140 is too large for it and is released alone
 	b.want("num_device_free", 3)
 	b.want("num_alloc_retries", 0)
-	b.alloc(160*mib, 0) // 276 held; 50 goes and is not enough, so everything would have gone
+	b.alloc(160*mib, 0) // 276 held; releasing 50 is not enough, so everything is flushed
 	b.want("num_device_free", 4)
 	b.want("num_alloc_retries", 1)
 	b.want("oversize_segments.freed", 4)
 }
 
-// TestOversizeInHeldPool wants a pool to keep what a recorded graph may write to, even where want of memory has the oversize blocks of
-// the default pool returned.
+// TestOversizeInHeldPool: a pool keeps the memory that a captured graph may write to, even if a lack of memory makes the allocator release
+// oversize blocks of the default pool.
 func TestOversizeInHeldPool(t *testing.T) {
 	b := newBench(t, 200*mib, "max_split_size_mb:30", Options{})
 	id := NewPoolID()
@@ -476,7 +476,7 @@ func testGarbageCollection(t *testing.T, late bool) {
 	old := []*Block{b.alloc(100*mib, 0), b.alloc(100*mib, 0)}
 	b.free(old...)
 	for range 10 {
-		b.free(b.alloc(100*mib, 0)) // one of them is young, the other ages
+		b.free(b.alloc(100*mib, 0)) // one of them stays young, the other ages
 	}
 	b.alloc(250*mib, 0)
 	b.want("num_device_free", 0)
@@ -500,7 +500,7 @@ func TestTable(t *testing.T) {
 		t.Errorf("0 bytes gave %#x, %v", zero, err)
 	}
 	b.ok(b.RawFree(0))
-	b.ok(other.RawFree(addr)) // a pointer says itself where it belongs
+	b.ok(other.RawFree(addr)) // the table finds the block's device
 	b.want("allocation.all.current", 0)
 	b.fails(b.RawFree(addr), fault.Invalid, "invalid device pointer: ")
 	addr, err = b.RawAlloc(1000, 3)
@@ -539,7 +539,7 @@ func TestUncached(t *testing.T) {
 	}
 	b.want("requested_bytes.all.current", 1000)
 	b.ok(b.RecordStream(k, 2))
-	b.free(kept) // a cached block stays one
+	b.free(kept) // a cached block goes back to the cache
 	b.want("requested_bytes.all.current", 0)
 	b.f.fail = func(string) error { return errInjected }
 	if err := b.Free(k); !errors.Is(err, errInjected) {
@@ -574,8 +574,8 @@ func TestUncached(t *testing.T) {
 	b.f.Capture(3, 0)
 }
 
-// What a capture allocates with caching off is the device's own, is freed for no one else while graphs hold its pool, and goes back with
-// the last of them.
+// Memory that a capture allocates with caching off comes from the device, is not reused while graphs hold its pool, and goes back with the
+// last of them.
 func TestUncachedCapture(t *testing.T) {
 	b := newBench(t, 100*mib, "", Options{})
 	b.SetCaching(false)

@@ -6,13 +6,13 @@ import (
 	"tenon.dev/fault"
 )
 
-// direct is the strategy without a cache: every allocation is one of the device, so that a memory checker sees it, and is counted nowhere.
-// A private pool is a list of such allocations, from its Source if it has one. What is freed in it goes back at once, but for what was
-// allocated in a capture: the graph writes to it at every run, so it stays until no one holds the pool.
+// direct is the strategy without a cache: every allocation is one of the device, so that a memory checker sees it, and no statistics count
+// it. A private pool is a list of such allocations, from its Source if it has one. Freed memory goes back at once, except memory that was
+// allocated in a capture: the graph writes to it in every run, so it stays until no one holds the pool.
 type direct struct {
 	*books
-	beneath Allocator // whose place it takes; what that holds is still there
-	none    pool      // of the blocks of no private pool
+	beneath Allocator // the strategy that it replaces, which keeps what it holds
+	none    pool      // of the blocks outside private pools
 }
 
 func newDirect(m *books, beneath Allocator) *direct {
@@ -41,7 +41,7 @@ func (n *direct) AllocFrom(id PoolID, size uint64, s Stream) (*Block, error) {
 	return b, nil
 }
 
-// allocPrivate gives b memory of a private pool, unless it is of none, and reports whether it has.
+// allocPrivate gives b memory from a private pool, if one applies, and reports whether it did.
 func (n *direct) allocPrivate(b *Block, id PoolID, s Stream) (bool, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -66,7 +66,7 @@ func (n *direct) allocPrivate(b *Block, id PoolID, s Stream) (bool, error) {
 	return true, nil
 }
 
-// noRoom gives the error of an allocation a text if it means that there is no room.
+// noRoom turns an allocation's out-of-memory error into one with a message.
 func noRoom(err error, size uint64) error {
 	if !isOutOfMemory(err) {
 		return err
@@ -75,8 +75,8 @@ func noRoom(err error, size uint64) error {
 		"CUDA out of memory. Tried to allocate %s: close tensors that are done with, or make the batch smaller", FormatSize(size))
 }
 
-// Free is Device.Free of a block that AllocFrom made. The device waits for its work by itself. After an error of the device a block of no
-// private pool is live as before; any other is dead, and goes back with the next call that looks at its pool.
+// Free is Device.Free of a block that AllocFrom made. The device's own free waits for its work. After an error of the device, a block
+// outside private pools is still live; any other is dead, and goes back with the next call that frees memory of its pool.
 func (n *direct) Free(b *Block) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -84,7 +84,7 @@ func (n *direct) Free(b *Block) error {
 		return freedBefore(b)
 	}
 	raw := b.inTable
-	n.forgetRaw(b) // before its address can be another's
+	n.forgetRaw(b) // before its address can be reused
 	b.allocated = false
 	p := b.silo.pool.private
 	if p != nil {
@@ -115,10 +115,11 @@ func (n *direct) live(b *Block) bool {
 	return b.allocated
 }
 
-// EmptyCache empties what is cached beneath.
+// EmptyCache empties the cache of the strategy that n replaces.
 func (n *direct) EmptyCache() error { return n.beneath.EmptyCache() }
 
-// FreeHeld gives back what captures allocated with caching off and freed, of a device that goes away with the graphs that write to it.
+// FreeHeld gives back the memory that captures allocated with caching off and freed. It is for a device that is being closed, together with
+// the graphs that write to that memory.
 func (m *books) FreeHeld() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -130,8 +131,8 @@ func (m *books) FreeHeld() error {
 	return nil
 }
 
-// freeUncached gives the freed blocks of p that were allocated with caching off back, with graphs also those that graphs wrote to, since
-// none does any more. After an error those not yet returned stay.
+// freeUncached gives back the freed blocks of p that were allocated with caching off; with graphs also those that graphs write to, since
+// none will any more. After an error those not yet returned stay.
 func (m *books) freeUncached(p *privatePool, graphs bool) error {
 	for i := len(p.uncached) - 1; i >= 0; i-- {
 		b := p.uncached[i]
@@ -147,8 +148,8 @@ func (m *books) freeUncached(p *privatePool, graphs bool) error {
 	return nil
 }
 
-// giveBack returns a block of p that was allocated with caching off, and reports whether it has. The device waits for its work by itself; a
-// Source waits for that of the block's own stream alone, so the others are waited for here, which a capture must not meet.
+// giveBack returns a block of p that was allocated with caching off, and reports whether it did. The device's free waits for all work; a
+// Source only waits for the block's own stream, so giveBack waits for the others, unless a capture forbids that.
 func (m *books) giveBack(p *privatePool, b *Block) (bool, error) {
 	if p.source == nil {
 		err := m.backend.Free(b.addr)
@@ -180,7 +181,7 @@ func (m *books) await(s Stream) error {
 	return m.backend.SyncEvent(e)
 }
 
-// uncachedIn returns what p holds that was allocated with caching off, as segments of one block each.
+// uncachedIn returns the memory of p that was allocated with caching off, as segments of one block each.
 func uncachedIn(p *privatePool, device int) []SegmentInfo {
 	var infos []SegmentInfo
 	for _, b := range p.uncached {

@@ -8,8 +8,7 @@ import (
 	"tenon.dev/fault"
 )
 
-// TestPoolUncached takes memory of a private pool that a program holds while nothing is cached: the pool tells of it, and what is freed
-// goes back at once.
+// TestPoolUncached allocates from a private pool with caching off: the pool lists the memory, and freed memory goes back at once.
 func TestPoolUncached(t *testing.T) {
 	b := newBench(t, 100*mib, "", Options{})
 	id := NewPoolID()
@@ -50,7 +49,7 @@ func TestPoolUncached(t *testing.T) {
 	}
 }
 
-// TestDiversionUncached diverts a stream's allocations to a pool outside of a capture.
+// TestDiversionUncached diverts a stream's allocations to a pool outside a capture.
 func TestDiversionUncached(t *testing.T) {
 	b := newBench(t, 100*mib, "", Options{})
 	b.SetCaching(false)
@@ -84,11 +83,11 @@ func TestRestoreUncached(t *testing.T) {
 	b.ok(err)
 }
 
-// held is how much it has given and not got back.
+// held returns the number of allocations that were not freed.
 func (s *fakeSource) held() int { return s.mallocs - s.frees }
 
-// TestSourceUncached takes a pool's memory from its source while nothing is cached, in multiples of 2 MiB, and gives it back when the
-// streams that used it are done.
+// TestSourceUncached allocates a pool's memory from its source with caching off, in multiples of 2 MiB, and gives it back when the streams
+// that used it are done.
 func TestSourceUncached(t *testing.T) {
 	b := newBench(t, 100*mib, "", Options{})
 	src := &fakeSource{f: b.f}
@@ -137,7 +136,7 @@ func TestSourceUncached(t *testing.T) {
 	}
 }
 
-// TestUncachedThreads allocates and frees in a pool and outside of it from several goroutines, while another looks at the pool.
+// TestUncachedThreads allocates and frees in a pool and outside of it from several goroutines, while another lists the pool's segments.
 func TestUncachedThreads(t *testing.T) {
 	b := newBench(t, 100*mib, "", Options{})
 	id := NewPoolID()
@@ -173,7 +172,7 @@ func TestUncachedThreads(t *testing.T) {
 	}
 }
 
-// TestUncachedRawFails fails the free of memory that was taken by address: it is still found there, and can be freed then.
+// TestUncachedRawFails fails the free of memory that was allocated by address: the address is still valid, and can be freed later.
 func TestUncachedRawFails(t *testing.T) {
 	b := newBench(t, 100*mib, "", Options{})
 	b.SetCaching(false)

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// eventQueue holds the end-of-life events recorded on one stream, in the order they were recorded.
+// eventQueue holds the events of freed blocks that were recorded on one stream, in order.
 type eventQueue struct {
 	stream  Stream
 	pending []pendingEvent
-	head    int // of pending: those before it are done
+	head    int // index of the first in pending that is not done
 }
 
 type pendingEvent struct {
@@ -64,8 +64,8 @@ func (c *caching) recordEvents(b *Block) error {
 	return nil
 }
 
-// recordDeferred records the events of blocks that were freed under a diversion. Streams that were captured when they were added
-// are dropped first: the work captured there runs only in replays, whose owner keeps the memory.
+// recordDeferred records the events of blocks that were freed under a diversion. It first drops streams that were being captured when
+// RecordStream named them: the work captured there runs only in replays, whose owner keeps the memory.
 func (c *caching) recordDeferred(context any) error {
 	for i, b := range c.deferred {
 		for _, s := range b.captureUses {
@@ -86,8 +86,8 @@ func (c *caching) recordDeferred(context any) error {
 	return nil
 }
 
-// poll frees the blocks whose events are complete. Under a diversion it does nothing: querying an event is illegal in a
-// capture. Each stream's queue is looked at up to its first incomplete event.
+// poll frees the blocks whose events are complete. Under a diversion it does nothing: querying an event is illegal in a capture. It checks
+// each stream's queue up to the first incomplete event.
 func (c *caching) poll(context any) error {
 	if len(c.diversions) > 0 {
 		return nil

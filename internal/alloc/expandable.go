@@ -4,8 +4,8 @@ package alloc
 // need them. What is not mapped yet is a block too, with mapped false, so that a free block before it can grow into it.
 // (PyTorch: c10/cuda/CUDACachingAllocator.cpp, Note [expandable_segments].)
 
-// fitExpandable is the best fit among expandable blocks: the size of a block then counts the address space behind it into
-// which it can grow. b is the smallest that is large enough. With the setting off since, expandable blocks are passed over.
+// fitExpandable returns the best fit among expandable blocks, where a block's size includes the address space behind it into which it can
+// grow. b is the smallest block that is large enough. If the setting has been switched off since, it skips expandable blocks.
 func (c *caching) fitExpandable(l *silo, b *Block) *Block {
 	if !c.expand {
 		for b != nil && b.expandable() {
@@ -29,8 +29,8 @@ func (c *caching) fitExpandable(l *silo, b *Block) *Block {
 	return b
 }
 
-// growExpandable maps pages until a block of r.size is there, and returns it, in no list. nil without an error means that
-// the device has no room; pages mapped by then stay in the cache.
+// growExpandable maps pages until there is a block of r.size, and returns it, in no list. nil without an error means that the device has no
+// room; the pages mapped so far stay in the cache.
 func (c *caching) growExpandable(r *request) (*Block, error) {
 	b, err := c.findGrowable(r)
 	if isOutOfMemory(err) {
@@ -52,14 +52,13 @@ func (c *caching) growExpandable(r *request) (*Block, error) {
 		if ok, err := c.mapBlock(next, min(r.size-b.size, next.size), r.context); !ok {
 			return nil, err
 		}
-		b = next // it has absorbed the former b
+		b = next // it has absorbed the old b
 	}
 	b.silo.free.remove(b)
 	return b, nil
 }
 
-// findGrowable returns the lowest block at which free and unmapped space together hold r.size, making a segment if there is
-// none.
+// findGrowable returns the lowest block at which free and unmapped space together hold r.size, and makes a segment if there is none.
 func (c *caching) findGrowable(r *request) (*Block, error) {
 	for _, b := range r.silo.unmapped {
 		if b.prev != nil && b.prev.isFree() {
@@ -115,7 +114,7 @@ func (c *caching) mapBlock(b *Block, size uint64, context any) (bool, error) {
 		}
 		for undo := addr; undo < at; undo += page {
 			if e := c.virtual.UnmapPage(undo, page); e != nil {
-				c.mapped(b, undo, at-undo, context) // what cannot be taken back is cached
+				c.mapped(b, undo, at-undo, context) // pages that cannot be unmapped are cached
 				return false, e
 			}
 		}

@@ -60,7 +60,7 @@ func TestExpandableMixed(t *testing.T) {
 	}
 }
 
-// TestExpandableOff: expandable blocks are passed over while the option is off.
+// TestExpandableOff: expandable blocks are skipped while the option is off.
 func TestExpandableOff(t *testing.T) {
 	b := newBench(t, 1<<30, "expandable_segments:True", Options{})
 	k := b.alloc(50*mib, 0)
@@ -86,7 +86,7 @@ func TestExpandableBestFit(t *testing.T) {
 	}
 }
 
-// TestExpandableNoRoom: what cannot be mapped is undone, and what was mapped before stays cached.
+// TestExpandableNoRoom: a mapping that fails is undone, and pages that were mapped before stay cached.
 func TestExpandableNoRoom(t *testing.T) {
 	for undone := range 2 {
 		testExpandableNoRoom(t, undone)

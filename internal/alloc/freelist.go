@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// freeList holds free blocks ordered by size, then address. It is a zip tree (Tarjan, Levy, Timmel: Zip Trees, 2018): a
-// search tree that is also a heap by the blocks' ranks, drawn once per block with P(rank >= k) = 2^-k, among equal ranks the
-// smaller key above. So it is as shallow as a balanced tree in expectation, needs no rebalancing, and lives in the blocks.
+// freeList holds free blocks ordered by size, then address. It is a zip tree (Tarjan, Levy, Timmel: Zip Trees, 2018): a search tree that is
+// also a heap by the blocks' ranks, drawn once per block with P(rank >= k) = 2^-k, with the smaller key above among equal ranks. So it is
+// as shallow as a balanced tree in expectation, needs no rebalancing, and lives in the blocks.
 type freeList struct {
 	root *Block
 }
@@ -157,7 +157,7 @@ func (m *books) drawRank() uint8 {
 	return uint8(bits.TrailingZeros64(z ^ z>>31))
 }
 
-// silo is what one stream has in one pool. Blocks never change their silo.
+// silo holds the free blocks of one stream in one pool. A block never changes its silo.
 type silo struct {
 	pool     *pool
 	stream   Stream

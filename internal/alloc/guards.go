@@ -10,12 +10,12 @@ import (
 
 // Inspected is what Guards need of a device.
 type Inspected interface {
-	// Capturing is Backend's.
+	// Capturing is that of Backend.
 	Capturing(s Stream) (id uint64, ok bool)
 	// Fill queues on s to set n bytes from addr on to v.
 	Fill(addr uint64, v byte, n uint64, s Stream) error
-	// Inspect calls f when all work of the device is complete. It does nothing where that cannot be waited for: on a device that is lost,
-	// or while a stream is captured.
+	// Inspect calls f when all work of the device is complete. It does nothing if it cannot wait: on a device that is lost, or while a
+	// stream is captured.
 	Inspect(f func() error) error
 	// Read copies the bytes at addr to p, within Inspect.
 	Read(p []byte, addr uint64, s Stream) error
@@ -23,7 +23,7 @@ type Inspected interface {
 	Poison(addr uint64, v uint32, n uint64, s Stream) error
 }
 
-// The zone is at least guardBytes long, and no more than guardMost of it are looked at. poison is NaN in every floating-point type.
+// A guard zone is at least guardBytes long, and at most guardMost bytes of it are checked. poison is NaN in every floating-point type.
 const (
 	guardBytes = 512
 	guardMost  = 4096
@@ -31,9 +31,9 @@ const (
 	poison     = 0x7FFF_7FFF
 )
 
-// Guards is an Allocator that finds misuse of memory: with guards on, it puts a zone behind every allocation and looks at it when the
-// memory is freed; with poison on, it fills freed memory with NaNs. Either makes every free wait for the device, but while a stream is
-// captured, when nothing is looked at.
+// Guards is an Allocator that finds misuse of memory: with guards on, it puts a guard zone behind every allocation and checks it when the
+// memory is freed; with poison on, it fills freed memory with NaNs. Either makes every free wait for the device. While a stream is
+// captured, nothing is checked.
 type Guards struct {
 	Allocator
 	dev           Inspected
@@ -41,11 +41,11 @@ type Guards struct {
 	poison, guard atomic.Bool
 
 	mu      sync.Mutex
-	zones   map[uint64]uint64 // address of each guarded block to the bytes before its zone
-	defects []error           // found and not told yet
+	zones   map[uint64]uint64 // bytes before the zone, by the address of each guarded block
+	defects []error           // found and not reported yet
 }
 
-// NewGuards returns guards of what a gives, which are off. line names the line of the program in a block's context, or is empty.
+// NewGuards returns guards over a, which are off. line returns the program's line in a block's context, or "".
 func NewGuards(a Allocator, dev Inspected, line func(context any) string) *Guards {
 	return &Guards{Allocator: a, dev: dev, line: line, zones: map[uint64]uint64{}}
 }
@@ -56,7 +56,7 @@ func (g *Guards) Set(poison, guard bool) {
 	g.guard.Store(guard)
 }
 
-// Defects returns what was found since it was called last, or nil.
+// Defects returns the defects found since it was last called, or nil.
 func (g *Guards) Defects() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -65,7 +65,7 @@ func (g *Guards) Defects() error {
 	return err
 }
 
-// AllocFrom returns a block with a zone behind the size bytes. What was found and not told yet is its error.
+// AllocFrom returns a block with a zone behind the size bytes. Defects that were not reported yet are its error.
 func (g *Guards) AllocFrom(id PoolID, size uint64, s Stream) (*Block, error) {
 	if err := g.Defects(); err != nil {
 		return nil, err
@@ -86,10 +86,10 @@ func (g *Guards) AllocFrom(id PoolID, size uint64, s Stream) (*Block, error) {
 	return b, nil
 }
 
-// zoneBytes is how much of the zone behind size bytes is looked at.
+// zoneBytes returns how many bytes of the zone behind size bytes are checked.
 func zoneBytes(b *Block, size uint64) uint64 { return min(b.size-size, guardMost) }
 
-// Free looks at the zone of a block, poisons it, and frees it whatever comes of that.
+// Free checks the zone of a block, poisons the block, and frees it even if one of these fails.
 func (g *Guards) Free(b *Block) error {
 	return errors.Join(g.freeing(b), g.Allocator.Free(b))
 }
@@ -120,7 +120,7 @@ func (g *Guards) freeing(b *Block) error {
 	})
 }
 
-// look notes a zone that was written.
+// look adds a defect if the zone was written.
 func (g *Guards) look(b *Block, size uint64, zone []byte) {
 	first, count := 0, 0
 	for i := len(zone) - 1; i >= 0; i-- {
@@ -143,7 +143,7 @@ func (g *Guards) look(b *Block, size uint64, zone []byte) {
 		size, b.addr, count, first, where))
 }
 
-// Forget drops the zones of what was freed at these addresses past the guards, as Restore does.
+// Forget drops the zones of blocks at these addresses that were freed without the guards, as Restore does.
 func (g *Guards) Forget(addrs []uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

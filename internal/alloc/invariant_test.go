@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// check verifies every invariant of the allocator, and that its books agree with the device's.
+// check verifies every invariant of the allocator, and that its accounting agrees with the device's.
 func check(d *Device, f *fakeDevice) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -1,6 +1,6 @@
 package alloc
 
-// request is one allocation on its way up the ladder.
+// request is one allocation that climbs the ladder.
 type request struct {
 	size    uint64 // rounded
 	segment uint64 // bytes to ask the device for
@@ -9,9 +9,9 @@ type request struct {
 	refusal error // the backend's latest, if it had no room
 }
 
-// climb finds memory for r after its free list had none, by PyTorch's ladder: callbacks, collection of old cached blocks, a
-// new segment, release of oversize blocks, release of everything cached. Where the program gave a Collect function it is
-// asked before the segment and before failing. It may drop the lock in between. All results nil cannot be.
+// climb finds memory for r after its free list had none, by PyTorch's ladder: callbacks, collection of old cached blocks, a new segment,
+// release of oversize blocks, release of everything cached. Options.Collect, if set, is called before the new segment and before failing.
+// climb may drop the lock in between. One of the results is not nil.
 func (c *caching) climb(r *request) (*Block, *outOfMemory, error) {
 	if p := r.silo.pool.private; p != nil {
 		p.uses++ // the pool must outlive the climb, in which the lock may be dropped
@@ -71,7 +71,7 @@ func (c *caching) grow(r *request) (*Block, error) {
 	if b, err := c.newSegment(r); b != nil || err != nil {
 		return b, err
 	}
-	if c.settings.MaxSplitSize != infinite && r.silo.pool.private == nil { // graphs write to what is free in their pools
+	if c.settings.MaxSplitSize != infinite && r.silo.pool.private == nil { // graphs write to the free memory of their pools
 		enough, err := c.releaseOversize(r)
 		if err != nil {
 			return nil, err
@@ -92,8 +92,8 @@ func (c *caching) grow(r *request) (*Block, error) {
 	return c.newSegment(r)
 }
 
-// releaseOversize returns just enough cached oversize blocks of r's stream to the device: one that alone is large enough, or
-// the largest ones until they are. It says whether they are.
+// releaseOversize returns just enough cached oversize blocks of r's stream to the device: one that alone is large enough, or the largest
+// ones until their sum is. It says whether enough was returned.
 func (c *caching) releaseOversize(r *request) (bool, error) {
 	l, limit := r.silo, c.settings.MaxSplitSize
 	need := max(r.size, limit)

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Leaks is an Allocator that knows what it has given and not got back, where somebody looks for leaks. Closing a device is how a program
-// gives up its tensors, so Close frees those then, and what is left is what was taken by address and never freed.
+// Leaks is an Allocator that tracks live blocks, for a checker that looks for leaks. A program gives up its tensors by closing the device,
+// so Close frees them; memory that is left then was taken by address and never freed.
 type Leaks struct {
 	Allocator
 
@@ -16,10 +16,10 @@ type Leaks struct {
 	closed bool
 }
 
-// NewLeaks returns a leak check of what a gives.
+// NewLeaks returns a leak check over a.
 func NewLeaks(a Allocator) *Leaks { return &Leaks{Allocator: a, live: map[uint64]*Block{}} }
 
-// AllocFrom notes the block.
+// AllocFrom allocates a block and tracks it.
 func (l *Leaks) AllocFrom(id PoolID, size uint64, s Stream) (*Block, error) {
 	b, err := l.Allocator.AllocFrom(id, size, s)
 	if err == nil {
@@ -28,7 +28,7 @@ func (l *Leaks) AllocFrom(id PoolID, size uint64, s Stream) (*Block, error) {
 	return b, err
 }
 
-// Own notes a block that somebody owns who did not allocate it, as one that Restore made.
+// Own tracks a block that was not allocated here but has an owner, such as one that Restore made.
 func (l *Leaks) Own(b *Block) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -37,7 +37,7 @@ func (l *Leaks) Own(b *Block) {
 	}
 }
 
-// Free ends an allocation. After Close it does nothing: all were freed.
+// Free ends an allocation. After Close it does nothing: all blocks were freed.
 func (l *Leaks) Free(b *Block) error {
 	l.mu.Lock()
 	if l.closed {
@@ -49,7 +49,7 @@ func (l *Leaks) Free(b *Block) error {
 	return l.Allocator.Free(b)
 }
 
-// Forget drops what was freed at these addresses past the check, as Restore does.
+// Forget drops blocks at these addresses that were freed without the check, as Restore does.
 func (l *Leaks) Forget(addrs []uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -65,7 +65,7 @@ func (l *Leaks) Closed() bool {
 	return l.closed
 }
 
-// Close frees what is live, in the order of addresses, and calls freed with each block and the error of its free.
+// Close frees the live blocks, in the order of addresses, and calls freed with each address and the error of its free.
 func (l *Leaks) Close(freed func(addr uint64, err error)) {
 	l.mu.Lock()
 	live := l.live

@@ -7,7 +7,7 @@ import (
 	"tenon.dev/fault"
 )
 
-// outOfMemory is a failed allocation, gathered under the lock and reported without it.
+// outOfMemory is a failed allocation, recorded under the lock and reported without it.
 type outOfMemory struct {
 	wanted      uint64 // segment size
 	free, total uint64 // of the device
@@ -18,12 +18,12 @@ type outOfMemory struct {
 	reserved    uint64
 	observers   []OOMObserver
 	processes   func() []ProcessMemory
-	capturing   bool  // the cache was not given back, since a capture is under way
-	split       bool  // memory could come in expandable segments, and does not
-	cause       error // the backend's, nil where the fraction forbids more
+	capturing   bool  // the cache was not flushed, since a capture is under way
+	split       bool  // expandable segments are possible, and off
+	cause       error // the backend's error; nil if the fraction forbids more
 }
 
-// fail gathers and counts the failure of r.
+// fail records and counts the failure of r.
 func (m *books) fail(r *request) (*outOfMemory, error) {
 	free, total, err := m.backend.MemInfo()
 	if err != nil {
@@ -41,7 +41,7 @@ func (m *books) fail(r *request) (*outOfMemory, error) {
 	return o, nil
 }
 
-// report calls the observers and returns the error with a text, the strategy's.
+// report calls the observers and returns the error with the strategy's text.
 func (o *outOfMemory) report(device int, text string) error {
 	err := fault.New(fault.OutOfMemory, "%s", text)
 	err.Cause = o.cause
@@ -116,7 +116,7 @@ func (o *outOfMemory) remedy() string {
 	return strings.Join(may[:last], ", ") + ", or " + may[last]
 }
 
-// FormatSize writes a number of bytes as messages do: "512 bytes", "1.50 KiB", "20.00 MiB", "3.25 GiB".
+// FormatSize returns a number of bytes as messages show it: "512 bytes", "1.50 KiB", "20.00 MiB", "3.25 GiB".
 func FormatSize(n uint64) string {
 	switch {
 	case n <= 1<<10:

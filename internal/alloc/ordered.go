@@ -9,20 +9,20 @@ import (
 	"tenon.dev/fault"
 )
 
-// PoolUsage is what a device's own pool holds from the device in bytes, now and at most.
+// PoolUsage is the memory that a device's own pool holds from the device, in bytes: now and at its peak.
 type PoolUsage struct {
 	Reserved, ReservedPeak uint64
 }
 
-// StreamOrdered is what a Backend offers in addition if the device allocates in the order of streams: the back end cudaMallocAsync needs
-// it. Its methods are called with the allocator's lock held and are legal in a capture.
+// StreamOrdered is what a Backend offers in addition if the device allocates in stream order: the back end cudaMallocAsync needs it. Its
+// methods are called with the allocator's lock held and are legal in a capture.
 type StreamOrdered interface {
-	// MallocAsync allocates size bytes for work that s is given from now on. In a capture of s each launch of the graph allocates them.
+	// MallocAsync allocates size bytes for later work of s. In a capture of s, each launch of the graph allocates them.
 	MallocAsync(size uint64, s Stream) (addr uint64, err error)
-	// FreeAsync frees what MallocAsync gave once s gets there.
+	// FreeAsync frees memory of MallocAsync in the order of s.
 	FreeAsync(addr uint64, s Stream) error
-	// FreeCaptured frees what MallocAsync gave in a capture that has ended, once s gets there. Without a launch since the last free it
-	// does nothing.
+	// FreeCaptured frees, in the order of s, memory that MallocAsync gave in a capture that has ended. Without a launch since the last
+	// free, it does nothing.
 	FreeCaptured(addr uint64, s Stream) error
 	// WaitEvent makes later work of s wait for what e recorded last.
 	WaitEvent(s Stream, e Event) error
@@ -30,15 +30,15 @@ type StreamOrdered interface {
 	FreeStream() (Stream, error)
 	// Trim waits for the device's work, unless wait is false, and returns the pool's unused memory to the device.
 	Trim(wait bool) error
-	// Usage returns what the pool holds.
+	// Usage returns how much memory the pool holds.
 	Usage() (PoolUsage, error)
-	// ResetPeaks makes the peaks of Usage the present values.
+	// ResetPeaks sets the peaks of Usage to the current values.
 	ResetPeaks() error
 }
 
-// ordered is the strategy of the back end cudaMallocAsync, which leaves caching to the device's own pool: that allocates and frees in the
-// order of streams. There are no segments and no splitting; private pools are names without effect, since memory that a capture allocates
-// belongs to its graph; what a block's further streams have queued when it is freed is waited for by a stream that does nothing else.
+// ordered is the strategy of the back end cudaMallocAsync, which leaves caching to the device's own pool: that allocates and frees in
+// stream order. It has no segments and splits nothing. Private pools are names without effect, since memory that a capture allocates
+// belongs to its graph. When a block with further streams is freed, a stream that only frees waits for the work that they have queued.
 // (PyTorch: c10/cuda/CUDAMallocAsyncAllocator.cpp.)
 type ordered struct {
 	*books
@@ -62,7 +62,7 @@ func (o *ordered) AllocFrom(_ PoolID, size uint64, s Stream) (*Block, error) {
 	return b, err
 }
 
-// alloc is AllocFrom but for the report of a failure. It takes the lock, which it may drop in between.
+// alloc is AllocFrom without the report of a failure. It takes the lock and may drop it in between.
 func (o *ordered) alloc(size uint64, s Stream, context any) (*Block, *outOfMemory, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -96,7 +96,7 @@ func (o *ordered) alloc(size uint64, s Stream, context any) (*Block, *outOfMemor
 	return b, nil, nil
 }
 
-// errFraction is what the memory fraction forbids.
+// errFraction is the error of an allocation that the memory fraction forbids.
 var errFraction = fmt.Errorf("the memory fraction forbids more: %w", ErrOutOfMemory)
 
 func (o *ordered) malloc(r *request) (uint64, error) {
@@ -106,8 +106,8 @@ func (o *ordered) malloc(r *request) (uint64, error) {
 	return o.own.MallocAsync(r.size, r.silo.stream)
 }
 
-// Free is Device.Free. While allocations are diverted, which is how captures are known, memory from outside of the capture is held back:
-// its free must not become part of the graph.
+// Free is Device.Free. While allocations are diverted, as they are in captures, it holds back memory from outside the capture, whose free
+// must not become part of the graph.
 func (o *ordered) Free(b *Block) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -128,7 +128,7 @@ func (o *ordered) Free(b *Block) error {
 	return err
 }
 
-// freeDeferred frees what was held back.
+// freeDeferred frees the blocks that were held back.
 func (o *ordered) freeDeferred() error {
 	if len(o.deferred) == 0 || len(o.diversions) > 0 {
 		return nil
@@ -190,7 +190,7 @@ func (o *ordered) follow(s, first Stream) error {
 	return o.own.WaitEvent(s, e)
 }
 
-// EmptyCache frees what was held back and returns the pool's unused memory to the device.
+// EmptyCache frees the blocks that were held back and returns the pool's unused memory to the device.
 func (o *ordered) EmptyCache() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -200,7 +200,7 @@ func (o *ordered) EmptyCache() error {
 	return o.own.Trim(len(o.diversions) == 0)
 }
 
-// addOwn takes the reserved bytes from the pool. What the pool cannot tell is left out.
+// addOwn gets the reserved bytes from the pool. If the pool returns an error, they are left out.
 func (o *ordered) addOwn(s *Stats) {
 	u, err := o.own.Usage()
 	if err != nil {
@@ -217,7 +217,7 @@ func (o *ordered) lacks(what string) error {
 	return fault.New(fault.Unsupported, "cudaMallocAsync does not yet support %s; use backend:native", what)
 }
 
-// diverting is the strategy whose allocations are diverted: as in PyTorch there is one at most in the whole process.
+// diverting is the strategy whose allocations are diverted: as in PyTorch, there is at most one in the process.
 var diverting atomic.Pointer[ordered]
 
 func (o *ordered) divert() error {

@@ -10,7 +10,7 @@ import (
 	"tenon.dev/fault"
 )
 
-// orderedDevice is a fakeDevice that allocates in the order of streams. It writes down what it is asked for.
+// orderedDevice is a fakeDevice that allocates in stream order. It records its calls.
 type orderedDevice struct {
 	*fakeDevice
 	calls []string
@@ -80,7 +80,7 @@ func openOrdered(t *testing.T, total uint64, collect func(Pressure) bool) (*Devi
 	return New(o, Options{Settings: &s, Collect: collect}), o
 }
 
-// took compares the calls since the last one.
+// took compares the calls since the last took with want.
 func (o *orderedDevice) took(t *testing.T, want ...string) {
 	t.Helper()
 	if !slices.Equal(o.calls, want) {
@@ -253,7 +253,7 @@ func TestAsyncFailures(t *testing.T) {
 	}
 }
 
-// TestAsyncReleasedPool lets go of a pool while a free is held back that came in its capture: that waits for the next call, as before.
+// TestAsyncReleasedPool releases a pool while a free from its capture is held back: the free still waits for the next call.
 func TestAsyncReleasedPool(t *testing.T) {
 	d, o := openOrdered(t, 1<<20, nil)
 	must := func(err error) {

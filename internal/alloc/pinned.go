@@ -55,13 +55,13 @@ func (s *Duration) add(d time.Duration) {
 	s.Count++
 }
 
-// Host is the caching allocator of pinned host memory, for all devices together. It rounds to powers of two, never splits
-// blocks, and reuses a freed one when the streams that copy from or to it are done. It is safe for concurrent use.
+// Host is a caching allocator of pinned host memory. It rounds sizes to powers of two, never splits blocks, and reuses a freed block when
+// the streams that copy from or to it are done. It is safe for concurrent use.
 type Host struct {
 	backend HostBackend
 
 	mu      sync.Mutex
-	threads int              // that touch the pages of registered memory; 0: memory is not registered but allocated page-locked
+	threads int              // threads that touch the pages of registered memory; 0: memory is allocated page-locked
 	free    [64][]*HostBlock // by the logarithm of the size
 	blocks  map[uint64]*HostBlock
 	pending []pendingHostEvent // in the order they were recorded
@@ -79,7 +79,7 @@ func NewHost(b HostBackend) *Host {
 	return &Host{backend: b, blocks: map[uint64]*HostBlock{}}
 }
 
-// Alloc returns a block of at least size bytes of pinned memory, its content undefined. Size 0 gives a nil block.
+// Alloc returns a block of at least size bytes of pinned memory with undefined content. Size 0 gives a nil block.
 func (h *Host) Alloc(size uint64) (*HostBlock, error) {
 	if size == 0 {
 		return nil, nil
@@ -109,7 +109,7 @@ func (h *Host) Alloc(size uint64) (*HostBlock, error) {
 	return b, nil
 }
 
-// newBlock asks the backend for a block, once more after emptying the cache. It drops the lock meanwhile.
+// newBlock gets a block from the backend. If there is no room, it empties the cache and tries once more. It drops the lock meanwhile.
 func (h *Host) newBlock(size uint64) (*HostBlock, error) {
 	addr, err := h.malloc(size)
 	if isOutOfMemory(err) {
@@ -132,7 +132,7 @@ func (h *Host) newBlock(size uint64) (*HostBlock, error) {
 }
 
 // SetRegister says how new blocks are made: page-locked from the start, or as ordinary memory that is page-locked after that many threads
-// have touched its pages, each at least one. Blocks that are cached are reused all the same.
+// have touched its pages, each at least one. Cached blocks are reused in either case.
 func (h *Host) SetRegister(on bool, threads int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -168,7 +168,7 @@ func (h *Host) mallocBy(size uint64, threads int) (uint64, error) {
 	return r.RegisterHost(size, threads)
 }
 
-// RecordStream tells that work queued on s, such as a copy that does not block, uses b, so that Free waits for it.
+// RecordStream notes that work queued on s, such as a non-blocking copy, uses b, so that b is not reused before that work is done.
 func (h *Host) RecordStream(b *HostBlock, s Stream) error {
 	if b == nil {
 		return nil
@@ -195,8 +195,8 @@ func (h *Host) Find(addr uint64) (*HostBlock, bool) {
 	return b, true
 }
 
-// Free ends an allocation. The memory is reused when the work that RecordStream named is complete. An error is a failing
-// event: the block is dead all the same, and held back until a later call has recorded it. Freeing nil does nothing.
+// Free ends an allocation. The memory is reused when the work that RecordStream named is complete. An error is that of an event that could
+// not be recorded: the block is dead all the same, and held back until a later call has recorded it. Freeing nil does nothing.
 func (h *Host) Free(b *HostBlock) error {
 	if b == nil {
 		return nil

@@ -131,7 +131,7 @@ func TestPinnedErrors(t *testing.T) {
 	if err := h.RecordStream(k, 1); fault.KindOf(err) != fault.Invalid {
 		t.Errorf("recorded after free: %v", err)
 	}
-	k = get(h.Alloc(20 * mib)) // the cached block goes for it
+	k = get(h.Alloc(20 * mib)) // the cached block makes room
 	if err := h.Free(k); err != nil {
 		t.Fatal(err)
 	}

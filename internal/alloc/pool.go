@@ -11,7 +11,7 @@ type pool struct {
 	kind    int          // smallPool or largePool, the index of its statistics
 	private *privatePool // nil for the default pool
 	silos   []*silo      // by stream
-	last    *silo        // the one found last: most programs use one stream for long
+	last    *silo        // the one found last: most programs rarely change streams
 	lookups uint64       // searches of the free list, counted while garbage collection is on
 }
 
@@ -22,7 +22,7 @@ func (p *pool) id() PoolID {
 	return p.private.id
 }
 
-// source is where the pool's segments come from if not from the device.
+// source returns the Source of the pool's segments, or nil if they come from the device.
 func (p *pool) source() Source {
 	if p.private == nil {
 		return nil
@@ -30,7 +30,7 @@ func (p *pool) source() Source {
 	return p.private.source
 }
 
-// silo returns the stream's silo, making it on first use.
+// silo returns the stream's silo and creates it on first use.
 func (p *pool) silo(s Stream) *silo {
 	if l := p.last; l != nil && l.stream == s {
 		return l
@@ -69,13 +69,13 @@ func (p *pool) freeBytes() uint64 {
 	return n
 }
 
-// privatePool is a pair of pools that only those use who name it, and diverted allocations.
+// privatePool is a pair of pools, used only by allocations that name it or are diverted to it.
 type privatePool struct {
 	id           PoolID
 	uses         int      // graphs and diversions that hold it; at 0 the flush step may take its memory and delete it
 	reserved     uint64   // bytes that its segments have from the device
 	source       Source   // where its memory comes from; nil: from the device
-	uncached     []*Block // what was allocated with caching off, until it is back at the device
+	uncached     []*Block // blocks allocated with caching off, until they are back at the device
 	small, large pool
 }
 

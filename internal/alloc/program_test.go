@@ -15,8 +15,8 @@ import (
 	"tenon.dev/fault"
 )
 
-// A program is a string of bytes that drives an allocator: each operation takes one byte and its arguments further ones.
-// It runs against a model of its own: no live block may overlap another, nor one whose readers are not done.
+// A program is a string of bytes that drives an allocator: each operation takes one byte and its arguments further ones. A model checks it:
+// a live block must not overlap another, nor a freed one whose readers are not done.
 type program struct {
 	code    []byte
 	confs   []string // settings strings to choose from; the first is in force at the beginning
@@ -28,18 +28,18 @@ type program struct {
 	live    []*Block
 	reading []reading
 	pools   [2]programPool
-	open    []int // pools that are diverted to
+	open    []int // pools that have a diversion
 	outcome []outcome
 }
 
-// outcome is what one operation came to, as far as no setting may change it.
+// outcome is the part of an operation's result that does not depend on settings.
 type outcome struct {
 	action    string
 	bytes     uint64
 	private   bool  // of a private pool
-	live      int64 // allocations
+	live      int64 // number of live allocations
 	active    int64 // blocks in use, or freed and read by other streams
-	requested int64 // bytes asked for of these
+	requested int64 // bytes requested, of active blocks
 }
 
 type programPool struct {
@@ -164,7 +164,7 @@ func (p *program) step(op int) error {
 	return nil
 }
 
-// alloc allocates in pool from, which is the default one if it is zero or not held.
+// alloc allocates from the pool from, or from the default pool if from is zero or not held.
 func (p *program) alloc(from *programPool) error {
 	size, s := p.size(), Stream(p.byte()%4)
 	want := PoolID{}
@@ -195,7 +195,7 @@ func (p *program) alloc(from *programPool) error {
 	return p.admit(b)
 }
 
-// admit adds a live block, unless it overlaps what is in use.
+// admit adds a live block, and returns an error if it overlaps memory in use.
 func (p *program) admit(b *Block) error {
 	for _, o := range p.live {
 		if b.addr < o.addr+o.size && o.addr < b.addr+b.size {
@@ -228,7 +228,7 @@ func (p *program) free(i int) error {
 	return err
 }
 
-// forget notes who reads b at the moment it is freed. What a capture reads runs later.
+// forget notes which streams read b at the moment of its free. Captured work runs later and does not count.
 func (p *program) forget(b *Block) {
 	for _, s := range b.uses {
 		captured := false
@@ -399,14 +399,14 @@ func TestPrograms(t *testing.T) {
 	t.Logf("%d operations", ops)
 }
 
-// metamorphicConfs are all that a program is run under: every setting that decides about blocks, alone and with others.
+// metamorphicConfs are the settings that a program is run under: every setting that affects blocks, alone and with others.
 var metamorphicConfs = append(slices.Clone(programConfs[:8]), "max_split_size_mb:21", "max_non_split_rounding_mb:100,max_split_size_mb:30",
 	"roundup_power2_divisions:16", "garbage_collection_threshold:0.0005", "expandable_segments:True,garbage_collection_threshold:0.0001")
 
 var metamorphic = flag.Int("metamorphic", 200, "run `n` random programs of about 430 operations under all settings")
 
-// TestMetamorphic runs each random program under all settings: what it allocates and frees must not depend on them. Even programs are
-// recorded as well, and the collection of old blocks has a fraction to work within.
+// TestMetamorphic runs each random program under all settings: the outcome must not depend on them. Every other run records a history, and
+// runs with the collection of old blocks have a memory fraction, which that needs.
 func TestMetamorphic(t *testing.T) {
 	var ops atomic.Int64
 	var workers sync.WaitGroup
@@ -461,7 +461,7 @@ func metamorphicRuns(seed uint64) (ops int, err error) {
 		}
 		for j := range min(len(p.outcome), len(first)) {
 			have, want := p.outcome[j], first[j]
-			if strings.Contains(conf, "expandable") { // unmapping waits for streams, so that blocks they read come free sooner
+			if strings.Contains(conf, "expandable") { // unmapping waits for streams, so blocks that they read become free sooner
 				have.active, have.requested, want.active, want.requested = 0, 0, 0, 0
 			}
 			if have != want {
@@ -496,7 +496,7 @@ func FuzzAlloc(f *testing.F) {
 	})
 }
 
-// errInjected is a device's failure that has nothing to do with memory.
+// errInjected is a device error other than a lack of memory.
 var errInjected = errors.New("injected failure")
 
 // TestFaultWalk fails the n-th call of the device, for every n, once with a lack of memory and once with another error. The
@@ -588,7 +588,7 @@ func freeStep(i int, uses ...Stream) func(*program) error {
 	}
 }
 
-// restoreStep restores pool 0. A failing restore has freed some of the pool's blocks, so that none is counted on any more.
+// restoreStep restores pool 0. A failing restore may have freed some of the pool's blocks, so the program drops all of them.
 func restoreStep(p *program) error {
 	p.live = slices.DeleteFunc(p.live, func(b *Block) bool { return b.Pool() == p.pools[0].id })
 	r, err := p.d.Restore(p.pools[0].checkpoint)
@@ -629,13 +629,13 @@ var walkSteps = []func(*program) error{
 		return nil
 	},
 	restoreStep,
-	allocStep(90*mib, 0), allocStep(110*mib, 1), // needs what is cached
+	allocStep(90*mib, 0), allocStep(110*mib, 1), // needs the cached memory
 	freeStep(0), freeStep(0, 2), freeStep(0), freeStep(0),
-	allocStep(200*mib, 3), // needs everything
+	allocStep(200*mib, 3), // needs all memory
 	freeStep(0, 0, 1, 2),
 	func(p *program) error { return p.releasePool(0) },
 	func(p *program) error { return p.d.EmptyCache() },
-	func(p *program) error { // all but the cache goes
+	func(p *program) error { // frees everything; the cache stays
 		p.f.OpenAll()
 		for len(p.live) > 0 {
 			if err := p.free(0); err != nil {

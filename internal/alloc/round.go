@@ -7,10 +7,10 @@ const (
 	mib = 1 << 20
 
 	minBlockSize  = 512      // smallest block and unit of rounding
-	smallSize     = 1 * mib  // up to here the small pool serves
+	smallSize     = 1 * mib  // largest size that the small pool serves
 	smallBuffer   = 2 * mib  // segment of the small pool, page of its expandable segments
 	largeBuffer   = 20 * mib // segment for requests below minLargeAlloc, page of expandable segments
-	minLargeAlloc = 10 * mib // from here a request gets a segment of its own size
+	minLargeAlloc = 10 * mib // from here on a request gets a segment of its own size
 	roundLarge    = 2 * mib  // rounded up to this
 	sizeLimit     = 1 << 60  // "1EB": larger requests fail at once
 )

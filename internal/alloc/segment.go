@@ -8,7 +8,7 @@ import (
 // segment is one allocation of the device, or one range of addresses whose pages are mapped on demand.
 type segment struct {
 	addr    uint64
-	size    uint64 // bytes; of an expandable segment those of its address range
+	size    uint64 // bytes; for an expandable segment those of its address range
 	page    uint64 // bytes of one page of an expandable segment; 0 for any other
 	silo    *silo
 	head    *Block // the block at addr
@@ -185,7 +185,7 @@ func (c *caching) flush(context any) error {
 	return nil
 }
 
-// releasePrivate returns what p has free to the device, and deletes p if no one holds it and nothing is left in it.
+// releasePrivate returns the free memory of p to the device, and deletes p if no one holds it and nothing is left in it.
 func (c *caching) releasePrivate(p *privatePool, context any) error {
 	if err := c.releasePool(&p.small, context); err != nil {
 		return err

@@ -27,7 +27,7 @@ type Settings struct {
 	Text    string // the string they were parsed from last, as given
 	Backend string // BackendNative or BackendAsync
 
-	MaxSplitSize        uint64           // bytes from which blocks are neither split nor given to smaller requests
+	MaxSplitSize        uint64           // bytes; blocks this large are neither split nor given to smaller requests
 	MaxNonSplitRounding uint64           // how much larger, in bytes, a block above MaxSplitSize may be than its request
 	Roundup             [roundups]uint64 // divisions between powers of two, class i holding [2^i, 2^(i+1)) MiB; 0 or 1: none
 	GCThreshold         float64          // share of the allowed memory from which cached blocks are collected; 0: never
@@ -36,8 +36,8 @@ type Settings struct {
 
 	PinnedHostRegister    bool // pinned memory by registering pageable memory
 	PinnedRegisterThreads int  // threads that touch the pages before that
-	// PinnedBackgroundThreads would look for freed pinned memory that is idle again beside the program. Alloc looks itself, so it has no
-	// effect.
+	// PinnedBackgroundThreads would let background threads find freed pinned memory that is idle again. Alloc does that itself, so it has
+	// no effect.
 	PinnedBackgroundThreads bool
 
 	divided bool // some class of Roundup has more than one division
@@ -61,14 +61,14 @@ func (s *Settings) Warning() string {
 	return ""
 }
 
-// ParseSettings returns the settings that text gives at start-up: comma-separated key:value pairs, or nothing.
-// Errors are *fault.Error with PyTorch's texts.
+// ParseSettings returns the settings for text at start-up: comma-separated key:value pairs, or nothing. Errors are *fault.Error with
+// PyTorch's texts.
 func ParseSettings(text string) (Settings, error) {
 	return DefaultSettings().parse(text, false)
 }
 
-// Update returns s changed by text. The split limit, the roundup divisions and the collection threshold that text does not
-// name go back to their defaults; all other options keep their value. The backend cannot change.
+// Update returns s changed by text. The split limit, the roundup divisions and the collection threshold go back to their defaults if text
+// does not name them; all other options keep their values. The backend cannot change.
 func (s Settings) Update(text string) (Settings, error) {
 	return s.parse(text, true)
 }
@@ -94,7 +94,7 @@ func (s Settings) parse(text string, loaded bool) (Settings, error) {
 	return s, nil
 }
 
-// settingsTokens cuts text at , : [ ] which are tokens themselves. Spaces vanish.
+// settingsTokens splits text at , : [ ] which are tokens themselves, and drops spaces.
 func settingsTokens(text string) []string {
 	var tokens []string
 	var word strings.Builder
@@ -144,7 +144,7 @@ func (p *settingsParser) expect(token string) error {
 	return nil
 }
 
-// value takes ":" and the token behind it.
+// value takes ":" and the token after it.
 func (p *settingsParser) value(missing string) (string, error) {
 	if err := p.expect(":"); err != nil {
 		return "", err

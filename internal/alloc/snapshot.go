@@ -30,14 +30,14 @@ type BlockInfo struct {
 	Context   any // of its allocation, nil if inactive or not recorded
 }
 
-// SegmentInfo describes a segment of a snapshot; an expandable segment gives one for each run of mapped pages.
+// SegmentInfo describes a segment of a snapshot; an expandable segment has one for each run of mapped pages.
 type SegmentInfo struct {
 	Device     int
 	Addr       uint64
 	TotalSize  uint64 // bytes
 	Allocated  uint64 // bytes of blocks that are allocated
 	Active     uint64 // bytes of blocks that are allocated or pending free
-	Requested  uint64 // what was asked for of the active blocks
+	Requested  uint64 // bytes that callers asked for, of active blocks
 	Stream     Stream
 	Large      bool   // of a large pool
 	Pool       PoolID // zero for the default pool
@@ -60,8 +60,8 @@ func (c *caching) Segments() []SegmentInfo {
 	return c.segmentInfos()
 }
 
-// PoolSegments returns the segments of the private pool id, by address. What was allocated in it with caching off counts as a segment each.
-// The zero id is the default pool, which has no such.
+// PoolSegments returns the segments of the private pool id, by address. Each block that was allocated in it with caching off counts as a
+// segment. The zero id is the default pool, which has no such blocks.
 func (c *caching) PoolSegments(id PoolID) []SegmentInfo {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -35,7 +35,7 @@ func (s *fakeSource) Free(addr, size uint64, _ Stream) error {
 	return s.f.Free(addr)
 }
 
-// TestPoolSource takes a pool's memory from a source of its own, with expandable segments on, and gives it back there.
+// TestPoolSource allocates a pool's memory from a Source, with expandable segments on, and gives it back there.
 func TestPoolSource(t *testing.T) {
 	b := newBench(t, 1<<30, "expandable_segments:True", Options{})
 	src := &fakeSource{f: b.f}

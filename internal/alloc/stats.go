@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Stat follows one quantity.
+// Stat tracks one quantity.
 type Stat struct {
 	Current   int64 // now
 	Peak      int64 // the highest Current since the last reset of peaks
@@ -32,7 +32,7 @@ const (
 	largePool = 2
 )
 
-// StatArray follows one quantity over all pools, the small pools and the large pools, private ones included.
+// StatArray tracks one quantity over all pools, over the small pools and over the large pools, private ones included.
 type StatArray [3]Stat
 
 // All returns the sum over small and large pools.
@@ -54,7 +54,7 @@ func (a *StatArray) sub(kind int, n int64) {
 	a[kind].sub(n)
 }
 
-// change adds n or, where it is negative, takes -n away.
+// change adds n or, if it is negative, subtracts -n.
 func (a *StatArray) change(kind int, n int64) {
 	if n > 0 {
 		a.add(kind, n)
@@ -63,8 +63,7 @@ func (a *StatArray) change(kind int, n int64) {
 	}
 }
 
-// Stats are the allocator's statistics, the quantities of torch.cuda.memory_stats. Bytes are rounded block sizes but for
-// RequestedBytes.
+// Stats are the allocator's statistics, the quantities of torch.cuda.memory_stats. Bytes are rounded block sizes, except RequestedBytes.
 type Stats struct {
 	Allocation         StatArray // live allocations
 	Segment            StatArray // live segments, expandable ones not counted
@@ -80,14 +79,14 @@ type Stats struct {
 	OversizeSegments    Stat // live segments of at least max_split_size
 
 	AllocRetries   int64 // attempts after the cache was flushed
-	OOMs           int64 // allocations that failed for want of memory
+	OOMs           int64 // allocations that failed for lack of memory
 	SyncAllStreams int64 // times all outstanding events were waited for
 	DeviceAllocs   int64 // segments allocated and ranges mapped
 	DeviceFrees    int64 // segments freed and ranges unmapped
 	MaxSplitSize   int64 // the setting in bytes, -1 when infinite
 }
 
-// StatCount is the number of keys that Flatten gives.
+// StatCount is the number of keys that Flatten returns.
 const StatCount = 9*3*4 + 2*4 + 6
 
 // Flatten returns the statistics under PyTorch's keys, such as "active_bytes.all.peak": StatCount of them.

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Summary returns the statistics as the table of torch.cuda.memory_summary; device is the number in its title. An abbreviated
-// table leaves the rows of the small and large pools out.
+// Summary returns the statistics as the table of torch.cuda.memory_summary; device is the number in its title. An abbreviated table leaves
+// out the rows of the small and large pools.
 func (s *Stats) Summary(device int, abbreviated bool) string {
 	var b strings.Builder
 	double, single := "|"+strings.Repeat("=", 75)+"|\n", "|"+strings.Repeat("-", 75)+"|\n"
@@ -76,7 +76,7 @@ func sizeCell(n, scale int64) string {
 	return fmt.Sprintf("%6d %s", n, units[i])
 }
 
-// countCell writes the count n, in thousands or millions from 750 of them in scale on.
+// countCell writes the count n, in thousands or millions once scale has at least 750 of them.
 func countCell(n, scale int64) string {
 	units := [...]string{" ", "K", "M"}
 	i := 0

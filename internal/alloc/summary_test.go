@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestSummaryRecorded writes the table that PyTorch wrote for the same figures (rounded down to the table's units).
+// TestSummaryRecorded compares the table with the one that PyTorch wrote for the same figures (rounded down to the table's units).
 func TestSummaryRecorded(t *testing.T) {
 	const kib = 1 << 10
 	st := func(current, peak, allocated, freed int64) Stat { return Stat{current, peak, allocated, freed} }
@@ -43,7 +43,7 @@ func TestSummaryRecorded(t *testing.T) {
 	}
 }
 
-// TestSummaryUnits holds the limits at which a unit changes.
+// TestSummaryUnits checks the limits at which the unit changes.
 func TestSummaryUnits(t *testing.T) {
 	for _, c := range []struct {
 		got, want string

@@ -94,7 +94,7 @@ func loadTorchRuns(t testing.TB, file string) []torchRun {
 	return runs
 }
 
-// decode turns the raw operations and events into typed ones, so that no replay pays for JSON.
+// decode turns the raw operations and events into typed ones, so that replays do not decode JSON.
 func (r *torchRun) decode() error {
 	for i, raw := range r.RawOps {
 		op, err := decodeTorchOp(raw, len(r.Keys))
@@ -173,7 +173,7 @@ func TestTorchFuzz(t *testing.T) {
 	}
 }
 
-// fromRoot takes a name that is no file here, in the package's folder, as one below the module's.
+// fromRoot resolves a name that is not a file in the package's folder below the module's root.
 func fromRoot(name string) string {
 	if _, err := os.Stat(name); err != nil && !filepath.IsAbs(name) {
 		return filepath.Join("..", "..", name)
@@ -181,7 +181,7 @@ func fromRoot(name string) string {
 	return name
 }
 
-// TestAlteredRecording alters one figure at a time and wants the replay to fail there.
+// TestAlteredRecording alters one figure at a time: the replay must fail there.
 func TestAlteredRecording(t *testing.T) {
 	runs := loadTorchRuns(t, "testdata/gates.json.gz")
 	run := &runs[1]
@@ -215,7 +215,7 @@ func TestAlteredRecording(t *testing.T) {
 		func() { run.Final[3].Blocks[0][0] = size }, "final segment 3")
 }
 
-// TestAlteredRecordingFile gives -torchfuzz a copy of the recorded file with one figure altered, to the test binary itself.
+// TestAlteredRecordingFile runs the test binary itself with -torchfuzz and a copy of the recorded file with one figure altered.
 func TestAlteredRecordingFile(t *testing.T) {
 	const run, op, key = 2, 1000, 3 // in the second file: roundup_power2_divisions:4, inactive_split_bytes.all.current
 	file := filepath.Join(t.TempDir(), "altered.json.gz")
@@ -283,7 +283,7 @@ type torchReplay struct {
 	d      *Device
 	blocks map[int]*Block
 	pools  map[int]PoolID
-	quick  bool        // check addresses alone
+	quick  bool        // check only addresses
 	allocs [][2]uint64 // address and size of the trace's segment_alloc and segment_map entries to come
 }
 
@@ -437,7 +437,7 @@ func (p *torchReplay) alloc(op *torchOp) error {
 	return nil
 }
 
-// devicesOwn are the parts of an out-of-memory message that depend on what else used the device.
+// devicesOwn matches the parts of an out-of-memory message that depend on what else used the device.
 var devicesOwn = regexp.MustCompile(`of which \S+ \S+ is free|Including non-PyTorch memory, this process has \S+ \S+ memory in use\. `)
 
 func (p *torchReplay) oom(op *torchOp) error {
@@ -461,9 +461,9 @@ func (p *torchReplay) free(id int) error {
 	return p.d.Free(b)
 }
 
-// history compares the whole trace. Of streams PyTorch's says only whether they are the default one, of a failed allocation
-// the bytes free on a device that others used too. Within a run of frees that completed, or of segments that went back, the
-// order is left open: it is that of the streams' handles, which the recording does not tell.
+// history compares the whole trace. For streams, PyTorch's trace says only whether they are the default one; for a failed allocation it has
+// the free bytes of a device that others used too. Within a run of completed frees, or of returned segments, any order is accepted:
+// PyTorch's is that of the streams' handles, which the recording does not have.
 func (p *torchReplay) history() error {
 	var have []torchEvent
 	for _, e := range p.d.Snapshot().Trace {
@@ -488,7 +488,7 @@ func (p *torchReplay) history() error {
 	return nil
 }
 
-// sortRuns sorts by address each run of consecutive events whose order says nothing.
+// sortRuns sorts by address each run of consecutive events whose order does not matter.
 func sortRuns(events []torchEvent) {
 	class := func(e torchEvent) int {
 		switch e.action {

@@ -15,10 +15,10 @@ const (
 	ActionAlloc         Action = iota // a block was handed out; Size is the requested size
 	ActionFreeRequested               // the owner freed it
 	ActionFreeCompleted               // no stream uses it any more: it is in the free list
-	ActionSegmentAlloc                // the device gave a segment
-	ActionSegmentFree                 // it went back
+	ActionSegmentAlloc                // the device allocated a segment
+	ActionSegmentFree                 // a segment was returned to the device
 	ActionSegmentMap                  // pages of an expandable segment were mapped
-	ActionSegmentUnmap                // and unmapped
+	ActionSegmentUnmap                // pages of an expandable segment were unmapped
 	ActionSnapshot                    // a snapshot was taken; Size is the active bytes
 	ActionOOM                         // an allocation failed; Addr is the device's free memory
 )
@@ -36,7 +36,7 @@ type TraceEntry struct {
 	Size    uint64 // bytes
 	Stream  Stream
 	Time    int64 // microseconds since 1970
-	Context any   // what the context collector returned; nil where the context level stores none
+	Context any   // what the context collector returned; nil if the context level stores none
 }
 
 // Level says how much context is gathered. Higher levels include lower ones.
@@ -46,8 +46,8 @@ type Level uint8
 const (
 	LevelNever Level = iota // none
 	LevelState              // at allocation, kept on blocks, for snapshots
-	LevelAlloc              // and stored in trace entries; those of a free repeat the allocation's
-	LevelAll                // and gathered anew at free and EmptyCache
+	LevelAlloc              // and stored in trace entries; those of frees repeat the allocation's
+	LevelAll                // and gathered again at free and EmptyCache
 )
 
 // HistoryEnabled says what RecordHistory switches on.
@@ -101,7 +101,7 @@ type collector struct {
 	collect func() any
 }
 
-// ring keeps the newest entries. They stand in chunks, so that a trace without bound is never moved.
+// ring keeps the newest entries, in chunks, so that an unbounded trace is never moved.
 type ring struct {
 	on     bool
 	level  Level
@@ -133,7 +133,7 @@ func (d *Device) RecordHistory(h History) error {
 	return nil
 }
 
-// history is what is recorded of the past: the newest entries, and how the context of new ones is gathered.
+// history records a device's actions: it holds the newest entries and the collector of contexts for new ones.
 type history struct {
 	collector atomic.Pointer[collector]
 	ring      ring // under the allocator's lock
@@ -168,7 +168,7 @@ func (p *history) gather(level Level) any {
 	return nil
 }
 
-// gather is apart, so that history's is inlined into every allocation.
+// gather is a separate function, so that history's gather is inlined into every allocation.
 //
 //go:noinline
 func (c *collector) gather(level Level) any {

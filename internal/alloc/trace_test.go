@@ -64,7 +64,7 @@ func TestTraceExpandable(t *testing.T) {
 		fmt.Sprint("free_completed ", 25*mib, " <nil>"), fmt.Sprint("segment_unmap ", 40*mib, " <nil>"))
 }
 
-// TestContexts is the matrix of CUDA-127 and 129: which level shows whose context.
+// TestContexts is the matrix of CUDA-127 and 129: which level shows which contexts.
 func TestContexts(t *testing.T) {
 	for level, want := range map[Level][]string{
 		LevelNever: {"segment_alloc 2097152 <nil>", "alloc 100 <nil>", "free_requested 100 <nil>", "free_completed 100 <nil>",

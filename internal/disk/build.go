@@ -13,7 +13,7 @@ import (
 
 // Build returns a text that differs between builds of programs, or "" if the program's file cannot be read.
 var Build = sync.OnceValue(func() string {
-	name := "/proc/self/exe" // the file that runs, though another build may have its name by now
+	name := "/proc/self/exe" // the running file, though another build may have its name by now
 	if runtime.GOOS != "linux" {
 		var err error
 		if name, err = os.Executable(); err != nil {

@@ -1,8 +1,7 @@
-// Package disk keeps values in files for later runs of a program.
-// It must not depend on what the values mean: to it they are bytes.
+// Package disk keeps values in files for later runs of a program. It must not depend on what the values mean: they are only bytes.
 //
 // A folder is only a cache: if anything fails, Get finds nothing and Put keeps nothing. Several processes may use one folder at once. A
-// value is first written to a file of its own under another name, and has a checksum, so that Get never returns a part of it.
+// value has a checksum and is first written to a temporary file, so that Get never returns a part of it.
 package disk
 
 import (
@@ -19,12 +18,12 @@ import (
 )
 
 const (
-	// magic begins every file. Its number is the format's.
+	// magic begins every file. Its digit is the version of the format.
 	magic      = "tenon\x00\x001"
 	headerSize = len(magic) + 8 + sha256.Size
-	// shards is how many parts a folder has. Each is bounded by itself, so that a Put looks at few files.
+	// shards is the number of parts of a folder. Each has its own bound, so that a Put looks at few files.
 	shards = 64
-	// fresh is how old the time of a file gets before a Get renews it.
+	// fresh is the age of a file's time from which a Get renews it.
 	fresh = time.Hour
 )
 
@@ -37,12 +36,12 @@ type Folder struct {
 	sound bool
 }
 
-// Open returns the folder of that path, in which files take up to limit bytes. It is made when it is first used.
+// Open returns the folder dir, whose files take up to limit bytes. The folder is created at its first use.
 func Open(dir string, limit int64) *Folder {
 	return &Folder{dir: dir, bound: limit / shards, sys: host{}}
 }
 
-// ready makes the folder and reports whether it may be used: whoever else can write to it could plant a value.
+// ready creates the folder and reports whether it may be used: another user who can write to it could plant a value.
 func (f *Folder) ready() bool {
 	if f == nil {
 		return false
@@ -64,7 +63,7 @@ func (f *Folder) place(key string) (dir, file string) {
 	return dir, filepath.Join(dir, hex.EncodeToString(sum[:]))
 }
 
-// sumOf covers the key too, so that a file under another's name is none.
+// sumOf returns the checksum of key and value. It covers the key, so that a file with another key's name is invalid.
 func sumOf(key string, value []byte) []byte {
 	h := sha256.New()
 	h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(key))))
@@ -95,12 +94,12 @@ func (f *Folder) Get(key string) (value []byte, ok bool) {
 		return nil, false
 	}
 	if now := time.Now(); now.Sub(st.ModTime()) > fresh {
-		_ = f.sys.touch(name, now) // without it the file goes earlier
+		_ = f.sys.touch(name, now) // if it fails, the file is removed earlier
 	}
 	return value, true
 }
 
-// Put keeps the value of key, in place of an older one. The values that were not used for longest make room.
+// Put stores the value of key, in place of an older one. It removes the least recently used values to make room.
 func (f *Folder) Put(key string, value []byte) {
 	size := int64(headerSize + len(value))
 	if !f.ready() || size > f.bound {
@@ -123,8 +122,8 @@ func (f *Folder) Put(key string, value []byte) {
 	}
 }
 
-// room removes files of a shard, oldest first, until another one of that size may be written, and reports whether it may. What processes
-// that ended early have left is among them.
+// room removes files of a shard, oldest first, until another one of that size may be written, and reports whether it may. This also removes
+// files that processes left when they ended early.
 func (f *Folder) room(dir string, size int64) bool {
 	list, err := f.sys.list(dir)
 	if err != nil {

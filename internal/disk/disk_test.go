@@ -16,7 +16,7 @@ import (
 
 const roomy = 64 << 20
 
-// inShard0 returns keys of one shard.
+// inShard0 returns n keys of shard 0.
 func inShard0(n int) (keys []string) {
 	for i := 0; len(keys) < n; i++ {
 		k := fmt.Sprint("key ", i)
@@ -146,10 +146,10 @@ func TestOldestMakeRoom(t *testing.T) {
 	f.check(t, keys[2], true)
 	f.check(t, keys[3], true)
 
-	f.Put(keys[0], make([]byte, 4*size)) // too large for any room
+	f.Put(keys[0], make([]byte, 4*size)) // too large for a shard
 	f.check(t, keys[0], true)
 
-	dir, _ := f.place(keys[0]) // what a killed process left counts too
+	dir, _ := f.place(keys[0]) // a file that a killed process left counts too
 	left := filepath.Join(dir, "partial-1")
 	if err := errors.Join(os.WriteFile(left, make([]byte, 2*size), 0o600), os.Chtimes(left, now, now.Add(-time.Hour*90))); err != nil {
 		t.Fatal(err)
@@ -282,7 +282,7 @@ type faultyWriter struct {
 	s *faulty
 }
 
-// Write writes half where it fails, as a full disk does.
+// Write writes half of b when it fails, as a full disk does.
 func (w faultyWriter) Write(b []byte) (int, error) {
 	if err := w.s.fail("write"); err != nil {
 		n, _ := w.writer.Write(b[:len(b)/2])
@@ -362,7 +362,7 @@ func TestFailedPutKeepsTheOldValue(t *testing.T) {
 	}
 }
 
-// The variables tell a process that a test started what to do.
+// The variables tell a child process of a test what to do.
 const childDir, childSeed = "TENON_TEST_DISK", "TENON_TEST_DISK_SEED"
 
 const childLimit = shards * 4 << 10
@@ -375,7 +375,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// child uses a folder as others do at the same time.
+// child uses a folder that other processes use at the same time.
 func child(dir string) {
 	var seed uint64
 	fmt.Sscan(os.Getenv(childSeed), &seed)
@@ -413,7 +413,7 @@ func TestProcessesAtOnce(t *testing.T) {
 			t.Errorf("process %d: %v, %s", i, err, outs[i])
 		}
 	}
-	f := Open(dir, childLimit) // what was written at once may exceed the bound until the next Put
+	f := Open(dir, childLimit) // concurrent writes may exceed the bound until the next Put
 	f.Put("a", valueOf("a"))
 	f.check(t, "a", true)
 	names, _ := files(t, dir)

@@ -4,5 +4,5 @@ package disk
 
 import "io/fs"
 
-// private leaves the matter to the rights that the user's cache folder hands down.
+// private relies on the permissions that the folder inherits from the user's cache folder.
 func private(fs.FileInfo) bool { return true }

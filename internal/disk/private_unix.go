@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// private reports whether only this user and the system's can write to the folder.
+// private reports whether only this user and root can write to the folder.
 func private(st fs.FileInfo) bool {
 	s, ok := st.Sys().(*syscall.Stat_t)
 	return ok && int(s.Uid) == os.Geteuid() && st.Mode().Perm()&0o022 == 0

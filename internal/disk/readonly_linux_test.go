@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestReadOnlyFolder is run by an ordinary user, since permissions do not bind root.
+// TestReadOnlyFolder runs as an ordinary user, since permissions do not bind root.
 func TestReadOnlyFolder(t *testing.T) {
 	const nobody = 65534
 	if os.Getenv(childSeed) == "" {
@@ -19,7 +19,7 @@ func TestReadOnlyFolder(t *testing.T) {
 		}
 		return
 	}
-	dir, err := os.MkdirTemp("", "disk-*") // t.TempDir would be root's
+	dir, err := os.MkdirTemp("", "disk-*") // t.TempDir would belong to root
 	if err != nil {
 		t.Fatal(err)
 	}

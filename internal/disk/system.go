@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// system is what is done to files.
+// system is the file operations that a Folder uses.
 type system interface {
 	mkdir(dir string) error
 	stat(name string) (fs.FileInfo, error)
@@ -29,7 +29,7 @@ type writer interface {
 	Name() string
 }
 
-// host is the operating system. What it makes is the user's alone.
+// host is the operating system. What it makes is accessible to the user alone.
 type host struct{}
 
 func (host) mkdir(dir string) error                 { return os.MkdirAll(dir, 0o700) }

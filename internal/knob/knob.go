@@ -1,8 +1,8 @@
-// Package knob holds every environment variable that Tenon reads: its name, type, default and meaning.
-// It must not depend on what a setting does. It alone reads the environment, and docs/knobs.md is generated from it.
+// Package knob holds every environment variable that Tenon reads: its name, type, default and meaning. It must not depend on what a setting
+// does. Only this package reads the environment, and docs/knobs.md is generated from it.
 //
-// A variable is read each time it is asked for. A value that does not parse counts as the default, and [Check] says so in words;
-// opening a device calls it, so that a mistyped setting is an error and is not ignored.
+// Each Get reads the variable again. A value that does not parse counts as the default, and [Check] reports it; opening a device calls
+// Check, so that a mistyped setting is an error and is not ignored.
 package knob
 
 import (
@@ -47,7 +47,7 @@ func newBool(name string, def bool, doc string) *Bool {
 	}), def}
 }
 
-// Get returns the value: 1, t, true and 0, f, false are understood; unset, empty or anything else is the default.
+// Get returns the value: 1, t and true, or 0, f and false; unset, empty or anything else gives the default.
 func (k *Bool) Get() bool {
 	if v, err := strconv.ParseBool(os.Getenv(k.name)); err == nil {
 		return v
@@ -77,7 +77,7 @@ func (k *Count) parse(v string) (int, bool) {
 	return n, err == nil && n >= k.least && n <= k.most
 }
 
-// Get returns the value; unset, empty or anything else than a number within the bounds is the default.
+// Get returns the value; unset, empty or anything but a number within the bounds gives the default.
 func (k *Count) Get() int {
 	if n, ok := k.parse(os.Getenv(k.name)); ok {
 		return n
@@ -85,7 +85,7 @@ func (k *Count) Get() int {
 	return k.def
 }
 
-// Text is a variable whose form its reader judges.
+// Text is a variable of any text, which its reader checks.
 type Text struct {
 	*knob
 	def string
@@ -95,7 +95,7 @@ func newText(name, def, doc string) *Text {
 	return &Text{register(name, "text", def, doc, func(string) error { return nil }), def}
 }
 
-// Get returns the value; unset or empty is the default.
+// Get returns the value; unset or empty gives the default.
 func (k *Text) Get() string {
 	if v := os.Getenv(k.name); v != "" {
 		return v
@@ -103,7 +103,7 @@ func (k *Text) Get() string {
 	return k.def
 }
 
-// Lookup returns the value, and whether the variable is set, be it to nothing.
+// Lookup returns the value, and whether the variable is set, even if it is empty.
 func (k *Text) Lookup() (string, bool) { return os.LookupEnv(k.name) }
 
 // Choice is a variable that is one of several words.
@@ -123,7 +123,7 @@ func newChoice(name, doc, def string, others ...string) *Choice {
 	}), def, words}
 }
 
-// Get returns the value; unset, empty or another word is the default.
+// Get returns the value; unset, empty or another word gives the default.
 func (k *Choice) Get() string {
 	if v := os.Getenv(k.name); slices.Contains(k.words, v) {
 		return v
@@ -131,7 +131,7 @@ func (k *Choice) Get() string {
 	return k.def
 }
 
-// Check returns an error that names every registered variable whose value does not parse and says what would, or nil.
+// Check returns an error that names every registered variable whose value does not parse and says which values do, or nil.
 func Check() error {
 	var errs []error
 	for _, k := range registered {
@@ -145,7 +145,7 @@ func Check() error {
 // Setting is a variable that is set.
 type Setting struct {
 	Name, Value string
-	// Known says that Tenon reads it; otherwise it only begins with TENON_, most often by a slip of the pen.
+	// Known says that Tenon reads it; otherwise it only begins with TENON_, most often because of a typo.
 	Known bool
 }
 

@@ -10,7 +10,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write docs/knobs.md instead of comparing with it")
 
-// withOwn gives the test a registry of its own.
+// withOwn gives the test an empty registry.
 func withOwn(t *testing.T) {
 	old := registered
 	registered = nil

@@ -7,12 +7,12 @@ import (
 
 //go:generate go test -run TestPage -rewrite .
 
-// MaxSimDevices is how many devices a simulated machine has at most.
+// MaxSimDevices is the most devices that a simulated machine can have.
 const MaxSimDevices = 8
 
 // Variables of the driver.
 var (
-	// Libcuda overrides where NVIDIA's driver library is looked for.
+	// Libcuda overrides the path of NVIDIA's driver library.
 	Libcuda = newText("TENON_LIBCUDA", "",
 		"File of NVIDIA's driver library (`libcuda.so.1`, `nvcuda.dll`). Unset: the loader's search path, then the usual places.")
 	// SimDevices is the number of devices of a simulated machine.
@@ -23,7 +23,7 @@ var (
 	// LineInfo asks the driver's compiler for line information.
 	LineInfo = newBool("TENON_LINE_INFO", false,
 		"Keep the Go source lines of kernels in the compiled code, so that compute-sanitizer and debuggers name them.")
-	// LaunchLines makes the launch ring keep the calls of operations.
+	// LaunchLines makes the launch ring keep the Go line of every operation.
 	LaunchLines = newBool("TENON_LAUNCH_LINES", false,
 		"Keep the Go line of every operation, so that the error of a device fault names the lines of its suspects. Every "+
 			"operation takes longer.")
@@ -44,15 +44,15 @@ var (
 			"allocation. Slow. "+
 			"What a capture allocates goes back when the last graph of its pool is closed, and compiled regions run without graphs. "+
 			"The simulator's checker needs no such setting.")
-	// VisibleDevices is NVIDIA's own.
+	// VisibleDevices is NVIDIA's list of visible devices.
 	VisibleDevices = newText("CUDA_VISIBLE_DEVICES", "",
 		"NVIDIA's list of the devices that a process may see. The driver applies it when it is started, by the first device that is "+
 			"opened; until then "+
 			"Tenon counts by it. Tenon also names it where no device is found.")
-	// NVTXInjection is NVIDIA's own.
+	// NVTXInjection is NVIDIA's variable for a profiler's library.
 	NVTXInjection = newText("NVTX_INJECTION64_PATH", "",
 		"The library through which a profiler hears of the ranges and marks of package `cuda/nvtx`. The profiler sets it.")
-	// CacheDir and CacheDisable are NVIDIA's own; tenon doctor says what they do.
+	// CacheDir and CacheDisable are NVIDIA's variables for the driver's cache; tenon doctor reports their effect.
 	CacheDir = newText("CUDA_CACHE_PATH", "",
 		"The folder in which NVIDIA's driver keeps compiled kernels. The driver applies it; `tenon doctor` checks that it can be written.")
 	CacheDisable = newText("CUDA_CACHE_DISABLE", "",
@@ -61,12 +61,12 @@ var (
 
 // Variables of the kernels that are kept for later runs.
 var (
-	// KernelCache is the folder.
+	// KernelCache is the folder of the kernels.
 	KernelCache = newText("TENON_KERNEL_CACHE", "",
 		"The folder in which the text of built-in kernels is kept for later runs of the program, or `off`. Unset: `tenon/kernels` in "+
 			"the user's cache "+
 			"folder. One that other users can write to is not used.")
-	// KernelCacheMiB bounds it.
+	// KernelCacheMiB bounds the size of that folder.
 	KernelCacheMiB = newCount("TENON_KERNEL_CACHE_MIB", 256, 16, 1<<20,
 		"How many MiB the files in `TENON_KERNEL_CACHE` take at most. The kernels that were not used for longest make room.")
 )

@@ -1,6 +1,6 @@
 package knob
 
-// Variables of tenon memcheck. Most belong to schedulers, so that any text in them is let be until a run is split by them.
+// Variables of tenon memcheck. Most belong to schedulers, so any text in them is accepted until a run is split by them.
 var (
 	// MemcheckSplit is the number of pieces of a run.
 	MemcheckSplit = newText("TENON_MEMCHECK_SPLIT", "",
@@ -20,8 +20,8 @@ var (
 	// JobCompletionIndex is the index of a Kubernetes indexed job.
 	JobCompletionIndex = newText("JOB_COMPLETION_INDEX", "",
 		"Kubernetes' index of this pod of an indexed job: which piece `tenon memcheck` takes, of `TENON_MEMCHECK_SPLIT` pieces.")
-	// Rank is torchrun's.
+	// Rank is the process's number as torchrun sets it.
 	Rank = newText("RANK", "", "The number of this process as torchrun sets it: which piece `tenon memcheck` takes.")
-	// WorldSize is torchrun's.
+	// WorldSize is the number of processes as torchrun sets it.
 	WorldSize = newText("WORLD_SIZE", "", "The number of processes as torchrun sets it: the pieces of a run of `tenon memcheck`.")
 )

@@ -1,9 +1,10 @@
-// Package origin tells whose code a call belongs to: the program, the library or Go itself. So errors and stacks show the line that a user
-// wrote. It must not depend on what was called or who asks.
+// Package origin tells whose code a call belongs to: the program, the library or Go itself. So errors and stacks can show the line that the
+// user wrote. It must not depend on what was called or on its callers.
 //
-// The verdict is the package's, exactly: a module whose path only begins like this one is the program's. A function literal that the
-// compiler inlined bears the name of the function it landed in, which may be the program's; its file tells where it is from. Folders are
-// found by this file's own path, so that module caches, vendored copies, replaced modules and builds with -trimpath are all alike.
+// The exact package path decides: a module whose path only begins like this one belongs to the program. A function literal that the
+// compiler inlined has the name of the function it was inlined into, which may be the program's; its file shows where it comes from.
+// Folders are found relative to this file's own path, so that module caches, vendored copies, replaced modules and builds with -trimpath
+// all work.
 package origin
 
 import (
@@ -15,7 +16,7 @@ import (
 	"sync"
 )
 
-// Side is whose code a call is.
+// Side says whose code a call belongs to.
 type Side uint8
 
 // The sides. Commands, examples, conformance tests and all other tests of the module use the library, as programs do.
@@ -27,26 +28,26 @@ const (
 
 const module = "tenon.dev"
 
-// packages are the folders of the packages that programs import; those below internal are the library's too.
+// packages are the folders of the packages that programs import; those below internal belong to the library too.
 var packages = []string{".", "compile", "cuda", "cuda/nvtx", "data", "dtype", "fault", "kernel", "linalg", "memcheck", "memviz",
 	"memviz/replay", "nn", "optim",
 	"profile", "safetensors", "sparse", "tenontest", "torchfile"}
 
-// programs are the folders below internal whose packages use the library as programs do: profiles of them show their own lines.
+// programs are the folders below internal whose packages use the library as programs do: their profiles show their own lines.
 var programs = []string{"internal/gpt2", "internal/resnet"}
 
-// Of returns whose code a frame is, by the names that the runtime gives its function and file. For the library it also returns the
+// Of returns whose code a frame belongs to, by the names that the runtime gives its function and file. For the library it also returns the
 // package's folder in the module, "." for the root.
 func Of(function, file string) (side Side, folder string) { return built().of(function, file) }
 
-// Here returns the line of the calling goroutine's innermost call that is the program's. The line is 0 if there is none.
+// Here returns file and line of the calling goroutine's innermost call in the program. The line is 0 if there is none.
 func Here() (file string, line int) {
 	_, file, line = here(3)
 	return file, line
 }
 
-// Call is Here with the name of what of the root package's that call led to, such as "Add" for (*Exec).Add; it is "" if there is none in
-// between.
+// Call is Here with the name of the root package's function or method that the call led to, such as "Add" for (*Exec).Add; it is "" if
+// there is none in between.
 func Call() (name, file string, line int) { return here(3) }
 
 func here(skip int) (name, file string, line int) {
@@ -60,7 +61,7 @@ func here(skip int) (name, file string, line int) {
 				return name, c.file, c.line
 			}
 			if !passed && c.face != "" {
-				name = c.face // the outermost, since its own calls of each other are no business of the program's
+				name = c.face // the outermost, since the root package's calls of its own functions do not concern the program
 			}
 			passed = passed || c.above && name != ""
 		}
@@ -70,8 +71,8 @@ func here(skip int) (name, file string, line int) {
 	}
 }
 
-// In returns file and line, joined by a colon, of the innermost call that is the program's in frames as runtime.Stack writes them, two
-// lines each. It returns "" if there is none.
+// In returns file and line, joined by a colon, of the program's innermost call in frames as runtime.Stack writes them, two lines each. It
+// returns "" if there is none.
 func In(frames string) string {
 	lines := strings.Split(frames, "\n")
 	for i := 0; i+1 < len(lines); i += 2 {
@@ -89,23 +90,24 @@ func In(frames string) string {
 	return ""
 }
 
-// call is what is known of a program counter.
+// call describes the call at a program counter.
 type call struct {
 	side Side
-	// face is what is called, if the root package exports that; above says that it is of another public package of the library.
+	// face is the name of the called function, if the root package exports it; above says that it belongs to another public package of the
+	// library.
 	face  string
 	above bool
-	// folder is the library's package, and module the type of which the call is the method Forward.
+	// folder is the library's package, and module the receiver's type if the function is a method Forward.
 	folder, module string
 	function       string
 	file           string
 	line           int
 }
 
-// calls keeps a call for each program counter that was seen, so that only the first error of a line pays for the names.
+// calls caches a call for each program counter seen, so that only the first error of a line pays for the names.
 var calls sync.Map
 
-// find names a program counter that runtime.Callers returned: each stands for one call, inlined or not.
+// find returns the call at a program counter of runtime.Callers; each stands for one call, inlined or not.
 func find(pc uintptr) *call {
 	if c, ok := calls.Load(pc); ok {
 		return c.(*call)
@@ -121,7 +123,7 @@ func find(pc uintptr) *call {
 	switch {
 	case c.side != Library:
 	case c.folder == ".":
-		if c.face = exported(f.Function); c.face == "Try" { // which is no operation
+		if c.face = exported(f.Function); c.face == "Try" { // which is not an operation
 			c.face = ""
 		}
 	default:
@@ -131,7 +133,7 @@ func find(pc uintptr) *call {
 	return c
 }
 
-// exported returns the name of the exported function or method of which function, a name of the runtime's, is the code or a part; else "".
+// exported returns the name of the exported function or method that function, a name of the runtime's, belongs to; else "".
 func exported(function string) string {
 	function, _, _ = strings.Cut(function, "[")
 	_, name, _ := strings.Cut(function[strings.LastIndexByte(function, '/')+1:], ".")
@@ -144,11 +146,11 @@ func exported(function string) string {
 	return name
 }
 
-// layout is where a program's files lie, by the names that its build gave them.
+// layout says where a program's files lie, by the names that its build gave them.
 type layout struct {
 	root   string // of this module, with a slash at the end; "" if unknown
-	system string // of the standard library, likewise; "" where names are trimmed
-	main   string // the path of the program's module; it matters where names are trimmed
+	system string // of the standard library, also with a slash; "" if names are trimmed
+	main   string // the path of the program's module; used if names are trimmed
 }
 
 // built is the layout of the running program.
@@ -193,8 +195,8 @@ func (l layout) of(function, file string) (side Side, folder string) {
 	return Program, ""
 }
 
-// isSystem reports whether a file is the standard library's. Trimmed names of its files begin with the package, whose first element has no
-// dot, and so may those of the program's own module.
+// isSystem reports whether a file belongs to the standard library. Trimmed names of its files begin with the package path, whose first
+// element has no dot, but names of the program's own module may look the same.
 func (l layout) isSystem(pkg, file string) bool {
 	if l.system != "" {
 		return strings.HasPrefix(file, l.system)
@@ -218,7 +220,7 @@ func packageOf(function string) string {
 	return function[:slash] + strings.ReplaceAll(last, "%2e", ".")
 }
 
-// within returns a package's folder in a module, and whether it is the module's.
+// within returns a package's folder in a module, and whether it belongs to the module.
 func within(pkg, module string) (folder string, ok bool) {
 	if pkg == module {
 		return ".", true
@@ -241,7 +243,7 @@ type Frame struct {
 	Line           int
 }
 
-// Path is the way from the program to where it is asked for.
+// Path is the way from the program to the point where Way is called.
 type Path struct {
 	// Calls are the program's, innermost first.
 	Calls []Frame
@@ -250,10 +252,10 @@ type Path struct {
 	Modules, Above []string
 }
 
-// Trail is the calls of a goroutine, whose path can be asked for later.
+// Trail is a goroutine's program counters, from which Way makes a path later.
 type Trail []uintptr
 
-// Way returns the calling goroutine's path, by its innermost calls. It keeps nothing of the library's own.
+// Way returns the calling goroutine's path, from its 128 innermost calls. It does not include the library's own calls.
 func Way() Path {
 	var pcs [128]uintptr
 	return Trail(pcs[:runtime.Callers(2, pcs[:])]).Way()
@@ -277,7 +279,7 @@ func (t Trail) Way() (p Path) {
 	return p
 }
 
-// moduleOf returns the type of which function, a name of the runtime's, is the method Forward; else "".
+// moduleOf returns the receiver's type if function, a name of the runtime's, is a method Forward; else "".
 func moduleOf(function string) string {
 	t, ok := strings.CutSuffix(function, ".Forward")
 	if !ok {

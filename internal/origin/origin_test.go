@@ -73,7 +73,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// TestFolder is that a frame's package is the one that its code was written in.
+// TestFolder checks that a frame's package is the one that its code was written in.
 func TestFolder(t *testing.T) {
 	l := layout{root: "/lib/"}
 	for frame, want := range map[string]string{
@@ -89,7 +89,7 @@ func TestFolder(t *testing.T) {
 	}
 }
 
-// TestBuilt is that the running program's layout is known.
+// TestBuilt checks that the running program's layout is known.
 func TestBuilt(t *testing.T) {
 	_, file, _, _ := runtime.Caller(0)
 	if l := built(); l.root+"internal/origin/origin_test.go" != file || l.main != module {
@@ -100,7 +100,7 @@ func TestBuilt(t *testing.T) {
 	}
 }
 
-// TestPackages is that the list names every package that programs import.
+// TestPackages checks that the list names every package that programs import.
 func TestPackages(t *testing.T) {
 	var found []string
 	err := filepath.WalkDir("../..", func(p string, d os.DirEntry, err error) error {
@@ -147,7 +147,7 @@ func TestIn(t *testing.T) {
 	}
 }
 
-// TestHere is that a test of the module is a program.
+// TestHere checks that a test of the module counts as a program.
 func TestHere(t *testing.T) {
 	_, _, line, _ := runtime.Caller(0)
 	file, got := Here()

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// program copies testdata/program into a module of its own, runs it and returns the lines that it prints, split at the tab, and for each
-// route the place that the source names: a route's call, or the line marked "at" it.
+// program copies testdata/program into a new module and runs it. It returns the lines that the program prints, split at the tab, and for
+// each route the file and line to expect: the route's call, or the line marked "at" with the route.
 func program(t *testing.T) (lines [][2]string, want map[string]string) {
 	t.Helper()
 	root, err := filepath.Abs("../..")
@@ -63,8 +63,8 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// TestProgram is that every error of a program outside the module names the program's line, and that the stack of its memory's history has
-// of the library what the program called and no more.
+// TestProgram checks that every error of a program outside the module names the program's line, and that a stack in its memory history
+// shows only those functions of the library that the program called.
 func TestProgram(t *testing.T) {
 	lines, want := program(t)
 	var stack []string

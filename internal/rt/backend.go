@@ -10,7 +10,7 @@ import (
 // backend is the device as its allocator sees it.
 type backend struct{ d *Device }
 
-// relaxed runs f with a token in the mode in which allocation is legal while streams are captured.
+// relaxed runs f with the thread in relaxed capture mode, in which allocation is legal while streams are captured.
 func (b *backend) relaxed(f func(t driver.Thread) error) error {
 	dev := b.d.dev
 	t, err := b.d.enter()
@@ -23,7 +23,7 @@ func (b *backend) relaxed(f func(t driver.Thread) error) error {
 		return err
 	}
 	err = f(t)
-	// It fails only on a device that was lost since, of which the next call tells: what f made is there all the same.
+	// This fails only if the device was lost meanwhile, which the next call reports. What f made exists all the same.
 	_, _ = dev.CaptureExchangeMode(t, old)
 	return err
 }
@@ -37,7 +37,7 @@ func (b *backend) Malloc(size uint64) (addr uint64, err error) {
 	return addr, roomless(err)
 }
 
-// roomless marks an error that means no room.
+// roomless turns the driver's out-of-memory error into noRoom.
 func roomless(err error) error {
 	if errors.Is(err, driver.OutOfMemory) {
 		return noRoom{err}
@@ -45,13 +45,13 @@ func roomless(err error) error {
 	return err
 }
 
-// noRoom is the driver's error as the allocator knows it.
+// noRoom is an out-of-memory error that matches alloc.ErrOutOfMemory.
 type noRoom struct{ error }
 
 func (e noRoom) Is(target error) bool { return target == alloc.ErrOutOfMemory }
 func (e noRoom) Unwrap() error        { return e.error }
 
-// Error is empty where the driver says no more than that there is no room.
+// Error returns "" if the driver's error says nothing beyond out of memory.
 func (e noRoom) Error() string {
 	if _, plain := e.error.(*driver.Error); plain {
 		return ""
@@ -63,8 +63,8 @@ func (b *backend) Free(addr uint64) error {
 	return b.freeing(func(t driver.Thread) error { return b.d.dev.MemFree(t, driver.Ptr(addr)) })
 }
 
-// freeing is relaxed for a call that frees: those are silent on a lost device, but nothing else is. A device that was closed has given all
-// back.
+// freeing is relaxed for calls that free. On a lost device only those still succeed, so it leaves the capture mode alone there. On a closed
+// device it does nothing: all memory was given back.
 func (b *backend) freeing(f func(t driver.Thread) error) error {
 	if !b.lost() {
 		return b.relaxed(f)
@@ -85,7 +85,7 @@ func (b *backend) MemInfo() (free, total uint64, err error) {
 	return free, total, err
 }
 
-// noEvent stands for an event of a lost device, on which nothing runs and all work is over: so its memory can be given back.
+// noEvent stands for an event of a lost device. Nothing runs there any more, so memory that waits for the event can be given back.
 const noEvent alloc.Event = 0
 
 func (b *backend) lost() bool { return b.d.lost.Load() != nil }
@@ -142,7 +142,7 @@ func (b *backend) Capturing(s alloc.Stream) (uint64, bool) {
 	return id, err == nil && st == driver.CaptureActive
 }
 
-// virtualBackend is a device that maps memory behind reserved addresses.
+// virtualBackend is a device that maps memory at reserved addresses.
 type virtualBackend struct{ backend }
 
 func (b *virtualBackend) Reserve(size uint64) (addr uint64, err error) {
@@ -166,8 +166,8 @@ func (b *virtualBackend) UnmapPage(addr, size uint64) error {
 	return b.freeing(func(t driver.Thread) error { return b.d.dev.MemUnmap(t, driver.Ptr(addr), size) })
 }
 
-// SyncStream waits for the work of s outside of captures, and where memory was lent to graphs, which run on other streams too, for that of
-// every stream.
+// SyncStream waits for the work of s outside captures. If memory was lent to graphs, which also run on other streams, it waits for every
+// stream.
 func (b *virtualBackend) SyncStream(s alloc.Stream) error {
 	if b.lost() {
 		return nil
@@ -183,7 +183,7 @@ func (b *virtualBackend) SyncStream(s alloc.Stream) error {
 	return nil
 }
 
-// wait waits for the work of s outside of captures. It waits for an event, since others may begin a capture of s meanwhile.
+// wait waits for the work of s outside captures. It waits for an event, since others may begin a capture of s meanwhile.
 func (b *virtualBackend) wait(s *Stream) error {
 	e, ok, err := s.marked()
 	if ok {
@@ -202,7 +202,7 @@ func (b *virtualBackend) wait(s *Stream) error {
 	return err
 }
 
-// orderedBackend is a device that allocates in the order of streams, from its own pool.
+// orderedBackend is a device that allocates in stream order, from its own memory pool.
 type orderedBackend struct{ backend }
 
 func (b *orderedBackend) MallocAsync(size uint64, s alloc.Stream) (addr uint64, err error) {

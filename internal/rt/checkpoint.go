@@ -15,7 +15,7 @@ type PoolCheckpoint struct {
 	id  alloc.PoolID
 }
 
-// CheckpointPool notes the layout of the private pool id. Blocks of garbage tensors are freed first.
+// CheckpointPool records the layout of the private pool id. Blocks of garbage tensors are freed first.
 func (d *Device) CheckpointPool(id alloc.PoolID) (*PoolCheckpoint, error) {
 	if _, err := d.FreeLoose(); err != nil {
 		return nil, err
@@ -44,9 +44,9 @@ func (c *PoolCheckpoint) Pool() alloc.PoolID { return c.id }
 // Device returns the pool's device.
 func (c *PoolCheckpoint) Device() *Device { return c.dev }
 
-// RestorePool brings the pool back to its layout at the checkpoint: every live block is freed, those of the checkpoint are made anew. owned
-// are the blocks whose owners know of it, all that are live now; it returns the new blocks by address. An error before anything was freed
-// changes nothing.
+// RestorePool restores the pool's layout at the checkpoint: it frees every live block and allocates those of the checkpoint again. owned
+// lists the live blocks whose owners know about the restore; any other live block is an error. It returns the new blocks by address. An
+// error that occurs before anything is freed changes nothing.
 func (d *Device) RestorePool(c *PoolCheckpoint, owned []*alloc.Block) (map[uint64]*alloc.Block, error) {
 	if c.dev != d {
 		return nil, apart(c.dev, d, "the checkpoint is of a pool of %s, and this is %s")
@@ -55,7 +55,7 @@ func (d *Device) RestorePool(c *PoolCheckpoint, owned []*alloc.Block) (map[uint6
 		return nil, err
 	}
 	addr, stale := d.stale(c.id, owned)
-	if stale { // or garbage, whose cleanup is still to run
+	if stale { // it may be garbage whose cleanup has not run yet
 		runtime.GC()
 		waitCleanups()
 		if _, err := d.FreeLoose(); err != nil {
@@ -81,7 +81,7 @@ func (d *Device) RestorePool(c *PoolCheckpoint, owned []*alloc.Block) (map[uint6
 	return made, d.checkAlloc(err, "the pool's layout could not be restored")
 }
 
-// stale returns the address of a live block of the pool that is none of the owned ones.
+// stale returns the address of a live block of the pool that is not in owned.
 func (d *Device) stale(id alloc.PoolID, owned []*alloc.Block) (addr uint64, found bool) {
 	for _, s := range d.mem.PoolSegments(id) {
 		for _, b := range s.Blocks {

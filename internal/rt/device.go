@@ -19,11 +19,11 @@ import (
 // Device is one opened device. Its methods are safe for concurrent use.
 type Device struct {
 	dev    driver.Device
-	of     driver.Driver // that opened it
+	of     driver.Driver // the driver that opened it
 	info   *driver.Info
-	mem    *alloc.Device // all of the device's memory: settings, pools, figures, and what is taken by address
+	mem    *alloc.Device // all of the device's memory: settings, pools, statistics, and memory taken by address
 	limits kernels.Limits
-	// Host says that the device is this machine's processor, whose tensors act as scalars beside any device's.
+	// Host is true for this machine's processor, whose tensors act as scalars beside any device's.
 	Host bool
 
 	loose   Loose
@@ -32,41 +32,41 @@ type Device struct {
 	index32 atomic.Int64
 
 	funcs atomic.Pointer[map[kernels.Spec]Func]
-	// blocks is what tensors take memory from: mem, or one of its decorators. guards is among them once memory checks were on, leaks
-	// where a checker looks for leaks.
+	// blocks is the allocator that tensors use: mem, or a decorator around it. guards is one of the decorators once memory checks have been
+	// on, leaks if a checker looks for leaks.
 	blocks   atomic.Pointer[alloc.Allocator]
 	guards   atomic.Pointer[alloc.Guards]
 	leaks    *alloc.Leaks
 	checksMu sync.Mutex
-	// generator is the default one.
+	// generator is the default generator.
 	generator Generator
-	// dump is what writes snapshots of failing allocations.
+	// dump writes a snapshot when an allocation fails.
 	dump  dump
 	users sync.Map // *kernel.Kernel to Func
-	// kept has the images of built-in kernels of earlier runs; nil if none are kept.
+	// kept is the folder with the images of built-in kernels from earlier runs; nil if none are kept.
 	kept  *disk.Folder
 	stats struct{ built atomic.Int64 }
 
 	// streams are in the order of their numbers; the first is the default one. They are made under mu and read without it.
 	streams [MaxStreams]atomic.Pointer[Stream]
-	// lost is the fault that lost the device, or says that it was closed; told says that a call returned it.
+	// lost is the fault that lost the device, or the error that it was closed; told is true once a call has returned it.
 	lost atomic.Pointer[fault.Error]
 	told atomic.Bool
 	// spoils are the operations that come after failed assertions, by stream, each list in order; nil if none ever failed. Only devices
 	// that recover have any.
 	spoils   atomic.Pointer[[MaxStreams][]spoilt]
 	failures failures
-	// traces are told the device's actions; nil if nobody asked. traceMu is for changing them.
+	// traces see the device's actions; nil if there are none. traceMu is held to change them.
 	traces  atomic.Pointer[[]*Trace]
 	traceMu sync.Mutex
 	// profiler sees the device's operations; nil if none does.
 	profiler atomic.Pointer[Profiler]
-	// kernels are the names of those that were loaded, by driver.Func.
+	// kernels has the names of the loaded kernels, by driver.Func.
 	kernels sync.Map
-	// lines says that the launch ring keeps the calls of operations.
+	// lines makes the launch ring keep the program's line of each operation.
 	lines bool
 
-	// gate is what calls of the driver go by; closing says that Close refuses new work. closeMu is held while the device is closed.
+	// gate counts the driver calls under way; closing is true once Close refuses new work. Close holds closeMu.
 	gate    gate
 	closing atomic.Bool
 	closeMu sync.Mutex
@@ -77,14 +77,14 @@ type Device struct {
 	// graphPools are the private pools that graphs hold.
 	graphPools map[alloc.PoolID]*graphPool
 	made       int       // default and users' streams
-	capturing  int       // streams that were made for captures
-	idle       []*Stream // those of them that no capture has
+	capturing  int       // streams made for captures
+	idle       []*Stream // those that no capture uses
 	next       int
 
 	freeStream driver.Stream // of the driver's memory pool, for memory that several streams used; under the allocator's lock
 
-	// quiet is held for reading while the driver waits for a stream or the device, which a capture must not begin under, and for writing
-	// while one begins.
+	// quiet is read-locked while the driver waits for a stream or the device, and locked while a capture begins, since none may begin
+	// during such a wait.
 	quiet      sync.RWMutex
 	capturesMu sync.Mutex
 	captures   []*Capture // under way
@@ -98,7 +98,7 @@ type Device struct {
 	timing  []driver.Event
 }
 
-// MaxStreams is how many streams a device has at most, so that sets of them are bits of a word: the default one, those that users share
+// MaxStreams is the most streams that a device has, so that a set of them fits in one word: the default stream, those that users share
 // round-robin, as many as PyTorch's pool has, and those of captures under way.
 const (
 	MaxStreams     = 64
@@ -181,13 +181,13 @@ func (d *Device) Memory() *alloc.Device { return d.mem }
 // Limits are the properties that launch shapes depend on.
 func (d *Device) Limits() *kernels.Limits { return &d.limits }
 
-// Synchronize waits for all work of the device and returns a fault of it, if any. What others capture meanwhile is not work yet.
+// Synchronize waits for all work of the device and returns its fault, if any. Work that others capture meanwhile does not count.
 func (d *Device) Synchronize() error {
 	_, err := d.synchronize()
 	return err
 }
 
-// synchronize also returns up to which operation each stream is complete.
+// synchronize also returns, for each stream, the latest operation that is complete.
 func (d *Device) synchronize() (issued [MaxStreams]uint64, err error) {
 	d.trace(deviceSynchronization, 0, 0)
 	for s := range d.allStreams {
@@ -216,21 +216,21 @@ func (d *Device) allStreams(yield func(s *Stream) bool) {
 	}
 }
 
-// EmptyCache returns cached memory that nothing uses to the driver, that of dropped tensors too.
+// EmptyCache returns unused cached memory to the driver, including that of dropped tensors.
 func (d *Device) EmptyCache() error {
 	_, err := d.FreeLoose()
 	if e := d.checkAlloc(d.mem.EmptyCache(), "cached memory could not be given back"); e != nil {
 		err = errors.Join(err, e)
-		if d.lost.Load() != nil { // what came to light on the way ends the waiting for events
+		if d.lost.Load() != nil { // the fault just found ends the wait for events
 			_ = d.mem.EmptyCache()
 		}
 	}
 	return err
 }
 
-// Close waits for all work and releases the device, also while others use it: what they do from then on is an error of kind Closed, and
-// captures under way fail with one. The second call waits for the first and does nothing. On a device whose fault was reported before it is
-// silent, as all frees are.
+// Close waits for all work and releases the device, even while others use it: their later calls return an error of kind Closed, and
+// captures under way fail with one. A second call waits for the first and does nothing. If the device's fault was reported before, Close
+// returns nil, as all frees do.
 func (d *Device) Close() error {
 	d.closeMu.Lock()
 	defer d.closeMu.Unlock()
@@ -283,7 +283,7 @@ func (d *Device) Close() error {
 	}
 	t.Leave()
 	keep(d.dev.Close())
-	d.generator.Keep(d, nil) // what graphs that are still open share there leads back to d, which garbage could not be
+	d.generator.Keep(d, nil) // what open graphs share there refers to d and would keep it from becoming garbage
 	if !known {
 		first = d.Check(first, "the device could not be closed cleanly")
 	} else {
@@ -293,7 +293,7 @@ func (d *Device) Close() error {
 	return first
 }
 
-// Alloc takes n > 0 bytes for use on s, for a tensor; Free gives the block back. Blocks of garbage tensors are freed first.
+// Alloc allocates n > 0 bytes for a tensor that is used on s; Free gives the block back. Blocks of garbage tensors are freed first.
 func (d *Device) Alloc(n uint64, s alloc.Stream) (*alloc.Block, error) {
 	return d.allocFrom(alloc.PoolID{}, n, s)
 }
@@ -312,7 +312,7 @@ func (d *Device) allocFrom(pool alloc.PoolID, n uint64, s alloc.Stream) (*alloc.
 		d.trace(memoryAllocation, b.Addr(), b.Size())
 		return b, nil
 	}
-	if d.Host && fault.KindOf(err) == fault.OutOfMemory { // the allocator speaks of a GPU
+	if d.Host && fault.KindOf(err) == fault.OutOfMemory { // the allocator's message is about a GPU
 		s := d.mem.Stats()
 		held, reserved := s.AllocatedBytes.All().Current, s.ReservedBytes.All().Current
 		remedy := "make the work smaller"
@@ -325,10 +325,10 @@ func (d *Device) allocFrom(pool alloc.PoolID, n uint64, s alloc.Stream) (*alloc.
 	return b, d.checkAlloc(err, "memory could not be allocated")
 }
 
-// Free gives a block back. An error of the driver delays its reuse and loses nothing: the allocator tries again, and a device fault that
-// comes to light here is reported by the next call.
+// Free gives a block back. An error of the driver only delays the block's reuse: the allocator tries again, and the next call reports a
+// device fault that appears here.
 func (d *Device) Free(b *alloc.Block) error {
-	if d.leaks != nil && d.leaks.Closed() { // who freed it
+	if d.leaks != nil && d.leaks.Closed() { // Close freed it
 		return nil
 	}
 	d.trace(memoryDeallocation, b.Addr(), 0)
@@ -338,7 +338,7 @@ func (d *Device) Free(b *alloc.Block) error {
 	return nil
 }
 
-// freeTensors frees what tensors still hold, where somebody looks for leaks; their own frees then do nothing.
+// freeTensors frees the blocks that tensors still hold, if a checker looks for leaks; the tensors' own frees then do nothing.
 func (d *Device) freeTensors() (first error) {
 	if d.leaks == nil {
 		return nil
@@ -352,14 +352,14 @@ func (d *Device) freeTensors() (first error) {
 	return first
 }
 
-// Own says that b, which RestorePool made, is a tensor's.
+// Own tells the leak check that b, which RestorePool made, belongs to a tensor.
 func (d *Device) Own(b *alloc.Block) {
 	if d.leaks != nil {
 		d.leaks.Own(b)
 	}
 }
 
-// freed keeps what of an error of the allocator's Free the caller is to know.
+// freed returns an error of the allocator's Free, except the driver's: a sticky one loses the device, the others are dropped.
 func (d *Device) freed(err error) error {
 	if err == nil {
 		return nil
@@ -373,7 +373,7 @@ func (d *Device) freed(err error) error {
 	return err
 }
 
-// Index32 returns the most elements that kernels reach with 32-bit indexes.
+// Index32 returns the largest number of elements that kernels address with 32-bit indexes.
 func (d *Device) Index32() int { return int(d.index32.Load()) }
 
 // SetIndex32 lowers that limit, so that tests reach the 64-bit path with small tensors.

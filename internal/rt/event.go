@@ -14,13 +14,13 @@ import (
 // the garbage collector. It is safe for concurrent use.
 type Event struct {
 	dev    *Device
-	timing bool // Elapsed can be asked; it makes recording slower
+	timing bool // Elapsed works; recording is slower
 
 	mu      sync.Mutex
 	handle  driver.Event // 0 before the first Record
 	stream  *Stream      // of the latest Record
-	seq     uint64       // how much of stream's work that covers
-	capture *Capture     // that the latest Record is part of, or nil
+	seq     uint64       // the last operation of stream that it covers
+	capture *Capture     // the capture of the latest Record, or nil
 	closed  bool
 	cleanup runtime.Cleanup
 }
@@ -67,7 +67,7 @@ func (e *Event) Record(s *Stream) error {
 		}
 	}
 	s.mark.Lock()
-	h, seq := e.handle, s.Seq() // before the driver's call: what others issue meanwhile may not be covered
+	h, seq := e.handle, s.Seq() // before the driver's call, which may not cover what others issue meanwhile
 	err := e.dev.dev.EventRecord(h, s.handle)
 	if err == nil {
 		e.stream, e.seq, e.capture = s, seq, s.capture.Load()
@@ -98,14 +98,15 @@ func (e *Event) create() error {
 	return nil
 }
 
-// deleteEvent gives the driver's event of an Event back to the pool. It is told before, since the next Event may get it.
+// deleteEvent gives the driver's event of an Event back to the pool. It traces the deletion first, since the next Event may get the same
+// one.
 func (d *Device) deleteEvent(h driver.Event, timing bool) {
 	d.trace(eventDeletion, uint64(h), 0)
 	d.ReleaseEvent(h, timing)
 }
 
-// Wait makes later work of s wait for what e marks; it returns at once, but where e is of a device that is no peer: then the host waits. An
-// event that was never recorded marks nothing.
+// Wait makes later work of s wait for what e marks. It returns at once, unless e belongs to a device that is not a peer: then the host
+// waits. An event that was never recorded marks nothing.
 func (s *Stream) Wait(e *Event) error {
 	if err := e.Usable(); err != nil {
 		return err
@@ -118,7 +119,7 @@ func (s *Stream) Wait(e *Event) error {
 	return s.WaitInTurn(e)
 }
 
-// WaitInTurn is Wait for who has the turn of s.
+// WaitInTurn is Wait for a caller that has the turn of s.
 func (s *Stream) WaitInTurn(e *Event) error {
 	h, err := s.wait(e)
 	if h != 0 && err == nil {
@@ -142,7 +143,7 @@ func (s *Stream) wait(e *Event) (driver.Event, error) {
 				"record it outside", c.where(), s.dev)
 		case now != nil:
 			return e.handle, s.isolated()
-		case !d.Peer(s.dev): // such as the processor's: what the device does not know of the host waits for
+		case !d.Peer(s.dev): // such as the processor's: the device cannot wait for it, so the host does
 			return e.handle, d.synchronizeEvent(e.handle, e.stream, e.seq)
 		}
 	}
@@ -213,7 +214,7 @@ func (d *Device) synchronizeEvent(h driver.Event, s *Stream, seq uint64) error {
 	})
 }
 
-// point returns what e marks, which nobody can ask about if a capture recorded it.
+// point returns the driver's event, the stream and the operation that e marks. An event that a capture recorded is an error.
 func (e *Event) point() (driver.Event, *Stream, uint64, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -225,7 +226,7 @@ func (e *Event) point() (driver.Event, *Stream, uint64, error) {
 	return e.handle, e.stream, e.seq, nil
 }
 
-// Elapsed returns the device's time from e to end, to about half a microsecond.
+// Elapsed returns the device's time from e to end, with a resolution of about half a microsecond.
 func (e *Event) Elapsed(end *Event) (time.Duration, error) {
 	if err := end.Usable(); err != nil {
 		return 0, err

@@ -90,7 +90,7 @@ func TestEvent(t *testing.T) {
 	}
 }
 
-// Dropped events go back to the pool.
+// Events that become garbage go back to the pool.
 func TestEventDropped(t *testing.T) {
 	d := openSim(t, nil)
 	if err := d.NewEvent(false).Record(d.DefaultStream()); err != nil {
@@ -120,8 +120,8 @@ func TestEventOfAnotherDevice(t *testing.T) {
 	}
 }
 
-// walkFailures runs f on a simulated device once for each call that it makes, which fails. f gets a Device of nothing but the driver's, a
-// stream, and what waits for that stream without being walked.
+// walkFailures runs f on a simulated device once for each call that f makes, and lets that call fail. f gets a Device with nothing but the
+// driver's device, a stream, and a function that waits for that stream without being walked.
 func walkFailures(t *testing.T, f func(d *Device, s *Stream, th driver.Thread, wait func() error) error, opts ...faults.Option) {
 	base, err := hostsim.New(hostsim.Options{Devices: 1}).Open(0)
 	if err != nil {
@@ -140,7 +140,7 @@ func walkFailures(t *testing.T, f func(d *Device, s *Stream, th driver.Thread, w
 	}, opts...)
 }
 
-// Whatever call fails, the error names it and the event can be used afterwards.
+// Whichever call fails, the error names it and the event can be used afterwards.
 func TestEventFailures(t *testing.T) {
 	walkFailures(t, func(d *Device, s *Stream, th driver.Thread, _ func() error) error {
 		defer func() {

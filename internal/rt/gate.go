@@ -7,14 +7,14 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// A device is closed while others work. Close first refuses new work: it takes the turn of every stream, and so waits for the operation
-// that has it, and ends the captures under way. Then it shuts the gate, by which all other calls of the driver go, and waits for those
-// under way. So no call of the driver meets a device that is gone, and who comes too late is told that the device was closed.
+// A device may be closed while others work. Close first refuses new work: it takes the turn of every stream, and so waits for the operation
+// that has it, and ends the captures under way. Then it shuts the gate, which all other driver calls pass, and waits for those under way.
+// So no driver call reaches a device that is gone, and later callers get the error that the device was closed.
 
-// gate counts the calls of the driver under way that no turn of a stream covers.
+// gate counts the driver calls under way that are made without a stream's turn.
 type gate struct {
 	of *Device
-	// calls are those under way, and gateShut once the gate is shut.
+	// calls is the number under way, plus gateShut once the gate is shut.
 	calls atomic.Int64
 	empty chan struct{} // gets a value when the last of them leaves a gate that is shut
 }
@@ -61,8 +61,8 @@ func (d *Device) leave(t driver.Thread) {
 	d.gate.leave()
 }
 
-// refuseWork ends the device's work: no stream takes any more, and no stream is made. Operations under way are waited for, captures under
-// way are ended.
+// refuseWork makes the streams refuse new work and lets no new stream be made. It waits for operations under way and ends captures under
+// way.
 func (d *Device) refuseWork() {
 	d.mu.Lock()
 	d.closing.Store(true)

@@ -16,10 +16,10 @@ type Generator struct {
 	mu           sync.Mutex
 	seed, offset uint64
 
-	// captures counts the captures under way that draw from it; refused is the first change that was asked for meanwhile.
+	// captures counts the captures under way that draw from it; refused is the error of the first change that was refused meanwhile.
 	captures int
 	refused  error
-	// kept is what the tensor line keeps for the graphs of a device that draw from it.
+	// kept is what the tensor line stores here, by device, for graphs that draw from it.
 	kept map[*Device]any
 }
 
@@ -44,14 +44,14 @@ func (g *Generator) Seed() uint64 {
 	return g.seed
 }
 
-// Clone returns a generator of its own that goes on from g's seed and offset.
+// Clone returns a new generator that continues from g's seed and offset.
 func (g *Generator) Clone() *Generator {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return &Generator{seed: g.seed, offset: g.offset}
 }
 
-// SetSeed sets the seed and puts the offset to 0. While a capture draws from g it is an error and changes nothing.
+// SetSeed sets the seed and resets the offset to 0. While a capture draws from g, it returns an error and changes nothing.
 func (g *Generator) SetSeed(seed uint64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -62,7 +62,8 @@ func (g *Generator) SetSeed(seed uint64) error {
 	return nil
 }
 
-// change refuses PyTorch's call while a capture draws from g: what is recorded draws where the generator is at each replay.
+// change returns an error, under the name of PyTorch's call, while a capture draws from g: recorded work draws from the generator's state
+// at each replay.
 func (g *Generator) change(call string) error {
 	if g.captures == 0 {
 		return nil
@@ -85,7 +86,7 @@ func (g *Generator) BeginCapture() {
 	g.captures++
 }
 
-// EndCapture says that the capture is over. The error is that of a change of g that was refused meanwhile.
+// EndCapture says that the capture is over. It returns the error of the first change of g that was refused meanwhile, or nil.
 func (g *Generator) EndCapture() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -130,8 +131,7 @@ func (g *Generator) Take(n uint64) (seed, offset uint64) {
 	return seed, offset
 }
 
-// Untake moves the offset back from where a Take left it to where it was, for a launch that did not come about, unless somebody else has
-// drawn or seeded since.
+// Untake undoes a Take for a launch that failed: it moves the offset from left back to at, unless somebody else has drawn or seeded since.
 func (g *Generator) Untake(seed, at, left uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -147,7 +147,8 @@ func (g *Generator) State() []byte {
 	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, g.seed), g.offset)
 }
 
-// SetState sets what State returned; 8 bytes set the seed and put the offset to 0. While a capture draws from g it is an error.
+// SetState restores a state that State returned; 8 bytes set the seed and reset the offset to 0. While a capture draws from g, it returns
+// an error.
 func (g *Generator) SetState(b []byte) error {
 	if len(b) != 8 && len(b) != 16 {
 		return fault.New(fault.Invalid, "RNG state is wrong size: it has 16 bytes, not %d", len(b))

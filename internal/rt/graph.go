@@ -12,7 +12,7 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// CaptureMode says which calls that could disturb a capture end it.
+// CaptureMode says which threads must not make calls that could disturb a capture; such a call ends the capture.
 type CaptureMode int
 
 const (
@@ -29,15 +29,15 @@ var driverModes = [...]driver.CaptureMode{driver.CaptureThreadLocal, driver.Capt
 
 // CaptureSpec says how a capture is made.
 type CaptureSpec struct {
-	// Pool is the private pool; zero is a new one.
+	// Pool is the private pool; zero means a new one.
 	Pool alloc.PoolID
 	Mode CaptureMode
 	// Source keeps the graph as it was recorded, for Dump.
 	Source bool
-	// Track gives each kernel, copy and fill that is recorded by Stream.Launch, Copy and Fill an index, by which runs of the graph can have
-	// other arguments: see Change. It keeps the graph as it was recorded, too.
+	// Track gives each kernel, copy and fill that Stream.Launch, Copy and Fill record an index, so that runs of the graph can have other
+	// arguments: see Change. It also keeps the graph as it was recorded.
 	Track bool
-	// At is the file and line of the capture, for errors of others.
+	// At is the file and line of the capture, for the error messages of other calls.
 	At string
 }
 
@@ -49,16 +49,16 @@ type Capture struct {
 	thread driver.Thread
 	owner  uint64 // the thread's number, which only the thread itself can ask for
 	spec   CaptureSpec
-	// streams are those that it records, in the order in which they came; mu is held while one comes, since that may be by any goroutine.
+	// streams are the streams that it records, in the order in which they joined. Any goroutine may make one join, with mu held.
 	mu      sync.Mutex
 	streams []*Stream
 	ended   bool
 	tracked tracked // under mu
 	// work is what Stream.Launch, Copy and Fill recorded, in this order, under mu.
 	work []work
-	// waited remembers up to which captured operation a stream waits for another one.
+	// waited has, for a pair of streams, the latest captured operation of the second that the first waits for.
 	waited map[[2]int]uint64
-	// runs are the runs of the graph of which it is not known that all failures were told, under failures.mu, on a device that recovers.
+	// runs are the runs of the graph that may have failures not yet reported, on a device that recovers; under failures.mu.
 	runs []run
 }
 
@@ -67,19 +67,19 @@ type Graph struct {
 	dev    *Device
 	of     *Capture
 	exec   driver.GraphExec
-	source driver.Graph // 0 unless it was to be kept
+	source driver.Graph // 0 unless it is kept
 	pool   alloc.PoolID
-	shared *graphPool // whose mu guards exec and source, and is held while work of tracked is changed
+	shared *graphPool // its mu guards exec and source, and is held while tracked work is changed
 	nodes  int
-	// tracked are the nodes of the work that the capture has tracked; they live as long as source.
+	// tracked are the nodes of the work that the capture tracked; they live as long as source.
 	tracked []driver.Node
-	// work is what the graph does, as it was recorded and then changed, and twin has times of it while there is a profiler. Both are under
+	// work is what the graph does, as recorded and then changed; twin measures its times while there is a profiler. Both are under
 	// shared.mu.
 	work []work
 	twin *twin
 }
 
-// graphPool orders the runs of graphs that share a pool: what one run leaves in the memory the next one may overwrite.
+// graphPool orders the runs of graphs that share a pool, since a run may overwrite what the one before left in the memory.
 type graphPool struct {
 	graphs int // under the device's mu
 
@@ -88,7 +88,7 @@ type graphPool struct {
 	seq  uint64
 }
 
-// sharedPool returns what orders the runs of the pool's graphs, for one graph more.
+// sharedPool returns the graphPool of the pool and counts one more graph in it.
 func (d *Device) sharedPool(id alloc.PoolID) *graphPool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -101,7 +101,7 @@ func (d *Device) sharedPool(id alloc.PoolID) *graphPool {
 	return p
 }
 
-// leavePool says that a graph of the pool is gone.
+// leavePool counts one graph of the pool less.
 func (d *Device) leavePool(id alloc.PoolID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -111,8 +111,8 @@ func (d *Device) leavePool(id alloc.PoolID) {
 	}
 }
 
-// BeginCapture waits for the device, gives it the memory of pools whose graphs are gone, sends the allocations of the capture to the
-// private pool and begins to record the work of st, which must not be the default stream. Other threads may go on allocating meanwhile.
+// BeginCapture waits for the device, returns to it the memory of pools whose graphs are gone, directs the capture's allocations to the
+// private pool and begins to record the work of st, which must not be the default stream. Other threads may allocate meanwhile.
 func (d *Device) BeginCapture(st *Stream, spec CaptureSpec) (*Capture, error) {
 	switch {
 	case st == d.DefaultStream():
@@ -181,7 +181,7 @@ func (c *Capture) begin(id *atomic.Uint64) error {
 	return nil
 }
 
-// add makes s one of the capture's streams; join does it for the driver. The caller has the turn of s.
+// add makes s one of the capture's streams; join does so in the driver. The caller has the turn of s.
 func (c *Capture) add(s *Stream, join func() error) error {
 	d := c.dev
 	e, err := d.AcquireEvent(false)
@@ -286,7 +286,7 @@ func (d *Device) settle(issued *[MaxStreams]uint64) {
 	}
 }
 
-// Also joins what else failed to err.
+// Also joins more, a further error or nil, to err.
 func Also(err, more error) error {
 	if more == nil {
 		return err
@@ -294,8 +294,8 @@ func Also(err, more error) error {
 	return errors.Join(err, more)
 }
 
-// leave ends the diversion and the thread's hold; release gives the pool up as well. On a device that is closed meanwhile the diversion has
-// ended.
+// leave ends the diversion of allocations and unbinds the thread; with release it also releases the pool. If the device is being closed,
+// the diversion has ended already, and errors are dropped.
 func (c *Capture) leave(release bool) error {
 	c.thread.Leave()
 	d := c.dev
@@ -309,7 +309,7 @@ func (c *Capture) leave(release bool) error {
 	return err
 }
 
-// end ends the driver's capture by a thread, once, and lets its streams go.
+// end ends the driver's capture on thread t, once, and releases its streams.
 func (c *Capture) end(t driver.Thread) (g driver.Graph, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -319,7 +319,7 @@ func (c *Capture) end(t driver.Thread) (g driver.Graph, err error) {
 	c.ended = true
 	d := c.dev
 	g, err = d.dev.CaptureEnd(t, c.stream.handle)
-	d.delist(c) // not before, since until now a wait breaks it
+	d.delist(c) // only now, since until here a wait breaks the capture
 	for _, s := range c.streams {
 		s.mark.Lock()
 		s.capture.Store(nil)
@@ -330,7 +330,7 @@ func (c *Capture) end(t driver.Thread) (g driver.Graph, err error) {
 	return g, err
 }
 
-// drop ends the driver's capture by a thread and forgets what it recorded, be it whole or broken.
+// drop ends the driver's capture on thread t and discards what it recorded, complete or broken.
 func (c *Capture) drop(t driver.Thread) {
 	// The capture is being abandoned for an error that is reported already.
 	if g, err := c.end(t); err == nil && g != 0 {
@@ -341,7 +341,7 @@ func (c *Capture) drop(t driver.Thread) {
 // Pool returns the id of the private pool.
 func (c *Capture) Pool() alloc.PoolID { return c.spec.Pool }
 
-// Abort ends the capture and forgets what it recorded.
+// Abort ends the capture and discards what it recorded.
 func (c *Capture) Abort() error {
 	if c.dev.gate.enter() == nil { // else it has ended
 		c.drop(c.thread)
@@ -388,7 +388,7 @@ func (c *Capture) End() (*Graph, error) {
 		out.nodes, err = d.dev.GraphNodes(g)
 	}
 	if err == nil {
-		// Relaxed: a driver crashed where it refused a graph with programmatic edges for the sake of another thread's capture.
+		// Relaxed: because of another thread's capture a driver refused a graph with programmatic edges, and crashed.
 		err = d.relaxed(c.thread, func() (err error) {
 			out.exec, err = d.dev.GraphInstantiate(c.thread, g)
 			return err
@@ -412,15 +412,15 @@ func (c *Capture) End() (*Graph, error) {
 	return out, c.leave(false)
 }
 
-// Launch queues one run on s, whose turn the caller has for operation seq. If ordered, it waits for the latest run of a graph of the same
-// pool on another stream. The changes are for this run and those after it; nobody else's come between them and the run. On error nothing
-// runs, and some changes may have been made.
+// Launch queues one run on s as operation seq; the caller has the turn of s. If ordered, the run waits for the latest run of a graph of the
+// same pool on another stream. The changes apply to this run and to later ones; no other caller's changes come between them and the run. On
+// error nothing runs, but some changes may have been made.
 func (g *Graph) Launch(s *Stream, seq uint64, ordered bool, changes ...Change) error {
 	return g.LaunchFor(nil, s, seq, ordered, changes...)
 }
 
-// LaunchFor is Launch of work that belongs to operations other than those of the capture: to those that owners returns, by index. A
-// profiler asks for them when the run is queued; nil are the capture's.
+// LaunchFor is Launch for work that belongs to other operations than the capture's: those that owners returns, by index. A profiler calls
+// owners when the run is queued; nil means the capture's operations.
 func (g *Graph) LaunchFor(owners func() []*ProfiledOp, s *Stream, seq uint64, ordered bool, changes ...Change) error {
 	p := g.shared
 	p.mu.Lock()
@@ -452,7 +452,7 @@ func (g *Graph) launch(s *Stream, owners func() []*ProfiledOp) error {
 	return g.dev.dev.GraphLaunch(g.exec, s.handle)
 }
 
-// Dump writes the graph as it was recorded to a file, in the DOT language, with all that the driver knows of each node.
+// Dump writes the graph as it was recorded to a file, in the DOT language, with all that the driver knows about each node.
 func (g *Graph) Dump(path string) error {
 	g.shared.mu.Lock()
 	defer g.shared.mu.Unlock()
@@ -488,7 +488,7 @@ func (g *Graph) Close() error {
 		d.checkAlloc(d.mem.ReleasePool(g.pool), "the graph's memory could not be given back"))
 }
 
-// destroy gives back what the driver has of the graph, when no run is being queued; done is false where that was done before.
+// destroy releases the driver's graph while no run is being queued; done is false if that was done before.
 func (g *Graph) destroy() (done bool, err error) {
 	g.shared.mu.Lock()
 	defer g.shared.mu.Unlock()
@@ -502,7 +502,7 @@ func (g *Graph) destroy() (done bool, err error) {
 		return true, nil // it went with the device
 	}
 	defer g.dev.leave(t)
-	// A capture of another thread may forbid it in this one.
+	// Relaxed, since a capture of another thread may forbid it in this one.
 	err = g.dev.relaxed(t, func() error { return g.dev.dev.GraphExecDestroy(t, exec) })
 	if g.twin != nil {
 		err = errors.Join(err, g.twin.destroy(g.dev))

@@ -22,8 +22,8 @@ func (u unwaitable) EventSynchronize(t driver.Thread, e driver.Event) error {
 	return u.Device.EventSynchronize(t, e)
 }
 
-// TestCaptureFailsInOurWords: where memory of earlier graphs cannot be given back before a capture, the error is one of the device and
-// not the driver's.
+// TestCaptureFailsInOurWords: if memory of earlier graphs cannot be given back before a capture, the error is a fault of kind Device and
+// not the driver's own.
 func TestCaptureFailsInOurWords(t *testing.T) {
 	on := false
 	d := openSim(t, func(d driver.Device) driver.Device { return unwaitable{d, &on} })

@@ -14,12 +14,12 @@ import (
 type MemoryChecks struct {
 	// Poison fills freed memory with NaNs.
 	Poison bool
-	// Guard puts a zone behind every allocation and looks at it when the memory is freed.
+	// Guard puts a guard zone behind every allocation and checks it when the memory is freed.
 	Guard bool
 }
 
-// SetMemoryChecks switches the checks on or off for memory that is allocated and freed from now on. Once they were on, tensors' memory goes
-// by way of the guards for good, so that zones which are there are looked at.
+// SetMemoryChecks switches the checks on or off for memory that is allocated and freed from now on. Once they have been on, tensors' memory
+// goes through the guards for good, so that existing zones are checked.
 func (d *Device) SetMemoryChecks(m MemoryChecks) {
 	d.checksMu.Lock()
 	defer d.checksMu.Unlock()
@@ -37,8 +37,8 @@ func (d *Device) checksOfEnvironment() {
 	d.SetMemoryChecks(MemoryChecks{Poison: knob.Poison.Get(), Guard: knob.Guard.Get()})
 }
 
-// useMemory makes m the device's memory. Where a checker looks for leaks, tensors' memory goes by way of a leak check, and below it of
-// guards, whether or not they are on, since what is live when the device closes has its zones looked at too.
+// useMemory makes m the device's memory. If a checker looks for leaks, tensors' memory goes through a leak check and, below it, through
+// guards, whether or not they are on, since Close also checks the zones of what is still live.
 func (d *Device) useMemory(m *alloc.Device) {
 	d.mem = m
 	d.decorate(m)
@@ -55,7 +55,7 @@ func (d *Device) newGuards() *alloc.Guards {
 	return g
 }
 
-// decorate makes a what tensors take memory from.
+// decorate makes a the allocator that tensors use.
 func (d *Device) decorate(a alloc.Allocator) { d.blocks.Store(&a) }
 
 // MemoryDefects returns what the memory checks found and no other call has returned yet.
@@ -100,7 +100,7 @@ func (b *inspected) Poison(addr uint64, v uint32, n uint64, s alloc.Stream) erro
 	return b.d.dev.Memset(driver.Ptr(addr), v, 4, n, driver.Stream(s))
 }
 
-// allocatedAt names the first call outside of the library in the context of an allocation, or "".
+// allocatedAt returns the first call outside the library in the context of an allocation, as file and line, or "".
 func allocatedAt(context any) string {
 	s, ok := context.(*stack.Stack)
 	if a, is := context.(*annotated); is {

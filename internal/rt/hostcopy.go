@@ -6,19 +6,19 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// Upload copies b, page-locked memory, to address dst in s's order, and returns an event for the end of the copy. Until that b may not
-// change.
+// Upload copies b, which is page-locked, to address dst in the order of s and returns an event for the end of the copy. b must not change
+// until then.
 func (s *Stream) Upload(dst driver.Ptr, b []byte) (*Event, error) {
 	return s.queued(func() error { return s.dev.dev.CopyHtoD(dst, b, s.handle) }, "a tensor could not be written")
 }
 
-// Download copies from address src to b, page-locked memory, in s's order, and returns an event for the end of the copy. Until that b is
-// undefined.
+// Download copies from address src to b, which is page-locked, in the order of s and returns an event for the end of the copy. b is
+// undefined until then.
 func (s *Stream) Download(b []byte, src driver.Ptr) (*Event, error) {
 	return s.queued(func() error { return s.dev.dev.CopyDtoH(b, src, s.handle) }, "a tensor could not be read")
 }
 
-// queued marks the end of a copy, which call queues.
+// queued queues a copy with call and returns an event for its end.
 func (s *Stream) queued(call func() error, msg string) (*Event, error) {
 	if err := s.dev.gate.enter(); err != nil {
 		return nil, err

@@ -30,8 +30,8 @@ func keptImages() *disk.Folder {
 	return disk.Open(dir, int64(knob.KernelCacheMiB.Get())<<20)
 }
 
-// keptKey is what the image of s depends on. The driver's version is not among it: the text does not depend on that, and what the driver
-// makes of the text it keeps itself.
+// keptKey returns everything that the image of s depends on. The driver's version is not part of it: the text does not depend on it, and
+// the driver has its own cache of what it makes of the text.
 func (d *Device) keptKey(s *kernels.Spec) string {
 	if d.kept == nil {
 		return ""

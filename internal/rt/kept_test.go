@@ -15,7 +15,7 @@ import (
 	"tenon.dev/internal/knob"
 )
 
-// loads notes the texts that are loaded.
+// loads records the texts that are loaded.
 type loads struct {
 	driver.Device
 	texts [][]byte
@@ -26,7 +26,7 @@ func (l *loads) LoadModule(t driver.Thread, text []byte) (driver.Module, error) 
 	return l.Device.LoadModule(t, text)
 }
 
-// specs is an issuer that notes which kernels it was asked for.
+// specs is an issuer that records which kernels it was asked for.
 type specs struct {
 	l      kernels.Launch
 	limits *kernels.Limits
@@ -52,7 +52,7 @@ func unary(t *testing.T, d *Device, op *kernels.PointOp) *kernels.Spec {
 	return &s.all[0]
 }
 
-// group makes one operation of several with one operand.
+// group fuses several operations with one operand into one.
 func group(t *testing.T, ops ...*kernels.PointOp) *kernels.PointOp {
 	t.Helper()
 	f32 := dtype.Float32
@@ -111,7 +111,7 @@ func TestBuiltKernelsAreKept(t *testing.T) {
 	d, l := openNoting(t)
 	im, err := d.image(kernels.Build(unary(t, d, kernels.Neg)))
 	ok(t, err)
-	for _, op := range ops { // what is kept now shows whether it is looked at
+	for _, op := range ops { // keep another image, which shows whether it is loaded
 		d.keep(d.keptKey(unary(t, d, op)), im)
 		_, err := d.Func(unary(t, d, op))
 		ok(t, err)
@@ -142,7 +142,7 @@ func TestKeptImagesComeBackWhole(t *testing.T) {
 	}
 }
 
-// The key tells apart what images depend on.
+// The key differs in everything that images depend on.
 func TestKeysOfKeptImages(t *testing.T) {
 	t.Setenv(knob.KernelCache.Name(), t.TempDir())
 	d := openSim(t, nil)
@@ -166,7 +166,7 @@ func TestKeysOfKeptImages(t *testing.T) {
 	}
 }
 
-// Without the folder everything goes on.
+// Without the folder, everything still works.
 func TestNothingIsKept(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	ok(t, os.WriteFile(file, nil, 0o600))

@@ -15,11 +15,11 @@ import (
 // Func is a loaded kernel.
 type Func struct {
 	Handle driver.Func
-	// Shared is the dynamic shared memory in bytes that every launch needs besides its own.
+	// Shared is the dynamic shared memory in bytes that every launch needs in addition to its own.
 	Shared uint32
 	// Asserts says that the kernel has assertions.
 	Asserts bool
-	// Waits says that it waits by itself for the work before it.
+	// Waits says that the kernel itself waits for the work before it.
 	Waits bool
 }
 
@@ -115,7 +115,7 @@ func (d *Device) loadHeld(im image) (f Func, err error) {
 	return f, err
 }
 
-// relaxed calls f, which may then do what captures forbid to a thread.
+// relaxed calls f in relaxed capture mode, in which f may do what captures forbid to a thread.
 func (d *Device) relaxed(t driver.Thread, f func() error) (err error) {
 	old, err := d.dev.CaptureExchangeMode(t, driver.CaptureRelaxed)
 	if err != nil {
@@ -129,7 +129,7 @@ func (d *Device) relaxed(t driver.Thread, f func() error) (err error) {
 	return f()
 }
 
-// loadBy is load by a thread.
+// loadBy is load on thread t.
 func (d *Device) loadBy(t driver.Thread, im image) (f Func, err error) {
 	m, err := d.dev.LoadModule(t, im.text)
 	if err != nil {

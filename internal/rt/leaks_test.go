@@ -31,8 +31,8 @@ func openCounting(t *testing.T) (*Device, *frees) {
 	return d, f
 }
 
-// TestLeaksAreLeft: where a checker looks for leaks, closing a device frees what tensors hold and nothing that was allocated by address,
-// whether or not guards and poison are on, or were switched on late.
+// TestLeaksAreLeft: if a checker looks for leaks, closing a device frees the memory of tensors and nothing that was allocated by address,
+// whether guards and poison are off, on, or were switched on late.
 func TestLeaksAreLeft(t *testing.T) {
 	t.Setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
 	for _, c := range []struct {
@@ -77,14 +77,14 @@ func TestLeaksAreLeft(t *testing.T) {
 			t.Errorf("%+v: %d frees", c, f.n)
 		}
 		for _, b := range blocks[1:] {
-			if err := d.Free(b); err != nil || f.n != c.want { // as a tensor's that is closed after its device
+			if err := d.Free(b); err != nil || f.n != c.want { // like a tensor that is closed after its device
 				t.Errorf("%+v: %v, %d frees", c, err, f.n)
 			}
 		}
 	}
 }
 
-// TestLeaksHaveGuards: closing a device looks at the zones of the tensors that it frees, and says what was written.
+// TestLeaksHaveGuards: closing a device checks the guard zones of the tensors that it frees, and reports what was written.
 func TestLeaksHaveGuards(t *testing.T) {
 	t.Setenv("TENON_CHECK_TOOLS", "memcheck,leaks")
 	t.Setenv("TENON_GUARD", "1")
@@ -98,7 +98,8 @@ func TestLeaksHaveGuards(t *testing.T) {
 	}
 }
 
-// TestLeaksRestored: where a checker looks for leaks, what a restored pool freed is not freed again at the end, and what it made is.
+// TestLeaksRestored: if a checker looks for leaks, blocks that restoring a pool freed are not freed again at the end, and blocks that it
+// made are.
 func TestLeaksRestored(t *testing.T) {
 	t.Setenv("TENON_CHECK_TOOLS", "leaks,cached")
 	t.Setenv("TENON_GUARD", "1")

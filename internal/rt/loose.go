@@ -10,8 +10,8 @@ import (
 	"tenon.dev/internal/alloc"
 )
 
-// Loose queues the blocks of tensors that the garbage collector found. Cleanups only Put, which calls no driver; the next allocation
-// drains the queue.
+// Loose queues the blocks of tensors that became garbage. Cleanups only call Put, which makes no driver call; the next allocation drains
+// the queue.
 type Loose struct {
 	full atomic.Bool
 	// since counts the bytes of tensors that became loose since the last collection.
@@ -59,8 +59,9 @@ func (l *Loose) Add(n int) { l.since.Add(uint64(n)) }
 // SetCollection switches the collection of garbage tensors under memory pressure on or off; it is on at first.
 func (l *Loose) SetCollection(on bool) { l.off.Store(!on) }
 
-// collect is the allocator's way to ask for garbage tensors: always before an out-of-memory error, and before it grows only if
-// enough became loose since the last time for a collection to be worth its while. It says whether memory may have come free.
+// collect is the allocator's callback for freeing garbage tensors. It always collects before an out-of-memory error; before the allocator
+// grows, it collects only if enough memory became loose since the last collection, an eighth of what is reserved. It reports whether memory
+// may have become free.
 func (d *Device) collect(p alloc.Pressure) bool {
 	l := &d.loose
 	if l.off.Load() || !p.Failing && (l.since.Load() == 0 || l.since.Load() < p.Reserved/8) {

@@ -8,12 +8,12 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// A device fault (a failed assertion, an illegal address) comes to light at some later call and loses the device to this process. The
-// first call that sees it reports it with the operations that may be its cause; every later call gets the same error, and frees are
-// silent. The inline device runs each call before it returns, so there a fault is that call's alone. A device that recovers survives failed
-// assertions; the first call that waits for the work returns the error, which names the operation.
+// A device fault (a failed assertion, an illegal address) appears at some later call and loses the device to this process. The first call
+// that sees it reports it with the operations that may be its cause; every later call gets the same error, and frees are silent. The inline
+// device runs each call before it returns, so there a fault concerns that call alone. A device that recovers survives failed assertions;
+// the first call that waits for the work returns the error, which names the operation.
 
-// errClosed is the error of every call that comes after the device's end, or while it is closed.
+// errClosed returns the error of every call made after Close or during it.
 func (d *Device) errClosed() *fault.Error {
 	return fault.New(fault.Closed, "%s was closed; close it after the last use of it, or open it again", d)
 }
@@ -58,7 +58,7 @@ func (d *Device) lose(err error) *fault.Error {
 	return d.lost.Load()
 }
 
-// GiveUp loses the device because of err, a call that it refused in the middle of a change of tensors.
+// GiveUp marks the device as lost because of err: the driver refused a call in the middle of a change of tensors.
 func (d *Device) GiveUp(err error) error {
 	if e := d.lost.Load(); e != nil {
 		return e
@@ -82,7 +82,7 @@ func (d *Device) Lost() error {
 	return nil
 }
 
-// checkAlloc is Check for errors of the allocator, whose own are complete.
+// checkAlloc is Check for errors of the allocator, whose own errors are already complete.
 func (d *Device) checkAlloc(err error, msg string) error {
 	if err == nil {
 		return nil // before own, which errors.As puts on the heap
@@ -94,11 +94,11 @@ func (d *Device) checkAlloc(err error, msg string) error {
 	return d.Check(err, msg)
 }
 
-// Origin is where a launch is from; drivers that recover keep it with the launch.
+// Origin says where a launch comes from; drivers that recover keep it with the launch.
 type Origin interface {
-	// Failed is the error of a failed assertion in it.
+	// Failed returns the error of a failed assertion in the launch.
 	Failed(e *driver.Error) *fault.Error
-	// Issued is the operation that the launch is part of; one of a capture runs with each run of the graph.
+	// Issued returns the operation that the launch is part of, and its capture, or nil; a captured launch runs with each run of the graph.
 	Issued() (s *Stream, seq uint64, in *Capture)
 }
 
@@ -113,12 +113,13 @@ func assertion(err error) *fault.Error {
 	return fault.Wrap(fault.Invalid, err, "an assertion of a kernel failed")
 }
 
-// asserting are the operations of which a kernel with assertions was launched.
+// asserting marks the operations that have launched a kernel with assertions.
 var asserting [1 << 16]atomic.Bool
 
 func mayAssert(op OpID) bool { return asserting[op].Load() }
 
-// Launching returns what the driver is to keep with a launch of f by operation op: what origin makes on a device that recovers, else nil.
+// Launching returns what the driver keeps with a launch of f by operation op: the result of origin if f has assertions and the device
+// recovers, otherwise nil.
 func (d *Device) Launching(op OpID, f Func, origin func() Origin) any {
 	switch {
 	case !f.Asserts:

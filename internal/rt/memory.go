@@ -9,7 +9,7 @@ import (
 	"tenon.dev/internal/knob"
 )
 
-// newMemory makes the allocator with the settings of the environment, which are those of GPUs, real and simulated.
+// newMemory makes the allocator. For GPUs, real and simulated, it takes the settings from the environment.
 func (d *Device) newMemory() error {
 	s := alloc.DefaultSettings()
 	if !d.Host {
@@ -31,7 +31,7 @@ func (d *Device) newMemory() error {
 	}
 	d.useMemory(alloc.New(b, alloc.Options{Index: d.info.Ordinal, Collect: d.collect, Settings: &s,
 		Processes: func() []alloc.ProcessMemory {
-			list, _ := d.Processes() // where nobody knows, the message says nothing of them
+			list, _ := d.Processes() // if they are unknown, the message leaves them out
 			return list
 		}}))
 	d.mem.SetCaching(d.caches())
@@ -40,8 +40,8 @@ func (d *Device) newMemory() error {
 	return nil
 }
 
-// caches reports whether the environment leaves the device's cache on. A checker sees accesses beyond a tensor only if each tensor has an
-// allocation of its own.
+// caches reports whether the environment leaves the device's cache on. A checker sees accesses beyond a tensor only if each tensor has a
+// separate allocation.
 func (d *Device) caches() bool {
 	return (!d.info.Checked || knob.LookFor("cached")) && (d.Host || knob.NoCaching.Get() == "")
 }
@@ -60,7 +60,7 @@ func (d *Device) keepPool() error {
 	return wrap(d.dev.PoolKeep(t, math.MaxUint64), "the driver's memory pool could not be set up")
 }
 
-// applied applies the settings that are not the allocator's own, and logs what is asked for in vain.
+// applied applies the settings that are not the allocator's own, and warns of those without effect.
 func (d *Device) applied(s *alloc.Settings) {
 	d.PinnedMemory().SetRegister(s.PinnedHostRegister && !d.Host, s.PinnedRegisterThreads)
 	if w := s.Warning(); w != "" {
@@ -78,7 +78,7 @@ func (d *Device) UpdateSettings(text string) error {
 	return nil
 }
 
-// MemInfo returns the device's free and total memory in bytes, as its driver tells them.
+// MemInfo returns the device's free and total memory in bytes, as the driver reports them.
 func (d *Device) MemInfo() (free, total uint64, err error) {
 	if err := d.Lost(); err != nil {
 		return 0, 0, err
@@ -87,7 +87,7 @@ func (d *Device) MemInfo() (free, total uint64, err error) {
 	return free, total, d.Check(err, "the device's free memory could not be asked for")
 }
 
-// RawAlloc takes memory by its address alone; size 0 gives address 0.
+// RawAlloc allocates memory for s that is known by its address alone; size 0 gives address 0.
 func (d *Device) RawAlloc(size uint64, s *Stream) (uint64, error) {
 	if err := s.Usable(); err != nil {
 		return 0, err
@@ -121,7 +121,7 @@ func (d *Device) RawFree(addr uint64) error {
 // PinnedMemory is the cache of page-locked memory.
 func (d *Device) PinnedMemory() *alloc.Host { return d.pinned.host(d) }
 
-// EmptyHostCache returns cached page-locked memory that nothing uses to the system.
+// EmptyHostCache returns unused cached page-locked memory to the system.
 func (d *Device) EmptyHostCache() error {
 	if err := d.pinned.freeForgotten(); err != nil {
 		return err

@@ -166,7 +166,7 @@ func TestAsyncOutOfMemory(t *testing.T) {
 	ok(t, d.Free(a))
 }
 
-// TestAsyncCapture allocates and frees in a capture: the graph does so at every launch. What was allocated before is freed after the
+// TestAsyncCapture allocates and frees in a capture: the graph does so at every launch. Memory that was allocated before is freed after the
 // capture.
 func TestAsyncCapture(t *testing.T) {
 	d, rec := openConf(t, "backend:cudaMallocAsync")
@@ -232,7 +232,7 @@ func (p poolless) Info() *driver.Info {
 	return &i
 }
 
-// walkMemory walks a program on a device of its own with the settings: whatever call fails, the error names it and nothing stays behind.
+// walkMemory walks a program on a new device with the settings: whichever call fails, the error names it and nothing leaks.
 func walkMemory(t *testing.T, conf string, program func(d *Device, side *Stream) error, opts ...faults.Option) {
 	t.Helper()
 	s, err := alloc.ParseSettings(conf)
@@ -301,7 +301,7 @@ func TestAsyncFailures(t *testing.T) {
 	walkMemory(t, "backend:cudaMallocAsync", shared, faults.Recovered("MemAllocAsync"))
 }
 
-// TestRegisteredPinned makes page-locked memory of ordinary memory, with threads, from several goroutines at once.
+// TestRegisteredPinned page-locks ordinary memory, with threads, from several goroutines at once.
 func TestRegisteredPinned(t *testing.T) {
 	d, rec := openConf(t, "pinned_use_cuda_host_register:True,pinned_num_register_threads:8")
 	var wg sync.WaitGroup
@@ -398,7 +398,7 @@ func TestGuardFailures(t *testing.T) {
 	}, faults.WithoutFaults(), faults.Recovered("MemAlloc"))
 }
 
-// A setting that does not parse is an error whatever device is opened, the processor too, and whether the device reads it or not.
+// A setting that does not parse is an error for every kind of device, even the processor, whether the device reads it or not.
 func TestOpenSetting(t *testing.T) {
 	t.Setenv("TENON_POISON", "maybe")
 	for _, sel := range []Selector{{Kind: Best}, {Kind: CUDA}, {Kind: Sim}, {Kind: CPU}} {
@@ -412,7 +412,7 @@ func TestOpenSetting(t *testing.T) {
 	}
 }
 
-// TestMemPoolFailures walks the life of a private pool whose memory comes from the driver by a source of its own.
+// TestMemPoolFailures walks the life of a private pool with a Source that allocates from the driver.
 func TestMemPoolFailures(t *testing.T) {
 	walkMemory(t, "", func(d *Device, side *Stream) error {
 		p, err := d.NewMemPool(driverSource{d})
@@ -440,7 +440,7 @@ type driverSource struct{ d *Device }
 func (s driverSource) Alloc(size uint64, _ *Stream) (uint64, error) { return s.d.Malloc(size) }
 func (s driverSource) Free(addr, size uint64, _ *Stream) error      { return s.d.FreeMalloc(addr) }
 
-// A processor without room speaks of the host, not of a GPU.
+// An out-of-memory error of the processor is about the host, not about a GPU.
 func TestHostOutOfMemory(t *testing.T) {
 	d, err := Open(Selector{Kind: CPU})
 	if err != nil {

@@ -15,7 +15,7 @@ type MemPool struct {
 	id  alloc.PoolID
 }
 
-// Source is where a pool's memory comes from in place of the driver.
+// Source provides a pool's memory in place of the driver.
 type Source interface {
 	// Alloc returns size bytes, a multiple of 2 MiB, for work of s; 0 or an error of kind OutOfMemory means no room.
 	Alloc(size uint64, s *Stream) (addr uint64, err error)
@@ -61,7 +61,8 @@ func (p *MemPool) Alloc(n uint64, s alloc.Stream) (*alloc.Block, error) {
 	return p.dev.allocFrom(p.id, n, s)
 }
 
-// Close ends the program's use of the pool and returns what is free of it; the rest goes when its tensors do. The second call does nothing.
+// Close ends the program's use of the pool and returns its free memory; the rest follows when its tensors are freed. The second call does
+// nothing.
 func (p *MemPool) Close() error {
 	d := p.dev
 	d.poolMu.Lock()
@@ -93,7 +94,7 @@ func (d *Device) closePools() error {
 
 var errNoRoom = errors.New("the pool's own allocator has no room")
 
-// poolSource is a Source as the allocator sees it.
+// poolSource adapts a Source to the allocator.
 type poolSource struct {
 	dev *Device
 	src Source

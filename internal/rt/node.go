@@ -7,29 +7,29 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// Change is other work in the place of one kernel, copy or fill of a graph whose capture had CaptureSpec.Track. It needs no new recording,
-// and is for the runs that are queued after it: those before, under way or not, keep what they had. So a learning rate, a scale or the
-// address of an input may be another one in every run. A change that is not made again stays.
+// Change replaces one kernel, copy or fill of a graph whose capture had CaptureSpec.Track, without a new capture. It applies to the runs
+// that are queued after it; earlier runs, under way or not, keep what they had. So every run can have a different learning rate, scale or
+// input address. A change stays until another one replaces it.
 //
-// Who changes an address answers for what is there: that the run comes after the work that fills it, and that the memory lives until the
-// run is done. The graph's own uses of memory, by which its runs are ordered, stay those of the recording.
+// A caller that changes an address must see to it that the run comes after the work that fills the memory there, and that the memory lives
+// until the run is done. Runs are still ordered by the graph's uses of memory as recorded.
 type Change struct {
-	// Node is the index of the work: what was recorded first has 0, and Capture.Tracked gives the next one. It stays what it was: a kernel
-	// another kernel, a copy a copy, a fill a fill.
+	// Node is the index of the work: the first that was recorded has 0, and Capture.Tracked returns the next one. The kind of work stays:
+	// only a kernel can replace a kernel, a copy a copy, a fill a fill.
 	Node int
-	// Launch is the whole of what a kernel is launched with from now on: function, grid, block, shared memory, arguments and Origin. Its
-	// stream means nothing. The arguments are copied, so it may be used again at once, by one call at a time. Nil is for a copy or a fill.
+	// Launch is everything that the kernel is launched with from now on: function, grid, block, shared memory, arguments and Origin. Its
+	// stream is ignored. The arguments are copied, so it may be reused at once, by one call at a time. It is nil for a copy or a fill.
 	Launch *driver.Launch
-	// Where Launch is nil, N > 0 bytes are copied from Src to Dst or, where Src is 0, Dst is filled with Value.
+	// If Launch is nil, N > 0 bytes are copied from Src to Dst or, if Src is 0, Dst is filled with Value.
 	Dst, Src driver.Ptr
 	N        uint64
 	Value    byte
 }
 
-// tracked is the work that a capture has given indices to.
+// tracked is the work that has an index in a capture.
 type tracked struct {
 	nodes []driver.Node
-	err   error // of the first that could not be found, for which the capture fails
+	err   error // of the first node that could not be found; the capture fails with it
 }
 
 // Launch queues a kernel on s, whose turn the caller has, and tracks it if s records a graph with CaptureSpec.Track.
@@ -45,7 +45,7 @@ func (s *Stream) Launch(l *driver.Launch) error {
 	return nil
 }
 
-// Copy queues a copy of n bytes on the device on s, as Launch does a kernel. A copy of no bytes is none, and has no index.
+// Copy queues a copy of n bytes on the device on s, as Launch does a kernel. A copy of 0 bytes has no index.
 func (s *Stream) Copy(dst, src driver.Ptr, n uint64) error {
 	if s.divert != nil && n > 0 {
 		return s.divert(Change{Dst: dst, Src: src, N: n})
@@ -59,7 +59,7 @@ func (s *Stream) Copy(dst, src driver.Ptr, n uint64) error {
 	return nil
 }
 
-// Fill queues a filling of n bytes with v on s, as Copy does a copy.
+// Fill queues a fill of n bytes with v on s, as Copy does a copy.
 func (s *Stream) Fill(dst driver.Ptr, v byte, n uint64) error {
 	if s.divert != nil && n > 0 {
 		return s.divert(Change{Dst: dst, Value: v, N: n})
@@ -73,12 +73,12 @@ func (s *Stream) Fill(dst driver.Ptr, v byte, n uint64) error {
 	return nil
 }
 
-// Divert sends the kernels, copies and fills that are queued on s by Launch, Copy and Fill to f, which is to make changes of a graph of
-// them; nil ends that. Nobody else may use s meanwhile. What f is given is used again when it returns.
+// Divert passes the kernels, copies and fills of Launch, Copy and Fill on s to f, which makes changes of a graph from them, and queues
+// none; nil ends that. Nobody else may use s meanwhile. f must not keep its argument, which is reused when f returns.
 func (s *Stream) Divert(f func(c Change) error) { s.divert = f }
 
 // recorded keeps w, the latest work of s, if s is captured, and gives it an index, if the capture wants that. An error is kept for the end
-// of the capture: the work itself was recorded, and who is told that it failed may record it twice.
+// of the capture: the work itself was recorded, and a caller that saw the error might record it twice.
 func (s *Stream) recorded(w Change) {
 	c := s.capture.Load()
 	if c == nil {
@@ -102,8 +102,8 @@ func (s *Stream) recorded(w Change) {
 	}
 }
 
-// Tracked returns how many kernels, copies and fills have an index so far, and so the index of the next one: work that is recorded between
-// two calls has the indices from the first answer on, up to the second. It is 0 without CaptureSpec.Track.
+// Tracked returns how many kernels, copies and fills have an index so far, which is the index of the next one: work that is recorded
+// between two calls has the indices from the first result up to, but not including, the second. It is 0 without CaptureSpec.Track.
 func (c *Capture) Tracked() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,9 +113,9 @@ func (c *Capture) Tracked() int {
 // Tracked returns how many kernels, copies and fills of the graph have an index.
 func (g *Graph) Tracked() int { return len(g.tracked) }
 
-// Set makes the changes for all runs from now on. It waits for no run, may be called while others launch, change or close the graph, and
-// allocates nothing. On error some of the changes may have been made. Changes that belong to one run are given to Launch, so that nobody
-// else's come between.
+// Set makes the changes for all runs that are queued from now on. It waits for no run, may be called while others launch, change or close
+// the graph, and allocates nothing. On error some of the changes may have been made. Changes for one run are passed to Launch, so that no
+// other caller's changes come between.
 func (g *Graph) Set(changes ...Change) error {
 	g.shared.mu.Lock()
 	defer g.shared.mu.Unlock()
@@ -162,7 +162,7 @@ func (g *Graph) change(changes []Change) error {
 	return nil
 }
 
-// changeOne makes node n of e be c.
+// changeOne replaces the work of node n of e by c.
 func changeOne(d driver.Device, t driver.Thread, e driver.GraphExec, n driver.Node, c *Change) error {
 	switch {
 	case c.Launch != nil:

@@ -29,7 +29,7 @@ type sums struct {
 	g       *Graph
 }
 
-// newSums captures n additions and the copy. What it made is given back on error.
+// newSums captures n additions and the copy. On error it gives back what it made.
 func newSums(d *Device, n int, spec CaptureSpec) (a *sums, err error) {
 	a = &sums{d: d}
 	defer func() {
@@ -99,7 +99,7 @@ func (a *sums) add(v float32) *driver.Launch {
 	return &l
 }
 
-// close gives all back. Its errors are those of a lost device, which gives back by itself.
+// close gives everything back. It fails only on a lost device, which has given everything back already.
 func (a *sums) close() (err error) {
 	if a.g != nil {
 		err = a.g.Close()
@@ -151,7 +151,7 @@ func openSums(t *testing.T, n int, spec CaptureSpec) *sums {
 	return a
 }
 
-// Kernels and copies have indices in the order in which they were recorded, and a change is for runs after it.
+// Kernels and copies have indices in the order of recording, and a change applies to the runs after it.
 func TestChanges(t *testing.T) {
 	a := openSums(t, 3, CaptureSpec{Track: true})
 	if n := a.g.Tracked(); n != 4 {
@@ -174,7 +174,7 @@ func TestChanges(t *testing.T) {
 	ok(t, a.g.Set())
 }
 
-// Work of all streams of a capture has indices, whoever asks; without the option nothing has.
+// Work on every stream of a capture has an index; without the option no work has.
 func TestTracked(t *testing.T) {
 	a := openSums(t, 1, CaptureSpec{})
 	if a.g.Tracked() != 0 {
@@ -214,7 +214,7 @@ func TestTracked(t *testing.T) {
 	ok(t, g.Close())
 }
 
-// Wrong changes are errors that say what is wrong, and a run that was to have them does not come.
+// Wrong changes are errors that say what is wrong, and a run with such a change does not happen.
 func TestChangeErrors(t *testing.T) {
 	a := openSums(t, 2, CaptureSpec{Track: true})
 	wrong := func(name string, err error, kind fault.Kind, words string) {
@@ -246,7 +246,7 @@ func TestChangeErrors(t *testing.T) {
 	ok(t, plain.Set())
 }
 
-// A capture of another thread that forbids much is not ended by a change, nor by the end of another graph.
+// A change does not end another thread's capture, not even in the strictest mode; nor does closing another graph.
 func TestChangeBesideACapture(t *testing.T) {
 	a := openSums(t, 1, CaptureSpec{Track: true})
 	other, err := a.record(1, CaptureSpec{Source: true})
@@ -257,7 +257,7 @@ func TestChangeBesideACapture(t *testing.T) {
 	c, err := a.d.BeginCapture(s, CaptureSpec{Mode: CaptureGlobal})
 	ok(t, err)
 	ok(t, s.Launch(a.add(1)))
-	ok(t, a.g.Set(Change{Launch: a.add(3)})) // of the thread that captures
+	ok(t, a.g.Set(Change{Launch: a.add(3)})) // on the thread that captures
 	done := make(chan error)
 	go func() { done <- a.run(a.g, Change{Launch: a.add(4)}) }()
 	ok(t, <-done)
@@ -269,7 +269,8 @@ func TestChangeBesideACapture(t *testing.T) {
 	a.want(t, a.y, 4)
 }
 
-// Where the driver cannot name recorded work, the capture fails, and not the work: that was recorded, and must not be once more.
+// If the driver cannot return the node of recorded work, the capture fails, and not the call: the work was recorded, and must not be
+// recorded again.
 func TestTrackingFails(t *testing.T) {
 	var f *faults.Device
 	d := openSim(t, func(d driver.Device) driver.Device { f = faults.New(d); return f })
@@ -298,7 +299,7 @@ func TestTrackingFails(t *testing.T) {
 	}
 }
 
-// Whatever call fails on the way to a changed run, the error names it and all is given back.
+// Whichever call fails on the way to a changed run, the error names it and everything is given back.
 func TestChangeFailures(t *testing.T) {
 	base, err := hostsim.New(hostsim.Options{}).Open(0)
 	ok(t, err)
@@ -335,7 +336,8 @@ type kept struct{ driver.Device }
 
 func (kept) Close() error { return nil }
 
-// Goroutines change, run and close a graph: each run has the changes that were given with it, and all after the end are told of it.
+// Goroutines change, run and close a graph: each run has the changes that were passed with it, and all calls after Close return an error of
+// kind Closed.
 func TestChangesByGoroutines(t *testing.T) {
 	a := openSums(t, 2, CaptureSpec{Track: true})
 	const each = 100
@@ -408,7 +410,7 @@ func TestChangesAllocatesNothing(t *testing.T) {
 				return errors.Join(a.run(a.g, changes...), a.g.Set(changes[1]))
 			},
 		} {
-			for range 200 { // until what is used again is large enough
+			for range 200 { // until the buffers that are reused are large enough
 				ok(t, f())
 			}
 			ok(t, a.s.Synchronize())
@@ -426,7 +428,7 @@ func TestChangesAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkChange is what changes cost: one kernel's of a graph of a hundred, those of all, and for comparison a launch.
+// BenchmarkChange measures changes in a graph of a hundred kernels: of one kernel, of all, and for comparison a launch.
 func BenchmarkChange(b *testing.B) {
 	for _, k := range []struct {
 		name string

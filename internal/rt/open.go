@@ -15,7 +15,7 @@ import (
 // Kind is a kind of device to open.
 type Kind uint8
 
-// The kinds: the first NVIDIA GPU, or the simulator where there is none; a GPU by number; a simulated GPU by number; the processor.
+// The kinds: the first NVIDIA GPU, or the simulator if there is none; a GPU by number; a simulated GPU by number; the processor.
 const (
 	Best Kind = iota
 	CUDA
@@ -29,14 +29,14 @@ type Selector struct {
 	Ordinal int
 	// Memory is the capacity of a simulated device in bytes; 0 is the default.
 	Memory uint64
-	// Machine is the simulated machine that the device is of; nil is the one that TENON_SIM_DEVICES speaks of.
+	// Machine is the simulated machine that has the device; nil is the one that TENON_SIM_DEVICES describes.
 	Machine *Machine
 	// Wrap, if not nil, stands between the runtime and the driver's device: fault injection and call recording.
 	Wrap func(driver.Device) driver.Device
 }
 
-// Open opens the device that sel names. A GPU whose driver is present but fails is an error that names the remedy; only where no
-// NVIDIA device exists at all does Best take the simulator. An environment variable that does not parse is an error for every device.
+// Open opens the device that sel names. A GPU whose driver is present but fails is an error that names the remedy; Best takes the simulator
+// only if there is no NVIDIA device at all. An environment variable that does not parse is an error for every device.
 func Open(sel Selector) (*Device, error) {
 	if err := knob.Check(); err != nil {
 		return nil, fault.New(fault.Invalid, "%v", err)
@@ -66,7 +66,7 @@ func Open(sel Selector) (*Device, error) {
 	return d, err
 }
 
-// Count returns how many devices can be opened that differ from sel in their number alone.
+// Count returns how many devices can be opened with sel by changing its Ordinal alone.
 func Count(sel Selector) (int, error) {
 	if err := knob.Check(); err != nil {
 		return 0, fault.New(fault.Invalid, "%v", err)
@@ -75,7 +75,7 @@ func Count(sel Selector) (int, error) {
 	return n, err
 }
 
-// count returns the driver and the number of its devices.
+// count returns sel's driver and the number of its devices.
 func count(sel *Selector) (driver.Driver, int, error) {
 	drv, err := driverOf(sel)
 	if err != nil {
@@ -89,7 +89,7 @@ func count(sel *Selector) (driver.Driver, int, error) {
 	return drv, n, wrap(err, "the devices could not be counted")
 }
 
-// simulated reports whether the device is of the machine that the environment speaks of.
+// simulated reports whether sel means the simulated machine that the environment describes.
 func (sel *Selector) simulated(drv driver.Driver) bool {
 	return sel.Machine == nil && (sel.Kind == Sim || sel.Kind == Best && drv != libcuda.New())
 }
@@ -134,8 +134,8 @@ type Machine struct {
 	drv     *hostsim.Driver
 }
 
-// NewMachine returns a machine of that many devices, of the given capacity in bytes each; 0 is the default. Open refuses one whose number
-// of devices is not from 1 to 8.
+// NewMachine returns a machine with that many devices, each with the given capacity in bytes; 0 means the default. Open refuses one whose
+// number of devices is not from 1 to 8.
 func NewMachine(devices int, memory uint64) *Machine {
 	m := &Machine{devices: devices}
 	if devices >= 1 && devices <= knob.MaxSimDevices {
@@ -144,7 +144,7 @@ func NewMachine(devices int, memory uint64) *Machine {
 	return m
 }
 
-// machines are those that the environment speaks of, by number of devices and capacity.
+// machines are the ones that the environment describes, by number of devices and capacity.
 var machines struct {
 	mu  sync.Mutex
 	all map[[2]uint64]*Machine
@@ -173,8 +173,7 @@ func simulator(sel *Selector) (driver.Driver, error) {
 	return m.drv, nil
 }
 
-// Describe names the first GPU, or a simulated one where there is none, and the drivers: what run files say of the machine that a test
-// binary ran on.
+// Describe names the first GPU, or a simulated one if there is none, and the drivers, for the files that record a test binary's runs.
 func Describe() (name, drivers string) {
 	drivers = fmt.Sprint("libcuda and hostsim, GPUs ", GPUs())
 	var all driver.Driver = libcuda.New()

@@ -10,5 +10,5 @@ func mapPageable(n uint64) ([]byte, error) {
 	return syscall.Mmap(-1, 0, int(n), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
 }
 
-// unmapPageable gives it back.
+// unmapPageable gives memory of mapPageable back.
 func unmapPageable(b []byte) error { return syscall.Munmap(b) }

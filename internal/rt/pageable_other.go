@@ -13,5 +13,5 @@ func mapPageable(n uint64) ([]byte, error) {
 	return make([]byte, n), nil
 }
 
-// unmapPageable leaves it to the collector.
+// unmapPageable does nothing: the collector frees the memory.
 func unmapPageable([]byte) error { return nil }

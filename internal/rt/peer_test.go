@@ -63,7 +63,7 @@ func TestMachine(t *testing.T) {
 	}
 }
 
-// The environment makes one machine of all simulated devices of one capacity.
+// With the setting, all simulated devices of one capacity belong to one machine.
 func TestSimDevices(t *testing.T) {
 	t.Setenv(knob.SimDevices.Name(), "2")
 	sel := Selector{Kind: Sim, Memory: 1 << 30}
@@ -110,7 +110,7 @@ func TestApart(t *testing.T) {
 	}
 }
 
-// held keeps s from running until release is called.
+// held keeps s from running its work until release is called.
 func held(s *Stream) (release func()) { return s.dev.dev.(*hostsim.Device).Hold(s.handle) }
 
 // pending reports whether s has work to do.
@@ -152,7 +152,7 @@ func TestWaitForPeer(t *testing.T) {
 	}
 }
 
-// Where the devices are no peers the host waits.
+// If the devices are not peers, the host waits.
 func TestWaitForStranger(t *testing.T) {
 	a, b := openAt(t, Selector{Kind: Sim}), openAt(t, Selector{Kind: Sim})
 	cpu := openAt(t, Selector{Kind: CPU})
@@ -181,7 +181,7 @@ func TestWaitForStranger(t *testing.T) {
 	}
 }
 
-// Captures are of one device.
+// A capture has streams of one device only.
 func TestWaitForPeerInCapture(t *testing.T) {
 	a, b := machineOf(t)
 	s, err := a.Stream()
@@ -207,7 +207,7 @@ func TestWaitForPeerInCapture(t *testing.T) {
 	ok(t, g.Close())
 }
 
-// TestCopyPeer copies in the order of both streams: after what the source's had, and before what it gets.
+// TestCopyPeer copies in the order of both streams: after the work that the source's stream had, and before its later work.
 func TestCopyPeer(t *testing.T) {
 	a, b := machineOf(t)
 	s, u := a.DefaultStream(), b.DefaultStream()
@@ -241,7 +241,7 @@ func TestCopyPeer(t *testing.T) {
 	ok(t, b.Free(y))
 }
 
-// Whatever call of a copy fails, on either device, the error names it and no event is lost.
+// Whichever call of a copy fails, on either device, the error names it and no event is lost.
 func TestCopyPeerFailures(t *testing.T) {
 	m := hostsim.New(hostsim.Options{Devices: 2})
 	var devs [2]driver.Device
@@ -289,7 +289,7 @@ func TestCopyPeerFailures(t *testing.T) {
 	}
 }
 
-// The error of a device that is closed, or lost, says which it is; the other one works on.
+// The error of a closed device names it, and the other device still works.
 func TestClosePeer(t *testing.T) {
 	m := NewMachine(2, 0)
 	a := openAt(t, Selector{Kind: Sim, Machine: m})
@@ -300,7 +300,7 @@ func TestClosePeer(t *testing.T) {
 	ok(t, err)
 	y, err := b.Alloc(512, 0)
 	ok(t, err)
-	// b is closed while a copy from it waits for work of a, and that for b.
+	// b is closed while a copy from b waits for a's stream, and b's stream waits for the copy.
 	release := held(s)
 	ok(t, b.dev.Memset(driver.Ptr(y.Addr()), 7, 1, 512, u.handle))
 	ok(t, CopyPeer(s, driver.Ptr(x.Addr()), u, driver.Ptr(y.Addr()), 512))

@@ -11,7 +11,7 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// Pinned is page-locked host memory, which a device copies from and to while the host goes on. It comes from a cache of the device.
+// Pinned is page-locked host memory, which a device copies from and to while the host continues. It comes from the device's cache.
 type Pinned struct {
 	dev   *Device
 	block *alloc.HostBlock
@@ -38,7 +38,7 @@ func (d *Device) AllocPinned(n int) (*Pinned, error) {
 // Bytes returns the memory. It is valid until Free.
 func (p *Pinned) Bytes() []byte { return p.bytes }
 
-// Use calls f with the memory, which stays until f returns, also where the device is closed meanwhile.
+// Use calls f with the memory, which stays until f returns, even if the device is closed meanwhile.
 func (p *Pinned) Use(f func(b []byte) error) error {
 	if err := p.dev.gate.enter(); err != nil {
 		return err
@@ -47,8 +47,7 @@ func (p *Pinned) Use(f func(b []byte) error) error {
 	return f(p.bytes)
 }
 
-// Record tells that work queued on s uses the memory: Free then keeps it from being reused until the work that s has when Free is called is
-// done.
+// Record tells that work queued on s uses the memory: after Free it is not reused until the work that s has at the time of Free is done.
 func (p *Pinned) Record(s *Stream) error {
 	return p.dev.checkAlloc(p.dev.pinned.host(p.dev).RecordStream(p.block, alloc.Stream(s.handle)),
 		"a use of page-locked memory could not be noted")
@@ -60,20 +59,20 @@ func (p *Pinned) Free() error {
 	return p.dev.checkAlloc(p.dev.pinned.host(p.dev).Free(p.block), "page-locked memory could not be freed")
 }
 
-// Release is Free for those who cannot pass an error on: as with Device.Free, one of the driver delays the reuse, and a fault of the device
-// is reported by the next call.
+// Release is Free for callers that cannot pass an error on: as with Device.Free, a driver error delays the reuse, and the next call reports
+// a device fault.
 func (p *Pinned) Release() error {
 	p.bytes = nil
 	return p.dev.freed(p.dev.pinned.host(p.dev).Free(p.block))
 }
 
-// Device returns the device that the memory was allocated for: streams of others cannot be recorded.
+// Device returns the device that the memory was allocated for: Record refuses streams of other devices.
 func (p *Pinned) Device() *Device { return p.dev }
 
 // Addr returns the memory's address, at which every device and the processor's kernels see it.
 func (p *Pinned) Addr() uint64 { return p.block.Addr() }
 
-// Forget is Free for goroutines that may not call the driver, such as those of cleanups: the memory is freed with a later allocation.
+// Forget is Free for goroutines that must not call the driver, such as cleanups: a later allocation frees the memory.
 func (p *Pinned) Forget() {
 	m := &p.dev.pinned
 	m.mu.Lock()
@@ -102,7 +101,7 @@ func (d *Device) share(mem []byte) error {
 	return (&backend{h}).relaxed(func(t driver.Thread) error { return h.dev.HostRegister(t, mem) })
 }
 
-// unshare ends that; it comes before the memory goes.
+// unshare undoes share; it must come before the memory is freed.
 func (d *Device) unshare(mem []byte) error {
 	h, err := processor(d)
 	if h == nil || err != nil {
@@ -133,7 +132,7 @@ func (m *pinnedMemory) withdraw(d *Device) (err error) {
 // PinnedStats are the statistics of the device's cache of page-locked memory.
 func (d *Device) PinnedStats() alloc.HostStats { return d.pinned.host(d).Stats() }
 
-// pinnedMemory is the cache of page-locked memory with the slices that the driver gave, by address.
+// pinnedMemory is the cache of page-locked memory, with the driver's slices by address.
 type pinnedMemory struct {
 	once  sync.Once
 	cache *alloc.Host
@@ -158,7 +157,7 @@ func (m *pinnedMemory) bytes(addr uint64) []byte {
 	return m.slices[addr]
 }
 
-// pinnedBackend is the device as the allocator of page-locked memory sees it.
+// pinnedBackend adapts the device to the allocator of page-locked memory.
 type pinnedBackend struct{ backend }
 
 // MallocHost allocates page-locked memory.
@@ -235,7 +234,7 @@ func (b *pinnedBackend) take(mem []byte, mine bool) (uint64, error) {
 	return addr, nil
 }
 
-// hostRoomless marks an error that means no room.
+// hostRoomless joins alloc.ErrOutOfMemory to the driver's out-of-memory error.
 func hostRoomless(err error) error {
 	if errors.Is(err, driver.OutOfMemory) {
 		err = errors.Join(alloc.ErrOutOfMemory, err)
@@ -243,7 +242,7 @@ func hostRoomless(err error) error {
 	return err
 }
 
-// FreeHost returns it. The address is forgotten first, since the driver may hand it out again at once.
+// FreeHost frees memory of MallocHost or RegisterHost. It forgets the address first, since the driver may hand it out again at once.
 func (b *pinnedBackend) FreeHost(addr uint64) error {
 	m := &b.d.pinned
 	m.mu.Lock()

@@ -53,7 +53,7 @@ func TestPinned(t *testing.T) {
 	}
 }
 
-// Whatever call fails, the error names it, and no block or event is lost.
+// Whichever call fails, the error names it, and no block or event is lost.
 func TestPinnedFailures(t *testing.T) {
 	walkFailures(t, func(d *Device, s *Stream, th driver.Thread, wait func() error) error {
 		defer func() {

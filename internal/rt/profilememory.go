@@ -11,8 +11,8 @@ import (
 // MemoryUse is how an operation uses memory.
 type MemoryUse uint8
 
-// The uses: it reads the memory; the memory is a parameter's, or a gradient of one; it makes what is there; it changes what is there; the
-// host's bytes go there.
+// The uses: the operation reads the memory; the memory is a parameter's, or a gradient of one; the operation creates the content, or
+// changes it; bytes of the host are copied there.
 const (
 	UseRead MemoryUse = iota
 	UseParameter
@@ -50,7 +50,7 @@ func (o *ProfiledOp) Uses(addr uint64, use MemoryUse) {
 	}
 }
 
-// category says what a block was for. The caller has the profiler's mu.
+// category returns what a block was used for. The caller holds the profiler's mu.
 func (p *Profiler) category(b *profiledBlock) profile.Category {
 	switch {
 	case b.parameter:
@@ -69,8 +69,8 @@ func (p *Profiler) category(b *profiledBlock) profile.Category {
 	return profile.Temporaries
 }
 
-// outlives reports whether b was in use when the step of an optimizer that made it had ended: when an operation of no optimizer began, or
-// at the end.
+// outlives reports whether b was still in use after the optimizer step that made it: when an operation outside of optimizers began, or at
+// the end.
 func (b *profiledBlock) outlives(ops []*ProfiledOp) bool {
 	if b.freed < 0 {
 		return true
@@ -84,7 +84,7 @@ func (b *profiledBlock) outlives(ops []*ProfiledOp) bool {
 	return false
 }
 
-// history returns the memory's events. The caller has p.mu.
+// history returns the memory's events. The caller holds p.mu.
 func (p *Profiler) history() []profile.MemoryEvent {
 	var out []profile.MemoryEvent
 	for _, b := range p.blocks {

@@ -17,8 +17,8 @@ import (
 	"tenon.dev/profile"
 )
 
-// Profiler sees a stretch of a device's work. Operations tell it of themselves while it is the device's, and hand it their launches,
-// around which it records events. The allocator's actions come to it as to a Trace.
+// Profiler records a device's work from StartProfile to Stop. Meanwhile operations report to it and pass it their launches, around which it
+// records events. It gets the allocator's actions as a Trace does.
 type Profiler struct {
 	dev    *Device
 	began  time.Time
@@ -30,31 +30,31 @@ type Profiler struct {
 	mu     sync.Mutex
 	ended  bool
 	ops    []*ProfiledOp
-	work   []timedWork           // whose times are not known yet, in the order of their recording
+	work   []timedWork           // work whose times are not known yet, in the order of recording
 	last   map[int]point         // by stream: the latest event whose time is known
 	frames map[profile.Frame]int // by number
 	list   []profile.Frame
 	live   map[uint64]*profiledBlock
-	blocks []*profiledBlock // in the order in which they came
+	blocks []*profiledBlock // in the order of their allocation
 	err    error            // of times that cannot be read
 	marks  int              // events in twins whose times are not known yet
 	twins  []*Graph         // graphs that have twins for it
 }
 
-// ProfiledOp is an operation that a Profiler sees. A nil one is none, and its methods do what they would without it.
+// ProfiledOp is an operation that a Profiler sees. A nil ProfiledOp stands for no operation: Index and Work accept it.
 type ProfiledOp struct {
 	p     *Profiler
 	index int
-	// op is under p.mu, and recorded too: a gradient of what it makes is recorded.
+	// op is under p.mu, as is recorded, which says that autograd records its outputs.
 	op       profile.Op
 	recorded bool
-	// trail is where it came from, if that is yet to be found out.
+	// trail is the stack of its call, until it is resolved; then nil.
 	trail origin.Trail
-	// forward is what it is the derivative of, and fused the entry whose kernel did its work, also under p.mu.
+	// forward is the operation whose derivative it is, and fused the entry whose kernel did its work; both under p.mu.
 	forward, fused *ProfiledOp
 }
 
-// timedWork is work between two events.
+// timedWork is work between the two events a and b.
 type timedWork struct {
 	of     *ProfiledOp
 	kernel int
@@ -62,7 +62,7 @@ type timedWork struct {
 	a, b   driver.Event
 	// begin is when the work began, on a device that runs each call before it returns.
 	begin time.Duration
-	// Marks are the events in a twin: before the first of parts, between them and after the last.
+	// marks are the events in a twin: before the first part, between the parts and after the last.
 	marks []driver.Event
 	parts []part
 }
@@ -79,36 +79,36 @@ type point struct {
 	at time.Duration
 }
 
-// profiledBlock is a block of the allocator's.
+// profiledBlock is a block of the allocator.
 type profiledBlock struct {
 	addr, size uint64
 	at, freed  time.Duration // freed is -1 while it is in use
 	maker      *ProfiledOp
-	// copied says that bytes of the host went there; the others say how operations used it. Before says that it was there when the
-	// profiler came.
+	// before says that the block was live when the profiler started, copied that bytes of the host went there; the others say how
+	// operations used it.
 	before, copied, used, parameter, gradient, state bool
 }
 
-// mostPending is how much work may wait for its times to be read.
+// mostPending is the most pieces of work that may wait for their times to be read.
 const mostPending = 4096
 
-// trails are the stacks of operations that captures noted.
+// trails has the stacks of the operations that Notes profilers recorded.
 var trails stack.Table
 
-// Notes returns a Profiler that only notes operations, of a capture that no other sees, and finds out where they came from when it is
-// asked.
+// Notes returns a Profiler that only records the operations of a capture that no other profiler sees. It resolves their stacks only when a
+// replay is profiled.
 func (d *Device) Notes() *Profiler {
 	return &Profiler{dev: d, notes: true, began: time.Now(), frames: map[profile.Frame]int{}}
 }
 
-// Close ends what Notes returned.
+// Close ends a Profiler that Notes returned.
 func (p *Profiler) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ended, p.ops = true, nil
 }
 
-// StartProfile makes a Profiler the device's, after all work that there is.
+// StartProfile waits for the device's work and starts a Profiler of the device.
 func (d *Device) StartProfile() (*Profiler, error) {
 	p := &Profiler{dev: d, last: map[int]point{}, frames: map[profile.Frame]int{}, live: map[uint64]*profiledBlock{}}
 	if file, line := origin.Here(); line > 0 {
@@ -126,9 +126,9 @@ func (d *Device) StartProfile() (*Profiler, error) {
 		}
 	}
 	p.began = time.Now()
-	p.mu.Lock() // what is allocated meanwhile comes after what was there
+	p.mu.Lock() // what is allocated meanwhile comes after the blocks that exist
 	defer p.mu.Unlock()
-	p.remove = d.AddTrace(Trace{}) // so that actions are told at all
+	p.remove = d.AddTrace(Trace{}) // so that actions are traced at all
 	if !d.profiler.CompareAndSwap(nil, p) {
 		p.remove()
 		p.release()
@@ -140,7 +140,7 @@ func (d *Device) StartProfile() (*Profiler, error) {
 	return p, nil
 }
 
-// profiled is the error of a second profiler. The first one may have stopped meanwhile, and then is nil.
+// profiled returns the error for a second profiler. first is nil if the first profiler has stopped meanwhile.
 func (d *Device) profiled(first *Profiler) error {
 	where := ""
 	if first != nil && first.where != "" {
@@ -166,7 +166,7 @@ func (p *Profiler) mark() error {
 	return d.Check(err, "the profiler could not mark its beginning")
 }
 
-// before notes the blocks that there are.
+// before adds the blocks that exist already.
 func (p *Profiler) before(s alloc.Snapshot) {
 	for _, g := range s.Segments {
 		for _, b := range g.Blocks {
@@ -183,10 +183,10 @@ func (p *Profiler) add(b *profiledBlock) {
 	p.blocks = append(p.blocks, b)
 }
 
-// Profiler returns what sees the device's operations, or nil.
+// Profiler returns the device's profiler, or nil.
 func (d *Device) Profiler() *Profiler { return d.profiler.Load() }
 
-// memory is told the allocator's actions; size is of memoryAllocation.
+// memory records an action of the allocator; only memoryAllocation has a size.
 func (p *Profiler) memory(a action, addr, size uint64) {
 	if a != memoryAllocation && a != memoryDeallocation {
 		return
@@ -196,7 +196,7 @@ func (p *Profiler) memory(a action, addr, size uint64) {
 	if p.ended {
 		return
 	}
-	if b := p.live[addr]; a == memoryAllocation && b != nil { // it came while the profiler noted what there was
+	if b := p.live[addr]; a == memoryAllocation && b != nil { // it was allocated while before ran
 		b.before, b.at = false, time.Since(p.began)
 	} else if a == memoryAllocation {
 		p.add(&profiledBlock{addr: addr, size: size, at: time.Since(p.began)})
@@ -206,7 +206,7 @@ func (p *Profiler) memory(a action, addr, size uint64) {
 	}
 }
 
-// Begin notes an operation that begins now on s, called by the program from here.
+// Begin adds an operation that begins now on s, with the caller's stack.
 func (p *Profiler) Begin(name string, kind profile.Kind, phase profile.Phase, s *Stream) *ProfiledOp {
 	o := &ProfiledOp{p: p, op: profile.Op{Name: name, Kind: kind, Phase: phase, Parent: -1, Forward: -1, Fused: -1, Stream: s.id,
 		Captured: s.Recording()}}
@@ -231,7 +231,7 @@ func (p *Profiler) Begin(name string, kind profile.Kind, phase profile.Phase, s 
 	return o
 }
 
-// came notes the way from the program to o. The caller has p.mu.
+// came sets the calls from the program to o. The caller holds p.mu.
 func (o *ProfiledOp) came(way origin.Path) {
 	o.op.Module = strings.Join(way.Modules, "/")
 	if o.op.Phase == profile.Forward && slices.Contains(way.Above, "optim") {
@@ -242,7 +242,7 @@ func (o *ProfiledOp) came(way origin.Path) {
 	}
 }
 
-// frame returns the number of f. The caller has p.mu.
+// frame returns the number of f. The caller holds p.mu.
 func (p *Profiler) frame(f profile.Frame) int {
 	i, ok := p.frames[f]
 	if !ok {
@@ -261,7 +261,7 @@ func goroutine() int64 {
 	return n
 }
 
-// Describe lets f complete the operation, unless the profiler has stopped. Recorded says that a gradient of what it makes is recorded.
+// Describe lets f complete the operation, unless the profiler has stopped. recorded says that autograd records its outputs.
 func (o *ProfiledOp) Describe(recorded bool, f func(op *profile.Op)) {
 	o.p.mu.Lock()
 	defer o.p.mu.Unlock()
@@ -271,7 +271,7 @@ func (o *ProfiledOp) Describe(recorded bool, f func(op *profile.Op)) {
 	}
 }
 
-// Index returns the operation's number in p's profile, or -1 if it is none of p's.
+// Index returns the operation's number in p's profile, or -1 if it is not in there.
 func (o *ProfiledOp) Index(p *Profiler) int {
 	if o == nil || o.p != p {
 		return -1
@@ -279,10 +279,10 @@ func (o *ProfiledOp) Index(p *Profiler) int {
 	return o.index
 }
 
-// Profiler returns whose operation it is.
+// Profiler returns the profiler that the operation belongs to.
 func (o *ProfiledOp) Profiler() *Profiler { return o.p }
 
-// Stands copies what o says of its module from the forward operation from.
+// Stands makes from the forward operation of o and copies its module.
 func (o *ProfiledOp) Stands(from *ProfiledOp) {
 	if from.Index(o.p) < 0 {
 		return
@@ -301,7 +301,8 @@ func (o *ProfiledOp) End() {
 	}
 }
 
-// Work does work of the operation on s, whose turn the caller has, and times it on the device. Work that a graph records has no time.
+// Work calls do, which queues work of the operation on s, and times that work on the device. The caller has the turn of s. Work that a
+// graph records has no time.
 func (o *ProfiledOp) Work(s *Stream, name string, do func() error) error {
 	if c := s.capture.Load(); o != nil && c != nil && s.divert == nil {
 		return o.recordedBy(c, s, name, do)
@@ -318,7 +319,7 @@ func (o *ProfiledOp) Work(s *Stream, name string, do func() error) error {
 	}
 }
 
-// recordedBy is Work that c records: the graph knows whose it is.
+// recordedBy is Work that c records: it notes in c that the work is o's.
 func (o *ProfiledOp) recordedBy(c *Capture, s *Stream, name string, do func() error) error {
 	from := c.recorded()
 	err := do()
@@ -328,11 +329,11 @@ func (o *ProfiledOp) recordedBy(c *Capture, s *Stream, name string, do func() er
 	if o.of(s) == nil {
 		return err
 	}
-	o.Describe(false, func(op *profile.Op) { op.Captured = true }) // which a call that was put off did not know
+	o.Describe(false, func(op *profile.Op) { op.Captured = true }) // a deferred call did not know that
 	return o.note(err, profile.Kernel{Name: name})
 }
 
-// of returns o's profiler where s is of its device.
+// of returns o's profiler if it is running and s is a stream of its device, or nil.
 func (o *ProfiledOp) of(s *Stream) *Profiler {
 	if o == nil || o.p.dev != s.dev || s.dev.profiler.Load() != o.p {
 		return nil
@@ -340,7 +341,7 @@ func (o *ProfiledOp) of(s *Stream) *Profiler {
 	return o.p
 }
 
-// note adds a kernel, unless it failed.
+// note adds kernel k, unless err is set, and returns err.
 func (o *ProfiledOp) note(err error, k profile.Kernel) error {
 	if err != nil {
 		return err
@@ -353,7 +354,7 @@ func (o *ProfiledOp) note(err error, k profile.Kernel) error {
 	return nil
 }
 
-// timed is Work between two events. Without events there is no time, and the work is done all the same.
+// timed is Work between two events. If there are no events, the work is done without a time.
 func (o *ProfiledOp) timed(s *Stream, name string, do func() error) error {
 	d, p := s.dev, o.p
 	w := timedWork{of: o, stream: s.id}
@@ -386,8 +387,8 @@ func (o *ProfiledOp) timed(s *Stream, name string, do func() error) error {
 	return nil
 }
 
-// read reads the times of work that is complete. Each is the time from the stream's last event that is known, since a long time is told
-// less exactly. The caller has p.mu.
+// read reads the times of work that is complete. It measures each from the stream's last event with a known time, since the driver reports
+// long times less exactly. The caller holds p.mu.
 func (p *Profiler) read() {
 	d := p.dev
 	t, err := d.enter()
@@ -440,7 +441,7 @@ func (p *Profiler) read() {
 	p.work = p.work[:n]
 }
 
-// readParts reads the times of the parts, all or none. They are counted from one event, so that no part ends after the whole.
+// readParts reads the times of all parts, or of none. All are measured from one event, so that no part ends after the whole.
 func (w *timedWork) readParts(when func(e driver.Event) (time.Duration, error)) error {
 	at := make([]time.Duration, len(w.marks))
 	for i, e := range w.marks {
@@ -456,8 +457,9 @@ func (w *timedWork) readParts(when func(e driver.Event) (time.Duration, error)) 
 	return nil
 }
 
-// giveBack gives the events of w back. Those in a twin are recorded when its run gets there, and so the run must be over: nobody else's
-// record may be overwritten. It fails only on a device that is lost or closed, which records nothing.
+// giveBack gives the events of w back. The run of a twin records its events as it reaches them, so giveBack waits for the run first: else
+// the run could overwrite the record of an event's next user. The wait fails only on a device that is lost or closed, which records
+// nothing.
 func (p *Profiler) giveBack(w *timedWork) {
 	d := p.dev
 	if len(w.marks) > 0 {
@@ -495,7 +497,7 @@ func (p *Profiler) Stop() (*profile.Profile, error) {
 	return out, err
 }
 
-// stop is Stop without the twins; waited is what waiting for the device said.
+// stop is Stop without the twins; waited is the error of waiting for the device.
 func (p *Profiler) stop(waited error) (*profile.Profile, error) {
 	d, err := p.dev, waited
 	p.mu.Lock()
@@ -530,16 +532,16 @@ func (p *Profiler) stop(waited error) (*profile.Profile, error) {
 	return out, nil
 }
 
-// end ends the profiler, which has p.mu.
+// end ends the profiler. The caller holds p.mu.
 func (p *Profiler) end() {
 	p.ended = true
 	p.dev.profiler.CompareAndSwap(p, nil)
 	p.remove()
 	p.release()
-	p.ops, p.blocks, p.live = nil, nil, nil // graphs may keep its operations
+	p.ops, p.blocks, p.live = nil, nil, nil // graphs may keep its operations, and so p, alive
 }
 
-// endProfile ends the profiler of a device that is closed.
+// endProfile ends the profiler of a device that is being closed.
 func (d *Device) endProfile() {
 	if p := d.profiler.Load(); p != nil {
 		p.mu.Lock()

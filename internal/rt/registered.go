@@ -10,10 +10,10 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// registered is the host memory that users page-locked.
+// registered is the host memory that programs page-locked.
 var registered registrations
 
-// registrations are pieces of page-locked host memory in the order of their addresses.
+// registrations lists pieces of page-locked host memory by address.
 type registrations struct {
 	mu   sync.RWMutex
 	list []registration
@@ -32,8 +32,8 @@ func (r *registrations) after(addr uint64) int {
 	return sort.Search(len(r.list), func(i int) bool { return r.list[i].addr > addr })
 }
 
-// HostRegister page-locks b, so that copies between it and devices go on while the host does. b must stay where it is until HostUnregister,
-// as memory of Go programs does. Where part of b is page-locked already, that is an error. It is safe for concurrent use.
+// HostRegister page-locks b, so that copies between it and devices run while the host continues. b must stay where it is until
+// HostUnregister, as Go memory does. If part of b is page-locked already, it returns an error. It is safe for concurrent use.
 func (d *Device) HostRegister(b []byte) error {
 	if len(b) == 0 {
 		return fault.New(fault.Invalid, "no memory was given to page-lock; give at least a byte")
@@ -51,7 +51,7 @@ func (d *Device) HostRegister(b []byte) error {
 	return nil
 }
 
-// HostUnregister waits for the device's work and ends what HostRegister of the same memory began. It is safe for concurrent use.
+// HostUnregister waits for the device's work and undoes HostRegister of the same memory. It is safe for concurrent use.
 func (d *Device) HostUnregister(b []byte) error {
 	r := &registered
 	r.mu.Lock()
@@ -84,7 +84,7 @@ func HostRegistered(b []byte) bool {
 	return i >= 0 && addr-r.list[i].addr+uint64(len(b)) <= uint64(len(r.list[i].bytes))
 }
 
-// unregisterAll forgets what was registered with d, whose driver is about to close and releases it.
+// unregisterAll forgets the memory registered with d. The driver is about to be closed, which releases it.
 func (d *Device) unregisterAll() {
 	r := &registered
 	r.mu.Lock()

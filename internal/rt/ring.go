@@ -9,7 +9,7 @@ import (
 	"tenon.dev/internal/origin"
 )
 
-// OpID is a small number for an operation's name, so that the launch ring needs one word an entry.
+// OpID is a small number for an operation's name, so that an entry of the launch ring fits in one word.
 type OpID uint16
 
 var opNames struct {
@@ -36,11 +36,11 @@ const (
 	ringBits = 48
 )
 
-// ring holds a stream's latest operations: the suspects where the device faults. An entry is one word, the operation's number above its
-// place in the stream, so that noting it costs one store and readers see whole entries.
+// ring holds a stream's latest operations: the suspects if the device faults. An entry is one word, the OpID above the operation's number
+// in the stream, so that writing it costs one store and readers see whole entries.
 type ring [ringSize]atomic.Uint64
 
-// lineRing holds the program's lines that called a ring's operations, where the knob asks for lines.
+// lineRing holds the program's lines that called a ring's operations, if the knob asks for lines.
 type lineRing struct {
 	mu    sync.Mutex
 	calls [ringSize]string
@@ -59,7 +59,7 @@ func (s *Stream) Began(op OpID, seq uint64) {
 	}
 }
 
-// Recent returns the stream's latest operations, at most 16, oldest first: their names and places in the stream.
+// Recent returns the stream's latest operations, at most 16, oldest first: their names and numbers in the stream.
 func (s *Stream) Recent() (names []string, seqs []uint64) {
 	ops, seqs := s.recent()
 	for _, op := range ops {
@@ -85,8 +85,8 @@ func (s *Stream) recent() (ops []OpID, seqs []uint64) {
 // finished notes that everything up to operation seq is complete.
 func (s *Stream) finished(seq uint64) { raise(&s.done, seq) }
 
-// suspects describes the operations that may be the cause of a fault: of each stream the latest that are not known to be complete,
-// newest first, those for which may says so.
+// suspects describes the operations that may be the cause of a fault: for each stream the latest that are not known to be complete and for
+// which may returns true, newest first.
 func (d *Device) suspects(may func(OpID) bool) []string {
 	var out []string
 	for i := range d.streams {
@@ -109,7 +109,7 @@ func (d *Device) suspects(may func(OpID) bool) []string {
 	return out
 }
 
-// line returns the call of an operation, or "" where calls are not kept.
+// line returns the call of an operation, or "" if lines are not kept.
 func (s *Stream) line(seq uint64) string {
 	if s.lines == nil {
 		return ""

@@ -20,7 +20,7 @@ func openSim(t *testing.T, wrap func(d driver.Device) driver.Device) *Device {
 	return d
 }
 
-// issue counts an operation of s that does nothing.
+// issue issues an operation on s that does nothing.
 func issue(t *testing.T, s *Stream, op OpID) {
 	t.Helper()
 	seq, err := s.Begin(op, nil)
@@ -83,7 +83,7 @@ func (c closing) Close() error {
 	return c.Device.Close()
 }
 
-// A device of which only half could be opened is closed.
+// A device is closed if opening it fails halfway.
 func TestOpenFails(t *testing.T) {
 	n := 0
 	_, err := Open(Selector{Kind: Sim, Wrap: func(d driver.Device) driver.Device {
@@ -110,7 +110,7 @@ func TestOpenRefusals(t *testing.T) {
 	}
 }
 
-// A fault that a free meets is the next call's to report, and only then is Close silent.
+// A fault that occurs in a free is reported by the next call, and only then does Close return nil.
 func TestFreeIsSilent(t *testing.T) {
 	for _, reported := range []bool{false, true} {
 		var f *faults.Device

@@ -14,10 +14,10 @@ import (
 	"tenon.dev/internal/lib/nvml"
 )
 
-// management is NVIDIA's management library, where there is one.
+// management opens NVIDIA's management library, if there is one.
 var management = sync.OnceValues(nvml.Open)
 
-// sensed returns what the management library says of the device.
+// sensed reads a value of the device from the management library.
 func sensed[T any](d *Device, what string, read func(g nvml.GPU) (T, error)) (v T, err error) {
 	if d.Host {
 		return v, fault.New(fault.Invalid, "Expected a cuda device, but got: cpu")
@@ -38,16 +38,16 @@ func sensed[T any](d *Device, what string, read func(g nvml.GPU) (T, error)) (v 
 	return v, nil
 }
 
-// Temperature returns the chip's, in °C.
+// Temperature returns the chip's temperature in °C.
 func (d *Device) Temperature() (int, error) { return sensed(d, "temperature", nvml.GPU.Temperature) }
 
-// PowerDraw returns the draw in watts.
+// PowerDraw returns the power draw in watts.
 func (d *Device) PowerDraw() (float64, error) { return sensed(d, "power draw", nvml.GPU.Power) }
 
-// ClockRate returns the multiprocessors' present clock in MHz.
+// ClockRate returns the multiprocessors' current clock rate in MHz.
 func (d *Device) ClockRate() (int, error) { return sensed(d, "clock rate", nvml.GPU.Clock) }
 
-// Utilization returns the percentages of the last moments in which a kernel ran and in which memory was read or written.
+// Utilization returns for what percentage of the last sample period a kernel ran, and for what percentage memory was read or written.
 func (d *Device) Utilization() (kernels, memory int, err error) {
 	v, err := sensed(d, "utilization", func(g nvml.GPU) (v [2]int, err error) {
 		v[0], v[1], err = g.Utilization()
@@ -64,7 +64,7 @@ func (d *Device) MemoryUsed() (uint64, error) {
 	})
 }
 
-// Processes tells who uses the device's memory.
+// Processes lists the processes that use the device's memory.
 func (d *Device) Processes() ([]alloc.ProcessMemory, error) {
 	list, err := sensed(d, "list of processes", nvml.GPU.Processes)
 	var users []alloc.ProcessMemory
@@ -74,7 +74,7 @@ func (d *Device) Processes() ([]alloc.ProcessMemory, error) {
 	return users, err
 }
 
-// CheckCode gives one of CUDA's result codes the error that Tenon's own calls have; 0 is nil.
+// CheckCode returns the error that Tenon's own calls return for a CUDA result code; 0 gives nil.
 func CheckCode(code int) error {
 	if code == int(driver.Success) {
 		return nil
@@ -82,8 +82,8 @@ func CheckCode(code int) error {
 	return wrap(&driver.Error{Call: "CUDA", Code: driver.Code(code)}, "a call of CUDA failed")
 }
 
-// GPUs returns how many NVIDIA GPUs can be opened; 0 where there is no working driver. Until the driver is started, which fixes what
-// CUDA_VISIBLE_DEVICES says, the management library is asked where there is one.
+// GPUs returns how many NVIDIA GPUs can be opened; 0 without a working driver. Starting the driver fixes the value of CUDA_VISIBLE_DEVICES;
+// before that, GPUs asks the management library, if there is one.
 func GPUs() int {
 	if !libcuda.Started() {
 		if n, ok := gpusBeforeStart(); ok {
@@ -112,8 +112,8 @@ func gpusBeforeStart() (n int, ok bool) {
 }
 
 // visible returns how many of the GPUs with these UUIDs CUDA shows to a process whose CUDA_VISIBLE_DEVICES is list, by the rules of the
-// CUDA programming guide: numbers, or beginnings of UUIDs that fit one GPU alone, up to the first that names none; a GPU named twice makes
-// all invisible. Of slices of GPUs only the driver knows.
+// CUDA programming guide: numbers, or prefixes of UUIDs that match exactly one GPU, up to the first entry that names none; a GPU named
+// twice makes all invisible. ok is false for MIG devices, which only the driver knows.
 func visible(uuids []string, list string, set bool) (n int, ok bool) {
 	if !set {
 		return len(uuids), true
@@ -135,8 +135,8 @@ func visible(uuids []string, list string, set bool) (n int, ok bool) {
 	return len(seen), true
 }
 
-// gpuNamed returns the place of the GPU that an entry of CUDA_VISIBLE_DEVICES names, or -1. Of a number only the first digits count, as in
-// C.
+// gpuNamed returns the index of the GPU that an entry of CUDA_VISIBLE_DEVICES names, or -1. Only the leading digits of a number count, as
+// in C.
 func gpuNamed(uuids []string, entry string) int {
 	if strings.HasPrefix(entry, "GPU-") {
 		found := -1

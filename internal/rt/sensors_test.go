@@ -9,7 +9,7 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// What CUDA_VISIBLE_DEVICES shows, by the examples of the CUDA programming guide and PyTorch's notes on the driver.
+// The devices that CUDA_VISIBLE_DEVICES shows, by the examples of the CUDA programming guide and PyTorch's notes on the driver.
 func TestVisible(t *testing.T) {
 	uuids := []string{"GPU-5c6e8ae8-9cd6", "GPU-5c7e8ae8-9cd6", "GPU-91002200-0000", "GPU-a0000000-0000"}
 	for _, c := range []struct {
@@ -58,7 +58,7 @@ func TestSensorsOfOthers(t *testing.T) {
 	read(openSim(t, func(d driver.Device) driver.Device { return onBus{d} }), fault.Unsupported, " cannot be read: ")
 }
 
-// onBus is a device that the management library does not know, be it there or not.
+// onBus is a device that the management library, if there is one, does not know.
 type onBus struct{ driver.Device }
 
 func (d onBus) Info() *driver.Info {

@@ -11,11 +11,12 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// A device that recovers goes on after a failed assertion, and the work that comes after it may be made of elements that its kernel left
-// undefined. So the call that is told of a failure notes the operations after it, up to now, of its stream and of those that waited for it:
-// what they wrote is spoilt. Work that is issued later finds that out by its operands.
+// A device that recovers continues after a failed assertion, and later work may use elements that the failed kernel left undefined. So the
+// call that learns of a failure records the operations after it, up to now, of its stream and of the streams that waited for it: what they
+// wrote is spoilt. Work that is issued later detects this by its operands.
 
-// spoilt are the operations of a stream from one after a failure to the last before somebody was told.
+// spoilt is a range of a stream's operations: from a failure, or the first that waited for it, to the last before a call learned of the
+// failure.
 type spoilt struct {
 	from, to uint64
 	cause    *fault.Error
@@ -27,25 +28,25 @@ type run struct {
 	seq    uint64
 }
 
-// wait says that the work of stream by comes after operation upTo of stream of, from its own operation at on.
+// wait says that stream by, from its operation at on, comes after operation upTo of stream of.
 type wait struct {
 	by, of   int
 	at, upTo uint64
 }
 
-// failures is what a device that recovers keeps, to find what comes after a failure.
+// failures is what a device that recovers keeps to find the work after a failure.
 type failures struct {
 	mu sync.Mutex
-	// sound is up to which operation of each stream all failures were told.
+	// sound is, for each stream, the operation up to which all failures have been reported.
 	sound [MaxStreams]uint64
 	waits []wait
 }
 
-// mostWaits is how many waits are kept apart.
+// mostWaits is the number of waits at which the list is shortened.
 const mostWaits = 256
 
-// failed returns the error of a failed assertion that the device survived, which ask asks the driver for, and notes what it spoils. If
-// there is none, all that the wait before was for is sound: upTo of each stream.
+// failed returns the error of a failed assertion that the device survived, which ask gets from the driver, and records what it spoils. If
+// there is none, each stream is sound up to operation upTo, which the caller has waited for.
 func (d *Device) failed(ask func() error, upTo func(s *Stream) uint64) error {
 	if !d.info.Recovers {
 		return nil
@@ -70,7 +71,7 @@ func (d *Device) failed(ask func() error, upTo func(s *Stream) uint64) error {
 	return cause
 }
 
-// spoil notes what comes after the failure of o; failures.mu is held.
+// spoil records the operations after the failure of o; failures.mu is held.
 func (d *Device) spoil(o Origin, cause *fault.Error) {
 	f := &d.failures
 	var from [MaxStreams]uint64 // by stream, 0 for none
@@ -110,7 +111,7 @@ func (d *Device) spoil(o Origin, cause *fault.Error) {
 	d.spoils.Store(&all)
 }
 
-// latest returns the number of the latest operation, that which is being issued included.
+// latest returns the number of the latest operation, including one that is being issued.
 func (s *Stream) latest() uint64 {
 	v := s.turn.Load()
 	if v&turnBusy != 0 {
@@ -122,7 +123,7 @@ func (s *Stream) latest() uint64 {
 // Spoils reports whether anything on the device is spoilt.
 func (d *Device) Spoils() bool { return d.spoils.Load() != nil }
 
-// Spoilt returns an error if what operation seq of the stream with that number wrote may follow from a failed assertion.
+// Spoilt returns an error if the output of operation seq of the stream with number id may be wrong because of a failed assertion.
 func (d *Device) Spoilt(id int, seq uint64) error {
 	all := d.spoils.Load()
 	if all == nil {
@@ -137,7 +138,7 @@ func (d *Device) Spoilt(id int, seq uint64) error {
 		"again, or make it anew")
 }
 
-// Spoilt is that of a device for the operation in the middle of which e was recorded.
+// Spoilt is Device.Spoilt for the operation during which e was recorded.
 func (e *Event) Spoilt() error {
 	h, s, seq, err := e.point()
 	if h == 0 || err != nil {
@@ -146,7 +147,7 @@ func (e *Event) Spoilt() error {
 	return s.dev.Spoilt(s.id, seq+1)
 }
 
-// inherits notes that the work which s gets from now on comes after operation upTo of the stream with number of.
+// inherits notes that later work of s comes after operation upTo of the stream with number of.
 func (s *Stream) inherits(of int, upTo uint64) {
 	if raise(&s.waited[of], upTo); !s.dev.info.Recovers {
 		return
@@ -160,8 +161,8 @@ func (s *Stream) inherits(of int, upTo uint64) {
 	f.waits = append(f.waits, wait{by: s.id, of: of, at: s.Seq() + 1, upTo: upTo})
 }
 
-// fewer returns the waits for work that is not known to be sound; where there are still many, one for each pair of streams, which stands
-// for more than they do.
+// fewer drops the waits for work that is known to be sound. If many remain, it merges those of each pair of streams into one, which covers
+// more than they did.
 func fewer(waits []wait, sound *[MaxStreams]uint64) []wait {
 	waits = slices.DeleteFunc(waits, func(w wait) bool { return w.upTo <= sound[w.of] })
 	if len(waits) < mostWaits/2 {

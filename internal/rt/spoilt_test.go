@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Waits for sound work are forgotten; the others may be joined, but then stand for all that they stood for.
+// Waits for sound work are dropped; the others may be merged, but still cover everything that they covered.
 func TestFewerWaits(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var sound [MaxStreams]uint64

@@ -12,9 +12,9 @@ import (
 )
 
 // Stream is an in-order queue of a device's work. Operations are numbered, so that an access to memory is named by a stream and a number;
-// waited remembers, for every other stream, up to which number this one already waits.
+// waited is, for every other stream, the latest operation that this one waits for already.
 type Stream struct {
-	divert func(c Change) error // instead of the driver, see Divert
+	divert func(c Change) error // called instead of the driver, see Divert
 	dev    *Device
 	handle driver.Stream
 	id     int
@@ -23,15 +23,15 @@ type Stream struct {
 	waited [MaxStreams]atomic.Uint64
 	done   atomic.Uint64 // up to which operation the stream is known to be complete
 	ring   ring
-	lines  *lineRing // nil unless the device keeps calls
+	lines  *lineRing // nil unless the device keeps lines
 
-	// queue is for those who wait for their turn.
+	// queue wakes the callers that wait for their turn.
 	queueMu sync.Mutex
 	queue   *sync.Cond
 
-	// capture is what records the stream's work, or nil. It changes in the stream's turn and under mark, which is also held while an event
-	// is recorded for another stream: so no event of a capture is ever waited for by work outside of it. eager is then the end of the work
-	// before the capture.
+	// capture is the capture that records the stream's work, or nil. It changes in the stream's turn and under mark, which is also held
+	// while an event is recorded for another stream: so work outside a capture never waits for an event of it. During a capture, eager
+	// marks the end of the work before it.
 	mark    sync.Mutex
 	capture atomic.Pointer[Capture]
 	eager   driver.Event
@@ -54,9 +54,8 @@ func (s *Stream) Handle() driver.Stream { return s.handle }
 // ID returns the stream's number in its device; 0 is the default stream.
 func (s *Stream) ID() int { return s.id }
 
-// An operation's number and its launch are one step: from Begin to Issued nobody else issues to the stream. So whoever knows of an
-// operation with a number knows that all before it were launched. On a device that runs each call before it returns there is nothing to
-// wait for, and no turn.
+// An operation gets its number and is launched in one step: from Begin to Issued nobody else issues to the stream. So once an operation has
+// a number, all before it have been launched. A device that runs each call before it returns has nothing to wait for, and no turns.
 const (
 	turnBusy   = 1 << iota // somebody issues
 	turnWanted             // others wait
@@ -64,8 +63,8 @@ const (
 	turnBits   = 3
 )
 
-// Begin takes the turn for an operation op of the capture in, nil outside of captures, and returns its number, starting at 1. Issued gives
-// the turn back.
+// Begin takes the turn for an operation op of the capture in, which is nil outside captures, and returns the operation's number, starting
+// at 1. Issued gives the turn back.
 func (s *Stream) Begin(op OpID, in *Capture) (uint64, error) {
 	v, err := s.take()
 	if err != nil {
@@ -80,14 +79,14 @@ func (s *Stream) Begin(op OpID, in *Capture) (uint64, error) {
 	return seq, nil
 }
 
-// Issued says that operation seq has been handed to the driver, or has failed: from now on an event recorded on s covers it.
+// Issued gives the turn back once operation seq has been handed to the driver, or has failed: from now on an event recorded on s covers it.
 func (s *Stream) Issued(seq uint64) {
 	if !s.dev.info.Inline {
 		s.giveBack(seq << turnBits)
 	}
 }
 
-// take takes the turn and returns its word.
+// take takes the turn and returns the value of s.turn before it.
 func (s *Stream) take() (uint64, error) {
 	if s.dev.info.Inline {
 		return s.turn.Add(1<<turnBits) - 1<<turnBits, nil
@@ -99,7 +98,7 @@ func (s *Stream) take() (uint64, error) {
 	return s.await()
 }
 
-// await is take where somebody else has the turn.
+// await is take when somebody else may have the turn.
 func (s *Stream) await() (uint64, error) {
 	s.queueMu.Lock()
 	defer s.queueMu.Unlock()
@@ -117,7 +116,7 @@ func (s *Stream) await() (uint64, error) {
 	}
 }
 
-// giveBack ends the turn and leaves v as the stream's word.
+// giveBack ends the turn and sets s.turn to v.
 func (s *Stream) giveBack(v uint64) {
 	if s.dev.info.Inline {
 		return
@@ -136,7 +135,7 @@ func (s *Stream) close() {
 	}
 }
 
-// foreign is the error of work of the capture in, or of none, on a stream that is not part of it.
+// foreign returns the error for work of the capture in, or outside any if nil, on a stream that is not part of it.
 func (s *Stream) foreign(in *Capture) error {
 	if c := s.capture.Load(); c != nil {
 		return fault.New(fault.Capture, "stream %d records the graph that is captured%s, of which this is no part; use another stream, "+
@@ -159,8 +158,8 @@ func raise(a *atomic.Uint64, v uint64) {
 // Seq returns the number of the latest operation handed to the driver.
 func (s *Stream) Seq() uint64 { return s.turn.Load() >> turnBits }
 
-// WaitFor makes later work of s, which is not being captured, wait for operation seq of o, unless it already does. The operation has been
-// launched.
+// WaitFor makes later work of s, which is not being captured, wait for operation seq of o, unless it already does. The operation must have
+// been launched.
 func (s *Stream) WaitFor(o *Stream, seq uint64) error {
 	if s.Covers(o.id, seq) {
 		return nil
@@ -168,12 +167,12 @@ func (s *Stream) WaitFor(o *Stream, seq uint64) error {
 	return s.waitMark(o, seq)
 }
 
-// Covers reports whether the work that s gets now comes after operation seq of the stream with that number.
+// Covers reports whether later work of s comes after operation seq of the stream with number id.
 func (s *Stream) Covers(id int, seq uint64) bool {
 	return s.id == id || s.waited[id].Load() >= seq
 }
 
-// waitMark makes later work of s wait for all work that o has outside of captures, operation seq among it.
+// waitMark makes later work of s wait for all work that o has outside captures, including operation seq.
 func (s *Stream) waitMark(o *Stream, seq uint64) error {
 	d := s.dev
 	e, err := d.AcquireEvent(false)
@@ -201,10 +200,10 @@ func (s *Stream) waitMark(o *Stream, seq uint64) error {
 }
 
 // WaitAll makes later work of s wait for all work that o has now. If o is being captured, s becomes part of the capture. It returns at
-// once, but where o is of another device that is no peer: then the host waits.
+// once, unless o belongs to another device that is not a peer: then the host waits.
 func (s *Stream) WaitAll(o *Stream) error { return s.waitAll(o, func(*Capture) bool { return true }) }
 
-// WaitIn is WaitAll by work of the capture in, or of none: no stream becomes part of another capture.
+// WaitIn is WaitAll for work of the capture in, or outside any if nil: s does not join another capture.
 func (s *Stream) WaitIn(o *Stream, in *Capture) error {
 	return s.waitAll(o, func(c *Capture) bool { return c == in })
 }
@@ -262,14 +261,14 @@ func (s *Stream) waitPeer(o *Stream) error {
 	return waitAcross(s, o, e)
 }
 
-// outside is the error of a stream that is to wait for a capture of another device.
+// outside returns the error for a stream that is made to wait for a capture of another device.
 func (s *Stream) outside(o *Stream, c *Capture) error {
 	return fault.New(fault.Capture, "stream %d of %s records the graph that is captured%s, which a stream of %s cannot join; wait for "+
 		"it after the capture",
 		o.id, o.dev, c.where(), s.dev)
 }
 
-// isolated is the error of captured work that is to wait for work outside of the capture.
+// isolated returns the error for captured work that is made to wait for work outside the capture.
 func (s *Stream) isolated() error {
 	return fault.New(fault.Capture, "stream %d records the graph that is captured%s, and cannot wait for work that is no part of it; "+
 		"wait before the capture", s.id, s.capture.Load().where())
@@ -281,7 +280,7 @@ func (s *Stream) Capturing() bool {
 	return capturing
 }
 
-// Recording reports whether s is one of the streams of a capture. Who has its turn knows that it stays so.
+// Recording reports whether s is one of the streams of a capture. While the caller has the turn of s, that does not change.
 func (s *Stream) Recording() bool { return s.capture.Load() != nil }
 
 // Query reports whether all work of s is done.
@@ -338,10 +337,10 @@ func (d *Device) newStream(id int) (*Stream, error) {
 	return s, nil
 }
 
-// DefaultStream is where work goes unless told otherwise.
+// DefaultStream returns the stream that work goes to by default.
 func (d *Device) DefaultStream() *Stream { return d.streams[0].Load() }
 
-// Stream returns a stream of the device's pool of 32, handed out in turn, so that streams far apart in time may be one.
+// Stream returns a stream of the device's pool of 32, handed out round-robin, so two calls may return the same stream.
 func (d *Device) Stream() (*Stream, error) {
 	s, created, err := d.nextStream()
 	if created {
@@ -350,7 +349,7 @@ func (d *Device) Stream() (*Stream, error) {
 	return s, err
 }
 
-// nextStream also returns whether the stream was made for this.
+// nextStream also reports whether it created the stream.
 func (d *Device) nextStream() (s *Stream, created bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -379,7 +378,7 @@ func (d *Device) CaptureStream() (*Stream, error) {
 	return s, err
 }
 
-// nextCaptureStream also returns whether the stream was made for this.
+// nextCaptureStream also reports whether it created the stream.
 func (d *Device) nextCaptureStream() (s *Stream, created bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -429,7 +428,7 @@ func (d *Device) AcquireEvent(timing bool) (driver.Event, error) {
 	return e, d.Check(err, "an event could not be created")
 }
 
-// KeepEvent makes sure that the pool has an event, so that the next wait between streams does not fail for want of one.
+// KeepEvent makes sure that the pool has an event, so that the next wait between streams does not fail for lack of one.
 func (d *Device) KeepEvent() error {
 	e, err := d.AcquireEvent(false)
 	if err == nil {
@@ -438,7 +437,7 @@ func (d *Device) KeepEvent() error {
 	return err
 }
 
-// ReleaseEvent gives it back.
+// ReleaseEvent gives an event back to the pool.
 func (d *Device) ReleaseEvent(e driver.Event, timing bool) {
 	d.eventMu.Lock()
 	defer d.eventMu.Unlock()
@@ -446,7 +445,7 @@ func (d *Device) ReleaseEvent(e driver.Event, timing bool) {
 	*pool = append(*pool, e)
 }
 
-// takeEvents empties the pool, to which the collector may be giving events back.
+// takeEvents empties the pool. Cleanups may be giving events back meanwhile.
 func (d *Device) takeEvents() []driver.Event {
 	d.eventMu.Lock()
 	defer d.eventMu.Unlock()

@@ -20,7 +20,7 @@ func (b *busy) Synchronize(t driver.Thread) error {
 	return err
 }
 
-// A capture begins with a wait for the device: what others issue after the wait is not waited for.
+// A capture begins with a wait for the device, which does not cover work that others issue after it.
 func TestCaptureSettlesWhatItWaitedFor(t *testing.T) {
 	var b *busy
 	d := openSim(t, func(d driver.Device) driver.Device { b = &busy{Device: d}; return b })
@@ -40,7 +40,7 @@ func TestCaptureSettlesWhatItWaitedFor(t *testing.T) {
 	d.ReturnCaptureStream(s)
 }
 
-// A stream that joins a capture by hand leaves it at the end, and its work before the capture can be waited for meanwhile.
+// A stream that joined a capture by WaitAll leaves it at the end, and meanwhile others can wait for its work before the capture.
 func TestJoinedStreamsAreLeft(t *testing.T) {
 	d := openSim(t, nil)
 	a, err := d.Stream()

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Trace is what a program wants called at the actions of a device; package cuda says when each is. Nil functions are left out.
+// Trace has a program's callbacks for a device's actions; package cuda documents when each is called. Nil functions are not called.
 type Trace struct {
 	EventCreated       func(event uint64)
 	EventDeleted       func(event uint64)
@@ -21,7 +21,7 @@ type Trace struct {
 	EventSynchronized  func(event uint64)
 }
 
-// action is one of those that a Trace is told.
+// action is an action that a Trace has a callback for.
 type action uint8
 
 const (
@@ -37,14 +37,14 @@ const (
 	eventSynchronization
 )
 
-// String is the name in PyTorch's message about a callback that failed.
+// String returns the action's name in PyTorch's message about a failed callback.
 func (a action) String() string {
 	return [...]string{"CUDA event creation", "CUDA event deletion", "CUDA event record", "CUDA event wait", "CUDA memory allocation",
 		"CUDA memory deallocation",
 		"CUDA stream creation", "CUDA device synchronization", "CUDA stream synchronization", "CUDA event synchronization"}[a]
 }
 
-// AddTrace makes the device tell t its actions until remove is called, after those that were added before.
+// AddTrace makes the device call t's functions until remove is called, after those of traces added before.
 func (d *Device) AddTrace(t Trace) (remove func()) {
 	own := &t
 	d.changeTraces(func(list []*Trace) []*Trace { return append(list, own) })
@@ -53,7 +53,7 @@ func (d *Device) AddTrace(t Trace) (remove func()) {
 	}
 }
 
-// changeTraces replaces the list, which actions under way go on reading.
+// changeTraces replaces the list; actions under way still read the old one.
 func (d *Device) changeTraces(f func(list []*Trace) []*Trace) {
 	d.traceMu.Lock()
 	defer d.traceMu.Unlock()
@@ -68,15 +68,15 @@ func (d *Device) changeTraces(f func(list []*Trace) []*Trace) {
 	d.traces.Store(&list)
 }
 
-// trace tells an action, with the one or two handles or the address and size that it has, to all who asked. It is small enough to be
-// compiled into its callers.
+// trace reports an action to the profiler and the traces, with its one or two handles or its address and size. It is small enough to be
+// inlined.
 func (d *Device) trace(a action, h, h2 uint64) {
 	if d.traces.Load() != nil {
 		d.traced(a, h, h2)
 	}
 }
 
-// traceWait tells the event with which one stream waited for another, which nobody but the library holds.
+// traceWait reports the library's internal event by which one stream waited for another.
 func (d *Device) traceWait(event, of, by uint64) {
 	if d.traces.Load() != nil {
 		d.traced(eventCreation, event, 0)
@@ -86,7 +86,7 @@ func (d *Device) traceWait(event, of, by uint64) {
 	}
 }
 
-// traced is trace where somebody asked, when last looked.
+// traced is trace when there was a trace a moment ago.
 func (d *Device) traced(a action, h, h2 uint64) {
 	if p := d.profiler.Load(); p != nil {
 		p.memory(a, h, h2)
@@ -98,7 +98,7 @@ func (d *Device) traced(a action, h, h2 uint64) {
 	}
 }
 
-// call calls the function for an action. Should it panic, that is logged: what the device does is not the callback's to stop.
+// call calls the function for an action. It logs a panic of the callback, which must not stop the device's work.
 func (t *Trace) call(a action, h, h2 uint64) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -10,7 +10,7 @@ import (
 	"tenon.dev/internal/driver/null"
 )
 
-// acts is one of each action that is frequent.
+// acts does one of each frequent action.
 func acts(t testing.TB, d *Device, e *Event) {
 	t.Helper()
 	s := d.DefaultStream()
@@ -51,7 +51,7 @@ func TestTraceAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Callbacks come and go while others act, and each sees all that happens between its registration and its removal.
+// Callbacks are added and removed while others act, and each sees every action between its registration and its removal.
 func TestTraceAtAnyTime(t *testing.T) {
 	d := openSim(t, nil)
 	stop := make(chan struct{})

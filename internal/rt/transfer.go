@@ -9,9 +9,9 @@ import (
 // transferChunk is how many bytes of page-locked memory a copy between devices takes at a time.
 const transferChunk = 32 << 20
 
-// CopyPeer queues a copy of n > 0 bytes from address src of from's device to address dst of to's, which is its peer. It runs on to, after
-// the work that from has now, and later work of from comes after it. The caller has the turns of both streams, and neither is being
-// captured.
+// CopyPeer queues a copy of n > 0 bytes from address src of from's device to address dst of to's device, which is its peer. The copy runs
+// on to, after the work that from has now, and later work of from comes after the copy. The caller has the turns of both streams, and
+// neither is being captured.
 func CopyPeer(to *Stream, dst driver.Ptr, from *Stream, src driver.Ptr, n int) error {
 	a, b := from.dev, to.dev
 	read, err := a.AcquireEvent(false)
@@ -32,7 +32,7 @@ func CopyPeer(to *Stream, dst driver.Ptr, from *Stream, src driver.Ptr, n int) e
 		return err
 	}
 	if err := waitAcross(from, to, written); err != nil {
-		// Nobody would keep the source until it has been read.
+		// Otherwise the source could be freed before it has been read.
 		return Also(err, to.Synchronize())
 	}
 	return nil
@@ -55,9 +55,9 @@ func waitAcross(s, o *Stream, e driver.Event) error {
 	return nil
 }
 
-// Transfer copies n > 0 bytes from address src, after the work that from has now, to address dst, in to's order. The streams are of devices
-// that are no peers, and the bytes go through page-locked host memory. It returns when src has been read and, on the processor's device,
-// dst is written.
+// Transfer copies n > 0 bytes from address src, after the work that from has now, to address dst, in to's order. The streams belong to
+// devices that are not peers, and the bytes go through page-locked host memory. It returns when src has been read and, if dst is on the
+// processor's device, when dst has been written.
 func Transfer(to *Stream, dst driver.Ptr, from *Stream, src driver.Ptr, n int) error {
 	for at := 0; at < n; at += transferChunk {
 		if err := transferPart(to, dst+driver.Ptr(at), from, src+driver.Ptr(at), min(n-at, transferChunk)); err != nil {
@@ -98,7 +98,7 @@ func transferPart(to *Stream, dst driver.Ptr, from *Stream, src driver.Ptr, n in
 	if from.dev.Host || to.dev.Host {
 		return p.recordOn(to)
 	}
-	// The memory is gpu's, whose events other devices do not have.
+	// The memory belongs to gpu, whose allocator records no events on other devices' streams.
 	return to.Synchronize()
 }
 

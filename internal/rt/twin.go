@@ -10,14 +10,14 @@ import (
 	"tenon.dev/profile"
 )
 
-// work is a kernel, copy or fill that a capture recorded, with the changes since. Its launch is its own.
+// work is a kernel, copy or fill that a capture recorded, with the changes since. It owns its Launch.
 type work struct {
 	Change
 	// op is the operation that it belongs to, or nil.
 	op *ProfiledOp
 }
 
-// become makes w do what c does.
+// become replaces w's work by a copy of c's.
 func (w *work) become(c *Change) {
 	l := w.Launch
 	w.Change = *c
@@ -32,7 +32,7 @@ func (w *work) become(c *Change) {
 	l.Args, w.Launch = args, l
 }
 
-// name is what a profile calls it.
+// name returns the work's name in a profile.
 func (w *work) name(d *Device) string {
 	switch {
 	case w.Launch != nil:
@@ -50,7 +50,7 @@ func (c *Capture) recorded() int {
 	return len(c.work)
 }
 
-// own notes that the work from index from on is o's. Tracked work belongs to other operations in each run, see LaunchFor.
+// own notes that the work with index from and later belongs to o. Tracked work belongs to other operations in each run, see LaunchFor.
 func (c *Capture) own(from int, o *ProfiledOp) {
 	if c.spec.Track {
 		return
@@ -62,34 +62,34 @@ func (c *Capture) own(from int, o *ProfiledOp) {
 	}
 }
 
-// twin does a graph's work for a profiler, which launches it in the graph's place: the same work in the order of its recording, each piece
-// after the one before it, with an event before the first and one after each. The graph's pool's mu guards it.
+// twin is a graph that a profiler launches in place of another: the same work, one piece after the other in the order of recording, with an
+// event before the first and one after each. The mu of the graph's pool guards it.
 type twin struct {
 	of *Profiler
-	// err is why there is none.
+	// err is why no twin could be made.
 	err         error
 	graph       driver.Graph
 	exec        driver.GraphExec
 	work, marks []driver.Node
 	names       []string
-	// stale is the work that was changed since the latest run, by index.
+	// stale has the indexes of the work that was changed since the latest run.
 	stale []int
-	// entries are the operations of the work as a replay has them, and index has the entry of each piece of work, or -1.
+	// entries are the operations of a replay; index has, for each piece of work, its entry or -1.
 	entries []entry
 	index   []int
 }
 
-// entry is an operation of a graph as each replay has it.
+// entry is an operation that each replay of a graph repeats.
 type entry struct {
 	op profile.Op
-	// forward is the entry of which it is the derivative, or -1.
+	// forward is the entry whose derivative it is, or -1.
 	forward int
 }
 
-// mostMarks is how many events in twins may wait for their times to be read.
+// mostMarks is the most events in twins that may wait for their times to be read.
 const mostMarks = 1 << 16
 
-// changed notes that work is other work now.
+// changed marks the changed work as stale.
 func (t *twin) changed(changes []Change) {
 	if t == nil || t.err != nil {
 		return
@@ -101,7 +101,7 @@ func (t *twin) changed(changes []Change) {
 	}
 }
 
-// destroy gives back what the driver has of t, which may be nil.
+// destroy releases the driver's graph of t, which may be nil.
 func (t *twin) destroy(d *Device) error {
 	if t == nil || t.graph == 0 {
 		return nil
@@ -115,7 +115,7 @@ func (t *twin) destroy(d *Device) error {
 	})
 }
 
-// profiled is launch where p sees the device. The caller has the turn of s and g.shared.mu.
+// profiled is launch with profiler p. The caller has the turn of s and holds g.shared.mu.
 func (g *Graph) profiled(p *Profiler, s *Stream, owners func() []*ProfiledOp) error {
 	o := p.Begin("Replay", profile.KindGraph, profile.Forward, s)
 	defer o.End()
@@ -145,7 +145,7 @@ func (g *Graph) profiled(p *Profiler, s *Stream, owners func() []*ProfiledOp) er
 	return o.replay(g, s, marks, ops)
 }
 
-// whole queues a run of g that is one piece of work to the profiler.
+// whole queues a run of g that the profiler times as one piece of work.
 func (o *ProfiledOp) whole(g *Graph, s *Stream) error {
 	return o.Work(s, "graph", func() error { return g.dev.dev.GraphLaunch(g.exec, s.handle) })
 }
@@ -155,8 +155,8 @@ func (o *ProfiledOp) without(err error) {
 	o.Describe(false, func(op *profile.Op) { op.Note = "the replay has one time for all of its kernels: " + err.Error() })
 }
 
-// replay queues a run of g's twin; ops has the operation of each piece of its work, nil where it is o's own. Of marks, the last two are
-// around the twin.
+// replay queues a run of g's twin. ops has the operation of each piece of its work, nil for o itself. The last two of marks are recorded
+// before and after the twin.
 func (o *ProfiledOp) replay(g *Graph, s *Stream, marks []driver.Event, ops []*ProfiledOp) error {
 	d, p, n := s.dev, o.p, len(marks)-2
 	w := timedWork{of: o, stream: s.id, a: marks[n], b: marks[n+1], marks: marks[:n], begin: time.Since(p.began)}
@@ -166,7 +166,7 @@ func (o *ProfiledOp) replay(g *Graph, s *Stream, marks []driver.Event, ops []*Pr
 	}
 	if err != nil {
 		d.releaseEvents(marks)
-		if c, _ := codeOf(err); c.Sticky() || d.info.Inline { // nothing can run, or it ran in part
+		if c, _ := codeOf(err); c.Sticky() || d.info.Inline { // nothing can run any more, or the twin ran in part
 			return err
 		}
 		o.without(err)
@@ -200,8 +200,8 @@ func (o *ProfiledOp) replay(g *Graph, s *Stream, marks []driver.Event, ops []*Pr
 	return nil
 }
 
-// prepareTwin makes the twin ready for a run and returns the events of that: those in it, one before and one after it. The error says why
-// there is no such run.
+// prepareTwin makes the twin ready for a run and returns the run's events: those in the twin, then one before and one after it. The error
+// says why the twin cannot run.
 func (g *Graph) prepareTwin(p *Profiler) ([]driver.Event, error) {
 	d, n := g.dev, len(g.work)
 	if t := g.twin; t != nil && t.of != p {
@@ -276,7 +276,7 @@ func (g *Graph) makeTwin(th driver.Thread, p *Profiler, marks []driver.Event) er
 	return nil
 }
 
-// setTwin gives the twin other events and the changes of the graph's work.
+// setTwin gives the twin new events and makes the changes of the graph's work in it.
 func (g *Graph) setTwin(th driver.Thread, marks []driver.Event) error {
 	d, t := g.dev.dev, g.twin
 	for _, i := range t.stale {
@@ -331,8 +331,8 @@ func (t *twin) describe(all []work) {
 	}
 }
 
-// copied returns what a replay in p has of o, which another profiler may have seen: at the line of its forward operation, if toForward says
-// so.
+// copied returns o, which another profiler may have recorded, as an operation of a replay in p. If toForward, it has the calls of its
+// forward operation.
 func (p *Profiler) copied(o *ProfiledOp, toForward bool) profile.Op {
 	op, frames := o.told()
 	if toForward && o.forward != nil {
@@ -349,7 +349,7 @@ func (p *Profiler) copied(o *ProfiledOp, toForward bool) profile.Op {
 	return op
 }
 
-// told returns what is known of o, and the frames that it names.
+// told returns o's record, with its stack resolved, and the frames that it refers to.
 func (o *ProfiledOp) told() (profile.Op, []profile.Frame) {
 	o.p.mu.Lock()
 	defer o.p.mu.Unlock()
@@ -357,7 +357,7 @@ func (o *ProfiledOp) told() (profile.Op, []profile.Frame) {
 	return o.op, o.p.list
 }
 
-// find finds out where o came from, if it was only noted. The caller has o.p.mu.
+// find resolves o's stack, if that was only recorded so far. The caller holds o.p.mu.
 func (o *ProfiledOp) find() {
 	if o.trail == nil {
 		return
@@ -398,7 +398,7 @@ func (p *Profiler) replayed(replay *ProfiledOp, t *twin) []*ProfiledOp {
 	return ops
 }
 
-// room reports whether so many more events may wait for their times.
+// room reports whether n more events may wait for their times, after reading those that are known if necessary.
 func (p *Profiler) room(n int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -408,7 +408,7 @@ func (p *Profiler) room(n int) bool {
 	return p.marks+n <= mostMarks
 }
 
-// keep notes that g has a twin for p, until that ends.
+// keep notes that g has a twin for p, and reports whether p is still running.
 func (p *Profiler) keep(g *Graph) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -418,14 +418,14 @@ func (p *Profiler) keep(g *Graph) bool {
 	return !p.ended
 }
 
-// forget notes that g has none any more.
+// forget notes that g has no twin for p any more.
 func (p *Profiler) forget(g *Graph) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.twins = slices.DeleteFunc(p.twins, func(o *Graph) bool { return o == g })
 }
 
-// dropTwins destroys the twins that there are for p.
+// dropTwins destroys all twins for p.
 func (p *Profiler) dropTwins() (err error) {
 	p.mu.Lock()
 	graphs := p.twins
@@ -437,7 +437,7 @@ func (p *Profiler) dropTwins() (err error) {
 	return wrap(err, "what the profiler made of graphs could not be released")
 }
 
-// ReplaysOn says that o's kernels are to be those of a replay on s, in place of what a recording of it noted.
+// ReplaysOn makes o an operation of a replay on s: it drops the kernels that a capture noted.
 func (o *ProfiledOp) ReplaysOn(s *Stream) {
 	o.Describe(false, func(op *profile.Op) {
 		op.Captured, op.Stream = false, s.id
@@ -445,7 +445,7 @@ func (o *ProfiledOp) ReplaysOn(s *Stream) {
 	})
 }
 
-// FusedInto notes that the kernel of f does the work of o.
+// FusedInto notes that the kernel of f does the work of o, which was deferred.
 func (o *ProfiledOp) FusedInto(f *ProfiledOp) {
 	if f.Index(o.p) < 0 {
 		return
@@ -477,7 +477,7 @@ func (d *Device) acquireEvents(n int) ([]driver.Event, error) {
 	return all, nil
 }
 
-// releaseEvents gives them back.
+// releaseEvents gives events with timing back.
 func (d *Device) releaseEvents(all []driver.Event) {
 	for _, e := range all {
 		d.ReleaseEvent(e, true)

@@ -12,7 +12,7 @@ import (
 	"tenon.dev/profile"
 )
 
-// profiledRuns runs f while a profiler sees a's device.
+// profiledRuns runs f while a profiler records a's device.
 func (a *sums) profiledRuns(f func() error) (*profile.Profile, error) {
 	p, err := a.d.StartProfile()
 	if err != nil {
@@ -37,7 +37,7 @@ func parts(t *testing.T, o *profile.Op) (names []string) {
 	return names
 }
 
-// A twin does what the graph does, with the changes from before it was made, from between its runs and of a run.
+// A twin does what the graph does, with changes made before the twin existed, between runs and with a run.
 func TestTwinChanges(t *testing.T) {
 	a := openSums(t, 2, CaptureSpec{Track: true})
 	ok(t, a.g.Set(Change{Node: 0, Launch: a.add(10)}))
@@ -70,14 +70,14 @@ func TestTwinChanges(t *testing.T) {
 			t.Errorf("replay %d has %v, %s", i, got, p.Ops[i].Note)
 		}
 	}
-	p, err = a.profiledRuns(func() error { run(8); return nil }) // of another profile
+	p, err = a.profiledRuns(func() error { run(8); return nil }) // in another profile
 	ok(t, err)
 	if got := parts(t, &p.Ops[0]); len(got) != 3 {
 		t.Errorf("the next profile has %v", got)
 	}
 }
 
-// A change that fails leaves the twin with what the graph has.
+// After a change that fails, the twin still does the same as the graph.
 func TestTwinRefusedChange(t *testing.T) {
 	a := openSums(t, 2, CaptureSpec{Track: true})
 	_, err := a.profiledRuns(func() error {
@@ -96,7 +96,8 @@ func TestTwinRefusedChange(t *testing.T) {
 	a.want(t, a.y, 2+11+11)
 }
 
-// Whatever call fails while a twin is made, set or launched: the replay is right or the error names the call, and all is given back.
+// Whichever call fails while a twin is made, set or launched, the replay is right or the error names the call, and everything is given
+// back.
 func TestTwinFailures(t *testing.T) {
 	base, err := hostsim.New(hostsim.Options{}).Open(0)
 	ok(t, err)
@@ -144,7 +145,7 @@ func TestTwinFailures(t *testing.T) {
 	}
 }
 
-// Twins end with their profile and with their graph; without a profiler a replay makes no call more.
+// Twins are destroyed with their profile and with their graph; without a profiler, a replay makes no extra call.
 func TestTwinLive(t *testing.T) {
 	var f *faults.Device
 	d := openSim(t, func(d driver.Device) driver.Device { f = faults.New(d); return f })

@@ -7,10 +7,10 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// While a graph is captured, a call that waits for the device breaks the capture, whoever makes it. Waits of other threads then are waits
-// for events of the streams that are not captured.
+// While a graph is captured, a call that waits for the device breaks the capture, whichever thread makes it. Other threads then wait for
+// events of the streams that are not captured.
 
-// disturbs says whether a wait by the thread of t would break a capture, in a capture of its own or of others.
+// disturbs reports whether a device wait on thread t would break a capture of that thread, and one of other threads.
 func (d *Device) disturbs(t driver.Thread) (own, others bool) {
 	d.capturesMu.Lock()
 	defer d.capturesMu.Unlock()
@@ -24,7 +24,7 @@ func (d *Device) disturbs(t driver.Thread) (own, others bool) {
 	return own, others
 }
 
-// wait waits for all work of the device. A thread that captures is told that it cannot.
+// wait waits for all work of the device. On a thread that captures, it returns an error.
 func (d *Device) wait(t driver.Thread) error {
 	d.quiet.RLock()
 	own, others := d.disturbs(t)
@@ -67,8 +67,8 @@ func (d *Device) wait(t driver.Thread) error {
 	})
 }
 
-// marked records an event at the end of the stream's work outside of captures; a stream that is being captured has none that is not waited
-// for before.
+// marked records an event at the end of the stream's work outside captures. ok is false for a stream that is being captured, whose earlier
+// work has been waited for.
 func (s *Stream) marked() (e driver.Event, ok bool, err error) {
 	s.mark.Lock()
 	defer s.mark.Unlock()
@@ -81,7 +81,7 @@ func (s *Stream) marked() (e driver.Event, ok bool, err error) {
 	return e, true, s.dev.dev.EventRecord(e, s.handle)
 }
 
-// undisturbed asks for the state of s, or waits for it: with call or, where that would break a capture of another thread, with the like for
+// undisturbed queries s or waits for it with call or, if that would break a capture of another thread, with like, which does the same for
 // an event.
 func (d *Device) undisturbed(s *Stream, call func(t driver.Thread) error, like func(t driver.Thread, e driver.Event) error) error {
 	t, err := d.enter()
@@ -116,7 +116,7 @@ func (d *Device) enlist(c *Capture) {
 	d.captures = append(d.captures, c)
 }
 
-// delist takes it out.
+// delist removes c from them.
 func (d *Device) delist(c *Capture) {
 	d.capturesMu.Lock()
 	defer d.capturesMu.Unlock()

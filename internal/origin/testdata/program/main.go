@@ -1,4 +1,5 @@
-// Program makes mistakes by every route from a program's line to an operation. It prints the route and the line that the error names.
+// Program makes mistakes on every route from a program's line to an operation. For each it prints the route and the line that the error
+// names.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Package layers is of a module whose path begins like the library's.
+// Package layers belongs to a module whose path begins like the library's.
 package layers
 
 import (
