@@ -1,8 +1,8 @@
-// Package compile saves work that a program repeats. A region is a function that runs again and again, such as a training step. It runs
-// unchanged every time, but the work of its calls is put off until the end of the region, or until a value is needed, and then runs
-// together; chains of element-wise calls run as one kernel. Calls are compared with those of earlier runs: what comes a second time is
-// recorded as a CUDA graph, and from then on it is one launch of that graph. Results are bit for bit those of the program without a
-// region. Func turns a function of tensors into a callable with a backward pass.
+// Package compile saves work that a program repeats. A region is a function that runs again and again, such as a training step. The Go code
+// runs unchanged every time, but the work of its calls is deferred until the end of the region, or until a value is needed, and then runs
+// together: chains of element-wise calls become one kernel. Calls are compared with those of earlier runs. A sequence that comes a second
+// time is recorded as a CUDA graph, and from then on it is one launch of that graph. Results are bit for bit those of the program without
+// a region. Func turns a function of tensors into a callable with a backward pass.
 package compile
 
 import (
@@ -18,38 +18,38 @@ import (
 
 // Opt are the options of a region.
 type Opt struct {
-	// Branches is how many ways a region may go on from one call before further ones are no longer remembered; 0 is 64.
+	// Branches is how many different calls may follow one call before further ones are no longer remembered; 0 means 64.
 	Branches int
-	// Static are the numbers of a function's tensor arguments that stay where they are, such as weights; other arguments are copied to
-	// where its graph reads them, as are those of Static whose first element that is used is not at a multiple of 16 bytes.
+	// Static lists the tensor arguments of a function, by number, whose memory does not move, such as weights. Other arguments are copied
+	// to the memory that the graph reads. So are static ones whose first used element is not aligned to 16 bytes.
 	Static []int
-	// RerecordLimit is how often a function may be recorded again in one place because an address changed; then it runs without a graph
-	// there. 0 is 128, and less than 0 never.
+	// RerecordLimit is how often a function may be recorded again in one place because an address changed; after that it runs without a
+	// graph there. 0 means 128, and a negative number means never.
 	RerecordLimit int
 	// FixedStatic makes it an error that a static argument, or a tensor that the function captured, has moved. Otherwise it is recorded
 	// again.
 	FixedStatic bool
-	// PlainMutation runs a function that changes an argument without a graph, also where the argument comes from an earlier graph.
+	// PlainMutation runs a function that changes an argument without a graph, even if the argument comes from an earlier graph.
 	PlainMutation bool
-	// NoGraphs runs all without graphs, and NoFusion each call by itself, also those whose results nobody needs.
+	// NoGraphs runs everything without graphs. NoFusion runs each call by itself, even if nobody needs its result.
 	NoGraphs, NoFusion bool
-	// Must makes it an error, with the reason, that work of the region would run without a graph, but for warm-ups, what Disable runs,
-	// and what runs while device memory is not cached, as under a memory checker. What the work was to make is lost.
+	// Must makes it an error, with the reason, if work of the region would run without a graph. Warm-ups are excepted, and so is work in
+	// Disable and work that runs while device memory is not cached, as under a memory checker. The results of the refused work are lost.
 	Must bool
-	// NoWarmup records a segment in its first run. Kernels are then built while it is recorded, which works, and memory lies as it happens
-	// to.
+	// NoWarmup records a segment in its first run, without a warm-up before it. Kernels are then built during the recording, and the pool's
+	// layout is not settled yet.
 	NoWarmup bool
 	// DynamicLimit is how many shapes, or on the same shapes how many values of an option, a function is recorded with before a warning.
 	// 0 means 50, and a negative number means no limit.
 	DynamicLimit int
-	// SkipDynamic runs a function without a graph from its second shape on.
+	// SkipDynamic runs every shape of a function but the first without a graph.
 	SkipDynamic bool
-	// CheckPool compares, after each run that takes memory, the live memory of the graphs' pool with the outputs: anything else there is an
-	// error that names it, with its stack where the device's history is recorded.
+	// CheckPool compares the live memory of the graphs' pool with the outputs after each run that allocates. Any other live block is an
+	// error that names it, with its stack if the device's history is recorded.
 	CheckPool bool
 }
 
-// limit returns how often a function may be recorded again, or -1.
+// limit returns how often a function may be recorded again, or -1 for never.
 func (o *Opt) limit() int {
 	switch {
 	case o.RerecordLimit < 0:
@@ -60,7 +60,7 @@ func (o *Opt) limit() int {
 	return o.RerecordLimit
 }
 
-// shapes returns of how many shapes a function is recorded without a warning, or -1.
+// shapes returns how many shapes of a function are recorded without a warning, or -1 for any number.
 func (o *Opt) shapes() int {
 	if o.DynamicLimit == 0 {
 		return 50
@@ -74,8 +74,8 @@ const defaultBranches = 64
 
 const notMade = "the region is nil or a zero value; use one that New returned"
 
-// Region remembers the calls of one function. Several goroutines may use it, each with a session of its own, which has its own memory of
-// calls.
+// Region remembers the calls of one function. Several goroutines may use it, each with its own session. The calls of each session are
+// remembered separately.
 type Region struct {
 	opt Opt
 	// name is a callable's function.
@@ -104,11 +104,11 @@ func New(opts ...Opt) *Region {
 	return r
 }
 
-// Do runs f in a scope of its own. The work of its calls is put off until a value is read, the device is waited for, a call comes that
-// cannot be put off, or f returns. Work that an earlier run did in the same way runs as a graph. Tensors that f leaves open move to other
-// memory when the next run begins. A tensor that has no elements yet answers for its shape, strides, type and history; whoever asks for its
-// address or elements gets them. Work that was put off runs also when f ends with an error or a panic; an error of it is joined to f's.
-// Another Exec that uses a tensor of a call that was put off gets an error. A Do within a Do is part of the outer one.
+// Do runs f in a new scope. The work of its calls is deferred until a value is read, the program waits for the device, a call comes that
+// cannot be deferred, or f returns. Work that an earlier run did in the same way runs as a graph. Tensors that f leaves open move to other
+// memory when the next run begins. A tensor whose work is still deferred already has its shape, strides, type and history; asking for its
+// address or elements runs the work. Deferred work also runs if f ends with an error or a panic; an error of that work is joined to f's.
+// Another Exec that uses a tensor of a deferred call gets an error. A Do within a Do is part of the outer one.
 func (r *Region) Do(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
 	if r == nil || r.traces == nil {
 		return core.Refusal("Do", fault.Invalid, notMade)
@@ -165,8 +165,8 @@ func (r *Region) runsPlainly(x *core.Exec) bool {
 	return fo != nil && fo.disabled
 }
 
-// Disable runs f, in which every call runs at once, as without a region: also where f runs within one, whose other calls go on being put
-// off. TENON_COMPILE=off does so for a whole program.
+// Disable runs f with every call executed at once, as without a region. If f runs within a region, the region's other calls are still
+// deferred. TENON_COMPILE=off does the same for a whole program.
 func Disable(x *tenon.Exec, f func(x *tenon.Exec) error) error {
 	if f == nil {
 		return core.Refusal("Disable", fault.Invalid, "the function is nil; give it one")
@@ -187,7 +187,7 @@ func Disable(x *tenon.Exec, f func(x *tenon.Exec) error) error {
 	return f(x)
 }
 
-// Frozen runs f, in which regions and functions make no new recordings: what was recorded runs as a graph, everything else without one.
+// Frozen runs f without new recordings of regions and functions: recorded work runs as a graph, everything else without one.
 func Frozen(x *tenon.Exec, f func(x *tenon.Exec) error) error {
 	if f == nil {
 		return core.Refusal("Frozen", fault.Invalid, "the function is nil; give it one")
@@ -208,8 +208,8 @@ func Frozen(x *tenon.Exec, f func(x *tenon.Exec) error) error {
 	return f(x)
 }
 
-// MarkStep says that a step of the program begins: tensors that functions returned in earlier steps lose their memory to this one. A
-// program that never calls it begins a step with each call of a function, unless the backward pass of an earlier one is still to come.
+// MarkStep begins a step of the program: this step reuses the memory of tensors that functions returned in earlier steps. In a program
+// that never calls MarkStep, each call of a function begins a step, unless the backward pass of an earlier call is still to come.
 func MarkStep(x *tenon.Exec) error {
 	fo, err := sessionForest(x, "MarkStep")
 	if err == nil {
@@ -218,7 +218,7 @@ func MarkStep(x *tenon.Exec) error {
 	return err
 }
 
-// Break runs what was put off, so that a segment ends here.
+// Break runs the deferred work, so that a segment ends here.
 func Break(x *tenon.Exec) error {
 	if _, err := sessionForest(x, "Break"); err != nil {
 		return err

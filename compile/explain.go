@@ -18,90 +18,91 @@ import (
 type Explanation struct {
 	// Format is 1.
 	Format int
-	// Device is the session's, and Stats are the region's counts.
+	// Device is the session's device, and Stats are the region's counts.
 	Device string
 	Stats  Stats
-	// Segments are in the order in which they first came, those of backward passes last.
+	// Segments are in the order of their first run, with those of backward passes last.
 	Segments []Segment
-	// Forks are the calls in whose place there came others.
+	// Forks are the places where a different call came in a later run.
 	Forks []Fork
-	// Cuts are what made calls run before the region's end.
+	// Cuts are the causes that made calls run before the region's end.
 	Cuts []Cut
 	// Live counts the blocks of the session's pool that are in use, and Memory their bytes.
 	Live   int
 	Memory int64
-	// Bandwidth is that of the device's memory in bytes a second, or 0: Tenon does not know it. It makes the floors of the text.
+	// Bandwidth is the bandwidth of the device's memory in bytes per second, from which the text computes floors. Tenon does not know it:
+	// it is 0 unless the caller sets it.
 	Bandwidth float64
 }
 
-// Segment is calls that ran together.
+// Segment is a sequence of calls that ran together.
 type Segment struct {
-	// Function is its number in TreesOf, or -1 if it never was to have a graph.
+	// Function is its number in TreesOf, or -1 if it was never meant to have a graph.
 	Function int
 	// Kind is "inference", "forward" or "backward".
 	Kind string
-	// From and To are the lines of the first and the last call, of Calls.
+	// From and To are the lines of the first and the last call, and Calls is the number of calls.
 	From, To string
 	Calls    int
-	// WarmUps, Recordings, Replays and Plain are how often it ran in what way; Because is why it last ran without a graph.
+	// WarmUps, Recordings, Replays and Plain count how often it ran in each way. Because is why it last ran without a graph.
 	WarmUps, Recordings, Replays, Plain int
 	Because                             string `json:",omitempty"`
-	// Kernels are what runs for the calls, in order, and Graphs the recordings that there are.
+	// Kernels are what runs for the calls, in order, and Graphs are its recordings.
 	Kernels []Kernel
 	Graphs  []Graph `json:",omitempty"`
-	// Skips are what was told of runs without a graph, and Again why it was recorded again.
+	// Skips are the warnings about runs without a graph, and Again the reasons why it was recorded again.
 	Skips, Again []Reason `json:",omitempty"`
 }
 
 // Kernel is a fused kernel, or the kernels of one operation.
 type Kernel struct {
-	// Name is the kernel's or the operation's, and Text, of a fused one, its calls: a line each, with types and shapes.
+	// Name is the name of the kernel or the operation. Text lists the calls of a fused kernel, one per line, with types and shapes.
 	Name string
 	Text string `json:",omitempty"`
-	// Lines are those of the calls.
+	// Lines are the lines of the calls.
 	Lines []string
 	// Fused says that it is one kernel for several calls.
 	Fused bool `json:",omitempty"`
-	// Bytes is the size of what is read and written, or 0 if that is not known.
+	// Bytes is how many bytes it reads and writes, or 0 if that is not known.
 	Bytes int
 }
 
 // Graph is a recording.
 type Graph struct {
-	// ID is its number, and After that of the recording before it, or -1.
+	// ID is its number, and After the number of the recording before it, or -1.
 	ID, After int
 	// Nodes counts its operations and Kernels the kernels among them.
 	Nodes, Kernels int
-	// Static, Managed and Copied count its inputs: read where they are, outputs of recordings before it, and copied.
+	// Static, Managed and Copied count its inputs: those read in place, the outputs of earlier recordings, and those that are copied.
 	Static, Managed, Copied int
 }
 
 // Reason is why something happened, how often, and what helps.
 type Reason struct {
-	// Text is the reason, Times how often, 0 where that was not counted, and Remedy what helps, or "".
+	// Text is the reason, Times how often it occurred (0 if not counted), and Remedy what helps, or "".
 	Text   string
 	Times  int    `json:",omitempty"`
 	Remedy string `json:",omitempty"`
 }
 
-// Fork is a place where another call came than in an earlier run.
+// Fork is a place where a different call came than in an earlier run.
 type Fork struct {
 	// After is the line of the call before it, or "" at the region's beginning.
 	After string
-	// Was and Is are the lines of the calls, and Differs what differs: that of the first, and that of the other.
+	// Was and Is are the lines of the earlier and the later call. Differs says what differs, with the value of each.
 	Was, Is, Differs string
 }
 
-// Cut is what made calls run that had been put off: Cause, such as Read, within the operation Within, if there is one.
+// Cut is a cause that made deferred calls run: Cause, such as Read, within the operation Within, if there is one.
 type Cut struct {
 	Cause  string
 	Within string `json:",omitempty"`
-	// At is the line where that first happened, and Times how often.
+	// At is the line of its first occurrence, and Times counts the occurrences.
 	At    string
 	Times int
 }
 
-// Explain says what became of the region's calls in x's session, as far as it is known without having been asked for before.
+// Explain says what became of the region's calls in x's session. It needs no preparation, so it tells only what is always kept.
 func (r *Region) Explain(x *tenon.Exec) *Explanation {
 	if r == nil || r.traces == nil {
 		core.Fail("Explain", fault.Invalid, notMade)
@@ -122,7 +123,7 @@ func (r *Region) Explain(x *tenon.Exec) *Explanation {
 	return e
 }
 
-// ExplainTrees is Explain for all recordings of x's session on its device, of whatever region.
+// ExplainTrees is Explain for all recordings of x's session on its device, whichever region made them.
 func ExplainTrees(x *tenon.Exec) *Explanation {
 	c := (*core.Exec)(x)
 	core.Made(c, "ExplainTrees")

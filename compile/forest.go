@@ -13,45 +13,45 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// A forest is what PyTorch calls the manager of CUDA graph trees: the recordings of one session on one device, which share one private
-// pool. A recording that was made after others assumes that their outputs, as far as they were wanted then, lie where they lay. So the
-// recordings form trees, and each path from a root is an order in which they may run.
+// forest is what PyTorch calls the manager of CUDA graph trees: the recordings of one session on one device, which share one private pool.
+// A recording assumes that the outputs of the recordings before it that were in use then have the same addresses. So the recordings form
+// trees, and each path from a root is an order in which they may run.
 type forest struct {
-	// mu guards what a snapshot shows, which another goroutine may ask for: pool, state, roots and children, path, stores and warm,
-	// generation, and what is known of nodes. The session's goroutine alone changes these, and reads them without it.
+	// mu guards the parts that a snapshot shows, since another goroutine may take one: pool, state, roots and children, path, stores and
+	// warm, generation, and the descriptions of nodes. Only the session's goroutine changes these, and it reads them without the lock.
 	mu sync.Mutex
 	// session is the key of the session.
 	session any
 	dev     *rt.Device
 	pool    *rt.MemPool
-	// on is the stream that recordings are made on, and last that of the latest run.
+	// on is the stream for recordings, and last the stream of the latest run.
 	on, last *rt.Stream
 
 	roots     []*recording
 	functions int // which have numbers from 0 on
 	graphs    int // recordings made, which have numbers from 0 on
 	state     state
-	// path are the recordings that have run since the last one from a root, and warm the outputs of runs without a graph since then.
+	// path lists the recordings that have run since the latest root, and warm the outputs of runs without a graph since then.
 	path []*recording
 	warm []output
-	// warmers are the functions that have run without a graph in the pool.
+	// warmers lists the functions that have run without a graph in the pool.
 	warmers []*function
-	// ran are the functions of the path, warm-ups among them.
+	// ran lists the functions of the path, including warm-ups.
 	ran []*function
-	// generation is that of the path; entered counts the calls of regions, and marked those of MarkStep, each a new generation. It counts
-	// down.
+	// generation is the path's generation. entered counts the calls of regions, and marked those of MarkStep, downwards; each of these
+	// calls is a new generation.
 	generation, entered, marked int
-	// pending are the runs of functions since the last backward pass, which may still come to them while their tapes are there.
+	// pending lists the runs of functions since the last backward pass, which may still come to them while their tapes exist.
 	pending []*core.Span
-	// fallbacks are what a recording, nil for a root, cannot do as a graph.
+	// rerecorded counts how often a function was recorded again after a recording because an address changed.
 	rerecorded map[place]int
 	warned     map[*function]bool
 
-	// busy says that a recording is under way.
+	// busy says that a recording is in progress.
 	busy bool
-	// frozen says that nothing is to be recorded.
+	// frozen says that nothing new is recorded.
 	frozen bool
-	// disabled says that every call is to run at once.
+	// disabled says that every call runs at once.
 	disabled bool
 
 	checkpoints, failures, skips, copied int
@@ -74,7 +74,7 @@ type place struct {
 	f     *function
 }
 
-// output is memory of the pool that a run has made.
+// output is memory of the pool that a run has made, with its function.
 type output struct {
 	core.Store
 	f     *function
@@ -90,23 +90,23 @@ type function struct {
 	last  *node
 	kind  kind
 	warm  bool
-	// inputs are by the order of their first use.
+	// inputs are in the order of their first use.
 	inputs []inputOf
-	// wanted has an entry for every storage that the calls make: whether it was ever wanted after them.
+	// wanted says of every storage that the calls make whether it was ever in use after them.
 	wanted []bool
 	// plain says why the function never runs as a graph, or is "".
 	plain string
 	told  map[string]bool
-	// warmUps, recordings, replays and plains are what became of it, because why it last ran without a graph, and again how often it was
-	// recorded again for what reason.
+	// warmUps, recordings, replays and plains count how it ran. because is why it last ran without a graph, and again counts the reasons
+	// why it was recorded again.
 	warmUps, recordings, replays, plains int
 	because                              string
 	again                                map[string]int
-	// about is what snapshots show of the runs without a graph.
+	// about is what snapshots show of its runs without a graph.
 	about *snapshot.TreeNode
 }
 
-// inputOf is what is known of a function's input.
+// inputOf describes a function's input.
 type inputOf struct {
 	// static inputs are read where they are, others from copies.
 	static bool
@@ -125,7 +125,7 @@ const (
 	backward  kind = "backward"
 )
 
-// recording is a function as a graph, after the recordings before it on its path.
+// recording is a function that was recorded as a graph, after the recordings before it on its path.
 type recording struct {
 	id       int
 	f        *function
@@ -134,12 +134,12 @@ type recording struct {
 	g        *core.Recorded
 	// inputs says where they come from.
 	inputs []source
-	// outputs are the storages that were wanted, by their number among those that the calls make, of which kept says it for each; stores
-	// are those of the latest run.
+	// outputs lists the storages in use after the recording, by their number among those that the calls make; kept says the same for each
+	// of these. stores are the outputs of the latest run.
 	outputs []int
 	kept    []bool
 	stores  []core.Store
-	// dead are the outputs of the path that were gone before the recording, and ending those that went with it.
+	// dead lists the outputs of the path that were closed before the recording, and ending those that were closed during it.
 	dead, ending []Index
 	checkpoint   *rt.PoolCheckpoint
 	about        *snapshot.TreeNode
@@ -155,7 +155,7 @@ type source struct {
 	of      Index
 }
 
-// forestKey is what a session has its forest of a device by.
+// forestKey is the key of a device's forest in a session.
 type forestKey struct{ dev *rt.Device }
 
 // forestOf returns the session's forest on dev; nil if there is none and make is false.
@@ -177,7 +177,7 @@ func (fo *forest) Detach() (err error) {
 		return nil
 	}
 	if fo.state == execution {
-		c, _ := core.Claim(fo.session, fo.stores(), true) // what others go on with stays where it is
+		c, _ := core.Claim(fo.session, fo.stores(), true) // storages that other sessions use stay where they are
 		defer c.Release()
 		if err := fo.reclaim(); err != nil {
 			return err
@@ -199,7 +199,7 @@ func (r *recording) close() {
 	for _, c := range r.children {
 		c.close()
 	}
-	_ = r.g.Close() // what fails is the device's, which the next call reports
+	_ = r.g.Close() // an error is the device's, and the next call reports it
 }
 
 // open makes the pool and the stream, once.
@@ -222,7 +222,7 @@ func (fo *forest) open() error {
 	return nil
 }
 
-// now returns the generation that is to begin.
+// now returns the generation that begins with the next run.
 func (fo *forest) now() int {
 	if fo.marked < 0 {
 		return fo.marked
@@ -244,7 +244,7 @@ func (fo *forest) isPending() bool {
 	return len(fo.pending) > 0
 }
 
-// live yields the memory of the pool that the path has made and that is in use.
+// live yields the outputs of the path that are in use.
 func (fo *forest) live(yield func(output) bool) {
 	for _, r := range fo.path {
 		for i, s := range r.stores {
@@ -270,8 +270,8 @@ func (fo *forest) stores() (all []core.Store) {
 const overwrittenText = "Error: accessing tensor output of CUDAGraphs that has been overwritten by a subsequent run. Made at %s. " +
 	"To prevent overwriting, clone the tensor outside of the compiled function, or call compile.MarkStep before each step"
 
-// end leaves the path. Tensors that are still in use lose their memory to later runs: those of functions get an error, others move out, as
-// does what g is about to read.
+// end leaves the path. Later runs reuse the memory of tensors that are still in use: those of functions get an error when they are used,
+// and others move out of the pool, as do tensors that g is about to read.
 func (fo *forest) end(g *core.Segment) error {
 	var all []output
 	for o := range fo.live {
@@ -306,11 +306,11 @@ func (o output) stays() bool {
 	return !(o.f.t.callable && o.f.kind != backward) && o.Exposed()
 }
 
-// errInUse says that another session is using memory that was to be another's.
+// errInUse says that another session is using memory that was about to be reused.
 var errInUse = errors.New("another session was using an output")
 
-// leavePool leaves the pool to the tensors that are in use, since there is no room to move one, or the program has the address of one. What
-// made that one runs without a graph from now on.
+// leavePool leaves the pool to the tensors that are in use, because there is no room to move one, or because the program has its address.
+// The function that made this tensor runs without a graph from now on.
 func (fo *forest) leavePool(all []output) error {
 	for _, o := range all {
 		if o.stays() {
@@ -333,7 +333,7 @@ func (fo *forest) forget() {
 	fo.path, fo.warm, fo.ran, fo.state = fo.path[:0], nil, fo.ran[:0], idle
 }
 
-// tryEnd leaves the path if that may be.
+// tryEnd leaves the path if possible.
 func (fo *forest) tryEnd(g *core.Segment, f *function) error {
 	if fo.mayBegin() {
 		return fo.end(g)
@@ -351,8 +351,8 @@ func (fo *forest) tryEnd(g *core.Segment, f *function) error {
 const pendingText = "Unable to hit fast path of CUDAGraphs because of pending, uninvoked backwards. " +
 	"Use an Exec of NoGrad where no gradient is needed, or call compile.MarkStep before each step"
 
-// warnPending says, once for a function that comes again and again in one path, that a backward pass which never came keeps its graph from
-// being used.
+// warnPending warns, once for a function that comes repeatedly in one path, that its graph cannot be used because a backward pass has not
+// come.
 func (fo *forest) warnPending(f *function) {
 	if fo.generation == fo.now() || fo.warned[f] {
 		return
@@ -434,7 +434,7 @@ func (fo *forest) step(f *function, g *core.Segment) error {
 	return fo.record(f, g)
 }
 
-// execute runs a recording that fits, or f without a graph. Where it does neither, the state is such that f can be recorded.
+// execute runs a matching recording, or f without a graph. If it does neither, it leaves a state in which f can be recorded.
 func (fo *forest) execute(f *function, g *core.Segment) (ran bool, err error) {
 	var moved, other string
 	at := fo.current()
@@ -512,13 +512,13 @@ func (fo *forest) isRoot(f *function) bool {
 	return slices.ContainsFunc(fo.roots, func(r *recording) bool { return r.f == f })
 }
 
-// over reports whether f was recorded here too often because addresses changed.
+// over reports whether f was recorded here too often because of changed addresses.
 func (fo *forest) over(f *function) bool {
 	limit := f.t.opt.limit()
 	return limit >= 0 && fo.rerecorded[place{fo.current(), f}] > limit
 }
 
-// warmUp runs f without a graph, in the pool: its kernels are built, and its outputs lie where the next function finds pool memory.
+// warmUp runs f without a graph, in the pool. This builds its kernels, and puts its outputs into pool memory for the next function.
 func (fo *forest) warmUp(f *function, g *core.Segment) error {
 	if fo.state == execution {
 		if err := fo.restore(); err != nil {
@@ -551,7 +551,7 @@ func (fo *forest) warmUp(f *function, g *core.Segment) error {
 	return nil
 }
 
-// warmed notes what g has made without a graph, or before it failed.
+// warmed notes the storages that g has made without a graph, or before it failed.
 func (fo *forest) warmed(f *function, g *core.Segment) {
 	fo.mu.Lock()
 	defer fo.mu.Unlock()
@@ -564,7 +564,7 @@ func (fo *forest) warmed(f *function, g *core.Segment) {
 	fo.state = warmup
 }
 
-// see notes what f makes and where its inputs are.
+// see notes which storages f makes, and the addresses of its inputs.
 func (f *function) see(g *core.Segment) {
 	if f.wanted == nil {
 		f.wanted = make([]bool, g.Made())
@@ -660,7 +660,7 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 	return nil
 }
 
-// recordOf is Record, with all memory that can be had.
+// recordOf is Record. If memory runs out, it empties the cache and tries again.
 func (fo *forest) recordOf(g *core.Segment, copied []bool) (rec *core.Recorded, err error) {
 	fo.busy = true
 	defer func() { fo.busy = false }()
@@ -671,8 +671,7 @@ func (fo *forest) recordOf(g *core.Segment, copied []bool) (rec *core.Recorded, 
 	return rec, err
 }
 
-// tryRecord is Record that leaves the pool as before if it fails: inputs that it has freed, for what they were used last, have their memory
-// again.
+// tryRecord is Record, but restores the pool if it fails: inputs that it had freed after their last use get their memory back.
 func (fo *forest) tryRecord(g *core.Segment, copied []bool) (*core.Recorded, error) {
 	if !slices.ContainsFunc(g.Inputs(), func(in core.Input) bool { return in.Ending() }) {
 		return g.Record(fo.on, fo.pool, copied)
@@ -691,7 +690,7 @@ func (fo *forest) tryRecord(g *core.Segment, copied []bool) (*core.Recorded, err
 	return rec, err
 }
 
-// Relieve forgets all recordings, and gives back what is free in the pool.
+// Relieve forgets all recordings and frees the unused memory of the pool.
 func (fo *forest) Relieve() bool {
 	if fo.pool == nil || fo.busy {
 		return false
@@ -721,7 +720,8 @@ func (fo *forest) Relieve() bool {
 	return fo.dev.Memory().EmptyPool(fo.pool.ID()) == nil
 }
 
-// outputs returns which of the storages that g makes are wanted: first what the function returns, then what is kept for its derivative.
+// outputs returns the storages that g makes and that stay in use, by number: first the function's results, then those that its derivative
+// needs.
 func (t *trace) outputs(g *core.Segment) (all []int) {
 	for i := range g.Made() {
 		if g.Wanted(i) {
@@ -751,7 +751,7 @@ func (fo *forest) find(in *core.Input) (Index, bool) {
 	return Index{}, false
 }
 
-// managed reports whether the input is memory of the pool that the path has made, in a run without a graph too.
+// managed reports whether the input is an output of the path, including runs without a graph.
 func (fo *forest) managed(in *core.Input) bool {
 	_, ok := fo.find(in)
 	return ok || slices.ContainsFunc(fo.warm, func(o output) bool { return o.Number() == in.Number() && o.Addr() == in.Addr() })

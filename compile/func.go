@@ -11,20 +11,20 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// Callable is a function whose work is saved, with the function itself in Call.
+// Callable is a function that Func has made from another one.
 type Callable[F any] struct {
-	// Call is called as the function that Func was given.
+	// Call has the type of the function that Func was given, and is called like it.
 	Call F
 	*Region
 }
 
-// Func returns a function that does what f does, with its work saved as by a region: what f's calls do runs together when it returns, from
-// its third run on as a graph. F's first parameter is an Exec; its other parameters and its results may be tensors, slices of tensors, and
-// anything else. Of the tensors that f makes, those that it returns are kept.
+// Func returns a function that does what f does, but as a region: the work of f's calls runs together when f returns, from the third run on
+// as a graph. f's first parameter is an Exec. Its other parameters and its results may be tensors, slices of tensors, or anything else. Of
+// the tensors that f makes, only the returned ones are kept.
 //
-// Results lie in memory that the function's next call uses again, as does what their derivative needs: a call begins a new step, unless a
-// backward pass of an earlier one is still to come, and using a result of an earlier step is an error. Clone what is to last, or call
-// MarkStep before each step. Backward passes through the function are saved in the same way; gradients that they leave stay.
+// The function's next call reuses the memory of the results and of what their derivatives need. A call begins a new step, unless a backward
+// pass of an earlier call is still to come, and using a result of an earlier step is an error. Clone results that must last longer, or call
+// MarkStep before each step. Backward passes through the function are recorded too; the gradients that they leave stay valid.
 func Func[F any](f F, opts ...Opt) *Callable[F] {
 	opt := core.One("Func", opts)
 	v := reflect.ValueOf(f)
@@ -68,7 +68,7 @@ func tensorsOf(vs []reflect.Value) (ts []*core.Tensor) {
 	return ts
 }
 
-// call runs f, which returns what is to be kept.
+// call runs f, which returns the tensors to keep.
 func (r *Region) call(x *core.Exec, args []*core.Tensor, f func() []*core.Tensor) {
 	old := core.TapOf(x, "Func")
 	if _, within := old.(*trace); !within && r.runsPlainly(x) {
@@ -164,33 +164,33 @@ type Trees struct {
 	Roots []Tree
 	// State is "idle", "warm-up", "recording" or "execution".
 	State string
-	// Functions, Graphs and Copied count the functions, the recordings, and the inputs of recordings that are copied; Checkpoints how often
-	// the pool was brought back to a recording's end; Skips the reasons that were given for runs without a graph.
+	// Functions, Graphs and Copied count the functions, the recordings, and the inputs of recordings that are copied. Checkpoints counts
+	// how often the pool was restored to its state after a recording, and Skips the reasons that were given for runs without a graph.
 	Functions, Graphs, Copied, Checkpoints, Skips int
-	// Pending says that a backward pass may still come: to a function that has run since the last one, and whose tape is still there.
+	// Pending says that a backward pass may still come: a function has run since the last one, and its tape still exists.
 	Pending bool
 	// Live counts the blocks of the pool that are in use, and Memory their bytes.
 	Live   int
 	Memory int64
 }
 
-// Tree is a recording with those that were made after it.
+// Tree is a recording with the recordings that run after it.
 type Tree struct {
-	// ID and Function are the recording's number and its function's, from 0 on.
+	// ID and Function are the numbers of the recording and of its function, from 0 on.
 	ID, Function int
 	// Kind is "forward", "backward" or "inference".
 	Kind string
-	// Children are the recordings made after it.
+	// Children are the recordings that run right after it.
 	Children []Tree
-	// Outputs are the outputs' addresses in the latest run, 0 of those that are gone.
+	// Outputs are the addresses of the outputs in the latest run, or 0 for those that are closed.
 	Outputs []uint64
-	// DeadBefore and DeadAfter are the outputs of the path that were gone before the recording, and those that went with it.
+	// DeadBefore and DeadAfter are the outputs of the path that were closed before the recording, and those that were closed during it.
 	DeadBefore, DeadAfter []Index
 	// Nodes counts the operations of the graph.
 	Nodes int
 }
 
-// Descendants counts the recordings below t, none of a nil tree.
+// Descendants counts the recordings below t. It is 0 for nil.
 func (t *Tree) Descendants() int {
 	if t == nil {
 		return 0
@@ -202,8 +202,8 @@ func (t *Tree) Descendants() int {
 	return n
 }
 
-// TreesOf returns what x's session has recorded on its device; ok is false if it never had work for a graph there: then
-// only the skips are counted.
+// TreesOf returns the recordings of x's session on its device. ok is false if the session never had work for a graph there; then only
+// Skips is set.
 func TreesOf(x *tenon.Exec) (trees Trees, ok bool) {
 	c := (*core.Exec)(x)
 	core.Made(c, "TreesOf")
@@ -238,7 +238,7 @@ func treesOf(rs []*recording) (all []Tree) {
 	return all
 }
 
-// Reset forgets what x's session has recorded on its device, and gives the memory back. Tensors in that memory move out of it.
+// Reset forgets the recordings of x's session on its device and frees their memory. Tensors in that memory move out of it.
 func Reset(x *tenon.Exec) (err error) {
 	c := (*core.Exec)(x)
 	stopped := core.Try(func() {

@@ -13,8 +13,7 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// trace is what a region remembers of one session: a tree of the calls that came after each other. It is the session's tap while a region
-// runs.
+// trace is a region's memory of one session: a tree of calls, each below the call before it. It is the session's tap while the region runs.
 type trace struct {
 	opt *Opt
 	// name is the function's in the program.
@@ -37,16 +36,16 @@ type trace struct {
 	skipped *bool
 	// span is the function's run.
 	span *core.Span
-	// args are the arguments' numbers by those of their storages.
+	// args maps the number of a storage to the number of the argument that uses it.
 	args map[uint64]int
 	// hostArg is the first argument that is memory of the processor, or -1; cuts are the reasons for ends of segments that were told.
 	hostArg int
 	cuts    map[string]bool
 	// sized is the line and the operation that has read the size of its result.
 	sized string
-	// fresh are the numbers of what calls that were not put off have made in this run.
+	// fresh lists the storages, by number, that calls which were not deferred have made in this run.
 	fresh []uint64
-	// results are the numbers of what the function returns, and shapes has its segments by their operations.
+	// results lists the storages, by number, that the function returns. shapes has its segments by their operations.
 	results []uint64
 	shapes  map[string]*family
 
@@ -54,13 +53,13 @@ type trace struct {
 	// at is the last call that was matched or remembered; nil once there are too many branches.
 	at    *node
 	slots core.Slots
-	// open are the depths of the calls under way, which other calls may be part of.
+	// open lists the depths of the calls in progress, which other calls may be part of.
 	open  []int
 	outer core.Tap
-	// waiting are the calls that were put off since the last segment.
+	// waiting lists the calls deferred since the last segment.
 	waiting []*node
 	stats   Stats
-	// now is the segment that runs.
+	// now is the running segment.
 	now *function
 	// counted says that groups and graphs are counted.
 	counted bool
@@ -74,27 +73,27 @@ type node struct {
 	next []*node
 	// last is the branch that was taken last.
 	last int
-	// ends are the functions whose last call it is, and plans those of the segments.
+	// ends lists the functions whose last call this is, and plans are their fusion plans.
 	ends  []*function
 	plans core.Plans
-	// alone is the segment that ends with the call and never had a graph, and cuts what ended segments after it.
+	// alone is the segment that ends with this call and never had a graph. cuts lists the causes that ended segments after it.
 	alone *function
 	cuts  []Cut
 }
 
-// Stats counts calls of a region, over all of its runs in one session.
+// Stats counts a region's calls over all of its runs in one session.
 type Stats struct {
-	// Runs are calls of Do. Recorded calls came for the first time, Deferred ones were put off, and Eager ones ran at once; a view is none
-	// of these.
+	// Runs counts calls of Do. Recorded calls came for the first time, Deferred ones were deferred, and Eager ones ran at once. Views count
+	// as none of these.
 	Runs, Recorded, Deferred, Eager int
-	// Unknown calls are those after a call from which there were too many branches.
+	// Unknown counts calls after a call with too many branches.
 	Unknown int
-	// WarmUps, Recordings, Replays and Plain are what became of the segments: stretches of calls that ran together.
+	// WarmUps, Recordings, Replays and Plain count how segments ran: calls that ran together. Plain ones ran without a graph.
 	WarmUps, Recordings, Replays, Plain int
-	// Forced is how often calls that were put off ran before the function's end, since something needed what they make.
+	// Forced is how often deferred calls ran before the function's end, because something needed their results.
 	Forced int
-	// Kernels are the built-in kernels that ran for the calls that were put off, in graphs too. Fused are the calls among these that ran in
-	// kernels of several calls, and Dropped those that did not run: nobody needed what they make, or another call made the same.
+	// Kernels counts the built-in kernels that ran for deferred calls, in graphs too. Fused counts the calls that ran in kernels of several
+	// calls, and Dropped those that did not run because nobody needed their results or another call made the same.
 	Kernels, Fused, Dropped int
 }
 
@@ -116,7 +115,7 @@ func (t *trace) begin(x *core.Exec, dev *rt.Device, outer core.Tap) {
 	}
 }
 
-// Before compares the call with those that came here in earlier runs, and puts it off if that may be.
+// Before compares the call with those that came here in earlier runs, and defers it if possible.
 func (t *trace) Before(f *core.Frame) bool {
 	depth := f.Depth()
 	for len(t.open) > 0 && t.open[len(t.open)-1] >= depth { // it failed
@@ -168,7 +167,7 @@ func (t *trace) Before(f *core.Frame) bool {
 	return false
 }
 
-// must stops a call that would run without a graph where Opt.Must forbids that.
+// must stops a call that would run without a graph if Opt.Must forbids that.
 func (t *trace) must(f *core.Frame, reason string) {
 	if t.opt.Must && !t.of.disabled && f.Works() {
 		core.Fail(f.Op(), fault.Unsupported, mustText, reason)
@@ -177,7 +176,7 @@ func (t *trace) must(f *core.Frame, reason string) {
 
 const mustText = "Opt.Must forbids to run this without a graph: %s"
 
-// eager runs g without a graph for that reason, or returns an error where Opt.Must forbids that.
+// eager runs g without a graph for that reason, or returns an error if Opt.Must forbids that.
 func (t *trace) eager(g *core.Segment, reason string) error {
 	if t.opt.Must {
 		return fault.New(fault.Unsupported, mustText, reason)
@@ -205,7 +204,7 @@ func (n *node) segment(t *trace, calls []*node) *function {
 	return n.alone
 }
 
-// match goes on to the branch of f's call, if there is one.
+// match moves to the branch of f's call, if there is one.
 func (t *trace) match(f *core.Frame) bool {
 	n := t.at
 	if len(n.next) == 0 {
@@ -240,7 +239,7 @@ func (t *trace) remember(f *core.Frame) bool {
 	return true
 }
 
-// After gives what the call made its place among the storages of the run.
+// After adds the storages that the call made to those of the run.
 func (t *trace) After(f *core.Frame) {
 	t.open = t.open[:len(t.open)-1]
 	if t.outer != nil {
@@ -252,10 +251,10 @@ func (t *trace) After(f *core.Frame) {
 	}
 }
 
-// RunSegment runs what was put off.
+// RunSegment runs the deferred calls.
 func (t *trace) RunSegment(g *core.Segment) error {
 	calls := t.waiting
-	t.waiting = t.waiting[:0] // nothing is put off while they run
+	t.waiting = t.waiting[:0] // nothing is deferred while they run
 	defer func() { t.stats.count(g.Fusion()) }()
 	if len(calls) == g.Len() && !t.opt.NoFusion {
 		g.Fuse(&calls[len(calls)-1].plans, t.allowing(calls))
@@ -299,7 +298,7 @@ func (t *trace) RunSegment(g *core.Segment) error {
 	return fo.run(f, g)
 }
 
-// without runs what was put off without a graph, as its derivative will.
+// without runs the deferred calls without a graph. Their derivatives will run without one too.
 func (t *trace) without(g *core.Segment, reason string) error {
 	if t.skipped != nil {
 		*t.skipped = true
@@ -307,7 +306,7 @@ func (t *trace) without(g *core.Segment, reason string) error {
 	return t.eager(g, reason)
 }
 
-// function returns the function of those calls.
+// function returns the function that consists of those calls. It makes it if this is their first run.
 func (t *trace) function(fo *forest, g *core.Segment, calls []*node) *function {
 	first, last := calls[0], calls[len(calls)-1]
 	last.ends = slices.DeleteFunc(last.ends, func(f *function) bool { return f.fo != fo }) // of before a Reset
@@ -420,7 +419,7 @@ func (r *Region) Stats(x *tenon.Exec) Stats {
 	return Stats{}
 }
 
-// enter begins a generation of the session's graphs.
+// enter begins a new generation of the session's graphs.
 func (t *trace) enter(x *core.Exec) {
 	if fo := forestOf(x, x.Device(), true); fo != nil {
 		fo.entered++
@@ -430,12 +429,12 @@ func (t *trace) enter(x *core.Exec) {
 // hostCall is the cause of cuts by calls on the processor.
 const hostCall = "cpu device"
 
-// incompatible are the operations that read how long their result is to be, which no graph can, under the field's names.
+// incompatible maps operations that read the length of their result from the device, which no graph can do, to PyTorch's names.
 var incompatible = map[string]string{"Nonzero": "nonzero", "MaskedSelect": "masked_select", "Unique": "unique", "BinCount": "bincount",
 	"RepeatInterleave": "repeat_interleave"}
 
-// Cut counts that a function's segment ends because of what cannot be a part of a graph: an incompatible operation once for each place in
-// the tree of calls, anything else once for each line.
+// Cut counts the end of a function's segment for a cause that cannot be part of a graph: an incompatible operation once for each place in
+// the tree of calls, any other cause once for each line.
 func (t *trace) Cut(cause, within string) {
 	t.noteCut(cause, within)
 	if !t.callable || t.opt.NoGraphs || cause != "Read" && cause != hostCall {
@@ -470,7 +469,7 @@ func (t *trace) Cut(cause, within string) {
 	}
 }
 
-// noteCut counts a cut for Explain. Its line is looked for once.
+// noteCut counts a cut for Explain. Its line is found once.
 func (t *trace) noteCut(cause, within string) {
 	if t.at == nil || len(t.waiting) == 0 {
 		return
@@ -485,7 +484,7 @@ func (t *trace) noteCut(cause, within string) {
 	t.at.cuts = append(t.at.cuts, Cut{cause, within, fmt.Sprintf("%s:%d", file, line), 1})
 }
 
-// hostArgument names the function's first argument that is memory of the processor.
+// hostArgument names the function's first argument that lies in the processor's memory.
 func (t *trace) hostArgument() string {
 	if t.hostArg >= 0 {
 		return fmt.Sprintf("arg%d", t.hostArg)
