@@ -13,8 +13,15 @@ import (
 func TestRerecordLimit(t *testing.T) {
 	x := open(t)
 	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.AddS(a, 1) }, compile.Opt{Static: []int{0}})
+	var inputs []*tenon.Tensor // they stay open, so that each has an address of its own
+	defer func() {
+		for _, in := range inputs {
+			in.Close()
+		}
+	}()
 	for i := range 140 {
-		y := f.Call(x, tenon.From(x, []float32{float32(i)}, 1)) // which stays, so that each lies elsewhere
+		inputs = append(inputs, tenon.From(x, []float32{float32(i)}, 1))
+		y := f.Call(x, inputs[i])
 		if got, want := read(t, x, y), fmt.Sprint([]float32{float32(i + 1)}); got != want {
 			t.Errorf("run %d: %s, want %s", i, got, want)
 		}
