@@ -119,7 +119,7 @@ var functions = map[string]any{
 	"replay.Read": replay.Read, "replay.Sort": replay.Sort,
 
 	"memviz.WriteSegments": memviz.WriteSegments, "memviz.WriteStatic": memviz.WriteStatic, "memviz.WriteStats": memviz.WriteStats,
-	"memviz.WriteTrace": memviz.WriteTrace,
+	"memviz.WriteTrace": memviz.WriteTrace, "memviz.WriteTrees": memviz.WriteTrees,
 }
 
 // types are samples of the types whose methods it calls; pointers are nil.
