@@ -66,6 +66,9 @@ func newBatchNorm(x *tenon.Exec, name string, min, max, channels int, opt BatchN
 	return b
 }
 
+// Training reports whether the module is in training mode.
+func (b *BatchNorm) Training() bool { return made(b, "BatchNorm").Mode.Training() }
+
 // Forward returns in, normalised. In training it updates the running statistics.
 func (b *BatchNorm) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	if made(b, "BatchNorm").name == "" {

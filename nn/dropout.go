@@ -16,6 +16,9 @@ func NewDropout(p float64) *Dropout {
 	return &Dropout{p: p}
 }
 
+// Training reports whether the module is in training mode.
+func (d *Dropout) Training() bool { return made(d, "Dropout").Mode.Training() }
+
 // Forward returns in with elements dropped, or in itself in evaluation.
 func (d *Dropout) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	made(d, "Dropout")
