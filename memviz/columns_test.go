@@ -117,6 +117,26 @@ func TestColumnTrees(t *testing.T) {
 	}
 }
 
+// TestTreesListFewSegments checks that nodes which all need all segments list a bounded number of addresses together.
+func TestTreesListFewSegments(t *testing.T) {
+	const many = 2000
+	tree := snapshot.Tree{Pool: [2]uint64{0, 1}}
+	var segments []snapshot.Segment
+	for i := range many {
+		tree.Nodes = append(tree.Nodes, snapshot.TreeNode{ID: int64(i), Parent: -1, Spans: [][2]uint64{{1 << 20, many << 20}}})
+		segments = append(segments, snapshot.Segment{Addr: uint64(i+1) << 20, TotalSize: 1 << 20, Pool: tree.Pool})
+	}
+	n := 0
+	for _, p := range treesOf([]snapshot.Tree{tree, tree}, segments, 0) {
+		for _, x := range p.Nodes {
+			n += len(x.Segments)
+		}
+	}
+	if n != maxListed {
+		t.Errorf("%d addresses are listed, want %d", n, maxListed)
+	}
+}
+
 // usingBytes returns the bytes that loading a file of size bytes and asking for everything may allocate.
 func usingBytes(size int) int { return 16<<20 + 1000*size }
 

@@ -56,13 +56,20 @@ func (s spans) within(addr, size uint64) (n uint64) {
 // treesOf describes the pools that graphs share, of one device.
 func treesOf(all []snapshot.Tree, segments []snapshot.Segment, device int) []GraphPool {
 	out, pools := []GraphPool{}, poolsOf(segments)
+	listed := 0
 	for i := range all {
 		if all[i].Device == device {
-			out = append(out, poolOf(&all[i], pools))
+			p := poolOf(&all[i], pools, listed)
+			listed = p.listed
+			out = append(out, p)
 		}
 	}
 	return out
 }
+
+// maxListed is how many addresses of segments the nodes of a device's pools may list together. Programs list some thousands; a planted file
+// could make every node list every segment.
+const maxListed = 1 << 18
 
 // pools are the segments of each private pool of a device, by address.
 type pools map[poolKey][]*snapshot.Segment
@@ -86,9 +93,10 @@ func poolsOf(segments []snapshot.Segment) pools {
 	return all
 }
 
-func poolOf(t *snapshot.Tree, all pools) GraphPool {
+// poolOf describes the pool of t, after pools whose nodes list so many addresses.
+func poolOf(t *snapshot.Tree, all pools, listed int) GraphPool {
 	segments := all[poolKey{t.Device, t.Pool}]
-	p := GraphPool{Pool: poolText(t.Pool), State: t.State, Generation: t.Generation, Nodes: []GraphNode{}}
+	p := GraphPool{Pool: poolText(t.Pool), State: t.State, Generation: t.Generation, Nodes: []GraphNode{}, listed: listed}
 	var written, held [][2]uint64
 	below := map[int64][]*snapshot.TreeNode{}
 	for i := range t.Nodes {
@@ -155,7 +163,8 @@ func (p *GraphPool) add(below map[int64][]*snapshot.TreeNode, parent int64, root
 			i, _ := slices.BinarySearchFunc(segments, s[0], func(g *snapshot.Segment, addr uint64) int {
 				return cmp.Compare(g.Addr+g.TotalSize-1, addr)
 			})
-			for i = max(i, next); i < len(segments) && segments[i].Addr < s[0]+s[1]; i++ {
+			for i = max(i, next); i < len(segments) && segments[i].Addr < s[0]+s[1] && p.listed < maxListed; i++ {
+				p.listed++
 				x.Segments = append(x.Segments, addrText(segments[i].Addr))
 			}
 			next = max(next, i)
@@ -187,7 +196,7 @@ func WriteTrees(w io.Writer, r io.Reader, name string) error {
 		}
 		all := poolsOf(s.Segments)
 		for i := range s.Trees {
-			p := poolOf(&s.Trees[i], all)
+			p := poolOf(&s.Trees[i], all, maxListed) // the text does not list them
 			p.write(b, s.Trees[i].Device)
 		}
 	})
