@@ -16,8 +16,8 @@ const (
 		"cudagraph trees: \n\n%s"
 )
 
-// checkPool returns an error unless the live memory of the pool is that of the path's outputs. It holds in warm-ups and recordings; a
-// graph's run takes no memory. Ending says which of the outputs only the segment uses, which has freed them.
+// checkPool returns an error unless the live blocks of the pool are exactly the path's outputs. It is called after warm-ups and recordings;
+// a replay allocates nothing. ending reports whether only the segment uses an output; the segment has freed those.
 func (fo *forest) checkPool(ending func(core.Store) bool) error {
 	var want []uint64
 	for _, s := range fo.stores() {

@@ -108,7 +108,7 @@ type function struct {
 
 // inputOf describes a function's input.
 type inputOf struct {
-	// static inputs are read where they are, others from copies.
+	// static inputs are read in place, others from copies.
 	static bool
 	// arg is the argument's number, or -1.
 	arg     int
@@ -538,7 +538,7 @@ func (fo *forest) warmUp(f *function, g *core.Segment) error {
 	fo.dev.UsedLent(g.Stream().ID())
 	spilled := fault.KindOf(err) == fault.OutOfMemory
 	if spilled {
-		err = g.Eager(nil) // the rest
+		err = g.Eager(nil) // the rest, outside the pool
 	}
 	fo.warmed(f, g)
 	fo.grew(f, before)

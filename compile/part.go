@@ -12,18 +12,19 @@ import (
 	"tenon.dev/internal/knob"
 )
 
-// part is a group or a graph, as a line of TENON_COMPILE_LOG has it.
+// part is a group or a graph, as TENON_COMPILE_LOG has it in one line.
 type part struct {
 	// Kind is "group" or "graph", and Number counts those of the kind in the process from 1 on.
 	Kind   string
 	Number int
-	// Kernel and Text are a group's, and Lines those of the calls. From and To are the lines of the segment's first and last call.
+	// Kernel and Text are set for a group. Lines are the lines of the calls. From and To are the lines of the segment's first and last
+	// call.
 	Kernel, Text string `json:",omitempty"`
 	Lines        []string
 	From, To     string `json:",omitempty"`
 }
 
-// parts are what the process has made.
+// parts counts the groups and graphs that the process has made.
 var parts struct {
 	sync.Mutex
 	groups, graphs int
@@ -34,7 +35,7 @@ func counting() bool {
 	return knob.CompileLog.Get() != "" || knob.CompileGroups.Get() < knob.MaxCompileParts || knob.CompileGraphs.Get() < knob.MaxCompileParts
 }
 
-// allowed counts p, and reports whether it may take part: then the log has it.
+// allowed counts p, and reports whether it may be used. If so, it writes p to the log.
 func allowed(p part) bool {
 	parts.Lock()
 	defer parts.Unlock()
@@ -63,7 +64,7 @@ func (p *part) log(name string) error {
 	return errors.Join(json.NewEncoder(f).Encode(p), f.Close())
 }
 
-// allowing returns what says of the groups of those calls whether they may be ones; nil allows all.
+// allowing returns a function that reports whether a planned group of those calls may be used; nil allows all.
 func (t *trace) allowing(calls []*node) func(core.PlannedStep) bool {
 	if !t.counted {
 		return nil

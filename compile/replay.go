@@ -7,7 +7,7 @@ const (
 	staticMoved  = "static input data pointer changed"
 )
 
-// mismatch returns why r cannot run now, or "", and whether that is for an address.
+// mismatch returns why r cannot run now, or "", and whether an address is the cause.
 func (fo *forest) mismatch(r *recording, g *core.Segment) (why string, address bool) {
 	for i, src := range r.inputs {
 		in := &g.Inputs()[i]
@@ -64,7 +64,7 @@ func (fo *forest) replay(r *recording, g *core.Segment) error {
 	return nil
 }
 
-// restore brings the pool to where the last recording of the path left it, for what is in use now.
+// restore sets the pool to its state after the last recording of the path, with the outputs that are in use now.
 func (fo *forest) restore() error {
 	c, ok := core.Claim(fo.session, fo.stores(), false)
 	defer c.Release()

@@ -13,7 +13,7 @@ import (
 
 func sprintf(format string, args ...any) string { return fmt.Sprintf(format, args...) }
 
-// unmanaged returns why f cannot run as a graph here, or "": it changes memory that is neither of the path nor stays where it is.
+// unmanaged returns why f cannot run as a graph here, or "": it changes memory that is not an output of the path and has no fixed address.
 func (fo *forest) unmanaged(f *function, g *core.Segment) string {
 	if f.plain != "" {
 		return f.plain
@@ -41,7 +41,7 @@ func (f *function) writerOf(g *core.Segment, i int) string {
 	return sourceOf(f.calls[g.WriterOf(i)].at)
 }
 
-// sourceOf returns the place and, if the file can be read, its text.
+// sourceOf returns the place and, if the file can be read, the text of its line.
 func sourceOf(at string) string {
 	file, number, ok := strings.Cut(at, ":")
 	if i := strings.LastIndexByte(at, ':'); i > 0 {
@@ -62,7 +62,7 @@ func sourceOf(at string) string {
 	return at + "\n    " + strings.TrimSpace(lines[line-1])
 }
 
-// skip counts and tells, once for a function and reason, that its calls run without a graph.
+// skip counts and warns, once for each function and reason, that f's calls run without a graph.
 func (fo *forest) skip(f *function, reason string) {
 	fo.skipWhole(f, "skipping cudagraphs due to "+reason)
 }
@@ -78,13 +78,13 @@ func (fo *forest) skipWhole(f *function, text string) {
 	fo.warn(text)
 }
 
-// warn counts a skip and tells why.
+// warn counts a skip and logs why.
 func (fo *forest) warn(text string) {
 	fo.skips++
 	slog.Warn(text)
 }
 
-// unfix makes inputs of a Do that have moved ones that are copied. Those that the calls change stay.
+// unfix marks inputs of a Do that have moved as copied. Inputs that the calls change stay static.
 func (fo *forest) unfix(f *function, g *core.Segment) {
 	if f.t.callable {
 		return

@@ -16,20 +16,20 @@ import (
 // trace is a region's memory of one session: a tree of calls, each below the call before it. It is the session's tap while the region runs.
 type trace struct {
 	opt *Opt
-	// name is the function's in the program.
+	// name is the name of the program's function.
 	name string
-	// dev is the device that the region was called on, and of the session's graphs there.
+	// dev is the device that the region was called on, and of the session's forest there.
 	dev *rt.Device
 	of  *forest
-	// callable says that the region is a function for Func, kind what its calls are, and back what its backward passes remember.
+	// callable says that Func made the region. kind is the kind of the current run, and back is the trace of its backward passes.
 	callable bool
 	kind     kind
 	back     *trace
-	// ahead is, where t remembers backward passes, what remembers their forward passes. fixed are the numbers of the storages that the
-	// latest of those read where they are: a backward pass reads them so too.
+	// ahead is set in a trace of backward passes: it is the trace of their forward passes. fixed lists the storages, by number, that the
+	// latest forward pass read in place; its backward pass reads them in place too.
 	ahead *trace
 	fixed []uint64
-	// incoming are, of a backward pass, the numbers of the storages of gradients that it is given.
+	// incoming lists the storages, by number, of the gradients that a backward pass is given.
 	incoming []uint64
 	// plain says that this run has no graphs, and skipped is set once a part of it was skipped.
 	plain   bool
@@ -38,14 +38,14 @@ type trace struct {
 	span *core.Span
 	// args maps the number of a storage to the number of the argument that uses it.
 	args map[uint64]int
-	// hostArg is the first argument that is memory of the processor, or -1; cuts are the reasons for ends of segments that were told.
+	// hostArg is the number of the first argument in the processor's memory, or -1. cuts has the ends of segments that were warned about.
 	hostArg int
 	cuts    map[string]bool
-	// sized is the line and the operation that has read the size of its result.
+	// sized is the line and the name of the operation that has just read the size of its result.
 	sized string
-	// fresh lists the storages, by number, that calls which were not deferred have made in this run.
+	// fresh lists the storages, by number, that this run's calls have made without being deferred.
 	fresh []uint64
-	// results lists the storages, by number, that the function returns. shapes has its segments by their operations.
+	// results lists the storages, by number, that the function returns. shapes groups its segments by their operations.
 	results []uint64
 	shapes  map[string]*family
 
@@ -53,7 +53,7 @@ type trace struct {
 	// at is the last call that was matched or remembered; nil once there are too many branches.
 	at    *node
 	slots core.Slots
-	// open lists the depths of the calls in progress, which other calls may be part of.
+	// open lists the depths of the calls in progress, the innermost last. A call that is made meanwhile is part of the innermost.
 	open  []int
 	outer core.Tap
 	// waiting lists the calls deferred since the last segment.
@@ -83,12 +83,12 @@ type node struct {
 
 // Stats counts a region's calls over all of its runs in one session.
 type Stats struct {
-	// Runs counts calls of Do. Recorded calls came for the first time, Deferred ones were deferred, and Eager ones ran at once. Views count
-	// as none of these.
+	// Runs counts calls of Do. Recorded counts the calls that were seen for the first time, Deferred those that were deferred, and Eager
+	// those that ran at once. Views count in none of these.
 	Runs, Recorded, Deferred, Eager int
 	// Unknown counts calls after a call with too many branches.
 	Unknown int
-	// WarmUps, Recordings, Replays and Plain count how segments ran: calls that ran together. Plain ones ran without a graph.
+	// WarmUps, Recordings, Replays and Plain count the runs of segments, which are calls that ran together. Plain ones ran without a graph.
 	WarmUps, Recordings, Replays, Plain int
 	// Forced is how often deferred calls ran before the function's end, because something needed their results.
 	Forced int
@@ -118,7 +118,7 @@ func (t *trace) begin(x *core.Exec, dev *rt.Device, outer core.Tap) {
 // Before compares the call with those that came here in earlier runs, and defers it if possible.
 func (t *trace) Before(f *core.Frame) bool {
 	depth := f.Depth()
-	for len(t.open) > 0 && t.open[len(t.open)-1] >= depth { // it failed
+	for len(t.open) > 0 && t.open[len(t.open)-1] >= depth { // it failed, so After did not come
 		t.open = t.open[:len(t.open)-1]
 	}
 	inside := len(t.open) > 0
@@ -126,7 +126,7 @@ func (t *trace) Before(f *core.Frame) bool {
 	if t.outer != nil && t.outer.Before(f) {
 		return true
 	}
-	if inside { // what an operation does on its own behalf follows from its call
+	if inside { // the calls within an operation follow from its own call
 		return false
 	}
 	if f.Views() { // the operands of later calls show what it did
@@ -151,7 +151,7 @@ func (t *trace) Before(f *core.Frame) bool {
 	}
 	if !t.of.disabled && f.Deferrable() && f.Defer(&t.at.at) {
 		t.stats.Deferred++
-		if f.Waiting() == 1 { // others may have run what was put off before
+		if f.Waiting() == 1 { // someone else may have run the earlier deferred calls
 			t.waiting = t.waiting[:0]
 		}
 		t.waiting = append(t.waiting, t.at)
@@ -193,7 +193,7 @@ func (t *trace) because(reason string) {
 	}
 }
 
-// segment returns the calls as a segment that has no graph, or nil if it has one or the calls are not all.
+// segment returns the calls, whose last is n, as a segment without a graph. It returns nil if a function ends with n.
 func (n *node) segment(t *trace, calls []*node) *function {
 	if len(n.ends) > 0 {
 		return nil
@@ -306,10 +306,10 @@ func (t *trace) without(g *core.Segment, reason string) error {
 	return t.eager(g, reason)
 }
 
-// function returns the function that consists of those calls. It makes it if this is their first run.
+// function returns the function that consists of those calls, and makes it in their first run.
 func (t *trace) function(fo *forest, g *core.Segment, calls []*node) *function {
 	first, last := calls[0], calls[len(calls)-1]
-	last.ends = slices.DeleteFunc(last.ends, func(f *function) bool { return f.fo != fo }) // of before a Reset
+	last.ends = slices.DeleteFunc(last.ends, func(f *function) bool { return f.fo != fo }) // from before a Reset
 	for _, f := range last.ends {
 		if f.calls[0] == first && f.kind == t.kind {
 			return f
@@ -320,7 +320,7 @@ func (t *trace) function(fo *forest, g *core.Segment, calls []*node) *function {
 	for i := range g.Inputs() {
 		in := &g.Inputs()[i]
 		k := inputOf{static: true, arg: -1, written: in.Written}
-		if t.callable && slices.Contains(t.fresh, in.Number()) { // it is elsewhere in each run
+		if t.callable && slices.Contains(t.fresh, in.Number()) { // its address differs in each run
 			k.static = in.Written
 		}
 		if t.ahead != nil {
@@ -328,7 +328,7 @@ func (t *trace) function(fo *forest, g *core.Segment, calls []*node) *function {
 		}
 		if a, ok := t.args[in.Number()]; ok {
 			k.arg = a
-			k.static = t.opt.isStatic(a) && in.Addr()%16 == 0 // a parameter is aligned; a view that is not comes from anywhere
+			k.static = t.opt.isStatic(a) && in.Addr()%16 == 0 // parameters are aligned; an unaligned view can have any address
 		}
 		f.inputs = append(f.inputs, k)
 	}
@@ -346,7 +346,7 @@ const variantsText = "A compiled region has recorded %d graphs of the same opera
 	"a call changed: %s, at %s. Recording takes time and memory. Give the call the same number in every run, or let it take the number " +
 	"from a tensor. A negative DynamicLimit silences this warning."
 
-// family is the functions of the same operations: sizes has the first of each set of sizes, and variants counts the others.
+// family is the functions with the same operations. sizes has the first function of each set of sizes, and variants counts the others.
 type family struct {
 	sizes    []*function
 	variants int
@@ -442,7 +442,7 @@ func (t *trace) Cut(cause, within string) {
 	}
 	file, line := origin.Here()
 	at := fmt.Sprintf("%s:%d", file, line)
-	if op, ok := incompatible[within]; ok && cause == "Read" { // the size of its result, which it then goes on with
+	if op, ok := incompatible[within]; ok && cause == "Read" { // it reads the size of its result and then goes on
 		cause, t.sized = within, at+op
 	} else if op, ok := incompatible[cause]; ok && t.sized == at+op {
 		t.sized = ""
@@ -469,7 +469,7 @@ func (t *trace) Cut(cause, within string) {
 	}
 }
 
-// noteCut counts a cut for Explain. Its line is found once.
+// noteCut counts a cut for Explain. It looks up the line the first time only.
 func (t *trace) noteCut(cause, within string) {
 	if t.at == nil || len(t.waiting) == 0 {
 		return

@@ -14,7 +14,7 @@ import (
 // nameOf returns the name of a function of the program.
 func nameOf(f any) string { return runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name() }
 
-// node begins the description of what f's calls become.
+// node returns the part of f's description in snapshots that all its recordings and warm-ups share.
 func (f *function) node() *snapshot.TreeNode {
 	t := f.t
 	if t.ahead != nil {
@@ -31,7 +31,7 @@ func (f *function) outputOf(g *core.Segment, i int) snapshot.TreeOutput {
 	return snapshot.TreeOutput{Addr: g.Output(i).Addr(), Size: g.OutputBytes(i), Op: g.Op(k), At: f.calls[k].at}
 }
 
-// segments returns the pool's.
+// segments returns the pool's segments.
 func (fo *forest) segments() []alloc.SegmentInfo { return fo.dev.Memory().PoolSegments(fo.pool.ID()) }
 
 // reserved returns the bytes of the pool's segments.
@@ -42,13 +42,13 @@ func (fo *forest) reserved() (n uint64) {
 	return n
 }
 
-// grownFrom returns by how many bytes the pool has grown since it had so many.
+// grownFrom returns by how many bytes the pool has grown since it had before bytes.
 func (fo *forest) grownFrom(before uint64) uint64 {
 	now := fo.reserved()
 	return now - min(now, before)
 }
 
-// aboutOf describes a recording that g has just made, before which the pool had so many bytes.
+// aboutOf describes a recording that g has just made. The pool had before bytes when the recording began.
 func (fo *forest) aboutOf(r *recording, g *core.Segment, before uint64) *snapshot.TreeNode {
 	n := r.f.node()
 	n.ID = int64(r.id)
@@ -97,7 +97,7 @@ func (fo *forest) warmer(f *function) *snapshot.TreeNode {
 	return f.about
 }
 
-// grew notes a run of f without a graph, before which the pool had so many bytes.
+// grew notes a run of f without a graph. The pool had before bytes when the run began.
 func (fo *forest) grew(f *function, before uint64) {
 	grown := fo.grownFrom(before)
 	fo.mu.Lock()
@@ -116,7 +116,7 @@ func (fo *forest) tree(s *snapshot.Snapshot) snapshot.Tree {
 	if fo.pool == nil {
 		return t
 	}
-	taken := map[uint64]bool{} // what the allocator has handed out, until its owner is found: the latest run that has made it
+	taken := map[uint64]bool{} // blocks in use whose owner, the latest run that made the block, is still to be found
 	for i := range s.Segments {
 		if s.Segments[i].Pool == fo.pool.ID() {
 			for _, b := range s.Segments[i].Blocks {
