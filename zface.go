@@ -2520,7 +2520,7 @@ func (x *Exec) MatMulInto(dst *Tensor, a *Tensor, b *Tensor) {
 	core.Into(cx, "MatMulInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.MatMul((*core.Tensor)(a), (*core.Tensor)(b)) })
 }
 
-// Max returns the greatest of all elements. Equal greatest elements share the gradient.
+// Max returns the largest element of t. If several elements are equal to it, the gradient is divided equally among them.
 func (x *Exec) Max(t *Tensor) *Tensor {
 	cx := x.enter("Max", t)
 	defer core.Leave(cx)
@@ -2598,7 +2598,7 @@ func (x *Exec) MeanInto(dst *Tensor, t *Tensor, dims []int, opt ...SumOpt) {
 	core.Into(cx, "MeanInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Mean((*core.Tensor)(t), dims, core.SumOpt(only)) })
 }
 
-// Min returns the least of all elements. Equal least elements share the gradient.
+// Min returns the smallest element of t. If several elements are equal to it, the gradient is divided equally among them.
 func (x *Exec) Min(t *Tensor) *Tensor {
 	cx := x.enter("Min", t)
 	defer core.Leave(cx)

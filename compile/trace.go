@@ -47,7 +47,7 @@ type trace struct {
 	fresh []uint64
 	// results lists the storages, by number, that the function returns. shapes groups its segments by their operations.
 	results []uint64
-	shapes  map[string]*family
+	shapes  map[string][]*variety
 
 	root *node
 	// at is the last call that was matched or remembered; nil once there are too many branches.
@@ -346,51 +346,41 @@ const variantsText = "A compiled region has recorded %d graphs of the same opera
 	"a call changed: %s, at %s. Recording takes time and memory. Give the call the same number in every run, or let it take the number " +
 	"from a tensor. A negative DynamicLimit silences this warning."
 
-// family is the functions with the same operations. sizes has the first function of each set of sizes, and variants counts the others.
-type family struct {
-	sizes    []*function
-	variants int
+// variety is the functions with the same operations and sizes: the first of them, and how many others there are.
+type variety struct {
+	first  *function
+	others int
 }
 
-// countShape warns when too many functions have the same operations: on operands of other sizes, or with other numbers.
+// countShape warns if too many functions have the same operations: with different sizes, or with different numbers.
 func (t *trace) countShape(f *function) {
-	var ops strings.Builder
+	var b strings.Builder
 	for _, c := range f.calls {
-		ops.WriteString(c.call.Op())
-		ops.WriteByte(' ')
+		b.WriteString(c.call.Op())
+		b.WriteByte(' ')
 	}
 	if t.shapes == nil {
-		t.shapes = map[string]*family{}
+		t.shapes = map[string][]*variety{}
 	}
-	fam := t.shapes[ops.String()]
-	if fam == nil {
-		fam = &family{}
-		t.shapes[ops.String()] = fam
-	}
-	like := slices.IndexFunc(fam.sizes, f.sameSizes)
-	limit := t.opt.shapes()
-	switch {
-	case like < 0:
-		like = len(fam.sizes)
-		fam.sizes = append(fam.sizes, f)
-		if limit >= 0 && like == limit {
-			slog.Warn(fmt.Sprintf(shapesText, like+1))
+	ops, limit := b.String(), t.opt.shapes()
+	at := slices.IndexFunc(t.shapes[ops], func(v *variety) bool { return f.sameSizes(v.first) })
+	if at < 0 {
+		at = len(t.shapes[ops])
+		t.shapes[ops] = append(t.shapes[ops], &variety{first: f})
+		if limit >= 0 && at == limit {
+			slog.Warn(fmt.Sprintf(shapesText, at+1))
 		}
-	default:
-		first := fam.sizes[like]
-		i := 0
-		for i < len(f.calls) && f.calls[i] == first.calls[i] {
-			i++
-		}
-		if i == len(f.calls) { // the same calls, as another kind of function
-			break
-		}
-		fam.variants++
-		if limit >= 0 && fam.variants == limit {
-			slog.Warn(fmt.Sprintf(variantsText, limit+1, first.calls[i].call.Differs(f.calls[i].call), f.calls[i].at))
+	} else if v := t.shapes[ops][at]; !slices.Equal(f.calls, v.first.calls) { // the same calls are another kind of function
+		v.others++
+		if limit >= 0 && v.others == limit {
+			i := 0
+			for f.calls[i] == v.first.calls[i] {
+				i++
+			}
+			slog.Warn(fmt.Sprintf(variantsText, limit+1, v.first.calls[i].call.Differs(f.calls[i].call), f.calls[i].at))
 		}
 	}
-	if t.opt.SkipDynamic && like > 0 {
+	if t.opt.SkipDynamic && at > 0 {
 		f.plain = "graph with symbolic shapes inputs. Found from : \n " + sourceOf(f.last.at)
 	}
 }

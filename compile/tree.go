@@ -1,7 +1,6 @@
 package compile
 
 import (
-	"cmp"
 	"reflect"
 	"runtime"
 	"slices"
@@ -21,8 +20,7 @@ func (f *function) node() *snapshot.TreeNode {
 		t = t.ahead
 	}
 	return &snapshot.TreeNode{ID: -2 - int64(f.id), Parent: -1, Function: int64(f.id), Name: t.name, Kind: string(f.kind),
-		From: f.calls[0].at, To: f.last.at,
-		Calls: int64(len(f.calls)), Place: -1}
+		From: f.calls[0].at, To: f.last.at, Calls: int64(len(f.calls)), Place: -1}
 }
 
 // outputOf describes storage i of those that the calls make.
@@ -65,24 +63,11 @@ func (fo *forest) aboutOf(r *recording, g *core.Segment, before uint64) *snapsho
 			n.Spans = append(n.Spans, [2]uint64{addr, size})
 		}
 	}
-	n.Spans = joined(n.Spans)
+	n.Spans = snapshot.JoinSpans(n.Spans)
 	for _, s := range n.Spans {
 		n.Used += s[1]
 	}
 	return n
-}
-
-// joined sorts spans of addresses and joins those that meet.
-func joined(spans [][2]uint64) (out [][2]uint64) {
-	slices.SortFunc(spans, func(a, b [2]uint64) int { return cmp.Compare(a[0], b[0]) })
-	for _, s := range spans {
-		if k := len(out) - 1; k >= 0 && s[0] <= out[k][0]+out[k][1] {
-			out[k][1] = max(out[k][1], s[0]+s[1]-out[k][0])
-			continue
-		}
-		out = append(out, s)
-	}
-	return out
 }
 
 // warmer returns the description of f's runs without a graph, which snapshots show from now on.

@@ -387,7 +387,7 @@ func TestLargest(t *testing.T) {
 func FuzzQuery(f *testing.F) {
 	rec := searchFixture(f)
 	for _, q := range []string{"conv size>=1k", "-stream:9", `"train loop" pool:1,2`, "addr:0x10 id:1 event:2 stack:1",
-		"category:gradient", "size<", "size:=5"} {
+		"category:gradient", "size<", "size:=5", "graph:0", "tree:w1"} {
 		f.Add(q)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -23,12 +23,8 @@ func columnBytes(t testing.TB, n int) []byte {
 	var b bytes.Buffer
 	err := importSnapshot(func(o snapshot.ReadOptions) (*snapshot.Snapshot, error) {
 		s, err := newProgram(5, n, func(batch []snapshot.Event) error { return o.Events(0, batch) }).run()
-		if s != nil && len(s.Segments) > 0 {
-			g := &s.Segments[0]
-			s.Trees = []snapshot.Tree{{Device: g.Device, Pool: g.Pool, State: "execution", Nodes: []snapshot.TreeNode{
-				{ID: 0, Parent: -1, Runs: 2, Spans: [][2]uint64{{g.Addr, 512}, {g.Addr + 1024, g.TotalSize}},
-					Outputs: []snapshot.TreeOutput{{Addr: g.Addr, Size: 512, Op: "Sin", At: "a.go:1", Live: true}}},
-				{ID: 1, Place: -1, Spans: [][2]uint64{{0, 512}}}}}}
+		if err == nil {
+			plantTree(s)
 		}
 		return s, err
 	}, &b, source{})
@@ -36,6 +32,15 @@ func columnBytes(t testing.TB, n int) []byte {
 		t.Fatal(err)
 	}
 	return b.Bytes()
+}
+
+// plantTree gives s a tree in the pool of its first segment.
+func plantTree(s *snapshot.Snapshot) {
+	g := &s.Segments[0]
+	s.Trees = []snapshot.Tree{{Device: g.Device, Pool: g.Pool, State: "execution", Nodes: []snapshot.TreeNode{
+		{ID: 0, Parent: -1, Runs: 2, Spans: [][2]uint64{{g.Addr, 512}, {g.Addr + 1024, g.TotalSize}},
+			Outputs: []snapshot.TreeOutput{{Addr: g.Addr, Size: 512, Op: "Sin", At: "a.go:1", Live: true}}},
+		{ID: 1, Place: -1, Spans: [][2]uint64{{0, 512}}}}}}
 }
 
 // useAll asks a recording for everything once.
@@ -96,7 +101,7 @@ func TestColumnVersion(t *testing.T) {
 	}
 }
 
-// Trees that Tenon does not write are refused, here one whose node is its own parent.
+// TestColumnTrees checks that damaged trees are refused, here one with a node that is its own parent.
 func TestColumnTrees(t *testing.T) {
 	b := columnBytes(t, 100)
 	c, err := newColumnReader(bytes.NewReader(b), int64(len(b)))
@@ -112,7 +117,7 @@ func TestColumnTrees(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := load("planted", bytes.NewReader(out.Bytes()), int64(out.Len())); err == nil ||
-		!strings.Contains(err.Error(), "node -1 of a graph tree is there twice") {
+		!strings.Contains(err.Error(), "node -1 of a graph tree occurs twice") {
 		t.Error(err)
 	}
 }
@@ -134,6 +139,36 @@ func TestTreesListFewSegments(t *testing.T) {
 	}
 	if n != maxListed {
 		t.Errorf("%d addresses are listed, want %d", n, maxListed)
+	}
+}
+
+// TestPoolBytes checks the bytes of a pool and of its nodes: in use, written by graphs, and neither.
+func TestPoolBytes(t *testing.T) {
+	pool := [2]uint64{0, 1}
+	segments := []snapshot.Segment{
+		{Addr: 5000, TotalSize: 1000, Pool: pool}, {Addr: 1000, TotalSize: 1000, Pool: pool, Blocks: []snapshot.Block{
+			{Addr: 1000, Size: 200, State: snapshot.ActiveAllocated}, {Addr: 1200, Size: 800}}},
+		{Addr: 9000, TotalSize: 100, Pool: [2]uint64{0, 2}},
+	}
+	tree := snapshot.Tree{Pool: pool, Nodes: []snapshot.TreeNode{
+		{ID: -2, Parent: -1, WarmUp: true, Outputs: []snapshot.TreeOutput{{Addr: 1000, Size: 100, Live: true}}},
+		{ID: 0, Parent: -1, Spans: [][2]uint64{{1100, 300}, {5000, 100}}, Outputs: []snapshot.TreeOutput{
+			{Addr: 1100, Size: 50, Live: true}, {Addr: 1300, Size: 100}, {Addr: 5000, Size: 40, Live: true}}},
+		{ID: 3, Parent: 0, Spans: [][2]uint64{{1300, 200}}},
+	}}
+	p := treesOf([]snapshot.Tree{tree}, segments, 0)[0]
+	if p.Segments != 2 || p.Reserved != 2000 || p.Allocated != 200 || p.Live != 100+50+40 || p.Used != 400+100 || p.Idle != 500+900 {
+		t.Errorf("%+v", p)
+	}
+	for i, want := range []GraphNode{
+		{ID: "0", Live: 90, Count: 2, Segments: []string{addrText(1000), addrText(5000)}},
+		{ID: "3", Root: "0", Depth: 1, Segments: []string{addrText(1000)}},
+		{ID: "w0", Live: 100, Count: 1, Segments: []string{addrText(1000)}},
+	} {
+		if n := p.Nodes[i]; n.ID != want.ID || n.Live != want.Live || n.Count != want.Count || n.Depth != want.Depth ||
+			!slices.Equal(n.Segments, want.Segments) {
+			t.Errorf("%+v, want %+v", n, want)
+		}
 	}
 }
 
@@ -205,6 +240,7 @@ func FuzzImport(f *testing.F) {
 		f.Fatal(err)
 	}
 	s.Traces[0] = trace
+	plantTree(s)
 	if err := s.Write(&b); err != nil {
 		f.Fatal(err)
 	}

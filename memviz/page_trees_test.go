@@ -193,7 +193,7 @@ func treesText(t *testing.T, path string) string {
 	return b.String()
 }
 
-// The text has the tree with what made the pool grow, and the outputs that are in use.
+// TestWriteTrees checks that the text has the trees, the growth of the pool, and the outputs in use.
 func TestWriteTrees(t *testing.T) {
 	path := compiled(t, false)
 	text := treesText(t, path)
@@ -205,7 +205,7 @@ func TestWriteTrees(t *testing.T) {
 		}
 	}
 	if text := treesText(t, filepath.Join("..", "internal", "snapshot", "testdata", "gpt2_amp_graph.pickle.gz")); !strings.Contains(text,
-		"holds no trees") {
+		"has no graph trees") {
 		t.Errorf("of PyTorch's snapshot it is %q", text)
 	}
 }

@@ -341,8 +341,6 @@ type GraphPool struct {
 	Idle       uint64 `json:"idle"`       // bytes that are neither in use nor written to
 	// Nodes are the recordings, each before those after it, then the functions that ran without a graph.
 	Nodes []GraphNode `json:"nodes"`
-
-	listed int
 }
 
 // GraphNode is a recording, or a function that ran without a graph first.

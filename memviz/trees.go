@@ -22,24 +22,10 @@ func nodeID(n *snapshot.TreeNode) string {
 	return strconv.FormatInt(n.ID, 10)
 }
 
-// spans are pieces of memory, by address, that do not meet.
+// spans are ranges of memory, sorted and joined by snapshot.JoinSpans.
 type spans [][2]uint64
 
-// spansOf sorts pieces and joins those that meet.
-func spansOf(all [][2]uint64) (out spans) {
-	all = slices.Clone(all)
-	slices.SortFunc(all, func(a, b [2]uint64) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) })
-	for _, s := range all {
-		switch k := len(out) - 1; {
-		case s[1] == 0 || s[0]+s[1] < s[0]:
-		case k >= 0 && s[0] <= out[k][0]+out[k][1]:
-			out[k][1] = max(out[k][1], s[0]+s[1]-out[k][0])
-		default:
-			out = append(out, s)
-		}
-	}
-	return out
-}
+func spansOf(all [][2]uint64) spans { return snapshot.JoinSpans(slices.Clone(all)) }
 
 // within returns how many bytes from addr on the spans have of size bytes.
 func (s spans) within(addr, size uint64) (n uint64) {
@@ -53,50 +39,50 @@ func (s spans) within(addr, size uint64) (n uint64) {
 	return n
 }
 
-// treesOf describes the pools that graphs share, of one device.
+// treesOf describes a device's pools of graphs.
 func treesOf(all []snapshot.Tree, segments []snapshot.Segment, device int) []GraphPool {
 	out, pools := []GraphPool{}, poolsOf(segments)
-	listed := 0
 	for i := range all {
 		if all[i].Device == device {
-			p := poolOf(&all[i], pools, listed)
-			listed = p.listed
-			out = append(out, p)
+			out = append(out, pools.describe(&all[i]))
 		}
 	}
 	return out
 }
 
-// maxListed is how many addresses of segments the nodes of a device's pools may list together. Programs list some thousands; a planted file
-// could make every node list every segment.
+// maxListed is how many addresses of segments the nodes of a file's pools may list together. Programs list some thousands; in a planted
+// file every node could list every segment.
 const maxListed = 1 << 18
 
-// pools are the segments of each private pool of a device, by address.
-type pools map[poolKey][]*snapshot.Segment
+// pools has the segments of each private pool, by address.
+type pools struct {
+	of   map[poolKey][]*snapshot.Segment
+	left int // addresses that nodes may still list
+}
 
 type poolKey struct {
 	device int
 	id     [2]uint64
 }
 
-func poolsOf(segments []snapshot.Segment) pools {
-	all := pools{}
+func poolsOf(segments []snapshot.Segment) *pools {
+	all := &pools{map[poolKey][]*snapshot.Segment{}, maxListed}
 	for i := range segments {
 		g := &segments[i]
 		if k := (poolKey{g.Device, g.Pool}); g.Pool != ([2]uint64{}) {
-			all[k] = append(all[k], g)
+			all.of[k] = append(all.of[k], g)
 		}
 	}
-	for _, of := range all { //tenon:unordered each is sorted by itself
+	for _, of := range all.of { //tenon:unordered each is sorted by itself
 		slices.SortFunc(of, func(a, b *snapshot.Segment) int { return cmp.Compare(a.Addr, b.Addr) })
 	}
 	return all
 }
 
-// poolOf describes the pool of t, after pools whose nodes list so many addresses.
-func poolOf(t *snapshot.Tree, all pools, listed int) GraphPool {
-	segments := all[poolKey{t.Device, t.Pool}]
-	p := GraphPool{Pool: poolText(t.Pool), State: t.State, Generation: t.Generation, Nodes: []GraphNode{}, listed: listed}
+// describe describes the pool of a tree.
+func (all *pools) describe(t *snapshot.Tree) GraphPool {
+	segments := all.of[poolKey{t.Device, t.Pool}]
+	p := GraphPool{Pool: poolText(t.Pool), State: t.State, Generation: t.Generation, Nodes: []GraphNode{}}
 	var written, held [][2]uint64
 	below := map[int64][]*snapshot.TreeNode{}
 	for i := range t.Nodes {
@@ -109,7 +95,7 @@ func poolOf(t *snapshot.Tree, all pools, listed int) GraphPool {
 			}
 		}
 	}
-	p.add(below, -1, "", 0, segments)
+	all.add(&p, below, -1, "", 0, segments)
 	slices.SortStableFunc(p.Nodes, func(a, b GraphNode) int { return cmp.Compare(order(&a), order(&b)) })
 	use, live := spansOf(written), spansOf(held)
 	every := append(slices.Clone(written), held...)
@@ -152,19 +138,20 @@ func order(n *GraphNode) int {
 }
 
 // add appends the nodes after parent, each with those after it.
-func (p *GraphPool) add(below map[int64][]*snapshot.TreeNode, parent int64, root string, depth int, segments []*snapshot.Segment) {
+func (all *pools) add(p *GraphPool, below map[int64][]*snapshot.TreeNode, parent int64, root string, depth int,
+	segments []*snapshot.Segment) {
 	for _, n := range below[parent] {
 		x := GraphNode{ID: nodeID(n), Root: cmp.Or(root, nodeID(n)), Depth: depth, Function: n.Function, Name: path.Base(n.Name),
 			Kind: n.Kind, From: n.From, To: n.To,
 			Calls: n.Calls, WarmUp: n.WarmUp, Runs: n.Runs, Generation: n.Generation, Place: n.Place, Grown: n.Grown, Used: n.Used,
 			Outputs: []GraphOutput{}, Segments: []string{}}
-		next := 0 // of the segments that do not yet stand in the list
+		next := 0 // the first segment that is not in the list yet
 		for _, s := range spansOf(needsOf(n)) {
 			i, _ := slices.BinarySearchFunc(segments, s[0], func(g *snapshot.Segment, addr uint64) int {
 				return cmp.Compare(g.Addr+g.TotalSize-1, addr)
 			})
-			for i = max(i, next); i < len(segments) && segments[i].Addr < s[0]+s[1] && p.listed < maxListed; i++ {
-				p.listed++
+			for i = max(i, next); i < len(segments) && segments[i].Addr < s[0]+s[1] && all.left > 0; i++ {
+				all.left--
 				x.Segments = append(x.Segments, addrText(segments[i].Addr))
 			}
 			next = max(next, i)
@@ -177,14 +164,14 @@ func (p *GraphPool) add(below map[int64][]*snapshot.TreeNode, parent int64, root
 			x.Outputs = append(x.Outputs, GraphOutput{Addr: addrText(o.Addr), Size: o.Size, Op: o.Op, At: o.At, Live: o.Live})
 		}
 		p.Nodes = append(p.Nodes, x)
-		p.add(below, n.ID, x.Root, depth+1, segments)
+		all.add(p, below, n.ID, x.Root, depth+1, segments)
 	}
 }
 
 func poolText(id [2]uint64) string { return fmt.Sprintf("(%d,%d)", id[0], id[1]) }
 
-// WriteTrees reads a snapshot and writes what the pools of compiled regions are for: their graphs as trees, which of these made a pool
-// grow, what each writes to, and which of its outputs were in use.
+// WriteTrees reads a snapshot and writes the graphs of compiled regions as trees, by pool: how much each made its pool grow, what it
+// writes, and which of its outputs were in use.
 func WriteTrees(w io.Writer, r io.Reader, name string) error {
 	s, err := readReport(r, name, false)
 	if err != nil {
@@ -192,11 +179,11 @@ func WriteTrees(w io.Writer, r io.Reader, name string) error {
 	}
 	return lines(w, func(b *bufio.Writer) {
 		if len(s.Trees) == 0 {
-			fmt.Fprintf(b, "%s holds no trees: no compiled region had graphs then, or it is not Tenon's\n", name)
+			fmt.Fprintf(b, "%s has no graph trees: no compiled region had a graph, or another program wrote the file\n", name)
 		}
 		all := poolsOf(s.Segments)
 		for i := range s.Trees {
-			p := poolOf(&s.Trees[i], all, maxListed) // the text does not list them
+			p := all.describe(&s.Trees[i])
 			p.write(b, s.Trees[i].Device)
 		}
 	})
@@ -225,19 +212,24 @@ func (p *GraphPool) write(w io.Writer, device int) {
 			kind += ", warm-up"
 		}
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s, %s, %s\n", id, n.Runs, plainSizeText(n.Grown), plainSizeText(n.Used),
-			plainSizeText(n.Live), kind, n.Name,
-			count(int(n.Calls), "call"), n.lines())
+			plainSizeText(n.Live), oneLine(kind), oneLine(n.Name), count(int(n.Calls), "call"),
+			oneLine(n.lines()))
 	}
 	_ = t.Flush() // to a buffer
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
 		for _, o := range n.Outputs {
 			if o.Live {
-				fmt.Fprintf(w, "  in use of %s: %s at %s, %s at %s\n", n.ID, plainSizeText(o.Size), o.Addr, o.Op, o.At)
+				fmt.Fprintf(w, "  in use of %s: %s at %s, %s at %s\n", n.ID, plainSizeText(o.Size), o.Addr, oneLine(o.Op),
+					oneLine(o.At))
 			}
 		}
 	}
+	fmt.Fprintln(w, "* has run since the latest root; w0 is the warm-up of function 0")
 }
+
+// oneLine keeps a name from a file within its line.
+func oneLine(s string) string { return strings.ReplaceAll(s, "\n", " ") }
 
 // lines names the lines of the calls.
 func (n *GraphNode) lines() string {

@@ -107,6 +107,7 @@ func TestMemvizErrors(t *testing.T) {
 		{[]string{"flamegraph", bad}, "bad.pickle: the snapshot cannot be read"},
 		{[]string{"flamegraph", good, "--device", "7", "-o", "-"}, "has no device 7"},
 		{[]string{"trace_plot", bad}, "bad.pickle: the snapshot cannot be read"},
+		{[]string{"trees", bad}, "bad.pickle: the snapshot cannot be read"},
 	} {
 		_, errs, exit := run(append([]string{"memviz"}, c.args...)...)
 		if exit != 1 || !strings.Contains(errs, c.want) || strings.Count(errs, "\n") != 1 {
@@ -115,6 +116,10 @@ func TestMemvizErrors(t *testing.T) {
 	}
 	if out, errs, exit := run("memviz", "trace", none); exit != 0 || out != "\n" || !strings.Contains(errs, "none.pickle holds no trace") {
 		t.Errorf("the trace of no history: exit status %d, %q, %q", exit, out, errs)
+	}
+	if out, errs, exit := run("memviz", "trees", none); exit != 0 || !strings.Contains(out, "none.pickle has no graph trees") ||
+		errs != "" {
+		t.Errorf("the trees of no region: exit status %d, %q, %q", exit, out, errs)
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "*.svg")); len(left) != 0 {
 		t.Errorf("left behind: %v", left)

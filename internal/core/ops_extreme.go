@@ -83,12 +83,12 @@ func (f *frame) call2() (a, b *Tensor) {
 	return a, b
 }
 
-// Max returns the greatest of all elements. Equal greatest elements share the gradient.
+// Max returns the largest element of t. If several elements are equal to it, the gradient is divided equally among them.
 //
 //tenon:into
 func (x *Exec) Max(t *Tensor) *Tensor { return x.op(rowMax, t).call1() }
 
-// Min returns the least of all elements. Equal least elements share the gradient.
+// Min returns the smallest element of t. If several elements are equal to it, the gradient is divided equally among them.
 //
 //tenon:into
 func (x *Exec) Min(t *Tensor) *Tensor { return x.op(rowMin, t).call1() }

@@ -353,7 +353,8 @@ func (r *run) leafMode(l *leaf) *Exec {
 	return r.exec(m)
 }
 
-// start delivers a root's gradient. With manual streams, the automatic ordering may not know that the caller's stream makes it.
+// start delivers a root's gradient. If the program orders streams itself, the stream of the root's derivative first waits for the caller's
+// stream, which makes the gradient.
 func (r *run) start(t, g *Tensor) {
 	if to := r.mode(t).m.stream; r.x.m.manual && to.Device() == r.x.m.stream.Device() {
 		r.x.check(r.op, to.WaitIn(r.x.m.stream, r.x.recording().rt()))

@@ -22,6 +22,7 @@ func ofDevice(device int, addr uint64) *snapshot.Snapshot {
 		Blocks: []snapshot.Block{{Addr: addr, Size: 512, Requested: 500, State: snapshot.ActiveAllocated, Stack: own},
 			{Addr: addr + 512, Size: 512}}}}
 	s.Traces[device] = []snapshot.Event{{Action: snapshot.ActionAlloc, Addr: addr, Size: 500, Stack: own, Note: 1, TimeUS: int64(addr)}}
+	s.Trees = []snapshot.Tree{{Device: device, Pool: [2]uint64{0, 9}, State: "idle"}}
 	s.Annotations = []snapshot.Annotation{{Stage: "START", Name: "step", Device: device, TimeUS: int64(100 - device)}}
 	return s
 }
@@ -44,7 +45,8 @@ func TestJoin(t *testing.T) {
 	for _, s := range []*snapshot.Snapshot{whole, again} {
 		if len(s.Segments) != 2 || s.Segments[0].Device != 2 || s.Segments[1].Device != 0 || len(s.Traces) != 3 || len(s.Traces[1]) != 0 ||
 			s.Stacks.Len() != 4 ||
-			s.Settings["max_split_size"] != int64(0) || len(s.Annotations) != 2 || s.Annotations[0].Device != 2 {
+			s.Settings["max_split_size"] != int64(0) || len(s.Annotations) != 2 || s.Annotations[0].Device != 2 ||
+			len(s.Trees) != 2 || s.Trees[0].Device != 0 || s.Trees[1].Device != 2 {
 			t.Errorf("%+v", s)
 		}
 		for i, part := range []*snapshot.Snapshot{b, a} {

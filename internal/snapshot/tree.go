@@ -1,58 +1,76 @@
 package snapshot
 
 import (
+	"cmp"
 	"math"
+	"slices"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/pickle"
 )
 
-// Tree is what the graphs that share a private pool have recorded: CUDA graph trees, one for each root.
+// Tree describes the recorded graphs that share a private pool: the CUDA graph trees of a session, one for each root.
 type Tree struct {
 	Device int
 	Pool   [2]uint64
 	// State is "idle", "warm-up", "recording" or "execution". In execution, tensors have memory that the allocator counts as free.
 	State string
-	// Generation is that of the path: of the graphs that ran since the last root, whose outputs may be in use.
+	// Generation is the generation of the path: the graphs that have run since the latest root, whose outputs may be in use.
 	Generation int64
-	// Nodes has parents before children.
+	// Nodes lists parents before their children.
 	Nodes []TreeNode
 }
 
-// TreeNode is a recording, or the runs of a function without a graph that came before.
+// TreeNode describes a recording, or the runs of a function before it was recorded.
 type TreeNode struct {
-	// ID is the recording's number, and Parent that of the recording before it, or -1. Those of warm-ups are below -1.
+	// ID is the recording's number, and Parent the number of the recording before it, or -1. Numbers of warm-ups are below -1.
 	ID, Parent int64
 	// Function is its number, Name the region's or the callable's function in the program, and Kind "inference", "forward" or "backward".
 	Function   int64
 	Name, Kind string
-	// From and To are the lines of the first and the last of Calls.
+	// From and To are the lines of the first and the last call, and Calls is the number of calls.
 	From, To string
 	Calls    int64
-	// WarmUp says that the node has no graph.
+	// WarmUp says that the node describes runs without a graph.
 	WarmUp bool
-	// Runs counts warm-ups, or replays and the recording; Generation is that of the latest one.
+	// Runs counts the warm-ups, or the recording and its replays. Generation is the generation of the latest one.
 	Runs, Generation int64
-	// Place is the node's place in the path, from 0 on, or -1 if it is not in it.
+	// Place is the node's position in the path, from 0 on, or -1 if the node is not in the path.
 	Place int64
-	// Grown is by how many bytes the pool grew for it, Used how many bytes of the pool it writes or copies to when it runs, and Spans
-	// where.
+	// Grown is how many bytes were added to the pool for it. Spans are the ranges of the pool that it writes or copies to when it runs, and
+	// Used their total size in bytes.
 	Grown, Used uint64
 	Spans       [][2]uint64 // address and size
-	// Outputs are what it leaves to others.
+	// Outputs are the memory that is in use after it.
 	Outputs []TreeOutput
 }
 
-// TreeOutput is memory that a node leaves to others.
+// TreeOutput is memory that a node's calls make and that is in use after them.
 type TreeOutput struct {
 	Addr, Size uint64
-	// Op is the operation that makes it, at the line At of the program.
+	// Op is the operation that makes it, and At its line in the program.
 	Op, At string
 	// Live says that it was in use at the snapshot.
 	Live bool
 }
 
-// The keys of a tree in the file are none by which the reader knows other parts: see builder.take.
+// JoinSpans sorts ranges of addresses, each a start and a size, and joins those that touch or overlap. It drops empty ranges and those that
+// exceed the address space.
+func JoinSpans(all [][2]uint64) (out [][2]uint64) {
+	slices.SortFunc(all, func(a, b [2]uint64) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) })
+	for _, s := range all {
+		switch k := len(out) - 1; {
+		case s[1] == 0 || s[0]+s[1] < s[0]:
+		case k >= 0 && s[0] <= out[k][0]+out[k][1]:
+			out[k][1] = max(out[k][1], s[0]+s[1]-out[k][0])
+		default:
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// The keys of a tree differ from those by which the reader recognises other parts of a file: see builder.take.
 
 func (p *writer) int(key string, n int64) {
 	p.String(key)
@@ -75,7 +93,7 @@ func (p *writer) tree(t *Tree) {
 	p.text("phase", t.State)
 	p.int("generation", t.Generation)
 	p.String("nodes")
-	p.list(len(t.Nodes), func(i int) { p.node(&t.Nodes[i]) })
+	p.list(min(len(t.Nodes), maxNodes), func(i int) { p.node(&t.Nodes[i]) })
 	p.SetItems()
 }
 
@@ -117,31 +135,32 @@ func (p *writer) node(n *TreeNode) {
 	p.SetItems()
 }
 
-// maxNodes and maxTrees bound the nodes of a tree and the trees of a file, so that a reader's work on them is bounded too.
+// maxNodes and maxTrees bound the nodes of a tree and the trees of a file, and so the work of a reader. A writer leaves out the rest.
 const (
-	maxNodes = 1 << 14
+	maxNodes = 1 << 16
 	maxTrees = 1 << 10
 )
 
-// CheckTrees returns an error unless every tree is of a possible device, and its nodes are distinct, come after their parents and have
-// possible places.
+// CheckTrees returns an error unless every tree has a valid device, and its nodes are distinct, come after their parents and have valid
+// places.
 func CheckTrees(all []Tree) error {
 	if len(all) > maxTrees {
-		return fault.New(fault.Invalid, "the file has %d graph trees, more than %d", len(all), maxTrees)
+		return fault.New(fault.Invalid, "the file is damaged: it has %d graph trees, more than %d", len(all), maxTrees)
 	}
 	for i := range all {
 		t := &all[i]
 		if t.Device < 0 || t.Device >= maxDevices || len(t.Nodes) > maxNodes {
-			return fault.New(fault.Invalid, "a graph tree has device %d and %d nodes, which cannot be", t.Device, len(t.Nodes))
+			return fault.New(fault.Invalid, "the file is damaged: a graph tree has device %d and %d nodes", t.Device,
+				len(t.Nodes))
 		}
 		seen := map[int64]bool{-1: true}
 		for k := range t.Nodes {
 			n := &t.Nodes[k]
 			if !seen[n.Parent] || seen[n.ID] {
-				return fault.New(fault.Invalid, "node %d of a graph tree is there twice, or comes before its parent", n.ID)
+				return fault.New(fault.Invalid, "the file is damaged: node %d of a graph tree occurs twice or before its parent", n.ID)
 			}
 			if n.Place < -1 || n.Place > math.MaxInt32 {
-				return fault.New(fault.Invalid, "node %d of a graph tree has place %d in its path", n.ID, n.Place)
+				return fault.New(fault.Invalid, "the file is damaged: node %d of a graph tree has place %d in its path", n.ID, n.Place)
 			}
 			seen[n.ID] = true
 		}
@@ -149,7 +168,7 @@ func CheckTrees(all []Tree) error {
 	return nil
 }
 
-// parts reads the values of a dict by key; what is missing or of another type makes it fail.
+// parts reads the values of a dict by key. ok becomes false if a value is missing or has another type.
 type parts struct {
 	d  *pickle.Data
 	of pickle.Ref
@@ -186,7 +205,7 @@ func (p *parts) flag(key string) bool {
 	return b
 }
 
-// list returns a list's values; an empty one was taken for a stack.
+// list returns a list's values. The parser has taken an empty list for a stack.
 func (p *parts) list(key string) []pickle.Ref {
 	v := p.at(key)
 	if _, none := index(v, tagStack); none {
@@ -209,7 +228,7 @@ func (p *parts) pair(r pickle.Ref) (out [2]uint64) {
 	return out
 }
 
-// trees reads the trees of the file, each of which must be whole.
+// trees reads the trees of the file. Each must be complete.
 func (b *builder) trees(d *pickle.Data, list pickle.Ref) error {
 	if _, none := index(list, tagStack); none {
 		return nil
@@ -219,7 +238,7 @@ func (b *builder) trees(d *pickle.Data, list pickle.Ref) error {
 	}
 	items := d.Items(list)
 	if len(items) > maxTrees {
-		return fault.New(fault.Invalid, "the file has %d graph trees, more than %d", len(items), maxTrees)
+		return fault.New(fault.Invalid, "the file is damaged: it has %d graph trees, more than %d", len(items), maxTrees)
 	}
 	for _, r := range items {
 		p := parts{d, r, r.Kind() == pickle.KindDict}
@@ -229,7 +248,7 @@ func (b *builder) trees(d *pickle.Data, list pickle.Ref) error {
 		t := Tree{Device: int(p.int("device")), Pool: p.pair(p.at("pool_id")), State: p.text("phase"), Generation: p.int("generation")}
 		nodes := p.list("nodes")
 		if !p.ok || len(nodes) > maxNodes {
-			return fault.New(fault.Invalid, "a graph tree lacks a part, or has one that cannot be")
+			return fault.New(fault.Invalid, "the file is damaged: a graph tree is incomplete or too large")
 		}
 		for _, v := range nodes {
 			n, err := treeNode(d, v)
@@ -271,7 +290,7 @@ func treeNode(d *pickle.Data, r pickle.Ref) (n TreeNode, err error) {
 		p.ok = q.ok
 	}
 	if !p.ok {
-		return n, fault.New(fault.Invalid, "a node of a graph tree lacks a part, or has one that cannot be")
+		return n, fault.New(fault.Invalid, "the file is damaged: a node of a graph tree is incomplete")
 	}
 	return n, nil
 }

@@ -53,22 +53,20 @@ func TestTreesWriteRead(t *testing.T) {
 	}
 }
 
-// TestTreesThatCannotBe checks that a file with trees that Tenon does not write is refused, and says why.
-func TestTreesThatCannotBe(t *testing.T) {
+// TestDamagedTrees checks that a file with invalid trees is refused with the reason.
+func TestDamagedTrees(t *testing.T) {
 	for _, c := range []struct {
 		change func(s *snapshot.Snapshot)
 		want   string
 	}{
 		{func(s *snapshot.Snapshot) {
 			s.Trees[0].Nodes[1].Parent = 5
-		}, "node 0 of a graph tree is there twice, or comes before its parent"},
-		{func(s *snapshot.Snapshot) { s.Trees[0].Nodes[2].ID = 0 }, "node 0 of a graph tree is there twice"},
-		{func(s *snapshot.Snapshot) { s.Trees[0].Nodes[2].ID = -1 }, "node -1 of a graph tree is there twice"},
+		}, "node 0 of a graph tree occurs twice or before its parent"},
+		{func(s *snapshot.Snapshot) { s.Trees[0].Nodes[2].ID = 0 }, "node 0 of a graph tree occurs twice"},
+		{func(s *snapshot.Snapshot) { s.Trees[0].Nodes[2].ID = -1 }, "node -1 of a graph tree occurs twice"},
 		{func(s *snapshot.Snapshot) { s.Trees[0].Nodes[2].Place = -2 }, "node 2 of a graph tree has place -2"},
 		{func(s *snapshot.Snapshot) { s.Trees[0].Device = -1 }, "a graph tree has device -1"},
 		{func(s *snapshot.Snapshot) { s.Trees[0].Device = 1 << 20 }, "a graph tree has device 1048576"},
-		{func(s *snapshot.Snapshot) { s.Trees = make([]snapshot.Tree, 1<<10+1) }, "the file has 1025 graph trees"},
-		{func(s *snapshot.Snapshot) { s.Trees[0].Nodes = make([]snapshot.TreeNode, 1<<14+1) }, "a graph tree lacks a part"},
 	} {
 		s := planted()
 		c.change(s)
@@ -80,5 +78,37 @@ func TestTreesThatCannotBe(t *testing.T) {
 		if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %q", err, c.want)
 		}
+	}
+}
+
+// TestManyTrees checks that a file can be read however many trees and nodes the snapshot has: a writer leaves out what a reader refuses.
+func TestManyTrees(t *testing.T) {
+	s := planted()
+	s.Trees = append(s.Trees, make([]snapshot.Tree, 2000)...)
+	nodes := make([]snapshot.TreeNode, 1<<16+10)
+	for i := range nodes {
+		nodes[i] = snapshot.TreeNode{ID: int64(i), Parent: int64(i) - 1, Place: -1}
+	}
+	s.Trees[1].Nodes = nodes
+	if snapshot.CheckTrees(s.Trees) == nil || snapshot.CheckTrees(s.Trees[1:2]) == nil {
+		t.Fatal("so many trees or nodes are not refused")
+	}
+	var b bytes.Buffer
+	if err := s.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	got, err := snapshot.Read(&b, snapshot.ReadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Trees) != 1<<10 || len(got.Trees[1].Nodes) != 1<<16 || !reflect.DeepEqual(got.Trees[0], s.Trees[0]) {
+		t.Errorf("%d trees and %d nodes were read", len(got.Trees), len(got.Trees[1].Nodes))
+	}
+}
+
+func TestJoinSpans(t *testing.T) {
+	got := snapshot.JoinSpans([][2]uint64{{30, 5}, {10, 5}, {15, 5}, {12, 1}, {50, 0}, {1<<64 - 1, 2}, {34, 10}})
+	if want := [][2]uint64{{10, 10}, {30, 14}}; !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }

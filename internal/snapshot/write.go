@@ -33,7 +33,7 @@ func (s *Snapshot) Write(w io.Writer) error {
 	p.list(len(s.Annotations), func(i int) { p.annotation(&s.Annotations[i]) })
 	if len(s.Trees) > 0 {
 		p.String("graph_trees")
-		p.list(len(s.Trees), func(i int) { p.tree(&s.Trees[i]) })
+		p.list(min(len(s.Trees), maxTrees), func(i int) { p.tree(&s.Trees[i]) })
 	}
 	p.SetItems()
 	if err := p.Close(); err != nil {

@@ -68,8 +68,8 @@ class BlockView {
     this.schedule();
   }
 
-  // placeOutputs tells of which graphs' outputs the segments are, and leaves only segments that a search for a graph finds. After replays tensors have
-  // memory that the allocator counts as free: it is lent.
+  // placeOutputs finds the outputs of graphs in the segments. If the search names a graph, it leaves only the segments that the graph needs.
+  // After a replay, outputs have memory that the allocator counts as free: these are a segment's lent pieces.
   placeOutputs(segments, pools) {
     const outputs = liveOutputs(pools), found = pools.length ? foundNodes(pools) : null;
     const needed = found && found.flatMap(n => n.segments).map(BigInt);

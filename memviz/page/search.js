@@ -51,12 +51,8 @@ async function searchDetails() {
   }
   say(`${r.count} allocations match`);
   if (!r.count) {
-    const nodes = foundNodes(await treesFor(d)) || [], lent = nodes.flatMap(n => n.outputs.filter(o => o.live).map(o => ({ ...o, node: n })));
-    if (nodes.length) return [
-      h('header', { class: 'side-head' }, h('div', {}, h('h2', {}, plural(nodes.length, 'graph')), h('p', { class: 'muted' }, `match “${q}”`))),
-      h('p', { class: 'note' }, lent.length ? 'After a replay the allocator counts the memory of these outputs as free, though tensors hold it.' : 'None of their outputs is in use at the end.'),
-      h('ul', { class: 'results' }, lent.map(o => h('li', {}, h('div', { class: 'result' }, h('i', { class: 'swatch', style: { background: 'var(--pool)' } }), h('b', {}, bytes(o.size)), h('span', {}, outputText(o)))))),
-    ];
+    const pools = await treesFor(d), nodes = foundNodes(pools) || [];
+    if (nodes.length) return lentDetails(nodes, liveOutputs(pools).filter(o => nodes.includes(o.node)));
     return [h('header', { class: 'side-head' }, h('div', {}, h('h2', {}, 'Nothing matches'), h('p', { class: 'muted' }, `“${q}”`))), queryHelp()];
   }
   return [
@@ -67,6 +63,20 @@ async function searchDetails() {
     h('h3', {}, r.results.length < r.count ? `Largest ${r.results.length}` : 'Largest first'),
     h('ul', { class: 'results' }, r.results.map(resultRow)),
   ].filter(Boolean);
+}
+
+// lentDetails shows what a search for graphs finds whose outputs the allocator counts as free.
+function lentDetails(nodes, lent) {
+  const row = o => h('li', {}, h('div', { class: 'result' }, h('i', { class: 'swatch', style: { background: 'var(--pool)' } }),
+    h('b', {}, bytes(o.size)), h('span', {}, outputText(o))));
+  return [
+    h('header', { class: 'side-head' },
+      h('div', {}, h('h2', {}, plural(nodes.length, 'graph')), h('p', { class: 'muted' }, `match “${where.q}”`))),
+    h('p', { class: 'note' }, lent.length
+      ? 'After a replay the allocator counts the memory of these outputs as free, though tensors hold it.'
+      : 'None of their outputs is in use at the end.'),
+    h('ul', { class: 'results' }, lent.map(row)),
+  ];
 }
 
 const resultRow = a => h('li', {}, h('button', { class: 'result', 'data-key': `a${a.id}`, onclick: () => selectResult(a) },
