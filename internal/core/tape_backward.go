@@ -565,15 +565,21 @@ func (r *run) join(x *Exec) {
 // one. So the gradients of passes add up in the order in which the passes end.
 var accumulateMu sync.Mutex
 
+func (s *session) beginAccumulating() {
+	accumulateMu.Lock()
+	s.accumulates = true
+}
+
+func (s *session) endAccumulating() {
+	s.accumulates = false
+	accumulateMu.Unlock()
+}
+
 // accumulate gives leaves their gradients: the first one is taken over if nobody else holds it, later ones are added in place. Either all
 // leaves get theirs or none does: work that needs memory comes first. A leaf that was closed gets none.
 func (r *run) accumulate() {
-	accumulateMu.Lock()
-	r.x.s.accumulates = true
-	defer func() {
-		r.x.s.accumulates = false
-		accumulateMu.Unlock()
-	}()
+	r.x.s.beginAccumulating()
+	defer r.x.s.endAccumulating()
 	r.awaitOthers()
 	for i := range r.complete {
 		c := &r.complete[i]
@@ -653,8 +659,8 @@ func (r *run) awaitOthers() {
 			return
 		}
 		func() {
-			accumulateMu.Unlock()
-			defer accumulateMu.Lock()
+			r.x.s.endAccumulating() // so that calls which run now take the lock where they need it
+			defer r.x.s.beginAccumulating()
 			r.x.check(r.op, r.x.s.force(""))
 			if !d.runFor() {
 				pause(i)
