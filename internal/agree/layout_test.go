@@ -23,6 +23,8 @@ const (
 	backward
 	// turned has the dimensions in the opposite order.
 	turned
+	// channelsLast has the second of four dimensions innermost.
+	channelsLast
 	// repeated is one element, outerRepeated one row, innerRepeated one column for all.
 	repeated
 	outerRepeated
@@ -41,6 +43,9 @@ func (v view) lay(shape []int) (stride []int, first, count int) {
 		if v == turned {
 			order[i] = i
 		}
+	}
+	if v == channelsLast {
+		order = []int{1, 3, 2, 0}
 	}
 	for i, d := range order {
 		step := run

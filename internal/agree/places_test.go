@@ -123,9 +123,10 @@ func pooling(p *pair) {
 	type window struct {
 		name string
 		pool kernels.Pool
-		h, w int
-		v    view
-		far  int
+		// n and c are the batch and the channels; 0 means 3 and 4.
+		n, c, h, w int
+		v          view
+		far        int
 	}
 	windows := []window{
 		{name: "2x2", pool: kernels.Pool{KH: 2, KW: 2, StrideH: 2, StrideW: 2, DilationH: 1, DilationW: 1}, h: 12, w: 14},
@@ -135,38 +136,44 @@ func pooling(p *pair) {
 			w: 12, v: turned},
 		{name: "divided", pool: kernels.Pool{KH: 3, KW: 2, StrideH: 3, StrideW: 2, DilationH: 1, DilationW: 1, Divisor: 5}, h: 9, w: 8},
 		{name: "far", pool: kernels.Pool{KH: 2, KW: 3, StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1}, h: 9, w: 8, far: 50},
+		{name: "channels", pool: kernels.Pool{KH: 3, KW: 3, StrideH: 2, StrideW: 2, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1}, n: 4,
+			c: 256, h: 32, w: 32, v: channelsLast},
 	}
 	size := func(n, k, s, pad, d int) int { return (n+2*pad-d*(k-1)-1)/s + 1 }
 	for _, t := range append(rowTypes, dtype.Int64, dtype.Int8, dtype.Uint8) {
 		for _, c := range windows {
 			q := c.pool
 			oh, ow := size(c.h, q.KH, q.StrideH, q.PadH, q.DilationH), size(c.w, q.KW, q.StrideW, q.PadW, q.DilationW)
-			x := in(t, c.v, spotted, 3, 4, c.h, c.w)
+			n, channels, o := 3, 4, dense
+			if c.n > 0 {
+				n, channels, o = c.n, c.c, c.v
+			}
+			x := in(t, c.v, spotted, n, channels, c.h, c.w)
 			name := fmt.Sprintf("%v %s", t, c.name)
 			each := func(op string, arrays []*array, f func(is kernels.Issuer, o []kernels.Operand) error) {
 				p.try(trial{name: "pool " + op + " " + name, arrays: arrays, index32: c.far, run: f, optional: !t.IsFloat()})
 			}
-			each("max", []*array{out(t, dense, 3, 4, oh, ow), out(dtype.Int64, dense, 3, 4, oh, ow), x},
+			each("max", []*array{out(t, o, n, channels, oh, ow), out(dtype.Int64, o, n, channels, oh, ow), x},
 				func(is kernels.Issuer, o []kernels.Operand) error { return kernels.MaxPool(is, &q, o[0], o[1], o[2]) })
-			each("max_backward", []*array{out(t, c.v, 3, 4, c.h, c.w), in(t, dense, mild, 3, 4, oh, ow),
-				in(dtype.Int64, dense, below(c.h*c.w), 3, 4, oh, ow)},
+			each("max_backward", []*array{out(t, c.v, n, channels, c.h, c.w), in(t, o, mild, n, channels, oh, ow),
+				in(dtype.Int64, o, below(c.h*c.w), n, channels, oh, ow)},
 				func(is kernels.Issuer, o []kernels.Operand) error {
 					return kernels.MaxPoolBackward(is, &q, o[0], o[1], o[2])
 				})
-			each("adaptive", []*array{out(t, dense, 3, 4, 5, 3), x}, func(is kernels.Issuer, o []kernels.Operand) error {
+			each("adaptive", []*array{out(t, o, n, channels, 5, 3), x}, func(is kernels.Issuer, o []kernels.Operand) error {
 				return kernels.AdaptiveAvgPool(is, o[0], o[1])
 			})
-			each("adaptive_backward", []*array{out(t, c.v, 3, 4, c.h, c.w), in(t, dense, mild, 3, 4, 5, 3)},
+			each("adaptive_backward", []*array{out(t, c.v, n, channels, c.h, c.w), in(t, o, mild, n, channels, 5, 3)},
 				func(is kernels.Issuer, o []kernels.Operand) error {
 					return kernels.AdaptiveAvgPoolBackward(is, o[0], o[1])
 				})
 			if q.DilationH > 1 {
 				continue
 			}
-			each("avg", []*array{out(t, dense, 3, 4, oh, ow), x}, func(is kernels.Issuer, o []kernels.Operand) error {
+			each("avg", []*array{out(t, o, n, channels, oh, ow), x}, func(is kernels.Issuer, o []kernels.Operand) error {
 				return kernels.AvgPool(is, &q, o[0], o[1])
 			})
-			each("avg_backward", []*array{out(t, c.v, 3, 4, c.h, c.w), in(t, dense, mild, 3, 4, oh, ow)},
+			each("avg_backward", []*array{out(t, c.v, n, channels, c.h, c.w), in(t, o, mild, n, channels, oh, ow)},
 				func(is kernels.Issuer, o []kernels.Operand) error { return kernels.AvgPoolBackward(is, &q, o[0], o[1]) })
 		}
 	}

@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"math"
+	"math/bits"
 
 	"tenon.dev/dtype"
 	"tenon.dev/kernel"
@@ -96,7 +97,7 @@ func (a *poolArgs) layout(p params) {
 		p.array(&a.ops[i], p.number("op", i), p.s.DTypes[i])
 	}
 	p.index(&a.n, "n")
-	p.strider(&a.dims, "dim", 4, 1, int(p.s.Index), operandsFrom(0, count+2))
+	p.strider(&a.dims, "dim", 4, int(p.s.Vec), int(p.s.Index), operandsFrom(0, count+2))
 	for i := range count {
 		p.wide(&a.strides[i][0], p.number("row_stride", i))
 		p.wide(&a.strides[i][1], p.number("col_stride", i))
@@ -117,9 +118,9 @@ func (a *poolArgs) layout(p params) {
 	p.i32(&a.pad, "count_pad")
 }
 
-// issue launches one thread for each element of over; from is the array that windows, or the elements whose window holds one, are read
-// from. Operand 0 is over's array. The strider has a slot for every operand, of which those of from's shape get no strides along rows and
-// columns, and two more that yield row and column.
+// issue launches one thread for each element of over, or for several channels side by side; from is the array that windows, or the
+// elements whose window holds one, are read from. Operand 0 is over's array. The strider has a slot for every operand, of which those of
+// from's shape get no strides along rows and columns, and two more that yield row and column. Its dimensions lie as over's do.
 func (p *Pool) issue(is Issuer, kind poolKind, ops []Operand, over, from Operand) error {
 	n := over.Numel()
 	if n == 0 {
@@ -129,26 +130,37 @@ func (p *Pool) issue(is Issuer, kind poolKind, ops []Operand, over, from Operand
 	s := &l.Spec
 	s.Family, s.Op, s.Compute = FamilyPool, uint16(kind), opmath(ops[0].DType)
 	s.Outs, s.Ins = 1, uint8(len(ops)-1)
+	const batch, channel, row, col = 0, 1, 2, 3
+	order, vec := [4]int{col, row, channel, batch}, 1 // innermost first
+	if over.Stride[channel] < over.Stride[col] {
+		order, vec = [4]int{channel, col, row, batch}, channelsAtOnce(ops, n)
+	}
+	s.Vec = uint8(vec)
 	sp := space{nd: 4, count: len(ops) + 2}
-	for d := range 4 {
-		sp.size[d] = over.Shape[3-d]
+	for at, d := range order {
+		sp.size[at] = over.Shape[d]
+		for i, o := range ops {
+			windowed := i == len(ops)-1 || kind == poolMaxBack && i > 0
+			if !windowed || d < row {
+				sp.stride[i][at] = o.Stride[d]
+			}
+		}
+		switch d {
+		case row:
+			sp.stride[len(ops)][at] = 1
+		case col:
+			sp.stride[len(ops)+1][at] = 1
+		}
 	}
 	for i, o := range ops {
 		s.DTypes[i] = o.DType
-		windowed := i == len(ops)-1 || kind == poolMaxBack && i > 0
-		for d := range 4 {
-			if !windowed || d >= 2 {
-				sp.stride[i][d] = o.Stride[3-d]
-			}
-		}
 	}
-	sp.stride[len(ops)][1], sp.stride[len(ops)+1][0] = 1, 1
 	s.Index = 32
 	if limit := min(is.Index32(), lane32); max(sp.reach(), from.Numel(), reachOf(&from)) > limit {
 		s.Index = 64
 	}
 	var a poolArgs
-	a.n.host, a.dims.host, a.h.host, a.w.host = n, &sp, over.Shape[2], over.Shape[3]
+	a.n.host, a.dims.host, a.h.host, a.w.host = n/vec, &sp, over.Shape[2], over.Shape[3]
 	a.fh.host, a.fw.host, a.kh.host, a.kw.host = from.Shape[2], from.Shape[3], p.KH, p.KW
 	a.sh.host, a.sw.host, a.ph.host, a.pw.host = p.StrideH, p.StrideW, p.PadH, p.PadW
 	a.dh.host, a.dw.host, a.divisor.host = p.DilationH, p.DilationW, p.Divisor
@@ -159,9 +171,29 @@ func (p *Pool) issue(is Issuer, kind poolKind, ops []Operand, over, from Operand
 		a.ops[i].host, a.strides[i][0].host, a.strides[i][1].host = ops[i].Ptr, ops[i].Stride[2], ops[i].Stride[3]
 	}
 	a.layout(packing(l))
-	l.Grid = [3]uint32{uint32(ceilDiv(n, poolThreads)), 1, 1}
+	l.Grid = [3]uint32{uint32(ceilDiv(n/vec, poolThreads)), 1, 1}
 	l.Block = [3]uint32{poolThreads, 1, 1}
 	return is.Issue(l)
+}
+
+// poolBusy is how many threads a pooling needs before each takes several channels.
+const poolBusy = 1 << 15
+
+// channelsAtOnce returns how many channels of n elements each thread takes: those of an access of 16 bytes of the type, if they lie side by
+// side in all operands.
+func channelsAtOnce(ops []Operand, n int) int {
+	vec := min(8, 16/ops[0].DType.Size())
+	for vec > 1 && n/vec < poolBusy {
+		vec /= 2
+	}
+	places := uint64(vec | ops[0].Shape[1])
+	for _, o := range ops {
+		if o.Stride[1] != 1 {
+			return 1
+		}
+		places |= o.Ptr/uint64(o.DType.Size()) | uint64(o.Stride[0]|o.Stride[2]|o.Stride[3])
+	}
+	return 1 << bits.TrailingZeros64(places)
 }
 
 // reachOf returns the index of the operand's farthest element.
@@ -219,10 +251,62 @@ func (p *poolKernel) body() {
 	}
 }
 
-// element returns element (row, col) of operand i's plane, in the compute type.
-func (p *poolKernel) element(i int, row, col kernel.Value) kernel.Value {
-	at := p.place(i, row, col)
-	return p.ops[i].load(at, 1)[0].Convert(p.s.Compute).Re
+// elements returns element (row, col) of operand i's planes, a value for each of the thread's channels, in the compute type.
+func (p *poolKernel) elements(i int, row, col kernel.Value) []kernel.Value {
+	vs := p.load(i, p.place(i, row, col))
+	for c := range vs {
+		vs[c] = realNum(vs[c]).Convert(p.s.Compute).Re
+	}
+	return vs
+}
+
+// load returns the elements of operand i from at on, one for each of the thread's channels.
+func (p *poolKernel) load(i int, at kernel.Value) (vs []kernel.Value) {
+	for _, c := range p.pieces(i) {
+		for _, n := range p.ops[i].load(at.Add(at.Like(float64(c))), p.piece(i)) {
+			vs = append(vs, n.Re)
+		}
+	}
+	return vs
+}
+
+// store sets the elements of operand i of the thread's place, one for each of its channels.
+func (p *poolKernel) store(i int, vs []kernel.Value) {
+	at := p.at[i]
+	for _, c := range p.pieces(i) {
+		ns := make([]Num, p.piece(i))
+		for j := range ns {
+			ns[j] = realNum(vs[c+j])
+		}
+		p.ops[i].store(at.Add(at.Like(float64(c))), ns...)
+	}
+}
+
+// piece returns how many channels of operand i an access takes, and pieces which are the first of each.
+func (p *poolKernel) piece(i int) int { return min(int(p.s.Vec), 16/p.s.DTypes[i].Size()) }
+
+func (p *poolKernel) pieces(i int) (from []int) {
+	for c := 0; c < int(p.s.Vec); c += p.piece(i) {
+		from = append(from, c)
+	}
+	return from
+}
+
+// lanes returns a variable for each of the thread's channels.
+func (p *poolKernel) lanes(start kernel.Value) []kernel.Var {
+	vs := make([]kernel.Var, p.s.Vec)
+	for c := range vs {
+		vs[c] = p.k.Var(start)
+	}
+	return vs
+}
+
+func valuesOf(vars []kernel.Var) []kernel.Value {
+	vs := make([]kernel.Value, len(vars))
+	for c := range vs {
+		vs[c] = vars[c].Get()
+	}
+	return vs
 }
 
 func (p *poolKernel) place(i int, row, col kernel.Value) kernel.Value {
@@ -250,17 +334,22 @@ func (p *poolKernel) max() {
 	bottom := top.Add(p.kh.Sub(k.I32(1)).Mul(p.dh.Value)).Add(k.I32(1)).Min(p.fh.Value)
 	right := left.Add(p.kw.Sub(k.I32(1)).Mul(p.dw.Value)).Add(k.I32(1)).Min(p.fw.Value)
 	top, left = first(k, top, p.dh.Value), first(k, left, p.dw.Value)
-	best := k.Var(k.Const(p.s.Compute, math.Inf(-1)))
-	where := k.Var(top.Mul(p.fw.Value).Add(left))
+	best := p.lanes(k.Const(p.s.Compute, math.Inf(-1)))
+	where := p.lanes(top.Mul(p.fw.Value).Add(left))
 	p.each(top, bottom, p.dh.Value, left, right, p.dw.Value, func(y, x kernel.Value) {
-		v := p.element(2, y, x)
-		k.If(v.Gt(best.Get()).Or(v.IsNaN()), func() {
-			best.Set(v)
-			where.Set(y.Mul(p.fw.Value).Add(x))
-		})
+		here := y.Mul(p.fw.Value).Add(x)
+		for c, v := range p.elements(2, y, x) {
+			better := v.Gt(best[c].Get()).Or(v.IsNaN())
+			best[c].Set(better.Select(v, best[c].Get()))
+			where[c].Set(better.Select(here, where[c].Get()))
+		}
 	})
-	p.ops[0].store(p.at[0], realNum(best.Get()))
-	p.ops[1].store(p.at[1], realNum(where.Get().Convert(dtype.Int64)))
+	p.store(0, valuesOf(best))
+	wide := valuesOf(where)
+	for c := range wide {
+		wide[c] = wide[c].Convert(dtype.Int64)
+	}
+	p.store(1, wide)
 }
 
 // covering returns the windows, first and one past the last, that hold place v of one dimension: of width extent, stride apart.
@@ -277,13 +366,14 @@ func (p *poolKernel) maxBack() {
 	y0, y1 := p.covering(p.row, p.ph.Value, p.kh.Sub(one).Mul(p.dh.Value).Add(one), p.sh.Value, p.fh.Value)
 	x0, x1 := p.covering(p.col, p.pw.Value, p.kw.Sub(one).Mul(p.dw.Value).Add(one), p.sw.Value, p.fw.Value)
 	me := p.row.Mul(p.w.Value).Add(p.col).Convert(dtype.Int64)
-	sum := k.Var(k.Const(p.s.Compute, 0))
+	sum := p.lanes(k.Const(p.s.Compute, 0))
 	p.each(y0, y1, one, x0, x1, one, func(y, x kernel.Value) {
-		k.If(p.ops[2].load(p.place(2, y, x), 1)[0].Re.Eq(me), func() {
-			sum.Set(sum.Get().Add(p.element(1, y, x)))
-		})
+		g, place := p.elements(1, y, x), p.load(2, p.place(2, y, x))
+		for c := range sum {
+			sum[c].Set(place[c].Eq(me).Select(sum[c].Get().Add(g[c]), sum[c].Get()))
+		}
 	})
-	p.ops[0].store(p.at[0], realNum(sum.Get()))
+	p.store(0, valuesOf(sum))
 }
 
 // window returns the bounds of window (y, x) of planes h high and w wide, clipped to them, and the divisor of its mean.
@@ -305,9 +395,17 @@ func (p *poolKernel) avg() {
 
 func (p *poolKernel) mean(top, bottom, left, right, divisor kernel.Value) {
 	k := p.k
-	sum := k.Var(k.Const(p.s.Compute, 0))
-	p.each(top, bottom, k.I32(1), left, right, k.I32(1), func(y, x kernel.Value) { sum.Set(sum.Get().Add(p.element(1, y, x))) })
-	p.ops[0].store(p.at[0], realNum(sum.Get().Div(divisor.Convert(p.s.Compute))))
+	sum := p.lanes(k.Const(p.s.Compute, 0))
+	p.each(top, bottom, k.I32(1), left, right, k.I32(1), func(y, x kernel.Value) {
+		for c, v := range p.elements(1, y, x) {
+			sum[c].Set(sum[c].Get().Add(v))
+		}
+	})
+	means := valuesOf(sum)
+	for c := range means {
+		means[c] = means[c].Div(divisor.Convert(p.s.Compute))
+	}
+	p.store(0, means)
 }
 
 // span returns what output i of n covers of size elements.
@@ -337,7 +435,7 @@ func (p *poolKernel) avgBack() {
 		y0, y1 = p.span(p.row, p.h.Value, p.fh.Value)
 		x0, x1 = p.span(p.col, p.w.Value, p.fw.Value)
 	}
-	sum := k.Var(k.Const(p.s.Compute, 0))
+	sum := p.lanes(k.Const(p.s.Compute, 0))
 	p.each(y0, y1, one, x0, x1, one, func(y, x kernel.Value) {
 		var divisor kernel.Value
 		if p.kind == poolAvgBack {
@@ -347,7 +445,9 @@ func (p *poolKernel) avgBack() {
 			left, right := p.span(x, p.fw.Value, p.w.Value)
 			divisor = bottom.Sub(top).Mul(right.Sub(left))
 		}
-		sum.Set(sum.Get().Add(p.element(1, y, x).Div(divisor.Convert(p.s.Compute))))
+		for c, v := range p.elements(1, y, x) {
+			sum[c].Set(sum[c].Get().Add(v.Div(divisor.Convert(p.s.Compute))))
+		}
 	})
-	p.ops[0].store(p.at[0], realNum(sum.Get()))
+	p.store(0, valuesOf(sum))
 }

@@ -72,13 +72,46 @@ func TestPooling(t *testing.T) {
 	}
 }
 
+// Where many channels lie side by side, a thread takes several.
+func TestPoolingChannelsAtOnce(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 3))
+	for _, q := range []struct {
+		dt  dtype.DType
+		c   int
+		vec uint8
+	}{{dtype.BFloat16, 256, 8}, {dtype.Float32, 128, 4}, {dtype.Float64, 64, 2}, {dtype.BFloat16, 250, 2}} {
+		h := newHost(t)
+		p := Pool{KH: 3, KW: 2, StrideH: 2, StrideW: 2, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1}
+		c := poolCase{t: t, h: h, n: 2, c: q.c, height: 48, width: 46, p: p, last: true, oh: 24, ow: 24}
+		c.x = permuted(h.random(rng, q.dt, c.n, c.height, c.width, c.c), 0, 3, 1, 2)
+		c.dy = permuted(h.random(rng, q.dt, c.n, c.oh, c.ow, c.c), 0, 3, 1, 2)
+		windows, divisors := p.covers(c.height, c.width, c.oh, c.ow)
+		c.max(windows)
+		c.average("avg", windows, divisors, func(y Operand) error { return AvgPool(h, &p, y, c.x) },
+			func(dx Operand) error { return AvgPoolBackward(h, &p, dx, c.dy) })
+		if got := h.l.Spec.Vec; got != q.vec {
+			t.Errorf("%v: a thread takes %d of %d channels, want %d", q.dt, got, q.c, q.vec)
+		}
+	}
+}
+
 type poolCase struct {
-	t                   *testing.T
-	h                   *host
-	p                   Pool
+	t *testing.T
+	h *host
+	p Pool
+	// last says that outputs are in channels last.
+	last                bool
 	n, c, height, width int
 	oh, ow              int
 	x, dy               Operand
+}
+
+// planes makes an output.
+func (c *poolCase) planes(dt dtype.DType, height, width int) Operand {
+	if c.last {
+		return permuted(c.h.empty(dt, c.n, height, width, c.c), 0, 3, 1, 2)
+	}
+	return c.h.empty(dt, c.n, c.c, height, width)
 }
 
 // near compares planes with a tolerance for the type's rounding.
@@ -94,7 +127,7 @@ func (c *poolCase) near(what string, got Operand, want []float64) {
 
 func (c *poolCase) max(windows [][]int) {
 	h, dt := c.h, c.x.DType
-	y, places, dx := h.empty(dt, c.n, c.c, c.oh, c.ow), h.empty(dtype.Int64, c.n, c.c, c.oh, c.ow), h.empty(dt, c.x.Shape...)
+	y, places, dx := c.planes(dt, c.oh, c.ow), c.planes(dtype.Int64, c.oh, c.ow), c.planes(dt, c.height, c.width)
 	check(c.t, MaxPool(h, &c.p, y, places, c.x))
 	check(c.t, MaxPoolBackward(h, &c.p, dx, c.dy, places))
 	x, dy := h.read(c.x), h.read(c.dy)
@@ -123,7 +156,7 @@ func (c *poolCase) max(windows [][]int) {
 
 func (c *poolCase) average(what string, windows [][]int, divisors []float64, forward, backward func(Operand) error) {
 	h, dt := c.h, c.x.DType
-	y, dx := h.empty(dt, c.n, c.c, c.oh, c.ow), permuted(h.empty(dt, c.n, c.height, c.width, c.c), 0, 3, 1, 2)
+	y, dx := c.planes(dt, c.oh, c.ow), permuted(h.empty(dt, c.n, c.height, c.width, c.c), 0, 3, 1, 2)
 	check(c.t, forward(y))
 	check(c.t, backward(dx))
 	x, dy := h.read(c.x), h.read(c.dy)
