@@ -33,6 +33,8 @@ type AvgPoolOpt struct {
 type pooling struct {
 	kernels.Pool
 	in, out [2]int
+	// last says that both are in channels last, which the gradient of planes of one element does not show.
+	last bool
 }
 
 var rowMaxPool, rowMaxPoolGrad, rowAvgPool, rowAvgPoolGrad, rowAdaptivePool, rowAdaptivePoolGrad *row
@@ -91,7 +93,7 @@ func poolRow(name, torch string, gradient bool, run func(kernels.Issuer, *kernel
 	}
 }
 
-// poolOut makes output i with the batch and channels of input 0 and planes of the given size, in input 0's memory format.
+// poolOut makes output i with the batch and channels of input 0 and planes of the given size, in the memory format of the pooling's input.
 func (f *frame) poolOut(i int, dt dtype.DType, planes [2]int) {
 	t := f.in[0]
 	if !t.dt.IsFloat() {
@@ -99,7 +101,7 @@ func (f *frame) poolOut(i int, dt dtype.DType, planes [2]int) {
 	}
 	shape := append(f.lists[:0], t.shape[0], t.shape[1], planes[0], planes[1])
 	var stride []int
-	if infer.ChannelsLast(t.shape, t.stride) {
+	if f.opt.(pooling).last {
 		stride = infer.ChannelsLastStrides(shape)
 	}
 	f.newOut(i, dt, shape, stride)
@@ -135,7 +137,7 @@ func (x *Exec) planPool(op string, t *Tensor, p kernels.Pool, ceil bool) pooling
 		}
 		return infer.Windows(in, reach, s, pad, ceil)
 	}
-	r := pooling{Pool: p, in: [2]int{t.shape[2], t.shape[3]}}
+	r := pooling{Pool: p, in: [2]int{t.shape[2], t.shape[3]}, last: infer.ChannelsLast(t.shape, t.stride)}
 	r.out = [2]int{size(t.shape[2], p.KH, p.StrideH, p.PadH, p.DilationH), size(t.shape[3], p.KW, p.StrideW, p.PadW, p.DilationW)}
 	if r.out[0] < 1 || r.out[1] < 1 || t.shape[1] == 0 || t.shape[2] == 0 || t.shape[3] == 0 {
 		x.fail(op, fault.Invalid, []*Tensor{t}, "Given input size: %v. Calculated output size: (%dx%dx%d). Output size is too small",
@@ -214,7 +216,7 @@ func (x *Exec) AvgPool2d(t *Tensor, kernel [2]int, opt AvgPoolOpt) *Tensor {
 // and width; 0 keeps the input's.
 func (x *Exec) AdaptiveAvgPool2d(t *Tensor, size [2]int) *Tensor {
 	return x.planes("AdaptiveAvgPool2d", t, func(x *Exec, t *Tensor) []*Tensor {
-		p := pooling{in: [2]int{t.shape[2], t.shape[3]}, out: size}
+		p := pooling{in: [2]int{t.shape[2], t.shape[3]}, out: size, last: infer.ChannelsLast(t.shape, t.stride)}
 		for i := range p.out {
 			if p.out[i] < 0 || p.in[i] == 0 {
 				x.fail("AdaptiveAvgPool2d", fault.Invalid, []*Tensor{t},

@@ -154,3 +154,20 @@ func TestPoolErrors(t *testing.T) {
 		wantError(t, Try(func() { x.AdaptiveAvgPool2d(in, [2]int{-1, 1}) }), fault.Invalid, "must not be negative")
 	})
 }
+
+// TestPoolGradientFormat checks that the gradient of a pooling to planes of one element lies as the pooling's input.
+func TestPoolGradientFormat(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		in := x.Permute(From(x, numbers(2*3*3*4), 2, 3, 3, 4), 0, 3, 1, 2).SetRequiresGrad(true)
+		for _, y := range []*Tensor{x.AdaptiveAvgPool2d(in, [2]int{1, 1}), x.AvgPool2d(in, [2]int{3, 3}, AvgPoolOpt{}),
+			x.MaxPool2d(in, [2]int{3, 3}, MaxPoolOpt{})} {
+			g, err := x.Grad([]*Tensor{y}, []*Tensor{in}, GradOpt{Gradients: []*Tensor{x.Contiguous(x.Full([]int{2, 4, 1, 1}, 1, dtype.Float32))}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !infer.Same(g[0].Stride(), in.Stride()) {
+				t.Errorf("strides %v, want %v", g[0].Stride(), in.Stride())
+			}
+		}
+	})
+}

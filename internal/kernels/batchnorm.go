@@ -10,9 +10,9 @@ import (
 
 var (
 	// normStats gives mean, 1/√(biased variance + scalar 0) and the unbiased variance.
-	normStats = welfordNorm("norm_stats", 3)
+	normStats = shiftedNorm("norm_stats", 3)
 	// normMoments gives the first two of those.
-	normMoments = welfordNorm("norm_moments", 2)
+	normMoments = shiftedNorm("norm_moments", 2)
 	// normGather is normStats of parts. in: mean, 1/√(biased variance + scalar 0) and number of elements of each.
 	normGather = gatherNorm()
 	// in: dy·, x, mean, rstd, weight; out: Σ dy·w and Σ dy·w·(x-mean)·rstd.
@@ -47,24 +47,53 @@ var (
 	}})
 )
 
-func welfordNorm(name string, outs int) *ReduceOp {
-	op := *Var
-	op.Name, op.Outs = name, outs
-	op.Finish = func(r *Reduction, a []kernel.Value) []Num {
-		one := a[2].Like(1)
-		rstd := math.Rsqrt(r.K, a[1].Div(a[2]).Add(r.S[0].Re))
-		return []Num{{Re: a[0]}, {Re: rstd}, {Re: a[1].Div(a[2].Sub(one))}}[:outs]
-	}
-	return reduction(op)
+// shiftedNorm takes the sums of the elements' distances from a first one, and of their squares, which needs no division an element; what
+// threads found is combined by means and squared deviations. A thread's elements are few, and its shift is one of them, so that the sums do
+// not cancel: T. F. Chan, G. H. Golub and R. J. LeVeque, "Algorithms for computing the sample variance", The American Statistician 37 (1983).
+// The state is shift, both sums and the number of elements.
+func shiftedNorm(name string, outs int) *ReduceOp {
+	return reduction(ReduceOp{Name: name, Scalars: 1, Outs: outs,
+		State: func(t dtype.DType) []dtype.DType { return []dtype.DType{opmath(t), opmath(t), opmath(t), opmath(t)} },
+		Init: func(r *Reduction) []kernel.Value {
+			zero := r.K.Const(opmath(r.T), 0)
+			return []kernel.Value{zero, zero, zero, zero}
+		},
+		Step: func(_ *Reduction, a []kernel.Value, in []Num, _ kernel.Value) []kernel.Value {
+			x := in[0].Re
+			shift := a[3].Eq(a[3].Like(0)).Select(x, a[0])
+			d := x.Sub(shift)
+			return []kernel.Value{shift, a[1].Add(d), d.FMA(d, a[2]), a[3].Add(a[3].Like(1))}
+		},
+		Combine: func(_ *Reduction, a, b []kernel.Value) []kernel.Value {
+			m := welfordCombine(momentsOf(a), momentsOf(b))
+			return []kernel.Value{m[0], m[0].Like(0), m[1], m[2]}
+		},
+		Finish: func(r *Reduction, a []kernel.Value) []Num { return normOf(r, momentsOf(a))[:outs] },
+	})
+}
+
+// momentsOf turns a state of shiftedNorm into the mean, the sum of squared deviations and the number of elements.
+func momentsOf(a []kernel.Value) []kernel.Value {
+	zero := a[3].Like(0)
+	share := a[3].Eq(zero).Select(zero, a[1].Div(a[3]))
+	m2 := a[2].Sub(a[1].Mul(share))
+	return []kernel.Value{a[0].Add(share), m2.Lt(zero).Select(zero, m2), a[3]} // a NaN stays one
+}
+
+// normOf returns mean, 1/√(biased variance + scalar 0) and the unbiased variance.
+func normOf(r *Reduction, a []kernel.Value) []Num {
+	rstd := math.Rsqrt(r.K, a[1].Div(a[2]).Add(r.S[0].Re))
+	return []Num{{Re: a[0]}, {Re: rstd}, {Re: a[1].Div(a[2].Sub(a[2].Like(1)))}}
 }
 
 func gatherNorm() *ReduceOp {
-	op := *normStats
-	op.Name, op.Ins = "norm_gather", 3
+	op := *Var
+	op.Name, op.Outs, op.Ins = "norm_gather", 3, 3
 	op.Step = func(r *Reduction, a []kernel.Value, in []Num, _ kernel.Value) []kernel.Value {
 		mean, deviation, n := in[0].Re, in[1].Reciprocal().Re, in[2].Re
 		return welfordCombine(a, []kernel.Value{mean, deviation.Mul(deviation).Sub(r.S[0].Re).Mul(n), n})
 	}
+	op.Finish = normOf
 	return reduction(op)
 }
 

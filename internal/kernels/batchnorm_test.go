@@ -228,3 +228,49 @@ func TestBatchNormGather(t *testing.T) {
 		}
 	}
 }
+
+// Statistics of channels with a great mean, or whose first element lies far off, in many parts.
+func TestBatchNormStatsAreExact(t *testing.T) {
+	const rows, channels, eps = 40000, 8, 1e-5
+	h := newHost(t)
+	h.limits.Multiprocessors = 16
+	rng := rand.New(rand.NewPCG(5, 5))
+	vs := make([]float64, rows*channels)
+	for i := range vs {
+		v := rng.NormFloat64()
+		switch c := i % channels; {
+		case c < 3:
+			v += 1000
+		case c == 3 && i < channels:
+			v = 1e4
+		case c == 4:
+			v = 7
+		case c == 5 && i > 20000:
+			v = 3 + v/100
+		}
+		vs[i] = float64(float32(v))
+	}
+	x := permuted(h.of(dtype.Float32, vs, 1, rows, 1, channels), 0, 3, 1, 2)
+	f := func() Operand { return h.empty(dtype.Float32, channels) }
+	mean, rstd, variance := f(), f(), f()
+	check(t, BatchNormStats(h, dtype.Float32, mean, rstd, variance, x, eps))
+	ref, want := normGroups(vs, vs, make([]float64, channels), make([]float64, channels), eps, channels,
+		func(n int) int { return n % channels }, func(n int) int { return n % channels })
+	m, r, v := h.read(mean), h.read(rstd), h.read(variance)
+	for c := range channels {
+		if !close(m[c], ref.mean[c], 1e-6) || math.Abs(r[c]/ref.rstd[c]-1) > 1e-5 || math.Abs(v[c]-want[c]) > 1e-5*want[c] {
+			t.Errorf("channel %d: mean %v, rstd %v, variance %v; want %v, %v, %v", c, m[c], r[c], v[c], ref.mean[c], ref.rstd[c], want[c])
+		}
+	}
+	if s := &h.l.Spec.Reduce; s.Stage != reduceFinal || h.launches != 2 {
+		t.Errorf("%d launches, the last in stage %d", h.launches, s.Stage)
+	}
+	vs[5*channels+2] = math.NaN()
+	x = permuted(h.of(dtype.Float32, vs, 1, rows, 1, channels), 0, 3, 1, 2)
+	check(t, BatchNormStats(h, dtype.Float32, mean, rstd, variance, x, eps))
+	for c, v := range h.read(variance) {
+		if math.IsNaN(v) != (c == 2) {
+			t.Errorf("the variance of channel %d is %v with a NaN in channel 2", c, v)
+		}
+	}
+}

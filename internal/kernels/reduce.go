@@ -47,6 +47,10 @@ const (
 	// reduceAlone is how many vectors a thread folds before another pass is worth its launch; each part then has reduceWork at least.
 	reduceAlone = 64
 	reduceWork  = 8
+	// reduceNarrow is how many reduced elements make columns of few outputs narrower than 32 threads.
+	reduceNarrow = 1024
+	// reduceFinalDeep is how many parts make more threads share an output of the last stage.
+	reduceFinalDeep = 64
 )
 
 // reducePlan is one reduction on its way to launches. Operands are outputs, then inputs.
@@ -194,7 +198,11 @@ func (p *reducePlan) lie(lim *Limits) {
 		p.items = p.n
 		p.wide, p.deep = reduceColumnThreads/2, 1
 		if p.n >= 32 && !rows {
-			p.wide, p.deep = 32, reduceColumnThreads/32
+			p.wide = 32
+			for p.n >= reduceNarrow && p.wide > 1 && p.outputs <= p.wide/2*p.vec {
+				p.wide /= 2
+			}
+			p.deep = reduceColumnThreads / p.wide
 		}
 		p.split(lim, ceilDiv(p.outputs, p.wide*p.vec), p.deep)
 	}
@@ -290,7 +298,10 @@ func (p *reducePlan) columnVector(most int) (vec int, repeat operandSet) {
 
 // finalShape chooses how blocks lie over states: one column an output, or a whole block where there are few outputs.
 func (p *reducePlan) finalShape() (shape reduceShape, wide, deep, threads, grid int) {
-	if p.outputs >= 64 {
+	switch {
+	case p.outputs >= 64 && p.parts > reduceFinalDeep:
+		return reduceColumn, 8, 32, 256, ceilDiv(p.outputs, 8)
+	case p.outputs >= 64:
 		return reduceColumn, 32, 8, 256, ceilDiv(p.outputs, 32)
 	}
 	return reduceRow, reduceRowThreads, 0, reduceRowThreads, p.outputs

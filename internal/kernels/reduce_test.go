@@ -441,3 +441,31 @@ func BenchmarkReducePlan(b *testing.B) {
 		Reduce(p, Sum, dtype.Float32, nil, []Operand{out}, []Operand{in}, dims)
 	}
 }
+
+// Columns of few outputs are narrow, and many parts end in deep columns.
+func TestReduceNarrowColumns(t *testing.T) {
+	const rows = 40000
+	for _, outputs := range []int{2, 6, 16, 64, 100} {
+		h := newHost(t)
+		h.limits.Multiprocessors = 64
+		vs, want := make([]float64, rows*outputs), make([]float64, outputs)
+		for i := range vs {
+			vs[i] = float64(i*7%13 - 5)
+			want[i%outputs] += vs[i]
+		}
+		x, y := h.of(dtype.BFloat16, vs, rows, outputs), h.empty(dtype.Float32, outputs)
+		check(t, Reduce(h, Sum, dtype.Float32, nil, []Operand{y}, []Operand{x}, []bool{true, false}))
+		for i, v := range h.read(y) {
+			if v != want[i] {
+				t.Errorf("%d outputs: sum %d is %v, want %v", outputs, i, v, want[i])
+			}
+		}
+		s := &h.l.Spec.Reduce
+		if s.Stage != reduceFinal {
+			t.Errorf("%d outputs: the last stage is %d", outputs, s.Stage)
+		}
+		if outputs == 64 && s.Deep != 32 {
+			t.Errorf("64 outputs: the last stage is %d deep", s.Deep)
+		}
+	}
+}
