@@ -284,3 +284,82 @@ func TestChangeOfClosedTensor(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// Casts of weights run together before the first layer, and those of their gradients after the last, with the bits of the run without a
+// region; weights may be in channels last, and one that a layer changes is cast where it stands.
+func TestCastsAreJoined(t *testing.T) {
+	const layers = 40 // more than one launch takes
+	x := open(t)
+	var want string
+	kernels := map[bool]int{}
+	for _, opt := range []*compile.Opt{nil, {}, {NoGraphs: true}, {NoFusion: true}} {
+		var w []*tenon.Tensor
+		for i := range layers {
+			p := x.Full([]int{8, 8}, 0.5+float64(i)/100, tenon.Float32)
+			if i%3 == 0 {
+				p = x.Keep(x.Transpose(p, 0, 1))
+			}
+			w = append(w, p.SetRequiresGrad(true))
+		}
+		extra := x.Full([]int{8, 8}, 0.01, tenon.Float32)
+		a := x.Full([]int{4, 8}, 0.3, tenon.Float32)
+		step := func(x *tenon.Exec) error {
+			for _, p := range w {
+				p.SetGrad(nil)
+			}
+			h := x.ToDType(a, tenon.BFloat16)
+			for i, p := range w {
+				h = x.Autocast(tenon.BFloat16).MatMul(h, p)
+				if i%8 == 7 {
+					h = x.MulS(h, 0.0625)
+				}
+				if i == layers/2 {
+					x.NoGrad().AddInto(extra, extra, x.ToDType(x.Detach(x.Sum(h, nil)), tenon.Float32))
+					h = x.Autocast(tenon.BFloat16).MatMul(h, extra)
+				}
+			}
+			return x.Backward(x.Sum(x.ToDType(h, tenon.Float32), nil))
+		}
+		var r *compile.Region
+		if opt != nil {
+			r = compile.New(*opt)
+		}
+		for range 4 {
+			if r == nil {
+				x.Scope(func(x *tenon.Exec) { must(t, step(x)) })
+				continue
+			}
+			must(t, r.Do(x, step))
+		}
+		got := ""
+		for _, p := range append(w, extra) {
+			k := p
+			if p != extra {
+				k = p.Grad()
+			}
+			b, err := x.Bytes(k)
+			must(t, err)
+			got += fmt.Sprintf("%x\n", b)
+		}
+		switch {
+		case opt == nil:
+			want = got
+		case got != want:
+			t.Errorf("with %+v the gradients are\n%s, want\n%s", *opt, got, want)
+		default:
+			kernels[opt.NoFusion] = r.Stats(x).Kernels
+		}
+		if opt != nil && !opt.NoFusion {
+			e := r.Explain(x).String()
+			if n := strings.Count(e, "joined copy"); n < 2 {
+				t.Errorf("with %+v Explain names %d joined copies:\n%s", *opt, n, e)
+			}
+		}
+		for _, p := range append(w, extra, a) {
+			p.Close()
+		}
+	}
+	if saved := kernels[true] - kernels[false]; saved < 2*(layers-4) {
+		t.Errorf("%d kernels by plans, %d without", kernels[false], kernels[true])
+	}
+}

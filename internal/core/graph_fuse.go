@@ -27,9 +27,12 @@ type fusing struct {
 	moved []moved
 	// group is what runFused runs next, with these operands and numbers.
 	group   *fusedGroup
-	handles [kernels.MaxFusedOperands]Tensor
+	handles []Tensor
 	numbers []kernels.Scalar
-	stats   FusionStats
+	// lists are the operands of each conversion of a join, and rows as many zeros.
+	lists [][]kernels.Operand
+	rows  []int32
+	stats FusionStats
 	// allow, unless it is nil, decides whether a new group is made.
 	allow func(PlannedStep) bool
 }
@@ -99,6 +102,9 @@ type planStep struct {
 
 // fusedGroup is a group of calls that run as one kernel.
 type fusedGroup struct {
+	// join says that the calls copy different arrays, one output and one input each, that op computes in compute and that all is fresh.
+	join      bool
+	compute   dtype.DType
 	op        *kernels.PointOp
 	outs, ins []at
 	// fresh has a bit for every output that the group makes; it changes the others.
@@ -324,7 +330,11 @@ var rowFused = &row{Name: "Fused", run: runFused, id: rt.RegisterOp("Fused")}
 
 // runGroup runs the group of s.
 func (d *deferral) runGroup(s *planStep) {
-	g, h, calls := s.group, &d.fusing.handles, d.calls
+	g, calls := s.group, d.calls
+	if n := len(g.outs) + len(g.ins); n > len(d.fusing.handles) {
+		d.fusing.handles = make([]Tensor, n)
+	}
+	h := d.fusing.handles
 	f := d.s.enter(d.s.lent.exec(calls[s.last()].x), rowFused)
 	f.again = true
 	for i, a := range g.ins {
@@ -333,7 +343,7 @@ func (d *deferral) runGroup(s *planStep) {
 	for i, a := range g.outs {
 		e := a.of(calls)
 		switch st := e.st; {
-		case g.fresh>>i&1 == 0:
+		case !g.join && g.fresh>>i&1 == 0:
 			f.dst[i] = &h[i]
 		case st.bytes > 0 && st.block == nil && !d.s.lent.given():
 			b, err := f.x.alloc(st.bytes)
@@ -356,8 +366,11 @@ func (d *deferral) runGroup(s *planStep) {
 }
 
 func (g *fusedGroup) name() string {
-	if g.rows != nil {
+	switch {
+	case g.rows != nil:
 		return g.rows.Name()
+	case g.join:
+		return "joined " + g.op.Name
 	}
 	return g.op.Name
 }
@@ -374,10 +387,27 @@ func runFused(f *frame) error {
 		f.opers[i].Ptr = d.fusing.handles[i].ptr()
 	}
 	numbers, outs, ins := d.fusing.numbers, f.opers[:len(g.outs)], f.opers[len(g.outs):]
+	if g.join {
+		return d.runJoin(f, g)
+	}
 	if g.run {
 		return kernels.PointwiseRun(f, g.op, dtype.Float32, numbers, outs, ins, g.n, g.repeat)
 	}
 	return kernels.Pointwise(f, g.op, dtype.Float32, numbers, outs, ins)
+}
+
+// runJoin launches the group's copies.
+func (d *deferral) runJoin(f *frame, g *fusedGroup) error {
+	n := len(g.outs)
+	lists := d.fusing.lists[:0]
+	for i := range f.opers {
+		lists = append(lists, f.opers[i:i+1])
+	}
+	d.fusing.lists = lists
+	if n > len(d.fusing.rows) {
+		d.fusing.rows = make([]int32, n)
+	}
+	return kernels.MultiTensor(f, g.op, g.compute, kernels.Rows{Which: d.fusing.rows[:n]}, lists[:n], lists[n:])
 }
 
 // lie fills in the layout of the group's operands: outputs first, all in the first output's shape.

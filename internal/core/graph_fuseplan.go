@@ -12,8 +12,10 @@ import (
 )
 
 // fusionLimits bound groups by what a kernel has room for, and by its length, since building a kernel takes milliseconds. A group that
-// saves only a few numbers of memory traffic is not worth a kernel.
-var fusionLimits = fuse.Limits{Calls: 32, Span: 128, Heavy: 8, Operands: kernels.MaxFusedOperands, Outs: maxOut, Values: 32, Saves: 64}
+// saves only a few numbers of memory traffic is not worth a kernel. A cast that moves more than 32 MiB takes several times as long as its
+// launch.
+var fusionLimits = fuse.Limits{Calls: 32, Span: 128, Heavy: 8, Operands: kernels.MaxFusedOperands, Outs: maxOut, Values: 32, Saves: 64,
+	Joined: 32 << 20}
 
 // pointCall describes a call that runs on the pointwise engine.
 type pointCall struct {
@@ -218,6 +220,7 @@ func (d *deferral) newPlan() *plan {
 	b.g.Common()
 	widened := b.g.Narrow()
 	b.g.Group(fusionLimits)
+	b.g.Join(fusionLimits)
 	p.plain = len(b.g.Calls) == p.n && len(b.g.Groups) == 0 || len(b.g.Calls) == 0 // a graph of nothing is none
 	if p.plain {
 		return p
@@ -243,6 +246,8 @@ func (b *planning) add(i int) {
 		if p.op == kernels.Copy { // a copy could not keep a NaN's bits
 			call.Widens = c.ins == 1 && c.dsts == 0 && c.in[0].form == c.out[0].form && c.in[0].offset%8 == 0 && c.in[0].form.plain &&
 				c.in[0].dt.IsFloat() && c.in[0].dt.Size() == 2 && c.out[0].dt == dtype.Float32
+			call.Converts = c.ins == 1 && c.dsts == 0 && len(p.numbers) == 0 && c.in[0].form == c.out[0].form &&
+				c.out[0].form.extent == c.out[0].form.numel
 		} else {
 			call.Narrow = 1<<ins - 1
 		}
@@ -361,7 +366,7 @@ func (b *planning) fill(p *plan, widened map[fuse.Ref]int) {
 			c := &b.g.Calls[i]
 			b.broken = b.broken || c.Narrowed != 0 && (c.Point || c.Row)
 			p.steps = append(p.steps, planStep{calls: []int{n}})
-		case i == s.Calls[len(s.Calls)-1]:
+		case i == s.At:
 			p.steps = append(p.steps, b.group(p, s)...)
 		}
 	}
@@ -433,9 +438,12 @@ func (b *planning) group(p *plan, s *fuse.Set) (steps []planStep) {
 		step.calls = append(step.calls, b.g.Calls[i].At)
 	}
 	var g *fusedGroup
-	if row, after := b.g.Rows(s); row >= 0 {
+	switch row, after := b.g.Rows(s); {
+	case s.Join:
+		g = b.joinGroup(s)
+	case row >= 0:
 		g = b.rowGroup(s, row, after)
-	} else {
+	default:
 		g = b.pointGroup(s)
 	}
 	if g != nil {
@@ -447,7 +455,9 @@ func (b *planning) group(p *plan, s *fuse.Set) (steps []planStep) {
 				g.ins = append(g.ins, b.refOf(s, slot))
 			}
 		}
-		g.fresh = b.freshOf(s)
+		if !s.Join {
+			g.fresh = b.freshOf(s)
+		}
 	}
 	if allow := b.d.fusing.allow; g == nil || allow != nil && !allow(g.planned(step.calls)) {
 		b.broken = b.broken || slices.ContainsFunc(s.Calls, func(i int) bool { return b.g.Calls[i].Narrowed != 0 })
@@ -473,6 +483,21 @@ func (b *planning) pointGroup(s *fuse.Set) *fusedGroup {
 		all = append(all, b.element(b.refOf(s, slot)))
 	}
 	g.lie(all, len(s.Outs))
+	return g
+}
+
+// joinGroup makes the group of s, whose calls copy different arrays, each without gaps.
+func (b *planning) joinGroup(s *fuse.Set) *fusedGroup {
+	first := b.points[b.g.Calls[s.Calls[0]].At]
+	g := &fusedGroup{op: first.op, join: true, compute: first.compute}
+	for slot := range len(s.Outs) + len(s.Ins) {
+		e := b.element(b.refOf(s, slot))
+		via := first.via[0]
+		if slot >= len(s.Outs) {
+			via = first.via[1]
+		}
+		g.operands = append(g.operands, kernels.Operand{DType: e.dt, Via: via, Shape: []int{e.form.numel}, Stride: adjacent})
+	}
 	return g
 }
 

@@ -194,7 +194,7 @@ func (b *planning) used(s *fuse.Set, row int, has func(k int) bool) bool {
 
 // runRows launches the kernel of a group with a row-wise call.
 func (g *fusedGroup) runRows(f *frame) error {
-	h := &f.x.s.putOff.fusing.handles
+	h := f.x.s.putOff.fusing.handles
 	f.opers = append(append(f.opers[:0], g.operands...), g.rows.Operands...)
 	for i, slots := range [][]int{g.slots, g.alone} {
 		for k, slot := range slots {

@@ -14,7 +14,7 @@ import (
 var rewrite = flag.Bool("rewrite", false, "write the outputs that the tests see into testdata")
 
 // limits are those of the tests.
-var limits = Limits{Calls: 5, Span: 7, Heavy: 2, Operands: 6, Outs: 2, Values: 4, Saves: 64}
+var limits = Limits{Calls: 5, Span: 7, Heavy: 2, Operands: 6, Outs: 2, Values: 4, Saves: 64, Joined: 1 << 10}
 
 // TestText runs the cases of testdata/*.txt: the file's name says what is done with each case's graph, and what follows ---- is the output.
 func TestText(t *testing.T) {
@@ -24,11 +24,16 @@ func TestText(t *testing.T) {
 		"common": (*Graph).Common,
 		"narrow": func(g *Graph) { g.Narrow() },
 		"group":  func(g *Graph) { g.Group(limits) },
+		"join": func(g *Graph) {
+			g.Group(limits)
+			g.Join(limits)
+		},
 		"all": func(g *Graph) {
 			g.Dead()
 			g.Common()
 			g.Narrow()
 			g.Group(limits)
+			g.Join(limits)
 		},
 	}
 	files, err := filepath.Glob("testdata/*.txt")
@@ -108,7 +113,7 @@ func FuzzParse(f *testing.F) {
 		if len(g.Calls) > 64 {
 			return
 		}
-		for _, pass := range []func(){g.Dead, g.Common, func() { g.Narrow() }, func() { g.Group(limits) }} {
+		for _, pass := range []func(){g.Dead, g.Common, func() { g.Narrow() }, func() { g.Group(limits) }, func() { g.Join(limits) }} {
 			pass()
 			g.Print()
 			if err := g.Number(); err != nil {

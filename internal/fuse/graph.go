@@ -17,7 +17,7 @@ type Graph struct {
 	Calls []Call
 	// Live are the storages that somebody may use after the segment, in ascending order.
 	Live []int
-	// Groups are calls that run together, in the order of their last calls, where each runs. Group makes them.
+	// Groups are calls that run together. Group and Join make them.
 	Groups []Set
 }
 
@@ -45,6 +45,8 @@ type Call struct {
 	// may be given as what such a call was given, and Narrowed one for each that is.
 	Widens           bool
 	Narrow, Narrowed uint
+	// Converts says that the call copies all of its operand, as it lies, to new memory, perhaps of another type.
+	Converts bool
 	// Heavy says that the call takes many instructions.
 	Heavy bool
 	// Values counts the numbers of the call that may differ from run to run.
@@ -112,8 +114,8 @@ func (g *Graph) Number() error {
 				return fault.New(fault.Invalid, "output %d of call %d, %s, is new memory, but s%d was used before", j, i, c.Op, v.Storage)
 			case c.Row && (c.Point || len(c.Ins) == 0 || !slices.Equal(c.Ins[0].Shape, c.Outs[0].Shape)):
 				return fault.New(fault.Invalid, "call %d, %s, goes by rows, but its first input and output have different shapes", i, c.Op)
-			case c.Widens && !c.widens():
-				return fault.New(fault.Invalid, "call %d, %s, widens, but it has not one input, and one new output that lies as that does",
+			case (c.Widens || c.Converts) && !c.converts():
+				return fault.New(fault.Invalid, "call %d, %s, converts, but it has not one input, and one new output that lies as that does",
 					i, c.Op)
 			case c.Point && !slices.Equal(v.Shape, c.Outs[0].Shape):
 				return fault.New(fault.Invalid, "the outputs of call %d, %s, have different shapes", i, c.Op)
@@ -126,8 +128,8 @@ func (g *Graph) Number() error {
 	return nil
 }
 
-// widens reports whether the call has one input, and one new output that lies as that does.
-func (c *Call) widens() bool {
+// converts reports whether the call has one input, and one new output that lies as that does.
+func (c *Call) converts() bool {
 	return len(c.Ins) == 1 && len(c.Outs) == 1 && c.Into == 0 && c.Ins[0].Storage != 0 && slices.Equal(c.Ins[0].Stride, c.Outs[0].Stride)
 }
 

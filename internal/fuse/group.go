@@ -5,10 +5,13 @@ import (
 	"slices"
 )
 
-// Set is a group of calls that run together at the place of the last of them.
+// Set is a group of calls that run together.
 type Set struct {
-	// Calls are places in Graph.Calls, ascending.
+	// Calls are places in Graph.Calls, ascending, and At is the one where they run, that of the last if Join is false.
 	Calls []int
+	At    int
+	// Join says that the calls convert different arrays. Otherwise they compute one element after the other.
+	Join bool
 	// Ins are the values that the group reads from memory, each once, by an operand that has it, and Outs those that it writes there.
 	Ins, Outs []Ref
 	// From says for every member what its inputs are.
@@ -33,6 +36,8 @@ type Limits struct {
 	Span int
 	// Saves is the least number of bytes that a group must save: what saves less costs more to build than it gains.
 	Saves int
+	// Joined is the most bytes that a conversion may read and write to be joined with others: one of more fills the device alone.
+	Joined int
 }
 
 // Group joins calls that compute element by element with those that made their operands: all have one shape and one lane, and whoever
@@ -87,7 +92,7 @@ type grouping struct {
 
 // join begins a group of call i and joins it with those of its operands, the latest first, as far as the result is a group.
 func (a *grouping) join(i int) {
-	a.of[i] = &Set{Calls: []int{i}}
+	a.of[i] = &Set{Calls: []int{i}, At: i}
 	if a.g.Calls[i].Narrowed != 0 { // it must be a group, for its own kernel takes the operands as they were
 		if s := a.set([]int{i}); s != nil {
 			a.of[i] = s
@@ -130,7 +135,7 @@ func (a *grouping) maker(i, j int) (r Ref, ok bool) {
 
 // set returns those calls as a group, or nil if they can be none.
 func (a *grouping) set(calls []int) *Set {
-	s := &Set{Calls: calls}
+	s := &Set{Calls: calls, At: calls[len(calls)-1]}
 	if len(calls) > a.l.Calls || calls[len(calls)-1]-calls[0] >= a.l.Span || !a.inPlace(s) || !a.inOrder(s) {
 		return nil
 	}

@@ -196,10 +196,81 @@ func (m memory) runAll(g *Graph, rng *rand.Rand) {
 		switch s := of[i]; {
 		case s == nil:
 			m.run(&g.Calls[i])
-		case i == s.Calls[len(s.Calls)-1]:
+		case i == s.At && s.Join:
+			for _, i := range s.Calls {
+				m.run(&g.Calls[i])
+			}
+		case i == s.At:
 			m.runGroup(g, s, rng)
 		}
 	}
+}
+
+// held returns the most bytes that storages which the calls make, and which are not inside of a group, take at one time.
+func held(g *Graph) (peak int) {
+	of, live := g.groupOf(), g.live()
+	type use struct{ i, storage int }
+	var steps [][]use
+	size, inside := map[int]int{}, map[int]bool{}
+	for i := range g.Calls {
+		calls := []int{i}
+		if s := of[i]; s != nil {
+			if i != s.At {
+				continue
+			}
+			calls = s.Calls
+			for _, i := range calls {
+				for o := range g.Calls[i].Outs {
+					if v := g.Calls[i].Outs[o]; !slices.ContainsFunc(s.Outs, func(r Ref) bool { return g.Calls[r.Call].Outs[r.Index].Storage == v.Storage }) {
+						inside[v.Storage] = true
+					}
+				}
+			}
+		}
+		var step []use
+		for _, i := range calls {
+			c := &g.Calls[i]
+			for o := range c.Outs {
+				if v := &c.Outs[o]; !c.into(o) {
+					size[v.Storage] = 0
+				}
+			}
+			for j := range len(c.Ins) + len(c.Outs) {
+				step = append(step, use{i, c.at(j).Storage})
+			}
+		}
+		steps = append(steps, step)
+	}
+	first, last := map[int]int{}, map[int]int{}
+	for n, step := range steps {
+		for _, u := range step {
+			if _, ok := first[u.storage]; !ok {
+				first[u.storage] = n
+			}
+			last[u.storage] = n
+			if live[u.storage] {
+				last[u.storage] = len(steps) - 1
+			}
+		}
+	}
+	for i := range g.Calls {
+		for j := range len(g.Calls[i].Ins) + len(g.Calls[i].Outs) {
+			v := g.Calls[i].at(j)
+			if b, ok := size[v.Storage]; ok {
+				size[v.Storage] = max(b, v.Bytes())
+			}
+		}
+	}
+	for n := range steps {
+		sum := 0
+		for s, b := range size {
+			if !inside[s] && first[s] <= n && n <= last[s] {
+				sum += b
+			}
+		}
+		peak = max(peak, sum)
+	}
+	return peak
 }
 
 // places are ways to see 16 elements of a storage.
@@ -221,7 +292,7 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 			m[s][i] = mix(uint64(s), uint64(i))
 		}
 	}
-	next, recent := outside+1, []Value{}
+	next, recent, many := outside+1, []Value{}, rng.IntN(4) == 0
 	for i := range n {
 		c := Call{At: i, Op: []string{"A", "B", "C"}[rng.IntN(3)], Attrs: 1 + rng.IntN(2), Point: rng.IntN(5) > 0,
 			Effect: rng.IntN(12) == 0, Lane: max(0, rng.IntN(12)-10)}
@@ -260,7 +331,14 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 		} else if rng.IntN(2) == 0 {
 			c.Narrow = uint(rng.IntN(4))
 		}
-		c.Row = byRows && slices.Equal(c.Ins[0].Shape, c.Outs[0].Shape)
+		if many && rng.IntN(2) == 0 && c.Into == 0 && len(c.Outs) == 1 {
+			in := Value{Storage: 1 + rng.IntN(next-2), Place: places[0]}
+			c = Call{At: i, Op: "C", Attrs: 1, Point: rng.IntN(4) == 0, Converts: true, Ins: []Value{in}, Outs: c.Outs}
+			if !c.Point {
+				c.Op = "Cll"
+			}
+		}
+		c.Row = byRows && !c.Converts && slices.Equal(c.Ins[0].Shape, c.Outs[0].Shape)
 		g.Calls = append(g.Calls, c)
 	}
 	for s := 1; s < next; s++ {
@@ -273,7 +351,7 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 
 // A segment after all passes leaves in live storages, and gives calls with effects, what it did before them.
 func TestRandomGraphs(t *testing.T) {
-	grouped, elided, gone, byRows, narrowed := 0, 0, 0, 0, 0
+	grouped, elided, gone, byRows, narrowed, early, late := 0, 0, 0, 0, 0, 0, 0
 	for seed := range uint64(20000) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		g, m := randomGraph(rng, 2+rng.IntN(14))
@@ -289,7 +367,12 @@ func TestRandomGraphs(t *testing.T) {
 		g.Dead()
 		g.Common()
 		narrowed += len(g.Narrow())
-		g.Group(Limits{Calls: 8, Span: 10, Heavy: 8, Operands: 8, Outs: 4, Values: 8, Saves: 1})
+		g.Group(Limits{Calls: 8, Span: 10, Heavy: 8, Operands: 8, Outs: 4, Values: 8, Saves: 1, Joined: 1 << 10})
+		peak := held(g)
+		g.Join(Limits{Joined: 1 << 10})
+		if now := held(g); now > peak {
+			t.Fatalf("seed %d: the peak of memory is %d, and was %d\n%s\n%s", seed, now, peak, before, g.Print())
+		}
 		gone += n - len(g.Calls)
 		m.runAll(g, rng)
 		for _, s := range g.Live {
@@ -298,6 +381,14 @@ func TestRandomGraphs(t *testing.T) {
 			}
 		}
 		for _, s := range g.Groups {
+			switch {
+			case s.Join && s.At == s.Calls[0]:
+				early += len(s.Calls)
+				continue
+			case s.Join:
+				late += len(s.Calls)
+				continue
+			}
 			grouped += len(s.Calls)
 			if row, _ := g.Rows(&s); row >= 0 {
 				byRows++
@@ -305,9 +396,9 @@ func TestRandomGraphs(t *testing.T) {
 			elided += len(s.Calls) - len(s.Outs)
 		}
 	}
-	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows, %d inputs narrowed, and %d calls removed",
-		grouped, elided, byRows, narrowed, gone)
-	if grouped < 10000 || elided < 5000 || byRows < 1000 || narrowed < 500 || gone < 10000 {
+	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows, %d inputs narrowed, %d calls removed, and "+
+		"%d conversions joined early, %d late", grouped, elided, byRows, narrowed, gone, early, late)
+	if early < 1000 || late < 100 || grouped < 10000 || elided < 5000 || byRows < 1000 || narrowed < 500 || gone < 10000 {
 		t.Error("the passes did too little")
 	}
 }

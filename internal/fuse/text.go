@@ -34,7 +34,7 @@ func (g *Graph) Print() string {
 		switch {
 		case s == nil:
 			g.Calls[i].print(&b, "")
-		case i == s.Calls[len(s.Calls)-1]:
+		case i == s.At:
 			s.print(&b, g)
 		}
 	}
@@ -43,7 +43,7 @@ func (g *Graph) Print() string {
 
 // Only returns the calls of s, a group of g, as a graph.
 func (g *Graph) Only(s *Set) *Graph {
-	o := &Graph{Groups: []Set{{Saves: s.Saves}}}
+	o := &Graph{Groups: []Set{{At: slices.Index(s.Calls, s.At), Join: s.Join, Saves: s.Saves}}}
 	set := &o.Groups[0]
 	at := func(r Ref) Ref { return Ref{slices.Index(s.Calls, r.Call), r.Index} }
 	for k, i := range s.Calls {
@@ -74,7 +74,7 @@ func (g *Graph) Moves() (n int) {
 }
 
 func (s *Set) print(b *strings.Builder, g *Graph) {
-	fmt.Fprintf(b, "group {\n")
+	b.WriteString(map[bool]string{false: "group {\n", true: "join {\n"}[s.Join])
 	for _, i := range s.Calls {
 		g.Calls[i].print(b, "  ")
 	}
@@ -87,6 +87,10 @@ func (s *Set) print(b *strings.Builder, g *Graph) {
 	for _, r := range s.Outs {
 		b.WriteByte(' ')
 		g.Calls[r.Call].Outs[r.Index].print(b)
+	}
+	if s.Join {
+		b.WriteByte('\n')
+		return
 	}
 	fmt.Fprintf(b, " saves %d\n", s.Saves)
 }
@@ -114,6 +118,9 @@ func (c *Call) print(b *strings.Builder, indent string) {
 	}
 	if c.Widens {
 		b.WriteString(" widens")
+	}
+	if c.Converts {
+		b.WriteString(" converts")
 	}
 	if c.Heavy {
 		b.WriteString(" heavy")
@@ -326,7 +333,8 @@ func (s *scanner) call(g *Graph) (versions []int) {
 		}
 	}
 	s.want(" ")
-	c.Point, c.Row, c.Widens, c.Heavy = s.has("point "), s.has("row "), s.has("widens "), s.has("heavy ")
+	c.Point, c.Row, c.Widens = s.has("point "), s.has("row "), s.has("widens ")
+	c.Converts, c.Heavy = s.has("converts "), s.has("heavy ")
 	c.Checks, c.Effect = s.has("checks "), s.has("effect ")
 	if s.has("narrow=") {
 		c.Narrow = uint(s.number(1<<10-1, false))
