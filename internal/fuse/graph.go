@@ -115,7 +115,8 @@ func (g *Graph) Number() error {
 			case c.Row && (c.Point || len(c.Ins) == 0 || !slices.Equal(c.Ins[0].Shape, c.Outs[0].Shape)):
 				return fault.New(fault.Invalid, "call %d, %s, goes by rows, but its first input and output have different shapes", i, c.Op)
 			case (c.Widens || c.Converts) && !c.converts():
-				return fault.New(fault.Invalid, "call %d, %s, converts, but it has not one input, and one new output that lies as that does",
+				return fault.New(fault.Invalid,
+					"call %d, %s, converts, but it has not one input, and one new output that lies as that does",
 					i, c.Op)
 			case c.Point && !slices.Equal(v.Shape, c.Outs[0].Shape):
 				return fault.New(fault.Invalid, "the outputs of call %d, %s, have different shapes", i, c.Op)

@@ -1,7 +1,5 @@
 package fuse
 
-import "slices"
-
 // Join lets conversions of different arrays run together: casts of the weights of all layers before the first, those of their gradients
 // after the last. They have nothing in common, but one launch costs less than many. A call runs earlier only if what it reads is there and
 // later only while nobody needs what it makes, and only where the wait raises no peak of memory.
@@ -16,14 +14,19 @@ func (g *Graph) Join(l Limits) {
 		}
 	}
 	j.weigh()
-	early, rest := j.early(j.candidates())
-	for _, s := range append(early, j.late(rest)...) {
-		set := Set{Calls: s.calls, Join: true, At: s.at}
-		for k, i := range s.calls {
-			set.Ins, set.Outs = append(set.Ins, Ref{i, 0}), append(set.Outs, Ref{i, 0})
-			set.From = append(set.From, []Source{{-1, k}})
+	for _, calls := range j.candidates() {
+		for len(calls) > 0 {
+			var s joint
+			if s, calls = j.next(calls); len(s.calls) < 2 {
+				continue
+			}
+			set := Set{Calls: s.calls, Join: true, At: s.at}
+			for k, i := range s.calls {
+				set.Ins, set.Outs = append(set.Ins, Ref{i, 0}), append(set.Outs, Ref{i, 0})
+				set.From = append(set.From, []Source{{-1, k}})
+			}
+			g.Groups = append(g.Groups, set)
 		}
-		g.Groups = append(g.Groups, set)
 	}
 }
 
@@ -143,88 +146,50 @@ func (j *joining) candidates() [][]int {
 	return all
 }
 
-// early joins calls at the place of the first of them, and returns those that remain alone.
-func (j *joining) early(of [][]int) (done []*joint, rest [][]int) {
-	for _, calls := range of {
-		var sets []*joint
-		for _, i := range calls {
-			out := j.g.Calls[i].Outs[0].Bytes()
-			k := slices.IndexFunc(sets, func(s *joint) bool {
-				return j.ready[i] <= s.at && !slices.ContainsFunc(j.held[s.at:i], func(held int) bool { return held+out > j.peak })
-			})
-			if k < 0 {
-				sets = append(sets, &joint{[]int{i}, i})
-				continue
-			}
-			sets[k].calls = append(sets[k].calls, i)
-			for p := sets[k].at; p < i; p++ {
-				j.held[p] += out
-			}
-		}
-		var alone []int
-		for _, s := range sets {
-			if len(s.calls) > 1 {
-				done = append(done, s)
-			} else {
-				alone = append(alone, s.calls[0])
-			}
-		}
-		rest = append(rest, alone)
+// next returns a set of some of the calls, and the others. It runs where the first of the calls must have run at the latest, which makes as
+// few sets as there can be.
+func (j *joining) next(calls []int) (s joint, rest []int) {
+	end := len(j.g.Calls)
+	for _, i := range calls {
+		end = min(end, j.until[i])
 	}
-	return done, rest
+	for _, i := range calls {
+		if i <= end {
+			s.at = i // the last of those that stand before the end
+		}
+	}
+	for _, i := range calls {
+		if j.until[i] >= s.at && j.ready[i] <= s.at && (i == s.at || j.move(i, s.at)) {
+			s.calls = append(s.calls, i)
+		} else {
+			rest = append(rest, i)
+		}
+	}
+	return s, rest
 }
 
-// late joins calls at the place of the last of them.
-func (j *joining) late(of [][]int) (done []*joint) {
-	for _, calls := range of {
-		var sets []*joint
-		for _, i := range calls {
-			k := slices.IndexFunc(sets, func(s *joint) bool { return j.waits(s, i) })
-			if k < 0 {
-				sets = append(sets, &joint{[]int{i}, i})
-				continue
-			}
-			s := sets[k]
-			for p, more := range j.waiting(s, i) {
-				j.held[s.at+p] += more
-			}
-			s.calls, s.at = append(s.calls, i), i
-		}
-		for _, s := range sets {
-			if len(s.calls) > 1 {
-				done = append(done, s)
-			}
+// move lets call i run at the place at, unless that raises the peak of memory.
+func (j *joining) move(i, at int) bool {
+	out, from, to := j.g.Calls[i].Outs[0].Bytes(), at, i
+	if i < at { // its output comes later, and what it reads stays
+		from, to, out = i, at, -out
+	}
+	more := make([]int, to-from+1)
+	for p := range more[:to-from] {
+		more[p] = out
+	}
+	if i < at {
+		for p := max(i, j.ends[i]) + 1; p <= at; p++ {
+			more[p-i] += j.size[i]
 		}
 	}
-	return done
-}
-
-// waits reports whether the calls of s can wait for call i.
-func (j *joining) waits(s *joint, i int) bool {
-	if slices.ContainsFunc(s.calls, func(k int) bool { return j.until[k] < i }) {
-		return false
-	}
-	for p, more := range j.waiting(s, i) {
-		if j.held[s.at+p]+more > max(j.peak, j.held[s.at+p]) {
+	for p, b := range more {
+		if b > 0 && j.held[from+p]+b > j.peak {
 			return false
 		}
 	}
+	for p, b := range more {
+		j.held[from+p] += b
+	}
 	return true
-}
-
-// waiting returns how many bytes more are in use at the places from that of s to that of call i if s waits for i. Its calls' outputs are
-// not there yet; what they read still is.
-func (j *joining) waiting(s *joint, i int) []int {
-	more := make([]int, i-s.at+1)
-	outs := 0
-	for _, k := range s.calls {
-		outs += j.g.Calls[k].Outs[0].Bytes()
-		for p := max(s.at, j.ends[k]) + 1; p <= i; p++ {
-			more[p-s.at] += j.size[k]
-		}
-	}
-	for p := range more[:i-s.at] {
-		more[p] -= outs
-	}
-	return more
 }

@@ -47,10 +47,10 @@ var (
 	}})
 )
 
-// shiftedNorm takes the sums of the elements' distances from a first one, and of their squares, which needs no division an element; what
-// threads found is combined by means and squared deviations. A thread's elements are few, and its shift is one of them, so that the sums do
-// not cancel: T. F. Chan, G. H. Golub and R. J. LeVeque, "Algorithms for computing the sample variance", The American Statistician 37 (1983).
-// The state is shift, both sums and the number of elements.
+// shiftedNorm takes the sums of the elements' distances from a first one, and of their squares, which needs no division an element: T. F.
+// Chan, G. H. Golub and R. J. LeVeque, "Algorithms for computing the sample variance", The American Statistician 37 (1983). What a thread
+// or a block has found is shifted to its mean, so that no single element far off makes the sums of many others cancel. The state is shift,
+// both sums and the number of elements.
 func shiftedNorm(name string, outs int) *ReduceOp {
 	return reduction(ReduceOp{Name: name, Scalars: 1, Outs: outs,
 		State: func(t dtype.DType) []dtype.DType { return []dtype.DType{opmath(t), opmath(t), opmath(t), opmath(t)} },
@@ -65,7 +65,13 @@ func shiftedNorm(name string, outs int) *ReduceOp {
 			return []kernel.Value{shift, a[1].Add(d), d.FMA(d, a[2]), a[3].Add(a[3].Like(1))}
 		},
 		Combine: func(_ *Reduction, a, b []kernel.Value) []kernel.Value {
-			m := welfordCombine(momentsOf(a), momentsOf(b))
+			shift := a[3].Eq(a[3].Like(0)).Select(b[0], a[0])
+			d := b[0].Sub(shift)
+			sum := d.FMA(b[3], b[1]) // of b's elements from the shift
+			return []kernel.Value{shift, a[1].Add(sum), a[2].Add(b[2]).Add(d.Mul(b[1].Add(sum))), a[3].Add(b[3])}
+		},
+		Settle: func(_ *Reduction, a []kernel.Value) []kernel.Value {
+			m := momentsOf(a)
 			return []kernel.Value{m[0], m[0].Like(0), m[1], m[2]}
 		},
 		Finish: func(r *Reduction, a []kernel.Value) []Num { return normOf(r, momentsOf(a))[:outs] },

@@ -161,6 +161,15 @@ func (b *reduceKernel) walk(accs [][]kernel.Var, base []kernel.Value, output, la
 	k.For(pos.Get(), end, b.lit(step), func(i kernel.Value) { b.fold(accs, b.load(base, output, i)) })
 }
 
+// settle brings the accumulators into the form in which they are combined.
+func (b *reduceKernel) settle(accs [][]kernel.Var) {
+	for _, a := range accs {
+		if b.op.Settle != nil {
+			set(a, b.op.Settle(b.r, get(a)))
+		}
+	}
+}
+
 // part returns the range of items of this block.
 func (b *reduceKernel) part() (begin, end kernel.Value) {
 	begin = b.index(b.k.BlockIdx(kernel.Y)).Mul(b.chunk)
@@ -205,6 +214,7 @@ func (b *reduceKernel) row() {
 	if b.accs > 1 && b.s.Reduce.Reduced == 1 {
 		b.rest(accs[0], ins, lane, end)
 	}
+	b.settle(accs)
 	state := get(accs[0])
 	for _, a := range accs[1:] {
 		state = b.op.Combine(b.r, state, get(a))
@@ -285,6 +295,7 @@ func (b *reduceKernel) column() {
 	}
 	begin, end := b.part()
 	b.walk(accs, ins, clamped, b.index(y), begin, end, b.deep)
+	b.settle(accs)
 	if b.deep > 1 {
 		b.stack(accs, x, y)
 	}
@@ -341,6 +352,9 @@ func (b *reduceKernel) finish(state []kernel.Value, output kernel.Value, outs []
 		width = width.Mul(b.lit(b.accs))
 	}
 	at := b.index(b.k.BlockIdx(kernel.Y)).Mul(width).Add(output)
+	if b.op.Settle != nil {
+		state = b.op.Settle(b.r, state)
+	}
 	for i, s := range b.states {
 		s.Store(at, state[i])
 	}

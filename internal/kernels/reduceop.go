@@ -23,6 +23,9 @@ type ReduceOp struct {
 	Step func(r *Reduction, a []kernel.Value, in []Num, i kernel.Value) []kernel.Value
 	// Combine joins two states.
 	Combine func(r *Reduction, a, b []kernel.Value) []kernel.Value
+	// Settle, if it is not nil, brings a state that took elements, or that a block has combined, into the form in which it is combined
+	// with many others.
+	Settle func(r *Reduction, a []kernel.Value) []kernel.Value
 	// Finish gives the outputs.
 	Finish func(r *Reduction, a []kernel.Value) []Num
 	// Indexed says that Step reads i; dimensions then keep their order.
