@@ -370,7 +370,7 @@ func TestPage(t *testing.T) {
 			"13.0) | `0123456789ab` | 7 | 1 passed, 1 failed, 1 skipped |",
 		"| 2 | [2026-01-01-simulator.json](../bench/runs/2026-01-01-simulator.json) | simulator |  |  |  |  | by the hashes of its " +
 			"packages | 2 |  |",
-		"| internal/x | 3 | 4 | TestF | TestS | 3 |",
+		"| internal/x | 3 | 3 | 4 | TestF | TestS | 3 |",
 	} {
 		if !strings.Contains(page, line+"\n") {
 			t.Errorf("the page lacks %s", line)
@@ -423,5 +423,22 @@ func TestPageIsCurrent(t *testing.T) {
 	}
 	if !bytes.Equal(page, Page(names, runs)) {
 		t.Error("docs/measurements.md is out of date: run go generate ./bench")
+	}
+}
+
+// A figure measured without PyTorch stands beside PyTorch's of an earlier run, which is named and not compared.
+func TestPageNamesPyTorchsRun(t *testing.T) {
+	torch := one(4.4)
+	old := &Run{Device: "NVIDIA H200", Date: "2026-01-01", Torch: "2.11.0",
+		Figures: []Figure{{Name: "copy", Unit: "TB/s", Sample: one(4.2), Torch: &torch}},
+		Tests:   []Test{{"internal/x", "TestX", "pass", nil, 1}, {"internal/y", "TestY", "pass", nil, 2}}}
+	now := &Run{Device: "NVIDIA H200", Date: "2026-01-02", Figures: []Figure{{Name: "copy", Unit: "TB/s", Sample: one(4.3)}},
+		Tests: []Test{{"internal/x", "TestX", "fail", nil, 1}}}
+	p := string(Page([]string{"a.json", "b.json"}, []*Run{old, now}))
+	for _, want := range []string{"| 4.3 TB/s | 4.4 TB/s, run 1 |  |", "| internal/x | 2 | 1 | 0 | TestX |  | 1 |",
+		"| internal/y | 1 | 1 | 0 |  |  | 2 |"} {
+		if !strings.Contains(p, want) {
+			t.Errorf("the page lacks %s:\n%s", want, p)
+		}
 	}
 }

@@ -51,11 +51,11 @@ func Page(names []string, runs []*Run) []byte {
 		"with the least and the\n" +
 		"greatest in brackets; a device's section shows the newest of each figure, and the medians of earlier runs. PyTorch's figures " +
 		"are from the same machine, measured\n" +
-		"right before or after with `bench/torch_bench.py`. Goals are the project's own; one that names another figure, such as `launch " +
-		"+ 0.8 µs`, means that of the\n" +
-		"same run. Two machines of one kind differ up to 2.4 times, so ratios and differences within a run count, not times alone.\n" +
-		"A GPU's run is made by `bench/pack.sh` and `bench/gpu.sh`, one without a GPU by `bench/sim.sh`; the last tables list the tests " +
-		"of each, which `go test\n" +
+		"right before or after with `bench/torch_bench.py`, or, where they name a run, from that one. Goals are the project's own; one " +
+		"that names another figure, such as\n" +
+		"`launch + 0.8 µs`, means that of the same run. Two machines of one kind differ up to 2.4 times, so ratios and differences within a run count, not times alone.\n" +
+		"A GPU's run is made by `bench/pack.sh` and `bench/gpu.sh`, one without a GPU by `bench/sim.sh`; the last tables list each " +
+		"package's tests in the newest run of them, which `go test\n" +
 		"./FOLDER -run NAME -v` repeats. [CONTRIBUTING.md](../CONTRIBUTING.md) says more.\n")
 	if len(runs) == 0 {
 		b.WriteString("\nNo run has been recorded yet.\n")
@@ -180,7 +180,8 @@ func sectionTable(b *strings.Builder, s Section, runs []*Run, places []int, seen
 		if i, f, ok := newest(runs, places, e.Name); ok {
 			seen[e.Name] = true
 			rows = append(rows, row{e, i, f})
-			beside = beside || f.Torch != nil
+			_, torch := beforehand(runs, places, e.Name)
+			beside = beside || torch.Torch != nil
 		}
 	}
 	if len(rows) == 0 {
@@ -203,9 +204,13 @@ func sectionTable(b *strings.Builder, s Section, runs []*Run, places []int, seen
 			title += "; " + r.f.Note
 		}
 		cells := []string{title, r.f.text(r.f.Unit)}
-		if beside && r.f.Torch != nil {
+		switch before, f := beforehand(runs, places, r.Name); {
+		case !beside:
+		case r.f.Torch != nil:
 			cells = append(cells, r.f.Torch.text(r.f.Unit), against(r.f))
-		} else if beside {
+		case f.Torch != nil: // on another machine of the kind
+			cells = append(cells, f.Torch.text(f.Unit)+", run "+label(before), "")
+		default:
 			cells = append(cells, "", "")
 		}
 		goal := ""
@@ -218,6 +223,16 @@ func sectionTable(b *strings.Builder, s Section, runs []*Run, places []int, seen
 		}
 		line(b, cells...)
 	}
+}
+
+// beforehand returns the newest run that has PyTorch's figure beside the one of that name, and the figure.
+func beforehand(runs []*Run, places []int, name string) (run int, f Figure) {
+	for _, i := range slices.Backward(places) {
+		if f, ok := runs[i].figure(name); ok && f.Torch != nil {
+			return i, f
+		}
+	}
+	return 0, Figure{}
 }
 
 // line writes a line of a table.
@@ -300,41 +315,33 @@ func runTable(b *strings.Builder, names []string, runs []*Run) {
 	}
 }
 
-// testTables lists, for the newest run with tests on each device, each package's tests and those that did not pass by name.
+// testTables lists, for each device and package, the tests of the newest run that has some, and those that did not pass by name.
 func testTables(b *strings.Builder, runs []*Run) {
-	last := map[string]int{}
+	last := map[string]map[string]int{} // by device and package
 	for i, r := range runs {
-		if len(r.Tests) > 0 {
-			last[r.Device] = i
+		for _, t := range r.Tests {
+			if last[r.Device] == nil {
+				last[r.Device] = map[string]int{}
+			}
+			last[r.Device][t.Package] = i
 		}
 	}
 	for _, device := range slices.Sorted(maps.Keys(last)) {
-		r := runs[last[device]]
-		fmt.Fprintf(b, "\n## Tests on %s, run %s\n\n| package | tests | sub-tests passed | failed | skipped | seconds |\n| --- | --- | "+
-			"--- | --- | --- | --- |\n", device, label(last[device]))
-		type row struct {
-			tests, subs int
-			not         map[string][]string
-			seconds     float64
-		}
-		rows := map[string]*row{}
-		for _, t := range r.Tests {
-			p := rows[t.Package]
-			if p == nil {
-				p = &row{not: map[string][]string{}}
-				rows[t.Package] = p
+		fmt.Fprintf(b, "\n## Tests on %s\n\n| package | run | tests | sub-tests passed | failed | skipped | seconds |\n"+
+			"| --- | --- | --- | --- | --- | --- | --- |\n", device)
+		for _, pkg := range slices.Sorted(maps.Keys(last[device])) {
+			tests, subs, seconds, not := 0, 0, 0.0, map[string][]string{}
+			for _, t := range runs[last[device][pkg]].Tests {
+				if t.Package != pkg {
+					continue
+				}
+				tests, subs, seconds = tests+1, subs+t.Subtests["pass"], seconds+t.Seconds
+				if t.Result != "pass" {
+					not[t.Result] = append(not[t.Result], t.Name)
+				}
 			}
-			p.tests++
-			p.subs += t.Subtests["pass"]
-			p.seconds += t.Seconds
-			if t.Result != "pass" {
-				p.not[t.Result] = append(p.not[t.Result], t.Name)
-			}
-		}
-		for _, pkg := range slices.Sorted(maps.Keys(rows)) {
-			p := rows[pkg]
-			fmt.Fprintf(b, "| %s | %d | %d | %s | %s | %s |\n", pkg, p.tests, p.subs, strings.Join(p.not["fail"], ", "),
-				strings.Join(p.not["skip"], ", "), short(p.seconds))
+			fmt.Fprintf(b, "| %s | %s | %d | %d | %s | %s | %s |\n", pkg, label(last[device][pkg]), tests, subs,
+				strings.Join(not["fail"], ", "), strings.Join(not["skip"], ", "), short(seconds))
 		}
 	}
 }
