@@ -53,7 +53,8 @@ func Page(names []string, runs []*Run) []byte {
 		"are from the same machine, measured\n" +
 		"right before or after with `bench/torch_bench.py`, or, where they name a run, from that one. Goals are the project's own; one " +
 		"that names another figure, such as\n" +
-		"`launch + 0.8 µs`, means that of the same run. Two machines of one kind differ up to 2.4 times, so ratios and differences within a run count, not times alone.\n" +
+		"`launch + 0.8 µs`, means that of the same run. Two machines of one kind differ up to 2.4 times, so ratios and " +
+		"differences within a run count, not times alone.\n" +
 		"A GPU's run is made by `bench/pack.sh` and `bench/gpu.sh`, one without a GPU by `bench/sim.sh`; the last tables list each " +
 		"package's tests in the newest run of them, which `go test\n" +
 		"./FOLDER -run NAME -v` repeats. [CONTRIBUTING.md](../CONTRIBUTING.md) says more.\n")
