@@ -111,6 +111,9 @@ func (j *joining) weigh() {
 			s := c.Ins[0].Storage
 			if w, ok := writer[s]; ok {
 				j.ready[i] = j.place[w] + 1
+				if g.Calls[w].Converts { // which may run later than it stands
+					j.ready[i] = i
+				}
 			}
 			if j.ends[i] = n; made[s] != nil {
 				j.ends[i], j.size[i] = made[s].last, made[s].bytes
@@ -159,7 +162,7 @@ func (j *joining) next(calls []int) (s joint, rest []int) {
 		}
 	}
 	for _, i := range calls {
-		if j.until[i] >= s.at && j.ready[i] <= s.at && (i == s.at || j.move(i, s.at)) {
+		if j.ready[i] <= s.at && (i == s.at || j.move(i, s.at)) {
 			s.calls = append(s.calls, i)
 		} else {
 			rest = append(rest, i)
