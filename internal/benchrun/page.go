@@ -181,7 +181,7 @@ func sectionTable(b *strings.Builder, s Section, runs []*Run, places []int, seen
 		if i, f, ok := newest(runs, places, e.Name); ok {
 			seen[e.Name] = true
 			rows = append(rows, row{e, i, f})
-			_, torch := beforehand(runs, places, e.Name)
+			_, torch := newestBeside(runs, places, e.Name)
 			beside = beside || torch.Torch != nil
 		}
 	}
@@ -205,7 +205,7 @@ func sectionTable(b *strings.Builder, s Section, runs []*Run, places []int, seen
 			title += "; " + r.f.Note
 		}
 		cells := []string{title, r.f.text(r.f.Unit)}
-		switch before, f := beforehand(runs, places, r.Name); {
+		switch before, f := newestBeside(runs, places, r.Name); {
 		case !beside:
 		case r.f.Torch != nil:
 			cells = append(cells, r.f.Torch.text(r.f.Unit), against(r.f))
@@ -226,8 +226,8 @@ func sectionTable(b *strings.Builder, s Section, runs []*Run, places []int, seen
 	}
 }
 
-// beforehand returns the newest run that has PyTorch's figure beside the one of that name, and the figure.
-func beforehand(runs []*Run, places []int, name string) (run int, f Figure) {
+// newestBeside returns the newest run that has PyTorch's figure beside the one of that name, and the figure.
+func newestBeside(runs []*Run, places []int, name string) (run int, f Figure) {
 	for _, i := range slices.Backward(places) {
 		if f, ok := runs[i].figure(name); ok && f.Torch != nil {
 			return i, f

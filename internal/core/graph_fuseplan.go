@@ -486,9 +486,6 @@ func (b *planning) pointGroup(s *fuse.Set) *fusedGroup {
 	return g
 }
 
-// oneByOne are the strides of elements that lie side by side.
-var oneByOne = []int{1}
-
 // joinGroup makes the group of s, whose calls copy different arrays, each without gaps.
 func (b *planning) joinGroup(s *fuse.Set) *fusedGroup {
 	first := b.points[b.g.Calls[s.Calls[0]].At]
@@ -499,7 +496,7 @@ func (b *planning) joinGroup(s *fuse.Set) *fusedGroup {
 		if slot >= len(s.Outs) {
 			via = first.via[1]
 		}
-		g.operands = append(g.operands, kernels.Operand{DType: e.dt, Via: via, Shape: []int{e.form.numel}, Stride: oneByOne})
+		g.operands = append(g.operands, kernels.Operand{DType: e.dt, Via: via, Shape: []int{e.form.numel}, Stride: adjacent})
 	}
 	return g
 }

@@ -106,9 +106,6 @@ func (o *foreachOperands) take(n, outs, ins int) (allOuts, allIns [][]kernels.Op
 	return o.outs, o.ins, o.sizes
 }
 
-// adjacent is the stride of a list of elements.
-var adjacent = []int{1}
-
 // rowsOf returns the rows that which selects at ptr, in the form of package kernels. They are valid until the next call.
 func (s *session) rowsOf(ptr uint64, which *intList) kernels.Rows {
 	s.which = s.which[:0]

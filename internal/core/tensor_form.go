@@ -185,3 +185,6 @@ type geometry struct {
 	shape, stride []int
 	offset        int
 }
+
+// adjacent is the stride of a list of elements.
+var adjacent = []int{1}

@@ -74,7 +74,11 @@ func (g *Graph) Moves() (n int) {
 }
 
 func (s *Set) print(b *strings.Builder, g *Graph) {
-	b.WriteString(map[bool]string{false: "group {\n", true: "join {\n"}[s.Join])
+	kind := "group"
+	if s.Join {
+		kind = "join"
+	}
+	fmt.Fprintf(b, "%s {\n", kind)
 	for _, i := range s.Calls {
 		g.Calls[i].print(b, "  ")
 	}

@@ -301,14 +301,6 @@ func (p *poolKernel) lanes(start kernel.Value) []kernel.Var {
 	return vs
 }
 
-func valuesOf(vars []kernel.Var) []kernel.Value {
-	vs := make([]kernel.Value, len(vars))
-	for c := range vs {
-		vs[c] = vars[c].Get()
-	}
-	return vs
-}
-
 func (p *poolKernel) place(i int, row, col kernel.Value) kernel.Value {
 	ix := p.at[i].Type()
 	return p.at[i].Add(row.Convert(ix).Mul(p.strides[i][0].Value)).Add(col.Convert(ix).Mul(p.strides[i][1].Value))
@@ -344,8 +336,8 @@ func (p *poolKernel) max() {
 			where[c].Set(better.Select(here, where[c].Get()))
 		}
 	})
-	p.store(0, valuesOf(best))
-	wide := valuesOf(where)
+	p.store(0, get(best))
+	wide := get(where)
 	for c := range wide {
 		wide[c] = wide[c].Convert(dtype.Int64)
 	}
@@ -373,7 +365,7 @@ func (p *poolKernel) maxBack() {
 			sum[c].Set(place[c].Eq(me).Select(sum[c].Get().Add(g[c]), sum[c].Get()))
 		}
 	})
-	p.store(0, valuesOf(sum))
+	p.store(0, get(sum))
 }
 
 // window returns the bounds of window (y, x) of planes h high and w wide, clipped to them, and the divisor of its mean.
@@ -401,7 +393,7 @@ func (p *poolKernel) mean(top, bottom, left, right, divisor kernel.Value) {
 			sum[c].Set(sum[c].Get().Add(v))
 		}
 	})
-	means := valuesOf(sum)
+	means := get(sum)
 	for c := range means {
 		means[c] = means[c].Div(divisor.Convert(p.s.Compute))
 	}
@@ -449,5 +441,5 @@ func (p *poolKernel) avgBack() {
 			sum[c].Set(sum[c].Get().Add(v.Div(divisor.Convert(p.s.Compute))))
 		}
 	})
-	p.store(0, valuesOf(sum))
+	p.store(0, get(sum))
 }
