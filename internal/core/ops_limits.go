@@ -7,7 +7,7 @@ import (
 )
 
 // maxPieces bounds the number of tensors that one call returns, each of which takes some hundred bytes.
-const maxPieces = 1 << 24
+const maxPieces = 1 << 20
 
 // piecesFit stops op if it would return more than maxPieces tensors: running out of memory would end the Go program.
 func (x *Exec) piecesFit(op string, t *Tensor, n int) {
