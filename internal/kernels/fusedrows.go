@@ -193,12 +193,18 @@ func (op *PointOp) begin() string {
 func hashOf(parts ...*PointOp) uint64 {
 	h := fnv.New64a()
 	for _, p := range parts {
-		if p != nil {
-			h.Write([]byte(p.group))
-		}
+		h.Write([]byte(groupOf(p)))
 		h.Write([]byte{0})
 	}
 	return h.Sum64()
+}
+
+// groupOf says what a part computes, and is empty for nil.
+func groupOf(p *PointOp) string {
+	if p == nil {
+		return ""
+	}
+	return p.group
 }
 
 func (op *rowOp) firstScalar() int {

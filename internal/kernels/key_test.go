@@ -1,10 +1,69 @@
 package kernels
 
 import (
+	"maps"
+	"slices"
 	"testing"
 
 	"tenon.dev/dtype"
 )
+
+// TestKeyOfRows checks that the key of a fused row-wise operation says what it computes, whatever its number among the process's: another
+// one that had the same number in an earlier process must not be loaded in its place.
+func TestKeyOfRows(t *testing.T) {
+	rowMutex.Lock()
+	all, by := slices.Clone(rowOps), maps.Clone(fusedRows)
+	rowMutex.Unlock()
+	base := slices.DeleteFunc(slices.Clone(all), func(op *rowOp) bool { return op.around != nil })
+	reset := func(ops []*rowOp, made map[rowAround]*rowOp) {
+		rowMutex.Lock()
+		defer rowMutex.Unlock()
+		rowOps, fusedRows = ops, made
+	}
+	defer reset(all, by)
+	f32 := dtype.Float32
+	part := func(op *PointOp) *PointOp {
+		return Fuse([]dtype.DType{f32}, []FusedStep{{Op: op, Compute: f32, Ins: []FusedIn{{Value: 0}}, Outs: []FusedOut{{DType: f32}}}}, []int{1})
+	}
+	exp, tanh := part(Exp), part(Tanh)
+	made := []rowAround{{softmaxOp, exp, nil}, {logSoftmaxOp, exp, nil}, {softmaxOp, tanh, nil}, {softmaxOp, nil, exp}, {softmaxOp, nil, tanh},
+		{softmaxOp, exp, tanh}, {softmaxOp, tanh, exp}}
+	keys := func(order []rowAround) map[rowAround]string {
+		reset(slices.Clone(base), map[rowAround]*rowOp{})
+		out := map[rowAround]string{}
+		for _, a := range order {
+			s := Spec{Family: FamilyRows, Op: fuseRows(a.base, a.before, a.after).id, Compute: f32}
+			out[a] = s.Key()
+		}
+		return out
+	}
+	forward := keys(made)
+	slices.Reverse(made)
+	if backward := keys(made); !maps.Equal(forward, backward) {
+		t.Errorf("keys\n%v\n%v", forward, backward)
+	}
+	seen := map[string]bool{}
+	for _, s := range []Spec{{Family: FamilyRows, Op: softmaxOp.id, Compute: f32}, {Family: FamilyRows, Op: logSoftmaxOp.id, Compute: f32}} {
+		seen[s.Key()] = true
+	}
+	for _, k := range forward {
+		seen[k] = true
+	}
+	if len(seen) != len(made)+2 {
+		t.Errorf("%d keys for %d kernels", len(seen), len(made)+2)
+	}
+}
+
+// TestNamesOfPointOps checks that the names of operations tell them apart, since the keys of groups consist of them.
+func TestNamesOfPointOps(t *testing.T) {
+	seen := map[string]bool{}
+	for _, op := range pointOps {
+		if seen[op.Name] {
+			t.Errorf("two operations are named %s", op.Name)
+		}
+		seen[op.Name] = true
+	}
+}
 
 // The key of a group says what it computes, whatever its number among the process's groups.
 func TestKeyOfGroup(t *testing.T) {

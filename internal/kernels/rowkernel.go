@@ -36,9 +36,7 @@ type rowKernel struct {
 var _ = register(FamilyRows, buildRows)
 
 func buildRows(s *Spec) *kernel.Kernel {
-	rowMutex.RLock()
-	op := rowOps[s.Op]
-	rowMutex.RUnlock()
+	op := rowOpOf(s)
 	return kernel.Build(s.name("row_"+op.name), func(k *kernel.Builder) {
 		r := &rowKernel{k: k, s: s, op: op, t: s.Compute, ix: indexType(int(s.Index)), group: int(s.Rows.Group),
 			chunks: int(s.Rows.Chunks), vec: int(s.Vec)}

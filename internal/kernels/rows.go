@@ -47,6 +47,13 @@ func rowWise(op rowOp) *rowOp {
 	return &op
 }
 
+// rowOpOf returns the operation of a row-wise kernel.
+func rowOpOf(s *Spec) *rowOp {
+	rowMutex.RLock()
+	defer rowMutex.RUnlock()
+	return rowOps[s.Op]
+}
+
 func (op *rowOp) kind(i int) rowKind {
 	if i < len(op.outs) {
 		return op.outs[i]

@@ -77,15 +77,19 @@ func (s *Spec) name(prefix string) string {
 	return b.String()
 }
 
-// Key says what kernel s is, in any process of one build of a program: the ids of groups differ between processes, all others are given in
-// one order as a program starts.
+// Key says what kernel s is, in any process of one build of a program. Operations that are made as a program runs get their ids in an order
+// that differs between processes, so the key says what they are made of. All other ids are given in one order as a program starts.
 func (s *Spec) Key() string {
-	if s.Family != FamilyFused {
-		return fmt.Sprint(*s)
+	c, made := *s, ""
+	switch s.Family {
+	case FamilyFused:
+		c.Op, made = 0, opOf(s).group
+	case FamilyRows:
+		if a := rowOpOf(s).around; a != nil {
+			c.Op, made = a.base.id, fmt.Sprintf("around %q %q", groupOf(a.before), groupOf(a.after))
+		}
 	}
-	c := *s
-	c.Op = 0
-	return fmt.Sprint(c, opOf(s).group)
+	return fmt.Sprint(c, made)
 }
 
 // nameFields appends what a family's spec says, without what is zero: field and number.
