@@ -591,3 +591,29 @@ func TestFailedInPlaceCountsNoVersion(t *testing.T) {
 		})
 	}
 }
+
+// TestCopyIntoRefusesOtherShapes checks that a copy reads no element that its source does not have, whatever device the source is on, and
+// leaves none of them out.
+func TestCopyIntoRefusesOtherShapes(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		row, rows := x.Zeros([]int{3}, dtype.Float32), x.Zeros([]int{2, 3}, dtype.Float32)
+		host := x.Host()
+		for _, c := range []struct {
+			dst   *Tensor
+			shape []int
+		}{{row, []int{2}}, {row, []int{4}}, {row, []int{2, 3}}, {row, []int{1, 3}}, {rows, []int{2}}, {rows, []int{3, 3}}} {
+			for name, src := range map[string]*Tensor{"here": x.Ones(c.shape, dtype.Float32), "host": host.Ones(c.shape, dtype.Float32)} {
+				for op, f := range map[string]func(dst, src *Tensor){"CopyInto": x.CopyInto, "CopyAsyncInto": x.CopyAsyncInto} {
+					err := Try(func() { f(c.dst, src) })
+					wantError(t, err, fault.Invalid, "source of shape", "does not broadcast")
+					if err == nil {
+						t.Errorf("%s takes a source of shape %v, %s, for %v", op, c.shape, name, c.dst.Shape())
+					}
+				}
+			}
+		}
+		want(t, x, row, 0, 0, 0)
+		x.CopyInto(rows, x.Ones([]int{2, 1}, dtype.Float32)) // what broadcasts still does
+		want(t, x, rows, 1, 1, 1, 1, 1, 1)
+	})
+}

@@ -17,6 +17,7 @@ func init() {
 		back: func(b *back) { b.set(0, b.grad(0)) }})
 	// rowCopyInto copies input 0, broadcast, to the destination.
 	rowCopyInto = define(row{Name: "CopyInto", takes: "src", flags: flagInto, Torch: "copy_", infer: func(f *frame) {
+		f.check(f.in[0].fits(f.dst[0]))
 		f.newOut(0, dtype.Bool, f.dst[0].shape, nil)
 	}, run: runCopy, points: true,
 		back: func(b *back) { b.set(0, b.grad(0)) }})
@@ -92,6 +93,9 @@ func (x *Exec) ToDType(t *Tensor, dt dtype.DType) *Tensor {
 	}
 	return x.copyAs(t, dt, false)
 }
+
+// fits returns an error unless t broadcasts to dst, which it is copied to.
+func (t *Tensor) fits(dst *Tensor) error { return infer.FitsInto("the source", t.Shape(), dst.Shape()) }
 
 // CopyInto sets dst's elements to src's, broadcast and converted. src may be on another device.
 func (x *Exec) CopyInto(dst, src *Tensor) {

@@ -240,6 +240,7 @@ func (x *Exec) CopyAsyncInto(dst, src *Tensor) {
 		x.On(x.streamOf(dst)).CopyInto(dst, src)
 		return
 	}
+	x.check("CopyAsyncInto", src.fits(dst))
 	x.composite("CopyAsyncInto", func(x *Exec) *Tensor {
 		to, from := x.On(x.streamOf(dst)), x.On(x.streamOf(src))
 		if src.st.dev.Host {
