@@ -135,7 +135,7 @@ func TestSaidOutside(t *testing.T) {
 			t.Errorf("it has the values %v and the structure %v", o.Values, o.Structure)
 		}
 	}
-	if seen != 4 {
+	if seen != 5 {
 		t.Error(seen, "rows")
 	}
 }
@@ -173,5 +173,86 @@ func TestOptionsOutside(t *testing.T) {
 	}
 	if got := testdevice.Read[float32](t, x, g[0]); !slices.Equal(got, []float32{4, 4}) {
 		t.Error("its derivative is", got)
+	}
+}
+
+// rowDoubled changes its operand, which is no destination.
+var rowDoubled = core.Define(core.Op{Name: "TestDoubled", Package: "linalg", Takes: "t^ ->", Infer: func(*core.Frame) {},
+	Run: func(f *core.Frame) error {
+		t := core.ElementsOf(f.In(0))
+		return kernels.Pointwise(f, kernels.AddScaled, t.DType, []kernels.Scalar{kernels.FloatScalar(1)}, []kernels.Operand{t},
+			[]kernels.Operand{t, t})
+	}})
+
+// TestChangingOutside checks that a row outside core that changes an operand counts as a change of it: in its version, for derivatives
+// that saved it, and for leaves.
+func TestChangingOutside(t *testing.T) {
+	x := testdevice.Open(t, tenon.Sim(0))
+	double := func(x *tenon.Exec, t *tenon.Tensor) { core.Begin((*core.Exec)(x), rowDoubled, (*core.Tensor)(t)).Do() }
+	a := tenon.From(x, []float32{1, 2})
+	double(x, a)
+	if got := testdevice.Read[float32](t, x, a); !slices.Equal(got, []float32{2, 4}) || a.Version() != 1 {
+		t.Errorf("it gives %v, version %d", got, a.Version())
+	}
+	leaf := tenon.From(x, []float32{1, 2}).SetRequiresGrad(true)
+	b := x.MulS(leaf, 1)
+	loss := x.Sum(x.Mul(b, b), nil)
+	double(x.NoGrad(), b)
+	if err := x.Backward(loss); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "modified") {
+		t.Error("the gradient of a value that was changed:", err)
+	}
+	if err := tenon.Try(func() { double(x, leaf) }); fault.KindOf(err) != fault.Invalid {
+		t.Error("a leaf that requires grad was changed:", err)
+	}
+}
+
+// multiplying is a tap that multiplies where the program adds.
+type multiplying struct{ wrong bool }
+
+func (p multiplying) Before(f *core.Frame) bool {
+	if f.Op() != "Add" {
+		return false
+	}
+	var y *core.Tensor
+	f.Nested(func() {
+		x := f.Exec().NoGrad()
+		if y = x.Mul(f.In(0), f.In(1)); p.wrong {
+			y = x.ToDType(y, tenon.Int32)
+		}
+	})
+	f.Give(0, y)
+	return true
+}
+
+func (multiplying) After(*core.Frame) {}
+
+// TestTapOutsideTakesCallsOver checks that a tap outside core may make the outputs of a call: its results, their derivative and their
+// lifetime are those of the call, and an output of another type is refused.
+func TestTapOutsideTakesCallsOver(t *testing.T) {
+	x := testdevice.Open(t, tenon.Sim(0))
+	x.Ones([]int{1}, tenon.Float32).Close()
+	before := core.LiveStorages()
+	x.Scope(func(x *tenon.Exec) {
+		a, b := tenon.From(x, []float32{2, 3}).SetRequiresGrad(true), tenon.From(x, []float32{5, 7})
+		core.SetTap((*core.Exec)(x), multiplying{})
+		defer core.SetTap((*core.Exec)(x), nil)
+		y := x.Add(a, b)
+		if got := testdevice.Read[float32](t, x, y); !slices.Equal(got, []float32{10, 21}) {
+			t.Error("the tap's call gives", got)
+		}
+		g, err := x.Grad([]*tenon.Tensor{x.Sum(y, nil)}, []*tenon.Tensor{a})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := testdevice.Read[float32](t, x, g[0]); !slices.Equal(got, []float32{1, 1}) { // of the sum that the program wrote
+			t.Error("its derivative is", got)
+		}
+		core.SetTap((*core.Exec)(x), multiplying{wrong: true})
+		if err := tenon.Try(func() { x.Add(a, b) }); err == nil || !strings.Contains(err.Error(), "must be float32 of shape [2]") {
+			t.Error("an output of another type:", err)
+		}
+	})
+	if n := core.LiveStorages() - before; n != 0 {
+		t.Error(n, "storages are left")
 	}
 }

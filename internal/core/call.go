@@ -50,7 +50,7 @@ type Call struct {
 	rest  *operandList
 	// source is the slot of the generator in a key.
 	source    int
-	many      uint16
+	many      uint32
 	ins, dsts uint8
 }
 

@@ -39,7 +39,7 @@ type row struct {
 	// draws returns how many words each thread takes from the generator. Outputs and operands may have no elements yet. It is nil for rows
 	// that take none.
 	draws func(f *frame) uint64
-	// alters passes to f.alter the operands that a row with flagMutates changes.
+	// alters passes to f.alter the operands that a row with flagMutates changes; without one, those that takes marks.
 	alters func(f *frame)
 	// back computes the gradients of the inputs, with Exec operations; nil means the operation has none.
 	back func(b *back)

@@ -64,6 +64,9 @@ func (r *row) fit() {
 			r.flags |= flagMutates
 		}
 	}
+	if r.flags&flagMutates != 0 && r.alters == nil {
+		r.alters = alterMarked
+	}
 	for i, n := range s.numbers {
 		if n.decides && i < 4 {
 			r.decides |= 1 << i
@@ -76,6 +79,19 @@ func (r *row) fit() {
 	}
 	if p := r.point; text == "" || p != nil && r.infer == nil && (len(s.ins) != p.Ins || len(s.numbers) != p.Scalars) {
 		panic("core: the operation " + r.Name + " does not say what it takes")
+	}
+}
+
+// alterMarked notes that a call changes the operands that its row marks with ^.
+func alterMarked(f *frame) {
+	for i, in := range f.row.sig.ins {
+		switch {
+		case !in.changed:
+		case in.isMany:
+			f.altered = append(f.altered, f.many...)
+		case f.in[i] != nil:
+			f.alter(f.in[i])
+		}
 	}
 }
 

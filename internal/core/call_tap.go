@@ -4,12 +4,14 @@ import (
 	"weak"
 
 	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 )
 
 // Tap sees the calls of a session.
 type Tap interface {
 	// Before sees a call whose outputs are decided, but have no memory yet; nothing has changed. It returns true if it takes the call over:
-	// then it has made the outputs, and no work is issued.
+	// then it has made the outputs, with Give or Defer, and no work is issued.
 	Before(f *Frame) bool
 	// After sees a call at its end. A call that fails ends without After.
 	After(f *Frame)
@@ -34,6 +36,18 @@ func (f *frame) Op() string { return f.row.Name }
 // Together reports whether the call's work waits with that of other calls, until all of it can be handed over. Until then nothing can be
 // read.
 func (f *frame) Together() bool { return f.x.s.change != nil }
+
+// Give makes t output i of a call that a tap takes over, in Before. t is a handle that nobody else has, made in Nested on an Exec of NoGrad,
+// of the type and shape that Inferred gives. The tape records the call of the program.
+func (f *frame) Give(i int, t *Tensor) {
+	switch sp := &f.specs[i]; {
+	case t.dt != sp.dt || !infer.Same(t.Shape(), sp.form.shape):
+		f.fail(fault.Invalid, "the tap gives %s as output %d, which must be %v of shape %v", describe(t), i, sp.dt, sp.form.shape)
+	case t.RequiresGrad():
+		f.fail(fault.Invalid, "the tap gives output %d a history of its own; make it on an Exec of NoGrad", i)
+	}
+	f.setOut(i, t)
+}
 
 // Out returns output i of a call that has ended.
 func (f *frame) Out(i int) *Tensor { return f.out[i] }
@@ -92,7 +106,7 @@ func (f *frame) Call() Call {
 			n++
 		}
 	}
-	c.many = uint16(len(f.many))
+	c.many = uint32(len(f.many))
 	c.rest = restOf(rest)
 	return c
 }

@@ -179,6 +179,38 @@ func TestAttributesArePlain(t *testing.T) {
 	}
 }
 
+// TestLongLists checks that a Call of more operands than 16 bits count prints them all and infers its output.
+func TestLongLists(t *testing.T) {
+	x := processor(t)
+	one := x.Ones([]int{1}, dtype.Float32)
+	defer one.Close()
+	many := make([]*Tensor, 1<<16+1)
+	for i := range many {
+		many[i] = one
+	}
+	seen := &lastCall{}
+	SetTap(x, seen)
+	y := x.Cat(many, 0)
+	defer y.Close()
+	SetTap(x, nil)
+	if n := len(seen.call.Operands()); n != len(many) {
+		t.Errorf("the call has %d operands", n)
+	}
+	if out, err := seen.call.Infer(); err != nil || out[0].Shape[0] != y.Size(0) {
+		t.Errorf("it infers %v, %v", out, err)
+	}
+}
+
+// lastCall is a tap that keeps the latest call.
+type lastCall struct{ call Call }
+
+func (l *lastCall) Before(f *Frame) bool {
+	l.call = f.Call()
+	return false
+}
+
+func (*lastCall) After(*Frame) {}
+
 func TestNodesAreSmall(t *testing.T) {
 	if n := reflect.TypeFor[node]().Size(); n > 256 {
 		t.Errorf("a node takes %d bytes, more than 256", n)

@@ -37,8 +37,7 @@ func init() {
 	rowForeach = define(row{Name: "Foreach", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runForeach, alters: alterForeach})
 	rowAdvance = define(row{Name: "Advance", takes: "tensors…^; rate second third fourth; options ->", infer: func(*frame) {},
 		run: runAdvance, alters: func(f *frame) { f.alter(f.many[0]) }})
-	rowUpdateScale = define(row{Name: "UpdateScale", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runUpdateScale,
-		alters: func(f *frame) { f.altered = append(f.altered, f.many...) }})
+	rowUpdateScale = define(row{Name: "UpdateScale", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runUpdateScale})
 }
 
 // foreach is a call of rowForeach: the frame's many holds n first operands, then n second ones, and so on, then the rows and, for an op

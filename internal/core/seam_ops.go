@@ -39,8 +39,9 @@ type Op struct {
 	// Draws is set if Run takes numbers from a generator, with Philox, and returns how many words each thread draws.
 	Draws func(f *Frame) uint64
 	// Waits says that the operation waits for the device, or may, and so is refused in a capture; Varies that if several elements go to one
-	// place, which of them wins may differ from run to run.
-	Waits, Varies bool
+	// place, which of them wins may differ from run to run; Sized that the size of the output is a number in the structure that was read
+	// from the device.
+	Waits, Varies, Sized bool
 }
 
 // CastClass says what autocast does with the operands of an operation.
@@ -58,6 +59,9 @@ func Define(o Op) *Row {
 	r := define(row{Name: o.Name, Torch: o.Torch, pkg: o.Package, takes: o.Takes, infer: o.Infer, run: o.Run, draws: o.Draws, cast: o.Cast})
 	if o.Varies {
 		r.flags |= flagVaries
+	}
+	if o.Sized {
+		r.flags |= flagSized
 	}
 	if o.Waits {
 		r.flags |= flagWaits
