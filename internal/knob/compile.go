@@ -8,7 +8,8 @@ var (
 			"once. A region uses the setting at the time when it is made.", "on", "fusion", "graphs", "off")
 	// CompileGroups and CompileGraphs limit how many groups become kernels and how many graphs are recorded, to bisect a failure.
 	CompileGroups = newCount("TENON_COMPILE_GROUPS", MaxCompileParts, 0, MaxCompileParts,
-		"The maximum number of groups of calls that become fused kernels; the calls of later groups run one by one. `tenon compile bisect` sets it.")
+		"The maximum number of groups of calls that become fused kernels; the calls of later groups run one by one. "+
+			"`tenon compile bisect` sets it.")
 	CompileGraphs = newCount("TENON_COMPILE_GRAPHS", MaxCompileParts, 0, MaxCompileParts,
 		"The maximum number of graphs that are recorded; later segments run without a graph. `tenon compile bisect` sets it.")
 	// CompileLog is the file that groups and graphs are logged to.

@@ -28,21 +28,21 @@ func main() {
 const legend = `# Operations
 
 Every operation that passes the [funnel](architecture.md#the-funnel), by the name that it has in errors, traces and calls. The page is
-generated from the rows by ` + "`go generate ./...`" + `, and tests check that the rows say what the operations really do. A method of an Exec is
-one operation or is composed of several.
+generated from the rows by ` + "`go generate ./...`" + `, and tests check that the rows say what the operations really do. A method of an
+Exec is one operation or is composed of several.
 
 - **Operands**: ? marks an optional one, # one that may be a number instead, … a list.
 - **Outputs**: ? marks an optional one, … a list. All except views can be written to destinations that the caller gives.
 - **Values** are numbers that may change freely: calls that differ only in values have the same shapes and run the same kernels. A number
   in place of an operand is a value too.
-- **Structure** is what decides types, shapes and kernels in addition to the operands' types, shapes and strides: … marks a list, dtype is a
-  requested type, and options are attributes of the operation's own type.
+- **Structure** is what decides types, shapes and kernels in addition to the operands' types, shapes and strides: … marks a list, dtype is
+  a requested type, and options are attributes of the operation's own type.
 - **Properties**: *view*: the outputs are views of the first operand, and no kernel runs. *into*: the outputs are always destinations, which
   the call changes. *changes*: what it changes besides destinations. *draws*: it draws random numbers from a generator. *waits*: it waits,
   or may wait, for the device, and cannot be captured. *varies*: if several elements are written to one place, the one that wins may differ
   from run to run. *other devices*: operands may be on other devices. *user*: the program defines what it does. *sized*: the size of its
-  output depends on data. Without these words, an operation returns new outputs, changes and draws nothing, waits for nothing, can be captured
-  and gives the same bits each time.
+  output depends on data. Without these words, an operation returns new outputs, changes and draws nothing, waits for nothing, can be
+  captured and gives the same bits each time.
 - **Autocast**: the type to which operands are cast. *low precision* is the type given to Autocast; *widest* is float32 if one operand has
   it, and otherwise low precision; *result in float32* leaves the operands as they are and makes the result float32.
 - **Derivative**: whether it has one.
