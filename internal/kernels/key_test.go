@@ -6,7 +6,7 @@ import (
 	"tenon.dev/dtype"
 )
 
-// The key of a group says what it computes, whatever its number among the process's groups.
+// TestKeyOfGroup: the key of a group says what it computes, whatever its number among the process's groups.
 func TestKeyOfGroup(t *testing.T) {
 	f := &fusedOps
 	f.Lock()

@@ -9,7 +9,7 @@ import (
 	"tenon.dev/dtype"
 )
 
-// MultiTensor over many tensors gives the bits that Pointwise gives for each, in one launch for 32 dense ones.
+// TestMultiTensor: MultiTensor over many tensors gives the bits of Pointwise for each, in one launch per 32 dense tensors.
 func TestMultiTensor(t *testing.T) {
 	for _, dt := range []dtype.DType{dtype.Float32, dtype.Float64, dtype.BFloat16} {
 		for _, op := range []*PointOp{SGD.PointOp, SGDMomentum.PointOp, SGDNesterov.PointOp, Adam.PointOp, AdamWAMS.PointOp,
@@ -38,7 +38,7 @@ func TestMultiTensor(t *testing.T) {
 					if err := Pointwise(h, op, dt, scalars, want, in); err != nil {
 						t.Fatal(err)
 					}
-					if i%2 == 0 { // in place, as optimizers are
+					if i%2 == 0 { // in place, as in optimizers
 						out[0] = in[0]
 						for j := 1; j < op.Outs; j++ {
 							out[j] = in[j+1]
