@@ -81,7 +81,7 @@ func (plan *tilePlan) registers(u *tileUses) error {
 	}
 	for _, in := range u.eaches {
 		if plan.tiles[in.Sym].held {
-			return fault.New(fault.Unsupported, "tile %s is a copy and cannot be visited; visit the tile that it copies", plan.tiles[in.Sym].Name)
+			return fault.New(fault.Unsupported, "tile %s is a copy and cannot be visited; visit what it copies", plan.tiles[in.Sym].Name)
 		}
 	}
 	return nil
