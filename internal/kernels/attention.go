@@ -98,7 +98,7 @@ func (a *attention) plan(is Issuer) error {
 	a.batch, a.heads, a.queries, a.width = s[0], s[1], s[2], s[3]
 	a.shared, a.keys = s[1]/t[1], t[2]
 	if a.queries >= 1<<30 || a.keys >= 1<<30 || a.batch*a.heads*ceilDiv(max(a.queries, a.keys), 16) >= 1<<31 {
-		return fmt.Errorf("attention of %v by %v: it takes more blocks than a launch has", s, t)
+		return fmt.Errorf("attention of %v by %v: it needs more blocks than a launch can have", s, t)
 	}
 	for _, o := range []*Operand{&a.q, &a.k, &a.v, &a.out, &a.g} {
 		if o.Ptr == 0 || alignedRows(o) {

@@ -86,7 +86,7 @@ func (p *product) batches(nd int) error {
 	}
 	b.merge()
 	if b.nd > maxBatchDims {
-		return fmt.Errorf("a matrix product with %d batch dimensions that do not lie evenly; make an operand contiguous", b.nd)
+		return fmt.Errorf("a matrix product with %d batch dimensions that cannot be merged; make an operand contiguous", b.nd)
 	}
 	for d := range p.sizes {
 		p.sizes[d] = 1

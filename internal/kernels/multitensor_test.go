@@ -84,7 +84,7 @@ func TestMultiTensorErrors(t *testing.T) {
 		{Arange, nil, nil, "no meaning over several tensors"},
 		{Mul, [][]Operand{f(dtype.Float32), f(dtype.Float64)}, [][]Operand{pair(dtype.Float32), pair(dtype.Float32)},
 			"of tensor 1 is float64"},
-		{Mul, [][]Operand{{odd}}, [][]Operand{pair(dtype.Float32)}, "no multiple of its element size"},
+		{Mul, [][]Operand{{odd}}, [][]Operand{pair(dtype.Float32)}, "not a multiple of its element size"},
 	} {
 		err := MultiTensor(h, c.op, dtype.Float32, Rows{Which: make([]int32, len(c.ins))}, c.outs, c.ins)
 		if err == nil || !strings.Contains(err.Error(), c.want) {

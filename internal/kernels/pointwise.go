@@ -210,7 +210,7 @@ func (op *PointOp) items() int {
 }
 
 func misaligned(name string, o *Operand) error {
-	return fmt.Errorf("%s: an operand of %v lies at %#x, which is no multiple of its element size; copy it to aligned memory first",
+	return fmt.Errorf("%s: an operand of %v lies at %#x, which is not a multiple of its element size; copy it to aligned memory first",
 		name, o.DType, o.Ptr)
 }
 

@@ -59,7 +59,7 @@ func (a *scaleArgs) layout(p params) {
 // cleared.
 func UpdateScale(is Issuer, row, scale Operand, flags []uint64, growth, backoff float64, interval int) error {
 	if len(flags) > scaleFlags {
-		return fmt.Errorf("a scale has %d flags, and at most %d can be looked at", len(flags), scaleFlags)
+		return fmt.Errorf("a scale has %d flags, and at most %d can be checked", len(flags), scaleFlags)
 	}
 	l := is.NewLaunch()
 	s := &l.Spec

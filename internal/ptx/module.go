@@ -46,7 +46,7 @@ func (t Target) capability() (sm, version int, err error) {
 		}
 	}
 	if sm == 0 {
-		return 0, 0, fault.New(fault.Unsupported, "compute capability %d.%d is too old; 7.5 is the least", t.Major, t.Minor)
+		return 0, 0, fault.New(fault.Unsupported, "compute capability %d.%d is too old; 7.5 is the minimum", t.Major, t.Minor)
 	}
 	return sm, version, nil
 }
