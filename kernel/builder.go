@@ -1,11 +1,10 @@
-// Package kernel is the language for GPU kernels in Go: Go code calls a Builder, which records one SPMD program for the GPU and the
-// simulator alike.
-// It must not depend on how the program is compiled or launched. It is experimental: its API may change.
+// Package kernel is a language for writing GPU kernels in Go: Go code calls a Builder, which records one SPMD program for both the GPU and
+// the simulator. It must not depend on how the program is compiled or launched. It is experimental: its API may change.
 //
-// An Exec of package tenon runs a kernel with its method Launch. The examples show one over elements, and one with tiles.
+// The Launch method of an Exec of package tenon runs a kernel. The examples show an element-wise kernel and one with tiles.
 //
-// A mistake (operands of different types, a value used outside its region) does not panic: the first one is kept with its source line
-// and returned by [Kernel.Program], and so by the first launch.
+// A mistake, such as operands of different types or a value used outside its region, does not panic. The first one is kept with its source
+// line and returned by [Kernel.Program], and so by the first launch.
 package kernel
 
 import (
@@ -19,13 +18,13 @@ import (
 	"tenon.dev/internal/origin"
 )
 
-// Kernel is a finished program, or the first mistake made while it was built.
+// Kernel is a finished program, or the first mistake made while building it.
 type Kernel struct {
 	prog *kir.Program
 	err  error
 }
 
-// Build calls f with a new Builder and returns the program it records. The name may hold letters, digits and underscores.
+// Build calls f with a new Builder and returns the program it records. The name may contain letters, digits and underscores.
 func Build(name string, f func(k *Builder)) *Kernel {
 	b := &Builder{prog: &kir.Program{Name: name, Threads: 1024, Body: &kir.Block{}, Locs: []kir.Loc{{}}}, locs: map[uintptr]int{}}
 	b.block = b.prog.Body
@@ -46,7 +45,7 @@ func Build(name string, f func(k *Builder)) *Kernel {
 	return &Kernel{prog: b.prog}
 }
 
-// record calls f. What it does with values that are none of b's, which have nowhere else to say so, becomes b's error.
+// record calls f. A panic of stray in f, about a value that does not belong to b, becomes b's error.
 func (b *Builder) record(f func(k *Builder)) {
 	defer func() {
 		switch r := recover().(type) {
@@ -66,7 +65,7 @@ func (b *Builder) record(f func(k *Builder)) {
 	f(b)
 }
 
-// astray is the operation of errors that have no kernel.
+// astray is the Op of errors that belong to no kernel.
 const astray = "kernel"
 
 // stray panics with an error at the caller's line.
@@ -78,14 +77,14 @@ func stray(msg string) {
 	panic(e)
 }
 
-// own refuses a nil Builder, which is that of zero values.
+// own rejects a nil Builder, which only zero values have.
 func (b *Builder) own() {
 	if b == nil {
 		stray("a value, variable or memory of the kernel is a zero value; use what the kernel's Builder returned")
 	}
 }
 
-// Program returns the recorded program, which Launch takes from it, or the first mistake made while it was built.
+// Program returns the recorded program, which Launch uses, or the first mistake made while building it.
 //
 //tenon:internal the runtime takes the program; users are told the mistake
 func (k *Kernel) Program() (*kir.Program, error) {
@@ -129,7 +128,7 @@ func (b *Builder) fail(format string, args ...any) {
 	b.err = e
 }
 
-// loc returns the index of the first caller outside this package.
+// loc returns the index of the source location of the first caller outside this package.
 func (b *Builder) loc() int {
 	b.own()
 	var pcs [16]uintptr
@@ -158,7 +157,7 @@ func (b *Builder) loc() int {
 	return 0
 }
 
-// addLoc keeps the last two elements of the path, so that images do not depend on where the module lies.
+// addLoc keeps only the last two elements of the path, so that images do not depend on the directory of the module.
 func (b *Builder) addLoc(file string, line int) int {
 	cut := len(file)
 	for range 2 {
@@ -235,13 +234,13 @@ func (b *Builder) Scalar(name string, t dtype.DType) Value {
 	return b.emit(&kir.Instr{Op: kir.OpParam, Type: t, Sym: i}, t)
 }
 
-// Threads promises that no launch uses more than n threads a block; the default is 1024.
+// Threads promises that no launch uses more than n threads per block; the default is 1024.
 func (b *Builder) Threads(n int) { b.prog.Threads = n }
 
-// FixedThreads promises that every launch uses exactly n threads a block, all in x.
+// FixedThreads promises that every launch uses exactly n threads per block, all in x.
 func (b *Builder) FixedThreads(n int) { b.prog.Threads, b.prog.FixedThreads = n, true }
 
-// Var is a variable of every thread.
+// Var is a variable that every thread has.
 type Var struct {
 	b *Builder
 	i int
@@ -289,22 +288,22 @@ func (b *Builder) special(s kir.Sub) Value {
 	return b.emit(&kir.Instr{Op: kir.OpSpecial, Type: dtype.Int32, Sub: s}, dtype.Int32)
 }
 
-// ThreadIdx returns the thread's place in its block, Int32.
+// ThreadIdx returns the thread's index in its block, Int32.
 func (b *Builder) ThreadIdx(a Axis) Value { return b.special(kir.TidX + kir.Sub(a)) }
 
 // BlockDim returns the block's size in threads, Int32.
 func (b *Builder) BlockDim(a Axis) Value { return b.special(kir.NTidX + kir.Sub(a)) }
 
-// BlockIdx returns the block's place in the grid, Int32.
+// BlockIdx returns the block's index in the grid, Int32.
 func (b *Builder) BlockIdx(a Axis) Value { return b.special(kir.CtaIDX + kir.Sub(a)) }
 
 // GridDim returns the grid's size in blocks, Int32.
 func (b *Builder) GridDim(a Axis) Value { return b.special(kir.NCtaIDX + kir.Sub(a)) }
 
-// LaneID returns the thread's place in its group of 32, Int32.
+// LaneID returns the thread's index in its warp of 32, Int32.
 func (b *Builder) LaneID() Value { return b.special(kir.LaneID) }
 
-// ForEach runs f for i = 0 … n-1 (n an Int64 value), one thread each; launch it with at least n threads in x.
+// ForEach runs f for i = 0 … n-1 (n is an Int64 value), one thread per i. The launch needs at least n threads in x.
 func (b *Builder) ForEach(n Value, f func(i Value)) {
 	if f == nil {
 		b.fail(noBody)
@@ -343,12 +342,12 @@ func (b *Builder) IfElse(cond Value, then, els func()) {
 	b.add(in)
 }
 
-// For runs body with i = start, start+step, … while i < end; all Int32 or all Int64, step > 0.
+// For runs body with i = start, start+step, … while i < end. All are Int32 or all Int64; step > 0.
 func (b *Builder) For(start, end, step Value, body func(i Value)) {
 	b.pipelined(0, start, end, step, body)
 }
 
-// Pipelined is For whose tile loads run stages-1 iterations ahead where the device can do that.
+// Pipelined is For, with the tile loads running stages-1 iterations ahead if the device supports it.
 func (b *Builder) Pipelined(stages int, start, end, step Value, body func(i Value)) {
 	b.pipelined(stages, start, end, step, body)
 }
@@ -382,20 +381,21 @@ func (b *Builder) Loop(body func()) {
 // Break leaves the innermost For or Loop.
 func (b *Builder) Break() { b.add(&kir.Instr{Op: kir.OpBreak}) }
 
-// Continue goes on with the next turn of the innermost For or Loop.
+// Continue starts the next iteration of the innermost For or Loop.
 func (b *Builder) Continue() { b.add(&kir.Instr{Op: kir.OpContinue}) }
 
 // Return ends the thread.
 func (b *Builder) Return() { b.add(&kir.Instr{Op: kir.OpReturn}) }
 
-// Barrier waits for all threads of the block; what they wrote to shared and global memory before it is seen after it.
+// Barrier waits for all threads of the block. What they wrote to shared and global memory before it is visible after it.
 func (b *Builder) Barrier() { b.add(&kir.Instr{Op: kir.OpBarrier}) }
 
-// Fence orders this thread's global accesses before its later ones, as other blocks see them.
+// Fence makes other blocks see this thread's earlier global accesses before its later ones.
 func (b *Builder) Fence() { b.add(&kir.Instr{Op: kir.OpFence}) }
 
-// Assert stops the kernel with msg and this line if cond (Bool) is false in any thread. Each %v in msg stands for the next of the numbers,
-// at most two; a GPU leaves them out. A GPU is lost to the process then; the simulated device and the processor go on.
+// Assert stops the kernel with msg and this line if cond (Bool) is false in any thread. Each %v in msg stands for the next of numbers, at
+// most two; a GPU omits them. After a failed Assert the process can no longer use the GPU; the simulated device and the processor continue
+// to work.
 func (b *Builder) Assert(cond Value, msg string, numbers ...Value) {
 	b.add(&kir.Instr{Op: kir.OpAssert, Type: dtype.Bool, Args: ids(append([]Value{cond}, numbers...)...), Text: msg})
 }
@@ -405,7 +405,7 @@ func (b *Builder) Clock() Value {
 	return b.emit(&kir.Instr{Op: kir.OpClock, Type: dtype.Int64}, dtype.Int64)
 }
 
-// String names the kernel.
+// String describes the kernel.
 func (k *Kernel) String() string {
 	if _, err := k.Program(); err != nil {
 		return fmt.Sprintf("kernel(%v)", err)

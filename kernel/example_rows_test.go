@@ -8,7 +8,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// scaleRows multiplies row r of a matrix by scale[r]: a thread for each element, in two dimensions.
+// scaleRows multiplies row r of a matrix by scale[r], with a thread for each element in two dimensions.
 var scaleRows = kernel.Build("scale_rows", func(k *kernel.Builder) {
 	in, scale, out := k.BufferRO("in", tenon.Float32), k.BufferRO("scale", tenon.Float32), k.Buffer("out", tenon.Float32)
 	rows, columns := k.Scalar("rows", tenon.Int32), k.Scalar("columns", tenon.Int32)
@@ -20,7 +20,7 @@ var scaleRows = kernel.Build("scale_rows", func(k *kernel.Builder) {
 	})
 })
 
-// rowSums adds up each row of a matrix: a block for each row, whose threads add up parts and then each other's sums.
+// rowSums sums each row of a matrix, with a block for each row. The threads of a block sum parts of the row, then each other's sums.
 var rowSums = kernel.Build("row_sums", func(k *kernel.Builder) {
 	const threads = 128
 	k.FixedThreads(threads)
@@ -42,7 +42,7 @@ var rowSums = kernel.Build("row_sums", func(k *kernel.Builder) {
 	k.If(thread.Eq(k.I32(0)), func() { out.Store(row.Convert(tenon.Int64), part.Load(thread)) })
 })
 
-// Rows are scaled by a kernel with a thread for each element, and summed by one with a block for each row.
+// One kernel scales rows with a thread for each element; another sums them with a block for each row.
 func ExampleBuilder_Shared() {
 	x, err := tenon.Open(tenon.CPU())
 	if err != nil {

@@ -29,8 +29,8 @@ func ExampleBuild() {
 	// Output: [12 14 16] <nil>
 }
 
-// product is c[rows,columns] = a[rows,inner] x b[inner,columns], a block for each 64 x 64 of c. On a GPU the tiles live in shared memory
-// and registers, Dot runs on the matrix units, and the loop loads two turns ahead.
+// product is c[rows,columns] = a[rows,inner] x b[inner,columns], with a block for each 64 x 64 of c. On a GPU the tiles are in shared
+// memory and registers, Dot runs on the matrix units, and the loop loads two iterations ahead.
 var product = kernel.Build("product", func(k *kernel.Builder) {
 	const size, depth = 64, 16
 	k.FixedThreads(128)
@@ -76,8 +76,8 @@ func ExampleBuilder_Tile() {
 	// Output: true <nil>
 }
 
-// mapped is the product of bfloat16 matrices whose tiles are loaded by tensor maps: an H200's copy engine fetches them, every other device
-// runs the functions.
+// mapped is the product of bfloat16 matrices whose tiles are loaded through tensor maps. An H200's copy engine fetches them; every other
+// device runs the functions.
 var mapped = kernel.Build("mapped", func(k *kernel.Builder) {
 	const size, depth = 64, 64
 	k.FixedThreads(128)
@@ -109,7 +109,7 @@ var mapped = kernel.Build("mapped", func(k *kernel.Builder) {
 	})
 })
 
-// A matrix product whose tiles are loaded by tensor maps: each operand is given as a map and as a buffer.
+// A matrix product whose tiles are loaded through tensor maps: each operand is given both as a map and as a buffer.
 func ExampleTile_LoadMapped() {
 	x, err := tenon.Open(tenon.Best())
 	if err != nil {

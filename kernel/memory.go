@@ -8,7 +8,7 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// Buffer is device memory seen as elements of one type. Indexes are Int32 or Int64 and count elements.
+// Buffer is device memory viewed as elements of one type. Indexes are Int32 or Int64 and count elements.
 type Buffer struct {
 	b     *Builder
 	addr  Value
@@ -19,7 +19,7 @@ type Buffer struct {
 // Buffer declares a parameter that is the address of elements of type t.
 func (b *Builder) Buffer(name string, t dtype.DType) Buffer { return b.buffer(name, t, false) }
 
-// BufferRO is Buffer with the promise that nobody writes it while the kernel runs.
+// BufferRO is Buffer with the promise that nobody writes the memory while the kernel runs.
 func (b *Builder) BufferRO(name string, t dtype.DType) Buffer { return b.buffer(name, t, true) }
 
 func (b *Builder) buffer(name string, t dtype.DType, readOnly bool) Buffer {
@@ -32,10 +32,10 @@ func (b *Builder) buffer(name string, t dtype.DType, readOnly bool) Buffer {
 	return buf
 }
 
-// At returns the memory at address addr (Uint64) as elements of type t.
+// At returns the memory at address addr (Uint64), viewed as elements of type t.
 func (b *Builder) At(addr Value, t dtype.DType) Buffer { return Buffer{b: b, addr: addr, t: t} }
 
-// Streaming returns the same memory with the hint that each element is touched once.
+// Streaming returns the same memory with the hint that each element is accessed once.
 func (u Buffer) Streaming() Buffer {
 	u.cache = kir.CacheStream
 	return u
@@ -66,13 +66,14 @@ func (u Buffer) LoadAt(i Value, off int) Value {
 // Store sets element i to v.
 func (u Buffer) Store(i, v Value) { u.StoreVec(i, v) }
 
-// LoadVec returns the width adjacent elements that begin at i; that address must be aligned to all of them. Width is 1, 2, 4, 8 or 16.
+// LoadVec returns the width adjacent elements that begin at i. Their address must be aligned to their total size. Width is 1, 2, 4, 8 or
+// 16.
 func (u Buffer) LoadVec(i Value, width int) []Value {
 	in := &kir.Instr{Op: kir.OpLoad, Type: u.t, Space: kir.Global, Cache: u.cache, Width: width, Args: ids(u.addr, i)}
 	return u.b.many(in, width, u.t)
 }
 
-// StoreVec sets adjacent elements that begin at i; that address must be aligned to all of them.
+// StoreVec sets the adjacent elements that begin at i. Their address must be aligned to their total size.
 func (u Buffer) StoreVec(i Value, vs ...Value) {
 	for _, v := range vs {
 		if v.t != u.t {
@@ -88,7 +89,7 @@ func (u Buffer) StoreVec(i Value, vs ...Value) {
 		Args: append(ids(u.addr, i), ids(vs...)...)})
 }
 
-// maxWidth bounds the elements that one access takes.
+// maxWidth is the maximum number of elements of one access.
 const maxWidth = 16
 
 func (b *Builder) many(in *kir.Instr, n int, t dtype.DType) []Value {
@@ -119,12 +120,12 @@ const (
 	AtomicExch = kir.AtomExch
 )
 
-// Atomic applies op with v to element i and returns the old value. Relaxed, visible to the whole device.
+// Atomic applies op with v to element i and returns the old value. The ordering is relaxed; the whole device sees the result.
 func (u Buffer) Atomic(op Atomic, i, v Value) Value {
 	return u.b.emit(&kir.Instr{Op: kir.OpAtomic, Sub: op, Type: u.t, Space: kir.Global, Args: ids(u.addr, i, v)}, u.t)
 }
 
-// CompareAndSwap stores v to element i if it equals old, and returns what was there.
+// CompareAndSwap stores v in element i if the element equals old, and returns the previous value.
 func (u Buffer) CompareAndSwap(i, old, v Value) Value {
 	return u.b.emit(&kir.Instr{Op: kir.OpAtomic, Sub: kir.AtomCAS, Type: u.t, Space: kir.Global, Args: ids(u.addr, i, old, v)}, u.t)
 }
@@ -137,24 +138,24 @@ type Array struct {
 	t     dtype.DType
 }
 
-// Shared declares an array of n elements that the threads of a block share; -1 takes the launch's dynamic shared memory.
+// Shared declares an array of n elements that the threads of a block share. With n = -1 it is the launch's dynamic shared memory.
 func (b *Builder) Shared(name string, t dtype.DType, n int) Array {
 	b.prog.Shared = append(b.prog.Shared, kir.Array{Name: name, Type: t, Count: n})
 	return Array{b, kir.Shared, len(b.prog.Shared) - 1, t}
 }
 
-// Local declares an array of n elements of each thread.
+// Local declares an array of n elements that each thread has for itself.
 func (b *Builder) Local(name string, t dtype.DType, n int) Array {
 	b.prog.Local = append(b.prog.Local, kir.Array{Name: name, Type: t, Count: n})
 	return Array{b, kir.Local, len(b.prog.Local) - 1, t}
 }
 
-// Params declares a parameter that is an array of n elements passed by value.
+// Params declares a parameter that is an array of n elements, passed by value.
 func (b *Builder) Params(name string, t dtype.DType, n int) Array {
 	return Array{b, kir.ParamSpace, b.param(kir.Param{Name: name, Kind: kir.ParamArray, Type: t, Count: n}), t}
 }
 
-// Table returns constant data of type t, given as the bits of its elements. Equal names share one table.
+// Table returns constant data of type t, given as the bits of its elements. Tables of the same name are one table.
 func (b *Builder) Table(name string, t dtype.DType, bits []uint64) Array {
 	for i := range b.prog.Tables {
 		if b.prog.Tables[i].Name == name {
@@ -169,7 +170,7 @@ func (b *Builder) Table(name string, t dtype.DType, bits []uint64) Array {
 	return Array{b, kir.Const, len(b.prog.Tables) - 1, t}
 }
 
-// TableF32 is Table of float32 values.
+// TableF32 is Table for float32 values.
 func (b *Builder) TableF32(name string, vs []float32) Array {
 	bits := make([]uint64, len(vs))
 	for i, v := range vs {
@@ -178,7 +179,7 @@ func (b *Builder) TableF32(name string, vs []float32) Array {
 	return b.Table(name, dtype.Float32, bits)
 }
 
-// TableF64 is Table of float64 values.
+// TableF64 is Table for float64 values.
 func (b *Builder) TableF64(name string, vs []float64) Array {
 	bits := make([]uint64, len(vs))
 	for i, v := range vs {

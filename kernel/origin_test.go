@@ -8,7 +8,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// derived are kernels with buffers a and b, and which of them they write, by whatever address.
+// derived are kernels with buffers a and b, and the buffers that they write, through whatever address.
 var derived = []struct {
 	name, writes string
 	build        func(k *kernel.Builder, a, b kernel.Buffer)
@@ -77,7 +77,7 @@ var derived = []struct {
 		t.Zero()
 		t.Each(1, func(r, c kernel.Value, v []kernel.Value) { b.Offset(k.I64(3)).Store(r, v[0]) })
 	}},
-	// What is computed from an address need not be one.
+	// The result of arithmetic on an address need not be an address.
 	{"at a distance", "b", func(k *kernel.Builder, a, b kernel.Buffer) {
 		set(k, k.At(b.Addr().Add(a.Addr().Sub(a.Offset(k.I64(2)).Addr())), dtype.Float32))
 	}},
@@ -101,7 +101,7 @@ func either(k *kernel.Builder, a, b kernel.Buffer) kernel.Buffer {
 	return k.At(k.ThreadIdx(kernel.X).Eq(k.I32(0)).Select(a.Addr(), b.Addr()), dtype.Float32)
 }
 
-// TestWrites: a program knows which buffers it may write, whatever it does with their addresses, and refuses to write those that are
+// TestWrites: a program knows which buffers it may write, whatever it does with their addresses, and is rejected if it may write a buffer
 // declared read-only.
 func TestWrites(t *testing.T) {
 	for _, c := range derived {

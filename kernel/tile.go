@@ -5,7 +5,7 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// Tile is a matrix that the threads of a block own together. All of them must reach every tile operation.
+// Tile is a matrix that the threads of a block own together. All of them must execute every tile operation.
 type Tile struct {
 	b          *Builder
 	i          int
@@ -22,7 +22,7 @@ func (b *Builder) Tile(name string, t dtype.DType, rows, cols int) Tile {
 // Zero sets all elements to 0.
 func (t Tile) Zero() { t.b.add(&kir.Instr{Op: kir.OpTileZero, Type: t.t, Sym: t.i}) }
 
-// Groups says along which axis neighbouring elements of a tile lie side by side in memory.
+// Groups says along which axis neighbouring elements of a tile are adjacent in memory.
 type Groups = kir.Sub
 
 // The axes of groups.
@@ -31,23 +31,23 @@ const (
 	AlongCols = kir.AlongCols
 )
 
-// Load fills the tile. At (row, col), Int32, f gives the buffer, the element's index (Int64) and whether it lies inside (Bool); outside
-// elements become 0. Groups of width elements along the axis promise consecutive aligned addresses and one answer to inside, and f runs
-// once a group.
+// Load fills the tile. At (row, col), Int32, f returns the buffer, the element's index (Int64) and whether it is inside (Bool); elements
+// that are not become 0. Groups of width elements along the axis g promise consecutive aligned addresses and the same value of inside, and
+// f runs once per group.
 func (t Tile) Load(g Groups, width int, f func(row, col Value) (u Buffer, index, inside Value)) {
 	t.load(&kir.Instr{}, g, width, f)
 }
 
 // TensorMap is a launch parameter that describes an array of matrices to a device's copy engine. The launch fills it in from a tensor,
-// given with tenon.Mapped, whose last dimension is along the lines, the one before across them, a third among the matrices, and a fourth
-// among groups of matrices.
+// given with tenon.Mapped. The tensor's last dimension is the position in a line, the one before it the line of a matrix, a third one the
+// matrix, and a fourth one the group of matrices.
 type TensorMap struct {
 	b     *Builder
 	i     int
 	group Value
 }
 
-// Group returns m with the group (Int32) whose matrices are meant. All loads by a map of four dimensions say one.
+// Group returns m with the index (Int32) of the group of matrices to load from. All loads by a map of four dimensions need one.
 func (m TensorMap) Group(group Value) TensorMap {
 	if m.b == nil {
 		stray("a tensor map is a zero value; declare it with the kernel's Builder")
@@ -58,7 +58,7 @@ func (m TensorMap) Group(group Value) TensorMap {
 	return m
 }
 
-// TensorMap declares a tensor map. All tiles that are loaded by it have one shape.
+// TensorMap declares a tensor map. All tiles loaded by it have the same shape.
 func (b *Builder) TensorMap(name string) TensorMap {
 	return b.tensorMap(name, false)
 }
@@ -68,17 +68,17 @@ func (b *Builder) tensorMap(name string, plain bool) TensorMap {
 	return TensorMap{b: b, i: b.param(p)}
 }
 
-// PlainTensorMap is TensorMap for tiles that plain arithmetic reads, as that of exact products of float32 does: their lines are copied as
-// they lie in memory. One of the wrong kind is not wrong, but slower: the tile is then loaded as by Load.
+// PlainTensorMap is TensorMap for tiles that plain arithmetic reads, such as exact products of float32: their lines are copied as they lie
+// in memory. Using the wrong kind gives correct results but is slower, because the tile is then loaded as by Load.
 func (b *Builder) PlainTensorMap(name string) TensorMap {
 	return b.tensorMap(name, true)
 }
 
-// LoadMapped is Load of a tile whose first element lies at (along, across) in a matrix of the array that m describes, Int32: along the
-// groups and across them; what lies outside the array is 0. A device may copy the tile from there instead of running f, which must mean the
-// same: the simulator runs f and stops where it does not. GPUs of compute capability 9.0 copy in a Pipelined loop of three stages or more,
-// all of whose loads have maps, where the matrix units read the tiles from shared memory (blocks of 128 threads or more, products of at
-// least 64 rows and 16 columns), or, by plain maps, where exact products of float32 do: the left tile along its rows and the right one
+// LoadMapped is Load for a tile whose first element is at (along, across), Int32, in a matrix of the array that m describes: along the
+// groups and across them. Elements outside the array are 0. A device may copy the tile from there instead of running f. Both must give the
+// same tile: the simulator runs f and stops if they differ. GPUs of compute capability 9.0 copy in a Pipelined loop of at least three
+// stages in which all loads have maps, if the matrix units read the tiles from shared memory (blocks of at least 128 threads, products of
+// at least 64 rows and 16 columns) or, with plain maps, if exact products of float32 do: the left tile along its rows and the right one
 // along its columns.
 func (t Tile) LoadMapped(m TensorMap, along, across, matrix Value, g Groups, width int,
 	f func(row, col Value) (u Buffer, index, inside Value)) {
@@ -125,9 +125,9 @@ func (t Tile) DotTransposed(a, c Tile) {
 	t.b.add(&kir.Instr{Op: kir.OpTileDot, Type: a.t, Sym: t.i, Sub: kir.DotTransposed, Imm: uint64(a.i)<<32 | uint64(c.i)})
 }
 
-// Map sets every element v at (row, col), Int32, of a sum of products to f's result, which has the tile's type. f also gets the elements
-// of up to three others at the same place; these have as many rows, and as many columns or one. f may load but must not store. No memory
-// is touched by the map itself, so it may stand in a Pipelined loop.
+// Map sets every element v at (row, col), Int32, of a sum of products to f's result, which has the tile's type. f also gets the elements at
+// the same position of up to three other such tiles, which have as many rows, and either as many columns or one. f may load but must not
+// store. The map itself accesses no memory, so it may be used in a Pipelined loop.
 func (t Tile) Map(f func(row, col, v Value, others []Value) Value, others ...Tile) {
 	t.b.own()
 	if f == nil {
@@ -157,23 +157,24 @@ func (t Tile) Map(f func(row, col, v Value, others []Value) Value, others ...Til
 }
 
 // AddRows adds all of row r of from, a sum of products in Float32, to element r of the tile, which has one column and as many rows. The
-// order of the sum is the device's choice.
+// device chooses the order of the additions.
 func (t Tile) AddRows(from Tile) { t.combineRows(kir.RowsSum, from) }
 
-// MaxRows sets element r of the tile, which has one column, to the greatest of it and of row r of from, as AddRows.
+// MaxRows sets element r of the tile, which has one column, to the maximum of its value and row r of from. See AddRows for the tiles.
 func (t Tile) MaxRows(from Tile) { t.combineRows(kir.RowsMax, from) }
 
 func (t Tile) combineRows(s kir.Sub, from Tile) {
 	t.b.add(&kir.Instr{Op: kir.OpTileRows, Type: t.t, Sym: t.i, Sub: s, Imm: uint64(from.i)})
 }
 
-// Round sets the tile, of halves, to the elements of from, a sum of products in Float32 of equal shape. The tile can then only be the
+// Round sets the tile, of halves, to the elements of from, a sum of products in Float32 of the same shape. The tile can then only be the
 // left operand of products.
 func (t Tile) Round(from Tile) {
 	t.b.add(&kir.Instr{Op: kir.OpTileCopy, Type: t.t, Sym: t.i, Imm: uint64(from.i)})
 }
 
-// Each runs f once for every group of width adjacent columns (1, 2, 4 or 8), which begins at (row, col), Int32; col is a multiple of width.
+// Each runs f once for every group of width adjacent columns (1, 2, 4 or 8). The group begins at (row, col), Int32; col is a multiple of
+// width.
 func (t Tile) Each(width int, f func(row, col Value, vs []Value)) {
 	t.b.own()
 	if f == nil {

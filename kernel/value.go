@@ -34,7 +34,7 @@ func (b *Builder) Const(t dtype.DType, v float64) Value {
 // Int returns an integer constant of type t.
 func (b *Builder) Int(t dtype.DType, v int64) Value { return b.Bits(t, uint64(v)) }
 
-// Bits returns the constant of type t with the given bits; those beyond its width are dropped.
+// Bits returns the constant of type t with the given bits; bits beyond its width are dropped.
 func (b *Builder) Bits(t dtype.DType, bits uint64) Value {
 	if !t.Valid() || t.IsComplex() {
 		b.fail("kernels have no constants of type %v", t)
@@ -46,7 +46,7 @@ func (b *Builder) Bits(t dtype.DType, bits uint64) Value {
 	return b.emit(&kir.Instr{Op: kir.OpConst, Type: t, Imm: bits}, t)
 }
 
-// I32, I64, U32, U64, F32, F64 and Bool return constants of those types.
+// I32 returns an int32 constant.
 func (b *Builder) I32(v int) Value { return b.Bits(dtype.Int32, uint64(int64(v))) }
 
 // I64 returns an int64 constant.
@@ -72,7 +72,7 @@ func (b *Builder) Bool(v bool) Value {
 	return b.Bits(dtype.Bool, 0)
 }
 
-// Like returns a constant of v's type.
+// Like returns the constant c of v's type.
 func (v Value) Like(c float64) Value { return v.b.Const(v.t, c) }
 
 func (v Value) binary(op kir.Op, w Value) Value {
@@ -102,10 +102,10 @@ func (v Value) Sub(w Value) Value { return v.binary(kir.OpSub, w) }
 // Mul returns v * w; integers wrap.
 func (v Value) Mul(w Value) Value { return v.binary(kir.OpMul, w) }
 
-// Div returns v / w: floats rounded to nearest, integers truncated; an integer divided by 0 has all bits set.
+// Div returns v / w. Floats are rounded to nearest, integers truncated; an integer divided by 0 has all bits set.
 func (v Value) Div(w Value) Value { return v.binary(kir.OpDiv, w) }
 
-// Rem returns the integer remainder with v's sign; v rem 0 is v.
+// Rem returns the integer remainder with the sign of v; v rem 0 is v.
 func (v Value) Rem(w Value) Value { return v.binary(kir.OpRem, w) }
 
 // FMA returns v*w + c, rounded once.
@@ -116,10 +116,10 @@ func (v Value) FMA(w, c Value) Value {
 	return v.b.emit(&kir.Instr{Op: kir.OpFMA, Type: v.t, Args: ids(v, w, c)}, v.t)
 }
 
-// MulHi returns the high half of the full product of 32- or 64-bit integers.
+// MulHi returns the high half of the full product of two 32- or 64-bit integers.
 func (v Value) MulHi(w Value) Value { return v.binary(kir.OpMulHi, w) }
 
-// MulWide returns the full 64-bit product of 32-bit integers.
+// MulWide returns the full 64-bit product of two 32-bit integers.
 func (v Value) MulWide(w Value) Value {
 	t := dtype.Int64
 	if v.t == dtype.Uint32 {
@@ -137,10 +137,10 @@ func (v Value) Neg() Value { return v.unary(kir.OpNeg) }
 // Abs returns |v|.
 func (v Value) Abs() Value { return v.unary(kir.OpAbs) }
 
-// Min returns the lesser; of a float and a NaN the float.
+// Min returns the lesser of v and w; if one is a NaN, it returns the other.
 func (v Value) Min(w Value) Value { return v.binary(kir.OpMin, w) }
 
-// Max returns the greater; of a float and a NaN the float.
+// Max returns the greater of v and w; if one is a NaN, it returns the other.
 func (v Value) Max(w Value) Value { return v.binary(kir.OpMax, w) }
 
 // Sqrt returns the square root, rounded to nearest.
@@ -158,23 +158,23 @@ func (v Value) Trunc() Value { return v.unary(kir.OpTrunc) }
 // Rint rounds to the nearest integer, ties to even.
 func (v Value) Rint() Value { return v.unary(kir.OpRint) }
 
-// Exp2 returns 2^v of a Float32 with a relative error of 8e-6 at most, by an instruction of the device where it has one: other devices
-// differ in the last bits. Of NaN it is NaN, and where 2^v is below 2^-126 it is from 0 to 2^-126.
+// Exp2 returns 2^v of a Float32 with a relative error of at most 8e-6. It uses an instruction of the device if there is one, so devices
+// differ in the last bits. 2^NaN is NaN, and where 2^v is below 2^-126 the result is between 0 and 2^-126.
 func (v Value) Exp2() Value { return v.unary(kir.OpExp2) }
 
-// And returns the bitwise or logical and.
+// And returns the bitwise or logical AND.
 func (v Value) And(w Value) Value { return v.binary(kir.OpAnd, w) }
 
-// Or returns the bitwise or logical or.
+// Or returns the bitwise or logical OR.
 func (v Value) Or(w Value) Value { return v.binary(kir.OpOr, w) }
 
-// Xor returns the bitwise or logical exclusive or.
+// Xor returns the bitwise or logical exclusive OR.
 func (v Value) Xor(w Value) Value { return v.binary(kir.OpXor, w) }
 
 // Not returns the complement.
 func (v Value) Not() Value { return v.unary(kir.OpNot) }
 
-// Shl shifts left by w (Int32 or Uint32, taken as unsigned); by the width or more gives 0.
+// Shl shifts left by w (Int32 or Uint32, taken as unsigned). Shifting by at least the width gives 0.
 func (v Value) Shl(w Value) Value {
 	return v.b.emit(&kir.Instr{Op: kir.OpShl, Type: v.t, Args: ids(v, w)}, v.t)
 }
@@ -184,12 +184,12 @@ func (v Value) Shr(w Value) Value {
 	return v.b.emit(&kir.Instr{Op: kir.OpShr, Type: v.t, Args: ids(v, w)}, v.t)
 }
 
-// Clz counts leading zeros, Int32.
+// Clz returns the number of leading zeros, Int32.
 func (v Value) Clz() Value {
 	return v.b.emit(&kir.Instr{Op: kir.OpClz, Type: v.t, Args: ids(v)}, dtype.Int32)
 }
 
-// Popc counts set bits, Int32.
+// Popc returns the number of set bits, Int32.
 func (v Value) Popc() Value {
 	return v.b.emit(&kir.Instr{Op: kir.OpPopc, Type: v.t, Args: ids(v)}, dtype.Int32)
 }
@@ -220,7 +220,7 @@ func (v Value) IsNaN() Value {
 	return v.b.emit(&kir.Instr{Op: kir.OpIsNaN, Type: v.t, Args: ids(v)}, dtype.Bool)
 }
 
-// Select returns a where v (Bool) is true, else c.
+// Select returns a where v (Bool) is true, otherwise c.
 func (v Value) Select(a, c Value) Value {
 	if v.t != dtype.Bool || a.t != c.t {
 		v.b.fail("select has a condition of type %v and values of types %v and %v; want bool and equal types", v.t, a.t, c.t)
@@ -228,8 +228,8 @@ func (v Value) Select(a, c Value) Value {
 	return v.b.emit(&kir.Instr{Op: kir.OpSelect, Type: a.t, Args: ids(v, a, c)}, a.t)
 }
 
-// Convert returns v as type t: integers keep the low bits, floats round to nearest even, floats to integers truncate and saturate (NaN
-// gives 0), numbers to bool are v != 0.
+// Convert returns v as type t. Integers keep the low bits, floats round to nearest even, floats to integers truncate and saturate (NaN
+// gives 0), and a number to bool is v != 0.
 func (v Value) Convert(t dtype.DType) Value {
 	if v.t == t {
 		return v
@@ -237,7 +237,7 @@ func (v Value) Convert(t dtype.DType) Value {
 	return v.b.emit(&kir.Instr{Op: kir.OpCvt, Type: t, Args: ids(v)}, t)
 }
 
-// Bitcast returns v's bits as type t of equal size.
+// Bitcast returns v's bits as type t, which has the same size.
 func (v Value) Bitcast(t dtype.DType) Value {
 	if v.t == t {
 		return v
@@ -249,30 +249,30 @@ func (v Value) shuffle(s kir.Sub, lane Value) Value {
 	return v.b.emit(&kir.Instr{Op: kir.OpShuffle, Type: v.t, Sub: s, Args: ids(v, lane)}, v.t)
 }
 
-// Shuffle returns the value that thread lane (Int32) of the group of 32 has for v. All threads of the group must take part; so for all
-// shuffles and votes.
+// Shuffle returns the value of v in thread lane (Int32) of the warp. All 32 threads of the warp must take part, as in all shuffles and
+// votes.
 func (v Value) Shuffle(lane Value) Value { return v.shuffle(kir.ShuffleIdx, lane) }
 
-// ShuffleXor returns the value of the thread whose lane differs in the bits of mask.
+// ShuffleXor returns the value of the thread whose lane is this thread's lane XOR mask.
 func (v Value) ShuffleXor(mask int) Value { return v.shuffle(kir.ShuffleXor, v.b.I32(mask)) }
 
-// ShuffleDown returns the value of the thread delta lanes above, its own where there is none.
+// ShuffleDown returns the value of the thread delta lanes above, or v if there is none.
 func (v Value) ShuffleDown(delta int) Value { return v.shuffle(kir.ShuffleDown, v.b.I32(delta)) }
 
-// ShuffleUp returns the value of the thread delta lanes below, its own where there is none.
+// ShuffleUp returns the value of the thread delta lanes below, or v if there is none.
 func (v Value) ShuffleUp(delta int) Value { return v.shuffle(kir.ShuffleUp, v.b.I32(delta)) }
 
-// Any reports whether v (Bool) is true in any thread of the group of 32.
+// Any reports whether v (Bool) is true in any thread of the warp.
 func (v Value) Any() Value {
 	return v.b.emit(&kir.Instr{Op: kir.OpVote, Type: dtype.Bool, Sub: kir.VoteAny, Args: ids(v)}, dtype.Bool)
 }
 
-// All reports whether v (Bool) is true in every thread of the group of 32.
+// All reports whether v (Bool) is true in every thread of the warp.
 func (v Value) All() Value {
 	return v.b.emit(&kir.Instr{Op: kir.OpVote, Type: dtype.Bool, Sub: kir.VoteAll, Args: ids(v)}, dtype.Bool)
 }
 
-// Ballot returns one bit per thread of the group of 32, Uint32.
+// Ballot returns one bit per thread of the warp, Uint32.
 func (v Value) Ballot() Value {
 	return v.b.emit(&kir.Instr{Op: kir.OpVote, Type: dtype.Bool, Sub: kir.VoteBallot, Args: ids(v)}, dtype.Uint32)
 }

@@ -13,10 +13,11 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the outputs that the tests see into testdata")
 
-// limits are those of the tests.
+// limits are those that the tests use.
 var limits = Limits{Calls: 5, Span: 7, Heavy: 2, Operands: 6, Outs: 2, Values: 4, Saves: 64, Joined: 1 << 10}
 
-// TestText runs the cases of testdata/*.txt: the file's name says what is done with each case's graph, and what follows ---- is the output.
+// TestText runs the cases of testdata/*.txt. The file's name says what is done with the graph of each case; the expected output follows
+// ----.
 func TestText(t *testing.T) {
 	run := map[string]func(g *Graph){
 		"parse":  func(*Graph) {},
@@ -79,7 +80,7 @@ func passed(text string, f func(g *Graph)) string {
 	return g.Print()
 }
 
-// FuzzParse checks that no text crashes Parse or a pass, and that what parses prints to a text that parses to the same.
+// FuzzParse checks that no text crashes Parse or a pass, and that what parses is printed as a text that parses to the same graph.
 func FuzzParse(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil {

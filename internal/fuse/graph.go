@@ -1,6 +1,6 @@
-// Package fuse decides which calls of a segment run together: it takes the calls as a graph of values and gives it back without what
-// nobody needs, without what is computed twice, and with groups of calls that can be one kernel. It must not depend on tensors, kernels or
-// devices.
+// Package fuse decides which calls of a segment run together. It takes the calls as a graph of values and returns the graph without calls
+// that nobody needs or that repeat a computation, and with groups of calls that can be one kernel. It must not depend on tensors, kernels
+// or devices.
 package fuse
 
 import (
@@ -11,13 +11,13 @@ import (
 	"tenon.dev/fault"
 )
 
-// Graph is the calls of a segment in their order. A storage is memory, known by its number, from 1 to MaxStorage. A call that changes a
-// storage makes its next version; views of a storage are values of one version that lie in it in different ways.
+// Graph is the calls of a segment, in order. A storage is a piece of memory, identified by a number from 1 to MaxStorage. A call that
+// modifies a storage makes its next version; views of a storage are values of one version with different layouts.
 type Graph struct {
 	Calls []Call
-	// Live are the storages that somebody may use after the segment, in ascending order.
+	// Live are the storages that may be used after the segment, in ascending order.
 	Live []int
-	// Groups are calls that run together. Group and Join make them.
+	// Groups are the calls that run together, as Group and Join found them.
 	Groups []Set
 }
 
@@ -26,52 +26,52 @@ const MaxStorage = 1<<16 - 1
 
 // Call is one call of an operation.
 type Call struct {
-	// At is the call's place in the segment, which it keeps when others before it go.
+	// At is the call's index in the segment. It does not change when earlier calls are removed.
 	At int
 	Op string
-	// Attrs tells calls of one operation apart by what they have besides operands and values: equal numbers mean equal attributes. Calls
-	// with 0 are equal to none.
+	// Attrs tells calls of one operation apart by everything besides operands and values: equal numbers mean equal attributes. A call with
+	// 0 equals no other.
 	Attrs int
-	// Lane is the stream.
+	// Lane identifies the stream.
 	Lane int
-	// Point says that every element of the outputs, which have one shape, is computed from the elements of the inputs, broadcast to that
-	// shape, that stand in the same place. Checks says that the call may stop the device, so that it runs also where nobody needs its
-	// outputs, and Effect that it does more than make them.
+	// Point says that the outputs have one shape, and each of their elements is computed from the elements at the same position of the
+	// inputs, broadcast to that shape. Checks says that the call may stop the device, so that it must run even if nobody needs its outputs.
+	// Effect says that it has other effects.
 	Point, Checks, Effect bool
-	// Row says that output 0 is computed row by row from input 0, of the same shape, and from what else it reads. The kernel of such a call
-	// can have element-wise work before it, which makes input 0, and after it, which reads output 0.
+	// Row says that output 0 is computed row by row from input 0, which has the same shape, and from the other inputs. The kernel of such a
+	// call can include element-wise work before it, which makes input 0, and after it, which reads output 0.
 	Row bool
-	// Widens says that the call converts its operand, without loss and as it lies, to another type. Narrow has a bit for each input that
-	// may be given as what such a call was given, and Narrowed one for each that is.
+	// Widens says that the call converts its operand to another type without loss, in the same layout. Narrow has a bit for each input that
+	// may be replaced by the operand of such a call, and Narrowed for each that has been.
 	Widens           bool
 	Narrow, Narrowed uint
-	// Converts says that the call copies all of its operand, as it lies, to new memory, perhaps of another type.
+	// Converts says that the call copies its whole operand, in the same layout, to new memory, possibly of another type.
 	Converts bool
 	// Heavy says that the call takes many instructions.
 	Heavy bool
-	// Values counts the numbers of the call that may differ from run to run.
+	// Values is the number of scalars of the call that may differ from run to run.
 	Values int
-	// Ins are the operands; those that are absent have storage 0. Outs are new storages or, where Into has their bit, changed
-	// ones, as are those beyond its bits.
+	// Ins are the operands; absent ones have storage 0. Outs are new storages or, where Into has their bit, modified ones. Outputs beyond
+	// the bits of Into are modified.
 	Ins, Outs []Value
 	Into      uint
 }
 
-// Value is elements of one version of a storage.
+// Value is a set of elements of one version of a storage.
 type Value struct {
-	// Storage is 0 where there is no value. Version 0 is what the storage held before the segment.
+	// Storage is 0 for an absent value. Version 0 is the content of the storage before the segment.
 	Storage, Version int
 	Place
 }
 
-// Place says where the elements of a value lie in its storage. Stride and Offset are in elements.
+// Place is the layout of a value's elements in its storage. Stride and Offset are in elements.
 type Place struct {
 	DType         dtype.DType
 	Shape, Stride []int
 	Offset        int
 }
 
-// equal reports whether two values of one storage are the same elements in the same order.
+// equal reports whether two values of one storage have the same elements in the same order.
 func (p *Place) equal(q *Place) bool {
 	return p.DType == q.DType && p.Offset == q.Offset && slices.Equal(p.Shape, q.Shape) && slices.Equal(p.Stride, q.Stride)
 }
@@ -80,7 +80,7 @@ func (v *Value) equal(w *Value) bool {
 	return v.Storage == w.Storage && v.Version == w.Version && v.Place.equal(&w.Place)
 }
 
-// Bytes returns the size of the value's elements, each counted once though it may be repeated.
+// Bytes returns the size of the value's elements. An element that is repeated counts once.
 func (p *Place) Bytes() int {
 	n := p.DType.Size()
 	for i, d := range p.Shape {
@@ -93,7 +93,8 @@ func (p *Place) Bytes() int {
 
 func (c *Call) into(i int) bool { return i >= bits.UintSize || c.Into>>i&1 != 0 }
 
-// Number gives every value its version, from what the calls before it changed. It refuses graphs that no segment is.
+// Number gives every value its version, based on what the preceding calls modify. It returns an error for graphs that are not valid
+// segments.
 func (g *Graph) Number() error {
 	version, known := map[int]int{}, map[int]bool{}
 	for i := range g.Calls {
@@ -129,7 +130,7 @@ func (g *Graph) Number() error {
 	return nil
 }
 
-// converts reports whether the call has one input, and one new output that lies as that does.
+// converts reports whether the call has one input, and one new output with the same layout.
 func (c *Call) converts() bool {
 	return len(c.Ins) == 1 && len(c.Outs) == 1 && c.Into == 0 && c.Ins[0].Storage != 0 && slices.Equal(c.Ins[0].Stride, c.Outs[0].Stride)
 }
@@ -146,7 +147,7 @@ func (c *Call) uses(f func(storage int, write bool)) {
 	}
 }
 
-// conflict reports whether one of two calls writes a storage that the other uses, so that their order counts.
+// conflict reports whether one of the calls writes a storage that the other uses, so that their order matters.
 func conflict(a, b *Call) bool {
 	for i := range a.Outs {
 		s, found := a.Outs[i].Storage, false

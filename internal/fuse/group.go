@@ -7,44 +7,46 @@ import (
 
 // Set is a group of calls that run together.
 type Set struct {
-	// Calls are places in Graph.Calls, ascending, and At is the one where they run, that of the last if Join is false.
+	// Calls are indexes into Graph.Calls, ascending. At is the one at whose position they run; it is the last one if Join is false.
 	Calls []int
 	At    int
-	// Join says that the calls convert different arrays. Otherwise they compute one element after the other.
+	// Join says that the calls convert different arrays. Otherwise the calls are computed one after the other for each element.
 	Join bool
-	// Ins are the values that the group reads from memory, each once, by an operand that has it, and Outs those that it writes there.
+	// Ins are the values that the group reads from memory. Each is listed once, as one of the operands that has it. Outs are those that it
+	// writes to memory.
 	Ins, Outs []Ref
-	// From says for every member what its inputs are.
+	// From says for every member where its inputs come from.
 	From [][]Source
-	// Saves is how many bytes the group reads and writes less than its calls do alone.
+	// Saves is how many fewer bytes the group reads and writes than its calls do separately.
 	Saves int
 }
 
 // Ref is an input or an output of a call.
 type Ref struct{ Call, Index int }
 
-// Source is where a member of a group has an input from: result Index of the member Member or, where Member is less than 0, input Index of
-// the group. Both are less than 0 where the input is absent.
+// Source is where a member of a group gets an input from: result Index of the member Member or, if Member is negative, input Index of the
+// group. Both are negative if the input is absent.
 type Source struct{ Member, Index int }
 
 // Limits bound groups.
 type Limits struct {
-	// Calls and Heavy are the most calls, and heavy ones among them, that a group may have, Operands the most values read and written, Outs
-	// the most written, and Values the most numbers.
+	// Calls and Heavy are the maximum numbers of calls and of heavy calls per group, Operands of values read and written, Outs of values
+	// written, and Values of scalars.
 	Calls, Heavy, Operands, Outs, Values int
-	// Span is how many calls may lie from the first of a group to its last.
+	// Span is the maximum distance from the first call of a group to its last, in calls.
 	Span int
-	// Saves is the least number of bytes that a group must save: what saves less costs more to build than it gains.
+	// Saves is the minimum number of bytes that a group must save; smaller groups cost more to build than they gain.
 	Saves int
-	// Joined is the most bytes that a conversion may read and write to be joined with others: one of more fills the device alone.
+	// Joined is the maximum number of bytes that a conversion may read and write to be joined with others; a larger one fills the device
+	// alone.
 	Joined int
 }
 
-// Group joins calls that compute element by element with those that made their operands: all have one shape and one lane, and whoever
-// reads what another of the group made reads the same elements in the same order. A chain is not joined through a broadcast, which would
-// compute it again for every repetition. One call of a group may go by rows. A group runs at the place of its last call, so no call in
-// between may write what it reads, or use what it writes; and while it waits it may hold no more memory for its operands than it saves by
-// what it does not write.
+// Group joins element-wise calls with those that made their operands. All calls of a group have one shape and one lane, and each that reads
+// a result of another reads the same elements in the same order. A chain is not joined through a broadcast, which would recompute it for
+// every repetition. One call of a group may be row-wise. A group runs at the position of its last call, so no call in between may write
+// what the group reads, or use what it writes; and while the group waits, it must not hold more memory for its operands than it saves by
+// not writing results.
 func (g *Graph) Group(l Limits) {
 	a := &grouping{g: g, l: l, live: g.live(), made: g.writers(), users: map[int][]int{}, of: make([]*Set, len(g.Calls))}
 	for i := range g.Calls {
@@ -78,22 +80,22 @@ func (g *Graph) groupOf() []*Set {
 	return of
 }
 
-// grouping is a run of Group.
+// grouping is the state of one run of Group.
 type grouping struct {
 	g    *Graph
 	l    Limits
 	live map[int]bool
 	made map[[2]int]Ref
-	// users are the calls that use a storage, in their order.
+	// users are the calls that use each storage, in order.
 	users map[int][]int
-	// of is the group of every call that may have one.
+	// of is the group of every call that may be in one.
 	of []*Set
 }
 
-// join begins a group of call i and joins it with those of its operands, the latest first, as far as the result is a group.
+// join starts a group with call i and merges it with those of its operands, the latest first, where the result is a valid group.
 func (a *grouping) join(i int) {
 	a.of[i] = &Set{Calls: []int{i}, At: i}
-	if a.g.Calls[i].Narrowed != 0 { // it must be a group, for its own kernel takes the operands as they were
+	if a.g.Calls[i].Narrowed != 0 { // it must be a group, because its own kernel takes the operands as they were
 		if s := a.set([]int{i}); s != nil {
 			a.of[i] = s
 		}
@@ -117,8 +119,8 @@ func (a *grouping) join(i int) {
 	}
 }
 
-// maker returns the output that input j of call i is, if it is made in the segment, in the shape in which the call computes, and read as it
-// was made. Of calls that go by rows it knows the first input and output.
+// maker returns the output that is input j of call i, if it is made in the segment, has the shape in which the call computes, and is read
+// in the layout in which it was made. Of row-wise calls, only the first input and the first output qualify.
 func (a *grouping) maker(i, j int) (r Ref, ok bool) {
 	c := &a.g.Calls[i]
 	v := &c.Ins[j]
@@ -133,7 +135,7 @@ func (a *grouping) maker(i, j int) (r Ref, ok bool) {
 	return r, !(m.Row && r.Index > 0) && m.Lane == c.Lane && m.Outs[r.Index].Place.equal(&v.Place) && slices.Equal(v.Shape, c.Outs[0].Shape)
 }
 
-// set returns those calls as a group, or nil if they can be none.
+// set returns the calls as a group, or nil if they cannot be one.
 func (a *grouping) set(calls []int) *Set {
 	s := &Set{Calls: calls, At: calls[len(calls)-1]}
 	if len(calls) > a.l.Calls || calls[len(calls)-1]-calls[0] >= a.l.Span || !a.inPlace(s) || !a.inOrder(s) {
@@ -158,7 +160,7 @@ func (a *grouping) set(calls []int) *Set {
 	return s
 }
 
-// Rows returns the member of s that goes by rows, or -1, and which members use its result; those that do not come before it.
+// Rows returns the row-wise member of s, or -1, and which members use its result; all others come before it.
 func (g *Graph) Rows(s *Set) (row int, after []bool) {
 	row = slices.IndexFunc(s.Calls, func(i int) bool { return g.Calls[i].Row })
 	after = make([]bool, len(s.Calls))
@@ -170,9 +172,9 @@ func (g *Graph) Rows(s *Set) (row int, after []bool) {
 	return row, after
 }
 
-// byRows reports whether the group can run by rows, if a member goes by rows. There is one such member, and only its input 0 comes from the
-// group. Members after it use nothing from those before: a thread has forgotten those elements. No memory is changed: threads that share a
-// row may still read it.
+// byRows reports whether the group can run row-wise if it has a row-wise member. There must be only one, and only its input 0 may come from
+// the group. Members after it must not use results of members before it, which a thread no longer has. No memory may be modified, because
+// threads that share a row may still read it.
 func (a *grouping) byRows(s *Set) bool {
 	row, after := a.g.Rows(s)
 	if row < 0 {
@@ -193,8 +195,8 @@ func (a *grouping) byRows(s *Set) bool {
 	return true
 }
 
-// inPlace reports whether every storage that the group writes is used by it in one way alone, so that each element is read before it is
-// written, and written last by the last call.
+// inPlace reports whether the group uses every storage that it writes in a single layout, so that each element is read before it is
+// written, and the last write is that of the last call.
 func (a *grouping) inPlace(s *Set) bool {
 	place := map[int]*Place{}
 	for _, i := range s.Calls {
@@ -214,7 +216,7 @@ func (a *grouping) inPlace(s *Set) bool {
 	return true
 }
 
-// inOrder reports whether all of the group may run at the place of its last call.
+// inOrder reports whether the whole group may run at the position of its last call.
 func (a *grouping) inOrder(s *Set) bool {
 	first, last, k := s.Calls[0], s.Calls[len(s.Calls)-1], 0
 	for q := first; q < last; q++ {
@@ -231,7 +233,7 @@ func (a *grouping) inOrder(s *Set) bool {
 	return true
 }
 
-// sources fills in From and Ins, and counts what is not read again.
+// sources fills in From and Ins, and adds the reads that the group avoids to Saves.
 func (a *grouping) sources(s *Set, member map[int]int) {
 	s.From = make([][]Source, len(s.Calls))
 	for k, i := range s.Calls {
@@ -261,8 +263,8 @@ func (a *grouping) sources(s *Set, member map[int]int) {
 	}
 }
 
-// results fills in Outs: the last version in the group of every storage that is live or that another call uses later. It counts what is not
-// written.
+// results fills in Outs: the group's last version of every storage that is live or that a call outside the group uses later. It adds the
+// writes that the group avoids to Saves.
 func (a *grouping) results(s *Set, member map[int]int) {
 	for k, i := range s.Calls {
 		c := &a.g.Calls[i]
@@ -286,7 +288,7 @@ func has(m map[int]int, i int) bool {
 	return ok
 }
 
-// usedBeside reports whether a call outside of the group uses the storage after call i.
+// usedBeside reports whether a call outside the group uses the storage after call i.
 func (a *grouping) usedBeside(storage, i int, member map[int]int) bool {
 	return slices.ContainsFunc(a.users[storage], func(q int) bool { return q > i && !has(member, q) })
 }
@@ -297,8 +299,8 @@ func (a *grouping) last(storage int) int {
 	return users[len(users)-1]
 }
 
-// light reports whether the group's wait raises no peak of memory: at every call in between, what its earlier members would have freed by
-// then is no more than what they would have made and the group does not hold.
+// light reports whether delaying the group raises no peak of memory: at every call in between, the memory that its earlier members would
+// have freed by then is at most the memory that they would have made and the group does not hold.
 func (a *grouping) light(s *Set, member map[int]int) bool {
 	first, last := s.Calls[0], s.Calls[len(s.Calls)-1]
 	if last-first == len(s.Calls)-1 {
@@ -320,7 +322,7 @@ func (a *grouping) light(s *Set, member map[int]int) bool {
 		if s.Calls[k+1] > i+1 && held > 0 {
 			return false
 		}
-		for j := range c.Ins { // what a later member of the group needed last
+		for j := range c.Ins { // what a later member of the group would have used last
 			if v := &c.Ins[j]; s.From[k][j].Member >= 0 && a.last(v.Storage) == i {
 				held += v.Bytes()
 			}

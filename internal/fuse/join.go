@@ -1,8 +1,8 @@
 package fuse
 
-// Join lets conversions of different arrays run together: casts of the weights of all layers before the first, those of their gradients
-// after the last. They have nothing in common, but one launch costs less than many. A call runs earlier only if what it reads is there and
-// later only while nobody needs what it makes, and only where the wait raises no peak of memory.
+// Join lets conversions of different arrays run together: casts of the weights of all layers before the first layer, and casts of their
+// gradients after the last. The calls have nothing in common, but one launch costs less than many. A call runs earlier only if its input is
+// ready by then, and later only if nobody needs its output before. Neither may raise the peak of memory.
 func (g *Graph) Join(l Limits) {
 	j := &joining{g: g, l: l, place: make([]int, len(g.Calls)), until: make([]int, len(g.Calls))}
 	for i := range g.Calls {
@@ -30,32 +30,33 @@ func (g *Graph) Join(l Limits) {
 	}
 }
 
-// joining is a run of Join.
+// joining is the state of one run of Join.
 type joining struct {
 	g *Graph
 	l Limits
-	// place is where every call runs, ready and until the first and the last place where a call that may be joined can.
+	// place is the position where each call runs; ready and until are the first and the last position where a call that may be joined can
+	// run.
 	place, ready, until []int
-	// held is how many bytes of new storages are in use at every place, and peak the most of them.
+	// held is the number of bytes of new storages in use at every position, and peak their maximum.
 	held []int
 	peak int
-	// ends is the last place where the input of a call that may be joined is needed, if it is memory of the segment, and size the bytes of
-	// that.
+	// ends is the last position where the input of a call that may be joined is needed, and size the number of bytes of that input if it is
+	// memory of the segment.
 	ends, size []int
 }
 
-// joint is a set under construction, at the place at.
+// joint is a set under construction; it runs at position at.
 type joint struct {
 	calls []int
 	at    int
 }
 
-// weigh finds out when memory is in use, and when the calls can run.
+// weigh computes when memory is in use, and when calls can run.
 func (j *joining) weigh() {
 	g, n := j.g, len(j.g.Calls)
 	type span struct{ born, last, bytes int }
 	made, live := map[int]*span{}, g.live()
-	inside := map[int]bool{} // what groups make for themselves alone
+	inside := map[int]bool{} // storages that stay inside a group
 	for k := range g.Groups {
 		s := &g.Groups[k]
 		for _, i := range s.Calls {
@@ -96,7 +97,7 @@ func (j *joining) weigh() {
 		j.peak = max(j.peak, j.held[p])
 	}
 	j.ready, j.ends, j.size = make([]int, n), make([]int, n), make([]int, n)
-	writer, joined := map[int]int{}, map[int][]int{} // by storage: who wrote it, and the conversions that have read or made it
+	writer, joined := map[int]int{}, map[int][]int{} // by storage: its last writer, and the conversions that have read or made it
 	for i := range g.Calls {
 		c := &g.Calls[i]
 		j.until[i] = n - 1
@@ -111,7 +112,7 @@ func (j *joining) weigh() {
 			s := c.Ins[0].Storage
 			if w, ok := writer[s]; ok {
 				j.ready[i] = j.place[w] + 1
-				if g.Calls[w].Converts { // which may run later than it stands
+				if g.Calls[w].Converts { // the writer may itself be moved later
 					j.ready[i] = i
 				}
 			}
@@ -149,8 +150,8 @@ func (j *joining) candidates() [][]int {
 	return all
 }
 
-// next returns a set of some of the calls, and the others. It runs where the first of the calls must have run at the latest, which makes as
-// few sets as there can be.
+// next takes a set from calls and returns the rest. The set runs at the position of the last call that precedes the earliest deadline,
+// which makes as few sets as possible.
 func (j *joining) next(calls []int) (s joint, rest []int) {
 	end := len(j.g.Calls)
 	for _, i := range calls {
@@ -158,7 +159,7 @@ func (j *joining) next(calls []int) (s joint, rest []int) {
 	}
 	for _, i := range calls {
 		if i <= end {
-			s.at = i // the last of those that stand before the end
+			s.at = i // the last call before the deadline
 		}
 	}
 	for _, i := range calls {
@@ -171,10 +172,10 @@ func (j *joining) next(calls []int) (s joint, rest []int) {
 	return s, rest
 }
 
-// move lets call i run at the place at, unless that raises the peak of memory.
+// move lets call i run at position at, unless that raises the peak of memory.
 func (j *joining) move(i, at int) bool {
 	out, from, to := j.g.Calls[i].Outs[0].Bytes(), at, i
-	if i < at { // its output comes later, and what it reads stays
+	if i < at { // its output is made later, and its input is kept longer
 		from, to, out = i, at, -out
 	}
 	more := make([]int, to-from+1)

@@ -2,8 +2,7 @@ package fuse
 
 import "slices"
 
-// Dead removes the calls whose outputs nobody needs: no later call uses their storages, nobody does after the segment, and they do
-// nothing else.
+// Dead removes calls that have no effect and whose outputs nobody needs, neither a later call nor anything after the segment.
 func (g *Graph) Dead() {
 	needed := g.live()
 	keep := make([]bool, len(g.Calls))
@@ -40,9 +39,9 @@ func (g *Graph) keep(which []bool) {
 	g.Calls = g.Calls[:n]
 }
 
-// Common removes calls that do again what an earlier one did: the same operation with the same attributes and no values on the same
-// operands. Who used their outputs uses the earlier call's; where the later output is live, the earlier call makes it. Outputs that are
-// changed later, or that are live both, stay two.
+// Common removes calls that repeat an earlier one: the same operation and attributes on the same operands, without values. Users of their
+// outputs use the earlier call's instead; if a later output is live, the earlier call makes it. Outputs stay separate if either is modified
+// later or both are live.
 func (g *Graph) Common() {
 	live, writes := g.live(), map[int]int{}
 	for i := range g.Calls {
@@ -80,7 +79,7 @@ func (g *Graph) Common() {
 	g.keep(keep)
 }
 
-// again reports whether c does what e did, and may be left out.
+// again reports whether c, with the operation and attributes of e, repeats e and can be left out.
 func (g *Graph) again(e, c *Call, live map[int]bool, writes map[int]int) bool {
 	for i := range c.Ins {
 		if !c.Ins[i].equal(&e.Ins[i]) {
@@ -96,8 +95,8 @@ func (g *Graph) again(e, c *Call, live map[int]bool, writes map[int]int) bool {
 	return true
 }
 
-// Narrow lets the readers of what a call widened read what it was given, where all of them may, and removes the call. Nothing may have
-// changed what it was given. It returns the call of each input that was changed.
+// Narrow removes widening calls whose readers can all read the original operand instead. Nothing may have modified that operand. It
+// returns, for each input that was replaced, the removed call; both calls are given by Call.At.
 func (g *Graph) Narrow() map[Ref]int {
 	by, live := map[Ref]int{}, g.live()
 	readers, writers := map[int][]Ref{}, map[int][]int{}
@@ -144,7 +143,7 @@ func (g *Graph) Narrow() map[Ref]int {
 	return by
 }
 
-// within reports whether the elements of v lie between the first and the last of w.
+// within reports whether the elements of v lie between the first and the last element of w.
 func within(v, w *Place) bool {
 	ends := func(p *Place) (first, last int) {
 		first, last = p.Offset, p.Offset
@@ -162,7 +161,7 @@ func within(v, w *Place) bool {
 	return c <= a && b <= d
 }
 
-// replace lets the outputs of e be those of c, which is call i.
+// replace gives the outputs of e and c, which is call i, one storage: that of e, or that of c if c's is live.
 func (g *Graph) replace(e, c *Call, i int, live map[int]bool, become map[int]int) {
 	for j := range c.Outs {
 		from, to := c.Outs[j].Storage, e.Outs[j].Storage
@@ -185,7 +184,7 @@ func (g *Graph) rename(c *Call, become map[int]int) {
 	}
 }
 
-// writers returns, for every version of a storage, the call and the output that made it.
+// writers returns the output that made each version of a storage.
 func (g *Graph) writers() map[[2]int]Ref {
 	m := map[[2]int]Ref{}
 	for i := range g.Calls {
@@ -197,7 +196,7 @@ func (g *Graph) writers() map[[2]int]Ref {
 	return m
 }
 
-// sorted returns the members of both, in order.
+// sorted returns the members of a and b in ascending order.
 func sorted(a, b []int) []int {
 	out := append(append(make([]int, 0, len(a)+len(b)), a...), b...)
 	slices.Sort(out)

@@ -9,7 +9,7 @@ import (
 	"tenon.dev/dtype"
 )
 
-// memory is the elements of storages, by number. What is not there was never written, or taken.
+// memory is the elements of storages, by number. Absent storages have not been written or allocated.
 type memory map[int][]uint64
 
 const lost = 0xbad
@@ -19,7 +19,7 @@ func mix(h, v uint64) uint64 {
 	return h ^ h>>31
 }
 
-// at returns where element e of shape, row-major, lies in a value that is broadcast to it.
+// at returns the position of element e (row-major) of shape in a value that is broadcast to shape.
 func (p *Place) at(e int, shape []int) int {
 	at, lead := p.Offset, len(shape)-len(p.Shape)
 	for d := len(shape) - 1; d >= 0; d-- {
@@ -39,7 +39,7 @@ func numel(shape []int) int {
 	return n
 }
 
-// load gives storages that were never written their first elements where the segment did not make them.
+// load returns element i of storage s, or lost if the storage was never written.
 func (m memory) load(s, i int) uint64 {
 	if m[s] == nil {
 		return lost
@@ -57,10 +57,10 @@ func (m memory) store(v *Value, into bool, i int, x uint64) {
 	m[v.Storage][i] = x
 }
 
-// size is how many elements every storage has.
+// size is the number of elements of every storage.
 const size = 32
 
-// result is element e of output o of the call, of elements read by load.
+// result is element e of output o of the call, computed from elements that load reads.
 func (c *Call) result(o, e int, load func(j, e int) uint64) uint64 {
 	if c.Widens {
 		return load(0, e)
@@ -105,10 +105,10 @@ func (m memory) run(c *Call) {
 	}
 }
 
-// runGroup does what a kernel does: for one element after the other, in any order, it reads, computes and writes.
+// runGroup does what a kernel does: it reads, computes and writes one element after the other, in any order.
 func (m memory) runGroup(g *Graph, s *Set, rng *rand.Rand) {
 	shape := g.Calls[s.Calls[0]].Outs[0].Shape
-	for _, r := range s.Outs { // the first write of the group may be one in place of what it makes itself
+	for _, r := range s.Outs { // the group's first write to a storage may be a modification of a result that it keeps to itself
 		if v := &g.Calls[r.Call].Outs[r.Index]; m[v.Storage] == nil {
 			m[v.Storage] = slices.Repeat([]uint64{lost}, size)
 		}
@@ -143,7 +143,8 @@ func (m memory) runGroup(g *Graph, s *Set, rng *rand.Rand) {
 	}
 }
 
-// runRows does what the kernel of a call by rows does: the members before it for every element, then the call, then those after it.
+// runRows does what the kernel of a row-wise call does: it runs the members before the call for every element, then the call, then the
+// members after it.
 func (m memory) runRows(g *Graph, s *Set, row int) {
 	shape := g.Calls[s.Calls[0]].Outs[0].Shape
 	_, after := g.Rows(s)
@@ -162,7 +163,7 @@ func (m memory) runRows(g *Graph, s *Set, row int) {
 					}
 					return m.load(v.Storage, v.at(e, shape))
 				case k == row && j > 0, f.Member == row && f.Index > 0, after[k] && f.Member != row && !after[f.Member]:
-					return lost // what no thread knows
+					return lost // what no thread has
 				}
 				return results[[3]int{s.Calls[f.Member], f.Index, e}]
 			})
@@ -197,7 +198,7 @@ func (m memory) runAll(g *Graph, rng *rand.Rand) {
 		case s == nil:
 			m.run(&g.Calls[i])
 		case i == s.At && s.Join:
-			for _, i := range slices.Backward(s.Calls) { // in no order
+			for _, i := range slices.Backward(s.Calls) { // the order must not matter
 				m.run(&g.Calls[i])
 			}
 		case i == s.At:
@@ -206,7 +207,7 @@ func (m memory) runAll(g *Graph, rng *rand.Rand) {
 	}
 }
 
-// held returns the most bytes that storages which the calls make, and which are not inside of a group, take at one time.
+// held returns the peak number of bytes of the storages that the calls make, without those inside a group.
 func held(g *Graph) (peak int) {
 	of, live := g.groupOf(), g.live()
 	type use struct{ i, storage int }
@@ -272,7 +273,7 @@ func held(g *Graph) (peak int) {
 	return peak
 }
 
-// places are ways to see 16 elements of a storage.
+// places are views of at most 16 elements of a storage.
 var places = []Place{
 	{dtype.Float32, []int{4, 4}, []int{4, 1}, 0}, {dtype.Float32, []int{4, 4}, []int{4, 1}, 0},
 	{dtype.Float32, []int{4, 4}, []int{4, 1}, 0},
@@ -281,7 +282,7 @@ var places = []Place{
 	{dtype.Float32, []int{4, 4}, []int{5, 1}, 3},
 }
 
-// randomGraph returns a segment of n calls on some storages from outside, and what those hold.
+// randomGraph returns a segment of n calls on some storages from outside, and the contents of these.
 func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 	g, m := &Graph{}, memory{}
 	const outside = 3
@@ -308,7 +309,7 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 		}
 		for o := range 1 + rng.IntN(8)/7 {
 			v := Value{Storage: next, Place: places[0]}
-			if rng.IntN(6) == 0 && o == 0 { // in place; not of what it reads otherwise
+			if rng.IntN(6) == 0 && o == 0 { // in place, but not on an operand that it reads otherwise
 				v = Value{Storage: 1 + rng.IntN(next-1), Place: places[rng.IntN(5)]}
 				clash := slices.ContainsFunc(c.Ins, func(w Value) bool { return w.Storage == v.Storage && !w.Place.equal(&v.Place) })
 				if clash {
@@ -339,7 +340,7 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 				in.Storage = 1
 			}
 			c = Call{At: i, Op: "C", Attrs: 1, Point: rng.IntN(4) == 0, Converts: true, Ins: []Value{in}, Outs: c.Outs}
-			if rng.IntN(2) == 0 { // of another type, so that sets of two kinds move past each other
+			if rng.IntN(2) == 0 { // another type, so that sets of two kinds move past each other
 				c.Outs[0].DType = dtype.Int32
 			}
 			if !c.Point {
@@ -357,7 +358,8 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 	return g, m
 }
 
-// A segment after all passes leaves in live storages, and gives calls with effects, what it did before them.
+// TestRandomGraphs: after all passes a segment leaves the same contents in live storages as before, and Join does not raise the peak of
+// memory.
 func TestRandomGraphs(t *testing.T) {
 	grouped, elided, gone, byRows, narrowed, early, late := 0, 0, 0, 0, 0, 0, 0
 	for seed := range uint64(20000) {
@@ -410,7 +412,7 @@ func TestRandomGraphs(t *testing.T) {
 	}
 }
 
-// BenchmarkPasses is what a plan for a segment of 2,000 calls costs.
+// BenchmarkPasses measures the passes on a segment of 2,000 calls.
 func BenchmarkPasses(b *testing.B) {
 	l := Limits{Calls: 32, Heavy: 8, Span: 128, Operands: 10, Outs: 4, Values: 32, Saves: 1}
 	for b.Loop() {

@@ -16,9 +16,9 @@ import (
 //	s2.1:f32[4x8] = point values=1 Mul{1}(s1.0:f32[4x8], _)
 //	s3.1:f32[8] = Sum{2}(s2.1:f32[4x8])
 //
-// s2.1 is version 1 of storage 2. A value's type and shape are followed by its strides, after a slash, where they are not those of a
-// row-major array, and by its offset, after a plus. An output with & is changed, one without is new. The calls of a group stand in braces,
-// with what the group reads and writes.
+// s2.1 is version 1 of storage 2. A value's type and shape are followed by its strides, after a slash, unless they are those of a row-major
+// array, and by its offset, after a plus, unless it is 0. An output with & is modified, one without is new. The calls of a group are in
+// braces, with the values that the group reads and writes.
 func (g *Graph) Print() string {
 	var b strings.Builder
 	if len(g.Live) > 0 {
@@ -48,7 +48,7 @@ func (g *Graph) Only(s *Set) *Graph {
 	at := func(r Ref) Ref { return Ref{slices.Index(s.Calls, r.Call), r.Index} }
 	for k, i := range s.Calls {
 		o.Calls = append(o.Calls, g.Calls[i])
-		o.Calls[k].Narrow = 0 // which says nothing of what they do
+		o.Calls[k].Narrow = 0 // it says nothing about what the calls do
 		set.Calls = append(set.Calls, k)
 	}
 	for _, r := range s.Ins {
@@ -195,7 +195,7 @@ func rowMajor(shape []int) []int {
 	return stride
 }
 
-// Parse reads what Print wrote of a graph without groups. Lines that begin with a semicolon are comments. The error names the line.
+// Parse reads the text that Print writes for a graph without groups. Lines that begin with a semicolon are comments. Errors give the line.
 func Parse(text string) (*Graph, error) {
 	g := &Graph{}
 	var versions [][]int
@@ -236,7 +236,7 @@ func Parse(text string) (*Graph, error) {
 	return g, nil
 }
 
-// at is input j or, beyond those, an output.
+// at returns input j or, beyond the inputs, an output.
 func (c *Call) at(j int) *Value {
 	if j < len(c.Ins) {
 		return &c.Ins[j]
@@ -254,7 +254,7 @@ func (s *scanner) fail(format string, args ...any) {
 	s.t = ""
 }
 
-// has takes word if it is next.
+// has consumes word if it is next.
 func (s *scanner) has(word string) bool {
 	rest, ok := strings.CutPrefix(s.t, word)
 	if ok {
@@ -269,7 +269,7 @@ func (s *scanner) want(word string) {
 	}
 }
 
-// number takes a whole number from 0 to most, or from -most where it may be negative.
+// number reads an integer from 0 to most, or from -most if negative is set.
 func (s *scanner) number(most int, negative bool) int {
 	i := 0
 	if negative && strings.HasPrefix(s.t, "-") {
@@ -287,7 +287,7 @@ func (s *scanner) number(most int, negative bool) int {
 	return n
 }
 
-// name takes letters, digits, points and underscores.
+// name reads letters, digits, dots and underscores.
 func (s *scanner) name() string {
 	i := 0
 	for i < len(s.t) && (s.t[i] == '_' || s.t[i] == '.' || s.t[i] >= '0' && s.t[i] <= '9' || s.t[i]|32 >= 'a' && s.t[i]|32 <= 'z') {
@@ -318,7 +318,7 @@ func (s *scanner) live(g *Graph) {
 	}
 }
 
-// call takes a call and returns the versions of its inputs and outputs.
+// call reads a call and returns the versions of its inputs and outputs.
 func (s *scanner) call(g *Graph) (versions []int) {
 	c := Call{At: len(g.Calls)}
 	for !s.has("=") && s.err == "" {

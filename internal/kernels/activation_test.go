@@ -7,7 +7,8 @@ import (
 	"tenon.dev/dtype"
 )
 
-// TestGELUTanhAndSiLU compares them and their gradients with the definitions over all of the line, and where arithmetic ends.
+// TestGELUTanhAndSiLU compares both functions and their gradients with the definitions, over the whole range of arguments and at its
+// extremes.
 func TestGELUTanhAndSiLU(t *testing.T) {
 	inf, nan := math.Inf(1), math.NaN()
 	var xs []float64
@@ -34,7 +35,7 @@ func TestGELUTanhAndSiLU(t *testing.T) {
 		for _, c := range []struct {
 			op       *PointOp
 			f        func(x float64) float64
-			finite   bool // huge arguments are beyond the derivative's formula
+			finite   bool // huge arguments are outside the range of the derivative's formula
 			gradient bool
 		}{{GELUTanh, gelu, false, false}, {GELUTanhBackward, geluSlope, true, true}, {SiLU, silu, false, false},
 			{SiLUBackward, siluSlope, true, true}} {

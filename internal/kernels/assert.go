@@ -4,19 +4,19 @@ import (
 	"tenon.dev/kernel"
 )
 
-// Claim is what an assertion says of a number that is not zero.
+// Claim is what an assertion says about a number that is not zero.
 type Claim uint8
 
 // The claims.
 const (
-	// ClaimNonzero is that of numbers themselves.
+	// ClaimNonzero is about the number itself.
 	ClaimNonzero Claim = iota
-	// ClaimProbabilities and ClaimEnough are of results of comparisons.
+	// ClaimProbabilities and ClaimEnough are about results of comparisons.
 	ClaimProbabilities
 	ClaimEnough
 )
 
-// broken is what a device says of a claim that does not hold.
+// broken is what a device reports if a claim does not hold.
 var broken = []string{"the value is zero", "a probability is negative, infinite or NaN", "a row has fewer probabilities other than 0 " +
 	"than are drawn from it without replacement"}
 
@@ -28,7 +28,7 @@ type assertArgs struct{ t arrayArg }
 
 func (a *assertArgs) layout(p params) { p.array(&a.t, "t", p.s.DTypes[0]) }
 
-// Assert stops its kernel if the only element of t, of any type, is zero; a NaN is not.
+// Assert stops its kernel if the only element of t, of any type, is zero; a NaN is not zero.
 func Assert(is Issuer, t Operand, c Claim) error {
 	l := is.NewLaunch()
 	l.Spec = Spec{Family: FamilyAssert, Compute: t.DType, Ins: 1, Assert: assertSpec{c}}

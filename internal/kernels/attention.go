@@ -10,30 +10,30 @@ import (
 	"tenon.dev/kernel"
 )
 
-// Attention of heads without storing its weights: a block holds the queries of a tile, walks over the keys tile by tile, and corrects
-// what it has summed whenever a greater score comes up (Dao et al., "FlashAttention", 2022, and Milakov and Gimelshein, "Online
-// normalizer calculation for softmax", 2018). The backward pass computes the weights again from the logarithm of each row's sum. It sums
-// the gradients of keys and values in blocks of keys and those of queries in blocks of queries, each in the order of the other, so equal
-// operands give equal bits.
+// Attention of heads without storing its weights. A block holds a tile of queries, iterates over the keys tile by tile, and rescales its
+// sums whenever it finds a greater score (Dao et al., "FlashAttention", 2022, and Milakov and Gimelshein, "Online normalizer calculation
+// for softmax", 2018). The backward pass recomputes the weights from the logarithm of each row's sum. It sums the gradients of keys and
+// values in blocks of keys, in the order of queries, and those of queries in blocks of queries, in the order of keys, so equal operands
+// give equal bits.
 
 // attentionStage is a kernel of attention.
 type attentionStage = uint16
 
 const (
 	attentionForward attentionStage = iota
-	// attentionDelta sums the products of results and their gradients by rows.
+	// attentionDelta computes, for each row, the dot product of the result and its gradient.
 	attentionDelta
-	// attentionQueries gives the gradient of queries, attentionKeys those of keys and values.
+	// attentionQueries computes the gradient of queries, attentionKeys those of keys and values.
 	attentionQueries
 	attentionKeys
 )
 
 // attentionSpec is what kernels of attention are specialised on.
 type attentionSpec struct {
-	// Width is the length of a head's vectors. Rows is the queries (or keys, in attentionKeys) of a block, Step what it walks over at a
-	// time.
+	// Width is the length of a head's vectors. Rows is the number of queries (or keys, in attentionKeys) per block, Step the number of keys
+	// (or queries) per iteration.
 	Width, Rows, Step, Stages uint8
-	// Causal: a query sees the keys up to its own number. Mapped: tensor maps describe what the block walks over.
+	// Causal: a query sees only the keys up to its own position. Mapped: tensor maps describe the operands that the block iterates over.
 	Causal, Mapped bool
 }
 
@@ -41,16 +41,16 @@ type attentionSpec struct {
 type AttentionOpt struct {
 	// Scale multiplies the scores and must be positive.
 	Scale float64
-	// Causal lets query i see the keys 0 to i alone.
+	// Causal lets query i see only the keys 0 to i.
 	Causal bool
 }
 
-// AttentionTakes reports whether the kernels of attention run on a device for heads of t with vectors of width elements.
+// AttentionTakes reports whether the kernels of attention run on the device for heads of t with vectors of width elements.
 func AttentionTakes(lim *Limits, t dtype.DType, width int) bool {
 	return t.Size() == 2 && t.IsFloat() && width >= 16 && width <= 128 && width&(width-1) == 0 && lim.Major >= 8
 }
 
-// attention is a planned attention: batches of heads of queries by keys. Several heads of queries share one of keys.
+// attention is a planned attention: batches of heads of queries by keys. Several heads of queries share one head of keys.
 type attention struct {
 	opt                         AttentionOpt
 	batch, heads, shared        int
@@ -59,9 +59,8 @@ type attention struct {
 	lse, delta                  uint64
 }
 
-// Attention sets out [B, H, T, D] to softmax(scale q kᵀ) v and lse [B, H, T], Float32 without gaps, to the logarithm to base 2 of each
-// row's sum of exponentials. q is [B, H, T, D], k and v are [B, H/n, S, D], all of one half type that AttentionTakes; T and S are
-// positive.
+// Attention sets out [B, H, T, D] to softmax(scale q kᵀ) v and lse [B, H, T], dense and Float32, to the base-2 logarithm of each row's sum
+// of exponentials. q is [B, H, T, D], k and v are [B, H/n, S, D], all of one half type that AttentionTakes accepts; T and S are positive.
 func Attention(is Issuer, out, lse, q, k, v Operand, opt AttentionOpt) error {
 	a := attention{opt: opt, q: q, k: k, v: v, out: out, lse: lse.Ptr}
 	if err := a.plan(is); err != nil {
@@ -70,8 +69,8 @@ func Attention(is Issuer, out, lse, q, k, v Operand, opt AttentionOpt) error {
 	return a.issue(is, attentionForward)
 }
 
-// AttentionBackward sets dq, dk and dv to the gradients of queries, keys and values by that of the result, g. The other operands are
-// those of Attention and what it set.
+// AttentionBackward sets dq, dk and dv to the gradients of queries, keys and values. g is the gradient of the result. The other operands
+// are those of Attention, including its results.
 func AttentionBackward(is Issuer, dq, dk, dv, g, out, lse, q, k, v Operand, opt AttentionOpt) error {
 	a := attention{opt: opt, q: q, k: k, v: v, out: out, g: g, dq: dq, dk: dk, dv: dv, lse: lse.Ptr}
 	err := a.plan(is)
@@ -99,7 +98,7 @@ func (a *attention) plan(is Issuer) error {
 	a.batch, a.heads, a.queries, a.width = s[0], s[1], s[2], s[3]
 	a.shared, a.keys = s[1]/t[1], t[2]
 	if a.queries >= 1<<30 || a.keys >= 1<<30 || a.batch*a.heads*ceilDiv(max(a.queries, a.keys), 16) >= 1<<31 {
-		return fmt.Errorf("attention of %v by %v: it takes more blocks than a launch has", s, t)
+		return fmt.Errorf("attention of %v by %v: it needs more blocks than a launch can have", s, t)
 	}
 	for _, o := range []*Operand{&a.q, &a.k, &a.v, &a.out, &a.g} {
 		if o.Ptr == 0 || alignedRows(o) {
@@ -119,7 +118,7 @@ func (a *attention) plan(is Issuer) error {
 	return nil
 }
 
-// alignedRows reports whether each row of o lies without gaps and can be read by 16 bytes.
+// alignedRows reports whether the rows of o are contiguous and can be read 16 bytes at a time.
 func alignedRows(o *Operand) bool {
 	n := 16 / o.DType.Size()
 	ok := o.Stride[3] == 1 && o.Ptr%16 == 0
@@ -129,8 +128,8 @@ func alignedRows(o *Operand) bool {
 	return ok
 }
 
-// tile chooses a stage's tile, as an H200 was fastest with: long vectors want many rows, which then read each other operand once, and
-// short rows many blocks.
+// tile chooses the tile of a stage that was fastest on an H200. Long sequences use many rows per block, so that the other operands are read
+// less often; short ones use fewer rows, so that there are more blocks.
 func (a *attention) tile(lim *Limits, stage attentionStage) attentionSpec {
 	s := attentionSpec{Width: uint8(a.width), Rows: 128, Step: 64, Stages: 3, Causal: a.opt.Causal}
 	long := a.queries
@@ -159,15 +158,16 @@ func (a *attention) spec(lim *Limits, stage attentionStage) attentionSpec {
 	return s
 }
 
-// threads is the threads of a block: two for each row, so that four warps have 64.
+// threads is the number of threads per block: two for each row, so that four warps have 64 rows.
 func (s *attentionSpec) threads() int { return 2 * int(s.Rows) }
 
-// shared estimates the shared memory of a tile from above: two operands of the block, two for each stage, and the way of results to memory.
+// shared returns an upper estimate of the shared memory of a tile: two operands of the block, two for each stage, and the passage of
+// results to memory.
 func (s *attentionSpec) shared() int {
 	return 2*int(s.Width)*2*(int(s.Rows)+int(s.Stages)*int(s.Step)) + 18<<10
 }
 
-// walks returns the operands that a stage's blocks walk over.
+// walks returns the operands that a stage's blocks iterate over.
 func (a *attention) walks(stage attentionStage) [2]*Operand {
 	if stage == attentionKeys {
 		return [2]*Operand{&a.q, &a.g}
@@ -189,7 +189,7 @@ func (a *attention) mappable(lim *Limits, stage attentionStage) bool {
 	return true
 }
 
-// tensorMap returns the map of o for tiles of lines rows.
+// tensorMap returns the map of o for tiles with the given number of lines.
 func (a *attention) tensorMap(o *Operand, lines int) kir.TensorMap {
 	size := o.DType.Size()
 	m := kir.TensorMap{Addr: o.Ptr, Tile: kir.MapTile{Type: o.DType, Line: a.width, Lines: lines, Groups: true}}
@@ -243,7 +243,7 @@ func (a *attention) issue(is Issuer, stage attentionStage) error {
 	return is.Issue(l)
 }
 
-// deltaThreads is the threads of a block of attentionDelta.
+// deltaThreads is the number of threads per block of attentionDelta.
 const deltaThreads = 256
 
 // The operands of attention.
@@ -338,11 +338,11 @@ type attentionKernel struct {
 	attentionArgs
 	k *kernel.Builder
 	s *Spec
-	// batch and head are the block's (Int32), first the first query or key of its tile.
+	// batch and head are those of the block (Int32); first is the first query or key of its tile.
 	batch, head, first kernel.Value
 }
 
-// begin places the block among the tiles of n queries or keys of each head, and returns the sizes of its tiles.
+// begin assigns the block a tile of n queries or keys of a head, and returns the sizes of its tiles.
 func (a *attentionKernel) begin(n, heads kernel.Value) (rows, step, width int) {
 	s := &a.s.Attention
 	a.k.FixedThreads(s.threads())
@@ -350,8 +350,8 @@ func (a *attentionKernel) begin(n, heads kernel.Value) (rows, step, width int) {
 	return int(s.Rows), int(s.Step), int(s.Width)
 }
 
-// place finds the block's batch, head and tile, of which there are tiles for each head. Those with the most work come first: of causal
-// ones the last queries and the first keys.
+// place computes the block's batch, head and tile; tiles is the number of tiles per head. Tiles with the most work come first: in causal
+// attention the last queries and the first keys.
 func (a *attentionKernel) place(tiles, heads kernel.Value) {
 	k := a.k
 	id := k.BlockIdx(kernel.X)
@@ -372,17 +372,17 @@ func (a *attentionKernel) matrix(i int, head kernel.Value) kernel.Buffer {
 	return a.at[i].Offset(off)
 }
 
-// tiles returns how many tiles of size n are.
+// tiles returns the number of tiles of the given size that cover n.
 func (a *attentionKernel) tiles(n kernel.Value, size int) kernel.Value {
 	return n.Add(a.k.I32(size - 1)).Div(a.k.I32(size))
 }
 
-// rowsOf fills a tile with rows of u, operand i, from row first on; there are count.
+// rowsOf fills a tile with rows of u, operand i, from row first on; there are count rows.
 func (a *attentionKernel) rowsOf(t kernel.Tile, i int, u kernel.Buffer, first, count kernel.Value) {
 	t.Load(kernel.AlongCols, 8, a.element(i, u, first, count))
 }
 
-// elements says where the elements of a tile are.
+// elements locates the elements of a tile.
 type elements = func(row, col kernel.Value) (u kernel.Buffer, index, inside kernel.Value)
 
 func (a *attentionKernel) element(i int, u kernel.Buffer, first, count kernel.Value) elements {
@@ -392,7 +392,7 @@ func (a *attentionKernel) element(i int, u kernel.Buffer, first, count kernel.Va
 	}
 }
 
-// walk fills a tile within the loop: like rowsOf, or by map m.
+// walk fills a tile in the loop: like rowsOf, or through map m.
 func (a *attentionKernel) walk(t kernel.Tile, m int, i int, head, first, count kernel.Value) {
 	f := a.element(i, a.matrix(i, head), first, count)
 	if !a.s.Attention.Mapped {
@@ -402,7 +402,7 @@ func (a *attentionKernel) walk(t kernel.Tile, m int, i int, head, first, count k
 	t.LoadMapped(a.maps[m].Group(a.batch), a.k.I32(0), first, head, kernel.AlongCols, 8, f)
 }
 
-// store writes a tile of sums times a factor to operand i.
+// store writes a tile of sums, times a factor, to operand i.
 func (a *attentionKernel) store(t kernel.Tile, i int, head, count, factor kernel.Value) {
 	k, u := a.k, a.matrix(i, head)
 	t.Each(8, func(row, col kernel.Value, vs []kernel.Value) {
@@ -420,12 +420,12 @@ func (a *attentionKernel) store(t kernel.Tile, i int, head, count, factor kernel
 	})
 }
 
-// scores returns scale times log2 e, which makes exponentials to base e of scores such to base 2.
+// scores returns scale times log2 e, so that 2^(score times that) is e^(score times scale).
 func (a *attentionKernel) scores() kernel.Value {
 	return a.scale.Convert(dtype.Float32).Mul(a.k.Const(dtype.Float32, gomath.Log2E))
 }
 
-// hide gives hidden scores of a tile, of queries from query on and keys from key on, the weight 0. Few tiles have such.
+// hide gives the hidden scores of a tile, which has queries from query on and keys from key on, the weight 0. Few tiles have any.
 func (a *attentionKernel) hide(s kernel.Tile, query, key kernel.Value, rows, cols int) {
 	k := a.k
 	keys := a.keys.Value
@@ -460,7 +460,7 @@ func (a *attentionKernel) forward() {
 	t, f := a.s.Compute, dtype.Float32
 	q, key, v := k.Tile("q", t, rows, width), k.Tile("k", t, step, width), k.Tile("v", t, step, width)
 	score, weight, out := k.Tile("score", f, rows, step), k.Tile("weight", t, rows, step), k.Tile("out", f, rows, width)
-	// Of each row: the greatest score so far and with this tile, what corrects earlier sums, and the sum of weights.
+	// For each row: the maximum score before this tile and including it, the factor that corrects earlier sums, and the sum of weights.
 	top, next, fix, sum := k.Tile("top", f, rows, 1), k.Tile("next", f, rows, 1), k.Tile("fix", f, rows, 1), k.Tile("sum", f, rows, 1)
 	a.rowsOf(q, atQ, a.matrix(atQ, a.head), a.first, a.queries.Value)
 	out.Zero()
@@ -488,7 +488,7 @@ func (a *attentionKernel) forward() {
 		weight.Round(score)
 		out.Dot(weight, v, false)
 	})
-	// A score that is infinite or no number makes the whole row NaN, as top - top is then.
+	// A maximum that is infinite or NaN makes the whole row NaN, because top - top is NaN then.
 	fix.Map(func(_, _, _ kernel.Value, o []kernel.Value) kernel.Value {
 		one := k.Const(f, 1)
 		return one.Div(o[0]).Add(o[1].Sub(o[1]))
@@ -503,19 +503,19 @@ func (a *attentionKernel) forward() {
 	})
 }
 
-// rowsOfHead returns the place of a head's first query in lse and delta.
+// rowsOfHead returns the index of a head's first query in lse and delta.
 func (a *attentionKernel) rowsOfHead(head kernel.Value) kernel.Value {
 	return a.batch.Mul(a.heads.Value).Add(head).MulWide(a.queries.Value)
 }
 
-// rowProducts sums the products of results and gradients: each thread takes 8 elements of a row.
+// rowProducts computes the dot products of results and gradients; each thread takes 8 elements of a row.
 func (a *attentionKernel) rowProducts() {
 	k := a.k
 	k.FixedThreads(deltaThreads)
 	lanes := int(a.s.Attention.Width) / 8
 	lane := k.ThreadIdx(kernel.X).Rem(k.I32(lanes))
 	at := k.BlockIdx(kernel.X).Mul(k.I32(deltaThreads / lanes)).Add(k.ThreadIdx(kernel.X).Div(k.I32(lanes)))
-	row := at.Min(a.rows.Sub(k.I32(1))) // all lanes take part
+	row := at.Min(a.rows.Sub(k.I32(1))) // all lanes must take part
 	matrix := row.Div(a.queries.Value)
 	a.batch = matrix.Div(a.heads.Value)
 	a.head = matrix.Sub(a.batch.Mul(a.heads.Value))
@@ -573,7 +573,7 @@ func (a *attentionKernel) gradQueries() {
 	a.store(out, atDQ, a.head, a.queries.Value, a.scale.Convert(f))
 }
 
-// gradKeys has keys for rows: its scores are the transposed ones.
+// gradKeys has a row for each key: its scores are transposed.
 func (a *attentionKernel) gradKeys() {
 	k := a.k
 	rows, step, width := a.begin(a.keys.Value, a.heads.Div(a.shared.Value))
@@ -629,7 +629,7 @@ func (a *attentionKernel) gradKeys() {
 	a.store(dv, atDV, kvHead, a.keys.Value, kernel.Value{})
 }
 
-// AttentionSpecs returns the kernels of attention of t, for tests.
+// AttentionSpecs returns the specs of the kernels of attention for t, for tests.
 func AttentionSpecs(t dtype.DType, causal bool) (all []Spec) {
 	lim := &Limits{SharedPerBlock: 227 << 10, Major: 9}
 	for width := 16; width <= 128; width *= 2 {

@@ -9,7 +9,7 @@ import (
 	"tenon.dev/dtype"
 )
 
-// attentionRef computes attention and its gradients in float64. All are [B, H, T, D] as lists.
+// attentionRef computes attention and its gradients in float64. All arrays are [B, H, T, D], flattened.
 func attentionRef(q, k, v, g []float64, b, h, kv, t, s, d int, opt AttentionOpt) (out, lse, dq, dk, dv []float64) {
 	out, dq = make([]float64, len(q)), make([]float64, len(q))
 	dk, dv = make([]float64, len(k)), make([]float64, len(k))
@@ -62,8 +62,8 @@ func attentionRef(q, k, v, g []float64, b, h, kv, t, s, d int, opt AttentionOpt)
 	return out, lse, dq, dk, dv
 }
 
-// TestAttention compares attention with float64, forward and backward: sizes that fill no tile, heads that share keys, operands that do
-// not lie as tensor maps want, one key, one query.
+// TestAttention compares attention with float64, forward and backward: sizes that do not fill a tile, heads that share keys, operands that
+// do not suit tensor maps, one key, one query.
 func TestAttention(t *testing.T) {
 	rng := rand.New(rand.NewPCG(31, 32))
 	for _, c := range []struct{ b, h, kv, t, s, d int }{

@@ -9,11 +9,11 @@ import (
 )
 
 var (
-	// normStats gives mean, 1/√(biased variance + scalar 0) and the unbiased variance.
+	// normStats returns the mean, 1/√(biased variance + scalar 0) and the unbiased variance.
 	normStats = shiftedNorm("norm_stats", 3)
-	// normMoments gives the first two of those.
+	// normMoments returns the first two of those.
 	normMoments = shiftedNorm("norm_moments", 2)
-	// normGather is normStats of parts. in: mean, 1/√(biased variance + scalar 0) and number of elements of each.
+	// normGather is normStats of parts. in: mean, 1/√(biased variance + scalar 0) and number of elements of each part.
 	normGather = gatherNorm()
 	// in: dy·, x, mean, rstd, weight; out: Σ dy·w and Σ dy·w·(x-mean)·rstd.
 	groupGradSums = sums("group_grad_sums", 5, 2, func(in []kernel.Value) []kernel.Value {
@@ -47,10 +47,10 @@ var (
 	}})
 )
 
-// shiftedNorm takes the sums of the elements' distances from a first one, and of their squares, which needs no division an element: T. F.
-// Chan, G. H. Golub and R. J. LeVeque, "Algorithms for computing the sample variance", The American Statistician 37 (1983). What a thread
-// or a block has found is shifted to its mean, so that no single element far off makes the sums of many others cancel. The state is shift,
-// both sums and the number of elements.
+// shiftedNorm sums the differences of the elements from the first one, and their squares, which needs no division per element: T. F. Chan,
+// G. H. Golub and R. J. LeVeque, "Algorithms for computing the sample variance", The American Statistician 37 (1983). The results of a
+// thread or a block are shifted to their mean, so that a single outlier does not cause cancellation in the sums of many others. The state
+// is the shift, both sums and the number of elements.
 func shiftedNorm(name string, outs int) *ReduceOp {
 	return reduction(ReduceOp{Name: name, Scalars: 1, Outs: outs,
 		State: func(t dtype.DType) []dtype.DType { return []dtype.DType{opmath(t), opmath(t), opmath(t), opmath(t)} },
@@ -67,7 +67,7 @@ func shiftedNorm(name string, outs int) *ReduceOp {
 		Combine: func(_ *Reduction, a, b []kernel.Value) []kernel.Value {
 			shift := a[3].Eq(a[3].Like(0)).Select(b[0], a[0])
 			d := b[0].Sub(shift)
-			sum := d.FMA(b[3], b[1]) // of b's elements from the shift
+			sum := d.FMA(b[3], b[1]) // of b's elements, relative to the shift
 			return []kernel.Value{shift, a[1].Add(sum), a[2].Add(b[2]).Add(d.Mul(b[1].Add(sum))), a[3].Add(b[3])}
 		},
 		Settle: func(_ *Reduction, a []kernel.Value) []kernel.Value {
@@ -83,10 +83,10 @@ func momentsOf(a []kernel.Value) []kernel.Value {
 	zero := a[3].Like(0)
 	share := a[3].Eq(zero).Select(zero, a[1].Div(a[3]))
 	m2 := a[2].Sub(a[1].Mul(share))
-	return []kernel.Value{a[0].Add(share), m2.Lt(zero).Select(zero, m2), a[3]} // a NaN stays one
+	return []kernel.Value{a[0].Add(share), m2.Lt(zero).Select(zero, m2), a[3]} // a NaN stays a NaN
 }
 
-// normOf returns mean, 1/√(biased variance + scalar 0) and the unbiased variance.
+// normOf returns the mean, 1/√(biased variance + scalar 0) and the unbiased variance.
 func normOf(r *Reduction, a []kernel.Value) []Num {
 	rstd := math.Rsqrt(r.K, a[1].Div(a[2]).Add(r.S[0].Re))
 	return []Num{{Re: a[0]}, {Re: rstd}, {Re: a[1].Div(a[2].Sub(a[2].Like(1)))}}
@@ -103,13 +103,13 @@ func gatherNorm() *ReduceOp {
 	return reduction(op)
 }
 
-// maxRank is the most dimensions of a batch norm's input.
+// maxRank is the maximum number of dimensions of a batch norm's input.
 const maxRank = 8
 
-// perChannel is room for the strides of a vector seen with the shape of the array whose channels it belongs to.
+// perChannel is storage for the strides of a vector broadcast to the shape of an array with as many channels.
 type perChannel [maxRank]int
 
-// see returns the vector o, of one element a channel (dimension 1 of x), with x's shape; an absent o stays so.
+// see returns the vector o, with one element per channel (dimension 1 of x), broadcast to x's shape; an absent o stays absent.
 func (p *perChannel) see(o, x Operand) Operand {
 	if o.Ptr == 0 {
 		return o
@@ -129,7 +129,7 @@ func checkChannels(name string, x Operand) error {
 	return nil
 }
 
-// allButChannels marks the dimensions that statistics are taken over.
+// allButChannels marks the dimensions over which statistics are taken.
 func allButChannels(rank int) [maxRank]bool {
 	var dims [maxRank]bool
 	for d := range rank {
@@ -138,7 +138,7 @@ func allButChannels(rank int) [maxRank]bool {
 	return dims
 }
 
-// BatchNormStats stores, for every channel (dimension 1) of x, the mean, 1/√(variance + eps) and the unbiased variance: vectors, of
+// BatchNormStats stores the mean, 1/√(variance + eps) and the unbiased variance of every channel (dimension 1) of x. They are vectors, of
 // float32 for half inputs.
 func BatchNormStats(is Issuer, compute dtype.DType, mean, rstd, variance, x Operand, eps float64) error {
 	if err := checkChannels("batch_norm", x); err != nil {
@@ -149,8 +149,8 @@ func BatchNormStats(is Issuer, compute dtype.DType, mean, rstd, variance, x Oper
 	return Reduce(is, normStats, compute, s[:], outs[:], ins[:], dims[:len(x.Shape)])
 }
 
-// BatchNormGather stores what BatchNormStats of the whole batch would, where its parts, one for each row of the matrices means, rstds and
-// counts, have those statistics and numbers of elements a channel. The order of additions depends on the shape alone.
+// BatchNormGather stores what BatchNormStats would store for the whole batch, given the statistics and the number of elements per channel
+// of its parts, one row of the matrices means, rstds and counts per part. The order of additions depends only on the shape.
 func BatchNormGather(is Issuer, compute dtype.DType, mean, rstd, variance, means, rstds, counts Operand, eps float64) error {
 	outs, ins, s := [...]Operand{mean, rstd, variance}, [...]Operand{means, rstds, counts}, [...]Scalar{FloatScalar(eps)}
 	return Reduce(is, normGather, compute, s[:], outs[:], ins[:], []bool{true, false})
@@ -163,7 +163,7 @@ func BatchNormUpdate(is Issuer, runningMean, runningVar, mean, variance Operand,
 	return Pointwise(is, runningUpdate, opmath(mean.DType), s[:], outs[:], ins[:])
 }
 
-// AffineScalars appends to s what stands for an absent weight and bias: 1 and 0.
+// AffineScalars appends to s the values of an absent weight and bias: 1 and 0.
 func AffineScalars(s []Scalar, weight, bias Operand) []Scalar {
 	if weight.Ptr == 0 {
 		s = append(s, FloatScalar(1))
@@ -174,8 +174,8 @@ func AffineScalars(s []Scalar, weight, bias Operand) []Scalar {
 	return s
 }
 
-// BatchNorm stores (x - mean)·rstd·weight + bias, each a vector of one element a channel (dimension 1); weight and bias may be absent (Ptr
-// 0).
+// BatchNorm stores (x - mean)·rstd·weight + bias. The last four are vectors with one element per channel (dimension 1); weight and bias may
+// be absent (Ptr 0).
 func BatchNorm(is Issuer, compute dtype.DType, y, x, mean, rstd, weight, bias Operand) error {
 	if err := checkChannels("batch_norm", x); err != nil {
 		return err
@@ -197,7 +197,8 @@ func BatchNormInference(is Issuer, compute dtype.DType, y, x, mean, variance, we
 	return Pointwise(is, NormalizeVariance, compute, AffineScalars(room[:1], weight, bias), outs[:], ins[:])
 }
 
-// BatchNormBackward stores the gradients of BatchNorm's x, through mean and rstd too, weight and bias; each may be absent (Ptr 0).
+// BatchNormBackward stores the gradients of BatchNorm's x, weight and bias; each may be absent (Ptr 0). The gradient of x includes the
+// paths through mean and rstd.
 func BatchNormBackward(is Issuer, compute dtype.DType, dx, dweight, dbias, dy, x, mean, rstd, weight Operand) error {
 	if err := checkChannels("batch_norm", x); err != nil {
 		return err

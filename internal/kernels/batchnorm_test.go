@@ -8,7 +8,7 @@ import (
 	"tenon.dev/dtype"
 )
 
-// normGroups normalises elements by group: group and channel give those of an element's number. All gradients are for dy.
+// normGroups normalises elements by group; group and channel map an element's number to its group and channel. All gradients are for dy.
 func normGroups(x, dy, w, b []float64, eps float64, groups int, group, channel func(n int) int) (ref normRef, variance []float64) {
 	count := make([]float64, groups)
 	ref.mean, ref.rstd, variance = make([]float64, groups), make([]float64, groups), make([]float64, groups)
@@ -46,7 +46,7 @@ func normGroups(x, dy, w, b []float64, eps float64, groups int, group, channel f
 	return ref, variance
 }
 
-// affineOf returns weight and bias and their values, ones and zeros where they are absent.
+// affineOf returns weight and bias and their values, ones and zeros if they are absent.
 func affineOf(h *host, rng *rand.Rand, dt dtype.DType, channels int, present bool) (w, b Operand, ws, bs []float64) {
 	if present {
 		w, b = h.normal(rng, dt, channels), h.normal(rng, dt, channels)
@@ -185,7 +185,7 @@ func TestNormErrorsAndAllocations(t *testing.T) {
 	}
 }
 
-// TestBatchNormGather takes the statistics of parts and of the whole.
+// TestBatchNormGather compares statistics gathered from parts with those of the whole.
 func TestBatchNormGather(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 10))
 	const parts, channels, eps = 5, 3, 1e-3
@@ -229,7 +229,7 @@ func TestBatchNormGather(t *testing.T) {
 	}
 }
 
-// Statistics of channels with a great mean, or whose first element lies far off, in many parts.
+// TestBatchNormStatsAreExact has channels with a large mean, or whose first element is an outlier, in many parts.
 func TestBatchNormStatsAreExact(t *testing.T) {
 	const rows, channels, eps = 40000, 8, 1e-5
 	h := newHost(t)

@@ -5,44 +5,45 @@ import (
 	"tenon.dev/kernel"
 )
 
-// Compaction is work on the elements of Mask, of any type, that are not zero, which a NaN is not, in row-major order. They are counted
-// first, by blocks, so that each block knows in Starts where those of its part come.
+// Compaction works on the nonzero elements of Mask, of any type, in row-major order; a NaN is nonzero. They are counted first, per block,
+// so that Starts tells each block where the elements of its part begin.
 type Compaction struct {
-	// Starts is a vector of CompactStarts numbers of Int64 without gaps. Count writes it, and the others read it: for each block how many
-	// elements other than zero come before its part, and last how many there are.
+	// Starts is a dense vector of CompactStarts numbers of Int64. Count writes it and the others read it. For each block it has the number
+	// of nonzero elements before its part, and at the end their total number.
 	Mask, Starts Operand
 }
 
 const (
 	compactThreads = 256
 	compactWarps   = compactThreads / 32
-	// compactItems is how many elements a thread takes, compactPart a block.
+	// compactItems is the number of elements per thread, compactPart that per block.
 	compactItems = 8
 	compactPart  = compactThreads * compactItems
 )
 
-// CompactStarts returns how many numbers Compaction.Starts has for a mask of n elements.
+// CompactStarts returns the length of Compaction.Starts for a mask of n elements.
 func CompactStarts(n int) int { return ceilDiv(n, compactPart) + 1 }
 
-// compactStage is what a kernel of FamilyCompact does; it is Spec.Op.
+// compactStage is the operation of a kernel of FamilyCompact; it is Spec.Op.
 type compactStage uint16
 
 const (
-	// compactCount counts in each block's part.
+	// compactCount counts the nonzero elements of each block's part.
 	compactCount compactStage = iota
-	// compactScan replaces counts by the sums of those before.
+	// compactScan replaces each count by the sum of the preceding ones.
 	compactScan
 	// compactPlaces writes indexes, compactTake the elements of another array.
 	compactPlaces
 	compactTake
-	// compactSpread puts the elements of a vector where the mask is not zero.
+	// compactSpread scatters the elements of a vector to where the mask is nonzero.
 	compactSpread
-	// compactRanks writes how many elements up to each are not zero, less one, each to a place of its own.
+	// compactRanks writes for each element the number of nonzero elements up to and including it, minus one, to the position that another
+	// vector gives.
 	compactRanks
-	// compactSums adds up the numbers in each block's part, which are not negative, and compactRunning those up to each.
+	// compactSums adds up the nonnegative numbers in each block's part; compactRunning writes their running sums.
 	compactSums
 	compactRunning
-	// compactRepeat looks for each number below the last of such sums among them.
+	// compactRepeat looks up each number below the last running sum among the running sums.
 	compactRepeat
 )
 
@@ -52,12 +53,12 @@ var compactNames = []string{"compact_count", "compact_scan", "compact_places", "
 
 // compactSpec is what these kernels are specialised on.
 type compactSpec struct {
-	// Dims is the class of the number of dimensions, as dimsClass gives it.
+	// Dims is the class of the number of dimensions, see dimsClass.
 	Dims uint8
 }
 
-// compactArgs are the arguments of these kernels. n is the number of elements, of compactScan that of blocks; most is how many elements the
-// vector that is written or read has room for, and step how far they lie apart; the numbers of an index are rank, and lie across apart.
+// compactArgs are the arguments of these kernels. n is the number of elements, or of blocks for compactScan. most is the length of the
+// vector that is written or read, step its stride. An index has rank numbers, which are across apart.
 type compactArgs struct {
 	mask, other, source, out arrayArg
 	starts                   bufferArg
@@ -66,7 +67,7 @@ type compactArgs struct {
 	dims                     striderArg
 }
 
-// compactOperands are how many arrays lie in the order of the mask, which is the first.
+// compactOperands is the number of arrays in the order of the mask, which is the first of them.
 var compactOperands = [...]int{compactCount: 1, compactPlaces: 1, compactTake: 2, compactSpread: 3, compactRanks: 2, compactSums: 1,
 	compactRunning: 1}
 
@@ -110,8 +111,7 @@ func (a *compactArgs) layout(p params) {
 // Count writes Starts.
 func (c *Compaction) Count(is Issuer) error { return c.count(is, compactCount) }
 
-// RunningSums writes to the vector out, of Int64, the sums of the elements of the vector counts, of integers, up to each. One that is
-// negative stops the kernel.
+// RunningSums writes to the vector out, of Int64, the running sums of the integer vector counts. A negative element stops the kernel.
 func RunningSums(is Issuer, out, counts Operand) error {
 	n := CompactStarts(counts.Numel())
 	ws, err := is.Workspace(8 * n)
@@ -127,8 +127,8 @@ func RunningSums(is Issuer, out, counts Operand) error {
 	return c.launch(is, compactRunning, &a, dtype.Int64, counts.Shape)
 }
 
-// RepeatIndex writes each place among n as often to the vector out as the running sums, a vector of n Int64 without gaps, grow there. If
-// out is not as long as the last sum says, that stops the kernel.
+// RepeatIndex writes each index below n to the vector out, repeated as many times as the running sums, a dense vector of n Int64, grow at
+// that index. The kernel stops if the length of out is not the last sum.
 func RepeatIndex(is Issuer, out, sums Operand) error {
 	count := out.Shape[0]
 	l := is.NewLaunch()
@@ -140,7 +140,7 @@ func RepeatIndex(is Issuer, out, sums Operand) error {
 	return is.Issue(l)
 }
 
-// count runs compactCount or compactSums and turns the numbers into sums of those before.
+// count runs compactCount or compactSums and turns the results into sums of the preceding ones.
 func (c *Compaction) count(is Issuer, stage compactStage) error {
 	n := c.Mask.Numel()
 	if n > 0 {
@@ -158,7 +158,7 @@ func (c *Compaction) count(is Issuer, stage compactStage) error {
 	return is.Issue(l)
 }
 
-// Places writes the indexes of the elements that are not zero to the rows of out, of Int64.
+// Places writes the indexes of the nonzero elements to the rows of out, of Int64.
 func (c *Compaction) Places(is Issuer, out Operand) error {
 	var a compactArgs
 	a.out.host, a.most.host, a.step.host = out.Ptr, out.Shape[0], out.Stride[0]
@@ -166,16 +166,16 @@ func (c *Compaction) Places(is Issuer, out Operand) error {
 	return c.launch(is, compactPlaces, &a, dtype.Int64, c.Mask.Shape)
 }
 
-// Take writes the elements of t, of the mask's shape, where the mask is not zero to the vector out. Where out has fewer, it gets the first,
-// and where it has more, the others stay.
+// Take writes the elements of t, which has the mask's shape, to the vector out where the mask is nonzero. If out is shorter, it gets only
+// the first ones; if it is longer, its remaining elements are unchanged.
 func (c *Compaction) Take(is Issuer, out, t Operand) error {
 	var a compactArgs
 	a.other.host, a.out.host, a.most.host, a.step.host = t.Ptr, out.Ptr, out.Shape[0], out.Stride[0]
 	return c.launch(is, compactTake, &a, t.DType, c.Mask.Shape, t.Stride)
 }
 
-// Spread sets out, of the mask's shape, to the elements of the vector source in their order where the mask is not zero, and to those of t
-// elsewhere. A source that is too short stops the kernel.
+// Spread sets out, which has the mask's shape, to successive elements of the vector source where the mask is nonzero, and to the elements
+// of t elsewhere. A source that is too short stops the kernel.
 func (c *Compaction) Spread(is Issuer, out, t, source Operand) error {
 	var a compactArgs
 	a.other.host, a.source.host, a.out.host = t.Ptr, source.Ptr, out.Ptr
@@ -183,15 +183,15 @@ func (c *Compaction) Spread(is Issuer, out, t, source Operand) error {
 	return c.launch(is, compactSpread, &a, t.DType, c.Mask.Shape, t.Stride, out.Stride)
 }
 
-// Ranks writes, for each element of the vector Mask, how many up to it are not zero, less one, to out at the index that order has there.
-// Out and order are vectors of Int64 of Mask's length.
+// Ranks writes, for each element i of the vector Mask, the number of nonzero elements up to and including it, minus one, to out[order[i]].
+// out and order are vectors of Int64 of Mask's length.
 func (c *Compaction) Ranks(is Issuer, out, order Operand) error {
 	var a compactArgs
 	a.other.host, a.out.host, a.most.host, a.step.host = order.Ptr, out.Ptr, out.Shape[0], out.Stride[0]
 	return c.launch(is, compactRanks, &a, dtype.Int64, c.Mask.Shape, order.Stride)
 }
 
-// launch launches a stage. The arrays besides the mask are of type t; strides are those of arrays that lie in its order.
+// launch launches a stage. The arrays other than the mask are of type t; strides are those of the arrays in the mask's order.
 func (c *Compaction) launch(is Issuer, stage compactStage, a *compactArgs, t dtype.DType, shape []int, strides ...[]int) error {
 	sp := space{count: 1 + len(strides)}
 	for d := len(shape) - 1; d >= 0; d-- {
@@ -203,7 +203,7 @@ func (c *Compaction) launch(is Issuer, stage compactStage, a *compactArgs, t dty
 			sp.stride[i+1][sp.nd-1] = st[d]
 		}
 	}
-	if stage != compactPlaces || sp.nd == 0 { // which counts along the dimensions as they are
+	if stage != compactPlaces || sp.nd == 0 { // which needs the original dimensions
 		sp.merge()
 	}
 	n := sp.numel()
@@ -251,12 +251,12 @@ type compactKernel struct {
 	compactArgs
 	k *kernel.Builder
 	s *Spec
-	// groups has a number for each group of 32 threads; group is the thread's, lane the thread within it.
+	// groups has a number for each warp; group is the thread's warp, lane the thread's index in it.
 	groups      kernel.Array
 	group, lane kernel.Value
 }
 
-// before returns the sum of sum, which a group's last thread has, over the groups before the thread's, and over all.
+// before returns the sum of the values sum of the preceding warps, and of all warps. Each warp's value is in its last thread.
 func (c *compactKernel) before(sum kernel.Value) (before, all kernel.Value) {
 	k := c.k
 	k.If(c.lane.Eq(k.I32(31)), func() { c.groups.Store(c.group, sum) })
@@ -270,7 +270,7 @@ func (c *compactKernel) before(sum kernel.Value) (before, all kernel.Value) {
 	return before, all
 }
 
-// scan goes along the counts, a part of them at a time, of which each thread has neighbours.
+// scan goes over the counts, one part of them at a time; each thread takes adjacent ones.
 func (c *compactKernel) scan() {
 	k := c.k
 	carry := k.Var(k.I64(0))
@@ -289,7 +289,7 @@ func (c *compactKernel) scan() {
 		}
 		upTo := sumUpTo(k, sum)
 		before, all := c.before(upTo)
-		k.Barrier() // of the next part's groups
+		k.Barrier() // of the next part's warps
 		next := carry.Get().Add(before).Add(upTo).Sub(sum)
 		for j, v := range counts {
 			k.If(at(j).Lt(c.n.Value), func() { c.starts.Store(at(j), next) })
@@ -300,7 +300,7 @@ func (c *compactKernel) scan() {
 	k.If(k.ThreadIdx(kernel.X).Eq(k.I32(0)), func() { c.starts.Store(c.n.Value, carry.Get()) })
 }
 
-// first returns the thread's first element of a block's part; the others lie 32 apart.
+// first returns the thread's first element in a block's part; its others are 32 apart.
 func (c *compactKernel) first(block kernel.Value) kernel.Value {
 	k := c.k
 	return block.MulWide(k.I32(compactPart)).Add(c.group.Mul(k.I32(32 * compactItems)).Add(c.lane).Convert(dtype.Int64))
@@ -336,7 +336,7 @@ func (c *compactKernel) sums(stage compactStage) {
 	}
 }
 
-// repeat looks for the first sum that is greater than the thread's number.
+// repeat finds the first running sum that is greater than the thread's number.
 func (c *compactKernel) repeat() {
 	k := c.k
 	i := k.BlockIdx(kernel.X).MulWide(k.I32(compactThreads)).Add(k.ThreadIdx(kernel.X).Convert(dtype.Int64))
@@ -356,7 +356,7 @@ func (c *compactKernel) repeat() {
 	})
 }
 
-// elements goes through a block's part: a group of 32 threads has neighbours in each step, and the groups' elements follow one another.
+// elements goes through a block's part. In each step a warp takes adjacent elements, and the warps' elements follow one another.
 func (c *compactKernel) elements(stage compactStage) {
 	k := c.k
 	block := k.BlockIdx(kernel.X)
@@ -405,7 +405,7 @@ func (c *compactKernel) elements(stage compactStage) {
 	}
 }
 
-// place writes the index of an item, its last number first.
+// place writes the index of an item, last number first.
 func (c *compactKernel) place(item, rank kernel.Value) {
 	k, row := c.k, rank.Mul(c.step.Value)
 	left := k.Var(item.Convert(indexType(int(c.s.Index))))

@@ -15,7 +15,7 @@ var compactTypes = []dtype.DType{dtype.Bool, dtype.Uint8, dtype.Int8, dtype.Int1
 	dtype.BFloat16, dtype.Float32,
 	dtype.Float64, dtype.Complex64, dtype.Complex128}
 
-// maskOf fills a mask, of which one in gap elements is not zero; the zeros of floats have either sign, and some that are not zero are NaN.
+// maskOf fills a mask in which one of gap elements is nonzero. The zeros of floats have either sign, and some nonzero elements are NaN.
 func maskOf(h *host, rng *rand.Rand, o Operand, gap int) {
 	h.write(o, func(int) complex128 {
 		switch {
@@ -33,7 +33,7 @@ func maskOf(h *host, rng *rand.Rand, o Operand, gap int) {
 	})
 }
 
-// compactViews are masks in several orders and sizes, of few, many and all dimensions.
+// compactViews are masks in several orders and sizes, with few, many and the maximum number of dimensions.
 func compactViews(h *host, t dtype.DType) map[string]Operand {
 	big := make([]int, 20)
 	for i := range big {
@@ -53,7 +53,7 @@ func compactViews(h *host, t dtype.DType) map[string]Operand {
 	}
 }
 
-// counted returns the mask's compaction after Count, with the numbers and indexes of the elements that are not zero.
+// counted returns the mask's compaction after Count, with the numbers and indexes of the nonzero elements.
 func counted(t *testing.T, h *host, mask Operand) (c Compaction, at []int, ix [][]int) {
 	t.Helper()
 	n := mask.Numel()
@@ -113,7 +113,7 @@ func testCompaction(t *testing.T, h *host, rng *rand.Rand, mask Operand) {
 			t.Fatalf("element %d is %v, want %v", i, v, values[at[i]])
 		}
 	}
-	if m > 1 { // a vector that holds fewer gets the first
+	if m > 1 { // a shorter vector gets only the first ones
 		few := h.of(dtype.Bool, make([]float64, m), m)
 		few.Shape = []int{m - 1}
 		whole := Compaction{Mask: mask, Starts: c.Starts}
@@ -165,7 +165,7 @@ func TestCompactionRanks(t *testing.T) {
 	}
 }
 
-// TestCompactionOfNothing has no elements, and more blocks than one round of the scan takes.
+// TestCompactionOfNothing covers masks without elements, and with more blocks than one round of the scan handles.
 func TestCompactionOfNothing(t *testing.T) {
 	h := newHost(t)
 	counted(t, h, h.empty(dtype.Float32, 3, 0))
@@ -190,7 +190,7 @@ func TestCompactionOfNothing(t *testing.T) {
 	}
 }
 
-// TestRepeatIndex compares running sums of several types, and the places that they repeat, with loops.
+// TestRepeatIndex compares running sums of several types, and the repeated indexes, with loops.
 func TestRepeatIndex(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	for _, dt := range []dtype.DType{dtype.Int64, dtype.Int32, dtype.Uint8} {

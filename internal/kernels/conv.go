@@ -17,7 +17,7 @@ type Conv struct {
 	// [Batch, OH, OW, Out].
 	LastX, LastW, LastY bool
 	TF32                bool
-	// Turn decides whether operands are copied to where channels lie side by side; the zero value leaves that to the sizes.
+	// Turn says whether operands are copied to make channels adjacent; the zero value decides by size.
 	Turn ConvTurn
 }
 
@@ -25,16 +25,16 @@ type Conv struct {
 type ConvTurn int8
 
 const (
-	// TurnWhereGood does it where the product is large enough.
+	// TurnWhereGood copies if the product is large enough.
 	TurnWhereGood ConvTurn = iota
-	// TurnWherePossible does it wherever the numbers of channels allow it, TurnNever nowhere: for tests.
+	// TurnWherePossible copies whenever the numbers of channels allow it; it is for tests.
 	TurnWherePossible
-	// TurnNever leaves all as it is.
+	// TurnNever never copies; it is for tests.
 	TurnNever
 )
 
-// convKind is which of the three products of a convolution a kernel computes, each as a product of matrices that are gathered as they
-// are loaded: the output from input and weight, the input's gradient, the weight's gradient.
+// convKind says which of the three products of a convolution a kernel computes: the output from input and weight, the input's gradient, or
+// the weight's gradient. Each is a product of matrices that are gathered as they are loaded.
 type convKind uint16
 
 const (
@@ -43,13 +43,14 @@ const (
 	convWeight
 )
 
-// convSpec is what convolutions are specialised on beside products.
+// convSpec is what convolutions are specialised on in addition to productSpec.
 type convSpec struct {
-	// BiasApart: the sum is rounded to the result's type before the bias is added, as PyTorch does but for depthwise convolutions.
+	// BiasApart: the sum is rounded to the result's type before the bias is added, as PyTorch does except in depthwise convolutions.
 	BiasApart bool
-	// Last says what has the channels last.
+	// Last says which arrays have their channels last.
 	Last convLast
-	// Unit, of the input's gradient: both strides are 1, so that every place within the output is one that the input's element reached.
+	// Unit, for the input's gradient: both strides are 1, so that every position inside the output is one that the input's element
+	// contributed to.
 	Unit bool
 }
 
@@ -57,17 +58,17 @@ type convSpec struct {
 type convLast uint8
 
 const (
-	// lastNone: in the gathered operand pixels and taps lie side by side, of which no two need be wanted together.
+	// lastNone: adjacent elements of the gathered operand are pixels or taps, and are loaded one by one.
 	lastNone convLast = iota
-	// lastOperands: a thread loads several channels at a time. The gradient of a weight then has its channels last too.
+	// lastOperands: a thread loads several channels at a time. The gradient of a weight then also has its channels last.
 	lastOperands
-	// lastAll: the result, which is no weight's gradient, has its channels last too. The rows of the product are pixels then and its
-	// columns channels; else they are the other way round.
+	// lastAll: the result, which is not a weight's gradient, also has its channels last. The rows of the product are then pixels and its
+	// columns channels; otherwise it is the other way round.
 	lastAll
 )
 
-// convArgs are the arguments of a convolution's product of m rows, n columns and depthAll, of which step is a part's. Sizes are those of
-// the input, the output and the kernel in one group of channels.
+// convArgs are the arguments of a convolution's product with m rows, n columns and depth depthAll; the depth of a part is step. Sizes are
+// those of the input, the output and the kernel in one group of channels.
 type convArgs struct {
 	out, a, b, bias         bufferArg
 	m, n, depthAll, step    intArg
@@ -75,8 +76,8 @@ type convArgs struct {
 	oh, ow                  intArg
 	sh, sw, ph, pw, dh, dw  intArg
 	groups                  intArg
-	// innerDiv divides by the taps, or where channels are last by their number; pixDiv and rowDiv by the pixels and the width of the images
-	// whose elements are columns of the product, or for the weight's gradient its depths.
+	// innerDiv divides by the number of taps or, if channels are last, of channels. pixDiv and rowDiv divide by the number of pixels and
+	// the width of the images whose elements are columns of the product or, for the weight's gradient, its depth.
 	innerDiv, kwDiv, pixDiv, rowDiv, shDiv, swDiv dividerArg
 }
 
@@ -104,12 +105,12 @@ func (a *convArgs) layout(p params) {
 	p.divider(&a.swDiv, "magic5", "shift5")
 }
 
-// convTurnFrom is from how many multiplications on operands are copied, by an estimate: the product then takes about ten launches' time.
-// Results of at most fewPixels pixels leave most of a GPU idle unless their depth is split, which wants copies: there it is fewTurnFrom. On
-// an H200 2^27 multiplications took 185 µs with operands as they lay, and two copies take 6 µs.
+// convTurnFrom is the number of multiplications from which on operands are copied, an estimate: the product then takes about as long as ten
+// launches. Results of at most fewPixels pixels leave most of a GPU idle unless their depth is split, which needs copies; for them the
+// limit is fewTurnFrom. On an H200, 2^27 multiplications took 185 µs with the original operands, and two copies take 6 µs.
 const convTurnFrom, fewTurnFrom, fewPixels = 1 << 29, 1 << 24, 4096
 
-// ConvForward sets y to x convolved with w, plus bias [Out] if it has an address.
+// ConvForward sets y to x convolved with w, plus bias [Out] if it is present.
 func ConvForward(is Issuer, c *Conv, y, x, w, bias Operand) error {
 	return c.issue(is, convForward, y, w, x, bias)
 }
@@ -124,7 +125,7 @@ func ConvWeight(is Issuer, c *Conv, dw, dy, x Operand) error {
 	return c.issue(is, convWeight, dw, dy, x, Operand{})
 }
 
-// sizes returns rows, columns and depth of a kind's product within one group.
+// sizes returns the rows, columns and depth of a kind's product within one group.
 func (c *Conv) sizes(kind convKind) (m, n, k int) {
 	in, out, taps := c.In/c.Groups, c.Out/c.Groups, c.KH*c.KW
 	switch kind {
@@ -136,7 +137,7 @@ func (c *Conv) sizes(kind convKind) (m, n, k int) {
 	return out, in * taps, c.Batch * c.OH * c.OW
 }
 
-// channels returns how many channels of a group the gathered operand has.
+// channels returns the number of channels per group of the gathered operand.
 func (c *Conv) channels(kind convKind) int {
 	if kind == convData {
 		return c.Out / c.Groups
@@ -144,7 +145,7 @@ func (c *Conv) channels(kind convKind) int {
 	return c.In / c.Groups
 }
 
-// gathers reports whether the product is one of operands whose channels lie side by side, which are copied where they do not lie so.
+// gathers reports whether the product takes operands with adjacent channels, which are copied if theirs are not adjacent.
 func (c *Conv) gathers(kind convKind, t dtype.DType) bool {
 	width, channels := 16/t.Size(), c.channels(kind)
 	if kind == convWeight && c.Out/c.Groups%width != 0 {
@@ -170,8 +171,8 @@ func (c *Conv) gathers(kind convKind, t dtype.DType) bool {
 	return m >= 32 && (channels >= 16 || channels%width != 0) && m*n*k*c.Groups >= from
 }
 
-// padded returns how many channels copies of the gathered operand have: a few more, of zeros, where that makes them a multiple of an access
-// and the matrix units multiply them, as for pictures of three colours.
+// padded returns the number of channels in copies of the gathered operand. Zero channels are added if that makes the number a multiple of
+// an access and the matrix units compute the product, as for images with three colours.
 func (c *Conv) padded(kind convKind, t dtype.DType) int {
 	channels, width := c.channels(kind), 16/t.Size()
 	if up := ceilDiv(channels, width) * width; kind != convData && c.Groups == 1 && (t.Size() == 2 || c.TF32 && t == dtype.Float32) &&
@@ -181,8 +182,8 @@ func (c *Conv) padded(kind convKind, t dtype.DType) int {
 	return channels
 }
 
-// lay returns o, which is seen as [batch, channels, inner] and has its channels last or not, as it is wanted: last, with zeros for channels
-// that it lacks of padded, or not. Where it lies otherwise, that is a copy in workspace.
+// lay returns o, viewed as [batch, channels, inner], with its channels last if want is set and not last otherwise, padded with zeros to
+// padded channels. last says how o is stored. If o does not have this layout, the result is a copy in workspace.
 func lay(is Issuer, o Operand, batch, channels, inner int, last, want bool, padded int) (Operand, error) {
 	if channels == padded && (last == want || inner == 1 || channels == 1) {
 		return o, nil
@@ -203,7 +204,7 @@ func lay(is Issuer, o Operand, batch, channels, inner int, last, want bool, padd
 	return to, Pointwise(is, Copy, o.DType, nil, []Operand{to}, []Operand{from})
 }
 
-// seenAs returns o, whose channels are last or not, as [batch, channels, inner].
+// seenAs returns o, whose channels are last or not, viewed as [batch, channels, inner].
 func seenAs(o Operand, batch, channels, inner int, last bool) Operand {
 	o.Shape, o.Stride = []int{batch, channels, inner}, []int{channels * inner, inner, 1}
 	if last {
@@ -212,8 +213,7 @@ func seenAs(o Operand, batch, channels, inner int, last bool) Operand {
 	return o
 }
 
-// layWeight returns the weight for a gradient of the input: [Groups, In/Groups, KH, KW, Out/Groups] where it is to be gathered with the
-// channels last, else as it is without that.
+// layWeight returns the weight for a gradient of the input with channels last: [Groups, In/Groups, KH, KW, Out/Groups].
 func (c *Conv) layWeight(is Issuer, w Operand) (Operand, error) {
 	in, out, taps := c.In/c.Groups, c.Out/c.Groups, c.KH*c.KW
 	w.Shape, w.Stride = []int{c.Groups, out, in, taps}, []int{out * in * taps, in * taps, taps, 1}
@@ -223,8 +223,9 @@ func (c *Conv) layWeight(is Issuer, w Operand) (Operand, error) {
 	return layOut(is, w, []int{out * in * taps, 1, out * taps, out}, w.Numel())
 }
 
-// operands lays the operands of a product as it takes them: images as [Batch, H, W, Channels] and weights as [Out, KH, KW, In/Groups] or as
-// layWeight does, where last says so, else as without channels last. Without groups the input may have more channels, padded.
+// operands converts the operands of a product to the layout that it takes. If last is set, images are [Batch, H, W, Channels] and weights
+// are [Out, KH, KW, In/Groups] or as in layWeight; otherwise channels are not last. Without groups, the input may get more channels:
+// padded.
 func (c *Conv) operands(is Issuer, kind convKind, a, b Operand, last bool, padded int) (_, _ Operand, err error) {
 	in, taps := c.In/c.Groups, c.KH*c.KW
 	all := c.In - in + padded
@@ -277,7 +278,7 @@ func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand) error {
 	if err != nil {
 		return err
 	}
-	// How the result is seen, and whether it lies with its channels last: what is wanted, and what the product makes.
+	// The view of the result, and whether its channels are last: as requested (want), and as the product makes it (made).
 	batch, channels, inner, want := c.Batch, c.Out, c.OH*c.OW, c.LastY
 	switch kind {
 	case convData:
@@ -306,16 +307,16 @@ func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand) error {
 	return Pointwise(is, Copy, res.DType, nil, []Operand{res}, []Operand{from})
 }
 
-// plain reports whether the convolution is a product of matrices as they lie: one tap, at every pixel. Rows of pixels that no wide access
-// fits are better gathered; and the weight's gradient adds up images, so that there must be one or, with channels last, none between
-// pixels.
+// plain reports whether the convolution is a product of its matrices as they are stored: one tap, at every pixel. Rows of pixels that do
+// not suit wide accesses are better gathered. The weight's gradient sums over images, so there must be a single image, or channels must be
+// last.
 func (c *Conv) plain(kind convKind, t dtype.DType) bool {
 	return c.Turn == TurnWhereGood && c.KH*c.KW*c.Groups == 1 && c.StrideH*c.StrideW == 1 && c.PadH+c.PadW == 0 && c.LastX == c.LastY &&
 		(c.LastX || c.H*c.W*t.Size()%16 == 0 && (kind != convWeight || c.Batch == 1))
 }
 
-// matmul computes the product of a plain convolution: of each image the output as weight times input, or one of its gradients. With
-// channels last all images are one matrix.
+// matmul computes a plain convolution: for each image the output as weight times input, or one of the gradients. If channels are last, all
+// images are one matrix.
 func (c *Conv) matmul(is Issuer, kind convKind, res, a, b Operand) error {
 	batch, pixels := c.Batch, c.H*c.W
 	if c.LastX {
@@ -341,7 +342,7 @@ func (c *Conv) matmul(is Issuer, kind convKind, res, a, b Operand) error {
 	return Matmul(is, res, a, b, MatmulOpt{Alpha: 1, TF32: c.TF32})
 }
 
-// product launches the product of a and b; last says that their channels lie side by side, made that the result's do.
+// product launches the product of a and b. last says that their channels are adjacent, made that the result's are.
 func (c *Conv) product(is Issuer, kind convKind, last, made bool, res, a, b, bias Operand) error {
 	m, n, k := c.sizes(kind)
 	pixels := made && kind != convWeight
@@ -374,7 +375,7 @@ func (c *Conv) product(is Issuer, kind convKind, last, made bool, res, a, b, bia
 	case last:
 		s.Conv.Last = lastOperands
 	}
-	inner := c.KH * c.KW // the faster of a depth's or column's two parts
+	inner := c.KH * c.KW // the faster-changing of the two parts of a depth or column
 	if last {
 		r.Left.Width = uint8(16 / a.DType.Size())
 		inner = c.channels(kind)
@@ -421,8 +422,8 @@ func (c *Conv) product(is Issuer, kind convKind, last, made bool, res, a, b, bia
 	return Pointwise(is, Add, res.DType, nil, []Operand{res}, []Operand{res, bias})
 }
 
-// tile chooses the tile of a product and the number of parts of its depth. few allows parts where the kind is no gradient of a weight: such
-// results are large, but for those of few images, which leave most of the device idle otherwise.
+// tile chooses the tile of a product and the number of parts of its depth. few allows parts for kinds other than the weight's gradient:
+// their results are large, except for a few images, which would leave most of the device idle.
 func (c *Conv) tile(lim *Limits, kind convKind, m, n, k int, few bool, t dtype.DType, tf32 bool) (gemmTile, int) {
 	p := product{m: m, n: n, k: k}
 	if kind == convWeight {
@@ -440,7 +441,7 @@ func (c *Conv) tile(lim *Limits, kind convKind, m, n, k int, few bool, t dtype.D
 	return tile, p.splits(lim, tile, c.Groups)
 }
 
-// widthA is the access width of the operand on the left: the weight, whose taps lie together, or the output's gradient, whose pixels do.
+// widthA is the access width of the left operand: the weight, whose taps are adjacent, or the output's gradient, whose pixels are.
 func (c *Conv) widthA(kind convKind, a *Operand) int {
 	run := c.In / c.Groups * c.KH * c.KW
 	switch kind {
@@ -485,9 +486,9 @@ type convKernel struct {
 	kind  convKind
 	last  bool
 	group kernel.Value
-	// own0 and owns are the first column of the block's tile that the gathered operand has, and how many columns there are; rows where
-	// these are pixels. Of every one of them: the place in the gathered operand to which its depths' distances are added, and the row and
-	// column that theirs are added to.
+	// own0 is the first column of the block's tile in terms of the gathered operand, and owns the total number of these columns; they are
+	// rows if rows are pixels. For each of them, colBase is the offset in the gathered operand to which the distances of depths are added,
+	// and colY and colX are the row and column to which theirs are added.
 	own0, owns          kernel.Value
 	colBase, colY, colX kernel.Array
 }
@@ -516,8 +517,8 @@ func buildConv(s *Spec) *kernel.Kernel {
 	})
 }
 
-// columns works out, once a block, what the gathered operand needs to know of each of the tile's count columns, or rows, that it has. Those
-// beyond the result, which are not stored, repeat the last that a load may begin with.
+// columns computes, once per block, what the gathered operand needs to know about each of the tile's count columns (or rows). Those beyond
+// the result are not stored; they repeat the last one at which a load may begin.
 func (c *convKernel) columns(count int) {
 	k := c.k
 	c.colBase = k.Shared("col_base", dtype.Int32, count)
@@ -560,7 +561,7 @@ func (c *convKernel) columns(count int) {
 	k.Barrier()
 }
 
-// channelAndTap takes a depth, or a column of the weight's gradient, apart.
+// channelAndTap splits a depth, or a column of the weight's gradient.
 func (c *convKernel) channelAndTap(v kernel.Value) (channel, tap kernel.Value) {
 	if c.last {
 		tap, channel = c.innerDiv.divide(v, c.channels())
@@ -569,7 +570,7 @@ func (c *convKernel) channelAndTap(v kernel.Value) (channel, tap kernel.Value) {
 	return c.innerDiv.divide(v, c.kh.Mul(c.kw.Value))
 }
 
-// channels is the number of channels of a group of the gathered operand.
+// channels is the number of channels per group of the gathered operand.
 func (c *convKernel) channels() kernel.Value {
 	if c.kind == convData {
 		return c.outs.Value
@@ -577,7 +578,8 @@ func (c *convKernel) channels() kernel.Value {
 	return c.ins.Value
 }
 
-// image returns the place of the first element of the group's channels, so many, in an image of the given pixels.
+// image returns the offset of the group's first channel in an image; channels is the number of channels per group, pixels that of pixels
+// per image.
 func (c *convKernel) image(img, channels, pixels kernel.Value) kernel.Value {
 	if c.last {
 		return img.Mul(pixels).Mul(c.groups.Value).Add(c.group).Mul(channels)
@@ -585,7 +587,7 @@ func (c *convKernel) image(img, channels, pixels kernel.Value) kernel.Value {
 	return img.Mul(c.groups.Value).Add(c.group).Mul(channels).Mul(pixels)
 }
 
-// distance returns how far y rows and x columns of an image of the gathered operand are.
+// distance returns the distance of y rows and x columns in an image of the gathered operand.
 func (c *convKernel) distance(y, x kernel.Value) kernel.Value {
 	w := c.w.Value
 	if c.kind == convData {
@@ -598,7 +600,7 @@ func (c *convKernel) distance(y, x kernel.Value) kernel.Value {
 	return d
 }
 
-// channelDistance returns how far ch channels are.
+// channelDistance returns the distance of ch channels.
 func (c *convKernel) channelDistance(ch kernel.Value) kernel.Value {
 	switch {
 	case c.last:
@@ -609,11 +611,12 @@ func (c *convKernel) channelDistance(ch kernel.Value) kernel.Value {
 	return ch.Mul(c.h.Value).Mul(c.w.Value)
 }
 
-// unit reports whether the input's gradient is that of a convolution of unit stride.
+// unit reports whether this is the input's gradient of a convolution with unit strides.
 func (c *convKernel) unit() bool { return c.s.Conv.Unit }
 
-// other is the operand that is not gathered: the weight, or for its gradient the output's. It has count rows of the result, or columns,
-// from first on; those beyond repeat the last. along is the axis of the tile along which depths lie.
+// other is the operand that is not gathered: the weight or, for the weight's gradient, that of the output. The result has count rows or
+// columns of it, of which the tile takes those from first on; those beyond count repeat the last. along is the axis of the tile along which
+// depths lie.
 func (c *convKernel) other(end, first, count kernel.Value, along kernel.Groups) side {
 	width := int(c.s.Product.Left.Width)
 	s := side{groups: along, width: width}
@@ -645,8 +648,8 @@ func (c *convKernel) other(end, first, count kernel.Value, along kernel.Groups) 
 	return s
 }
 
-// gathered is the gathered operand. A depth says how far from a column's place the element lies; where channels lie side by side, depths do
-// too, along the given axis of the tile.
+// gathered is the gathered operand. The depth determines the element's distance from the offset of its column. If channels are adjacent, so
+// are depths, along the given axis of the tile.
 func (c *convKernel) gathered(end kernel.Value, along kernel.Groups) side {
 	k := c.k
 	s := side{groups: kernel.AlongCols, width: 1}
@@ -693,7 +696,7 @@ func (c *convKernel) gathered(end kernel.Value, along kernel.Groups) side {
 	return s
 }
 
-// within reports 0 <= v < n with one comparison.
+// within reports 0 <= v < n with a single comparison.
 func (c *convKernel) within(v, n kernel.Value) kernel.Value {
 	return v.Bitcast(dtype.Uint32).Lt(n.Bitcast(dtype.Uint32))
 }
@@ -751,7 +754,7 @@ func (a *partialsArgs) layout(p params) {
 	p.i32(&a.count, "count")
 }
 
-// sumPartials sets contiguous res to the sum of count arrays of its size in workspace, first to last.
+// sumPartials sets contiguous res to the sum of count arrays of its size in workspace, added from first to last.
 func sumPartials(is Issuer, res Operand, partial uint64, count int, acc dtype.DType) error {
 	l := is.NewLaunch()
 	s := &l.Spec

@@ -5,13 +5,13 @@ import (
 	"tenon.dev/kernel"
 )
 
-// Num is a number in a kernel: real if Im is the zero Value, else complex with parts of equal type.
+// Num is a number in a kernel: real if Im is the zero Value, otherwise complex with parts of equal type.
 type Num struct{ Re, Im kernel.Value }
 
 // IsComplex reports whether n has an imaginary part.
 func (n Num) IsComplex() bool { return n.Im.Builder() != nil }
 
-// realNum returns a Num without imaginary part.
+// realNum returns a Num without an imaginary part.
 func realNum(v kernel.Value) Num { return Num{Re: v} }
 
 // Type returns the element type.
@@ -22,8 +22,7 @@ func (n Num) Type() dtype.DType {
 	return n.Re.Type()
 }
 
-// Convert returns n as type t with PyTorch's meaning: complex to real drops the imaginary part, anything to bool asks whether it is not
-// zero.
+// Convert returns n as type t with PyTorch's semantics: complex to real drops the imaginary part, and anything to bool is n != 0.
 func (n Num) Convert(t dtype.DType) Num {
 	switch {
 	case t.IsComplex() && n.IsComplex():
@@ -37,8 +36,8 @@ func (n Num) Convert(t dtype.DType) Num {
 	return Num{Re: convertValue(n.Re, t)}
 }
 
-// convertValue converts between real types. To and from a half everything goes through float32, as PyTorch's half types do; floats become
-// uint8 through int64 and int8 and int16 through int32, so that out-of-range values wrap as they do in PyTorch on a GPU.
+// convertValue converts between real types. Conversions from and to halves go through float32, as for PyTorch's half types. Floats become
+// uint8 through int64, and int8 and int16 through int32, so that out-of-range values wrap as they do in PyTorch on a GPU.
 func convertValue(v kernel.Value, t dtype.DType) kernel.Value {
 	from := v.Type()
 	switch {
@@ -56,7 +55,7 @@ func convertValue(v kernel.Value, t dtype.DType) kernel.Value {
 	return v.Convert(t)
 }
 
-// array is an operand within a kernel. Complex elements are pairs of reals.
+// array is an operand in a kernel. Complex elements are pairs of reals.
 type array struct {
 	buf kernel.Buffer
 	t   dtype.DType
@@ -87,7 +86,7 @@ func (a array) load(i kernel.Value, vec int) []Num {
 	return out
 }
 
-// store sets adjacent elements at i, converting them to a's type.
+// store sets adjacent elements at i and converts them to a's type.
 func (a array) store(i kernel.Value, ns ...Num) {
 	if !a.t.IsComplex() {
 		vs := make([]kernel.Value, len(ns))
@@ -105,7 +104,7 @@ func (a array) store(i kernel.Value, ns ...Num) {
 	a.buf.StoreVec(pairAt(i), vs...)
 }
 
-// pairAt returns the index of the first part of complex element i, which may be beyond 32 bits where i is not.
+// pairAt returns the index of the first part of complex element i. It may need more than 32 bits even if i does not.
 func pairAt(i kernel.Value) kernel.Value {
 	if i.Type() == dtype.Int32 {
 		return i.MulWide(i.Like(2))

@@ -11,16 +11,16 @@ import (
 	"tenon.dev/dtype"
 )
 
-// entropyCase is a cross-entropy of rows with all that it reads and what the definition gives.
+// entropyCase is a cross-entropy of rows with all its operands and the results of the definition.
 type entropyCase struct {
 	name        string
 	p           NLL
 	each, grads []float64
 	lse, ws     []float64
-	rows        Operand // weights of the rows; absent where the classes have none
+	rows        Operand // weights of the rows; absent if classes have none
 }
 
-// entropies calls f for cross-entropies of rows of several lengths, types and layouts, with and without weights.
+// entropies calls f for cross-entropies of rows with several lengths, types and layouts, with and without weights.
 func entropies(t *testing.T, f func(h *host, c *entropyCase)) {
 	rng := rand.New(rand.NewPCG(31, 32))
 	for _, dt := range []dtype.DType{dtype.Float32, dtype.Float16, dtype.BFloat16, dtype.Float64} {
@@ -36,7 +36,7 @@ func entropies(t *testing.T, f func(h *host, c *entropyCase)) {
 				c.name = fmt.Sprintf("%v [%d, %d] form %d", dt, rows, n, form)
 				c.p.X = h.normal(rng, dt, rows, n)
 				switch form {
-				case 1: // rows that are parts of longer ones, off the alignment of vectors
+				case 1: // rows that are parts of longer ones, not aligned for vectors
 					c.p.X = sliced(h.normal(rng, dt, rows, n+9), 1, 3, n+3, 1)
 				case 2:
 					c.p.X = permuted(h.normal(rng, dt, n, rows), 1, 0)
@@ -64,7 +64,7 @@ func entropies(t *testing.T, f func(h *host, c *entropyCase)) {
 	}
 }
 
-// define computes what the definition gives.
+// define computes the results of the definition.
 func (c *entropyCase) define(h *host) {
 	target, weights := h.read(c.p.Target), []float64(nil)
 	if c.p.Weight.Ptr != 0 {
@@ -119,7 +119,7 @@ func TestCrossEntropyRows(t *testing.T) {
 			}
 			compareAll(t, c.name+" sum", append(h.read(loss), h.read(total)...), []float64{want, weights}, wide, 2e-6)
 		}
-		// The sum is that of the losses in the order in which NLL adds them.
+		// The sum must be that of the losses in the order in which NLL adds them.
 		plain := *p
 		if p.X.Stride[0] == p.C && p.X.Stride[1] == 1 {
 			other, before := h.empty(wide), h.empty(wide)
@@ -155,7 +155,7 @@ func TestCrossEntropyRowsGradient(t *testing.T) {
 			check(t, p.CrossEntropyGrad(h, dx, g, each, c.rows, total))
 			compareAll(t, c.name+" gradient", h.read(dx), want, dt, 4e-6)
 
-			// The same as of the kernel for any layout, to the bit.
+			// The gradient must equal that of the kernel for any layout, bit for bit.
 			other := h.empty(dt, p.N, p.C)
 			shape := []int{p.N, p.C}
 			row := func(o Operand) Operand {
@@ -184,7 +184,7 @@ func TestCrossEntropyRowsGradient(t *testing.T) {
 	})
 }
 
-// TestCrossEntropyRowsEdges gives rows with infinities and NaN, targets of another type, and those that are no class.
+// TestCrossEntropyRowsEdges covers rows with infinities and NaN, targets of another type, and targets that are not a class.
 func TestCrossEntropyRowsEdges(t *testing.T) {
 	inf, nan := math.Inf(1), math.NaN()
 	for _, n := range []int{4, 1000, 9000, 30001} {
@@ -226,7 +226,7 @@ func TestCrossEntropyRowsEdges(t *testing.T) {
 		if want := fmt.Sprintf("target %.0f is out of range for 3 classes", bad); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("target %v of 3 gives the error %v", bad, err)
 		}
-		// The gradient has no element to subtract one from.
+		// The gradient of such a row has no element to subtract one from.
 		h = newHost(t)
 		p.X, p.LSE, p.Target = h.of(dtype.Float32, []float64{0, 0, 0}, 1, 3), h.of(dtype.Float32, []float64{0}, 1),
 			h.of(dtype.Int64, []float64{bad}, 1)
@@ -238,7 +238,7 @@ func TestCrossEntropyRowsEdges(t *testing.T) {
 	}
 }
 
-// TestCrossEntropyRowsAreFused runs conversions around both kernels, in one kernel and on their own.
+// TestCrossEntropyRowsAreFused runs conversions around both kernels, fused and separately.
 func TestCrossEntropyRowsAreFused(t *testing.T) {
 	rng := rand.New(rand.NewPCG(35, 36))
 	half, f := dtype.BFloat16, dtype.Float32
@@ -281,7 +281,7 @@ func TestCrossEntropyRowsAreFused(t *testing.T) {
 	}
 }
 
-// TestCrossEntropyRowsAllocations holds that a call allocates nothing, and how widely rows of halves are read.
+// TestCrossEntropyRowsAllocations checks that a call allocates nothing, and how wide the accesses to rows of halves are.
 func TestCrossEntropyRowsAllocations(t *testing.T) {
 	c := newCollector()
 	x, v := at(4096, dtype.BFloat16, 64, 50304), at(4096, dtype.Float32, 64)
@@ -292,7 +292,7 @@ func TestCrossEntropyRowsAllocations(t *testing.T) {
 	}
 	run(c)
 	for s := range c.specs {
-		// The loss goes along halves as along float32, see halvesToo.
+		// The loss reads halves with the widths for float32, see halvesToo.
 		if want := map[uint16]uint8{crossEntropyOp.id: 4, crossEntropyBackwardOp.id: 8}[s.Op]; s.Family == FamilyRows && s.Vec != want {
 			t.Errorf("%s has accesses of %d elements", s.name("row"), s.Vec)
 		}

@@ -7,7 +7,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// What a kernel of FamilyDropout does (Spec.Op).
+// The operations of FamilyDropout (Spec.Op).
 const (
 	dropoutApply = iota
 	dropoutBernoulli
@@ -15,17 +15,16 @@ const (
 
 // dropoutSpec is what these kernels are specialised on.
 type dropoutSpec struct {
-	// Captured: the generator's state is read by the kernel.
+	// Captured: the kernel reads the generator's state.
 	Captured bool
-	// Threads is how many of PyTorch's threads a thread stands in for where it takes vectors, so that an access has 16 bytes of halves,
-	// too.
+	// Threads is how many of PyTorch's threads one thread stands for if it takes vectors, so that an access has 16 bytes for halves too.
 	Threads uint8
-	// Dims is the class of the number of dimensions, as dimsClass gives it.
+	// Dims is the class of the number of dimensions, see dimsClass.
 	Dims uint8
 }
 
-// dropoutArgs are the arguments of these kernels. Where a thread takes vectors, steps is how many steps there are, else dims says where the
-// elements lie.
+// dropoutArgs are the arguments of these kernels. If a thread takes vectors, steps is the number of steps; otherwise dims gives the layout
+// of the elements.
 type dropoutArgs struct {
 	n             intArg
 	out, mask, in arrayArg
@@ -55,19 +54,18 @@ func (a *dropoutArgs) layout(p params) {
 	}
 }
 
-// mostDropoutSteps is the greatest number that dropoutSteps gives.
+// mostDropoutSteps is the maximum of dropoutSteps.
 const mostDropoutSteps = 4
 
-// dropoutSteps is how many of PyTorch's steps a thread takes at a time where it takes vectors, so that 32 bytes are on the way to it: 2 or
-// 4.
+// dropoutSteps is how many of PyTorch's steps a thread does at a time if it takes vectors, so that it has 32 bytes in flight: 2 or 4.
 func dropoutSteps(s *Spec) int {
 	return min(mostDropoutSteps, 32/(int(s.Vec)*int(s.Dropout.Threads)*max(s.DTypes[0].Size(), s.DTypes[2].Size())))
 }
 
-// bernoulliThreads is the block size of Bernoulli numbers of given probabilities.
+// bernoulliThreads is the block size of the kernel for Bernoulli numbers of given probabilities.
 const bernoulliThreads = 512
 
-// DropoutAdvance returns by how much Dropout of n elements moves the generator's offset on.
+// DropoutAdvance returns how far Dropout of n elements advances the generator's offset.
 func DropoutAdvance(lim *Limits, n int) uint64 {
 	if n == 0 {
 		return 0
@@ -75,9 +73,9 @@ func DropoutAdvance(lim *Limits, n int) uint64 {
 	return uint64(ceilDiv(n, randomThreads*randomGrid(lim, n)*randomStep) * randomStep)
 }
 
-// Dropout sets mask (bool) to true with probability 1-p for every element, and out to in/(1-p) there, elsewhere to 0 (NaN where in is not
-// finite). It draws what PyTorch draws: four neighbouring elements share a step of a thread where number of elements and alignment allow,
-// or two; else as Random. All three have one shape; 0 < p < 1.
+// Dropout sets mask (bool) to true with probability 1-p for every element, and out to in/(1-p) there and to 0 elsewhere (NaN if in is not
+// finite). It draws the same numbers as PyTorch: four adjacent elements, or two, share a step of a thread if the number of elements and the
+// alignment allow it; otherwise it draws like Random. All three operands have one shape; 0 < p < 1.
 func Dropout(is Issuer, compute dtype.DType, p float64, out, mask, in Operand, ph Philox) error {
 	var plan pointPlan
 	outs, ins := [...]Operand{out, mask}, [...]Operand{in}
@@ -130,11 +128,12 @@ func Dropout(is Issuer, compute dtype.DType, p float64, out, mask, in Operand, p
 	return is.Issue(l)
 }
 
-// BernoulliAdvance is by how much Bernoulli moves the generator's offset on.
+// BernoulliAdvance is how far Bernoulli advances the generator's offset.
 const BernoulliAdvance = 12
 
-// Bernoulli sets out to 1 with the probability that p (Float32 or Float64, of out's shape) gives, else to 0; what is no probability stops
-// the kernel. It draws what PyTorch draws: a thread takes one step for four neighbouring elements, row-major.
+// Bernoulli sets out to 1 with the probability given by p (Float32 or Float64, of out's shape), and to 0 otherwise. A value that is not a
+// probability stops the kernel. It draws the same numbers as PyTorch: a thread takes one step for four adjacent elements in row-major
+// order.
 func Bernoulli(is Issuer, out, p Operand, ph Philox) error {
 	var plan pointPlan
 	outs, ins := [...]Operand{out}, [...]Operand{p}
@@ -167,7 +166,7 @@ func Bernoulli(is Issuer, out, p Operand, ph Philox) error {
 
 var _ = register(FamilyDropout, buildDropout)
 
-// dropoutKernel is what both kernels share.
+// dropoutKernel is the part that both kernels share.
 type dropoutKernel struct {
 	dropoutArgs
 	k              *kernel.Builder
@@ -205,7 +204,7 @@ func buildDropout(s *Spec) *kernel.Kernel {
 	})
 }
 
-// apply drops the elements xs, which go to at, with the given words.
+// apply drops elements xs, using the given words, and stores the results at at.
 func (d *dropoutKernel) apply(at []kernel.Value, xs []Num, words []kernel.Value) {
 	var ys, ms []Num
 	for j, x := range xs {
@@ -218,8 +217,8 @@ func (d *dropoutKernel) apply(at []kernel.Value, xs []Num, words []kernel.Value)
 	d.mask.store(at[1], ms...)
 }
 
-// vectors: in step s thread t of T takes the vector t + T·s. A block does dropoutSteps of them, whose loads are on the way together, and
-// blocks come in the order of memory; vectors of two use up the words of a step of the generator in turn.
+// vectors: in step s thread t of T takes the vector t + T·s. A block does dropoutSteps of them at a time, with all their loads in flight
+// together, and blocks run in the order of memory. Vectors of two elements use the words of a generator step in turn.
 func (d *dropoutKernel) vectors() {
 	k, vec, each := d.k, int(d.s.Vec), dropoutSteps(d.s)
 	threads := k.GridDim(kernel.X).Mul(k.I32(d.blockOfThreads * vec)).Convert(d.ix)
@@ -231,7 +230,8 @@ func (d *dropoutKernel) vectors() {
 		lanes[q] = d.state.of(d.thread.Add(k.I32(q)))
 	}
 	wide := vec * len(lanes)
-	// words are those of the vectors of a step of the generator, one after the other; of vectors of two there are two.
+	// words returns the words for the vectors of a generator step, one after the other; there are two such vectors if they have two
+	// elements.
 	words := func(step kernel.Value) (ws []kernel.Value) {
 		for _, p := range lanes {
 			w := p.words(p.block.Add(step.Shr(k.I32(share-1)).Convert(dtype.Uint64)), keys)
@@ -273,7 +273,7 @@ func (d *dropoutKernel) vectors() {
 	})
 }
 
-// elements: as Random.
+// elements draws like Random.
 func (d *dropoutKernel) elements() {
 	k := d.k
 	threads := k.GridDim(kernel.X).Mul(k.I32(d.blockOfThreads)).Convert(d.ix)

@@ -6,7 +6,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// The engines. What Spec.Op means is said at each engine.
+// The engines. Each gives the meaning of Spec.Op.
 const (
 	// FamilyPointwise: Op is a PointOp's id.
 	FamilyPointwise Family = iota + 1
@@ -33,19 +33,19 @@ const (
 	FamilyMultiTensor
 	FamilyMultiReduce
 	FamilyAdvance
-	// FamilyScale: the update of the scale of losses.
+	// FamilyScale updates the scale of losses.
 	FamilyScale
-	// FamilyRandom: Op is a RandomOp's id; FamilyDropout: dropout and Bernoulli numbers of given probabilities.
+	// FamilyRandom: Op is a RandomOp's id; FamilyDropout: dropout, and Bernoulli numbers of given probabilities.
 	FamilyRandom
 	FamilyDropout
 	// FamilyMultinomial: Op is a stage of Multinomial.
 	FamilyMultinomial
-	// FamilyAssert: assertions of single numbers.
+	// FamilyAssert: assertions about single numbers.
 	FamilyAssert
 	// FamilyCompact: Op is a compactStage; FamilyUnique: Op is a uniqueStage.
 	FamilyCompact
 	FamilyUnique
-	// FamilyFlat: indexes of several numbers as one.
+	// FamilyFlat flattens indexes of several numbers.
 	FamilyFlat
 	// FamilyAttention: Op is an attentionStage.
 	FamilyAttention
@@ -54,10 +54,10 @@ const (
 	familyCount
 )
 
-// families holds every engine's builder; register fills it as the package starts.
+// families holds every engine's builder; register fills it during package initialization.
 var families [familyCount]Builder
 
-// register makes build the builder of family f. The result lets it stand in a variable declaration beside the engine.
+// register makes build the builder of family f. It returns a value so that it can be called in a variable declaration beside the engine.
 func register(f Family, build Builder) bool {
 	if families[f] != nil {
 		panic(fmt.Sprintf("kernels: family %d is registered twice", f))
@@ -69,7 +69,7 @@ func register(f Family, build Builder) bool {
 // Build makes the kernel of s.
 func Build(s *Spec) *kernel.Kernel {
 	if s.Family >= familyCount || families[s.Family] == nil {
-		// An empty name is the mistake that the kernel then reports.
+		// The kernel reports the empty name as its mistake.
 		return kernel.Build("", func(*kernel.Builder) {})
 	}
 	return families[s.Family](s)

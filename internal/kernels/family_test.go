@@ -10,7 +10,7 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// collector is an Issuer that keeps the specs of its launches.
+// collector is an Issuer that records the specs of its launches.
 type collector struct {
 	planner
 	specs map[Spec]bool
@@ -23,7 +23,7 @@ func (c *collector) Issue(l *Launch) error {
 	return nil
 }
 
-// anyLayout returns an operand of the given shape: dense, permuted, stepped, repeated or misaligned.
+// anyLayout returns an operand of the given shape that is dense, permuted, strided, broadcast or misaligned.
 func anyLayout(rng *rand.Rand, t dtype.DType, shape []int) Operand {
 	order := rng.Perm(len(shape))
 	if rng.IntN(2) == 0 {
@@ -55,10 +55,10 @@ func anyShape(rng *rand.Rand) []int {
 	return shape
 }
 
-// TestKernelsDoNotGrowWithShapes bounds how many kernels one operation on one choice of types can need.
+// TestKernelsDoNotGrowWithShapes bounds how many kernels one operation on one combination of types can need.
 func TestKernelsDoNotGrowWithShapes(t *testing.T) {
 	const calls = 4000
-	var rng *rand.Rand // each operation draws its own numbers, whatever the order of the map
+	var rng *rand.Rand // each operation draws its own numbers, independent of the map's order
 	repeated := func(o Operand) Operand {
 		for d := range o.Stride {
 			if rng.IntN(4) == 0 {
@@ -111,7 +111,7 @@ func TestKernelsDoNotGrowWithShapes(t *testing.T) {
 	}
 }
 
-// TestKernelsAreReproducible builds kernels twice: their text must be the same to the byte, and names tell specs apart.
+// TestKernelsAreReproducible builds kernels twice: their text must be the same to the byte, and specs must have different names.
 func TestKernelsAreReproducible(t *testing.T) {
 	is := newCollector()
 	x, y, v := at(1<<20, dtype.Float32, 64, 128), at(1<<20, dtype.Float16, 64, 128), at(1<<20, dtype.Float32, 64)

@@ -7,7 +7,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// flatArgs are the arguments of FlatIndex's kernel: n columns of rank numbers, and the sizes that these are below.
+// flatArgs are the arguments of FlatIndex's kernel: n columns of rank numbers, and their sizes.
 type flatArgs struct {
 	index, out         bufferArg
 	n, step            intArg
@@ -30,8 +30,8 @@ func (a *flatArgs) layout(p params) {
 
 const flatThreads = 256
 
-// FlatIndex writes to the vector out the place that each column of index [len(sizes), n], of Int64, names among elements of that shape, in
-// row-major order. A number that is negative or not below its size stops the kernel. Where out has no address, it only looks.
+// FlatIndex writes, for each column of index [len(sizes), n], of Int64, its row-major position in an array of shape sizes to the vector
+// out. A number that is negative or not below its size stops the kernel. If out is absent (Ptr 0), it only checks.
 func FlatIndex(is Issuer, out, index Operand, sizes []int) error {
 	n := index.Shape[1]
 	switch {

@@ -10,57 +10,57 @@ import (
 	"tenon.dev/kernel"
 )
 
-// FusedStep is one operation of a group that runs as one. It computes what a launch of Pointwise computes with the same operation and
-// types, and rounds its results to their types.
+// FusedStep is one operation of a group that runs as one kernel. It computes what a launch of Pointwise computes with the same operation
+// and types, and rounds its results to their types.
 type FusedStep struct {
 	Op *PointOp
-	// Compute is what Pointwise is given.
+	// Compute is the compute type given to Pointwise.
 	Compute dtype.DType
 	Ins     []FusedIn
 	// Outs are the types of the results.
 	Outs []FusedOut
 }
 
-// FusedIn is an input of a step: a value of the group, whose inputs are numbered first and the results of its steps after them, or
-// ScalarIn. Via is as in Operand.
+// FusedIn is an input of a step: the number of a value of the group, which counts the group's inputs first and then the results of its
+// steps, or ScalarIn. Via is as in Operand.
 type FusedIn struct {
 	Value int
 	Via   dtype.DType
 }
 
-// ScalarIn stands for a value where an input of a step is a scalar.
+// ScalarIn stands for an input of a step that is a scalar.
 const ScalarIn = -1
 
 // FusedOut is the type of a result; Via is as in Operand.
 type FusedOut struct{ DType, Via dtype.DType }
 
-// fusedBody is what a fused operation computes.
+// fusedBody is the computation of a fused operation.
 type fusedBody struct {
 	ins   []dtype.DType
 	steps []FusedStep
 	outs  []int
 }
 
-// fusedOps has the fused operations of the process by what they compute, and by their ids.
+// fusedOps holds the fused operations of the process by their computation and by their ids.
 var fusedOps struct {
 	sync.RWMutex
 	by  map[string]*PointOp
 	all []*PointOp
 }
 
-// maxFused is how many fused operations there may be.
+// maxFused is the maximum number of fused operations.
 const maxFused = 1 << 16
 
-// MaxFusedOperands is how many inputs and outputs a fused operation has at most.
+// MaxFusedOperands is the maximum number of inputs and outputs of a fused operation.
 const MaxFusedOperands = maxOperands
 
-// lightSteps is up to how many steps a fused operation counts as one of few instructions.
+// lightSteps is the maximum number of steps of a fused operation that is not Heavy.
 const lightSteps = 8
 
-// Fuse returns the operation of inputs of the given types that runs steps one after the other, each for one element, and whose outputs are
-// the values outs. Its scalars are those of the steps in their order, a step's own before those that stand for its inputs. The same group
-// gives the same operation. It is nil where the steps cannot be one kernel: one of them sees indexes or has assertions, there are too many
-// operands, or too many groups have been made.
+// Fuse returns the operation on inputs of the given types that runs steps one after the other for each element; its outputs are the values
+// outs. Its scalars are those of the steps, in order; a step's own scalars come before those that stand for its inputs. The same group
+// gives the same operation. Fuse returns nil if the steps cannot be one kernel: one of them sees indexes or has assertions, there are too
+// many operands, or too many groups have been made.
 func Fuse(ins []dtype.DType, steps []FusedStep, outs []int) *PointOp {
 	if len(ins)+len(outs) > maxOperands {
 		return nil
@@ -104,7 +104,7 @@ func Fuse(ins []dtype.DType, steps []FusedStep, outs []int) *PointOp {
 	return op
 }
 
-// fusedKey says what the operation computes.
+// fusedKey describes what the operation computes.
 func fusedKey(ins []dtype.DType, steps []FusedStep, outs []int) string {
 	var b strings.Builder
 	fmt.Fprint(&b, ins)
@@ -115,7 +115,7 @@ func fusedKey(ins []dtype.DType, steps []FusedStep, outs []int) string {
 	return b.String()
 }
 
-// fusedName names the first steps, and tells operations apart by what they compute.
+// fusedName returns a name made of the first steps and a hash of key.
 func fusedName(key string, steps []FusedStep) string {
 	var b strings.Builder
 	for _, s := range steps[:min(len(steps), 3)] {
@@ -126,8 +126,8 @@ func fusedName(key string, steps []FusedStep) string {
 	return fmt.Sprintf("%sof%d_%016x", b.String(), len(steps), h.Sum64())
 }
 
-// build gives the outputs for one element. Every step gets its inputs as a kernel of its own would load them, and its results are what that
-// kernel would store.
+// build computes the outputs for one element. Every step gets its inputs as a separate kernel would load them, and its results are those
+// that a separate kernel would store.
 func (b *fusedBody) build(k *kernel.Builder, _ dtype.DType, in, scalars []Num) []Num {
 	values := append([]Num(nil), in...)
 	for _, s := range b.steps {
@@ -163,8 +163,8 @@ func (b *fusedBody) build(k *kernel.Builder, _ dtype.DType, in, scalars []Num) [
 	return outs
 }
 
-// copies reports whether the step copies its input bit for bit. A half that went through float32 would lose the bits of a NaN, which
-// setPoint avoids too.
+// copies reports whether the step copies its input bit for bit. Going through float32 would lose the bits of a half's NaN, which setPoint
+// avoids too.
 func (s *FusedStep) copies(values []Num) bool {
 	return s.Op == Copy && s.Ins[0].Value != ScalarIn && values[s.Ins[0].Value].Type() == s.Outs[0].DType
 }

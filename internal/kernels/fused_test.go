@@ -10,7 +10,7 @@ import (
 	"tenon.dev/dtype"
 )
 
-// fusible are operations and the types that they compute in.
+// fusible are operations and the types in which they compute.
 var fusible = func() (out []struct {
 	op *PointOp
 	t  dtype.DType
@@ -41,7 +41,7 @@ var fusible = func() (out []struct {
 	return out
 }()
 
-// chain is a random group: its steps, and the types of its values, of which the first are its inputs.
+// chain is a random group: its steps and the types of its values. The first values are its inputs.
 type chain struct {
 	ins    int
 	types  []dtype.DType
@@ -115,7 +115,7 @@ func (h *host) anything(rng *rand.Rand, o Operand, n int) {
 	h.written(o.Ptr, len(b))
 }
 
-// TestFusedHasTheBitsOfItsSteps runs random groups as one kernel and as a kernel for every step.
+// TestFusedHasTheBitsOfItsSteps runs random groups as one kernel and as one kernel per step.
 func TestFusedHasTheBitsOfItsSteps(t *testing.T) {
 	h := newHost(t)
 	for seed := range uint64(250) {
@@ -179,7 +179,7 @@ func TestFusedHasTheBitsOfItsSteps(t *testing.T) {
 	t.Logf("%d kernels", len(h.kernels))
 }
 
-// TestFuseRefuses gives Fuse what cannot be one kernel.
+// TestFuseRefuses gives Fuse steps that cannot be one kernel.
 func TestFuseRefuses(t *testing.T) {
 	f := dtype.Float32
 	one := func(op *PointOp) []FusedStep {
@@ -199,7 +199,7 @@ func TestFuseRefuses(t *testing.T) {
 	}
 }
 
-// TestFusedCopyKeepsBits copies every half, of which a NaN that went through float32 would lose bits.
+// TestFusedCopyKeepsBits copies every half; a NaN that went through float32 would lose bits.
 func TestFusedCopyKeepsBits(t *testing.T) {
 	h := newHost(t)
 	for _, dt := range []dtype.DType{dtype.Float16, dtype.BFloat16} {

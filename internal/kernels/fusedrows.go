@@ -11,26 +11,26 @@ import (
 	"tenon.dev/kernel"
 )
 
-// rowAround is what a fused row-wise operation computes element by element around one of its own. Both parts come from Fuse, and either
-// may be nil. The operands are those of base, where the first input of before stands for the first of base; then the outputs of before but
-// for its first and those of after, and the other inputs of before and those of after but for its first. The scalars are those of before,
-// base and after.
+// rowAround is the element-wise work that a fused row-wise operation does before and after a plain one. Both parts come from Fuse, and
+// either may be nil. The operands are those of base, with the first input of before in place of base's first input; then the outputs of
+// before except its first, and those of after; then the other inputs of before, and those of after except its first. The scalars are those
+// of before, base and after.
 type rowAround struct {
 	base *rowOp
-	// before gives base its first input; after takes base's first output, which may then be absent.
+	// before makes base's first input; after reads base's first output, which may then be absent.
 	before, after *PointOp
 }
 
-// RowTaker is an Issuer that may take row-wise operations in place of their launches.
+// RowTaker is an Issuer that may accept row-wise operations instead of their launches.
 type RowTaker interface {
-	// TakesRows says whether it does now.
+	// TakesRows reports whether it does so now.
 	TakesRows() bool
-	// TakeRows takes a call that would have been launched.
+	// TakeRows accepts a call that would have been launched.
 	TakeRows(c *RowCall)
 }
 
-// RowCall is what a row-wise operation was given, outputs first. The first input and output have one shape, which the operation goes along
-// in dimension Dim.
+// RowCall is the arguments of a row-wise operation, outputs first. The first input and output have one shape; the operation works along
+// dimension Dim.
 type RowCall struct {
 	Compute  dtype.DType
 	Scalars  []Scalar
@@ -39,7 +39,7 @@ type RowCall struct {
 	op       *rowOp
 }
 
-// newRowCall copies all that it is given, so that callers may keep their operands on the stack.
+// newRowCall copies all its arguments, so that callers may keep their operands on the stack.
 func newRowCall(op *rowOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand, dim int) *RowCall {
 	c := &RowCall{Compute: compute, Scalars: slices.Clone(scalars), Dim: dim, op: op}
 	for i := range len(outs) + len(ins) {
@@ -50,11 +50,11 @@ func newRowCall(op *rowOp, compute dtype.DType, scalars []Scalar, outs, ins []Op
 	return c
 }
 
-// Outs returns how many of the operands are outputs.
+// Outs returns the number of outputs among the operands.
 func (c *RowCall) Outs() int { return len(c.op.outs) }
 
-// Shaped brings the operands to the given shape, of which they may be the rows: a matrix whose first dimension is all of the shape's but
-// the last. It reports whether they are.
+// Shaped gives the operands the given shape if they are its rows: a matrix whose first dimension is the product of all dimensions of shape
+// but the last. It reports whether it could.
 func (c *RowCall) Shaped(shape []int) bool {
 	last := len(shape) - 1
 	if last < 0 {
@@ -89,7 +89,7 @@ func (c *RowCall) Shaped(shape []int) bool {
 	return true
 }
 
-// shapeOf returns the shape of operand i where the first input has the given one.
+// shapeOf returns the shape of operand i if the first input has the given shape.
 func (c *RowCall) shapeOf(i int, shape []int) []int {
 	if c.op.kind(i) == rowFull || c.Dim >= len(shape) {
 		return shape
@@ -106,8 +106,8 @@ type FusedRows struct {
 	fused *rowOp
 }
 
-// FuseRows returns c with what is before and after it, either of which may be nil. It is nil where they cannot be one kernel: there are too
-// many operands or operations, before reads nothing, or a thread has a row for itself, since the elements of a row then lie far apart.
+// FuseRows returns c with before and after, either of which may be nil. It returns nil if they cannot be one kernel: there are too many
+// operands or operations, before has no input, or each thread has its own row, since the elements of a row are then far apart.
 func FuseRows(c *RowCall, before, after *PointOp) *FusedRows {
 	e := rowPlan{op: c.op, outs: c.Operands[:c.Outs()], ins: c.Operands[c.Outs():]}
 	if e.gather(c.Dim) != "" || e.rows*e.n == 0 {
@@ -123,16 +123,16 @@ func FuseRows(c *RowCall, before, after *PointOp) *FusedRows {
 	return &FusedRows{c, op}
 }
 
-// Name is what the kernel's name begins with.
+// Name is the prefix of the kernel's name.
 func (f *FusedRows) Name() string { return "row_" + f.fused.name }
 
-// Counts returns how many outputs and inputs Run takes.
+// Counts returns the numbers of outputs and inputs that Run takes.
 func (f *FusedRows) Counts() (outs, ins int) { return len(f.fused.outs), len(f.fused.ins) }
 
-// Run launches the kernel. The operands are those of the operation, which come first, where the first input of what is before stands for
-// the first of the operation; then the other outputs or inputs of what is before, and those of what is after, but for its first input.
-// Those that are absent have no Ptr. No output may lie where an input does. The scalars come in the same order. alone are the operation's
-// own operands where it runs alone, outputs first: they decide which elements a thread adds up in which order, and so the bits.
+// Run launches the kernel. The operands of the operation come first, with the first input of before in place of its first input; then the
+// other outputs or inputs of before, and those of after except its first input. Absent ones have no Ptr. No output may overlap an input.
+// The scalars come in the same order. alone are the operands that the operation has when it runs alone, outputs first: they determine which
+// elements a thread adds up in which order, and so the bits.
 func (f *FusedRows) Run(is Issuer, scalars []Scalar, outs, ins, alone []Operand) error {
 	ok, err := runFusedRows(is, f.fused, f.Compute, scalars, outs, ins, f.Dim, alone)
 	if err == nil && !ok {
@@ -141,11 +141,11 @@ func (f *FusedRows) Run(is Issuer, scalars []Scalar, outs, ins, alone []Operand)
 	return err
 }
 
-// fusedRows has the fused row-wise operations by what they are.
+// fusedRows holds the fused row-wise operations by their parts.
 var fusedRows = map[rowAround]*rowOp{}
 
-// fuseRows returns base with what is before and after it. The same parts give the same operation. It is nil where there are too many
-// operands or operations, or before has no input.
+// fuseRows returns base with before and after. The same parts give the same operation. It returns nil if there are too many operands or
+// operations, or before has no input.
 func fuseRows(base *rowOp, before, after *PointOp) *rowOp {
 	key := rowAround{base, before, after}
 	op := &rowOp{name: base.name, scalars: base.scalars, build: base.build, around: &key}
@@ -183,13 +183,13 @@ func fuseRows(base *rowOp, before, after *PointOp) *rowOp {
 	return op
 }
 
-// begin is the operation's name without the number that tells fused ones apart.
+// begin is the operation's name without the number that distinguishes fused ones.
 func (op *PointOp) begin() string {
 	name, _, _ := strings.Cut(op.Name, "_of")
 	return name
 }
 
-// hashOf tells the work around row-wise operations apart.
+// hashOf distinguishes the work around row-wise operations.
 func hashOf(parts ...*PointOp) uint64 {
 	h := fnv.New64a()
 	for _, p := range parts {
@@ -235,8 +235,8 @@ func (op *rowOp) scalarType(i int, t dtype.DType) dtype.DType {
 	return op.around.after.scalarType(i-first-own, t)
 }
 
-// runFusedRows applies a fused operation along dimension dim, see FusedRows.Run. It reports false where one thread has a row for itself,
-// and launches nothing.
+// runFusedRows applies a fused operation along dimension dim, see FusedRows.Run. If each thread would have its own row, it launches nothing
+// and returns false.
 func runFusedRows(is Issuer, op *rowOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand, dim int,
 	alone []Operand) (bool, error) {
 	base := op.around.base
@@ -267,7 +267,7 @@ func runFusedRows(is Issuer, op *rowOp, compute dtype.DType, scalars []Scalar, o
 	return true, p.issueAs(is, compute, scalars, group, chunks)
 }
 
-// aligned reports whether operand i can be accessed as widely as its type allows.
+// aligned reports whether operand i can be accessed as wide as its type allows.
 func (p *rowPlan) aligned(i int) bool {
 	o := operandAt(p.outs, p.ins, i)
 	places := o.Ptr / uint64(o.DType.Size())
@@ -277,7 +277,7 @@ func (p *rowPlan) aligned(i int) bool {
 	return p.along[i] == 1 && 1<<bits.TrailingZeros64(places|1<<62) >= min(p.vec, 16/o.DType.Size())
 }
 
-// width is how many elements an access to an operand has.
+// width is the number of elements per access to an operand.
 func (r *rowKernel) width(o int) int {
 	if r.s.Rows.Single.has(o) {
 		return 1
@@ -285,7 +285,7 @@ func (r *rowKernel) width(o int) int {
 	return min(r.vec, 16/r.s.DTypes[o].Size())
 }
 
-// loadAt loads the vector of an operand at p. Beyond the row's end it repeats the last one.
+// loadAt loads the vector of an operand at p. Beyond the row's end it repeats the last vector.
 func (r *rowKernel) loadAt(o int, p spot) (ns []Num) {
 	at := p.i
 	if p.ok.Builder() != nil {
@@ -305,7 +305,7 @@ func (r *rowKernel) plus(at kernel.Value, j int) kernel.Value {
 	return at.Add(r.k.Int(r.ix, int64(j)))
 }
 
-// input gives the elements of input i, which is operand o, at p.
+// input returns the elements of input i, which is operand o, at p.
 func (r *rowKernel) input(i, o int, p spot) []Num {
 	if i == 0 && r.op.around != nil && r.op.around.before != nil {
 		return r.made(p)[0]
@@ -313,7 +313,7 @@ func (r *rowKernel) input(i, o int, p spot) []Num {
 	return r.loadAt(o, p)
 }
 
-// inputAt gives the element of input i at one place of the row.
+// inputAt returns the element of input i at one position of the row.
 func (r *rowKernel) inputAt(i int, at kernel.Value) kernel.Value {
 	load := func(o int) []Num { return r.arrays[o].load(r.index(o, at), 1) }
 	if i == 0 && r.op.around != nil && r.op.around.before != nil {
@@ -322,8 +322,7 @@ func (r *rowKernel) inputAt(i int, at kernel.Value) kernel.Value {
 	return load(len(r.op.outs) + i)[0].Convert(r.t).Re
 }
 
-// made gives the results of what runs before, element by element, at p. Where a thread reads its part of the row for every pass it computes
-// them again in each.
+// made returns the results of before at p. If a thread reads its part of the row in every pass, it recomputes them in each.
 func (r *rowKernel) made(p spot) [][]Num {
 	if r.before == nil {
 		r.before = map[int][][]Num{}
@@ -334,7 +333,7 @@ func (r *rowKernel) made(p spot) [][]Num {
 	return r.before[p.chunk]
 }
 
-// runBefore applies what runs before to the elements that load gives of operands.
+// runBefore applies before to the elements of operands that load returns.
 func (r *rowKernel) runBefore(load func(o int) []Num) [][]Num {
 	op, base := r.op.around.before, r.op.around.base
 	in := [][]Num{load(len(r.op.outs))}
@@ -344,7 +343,7 @@ func (r *rowKernel) runBefore(load func(o int) []Num) [][]Num {
 	return r.elements(op, in, r.nums[:op.Scalars])
 }
 
-// elements applies op to elements of its inputs, equally many of each.
+// elements applies op to elements of its inputs, the same number of each.
 func (r *rowKernel) elements(op *PointOp, in [][]Num, scalars []Num) [][]Num {
 	out := make([][]Num, op.Outs)
 	for j := range in[0] {
@@ -359,13 +358,13 @@ func (r *rowKernel) elements(op *PointOp, in [][]Num, scalars []Num) [][]Num {
 	return out
 }
 
-// result is what is stored to an output at a spot.
+// result is a value that is stored to an output at a spot.
 type result struct {
 	out int
 	ns  []Num
 }
 
-// results gives all that is stored where base stores its first output.
+// results returns everything that is stored where base stores its first output.
 func (r *rowKernel) results(p spot, ns []Num) (all []result) {
 	a := r.op.around
 	if !r.absent(0) {

@@ -9,7 +9,7 @@ import (
 	"tenon.dev/dtype"
 )
 
-// aroundOf returns an addition of a and b, whose sum is written too, and a product of the result with c, in type dt.
+// aroundOf returns an addition of a and b, whose sum is also written, and a product of the result with c, in type dt.
 func aroundOf(dt dtype.DType) (before, after *PointOp) {
 	two := []FusedIn{{Value: 0}, {Value: 1}}
 	scaled := FusedStep{Op: Mul, Compute: dt, Ins: []FusedIn{{Value: 2}, {Value: ScalarIn}}, Outs: []FusedOut{{DType: dt}}}
@@ -48,7 +48,7 @@ func fusedRowsCase(t *testing.T, rng *rand.Rand, dt dtype.DType, rows, n, layout
 		b = expanded(at(b.Ptr, dt, n), rows, n)
 	case 2:
 		b = expanded(at(b.Ptr, dt, rows, 1), rows, n)
-	case 3: // off the alignment of vectors
+	case 3: // not aligned for vectors
 		o := h.normal(rng, dt, rows*n+1)
 		b = at(o.Ptr+uint64(dt.Size()), dt, rows, n)
 	case 4:
@@ -116,7 +116,7 @@ func fusedRowsCase(t *testing.T, rng *rand.Rand, dt dtype.DType, rows, n, layout
 	}
 }
 
-// TestFuseRowsRefuses gives fuseRows and runFusedRows what cannot be one kernel.
+// TestFuseRowsRefuses gives fuseRows and runFusedRows operations that cannot be one kernel.
 func TestFuseRowsRefuses(t *testing.T) {
 	h, f := newHost(t), dtype.Float32
 	before, after := aroundOf(f)
@@ -147,7 +147,7 @@ func TestFuseRowsRefuses(t *testing.T) {
 	}
 }
 
-// TestFusedRowsOneSide runs what is before or after alone, and writes what lies in between too.
+// TestFusedRowsOneSide runs before or after alone, and also writes the intermediate results.
 func TestFusedRowsOneSide(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for _, dt := range []dtype.DType{dtype.Float32, dtype.BFloat16} {

@@ -7,17 +7,17 @@ import (
 	"tenon.dev/kernel"
 )
 
-// gemmTile is the shape of the block tile of a matrix product: rows x cols of the result, depth of each step, threads a block, and stages
+// gemmTile is the block tile of a matrix product: rows x cols of the result, the depth of each step, the threads per block, and the stages
 // of the software pipeline.
 type gemmTile struct{ rows, cols, depth, threads, stages int }
 
-// shared returns the shared memory that the tile takes with elements of size bytes.
+// shared returns how much shared memory the tile takes for elements of size bytes.
 func (g *gemmTile) shared(size int) int { return (g.rows + g.cols) * g.depth * size * g.stages }
 
 // large reports whether the tile is one of those for results that fill the device many times.
 func (g *gemmTile) large() bool { return g.rows*g.cols >= 128*256 }
 
-// TileSpec is a gemmTile within a Spec.
+// TileSpec is a gemmTile in a Spec.
 type TileSpec struct {
 	Rows, Cols, Threads uint16
 	Depth, Stages       uint8
@@ -31,8 +31,8 @@ func (t *TileSpec) tile() gemmTile {
 	return gemmTile{int(t.Rows), int(t.Cols), int(t.Depth), int(t.Threads), int(t.Stages)}
 }
 
-// The tiles that are tried by their sizes alone, the largest first. The large ones of halves and tf32 were chosen by products of 8192³ on
-// an H200: that of halves gives 797 TFLOP/s in bf16. In tf32 it is wgmma that computes the large one where both operands lie along the
+// The tiles that are tried based on sizes alone, the largest first. The large ones for halves and tf32 were chosen with products of 8192³
+// on an H200, where the one for halves reaches 797 TFLOP/s in bf16. In tf32, wgmma computes the large one if both operands lie along the
 // depth.
 var (
 	tilesDouble = []gemmTile{{64, 64, 16, 64, 3}, tileSmall}
@@ -42,10 +42,10 @@ var (
 	tilesSingle = []gemmTile{{128, 128, 16, 256, 3}, {64, 64, 16, 128, 2}, tileSmall}
 )
 
-// tileSmall is that of small results of any type.
+// tileSmall is the tile for small results of any type.
 var tileSmall = gemmTile{32, 32, 16, 64, 2}
 
-// ProductTiles returns the tiles of products of operands of type t, for tests.
+// ProductTiles returns the tiles of products with operands of type t, for tests.
 func ProductTiles(t dtype.DType, tf32 bool) []TileSpec {
 	orders, costs := [][]gemmTile{tilesHalf}, [][]gemmCost{costsHalf}
 	switch {
@@ -75,11 +75,11 @@ func ProductTiles(t dtype.DType, tf32 bool) []TileSpec {
 	return out
 }
 
-// splitLong is how deep each part of a split product must be for large tiles to be worth the partial sums, by an estimate.
+// splitLong is how deep each part of a split product must be for large tiles to be worth the partial sums, an estimate.
 const splitLong = 2048
 
-// pickTile chooses the tile for a result of m x n in each of batch products: the first that is not mostly outside the result, whose blocks
-// fill the device and whose stages fit in shared memory. depth is what may be split over blocks, 0 if it may not.
+// pickTile chooses the tile for a result of m x n in each of batch products: the first tile that is not mostly outside the result, whose
+// blocks fill the device and whose stages fit in shared memory. depth is the depth that may be split over blocks, 0 if it may not be split.
 func pickTile(lim *Limits, t dtype.DType, tf32 bool, m, n, depth, batch int) gemmTile {
 	return fitTile(tileOrder(t, tf32, m), lim, t, m, n, depth, batch)
 }
@@ -107,7 +107,7 @@ func fitTile(order []gemmTile, lim *Limits, t dtype.DType, m, n, depth, batch in
 			want *= 2
 		}
 		blocks := ceilDiv(m, g.rows) * ceilDiv(n, g.cols) * batch
-		// Parts of the depth fill the device too, but for a fifth at most.
+		// Parts of the depth may fill the device too, with at most a fifth of it idle.
 		parts := min(lim.Multiprocessors/blocks, depth/splitLong, mostSplits)
 		fills := blocks >= want || parts > 1 && 5*parts*blocks >= 4*lim.Multiprocessors
 		if m > g.rows/2 && n > g.cols/2 && fills && g.shared(t.Size()) <= lim.SharedPerBlock {
@@ -117,7 +117,7 @@ func fitTile(order []gemmTile, lim *Limits, t dtype.DType, m, n, depth, batch in
 	return order[len(order)-1]
 }
 
-// gemm builds the body of a tiled matrix product: the block computes tile (by, bx) of the result over depths k0 to k1.
+// gemm builds the body of a tiled matrix product. The block computes tile (by, bx) of the result over depths k0 to k1.
 type gemm struct {
 	k    *kernel.Builder
 	tile gemmTile
@@ -128,7 +128,7 @@ type gemm struct {
 	m0, n0 kernel.Value
 }
 
-// accumulator returns the type that products of t are summed in.
+// accumulator returns the type in which products of t are summed.
 func accumulator(t dtype.DType) dtype.DType {
 	if t == dtype.Float64 {
 		return t
@@ -142,8 +142,8 @@ func newGemm(k *kernel.Builder, s *Spec) *gemm {
 	return g
 }
 
-// blocks sets the block's tile from the block's number: neighbours in launch order share operands, so that they meet in the cache. rowTiles
-// and colTiles (Int32) count the tiles of the result.
+// blocks computes the block's tile from its number. Neighbours in launch order share operands, so that they find them in the cache.
+// rowTiles and colTiles (Int32) are the numbers of tiles of the result.
 func (g *gemm) blocks(rowTiles, colTiles kernel.Value) {
 	k := g.k
 	const group = 8
@@ -158,20 +158,20 @@ func (g *gemm) blocks(rowTiles, colTiles kernel.Value) {
 	g.n0 = col.Mul(k.I32(g.tile.cols))
 }
 
-// side is how one operand's tile is loaded.
+// side describes how one operand's tile is loaded.
 type side struct {
 	groups kernel.Groups
 	width  int
-	// at gives the element of a tile that begins at depth k0: p is the place along the operand's own axis, d the depth, both within the
-	// tile.
+	// at returns the element of a tile that begins at depth k0. p is the position along the operand's own axis and d the depth, both within
+	// the tile.
 	at func(k0, p, d kernel.Value) (u kernel.Buffer, index, inside kernel.Value)
-	// place, if there is one, gives the place of the tile that begins at depth k0 in a matrix of the array that the tensor map describes.
+	// place, if not nil, returns the position of the tile that begins at depth k0, in a matrix of the array that the tensor map describes.
 	place     func(k0 kernel.Value) (along, across kernel.Value)
 	tensorMap kernel.TensorMap
 	matrix    kernel.Value
 }
 
-// load loads a tile of the operand; at is at by the tile's rows and columns.
+// load loads a tile of the operand; at takes the tile's rows and columns.
 func (s *side) load(t kernel.Tile, k0 kernel.Value, at func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value)) {
 	if s.place == nil {
 		t.Load(s.groups, s.width, at)
@@ -181,7 +181,7 @@ func (s *side) load(t kernel.Tile, k0 kernel.Value, at func(row, col kernel.Valu
 	t.LoadMapped(s.tensorMap, along, across, s.matrix, s.groups, s.width, at)
 }
 
-// run computes the tile and hands it to store in groups of width columns.
+// run computes the tile and passes it to store in groups of width columns.
 func (g *gemm) run(begin, end kernel.Value, a, b side, width int, store func(row, col kernel.Value, vs []kernel.Value)) {
 	k, t := g.k, g.tile
 	ta := k.Tile("a", g.in, t.rows, t.depth)
@@ -196,14 +196,14 @@ func (g *gemm) run(begin, end kernel.Value, a, b side, width int, store func(row
 	acc.Each(width, store)
 }
 
-// productSpec is what products are specialised on, those of convolutions included.
+// productSpec is what products, including those of convolutions, are specialised on.
 type productSpec struct {
 	Tile TileSpec
-	// Left and Right say how the operands lie.
+	// Left and Right describe the layouts of the operands.
 	Left, Right sideSpec
 	TF32        bool
-	// Bias is how many neighbours of the bias in a row are loaded together where the result is alpha*product + beta*bias, 0 where there is
-	// none. Scale: it is alpha*product.
+	// Bias is the number of adjacent elements of the bias in a row that are loaded together if the result is alpha*product + beta*bias, and
+	// 0 without a bias. Scale: it is alpha*product.
 	Bias  uint8
 	Scale bool
 	// Split: the depth is split over blocks in z, and partial sums go to workspace.
@@ -214,7 +214,7 @@ type productSpec struct {
 	Batch uint8
 }
 
-// sideSpec says how an operand lies: the axis along which elements are adjacent, and the width of accesses.
+// sideSpec describes the layout of an operand: the axis along which elements are adjacent, and the width of accesses.
 type sideSpec struct {
 	Layout sideLayout
 	Width  uint8
@@ -228,7 +228,7 @@ const (
 	layoutNone                    // neither
 )
 
-// mapped gives s, a strided side of the given layout whose tile begins at p0, its tensor map.
+// mapped gives s, a strided side of the given layout whose tile begins at p0, a tensor map.
 func (s *side) mapped(layout sideLayout, m kernel.TensorMap, p0, matrix kernel.Value) {
 	s.tensorMap, s.matrix = m, matrix
 	s.place = func(k0 kernel.Value) (along, across kernel.Value) {
@@ -239,8 +239,8 @@ func (s *side) mapped(layout sideLayout, m kernel.TensorMap, p0, matrix kernel.V
 	}
 }
 
-// strided is a side whose element (p, d) lies at p*ps + d*ds, one of which is 1 where the layout says so. own is how many places there
-// are from the tile's first, depth how many depths in all.
+// strided returns a side whose element (p, d) is at p*ps + d*ds; the layout says which of these is 1. own says that it is the left operand.
+// places is the total number of positions, depth that of depths.
 func (g *gemm) strided(spec sideSpec, own bool, u kernel.Buffer, p0, ps, ds, places, depth kernel.Value) side {
 	layout := spec.Layout
 	s := side{width: int(spec.Width), groups: kernel.AlongCols}

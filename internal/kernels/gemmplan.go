@@ -6,9 +6,10 @@ import (
 	"tenon.dev/dtype"
 )
 
-// gemmCost says how long the blocks of a tile take on an H200, in nanoseconds: block is what a block takes beside its steps, alone a step
-// of a block that has a multiprocessor to itself, shared each block's part of a step where as many run together as fit, resident. They were
-// fitted to products of 256³ to 8192³ and to flat and long ones, of which they find the fastest tile or one that takes a few per cent more.
+// gemmCost says how long the blocks of a tile take on an H200, in nanoseconds. block is the time of a block besides its steps, alone a step
+// of a block that has a multiprocessor to itself, and shared each block's share of a step if as many blocks as fit (resident) run together.
+// They were fitted to products of 256³ to 8192³ and to flat and long ones, for which they find the fastest tile or one that takes a few per
+// cent longer.
 type gemmCost struct {
 	tile                 gemmTile
 	resident             int
@@ -20,7 +21,7 @@ var (
 		{gemmTile{128, 256, 64, 256, 4}, 1, 2900, 620, 640},
 		{gemmTile{128, 192, 64, 256, 5}, 1, 2500, 460, 490},
 		{gemmTile{128, 128, 64, 256, 3}, 2, 1800, 400, 345},
-		{gemmTile{128, 128, 64, 256, 6}, 1, 2400, 335, 335}, // alone, three stages wait for their loads
+		{gemmTile{128, 128, 64, 256, 6}, 1, 2400, 335, 335}, // alone, three stages would wait for their loads
 		{gemmTile{64, 128, 64, 128, 4}, 2, 1200, 195, 230},
 		{gemmTile{64, 64, 64, 128, 4}, 3, 1000, 165, 138},
 		{gemmTile{64, 64, 64, 128, 8}, 1, 1000, 155, 155},
@@ -33,7 +34,7 @@ var (
 		{gemmTile{64, 128, 32, 128, 4}, 2, 1200, 195, 230},
 		{gemmTile{64, 64, 32, 128, 6}, 3, 1000, 165, 138},
 	}
-	// costsAcross are those of tf32 with a right operand that lies along its own axis.
+	// costsAcross are for tf32 with a right operand that lies along its own axis.
 	costsAcross = []gemmCost{
 		{gemmTile{256, 128, 32, 256, 4}, 1, 3300, 635, 655},
 		{gemmTile{192, 128, 32, 256, 5}, 1, 2900, 475, 505},
@@ -48,9 +49,9 @@ var (
 		{gemmTile{64, 64, 16, 128, 4}, 4, 1500, 430, 345},
 		{gemmTile{64, 128, 16, 128, 4}, 3, 2000, 1020, 670},
 	}
-	// costsPlain are those of float32 with operands that threads copy: 8 x 16 sums a thread read less shared memory for each than 8 x 8,
-	// which gave 45 instead of 40 TFLOP/s for 8192³ on an H200. Convolutions find their addresses by more arithmetic and have no registers
-	// left for it.
+	// costsPlain are for float32 with operands that threads copy. Computing 8 x 16 sums per thread reads less shared memory per sum than 8
+	// x 8, which gave 45 instead of 40 TFLOP/s for 8192³ on an H200. Convolutions compute addresses with more arithmetic and have no
+	// registers left for it.
 	costsPlain = []gemmCost{
 		{gemmTile{128, 256, 16, 256, 3}, 1, 7500, 2850, 2850},
 		{gemmTile{128, 192, 16, 256, 3}, 1, 6000, 2250, 2250},
@@ -60,19 +61,19 @@ var (
 )
 
 const (
-	// launchCost and sumLaunchCost are what the launches of a product and of the sum of its parts take, in nanoseconds, turnLaunchCost that
-	// of a copy.
+	// launchCost and sumLaunchCost are the times of launching a product and the sum of its parts, in nanoseconds; turnLaunchCost is that of
+	// a copy.
 	launchCost, sumLaunchCost, turnLaunchCost = 1000, 1700, 1500
-	// sumCost is what a partial sum takes that is stored and added up, turnCost an element of float32 that is copied.
+	// sumCost is the time of storing and adding a partial sum, turnCost that of copying an element of float32.
 	sumCost, turnCost = 1.0 / 400, 8.0 / 4500
-	// notional is the number of multiprocessors for which the depth of products is divided, and notionalShared a block's shared memory,
-	// whatever the device has: the order of sums, and so the bits of the result, then depend on the product alone.
+	// notional is the number of multiprocessors, and notionalShared the shared memory per block, for which the depth of products is
+	// divided, whatever the device has: the order of sums, and so the bits of the result, then depend only on the product.
 	notional, notionalShared = 132, 227 << 10
-	// leastPart is the least depth of a part, mostRounds how many rounds of blocks are most that are divided further.
+	// leastPart is the minimum depth of a part. mostRounds is the maximum number of rounds of blocks at which the depth is divided further.
 	leastPart, mostRounds = 128, 3
-	// leastSide is the least number of rows and columns of exact products that have costs.
+	// leastSide is the minimum number of rows and columns of exact products that have costs.
 	leastSide = 64
-	// planFrom is from how many multiplications on operands of 32 bits are copied to where they lie well, and exact ones have costs.
+	// planFrom is the number of multiplications from which on 32-bit operands are copied to a better layout, and exact products have costs.
 	planFrom = 1 << 26
 )
 
@@ -82,7 +83,8 @@ var gemmSplits = [...]int{1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64}
 // large reports whether the product has at least planFrom multiplications.
 func (p *product) large() bool { return float64(p.m)*float64(p.n)*float64(p.k) >= planFrom }
 
-// costs returns the tiles that serve the product as its operands lie, nil if there are none; mapped says that tensor maps fetch them.
+// costs returns the tiles that suit the product and the layout of its operands, nil if there are none; mapped says that tensor maps fetch
+// them.
 func (p *product) costs(lim *Limits, tf32, mapped bool) []gemmCost {
 	switch {
 	case mapped && p.a.DType != dtype.Float32:
@@ -99,8 +101,7 @@ func (p *product) costs(lim *Limits, tf32, mapped bool) []gemmCost {
 	return costsPlain
 }
 
-// plan chooses the tile and the number of parts of the depth, and returns how deep they are. It marks s where tensor maps are to fetch the
-// operands.
+// plan chooses the tile and the number of parts of the depth, and returns their depth. It marks s if tensor maps are to fetch the operands.
 func (p *product) plan(lim *Limits, s *Spec, tf32 bool) (tile gemmTile, splits, depth int) {
 	mapped := p.mappable(lim, s)
 	batch := p.batch.numel()
@@ -109,7 +110,7 @@ func (p *product) plan(lim *Limits, s *Spec, tf32 bool) (tile gemmTile, splits, 
 		costs = costs[n-1 : n]
 	}
 	parting := costs
-	if p.a.DType == dtype.Float32 && !tf32 && costs != nil { // the parts do not depend on where operands lie
+	if p.a.DType == dtype.Float32 && !tf32 && costs != nil { // the parts must not depend on the layout of operands
 		parting = costsSingle
 	}
 	tile, splits, _ = p.choose(parting, notionalShared, notional, 0)
@@ -129,8 +130,8 @@ func (p *product) plan(lim *Limits, s *Spec, tf32 bool) (tile gemmTile, splits, 
 	return tile, ceilDiv(p.k, depth), depth
 }
 
-// choose returns the tile of least cost among those that fit in shared bytes, and the number of parts of the depth, which is the given one
-// unless that is 0; no parts if none fits.
+// choose returns the tile of least cost among those that fit in shared bytes, and the number of parts of the depth, which is splits unless
+// that is 0. The number is 0 if no tile fits.
 func (p *product) choose(costs []gemmCost, shared, multiprocessors, splits int) (tile gemmTile, parts int, least float64) {
 	batch := p.batch.numel()
 	sum := float64(batch) * float64(p.m) * float64(p.n) * sumCost
@@ -148,7 +149,7 @@ func (p *product) choose(costs []gemmCost, shared, multiprocessors, splits int) 
 			}
 			continue
 		}
-		// No division makes it faster than a device that is filled all the time, and sums take longer the more parts there are.
+		// No division is faster than a device that is busy all the time, and summing takes longer with more parts.
 		filled := launchCost + c.block + float64(blocks*(p.k/t.depth))*c.shared/float64(multiprocessors)
 		for j, s := range gemmSplits {
 			if s > 1 && (p.k < s*leastPart || blocks*gemmSplits[j-1] >= mostRounds*multiprocessors*c.resident || filled+sumLaunchCost+
@@ -163,8 +164,8 @@ func (p *product) choose(costs []gemmCost, shared, multiprocessors, splits int) 
 	return tile, parts, least
 }
 
-// cost estimates the nanoseconds of the product in so many blocks of tile t for each of s parts of the depth; sum is what it takes to add
-// up one.
+// cost estimates the time of the product in nanoseconds, with the given number of blocks of tile t for each of s parts of the depth. sum is
+// the time of adding one part.
 func (p *product) cost(c *gemmCost, t *gemmTile, blocks, multiprocessors, s int, sum float64) float64 {
 	blocks *= s
 	steps := float64(ceilDiv(partDepth(p.k, s), t.depth))
@@ -174,7 +175,7 @@ func (p *product) cost(c *gemmCost, t *gemmTile, blocks, multiprocessors, s int,
 	cost := launchCost + float64(rounds)*full
 	if rest := blocks - rounds*slots; rest > 0 {
 		last := c.round(steps, ceilDiv(rest, multiprocessors))
-		// The first multiprocessors that are free take more than their share of the rest; after more rounds they are less alike in time.
+		// The multiprocessors that finish first take more than their share of the rest; after more rounds they are more out of step.
 		if rounds > 0 {
 			last += (full - last) / float64(rounds+1)
 		}
@@ -186,27 +187,27 @@ func (p *product) cost(c *gemmCost, t *gemmTile, blocks, multiprocessors, s int,
 	return cost
 }
 
-// round returns the time of so many blocks together on a multiprocessor.
+// round returns the time of blocks that run together on a multiprocessor.
 func (c *gemmCost) round(steps float64, together int) float64 {
 	return c.block + steps*max(c.alone, float64(together)*c.shared)
 }
 
-// partDepth returns the depth of each of s parts of k, a multiple of every tile's.
+// partDepth returns the depth of each of s parts of k, a multiple of every tile's depth.
 func partDepth(k, s int) int {
 	const grain = 64
 	return ceilDiv(ceilDiv(k, grain), s) * grain
 }
 
 const (
-	// turnGain is the least size of one side of products in tf32 for which it pays to copy the other to where it lies well.
+	// turnGain is the minimum size of one side of products in tf32 for which it pays to copy the other operand to a better layout.
 	turnGain = 512
-	// turnGainFew is that on devices of fewer than fewMultiprocessors: the processor takes as long for a copied element as for some hundred
-	// products. It is also where exact products take more than mostCopied elements of memory for copies.
+	// turnGainFew is turnGain for devices with fewer than fewMultiprocessors: the simulator on the processor takes as long for a copied
+	// element as for some hundred products. It also applies if the copies of an exact product take more than mostCopied elements of memory.
 	turnGainFew, fewMultiprocessors, mostCopied = 2048, 32, 19 << 18
 )
 
-// layOperands copies operands of large products of 32 bits to where the product wants them: exact ones along their own axis, as threads
-// read neighbours of that, and those that the matrix units take along the depth.
+// layOperands copies operands of large 32-bit products to the layout that the product prefers: along their own axis for exact products,
+// where threads read neighbours along that axis, and along the depth for the matrix units.
 func (p *product) layOperands(is Issuer, lim *Limits, tf32 bool) error {
 	if p.a.DType != dtype.Float32 || !p.large() || tf32 && (lim.Major != 9 || lim.Minor != 0) {
 		return nil
@@ -233,9 +234,9 @@ func (p *product) layOperands(is Issuer, lim *Limits, tf32 bool) error {
 	return p.layAlong(is, 2, axis, least)
 }
 
-// copiesPay reports whether an exact product is faster with its operands along their own axes, copies included.
+// copiesPay reports whether an exact product is faster with operands along their own axes, including the copies.
 func (p *product) copiesPay() bool {
-	if least := min(p.m, p.n); least < leastSide || p.opt.Tile > 0 { // tests try tiles on copies and without
+	if least := min(p.m, p.n); least < leastSide || p.opt.Tile > 0 { // tests try tiles with and without copies
 		return least >= turnGain
 	}
 	_, splits, mapped := p.choose(costsSingle, notionalShared, notional, 0)
@@ -248,7 +249,7 @@ func (p *product) copiesPay() bool {
 	return mapped+float64(p.acrossOwn())*turnCost < plain
 }
 
-// acrossOwn returns how many elements the operands have that do not lie along their own axis.
+// acrossOwn returns the number of elements of the operands that do not lie along their own axis.
 func (p *product) acrossOwn() (n int) {
 	for i, places := range []int{p.m, p.n} {
 		if p.s[i+1][0] != 1 {
@@ -258,7 +259,7 @@ func (p *product) acrossOwn() (n int) {
 	return n
 }
 
-// turnsLate reports whether the right operand of a product in tf32 is better turned on its way to the matrix units than by a copy.
+// turnsLate reports whether transposing the right operand of a tf32 product on the way to the matrix units is faster than copying it.
 func (p *product) turnsLate() bool {
 	if p.s[1][1] != 1 || p.layoutOf(2, &p.b, p.n) != (sideSpec{layoutOwn, 4}) {
 		return false

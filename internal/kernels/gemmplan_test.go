@@ -6,7 +6,7 @@ import (
 	"tenon.dev/dtype"
 )
 
-// planned returns how the dense product of m x k by k x n is planned.
+// planned returns the plan of the dense product of m x k by k x n.
 func planned(t dtype.DType, tf32, columns bool, m, k, n, multiprocessors int) (tile gemmTile, splits, depth int) {
 	p := product{m: m, k: k, n: n}
 	p.a.DType, p.b.DType, p.out.DType = t, t, t
@@ -49,7 +49,7 @@ func TestProductTiles(t *testing.T) {
 	}
 }
 
-// TestPartsDependOnTheProduct divides depths for devices of many sizes: the bits of a result follow from the parts.
+// TestPartsDependOnTheProduct checks that depths are divided alike for devices of many sizes: the bits of a result follow from the parts.
 func TestPartsDependOnTheProduct(t *testing.T) {
 	divided := 0
 	for _, c := range [][3]int{{128, 4096, 4096}, {64, 65536, 64}, {256, 16384, 128}, {768, 768, 768}, {1536, 1536, 1536}} {

@@ -6,7 +6,7 @@ import (
 	"tenon.dev/dtype"
 )
 
-// grouped is room for operands of group norm seen as [batch, group, channel of the group, place], and for vectors of channels.
+// grouped is storage for operands of group norm viewed as [batch, group, channel in the group, position], and for vectors of channels.
 type grouped struct {
 	shape  [4]int
 	stride [8][4]int
@@ -29,8 +29,8 @@ func (g *grouped) see(o Operand, stride [4]int) Operand {
 	return Operand{Ptr: o.Ptr, DType: o.DType, Shape: g.shape[:], Stride: g.stride[g.n-1][:]}
 }
 
-// full sees a dense array of the input's shape, perGroup a dense matrix [batch, group], perChannel a dense vector [channel], which may be
-// absent.
+// full views a dense array of the input's shape, perGroup a dense matrix [batch, group], and perChannel a dense vector [channel], which may
+// be absent.
 func (g *grouped) full(o Operand) Operand {
 	s := g.shape
 	return g.see(o, [4]int{s[1] * s[2] * s[3], s[2] * s[3], s[3], 1})
@@ -45,9 +45,9 @@ func (g *grouped) perChannel(o Operand) Operand {
 	return g.see(o, [4]int{0, g.shape[2], 1, 0})
 }
 
-// GroupNorm normalises x, a dense array of batch × channels × places elements, over each of groups groups of neighbouring channels, then
-// multiplies by weight and adds bias (dense vectors [channels], or absent: Ptr 0). y is dense like x; mean and rstd are dense [batch,
-// groups], of any float type: y is made from what they hold (PyTorch gives them the input's type).
+// GroupNorm normalises x, a dense array of batch × channels × places elements, over each of groups groups of adjacent channels, then
+// multiplies by weight and adds bias (dense vectors [channels], or absent: Ptr 0). y is dense like x. mean and rstd are dense [batch,
+// groups], of any float type (PyTorch gives them the input's type); y is computed from their stored values.
 func GroupNorm(is Issuer, compute dtype.DType, batch, channels, places, groups int, y, mean, rstd, x, weight, bias Operand,
 	eps float64) error {
 	var g grouped
@@ -81,7 +81,7 @@ func GroupNormBackward(is Issuer, compute dtype.DType, batch, channels, places, 
 		a, b := g.perGroup(Operand{Ptr: ws, DType: t}), g.perGroup(Operand{Ptr: ws + uint64(size), DType: t})
 		over := []bool{false, false, true, true}
 		if weight.Ptr == 0 {
-			// normAffineGrad gives the sums in the other order.
+			// normAffineGrad returns the sums in the other order.
 			err = Reduce(is, normAffineGrad, compute, nil, []Operand{b, a}, []Operand{dys, xs, m, r}, over)
 		} else {
 			err = Reduce(is, groupGradSums, compute, nil, []Operand{a, b}, []Operand{dys, xs, m, r, w}, over)
@@ -111,7 +111,7 @@ func GroupNormBackward(is Issuer, compute dtype.DType, batch, channels, places, 
 	return Reduce(is, normAffineGrad, compute, nil, []Operand{g.vector(dweight), g.vector(dbias)}, ins, over)
 }
 
-// vector sees a dense vector [channels] as [group, channel of the group].
+// vector views a dense vector [channels] as [group, channel in the group].
 func (g *grouped) vector(o Operand) Operand {
 	return Operand{Ptr: o.Ptr, DType: o.DType, Shape: g.shape[1:3], Stride: g.split[:]}
 }

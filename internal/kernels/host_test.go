@@ -20,9 +20,9 @@ type host struct {
 	kernels map[Spec]*vexec.Kernel
 	memory  []region
 	next    uint64
-	// launches counts those since the last reset.
+	// launches counts the launches since the last reset.
 	launches int
-	// check is not nil where the environment asks for a memory checker; order is all launches'.
+	// check is not nil if the environment asks for a memory checker; order is the stream of all launches.
 	check *memory.Checker
 	order *memory.Stream
 }
@@ -46,7 +46,7 @@ func newHost(t testing.TB) *host {
 	return h
 }
 
-// written tells the checker that the test wrote n bytes at ptr; 0: perhaps all of that memory.
+// written tells the checker that the test wrote n bytes at ptr; 0 means possibly all of the allocation.
 func (h *host) written(ptr uint64, n int) {
 	if h.check != nil {
 		h.check.Written(ptr, uint64(n))
@@ -121,7 +121,7 @@ func (h *host) Memset(ptr uint64, b byte, n int) error {
 	return nil
 }
 
-// view returns memory from ptr on, to read, or to write for who tells of it.
+// view returns the memory from ptr on for reading. Callers that write must report it by written.
 func (h *host) view(ptr uint64) []byte {
 	mem, base, ok := h.Resolve(ptr)
 	if !ok {
@@ -184,14 +184,14 @@ func realAt(b []byte, t dtype.DType) float64 {
 	return math.Float64frombits(le.Uint64(b))
 }
 
-// rounded returns v as type t keeps it.
+// rounded returns v as rounded to type t.
 func rounded(t dtype.DType, v float64) float64 {
 	var b [8]byte
 	putReal(b[:], t, v)
 	return realAt(b[:], t)
 }
 
-// walkIndex calls f with every index of shape, row-major, and its number.
+// walkIndex calls f with every index of shape, in row-major order, and its number.
 func walkIndex(shape []int, f func(n int, ix []int)) {
 	ix := make([]int, len(shape))
 	total := 1
@@ -237,7 +237,7 @@ func (h *host) write(o Operand, f func(n int) complex128) {
 func realPart(v complex128) float64 { return real(v) }
 func imagPart(v complex128) float64 { return imag(v) }
 
-// read returns the elements of o in row-major order.
+// readComplex returns the elements of o in row-major order.
 func (h *host) readComplex(o Operand) []complex128 {
 	size := o.DType.Size()
 	var out []complex128
@@ -276,7 +276,7 @@ func (h *host) of(t dtype.DType, vs []float64, shape ...int) Operand {
 	return o
 }
 
-// random allocates an array of numbers that t holds exactly: halves of small integers for floats, small integers, bools.
+// random allocates an array of numbers that t represents exactly: halves of small integers for floats, small integers, bools.
 func (h *host) random(rng *rand.Rand, t dtype.DType, shape ...int) Operand {
 	o := h.empty(t, shape...)
 	h.write(o, func(int) complex128 { return complex(sample(rng, t), sample(rng, t)) })
@@ -295,7 +295,7 @@ func sample(rng *rand.Rand, t dtype.DType) float64 {
 	return float64(rng.IntN(100))
 }
 
-// permuted returns o seen with its dimensions in another order.
+// permuted returns o with its dimensions in another order.
 func permuted(o Operand, perm ...int) Operand {
 	v := Operand{Ptr: o.Ptr, DType: o.DType}
 	for _, d := range perm {
@@ -305,7 +305,7 @@ func permuted(o Operand, perm ...int) Operand {
 	return v
 }
 
-// expanded returns o seen with the given shape, dimensions of size 1 repeated.
+// expanded returns o broadcast to the given shape: dimensions of size 1 are repeated.
 func expanded(o Operand, shape ...int) Operand {
 	v := Operand{Ptr: o.Ptr, DType: o.DType, Shape: shape, Stride: make([]int, len(shape))}
 	lead := len(shape) - len(o.Shape)

@@ -7,7 +7,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// indexKind is what a kernel of FamilyIndex does; it is Spec.Op.
+// indexKind is the operation of a kernel of FamilyIndex; it is Spec.Op.
 type indexKind uint16
 
 const (
@@ -22,8 +22,8 @@ var indexNames = []string{"gather", "scatter", "scatter_add", "scatter_multiply"
 // indexThreads is the block size of these kernels.
 const indexThreads = 256
 
-// Indexed is an array of which one dimension is addressed by indexes: the element for index j at a place of the iteration is Size elements
-// deep and lies j*Step elements after the place's own, which follows the operand's strides (0 along the addressed dimension).
+// Indexed is an array with one dimension that is addressed by indexes. At each position of the iteration, which follows the operand's
+// strides (0 along the addressed dimension), the element for index j is j*Step elements further. The addressed dimension has Size elements.
 type Indexed struct {
 	Operand
 	Step, Size int
@@ -31,35 +31,35 @@ type Indexed struct {
 	Wrap bool
 }
 
-// Gather sets each element of out to the element of src that the index (an integer array of out's shape, any strides) names. An index that
-// is not in 0 … Size-1 stops the kernel.
+// Gather sets each element of out to the element of src given by index, an integer array of out's shape with any strides. An index that is
+// not in 0 … Size-1 stops the kernel.
 func Gather(is Issuer, out, index Operand, src Indexed) error {
 	return indexPlan{kind: indexGather, ops: [3]Operand{out, index, src.Operand}, step: src.Step, size: src.Size, wrap: src.Wrap}.run(
 		is, out.Shape, -1)
 }
 
-// Scatter sets the elements of dst that index names to those of src; index, src and dst's strides are over one shape, and elements of dst
-// that no index names keep their value. Where two indexes name one element, either may win.
+// Scatter sets the elements of dst given by index to those of src. index, src and dst's strides are over one shape. Elements of dst without
+// an index keep their value. If several indexes give the same element, any of them may win.
 func Scatter(is Issuer, dst Indexed, index, src Operand) error {
 	return indexPlan{kind: indexScatter, ops: [3]Operand{dst.Operand, index, src}, step: dst.Step, size: dst.Size, wrap: dst.Wrap}.run(
 		is, index.Shape, -1)
 }
 
-// ScatterAdd adds the elements of src to the elements of dst that index names. dim is the addressed dimension. The order of the additions
-// depends on index alone, so that results repeat; sums of halves are rounded once.
+// ScatterAdd adds the elements of src to the elements of dst given by index. dim is the addressed dimension. The order of the additions
+// depends only on index, so results are reproducible; sums of halves are rounded once.
 func ScatterAdd(is Issuer, dst Indexed, index, src Operand, dim int) error {
 	return indexPlan{kind: indexAdd, ops: [3]Operand{dst.Operand, index, src}, step: dst.Step, size: dst.Size, wrap: dst.Wrap}.fold(
 		is, index.Shape, dim)
 }
 
-// ScatterMultiply is ScatterAdd that multiplies.
+// ScatterMultiply is ScatterAdd, but it multiplies.
 func ScatterMultiply(is Issuer, dst Indexed, index, src Operand, dim int) error {
 	return indexPlan{kind: indexMultiply, ops: [3]Operand{dst.Operand, index, src}, step: dst.Step, size: dst.Size, wrap: dst.Wrap}.fold(
 		is, index.Shape, dim)
 }
 
-// foldLine is the longest line that a thread folds alone. An estimate: each step waits for memory, some 0.4 µs, and sorting takes seven
-// launches.
+// foldLine is the length of the longest line that a single thread folds, an estimate: each step waits for memory, for some 0.4 µs, and
+// sorting takes seven launches.
 const foldLine = 64
 
 // fold adds or multiplies along dim.
@@ -74,11 +74,11 @@ func (p indexPlan) fold(is Issuer, shape []int, dim int) error {
 type indexSpec struct {
 	// Wrap lets negative indexes count from the end.
 	Wrap bool
-	// Dims is the class of the number of dimensions, as dimsClass gives it.
+	// Dims is the class of the number of dimensions, see dimsClass.
 	Dims uint8
 }
 
-// indexArgs are the arguments of these kernels: n threads, the addressed dimension's step and size, and for those that fold a line its
+// indexArgs are the arguments of these kernels: n threads, the addressed dimension's step and size, and for kernels that fold a line its
 // length and strides.
 type indexArgs struct {
 	ops           [3]arrayArg
@@ -105,7 +105,7 @@ func (a *indexArgs) layout(p params) {
 	p.strider(&a.dims, "dim", int(s.Indexed.Dims), 1, int(s.Index), operandsFrom(0, 3))
 }
 
-// indexPlan is one operation: the written array, the index and the third array.
+// indexPlan is one operation on the written array, the index and the third array.
 type indexPlan struct {
 	kind       indexKind
 	ops        [3]Operand
@@ -113,7 +113,7 @@ type indexPlan struct {
 	wrap       bool
 }
 
-// run launches a thread for every element of shape, or, where dim is not negative, for every line along dim.
+// run launches a thread for every element of shape or, if dim is not negative, for every line along dim.
 func (p indexPlan) run(is Issuer, shape []int, dim int) error {
 	sp := space{count: len(p.ops)}
 	line := 1
@@ -193,12 +193,12 @@ type indexKernel struct {
 	ix dtype.DType
 }
 
-// indexAt returns the index at a place, Int64, checked.
+// indexAt returns the index at a position, checked, as an Int64.
 func (p *indexKernel) indexAt(at kernel.Value) kernel.Value {
 	return checkedIndex(p.ops[1].load(at, 1)[0].Re, p.size.Value, p.s.Indexed.Wrap)
 }
 
-// checkedIndex returns j as an Int64 below size; wrap lets it be negative.
+// checkedIndex returns j as an Int64 below size; with wrap, j may be negative.
 func checkedIndex(j, size kernel.Value, wrap bool) kernel.Value {
 	k := j.Builder()
 	given := j.Convert(dtype.Int64)
@@ -210,7 +210,7 @@ func checkedIndex(j, size kernel.Value, wrap bool) kernel.Value {
 	return j
 }
 
-// fold goes along the thread's line and adds or multiplies.
+// fold adds or multiplies along the thread's line.
 func (p *indexKernel) fold(at []kernel.Value, kind indexKind) {
 	k := p.k
 	k.For(k.Int(p.ix, 0), p.line.Value, k.Int(p.ix, 1), func(i kernel.Value) {

@@ -10,7 +10,7 @@ import (
 	"tenon.dev/dtype"
 )
 
-// addressed sees o with dimension d addressed by indexes.
+// addressed returns o with dimension d addressed by indexes.
 func addressed(o Operand, d int) Indexed {
 	r := Indexed{Operand: o, Step: o.Stride[d], Size: o.Shape[d]}
 	r.Stride = append([]int(nil), o.Stride...)
@@ -24,7 +24,7 @@ type indexCase struct {
 	dim                int
 }
 
-// place returns where in the whole array, by row-major number, each element of the index points.
+// place calls f for each element of the index with its number and the row-major number of the element in the whole array that it addresses.
 func (c *indexCase) place(h *host, f func(n, to int)) {
 	index := h.read(c.index)
 	walkIndex(c.index.Shape, func(n int, ix []int) {
@@ -42,7 +42,7 @@ func (c *indexCase) place(h *host, f func(n, to int)) {
 	})
 }
 
-// indexCases are arrays that lie densely, permuted, with gaps, and repeated.
+// indexCases are arrays that are dense, permuted, with gaps, and broadcast.
 func indexCases(h *host, rng *rand.Rand, t, it dtype.DType) []indexCase {
 	index := func(size int, shape ...int) Operand {
 		o := h.empty(it, shape...)
@@ -64,7 +64,7 @@ func indexCases(h *host, rng *rand.Rand, t, it dtype.DType) []indexCase {
 	}
 }
 
-// distinct sets the indexes o along dimension d, of size places, so that none comes twice in a line.
+// distinct sets the indexes o along dimension d to values below size, without repetitions in a line.
 func (h *host) distinct(o Operand, d, size int) Operand {
 	inner := 1
 	for _, s := range o.Shape[d+1:] {
@@ -102,7 +102,7 @@ func TestIndexing(t *testing.T) {
 	}
 }
 
-// scatters checks the three ways to write.
+// scatters checks the three write operations.
 func (c *indexCase) scatters(t *testing.T, h *host) {
 	dt := c.whole.DType
 	part := h.readComplex(c.part)
@@ -119,7 +119,7 @@ func (c *indexCase) scatters(t *testing.T, h *host) {
 		}, func(a, b complex128) complex128 { return a * b }},
 	} {
 		if name != "set" && dt != dtype.Float64 && dt != dtype.Int64 && dt != dtype.Complex64 || name == "multiply" && dt != dtype.Float64 {
-			continue // sums of the others round or wrap
+			continue // sums of other types round or wrap
 		}
 		choices := map[int][]complex128{}
 		several := false
@@ -128,7 +128,7 @@ func (c *indexCase) scatters(t *testing.T, h *host) {
 			choices[to] = append(choices[to], part[n])
 		})
 		if name == "set" && several && h.check != nil {
-			continue // which of them stays is open: a race, and a memory checker says so
+			continue // it is undefined which of them stays: a race that a memory checker reports
 		}
 		dst := h.empty(dt, c.whole.Shape...)
 		before := h.readComplex(c.whole)

@@ -65,7 +65,7 @@ func TestNamesOfPointOps(t *testing.T) {
 	}
 }
 
-// The key of a group says what it computes, whatever its number among the process's groups.
+// TestKeyOfGroup: the key of a group says what it computes, whatever its number among the process's groups.
 func TestKeyOfGroup(t *testing.T) {
 	f := &fusedOps
 	f.Lock()

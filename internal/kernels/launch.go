@@ -1,5 +1,5 @@
-// Package kernels holds the built-in kernels and the engines that choose and launch them, written in the kernel DSL.
-// It must not depend on tensors, autograd or drivers: operands are addresses with shapes and strides, and launches go through Issuer.
+// Package kernels holds the built-in kernels, written in the kernel DSL, and the engines that choose and launch them. It must not depend on
+// tensors, autograd or drivers: operands are addresses with shapes and strides, and launches go through Issuer.
 package kernels
 
 import (
@@ -7,14 +7,14 @@ import (
 	"tenon.dev/kernel"
 )
 
-// Operand is an array in device memory. Stride is in elements and may be 0 (broadcast) or, in internal use, negative.
+// Operand is an array in device memory. Strides are in elements and may be 0 (broadcast) or, in internal use, negative.
 type Operand struct {
 	// Ptr is the address of the element at index 0.
 	Ptr   uint64
 	DType dtype.DType
 	// Shape and Stride have equal lengths; they are not kept after the call.
 	Shape, Stride []int
-	// Via, where it is valid, is a half type that pointwise kernels round elements to on their way from or to DType.
+	// Via, if valid, is a half type to which pointwise kernels round elements when they load them from or store them to DType.
 	Via dtype.DType
 }
 
@@ -30,19 +30,19 @@ func (o *Operand) Numel() int {
 // Family is an engine.
 type Family uint8
 
-// Launch is one kernel launch in the making. An Issuer owns one and reuses it, so that issuing allocates nothing.
+// Launch is a kernel launch under construction. An Issuer owns one and reuses it, so that issuing allocates nothing.
 type Launch struct {
 	Spec        Spec
 	Grid, Block [3]uint32
-	// Shared is the dynamic shared memory in bytes.
+	// Shared is the number of bytes of dynamic shared memory.
 	Shared uint32
-	// Args holds the parameters in the order of the kernel's, each at its natural alignment.
+	// Args holds the parameters in the kernel's order, each at its natural alignment.
 	Args []byte
 }
 
-// Reset empties l. It keeps the memory of Args.
+// Reset empties l, but keeps the memory of Args.
 func (l *Launch) Reset() {
-	l.Spec = Spec{} // not all of l at once, which would be put together elsewhere and copied
+	l.Spec = Spec{} // not *l as a whole, which would be assembled elsewhere and copied
 	l.Grid, l.Block, l.Shared, l.Args = [3]uint32{}, [3]uint32{}, 0, l.Args[:0]
 }
 
@@ -54,7 +54,7 @@ type Limits struct {
 	Major, Minor int
 }
 
-// Issuer is what engines need of the runtime: the stream's order, workspace and the kernel cache lie behind it.
+// Issuer is what engines need from the runtime; it hides the stream's order, workspace and the kernel cache.
 type Issuer interface {
 	// NewLaunch returns the issuer's Launch, emptied, with Args of length 0.
 	NewLaunch() *Launch
@@ -64,9 +64,9 @@ type Issuer interface {
 	Workspace(n int) (uint64, error)
 	// Limits describes the device.
 	Limits() *Limits
-	// Index32 returns the most elements that 32-bit indexes may reach; tests lower it.
+	// Index32 returns the maximum number of elements that 32-bit indexes may address; tests lower it.
 	Index32() int
-	// Memset fills n bytes with b.
+	// Memset sets n bytes to b.
 	Memset(ptr uint64, b byte, n int) error
 }
 

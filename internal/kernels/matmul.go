@@ -7,25 +7,25 @@ import (
 	"tenon.dev/kernel"
 )
 
-// maxBatchDims is how many batch dimensions a product keeps apart after even neighbours are merged.
+// maxBatchDims is the maximum number of batch dimensions of a product after mergeable neighbours are merged.
 const maxBatchDims = 4
 
 // MatmulOpt are the options of Matmul.
 type MatmulOpt struct {
-	// Alpha weighs the product; Bias, if it has an address, is added with weight Beta. Its strides may be 0.
+	// Alpha is a factor of the product. Bias, if present, is added with the factor Beta; its strides may be 0.
 	Alpha, Beta float64
 	Bias        Operand
-	// TF32 lets float32 operands be cut to 10 fraction bits: mma rounds them, wgmma truncates.
+	// TF32 allows float32 operands to be reduced to 10 fraction bits: mma rounds them, wgmma truncates.
 	TF32 bool
-	// Tile is the number from 1 of one of the tiles that serve the product, for tests, and then the right operand is turned late if it can
-	// be; 0 leaves the choice to the sizes.
+	// Tile, for tests, is the number, counted from 1, of one of the tiles that suit the product; the right operand is then transposed late
+	// if possible. 0 chooses by size.
 	Tile int
 }
 
-// Matmul sets out [..., M, N] to a [..., M, K] times b [..., K, N]. All have the same batch dimensions, with any strides (0 repeats an
-// operand); a and b have one type: a half, Float32 or Float64; sums are kept in Float32 or Float64, in order of depth, or in parts of the
-// depth that are added in order. Parts that fill the device depend on its size in small products and in those whose operands tensor maps
-// cannot fetch, but for large ones in Float32; else on the product alone.
+// Matmul sets out [..., M, N] to a [..., M, K] times b [..., K, N]. All have the same batch dimensions, with any strides (0 broadcasts an
+// operand). a and b have one type: a half, Float32 or Float64. Sums are computed in Float32 or Float64, in order of depth, or in parts of
+// the depth that are added in order. For small products, and for those whose operands tensor maps cannot fetch, the parts depend on the
+// size of the device, except for large products in Float32. Otherwise they depend only on the product.
 func Matmul(is Issuer, out, a, b Operand, opt MatmulOpt) error {
 	nd := len(out.Shape)
 	if nd < 2 || len(a.Shape) != nd || len(b.Shape) != nd {
@@ -50,18 +50,18 @@ func Matmul(is Issuer, out, a, b Operand, opt MatmulOpt) error {
 	return p.issue(is)
 }
 
-// product is a planned matrix product. Each operand's strides are {own axis, depth}, the result's and bias's {row, column}.
+// product is a planned matrix product. Each operand's strides are {own axis, depth}; those of the result and the bias are {row, column}.
 type product struct {
 	m, n, k   int
 	out, a, b Operand
 	opt       MatmulOpt
 	s         [4][2]int
 	batch     space
-	// sizes are those of batch; beyond its dimensions they are 1.
+	// sizes are the sizes of the batch dimensions; unused ones are 1.
 	sizes [maxBatchDims]int32
 }
 
-// transpose turns it into the product of the transposes.
+// transpose replaces the product by that of the transposes.
 func (p *product) transpose() {
 	p.m, p.n = p.n, p.m
 	p.a, p.b = p.b, p.a
@@ -86,7 +86,7 @@ func (p *product) batches(nd int) error {
 	}
 	b.merge()
 	if b.nd > maxBatchDims {
-		return fmt.Errorf("a matrix product with %d batch dimensions that do not lie evenly; make an operand contiguous", b.nd)
+		return fmt.Errorf("a matrix product with %d batch dimensions that cannot be merged; make an operand contiguous", b.nd)
 	}
 	for d := range p.sizes {
 		p.sizes[d] = 1
@@ -97,7 +97,7 @@ func (p *product) batches(nd int) error {
 	return nil
 }
 
-// layoutOf classifies a side and finds the widest access that its strides, sizes, address and batch strides allow.
+// layoutOf returns the layout of a side, and the widest access that its strides, sizes, address and batch strides allow.
 func (p *product) layoutOf(i int, o *Operand, places int) sideSpec {
 	ps, ds := p.s[i][0], p.s[i][1]
 	size := o.DType.Size()
@@ -174,8 +174,8 @@ func (p *product) issue(is Issuer) error {
 	return p.finish(is, partial, splits, batch)
 }
 
-// layAlong copies operand i, 1 or 2, to workspace if it does not lie along an axis, 0 its own or 1 the depth, and the other has least
-// places.
+// layAlong copies operand i, 1 or 2, to workspace if it does not lie along an axis (0 its own, 1 the depth) and the other operand has at
+// least least positions.
 func (p *product) layAlong(is Issuer, i, axis, least int) error {
 	o, places, other := &p.a, p.m, p.n
 	if i == 2 {
@@ -204,7 +204,7 @@ func (p *product) layAlong(is Issuer, i, axis, least int) error {
 	return nil
 }
 
-// after says in r what follows the sums, of which width neighbours are stored together.
+// after sets in r what follows the sums, width neighbours of which are stored together.
 func (p *product) after(r *productSpec, width uint8) {
 	bias := &p.opt.Bias
 	switch {
@@ -218,18 +218,20 @@ func (p *product) after(r *productSpec, width uint8) {
 }
 
 const (
-	// splitWarps is how many warps a multiprocessor should have at least to hide the latency of loads.
+	// splitWarps is how many warps a multiprocessor should have at least, to hide the latency of loads.
 	splitWarps = 8
-	// splitWide is up to how many parts that is worth the memory; to fill the device with one block a multiprocessor there may be more.
+	// splitWide is the maximum number of parts used for that; beyond it they are not worth the memory. There may be more to fill the device
+	// with one block per multiprocessor.
 	splitWide = 8
-	// mostSplits is the most parts.
+	// mostSplits is the maximum number of parts.
 	mostSplits = 64
-	// splitGain is how many steps of depth the pass that adds up partial sums takes. Both were found on an H200 by an MLP's training step.
+	// splitGain is the time of the pass that adds up partial sums, in steps of depth. Both were determined on an H200 with an MLP's
+	// training step.
 	splitGain = 16
 )
 
-// splits says over how many blocks the depth is divided: more than one only where the result has too few tiles to fill the device and the
-// depth is long enough to win more than the second pass takes.
+// splits returns the number of blocks over which the depth is divided. It is more than one only if the result has too few tiles to fill the
+// device and the depth is long enough to gain more than the second pass costs.
 func (p *product) splits(lim *Limits, t gemmTile, batch int) int {
 	blocks := ceilDiv(p.m, t.rows) * ceilDiv(p.n, t.cols) * batch
 	steps := ceilDiv(p.k, t.depth)
@@ -242,7 +244,8 @@ func (p *product) splits(lim *Limits, t gemmTile, batch int) int {
 	return splits
 }
 
-// batchDims returns the number of batch dimensions for which kernels are specialised: without any they spare finding the operands' places.
+// batchDims returns the number of batch dimensions that kernels are specialised on. Without any, kernels need not compute the operands'
+// offsets.
 func (p *product) batchDims() uint8 {
 	if p.batch.numel() == 1 {
 		return 0
@@ -263,7 +266,7 @@ func (p *product) grid(l *Launch, t gemmTile, batch, splits int) error {
 	return nil
 }
 
-// args sets the arguments of both kernels, but for lists; the result is partial if that is not 0.
+// args sets the arguments of both kernels, except lists; the result is partial if that is not 0.
 func (p *product) args(a *productArgs, partial uint64, depth int) {
 	out := p.out.Ptr
 	if partial != 0 {
@@ -279,7 +282,7 @@ func (p *product) args(a *productArgs, partial uint64, depth int) {
 // partialWidth returns how many adjacent partial sums are stored and loaded together.
 func (p *product) partialWidth() int { return min(16/accumulator(p.a.DType).Size(), p.n&-p.n) }
 
-// finish adds up the partial sums of a split product and applies alpha and bias.
+// finish adds up the partial sums of a split product and applies alpha and the bias.
 func (p *product) finish(is Issuer, partial uint64, splits, batch int) error {
 	l := is.NewLaunch()
 	s := &l.Spec
@@ -304,8 +307,8 @@ func (p *product) finish(is Issuer, partial uint64, splits, batch int) error {
 	return is.Issue(l)
 }
 
-// productArgs are the arguments of a product and of the sum of its parts. Strides are named by operand, o for the result and c for the
-// bias, and axis. depth is that of a part, or in the sum the number of parts, whose result is then in result.
+// productArgs are the arguments of a product and of the sum of its parts. Strides are named by operand (o for the result, c for the bias)
+// and axis. depth is the depth of a part; for the sum it is the number of parts, and result is the result.
 type productArgs struct {
 	out, a, b, bias                bufferArg
 	om, on, am, ak, bn, bk, cm, cn intArg
@@ -346,10 +349,10 @@ func (a *productArgs) layout(p params) {
 	}
 }
 
-// productKernel is what both kernels share.
+// productKernel is the part that both kernels share.
 type productKernel struct {
 	productArgs
-	alpha, beta kernel.Value // of the type of sums
+	alpha, beta kernel.Value // in the type of sums
 }
 
 func newProductKernel(k *kernel.Builder, s *Spec) *productKernel {
@@ -360,7 +363,7 @@ func newProductKernel(k *kernel.Builder, s *Spec) *productKernel {
 	return p
 }
 
-// at returns the operands' places in batch b (Int32) of dims dimensions: result, a, b, bias.
+// at returns the offsets of the result, a, b and the bias in batch b (Int32) of dims dimensions.
 func (p *productArgs) at(k *kernel.Builder, b kernel.Value, dims int) (off [4]kernel.Value) {
 	for i := range off {
 		off[i] = k.I64(0)
@@ -450,7 +453,7 @@ func (p *productKernel) store(s *Spec, out, bias kernel.Buffer, r, c kernel.Valu
 	out.StoreVec(at, res...)
 }
 
-// biasAt loads count neighbours of the bias from row r and column c on.
+// biasAt loads count adjacent elements of the bias from row r and column c on.
 func (p *productKernel) biasAt(s *Spec, bias kernel.Buffer, r, c kernel.Value, count int) (vs []kernel.Value) {
 	row := r.Mul(p.cm.Value)
 	if w := min(int(s.Product.Bias), count); w > 1 {
@@ -478,7 +481,7 @@ func buildMatmulFinish(s *Spec) *kernel.Kernel {
 			for e := range sums {
 				sums[e] = k.Var(k.Const(s.Compute, 0))
 			}
-			// Parts are added in their order, but several loads are under way together.
+			// Parts are added in order, but several loads are in flight together.
 			add := func(j kernel.Value, parts int) {
 				var vs [][]kernel.Value
 				for q := range parts {

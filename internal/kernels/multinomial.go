@@ -8,8 +8,8 @@ import (
 	"tenon.dev/kernel"
 )
 
-// Multinomial draws categories: P [Rows, N] has a row of probabilities each, in any scale, and Out [Rows, Samples], of Int64, gets the
-// categories drawn from it; both lie without gaps.
+// Multinomial draws categories. Each row of P [Rows, N] holds probabilities in any scale, and Out [Rows, Samples], of Int64, gets the
+// categories drawn from it; both are dense.
 type Multinomial struct {
 	Rows, N, Samples int
 	P, Out           Operand
@@ -17,13 +17,13 @@ type Multinomial struct {
 
 // The stages of FamilyMultinomial (Spec.Op).
 const (
-	// multinomialSums adds up the parts of each row.
+	// multinomialSums adds up each part of each row.
 	multinomialSums uint16 = iota
-	// multinomialRunning checks the probabilities and writes the sum of each with those before it in its row.
+	// multinomialRunning checks the probabilities and writes the running sums of each row.
 	multinomialRunning
-	// multinomialDraw looks for where a uniform number falls among the running sums.
+	// multinomialDraw finds the position of a uniform number among the running sums.
 	multinomialDraw
-	// multinomialKeys writes sort keys: the row, and under it the rank of a quotient, greatest first.
+	// multinomialKeys writes sort keys: the row and, in the low bits, the rank of a quotient, greatest first.
 	multinomialKeys
 )
 
@@ -31,18 +31,18 @@ var multinomialNames = []string{"multinomial_sums", "multinomial_running", "mult
 
 const (
 	multinomialThreads = 256
-	// multinomialItems is how many elements of a row a thread takes, multinomialPart a block.
+	// multinomialItems is the number of elements of a row per thread, multinomialPart that per block.
 	multinomialItems = 8
 	multinomialPart  = multinomialThreads * multinomialItems
-	// multinomialBlock and multinomialGrid are the launch from which PyTorch's draws take their place in the generator's sequence: so many
-	// samples of a row a block, and so many rows at once.
+	// multinomialBlock and multinomialGrid describe the launch that determines the position of PyTorch's draws in the generator's sequence:
+	// the number of samples of a row per block, and the number of rows at once.
 	multinomialBlock = 128
 	multinomialGrid  = 1<<16 - 1
 )
 
 // multinomialSpec is what these kernels are specialised on.
 type multinomialSpec struct {
-	// Captured: the generator's state is read by the kernel.
+	// Captured: the kernel reads the generator's state.
 	Captured bool
 }
 
@@ -58,7 +58,7 @@ type (
 		p            arrayArg
 		running, out bufferArg
 		count, n     intArg
-		// rows are how many PyTorch's launch takes at once, apart is how far the subsequences of two rows lie apart.
+		// rows is the number of rows that PyTorch's launch takes at once, apart the distance between the subsequences of two rows.
 		samples, rows, apart intArg
 		philox               philoxArg
 	}
@@ -105,14 +105,14 @@ func (a *rankArgs) layout(p params) {
 	p.i32(&a.cut, "cut")
 }
 
-// Advance returns by how much Draw moves the generator's offset on.
+// Advance returns how far Draw advances the generator's offset.
 func (m *Multinomial) Advance() uint64 {
 	return uint64(ceilDiv(m.Rows, min(m.Rows, multinomialGrid)) * randomStep)
 }
 
-// Draw draws with replacement: the first category whose running sum is no less than a uniform number in (0, 1] of the row's sum. A
+// Draw draws with replacement: the first category whose running sum is at least the row's sum times a uniform number in (0, 1]. A
 // probability that is negative, infinite or NaN, or a row of zeros, stops the kernel; categories of probability 0 are never drawn. Sums are
-// taken in float64 in an order that depends on N alone. Uniform numbers are those of PyTorch on the same rows and samples.
+// in float64, in an order that depends only on N. Uniform numbers are those of PyTorch for the same rows and samples.
 func (m *Multinomial) Draw(is Issuer, ph Philox) error {
 	parts := ceilDiv(m.N, multinomialPart)
 	running, err := is.Workspace(8 * m.Rows * m.N)
@@ -143,7 +143,7 @@ func (m *Multinomial) Draw(is Issuer, ph Philox) error {
 	return m.pick(is, running, ph)
 }
 
-// pick draws by the running sums.
+// pick draws using the running sums.
 func (m *Multinomial) pick(is Issuer, running uint64, ph Philox) error {
 	l := m.launch(is, multinomialDraw, m.P)
 	l.Spec.Multinomial.Captured = ph.captured()
@@ -156,8 +156,8 @@ func (m *Multinomial) pick(is Issuer, running uint64, ph Philox) error {
 	return m.issue(is, l, ceilDiv(m.Rows*m.Samples, multinomialThreads))
 }
 
-// Greatest sets Out to the places of the greatest elements of each row, greatest first and equal ones in their order: P holds no negative
-// numbers and no NaN, of Float32 or Float64. Of the latter, rows of several take the last bits from the comparison.
+// Greatest sets Out to the positions of the greatest elements of each row, greatest first and equal ones in order of position. P must be
+// Float32 or Float64 without negative numbers and NaN. For Float64 with several rows, the comparison ignores the last bits.
 func (m *Multinomial) Greatest(is Issuer) error {
 	whole := 8*m.P.DType.Size() - 1 // of a number without its sign
 	rows := bits.Len(uint(m.Rows - 1))
@@ -214,7 +214,7 @@ func buildMultinomial(s *Spec) *kernel.Kernel {
 	})
 }
 
-// rowPartOf returns, for a block, its row, its part of it, and where the elements of the thread begin; those of a thread lie 32 apart.
+// rowPartOf returns the block's row, its part of the row, and the first element of the thread; the others of the thread are 32 apart.
 func rowPartOf(k *kernel.Builder, n, parts kernel.Value) (row, part, first kernel.Value) {
 	block, tid := k.BlockIdx(kernel.X), k.ThreadIdx(kernel.X)
 	row = block.Div(parts)
@@ -223,14 +223,14 @@ func rowPartOf(k *kernel.Builder, n, parts kernel.Value) (row, part, first kerne
 	return row, part, part.MulWide(k.I32(multinomialPart)).Add(own.Convert(dtype.Int64))
 }
 
-// probability returns the thread's element j, a Float64, or 0 beyond the row.
+// probability returns the thread's element at position at, as a Float64, or 0 beyond the row.
 func probability(k *kernel.Builder, p array, row, at, n kernel.Value) kernel.Value {
 	v := k.Var(k.F64(0))
 	k.If(at.Lt(n), func() { v.Set(p.load(row.Convert(dtype.Int64).Mul(n).Add(at), 1)[0].Convert(dtype.Float64).Re) })
 	return v.Get()
 }
 
-// blockSum returns, to thread 0, the sum of v over the block's threads, by halves.
+// blockSum returns the sum of v over the block's threads, in thread 0, as a halving tree.
 func blockSum(k *kernel.Builder, v kernel.Value) kernel.Value {
 	tid, sums := k.ThreadIdx(kernel.X), k.Shared("halves", v.Type(), multinomialThreads)
 	sums.Store(tid, v)
@@ -265,7 +265,7 @@ func buildMultinomialRunning(k *kernel.Builder, s *Spec) {
 		before.Set(before.Get().Add(a.sums.Load(row.Mul(parts).Add(i))))
 	})
 	base := blockSum(k, before.Get())
-	// A group of 32 threads goes along its elements; then the groups' sums are added up.
+	// Each warp goes over its elements; then the warps' sums are added up.
 	var own [multinomialItems]kernel.Value
 	sum := k.F64(0)
 	for j := range own {
@@ -302,7 +302,7 @@ func buildMultinomialDraw(k *kernel.Builder, s *Spec) {
 		first := row.Mul(n)
 		last := first.Add(n).Sub(k.I64(1))
 		mark := uniform32(w[0]).Convert(dtype.Float64).Mul(a.running.Load(last))
-		low, high := k.Var(first), k.Var(last) // the category is from low to high
+		low, high := k.Var(first), k.Var(last) // the category is between low and high
 		k.Loop(func() {
 			k.If(low.Get().Ge(high.Get()), func() { k.Break() })
 			middle := low.Get().Add(high.Get()).Shr(k.I32(1))
@@ -310,7 +310,7 @@ func buildMultinomialDraw(k *kernel.Builder, s *Spec) {
 			low.Set(less.Select(middle.Add(k.I64(1)), low.Get()))
 			high.Set(less.Select(high.Get(), middle))
 		})
-		// Where sums are added in another order, that of a category of probability 0 may be the greater by its rounding.
+		// Where sums are added in another order, rounding may make that of a category of probability 0 greater.
 		k.Loop(func() {
 			at := low.Get()
 			k.If(at.Eq(first).Or(a.p.load(at, 1)[0].NonZero()), func() { k.Break() })

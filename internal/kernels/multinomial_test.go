@@ -21,7 +21,7 @@ func (g *generator) draws(p Operand, samples int) []float64 {
 	return g.h.read(m.Out)
 }
 
-// TestMultinomialIsPyTorchs compares with what PyTorch drew from the probabilities 0.1, 0.2, 0.3 and 0.4.
+// TestMultinomialIsPyTorchs compares with draws of PyTorch from the probabilities 0.1, 0.2, 0.3 and 0.4.
 func TestMultinomialIsPyTorchs(t *testing.T) {
 	r := loadRandom(t)
 	for seed := range r.Cases {
@@ -39,7 +39,7 @@ func TestMultinomialIsPyTorchs(t *testing.T) {
 	}
 }
 
-// TestMultinomialDraw compares with sums in order and with uniform numbers of the same places.
+// TestMultinomialDraw compares with sums in order, and with uniform numbers from the same positions of the sequence.
 func TestMultinomialDraw(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for _, dt := range []dtype.DType{dtype.Float32, dtype.Float64, dtype.Float16, dtype.BFloat16} {
@@ -52,7 +52,7 @@ func TestMultinomialDraw(t *testing.T) {
 			r := &recordedRandom{SMs: 132, Threads: 2048}
 			g := r.generator(t, "77")
 			p := g.h.empty(dt, rows, n)
-			g.h.write(p, func(i int) complex128 { // two of three are 0
+			g.h.write(p, func(i int) complex128 { // two out of three are 0
 				if i%3 != rows%3 && n > 1 && !(n == 2 && i%2 == 1) {
 					return 0
 				}
@@ -81,7 +81,7 @@ func TestMultinomialDraw(t *testing.T) {
 						continue
 					}
 					u := first[row*apart+s]
-					if u == 0 { // as RandomUniform gives 1
+					if u == 0 { // as RandomUniform returns for 1
 						u = 1
 					}
 					u *= sum
@@ -94,7 +94,7 @@ func TestMultinomialDraw(t *testing.T) {
 	}
 }
 
-// TestMultinomialRounding has a category of probability 0 whose running sum is greater than that before it.
+// TestMultinomialRounding has a category of probability 0 whose running sum is greater than the preceding one.
 func TestMultinomialRounding(t *testing.T) {
 	h := newHost(t)
 	m := Multinomial{Rows: 1, N: 3, Samples: 200, P: h.of(dtype.Float64, []float64{1, 0, 1}, 1, 3), Out: h.empty(dtype.Int64, 1, 200)}

@@ -9,17 +9,17 @@ import (
 )
 
 const (
-	// multiReduceTensors is how many tensors one launch takes: their addresses, sizes and first blocks fit into the 4 KiB that parameters
-	// may have.
+	// multiReduceTensors is the number of tensors per launch: their addresses, sizes and first blocks fit into the 4 KiB limit on
+	// parameters.
 	multiReduceTensors = 128
-	// multiReduceTile is how many elements the threads of a block fold, multiReduceThreads those of the first kernel and multiReduceFinish
-	// of the second.
+	// multiReduceTile is the number of elements that a block folds. multiReduceThreads and multiReduceFinish are the numbers of threads per
+	// block of the first and the second kernel.
 	multiReduceTile, multiReduceThreads, multiReduceFinish = 16 << 10, 512, 128
 )
 
-// MultiReduce reduces every tensor of a list as a whole: element i of out, a vector without gaps, is what op gives of ins[i], which lies
-// without gaps. All have one type. It launches twice for every 128 tensors. The order of additions depends on a tensor's size and type
-// alone, and on how far the list's addresses are aligned.
+// MultiReduce reduces every tensor of a list as a whole: element i of out, a dense vector, is the result of op for ins[i], which is dense.
+// All have one type. It launches twice for every 128 tensors. The order of additions depends only on a tensor's size and type, and on the
+// alignment of the list's addresses.
 func MultiReduce(is Issuer, op *ReduceOp, compute dtype.DType, scalars []Scalar, out Operand, ins []Operand) error {
 	if op.Ins != 1 || op.Outs != 1 || op.Indexed || len(scalars) != op.Scalars {
 		return fmt.Errorf("%s of several tensors: it takes one operand and %d scalars, and must not see indexes", op.Name, op.Scalars)
@@ -34,8 +34,8 @@ func MultiReduce(is Issuer, op *ReduceOp, compute dtype.DType, scalars []Scalar,
 	return nil
 }
 
-// multiReduceArgs are the arguments of both kernels: of each tensor its address, its size and the first block after its own; the states of
-// the blocks; and the results.
+// multiReduceArgs are the arguments of both kernels: each tensor's address, size and the first block after its own; the states of the
+// blocks; and the results.
 type multiReduceArgs struct {
 	op      *ReduceOp
 	addrs   listArg[uint64]
@@ -122,7 +122,7 @@ func issueMultiReduce(is Issuer, op *ReduceOp, compute dtype.DType, scalars []Sc
 
 var _ = register(FamilyMultiReduce, buildMultiReduce)
 
-// buildMultiReduce: in the first kernel each tensor has its own blocks, whose states the second adds up, in a block for each tensor.
+// buildMultiReduce: in the first kernel each tensor has its own blocks; the second combines their states, with one block per tensor.
 func buildMultiReduce(s *Spec) *kernel.Kernel {
 	op := reduceOps[s.Op]
 	return kernel.Build(s.name("mr_"+op.Name), func(k *kernel.Builder) {
@@ -196,7 +196,7 @@ func (b *reduceKernel) foldTile(a *multiReduceArgs, acc []kernel.Var, block, tid
 	round := multiReduceThreads * vec
 	lane := tid.Mul(k.I32(vec))
 	k.IfElse(rest.Eq(k.I32(multiReduceTile)), func() {
-		// The loads of a whole tile are under way together.
+		// The loads of a whole tile are in flight together.
 		together := min(multiReduceTile/round, 8)
 		k.For(lane, k.I32(multiReduceTile), k.I32(together*round), func(at kernel.Value) {
 			var all [][]Num

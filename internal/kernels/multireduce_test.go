@@ -8,7 +8,8 @@ import (
 	"tenon.dev/dtype"
 )
 
-// MultiReduce gives what Reduce gives of each tensor, but for the order of additions, in two launches for every 128.
+// TestMultiReduce: MultiReduce gives the results of Reduce for each tensor, except for the order of additions, in two launches for every
+// 128.
 func TestMultiReduce(t *testing.T) {
 	sizes := []int{0, 1, 3, 128, 1000, 16384, 16385, 50001}
 	for _, dt := range []dtype.DType{dtype.Float32, dtype.Float64, dtype.BFloat16, dtype.Float16} {
@@ -37,7 +38,7 @@ func TestMultiReduce(t *testing.T) {
 					}
 					check(t, Reduce(h, c.op, dt, c.scalars, []Operand{one}, []Operand{ins[i]}, []bool{true}))
 				}
-				for _, list := range [][]Operand{ins, ins[:2], ins[3:4]} { // aligned in the last
+				for _, list := range [][]Operand{ins, ins[:2], ins[3:4]} { // aligned in the last list
 					h.launches = 0
 					check(t, MultiReduce(h, c.op, dt, c.scalars, out, list))
 					if most := 2 * ceilDiv(len(list), multiReduceTensors); h.launches > most {

@@ -11,22 +11,22 @@ import (
 
 const (
 	multiThreads = 256
-	// multiTensors is how many tensors one launch takes: their addresses as ten operands, sizes and first blocks fit into the 4 KiB that
-	// parameters may have on every device.
+	// multiTensors is the number of tensors per launch: their addresses as ten operands, sizes and first blocks fit into the 4 KiB limit on
+	// parameters that every device has.
 	multiTensors = 32
 )
 
-// Rows are rows of numbers in device memory, RowLen float64 each, see [StepOp]: Ptr is the address of the first, and Which names that of
-// each tensor of a call. Flag is the address of a float32 that a call with an op that raises sets to 1.
+// Rows are rows of numbers in device memory, each RowLen float64, see [StepOp]. Ptr is the address of the first row, and Which gives the
+// row of each tensor of a call. Flag is the address of a float32 that a call of an op with Raise may set to 1.
 type Rows struct {
 	Ptr   uint64
 	Which []int32
 	Flag  uint64
 }
 
-// MultiTensor applies op to every tensor of a list: outs[i] and ins[i] are the operands for the i-th. All operands of one tensor have one
-// shape and lie alike without gaps; over the whole list an operand has one type. As in Pointwise an output may be the same array as an
-// input. The scalars are those of the tensors' rows, and tensors whose rows are marked to be skipped stay as they are. It launches once for
+// MultiTensor applies op to every tensor of a list: outs[i] and ins[i] are the operands for the i-th. All operands of one tensor have the
+// same shape and the same dense layout. Over the whole list, each operand has one type. As in Pointwise, an output may be the same array as
+// an input. The scalars are those in the tensors' rows; tensors whose rows are marked to be skipped are not changed. It launches once for
 // every 32 tensors.
 func MultiTensor(is Issuer, op *PointOp, compute dtype.DType, rows Rows, outs, ins [][]Operand) error {
 	if len(outs) != len(ins) || len(rows.Which) != len(ins) {
@@ -69,8 +69,8 @@ type multiEntry struct {
 	row       int32
 }
 
-// multiArgs are the arguments of a launch over several tensors: of each operand their addresses, their sizes, the first block after each,
-// rows and flag.
+// multiArgs are the arguments of a launch over several tensors: the addresses of each operand, the sizes, the first block after each
+// tensor, the rows and the flag.
 type multiArgs struct {
 	op         *PointOp
 	addrs      [maxOperands]listArg[uint64]
@@ -89,7 +89,7 @@ func (a *multiArgs) layout(p params) {
 		list(p, &a.which, "row", multiTensors)
 	}
 	if a.op.Raise != nil {
-		p.buffer(&a.flag, "flag", dtype.Uint32) // its bits: there are no atomic operations that set a float
+		p.buffer(&a.flag, "flag", dtype.Uint32) // as bits: no atomic operation sets a float
 	}
 }
 
@@ -141,7 +141,7 @@ func issueMulti(is Issuer, op *PointOp, compute dtype.DType, rows *Rows, list []
 
 var _ = register(FamilyMultiTensor, buildMulti)
 
-// buildMulti: each tensor has its own blocks, a tile of adjacent elements each; a block looks up whose it is.
+// buildMulti: each tensor has its own blocks, which take a tile of adjacent elements each; a block looks up its tensor.
 func buildMulti(s *Spec) *kernel.Kernel {
 	op := pointOps[s.Op]
 	return kernel.Build(s.name("mt_"+op.Name), func(k *kernel.Builder) {
@@ -187,7 +187,7 @@ func buildMulti(s *Spec) *kernel.Kernel {
 	})
 }
 
-// tile does the first rest elements from the operands' starts on, by vectors and, where the end cuts one, by elements.
+// tile processes the first rest elements from the operands' starts on, as vectors and, if the end cuts a vector, as elements.
 func (p *pointKernel) tile(rest kernel.Value) {
 	k, vec := p.k, p.vec
 	one := func(i kernel.Value, vec int) {

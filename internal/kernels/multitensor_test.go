@@ -9,7 +9,7 @@ import (
 	"tenon.dev/dtype"
 )
 
-// MultiTensor over many tensors gives the bits that Pointwise gives for each, in one launch for 32 dense ones.
+// TestMultiTensor: MultiTensor over many tensors gives the bits of Pointwise for each, in one launch per 32 dense tensors.
 func TestMultiTensor(t *testing.T) {
 	for _, dt := range []dtype.DType{dtype.Float32, dtype.Float64, dtype.BFloat16} {
 		for _, op := range []*PointOp{SGD.PointOp, SGDMomentum.PointOp, SGDNesterov.PointOp, Adam.PointOp, AdamWAMS.PointOp,
@@ -38,7 +38,7 @@ func TestMultiTensor(t *testing.T) {
 					if err := Pointwise(h, op, dt, scalars, want, in); err != nil {
 						t.Fatal(err)
 					}
-					if i%2 == 0 { // in place, as optimizers are
+					if i%2 == 0 { // in place, as in optimizers
 						out[0] = in[0]
 						for j := 1; j < op.Outs; j++ {
 							out[j] = in[j+1]
@@ -84,7 +84,7 @@ func TestMultiTensorErrors(t *testing.T) {
 		{Arange, nil, nil, "no meaning over several tensors"},
 		{Mul, [][]Operand{f(dtype.Float32), f(dtype.Float64)}, [][]Operand{pair(dtype.Float32), pair(dtype.Float32)},
 			"of tensor 1 is float64"},
-		{Mul, [][]Operand{{odd}}, [][]Operand{pair(dtype.Float32)}, "no multiple of its element size"},
+		{Mul, [][]Operand{{odd}}, [][]Operand{pair(dtype.Float32)}, "not a multiple of its element size"},
 	} {
 		err := MultiTensor(h, c.op, dtype.Float32, Rows{Which: make([]int32, len(c.ins))}, c.outs, c.ins)
 		if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -6,9 +6,9 @@ import (
 	"tenon.dev/kernel"
 )
 
-// NLL is the negative log-likelihood loss of rows of classes: x [N, C, S] contiguous, target [N, S] contiguous of classes, where rows with
-// target Ignore count as nothing. Where LSE [N, S], the LogNormalizer of each row, is present, x holds logits, else
-// logarithms of probabilities. Weight [C] may be absent (Ptr 0).
+// NLL is the negative log-likelihood loss of rows of classes: X [N, C, S] and Target [N, S], which holds classes, are contiguous. Rows with
+// the target Ignore do not count. If LSE [N, S], the LogNormalizer of each row, is present, X holds logits, otherwise logarithms of
+// probabilities. Weight [C] may be absent (Ptr 0).
 type NLL struct {
 	N, C, S int
 	Ignore  int
@@ -16,14 +16,14 @@ type NLL struct {
 	LSE     Operand
 	Target  Operand
 	Weight  Operand
-	// losses says that X holds the losses of the rows, weighted, of which there is only a sum to be made.
+	// losses says that X holds the weighted losses of the rows, which need only be summed.
 	losses bool
 }
 
 // The stages of FamilyNLL (Spec.Op).
 const (
-	// nllEach gives the loss of each row, nllParts sums of losses and weights to workspace, nllTotal the sums of those; nllWhole does both
-	// in one block.
+	// nllEach computes the loss of each row. nllParts writes sums of losses and weights to workspace, and nllTotal sums these; nllWhole
+	// does both in one block.
 	nllEach uint16 = iota
 	nllParts
 	nllTotal
@@ -32,13 +32,13 @@ const (
 
 const (
 	nllThreads = 512
-	// nllBlock is how many rows a block sums before more blocks are worth another launch.
+	// nllBlock is the number of rows that one block sums; more blocks are worth another launch only beyond it.
 	nllBlock = 32 * nllThreads
 )
 
 // nllSpec is what these kernels are specialised on.
 type nllSpec struct {
-	// Of is what x holds. Weighted: there are weights of classes. Mean: the sum is divided by that of the weights.
+	// Of is the content of x. Weighted: classes have weights. Mean: the sum is divided by the sum of the weights.
 	Of             nllOf
 	Weighted, Mean bool
 }
@@ -71,7 +71,7 @@ func (a *nllArgs) layout(p params) {
 	p.i64(&a.ignore, "ignore")
 }
 
-// CrossEntropyEach is Each of logits X [N, C] of any strides (S = 1), in one pass over each row that sets LSE too.
+// CrossEntropyEach is Each for logits X [N, C] of any strides (S = 1), in one pass over each row, which also sets LSE.
 func (p *NLL) CrossEntropyEach(is Issuer, loss Operand) error {
 	var m [4]matrix
 	x := p.X
@@ -81,7 +81,7 @@ func (p *NLL) CrossEntropyEach(is Issuer, loss Operand) error {
 	return runRows(is, crossEntropyOp, x.DType, s[:], outs[:], ins[:], 1)
 }
 
-// CrossEntropySum is Sum of logits as CrossEntropyEach has them.
+// CrossEntropySum is Sum for logits as in CrossEntropyEach.
 func (p *NLL) CrossEntropySum(is Issuer, mean bool, loss, total Operand) error {
 	t := opmath(p.X.DType)
 	ws, err := is.Workspace(p.N * t.Size())
@@ -96,8 +96,8 @@ func (p *NLL) CrossEntropySum(is Issuer, mean bool, loss, total Operand) error {
 	return sum.Sum(is, mean, loss, total)
 }
 
-// CrossEntropyGrad stores the gradient of CrossEntropyEach's X. grad, the gradient of the loss, has one element, or one a row, as each
-// says. weight has those of the rows, not of the classes, and total their sum; both may be absent (Ptr 0).
+// CrossEntropyGrad stores the gradient of CrossEntropyEach's X. grad, the gradient of the loss, has one element or, if each is set, one per
+// row. weight has the weights of the rows, not of the classes, and total their sum; both may be absent (Ptr 0).
 func (p *NLL) CrossEntropyGrad(is Issuer, dx, grad Operand, each bool, weight, total Operand) error {
 	var m [5]matrix
 	g := m[0].same(grad, p.N)
@@ -117,7 +117,7 @@ func (p *NLL) Each(is Issuer, loss Operand) error {
 }
 
 // Sum sets loss, one element, to the sum of the rows' losses and total to that of their weights; with mean, loss is divided by total. The
-// order of additions depends on the number of rows alone.
+// order of additions depends only on the number of rows.
 func (p *NLL) Sum(is Issuer, mean bool, loss, total Operand) error {
 	rows := p.N * p.S
 	blocks := min(ceilDiv(rows, nllBlock), nllThreads)
@@ -196,7 +196,7 @@ func buildNLL(s *Spec) *kernel.Kernel {
 	})
 }
 
-// row returns the loss of row i and its weight: both 0 where it is ignored.
+// row returns the loss of row i and its weight, both 0 if the row is ignored.
 func (p *nllKernel) row(i kernel.Value) (loss, weight kernel.Value) {
 	k, t := p.k, p.s.Compute
 	if p.s.Op == nllTotal {
@@ -228,7 +228,7 @@ func (p *nllKernel) row(i kernel.Value) (loss, weight kernel.Value) {
 	return sum.Get(), w.Get()
 }
 
-// sum adds the rows of this block: each thread its own in order, then threads by halves.
+// sum adds the rows of this block: each thread its own in order, then the threads as a halving tree.
 func (p *nllKernel) sum(first kernel.Value) {
 	k, t := p.k, p.s.Compute
 	a, b := k.Var(k.Const(t, 0)), k.Var(k.Const(t, 0))
@@ -261,7 +261,7 @@ func (p *nllKernel) sum(first kernel.Value) {
 	})
 }
 
-// class returns which class the element of a contiguous [N, classes, inner] array with linear index i is of.
+// class returns the class of the element with linear index i of a contiguous [N, classes, inner] array.
 func class(i kernel.Value, classes, inner Num) kernel.Value {
 	t := i.Type()
 	return i.Div(inner.Re.Convert(t)).Rem(classes.Re.Convert(t)).Convert(dtype.Int64)
@@ -269,9 +269,9 @@ func class(i kernel.Value, classes, inner Num) kernel.Value {
 
 var nllScalars = []dtype.DType{dtype.Int64, dtype.Int64, dtype.Int64}
 
-// Derivatives of the losses, over [N, C, S]; scalars are C, S and the ignored target.
+// Gradients of the losses, over [N, C, S]; the scalars are C, S and the ignored target.
 var (
-	// NLLBackward is of gradient, target, weight of the class and sum of weights.
+	// NLLBackward takes the gradient, the target, the weight of the class and the sum of weights.
 	NLLBackward = point(PointOp{Name: "nll_backward", Ins: 4, Scalars: 3, InTypes: []dtype.DType{dtype.Invalid, dtype.Int64},
 		ScalarTypes: nllScalars,
 		BuildAt: func(_ *kernel.Builder, _ dtype.DType, i kernel.Value, in, s []Num) []Num {
@@ -279,8 +279,8 @@ var (
 			hit := class(i, s[0], s[1]).Eq(t).And(t.Ne(s[2].Re))
 			return []Num{choose(hit, in[0].Mul(in[2]).Neg().Div(in[3]), in[0].like(0))}
 		}})
-	// CrossEntropyBackward is of gradient, target, weight of the target's class, sum of weights, logits and LogNormalizer. A row that is
-	// ignored has gradient 0, but NaN where the normalizer is.
+	// CrossEntropyBackward takes the gradient, the target, the weight of the target's class, the sum of weights, the logits and the
+	// LogNormalizer. An ignored row has gradient 0, or NaN if the normalizer is NaN.
 	CrossEntropyBackward = point(PointOp{Name: "cross_entropy_backward", Ins: 6, Scalars: 3, Heavy: true,
 		InTypes: []dtype.DType{dtype.Invalid, dtype.Int64}, ScalarTypes: nllScalars,
 		BuildAt: func(k *kernel.Builder, _ dtype.DType, i kernel.Value, in, s []Num) []Num {

@@ -66,7 +66,7 @@ func checkNLL(t *testing.T, h *host, p *NLL) {
 		t.Fatalf("%v: the mean of %d rows is %v, want %v", dt, p.N, v, sum/total)
 	}
 	if dt == dtype.Float16 && p.N > 1000 {
-		return // sums leave the type's range
+		return // sums exceed the type's range
 	}
 	check(t, p.Sum(h, false, loss, weights))
 	if v, w := h.read(loss)[0], h.read(weights)[0]; !close(v, sum, tol) || !close(w, total, tol) {
@@ -82,7 +82,7 @@ func TestNLLEdges(t *testing.T) {
 	if err := p.Sum(h, true, loss, total); err == nil || !strings.Contains(err.Error(), "target 2 is out of range for 2 classes") {
 		t.Errorf("target 2 of 2 gives the error %v", err)
 	}
-	// Nothing but ignored rows, or no rows: 0/0.
+	// Only ignored rows, or no rows: 0/0.
 	p.Ignore = 2
 	check(t, p.Sum(h, true, loss, total))
 	if v := h.read(loss)[0]; !math.IsNaN(v) {

@@ -5,7 +5,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// Softmax stores e^x / Σe^x along dimension dim, or with log its logarithm. out and in have one shape and real types.
+// Softmax stores e^x / Σe^x along dimension dim or, with log, its logarithm. out and in have one shape and real types.
 func Softmax(is Issuer, log bool, compute dtype.DType, out, in Operand, dim int) error {
 	op := softmaxOp
 	if log {
@@ -15,7 +15,7 @@ func Softmax(is Issuer, log bool, compute dtype.DType, out, in Operand, dim int)
 	return runRows(is, op, compute, nil, outs[:], ins[:], dim)
 }
 
-// SoftmaxBackward stores the gradient of Softmax's input, from that of its result and the result.
+// SoftmaxBackward stores the gradient of Softmax's input, computed from the gradient of its result and the result.
 func SoftmaxBackward(is Issuer, log bool, compute dtype.DType, gradIn, grad, result Operand, dim int) error {
 	op := softmaxBackwardOp
 	if log {
@@ -25,10 +25,10 @@ func SoftmaxBackward(is Issuer, log bool, compute dtype.DType, gradIn, grad, res
 	return runRows(is, op, compute, nil, outs[:], ins[:], dim)
 }
 
-// matrix is room for the shape and strides of an operand seen as rows.
+// matrix is storage for the shape and strides of an operand viewed as rows.
 type matrix struct{ shape, stride [2]int }
 
-// row sees a vector of n elements as one row that rows of a matrix share; absent operands stay so.
+// row views a vector of n elements as one row that all rows of a matrix share; absent operands stay absent.
 func (m *matrix) row(o Operand, rows, n int) Operand {
 	if o.Ptr == 0 {
 		return o
@@ -40,7 +40,7 @@ func (m *matrix) row(o Operand, rows, n int) Operand {
 	return Operand{Ptr: o.Ptr, DType: o.DType, Shape: m.shape[:], Stride: m.stride[:]}
 }
 
-// column sees a vector of one element a row as a matrix of n equal columns (n = 1: a column).
+// column views a vector with one element per row as a matrix of n equal columns (n = 1: a column).
 func (m *matrix) column(o Operand, rows, n int) Operand {
 	m.shape, m.stride = [2]int{rows, n}, [2]int{1, 0}
 	if len(o.Stride) > 0 {
@@ -49,14 +49,14 @@ func (m *matrix) column(o Operand, rows, n int) Operand {
 	return Operand{Ptr: o.Ptr, DType: o.DType, Shape: m.shape[:], Stride: m.stride[:]}
 }
 
-// same sees what all rows share as one element for each of them.
+// same views a value that all rows share as one element for each row.
 func (m *matrix) same(o Operand, rows int) Operand {
 	m.shape, m.stride = [2]int{rows, 1}, [2]int{}
 	return Operand{Ptr: o.Ptr, DType: o.DType, Shape: m.shape[:], Stride: m.stride[:]}
 }
 
 // LayerNorm stores (x - mean)·rstd·weight + bias for every row of x, where rstd = 1/√(variance + eps). x and y are matrices [rows, n] with
-// any strides; mean and rstd vectors [rows], of float32 for half inputs; weight and bias vectors [n], or absent (Ptr 0).
+// any strides; mean and rstd are vectors [rows], of float32 for half inputs; weight and bias are vectors [n], or absent (Ptr 0).
 func LayerNorm(is Issuer, compute dtype.DType, y, mean, rstd, x, weight, bias Operand, eps float64) error {
 	var m [4]matrix
 	rows, n := x.Shape[0], x.Shape[1]
@@ -122,7 +122,7 @@ func RMSNormBackward(is Issuer, compute dtype.DType, dx, dweight, dy, x, rstd, w
 	return Reduce(is, rmsWeightGrad, compute, nil, outs[:], ins[:], over[:])
 }
 
-// sums registers a reduction to several sums: terms gives what an element adds to each.
+// sums registers a reduction to several sums; terms returns what an element contributes to each.
 func sums(name string, ins, outs int, terms func(in []kernel.Value) []kernel.Value) *ReduceOp {
 	add := func(a, b []kernel.Value) []kernel.Value {
 		out := make([]kernel.Value, len(a))

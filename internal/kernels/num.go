@@ -15,7 +15,7 @@ func (n Num) like(c float64) Num {
 	return Num{Re: n.Re.Like(c)}
 }
 
-// Add returns n + m; of bools their or.
+// Add returns n + m; for bools it is OR.
 func (n Num) Add(m Num) Num {
 	switch {
 	case n.IsComplex():
@@ -26,7 +26,7 @@ func (n Num) Add(m Num) Num {
 	return Num{Re: n.Re.Add(m.Re)}
 }
 
-// Sub returns n - m; of bools their exclusive or.
+// Sub returns n - m; for bools it is exclusive OR.
 func (n Num) Sub(m Num) Num {
 	switch {
 	case n.IsComplex():
@@ -37,7 +37,7 @@ func (n Num) Sub(m Num) Num {
 	return Num{Re: n.Re.Sub(m.Re)}
 }
 
-// Mul returns n * m; of bools their and.
+// Mul returns n * m; for bools it is AND.
 func (n Num) Mul(m Num) Num {
 	switch {
 	case n.IsComplex():
@@ -56,7 +56,7 @@ func (n Num) Neg() Num {
 	return Num{Re: n.Re.Neg()}
 }
 
-// Conj returns the complex conjugate; of a real number itself.
+// Conj returns the complex conjugate; a real number is its own conjugate.
 func (n Num) Conj() Num {
 	if n.IsComplex() {
 		return Num{n.Re, n.Im.Neg()}
@@ -76,14 +76,14 @@ func (n Num) scale(c kernel.Value) Num {
 }
 
 // Div returns n / m. Complex numbers are divided after R. L. Smith, "Algorithm 116: Complex division", CACM 5 (1962), which does not
-// overflow where the quotient does not; division by 0 gives infinities and NaN by parts.
+// overflow unless the quotient does; division by 0 gives infinities and NaN in each part.
 func (n Num) Div(m Num) Num {
 	if !n.IsComplex() {
 		return Num{Re: n.Re.Div(m.Re)}
 	}
 	flat := m.Re.Abs().Ge(m.Im.Abs())
 	big, small := flat.Select(m.Re, m.Im), flat.Select(m.Im, m.Re)
-	zero := flat.And(big.Eq(big.Like(0))) // without flat: of a NaN and a zero
+	zero := flat.And(big.Eq(big.Like(0))) // if not flat, big is 0 only beside a NaN
 	ratio := zero.Select(big.Like(0), small.Div(big))
 	scale := big.Like(1).Div(big.Add(small.Mul(ratio)))
 	scale = zero.Select(big.Like(1).Div(big.Abs()), scale)
@@ -106,7 +106,7 @@ func (n Num) Eq(m Num) kernel.Value {
 	return n.Re.Eq(m.Re)
 }
 
-// NonZero reports whether n is not zero; NaN is not.
+// NonZero reports whether n is not zero; a NaN is not zero.
 func (n Num) NonZero() kernel.Value { return n.Convert(dtype.Bool).Re }
 
 // IsNaN reports whether n or one of its parts is a NaN; false for integers and bool.
@@ -123,7 +123,7 @@ func (n Num) IsNaN() kernel.Value {
 // isInf reports whether the float v is infinite.
 func isInf(v kernel.Value) kernel.Value { return v.Abs().Eq(v.Like(math.Inf(1))) }
 
-// choose returns a where cond is true, else b.
+// choose returns a where cond is true, otherwise b.
 func choose(cond kernel.Value, a, b Num) Num {
 	if a.IsComplex() {
 		return Num{cond.Select(a.Re, b.Re), cond.Select(a.Im, b.Im)}

@@ -27,15 +27,15 @@ func realParts(ns []Num) []kernel.Value {
 
 // Activations. A backward op takes the gradient of the result first.
 var (
-	// ReLU is max(x, 0) with NaN passed on; of any real type.
+	// ReLU is max(x, 0) and keeps NaN; it works on any real type.
 	ReLU = unary("relu", func(_ *kernel.Builder, _ dtype.DType, x Num) Num {
 		return realNum(x.Re.Le(x.Re.Like(0)).Select(x.Re.Like(0), x.Re))
 	})
-	// ThresholdBackward is in0 where in1 > scalar 0, else 0. With 0 it is ReLU's, of its input or result.
+	// ThresholdBackward is in0 where in1 > scalar 0, otherwise 0. With 0 it is the gradient of ReLU, given its input or result.
 	ThresholdBackward = floats("threshold_backward", 2, 1, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
 		return in[1].Le(s[0]).Select(in[0].Like(0), in[0])
 	})
-	// LeakyReLU is x where x > 0, else scalar·x. PReLU has the slope as in1.
+	// LeakyReLU is x where x > 0, otherwise scalar·x. PReLU has the slope as in1.
 	LeakyReLU = floats("leaky_relu", 1, 1, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
 		return in[0].Gt(in[0].Like(0)).Select(in[0], in[0].Mul(s[0]))
 	})
@@ -45,7 +45,7 @@ var (
 	PReLU = floats("prelu", 2, 0, false, func(_ *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		return in[0].Gt(in[0].Like(0)).Select(in[0], in[0].Mul(in[1]))
 	})
-	// PReLUBackward is the gradient of the input: of gradient, input and slope.
+	// PReLUBackward is the gradient of the input, given the gradient, input and slope.
 	PReLUBackward = floats("prelu_backward", 3, 0, false, func(_ *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		return in[1].Gt(in[1].Like(0)).Select(in[0], in[0].Mul(in[2]))
 	})
@@ -53,22 +53,22 @@ var (
 	MaskedScale = floats("masked_scale", 2, 1, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
 		return in[0].Mul(in[1]).Mul(s[0])
 	})
-	// ELU is scalars (a, s, i): s·x where x > 0, else a·s·(e^(i·x) - 1).
+	// ELU has scalars (a, s, i): s·x where x > 0, otherwise a·s·(e^(i·x) - 1).
 	ELU = floats("elu", 1, 3, true, func(k *kernel.Builder, in, s []kernel.Value) kernel.Value {
 		x := in[0]
 		return x.Gt(x.Like(0)).Select(x.Mul(s[1]), math.Expm1(k, x.Mul(s[2])).Mul(s[0].Mul(s[1])))
 	})
-	// ELUBackward is of the input.
+	// ELUBackward takes the input.
 	ELUBackward = floats("elu_backward", 2, 3, true, func(k *kernel.Builder, in, s []kernel.Value) kernel.Value {
 		g, x := in[0], in[1]
 		below := g.Mul(s[2]).Mul(s[0].Mul(s[1])).Mul(math.Exp(k, x.Mul(s[2])))
 		return x.Gt(x.Like(0)).Select(g.Mul(s[1]), below)
 	})
-	// HardtanhBackward is in0 where scalar 0 < in1 < scalar 1, else 0. Hardtanh is Clamp.
+	// HardtanhBackward is in0 where scalar 0 < in1 < scalar 1, otherwise 0. Hardtanh is Clamp.
 	HardtanhBackward = floats("hardtanh_backward", 2, 2, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
 		return in[1].Le(s[0]).Or(in[1].Ge(s[1])).Select(in[0].Like(0), in[0])
 	})
-	// Softplus is log(1+e^(b·x))/b with scalars (b, threshold); x where b·x > threshold.
+	// Softplus is log(1+e^(b·x))/b with scalars (b, threshold), and x where b·x > threshold.
 	Softplus = floats("softplus", 1, 2, true, func(k *kernel.Builder, in, s []kernel.Value) kernel.Value {
 		bx := in[0].Mul(s[0])
 		return bx.Gt(s[1]).Select(in[0], math.Softplus(k, bx).Div(s[0]))
@@ -81,11 +81,11 @@ var (
 	LogSigmoid = floats("logsigmoid", 1, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		return math.LogSigmoid(k, in[0])
 	})
-	// LogSigmoidBackward is of the input.
+	// LogSigmoidBackward takes the input.
 	LogSigmoidBackward = floats("logsigmoid_backward", 2, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		return in[0].Mul(math.Sigmoid(k, in[1].Neg()))
 	})
-	// SigmoidBackward and TanhBackward are of the result.
+	// SigmoidBackward and TanhBackward take the result.
 	SigmoidBackward = point(PointOp{Name: "sigmoid_backward", Ins: 2, Build: func(_ *kernel.Builder, _ dtype.DType, in, _ []Num) []Num {
 		y := in[1].Conj()
 		return []Num{in[0].Mul(y.like(1).Sub(y)).Mul(y)}
@@ -94,7 +94,7 @@ var (
 		y := in[1].Conj()
 		return []Num{in[0].Mul(y.like(1).Sub(y.Mul(y)))}
 	}})
-	// SiLU is x/(1+e^-x); its backward is of the input.
+	// SiLU is x/(1+e^-x); its backward op takes the input.
 	SiLU = unaryHeavy("silu", func(k *kernel.Builder, t dtype.DType, x Num) Num {
 		if t.IsComplex() {
 			return x.Div(complexExp(k, x.Neg()).Add(x.like(1)))
@@ -106,7 +106,8 @@ var (
 		y := math.Sigmoid(k, x)
 		return g.Mul(y).Mul(x.FMA(one.Sub(y), one))
 	})
-	// GELU is x·Φ(x); GELUTanh its approximation by tanh (D. Hendrycks, K. Gimpel, arXiv 1606.08415). Backward ops are of the input.
+	// GELU is x·Φ(x); GELUTanh is its approximation with tanh (D. Hendrycks, K. Gimpel, arXiv 1606.08415). Their backward ops take the
+	// input.
 	GELU = floats("gelu", 1, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		return in[0].Mul(normalCDF(k, in[0]))
 	})
@@ -115,13 +116,13 @@ var (
 		density := math.ExpNonPositive(k, x.Mul(x).Mul(x.Like(-0.5))).Mul(x.Like(rsqrt2Pi))
 		return in[0].Mul(x.FMA(density, normalCDF(k, x)))
 	})
-	// GELUTanh is x/(1+e^-2u) where u is the argument of tanh: nothing cancels, and no tanh is needed.
+	// GELUTanh is x/(1+e^-2u), where u is the argument of tanh: this avoids cancellation and tanh itself.
 	GELUTanh = floats("gelu_tanh", 1, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		x := in[0]
 		e, r, _ := geluGate(k, x)
 		return x.Mul(r).Mul(x.Lt(x.Like(0)).Select(e, e.Like(1)))
 	})
-	// With s = 1/(1+e^-2u) it is s + 2x u' s(1-s).
+	// With s = 1/(1+e^-2u) the derivative is s + 2x u' s(1-s).
 	GELUTanhBackward = floats("gelu_tanh_backward", 2, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		x := in[1]
 		e, r, square := geluGate(k, x)
@@ -138,7 +139,7 @@ const (
 	geluCubic   = 0.044715
 )
 
-// normalCDF is the standard normal distribution function.
+// normalCDF is the cumulative distribution function of the standard normal distribution.
 func normalCDF(k *kernel.Builder, x kernel.Value) kernel.Value {
 	return math.Erf(k, x.Mul(x.Like(rsqrt2))).Add(x.Like(1)).Mul(x.Like(0.5))
 }

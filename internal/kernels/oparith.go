@@ -7,9 +7,9 @@ import (
 	"tenon.dev/kernel"
 )
 
-// Arithmetic. Integers wrap; of bools Add is or, Mul is and, Sub is exclusive or.
+// Arithmetic. Integers wrap; for bools Add is OR, Mul is AND, Sub is exclusive OR.
 var (
-	// Copy stores its input; with outputs and inputs of different types it casts.
+	// Copy stores its input; with different types of input and output it casts.
 	Copy = unary("copy", func(_ *kernel.Builder, _ dtype.DType, x Num) Num { return x })
 	// Fill stores scalar 0.
 	Fill = point(PointOp{Name: "fill", Scalars: 1, Build: func(_ *kernel.Builder, _ dtype.DType, _, s []Num) []Num { return s[:1] }})
@@ -21,9 +21,9 @@ var (
 	AddScaled = point(PointOp{Name: "add_scaled", Ins: 2, Scalars: 1, Build: func(_ *kernel.Builder, _ dtype.DType, in, s []Num) []Num {
 		return []Num{s[0].MulAdd(in[1], in[0])}
 	}})
-	// Div is true division, of floats and complex numbers.
+	// Div is true division of floats and complex numbers.
 	Div = pairwise("div", func(_ *kernel.Builder, _ dtype.DType, a, b Num) Num { return a.Div(b) })
-	// DivTrunc rounds the quotient toward zero, DivFloor down. Integers divided by 0 have all bits set.
+	// DivTrunc rounds the quotient toward zero, DivFloor down. An integer divided by 0 has all bits set.
 	DivTrunc = pairwise("div_trunc", func(_ *kernel.Builder, t dtype.DType, a, b Num) Num {
 		if q := a.Re.Div(b.Re); t.IsFloat() {
 			return realNum(q.Trunc())
@@ -31,28 +31,28 @@ var (
 			return realNum(q)
 		}
 	})
-	// DivTruncF16 and DivTruncBF16 round the quotient to a half first.
+	// DivTruncF16 and DivTruncBF16 first round the quotient to a half.
 	DivTruncF16  = divTruncVia("div_trunc_f16", dtype.Float16)
 	DivTruncBF16 = divTruncVia("div_trunc_bf16", dtype.BFloat16)
-	// Cube is (in0·in0)·in0 and InvSquare 1/(in0·in0), of real floats; those of halves round the product to a half first.
+	// Cube is (in0·in0)·in0 and InvSquare is 1/(in0·in0), of real floats; the variants for halves first round the product to a half.
 	Cube, CubeF16, CubeBF16                = cube("cube", dtype.Invalid), cube("cube_f16", dtype.Float16), cube("cube_bf16", dtype.BFloat16)
 	InvSquare, InvSquareF16, InvSquareBF16 = invSquare("inv_square", dtype.Invalid), invSquare("inv_square_f16", dtype.Float16),
 		invSquare("inv_square_bf16", dtype.BFloat16)
 
 	Neg = unary("neg", func(_ *kernel.Builder, _ dtype.DType, x Num) Num { return x.Neg() })
-	// Sign is -1, 0 or 1; 0 for NaN.
+	// Sign is -1, 0 or 1, and 0 for NaN.
 	Sign = unary("sign", func(_ *kernel.Builder, _ dtype.DType, x Num) Num { return realNum(sign(x.Re)) })
 	// Reciprocal is 1/x.
 	Reciprocal = unary("reciprocal", func(_ *kernel.Builder, _ dtype.DType, x Num) Num { return x.Reciprocal() })
 	Square     = unary("square", func(_ *kernel.Builder, _ dtype.DType, x Num) Num { return x.Mul(x) })
-	// Floor, Ceil, Trunc and Round (half to even) leave integers as they are.
+	// Floor, Ceil, Trunc and Round (half to even) leave integers unchanged.
 	Floor = rounding("floor", kernel.Value.Floor)
 	Ceil  = rounding("ceil", kernel.Value.Ceil)
 	Trunc = rounding("trunc", kernel.Value.Trunc)
 	Round = rounding("round", kernel.Value.Rint)
 	// Frac is x - trunc(x).
 	Frac = unary("frac", func(_ *kernel.Builder, _ dtype.DType, x Num) Num { return realNum(x.Re.Sub(x.Re.Trunc())) })
-	// RoundDecimals rounds to scalar 1 decimals (Int64, negative for tens and so on); scalar 0 is ten to the power of their magnitude.
+	// RoundDecimals rounds to scalar 1 decimals (Int64; negative for tens and so on). Scalar 0 is 10 to the power of its magnitude.
 	RoundDecimals = point(PointOp{Name: "round_decimals", Ins: 1, Scalars: 2, ScalarTypes: []dtype.DType{dtype.Invalid, dtype.Int64},
 		Build: func(k *kernel.Builder, t dtype.DType, in, s []Num) []Num {
 			x, ten := in[0].Re, s[0].Re
@@ -120,7 +120,7 @@ func rounding(name string, f func(kernel.Value) kernel.Value) *PointOp {
 
 // Extremes.
 var (
-	// Maximum and Minimum pass a NaN on; FMax and FMin prefer the number.
+	// Maximum and Minimum return NaN if either operand is NaN; FMax and FMin then return the other operand.
 	Maximum = pairwise("maximum", func(_ *kernel.Builder, _ dtype.DType, a, b Num) Num { return realNum(maximum(a.Re, b.Re)) })
 	Minimum = pairwise("minimum", func(_ *kernel.Builder, _ dtype.DType, a, b Num) Num { return realNum(minimum(a.Re, b.Re)) })
 	FMax    = pairwise("fmax", func(_ *kernel.Builder, t dtype.DType, a, b Num) Num {
@@ -135,11 +135,11 @@ var (
 		}
 		return realNum(a.Re.Min(b.Re))
 	})
-	// Clamp is in0 held between in1 and in2; a NaN among the three is the result. If in1 > in2, in2 wins.
+	// Clamp is in0 clamped to in1 and in2. If any of the three is NaN, so is the result. If in1 > in2, the result is in2.
 	Clamp = point(PointOp{Name: "clamp", Ins: 3, Build: func(_ *kernel.Builder, _ dtype.DType, in, _ []Num) []Num {
 		return []Num{realNum(minimum(maximum(in[0].Re, in[1].Re), in[2].Re))}
 	}})
-	// NanToNum replaces NaN, +∞ and -∞ by scalars 0, 1 and 2; integers have none.
+	// NanToNum replaces NaN, +∞ and -∞ by scalars 0, 1 and 2; integers are unchanged.
 	NanToNum = point(PointOp{Name: "nan_to_num", Ins: 1, Scalars: 3, Build: func(_ *kernel.Builder, t dtype.DType, in, s []Num) []Num {
 		mend := func(x kernel.Value) kernel.Value {
 			y := x.Eq(x.Like(math.Inf(1))).Select(s[1].Re, x)
@@ -187,7 +187,7 @@ var (
 	AddCDiv = point(PointOp{Name: "addcdiv", Ins: 3, Scalars: 1, Build: func(_ *kernel.Builder, _ dtype.DType, in, s []Num) []Num {
 		return []Num{s[0].MulAdd(in[1].Div(in[2]), in[0])}
 	}})
-	// Lerp is in0 + in2·(in1 - in0), from the nearer end.
+	// Lerp is in0 + in2·(in1 - in0), computed from the nearer end.
 	Lerp = point(PointOp{Name: "lerp", Ins: 3, Build: func(_ *kernel.Builder, _ dtype.DType, in, _ []Num) []Num {
 		a, b, w := in[0], in[1], in[2]
 		d := b.Sub(a)

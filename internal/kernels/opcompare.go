@@ -5,7 +5,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// Comparisons. Results are bool before conversion; of complex numbers only Eq and Ne exist.
+// Comparisons. Results are bool before conversion; complex numbers only have Eq and Ne.
 var (
 	Eq = pairwise("eq", func(_ *kernel.Builder, _ dtype.DType, a, b Num) Num { return realNum(a.Eq(b)) })
 	Ne = pairwise("ne", func(_ *kernel.Builder, _ dtype.DType, a, b Num) Num { return realNum(a.Eq(b).Not()) })
@@ -13,7 +13,7 @@ var (
 	Le = pairwise("le", func(_ *kernel.Builder, _ dtype.DType, a, b Num) Num { return realNum(lessEqual(a.Re, b.Re)) })
 	Gt = pairwise("gt", func(_ *kernel.Builder, _ dtype.DType, a, b Num) Num { return realNum(less(b.Re, a.Re)) })
 	Ge = pairwise("ge", func(_ *kernel.Builder, _ dtype.DType, a, b Num) Num { return realNum(lessEqual(b.Re, a.Re)) })
-	// IsNaN, IsInf and IsFinite look at either part of a complex number.
+	// IsNaN, IsInf and IsFinite check both parts of a complex number.
 	IsNaN = unary("isnan", func(_ *kernel.Builder, _ dtype.DType, x Num) Num { return realNum(x.IsNaN()) })
 	IsInf = unary("isinf", func(k *kernel.Builder, t dtype.DType, x Num) Num {
 		switch {
@@ -33,7 +33,7 @@ var (
 		}
 		return realNum(k.Bool(true))
 	})
-	// Where is in1 where in0 (bool) is true, else in2. Masked fill is Where of the mask, a scalar and the input.
+	// Where is in1 where in0 (bool) is true, otherwise in2. Masked fill is Where of the mask, a scalar and the input.
 	Where = point(PointOp{Name: "where", Ins: 3, InTypes: []dtype.DType{dtype.Bool}, Build: func(_ *kernel.Builder, _ dtype.DType,
 		in, _ []Num) []Num {
 		return []Num{choose(in[0].Re, in[1], in[2])}
@@ -71,7 +71,8 @@ var (
 	BitwiseAnd = pairwise("bitwise_and", func(_ *kernel.Builder, _ dtype.DType, a, b Num) Num { return realNum(a.Re.And(b.Re)) })
 	BitwiseOr  = pairwise("bitwise_or", func(_ *kernel.Builder, _ dtype.DType, a, b Num) Num { return realNum(a.Re.Or(b.Re)) })
 	BitwiseXor = pairwise("bitwise_xor", func(_ *kernel.Builder, _ dtype.DType, a, b Num) Num { return realNum(a.Re.Xor(b.Re)) })
-	// LeftShift and RightShift by the width or more, or by a negative amount, give 0, or the sign to the right.
+	// LeftShift and RightShift by at least the width, or by a negative amount, give 0, except that RightShift of a signed type gives the
+	// sign.
 	LeftShift  = shift("lshift", kernel.Value.Shl)
 	RightShift = shift("rshift", kernel.Value.Shr)
 )

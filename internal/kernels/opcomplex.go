@@ -8,8 +8,8 @@ import (
 	"tenon.dev/kernel"
 )
 
-// The complex functions below follow W. Kahan, "Branch cuts for complex elementary functions, or much ado about nothing's sign bit"
-// (1987), in cuts and signs; the simple products of real functions are the textbook ones.
+// The complex functions below follow W. Kahan, "Branch cuts for complex elementary functions, or much ado about nothing's sign bit" (1987),
+// for cuts and signs; simple products of real functions are as in textbooks.
 
 func complexExp(k *kernel.Builder, z Num) Num {
 	e := math.Exp(k, z.Re)
@@ -18,7 +18,7 @@ func complexExp(k *kernel.Builder, z Num) Num {
 	return Num{flat.Select(e, re), flat.Select(z.Im, im)}
 }
 
-// complexExpm1 keeps precision near 0: e^x cos y - 1 = expm1(x) cos y - 2 sin²(y/2).
+// complexExpm1 is accurate near 0: e^x cos y - 1 = expm1(x) cos y - 2 sin²(y/2).
 func complexExpm1(k *kernel.Builder, z Num) Num {
 	half := math.Sin(k, z.Im.Mul(z.Im.Like(0.5)))
 	re := math.Expm1(k, z.Re).Mul(math.Cos(k, z.Im)).Sub(half.Mul(half).Mul(half.Like(2)))
@@ -29,7 +29,7 @@ func complexLog(k *kernel.Builder, z Num) Num {
 	return Num{logMagnitude(k, z), math.Atan2(k, z.Im, z.Re)}
 }
 
-// logMagnitude returns log|z|. For float32 it goes through float64, so that it is right to the last bit near |z| = 1 too.
+// logMagnitude returns log|z|. Float32 goes through float64, so that it is correct to the last bit also near |z| = 1.
 func logMagnitude(k *kernel.Builder, z Num) kernel.Value {
 	if z.Re.Type() != dtype.Float32 {
 		return math.Log(k, math.Hypot(k, z.Re, z.Im))
@@ -39,7 +39,7 @@ func logMagnitude(k *kernel.Builder, z Num) kernel.Value {
 	return isInf(z.Re).Or(isInf(z.Im)).Select(l.Like(gomath.Inf(1)), l)
 }
 
-// complexLog1p keeps precision near 0: |1+z|² = 1 + (x(2+x) + y²).
+// complexLog1p is accurate near 0: |1+z|² = 1 + (x(2+x) + y²).
 func complexLog1p(k *kernel.Builder, z Num) Num {
 	x, y := z.Re, z.Im
 	one := x.Like(1)
@@ -71,7 +71,8 @@ func complexCos(k *kernel.Builder, z Num) Num {
 	return Num{math.Cos(k, z.Re).Mul(math.Cosh(k, z.Im)), math.Sin(k, z.Re).Mul(math.Sinh(k, z.Im)).Neg()}
 }
 
-// complexTanh: with t = tan y, s = sinh x, b = 1+t², d = 1 + b s²: (b s √(1+s²) + i t) / d; beyond |x| = 20 it is ±1 to the last bit.
+// complexTanh computes (b s √(1+s²) + i t) / d with t = tan y, s = sinh x, b = 1+t² and d = 1 + b s². Beyond |x| = 20 the result is ±1 to
+// the last bit.
 func complexTanh(k *kernel.Builder, z Num) Num {
 	x, y := z.Re, z.Im
 	one := x.Like(1)
@@ -83,7 +84,7 @@ func complexTanh(k *kernel.Builder, z Num) Num {
 	return Num{far.Select(copySign(one, x), re), far.Select(copySign(x.Like(0), t), t.Div(d))}
 }
 
-// roots returns √(1-z) and √(1+z), with the signs of zero parts that the cuts need.
+// roots returns √(1-z) and √(1+z), with the signs of zero parts that the branch cuts require.
 func roots(k *kernel.Builder, z Num) (minus, plus Num) {
 	one := z.Re.Like(1)
 	return complexSqrt(k, Num{one.Sub(z.Re), z.Im.Neg()}), complexSqrt(k, Num{one.Add(z.Re), z.Im})
@@ -109,7 +110,7 @@ func complexAcosh(k *kernel.Builder, z Num) Num {
 }
 
 func complexAtanh(k *kernel.Builder, z Num) Num {
-	x, y := z.Re.Abs(), z.Im // of the right half plane, where log1p's argument is positive
+	x, y := z.Re.Abs(), z.Im // in the right half plane, where log1p's argument is positive
 	one := x.Like(1)
 	d := one.Sub(x)
 	re := math.Log1p(k, x.Mul(x.Like(4)).Div(d.Mul(d).Add(y.Mul(y)))).Mul(x.Like(0.25))

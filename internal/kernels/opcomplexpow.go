@@ -8,9 +8,10 @@ import (
 	"tenon.dev/kernel"
 )
 
-// complexPow is e^(b log a); 0 to the power 0 is 1, to others 0, or infinite with an undefined angle where b's real part is negative. The
-// real part of b log a, whose rounding error the result multiplies by its size, is kept with its rounding error; the angles round as those
-// of other libraries do, since a base's angle times a large power is as far from the truth in every one that computes in the type itself.
+// complexPow is e^(b log a). 0 to the power 0 is 1; 0 to another power is 0, or infinite with an undefined angle if b's real part is
+// negative. The result multiplies the rounding error of the real part of b log a by its size, so that part is kept with its rounding error.
+// Angles round as in other libraries: a base's angle times a large power has the same error in every library that computes in the type
+// itself.
 func complexPow(k *kernel.Builder, a, b Num) Num {
 	l, t := logMagnitude(k, a), angle(k, a)
 	w := b.Im.Mul(t)
@@ -26,13 +27,13 @@ func complexPow(k *kernel.Builder, a, b Num) Num {
 	return choose(b.Eq(b.like(0)), a.like(1), choose(a.Eq(a.like(0)), zero, r))
 }
 
-// anglePoly is (atan(t) - t)/t³ at z = t², for 0 <= t <= 1; the error relative to atan is 2^-25.8. By Remez's algorithm, as the polynomials
-// of package math.
+// anglePoly is (atan(t) - t)/t³ at z = t², for 0 <= t <= 1; the error relative to atan is 2^-25.8. It was computed by Remez's algorithm,
+// like the polynomials of package math.
 var anglePoly = [...]float64{
 	-0x1.5554dcp-02, 0x1.9978ecp-03, -0x1.230a9cp-03, 0x1.b4df76p-04, -0x1.355424p-04, 0x1.61fb3ap-05, -0x1.0c2dcep-06, 0x1.7ee046p-09,
 }
 
-// angle returns the angle of z in [-π, π]: in float32 by one polynomial, each step rounded.
+// angle returns the angle of z in [-π, π]. In float32 it uses one polynomial and rounds at each step.
 func angle(k *kernel.Builder, z Num) kernel.Value {
 	if z.Re.Type() != dtype.Float32 {
 		return math.Atan2(k, z.Im, z.Re)
@@ -48,12 +49,12 @@ func angle(k *kernel.Builder, z Num) kernel.Value {
 	}
 	v := t.Add(t.Mul(s).Mul(p))
 	v = swap.Select(below(gomath.Pi/2, v), v)
-	left := z.Re.Bitcast(dtype.Int32).Lt(k.I32(0)) // -0 lies left too
+	left := z.Re.Bitcast(dtype.Int32).Lt(k.I32(0)) // -0 counts as negative
 	v = copySign(left.Select(below(gomath.Pi, v), v), z.Im)
 	return z.IsNaN().Select(v.Like(gomath.NaN()), v)
 }
 
-// below returns c - v for a float32 v in [0, c], rounded once or almost so: c is taken in two parts.
+// below returns c - v for a float32 v in [0, c], rounded once or almost so; c is split into two parts.
 func below(c float64, v kernel.Value) kernel.Value {
 	hi := float64(float32(c))
 	s := v.Like(hi).Sub(v)

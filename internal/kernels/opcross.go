@@ -5,8 +5,8 @@ import (
 	"tenon.dev/kernel"
 )
 
-// Cross gives the three parts of a cross product from those of its first factor and then of its second. CrossF16 and CrossBF16 round every
-// product to the half, as PyTorch does, though they compute in float32.
+// Cross takes the three parts of the first factor and of the second, and returns those of the cross product. CrossF16 and CrossBF16 round
+// every product to the half, as PyTorch does, although they compute in float32.
 var (
 	Cross     = cross("cross", dtype.Invalid)
 	CrossF16  = cross("cross_f16", dtype.Float16)

@@ -5,16 +5,16 @@ import (
 	"tenon.dev/kernel"
 )
 
-// Losses element by element. A backward op takes the gradient of the result first.
+// Element-wise losses. A backward op takes the gradient of the result first.
 var (
 	// SquaredError is (in0-in1)², AbsoluteError |in0-in1|.
 	SquaredError  = difference("squared_error", 0, squaredError)
 	AbsoluteError = difference("absolute_error", 0, absoluteError)
-	// SmoothL1 is d²/(2b) for d = |in0-in1| < b = scalar 0, else d - b/2. Huber is the same times b.
+	// SmoothL1 is d²/(2b) for d = |in0-in1| < b = scalar 0, otherwise d - b/2. Huber is b times that.
 	SmoothL1 = difference("smooth_l1", 1, smoothL1)
 	Huber    = difference("huber", 1, huber)
-	// Their derivatives, of the gradient and both inputs, times scalar 0: of d = in1-in2, b = scalar 1 and the gradient g they are d·g
-	// (half of it is in the scalar), sign(d)·g, d·g/b, at most g either way, and d·g, at most b·g.
+	// Their gradients, given the gradient g of the result and both inputs, times scalar 0. With d = in1-in2 and b = scalar 1 they are d·g
+	// (half of it is in the scalar), sign(d)·g, d·g/b clamped to ±g, and d·g clamped to ±b·g.
 	SquaredErrorBackward = floats("squared_error_backward", 3, 1, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
 		return in[1].Sub(in[2]).Mul(s[0]).Mul(in[0])
 	})
@@ -36,13 +36,13 @@ var (
 		w := in[2].Sub(one).Mul(y).Add(one)
 		return one.Sub(y).Mul(x).Sub(w.Mul(math.LogSigmoid(k, x)))
 	})
-	// BCEWithLogitsBackward is of gradient, logits, targets and positive weights.
+	// BCEWithLogitsBackward takes the gradient, logits, targets and positive weights.
 	BCEWithLogitsBackward = floats("bce_with_logits_backward", 4, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		g, x, y, one := in[0], in[1], in[2], in[1].Like(1)
 		t := y.Mul(in[3])
 		return g.Mul(t.Add(one).Sub(y).FMA(math.Sigmoid(k, x), t.Neg()))
 	})
-	// BCE is the binary cross-entropy of probabilities in0 and targets in1, logarithms held above -100. Numbers that are no probabilities
+	// BCE is the binary cross-entropy of probabilities in0 and targets in1; logarithms are clamped to at least -100. Values outside 0 … 1
 	// stop the kernel.
 	BCE = asserting(floats("bce", 2, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		p, y, one, least := in[0], in[1], in[0].Like(1), in[0].Like(-100)
@@ -57,13 +57,13 @@ var (
 	})
 )
 
-// asserting says that op has assertions.
+// asserting marks op as having assertions.
 func asserting(op *PointOp) *PointOp {
 	op.Asserts = true
 	return op
 }
 
-// isProbability says whether x is from 0 to 1, which NaN is not.
+// isProbability reports whether x is from 0 to 1; NaN is not.
 func isProbability(x kernel.Value) kernel.Value { return x.Ge(x.Like(0)).And(x.Le(x.Like(1))) }
 
 // difference registers a loss of two inputs.

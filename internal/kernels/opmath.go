@@ -6,7 +6,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// transcendental registers a function of real numbers and, where cf is not nil, of complex ones.
+// transcendental registers a function of real numbers and, if cf is not nil, of complex ones.
 func transcendental(name string, f func(k *kernel.Builder, x kernel.Value) kernel.Value, cf func(k *kernel.Builder, z Num) Num) *PointOp {
 	return unaryHeavy(name, func(k *kernel.Builder, t dtype.DType, x Num) Num {
 		if t.IsComplex() && cf != nil {
@@ -16,9 +16,9 @@ func transcendental(name string, f func(k *kernel.Builder, x kernel.Value) kerne
 	})
 }
 
-// Functions of floats, and of complex numbers where they have such a form.
+// Functions of floats and, where a complex form exists, of complex numbers.
 var (
-	// Abs of a complex number is real: its magnitude.
+	// Abs of a complex number is its magnitude, a real number.
 	Abs = unary("abs", func(k *kernel.Builder, t dtype.DType, x Num) Num {
 		switch {
 		case t.IsComplex():
@@ -28,7 +28,7 @@ var (
 		}
 		return x
 	})
-	// Angle is atan2 of the parts: for real numbers 0, π or NaN.
+	// Angle is atan2 of the parts; for real numbers it is 0, π or NaN.
 	Angle = unaryHeavy("angle", func(k *kernel.Builder, t dtype.DType, x Num) Num {
 		if t.IsComplex() {
 			return realNum(math.Atan2(k, x.Im, x.Re))
@@ -36,7 +36,7 @@ var (
 		pi := x.Re.Lt(x.Re.Like(0)).Select(x.Re.Like(pi), x.Re.Like(0))
 		return realNum(x.Re.IsNaN().Select(x.Re, pi))
 	})
-	// Sgn is x/|x|, 0 for 0.
+	// Sgn is x/|x|, and 0 for 0.
 	Sgn = unary("sgn", func(k *kernel.Builder, t dtype.DType, x Num) Num {
 		if !t.IsComplex() {
 			return realNum(sign(x.Re))
@@ -74,7 +74,7 @@ var (
 	Erfinv = transcendental("erfinv", math.Erfinv, nil)
 	Atan2  = pairwiseHeavy("atan2", func(k *kernel.Builder, _ dtype.DType, a, b Num) Num { return realNum(math.Atan2(k, a.Re, b.Re)) })
 	Hypot  = pairwiseHeavy("hypot", func(k *kernel.Builder, _ dtype.DType, a, b Num) Num { return realNum(math.Hypot(k, a.Re, b.Re)) })
-	// LogAddExp is log(e^a + e^b), LogAddExp2 the same to base 2.
+	// LogAddExp is log(e^a + e^b); LogAddExp2 is the same in base 2.
 	LogAddExp = pairwiseHeavy("logaddexp", func(k *kernel.Builder, _ dtype.DType, a, b Num) Num {
 		return realNum(logAddExp(a.Re, b.Re, func(d kernel.Value) kernel.Value { return math.Log1p(k, math.Exp(k, d)) }))
 	})
@@ -91,7 +91,7 @@ const (
 	ln10 = 2.30258509299404568401799145468436420760110148862877297603332790
 )
 
-// logAddExp returns max + tail(-|a-b|); equal infinities are their own sum.
+// logAddExp returns max + tail(-|a-b|); for equal infinities it returns the infinity.
 func logAddExp(a, b kernel.Value, tail func(d kernel.Value) kernel.Value) kernel.Value {
 	m := maximum(a, b)
 	sum := m.Add(tail(a.Sub(b).Abs().Neg()))
@@ -100,7 +100,7 @@ func logAddExp(a, b kernel.Value, tail func(d kernel.Value) kernel.Value) kernel
 
 // Powers and remainders.
 var (
-	// Pow is in0 to the power in1. Integers wrap; to a negative power they give 0, unless the base is 1 or -1.
+	// Pow is in0 to the power in1. Integers wrap; a negative power of an integer is 0 unless the base is 1 or -1.
 	Pow = pairwiseHeavy("pow", func(k *kernel.Builder, t dtype.DType, a, b Num) Num {
 		switch {
 		case t.IsComplex():
@@ -112,7 +112,7 @@ var (
 		}
 		return realNum(intPow(k, a.Re, b.Re))
 	})
-	// Remainder has the divisor's sign, Fmod the dividend's.
+	// Remainder has the sign of the divisor, Fmod that of the dividend.
 	Remainder = pairwiseHeavy("remainder", func(k *kernel.Builder, t dtype.DType, a, b Num) Num {
 		if t.IsFloat() {
 			return realNum(math.Remainder(k, a.Re, b.Re))
@@ -131,7 +131,7 @@ var (
 		}
 		return realNum(a.Re.Rem(b.Re))
 	})
-	// DivFloor rounds the quotient down. Integers divided by 0 have all bits set.
+	// DivFloor rounds the quotient down. An integer divided by 0 has all bits set.
 	DivFloor = pairwiseHeavy("div_floor", func(k *kernel.Builder, t dtype.DType, a, b Num) Num {
 		if t.IsFloat() {
 			return realNum(floorDivide(k, a.Re, b.Re))
@@ -147,7 +147,7 @@ var (
 	})
 )
 
-// floorDivide divides floats as Python does, from the exact remainder, so that a rounded quotient never rounds up past an integer.
+// floorDivide divides floats as Python does, based on the exact remainder, so that rounding never raises the quotient past an integer.
 func floorDivide(k *kernel.Builder, a, b kernel.Value) kernel.Value {
 	zero, one := a.Like(0), a.Like(1)
 	m := math.Fmod(k, a, b)
@@ -160,7 +160,7 @@ func floorDivide(k *kernel.Builder, a, b kernel.Value) kernel.Value {
 	return b.Eq(zero).Select(q, f)
 }
 
-// intPow multiplies by squares for the bits of b.
+// intPow multiplies by repeated squares for the bits of b.
 func intPow(k *kernel.Builder, a, b kernel.Value) kernel.Value {
 	t := a.Type()
 	one, zero := a.Like(1), a.Like(0)

@@ -6,19 +6,19 @@ import (
 	"tenon.dev/kernel"
 )
 
-// The steps of optimizers, each operation in the order in which torch.optim does it. The first input is the parameter, the second its
-// gradient; the outputs are the new parameter and, in the order of the inputs, the new state. The first scalar is always ±1, for minimizing
-// or maximizing, and the second the weight decay, or what the parameter is multiplied by where the decay is decoupled from the gradient.
+// The steps of optimizers. Operations are in the order of torch.optim. The first input is the parameter, the second its gradient; the
+// outputs are the new parameter and, in the order of the inputs, the new state. The first scalar is always ±1, for minimizing or
+// maximizing. The second is the weight decay or, if the decay is decoupled from the gradient, the factor of the parameter.
 //
-// Of the numbers that the optimizer was given the first is the learning rate, the second ±1 and the third the weight decay.
+// Of the numbers given to the optimizer, the first is the learning rate, the second ±1 and the third the weight decay.
 var (
 	// SGD: numbers lr, ±1, decay. Scalars: ±1, decay, -lr.
 	SGD = step(PointOp{Name: "sgd", Ins: 2, Scalars: 3, Build: func(_ *kernel.Builder, _ dtype.DType, in, s []Num) []Num {
 		g := decayed(in, s)
 		return []Num{in[0].Add(g.Mul(s[2]))}
 	}}, 3, func(_ *kernel.Builder, h, _ []kernel.Value) []kernel.Value { return sgdRow(h) })
-	// SGDMomentum: inputs p, g, buffer. Numbers: those of SGD, momentum, 1 - dampening. Scalars: those of SGD and the same, which are 0 and
-	// 1 in the first step: the buffer begins as the first gradient.
+	// SGDMomentum: inputs p, g, buffer. Numbers: those of SGD, momentum, 1 - dampening. Scalars: those of SGD and the same two, which are 0
+	// and 1 in the first step, so that the buffer starts as the first gradient.
 	SGDMomentum = step(PointOp{Name: "sgd_momentum", Ins: 3, Outs: 2, Scalars: 5, Build: func(_ *kernel.Builder, _ dtype.DType,
 		in, s []Num) []Num {
 		g := decayed(in, s)
@@ -27,7 +27,7 @@ var (
 	}}, 5, func(k *kernel.Builder, h, m []kernel.Value) []kernel.Value {
 		return append(sgdRow(h), sgdMomenta(k, h, m)...)
 	})
-	// SGDNesterov is SGDMomentum that steps by the gradient plus the last scalar, the momentum, times the buffer.
+	// SGDNesterov is SGDMomentum, but it steps by the gradient plus the last scalar, the momentum, times the buffer.
 	SGDNesterov = step(PointOp{Name: "sgd_nesterov", Ins: 3, Outs: 2, Scalars: 6, Build: func(_ *kernel.Builder, _ dtype.DType,
 		in, s []Num) []Num {
 		g := decayed(in, s)
@@ -36,7 +36,7 @@ var (
 	}}, 5, func(k *kernel.Builder, h, m []kernel.Value) []kernel.Value {
 		return append(append(sgdRow(h), sgdMomenta(k, h, m)...), h[3])
 	})
-	// Adam and its kin: inputs p, g, mean, mean of squares and, with AMSGrad, the largest of those. Numbers: lr, ±1, decay, β₁, β₂, ε.
+	// Adam and its variants: inputs p, g, mean, mean of squares and, with AMSGrad, the largest of those. Numbers: lr, ±1, decay, β₁, β₂, ε.
 	// Scalars: ±1; decay, or 1 - lr·decay for AdamW; 1 - β₁; β₂; 1 - β₂; -lr/(1-β₁ᵗ); √(1-β₂ᵗ); ε.
 	Adam, AdamW           = adam("adam", false, false), adam("adamw", true, false)
 	AdamAMSGrad, AdamWAMS = adam("adam_amsgrad", false, true), adam("adamw_amsgrad", true, true)
@@ -44,7 +44,7 @@ var (
 	// and Π their product so far, scalars: ±1; decay or 1 - lr·decay; 1 - β₁; β₂; 1 - β₂; 1 - β₂ᵗ; -lr(1-μₜ)/(1-Π); -lr·μₜ₊₁/(1-Π·μₜ₊₁); ε.
 	NAdam, NAdamW = nadam("nadam", false), nadam("nadamw", true)
 	// RAdam, RAdamW: inputs p, g, mean, mean of squares. Numbers: those of Adam. Scalars: ±1; decay or 1 - lr·decay; 1 - β₁; β₂; 1 - β₂; 1
-	// - β₁ᵗ; -lr; the rectification times √(1-β₂ᵗ), 0 as long as there is none; ε.
+	// - β₁ᵗ; -lr; the rectification times √(1-β₂ᵗ), or 0 while there is none; ε.
 	RAdam, RAdamW = radam("radam", false), radam("radamw", true)
 	// Adamax: inputs p, g, mean, largest magnitude. Numbers: those of Adam. Scalars: ±1; decay; 1 - β₁; β₂; ε; -lr/(1-β₁ᵗ).
 	Adamax = step(PointOp{Name: "adamax", Ins: 4, Outs: 3, Scalars: 6, Heavy: true, Build: func(_ *kernel.Builder, _ dtype.DType,
@@ -79,11 +79,11 @@ var (
 	}}, 5, func(k *kernel.Builder, h, _ []kernel.Value) []kernel.Value {
 		return []kernel.Value{h[1], h[2], h[3], k.F64(1).Sub(h[3]), h[4], h[0].Neg()}
 	})
-	// RMSprop and its kin: inputs p, g, mean of squares, with Centered the mean, with Momentum the buffer. Numbers: lr, ±1, decay, α, ε,
-	// momentum. Scalars: ±1; decay; α; 1 - α; ε; -lr; momentum.
+	// RMSprop and its variants: inputs p, g, mean of squares, with Centered the mean, with Momentum the buffer. Numbers: lr, ±1, decay, α,
+	// ε, momentum. Scalars: ±1; decay; α; 1 - α; ε; -lr; momentum.
 	RMSprop, RMSpropCentered                 = rmsprop("rmsprop", false, false), rmsprop("rmsprop_centered", true, false)
 	RMSpropMomentum, RMSpropCenteredMomentum = rmsprop("rmsprop_momentum", false, true), rmsprop("rmsprop_centered_momentum", true, true)
-	// Rprop: inputs p, g, the gradient before, step size. Numbers: lr, ±1, decay (not used), η₋, η₊, smallest and largest step. Scalars:
+	// Rprop: inputs p, g, the preceding gradient, step size. Numbers: lr, ±1, decay (not used), η₋, η₊, smallest and largest step. Scalars:
 	// ±1, 0, the last four.
 	Rprop = step(PointOp{Name: "rprop", Ins: 4, Outs: 3, Scalars: 6, Heavy: true, Build: func(_ *kernel.Builder, _ dtype.DType,
 		in, s []Num) []Num {
@@ -100,8 +100,8 @@ var (
 	}}, 7, func(_ *kernel.Builder, h, _ []kernel.Value) []kernel.Value {
 		return []kernel.Value{h[1], h[1].Like(0), h[3], h[4], h[5], h[6]}
 	})
-	// ASGD: inputs p, g, average. Numbers: lr, ±1, decay, λ, α, t₀. With η = lr/(1+λ·lr·t)^α and μ = 1/max(1, t-t₀) of the step before (lr
-	// and 1 at first), scalars: ±1; decay; 1 - λη; -η; μ.
+	// ASGD: inputs p, g, average. Numbers: lr, ±1, decay, λ, α, t₀. With η = lr/(1+λ·lr·t)^α and μ = 1/max(1, t-t₀) of the preceding step
+	// (lr and 1 at first), scalars: ±1; decay; 1 - λη; -η; μ.
 	ASGD = step(PointOp{Name: "asgd", Ins: 3, Outs: 2, Scalars: 5, Build: func(_ *kernel.Builder, _ dtype.DType, in, s []Num) []Num {
 		g := decayed(in, s)
 		p := in[0].Mul(s[2]).Add(g.Mul(s[3]))
@@ -123,13 +123,13 @@ func sgdMomenta(k *kernel.Builder, h, m []kernel.Value) []kernel.Value {
 	return []kernel.Value{first.Select(k.F64(0), h[3]), first.Select(k.F64(1), h[4])}
 }
 
-// decayed returns the gradient with its sign, plus the weight decay times the parameter if there is one.
+// decayed returns the gradient with its sign, plus the weight decay times the parameter if there is decay.
 func decayed(in, s []Num) Num {
 	g := in[1].Mul(s[0])
 	return choose(s[1].NonZero(), g.Add(in[0].Mul(s[1])), g)
 }
 
-// shrunk is decayed, or, if the decay is decoupled, the parameter made smaller and the gradient.
+// shrunk returns the parameter and the result of decayed or, if the decay is decoupled, the scaled parameter and the gradient.
 func shrunk(in, s []Num, decoupled bool) (p, g Num) {
 	if decoupled {
 		return in[0].Mul(s[1]), in[1].Mul(s[0])
@@ -137,7 +137,7 @@ func shrunk(in, s []Num, decoupled bool) (p, g Num) {
 	return in[0], decayed(in, s)
 }
 
-// shrinking is the second scalar.
+// shrinking returns the second scalar.
 func shrinking(k *kernel.Builder, h []kernel.Value, decoupled bool) kernel.Value {
 	if decoupled {
 		return k.F64(1).Sub(h[0].Mul(h[2]))
@@ -145,23 +145,23 @@ func shrinking(k *kernel.Builder, h []kernel.Value, decoupled bool) kernel.Value
 	return h[2]
 }
 
-// lerp goes from a towards b by the part w, from the nearer end.
+// lerp interpolates from a to b by the fraction w, from the nearer end.
 func lerp(a, b, w Num) Num {
 	near, far := a.Add(b.Sub(a).Mul(w)), b.Sub(b.Sub(a).Mul(w.like(1).Sub(w)))
 	return choose(w.Re.Lt(w.Re.Like(0.5)), near, far)
 }
 
-// larger is the maximum, NaN if b is one.
+// larger is the maximum, or NaN if b is NaN.
 func larger(a, b Num) Num { return choose(a.Re.Lt(b.Re).Or(b.IsNaN()), b, a) }
 
 func root(n Num) Num { return realNum(n.Re.Sqrt()) }
 
-// moments are the mean and the mean of squares after a step with scalars 1 - β₁, β₂ and 1 - β₂ from s[2] on.
+// moments returns the mean and the mean of squares after a step with the scalars 1 - β₁, β₂ and 1 - β₂ from s[2] on.
 func moments(in, s []Num, g Num) (mean, square Num) {
 	return lerp(in[2], g, s[2]), in[3].Mul(s[3]).Add(g.Mul(s[4]).Mul(g))
 }
 
-// betas are those scalars.
+// betas returns those scalars.
 func betas(k *kernel.Builder, h []kernel.Value) []kernel.Value {
 	return []kernel.Value{k.F64(1).Sub(h[3]), h[4], k.F64(1).Sub(h[4])}
 }

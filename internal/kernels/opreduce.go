@@ -7,7 +7,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// simple registers a reduction whose state is one number: f folds, starting at init, the numbers that lift makes of the elements.
+// simple registers a reduction whose state is one number. f folds, starting at init, the numbers that lift returns for the elements.
 func simple(name string, init func(t dtype.DType) float64, lift func(r *Reduction, x Num) Num, fold func(a, b Num) Num,
 	finish func(r *Reduction, a Num) Num) *ReduceOp {
 	return reduction(ReduceOp{Name: name,
@@ -55,17 +55,17 @@ func meanOf(r *Reduction, a Num) Num {
 	return Num{Re: a.Re.Div(n)}
 }
 
-// Reductions to sums and products. Integers wrap in the compute type.
+// Sums and products. Integers wrap in the compute type.
 var (
 	// Sum, Mean and Prod compute in the compute type (Float32 for the halves).
 	Sum  = simple("sum", zeroInit, nil, addNum, nil)
 	Mean = simple("mean", zeroInit, nil, addNum, meanOf)
 	Prod = simple("prod", oneInit, nil, mulNum, nil)
-	// NanSum skips NaN.
+	// NanSum ignores NaN.
 	NanSum = simple("nansum", zeroInit, func(_ *Reduction, x Num) Num { return choose(x.IsNaN(), x.like(0), x) }, addNum, nil)
 )
 
-// greater returns the greater, or a NaN if there is one.
+// greater returns the greater number, or a NaN if there is one.
 func greater(a, b Num) Num {
 	take := b.Re.Gt(a.Re)
 	if b.Re.Type().IsFloat() {
@@ -74,7 +74,7 @@ func greater(a, b Num) Num {
 	return Num{Re: take.Select(b.Re, a.Re)}
 }
 
-// lesser returns the lesser, or a NaN if there is one.
+// lesser returns the lesser number, or a NaN if there is one.
 func lesser(a, b Num) Num {
 	take := b.Re.Lt(a.Re)
 	if b.Re.Type().IsFloat() {
@@ -89,7 +89,7 @@ func absNum(_ *Reduction, x Num) Num { return Num{Re: x.Re.Abs()} }
 var (
 	AMax = extreme("amax", true)
 	AMin = extreme("amin", false)
-	// Norm1, Norm2, NormInf and NormNegInf are the vector norms of orders 1, 2, ∞ and -∞; Norm0 counts what is not zero.
+	// Norm1, Norm2, NormInf and NormNegInf are the vector norms of orders 1, 2, ∞ and -∞; Norm0 counts the nonzero elements.
 	Norm0 = simple("norm0", zeroInit, func(_ *Reduction, x Num) Num {
 		return Num{Re: x.Re.Ne(x.Re.Like(0)).Select(x.Re.Like(1), x.Re.Like(0))}
 	}, addNum, nil)
@@ -131,12 +131,12 @@ func withInit(op *ReduceOp, max bool) *ReduceOp {
 	return op
 }
 
-// Extremes with their places among the reduced elements (Int64): a NaN counts as the extreme, the first of equals is taken.
+// Extremes with their positions among the reduced elements (Int64). A NaN counts as the extreme; of equal elements the first is taken.
 var (
-	// MaxIndex and MinIndex give the value and its place.
+	// MaxIndex and MinIndex return the value and its position.
 	MaxIndex = extremeIndex("max_index", true, true)
 	MinIndex = extremeIndex("min_index", false, true)
-	// ArgMax and ArgMin give the place alone.
+	// ArgMax and ArgMin return only the position.
 	ArgMax = extremeIndex("argmax", true, false)
 	ArgMin = extremeIndex("argmin", false, false)
 )
@@ -188,12 +188,12 @@ func truth(name string, state dtype.DType, init int, fold func(a, b kernel.Value
 	})
 }
 
-// Reductions of what is not zero; of a complex number either part counts.
+// Reductions of nonzero elements; a complex number is nonzero if either part is.
 var (
-	// All and Any give 0 or 1.
+	// All and Any return 0 or 1.
 	All = truth("all", dtype.Int32, 1, func(a, b kernel.Value) kernel.Value { return a.And(b) })
 	Any = truth("any", dtype.Int32, 0, func(a, b kernel.Value) kernel.Value { return a.Or(b) })
-	// CountNonzero gives an Int64.
+	// CountNonzero returns an Int64.
 	CountNonzero = truth("count_nonzero", dtype.Int64, 0, func(a, b kernel.Value) kernel.Value { return a.Add(b) })
 )
 
@@ -203,7 +203,7 @@ var (
 var (
 	Var = welford("var", func(_ *Reduction, _, v kernel.Value) []Num { return []Num{{Re: v}} })
 	Std = welford("std", func(_ *Reduction, _, v kernel.Value) []Num { return []Num{{Re: v.Sqrt()}} })
-	// VarMean gives the variance and the mean.
+	// VarMean returns the variance and the mean.
 	VarMean = welford("var_mean", func(_ *Reduction, m, v kernel.Value) []Num { return []Num{{Re: v}, {Re: m}} })
 )
 

@@ -25,7 +25,7 @@ var (
 	// LogSumExp is log Σ e^x, kept as the greatest element and the sum of exponentials relative to it (M. Milakov, N. Gimelshein, "Online
 	// normalizer calculation for softmax", arXiv 1805.02867).
 	LogSumExp = logSumExp("logsumexp", func(k *kernel.Builder, m, s kernel.Value) kernel.Value { return m.Add(math.Log(k, s)) })
-	// LogNormalizer is what LogSoftmax subtracts: LogSumExp, but NaN where the greatest element is infinite, as that less itself is.
+	// LogNormalizer is what LogSoftmax subtracts: LogSumExp, but NaN if the greatest element is infinite, as infinity minus itself is.
 	LogNormalizer = logSumExp("log_normalizer", func(k *kernel.Builder, m, s kernel.Value) kernel.Value {
 		return m.Add(math.Log(k, s.Add(m.Sub(m))))
 	})
@@ -38,14 +38,14 @@ var (
 	SmoothL1Mean      = errorReduction("smooth_l1_mean", 1, smoothL1, meanOf)
 	HuberSum          = errorReduction("huber_sum", 1, huber, nil)
 	HuberMean         = errorReduction("huber_mean", 1, huber, meanOf)
-	// PReLUSlopeSum is the gradient of PReLU's slope: the sum of in0·in1, in0 being the gradient and in1 the input, where in1 is not above
-	// 0.
+	// PReLUSlopeSum is the gradient of PReLU's slope: the sum of in0·in1 over the elements where in1 is not above 0. in0 is the gradient
+	// and in1 the input.
 	PReLUSlopeSum = errorReduction("prelu_slope_sum", 0, func(in, _ []kernel.Value) kernel.Value {
 		return in[1].Gt(in[1].Like(0)).Select(in[0].Like(0), in[0].Mul(in[1]))
 	}, nil)
 )
 
-// logSumExp registers a reduction to the greatest element m and the sum s of exponentials relative to it, finished by f.
+// logSumExp registers a reduction to the greatest element m and the sum s of exponentials relative to it; f computes the result.
 func logSumExp(name string, f func(k *kernel.Builder, m, s kernel.Value) kernel.Value) *ReduceOp {
 	return reduction(ReduceOp{Name: name,
 		State: func(t dtype.DType) []dtype.DType { return []dtype.DType{opmath(t), opmath(t)} },
@@ -58,7 +58,7 @@ func logSumExp(name string, f func(k *kernel.Builder, m, s kernel.Value) kernel.
 	})
 }
 
-// onlineInit, onlineStep and onlineCombine keep (m, s): the greatest number so far and Σ e^(x-m). Of no elements m is -∞.
+// onlineInit, onlineStep and onlineCombine keep (m, s): the greatest number so far and Σ e^(x-m). Without elements m is -∞.
 func onlineInit(k *kernel.Builder, t dtype.DType) []kernel.Value {
 	return []kernel.Value{k.Const(t, gomath.Inf(-1)), k.Const(t, 0)}
 }
@@ -66,14 +66,14 @@ func onlineInit(k *kernel.Builder, t dtype.DType) []kernel.Value {
 func onlineStep(k *kernel.Builder, a []kernel.Value, x kernel.Value) []kernel.Value {
 	m, s := a[0], a[1]
 	up := x.Gt(m)
-	// Equal infinities are 0 apart, not NaN.
+	// The difference of equal infinities is taken as 0, not NaN.
 	d := x.Eq(m).Select(x.Like(0), x.Sub(m).Abs().Neg())
 	e := math.ExpNonPositive(k, d)
 	return []kernel.Value{up.Select(x, m), up.Select(s.FMA(e, s.Like(1)), s.Add(e))}
 }
 
-// onlineSome is onlineStep for several numbers: the sum is scaled to the new greatest number once for all of them. Where that is infinite
-// the sum means nothing, or is NaN.
+// onlineSome is onlineStep for several numbers: the sum is scaled to the new greatest number once for all of them. If that number is
+// infinite, the sum is meaningless or NaN.
 func onlineSome(k *kernel.Builder, a, xs []kernel.Value) []kernel.Value {
 	if len(xs) == 1 {
 		return onlineStep(k, a, xs[0])
@@ -83,7 +83,7 @@ func onlineSome(k *kernel.Builder, a, xs []kernel.Value) []kernel.Value {
 		m = m.Max(x)
 	}
 	m = a[0].Max(m)
-	from := m.Eq(m.Like(gomath.Inf(-1))).Select(m.Like(0), m) // -∞ is not its own distance from itself
+	from := m.Eq(m.Like(gomath.Inf(-1))).Select(m.Like(0), m) // -∞ minus itself is NaN
 	s := a[1].Mul(math.ExpNonPositive(k, a[0].Sub(from)))
 	for _, x := range xs {
 		s = s.Add(math.ExpNonPositive(k, x.Sub(from)))
@@ -100,7 +100,7 @@ func onlineCombine(k *kernel.Builder, a, b []kernel.Value) []kernel.Value {
 	return []kernel.Value{m, small.FMA(e, large)}
 }
 
-// errorReduction registers the sum of f of two inputs and scalars, finished.
+// errorReduction registers the sum of f of two inputs and scalars, followed by finish.
 func errorReduction(name string, scalars int, f func(in, s []kernel.Value) kernel.Value, finish func(r *Reduction, a Num) Num) *ReduceOp {
 	op := simple(name, zeroInit, nil, addNum, finish)
 	op.Ins, op.Scalars = 2, scalars

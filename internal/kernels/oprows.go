@@ -15,7 +15,7 @@ var (
 			r.put(0, r.each(func(v ...kernel.Value) kernel.Value { return v[0].Div(s) }, e))
 			return
 		}
-		// One division a row: an exact one for each element would take as long as reading it.
+		// One division per row: an exact division of each element would take as long as reading it.
 		inverse := s.Like(1).Div(s)
 		r.put(0, r.each(func(v ...kernel.Value) kernel.Value { return v[0].Mul(inverse) }, e))
 	}})
@@ -83,8 +83,8 @@ func squared(v ...kernel.Value) kernel.Value  { return v[0].Mul(v[0]) }
 func multiply(v ...kernel.Value) kernel.Value { return v[0].Mul(v[1]) }
 
 var (
-	// out: normalizer, loss; in: logits, target, weight of the classes, which each row has all; scalar: the ignored target. The loss of a
-	// row that is ignored is 0.
+	// out: normalizer, loss; in: logits, target, weight of the classes, shared by all rows; scalar: the ignored target. The loss of an
+	// ignored row is 0.
 	crossEntropyOp = rowWise(rowOp{name: "cross_entropy", outs: []rowKind{rowOne, rowOne}, ins: []rowKind{rowFull, rowOne, rowOne},
 		scalars: 1, scalarTypes: []dtype.DType{dtype.Int64}, freeWidth: true, halvesToo: true, build: func(r *rowKernel) {
 			k, c := r.k, r.integer(1)
@@ -106,7 +106,7 @@ var (
 			})
 		}})
 	// out: gradient of the logits; in: logits, normalizer, target, weight of the target's class, sum of weights, gradient of the loss;
-	// scalar: the ignored target. It has the bits of CrossEntropyBackward.
+	// scalar: the ignored target. The results equal those of CrossEntropyBackward bit for bit.
 	crossEntropyBackwardOp = rowWise(rowOp{name: "cross_entropy_backward", outs: []rowKind{rowFull},
 		ins:     []rowKind{rowFull, rowOne, rowOne, rowOne, rowOne, rowOne},
 		scalars: 1, scalarTypes: []dtype.DType{dtype.Int64}, freeWidth: true, build: func(r *rowKernel) {
@@ -121,7 +121,7 @@ var (
 			}
 			used := c.Ne(r.scalars[0])
 			g = used.Select(g, g.Like(0))
-			// Below 2^31 there are no more columns than indexes; what is no column becomes -1.
+			// The number of columns fits the index type, so a valid target does; a target that is not a column becomes -1.
 			used = used.And(c.Ge(r.k.I64(0))).And(c.Lt(r.n.Convert(dtype.Int64)))
 			hit := r.column(used.Select(c, r.k.I64(-1)).Convert(r.ix))
 			r.put(0, r.each(func(v ...kernel.Value) kernel.Value {
@@ -131,12 +131,12 @@ var (
 		}})
 )
 
-// assertClass stops the device where a target is none of the classes.
+// assertClass stops the device if a target is not a class.
 func assertClass(k *kernel.Builder, target, classes kernel.Value) {
 	k.Assert(target.Ge(k.I64(0)).And(target.Lt(classes)), "target %v is out of range for %v classes", target, classes)
 }
 
-// affine multiplies s by input w and adds input b, where they are present; -1 is none.
+// affine multiplies s by input w and adds input b, if they are present; -1 stands for none.
 func (r *rowKernel) affine(s source, w, b int) source {
 	switch hasW, hasB := w >= 0 && r.has(w), b >= 0 && r.has(b); {
 	case hasW && hasB:
@@ -149,14 +149,14 @@ func (r *rowKernel) affine(s source, w, b int) source {
 	return s
 }
 
-// softmax returns the greatest element of the row, e^(x-m) and the sum of that, which is NaN where m is infinite, as e^(m-m) makes it.
+// softmax returns the greatest element m of the row, e^(x-m), and the sum of that, which is NaN if m is infinite, like e^(m-m).
 func (r *rowKernel) softmax(x source) (m kernel.Value, e source, s kernel.Value) {
 	exp := func(v ...kernel.Value) kernel.Value { return math.ExpNonPositive(r.k, v[0].Sub(m)) }
 	if r.chunks == 0 {
 		m, s = r.normalizer(x)
 		return m, r.each(exp, x), s
 	}
-	// A NaN may lose here: it turns the sum into NaN all the same.
+	// A NaN may be lost here, but it makes the sum NaN anyway.
 	m = r.fold([]kernel.Value{r.k.Const(r.t, gomath.Inf(-1))}, x,
 		func(a []kernel.Value, x kernel.Value) []kernel.Value { return []kernel.Value{a[0].Max(x)} },
 		func(a, b []kernel.Value) []kernel.Value { return []kernel.Value{a[0].Max(b[0])} })[0]
@@ -164,7 +164,7 @@ func (r *rowKernel) softmax(x source) (m kernel.Value, e source, s kernel.Value)
 	return m, e, r.sum(e)
 }
 
-// normalizer returns softmax's m and s. A held row takes a pass for each; one that is read again gets both from one (see LogSumExp).
+// normalizer returns softmax's m and s. A held row takes a pass for each; a row that is read again gets both from one pass (see LogSumExp).
 func (r *rowKernel) normalizer(x source) (m, s kernel.Value) {
 	if r.chunks > 0 {
 		m, _, s = r.softmax(x)

@@ -2,7 +2,7 @@ package kernels
 
 import "tenon.dev/kernel"
 
-// VecDot sums the products of the elements of its inputs, the first conjugated. It computes halves in float32 and rounds the sum alone.
+// VecDot sums the products of the elements of its inputs, the first one conjugated. It computes halves in float32 and rounds only the sum.
 var VecDot = reduction(ReduceOp{Name: "vec_dot", Ins: 2, State: parts,
 	Init: func(r *Reduction) []kernel.Value {
 		var vs []kernel.Value

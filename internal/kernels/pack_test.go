@@ -6,7 +6,7 @@ import (
 	"tenon.dev/dtype"
 )
 
-// BenchmarkPack packs the arguments of the families that have the most.
+// BenchmarkPack packs the arguments of the families that have the most arguments.
 func BenchmarkPack(b *testing.B) {
 	l := &Launch{Args: make([]byte, 0, 4096)}
 	run := func(name string, pack func()) {

@@ -12,23 +12,23 @@ import (
 	"tenon.dev/kernel"
 )
 
-// params goes through the parameters of a kernel, in their order. Where a launch is packed it appends the host's values to the arguments,
-// where the kernel is built it declares the parameters and gives their values there. Each family lists its parameters once, in a method
-// layout that is run both ways, so that launch and kernel cannot disagree. What the list depends on is in the Spec, which both have.
+// params goes through the parameters of a kernel, in order. When a launch is packed, it appends the host's values to the arguments; when
+// the kernel is built, it declares the parameters and sets their values in the kernel. Each family lists its parameters once, in a method
+// layout that runs both ways, so that launch and kernel cannot disagree. The list may depend only on the Spec, which both have.
 type params struct {
 	s *Spec
-	// l is the launch that is packed, k the kernel that is built; the other is nil.
+	// l is the launch that is packed, k the kernel that is built; one of them is nil.
 	l *Launch
 	k *kernel.Builder
 }
 
-// packing returns the params that append to l. Its Spec must be complete.
+// packing returns the params that append to l, whose Spec must be complete.
 func packing(l *Launch) params { return params{s: &l.Spec, l: l} }
 
 // declaring returns the params that declare those of the kernel of s.
 func declaring(k *kernel.Builder, s *Spec) params { return params{s: s, k: k} }
 
-// The types of arguments. Each has what the host gives, and embeds what the kernel gets.
+// The types of arguments. Each holds the host's value and embeds the kernel's.
 type (
 	intArg struct {
 		host int
@@ -51,7 +51,7 @@ type (
 		host uint64
 		kernel.Buffer
 	}
-	// floatsArg is a number of float64 that depends on the operation.
+	// floatsArg is several float64, whose number depends on the operation.
 	floatsArg struct {
 		host   []float64
 		values []kernel.Value
@@ -61,7 +61,7 @@ type (
 		host []T
 		kernel.Array
 	}
-	// dividerArg is a number to divide by, without the number.
+	// dividerArg holds the divider of a number, without the number itself.
 	dividerArg struct {
 		host         int
 		magic, shift kernel.Value
@@ -76,8 +76,8 @@ func (a *dividerArg) divide(n, d kernel.Value) (q, r kernel.Value) {
 	return divide(n, d, a.magic, a.shift)
 }
 
-// operandArgs are the arrays of a kernel whose number depends on the operation, and scalarArgs such scalars: the host gives the first, the
-// kernel gets the second.
+// operandArgs are the arrays of a kernel whose number depends on the operation, and scalarArgs such scalars. The host sets the first field,
+// the kernel gets the second.
 type operandArgs struct {
 	host   *[maxOperands]uint64
 	arrays *[maxOperands]array
@@ -88,7 +88,7 @@ type scalarArgs struct {
 	nums []Num
 }
 
-// number returns the name of parameter number i of those called name.
+// number returns the name of parameter i of those called name.
 func (p params) number(name string, i int) string {
 	if p.k == nil {
 		return ""
@@ -120,7 +120,7 @@ func (p params) i32(a *intArg, name string) {
 	p.l.u32(uint32(int32(a.host)))
 }
 
-// i64s and i32s are several integers, whose names stand in names: in packing one call for all of them.
+// i64s and i32s declare several integers, whose names are listed in names; packing takes one call for all of them.
 func (p params) i64s(names string, as ...*intArg) {
 	if p.k != nil {
 		p.integers(names, dtype.Int64, as)
@@ -153,7 +153,7 @@ func (p params) integers(names string, t dtype.DType, as []*intArg) {
 	}
 }
 
-// index is an integer of the width of the kernel's indexes.
+// index declares an integer with the width of the kernel's indexes.
 func (p params) index(a *intArg, name string) {
 	if p.s.Index == 64 {
 		p.i64(a, name)
@@ -162,7 +162,7 @@ func (p params) index(a *intArg, name string) {
 	}
 }
 
-// wide is an Int64 that the kernel uses as an index.
+// wide declares an Int64 that the kernel uses as an index.
 func (p params) wide(a *intArg, name string) {
 	if p.k != nil {
 		a.Value = p.k.Scalar(name, dtype.Int64).Convert(indexType(int(p.s.Index)))
@@ -179,7 +179,7 @@ func (p params) f64(a *floatArg, name string) {
 	p.l.u64(math.Float64bits(a.host))
 }
 
-// f64s are n parameters called name.
+// f64s declares n parameters called name.
 func (p params) f64s(a *floatsArg, name string, n int) {
 	if p.k != nil {
 		a.values = make([]kernel.Value, n)
@@ -193,7 +193,7 @@ func (p params) f64s(a *floatsArg, name string, n int) {
 	}
 }
 
-// scalar is a number of type t, which is no half. Integers and bool travel as int64.
+// scalar declares a number of type t, which must not be a half. Integers and bool are passed as int64.
 func (p params) scalar(a *scalarArg, name string, t dtype.DType) {
 	if p.k != nil {
 		a.Num = declareScalar(p.k, name, t)
@@ -212,7 +212,7 @@ func declareScalar(k *kernel.Builder, name string, t dtype.DType) Num {
 	return Num{Re: k.Scalar(name, dtype.Int64).Convert(t)}
 }
 
-// scalarAt is scalar i of a.
+// scalarAt declares scalar i of a.
 func (p params) scalarAt(a *scalarArgs, i int, name string, t dtype.DType) {
 	if p.k != nil {
 		a.nums[i] = declareScalar(p.k, name, t)
@@ -233,7 +233,7 @@ func declareArray(k *kernel.Builder, name string, t dtype.DType) array {
 	return array{k.Buffer(name, t.Real()), t}
 }
 
-// operand is operand i of a, of the Spec's type.
+// operand declares operand i of a, with its type in the Spec.
 func (p params) operand(a *operandArgs, i int, name string) {
 	if p.k != nil {
 		a.arrays[i] = declareArray(p.k, name, p.s.DTypes[i])
@@ -242,7 +242,7 @@ func (p params) operand(a *operandArgs, i int, name string) {
 	p.l.u64(a.host[i])
 }
 
-// operands are those in set, of the Spec's types.
+// operands declares the operands in set, with their types in the Spec.
 func (p params) operands(a *operandArgs, set operandSet) {
 	for ; set != 0; set &= set - 1 {
 		i := bits.TrailingZeros16(uint16(set))
@@ -265,7 +265,7 @@ func (p params) buffer(a *bufferArg, name string, t dtype.DType) {
 	p.l.u64(a.host)
 }
 
-// bufferRO is a buffer that nobody writes while the kernel runs.
+// bufferRO declares a buffer that nobody writes while the kernel runs.
 func (p params) bufferRO(a *bufferArg, name string, t dtype.DType) {
 	if p.k != nil {
 		a.Buffer = p.k.BufferRO(name, t)
@@ -274,7 +274,7 @@ func (p params) bufferRO(a *bufferArg, name string, t dtype.DType) {
 	p.l.u64(a.host)
 }
 
-// list is n elements of T; where the host gives fewer, zeros follow.
+// list declares n elements of T; if the host gives fewer, zeros follow.
 func list[T int | int32 | uint64](p params, a *listArg[T], name string, n int) {
 	if p.k != nil {
 		a.Array = p.k.Params(name, listType[T](), n)
@@ -300,7 +300,7 @@ func list[T int | int32 | uint64](p params, a *listArg[T], name string, n int) {
 	clear(b)
 }
 
-// lists are lists of n elements each, called name with their numbers.
+// lists declares lists of n elements each, called name with their numbers.
 func lists[T int | uint64](p params, as []listArg[T], name string, n int) {
 	if p.k != nil {
 		for i := range as {
@@ -329,7 +329,7 @@ func listType[T int | int32 | uint64]() dtype.DType {
 	return dtype.Int64
 }
 
-// divider is what divides numbers below 2^31 by a.host.
+// divider declares what is needed to divide numbers below 2^31 by a.host.
 func (p params) divider(a *dividerArg, magic, shift string) {
 	if p.k != nil {
 		a.magic, a.shift = p.k.Scalar(magic, dtype.Uint32), p.k.Scalar(shift, dtype.Uint32)
@@ -340,7 +340,7 @@ func (p params) divider(a *dividerArg, magic, shift string) {
 	p.l.u32(d.shift)
 }
 
-// tensorMap is a map for tiles of matrices; plain says that plain arithmetic reads them.
+// tensorMap declares a map for tiles of matrices; plain says that plain arithmetic reads them.
 func (p params) tensorMap(a *mapArg, name string, plain bool) {
 	switch {
 	case p.k == nil:
@@ -356,14 +356,14 @@ func (p params) tensorMap(a *mapArg, name string, plain bool) {
 	}
 }
 
-// striderArg is a space of the host, and what turns its items into the operands' indexes in the kernel.
+// striderArg is a space of the host and, in the kernel, the strider that turns its items into the operands' indexes.
 type striderArg struct {
 	host *space
 	*strider
 }
 
-// strider has dims dimensions, a number that dimsClass or reduceClass gives, and indexes of the given width in bits. The operands are those
-// in slots; an item is vec elements along the innermost dimension.
+// strider declares a strider with dims dimensions, a result of dimsClass or reduceClass, and indexes of the given width in bits. The
+// operands are those in slots; an item is vec elements along the innermost dimension.
 func (p params) strider(a *striderArg, name string, dims, vec, index int, slots operandSet) {
 	words, t := 3, dtype.Uint32 // a size and its divider
 	if index == 64 {

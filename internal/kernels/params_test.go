@@ -13,7 +13,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// everyArg has an argument of each kind, in an order that leaves gaps before those of 8 bytes.
+// everyArg has an argument of each kind, in an order that leaves gaps before 8-byte ones.
 type everyArg struct {
 	narrow, index, wide intArg
 	i64, u64            intArg
@@ -82,7 +82,7 @@ func (a *everyArg) layout(p params) {
 	p.i32s("short0 short1", &a.several[2], &a.several[3])
 }
 
-// TestParamsAgree packs and declares an argument of each kind: every value must lie where the kernel looks for it.
+// TestParamsAgree packs and declares an argument of each kind: every value must be where the kernel looks for it.
 func TestParamsAgree(t *testing.T) {
 	for _, index := range []uint8{32, 64} {
 		s := Spec{Outs: 2, Ins: 1, Index: index}
@@ -181,7 +181,7 @@ func (y *comparer) Issue(l *Launch) error {
 		if p.Params[i].Kind != kir.ParamBuffer {
 			continue
 		}
-		// All memory of the test lies at multiples of 512 between these; absent operands have no address.
+		// All memory of the test is at multiples of 512 between these; absent operands have no address.
 		if at := binary.LittleEndian.Uint64(l.Args[offsets[i]:]); at != 0 && (at < 1<<20 || at >= 1<<40) {
 			y.t.Errorf("%s: the address of %s is %#x", p.Name, p.Params[i].Name, at)
 		}
@@ -191,7 +191,7 @@ func (y *comparer) Issue(l *Launch) error {
 
 func (y *comparer) Workspace(int) (uint64, error) { return 1 << 30, nil }
 
-// TestLayouts launches kernels of every family, each in forms whose parameters differ.
+// TestLayouts launches kernels of every family, each in variants with different parameters.
 func TestLayouts(t *testing.T) {
 	y := &comparer{planner: newPlanner(), t: t}
 	f, h := dtype.Float32, dtype.Float16
@@ -296,7 +296,8 @@ func TestLayouts(t *testing.T) {
 	}
 }
 
-// TestSpecHasNoGaps: with gaps a look-up would hash a Spec in pieces, which makes each launch slower. Kernels are named by all fields.
+// TestSpecHasNoGaps: with gaps a lookup would hash a Spec in pieces, which makes each launch slower. It also checks that all fields are
+// part of a kernel's name.
 func TestSpecHasNoGaps(t *testing.T) {
 	var size func(ty reflect.Type) uintptr
 	size = func(ty reflect.Type) uintptr {

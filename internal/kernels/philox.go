@@ -6,20 +6,20 @@ import (
 	"tenon.dev/kernel"
 )
 
-// Philox is the state of a random number generator that a launch draws from: counter-based Philox4x32-10 (J. Salmon et al., "Parallel
-// random numbers: as easy as 1, 2, 3", SC 2011). The subsequence is the thread's number, and a call takes four 32-bit words a step.
+// Philox is the state of a random number generator from which a launch draws: counter-based Philox4x32-10 (J. Salmon et al., "Parallel
+// random numbers: as easy as 1, 2, 3", SC 2011). The subsequence is the thread's number; each step yields four 32-bit words.
 type Philox struct {
-	// Seed and Offset are the generator's; Offset counts words and is a multiple of 4.
+	// Seed and Offset are those of the generator; Offset counts words and is a multiple of 4.
 	Seed, Offset uint64
 	// SeedPtr and OffsetPtr, if not 0, are device addresses of Int64s that the kernel reads instead, for captured graphs; Offset is then
-	// added to what OffsetPtr holds.
+	// added to the value at OffsetPtr.
 	SeedPtr, OffsetPtr uint64
 }
 
-// captured reports whether seed and offset are read by the kernel.
+// captured reports whether the kernel reads the seed and the offset.
 func (p *Philox) captured() bool { return p.SeedPtr != 0 }
 
-// philoxArg are the generator's arguments: seed and offset, or where they are captured the addresses of both, and then the offset.
+// philoxArg are the generator's arguments: seed and offset or, if captured, the addresses of both, and then the offset.
 type philoxArg struct{ seed, at, offset intArg }
 
 func (a *philoxArg) give(p *Philox) {
@@ -39,12 +39,12 @@ func (p params) philox(a *philoxArg, captured bool) {
 	p.u64(&a.offset, "offset")
 }
 
-// philoxState is a thread's place in its sequence, within a kernel.
+// philoxState is a thread's position in its sequence, in a kernel.
 type philoxState struct {
 	k *kernel.Builder
-	// key holds the seed's halves, mul the factors of a round.
+	// key holds the two halves of the seed, mul the multipliers of a round.
 	key, mul [2]kernel.Value
-	// first is the product with the subsequence in the first round, low half and high, which is the same in all blocks.
+	// first is the product with the subsequence in the first round, low and high half, which is the same for all blocks.
 	first [2]kernel.Value
 	// block (Uint64) counts groups of four words.
 	block kernel.Value
@@ -78,7 +78,7 @@ func halves(v kernel.Value) (low, high kernel.Value) {
 // philoxKeys holds the keys of the rounds.
 type philoxKeys [10][2]kernel.Value
 
-// keys computes the rounds' keys. Before a loop that costs registers, within it instructions.
+// keys computes the keys of the rounds. Doing so before a loop takes registers; inside it, instructions.
 func (p *philoxState) keys() (keys philoxKeys) {
 	k := p.k
 	low, high := p.key[0], p.key[1]
@@ -116,9 +116,9 @@ func uniform64(x, y kernel.Value) kernel.Value {
 	return z.Convert(dtype.Float64).FMA(k.F64(0x1p-53), k.F64(0x1p-54))
 }
 
-// turn32 returns sine and cosine of 2π(y + ½)/2³² for a Uint32 y, both without the sign that the half turn gives, the top bit of half. The
-// nearest quarter turn is in the top two bits of y + 2²⁹; the rest, at most π/4 either way, is in the others, which are a signed number
-// once the two are shifted out.
+// turn32 returns the sine and cosine of 2π(y + ½)/2³² for a Uint32 y, both without the sign from the half turn, which is the top bit of
+// half. The nearest quarter turn is in the top two bits of y + 2²⁹. The rest, between -π/4 and π/4, is in the other bits, which are a
+// signed number after these two are shifted out.
 func turn32(y kernel.Value) (sin, cos, half kernel.Value) {
 	k := y.Builder()
 	rest := y.Shl(k.I32(2)).Bitcast(dtype.Int32).Convert(dtype.Float32)

@@ -12,15 +12,15 @@ type pointKernel struct {
 	s    *Spec
 	vec  int
 	outs []array
-	// ins has a zero array where the input is a scalar, whose value is then in held.
+	// ins has a zero array for an input that is a scalar, whose value is in held.
 	ins     []array
 	held    []Num
 	scalars []Num
-	// raise sets the flag of ops that have one; nil in engines without flags.
+	// raise sets the flag of ops that have one; it is nil in engines without flags.
 	raise func()
 	// base is the linear index of the launch's first element, for ops that see indexes.
 	base kernel.Value
-	// dims finds where the operands' vectors lie, if they are no run.
+	// dims locates the operands' vectors, unless they are one run.
 	dims *strider
 }
 
@@ -43,7 +43,7 @@ func buildPointwise(s *Spec) *kernel.Kernel {
 	})
 }
 
-// take sets what the kernel has from its arguments.
+// take sets the kernel's values from its arguments.
 func (p *pointKernel) take(a *pointArgs) {
 	outs, ins := int(p.s.Outs), int(p.s.Ins)
 	p.base, p.dims = a.base.Value, a.dims.strider
@@ -60,7 +60,7 @@ func (p *pointKernel) take(a *pointArgs) {
 
 func (p *pointKernel) repeats(operand int) bool { return p.s.Point.Repeat.has(operand) }
 
-// via rounds v on the way from or to an operand, where that goes via a half type.
+// via rounds v, which is loaded from or stored to an operand, to the half type if the operand goes through one.
 func (p *pointKernel) via(operand int, v Num) Num {
 	if p.s.Point.Via.has(operand) {
 		return v.Convert(p.s.Point.Half)
@@ -68,7 +68,7 @@ func (p *pointKernel) via(operand int, v Num) Num {
 	return v
 }
 
-// load reads vec elements of every input at its index.
+// load loads vec elements of every input at its index.
 func (p *pointKernel) load(at []kernel.Value, vec int) [][]Num {
 	all := make([][]Num, len(p.ins))
 	for i, a := range p.ins {
@@ -94,7 +94,7 @@ func (p *pointKernel) load(at []kernel.Value, vec int) [][]Num {
 	return all
 }
 
-// apply runs the op on vec loaded elements and stores the results. place is the linear index of the first, for ops that see it.
+// apply runs the op on vec loaded elements and stores the results. place is the linear index of the first one, for ops that see it.
 func (p *pointKernel) apply(at []kernel.Value, in [][]Num, vec int, place kernel.Value) {
 	results := make([][]Num, len(p.outs))
 	args := make([]Num, len(in))
@@ -140,8 +140,8 @@ func (p *pointKernel) place(base, i kernel.Value) kernel.Value {
 	return sum
 }
 
-// contiguous: a block does a tile of adjacent elements. 64-bit arithmetic is done once, for the tile's first element; full tiles take
-// no tests, and the last one goes by vectors and, where the end cuts one, by elements.
+// contiguous: a block processes a tile of adjacent elements. 64-bit arithmetic is done once, for the tile's first element. Full tiles need
+// no tests; the last tile is processed as vectors and, if the end cuts a vector, as elements.
 func (p *pointKernel) contiguous(n kernel.Value) {
 	k, vec, items := p.k, p.vec, p.op.items()
 	tile := pointThreads * vec * items
@@ -197,7 +197,8 @@ func (p *pointKernel) contiguous(n kernel.Value) {
 	})
 }
 
-// strided: a thread does items vectors, a block's threads side by side; where each operand has them is found by dividing by the sizes.
+// strided: a thread processes items vectors, and a block's threads work side by side. The location in each operand is computed by dividing
+// by the sizes.
 func (p *pointKernel) strided(n kernel.Value) {
 	k, items := p.k, p.op.items()
 	locate := p.locate
@@ -229,7 +230,7 @@ func (p *pointKernel) strided(n kernel.Value) {
 	})
 }
 
-// locate gives every operand's index for an item (Int32). Scalars get none.
+// locate returns every operand's index for an item (Int32), except for scalars.
 func (p *pointKernel) locate(item kernel.Value) []kernel.Value {
 	at := p.dims.locate(item)
 	out := append(make([]kernel.Value, 0, len(p.outs)+len(p.ins)), at[:len(p.outs)]...)

@@ -11,32 +11,33 @@ import (
 type PointOp struct {
 	// Name is the op's name in kernel names and messages.
 	Name string
-	// Ins, Outs and Scalars count the operands and the scalars.
+	// Ins, Outs and Scalars are the numbers of operands and scalars.
 	Ins, Outs, Scalars int
-	// Build gives the outputs for one element. t is the type that it computes in, never a half; in and s are of that type unless InTypes
-	// and ScalarTypes say otherwise. Outputs may have any type and are converted to the operands'.
+	// Build returns the outputs for one element. t is the compute type, never a half; in and s are of that type unless InTypes and
+	// ScalarTypes say otherwise. Outputs may have any type and are converted to the operands'.
 	Build func(k *kernel.Builder, t dtype.DType, in, s []Num) []Num
-	// BuildAt stands in for Build where the element's place counts: i is its row-major linear index, Int32 or Int64.
+	// BuildAt replaces Build if the element's position matters: i is its row-major linear index, Int32 or Int64.
 	BuildAt func(k *kernel.Builder, t dtype.DType, i kernel.Value, in, s []Num) []Num
-	// InTypes and ScalarTypes fix the types of leading inputs and scalars; Invalid and what is beyond their end is the compute type.
+	// InTypes and ScalarTypes give the types of leading inputs and scalars. Invalid means the compute type, which also applies to those
+	// beyond the end.
 	InTypes, ScalarTypes []dtype.DType
-	// Heavy says that the op takes many instructions, so that its kernels do fewer elements a thread.
+	// Heavy says that the op takes many instructions, so that its kernels process fewer elements per thread.
 	Heavy bool
-	// Raise, if there is one, says of an element whether MultiTensor sets the flag of the call. Other engines leave it out.
+	// Raise, if not nil, returns for an element whether MultiTensor sets the flag of the call. Other engines ignore it.
 	Raise func(in []Num) kernel.Value
 	// Asserts says that the op's kernels have assertions.
 	Asserts bool
 
-	// id is the op's place among those of the table or, if it is fused, among the fused ones.
+	// id is the op's index in the table or, if it is fused, among the fused ops.
 	id    uint16
 	fused bool
-	// group says what a fused op computes.
+	// group describes the computation of a fused op.
 	group string
 }
 
 var pointOps []*PointOp
 
-// point registers op; the id is its place in the table.
+// point registers op; the id is its index in the table.
 func point(op PointOp) *PointOp {
 	if op.Outs == 0 {
 		op.Outs = 1
@@ -87,7 +88,7 @@ func pairwiseHeavy(name string, f func(k *kernel.Builder, t dtype.DType, a, b Nu
 	return op
 }
 
-// check reports a call whose counts do not fit op.
+// check returns an error if the numbers of a call do not match op.
 func (op *PointOp) check(scalars []Scalar, outs, ins []Operand) error {
 	held := 0
 	for i := range ins {

@@ -9,7 +9,7 @@ import (
 	"tenon.dev/dtype"
 )
 
-// floatReferences are what pointwise ops of real floats should give; arguments are inputs, then scalars.
+// floatReferences are the expected results of pointwise ops on real floats; the arguments are inputs, then scalars.
 var floatReferences = map[*PointOp]func(v []float64) float64{
 	Copy:       func(v []float64) float64 { return v[0] },
 	Fill:       func(v []float64) float64 { return v[0] },
@@ -193,7 +193,7 @@ func bceRef(x, y, w float64) float64 {
 	return -(w*y*math.Log(sigmoidRef(x)) + (1-y)*math.Log(sigmoidRef(-x)))
 }
 
-// slope is the derivative of f by central differences.
+// slope is the derivative of f, by central differences.
 func slope(x float64, f func(float64) float64) float64 {
 	const h = 1e-5
 	return (f(x+h) - f(x-h)) / (2 * h)
@@ -210,7 +210,7 @@ func TestPointOpsOfFloats(t *testing.T) {
 	h := newHost(t)
 	rng := rand.New(rand.NewPCG(11, 12))
 	scalars := []float64{0.75, 1.25, 2}
-	for _, op := range PointOps() { // not in the order of the map, which would change the numbers from run to run
+	for _, op := range PointOps() { // not in the map's order, which would change the numbers from run to run
 		ref, ok := floatReferences[op]
 		if !ok {
 			continue
@@ -525,7 +525,7 @@ func expandedOut2(o Operand) Operand {
 	return Operand{Ptr: o.Ptr, DType: o.DType, Shape: []int{o.Shape[0], o.Shape[2]}, Stride: []int{o.Stride[0], o.Stride[2]}}
 }
 
-// TestPointOpsBuild builds every op for every type that PyTorch gives it, as a check that types fit throughout.
+// TestPointOpsBuild builds every op for every type that PyTorch supports for it, which checks that types match throughout.
 func TestPointOpsBuild(t *testing.T) {
 	seen := map[string]bool{}
 	for i, op := range PointOps() {

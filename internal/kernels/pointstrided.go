@@ -24,7 +24,7 @@ func pointStrided(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar,
 	return p.run(is, op, compute, scalars, outs, ins)
 }
 
-// init gathers the dimensions and orders them by the operands' strides, or leaves them row-major. name is the op's, for errors.
+// init gathers the dimensions, ordered by the operands' strides, or in row-major order if rowMajor is set. name is the op's, for errors.
 func (p *pointPlan) init(name string, rowMajor bool, outs, ins []Operand) error {
 	p.count = len(outs) + len(ins)
 	shape := outs[0].Shape
@@ -56,8 +56,8 @@ func (p *pointPlan) init(name string, rowMajor bool, outs, ins []Operand) error 
 	return nil
 }
 
-// before reports whether dimension d of the operands belongs further in than place at: it has the smaller stride in the first operand
-// that has strides for both.
+// before reports whether dimension d of the operands should be further in than the one at position at: it has the smaller stride in the
+// first operand with nonzero strides for both.
 func (p *pointPlan) before(outs, ins []Operand, d, at int) bool {
 	for i := range p.count {
 		o := operandAt(outs, ins, i)
@@ -72,7 +72,7 @@ func (p *pointPlan) before(outs, ins []Operand, d, at int) bool {
 	return false
 }
 
-// insert puts dimension d at place at.
+// insert inserts dimension d at position at.
 func (p *pointPlan) insert(name string, outs, ins []Operand, d, at int) error {
 	if !p.open(at, outs[0].Shape[d]) {
 		return fmt.Errorf("%s: %s", name, spaceFull)
@@ -104,7 +104,7 @@ func (p *pointPlan) run(is Issuer, op *PointOp, compute dtype.DType, scalars []S
 	return p.issue(is, op, compute, scalars, outs, ins, n)
 }
 
-// oneRun reports whether all is one dimension of strides 1, or 0 for inputs.
+// oneRun reports whether everything is a single dimension with strides of 1, or 0 for inputs.
 func (p *pointPlan) oneRun(outs int) (repeat operandSet, ok bool) {
 	if p.nd != 1 {
 		return 0, false
@@ -121,7 +121,7 @@ func (p *pointPlan) oneRun(outs int) (repeat operandSet, ok bool) {
 	return repeat, true
 }
 
-// split halves the dimension that reaches farthest and runs both halves.
+// split halves the dimension with the largest extent and runs both halves.
 func (p *pointPlan) split(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand) error {
 	at, far := p.nd-1, -1
 	if op.BuildAt == nil {
@@ -155,7 +155,7 @@ func (p *pointPlan) split(is Issuer, op *PointOp, compute dtype.DType, scalars [
 	return second.run(is, op, compute, scalars, outs, ins)
 }
 
-// vector returns the most elements of an access along the innermost dimension, and the operands that repeat along it.
+// vector returns the maximum number of elements per access along the innermost dimension, and the operands that repeat along it.
 func (p *pointPlan) vector(outs, most int) (vec int, repeat operandSet) {
 	places := uint64(p.size[0]) | uint64(most)
 	for i := range p.count {

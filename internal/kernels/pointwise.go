@@ -12,19 +12,20 @@ const pointThreads = 128
 
 // pointSpec is what pointwise kernels are specialised on.
 type pointSpec struct {
-	// Repeat are the operands that are one element repeated along the innermost dimension, Via those that go via the type Half.
+	// Repeat is the set of operands that are one element repeated along the innermost dimension, Via that of those that go through the type
+	// Half.
 	Repeat, Via operandSet
-	// Scalar are the inputs that are scalars, counted from 0.
+	// Scalar is the set of inputs that are scalars, counted from 0.
 	Scalar operandSet
 	Half   dtype.DType
-	// Dims is the class of the number of dimensions, as dimsClass gives it. It is 0 for one run, along which every operand has stride 1 or
+	// Dims is the class of the number of dimensions, see dimsClass. It is 0 for a single run, along which every operand has stride 1 or
 	// repeats.
 	Dims uint8
 }
 
-// Pointwise applies op to corresponding elements of ins and stores the results to outs, all of one shape, with any strides; strides of 0
-// repeat an input. Inputs are converted to the type op computes in (compute; Float32 for the halves), and results to the outputs' types.
-// An output may be the same array as an input, but may not overlap one otherwise. An input whose Ptr is 0 is a scalar: its value follows
+// Pointwise applies op to corresponding elements of ins and stores the results to outs. All have one shape and any strides; a stride of 0
+// repeats an input. Inputs are converted to the type op computes in (compute; Float32 for the halves), and results to the outputs' types.
+// An output may be the same array as an input, but must not overlap one otherwise. An input whose Ptr is 0 is a scalar: its value follows
 // op's own scalars, in the order of such inputs. Nothing is launched for empty outputs.
 func Pointwise(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand) error {
 	if err := op.check(scalars, outs, ins); err != nil {
@@ -43,8 +44,8 @@ func Pointwise(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, ou
 	return pointStrided(is, op, compute, scalars, outs, ins)
 }
 
-// PointwiseRun is Pointwise for arrays of n elements, more than none, that all lie in row-major order; repeat has the bits of the inputs of
-// one element, which is repeated, counted behind the outputs. It looks at no shapes and strides.
+// PointwiseRun is Pointwise for dense row-major arrays of n elements; n must not be 0. repeat has the bits of the inputs that have only one
+// element, which is repeated; outputs count first. Shapes and strides are ignored.
 func PointwiseRun(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand, n int, repeat uint16) error {
 	var ptr [maxOperands]uint64
 	for i := range len(outs) + len(ins) {
@@ -53,8 +54,8 @@ func PointwiseRun(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar,
 	return issueContiguous(is, op, compute, scalars, outs, ins, &ptr, 0, n, operandSet(repeat))
 }
 
-// contiguous reports whether outs[0] is dense in row-major order and every other operand has its strides or is one element; repeat has
-// the bits of the latter, n is the number of elements.
+// contiguous reports whether outs[0] is dense in row-major order and every other operand has its strides or is one element. repeat has the
+// bits of the latter; n is the number of elements.
 func contiguous(outs, ins []Operand) (n int, repeat operandSet, ok bool) {
 	shape, ref := outs[0].Shape, outs[0].Stride
 	n = 1
@@ -113,7 +114,7 @@ func operandAt(outs, ins []Operand, i int) *Operand {
 	return &ins[i-len(outs)]
 }
 
-// widest returns the most elements of a 16-byte access of the largest operand, at most 8.
+// widest returns the number of elements of the largest operand type in a 16-byte access, at most 8.
 func widest(outs, ins []Operand) int {
 	size := 1
 	for i := range outs {
@@ -127,7 +128,7 @@ func widest(outs, ins []Operand) int {
 	return min(8, 16/size)
 }
 
-// setPoint fills what all pointwise specs share.
+// setPoint sets the fields that all pointwise specs share.
 func setPoint(s *Spec, op *PointOp, compute dtype.DType, outs, ins []Operand) {
 	s.Family, s.Op = FamilyPointwise, op.id
 	if op.fused {
@@ -154,7 +155,7 @@ func setPoint(s *Spec, op *PointOp, compute dtype.DType, outs, ins []Operand) {
 		}
 	}
 	if op == Copy && s.DTypes[0] == s.DTypes[1] && s.DTypes[0] != opmath(s.DTypes[0]) {
-		s.Compute = dtype.Uint16 // through float32 a NaN would lose its bits
+		s.Compute = dtype.Uint16 // going through float32 would lose bits of a NaN
 		s.DTypes[0], s.DTypes[1] = s.Compute, s.Compute
 	}
 	s.Index = 32
@@ -163,8 +164,8 @@ func setPoint(s *Spec, op *PointOp, compute dtype.DType, outs, ins []Operand) {
 // pointArgs are the arguments of pointwise kernels. Scalars that stand for inputs follow the op's own.
 type pointArgs struct {
 	op *PointOp
-	// base is the linear index of the launch's first element, for ops that see indexes, n the number of elements of a run or else of
-	// vectors.
+	// base is the linear index of the launch's first element, for ops that see indexes. n is the number of elements of a run, otherwise
+	// that of vectors.
 	base, n  intArg
 	operands operandArgs
 	scalars  scalarArgs
@@ -200,7 +201,7 @@ func (a *pointArgs) layout(p params) {
 	}
 }
 
-// items returns how many vectors a thread of a pointwise kernel does.
+// items returns the number of vectors per thread of a pointwise kernel.
 func (op *PointOp) items() int {
 	if op.Heavy {
 		return 1
@@ -209,11 +210,11 @@ func (op *PointOp) items() int {
 }
 
 func misaligned(name string, o *Operand) error {
-	return fmt.Errorf("%s: an operand of %v lies at %#x, which is no multiple of its element size; copy it to aligned memory first",
+	return fmt.Errorf("%s: an operand of %v lies at %#x, which is not a multiple of its element size; copy it to aligned memory first",
 		name, o.DType, o.Ptr)
 }
 
-// issueContiguous launches op over one run of n elements; base is the linear index of the first, for ops that see indexes.
+// issueContiguous launches op over one run of n elements; base is the linear index of the first one, for ops that see indexes.
 func issueContiguous(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand, ptr *[maxOperands]uint64, base,
 	n int, repeat operandSet) error {
 	l := is.NewLaunch()

@@ -7,7 +7,7 @@ import (
 	"tenon.dev/dtype"
 )
 
-// planner is an Issuer that only keeps the launches.
+// planner is an Issuer that only records launches.
 type planner struct {
 	l       Launch
 	limits  Limits
@@ -85,7 +85,7 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// layouts gives pairs of operands a, b and out of one shape, in every class of layout.
+// layouts returns triples of operands a, b and out of one shape, for every class of layout.
 func layouts(h *host, rng *rand.Rand, t dtype.DType) map[string][3]Operand {
 	r := func(shape ...int) Operand { return h.random(rng, t, shape...) }
 	many := []int{2, 3, 2, 2, 2, 3, 2, 2, 2, 2}
@@ -226,7 +226,7 @@ func TestPointwiseErrors(t *testing.T) {
 	}
 }
 
-// TestCopiesKeepBits: a copy to the same type moves what is there, NaNs of any bits among it.
+// TestCopiesKeepBits: a copy to the same type copies the bits, including those of any NaN.
 func TestCopiesKeepBits(t *testing.T) {
 	for _, dt := range []dtype.DType{dtype.Float16, dtype.BFloat16, dtype.Float32, dtype.Float64, dtype.Complex64} {
 		h := newHost(t)
@@ -234,7 +234,7 @@ func TestCopiesKeepBits(t *testing.T) {
 		in, out := h.empty(dt, 300, 40), h.empty(dt, 300, 40)
 		bytes := h.view(in.Ptr)[:12000*size]
 		for i := range bytes {
-			bytes[i] = byte(i * 37 >> 3) // halves and words of it are NaNs of both kinds, among others
+			bytes[i] = byte(i * 37 >> 3) // some of its halves and words are NaNs of both kinds
 		}
 		for i := range 500 {
 			copy(bytes[(24*i+7)*size:], []byte{byte(i), 0xf0 | byte(i), byte(i), 0xff, byte(i), 0xff, 0xf0 | byte(i),
@@ -254,7 +254,7 @@ func TestCopiesKeepBits(t *testing.T) {
 	}
 }
 
-// TestPointwiseVia checks that operands and results go via a half, in runs and in strides, repeated or not.
+// TestPointwiseVia checks that operands and results go through a half, in runs and with strides, repeated or not.
 func TestPointwiseVia(t *testing.T) {
 	h := newHost(t)
 	a := h.of(dtype.BFloat16, []float64{1, 2, 3, 4}, 4)

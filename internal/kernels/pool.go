@@ -8,16 +8,16 @@ import (
 	"tenon.dev/kernel"
 )
 
-// Pool is two-dimensional pooling of x [Batch, Channels, H, W] to y [Batch, Channels, OH, OW], both of any strides.
+// Pool is two-dimensional pooling of x [Batch, Channels, H, W] to y [Batch, Channels, OH, OW], both with any strides.
 type Pool struct {
 	KH, KW, StrideH, StrideW, PadH, PadW, DilationH, DilationW int
-	// Divisor replaces the number of elements that an average divides by, if it is not 0.
+	// Divisor, if not 0, replaces the number of elements that an average divides by.
 	Divisor int
-	// CountPad counts padding among those elements.
+	// CountPad includes padding in that number.
 	CountPad bool
 }
 
-// poolKind is what a kernel of FamilyPool does; it is Spec.Op.
+// poolKind is the operation of a kernel of FamilyPool; it is Spec.Op.
 type poolKind uint16
 
 const (
@@ -33,19 +33,18 @@ const poolThreads = 256
 
 var poolNames = []string{"max_pool", "max_pool_back", "avg_pool", "avg_pool_back", "adaptive_avg_pool", "adaptive_avg_pool_back"}
 
-// MaxPool sets y to the greatest element of each window, a NaN counting as the greatest, and places (Int64) to its place h*W+w in the
-// plane.
+// MaxPool sets y to the greatest element of each window, where a NaN counts as the greatest, and places (Int64) to its position h*W+w in
+// the plane.
 func MaxPool(is Issuer, p *Pool, y, places, x Operand) error {
 	return p.issue(is, poolMax, []Operand{y, places, x}, y, x)
 }
 
-// MaxPoolBackward sets dx to the sums of those elements of dy whose place is the element's. Each sum goes through the windows in row-major
-// order.
+// MaxPoolBackward sets each element of dx to the sum of the elements of dy whose place is that element, in row-major order of the windows.
 func MaxPoolBackward(is Issuer, p *Pool, dx, dy, places Operand) error {
 	return p.issue(is, poolMaxBack, []Operand{dx, dy, places}, dx, dy)
 }
 
-// AvgPool sets y to the mean of each window, padding counting as 0.
+// AvgPool sets y to the mean of each window; padding counts as 0.
 func AvgPool(is Issuer, p *Pool, y, x Operand) error {
 	return p.issue(is, poolAvg, []Operand{y, x}, y, x)
 }
@@ -71,8 +70,8 @@ func AdaptiveAvgPoolBackward(is Issuer, dx, dy Operand) error {
 	return (&Pool{}).issue(is, poolAdaptiveBack, []Operand{dx, dy}, dx, dy)
 }
 
-// evenWindows returns the pooling of x to y where all windows are of one size and side by side, or nil: then a thread finds its window
-// without divisions of 64 bits.
+// evenWindows returns the pooling of x to y if all windows are of one size and adjacent, otherwise nil. A thread then finds its window
+// without 64-bit divisions.
 func evenWindows(y, x Operand) *Pool {
 	h, w, oh, ow := x.Shape[2], x.Shape[3], y.Shape[2], y.Shape[3]
 	if h*w*oh*ow == 0 || h%oh != 0 || w%ow != 0 {
@@ -81,8 +80,8 @@ func evenWindows(y, x Operand) *Pool {
 	return &Pool{KH: h / oh, KW: w / ow, StrideH: h / oh, StrideW: w / ow, DilationH: 1, DilationW: 1}
 }
 
-// poolArgs are the arguments of these kernels. over is the plane of a thread, from the other one; strides are those of every operand along
-// rows and columns.
+// poolArgs are the arguments of these kernels. h and w are the size of the plane that threads go over, fh and fw that of the other plane.
+// strides are those of every operand along rows and columns.
 type poolArgs struct {
 	ops                                                        [3]arrayArg
 	n                                                          intArg
@@ -118,9 +117,10 @@ func (a *poolArgs) layout(p params) {
 	p.i32(&a.pad, "count_pad")
 }
 
-// issue launches one thread for each element of over, or for several channels side by side; from is the array that windows, or the
-// elements whose window holds one, are read from. Operand 0 is over's array. The strider has a slot for every operand, of which those of
-// from's shape get no strides along rows and columns, and two more that yield row and column. Its dimensions lie as over's do.
+// issue launches a thread for each element of over, or for several adjacent channels. from is the array from which the windows, or the
+// elements whose windows contain the thread's element, are read. Operand 0 is over's array. The strider has a slot for every operand, in
+// which those of from's shape have no strides along rows and columns, and two more for the row and the column. Its dimensions are ordered
+// like over's.
 func (p *Pool) issue(is Issuer, kind poolKind, ops []Operand, over, from Operand) error {
 	n := over.Numel()
 	if n == 0 {
@@ -176,11 +176,11 @@ func (p *Pool) issue(is Issuer, kind poolKind, ops []Operand, over, from Operand
 	return is.Issue(l)
 }
 
-// poolBusy is how many threads a pooling needs before each takes several channels.
+// poolBusy is how many threads a pooling must have left if each takes several channels.
 const poolBusy = 1 << 15
 
-// channelsAtOnce returns how many channels of n elements each thread takes: those of an access of 16 bytes of the type, if they lie side by
-// side in all operands.
+// channelsAtOnce returns how many channels each thread takes, for n elements: as many as a 16-byte access holds, if they are adjacent in
+// all operands.
 func channelsAtOnce(ops []Operand, n int) int {
 	vec := min(8, 16/ops[0].DType.Size())
 	for vec > 1 && n/vec < poolBusy {
@@ -196,7 +196,7 @@ func channelsAtOnce(ops []Operand, n int) int {
 	return 1 << bits.TrailingZeros64(places)
 }
 
-// reachOf returns the index of the operand's farthest element.
+// reachOf returns the largest index of an element of the operand.
 func reachOf(o *Operand) int {
 	e := 0
 	for d, n := range o.Shape {
@@ -211,7 +211,7 @@ type poolKernel struct {
 	k    *kernel.Builder
 	s    *Spec
 	kind poolKind
-	// at is where every operand's plane, or its element, begins; row and col are the thread's place in its plane.
+	// at is the index of every operand's plane or element; row and col are the thread's position in its plane.
 	at       []kernel.Value
 	row, col kernel.Value
 }
@@ -251,7 +251,7 @@ func (p *poolKernel) body() {
 	}
 }
 
-// elements returns element (row, col) of operand i's planes, a value for each of the thread's channels, in the compute type.
+// elements returns element (row, col) of operand i's planes, one value per channel of the thread, in the compute type.
 func (p *poolKernel) elements(i int, row, col kernel.Value) []kernel.Value {
 	vs := p.load(i, p.place(i, row, col))
 	for c := range vs {
@@ -260,7 +260,7 @@ func (p *poolKernel) elements(i int, row, col kernel.Value) []kernel.Value {
 	return vs
 }
 
-// load returns the elements of operand i from at on, one for each of the thread's channels.
+// load returns the elements of operand i from index at on, one per channel of the thread.
 func (p *poolKernel) load(i int, at kernel.Value) (vs []kernel.Value) {
 	for _, c := range p.pieces(i) {
 		for _, n := range p.ops[i].load(at.Add(at.Like(float64(c))), p.piece(i)) {
@@ -270,7 +270,7 @@ func (p *poolKernel) load(i int, at kernel.Value) (vs []kernel.Value) {
 	return vs
 }
 
-// store sets the elements of operand i of the thread's place, one for each of its channels.
+// store sets the elements of operand i at the thread's position, one per channel.
 func (p *poolKernel) store(i int, vs []kernel.Value) {
 	at := p.at[i]
 	for _, c := range p.pieces(i) {
@@ -282,7 +282,7 @@ func (p *poolKernel) store(i int, vs []kernel.Value) {
 	}
 }
 
-// piece returns how many channels of operand i an access takes, and pieces which are the first of each.
+// piece returns the number of channels of operand i per access, and pieces the first channel of each access.
 func (p *poolKernel) piece(i int) int { return min(int(p.s.Vec), 16/p.s.DTypes[i].Size()) }
 
 func (p *poolKernel) pieces(i int) (from []int) {
@@ -292,7 +292,7 @@ func (p *poolKernel) pieces(i int) (from []int) {
 	return from
 }
 
-// lanes returns a variable for each of the thread's channels.
+// lanes returns a variable for each channel of the thread.
 func (p *poolKernel) lanes(start kernel.Value) []kernel.Var {
 	vs := make([]kernel.Var, p.s.Vec)
 	for c := range vs {
@@ -306,14 +306,14 @@ func (p *poolKernel) place(i int, row, col kernel.Value) kernel.Value {
 	return p.at[i].Add(row.Convert(ix).Mul(p.strides[i][0].Value)).Add(col.Convert(ix).Mul(p.strides[i][1].Value))
 }
 
-// each runs f for rows y0 … y1-1 and columns x0 … x1-1, by the given steps.
+// each runs f for rows y0 … y1-1 and columns x0 … x1-1, with the given steps.
 func (p *poolKernel) each(y0, y1, stepY, x0, x1, stepX kernel.Value, f func(y, x kernel.Value)) {
 	p.k.For(y0, y1, stepY, func(y kernel.Value) {
 		p.k.For(x0, x1, stepX, func(x kernel.Value) { f(y, x) })
 	})
 }
 
-// first returns where the window that would begin at start first lies within the plane: start plus a multiple of the dilation.
+// first returns the first position of a window inside the plane: start plus a multiple of the dilation.
 func first(k *kernel.Builder, start, dilation kernel.Value) kernel.Value {
 	zero, one := k.I32(0), k.I32(1)
 	up := start.Neg().Add(dilation).Sub(one).Div(dilation).Mul(dilation)
@@ -344,7 +344,8 @@ func (p *poolKernel) max() {
 	p.store(1, wide)
 }
 
-// covering returns the windows, first and one past the last, that hold place v of one dimension: of width extent, stride apart.
+// covering returns the windows, first and one past the last, that contain position v in one dimension; windows have width extent and are
+// stride apart.
 func (p *poolKernel) covering(v, pad, extent, stride, windows kernel.Value) (from, to kernel.Value) {
 	k := p.k
 	u := v.Add(pad)
@@ -368,7 +369,7 @@ func (p *poolKernel) maxBack() {
 	p.store(0, get(sum))
 }
 
-// window returns the bounds of window (y, x) of planes h high and w wide, clipped to them, and the divisor of its mean.
+// window returns the bounds of window (y, x), clipped to planes of height h and width w, and the divisor of its mean.
 func (p *poolKernel) window(y, x, h, w kernel.Value) (top, bottom, left, right, divisor kernel.Value) {
 	k := p.k
 	zero := k.I32(0)
@@ -400,7 +401,7 @@ func (p *poolKernel) mean(top, bottom, left, right, divisor kernel.Value) {
 	p.store(0, means)
 }
 
-// span returns what output i of n covers of size elements.
+// span returns the range that output i of n covers of size elements.
 func (p *poolKernel) span(i, n, size kernel.Value) (from, to kernel.Value) {
 	k := p.k
 	wide := n.Convert(dtype.Int64)
@@ -415,7 +416,7 @@ func (p *poolKernel) adaptive() {
 	p.mean(top, bottom, left, right, bottom.Sub(top).Mul(right.Sub(left)))
 }
 
-// avgBack sums, over the windows that hold the thread's element, their gradient over their divisor.
+// avgBack sums, over the windows that contain the thread's element, their gradient divided by their divisor.
 func (p *poolKernel) avgBack() {
 	k := p.k
 	one := k.I32(1)

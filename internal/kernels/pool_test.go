@@ -8,7 +8,7 @@ import (
 	"tenon.dev/dtype"
 )
 
-// poolRef is pooling of planes by the definition: what each output covers, as row-major numbers of the plane.
+// covers computes pooling of planes by the definition: what each output covers, as row-major numbers in the plane, and its divisor.
 func (p *Pool) covers(h, w, oh, ow int) (windows [][]int, divisors []float64) {
 	for y := range oh {
 		for x := range ow {
@@ -35,7 +35,7 @@ func (p *Pool) covers(h, w, oh, ow int) (windows [][]int, divisors []float64) {
 	return windows, divisors
 }
 
-// span is what output i of n covers of size elements, evenly.
+// span returns the range that output i of n covers of size elements, evenly.
 func span(i, n, size int) (from, to int) { return i * size / n, ((i+1)*size + n - 1) / n }
 
 func TestPooling(t *testing.T) {
@@ -72,7 +72,7 @@ func TestPooling(t *testing.T) {
 	}
 }
 
-// Where many channels lie side by side, a thread takes several.
+// TestPoolingChannelsAtOnce: if many channels are adjacent, a thread takes several.
 func TestPoolingChannelsAtOnce(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
 	for _, q := range []struct {
@@ -99,14 +99,14 @@ type poolCase struct {
 	t *testing.T
 	h *host
 	p Pool
-	// last says that outputs are in channels last.
+	// last says that outputs have the channels last.
 	last                bool
 	n, c, height, width int
 	oh, ow              int
 	x, dy               Operand
 }
 
-// planes makes an output.
+// planes allocates an output.
 func (c *poolCase) planes(dt dtype.DType, height, width int) Operand {
 	if c.last {
 		return permuted(c.h.empty(dt, c.n, height, width, c.c), 0, 3, 1, 2)

@@ -12,13 +12,13 @@ import (
 type RandomOp struct {
 	name    string
 	scalars int
-	// values makes up to four values, of the compute type t, from four Uint32s; out is the type they will be stored in.
+	// values returns up to four values, of the compute type t, from four Uint32s; out is the type in which they will be stored.
 	values func(k *kernel.Builder, t, out dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value
-	// narrow says that there are four values whatever the type; else Float64 and integers get two.
+	// narrow says that there are four values for any type; otherwise Float64 and integers get two.
 	narrow bool
 	// integers says that scalars and values are Uint64.
 	integers bool
-	// setup, if not nil, makes of the scalars, once a thread, what values gets in their place.
+	// setup, if not nil, computes from the scalars, once per thread, what values gets instead of them.
 	setup func(k *kernel.Builder, s []kernel.Value) []kernel.Value
 	id    uint16
 }
@@ -37,7 +37,7 @@ func (op *RandomOp) after(setup func(k *kernel.Builder, s []kernel.Value) []kern
 	return op
 }
 
-// uniforms makes the values of a distribution out of uniform numbers in (0, 1].
+// uniforms registers a distribution whose values are computed from uniform numbers in (0, 1].
 func uniforms(name string, scalars int, f func(k *kernel.Builder, out dtype.DType, u kernel.Value,
 	s []kernel.Value) kernel.Value) *RandomOp {
 	return distribution(RandomOp{name: name, scalars: scalars, values: func(k *kernel.Builder, t, out dtype.DType, w [4]kernel.Value,
@@ -56,14 +56,14 @@ func uniforms(name string, scalars int, f func(k *kernel.Builder, out dtype.DTyp
 	}})
 }
 
-// The distributions, with their scalars. They compute in Float64 for Float64 outputs, else in Float32, except the integers.
+// The distributions, with their scalars. They compute in Float64 for Float64 outputs and otherwise in Float32, except the integers.
 var (
 	// RandomUniform is uniform in [from, to): scalars from, to - from, to.
 	RandomUniform = uniforms("uniform", 3, func(_ *kernel.Builder, out dtype.DType, u kernel.Value, s []kernel.Value) kernel.Value {
 		v := convertValue(convertValue(u.FMA(s[1], s[0]), out), u.Type())
 		return v.Eq(convertValue(convertValue(s[2], out), u.Type())).Select(s[0], v)
 	})
-	// RandomNormal has mean and standard deviation as scalars (G. Box, M. Muller, 1958).
+	// RandomNormal has the mean and the standard deviation as scalars (G. Box, M. Muller, 1958).
 	RandomNormal = distribution(RandomOp{name: "normal", scalars: 2, values: func(k *kernel.Builder, t, _ dtype.DType, w [4]kernel.Value,
 		s []kernel.Value) []kernel.Value {
 		vs := normals(k, t, w)
@@ -72,7 +72,7 @@ var (
 		}
 		return vs
 	}})
-	// RandomLogNormal is e to the power of a normal number; scalars mean and standard deviation of that.
+	// RandomLogNormal is e to the power of a normal number, whose mean and standard deviation are the scalars.
 	RandomLogNormal = distribution(RandomOp{name: "log_normal", scalars: 2, values: func(k *kernel.Builder, t, _ dtype.DType,
 		w [4]kernel.Value, s []kernel.Value) []kernel.Value {
 		vs := normals(k, t, w)
@@ -81,11 +81,11 @@ var (
 		}
 		return vs
 	}})
-	// RandomBernoulli is 1 with probability scalar 0, else 0.
+	// RandomBernoulli is 1 with probability scalar 0, otherwise 0.
 	RandomBernoulli = uniforms("bernoulli", 1, func(_ *kernel.Builder, _ dtype.DType, u kernel.Value, s []kernel.Value) kernel.Value {
 		return u.Lt(s[0]).Select(u.Like(1), u.Like(0))
 	})
-	// RandomExponential has rate scalar 0; the logarithm is held below 0 so that no value is 0.
+	// RandomExponential has rate scalar 0; the logarithm is clamped below 0 so that no value is 0.
 	RandomExponential = uniforms("exponential", 1, func(k *kernel.Builder, _ dtype.DType, u kernel.Value, s []kernel.Value) kernel.Value {
 		half := 0x1p-24
 		if u.Type() == dtype.Float64 {
@@ -96,22 +96,22 @@ var (
 	}).after(func(_ *kernel.Builder, s []kernel.Value) []kernel.Value {
 		return []kernel.Value{s[0].Like(-1).Div(s[0])}
 	})
-	// RandomCauchy has median and scale as scalars. In float32 the uniform number keeps PyTorch's distance from the ends, where the
-	// tangent's argument would round to ±π/2 and beyond.
+	// RandomCauchy has the median and the scale as scalars. In float32 the uniform number keeps PyTorch's distance from the ends, where the
+	// argument of the tangent would round to ±π/2 and beyond.
 	RandomCauchy = uniforms("cauchy", 2, func(k *kernel.Builder, _ dtype.DType, u kernel.Value, s []kernel.Value) kernel.Value {
 		if u.Type() == dtype.Float32 {
 			u = u.Min(u.Like(1 - 0x1p-23)).Max(u.Like(0x1p-23))
 		}
 		return math.TanHalfTurn(k, u.Sub(u.Like(0.5)).Mul(u.Like(pi))).FMA(s[1], s[0])
 	})
-	// RandomGeometric is the number of trials to the first success of probability scalar 0.
+	// RandomGeometric is the number of trials up to the first success, which has probability scalar 0.
 	RandomGeometric = uniforms("geometric", 1, func(k *kernel.Builder, _ dtype.DType, u kernel.Value, s []kernel.Value) kernel.Value {
 		l := math.LogPositive(k, u, 1)
 		if u.Type() == dtype.Float64 {
 			return l.Div(s[0]).Ceil()
 		}
-		// The rounded quotient, from the divisor's reciprocal (P. Markstein, "Computation of elementary functions on the IBM RISC
-		// System/6000 processor", IBM Journal of Research and Development 34, 1990).
+		// The quotient is rounded correctly, using the divisor's reciprocal (P. Markstein, "Computation of elementary functions on the IBM
+		// RISC System/6000 processor", IBM Journal of Research and Development 34, 1990).
 		q := l.Mul(s[1])
 		q = q.Neg().FMA(s[0], l).FMA(s[1], q)
 		return q.Mul(q.Like(geometricScale)).Ceil()
@@ -120,11 +120,12 @@ var (
 		if d.Type() == dtype.Float64 {
 			return []kernel.Value{d}
 		}
-		// An infinite divisor, of 1, has the reciprocal -0 and stands aside.
+		// An infinite divisor, for 1, has the reciprocal -0 and is handled separately.
 		d = d.Mul(d.Like(geometricScale))
 		return []kernel.Value{isInf(d).Select(d.Like(-1), d), d.Like(1).Div(d)}
 	})
-	// RandomInt32 is scalar 1 + a 32-bit word modulo scalar 0, RandomInt64 with a 64-bit word; both as Uint64, stored as any type.
+	// RandomInt32 is scalar 1 + a 32-bit word modulo scalar 0, RandomInt64 the same with a 64-bit word; both are Uint64 and stored as any
+	// type.
 	RandomInt32 = distribution(RandomOp{name: "int32", scalars: 2, integers: true, narrow: true,
 		values: func(_ *kernel.Builder, _, _ dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value {
 			var vs []kernel.Value
@@ -144,7 +145,7 @@ var (
 	}})
 )
 
-// normals returns four or two standard normal numbers, in cuRAND's order: sine before cosine.
+// normals returns four or two standard normal numbers in cuRAND's order: sine before cosine.
 func normals(k *kernel.Builder, t dtype.DType, w [4]kernel.Value) []kernel.Value {
 	radius := func(u kernel.Value) kernel.Value { return math.SqrtPositive(k, math.LogPositive(k, u, -2)) }
 	if t == dtype.Float64 {
@@ -160,24 +161,25 @@ func normals(k *kernel.Builder, t dtype.DType, w [4]kernel.Value) []kernel.Value
 	return vs
 }
 
-// geometricScale is a power of two that takes any float32 divisor of geometric numbers to where it has a reciprocal.
+// geometricScale is a power of two that scales any float32 divisor of geometric numbers to where it has a reciprocal.
 const geometricScale = 1 << 48
 
-// randomThreads and randomStep are the block size and the words of a step, which PyTorch's mapping from generator to elements rests on.
+// randomThreads and randomStep are the block size and the number of words per step on which PyTorch's mapping from the generator to
+// elements is based.
 const (
 	randomThreads = 256
 	randomStep    = 4
 )
 
-// randomVec is how many of PyTorch's threads a thread stands in for where the elements lie side by side, so that it stores vectors, and
-// randomSteps how many of their steps it takes, where there are enough of them. Blocks that come in the order of memory, and end, keep all
-// of the device busy: where every thread stays to the end, the scheduler lets some run far ahead.
+// randomVec is how many of PyTorch's threads a thread stands for if the elements are adjacent, so that it stores vectors. randomSteps is
+// how many of their steps it takes, if there are enough. Blocks that end, and start in the order of memory, keep the whole device busy; if
+// every thread ran to the end, the scheduler would let some run far ahead.
 const (
 	randomVec   = 4
 	randomSteps = 8
 )
 
-// compute returns the type that op works in for outputs of type t.
+// compute returns the type in which op computes for outputs of type t.
 func (op *RandomOp) compute(t dtype.DType) dtype.DType {
 	switch {
 	case op.integers:
@@ -188,7 +190,7 @@ func (op *RandomOp) compute(t dtype.DType) dtype.DType {
 	return dtype.Float32
 }
 
-// unroll is how many values a step gives.
+// unroll is the number of values per step.
 func (op *RandomOp) unroll(t dtype.DType) int {
 	if op.narrow || op.compute(t) == dtype.Float32 {
 		return 4
@@ -196,12 +198,12 @@ func (op *RandomOp) unroll(t dtype.DType) int {
 	return 2
 }
 
-// randomGrid is the number of blocks for n elements: all that the device holds at once, or fewer.
+// randomGrid is the number of blocks for n elements: as many as the device holds at once, or fewer.
 func randomGrid(lim *Limits, n int) int {
 	return max(1, min(lim.Multiprocessors*(lim.MaxThreadsPerSM/randomThreads), ceilDiv(n, randomThreads)))
 }
 
-// Advance returns by how much filling n elements of type t moves the generator's offset on.
+// Advance returns how far filling n elements of type t advances the generator's offset.
 func (op *RandomOp) Advance(lim *Limits, t dtype.DType, n int) uint64 {
 	if n == 0 {
 		return 0
@@ -211,14 +213,14 @@ func (op *RandomOp) Advance(lim *Limits, t dtype.DType, n int) uint64 {
 
 // randomSpec is what these kernels are specialised on.
 type randomSpec struct {
-	// Captured: the generator's state is read by the kernel.
+	// Captured: the kernel reads the generator's state.
 	Captured bool
-	// Dims is the class of the number of dimensions, as dimsClass gives it.
+	// Dims is the class of the number of dimensions, see dimsClass.
 	Dims uint8
 }
 
-// randomArgs are the arguments of these kernels. Where the elements lie side by side, Spec.Vec at a time, steps is how many steps there are
-// and each how many a block takes, else dims says where they lie.
+// randomArgs are the arguments of these kernels. If the elements are adjacent, Spec.Vec at a time, steps is the number of steps and each
+// the number of steps per block; otherwise dims gives their layout.
 type randomArgs struct {
 	op          *RandomOp
 	n           intArg
@@ -245,9 +247,9 @@ func (a *randomArgs) layout(p params) {
 	p.i32(&a.each, "each")
 }
 
-// Random fills out with numbers of a distribution, element for element those that PyTorch draws on a device of the same limits: thread t of
-// T takes steps of four words, and value j of step i goes to element t + T·(j + unroll·i), in the order of out's memory. The caller moves
-// the generator on by op.Advance.
+// Random fills out with numbers of a distribution, the same for each element that PyTorch draws on a device with the same limits. Thread t
+// of T takes steps of four words, and value j of step i goes to element t + T·(j + unroll·i), in the order of out's memory. The caller
+// advances the generator by op.Advance.
 func Random(is Issuer, op *RandomOp, scalars []Scalar, out Operand, ph Philox) error {
 	if len(scalars) != op.scalars {
 		return fmt.Errorf("%s takes %d scalars; got %d", op.name, op.scalars, len(scalars))
@@ -288,7 +290,7 @@ func Random(is Issuer, op *RandomOp, scalars []Scalar, out Operand, ph Philox) e
 		return is.Issue(l)
 	}
 	steps := ceilDiv(n, overshoot)
-	// Four rows of blocks fill the device, and a grid has 65535 rows at most.
+	// Four rows of blocks fill the device, and a grid has at most 65535 rows.
 	each := max(min(randomSteps, ceilDiv(steps, 4)), ceilDiv(steps, 1<<16-1))
 	a.steps.host, a.each.host = steps, each
 	a.layout(packing(l))
@@ -364,5 +366,5 @@ func buildRandom(s *Spec) *kernel.Kernel {
 	})
 }
 
-// Scalars returns how many scalars the distribution takes.
+// Scalars returns the number of scalars of the distribution.
 func (op *RandomOp) Scalars() int { return op.scalars }

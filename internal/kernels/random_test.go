@@ -14,7 +14,7 @@ import (
 	"tenon.dev/dtype"
 )
 
-// recordedRandom is testdata/rng.json.gz: what PyTorch 2.11 drew on an H200.
+// recordedRandom is testdata/rng.json.gz: numbers that PyTorch 2.11 drew on an H200.
 type recordedRandom struct {
 	SMs     int                                   `json:"sm_count"`
 	Threads int                                   `json:"max_threads_per_sm"`
@@ -32,7 +32,7 @@ func loadRandom(t *testing.T) *recordedRandom {
 	return &r
 }
 
-// generator draws as a device of the recorded limits does.
+// generator draws like a device with the recorded limits.
 type generator struct {
 	h            *host
 	seed, offset uint64
@@ -161,7 +161,7 @@ func TestRandomForms(t *testing.T) {
 	}
 }
 
-// TestBernoulliOfEveryType checks that the type changes nothing of what is drawn, where a vector of four is wider than an access, too.
+// TestBernoulliOfEveryType checks that the numbers drawn do not depend on the type, also if a vector of four is wider than an access.
 func TestBernoulliOfEveryType(t *testing.T) {
 	g := &generator{h: newHost(t), seed: 99}
 	want := g.draw(RandomBernoulli, dtype.Float32, 5000, FloatScalar(0.3))
@@ -175,7 +175,7 @@ func TestBernoulliOfEveryType(t *testing.T) {
 	}
 }
 
-// TestRandomVectors checks that vectors hold what is drawn one by one, the last ones cut short.
+// TestRandomVectors checks that vectors hold the numbers that are drawn one by one, also if the last vectors are cut short.
 func TestRandomVectors(t *testing.T) {
 	g := &generator{h: newHost(t), seed: 99}
 	h := g.h
@@ -221,8 +221,8 @@ func TestCauchyKeepsFromTheEnds(t *testing.T) {
 	}
 }
 
-// TestGeometricNumbersAreQuotients checks that they are those of a division, whatever the divisor. An exponential number of rate 1 is the
-// logarithm's negative; the divisor's logarithm may be off by a unit in the last place.
+// TestGeometricNumbersAreQuotients checks that the numbers equal the results of a division, for any divisor. An exponential number of rate
+// 1 is the negative logarithm; the divisor's logarithm may be off by a unit in the last place.
 func TestGeometricNumbersAreQuotients(t *testing.T) {
 	const n = 1 << 15
 	g := &generator{h: newHost(t), seed: 17}
@@ -247,7 +247,7 @@ func TestGeometricNumbersAreQuotients(t *testing.T) {
 	}
 }
 
-// TestNormalsAreNear checks a million normal numbers against those of the same words in float64.
+// TestNormalsAreNear compares a million normal numbers with those from the same words in float64.
 func TestNormalsAreNear(t *testing.T) {
 	const n, threads = 1 << 20, 2 * 8 * 256
 	g := &generator{h: newHost(t), seed: 31}
@@ -343,7 +343,7 @@ func TestDropoutIsPyTorchs(t *testing.T) {
 // TestDropoutForms checks every mapping from words to elements against the words themselves.
 func TestDropoutForms(t *testing.T) {
 	h := newHost(t)
-	const threads = 2 * 8 * 256 // of the whole grid, once there is enough to do
+	const threads = 2 * 8 * 256 // in the whole grid, once there is enough work
 	word := func(thread, i int) float64 {
 		w := philoxRef(77, uint64(8/4+i/4), uint64(thread))[i%4]
 		return float64(float32(w)*0x1p-32 + 0x1p-33)

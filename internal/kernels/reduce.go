@@ -12,16 +12,16 @@ import (
 type reduceSpec struct {
 	Shape reduceShape
 	Stage reduceStage
-	// Kept and Reduced are the classes of the numbers of dimensions, as reduceClass gives them.
+	// Kept and Reduced are the classes of the numbers of dimensions, see reduceClass.
 	Kept, Reduced uint8
-	// Wide threads share an output and go along the reduced dimensions side by side; columns are Wide outputs wide and Deep reduced
-	// elements deep.
+	// Wide is the number of threads that share an output and work side by side along the reduced dimensions. For columns, Wide is the
+	// number of outputs per block, and Deep the number of reduced elements that its threads take at a time.
 	Wide, Deep uint16
-	// Repeat are the inputs, counted from 0, that are one element along a vector.
+	// Repeat is the set of inputs, counted from 0, that are one element along a vector.
 	Repeat operandSet
 }
 
-// reduceShape is the way that the threads of a block lie.
+// reduceShape is the arrangement of the threads of a block.
 type reduceShape uint8
 
 const (
@@ -34,26 +34,27 @@ type reduceStage uint8
 const (
 	// reduceWhole: elements to outputs.
 	reduceWhole reduceStage = iota
-	// reducePartial: elements to states in workspace, a part of the reduced elements a block row.
+	// reducePartial: elements to states in workspace, one part of the reduced elements per block row.
 	reducePartial
 	// reduceFinal: states to outputs.
 	reduceFinal
 )
 
 const (
-	reduceRowThreads    = 512 // threads of a block that shares one output
-	reduceWarpThreads   = 256 // threads of a block whose groups of 32 have an output each
-	reduceColumnThreads = 512 // threads of a block of columns
-	// reduceAlone is how many vectors a thread folds before another pass is worth its launch; each part then has reduceWork at least.
+	reduceRowThreads    = 512 // threads per block if they share one output
+	reduceWarpThreads   = 256 // threads per block if each warp has an output
+	reduceColumnThreads = 512 // threads per block of columns
+	// reduceAlone is the number of vectors that a thread folds alone; another pass is worth its launch only beyond it. Each part then has
+	// at least reduceWork vectors per thread.
 	reduceAlone = 64
 	reduceWork  = 8
-	// reduceNarrow is how many reduced elements make columns of few outputs narrower than 32 threads.
+	// reduceNarrow is the number of reduced elements from which on columns of few outputs are narrower than 32 threads.
 	reduceNarrow = 1024
-	// reduceFinalDeep is how many parts make more threads share an output of the last stage.
+	// reduceFinalDeep is the number of parts above which more threads share an output in the last stage.
 	reduceFinalDeep = 64
 )
 
-// reducePlan is one reduction on its way to launches. Operands are outputs, then inputs.
+// reducePlan is a planned reduction. Operands are outputs, then inputs.
 type reducePlan struct {
 	op        *ReduceOp
 	compute   dtype.DType
@@ -73,10 +74,10 @@ type reducePlan struct {
 	repeat operandSet
 }
 
-// Reduce reduces ins (of one shape) over the dimensions marked in dims and stores the results to outs, whose shapes are that shape with
-// the marked dimensions of size 1 or left out. Each output is folded by a tree that depends on the shapes, strides, alignment and the
-// device's limits only, so results repeat. Inputs are converted to the type the op computes in (compute; Float32 for the halves). With no
-// elements to reduce the outputs get the finish of the op's identity.
+// Reduce reduces ins (of one shape) over the dimensions marked in dims and stores the results to outs, whose shapes are that shape with the
+// marked dimensions of size 1 or omitted. Each output is folded in a tree that depends only on the shapes, strides, alignment and the
+// device's limits, so results are reproducible. Inputs are converted to the type the op computes in (compute; Float32 for the halves). If
+// there are no elements to reduce, the outputs get the result of Finish for the op's identity.
 func Reduce(is Issuer, op *ReduceOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand, dims []bool) error {
 	if err := op.check(scalars, outs, ins, dims); err != nil {
 		return err
@@ -111,11 +112,11 @@ func Reduce(is Issuer, op *ReduceOp, compute dtype.DType, scalars []Scalar, outs
 	return p.issue(is, reduceFinal, ws)
 }
 
-// stateBytes is the room of one state value of type t for all parts and outputs.
+// stateBytes is the size of one state value of type t for all parts and outputs.
 func (p *reducePlan) stateBytes(t dtype.DType) int { return (t.Size()*p.parts*p.outputs + 15) &^ 15 }
 
-// gather sorts the dimensions into kept and reduced ones, each by the first input's strides unless the op counts places. It reports
-// whether there was room for them.
+// gather divides the dimensions into kept and reduced ones, each ordered by the first input's strides unless the op uses indexes. It
+// reports whether there was room for them.
 func (p *reducePlan) gather(dims []bool) bool {
 	p.kept.count = len(p.outs) + len(p.ins)
 	p.red.count = len(p.ins)
@@ -167,15 +168,15 @@ func (p *reducePlan) gather(dims []bool) bool {
 	return true
 }
 
-// lie chooses how blocks lie over the work.
+// lie chooses how blocks are arranged over the work.
 func (p *reducePlan) lie(lim *Limits) {
 	most := 1
-	if p.n > 0 { // else nothing is loaded, and inputs without memory do not count as wide
+	if p.n > 0 { // otherwise nothing is loaded, and inputs without memory do not count as wide
 		most = widest(nil, p.ins)
 	}
 	along, alongRepeat := p.rowVector(most)
 	if p.n < 128 {
-		// PyTorch's order of additions, which sums that cancel show.
+		// PyTorch's order of additions, which shows in sums that cancel.
 		along, alongRepeat = 1, 0
 	}
 	across, acrossRepeat := p.columnVector(min(most, 4))
@@ -208,7 +209,7 @@ func (p *reducePlan) lie(lim *Limits) {
 	}
 }
 
-// groups is the number of outputs of a block of reduceRow.
+// groups is the number of outputs per block of reduceRow.
 func (p *reducePlan) groups() int {
 	if p.wide == 32 {
 		return reduceWarpThreads / 32
@@ -216,8 +217,8 @@ func (p *reducePlan) groups() int {
 	return 1
 }
 
-// split cuts the reduced elements into parts where there are too few blocks to fill the device; threads is how many of a block share an
-// output.
+// split divides the reduced elements into parts if there are too few blocks to fill the device; threads is the number of threads of a block
+// that share an output.
 func (p *reducePlan) split(lim *Limits, blocks, threads int) {
 	p.chunk = p.items
 	if p.items < threads*reduceAlone {
@@ -231,8 +232,8 @@ func (p *reducePlan) split(lim *Limits, blocks, threads int) {
 	p.parts = ceilDiv(p.items, p.chunk)
 }
 
-// rowVector returns the most elements of an access along the reduced dimensions, and the inputs that repeat along them. One run may leave a
-// rest, that is loaded singly.
+// rowVector returns the maximum number of elements per access along the reduced dimensions, and the inputs that repeat along them. A single
+// run may have a remainder, which is loaded one by one.
 func (p *reducePlan) rowVector(most int) (vec int, repeat operandSet) {
 	places := uint64(most)
 	if p.red.nd > 1 {
@@ -258,7 +259,8 @@ func (p *reducePlan) rowVector(most int) (vec int, repeat operandSet) {
 	return repeated(places, repeat)
 }
 
-// repeated turns the places of accesses into the most elements of one; where that is 1, nothing needs to repeat.
+// repeated returns the maximum number of elements per access, given the OR of the positions of accesses. If it is 1, no input needs to
+// repeat.
 func repeated(places uint64, repeat operandSet) (int, operandSet) {
 	vec := 1 << bits.TrailingZeros64(places)
 	if vec == 1 {
@@ -267,7 +269,8 @@ func repeated(places uint64, repeat operandSet) (int, operandSet) {
 	return vec, repeat
 }
 
-// columnVector returns the most adjacent outputs whose elements a thread can load together, and the inputs that repeat along them.
+// columnVector returns the maximum number of adjacent outputs whose elements a thread can load together, and the inputs that repeat along
+// them.
 func (p *reducePlan) columnVector(most int) (vec int, repeat operandSet) {
 	places := uint64(most) | uint64(p.kept.size[0])
 	for i := range p.outs {
@@ -296,7 +299,7 @@ func (p *reducePlan) columnVector(most int) (vec int, repeat operandSet) {
 	return repeated(places, repeat)
 }
 
-// finalShape chooses how blocks lie over states: one column an output, or a whole block where there are few outputs.
+// finalShape chooses how blocks are arranged over states: columns of outputs, or a whole block per output if there are few outputs.
 func (p *reducePlan) finalShape() (shape reduceShape, wide, deep, threads, grid int) {
 	switch {
 	case p.outputs >= 64 && p.parts > reduceFinalDeep:
@@ -307,7 +310,7 @@ func (p *reducePlan) finalShape() (shape reduceShape, wide, deep, threads, grid 
 	return reduceRow, reduceRowThreads, 0, reduceRowThreads, p.outputs
 }
 
-// issue launches one stage; ws is the workspace of the states.
+// issue launches one stage; ws is the workspace for the states.
 func (p *reducePlan) issue(is Issuer, stage reduceStage, ws uint64) error {
 	op, t := p.op, opmath(p.compute)
 	l := is.NewLaunch()
@@ -358,7 +361,7 @@ func (p *reducePlan) issue(is Issuer, stage reduceStage, ws uint64) error {
 	return is.Issue(l)
 }
 
-// reduceClass is dimsClass with fewer choices, since a reduction has two spaces.
+// reduceClass is dimsClass with fewer classes, because a reduction has two spaces.
 func reduceClass(nd int) int {
 	switch {
 	case nd == 1:
@@ -369,11 +372,11 @@ func reduceClass(nd int) int {
 	return maxDims
 }
 
-// maxStates is the most values of a state.
+// maxStates is the maximum number of values in a state.
 const maxStates = 6
 
-// reduceArgs are the arguments of reductions: n reduced elements, as items of which a block takes chunk, and tail beyond the last vector.
-// states are addresses of states, buffers what the kernel gets for them.
+// reduceArgs are the arguments of reductions: n reduced elements, divided into items, of which a block takes chunk, and tail elements
+// beyond the last vector. states are the addresses of the states, and buffers what the kernel gets for them.
 type reduceArgs struct {
 	op                    *ReduceOp
 	n                     intArg
@@ -409,7 +412,7 @@ func (a *reduceArgs) layout(p params) {
 	for i := range a.op.Scalars {
 		p.scalarAt(&a.scalars, i, p.number("s", i), a.op.scalarType(i, s.Compute))
 	}
-	rowVec, columnVec := 1, 1 // elements of an item of reduced and of kept dimensions
+	rowVec, columnVec := 1, 1 // elements per item of the reduced and of the kept dimensions
 	if r.Shape == reduceRow {
 		rowVec = int(s.Vec)
 	} else {

@@ -15,7 +15,7 @@ type reduceCase struct {
 	name string
 	in   Operand
 	dims []bool
-	// groups are the elements of each output, once they were read.
+	// groups are the elements of each output, once they have been read.
 	groups [][]complex128
 }
 
@@ -118,7 +118,7 @@ func extremeOf(vs []float64, better func(a, b float64) bool) (float64, float64) 
 func greaterThan(a, b float64) bool { return a > b }
 func lessThan(a, b float64) bool    { return a < b }
 
-// realReferences are what reductions of real numbers should give.
+// realReferences are the expected results of reductions of real numbers.
 var realReferences = map[string]func(vs []float64) []float64{
 	"sum": func(vs []float64) []float64 { return []float64{sumOf(vs, func(v float64) float64 { return v })} },
 	"mean": func(vs []float64) []float64 {
@@ -186,7 +186,7 @@ var realReferences = map[string]func(vs []float64) []float64{
 	},
 }
 
-// noIdentity names the ops whose result for no elements is an error to the caller.
+// noIdentity reports whether op has no result for zero elements, so that callers report an error.
 func noIdentity(op *ReduceOp) bool {
 	switch op.Name {
 	case "amax", "amin", "argmax", "argmin", "max_index", "min_index":
@@ -322,7 +322,7 @@ func TestReduceNaN(t *testing.T) {
 	if h.read(v)[0] != 3 {
 		t.Errorf("nansum is %v", h.read(v)[0])
 	}
-	// An identity must not be taken for a place: the extremes of a type are values like others.
+	// An identity must not be mistaken for an element: the extremes of a type are values like any other.
 	for _, c := range []struct {
 		op *ReduceOp
 		t  dtype.DType
@@ -442,7 +442,7 @@ func BenchmarkReducePlan(b *testing.B) {
 	}
 }
 
-// Columns of few outputs are narrow, and many parts end in deep columns.
+// TestReduceNarrowColumns: columns of few outputs are narrow, and many parts end in deep columns.
 func TestReduceNarrowColumns(t *testing.T) {
 	const rows = 40000
 	for _, outputs := range []int{2, 6, 16, 64, 100} {

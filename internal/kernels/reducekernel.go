@@ -7,7 +7,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// reduceUnroll is how many vectors a thread loads before it folds them.
+// reduceUnroll is the number of vectors that a thread loads before it folds them.
 const reduceUnroll = 4
 
 // reduceKernel builds the kernel of one reduction spec.
@@ -18,15 +18,15 @@ type reduceKernel struct {
 	r     *Reduction
 	ix    dtype.DType
 	types []dtype.DType
-	// wide, deep and stage are as in reduceSpec.
+	// wide, deep and stage are those of reduceSpec.
 	wide, deep int
 	stage      reduceStage
-	// outputs, items and chunk are of type ix, tail is Int32.
+	// outputs, items and chunk are of type ix; tail is Int32.
 	outputs, items, chunk, tail kernel.Value
 	states                      []kernel.Buffer
 	outs, ins                   []array
 	kept, red                   *strider
-	// accs is the number of states a thread keeps side by side: the elements of a vector.
+	// accs is the number of states that a thread keeps side by side: one per element of a vector.
 	accs int
 }
 
@@ -58,10 +58,10 @@ func (b *reduceKernel) params() {
 	b.kept, b.red = a.kept.strider, a.red.strider
 }
 
-// index turns an Int32 into the index type.
+// index converts an Int32 to the index type.
 func (b *reduceKernel) index(v kernel.Value) kernel.Value { return v.Convert(b.ix) }
 
-// lit is a constant of the index type.
+// lit returns a constant of the index type.
 func (b *reduceKernel) lit(v int) kernel.Value { return b.k.Int(b.ix, int64(v)) }
 
 // newState returns variables that hold the identity.
@@ -87,14 +87,14 @@ func set(vars []kernel.Var, vs []kernel.Value) {
 	}
 }
 
-// element is what a thread folds at once: for every input accs elements, or a state.
+// element is what a thread folds at once: accs elements of every input, or a state.
 type element struct {
 	in    [][]Num
 	state []kernel.Value
 	item  kernel.Value
 }
 
-// load reads an item (of type ix) for an output whose inputs begin at base.
+// load loads an item (of type ix) for an output whose inputs begin at base.
 func (b *reduceKernel) load(base []kernel.Value, output, item kernel.Value) element {
 	e := element{item: item}
 	if b.stage == reduceFinal {
@@ -161,7 +161,7 @@ func (b *reduceKernel) walk(accs [][]kernel.Var, base []kernel.Value, output, la
 	k.For(pos.Get(), end, b.lit(step), func(i kernel.Value) { b.fold(accs, b.load(base, output, i)) })
 }
 
-// settle brings the accumulators into the form in which they are combined.
+// settle applies the op's Settle to the accumulators before they are combined.
 func (b *reduceKernel) settle(accs [][]kernel.Var) {
 	for _, a := range accs {
 		if b.op.Settle != nil {
@@ -176,12 +176,12 @@ func (b *reduceKernel) part() (begin, end kernel.Value) {
 	return begin, begin.Add(b.chunk).Min(b.items)
 }
 
-// block returns this block's first output, with perBlock outputs a block.
+// block returns this block's first output, given perBlock outputs per block.
 func (b *reduceKernel) block(perBlock int) kernel.Value {
 	return b.index(b.k.BlockIdx(kernel.X)).Mul(b.lit(perBlock))
 }
 
-// bases returns where the inputs of an output begin, and where its results go.
+// bases returns the indexes of an output's inputs and of its results.
 func (b *reduceKernel) bases(output kernel.Value) (outs, ins []kernel.Value) {
 	at := b.kept.locate(output)
 	return at[:len(b.outs)], at[len(b.outs):]
@@ -226,7 +226,7 @@ func (b *reduceKernel) row() {
 	k.If(lane.Eq(k.I32(0)).And(output.Lt(b.outputs)), func() { b.finish(state, output, outs, 0) })
 }
 
-// rest folds the elements beyond the last vector of a run, in the block that has that vector's end.
+// rest folds the elements beyond the last vector of a run, in the block whose part ends with that vector.
 func (b *reduceKernel) rest(acc []kernel.Var, base []kernel.Value, lane, end kernel.Value) {
 	k := b.k
 	k.If(lane.Lt(b.tail).And(end.Eq(b.items)), func() {
@@ -243,7 +243,7 @@ func (b *reduceKernel) rest(acc []kernel.Var, base []kernel.Value, lane, end ker
 	})
 }
 
-// warp combines the states of n neighbouring threads; the first has the result.
+// warp combines the states of n neighbouring threads; the first one gets the result.
 func (b *reduceKernel) warp(state []kernel.Value, n int) []kernel.Value {
 	for h := n / 2; h > 0; h /= 2 {
 		other := make([]kernel.Value, len(state))
@@ -255,7 +255,7 @@ func (b *reduceKernel) warp(state []kernel.Value, n int) []kernel.Value {
 	return state
 }
 
-// across combines the states that the first threads of the block's groups of 32 hold; thread 0 has the result.
+// across combines the states in the first threads of the block's warps; thread 0 gets the result.
 func (b *reduceKernel) across(state []kernel.Value, tid kernel.Value) []kernel.Value {
 	k, n := b.k, b.wide/32
 	lane := tid.And(k.I32(31))
@@ -306,7 +306,7 @@ func (b *reduceKernel) column() {
 	})
 }
 
-// stack combines the states of threads with equal x; those with y = 0 have the results.
+// stack combines the states of threads with equal x; those with y = 0 get the results.
 func (b *reduceKernel) stack(accs [][]kernel.Var, x, y kernel.Value) {
 	k := b.k
 	var shared []kernel.Array
@@ -338,7 +338,7 @@ func (b *reduceKernel) stack(accs [][]kernel.Var, x, y kernel.Value) {
 	}
 }
 
-// finish stores the results, or the state of this part, of output number output*accs + j (columns) or output (rows).
+// finish stores the results, or the state of this part, for output number output*accs + j (columns) or output (rows).
 func (b *reduceKernel) finish(state []kernel.Value, output kernel.Value, outs []kernel.Value, j int) {
 	if b.stage != reducePartial {
 		for i, n := range b.op.Finish(b.r, state) {

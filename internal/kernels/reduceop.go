@@ -7,35 +7,36 @@ import (
 	"tenon.dev/kernel"
 )
 
-// ReduceOp is a reduction, run by [Reduce]: a state is started, takes elements one by one, is combined with others and finished.
+// ReduceOp is a reduction, run by [Reduce]: a state is initialized, takes elements one by one, is combined with others and finished.
 type ReduceOp struct {
 	// Name is the op's name in kernel names and messages.
 	Name string
-	// Ins, Outs and Scalars count the operands and the scalars.
+	// Ins, Outs and Scalars are the numbers of operands and scalars.
 	Ins, Outs, Scalars int
-	// InTypes and ScalarTypes fix the types of leading inputs and scalars; Invalid and what is beyond their end is the compute type.
+	// InTypes and ScalarTypes give the types of leading inputs and scalars. Invalid means the compute type, which also applies to those
+	// beyond the end.
 	InTypes, ScalarTypes []dtype.DType
-	// State gives the types of a state's values where it computes in t: 32- or 64-bit numbers.
+	// State returns the types of a state's values if the op computes in t: 32- or 64-bit numbers.
 	State func(t dtype.DType) []dtype.DType
-	// Init gives the state of no elements, the identity of Combine.
+	// Init returns the state of no elements, the identity of Combine.
 	Init func(r *Reduction) []kernel.Value
-	// Step adds an element to state a. i is the element's place among the reduced ones, row-major, Int64; only if Indexed.
+	// Step adds an element to state a. i is the element's row-major position among the reduced ones, Int64; it is only set if Indexed is.
 	Step func(r *Reduction, a []kernel.Value, in []Num, i kernel.Value) []kernel.Value
-	// Combine joins two states.
+	// Combine combines two states.
 	Combine func(r *Reduction, a, b []kernel.Value) []kernel.Value
-	// Settle, if it is not nil, brings a state that took elements, or that a block has combined, into the form in which it is combined
-	// with many others.
+	// Settle, if not nil, converts a state that took elements, or that a block has combined, to the form in which it is combined with many
+	// others.
 	Settle func(r *Reduction, a []kernel.Value) []kernel.Value
-	// Finish gives the outputs.
+	// Finish returns the outputs.
 	Finish func(r *Reduction, a []kernel.Value) []Num
-	// Indexed says that Step reads i; dimensions then keep their order.
+	// Indexed says that Step uses i; dimensions then keep their order.
 	Indexed bool
 
 	id     uint16
 	states [16][]dtype.DType
 }
 
-// Reduction is what a ReduceOp's functions see of the kernel under construction.
+// Reduction is the context that a ReduceOp's functions get from the kernel under construction.
 type Reduction struct {
 	K *kernel.Builder
 	// T is the compute type, never a half.
@@ -47,7 +48,7 @@ type Reduction struct {
 
 var reduceOps []*ReduceOp
 
-// reduction registers op; the id is its place in the table.
+// reduction registers op; the id is its index in the table.
 func reduction(op ReduceOp) *ReduceOp {
 	if op.Ins == 0 {
 		op.Ins = 1
@@ -73,7 +74,7 @@ func ReduceOps() []*ReduceOp { return reduceOps }
 func (op *ReduceOp) inType(i int, t dtype.DType) dtype.DType     { return pick(op.InTypes, i, t) }
 func (op *ReduceOp) scalarType(i int, t dtype.DType) dtype.DType { return pick(op.ScalarTypes, i, t) }
 
-// check reports a call whose counts do not fit op.
+// check returns an error if the numbers or shapes of a call do not match op.
 func (op *ReduceOp) check(scalars []Scalar, outs, ins []Operand, dims []bool) error {
 	if len(outs) != op.Outs || len(ins) != op.Ins || len(scalars) != op.Scalars {
 		return fmt.Errorf("%s takes %d outputs, %d inputs and %d scalars; got %d, %d and %d",
@@ -98,7 +99,7 @@ func (op *ReduceOp) check(scalars []Scalar, outs, ins []Operand, dims []bool) er
 	return nil
 }
 
-// stateType returns the type in which a value of t is kept in a state.
+// stateType returns the type in which a state holds a value of type t.
 func stateType(t dtype.DType) dtype.DType {
 	if t == dtype.Bool || t.IsInt() && t.Size() < 4 {
 		return dtype.Int32

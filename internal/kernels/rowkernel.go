@@ -7,29 +7,29 @@ import (
 	"tenon.dev/kernel"
 )
 
-// rowKernel builds the kernel of one row-wise spec. What it gives a rowOp's build function works the same whether threads hold their part
-// of the row in registers (held) or read it again for every pass.
+// rowKernel builds the kernel of one row-wise spec. For a rowOp's build function it works the same whether threads hold their part of the
+// row in registers (held) or read it again in every pass.
 type rowKernel struct {
 	k  *kernel.Builder
 	s  *Spec
 	op *rowOp
-	// t is the compute type, ix that of indexes.
+	// t is the compute type, ix the index type.
 	t, ix dtype.DType
-	// group threads share a row; each does vec adjacent elements at a time, chunks times if held.
+	// group is the number of threads that share a row. Each processes vec adjacent elements at a time and, if held, does so chunks times.
 	group, chunks, vec int
 	threads            int
 	rows, n            kernel.Value
 	arrays             []array
-	steps              []kernel.Value // strides along the row; the zero Value is 1
+	steps              []kernel.Value // strides along the row; the zero Value means 1
 	scalars            []kernel.Value
 	nums               []Num
 	before             map[int][][]Num // by chunk
 	bases              []kernel.Value
 	lane               kernel.Value
-	// inside is false in groups beyond the last row; the zero Value if there are none.
+	// inside is false in groups beyond the last row; it is the zero Value if there are none.
 	inside kernel.Value
 	shared int
-	// readings counts the vectors that the kernel's text reads of rows that are read again.
+	// readings counts the vectors that the kernel reads from rows that are read again, as emitted.
 	readings int
 }
 
@@ -47,7 +47,7 @@ func buildRows(s *Spec) *kernel.Kernel {
 
 func (r *rowKernel) absent(operand int) bool { return r.s.Rows.Absent.has(operand) }
 
-// params declares the parameters and finds this thread's row.
+// params declares the parameters and computes this thread's row.
 func (r *rowKernel) params() {
 	k, s := r.k, r.s
 	a := rowArgs{op: r.op, operands: operandArgs{arrays: new([maxOperands]array)}, steps: make([]kernel.Value, s.Outs+s.Ins),
@@ -85,15 +85,15 @@ func (r *rowKernel) params() {
 	}
 }
 
-// spot is a vector of a row: its first element's place, and whether it lies within (the zero Value: always). chunk is its number: of a row
-// that is read again, every reading of a vector has another.
+// spot is a vector of a row: the position of its first element, and whether it is inside the row (the zero Value: always). chunk is its
+// number. In a row that is read again, every reading of a vector has a different number.
 type spot struct {
 	chunk int
 	i, ok kernel.Value
 }
 
-// walk calls body for all vectors of this thread, in order: one at a time where they are held, several where a long row is read again, so
-// that as many loads are under way at once.
+// walk calls body for all vectors of this thread, in order. Held vectors are passed one at a time; for long rows that are read again it
+// passes several, so that as many loads are in flight at once.
 func (r *rowKernel) walk(body func(ps []spot)) {
 	k := r.k
 	start, step := r.lane.Mul(k.I32(r.vec)).Convert(r.ix), r.group*r.vec
@@ -127,7 +127,7 @@ func (r *rowKernel) walk(body func(ps []spot)) {
 	}
 }
 
-// unroll is how many vectors of a row that is read again a thread takes at a time.
+// unroll is how many vectors a thread takes at a time from a row that is read again.
 func (r *rowKernel) unroll() int {
 	switch {
 	case r.group < rowLongThreads:
@@ -138,10 +138,10 @@ func (r *rowKernel) unroll() int {
 	return 4
 }
 
-// source gives the elements of a vector.
+// source returns the elements of a vector.
 type source func(p spot) []kernel.Value
 
-// memo keeps what a source gave for each chunk, so that it is computed once.
+// memo caches the results of a source for each chunk.
 func (r *rowKernel) memo(f source) source {
 	held := map[int][]kernel.Value{}
 	return func(p spot) []kernel.Value {
@@ -152,15 +152,15 @@ func (r *rowKernel) memo(f source) source {
 	}
 }
 
-// hold loads a source of a held row. Nothing is loaded after a store that might lie in the same place: who stores without having read the
-// whole row would wait for each vector.
+// hold loads a source of a held row. Loads must not come after a store that might write the same memory: an op that stored before it has
+// read the whole row would wait for each vector.
 func (r *rowKernel) hold(s source) {
 	if r.chunks > 0 {
 		r.walk(func(ps []spot) { s(ps[0]) })
 	}
 }
 
-// index returns where place i of the row lies in an operand.
+// index returns the index in an operand of position i of the row.
 func (r *rowKernel) index(operand int, i kernel.Value) kernel.Value {
 	if step := r.steps[operand]; step.Builder() != nil {
 		i = i.Mul(step)
@@ -168,7 +168,7 @@ func (r *rowKernel) index(operand int, i kernel.Value) kernel.Value {
 	return r.bases[operand].Add(i)
 }
 
-// in is the source of input number i, converted to the compute type. Beyond the row's end it repeats the last vector.
+// in returns the source of input number i, converted to the compute type. Beyond the row's end it repeats the last vector.
 func (r *rowKernel) in(i int) source {
 	o := len(r.op.outs) + i
 	return r.memo(func(p spot) []kernel.Value {
@@ -183,19 +183,19 @@ func (r *rowKernel) in(i int) source {
 // has reports whether input number i is present.
 func (r *rowKernel) has(i int) bool { return !r.absent(len(r.op.outs) + i) }
 
-// one returns input number i of this row, of which there is one element.
+// one returns input number i of this row, which has one element per row.
 func (r *rowKernel) one(i int) kernel.Value {
 	o := len(r.op.outs) + i
 	return r.arrays[o].load(r.bases[o], 1)[0].Convert(r.t).Re
 }
 
-// integer is one of a target or another integer, which the compute type might not hold.
+// integer is one for a target or another integer, which the compute type might not be able to hold.
 func (r *rowKernel) integer(i int) kernel.Value {
 	o := len(r.op.outs) + i
 	return r.arrays[o].load(r.bases[o], 1)[0].Re.Convert(dtype.Int64)
 }
 
-// column is the source that is true in column c of the row, of type ix; there may be none.
+// column returns the source that is true in column c of the row, of type ix; there need not be such a column.
 func (r *rowKernel) column(c kernel.Value) source {
 	return func(p spot) []kernel.Value {
 		d := c.Sub(p.i)
@@ -207,7 +207,7 @@ func (r *rowKernel) column(c kernel.Value) source {
 	}
 }
 
-// each is the source that applies f to corresponding elements of sources.
+// each returns the source that applies f to corresponding elements of sources.
 func (r *rowKernel) each(f func(vs ...kernel.Value) kernel.Value, from ...source) source {
 	return r.memo(func(p spot) []kernel.Value {
 		var in [][]kernel.Value
@@ -226,8 +226,8 @@ func (r *rowKernel) each(f func(vs ...kernel.Value) kernel.Value, from ...source
 	})
 }
 
-// fold reduces a source over the row: step adds an element to a state that begins at init, combine joins two states and must not mind
-// their order. Every thread gets the result.
+// fold reduces a source over the row. step adds an element to a state that starts as init; combine combines two states, in any order. Every
+// thread gets the result.
 func (r *rowKernel) fold(init []kernel.Value, s source, step func(a []kernel.Value, x kernel.Value) []kernel.Value,
 	combine func(a, b []kernel.Value) []kernel.Value) []kernel.Value {
 	return r.foldSome(init, s, func(a, xs []kernel.Value) []kernel.Value {
@@ -238,7 +238,7 @@ func (r *rowKernel) fold(init []kernel.Value, s source, step func(a []kernel.Val
 	}, combine)
 }
 
-// foldSome is fold with a step that adds some elements at once: as many as the thread has at hand.
+// foldSome is fold with a step that adds several elements at once: as many as the thread has available.
 func (r *rowKernel) foldSome(init []kernel.Value, s source, step, combine func(a, b []kernel.Value) []kernel.Value) []kernel.Value {
 	k := r.k
 	var acc []kernel.Var
@@ -252,7 +252,7 @@ func (r *rowKernel) foldSome(init []kernel.Value, s source, step, combine func(a
 			xs = append(xs, s(p)...)
 		}
 		next := step(old, xs)
-		if ok := ps[0].ok; ok.Builder() != nil { // a vector lies within the row or beyond it
+		if ok := ps[0].ok; ok.Builder() != nil { // a vector is either inside the row or beyond it
 			for i := range next {
 				next[i] = ok.Select(next[i], old[i])
 			}
@@ -286,7 +286,7 @@ func (r *rowKernel) foldSome(init []kernel.Value, s source, step, combine func(a
 	return r.butterfly(state, n, combine)
 }
 
-// butterfly combines states over groups of n threads so that all have the result.
+// butterfly combines states over groups of n threads; all of them get the result.
 func (r *rowKernel) butterfly(state []kernel.Value, n int, combine func(a, b []kernel.Value) []kernel.Value) []kernel.Value {
 	for h := n / 2; h > 0; h /= 2 {
 		other := make([]kernel.Value, len(state))
@@ -345,14 +345,14 @@ func (r *rowKernel) put(o int, s source) {
 	})
 }
 
-// putOne stores v to output number o, which has one element a row, where it is present.
+// putOne stores v to output number o, which has one element per row, if it is present.
 func (r *rowKernel) putOne(o int, v kernel.Value) {
 	if !r.absent(o) {
 		r.once(func() { r.arrays[o].store(r.bases[o], realNum(v)) })
 	}
 }
 
-// once runs f in one thread of each row.
+// once runs f in one thread per row.
 func (r *rowKernel) once(f func()) {
 	first := r.lane.Eq(r.k.I32(0))
 	if r.inside.Builder() != nil {

@@ -9,22 +9,22 @@ import (
 	"tenon.dev/kernel"
 )
 
-// rowOp is an operation on whole rows: what lies along one dimension of its operands, run by runRows.
+// rowOp is an operation on whole rows, along one dimension of its operands, run by runRows.
 type rowOp struct {
 	name string
-	// outs and ins tell for every operand whether it has elements along the row, or one element a row.
+	// outs and ins say for every operand whether it has elements along the row or one element per row.
 	outs, ins []rowKind
 	scalars   int
-	// scalarTypes are those of the scalars; the compute type where they are Invalid or beyond the end.
+	// scalarTypes are the types of the scalars. Invalid means the compute type, which also applies to those beyond the end.
 	scalarTypes []dtype.DType
-	// freeWidth says that operands with one element a row, such as targets of int64, do not bound how wide accesses along it are.
+	// freeWidth says that operands with one element per row, such as targets of int64, do not limit the width of accesses along it.
 	freeWidth bool
-	// halvesToo says that rows of halves are gone along as those of float32 are, so that they give the bits that the same numbers in
-	// float32 give.
+	// halvesToo says that rows of halves are processed in the same order as those of float32, so that they give the same bits as the same
+	// numbers in float32.
 	halvesToo bool
 	build     func(r *rowKernel)
 	id        uint16
-	// around is what runs before and after it, of fused operations.
+	// around is the work before and after a fused operation.
 	around *rowAround
 }
 
@@ -32,10 +32,10 @@ type rowKind uint8
 
 const (
 	rowFull rowKind = iota // elements along the row
-	rowOne                 // one element a row
+	rowOne                 // one element per row
 )
 
-// rowOps has the operations by their ids. Fused ones come later.
+// rowOps holds the operations by their ids. Fused ones are added later.
 var (
 	rowOps   []*rowOp
 	rowMutex sync.RWMutex
@@ -62,31 +62,31 @@ func (op *rowOp) kind(i int) rowKind {
 }
 
 const (
-	rowWarpThreads = 256 // threads of a block whose groups of 32 have a row each
-	rowMidThreads  = 256 // threads of a block that shares a row held in registers
-	rowLongThreads = 512 // threads of a block that shares a row and reads it again for every pass
-	rowLoneThreads = 128 // threads of a block where each has its own row
-	// rowHeld is the most elements that a thread holds of an operand.
+	rowWarpThreads = 256 // threads per block if each warp has a row
+	rowMidThreads  = 256 // threads per block if they share a row held in registers
+	rowLongThreads = 512 // threads per block if they share a row and read it again in every pass
+	rowLoneThreads = 128 // threads per block if each has its own row
+	// rowHeld is the maximum number of elements of an operand that a thread holds.
 	rowHeld = 32
 )
 
 // rowSpec is what row kernels are specialised on.
 type rowSpec struct {
-	// Group threads share a row.
+	// Group is the number of threads that share a row.
 	Group  uint16
 	Absent operandSet
-	// Warps is how many groups of 32 threads a block has.
+	// Warps is the number of warps per block.
 	Warps uint8
-	// Kept is the class of the number of kept dimensions, as dimsClass gives it.
+	// Kept is the class of the number of kept dimensions, see dimsClass.
 	Kept uint8
-	// Chunks is how many vectors a thread holds, 0 if it reads again. Exact: they make up the row.
+	// Chunks is the number of vectors that a thread holds, 0 if it reads the row again. Exact: they make up exactly the row.
 	Chunks uint8
 	Exact  bool
-	// Single are operands that are accessed element by element though Vec is more.
+	// Single is the set of operands that are accessed element by element although Vec is more than 1.
 	Single operandSet
 }
 
-// rowArgs are the arguments of row kernels. along are strides along the row, of operands for which they are not 1.
+// rowArgs are the arguments of row kernels. along are the strides along the row of operands for which these are not 1.
 type rowArgs struct {
 	op       *rowOp
 	rows, n  intArg
@@ -123,7 +123,7 @@ func (a *rowArgs) layout(p params) {
 	p.strider(&a.kept, "kept", int(s.Rows.Kept), 1, int(s.Index), present)
 }
 
-// rowPlan is a row-wise operation on its way to a launch.
+// rowPlan is a planned row-wise operation.
 type rowPlan struct {
 	op        *rowOp
 	outs, ins []Operand
@@ -135,8 +135,8 @@ type rowPlan struct {
 	vec       int
 }
 
-// runRows applies op along dimension dim. Operands have one shape (rowOne operands: size 1 at dim) with any strides; inputs whose Ptr is 0
-// are absent, where op allows that. The first full operand gives the shape.
+// runRows applies op along dimension dim. Operands have one shape (rowOne operands: size 1 at dim) with any strides. Inputs whose Ptr is 0
+// are absent, if op allows that. The first full operand determines the shape.
 func runRows(is Issuer, op *rowOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand, dim int) error {
 	if len(outs) != len(op.outs) || len(ins) != len(op.ins) || len(scalars) != op.scalars {
 		return fmt.Errorf("%s takes %d outputs, %d inputs and %d scalars; got %d, %d and %d", op.name, len(op.outs), len(op.ins),
@@ -156,8 +156,8 @@ func runRows(is Issuer, op *rowOp, compute dtype.DType, scalars []Scalar, outs, 
 	return p.issue(is, compute, scalars)
 }
 
-// gather collects the kept dimensions and the strides along the row. It returns what is wrong, or "". (The caller adds the op's name: if
-// it were read here, escape analysis would put the operands' shapes on the heap.)
+// gather collects the kept dimensions and the strides along the row. It returns what is wrong, or "". (The caller adds the op's name: if it
+// were read here, escape analysis would put the operands' shapes on the heap.)
 func (p *rowPlan) gather(dim int) (problem string) {
 	count := len(p.outs) + len(p.ins)
 	p.kept.count = count
@@ -212,7 +212,7 @@ func (p *rowPlan) lead() int {
 	return i
 }
 
-// vector returns the most elements of an access along the row.
+// vector returns the maximum number of elements per access along the row.
 func (p *rowPlan) vector() int {
 	places := uint64(p.n) | uint64(p.widest())
 	for i := range p.kept.count {
@@ -231,7 +231,7 @@ func (p *rowPlan) vector() int {
 	return 1 << bits.TrailingZeros64(places)
 }
 
-// widest returns the most elements of an access that the operands' types allow.
+// widest returns the maximum number of elements per access that the operands' types allow.
 func (p *rowPlan) widest() int {
 	if !p.op.freeWidth {
 		return widest(p.outs, p.ins)
@@ -248,7 +248,7 @@ func (p *rowPlan) widest() int {
 	return min(8, 16/size)
 }
 
-// share chooses the width of accesses along the row, how many threads share it and how many vectors each of them holds.
+// share chooses the width of accesses along the row, how many threads share a row and how many vectors each of them holds.
 func (p *rowPlan) share() (threads, chunks int) {
 	p.vec = p.vector()
 	return p.group()
@@ -268,8 +268,8 @@ func (p *rowPlan) group() (threads, chunks int) {
 	return rowLongThreads, 0
 }
 
-// threads returns how many threads a block has. Warps that have much to read share no block: so a multiprocessor takes the next row as soon
-// as one is done (on an H200 layer norm over rows of 1024 float32 moves 4.24 TB/s, with eight warps a block 4.18).
+// threads returns the number of threads per block. Warps with much to read each get their own block, so that a multiprocessor takes the
+// next row as soon as one is done (on an H200, layer norm over rows of 1024 float32 moves 4.24 TB/s; with eight warps per block, 4.18).
 func (p *rowPlan) threads(group, chunks int) int {
 	switch {
 	case group == 1:

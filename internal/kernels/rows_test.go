@@ -8,14 +8,14 @@ import (
 	"tenon.dev/dtype"
 )
 
-// normal allocates an array of numbers with about two digits, which every float type holds roughly.
+// normal allocates an array of numbers with about two digits, which every float type represents approximately.
 func (h *host) normal(rng *rand.Rand, t dtype.DType, shape ...int) Operand {
 	o := h.empty(t, shape...)
 	h.write(o, func(int) complex128 { return complex(rng.NormFloat64(), 0) })
 	return o
 }
 
-// rowsOf returns what lies along dim for every other index, row-major.
+// rowsOf returns the rows along dim for every other index, in row-major order.
 func (h *host) rowsOf(o Operand, dim int) [][]float64 {
 	dims := make([]bool, len(o.Shape))
 	dims[dim] = true
@@ -185,7 +185,7 @@ type normRef struct {
 	mean, rstd, dw, db []float64
 }
 
-// normReference computes layer norm (centred) or RMS norm of rows with all gradients.
+// normReference computes layer norm (centred) or RMS norm of rows, with all gradients.
 func normReference(h *host, x, dy, w, b Operand, eps float64, centred bool) normRef {
 	xs, gs := h.rowsOf(x, 1), h.rowsOf(dy, 1)
 	n := float64(x.Shape[1])

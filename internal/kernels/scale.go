@@ -7,10 +7,11 @@ import (
 	"tenon.dev/kernel"
 )
 
-// The scaling of losses, by which gradients of half precision stay above its smallest numbers, as torch.amp.GradScaler does it. The state
-// is a row: the scale, which is a float32, and how many steps it has stood; the scalar is its inverse as a float32.
+// The scaling of losses, which keeps gradients of half precision above the smallest numbers of the type, as torch.amp.GradScaler does. The
+// state is a row: the scale, which is a float32, and the number of steps since it last changed. The scalar is the inverse of the scale as a
+// float32.
 
-// Unscale multiplies gradients by the scalar of a row, and raises the flag of the call where one is not finite. For MultiTensor.
+// Unscale multiplies gradients by the scalar of a row, and raises the flag of the call if one is not finite. It is for MultiTensor.
 var Unscale = point(PointOp{Name: "unscale", Ins: 1, Scalars: 1,
 	Build: func(_ *kernel.Builder, _ dtype.DType, in, s []Num) []Num { return []Num{in[0].Mul(s[0])} },
 	Raise: func(in []Num) kernel.Value {
@@ -18,24 +19,24 @@ var Unscale = point(PointOp{Name: "unscale", Ins: 1, Scalars: 1,
 		return v.Sub(v).Ne(v.Like(0)) // infinite or NaN
 	}})
 
-// Scale multiplies tensors by the scalar of a row, their factor. For MultiTensor.
+// Scale multiplies tensors by the scalar of a row, their factor. It is for MultiTensor.
 var Scale = point(PointOp{Name: "scale", Ins: 1, Scalars: 1,
 	Build: func(_ *kernel.Builder, _ dtype.DType, in, s []Num) []Num { return []Num{in[0].Mul(s[0])} }})
 
-// RowFactor is where a row has the factor of Scale.
+// RowFactor is the index of the factor of Scale in a row.
 const RowFactor = rowScalars
 
-// ScaleRow is a row of a scale that has stood for so many steps.
+// ScaleRow returns the row of a scale that has not changed for the given number of steps.
 func ScaleRow(scale float32, steps int) [RowLen]float64 {
 	row := [RowLen]float64{float64(scale), float64(steps)}
 	row[rowScalars] = float64(float32(1 / float64(scale)))
 	return row
 }
 
-// scaleFlags is how many flags an update looks at.
+// scaleFlags is the maximum number of flags that an update checks.
 const scaleFlags = 64
 
-// scaleArgs are the arguments of the update of a scale: n flags count.
+// scaleArgs are the arguments of the update of a scale; n is the number of flags.
 type scaleArgs struct {
 	row, scale                bufferArg
 	flags                     listArg[uint64]
@@ -53,11 +54,12 @@ func (a *scaleArgs) layout(p params) {
 	p.f64(&a.interval, "interval")
 }
 
-// UpdateScale ends a step: if one of the flags is raised the scale of the row is multiplied by backoff, and after interval steps without
-// that by growth, unless it then were infinite. scale (float32) gets the new one, and the flags are cleared.
+// UpdateScale ends a step. If one of the flags is raised, the scale of the row is multiplied by backoff; after interval steps without a
+// raised flag it is multiplied by growth, unless that would make it infinite. scale (float32) gets the new scale, and the flags are
+// cleared.
 func UpdateScale(is Issuer, row, scale Operand, flags []uint64, growth, backoff float64, interval int) error {
 	if len(flags) > scaleFlags {
-		return fmt.Errorf("a scale has %d flags, and at most %d can be looked at", len(flags), scaleFlags)
+		return fmt.Errorf("a scale has %d flags, and at most %d can be checked", len(flags), scaleFlags)
 	}
 	l := is.NewLaunch()
 	s := &l.Spec

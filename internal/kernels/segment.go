@@ -7,27 +7,28 @@ import (
 	"tenon.dev/kernel"
 )
 
-// Folding by index: the indexes are sorted, so that those that name one element form a run in their first order. The sorted order is cut
-// into parts of fixed length. What a run has within a part is folded at once; of a run that goes on beyond a part that becomes an element
-// of a list, in which each part has two places, and which is folded like the sorted order itself, until there is one part. The order of
-// operations depends on the indexes alone.
+// Folding by index: the indexes are sorted, so that equal ones form a run in their original order. The sorted order is divided into parts
+// of fixed length. The elements of a run within a part are folded at once. If the run continues beyond the part, the result becomes an
+// element of a list, in which each part has two slots, and which is folded like the sorted order itself, until there is a single part. The
+// order of operations depends only on the indexes.
 const (
-	// rowPart is the length of parts where a group of 32 threads goes along a run with the elements of many lines at a time. It limits how
-	// long a thread goes on alone; each list is one launch more.
+	// rowPart is the length of parts if a warp goes along a run with the elements of many lines at a time. It limits how long a thread
+	// works alone; each list is another launch.
 	rowPart = 64
-	// scanPart is the length of parts where a group of 32 threads folds as many places of the sorted order at a time.
+	// scanPart is the length of parts if a warp folds 32 positions of the sorted order at a time.
 	scanPart = 256
-	// rowWidth is how many lines an index must stand for to be worth a group of threads.
+	// rowWidth is the minimum number of lines per index for which a warp per run is worthwhile.
 	rowWidth = 32
-	// rowsAtOnce is how many elements of a run a thread has on the way at a time.
+	// rowsAtOnce is the number of elements of a run that a thread has in flight at a time.
 	rowsAtOnce = 4
 )
 
-// segmentStage is what a kernel of FamilySegment does; it is Spec.Op.
+// segmentStage is the operation of a kernel of FamilySegment; it is Spec.Op.
 type segmentStage uint16
 
 const (
-	// segmentKeys checks the indexes and writes them as keys, with the elements' positions or, unless they lie ready, values.
+	// segmentKeys checks the indexes and writes them as keys, together with the elements' positions or, unless they are already in place,
+	// values.
 	segmentKeys segmentStage = iota
 	segmentRowsAdd
 	segmentRowsMultiply
@@ -41,29 +42,30 @@ var segmentNames = []string{"segment_keys", "segment_rows_add", "segment_rows_mu
 type segmentFrom uint8
 
 const (
-	// fromShared: each key stands for an element of every line; sorted with it is the position along the line.
+	// fromShared: each key stands for an element of every line; the position along the line is sorted with it.
 	fromShared segmentFrom = iota
-	// fromPosition: lines have keys of their own; sorted with each is the element's number.
+	// fromPosition: lines have their own keys; the element's number is sorted with each key.
 	fromPosition
-	// fromValue: the same, with the element's bits.
+	// fromValue: the same, but with the element's bits.
 	fromValue
-	// fromList: elements are those of a list.
+	// fromList: the elements are those of a list.
 	fromList
 )
 
 // segmentSpec is what these kernels are specialised on.
 type segmentSpec struct {
 	From segmentFrom
-	// Of segmentKeys. Wrap lets negative indexes count from the end, Lines puts the line above the index, Given says that what is sorted
-	// with the keys lies ready.
+	// For segmentKeys. Wrap lets negative indexes count from the end, Lines puts the line above the index, and Given says that the values
+	// to be sorted with the keys are already in place.
 	Wrap, Lines, Given bool
-	// Wide, of the others: a key stands for several lines.
+	// Wide, for the others: a key stands for several lines.
 	Wide bool
-	// Dims is the class of the number of dimensions, as dimsClass gives it.
+	// Dims is the class of the number of dimensions, see dimsClass.
 	Dims uint8
 }
 
-// segmentKeysArgs are the arguments of segmentKeys: n keys, of indexes below size, with lines of length line above their low bits.
+// segmentKeysArgs are the arguments of segmentKeys: n keys for indexes below size, whose low bits are the index; above them is the line, of
+// length line.
 type segmentKeysArgs struct {
 	index, other, keys, with bufferArg
 	n, size, line, bits      intArg
@@ -88,7 +90,7 @@ func (a *segmentKeysArgs) layout(p params) {
 	p.strider(&a.dims, "dim", int(s.Segment.Dims), 1, int(s.Index), operandsFrom(0, 2))
 }
 
-// segmentArgs are the arguments of the kernels that fold count places of a list: its keys, with each a number or, in listed, an element,
+// segmentArgs are the arguments of the kernels that fold count positions of a list: its keys, each with a number or, in listed, an element,
 // and the next list. width is the number of lines, in vectors.
 type segmentArgs struct {
 	written, other           arrayArg
@@ -127,17 +129,17 @@ func (a *segmentArgs) layout(p params) {
 type segmentPlan struct {
 	indexPlan
 	keySort
-	// lines is the space of the lines along the addressed dimension, of length line each, for the written and the other array.
+	// lines is the space of the lines along the addressed dimension, each of length line, for the written and the other array.
 	lines   space
 	n, line int
 	along   int // the stride of the other array along the line
 	from    segmentFrom
-	// vec is how many neighbouring lines a thread takes.
+	// vec is the number of adjacent lines that a thread takes.
 	vec int
 }
 
-// segments folds along dim. The lines share one sort where their indexes are alike; else a key has the line above the index, which alone is
-// sorted by: elements are in the order of lines, so that equal keys come to lie side by side.
+// segments folds along dim. If the indexes of all lines are equal, the lines share one sort. Otherwise a key has the line above the index,
+// and only the index is sorted by: elements are in the order of lines, so equal keys become adjacent.
 func (p indexPlan) segments(is Issuer, shape []int, dim int) error {
 	g := segmentPlan{indexPlan: p, line: shape[dim], along: p.ops[2].Stride[dim], vec: 1}
 	g.lines.count = 2
@@ -205,14 +207,14 @@ func (p indexPlan) segments(is Issuer, shape []int, dim int) error {
 	return nil
 }
 
-// segmentList is elements to be folded: keys, and with each what from says.
+// segmentList is a list of elements to be folded: keys, each with the data that from describes.
 type segmentList struct {
 	keys, with uint64
 	from       segmentFrom
 	count      int
 }
 
-// width is how many lines each key stands for.
+// width is the number of lines that each key stands for.
 func (g *segmentPlan) width() int {
 	if g.from == fromShared {
 		return g.n
@@ -220,7 +222,7 @@ func (g *segmentPlan) width() int {
 	return 1
 }
 
-// rows reports whether a group of threads goes along each run with many lines at a time.
+// rows reports whether a warp goes along each run with many lines at a time.
 func (g *segmentPlan) rows() bool { return g.width() >= rowWidth }
 
 // segmentPart returns the length of parts.
@@ -231,7 +233,8 @@ func segmentPart(rows bool) int {
 	return scanPart
 }
 
-// vector returns how many neighbouring lines lie side by side and aligned in the written and the other array, at most 16 bytes and 8 lines.
+// vector returns the number of adjacent lines that are contiguous and aligned in the written and the other array, at most 16 bytes and 8
+// lines.
 func (g *segmentPlan) vector() int {
 	vec := min(16/g.ops[0].DType.Size(), 8)
 	for ; vec > 1; vec /= 2 {
@@ -269,7 +272,7 @@ func (g *segmentPlan) keysOf(is Issuer, sp *space) error {
 	return is.Issue(l)
 }
 
-// fold folds the parts of a list and returns the next list, which is empty after the only part.
+// fold folds the parts of a list and returns the next list, which is empty if there was only one part.
 func (g *segmentPlan) fold(is Issuer, list segmentList) (next segmentList, err error) {
 	stage, vec, rows := segmentScanAdd, 1, g.rows()
 	if rows {
@@ -305,7 +308,7 @@ func (g *segmentPlan) fold(is Issuer, list segmentList) (next segmentList, err e
 	a.width.host, a.line.host, a.bits.host, a.step.host = g.width()/vec, g.line, g.bits, g.step
 	a.along.host, a.dims.host = g.along, &g.lines
 	a.layout(packing(l))
-	// A group of threads takes a place of the order, or a part of it.
+	// A warp takes a position of the order, or a part of it.
 	groups, across := parts, g.width()
 	if rows {
 		groups, across = list.count, min(ceilDiv(g.width(), 32*vec), 1<<15)
@@ -343,7 +346,7 @@ func buildSegment(s *Spec) *kernel.Kernel {
 	})
 }
 
-// ofBits returns the element of which v has the bits.
+// ofBits returns the element whose bits are v.
 func (g *segmentKernel) ofBits(v kernel.Value) Num {
 	t := g.s.DTypes[1]
 	v = v.Convert(bitsType(t.Size()))
@@ -379,7 +382,7 @@ func buildSegmentKeys(k *kernel.Builder, s *Spec, ix dtype.DType) {
 	})
 }
 
-// segmentKernel builds the kernels that fold. Places in the sorted order are of type ix.
+// segmentKernel builds the kernels that fold. Positions in the sorted order are of type ix.
 type segmentKernel struct {
 	segmentArgs
 	k    *kernel.Builder
@@ -393,14 +396,14 @@ type segmentKernel struct {
 
 func (g *segmentKernel) lit(v int) kernel.Value { return g.k.Int(g.ix, int64(v)) }
 
-// keyIf returns the key of place p where cond holds, else -1, which is none.
+// keyIf returns the key at position p if cond holds, otherwise -1, which is no key.
 func (g *segmentKernel) keyIf(cond, p kernel.Value) kernel.Value {
 	key := g.k.Var(g.lit(-1))
 	g.k.If(cond, func() { key.Set(g.keys.Load(p)) })
 	return key.Get()
 }
 
-// nums are variables of the type that is computed in.
+// nums are variables of the compute type.
 type nums []kernel.Var
 
 func (g *segmentKernel) nums(n int) nums {
@@ -439,7 +442,7 @@ func (v nums) set(ns ...Num) {
 	}
 }
 
-// moved returns what a shuffle brings of v. Bools and small integers are widened for it.
+// moved returns the result of a shuffle of v. Bools and small integers are widened for it.
 func moved(v Num, shuffle func(part kernel.Value) kernel.Value) Num {
 	switch {
 	case v.IsComplex():
@@ -465,8 +468,8 @@ func (g *segmentKernel) convert(ns []Num) []Num {
 	return ns
 }
 
-// bounds says what the runs of a part's first and last place have to do with the parts before and after: the keys of those that go on
-// there, or -1, and whether they are one run.
+// bounds says how the runs at a part's first and last position continue in the parts before and after: it returns the keys of the runs that
+// do, or -1, and whether they are the same run.
 func (g *segmentKernel) bounds(start, end kernel.Value) (before, after, whole kernel.Value) {
 	k, one := g.k, g.lit(1)
 	beyond := func(cond, p, next kernel.Value) kernel.Value {
@@ -490,11 +493,11 @@ func (g *segmentKernel) passKeys(slot, before, after kernel.Value) {
 	})
 }
 
-// rows folds what the run of place p has from there on in its part, if it or the part begins there, or the part's second half where all of
-// the part is of a longer run: such a part gives two elements to the next list.
+// rows folds the run of position p from there to the end of the part, if the run or the part begins at p. If the whole part belongs to a
+// longer run, each half of it is folded separately and gives an element to the next list.
 func (g *segmentKernel) rows(p kernel.Value, vec int) {
 	k, zero, one := g.k, g.lit(0), g.lit(1)
-	most := min(vec, 16/g.s.Compute.Size()) // elements in an access of the lists
+	most := min(vec, 16/g.s.Compute.Size()) // elements per access to the lists
 	key := g.keys.Load(p)
 	first := g.keyIf(p.Gt(zero), p.Sub(one)).Ne(key)
 	within := p.And(g.lit(g.part - 1))
@@ -530,7 +533,7 @@ func (g *segmentKernel) rows(p kernel.Value, vec int) {
 			k.If(first, func() { old.set(g.convert(g.written.load(to, vec))...) })
 			sum.set(item(p)...)
 			q := k.Var(p.Add(one))
-			// Equal keys lie side by side, so that the last of some says that all are the run's.
+			// Equal keys are adjacent, so if the last of several belongs to the run, all do.
 			along := func(n int) {
 				k.Loop(func() {
 					last := q.Get().Add(g.lit(n - 1))
@@ -559,8 +562,8 @@ func (g *segmentKernel) rows(p kernel.Value, vec int) {
 	})
 }
 
-// scan folds the part that begins at place p, 32 places at a time, in a tree that ends at the runs' bounds. Of a part that is all of a
-// longer run, each half gives an element to the next list.
+// scan folds the given part, 32 positions at a time, in a tree that ends at the runs' bounds. If the whole part belongs to a longer run,
+// each half gives an element to the next list.
 func (g *segmentKernel) scan(part kernel.Value) {
 	k, zero, one, t := g.k, g.lit(0), g.lit(1), g.s.Compute
 	shared := g.s.Segment.Wide
@@ -608,7 +611,7 @@ func (g *segmentKernel) scan(part kernel.Value) {
 		return g.convert(g.other.load(g.dims.locate(line)[1].Add(at.Mul(g.along.Value)), 1))
 	}
 	carry, carried := g.nums(1), k.Var(g.lit(-1))
-	// The next places are on their way while some are folded. Of those after the part the first is looked at.
+	// The next positions are loaded while the current ones are folded. Beyond the part, the first position is checked.
 	nextKey, nextItem := k.Var(g.lit(-1)), g.nums(1)
 	last := end.Min(g.count.Sub(one))
 	load := func(q kernel.Value) {

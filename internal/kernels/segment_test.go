@@ -24,7 +24,7 @@ var draws = map[string]func(rng *rand.Rand, i, n, size int) int{
 	},
 }
 
-// TestKeySort: keys come out ascending, equal ones in their order, whatever the number of blocks.
+// TestKeySort: keys come out ascending, and equal ones in their original order, for any number of blocks.
 func TestKeySort(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 1))
 	for _, index := range []int{32, 64} {
@@ -73,14 +73,14 @@ func TestKeySort(t *testing.T) {
 	}
 }
 
-// TestFoldBySegments: sums and products of small whole numbers are exact for every length of runs and lists, with indexes of each line's
-// own and with such that lines share.
+// TestFoldBySegments: sums and products of small integers are exact for every length of runs and lists, with indexes that differ between
+// lines and with shared ones.
 func TestFoldBySegments(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 1))
 	for _, c := range []struct {
 		lines  int
 		shared bool
-		dim    int // along which the lines lie; those along the first have neighbours side by side
+		dim    int // along which the lines lie; those along the first dimension have adjacent neighbours
 		dt     dtype.DType
 		most   int
 	}{
@@ -114,7 +114,7 @@ func TestFoldBySegments(t *testing.T) {
 						}
 						return []int{c.lines, n}
 					}
-					// split returns the line of element n of an array of lines of length m, and the place on it.
+					// split returns the line of element n of an array of lines of length m, and the position in it.
 					split := func(n, m int) (line, i int) {
 						if c.dim == 0 {
 							return n % c.lines, n / c.lines

@@ -5,22 +5,22 @@ import (
 	"tenon.dev/kernel"
 )
 
-// The sort of indexes: keys with their positions, stable, by digits from the lowest on. A pass counts the digits of each block's part,
-// turns the counts into places by running sums over blocks and then digits, and moves the elements there. (Satish, Harris and Garland,
-// “Designing efficient sorting algorithms for manycore GPUs”, 2009.)
+// The sort of indexes: a stable radix sort of keys with their positions, from the lowest digit on. A pass counts the digits in each block's
+// part, turns the counts into positions by running sums over blocks and then digits, and moves the elements there. (Satish, Harris and
+// Garland, “Designing efficient sorting algorithms for manycore GPUs”, 2009.)
 const (
-	// sortDigitLeast and sortDigitMost bound the bits of a digit.
+	// sortDigitLeast and sortDigitMost are the minimum and maximum number of bits per digit.
 	sortDigitLeast, sortDigitMost = 5, 8
 	sortThreads                   = 512
 	sortWarps                     = sortThreads / 32
-	// sortCounts is how many keys a thread that counts has on the way at a time.
+	// sortCounts is the number of keys that a counting thread has in flight at a time.
 	sortCounts = 8
 )
 
-// sortItems is how many elements of a tile a thread has: a block's tile is exchanged in 16 KiB of shared memory.
+// sortItems is the number of elements of a tile per thread: a block's tile is exchanged in 16 KiB of shared memory.
 func sortItems(index int) int { return 8 * 32 / index }
 
-// sortStage is what a kernel of FamilySort does; it is Spec.Op.
+// sortStage is the operation of a kernel of FamilySort; it is Spec.Op.
 type sortStage uint16
 
 const (
@@ -29,11 +29,11 @@ const (
 	sortPlace
 )
 
-// sortSpec is what these kernels are specialised on: the bits of a digit.
+// sortSpec is what these kernels are specialised on: the number of bits per digit.
 type sortSpec struct{ Digit uint8 }
 
-// sortArgs are the arguments of these kernels: arrays of keys, of numbers with them and of counts, then of n elements how many a block has,
-// and where the digit lies in a key; sortScan has only the table and the number of blocks.
+// sortArgs are the arguments of these kernels: arrays of keys, of the numbers sorted with them and of counts; then the number of elements
+// n, the number per block, and the position of the digit in a key. sortScan has only the table and the number of blocks.
 type sortArgs struct {
 	keys, with, toKeys, toWith, table bufferArg
 	n, per, shift, mask               intArg
@@ -63,30 +63,30 @@ func (a *sortArgs) layout(p params) {
 	p.i32(&a.mask, "mask")
 }
 
-// keySort sorts count keys, of which the low bits count, together with a number each, such as their position.
+// keySort sorts count keys by their low bits, together with a number for each, such as its position.
 type keySort struct {
 	count, bits int
 	// index is the width of keys and numbers in bits, 32 or 64.
 	index int
-	// digit is how many bits a pass sorts by.
+	// digit is the number of bits that a pass sorts by.
 	digit int
-	// per is how many elements a block has, blocks how many blocks there are.
+	// per is the number of elements per block, blocks the number of blocks.
 	per, blocks int
-	// keys and with hold two arrays of count keys and numbers each, of which the first is the input and, after sort, the result. Numbers
-	// that lie at given, if it is not 0, are the input instead, and are left as they are.
+	// keys and with hold two arrays of count keys and numbers each. The first one is the input and, after sort, the result. If given is not
+	// 0, the numbers there are the input instead, and are not modified.
 	keys, with [2]uint64
 	given      uint64
 	// table has a count for each digit and block, and then one for each digit.
 	table uint64
 }
 
-// prepare takes workspace.
+// prepare allocates workspace.
 func (s *keySort) prepare(is Issuer) error {
 	tile := sortThreads * sortItems(s.index)
 	tiles := ceilDiv(s.count, tile)
 	s.per = tile * ceilDiv(tiles, min(1024/sortThreads*is.Limits().Multiprocessors, tiles))
 	s.blocks = ceilDiv(s.count, s.per)
-	// Digits of equal length: the fewer values, the longer the runs that are written.
+	// Digits of equal length: the fewer values a digit has, the longer the runs that are written.
 	s.digit = max(ceilDiv(s.bits, max(ceilDiv(s.bits, sortDigitMost), 1)), sortDigitLeast)
 	part := ceilDiv(s.count*s.index/8, 512) * 512
 	ws, err := is.Workspace(4*part + (s.blocks+1)<<s.digit*s.index/8)
@@ -154,7 +154,7 @@ func buildSort(s *Spec) *kernel.Kernel {
 	return build("sort_place", buildSortPlace)
 }
 
-// sumUpTo returns the sum of v over the lanes up to each.
+// sumUpTo returns, in each lane, the sum of v over the lanes up to and including it.
 func sumUpTo(k *kernel.Builder, v kernel.Value) kernel.Value {
 	lane := k.LaneID()
 	for h := 1; h < 32; h *= 2 {
@@ -193,15 +193,15 @@ func buildSortCount(k *kernel.Builder, a *sortArgs, ix dtype.DType, s *Spec) {
 	k.If(mine, func() { a.table.Store(tid.Mul(k.GridDim(kernel.X)).Add(block), counts.Load(tid).Convert(ix)) })
 }
 
-// buildSortScan replaces each count of a digit by the sum of those of the blocks before, and writes the digit's sum: a group of 32 threads
-// has a digit.
+// buildSortScan replaces each count of a digit by the sum of those of the preceding blocks, and writes the digit's sum; each warp handles a
+// digit.
 func buildSortScan(k *kernel.Builder, a *sortArgs, ix dtype.DType, s *Spec) {
 	table, blocks, bins := a.table, a.blocks.Value, 1<<s.Sort.Digit
 	lane := k.LaneID()
 	digit := k.BlockIdx(kernel.X).Mul(k.I32(sortWarps)).Add(k.ThreadIdx(kernel.X).Shr(k.I32(5)))
 	row := digit.Mul(blocks)
 	sum := k.Var(k.Int(ix, 0))
-	const per = 8 // neighbours that a thread takes
+	const per = 8 // adjacent counts per thread
 	k.For(k.I32(0), blocks, k.I32(32*per), func(b kernel.Value) {
 		first := b.Add(lane.Mul(k.I32(per)))
 		var own [per]kernel.Value
@@ -229,9 +229,9 @@ func buildSortScan(k *kernel.Builder, a *sortArgs, ix dtype.DType, s *Spec) {
 // sortItem is an element of a tile in a thread's registers.
 type sortItem struct{ inside, key, digit, rank kernel.Value }
 
-// rankInGroup gives each item its rank among those of its digit in the group of 32 threads, item by item and thread by thread, with the
-// digit above it, to take one register. add adds to the group's count of a digit and returns what it was. The first thread of each digit
-// adds; the votes of the next items lie between that and its use, and keep the additions in order.
+// rankInGroup gives each item its rank among those with its digit in the warp, by item and then by thread, with the digit in the bits above
+// it, so that both take one register. add adds to the warp's count of a digit and returns the previous count. The first thread with each
+// digit calls it. The votes of the next item come between that call and the use of its result, and keep the additions in order.
 func rankInGroup(k *kernel.Builder, its []sortItem, bits int, add func(digit, n kernel.Value) kernel.Value) {
 	one := k.U32(1)
 	below := one.Shl(k.LaneID()).Sub(one)
@@ -259,12 +259,13 @@ func rankInGroup(k *kernel.Builder, its []sortItem, bits int, add func(digit, n 
 	hear(&its[len(its)-1])
 }
 
-// buildSortPlace moves each element to where the table and those before it of its digit say, a tile at a time, of which each group of 32
-// threads has adjacent elements. The tile is put in order in shared memory first, so that neighbours are written by neighbouring threads.
+// buildSortPlace moves each element to the position given by the table and the number of preceding elements with its digit. It works one
+// tile at a time, of which each warp has adjacent elements. The tile is first sorted in shared memory, so that neighbouring threads write
+// neighbouring elements.
 func buildSortPlace(k *kernel.Builder, a *sortArgs, ix dtype.DType, s *Spec) {
 	digit, items := int(s.Sort.Digit), sortItems(int(s.Index))
 	tile, bins := sortThreads*items, 1<<digit
-	places := k.Shared("places", dtype.Int32, sortWarps*bins) // in the tile, for each group of threads and digit
+	places := k.Shared("places", dtype.Int32, sortWarps*bins) // in the tile, for each warp and digit
 	moves := k.Shared("moves", ix, bins)                      // from there to the result, for each digit
 	sums := k.Shared("sums", ix, bins/32)
 	exchange := k.Shared("exchange", ix, tile)
@@ -277,7 +278,7 @@ func buildSortPlace(k *kernel.Builder, a *sortArgs, ix dtype.DType, s *Spec) {
 	clear := func() {
 		k.For(tid, k.I32(sortWarps*bins), k.I32(sortThreads), func(i kernel.Value) { places.Store(i, k.I32(0)) })
 	}
-	// before returns, to the first threads, the sum of v over the digits below the thread's.
+	// before returns, in the first threads, the sum of v over the digits below the thread's.
 	mine := tid.Lt(k.I32(bins))
 	before := func(v kernel.Value) kernel.Value {
 		upTo := sumUpTo(k, v)
@@ -326,7 +327,7 @@ func buildSortPlace(k *kernel.Builder, a *sortArgs, ix dtype.DType, s *Spec) {
 			k.For(tid, k.I32(sortWarps*bins), k.I32(bins), func(at kernel.Value) { inDigit.Set(inDigit.Get().Add(places.Load(at))) })
 		})
 		began := before(inDigit.Get().Convert(ix))
-		k.If(mine, func() { // counts become places, for one digit a thread; unrolled, these loops cost more registers than there are
+		k.If(mine, func() { // counts become positions, one digit per thread; unrolled, these loops would need too many registers
 			moves.Store(tid, next.Get().Sub(began))
 			next.Set(next.Get().Add(inDigit.Get().Convert(ix)))
 			to := k.Var(began.Convert(dtype.Int32))
@@ -343,7 +344,7 @@ func buildSortPlace(k *kernel.Builder, a *sortArgs, ix dtype.DType, s *Spec) {
 			k.If(it.inside, func() { exchange.Store(it.rank, it.key) })
 		}
 		k.Barrier()
-		// The numbers are on their way while the keys go out.
+		// The numbers are loaded while the keys are stored.
 		numbers, to := make([]kernel.Value, items), make([]kernel.Value, items)
 		for j := range numbers {
 			numbers[j] = load(with, j)

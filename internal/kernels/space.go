@@ -10,23 +10,23 @@ import (
 const (
 	// maxOperands is the length of Spec.DTypes.
 	maxOperands = 10
-	// maxDims is how many dimensions may remain after neighbours that lie evenly in all operands are merged.
+	// maxDims is the maximum number of dimensions after mergeable neighbours are merged.
 	maxDims = 32
-	// lane32 keeps 32-bit indexes of a launch, overshoot of its last block included, below 2^31.
+	// lane32 keeps 32-bit indexes of a launch below 2^31, including the overshoot of its last block.
 	lane32 = 1<<31 - 1<<20
 )
 
-// space is a set of dimensions over which kernels go, innermost first, with the strides of count operands.
+// space is a set of dimensions over which a kernel iterates, innermost first, with the strides of count operands.
 type space struct {
 	nd, count int
 	size      [maxDims]int
 	stride    [maxOperands][maxDims]int
 }
 
-// spaceFull says that a space ran out of room.
+// spaceFull is the error for a space with too many dimensions.
 const spaceFull = "the operands need more than 32 dimensions; make them contiguous first"
 
-// open makes room for a dimension of the given size at place at; the caller sets its strides. It reports whether there was room.
+// open inserts a dimension of the given size at position at; the caller sets its strides. It reports whether there was room.
 func (s *space) open(at, size int) bool {
 	if s.nd == maxDims {
 		return false
@@ -41,7 +41,7 @@ func (s *space) open(at, size int) bool {
 	return true
 }
 
-// merge joins neighbouring dimensions that lie evenly in all operands and drops those of size 1; at least one dimension remains.
+// merge merges adjacent dimensions that are contiguous in all operands and drops those of size 1; at least one dimension remains.
 func (s *space) merge() {
 	w := -1
 	for d := range s.nd {
@@ -80,7 +80,7 @@ func (s *space) numel() int {
 	return n
 }
 
-// reach returns the farthest that an operand's index gets from its first element, or the number of elements if that is more.
+// reach returns the maximum distance of an operand's index from its first element, or the number of elements if that is more.
 func (s *space) reach() int {
 	r := s.numel()
 	for i := range s.count {
@@ -100,7 +100,7 @@ func abs(v int) int {
 	return v
 }
 
-// dimsClass returns the least number of dimensions, of those that kernels are made for, that holds nd.
+// dimsClass returns the smallest number of dimensions that kernels are made for and that is at least nd.
 func dimsClass(nd int) int {
 	switch {
 	case nd <= 2:
@@ -113,8 +113,8 @@ func dimsClass(nd int) int {
 	return maxDims
 }
 
-// packSizes appends the sizes of the first dims dimensions, those of 32 bits with their dividers. An item is vec elements along the
-// innermost.
+// packSizes appends the sizes of the first dims dimensions; 32-bit sizes are followed by their dividers. An item is vec elements along the
+// innermost dimension.
 func (s *space) packSizes(l *Launch, dims, vec, index int) {
 	for d := range dims {
 		size := 1
@@ -156,7 +156,7 @@ func (s *space) packStrides(l *Launch, dims, vec, index int, slots operandSet) {
 	}
 }
 
-// strider turns the number of an item of a space into the operands' indexes, within a kernel.
+// strider turns the number of an item of a space into the operands' indexes, in a kernel.
 type strider struct {
 	k *kernel.Builder
 	// ix is the type of items and indexes.

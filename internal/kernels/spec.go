@@ -9,20 +9,20 @@ import (
 	"tenon.dev/dtype"
 )
 
-// Spec identifies one specialised kernel: it is the key of the runtime's kernel cache and all that Build needs to make it. Shapes never
-// enter it, only classes of shapes. A family sets what all have and the field of its own; the others stay zero. No gaps lie between fields,
-// so that a look-up hashes one piece of memory.
+// Spec identifies one specialised kernel: it is the key of the runtime's kernel cache and contains everything that Build needs. It never
+// contains shapes, only classes of shapes. A family sets the common fields and its own field; the others stay zero. There are no gaps
+// between fields, so that a lookup hashes one piece of memory.
 type Spec struct {
 	// Op is the operation within the family.
 	Op uint16
 	// Family selects the engine.
 	Family Family
-	// Compute is the type it computes in, DTypes are those of the operands, outputs first.
+	// Compute is the compute type. DTypes are the types of the operands, outputs first.
 	Compute dtype.DType
 	DTypes  [maxOperands]dtype.DType
-	// Outs and Ins count the operands.
+	// Outs and Ins are the numbers of operands.
 	Outs, Ins uint8
-	// Index is the width of indexes in bits, Vec the elements per access.
+	// Index is the width of indexes in bits, Vec the number of elements per access.
 	Index, Vec uint8
 
 	Assert      assertSpec
@@ -45,20 +45,20 @@ type Spec struct {
 	Attention   attentionSpec
 }
 
-// specCommon is how many fields of Spec all families have.
+// specCommon is the number of fields of Spec that all families have.
 const specCommon = 8
 
-// operandSet is a set of operands, a bit each, outputs first.
+// operandSet is a set of operands, one bit each, outputs first.
 type operandSet uint16
 
 func (s operandSet) has(i int) bool { return s>>i&1 != 0 }
 func (s *operandSet) add(i int)     { *s |= 1 << i }
 func (s operandSet) count() int     { return bits.OnesCount16(uint16(s)) }
 
-// operandsFrom returns the n operands from number first on.
+// operandsFrom returns n operands from number first on.
 func operandsFrom(first, n int) operandSet { return (1<<n - 1) << first }
 
-// name returns the kernel name of s: equal specs have equal names, different ones different names.
+// name returns the kernel name of s: equal specs have equal names, and different ones have different names.
 func (s *Spec) name(prefix string) string {
 	var b strings.Builder
 	b.WriteString(prefix)
@@ -77,8 +77,9 @@ func (s *Spec) name(prefix string) string {
 	return b.String()
 }
 
-// Key says what kernel s is, in any process of one build of a program. Operations that are made as a program runs get their ids in an order
-// that differs between processes, so the key says what they are made of. All other ids are given in one order as a program starts.
+// Key describes kernel s in a form that is the same in all processes of one build of a program. Operations that are made while a program
+// runs get their ids in an order that differs between processes, so the key says what they are made of. All other ids are assigned in a
+// fixed order when a program starts.
 func (s *Spec) Key() string {
 	c, made := *s, ""
 	switch s.Family {
@@ -92,7 +93,7 @@ func (s *Spec) Key() string {
 	return fmt.Sprint(c, made)
 }
 
-// nameFields appends what a family's spec says, without what is zero: field and number.
+// nameFields appends the fields of a family's spec that are not zero, as field and number.
 func nameFields(b *strings.Builder, prefix string, v reflect.Value) {
 	for i := range v.NumField() {
 		f, label := v.Field(i), prefix+strings.ToLower(v.Type().Field(i).Name)

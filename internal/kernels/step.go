@@ -7,20 +7,20 @@ import (
 	"tenon.dev/kernel"
 )
 
-// StepOp is the step of an optimizer over many parameters. Its scalars depend on how many steps came before, which the device itself
-// counts, so that a step waits for nothing of the host, can be captured in a graph, and can be skipped by the device: each parameter has a
-// row of numbers in device memory, and [Advance] writes the rows before [MultiTensor] reads them.
+// StepOp is the step of an optimizer over many parameters. Its scalars depend on the number of preceding steps, which the device itself
+// counts. A step therefore need not wait for the host, can be captured in a graph, and can be skipped by the device. Each parameter has a
+// row of numbers in device memory; [Advance] writes the rows before [MultiTensor] reads them.
 type StepOp struct {
 	*PointOp
-	// Numbers counts what the optimizer was given: the learning rate first.
+	// Numbers is how many numbers the optimizer is given; the first is the learning rate.
 	Numbers int
-	// row gives the scalars of a step. h are the numbers; m is what the row remembers: first the step's number, from 1 on, then what the op
-	// changes.
+	// row computes the scalars of a step. h are the numbers. m is the memory of the row: first the step's number, counted from 1, then
+	// values that the op changes.
 	row func(k *kernel.Builder, h, m []kernel.Value) []kernel.Value
 	id  uint16
 }
 
-// A row is RowLen float64: RowMemory that are remembered, one that is not 0 if the step is skipped, and the scalars.
+// A row is RowLen float64: RowMemory that are kept between steps, one that is not 0 if the step is skipped, and the scalars.
 const (
 	RowLen     = 16
 	RowMemory  = 4
@@ -41,17 +41,17 @@ func step(op PointOp, numbers int, row func(k *kernel.Builder, h, m []kernel.Val
 
 const (
 	advanceThreads = 128
-	// advanceRows is how many rows one launch takes.
+	// advanceRows is the number of rows per launch.
 	advanceRows = 512
 )
 
 // advanceSpec is what advances are specialised on.
 type advanceSpec struct {
-	// Rate: the learning rate is read from memory. Found: whether to skip is, too.
+	// Rate: the learning rate is read from memory. Found: so is whether to skip.
 	Rate, Found bool
 }
 
-// advanceArgs are the arguments of an advance, of n rows.
+// advanceArgs are the arguments of an advance of n rows.
 type advanceArgs struct {
 	op          *StepOp
 	rows        bufferArg
@@ -74,8 +74,8 @@ func (a *advanceArgs) layout(p params) {
 	p.i32(&a.n, "n")
 }
 
-// Advance begins a step of the parameters whose rows are named: it counts it and writes the scalars. lr, if its address is not 0, is a
-// float that stands for the first number. If found (float32) is there and not 0, the rows are marked to be skipped, and nothing is counted.
+// Advance begins a step for the parameters with the given rows: it counts the step and writes the scalars. lr, if present, is a float that
+// replaces the first number. If found (float32) is present and not 0, the rows are marked to be skipped and the step is not counted.
 func Advance(is Issuer, op *StepOp, numbers []float64, rows Rows, lr, found Operand) error {
 	if len(numbers) != op.Numbers {
 		return fmt.Errorf("%s takes %d numbers, got %d", op.Name, op.Numbers, len(numbers))

@@ -9,12 +9,12 @@ import (
 	"tenon.dev/dtype"
 )
 
-// rows returns two rows, of which the second is row: where the first is read, NaNs come out.
+// rows returns two rows, the second of which is row. If the first one is read, the results are NaN.
 func (h *host) rows(row []float64) Operand {
 	return h.of(dtype.Float64, append(slices.Repeat([]float64{math.NaN()}, RowLen), row...), 2, RowLen)
 }
 
-// rowOf is a row that holds scalars.
+// rowOf returns a row that holds scalars.
 func rowOf(scalars []Scalar, skip float64) []float64 {
 	row := make([]float64, RowLen)
 	row[rowSkip] = skip
@@ -24,7 +24,7 @@ func rowOf(scalars []Scalar, skip float64) []float64 {
 	return row
 }
 
-// The scalars of each step as torch.optim's formulas have them, in float64. n are the numbers, t is the step.
+// stepScalars gives the scalars of each step by the formulas of torch.optim, in float64. n are the numbers, t is the step.
 var stepScalars = map[*StepOp]func(n []float64, t float64) []float64{
 	SGD:         func(n []float64, t float64) []float64 { return []float64{n[1], n[2], -n[0]} },
 	SGDMomentum: func(n []float64, t float64) []float64 { return append([]float64{n[1], n[2], -n[0]}, momenta(n, t)...) },
@@ -98,7 +98,7 @@ func rmsScalars(n []float64, t float64) []float64 {
 	return []float64{n[1], n[2], n[3], 1 - n[3], n[4], -n[0], n[5]}
 }
 
-// Every step's scalars, over steps of which the device skips some: those are not counted.
+// TestAdvance checks every step's scalars, over steps of which the device skips some; those are not counted.
 func TestAdvance(t *testing.T) {
 	for _, op := range StepOps() {
 		t.Run(op.Name, func(t *testing.T) {
@@ -114,7 +114,7 @@ func TestAdvance(t *testing.T) {
 			for i := range 30 {
 				n := slices.Clone(numbers)
 				var rate, skip Operand
-				if i%3 == 1 && op != ASGD { // whose rate follows from that of the step before
+				if i%3 == 1 && op != ASGD { // whose rate depends on that of the preceding step
 					rate, n[0] = lr, .25
 				}
 				skipped := i%4 == 2
@@ -151,7 +151,7 @@ func TestAdvance(t *testing.T) {
 	}
 }
 
-// More rows than a launch takes, in any order; the others stay as they are.
+// TestAdvanceMany has more rows than a launch takes, in any order; the others must not change.
 func TestAdvanceMany(t *testing.T) {
 	h := newHost(t)
 	const n = 1300
@@ -176,7 +176,7 @@ func TestAdvanceMany(t *testing.T) {
 	}
 }
 
-// Tensors whose rows are marked stay as they are.
+// TestMultiTensorSkips: tensors whose rows are marked are not changed.
 func TestMultiTensorSkips(t *testing.T) {
 	h := newHost(t)
 	table := h.of(dtype.Float64, append(rowOf([]Scalar{FloatScalar(1), FloatScalar(0), FloatScalar(-1)}, 0), rowOf(nil, 1)...), 2, RowLen)

@@ -5,8 +5,9 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// mappable reports whether the device's copy engine can load the tiles of a product: it permutes their chunks as wgmma reads them, so wgmma
-// must compute the product, and it wants lines of 16-byte chunks and matrices at positive distances.
+// mappable reports whether the device's copy engine can load the tiles of a product. For halves and tf32 it swizzles chunks as wgmma reads
+// them, so wgmma must compute the product; exact float32 operands must lie along their own axes. It needs lines of 16-byte chunks and
+// positive strides.
 func (p *product) mappable(lim *Limits, s *Spec) bool {
 	if lim.Major != 9 || lim.Minor != 0 || p.batch.nd > 2 || p.k == 0 {
 		return false
@@ -42,7 +43,7 @@ func (p *product) mappable(lim *Limits, s *Spec) bool {
 	return true
 }
 
-// lineStride returns the distance of operand i's lines of adjacent elements.
+// lineStride returns the distance between operand i's lines of adjacent elements.
 func (p *product) lineStride(i int) int {
 	if p.s[i][1] == 1 {
 		return p.s[i][0]
@@ -50,13 +51,13 @@ func (p *product) lineStride(i int) int {
 	return p.s[i][1]
 }
 
-// mapPlain reports whether the tiles of a product are read by plain arithmetic: lines are then copied as they lie in memory.
+// mapPlain reports whether plain arithmetic reads the tiles of a product: lines are then copied as they lie in memory.
 func mapPlain(t dtype.DType, tf32 bool) bool { return t.Size() == 4 && !tf32 }
 
-// tensorMap returns the tensor map of operand o, product.s[i], for tiles of places x depth.
+// tensorMap returns the tensor map of operand o with strides product.s[i], for tiles of places x depth.
 func (p *product) tensorMap(i int, o *Operand, count, places, depth int) kir.TensorMap {
 	size := o.DType.Size()
-	// Dimensions and box: along lines, across them, matrices, groups of matrices.
+	// The order of dimensions and of the box: along lines, across them, matrices, groups of matrices.
 	dims := [4]int{p.k, count, p.batch.size[0], 1}
 	line, lines := depth, places
 	if p.s[i][1] != 1 {

@@ -8,8 +8,8 @@ import (
 	"tenon.dev/dtype"
 )
 
-// TestTensorMap compares tensor maps with those that cuTensorMapEncodeTiled of driver 580.159 writes for the same arrays: elements,
-// dimensions, byte distances and box as said.
+// TestTensorMap compares tensor maps with those that cuTensorMapEncodeTiled of driver 580.159 writes for the same arrays, with the
+// elements, dimensions, byte strides and box given in each name.
 func TestTensorMap(t *testing.T) {
 	const ptr = 0x7f19ee000000
 	for _, c := range []struct {
@@ -51,7 +51,8 @@ func TestTensorMap(t *testing.T) {
 	}
 }
 
-// Maps with groups of matrices are those that the driver writes for [8, 12, 1024, 64], as said.
+// TestTensorMapOfGroups: maps with groups of matrices are those that the driver writes for [8, 12, 1024, 64], with the values given in each
+// name.
 func TestTensorMapOfGroups(t *testing.T) {
 	for _, c := range []struct {
 		name          string
@@ -83,7 +84,7 @@ func TestTensorMapOfGroups(t *testing.T) {
 	}
 }
 
-// The maps that a product's kernel declares are those that its launch fills in.
+// TestTensorMapsOfProducts: the maps that a product's kernel declares are those that its launch fills in.
 func TestTensorMapsOfProducts(t *testing.T) {
 	for _, c := range []struct {
 		dt    dtype.DType
@@ -116,7 +117,7 @@ func TestTensorMapsOfProducts(t *testing.T) {
 	}
 }
 
-// Heads that lie beside each other in one array, as attention has them, are fetched by maps with groups of matrices.
+// TestTensorMapsOfHeads: heads that are interleaved in one array, as in attention, are fetched by maps with groups of matrices.
 func TestTensorMapsOfHeads(t *testing.T) {
 	const batch, heads, length, width = 2, 3, 128, 64
 	is := newCollector()

@@ -7,21 +7,21 @@ import (
 	"tenon.dev/kernel"
 )
 
-// A copy is worth its way through shared memory if the output's innermost dimension has turnWidth elements, below which neighbouring
-// threads of a plain copy share what they read, and the two dimensions fill turnLeast places of a square of 32 by 32.
+// A copy goes through shared memory if the output's innermost dimension has at least turnWidth elements and the two dimensions fill at
+// least turnLeast places of a square of 32 by 32. In narrower outputs, neighbouring threads of a plain copy share what they read.
 const (
 	turnWidth = 16
 	turnLeast = 256
 )
 
-// turnSides are the sides of the square tiles that go there, by the logarithm of an element's bytes; each thread of a block moves turnBytes
-// of one.
+// turnSides are the sides of the square tiles in shared memory, indexed by the logarithm of an element's bytes; each thread of a block
+// moves turnBytes of a tile.
 var turnSides = [...]int{128, 64, 64, 32, 32}
 
 const turnBytes = 32
 
-// turned returns the dimension, not the innermost, along which the input of a copy has its elements side by side while the output has them
-// so along the innermost: what a plain copy would read an element from each line of the cache at a time. 0 if there is none.
+// turned returns the dimension, not the innermost one, along which the input of a copy has adjacent elements while the output has them
+// along the innermost dimension, so that a plain copy would use one element of each cache line at a time. It returns 0 if there is none.
 func (p *pointPlan) turned(op *PointOp, outs, ins []Operand) int {
 	if op != Copy || p.ptr[1] == 0 || outs[0].DType != ins[0].DType || p.stride[0][0] != 1 || p.stride[1][0] == 1 || p.stride[1][0] == 0 ||
 		p.size[0] < turnWidth {
@@ -35,7 +35,7 @@ func (p *pointPlan) turned(op *PointOp, outs, ins []Operand) int {
 	return 0
 }
 
-// turn launches a copy that is turned along dimension d.
+// turn launches a copy that is transposed along dimension d.
 func (p *pointPlan) turn(is Issuer, d int) error {
 	l := is.NewLaunch()
 	l.Spec = Spec{Family: FamilyTurn, Compute: bitsType(p.bytes[0]), Vec: uint8(max(1, p.bytes[0]/8)), Index: 32}
@@ -74,7 +74,7 @@ func (p *pointPlan) turn(is Issuer, d int) error {
 	return is.Issue(l)
 }
 
-// evenly reports whether the elements of operand i that lie side by side along dimension d can be accessed n at a time.
+// evenly reports whether the elements of operand i that are adjacent along dimension d can be accessed n at a time.
 func (p *pointPlan) evenly(i, d, n int) bool {
 	places := p.ptr[i]/uint64(p.bytes[i]) | uint64(p.size[d])
 	for e := range p.nd {
@@ -85,7 +85,7 @@ func (p *pointPlan) evenly(i, d, n int) bool {
 	return places%uint64(n) == 0
 }
 
-// layOut copies o to workspace of size elements, where it has the given strides.
+// layOut copies o to workspace of size elements, with the given strides.
 func layOut(is Issuer, o Operand, stride []int, size int) (Operand, error) {
 	ws, err := is.Workspace(size * o.DType.Size())
 	if err != nil {
@@ -95,7 +95,7 @@ func layOut(is Issuer, o Operand, stride []int, size int) (Operand, error) {
 	return to, Pointwise(is, Copy, o.DType, nil, []Operand{to}, []Operand{o})
 }
 
-// bitsType returns the unsigned type of an element's bytes; of 16 it takes two.
+// bitsType returns the unsigned type with the size of an element; 16-byte elements take two of them.
 func bitsType(bytes int) dtype.DType {
 	switch bytes {
 	case 1:
@@ -110,11 +110,11 @@ func bitsType(bytes int) dtype.DType {
 
 var _ = register(FamilyTurn, buildTurn)
 
-// turnSpec is what turned copies are specialised on: the side of the tiles, the elements of a read and of a write, and the class of the
-// number of dimensions that remain, as dimsClass gives it.
+// turnSpec is what transposing copies are specialised on: the side of the tiles, the number of elements per read and per write, and the
+// class of the number of remaining dimensions, see dimsClass.
 type turnSpec struct{ Side, Take, Give, Dims uint8 }
 
-// turnArgs are the arguments of a turned copy. across and down are the numbers of tiles.
+// turnArgs are the arguments of a transposing copy. across and down are the numbers of tiles.
 type turnArgs struct {
 	out, in                        bufferArg
 	width, height, outStep, inStep intArg
@@ -138,11 +138,11 @@ func (a *turnArgs) layout(p params) {
 	p.strider(&a.dims, "dim", int(p.s.Turn.Dims), 1, 32, operandsFrom(0, 2))
 }
 
-// turn is how a turned copy goes through shared memory.
+// turn describes how a transposing copy goes through shared memory.
 type turn struct {
-	// take and give are the elements of a read and of a write, parts the values of an element.
+	// take and give are the numbers of elements per read and per write, parts the number of values per element.
 	side, take, give, parts, threads int
-	// A cell of shared memory has pack elements that lie side by side in the output, a unit of the input inPack elements.
+	// A cell of shared memory holds pack elements that are adjacent in the output; a unit of the input has inPack elements.
 	cell, unit   dtype.DType
 	pack, inPack int
 }
@@ -161,8 +161,8 @@ func turnOf(s *Spec) turn {
 	return t
 }
 
-// spread gives every thread n places from (x, y) on of lines of size places, and of every step-th line after that. A group of 32 threads
-// takes n lines of 32 places: of 32-bit cells, neither such a patch nor one across it has two in one bank of shared memory.
+// spread assigns every thread n positions from (x, y) on in lines of the given size, and the same positions in every step-th line after
+// that. A warp takes n lines of 32 positions: with 32-bit cells, there are no bank conflicts in such a patch or in its transpose.
 func (t *turn) spread(k *kernel.Builder, size, n int) (x, y kernel.Value, step int) {
 	lanes := min(32, size) / n
 	across := size / (lanes * n)
@@ -172,12 +172,12 @@ func (t *turn) spread(k *kernel.Builder, size, n int) (x, y kernel.Value, step i
 	return x, y, t.threads * n / size
 }
 
-// log2 returns the logarithm of n, a power of two.
+// log2 returns the base-2 logarithm of n, a power of two.
 func log2(k *kernel.Builder, n int) kernel.Value { return k.I32(bits.TrailingZeros(uint(n))) }
 
-// buildTurn: a block reads a tile along the input's adjacent elements and writes it along the output's. For what lies outside, the last
-// elements inside are read again, so that all reads are under way at once and none waits for a comparison. A line in shared memory has a
-// word more than it needs, which puts the columns in different banks.
+// buildTurn: a block reads a tile along the input's adjacent elements and writes it along the output's. Reads beyond the edge repeat the
+// last elements inside, so that all reads are in flight at once and none waits for a comparison. Lines in shared memory are padded by a
+// word, which puts the columns in different banks.
 func buildTurn(s *Spec) *kernel.Kernel {
 	return kernel.Build(s.name("turn"), func(k *kernel.Builder) {
 		t := turnOf(s)
@@ -223,7 +223,7 @@ func buildTurn(s *Spec) *kernel.Kernel {
 		x, y, step = t.spread(k, t.side/t.pack, t.give/t.pack)
 		column := left.Shr(log2(k, t.pack)).Add(x)
 		index := base[0].Add(column).Add(top.Add(y).Mul(outStep))
-		// The lines from the thread's first on: none to the right of the last column.
+		// The number of lines from the thread's first one on; none to the right of the last column.
 		inside := column.Mul(k.I32(t.pack)).Lt(width).Select(height.Sub(top).Sub(y), k.I32(0))
 		place = x.Mul(k.I32(pitch)).Add(y)
 		for j := 0; j < t.side; j += step {
@@ -237,7 +237,7 @@ func buildTurn(s *Spec) *kernel.Kernel {
 	})
 }
 
-// cells returns the columns of lines: elements of one line, else words that have an element of each line.
+// cells returns the columns of lines: the elements if there is one line, otherwise words with an element of each line.
 func cells(lines [][]kernel.Value) []kernel.Value {
 	if len(lines) == 1 {
 		return lines[0]
@@ -257,7 +257,7 @@ func cells(lines [][]kernel.Value) []kernel.Value {
 		for i := range words {
 			words[i] = lines[i][n]
 		}
-		// Squares of half the side, a quarter and so on change places with those across the diagonal.
+		// Swap squares of half the side, a quarter and so on across the diagonal.
 		for far := len(words) / 2; far > 0; far /= 2 {
 			shift, low := k.I32(far*width), k.U32(^uint32(0)/(1<<(far*width)+1))
 			for i := range words {

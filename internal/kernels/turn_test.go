@@ -7,7 +7,7 @@ import (
 	"tenon.dev/dtype"
 )
 
-// TestTurnedCopies: copies between orders of dimensions are exact for every size of elements, by one launch of the kernel for them.
+// TestTurnedCopies: copies between orders of dimensions are exact for every element size, with one launch of the kernel for them.
 func TestTurnedCopies(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 1))
 	for _, dt := range []dtype.DType{dtype.Bool, dtype.Uint8, dtype.BFloat16, dtype.Float16, dtype.Float32, dtype.Int64, dtype.Complex64,
@@ -55,8 +55,8 @@ func TestTurnedCopies(t *testing.T) {
 	}
 }
 
-// TestTurnedAccesses: where lengths, steps and addresses allow it, several elements are read and written at a time, on either side alone as
-// well; tiles that are cut off are right then too, and so are those of several batches.
+// TestTurnedAccesses: if lengths, strides and addresses allow it, several elements are read and written at a time, also on one side only.
+// Tiles that are cut off, and those of several batches, are correct then too.
 func TestTurnedAccesses(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 2))
 	for dt, most := range map[dtype.DType][2]uint8{dtype.Uint8: {4, 16}, dtype.BFloat16: {4, 8}, dtype.Float32: {4, 4},
@@ -98,7 +98,7 @@ func TestTurnedAccesses(t *testing.T) {
 	}
 }
 
-// TestFarComplexElements: the parts of complex elements are reached where twice an index of 32 bits has 33.
+// TestFarComplexElements: the parts of complex elements are found even if twice a 32-bit index needs 33 bits.
 func TestFarComplexElements(t *testing.T) {
 	h := newHost(t)
 	const far = 5 << 28

@@ -5,20 +5,20 @@ import (
 	"tenon.dev/kernel"
 )
 
-// Unique sorts the vector X, least first, equal elements in their order and NaN last. Order, of Int64, gets the places from which elements
-// come, and Heads, of Bool, whether an element differs from the one before it; a NaN differs from any. Both are as long as X and lie
-// without gaps.
+// Unique sorts the vector X in ascending order, equal elements in their original order and NaN last. Order, of Int64, gets the original
+// positions of the elements, and Heads, of Bool, whether an element differs from the preceding one; a NaN differs from everything. Both are
+// dense and as long as X.
 type Unique struct {
 	X, Order, Heads Operand
-	// Bits, if it is not 0, says that X holds integers from 0 to 1<<Bits - 1.
+	// Bits, if not 0, says that X holds integers from 0 to 1<<Bits - 1.
 	Bits int
 }
 
-// uniqueStage is what a kernel of FamilyUnique does; it is Spec.Op.
+// uniqueStage is the operation of a kernel of FamilyUnique; it is Spec.Op.
 type uniqueStage uint16
 
 const (
-	// uniqueKeys writes what is sorted in X's place, integers of the same order, with their places.
+	// uniqueKeys writes the keys to sort instead of X, integers with the same order, together with their positions.
 	uniqueKeys uniqueStage = iota
 	// uniqueHeads compares neighbours.
 	uniqueHeads
@@ -34,7 +34,7 @@ type uniqueSpec struct {
 	Plain bool
 }
 
-// uniqueArgs are the arguments of these kernels: n elements, in x step apart.
+// uniqueArgs are the arguments of these kernels: n elements, which are step apart in x.
 type uniqueArgs struct {
 	x                        arrayArg
 	keys, with, order, heads bufferArg
@@ -122,7 +122,7 @@ var _ = register(FamilyUnique, func(s *Spec) *kernel.Kernel {
 	})
 })
 
-// keyOfNaN returns the key of NaN of type t among keys of type ix: the greatest.
+// keyOfNaN returns the key of NaN of type t as an integer of type ix: the greatest key.
 func keyOfNaN(t, ix dtype.DType) int64 {
 	if t.Size() < ix.Size() {
 		return 1<<(8*t.Size()) - 1
@@ -130,8 +130,8 @@ func keyOfNaN(t, ix dtype.DType) int64 {
 	return -1
 }
 
-// uniqueKey returns an integer that has, in as many low bits as the type, v's rank among its type. Of floats the two zeros have one, and
-// all NaN have one.
+// uniqueKey returns an integer with as many low bits as the type, which is v's rank in its type. The two zeros of floats have the same
+// rank, and so do all NaN.
 func (s *Spec) uniqueKey(v Num) kernel.Value {
 	k, t, ix := v.Re.Builder(), s.DTypes[0], s.Compute
 	sign := k.Int(ix, -1<<(8*t.Size()-1))
@@ -145,7 +145,7 @@ func (s *Spec) uniqueKey(v Num) kernel.Value {
 	sign = sign.And(all)
 	zero, wide := k.Int(ix, 0), v.Convert(opmath(t)).Re
 	bits := wide.Eq(wide.Like(0)).Select(zero, v.Re.Bitcast(bitsType(t.Size())).Convert(ix))
-	// A number below zero is the less the greater its bits are.
+	// The greater the bits of a negative number, the smaller it is.
 	bits = bits.Xor(bits.And(sign).Ne(zero).Select(all, sign))
 	return wide.IsNaN().Select(all, bits)
 }

@@ -10,7 +10,7 @@ import (
 	"tenon.dev/dtype"
 )
 
-// TestUniqueSort compares with a stable sort, of all types, with few and many different elements.
+// TestUniqueSort compares with a stable sort, for all types, with few and many different elements.
 func TestUniqueSort(t *testing.T) {
 	special := []float64{0, math.Copysign(0, -1), math.NaN(), math.Inf(1), math.Inf(-1), math.Copysign(math.NaN(), -1), 1, -1,
 		0x1p-14, -0x1p-14}

@@ -11,17 +11,17 @@ import (
 // FormKind says how a value differs between the threads of a block that reach its definition together.
 type FormKind uint8
 
-// The forms. Never is the form of what no thread computes, and of variables that are never set.
+// The forms. Never is the form of values that no thread computes and of variables that are never set.
 const (
 	Never FormKind = iota
 	// Uniform: the same in all threads.
 	Uniform
-	// Affine: u + Stride*tidx for threads of equal tidy and tidz, modulo the type's width; u is uniform. In elements of the value, bytes
-	// for an address.
+	// Affine: u + Stride*tidx for threads of equal tidy and tidz, modulo the type's width; u is uniform. The unit of Stride is 1, or a byte
+	// for addresses.
 	Affine
-	// Prefix: a Bool that is true in the threads whose tidx is below some bound, for threads of equal tidy and tidz, and false in the rest.
+	// Prefix: a Bool that, among threads of equal tidy and tidz, is true where tidx is below some bound and false elsewhere.
 	Prefix
-	// Varying: anything.
+	// Varying: nothing is known.
 	Varying
 )
 
@@ -30,20 +30,19 @@ func (k FormKind) String() string {
 	return [...]string{"never", "uniform", "affine", "prefix", "varying"}[k]
 }
 
-// Form is what [Analyze] knows of a value.
+// Form is what [Analyze] knows about a value.
 type Form struct {
 	Kind FormKind
-	// Wraps says of an Affine value that u + Stride*tidx may leave the range of the type, so that neighbours need not be Stride apart as
-	// numbers.
+	// Wraps says that u + Stride*tidx of an Affine value may overflow the type, so neighbours may not differ by Stride as numbers.
 	Wraps bool
-	// Stride is the difference between neighbours in x of an Affine value, not 0.
+	// Stride is the difference between neighbours in x of an Affine value; it is not 0.
 	Stride int64
 }
 
 // Analysis holds the result of [Analyze].
 type Analysis struct {
 	p *Program
-	// Values and Vars give the forms by number.
+	// Values and Vars hold the forms, indexed by number.
 	Values    []Form
 	Vars      []Form
 	divergent map[*Block]bool
@@ -51,23 +50,23 @@ type Analysis struct {
 	changed   bool
 }
 
-// interval bounds the values of an integer as numbers.
+// interval bounds the values of an integer.
 type interval struct{ lo, hi int64 }
 
-// Divergent reports whether some threads of the block may be outside region b while others are in it, and join them later. Threads that
-// returned do not count.
+// Divergent reports whether some threads of the block may be outside region b while others are in it, and rejoin them later. Threads that
+// have returned do not count.
 func (a *Analysis) Divergent(b *Block) bool { return a.divergent[b] }
 
-// Analyze computes the forms of all values and variables of p, which must satisfy the verifier's rules on structure and types, and which
-// regions are divergent.
+// Analyze computes the forms of all values and variables of p, and which regions are divergent. p must satisfy the verifier's rules on
+// structure and types.
 //
-// A load from global, shared, constant or parameter memory at a uniform place counts as uniform: a program in which threads of a block
-// see different values there has a race. Variables have one form for the whole program: varying if set in divergent flow.
-// A loop whose bounds are not uniform, or that some threads leave or continue alone, is divergent.
+// A load from global, shared, constant or parameter memory at a uniform address counts as uniform: if threads of a block see different
+// values there, the program has a race. Each variable has one form for the whole program; it is varying if the variable is set in divergent
+// code. A loop is divergent if its bounds are not uniform or if only some threads break or continue.
 func Analyze(p *Program) *Analysis {
 	a := &Analysis{p: p, Values: make([]Form, len(p.Values)), Vars: make([]Form, len(p.Vars)),
 		divergent: make(map[*Block]bool), ranges: make([]interval, len(p.Values))}
-	// Forms only rise (never, uniform or affine, varying) and flow only worsens, so this ends.
+	// Forms only rise (never, uniform or affine, varying) and code only becomes more divergent, so this terminates.
 	for a.changed = true; a.changed; {
 		a.changed = false
 		a.block(p.Body, false, nil)
@@ -132,7 +131,7 @@ func (a *Analysis) instr(in *Instr, divergent bool, loop *Block) {
 			a.diverge(loop)
 		}
 	case OpTileLoad, OpTileMap, OpTileEach:
-		// Which thread runs the region for which element is the back end's choice.
+		// The back end chooses which thread runs the region for which element.
 		b := in.Blocks[0]
 		for _, v := range b.Params {
 			a.setValue(v, varying, full(a.p.Values[v]))
@@ -157,7 +156,7 @@ func (a *Analysis) instr(in *Instr, divergent bool, loop *Block) {
 	}
 }
 
-// counter gives a for loop's counter its form: like the start, if the step is uniform.
+// counter gives a for loop's counter the form of the start value if the step is uniform.
 func (a *Analysis) counter(in *Instr) {
 	v := in.Blocks[0].Params[0]
 	form := a.Values[in.Args[0]]
@@ -174,7 +173,8 @@ func (a *Analysis) counter(in *Instr) {
 	a.setValue(v, form, r)
 }
 
-// full returns all values of an integer type; of Uint64 those below 2^63, for want of room, which is why it never counts as unwrapped.
+// full returns the range of an integer type. The range of Uint64 stops below 2^63, because interval holds int64; arith therefore treats a
+// Uint64 operand of full range as one that may wrap.
 func full(t Type) interval {
 	switch t {
 	case dtype.Bool:
@@ -205,7 +205,7 @@ func (a *Analysis) stride(v Value) (int64, bool) {
 	return f.Stride, f.Kind == Uniform || f.Kind == Affine
 }
 
-// merge is the form of an operation that is a function of its operands alone.
+// merge returns the form of an operation whose result depends on its operands alone.
 func (a *Analysis) merge(args []Value) Form {
 	f := Form{Kind: Uniform}
 	for _, v := range args {
@@ -251,7 +251,7 @@ func (a *Analysis) result(in *Instr) (Form, interval) {
 		if a.oneGroup() {
 			return uniform, all
 		}
-		if in.Sub == VoteBallot { // the last group may have fewer threads
+		if in.Sub == VoteBallot { // the last warp may have fewer threads
 			return varying, all
 		}
 		return a.merge(in.Args), all
@@ -268,7 +268,7 @@ func (a *Analysis) result(in *Instr) (Form, interval) {
 	return a.merge(in.Args), all
 }
 
-// oneGroup reports whether every block is at most one group of 32 threads.
+// oneGroup reports whether every block has at most one warp.
 func (a *Analysis) oneGroup() bool { return a.p.FixedThreads && a.p.Threads <= 32 }
 
 func constRange(t Type, imm uint64) interval {
@@ -324,7 +324,7 @@ func (a *Analysis) special(s Sub) (Form, interval) {
 	return varying, interval{0, 31}
 }
 
-// compare finds prefixes: a rising affine value below a uniform one.
+// compare recognizes prefixes: a rising affine value below a uniform one.
 func (a *Analysis) compare(in *Instr) Form {
 	x, y := a.Values[in.Args[0]], a.Values[in.Args[1]]
 	if in.Op == OpGt || in.Op == OpGe {
@@ -338,7 +338,7 @@ func (a *Analysis) compare(in *Instr) Form {
 	return a.merge(in.Args)
 }
 
-// and keeps prefixes and, for unsigned bounds, ranges.
+// and preserves prefixes; a nonnegative operand bounds the result.
 func (a *Analysis) and(in *Instr, all interval) (Form, interval) {
 	x, y := a.Values[in.Args[0]], a.Values[in.Args[1]]
 	if in.Type == dtype.Bool {
@@ -422,7 +422,7 @@ func (a *Analysis) arith(in *Instr, t Type) (Form, interval) {
 	return a.linear(in, stride, linear, fits), r
 }
 
-// linear returns the form of a result that is affine with the stride if ok.
+// linear returns the form of a result: affine with the given stride if ok.
 func (a *Analysis) linear(in *Instr, stride int64, ok, fits bool) Form {
 	f := a.merge(in.Args)
 	if f.Kind != Varying || !ok {
@@ -438,7 +438,7 @@ func (a *Analysis) linear(in *Instr, stride int64, ok, fits bool) Form {
 	return Form{Kind: Affine, Stride: stride, Wraps: wraps}
 }
 
-// product returns the stride of a product, known where one factor is a constant or both are uniform.
+// product returns the stride of a product. It is known if one factor is a constant or both are uniform.
 func (a *Analysis) product(in *Instr, xs, ys int64, ok bool) (int64, bool) {
 	if !ok || xs == 0 && ys == 0 {
 		return 0, ok
@@ -459,7 +459,7 @@ func (a *Analysis) product(in *Instr, xs, ys int64, ok bool) (int64, bool) {
 	return r.lo, ok && fits
 }
 
-// plainRange bounds the other integer operations.
+// plainRange bounds the results of the other integer operations.
 func (a *Analysis) plainRange(in *Instr, all, x, y interval) interval {
 	switch in.Op {
 	case OpMin:

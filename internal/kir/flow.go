@@ -11,7 +11,7 @@ func (v *verifier) tileRegion(in *Instr, vars varSet, c context) {
 	v.block(in.Blocks[0], vars, context{tile: in})
 }
 
-// inRegion checks an instruction of a tile region: which thread runs it is the back end's choice, so nothing may depend on that.
+// inRegion checks an instruction of a tile region. The back end chooses which thread runs it, so nothing may depend on that.
 func (v *verifier) inRegion(in *Instr, c context) {
 	effect := false
 	switch in.Op {
@@ -39,7 +39,7 @@ func (v *verifier) inRegion(in *Instr, c context) {
 type flowVerifier struct {
 	v *verifier
 	a *Analysis
-	// exited: some threads may have returned while others go on.
+	// exited: some threads may have returned while others continue.
 	exited bool
 }
 
@@ -56,7 +56,7 @@ func (f *flowVerifier) block(b *Block) {
 		case OpReturn:
 			f.exited = f.exited || divergent
 		case OpFor, OpLoop:
-			// A return in one turn is before the operations of the next.
+			// A return in one iteration comes before the operations of the next.
 			f.exited = f.exited || f.returns(in.Blocks[0])
 		}
 		if in.Op == OpTileLoad || in.Op == OpTileMap || in.Op == OpTileEach {
@@ -86,7 +86,7 @@ func (f *flowVerifier) returns(b *Block) bool {
 	return false
 }
 
-// outer checks that a tile region uses only values and variables from outside that are uniform.
+// outer checks that the values and variables that a tile region uses from outside are uniform.
 func (f *flowVerifier) outer(tile *Instr) {
 	inside := map[Value]bool{}
 	var visit func(b *Block)

@@ -15,7 +15,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the outputs that the tests see into testdata")
 
-// TestText runs the cases of testdata/*.txt: the file's name says what is done with each case's text, and what follows ---- is the output.
+// TestText runs the cases of testdata/*.txt. The file's name says what is done with the text of each case; the expected output follows
+// ----.
 func TestText(t *testing.T) {
 	run := map[string]func(text string) string{"parse": parseCase, "verify": verifyCase, "analysis": analysisCase}
 	files, err := filepath.Glob("testdata/*.txt")
@@ -133,7 +134,7 @@ func analysisCase(text string) string {
 	return out.String()
 }
 
-// FuzzParse checks that no text crashes Parse or Verify, and that what parses prints to a text that parses to the same.
+// FuzzParse checks that no text crashes Parse or Verify, and that what parses is printed as a text that parses to the same program.
 func FuzzParse(f *testing.F) {
 	for _, file := range []string{"testdata/parse.txt", "testdata/verify.txt", "testdata/analysis.txt"} {
 		data, err := os.ReadFile(file)
@@ -211,7 +212,7 @@ func benchText() []byte {
 	return []byte(t.String())
 }
 
-// TestMapPlace: tensor maps lie where the assembler puts them for sm_90, at 48 modulo 64.
+// TestMapPlace: tensor maps lie at the offset that the assembler gives them for sm_90, 48 modulo 64.
 func TestMapPlace(t *testing.T) {
 	m := Param{Kind: ParamArray, Type: dtype.Uint64, Count: MapWords, Align: MapAlign}
 	p := &Program{Params: []Param{{Type: dtype.Int32}, m, m, {Type: dtype.Int32}, m}}

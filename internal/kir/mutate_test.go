@@ -32,8 +32,8 @@ func programs(t *testing.T) (ps []*Program) {
 	return ps
 }
 
-// TestMutations spoils every field of every instruction in turn: Verify must refuse or accept, and Print must print, without a panic, and
-// what Verify accepts must be accepted as text too.
+// TestMutations corrupts every field of every instruction in turn. Verify must accept or reject the result and Print must print it, neither
+// with a panic, and what Verify accepts must also be accepted as text.
 func TestMutations(t *testing.T) {
 	mutations := map[string]func(in *Instr){
 		"no operation":  func(in *Instr) { in.Op = OpInvalid },
@@ -95,7 +95,7 @@ func TestMutations(t *testing.T) {
 	}
 }
 
-// TestDeclarations checks what no text can say.
+// TestDeclarations checks declarations that the text form cannot express.
 func TestDeclarations(t *testing.T) {
 	sound := func() *Program {
 		return &Program{Name: "k", Threads: 1, Body: &Block{}, Locs: []Loc{{}}, Values: []Type{dtype.Int32}}
@@ -125,7 +125,7 @@ func TestDeclarations(t *testing.T) {
 	}
 }
 
-// TestNames checks the names of what is out of range.
+// TestNames checks the names of out-of-range values.
 func TestNames(t *testing.T) {
 	if Op(200).String() != "invalid" || Space(9).String() != "invalid" || OpAdd.String() != "add" || Shared.String() != "shared" {
 		t.Error("a name is wrong")

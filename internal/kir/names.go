@@ -2,14 +2,14 @@ package kir
 
 import "tenon.dev/dtype"
 
-// opInfo is what the text form and the verifier know of an operation.
+// opInfo is what the text form and the verifier know about an operation.
 type opInfo struct {
 	name string
-	// args is the number of operands; -1 means that it varies.
+	// args is the number of operands, or -1 if it varies.
 	args int8
-	// typed says that the text carries Instr.Type; elsewhere it follows from the rest.
+	// typed says that the text includes Instr.Type; otherwise it follows from the rest.
 	typed bool
-	// types are those that Instr.Type may be.
+	// types are the types allowed for Instr.Type.
 	types typeSet
 	// subs names the variants.
 	subs []string
@@ -130,7 +130,7 @@ var spaceNames = [...]string{Global: "global", Shared: "shared", Local: "local",
 
 var cacheNames = [...]string{CacheDefault: "", CacheStream: "stream", CacheReadOnly: "readonly"}
 
-// String returns the memory's name in the text form.
+// String returns the memory space's name in the text form.
 func (s Space) String() string {
 	if int(s) < len(spaceNames) {
 		return spaceNames[s]
@@ -171,7 +171,7 @@ func typeByName(s string) (Type, bool) {
 	return dtype.Invalid, false
 }
 
-// wide returns the type of twice the width of a 32-bit integer, with its signedness.
+// wide returns the type with twice the width of a 32-bit integer and the same signedness.
 func wide(t Type) Type {
 	if t == dtype.Uint32 {
 		return dtype.Uint64
@@ -179,7 +179,7 @@ func wide(t Type) Type {
 	return dtype.Int64
 }
 
-// resultType returns the type that each result of in has, given a sound instruction; Invalid if it has none.
+// resultType returns the type of each result of in, which must be valid; Invalid if it has no result.
 func (p *Program) resultType(in *Instr) Type {
 	switch in.Op {
 	case OpEq, OpNe, OpLt, OpLe, OpGt, OpGe, OpIsNaN:
@@ -200,7 +200,7 @@ func (p *Program) resultType(in *Instr) Type {
 	return in.Type
 }
 
-// impliedType returns Instr.Type of the operations whose text does not carry it.
+// impliedType returns Instr.Type for operations whose text does not include it.
 func (p *Program) impliedType(in *Instr) Type {
 	switch in.Op {
 	case OpParam:

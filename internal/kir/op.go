@@ -1,6 +1,6 @@
 package kir
 
-// Op is an operation. Unless said otherwise it has one result of Instr.Type and operands of Instr.Type.
+// Op is an operation. Unless stated otherwise it has one result of type Instr.Type, and operands of the same type.
 type Op uint8
 
 // The operations.
@@ -17,23 +17,23 @@ const (
 	OpGet
 	OpSet
 
-	// OpAdd, OpSub, OpMul wrap for integers. OpMulHi is the high half of the full product of two 32- or 64-bit integers.
-	// OpMulWide multiplies two 32-bit integers; its result has twice the width and the same signedness.
+	// OpAdd, OpSub, OpMul wrap for integers. OpMulHi is the high half of the full product of two 32- or 64-bit integers. OpMulWide
+	// multiplies two 32-bit integers; its result has twice the width and the same signedness.
 	OpAdd
 	OpSub
 	OpMul
 	OpMulHi
 	OpMulWide
-	// OpDiv: floats round to nearest; integers truncate, x/0 is all ones, the least value divided by -1 is itself.
+	// OpDiv: floats round to nearest; integers truncate, x/0 has all bits set, and the least value divided by -1 is itself.
 	OpDiv
-	// OpRem: integers only, the sign of the dividend; x%0 is x, and the least value modulo -1 is 0.
+	// OpRem: integers only; the result has the sign of the dividend. x%0 is x, and the least value modulo -1 is 0.
 	OpRem
 	// OpFMA: a*b+c rounded once.
 	OpFMA
-	// OpNeg and OpAbs: on floats they change the sign bit only; integers wrap.
+	// OpNeg and OpAbs: floats change only their sign bit; integers wrap.
 	OpNeg
 	OpAbs
-	// OpMin and OpMax: of a float and a NaN the float; -0 is less than +0.
+	// OpMin and OpMax: if one operand is a NaN, the result is the other one; -0 is less than +0.
 	OpMin
 	OpMax
 	// OpSqrt rounds to nearest. OpFloor, OpCeil, OpTrunc and OpRint (to nearest even) keep the type.
@@ -42,24 +42,25 @@ const (
 	OpCeil
 	OpTrunc
 	OpRint
-	// OpExp2 is 2^x with a relative error of 8e-6 at most, Float32; the back ends differ in its last bits. Of NaN it is NaN, and where 2^x
-	// is below 2^-126 it is from 0 to 2^-126.
+	// OpExp2 is 2^x with a relative error of at most 8e-6, Float32; back ends differ in the last bits. 2^NaN is NaN, and where 2^x is below
+	// 2^-126 the result is between 0 and 2^-126.
 	OpExp2
 	// OpAnd, OpOr, OpXor, OpNot: integers and Bool.
 	OpAnd
 	OpOr
 	OpXor
 	OpNot
-	// OpShl and OpShr: Args[1] is Int32 or Uint32, taken as unsigned; amounts of the width or more give 0, or the sign for OpShr of a
+	// OpShl and OpShr: Args[1] is Int32 or Uint32, taken as unsigned. An amount of at least the width gives 0, or the sign for OpShr of a
 	// signed type.
 	OpShl
 	OpShr
-	// OpClz, OpPopc: leading zeros and set bits of a 32- or 64-bit integer; Int32. OpBitRev reverses the bits.
+	// OpClz, OpPopc: the number of leading zeros and of set bits of a 32- or 64-bit integer; Int32. OpBitRev reverses the bits.
 	OpClz
 	OpPopc
 	OpBitRev
 
-	// OpEq … OpGe: result Bool. Floats compare ordered, except OpNe, which is true if either is a NaN. OpIsNaN has one operand.
+	// OpEq … OpGe: the result is Bool. Float comparisons are ordered, except OpNe, which is true if either operand is a NaN. OpIsNaN has
+	// one operand.
 	OpEq
 	OpNe
 	OpLt
@@ -69,36 +70,36 @@ const (
 	OpIsNaN
 	// OpSelect: Args[0] Bool ? Args[1] : Args[2].
 	OpSelect
-	// OpCvt converts Args[0] from its own type to Type. Integers to narrower ones keep the low bits; integers to floats and floats to
-	// narrower ones round to nearest even; floats to integers truncate, saturate, and give 0 for NaN; Bool gives 0 or 1; a number to Bool
-	// is x != 0.
+	// OpCvt converts Args[0] from its own type to Type. A conversion to a narrower integer keeps the low bits; integers to floats and
+	// floats to narrower ones round to nearest even; floats to integers truncate, saturate, and give 0 for NaN; Bool gives 0 or 1; a number
+	// to Bool is x != 0.
 	OpCvt
-	// OpBitcast reinterprets the bits as Type, of equal size.
+	// OpBitcast reinterprets the bits as Type, which has the same size.
 	OpBitcast
 
-	// OpLoad: Res are Width adjacent elements. Global: Args = base, index; else Args = index into array Sym. The index is Int32 or Int64,
-	// counts elements of Type, and Imm (signed) is added to it. The first element's address must be aligned to Width*size. Bool is a byte,
-	// nonzero = true.
+	// OpLoad: Res are Width adjacent elements. Args = base, index for Global; otherwise Args = index into array Sym. The index is Int32 or
+	// Int64 and counts elements of Type; Imm (signed) is added to it. The address of the first element must be aligned to Width*size. Bool
+	// is a byte, nonzero = true.
 	OpLoad
-	// OpStore: Args as OpLoad's, followed by the Width values. No result.
+	// OpStore: Args as for OpLoad, followed by the Width values. No result.
 	OpStore
-	// OpAtomic: Sub on Global or Shared; Args = base (Global only), index, operand (and compare, operand for AtomCAS). Res is the old
-	// value, or empty. Relaxed, device scope.
+	// OpAtomic: Sub on Global or Shared; Args = base (Global only), index, operand (compare, operand for AtomCAS). Res is the old value, or
+	// empty. Relaxed ordering, device scope.
 	OpAtomic
 	// OpPtrAdd: Args = address (Uint64), byte offset (Int64). Res Uint64.
 	OpPtrAdd
 
 	// OpBarrier waits for all threads of the block and orders their shared and global accesses. Not in divergent flow.
 	OpBarrier
-	// OpFence orders this thread's global accesses before later ones, device scope.
+	// OpFence orders this thread's earlier global accesses before its later ones, at device scope.
 	OpFence
-	// OpShuffle exchanges values of any 32- or 64-bit type, or half, within groups of 32 threads: Args = value, lane (Int32), Sub how. All
-	// 32 threads take part. A source outside the group gives the thread's own value.
+	// OpShuffle exchanges values of any 16-bit float, 32-bit or 64-bit type within warps of 32 threads: Args = value, lane (Int32); Sub
+	// says how. All 32 threads take part. If the source is outside the warp, a thread gets its own value.
 	OpShuffle
-	// OpVote: Args = Bool; Sub VoteAny or VoteAll give Bool, VoteBallot Uint32. All 32 threads take part.
+	// OpVote: Args = Bool; VoteAny and VoteAll give Bool, VoteBallot gives Uint32. All 32 threads of the warp take part.
 	OpVote
-	// OpAssert: a false Args[0] (Bool) stops the kernel with Text, in which each %v stands for the next of the numbers after it, at most
-	// two.
+	// OpAssert stops the kernel with Text if Args[0] (Bool) is false. Each %v in Text stands for the next of the remaining Args, at most
+	// two numbers.
 	OpAssert
 	// OpClock: the device clock in cycles, Int64.
 	OpClock
@@ -108,8 +109,8 @@ const (
 	// OpFor: Args = start, end, step of Type (Int32 or Int64), step > 0; Blocks[0].Params = the counter. Imm > 1 asks for a software
 	// pipeline of that many stages over the tile loads of the body.
 	OpFor
-	// OpLoop repeats Blocks[0] until OpBreak. OpBreak and OpContinue leave or restart the innermost OpFor or OpLoop. OpReturn ends the
-	// thread. Each, and OpYield, is the last instruction of its block.
+	// OpLoop repeats Blocks[0] until OpBreak. OpBreak and OpContinue leave the innermost OpFor or OpLoop or start its next iteration.
+	// OpReturn ends the thread. Each of these, and OpYield, is the last instruction of its block.
 	OpLoop
 	OpBreak
 	OpContinue
@@ -118,33 +119,33 @@ const (
 	// OpTileZero sets tile Sym to zeros.
 	OpTileZero
 	// OpTileLoad fills tile Sym (Rows x Cols). Blocks[0] has Params row, col (Int32) and ends in OpYield base (Uint64), index (Int64),
-	// inside (Bool): the element is base[index], or 0 where not inside. Sub says along which axis Width elements form a group: groups are
-	// aligned to Width in that coordinate, their addresses are consecutive and aligned to Width*size, inside is the same for all; the
-	// region runs once a group, with the first element's coordinates. The region has no effects and uses only values that are uniform over
-	// the block.
+	// inside (Bool): the element is base[index], or 0 if not inside. Sub says along which axis Width elements form a group. Groups are
+	// aligned to Width in that coordinate; the addresses of their elements are consecutive and aligned to Width*size, and inside is the
+	// same for all of them. The region runs once per group, with the first element's coordinates. It has no effects and uses only values
+	// that are uniform over the block.
 	//
-	// Args are none, or the place (Int32) of the tile's first element in the array that parameter Imm, a tensor map, describes: along the
-	// groups, across them, among the array's matrices and, where it has them, among groups of those. A device that copies by tensor maps
-	// may then copy the tile from there instead of running the region.
+	// Args are empty, or the position (Int32) of the tile's first element in the array that parameter Imm, a tensor map, describes: along
+	// the groups, across them, the index of the matrix and, if the array has groups of matrices, the index of the group. A device that
+	// supports tensor maps may then copy the tile from there instead of running the region.
 	OpTileLoad
 	// OpTileDot: tile Sym += tile a x tile b, where Imm = a<<32|b: [M,N] += [M,K] x [K,N]. Accumulator types: Float32 for
 	// Float16, BFloat16 and Float32 operands, Float64 for Float64, Int32 for Int8. Sub DotTF32 allows rounding Float32 operands to tf32.
 	// Sub DotTransposed, of halves, takes tile b as [N,K]: [M,N] += [M,K] x [N,K]ᵀ.
 	OpTileDot
-	// OpTileMap gives every element of accumulator Sym a new value: Blocks[0] has Params row, col (Int32), the element, and the elements at
-	// its place of up to MapTilesMost other accumulators of as many rows, which have as many columns or one, that of the row; it ends in
-	// OpYield with the value. Imm names the others, MapOthers reads it. The region has no effects.
+	// OpTileMap gives every element of accumulator Sym a new value. Blocks[0] has Params row, col (Int32), the element, and the elements at
+	// the same position of up to MapTilesMost other accumulators. These have as many rows, and either as many columns or one, which serves
+	// the whole row. The region ends in OpYield with the value and has no effects. Imm names the other accumulators; MapOthers decodes it.
 	OpTileMap
-	// OpTileRows combines element r of accumulator Sym, of one column, with all of row r of accumulator Imm, by Sub RowsSum or RowsMax, in
-	// an order that the back end chooses. Both are Float32.
+	// OpTileRows combines element r of accumulator Sym, which has one column, with all of row r of accumulator Imm. Sub is RowsSum or
+	// RowsMax; the back end chooses the order. Both accumulators are Float32.
 	OpTileRows
-	// OpTileCopy sets tile Sym, of halves, to accumulator Imm, rounded. The tile is then only the left operand of products.
+	// OpTileCopy sets tile Sym, of halves, to accumulator Imm, rounded. From then on the tile may only be the left operand of products.
 	OpTileCopy
 	// OpTileEach runs Blocks[0] once for every group of Width adjacent columns of tile Sym: Params row, col (Int32), then Width values.
-	// Effects are allowed. A tile region uses only values from outside that are uniform over the block, and a variable that it sets is used
-	// nowhere else. Barriers, shuffles, votes, tile operations, thread indexes, local memory and returns may not stand in it.
+	// Effects are allowed. A tile region uses only those outside values that are uniform over the block, and a variable that it sets is
+	// used nowhere else. Barriers, shuffles, votes, tile operations, thread indexes, local memory and returns are not allowed in it.
 	OpTileEach
-	// OpYield ends a region with results. Args.
+	// OpYield ends a region with the results Args.
 	OpYield
 
 	opCount
@@ -167,7 +168,7 @@ const (
 	NCtaIDX
 	NCtaIDY
 	NCtaIDZ
-	// LaneID is the thread's place in its group of 32.
+	// LaneID is the thread's index in its warp of 32.
 	LaneID
 )
 
@@ -184,7 +185,7 @@ const (
 	AtomCAS
 )
 
-// Shuffles (OpShuffle): the source lane is the operand, own-operand, own+operand, own^operand.
+// Shuffles (OpShuffle): the source lane is the operand, own-operand, own+operand or own^operand.
 const (
 	ShuffleIdx Sub = iota
 	ShuffleUp
@@ -218,10 +219,10 @@ const (
 	RowsMax
 )
 
-// MapTilesMost is the most other tiles that an OpTileMap reads.
+// MapTilesMost is the maximum number of other tiles that an OpTileMap reads.
 const MapTilesMost = 3
 
-// MapImm is the Imm of an OpTileMap that reads the tiles.
+// MapImm returns the Imm of an OpTileMap that reads the given tiles.
 func MapImm(tiles ...int) (imm uint64) {
 	for i, t := range tiles {
 		imm |= uint64(t+1) << (16 * i)

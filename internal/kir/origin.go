@@ -5,25 +5,25 @@ import (
 	"slices"
 )
 
-// params is a set of parameters by number. Sets are shared: none is changed.
+// params is a set of parameter numbers. Sets are shared and never modified.
 type params map[int]bool
 
-// holder is what holds values: a shared or local array, or a variable, whose space is Global.
+// holder is something that holds values: a shared or local array, or a variable, whose space is Global.
 type holder struct {
 	space Space
 	sym   int
 }
 
-// origins finds of which buffers' addresses values may be made.
+// origins finds the buffers from whose addresses each value may be derived.
 //
-// A sum or difference of an address and a number, an address that is aligned or tagged, one of two addresses, and one that went through a
-// variable or an array of the kernel is an address of the same buffers. What other arithmetic makes of an address is a number, as is the
-// difference of two addresses. Addresses that are loaded from global memory have no origin.
+// These are addresses of the same buffers: an address plus or minus a number, an aligned or tagged address, a selection between two
+// addresses, and an address that went through a variable or an array of the kernel. Other arithmetic turns an address into a number, as
+// does the difference of two addresses. Addresses loaded from global memory have no origin.
 type origins struct {
 	p       *Program
 	values  []params
 	held    map[holder]params
-	small   map[Value]bool // constants that, as a mask, leave no more of an address than the place within 4 KiB
+	small   map[Value]bool // constants that, as a mask, keep no more of an address than its offset within 4 KiB
 	changed bool
 }
 
@@ -36,8 +36,8 @@ func findOrigins(p *Program) *origins {
 	return o
 }
 
-// Writes reports of each parameter whether it is a buffer that the program's stores and atomic operations may write. What is written at an
-// address that the program loads from global memory is not seen.
+// Writes reports, for each parameter, whether it is a buffer that the program's stores and atomic operations may write. It does not see
+// writes to an address that the program loads from global memory.
 func (p *Program) Writes() []bool {
 	o := findOrigins(p)
 	out := make([]bool, len(p.Params))
@@ -140,7 +140,7 @@ func (o *origins) give(v Value, from params) {
 	}
 }
 
-// hold adds v's origins to those of what h holds.
+// hold adds v's origins to those of the contents of h.
 func (o *origins) hold(h holder, v Value) {
 	if from := o.values[v]; len(from) > 0 && len(union(o.held[h], from)) > len(o.held[h]) {
 		o.held[h], o.changed = union(o.held[h], from), true

@@ -9,11 +9,11 @@ import (
 	"tenon.dev/fault"
 )
 
-// maxDepth bounds the nesting of regions, so that no text exhausts the stack.
+// maxDepth bounds the nesting of regions, so that no text can exhaust the stack.
 const maxDepth = 256
 
-// Parse reads the text form of any number of programs, as Print and PrintAll write it. It checks the grammar and that every name
-// stands for something declared earlier; Verify checks the rest. The error names the line.
+// Parse reads the text form of any number of programs, as written by Print and PrintAll. It checks the grammar and that every name refers
+// to something declared earlier; Verify checks the rest. Errors give the line.
 func Parse(text []byte) ([]*Program, error) {
 	s := &parser{t: string(text)}
 	var ps []*Program
@@ -26,7 +26,7 @@ func Parse(text []byte) ([]*Program, error) {
 	return ps, nil
 }
 
-// parser is a single-pass scanner. The first error is kept in err and moves i to the end, where every read fails quietly.
+// parser is a single-pass scanner. The first error is kept in err and moves i to the end, so that later reads fail quietly.
 type parser struct {
 	t     string
 	i     int
@@ -34,7 +34,7 @@ type parser struct {
 	p     *Program
 	files []string
 	depth int
-	// stack collects the instructions of the open blocks; instrs, ints and ptrs are what remains of the last allocation.
+	// stack collects the instructions of the open blocks; instrs, ints and ptrs are the unused rest of the last allocation.
 	stack  []*Instr
 	instrs []Instr
 	vals   []Value
@@ -49,7 +49,7 @@ func (s *parser) fail(format string, args ...any) {
 	s.i = len(s.t)
 }
 
-// skip passes white space and comments.
+// skip skips white space and comments.
 func (s *parser) skip() {
 	for s.i < len(s.t) {
 		switch c := s.t[s.i]; {
@@ -68,7 +68,7 @@ func (s *parser) skip() {
 	}
 }
 
-// peek returns the next byte that is not white space, 0 at the end.
+// peek returns the next byte that is not white space, or 0 at the end.
 func (s *parser) peek() byte {
 	s.skip()
 	if s.i < len(s.t) {
@@ -77,7 +77,7 @@ func (s *parser) peek() byte {
 	return 0
 }
 
-// accept passes c if it comes next.
+// accept consumes c if it comes next.
 func (s *parser) accept(c byte) bool {
 	if s.peek() == c && c != 0 {
 		s.i++
@@ -106,7 +106,7 @@ func (s *parser) word() string {
 	return s.t[start:s.i]
 }
 
-// acceptWord passes w if it is the next word.
+// acceptWord consumes w if it is the next word.
 func (s *parser) acceptWord(w string) bool {
 	s.skip()
 	start := s.i
@@ -119,7 +119,7 @@ func (s *parser) acceptWord(w string) bool {
 	return false
 }
 
-// digits reads a decimal number that may not be negative and is at most limit.
+// digits reads a nonnegative decimal number of at most limit.
 func (s *parser) digits(limit uint64) uint64 {
 	start, n := s.i, uint64(0)
 	for s.i < len(s.t) {
@@ -152,7 +152,7 @@ func (s *parser) count() int {
 	return int(s.digits(maxCount))
 }
 
-// index reads a number below n, the number of things of that kind.
+// index reads a number below n, the number of declared things of that kind.
 func (s *parser) index(kind string, n int) int {
 	s.skip()
 	i := int(s.digits(maxCount))
@@ -383,7 +383,7 @@ func (s *parser) block() *Block {
 	return b
 }
 
-// values returns n adjacent values of the parser's store.
+// values returns n adjacent values from the parser's storage.
 func (s *parser) values(n int) []Value {
 	if n > len(s.vals) {
 		s.vals = make([]Value, max(n, 256))
@@ -393,7 +393,7 @@ func (s *parser) values(n int) []Value {
 	return v
 }
 
-// define reads n value names, which must be the next numbers, and gives them type t.
+// define reads n value names, which must have the next numbers, and gives them type t.
 func (s *parser) define(n int, t Type) []Value {
 	out := s.values(n)
 	for i := range out {
@@ -419,7 +419,7 @@ func (s *parser) define(n int, t Type) []Value {
 	return out
 }
 
-// results reads the names before an equals sign; their type is not known yet.
+// results reads the names before an equals sign; their type is not yet known.
 func (s *parser) results() []Value {
 	start, n := s.i, 1
 	for i := s.i; i < len(s.t) && s.t[i] != '=' && s.t[i] != '\n'; i++ {

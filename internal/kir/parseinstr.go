@@ -55,7 +55,7 @@ func (s *parser) loc(in *Instr) {
 	}
 }
 
-// cut returns w up to the first dot, and what follows it.
+// cut splits w at the first dot.
 func cut(w string) (head, rest string) {
 	if i := strings.IndexByte(w, '.'); i >= 0 {
 		return w[:i], w[i+1:]
@@ -326,7 +326,7 @@ func (s *parser) tileOp(in *Instr) {
 	}
 }
 
-// regions reads the braces of an instruction whose head is read.
+// regions reads the regions in braces that follow the head of an instruction.
 func (s *parser) regions(in *Instr) {
 	s.loc(in)
 	s.expect('{')

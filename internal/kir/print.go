@@ -22,10 +22,10 @@ import (
 //	  v2 = load.f32 v0[v1+4] @2
 //	}
 //
-// Mnemonics carry variant, type, width and cache hint; @n is the n-th source place; what follows a semicolon is a comment.
+// Mnemonics include the variant, type, width and cache hint; @n is source location n; a semicolon starts a comment.
 func Print(p *Program) []byte { return appendProgram(nil, p) }
 
-// PrintAll returns the text forms of ps one after another, the image that the simulator's driver loads.
+// PrintAll returns the text forms of ps one after another. This is the image that the simulator's driver loads.
 func PrintAll(ps []*Program) []byte {
 	var b []byte
 	for _, p := range ps {
@@ -34,7 +34,7 @@ func PrintAll(ps []*Program) []byte {
 	return b
 }
 
-// Format returns the text of one instruction of p with the head of its regions, as Print shows it, without the source place.
+// Format returns the text of one instruction of p, with the heads of its regions, as Print shows it but without the source location.
 func (p *Program) Format(in *Instr) string {
 	w := printer{p: p}
 	w.number(p.Body)
@@ -55,7 +55,7 @@ func appendProgram(b []byte, p *Program) []byte {
 type printer struct {
 	p *Program
 	b []byte
-	// num holds the printed number of each value plus one; 0 is not defined.
+	// num holds the printed number of each value plus one; 0 means not defined.
 	num  []int32
 	next int32
 }
@@ -211,7 +211,7 @@ func (w *printer) hex(data []byte) {
 	w.s("\n]\n")
 }
 
-// locs prints the files in order of first mention and the source places from 1 on.
+// locs prints the files in order of first use, and the source locations from 1 on.
 func (w *printer) locs() {
 	p := w.p
 	if len(p.Locs) < 2 {
@@ -293,7 +293,7 @@ func (w *printer) loc(in *Instr) {
 	}
 }
 
-// comment shows what a reader cannot see: the names of parameters and the values of float constants.
+// comment prints what the text alone does not show: the names of parameters and the values of float constants.
 func (w *printer) comment(in *Instr) {
 	switch in.Op {
 	case OpParam:
@@ -313,7 +313,7 @@ func (w *printer) comment(in *Instr) {
 	}
 }
 
-// isIdent reports whether s is made of letters, digits and underscores and is not empty.
+// isIdent reports whether s is not empty and consists of letters, digits and underscores.
 func isIdent(s string) bool {
 	for i := 0; i < len(s); i++ {
 		c := s[i]

@@ -1,47 +1,48 @@
-// Package kir is the kernel IR: SPMD programs over a grid of thread blocks, with structured control flow and typed values.
-// It must not depend on how a program is built (package kernel) or run (packages ptx and vexec).
+// Package kir is the kernel IR: SPMD programs over a grid of thread blocks, with structured control flow and typed values. It must not
+// depend on how a program is built (package kernel) or run (packages ptx and vexec).
 //
-// # Shape
+// # Structure
 //
 // A [Program] has parameters, shared arrays, constant tables, variables, tiles and a body. An [Instr] defines values that are never
-// redefined (SSA); what changes is a variable, read by [OpGet] and written by [OpSet], so there are no phis. Regions ([Block]) nest:
-// if, for and loop hold them. A value may be used in the region that defines it, after its definition, and in regions nested there.
+// redefined (SSA). Mutable state is in variables, read by [OpGet] and written by [OpSet], so there are no phis. Regions ([Block]) nest: if,
+// for and loop contain them. A value may be used after its definition, in the region that defines it and in regions nested there.
 //
 // # Numerics
 //
-// Every operation has one result. Float operations round to nearest even and keep subnormals; [OpFMA] rounds once and is never
-// formed from a multiply and an add, nor split. So the back ends agree bit for bit, except on [OpTileDot], [OpTileRows], [OpExp2] and
-// float atomics. The bits of a NaN result are not pinned.
+// Every operation has one defined result. Float operations round to nearest even and keep subnormals; [OpFMA] rounds once, and back ends
+// neither form it from a multiply and an add nor split it. So back ends agree bit for bit, except on [OpTileDot], [OpTileRows], [OpExp2]
+// and float atomics. The bits of a NaN result are unspecified.
 //
 // # Two levels
 //
-// Thread level: each thread of the block runs the body. Tile level: the tile operations are collective; all threads of the block
-// reach them together, and the layout of a tile over threads is private to the back end.
+// Thread level: each thread of the block runs the body. Tile level: tile operations are collective. All threads of the block reach them
+// together, and how a tile is distributed over the threads is private to the back end.
 package kir
 
 import "tenon.dev/dtype"
 
-// Type is the type of a value: Bool is a predicate; Float16 and BFloat16 can only be loaded, stored, converted, moved, selected and
-// shuffled; complex types do not exist here.
+// Type is the type of a value. Bool is a predicate. Float16 and BFloat16 can only be loaded, stored, converted, moved, selected and
+// shuffled. There are no complex types.
 type Type = dtype.DType
 
-// Value names a result of an instruction, an index into Program.Values.
+// Value names a result of an instruction; it is an index into Program.Values.
 type Value int32
 
-// NoValue stands for an operand that is not there.
+// NoValue stands for an absent operand.
 const NoValue Value = -1
 
 // Program is one kernel.
 type Program struct {
 	// Name is the kernel's symbol: letters, digits and underscores.
 	Name string
-	// Params are the launch parameters in order.
+	// Params are the launch parameters, in order.
 	Params []Param
-	// Threads is the most threads a block may have, and exactly the number it has if tile operations or FixedThreads say so.
+	// Threads is the maximum number of threads per block. Every block has exactly this many if there are tile operations or FixedThreads is
+	// set.
 	Threads int
 	// FixedThreads promises that every launch uses blocks of exactly Threads threads, in x.
 	FixedThreads bool
-	// Shared and Local are static arrays of the block and of each thread; Tables are constants.
+	// Shared and Local are static arrays, of the block and of each thread; Tables are constants.
 	Shared, Local []Array
 	Tables        []Table
 	// Values and Vars hold the types of values and variables. Tiles declares the tiles.
@@ -50,15 +51,15 @@ type Program struct {
 	Tiles  []Tile
 	// Body is the program.
 	Body *Block
-	// Locs are the source places that Instr.Loc indexes; Locs[0] is unknown.
+	// Locs are the source locations that Instr.Loc indexes; Locs[0] is unknown.
 	Locs []Loc
 }
 
 // ParamKind says what a parameter is.
 type ParamKind uint8
 
-// The kinds of parameter. In the packed arguments each lies at its natural alignment: a scalar as its type (Bool one byte), a buffer as
-// an 8-byte address, an array as Count elements. A tensor map lies as said at MapPlace.
+// The kinds of parameter. In the packed arguments each has its natural alignment: a scalar is stored as its type (Bool as one byte), a
+// buffer as an 8-byte address, an array as Count elements. For a tensor map see MapPlace.
 const (
 	ParamScalar ParamKind = iota
 	ParamBuffer
@@ -73,12 +74,12 @@ type Param struct {
 	Type Type
 	// Count is the length of a ParamArray.
 	Count int
-	// ReadOnly promises that the kernel does not write the buffer, nor does any other work while the kernel runs.
+	// ReadOnly promises that neither the kernel nor any other work writes the buffer while the kernel runs.
 	ReadOnly bool
-	// Align promises the buffer's alignment in bytes, and is MapAlign of a tensor map; 0 means the element size.
+	// Align promises the buffer's alignment in bytes; 0 means the element size. For a tensor map it is MapAlign.
 	Align int
-	// Plain says of a tensor map that its tiles' lines are copied as they lie in memory, for plain arithmetic, and not as matrix units read
-	// them.
+	// Plain says that the lines of a tensor map's tiles are copied as they lie in memory, for plain arithmetic, and not in the layout that
+	// matrix units read.
 	Plain bool
 }
 
@@ -111,7 +112,7 @@ func (p *Program) ArgLayout() (offsets []int, size int) {
 	return offsets, size
 }
 
-// Array is a static array in shared or local memory; its contents start undefined. Count -1 is the dynamic shared memory of the launch.
+// Array is a static array in shared or local memory; its contents start undefined. Count -1 means the launch's dynamic shared memory.
 type Array struct {
 	Name  string
 	Type  Type
@@ -125,15 +126,15 @@ type Table struct {
 	Data []byte
 }
 
-// Tile is a Rows x Cols matrix that the block owns, changed in place by tile operations. An accumulator is the first operand of
-// OpTileDot or read by OpTileEach.
+// Tile is a Rows x Cols matrix that the block owns and tile operations change in place. An accumulator is the first operand of OpTileDot or
+// is read by OpTileEach.
 type Tile struct {
 	Name       string
 	Type       Type
 	Rows, Cols int
 }
 
-// Loc is a place in source code.
+// Loc is a source location.
 type Loc struct {
 	File string
 	Line int
@@ -145,16 +146,16 @@ type Block struct {
 	Instrs []*Instr
 }
 
-// Space is a memory.
+// Space is a memory space.
 type Space uint8
 
-// The memories. A global access names its base by a value (an address, Uint64); the others name their array by Instr.Sym.
+// The memory spaces. A global access gives its base as a value (an address, Uint64); the others name their array by Instr.Sym.
 const (
 	Global Space = iota
 	Shared
 	Local
 	Const
-	// ParamSpace reads an element of a ParamArray.
+	// ParamSpace is for reading an element of a ParamArray.
 	ParamSpace
 )
 
@@ -168,10 +169,11 @@ const (
 	CacheReadOnly
 )
 
-// Instr is one instruction. Which fields count is said at each [Op].
+// Instr is one instruction. Each [Op] says which fields it uses.
 type Instr struct {
 	Op Op
-	// Type is the type that the operation works in: of the operands for arithmetic, comparison and conversion, of the element for memory.
+	// Type is the type the operation works in: that of the operands for arithmetic, comparison and conversion, that of the elements for
+	// memory.
 	Type Type
 	// Res are the values defined; Args the operands.
 	Res, Args []Value

@@ -7,13 +7,13 @@ import (
 	"tenon.dev/dtype"
 )
 
-// maxAccessBytes is the most bytes of one load or store, the widest that every device has.
+// maxAccessBytes is the size in bytes of the widest load or store that every device has.
 const maxAccessBytes = 16
 
-// maxAssertArgs is the most operands of an assertion: the condition and two numbers.
+// maxAssertArgs is the maximum number of operands of an assertion: the condition and two numbers.
 const maxAssertArgs = 3
 
-// shape checks the counts of operands, results and regions and the indexes, so that later checks can rely on them.
+// shape checks the indexes and the numbers of operands, results and regions, so that later checks can rely on them.
 func (v *verifier) shape(in *Instr) bool {
 	p, info := v.p, &infos[in.Op]
 	if info.subs != nil && int(in.Sub) >= len(info.subs) {
@@ -74,7 +74,7 @@ func (v *verifier) shape(in *Instr) bool {
 	return v.err == nil
 }
 
-// accessShape returns the number of operands and results of a memory access and of symbols in its space (-1 for global).
+// accessShape returns the numbers of operands and results of a memory access, and the number of symbols in its space (-1 for global).
 func (v *verifier) accessShape(in *Instr) (args, res, symbols int) {
 	p := v.p
 	switch in.Space {
@@ -198,7 +198,7 @@ func (v *verifier) types(in *Instr) {
 		v.tileTypes(in)
 	case OpYield:
 		if len(in.Args) == 1 {
-			break // the tile map says which type
+			break // tileMap checks the type
 		}
 		v.want(in, 0, dtype.Uint64)
 		v.want(in, 1, dtype.Int64)
@@ -210,7 +210,7 @@ func (v *verifier) types(in *Instr) {
 	}
 }
 
-// implied checks Instr.Type of operations where it follows from the rest.
+// implied checks Instr.Type for operations where it follows from the rest.
 func (v *verifier) implied(in *Instr) {
 	if t := v.p.impliedType(in); t != in.Type {
 		v.fail(in, "%s works on %v, not on %v", in.Op, t, in.Type)
@@ -290,7 +290,7 @@ func (v *verifier) atomic(in *Instr) {
 	}
 }
 
-// tileTypes checks the declared form of a tile operation.
+// tileTypes checks the declared shapes and types of a tile operation.
 func (v *verifier) tileTypes(in *Instr) {
 	t := v.p.Tiles[in.Sym]
 	switch in.Op {
@@ -397,13 +397,13 @@ func (v *verifier) dot(in *Instr, acc Tile) {
 	}
 }
 
-// yieldPlace is how many values the region of a tile load yields.
+// yieldPlace is the number of values that the region of a tile load yields.
 const yieldPlace = 3
 
 // ofTiles reports whether the operation works on tiles.
 func (op Op) ofTiles() bool { return op >= OpTileZero && op <= OpTileEach }
 
-// mapsTiles reports whether a tile map names tiles that there are, without a gap.
+// mapsTiles reports whether a tile map names only declared tiles, without a gap.
 func (p *Program) mapsTiles(in *Instr) bool {
 	others := in.MapOthers()
 	for _, t := range others {

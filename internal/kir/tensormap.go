@@ -8,7 +8,7 @@ import (
 )
 
 // A tensor map describes an array to the copy engine of sm_90 and is opaque to programs. It has MapWords elements of Uint64 and must be
-// aligned to MapAlign bytes in the constant bank, where the parameters of sm_90 begin at 0x210: so in the packed arguments it lies at
+// aligned to MapAlign bytes in the constant bank. The parameters of sm_90 begin there at 0x210, so in the packed arguments a map lies at
 // MapPlace modulo MapAlign.
 const (
 	MapWords = 16
@@ -21,47 +21,47 @@ func (p *Param) IsMap() bool {
 	return p.Kind == ParamArray && p.Type == dtype.Uint64 && p.Count == MapWords && p.Align == MapAlign
 }
 
-// TensorMap is what a tensor map says: an array of matrices, or of groups of matrices, with lines of adjacent elements, and the tile that
-// is loaded from it.
+// TensorMap is the content of a tensor map: an array of matrices, or of groups of matrices, whose lines are adjacent elements, and the tile
+// that is loaded from it.
 type TensorMap struct {
-	// Addr is where the array begins, a multiple of 16.
+	// Addr is the address of the array, a multiple of 16.
 	Addr uint64
-	// Dims counts the elements of a line, the lines of a matrix, the matrices of a group and the groups, each from 1 to 1<<32.
+	// Dims are the numbers of elements per line, lines per matrix, matrices per group, and groups, each from 1 to 1<<32.
 	Dims [4]int
-	// Strides are the distances of lines, of matrices and of groups in bytes, multiples of 16 below 1<<40.
+	// Strides are the byte strides of lines, matrices and groups, multiples of 16 below 1<<40.
 	Strides [3]int
-	// Tile is what is loaded from it; lines longer than mapLine bytes are copied in parts.
+	// Tile is the tile that is loaded; lines longer than mapLine bytes are copied in parts.
 	Tile MapTile
 }
 
 // Fields of the third word of a tensor map.
 const (
-	mapRank      = 4  // the number of dimensions less 1
-	mapTypeShift = 7  // the type of elements
-	mapSwizzle   = 13 // 1, 2, 3: chunks are permuted within 32, 64, 128 bytes
+	mapRank      = 4  // the number of dimensions minus 1
+	mapTypeShift = 7  // the element type
+	mapSwizzle   = 13 // 1, 2, 3: chunks are swizzled within 32, 64, 128 bytes
 	mapPromote   = 17 // 2: the L2 cache fetches 128 bytes
 )
 
-// mapTypes are the numbers of element types.
+// mapTypes are the format's numbers for the element types.
 var mapTypes = map[Type]uint32{dtype.Float16: 6, dtype.Float32: 7, dtype.BFloat16: 10}
 
-// Mappable reports whether tensor maps are written for elements of type t: Float16, BFloat16 and Float32.
+// Mappable reports whether tensor maps support elements of type t: Float16, BFloat16 and Float32.
 func Mappable(t Type) bool { return mapTypes[t] != 0 }
 
-// mapLine is the longest line in bytes of a box that is permuted; tiles with longer ones are copied in parts.
+// mapLine is the maximum line length in bytes of a swizzled box; tiles with longer lines are copied in parts.
 const mapLine = 128
 
-// maxBox is the most elements of a copy along each axis.
+// maxBox is the maximum number of elements of one copy along each axis.
 const maxBox = 256
 
-// Append appends the map in the format of sm_90, as cuTensorMapEncodeTiled writes it: a call of the driver for each launch would give the
-// same 128 bytes.
+// Append appends the map in the format of sm_90, which cuTensorMapEncodeTiled also writes: calling the driver for each launch would give
+// the same 128 bytes.
 func (m *TensorMap) Append(b []byte) []byte {
 	size := m.Tile.Type.Size()
-	line, swizzle, align := min(m.Tile.Line, maxBox), 0, 16 // tiles of longer lines are not copied so
+	line, swizzle, align := min(m.Tile.Line, maxBox), 0, 16 // tiles with longer lines are not copied this way
 	if !m.Tile.Plain {
 		line = min(line, mapLine/size)
-		swizzle, align = max(bits.TrailingZeros(uint(line*size))-4, 0), 8*line*size // nor are those of shorter ones
+		swizzle, align = max(bits.TrailingZeros(uint(line*size))-4, 0), 8*line*size // nor are those with shorter ones
 	}
 	var w [2 * MapWords]uint32
 	w[0], w[1] = uint32(m.Addr), uint32(m.Addr>>32)
@@ -70,7 +70,7 @@ func (m *TensorMap) Append(b []byte) []byte {
 		rank = 4
 	}
 	w[2] = uint32(rank-1)<<mapRank | mapTypes[m.Tile.Type]<<mapTypeShift | uint32(swizzle)<<mapSwizzle | 2<<mapPromote
-	// Distances of lines, of matrices and of groups, in 16 bytes; the seventh word holds the bits that have no room.
+	// Strides of lines, matrices and groups, in units of 16 bytes; the seventh word holds their high bits.
 	for d, n := range m.Strides[:rank-1] {
 		w[3+d] = uint32(n >> 4)
 		w[7] |= uint32(n>>36) << (4 * d)
@@ -79,7 +79,7 @@ func (m *TensorMap) Append(b []byte) []byte {
 		w[8+d] = uint32(n - 1)
 	}
 	w[13], w[14] = uint32(line-1)<<24, uint32(m.Tile.Lines-1)
-	// What the driver adds: the bytes of a box, and the alignment that its permutation wants.
+	// What the driver adds: the size of a box in bytes, and the alignment that its swizzle requires.
 	w[16], w[18] = uint32(line*m.Tile.Lines*size), uint32(align)
 	for _, v := range w {
 		b = binary.LittleEndian.AppendUint32(b, v)
@@ -87,7 +87,7 @@ func (m *TensorMap) Append(b []byte) []byte {
 	return b
 }
 
-// ParseTensorMap returns the address, dimensions and distances of a map that Append wrote, and false for one that was not filled in.
+// ParseTensorMap returns the address, dimensions and strides of a map that Append wrote, and false for a map that was not filled in.
 func ParseTensorMap(b []byte) (m TensorMap, ok bool) {
 	word := func(i int) int { return int(binary.LittleEndian.Uint32(b[4*i:])) }
 	if word(2) == 0 {
@@ -104,15 +104,15 @@ func ParseTensorMap(b []byte) (m TensorMap, ok bool) {
 	return m, true
 }
 
-// MapTile is the shape of the tiles that a tensor map loads: elements of a line, which are adjacent in memory, and lines.
+// MapTile is the shape of the tiles that a tensor map loads: lines, and elements per line, which are adjacent in memory.
 type MapTile struct {
 	Type        Type
 	Line, Lines int
-	// Plain: chunks of lines are not permuted, see Param. Groups: the array has groups of matrices.
+	// Plain: chunks of lines are not swizzled, see Param. Groups: the array has groups of matrices.
 	Plain, Groups bool
 }
 
-// mapPlaces is how many numbers say where a tile lies in an array that has groups of matrices; in others there is one fewer.
+// mapPlaces is how many coordinates locate a tile in an array that has groups of matrices; other arrays have one fewer.
 const mapPlaces = 4
 
 // mapTile returns the shape of the tile that a load fills.
@@ -125,7 +125,7 @@ func (p *Program) mapTile(in *Instr) MapTile {
 	return m
 }
 
-// MapTiles returns the shape of the tiles that each parameter loads as a tensor map; that of others is zero.
+// MapTiles returns, for each parameter, the shape of the tiles that it loads as a tensor map, or zero if it loads none.
 func (p *Program) MapTiles() []MapTile {
 	out := make([]MapTile, len(p.Params))
 	var visit func(b *Block)

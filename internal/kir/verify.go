@@ -7,16 +7,16 @@ import (
 	"tenon.dev/fault"
 )
 
-// MaxThreads is the most threads a block may have, on every device.
+// MaxThreads is the maximum number of threads per block, on every device.
 const MaxThreads = 1024
 
-// maxParamBytes is the most bytes of packed arguments that every supported driver takes.
+// maxParamBytes is the size of the packed arguments in bytes that every supported driver accepts.
 const maxParamBytes = 4096
 
-// Verify checks p against the rules that each [Op] states: operand counts and types, structure, that every value is defined once and
-// used in scope, that every variable is set before it is read on every path, that collective operations are reached by all threads
-// of the block, and what tile regions may do. The error is a *fault.Error of kind Invalid with the source line where known; its sentence
-// ends in the instruction's text. A program that Verify accepts satisfies what ptx and vexec rely on.
+// Verify checks p against the rules that each [Op] states: operand counts and types, structure, that every value is defined once and used
+// in scope, that every variable is set before it is read on every path, that all threads of the block reach collective operations, and what
+// tile regions may do. The error is a *fault.Error of kind Invalid, with the source line if known; its sentence ends in the instruction's
+// text. ptx and vexec can rely on all of this for a program that Verify accepts.
 func Verify(p *Program) error {
 	v := &verifier{p: p, defined: make([]bool, len(p.Values)), live: make([]bool, len(p.Values)), region: make([]*Block, len(p.Vars)),
 		outside: make([]bool, len(p.Vars)), maps: map[uint64]MapTile{}}
@@ -52,15 +52,16 @@ type verifier struct {
 	err error
 	// defined says that a value has a definition, live that it is in scope now.
 	defined, live []bool
-	// maps holds the shape of the tiles that a parameter loads as a tensor map.
+	// maps holds the shape of the tiles that each tensor map parameter loads.
 	maps map[uint64]MapTile
-	// region is the tile region that accesses a variable, outside that code beyond tile regions does; setIn marks those set in a region.
+	// region is the tile region that accesses a variable; outside says that code outside that region also accesses it; setIn are the
+	// instructions that set a variable in a region.
 	region  []*Block
 	outside []bool
 	setIn   []*Instr
 }
 
-// context is where an instruction stands.
+// context is the surroundings of an instruction.
 type context struct {
 	loop *loopState
 	// tile is the enclosing OpTileLoad or OpTileEach.
@@ -155,7 +156,7 @@ func (v *verifier) param(i int) {
 	}
 }
 
-// varSet is the set of variables that are defined on all paths to a place; all stands for every variable, at unreachable places.
+// varSet is the set of variables that are set on all paths to a point; all stands for every variable, at unreachable points.
 type varSet struct {
 	words []uint64
 	all   bool
@@ -180,7 +181,7 @@ func (s varSet) meet(o varSet) varSet {
 	return r
 }
 
-// block checks b and returns the variables that are defined at its end. It may change vars.
+// block checks b and returns the variables that are set at its end. It may change vars.
 func (v *verifier) block(b *Block, vars varSet, c context) varSet {
 	for _, x := range b.Params {
 		v.define(nil, x)
@@ -289,7 +290,7 @@ func (v *verifier) instr(in *Instr, vars varSet, c context) varSet {
 	return vars
 }
 
-// results defines the results after the operands are checked.
+// results defines the results after the operands have been checked.
 func (v *verifier) results(in *Instr) {
 	t := v.p.resultType(in)
 	for _, x := range in.Res {
@@ -300,7 +301,7 @@ func (v *verifier) results(in *Instr) {
 	}
 }
 
-// readOnly checks that no buffer that is declared so is written.
+// readOnly checks that no buffer declared read-only is written.
 func (v *verifier) readOnly() {
 	if slices.ContainsFunc(v.p.Params, func(p Param) bool { return p.ReadOnly }) {
 		findOrigins(v.p).stores(v.p.Body, func(in *Instr, i int) {
@@ -311,7 +312,7 @@ func (v *verifier) readOnly() {
 	}
 }
 
-// access notes who uses a variable, for the rule that tile regions share none that they set.
+// access records who uses a variable, for the rule that a variable that a tile region sets is used nowhere else.
 func (v *verifier) access(in *Instr, c context) {
 	if c.tile == nil {
 		v.outside[in.Sym] = true

@@ -1,6 +1,6 @@
 package ptx
 
-// These write 32-bit integer arithmetic with a constant, and nothing where the constant is neutral.
+// These functions emit 32-bit integer arithmetic with a constant, and nothing if the constant is neutral.
 
 func (f *function) addImm(a string, n int) string {
 	if n == 0 {
@@ -23,7 +23,7 @@ func (f *function) madImm(a string, n int, c string) string {
 	return f.to(word, "mad.lo.s32", a, itoa(n), c)
 }
 
-// divImm divides a value that is not negative.
+// divImm divides a nonnegative value.
 func (f *function) divImm(a string, n int) string {
 	switch {
 	case n == 1:
@@ -34,7 +34,7 @@ func (f *function) divImm(a string, n int) string {
 	return f.to(word, "div.u32", a, itoa(n))
 }
 
-// remImm returns the remainder of a value that is not negative.
+// remImm returns the remainder of a nonnegative value.
 func (f *function) remImm(a string, n int) string {
 	if isPower(n) {
 		return f.to(word, "and.b32", a, itoa(n-1))
@@ -42,11 +42,11 @@ func (f *function) remImm(a string, n int) string {
 	return f.to(word, "rem.u32", a, itoa(n))
 }
 
-// lane and warp return the thread's place in its group of 32, and the group's in the block.
+// lane and warp return the thread's index in its warp, and the warp's index in the block.
 func (f *function) lane() string { return f.remImm(f.tiles.tid, 32) }
 func (f *function) warp() string { return f.divImm(f.tiles.tid, 32) }
 
-// tilePrologue computes at the start of the kernel what tiles need throughout.
+// tilePrologue computes, at the start of the kernel, what tiles need throughout.
 func (f *function) tilePrologue() {
 	plan := f.tiles
 	if len(plan.tiles) == 0 {
@@ -73,7 +73,7 @@ func (f *function) tilePrologue() {
 	f.mapPrologue()
 }
 
-// arrangeRegisters makes an accumulator's registers and finds the thread's place in it.
+// arrangeRegisters makes an accumulator's registers and computes the thread's position in it.
 func (f *function) arrangeRegisters(t *tile) {
 	a, plan := t.arr, f.tiles
 	count := a.rows * a.cols
@@ -98,7 +98,7 @@ func (f *function) arrangeRegisters(t *tile) {
 		share := a.rows
 		if a.unit == wgmma {
 			share = 16
-			if a.down > 4 { // the same in all lanes, which only an exchange makes plain to the assembler
+			if a.down > 4 { // uniform over the warp; the assembler recognizes this only from a shuffle
 				a.block = f.to(word, "shfl.sync.idx.b32", f.divImm(plan.tid, 128), "0", "0x1F", allLanes)
 			}
 		}
@@ -113,7 +113,7 @@ func (f *function) arrangeRegisters(t *tile) {
 	if places < plan.threads {
 		a.idle = f.to(pred, "setp.ge.u32", plan.tid, itoa(places))
 	}
-	if a.down%4 == 0 && a.across%8 == 0 { // groups of 4 x 8 threads read fewest lines
+	if a.down%4 == 0 && a.across%8 == 0 { // groups of 4 x 8 threads read the fewest lines
 		lane, warp := f.lane(), f.warp()
 		a.y = f.madImm(f.divImm(warp, a.across/8), 4, f.divImm(lane, 8))
 		a.x = f.madImm(f.remImm(warp, a.across/8), 8, f.remImm(lane, 8))
@@ -124,10 +124,10 @@ func (f *function) arrangeRegisters(t *tile) {
 	a.inner = a.row
 }
 
-// turnedCol returns the column of a tile that the lane's first row of fragments is, in the arrangement that wgmma computes transposed. The
-// next row, 8 further in the fragment, is the next column. Of the numbers of lane/4 the lowest bit counts for 2 columns, the second for 16
-// and the third for 4; then the 16 lanes that read two columns each of four lines together, which differ in the lowest bits of their
-// chunks' places, meet in no bank.
+// turnedCol returns the column of a tile that is the lane's first row of fragments, in the arrangement in which wgmma computes the
+// transposed product. The next row, 8 further in the fragment, is the next column. The lowest bit of lane/4 counts for 2 columns, the
+// second for 16 and the third for 4. The 16 lanes that together read two columns each of four lines, and whose chunks differ in the lowest
+// bits of their positions, then have no bank conflicts.
 func (f *function) turnedCol(a *arrangement) string {
 	n := f.mulImm(f.remImm(a.inner, 2), 2)
 	n = f.madImm(f.remImm(f.divImm(a.inner, 2), 2), 16, n)
@@ -136,7 +136,7 @@ func (f *function) turnedCol(a *arrangement) string {
 	return f.madImm(f.divImm(a.y, 2), 32, n)
 }
 
-// turned returns the permutation of a tile's line as the bits that it changes in an offset: ((line*turn) / (8/chunks)) % chunks chunks.
+// turned returns the swizzle of a tile's line as the bits that it flips in an offset: ((line*turn) / (8/chunks)) % chunks, in chunks.
 func (f *function) turned(t *tile, line string) string {
 	s := line
 	switch shift := log2(8/t.chunks) - log2(t.turn); {
@@ -148,7 +148,7 @@ func (f *function) turned(t *tile, line string) string {
 	return f.to(word, "shl.b32", f.remImm(s, t.chunks), "4")
 }
 
-// offset returns the place of an element within a tile's memory: line and element within the line are registers.
+// offset returns the offset of an element within a tile's memory. line, and element, its index in the line, are registers.
 func (f *function) offset(t *tile, line, element string) string {
 	bytes := f.mulImm(element, t.Type.Size())
 	part := ""
@@ -173,7 +173,7 @@ func (f *function) operand(t *tile) string {
 	return f.tiles.memory
 }
 
-// settle ends a run of loads of operands: what they wrote can be read by all threads.
+// settle ends a run of operand loads: it makes their results readable by all threads.
 func (f *function) settle() {
 	if !f.tiles.writing {
 		return
@@ -186,14 +186,14 @@ func (f *function) settle() {
 	f.barrier()
 }
 
-// publish makes this thread's writes to shared memory visible to wgmma and the copy engine, which come to it by another way.
+// publish makes this thread's writes to shared memory visible to wgmma and the copy engine, which use the async proxy.
 func (f *function) publish() {
 	if f.tiles.usesArch || len(f.tiles.mapped) > 0 {
 		f.op("fence.proxy.async.shared::cta")
 	}
 }
 
-// drain waits for products of wgmma that may be under way.
+// drain waits for products by wgmma that may still be running.
 func (f *function) drain() {
 	if f.tiles.inflight {
 		f.op("wgmma.wait_group.sync.aligned", "0")
@@ -202,7 +202,7 @@ func (f *function) drain() {
 	}
 }
 
-// overwrite begins a run of loads of operands: no thread still reads what was there.
+// overwrite begins a run of operand loads: it waits until no thread still reads the old contents.
 func (f *function) overwrite() {
 	if !f.tiles.writing {
 		f.tiles.writing = true

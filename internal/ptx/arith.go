@@ -5,7 +5,7 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// suffix returns the PTX type in which values of type t are computed: narrow integers in 32 bits.
+// suffix returns the PTX type in which values of type t are computed; narrow integers are computed in 32 bits.
 func suffix(t kir.Type) string {
 	switch {
 	case t == dtype.Float32:
@@ -22,12 +22,12 @@ func suffix(t kir.Type) string {
 	return ".u32"
 }
 
-// untyped returns the PTX type of the bits of values of type t in a register.
+// untyped returns the PTX bit type of the registers that hold values of type t.
 func untyped(t kir.Type) string {
 	return [...]string{".pred", ".b16", ".b32", ".b64", ".b32", ".b64"}[classOf(t)]
 }
 
-// normalize brings a narrow integer back into its range after an operation in 32 bits.
+// normalize brings a narrow integer back into its range after a 32-bit operation.
 func (f *function) normalize(t kir.Type, r string) {
 	switch t {
 	case dtype.Int8:
@@ -41,17 +41,17 @@ func (f *function) normalize(t kir.Type, r string) {
 	}
 }
 
-// binary maps operations with two operands to instructions on floats and on integers.
+// binary maps operations with two operands to their instructions for floats and for integers.
 var binary = map[kir.Op]struct{ float, integer string }{
 	kir.OpAdd: {"add.rn", "add"}, kir.OpSub: {"sub.rn", "sub"}, kir.OpMul: {"mul.rn", "mul.lo"}, kir.OpDiv: {"div.rn", "div"},
 	kir.OpRem: {"", "rem"}, kir.OpMulHi: {"", "mul.hi"}, kir.OpMin: {"min", "min"}, kir.OpMax: {"max", "max"},
 }
 
-// unary maps operations on floats with one operand to instructions: rounding to an integral value is a conversion of a type to itself.
+// unary maps float operations with one operand to instructions. Rounding to an integral value is a conversion of a type to itself.
 var unary = map[kir.Op]string{kir.OpNeg: "neg", kir.OpAbs: "abs", kir.OpSqrt: "sqrt.rn", kir.OpFloor: "cvt.rmi",
 	kir.OpCeil: "cvt.rpi", kir.OpTrunc: "cvt.rzi", kir.OpRint: "cvt.rni", kir.OpExp2: "ex2.approx.ftz"}
 
-// arithmetic writes operations whose operands and result have one type.
+// arithmetic emits operations whose operands and result have the same type.
 func (f *function) arithmetic(in *kir.Instr) {
 	t, a := in.Type, f.names[in.Args[0]]
 	switch in.Op {
@@ -79,8 +79,8 @@ func (f *function) arithmetic(in *kir.Instr) {
 	}
 }
 
-// pairProducts finds the products of 32-bit integers in a block of which both halves are wanted: one multiplication gives both, at the cost
-// that the upper half has alone.
+// pairProducts finds the products of 32-bit integers in a block of which both halves are used: one multiplication gives both at the cost of
+// the upper half alone.
 func (f *function) pairProducts(b *kir.Block) {
 	type product struct {
 		t    kir.Type
@@ -98,7 +98,7 @@ func (f *function) pairProducts(b *kir.Block) {
 		p := product{in.Type, in.Args[0], in.Args[1]}
 		if other := seen[its][p]; other != nil {
 			f.halves[in], f.halves[other] = other, in
-			f.names[in.Res[0]], f.names[other.Res[0]] = "", "" // of the last time that the block was written
+			f.names[in.Res[0]], f.names[other.Res[0]] = "", "" // set when the block was last emitted
 			delete(seen[its], p)
 			continue
 		}
@@ -109,7 +109,7 @@ func (f *function) pairProducts(b *kir.Block) {
 	}
 }
 
-// wholeProduct writes both halves of a product where the first of them is.
+// wholeProduct emits both halves of a product at the position of the first.
 func (f *function) wholeProduct(in, other *kir.Instr) {
 	if f.names[in.Res[0]] != "" {
 		return
@@ -134,7 +134,7 @@ func (f *function) single(in *kir.Instr) {
 	case in.Op == kir.OpAbs && !t.IsSigned():
 		f.op(move(classOf(t)), r, a)
 	default:
-		// PTX has neg and abs of signed integers only; both wrap.
+		// PTX has neg and abs for signed integers only; both wrap.
 		s := ".s32"
 		if t.Size() == 8 {
 			s = ".s64"
@@ -144,8 +144,8 @@ func (f *function) single(in *kir.Instr) {
 	}
 }
 
-// divide writes integer division and remainder. PTX leaves division by zero open, so it is selected. The least value by -1 comes out
-// right: the quotient is found from magnitudes, 2^(n-1) / 1.
+// divide emits integer division and remainder. PTX leaves division by zero unspecified, so its result is selected. Dividing the least value
+// by -1 gives the right result: the quotient is computed from magnitudes, 2^(n-1) / 1.
 func (f *function) divide(in *kir.Instr) {
 	t, a, b := in.Type, f.names[in.Args[0]], f.names[in.Args[1]]
 	r := f.def(in.Res[0])
@@ -165,14 +165,14 @@ func (f *function) divide(in *kir.Instr) {
 		return
 	}
 	zero := f.to(pred, "setp.eq"+suffix(t), b, "0")
-	// The divisor is replaced too, so that nothing can be concluded from a division by zero.
+	// The divisor is replaced too, so that the assembler cannot infer anything from a division by zero.
 	safe := f.to(classOf(t), "selp"+untyped(t), "1", b, zero)
 	q := f.to(classOf(t), name, a, safe)
 	f.normalize(t, q)
 	f.op("selp"+untyped(t), r, byZero, q, zero)
 }
 
-// bitwise writes and, or, xor and not. Narrow operands are extended, so only the complement of an unsigned one leaves its range.
+// bitwise emits and, or, xor and not. Narrow operands are extended, so only the complement of an unsigned one leaves its range.
 func (f *function) bitwise(in *kir.Instr) {
 	name := map[kir.Op]string{kir.OpAnd: "and", kir.OpOr: "or", kir.OpXor: "xor", kir.OpNot: "not"}[in.Op] + untyped(in.Type)
 	r := f.reg(classOf(in.Type))
@@ -187,8 +187,8 @@ func (f *function) bitwise(in *kir.Instr) {
 	f.names[in.Res[0]] = r
 }
 
-// shift writes shl and shr. PTX clamps amounts to the register's width, which gives what the IR asks for; so do narrow values, which are
-// extended to 32 bits.
+// shift emits shl and shr. PTX clamps amounts to the register's width, as the IR requires, also for narrow values, which are extended to 32
+// bits.
 func (f *function) shift(in *kir.Instr) {
 	t := in.Type
 	name := "shl" + untyped(t)
@@ -202,7 +202,7 @@ func (f *function) shift(in *kir.Instr) {
 	}
 }
 
-// bits writes clz, popc and bitrev.
+// bits emits clz, popc and bitrev.
 func (f *function) bits(in *kir.Instr) {
 	name := map[kir.Op]string{kir.OpClz: "clz", kir.OpPopc: "popc", kir.OpBitRev: "brev"}[in.Op]
 	f.op(name+untyped(in.Type), f.def(in.Res[0]), f.names[in.Args[0]])
@@ -210,12 +210,12 @@ func (f *function) bits(in *kir.Instr) {
 
 var comparisons = map[kir.Op]string{kir.OpEq: "eq", kir.OpNe: "ne", kir.OpLt: "lt", kir.OpLe: "le", kir.OpGt: "gt", kir.OpGe: "ge"}
 
-// unordered are the comparisons of two floats that hold, of a NaN too, where the one named by the key does not.
+// unordered maps each comparison of floats to its negation, which also holds if an operand is a NaN.
 var unordered = map[kir.Op]string{kir.OpLt: "geu", kir.OpLe: "gtu", kir.OpGt: "leu", kir.OpGe: "ltu"}
 
-// compare writes comparisons. PTX's "ne" of floats is false on a NaN; "neu" is true. Orders of float32 are written as what does not hold:
-// ptxas 13.0 takes |x| >= 0, x·x > -1 and the like, of a constant, for always true, though a NaN is not, and does not so with the unordered
-// forms. The negation costs nothing.
+// compare emits comparisons. PTX's "ne" of floats is false for a NaN; "neu" is true. Order comparisons of float32 are emitted as negated
+// unordered ones: ptxas 13.0 takes comparisons with constants such as |x| >= 0 and x·x > -1 to be always true, although they are false for
+// a NaN, but does not do so with the unordered forms. The negation costs nothing.
 func (f *function) compare(in *kir.Instr) {
 	a, r := f.names[in.Args[0]], f.def(in.Res[0])
 	if in.Op == kir.OpIsNaN {
@@ -235,7 +235,7 @@ func (f *function) compare(in *kir.Instr) {
 
 func (f *function) selection(in *kir.Instr) {
 	c, a, b := f.names[in.Args[0]], f.names[in.Args[1]], f.names[in.Args[2]]
-	if in.Type == dtype.Bool { // selp has no predicates
+	if in.Type == dtype.Bool { // selp does not work on predicates
 		x := f.to(pred, "and.pred", c, a)
 		n := f.to(pred, "not.pred", c)
 		f.op("and.pred", n, n, b)

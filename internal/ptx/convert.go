@@ -5,7 +5,7 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// convert writes OpCvt.
+// convert emits OpCvt.
 func (f *function) convert(in *kir.Instr) {
 	from, to, a := f.p.Values[in.Args[0]], in.Type, f.names[in.Args[0]]
 	switch {
@@ -26,7 +26,7 @@ func (f *function) convert(in *kir.Instr) {
 	}
 }
 
-// one holds the bits of 1 in the floating-point types.
+// one holds the bits of 1 for the floating-point types.
 var one = map[kir.Type]uint64{dtype.Float16: 0x3c00, dtype.BFloat16: 0x3f80, dtype.Float32: 0x3f800000, dtype.Float64: 0x3ff0000000000000}
 
 func (f *function) fromBool(in *kir.Instr, a string) {
@@ -65,7 +65,7 @@ func (f *function) intToInt(in *kir.Instr, from kir.Type, a string) {
 	}
 }
 
-// widened returns the 64-bit PTX type of from's signedness.
+// widened returns the 64-bit PTX type with from's signedness.
 func widened(from kir.Type) string {
 	if from.IsSigned() {
 		return ".s64"
@@ -73,7 +73,7 @@ func widened(from kir.Type) string {
 	return ".u64"
 }
 
-// intToFloat rounds once. Bfloat16 has no direct form below sm_90, so it goes by way of a float32 rounded to odd.
+// intToFloat rounds once. Below sm_90 there is no direct conversion to bfloat16, so it goes through a float32 rounded to odd.
 func (f *function) intToFloat(in *kir.Instr, from kir.Type, a string) {
 	switch in.Type {
 	case dtype.BFloat16:
@@ -91,8 +91,8 @@ func (f *function) intToFloat(in *kir.Instr, from kir.Type, a string) {
 	}
 }
 
-// oddFromInt converts an integer to a float32 rounded to odd: truncated, with the last bit set if anything was lost. Rounding that to
-// fewer bits gives what rounding the integer would (S. Boldo, G. Melquiond, "Emulation of FMA and correctly rounded sums").
+// oddFromInt converts an integer to a float32 rounded to odd: truncated, with the last bit set if anything was lost. Rounding that to fewer
+// bits gives the same result as rounding the integer (S. Boldo, G. Melquiond, "Emulation of FMA and correctly rounded sums").
 func (f *function) oddFromInt(from kir.Type, a string) string {
 	x := f.to(single, "cvt.rz.f32"+suffix(from), a)
 	back := f.to(classOf(from), "cvt.rzi"+suffix(from)+".f32", x)
@@ -115,7 +115,7 @@ func (f *function) setOdd(x, lost string) string {
 	return f.to(single, "mov.b32", bits)
 }
 
-// toBFloat16 rounds the float32 x into r. Below sm_80 that is done on the bits: x + 0x7fff + (bit 16), and a NaN is 0x7fff.
+// toBFloat16 rounds the float32 x into r. Below sm_80 this works on the bits: x + 0x7fff + (bit 16), and a NaN becomes 0x7fff.
 func (f *function) toBFloat16(r, x string) {
 	if f.m.sm >= 80 {
 		f.m.need(70)
@@ -140,7 +140,7 @@ func (f *function) toSingle(from kir.Type, a string) string {
 	return f.to(single, "mov.b32", "{"+zero+", "+a+"}")
 }
 
-// floatToInt truncates and saturates. What a conversion to 64 bits makes of a NaN differs between devices, so 0 is selected.
+// floatToInt truncates and saturates. Devices differ in the 64-bit integer that they give for a NaN, so 0 is selected.
 func (f *function) floatToInt(in *kir.Instr, from kir.Type, a string) {
 	to := in.Type
 	if classOf(from) == half {
@@ -200,7 +200,7 @@ func (f *function) toHalf(to kir.Type, r, x string) {
 	}
 }
 
-// bitcast writes OpBitcast. Halves have registers of 16 bits, integers of that size of 32.
+// bitcast emits OpBitcast. Halves have 16-bit registers, but 16-bit integers have 32-bit ones.
 func (f *function) bitcast(in *kir.Instr) {
 	from, to, a := f.p.Values[in.Args[0]], in.Type, f.names[in.Args[0]]
 	r := f.def(in.Res[0])

@@ -5,14 +5,14 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// block writes the instructions of a region.
+// block emits the instructions of a region.
 func (f *function) block(b *kir.Block) {
 	f.pairProducts(b)
 	for _, in := range b.Instrs {
 		f.at(in)
 		switch in.Op {
 		case kir.OpIf, kir.OpFor, kir.OpLoop, kir.OpBreak, kir.OpContinue, kir.OpReturn:
-			if f.tiles.loops[in] == nil { // a pipeline settles when its own loads are under way
+			if f.tiles.loops[in] == nil { // a pipeline settles once its own loads have started
 				f.settle()
 			}
 		}
@@ -23,7 +23,7 @@ func (f *function) block(b *kir.Block) {
 	}
 }
 
-// instr writes one instruction.
+// instr emits one instruction.
 //
 //tenon:table the operations and what writes them
 func (f *function) instr(in *kir.Instr) {
@@ -103,10 +103,10 @@ func (f *function) instr(in *kir.Instr) {
 
 func (f *function) barrier() { f.op("bar.sync", "0") }
 
-// branch writes OpIf.
+// branch emits OpIf.
 func (f *function) branch(in *kir.Instr) {
 	if ofRegisters(in.Blocks) {
-		f.drain() // on both ways
+		f.drain() // for both branches
 	}
 	cond := f.names[in.Args[0]]
 	end := f.label()
@@ -126,7 +126,7 @@ func (f *function) branch(in *kir.Instr) {
 	f.place(end)
 }
 
-// count writes OpFor.
+// count emits OpFor.
 func (f *function) count(in *kir.Instr) {
 	if q := f.tiles.loops[in]; q != nil {
 		f.pipeline(in, q)
@@ -135,7 +135,7 @@ func (f *function) count(in *kir.Instr) {
 	f.counted(in, func() { f.block(in.Blocks[0]) })
 }
 
-// counted writes a counting loop around body. The counter's register holds the counter in the body.
+// counted emits a counting loop around body. In the body, the counter's register holds the counter.
 func (f *function) counted(in *kir.Instr, body func()) {
 	s := ".s32"
 	if in.Type == dtype.Int64 {
@@ -156,7 +156,7 @@ func (f *function) counted(in *kir.Instr, body func()) {
 	f.place(l.exit)
 }
 
-// repeat writes OpLoop.
+// repeat emits OpLoop.
 func (f *function) repeat(in *kir.Instr) {
 	l := loop{next: f.label(), exit: f.label()}
 	f.place(l.next)

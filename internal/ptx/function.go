@@ -9,7 +9,7 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// class is a kind of virtual register.
+// class is the class of a virtual register.
 type class uint8
 
 const (
@@ -27,7 +27,7 @@ var (
 	classType   = [classes]string{".pred", ".b16", ".b32", ".b64", ".f32", ".f64"}
 )
 
-// classOf returns the registers that hold values of type t.
+// classOf returns the class of the registers that hold values of type t.
 func classOf(t kir.Type) class {
 	switch t {
 	case dtype.Bool:
@@ -51,15 +51,15 @@ type loop struct{ next, exit string }
 type function struct {
 	m *module
 	p *kir.Program
-	// b is the text of the instructions.
+	// b is the text of the instructions emitted so far.
 	b []byte
-	// names are the registers of the values and vars those of the variables; consts holds the bits of constants.
+	// names are the registers of values and vars those of variables; consts holds the bits of constants.
 	names  []string
 	vars   []string
 	consts map[kir.Value]uint64
-	// halves holds for each half of a product the other one.
+	// halves maps each half of a product to the other one.
 	halves map[*kir.Instr]*kir.Instr
-	// buffers says which parameter's buffer an address lies in.
+	// buffers says which parameter's buffer an address points into.
 	buffers map[kir.Value]int
 	uniform []bool
 	counts  [classes]int
@@ -90,8 +90,9 @@ func (m *module) function(p *kir.Program) error {
 		f.vars[i] = f.reg(classOf(t))
 	}
 	if m.sm >= waitsFrom {
-		// No griddepcontrol.launch_dependents: with it the next kernel's blocks take places on the multiprocessors while this one's run,
-		// and an MLP's step in a graph took 127 microseconds on an H200 in place of 96. When all blocks end they start the same way: 90.
+		// griddepcontrol.launch_dependents is not used: with it, the next kernel's blocks occupy multiprocessors while this kernel's blocks
+		// run, and an MLP's step in a graph took 127 microseconds on an H200 instead of 96. Without it the next kernel starts when all
+		// blocks have ended, which took 90.
 		f.op("griddepcontrol.wait")
 	}
 	f.tilePrologue()
@@ -104,7 +105,7 @@ func (m *module) function(p *kir.Program) error {
 	return nil
 }
 
-// entry writes f's header, declarations and instructions to the module.
+// entry appends f's header, declarations and instructions to the module.
 func (m *module) entry(f *function) {
 	p := f.p
 	b := append(m.body, "\n.visible .entry "...)
@@ -192,7 +193,7 @@ func (f *function) place(label string) {
 	f.b = append(append(f.b, label...), ":\n"...)
 }
 
-// op writes one instruction.
+// op emits one instruction.
 func (f *function) op(name string, operands ...string) {
 	f.b = append(append(f.b, '\t'), name...)
 	for i, o := range operands {
@@ -204,13 +205,13 @@ func (f *function) op(name string, operands ...string) {
 	f.b = append(f.b, ";\n"...)
 }
 
-// when writes one instruction that runs where predicate p is true.
+// when emits one instruction that runs where predicate p is true.
 func (f *function) when(p, name string, operands ...string) { f.op("@"+p+" "+name, operands...) }
 
-// unless writes one instruction that runs where predicate p is false.
+// unless emits one instruction that runs where predicate p is false.
 func (f *function) unless(p, name string, operands ...string) { f.op("@!"+p+" "+name, operands...) }
 
-// to writes an instruction whose result is a new register of class c, and returns that.
+// to emits an instruction that writes a new register of class c, and returns the register.
 func (f *function) to(c class, name string, operands ...string) string {
 	r := f.reg(c)
 	f.op(name, append([]string{r}, operands...)...)
@@ -219,7 +220,7 @@ func (f *function) to(c class, name string, operands ...string) string {
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// at writes the source place of in, if it is another than that of the last instruction.
+// at emits the source location of in if it differs from that of the last instruction.
 func (f *function) at(in *kir.Instr) {
 	if in.Loc <= 0 || in.Loc == f.loc || in.Loc >= len(f.p.Locs) {
 		return
@@ -229,7 +230,7 @@ func (f *function) at(in *kir.Instr) {
 	f.b = fmt.Appendf(f.b, "\t.loc %d %d 0\n", f.m.file(l.File), l.Line)
 }
 
-// fail keeps the first error.
+// fail records the first error.
 func (f *function) fail(in *kir.Instr, format string, args ...any) {
 	if f.err != nil {
 		return
@@ -241,7 +242,7 @@ func (f *function) fail(in *kir.Instr, format string, args ...any) {
 	f.err = e
 }
 
-// constant returns the bits of v if it is a constant; integers are sign- or zero-extended by their type.
+// constant returns the bits of v if it is a constant; integers are sign- or zero-extended according to their type.
 func (f *function) constant(v kir.Value) (uint64, bool) {
 	c, ok := f.consts[v]
 	return c, ok
@@ -256,7 +257,7 @@ func extend(t kir.Type, c uint64) uint64 {
 	return c << s >> s
 }
 
-// literal returns a constant of type t with the given bits as it is held in a register.
+// literal returns a constant of type t with the given bits in the form in which a register holds it.
 func literal(t kir.Type, c uint64) string {
 	c = extend(t, c)
 	switch classOf(t) {
@@ -278,5 +279,5 @@ func literal(t kir.Type, c uint64) string {
 	return strconv.FormatUint(c, 10)
 }
 
-// move returns the mov instruction of registers of class c.
+// move returns the mov instruction for registers of class c.
 func move(c class) string { return "mov" + classType[c] }

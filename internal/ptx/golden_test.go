@@ -17,7 +17,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the golden PTX anew")
 
-// golden is a file of programs and the targets whose PTX is recorded, from its first line: "; targets 75 80 90a".
+// golden is a file of programs and the targets whose PTX is recorded, as listed in its first line: "; targets 75 80 90a".
 type golden struct {
 	name    string
 	progs   []*kir.Program
@@ -88,7 +88,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// architecture returns ptxas's name of a target.
+// architecture returns ptxas's name for a target.
 func architecture(t Target) string {
 	s := fmt.Sprintf("sm_%d%d", t.Major, t.Minor)
 	if t.Arch {
@@ -108,7 +108,7 @@ func firstDifference(want, got []byte) string {
 	return fmt.Sprintf("%d lines, not %d", len(g), len(w))
 }
 
-// TestGoldenAssembles assembles the golden programs for old and new devices; nothing but tiles may spill registers.
+// TestGoldenAssembles assembles the golden programs for old and new devices; only kernels with tiles may spill registers.
 func TestGoldenAssembles(t *testing.T) {
 	as, err := filepath.Abs("../../.tools/ptxas")
 	if _, e := os.Stat(as); err != nil || e != nil {

@@ -7,14 +7,14 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// specials are the special registers in order of the IR's constants.
+// specials are the special registers, in the order of the IR's constants.
 var specials = [...]string{"%tid.x", "%tid.y", "%tid.z", "%ntid.x", "%ntid.y", "%ntid.z", "%ctaid.x", "%ctaid.y", "%ctaid.z",
 	"%nctaid.x", "%nctaid.y", "%nctaid.z", "%laneid"}
 
 const allLanes = "0xFFFFFFFF"
 
-// shuffle writes OpShuffle. Constant amounts below 32 use PTX's own rules, which are the IR's; other amounts PTX would take modulo 32,
-// so the source lane is found first and replaced by the own one if it lies outside the group.
+// shuffle emits OpShuffle. For constant amounts below 32, PTX has the rules of the IR. PTX would take other amounts modulo 32, so the
+// source lane is computed first and replaced by the thread's own lane if it is outside the warp.
 func (f *function) shuffle(in *kir.Instr) {
 	mode, lane, clamp := "", f.names[in.Args[1]], "0x1F"
 	if c, ok := f.constant(in.Args[1]); ok && c < 32 {
@@ -72,7 +72,7 @@ func (f *function) vote(in *kir.Instr) {
 	}
 }
 
-// atomic writes OpAtomic, as a reduction where nothing asks for the old value. PTX adds 64-bit integers without sign.
+// atomic emits OpAtomic, as a reduction if nothing uses the old value. PTX has only an unsigned addition of 64-bit integers.
 func (f *function) atomic(in *kir.Instr) {
 	operands := in.Args[1:]
 	if in.Space == kir.Global {
@@ -109,7 +109,7 @@ func (f *function) atomic(in *kir.Instr) {
 	f.op("atom.relaxed.gpu"+space+"."+name+kind, append([]string{r}, args...)...)
 }
 
-// assert writes a call of the driver's assertion function where the condition is false.
+// assert emits a call of the driver's assertion function if the condition is false.
 func (f *function) assert(in *kir.Instr) {
 	f.m.assertFunction()
 	var l kir.Loc

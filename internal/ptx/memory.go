@@ -8,7 +8,7 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// address writes the computation of the address of an access and returns it as an operand, [base+offset], where further bytes can be
+// address emits the computation of the address of an access. It returns the address as an operand, [base+offset]; further bytes can be
 // added to the offset.
 func (f *function) address(in *kir.Instr) (base string, offset int64) {
 	size := in.Type.Size()
@@ -30,7 +30,7 @@ func (f *function) address(in *kir.Instr) (base string, offset int64) {
 	return base, offset
 }
 
-// origin returns the start of the memory that in accesses: a register or a symbol.
+// origin returns the start of the memory that in accesses, as a register or a symbol.
 func (f *function) origin(in *kir.Instr) string {
 	switch in.Space {
 	case kir.Global:
@@ -48,7 +48,7 @@ func (f *function) origin(in *kir.Instr) string {
 	return f.param(in.Sym)
 }
 
-// userDynamic returns the address of the launch's dynamic shared memory behind what tiles take of it.
+// userDynamic returns the address of the part of the launch's dynamic shared memory that follows the tiles.
 func (f *function) userDynamic() string {
 	symbol := f.m.dynamicShared()
 	if n := f.tiles.dynamic(); n > 0 {
@@ -74,7 +74,7 @@ func (f *function) asLong(space kir.Space, base string) string {
 	return f.to(long, "mov.b64", base)
 }
 
-// indexed returns base + index*size. Shared addresses have 32 bits, the others 64.
+// indexed returns base + index*size. Shared addresses have 32 bits, all others 64.
 func (f *function) indexed(in *kir.Instr, base string, index kir.Value, size int) string {
 	i, wide := f.names[index], f.p.Values[index].Size() == 8
 	if in.Space == kir.Shared && base[0] != '%' {
@@ -107,7 +107,7 @@ func location(base string, offset int64) string {
 	return "[" + base + "+" + fmt.Sprint(offset) + "]"
 }
 
-// access returns the instruction name of a load or store up to the vector part.
+// access returns the instruction name of a load or store, up to the vector part.
 func (f *function) access(in *kir.Instr, name string) string {
 	switch in.Space {
 	case kir.Shared:
@@ -132,20 +132,20 @@ func (f *function) access(in *kir.Instr, name string) string {
 	return name
 }
 
-// readOnly reports whether an address lies in a buffer that nothing writes while the kernel runs.
+// readOnly reports whether an address points into a buffer that nothing writes while the kernel runs.
 func (f *function) readOnly(address kir.Value) bool {
 	i, ok := f.buffers[address]
 	return ok && f.p.Params[i].ReadOnly
 }
 
-// vectors cuts width elements of size bytes into accesses of at most 16 bytes.
+// vectors splits width elements of size bytes into accesses of at most 16 bytes.
 func vectors(width, size int) (count, each int) {
 	each = min(width, 16/size)
 	return width / each, each
 }
 
-// element returns the PTX type of memory elements of type t, and whether a vector of n of them is accessed in 32-bit words that hold
-// several elements each: PTX vectors have at most four elements.
+// element returns the PTX type of memory elements of type t. PTX vectors have at most four elements, so it also returns whether a vector of
+// n elements is accessed in 32-bit words that hold several elements each.
 func element(t kir.Type, n int) (name string, packed bool) {
 	if n > 4 {
 		return ".b32", true
@@ -163,7 +163,7 @@ func element(t kir.Type, n int) (name string, packed bool) {
 	return classType[classOf(t)], false
 }
 
-// vector writes "{a, b}" for several operands and the operand itself for one.
+// vector returns "{a, b}" for several operands and the operand itself for one.
 func vector(rs []string) (operand, suffix string) {
 	if len(rs) == 1 {
 		return rs[0], ""
@@ -180,7 +180,7 @@ func (f *function) load(in *kir.Instr) {
 	size := in.Type.Size()
 	count, each := vectors(in.Width, size)
 	name := f.access(in, "ld")
-	if in.Space == kir.ParamSpace || in.Space == kir.Const { // of elements alone is their alignment known
+	if in.Space == kir.ParamSpace || in.Space == kir.Const { // only the alignment of single elements is known
 		count, each = in.Width, 1
 	}
 	for c := range count {
@@ -218,7 +218,7 @@ func (f *function) loadVector(t kir.Type, name, from string, vs []kir.Value) {
 	}
 }
 
-// unpack takes values of 1 or 2 bytes out of words.
+// unpack extracts 1- or 2-byte values from words.
 func (f *function) unpack(t kir.Type, ws []string, vs []kir.Value) {
 	per := 4 / t.Size()
 	for i, w := range ws {
@@ -274,7 +274,7 @@ func (f *function) storeVector(t kir.Type, name, to string, rs []string) {
 	f.op(name+v+kind, to, operand)
 }
 
-// pack puts registers of 1 or 2 bytes into words.
+// pack packs registers of 1- or 2-byte values into words.
 func (f *function) pack(t kir.Type, rs []string) []string {
 	var ws []string
 	per := 4 / t.Size()
@@ -293,7 +293,7 @@ func (f *function) pack(t kir.Type, rs []string) []string {
 	return ws
 }
 
-// pointerAdd writes OpPtrAdd.
+// pointerAdd emits OpPtrAdd.
 func (f *function) pointerAdd(in *kir.Instr) {
 	if i, ok := f.buffers[in.Args[0]]; ok {
 		f.buffers[in.Res[0]] = i
@@ -301,7 +301,7 @@ func (f *function) pointerAdd(in *kir.Instr) {
 	f.op("add.s64", f.def(in.Res[0]), f.names[in.Args[0]], f.names[in.Args[1]])
 }
 
-// loadParam writes OpParam.
+// loadParam emits OpParam.
 func (f *function) loadParam(in *kir.Instr) {
 	p := &f.p.Params[in.Sym]
 	from := "[" + f.param(in.Sym) + "]"
@@ -313,7 +313,7 @@ func (f *function) loadParam(in *kir.Instr) {
 	f.loadVector(p.Type, "ld.param", from, in.Res[:1])
 }
 
-// uniformTables reports for each table whether all its reads use indexes that are the same in all threads of a block.
+// uniformTables reports, for each table, whether all threads of a block use the same index in all of its reads.
 func uniformTables(p *kir.Program) []bool {
 	uniform := make([]bool, len(p.Tables))
 	if len(uniform) == 0 {

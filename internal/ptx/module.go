@@ -1,11 +1,11 @@
-// Package ptx is the NVIDIA back end of the kernel IR: it turns programs into the text of one PTX module.
-// It must not depend on how programs are built, loaded or launched, nor on the other back end.
+// Package ptx is the NVIDIA back end of the kernel IR: it turns programs into the text of one PTX module. It must not depend on how
+// programs are built, loaded or launched, nor on the other back end.
 //
 // # Values
 //
-// A value lives in one virtual register: Bool in a predicate, 8- to 32-bit integers in 32 bits (narrow ones sign- or zero-extended, so that
-// comparisons and conversions need no masking; operations that can leave the range extend again), 64-bit integers in 64, halves in 16.
-// Every operation that rounds names its rounding, so the assembler may not fuse a multiply and an add, and nothing flushes subnormals.
+// A value occupies one virtual register: Bool a predicate, 8- to 32-bit integers 32 bits, 64-bit integers 64, halves 16. Narrow integers
+// are sign- or zero-extended, so that comparisons and conversions need no masking; operations that can leave the range extend again. Every
+// operation that rounds states its rounding mode, so the assembler may not fuse a multiply and an add, and nothing flushes subnormals.
 //
 // # Text
 //
@@ -24,20 +24,20 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// Target is the device that PTX is made for: its compute capability.
+// Target is the device to compile for: its compute capability.
 type Target struct {
 	// Major and Minor are the compute capability, such as 9 and 0.
 	Major, Minor int
-	// Arch allows instructions that exist on exactly this capability (PTX's "a" targets), which later devices refuse.
+	// Arch allows instructions that exist only on exactly this capability (PTX's "a" targets); later devices reject them.
 	Arch bool
 }
 
-// known lists the capabilities with a PTX target, and the first PTX version that has it, as major*10+minor.
+// known lists the capabilities that have a PTX target, with the first PTX version that supports each, as major*10+minor.
 var known = [...]struct{ cap, version int }{
 	{75, 63}, {80, 70}, {86, 71}, {87, 74}, {89, 78}, {90, 78}, {100, 86}, {101, 86}, {103, 88}, {120, 87}, {121, 88},
 }
 
-// capability returns the highest known capability that the device has, as major*10+minor, and its least PTX version.
+// capability returns the highest known capability that the device has, as major*10+minor, and the minimum PTX version for it.
 func (t Target) capability() (sm, version int, err error) {
 	have := t.Major*10 + t.Minor
 	for _, k := range known {
@@ -46,21 +46,21 @@ func (t Target) capability() (sm, version int, err error) {
 		}
 	}
 	if sm == 0 {
-		return 0, 0, fault.New(fault.Unsupported, "compute capability %d.%d is too old; 7.5 is the least", t.Major, t.Minor)
+		return 0, 0, fault.New(fault.Unsupported, "compute capability %d.%d is too old; 7.5 is the minimum", t.Major, t.Minor)
 	}
 	return sm, version, nil
 }
 
-// waitsFrom is the least capability whose kernels can wait by themselves for the kernel before them (PTX ISA, griddepcontrol).
+// waitsFrom is the lowest capability whose kernels can wait by themselves for the preceding kernel (PTX ISA, griddepcontrol).
 const waitsFrom = 90
 
-// Waits reports whether the kernels that Compile makes for a device of that major capability wait by themselves, before they touch memory,
-// for the work before them in their stream.
+// Waits reports whether the kernels that Compile makes for a device of the given major capability wait by themselves, before they access
+// memory, for preceding work in their stream.
 func Waits(major int) bool { return major*10 >= waitsFrom }
 
-// Compile returns the text of a PTX module that holds all of progs as entry points under their names. Equal arguments give equal text.
-// The programs must have passed kir.Verify. Errors: Unsupported where the target lacks what a program needs, Invalid for two programs
-// of one name. A program may need dynamic shared memory beyond its own: see DynamicShared.
+// Compile returns the text of a PTX module that contains all of progs as entry points under their names. Equal arguments give equal text.
+// The programs must have passed kir.Verify. Errors: Unsupported if the target lacks something that a program needs, Invalid if two programs
+// have the same name. A program may need dynamic shared memory in addition to its own: see DynamicShared.
 func Compile(progs []*kir.Program, target Target) ([]byte, error) {
 	m, err := newModule(target)
 	if err != nil {
@@ -79,8 +79,8 @@ func Compile(progs []*kir.Program, target Target) ([]byte, error) {
 	return m.text(), nil
 }
 
-// constLimit is the size of the bank that .const variables share (PTX ISA, "Constant State Space"); constTable is the most that one
-// table may take of it.
+// constLimit is the size of the bank that .const variables share (PTX ISA, "Constant State Space"); constTable is the maximum size of one
+// table in it.
 const (
 	constLimit = 64 << 10
 	constTable = 4 << 10
@@ -136,8 +136,8 @@ func (m *module) file(name string) int {
 	return n
 }
 
-// table declares constant data and returns its symbol and state space. Equal data share one symbol. Only tables that are read with one
-// index for the whole group go to the constant bank, which serves one address at a time.
+// table declares constant data and returns its symbol and state space. Tables with equal data share one symbol. Only tables that all
+// threads of a block read with the same index go to the constant bank, which serves one address at a time.
 func (m *module) table(t *kir.Table, uniform bool) (symbol, space string) {
 	h := fnv.New64a()
 	h.Write(t.Data)
@@ -188,17 +188,17 @@ func (m *module) cstring(s string) string {
 	return symbol
 }
 
-// dynamicSymbol names the shared memory that a launch brings.
+// dynamicSymbol names the launch's dynamic shared memory.
 const dynamicSymbol = "tenon_dynamic"
 
-// dynamicShared declares the launch's shared memory.
+// dynamicShared declares the launch's dynamic shared memory.
 func (m *module) dynamicShared() string {
 	m.declareOnce(dynamicSymbol, fmt.Sprintf(".extern .shared .align %d .b8 %s[];\n", tileAlign, dynamicSymbol))
 	return dynamicSymbol
 }
 
-// assertSymbol is the driver's function that prints a message and stops the device with error 710 (CUDA_ERROR_ASSERT). Its parameters
-// are message, file, line, function and the size of a character.
+// assertSymbol is the driver's function that prints a message and stops the device with error 710 (CUDA_ERROR_ASSERT). Its parameters are
+// the message, file, line, function and character size.
 const assertSymbol = "__assertfail"
 
 func (m *module) assertFunction() {
@@ -213,7 +213,7 @@ func (m *module) declareOnce(symbol, decl string) {
 	}
 }
 
-// quote returns s as a PTX string, which knows C's simple escapes.
+// quote returns s as a PTX string, which supports C's simple escapes.
 func quote(s string) string {
 	return `"` + strings.NewReplacer(`\`, `/`, `"`, `'`, "\n", " ").Replace(s) + `"`
 }

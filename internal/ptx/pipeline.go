@@ -7,35 +7,36 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// A pipeline runs the tile loads of a counting loop some turns ahead of the rest of its body.
+// A pipeline runs the tile loads of a counting loop some iterations ahead of the rest of its body.
 type pipeline struct {
 	stages int
-	// groups is the number of products by wgmma in the body. These run in the background up to the next turn's, and so keep their
-	// operands' stage for one turn more.
+	// groups is the number of products by wgmma in the body. They run in the background until those of the next iteration, and so occupy
+	// their operands' stage for one more iteration.
 	groups int
 	// loads are the tile loads, and slice the instructions of the body that they need.
 	loads, slice []*kir.Instr
-	// guarded says that loads run beyond the loop's end and bring zeros there, which saves a jump around them, so that the assembler can
-	// mix them with products. Their regions may read no memory then. With mma it costs more registers than there are.
+	// guarded says that loads also run beyond the loop's end and write zeros there. This saves a jump around them, so that the assembler
+	// can interleave them with products. Their regions must not read memory then. With mma it would need more registers than there are.
 	guarded bool
-	// rotated is the body's one product by mma, if that is all: the first fragments of a turn are then read in the turn before.
+	// rotated is the body's product by mma if it is the only product: the first fragments of an iteration are then read in the preceding
+	// one.
 	rotated *kir.Instr
 	first   *fragments
-	// offset is the place of the first stage in the tiles' memory, bytes the size of a stage.
+	// offset is the offset of the first stage in the tiles' memory, bytes the size of a stage.
 	offset, bytes int
-	// read and write are registers with the addresses of the stage that products read and of the next that loads fill, end one with that
-	// behind the last stage.
+	// read and write are registers with the addresses of the stage that products read and of the next stage that loads fill. end holds the
+	// address after the last stage.
 	read, write, end string
 	reuse            *reuse
-	// mapped says that loads are copies by tensor maps. barriers is the place of the stages' barriers in the tiles' memory; full and
-	// filling are registers with the addresses of those of read and write, lastBarrier that behind the last one, phase the phase that full
-	// is in.
+	// mapped says that loads are copies by tensor maps. barriers is the offset of the stages' barriers in the tiles' memory; full and
+	// filling are registers with the addresses of the barriers of read and write, lastBarrier holds the address after the last barrier, and
+	// phase the current phase of full.
 	mapped                            bool
 	barriers                          int
 	full, filling, lastBarrier, phase string
 }
 
-// sharedLimit returns the shared memory in bytes that a block may use on capability sm (CUDA C++ Programming Guide, "Compute
+// sharedLimit returns how many bytes of shared memory a block may use on capability sm (CUDA C++ Programming Guide, "Compute
 // Capabilities").
 func sharedLimit(sm int) int {
 	switch sm {
@@ -49,8 +50,8 @@ func sharedLimit(sm int) int {
 	return 99 << 10
 }
 
-// planPipeline returns the pipeline of loop l, or nil if it asks for none or a load cannot run ahead: the body has effects, loads a tile
-// twice, leaves early, or computes what a load needs by more than arithmetic.
+// planPipeline returns the pipeline of loop l. It returns nil if l does not ask for one or a load cannot run ahead: the body has effects,
+// loads a tile twice, exits early, or computes what a load needs in a way that collect rejects.
 func planPipeline(p *kir.Program, l *kir.Instr, plan *tilePlan, u *tileUses) *pipeline {
 	q := &pipeline{stages: int(l.Imm)}
 	if q.stages < 2 || !plan.async || !repeatable(l.Blocks[0], false, false) {
@@ -101,7 +102,7 @@ func planPipeline(p *kir.Program, l *kir.Instr, plan *tilePlan, u *tileUses) *pi
 	return q
 }
 
-// products looks at the products of the body.
+// products examines the products of the body.
 func (q *pipeline) products(plan *tilePlan, inside map[*kir.Instr]bool, u *tileUses) {
 	count := 0
 	for _, in := range u.dots {
@@ -124,7 +125,7 @@ func (q *pipeline) products(plan *tilePlan, inside map[*kir.Instr]bool, u *tileU
 	}
 }
 
-// distance is the number of turns that loads run ahead.
+// distance is the number of iterations that loads run ahead.
 func (q *pipeline) distance() int {
 	if q.groups > 0 && !q.mapped {
 		return q.stages - 2
@@ -132,7 +133,7 @@ func (q *pipeline) distance() int {
 	return q.stages - 1
 }
 
-// exclusive reports whether a load's tile is loaded only there and used only by products of the same region.
+// exclusive reports whether a load's tile is loaded only there, and used only by products of the same region.
 func (plan *tilePlan) exclusive(load *kir.Instr, inside map[*kir.Instr]bool, u *tileUses) bool {
 	for _, in := range u.loads {
 		if in != load && in.Sym == load.Sym {
@@ -153,8 +154,8 @@ func (plan *tilePlan) exclusive(load *kir.Instr, inside map[*kir.Instr]bool, u *
 	return true
 }
 
-// repeatable reports whether b, the body of a loop or (nested) a region of it, perhaps in a loop of its own, has neither effects on memory
-// nor tile operations below its own level, nor jumps out of the loop.
+// repeatable reports whether b, the body of a loop or (nested) a region in it, has no effects on memory, no nested tile loads, products or
+// zeroing, and no jumps out of the loop. loop says that b is in an inner loop, which it may leave.
 func repeatable(b *kir.Block, nested, loop bool) bool {
 	for _, in := range b.Instrs {
 		switch in.Op {
@@ -178,8 +179,8 @@ func repeatable(b *kir.Block, nested, loop bool) bool {
 	return true
 }
 
-// collect finds the slice: the instructions of the body that the loads' regions use, which must be arithmetic on what does not change
-// in the loop and the counter.
+// collect finds the slice: the instructions of the body that the loads' regions use. They must have no regions and no effects, must not
+// depend on variables that the loop sets, and must not be shuffles, votes or the clock.
 func (q *pipeline) collect(l *kir.Instr, made map[kir.Value]*kir.Instr) bool {
 	set := map[int]bool{}
 	variables(l.Blocks[0], set)
@@ -234,11 +235,12 @@ func variables(b *kir.Block, set map[int]bool) {
 	}
 }
 
-// pipeline writes a pipelined loop. Turn i waits for the loads of its own stage, then all threads meet, which also says that the stage of
-// turn i-1 is free (i-2, if products run on in the background), and that is the one which the loads of turn i+distance fill. Threads that
-// wait for copies by tensor maps need not meet before products but after them, when those of turn i-1 are done: then that stage is free.
+// pipeline emits a pipelined loop. Iteration i waits for the loads of its own stage, then all threads meet at a barrier. After it, the
+// stage of iteration i-1 is free (i-2 if products continue in the background), which is the one that the loads of iteration i+distance
+// fill. Threads that wait for copies by tensor maps need not meet before products, but after them, when those of iteration i-1 are done:
+// then that stage is free.
 func (f *function) pipeline(in *kir.Instr, q *pipeline) {
-	if q.mapped { // what was loaded before the loop may still be under way when the loop's first loads begin
+	if q.mapped { // loads from before the loop may still be running when the loop's first loads begin
 		f.publish()
 	} else {
 		f.settle()
@@ -285,17 +287,17 @@ func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 		f.tiles.inflight = q.groups > 0
 		f.tiles.flying = f.carried(in.Blocks[0])
 		f.tiles.ahead = func() {
-			if q.mapped { // all but this turn's first products are done, so the stage of the turn before is free
+			if q.mapped { // all but this iteration's first products are done, so the stage of the preceding iteration is free
 				if q.groups > 0 {
 					f.op("wgmma.wait_group.sync.aligned", "1")
 				}
 				f.barrier()
 			}
-			names := slices.Clone(f.names) // of this turn
+			names := slices.Clone(f.names) // those of this iteration
 			load()
 			f.names = names
 		}
-		// With a rotated product the next stage is turned to within it.
+		// A rotated product moves on to the next stage itself.
 		f.tiles.turn = func() {
 			f.op("cp.async.wait_group", itoa(q.distance()-1))
 			f.barrier()
@@ -324,7 +326,7 @@ func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 	}
 }
 
-// loadStage writes the loads of the turn with counter ahead, if that is within the loop, and moves on to the next.
+// loadStage emits the loads of the iteration with counter ahead, if that is within the loop, and advances to the next iteration.
 func (f *function) loadStage(in *kir.Instr, q *pipeline, ahead, signed string) {
 	within := f.to(pred, "setp.lt"+signed, ahead, f.names[in.Args[1]])
 	f.names[in.Blocks[0].Params[0]] = ahead
@@ -361,7 +363,7 @@ func (f *function) loadStage(in *kir.Instr, q *pipeline, ahead, signed string) {
 	f.advance(q.write, q)
 }
 
-// advance moves a register to the next stage.
+// advance moves a register on to the next stage.
 func (f *function) advance(r string, q *pipeline) {
 	f.op("add.s32", r, r, itoa(q.bytes))
 	f.when(f.to(pred, "setp.eq.u32", r, q.end), "sub.s32", r, r, itoa(q.stages*q.bytes))

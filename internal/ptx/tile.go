@@ -9,38 +9,39 @@ import (
 
 // A tile is an operand or an accumulator.
 //
-// An operand lies in shared memory as lines of elements that are adjacent in global memory: rows, or columns if it is loaded along rows.
-// For the matrix units its 16-byte chunks are permuted within each line, so that the eight lines that one instruction reads lie in
-// different banks; for plain arithmetic each line is followed by 16 bytes of padding, to the same end. Instructions that read shared
-// memory themselves want lines of at most 128 bytes: longer ones are cut, first parts of all lines, then second parts, and so on.
+// An operand is stored in shared memory as lines of elements that are adjacent in global memory: rows, or columns if it is loaded along
+// rows. For the matrix units the 16-byte chunks of each line are swizzled, so that the eight lines that one instruction reads are in
+// different banks. For plain arithmetic each line is followed by 16 bytes of padding, for the same purpose. Instructions that read shared
+// memory themselves require lines of at most 128 bytes. Longer lines are cut: first come the first parts of all lines, then their second
+// parts, and so on.
 //
-// An accumulator lies in registers, as its arrangement says.
+// An accumulator is in registers, as described by its arrangement.
 type tile struct {
 	kir.Tile
 	acc bool
-	// held says that it is an operand in registers, the left one of products: 4 words, as the instructions want them, for each fragment of
-	// 16 x 16.
+	// held says that it is an operand in registers, the left one of products. Each fragment of 16 x 16 has 4 words in the order that the
+	// instructions require.
 	held bool
-	// along is the axis of a line, per its elements and lines their number.
+	// along is the axis of a line, per the number of elements in a line, and lines the number of lines.
 	along      kir.Sub
 	per, lines int
-	// stride is the bytes from one line to the next, chunks the chunks that are permuted together (1 for none) and turn the factor
-	// of the line in the permutation.
+	// stride is the distance between lines in bytes, chunks the number of chunks that are swizzled together (1 for none), and turn the
+	// factor of the line number in the swizzle.
 	stride, chunks, turn int
-	// cut is the distance between parts of one line, 0 if lines are whole.
+	// cut is the distance between the parts of a line, or 0 if lines are not cut.
 	cut int
-	// arch says that wgmma reads it, mapped that a tensor map describes where it comes from, plainly that a plain one does, bare that the
-	// copy engine brings lines for plain arithmetic: as they are, without padding.
+	// arch says that wgmma reads it, mapped that a tensor map describes its source, plainly that a plain tensor map does, and bare that the
+	// copy engine brings its lines for plain arithmetic as they are, without padding.
 	arch, mapped, plainly, bare bool
-	// offset is the place in the tiles' shared memory, or within a stage of loop.
+	// offset is the offset in the tiles' shared memory, or within a stage of loop.
 	offset int
 	loop   *pipeline
-	// arr and regs are an accumulator's; used says that something reads or writes it.
+	// arr and regs belong to an accumulator.
 	arr  *arrangement
 	regs []string
 }
 
-// bytes returns the shared memory that one copy of an operand takes.
+// bytes returns how much shared memory one copy of an operand takes.
 func (t *tile) bytes() int {
 	if t.cut > 0 {
 		return t.cut * (t.per * t.Type.Size() / t.stride)
@@ -52,38 +53,38 @@ func (t *tile) bytes() int {
 	return (t.lines*t.stride + align - 1) &^ (align - 1)
 }
 
-// tileAlign is the alignment of operands of wgmma, which permutes the chunks by their addresses: that repeats every 1024 bytes.
+// tileAlign is the alignment of wgmma operands: wgmma derives the swizzle of chunks from their addresses, and it repeats every 1024 bytes.
 const tileAlign = 1024
 
-// unit is how an accumulator's products are computed.
+// unit says how an accumulator's products are computed.
 type unit uint8
 
 const (
-	// plain: fused multiply-adds on blocks of registers, one thread a block.
+	// plain: fused multiply-adds on blocks of registers, one block per thread.
 	plain unit = iota
 	// mma16: mma.m16n8k16 on halves, or m16n8k32 on bytes. mma8: mma.m16n8k8 on tf32.
 	mma16
 	mma8
-	// wgmma: wgmma.m64nNk16 on halves, m64nNk32 on bytes or m64nNk8 on tf32, of four warps together.
+	// wgmma: wgmma.m64nNk16 on halves, m64nNk32 on bytes or m64nNk8 on tf32, by four warps together.
 	wgmma
 )
 
-// fragments reports whether warps read operands from shared memory themselves, as fragments of 16 x 32 bytes.
+// fragments reports whether warps read operands from shared memory themselves, in fragments of 16 x 32 bytes.
 func (u unit) fragments() bool { return u == mma16 || u == mma8 }
 
 // arrangement says which thread holds which elements of an accumulator.
 //
-// For the matrix units the block's warps form a grid of across x along; each holds rows x cols elements as fragments of 16 x 8, of which
+// For the matrix units the block's warps form a grid of down x across. Each holds rows x cols elements as fragments of 16 x 8, in which
 // lane l has columns 2(l%4) and the next, in rows l/4 and l/4+8 (PTX ISA, "Matrix Fragments for mma.m16n8k16").
 //
-// For wgmma all warps lie below each other and share out rows 16 at a time in turn, so that four hold 64 adjacent ones.
+// For wgmma all warps are stacked vertically and take 16 rows each in turn, so that four hold 64 adjacent ones.
 //
-// Turned, wgmma computes the transposed product, as it takes 32-bit elements that do not lie along the inner axis from registers alone,
-// and those on its left: rows and columns of the arrangement are then the tile's columns and rows. Fragments' rows are so dealt out over
-// the columns that the lanes of a warp find their elements in different banks (turnedCol).
+// If turned, wgmma computes the transposed product, because it takes 32-bit elements that do not lie along the inner axis only from
+// registers, and only as the left operand. Rows and columns of the arrangement are then the tile's columns and rows. The rows of fragments
+// are distributed over the columns so that the lanes of a warp access different banks (turnedCol).
 //
-// For plain arithmetic the threads form a grid of down x across; each holds rows x cols elements in groups of rowGroup adjacent rows
-// and colGroup adjacent columns; the groups of neighbouring threads are neighbours.
+// For plain arithmetic the threads form a grid of down x across. Each holds rows x cols elements in groups of rowGroup adjacent rows and
+// colGroup adjacent columns; groups of neighbouring threads are adjacent.
 type arrangement struct {
 	unit               unit
 	turned             bool
@@ -92,12 +93,12 @@ type arrangement struct {
 	rowGroup, colGroup int
 	// rowStep is the distance between a warp's fragments.
 	rowStep int
-	// row and col are registers that hold the place of the thread's first element, idle a predicate that is true in threads that hold
-	// none, or empty.
+	// row and col are registers with the position of the thread's first element. idle is a predicate that is true in threads that hold no
+	// elements, or empty.
 	row, col, idle string
-	// y and x are registers that hold the thread's (or warp's) place in the grid, inner the row within the share of row's warp.
+	// y and x are registers with the thread's (or warp's) position in the grid. inner is the row within the warp's share.
 	y, x, inner string
-	// block is a register with the number of the thread's four warps, where wgmma has several.
+	// block is a register with the index of the thread's group of four warps, if wgmma has several such groups.
 	block string
 }
 
@@ -111,7 +112,7 @@ type item struct {
 func (t *tile) items() []item {
 	var out []item
 	a := t.arr
-	if a.unit != plain && t.Cols == 1 { // each lane of four has the row's one element
+	if a.unit != plain && t.Cols == 1 { // each of four lanes has the row's only element
 		for i := range a.rows / 16 {
 			for h := range 2 {
 				out = append(out, item{a.rowStep*i + 8*h, 0, t.regs[2*i+h : 2*i+h+1]})
@@ -150,13 +151,13 @@ func (t *tile) items() []item {
 	return out
 }
 
-// rowAt returns the distance of a thread's i-th row from its first, in plain arithmetic.
+// rowAt returns the distance of a thread's i-th row from its first row in plain arithmetic.
 func (a *arrangement) rowAt(i int) int { return i/a.rowGroup*a.rowGroup*a.down + i%a.rowGroup }
 
-// colAt returns the distance of a thread's j-th column from its first, in plain arithmetic.
+// colAt returns the distance of a thread's j-th column from its first column in plain arithmetic.
 func (a *arrangement) colAt(j int) int { return j/a.colGroup*a.colGroup*a.across + j%a.colGroup }
 
-// arrange chooses the arrangement of an accumulator of rows x cols over the block. With whole, a warp has whole rows.
+// arrange chooses the arrangement of an accumulator of rows x cols over the block. If whole is set, each warp has whole rows.
 func arrange(u unit, rows, cols, threads int, a, b *tile, whole bool) *arrangement {
 	if u == plain {
 		return arrangePlain(rows, cols, threads, a, b)
@@ -170,7 +171,7 @@ func arrange(u unit, rows, cols, threads int, a, b *tile, whole bool) *arrangeme
 		down := min(warps, rows/16)
 		return &arrangement{unit: u, turned: turned, down: down, across: 1, rows: rows / down, cols: cols, rowStep: 16 * down}
 	}
-	// The shared memory traffic of a warp grows with the sum of its sides, so the squarest share wins.
+	// A warp's shared memory traffic grows with the sum of the sides of its share, so the share closest to a square is best.
 	var best *arrangement
 	for down := 1; down <= warps; down *= 2 {
 		for across := 1; down*across <= warps; across *= 2 {
@@ -188,7 +189,7 @@ func arrange(u unit, rows, cols, threads int, a, b *tile, whole bool) *arrangeme
 }
 
 // arrangePlain chooses blocks of registers that are nearly square. Operands whose lines run along the product's own axis are read four
-// neighbours at a time; the others four steps of the inner axis at a time, one line for each row or column.
+// neighbours at a time. Others are read four steps of the inner axis at a time, one line per row or column.
 func arrangePlain(rows, cols, threads int, a, b *tile) *arrangement {
 	group := func(t *tile, along kir.Sub, n int) int {
 		if t.along != along {
@@ -222,7 +223,7 @@ func (plan *tilePlan) unitFor(in *kir.Instr, a, b *tile) unit {
 	if plan.sm < 80 || !isPower(a.Cols) || a.Rows < 16 || cols < 8 || a.Cols*size < 32 || a.Type != b.Type {
 		return plain
 	}
-	// Only 16-bit elements can be transposed on the way to the matrix units.
+	// Only 16-bit elements can be transposed while the matrix units read them.
 	inner := a.along == kir.AlongCols && b.along == kir.AlongRows
 	best := mma16
 	turned := size == 4 && a.along == kir.AlongCols && b.along == kir.AlongCols && b.mapped && isPower(b.Cols) &&
@@ -237,7 +238,8 @@ func (plan *tilePlan) unitFor(in *kir.Instr, a, b *tile) unit {
 	default:
 		return plain
 	}
-	// Warps share the rows, and lines are cut into parts of 128 bytes: of 192 places of the right operand those are whole ones.
+	// Warps share the rows, so their number must be a power of two. Lines are cut into parts of 128 bytes, which also fit a right operand
+	// of 192 columns.
 	rows := a.Rows
 	if turned {
 		rows, cols = cols, rows

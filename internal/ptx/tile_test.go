@@ -61,7 +61,7 @@ func TestUnsupportedTiles(t *testing.T) {
 	}
 }
 
-// TestUnits sees products go to the units that suit types, layouts and devices.
+// TestUnits checks that products use the units that suit types, layouts and devices.
 func TestUnits(t *testing.T) {
 	load := func(a, b string) string {
 		return "tile_load." + a + ".x1 tile0 (v3, v4) {\nYIELD\n}\ntile_load." + b + ".x1 tile1 (v5, v6) {\nYIELD\n}\n"
@@ -100,7 +100,7 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// TestPipelines sees which loops run their loads ahead.
+// TestPipelines checks which loops run their loads ahead.
 func TestPipelines(t *testing.T) {
 	const loads = "tile_load.cols.x8 tile0 ($, $) {\nYIELD\n}\ntile_load.cols.x8 tile1 ($, $) {\nYIELD\n}\n"
 	const dot = "tile_dot.exact tile2, tile0, tile1\n"
@@ -135,8 +135,8 @@ func TestPipelines(t *testing.T) {
 	}
 }
 
-// gathered is a program of a product by wgmma, whose right operand has 4 groups of lines and 2 parts of lines for every thread. A column's
-// place lies in shared memory; a line's is a remainder.
+// gathered is a program with a product by wgmma. For every thread its right operand has 4 groups of lines and 2 parts of lines. A column's
+// offset is in shared memory; a line's is a remainder.
 const gathered = `kernel "gathered" threads 128 fixed
 param0 "a" buffer bf16 readonly
 param1 "b" buffer bf16 readonly
@@ -176,13 +176,14 @@ tile2 "c" f32 64 128
 }
 `
 
-// TestReuse sees that a thread works out what belongs to a line or a column once for all its groups, and once for all turns what does not
-// change; and that its loads are then started before a turn's products.
+// TestReuse checks that a thread computes what belongs to a line or a column once for all its groups, and what does not change once for all
+// iterations, and that loads are then started before the products of an iteration.
 func TestReuse(t *testing.T) {
 	for _, c := range []struct{ stages, loads, remainders, multiplications, comparisons, before int }{
-		// Loads are written 3 times, for two turns before the loop and in it. Each has 1 depth of a and 4 of b, and a bound of the loop.
+		// Loads are emitted 3 times, for two iterations before the loop and in it. Each has 1 inner index of a and 4 of b, and a bound of
+		// the loop.
 		{4, 2, 3 * 4, 4 + 3*5, 3 * (5 + 1), 12},
-		// Products that do not run on have no registers to spare: the 4 groups of a and 8 of b share nothing.
+		// Products that do not run in the background have no registers to spare: the 4 groups of a and 8 of b share nothing.
 		{2, 2 * 8, 2 * 8, 2 * 4, 2 * (4 + 8 + 1), 0},
 	} {
 		ps, err := kir.Parse(fmt.Appendf(nil, gathered, c.stages))
@@ -207,7 +208,7 @@ func TestReuse(t *testing.T) {
 	}
 }
 
-// TestMapped sees which loads are copies by tensor maps: those of a loop that all have one, where wgmma reads the tiles.
+// TestMapped checks which loads are copies by tensor maps: those of a loop in which all loads have one and wgmma reads the tiles.
 func TestMapped(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -242,7 +243,7 @@ func TestMapped(t *testing.T) {
 	}
 }
 
-// TestPairsInRegions: a region that is written for several groups has products of its own for each.
+// TestPairsInRegions: a region that is emitted for several groups has its own products for each.
 func TestPairsInRegions(t *testing.T) {
 	text := `kernel "pairs" threads 32 fixed
 param0 "a" buffer f32

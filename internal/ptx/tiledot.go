@@ -5,7 +5,7 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// dot writes OpTileDot.
+// dot emits OpTileDot.
 func (f *function) dot(in *kir.Instr) {
 	acc := f.tiles.tiles[in.Sym]
 	i, j := dotOperands(in)
@@ -34,7 +34,7 @@ func (f *function) dot(in *kir.Instr) {
 	}
 }
 
-// loadAhead writes the loads that a pipelined loop runs ahead, once the first products of a turn are under way.
+// loadAhead emits the loads that a pipelined loop runs ahead, after the first products of an iteration have started.
 func (f *function) loadAhead() {
 	if load := f.tiles.ahead; load != nil {
 		f.tiles.ahead = nil
@@ -44,21 +44,21 @@ func (f *function) loadAhead() {
 
 // A reader reads fragments of an operand for the matrix units.
 //
-// With the inner axis along the lines, or with halves, ldmatrix does it: four 8 x 8 matrices of 16-bit elements (or 8 x 4 of 32 bits) whose
-// rows are 16-byte chunks; lane l names the l%8-th row of matrix l/8. Where the lines lie across the inner axis it transposes, which it
-// can do with 16-bit elements only; 32-bit ones are then loaded one by one.
+// If the inner axis is along the lines, or for halves, it uses ldmatrix: four 8 x 8 matrices of 16-bit elements (or 8 x 4 of 32-bit ones)
+// whose rows are 16-byte chunks; lane l gives the address of row l%8 of matrix l/8. If the lines run across the inner axis, ldmatrix
+// transposes, but only 16-bit elements; 32-bit ones are then loaded one by one.
 type reader struct {
 	t *tile
 	// inner says that lines run along the inner axis.
 	inner bool
-	// at is the address of the lane's line, and chunk the bits of the lane's first element within the line, permuted.
+	// at is the address of the lane's line, and chunk the swizzled byte offset of the lane's first element within the line.
 	at, chunk string
-	// offset is the tile's own offset within what at holds.
+	// offset is the tile's own offset, which is added to at.
 	offset int
 }
 
-// newReader prepares reading of t by a warp whose share begins at element begin (a register) of the outer axis. left says that t is the
-// product's left operand, transposed that it is the right one and lies transposed.
+// newReader prepares reading t by a warp whose share begins at element begin (a register) of the outer axis. left says that t is the
+// product's left operand, transposed that it is the right operand and stored transposed.
 func (f *function) newReader(t *tile, left, transposed bool, begin string) *reader {
 	inner := t.along == kir.AlongRows
 	if left != transposed {
@@ -73,7 +73,8 @@ func (f *function) newReader(t *tile, left, transposed bool, begin string) *read
 		line = f.remImm(lane, 4)
 		element = f.to(word, "add.s32", begin, f.divImm(lane, 4))
 	case left == inner:
-		// Matrices in the order (outer, inner): (0,0), (8,0), (0,8), (8,8) on the left; transposed on the right the same lines serve.
+		// The order of the matrices as (outer, inner) is (0,0), (8,0), (0,8), (8,8) on the left; the same lines serve on the right if it is
+		// transposed.
 		line, element = f.remImm(lane, 16), f.mulImm(f.divImm(lane, 16), 16/size)
 	default:
 		line = f.madImm(f.divImm(lane, 16), 8, f.remImm(lane, 8))
@@ -95,8 +96,8 @@ func (f *function) newReader(t *tile, left, transposed bool, begin string) *read
 	return r
 }
 
-// place returns the address operand of what lies lines lines and elements elements further; elements is a power of two times a constant
-// that does not carry into the lane's own bits, lines a multiple of the permutation's period.
+// placeOf returns the address operand of the element that is lines lines and elements elements further. elements must be a power of two
+// times a constant that does not carry into the lane's own bits, and lines a multiple of the period of the swizzle.
 func (f *function) placeOf(r *reader, lines, elements int, cache map[int]string) string {
 	bits := elements * r.t.Type.Size()
 	a, ok := cache[bits]
@@ -111,8 +112,8 @@ func (f *function) placeOf(r *reader, lines, elements int, cache map[int]string)
 	return location(a, int64(r.offset+lines*r.t.stride))
 }
 
-// fragment reads the registers of the operand at (outer, inner): on the left 4 registers for 16 rows of one step, on the right 4 for 16
-// columns or 2 for 8.
+// fragment reads the registers of the operand at (outer, inner): on the left 4 registers for 16 rows of one step, on the right 4 registers
+// for 16 columns or 2 for 8.
 func (f *function) fragment(r *reader, left bool, outer, inner int, regs []string, cache map[int]string) {
 	lines, elements := outer, inner
 	if !r.inner {
@@ -120,7 +121,7 @@ func (f *function) fragment(r *reader, left bool, outer, inner int, regs []strin
 	}
 	if r.t.Type.Size() == 4 && !r.inner {
 		for i, x := range regs {
-			// Registers go outer first on the left, inner first on the right.
+			// Registers are in outer-first order on the left, inner-first on the right.
 			o, k := 8*(i%2), 4*(i/2)
 			if !left {
 				o, k = 8*(i/2), 4*(i%2)
@@ -138,14 +139,14 @@ func (f *function) fragment(r *reader, left bool, outer, inner int, regs []strin
 	f.op(name+".shared.b16", operand, f.placeOf(r, lines, elements, cache))
 }
 
-// fragments are the registers of one step of a product by mma: those of each 16 rows and of each 8 columns.
+// fragments are the registers of one step of a product by mma, for each 16 rows and for each 8 columns.
 type fragments struct{ left, right [][]string }
 
 // matrixReader reads the fragments of a product.
 type matrixReader struct {
 	arr         *arrangement
-	left, right *reader // left is nil where the operand is in registers
-	// places hold the address registers of each operand.
+	left, right *reader // left is nil if the operand is in registers
+	// leftPlaces and rightPlaces hold the address registers of each operand.
 	leftPlaces, rightPlaces map[int]string
 }
 
@@ -158,7 +159,7 @@ func (f *function) newMatrixReader(in *kir.Instr, acc, a, b *tile) *matrixReader
 	return m
 }
 
-// read reads the fragments at k of the inner axis, into the registers of old if that is not nil.
+// read reads the fragments at k of the inner axis, into the registers of old unless it is nil.
 func (f *function) read(m *matrixReader, k int, old *fragments) *fragments {
 	out := old
 	if out == nil {
@@ -201,10 +202,11 @@ func (f *function) firstFragments(in *kir.Instr) {
 	a.loop.first = f.read(f.newMatrixReader(in, f.tiles.tiles[in.Sym], a, b), 0, nil)
 }
 
-// dotMatrix computes a product on the matrix units. The fragments of a step are read before the products of the step before, so that
-// the units need not wait for shared memory; those of a rotated product's first step even before the last of the turn before.
+// dotMatrix computes a product on the matrix units. The fragments of a step are read before the products of the preceding step, so that the
+// units need not wait for shared memory. Those of a rotated product's first step are read even before the last products of the preceding
+// iteration.
 func (f *function) dotMatrix(in *kir.Instr, acc, a, b *tile) {
-	step := 32 / a.Type.Size() // elements of the inner axis in one instruction: 32 bytes
+	step := 32 / a.Type.Size() // elements of the inner axis per instruction: 32 bytes
 	rotated := a.loop != nil && a.loop.rotated == in
 	m := f.newMatrixReader(in, acc, a, b)
 	var next *fragments
@@ -229,7 +231,7 @@ func (f *function) dotMatrix(in *kir.Instr, acc, a, b *tile) {
 			}
 		}
 		f.multiply(acc, a.Type, now)
-		if acc.arr.idle == "" { // else threads jump over this place
+		if acc.arr.idle == "" { // otherwise threads jump over this point
 			f.loadAhead()
 		}
 		if rotated && last && k == 0 {

@@ -2,17 +2,17 @@ package ptx
 
 import "tenon.dev/internal/kir"
 
-// A passage takes an accumulator from registers through shared memory to the threads that run the region of a TileEach, so that each gets
-// adjacent columns and neighbours get neighbouring groups. It does so in passes of a share of the rows of every thread (or warp).
+// A passage moves an accumulator from registers through shared memory to the threads that run the region of a TileEach, so that each thread
+// gets adjacent columns and neighbouring threads get neighbouring groups. Each pass handles part of the rows of every thread (or warp).
 type passage struct {
-	// rows is the rows of a pass, and passes their number. They are adjacent in the tile, except with mma: there each warp's share of
-	// a pass is, and the shares lie as far apart as the warps' own rows.
+	// rows is the number of rows per pass, passes the number of passes. The rows of a pass are adjacent in the tile, except with mma: there
+	// the share rows of each warp are adjacent, and the shares are as far apart as the warps' own rows.
 	rows, passes, share int
-	// stride is the bytes from one row to the next. The padding of 32 bytes spreads the rows that a warp stores together over the banks.
+	// stride is the distance between rows in bytes. The padding of 32 bytes spreads the rows that a warp stores together over the banks.
 	stride int
 }
 
-// newPassage finds the passage with the fewest passes in room bytes.
+// newPassage finds the passage with the fewest passes that needs at most room bytes.
 func newPassage(t *tile, room int) passage {
 	a := t.arr
 	unit, parts := 16, a.rows/16
@@ -37,11 +37,11 @@ func newPassage(t *tile, room int) passage {
 
 func (p passage) bytes() int { return p.rows * p.stride }
 
-// each writes OpTileEach on an accumulator.
+// each emits OpTileEach on an accumulator.
 func (f *function) each(in *kir.Instr, t *tile) {
 	a, plan := t.arr, f.tiles
 	p := newPassage(t, plan.stageBytes)
-	// Rows of a pass lie in shared memory in their order in the tile.
+	// The rows of a pass are in shared memory in the same order as in the tile.
 	row, span := a.row, p.rows
 	if p.share > 0 {
 		row, span = f.madImm(a.y, p.share, a.inner), p.share

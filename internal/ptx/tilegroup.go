@@ -7,22 +7,21 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// A descriptor tells wgmma where an operand lies in shared memory (PTX ISA, "Matrix Descriptor Format"): bits 0-13 its address, 16-29 the
-// leading and 32-45 the stride byte offset, all divided by 16, and in bits 62-63 the permutation of chunks: 1 for lines of 128 bytes, 2 for
-// 64, 3 for 32.
+// A descriptor tells wgmma where an operand is in shared memory (PTX ISA, "Matrix Descriptor Format"): bits 0-13 are its address, 16-29 the
+// leading and 32-45 the stride byte offset, all divided by 16. Bits 62-63 are the swizzle: 1 for lines of 128 bytes, 2 for 64, 3 for 32.
 //
-// Where lines run along the inner axis the stride offset is that of 8 lines, and the leading one means nothing. Where they run across it,
-// the stride offset is again that of 8 lines, which are now 8 steps of the inner axis, and the leading one that of parts of a line.
+// If lines run along the inner axis, the stride offset is that of 8 lines and the leading offset is unused. If they run across it, the
+// stride offset is again that of 8 lines, which are now 8 steps of the inner axis, and the leading offset is that of the parts of a line.
 type descriptor struct {
 	t     *tile
 	inner bool
-	// low holds bits 0-31 for the first element, high is bits 32-63.
+	// low holds bits 0-31 for the first element; high is bits 32-63.
 	low  string
 	high int
 }
 
-// describe makes the descriptor of the share of t that begins at block-th 64 rows (a register, or "" for the first). turned says that it
-// is the left operand, or the right one and lies transposed.
+// describe makes the descriptor of the part of t that begins at 64-row block number block (a register, or "" for the first). turned says
+// that t is the left operand, or the right operand stored transposed.
 func (f *function) describe(t *tile, turned bool, block string) *descriptor {
 	d := &descriptor{t: t, inner: t.along == kir.AlongRows}
 	if turned {
@@ -49,7 +48,7 @@ func (f *function) describe(t *tile, turned bool, block string) *descriptor {
 	return d
 }
 
-// at returns the descriptor of the elements rows 64-row blocks and k elements of the inner axis further.
+// descriptorAt returns the descriptor of the elements that are blocks 64-row blocks and k elements of the inner axis further.
 func (f *function) descriptorAt(d *descriptor, blocks, k int) string {
 	t, size := d.t, d.t.Type.Size()
 	var bytes int
@@ -66,8 +65,8 @@ func (f *function) descriptorAt(d *descriptor, blocks, k int) string {
 	return f.to(long, "mov.b64", "{"+low+", "+f.to(word, "mov.b32", fmt.Sprintf("0x%08X", uint32(d.high)))+"}")
 }
 
-// dotGroup starts a product on the matrix units by wgmma, which four warps issue together and which reads both operands from shared
-// memory in the background.
+// dotGroup starts a product on the matrix units by wgmma. Four warps issue it together, and it reads its right operand, and the left one
+// unless that is in registers, from shared memory in the background.
 func (f *function) dotGroup(in *kir.Instr, acc, a, b *tile) {
 	arr := acc.arr
 	if arr.turned {
@@ -93,7 +92,7 @@ func (f *function) dotGroup(in *kir.Instr, acc, a, b *tile) {
 		name, step, extra = fmt.Sprintf("wgmma.mma_async.sync.aligned.m64n%dk8.f32.tf32.tf32", acc.Cols), 8, extra[:2]
 	}
 	add := f.to(pred, "setp.ne.b32", "1", "0")
-	// The instructions wait until the units take them: loads that followed would find the units idle.
+	// wgmma instructions wait until the units accept them; if the loads came after them, the units would be idle during the loads.
 	if a.loop != nil && a.loop.reuse != nil {
 		f.loadAhead()
 	}
@@ -115,9 +114,9 @@ func (f *function) dotGroup(in *kir.Instr, acc, a, b *tile) {
 	f.op("wgmma.commit_group.sync.aligned")
 }
 
-// dotTurned starts a product that wgmma computes transposed: its left operand are the columns of b, which a thread reads from shared
-// memory into registers, and its right the rows of a. The products of the turn before are done by then, as they may still be reading the
-// same registers; other warps' keep the unit busy meanwhile.
+// dotTurned starts a product that wgmma computes transposed. Its left operand is the columns of b, which each thread reads from shared
+// memory into registers, and its right operand is the rows of a. It first waits for the products of the preceding iteration, which may
+// still be reading the same registers; other warps' products keep the unit busy meanwhile.
 func (f *function) dotTurned(acc, a, b *tile) {
 	const step = 8
 	arr := acc.arr

@@ -5,7 +5,7 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// tileInstr writes the tile operations.
+// tileInstr emits the tile operations.
 func (f *function) tileInstr(in *kir.Instr) {
 	t := (*tile)(nil)
 	if in.Op != kir.OpYield {
@@ -52,7 +52,7 @@ func (f *function) tileInstr(in *kir.Instr) {
 	}
 }
 
-// zero writes OpTileZero.
+// zero emits OpTileZero.
 func (f *function) zero(t *tile) {
 	if t.acc {
 		for _, r := range t.regs {
@@ -70,7 +70,7 @@ func (f *function) zero(t *tile) {
 	}
 }
 
-// skipBeyond jumps in threads whose number is n or more, if there are such among count, and returns the label or "".
+// skipBeyond emits a jump for threads whose number is n or more, if any of count threads are, and returns its label or "".
 func (f *function) skipBeyond(number string, n, count int) string {
 	if n >= count {
 		return ""
@@ -86,36 +86,37 @@ func (f *function) placeIf(label string) {
 	}
 }
 
-// filling is how a thread fills its share of a tile: the groups that it loads, and the register with the place of the first in the tile's
-// memory, from which the others lie at constant distances, or "" if they do not.
+// filling says how a thread fills its share of a tile. groups are the groups that it loads. start is the register with the offset of the
+// first group in the tile's memory if the others are at constant distances from it, otherwise "".
 type filling struct {
 	start  string
 	groups []fillGroup
 }
 
-// fillGroup is a group of a filling: what writes registers with its line and its first element, and its distance from the start. Threads
-// from the before-th on have none.
+// fillGroup is a group of a filling. place emits registers with its line and its first element; distance is its distance from the start.
+// Only threads with numbers below before have such a group.
 type fillGroup struct {
 	place            func() (line, element string)
 	distance, before int
 }
 
-// share shares out the groups of a tile load. The threads take them in turn, so that neighbours read neighbouring addresses: line by line,
-// or where the lines are cut, part by part of all lines, which leaves each thread the fewest lines and places, at constant distances.
+// share distributes the groups of a tile load. The threads take them in turn, so that neighbours read neighbouring addresses: line by line
+// or, if lines are cut, all lines of one part and then those of the next. The latter gives each thread the fewest lines and offsets, at
+// constant distances.
 func (f *function) share(in *kir.Instr) *filling {
 	t, plan := f.tiles.tiles[in.Sym], f.tiles
 	length, lines := t.Cols, t.Rows
 	if in.Sub == kir.AlongRows {
 		length, lines = t.Rows, t.Cols
 	}
-	per, parts := length/in.Width, 1 // groups of a part of a line, and parts
+	per, parts := length/in.Width, 1 // groups in a part of a line; parts of a line
 	if t.cut > 0 && in.Sub == t.along {
 		n := t.stride / (in.Width * t.Type.Size())
 		if step := plan.threads / n; step <= lines && step%8 == 0 {
 			per, parts = n, per/n
 		}
 	}
-	count := per * lines // groups of a part
+	count := per * lines // groups in one part of all lines
 	s := &filling{}
 	if !isPower(per) || per > plan.threads {
 		for i := 0; i*plan.threads < count; i++ {
@@ -127,11 +128,11 @@ func (f *function) share(in *kir.Instr) *filling {
 		return s
 	}
 	first, place := f.divImm(plan.tid, per), f.mulImm(f.remImm(plan.tid, per), in.Width)
-	step := plan.threads / per                               // lines from one turn to the next
-	if in.Sub == t.along && (t.chunks == 1 || step%8 == 0) { // the permutation repeats every 8 lines
+	step := plan.threads / per                               // lines between successive groups of a thread
+	if in.Sub == t.along && (t.chunks == 1 || step%8 == 0) { // the swizzle repeats every 8 lines
 		s.start = f.offset(t, first, place)
 	}
-	elements := make([]string, parts) // those of the first lines are written first, and serve all
+	elements := make([]string, parts) // emitted for the first lines and used for all
 	for i := 0; i*plan.threads < count; i++ {
 		line := ""
 		for j := range parts {
@@ -149,7 +150,7 @@ func (f *function) share(in *kir.Instr) *filling {
 	return s
 }
 
-// fill writes the copy of a tile load to the memory at register base.
+// fill emits the loads of a tile into the copy at register base.
 func (f *function) fill(in *kir.Instr, base string) {
 	t := f.tiles.tiles[in.Sym]
 	s := f.tiles.reuse.filling(in)
@@ -188,7 +189,7 @@ func (f *function) begin(in *kir.Instr, line, element string) {
 	f.names[b.Params[0]], f.names[b.Params[1]] = row, col
 }
 
-// region writes the region of a tile load for one group and returns the address of the group and the predicate, "" if it is always true.
+// region emits the region of a tile load for one group. It returns the address of the group and its predicate, "" if that is always true.
 func (f *function) region(in *kir.Instr, line, element string) (source, inside string) {
 	b := in.Blocks[0]
 	f.begin(in, line, element)
@@ -224,7 +225,8 @@ func (f *function) elementAddress(b *kir.Block, base, index kir.Value, size int)
 	return f.scaled(b, f.names[base], index, size)
 }
 
-// scaled returns base + index*size, or without base the product. An index that was a word is widened and multiplied by one instruction.
+// scaled returns base + index*size, or just the product if base is empty. An index widened from a 32-bit value is widened and multiplied in
+// one instruction.
 func (f *function) scaled(b *kir.Block, base string, index kir.Value, size int) string {
 	for _, in := range b.Instrs {
 		if in.Op == kir.OpCvt && in.Res[0] == index && f.p.Values[in.Args[0]] == dtype.Int32 {
@@ -273,7 +275,7 @@ func (f *function) copyGroup(in *kir.Instr, to, source, inside string) {
 	f.op("st.shared"+v+kind, to, operand)
 }
 
-// loadInside loads operand, made of registers rs, or zeros where inside is false.
+// loadInside loads operand, which consists of the registers rs, or zeros where inside is false.
 func (f *function) loadInside(name, operand, source, inside string, rs []string) {
 	if inside == "" {
 		f.op(name, operand, source)
@@ -321,7 +323,7 @@ func (f *function) scatter(in *kir.Instr, t *tile, base, source, inside, line, e
 	}
 }
 
-// eachOperand runs the region of a TileEach over an operand, from shared memory.
+// eachOperand emits a TileEach over an operand, from shared memory.
 func (f *function) eachOperand(in *kir.Instr, t *tile) {
 	f.groups(in, t.Rows, func(row, col string) []string {
 		var rs []string
@@ -342,8 +344,8 @@ func (f *function) eachOperand(in *kir.Instr, t *tile) {
 	}, func(row string) string { return row })
 }
 
-// groups writes a loop over the groups of in.Width columns of rows rows of a tile, and in it the region with the registers that values
-// returns. place gives the tile's row for a row of the loop.
+// groups emits a loop over the groups of in.Width columns in rows rows of a tile. Its body is the region, with the registers that values
+// returns. place maps a row of the loop to the tile's row.
 func (f *function) groups(in *kir.Instr, rows int, values func(row, col string) []string, place func(row string) string) {
 	plan, b := f.tiles, in.Blocks[0]
 	per := plan.tiles[in.Sym].Cols / in.Width

@@ -1,23 +1,23 @@
 package ptx
 
-// With tensor maps the device's copy engine fetches the tiles of a pipelined loop: one thread starts it, and it lays the chunks out as
-// wgmma reads them, permuted, and brings zeros for what lies outside the array. Each stage has a barrier in shared memory (PTX ISA,
-// "mbarrier") that changes its phase when the stage's bytes have arrived.
+// With tensor maps the device's copy engine fetches the tiles of a pipelined loop. One thread starts the copies. The engine writes chunks
+// swizzled as wgmma reads them, and zeros for elements outside the array. Each stage has a barrier in shared memory (PTX ISA, "mbarrier")
+// that changes its phase when all bytes of the stage have arrived.
 
-// mapLine is the longest line in bytes that the copy engine permutes; longer ones are fetched in parts, as wgmma wants them.
+// mapLine is the maximum line length in bytes that the copy engine swizzles; longer lines are fetched in parts, as wgmma requires.
 const mapLine = 128
 
-// maxBox is the most elements of a copy along each axis.
+// maxBox is the maximum number of elements of one copy along each axis.
 const maxBox = 256
 
-// barrierBytes is the size of a barrier, mapRoom what each mapped load sets aside for those of its loop.
+// barrierBytes is the size of a barrier. mapRoom is the space that each mapped load reserves for the barriers of its loop.
 const (
 	barrierBytes = 8
 	mapRoom      = 128
 )
 
-// mappable reports whether all loads of the pipeline can be copies by tensor maps: products read them by wgmma alone, and the maps' lines
-// are those of the tiles.
+// mappable reports whether all loads of the pipeline can be copies by tensor maps: either wgmma reads the tiles or they are bare, and the
+// maps' lines are those of the tiles.
 func (q *pipeline) mappable(plan *tilePlan) bool {
 	if !plan.arch {
 		return false
@@ -31,8 +31,8 @@ func (q *pipeline) mappable(plan *tilePlan) bool {
 	return true
 }
 
-// mapPrologue prepares the barriers of all pipelines that copy by tensor maps. Their phases go on through all runs of a loop, so the
-// registers that follow them are set here once.
+// mapPrologue initializes the barriers of all pipelines that copy by tensor maps. Their phases continue through all runs of a loop, so the
+// registers that track them are initialized here, once.
 func (f *function) mapPrologue() {
 	plan := f.tiles
 	past := ""
@@ -71,7 +71,7 @@ func (f *function) mapAddress(i int) string {
 	return f.to(long, "cvta.param.u64", f.to(long, "mov.b64", f.param(i)))
 }
 
-// copyStage starts the copies of the turn with counter ahead, if predicate within says that there is one.
+// copyStage starts the copies for the iteration with counter ahead if predicate within says that it exists.
 func (f *function) copyStage(q *pipeline, within string) {
 	past := f.label()
 	f.unless(f.to(pred, "and.pred", within, f.tiles.leader), "bra", past)
@@ -111,7 +111,7 @@ func (f *function) awaitStage(q *pipeline) {
 	f.unless(f.to(pred, "mbarrier.try_wait.parity.shared::cta.b64", "["+q.full+"]", q.phase), "bra", again)
 }
 
-// advanceBarrier moves r on to the barrier of the next stage and returns a predicate that is true where that is the first again.
+// advanceBarrier moves r on to the barrier of the next stage. It returns a predicate that is true if that is the first one again.
 func (f *function) advanceBarrier(r string, q *pipeline) (wrapped string) {
 	f.op("add.s32", r, r, itoa(barrierBytes))
 	wrapped = f.to(pred, "setp.eq.u32", r, q.lastBarrier)

@@ -5,17 +5,17 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// plainSteps is the most steps of the inner axis that one turn of the loop of a product in plain arithmetic holds.
+// plainSteps is the usual maximum number of inner-axis steps per iteration of the loop of a product in plain arithmetic.
 const plainSteps = 16
 
-// dotPlain computes a product by fused multiply-adds (or multiply-adds of integers) in the order of the inner axis.
+// dotPlain computes a product by fused multiply-adds (or multiply-adds of integers), in the order of the inner axis.
 func (f *function) dotPlain(acc, a, b *tile) {
 	arr := acc.arr
 	steps := a.Cols
 	for steps > plainSteps && steps%2 == 0 {
 		steps /= 2
 	}
-	if steps > 2*plainSteps { // an odd length
+	if steps > 2*plainSteps { // the length has a large odd factor
 		steps = 1
 	}
 	aInner, bInner := a.along == kir.AlongCols, b.along == kir.AlongRows
@@ -42,7 +42,7 @@ func (f *function) dotPlain(acc, a, b *tile) {
 		x = f.plainRead(a, acc.Type, aInner, left, k, run, arr.rows, arr.rowGroup, arr.rowAt)
 		return x, f.plainRead(b, acc.Type, bInner, right, k, run, arr.cols, arr.colGroup, arr.colAt)
 	}
-	// Threads meet where they start copies by tensor maps, and then have the operands of the next step.
+	// Threads meet at a barrier where they start copies by tensor maps, and should have the operands of the next step by then.
 	meets := a.loop != nil && a.loop.mapped
 	x, y := read(0)
 	for k := 0; k < steps; k += run {
@@ -66,7 +66,7 @@ func (f *function) dotPlain(acc, a, b *tile) {
 	}
 }
 
-// plainStart returns a register with the address of the thread's first element and what a turn adds to it.
+// plainStart returns a register with the address of the thread's first element, and the step to add to it per iteration.
 func (f *function) plainStart(t *tile, inner bool, first string, steps int) (at string, step int) {
 	scale := t.Type.Size()
 	step = steps * t.stride
@@ -76,8 +76,8 @@ func (f *function) plainStart(t *tile, inner bool, first string, steps int) (at 
 	return f.to(word, "mad.lo.s32", first, itoa(scale), f.operand(t)), step
 }
 
-// plainRead reads the thread's n rows (or columns) of steps k … k+run-1 and returns them by step and row, in the type of the sum.
-// Rows lie in groups of adjacent ones, the i-th at distance place(i) from the first.
+// plainRead reads the thread's n rows (or columns) of steps k … k+run-1 and returns them by step and row, in the type of the sum. Rows are
+// in groups of adjacent ones; row i is at distance place(i) from the first.
 func (f *function) plainRead(t *tile, to kir.Type, inner bool, at string, k, run, n, group int, place func(int) int) [][]string {
 	size := t.Type.Size()
 	out := make([][]string, run)

@@ -6,40 +6,41 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// tileSymbol names the tiles' shared memory where it is static.
+// tileSymbol names the tiles' shared memory if it is static.
 const tileSymbol = "tiles"
 
-// staticLimit is the most static shared memory that a kernel may have, on every capability.
+// staticLimit is the maximum static shared memory of a kernel in bytes, on every capability.
 const staticLimit = 48 << 10
 
-// tilePlan says where the tiles of a program live.
+// tilePlan says where the tiles of a program are stored.
 type tilePlan struct {
 	tiles   []*tile
 	threads int
 	sm      int
 	loops   map[*kir.Instr]*pipeline
-	// total is all shared memory of tiles; stageAt and stageBytes are the part through which accumulators pass to TileEach.
+	// total is the size of the tiles' shared memory. stageAt and stageBytes are the offset and size of the part through which accumulators
+	// pass to TileEach.
 	total, stageAt, stageBytes int
 	isDynamic                  bool
-	// async says that loads can run in the background, arch that the instructions of exactly sm_90 may be used, usesArch that they are.
+	// async says that loads can run in the background, arch that instructions of exactly sm_90 may be used, usesArch that they are used.
 	async, arch, usesArch bool
 
-	// These belong to the emission: the thread's number, the address of the shared memory, whether operands were loaded since
-	// the last barrier, and what the region of a load yielded.
+	// These are the state during emission: the thread's number, the address of the shared memory, whether operands were loaded since the
+	// last barrier, and what the region of a load yielded.
 	tid, memory string
 	writing     bool
 	yield       []kir.Value
-	// inflight says that products of wgmma may be under way, flying which tiles' registers they may use, and ahead writes loads that are to
-	// follow the next product's first instructions.
+	// inflight says that products by wgmma may be running, flying which tiles' registers they may use. ahead emits loads that are to follow
+	// the first instructions of the next product.
 	inflight bool
 	flying   map[*tile]bool
 	ahead    func()
-	// guard is a predicate without which loads bring zeros, or ""; turn moves a pipelined loop on to its next stage.
+	// guard is a predicate, or "": where it is false, loads give zeros. turn moves a pipelined loop on to its next stage.
 	guard string
 	turn  func()
-	// reuse is that of the pipelined loop whose loads are being written, or nil.
+	// reuse is that of the pipelined loop whose loads are being emitted, or nil.
 	reuse *reuse
-	// mapped are the pipelines that copy by tensor maps; leader is a predicate that is true in the thread that starts the copies.
+	// mapped are the pipelines that copy by tensor maps. leader is a predicate that is true in the thread that starts the copies.
 	mapped []*pipeline
 	leader string
 }
@@ -51,7 +52,7 @@ func (t *tilePlan) static() int {
 	return t.total
 }
 
-// dynamic returns the bytes at the start of the launch's shared memory that tiles take.
+// dynamic returns how many bytes at the start of the launch's dynamic shared memory the tiles take.
 func (t *tilePlan) dynamic() int {
 	if t.isDynamic {
 		return t.total
@@ -59,8 +60,8 @@ func (t *tilePlan) dynamic() int {
 	return 0
 }
 
-// DynamicShared returns the dynamic shared memory in bytes that launches of p on target need beyond what the program declares itself:
-// tiles that do not fit into static memory take it. A launch adds this to its own amount. Errors are those of Compile.
+// DynamicShared returns the dynamic shared memory in bytes that launches of p on target need in addition to what the program declares
+// itself, for tiles that do not fit into static memory. A launch adds this to its own amount. Errors are those of Compile.
 func DynamicShared(p *kir.Program, target Target) (int, error) {
 	if len(p.Tiles) == 0 {
 		return 0, nil
@@ -76,7 +77,7 @@ func DynamicShared(p *kir.Program, target Target) (int, error) {
 	return plan.dynamic(), nil
 }
 
-// planTiles decides where tiles live and which loops are pipelined.
+// planTiles decides where tiles are stored and which loops are pipelined.
 func planTiles(p *kir.Program, target Target, sm int) (*tilePlan, error) {
 	plan := &tilePlan{threads: p.Threads, sm: sm, loops: map[*kir.Instr]*pipeline{}, async: sm >= 80}
 	plan.arch = target.Arch && target.Major == 9 && target.Minor == 0
@@ -102,10 +103,10 @@ func planTiles(p *kir.Program, target Target, sm int) (*tilePlan, error) {
 // tileUses lists the tile operations of a program in order.
 type tileUses struct {
 	loads, dots, eaches, loops []*kir.Instr
-	// others are all that touch a tile but load or multiply it, maps, rows and copies those of its registers alone.
+	// others are all operations on tiles except loads and products. maps, rows and copies are those that work on registers alone.
 	others, maps, rows, copies []*kir.Instr
-	// reloaded says that every product's operands are loaded before it in its own region, with no TileEach between, so that
-	// nothing in an operand's memory is needed when a TileEach runs.
+	// reloaded says that every product's operands are loaded before it in its own region, with no TileEach between, so that no operand's
+	// memory is needed when a TileEach runs.
 	reloaded bool
 }
 
@@ -158,7 +159,7 @@ func (u *tileUses) visit(b *kir.Block) (each bool) {
 
 func dotOperands(in *kir.Instr) (a, b int) { return int(in.Imm >> 32), int(in.Imm & 0xffffffff) }
 
-// roles finds what each tile is, the layout of operands and the arrangement of accumulators.
+// roles determines what each tile is, the layout of operands and the arrangement of accumulators.
 func (plan *tilePlan) roles(p *kir.Program, u *tileUses) error {
 	for _, t := range p.Tiles {
 		plan.tiles = append(plan.tiles, &tile{Tile: t, acc: true, along: kir.AlongCols})
@@ -202,14 +203,14 @@ func (plan *tilePlan) roles(p *kir.Program, u *tileUses) error {
 		return err
 	}
 	for _, t := range plan.tiles {
-		if t.acc && t.arr == nil { // only ever zero
+		if t.acc && t.arr == nil { // only ever zeroed or visited
 			t.arr = arrangePlain(t.Rows, t.Cols, plan.threads, t, t)
 		}
 	}
 	return nil
 }
 
-// units chooses how each tile's products are computed. Tiles that meet in a product must agree, so the plainer way spreads.
+// units chooses how each tile's products are computed. Tiles that are used in one product must agree, so the plainer unit wins.
 func (plan *tilePlan) units(u *tileUses) map[int]unit {
 	units := map[int]unit{}
 	for changed := true; changed; {
@@ -234,8 +235,8 @@ func (plan *tilePlan) units(u *tileUses) map[int]unit {
 	return units
 }
 
-// turnPlain lays the operands of plain arithmetic along the product's own axes, however they are loaded: then a thread reads four
-// neighbours at a time for each step, which needs the fewest registers. Elements of 4 or 8 bytes can be turned while they are loaded.
+// turnPlain stores the operands of plain arithmetic along the product's own axes, however they are loaded. A thread then reads four
+// neighbours at a time for each step, which needs the fewest registers. Elements of 4 or 8 bytes can be transposed while they are loaded.
 func (plan *tilePlan) turnPlain(u *tileUses, units map[int]unit) {
 	left, right := map[int]bool{}, map[int]bool{}
 	for _, in := range u.dots {
@@ -253,7 +254,7 @@ func (plan *tilePlan) turnPlain(u *tileUses, units map[int]unit) {
 	}
 }
 
-// layouts fixes how operands lie in shared memory.
+// layouts determines how operands are stored in shared memory.
 func (plan *tilePlan) layouts(u *tileUses, units map[int]unit) {
 	plan.turnPlain(u, units)
 	for i, t := range plan.tiles {
@@ -292,7 +293,7 @@ func (plan *tilePlan) layouts(u *tileUses, units map[int]unit) {
 	}
 }
 
-// round rounds an offset up to where an operand may begin.
+// round rounds an offset up to the alignment of operands.
 func (plan *tilePlan) round(n int) int {
 	if plan.usesArch {
 		return (n + tileAlign - 1) &^ (tileAlign - 1)
@@ -300,8 +301,8 @@ func (plan *tilePlan) round(n int) int {
 	return (n + 127) &^ 127
 }
 
-// allocate lays out the tiles' shared memory: stages of pipelined loops, other operands, and the passage of accumulators to TileEach,
-// which shares memory with operands where those are dead by then.
+// allocate lays out the tiles' shared memory: stages of pipelined loops, other operands, and the passage of accumulators to TileEach, which
+// shares memory with operands that are dead by then.
 func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) {
 	for _, l := range u.loops {
 		q := plan.loops[l]

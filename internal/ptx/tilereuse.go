@@ -7,15 +7,15 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// A reuse remembers what the regions of a pipelined loop's loads have computed, so that the groups of a line share it, and what does not
-// change from turn to turn is computed before the loop. The assembler finds part of that itself, but never of what lies in shared memory,
-// which it must take for changed by every barrier.
+// A reuse records the results of the regions of a pipelined loop's loads, so that the groups of a line share them, and what does not change
+// between iterations is computed before the loop. The assembler does part of this itself, but not for values in shared memory, which it
+// must assume every barrier changes.
 type reuse struct {
-	// moving holds the values that may change from turn to turn.
+	// moving holds the values that may change between iterations.
 	moving map[kir.Value]bool
-	// kept and fresh are the registers of results from before the loop and of this turn.
+	// kept and fresh are the registers of results from before the loop and from this iteration.
 	kept, fresh map[reuseKey][]string
-	// starts are the addresses to which only what moves is to be added.
+	// starts are the addresses to which only the changing part must be added.
 	starts   map[reuseKey]string
 	fillings map[*kir.Instr]*filling
 }
@@ -26,11 +26,11 @@ type reuseKey struct {
 	args string
 }
 
-// reuseMost is how many groups a thread may load in a turn for what they need to be held in registers.
+// reuseMost is the maximum number of groups that a thread may load per iteration if their data is to be held in registers.
 const reuseMost = 16
 
-// newReuse shares out the loads of a pipeline and computes what they need in every turn. It returns nil if that takes too many registers,
-// as it does beside the fragments of mma, or if some threads have less to load than others, as then they jump.
+// newReuse distributes the loads of a pipeline and computes what they need in every iteration. It returns nil if that takes too many
+// registers, as it does with the fragments of mma, or if some threads load less than others, because these then jump.
 func (f *function) newReuse(loop *kir.Instr, q *pipeline) *reuse {
 	if q.groups == 0 {
 		return nil
@@ -46,7 +46,7 @@ func (f *function) newReuse(loop *kir.Instr, q *pipeline) *reuse {
 			return nil
 		}
 	}
-	q.guarded = false // a jump costs less than a predicate more for each load
+	q.guarded = false // a jump costs less than an additional predicate for each load
 	for _, in := range q.slice {
 		r.move(in)
 	}
@@ -80,7 +80,7 @@ func (f *function) newReuse(loop *kir.Instr, q *pipeline) *reuse {
 	return r
 }
 
-// split returns the addition at the end of region b that makes the index, if one side of it moves and the other does not.
+// split returns the addition at the end of region b that makes the index, if one of its operands changes and the other does not.
 func (r *reuse) split(b *kir.Block, base, index kir.Value) (add *kir.Instr, still, moving kir.Value) {
 	for _, in := range b.Instrs {
 		if in.Op == kir.OpAdd && in.Res[0] == index && !r.moving[base] {
@@ -95,7 +95,7 @@ func (r *reuse) split(b *kir.Block, base, index kir.Value) (add *kir.Instr, stil
 	return nil, 0, 0
 }
 
-// filling returns how a load was shared out, nil without reuse.
+// filling returns how a load was distributed, or nil without reuse.
 func (r *reuse) filling(load *kir.Instr) *filling {
 	if r == nil {
 		return nil
@@ -109,7 +109,7 @@ func (r *reuse) move(in *kir.Instr) {
 	}
 }
 
-// still reports whether an instruction of a region computes the same in every turn. Loops that are pipelined store nothing.
+// still reports whether an instruction of a region computes the same in every iteration. Pipelined loops do not store.
 func (r *reuse) still(in *kir.Instr) bool {
 	for _, v := range in.Args {
 		if r.moving[v] {
@@ -119,12 +119,12 @@ func (r *reuse) still(in *kir.Instr) bool {
 	return reusable(in)
 }
 
-// reusable reports whether equal operands give equal results, without effects.
+// reusable reports whether the instruction has no effects, and equal operands give equal results.
 func reusable(in *kir.Instr) bool {
 	return len(in.Blocks) == 0 && len(in.Res) > 0 && (in.Op != kir.OpLoad || in.Space == kir.Shared)
 }
 
-// once writes an instruction unless its results are in one of the memories, of which the first takes them.
+// once emits an instruction unless one of the memories has its results. New results are added to the first one.
 func (f *function) once(in *kir.Instr, memories ...map[reuseKey][]string) {
 	var args strings.Builder
 	for _, v := range in.Args {
@@ -148,7 +148,8 @@ func (f *function) once(in *kir.Instr, memories ...map[reuseKey][]string) {
 	memories[0][key] = regs
 }
 
-// reused writes the region of a load, but for what is there already. Predicates are too few to be kept over a turn.
+// reused emits the region of a load, except for results that are already there. There are too few predicates to keep any across an
+// iteration.
 func (f *function) reused(b *kir.Block, r *reuse) {
 	for _, in := range b.Instrs {
 		switch {

@@ -8,10 +8,10 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// What OpTileMap, OpTileRows and OpTileCopy bring together stays in registers: all its tiles have whole rows in one warp, and the same
-// ones in the same lanes, of which each four share a row.
+// The operands and results of OpTileMap, OpTileRows and OpTileCopy stay in registers. All their tiles have whole rows in one warp and the
+// same rows in the same lanes; each four lanes share a row.
 
-// links lists the tiles that instructions bring together with tile i in registers, itself left out.
+// links lists the other tiles that instructions combine with tile i in registers.
 func (u *tileUses) links(i int) []int {
 	seen := []int{i}
 	add := func(ts ...int) {
@@ -34,7 +34,7 @@ func (u *tileUses) links(i int) []int {
 				add(in.Sym, int(in.Imm))
 			}
 		}
-		for _, in := range u.dots { // what a copy is multiplied into
+		for _, in := range u.dots { // the sums of products that a copy is an operand of
 			if a, _ := dotOperands(in); slices.ContainsFunc(u.copies, func(c *kir.Instr) bool { return c.Sym == a }) {
 				add(in.Sym, a)
 			}
@@ -46,7 +46,7 @@ func (u *tileUses) links(i int) []int {
 // linked reports whether tile i needs whole rows.
 func (u *tileUses) linked(i int) bool { return len(u.links(i)) > 0 }
 
-// registers finds the operands in registers and checks what maps, rows and copies may touch.
+// registers finds the operands in registers and checks the tiles that maps, rows and copies use.
 func (plan *tilePlan) registers(u *tileUses) error {
 	for _, in := range u.copies {
 		t := plan.tiles[in.Sym]
@@ -81,13 +81,13 @@ func (plan *tilePlan) registers(u *tileUses) error {
 	}
 	for _, in := range u.eaches {
 		if plan.tiles[in.Sym].held {
-			return fault.New(fault.Unsupported, "tile %s is a copy and cannot be visited; visit the tile it is of", plan.tiles[in.Sym].Name)
+			return fault.New(fault.Unsupported, "tile %s is a copy and cannot be visited; visit what it copies", plan.tiles[in.Sym].Name)
 		}
 	}
 	return nil
 }
 
-// arrangeLinked gives tiles that are linked to products the arrangement of those.
+// arrangeLinked gives tiles that are linked to products the arrangement of these products.
 func (plan *tilePlan) arrangeLinked(u *tileUses) error {
 	for _, list := range [][]*kir.Instr{u.maps, u.rows, u.copies} {
 		for _, in := range list {
@@ -100,7 +100,7 @@ func (plan *tilePlan) arrangeLinked(u *tileUses) error {
 			}
 			if model == nil || model.unit == plain || model.turned {
 				return fault.New(fault.Unsupported,
-					"tile %s is mapped, but is no sum of products of matrix units, which halves have from compute capability 8.0 on",
+					"tile %s is mapped, but is not a sum of products on matrix units, which halves have from capability 8.0 on",
 					plan.tiles[in.Sym].Name)
 			}
 			for _, i := range links {
@@ -121,13 +121,14 @@ func (plan *tilePlan) arrangeLinked(u *tileUses) error {
 	return nil
 }
 
-// heldAt returns the registers of a held operand's fragment of the i-th 16 rows of a warp from column k on.
+// heldAt returns the registers of a held operand's fragment, for the i-th 16 rows of a warp from column k on.
 func (t *tile) heldAt(i, k int) []string {
 	n := (i*(t.Cols/16) + k/16) * 4
 	return t.regs[n : n+4]
 }
 
-// hold writes OpTileCopy: the fragments of a sum of products are those of a left operand (PTX ISA, "Matrix Fragments for mma.m16n8k16").
+// hold emits OpTileCopy: the fragments of a sum of products are laid out like those of a left operand (PTX ISA, "Matrix Fragments for
+// mma.m16n8k16").
 func (f *function) hold(t, from *tile) {
 	f.m.need(70)
 	name := "cvt.rn." + map[kir.Type]string{dtype.BFloat16: "bf16x2", dtype.Float16: "f16x2"}[t.Type] + ".f32"
@@ -141,8 +142,8 @@ func (f *function) hold(t, from *tile) {
 	}
 }
 
-// mapTile writes OpTileMap. What the region loads without the tile's elements is loaded while products are under way, once for all
-// elements that want the same.
+// mapTile emits OpTileMap. What the region loads independently of the tile's elements is loaded while products are running, once for all
+// elements that need the same data.
 func (f *function) mapTile(in *kir.Instr, t *tile) {
 	b := in.Blocks[0]
 	used := map[kir.Value]bool{}
@@ -173,7 +174,7 @@ func (f *function) mapTile(in *kir.Instr, t *tile) {
 	})
 }
 
-// loadsBefore finds the loads of a map's region that need none of the tiles' elements, with what they need.
+// loadsBefore finds the loads of a map's region that do not depend on the tiles' elements, with the instructions that they need.
 func loadsBefore(b *kir.Block) map[*kir.Instr]bool {
 	late, made, early := map[kir.Value]bool{}, map[kir.Value]*kir.Instr{}, map[*kir.Instr]bool{}
 	for _, v := range b.Params[2:] {
@@ -205,7 +206,7 @@ func loadsBefore(b *kir.Block) map[*kir.Instr]bool {
 	return early
 }
 
-// eachElement runs do for every element that the thread has, with the register of the element; the names of a map's parameters are set.
+// eachElement runs do for every element that the thread has, with the element's register. The names of the map's parameters are set.
 func (f *function) eachElement(in *kir.Instr, t *tile, used map[kir.Value]bool, do func(reg string)) {
 	b := in.Blocks[0]
 	var others [][]item
@@ -214,7 +215,7 @@ func (f *function) eachElement(in *kir.Instr, t *tile, used map[kir.Value]bool, 
 	}
 	items := t.items()
 	perRow := len(items) / len(t.rowsOf())
-	rows, cols := map[int]string{}, map[int]string{} // one register for each place, so that equal work is seen to be equal
+	rows, cols := map[int]string{}, map[int]string{} // one register for each position, so that equal computations are recognized as equal
 	place := func(at map[int]string, first string, n int) string {
 		if at[n] == "" {
 			at[n] = f.addImm(first, n)
@@ -242,7 +243,7 @@ func (f *function) eachElement(in *kir.Instr, t *tile, used map[kir.Value]bool, 
 	}
 }
 
-// rowsOf lists the rows of a thread, as distances from its first.
+// rowsOf lists the rows of a thread as distances from its first row.
 func (t *tile) rowsOf() (rows []int) {
 	for _, it := range t.items() {
 		if len(rows) == 0 || rows[len(rows)-1] != it.row {
@@ -264,7 +265,7 @@ func usedIn(b *kir.Block, used map[kir.Value]bool) {
 	}
 }
 
-// combineRows writes OpTileRows: each thread combines its own elements of a row, then the four lanes of the row combine theirs.
+// combineRows emits OpTileRows: each thread combines its own elements of a row, then the four lanes of the row combine their results.
 func (f *function) combineRows(in *kir.Instr, t *tile) {
 	name := "add.f32"
 	if in.Sub == kir.RowsMax {
@@ -279,7 +280,7 @@ func (f *function) combineRows(in *kir.Instr, t *tile) {
 		for _, x := range from[i*per : (i+1)*per] {
 			parts = append(parts, x.regs...)
 		}
-		for len(parts) > 1 { // as a tree, so that few wait for each other
+		for len(parts) > 1 { // as a tree, which shortens the chain of dependent instructions
 			var next []string
 			for j := 0; j < len(parts); j += 2 {
 				if j+1 == len(parts) {
@@ -298,7 +299,7 @@ func (f *function) combineRows(in *kir.Instr, t *tile) {
 	}
 }
 
-// eachRow writes OpTileEach on a column: the first of each row's four lanes runs the region.
+// eachRow emits OpTileEach on a column: the first of each row's four lanes runs the region.
 func (f *function) eachRow(in *kir.Instr, t *tile) {
 	b := in.Blocks[0]
 	past := f.label()
@@ -314,7 +315,7 @@ func (f *function) eachRow(in *kir.Instr, t *tile) {
 	f.place(past)
 }
 
-// ofRegisters reports whether regions map tiles, combine their rows or copy them.
+// ofRegisters reports whether blocks contain operations that map tiles, combine their rows or copy them.
 func ofRegisters(blocks []*kir.Block) bool {
 	for _, b := range blocks {
 		if b == nil {
@@ -329,10 +330,10 @@ func ofRegisters(blocks []*kir.Block) bool {
 	return false
 }
 
-// carried returns the tiles that products of wgmma at the end of a loop's body may still use in the next turn.
+// carried returns the tiles that products by wgmma at the end of a loop's body may still use in the next iteration.
 func (f *function) carried(b *kir.Block) map[*tile]bool {
 	flying := map[*tile]bool{}
-	for range 2 { // what the first turn leaves, the second may leave too
+	for range 2 { // what the first iteration leaves running, the second may also leave
 		for _, in := range b.Instrs {
 			switch in.Op {
 			case kir.OpTileDot:

@@ -8,15 +8,15 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// formula is an integer base + x*tx + y*ty + z*tz + b*block, where tx, ty, tz are a lane's thread coordinates and block is its block's
-// place in the pass. For 32-bit types it is exact for all lanes, without wrapping; for 64-bit types it holds modulo 2^64. Its fields are
-// moved one by one, since a wider move of what was just stored in parts would have to wait for the stores.
+// formula is an integer base + x*tx + y*ty + z*tz + b*block, where tx, ty, tz are a lane's thread coordinates and block is the index of its
+// block in the pass. For 32-bit types it is exact for all lanes, without wrapping; for 64-bit types it holds modulo 2^64. Fields are copied
+// one by one, because a wider copy of fields that were just stored separately would have to wait for the stores.
 type formula struct{ base, x, y, z, b int64 }
 
-// affinity is a value that may be a formula.
+// affinity is a value that may have a formula.
 type affinity struct {
 	formula
-	// ok: the formula holds; else the register does.
+	// ok: the formula holds; otherwise the register does.
 	ok bool
 	// lo and hi are the lanes that the register already holds.
 	lo, hi int
@@ -29,7 +29,7 @@ type lanespan struct {
 	lo, hi   int
 }
 
-// ref is an operand as running code sees it.
+// ref is an operand at run time.
 type ref struct {
 	class class
 	t     dtype.DType
@@ -37,7 +37,7 @@ type ref struct {
 	p, k  int32
 }
 
-// formulaOf sets f to a uniform or affine operand's formula, if it has one.
+// formulaOf sets f to the formula of a uniform or affine operand, if it has one.
 func (w *worker) formulaOf(r *ref, f *formula) bool {
 	switch r.class {
 	case uniform:
@@ -61,7 +61,7 @@ func (w *worker) keep(k int32, f *formula) {
 
 const huge = 1 << 62
 
-// reach adds to lo or hi how far the term with coefficient c goes over n places; ok is false if that is too far to tell.
+// reach adds the range of a term with coefficient c over n places to lo or hi. ok is false if c is too large.
 func reach(lo, hi *int64, c, n int64) bool {
 	if c == 0 || n == 1 {
 		return true
@@ -77,7 +77,7 @@ func reach(lo, hi *int64, c, n int64) bool {
 	return true
 }
 
-// bounds returns the least and greatest value over all lanes of the pass; ok is false if they are not within ±2^62.
+// bounds returns the minimum and maximum over all lanes of the pass; ok is false if they are not within ±2^62.
 func (w *worker) bounds(f *formula) (lo, hi int64, ok bool) {
 	if f.base > huge || f.base < -huge {
 		return 0, 0, false
@@ -88,7 +88,7 @@ func (w *worker) bounds(f *formula) (lo, hi int64, ok bool) {
 	return lo, hi, ok && lo >= -huge && hi <= huge
 }
 
-// fits reports whether all lanes of f lie in type t.
+// fits reports whether the values of f in all lanes fit in type t.
 func (w *worker) fits(f *formula, t dtype.DType) bool {
 	var least, most int64
 	switch t {
@@ -103,10 +103,10 @@ func (w *worker) fits(f *formula, t dtype.DType) bool {
 	return ok && lo >= least && hi <= most
 }
 
-// linear returns the stride between neighbouring lanes, if there is one.
+// linear returns the stride between neighbouring lanes, if it is constant.
 func (w *worker) linear(f *formula) (int64, bool) {
 	e := &w.ext
-	if e[1] == 1 && e[2] == 1 { // the usual case: blocks in x
+	if e[1] == 1 && e[2] == 1 { // the usual case: one-dimensional blocks
 		if e[0] == 1 {
 			return f.b, true
 		}
@@ -133,12 +133,12 @@ func (w *worker) at(f *formula, lane int) int64 {
 	return f.base + f.x*int64(x) + f.y*int64(y) + f.z*int64(z) + f.b*int64(b)
 }
 
-// affineOp is an operation that may keep its result as a formula.
+// affineOp is an operation whose result may be kept as a formula.
 type affineOp struct {
 	op      kir.Op
-	t       dtype.DType // of the result, or of the operands for comparisons
+	t       dtype.DType // of the result, or of the operands of comparisons
 	d, a, b ref
-	// plain computes the lanes instead.
+	// plain computes lanes instead.
 	plain inst
 }
 
@@ -152,7 +152,7 @@ func execAffine(w *worker, in *inst) {
 	w.plainly(o)
 }
 
-// plainly computes the lanes of an operation that turned out to have no formula.
+// plainly computes the lanes of an operation whose result has no formula.
 func (w *worker) plainly(o *affineOp) {
 	w.spell(&o.a)
 	w.spell(&o.b)
@@ -166,7 +166,7 @@ func (w *worker) plainly(o *affineOp) {
 	}
 }
 
-// combine sets x to the result of an operation on formulas; false if it is none. t is the result's type.
+// combine sets x to the result of an operation on formulas; it returns false if the result is not a formula. t is the result's type.
 func combine(op kir.Op, x, y *formula, t dtype.DType) bool {
 	switch op {
 	case kir.OpAdd, kir.OpPtrAdd:
@@ -201,14 +201,14 @@ func combine(op kir.Op, x, y *formula, t dtype.DType) bool {
 			return false
 		}
 		x.scale(1 << n)
-	case kir.OpCvt: // exact in the wider reading, or it does not fit
+	case kir.OpCvt: // sign- or zero-extended exactly; otherwise it does not fit
 	default:
 		return false
 	}
 	return true
 }
 
-// small bounds a factor so that products of two do not overflow.
+// small bounds factors so that the product of two does not overflow.
 func small(v int64) bool { return v < 1<<31 && v > -1<<31 }
 
 func (f *formula) small() bool {
@@ -223,7 +223,7 @@ func (f *formula) scale(k int64) {
 	f.b *= k
 }
 
-// execAffineCompare finds the lanes where a comparison of formulas holds.
+// execAffineCompare computes the range of lanes where a comparison of formulas holds.
 func execAffineCompare(w *worker, in *inst) {
 	o := in.aff
 	var x, y formula
@@ -249,13 +249,13 @@ func execAffineCompare(w *worker, in *inst) {
 	w.plainly(o)
 }
 
-// comparable reports whether the formula's numbers compare as the type's.
+// comparable reports whether comparing the formula's numbers gives the same result as comparing values of type t.
 func (w *worker) comparable(f *formula, t dtype.DType) bool {
 	lo, hi, ok := w.bounds(f)
 	return ok && (t != dtype.Uint64 || lo >= 0) && hi < huge/8 && lo > -huge/8
 }
 
-// solve returns the lanes where least <= f <= most, if they are a range.
+// solve returns the lanes where least <= f <= most, if they form a range.
 func (w *worker) solve(f *formula, least, most int64) (from, to int, ok bool) {
 	n := w.lanes
 	lo, hi, ok := w.bounds(f)
@@ -276,7 +276,7 @@ func (w *worker) solve(f *formula, least, most int64) (from, to int, ok bool) {
 	if s < 0 {
 		below, above = least, most
 	}
-	// lanes up to (below-base)/s and from (above-base)/s on
+	// lanes up to (below-base)/s and from (above-base)/s
 	to = n
 	if below != math.MinInt64 && below != math.MaxInt64 {
 		to = int(min(max(floorDiv(below-f.base, s)+1, 0), int64(n)))
@@ -329,7 +329,7 @@ func (w *worker) spanOf(r *ref) (lanespan, bool) {
 	return lanespan{}, false
 }
 
-// execSpell makes sure that an operand's register holds the active lanes.
+// execSpell makes the register of an operand hold the active lanes.
 func execSpell(w *worker, in *inst) { w.spell(&in.aff.a) }
 
 func (w *worker) spell(r *ref) {
@@ -365,7 +365,7 @@ func (w *worker) spellFormula(a *affinity, r *ref) {
 	nx := int(w.ext[0])
 	w.step = a.x
 	plane := w.ext[2] == 1 && w.ext[3] == 1
-	for i := a.lo; i < a.hi; { // row by row: what a kernel writes too far, the next row puts right
+	for i := a.lo; i < a.hi; { // row by row: what a kernel writes beyond a row, the next row overwrites
 		y := i / nx
 		end := min(a.hi, y*nx+nx)
 		if plane {

@@ -5,7 +5,7 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// class says how a value is kept. Classes only rise while analysis iterates.
+// class says how a value is represented. Classes only rise while the analysis iterates.
 type class uint8
 
 const (
@@ -16,47 +16,47 @@ const (
 	varying       // a register
 )
 
-// value is what compilation knows of one SSA value.
+// value is what the compiler knows about an SSA value.
 type value struct {
 	t dtype.DType
-	// wide is how many elements of t a lane has, size the bytes of all of them.
+	// wide is the number of elements of t per lane, size their total number of bytes.
 	wide, size int
 	class      class
-	// hoist: depends on the launch alone, so it is computed once a launch.
+	// hoist: depends only on the launch, so it is computed once per launch.
 	hoist bool
 	def   *kir.Instr
 	uses  int
 	// pos and last are the positions of the definition and of the last use.
 	pos, last int
-	// p is the pointer table's index of the scalar or register; k indexes affinities or spans.
+	// p is the index of the scalar or register in the pointer table; k indexes affinities or spans.
 	p, k int32
-	// dep says, in the region of a tile load, on which of the tile's axes the value depends.
+	// dep says, in the region of a tile load, on which axes of the tile the value depends.
 	dep uint8
 }
 
-// The axes of a tile load: lanes run along the inner one, along which elements are adjacent.
+// The axes of a tile load. Elements are adjacent along the inner one, and lanes run along it.
 const (
 	depInner = 1 << iota
 	depOuter
 	depBoth = depInner | depOuter
 )
 
-// variable is what compilation knows of one variable.
+// variable is what the compiler knows about a variable.
 type variable struct {
 	class class
 	wide  int
-	// home is the innermost region that holds all its uses.
+	// home is the innermost region that contains all its uses.
 	home *kir.Block
-	// p and k are as a value's.
+	// p and k are those of value.
 	p, k int32
 	// sets are the positions of its OpSets.
 	sets []int
 }
 
-// region is what compilation knows of one block of instructions.
+// region is what the compiler knows about a block of instructions.
 type region struct {
 	parent *kir.Block
-	owner  *kir.Instr // the instruction that holds it; nil for the body
+	owner  *kir.Instr // the instruction that contains it; nil for the body
 	depth  int
 }
 
@@ -67,15 +67,15 @@ type analysis struct {
 	values  []value
 	vars    []variable
 	regions map[*kir.Block]*region
-	// diverges marks loops that some lanes leave or continue alone, and ifs whose condition is not uniform.
+	// diverges marks loops that only some lanes leave or continue, and ifs whose condition is not uniform.
 	diverges map[*kir.Instr]bool
 	changed  bool
-	// load is the tile load whose region is being visited; nested: within control flow there.
+	// load is the tile load whose region is being visited; nested says whether the visit is inside control flow in that region.
 	load   *kir.Instr
 	nested bool
 }
 
-// analyze classifies p's values; wide is what optimize found, or nil.
+// analyze classifies p's values; wide is the result of optimize, or nil.
 func analyze(p *kir.Program, fused bool, wide *widths) *analysis {
 	a := &analysis{p: p, fused: fused, values: make([]value, len(p.Values)), vars: make([]variable, len(p.Vars)),
 		regions: map[*kir.Block]*region{}, diverges: map[*kir.Instr]bool{}}
@@ -97,7 +97,7 @@ func analyze(p *kir.Program, fused bool, wide *widths) *analysis {
 		a.block(p.Body)
 	}
 	for i := range a.values {
-		a.values[i].class = max(a.values[i].class, uniform) // what only reads variables that are never set
+		a.values[i].class = max(a.values[i].class, uniform) // values that only depend on variables that are never set
 	}
 	for i := range a.vars {
 		a.vars[i].class = max(a.vars[i].class, uniform)
@@ -148,8 +148,8 @@ func (a *analysis) diverge(in *kir.Instr) {
 	}
 }
 
-// divergent reports whether lanes that are together in region home may be apart in region b inside it. If home is a loop's body,
-// that loop counts too, since variables live on from turn to turn.
+// divergent reports whether lanes that are together in region home may be apart in region b inside it. If home is a loop's body, that loop
+// counts too, because variables live on across iterations.
 func (a *analysis) divergent(b, home *kir.Block) bool {
 	for ; ; b = a.regions[b].parent {
 		o := a.regions[b].owner
@@ -186,7 +186,8 @@ func (a *analysis) block(b *kir.Block) {
 			a.tile(in)
 			continue
 		case kir.OpSet:
-			// An integer that is set to formulas may be kept as one whenever all lanes set it; what lanes set apart is not.
+			// An integer that is set to formulas may be kept as a formula if all lanes set it; a variable that lanes set separately may
+			// not.
 			c := a.values[in.Args[0]].class
 			switch {
 			case c > affine:
@@ -244,7 +245,7 @@ func loadAxes(in *kir.Instr) (inner, outer kir.Value) {
 	return p[1], p[0]
 }
 
-// dependence returns the axes of the tile that in's results depend on, as far as they decide when it runs.
+// dependence returns the axes of the tile that in's results depend on. They decide when in runs; control flow and variables count as both.
 func (a *analysis) dependence(in *kir.Instr) uint8 {
 	if a.load == nil {
 		return 0
@@ -276,7 +277,7 @@ func (a *analysis) counter(in *kir.Instr) {
 	}
 }
 
-// hasAffine reports whether affinities are kept for t.
+// hasAffine reports whether values of type t may be affine.
 func hasAffine(t dtype.DType) bool {
 	return t == dtype.Int32 || t == dtype.Uint32 || t == dtype.Int64 || t == dtype.Uint64
 }
@@ -364,7 +365,7 @@ func (a *analysis) affineResult(in *kir.Instr, cls func(int) class) class {
 	return varying
 }
 
-// hasEffect reports whether in must run even if its results are not used. Unused loads are dropped.
+// hasEffect reports whether in must run even if its results are not used. Unused loads are removed.
 func hasEffect(op kir.Op) bool {
 	switch op {
 	case kir.OpSet, opSetElement, kir.OpStore, kir.OpAtomic, kir.OpBarrier, kir.OpFence, kir.OpAssert, kir.OpIf, kir.OpFor, kir.OpLoop,
@@ -388,7 +389,7 @@ func (a *analysis) live(in *kir.Instr) bool {
 	return false
 }
 
-// countUses counts uses backwards, so that what only dead instructions use stays at zero, and finds what can be hoisted forwards.
+// countUses counts uses, from the last instruction to the first, so that values used only by dead instructions have none.
 func (a *analysis) countUses(b *kir.Block) {
 	for i := len(b.Instrs) - 1; i >= 0; i-- {
 		in := b.Instrs[i]
@@ -403,7 +404,7 @@ func (a *analysis) countUses(b *kir.Block) {
 	}
 }
 
-// hoistable reports whether in is uniform or affine and is the same in every pass of a launch.
+// hoistable reports whether in is uniform or affine and gives the same result in every pass of a launch.
 func (a *analysis) hoistable(in *kir.Instr) bool {
 	if len(in.Res) != 1 || a.values[in.Res[0]].class > affine {
 		return false
@@ -424,12 +425,12 @@ func (a *analysis) hoistable(in *kir.Instr) bool {
 	return !hasEffect(in.Op)
 }
 
-// fusable reports whether blocks of p can share a pass: no lane sees another of its block.
+// fusable reports whether several blocks of p can share a pass: the threads of a block must not communicate.
 func fusable(p *kir.Program) bool {
 	return len(p.Shared) == 0 && len(p.Tiles) == 0 && !contains(p.Body, kir.OpBarrier, kir.OpShuffle, kir.OpVote)
 }
 
-// contains reports whether b or a region in it has one of the operations.
+// contains reports whether b or a region in it contains one of the operations.
 func contains(b *kir.Block, ops ...kir.Op) bool {
 	for _, in := range b.Instrs {
 		for _, op := range ops {

@@ -9,10 +9,11 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// atomicFunc applies an operation with operand v (bits) to the element at p and returns the old bits; old is what AtomCAS expects.
+// atomicFunc applies an operation with operand v (bits) to the element at p and returns the old bits; old is the value that AtomCAS
+// expects.
 type atomicFunc func(p unsafe.Pointer, old, v uint64) uint64
 
-// atomic emits an atomic operation; args are the index and the operands.
+// atomic emits an atomic operation. args are the index and the operands.
 func (e *emitter) atomic(in *kir.Instr, c *access, args []kir.Value, pos int) {
 	c.width, c.store = 1, true
 	c.atomic = atomicOf(in.Sub, in.Type)
@@ -89,7 +90,7 @@ func update64(p unsafe.Pointer, f func(old uint64) uint64) uint64 {
 	}
 }
 
-// cas stores v if old is there.
+// cas32 stores v if the element equals old.
 func cas32(p unsafe.Pointer, old, v uint64) uint64 {
 	return update32(p, func(x uint32) uint32 {
 		if x == uint32(old) {
@@ -108,7 +109,7 @@ func cas64(p unsafe.Pointer, old, v uint64) uint64 {
 	})
 }
 
-// atomicOf returns the function for an operation on a type, or nil.
+// atomicOf returns the function for an operation on a type, or nil if there is none.
 func atomicOf(sub kir.Sub, t dtype.DType) atomicFunc {
 	if t.IsFloat() && sub != kir.AtomAdd || t.Size() < 4 {
 		return nil

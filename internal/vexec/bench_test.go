@@ -7,7 +7,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// The six-op chain: y = ((x*a + b)*x - c)*x + |x|.
+// buildChain makes a chain of six operations: y = ((x*a + b)*x - c)*x + |x|.
 func buildChain(t testing.TB, vec int) *Kernel {
 	return build(t, "chain", func(k *kernel.Builder) {
 		n := k.Scalar("n", dtype.Int64)
@@ -76,7 +76,7 @@ func benchmarkChain(b *testing.B, n int) {
 	})
 }
 
-// BenchmarkSmallLaunch is the cost of a launch that has next to nothing to do.
+// BenchmarkSmallLaunch measures a launch with next to no work.
 func BenchmarkSmallLaunch(b *testing.B) {
 	m := newFlat()
 	args := pack(float32(2), int64(10), m.alloc(40), m.alloc(40))

@@ -14,7 +14,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// TestBlockSum sums with shared memory and barriers, in a halving tree.
+// TestBlockSum sums with shared memory and barriers, as a halving tree.
 func TestBlockSum(t *testing.T) {
 	const threads = 256
 	k := build(t, "blocksum", func(k *kernel.Builder) {
@@ -135,7 +135,7 @@ func TestExchange(t *testing.T) {
 	}
 }
 
-// TestAtomics runs every atomic on global and shared memory; the results do not depend on the order.
+// TestAtomics runs every atomic on global and shared memory, with results that do not depend on the order.
 func TestAtomics(t *testing.T) {
 	type c struct {
 		op   kernel.Atomic
@@ -215,7 +215,7 @@ func fillOne(t dtype.DType, v float64) []byte {
 	return b
 }
 
-// TestAtomicReturns checks old values: each ticket is drawn once, exchange and compare-and-swap chain through all threads.
+// TestAtomicReturns checks old values: each ticket is drawn once, and exchange and compare-and-swap chain through all threads.
 func TestAtomicReturns(t *testing.T) {
 	k := build(t, "tickets", func(k *kernel.Builder) {
 		counter, seen, chain := k.Buffer("counter", dtype.Uint32), k.Buffer("seen", dtype.Int32), k.Buffer("chain", dtype.Uint64)
@@ -251,7 +251,7 @@ func here() int {
 	return line
 }
 
-// TestFaults provokes each fault in each way that memory is reached, and wants the Go line of the access.
+// TestFaults provokes each fault in each way of accessing memory, and checks that the fault has the Go line of the access.
 //
 //tenon:table of the ways to reach memory
 func TestFaults(t *testing.T) {
@@ -403,7 +403,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestMaskedAccess: lanes that are not active may have bad addresses.
+// TestMaskedAccess: inactive lanes may have invalid addresses.
 func TestMaskedAccess(t *testing.T) {
 	k := build(t, "masked", func(k *kernel.Builder) {
 		u := k.Buffer("u", dtype.Float32)
@@ -439,7 +439,7 @@ func TestMaskedAccess(t *testing.T) {
 	}
 }
 
-// TestAdjacentAllocations: the lanes of one access may lie in several allocations.
+// TestAdjacentAllocations: the lanes of one access may touch several allocations.
 func TestAdjacentAllocations(t *testing.T) {
 	k := build(t, "several", func(k *kernel.Builder) {
 		u, d, n := k.Buffer("u", dtype.Int64), k.Scalar("d", dtype.Int64), k.Scalar("n", dtype.Int32)
@@ -465,7 +465,7 @@ func TestAdjacentAllocations(t *testing.T) {
 	}
 }
 
-// TestLaunchRefused walks the errors of launches that do not begin.
+// TestLaunchRefused checks the errors of launches that cannot begin.
 func TestLaunchRefused(t *testing.T) {
 	k := buildSaxpy(t)
 	fixed := build(t, "fixed", func(k *kernel.Builder) {
@@ -508,7 +508,7 @@ func TestLoadRefusesTwins(t *testing.T) {
 	}
 }
 
-// TestWarmLaunchAllocates nothing, inline and spread over goroutines.
+// TestWarmLaunchAllocatesNothing covers launches on one goroutine and on several.
 func TestWarmLaunchAllocatesNothing(t *testing.T) {
 	k := buildSaxpy(t)
 	m := newFlat()
@@ -530,7 +530,7 @@ func TestWarmLaunchAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestClock: a spin on the device clock ends, and the clock is the environment's.
+// TestClock: a spin on the device clock ends, and the clock comes from the environment.
 func TestClock(t *testing.T) {
 	k := build(t, "spin", func(k *kernel.Builder) {
 		out := k.Buffer("out", dtype.Int64)
@@ -554,7 +554,7 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// watching notes what a launch tells of itself.
+// watching records what a launch reports about itself.
 type watching struct {
 	said []string
 	last int
@@ -579,7 +579,7 @@ func (w *watching) Touch(t *Touch) {
 		t.Lane, t.Outside))
 }
 
-// TestWatch sees every access of a launch told before it is made, in program order.
+// TestWatch checks that every access of a launch is reported before it is made, in program order.
 func TestWatch(t *testing.T) {
 	k := build(t, "watched", func(k *kernel.Builder) {
 		k.FixedThreads(2)
@@ -622,7 +622,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestVaryingSteps: the counter of a loop whose lanes step apart is kept for the whole turn, even if the body has no more use for it.
+// TestVaryingSteps: the counter of a loop whose lanes have different steps is kept through each iteration, even if the body no longer uses
+// it.
 func TestVaryingSteps(t *testing.T) {
 	k := build(t, "steps", func(k *kernel.Builder) {
 		out := k.Buffer("out", dtype.Int32)

@@ -7,19 +7,19 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// bundler joins operations on the elements of vector accesses: where each of the W elements that a lane loads takes the same path, W
-// operations on a lane's elements become one on W times the lanes. Variables that hold one element each, such as the partial
-// sums of a reduction, become one wide variable.
+// bundler merges operations on the elements of vector accesses. If each of the W elements that a lane loads goes through the same
+// operations, W operations on a lane's elements become one operation on W times the lanes. Variables that hold one element each, such as
+// the partial sums of a reduction, become one wide variable.
 type bundler struct {
 	p *kir.Program
 	a *analysis
 	w widths
-	// of places every bundled value: its bundle and its element. member finds the bundle of an instruction that is one of its members.
+	// of maps every bundled value to its bundle and element. member maps an instruction to the bundle that it is a member of.
 	of      map[kir.Value]element
 	member  map[*kir.Instr]*bundle
 	bundles []*bundle
 	joined  map[bundleKey]*bundle
-	// tuple places every variable that may be an element of a wide one.
+	// tuple maps every variable that may be an element of a wide one.
 	tuple  map[int]*tuple
 	tuples []*tuple
 	// turn counts the reads and writes of a variable in a block so far.
@@ -31,17 +31,18 @@ type element struct {
 	j int
 }
 
-// bundle is W values that become one wide value, or W writes of variables that become one.
+// bundle is W values that become one wide value, or W writes of variables that become one write.
 type bundle struct {
-	// vals are the values; none for writes. members define them one by one; none for a vector load or a tile's visit, which defines all.
+	// vals are the values; writes have none. members define them one by one; a vector load or a tile's visit has no members, as it defines
+	// all of the values.
 	vals    []kir.Value
 	members []*kir.Instr
 	block   *kir.Block
-	// args are the operands: of bundles, or values common to all. vars is set for reads and writes of variables.
+	// args are the operands: bundles, or values common to all members. vars is set for reads and writes of variables.
 	args []bundleArg
 	vars *tuple
 	ok   bool
-	// at are the places of the members in their block, pos the last: there the bundle runs.
+	// at are the positions of the members in their block. pos is the last one, where the bundle runs.
 	at  []int
 	pos int
 	v   kir.Value // the wide value
@@ -52,10 +53,10 @@ type bundleArg struct {
 	v kir.Value
 }
 
-// tuple is variables that may become one wide variable.
+// tuple is a set of variables that may become one wide variable.
 type tuple struct {
 	vars []int
-	wide int // the wide variable's number
+	wide int // the number of the wide variable
 	used bool
 }
 
@@ -93,7 +94,7 @@ func bundleElements(p *kir.Program) *widths {
 	return &b.w
 }
 
-// seeds finds the bundles that vector loads and tile visits make, where their values differ between lanes.
+// seeds finds the bundles made by vector loads and tile visits whose values differ between lanes.
 func (b *bundler) seeds(c *kir.Block) {
 	for pos, in := range c.Instrs {
 		switch {
@@ -119,7 +120,7 @@ func (b *bundler) seed(block *kir.Block, vals []kir.Value, pos int) {
 	}
 }
 
-// label says that a value or variable has to do with element j of W and with no other; the zero label that nothing is known.
+// label says that a value or variable depends on element j of W and on no other. The zero label means that nothing is known.
 type label struct{ width, j int }
 
 var mixed = label{-1, -1}
@@ -134,10 +135,10 @@ func meet(a, b label) label {
 	return mixed
 }
 
-// labels are what is known of values and variables.
+// labels are what is known about values and variables.
 type labels struct{ values, vars []label }
 
-// forward labels what is computed from labelled values. It returns the variables in the order of their reads and writes.
+// forward labels the values computed from labelled ones. It returns the variables in the order of their reads and writes.
 func (b *bundler) forward(known *labels) (order []int) {
 	values, vars := known.values, known.vars
 	for changed := true; changed; {
@@ -172,8 +173,8 @@ func (b *bundler) forward(known *labels) (order []int) {
 	return order
 }
 
-// backward labels variables that only serve one element, such as the count of a running mean, by the operations that use them. It reports
-// whether it labelled any.
+// backward labels variables that serve only one element, such as the count of a running mean, based on the operations that use them. It
+// reports whether it labelled any.
 func (b *bundler) backward(known *labels) (found bool) {
 	back := labels{make([]label, len(known.values)), make([]label, len(known.vars))}
 	var instrs []*kir.Instr
@@ -217,8 +218,8 @@ func (b *bundler) backward(known *labels) (found bool) {
 	return found
 }
 
-// findTuples guesses which variables belong together: those that have to do with one element each, in the order in which they are used.
-// A wrong guess costs time only.
+// findTuples guesses which variables belong together: those that depend on one element each, in the order in which they are used. A wrong
+// guess only costs time.
 func (b *bundler) findTuples() {
 	known := &labels{make([]label, len(b.p.Values)), make([]label, len(b.p.Vars))}
 	vars := known.vars
@@ -256,7 +257,7 @@ func (b *bundler) findTuples() {
 	}
 }
 
-// joinBlock puts every instruction with its likes.
+// joinBlock puts every instruction in a bundle with similar ones.
 func (b *bundler) joinBlock(c *kir.Block) {
 	for pos, in := range c.Instrs {
 		switch {
@@ -273,7 +274,8 @@ func (b *bundler) joinBlock(c *kir.Block) {
 	}
 }
 
-// join adds in to the bundle of its like, if its operands are elements of one place of bundles and values common to all.
+// join adds in to the bundle of similar instructions if each operand is either an element of a bundle, with one index for all of them, or a
+// value common to all members.
 func (b *bundler) join(c *kir.Block, in *kir.Instr, pos int) {
 	j, width := -1, 0
 	k := bundleKey{block: c, op: in.Op, t: in.Type, sub: in.Sub, imm: in.Imm}
@@ -322,15 +324,15 @@ func (b *bundler) join(c *kir.Block, in *kir.Instr, pos int) {
 	}
 }
 
-// use is one use of a value, or one read or write of a variable: at place pos of the block.
+// use is one use of a value, or one read or write of a variable, at position pos of the block.
 type use struct {
 	block *kir.Block
 	pos   int
 	in    *kir.Instr
 }
 
-// settle decides which bundles are made: those whose members are all there, whose operands' bundles are made, that can run where their last
-// member stands, and which something takes as a whole.
+// settle decides which bundles are formed: those whose members all exist, whose operands' bundles are formed, that can run at the position
+// of their last member, and whose result is used as a whole.
 func (b *bundler) settle() {
 	uses, touches := map[kir.Value][]use{}, map[int][]use{}
 	b.eachInstr(b.p.Body, func(c *kir.Block, pos int, in *kir.Instr) {
@@ -359,8 +361,8 @@ func (b *bundler) soundness(uses map[kir.Value][]use, touches map[int][]use) {
 	}
 }
 
-// profit dissolves what nothing takes as a whole: backwards, since only later bundles need earlier ones, but for variables, whose reads are
-// taken if the bundles that they go into are.
+// profit drops bundles that nothing uses as a whole. It goes backwards, because only later bundles need earlier ones. Reads of variables
+// are the exception: they are kept if the bundles that use them are.
 func (b *bundler) profit(uses map[kir.Value][]use) {
 	needed := map[*bundle]bool{}
 	for changed := true; changed; {
@@ -390,7 +392,7 @@ func (b *bundler) eachInstr(c *kir.Block, f func(c *kir.Block, pos int, in *kir.
 	}
 }
 
-// sound reports whether x is complete and its values are not needed before it runs.
+// sound reports whether x is complete and its values are not used before it runs.
 func (b *bundler) sound(x *bundle, uses map[kir.Value][]use) bool {
 	if slices.Contains(x.members, nil) {
 		return false
@@ -413,13 +415,13 @@ func (b *bundler) sound(x *bundle, uses map[kir.Value][]use) bool {
 	return true
 }
 
-// runsLater reports whether an instruction belongs to a bundle that is made, so that it runs after those of its operands.
+// runsLater reports whether an instruction belongs to a bundle that is formed, so that it runs after those of its operands.
 func (b *bundler) runsLater(in *kir.Instr) bool {
 	x := b.member[in]
 	return x != nil && x.ok
 }
 
-// ordered reports whether reads and writes of variables stay in order if x's members all run at the last one's place.
+// ordered reports whether reads and writes of variables stay in order if all members of x run at the position of the last one.
 func (b *bundler) ordered(x *bundle, touches map[int][]use) bool {
 	if x.vars == nil {
 		return true
@@ -447,7 +449,7 @@ func (b *bundler) ordered(x *bundle, touches map[int][]use) bool {
 	return true
 }
 
-// positionIn returns the place in block c of the instruction that holds the nested block r, or -1.
+// positionIn returns the position in block c of the instruction that contains the nested block r, or -1.
 func (b *bundler) positionIn(c, r *kir.Block) int {
 	for b.a.regions[r].parent != c {
 		if r = b.a.regions[r].parent; r == nil {
@@ -457,7 +459,7 @@ func (b *bundler) positionIn(c, r *kir.Block) int {
 	return slices.Index(c.Instrs, b.a.regions[r].owner)
 }
 
-// takenWhole reports whether x is a write of a bundle, or a store of all of its values in order or a needed bundle takes it.
+// takenWhole reports whether x is a write of a bundle, or all of its values are stored in order or used by a needed bundle.
 func (b *bundler) takenWhole(x *bundle, uses map[kir.Value][]use, needed map[*bundle]bool) bool {
 	if len(x.vals) == 0 {
 		return x.args[0].b != nil
@@ -475,7 +477,7 @@ func (b *bundler) storesWhole(in *kir.Instr, x *bundle) bool {
 	return in.Op == kir.OpStore && in.Space == kir.Global && in.Width > 1 && slices.Equal(in.Args[2:], x.vals)
 }
 
-// rewrite puts the bundles that are made into the program.
+// rewrite puts the bundles that are formed into the program.
 func (b *bundler) rewrite() {
 	extracted := map[kir.Value]bool{}
 	b.eachInstr(b.p.Body, func(_ *kir.Block, _ int, in *kir.Instr) {
@@ -555,7 +557,7 @@ func (b *bundler) rewriteBlock(c *kir.Block, extracted map[kir.Value]bool) {
 	c.Instrs = out
 }
 
-// wideInstr returns the one operation that makes x.
+// wideInstr returns the single operation that computes x.
 func (b *bundler) wideInstr(x *bundle) *kir.Instr {
 	in := *x.members[0]
 	if len(x.vals) > 0 {

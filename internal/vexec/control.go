@@ -13,17 +13,17 @@ import (
 type control struct {
 	args      [3]ref
 	then, els []inst
-	// An if's mask buffers are tb and eb for its regions and mb for what it leaves. A loop's are tb for the lanes of a turn, eb for
-	// continued lanes, mb for the lanes of the next turn, lb for what it leaves and cb for the lanes' conditions.
+	// The mask buffers of an if are tb and eb for its regions and mb for the mask after it. Those of a loop are tb for the lanes of an
+	// iteration, eb for continued lanes, mb for the lanes of the next iteration, lb for the mask after it and cb for the lanes' conditions.
 	tb, eb, mb, lb, cb int
-	// loop tells a loop from an if.
+	// loop distinguishes a loop from an if.
 	loop bool
-	// kills: lanes may be lost in the regions; returns: by OpReturn.
+	// kills: the regions may lose lanes; returns: by OpReturn.
 	kills, returns bool
 	// cont indexes the loop's continued lanes.
 	cont    int
 	counter ref
-	// An assertion's text, and how many numbers it has.
+	// text is an assertion's text, and numbers how many numbers it has.
 	text    string
 	numbers int
 	loc     int
@@ -107,7 +107,7 @@ func execAssert(w *worker, in *inst) {
 	}
 }
 
-// assertFailed stops the worker because lane i's condition is false.
+// assertFailed stops the worker because the condition of lane i is false.
 func (w *worker) assertFailed(c *control, i int) {
 	said := c.text
 	if n := c.numbers; n > 0 {
@@ -124,7 +124,7 @@ func (w *worker) assertFailed(c *control, i int) {
 	}
 }
 
-// number returns lane i of an operand that is spelled out.
+// number returns lane i of an operand whose register holds the lanes.
 func (w *worker) number(r *ref, i int) any {
 	p := w.p[r.p]
 	if r.class != uniform {
@@ -192,7 +192,7 @@ func execIf(w *worker, in *inst) {
 	}
 }
 
-// turn runs a loop's body once and returns to w.m the lanes that go on; false if there are none.
+// turn runs a loop's body once. It adds the continued lanes to w.m and returns false if no lanes are left.
 func (w *worker) turn(c *control) bool {
 	w.run(c.then)
 	if again := w.cont[c.cont]; again.hi != 0 {
@@ -204,7 +204,7 @@ func (w *worker) turn(c *control) bool {
 	return w.m.hi != 0
 }
 
-// leave restores the lanes that entered a loop, less those that returned.
+// leave restores the lanes that entered a loop, except those that returned.
 func (w *worker) leave(c *control, entry mask) {
 	switch {
 	case w.fault != nil:
@@ -269,7 +269,7 @@ func execForUniform(w *worker, in *inst) {
 	w.leave(c, entry)
 }
 
-// execForLanes runs a loop whose counter or bounds differ between lanes: by formula where that is exact, else lane by lane.
+// execForLanes runs a loop whose counter or bounds differ between lanes: by formula if that is exact, otherwise lane by lane.
 func execForLanes(w *worker, in *inst) {
 	c := in.ctl
 	entry := w.m
@@ -282,7 +282,7 @@ func execForLanes(w *worker, in *inst) {
 	w.leave(c, entry)
 }
 
-// forAffine runs the loop with an affine counter; false if it is not, with nothing done.
+// forAffine runs the loop with an affine counter. It does nothing and returns false if the counter is not affine.
 func (w *worker) forAffine(c *control) bool {
 	var x, end formula
 	if !w.formulaOf(&c.args[0], &x) || !w.formulaOf(&c.args[1], &end) || c.args[2].class != uniform || c.counter.class == varying ||
@@ -294,7 +294,7 @@ func (w *worker) forAffine(c *control) bool {
 	if step > huge/8 || c.counter.size == 4 && most+step > math.MaxInt32 {
 		return false
 	}
-	d := x // start - end; the first turn must find a range of lanes, and so then must all
+	d := x // start - end; if the first iteration finds a range of lanes, all do
 	combine(kir.OpSub, &d, &end, dtype.Int64)
 	if _, ok := w.linear(&d); !ok {
 		return false
@@ -321,7 +321,7 @@ func (w *worker) forAffine(c *control) bool {
 	}
 }
 
-// forSpelled runs the loop with a counter and bounds in lanes.
+// forSpelled runs the loop with the counter and the bounds in lanes.
 func (w *worker) forSpelled(c *control) {
 	if c.counter.size == 4 {
 		forLanes[int32](w, c)
@@ -379,7 +379,7 @@ func forLanes[T int32 | int64](w *worker, c *control) {
 		}
 		for i := w.m.lo; i < w.m.hi; i++ {
 			next := counter[i] + at(&c.args[2], i)
-			if next < counter[i] { // past the last value of the type
+			if next < counter[i] { // beyond the maximum of the type
 				next = at(&c.args[1], i)
 			}
 			counter[i] = next

@@ -12,14 +12,14 @@ type features struct {
 	avx512 bool // F, DQ and VL
 }
 
-// detect asks the processor.
+// detect queries the processor.
 func detect() (f features) {
 	f.avx2 = cpu.X86.HasAVX2 && cpu.X86.HasFMA && cpu.X86.HasF16C
 	f.avx512 = f.avx2 && cpu.X86.HasAVX512F && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL
 	return f
 }
 
-// accelerate enters the kernels that this processor can run.
+// accelerate adds the kernels that this processor can run to the tables.
 func accelerate() {
 	f := detect()
 	if f.avx2 {

@@ -2,5 +2,5 @@
 
 package vexec
 
-// accelerate has nothing to enter: the plain kernels are all there are.
+// accelerate does nothing: there are only the plain kernels.
 func accelerate() {}

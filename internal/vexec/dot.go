@@ -6,14 +6,14 @@ import (
 	"tenon.dev/dtype"
 )
 
-// dotFunc adds to c [m, n] the product of a [m, k], whose element (i, l) lies at i*rs + l*cs, and b [k, n]. c and b lie row by row. Every
-// element of c takes its k products in ascending order.
+// dotFunc adds to c [m, n] the product of a [m, k], whose element (i, l) is at i*rs + l*cs, and b [k, n]. c and b are stored by rows. Every
+// element of c adds its k products in ascending order.
 type dotFunc func(c, a, b unsafe.Pointer, m, n, k, rs, cs int)
 
-// dots finds the product of tiles kept as a type.
+// dots maps the type in which tiles are kept to their product.
 var dots = map[dtype.DType]dotFunc{dtype.Float32: dotPlain[float32], dtype.Float64: dotPlain[float64], dtype.Int32: dotPlain[int32]}
 
-// dotPlain keeps 4 rows by 4 columns of c in registers.
+// dotPlain keeps 2 rows by 4 columns of c in registers.
 func dotPlain[T float32 | float64 | int32](c, a, b unsafe.Pointer, m, n, k, rs, cs int) {
 	C, A, B := lanes[T](c, m*n), lanes[T](a, m*k), lanes[T](b, k*n)
 	i := 0
@@ -48,7 +48,7 @@ func dotPlain[T float32 | float64 | int32](c, a, b unsafe.Pointer, m, n, k, rs, 
 	}
 }
 
-// dotRest computes the columns from j on of some rows.
+// dotRest computes the columns from j on for some rows.
 func dotRest[T float32 | float64 | int32](C, A, B []T, rows, j, n, k, first, rs, cs int) {
 	for i := range rows {
 		for j := j; j < n; j++ {

@@ -2,7 +2,7 @@ package vexec
 
 import "unsafe"
 
-// microFunc adds to rows x cols of c the product over depth k; strides are in bytes.
+// microFunc adds to rows x cols of c a product of depth k; strides are in bytes.
 type microFunc func(c, a, b unsafe.Pointer, k, ldc, rs, cs, ldb int)
 
 func dotF32AVX512(c, a, b unsafe.Pointer, m, n, k, rs, cs int) {
@@ -21,7 +21,7 @@ func dotF64AVX2(c, a, b unsafe.Pointer, m, n, k, rs, cs int) {
 	dotBlocks[float64](c, a, b, m, n, k, rs, cs, 4, 8, dotF64x4x8, 4, dotF64x4x4)
 }
 
-// dotBlocks covers the result with blocks of rows x wide columns, then rows x narrow, and does what is left plainly.
+// dotBlocks covers the result with blocks of rows x wide columns, then rows x narrow, and computes the rest in plain Go.
 func dotBlocks[T float32 | float64](c, a, b unsafe.Pointer, m, n, k, rs, cs, rows, wide int, wideFunc microFunc, narrow int,
 	narrowFunc microFunc) {
 	size := int(unsafe.Sizeof(T(0)))

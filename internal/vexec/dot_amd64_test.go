@@ -19,7 +19,7 @@ func TestDotMachineCode(t *testing.T) {
 	}
 }
 
-// TestGatherMachineCode compares gathers with the plain ones, with and without masks, and with one index out of bounds anywhere.
+// TestGatherMachineCode compares gathers with the plain ones, with and without masks, and with one index out of bounds at any position.
 func TestGatherMachineCode(t *testing.T) {
 	if !detect().avx2 {
 		t.Skip("this processor has no AVX2")

@@ -5,14 +5,14 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// group is the number of threads that shuffle and vote together.
+// group is the size of a warp, within which threads shuffle and vote.
 const group = 32
 
 // exchange emits a shuffle or a vote.
 func (e *emitter) exchange(in *kir.Instr) {
 	v := e.ref(in.Args[0])
 	d := e.a.values[in.Res[0]]
-	if d.class == uniform { // every lane has the same already
+	if d.class == uniform { // all lanes already have the same value
 		t := in.Type
 		if in.Op == kir.OpVote {
 			t = dtype.Bool
@@ -86,7 +86,7 @@ func source(sub kir.Sub, i, operand, n int) int {
 	return g + j
 }
 
-// shuffleGroup moves lanes [from, to) of the group at g.
+// shuffleGroup moves lanes [from, to) of the warp that begins at g.
 func shuffleGroup[T raw](ds, as []T, sub kir.Sub, delta, g, from, to, n int) {
 	if to-from == group && delta > 0 && delta < group {
 		d, a := ds[g:g+group], as[g:g+group]
@@ -141,7 +141,7 @@ func execVote(w *worker, in *inst) {
 
 func execClock(w *worker, in *inst) { *(*int64)(w.p[in.d]) = w.env.Clock() }
 
-// execSpecial reads a special register that all lanes share.
+// execSpecial reads a special register that is the same in all lanes.
 func execSpecial(w *worker, in *inst) {
 	var v uint32
 	switch s := in.acc.sub; {
@@ -155,7 +155,7 @@ func execSpecial(w *worker, in *inst) {
 	*(*uint32)(w.p[in.d]) = v
 }
 
-// execThreadIdx sets an affinity to a thread coordinate, or to the block's.
+// execThreadIdx sets an affinity to a thread coordinate or to the block index.
 func execThreadIdx(w *worker, in *inst) {
 	var f formula
 	switch in.acc.sub {

@@ -6,7 +6,7 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// The codes of faults, numbered as CUDA's.
+// The codes of faults, with CUDA's numbers.
 const (
 	codeInvalidValue      = 1
 	codeIllegalAddress    = 700
@@ -15,20 +15,20 @@ const (
 	codeMisalignedAddress = 716
 )
 
-// Fault is why a kernel stopped.
+// Fault says why a kernel stopped.
 type Fault struct {
-	// Code is CUDA's: 700 illegal address, 710 assert, 716 misaligned address; 1 and 701 for a launch that could not begin.
+	// Code is CUDA's error number: 700 illegal address, 710 assert, 716 misaligned address; 1 and 701 for a launch that could not begin.
 	Code int
-	// Kernel is the program's name; File and Line are the Go source of the instruction, "" and 0 if unknown.
+	// Kernel is the program's name; File and Line are the Go source location of the instruction, "" and 0 if unknown.
 	Kernel, File string
 	Line         int
-	// Detail says what happened, to which thread of which block. Said is a failed assertion's text alone, with its numbers.
+	// Detail says what happened, and to which thread of which block. Said is only the text of a failed assertion, with its numbers.
 	Detail, Said string
-	// pass orders faults of one launch.
+	// pass orders the faults of a launch.
 	pass int
 }
 
-// Error returns one line with the kernel, the place and the detail.
+// Error returns one line with the kernel, the location and the detail.
 func (f *Fault) Error() string {
 	if f.File == "" {
 		return fmt.Sprintf("kernel %s: %s", f.Kernel, f.Detail)
@@ -36,7 +36,7 @@ func (f *Fault) Error() string {
 	return fmt.Sprintf("kernel %s at %s:%d: %s", f.Kernel, f.File, f.Line, f.Detail)
 }
 
-// fail stops the worker: no lane is active any more.
+// fail stops the worker by making all lanes inactive.
 func (w *worker) fail(code, loc, lane int, format string, args ...any) {
 	w.m = mask{}
 	if w.fault != nil {
@@ -56,7 +56,7 @@ func (w *worker) fail(code, loc, lane int, format string, args ...any) {
 		Detail: fmt.Sprintf(format, args...) + where}
 }
 
-// coords returns a lane's thread coordinates and its block's place in the pass.
+// coords returns a lane's thread coordinates and the index of its block in the pass.
 func (w *worker) coords(lane int) (tx, ty, tz, cx int) {
 	nx, ny, nz := int(w.ext[0]), int(w.ext[1]), int(w.ext[2])
 	return lane % nx, lane / nx % ny, lane / (nx * ny) % nz, lane / (nx * ny * nz)

@@ -2,18 +2,17 @@ package vexec
 
 import "unsafe"
 
-// gatherFunc moves n lanes between registers and mem at off + index*scale, and returns how many lanes it did before one was out of mem
-// or misaligned.
-// Loads use d; stores use from, step bytes apart. Lanes whose byte in b (if not nil) is 0 are left out.
+// gatherFunc moves n lanes between registers and mem at off + index*scale. It returns how many lanes it moved before one was outside mem or
+// misaligned. Loads use d; stores use from, step bytes apart. Lanes whose byte in b (if not nil) is 0 are skipped.
 type gatherFunc func(d, from unsafe.Pointer, step int, idx unsafe.Pointer, mem []byte, off, scale int64, b []uint8, n int) int
 
-// scatterFunc sets the lanes of d whose byte in b is 1 to those of a, step bytes apart.
+// scatterFunc copies the lanes of a, step bytes apart, whose byte in b is 1 to d.
 type scatterFunc func(d, a unsafe.Pointer, step int, b []uint8)
 
-// stridedFunc copies n elements, dstep and step bytes apart.
+// stridedFunc copies n elements, dstep bytes apart in d and step bytes apart in a.
 type stridedFunc func(d, a unsafe.Pointer, dstep, step, n int)
 
-// The lanes of wide values: what an access moves, and what operations may make of it.
+// Types for the lanes of wide values, for those that accesses move and those that operations make of them.
 type (
 	pair [2]uint64
 	quad [4]uint64
@@ -42,7 +41,7 @@ func gather[T any, I int32 | int64](d, _ unsafe.Pointer, _ int, idx unsafe.Point
 	size := int64(unsafe.Sizeof(z))
 	align := uint64(size - 1)
 	if scale == size {
-		align = 0 // the caller has looked
+		align = 0 // the caller has checked the alignment
 	}
 	ds, is := lanes[T](d, n), lanes[I](idx, n)
 	most := uint64(int64(len(mem)) - size)

@@ -2,10 +2,10 @@ package vexec
 
 import "unsafe"
 
-// near bounds the places of a gather in machine code, so that sums of 32-bit indexes do not wrap into range.
+// near bounds the offsets of a gather in machine code, so that sums of 32-bit indexes do not wrap into range.
 const near = 1 << 30
 
-// gather4 gathers 4-byte elements: most in machine code, the rest and what is out of bounds plainly.
+// gather4 gathers 4-byte elements: most of them in machine code, the rest and out-of-bounds ones in plain Go.
 func gather4[I int32 | int64](fast func(d, idx, mem, b unsafe.Pointer, n, off, limit int) int) gatherFunc {
 	return func(d, from unsafe.Pointer, step int, idx unsafe.Pointer, mem []byte, off, scale int64, b []uint8, n int) int {
 		done := 0

@@ -10,8 +10,8 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// interp is an independent, naive interpreter: one thread after another, one scalar at a time, written from the comments in package kir.
-// It knows no shared memory, barriers, exchanges, atomics or tiles.
+// interp is an independent, naive interpreter: it runs one thread after another, one scalar at a time, and was written from the comments in
+// package kir. It does not support shared memory, barriers, shuffles, votes, atomics or tiles.
 type interp struct {
 	p     *kir.Program
 	mem   *flat
@@ -323,7 +323,7 @@ func convert(from, to dtype.DType, v uint64) uint64 {
 			f, _ := x.Float32()
 			return uint64(math.Float32bits(f))
 		}
-		// To the halves by their precision; no integer is subnormal there.
+		// To the precision of the half type; no integer is subnormal there.
 		prec := uint(11)
 		if to == dtype.BFloat16 {
 			prec = 8
@@ -340,7 +340,7 @@ func floatOp(op kir.Op, t dtype.DType, av, bv, cv uint64) uint64 {
 	r := func(f float64) uint64 { return fromFloat(t, f) }
 	switch op {
 	case kir.OpAdd:
-		return r(a + b) // float64 has more than twice the precision of float32, so rounding twice is exact
+		return r(a + b) // float64 has more than twice the precision of float32, so rounding twice gives the exact result
 	case kir.OpSub:
 		return r(a - b)
 	case kir.OpMul:

@@ -11,27 +11,27 @@ import (
 
 //go:generate go run ./lanegen
 
-// kern computes n lanes of an operation: d from operands a, b and c, as far as it has them. Each points at the first lane, or at the one
-// scalar that all lanes share; the table says which form takes what. d may be an operand of the same lane size. A kernel may also
-// compute up to laneSlack-1 further lanes of d: registers have room for them, and nothing lives there.
+// kern computes n lanes of an operation: d from operands a, b and c, as far as the operation has them. Each points at the first lane, or at
+// one scalar that all lanes share; the table says which form takes which. d may be an operand of the same lane size. A kernel may also
+// compute up to laneSlack-1 more lanes of d: registers have room for them, and they hold nothing else.
 type kern func(d, a, b, c unsafe.Pointer, n int)
 
-// laneSlack is the lanes that every register has beyond its last.
+// laneSlack is the number of additional lanes at the end of every register.
 const laneSlack = 32
 
-// opTable finds the kernel of an operation on a type. The last index says which operands are scalars:
-// two operands: none, second, first; three: none, second, third, both. OpGet stands for moves: lanes, one
-// scalar to all; OpSpecial for counting from a by b.
+// opTable holds the kernel of each operation on each type. The last index says which operands are scalars. Two operands: none, second,
+// first; three: none, second, third, both. OpGet stands for moves (lanes, or one scalar to all), OpSpecial for counting from a in steps of
+// b.
 type opTable [64][16][4]kern
 
-// cvtTable finds the kernel that converts from the first type to the second.
+// cvtTable holds the kernels that convert from the first type to the second.
 type cvtTable [16][16]kern
 
 var (
 	// plainOps and plainCvts compute exactly n lanes; they also serve scalars, with n = 1.
 	plainOps  opTable
 	plainCvts cvtTable
-	// laneOps and laneCvts are the fastest kernels of this machine.
+	// laneOps and laneCvts are the fastest kernels on this machine.
 	laneOps  opTable
 	laneCvts cvtTable
 )
@@ -84,7 +84,7 @@ func count[T uint32 | uint64](d, a, b, _ unsafe.Pointer, n int) {
 	}
 }
 
-// cvt converts between numbers where Go's conversion is the IR's.
+// cvt converts between numbers if Go's conversion is that of the IR.
 func cvt[F, T number](d, a, _, _ unsafe.Pointer, n int) {
 	as := lanes[F](a, n)
 	for i, ds := 0, lanes[T](d, n); i < n; i++ {
@@ -99,7 +99,7 @@ func toBool[F number](d, a, _, _ unsafe.Pointer, n int) {
 	}
 }
 
-// byOne returns a division by a scalar that looks for the divisor 1, which strides and dilations mostly are.
+// byOne returns a division by a scalar with a fast path for 1, which is the usual value of strides and dilations.
 func byOne[T int32 | int64](divide, move kern) kern {
 	return func(d, a, b, c unsafe.Pointer, n int) {
 		if *(*T)(b) == 1 {
@@ -110,7 +110,7 @@ func byOne[T int32 | int64](divide, move kern) kern {
 	}
 }
 
-// narrowDivision returns a 64-bit division by a scalar that uses the hardware's quicker 32-bit one where the numbers allow.
+// narrowDivision returns a 64-bit division by a scalar that uses the faster 32-bit instruction if the numbers fit.
 func narrowDivision(divide kern) kern {
 	return func(dp, ap, bp, _ unsafe.Pointer, n int) {
 		as := lanes[uint64](ap, n)
@@ -163,7 +163,7 @@ func minFloat[T float](a, b T) T {
 	if a < b || b != b {
 		return a
 	}
-	if a == b && 1/a < 0 { // -0 before +0
+	if a == b && 1/a < 0 { // -0 is less than +0
 		return a
 	}
 	if a != a || b <= a {
@@ -197,13 +197,13 @@ func mulHi64(a, b int64) int64 {
 
 func fmaf64(a, b, c float64) float64 { return math.FMA(a, b, c) }
 
-// fmaf32 rounds a*b+c once: the product is exact in float64, and the sum is rounded to odd there, so that the second rounding is
-// right (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums").
+// fmaf32 rounds a*b+c once: the product is exact in float64, and the sum is rounded to odd there, so that the second rounding gives the
+// correct result (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums").
 func fmaf32(a, b, c float32) float32 {
 	p, z := float64(float64(a)*float64(b)), float64(c)
 	s := p + z
 	t := s - p
-	e := (p - (s - t)) + (z - t) // the sum's error (Knuth's two-sum); NaN if s is not finite
+	e := (p - (s - t)) + (z - t) // the error of the sum (Knuth's two-sum); NaN if s is not finite
 	if u := math.Float64bits(s); (e > 0 || e < 0) && u&1 == 0 {
 		if (e > 0) == (s > 0) {
 			u++
@@ -215,7 +215,7 @@ func fmaf32(a, b, c float32) float32 {
 	return float32(s)
 }
 
-// stickyFloat64 converts an integer so that a later rounding to fewer than 52 bits is as if it were exact.
+// stickyFloat64 converts an integer so that a later rounding to fewer than 52 bits gives the same result as rounding the exact value.
 func stickyFloat64[T int64 | uint64](v T) float64 {
 	neg := v < 0
 	u := uint64(v)

@@ -11,28 +11,28 @@ import (
 	"tenon.dev/dtype"
 )
 
-// Memory is the device memory that kernels address.
+// Memory is the device memory that kernels access.
 type Memory interface {
-	// Resolve returns the live allocation that holds addr: its bytes and the address of the first. It is called from several
-	// goroutines. The bytes must be aligned as base is, to 8 at least.
+	// Resolve returns the live allocation that contains addr: its bytes and the address of the first one. Several goroutines call it. The
+	// bytes must have the same alignment as base, at least 8.
 	Resolve(addr uint64) (mem []byte, base uint64, ok bool)
 }
 
-// Env is what a launch runs in.
+// Env is the environment of a launch.
 type Env struct {
 	// Mem is required if the kernel has buffers.
 	Mem Memory
 	// Clock returns the device clock in cycles; nil counts nanoseconds.
 	Clock func() int64
-	// Workers is the most goroutines that share the blocks; 0 means GOMAXPROCS.
+	// Workers is the maximum number of goroutines that share the blocks; 0 means GOMAXPROCS.
 	Workers int
-	// Seed permutes the order of blocks; 0 is the natural order.
+	// Seed permutes the order of blocks; 0 means the natural order.
 	Seed uint64
-	// Watch, if not nil, is told of every access. The launch then stays on the caller's goroutine, and is slow.
+	// Watch, if not nil, is called for every access. The launch then stays on the caller's goroutine and is slow.
 	Watch Watcher
 }
 
-// maxLanes is how many lanes a pass has at most; a block has no more threads.
+// maxLanes is the maximum number of lanes per pass and of threads per block.
 const maxLanes = 1024
 
 // launch is one call of Run.
@@ -40,20 +40,20 @@ type launch struct {
 	plan        *plan
 	env         Env
 	grid, block [3]uint32
-	perPass     uint32 // blocks a pass
+	perPass     uint32 // blocks per pass
 	across      int    // passes in x
 	passes      int
 	chunk       int64
-	stride      int // through the passes; first is where it starts
+	stride      int // of the walk through the passes; first is its start
 	first       int
 	next        atomic.Int64
 	stop        atomic.Bool
 	wg          sync.WaitGroup
-	// work is the goroutines' function, kept so that starting one allocates nothing.
+	// work is the function that the goroutines run, kept so that starting one allocates nothing.
 	work func()
 	args []byte
 	room int
-	// shared is the bytes of static and dynamic shared memory.
+	// shared is the number of bytes of static and dynamic shared memory.
 	shared int
 
 	mu    sync.Mutex
@@ -73,9 +73,9 @@ var epoch = time.Now()
 
 func hostClock() int64 { return int64(time.Since(epoch)) }
 
-// Run executes the kernel over a grid of blocks and returns when all is done. shared is the dynamic shared memory in bytes; args are the
-// packed arguments (kir.Program.ArgLayout), read only during the call. The error is a *Fault; memory then holds part of the work.
-// A warm Run allocates nothing.
+// Run executes the kernel over a grid of blocks and returns when all of them are done. shared is the number of bytes of dynamic shared
+// memory. args are the packed arguments (kir.Program.ArgLayout); they are read only during the call. The error is a *Fault, after which
+// memory holds part of the results. A warm Run allocates nothing.
 func (k *Kernel) Run(e *Env, grid, block [3]uint32, shared uint32, args []byte) error {
 	threads := uint64(block[0]) * uint64(block[1]) * uint64(block[2])
 	switch {
@@ -142,7 +142,7 @@ func (l *launch) begin(k *Kernel, e *Env, grid, block [3]uint32, threads int, sh
 	return nil
 }
 
-// order returns the start and the stride of a walk through all n passes.
+// order returns the start and the stride of a walk that visits each of n passes.
 func order(seed uint64, n int) (first, stride int) {
 	if seed == 0 || n == 1 {
 		return 0, 1
@@ -163,10 +163,11 @@ func gcd(a, b int) int {
 	return a
 }
 
-// parallelWork is the lane operations below which a launch stays on the caller's goroutine: starting another costs some microseconds.
+// parallelWork is the number of lane operations below which a launch stays on the caller's goroutine: starting another one costs some
+// microseconds.
 const parallelWork = 1 << 18
 
-// workers returns how many goroutines the launch is worth, and sets the chunk of passes that each takes at a time.
+// workers returns how many goroutines to use, and sets how many passes each takes at a time.
 func (l *launch) workers() int {
 	n := l.env.Workers
 	if n <= 0 {
@@ -227,7 +228,7 @@ func (w *worker) runPass(l *launch, i int) {
 	w.run(w.plan.body)
 }
 
-// workerPool keeps a plan's idle workers.
+// workerPool holds a plan's idle workers.
 type workerPool struct {
 	mu   sync.Mutex
 	idle []*worker
@@ -248,7 +249,7 @@ func (p *workerPool) take(l *launch) *worker {
 	return w
 }
 
-// give takes a worker back; it keeps no reference to the launch's memory.
+// give returns a worker to the pool, without references to the launch's memory.
 func (p *workerPool) give(w *worker) {
 	clear(w.sites)
 	for _, i := range w.plan.aliases {
@@ -274,14 +275,14 @@ func newWorker(p *plan) *worker {
 	return w
 }
 
-// begin lays the registers out in an arena and computes what depends on the launch alone.
+// begin lays out the registers in an arena and computes what depends only on the launch.
 func (w *worker) begin(l *launch) {
 	w.env, w.args, w.grid, w.fault = &l.env, l.args, l.grid, nil
 	w.ext = [4]int64{int64(l.block[0]), int64(l.block[1]), int64(l.block[2]), 1}
 	w.room = l.room
 	clear(w.cont)
 	const line = 64
-	// a line more, so that registers do not share their low address bits
+	// an additional cache line, so that registers do not have the same low address bits
 	size := func(bytes int) int { return (bytes + 2*line - 1) &^ (line - 1) }
 	row := w.room + laneSlack
 	total := l.shared + 2*line
@@ -310,7 +311,7 @@ func (w *worker) begin(l *launch) {
 	}
 	w.dead = lanes[uint8](place(row), row)
 	for i, v := range w.plan.vars {
-		if x := &w.plan.pointers[v]; w.plan.k.q.Vars[i] == dtype.Bool && x.scalar < 0 { // even an undefined Bool is 0 or 1
+		if x := &w.plan.pointers[v]; w.plan.k.q.Vars[i] == dtype.Bool && x.scalar < 0 { // even an undefined Bool must be 0 or 1
 			clear(lanes[uint8](w.p[v], x.room(row)))
 		}
 	}
@@ -320,7 +321,7 @@ func (w *worker) begin(l *launch) {
 	w.run(w.plan.prologue)
 }
 
-// room returns the bytes that the register or tile takes, at row lanes a register.
+// room returns the size in bytes of the register or tile, with row lanes per register.
 func (x *pointer) room(row int) int {
 	if x.bytes > 0 {
 		return x.bytes
@@ -328,7 +329,7 @@ func (x *pointer) room(row int) int {
 	return row * int(x.size) * int(x.count)
 }
 
-// arenaPool keeps the memory of registers, by size in powers of two.
+// arenaPool holds the memory of registers, in size classes of powers of two.
 type arenaPool struct {
 	mu   sync.Mutex
 	idle [40][][]uint64

@@ -2,7 +2,7 @@ package vexec
 
 import "tenon.dev/internal/kir"
 
-// liveness finds the last use of every value: positions count instructions in program order, and what a loop uses of the outside lives
+// liveness finds the last use of every value. Positions count instructions in program order; a value from outside that a loop uses lives
 // until the loop's end.
 type liveness struct {
 	a     *analysis
@@ -10,7 +10,7 @@ type liveness struct {
 	loops []openLoop
 	// end gives the last position inside an instruction's regions.
 	end map[*kir.Instr]int
-	// gets are the definitions by OpGet.
+	// at gives the position of every instruction.
 	at map[*kir.Instr]int
 }
 
@@ -67,7 +67,7 @@ func (l *liveness) block(b *kir.Block) {
 		if repeats {
 			l.pos++
 			l.loops = append(l.loops, openLoop{start: l.pos})
-			for _, v := range in.Args { // bounds are read on every turn
+			for _, v := range in.Args { // bounds are read in every iteration
 				l.use(v)
 			}
 		}
@@ -80,7 +80,7 @@ func (l *liveness) block(b *kir.Block) {
 			for _, v := range l.loops[len(l.loops)-1].uses {
 				l.a.values[v].last = l.pos
 			}
-			for _, v := range in.Blocks[0].Params { // the counter steps at the end of every turn
+			for _, v := range in.Blocks[0].Params { // the counter is incremented at the end of every iteration
 				l.a.values[v].last = l.pos
 			}
 			l.loops = l.loops[:len(l.loops)-1]
@@ -88,7 +88,8 @@ func (l *liveness) block(b *kir.Block) {
 	}
 }
 
-// readsVar reports whether the value of get may be read from the variable's own register: nothing sets the variable while it lives.
+// readsVar reports whether the value of get may be read from the variable's own register, because nothing sets the variable while the value
+// is live.
 func (l *liveness) readsVar(get *kir.Instr) bool {
 	v := &l.a.values[get.Res[0]]
 	for _, s := range l.a.vars[get.Sym].sets {

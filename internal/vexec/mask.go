@@ -5,11 +5,11 @@ import (
 	"encoding/binary"
 )
 
-// mask says which lanes are active: those of [lo, hi) or, if b is not nil, those of them whose byte is 1 (b is indexed by lane). It is
-// empty if and only if hi is 0; a mask with bytes begins and ends with an active lane.
+// mask says which lanes are active: those of [lo, hi) or, if b is not nil, those of [lo, hi) whose byte is 1 (b is indexed by lane). It is
+// empty if and only if hi is 0. A mask with bytes begins and ends with an active lane.
 //
-// Bytes belong to the instruction that made the mask and are stable until that instruction runs again. The mask an instruction leaves
-// behind holds the bytes it found or bytes of its own, never those of instructions nested in it.
+// Bytes belong to the instruction that made the mask and are stable until that instruction runs again. The mask after an instruction uses
+// the bytes from before it or the instruction's own bytes, never those of instructions nested in it.
 type mask struct {
 	lo, hi int
 	b      []uint8
@@ -22,7 +22,7 @@ func dense(lo, hi int) mask {
 	return mask{lo: lo, hi: hi}
 }
 
-// same reports whether two masks of one moment are identical.
+// same reports whether two masks that exist at the same time are identical.
 func (m mask) same(o mask) bool {
 	return m.lo == o.lo && m.hi == o.hi && len(m.b) == len(o.b) && (len(m.b) == 0 || &m.b[0] == &o.b[0])
 }
@@ -41,7 +41,7 @@ func (m mask) cut(lo, hi int) mask {
 	return trim(mask{lo, hi, m.b})
 }
 
-// trim restores the rule on first and last lanes of a mask with bytes, and drops bytes that say nothing.
+// trim restores the rule about the first and the last lane of a mask with bytes, and drops bytes that are not needed.
 func trim(m mask) mask {
 	s := m.b[m.lo:m.hi]
 	n := bytes.Count(s, one)
@@ -59,7 +59,7 @@ func trim(m mask) mask {
 	return m
 }
 
-// split divides m by the lanes of cond (bytes 0 or 1, indexed by lane); tb and eb are room for the two parts' bytes.
+// split divides m by cond (bytes 0 or 1, indexed by lane); tb and eb are buffers for the bytes of the two parts.
 func (m mask) split(cond, tb, eb []uint8) (t, e mask) {
 	c := cond[m.lo:m.hi]
 	if m.b == nil {
@@ -91,7 +91,7 @@ func (m mask) split(cond, tb, eb []uint8) (t, e mask) {
 	return trim(mask{m.lo, m.hi, tb}), trim(mask{m.lo, m.hi, eb})
 }
 
-// without returns m less the lanes [lo, hi), of which at least one is in m; eb is room for its bytes.
+// without returns m without the lanes [lo, hi), at least one of which is in m; eb is a buffer for its bytes.
 func (m mask) without(lo, hi int, eb []uint8) mask {
 	lo, hi = max(lo, m.lo), min(hi, m.hi)
 	switch {
@@ -105,7 +105,7 @@ func (m mask) without(lo, hi int, eb []uint8) mask {
 	return trim(mask{m.lo, m.hi, eb})
 }
 
-// write puts m's bytes for lanes [lo, hi), a range that holds m's, into dst, which may be m's own.
+// write writes m's bytes for lanes [lo, hi), a range that contains m's, to dst, which may be m's own buffer.
 func (m mask) write(dst []uint8, lo, hi int) {
 	if m.hi == 0 {
 		clear(dst[lo:hi])
@@ -122,8 +122,8 @@ func (m mask) write(dst []uint8, lo, hi int) {
 	}
 }
 
-// union returns the lanes of either mask, which do not overlap; dst is room for its bytes, and a mask may already use it. Both may only
-// if they are separate ranges of it.
+// union returns the union of two disjoint masks. dst is a buffer for its bytes, which a mask may already use; both may only use separate
+// ranges of it.
 func union(dst []uint8, x, y mask) mask {
 	if x.hi == 0 || y.b != nil && &y.b[0] == &dst[0] {
 		x, y = y, x
@@ -154,7 +154,7 @@ func union(dst []uint8, x, y mask) mask {
 	return trim(mask{lo, hi, dst})
 }
 
-// minus returns m less the lanes whose byte in dead is 1; dst is room for its bytes.
+// minus returns m without the lanes whose byte in dead is 1; dst is a buffer for its bytes.
 func (m mask) minus(dead, dst []uint8) mask {
 	if m.hi == 0 || bytes.IndexByte(dead[m.lo:m.hi], 1) < 0 {
 		return m

@@ -8,39 +8,39 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// access is what a memory instruction needs besides its operands' places.
+// access describes a memory instruction.
 type access struct {
 	space  kir.Space
 	t      dtype.DType
-	scale  int32 // bytes of an element, which the index counts
-	size   int32 // bytes that a value has of a lane: one element, or all of a wide value
+	scale  int32 // size in bytes of an element, which the index counts
+	size   int32 // bytes per lane of a value: one element, or all of a wide value
 	width  int   // adjacent values
 	imm    int64 // elements added to the index
 	base   ref   // global only
 	idx    ref
 	vals   []ref // loads: results; stores: values; atomics: operands
-	dst    ref   // atomics: the old value; class unused if it is not wanted
-	site   int   // region cache
+	dst    ref   // atomics: the old value; class unused if it is not used
+	site   int   // index of the cached allocation
 	sub    kir.Sub
 	loc    int
-	offset int // shared arrays and parameters: bytes from the start
-	bytes  int // arrays: length; -1: to the end of shared memory
+	offset int // shared arrays and parameters: offset in bytes
+	bytes  int // size in bytes of an array; -1: to the end of shared memory
 	table  []byte
 	store  bool
 	gather gatherFunc
-	// scatter also serves masked moves between registers.
+	// scatter is also used for masked moves between registers.
 	scatter scatterFunc
 	strided stridedFunc
 	atomic  atomicFunc
 }
 
-// site caches the memory that an instruction last touched: mem holds the addresses from base on.
+// site caches the allocation that an instruction last accessed: mem is its bytes, which begin at address base.
 type site struct {
 	mem  []byte
 	base uint64
 }
 
-// find makes s the memory that holds addr.
+// find makes s the allocation that contains addr.
 func (w *worker) find(s *site, addr uint64) bool {
 	if addr-s.base < uint64(len(s.mem)) {
 		return true
@@ -70,7 +70,7 @@ func (w *worker) array(c *access) []byte {
 var spaceNames = [...]string{kir.Global: "global", kir.Shared: "shared", kir.Local: "local", kir.Const: "table",
 	kir.ParamSpace: "parameter"}
 
-// bad reports an access of a lane that is out of bounds or misaligned.
+// bad reports an out-of-bounds or misaligned access by a lane.
 func (w *worker) bad(c *access, lane int, addr uint64) {
 	n := c.width * int(c.size)
 	verb := "read"
@@ -84,7 +84,7 @@ func (w *worker) bad(c *access, lane int, addr uint64) {
 	w.fail(codeIllegalAddress, c.loc, lane, "invalid %d-byte %s %s at %#x", n, spaceNames[c.space], verb, addr)
 }
 
-// place returns the memory of a lane's elements at addr (an offset, in arrays), or stops the worker.
+// place returns a pointer to a lane's elements at addr (an offset, in arrays), or stops the worker.
 func (w *worker) place(c *access, s *site, lane int, addr uint64) unsafe.Pointer {
 	n := uint64(c.width) * uint64(c.size)
 	if addr%n == 0 {
@@ -121,7 +121,7 @@ func execParam(w *worker, in *inst) {
 	*(*uint64)(w.p[in.d]) = v
 }
 
-// start prepares a site: for arrays it is the array, from address 0.
+// start prepares a site: for arrays it is the array, with base address 0.
 func (w *worker) start(c *access) *site {
 	s := &w.sites[c.site]
 	if c.space != kir.Global {
@@ -130,7 +130,7 @@ func (w *worker) start(c *access) *site {
 	return s
 }
 
-// execLoadUniform reads one place for all lanes.
+// execLoadUniform loads from one address for all lanes.
 func execLoadUniform(w *worker, in *inst) {
 	c := in.acc
 	s := w.start(c)
@@ -176,7 +176,7 @@ func execAccess(w *worker, in *inst) {
 	w.accessIndexed(c, s)
 }
 
-// stretch is the memory that the active lanes of an access touch: if linear, that of the i-th is at off + i*stride.
+// stretch is the memory that the active lanes of an access touch. If linear is set, lane i of them is at off + i*stride.
 type stretch struct {
 	off    uint64
 	stride int64
@@ -184,8 +184,8 @@ type stretch struct {
 	f      formula // the lanes' addresses
 }
 
-// locate finds where the active lanes' elements lie, if their addresses are a formula, aligned, and all in the memory of one allocation,
-// which s then is.
+// locate finds the location of the active lanes' elements, if their addresses are a formula, aligned, and all in one allocation, which
+// becomes s.
 func (w *worker) locate(c *access, s *site, at *stretch) bool {
 	a := &at.f
 	if !w.formulaOf(&c.idx, a) {
@@ -233,7 +233,7 @@ func (w *worker) locate(c *access, s *site, at *stretch) bool {
 	return true
 }
 
-// accessAffine handles addresses that are a formula, if all of them lie in one memory; else it returns false.
+// accessAffine handles addresses that are a formula if all of them are in one allocation; otherwise it returns false.
 func (w *worker) accessAffine(c *access, s *site) bool {
 	var at stretch
 	if !w.locate(c, s, &at) {
@@ -253,8 +253,9 @@ func (w *worker) accessAffine(c *access, s *site) bool {
 	return true
 }
 
-// direct returns the memory of the active lanes' elements, if operations can work on it in place of a register: from the first lane on,
-// side by side, and as many elements as kernels take at a time, so that none reaches further. wide is the elements of a lane.
+// direct returns a pointer to the active lanes' elements if operations can use their memory instead of a register. The lanes must begin at
+// lane 0, their elements must be adjacent, and their number must be a multiple of what kernels take at a time, so that kernels do not go
+// beyond them. wide is the number of elements per lane.
 func (w *worker) direct(c *access, wide int) unsafe.Pointer {
 	if w.m.lo != 0 || w.m.hi*wide%laneSlack != 0 {
 		return nil
@@ -267,7 +268,7 @@ func (w *worker) direct(c *access, wide int) unsafe.Pointer {
 	return unsafe.Pointer(&s.mem[at.off])
 }
 
-// execLoadDirect lets a value be read from where it lies, if it can.
+// execLoadDirect makes a value be read directly from memory if possible; otherwise it loads it.
 func execLoadDirect(w *worker, in *inst) {
 	if p := w.direct(in.acc, int(in.wide)); p != nil {
 		w.p[in.alt] = p
@@ -277,7 +278,7 @@ func execLoadDirect(w *worker, in *inst) {
 	execAccess(w, in)
 }
 
-// execLanesStore computes an operation into memory, if it can, and tells the store that comes next.
+// execLanesStore computes an operation directly into memory if possible, and sets w.stored for the store that follows.
 func execLanesStore(w *worker, in *inst) {
 	w.stored = false
 	if w.m.b == nil {
@@ -342,13 +343,13 @@ func normalize(b []uint8) {
 	}
 }
 
-// accessIndexed handles a uniform base with an index in every lane.
+// accessIndexed handles a uniform base with an index per lane.
 func (w *worker) accessIndexed(c *access, s *site) {
 	lo, hi := w.m.lo, w.m.hi
 	base := uint64(0)
 	if c.space == kir.Global {
 		base = *(*uint64)(w.p[c.base.p])
-		w.find(s, base) // if nothing is there, the lanes find theirs
+		w.find(s, base) // if nothing is there, each lane looks for its own
 	}
 	size := int(c.size)
 	if c.width == 1 && (base-s.base)%uint64(size) == 0 && len(s.mem) >= size {
@@ -369,7 +370,7 @@ func (w *worker) accessIndexed(c *access, s *site) {
 			} else {
 				lo += c.gather(unsafe.Add(w.p[v.p], lo*size), nil, 0, idx, s.mem, off, int64(c.scale), tail(b, lo, hi), hi-lo)
 			}
-			if lo < hi { // this lane is elsewhere
+			if lo < hi { // this lane is in another allocation or invalid
 				if !w.one(c, s, lo, base+uint64(readInt(unsafe.Add(w.p[c.idx.p], lo*int(c.idx.size)), c.idx.t)+c.imm)*uint64(c.scale)) {
 					return
 				}
@@ -393,7 +394,8 @@ func (w *worker) accessIndexed(c *access, s *site) {
 	w.accessEach(c, s, lo, hi)
 }
 
-// gatherVectors loads vectors that are not kept as wide values, element by element; false, and nothing of note done, if any is bad.
+// gatherVectors loads vectors that are not kept as wide values, element by element. It returns false if any vector is invalid; registers
+// then hold arbitrary values.
 func (w *worker) gatherVectors(c *access, s *site, base uint64) bool {
 	lo, hi := w.m.lo, w.m.hi
 	size := int64(c.size)
@@ -469,7 +471,7 @@ func (w *worker) accessScattered(c *access, s *site) {
 	}
 }
 
-// laneAddr returns a lane's address; index and base must be uniform or spelled out.
+// laneAddr returns a lane's address. index and base must be uniform or in lanes.
 func (w *worker) laneAddr(c *access, i int) uint64 {
 	var idx int64
 	if c.idx.class == uniform {
@@ -514,8 +516,7 @@ func (w *worker) one(c *access, s *site, lane int, addr uint64) bool {
 	return true
 }
 
-// execLocal loads or stores one element of every lane's own array, which is kept element by element: element e of lane i is at
-// e*room + i.
+// execLocal loads or stores an element of every lane's own array. The arrays are stored by element: element e of lane i is at e*room + i.
 func execLocal(w *worker, in *inst) {
 	c := in.acc
 	arr := w.p[in.a]
@@ -562,7 +563,7 @@ func execLocal(w *worker, in *inst) {
 	}
 }
 
-// localRow moves the active lanes of one element.
+// localRow moves one element of all active lanes.
 func (w *worker) localRow(c *access, v *ref, m unsafe.Pointer) {
 	size := int(c.size)
 	lo, n := w.m.lo, w.m.hi-w.m.lo
@@ -646,7 +647,7 @@ func (e *emitter) memory(in *kir.Instr, pos int) {
 	e.add(i)
 }
 
-// alias returns a pointer that is set while the program runs.
+// alias returns a pointer that is set at run time.
 func (e *emitter) alias() int32 {
 	e.pointers = append(e.pointers, pointer{scalar: aliasPointer})
 	p := int32(len(e.pointers) - 1)
@@ -654,8 +655,8 @@ func (e *emitter) alias() int32 {
 	return p
 }
 
-// loadDirect reports whether a load's one value may stay in memory: all its uses come, in the same region, before anything could change
-// that.
+// loadDirect reports whether the single value of a load may stay in memory: all its uses must come, in the same region, before anything
+// that could change the memory.
 func (e *emitter) loadDirect(in *kir.Instr) bool {
 	if len(in.Res) != 1 || in.Type == dtype.Bool || e.load != nil || e.watched {
 		return false
@@ -678,7 +679,7 @@ func (e *emitter) loadDirect(in *kir.Instr) bool {
 	return false
 }
 
-// storeDirect makes the operation before a store of its result compute into memory, where it can.
+// storeDirect makes the operation before a store of its result write directly to memory, if possible.
 func (e *emitter) storeDirect(v kir.Value, c *access) bool {
 	code := *e.code
 	x := &e.a.values[v]

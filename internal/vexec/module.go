@@ -12,9 +12,9 @@ type Module struct {
 	kernels map[string]*Kernel
 }
 
-// Kernel is one compiled program. It may be run from several goroutines at once.
+// Kernel is a compiled program. Several goroutines may run it at once.
 type Kernel struct {
-	// p is the program as given, q the optimised one, wide its wide values; widest is the most elements in one.
+	// p is the program as given, q the optimized one, wide its wide values; widest is the maximum number of elements in one.
 	p, q                    *kir.Program
 	wide                    *widths
 	widest                  int
@@ -26,7 +26,7 @@ type Kernel struct {
 	plans [3]*plan
 }
 
-// Load parses the text of one or more programs, verifies and compiles them.
+// Load parses, verifies and compiles the text of one or more programs.
 func Load(text []byte) (*Module, error) {
 	ps, err := kir.Parse(text)
 	if err != nil {
@@ -55,7 +55,7 @@ func (m *Module) Kernel(name string) (*Kernel, bool) {
 	return k, ok
 }
 
-// Compile compiles a program, which must satisfy kir.Verify and must not change afterwards.
+// Compile compiles a program. It must satisfy kir.Verify and must not change afterwards.
 func Compile(p *kir.Program) (*Kernel, error) {
 	k := &Kernel{p: p, fusable: fusable(p), widest: 1}
 	k.q, k.wide = optimize(p)
@@ -73,14 +73,14 @@ func Compile(p *kir.Program) (*Kernel, error) {
 	return k, nil
 }
 
-// The plans of a kernel: one block a pass, several, or one that is watched.
+// The plans of a kernel, for passes of one block, of several blocks, and of one block that is watched.
 const (
 	singlePlan = iota
 	fusedPlan
 	watchedPlan
 )
 
-// plan returns the program compiled in one of these ways.
+// plan returns the plan with the given number.
 func (k *Kernel) plan(i int) (*plan, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -94,8 +94,8 @@ func (k *Kernel) plan(i int) (*plan, error) {
 	return k.plans[i], nil
 }
 
-// Info describes what a launch uses: registers a thread (of 4 bytes, on this back end), static shared bytes a block, local bytes a
-// thread, and the most threads a block may have.
+// Info describes what a launch uses: registers per thread (of 4 bytes, on this back end), bytes of static shared memory per block, bytes of
+// local memory per thread, and the maximum number of threads per block.
 func (k *Kernel) Info() (registers, sharedBytes, localBytes, maxThreads int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -108,7 +108,7 @@ func (k *Kernel) Info() (registers, sharedBytes, localBytes, maxThreads int) {
 	return max(registers, 1), k.sharedBytes, k.localBytes, k.p.Threads
 }
 
-// sharedLayout returns the offsets of the shared arrays and the size of the static ones. Dynamic shared memory follows the static.
+// sharedLayout returns the offsets of the shared arrays and the total size of the static ones. Dynamic shared memory follows them.
 func sharedLayout(p *kir.Program) (offsets []int, size int) {
 	const align = 16
 	for _, s := range p.Shared {

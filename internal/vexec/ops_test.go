@@ -14,7 +14,7 @@ var allTypes = []dtype.DType{dtype.Bool, dtype.Uint8, dtype.Int8, dtype.Uint16, 
 	dtype.Uint64, dtype.Int64,
 	dtype.Float16, dtype.BFloat16, dtype.Float32, dtype.Float64}
 
-// samples returns bit patterns of t that reach the corners, and n random ones.
+// samples returns bit patterns of t: edge cases and n random ones.
 func samples(t dtype.DType, r *rand.Rand, n int) []uint64 {
 	var out []uint64
 	if t == dtype.Bool {
@@ -112,7 +112,7 @@ func opCases() []opCase {
 	return cs
 }
 
-// program builds: out[i] = op(in0[i], in1[i], …), where operand j is uniform (in_j[0]) if bit j of forms is set.
+// program returns a program that computes out[i] = op(in0[i], in1[i], …), where operand j is uniform (in_j[0]) if bit j of forms is set.
 func (c *opCase) program(forms int) *kir.Program {
 	p := &kir.Program{Name: "op", Threads: 1024, Body: &kir.Block{}}
 	value := func(t dtype.DType) kir.Value {
@@ -173,7 +173,7 @@ func readBits(m *flat, t dtype.DType, addr uint64, n int) []uint64 {
 	return out
 }
 
-// equalBits compares results: NaNs are equal.
+// equalBits compares results; any two NaNs are equal.
 func equalBits(t dtype.DType, a, b uint64) bool {
 	if a == b {
 		return true
@@ -185,7 +185,7 @@ func equalBits(t dtype.DType, a, b uint64) bool {
 	return false
 }
 
-// TestOps checks every operation on every type, with all mixtures of uniform and varying operands, against the naive interpreter.
+// TestOps checks every operation on every type, with all combinations of uniform and varying operands, against the naive interpreter.
 func TestOps(t *testing.T) {
 	r := rand.New(rand.NewSource(1))
 	for ci, c := range opCases() {

@@ -9,19 +9,19 @@ import (
 
 // Operations that only this package's copy of a program has.
 const (
-	// opExtract is element Imm of every lane's wide value.
+	// opExtract is element Imm of the wide value in every lane.
 	opExtract kir.Op = 200 + iota
 	// opGetElement and opSetElement read and write element Imm of wide variable Sym.
 	opGetElement
 	opSetElement
 )
 
-// widths says which values and variables of a program are wide: value v holds values[v] elements of every lane side by side, if that
-// is more than 1.
+// widths says which values and variables of a program are wide: if values[v] is more than 1, value v holds values[v] elements per lane,
+// side by side.
 type widths struct{ values, vars []int }
 
-// optimize returns a copy of p in which equal operations are done once, and operations on the elements of vector accesses together.
-// Both changes are exact.
+// optimize returns a copy of p in which equal operations are done once, and operations on the elements of vector accesses are merged.
+// Neither changes results.
 func optimize(p *kir.Program) (*kir.Program, *widths) {
 	c := *p
 	c.Values = append([]kir.Type(nil), p.Values...)
@@ -35,10 +35,11 @@ func optimize(p *kir.Program) (*kir.Program, *widths) {
 	return &c, bundleElements(&c)
 }
 
-// exp2Poly interpolates (2^r - 1)/r from r = -1/2 to 1/2 in four Chebyshev nodes, greatest power first.
+// exp2Poly interpolates (2^r - 1)/r from r = -1/2 to 1/2 at four Chebyshev nodes, highest power first. The last coefficient is the 1 to be
+// added.
 var exp2Poly = [...]float32{0.009656710288545166, 0.055838282946219404, 0.2402253009741223, 0.6931367338836215, 1}
 
-// spellOut returns b with every OpExp2 as operations that there are; c takes their values.
+// spellOut returns b with every OpExp2 replaced by other operations, whose values are added to c.
 func spellOut(c *kir.Program, b *kir.Block) *kir.Block {
 	out := &kir.Block{Params: b.Params}
 	for _, in := range b.Instrs {
@@ -63,7 +64,7 @@ func spellOut(c *kir.Program, b *kir.Block) *kir.Block {
 		number := func(x float32) kir.Value { return add(kir.OpConst, f, uint64(math.Float32bits(x))) }
 		x := add(kir.OpMin, f, 0, add(kir.OpMax, f, 0, in.Args[0], number(-127)), number(128))
 		whole := number(3 << 22)
-		t := add(kir.OpAdd, f, 0, x, whole) // its last bits are the nearest integer
+		t := add(kir.OpAdd, f, 0, x, whole) // its last bits hold the nearest integer
 		r := add(kir.OpSub, f, 0, x, add(kir.OpSub, f, 0, t, whole))
 		p := number(exp2Poly[0])
 		for _, q := range exp2Poly[1:] {
@@ -87,12 +88,12 @@ type operation struct {
 	sub kir.Sub
 	imm uint64
 	sym int
-	// space tells loads apart.
+	// space distinguishes loads.
 	space kir.Space
 	args  [3]kir.Value
 }
 
-// scope knows the operations done in a region and those around it.
+// scope records the operations done in a region and those around it.
 type scope struct {
 	outer *scope
 	done  map[operation]kir.Value
@@ -107,7 +108,7 @@ func (s *scope) find(o operation) (kir.Value, bool) {
 	return 0, false
 }
 
-// pure reports whether equal operands always give an equal result.
+// pure reports whether equal operands always give equal results.
 func pure(op kir.Op) bool {
 	switch op {
 	case kir.OpGet, opGetElement, kir.OpLoad, kir.OpClock, kir.OpShuffle, kir.OpVote:
@@ -116,13 +117,13 @@ func pure(op kir.Op) bool {
 	return !hasEffect(op)
 }
 
-// constant reports whether in loads what nothing writes while the kernel runs.
+// constant reports whether in loads data that nothing writes while the kernel runs.
 func constant(in *kir.Instr) bool {
 	return in.Op == kir.OpLoad && (in.Space == kir.Const || in.Space == kir.ParamSpace || in.Space == kir.Global &&
 		in.Cache == kir.CacheReadOnly)
 }
 
-// shareBlock copies b without operations that same already has a value for, or an outer region does.
+// shareBlock copies b without operations that the region or an outer one already has; same maps their values to the existing ones.
 func shareBlock(b *kir.Block, same []kir.Value, outer *scope) *kir.Block {
 	s := &scope{outer: outer, done: map[operation]kir.Value{}}
 	c := &kir.Block{Params: append([]kir.Value(nil), b.Params...)}

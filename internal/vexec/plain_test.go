@@ -8,7 +8,7 @@ import (
 	"tenon.dev/dtype"
 )
 
-// plainly runs f with the plain Go kernels in place of this machine's.
+// plainly runs f with the plain Go kernels instead of this machine's.
 func plainly(t *testing.T, f func(t *testing.T)) {
 	ops, cvts, gs := laneOps, laneCvts, gathers
 	ds := map[dtype.DType]dotFunc{}
@@ -27,7 +27,7 @@ func plainly(t *testing.T, f func(t *testing.T)) {
 	f(t)
 }
 
-// TestPlain repeats the tests that reach kernels without machine code: other processors run those.
+// TestPlain repeats the tests that use kernels, without machine code, as on other processors.
 func TestPlain(t *testing.T) {
 	plainly(t, func(t *testing.T) {
 		t.Run("ops", TestOps)

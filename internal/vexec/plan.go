@@ -9,39 +9,39 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// plan is a program compiled for passes of one block, of several (fused), or of one that is watched.
+// plan is a program compiled for passes of one block, of several blocks (fused), or of one block that is watched.
 type plan struct {
 	k     *Kernel
 	fused bool
-	// watched: each access of global and shared memory, and each barrier, tells Env.Watch.
+	// watched: each access to global and shared memory, and each barrier, is reported to Env.Watch.
 	watched bool
-	// prologue runs once a launch in every worker; body once a pass.
+	// prologue runs once per launch in every worker; body runs once per pass.
 	prologue, body []inst
 	// pointers describes the pointer table: scalars and registers.
 	pointers []pointer
 	// consts are the initial scalars.
 	consts                               []uint64
 	nAff, nSpans, nSites, nMasks, nConts int
-	// returns: lanes may return inside loops, so the dead must be remembered.
+	// returns: lanes may return, so returned lanes must be recorded.
 	returns bool
-	// least is the fewest lanes that registers must have room for.
+	// least is the minimum number of lanes that registers must have room for.
 	least int
 	// aliases are the pointers that loads set.
 	aliases []int32
-	// vars are the variables' places.
+	// vars are the pointers of the variables.
 	vars []int32
-	// cost is about how many operations a lane takes.
+	// cost is roughly the number of operations per lane.
 	cost float64
 	pool workerPool
 }
 
-// pointer is one entry of the pointer table: scalar number scalar, or (scalar -1) a register of size bytes a lane, or of count such, or
-// (aliasPointer) what loads set.
+// pointer is an entry of the pointer table: a scalar with number scalar, or (scalar -1) a register of size bytes per lane, or count such
+// registers, or (aliasPointer) a pointer that loads set.
 type pointer struct {
 	scalar int32
 	size   int32
 	count  int32
-	// bytes, if not 0, is the size of memory that is no register: a tile.
+	// bytes, if not 0, is the size of memory that is not a register: a tile or a buffer.
 	bytes int
 }
 
@@ -54,13 +54,14 @@ type emitter struct {
 	a    *analysis
 	l    *liveness
 	code *[]inst
-	// free lists registers by lane size; expiring lists values by the position of their last use, done up to released.
+	// free lists registers by lane size. expiring lists registers by the position of the last use of their value; those up to released have
+	// been freed.
 	free     map[int32][]int32
 	expiring map[int][]int32
 	released int
-	// spelled are the affine and span values whose registers are sure to hold the active lanes here.
+	// spelled are the affine and span values whose registers are known to hold the active lanes at this point.
 	spelled map[kir.Value]bool
-	// rest is what follows in the region.
+	// rest are the instructions that follow in the region.
 	rest []*kir.Instr
 	// loops are the open loops, innermost last.
 	loops []*control
@@ -69,8 +70,8 @@ type emitter struct {
 	offsets []int // of parameters in the packed arguments
 	shared  []int // of shared arrays
 	tiles   []tileStore
-	// load is the tile load whose region is being emitted, if any; while it is, registers are not reused, since its instructions
-	// do not run in program order. held are those to release after it.
+	// load is the tile load whose region is being emitted, if any. Meanwhile registers are not reused, because its instructions do not run
+	// in program order. held are the registers to release after it.
 	load *tileLoad
 	held []int32
 	err  error
@@ -106,7 +107,7 @@ func newPlan(k *Kernel, fused, watched bool) (*plan, error) {
 	return e.plan, e.err
 }
 
-// cost counts operations; a loop counts as turns of them.
+// cost counts operations; a loop counts as that many iterations.
 func cost(code []inst) float64 {
 	const turns = 16
 	var n float64
@@ -133,13 +134,13 @@ func (e *emitter) scalarPointer() int32 {
 	return int32(len(e.pointers) - 1)
 }
 
-// register returns a new register of count lanes' arrays.
+// register returns a new register, or an array of count registers.
 func (e *emitter) register(size, count int) int32 {
 	e.pointers = append(e.pointers, pointer{scalar: -1, size: int32(size), count: int32(count)})
 	return int32(len(e.pointers) - 1)
 }
 
-// alloc returns a free register for lanes of the size.
+// alloc returns a free register for lanes of the given size.
 func (e *emitter) alloc(size int) int32 {
 	if f := e.free[int32(size)]; len(f) > 0 {
 		e.free[int32(size)] = f[:len(f)-1]
@@ -188,7 +189,7 @@ func (e *emitter) define(v kir.Value) ref {
 	return e.ref(v)
 }
 
-// lanesUntil returns a register until x's last use; what is hoisted keeps its own for all passes.
+// lanesUntil returns a register that is reserved until x's last use; a hoisted value keeps its own for all passes.
 func (e *emitter) lanesUntil(x *value) int32 {
 	if x.hoist {
 		return e.register(x.size, 1)
@@ -206,7 +207,7 @@ func (e *emitter) ref(v kir.Value) ref {
 	return ref{class: x.class, t: x.t, size: int32(x.size), p: x.p, k: x.k}
 }
 
-// crosses reports whether v belongs to one axis of a tile load, and what mixes both is being emitted.
+// crosses reports whether v depends on one axis of a tile load while instructions that combine both axes are being emitted.
 func (e *emitter) crosses(v kir.Value) bool {
 	x := &e.a.values[v]
 	return e.load != nil && e.load.phase == depBoth && x.class > uniform && (x.dep == depOuter || x.dep == depInner)
@@ -231,7 +232,7 @@ func (e *emitter) fail(format string, args ...any) {
 // isUniform reports whether v is a scalar.
 func (e *emitter) isUniform(v kir.Value) bool { return e.a.values[v].class == uniform }
 
-// spell makes sure at this point that v's register holds the active lanes.
+// spell makes v's register hold the active lanes at this point.
 func (e *emitter) spell(vs ...kir.Value) {
 	for _, v := range vs {
 		if c := e.a.values[v].class; (c == affine || c == span) && !e.spelled[v] {
@@ -241,7 +242,7 @@ func (e *emitter) spell(vs ...kir.Value) {
 	}
 }
 
-// within emits a region into code; what is spelled out there is not so outside.
+// within emits a region into code. Values written out to lanes there do not count as such outside.
 func (e *emitter) within(code *[]inst, b *kir.Block) {
 	outer, spelled := e.code, e.spelled
 	e.code, e.spelled = code, map[kir.Value]bool{}
@@ -294,11 +295,11 @@ func (e *emitter) instr(in *kir.Instr, pos int) {
 	case kir.OpShuffle, kir.OpVote:
 		e.exchange(in)
 	case kir.OpBarrier:
-		if e.watched { // lanes meet after every operation already
+		if e.watched { // lanes already advance together
 			e.add(inst{exec: execBarrier})
 		}
 	case kir.OpFence:
-		// Lanes access memory in program order already.
+		// Lanes already access memory in program order.
 	case kir.OpAssert, kir.OpIf, kir.OpFor, kir.OpLoop, kir.OpBreak, kir.OpContinue, kir.OpReturn:
 		e.control(in)
 	case opExtract:
@@ -351,7 +352,7 @@ func (e *emitter) scalarInstr(in *kir.Instr) {
 	e.add(i)
 }
 
-// kernels returns the forms of in's operation: exact ones for scalars, or the fastest.
+// kernels returns the kernels for the forms of in's operation: those exact in length, for scalars, or the fastest.
 func (e *emitter) kernels(in *kir.Instr, exact bool) [4]kern {
 	ops, cvts := &laneOps, &laneCvts
 	if exact {
@@ -368,7 +369,7 @@ func (e *emitter) kernels(in *kir.Instr, exact bool) [4]kern {
 	return ops[in.Op][in.Type]
 }
 
-// lanewise returns the instruction for an operation on lanes; d, if given, is the result's place, decided already.
+// lanewise returns the instruction for an operation on lanes; d, if not nil, is the result's place.
 func (e *emitter) lanewise(in *kir.Instr, pos int, d *ref) inst {
 	wide := e.a.values[in.Res[0]].wide
 	i := inst{exec: execLanes, wide: int32(wide), lanewise: true}
@@ -425,7 +426,7 @@ func b2i(b bool) int {
 	return 0
 }
 
-// fill emits a register that repeats a scalar, to be released by the caller.
+// fill emits a register that repeats a scalar; the caller releases it.
 func (e *emitter) fill(v kir.Value, wide int) int32 {
 	r := e.ref(v)
 	p := e.alloc(int(r.size) * wide)
@@ -433,7 +434,7 @@ func (e *emitter) fill(v kir.Value, wide int) int32 {
 	return p
 }
 
-// repeat emits a register that has every lane's element wide times, to be released by the caller.
+// repeat emits a register with wide copies of every lane's element; the caller releases it.
 func (e *emitter) repeat(v kir.Value, wide int) int32 {
 	r := e.ref(v)
 	p := e.alloc(int(r.size) * wide)
@@ -448,7 +449,7 @@ func execRepeat(w *worker, in *inst) {
 	}
 }
 
-// extract emits element Imm of every lane, of which register p has size bytes.
+// extract emits element Imm of every lane of register p, which has size bytes per lane.
 func (e *emitter) extract(in *kir.Instr, p, size int32) {
 	d := e.define(in.Res[0])
 	e.add(inst{exec: execExtract, d: d.p, ds: d.size, a: p, as: size, bs: int32(in.Imm), acc: &access{strided: stridedMoves[d.size]}})
@@ -475,7 +476,7 @@ func (e *emitter) affine(in *kir.Instr, pos int) {
 			i.exec = execSpanAnd
 		}
 	}
-	// The plain form spells its operands itself, so nothing is emitted for them here.
+	// The plain form writes its operands out to lanes itself, so nothing is emitted for them here.
 	outer, spelled := e.code, e.spelled
 	var dropped []inst
 	e.code, e.spelled = &dropped, map[kir.Value]bool{}
@@ -487,7 +488,7 @@ func (e *emitter) affine(in *kir.Instr, pos int) {
 	e.add(i)
 }
 
-// special emits the reading of a special register.
+// special emits a read of a special register.
 func (e *emitter) special(in *kir.Instr) {
 	d := e.ref(in.Res[0])
 	if d.p == 0 {

@@ -11,7 +11,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// progGen writes random programs whose threads are independent: each reads shared inputs and writes its own slots of out.
+// progGen generates random programs whose threads are independent: each reads shared inputs and writes its own slots of out.
 type progGen struct {
 	*rand.Rand
 	k      *kernel.Builder
@@ -45,7 +45,7 @@ func (g *progGen) keep(v kernel.Value) kernel.Value {
 	return v
 }
 
-// any returns a value of type t in scope.
+// any returns a value of type t that is in scope.
 func (g *progGen) any(t dtype.DType) kernel.Value {
 	if vs := g.pool[t]; len(vs) > 0 && g.Intn(8) > 0 {
 		if g.Intn(2) == 0 {
@@ -199,7 +199,7 @@ func (g *progGen) store() {
 	g.out.Store(at, v)
 }
 
-// vector takes the elements of vector accesses down equal and unequal paths.
+// vector sends the elements of vector accesses through equal and different operations.
 func (g *progGen) vector() {
 	t := []dtype.DType{dtype.Float32, dtype.Float32, dtype.Int32, dtype.Uint16, dtype.Int64, dtype.Uint8, dtype.Float64}[g.Intn(7)]
 	w := 1 << (1 + g.Intn(2))
@@ -223,7 +223,7 @@ func (g *progGen) vector() {
 		if g.Intn(3) == 0 {
 			b = load(t)
 		}
-		if g.Intn(4) == 0 { // fresh constants that are equal
+		if g.Intn(4) == 0 { // new constants with equal values
 			c := float64(g.Intn(5))
 			b = each(func(int) kernel.Value { return g.k.Const(t, c) })
 		}
@@ -267,7 +267,7 @@ func (g *progGen) vector() {
 	}
 }
 
-// accumulate keeps one variable, or two, for every element of vector loads in a loop, as reductions do, with disturbances.
+// accumulate updates one or two variables for every element of vector loads in a loop, as reductions do, with irregularities.
 func (g *progGen) accumulate() {
 	t := []dtype.DType{dtype.Float32, dtype.Int32, dtype.Float64, dtype.Int64, dtype.Uint16}[g.Intn(5)]
 	w := 1 << (1 + g.Intn(2))
@@ -322,7 +322,7 @@ func (g *progGen) accumulate() {
 	}
 	g.k.For(g.k.I32(0), end, g.k.I32(1), func(i kernel.Value) { g.scope(func() { step(i) }) })
 	g.loops--
-	if g.Intn(2) == 0 { // a tail goes to the first
+	if g.Intn(2) == 0 { // a tail that is added to the first variable
 		g.k.If(g.any(dtype.Bool), func() { acc[0].Set(acc[0].Get().Add(g.any(t))) })
 	}
 	sum := acc[0].Get()

@@ -8,8 +8,8 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// tileStore is where a tile is kept: row by row or, with byCols, column by column. Halves and Int8 are kept widened, since tiles are mostly
-// operands of products.
+// tileStore describes the storage of a tile: by rows or, with byCols, by columns. Halves and Int8 are kept widened, because tiles are
+// mostly operands of products.
 type tileStore struct {
 	name       string
 	t, kept    dtype.DType
@@ -28,30 +28,30 @@ func keptType(t dtype.DType) dtype.DType {
 	return t
 }
 
-// tileOp is a zeroing, a product, or a visit of every element.
+// tileOp is any operation on tiles except a load.
 type tileOp struct {
 	t *tileStore
-	// a and b are a product's operands.
+	// a and b are a product's operands; a is also the source of rows and copies.
 	a, b *tileStore
 	dot  dotFunc
-	// width adjacent columns are visited at a time; code is what visits do. row, col and vals are its parameters.
+	// width is the number of adjacent columns visited at a time, and code what a visit runs. row, col and vals are its parameters.
 	width    int
 	code     []inst
 	row, col ref
 	vals     []ref
-	narrow   kern // from the kept type, if that is another
-	// others are what a map reads besides, and result what it yields, of which a scalar is repeated.
+	narrow   kern // from the kept type, if that differs
+	// others are the other tiles that a map reads, and result the value it yields, which is repeated if it is a scalar.
 	others []*tileStore
 	result ref
-	// transposed: the right operand of a product lies row by row but is the transpose, which buffer is for.
+	// transposed: the right operand of a product is stored as its transpose; buffer holds the operand.
 	transposed bool
 	buffer     int32
-	// max: rows are combined by the maximum. round and widen go to halves and back.
+	// max: rows are combined by the maximum. round and widen convert to halves and back.
 	max          bool
 	round, widen kern
 }
 
-// placeTiles gives every tile its memory and layout: column by column if it is only ever loaded so and only ever a left operand.
+// placeTiles gives every tile its memory and layout: by columns if all its loads are along rows and it is only a left operand.
 func (e *emitter) placeTiles() {
 	if len(e.p.Tiles) == 0 {
 		return
@@ -155,7 +155,7 @@ func (e *emitter) tileEach(in *kir.Instr, o *tileOp) {
 	e.add(inst{exec: execTileEach, tile: o})
 }
 
-// place is what a tile region changes of the worker.
+// place is the part of the worker's state that a tile region changes.
 type place struct {
 	m     mask
 	lanes int
@@ -170,7 +170,7 @@ func (w *worker) enter(nx, ny int) {
 	w.m = mask{hi: w.lanes}
 }
 
-// leaveTile goes back to the threads, unless a fault stopped the worker.
+// leaveTile restores the state of the threads, unless a fault stopped the worker.
 func (w *worker) leaveTile(p place) {
 	w.lanes, w.ext, w.tile = p.lanes, p.ext, ""
 	if w.fault == nil {
@@ -178,7 +178,7 @@ func (w *worker) leaveTile(p place) {
 	}
 }
 
-// execTileEach runs the region over as many rows at a time as registers have room for.
+// execTileEach runs the region for as many rows at a time as registers have room for.
 func execTileEach(w *worker, in *inst) {
 	o := in.tile
 	t := o.t
@@ -201,7 +201,7 @@ func execTileEach(w *worker, in *inst) {
 	w.leaveTile(saved)
 }
 
-// split fills the register of the j-th of every group of columns.
+// split fills the register of the j-th column of every group.
 func (o *tileOp) split(w *worker, from []byte, j, n int) {
 	size := o.t.kept.Size()
 	v := &o.vals[j]
@@ -223,7 +223,7 @@ func (o *tileOp) split(w *worker, from []byte, j, n int) {
 	}
 }
 
-// tileBuffer returns memory for the elements of t in size bytes each.
+// tileBuffer returns a buffer for the elements of t, with size bytes each.
 func (e *emitter) tileBuffer(t *tileStore, size int) int32 {
 	e.pointers = append(e.pointers, pointer{scalar: -1, size: 8, bytes: t.rows*t.cols*size + 8*laneSlack})
 	return int32(len(e.pointers) - 1)
@@ -250,7 +250,7 @@ func (e *emitter) tileMap(in *kir.Instr, o *tileOp) {
 	e.add(inst{exec: execTileMap, tile: o})
 }
 
-// execTileMap runs the region over as many rows at a time as registers have room for.
+// execTileMap runs the region for as many rows at a time as registers have room for.
 func execTileMap(w *worker, in *inst) {
 	o := in.tile
 	t := o.t
@@ -284,7 +284,7 @@ func execTileMap(w *worker, in *inst) {
 	w.leaveTile(saved)
 }
 
-// other fills a register with the elements of s for n rows from r on; a single column is repeated.
+// other fills a register with n rows of s from row r on; a single column is repeated.
 func (o *tileOp) other(w *worker, s *tileStore, to unsafe.Pointer, r, n int) {
 	size := s.kept.Size()
 	cols := o.t.cols
@@ -302,7 +302,7 @@ func (o *tileOp) other(w *worker, s *tileStore, to unsafe.Pointer, r, n int) {
 	}
 }
 
-// execTileRows combines rows of a into a column.
+// execTileRows combines the rows of a into a column.
 func execTileRows(w *worker, in *inst) {
 	o := in.tile
 	to, from := lanes[float32](w.p[o.t.p], o.t.rows), lanes[float32](w.p[o.a.p], o.a.rows*o.a.cols)

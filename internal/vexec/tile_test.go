@@ -10,7 +10,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// matmul describes a kernel for c[m,n] = a[m,k] x b[k,n] with row-major c; a transposed operand is stored the other way round.
+// matmul describes a kernel for c[m,n] = a[m,k] x b[k,n] with row-major c; a transposed operand is stored transposed.
 type matmul struct {
 	in, acc, out   dtype.DType
 	bm, bn, bk     int
@@ -141,7 +141,7 @@ func checkMatmul(t *testing.T, q matmul, m, n, k int) {
 	}
 }
 
-// TestGatheredTile is a convolution: places in the input are found by division and from shared memory, and half of the border is outside.
+// TestGatheredTile is a convolution. Positions in the input come from divisions and from shared memory, and half of the border is outside.
 func TestGatheredTile(t *testing.T) {
 	const (
 		ch, h, w, out = 3, 9, 11, 5
@@ -217,7 +217,7 @@ func TestGatheredTile(t *testing.T) {
 	}
 }
 
-// TestTileFault: an element outside memory stops the kernel and names the tile.
+// TestTileFault: an element outside memory stops the kernel, and the fault names the tile.
 func TestTileFault(t *testing.T) {
 	for _, far := range []bool{false, true} {
 		k := build(t, "tilefault", func(k *kernel.Builder) {
@@ -267,7 +267,7 @@ func BenchmarkMatmul(b *testing.B) {
 	}
 }
 
-// TestWarmTilesAllocateNothing: neither loads, products nor visits do.
+// TestWarmTilesAllocateNothing covers loads, products and visits.
 func TestWarmTilesAllocateNothing(t *testing.T) {
 	const n = 96
 	q := matmul{in: dtype.Float16, acc: dtype.Float32, out: dtype.Float32, bm: 32, bn: 32, bk: 16, transB: true, vec: 4, outVec: 4}

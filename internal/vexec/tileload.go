@@ -8,43 +8,44 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// tileLoad fills a tile. Its region is taken apart by the axes that values depend on: what depends on the inner one runs once over its
-// places, what depends on the outer one once over its places, and only what mixes them runs over both, many rows at a time.
+// tileLoad fills a tile. Its region is split by the axes that values depend on. Values that depend only on the inner axis are computed once
+// along it, values that depend only on the outer axis once along that, and only values that combine both are computed over both, many rows
+// at a time.
 type tileLoad struct {
 	t *tileStore
-	// inner counts groups of width elements along the one axis, outer places along the other.
+	// inner is the number of groups of width elements along one axis, outer the number of positions along the other.
 	inner, outer, width int
-	// phase is the axes of the instruction being emitted.
+	// phase is the set of axes of the instruction being emitted.
 	phase                   uint8
 	pre, onIn, onOut, mixed []inst
 	in, out                 ref
 	crossing                []crossing
-	// index and inside are the region's results over both axes; base is in acc, with what faults say.
+	// index and inside are the region's results over both axes; base is in acc, as is what faults need.
 	index, inside ref
 	acc           access
 	apart         *apart
-	// transposed: the rows that are loaded are the tile's columns; they are put together in a buffer first.
+	// transposed: the loaded rows are columns of the stored tile; they are assembled in a buffer first.
 	transposed bool
 	buffer     int32
-	// raw is a buffer for elements that are then widened.
+	// raw is a buffer for elements before they are widened.
 	raw   int32
 	widen kern
 	// tb and eb are mask buffers.
 	tb, eb int
-	// watched: rows tell of what they read.
+	// watched: rows report what they read.
 	watched bool
-	// mapped is what is known of the load's tensor map, if it has one.
+	// mapped describes the load's tensor map, if it has one.
 	mapped *mappedLoad
 }
 
-// crossing is a value of one axis as what mixes both sees it.
+// crossing is a value that depends on one axis, as instructions that combine both axes see it.
 type crossing struct {
 	v        kir.Value
 	inner    bool
 	from, to ref
 }
 
-// cross returns v as what mixes both axes sees it.
+// cross returns v as instructions that combine both axes see it.
 func (l *tileLoad) cross(e *emitter, v kir.Value) ref {
 	for _, c := range l.crossing {
 		if c.v == v {
@@ -92,7 +93,7 @@ func (e *emitter) tileLoad(in *kir.Instr) {
 	l.in, l.out = e.define(inner), e.define(outer)
 	e.phases(b)
 	yield := b.Instrs[len(b.Instrs)-1].Args
-	if l.watched = e.watched; !l.watched { // what is watched goes row by row
+	if l.watched = e.watched; !l.watched { // a watched load goes row by row
 		l.apart = e.takeApart(yield)
 	}
 	l.phase = depBoth
@@ -112,7 +113,7 @@ func (e *emitter) tileLoad(in *kir.Instr) {
 	e.add(inst{exec: execTileLoad, load: l})
 }
 
-// phases emits the region's instructions, each where its axes say.
+// phases emits each of the region's instructions into the code for its axes.
 func (e *emitter) phases(b *kir.Block) {
 	l := e.load
 	outer, spelled := e.code, e.spelled
@@ -184,7 +185,7 @@ func execTileLoad(w *worker, in *inst) {
 	w.leaveTile(saved)
 }
 
-// rows loads n rows from row r on; first says that they are the first.
+// rows loads n rows from row r on; first says whether they are the first.
 func (l *tileLoad) rows(w *worker, to unsafe.Pointer, r, n int, first bool) {
 	w.enter(l.inner, n)
 	for i := range l.crossing {
@@ -217,7 +218,7 @@ func (l *tileLoad) rows(w *worker, to unsafe.Pointer, r, n int, first bool) {
 	}
 }
 
-// crossInner spreads a value of the inner axis over n rows.
+// crossInner repeats a value of the inner axis for n rows.
 func (w *worker) crossInner(c *crossing, n, inner int) {
 	size := int(c.from.size)
 	d := lanes[byte](w.p[c.to.p], n*inner*size)
@@ -252,7 +253,7 @@ func (w *worker) crossInner(c *crossing, n, inner int) {
 	}
 }
 
-// crossOuter spreads the places r to r+n of a value of the outer axis, each over a row.
+// crossOuter repeats elements r to r+n of a value of the outer axis, each over a row.
 func (w *worker) crossOuter(c *crossing, r, n, inner int) {
 	switch c.from.class {
 	case affine:
@@ -270,13 +271,14 @@ func (w *worker) crossOuter(c *crossing, r, n, inner int) {
 		w.spans[c.to.k] = lanespan{hi: n * inner}
 	}
 	size := int(c.from.size)
-	fill := laneOps[kir.OpGet][c.from.t][1] // what it writes too far, the next row puts right
+	fill := laneOps[kir.OpGet][c.from.t][1] // what it writes beyond a row, the next row overwrites
 	for i := range n {
 		fill(at(w.p[c.to.p], i*inner*size), at(w.p[c.from.p], (r+i)*size), nil, nil, inner)
 	}
 }
 
-// adjacent loads rows whose groups are adjacent in memory; false if they are not, or not all in allocations and aligned.
+// adjacent loads rows whose groups are adjacent in memory. It returns false if they are not adjacent, or not all aligned and inside
+// allocations.
 func (l *tileLoad) adjacent(w *worker, whole []byte, m mask) bool {
 	c := &l.acc
 	var x, base formula
@@ -342,16 +344,16 @@ func (l *tileLoad) scattered(w *worker, whole []byte, m mask) {
 	}
 }
 
-// apart is a load whose index is a sum of a part on the inner axis and one on the outer, and whose inside is a conjunction of such: the
-// common case, in which nothing needs to be computed over both. Parts that are not there have class unused.
+// apart describes a load whose index is a sum of a part that depends on the inner axis and one that depends on the outer axis, and whose
+// inside is a conjunction of two such parts. In this common case nothing has to be computed over both axes. Absent parts have class unused.
 type apart struct {
 	indexIn, indexOut   ref
 	insideIn, insideOut ref
-	// narrow: the sum is an Int32's, which must not wrap.
+	// narrow: the sum is an Int32 and must not wrap.
 	narrow bool
 }
 
-// takeApart returns the parts of what the region yields, or nil if it is not so.
+// takeApart returns the parts of what the region yields, or nil if it does not have this form.
 func (e *emitter) takeApart(yield []kir.Value) *apart {
 	p := &apart{}
 	if e.a.values[yield[0]].class != uniform || e.a.values[yield[0]].dep != 0 {
@@ -370,7 +372,7 @@ func (e *emitter) takeApart(yield []kir.Value) *apart {
 	return p
 }
 
-// parts returns the parts of v that op joins.
+// parts returns the parts of v that op combines.
 func (e *emitter) parts(v kir.Value, op kir.Op) (in, out ref, ok bool) {
 	x := &e.a.values[v]
 	args := []kir.Value{v}
@@ -382,7 +384,7 @@ func (e *emitter) parts(v kir.Value, op kir.Op) (in, out ref, ok bool) {
 	}
 	for _, a := range args {
 		d := e.a.values[a].dep
-		e.load.phase = d // as its own axis sees it
+		e.load.phase = d // as instructions of its own axis see it
 		switch r := e.ref(a); {
 		case d == depBoth:
 			return in, out, false
@@ -395,7 +397,7 @@ func (e *emitter) parts(v kir.Value, op kir.Op) (in, out ref, ok bool) {
 	return in, out, true
 }
 
-// strip reads a part on the outer axis place by place.
+// strip reads a part on the outer axis element by element.
 type strip struct {
 	base, step int64 // if p is nil
 	p          unsafe.Pointer
@@ -421,7 +423,7 @@ func (w *worker) stripOf(r *ref) strip {
 	return strip{p: w.p[r.p], size: int(r.size), t: r.t}
 }
 
-// outside fills d with 1 for the places of the outer axis whose rows are not loaded; it returns nil if all are.
+// outside fills d with 1 for the rows that are not loaded; it returns nil if all are loaded.
 func (l *tileLoad) outside(w *worker, d []uint8) []uint8 {
 	r := &l.apart.insideOut
 	if r.class == unused {
@@ -442,8 +444,8 @@ func (l *tileLoad) outside(w *worker, d []uint8) []uint8 {
 	return d
 }
 
-// dense loads the rows of the common case: groups adjacent along a row, rows anywhere, the same range inside in all of them that are. It
-// returns how many rows it did: it leaves off where an address is bad, and does none if the case is another.
+// dense loads the rows of the common case: groups adjacent along a row, rows anywhere, and the same range inside for all rows that are
+// inside. It returns how many rows it loaded. It stops at an invalid address, and loads none if this is not the common case.
 func (l *tileLoad) dense(w *worker, to unsafe.Pointer) int {
 	a, c := l.apart, &l.acc
 	var x formula
@@ -501,7 +503,7 @@ func (l *tileLoad) dense(w *worker, to unsafe.Pointer) int {
 	return l.outer
 }
 
-// transpose sets d, cols rows of rows elements, to the transpose of a, rows rows of cols elements.
+// transpose sets d (cols rows of rows elements) to the transpose of a (rows rows of cols elements).
 func transpose[T raw](d, a unsafe.Pointer, rows, cols int) {
 	const block = 8
 	ds, as := lanes[T](d, rows*cols), lanes[T](a, rows*cols)

@@ -7,16 +7,17 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// mappedLoad is what a tile load knows of its tensor map.
+// mappedLoad describes the tensor map of a tile load.
 type mappedLoad struct {
 	name   string // of the parameter
 	offset int    // in the arguments
-	// place is that of the tile's first element: along lines, across them, among matrices and, where there are any, among groups of those.
+	// place is the position of the tile's first element: along lines, across them, the matrix and, if there are groups of matrices, the
+	// group.
 	place []ref
 	site  int
 }
 
-// mappedLoad returns what in's load is to be compared with, or nil if that is nothing.
+// mappedLoad returns the tensor map to compare in's load with, or nil if there is none.
 func (e *emitter) mappedLoad(in *kir.Instr) *mappedLoad {
 	if len(in.Args) == 0 {
 		return nil
@@ -24,7 +25,7 @@ func (e *emitter) mappedLoad(in *kir.Instr) *mappedLoad {
 	m := &mappedLoad{name: e.p.Params[in.Imm].Name, offset: e.offsets[in.Imm], site: e.nSites}
 	e.nSites++
 	for _, v := range in.Args {
-		if !e.isUniform(v) { // to this analysis, which knows less
+		if !e.isUniform(v) { // for this analysis, which knows less than kir.Analyze
 			return nil
 		}
 		m.place = append(m.place, e.ref(v))
@@ -32,8 +33,8 @@ func (e *emitter) mappedLoad(in *kir.Instr) *mappedLoad {
 	return m
 }
 
-// compare stops the worker where the elements that the region gave, lines of raw elements, are others than those that a device would copy
-// by the tensor map. A map that is not filled in says nothing.
+// compare stops the worker if the elements that the region gave, lines of raw elements, differ from those that a device would copy through
+// the tensor map. It ignores a map that is not filled in.
 func (l *tileLoad) compare(w *worker, got unsafe.Pointer) {
 	m, ok := kir.ParseTensorMap(w.args[l.mapped.offset:])
 	if !ok {

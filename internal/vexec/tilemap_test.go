@@ -10,8 +10,8 @@ import (
 	"tenon.dev/kernel"
 )
 
-// TestTensorMaps: the simulator stops where the function of a load gives another tile than its tensor map. The array is 2 matrices of 5
-// lines of 12 elements, at distances of 16 and 100 elements; tiles of 4 x 8 hang over on all sides.
+// TestTensorMaps: the simulator stops if the function of a load gives another tile than its tensor map. The array has 2 matrices of 5 lines
+// of 12 elements, with strides of 16 and 100 elements; tiles of 4 x 8 extend beyond it on all sides.
 func TestTensorMaps(t *testing.T) {
 	const matrices, lines, line, pitch, apart = 2, 5, 12, 16, 96
 	m := newFlat()
@@ -26,8 +26,8 @@ func TestTensorMaps(t *testing.T) {
 		groups  kernel.Groups
 		width   int
 		pitch   int
-		edge    int // how many of a line's elements the function takes for inside
-		further int // element that the function begins at
+		edge    int // how many of a line's elements the function treats as inside
+		further int // the element at which the function begins
 		filled  bool
 		want    string
 	}{

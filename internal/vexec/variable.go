@@ -6,7 +6,7 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// get reads a variable: from its own register if nothing sets it meanwhile.
+// get reads a variable, directly from its own register if nothing sets it while the value is live.
 func (e *emitter) get(in *kir.Instr) {
 	v, x := &e.a.vars[in.Sym], &e.a.values[in.Res[0]]
 	t := e.p.Vars[in.Sym]
@@ -65,8 +65,8 @@ func (e *emitter) set(in *kir.Instr) {
 	e.add(i)
 }
 
-// forward makes the operation before a write of its result write the variable itself, when all lanes to the last are active; set is then
-// left with the other cases.
+// forward makes the operation before a write of its result write directly to the variable if all lanes from the first active one to the
+// last are active; set then handles only the other cases.
 func (e *emitter) forward(in *kir.Instr, set *inst) {
 	code := *e.code
 	if len(code) == 0 || e.a.values[in.Args[0]].uses != 1 {
@@ -109,8 +109,8 @@ func execSet(w *worker, in *inst) {
 	in.acc.scatter(unsafe.Add(w.p[in.d], lo*int(in.ds)), unsafe.Add(w.p[in.a], lo*int(in.as)), int(in.as), w.m.b[lo:w.m.hi])
 }
 
-// execSetAffine writes a variable that may be a formula: it becomes one if all lanes of the pass set it to one, and stays as it is if
-// nothing changes; else its lanes are spelled out.
+// execSetAffine writes a variable that may have a formula. It gets one if all lanes of the pass set it to a formula, and stays as it is if
+// nothing changes; otherwise its lanes are written.
 func execSetAffine(w *worker, in *inst) {
 	o := in.aff
 	v := &w.aff[o.d.k]
@@ -146,11 +146,11 @@ func execSetAffine(w *worker, in *inst) {
 	}
 }
 
-// whole reports whether all lanes from the first active one to the pass's last are active, so that a kernel that computes lanes beyond
-// the last does no harm to a variable.
+// whole reports whether all lanes from the first active one to the pass's last are active, so that a kernel that computes lanes beyond the
+// last does no harm to a variable.
 func (w *worker) whole() bool { return w.m.b == nil && w.m.hi == w.lanes }
 
-// execLanesForward is execLanes, but into the variable if it may.
+// execLanesForward is execLanes, but writes to the variable if possible.
 func execLanesForward(w *worker, in *inst) {
 	if !w.whole() {
 		execLanes(w, in)

@@ -11,7 +11,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// flat is a Memory of allocations at made-up addresses.
+// flat is a Memory with allocations at made-up addresses.
 type flat struct {
 	allocs []*allocation
 	next   uint64
@@ -34,7 +34,7 @@ func (m *flat) Resolve(addr uint64) ([]byte, uint64, bool) {
 	return nil, 0, false
 }
 
-// alloc returns the address of n new bytes, with a gap to the next allocation.
+// alloc returns the address of n new bytes, with a gap before the next allocation.
 func (m *flat) alloc(n int) uint64 {
 	words := make([]uint64, (n+7)/8+1)
 	a := &allocation{addr: m.next, words: words, bytes: unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), n)}
@@ -52,7 +52,7 @@ func (m *flat) at(addr uint64) *allocation {
 	panic("no such allocation")
 }
 
-// put allocates and fills memory with the values.
+// put allocates memory and fills it with vs.
 func put[T any](m *flat, vs []T) uint64 {
 	addr := m.alloc(len(vs) * int(unsafe.Sizeof(vs[0])))
 	copy(get[T](m, addr), vs)
@@ -65,7 +65,7 @@ func get[T any](m *flat, addr uint64) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(&a.words[0])), len(a.bytes)/int(unsafe.Sizeof(z)))
 }
 
-// pack lays out arguments: ints and floats of sized types, in order.
+// pack lays out arguments, ints and floats of sized types, in order.
 func pack(args ...any) []byte {
 	var b []byte
 	align := func(n int) {

@@ -2,43 +2,43 @@ package vexec
 
 import "tenon.dev/internal/kir"
 
-// Watcher is told what the threads of a launch are about to do to global and shared memory. The calls come one at a time, block by block. A
-// launch with a watcher runs a plan of its own, in which each access has an instruction before it that tells: other plans pay nothing.
+// Watcher is notified before the threads of a launch access global or shared memory. Calls come one at a time, block by block. A launch
+// with a watcher runs a plan of its own in which an instruction before each access reports it; other plans have no overhead.
 type Watcher interface {
-	// Block says that the launch goes on with the block at these coordinates. Its shared memory has so many bytes, and nothing has written
-	// them.
+	// Block says that the launch continues with the block at these coordinates. Its shared memory has shared bytes, none of them written
+	// yet.
 	Block(x, y, z uint32, shared int)
-	// Barrier says that all threads of the block have met.
+	// Barrier says that all threads of the block have met at a barrier.
 	Barrier()
-	// Touch says that a thread accesses memory. t is the caller's and changes after the call.
+	// Touch says that a thread is about to access memory. The caller owns t and changes it after the call.
 	Touch(t *Touch)
 }
 
-// Several is the Lane of what several threads do, and of tile loads. Lanes below it are visits of a tile's elements: which thread makes one
-// is the back end's choice, so two visits may be one thread's or two threads'; equal lanes are one visit.
+// Several is the Lane of accesses by several threads and of tile loads. Smaller lanes are visits of a tile's elements. The back end chooses
+// which thread makes a visit, so two visits may be by one thread or by two; equal lanes are the same visit.
 const Several = -1
 
-// visits is how many lanes a tile's region has at a time.
+// visits is the maximum number of lanes of a tile's region at a time.
 const visits = 1 << 16
 
-// Touch is one access of one thread.
+// Touch is one access by one thread.
 type Touch struct {
-	// Space is kir.Global or kir.Shared. Addr is the address, in shared memory an offset; Size the bytes.
+	// Space is kir.Global or kir.Shared. Addr is the address, or the offset in shared memory; Size is in bytes.
 	Space kir.Space
 	Addr  uint64
 	Size  int
-	// Write and Atomic say what is done; neither is a read. Outside: beyond the shared array.
+	// Write and Atomic give the kind of access; a read has neither. Outside: the access is beyond the shared array.
 	Write, Atomic, Outside bool
-	// Lane is the thread's number in its block, x first, or Several, or less.
+	// Lane is the thread's number in its block, counted along x first, or Several, or less than that.
 	Lane int
-	// Loc is the instruction's place, see [Kernel.Place].
+	// Loc identifies the source location, see [Kernel.Place].
 	Loc int
 }
 
 // Name returns the program's name.
 func (k *Kernel) Name() string { return k.p.Name }
 
-// Place returns the source of a Touch's Loc; "" and 0 if unknown.
+// Place returns the source location of a Touch's Loc; "" and 0 if unknown.
 func (k *Kernel) Place(loc int) (file string, line int) {
 	if loc <= 0 || loc >= len(k.p.Locs) {
 		return "", 0
@@ -46,7 +46,7 @@ func (k *Kernel) Place(loc int) (file string, line int) {
 	return k.p.Locs[loc].File, k.p.Locs[loc].Line
 }
 
-// Atomics reports whether threads of the program may order themselves through atomic operations on global memory.
+// Atomics reports whether threads of the program may synchronize through atomic operations on global memory.
 func (k *Kernel) Atomics() bool { return hasGlobalAtomics(k.p.Body) }
 
 func hasGlobalAtomics(b *kir.Block) bool {
@@ -63,14 +63,14 @@ func hasGlobalAtomics(b *kir.Block) bool {
 	return false
 }
 
-// watch emits what tells of an access.
+// watch emits the report of an access.
 func (e *emitter) watch(c *access) {
 	if e.watched && (c.space == kir.Global || c.space == kir.Shared) {
 		e.add(inst{exec: execWatch, acc: c})
 	}
 }
 
-// execWatch tells of the active lanes' access.
+// execWatch reports the accesses of the active lanes.
 func execWatch(w *worker, in *inst) {
 	c := in.acc
 	w.spell(&c.idx)
@@ -81,7 +81,8 @@ func execWatch(w *worker, in *inst) {
 	*t = Touch{Space: c.space, Size: c.width * int(c.size), Write: c.store, Atomic: c.atomic != nil, Loc: c.loc}
 	m, left := w.m, w.m.hi
 	if c.idx.class == uniform && (c.space != kir.Global || c.base.class == uniform) {
-		// All lanes touch one place: one stands for all, two where it counts that they are several. Equal values from all are one write.
+		// If all lanes access one address, one report stands for all, or two where it matters that there are several threads. If all lanes
+		// write equal values, that counts as one write.
 		left = 2
 		if c.atomic != nil || c.store && c.vals[0].class == uniform {
 			left = 1
@@ -108,7 +109,7 @@ func execWatch(w *worker, in *inst) {
 	}
 }
 
-// watchRows tells of the groups that rows of a tile load read.
+// watchRows reports the groups that rows of a tile load read.
 func (l *tileLoad) watchRows(w *worker, m mask) {
 	c := &l.acc
 	saved := w.m

@@ -8,15 +8,15 @@ import (
 type inst struct {
 	exec func(w *worker, in *inst)
 	k    kern
-	// d, a, b, c index the pointer table; ds … cs are bytes from lane to lane, 0 for scalars.
+	// d, a, b, c index the pointer table; ds … cs are byte strides between lanes, 0 for scalars.
 	d, a, b, c     int32
 	ds, as, bs, cs int32
-	// wide is how many elements of a lane the operation computes.
+	// wide is the number of elements per lane that the operation computes.
 	wide int32
-	// lanewise: an operation on lanes, which may be made to write a variable, alt, instead of d.
+	// lanewise: an operation on lanes, which may write to a variable, alt, instead of d.
 	lanewise bool
 	alt      int32
-	// leaves: a continue, whose ctl is the loop it stands in.
+	// leaves: a continue; ctl is its loop.
 	leaves bool
 	acc    *access
 	ctl    *control
@@ -25,13 +25,13 @@ type inst struct {
 	load   *tileLoad
 }
 
-// worker is the state of one goroutine that runs passes of a plan.
+// worker is the state of a goroutine that runs passes of a plan.
 type worker struct {
 	plan *plan
 	env  *Env
 	// fault stops the worker.
 	fault *Fault
-	// m is the active mask; lanes is the number of lanes of this pass.
+	// m is the active mask; lanes is the number of lanes in this pass.
 	m     mask
 	lanes int
 	// p points at scalars and registers.
@@ -40,27 +40,28 @@ type worker struct {
 	aff     []affinity
 	spans   []lanespan
 	sites   []site
-	// masks are the buffers that control instructions own; dead marks returned lanes; cont holds each loop's continued lanes.
+	// masks are the buffers that control instructions own; dead marks returned lanes; cont holds the continued lanes of each loop.
 	masks [][]uint8
 	dead  []uint8
 	cont  []mask
-	// ext are the extents of a pass: block x, y, z and blocks in the pass; cta is its first block; grid the launch's.
+	// ext is the extent of a pass: the block in x, y, z and the number of blocks in the pass. cta is its first block, grid the launch's
+	// grid.
 	ext       [4]int64
 	cta, grid [3]uint32
 	pass      int
 	args      []byte
 	shared    []byte
-	// touch is what the watcher is told, here so that telling allocates nothing.
+	// touch is what the watcher gets; it is here so that a report allocates nothing.
 	touch Touch
 	// region counts the runs of tiles' regions.
 	region int
 	// from and step are operands of counting; they are here so that taking their addresses allocates nothing.
 	from, step int64
-	// stored: the last operation before a store has done it.
+	// stored: the operation before a store has already stored its result.
 	stored bool
 	// tile names the tile whose region runs, for faults.
 	tile string
-	// arena backs the registers; its layout is for room lanes.
+	// arena is the memory of the registers; it is laid out for room lanes.
 	arena []uint64
 	room  int
 }

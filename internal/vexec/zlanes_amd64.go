@@ -942,7 +942,7 @@ func avxGather32(d, idx, mem, b unsafe.Pointer, n, off, limit int) int
 //go:noescape
 func avxGather64(d, idx, mem, b unsafe.Pointer, n, off, limit int) int
 
-// fillAVX2 enters the kernels that use AVX2, FMA and F16C.
+// fillAVX2 adds the kernels that use AVX2, FMA and F16C to the tables.
 func fillAVX2(t *opTable, c *cvtTable) {
 	t[kir.OpAdd][dtype.Float32][0] = avxOpAdd1
 	t[kir.OpAdd][dtype.Float32][1] = avxOpAdd2

@@ -7,7 +7,7 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// fillTables enters the plain Go kernels.
+// fillTables adds the plain Go kernels to the tables.
 func fillTables(t *opTable, c *cvtTable) {
 	t[kir.OpAdd][dtype.Uint8][0] = addVV[uint8]
 	t[kir.OpAdd][dtype.Uint8][1] = addVS[uint8]

@@ -8,13 +8,13 @@ func Erf(k *kernel.Builder, x kernel.Value) kernel.Value {
 	a := x.Abs()
 	z := x.Mul(x)
 	small := f.poly(erfPoly, z).FMA(x, x)
-	// 1 - exp(log(erfc(a))), constant where erf rounds to 1.
+	// 1 - exp(log(erfc(a))); the clamped argument is constant where erf rounds to 1.
 	g := f.poly(erfTail, a.Min(f.either(4, 6)).Sub(f.c(1)))
 	large := f.withSign(f.c(1).Sub(f.expBounded(g.Neg())), f.sign(x))
-	return a.Ge(f.c(1)).Select(large, small) // NaN makes small one
+	return a.Ge(f.c(1)).Select(large, small) // a NaN makes small a NaN
 }
 
-// Erfc returns 1 - erf(x), accurate where that is small.
+// Erfc returns 1 - erf(x), accurate also where that is small.
 func Erfc(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
 	z := x.Mul(x)
@@ -39,7 +39,7 @@ func Erfc(k *kernel.Builder, x kernel.Value) kernel.Value {
 	return x.IsNaN().Select(x, y)
 }
 
-// ldexpWord returns (e.hi + e.lo) 2^n for |e.hi| of 2^-10 or more. Results below the normal numbers are rounded twice.
+// ldexpWord returns (e.hi + e.lo) 2^n for |e.hi| of 2^-10 or more. Subnormal results are rounded twice.
 func (f float) ldexpWord(e word, n kernel.Value) kernel.Value {
 	half := n.Shr(f.k.I32(1))
 	return e.sum().Mul(f.pow2(half)).Mul(f.pow2(n.Sub(half)))
@@ -47,7 +47,7 @@ func (f float) ldexpWord(e word, n kernel.Value) kernel.Value {
 
 // Erfinv returns the inverse of Erf, for -1 <= x <= 1.
 //
-// As M. Giles, "Approximating the erfinv function" (GPU Computing Gems Jade, 2011), does, it expands erfinv(x)/x in w = -log(1-x²) and, for
+// Like M. Giles, "Approximating the erfinv function" (GPU Computing Gems Jade, 2011), it expands erfinv(x)/x in w = -log(1-x²) and, for
 // larger w, in √w.
 func Erfinv(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)

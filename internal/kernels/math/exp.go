@@ -6,7 +6,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// expLimits are bounds of x beyond which e^x is infinite or rounds to 0.
+// expLimits returns bounds of x beyond which e^x is infinite or rounds to 0.
 func (f float) expLimits() (lo, hi float64) {
 	if f.wide() {
 		return -745.2, 709.8
@@ -14,8 +14,8 @@ func (f float) expLimits() (lo, hi float64) {
 	return -104, 88.73
 }
 
-// reduceExp returns an integer n and r with x = n log 2 + r, |r| <= 0.3466. Where e^x is far beyond the type, n is clamped and r means
-// nothing.
+// reduceExp returns an integer n and r with x = n log 2 + r, |r| <= 0.3466. If e^x is far outside the range of the type, n is clamped and r
+// is meaningless.
 func (f float) reduceExp(x kernel.Value) (kernel.Value, word) {
 	bound := f.either(200, 1200)
 	n := x.Mul(f.part(log2eConst, 0)).Rint().Min(bound).Max(bound.Neg())
@@ -44,7 +44,7 @@ func (f float) exp(x kernel.Value) kernel.Value {
 	return f.saturateExp(x, y)
 }
 
-// saturateExp gives y = e^x the values where it is beyond the type.
+// saturateExp returns y = e^x, replaced by 0 or infinity where that is outside the range of the type.
 func (f float) saturateExp(x, y kernel.Value) kernel.Value {
 	lo, hi := f.expLimits()
 	y = x.Gt(f.c(hi)).Select(f.inf(), y)
@@ -59,23 +59,23 @@ func Exp(k *kernel.Builder, x kernel.Value) kernel.Value {
 	return x.Ne(x).Select(x, ExpNumber(k, x))
 }
 
-// ExpNonPositive returns e^x for x that is not positive, or NaN; in float32 with 17 instructions, none of them a conversion, and
-// fewer than Exp. A rounding error above 0 does no harm: it is right up to x = 40.
+// ExpNonPositive returns e^x for x that is not positive, or NaN. In float32 it takes 17 instructions, none of them a conversion, which is
+// fewer than Exp. An x slightly above 0 from rounding does no harm: the result is correct up to x = 40.
 func ExpNonPositive(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
 	if f.wide() {
 		return f.exp(x)
 	}
 	y, t := f.expShort(x)
-	// 2^(n+64) is a number for every result that is not 0, and the second product rounds subnormal ones once.
+	// 2^(n+64) is a normal number for every nonzero result, and the second product rounds subnormal ones once.
 	up := t.Add(f.i(int64(f.bias+64) << f.mantissa)).Bitcast(f.t)
 	lo, _ := f.expLimits()
 	return x.Lt(f.c(lo)).Select(f.c(0), y.Mul(up).Mul(f.c(0x1p-64)))
 }
 
-// expShort returns y and n with e^x = y 2^n in float32, y near 1 and n in the bits of a number's exponent.
+// expShort returns y and n with e^x = y 2^n in float32. y is near 1, and n is shifted to the exponent bits of a number.
 func (f float) expShort(x kernel.Value) (y, n kernel.Value) {
-	// Adding 1.5 * 2^23 leaves the nearest integer in the sum's low bits.
+	// Adding 1.5 * 2^23 puts the nearest integer into the low bits of the sum.
 	shift := f.c(0x1.8p23)
 	t := x.FMA(f.part(log2eConst, 0), shift)
 	whole := t.Sub(shift)
@@ -83,7 +83,7 @@ func (f float) expShort(x kernel.Value) (y, n kernel.Value) {
 	return r.Mul(r).FMA(f.poly(expPoly, r), r).Add(f.c(1)), t.Bitcast(f.bits).Shl(f.k.I32(f.mantissa))
 }
 
-// expBounded returns e^x where that is a normal number.
+// expBounded returns e^x if that is a normal number.
 func (f float) expBounded(x kernel.Value) kernel.Value {
 	if f.wide() {
 		return f.exp(x)
@@ -92,15 +92,15 @@ func (f float) expBounded(x kernel.Value) kernel.Value {
 	return y.Bitcast(f.bits).Add(n).Bitcast(f.t)
 }
 
-// ExpNumber returns e to the power of x, which is no NaN, in float32 with one instruction less than Exp.
+// ExpNumber returns e^x for x that is not a NaN, in float32 with fewer instructions than Exp.
 func ExpNumber(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
 	if f.wide() {
 		return f.exp(x)
 	}
-	x = x.Min(f.c(89)).Max(f.c(-104)) // which give infinity and 0
+	x = x.Min(f.c(89)).Max(f.c(-104)) // they give infinity and 0
 	y, n := f.expShort(x)
-	// As in ExpNonPositive, and downwards where the result is large.
+	// As in ExpNonPositive; large results are scaled the other way.
 	small := x.Lt(f.c(0))
 	scale := n.Add(small.Select(f.i(int64(f.bias+64)<<f.mantissa), f.i(int64(f.bias-64)<<f.mantissa))).Bitcast(f.t)
 	return y.Mul(scale).Mul(small.Select(f.c(0x1p-64), f.c(0x1p64)))
@@ -125,7 +125,7 @@ func Expm1(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
 	n, r := f.reduceExp(x)
 	n = n.Max(f.i(int64(-f.mantissa - 10)))
-	// 2^n (1 + r + tail) - 1 with halved powers, since 2^n may be too large.
+	// 2^n (1 + r + tail) - 1 with halved powers, because 2^n may be too large.
 	t := f.pow2(n.Sub(f.i(1)))
 	y := t.FMA(r.hi, t.Sub(f.c(0.5)))
 	y = t.FMA(f.expTail(r), y)
@@ -133,7 +133,7 @@ func Expm1(k *kernel.Builder, x kernel.Value) kernel.Value {
 	_, hi := f.expLimits()
 	y = x.Gt(f.c(hi)).Select(f.inf(), y)
 	y = x.Lt(f.either(-20, -40)).Select(f.c(-1), y)
-	// Small arguments are their own results, even where half of them is not exact.
+	// Small arguments are their own results, even if half of them is not exact.
 	return x.Abs().Lt(f.c(math.Ldexp(1, -f.mantissa-2))).Select(x, y)
 }
 
@@ -143,22 +143,22 @@ func (f float) exp2Split(t, r kernel.Value) kernel.Value {
 	return y.Bitcast(f.bits).Add(t.Bitcast(f.bits).Shl(f.k.I32(f.mantissa))).Bitcast(f.t)
 }
 
-// nearReciprocal returns y, which is 1/d but for 1e-4 of it, and 1 - d y, for 1 <= d <= 2 in float32. A division takes more instructions,
-// and jumps.
+// nearReciprocal returns y = 1/d with a relative error of 1e-4, and 1 - d y, for 1 <= d <= 2 in float32. A division takes more
+// instructions, including jumps.
 func (f float) nearReciprocal(d kernel.Value) (y, rest kernel.Value) {
-	// The best parabola is wrong by 1/99; a step of Newton's method squares that.
+	// The best parabola has an error of 1/99; a step of Newton's method squares it.
 	y = d.FMA(f.c(32./99), f.c(-144./99)).FMA(d, f.c(210./99))
 	y = y.FMA(y.Neg().FMA(d, f.c(1)), y)
 	return y, y.Neg().FMA(d, f.c(1))
 }
 
-// reciprocal returns 1/d for 1 <= d <= 2 in float32, at most 0.7 units in the last place from the true value.
+// reciprocal returns 1/d for 1 <= d <= 2 in float32, with an error of at most 0.7 units in the last place.
 func (f float) reciprocal(d kernel.Value) kernel.Value {
 	y, rest := f.nearReciprocal(d)
 	return y.FMA(rest, y)
 }
 
-// over returns n/(d.hi + d.lo) for 1 <= d.hi <= 2 in float32, almost as rounded once.
+// over returns n/(d.hi + d.lo) for 1 <= d.hi <= 2 in float32, almost as if rounded once.
 func (f float) over(n kernel.Value, d word) kernel.Value {
 	y, rest := f.nearReciprocal(d.hi)
 	return n.FMA(y, n.Mul(y).Mul(y.Neg().FMA(d.lo, rest)))
@@ -168,7 +168,7 @@ func (f float) over(n kernel.Value, d word) kernel.Value {
 func Sigmoid(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
 	e := ExpNonPositive(k, x.Abs().Neg())
-	// With e <= 1 it is 1/(1+e), or e/(1+e) for x < 0; the sum and the reciprocal are kept in two words.
+	// With e <= 1 the result is 1/(1+e), or e/(1+e) for x < 0; the sum and the reciprocal are kept in two words.
 	d := fastTwoSum(f.c(1), e)
 	if !f.wide() {
 		return f.over(x.Lt(f.c(0)).Select(e, f.c(1)), d)
@@ -178,16 +178,16 @@ func Sigmoid(k *kernel.Builder, x kernel.Value) kernel.Value {
 	return x.Lt(f.c(0)).Select(e.FMA(y, e.Mul(lo)), y.Add(lo))
 }
 
-// Logistic2 returns e = 2^-|x| and r = 1/(1+e) in float32: 1/(1+2^-x) is r for x >= 0, else e r. The relative error of e is that of x
-// times |x|: it is for those who add what it makes to something, or have x from a sum. Below 2^-100 e is wrong by 2^-125, and 0 in the
-// end. A NaN counts as infinite.
+// Logistic2 returns e = 2^-|x| and r = 1/(1+e) in float32: 1/(1+2^-x) is r for x >= 0, otherwise e r. The relative error of e is that of x
+// times |x|, which suits callers that add the result to something, or have x from a sum. Below 2^-100 e has an absolute error of 2^-125,
+// and eventually it is 0. A NaN is treated as infinite.
 func Logistic2(k *kernel.Builder, x kernel.Value) (e, r kernel.Value) {
 	f := of(k, x)
 	const least = 125
 	q := x.Abs().Neg().Max(f.c(-least))
 	shift := f.c(0x1.8p23)
 	t := q.Add(shift)
-	// What the bound leaves is taken away again, so that it is 0.
+	// The contribution of the bound is subtracted again, so that the limit is 0.
 	e = f.exp2Split(t, q.Sub(t.Sub(shift))).Sub(f.c(math.Ldexp(1, -least)))
 	return e, f.reciprocal(e.Add(f.c(1)))
 }

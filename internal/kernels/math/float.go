@@ -1,14 +1,14 @@
-// Package math builds the transcendental functions from exact operations of the kernel language: float32 from float32 and integer
-// arithmetic alone, float64 from float64's, so that every device and the simulator give the same bits.
-// It must not depend on tensors, engines or devices.
+// Package math builds the transcendental functions from exact operations of the kernel language: float32 functions use only float32 and
+// integer arithmetic, float64 functions that of float64, so that every device and the simulator give the same bits. It must not depend on
+// tensors, engines or devices.
 //
-// Each function takes the builder and operands of type Float32 or Float64 and returns a value of that type, at most 2 units in the last
-// place from the true value (most are within 1), with the results that C's Annex F gives for zeros, infinities and NaNs. Subnormal operands
-// and results are exact in the same sense. Halves are converted by the caller.
+// Each function takes the builder and operands of type Float32 or Float64 and returns a value of that type, with an error of at most 2
+// units in the last place (most are within 1) and the results that C's Annex F specifies for zeros, infinities and NaNs. This includes
+// subnormal operands and results. Callers convert halves.
 //
-// The algorithms are classical: Cody and Waite's and Payne and Hanek's argument reductions, minimax polynomials (derived by package gen,
-// with their errors, in zpoly.go), and double-word arithmetic after Dekker and Knuth where one word is not enough. Code is branch-free
-// except for large arguments of the trigonometric functions, the tails of Erfinv, and Fmod.
+// The algorithms are classical: Cody and Waite's and Payne and Hanek's argument reductions, minimax polynomials (derived by package gen and
+// listed with their errors in zpoly.go), and double-word arithmetic after Dekker and Knuth where one word is not enough. The code is
+// branch-free except for large arguments of the trigonometric functions, the tails of Erfinv, and Fmod.
 package math
 
 //go:generate go run ./gen
@@ -26,17 +26,17 @@ type split struct {
 	f64 [3]float64
 }
 
-// coefficients of a polynomial for each type, lowest power first.
+// coefficients are those of a polynomial for each type, lowest power first.
 type coefficients struct {
 	f32 []float32
 	f64 []float64
 }
 
-// float is what the functions need to know of a type.
+// float holds what the functions need to know about a type.
 type float struct {
 	k *kernel.Builder
 	t dtype.DType
-	// bits is the integer type of t's size, mantissa the number of explicit fraction bits, bias the exponent's.
+	// bits is the integer type of t's size, mantissa the number of explicit fraction bits, bias the exponent bias.
 	bits           dtype.DType
 	mantissa, bias int
 }
@@ -53,7 +53,7 @@ func (f float) wide() bool { return f.t == dtype.Float64 }
 // c returns the constant v, rounded.
 func (f float) c(v float64) kernel.Value { return f.k.Const(f.t, v) }
 
-// either returns the constant a in float32 and b in float64.
+// either returns the constant a for float32 and b for float64.
 func (f float) either(a, b float64) kernel.Value {
 	if f.wide() {
 		return f.c(b)
@@ -86,7 +86,7 @@ func (f float) minus(s split, j int) kernel.Value {
 // word returns the first two parts of s as a double word.
 func (f float) word(s split) word { return word{f.part(s, 0), f.part(s, 1)} }
 
-// poly returns the polynomial's value at x, by Horner's rule.
+// poly returns the value of the polynomial at x, by Horner's rule.
 func (f float) poly(p coefficients, x kernel.Value) kernel.Value {
 	n := len(p.f32)
 	if f.wide() {
@@ -105,7 +105,7 @@ func (f float) poly(p coefficients, x kernel.Value) kernel.Value {
 	return s
 }
 
-// pow2 returns 2^n for an integer n of the type's size that is the exponent of a normal number.
+// pow2 returns 2^n. n is an integer of the type's size and must be the exponent of a normal number.
 func (f float) pow2(n kernel.Value) kernel.Value {
 	return n.Add(f.i(int64(f.bias))).Shl(f.k.I32(f.mantissa)).Bitcast(f.t)
 }
@@ -116,7 +116,7 @@ func (f float) ldexp(x, n kernel.Value) kernel.Value {
 	return x.Mul(f.pow2(half)).Mul(f.pow2(n.Sub(half)))
 }
 
-// sign returns x's sign bit alone, an integer of the type's size.
+// sign returns only x's sign bit, as an integer of the type's size.
 func (f float) sign(x kernel.Value) kernel.Value {
 	return x.Bitcast(f.bits).And(f.i(math.MinInt64 >> (63 - f.mantissa - f.exponentBits())))
 }
@@ -128,7 +128,7 @@ func (f float) exponentBits() int {
 	return 8
 }
 
-// withSign returns x with the sign bits s changed, as sign returns them.
+// withSign returns x with its sign flipped if s, a result of sign, has the sign bit set.
 func (f float) withSign(x, s kernel.Value) kernel.Value {
 	return x.Bitcast(f.bits).Xor(s).Bitcast(f.t)
 }

@@ -2,10 +2,10 @@ package math
 
 import "tenon.dev/kernel"
 
-// Fmod returns the remainder of x/y with x's sign, exactly.
+// Fmod returns the exact remainder of x/y with x's sign.
 //
-// Each turn subtracts a multiple of y times a power of two that leaves a quotient below 2^mantissa, so that the fused multiply-add is
-// exact.
+// Each iteration subtracts a multiple of y times a power of two such that the quotient is below 2^mantissa, so that the fused multiply-add
+// is exact.
 func Fmod(k *kernel.Builder, x, y kernel.Value) kernel.Value {
 	f := of(k, x)
 	a, b := x.Abs(), y.Abs()
@@ -28,7 +28,7 @@ func Fmod(k *kernel.Builder, x, y kernel.Value) kernel.Value {
 	return bad.Select(f.nan(), z)
 }
 
-// exponent returns the biased exponent that a > 0 has, or would have if exponents had no least value.
+// exponent returns the biased exponent of a > 0, as if exponents had no minimum.
 func (f float) exponent(a kernel.Value) kernel.Value {
 	i := a.Bitcast(f.bits)
 	e := i.Shr(f.k.I32(f.mantissa))
@@ -36,14 +36,14 @@ func (f float) exponent(a kernel.Value) kernel.Value {
 	return e.Eq(f.i(0)).Select(sub, e)
 }
 
-// scaleUp returns b 2^n for n >= 0 where that is finite.
+// scaleUp returns b 2^n for n >= 0 if that is finite.
 func (f float) scaleUp(b, n kernel.Value) kernel.Value {
 	quarter := n.Shr(f.k.I32(2))
 	p := f.pow2(quarter)
 	return b.Mul(p).Mul(p).Mul(p).Mul(f.pow2(n.Sub(quarter.Mul(f.i(3)))))
 }
 
-// Remainder returns the remainder of x/y with y's sign, as Python's and PyTorch's: Fmod's result, plus y where the signs differ.
+// Remainder returns the remainder of x/y with y's sign, as in Python and PyTorch: Fmod's result, plus y if the signs differ.
 func Remainder(k *kernel.Builder, x, y kernel.Value) kernel.Value {
 	f := of(k, x)
 	r := Fmod(k, x, y)

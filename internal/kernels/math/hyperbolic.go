@@ -6,8 +6,9 @@ import (
 	"tenon.dev/kernel"
 )
 
-// sinhCosh returns what sinh and cosh of a >= 0 are made of: with a = n log 2 + r, half of sh = sinh(n log 2) and ch = cosh(n log 2), and
-// s = sinh(r) - r.hi and c = cosh(r) - 1, so that sinh(a) = r.hi ch + sh + (s ch + c sh) and cosh(a) = r.hi sh + ch + (s sh + c ch).
+// sinhCosh returns the parts of sinh and cosh of a >= 0. With a = n log 2 + r, these are half of sh = sinh(n log 2) and of ch = cosh(n log
+// 2), and s = sinh(r) - r.hi and c = cosh(r) - 1, so that sinh(a) = r.hi ch + sh + (s ch + c sh) and cosh(a) = r.hi sh + ch + (s sh + c
+// ch).
 func (f float) sinhCosh(a kernel.Value) (sh, ch word, r, s, c kernel.Value) {
 	n, red := f.reduceExp(a.Min(f.either(90, 712)))
 	up := f.pow2(n.Sub(f.i(2)))
@@ -55,16 +56,16 @@ func Tanh(k *kernel.Builder, x kernel.Value) kernel.Value {
 		e := f.exp(a.Add(a))
 		large = f.c(1).Sub(f.c(2).Div(e.Add(f.c(1))))
 	} else {
-		// 1 - 2e/(1+e) with e = e^-2a, which is nothing beside 1 from the bound on.
+		// 1 - 2e/(1+e) with e = e^-2a, which is negligible compared with 1 from the bound on.
 		b, rate, shift := a.Min(f.c(40)), f.c(-2*math.Log2E), f.c(0x1.8p23)
 		t := b.FMA(rate, shift)
 		e := f.exp2Split(t, b.FMA(rate, shift.Sub(t)))
 		large = e.Mul(f.c(-2)).FMA(f.reciprocal(e.Add(f.c(1))), f.c(1))
 	}
-	return f.withSign(a.Ge(f.c(0.8)).Select(large, small), f.sign(x)) // NaN makes small one
+	return f.withSign(a.Ge(f.c(0.8)).Select(large, small), f.sign(x)) // a NaN makes small a NaN
 }
 
-// rootTail returns what sqrt(q.hi + q.lo) exceeds s, the rounded root of q.hi, by.
+// rootTail returns sqrt(q.hi + q.lo) - s, where s is the rounded root of q.hi.
 func (f float) rootTail(q word, s kernel.Value) kernel.Value {
 	rest := s.Neg().FMA(s, q.hi).Add(q.lo)
 	return s.Eq(f.c(0)).Select(f.c(0), rest.Div(s.Add(s)))
@@ -79,7 +80,7 @@ func (f float) squarePlus(x kernel.Value, c float64) word {
 
 // areaLog returns log(a + sqrt(a² + c)) for a >= 0.
 func (f float) areaLog(a kernel.Value, c float64) kernel.Value {
-	// Beyond 2^31 the constant does not count, and the square might overflow.
+	// Beyond 2^31 the constant is negligible, and the square might overflow.
 	large := a.Gt(f.c(1 << 31))
 	q := f.squarePlus(large.Select(f.c(1), a), c)
 	s := q.hi.Sqrt()
@@ -111,7 +112,7 @@ func Acosh(k *kernel.Builder, x kernel.Value) kernel.Value {
 func Atanh(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
 	a := x.Abs()
-	// atanh(a) = log(1+u)/2 with u = 2a/(1-a), and 1/(1-a) = 1 + u/2 serves for the rounding errors.
+	// atanh(a) = log(1+u)/2 with u = 2a/(1-a); 1/(1-a) = 1 + u/2 is used for the rounding errors.
 	d := f.c(1).Sub(a)
 	dl := f.c(1).Sub(d).Sub(a)
 	u := a.Add(a).Div(d)

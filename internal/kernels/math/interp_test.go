@@ -10,8 +10,8 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// interp runs a program as one thread: scalar parameters in, the values that it stores to global memory out. It shares nothing with
-// vexec, so that each checks the other.
+// interp runs a program as one thread: it takes scalar parameters and returns the values that the program stores to global memory. It
+// shares nothing with vexec, so that each checks the other.
 type interp struct {
 	p      *kir.Program
 	regs   []uint64
@@ -233,7 +233,7 @@ func compare(op kir.Op, x, y float64) uint64 {
 	return truth(x != x)
 }
 
-// integer computes on the low bits of width.
+// integer computes on the low width bits.
 func integer(op kir.Op, a [3]uint64, width int, signed bool) uint64 {
 	mask := uint64(1<<(width-1)<<1 - 1)
 	x, y := a[0]&mask, a[1]&mask

@@ -19,7 +19,7 @@ func (f float) mantissaExponent(x kernel.Value) (m, e kernel.Value) {
 	return m, e
 }
 
-// normalize returns x scaled so that it is normal, and the power of two that was multiplied in.
+// normalize returns x scaled so that it is normal, and the exponent of the power of two that it was multiplied by.
 func (f float) normalize(x kernel.Value) (y, shift kernel.Value) {
 	small := x.Lt(f.c(math.Ldexp(1, 1-f.bias)))
 	n := f.mantissa + 1
@@ -35,7 +35,7 @@ func (f float) logTail(a word) kernel.Value {
 // logWord returns log(x) + e log 2 for a double word x of normal hi > 0 and a small integer e, as a double word.
 func (f float) logWord(x word, e kernel.Value) word {
 	m, n := f.mantissaExponent(x.hi)
-	// The low part matters only where its scale is representable.
+	// The low part matters only if its scale is representable.
 	lo := x.lo.Mul(f.pow2(n.Min(f.i(int64(f.bias - 1))).Neg()))
 	a := fastTwoSum(m.Sub(f.c(1)), lo)
 	return f.addExponent(n.Add(e), a.hi, f.logTail(a))
@@ -48,7 +48,7 @@ func (f float) addExponent(n, a, w kernel.Value) word {
 	return fastTwoSum(s.hi, s.lo.Add(nf.FMA(f.part(ln2Short, 1), w)))
 }
 
-// saturateLog gives y the values at x = 0, +∞ and x < 0.
+// saturateLog returns y with the values for x = 0, +∞, x < 0 and NaN put in.
 func (f float) saturateLog(x, y kernel.Value) kernel.Value {
 	y = x.Lt(f.inf()).Select(y, x) // +∞ and NaN
 	y = x.Eq(f.c(0)).Select(f.inf().Neg(), y)
@@ -68,18 +68,18 @@ func (f float) log(x kernel.Value) kernel.Value {
 // Log returns the natural logarithm.
 func Log(k *kernel.Builder, x kernel.Value) kernel.Value { return of(k, x).log(x) }
 
-// LogPositive returns the natural logarithm of a normal number above 0, times scale, a power of two of either sign; in float32 with half
-// the instructions that Log takes.
+// LogPositive returns the natural logarithm of a normal number above 0, times scale, a power of two of either sign. In float32 it takes
+// half the instructions of Log.
 func LogPositive(k *kernel.Builder, x kernel.Value, scale float64) kernel.Value {
 	f := of(k, x)
 	if f.wide() {
 		return f.log(x).Mul(f.c(scale))
 	}
-	// The exponent stays where it is in the number's bits, and its unit is the constant's: x = m 2^e, 2/3 <= m < 4/3.
+	// The exponent stays in its place in the number's bits; the constant accounts for its unit: x = m 2^e, 2/3 <= m < 4/3.
 	bits := x.Bitcast(f.bits)
 	e := bits.Sub(f.i(int64(math.Float32bits(2.0 / 3)))).And(f.i(-1 << f.mantissa))
 	m := bits.Sub(e).Bitcast(f.t)
-	// The series in scale (m-1) has coefficients that are scaled exactly.
+	// The coefficients of the series in scale (m-1) are scaled exactly.
 	a := m.FMA(f.c(scale), f.c(-scale))
 	var tail coefficients
 	power := scale
@@ -91,15 +91,16 @@ func LogPositive(k *kernel.Builder, x kernel.Value, scale float64) kernel.Value 
 	return e.Convert(f.t).FMA(f.c(scale*math.Ldexp(math.Ln2, -f.mantissa)), w)
 }
 
-// SqrtPositive returns the square root of 0 or of a normal number above; in float32 within 1.5 units in the last place, by operations that
-// no device needs a branch for. The exact root is as long and has one, to a subroutine that takes registers from the whole kernel.
+// SqrtPositive returns the square root of 0 or of a positive normal number. In float32 its error is within 1.5 units in the last place, and
+// it only uses operations that need no branch on any device. The exact root is as long and has a branch, to a subroutine that takes
+// registers from the whole kernel.
 func SqrtPositive(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
 	if f.wide() {
 		return x.Sqrt()
 	}
-	// A line in the logarithms, then a step of Newton's iteration whose constants halve its greatest error, give r with r√x = 1 to 2^-10.5.
-	// What is missing from 1 there, e, is found from the rounded s, and a series in it gives the rest.
+	// A linear approximation in the logarithms, then a step of Newton's iteration with constants that halve its maximum error, give r with
+	// r√x = 1 to 2^-10.5. The difference from 1, e, is computed from the rounded s, and a series in e gives the rest.
 	r := f.i(0x5f1fe100).Sub(x.Bitcast(dtype.Uint32).Shr(k.I32(1)).Bitcast(f.bits)).Bitcast(f.t)
 	p := x.Mul(r)
 	t := p.Mul(r).FMA(f.c(-0.70520884), f.c(1.6829124))
@@ -108,7 +109,7 @@ func SqrtPositive(k *kernel.Builder, x kernel.Value) kernel.Value {
 	return s.Mul(e).FMA(e.FMA(f.c(0.375), f.c(0.5)), s)
 }
 
-// logBase returns e*s + (a+w)*c for log(m) = a + w, where s is the logarithm of 2 and c that of e in the base.
+// logBase returns e*s + (a+w)*c for log(m) = a + w, where s is the logarithm of 2 and c the logarithm of e, both in the base.
 func (f float) logBase(x kernel.Value, s, c split) kernel.Value {
 	y, shift := f.normalize(x)
 	m, e := f.mantissaExponent(y)

@@ -47,7 +47,7 @@ func program(t testing.TB, name string, f func(k *kernel.Builder)) *kir.Program 
 	return p
 }
 
-// instructions counts a program's instructions that compute something.
+// instructions counts a program's instructions except constants.
 func instructions(b *kir.Block) (n int) {
 	for _, in := range b.Instrs {
 		if in.Op != kir.OpConst {
@@ -60,7 +60,7 @@ func instructions(b *kir.Block) (n int) {
 	return n
 }
 
-// specials32 are the arguments around which functions change course.
+// specials32 are the arguments near which functions switch methods.
 func specials32() []float32 {
 	var out []float32
 	add := func(v float64) {
@@ -79,13 +79,13 @@ func specials32() []float32 {
 		math.MaxFloat32, math.Inf(1), math.SmallestNonzeroFloat32, 0x1p-126, 0x1p-12, 0x1p-24, 0x1p-25, 0x1p-23} {
 		add(v)
 	}
-	// The float32 closest to a multiple of π/2 for its size, and another far out.
+	// The float32 closest to a multiple of π/2 relative to its size, and another one with a large exponent.
 	add(math.Ldexp(16367173, 72))
 	add(math.Ldexp(9112679, 13))
 	return append(out, float32(math.NaN()))
 }
 
-// arguments32 returns all exponents with random mantissas, and as many from the range where functions are interesting.
+// arguments32 returns all exponents with random mantissas, and as many arguments from the range where functions are interesting.
 func arguments32(n int) []float32 {
 	rng := rand.New(rand.NewPCG(1, 2))
 	out := specials32()
@@ -96,7 +96,7 @@ func arguments32(n int) []float32 {
 	return out
 }
 
-// TestFloat32 measures every function of one argument in float32 against Go's float64 functions, and prints the table of errors.
+// TestFloat32 compares every function of one argument in float32 with Go's float64 functions, and prints a table of errors.
 func TestFloat32(t *testing.T) {
 	args := arguments32(*points)
 	out := make([]float32, len(args))
@@ -116,7 +116,7 @@ func TestFloat32(t *testing.T) {
 	t.Log("\n" + table.String())
 }
 
-// each calls what worker returns for every i < n, on all processors.
+// each calls the functions that worker returns for every i < n, on all processors.
 func each(n int, worker func() func(i int)) {
 	var wg sync.WaitGroup
 	procs := runtime.GOMAXPROCS(0)
@@ -147,7 +147,7 @@ func arguments64(lo, hi float64, n int) []float64 {
 			add(math.Nextafter(f, 1e300))
 		}
 	}
-	add(math.Ldexp(6381956970095103, 797)) // the float64 closest to a multiple of π/2 for its size
+	add(math.Ldexp(6381956970095103, 797)) // the float64 closest to a multiple of π/2 relative to its size
 	for len(out) < n {
 		add(math.Float64frombits(rng.Uint64()))
 		add(rng.NormFloat64() * 3)
@@ -161,7 +161,7 @@ func arguments64(lo, hi float64, n int) []float64 {
 	return out
 }
 
-// TestFloat64 measures every function of one argument in float64 against series at 300 bits.
+// TestFloat64 compares every function of one argument in float64 with series at 300 bits.
 func TestFloat64(t *testing.T) {
 	var table strings.Builder
 	fmt.Fprintf(&table, "%-12s %6s %8s %14s\n", "float64", "instrs", "max ulp", "at")
@@ -217,7 +217,7 @@ func TestSpecials64(t *testing.T) {
 	}
 }
 
-// pairs returns arguments for functions of two: all specials against each other, and random ones of every size.
+// pairs returns arguments for functions of two arguments: all pairs of specials, and random ones of every size.
 func pairs(n int, wide bool) (out [][2]float64) {
 	s := []float64{0, 1, 0.5, 2, 3, 4, 5, 0.1, 10, math.Inf(1), math.MaxFloat32, math.MaxFloat64, 0x1p-149, 5e-324, 0x1p-126, 0x1p-1022,
 		1 << 24, 1<<24 - 1, 1 << 53, 1<<53 - 1, 1.0000001, 0.9999999}
@@ -248,7 +248,7 @@ func pairs(n int, wide bool) (out [][2]float64) {
 	return out
 }
 
-// TestPairs measures the functions of two arguments in both types.
+// TestPairs compares the functions of two arguments with references, in both types.
 func TestPairs(t *testing.T) {
 	var table strings.Builder
 	fmt.Fprintf(&table, "%-12s %6s %8s %s\n", "pairs", "instrs", "max ulp", "at")
@@ -286,7 +286,7 @@ func TestPairs(t *testing.T) {
 				}
 				continue
 			}
-			// Powers beyond float64 are only compared as such.
+			// Powers beyond float64 are only checked to be so.
 			if lim := math.Abs(y * math.Log2(math.Abs(x))); u.Name == "pow" && lim > 1100 {
 				if got != want {
 					t.Errorf("pow(%v, %v) = %v, want %v", x, y, got, want)
@@ -335,7 +335,8 @@ func TestFmod(t *testing.T) {
 		for _, a := range pairs(20_000, false) {
 			x, y := float32(a[0]), float32(a[1])
 			got := math.Float32frombits(uint32(narrow.run(uint64(math.Float32bits(x)), uint64(math.Float32bits(y)), 0)[0]))
-			// The remainder of floats is a float; the sum rounds once, from float64 exactly as from more.
+			// The remainder of floats is a float. The sum rounds once, and from float64 it rounds to the same result as from higher
+			// precision.
 			want := float32(math.Mod(float64(x), float64(y)))
 			if u == &remainder && want != 0 && (want < 0) != (y < 0) {
 				want += y

@@ -6,9 +6,9 @@ import (
 	"tenon.dev/kernel"
 )
 
-// log2Word returns log2(x) for finite x > 0 as a double word whose relative error is below 2^-32 (2^-64 in float64).
+// log2Word returns log2(x) for finite x > 0 as a double word with a relative error below 2^-32 (2^-64 in float64).
 //
-// log(m) = 2 atanh(s) with s = (m-1)/(m+1): s, s² and the cubic term's coefficient are double words, the rest is one.
+// log(m) = 2 atanh(s) with s = (m-1)/(m+1). s, s² and the coefficient of the cubic term are double words; the rest is one word.
 func (f float) log2Word(x kernel.Value) word {
 	x, shift := f.normalize(x)
 	m, e := f.mantissaExponent(x)
@@ -30,7 +30,7 @@ func (f float) log2Word(x kernel.Value) word {
 	return fastTwoSum(r.hi, r.lo.Add(l.lo))
 }
 
-// exp2Word returns 2^(t.hi + t.lo), 0 or infinity where it is beyond the type.
+// exp2Word returns 2^(t.hi + t.lo), or 0 or infinity if that is outside the range of the type.
 func (f float) exp2Word(t word) kernel.Value {
 	bound := f.either(200, 1200)
 	n := t.hi.Rint().Min(bound).Max(bound.Neg())
@@ -43,7 +43,7 @@ func (f float) exp2Word(t word) kernel.Value {
 	return t.hi.Lt(f.either(-151, -1076)).Select(f.c(0), y)
 }
 
-// Pow returns x^y, with the special cases of C's pow: 1 for any 1^y and x^0, even where the other is a NaN.
+// Pow returns x^y with the special cases of C's pow: 1 for any 1^y and x^0, even if the other operand is a NaN.
 func Pow(k *kernel.Builder, x, y kernel.Value) kernel.Value {
 	f := of(k, x)
 	a := x.Abs()
@@ -56,7 +56,7 @@ func Pow(k *kernel.Builder, x, y kernel.Value) kernel.Value {
 	infinite := a.Eq(f.c(0)).Or(a.Eq(f.inf()))
 	up := a.Gt(f.c(1)).Xor(y.Lt(f.c(0))) // a^y grows with |y|
 	r = infinite.Select(up.Select(f.inf(), f.c(0)), r)
-	// An odd integer keeps the sign of x; every float of 2^(mantissa+1) or more is even.
+	// An odd integer exponent keeps the sign of x; every float of 2^(mantissa+1) or more is even.
 	half := y.Mul(f.c(0.5))
 	whole := y.Trunc().Eq(y)
 	odd := whole.And(half.Trunc().Ne(half)).And(y.Abs().Lt(f.c(math.Ldexp(1, f.mantissa+1))))
@@ -68,12 +68,12 @@ func Pow(k *kernel.Builder, x, y kernel.Value) kernel.Value {
 	return one.Select(f.c(1), r)
 }
 
-// Hypot returns sqrt(x²+y²) without overflow or underflow on the way.
+// Hypot returns sqrt(x²+y²) without overflow or underflow in between.
 func Hypot(k *kernel.Builder, x, y kernel.Value) kernel.Value {
 	f := of(k, x)
 	ax, ay := x.Abs(), y.Abs()
 	hi, lo := ax.Max(ay), ax.Min(ay)
-	// Scale by a power of two near hi, within what both it and its inverse can be.
+	// Scale by a power of two near hi such that it and its inverse are representable.
 	e := hi.Bitcast(f.bits).Shr(k.I32(f.mantissa)).Sub(f.i(int64(f.bias)))
 	e = e.Max(f.i(int64(-f.bias + 1))).Min(f.i(int64(f.bias - 1)))
 	up, down := f.pow2(e), f.pow2(e.Neg())

@@ -7,11 +7,11 @@ import (
 	"tenon.dev/kernel"
 )
 
-// reduceTrig returns n modulo 4 (Int32) and r with a = n π/2 + r, |r| <= π/4 a little rounded up, for finite a >= 0.
+// reduceTrig returns n modulo 4 (Int32) and r with a = n π/2 + r, |r| <= π/4 rounded up a little, for finite a >= 0.
 //
-// Below 2^17 (2^28 in float64) it subtracts n times π/2 in three parts with fused multiply-adds (W. J. Cody and W. Waite, Software Manual
-// for the Elementary Functions, 1980): the first is exact. Beyond, it multiplies by as many bits of 2/π as count
-// (M. H. Payne and R. N. Hanek, SIGNUM Newsletter 18, 1983).
+// Below 2^17 (2^28 in float64) it subtracts n times π/2 in three parts with fused multiply-adds, the first of which is exact (W. J. Cody
+// and W. Waite, Software Manual for the Elementary Functions, 1980). Above, it multiplies by the relevant bits of 2/π (M. H. Payne and R.
+// N. Hanek, SIGNUM Newsletter 18, 1983).
 func (f float) reduceTrig(a kernel.Value) (kernel.Value, word) {
 	k := f.k
 	n := a.Mul(f.part(twoOverPi, 0)).Rint()
@@ -35,8 +35,8 @@ func (f float) reduceTrig(a kernel.Value) (kernel.Value, word) {
 	return vn.Get(), word{vhi.Get(), vlo.Get()}
 }
 
-// reduceTrigShort is reduceTrig in float32 where a low word is not needed: the last of the three products rounds to within a unit in the
-// last place.
+// reduceTrigShort is reduceTrig for float32 when no low word is needed: the last of the three products rounds to within a unit in the last
+// place.
 func (f float) reduceTrigShort(a kernel.Value) (n, r kernel.Value) {
 	k := f.k
 	shift := f.c(0x1.8p23) // the sum has the nearest integer in its low bits
@@ -52,18 +52,18 @@ func (f float) reduceTrigShort(a kernel.Value) (n, r kernel.Value) {
 	return vn.Get(), vr.Get()
 }
 
-// payneHanek32 is for a >= 2^17; infinity and NaN give some number.
+// payneHanek32 is for a >= 2^17; for infinity and NaN the result is arbitrary.
 func (f float) payneHanek32(a kernel.Value) (kernel.Value, word) {
 	k := f.k
 	u32, u64 := dtype.Uint32, dtype.Uint64
 	var words []uint64
-	for _, w := range twoOverPiBits[:5] { // the last load is of word 167/32+3
+	for _, w := range twoOverPiBits[:5] { // the last load is that of word 167/32+3
 		words = append(words, w>>32, w&math.MaxUint32)
 	}
 	table := k.Table("math_two_over_pi_32", u32, words)
 	b := a.Bitcast(dtype.Int32)
 	m := b.And(k.I32(1<<23 - 1)).Or(k.I32(1 << 23)).Bitcast(u32).Convert(u64)
-	// a = m 2^e. Bits of 2/π before the place e-1 contribute multiples of 4; 64 zeros stand before the table's first.
+	// a = m 2^e. Bits of 2/π before position e-1 contribute multiples of 4. The table begins with 64 zeros.
 	o := b.Shr(k.I32(23)).Sub(k.I32(150 + 2 - 64)) // at most 255-88
 	i, s := o.Shr(k.I32(5)), o.And(k.I32(31))
 	back := k.I32(32).Sub(s)
@@ -71,7 +71,7 @@ func (f float) payneHanek32(a kernel.Value) (kernel.Value, word) {
 	w0, w1, w2, w3 := load(0), load(1), load(2), load(3)
 	join := func(x, y kernel.Value) kernel.Value { return x.Shl(s).Or(y.Shr(back)).Convert(u64) }
 	p := m.Mul(join(w0, w1)).Shl(k.I32(32)).Add(m.Mul(join(w1, w2))).Add(m.Mul(join(w2, w3)).Shr(k.I32(32)))
-	// p is the fraction of 4 quadrants.
+	// p is the angle as a fraction of 4 quadrants.
 	n := p.Add(k.U64(1 << 61)).Shr(k.I32(62)).Convert(dtype.Int32)
 	frac := p.Shl(k.I32(2)).Bitcast(dtype.Int64)
 	neg := frac.Lt(k.I64(0))
@@ -84,7 +84,7 @@ func (f float) payneHanek32(a kernel.Value) (kernel.Value, word) {
 	return n, word{neg.Select(r.Neg(), r), neg.Select(rlo.Neg(), rlo)}
 }
 
-// payneHanek64 is for a >= 2^28; infinity and NaN give some number.
+// payneHanek64 is for a >= 2^28; for infinity and NaN the result is arbitrary.
 func (f float) payneHanek64(a kernel.Value) (kernel.Value, word) {
 	k := f.k
 	u64 := dtype.Uint64

@@ -55,7 +55,7 @@ func Cos(k *kernel.Builder, x kernel.Value) kernel.Value {
 	return f.quadrant(x, k.I32(1))
 }
 
-// SinCosSmall returns sine and cosine of |x| <= π/4.
+// SinCosSmall returns the sine and cosine of |x| <= π/4.
 func SinCosSmall(k *kernel.Builder, x kernel.Value) (sin, cos kernel.Value) {
 	f := of(k, x)
 	z := x.Mul(x)
@@ -80,7 +80,7 @@ func Tan(k *kernel.Builder, x kernel.Value) kernel.Value {
 	return f.withSign(a.Lt(f.inf()).Select(y, f.nan()), f.sign(x))
 }
 
-// TanHalfTurn returns the tangent of |x| < π/2, in float32 without what larger x take and without a branch.
+// TanHalfTurn returns the tangent of |x| < π/2, in float32 without the reduction that larger x need and without a branch.
 func TanHalfTurn(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
 	if f.wide() {
@@ -91,7 +91,7 @@ func TanHalfTurn(k *kernel.Builder, x kernel.Value) kernel.Value {
 	r := word{far.Select(f.part(halfPi, 0).Sub(a), a), far.Select(f.part(halfPi, 1), f.c(0))}
 	z := r.hi.Mul(r.hi)
 	t := fastTwoSum(r.hi, r.hi.Mul(z).FMA(f.poly(tanPoly, z), r.lo))
-	// 1/t: a line in the logarithms, two steps that leave the cube of what is missing from 1, and one for the low part.
+	// 1/t: a linear approximation in the logarithms, two steps that cube the relative error, and one step for the low part.
 	y := f.i(0x7ef311c3).Sub(t.hi.Bitcast(f.bits)).Bitcast(f.t)
 	missing := func() kernel.Value { return t.hi.Neg().FMA(y, f.c(1)) }
 	for range 2 {
@@ -102,7 +102,7 @@ func TanHalfTurn(k *kernel.Builder, x kernel.Value) kernel.Value {
 	return f.withSign(far.Select(y, t.hi), f.sign(x))
 }
 
-// asinTail returns s and w with asin(a) = s + w for a <= 1/2 (big false), else π/2 - 2(s + w).
+// asinTail returns s and w with asin(a) = s + w for a <= 1/2 (big false), otherwise π/2 - 2(s + w).
 func (f float) asinTail(a kernel.Value) (big, s, w kernel.Value) {
 	big = a.Gt(f.c(0.5))
 	z := big.Select(f.c(1).Sub(a).Mul(f.c(0.5)), a.Mul(a))
@@ -147,7 +147,7 @@ func Atan(k *kernel.Builder, x kernel.Value) kernel.Value {
 	a := x.Abs()
 	inverse := a.Gt(f.c(1))
 	t := inverse.Select(f.c(1).Div(a), a)
-	// The division's rounding error, which counts near 1 alone.
+	// The division's rounding error, which matters only near 1.
 	lo := inverse.And(a.Lt(f.c(1<<30))).Select(t.Neg().FMA(a, f.c(1)).Mul(t), f.c(0))
 	w := f.atanTail(t).Add(lo)
 	y := inverse.Select(f.from(halfPi, t, w), t.Add(w))
@@ -164,7 +164,7 @@ func Atan2(k *kernel.Builder, y, x kernel.Value) kernel.Value {
 	t = den.Eq(f.c(0)).Select(f.c(0), t)
 	t = num.Eq(f.inf()).Select(f.c(1), t)
 	w := f.atanTail(t)
-	left := x.Bitcast(f.bits).Lt(f.i(0)) // -0 lies left too
+	left := x.Bitcast(f.bits).Lt(f.i(0)) // -0 counts as negative
 	// The angle is t+w, π/2-(t+w), π-(t+w) or π/2+(t+w).
 	base := func(j int) kernel.Value {
 		return swap.Select(f.part(halfPi, j), left.Select(f.part(piConst, j), f.c(0)))

@@ -13,7 +13,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// arena is device memory of some slices at addresses of its own.
+// arena is device memory that consists of slices at addresses of its own.
 type arena [][]byte
 
 func (a arena) Resolve(addr uint64) ([]byte, uint64, bool) {
@@ -24,7 +24,7 @@ func (a arena) Resolve(addr uint64) ([]byte, uint64, bool) {
 	return a[i-1], i << 32, true
 }
 
-// mapKernel runs an elementwise program over slices in vexec: the last is the output.
+// mapKernel runs an element-wise program over slices in vexec; the last slice is the output.
 func mapKernel[T any](t testing.TB, name string, dt dtype.DType, f func(k *kernel.Builder, args []kernel.Value) kernel.Value,
 	slices ...[]T) {
 	t.Helper()
@@ -85,7 +85,7 @@ func map64(t testing.TB, u *mathtest.Unary, args, out []float64) {
 	}, args, out)
 }
 
-// TestTwoInterpreters checks that vexec and this package's own interpreter agree in every bit, on every function in both types.
+// TestTwoInterpreters checks that vexec and this package's own interpreter agree bit for bit, on every function in both types.
 func TestTwoInterpreters(t *testing.T) {
 	args := arguments32(5000)
 	wide := arguments64(math.Inf(-1), math.Inf(1), 2000)
@@ -137,7 +137,7 @@ var (
 	count = flag.Uint64("inputs", 1<<16, "arguments of TestRange; 4294967296 of them with -from 0 are all")
 )
 
-// TestRange judges every function at every float32 of a range.
+// TestRange checks every function at every float32 of a range.
 func TestRange(t *testing.T) {
 	const chunk = 1 << 22
 	args, out := make([]float32, min(*count, chunk)), make([]float32, min(*count, chunk))

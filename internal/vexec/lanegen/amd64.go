@@ -5,18 +5,18 @@ import (
 	"strings"
 )
 
-// asmOp is an operation as AVX2 instructions on one vector: {a}, {b} and {c} are the operands, {d} the result, {t0} and {t1} are free, {k0}
-// … are constants. Go's assembler writes operands last to first.
+// asmOp is an operation as AVX2 instructions on one vector: {a}, {b} and {c} are the operands, {d} is the result, {t0} and {t1} are free,
+// {k0} … are constants. Go's assembler takes operands last to first.
 type asmOp struct {
 	op    string
 	types string
-	bytes int    // of a lane
+	bytes int    // per lane
 	args  int    // operands
-	forms string // which forms exist: "VV VS SV", in the table's order; "-" leaves one out
+	forms string // which forms exist: "VV VS SV", in the table's order; "-" omits one
 	body  string
-	// consts are loaded once: 32- or 64-bit patterns, by bytes.
+	// consts are loaded once: 32- or 64-bit patterns, depending on bytes.
 	consts []uint64
-	// compare: {d} is a mask of lanes, stored as bytes; invert: the opposite.
+	// compare: {d} is a mask of lanes, stored as bytes; invert: negated.
 	compare, invert bool
 	// count: the second operand has 4-byte lanes even if bytes is 8.
 	count bool
@@ -41,7 +41,7 @@ func floatOps() (ops []asmOp) {
 		add("OpSub", 2, both, "VSUBPX {b}, {a}, {d}")
 		add("OpMul", 2, both, "VMULPX {b}, {a}, {d}")
 		add("OpDiv", 2, both, "VDIVPX {b}, {a}, {d}")
-		// The hardware returns its second source on NaNs and on zeros of either sign.
+		// The hardware returns its second source for NaNs and for zeros of either sign.
 		pick := "VBLENDVPX {t0}, {b}, {d}, {d}; VCMPPX $3, {b}, {b}, {t0}; VBLENDVPX {t0}, {a}, {d}, {d}"
 		add("OpMin", 2, both, "VMINPX {b}, {a}, {d}; VMINPX {a}, {b}, {t0}; VORPX {t0}, {d}, {d}; VCMPPX $3, {a}, {a}, {t0}; "+pick)
 		add("OpMax", 2, both, "VMAXPX {b}, {a}, {d}; VMAXPX {a}, {b}, {t0}; VANDPX {t0}, {d}, {d}; VCMPPX $3, {a}, {a}, {t0}; "+pick)
@@ -141,13 +141,13 @@ func intOps() (ops []asmOp) {
 	}
 	count("OpShl", "Int64 Uint64", "VPSLLVQ {b}, {a}, {d}")
 	count("OpShr", "Uint64", "VPSRLVQ {b}, {a}, {d}")
-	// An arithmetic shift: shift the sign bit along and subtract it.
+	// An arithmetic shift: also shift the sign bit, and subtract it.
 	count("OpShr", "Int64", "VPMINUD {k1}, {b}, {t1}; VPSRLVQ {t1}, {k0}, {t0}; VPSRLVQ {t1}, {a}, {d}; VPXOR {t0}, {d}, {d}; VPSUBQ "+
 		"{t0}, {d}, {d}", 1<<63, 63)
 	return ops
 }
 
-// asmWriter writes assembly and the table that enters it.
+// asmWriter writes assembly and the code that fills the table with it.
 type asmWriter struct {
 	writer
 	table, stubs writer
@@ -160,7 +160,7 @@ func (w *asmWriter) lines(code string) {
 	}
 }
 
-// begin opens a kernel and loads its pointers: d DI, a SI, b DX, c R8, n CX.
+// begin starts a kernel and loads its pointers: d DI, a SI, b DX, c R8, n CX.
 func (w *asmWriter) begin(prefix string) string {
 	w.n++
 	name := fmt.Sprintf("avx%s%d", prefix, w.n)
@@ -170,7 +170,7 @@ func (w *asmWriter) begin(prefix string) string {
 	return name
 }
 
-// end closes the loop: step is bytes that each of the pointers DI, SI, DX and R8 moves in 32 lanes.
+// end closes the loop. step is how many bytes each of the pointers DI, SI, DX and R8 advances in 32 lanes.
 func (w *asmWriter) end(label string, step [4]int) {
 	for i, r := range []string{"DI", "SI", "DX", "R8"} {
 		if step[i] > 0 {
@@ -262,13 +262,13 @@ func (w *asmWriter) lanewise(o *asmOp, form int, kinds string) {
 	}
 }
 
-// packOrder loads the order that undoes the lane-wise packing: dwords 0 4 1 5 2 6 3 7.
+// packOrder loads the permutation that undoes the packing within 128-bit halves: dwords 0 4 1 5 2 6 3 7.
 func (w *asmWriter) packOrder() {
 	w.f("\tMOVQ $0x0000000400000000, AX\n\tVMOVQ AX, X9\n\tMOVQ $0x0000000500000001, AX\n\tVPINSRQ $1, AX, X9, X9")
 	w.f("\tMOVQ $0x0000000200000002, AX\n\tVMOVQ AX, X8\n\tVPBROADCASTQ X8, X8\n\tVPADDD X8, X9, X8\n\tVINSERTI128 $1, X8, Y9, Y9")
 }
 
-// packMasks turns the masks of 32 lanes into bytes 0 and 1. Y4 … Y7 take the masks of 8 lanes each, Y9 the order, Y12 the ones.
+// packMasks turns the masks of 32 lanes into bytes 0 and 1. Y4 … Y7 are the masks of 8 lanes each, Y9 is the permutation, Y12 holds ones.
 func (w *asmWriter) packMasks(bytes int, one func(v int, d string), invert bool) {
 	for q := range 4 {
 		d := fmt.Sprintf("Y%d", 4+q)
@@ -343,11 +343,11 @@ func (w *asmWriter) selects() {
 	}
 }
 
-// conversion is a conversion of some lanes at a time: body reads {a} (an address) and writes {d} (an address).
+// conversion is a conversion of several lanes at a time: body reads {a} (an address) and writes {d} (an address).
 type conversion struct {
-	from, to string // dtypes; several separated by spaces
-	in, out  int    // bytes of a lane
-	lanes    int    // that body converts
+	from, to string // dtypes, separated by spaces
+	in, out  int    // bytes per lane
+	lanes    int    // lanes that body converts
 	body     string
 	pre      string
 }
@@ -362,7 +362,7 @@ func constants(n int, vs ...uint64) string {
 
 func conversionList() []conversion {
 	const i32, i64 = "Int32 Uint32", "Int64 Uint64"
-	// 8 lanes of a saturating conversion: out of range gives the least integer, which becomes the greatest where a >= 2^31; NaN gives 0.
+	// A saturating conversion of 8 lanes: out of range gives the least integer, which becomes the greatest where a >= 2^31; NaN gives 0.
 	toI32 := "VMOVUPS {a}, Y0; VCVTTPS2DQ Y0, Y1; VCMPPS $0x1d, Y10, Y0, Y2; VPXOR Y2, Y1, Y1; VCMPPS $7, Y0, Y0, Y2; VPAND Y2, Y1, Y1; " +
 		"VMOVDQU Y1, {d}"
 	round := func(k int) string { // 8 lanes of bfloat16 in the low words of the dwords of Yk
@@ -371,7 +371,7 @@ func conversionList() []conversion {
 	}
 	return []conversion{
 		{"Int32", "Float32", 4, 4, 8, "VCVTDQ2PS {a}, Y0; VMOVUPS Y0, {d}", ""},
-		// Two halves of 16 bits, joined by one rounding.
+		// Two 16-bit halves, combined with one rounding.
 		{"Uint32", "Float32", 4, 4, 8, "VMOVDQU {a}, Y0; VPSRLD $16, Y0, Y1; VPAND Y10, Y0, Y0; VCVTDQ2PS Y0, Y0; VCVTDQ2PS Y1, Y1; " +
 			"VFMADD231PS Y11, Y1, Y0; VMOVUPS Y0, {d}", constants(4, 0xffff, 0x47800000)},
 		{"Float32", "Int32", 4, 4, 8, toI32, constants(4, 0x4f000000)},
@@ -434,7 +434,8 @@ func (w *asmWriter) conversions() {
 	}
 }
 
-// scalars loads those of two 32-bit operands that are one number, before the loop, and makes the others' pointers advance in it.
+// scalars emits loads, before the loop, of those of two 32-bit operands that are scalars, and makes the others' pointers advance in the
+// loop.
 func (w *asmWriter) scalars(kinds string, step *[4]int) {
 	for i := range 2 {
 		if kinds[i] == 'S' {
@@ -445,7 +446,7 @@ func (w *asmWriter) scalars(kinds string, step *[4]int) {
 	}
 }
 
-// wide writes the 32 by 32 to 64 bit products.
+// wide writes the products of 32 by 32 to 64 bits.
 func (w *asmWriter) wide() {
 	for _, t := range []struct{ dt, extend, mul string }{{"Int32", "VPMOVSXDQ", "VPMULDQ"}, {"Uint32", "VPMOVZXDQ", "VPMULUDQ"}} {
 		for form, kinds := range strings.Fields(both) {
@@ -467,14 +468,14 @@ func (w *asmWriter) wide() {
 	}
 }
 
-// divisions writes quotients and remainders of 32-bit integers by way of float64, which is exact: a quotient that is no integer is further
-// from the next one than float64's precision.
+// divisions writes quotients and remainders of 32-bit integers through float64. This is exact: a quotient that is not an integer differs
+// from the next integer by more than float64's precision.
 func (w *asmWriter) divisions() {
 	for _, t := range []struct{ dt, quotient string }{
 		{"Int32",
 			"VEXTRACTI128 $1, Y0, X2; VEXTRACTI128 $1, Y1, X3; VCVTDQ2PD X0, Y4; VCVTDQ2PD X2, Y5; VCVTDQ2PD X1, Y6; VCVTDQ2PD X3, Y7; " +
 				"VDIVPD Y6, Y4, Y4; VDIVPD Y7, Y5, Y5; VCVTTPD2DQY Y4, X4; VCVTTPD2DQY Y5, X5; VINSERTI128 $1, X5, Y4, Y4"},
-		// An unsigned integer in the low bits of 2^52 is 2^52 plus itself.
+		// 2^52 with an unsigned integer in its low bits is 2^52 plus that integer.
 		{"Uint32",
 			"VEXTRACTI128 $1, Y0, X2; VEXTRACTI128 $1, Y1, X3; VPMOVZXDQ X0, Y4; VPMOVZXDQ X2, Y5; VPMOVZXDQ X1, Y6; VPMOVZXDQ X3, Y7; " +
 				"VPOR Y10, Y4, Y4; VPOR Y10, Y5, Y5; VPOR Y10, Y6, Y6; VPOR Y10, Y7, Y7; VSUBPD Y10, Y4, Y4; VSUBPD Y10, Y5, Y5; VSUBPD " +
@@ -495,7 +496,7 @@ func (w *asmWriter) divisions() {
 							w.f("\tVMOVDQU %d(%s), Y%d", 32*v, pointers[i], i)
 						}
 					}
-					// By 0 the quotient is all ones.
+					// Division by 0 gives all ones.
 					w.lines(t.quotient + "; VPXOR Y8, Y8, Y8; VPCMPEQD Y8, Y1, Y8; VPOR Y8, Y4, Y4")
 					if op == "OpRem" {
 						w.lines("VPMULLD Y1, Y4, Y4; VPSUBD Y4, Y0, Y4")
@@ -518,7 +519,7 @@ func (w *asmWriter) counts() {
 		name := w.begin("Count")
 		per := 32 / t.n
 		w.f("\tVPBROADCAST%[1]s (SI), Y0\n\tVPBROADCAST%[1]s (DX), Y1\n\tVPXOR Y2, Y2, Y2\n\tVPXOR Y3, Y3, Y3", t.s)
-		// Y3 becomes 0, b, 2b, …: with the multiples' bits one by one. Y2 becomes per*b.
+		// Y3 becomes 0, b, 2b, …, one bit of the multiples at a time. Y2 becomes per*b.
 		for bit := 1; bit < per; bit *= 2 {
 			blend := 0
 			for i := range per {
@@ -542,8 +543,8 @@ func (w *asmWriter) counts() {
 	}
 }
 
-// gathers writes the gathers of 4-byte elements: d[i] = mem[idx[i] + off] for full 32s of lanes whose byte in b (if not nil) is not 0, up
-// to the 32 that has an index of limit or more. They return how many lanes they did.
+// gathers writes the gathers of 4-byte elements: d[i] = mem[idx[i] + off] for whole groups of 32 lanes, where the byte in b (if not nil) is
+// not 0. They stop at the first group that has an index of limit or more, and return how many lanes they did.
 func (w *asmWriter) gathers() {
 	for _, t := range []struct {
 		name string
@@ -561,7 +562,7 @@ func (w *asmWriter) gathers() {
 		w.f("loop:\n\tSUBQ $32, CX\n\tJLT done")
 		for v := range t.n {
 			per := 32 / t.n
-			// Y0 the places, Y1 the mask of lanes.
+			// Y0: the positions; Y1: the mask of lanes.
 			w.f("\tVMOVDQU %d(SI), Y0\n\tVMOVDQA Y15, Y1\n\tTESTQ R8, R8\n\tJZ all%d", 32*v, v)
 			if t.n == 4 {
 				w.f("\tVPMOVZXBD %d(R8), Y1\n\tVPXOR Y2, Y2, Y2\n\tVPCMPGTD Y2, Y1, Y1", per*v)
@@ -603,7 +604,7 @@ func generateAsm() (asm, stubs *writer) {
 	s.f("// Code generated by lanegen; DO NOT EDIT.\n\npackage vexec\n\nimport " +
 		"(\n\"unsafe\"\n\n\"tenon.dev/dtype\"\n\"tenon.dev/internal/kir\"\n)\n")
 	s.Write(w.stubs.Bytes())
-	s.f("// fillAVX2 enters the kernels that use AVX2, FMA and F16C.\nfunc fillAVX2(t *opTable, c *cvtTable) {")
+	s.f("// fillAVX2 adds the kernels that use AVX2, FMA and F16C to the tables.\nfunc fillAVX2(t *opTable, c *cvtTable) {")
 	s.Write(w.table.Bytes())
 	s.f("}")
 	return &w.writer, s

@@ -1,6 +1,6 @@
-// Package bigref computes the elementary functions to hundreds of bits with plain series over math/big: the reference that the
-// polynomials of package math are derived from and its results are tested against.
-// It must not depend on kernels, and only tests and generators import it.
+// Package bigref computes the elementary functions to hundreds of bits with plain series over math/big. It is the reference from which the
+// polynomials of package math are derived and against which its results are tested. It must not depend on kernels, and only tests and
+// generators import it.
 package bigref
 
 import (
@@ -9,10 +9,10 @@ import (
 	"sync"
 )
 
-// Prec is the precision of results in bits, a little less after cancellation-free series of a few hundred terms.
+// Prec is the precision of results in bits. They may lose a few bits, as series without cancellation have a few hundred terms.
 const Prec = 300
 
-// Float is a number of at least Prec bits. Functions return new numbers and keep their operands.
+// Float is a number of at least Prec bits. Functions return new numbers and do not modify their operands.
 type Float = big.Float
 
 func zero() *Float                 { return new(Float).SetPrec(Prec) }
@@ -34,7 +34,7 @@ func Rat(a, b int64) *Float { return quo(zero().SetInt64(a), zero().SetInt64(b))
 // Sqrt returns the square root.
 func Sqrt(x *Float) *Float { return zero().Sqrt(x) }
 
-// exponent returns e with 2^(e-1) <= |x| < 2^e, a very small number for 0.
+// exponent returns e with 2^(e-1) <= |x| < 2^e, and a very small number for 0.
 func exponent(x *Float) int {
 	if x.Sign() == 0 {
 		return math.MinInt32
@@ -42,7 +42,7 @@ func exponent(x *Float) int {
 	return x.MantExp(nil)
 }
 
-// series sums first*(term(1) ... term(n)) for n = 0, 1, …, where term(n) multiplies the summand in place, until it no longer counts.
+// series sums first*(term(1) ... term(n)) for n = 0, 1, …, until the terms are negligible. term(n) multiplies the summand in place.
 func series(first *Float, term func(n int, t *Float)) *Float {
 	sum, t := zero().Set(first), zero().Set(first)
 	for n := 1; t.Sign() != 0 && exponent(t) > exponent(sum)-Prec-8; n++ {
@@ -66,7 +66,7 @@ func atanSeries(x *Float, sign int) *Float {
 	return sum
 }
 
-// piPrec suffices to reduce every float64.
+// piPrec is enough to reduce every float64.
 const piPrec = 1100 + Prec
 
 // Pi returns π to 1400 bits, by Machin's formula.
@@ -137,7 +137,7 @@ func Log(x *Float) *Float {
 		m = ldexp(m, 1)
 		e--
 	}
-	// log m = 2 atanh((m-1)/(m+1)), after three square roots that bring m near 1.
+	// log m = 2 atanh((m-1)/(m+1)), after three square roots that bring m close to 1.
 	const roots = 3
 	for range roots {
 		m.Sqrt(m)
@@ -154,13 +154,13 @@ func Log1p(x *Float) *Float {
 	return ldexp(atanSeries(quo(x, add(x, Of(2))), 1), 1)
 }
 
-// Log2 and Log10 return the logarithms to base 2 and 10.
+// Log2 returns the logarithm to base 2.
 func Log2(x *Float) *Float { return quo(Log(x), Ln2()) }
 
 // Log10 returns the logarithm to base 10.
 func Log10(x *Float) *Float { return quo(Log(x), Ln10()) }
 
-// reduce returns x - n π/2 of least magnitude, and n modulo 4.
+// reduce returns x - n π/2 with the least magnitude, and n modulo 4.
 func reduce(x *Float) (*Float, int) {
 	wide := new(Float).SetPrec(piPrec)
 	half := new(Float).SetPrec(piPrec).SetMantExp(Pi(), -1)
@@ -225,7 +225,7 @@ func Atan(x *Float) *Float {
 	}
 }
 
-// Atan2 returns the angle of the point (x, y), not the origin.
+// Atan2 returns the angle of the point (x, y), which must not be the origin.
 func Atan2(y, x *Float) *Float {
 	switch {
 	case x.Sign() > 0:
@@ -339,10 +339,10 @@ func Erf(x *Float) *Float {
 	return mul(erfSeries(x, Prec+16), scale(x))
 }
 
-// Erfcx returns exp(x²) erfc(x), x >= 2, by its continued fraction (NIST Handbook of Mathematical Functions, 7.9.1).
+// Erfcx returns exp(x²) erfc(x), x >= 2, from its continued fraction (NIST Handbook of Mathematical Functions, 7.9.1).
 func Erfcx(x *Float) *Float {
 	f, _ := x.Float64()
-	// Backward recurrence from a depth at which the truncation error is below 2^-Prec (its rate is exp(-2x√(2n))).
+	// Backward recurrence from a depth at which the truncation error is below 2^-Prec (the rate is exp(-2x√(2n))).
 	n := int(math.Pow(float64(Prec+20)*math.Ln2/(2*math.Sqrt2*f), 2)) + 40
 	t := zero().Set(x)
 	for ; n > 0; n-- {
@@ -372,7 +372,7 @@ func Erfinv(x *Float) *Float {
 		l := -math.Log(rf)
 		y = Of(math.Sqrt(l - 0.5*math.Log(math.Pi*l)))
 	}
-	// Halley's iteration triples the digits.
+	// Halley's iteration triples the number of correct digits.
 	for range 6 {
 		var d *Float
 		if xf > 0.5 {

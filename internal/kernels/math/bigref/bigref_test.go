@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestAgainstFloat64 checks every function against Go's, to a few units of float64, at ordinary places.
+// TestAgainstFloat64 checks every function against Go's, to a few units of float64, at ordinary arguments.
 func TestAgainstFloat64(t *testing.T) {
 	for _, f := range []struct {
 		name string
@@ -46,7 +46,7 @@ func TestAgainstFloat64(t *testing.T) {
 	}
 }
 
-// TestIdentities checks at full precision what must hold between independent series.
+// TestIdentities checks identities between independent series at full precision.
 func TestIdentities(t *testing.T) {
 	same := func(name string, a, b *Float) {
 		t.Helper()

@@ -38,7 +38,7 @@ func erfcScaled(x *big.Float) *big.Float {
 	return mul(e, num().Add(bigref.Of(1), mul(bigref.Of(2), x)))
 }
 
-// erfcK is the pole of the variable q = (x-K)/(x+K) that erfc is expanded in, erfcP0 the constant taken out.
+// erfcK is the parameter K of the variable q = (x-K)/(x+K) in which erfc is expanded, erfcP0 the constant term taken out.
 const (
 	erfcK  = 3.0
 	erfcP0 = 1.25
@@ -118,7 +118,7 @@ func polynomials() []polynomial {
 	}, erfinvPolynomials()...)
 }
 
-// logTail is what of log(1+f) is behind f - f²/2.
+// logTail is the part of log(1+f) after f - f²/2.
 func logTail(name string, f32, f64 variant) polynomial {
 	return polynomial{name: name, doc: "(log(1+f) - f + f²/2)/f³", f32: f32, f64: f64,
 		f: func(f *big.Float) *big.Float {
@@ -129,7 +129,7 @@ func logTail(name string, f32, f64 variant) polynomial {
 		weight: func(f *big.Float) *big.Float { return abs(quo(mul(f, mul(f, f)), bigref.Log1p(f))) }}
 }
 
-// erfTail is -log(erfc(x)) at t = x - 1; its error counts erfc/erf times.
+// erfTail is -log(erfc(x)) at t = x - 1; its error is weighted by erfc/erf.
 func erfTail(f32, f64 variant) polynomial {
 	at := func(t *big.Float) *big.Float { return num().Add(t, bigref.Of(1)) }
 	return polynomial{name: "erfTail", doc: "-log(erfc(x)) at t = x - 1; error relative to erf(x)", f32: f32, f64: f64,
@@ -137,7 +137,7 @@ func erfTail(f32, f64 variant) polynomial {
 		weight: func(t *big.Float) *big.Float { return quo(bigref.Erfc(at(t)), bigref.Erf(at(t))) }}
 }
 
-// piece is a part of erfinv(x)/x, expanded in t = w - shift with w = -log(1-x²), or in √w - shift, about its value at t = 0.
+// piece is a part of erfinv(x)/x, expanded in t = w - shift with w = -log(1-x²), or in √w - shift, around its value at t = 0.
 type piece struct {
 	name     string
 	root     bool

@@ -1,9 +1,9 @@
-// Command gen derives the polynomials and split constants of package math and writes zpoly.go.
-// It must not depend on kernels: it works on big floats alone.
+// Command gen derives the polynomials and split constants of package math and writes zpoly.go. It must not depend on kernels: it works only
+// with big floats.
 //
 // Method: Remez's exchange algorithm on a grid of 600 Chebyshev points at 300 bits, with the error weighted so that it is relative to the
-// function that the polynomial serves; then coefficients are rounded to the type one after another and the rest is fitted anew. The error
-// printed beside each polynomial is the worst on the grid with the rounded coefficients, without evaluation error.
+// function that the polynomial serves. Coefficients are then rounded to the type one after another, and the rest is refitted. The error
+// printed with each polynomial is the worst on the grid with the rounded coefficients, without evaluation error.
 package main
 
 import (
@@ -53,7 +53,8 @@ type variant struct {
 	n      int
 }
 
-// polynomial is one approximation: f is fitted, weight turns its error into a relative error of the function served.
+// polynomial is one approximation: f is the fitted function; weight turns its error into a relative error of the function that the
+// polynomial serves.
 type polynomial struct {
 	name, doc string
 	f, weight func(x *big.Float) *big.Float
@@ -100,8 +101,8 @@ func hexFloat(f float64, i int) string {
 	return fmt.Sprintf("%x", f)
 }
 
-// constant is a number split into three parts of each type. If short > 0 the first part has that many bits fewer than the type holds,
-// so that its products with integers of as many bits are exact.
+// constant is a number split into three parts of each type. If short > 0, the first part has that many bits fewer than the type holds, so
+// that its products with integers of that many bits are exact.
 type constant struct {
 	name, doc string
 	v         *big.Float
@@ -156,7 +157,7 @@ func constants() []constant {
 	return cs
 }
 
-// writeTwoOverPi writes the bits of 2/π after a word of zeros, enough for the largest float64.
+// writeTwoOverPi writes a word of zeros and then the bits of 2/π, enough for the largest float64.
 func writeTwoOverPi(b *bytes.Buffer) {
 	v := new(big.Float).SetPrec(1400).Quo(big.NewFloat(2), bigref.Pi())
 	const words = 20

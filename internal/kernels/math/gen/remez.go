@@ -7,7 +7,7 @@ import (
 	"tenon.dev/internal/kernels/math/bigref"
 )
 
-// grid is the number of Chebyshev points that stand for the interval.
+// grid is the number of Chebyshev points that represent the interval.
 const grid = 600
 
 // fit is a weighted minimax problem on a grid: find c with |Σ c[j] x^j - y| w least.
@@ -60,8 +60,8 @@ func worst(e []float64) float64 {
 	return m
 }
 
-// remez returns the n coefficients of x^first … whose worst weighted error on the grid is least (Remez's second algorithm: E. Ya. Remez
-// 1934). ok is false if the exchange did not settle, as can happen when the basis vanishes inside the interval.
+// remez returns the n coefficients of x^first … with the least worst weighted error on the grid (Remez's second algorithm: E. Ya. Remez
+// 1934). ok is false if the exchange did not converge, which can happen if the basis vanishes inside the interval.
 func (f *fit) remez(first, n int) (c []*big.Float, ok bool) {
 	ref := make([]int, n+1)
 	for i := range ref {
@@ -86,7 +86,7 @@ func (f *fit) remez(first, n int) (c []*big.Float, ok bool) {
 	return c, false
 }
 
-// level solves for the coefficients whose weighted errors at ref are equal and alternate.
+// level solves for the coefficients whose weighted errors at ref are equal in magnitude and alternate in sign.
 func (f *fit) level(ref []int, first, n int) ([]*big.Float, float64) {
 	m := make([][]*big.Float, n+1)
 	for r, i := range ref {
@@ -144,7 +144,7 @@ func eliminate(m [][]*big.Float) bool {
 	return true
 }
 
-// exchange returns n places where e alternates in sign and is largest.
+// exchange returns n points where e alternates in sign and is largest.
 func exchange(e []float64, n int) []int {
 	var peaks []int
 	for i := range e {
@@ -179,8 +179,8 @@ func round(v *big.Float, bits int) *big.Float {
 	return bigref.Of(r)
 }
 
-// solve returns n coefficients of the given mantissa bits and their worst weighted error. Coefficients are rounded one by one, lowest
-// power first, and the rest fitted anew to what remains, as long as that helps.
+// solve returns n coefficients with the given number of mantissa bits, and their worst weighted error. Coefficients are rounded one by one,
+// lowest power first, and the rest is refitted to the remainder, as long as that helps.
 func (f *fit) solve(n, bits int) ([]*big.Float, float64) {
 	c, _ := f.remez(0, n)
 	best := make([]*big.Float, n)

@@ -1,5 +1,5 @@
 // Package mathtest checks the functions of package math: it lists them with their references and measures errors in units in the last
-// place. It does not run kernels: it compares outputs that a caller computed.
+// place. It must not run kernels: it compares outputs that a caller computed.
 package mathtest
 
 import (
@@ -14,7 +14,7 @@ import (
 	kmath "tenon.dev/internal/kernels/math"
 )
 
-// Limit is the largest error allowed, in units in the last place.
+// Limit is the maximum error in units in the last place.
 const Limit = 2
 
 // Unary is a function of one argument.
@@ -22,11 +22,11 @@ type Unary struct {
 	Name string
 	// Build emits the function.
 	Build func(k *kernel.Builder, x kernel.Value) kernel.Value
-	// Ref is the reference in float64, with all special values; good enough to judge float32.
+	// Ref is the reference in float64, including all special values; it is accurate enough to judge float32.
 	Ref func(x float64) float64
-	// Big is the reference for float64, where Ref is finite and not zero.
+	// Big is the reference for float64, used where Ref is finite and not zero.
 	Big func(x *big.Float) *big.Float
-	// Lo and Hi bound the arguments at which Big is compared.
+	// Lo and Hi bound the arguments for which Big is compared.
 	Lo, Hi float64
 }
 
@@ -63,7 +63,7 @@ func bigSigmoid(x *big.Float) *big.Float {
 	return new(big.Float).SetPrec(bigref.Prec).Quo(one, d.Add(d, one))
 }
 
-// positive brings arguments of functions that take normal numbers above 0 into their domain, and positiveRef does so for the reference.
+// positive maps arguments into the domain of functions that take positive normal numbers; positiveRef does the same for the reference.
 func positive(x kernel.Value) kernel.Value {
 	return x.Abs().Min(x.Like(math.MaxFloat32)).Max(x.Like(0x1p-126))
 }
@@ -78,7 +78,7 @@ func positiveRef(x float64) float64 {
 // quarter is π/4 in float32, rounded down.
 const quarter = 0x1.921fb4p-1
 
-// small brings arguments between -π/4 and π/4, and makes -0 0.
+// small clamps arguments to -π/4 … π/4, and maps -0 to 0.
 func small(x kernel.Value) kernel.Value {
 	return x.Min(x.Like(quarter)).Max(x.Like(-quarter)).Add(x.Like(0))
 }
@@ -118,7 +118,7 @@ var Functions = []Unary{
 	{"expm1", kmath.Expm1, math.Expm1, bigref.Expm1, -60, 710},
 	{"log", kmath.Log, math.Log, bigref.Log, 0, math.MaxFloat64},
 	{"log_positive", func(k *kernel.Builder, x kernel.Value) kernel.Value {
-		return kmath.LogPositive(k, positive(x), -2).Mul(x.Like(-0.5)).Add(x.Like(0)) // -0 is 0
+		return kmath.LogPositive(k, positive(x), -2).Mul(x.Like(-0.5)).Add(x.Like(0)) // -0 becomes 0
 	}, func(x float64) float64 { return math.Log(positiveRef(x)) }, bigref.Log, 0x1p-126, math.MaxFloat32},
 	{"log2", kmath.Log2, math.Log2, bigref.Log2, 0, math.MaxFloat64},
 	{"log10", kmath.Log10, math.Log10, bigref.Log10, 0, math.MaxFloat64},
@@ -169,7 +169,7 @@ var Pairs = []Binary{
 	{"hypot", kmath.Hypot, math.Hypot, bigref.Hypot},
 }
 
-// bigPow takes negative x for integers y.
+// bigPow accepts negative x for integers y.
 func bigPow(x, y *big.Float) *big.Float {
 	if x.Sign() > 0 {
 		return bigref.Pow(x, y)
@@ -181,7 +181,7 @@ func bigPow(x, y *big.Float) *big.Float {
 	return p
 }
 
-// Ulps32 returns how far got lies from want in units in the last place of float32 at want. Results beyond the largest number count as
+// Ulps32 returns the distance of got from want in units in the last place of float32 at want. Results beyond the largest number count as
 // 2^128. A wrong NaN or a zero of the wrong sign is infinitely far.
 func Ulps32(got float32, want float64) float64 {
 	g := float64(got)
@@ -228,22 +228,22 @@ func Ulps64(got float64, want *big.Float) float64 {
 	return math.Abs(math.Ldexp(d, 52-e))
 }
 
-// Worst is the largest error found and where.
+// Worst is the largest error found, and where.
 type Worst struct {
 	Ulps float64
 	// X is the argument, Got the result, Want the reference.
 	X, Got float32
 	Want   float64
-	// Over counts the arguments whose error is above Limit.
+	// Over counts the arguments whose error exceeds Limit.
 	Over int
 }
 
-// Compare judges out[i], the function's float32 result for the argument with the bits first+i, on all processors.
+// Compare checks out[i], the function's float32 result for the argument with the bits first+i, on all processors.
 func (u *Unary) Compare(first uint32, out []float32) Worst {
 	return u.judge(out, func(i int) float32 { return math.Float32frombits(first + uint32(i)) })
 }
 
-// Judge is Compare for arguments of any kind.
+// Judge is Compare for arbitrary arguments.
 func (u *Unary) Judge(args, out []float32) Worst {
 	return u.judge(out, func(i int) float32 { return args[i] })
 }
@@ -279,7 +279,7 @@ func (w *Worst) Join(v Worst) {
 	w.Over = over
 }
 
-// Add judges one result.
+// Add checks one result.
 func (w *Worst) Add(u *Unary, x, got float32) {
 	want := u.Ref(float64(x))
 	e := Ulps32(got, want)
