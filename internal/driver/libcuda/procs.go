@@ -2,7 +2,7 @@
 
 package libcuda
 
-// proc numbers a function of the driver.
+// proc identifies a function of the driver.
 type proc int
 
 // The driver's functions, in the order of the table below.
@@ -99,11 +99,11 @@ const (
 	numProcs
 )
 
-// abiVersion is the CUDA version whose function signatures are asked for, and so the oldest driver that serves; 12000 is 12.0.
+// abiVersion is the CUDA version whose function signatures are requested, and so the oldest driver that works; 12000 is 12.0.
 const abiVersion = 12000
 
-// procTable is the list of every function in use: its name, the first CUDA version that has it where that is later than abiVersion
-// (such a function is optional, and asked for at that version), and what it is for.
+// procTable lists every function in use: its name, the first CUDA version that has it if later than abiVersion (such a function is
+// optional, and requested at that version), and its purpose.
 var procTable = [numProcs]struct {
 	name    string
 	since   int
