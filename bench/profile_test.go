@@ -24,8 +24,8 @@ var profilesFlag = flag.String("profiles", "", "the folder for profiles of whole
 // patience is the longest time for which the device is held.
 const patience = 50 * time.Millisecond
 
-// held calls f while the device is kept waiting, so that the work that f issues runs without gaps. The device waits at most for patience, since a
-// full queue would wait for the device.
+// held calls f while the device is kept waiting, so that the work that f issues runs without gaps. The device waits at most for patience,
+// since a full queue would wait for the device.
 func held(t *testing.T, x *tenon.Exec, f func()) {
 	t.Helper()
 	dev := coreExec(x).Device()
