@@ -75,7 +75,7 @@ func openOutput(name string, r *room) (*output, error) {
 	o := &output{room: r, name: name}
 	var err error
 	if o.read, o.write, err = os.Pipe(); err != nil {
-		return nil, fmt.Errorf("cannot make a pipe for what a test prints: %w", err)
+		return nil, fmt.Errorf("cannot make a pipe for the output of a test: %w", err)
 	}
 	return o, nil
 }
@@ -129,17 +129,17 @@ func (o *output) keep(b []byte) {
 func (o *output) spill(b []byte) (err error) {
 	if o.file == nil {
 		if o.file, err = openUnlinked(o.name); err != nil {
-			return fmt.Errorf("cannot make a file for what a test prints: %w", err)
+			return fmt.Errorf("cannot make a file for the output of a test: %w", err)
 		}
 		if _, err = o.file.Write(o.memory); err != nil {
-			return fmt.Errorf("cannot keep what a test prints: %w", err)
+			return fmt.Errorf("cannot keep the output of a test: %w", err)
 		}
 		o.memory = nil
 	}
 	n, err := o.file.Write(b)
 	o.size += int64(n)
 	if err != nil {
-		return fmt.Errorf("cannot keep what a test prints: %w", err)
+		return fmt.Errorf("cannot keep the output of a test: %w", err)
 	}
 	return nil
 }
@@ -183,7 +183,7 @@ func (o *output) tail() (string, error) {
 	text := make([]byte, min(o.size, tailBytes+1))
 	n, err := o.ReadAt(text, o.size-int64(len(text)))
 	if err != nil && err != io.EOF {
-		return "", fmt.Errorf("cannot read what a test printed: %w", err)
+		return "", fmt.Errorf("cannot read the output of a test: %w", err)
 	}
 	return tail(string(text[:n]), tailBytes), nil
 }

@@ -130,7 +130,7 @@ func TestOutputCannotBeKept(t *testing.T) {
 	o.keep(large)
 	o.keep(large) // tried once
 	o.started()
-	if err := o.finish(); err == nil || !strings.Contains(err.Error(), "cannot make a file for what a test prints") || *over != 1 {
+	if err := o.finish(); err == nil || !strings.Contains(err.Error(), "cannot make a file for the output of a test") || *over != 1 {
 		t.Errorf("%v, over %d times", err, *over)
 	}
 	for _, early := range []bool{true, false} {
@@ -147,7 +147,7 @@ func TestOutputCannotBeKept(t *testing.T) {
 			o.memory = []byte("x")
 		}
 		o.keep(large)
-		if o.err == nil || !strings.Contains(o.err.Error(), "cannot keep what a test prints") {
+		if o.err == nil || !strings.Contains(o.err.Error(), "cannot keep the output of a test") {
 			t.Error(o.err)
 		}
 		if err := o.close(); err != nil {
@@ -166,7 +166,7 @@ func TestOutputCannotBeKept(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if s, err := r.Do(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot make a file for what a test prints") ||
+	if s, err := r.Do(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot make a file for the output of a test") ||
 		s.Ran() != 0 || len(*records) != 0 {
 		t.Errorf("%+v, %v", s, err)
 	}

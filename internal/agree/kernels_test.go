@@ -61,7 +61,7 @@ func TestPlantedDifferenceIsSeen(t *testing.T) {
 	}})
 	p.flush()
 	got := strings.Join(p.reports, "\n")
-	for what, n := range map[string]int{"100 of 100 differ": 1, "writes to what is no result": 4} {
+	for what, n := range map[string]int{"100 of 100 differ": 1, "writes outside its results": 4} {
 		if strings.Count(got, what) != n {
 			t.Errorf("want %d reports of %q:\n%s", n, what, got)
 		}

@@ -316,7 +316,7 @@ func (p *pair) compare(tr *trial, results [2][]byte) {
 				from = a.at
 			}
 			if !bytes.Equal(results[i][from:end+guard], p.image[from:end+guard]) {
-				p.report(tr, fmt.Sprintf("operand %d (%v %v): %s writes to what is no result", j, a.t, a.shape, s.name))
+				p.report(tr, fmt.Sprintf("operand %d (%v %v): %s writes outside its results", j, a.t, a.shape, s.name))
 			}
 		}
 		if !a.out {

@@ -199,7 +199,7 @@ func (l *Launch) race(t *vexec.Touch, other side, wrote bool) {
 		what := "with no barrier between"
 		switch {
 		case class == checklog.StreamRace:
-			what = fmt.Sprintf("by %s and %s, which nothing orders", o.name(), l.k.Name())
+			what = fmt.Sprintf("by %s and %s, which are not ordered", o.name(), l.k.Name())
 			f.Details = append(f.Details, fmt.Sprintf("the %s of %s was queued by %s", first, o.name(), top(o.task.pcs)))
 		case other.epoch < l.block:
 			what = "by two blocks"

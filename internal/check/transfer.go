@@ -173,7 +173,7 @@ func (c *Checker) crossing(t *Task, o *run, s side, write, wrote bool, at uint64
 		return
 	}
 	f.Stack = frames(t.pcs)
-	f.Message = raceText(t.verb(write), o.task.verb(wrote), f.Space, fmt.Sprintf("by %s and %s, which nothing orders", o.name(), t.name))
+	f.Message = raceText(t.verb(write), o.task.verb(wrote), f.Space, fmt.Sprintf("by %s and %s, which are not ordered", o.name(), t.name))
 	f.Details = []string{"Address " + f.Address, fmt.Sprintf("%s at %s", o.task.verb(wrote), f.Other[0].Text)}
 	c.log.add(f)
 }

@@ -114,7 +114,7 @@ func (c *Cases) decoder() (*json.Decoder, error) {
 	dec := json.NewDecoder(bytes.NewReader(c.text))
 	dec.UseNumber()
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return nil, invalid("cases.json is no JSON object")
+		return nil, invalid("cases.json is not a JSON object")
 	}
 	for dec.More() {
 		key, err := dec.Token()
@@ -123,7 +123,7 @@ func (c *Cases) decoder() (*json.Decoder, error) {
 		}
 		if key == "cases" {
 			if t, err := dec.Token(); err != nil || t != json.Delim('[') {
-				return nil, invalid("the cases are no JSON array")
+				return nil, invalid("the cases are not a JSON array")
 			}
 			return dec, nil
 		}

@@ -221,7 +221,7 @@ func TestCodesAreMethods(t *testing.T) {
 	typ := reflect.TypeFor[driver.Device]()
 	for name := range codes {
 		if _, ok := typ.MethodByName(name); !ok {
-			t.Errorf("%s is no method of the contract", name)
+			t.Errorf("%s is not a method of the contract", name)
 		}
 	}
 	reached := map[string]bool{}

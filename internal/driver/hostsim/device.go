@@ -94,7 +94,7 @@ func (d *device) lockThread(call string, t driver.Thread) (*token, error) {
 	tok, ok := t.(*token)
 	if !ok || tok.dev != d || tok.depth == 0 {
 		d.m.mu.Unlock()
-		return nil, fail(call, driver.InvalidContext, "the token is not this device's or was left")
+		return nil, fail(call, driver.InvalidContext, "the token is not this device's, or Leave was called")
 	}
 	return tok, nil
 }

@@ -68,11 +68,11 @@ func (d *device) nodeOf(call string, t driver.Thread, e driver.GraphExec, n driv
 	i := int64(uint32(n)) - 1
 	switch {
 	case uint64(n)>>32 != x.source.id || i < 0 || i >= int64(len(x.nodes)):
-		return nil, 0, d.refuse(call, driver.InvalidValue, "the node is not of the graph that the executable was made from")
+		return nil, 0, d.refuse(call, driver.InvalidValue, "the node does not belong to the graph that the executable was made from")
 	case x.source.gone:
-		return nil, 0, d.refuse(call, driver.InvalidValue, "the node went with its graph, which was destroyed")
+		return nil, 0, d.refuse(call, driver.InvalidValue, "the node's graph was destroyed")
 	case x.source.nodes[i].op.kind != kind:
-		return nil, 0, d.refuse(call, driver.InvalidValue, "the node is no "+opNames[kind])
+		return nil, 0, d.refuse(call, driver.InvalidValue, "the node is not a "+opNames[kind])
 	}
 	return x, int32(i), nil
 }

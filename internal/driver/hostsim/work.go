@@ -210,7 +210,7 @@ func (d *device) CopyPeer(dst driver.Ptr, from int, src driver.Ptr, n uint64, s 
 	case peer == nil:
 		return d.refuse(call, driver.InvalidDevice, fmt.Sprintf("device %d is not open", from))
 	case peer.fault != nil:
-		return d.refuse(call, driver.InvalidContext, fmt.Sprintf("a fault lost device %d", from))
+		return d.refuse(call, driver.InvalidContext, fmt.Sprintf("device %d was lost to a fault", from))
 	case st.cap != nil:
 		st.cap.invalid = true
 		return d.refuse(call, driver.StreamCaptureUnsupported, "a copy from another device cannot be captured")

@@ -84,7 +84,7 @@ func openDevice(lib *library, ordinal int) (*Device, error) {
 	if code := lib.call(procPrimaryCtxRetain, w.at(1), d.ordinal); code != driver.Success {
 		err := lib.failure("Open", code)
 		if code.Sticky() {
-			err.Detail = fmt.Sprintf("an earlier fault lost device %d to this process; start a new one", ordinal)
+			err.Detail = fmt.Sprintf("device %d was lost to this process by an earlier fault; start a new one", ordinal)
 		}
 		return nil, err
 	}
@@ -188,7 +188,7 @@ func (d *Device) giveBack(op string, r resource, p proc, args ...uintptr) error 
 		return nil
 	}
 	if !known && r.size > 0 { // the driver accepts such calls without an error
-		return &driver.Error{Call: op, Code: driver.InvalidValue, Detail: "nothing of this address and size is live"}
+		return &driver.Error{Call: op, Code: driver.InvalidValue, Detail: "nothing with this address and size is live"}
 	}
 	code := d.lib.call(p, args...)
 	if code == driver.Success {

@@ -166,7 +166,7 @@ func (f *fakeCUDA) called(p proc, a *cArgs) driver.Code {
 			made = maker // cuMemFree takes it too, and cuGraphDestroy a graph that no capture made
 		}
 		if !ok || made != maker {
-			f.t.Errorf("%s of %#x, which is no live handle of %s", procTable[p].name, a[0], procTable[maker].name)
+			f.t.Errorf("%s of %#x, which is not a live handle of %s", procTable[p].name, a[0], procTable[maker].name)
 			return driver.InvalidHandle
 		}
 		delete(f.live, a[0])
@@ -300,7 +300,7 @@ var fakeAnswers = map[proc]func(f *fakeCUDA, a *cArgs) driver.Code{
 	},
 	procMemMap: func(f *fakeCUDA, a *cArgs) driver.Code {
 		if f.live[a[3]] != procMemCreate {
-			f.t.Errorf("cuMemMap of %#x, which is no memory", a[3])
+			f.t.Errorf("cuMemMap of %#x, which is not memory", a[3])
 		}
 		f.live[a[0]+1] = procMemMap // beside the range's own address
 		return 0

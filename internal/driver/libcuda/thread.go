@@ -58,8 +58,8 @@ func (t *thread) Leave() {
 func (d *Device) token(op string, t driver.Thread) (*thread, error) {
 	th, ok := t.(*thread)
 	if !ok || th.device != d {
-		return nil, &driver.Error{Call: op, Code: driver.InvalidContext, Detail: "it needs a Thread that this device's Enter made and " +
-			"Leave has not ended"}
+		return nil, &driver.Error{Call: op, Code: driver.InvalidContext, Detail: "it needs a Thread from this device's Enter, " +
+			"before its Leave"}
 	}
 	code := th.code
 	if code == driver.Success && d.lost.Load() == nil && d.lib.peers.several.Load() {
