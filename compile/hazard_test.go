@@ -54,7 +54,7 @@ func TestFailedRunKeepsNumbers(t *testing.T) {
 	must(t, compile.Reset(x))
 }
 
-// A function's result that a region of another session has yet to read is not overwritten before.
+// A function's result is not overwritten before a region of another session reads it.
 func TestOverwriteWaitsForOthers(t *testing.T) {
 	x := open(t)
 	y, err := x.Fork()

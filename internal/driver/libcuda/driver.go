@@ -149,8 +149,8 @@ func newLibrary(path string, symbol func(name string) (dl.Proc, error)) (*librar
 	lib := &library{version: int(int32(w[0]))}
 	getProc, err := symbol("cuGetProcAddress_v2")
 	if lib.version < abiVersion || err != nil {
-		return nil, &driver.Error{Call: "Load", Code: driver.NotSupported, Detail: fmt.Sprintf("the NVIDIA driver (%s) supports CUDA %d.%d; "+
-			"Tenon needs 12.0: update the driver to 525 or newer", path, lib.version/1000, lib.version%1000/10)}
+		return nil, &driver.Error{Call: "Load", Code: driver.NotSupported, Detail: fmt.Sprintf("the NVIDIA driver (%s) supports CUDA "+
+			"%d.%d; Tenon needs 12.0: update the driver to 525 or newer", path, lib.version/1000, lib.version%1000/10)}
 	}
 	for p := range procTable {
 		if err := lib.find(proc(p), getProc); err != nil {
