@@ -6,7 +6,7 @@ import (
 	"tenon.dev"
 )
 
-// BenchmarkAdd is the Go part of a small add, on a driver that does nothing.
+// BenchmarkAdd measures the Go part of a small add, on a driver that does nothing.
 func BenchmarkAdd(b *testing.B) {
 	x := onNull(b)
 	x.Scope(func(x *tenon.Exec) {

@@ -12,9 +12,9 @@ import (
 	"tenon.dev/internal/alloc"
 )
 
-// vacuum is a device that costs nothing, so that what is measured is the allocator.
+// vacuum is a device that costs nothing, so that only the allocator is measured.
 type vacuum struct {
-	alloc.Backend // streams and events; replays of programs with them are measured with all events complete
+	alloc.Backend // streams and events; replays of programs that use them are measured with all events complete
 	total         uint64
 	next          uint64
 	event         alloc.Event
@@ -40,7 +40,7 @@ func (v *vacuum) MapPage(uint64, uint64) error                { return nil }
 func (v *vacuum) UnmapPage(uint64, uint64) error              { return nil }
 func (v *vacuum) SyncStream(alloc.Stream) error               { return nil }
 
-// busy returns an allocator with a thousand free blocks of many sizes that cannot merge, as a program that has run for a while has.
+// busy returns an allocator with a thousand free blocks of many sizes that cannot be merged, as in a program that has run for a while.
 func busy(t *testing.T) *alloc.Device {
 	d := alloc.New(&vacuum{total: 140 << 30}, alloc.Options{})
 	var drop []*alloc.Block
@@ -92,8 +92,8 @@ func TestAllocator(t *testing.T) {
 		}
 		recordFigure(name, "ns", ns)
 	}
-	times("alloc.exact", 200<<20) // the only free block that fits, and whole
-	times("alloc.split", 4096)    // cut off a larger block and merged with it again
+	times("alloc.exact", 200<<20) // the only free block that fits, used whole
+	times("alloc.split", 4096)    // split off a larger block and merged back
 	recordFigure("alloc.allocs", "allocs/op", []float64{testing.AllocsPerRun(1000, func() {
 		addr, err := d.RawAlloc(4096, 0)
 		if err == nil {
@@ -141,7 +141,7 @@ type torchRun struct {
 	ops      []torchOp
 }
 
-// torchRuns reads the recorded runs without what PyTorch's allocator said to them.
+// torchRuns reads the recorded runs, without the results of PyTorch's allocator.
 func torchRuns(t *testing.T) []torchRun {
 	f, err := os.Open("../internal/alloc/testdata/fuzz.json.gz")
 	if err != nil {
@@ -179,7 +179,7 @@ func torchRuns(t *testing.T) []torchRun {
 	return runs
 }
 
-// replay carries out the operations.
+// replay performs the operations.
 func (r *torchRun) replay() error {
 	s, err := alloc.ParseSettings(r.Conf)
 	if err != nil {
@@ -229,7 +229,7 @@ func (r *torchRun) replay() error {
 	return nil
 }
 
-// TestAllocatorReplay measures PyTorch's recorded runs; that each decision is PyTorch's is tested in internal/alloc.
+// TestAllocatorReplay measures PyTorch's recorded runs; internal/alloc tests that each decision is PyTorch's.
 func TestAllocatorReplay(t *testing.T) {
 	runs := torchRuns(t)
 	var rate []float64

@@ -7,8 +7,8 @@ import (
 	"tenon.dev"
 )
 
-// TestAttention measures attention in bfloat16, forward and backward. Floating-point operations are counted as those of two products and
-// of five; causal ones are half.
+// TestAttention measures attention in bfloat16, forward and backward. Floating-point operations are counted as those of two products
+// forward and five backward, half of that if causal.
 func TestAttention(t *testing.T) {
 	x := onGPU(t)
 	for _, c := range []struct {

@@ -8,10 +8,11 @@ import (
 	"tenon.dev/dtype"
 )
 
-// large is 4 GiB of float32.
+// large is the number of float32 in 4 GiB.
 const large = 1 << 30
 
-// timed returns the device's seconds of single calls of f, by events around them; all are queued before the first is waited for.
+// timed returns the device time in seconds of single calls of f, measured by events around them; all are queued before the first is waited
+// for.
 func timed(t *testing.T, x *tenon.Exec, reps int, f func(x *tenon.Exec)) []float64 {
 	t.Helper()
 	must := func(err error) {
@@ -100,7 +101,7 @@ func TestRows(t *testing.T) {
 	})
 }
 
-// TestIndexed adds by index: the gradient of an embedding, and single elements.
+// TestIndexed measures adds by index: the gradient of an embedding, and single elements.
 func TestIndexed(t *testing.T) {
 	x := onGPU(t).NoGrad()
 	milliseconds := func(s []float64) []float64 {
@@ -123,7 +124,7 @@ func TestIndexed(t *testing.T) {
 		sums := x.Zeros([]int{places}, tenon.Float32)
 		scatter := milliseconds(timed(t, x, 10, func(x *tenon.Exec) { x.ScatterAddInto(sums, sums, 0, index, part) }))
 		recordFigure("scatter.add", "ms", scatter)
-		recordFigure("scatter.add.fixed", "ms", scatter) // beside PyTorch's other way
+		recordFigure("scatter.add.fixed", "ms", scatter) // compared with PyTorch's other way
 	})
 }
 
@@ -138,14 +139,14 @@ func TestProducts(t *testing.T) {
 	}{{"matmul.bf16", tenon.BFloat16, false, 10}, {"matmul.f16", tenon.Float16, false, 10}, {"matmul.tf32", tenon.Float32, true, 6},
 		{"matmul.f32", tenon.Float32, false, 3}} {
 		x.TF32(c.tf32).Scope(func(x *tenon.Exec) {
-			// Pseudo-random operands: on zeros the clock runs higher.
+			// Pseudo-random operands: with zeros the clock runs faster.
 			a, b := noise(x, n, c.dt), noise(x, n, c.dt)
 			recordFigure(c.name, "TFLOP/s", rate(timed(t, x, c.reps, func(x *tenon.Exec) { x.MM(a, b) }), 2.0*n*n*n))
 		})
 	}
 }
 
-// TestConvolutions takes one layer of a ResNet, forward and both gradients.
+// TestConvolutions measures one layer of a ResNet, forward and both gradients.
 func TestConvolutions(t *testing.T) {
 	x := onGPU(t)
 	x.Device().Generator().SetSeed(2)
@@ -170,7 +171,7 @@ func TestConvolutions(t *testing.T) {
 	})
 }
 
-// noise fills [n, n] with numbers that look random: products of two short random vectors' outer sums, wrapped.
+// noise returns an [n, n] tensor of numbers that look random: products of two short random vectors' outer sums, wrapped.
 func noise(x *tenon.Exec, n int, dt dtype.DType) *tenon.Tensor {
 	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
 		v := make([]float32, n)

@@ -12,7 +12,7 @@ import (
 
 var longFlag = flag.Bool("long", false, "measure whole programs too; needs the go command")
 
-// TestDigits measures the main job as a process of its own on the simulator.
+// TestDigits measures the main job in a separate process on the simulator.
 func TestDigits(t *testing.T) {
 	if !*longFlag {
 		t.Skip("whole programs are measured with -long")

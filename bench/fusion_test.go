@@ -8,12 +8,12 @@ import (
 	"tenon.dev/compile"
 )
 
-// sixOps is the chain of chainKernel as calls.
+// sixOps is chainKernel's chain as calls.
 func sixOps(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
 	return x.Add(x.MulS(x.SubS(x.Mul(x.AddS(x.MulS(a, 1.5), 0.25), a), 0.5), 0.75), a)
 }
 
-// compiled is f in a region, whose result outlives it.
+// compiled returns f in a region, with a result that outlives the region.
 func compiled(t *testing.T, f func(x *tenon.Exec) *tenon.Tensor) func(x *tenon.Exec) {
 	r := compile.New()
 	return func(x *tenon.Exec) {
@@ -25,7 +25,7 @@ func compiled(t *testing.T, f func(x *tenon.Exec) *tenon.Tensor) func(x *tenon.E
 	}
 }
 
-// TestFusions measures groups of operations in a region, which makes each one kernel.
+// TestFusions measures groups of operations in a region, which turns each group into one kernel.
 func TestFusions(t *testing.T) {
 	x := onGPU(t)
 	x.Scope(func(x *tenon.Exec) {
@@ -81,7 +81,7 @@ func repeated(count int, f func(x *tenon.Exec)) func(x *tenon.Exec) {
 	}
 }
 
-// perRun returns the milliseconds of one of count runs.
+// perRun returns the milliseconds per run, for seconds of count runs each.
 func perRun(seconds []float64, count int) []float64 {
 	for i := range seconds {
 		seconds[i] *= 1e3 / float64(count)
@@ -89,7 +89,7 @@ func perRun(seconds []float64, count int) []float64 {
 	return seconds
 }
 
-// BenchmarkChain runs six operations on one tensor, each by itself and in a region, which makes them one kernel.
+// BenchmarkChain runs six operations on one tensor, as single calls and in a region, which turns them into one kernel.
 func BenchmarkChain(b *testing.B) {
 	x, err := tenon.Open(tenon.CPU())
 	if err != nil {

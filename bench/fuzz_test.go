@@ -19,7 +19,7 @@ var fuzzLogs = flag.String("fuzzlogs", "", "the folder of logs from which TestFu
 // fuzzTarget is a line of fuzz.txt.
 type fuzzTarget struct {
 	pkg, name string
-	part      int // of a thousand executions
+	part      int // share of the executions, in thousandths
 }
 
 func (f fuzzTarget) log() string {
@@ -51,7 +51,7 @@ func fuzzTargets(t *testing.T) (all []fuzzTarget) {
 
 var fuzzFunc = regexp.MustCompile(`(?m)^func (Fuzz\w+)\(f \*testing\.F\)`)
 
-// CI and the long run take every fuzz target that there is, and the parts of the long run are a whole.
+// CI and the long run include every fuzz target, and the shares of the long run add up to the whole.
 func TestFuzzTargets(t *testing.T) {
 	listed, whole := map[string]bool{}, 0
 	for _, f := range fuzzTargets(t) {
@@ -92,7 +92,7 @@ func TestFuzzTargets(t *testing.T) {
 
 var fuzzExecs = regexp.MustCompile(`execs: (\d+)`)
 
-// executed returns how often a log of Go's fuzzer says that its target was executed, and whether it found nothing.
+// executed returns how often the target was executed according to a log of Go's fuzzer, and whether it found nothing.
 func executed(log string) (n float64, passed bool) {
 	if m := fuzzExecs.FindAllStringSubmatch(log, -1); m != nil {
 		n, _ = strconv.ParseFloat(m[len(m)-1][1], 64)
@@ -114,7 +114,7 @@ func TestExecuted(t *testing.T) {
 	}
 }
 
-// TestFuzzRuns records how often each target was executed in a run of bench/fuzz.sh, and in how many something was found.
+// TestFuzzRuns records how often each target was executed in a run of bench/fuzz.sh, and for how many targets something was found.
 func TestFuzzRuns(t *testing.T) {
 	if *fuzzLogs == "" {
 		t.Skip("there are no results of bench/fuzz.sh to record; it passes them with a flag")

@@ -12,7 +12,7 @@ import (
 
 const gib = 1 << 30
 
-// compiledUntilReplay runs step in a region until it was replayed, and returns the seconds that this took.
+// compiledUntilReplay runs step in a region until it is replayed, and returns the seconds that this took.
 func compiledUntilReplay(t *testing.T, x *tenon.Exec, r *compile.Region, step func(x *tenon.Exec) error) float64 {
 	t.Helper()
 	began := time.Now()
@@ -31,7 +31,7 @@ func compiledUntilReplay(t *testing.T, x *tenon.Exec, r *compile.Region, step fu
 	return 0
 }
 
-// oneGraph checks that r's work is one graph, of which the runs since before were replays.
+// oneGraph checks that r's work is one graph, and that all runs since before were replays of it.
 func oneGraph(t *testing.T, x *tenon.Exec, r *compile.Region, before compile.Stats) {
 	t.Helper()
 	s := r.Stats(x)
@@ -40,11 +40,11 @@ func oneGraph(t *testing.T, x *tenon.Exec, r *compile.Region, before compile.Sta
 	}
 }
 
-// TestGPT2 measures the training step of GPT-2 with 124 million parameters, in a region and without.
+// TestGPT2 measures the training step of GPT-2 with 124 million parameters, with and without a region.
 func TestGPT2(t *testing.T) {
 	x := onGPU(t)
 	const batch, warm, steps, samples = 8, 3, 5, 6
-	// measure leaves the figures of a way to run the step, which prepare returns, and returns the medians of time and peak.
+	// measure records the figures of one way to run the step, as set up by prepare, and returns the medians of time and peak.
 	measure := func(name string, prepare func(w *gpt2.Training) (step func(), check func())) (ms, peak float64) {
 		x.Scope(func(x *tenon.Exec) {
 			if err := x.Device().EmptyCache(); err != nil {
@@ -120,7 +120,7 @@ func TestGPT2(t *testing.T) {
 	recordFigure("gpt2.memory", "times", []float64{most / peak})
 }
 
-// TestDecode measures a token of the same model in bf16 with caches of 1,024 positions, none of which the program reads.
+// TestDecode measures one token of the same model in bf16 with caches of 1,024 positions; the program reads no token.
 func TestDecode(t *testing.T) {
 	x := onGPU(t)
 	const tokens, samples = 50, 12

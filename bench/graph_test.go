@@ -15,8 +15,8 @@ func addHundred(x *tenon.Exec, a *tenon.Tensor) {
 	}
 }
 
-// TestGraphs measures the replay of a graph of 100 small additions, and beside it the same graph captured and launched through the driver
-// contract.
+// TestGraphs measures the replay of a graph of 100 small additions and, for comparison, of the same graph captured and launched through the
+// driver contract.
 func TestGraphs(t *testing.T) {
 	x := onGPU(t).NoGrad()
 	dev := coreExec(x).Device()
@@ -67,7 +67,7 @@ func TestGraphs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Few launches at a time, so that the queue does not fill and the issue does not wait.
+	// Only a few launches at a time, so that the queue does not fill and issuing does not wait.
 	perCall(t, "graph.launch", 5, true, x.Synchronize, launch)
 	perCall(t, "graph.issue", 5, true, x.Synchronize, replay)
 	recordFigure("graph.allocs", "allocs/op", []float64{testing.AllocsPerRun(20, replay)})

@@ -10,8 +10,8 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// TestHistory measures what recording adds to an event of the allocator 20 calls deep, and what a snapshot of 40,000 events costs: taken,
-// taken and written, and read again.
+// TestHistory measures what recording adds to an allocator event 20 calls deep, and what a snapshot of 40,000 events costs: taking it,
+// taking and writing it, and reading it.
 func TestHistory(t *testing.T) {
 	x, err := tenon.Open(tenon.Sim(1 << 30))
 	if err != nil {

@@ -38,7 +38,7 @@ func selector() tenon.Selector {
 
 func open() (*tenon.Exec, error) { return tenon.Open(selector()) }
 
-// onGPU opens the device, and skips where figures would say nothing about a GPU.
+// onGPU opens the device, and skips the test if figures would not be of a GPU.
 func onGPU(t *testing.T) *tenon.Exec {
 	if rt.GPUs() == 0 || *deviceFlag == "sim" {
 		t.Skip("no GPU to measure")
@@ -55,14 +55,13 @@ func onGPU(t *testing.T) *tenon.Exec {
 	return x
 }
 
-// perOp is perCall for functions that do ops operations a call.
+// perOp is perCall for functions that perform ops operations per call.
 func perOp(t *testing.T, name string, ops, count int, issue bool, sync func() error, f func()) float64 {
 	t.Helper()
 	return recordFigure(name, "µs", samples(t, ops*count, count, issue, sync, f))
 }
 
-// perCall times count calls of f, sync after them, over and over, and records the time of one call in µs, without the sync if issue is
-// true.
+// perCall repeatedly times count calls of f followed by sync, and records the time of one call in µs, without the sync if issue is true.
 func perCall(t *testing.T, name string, count int, issue bool, sync func() error, f func()) float64 {
 	t.Helper()
 	return recordFigure(name, "µs", samples(t, count, count, issue, sync, f))

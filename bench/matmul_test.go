@@ -40,7 +40,7 @@ func TestProductSizes(t *testing.T) {
 	}
 }
 
-// TestModelProducts takes the products of GPT-2's layers, forward and both gradients, each many times from a graph.
+// TestModelProducts measures the products of GPT-2's layers, forward and both gradients, each repeated in a graph.
 func TestModelProducts(t *testing.T) {
 	x := onGPU(t).NoGrad()
 	x.Device().Generator().SetSeed(3)

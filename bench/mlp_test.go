@@ -13,7 +13,7 @@ import (
 	"tenon.dev/optim"
 )
 
-// mlp is the training step of the page: 784-512-256-10 with ReLU, batch 256, cross-entropy, Adam.
+// mlp is the training step shown on the page: 784-512-256-10 with ReLU, batch 256, cross-entropy, Adam.
 type mlp struct {
 	net  nn.Sequential
 	opt  *optim.Adam
@@ -49,7 +49,7 @@ func (m *mlp) step(t testing.TB, x *tenon.Exec) {
 	})
 }
 
-// learn is a step in a scope of the caller's.
+// learn is a step in the caller's scope.
 func (m *mlp) learn(x *tenon.Exec) error {
 	m.opt.ZeroGrad()
 	loss := nn.CrossEntropyLoss{}.Forward(x, m.net.Forward(x, m.in), m.want)
@@ -94,11 +94,11 @@ var mlpSteps = []struct {
 	}},
 }
 
-// runMLP measures the step in every way; count says how often at a time.
+// runMLP measures the step in every way, count calls at a time.
 func runMLP(t *testing.T, x *tenon.Exec, before, after string, count int) {
 	for _, way := range mlpSteps {
 		m := newMLP(t, x)
-		for range 3 { // the optimizer's state is made
+		for range 3 { // creates the optimizer's state
 			m.step(t, x)
 		}
 		perCall(t, before+"mlp."+way.name+after, count, false, x.Synchronize, way.prepare(t, x, m))
@@ -115,7 +115,7 @@ func (m *mlp) close() {
 
 func TestMLP(t *testing.T) { runMLP(t, onGPU(t), "", "", 100) }
 
-// TestGoMLP measures what the step takes of the processor, on a driver that does nothing.
+// TestGoMLP measures the CPU time of the step, on a driver that does nothing.
 func TestGoMLP(t *testing.T) { runMLP(t, onNull(t), "", ".go", 20) }
 
 func TestSimMLP(t *testing.T) {
@@ -150,7 +150,7 @@ func TestMLPLaunches(t *testing.T) {
 	m.step(t, x)
 	n := rec.Count("Launch") + rec.Count("Memset") + rec.Count("CopyDtoD")
 	recordFigure("mlp.launches", "launches", []float64{float64(n)})
-	if n > 28 { // two exact products copy an operand each, and are faster so
+	if n > 28 { // two exact products each copy an operand, which is faster
 		t.Errorf("%d launches a step, want at most 28\n%s", n, rec.Text())
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"tenon.dev/optim"
 )
 
-// params makes n parameters of so many elements, with gradients.
+// params makes n parameters with the given number of elements, and their gradients.
 func params(t *testing.T, x *tenon.Exec, n, elements int) iter.Seq2[string, *nn.Param] {
 	t.Helper()
 	ps := make([]*nn.Param, n)
@@ -29,7 +29,7 @@ func params(t *testing.T, x *tenon.Exec, n, elements int) iter.Seq2[string, *nn.
 	}
 }
 
-// TestOptimizers takes steps of 2²⁸ elements, which are as fast as memory, and of 200 small tensors, where it is the issuing that counts.
+// TestOptimizers measures steps on 2²⁸ elements, which are limited by memory, and on 200 small tensors, which are limited by issuing.
 func TestOptimizers(t *testing.T) {
 	x := onGPU(t)
 	ok := func(err error) {
@@ -43,7 +43,7 @@ func TestOptimizers(t *testing.T) {
 	adam, err := optim.NewAdamW(large)
 	ok(err)
 	defer adam.Close()
-	// Parameter, gradient and two means are read, all but the gradient written.
+	// Parameter, gradient and two means are read, and all but the gradient are written.
 	recordFigure("adamw.large", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { ok(adam.Step(x)) }), 7*4*many*elements))
 	sgd, err := optim.NewSGD(large, optim.SGDOpt{Momentum: 0.9})
 	ok(err)
@@ -57,7 +57,7 @@ func TestOptimizers(t *testing.T) {
 	ok(err)
 	defer scaler.Close()
 	x.Scope(func(x *tenon.Exec) { scaler.Scale(x, x.Ones(nil, tenon.Float32)) })
-	// Steps follow each other without a wait, as in training: the time of one is that of the host or the device, whichever takes longer.
+	// Steps follow each other without a wait, as in training: the time of one is that of the host or the device, whichever is longer.
 	steps := func(name string, step func()) {
 		const reps = 50
 		var us []float64

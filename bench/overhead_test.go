@@ -24,7 +24,7 @@ func TestOverhead(t *testing.T) {
 	streams(t, x)
 }
 
-// streams measures what order between streams costs.
+// streams measures what ordering between streams costs.
 func streams(t *testing.T, x *tenon.Exec) {
 	dev, st := x.Device(), x.Stream()
 	e := dev.NewEvent(false)
@@ -53,7 +53,7 @@ func TestGoOverhead(t *testing.T) {
 
 func overhead(t *testing.T, part string, x *tenon.Exec, dev *rt.Device) {
 	sync := func() error { return dev.Synchronize() }
-	// A GPU's queue takes about a thousand launches: with 500, as in the bare measurement, issuing never waits for it.
+	// A GPU's queue holds about a thousand launches: with 500, as in the bare measurement, issuing never waits for it.
 	add, grad, empty := "add"+part, "add"+part+".grad", "empty"+part
 	x.Scope(func(x *tenon.Exec) {
 		a, b := x.Ones([]int{16}, tenon.Float32), x.Ones([]int{16}, tenon.Float32)

@@ -21,11 +21,11 @@ import (
 
 var profilesFlag = flag.String("profiles", "", "the folder for profiles of whole programs; without it those of small ones are taken")
 
-// patience is how long the device is held at most.
+// patience is the longest time for which the device is held.
 const patience = 50 * time.Millisecond
 
-// held calls f while the device waits, at most for patience, since a queue that is full would wait for the device: what f issues runs
-// without gaps.
+// held calls f while the device is kept waiting, so that the work that f issues runs without gaps. The device waits at most for patience,
+// since a full queue would wait for the device.
 func held(t *testing.T, x *tenon.Exec, f func()) {
 	t.Helper()
 	dev := coreExec(x).Device()
@@ -48,7 +48,7 @@ func held(t *testing.T, x *tenon.Exec, f func()) {
 	}
 }
 
-// profileOf returns what a profiler sees of f.
+// profileOf returns a profile of f.
 func profileOf(t *testing.T, x *tenon.Exec, f func()) *profile.Profile {
 	t.Helper()
 	profiler, err := x.Device().Profile()
@@ -63,7 +63,7 @@ func profileOf(t *testing.T, x *tenon.Exec, f func()) *profile.Profile {
 	return p
 }
 
-// profileWays are the ways of a program that profiles are taken of.
+// profileWays are the ways to run a program that are profiled.
 var profileWays = map[string]func(t *testing.T, x *tenon.Exec, step program) *profile.Profile{
 	"eager": func(t *testing.T, x *tenon.Exec, step program) *profile.Profile {
 		for range 4 {
@@ -100,8 +100,8 @@ var profileWays = map[string]func(t *testing.T, x *tenon.Exec, step program) *pr
 	},
 }
 
-// TestProfiles takes profiles of whole programs for docs/profiles.md. Of each it writes NAME.profile as bench/profiles has it, NAME.full
-// with its memory too, and its tables as NAME.txt and NAME.md.
+// TestProfiles profiles whole programs for docs/profiles.md. For each it writes NAME.profile for bench/profiles, NAME.full including
+// memory, and the tables as NAME.txt and NAME.md.
 func TestProfiles(t *testing.T) {
 	folder, x := *profilesFlag, (*tenon.Exec)(nil)
 	words, tokens, network, pictures := gpt2.Base(), 8, resnet.Base(), 64
@@ -132,7 +132,7 @@ func TestProfiles(t *testing.T) {
 	}
 	var want []string
 	for _, p := range []struct {
-		name, op string // an operation that the table has
+		name, op string // an operation that the table must contain
 		open     func(x *tenon.Exec) (program, func(), error)
 	}{
 		{"gpt2.train.eager", "MatMul", language},
@@ -175,7 +175,7 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
-// writeProfile writes the files of a profile, whose names begin with stem, and checks that its table has an operation.
+// writeProfile writes the files of a profile, whose names begin with stem, and checks that its table contains op.
 func writeProfile(t *testing.T, stem string, p *profile.Profile, op string) {
 	t.Helper()
 	name := filepath.Base(stem)

@@ -14,8 +14,8 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// onNull returns an Exec of a driver that does nothing: what a program takes there is its own. That driver's graphs are empty, of which
-// there are no warnings meanwhile.
+// onNull returns an Exec of a driver that does nothing: all time that a program takes there is its own. That driver's graphs are empty;
+// warnings about that are suppressed.
 func onNull(t testing.TB) *tenon.Exec {
 	host, err := rt.Host()
 	if err != nil {
@@ -31,8 +31,8 @@ func onNull(t testing.TB) *tenon.Exec {
 	return (*tenon.Exec)(core.New(dev, host))
 }
 
-// regionOf calls f in a region until its graph replays. It returns a function that runs the region once more, and says how long f's calls
-// took of that, their handles included, and how long all of it did.
+// regionOf calls f in a region until its graph is replayed. It returns a function that runs the region once more and returns the time of
+// f's calls, including their handles, and of the whole run.
 func regionOf(t testing.TB, x *tenon.Exec, f func(x *tenon.Exec)) func() (calls, all time.Duration) {
 	r := compile.New()
 	var calls time.Duration
@@ -65,7 +65,7 @@ func adds(n int, x *tenon.Exec, a, b *tenon.Tensor) {
 	}
 }
 
-// TestGoRegion measures the Go part of a region: a call that is put off, and what a replay takes besides its calls.
+// TestGoRegion measures the Go part of a region: a deferred call, and the cost of a replay besides its calls.
 func TestGoRegion(t *testing.T) {
 	x := onNull(t)
 	ng := x.NoGrad()
@@ -102,7 +102,7 @@ func TestGoRegion(t *testing.T) {
 	recordFigure("region.go.1500", "µs", beside)
 }
 
-// BenchmarkRegion runs regions of so many additions as graphs on the driver that does nothing; the time is a call's.
+// BenchmarkRegion runs regions with different numbers of additions as graphs on the driver that does nothing; the time is per call.
 func BenchmarkRegion(b *testing.B) {
 	x := onNull(b)
 	v, w := x.Ones([]int{16}, tenon.Float32), x.Ones([]int{16}, tenon.Float32)

@@ -11,10 +11,10 @@ import (
 	"tenon.dev/internal/resnet"
 )
 
-// program is a step that is measured in several ways: in a scope of its own, as a graph, in a region.
+// program is a step that is measured in several ways: in its own scope, as a graph, in a region.
 type program func(x *tenon.Exec) error
 
-// ways are the ways by name. Each returns what runs the step once more, and what checks afterwards that it ran in that way.
+// ways are the ways by name. Each returns a function that runs the step once more, and one that checks afterwards that it ran in that way.
 var ways = []struct {
 	name    string
 	prepare func(t *testing.T, x *tenon.Exec, step program) (again, check func())
@@ -37,14 +37,14 @@ var ways = []struct {
 		return func() { step.eager(t, x) }, func() {}
 	}},
 	{"graph", func(t *testing.T, x *tenon.Exec, step program) (again, check func()) {
-		for range 2 { // the optimizer's state is made
+		for range 2 { // creates the optimizer's state
 			step.eager(t, x)
 		}
 		return step.graph(t, x)
 	}},
 }
 
-// graph captures step, and returns what replays the graph and what closes it.
+// graph captures step, and returns a function that replays the graph and one that closes it.
 func (step program) graph(t *testing.T, x *tenon.Exec) (again, done func()) {
 	var failed error
 	g, err := x.Capture(func(x *tenon.Exec) { failed = step(x) })
@@ -71,10 +71,10 @@ func (step program) eager(t *testing.T, x *tenon.Exec) {
 	})
 }
 
-// sizes say how a program is measured: so many samples of so many runs.
+// sizes give the extent of a measurement: samples samples of runs runs each.
 type sizes struct{ runs, samples int }
 
-// measure returns the milliseconds of a run of step in the named way.
+// measure returns the milliseconds per run of step in the named way.
 func measure(t *testing.T, x *tenon.Exec, way string, s sizes, step program) []float64 {
 	t.Helper()
 	for _, w := range ways {
@@ -94,7 +94,7 @@ func measure(t *testing.T, x *tenon.Exec, way string, s sizes, step program) []f
 			if err := x.Synchronize(); err != nil {
 				t.Fatal(err)
 			}
-			if i > 0 { // the first one warms up
+			if i > 0 { // the first one is a warm-up
 				ms = append(ms, time.Since(began).Seconds()*1e3/float64(s.runs))
 			}
 		}
@@ -105,13 +105,13 @@ func measure(t *testing.T, x *tenon.Exec, way string, s sizes, step program) []f
 	return nil
 }
 
-// worked is what was measured of a program: the milliseconds of a run, the peak of its memory in GiB, and the sum of its results.
+// worked is the measurement of a program: the milliseconds per run, its peak memory in GiB, and the sum of its results.
 type worked struct {
 	ms        []float64
 	peak, sum float64
 }
 
-// resNetWork measures a way of ResNet-50's training or inference.
+// resNetWork measures one way of ResNet-50's training or inference.
 func resNetWork(t *testing.T, x *tenon.Exec, c resnet.Config, batch int, train bool, way string, s sizes) (w worked) {
 	t.Helper()
 	x.Scope(func(x *tenon.Exec) {
@@ -150,8 +150,8 @@ func resNetWork(t *testing.T, x *tenon.Exec, c resnet.Config, batch int, train b
 	return w
 }
 
-// TestResNet measures ResNet-50 as PyTorch's script runs it: the training step of 64 pictures, inference of 1 and of 64. Beside that it
-// measures the compiled ones with channels first.
+// TestResNet measures ResNet-50 as PyTorch's script runs it: the training step on 64 pictures, inference on 1 and on 64. It also measures
+// the compiled ones with channels first.
 func TestResNet(t *testing.T) {
 	x := onGPU(t)
 	layout := func(c resnet.Config, way, name string) {
@@ -169,7 +169,7 @@ func TestResNet(t *testing.T) {
 	layout(c, "compiled", "compiled.first")
 }
 
-// What TestResNet measures runs on the simulator too, in all ways.
+// The measurements of TestResNet also run on the simulator, in all ways.
 func TestResNetWays(t *testing.T) {
 	x, err := tenon.Open(tenon.Sim(0))
 	if err != nil {

@@ -24,7 +24,7 @@ var chainKernel = kernel.Build("chain", func(k *kernel.Builder) {
 	})
 })
 
-// TestSimulator measures the processor as a device beside plain Go loops on one goroutine.
+// TestSimulator compares the CPU as a device with plain Go loops on one goroutine.
 func TestSimulator(t *testing.T) {
 	x, err := tenon.Open(tenon.CPU())
 	if err != nil {
@@ -72,7 +72,7 @@ func looped(f func()) []float64 {
 	return out[1:]
 }
 
-// walled returns the seconds that single calls of f take, work included.
+// walled returns the wall-clock seconds of single calls of f, including their work.
 func walled(t *testing.T, x *tenon.Exec, reps int, f func(x *tenon.Exec)) []float64 {
 	t.Helper()
 	var out []float64

@@ -13,7 +13,7 @@ import (
 // startChild is set in the process that TestStart starts.
 const startChild = "TENON_BENCH_START"
 
-// TestStart measures the time from the start of a process to its first result: this binary started anew, which opens the device and adds.
+// TestStart measures the time from the start of a process to its first result: this binary is started again, opens the device and adds.
 func TestStart(t *testing.T) {
 	if kind := os.Getenv(startChild); kind != "" {
 		sel := tenon.Sim(0)

@@ -18,8 +18,8 @@ import (
 	"tenon.dev/memviz"
 )
 
-// TestViewer measures tenon memviz on a trace of 10 million events (-long; a short one without): reading the pickle and writing the column
-// file, opening that file until the first picture can be drawn, and tiles of all levels, asked for as a browser does.
+// TestViewer measures tenon memviz on a trace of 10 million events (with -long; otherwise a short one): reading the pickle and writing the
+// column file, opening that file until the first picture can be drawn, and tiles of all levels, requested as a browser would.
 func TestViewer(t *testing.T) {
 	events, rounds, tiles := 100_000, 1, 30
 	if *longFlag {
@@ -68,8 +68,7 @@ func TestViewer(t *testing.T) {
 	}
 }
 
-// writeTrace writes a snapshot with a trace of about n events, in which about 2,000 allocations live at a time, and returns its size in
-// bytes.
+// writeTrace writes a snapshot with a trace of about n events, with about 2,000 live allocations at a time, and returns its size in bytes.
 func writeTrace(t *testing.T, path string, n int) int64 {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -82,7 +81,7 @@ func writeTrace(t *testing.T, path string, n int) int64 {
 		s.Stacks.Add(fs)
 	}
 	const slot = 1 << 26
-	live := make([]snapshot.Event, 2000) // one for each slot of the address space; Size 0 is free
+	live := make([]snapshot.Event, 2000) // one per slot of the address space; Size 0 is free
 	trace := make([]snapshot.Event, 0, n+2)
 	for len(trace) < n {
 		k := rng.IntN(len(live))
@@ -137,7 +136,7 @@ func closeRecording(t *testing.T, rec *memviz.Recording) {
 	}
 }
 
-// viewer asks a server as a page does.
+// viewer sends requests to a server as the page does.
 type viewer struct {
 	t     *testing.T
 	url   string
@@ -176,7 +175,7 @@ func (v *viewer) get(request string) []byte {
 	return b
 }
 
-// picture asks for what the page draws first.
+// picture requests what the page draws first.
 func (v *viewer) picture() memviz.DeviceInfo {
 	v.t.Helper()
 	var info memviz.Info

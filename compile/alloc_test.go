@@ -11,7 +11,7 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// A region that replays allocates nothing besides the handles of what its calls make.
+// A region that is replayed allocates nothing besides the handles of what its calls make.
 func TestReplayAllocatesNothing(t *testing.T) {
 	host, err := rt.Host()
 	must(t, err)

@@ -8,8 +8,8 @@ import (
 	"tenon.dev/compile"
 )
 
-// A batch norm, whose statistics are vectors of one element a channel, runs with the element-wise work after it as one kernel, with the
-// bits of eager execution. In training the statistics are a kernel before it, and the running ones one after it.
+// A batch norm, whose statistics are vectors of one element per channel, runs with the following element-wise work as one kernel, with the
+// bits of eager execution. In training one kernel before it computes the statistics, and one after it the running statistics.
 func TestBatchNormRunsWithWhatFollows(t *testing.T) {
 	x := open(t)
 	must(t, x.Generator().SetSeed(3))
@@ -20,7 +20,7 @@ func TestBatchNormRunsWithWhatFollows(t *testing.T) {
 	mean, variance, weight, bias := vector(), x.Abs(vector()), vector(), vector()
 	other := x.Reshape(x.Narrow(x.RandN([]int{c, 3}, tenon.Float32), 1, 1, 1), c) // with gaps
 	apart := x.Narrow(x.RandN([]int{2 * c}, tenon.Float32), 0, c, c)
-	moving, variations := vector(), vector() // of the training
+	moving, variations := vector(), vector() // for training
 	leaf := x.Clone(half)
 	leaf.SetRequiresGrad(true)
 	norm := func(x *tenon.Exec, in, weight, bias *tenon.Tensor, eps float64) *tenon.Tensor {
@@ -37,7 +37,7 @@ func TestBatchNormRunsWithWhatFollows(t *testing.T) {
 		{"halves and a residual", 1, func(x *tenon.Exec, eps float64) *tenon.Tensor {
 			return x.ReLU(x.Add(norm(x.NoGrad(), half, weight, bias, eps), half))
 		}},
-		{"channels last", 2, func(x *tenon.Exec, eps float64) *tenon.Tensor { // one turns the input
+		{"channels last", 2, func(x *tenon.Exec, eps float64) *tenon.Tensor { // one transposes the input
 			return x.ReLU(norm(x.NoGrad(), x.ChannelsLast(half), weight, bias, eps))
 		}},
 		{"three dimensions", 1, func(x *tenon.Exec, eps float64) *tenon.Tensor {
@@ -78,7 +78,7 @@ func TestBatchNormRunsWithWhatFollows(t *testing.T) {
 		t.Run(p.name, func(t *testing.T) {
 			r := compile.New()
 			for i := range 4 {
-				eps := 1e-5 * float64(i) // a value: it makes no other kernels
+				eps := 1e-5 * float64(i) // a value, which needs no new kernels
 				var want, got *tenon.Tensor
 				x.Scope(func(x *tenon.Exec) { want = x.Keep(p.run(x, eps)) })
 				before := r.Stats(x)

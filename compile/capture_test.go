@@ -11,8 +11,8 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// A graph that a program captured of what a region left open runs on that memory, whoever captured it and whatever the region does
-// meanwhile.
+// A graph that a program captured of a tensor that a region left open keeps running on its memory, whoever captured it and whatever the
+// region does meanwhile.
 func TestCapturedOutputsStay(t *testing.T) {
 	for _, own := range []bool{true, false} {
 		x := open(t)
@@ -54,7 +54,7 @@ func TestCapturedOutputsStay(t *testing.T) {
 	}
 }
 
-// A graph of what a function returned is refused once the memory is another's.
+// A graph of a function's result is refused once the memory belongs to another tensor.
 func TestCapturedResultsAreRefused(t *testing.T) {
 	x := open(t)
 	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Sin(a) })
@@ -81,7 +81,7 @@ func TestCapturedResultsAreRefused(t *testing.T) {
 	must(t, compile.Reset(x))
 }
 
-// Captures of one session go on while another one's regions record, leave paths, bring the pool back and begin anew.
+// Captures of one session continue while another session's regions record, leave their paths, restore the pool and start again.
 func TestCapturesBesideRegions(t *testing.T) {
 	for _, mode := range []struct {
 		name string
@@ -115,7 +115,7 @@ func TestCapturesBesideRegions(t *testing.T) {
 						out = y.Sum(h, nil, tenon.SumOpt{})
 					}, mode.opt)
 					if err != nil && mode.opt.Mode == cuda.CaptureGlobal {
-						ended++ // by a call of the other session, as it asked
+						ended++ // by a call of the other session, as the mode demands
 						continue
 					}
 					if err == nil {
@@ -156,7 +156,7 @@ func TestCapturesBesideRegions(t *testing.T) {
 	}
 }
 
-// programBesides runs a region and a function whose paths part, and checks what they give.
+// programBesides runs a region and a function whose paths branch, and checks their results.
 func programBesides(x *tenon.Exec, n int) error {
 	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor, b bool) *tenon.Tensor {
 		if b {

@@ -12,14 +12,14 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// chains is a program of calls that work element by element, drawn from a seed: on tensors of several types and shapes that broadcast, with
-// views, changes in place, conversions, comparisons and choices.
+// chains is a program of element-wise calls, drawn from a seed: on tensors of several types and shapes that broadcast, with views, changes
+// in place, conversions, comparisons and selections.
 type chains struct {
 	seed       uint64
 	rows, cols int
 	// inputs are read, state is changed in place, and kept outlives a step.
 	inputs, state, kept []*tenon.Tensor
-	// side is a stream on which some programs run a part of the calls, or nil.
+	// side is a stream on which some programs run part of the calls, or nil.
 	side *cuda.Stream
 }
 
@@ -66,7 +66,7 @@ func (p *chains) step(main *tenon.Exec, n int) {
 	rng, open := rand.New(rand.NewPCG(p.seed, 22)), rand.New(rand.NewPCG(p.seed, uint64(23+n/2)))
 	live := slices.Clone(p.inputs)
 	live = append(live, p.state...)
-	var own []*tenon.Tensor // made in the step, of full shape
+	var own []*tenon.Tensor // made in the step, of the full shape
 	pick := func() *tenon.Tensor {
 		if len(own) > 0 && rng.IntN(4) > 0 {
 			return own[len(own)-1-rng.IntN(min(3, len(own)))]
@@ -132,7 +132,7 @@ func (p *chains) step(main *tenon.Exec, n int) {
 			y = x.Add(x.Full([]int{p.rows, p.cols}, value, tenon.Float32), pick())
 		case 14:
 			y = x.LogicalAnd(pick(), x.NeS(pick(), 1))
-		case 15: // not element by element
+		case 15: // not element-wise
 			y = x.Add(x.Sum(float(), []int{-1}, tenon.SumOpt{KeepDim: true}), pick())
 		case 16:
 			y = x.Contiguous(x.Transpose(x.Add(pick(), p.inputs[0]), 0, 1))
@@ -158,7 +158,7 @@ func (p *chains) step(main *tenon.Exec, n int) {
 	p.kept = append(p.kept, main.Keep(main.Clone(own[len(own)-1])))
 }
 
-// runChains runs a program's steps and returns the bits of what it left, and how many bytes it holds at the end.
+// runChains runs a program's steps and returns the bits of what it left, and the bytes that it holds at the end.
 func runChains(x *tenon.Exec, seed uint64, r *compile.Region) (out string, held int64, err error) {
 	start := x.Device().MemoryAllocated()
 	x.Scope(func(x *tenon.Exec) {
@@ -196,7 +196,7 @@ func runChains(x *tenon.Exec, seed uint64, r *compile.Region) (out string, held 
 	return out, held, err
 }
 
-// Chains of calls that work element by element leave the same bits in a region, fused or not, and hold the same memory.
+// Chains of element-wise calls leave the same bits in a region, fused or not, and hold the same memory.
 func TestRandomChains(t *testing.T) {
 	x := open(t).NoGrad()
 	total := compile.Stats{}

@@ -8,7 +8,7 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// An output that does not lie in the pool is told with its address.
+// An output that does not lie in the pool is reported with its address.
 func TestCheckPool(t *testing.T) {
 	x, err := tenon.Open(tenon.Sim(0))
 	if err != nil {

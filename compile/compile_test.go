@@ -34,7 +34,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// twice runs f in a region twice, so that the calls of the second run are put off.
+// twice runs f in a region twice, so that the calls of the second run are deferred.
 func twice(t *testing.T, x *tenon.Exec, f func(x *tenon.Exec, second bool) error) *compile.Region {
 	t.Helper()
 	r := compile.New()
@@ -71,7 +71,7 @@ func TestDoPutsOffWhatComesAgain(t *testing.T) {
 	}
 }
 
-// What needs the elements gets them, and later calls are put off again.
+// Calls that need the elements get them, and later calls are deferred again.
 func TestForces(t *testing.T) {
 	x := open(t)
 	a := tenon.From(x, []float32{1, 2}, 2)
@@ -108,7 +108,7 @@ func TestForces(t *testing.T) {
 	}
 }
 
-// A handle without elements knows everything else, and what is closed before its call has run is freed after its last use.
+// A handle without elements knows everything else, and a tensor that is closed before its call has run is freed after its last use.
 func TestPendingHandles(t *testing.T) {
 	x := open(t)
 	const n = 1 << 16
@@ -140,7 +140,7 @@ func TestPendingHandles(t *testing.T) {
 	}
 }
 
-// Whatever ends a region, what was put off runs first.
+// However a region ends, deferred calls run first.
 func TestEnds(t *testing.T) {
 	x := open(t)
 	sum := x.Zeros([]int{1}, tenon.Float32)
@@ -190,7 +190,8 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// Another session that uses what a region has put off is told both lines, unless both only read, and may use it afterwards.
+// Another session that uses tensors of a region's deferred calls gets an error with both lines, unless both sessions only read; it may use
+// the tensors afterwards.
 func TestOtherSessions(t *testing.T) {
 	x := open(t)
 	y, err := x.Fork()
@@ -250,7 +251,7 @@ func TestSharedWeights(t *testing.T) {
 	wg.Wait()
 }
 
-// What sets a tensor behind a session's back comes after what was put off before.
+// A direct assignment to a tensor comes after the calls that were deferred before it.
 func TestAssign(t *testing.T) {
 	x := open(t)
 	g, rate := x.Full([]int{1}, 10, tenon.Float64), x.Full([]int{1}, 2, tenon.Float64)
@@ -276,7 +277,7 @@ func TestFailureHalfWay(t *testing.T) {
 		var hog *tenon.Tensor
 		if i == 1 {
 			must(t, x.Device().EmptyCache())
-			hog = x.Empty([]int{20 << 20}, tenon.Uint8) // the values, of 8 MiB, have room then, and the indexes, of 16, do not
+			hog = x.Empty([]int{20 << 20}, tenon.Uint8) // then the values, of 8 MiB, fit, and the indexes, of 16, do not
 		}
 		err := r.Do(x, func(x *tenon.Exec) error {
 			v, n := x.MaxDim(a, 1, false)
@@ -312,7 +313,7 @@ func TestFailureHalfWay(t *testing.T) {
 	}
 }
 
-// A region forgets the sessions that have ended.
+// A region forgets sessions that have ended.
 func TestForksCome(t *testing.T) {
 	x := open(t)
 	r := compile.New()
@@ -329,7 +330,7 @@ func TestForksCome(t *testing.T) {
 	}
 }
 
-// A call that fails when it runs loses its result and those after it; the rest of the program goes on.
+// A call that fails when it runs loses its result and later ones; the rest of the program continues.
 func TestOutOfMemory(t *testing.T) {
 	x := openOn(t, tenon.Sim(64<<20))
 	r := compile.New()
@@ -362,7 +363,7 @@ func TestOutOfMemory(t *testing.T) {
 	}
 }
 
-// Several goroutines use one region, each with a session of its own.
+// Several goroutines use one region, each with its own session.
 func TestGoroutines(t *testing.T) {
 	x := open(t)
 	r := compile.New()
@@ -431,7 +432,7 @@ func TestPartsOfATensor(t *testing.T) {
 	}
 }
 
-// A tensor whose address the program has keeps it, and its elements.
+// A tensor whose address the program has keeps the address and its elements.
 func TestAddressStays(t *testing.T) {
 	x := open(t)
 	a := tenon.From(x, []float32{1, 2, 3}, 3)

@@ -10,8 +10,8 @@ import (
 	"tenon.dev/cuda"
 )
 
-// drawing draws in every way, with results that nobody looks at, a seed and a look at the state in between, and draws of another session
-// from the same generator, and returns the bits of everything.
+// drawing draws in every way, with results that nobody reads, a seed and a read of the state in between, and draws of another session from
+// the same generator, and returns the bits of everything.
 func drawing(t *testing.T, x, other *tenon.Exec, g *cuda.Generator, r *compile.Region, runs int) (out string) {
 	t.Helper()
 	must(t, x.Generator().SetSeed(7))
@@ -24,7 +24,7 @@ func drawing(t *testing.T, x, other *tenon.Exec, g *cuda.Generator, r *compile.R
 		f := func(x *tenon.Exec) error {
 			z := x.WithGenerator(g)
 			all = append(all, x.Rand([]int{7}, tenon.Float32), z.RandN([]int{300}, tenon.Float64), x.RandInt(0, 9, []int{4}, tenon.Int64))
-			x.Rand([]int{1000}, tenon.Float32).Close() // nobody looks at it
+			x.Rand([]int{1000}, tenon.Float32).Close() // nobody reads it
 			all = append(all, x.Bernoulli(p), x.Bernoulli(h), x.Dropout(p, 0.5), x.Multinomial(p, 2))
 			out += fmt.Sprintf("%x\n", x.Generator().State())
 			all = append(all, x.Multinomial(p, 3, tenon.MultinomialOpt{Replacement: true}), x.Rand([]int{0}, tenon.Float32))
@@ -60,7 +60,7 @@ func drawing(t *testing.T, x, other *tenon.Exec, g *cuda.Generator, r *compile.R
 	return out
 }
 
-// Draws take their numbers when they are called, whatever becomes of the generator until they run.
+// Draws take their numbers when they are called, whatever happens to the generator before they run.
 func TestDraws(t *testing.T) {
 	x := open(t)
 	other, err := x.Fork()
@@ -75,11 +75,11 @@ func TestDraws(t *testing.T) {
 	}
 }
 
-// A region that fails leaves the generator where the program would have left it that failed at the same call.
+// A region that fails leaves the generator where eager execution leaves it when it fails at the same call.
 func TestFailedDraws(t *testing.T) {
 	x := openOn(t, tenon.Sim(64<<20))
 	one := x.Ones([]int{1}, tenon.Float32)
-	var kept []*tenon.Tensor // what nobody needs does not run
+	var kept []*tenon.Tensor // a result that nobody needs is not computed
 	defer func() {
 		for _, t := range kept {
 			t.Close()
@@ -107,7 +107,7 @@ func TestFailedDraws(t *testing.T) {
 	const much = 1 << 26
 	eager := func() error { return tenon.Try(func() { x.Scope(func(x *tenon.Exec) { _ = f(much)(x) }) }) }
 	r := compile.New()
-	for _, n := range []int{4, much, 4, much} { // the size forks
+	for _, n := range []int{4, much, 4, much} { // a different size branches
 		must := n == much
 		offset(func() error { return r.Do(x, f(n)) }, must)
 	}
@@ -117,7 +117,7 @@ func TestFailedDraws(t *testing.T) {
 	}
 }
 
-// A checkpointed segment draws the same numbers again in its backward pass, from a generator that is another one in every run.
+// A checkpointed segment draws the same numbers again in its backward pass, from a generator that differs in every run.
 func TestCheckpointedDraws(t *testing.T) {
 	x := open(t)
 	p := tenon.From(x, []float32{1, 2, 3, 4}, 4).SetRequiresGrad(true)

@@ -19,7 +19,7 @@ import (
 	"tenon.dev/optim"
 )
 
-// openFailing returns a session of a device whose calls can be failed.
+// openFailing returns a session on a device whose calls can be made to fail.
 func openFailing(t *testing.T) (*tenon.Exec, *faults.Device) {
 	t.Helper()
 	var d *faults.Device
@@ -44,24 +44,24 @@ func openFailing(t *testing.T) (*tenon.Exec, *faults.Device) {
 	return (*tenon.Exec)(core.New(dev, host)), d
 }
 
-// A training step that fails at any of its driver calls, or for want of memory from any of its tensors on, leaves parameters with the
-// optimizer's state, and the scaler, as they were before or as they are after their change, and the next step can be taken.
+// If a training step fails at any of its driver calls, or runs out of memory at any of its tensors, the parameters with the optimizer's
+// state, and the scaler, are as before or as after their change, and the next step works.
 func TestTrainingStepFails(t *testing.T) {
 	for _, in := range []int{0, 1, 4} {
 		t.Run(fmt.Sprint("Calls after ", in), func(t *testing.T) { failSteps(t, in, func(d *faults.Device, n int) { d.Arm(n, 0) }) })
 	}
 	t.Run("Memory", func(t *testing.T) {
-		t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync") // each tensor is a call of the driver
+		t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync") // each tensor is a driver call
 		failSteps(t, 4, func(d *faults.Device, n int) { d.Starve(n) })
 	})
 }
 
-// failSteps fails a step that comes after so many others in the region: none, so that it runs without a graph, one, so that it is recorded,
-// or more.
+// failSteps fails a step that comes after others steps in the region: 0, so that it runs without a graph, 1, so that it is recorded, or
+// more.
 func failSteps(t *testing.T, others int, arm func(d *faults.Device, n int)) {
 	x, d := openFailing(t)
 	r := compile.New()
-	var before, after [2]string // of what is learnt, and of the scaler
+	var before, after [2]string // of the training state, and of the scaler
 	live, used := core.LiveStorages(), x.Device().MemoryAllocated()
 	seen := map[[2]bool]int{} // which of the two had changed
 	for n, done := 0, false; !done; n++ {
@@ -117,7 +117,7 @@ func failSteps(t *testing.T, others int, arm func(d *faults.Device, n int)) {
 	}
 }
 
-// sections is what the training has learnt, and the scaler's state.
+// sections returns the training state and the scaler's state.
 func (w *training) sections(t *testing.T, x *tenon.Exec) [2]string {
 	learnt, rest, _ := strings.Cut(w.look(t, x), "rate: ")
 	_, rest, _ = strings.Cut(rest, "\n")
@@ -125,8 +125,7 @@ func (w *training) sections(t *testing.T, x *tenon.Exec) [2]string {
 	return [2]string{learnt, scaler}
 }
 
-// Every driver call of a small program of two runs fails once, with each of its codes: nothing is left behind, and the next attempt
-// succeeds.
+// Every driver call of a small program of two runs fails once, with each of its codes: nothing is leaked, and the next attempt succeeds.
 func TestWalk(t *testing.T) {
 	host, err := rt.Host()
 	must(t, err)
@@ -178,7 +177,7 @@ func TestWalk(t *testing.T) {
 			t.Errorf("%d storages are left: %v", n, errors.Join(failed, err))
 		}
 		return errors.Join(failed, err, dev.Close())
-	}, faults.Recovered("MemAlloc", "EventCreate", "EventRecord", "Launch")) // a Together launches again what the driver refused
+	}, faults.Recovered("MemAlloc", "EventCreate", "EventRecord", "Launch")) // a Together repeats launches that the driver refused
 }
 
 // unclosed is a device that outlives those who open it.

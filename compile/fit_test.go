@@ -9,17 +9,17 @@ import (
 	"tenon.dev/fault"
 )
 
-// A program of several segments that keeps what it made fits into a device of any size with a region that it fits into without, but for a
-// step's copies, with the same results.
+// A program of several segments that keeps its results, and fits into a device without a region, also fits with one, but for the copies of
+// one step, and gives the same results.
 func TestFits(t *testing.T) {
-	t.Run("Segments", func(t *testing.T) { fits(t, 3<<19) }) // which have segments of their own
+	t.Run("Segments", func(t *testing.T) { fits(t, 3<<19) }) // larger ones have their own segments
 	t.Run("Expandable", func(t *testing.T) {
 		t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 		fits(t, 1<<18)
 	})
 }
 
-// fits runs the program with tensors of so many elements, of 8 bytes.
+// fits runs the program with tensors of the given number of elements, of 8 bytes each.
 func fits(t *testing.T, elements int) {
 	unit := elements * 8
 	run := func(size int, region bool) (out string, err error) {
@@ -97,7 +97,7 @@ func fits(t *testing.T, elements int) {
 	}
 }
 
-// Outputs of an earlier step that do not fit twice stay where they are, and the graphs begin anew.
+// Outputs of an earlier step that do not fit twice stay where they are, and the graphs are recorded again.
 func TestKeptFits(t *testing.T) {
 	const elements, kepts = 3 << 19, 4
 	run := func(size int, region bool) (out string, err error) {

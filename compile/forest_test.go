@@ -43,11 +43,11 @@ func pairs(w []*tenon.Tensor) []pair {
 	}
 }
 
-// twin is a tensor of compiled functions and its like without them.
+// twin is a tensor made by compiled functions and its counterpart made without them.
 type twin struct{ a, want *tenon.Tensor }
 
 // walkFunctions runs steps of calls of compiled functions on each other's results, on new tensors and on copies, some with backward passes.
-// Steps come again, and branch from each other.
+// Steps repeat, and branch from each other.
 func walkFunctions(t *testing.T, seed uint64, opt compile.Opt) {
 	x := open(t)
 	rng := rand.New(rand.NewPCG(seed, 7))
@@ -79,7 +79,7 @@ func walkFunctions(t *testing.T, seed uint64, opt compile.Opt) {
 		}
 	}
 	for n := range 30 {
-		calls := 1 // a step, for those who do not mark it
+		calls := 1 // per step, if steps are not marked
 		if seed%2 == 0 {
 			must(t, compile.MarkStep(x))
 			calls = 4
@@ -102,7 +102,7 @@ func walkFunctions(t *testing.T, seed uint64, opt compile.Opt) {
 			}
 			for k := range 1 + step.IntN(calls) {
 				i, a, b := step.IntN(len(plain)), have[step.IntN(len(have))], have[step.IntN(len(have))]
-				if rng.IntN(8) == 0 { // from elsewhere than mostly
+				if rng.IntN(8) == 0 { // not from the usual place
 					a = twin{y.Clone(a.a), y.Clone(a.want)}
 				}
 				c, d := compiled[i].Call(y, a.a, b.a)
@@ -172,7 +172,7 @@ func walkFunctions(t *testing.T, seed uint64, opt compile.Opt) {
 // TestWalks compares many walks with the same calls without recordings.
 func TestWalks(t *testing.T) {
 	old := slog.Default()
-	slog.SetDefault(slog.New(slog.DiscardHandler)) // skips are told
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // skips are logged
 	defer slog.SetDefault(old)
 	for seed := range uint64(30) {
 		walkFunctions(t, seed, compile.Opt{CheckPool: true, NoWarmup: seed%3 == 0})

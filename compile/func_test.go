@@ -15,7 +15,7 @@ func read(t *testing.T, x *tenon.Exec, v *tenon.Tensor) string {
 	return fmt.Sprint(got)
 }
 
-// A function runs plainly, is recorded, and is replayed, for each shape.
+// For each shape a function runs normally, then is recorded, and then is replayed.
 func TestFunc(t *testing.T) {
 	x := open(t)
 	cube := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Mul(x.Mul(a, a), a) })
@@ -69,7 +69,7 @@ func TestFuncBackward(t *testing.T) {
 	}
 }
 
-// Wherever the backward pass of a function runs, none is to come afterwards.
+// Wherever the backward pass of a function runs, none is pending afterwards.
 func TestPending(t *testing.T) {
 	x := open(t)
 	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Sin(a) })
@@ -99,7 +99,7 @@ func TestPending(t *testing.T) {
 	}
 }
 
-// A region or another function reads what a function returned before, in whatever state both are.
+// A region or another function reads the result of a function, in any state of both.
 func TestReadsResults(t *testing.T) {
 	x := open(t)
 	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.AddS(a, 1) })
@@ -121,7 +121,7 @@ func TestReadsResults(t *testing.T) {
 	}
 }
 
-// What a call that is not put off makes is elsewhere in each run; the graph after it copies it.
+// The result of a call that is not deferred has a different address in each run; the graph after it copies it.
 func TestFuncCopiesFresh(t *testing.T) {
 	x := open(t)
 	f := compile.Func(func(x *tenon.Exec, v float32) *tenon.Tensor {
@@ -129,7 +129,7 @@ func TestFuncCopiesFresh(t *testing.T) {
 		return x.Mul(b, b)
 	})
 	for i := range 6 {
-		x.Ones([]int{3}, tenon.Float32) // is kept, so that what comes next lies behind it
+		x.Ones([]int{3}, tenon.Float32) // is kept, so that the next tensor lies behind it
 		y := f.Call(x, float32(i))
 		if got, want := read(t, x, y), fmt.Sprint([]float32{float32(i * i), 1, 4}); got != want {
 			t.Errorf("run %d: %s, want %s", i, got, want)
@@ -140,7 +140,7 @@ func TestFuncCopiesFresh(t *testing.T) {
 	}
 }
 
-// Numbers of the processor, and tensors made of them, cut no segment.
+// Numbers on the host, and tensors made from them, do not end a segment.
 func TestHostNumbers(t *testing.T) {
 	x := open(t)
 	a, h := tenon.From(x, []float32{1, 2}, 2), x.Host().Full([]int{1}, 3, tenon.Float32)
@@ -157,7 +157,7 @@ func TestHostNumbers(t *testing.T) {
 	})
 }
 
-// A function that only makes room is no graph.
+// A function that only allocates is not a graph.
 func TestFuncOfNoWork(t *testing.T) {
 	x := open(t)
 	f := compile.Func(func(x *tenon.Exec) *tenon.Tensor { return x.Empty([]int{3}, tenon.Float32) })
@@ -169,7 +169,7 @@ func TestFuncOfNoWork(t *testing.T) {
 	}
 }
 
-// A recording whose second result was not wanted does not serve a run that wants it.
+// A recording whose second result was not needed is not used for a run that needs it.
 func TestFuncResultsGrow(t *testing.T) {
 	x := open(t)
 	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor, both bool) []*tenon.Tensor {

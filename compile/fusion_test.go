@@ -21,7 +21,7 @@ func six(x *tenon.Exec, a *tenon.Tensor, v float64) *tenon.Tensor {
 
 func sixOf(a, v float32) float32 { return ((a*v+0.25)*a-0.5)*0.75 + a }
 
-// A chain is one kernel, whose numbers are arguments, and what is between takes no memory.
+// A chain is one kernel with its numbers as arguments, and intermediate results take no memory.
 func TestChainIsOneKernel(t *testing.T) {
 	x := open(t).NoGrad()
 	const n = 1 << 16
@@ -59,7 +59,7 @@ func TestChainIsOneKernel(t *testing.T) {
 	}
 }
 
-// Shapes are arguments of fused kernels: many lengths, and matrices with a row that is repeated, need few kernels.
+// Shapes are arguments of fused kernels: many lengths, and matrices with a repeated row, need few kernels.
 func TestLengthsShareKernels(t *testing.T) {
 	x := open(t).NoGrad()
 	row := x.Full([]int{1, 64}, 2, tenon.Float32)
@@ -94,7 +94,7 @@ func TestLengthsShareKernels(t *testing.T) {
 	}
 }
 
-// What is open when the calls run is there afterwards, whichever it is this time.
+// Tensors that are open when the calls run are written, whichever they are in this run.
 func TestOpenValuesAreWritten(t *testing.T) {
 	x := open(t).NoGrad()
 	a := x.Full([]int{256}, 3, tenon.Float32)
@@ -128,7 +128,7 @@ func TestOpenValuesAreWritten(t *testing.T) {
 	}
 }
 
-// What nobody needs does not run, and what is there already is not computed again.
+// Results that nobody needs are not computed, and existing ones are not computed again.
 func TestDeadAndCommonCalls(t *testing.T) {
 	x := open(t).NoGrad()
 	a := x.Full([]int{256}, 3, tenon.Float32)
@@ -140,7 +140,7 @@ func TestDeadAndCommonCalls(t *testing.T) {
 			x.Tanh(x.Exp(a)) // dead
 			p, q := x.MatMul(b, b), x.MatMul(b, b)
 			kept = x.Keep(q)
-			z = x.Keep(x.MulS(p, float64(i))) // the graph's number changes, and what it is multiplied with is q
+			z = x.Keep(x.MulS(p, float64(i))) // the graph's number changes, and its operand is q
 			y = x.Keep(x.Sum(x.MatMul(p, q), nil))
 			return nil
 		}))
@@ -162,7 +162,7 @@ func TestDeadAndCommonCalls(t *testing.T) {
 	}
 }
 
-// A group that finds no memory loses what it was to make, and the calls after it; the next run goes on.
+// A group that runs out of memory loses its results and those of the calls after it; the next run works.
 func TestOutOfMemoryInAGroup(t *testing.T) {
 	x := openOn(t, tenon.Sim(64<<20)).NoGrad()
 	a := x.Full([]int{4 << 20}, 3, tenon.Float32)
@@ -195,7 +195,7 @@ func TestOutOfMemoryInAGroup(t *testing.T) {
 	}
 }
 
-// Gradients of a chain need what it saves, which is written, and have the bits of the run without a region.
+// The gradients of a chain need what it saves, which is written, and have the same bits as without a region.
 func TestChainWithGradients(t *testing.T) {
 	x := open(t)
 	var want string
@@ -233,7 +233,7 @@ func TestChainWithGradients(t *testing.T) {
 	}
 }
 
-// A repeat that runs by a plan allocates no more than one that runs call by call.
+// A repeated run with a plan allocates no more than one that runs call by call.
 func TestPlanAllocatesNothing(t *testing.T) {
 	x := open(t).NoGrad()
 	a := x.Full([]int{256}, 3, tenon.Float32)
@@ -256,7 +256,7 @@ func TestPlanAllocatesNothing(t *testing.T) {
 	}
 }
 
-// A graph changes a tensor of the program though one that it stands for was closed when the plan was made.
+// A graph changes a tensor of the program even if the tensor in its place was closed when the plan was made.
 func TestChangeOfClosedTensor(t *testing.T) {
 	x := open(t).NoGrad()
 	b := x.Full([]int{256}, 3, tenon.Float32)
@@ -285,8 +285,8 @@ func TestChangeOfClosedTensor(t *testing.T) {
 	}
 }
 
-// Casts of weights run together before the first layer, and those of their gradients after the last, with the bits of the run without a
-// region; weights may be in channels last, and one that a layer changes is cast where it stands.
+// Casts of weights run together before the first layer, and those of their gradients after the last, with the same bits as without a
+// region; weights may be in channels last, and a weight that a layer changes is cast in its place.
 func TestCastsAreJoined(t *testing.T) {
 	const layers = 40 // more than one launch takes
 	x := open(t)

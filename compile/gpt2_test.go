@@ -11,7 +11,7 @@ import (
 	"tenon.dev/nn"
 )
 
-// gpt2Training returns a small model in training, always the same.
+// gpt2Training returns a small model in training, the same on every call.
 func gpt2Training(t *testing.T, x *tenon.Exec) *gpt2.Training {
 	t.Helper()
 	must(t, x.Generator().SetSeed(11))
@@ -21,7 +21,7 @@ func gpt2Training(t *testing.T, x *tenon.Exec) *gpt2.Training {
 	return w
 }
 
-// A training step of GPT-2 is one graph, with the losses and weights of the run without a region, while the schedule changes the rate.
+// A training step of GPT-2 is one graph, with the same losses and weights as without a region, while the schedule changes the rate.
 func TestGPT2Step(t *testing.T) {
 	const steps = 6
 	run := func(r *compile.Region) (out string, peak int64) {
@@ -66,7 +66,7 @@ func TestGPT2Step(t *testing.T) {
 	}
 }
 
-// gpt2Launches returns how many operations the fifth step queues, without graphs.
+// gpt2Launches returns the number of operations that the fifth step queues, without graphs.
 func gpt2Launches(t *testing.T, r *compile.Region) int {
 	t.Helper()
 	x, rec := openRecorded(t)
@@ -82,7 +82,7 @@ func gpt2Launches(t *testing.T, r *compile.Region) int {
 	return rec.Count("Launch") + rec.Count("Memset") + rec.Count("CopyDtoD")
 }
 
-// A region takes fewer launches for the step than its calls take one by one.
+// A region needs fewer launches for the step than its calls need one by one.
 func TestGPT2Launches(t *testing.T) {
 	r := compile.New(compile.Opt{NoGraphs: true})
 	eager, fused := gpt2Launches(t, nil), gpt2Launches(t, r)
@@ -92,7 +92,8 @@ func TestGPT2Launches(t *testing.T) {
 	}
 }
 
-// A decoder that changes its caches in place runs wholly in one graph from the third token on, and writes what it writes without a region.
+// A decoder that changes its caches in place runs entirely in one graph from the third token on, and its output is the same as without a
+// region.
 func TestGPT2Decoder(t *testing.T) {
 	const tokens = 40
 	c := gpt2.Small()
@@ -103,7 +104,7 @@ func TestGPT2Decoder(t *testing.T) {
 		m := gpt2.New(x, c)
 		t.Cleanup(func() { nn.Close(m) })
 		must(t, nn.ToDType(x, m, tenon.BFloat16))
-		for _, p := range nn.Params(m) { // so large that tokens differ
+		for _, p := range nn.Params(m) { // large enough that tokens differ
 			x.NoGrad().MulSInto(p.Tensor(), p.Tensor(), 20)
 		}
 		d := gpt2.NewDecoder(x, m, 5)

@@ -7,7 +7,7 @@ import (
 	"tenon.dev/compile"
 )
 
-// Numbers that a run put into its graph, and that ran no work since it failed, are not lost.
+// New numbers for a run's graph are not lost if the run fails before it does any work.
 func TestFailedRunKeepsNumbers(t *testing.T) {
 	x, d := openFailing(t)
 	a := x.Ones([]int{4}, tenon.Float32)
@@ -54,7 +54,7 @@ func TestFailedRunKeepsNumbers(t *testing.T) {
 	must(t, compile.Reset(x))
 }
 
-// A function's result that a region of another session is still to read is not overwritten under it.
+// A function's result is not overwritten before a region of another session reads it.
 func TestOverwriteWaitsForOthers(t *testing.T) {
 	x := open(t)
 	y, err := x.Fork()
@@ -83,7 +83,7 @@ func TestOverwriteWaitsForOthers(t *testing.T) {
 	must(t, y.Close())
 }
 
-// Frozen holds also after a Reset within it.
+// Frozen also holds after a Reset within it.
 func TestFrozenReset(t *testing.T) {
 	x := open(t)
 	a := x.Ones([]int{4}, tenon.Float32)

@@ -7,7 +7,7 @@ import (
 	"tenon.dev/compile"
 )
 
-// A gradient that a backward pass brings to a function is copied, though it is a tensor that the forward pass reads where it is.
+// A gradient that a backward pass passes to a function is copied, even if the forward pass reads the same tensor in place.
 func TestIncomingGradients(t *testing.T) {
 	x := open(t)
 	w := x.Full([]int{4}, 3, tenon.Float32)
@@ -31,7 +31,7 @@ func TestIncomingGradients(t *testing.T) {
 	for i := range 4 {
 		g := x.Full([]int{4}, float64(i), tenon.Float32)
 		run(g, read(t, x, x.MulS(g, 4)))
-		defer g.Close() // the next lies elsewhere
+		defer g.Close() // the next one has a different address
 	}
 	run(w, "[12 12 12 12]")
 	if after, _ := compile.TreesOf(x); after.Graphs != trees.Graphs {

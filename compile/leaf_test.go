@@ -11,8 +11,8 @@ import (
 	"tenon.dev/compile"
 )
 
-// A backward pass puts off what it does; gradients are there, another session that uses one is told, and what is saved of tensors that
-// change in place too.
+// A backward pass is deferred; gradients exist, another session that uses one gets an error, and tensors that change in place are saved
+// with their old values.
 func TestBackward(t *testing.T) {
 	x := open(t)
 	y, err := x.Fork()
@@ -20,7 +20,7 @@ func TestBackward(t *testing.T) {
 	p, q := tenon.From(x, []float32{1, 2, 3}, 3).SetRequiresGrad(true), tenon.From(x, []float32{4, 5, 6}, 3).SetRequiresGrad(true)
 	step := func(x *tenon.Exec) error {
 		a := x.MulS(p, 2)
-		x.MulInto(a, a, q) // q's gradient reads what a was
+		x.MulInto(a, a, q) // q's gradient reads the old value of a
 		x.MulInto(a, a, a)
 		return x.Backward(x.Sum(a, nil))
 	}
@@ -59,7 +59,7 @@ func TestBackward(t *testing.T) {
 	}
 }
 
-// Gradients of leaves that regions of several sessions share add up, and no pass waits for ever.
+// Gradients of leaves shared by regions of several sessions add up, and no pass waits forever.
 func TestSharedLeaves(t *testing.T) {
 	x := open(t)
 	const sessions, runs = 4, 30
@@ -73,7 +73,7 @@ func TestSharedLeaves(t *testing.T) {
 		wg.Go(func() {
 			for range runs {
 				if err := r.Do(y, func(y *tenon.Exec) error {
-					for i := range ps { // in turn, the other way around in every second session
+					for i := range ps { // in turn, in the opposite order in every second session
 						p := ps[(i+g)%2]
 						if err := y.Backward(y.Sum(y.MulS(p, float64(g+1)), nil)); err != nil {
 							return err
@@ -97,7 +97,7 @@ func TestSharedLeaves(t *testing.T) {
 	}
 }
 
-// A pass runs what a region of another session, whose goroutine waits for it, has put off; that region hears of errors.
+// A pass runs the deferred calls of another session's region, whose goroutine waits for the pass; that region gets the errors.
 func TestSharedLeafOfWaitingRegion(t *testing.T) {
 	x := openOn(t, tenon.Sim(64<<20))
 	y, err := x.Fork()

@@ -9,7 +9,7 @@ import (
 	"tenon.dev/compile"
 )
 
-// lengths are sixty different lengths, odd and even ones, up to longest, in no order.
+// lengths are sixty different lengths, odd and even, up to longest, in mixed order.
 func lengths(longest int) []int {
 	out := make([]int, 60)
 	for i := range out {
@@ -18,12 +18,12 @@ func lengths(longest int) []int {
 	return out
 }
 
-// Inputs of sixty lengths share kernels: a chain of calls needs at most six, and lengths that come again need no more.
+// Inputs of sixty lengths share kernels: a chain of calls needs at most six, and repeated lengths need no more.
 func TestSixtyLengthsShareKernels(t *testing.T) {
 	const width = 64
 	for _, c := range []struct {
 		name   string
-		groups int // chains; 0 where not all of it is chains
+		groups int // chains; 0 if not everything is chains
 		f      func(x *tenon.Exec, a, row *tenon.Tensor) *tenon.Tensor
 	}{
 		{"Column", 1, func(x *tenon.Exec, a, row *tenon.Tensor) *tenon.Tensor { return six(x, x.Select(a, 1, 0), 2) }},
@@ -43,7 +43,7 @@ func TestSixtyLengthsShareKernels(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			x := openOn(t, tenon.Sim(0)).NoGrad() // which has built nothing
+			x := openOn(t, tenon.Sim(0)).NoGrad() // with nothing built yet
 			row := x.Full([]int{width}, 2, tenon.Float32)
 			r := compile.New(compile.Opt{DynamicLimit: -1})
 			var built [4]int64
@@ -75,12 +75,12 @@ func TestSixtyLengthsShareKernels(t *testing.T) {
 	}
 }
 
-// With expandable segments the graphs of sixty lengths take the memory that the longest takes, whichever comes first.
+// With expandable segments the graphs of sixty lengths need only the memory of the longest, in any order.
 func TestSixtyLengthsShareMemory(t *testing.T) {
 	t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 	const width, longest = 8192, 700 // larger than a page of the pool
 	run := func(ls []int) int64 {
-		x := openOn(t, tenon.Sim(0)).NoGrad() // whose allocator is a GPU's
+		x := openOn(t, tenon.Sim(0)).NoGrad() // its allocator is that of a GPU
 		a := x.Ones([]int{longest, width}, tenon.Float32)
 		r := compile.New(compile.Opt{DynamicLimit: -1})
 		for range 2 {

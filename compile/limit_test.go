@@ -9,11 +9,11 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// A function whose static argument is another one in each call is recorded anew 128 times, and no more.
+// A function whose static argument differs in each call is recorded again 128 times, and no more.
 func TestRerecordLimit(t *testing.T) {
 	x := open(t)
 	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.AddS(a, 1) }, compile.Opt{Static: []int{0}})
-	var inputs []*tenon.Tensor // they stay open, so that each has an address of its own
+	var inputs []*tenon.Tensor // they stay open, so that each has its own address
 	defer func() {
 		for _, in := range inputs {
 			in.Close()
@@ -32,8 +32,8 @@ func TestRerecordLimit(t *testing.T) {
 	}
 }
 
-// Recordings that differ in which tensors are open do not count against the limit for inputs that move: their number is bounded by the
-// program and not by addresses.
+// Recordings that differ in which tensors are open do not count towards the limit for moved inputs: their number is bounded by the program
+// and not by addresses.
 func TestOpenTensorsAreNoMovedInputs(t *testing.T) {
 	x := open(t)
 	r := compile.New(compile.Opt{RerecordLimit: 2})
@@ -62,7 +62,7 @@ func TestOpenTensorsAreNoMovedInputs(t *testing.T) {
 	}
 }
 
-// A run comes after what another stream does with a tensor that the function reads where it is.
+// A run comes after another stream's work on a tensor that the function reads in place.
 func TestReadsAfterOtherStreams(t *testing.T) {
 	x := open(t)
 	st, err := x.Device().Stream()
@@ -85,7 +85,8 @@ func TestReadsAfterOtherStreams(t *testing.T) {
 	}
 }
 
-// All functions of a step of whose outputs the program has the address run without a graph from then on, and each is told once.
+// If the program has the addresses of the outputs of a step's functions, all of these run without a graph from then on, and each is
+// reported once.
 func TestAddressesStay(t *testing.T) {
 	x := open(t)
 	a := tenon.From(x, []float32{1, 2, 3}, 3)
@@ -118,8 +119,8 @@ func TestAddressesStay(t *testing.T) {
 	}
 }
 
-// What a run does comes before what other streams do afterwards with the tensors that it changes and reads, and all that they do with its
-// result comes before the next run.
+// A run's work comes before later work of other streams on the tensors that it changes and reads, and all their work on its result comes
+// before the next run.
 func TestOtherStreamsComeAfter(t *testing.T) {
 	x := open(t)
 	var others []*tenon.Exec
@@ -145,7 +146,7 @@ func TestOtherStreamsComeAfter(t *testing.T) {
 		counts = append(counts, others[0].Clone(n))
 		others[1].FillInto(w, float64(i+1))
 		spin(others[0], 5)
-		for _, o := range others { // the first and so the last of them is late
+		for _, o := range others { // the first, and so the last, of them is late
 			results = append(results, o.Clone(y))
 		}
 		y.Close()
@@ -165,7 +166,7 @@ func TestOtherStreamsComeAfter(t *testing.T) {
 	}
 }
 
-// A function within another one keeps its results alone.
+// A function within another one keeps only its results.
 func TestInnerFunc(t *testing.T) {
 	x := open(t)
 	var tmp *tenon.Tensor

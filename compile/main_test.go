@@ -29,7 +29,7 @@ func machine() tenon.Selector {
 	return tenon.Sim(0)
 }
 
-// openRecorded opens a simulated device whose driver's calls are recorded: which there are does not depend on the device.
+// openRecorded opens a simulated device that records its driver calls; the calls do not depend on the device.
 func openRecorded(t *testing.T) (x *tenon.Exec, rec *record.Device) {
 	t.Helper()
 	host, err := rt.Host()

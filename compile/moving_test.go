@@ -14,7 +14,7 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// gated is a driver that holds one launch back.
+// gated is a driver that holds back one launch.
 type gated struct {
 	driver.Device
 	armed     atomic.Bool
@@ -29,7 +29,7 @@ func (d *gated) Launch(l *driver.Launch) error {
 	return d.Device.Launch(l)
 }
 
-// A session that is reading what a region or a function left open when its memory is to be another's reads what was there.
+// A session that is reading a tensor that a region or a function left open, while its memory is about to be reused, reads the old contents.
 func TestReadWhileMoving(t *testing.T) {
 	for _, callable := range []bool{false, true} {
 		for _, use := range []string{"read", "write"} {
@@ -103,7 +103,7 @@ func readWhileMoving(t *testing.T, callable bool, use string) {
 	if s, want := read(t, x, next), read(t, x, body(x, other)); s != want {
 		t.Errorf("the run made %.60s, want %.60s", s, want)
 	}
-	for range 3 { // what was recorded runs again
+	for range 3 { // the recordings run again
 		n, err := run(in)
 		must(t, err)
 		if s := read(t, x, n); s != want {
@@ -129,7 +129,8 @@ func readWhileMoving(t *testing.T, callable bool, use string) {
 	}
 }
 
-// Sessions that read what another one's runs leave open, while it runs on, read it or are told whose calls use it.
+// Sessions that read what another session's runs leave open, while it continues to run, either read it or get an error that names the calls
+// that use it.
 func TestReadsBesideRuns(t *testing.T) {
 	x := openRandom(t, 7, 0, nil)
 	live := core.LiveStorages()

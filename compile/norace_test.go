@@ -2,7 +2,7 @@
 
 package compile_test
 
-// programs is how many random programs run, and walkPrograms how many that do more.
+// programs is the number of random programs, and walkPrograms the number of those that do more.
 const (
 	programs, walkPrograms = 300, 200
 	// failingPrograms are run with failures, failuresOfEach times.

@@ -7,7 +7,7 @@ import (
 	"tenon.dev/compile"
 )
 
-// A function whose derivative is still possible keeps the path; once its tape is gone, nothing waits for it.
+// A function whose backward pass is still possible keeps the path; once its tape is gone, nothing waits for it.
 func TestPendingEndsWithTape(t *testing.T) {
 	x := open(t)
 	w := x.Full([]int{4}, 3, tenon.Float32).SetRequiresGrad(true)

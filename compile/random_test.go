@@ -17,10 +17,10 @@ import (
 // gradients, handles that outlive the step and others that are closed in it.
 type program struct {
 	seed uint64
-	// params want gradients; state is changed in place; kept outlives a step.
+	// params require gradients; state is changed in place; kept outlives a step.
 	params, state, kept []*tenon.Tensor
 	read                []float32
-	// sgd is an optimizer that some have.
+	// sgd is an optimizer; only some programs have one.
 	sgd optim.Optimizer
 }
 
@@ -58,7 +58,7 @@ func newProgram(x *tenon.Exec, seed uint64) *program {
 	return p
 }
 
-// step runs the program's step number n. Steps are alike but for a branch, a length and numbers.
+// step runs step n of the program. Steps are the same except for a branch, a length and numbers.
 func (p *program) step(x *tenon.Exec, n int) error {
 	rng := rand.New(rand.NewPCG(p.seed, 2))
 	rows := side
@@ -126,7 +126,7 @@ func (p *program) step(x *tenon.Exec, n int) error {
 			y = x.Contiguous(x.Transpose(y, 0, 1))
 		case 16:
 			y = x.MulS(a, 0.5)
-			x.MulInto(y, y, b) // keeps a copy where b wants a gradient
+			x.MulInto(y, y, b) // keeps a copy if b requires a gradient
 		case 17:
 			y = x.Mul(a, x.Rand([]int{rows, side}, tenon.Float32))
 			x.RandN([]int{3}, tenon.Float32).Close()
@@ -173,7 +173,7 @@ func (p *program) result(x *tenon.Exec) (string, error) {
 			out += fmt.Sprintf(" grad %x", b)
 		}
 	}
-	if p.sgd != nil { // its boxes took the parameters out of their scope
+	if p.sgd != nil { // it took the parameters out of their scope
 		p.sgd.Close()
 		for _, t := range p.params {
 			t.Close()
@@ -206,7 +206,7 @@ func runProgram(x *tenon.Exec, seed uint64, r *compile.Region) (out string, err 
 	return out, err
 }
 
-// Random programs leave the same bits with and without a region, and no memory.
+// Random programs leave the same bits with and without a region, and leak no memory.
 func TestRandomPrograms(t *testing.T) {
 	x := open(t)
 	total := compile.Stats{}
@@ -249,7 +249,7 @@ func TestRandomPrograms(t *testing.T) {
 	}
 }
 
-// byRows returns what an operation that goes by rows makes of a.
+// byRows returns the result of a row-wise operation on a.
 func byRows(x *tenon.Exec, rng *rand.Rand, a *tenon.Tensor) *tenon.Tensor {
 	switch rng.IntN(4) {
 	case 0:

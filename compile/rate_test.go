@@ -10,7 +10,7 @@ import (
 	"tenon.dev/optim"
 )
 
-// A schedule that changes the numbers of an optimizer changes values, which a recorded step takes without a new recording.
+// A schedule that changes the numbers of an optimizer changes values, which a recorded step accepts without a new recording.
 func TestScheduledRateIsAValue(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -10,7 +10,7 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// A recording that fails at any call, and what runs in its place, read what they would have read.
+// A recording that fails at any call, and the run in its place, read what they should.
 func TestRecordingFails(t *testing.T) {
 	x, d := openFailing(t)
 	const rows, columns = 40, 25

@@ -7,7 +7,7 @@ import (
 	"tenon.dev/compile"
 )
 
-// What a function returned stays when its graphs go.
+// A function's result stays when its graphs are removed.
 func TestResetKeepsTensors(t *testing.T) {
 	x := open(t)
 	for runs := 1; runs < 4; runs++ {
@@ -40,7 +40,7 @@ func TestResetKeepsTensors(t *testing.T) {
 				t.Errorf("after %d runs, of a fork %v: %s", runs, fork, got)
 			}
 			out.Close()
-			// a function whose graphs are gone begins anew
+			// a function whose graphs are removed starts again
 			for range 3 {
 				if !fork {
 					if got := read(t, x, f.Call(x, x.Full([]int{3}, 4, tenon.Float32))); got != "[5 5 5]" {
@@ -52,7 +52,7 @@ func TestResetKeepsTensors(t *testing.T) {
 	}
 }
 
-// A region in which its graphs are forgotten goes on without any, and leaves no pool.
+// A region whose graphs are removed while it runs continues without graphs, and leaves no pool.
 func TestResetWithin(t *testing.T) {
 	x := open(t)
 	r := compile.New()

@@ -10,7 +10,7 @@ import (
 	"tenon.dev/compile"
 )
 
-// Calls that go by rows run with the element-wise work around them as one kernel, with the bits of eager execution.
+// Row-wise calls run with the element-wise work around them as one kernel, with the bits of eager execution.
 //
 //tenon:table programs, each with how many kernels it is
 func TestRowsRunWithTheirNeighbours(t *testing.T) {
@@ -34,7 +34,7 @@ func TestRowsRunWithTheirNeighbours(t *testing.T) {
 	type outs = []*tenon.Tensor
 	for name, c := range map[string]struct {
 		run            func(x *tenon.Exec) (outs, error)
-		kernels, fused int // of a run; where kernels is negative, so many at least go by rows with others
+		kernels, fused int // of a run; if kernels is negative, at least -kernels row-wise calls run with others
 	}{
 		"residual, layer norm and cast": {func(x *tenon.Exec) (outs, error) {
 			x = x.NoGrad()
@@ -59,7 +59,7 @@ func TestRowsRunWithTheirNeighbours(t *testing.T) {
 			y := x.Softmax(a, -1)
 			return outs{y, x.Neg(x.Mul(y, b))}, nil
 		}, 1, 3},
-		"log-softmax of another dimension": {func(x *tenon.Exec) (outs, error) { // a thread has a row for itself
+		"log-softmax of another dimension": {func(x *tenon.Exec) (outs, error) { // each thread has its own row
 			x = x.NoGrad()
 			return outs{x.LogSoftmax(x.Exp(a), 0)}, nil
 		}, 2, 0},
@@ -84,7 +84,7 @@ func TestRowsRunWithTheirNeighbours(t *testing.T) {
 			y := x.GELU(x.LayerNorm(h, lw, lb, []int{n}, 1e-5))
 			return outs{y}, x.Backward(x.Sum(x.Add(x.Mul(y, b), h), nil))
 		}, -2, 0},
-		"cross-entropy of halves, by rows": {func(x *tenon.Exec) (outs, error) { // which are never there in float32
+		"cross-entropy of halves, by rows": {func(x *tenon.Exec) (outs, error) { // which never exist in float32
 			y := x.CrossEntropy(x.ToDType(x.View(lhalf, 2*3*rows, rows), tenon.Float32), want)
 			return outs{y}, x.Backward(x.MulS(y, 3))
 		}, -1, 0},
@@ -97,13 +97,13 @@ func TestRowsRunWithTheirNeighbours(t *testing.T) {
 				tenon.CrossEntropyOpt{Weight: x.Slice(w, 0, 0, rows, 1), Reduction: tenon.ReduceSum})
 			return outs{y}, x.Backward(y)
 		}, -1, 0},
-		"rows of halves that begin between": {func(x *tenon.Exec) (outs, error) { // are read otherwise than the float32 made of them
+		"rows of halves that begin between": {func(x *tenon.Exec) (outs, error) { // read differently from the float32 made of them
 			x = x.NoGrad()
 			part := x.View(x.Narrow(x.Flatten(llong, 0, 1), 0, 2, rows*1504), rows, 1504)
 			return outs{x.CrossEntropy(x.ToDType(part, tenon.Float32), x.Narrow(want, 0, 0, rows),
 				tenon.CrossEntropyOpt{Reduction: tenon.ReduceNone})}, nil
 		}, 2, 0},
-		"rows that begin between": {func(x *tenon.Exec) (outs, error) { // but what is made of them does not
+		"rows that begin between": {func(x *tenon.Exec) (outs, error) { // but their results do not
 			x = x.NoGrad()
 			part := x.View(x.Narrow(x.Flatten(a, 0, 1), 0, 1, (rows-1)*n), rows-1, n)
 			return outs{x.Softmax(x.MulS(part, 3), 1), x.LayerNorm(x.Add(part, part), w, bias, []int{n}, 1e-5)}, nil
@@ -180,7 +180,7 @@ func TestRowsRunWithTheirNeighbours(t *testing.T) {
 	}
 }
 
-// Where a group may not be one, its calls take the float32 that their own kernels want.
+// If a group cannot be one kernel, its calls use the float32 that their own kernels need.
 func TestHalvesWithoutGroups(t *testing.T) {
 	t.Setenv("TENON_COMPILE_GROUPS", "0")
 	x := openSim(t).NoGrad()

@@ -9,10 +9,10 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// Sessions of several goroutines train on shared weights, in one region, with functions and tensors of their own: gradients add up.
+// Sessions of several goroutines train shared weights, in one region, with their own functions and tensors: gradients add up.
 func TestSharedTraining(t *testing.T) {
 	t.Run("Segments", sharedTraining)
-	t.Run("Expandable", func(t *testing.T) { // whose pages go without a wait for all streams
+	t.Run("Expandable", func(t *testing.T) { // its pages are released without a wait for all streams
 		t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 		sharedTraining(t)
 	})

@@ -13,8 +13,8 @@ import (
 	"tenon.dev/torchfile"
 )
 
-// training is a perceptron with dropout that learns with half precision, a scaler, clipped gradients, AdamW and a schedule that fills the
-// tensor of the rate.
+// training is a perceptron with dropout that is trained in half precision, with a scaler, clipped gradients, AdamW and a schedule that sets
+// the tensor of the rate.
 type training struct {
 	net      nn.Sequential
 	in, want *tenon.Tensor
@@ -40,7 +40,7 @@ func newTraining(t *testing.T, x *tenon.Exec) *training {
 	must(t, w.opt.SetLRTensor(0, w.rate))
 	w.sched, err = optim.NewSchedule(w.opt, optim.CosineAnnealingLR(50, 0))
 	must(t, err)
-	w.scaler, err = optim.NewGradScaler(optim.GradScalerOpt{InitScale: 1 << 20, GrowthInterval: 3}) // which overflows at first
+	w.scaler, err = optim.NewGradScaler(optim.GradScalerOpt{InitScale: 1 << 20, GrowthInterval: 3}) // it overflows at first
 	must(t, err)
 	return w
 }
@@ -66,7 +66,7 @@ func (w *training) step(x *tenon.Exec) error {
 	return nil
 }
 
-// look returns everything that lasts from step to step.
+// look returns everything that persists from step to step.
 func (w *training) look(t *testing.T, x *tenon.Exec) string {
 	t.Helper()
 	out := ""
@@ -99,7 +99,7 @@ func (w *training) close() {
 	nn.Close(w.net)
 }
 
-// A whole training step is put off and runs at the end of Do, with the bits, versions and memory of the same steps without a region.
+// A whole training step is deferred and runs at the end of Do, with the same bits, versions and memory as without a region.
 func TestTrainingStep(t *testing.T) {
 	const steps = 100
 	x := open(t)
@@ -158,7 +158,7 @@ func TestTrainingStep(t *testing.T) {
 	}
 }
 
-// A step that replays is one launch of a graph: it reads nothing and waits for nothing, however often the scale and the rate change.
+// A replayed step is one launch of a graph: it reads nothing and waits for nothing, however often the scale and the rate change.
 func TestTrainingStepReadsNothing(t *testing.T) {
 	const steps, first = 100, 4
 	x, rec := openRecorded(t)
@@ -193,7 +193,7 @@ func TestTrainingStepReadsNothing(t *testing.T) {
 	})
 }
 
-// tensors yields the tensors of a state dictionary with their places.
+// tensors yields the tensors of a state dictionary with their paths.
 func tensors(v any, yield func(name string, a *tenon.Tensor)) {
 	switch v := v.(type) {
 	case *tenon.Tensor:

@@ -17,8 +17,8 @@ var spinner = kernel.Build("spin", func(k *kernel.Builder) {
 	k.Loop(func() { k.If(k.Clock().Sub(start).Ge(cycles), func() { k.Break() }) })
 })
 
-// A run comes after what other streams still do with results of the run before, though nobody holds them any more; and after what they have
-// yet to do with its inputs.
+// A run comes after other streams' work on results of the previous run, even if nobody holds them any more, and after their pending work on
+// its inputs.
 func TestOtherStreams(t *testing.T) {
 	for _, drop := range []string{"closed", "in use"} {
 		x := open(t)
@@ -36,7 +36,7 @@ func TestOtherStreams(t *testing.T) {
 			if drop == "closed" {
 				y.Close()
 			}
-			// the argument is another stream's work, too
+			// the argument, too, is used by another stream
 			other.FillInto(in, 100)
 		}
 		for i, c := range copies {

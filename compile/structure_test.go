@@ -7,8 +7,8 @@ import (
 	"tenon.dev/compile"
 )
 
-// A call that differs from a recorded one in a single part of its structure is another call: the region gives the bits of eager execution
-// whichever of the two comes.
+// A call that differs from a recorded one in any part of its structure is a different call: the region gives the bits of eager execution
+// for both.
 func TestCallsOfOtherStructureAreOtherCalls(t *testing.T) {
 	x := open(t)
 	must(t, x.Generator().SetSeed(5))
@@ -65,7 +65,7 @@ func TestCallsOfOtherStructureAreOtherCalls(t *testing.T) {
 	}
 }
 
-// A graph with draws that is replayed in a region draws anew each time, though the region has put off other work.
+// A graph with draws that is replayed in a region draws anew each time, even if the region has deferred other work.
 func TestGraphsWithDrawsReplayInRegions(t *testing.T) {
 	x := open(t)
 	must(t, x.Generator().SetSeed(3))

@@ -10,15 +10,14 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// What changes all or none does so where it is put off, in whole or in part, where it stops half-way, and where one is within another.
+// An all-or-nothing change stays one if it is deferred, in whole or in part, if it stops half-way, and if it is nested in another one.
 func TestTogether(t *testing.T) {
 	x := open(t)
 	planned := tenon.Try(func() { x.View(x.Zeros([]int{2}, tenon.Float32), 3) })
 	if planned == nil {
 		t.Fatal("nothing stops")
 	}
-	// step changes a first, and then b and c together; stop ends that half-way, and more makes a part of it a call that comes for the first
-	// time.
+	// step changes a first, and then b and c together; stop ends that half-way, and more adds a call to it that is new.
 	step := func(x *tenon.Exec, a, b, c *tenon.Tensor, stop bool, more int) (undone bool, err error) {
 		x.AddSInto(a, a, 1)
 		err = tenon.Try(func() {

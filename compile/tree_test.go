@@ -15,7 +15,7 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// treeOf returns the only tree of a snapshot of x's device, as a file has it, and its pool's segments.
+// treeOf returns the only tree of a snapshot of x's device, as stored in a file, and its pool's segments.
 func treeOf(t *testing.T, x *tenon.Exec) (tree snapshot.Tree, segments []snapshot.Segment) {
 	t.Helper()
 	s, err := (*core.Exec)(x).Device().Snapshot()
@@ -38,7 +38,7 @@ func treeOf(t *testing.T, x *tenon.Exec) (tree snapshot.Tree, segments []snapsho
 	return s.Trees[0], segments
 }
 
-// showTree writes what a test wants to know of a tree, a line for each node.
+// showTree writes what a test checks of a tree, one line per node.
 func showTree(tree snapshot.Tree) string {
 	b := fmt.Sprintln(tree.State)
 	for _, n := range tree.Nodes {
@@ -52,8 +52,8 @@ func showTree(tree snapshot.Tree) string {
 	return b
 }
 
-// A snapshot tells of what the pool of compiled regions is: which recordings follow each other, what made it grow, and whose outputs are in
-// use.
+// A snapshot shows the uses of the pool of compiled regions: which recordings follow each other, what made the pool grow, and whose outputs
+// are in use.
 func TestSnapshotHasTrees(t *testing.T) {
 	x := open(t)
 	a := x.Ones([]int{1 << 10}, tenon.Float32)
@@ -163,7 +163,7 @@ func TestSnapshotHasTrees(t *testing.T) {
 	other.Close()
 }
 
-// A callable's recordings bear the name of its function, backward passes too.
+// A callable's recordings have the name of its function, including those of backward passes.
 func TestSnapshotNamesCallables(t *testing.T) {
 	x := open(t)
 	a := x.Ones([]int{4}, tenon.Float32).SetRequiresGrad(true)

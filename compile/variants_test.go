@@ -10,7 +10,7 @@ import (
 	"tenon.dev/compile"
 )
 
-// Many recordings of the same operations end in one warning: of sizes where these differ, and else of the option that changed, with its
+// Many recordings of the same operations cause one warning: about sizes if these differ, otherwise about the option that changed, with its
 // line.
 func TestManyRecordingsWarnOfWhatDiffers(t *testing.T) {
 	for _, c := range []struct {

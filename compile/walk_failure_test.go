@@ -32,7 +32,7 @@ func streamsOf(t *testing.T, x *tenon.Exec) (streams []*cuda.Stream) {
 	return streams
 }
 
-// allocated returns how many bytes are in use, without those of garbage.
+// allocated returns the number of bytes in use, not counting garbage.
 func allocated(t *testing.T, x *tenon.Exec) uint64 {
 	t.Helper()
 	_, err := (*core.Exec)(x).Device().FreeLoose()
@@ -40,7 +40,7 @@ func allocated(t *testing.T, x *tenon.Exec) uint64 {
 	return uint64(x.Device().MemoryAllocated())
 }
 
-// Random programs whose driver calls fail leave a device that gives right results, and no memory.
+// Random programs whose driver calls fail leave a device that gives right results, and leak no memory.
 func TestWalkProgramsFail(t *testing.T) {
 	var d *faults.Device
 	x := openRandom(t, 2, 256<<20, func(own driver.Device) driver.Device {
@@ -115,8 +115,8 @@ func TestWalkProgramsFail(t *testing.T) {
 	}
 }
 
-// What fits without regions fits with them, but for memory that the graphs' pool has of its own: a segment for each stream, since tensors
-// that are so small share one.
+// Programs that fit without regions fit with them, apart from the memory of the graphs' own pool: one segment per stream, since tensors
+// this small share one.
 func TestWalkProgramsFit(t *testing.T) {
 	const unit, own = 2 << 20, 3
 	run := func(seed uint64, size uint64, r *compile.Region) (out string, err error) {

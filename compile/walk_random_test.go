@@ -25,7 +25,7 @@ var (
 	walkFrom = flag.Uint64("walkfrom", 0, "the first of them")
 )
 
-// walk is a program drawn from a seed that does to its tensors what a region does not see: between its steps, on other streams, with
+// walk is a program drawn from a seed that uses its tensors in ways that a region does not see: between its steps, on other streams, with
 // handles that it closes late or never.
 type walk struct {
 	seed    uint64
@@ -33,7 +33,7 @@ type walk struct {
 	r       *compile.Region
 	region  bool
 	streams []*cuda.Stream
-	// params want gradients, state is changed in place, and given are made anew or swapped for every step.
+	// params require gradients, state is changed in place, and given are made anew or swapped for every step.
 	params, state, given []*tenon.Tensor
 	kept                 []kept
 	f                    func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor
@@ -47,7 +47,7 @@ type kept struct {
 	until int // the step before which it is closed, or never
 }
 
-// What a program has, by bits of its seed.
+// The features of a program, as bits of its seed.
 func (w *walk) has(feature uint64) bool { return w.seed*0x9e3779b97f4a7c15>>32&feature != 0 }
 
 const (
@@ -105,7 +105,7 @@ func (w *walk) make(rng *rand.Rand) *tenon.Tensor {
 	return tenon.From(w.x, v, side, side)
 }
 
-// show adds a tensor's bytes to what the program gives.
+// show adds a tensor's bytes to the program's output.
 func (w *walk) show(x *tenon.Exec, t *tenon.Tensor) (err error) {
 	x.Scope(func(x *tenon.Exec) {
 		var b []byte
@@ -116,7 +116,7 @@ func (w *walk) show(x *tenon.Exec, t *tenon.Tensor) (err error) {
 	return err
 }
 
-// between is what happens before step n.
+// between is the work before step n.
 func (w *walk) between(n int, rng *rand.Rand) error {
 	x := w.x
 	if w.has(hasFresh) {
@@ -145,7 +145,7 @@ func (w *walk) between(n int, rng *rand.Rand) error {
 		}
 		runtime.GC()
 	}
-	if w.has(hasOutside) { // work on a stream of its own, some of which reads what is closed at once
+	if w.has(hasOutside) { // work on a separate stream, some of which reads tensors that are closed at once
 		y := x
 		if w.has(hasStreams) {
 			y = x.On(w.streams[n%len(w.streams)])
@@ -245,7 +245,7 @@ func (w *walk) breaks(x *tenon.Exec, how int, t *tenon.Tensor) error {
 	return nil
 }
 
-// learn is a backward pass with a step of an optimizer.
+// learn is a backward pass and an optimizer step.
 func (w *walk) learn(x *tenon.Exec, n int, loss *tenon.Tensor) error {
 	if err := x.Backward(loss); err != nil {
 		return err
@@ -312,7 +312,7 @@ func (w *walk) op(x *tenon.Exec, n, rows int, rng *rand.Rand, pick func() *tenon
 	case 11:
 		y = x.Mul(a, x.Rand([]int{rows, side}, tenon.Float32))
 		x.RandN([]int{3}, tenon.Float32).Close()
-	case 12: // what an earlier step left
+	case 12: // a result of an earlier step
 		y = x.Add(a, b)
 		for i := range w.kept {
 			if k := &w.kept[i]; k.t != nil && len(k.t.Shape()) == 2 && rows == side {
@@ -336,7 +336,7 @@ func (w *walk) op(x *tenon.Exec, n, rows int, rng *rand.Rand, pick func() *tenon
 	return y, nil
 }
 
-// outer is a step of functions, whose backward pass runs outside of a region.
+// outer is a step of functions whose backward pass runs outside of a region.
 func (w *walk) outer(n int) (err error) {
 	w.x.Scope(func(x *tenon.Exec) {
 		y := w.f(x, w.params[0], w.given[0])
@@ -421,8 +421,7 @@ func (w *walk) close() {
 	w.kept = nil
 }
 
-// openRandom opens a simulated device whose streams run in an order drawn from the seed, or the GPU where the tests use one, of which no
-// size is asked.
+// openRandom opens a simulated device whose streams run in an order drawn from the seed or, if memory is 0 and the tests use one, the GPU.
 func openRandom(t testing.TB, seed, memory uint64, wrap func(own driver.Device) driver.Device) *tenon.Exec {
 	t.Helper()
 	sel := rt.Selector{Kind: rt.Sim, Memory: memory, Wrap: func(own driver.Device) driver.Device {
@@ -446,11 +445,11 @@ func openRandom(t testing.TB, seed, memory uint64, wrap func(own driver.Device) 
 		t.Fatal(err)
 	}
 	x := (*tenon.Exec)(core.New(dev, host))
-	t.Cleanup(func() { x.Close() }) // or its reserved addresses stay with the process
+	t.Cleanup(func() { x.Close() }) // otherwise its reserved addresses stay with the process
 	return x
 }
 
-// walkProgram runs the program, in r unless that is nil, and returns what it gave.
+// walkProgram runs the program, in r unless r is nil, and returns its output.
 func walkProgram(x *tenon.Exec, streams []*cuda.Stream, seed uint64, r *compile.Region) (out string, s compile.Stats, err error) {
 	if err := x.Generator().SetSeed(seed); err != nil {
 		return "", s, err
@@ -472,7 +471,7 @@ func walkProgram(x *tenon.Exec, streams []*cuda.Stream, seed uint64, r *compile.
 	return out, s, err
 }
 
-// leftOver waits until at most so many storages are live, and returns how many are more.
+// leftOver waits until at most live storages are live, and returns how many more there are.
 func leftOver(x *tenon.Exec, live int) int {
 	for range 200 {
 		if core.LiveStorages() <= live {
@@ -484,7 +483,7 @@ func leftOver(x *tenon.Exec, live int) int {
 	return core.LiveStorages() - live
 }
 
-// apart tells where two results differ first.
+// apart describes the first difference between two results.
 func apart(got, want string) string {
 	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
 	for i := range min(len(g), len(w)) {
@@ -495,7 +494,7 @@ func apart(got, want string) string {
 	return fmt.Sprintf("there are %d, want %d", len(g), len(w))
 }
 
-// Random programs that do more than regions see leave the same bits with and without regions, and no memory.
+// Random programs that do more than regions see leave the same bits with and without regions, and leak no memory.
 func TestWalkPrograms(t *testing.T) {
 	x := openRandom(t, 1, 0, nil)
 	var streams []*cuda.Stream

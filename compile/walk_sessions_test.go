@@ -17,7 +17,7 @@ import (
 
 var walkTime = flag.Duration("walktime", 0, "how long TestWalkSessions starts new programs; 0 is for a few")
 
-// Sessions of eight goroutines run random programs on one device, all in one region, and each gets the bits that it gets without regions.
+// Sessions of eight goroutines run random programs on one device, all in one region, and each gets the same bits as without regions.
 func TestWalkSessions(t *testing.T) {
 	x := openRandom(t, 7, 0, nil)
 	live := core.LiveStorages()
@@ -30,7 +30,7 @@ func TestWalkSessions(t *testing.T) {
 	for range sessions {
 		y, err := x.Fork()
 		must(t, err)
-		y = y.WithGenerator(cuda.NewGenerator(0)) // the device's own is shared
+		y = y.WithGenerator(cuda.NewGenerator(0)) // the device's own generator is shared
 		streams := streamsOf(t, y)
 		wg.Go(func() {
 			for {

@@ -7,37 +7,37 @@ import (
 	"math"
 )
 
-// Bounds of what a journal or a report may say. A file from elsewhere that says more was not written by a run, and is refused before
-// anything is allocated, drawn or counted by its numbers.
+// Bounds on the values in a journal or a report. A file from elsewhere with values beyond them was not written by a run; it is refused
+// before anything is allocated, drawn or counted based on its numbers.
 const (
-	// maxNumber bounds tests, pieces, errors, lines and indices of threads.
+	// maxNumber bounds tests, pieces, errors, lines and thread indices.
 	maxNumber = math.MaxInt32
-	// maxSum bounds what is summed over tests, and bytes.
+	// maxSum bounds sums over tests, and bytes.
 	maxSum = 1 << 53
-	// maxSeconds bounds times: three centuries.
+	// maxSeconds bounds times; it is about three centuries.
 	maxSeconds = 1e10
 )
 
-// bounds remembers the first value that is out of them.
+// bounds holds the error for the first value out of bounds.
 type bounds struct{ err error }
 
 // number checks that n is from least to most.
 func (b *bounds) number(name string, n, least, most int64) {
 	if b.err == nil && (n < least || n > most) {
-		b.err = fmt.Errorf("%s is %d, which no run has; it is from %d to %d", name, n, least, most)
+		b.err = fmt.Errorf("%s is %d; it must be from %d to %d", name, n, least, most)
 	}
 }
 
-// count checks a number that counts something.
+// count checks a number that is a count.
 func (b *bounds) count(name string, n int) { b.number(name, int64(n), 0, maxNumber) }
 
 func (b *bounds) seconds(name string, s float64) {
 	if b.err == nil && !(s >= 0 && s <= maxSeconds) {
-		b.err = fmt.Errorf("%s is %g, which no run has; it is from 0 to %g", name, s, maxSeconds)
+		b.err = fmt.Errorf("%s is %g; it must be from 0 to %g", name, s, maxSeconds)
 	}
 }
 
-// check returns an error that names what no run has.
+// check returns an error that names the first value out of bounds.
 func (h *Header) check() error {
 	var b bounds
 	b.count("jobs", h.Jobs)
@@ -47,7 +47,7 @@ func (h *Header) check() error {
 	return b.err
 }
 
-// check returns an error that names what no run has.
+// check returns an error that names the first value out of bounds.
 func (s *Summary) check() error {
 	var b bounds
 	for _, x := range []struct {
@@ -62,7 +62,7 @@ func (s *Summary) check() error {
 	return b.err
 }
 
-// check returns an error that names what no test has.
+// check returns an error that names the first invalid value.
 func (r *Record) check() error {
 	var b bounds
 	if _, ok := rank[r.Outcome]; !ok {
@@ -81,7 +81,7 @@ func (r *Record) check() error {
 	return r.Report.check()
 }
 
-// check returns an error that names what no report has.
+// check returns an error that names the first invalid value.
 func (r *Report) check() error {
 	var b bounds
 	for name, n := range r.totals() {
@@ -97,7 +97,7 @@ func (r *Report) check() error {
 	return b.err
 }
 
-// totals yields the numbers of a report, in the order of its form in JSON.
+// totals yields the numbers of a report, in the order of its JSON form.
 func (r *Report) totals() func(func(string, *int) bool) {
 	return func(yield func(string, *int) bool) {
 		_ = yield("errors", &r.Errors) && yield("warnings", &r.Warnings) && yield("groups", &r.Groups) &&
@@ -105,7 +105,7 @@ func (r *Report) totals() func(func(string, *int) bool) {
 	}
 }
 
-// clamp brings the totals within their bounds, and reports whether they were.
+// clamp brings the totals within their bounds, and reports whether they already were.
 func (r *Report) clamp() bool {
 	within := true
 	for _, n := range r.totals() {
@@ -116,7 +116,7 @@ func (r *Report) clamp() bool {
 	return within
 }
 
-// check returns an error that names what no finding has.
+// check returns an error that names the first invalid value.
 func (f *Finding) check() error {
 	if f == nil {
 		return errors.New("a finding is null")
@@ -145,13 +145,13 @@ func (f *Finding) check() error {
 
 var errNullInList = errors.New("a list has a null")
 
-// nullInList reports whether a JSON text has a null as an element of a list. encoding/json makes an empty element of it, which no run
+// nullInList reports whether a JSON text has a null as an element of a list. encoding/json decodes it as an empty element, which no run
 // writes.
 func nullInList(text []byte) bool {
 	if !bytes.Contains(text, []byte("null")) {
 		return false
 	}
-	before := byte(0) // the character before, without blanks; a string counts as its quote
+	before := byte(0) // the previous non-blank character; a string counts as its quote
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; c {
 		case ' ', '\t', '\r', '\n':
@@ -162,7 +162,7 @@ func nullInList(text []byte) bool {
 					i++
 				}
 			}
-		case 'n': // in an object, null stands behind a colon
+		case 'n': // in an object, null follows a colon
 			if before == '[' || before == ',' {
 				return true
 			}

@@ -12,29 +12,29 @@ import (
 
 // Checker is a program or a mode that watches the processes of tests.
 type Checker struct {
-	// Name is as in the first line of its reports: [CheckerSanitizer], [CheckerLegacy] or [CheckerTenon].
+	// Name is the name in the first line of its reports: [CheckerSanitizer], [CheckerLegacy] or [CheckerTenon].
 	Name string
-	// Path is the program; empty for Tenon's own, which is a part of the checked program.
+	// Path is the program; empty for Tenon's own checker, which is part of the checked program.
 	Path string
-	// Leaks asks memcheck for allocations that live at exit. StreamOrder asks it for stream-ordered allocations that another stream uses
-	// with nothing to order it; cuda-memcheck cannot.
+	// Leaks makes memcheck report allocations that live at exit. StreamOrder makes it report stream-ordered allocations used by another
+	// stream without synchronisation; cuda-memcheck cannot do this.
 	Leaks, StreamOrder bool
-	// Cached leaves PyTorch's and Tenon's caching allocators on. They hide accesses out of bounds from the checker, as long as those stay
-	// in a cached segment, and uses of freed memory.
+	// Cached leaves PyTorch's and Tenon's caching allocators on. They hide from the checker out-of-bounds accesses that stay in a cached
+	// segment, and uses of freed memory.
 	Cached bool
-	// Options go to the program as they are.
+	// Options are passed to the program unchanged.
 	Options []string
 }
 
 // Invocation is how a command runs under a checker.
 type Invocation struct {
-	// Args is the command, Env what its environment has besides.
+	// Args is the command, Env the variables added to its environment.
 	Args, Env []string
-	// Report is the file that the report will be in; empty if it is mixed into the standard output.
+	// Report is the file that will hold the report; empty if the report is mixed into the standard output.
 	Report string
 }
 
-// usual are the places of NVIDIA's checkers besides PATH, better ones first; of several that match, the last by name counts.
+// usual are the places to look for NVIDIA's checkers besides PATH, best first; of several matches the last by name is used.
 var usual = map[string][]string{
 	"compute-sanitizer": {"/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer", "/usr/local/cuda-*/bin",
 		"/usr/local/cuda-*/compute-sanitizer", "/opt/cuda/bin",
@@ -43,15 +43,15 @@ var usual = map[string][]string{
 	"cuda-memcheck": {"/usr/local/cuda/bin", "/usr/local/cuda-*/bin", "/opt/cuda/bin", "/usr/bin"},
 }
 
-// printLimit is how many errors compute-sanitizer prints. Its own limit, 100, often cuts the errors of a library short, and what is not
-// printed cannot be ignored as a library's. cuda-memcheck's own is as high.
+// printLimit is the number of errors that compute-sanitizer prints. Its default, 100, often cuts off the errors of a library, and unprinted
+// errors cannot be ignored as a library's. cuda-memcheck's default is as high.
 const printLimit = "10000"
 
-// ErrNoChecker says that none of NVIDIA's checkers was found.
+// ErrNoChecker is returned if none of NVIDIA's checkers was found.
 var ErrNoChecker = errors.New(
 	"neither compute-sanitizer nor cuda-memcheck is on PATH or in the usual places; they come with the CUDA toolkit")
 
-// FindChecker returns NVIDIA's checker: compute-sanitizer from PATH or the usual places, else the old cuda-memcheck. The error is
+// FindChecker returns NVIDIA's checker: compute-sanitizer from PATH or the usual places, otherwise the old cuda-memcheck. The error is
 // ErrNoChecker.
 func FindChecker() (*Checker, error) {
 	for _, c := range []Checker{{Name: CheckerSanitizer, Path: find("compute-sanitizer")},
@@ -63,8 +63,7 @@ func FindChecker() (*Checker, error) {
 	return nil, ErrNoChecker
 }
 
-// CheckerAt returns the checker whose program is at path. Its kind is told by its name: one whose name holds "cuda-memcheck" is the old
-// one.
+// CheckerAt returns the checker whose program is at path. It is the old one if its name contains "cuda-memcheck".
 func CheckerAt(path string) (*Checker, error) {
 	full, err := exec.LookPath(path)
 	if err != nil {
@@ -76,7 +75,8 @@ func CheckerAt(path string) (*Checker, error) {
 	return &Checker{Name: CheckerSanitizer, Path: full}, nil
 }
 
-// TenonChecker returns the checker of Tenon's simulator, for Go programs that use Tenon. It needs no GPU, and hides one that is there.
+// TenonChecker returns the checker of Tenon's simulator, for Go programs that use Tenon. It needs no GPU, and hides any GPU from the
+// program.
 func TenonChecker() *Checker { return &Checker{Name: CheckerTenon} }
 
 // find returns a program's path, or "".
@@ -96,7 +96,7 @@ func find(name string) string {
 	return ""
 }
 
-// Settings names what the checker is told beside the tool, for a [Header].
+// Settings names the checker's settings other than the tool, for a [Header].
 func (c *Checker) Settings() (names []string) {
 	for _, s := range []struct {
 		on   bool
@@ -112,8 +112,8 @@ func (c *Checker) Settings() (names []string) {
 // Tools returns what the checker can look for.
 func (c *Checker) Tools() []Tool { return []Tool{Memcheck, Racecheck, Initcheck, Synccheck} }
 
-// Command returns how args runs under the tool; for Tenon's checker, which can look for all at once, the tool may be empty. report is a
-// file for the report, which must not exist yet.
+// Command returns how to run args under the tool; for Tenon's checker, which can look for everything at once, the tool may be empty. report
+// is a file for the report, which must not exist yet.
 func (c *Checker) Command(tool Tool, args []string, report string) Invocation {
 	inv := Invocation{Report: report}
 	if !c.Cached && c.Name != CheckerTenon {
@@ -135,13 +135,13 @@ func (c *Checker) Command(tool Tool, args []string, report string) Invocation {
 		inv.Env = append(inv.Env, "CUDA_VISIBLE_DEVICES=", "TENON_CHECK="+report, "TENON_CHECK_TOOLS="+looked)
 		return inv
 	case CheckerLegacy:
-		inv.Report = "" // its grammar begins within the output
+		inv.Report = "" // its report is part of the output
 		inv.Args = []string{c.Path, "--error-exitcode", "1"}
-		if tool != Memcheck { // its own default; the contract's command names none
+		if tool != Memcheck { // its default; the contract's command names none
 			inv.Args = append(inv.Args, "--tool", string(tool))
 		}
 	default:
-		// Which processes it looks at by itself depends on its version; tests may do their work in children.
+		// Which processes it checks by default depends on its version; tests may do their work in child processes.
 		inv.Args = []string{c.Path, "--tool", string(tool), "--error-exitcode", "1", "--print-limit", printLimit,
 			"--require-cuda-init", "no",
 			"--target-processes", "all", "--log-file", report}

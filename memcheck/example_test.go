@@ -7,7 +7,7 @@ import (
 	"tenon.dev/memcheck"
 )
 
-// A report is read from the output of a checker, with the program's own words in between.
+// A report is read from a checker's output, which the program's own output is mixed into.
 func ExampleParseReport() {
 	output := `========= COMPUTE-SANITIZER
 epoch 1
@@ -30,7 +30,7 @@ epoch 1
 	// Output: out-of-bounds scale scale.cu:43 0x7feb42a00040 64
 }
 
-// The second of two machines takes the second half of the tests, in the order of their names.
+// The second of two machines takes the second half of the tests, sorted by name.
 func ExampleSelection_Of() {
 	var tests []memcheck.Test
 	for _, name := range []string{"test_sum_cuda", "test_add_cuda", "test_add_cpu", "test_mul_cuda", "test_copy_cpu_to_cuda"} {

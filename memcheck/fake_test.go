@@ -42,7 +42,7 @@ func marked() []string {
 	return left
 }
 
-// noneLeft fails the test if one of its processes still runs. A killed process may take a moment to go.
+// noneLeft fails the test if one of its processes is still running. A killed process may take a moment to disappear.
 func noneLeft(t *testing.T) {
 	t.Helper()
 	var left []string
@@ -55,16 +55,16 @@ func noneLeft(t *testing.T) {
 	t.Errorf("processes are left: %v", left)
 }
 
-// cleanReport is what a checker prints that found nothing.
+// cleanReport is the output of a checker that found nothing.
 const cleanReport = "========= CUDA-MEMCHECK\n========= ERROR SUMMARY: 0 errors\n"
 
-// group is one error of cuda-memcheck's grammar.
+// group is one error in the format of cuda-memcheck.
 func group(message string, stack ...string) string {
 	return "========= " + message + "\n=========     Saved host backtrace up to driver entry point at kernel launch time\n=========     " +
 		strings.Join(stack, "\n=========     ") + "\n=========\n"
 }
 
-// fake is a target of shell scripts and a checker that runs them, in a folder of the test's own.
+// fake is a target of shell scripts and a checker that runs them, in the test's own folder.
 type fake struct {
 	t       *testing.T
 	dir     string
@@ -94,7 +94,7 @@ func (f *fake) script(name, body string) string {
 	return path
 }
 
-// test adds a test, whose script prints the report too.
+// test adds a test, whose script also prints the report.
 func (f *fake) test(name, body string) {
 	f.script(name+".sh", body)
 	f.scripts = append(f.scripts, name)
@@ -110,7 +110,7 @@ func (f *fake) file(name, text string) string {
 	return path
 }
 
-// run returns a run of all tests by one worker, and the records that it will make.
+// run returns a run of all tests with one worker, and the records that it will produce.
 func (f *fake) run() (*Run, *[]*Record) {
 	f.t.Helper()
 	target, err := OpenTarget("", TargetOptions{List: "echo", Run: "sh " + f.dir + "/{test}.sh"})
@@ -170,7 +170,7 @@ func need(t *testing.T, program string) {
 	}
 }
 
-// bareProcesses runs a command n times, so many at a time, with nothing around it.
+// bareProcesses runs a command n times, workers at a time, with nothing around it.
 func bareProcesses(b *testing.B, n, workers int, name string, args ...string) {
 	jobs := make(chan struct{}, n)
 	for range n {

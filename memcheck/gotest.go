@@ -13,18 +13,17 @@ import (
 	"strings"
 )
 
-// goBinary is a compiled test binary, the folder that its tests expect to be started in, and the import path, "" for a binary given by its
-// file.
+// goBinary is a compiled test binary, the folder in which its tests expect to start, and its import path, "" for a binary given as a file.
 type goBinary struct {
 	path, dir, pkg string
 }
 
-// goTarget is Go tests: packages, which Tests builds, or one binary.
+// goTarget is a set of Go tests: packages, which Tests builds, or one binary.
 type goTarget struct {
 	label    string
 	pattern  string
 	flags    []string
-	args     []string // of the tests' own flags
+	args     []string // for the tests' own flags
 	binaries []goBinary
 	// built is the folder of the binaries that Tests made.
 	built string
@@ -64,7 +63,7 @@ func (g *goTarget) build(ctx context.Context) error {
 	return nil
 }
 
-// goTest is a name that -test.list prints and that -test.run runs; benchmarks are left out.
+// goTest matches the names that -test.list prints and -test.run runs, except benchmarks.
 var goTest = regexp.MustCompile(`^(Test|Example|Fuzz)\w*$`)
 
 func (g *goTarget) Tests(ctx context.Context) ([]Test, error) {
@@ -102,10 +101,10 @@ func (g *goTarget) Tests(ctx context.Context) ([]Test, error) {
 func (g *goTarget) Command(t Test) Command {
 	b := g.binaries[t.place]
 	return Command{
-		// The runner has the time limit, so that a test that hangs is a hang and not a panic.
+		// The runner enforces the time limit, so that a test that hangs is a hang and not a panic.
 		Args: append([]string{b.path, "-test.run=^" + t.id + "$", "-test.v", "-test.count=1", "-test.timeout=0"}, g.args...),
 		Dir:  b.dir,
-		// Kernels written in Go keep their lines for the checker.
+		// Kernels written in Go keep their line numbers for the checker.
 		Env: []string{"TENON_LINE_INFO=1"},
 	}
 }

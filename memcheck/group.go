@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// The lines of a group, as the two checkers of NVIDIA write them.
+// The lines of a group, in the formats of NVIDIA's two checkers.
 var (
 	invalidAccess = regexp.MustCompile(`^Invalid __(\w+)__ (read|write|atomic) of size ([0-9,]+)`)
 	uninitRead    = regexp.MustCompile(`^Uninitialized __(\w+)__ memory read of size ([0-9,]+)`)
@@ -35,7 +35,7 @@ var (
 	oldDevice = regexp.MustCompile(`^(.*?) \((.+?) ?: (0x[0-9a-fA-F]+)\)$`)
 )
 
-// newFinding reads a group: its message, and lines that are indented.
+// newFinding parses a group: its message and its indented lines.
 func newFinding(group []string) *Finding {
 	f := &Finding{Class: OtherDefect, Severity: SeverityError, Message: strings.TrimSpace(group[0]), Count: 1}
 	for prefix, s := range map[string]Severity{"Error: ": SeverityError, "Warning: ": SeverityWarning, "Warn: ": SeverityWarning,
@@ -70,7 +70,7 @@ func newFinding(group []string) *Finding {
 	return f
 }
 
-// stackOf returns where the frames after a heading go.
+// stackOf returns the stack that the frames after a heading belong to.
 func (f *Finding) stackOf(heading string) *[]Frame {
 	m := backtrace.FindStringSubmatch(heading)
 	switch when := m[1]; {
@@ -89,7 +89,7 @@ func (f *Finding) allocation() *Allocation {
 	return f.Allocation
 }
 
-// message reads the first line.
+// message parses the first line.
 func (f *Finding) message() {
 	s := f.Message
 	if m := invalidAccess.FindStringSubmatch(s); m != nil {
@@ -117,7 +117,7 @@ func (f *Finding) message() {
 	}
 }
 
-// classOf classifies messages that hold nothing else.
+// classOf classifies messages that contain nothing else.
 func classOf(s string) Class {
 	for _, c := range []struct {
 		class Class
@@ -138,7 +138,7 @@ func classOf(s string) Class {
 	return OtherDefect
 }
 
-// detail reads a line that is no frame, and reports whether it knew it wholly.
+// detail parses a line that is not a frame, and reports whether it understood all of it.
 func (f *Finding) detail(s string) bool {
 	if m := threadBlock.FindStringSubmatch(s); m != nil {
 		f.Thread, f.Block = triple(m[1:4]), triple(m[4:7])
@@ -177,7 +177,7 @@ func (f *Finding) detail(s string) bool {
 	return false
 }
 
-// parsePlace reads "kernel(args)+0x60 in file.cu:43", or cuda-memcheck's "0x00000060 in file.cu:43:kernel(args)".
+// parsePlace parses "kernel(args)+0x60 in file.cu:43", or cuda-memcheck's "0x00000060 in file.cu:43:kernel(args)".
 func parsePlace(s string) Frame {
 	f := Frame{Text: s}
 	if m := oldPlace.FindStringSubmatch(s); m != nil {
@@ -192,7 +192,7 @@ func parsePlace(s string) Frame {
 	return f
 }
 
-// parseHostFrame reads "main [0x9d53] in planted", "f in file.go:12 [0x9d53] in program", "test in test_x.py:5", or cuda-memcheck's
+// parseHostFrame parses "main [0x9d53] in planted", "f in file.go:12 [0x9d53] in program", "test in test_x.py:5", or cuda-memcheck's
 // "/usr/lib/libcuda.so.1 (cuLaunchKernel + 0x331) [0x138281]".
 func parseHostFrame(s string) Frame {
 	f := Frame{Text: s}
@@ -202,7 +202,7 @@ func parseHostFrame(s string) Frame {
 			return f
 		}
 	}
-	if strings.HasPrefix(s, "[") { // no name: the module and the place in it
+	if strings.HasPrefix(s, "[") { // no name: the module and the offset in it
 		s = " " + s
 	}
 	if m := hostFrame.FindStringSubmatch(s); m != nil {
@@ -218,13 +218,13 @@ func base(file string) string {
 	return path.Base(file)
 }
 
-// integer reads digits with thousands' commas; what is too large is 0.
+// integer parses digits with thousands separators; a number that is too large gives 0.
 func integer(s string) uint64 {
 	n, _ := strconv.ParseUint(strings.ReplaceAll(s, ",", ""), 10, 63)
 	return n
 }
 
-// small is integer for what no more than MaxInt32 of can be: lines, bytes of an access, indices of threads.
+// small is integer for numbers of at most MaxInt32: lines, bytes of an access, thread indices.
 func small(s string) int {
 	n := integer(s)
 	if n > maxNumber {

@@ -26,7 +26,7 @@ var pageCSS string
 //go:embed page/page.js
 var pageJS string
 
-// pageData is what the page shows, besides findings and tests.
+// pageData is what the page shows besides findings and tests.
 type pageData struct {
 	Title   string    `json:"title"`
 	Headers []*Header `json:"headers"`
@@ -69,9 +69,9 @@ type pageTest struct {
 	Stderr   string   `json:"stderr,omitempty"`
 }
 
-// WriteHTML writes the results as one page that needs nothing else: no other file, no network. Lines of source around the places of
-// findings are taken from the source files below the folders, by their extensions, where a file's name is found there once. Without a
-// folder no file is read: give none for a journal that others wrote, whose findings may name any file.
+// WriteHTML writes the results as one self-contained page: it needs no other file and no network. Source lines around the places of
+// findings come from the source files below the given folders, recognised by extension; a file is used only if its name occurs there once.
+// Without folders no file is read: give none for a journal that others wrote, whose findings may name any file.
 func (res *Results) WriteHTML(w io.Writer, sources ...string) error {
 	out := bufio.NewWriter(w)
 	err := writePage(out, func() error { return res.writeData(out, newSourceTree(sources)) })
@@ -84,13 +84,13 @@ func (res *Results) WriteHTML(w io.Writer, sources ...string) error {
 	return nil
 }
 
-// writeData writes the page's data, one finding and one test after another, since together they may be large.
+// writeData writes the page's data, one finding or test at a time, since together they may be large.
 func (res *Results) writeData(out *bufio.Writer, tree *sourceTree) error {
 	head, err := json.Marshal(pageData{Title: res.Title(), Headers: res.Headers, Summary: &res.Summary, Written: time.Now()})
 	if err != nil {
 		return err
 	}
-	lines := json.NewEncoder(out) // it escapes < and >, so that no text of a test ends the element
+	lines := json.NewEncoder(out) // it escapes < and >, so that text from a test cannot end the element
 	each := func(before string, n int, item func(i int) any) error {
 		_, err := out.WriteString(before)
 		for i := 0; i < n && err == nil; i++ {
@@ -122,7 +122,7 @@ func (res *Results) writeData(out *bufio.Writer, tree *sourceTree) error {
 	return err
 }
 
-// pageFindingOf is a finding with the lines of its place.
+// pageFindingOf returns a finding with the source lines of its place.
 func pageFindingOf(f *found, tree *sourceTree) pageFinding {
 	p := pageFinding{Finding: f.Finding, Tests: f.tests, Total: f.count}
 	if len(f.Device) > 0 {
@@ -138,7 +138,7 @@ func pageFindingOf(f *found, tree *sourceTree) pageFinding {
 	return p
 }
 
-// pageTestOf is a test; first is when its journal's first one started.
+// pageTestOf returns a test; first is the start of the first test in its journal.
 func pageTestOf(t *result, first time.Time) pageTest {
 	p := pageTest{Name: t.Test, Tool: t.Tool, Outcome: t.Outcome, Reason: t.Reason, Skipped: t.Skipped, Verified: t.Verified,
 		Start: t.Start.Sub(first).Seconds(), Seconds: t.Seconds, CPU: t.CPU, Memory: t.Memory, Printed: t.Printed,
@@ -149,7 +149,7 @@ func pageTestOf(t *result, first time.Time) pageTest {
 	return p
 }
 
-// writePage fills the page. The policy in its head admits its own style and script, by their hashes, and nothing from anywhere.
+// writePage fills the page. The policy in its head allows its own style and script, by their hashes, and nothing else.
 func writePage(out *bufio.Writer, data func() error) error {
 	policy := fmt.Sprintf("default-src 'none'; style-src '%s'; script-src '%s'; img-src data:", contentHash(pageCSS), contentHash(pageJS))
 	rest := pageHTML
@@ -180,7 +180,7 @@ func contentHash(s string) string {
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// sourceTree finds source files by what checkers call them: often only the last part of a path.
+// sourceTree finds source files by the name that a checker gives them: often only the last part of a path.
 type sourceTree struct {
 	dirs   []string
 	byName map[string][]string // nil until needed
@@ -191,7 +191,7 @@ func newSourceTree(dirs []string) *sourceTree {
 	return &sourceTree{dirs: dirs, texts: map[string][]string{}}
 }
 
-// around returns the lines next to a frame's, or nil.
+// around returns the lines around a frame's line, or nil.
 func (s *sourceTree) around(f Frame) []sourceLine {
 	const each = 4
 	if f.File == "" || f.Line <= 0 || len(s.dirs) == 0 {
@@ -208,7 +208,7 @@ func (s *sourceTree) around(f Frame) []sourceLine {
 	return out
 }
 
-// find returns the one file below the folders that name can mean, or "". No other file is read, whatever a report names.
+// find returns the only file below the folders that name can refer to, or "". No other file is read, whatever name a report contains.
 func (s *sourceTree) find(name string) string {
 	if s.byName == nil {
 		s.byName = map[string][]string{}
@@ -231,7 +231,7 @@ func (s *sourceTree) find(name string) string {
 	return only
 }
 
-// index notes the files below dir; large trees are noted in part, and what cannot be read is left out.
+// index records the files below dir; it covers only part of a large tree, and skips what it cannot read.
 func (s *sourceTree) index(dir string) {
 	const most = 100_000
 	seen := 0
@@ -257,17 +257,17 @@ func (s *sourceTree) index(dir string) {
 	})
 }
 
-// sourceExtensions are of the files whose lines reports show. A journal may name any file, and a report is passed on: a key or a setting
-// must not get into it.
+// sourceExtensions are the extensions of the files whose lines reports show. A journal may name any file, and reports are passed on, so a
+// key or a setting must not get into one.
 var sourceExtensions = []string{".go", ".py", ".pyx", ".cu", ".cuh", ".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".hxx", ".inl",
 	".inc", ".rs", ".s", ".ptx"}
 
-// isSource reports whether a file's name is that of source which nobody hides.
+// isSource reports whether a file's name is that of source code, which is not secret.
 func isSource(name string) bool {
 	return !strings.HasPrefix(name, ".") && slices.Contains(sourceExtensions, strings.ToLower(filepath.Ext(name)))
 }
 
-// lines returns a file's lines; nil for one that is none or is larger than source is.
+// lines returns a file's lines, or nil if it is not a file or is larger than source code would be.
 func (s *sourceTree) lines(path string) []string {
 	if path == "" {
 		return nil

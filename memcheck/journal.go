@@ -25,18 +25,18 @@ type Header struct {
 	Target string `json:"target"`
 	// Checker is the checker's name.
 	Checker string `json:"checker"`
-	// Tools are those that each test runs under.
+	// Tools are the tools that each test runs under.
 	Tools []Tool `json:"tools"`
-	// Shard is the piece of the run.
+	// Shard is the part of the run.
 	Shard Shard `json:"shard"`
-	// Args are the arguments of every test, and Options what the checker was told beside the tool: leaks, stream-order, cached, and its
+	// Args are the arguments of every test, and Options the checker's settings besides the tool: leaks, stream-order, cached, and its
 	// further options.
 	Args    []string `json:"args,omitempty"`
 	Options []string `json:"options,omitempty"`
 	// Jobs is the number of tests times tools, and Digest a hash of their names in order.
 	Jobs   int    `json:"jobs"`
 	Digest string `json:"digest"`
-	// Strict, FindingsOnly and NoHang are the rules by which outcomes were decided.
+	// Strict, FindingsOnly and NoHang are the rules that decided outcomes.
 	Strict       bool `json:"strict,omitempty"`
 	FindingsOnly bool `json:"findings_only,omitempty"`
 	NoHang       bool `json:"nohang,omitempty"`
@@ -44,12 +44,12 @@ type Header struct {
 	Limit float64 `json:"limit_seconds"`
 	// GPUs are the devices of each worker.
 	GPUs []string `json:"gpus"`
-	// Host is the machine's name, and Began when the run began.
+	// Host is the machine's name, and Began the time when the run began.
 	Host  string    `json:"host,omitempty"`
 	Began time.Time `json:"began"`
 }
 
-// Digest returns the hash of jobs that a header holds.
+// Digest returns the hash of the jobs, as stored in a header.
 func Digest(jobs []Job) string {
 	h := sha256.New()
 	for _, j := range jobs {
@@ -58,7 +58,7 @@ func Digest(jobs []Job) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// differs names what makes two runs different runs, or returns "".
+// differs names what distinguishes two runs, or returns "".
 func (h *Header) differs(o *Header) string {
 	switch {
 	case h.Format != o.Format:
@@ -81,23 +81,23 @@ func (h *Header) differs(o *Header) string {
 	return ""
 }
 
-// ending is the last line of a journal, or of each part of one that was interrupted.
+// ending is the last line of a journal, or of each part of an interrupted one.
 type ending struct {
 	Type    string    `json:"type"`
 	Ended   time.Time `json:"ended"`
 	Summary *Summary  `json:"summary"`
 }
 
-// Journal is a run's record on disk, one JSON value a line: a [Header], a [Record] for every test as it ends, and the summary. A run that
-// was cut short can go on from it. It is an [Observer].
+// Journal is a run's record on disk, with one JSON value per line: a [Header], a [Record] for each test as it ends, and the summary. An
+// interrupted run can be resumed from it. It is an [Observer].
 type Journal struct {
 	file *os.File
 }
 
-// errShared is of a journal that another run has open.
+// errShared is the error for a journal that another run has open.
 var errShared = errors.New("another run is writing to it")
 
-// lock makes f this run's alone, until it is closed or the process ends. The error names the journal and the remedy.
+// lock locks f for this run until it is closed or the process ends. The error names the journal and the remedy.
 func lock(f *os.File, name string) error {
 	err := lockFile(f)
 	if err == nil { // another run may have renamed it before it was locked
@@ -110,7 +110,7 @@ func lock(f *os.File, name string) error {
 	return shared(err, name)
 }
 
-// shared adds to errShared the journal and the remedy.
+// shared adds the journal and the remedy to errShared.
 func shared(err error, name string) error {
 	if err == nil {
 		return nil
@@ -118,8 +118,8 @@ func shared(err error, name string) error {
 	return fmt.Errorf("%s: %w; wait for it, or give another --out", name, err)
 }
 
-// CreateJournal begins a journal. A file of that name is renamed to name.old, since it may be all that is left of a long run; one that
-// another run is still writing is an error.
+// CreateJournal creates a journal. An existing file of that name is renamed to name.old, since it may be all that is left of a long run; it
+// is an error if another run is still writing it.
 func CreateJournal(name string, h Header) (*Journal, error) {
 	if old, err := os.Open(name); err == nil {
 		if err := errors.Join(lock(old, name), old.Close()); err != nil {
@@ -130,7 +130,7 @@ func CreateJournal(name string, h Header) (*Journal, error) {
 		return nil, fmt.Errorf("cannot keep the earlier journal: %w", err)
 	}
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
-	if errors.Is(err, fs.ErrExist) { // made since the renaming
+	if errors.Is(err, fs.ErrExist) { // created since the renaming
 		return nil, shared(errShared, name)
 	}
 	if err != nil {
@@ -139,7 +139,7 @@ func CreateJournal(name string, h Header) (*Journal, error) {
 	return newJournal(f, name, h)
 }
 
-// unopened is the error of a journal that cannot be opened.
+// unopened is the error for a journal that cannot be opened.
 func unopened(err error) error {
 	var known *fs.PathError
 	if errors.As(err, &known) {
@@ -148,7 +148,7 @@ func unopened(err error) error {
 	return fmt.Errorf("cannot open the journal: %w", err)
 }
 
-// newJournal writes the header to an empty file, which it closes if that fails.
+// newJournal writes the header to an empty file, and closes the file if that fails.
 func newJournal(f *os.File, name string, h Header) (*Journal, error) {
 	h.Type, h.Format = "run", 1
 	j := &Journal{f}
@@ -161,8 +161,8 @@ func newJournal(f *os.File, name string, h Header) (*Journal, error) {
 	return j, nil
 }
 
-// ResumeJournal goes on with a journal: it returns the counts so far and the jobs that are still to run. The error names what differs if
-// the journal is one of another run; without a file, or with one whose run was killed before it wrote a line, a new journal begins.
+// ResumeJournal continues a journal: it returns the counts so far and the jobs that are still to run. If the journal belongs to another
+// run, the error names what differs. If there is no file, or its run was killed before it wrote a line, a new journal begins.
 func ResumeJournal(name string, h Header, jobs []Job) (j *Journal, before *Summary, left []Job, err error) {
 	h.Type, h.Format = "run", 1
 	f, err := os.OpenFile(name, os.O_RDWR, 0)
@@ -201,11 +201,11 @@ func ResumeJournal(name string, h Header, jobs []Job) (j *Journal, before *Summa
 			what = "the tests that it selects"
 		}
 		if what != "" {
-			err = fmt.Errorf("%s is of another run; it differs in %s; run without --resume, or give another --out", name, what)
+			err = fmt.Errorf("%s belongs to another run; it differs in %s; run without --resume, or give another --out", name, what)
 		}
 	}
 	if err == nil {
-		// A line that was being written when the runner was killed is dropped.
+		// A line that was being written when the runner was killed is removed.
 		if err = f.Truncate(good); err == nil {
 			_, err = f.Seek(good, io.SeekStart)
 		}
@@ -222,7 +222,7 @@ func ResumeJournal(name string, h Header, jobs []Job) (j *Journal, before *Summa
 
 func jobKey(test string, tool Tool) string { return string(tool) + " " + test }
 
-// errNoJournal is of a journal that no function opened.
+// errNoJournal is the error for a journal that no function opened.
 var errNoJournal = errors.New("the journal is nil or a zero value; use one that CreateJournal or ResumeJournal returned")
 
 func (j *Journal) write(v any) error {
@@ -231,7 +231,7 @@ func (j *Journal) write(v any) error {
 	}
 	line, err := json.Marshal(v)
 	if err == nil {
-		_, err = j.file.Write(append(line, '\n')) // one call, so that a killed runner leaves at most one torn line
+		_, err = j.file.Write(append(line, '\n')) // one call, so that a killed runner leaves at most one incomplete line
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write the journal: %w", err)
@@ -245,7 +245,7 @@ func (j *Journal) Begin(int, string, Job, time.Time) {}
 // End appends the record.
 func (j *Journal) End(r *Record) error { return j.write(r) }
 
-// Close appends the summary and closes the file. A nil summary is of a run that the runner itself ended.
+// Close appends the summary and closes the file. A nil summary means that the run failed because of the runner itself.
 func (j *Journal) Close(s *Summary) error {
 	if j == nil || j.file == nil {
 		return errNoJournal
@@ -257,13 +257,14 @@ func (j *Journal) Close(s *Summary) error {
 	return errors.Join(err, j.file.Close())
 }
 
-// errNoHeader is of a journal without a whole line.
+// errNoHeader is the error for a journal without a complete line.
 var errNoHeader = errors.New("the journal has no header: it is not one of tenon memcheck, or its run was killed at the start")
 
-// ReadJournal reads a journal and calls f for every record, in the order in which the tests ended. The summary is the last one, nil if the
-// run was killed before it could write one, and good is the length of the whole lines in bytes. A torn last line is no error.
+// ReadJournal reads a journal and calls f for every record, in the order in which the tests ended. The summary is the last one, or nil if
+// the run was killed before it could write one; good is the total length of the complete lines in bytes. An incomplete last line is not an
+// error.
 //
-// What no run has is an error that names the line: negative numbers and huge ones, lists with a null, outcomes of another name.
+// Values that no run writes are an error that names the line: negative and huge numbers, lists with a null, unknown outcomes.
 func ReadJournal(in io.Reader, f func(*Record) error) (h *Header, s *Summary, good int64, err error) {
 	if in == nil || f == nil {
 		return nil, nil, 0, errors.New("the journal's reader, or the function that takes its records, is nil; give both")
@@ -271,7 +272,7 @@ func ReadJournal(in io.Reader, f func(*Record) error) (h *Header, s *Summary, go
 	return readJournal(in, func(*Header) error { return nil }, f)
 }
 
-// readJournal is ReadJournal, and calls begin with the header before any record.
+// readJournal is ReadJournal, but also calls begin with the header before any record.
 func readJournal(in io.Reader, begin func(*Header) error, f func(*Record) error) (h *Header, s *Summary, good int64, err error) {
 	lines := bufio.NewReaderSize(in, 64<<10)
 	for n := 1; ; n++ {
@@ -294,7 +295,7 @@ func readJournal(in io.Reader, begin func(*Header) error, f func(*Record) error)
 			case nullInList(line):
 				err = errNullInList
 			case h == nil && (kind.Type != "run" || kind.Format != 1):
-				err = errors.New("is no header of format 1")
+				err = errors.New("is not a header of format 1")
 			case kind.Type == "run":
 				first := h == nil
 				h = &Header{}
@@ -325,7 +326,7 @@ func readJournal(in io.Reader, begin func(*Header) error, f func(*Record) error)
 	}
 }
 
-// decode reads a line into what check then looks at.
+// decode decodes a line into the value that check then checks.
 func decode(line []byte, into any, check func() error) error {
 	if err := json.Unmarshal(line, into); err != nil {
 		return err

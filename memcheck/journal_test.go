@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// finding is one of a test's.
+// finding returns a finding.
 func finding(kernel, message string) *Finding {
 	return &Finding{Tool: Memcheck, Class: OutOfBounds, Severity: SeverityError, Message: message, Kernel: kernel, Count: 2,
 		Address: 0x7f0000000040,
@@ -21,7 +21,7 @@ func finding(kernel, message string) *Finding {
 		Allocation: &Allocation{Address: 0x7f0000000000, Size: 64, Relation: "1 bytes after the nearest allocation"}}
 }
 
-// record is one of a run with two workers.
+// record returns a record of a run with two workers.
 func record(test string, o Outcome, findings ...*Finding) *Record {
 	r := &Record{Type: "test", Test: test, Tool: Memcheck, Outcome: o, Start: time.Unix(1e9, 0), Seconds: 0.5, Verified: true, GPU: "1",
 		Report: &Report{Checker: CheckerLegacy, Findings: findings}}
@@ -31,7 +31,7 @@ func record(test string, o Outcome, findings ...*Finding) *Record {
 	return r
 }
 
-// journal writes one, with the summary unless cut is set, and returns its path.
+// journal writes a journal, with the summary unless cut is set, and returns its path.
 func journal(t *testing.T, name string, h Header, cut bool, records ...*Record) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -58,7 +58,7 @@ func journal(t *testing.T, name string, h Header, cut bool, records ...*Record) 
 	return path
 }
 
-// A run that was interrupted, or killed in the middle of a line, goes on where it was.
+// A run that was interrupted, or killed in the middle of a line, continues where it stopped.
 func TestResume(t *testing.T) {
 	for _, torn := range []string{"", `{"type":"test","test":"c","outc`} {
 		f := newFake(t)
@@ -162,7 +162,7 @@ func TestResumeRefuses(t *testing.T) {
 	}
 }
 
-// A folder takes one run at a time, and a journal without a whole line is begun again.
+// A folder takes one run at a time, and a journal without a complete line is started again.
 func TestJournalIsOneRuns(t *testing.T) {
 	jobs := []Job{{Test{Name: "a"}, Memcheck}}
 	h := Header{Target: "x", Tools: []Tool{Memcheck}, Digest: Digest(jobs), Shard: Shard{Split: 1}, Jobs: 1}
@@ -211,7 +211,7 @@ func TestReadJournalErrors(t *testing.T) {
 	const head = `{"type":"run","format":1}` + "\n"
 	for text, want := range map[string]string{
 		"":                                       "no header",
-		`{"type":"run","format":2}` + "\n":       "is no header of format 1",
+		`{"type":"run","format":2}` + "\n":       "is not a header of format 1",
 		"hello\n":                                "line 1 of the journal",
 		head + `{"type":"dance"}` + "\n":         `unknown type "dance"`,
 		head + `{"type":"test","test":5}` + "\n": "line 2 of the journal",
@@ -243,7 +243,7 @@ func TestMerge(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &res.Summary
-	// T.b ran twice, and its failure counts; the finding of two tests is one.
+	// T.b ran twice, and its failure counts; the same finding in two tests is one.
 	if s.Succeeded != 1 || s.Failed != 2 || s.Findings != 2 || len(res.findings) != 2 || res.findings[0].count != 4 ||
 		len(res.findings[0].tests) != 2 {
 		t.Errorf("%+v", s)
@@ -262,7 +262,7 @@ func TestMerge(t *testing.T) {
 	if res, err = ReadResults(a, b, c); err != nil || len(res.Summary.Missing) != 0 || res.Summary.Status(false, false) != StatusFailed {
 		t.Fatalf("%+v, %v", res.Summary, err)
 	}
-	// The joined journal says the same.
+	// The joined journal gives the same results.
 	var joined bytes.Buffer
 	if err := res.JoinJournals(&joined, a, b, c); err != nil {
 		t.Fatal(err)
@@ -303,7 +303,7 @@ func TestStatus(t *testing.T) {
 		{Summary{Planned: 2, Timeouts: 1, Failed: 1}, false, false, StatusFailed},
 		{Summary{Planned: 2, Succeeded: 1, Timeouts: 1}, false, false, StatusHang},
 		{Summary{Planned: 2, Succeeded: 1, Timeouts: 1}, true, false, StatusPassed},
-		{Summary{Planned: 2, Succeeded: 1, Timeouts: 1, Findings: 1}, true, false, StatusFailed}, // it hung, but was found to err before
+		{Summary{Planned: 2, Succeeded: 1, Timeouts: 1, Findings: 1}, true, false, StatusFailed}, // it timed out after an error was found
 		{Summary{Planned: 2, Failed: 1, Interrupted: true}, false, false, StatusInterrupted},
 		{Summary{Planned: 2, Succeeded: 2, Missing: []string{"x"}}, false, false, StatusInterrupted},
 		{Summary{Planned: 2, Timeouts: 1, Stopped: "hang"}, false, false, StatusFailed},
@@ -363,7 +363,7 @@ func TestJUnit(t *testing.T) {
 		s.Cases[5].Failure.Type != "failed" {
 		t.Errorf("%+v", s.Cases)
 	}
-	// A timeout that is no failure is skipped.
+	// A timeout that is not a failure is skipped.
 	path = journal(t, "b.jsonl", Header{Target: "t.py", NoHang: true}, false, record("T.c", Timeout))
 	if res, err = ReadResults(path); err != nil {
 		t.Fatal(err)
@@ -374,7 +374,7 @@ func TestJUnit(t *testing.T) {
 	}
 }
 
-// TestHTML looks at the page's text; page_test.go looks at it in a browser.
+// TestHTML checks the page's text; page_test.go checks it in a browser.
 func TestHTML(t *testing.T) {
 	dir := t.TempDir()
 	source := "one\ntwo\n</script><b>three\nfour\n"
@@ -407,7 +407,7 @@ func TestHTML(t *testing.T) {
 	}
 }
 
-// A place is looked up below the given folders alone, and only if its name is there once.
+// A place is looked up only below the given folders, and only if its file name occurs there once.
 func TestSourceTree(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"a/k.cu", "b/k.cu", "a/only.cu", ".git/hidden.cu"} {

@@ -11,7 +11,7 @@ import (
 	"tenon.dev/internal/terminal"
 )
 
-// The elements of JUnit's XML, in the form that CI systems read.
+// The elements of JUnit's XML, in the format that CI systems read.
 type junitSuites struct {
 	Tests, Failures, Errors int
 	Time                    string
@@ -71,8 +71,8 @@ type junitResult struct {
 	Text    string `xml:",chardata"`
 }
 
-// WriteJUnit writes the results as JUnit's XML: a suite for every journal, a failure for a failed test, an error for a timeout, and skipped
-// for tests that skipped themselves or were ignored. A timeout is skipped too where the run said that it is no failure.
+// WriteJUnit writes the results as JUnit XML: a suite for every journal, a failure for a failed test, an error for a timeout, and skipped
+// for tests that skipped themselves or were ignored. A timeout is also skipped if the run did not count timeouts as failures.
 func (res *Results) WriteJUnit(w io.Writer) error {
 	all := junitSuites{Time: seconds(res.Summary.Seconds)}
 	suites := make([]junitSuite, len(res.Headers))
@@ -93,7 +93,7 @@ func (res *Results) WriteJUnit(w io.Writer) error {
 		s.Time = seconds(s.took)
 		all.Tests, all.Failures, all.Errors = all.Tests+s.Tests, all.Failures+s.Failures, all.Errors+s.Errors
 	}
-	// The cases are written one by one, since their texts together may be large.
+	// The cases are written one by one, since together they may be large.
 	e := xml.NewEncoder(w)
 	e.Indent("", "\t")
 	tools := res.severalTools()
@@ -115,13 +115,13 @@ func (res *Results) WriteJUnit(w io.Writer) error {
 	return nil
 }
 
-// within writes an element with the attributes of a and what fill writes.
+// within writes an element with the attributes of a and the contents that fill writes.
 func within(e *xml.Encoder, name string, a interface{ attributes() []xml.Attr }, fill func() error) error {
 	start := xml.StartElement{Name: xml.Name{Local: name}, Attr: a.attributes()}
 	return errors.Join(e.EncodeToken(start), fill(), e.EncodeToken(start.End()))
 }
 
-// junitCase is one test.
+// junitCase returns one test.
 func (res *Results) junitCase(t *result, tools bool) junitCase {
 	c := junitCase{Class: terminal.Line(res.Headers[t.header].Target, maxName), Name: t.name(tools, 0), Time: seconds(t.Seconds),
 		Out: terminal.Lines(t.Stdout), Err: terminal.Lines(t.Stderr)}
@@ -147,7 +147,7 @@ func (res *Results) junitCase(t *result, tools bool) junitCase {
 	return c
 }
 
-// findingsText lists a test's findings with their places and stacks. It is bounded, since every test that shows a finding repeats it.
+// findingsText lists a test's findings with their places and stacks. It is bounded, since it is repeated for every test with the finding.
 func (res *Results) findingsText(t *result) string {
 	var b strings.Builder
 	for i, h := range t.findings {

@@ -8,12 +8,12 @@ import (
 )
 
 // Libraries are the libraries whose errors are not the user's: a finding whose host stack mentions one is ignored unless the run is strict.
-// A nil list knows none.
+// A nil list is empty.
 type Libraries []Library
 
-// Library is one whose errors are not the user's.
+// Library is a library whose errors are not the user's.
 type Library struct {
-	// Name is for people; Mark is a text that stack lines of the library have.
+	// Name is its name for readers; Mark is a text that its stack lines contain.
 	Name, Mark string
 }
 
@@ -22,8 +22,8 @@ func DefaultLibraries() Libraries {
 	return Libraries{{"cuBLAS", "libcublas"}, {"cuDNN", "libcudnn"}, {"cuFFT", "libcufft"}}
 }
 
-// Read adds the libraries of a list: a line holds a name and the text that marks its stack lines, apart by blanks, or one word that is
-// both. What follows a # is a comment. Bad input gives an error that names the line.
+// Read adds the libraries of a list. Each line holds a name and the text that marks the library's stack lines, separated by blanks, or one
+// word that is both. A # starts a comment. The error for bad input names the line.
 func (l *Libraries) Read(r io.Reader) error {
 	s := bufio.NewScanner(r)
 	for n := 1; s.Scan(); n++ {
@@ -54,8 +54,8 @@ func (l Libraries) Match(lines ...string) string {
 	return ""
 }
 
-// OnlyLibraries reports whether all that the report holds is a library's: it has findings, each mentions a library, and none is left
-// unprinted. A report that could not be read fully is never ignorable; that is for the caller to know, from the error of [ParseReport].
+// OnlyLibraries reports whether every error of the report is a library's: it has findings, each mentions a library, and none is unprinted.
+// A report that could not be read fully must never be ignored; the caller knows that from the error of [ParseReport].
 func (r *Report) OnlyLibraries() bool {
 	for _, f := range r.Findings {
 		if f.Library == "" {

@@ -13,25 +13,25 @@ import (
 )
 
 const (
-	// tailBytes is how much of each stream's end a record keeps.
+	// tailBytes is how much of the end of each stream a record keeps.
 	tailBytes = 8 << 10
-	// memoryBytes is how much of a stream is held in memory. What is longer goes to a file.
+	// memoryBytes is how much of a stream is held in memory. Longer output goes to a file.
 	memoryBytes = 64 << 10
-	// pipeBytes is more than a pipe holds: who reads what is left in one and finds more than that reads what is being written.
+	// pipeBytes is more than a pipe holds: a reader of leftover data who finds more than that is reading new output.
 	pipeBytes = 1 << 20
-	// readAfter is how long a process runs before somebody reads what it prints. Most that end sooner print less than a pipe holds, and two
-	// readers cost more than all else that the runner does for a test.
+	// readAfter is how long a process runs before its output is read. Most processes that end sooner print less than a pipe holds, and two
+	// readers cost more than everything else that the runner does for a test.
 	readAfter = 5 * time.Millisecond
 )
 
 // room is how much a process may still print, on both its streams.
 type room struct {
 	left atomic.Int64
-	// over is called when that is too much, or when it cannot be kept.
+	// over is called when that limit is exceeded, or when output cannot be kept.
 	over func()
 }
 
-// newRoom is room for max bytes; 0: for all.
+// newRoom returns room for maximum bytes; 0: no limit.
 func newRoom(maximum int64, over func()) *room {
 	r := &room{over: over}
 	if maximum == 0 {
@@ -41,7 +41,7 @@ func newRoom(maximum int64, over func()) *room {
 	return r
 }
 
-// take returns how many of n bytes there is room for.
+// take returns how many of n bytes fit.
 func (r *room) take(n int) int {
 	left := r.left.Add(-int64(n))
 	if left >= 0 {
@@ -51,42 +51,42 @@ func (r *room) take(n int) int {
 	return int(max(0, left+int64(n)))
 }
 
-// output is one stream of what a process prints: a pipe, whose contents are kept in memory and, when that is full, in a file, so that they
-// cost the runner little however long they are. A pipe costs a fifth of what a file costs, and most of what is printed is short.
+// output is one output stream of a process: a pipe, whose contents are kept in memory and, when that is full, in a file, so that output of
+// any length costs the runner little. A pipe costs a fifth as much as a file, and most output is short.
 type output struct {
 	room *room
 	name string
-	// write is the process's end of the pipe, read the runner's.
+	// write is the process's end of the pipe, read is the runner's.
 	read, write *os.File
-	// reading is closed when nobody reads any more what a running process prints; nil: nobody did.
+	// reading is closed when the reader of a running process's output stops; nil: there was none.
 	reading chan struct{}
 
-	mu      sync.Mutex // of what follows, while somebody reads
+	mu      sync.Mutex // guards the fields below while the reader runs
 	memory  []byte
-	file    *os.File // has it all, once memory does not
-	size    int64    // of what is kept
+	file    *os.File // has all of it, once memory does not
+	size    int64    // of what was kept
 	printed int64
-	given   bool // up: what comes now is not kept
+	given   bool // given up: later output is not kept
 	err     error
 }
 
-// openOutput makes a pipe. name is for the file, if there is need of one.
+// openOutput makes a pipe. name is for the file, if one is needed.
 func openOutput(name string, r *room) (*output, error) {
 	o := &output{room: r, name: name}
 	var err error
 	if o.read, o.write, err = os.Pipe(); err != nil {
-		return nil, fmt.Errorf("cannot make a pipe for what a test prints: %w", err)
+		return nil, fmt.Errorf("cannot make a pipe for the output of a test: %w", err)
 	}
 	return o, nil
 }
 
-// started gives up the end of the pipe that the process has.
+// started closes the process's end of the pipe in the runner.
 func (o *output) started() { _ = o.write.Close() }
 
-// chunks are buffers to read into.
+// chunks are read buffers.
 var chunks = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 
-// start reads what a running process prints. A process that prints more than the pipe holds waits until then.
+// start starts reading a running process's output. Until then a process that prints more than the pipe holds waits.
 func (o *output) start() {
 	o.reading = make(chan struct{})
 	go func() {
@@ -103,7 +103,7 @@ func (o *output) start() {
 	}()
 }
 
-// keep adds to what is kept.
+// keep appends to the kept output.
 func (o *output) keep(b []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -125,26 +125,27 @@ func (o *output) keep(b []byte) {
 	}
 }
 
-// spill adds to the file, which is made at need.
+// spill appends to the file, which is created when needed.
 func (o *output) spill(b []byte) (err error) {
 	if o.file == nil {
 		if o.file, err = openUnlinked(o.name); err != nil {
-			return fmt.Errorf("cannot make a file for what a test prints: %w", err)
+			return fmt.Errorf("cannot make a file for the output of a test: %w", err)
 		}
 		if _, err = o.file.Write(o.memory); err != nil {
-			return fmt.Errorf("cannot keep what a test prints: %w", err)
+			return fmt.Errorf("cannot keep the output of a test: %w", err)
 		}
 		o.memory = nil
 	}
 	n, err := o.file.Write(b)
 	o.size += int64(n)
 	if err != nil {
-		return fmt.Errorf("cannot keep what a test prints: %w", err)
+		return fmt.Errorf("cannot keep the output of a test: %w", err)
 	}
 	return nil
 }
 
-// finish reads what an ended process left in the pipe, and closes it. What others do that still have it is theirs.
+// finish reads what an ended process left in the pipe, and closes it. Output of other processes that still have the pipe open is not waited
+// for.
 func (o *output) finish() error {
 	err := o.rest()
 	o.mu.Lock()
@@ -152,7 +153,7 @@ func (o *output) finish() error {
 	return errors.Join(o.err, err)
 }
 
-// close gives it all up.
+// close releases everything.
 func (o *output) close() error {
 	if o == nil || o.file == nil {
 		return nil
@@ -160,7 +161,7 @@ func (o *output) close() error {
 	return closeUnlinked(o.file)
 }
 
-// ReadAt reads what is kept.
+// ReadAt reads the kept output.
 func (o *output) ReadAt(b []byte, at int64) (n int, err error) {
 	if o.file != nil {
 		return o.file.ReadAt(b, at)
@@ -174,23 +175,23 @@ func (o *output) ReadAt(b []byte, at int64) (n int, err error) {
 	return n, err
 }
 
-// whole reads it from its start.
+// whole returns a reader of all of it.
 func (o *output) whole() io.Reader { return io.NewSectionReader(o, 0, o.size) }
 
-// tail returns the end of it.
+// tail returns its end.
 func (o *output) tail() (string, error) {
 	text := make([]byte, min(o.size, tailBytes+1))
 	n, err := o.ReadAt(text, o.size-int64(len(text)))
 	if err != nil && err != io.EOF {
-		return "", fmt.Errorf("cannot read what a test printed: %w", err)
+		return "", fmt.Errorf("cannot read the output of a test: %w", err)
 	}
 	return tail(string(text[:n]), tailBytes), nil
 }
 
-// fileFlags are for a file that did not exist.
+// fileFlags are for a file that must not exist yet.
 const fileFlags = os.O_CREATE | os.O_EXCL | os.O_RDWR
 
-// removeFiles gives up what the process printed.
+// removeFiles removes what the process printed.
 func (r *Record) removeFiles() error {
 	errs := []error{r.stdout.close(), r.stderr.close()}
 	if r.report != "" {
@@ -201,7 +202,7 @@ func (r *Record) removeFiles() error {
 	return errors.Join(errs...)
 }
 
-// openReport opens the checker's report: its file, or standard output where there is none, since the checker may not heed its option.
+// openReport opens the checker's report: its file or, if there is none, standard output, since the checker may ignore its option.
 func (r *Record) openReport() (io.ReadCloser, error) {
 	if r.report != "" {
 		f, err := os.Open(r.report)
@@ -226,7 +227,7 @@ func (r *Record) readReport(o ParseOptions) (rep *Report, reportErr, err error) 
 	return rep, reportErr, nil
 }
 
-// readTails fills Stdout and Stderr.
+// readTails sets Stdout and Stderr.
 func (r *Record) readTails() error {
 	var err1, err2 error
 	r.Stdout, err1 = r.stdout.tail()

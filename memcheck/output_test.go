@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// printing makes an output for at most maximum bytes, and counts how often that is too much.
+// printing returns an output for at most maximum bytes, and counts how often the limit is exceeded.
 func printing(t *testing.T, name string, maximum int64) (o *output, over *int) {
 	t.Helper()
 	over = new(int)
@@ -27,8 +27,8 @@ func printing(t *testing.T, name string, maximum int64) (o *output, over *int) {
 	return o, over
 }
 
-// What is printed is kept whole: before anybody reads, while somebody does, and what is left at the end; in memory and in a file, whose
-// name is gone.
+// All output is kept: read before the process ends, while it runs, and what is left at the end; in memory and in a file, whose name is
+// removed.
 func TestOutputKeeps(t *testing.T) {
 	for _, size := range []int{0, 1, tailBytes, tailBytes + 1, memoryBytes, memoryBytes + 1, 3*memoryBytes + 5} {
 		for _, when := range []string{"while", "both", "before"} {
@@ -78,7 +78,7 @@ func TestOutputKeeps(t *testing.T) {
 	}
 }
 
-// The end of a process is the end of its output, even where another process could still write.
+// The end of a process is the end of its output, even if another process could still write.
 func TestOutputHeldOpen(t *testing.T) {
 	for _, read := range []bool{false, true} {
 		o, _ := printing(t, "none", 0)
@@ -101,7 +101,7 @@ func TestOutputHeldOpen(t *testing.T) {
 	}
 }
 
-// Both streams share the room, and what there is no room for is counted and dropped.
+// Both streams share the room; output beyond it is counted and dropped.
 func TestOutputRoom(t *testing.T) {
 	over := 0
 	r := newRoom(10, func() { over++ })
@@ -123,14 +123,14 @@ func TestOutputRoom(t *testing.T) {
 	}
 }
 
-// What cannot be kept ends the process, and the error says so.
+// Output that cannot be kept ends the process, and the error says so.
 func TestOutputCannotBeKept(t *testing.T) {
 	large := make([]byte, memoryBytes+1)
 	o, over := printing(t, filepath.Join(t.TempDir(), "absent", "out"), 0)
 	o.keep(large)
 	o.keep(large) // tried once
 	o.started()
-	if err := o.finish(); err == nil || !strings.Contains(err.Error(), "cannot make a file for what a test prints") || *over != 1 {
+	if err := o.finish(); err == nil || !strings.Contains(err.Error(), "cannot make a file for the output of a test") || *over != 1 {
 		t.Errorf("%v, over %d times", err, *over)
 	}
 	for _, early := range []bool{true, false} {
@@ -138,7 +138,7 @@ func TestOutputCannotBeKept(t *testing.T) {
 		if err := os.WriteFile(name, nil, 0o400); err != nil {
 			t.Fatal(err)
 		}
-		f, err := os.Open(name) // cannot be written
+		f, err := os.Open(name) // not writable
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -147,7 +147,7 @@ func TestOutputCannotBeKept(t *testing.T) {
 			o.memory = []byte("x")
 		}
 		o.keep(large)
-		if o.err == nil || !strings.Contains(o.err.Error(), "cannot keep what a test prints") {
+		if o.err == nil || !strings.Contains(o.err.Error(), "cannot keep the output of a test") {
 			t.Error(o.err)
 		}
 		if err := o.close(); err != nil {
@@ -162,17 +162,17 @@ func TestOutputCannotBeKept(t *testing.T) {
 	f.test("a", "head -c 1000000 /dev/zero")
 	r, records := f.run()
 	r.Observers[0].(*keeper).began = func(Job) {
-		if err := os.Mkdir(filepath.Join(r.scratch, "0.out"), 0o700); err != nil { // where the file would go
+		if err := os.Mkdir(filepath.Join(r.scratch, "0.out"), 0o700); err != nil { // at the path of the file
 			t.Error(err)
 		}
 	}
-	if s, err := r.Do(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot make a file for what a test prints") ||
+	if s, err := r.Do(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot make a file for the output of a test") ||
 		s.Ran() != 0 || len(*records) != 0 {
 		t.Errorf("%+v, %v", s, err)
 	}
 }
 
-// A process that prints more than it may and ends before anybody looks has failed all the same.
+// A process that prints more than allowed and ends before its output is read still fails.
 func TestTooMuchAtOnce(t *testing.T) {
 	r := alone(t, say(cleanReport, "0"), func(r *Run) { r.MaxPrinted = 10 })
 	if r.Outcome != Fail || r.Reason != "printed more than the limit of 10 bytes" || r.Stdout != cleanReport[:10] ||
@@ -181,7 +181,7 @@ func TestTooMuchAtOnce(t *testing.T) {
 	}
 }
 
-// A process that cannot be killed is left behind, and the run goes on without it.
+// A process that cannot be killed is left behind, and the run continues without it.
 func TestStuck(t *testing.T) {
 	wait := killWait
 	killWait, endGroup = 50*time.Millisecond, func(int) {}

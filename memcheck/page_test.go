@@ -13,10 +13,10 @@ import (
 	"tenon.dev/internal/browser"
 )
 
-// shots is where the pictures of the report go, to be looked at.
+// shots is the folder for screenshots of the report, to look at.
 var shots = flag.String("shots", "", "folder for pictures of the HTML report")
 
-// richJournal is a run with findings of most classes over two devices, and the folder with their source.
+// richJournal returns a run with findings of most classes over two devices, and the folder with their source.
 func richJournal(t *testing.T) (path, sources string) {
 	t.Helper()
 	sources = t.TempDir()
@@ -112,7 +112,7 @@ func failed(r *Record, reason string, findings ...*Finding) *Record {
 	return r
 }
 
-// TestPageInBrowser uses the report as a reader does.
+// TestPageInBrowser uses the report as a reader would.
 func TestPageInBrowser(t *testing.T) {
 	path, sources := richJournal(t)
 	res, err := ReadResults(path)
@@ -154,7 +154,7 @@ func TestPageInBrowser(t *testing.T) {
 	is("document.querySelectorAll('.card').length", 7)
 	is("document.querySelector('.card .source .here').textContent.trim().slice(0, 2)", "43")
 	is("document.querySelector('.card svg.map').getAttribute('aria-label')", "The access is 8 bytes past the end")
-	is("document.querySelectorAll('tr.test').length", 200) // of 260, until more are asked for
+	is("document.querySelectorAll('tr.test').length", 200) // of 260, until more are requested
 	is("document.querySelector('tr.test .badge').textContent", "failed")
 	is("document.querySelector('#legend').textContent.includes('1 timed out')", true)
 	tab.Eval("document.querySelector('#more').click()", nil)
@@ -169,7 +169,7 @@ func TestPageInBrowser(t *testing.T) {
 	is("document.querySelectorAll('.card').length", 2)
 	tab.Eval("[...document.querySelectorAll('#outcomes .chip')].find(c => c.textContent.startsWith('timed out')).click()", nil)
 	is("document.querySelectorAll('tr.test').length", 1)
-	// A link from a test leads to its finding, whatever is filtered, and back.
+	// A link from a test leads to its finding, regardless of filters, and back.
 	tab.Eval("location.hash = '#f-0'", nil)
 	tab.Wait("document.querySelectorAll('.card').length === 7")
 	shot("finding")

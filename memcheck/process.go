@@ -16,23 +16,23 @@ type cause string
 
 const (
 	byLimit cause = "limit" // of time
-	bySize  cause = "size"  // of what it prints
-	byEnd   cause = "end"   // of the run
+	bySize  cause = "size"  // of output
+	byEnd   cause = "end"   // end of the run
 )
 
-// killWait is how long a killed process may take to vanish. One that waits for a broken device may never.
+// killWait is how long a killed process may take to disappear. One that waits for a broken device may never do so.
 var killWait = 10 * time.Second
 
-// endGroup is killGroup, but for tests of what cannot be killed.
+// endGroup is killGroup, except in tests of processes that cannot be killed.
 var endGroup = killGroup
 
-// process is one started test: a process group of its own, on which one thread waits. What it prints goes through pipes.
+// process is one started test: its own process group, which one thread waits for. Its output goes through pipes.
 type process struct {
 	args []string
 	dir  string
-	env  []string // whole
-	// done is called once, when the process has ended, or when it was killed and did not end. The error says that it could not be started
-	// or waited for.
+	env  []string // complete
+	// done is called once, when the process has ended, or when it was killed and did not end. The error says why it could not be started or
+	// waited for.
 	done func(err error)
 
 	out, err *output
@@ -41,10 +41,10 @@ type process struct {
 
 	mu    sync.Mutex
 	timer *time.Timer
-	// started and over say where it stands: between them its number is its own.
+	// started and over give its state: between them its process number is its own.
 	started, over bool
 	killed        cause
-	// stuck: it was killed and did not vanish; what follows is then unknown.
+	// stuck is set if it was killed and did not disappear; the fields below are then unknown.
 	stuck bool
 
 	// Set when run returns.
@@ -54,7 +54,7 @@ type process struct {
 	memory       int64
 }
 
-// open makes the pipes that the process prints to, for so many bytes, 0: without limit. The names are for files, where it prints much.
+// open makes the pipes for the process's output, for at most maximum bytes, 0: no limit. The names are for files, used if it prints a lot.
 func (p *process) open(stdout, stderr string, maximum int64) (err error) {
 	r := newRoom(maximum, func() { p.kill(bySize) })
 	if p.out, err = openOutput(stdout, r); err != nil {
@@ -67,10 +67,10 @@ func (p *process) open(stdout, stderr string, maximum int64) (err error) {
 	return nil
 }
 
-// printed is the size of both streams, also of what was not kept.
+// printed is the size of both streams, including output that was not kept.
 func (p *process) printed() int64 { return p.out.printed + p.err.printed }
 
-// kill ends the process and its group, or keeps it from starting. One that does not vanish is left behind.
+// kill ends the process and its group, or keeps it from starting. A process that does not disappear is left behind.
 func (p *process) kill(why cause) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,7 +85,7 @@ func (p *process) kill(why cause) {
 	}
 }
 
-// abandon leaves a killed process behind. The thread that waits for it goes on waiting.
+// abandon leaves a killed process behind. The thread that waits for it keeps waiting.
 func (p *process) abandon() {
 	p.mu.Lock()
 	if p.over {
@@ -98,7 +98,7 @@ func (p *process) abandon() {
 	p.done(nil)
 }
 
-// start starts the process, unless it was killed before.
+// start starts the process, unless it was killed already.
 func (p *process) start(limit time.Duration) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,7 +124,7 @@ func (p *process) start(limit time.Duration) error {
 	return nil
 }
 
-// goesOn has what the process prints read from now on, and limits its time.
+// goesOn starts reading the process's output, and limits its time.
 func (p *process) goesOn(limit time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -138,7 +138,7 @@ func (p *process) goesOn(limit time.Duration) {
 	}
 }
 
-// ended says that the process ended. It reports false if nobody waits for that any more.
+// ended records that the process ended. It reports false if nobody is waiting for that any more.
 func (p *process) ended() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,10 +147,10 @@ func (p *process) ended() bool {
 	return !p.stuck
 }
 
-// run starts the process on this thread, waits for its end, and calls done: no process of its group is left then. It reports false if
-// somebody else called done, because the process did not end when it was killed.
+// run starts the process on this thread, waits for its end, and calls done; no process of its group is left then. It reports false if
+// something else called done because the process did not end when it was killed.
 //
-// The system kills the process when the thread that started it ends, so that none outlives a runner that is killed.
+// The system kills the process when the thread that started it ends, so that no process outlives a killed runner.
 func (p *process) run(limit time.Duration) bool {
 	if err := p.start(limit); err != nil || !p.started {
 		p.done(err)
@@ -165,10 +165,10 @@ func (p *process) run(limit time.Duration) bool {
 	return mine
 }
 
-// finish reads what is left of what the process printed. The error is of what could not be kept.
+// finish reads the rest of the output. The error is about output that could not be kept.
 func (p *process) finish() error { return errors.Join(p.out.finish(), p.err.finish()) }
 
-// measure notes how the process ended and what it took.
+// measure records how the process ended and what it used.
 func (p *process) measure(err error) error {
 	state := p.cmd.ProcessState
 	if state == nil {
@@ -179,7 +179,7 @@ func (p *process) measure(err error) error {
 		p.signal = ws.Signal().String()
 	}
 	p.cpu = (state.UserTime() + state.SystemTime()).Seconds()
-	// A new process begins with the peak of the one that made it, so only what is above the runner's own is the test's.
+	// A new process begins with the peak of its parent, so a peak is the test's only if it exceeds the runner's own.
 	if m := peakMemory(state.SysUsage()); m > ownPeak() {
 		p.memory = m
 	}
@@ -190,8 +190,8 @@ func (p *process) measure(err error) error {
 	return err
 }
 
-// runMark is the value of an environment variable by which a run finds every process that its tests started, also those that left their
-// group.
+// runMark is the value of an environment variable by which a run finds every process that its tests started, including those that left
+// their group.
 type runMark string
 
 // markName is set for every test: the run, a slash, and the number of the job in the run.
@@ -214,7 +214,7 @@ type sweep struct {
 	last time.Time
 }
 
-// due sweeps if the last time was more than a second ago: looking at all processes of a machine takes milliseconds.
+// due sweeps if the last sweep was more than a second ago: looking at all processes of a machine takes milliseconds.
 func (s *sweep) due(m runMark, running func(job int) bool) {
 	if !s.mu.TryLock() {
 		return

@@ -7,10 +7,10 @@ import (
 	"syscall"
 )
 
-// setGroup puts the process into a new group of its own.
+// setGroup puts the process into a new group.
 func setGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
-// waitGroup waits until the process has ended, says so, and kills what is left of its group.
+// waitGroup waits until the process has ended, calls ended, and kills what is left of its group.
 func waitGroup(cmd *exec.Cmd, ended func()) error {
 	err := cmd.Wait()
 	ended()

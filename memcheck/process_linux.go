@@ -8,13 +8,13 @@ import (
 	"syscall"
 )
 
-// setGroup puts the process into a new group of its own, and has it killed with the runner.
+// setGroup puts the process into a new group, and has the system kill it when the runner ends.
 func setGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// waitGroup waits until the process has ended, says so, kills what is left of its group, and then gives up its number: until then no other
-// group can have it.
+// waitGroup waits until the process has ended, calls ended, kills what is left of its group, and then releases its number: until then no
+// other group can get it.
 func waitGroup(cmd *exec.Cmd, ended func()) error {
 	const byPid, exited, leave = 1, 0x4, 0x1000000 // P_PID, WEXITED, WNOWAIT
 	for {
@@ -27,9 +27,9 @@ func waitGroup(cmd *exec.Cmd, ended func()) error {
 	return cmd.Wait()
 }
 
-// killMarked kills every process of a run whose job is not running, until there is none.
+// killMarked kills every process of a run whose job is not running, until there are none.
 func killMarked(m runMark, running func(job int) bool) {
-	// A process that is being killed may have started others; one that cannot be killed must not keep the runner.
+	// A process that is being killed may have started others; one that cannot be killed must not block the runner.
 	for range 20 {
 		found := false
 		dir, err := os.Open("/proc")
@@ -43,7 +43,7 @@ func killMarked(m runMark, running func(job int) bool) {
 			if err != nil || pid == os.Getpid() || !stale(pid, m, running) {
 				continue
 			}
-			// The handle stands for this process even if the number is given to another.
+			// The handle refers to this process even if its number is reused.
 			if p, err := os.FindProcess(pid); err == nil && stale(pid, m, running) {
 				found = p.Kill() == nil || found
 				_ = p.Release()

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Without room for another open file nothing is run, and the error says why.
+// If no more files can be opened, nothing is run, and the error says why.
 func TestNoPipes(t *testing.T) {
 	f := newFake(t)
 	f.test("a", "exit 0")

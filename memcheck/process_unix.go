@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// killGroup kills every process of the group that pid leads. That none is left is no error.
+// killGroup kills every process of the group that pid leads. It is not an error if none is left.
 func killGroup(pid int) { _ = syscall.Kill(-pid, syscall.SIGKILL) }
 
-// openUnlinked opens a new file and takes its name away.
+// openUnlinked opens a new file and removes its name.
 func openUnlinked(name string) (*os.File, error) {
 	f, err := os.OpenFile(name, fileFlags, 0o600)
 	if err != nil {
@@ -25,7 +25,8 @@ func openUnlinked(name string) (*os.File, error) {
 	return f, nil
 }
 
-// lockFile locks f against other processes; the error is errShared. A file system without locks has none to offer.
+// lockFile locks f against other processes; if another holds the lock, the error is errShared. On a file system without locks it does
+// nothing.
 func lockFile(f *os.File) error {
 	if errors.Is(syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB), syscall.EWOULDBLOCK) {
 		return errShared
@@ -33,10 +34,10 @@ func lockFile(f *os.File) error {
 	return nil
 }
 
-// closeUnlinked closes a file that openUnlinked opened; with that it is gone.
+// closeUnlinked closes a file opened by openUnlinked, which deletes it.
 func closeUnlinked(f *os.File) error { return f.Close() }
 
-// rest reads what is in the pipe, without waiting for more: a process that left the group may still have the other end.
+// rest reads what is in the pipe, without waiting for more: a process that left the group may still have the other end open.
 func (o *output) rest() error {
 	if o.reading != nil {
 		if err := o.read.SetReadDeadline(time.Unix(1, 0)); err != nil { // in the past: the reader stops
@@ -63,7 +64,7 @@ func (o *output) rest() error {
 				}
 			}
 		})
-		if n <= 0 { // the end, or nothing more as yet
+		if n <= 0 { // the end, or nothing more yet
 			break
 		}
 		o.keep(b[:n])

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A file loses its name at once, and with its last user itself.
+// A file loses its name at once, and is deleted when its last user closes it.
 func TestOpenUnlinked(t *testing.T) {
 	name := t.TempDir() + "/named"
 	f, err := openUnlinked(name)

@@ -2,5 +2,5 @@
 
 package memcheck
 
-// killMarked finds nothing where processes do not show their environment: what left its test's group stays.
+// killMarked does nothing on systems where a process's environment is not visible: processes that left their test's group stay.
 func killMarked(runMark, func(job int) bool) {}

@@ -11,19 +11,19 @@ import (
 	"tenon.dev/internal/terminal"
 )
 
-// Progress shows how far a run is: on a terminal a bar with the counts and the running tests, which it redraws; elsewhere a line now and
-// then. It is an [Observer].
+// Progress shows the progress of a run: on a terminal as a bar with the counts and the running tests, which it redraws; elsewhere as a line
+// now and then. It is an [Observer].
 type Progress struct {
-	// Out is where it is shown, and Terminal whether that understands cursor movements.
+	// Out is where it is shown, and Terminal whether Out understands cursor movements.
 	Out      io.Writer
 	Terminal bool
-	// Title stands before the bar; Total is the number of jobs.
+	// Title is shown before the bar; Total is the number of jobs.
 	Title string
 	Total int
-	// Rows is the most lines for running tests; 0 is 8.
+	// Rows is the maximum number of lines for running tests; 0 means 8.
 	Rows int
 
-	now  func() time.Time // in tests, a clock of theirs
+	now  func() time.Time // tests use their own clock
 	quit chan struct{}
 	done sync.WaitGroup
 
@@ -32,7 +32,7 @@ type Progress struct {
 	began   time.Time
 	here    int // tests that ended in this part of the run, for the estimate
 	running map[int]running
-	lines   int // how many the last picture has
+	lines   int // the number of lines last drawn
 	said    time.Time
 }
 
@@ -41,7 +41,7 @@ type running struct {
 	since     time.Time
 }
 
-// Start begins to draw, from the counts of an earlier part of the run; nil: there was none. Stop must follow.
+// Start begins to draw, with the counts of an earlier part of the run, or nil if there was none. Stop must follow.
 func (p *Progress) Start(before *Summary) {
 	if p.now == nil {
 		p.now = time.Now
@@ -73,7 +73,7 @@ func (p *Progress) Start(before *Summary) {
 	})
 }
 
-// Stop ends the drawing and takes the running tests off the screen.
+// Stop ends the drawing and removes the running tests from the screen.
 func (p *Progress) Stop() {
 	close(p.quit)
 	p.done.Wait()
@@ -83,7 +83,7 @@ func (p *Progress) Stop() {
 	p.draw()
 }
 
-// Begin notes a running test.
+// Begin records a running test.
 func (p *Progress) Begin(worker int, gpu string, j Job, at time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,10 +100,10 @@ func (p *Progress) End(r *Record) error {
 	return nil
 }
 
-// width is how many columns a line may have.
+// width is the maximum number of columns in a line.
 const width = 79
 
-// draw writes the picture of this moment. What cannot be shown is no reason to end a run.
+// draw draws the current state. A failure to show it is no reason to end a run.
 func (p *Progress) draw() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,7 +112,7 @@ func (p *Progress) draw() {
 		return
 	}
 	var b strings.Builder
-	b.WriteString("\x1b[?7l") // a row that is too long is cut by the terminal: one that wrapped would shift the next picture
+	b.WriteString("\x1b[?7l") // the terminal cuts a row that is too long; if it wrapped, it would shift the next picture
 	if p.lines > 0 {
 		fmt.Fprintf(&b, "\x1b[%dA", p.lines)
 	}
@@ -125,7 +125,7 @@ func (p *Progress) draw() {
 	_, _ = io.WriteString(p.Out, b.String())
 }
 
-// status is the counts in words.
+// status returns the counts in words.
 func (p *Progress) status() string {
 	c := &p.counts
 	parts := []string{fmt.Sprintf("%d of %d", c.Ran(), p.Total)}
@@ -145,14 +145,14 @@ func (p *Progress) status() string {
 	return strings.Join(parts, ", ")
 }
 
-// bar is the bar: what succeeded, what did not, what is left.
+// bar returns the bar: what succeeded, what did not, what is left.
 func (p *Progress) bar() string {
 	const cells = width - 7
 	bad := p.counts.Failed + p.counts.Timeouts
 	all, red := cells, 0
 	if p.Total > 0 {
 		all = cells * p.counts.Ran() / p.Total
-		red = min(all, (cells*bad+p.Total-1)/p.Total) // one failure of a thousand is seen
+		red = min(all, (cells*bad+p.Total-1)/p.Total) // one failure in a thousand is visible
 	}
 	percent := 100
 	if p.Total > 0 {
@@ -162,7 +162,7 @@ func (p *Progress) bar() string {
 		fmt.Sprintf("\x1b[0m %3d %%", percent)
 }
 
-// rows are lines for the tests that run, those that run longest first.
+// rows returns lines for the running tests, longest running first.
 func (p *Progress) rows() []string {
 	var list []running
 	for _, r := range p.running {
@@ -189,7 +189,7 @@ func (p *Progress) rows() []string {
 	return rows
 }
 
-// span writes a time for people: 0.4s, 12s, 3m05s, 2h10m.
+// span formats a time for readers: 0.4s, 12s, 3m05s, 2h10m.
 func span(d time.Duration) string {
 	switch d = max(d, 0); {
 	case d < 10*time.Second:
@@ -202,5 +202,5 @@ func span(d time.Duration) string {
 	return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
 }
 
-// spanOf is span of seconds.
+// spanOf is span for a number of seconds.
 func spanOf(seconds float64) string { return span(time.Duration(seconds * float64(time.Second))) }

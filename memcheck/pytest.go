@@ -13,7 +13,7 @@ import (
 	"tenon.dev/internal/terminal"
 )
 
-// optOut is set for every process that is started, so that tests which make no sense under a checker can skip themselves.
+// optOut is set for every process that is started, so that tests that make no sense under a checker can skip themselves.
 const optOut = "PYTORCH_CUDA_MEMCHECK=1"
 
 // pytest is a Python file of tests.
@@ -21,12 +21,12 @@ type pytest struct {
 	file     string
 	python   string
 	discover []string
-	// script is whether one test is run as python FILE TEST and not by pytest.
+	// script is set if a single test is run as python FILE TEST rather than with pytest.
 	script bool
 	args   []string
 }
 
-// mainGuard is the line by which a file of tests runs them when it is started as a program.
+// mainGuard is the line by which a test file runs its tests when it is started as a program.
 var mainGuard = regexp.MustCompile(`(?m)^if\s+__name__\s*==\s*['"]__main__['"]`)
 
 func newPytest(file string, o TargetOptions) (*pytest, error) {
@@ -63,7 +63,7 @@ func (p *pytest) String() string { return p.file }
 
 func (p *pytest) Tests(ctx context.Context) ([]Test, error) {
 	args := append(slices.Clone(p.discover), "--setup-only", p.file)
-	if !p.script { // else they are for the file, and pytest may not know them
+	if !p.script { // otherwise they are for the file, and pytest may not know them
 		args = append(args, p.args...)
 	}
 	out, err := list(ctx, Command{Args: args, Env: []string{optOut}})
@@ -74,7 +74,7 @@ func (p *pytest) Tests(ctx context.Context) ([]Test, error) {
 	return tests, nil
 }
 
-// parse reads what pytest prints in its setup-only mode: a line for each test, which names the fixtures that the test uses.
+// parse parses the output of pytest's setup-only mode: a line for each test, which names the fixtures that the test uses.
 func (p *pytest) parse(out string) []Test {
 	var tests []Test
 	for line := range strings.Lines(strings.TrimSpace(out)) {
@@ -83,12 +83,12 @@ func (p *pytest) parse(out string) []Test {
 			continue
 		}
 		word := strings.Fields(node)[0]
-		// A plain function without fixtures has no such note; pytest puts its node, and nothing else, at the eighth column.
+		// A plain function without fixtures has no such note; its line is only the node, at the eighth column.
 		if !fixtures && (p.script || !strings.HasPrefix(line, "        ") || word != node && !strings.Contains(node, "[")) {
 			continue
 		}
 		if p.script {
-			node = word // the contract's name; it is what unittest is told
+			node = word // the contract's name, and the one passed to unittest
 		}
 		_, id, ok := strings.Cut(node, "::")
 		if !ok {
@@ -107,7 +107,7 @@ func (p *pytest) Command(t Test) Command {
 	return Command{Args: append([]string{p.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", p.file + "::" + t.id}, p.args...)}
 }
 
-// pythonSkipped are the last lines of unittest and of pytest for one test that was skipped.
+// pythonSkipped matches the last line of unittest and of pytest for a single test that was skipped.
 var pythonSkipped = regexp.MustCompile(`(?m)^OK \(skipped=1\)|^(=+ )?1 skipped\b`)
 
 func (p *pytest) Skipped(_ Test, stdout, stderr string) bool {

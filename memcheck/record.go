@@ -12,61 +12,61 @@ type Outcome string
 const (
 	// Success: the process ended with status 0 and the checker reported no error.
 	Success Outcome = "success"
-	// Ignored: every error that the checker reported is a library's, see [Libraries].
+	// Ignored: all errors that the checker reported are a library's, see [Libraries].
 	Ignored Outcome = "ignored"
 	// Timeout: the process was still running at the time limit and was killed.
 	Timeout Outcome = "timeout"
-	// Fail: the checker reported an error, or the process failed, or its report cannot be understood.
+	// Fail: the checker reported an error, the process failed, or its report cannot be understood.
 	Fail Outcome = "fail"
 )
 
-// rank orders outcomes, worse ones higher.
+// rank orders outcomes; worse is higher.
 var rank = map[Outcome]int{Success: 0, Ignored: 1, Timeout: 2, Fail: 3}
 
-// Record is what is known of one test after it ran under one tool. It is one line of a journal.
+// Record is the result of one test run under one tool. It is one line of a journal.
 type Record struct {
 	// Type is "test".
 	Type string `json:"type"`
 	// Test is the test's name.
 	Test string `json:"test"`
-	// Tool is what it ran under.
+	// Tool is the tool that it ran under.
 	Tool Tool `json:"tool"`
 	// Outcome is how it ended.
 	Outcome Outcome `json:"outcome"`
 	// Reason says in words why the outcome is not Success.
 	Reason string `json:"reason,omitempty"`
-	// Exit is the exit status, -1 if a signal ended the process, whose name is then in Signal.
+	// Exit is the exit status, or -1 if a signal ended the process; Signal is then its name.
 	Exit   int    `json:"exit"`
 	Signal string `json:"signal,omitempty"`
-	// Skipped: the test said that it skipped itself. Verified: a whole report of the checker was read, of a process that called CUDA.
+	// Skipped is set if the test skipped itself, Verified if a complete report of the checker was read, about a process that called CUDA.
 	Skipped  bool `json:"skipped,omitempty"`
 	Verified bool `json:"verified"`
-	// Start is when the process was started, Seconds how long it ran, CPU the processor time of it and its children, in seconds.
+	// Start is when the process was started, Seconds how long it ran, CPU the processor time of it and its children in seconds.
 	Start   time.Time `json:"start"`
 	Seconds float64   `json:"seconds"`
 	CPU     float64   `json:"cpu_seconds,omitempty"`
-	// Memory is the peak of the host's memory, in bytes, of the largest of the test's processes; 0: less than the runner's own.
+	// Memory is the peak host memory, in bytes, of the largest process of the test; 0: less than the runner's own.
 	Memory int64 `json:"memory_bytes,omitempty"`
-	// Worker ran it, on the devices GPU, as CUDA_VISIBLE_DEVICES names them.
+	// Worker is the worker that ran it, and GPU the devices, as CUDA_VISIBLE_DEVICES names them.
 	Worker int    `json:"worker"`
 	GPU    string `json:"gpu,omitempty"`
-	// Shard is the rank of the machine's piece of the run, set where reports are joined.
+	// Shard is the rank of the machine's part of the run; it is set when reports are joined.
 	Shard int `json:"rank,omitempty"`
-	// Printed is how many bytes the process printed; Stdout and Stderr are their last ones, kept unless the outcome is Success and [Run]
-	// was not told to keep them.
+	// Printed is the number of bytes that the process printed. Stdout and Stderr are the ends of its output; they are kept unless the
+	// outcome is Success and [Run] was not told to keep them.
 	Printed int64  `json:"printed_bytes,omitempty"`
 	Stdout  string `json:"stdout,omitempty"`
 	Stderr  string `json:"stderr,omitempty"`
-	// Report is the checker's; nil if the process never started.
+	// Report is the checker's report; nil if the process never started.
 	Report *Report `json:"report,omitempty"`
 
-	// All that the process printed, and the file with the report where it is not in stdout, live until the run's observers have seen the
-	// record.
+	// The complete output of the process, and the file with the report if it is not in stdout. They live until the run's observers have
+	// seen the record.
 	stdout, stderr *output
 	report         string
 }
 
-// judge decides the outcome of a process that ended by itself. reportErr is the parser's.
+// judge decides the outcome of a process that ended by itself. reportErr is the parser's error.
 func (r *Record) judge(reportErr error, strict, findingsOnly bool) {
 	rep := r.Report
 	r.Verified = reportErr == nil && rep.Checker != "" && !rep.NoCalls
@@ -77,7 +77,7 @@ func (r *Record) judge(reportErr error, strict, findingsOnly bool) {
 		r.Outcome, r.Reason = Ignored, "every error is a library's"
 	case !failed && (rep.Failing() || libraries || rep.Errors > 0):
 		r.Outcome, r.Reason = Fail, count(max(rep.Errors, rep.Groups), "error")
-		if rep.Checker != CheckerTenon { // which is a part of the program and leaves its status alone
+		if rep.Checker != CheckerTenon { // Tenon's checker is part of the program and does not change its status
 			r.Reason += ", although the exit status is 0"
 		}
 	case !failed:
@@ -96,10 +96,10 @@ func (r *Record) judge(reportErr error, strict, findingsOnly bool) {
 	}
 }
 
-// byItself begins the reason of a failure that is not the checker's finding.
+// byItself begins the reason of a failure that is not a finding of the checker.
 const byItself = "the checker found nothing, but the test failed by itself: "
 
-// ending says how the process ended.
+// ending returns how the process ended.
 func (r *Record) ending() string {
 	if r.Signal != "" {
 		return "ended by signal: " + r.Signal
@@ -114,9 +114,9 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// Summary counts what happened in a run.
+// Summary holds the counts of a run.
 type Summary struct {
-	// Planned is how many tests there were to run, times the tools. The outcomes' sum is less where a run was cut short.
+	// Planned is the number of tests to run, times the tools. The sum of the outcomes is less if a run was interrupted.
 	Planned int `json:"planned"`
 	// Succeeded, Ignored, Timeouts and Failed count the outcomes.
 	Succeeded int `json:"succeeded"`
@@ -126,16 +126,17 @@ type Summary struct {
 	Timeouts int `json:"timeouts"`
 	// Failed: see Succeeded.
 	Failed int `json:"failed"`
-	// Skipped and Unverified are parts of Succeeded: tests that skipped themselves, and tests of whose processes the checker said nothing.
+	// Skipped and Unverified are included in Succeeded: tests that skipped themselves, and tests about whose processes the checker reported
+	// nothing.
 	Skipped    int `json:"skipped"`
 	Unverified int `json:"unverified"`
-	// Kernels is how many kernels the checker says it looked at; 0 if it does not say, as NVIDIA's do not.
+	// Kernels is the number of kernels that the checker says it checked; 0 if it does not say, as with NVIDIA's.
 	Kernels int `json:"kernels,omitempty"`
-	// Findings is the number of distinct defects that are no library's.
+	// Findings is the number of distinct defects that are not a library's.
 	Findings int `json:"findings"`
-	// Seconds is the time of the whole run; of a run that was resumed, of all its parts; of joined shards, the longest.
+	// Seconds is the time of the whole run; for a resumed run, of all its parts; for joined shards, of the longest.
 	Seconds float64 `json:"seconds"`
-	// Interrupted: a signal ended the run. Stopped: a failure did, with fail-fast; then it is "failure" or "hang".
+	// Interrupted is set if a signal ended the run. Stopped is set if fail-fast ended it: to "failure" or "hang".
 	Interrupted bool   `json:"interrupted,omitempty"`
 	Stopped     string `json:"stopped,omitempty"`
 	// Missing names what a joined report lacks: shards, or parts of a shard.
@@ -144,7 +145,7 @@ type Summary struct {
 	keys map[string]bool
 }
 
-// Ran is how many tests ran to an outcome.
+// Ran returns how many tests ran to an outcome.
 func (s *Summary) Ran() int { return s.Succeeded + s.Ignored + s.Timeouts + s.Failed }
 
 // add counts one record.
@@ -182,25 +183,25 @@ func (s *Summary) add(r *Record) {
 // Status is an exit status of tenon memcheck.
 type Status int
 
-// The exit statuses. Where pytest has one for the same end, the number is the same.
+// The exit statuses. If pytest has a status with the same meaning, the number is the same.
 const (
-	// StatusPassed: every test succeeded or was ignored, or timed out where a timeout is no failure.
+	// StatusPassed: every test succeeded, was ignored, or timed out in a run where timeouts are not failures.
 	StatusPassed Status = 0
 	// StatusFailed: at least one test failed; with fail-fast also a timeout.
 	StatusFailed Status = 1
-	// StatusInterrupted: a signal ended the run, and what is reported is a part; or a joined report lacks shards.
+	// StatusInterrupted: a signal ended the run and the report is partial, or a joined report lacks shards.
 	StatusInterrupted Status = 2
 	// StatusHang: no test failed, and at least one timed out.
 	StatusHang Status = 3
-	// StatusNotRun: nothing ran, since the command line, the listing of tests or the search for a checker failed.
+	// StatusNotRun: nothing ran, because of an error in the command line, the listing of tests or the search for a checker.
 	StatusNotRun Status = 4
-	// StatusNoTests: there is no test to run after the filters.
+	// StatusNoTests: no test is left after the filters.
 	StatusNoTests Status = 5
-	// StatusUnverified: every test succeeded, but of some the checker said nothing, and a report was required.
+	// StatusUnverified: every test succeeded, but the checker reported nothing about some, and a report was required.
 	StatusUnverified Status = 6
 )
 
-// Status returns the run's exit status. A timeout counts unless noHang is set, and a success without a report if required is set.
+// Status returns the run's exit status. Timeouts count unless noHang is set, and successes without a report count if required is set.
 func (s *Summary) Status(noHang, required bool) Status {
 	switch {
 	case s.Stopped != "":

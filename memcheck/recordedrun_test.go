@@ -45,7 +45,7 @@ func recordedRun(t *testing.T, file string) []*Record {
 	return records
 }
 
-// expectation is what a test of a recorded run must have, by "TEST TOOL"; what is not named succeeded without a finding.
+// expectation is the expected result of a test of a recorded run, by "TEST TOOL"; tests not named must succeed without a finding.
 type expectation struct {
 	outcome Outcome
 	class   Class
@@ -54,7 +54,7 @@ type expectation struct {
 	place string
 }
 
-// comparePytest: in the run over a Python file each planted bug lies in its test, under its tool, and nowhere else.
+// comparePytest checks, for the run over a Python file, that each planted bug is found in its test, by its tool, and nowhere else.
 func comparePytest(records []*Record) []string {
 	want := map[string]expectation{
 		"TestPlanted.test_out_of_bounds_cuda memcheck":  {Fail, OutOfBounds, "store_past", "store_past.cu:4"},
@@ -73,7 +73,7 @@ func comparePytest(records []*Record) []string {
 	return compareRun(records, want, 40)
 }
 
-// compareGo is the same of Go kernels.
+// compareGo does the same for Go kernels.
 func compareGo(records []*Record) []string {
 	want := map[string]expectation{}
 	for tool, classes := range map[Tool]map[Class]string{
@@ -101,7 +101,7 @@ func compareGo(records []*Record) []string {
 	return compareRun(records, want, 120)
 }
 
-// compareCUDA is the same of a CUDA C++ program, whose other findings only follow from these.
+// compareCUDA does the same for a CUDA C++ program, whose other findings only follow from these.
 func compareCUDA(records []*Record) []string {
 	want := map[string]expectation{}
 	for test, e := range map[string]expectation{
@@ -119,7 +119,7 @@ func compareCUDA(records []*Record) []string {
 		"trap memcheck":               {Fail, DeviceFault, "trap(int *)", "planted.cu:"},
 		"stream_order memcheck":       {Fail, StreamRace, "fill(float *, int)", "planted.cu:"},
 		"stream_order_free memcheck":  {Fail, StreamRace, "", ""},
-		"blas_short memcheck":         {outcome: Fail}, // the library's errors, and the program's call that meets them
+		"blas_short memcheck":         {outcome: Fail}, // the library's errors, and the program's call that they make fail
 		"race_read racecheck":         {Fail, Race, "race_read(float *)", "planted.cu:"},
 		"race_write racecheck":        {Fail, Race, "race_write(float *)", "planted.cu:"},
 		"race_reread racecheck":       {Fail, Race, "race_reread(float *)", "planted.cu:"},
@@ -138,7 +138,7 @@ func compareCUDA(records []*Record) []string {
 		}
 		for _, test := range strings.Fields("assert trap oob_write oob_read oob_before oob_shared null_write misaligned use_after_free " +
 			"blas_short stream_order") {
-			if tool != "memcheck" { // the program itself fails where the device faults, which depends on where its memory lies
+			if tool != "memcheck" { // the program itself fails if the device faults, which depends on where its memory lies
 				want[test+" "+tool] = expectation{outcome: "any"}
 			}
 		}
@@ -146,7 +146,7 @@ func compareCUDA(records []*Record) []string {
 	return compareRun(records, want, 128)
 }
 
-// compareRun says what is not as it must be in a run of so many jobs.
+// compareRun returns the differences from the expectations in a run of that many jobs.
 func compareRun(records []*Record, want map[string]expectation, jobs int) (wrong []string) {
 	say := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	if len(records) != jobs {
@@ -174,7 +174,7 @@ func compareRun(records []*Record, want map[string]expectation, jobs int) (wrong
 				}
 			case f.Library == "cuBLAS":
 				libraries++
-			case (e.class != "" || libraries > 0) && (f.Class == APIError || f.Class == Leak): // what follows from a lost device
+			case (e.class != "" || libraries > 0) && (f.Class == APIError || f.Class == Leak): // consequences of a lost device
 			default:
 				say("%s: %s in %q: %s", name, f.Class, f.Kernel, f.Message)
 			}
@@ -189,7 +189,7 @@ func compareRun(records []*Record, want map[string]expectation, jobs int) (wrong
 	return wrong
 }
 
-// kernelTests are those of Tenon's tests that run its kernels on a GPU, with the line by which some tell how many.
+// kernelTests are the tests of Tenon that run its kernels on a GPU, with the line in which some of them give the number.
 var kernelTests = map[string]*regexp.Regexp{
 	"TestBackEndsAgree":         regexp.MustCompile(`(\d+) kernels agree, 0 buffers differ`),
 	"TestKernels":               regexp.MustCompile(`kernels: (\d+) built`),
@@ -200,8 +200,8 @@ var kernelTests = map[string]*regexp.Regexp{
 	"TestDigitsLosses":          nil,
 }
 
-// compareKernels says what is not as it must be in a run over Tenon's kernel tests and, in the same run, a planted bug for each tool and
-// one in a shell's child: in the file RUN.kernels.jsonl that bench/gpu.sh leaves.
+// compareKernels checks a run over Tenon's kernel tests and, in the same run, a planted bug for each tool and one in a child process of a
+// shell: the file RUN.kernels.jsonl that bench/gpu.sh leaves.
 func compareKernels(records []*Record) []string {
 	want := map[string]expectation{
 		"TestPlantedStorePast memcheck":       {Fail, OutOfBounds, "store_past", "planted_test.go:"},
@@ -240,7 +240,7 @@ func compareKernels(records []*Record) []string {
 	return wrong
 }
 
-// TestCompareKernels: a run that lacks a test, a finding, or kernels is not taken for a clean one.
+// TestCompareKernels checks that a run that lacks a test, a finding, or kernels does not pass as clean.
 func TestCompareKernels(t *testing.T) {
 	made := func() (rs []*Record) {
 		places := map[string]*Finding{
@@ -295,7 +295,7 @@ func TestCompareKernels(t *testing.T) {
 	}
 }
 
-// TestRecordedRuns holds the journals of runs on an H200 against what was planted, each in its way; none is left out.
+// TestRecordedRuns compares every journal of a run on an H200 with the planted bugs.
 func TestRecordedRuns(t *testing.T) {
 	const dir = "testdata/h200"
 	compare := map[string]func(records []*Record) []string{
@@ -315,7 +315,7 @@ func TestRecordedRuns(t *testing.T) {
 	}
 }
 
-// TestPlantedRuns holds a new run over the planted programs, on a GPU, against what was planted.
+// TestPlantedRuns compares a new run over the planted programs, on a GPU, with the planted bugs.
 func TestPlantedRuns(t *testing.T) {
 	if *journals == "" {
 		t.Skip("it judges runs made on a GPU just before: bench/gpu.sh's part planted makes them and names their folder by -journals; " +

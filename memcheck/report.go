@@ -12,7 +12,7 @@ import (
 	"tenon.dev/internal/checklog"
 )
 
-// ReportError says why a report is not complete. Its text is the contract's.
+// ReportError says why a report is incomplete. Its text is fixed by the contract.
 type ReportError string
 
 // Error returns the text.
@@ -20,9 +20,9 @@ func (e ReportError) Error() string { return string(e) }
 
 // The ways in which a report may be incomplete.
 const (
-	// ErrCount: the summary's number is no number, or not that of the errors before it.
+	// ErrCount: the summary's number is not a number, or differs from the number of errors before it.
 	ErrCount ReportError = "Number of errors does not match"
-	// ErrNoSummary: the output has no report, or one that was cut off.
+	// ErrNoSummary: the output has no report, or an incomplete one.
 	ErrNoSummary ReportError = "No error summary found"
 )
 
@@ -35,27 +35,27 @@ const (
 
 const (
 	mark = "========="
-	// tenonMark begins a log of Tenon's checker.
+	// tenonMark begins a log of Tenon's own checker.
 	tenonMark = `{"checker":`
-	// lineLimit is the most bytes of a line that are kept, and groupLimit the most lines of a group.
+	// lineLimit is the maximum number of bytes kept of a line, and groupLimit the maximum number of lines of a group.
 	lineLimit  = 16 << 10
 	groupLimit = 2000
 )
 
 // ParseOptions say how a report is read.
 type ParseOptions struct {
-	// Tool is noted in the findings.
+	// Tool is recorded in the findings.
 	Tool Tool
-	// Libraries are those that findings are attributed to.
+	// Libraries are the libraries that findings are attributed to.
 	Libraries Libraries
 }
 
-// readers are buffers for use again: most reports are shorter than what it takes to clear a new one.
+// readers are buffers for reuse: clearing a new one takes longer than reading most reports.
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 64<<10) }}
 
-// ParseReport reads the output of a checker, with or without the checked program's own output in between: of compute-sanitizer and each of
-// its tools, and of the old cuda-memcheck; or the log of Tenon's own. Findings of one defect are merged, and memory stays bounded, however
-// long the output. The error is or wraps ErrCount or ErrNoSummary, beside a report of what was there, or it is the reader's.
+// ParseReport parses the output of a checker: of any tool of compute-sanitizer, of the old cuda-memcheck, or the log of Tenon's own
+// checker. The checked program's output may be mixed in. Findings of one defect are merged, and memory use is bounded, however long the
+// output. The error is or wraps ErrCount or ErrNoSummary, with a report of what could be parsed, or it is the reader's error.
 func ParseReport(r io.Reader, o ParseOptions) (*Report, error) {
 	if r == nil {
 		return nil, errors.New("the report's reader is nil; give it one")
@@ -77,7 +77,7 @@ func ParseReport(r io.Reader, o ParseOptions) (*Report, error) {
 		}
 		p.line(line)
 	}
-	if p.ended { // what follows is the program's; a pipe must be drained all the same
+	if p.ended { // the rest is the program's; a pipe must still be drained
 		if _, err := io.Copy(io.Discard, in); err != nil {
 			return p.rep, err
 		}
@@ -85,7 +85,7 @@ func ParseReport(r io.Reader, o ParseOptions) (*Report, error) {
 	return p.rep, p.finish()
 }
 
-// readLine returns the next line without its end, cut at lineLimit bytes.
+// readLine returns the next line without its newline, cut at lineLimit bytes.
 func readLine(in *bufio.Reader) (string, error) {
 	var b []byte
 	for {
@@ -102,7 +102,7 @@ func readLine(in *bufio.Reader) (string, error) {
 	}
 }
 
-// parser reads one output line by line.
+// parser parses one output line by line.
 type parser struct {
 	opts ParseOptions
 	rep  *Report
@@ -111,13 +111,13 @@ type parser struct {
 	group  []string
 	open   bool
 	legacy bool
-	// summed: there was a summary; bad: its number was none. ended: nothing more counts.
+	// summed is set if there was a summary, bad if its number was invalid, ended if nothing more counts.
 	summed, bad, ended bool
-	// idle: a process ended before it called CUDA.
+	// idle is set if a process ended before it called CUDA.
 	idle bool
 }
 
-// line reads one line of output.
+// line parses one line of output.
 func (p *parser) line(s string) {
 	if p.rep.Checker == "" {
 		switch name := strings.TrimPrefix(s, mark+" "); {
@@ -128,7 +128,7 @@ func (p *parser) line(s string) {
 		return
 	}
 	rest, ok := strings.CutPrefix(s, mark)
-	if !ok || strings.HasPrefix(rest, "=") { // more of them are a program's own ornament
+	if !ok || strings.HasPrefix(rest, "=") { // with more of them it is the program's own decoration
 		return
 	}
 	rest = strings.TrimPrefix(rest, " ")
@@ -154,10 +154,10 @@ var (
 	raceSum   = regexp.MustCompile(`^RACECHECK SUMMARY: ([0-9]+) hazards? displayed \(([0-9]+) errors?, ([0-9]+) warnings?\)`)
 )
 
-// summary reads a line of totals. Those of leaks and unused memory are counted by the errors' again.
+// summary parses a line of totals. The totals of leaks and unused memory are also included in the errors' total.
 func (p *parser) summary(s string) {
 	if p.legacy {
-		p.group, p.open = p.group[:0], false // a group that no empty line ended does not count
+		p.group, p.open = p.group[:0], false // a group without an empty line at its end does not count
 	} else {
 		p.endGroup()
 	}
@@ -193,17 +193,17 @@ func (p *parser) summary(s string) {
 	}
 }
 
-// notices are groups that tell of the program's end and are no errors of the checker's count.
+// notices are groups about the end of the program, which the checker does not count as errors.
 var notices = []string{"Target application returned an error", "Error: process didn't terminate successfully",
 	"No CUDA kernels were instrumented", "Internal Sanitizer"}
 
-// endGroup makes the open group a finding.
+// endGroup turns the open group into a finding.
 func (p *parser) endGroup() {
 	if !p.open {
 		return
 	}
 	p.open = false
-	if strings.Contains(p.group[0], "terminated before first instrumented API call") { // all that is said of a program without CUDA
+	if strings.Contains(p.group[0], "terminated before first instrumented API call") { // all that is said about a program without CUDA
 		p.idle = true
 		return
 	}
@@ -215,13 +215,13 @@ func (p *parser) endGroup() {
 	f := newFinding(p.group)
 	f.Tool = p.opts.Tool
 	f.Library = p.opts.Libraries.Match(p.group[1:]...)
-	if f.Severity != SeverityInfo { // the summary does not count those
+	if f.Severity != SeverityInfo { // the summary does not count infos
 		p.rep.Groups++
 	}
 	p.rep.add(p.seen, f)
 }
 
-// add merges f with an equal finding of seen, or appends it.
+// add merges f with an equal finding in seen, or appends it.
 func (r *Report) add(seen map[string]*Finding, f *Finding) {
 	key := f.Key()
 	if old := seen[key]; old != nil {
@@ -234,7 +234,7 @@ func (r *Report) add(seen map[string]*Finding, f *Finding) {
 	}
 }
 
-// finish compares the summary with what was read.
+// finish compares the summary with what was parsed.
 func (p *parser) finish() error {
 	if !p.legacy {
 		p.endGroup()

@@ -16,18 +16,18 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write what is found as what is expected")
 
-// open parses a text as the output of a tool.
+// parse parses a text as the output of a tool.
 func parse(tool Tool, text string) (*Report, error) {
 	return ParseReport(strings.NewReader(text), ParseOptions{Tool: tool, Libraries: DefaultLibraries()})
 }
 
-// toolOf is the tool that a recording's name begins with.
+// toolOf returns the tool that a recording's name begins with.
 func toolOf(file string) Tool {
 	tool, _, _ := strings.Cut(filepath.Base(file), "-")
 	return Tool(tool)
 }
 
-// describe is a report as testdata/recordings.want has it.
+// describe formats a report as in testdata/recordings.want.
 func describe(r *Report, err error) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "  %s errors %d warnings %d groups %d unprinted %d", r.Checker, r.Errors, r.Warnings, r.Groups, r.Unprinted)
@@ -69,7 +69,7 @@ func describe(r *Report, err error) string {
 	return b.String()
 }
 
-// TestRecordings reads what compute-sanitizer said on an H200 of programs with bugs and without.
+// TestRecordings parses the output of compute-sanitizer on an H200 for programs with and without bugs.
 func TestRecordings(t *testing.T) {
 	files, err := filepath.Glob("testdata/h200/*check-*.txt")
 	if err != nil || len(files) < 60 {
@@ -110,7 +110,7 @@ func TestRecordings(t *testing.T) {
 	}
 }
 
-// TestRecordedClasses holds the most important of the recordings to what was planted, apart from the file that -rewrite makes.
+// TestRecordedClasses compares the most important recordings with the planted bugs, independently of the file that -rewrite makes.
 func TestRecordedClasses(t *testing.T) {
 	for file, want := range map[string]struct {
 		class  Class
@@ -160,7 +160,7 @@ func TestRecordedClasses(t *testing.T) {
 	}
 }
 
-// legacy is a report as cuda-memcheck wrote it.
+// legacy is a report in the format of cuda-memcheck.
 const legacy = `a line of the program
 ========= CUDA-MEMCHECK
 more of the program
@@ -202,7 +202,7 @@ func TestLegacy(t *testing.T) {
 	}
 }
 
-// TestReportChecks are the contract's: the count, the summary, the group that nothing ends.
+// TestReportChecks checks the cases of the contract: the count, the summary, an unfinished group.
 func TestReportChecks(t *testing.T) {
 	const group = "========= Invalid __global__ read of size 4\n=========     Saved host backtrace\n=========     Host Frame:libcudnn.so\n"
 	const noCall = "========= Error: Target application terminated before first instrumented API call\n"
@@ -277,7 +277,7 @@ func TestLibraries(t *testing.T) {
 	}
 }
 
-// TestReportIsBounded reads many distinct findings and a line without end.
+// TestReportIsBounded parses many distinct findings and an endless line.
 func TestReportIsBounded(t *testing.T) {
 	var b bytes.Buffer
 	b.WriteString("========= COMPUTE-SANITIZER\n")
@@ -323,7 +323,7 @@ func TestTenonLog(t *testing.T) {
 	}
 }
 
-// FuzzParseReport: no input makes the parser fail otherwise than by its two errors, or keep more than it says.
+// FuzzParseReport checks that for any input the parser fails only with its two errors, and keeps no more than documented.
 func FuzzParseReport(f *testing.F) {
 	f.Add([]byte(legacy + "========= ERROR SUMMARY: 2 errors\n"))
 	f.Add([]byte(tenonLog))
@@ -346,7 +346,7 @@ func FuzzParseReport(f *testing.F) {
 		if len(r.Findings) > MaxFindings || len(r.Findings) > bytes.Count(text, []byte("\n"))+1 {
 			t.Fatalf("%d findings of %d bytes", len(r.Findings), len(text))
 		}
-		if err := r.check(); err != nil { // a journal could not be read back
+		if err := r.check(); err != nil { // a journal with it could not be read back
 			t.Fatal(err)
 		}
 		for _, g := range r.Findings {

@@ -9,12 +9,13 @@ import (
 	"time"
 )
 
-// Log writes the contract's log: a line "Success: TEST", "Ignored: TEST", "Timeout: TEST" or "Fail: TEST" for each test, the last followed
-// by all that the test printed: standard output, the checker's report where that is apart, standard error. It is an [Observer].
+// Log writes the contract's log: a line "Success: TEST", "Ignored: TEST", "Timeout: TEST" or "Fail: TEST" for each test. After a "Fail"
+// line comes everything that the test printed: standard output, the checker's report if it is separate, standard error. It is an
+// [Observer].
 type Log struct {
-	// Out gets the log.
+	// Out receives the log.
 	Out io.Writer
-	// Tools: the lines name the tool too, for runs under several.
+	// Tools makes the lines name the tool too, for runs under several.
 	Tools bool
 }
 
@@ -24,7 +25,7 @@ var words = map[Outcome]string{Success: "Success", Ignored: "Ignored", Timeout: 
 // Begin does nothing.
 func (l *Log) Begin(int, string, Job, time.Time) {}
 
-// End writes the test's lines. It copies what the test printed through a small buffer, however much that is.
+// End writes the test's lines. It copies the test's output through a small buffer, however long it is.
 func (l *Log) End(r *Record) error {
 	_, err := fmt.Fprintf(l.Out, "%s: %s\n", words[r.Outcome], r.name(l.Tools, 0))
 	if err == nil && r.Outcome == Fail {
@@ -45,7 +46,7 @@ func (l *Log) copy(in io.Reader) error {
 	return err
 }
 
-// copyReport copies a file. The report may be none of its own, and may not have been written.
+// copyReport copies a file. There may be no separate report, or it may not have been written.
 func (l *Log) copyReport(name string) error {
 	f, err := os.Open(name)
 	if name == "" || errors.Is(err, fs.ErrNotExist) {

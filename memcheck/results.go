@@ -15,34 +15,34 @@ import (
 	"tenon.dev/internal/terminal"
 )
 
-// JournalName is the file of a journal in a run's folder.
+// JournalName is the name of the journal's file in a run's folder.
 const JournalName = "result.jsonl"
 
-// Results is what one run or several found, joined: what reports show.
+// Results is the joined result of one or more runs: what reports show.
 type Results struct {
-	// Headers are the journals'.
+	// Headers are the headers of the journals.
 	Headers []*Header
-	// Summary counts over all of them.
+	// Summary has the counts over all of them.
 	Summary Summary
 	tests   []*result
 	// findings are distinct by key, in the order of first appearance.
 	findings []*found
 	byKey    map[string]int
 	byName   map[string]int
-	// byTest has the place of a test's finding in its list, by the indices of both.
+	// byTest gives the position of a finding in a test's list, by the indices of both.
 	byTest map[[2]int]int
-	// kept is how many bytes of output tests hold.
+	// kept is the number of bytes of output held for tests.
 	kept int
 }
 
-// result is one test of the results. Its record's report is folded into findings.
+// result is one test of the results. The report of its record is merged into findings.
 type result struct {
 	*Record
 	header   int
 	findings []hits
 }
 
-// hits says how often a finding was reported in a test.
+// hits is how often a finding was reported in a test.
 type hits struct{ finding, count int }
 
 // found is one distinct finding over all tests.
@@ -52,21 +52,21 @@ type found struct {
 	count int
 }
 
-// Bounds of what reports hold, whatever the journals do.
+// Bounds on what reports hold, whatever the journals contain.
 const (
 	maxKept     = 8 << 20 // bytes of output
 	maxDistinct = 5000    // findings
 )
 
-// What reports for people show of a name and of a message, in characters, and of the texts of one test's findings, in bytes.
+// How much of a name and of a message reports for readers show, in characters, and of the texts of one test's findings, in bytes.
 const (
 	maxName    = 200
 	maxMessage = 400
 	maxText    = 16 << 10
 )
 
-// ReadResults reads journals, or folders that hold one. Of a test that several journals hold under the same target and tool, the worst
-// outcome counts, so that a repetition hides nothing.
+// ReadResults reads journals, or folders that hold one. If several journals hold a test under the same target and tool, the worst outcome
+// counts, so that a repetition hides nothing.
 func ReadResults(names ...string) (*Results, error) {
 	res := newResults()
 	for _, name := range names {
@@ -97,7 +97,7 @@ func (res *Results) read(name string) error {
 	return nil
 }
 
-// join takes a journal in.
+// join adds a journal.
 func (res *Results) join(in io.Reader) error {
 	index, ran := len(res.Headers), 0
 	var head *Header
@@ -141,7 +141,7 @@ func shardName(s Shard) string {
 	return fmt.Sprintf("shard %d of %d", s.Rank, s.Split)
 }
 
-// add takes one record in.
+// add adds one record.
 func (res *Results) add(header int, r *Record) {
 	key := res.Headers[header].Target + "\x1f" + jobKey(r.Test, r.Tool)
 	t := &result{Record: r, header: header}
@@ -171,7 +171,7 @@ func (res *Results) add(header int, r *Record) {
 	}
 }
 
-// addFinding notes a finding of the test with index at.
+// addFinding adds a finding to the test with index at.
 func (res *Results) addFinding(at int, t *result, f *Finding) {
 	key := f.Key()
 	i, ok := res.byKey[key]
@@ -195,7 +195,7 @@ func (res *Results) addFinding(at int, t *result, f *Finding) {
 	g.tests = append(g.tests, at)
 }
 
-// count fills the summary, and names the shards that are missing.
+// count sets the summary, and names the missing shards.
 func (res *Results) count() {
 	sum := &res.Summary
 	for _, t := range res.tests {
@@ -214,7 +214,7 @@ func (res *Results) count() {
 	}
 }
 
-// missingShards says for each run in pieces which of them no journal is of.
+// missingShards names, for each sharded run, the shards that no journal belongs to.
 func (res *Results) missingShards() (missing []string) {
 	type run struct {
 		name  string
@@ -240,7 +240,7 @@ func (res *Results) missingShards() (missing []string) {
 	return missing
 }
 
-// gaps names the numbers below n that are not among those: "0, 2, 5 to 9". Its length depends on how many are there, not on n.
+// gaps names the numbers below n that are missing from there: "0, 2, 5 to 9". Its length depends on the length of there, not on n.
 func gaps(there []int, n int) string {
 	slices.Sort(there)
 	var lost []string
@@ -275,7 +275,7 @@ func (res *Results) Title() string {
 	return strings.Join(targets, ", ")
 }
 
-// name is a test's within a line, with its tool if tools is set, in at most so many characters; 0: in all.
+// name returns a test's name as shown within a line, with its tool if tools is set, in at most that many characters; 0: no limit.
 func (r *Record) name(tools bool, most int) string {
 	name := terminal.Line(r.Test, most)
 	if tools {
@@ -284,7 +284,7 @@ func (r *Record) name(tools bool, most int) string {
 	return name
 }
 
-// severalTools reports whether names of tests need their tool.
+// severalTools reports whether names of tests must include their tool.
 func (res *Results) severalTools() bool {
 	for _, t := range res.tests {
 		if t.Tool != res.tests[0].Tool {
@@ -294,7 +294,7 @@ func (res *Results) severalTools() bool {
 	return false
 }
 
-// WriteLog writes the contract's log of joined results. Of a failed test it has the ends of what it printed, as journals have.
+// WriteLog writes the contract's log of joined results. For a failed test it has only the ends of its output, like journals.
 func (res *Results) WriteLog(w io.Writer) error {
 	tools := res.severalTools()
 	for _, t := range res.tests {
@@ -309,7 +309,7 @@ func (res *Results) WriteLog(w io.Writer) error {
 	return nil
 }
 
-// JoinJournals writes one journal with the lines of all: the first's header, which counts all jobs, every test, and the summary of the
+// JoinJournals writes one journal that joins all: the header of the first, which counts all jobs, every test, and the summary of the
 // results.
 func (res *Results) JoinJournals(w io.Writer, names ...string) error {
 	h := *res.Headers[0]
@@ -340,8 +340,8 @@ func (res *Results) JoinJournals(w io.Writer, names ...string) error {
 	return lines.Encode(ending{Type: "end", Summary: &res.Summary})
 }
 
-// Text returns the summary for people: what was run, the counts, the findings with their places, and the tests that did not pass, the first
-// of each.
+// Text returns the summary for readers: what was run, the counts, the findings with their places, and the first of the tests with each
+// outcome other than success.
 func (res *Results) Text() string {
 	const most = 20
 	var b bytes.Buffer
@@ -391,7 +391,7 @@ func (res *Results) Text() string {
 	return b.String()
 }
 
-// FailedAlone counts the tests that failed though the checker saw their use of the GPU and found nothing.
+// FailedAlone counts the tests that failed although the checker watched their use of the GPU and found nothing.
 func (res *Results) FailedAlone() (n int) {
 	for _, t := range res.tests {
 		if t.Outcome == Fail && t.Verified && strings.HasPrefix(t.Reason, byItself) {
@@ -401,8 +401,8 @@ func (res *Results) FailedAlone() (n int) {
 	return n
 }
 
-// ranked returns the findings that matter most first: errors, then leaks and failed calls, which often only say that a kernel had failed
-// before, then warnings, then what is a library's; of equals, those of more tests.
+// ranked returns the findings with the most important first: errors, then leaks and failed calls, which often only follow from a failed
+// kernel, then warnings, then those of libraries; among equals, those of more tests first.
 func (res *Results) ranked() []*found {
 	weight := func(f *found) int {
 		switch {
@@ -422,12 +422,12 @@ func (res *Results) ranked() []*found {
 	return list
 }
 
-// sentence is the message and the place, as they may stand within a line.
+// sentence returns the message and the place, escaped for use within a line.
 func (f *Finding) sentence() string {
 	return terminal.Line(f.Message, maxMessage) + terminal.Line(f.where(), maxMessage)
 }
 
-// where is the place of a finding within a sentence.
+// where returns the place of a finding for use within a sentence.
 func (f *Finding) where() string {
 	switch {
 	case len(f.Device) > 0 && f.Kernel != "":

@@ -19,41 +19,41 @@ import (
 type Job struct {
 	// Test is what runs.
 	Test Test
-	// Tool is what it runs under.
+	// Tool is the tool that it runs under.
 	Tool Tool
 }
 
 // Observer is told what happens in a run. The calls come one at a time, from the run's goroutines.
 type Observer interface {
-	// Begin says that a worker starts a job, on the devices gpu.
+	// Begin is called when a worker starts a job, on the devices gpu.
 	Begin(worker int, gpu string, j Job, at time.Time)
-	// End says that it ended. The record must not be changed, and its files are gone afterwards.
+	// End is called when a job ends. The record must not be changed; its files are removed afterwards.
 	End(r *Record) error
 }
 
-// Run is a run of tests, each in a process of its own under a checker.
+// Run is a run of tests, each in its own process under a checker.
 type Run struct {
-	// Target has the tests.
+	// Target provides the tests.
 	Target Target
-	// Jobs are what runs, in this order.
+	// Jobs are the jobs to run, in this order.
 	Jobs []Job
-	// Checker goes before every test's command.
+	// Checker is put before every test's command.
 	Checker *Checker
-	// Libraries are those whose errors are ignored.
+	// Libraries are the libraries whose errors are ignored.
 	Libraries Libraries
-	// GPUs has the value of CUDA_VISIBLE_DEVICES for each worker, "" to leave it as it is; its length is the number of workers.
+	// GPUs has the value of CUDA_VISIBLE_DEVICES for each worker, "" to leave it unchanged; its length is the number of workers.
 	GPUs []string
-	// Limit is the time that a test may take; 0: none. MaxPrinted is how many bytes it may print; 0: no limit.
+	// Limit is the time that a test may take; 0: none. MaxPrinted is the number of bytes that it may print; 0: no limit.
 	Limit      time.Duration
 	MaxPrinted int64
-	// Strict counts errors of libraries. FindingsOnly ignores tests that fail by themselves, with no error found. FailFast ends the run at
-	// the first failure or, without NoHang, timeout.
+	// Strict also counts errors of libraries. FindingsOnly ignores tests that fail although no error was found. FailFast ends the run at
+	// the first failure or, unless NoHang is set, timeout.
 	Strict, FindingsOnly, FailFast, NoHang bool
-	// KeepOutput keeps the end of what a test prints in its record also if it succeeds.
+	// KeepOutput keeps the end of a test's output in its record even if it succeeds.
 	KeepOutput bool
-	// Observers are told of every test.
+	// Observers are told about every test.
 	Observers []Observer
-	// Before is the count of an earlier part of the same run, which is gone on with; nil: there is none.
+	// Before has the counts of an earlier part of the same run, which this one continues; nil: there is none.
 	Before *Summary
 
 	began   time.Time
@@ -71,15 +71,15 @@ type Run struct {
 	stop    context.CancelFunc
 }
 
-// Do runs the jobs and returns the counts. When ctx ends, running tests are killed, with every process that they started, and the
-// summary says that it was interrupted. An error is one of the runner itself: a test's failure is none.
+// Do runs the jobs and returns the counts. When ctx ends, running tests are killed, with every process that they started, and the summary
+// is marked as interrupted. An error is one of the runner itself; a failing test is not an error.
 func (r *Run) Do(ctx context.Context) (s *Summary, err error) {
 	if r == nil || ctx == nil || r.Target == nil || r.Checker == nil {
 		return nil, errors.New("a run needs a context, a Target and a Checker, and one of them is nil")
 	}
 	r.began = time.Now()
 	if r.scratch, err = os.MkdirTemp("", "tenon-memcheck-"); err != nil {
-		return nil, fmt.Errorf("cannot make a folder for what tests print: %w", err)
+		return nil, fmt.Errorf("cannot make a folder for the output of tests: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(r.scratch)) }()
 	if r.mark, err = newMark(); err != nil {
@@ -111,7 +111,7 @@ func (r *Run) Do(ctx context.Context) (s *Summary, err error) {
 
 // work runs the next job until none is left. All workers share one index.
 func (r *Run) work(ctx context.Context, worker int) {
-	// Every process is started and waited for by its worker's thread: handing it to another one costs more than all that is done with its
+	// Every process is started and waited for by its worker's thread: handing it to another thread costs more than all processing of its
 	// output.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -127,7 +127,7 @@ func (r *Run) work(ctx context.Context, worker int) {
 	r.workers.Done()
 }
 
-// kill ends the processes that run.
+// kill ends the running processes.
 func (r *Run) kill() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -142,12 +142,12 @@ func (r *Run) isRunning(i int) bool {
 	return r.running[i] != nil
 }
 
-// begin notes a job that starts.
+// begin records a job that starts.
 func (r *Run) begin(ctx context.Context, worker, i int, p *process, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.running[i] = p
-	if ctx.Err() != nil { // kill may not have seen it
+	if ctx.Err() != nil { // kill may have missed it
 		p.kill(byEnd)
 	}
 	for _, o := range r.Observers {
@@ -155,7 +155,7 @@ func (r *Run) begin(ctx context.Context, worker, i int, p *process, at time.Time
 	}
 }
 
-// end tells the observers of a job's record. A nil record is of a test that the end of the run cut short.
+// end passes a job's record to the observers. A nil record is for a test that the end of the run interrupted.
 func (r *Run) end(i int, rec *Record, err error) {
 	r.mu.Lock()
 	delete(r.running, i)
@@ -186,8 +186,8 @@ func (r *Run) end(i int, rec *Record, err error) {
 	r.sweep.due(r.mark, r.isRunning)
 }
 
-// one runs one job. It reports false if its process did not end when it was killed: then another thread has ended the job and gone on with
-// the next.
+// one runs one job. It reports false if its process did not end when it was killed; another thread has then ended the job and continues
+// with the next.
 func (r *Run) one(ctx context.Context, worker, i int) bool {
 	job, base := r.Jobs[i], filepath.Join(r.scratch, strconv.Itoa(i))
 	c := r.Target.Command(job.Test)
@@ -221,13 +221,13 @@ func (r *Run) one(ctx context.Context, worker, i int) bool {
 			go r.work(ctx, worker)
 		}
 	}
-	rec.Start = r.began.Add(time.Since(r.began)) // whatever the wall clock does meanwhile
+	rec.Start = r.began.Add(time.Since(r.began)) // independent of changes to the wall clock
 	r.begin(ctx, worker, i, p, rec.Start)
 	return p.run(r.Limit)
 }
 
-// conclude reads what a process left and decides the outcome. failed says that it could not be started or waited for; the error is the
-// runner's.
+// conclude reads what a process left and decides the outcome. failed is the reason why the process could not be started or waited for; the
+// returned error is the runner's.
 func (r *Run) conclude(rec *Record, t Test, p *process, failed error) (err error) {
 	rec.Seconds, rec.CPU, rec.Memory, rec.Exit, rec.Signal = p.seconds, p.cpu, p.memory, p.exit, p.signal
 	if failed != nil {

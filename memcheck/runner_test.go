@@ -17,7 +17,7 @@ import (
 	"tenon.dev/internal/benchrun"
 )
 
-// say is a script that prints a text and ends with a status.
+// say is a script that prints a text and exits with a status.
 func say(text, status string) string { return "cat <<'EOF'\n" + text + "EOF\nexit " + status }
 
 func TestOutcomes(t *testing.T) {
@@ -76,7 +76,7 @@ func TestCheckerCannotStart(t *testing.T) {
 	}
 }
 
-// A test that hangs is killed with every process that it started, those in its group and those that left it.
+// A test that hangs is killed with every process that it started, whether still in its group or not.
 func TestTimeoutKillsAll(t *testing.T) {
 	need(t, "setsid")
 	r := alone(t, "sleep 1000 & setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000') & echo before; sleep 1000",
@@ -87,7 +87,7 @@ func TestTimeoutKillsAll(t *testing.T) {
 	noneLeft(t)
 }
 
-// What a test started and did not end is killed after it, whether the test passed or not.
+// Processes that a test started and did not end are killed after it, whether the test passed or not.
 func TestOrphansEnd(t *testing.T) {
 	need(t, "setsid")
 	for _, body := range []string{"sleep 1000 &", "setsid sleep 1000 & sleep 0.1",
@@ -99,7 +99,7 @@ func TestOrphansEnd(t *testing.T) {
 	}
 }
 
-// The end of a process is the end of its group, before anything looks for processes that left it.
+// When a process ends its group is killed, before anything looks for processes that left it.
 func TestGroupEnds(t *testing.T) {
 	f := newFake(t)
 	p := &process{args: []string{"sh", "-c", "sleep 1000 & sleep 1000 & echo done"},
@@ -132,7 +132,7 @@ func TestTooMuchOutput(t *testing.T) {
 	}
 }
 
-// A hundred megabytes of output pass through the runner: the runner's own memory does not grow with them.
+// A hundred megabytes of output pass through the runner, but the runner's own memory does not grow with them.
 func TestLargeOutput(t *testing.T) {
 	f := newFake(t)
 	line := strings.Repeat("x", 99) + "\n"
@@ -141,7 +141,7 @@ func TestLargeOutput(t *testing.T) {
 	bad := f.file("bad", "========= CUDA-MEMCHECK\n"+group("Invalid __global__ write of size 4", "Host Frame:prog [0x1]")+
 		"========= ERROR SUMMARY: 1 errors\n")
 	f.test("a", "cat "+copies+bad+"; cat "+bad+" >&2; exit 1")
-	f.test("b", "head -c 100000000 /dev/zero; exit 1") // one line without an end
+	f.test("b", "head -c 100000000 /dev/zero; exit 1") // one endless line
 	r, records := f.run()
 	r.GPUs = []string{"", ""}
 	log, err := os.Create(filepath.Join(f.dir, "result.log"))
@@ -171,7 +171,7 @@ func TestLargeOutput(t *testing.T) {
 
 func TestMemoryAndTime(t *testing.T) {
 	need(t, "python3")
-	take := ownPeak()>>20 + 300 // MiB; a test that takes less than this process did has no peak of its own
+	take := ownPeak()>>20 + 300 // MiB; a test that uses less than this process did has no peak of its own
 	r := alone(t, fmt.Sprintf("python3 -c 'x = bytearray(%d << 20)'\n", take)+say(cleanReport, "0"))
 	if r.Memory < take<<20 || r.Memory > (take+300)<<20 {
 		t.Errorf("peak memory %d MiB of a test that takes %d", r.Memory>>20, take)
@@ -181,7 +181,7 @@ func TestMemoryAndTime(t *testing.T) {
 	}
 }
 
-// Workers share one index: each takes the next test until none is left, and each has its devices.
+// Workers share one index: each takes the next test until none is left, and each has its own devices.
 func TestWorkers(t *testing.T) {
 	f := newFake(t)
 	for _, n := range []string{"a", "b", "c", "d", "e", "f", "g"} {
@@ -230,7 +230,7 @@ func TestFailFast(t *testing.T) {
 	}
 }
 
-// The end of the context kills what runs, and no outcome is made up for it.
+// The end of the context kills the running tests, and no outcome is recorded for them.
 func TestInterrupt(t *testing.T) {
 	need(t, "setsid")
 	f := newFake(t)
@@ -269,8 +269,8 @@ func TestObserverFails(t *testing.T) {
 	}
 }
 
-// BenchmarkInstant runs 1,000 tests that end at once, and the same processes with nothing around them, at the same parallelism, in turns.
-// It reports the time of one of each in microseconds, and how many times as long a run takes.
+// BenchmarkInstant alternates between runs of 1,000 tests that end at once and the same processes with nothing around them, at the same
+// parallelism. It reports the time per test or process of each in microseconds, and the ratio.
 func BenchmarkInstant(b *testing.B) {
 	const workers, each = 2, 1000
 	dir := b.TempDir()

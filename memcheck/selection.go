@@ -13,16 +13,16 @@ import (
 
 // Selection says which of a target's tests run.
 type Selection struct {
-	// KeepCPU keeps tests whose names say that they are of the processor alone.
+	// KeepCPU keeps tests whose names say that they run on the CPU only.
 	KeepCPU bool
-	// Match keeps the names that it matches, and Skip drops those that it does. Nil: no filter.
+	// Match keeps the names that it matches, and Skip drops those that it matches. Nil: no filter.
 	Match, Skip *regexp.Regexp
-	// Shard is the piece that runs; the zero value is all.
+	// Shard is the part that runs; the zero value is the whole.
 	Shard Shard
 }
 
-// Of returns the tests to run: filtered, sorted by name (by bytes), and of these the shard's piece: with n tests in pieces of
-// ceil(n/Split), those from Rank pieces on.
+// Of returns the tests to run: filtered, sorted by name (by bytes), and of these the shard's part. With n tests, a part has ceil(n/Split)
+// of them, starting after Rank parts.
 func (s Selection) Of(tests []Test) []Test {
 	tests = slices.DeleteFunc(slices.Clone(tests), func(t Test) bool {
 		return !s.KeepCPU && cpuOnly(t.Short) || s.Match != nil && !s.Match.MatchString(t.Name) || s.Skip != nil &&
@@ -36,22 +36,22 @@ func (s Selection) Of(tests []Test) []Test {
 	return tests
 }
 
-// cpuOnly reports whether a name says that its test needs no GPU: it has cpu in it and not cuda, in any case.
+// cpuOnly reports whether a name says that its test needs no GPU: it contains cpu and not cuda, in any case.
 func cpuOnly(name string) bool {
 	name = strings.ToLower(name)
 	return strings.Contains(name, "cpu") && !strings.Contains(name, "cuda")
 }
 
-// Shard is one of several equal pieces of a run, for several machines.
+// Shard is one of several equal parts of a run, for several machines.
 type Shard struct {
-	// Split is the number of pieces and Rank this one's, from 0.
+	// Split is the number of parts and Rank the index of this one, from 0.
 	Split int `json:"split"`
 	Rank  int `json:"rank"`
-	// Source says what the shard was taken from, for people; "" for flags.
+	// Source says where the shard comes from, for readers; "" for flags.
 	Source string `json:"source,omitempty"`
 }
 
-// Check returns an error that names what is wrong with the shard.
+// Check returns an error that says what is wrong with the shard.
 func (s Shard) Check() error {
 	from := ""
 	if s.Source != "" {
@@ -66,9 +66,9 @@ func (s Shard) Check() error {
 	return nil
 }
 
-// EnvironmentShard returns the shard that runs. A split or rank that is not nil counts; what is nil comes from the first scheduler whose
-// environment has it: TENON_MEMCHECK_SPLIT and TENON_MEMCHECK_RANK (which a matrix of GitHub Actions sets), a Slurm array, a Kubernetes
-// indexed job (whose size TENON_MEMCHECK_SPLIT says), torchrun. Without any, Split is 1 and Rank 0. An error names the variable and the
+// EnvironmentShard returns the shard to run. A split or rank that is not nil is used; otherwise it comes from the first scheduler that sets
+// it in the environment: TENON_MEMCHECK_SPLIT and TENON_MEMCHECK_RANK (which a matrix of GitHub Actions sets), a Slurm array, a Kubernetes
+// indexed job (with its size in TENON_MEMCHECK_SPLIT), torchrun. Without any, Split is 1 and Rank 0. An error names the variable and the
 // remedy.
 func EnvironmentShard(split, rank *int) (Shard, error) {
 	if split != nil && rank != nil {
@@ -104,12 +104,12 @@ func EnvironmentShard(split, rank *int) (Shard, error) {
 	if split == nil && rank == nil {
 		for _, k := range []*knob.Text{knob.MemcheckRank, knob.JobCompletionIndex} {
 			if k.Get() != "" {
-				return Shard{}, fmt.Errorf("%s is %s, and nothing says of how many pieces; set %s, or give --split", k.Name(), k.Get(),
+				return Shard{}, fmt.Errorf("%s is %s, but the number of pieces is not given; set %s, or give --split", k.Name(), k.Get(),
 					knob.MemcheckSplit.Name())
 			}
 		}
 		if k := knob.MemcheckSplit; k.Get() != "" {
-			return Shard{}, fmt.Errorf("%s is %s, and nothing says which piece this is; set %s, or give --rank", k.Name(), k.Get(),
+			return Shard{}, fmt.Errorf("%s is %s, but the rank of this piece is not given; set %s, or give --rank", k.Name(), k.Get(),
 				knob.MemcheckRank.Name())
 		}
 	}
@@ -123,7 +123,7 @@ func EnvironmentShard(split, rank *int) (Shard, error) {
 	return s, s.Check()
 }
 
-// given returns the flag's value if there is one, else the variable's, else def.
+// given returns the flag's value if set, otherwise the variable's, otherwise def.
 func given(flag *int, k *knob.Text, def int) (int, error) {
 	if flag != nil {
 		return *flag, nil
@@ -133,20 +133,20 @@ func given(flag *int, k *knob.Text, def int) (int, error) {
 	}
 	n, err := strconv.Atoi(k.Get())
 	if err != nil {
-		return 0, fmt.Errorf("%s is %q, which is no whole number; give --split and --rank", k.Name(), k.Get())
+		return 0, fmt.Errorf("%s is %q, which is not a whole number; give --split and --rank", k.Name(), k.Get())
 	}
 	return n, nil
 }
 
-// wrongGPUs is the contract's sentence for a list of GPUs that does not fit the number of workers.
+// wrongGPUs is the contract's message for a list of GPUs that does not fit the number of workers.
 const wrongGPUs = "Please specify GPU assignment for each process, separated by :"
 
-// maxGPUs bounds what a list of GPUs has.
+// maxGPUs bounds the length of a list of GPUs.
 const maxGPUs = 1 << 16
 
-// AssignGPUs returns the value of CUDA_VISIBLE_DEVICES for each of n workers. The spec "all" (or "") gives worker i the i-th of the visible
-// devices, in turn; otherwise it is a list with one entry a worker, separated by colons, where an entry may name several: "1,2:3,4:5,6".
-// The error names an entry that is none. With no device visible and "all", every entry is "" and the variable stays as it is.
+// AssignGPUs returns the value of CUDA_VISIBLE_DEVICES for each of n workers. The spec "all" (or "") gives the workers one visible device
+// each, in turn; otherwise it is a list with one entry per worker, separated by colons, where an entry may name several devices:
+// "1,2:3,4:5,6". The error names an invalid entry. With "all" and no visible device, every entry is "" and the variable stays unchanged.
 func AssignGPUs(spec string, n int, visible []string) ([]string, error) {
 	gpus := make([]string, min(max(n, 0), maxGPUs))
 	if spec == "all" || spec == "" {
@@ -176,15 +176,16 @@ func AssignGPUs(spec string, n int, visible []string) ([]string, error) {
 	return gpus, nil
 }
 
-// gpuName is how CUDA_VISIBLE_DEVICES names a device; what it does not understand would leave the tests without one.
+// gpuName matches the names that CUDA_VISIBLE_DEVICES allows for a device; a name that it does not allow would leave the tests without a
+// device.
 var gpuName = regexp.MustCompile(`^([0-9]+|(GPU|MIG)-[0-9A-Za-z/-]+)$`)
 
-// VisibleGPUs returns the devices that this process may use, as CUDA_VISIBLE_DEVICES names them: its entries where it is set (none if it is
-// -1), else the numbers of the n devices of the machine.
+// VisibleGPUs returns the devices that this process may use, as CUDA_VISIBLE_DEVICES names them: its entries if it is set (none if it is
+// -1), otherwise the numbers of the machine's n devices.
 func VisibleGPUs(n int) []string {
 	switch list := strings.ReplaceAll(knob.VisibleDevices.Get(), " ", ""); list {
 	case "":
-	case "-1": // the custom for none
+	case "-1": // by convention: none
 		return nil
 	default:
 		return strings.Split(list, ",")

@@ -34,7 +34,7 @@ func TestSelection(t *testing.T) {
 		{Selection{}, "b a C", "C a b"},
 		{Selection{}, "x_cpu x_CPU x_cpu_cuda CUDA_cPu x", "CUDA_cPu x x_cpu_cuda"},
 		{Selection{KeepCPU: true}, "x_cpu x", "x x_cpu"},
-		{Selection{}, "example.com/cpu/p/a p/a_cpu", "example.com/cpu/p/a"}, // the path of a package is no author's word on the test
+		{Selection{}, "example.com/cpu/p/a p/a_cpu", "example.com/cpu/p/a"}, // the path of a package says nothing about the test
 		{Selection{Match: regexp.MustCompile("^a"), Skip: regexp.MustCompile("z$")}, "ab az b", "ab"},
 		{Selection{Shard: Shard{Split: 2, Rank: 0}}, "a b c d e", "a b c"},
 		{Selection{Shard: Shard{Split: 2, Rank: 1}}, "e d c b a", "d e"},
@@ -52,7 +52,7 @@ func TestSelection(t *testing.T) {
 	}
 }
 
-// The pieces of every split have each test once.
+// The shards of every split contain each test exactly once.
 func TestShardsCover(t *testing.T) {
 	for n := range 25 {
 		var list []string
@@ -142,7 +142,7 @@ func TestEnvironmentShard(t *testing.T) {
 		{"SLURM_ARRAY_TASK_COUNT=3 SLURM_ARRAY_TASK_ID=1 SLURM_ARRAY_TASK_MIN=q", nil, nil, Shard{}, `SLURM_ARRAY_TASK_MIN is "q"`},
 		{"TENON_MEMCHECK_SPLIT=8 JOB_COMPLETION_INDEX=5", nil, nil, Shard{8, 5, "a Kubernetes indexed job"}, ""},
 		{"JOB_COMPLETION_INDEX=5", n(6), nil, Shard{6, 5, "a Kubernetes indexed job"}, ""},
-		{"JOB_COMPLETION_INDEX=0", nil, nil, Shard{}, "nothing says of how many pieces; set TENON_MEMCHECK_SPLIT"},
+		{"JOB_COMPLETION_INDEX=0", nil, nil, Shard{}, "the number of pieces is not given; set TENON_MEMCHECK_SPLIT"},
 		{"RANK=1 WORLD_SIZE=2", nil, nil, Shard{2, 1, "torchrun"}, ""},
 		{"RANK=1", nil, nil, Shard{Split: 1}, ""},
 	} {

@@ -16,7 +16,7 @@ import (
 	"tenon.dev/internal/terminal"
 )
 
-// A journal from elsewhere, and a test in it with what is given besides.
+// The start of a journal from elsewhere, and a test in it with additional fields.
 const strangeHead = `{"type":"run","format":1,"target":"t","checker":"TENON-CHECK","tools":["memcheck"],"shard":{"split":1,"rank":0},"jobs":1,"limit_seconds":1,"gpus":[""]}` + "\n"
 
 func strangeTest(with string) string {
@@ -33,7 +33,7 @@ func strange(t *testing.T, text string) string {
 	return path
 }
 
-// What no run has is an error with the file and the line, whoever reads the journal.
+// Values that no run writes are an error with the file and the line, for every reader of the journal.
 func TestStrangeJournals(t *testing.T) {
 	head := func(with string) string {
 		return strings.Replace(strangeHead, `"jobs":1,"limit_seconds":1`, with, 1) + strangeTest("")
@@ -84,7 +84,7 @@ func TestStrangeJournals(t *testing.T) {
 			t.Errorf("resumed: %v, want %v", err2, err)
 		}
 	}
-	// Text may say null.
+	// Texts may contain null.
 	for _, with := range []string{`,"reason":"[null,null]"`, `,"reason":"\",null"`, `,"report":null`,
 		`,"stdout":"a\\","report":{"findings":[{"allocation":null,"details":["null"]}]}`} {
 		if _, err := ReadResults(strange(t, strangeHead+strangeTest(with))); err != nil {
@@ -93,7 +93,7 @@ func TestStrangeJournals(t *testing.T) {
 	}
 }
 
-// The shards that are missing are named in few words, however many there are.
+// The missing shards are named briefly, however many there are.
 func TestManyShardsMissing(t *testing.T) {
 	piece := func(rank int) string {
 		return strange(t, strings.Replace(strangeHead, `"split":1,"rank":0`, fmt.Sprintf(`"split":2000000000,"rank":%d`, rank), 1)+
@@ -109,7 +109,7 @@ func TestManyShardsMissing(t *testing.T) {
 	}
 }
 
-// What a report says beyond its bounds makes it one that cannot be understood, and what is kept of it can be read back from a journal.
+// A report with values beyond the bounds is one that cannot be understood, and what is kept of it can be read back from a journal.
 func TestStrangeReports(t *testing.T) {
 	const head = `{"checker":"TENON-CHECK","pid":1}` + "\n"
 	for text, want := range map[string]string{
@@ -142,10 +142,10 @@ func TestStrangeReports(t *testing.T) {
 	}
 }
 
-// hostile has what moves a cursor, turns the direction of writing, and is markup.
+// hostile contains cursor movements, text direction changes and markup.
 const hostile = "x\x1b]0;t\a\x1b[2J\u009b31m\u202e\u2066</script><script>alert(1)</script>]]>\x00\ufffe\r\n0 failed"
 
-// hostileJournal is a journal whose every text is hostile.
+// hostileJournal writes a journal in which every text is hostile.
 func hostileJournal(t *testing.T) string {
 	t.Helper()
 	at := []Frame{{Function: hostile, File: hostile, Line: 3, Module: hostile, Text: hostile}}
@@ -179,7 +179,7 @@ func TestHostileTexts(t *testing.T) {
 	if err := errors.Join(res.WriteJUnit(&junit), res.WriteHTML(&page), res.WriteLog(&log)); err != nil {
 		t.Fatal(err)
 	}
-	first, _, _ := strings.Cut(log.String(), "\n") // what follows is what the test printed
+	first, _, _ := strings.Cut(log.String(), "\n") // the rest is what the test printed
 	for name, text := range map[string]string{"text": res.Text(), "progress": out.String(), "rows": rows, "title": res.Title(),
 		"log": first, "junit": junit.String()} {
 		for _, r := range text {
@@ -201,7 +201,7 @@ func TestHostileTexts(t *testing.T) {
 	}
 }
 
-// wellFormed reads XML to its end.
+// wellFormed parses XML to its end.
 func wellFormed(in io.Reader) error {
 	d := xml.NewDecoder(in)
 	for {
@@ -213,7 +213,7 @@ func wellFormed(in io.Reader) error {
 	}
 }
 
-// Long names are cut in what is written for people.
+// Long names are cut in reports for readers.
 func TestLongTexts(t *testing.T) {
 	long := strings.Repeat("long_", 100_000)
 	f := &Finding{Class: OutOfBounds, Severity: SeverityError, Message: long, Kernel: long, Count: 1,
@@ -229,7 +229,7 @@ func TestLongTexts(t *testing.T) {
 	}
 }
 
-// What many tests share is written once in the page, and in part for each of them in the XML.
+// A finding that many tests share is written once in the page, and in part for each test in the XML.
 func TestSharedFindingIsBounded(t *testing.T) {
 	f := finding("k", "Invalid write")
 	for range 2000 {
@@ -251,7 +251,7 @@ func TestSharedFindingIsBounded(t *testing.T) {
 	}
 }
 
-// sized counts what is written.
+// sized counts the bytes written.
 type sized int
 
 func (s *sized) Write(p []byte) (int, error) {
@@ -259,8 +259,8 @@ func (s *sized) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// FuzzReadJournal: whatever a file holds, it is read, joined and shown with memory, time and output in proportion to its length, and
-// nothing that it says is shown unescaped.
+// FuzzReadJournal checks that any file is read, joined and shown with memory, time and output proportional to its length, and that no text
+// from it is shown unescaped.
 func FuzzReadJournal(f *testing.F) {
 	f.Add([]byte(strangeHead + `{"type":"test","test":"a","outcome":"fail","report":{"findings":[{"class":"race","address":"0x10"}]}}` +
 		"\n{\"type\":\"end\"}\n"))

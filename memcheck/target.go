@@ -18,49 +18,49 @@ import (
 	"tenon.dev/internal/terminal"
 )
 
-// Test is one test of a target: what runs in a process of its own.
+// Test is one test of a target, which runs in its own process.
 type Test struct {
-	// Name is how reports, filters and the order know the test; it is unique in its target.
+	// Name identifies the test in reports, filters and the order; it is unique in its target.
 	Name string
-	// Short is the part of the name that the author of the test chose, without a package's path. The CPU filter looks at it.
+	// Short is the part of the name that the author of the test chose, without a package's path. The CPU filter uses it.
 	Short string
-	// id is how the target's program is told which test to run, and place tells a target of several programs which one it is.
+	// id is how the test is named to the target's program, and place is the program's index in a target of several programs.
 	id    string
 	place int
 }
 
-// Command is how a process is started: without a shell.
+// Command is a command to start a process with, without a shell.
 type Command struct {
 	// Args are the program and its arguments.
 	Args []string
-	// Dir is the working directory; "" is that of the caller.
+	// Dir is the working directory; "" is the caller's.
 	Dir string
-	// Env is what is added to the caller's environment, as NAME=value.
+	// Env is added to the caller's environment, as NAME=value.
 	Env []string
 }
 
 // Target is a program whose tests can be listed and run one by one.
 type Target interface {
-	// String names the target for people.
+	// String names the target for readers.
 	String() string
-	// Tests lists the tests, in the target's own order and each once. It may start processes, which end when ctx does.
+	// Tests lists the tests, each once, in the target's own order. It may start processes, which end when ctx does.
 	Tests(ctx context.Context) ([]Test, error)
-	// Command returns what runs one test. The runner puts a checker before it.
+	// Command returns the command that runs one test. The runner puts a checker before it.
 	Command(t Test) Command
-	// Skipped reports whether the end of a test's output says that the test was skipped.
+	// Skipped reports whether the test was skipped, according to the end of its output.
 	Skipped(t Test, stdout, stderr string) bool
 	// Close removes what Tests built.
 	Close() error
 }
 
-// TargetOptions is what [OpenTarget] needs to know beside the name.
+// TargetOptions is what [OpenTarget] needs to know besides the name.
 type TargetOptions struct {
 	// Kind is "pytest", "go" (packages), "gobinary", "command", or "" to find out from the name.
 	Kind string
-	// Python starts the interpreter; "" is python, or python3 where that is not found.
+	// Python starts the interpreter; "" means python, or python3 if python is not found.
 	Python string
 	// Runner says how one test of a Python file is run: "script" (python FILE TEST), "pytest" (python -m pytest FILE::TEST), or "" to
-	// choose script for files that run their tests themselves, other than by pytest.
+	// choose script for files that run their own tests other than with pytest.
 	Runner string
 	// GoFlags are added to go test -c.
 	GoFlags []string
@@ -68,13 +68,13 @@ type TargetOptions struct {
 	List, Run, Format string
 	// Dir is where a compiled test binary, List and Run are started; "" is the working directory.
 	Dir string
-	// Args go to the process of each test of a Python file or of Go tests, after what chooses the test, and to the one that lists them. A
-	// program of its own kind has its arguments in List and Run.
+	// Args are passed to the process of each test of a Python file or of Go tests, after the arguments that choose the test, and to the one
+	// that lists them. Any other program has its arguments in List and Run.
 	Args []string
 }
 
-// OpenTarget returns the target that name stands for: a Python file, a pattern of Go packages, a compiled Go test binary; or, with
-// Run set, any program. The error says what name was taken for and what would be understood.
+// OpenTarget returns the target for a name: a Python file, a pattern of Go packages, a compiled Go test binary; or, with Run set, any
+// program. The error says how the name was interpreted and which names are valid.
 func OpenTarget(name string, o TargetOptions) (Target, error) {
 	kind := o.Kind
 	if kind == "" {
@@ -103,8 +103,8 @@ func OpenTarget(name string, o TargetOptions) (Target, error) {
 		"for any other program give --list-command and --run-command", name)
 }
 
-// ChooseChecker returns the checker that suits a target on a machine with so many GPUs: NVIDIA's, see [FindChecker], or where there is no
-// GPU Tenon's own for Go tests, and for any other Go program that Tenon is built into. An error wraps [ErrNoChecker].
+// ChooseChecker returns the checker for a target on a machine with that many GPUs: NVIDIA's (see [FindChecker]) or, without a GPU, Tenon's
+// own for Go tests and for any other Go program that includes Tenon. An error wraps [ErrNoChecker].
 func ChooseChecker(t Target, gpus int) (*Checker, error) {
 	program, command := t.(*commandTarget)
 	_, tests := t.(*goTarget)
@@ -113,7 +113,7 @@ func ChooseChecker(t Target, gpus int) (*Checker, error) {
 	}
 	c, err := FindChecker()
 	if err != nil && (tests || command) {
-		err = fmt.Errorf("%w; a program of Tenon's needs neither on the simulator: give --checker tenon", err)
+		err = fmt.Errorf("%w; a Tenon program on the simulator needs neither: give --checker tenon", err)
 	}
 	return c, err
 }
@@ -145,7 +145,7 @@ func kindOf(name string, o TargetOptions) string {
 	return ""
 }
 
-// list runs a command that lists tests and returns its standard output. The error holds the end of what it printed.
+// list runs a command that lists tests and returns its standard output. The error holds the end of its output.
 func list(ctx context.Context, c Command) (string, error) {
 	cmd := exec.CommandContext(ctx, c.Args[0], c.Args[1:]...)
 	cmd.Dir = c.Dir
@@ -162,8 +162,8 @@ func list(ctx context.Context, c Command) (string, error) {
 	return out.String(), nil
 }
 
-// ends returns s without its middle if it is long: what went wrong is said at the start, as by Go's package flag, or at the end, as by
-// Python.
+// ends returns s without its middle if it is long: the reason of a failure is at the start, as with Go's package flag, or at the end, as
+// with Python.
 func ends(s string) string {
 	const head, last = 600, 1400
 	if len(s) <= head+last {
@@ -176,7 +176,7 @@ func ends(s string) string {
 	return strings.ToValidUTF8(first, "") + "\n…\n" + tail(s, last)
 }
 
-// tail returns the last n bytes of s, from the start of a line where one begins there.
+// tail returns the last n bytes of s, from the start of a line if there is one.
 func tail(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -200,19 +200,19 @@ func unique(tests []Test) []Test {
 	})
 }
 
-// commandTarget is any program, by a command that lists its tests and one that runs one.
+// commandTarget is any program, given by a command that lists its tests and one that runs a test.
 type commandTarget struct {
 	label     string
 	list, run []string
 	format    string
 	dir       string
-	// placeholder is whether run says where the test's name goes; else it is the last argument.
+	// placeholder is set if run says where the test's name goes; otherwise it is the last argument.
 	placeholder bool
 }
 
 func newCommandTarget(label string, o TargetOptions) (*commandTarget, error) {
 	if o.List == "" || o.Run == "" {
-		return nil, errors.New("a program of its own kind needs both commands: --list-command, which prints the names of its tests, and " +
+		return nil, errors.New("any other program needs both commands: --list-command, which prints the names of its tests, and " +
 			"--run-command, which runs the test {test}")
 	}
 	if len(o.Args) > 0 {
@@ -242,7 +242,7 @@ func newCommandTarget(label string, o TargetOptions) (*commandTarget, error) {
 
 func (c *commandTarget) String() string { return c.label }
 
-// usesTenon reports whether the program that the tests start is a Go program that Tenon is built into.
+// usesTenon reports whether the tests start a Go program that includes Tenon.
 func (c *commandTarget) usesTenon() bool {
 	name := c.run[0]
 	if c.dir != "" && filepath.Base(name) != name && !filepath.IsAbs(name) {
@@ -302,7 +302,7 @@ func (c *commandTarget) Skipped(_ Test, stdout, _ string) bool {
 
 func (c *commandTarget) Close() error { return nil }
 
-// looksLikeGoogleTest reports whether a listing is of the form of --gtest_list_tests: a line "Suite." followed by an indented one.
+// looksLikeGoogleTest reports whether a listing has the format of --gtest_list_tests: a line "Suite." followed by an indented one.
 func looksLikeGoogleTest(out string) bool {
 	suite := false
 	for line := range strings.Lines(out) {
@@ -317,7 +317,7 @@ func looksLikeGoogleTest(out string) bool {
 	return false
 }
 
-// googleTests returns Suite.Test for every test of a listing by --gtest_list_tests, those that are DISABLED_ left out.
+// googleTests returns Suite.Test for every test of a listing by --gtest_list_tests, except those that are DISABLED_.
 func googleTests(out string) []string {
 	var names []string
 	suite := ""
@@ -340,12 +340,12 @@ func googleTests(out string) []string {
 	return names
 }
 
-// splitWords splits a command line as a shell does: at blanks, with ' and " for quoting and \ before a single character, within " only
-// before what has a meaning there. It expands nothing.
+// splitWords splits a command line like a shell: at blanks, with ' and " for quoting and \ before a single character; within " a \ counts
+// only before characters that have a meaning there. It expands nothing.
 func splitWords(line string) ([]string, error) {
 	var words []string
 	var word strings.Builder
-	open := false // a word has begun, be it empty
+	open := false // a word has begun, even if it is empty
 	var quote rune
 	escaped := false
 	next := func(i int, any string) bool { return i+1 < len(line) && strings.IndexByte(any, line[i+1]) >= 0 }

@@ -37,7 +37,7 @@ func FuzzSplitWords(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What was split can be quoted and split again.
+		// The words can be quoted and split again.
 		var quoted []string
 		for _, w := range words {
 			quoted = append(quoted, "'"+strings.ReplaceAll(w, "'", `'\''`)+"'")
@@ -62,7 +62,7 @@ DISABLED_Suite.
   Never
 `
 
-// Names are shown without what a terminal or XML would stumble over, and stay apart; the program gets them as they are.
+// Names are shown without characters that would confuse a terminal or XML, and stay distinct; the program gets them unchanged.
 func TestOddNames(t *testing.T) {
 	f := newFake(t)
 	listing := f.file("listing", "a b\nünï\n$(x)\nbad\xff\nbad\xfe\n\x1b[31mred\nzero\x00\n\ufffe\n")

@@ -12,13 +12,13 @@ import (
 	"tenon.dev/internal/checklog"
 )
 
-// owner names an allocation of one of several processes.
+// owner identifies an allocation of one of several processes.
 type owner struct {
 	pid int
 	id  uint64
 }
 
-// tenonLine is a line of the log, with what it tells of in this package's types: their form in JSON is the log's.
+// tenonLine is a line of the log, in terms of this package's types: their JSON form is the log's.
 type tenonLine struct {
 	checklog.Line
 	Finding *Finding `json:"finding"`
@@ -28,7 +28,7 @@ type tenonLine struct {
 	} `json:"alloc"`
 }
 
-// decode reads a line of the log.
+// decode parses a line of the log.
 func (l *tenonLine) decode(text []byte) error {
 	if nullInList(text) {
 		return errNullInList
@@ -46,8 +46,8 @@ func (l *tenonLine) decode(text []byte) error {
 	return f.check()
 }
 
-// parseTenon reads a log. The error is ErrNoSummary where a line is broken or no process wrote a header. An allocation that no process
-// freed is a leak.
+// parseTenon parses a log. The error is ErrNoSummary if a line is broken or no process wrote a header. An allocation that no process freed
+// is a leak.
 func parseTenon(in *bufio.Reader, o ParseOptions) (*Report, error) {
 	rep := &Report{}
 	seen, kernels, live := map[string]*Finding{}, map[string]bool{}, map[owner]*Finding{}

@@ -10,7 +10,7 @@ import (
 	"tenon.dev/internal/checklog"
 )
 
-// TestTenonFinding: every field of a line comes through, and a journal has it in the form of the line.
+// TestTenonFinding checks that every field of a line is read, and that a journal writes it in the same form.
 func TestTenonFinding(t *testing.T) {
 	at := []checklog.Frame{{Function: "f", File: "a.go", Line: 3, Text: "f in a.go:3"}}
 	all := &checklog.Finding{Tool: "racecheck", Class: checklog.StreamRace, Severity: "error", Message: "m", Details: []string{"d"},
@@ -37,8 +37,8 @@ func TestTenonFinding(t *testing.T) {
 	}
 }
 
-// TestTenonReportBroken: what a line has besides is no error, but a line that is no JSON, or has an address that is none, makes the report
-// incomplete.
+// TestTenonReportBroken checks that unknown fields of a line are not an error, but that a line with invalid JSON or an invalid address
+// makes the report incomplete.
 func TestTenonReportBroken(t *testing.T) {
 	head := string((&checklog.Line{Checker: checklog.Name, PID: 1}).Encode())
 	if rep, err := ParseReport(strings.NewReader(head+`{"pid":1,"new":2,"kernel":"k"}`+"\n"), ParseOptions{}); err != nil ||

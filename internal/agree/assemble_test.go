@@ -33,7 +33,7 @@ func assembler(t *testing.T) string {
 	return path
 }
 
-// assemble runs ptxas on text and returns what it says of registers and spills.
+// assemble runs ptxas on text and returns its output about registers and spills.
 func assemble(t *testing.T, as string, target ptx.Target, text []byte) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "all.ptx")
@@ -51,7 +51,7 @@ func assemble(t *testing.T, as string, target ptx.Target, text []byte) string {
 	return string(out)
 }
 
-// withArch returns the targets and, where ptxas knows it, sm_90a.
+// withArch returns the targets and, if ptxas knows it, sm_90a.
 func withArch(as string, targets ...ptx.Target) []ptx.Target {
 	if help, err := exec.Command(as, "--help").Output(); err == nil && bytes.Contains(help, []byte("sm_90a")) {
 		return append(slices.Clone(targets), ptx.Target{Major: 9, Arch: true})
@@ -61,8 +61,8 @@ func withArch(as string, targets ...ptx.Target) []ptx.Target {
 
 var targets = []ptx.Target{{Major: 7, Minor: 5}, {Major: 8}, {Major: 9}}
 
-// TestProductsAssemble assembles the products, all for one capability and those of untransposed operands for the others; none may spill
-// where the matrix units hold its sums.
+// TestProductsAssemble assembles the products: all of them for one compute capability, those with untransposed operands for the others.
+// None may spill if its sums are held in the matrix units.
 func TestProductsAssemble(t *testing.T) {
 	as := assembler(t)
 	targets := withArch(as, targets...)
@@ -112,7 +112,8 @@ func TestEveryOperationAssembles(t *testing.T) {
 	}
 }
 
-// assembleKernels assembles every so many of the kernels that were built, by name. A few wide ones spill some bytes; none may spill more.
+// assembleKernels assembles every each-th of the kernels that were built, sorted by name. A few wide ones spill some bytes; none may spill
+// more.
 func assembleKernels(t *testing.T, lib *library, each int) {
 	t.Helper()
 	as := assembler(t)
@@ -136,8 +137,8 @@ func assembleKernels(t *testing.T, lib *library, each int) {
 
 var spills = regexp.MustCompile(`Function properties for (\S+)\s.*?(\d+) bytes spill stores`)
 
-// spilled returns what the assembler says of a kernel that spills more than 32 bytes. By some bytes its versions differ: of the kernels
-// that sort, ptxas 11.8 spills nothing, and 13.0 16 bytes on sm_80.
+// spilled returns the assembler's output about a kernel that spills more than 32 bytes. Small spills depend on the assembler's version: in
+// the kernels that sort, ptxas 11.8 spills nothing, and 13.0 spills 16 bytes on sm_80.
 func spilled(text string) string {
 	for _, m := range spills.FindAllStringSubmatch(text, -1) {
 		if n, err := strconv.Atoi(m[2]); err != nil || n > 32 {
@@ -147,7 +148,7 @@ func spilled(text string) string {
 	return ""
 }
 
-// gathered returns an Issuer that builds the kernels it is to launch, and where it puts them.
+// gathered returns an Issuer that builds the kernels that it is to launch, and the list that it appends them to.
 func gathered() (*builds, *[]*kir.Program) {
 	seen := map[string]bool{}
 	var progs []*kir.Program
@@ -176,7 +177,7 @@ func assembleAll(t *testing.T, as string, progs []*kir.Program) {
 	}
 }
 
-// TestCompactionsAssemble assembles the kernels whose results are as long as data says.
+// TestCompactionsAssemble assembles the kernels whose result length depends on the data.
 func TestCompactionsAssemble(t *testing.T) {
 	as := assembler(t)
 	is, progs := gathered()

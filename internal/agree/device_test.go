@@ -21,7 +21,7 @@ type machine struct {
 	driver.Device
 	stream driver.Stream
 	funcs  map[string]driver.Func
-	// portable forgoes the instructions of exactly this device.
+	// portable leaves out instructions that exist only on exactly this device.
 	portable bool
 }
 
@@ -55,7 +55,7 @@ func (m *machine) target() ptx.Target {
 	return ptx.Target{Major: m.Info().Major, Minor: m.Info().Minor, Arch: !m.portable}
 }
 
-// load compiles and loads programs, some at a time.
+// load compiles and loads programs, several at a time.
 func (m *machine) load(t testing.TB, progs []*kir.Program) {
 	t.Helper()
 	th := m.Enter()
@@ -82,7 +82,7 @@ func (m *machine) load(t testing.TB, progs []*kir.Program) {
 	}
 }
 
-// dynamic returns the shared memory that a launch of p asks for, and allows it.
+// dynamic returns the shared memory that a launch of p requests, and allows it.
 func (m *machine) dynamic(th driver.Thread, p *kir.Program, own int) (uint32, error) {
 	if m.Info().Image != driver.FormatPTX {
 		return uint32(own), nil
@@ -144,7 +144,7 @@ func (m *machine) run(k kernelCase) ([][]byte, error) {
 	return out, m.StreamSynchronize(th, m.stream)
 }
 
-// differ describes the first elements in which two buffers of type t differ; NaNs are equal to each other.
+// differ describes the first elements in which two buffers of type t differ; all NaNs count as equal.
 func differ(t kir.Type, a, b []byte) string {
 	if bytes.Equal(a, b) {
 		return ""
@@ -187,7 +187,7 @@ func isNaN(t kir.Type, x []byte) bool {
 	return false
 }
 
-// allCases lists every launch that the back ends must agree on, in the same order with the same data each time.
+// allCases lists every launch that the back ends must agree on, in the same order and with the same data each time.
 func allCases() []kernelCase {
 	rng := rand.New(rand.NewPCG(7, 11))
 	var cs []kernelCase
@@ -256,7 +256,7 @@ func TestBackEndsAgree(t *testing.T) {
 	t.Logf("%d kernels agree, %d buffers differ", len(cs), bad)
 }
 
-// TestSimulatorRunsEveryCase runs what TestBackEndsAgree compares where there is no GPU.
+// TestSimulatorRunsEveryCase runs the cases of TestBackEndsAgree without a GPU.
 func TestSimulatorRunsEveryCase(t *testing.T) {
 	sim := openSim(t)
 	cs := allCases()
@@ -275,7 +275,7 @@ func TestSimulatorRunsEveryCase(t *testing.T) {
 	}
 }
 
-// TestDifferenceIsSeen plants differences and sees that differ tells them from agreement.
+// TestDifferenceIsSeen plants differences and checks that differ finds them.
 func TestDifferenceIsSeen(t *testing.T) {
 	a := put(put(nil, dtype.Float32, 0x7fc00000), dtype.Float32, 0x3f800000)
 	b := put(put(nil, dtype.Float32, 0xffffffff), dtype.Float32, 0x3f800000)

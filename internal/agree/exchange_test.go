@@ -7,7 +7,7 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// atomicCase applies op once to an element of each thread's own and keeps the old value.
+// atomicCase applies op once to an element per thread and keeps the old value.
 func atomicCase(rng *rand.Rand, t kir.Type, op kir.Sub, s kir.Space) kernelCase {
 	p := named("atomic_%s_%d_%d", t.Short(), op, s)
 	old, mem, a, b := p.buffer("old", t), p.buffer("mem", t), p.buffer("a", t), p.buffer("b", t)
@@ -33,7 +33,7 @@ func atomicCase(rng *rand.Rand, t kir.Type, op kir.Sub, s kir.Space) kernelCase 
 		buffer(t, random(rng, t, threads))}}
 }
 
-// contendedCase has all threads of two blocks change few elements; the order does not matter to the result.
+// contendedCase has all threads of two blocks change a few elements; the result does not depend on the order.
 func contendedCase(rng *rand.Rand, t kir.Type, op kir.Sub, s kir.Space) kernelCase {
 	p := named("contended_%s_%d_%d", t.Short(), op, s)
 	mem, b := p.buffer("mem", t), p.buffer("b", t)
@@ -95,7 +95,7 @@ func b2i(b bool) int {
 	return 0
 }
 
-// loopCase sums with a counter of type t, leaving early and skipping in different threads.
+// loopCase sums with a counter of type t, leaving the loop early and skipping iterations in different threads.
 func loopCase(t kir.Type) kernelCase {
 	p := named("loop_%s", t.Short())
 	out := p.buffer("out", t)
@@ -120,7 +120,7 @@ func loopCase(t kir.Type) kernelCase {
 	return kernelCase{prog: p.Program, grid: 1, block: threads, args: []argument{zeros(t, threads)}}
 }
 
-// nestCase counts the steps of Collatz sequences: loops within loops, left at different times.
+// nestCase counts the steps of Collatz sequences: nested loops, left at different times.
 func nestCase() kernelCase {
 	p := named("nest")
 	out := p.buffer("out", dtype.Int32)
@@ -155,7 +155,7 @@ func nestCase() kernelCase {
 	return kernelCase{prog: p.Program, grid: 2, block: threads, args: []argument{zeros(dtype.Int32, 2*threads)}}
 }
 
-// pointerCase walks to elements by byte offsets, through an assertion that holds and a fence.
+// pointerCase reaches elements by byte offsets, with an assertion that holds and a fence.
 func pointerCase(rng *rand.Rand) kernelCase {
 	p := named("pointer")
 	out, in := p.buffer("out", dtype.Float64), p.buffer("in", dtype.Float64)
@@ -182,7 +182,7 @@ func specialCase() kernelCase {
 	return kernelCase{prog: p.Program, grid: 3, block: threads, args: []argument{zeros(dtype.Int32, 13*3*threads)}}
 }
 
-// productCase takes both halves of products of 32-bit integers, in either order.
+// productCase computes both halves of products of 32-bit integers, with the operands in either order.
 func productCase(rng *rand.Rand, t kir.Type) kernelCase {
 	p := named("product_%v", t)
 	out, in := p.buffer("out", t), p.buffer("in", t)
@@ -212,7 +212,7 @@ func dynamicCase(rng *rand.Rand) kernelCase {
 		args: []argument{zeros(t, threads), buffer(t, random(rng, t, threads))}}
 }
 
-// clockCase sees the clock not run backwards.
+// clockCase checks that the clock does not run backwards.
 func clockCase() kernelCase {
 	p := named("clock")
 	out := p.buffer("out", dtype.Bool)

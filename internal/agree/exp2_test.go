@@ -10,7 +10,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// testExp2 compares 2^x with float64: over all that is a normal number, at and beyond the ends, and of what is no number.
+// testExp2 compares 2^x with float64: over all normal results, at and beyond the ends of the range, and for NaN and infinities.
 func testExp2(t *testing.T, m *machine) {
 	const n = 1 << 18
 	p, err := kernel.Build("exp2", func(k *kernel.Builder) {

@@ -24,7 +24,7 @@ func failingAssert() kernelCase {
 	return kernelCase{prog: p.Program, grid: 1, block: threads}
 }
 
-// TestFailedAssert sees a failed assertion stop the device with its message and Go line, in a process of its own.
+// TestFailedAssert checks that a failed assertion stops the device with its message and Go line, in a separate process.
 func TestFailedAssert(t *testing.T) {
 	openGPU(t)
 	out, err := exec.Command(os.Args[0], poisoned, "-test.v").CombinedOutput()

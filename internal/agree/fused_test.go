@@ -41,7 +41,7 @@ func (g *fusedGroup) scalars() (n int) {
 	return n
 }
 
-// fusedGroups are groups of all kinds: of every type, with values rounded on the way, choices, several results, many operands and many
+// fusedGroups are groups of all kinds: of every type, with intermediate values rounded, selections, several results, many operands and many
 // steps.
 func fusedGroups() []*fusedGroup {
 	f16, bf16, f32, f64, i32, u8, b, c := dtype.Float16, dtype.BFloat16, dtype.Float32, dtype.Float64, dtype.Int32, dtype.Uint8,
@@ -82,7 +82,7 @@ func fusedGroups() []*fusedGroup {
 	return append(all, wide, long)
 }
 
-// trial runs the group as one kernel.
+// trial returns a trial of the group as one kernel.
 func (g *fusedGroup) trial(l layout) trial {
 	op := kernels.Fuse(g.ins, g.steps, g.outs)
 	types := slices.Clone(g.ins)

@@ -11,14 +11,14 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// exceptions names what the numerics law excepts from equality of bits, with the reason: it is compared with sums in float64 instead,
-// exactly where the operands are small whole numbers, else within the rounding of its sums.
+// exceptions names what the numerics law exempts from bitwise equality, with the reason. It is compared with sums in float64 instead:
+// exactly if the operands are small integers, otherwise within the rounding of its sums.
 var exceptions = map[string]string{
 	"matmul": "tile.dot: the matrix units add in an order and with a rounding of their own",
 	"conv":   "tile.dot, likewise",
 }
 
-// numbersAt reads an operand's elements from memory, row-major.
+// numbersAt reads an operand's elements from memory, in row-major order.
 func numbersAt(a *array, mem []byte) []float64 {
 	n := 1
 	for _, d := range a.shape {
@@ -43,7 +43,7 @@ func numbersAt(a *array, mem []byte) []float64 {
 	return vs
 }
 
-// unit is the largest relative error of rounding to t once.
+// unit is the largest relative error of one rounding to t.
 func unit(t dtype.DType) float64 {
 	switch t {
 	case dtype.BFloat16:
@@ -58,10 +58,10 @@ func unit(t dtype.DType) float64 {
 
 // rounding is the bound of a sum's error.
 type rounding struct {
-	// exact says that nothing but the result is rounded.
+	// exact is set if only the result is rounded.
 	exact bool
 	out   dtype.DType
-	// sum is the error of adding two numbers, in the matrix units twice that of rounding; operand that of an operand.
+	// sum is the relative error of adding two numbers (in the matrix units twice that of rounding), operand that of an operand.
 	sum, operand float64
 }
 
@@ -71,22 +71,23 @@ func roundingOf(exact bool, in, out dtype.DType, tf32 bool) rounding {
 		r.sum = 0x1p-52
 	}
 	if tf32 {
-		r.operand = 0x1p-10 // wgmma reads what is in shared memory and drops the low bits
+		r.operand = 0x1p-10 // wgmma reads its operands from shared memory and drops the low bits
 	}
 	return r
 }
 
-// rounded returns v as the result's type holds it.
+// rounded returns v rounded to the result's type.
 func (r rounding) rounded(v float64) float64 {
 	return dtype.Float64At(r.out, put(nil, r.out, realBits(r.out, v)), 0)
 }
 
-// wrong says whether got is too far from want, the sum of depth products whose magnitudes add up to size; slack is a further error allowed.
+// wrong reports whether got is too far from want, the sum of depth products whose magnitudes add up to size; slack is a further allowed
+// error.
 func (r rounding) wrong(got, want, size, slack float64, depth int) bool {
 	if r.exact {
 		return got != r.rounded(want)
 	}
-	// A half's smallest numbers are further apart than its relative error says.
+	// The smallest float16 numbers are further apart than the relative error allows.
 	least := 0.0
 	if r.out == dtype.Float16 {
 		least = 0x1p-25
@@ -95,7 +96,7 @@ func (r rounding) wrong(got, want, size, slack float64, depth int) bool {
 	return !(math.Abs(got-want) <= bound)
 }
 
-// inParallel calls f for parts of 0 … n-1.
+// inParallel calls f for ranges that together cover 0 … n-1.
 func inParallel(n int, f func(from, to int)) {
 	procs := min(n, runtime.GOMAXPROCS(0))
 	var wg sync.WaitGroup
@@ -110,17 +111,17 @@ type matmulCase struct {
 	m, n, k, batch int
 	t, out         dtype.DType
 	tf32           bool
-	// a, b and c are how operands and result lie.
+	// a, b and c are the layouts of the operands and the result.
 	a, b, c view
-	// bias is how the bias lies; held: there is none.
+	// bias is the layout of the bias; held: there is none.
 	bias        view
 	alpha, beta float64
 	exact       bool
-	// tile is that of kernels.MatmulOpt.
+	// tile is the tile of kernels.MatmulOpt.
 	tile int
 }
 
-// planes gives a batch of matrices in memory in view v.
+// planes returns a batch of matrices in memory with view v.
 func planes(isOut bool, t dtype.DType, v view, fill filling, batch, rows, cols int) *array {
 	if batch == 0 {
 		return newArray(isOut, t, v, fill, rows, cols)
@@ -128,7 +129,7 @@ func planes(isOut bool, t dtype.DType, v view, fill filling, batch, rows, cols i
 	if v != turned {
 		return newArray(isOut, t, v, fill, batch, rows, cols)
 	}
-	// Each matrix turned, not the batch.
+	// Each matrix is turned, not the batch.
 	a := newArray(isOut, t, dense, fill, batch, cols, rows)
 	a.shape, a.stride = []int{batch, rows, cols}, []int{a.stride[0], a.stride[2], a.stride[1]}
 	return a
@@ -160,7 +161,7 @@ func (c matmulCase) trial() trial {
 	}
 }
 
-// compare computes the product in float64.
+// compare compares with the product computed in float64.
 func (c matmulCase) compare(a, b, bias, got []float64) string {
 	r := roundingOf(c.exact, c.t, c.out, c.tf32)
 	var mu sync.Mutex
@@ -171,7 +172,7 @@ func (c matmulCase) compare(a, b, bias, got []float64) string {
 			clear(sums)
 			clear(sizes)
 			xs, ys := a[row*c.k:][:c.k], b[row/c.m*c.k*c.n:][:c.k*c.n]
-			for ; len(xs) >= 4; xs, ys = xs[4:], ys[4*c.n:] { // four lines a pass, since the sums' memory is the limit
+			for ; len(xs) >= 4; xs, ys = xs[4:], ys[4*c.n:] { // four rows per pass, since access to the sums is the bottleneck
 				y0, y1, y2, y3 := ys[:c.n], ys[c.n:][:c.n], ys[2*c.n:][:c.n], ys[3*c.n:][:c.n]
 				for j, y := range y0 {
 					p0, p1, p2, p3 := xs[0]*y, xs[1]*y1[j], xs[2]*y2[j], xs[3]*y3[j]
@@ -207,7 +208,7 @@ func (c matmulCase) compare(a, b, bias, got []float64) string {
 	return fmt.Sprintf("%d of %d are wrong:%s", bad, len(got), text)
 }
 
-// operandKind is a type of operands of products.
+// operandKind is an operand type of products.
 type operandKind struct {
 	t    dtype.DType
 	tf32 bool
@@ -216,15 +217,14 @@ type operandKind struct {
 var operandKinds = []operandKind{{dtype.BFloat16, false}, {dtype.Float16, false}, {dtype.Float32, true}, {dtype.Float32, false},
 	{dtype.Float64, false}}
 
-// productSizes reach every tile where two multiprocessors are to be filled, with widths for vectors and without, edges, and depths that are
-// split.
+// productSizes reach every tile on two multiprocessors, with widths for vectors and without, edges, and depths that are split.
 var productSizes = [][3]int{{200, 304, 72}, {256, 512, 256}, {200, 136, 72}, {200, 56, 72}, {56, 96, 72}, {24, 24, 72},
 	{24, 200, 72}, {40, 24, 40},
 	{201, 301, 67}, {131, 129, 33}, {61, 67, 45}, {7, 5, 3}, {1, 300, 70}, {300, 1, 70}, {17, 129, 50}, {60, 60, 4096}, {64, 64, 1000},
 	{20, 30, 0}, {33, 20, 1}, {136, 200, 72}, {136, 2052, 40}}
 
-// tryProducts tries products of every type and size, planned for two multiprocessors or where the depth is long for 48, with the layouts of
-// operands in turn; all of them for the large sizes if thorough.
+// tryProducts tries products of every type and size, planned for two multiprocessors or, if the depth is at least 1000, for 48, with the
+// layouts of the operands in turn; with all layouts for the large sizes if thorough.
 func tryProducts(p *pair, thorough bool) {
 	sides := []view{dense, turned, stepped, padded}
 	next := 0
@@ -250,7 +250,7 @@ func tryProducts(p *pair, thorough bool) {
 				case 6:
 					c.alpha = -0.5
 				}
-				if p.limits.Multiprocessors = 2; size[2] >= 1000 { // the depth is split where blocks are few
+				if p.limits.Multiprocessors = 2; size[2] >= 1000 { // the depth is split if there are few blocks
 					p.limits.Multiprocessors = 48
 				}
 				p.try(c.trial())
@@ -259,7 +259,7 @@ func tryProducts(p *pair, thorough bool) {
 	}
 }
 
-// tryTiles tries every tile whose operands tensor maps fetch, with the layouts of operands in turn, and with depths that are divided.
+// tryTiles tries every tile whose operands are fetched by tensor maps, with the layouts of the operands in turn, and with split depths.
 func tryTiles(p *pair) {
 	p.limits = hopper
 	sides := []view{dense, turned}
@@ -285,7 +285,7 @@ func tryTiles(p *pair) {
 	}
 }
 
-// mostTiles is the most tiles that a type of products has costs for.
+// mostTiles is the largest number of tiles with costs for any type of product.
 const mostTiles = 6
 
 // convCase is a convolution.
@@ -315,7 +315,7 @@ var convShapes = []kernels.Conv{
 	{Batch: 1, In: 40, H: 8, W: 6, Out: 24, KH: 1, KW: 1, StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1, Groups: 1},
 }
 
-// convLies says how the arrays of a convolution lie: bits of last are set for x, w and y with their channels last.
+// convLies gives the layouts of the arrays of a convolution: bits of last are set for x, w and y if their channels are last.
 var convLies = []struct {
 	turn kernels.ConvTurn
 	last int
@@ -335,7 +335,7 @@ func tryConvolutions(p *pair) {
 				for _, lie := range convLies {
 					matrices := lie.turn == kernels.TurnWhereGood
 					if lie.last != 0 && (!exact || (i+j)%3 != 0) || matrices && c.KH*c.KW > 1 {
-						continue // every third type has the channels last
+						continue // every third type has channels last
 					}
 					c.TF32, c.Turn = kind.tf32, lie.turn
 					c.LastX, c.LastW, c.LastY = lie.last&1 != 0, lie.last&2 != 0, lie.last&4 != 0
@@ -344,7 +344,7 @@ func tryConvolutions(p *pair) {
 					for product := range 3 {
 						p.try(cc.trial(product))
 					}
-					p.limits.Multiprocessors = 48 // which the results do not fill, so that depths are split
+					p.limits.Multiprocessors = 48 // more than the results fill, so that depths are split
 					for product := range 3 {
 						if exact && (product == 2 && lie.last == 0 || lie.turn == kernels.TurnWherePossible) && !matrices {
 							p.try(cc.trial(product))
@@ -356,7 +356,7 @@ func tryConvolutions(p *pair) {
 	}
 }
 
-// trial is the result (product 0) of a convolution or the gradient of its input (1) or weight (2).
+// trial returns a trial of the result of a convolution (product 0), or of the gradient of its input (1) or weight (2).
 func (c convCase) trial(product int) trial {
 	fill := mild
 	if c.exact {
@@ -401,7 +401,7 @@ func (c convCase) trial(product int) trial {
 	}
 }
 
-// place returns where element at of y, x or w lies.
+// place returns the position of element at of y, x or w.
 func (c convCase) place(array, at int) int {
 	v := &c.conv
 	channels, inner, last := v.Out, v.OH*v.OW, v.LastY
@@ -418,12 +418,12 @@ func (c convCase) place(array, at int) int {
 	return (block*inner+pix)*channels + ch
 }
 
-// compare adds every product of the convolution, in float64, to the result that it belongs to.
+// compare adds every product of the convolution, in float64, to its result, and compares.
 func (c convCase) compare(product int, known [3][]float64, bias, got []float64) string {
 	v := c.conv
 	for i, k := range known {
 		if i != product {
-			known[i] = make([]float64, len(k)) // the channels first
+			known[i] = make([]float64, len(k)) // channels first
 			for at := range k {
 				known[i][at] = k[c.place(i, at)]
 			}
@@ -431,7 +431,7 @@ func (c convCase) compare(product int, known [3][]float64, bias, got []float64) 
 	}
 	sums, sizes, depths := make([]float64, len(got)), make([]float64, len(got)), make([]int, len(got))
 	perIn, perOut := v.In/v.Groups, v.Out/v.Groups
-	// plane adds the products of an image of the result, one of the input, and their taps.
+	// plane adds the products of one image of the result, one of the input, and their taps.
 	plane := func(b, o, i int) {
 		image := b*v.In + o/perOut*perIn + i
 		for oy := range v.OH {
@@ -465,7 +465,7 @@ func (c convCase) compare(product int, known [3][]float64, bias, got []float64) 
 			}
 		}
 	}
-	inParallel([3]int{v.Out, v.In, v.Out}[product], func(from, to int) { // each adds to elements of its own
+	inParallel([3]int{v.Out, v.In, v.Out}[product], func(from, to int) { // each range adds to different elements
 		for ch := from; ch < to; ch++ {
 			for b := range v.Batch {
 				if product == 1 {
@@ -500,8 +500,8 @@ func (c convCase) compare(product int, known [3][]float64, bias, got []float64) 
 	return ""
 }
 
-// TestProducts compares matrix products and convolutions on two devices with sums in float64, planned for devices so small that every tile
-// is chosen for matrices of moderate size, and on a GPU for its own size too.
+// TestProducts compares matrix products and convolutions on two devices with sums in float64. They are planned for devices so small that
+// matrices of moderate size use every tile, and on a GPU also for its own size.
 func TestProducts(t *testing.T) {
 	spread(t, func(p *pair) {
 		tryProducts(p, p.onGPU())
@@ -523,7 +523,7 @@ func TestProducts(t *testing.T) {
 	})
 }
 
-// checkReached sees that every tile of every type, every way of splitting the depth, and operands fetched by tensor maps were run.
+// checkReached checks that every tile of every type, every way of splitting the depth, and operands fetched by tensor maps were run.
 func checkReached(p *pair) {
 	type use struct {
 		kind operandKind

@@ -13,10 +13,10 @@ import (
 	"tenon.dev/internal/ptx"
 )
 
-// errRefused says that a kernel cannot be built for the types that were asked of it.
+// errRefused is returned if a kernel cannot be built for the requested types.
 var errRefused = errors.New("no such kernel")
 
-// library holds the programs of all kernels that were issued, by what they were specialised for.
+// library holds the programs of all issued kernels, by what they were specialised for.
 type library struct {
 	programs map[kernels.Spec]*kir.Program
 	names    map[string]kernels.Spec
@@ -26,7 +26,7 @@ func newLibrary() *library {
 	return &library{programs: map[kernels.Spec]*kir.Program{}, names: map[string]kernels.Spec{}}
 }
 
-// program returns the kernel of s; the error is errRefused if the operation has none of those types.
+// program returns the kernel of s; the error is errRefused if the operation does not support those types.
 func (l *library) program(s *kernels.Spec) (p *kir.Program, err error) {
 	if p := l.programs[*s]; p != nil {
 		return p, nil
@@ -46,7 +46,7 @@ func (l *library) program(s *kernels.Spec) (p *kir.Program, err error) {
 	return p, nil
 }
 
-// step is a recorded launch or, without a program, a memset.
+// step is a recorded launch or, without a program, a recorded memset.
 type step struct {
 	spec        kernels.Spec
 	prog        *kir.Program
@@ -58,12 +58,12 @@ type step struct {
 	n           int
 }
 
-// recorder is an Issuer that keeps what it is asked to launch, for memory whose addresses it was given.
+// recorder is an Issuer that records the launches it is asked for, for memory with given addresses.
 type recorder struct {
 	lib     *library
 	limits  kernels.Limits
 	index32 int
-	// next and end bound the memory that is left for workspaces.
+	// next and end bound the memory left for workspaces.
 	next, end uint64
 	launch    kernels.Launch
 	steps     []step
@@ -110,9 +110,9 @@ type side struct {
 	// mu guards the machine's table of functions.
 	mu     sync.Mutex
 	shared map[string]uint32
-	// failed says why programs could not be loaded.
+	// failed holds the reasons why programs could not be loaded.
 	failed map[string]error
-	// special counts products by instructions of exactly this device.
+	// special counts products that use instructions of exactly this device.
 	special int
 }
 
@@ -123,7 +123,7 @@ func newSide(m *machine, name string, arena int) (*side, error) {
 	return &side{machine: m, name: name, arena: p, shared: map[string]uint32{}, failed: map[string]error{}}, err
 }
 
-// image returns programs in the form that the device loads.
+// image returns programs in the format that the device loads.
 func (s *side) image(progs []*kir.Program) ([]byte, error) {
 	if s.Info().Image != driver.FormatPTX {
 		return kir.PrintAll(progs), nil
@@ -135,7 +135,7 @@ func (s *side) image(progs []*kir.Program) ([]byte, error) {
 	return text, err
 }
 
-// prepare loads programs that are not loaded yet, some at a time and on several threads. Those that cannot be loaded are kept in failed.
+// prepare loads programs that are not loaded yet, several at a time and on several threads. Failures are recorded in failed.
 func (s *side) prepare(progs []*kir.Program, workers int) {
 	const together = 24
 	progs = slices.DeleteFunc(progs, func(p *kir.Program) bool { return s.funcs[p.Name] != 0 || s.failed[p.Name] != nil })
@@ -148,7 +148,7 @@ func (s *side) prepare(progs []*kir.Program, workers int) {
 			if s.loadPart(part) == nil {
 				return
 			}
-			for i, p := range part { // one at a time, to find the guilty
+			for i, p := range part { // one at a time, to find the one that fails
 				if err := s.loadPart(part[i : i+1]); err != nil {
 					s.mu.Lock()
 					s.failed[p.Name] = err
@@ -195,7 +195,7 @@ func (s *side) loadPart(progs []*kir.Program) error {
 	return nil
 }
 
-// run launches steps in order and waits for them. It does nothing if one of them could not be loaded.
+// run launches steps in order and waits for them. It does nothing if the program of one of them could not be loaded.
 func (s *side) run(th driver.Thread, steps []step) error {
 	for _, st := range steps {
 		if st.prog != nil && s.failed[st.prog.Name] != nil {

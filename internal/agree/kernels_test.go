@@ -8,8 +8,8 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// TestKernels runs every built-in kernel on two devices and compares the memory afterwards bit for bit, but for NaNs' payloads and what
-// exceptions names.
+// TestKernels runs every built-in kernel on two devices and compares the memory afterwards bit for bit, except for the payloads of NaNs and
+// what exceptions names.
 func TestKernels(t *testing.T) {
 	spread(t, func(p *pair) {
 		share := 1
@@ -28,14 +28,14 @@ func TestKernels(t *testing.T) {
 			compactions, flats, assertions} {
 			try(p)
 		}
-		if !p.onGPU() { // which assembles all of them
+		if !p.onGPU() { // on a GPU all of them are assembled
 			t.Run("assemble", func(t *testing.T) { assembleKernels(t, p.lib, 10) })
 		}
 	})
 }
 
-// TestPlantedDifferenceIsSeen runs trials that go wrong in one way each: other results on one device, writes beyond a result, writes to an
-// operand.
+// TestPlantedDifferenceIsSeen runs trials that each go wrong in one way: different results on one device, writes beyond a result, writes to
+// an operand.
 func TestPlantedDifferenceIsSeen(t *testing.T) {
 	p := newPair(t)
 	p.quiet = true
@@ -61,7 +61,7 @@ func TestPlantedDifferenceIsSeen(t *testing.T) {
 	}})
 	p.flush()
 	got := strings.Join(p.reports, "\n")
-	for what, n := range map[string]int{"100 of 100 differ": 1, "writes to what is no result": 4} {
+	for what, n := range map[string]int{"100 of 100 differ": 1, "writes outside its results": 4} {
 		if strings.Count(got, what) != n {
 			t.Errorf("want %d reports of %q:\n%s", n, what, got)
 		}

@@ -8,32 +8,32 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// view is a way in which an array's elements lie in memory.
+// view is a layout of an array's elements in memory.
 type view int
 
 const (
 	dense view = iota
-	// shifted is dense from the second element of its memory on.
+	// shifted is dense, starting at the second element of its memory.
 	shifted
-	// padded has 3 elements between rows, aligned has rows at multiples of 16 elements.
+	// padded has 3 extra elements between rows; aligned has rows that start at multiples of 16 elements.
 	padded
 	aligned
-	// stepped takes every second element of every row, backward goes through them in the other direction.
+	// stepped uses every second element of each row; backward also goes through them in the opposite direction.
 	stepped
 	backward
-	// turned has the dimensions in the opposite order.
+	// turned has its dimensions in the opposite order.
 	turned
 	// channelsLast has the second of four dimensions innermost.
 	channelsLast
-	// repeated is one element, outerRepeated one row, innerRepeated one column for all.
+	// repeated uses one element for all, outerRepeated one row, innerRepeated one column.
 	repeated
 	outerRepeated
 	innerRepeated
-	// held is a number that comes with the launch: no array.
+	// held is a number passed with the launch, not an array.
 	held
 )
 
-// lay returns the strides and the place of the first element of an array of the given shape, and how many elements its memory has.
+// lay returns the strides and the position of the first element of an array with the given shape, and the number of elements of its memory.
 func (v view) lay(shape []int) (stride []int, first, count int) {
 	stride = make([]int, len(shape))
 	run := 1
@@ -83,16 +83,16 @@ type array struct {
 	t      dtype.DType
 	shape  []int
 	stride []int
-	// first is the place of the first element in the array's memory, of count elements.
+	// first is the position of the first element in the array's memory, which has count elements.
 	first, count int
-	// fill makes the contents; an array that is written has some as well, so that what is not written is compared too.
+	// fill generates the contents; a written array has some as well, so that elements that are not written are compared too.
 	fill filling
 	out  bool
-	// at is the place in the batch's memory.
+	// at is the position in the batch's memory.
 	at int
 }
 
-// absent is an operand that is not there.
+// absent is an omitted operand.
 var absent = (*array)(nil)
 
 func newArray(out bool, t dtype.DType, v view, fill filling, shape ...int) *array {
@@ -117,15 +117,15 @@ func (a *array) operand(base uint64) kernels.Operand {
 	return kernels.Operand{Ptr: base + uint64(a.at+a.first*a.t.Size()), DType: a.t, Shape: a.shape, Stride: a.stride}
 }
 
-// filling makes n elements of a real type.
+// filling generates n elements of a real type.
 type filling func(rng *rand.Rand, t dtype.DType, n int) []byte
 
-// anything is the special values of the type in all combinations with other operands, then random bits, then moderate numbers.
+// anything generates the special values of the type in all combinations with other operands, then random bits, then moderate numbers.
 func anything(rng *rand.Rand, t dtype.DType, n int) []byte {
 	return operands(rng, []dtype.DType{t}, n)[0]
 }
 
-// mild numbers have sums that stay finite, a few zeros and numbers of the size of subnormals among them.
+// mild generates numbers whose sums stay finite, including a few zeros and subnormal-sized numbers.
 func mild(rng *rand.Rand, t dtype.DType, n int) []byte {
 	var b []byte
 	for range n {
@@ -143,7 +143,7 @@ func mild(rng *rand.Rand, t dtype.DType, n int) []byte {
 	return b
 }
 
-// spotted is mild with a rare infinity or NaN.
+// spotted is mild with an occasional infinity or NaN.
 func spotted(rng *rand.Rand, t dtype.DType, n int) []byte {
 	b := mild(rng, t, n)
 	if t.IsFloat() {
@@ -156,7 +156,7 @@ func spotted(rng *rand.Rand, t dtype.DType, n int) []byte {
 	return b
 }
 
-// positive numbers lie in [2^-4, 4].
+// positive generates numbers in [2^-4, 4].
 func positive(rng *rand.Rand, t dtype.DType, n int) []byte {
 	var b []byte
 	for range n {
@@ -165,7 +165,7 @@ func positive(rng *rand.Rand, t dtype.DType, n int) []byte {
 	return b
 }
 
-// probabilities lie in [0, 1], whose ends are among them.
+// probabilities generates numbers in [0, 1], including both ends.
 func probabilities(rng *rand.Rand, t dtype.DType, n int) []byte {
 	var b []byte
 	for range n {
@@ -183,7 +183,7 @@ func probabilities(rng *rand.Rand, t dtype.DType, n int) []byte {
 	return b
 }
 
-// whole numbers from -3 to 3: all sums of their products are exact in every type.
+// whole generates integers from -3 to 3: all sums of their products are exact in every type.
 func whole(rng *rand.Rand, t dtype.DType, n int) []byte {
 	var b []byte
 	for range n {
@@ -192,7 +192,7 @@ func whole(rng *rand.Rand, t dtype.DType, n int) []byte {
 	return b
 }
 
-// below makes integers from 0 to n-1.
+// below generates integers from 0 to limit-1.
 func below(limit int) filling {
 	return func(rng *rand.Rand, t dtype.DType, n int) []byte {
 		var b []byte
@@ -203,7 +203,7 @@ func below(limit int) filling {
 	}
 }
 
-// distinct makes lines of length elements, each of distinct integers from 0 to limit-1.
+// distinct generates runs of length elements, each of distinct integers from 0 to limit-1.
 func distinct(limit, length int) filling {
 	return func(rng *rand.Rand, t dtype.DType, n int) []byte {
 		var b []byte
@@ -216,7 +216,7 @@ func distinct(limit, length int) filling {
 	}
 }
 
-// exactly makes the given integers.
+// exactly generates the given integers.
 func exactly(vs ...uint64) filling {
 	return func(_ *rand.Rand, t dtype.DType, n int) []byte {
 		var b []byte

@@ -11,8 +11,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// A product describes a matrix product kernel: c[m,n] = a[m,k] x b[k,n] with row-major c. A transposed operand is stored the other way
-// round.
+// A product describes a matrix product kernel: c[m,n] = a[m,k] x b[k,n] with row-major c. A transposed operand is column-major.
 type product struct {
 	in, acc, out    kir.Type
 	bm, bn, bk      int
@@ -20,7 +19,7 @@ type product struct {
 	transA, transB  bool
 	tf32            bool
 	loadVec, outVec int
-	group           int // blocks of rows that run together, for the cache's sake
+	group           int // blocks of rows that run together, for better cache use
 }
 
 func (q product) name() string {
@@ -28,7 +27,7 @@ func (q product) name() string {
 		b2i(q.transA), b2i(q.transB), q.loadVec, q.outVec, b2i(q.tf32))
 }
 
-// build makes the kernel; its parameters are a, b, c, m, n, k. Rows and columns beyond the matrix are masked; the vector widths promise
+// build returns the kernel; its parameters are a, b, c, m, n, k. Rows and columns beyond the matrix are masked; the vector widths promise
 // that the lengths are multiples of them.
 func (q product) build() (*kir.Program, error) {
 	return kernel.Build(q.name(), func(k *kernel.Builder) {
@@ -86,7 +85,7 @@ func (q product) place(k *kernel.Builder, m, n kernel.Value) (row, col kernel.Va
 	return first.Add(in.Rem(size)).Mul(k.I32(q.bm)), in.Div(size).Mul(k.I32(q.bn))
 }
 
-// products are the combinations that are tested and measured.
+// products are the variants that are tested and measured.
 func products() []product {
 	var ps []product
 	for _, ta := range []bool{false, true} {
@@ -116,8 +115,8 @@ func products() []product {
 	return ps
 }
 
-// launch makes the case of an m x k by k x n product of small integers, whose sums every format holds exactly or rounds once, and what
-// must come out.
+// launch makes the case of an m x k by k x n product of small integers, whose sums every format holds exactly or rounds once, and the
+// expected result.
 func (q product) launch(t testing.TB, rng *rand.Rand, m, n, k int) (c kernelCase, want []byte) {
 	t.Helper()
 	p, err := q.build()
@@ -156,7 +155,7 @@ func (q product) launch(t testing.TB, rng *rand.Rand, m, n, k int) (c kernelCase
 		scalar(dtype.Int32, uint64(m)), scalar(dtype.Int32, uint64(n)), scalar(dtype.Int32, uint64(k))}}, want
 }
 
-// testProducts checks the products of matrices that do and that do not fill their tiles.
+// testProducts checks products of matrices that fill their tiles and of some that do not.
 func testProducts(t *testing.T, m *machine) {
 	rng := rand.New(rand.NewPCG(3, 5))
 	for _, q := range products() {

@@ -11,7 +11,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// A back end's compiler knows that |x|, x·x and the like are not negative, and may forget that they can be NaN when it compares them.
+// A back end's compiler knows that |x|, x·x and the like are not negative, and may ignore that they can be NaN when it compares them.
 
 // knownForms are floats whose range a compiler knows, apart from NaN.
 var knownForms = []struct {
@@ -36,8 +36,8 @@ var knownForms = []struct {
 
 var knownBounds = []float64{-1, math.Copysign(0, -1), 0, 1, math.Inf(1), math.Inf(-1)}
 
-// comparedAs are the comparisons, one bit each of what the kernel stores: of a value with a constant, either way round, with a value whose
-// range is known too, and as a selection.
+// comparedAs are the comparisons, each giving one bit of what the kernel stores: of a value with a constant, in either order, with a value
+// whose range is also known, and as a selection.
 var comparedAs = []struct {
 	name  string
 	build func(a, b kernel.Value) kernel.Value

@@ -22,55 +22,55 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// trial is one call of an engine, whose written arrays must hold the same bits afterwards on both devices.
+// trial is one call of a kernel engine, after which the written arrays must hold the same bits on both devices.
 type trial struct {
 	name   string
 	arrays []*array
 	run    func(is kernels.Issuer, ops []kernels.Operand) error
-	// index32 lowers the most elements that 32-bit indexes reach; 0 leaves it.
+	// index32 lowers the number of elements that 32-bit indexes can address; 0 leaves it unchanged.
 	index32 int
-	// judge, if not nil, says what is wrong with a device's memory after the trial, before which it was image; ops are the trial's arrays
-	// in it. The devices are then not compared.
+	// judge, if not nil, says what is wrong with a device's memory after the trial; image is the memory before it, and ops are the trial's
+	// arrays in it. The devices are then not compared.
 	judge func(ops []*array, image, mem []byte) string
-	// optional says that the kernel may not exist for these types.
+	// optional is set if the kernel may not exist for these types.
 	optional bool
 
 	steps [2][]step
 }
 
-// hopper are the limits of an H200, for which launches are planned on every device.
+// hopper are the limits of an H200, which launches are planned for on every device.
 var hopper = kernels.Limits{Multiprocessors: 132, MaxThreadsPerSM: 2048, MaxThreadsPerBlock: 1024, SharedPerBlock: 232448, Major: 9}
 
 const (
-	// arenaBytes is each device's memory, of which batches fill the first part; the rest is for workspaces.
+	// arenaBytes is the size of each device's memory. Batches fill the first part; the rest is for workspaces.
 	arenaBytes = 512 << 20
 	imageBytes = 256 << 20
-	// guard is how many bytes after every array are compared as well.
+	// guard is the number of bytes after every array that are also compared.
 	guard = 64
 	// batchTrials bounds what is compiled and compared at a time.
 	batchTrials = 400
 )
 
-// pair runs trials on two devices and compares.
+// pair runs trials on two devices and compares the results.
 type pair struct {
 	t     *testing.T
 	sides [2]*side
 	lib   *library
-	// limits are what launches are planned for.
+	// limits are the device limits that launches are planned for.
 	limits kernels.Limits
 	rng    *rand.Rand
-	// threads are the processors that each device's kernels run and compile on, as far as the host has any say in it.
+	// threads are the numbers of processors on which each device's kernels run and compile, as far as the host can control it.
 	threads [2]int
 
 	// shard is this process's share of the trials.
 	shard shard
 	batch []*trial
 	image []byte
-	// compared counts trials and elements, by what their names begin with.
+	// compared counts trials and elements, by the prefixes of their names.
 	compared map[string]*tally
-	// loaded holds what the names of the trials began with that first launched a kernel.
+	// loaded maps each kernel to the name prefix of the trials that first launched it.
 	loaded map[string]string
-	// reports are the first of what differs, which is no error if quiet; bad counts all.
+	// reports are the first differences, which are not errors if quiet; bad counts all of them.
 	reports []string
 	quiet   bool
 	bad     int
@@ -78,8 +78,8 @@ type pair struct {
 
 type tally struct{ trials, elements, kernels int }
 
-// newPair opens the simulator and the GPU or, where there is none, the processor on one thread and a simulated GPU on several that takes
-// blocks in a random order.
+// newPair opens the simulator and the GPU or, if there is none, the CPU device on one thread and a simulated GPU on several, which runs
+// blocks in random order.
 func newPair(t *testing.T) *pair {
 	t.Helper()
 	p := &pair{t: t, lib: newLibrary(), image: make([]byte, 0, imageBytes), limits: hopper, rng: rand.New(rand.NewPCG(21, 42)),
@@ -144,8 +144,8 @@ func (p *pair) try(tr trial) bool {
 	return true
 }
 
-// place gives the trial copies of its arrays, which other trials may have too, with room in the image of the batch's memory. Arrays that
-// occur twice have one place.
+// place copies the trial's arrays, which other trials may share, and assigns them space in the image of the batch's memory. An array that
+// occurs twice gets one place.
 func (p *pair) place(tr *trial) {
 	placed := map[*array]*array{absent: absent}
 	at := len(p.image)
@@ -162,7 +162,7 @@ func (p *pair) place(tr *trial) {
 	tr.arrays, p.image = arrays, p.image[:at]
 }
 
-// fill sets the contents of the trial's arrays and what lies between them.
+// fill sets the contents of the trial's arrays and of the gaps between them.
 func (p *pair) fill(tr *trial) {
 	h := fnv.New64()
 	h.Write([]byte(tr.name))
@@ -184,7 +184,7 @@ func (p *pair) fill(tr *trial) {
 	}
 }
 
-// record keeps the trial's launches on one device.
+// record records the trial's launches on one device.
 func (p *pair) record(tr *trial, i int) error {
 	base := uint64(p.sides[i].arena)
 	r := &recorder{lib: p.lib, limits: p.limits, index32: 1<<31 - 1, next: base + imageBytes, end: base + arenaBytes}
@@ -232,7 +232,7 @@ func (p *pair) flush() {
 	p.batch, p.image = p.batch[:0], p.image[:0]
 }
 
-// refused reports the kernels of the trial that a device could not load.
+// refused reports kernels of the trial that a device could not load, and whether there are any.
 func (p *pair) refused(tr *trial) bool {
 	for i, s := range p.sides {
 		for _, st := range tr.steps[i] {
@@ -277,7 +277,7 @@ func (p *pair) work(i int) ([]byte, error) {
 	return after, s.StreamSynchronize(th, s.stream)
 }
 
-// runBatch launches the batch on one device, which without a GPU has its own number of processors.
+// runBatch launches the batch on one device; without a GPU each device has its own number of processors.
 func (p *pair) runBatch(th driver.Thread, i int) error {
 	if !p.onGPU() {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(p.threads[i]))
@@ -290,7 +290,7 @@ func (p *pair) runBatch(th driver.Thread, i int) error {
 	return nil
 }
 
-// compare judges one trial: what was written must be equal, all else unchanged.
+// compare judges one trial: what was written must be equal, everything else unchanged.
 func (p *pair) compare(tr *trial, results [2][]byte) {
 	kind, _, _ := strings.Cut(tr.name, " ")
 	c := p.compared[kind]
@@ -316,7 +316,7 @@ func (p *pair) compare(tr *trial, results [2][]byte) {
 				from = a.at
 			}
 			if !bytes.Equal(results[i][from:end+guard], p.image[from:end+guard]) {
-				p.report(tr, fmt.Sprintf("operand %d (%v %v): %s writes to what is no result", j, a.t, a.shape, s.name))
+				p.report(tr, fmt.Sprintf("operand %d (%v %v): %s writes outside its results", j, a.t, a.shape, s.name))
 			}
 		}
 		if !a.out {
@@ -355,7 +355,7 @@ func (p *pair) report(tr *trial, text string) {
 	}
 }
 
-// finish runs what is left and prints the totals.
+// finish runs the remaining trials and prints the totals.
 func (p *pair) finish() {
 	p.t.Helper()
 	p.flush()

@@ -12,7 +12,7 @@ func indexing(p *pair) {
 	type shape struct {
 		name        string
 		rows, from  int // rows and columns addressed
-		count       int // indexes a row
+		count       int // indexes per row
 		columns     bool
 		index, data view
 		index32     int
@@ -34,7 +34,7 @@ func indexing(p *pair) {
 	for _, t := range everyType {
 		for _, it := range []dtype.DType{dtype.Int64, dtype.Int32} {
 			for _, s := range shapes {
-				// Elements along a row lie one apart, those along a column as many as there are rows.
+				// Elements along a row are 1 apart, those along a column as far apart as a row is long.
 				over, whole, dim, step := []int{s.rows, s.count}, []int{s.rows, s.from}, 1, 1
 				if s.columns {
 					over, whole, dim, step = []int{s.count, s.rows}, []int{s.from, s.rows}, 0, s.rows
@@ -73,7 +73,7 @@ func indexing(p *pair) {
 
 type foldFunc = func(kernels.Issuer, kernels.Indexed, kernels.Operand, kernels.Operand, int) error
 
-// sorting tries sorts of several blocks and digits and folds of several lists, by way of the scatter that adds.
+// sorting tries sorts with several blocks and digits and folds of several lists, through the scatter that adds.
 func sorting(p *pair) {
 	for _, t := range []dtype.DType{dtype.Float32, dtype.BFloat16, dtype.Complex64, dtype.Int8} {
 		for _, from := range []int{1, 200, 60_000, 1_200_000} {
@@ -101,7 +101,7 @@ func sorting(p *pair) {
 	}
 }
 
-// turning tries copies from one order of dimensions to another, of every size of elements.
+// turning tries copies from one order of dimensions to another, for every element size.
 func turning(p *pair) {
 	for _, t := range everyType {
 		for _, shape := range [][]int{{64, 96}, {35, 47}, {76, 112}, {68, 81}, {67, 80}, {33, 5, 18}, {36, 3, 48}, {9, 4, 40}, {40, 4, 9}} {
@@ -247,7 +247,7 @@ func entropies(p *pair) {
 	}
 }
 
-// distribution is a RandomOp with arguments and the types that it is drawn in.
+// distribution is a RandomOp with its arguments and the types that it can produce.
 type distribution struct {
 	name    string
 	op      *kernels.RandomOp
@@ -274,7 +274,7 @@ var distributions = []distribution{
 	{"int64", kernels.RandomInt64, []kernels.Scalar{{I: 1 << 40}, {I: -5}}, true},
 }
 
-// randoms tries the distributions, dropout and Bernoulli numbers, with the generator's state given or read from memory.
+// randoms tries the distributions, dropout and Bernoulli numbers, with the generator's state passed or read from memory.
 func randoms(p *pair) {
 	type shape struct {
 		name    string
@@ -332,7 +332,7 @@ func randoms(p *pair) {
 	}
 }
 
-// multinomials tries draws from rows of one part and of several, and the places of greatest elements.
+// multinomials tries draws from rows of one part and of several, and the positions of the greatest elements.
 func multinomials(p *pair) {
 	for _, size := range [][3]int{{1, 4, 300}, {7, 100, 33}, {2, 5000, 100}, {1, 70_001, 1000}, {65_537, 2, 1}} {
 		rows, n, samples := size[0], size[1], size[2]
@@ -362,7 +362,7 @@ func multinomials(p *pair) {
 	}
 }
 
-// compactions tries the compactions, of masks of every type, and the sort that looks for equal elements.
+// compactions tries the compactions with masks of every type, and the sort that finds equal elements.
 func compactions(p *pair) {
 	for _, t := range everyType {
 		for _, v := range []view{dense, turned, stepped} {
@@ -418,7 +418,7 @@ func compactions(p *pair) {
 	}
 }
 
-// flats tries indexes of several numbers as one, and of places that are repeated.
+// flats tries flattening of index tuples, and indexes of repeated positions.
 func flats(p *pair) {
 	for _, t := range []dtype.DType{dtype.Int64, dtype.Int32} {
 		for _, v := range []view{dense, stepped} {
@@ -444,7 +444,7 @@ func flats(p *pair) {
 	}
 }
 
-// assertions tries assertions that hold, of every type.
+// assertions tries assertions that hold, for every type.
 func assertions(p *pair) {
 	for _, t := range everyType {
 		p.try(trial{name: fmt.Sprintf("assert %v", t), arrays: []*array{in(t, dense, exactly(1), 1)},

@@ -16,8 +16,7 @@ var everyType = func() (ts []dtype.DType) {
 	return ts
 }()
 
-// layout is a shape and the ways in which a pointwise operation's operands lie; operands beyond the end take the views from the start
-// again.
+// layout is a shape and the views of a pointwise operation's operands; operands beyond the end of the list start again from its beginning.
 type layout struct {
 	name      string
 	shape     []int
@@ -25,8 +24,8 @@ type layout struct {
 	index32   int
 }
 
-// layouts reach every class of the pointwise engine: one run with vectors and without, with repeated and held inputs; 1, 2, 3 and 4, 5 to 8
-// and more dimensions, with vectors and without; nothing; splits at a lowered limit of 32-bit indexes.
+// layouts reach every class of the pointwise engine: a single run with and without vectors, with repeated and held inputs; 1, 2, 3 and 4, 5
+// to 8 and more dimensions, with and without vectors; empty arrays; splits at a lowered limit of 32-bit indexes.
 var layouts = []layout{
 	{name: "one_run", shape: []int{1031}, outs: []view{dense}, ins: []view{dense}},
 	{name: "shifted", shape: []int{515}, outs: []view{shifted}, ins: []view{shifted, dense}},
@@ -50,7 +49,7 @@ var layouts = []layout{
 	{name: "split_rows", shape: []int{30, 7, 8}, outs: []view{aligned}, ins: []view{stepped, innerRepeated}, index32: 333},
 }
 
-// opScalars are numbers for an operation's scalars, that make sense as sizes, exponents and weights.
+// opScalars are values for an operation's scalars that make sense as sizes, exponents and weights.
 func opScalars(n int) []kernels.Scalar {
 	floats := []float64{0.75, 1.25, 2, 0.5, 0.9, 0.1, 1.5, 1e-3}
 	ints := []int64{3, 5, 2, 7, 1, 4, 6, 8}
@@ -61,7 +60,7 @@ func opScalars(n int) []kernels.Scalar {
 	return s
 }
 
-// inputType is the type of op's input i where it computes in t and other inputs have type t.
+// inputType is the type of op's input i if op computes in t and the other inputs have type t.
 func inputType(op *kernels.PointOp, i int, t dtype.DType) dtype.DType {
 	if i < len(op.InTypes) && op.InTypes[i] != dtype.Invalid {
 		return op.InTypes[i]
@@ -69,7 +68,7 @@ func inputType(op *kernels.PointOp, i int, t dtype.DType) dtype.DType {
 	return t
 }
 
-// pointTrial is op computing in t, with the given types of operands (nil: t and what op fixes).
+// pointTrial returns a trial of op computing in t, with the given operand types (nil: t and those that op fixes).
 func pointTrial(op *kernels.PointOp, t dtype.DType, l layout, outTypes, inTypes []dtype.DType) trial {
 	tr := trial{name: fmt.Sprintf("pointwise %s %v %s %v %v", op.Name, t, l.name, outTypes, inTypes), index32: l.index32, optional: true}
 	for i := range op.Outs {
@@ -86,7 +85,7 @@ func pointTrial(op *kernels.PointOp, t dtype.DType, l layout, outTypes, inTypes 
 			it = inTypes[i%len(inTypes)]
 		}
 		fill, number := filling(anything), kernels.Scalar{F: -1.5, Im: 0.25, I: 3}
-		if op == kernels.BCE { // which stops the device at others
+		if op == kernels.BCE { // it stops the device for other inputs
 			fill, number = probabilities, kernels.FloatScalar(0.75)
 		}
 		a := in(it, l.ins[i%len(l.ins)], fill, l.shape...)
@@ -95,7 +94,7 @@ func pointTrial(op *kernels.PointOp, t dtype.DType, l layout, outTypes, inTypes 
 		}
 	}
 	tr.run = func(is kernels.Issuer, ops []kernels.Operand) error {
-		for i := range ops { // as operands that promote to a half do
+		for i := range ops { // as operands that promote to float16 do
 			if (t == dtype.Float16 || t == dtype.BFloat16) && outTypes != nil && ops[i].DType != t && ops[i].Ptr != 0 {
 				ops[i].Via = t
 			}
@@ -105,14 +104,14 @@ func pointTrial(op *kernels.PointOp, t dtype.DType, l layout, outTypes, inTypes 
 	return tr
 }
 
-// manyLayouts are the operations that are tried with every layout: of none to five inputs, several results, seen indexes, fixed input
+// manyLayouts are the operations that are tried with every layout: with zero to five inputs, several results, index inputs, fixed input
 // types.
 var manyLayouts = []*kernels.PointOp{kernels.Copy, kernels.Add, kernels.Where, kernels.AddCMul, kernels.Fill, kernels.Arange,
 	kernels.Tril, kernels.OneHot,
 	kernels.SGDMomentum.PointOp, kernels.AdamWAMS.PointOp, kernels.CrossEntropyBackward, kernels.Exp, kernels.DivFloor}
 
-// tryPointOps tries every operation with every type that it computes in, share of several layouts for each; all layouts for some. It
-// returns how many operations and types there are.
+// tryPointOps tries every operation with every type that it computes in, with share of the layouts for each, and some operations with all
+// layouts. It returns the number of combinations of operation and type.
 func tryPointOps(p *pair, share int) (combinations int) {
 	many := map[*kernels.PointOp]bool{}
 	for _, op := range manyLayouts {
@@ -131,7 +130,7 @@ func tryPointOps(p *pair, share int) (combinations int) {
 			}
 			next++
 			for j := range share {
-				// Types of operands other than the one computed in, every other time.
+				// Every other time, operand types that differ from the one computed in.
 				l := layouts[1+(next*share+j)%(len(layouts)-1)]
 				var outs, ins []dtype.DType
 				if (next+j)%2 == 0 {
@@ -182,7 +181,7 @@ func tryInPlace(p *pair) {
 	}
 }
 
-// tryMultiTensor runs optimizer steps and others over lists of tensors, more than one launch takes, some of which lie askew.
+// tryMultiTensor runs optimizer steps and other operations over lists of tensors, more than one launch takes, some of them unaligned.
 func tryMultiTensor(p *pair) {
 	ops := []*kernels.PointOp{kernels.Add, kernels.AddCMul}
 	for _, s := range kernels.StepOps() {
@@ -225,7 +224,7 @@ func tryMultiTensor(p *pair) {
 	}
 	for _, op := range kernels.StepOps() {
 		for _, t := range []dtype.DType{dtype.Float32, dtype.Float64} {
-			found := func(rng *rand.Rand, t dtype.DType, n int) []byte { return make([]byte, n*t.Size()) } // nothing
+			found := func(rng *rand.Rand, t dtype.DType, n int) []byte { return make([]byte, n*t.Size()) } // nothing found
 			if t == dtype.Float64 {
 				found = mild
 			}

@@ -7,7 +7,7 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// program builds a kir.Program by hand, free of the kernel package's ideas.
+// program builds a kir.Program by hand, independently of the kernel package.
 type program struct {
 	*kir.Program
 	block *kir.Block
@@ -23,7 +23,7 @@ func (p *program) value(t kir.Type) kir.Value {
 	return kir.Value(len(p.Values) - 1)
 }
 
-// add appends in with one result of type t and returns that.
+// add appends in with one result of type t and returns that result.
 func (p *program) add(t kir.Type, in kir.Instr, args ...kir.Value) kir.Value {
 	v := p.value(t)
 	in.Res, in.Args, in.Loc = []kir.Value{v}, args, 1
@@ -70,7 +70,7 @@ func (p *program) store(t kir.Type, base, index, v kir.Value) {
 	p.do(kir.Instr{Op: kir.OpStore, Type: t, Space: kir.Global, Width: 1}, base, index, v)
 }
 
-// region runs f with a new region as the current one and returns that.
+// region runs f with a new region as the current one and returns the region.
 func (p *program) region(f func(), params ...kir.Value) *kir.Block {
 	outer, b := p.block, &kir.Block{Params: params}
 	p.block = b

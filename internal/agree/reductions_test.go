@@ -8,7 +8,7 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// fold is a shape with its dimensions that are reduced, marked by r.
+// fold is a shape whose reduced dimensions are marked by r.
 type fold struct {
 	name    string
 	shape   []int
@@ -17,8 +17,8 @@ type fold struct {
 	index32 int
 }
 
-// folds reach every shape of a reduction's blocks: rows by a group of 32 and by a block, columns wide and deep, both cut into parts for a
-// second launch of either shape; with vectors and without; the orders and numbers of dimensions; indexes of 64 bits; nothing to reduce.
+// folds reach every block shape of a reduction: rows by a group of 32 and by a block, wide and deep columns, both split into parts for a
+// second launch of either shape; with and without vectors; the orders and numbers of dimensions; 64-bit indexes; nothing to reduce.
 var folds = []fold{
 	{name: "all", shape: []int{100, 333}, dims: "rr"},
 	{name: "0-d", shape: []int{}, dims: ""},
@@ -53,7 +53,7 @@ var folds = []fold{
 	{name: "far_six", shape: []int{4, 3, 2, 4, 3, 2}, dims: "rkrkrk", in: turned, index32: 100},
 }
 
-// results are the types of op's results where it computes in t.
+// results are the types of op's results if it computes in t.
 func results(op *kernels.ReduceOp, t dtype.DType) []dtype.DType {
 	switch op {
 	case kernels.ArgMax, kernels.ArgMin, kernels.CountNonzero:
@@ -66,7 +66,7 @@ func results(op *kernels.ReduceOp, t dtype.DType) []dtype.DType {
 	return []dtype.DType{t, t, t}[:op.Outs]
 }
 
-// reduceTrial is op of elements of type from, computing in t.
+// reduceTrial returns a trial of op on elements of type from, computing in t.
 func reduceTrial(op *kernels.ReduceOp, from, t dtype.DType, f fold) trial {
 	tr := trial{name: fmt.Sprintf("reduce %s %v %v %s", op.Name, from, t, f.name), index32: f.index32, optional: true}
 	dims, kept := make([]bool, len(f.shape)), []int{}
@@ -94,8 +94,8 @@ func reduceTrial(op *kernels.ReduceOp, from, t dtype.DType, f fold) trial {
 // allFolds are the reductions that are tried with every fold.
 var allFolds = []*kernels.ReduceOp{kernels.Sum, kernels.MaxIndex, kernels.VarMean, kernels.LogSumExp, kernels.SquaredErrorMean}
 
-// tryReductions tries every reduction with every type that it computes in, share of the folds for each; all folds for some. It returns how
-// many reductions and types there are.
+// tryReductions tries every reduction with every type that it computes in, with share of the folds for each, and some reductions with all
+// folds. It returns the number of combinations of reduction and type.
 func tryReductions(p *pair, share int) (combinations int) {
 	all := map[*kernels.ReduceOp]bool{}
 	for _, op := range allFolds {
@@ -122,7 +122,7 @@ func tryReductions(p *pair, share int) (combinations int) {
 				}
 			}
 		}
-		// Integers and bool sum in int64; what takes two operands are losses, which are of floats.
+		// Integers and bool sum in int64; reductions of two operands are losses, which take only floats.
 		for i, from := range []dtype.DType{dtype.Bool, dtype.Uint8, dtype.Int16, dtype.Int32} {
 			if op.Ins > 1 {
 				break

@@ -10,7 +10,7 @@ import (
 // rowTypes are the types of rows: real floats.
 var rowTypes = []dtype.DType{dtype.Float32, dtype.Float64, dtype.Float16, dtype.BFloat16}
 
-// rowShape is a matrix of rows, or with columns set of columns to go along.
+// rowShape is a matrix of rows or, with columns set, of columns to go along.
 type rowShape struct {
 	name    string
 	shape   []int
@@ -19,8 +19,8 @@ type rowShape struct {
 	index32 int
 }
 
-// rowShapes reach every way in which threads share rows: groups of 32 and blocks that hold the row, blocks that read it again, a thread
-// each.
+// rowShapes reach every way in which threads share rows: groups of 32 and blocks that hold the row, blocks that read it again, one thread
+// per row.
 var rowShapes = []rowShape{
 	{name: "short", shape: []int{70, 64}, dim: 1},
 	{name: "odd", shape: []int{33, 77}, dim: 1, v: padded},
@@ -61,7 +61,7 @@ func softmaxes(p *pair) {
 	}
 }
 
-// wide is the type of statistics of inputs of type t.
+// wide is the type of the statistics of inputs of type t.
 func wide(t dtype.DType) dtype.DType {
 	if t == dtype.Float64 {
 		return t
@@ -69,7 +69,7 @@ func wide(t dtype.DType) dtype.DType {
 	return dtype.Float32
 }
 
-// optionally returns a where yes, else no array.
+// optionally returns a if yes, else no array.
 func optionally(yes bool, a *array) *array {
 	if yes {
 		return a

@@ -13,9 +13,9 @@ import (
 	"tenon.dev/kernel"
 )
 
-// A rowWalk is a kernel that does to tiles in registers what attention does, on small integers, so that the result is exact: over tiles
-// of step rows of b it computes s = a bᵀ - bias[column], adds 1 in odd rows where the tile's number is even, follows the greatest s of
-// each row and the sum of all s, and sums up s b. Results are that sum with the row's greatest s added, the greatest s, and the sum.
+// A rowWalk is a kernel that performs attention's operations on tiles in registers, on small integers, so that the result is exact. Over
+// tiles of step rows of b it computes s = a bᵀ - bias[column], adds 1 in odd rows if the tile's number is even, tracks the maximum s of
+// each row and the sum of all s, and sums up s b. The results are that sum plus the row's maximum s, the maximum s, and the sum.
 type rowWalk struct {
 	in                         kir.Type
 	rows, step, width, threads int
@@ -26,7 +26,7 @@ func (q rowWalk) name() string {
 	return fmt.Sprintf("walk_%s_%dx%dx%d_%d_%d", q.in.Short(), q.rows, q.step, q.width, q.threads, q.stages)
 }
 
-// build makes the kernel; its parameters are a [rows, width], b [count, width], bias [count], out, top, total and count.
+// build returns the kernel; its parameters are a [rows, width], b [count, width], bias [count], out, top, total and count.
 func (q rowWalk) build() (*kir.Program, error) {
 	f := dtype.Float32
 	return kernel.Build(q.name(), func(k *kernel.Builder) {
@@ -59,7 +59,7 @@ func (q rowWalk) build() (*kir.Program, error) {
 					return r.And(k.I32(1)).Eq(k.I32(1)).Select(v.Add(v.Like(1)), v)
 				})
 			})
-			k.If(j.Add(k.I32(q.step)).Gt(count), func() { // what lies beyond b
+			k.If(j.Add(k.I32(q.step)).Gt(count), func() { // beyond the end of b
 				s.Map(func(_, c, v kernel.Value, _ []kernel.Value) kernel.Value {
 					return j.Add(c).Lt(count).Select(v, v.Like(0))
 				})
@@ -76,7 +76,7 @@ func (q rowWalk) build() (*kir.Program, error) {
 	}).Program()
 }
 
-// launch makes a case and what must come out.
+// launch makes a case and the expected results.
 func (q rowWalk) launch(t testing.TB, rng *rand.Rand, count int) (c kernelCase, want [3][]byte) {
 	t.Helper()
 	p, err := q.build()
@@ -155,7 +155,7 @@ func testRowWalks(t *testing.T, m *machine) {
 	}
 }
 
-// TestRowWalks: what is done to tiles in registers is the same with wgmma, with mma and on the simulator.
+// TestRowWalks checks that operations on tiles in registers give the same results with wgmma, with mma and on the simulator.
 func TestRowWalksOnGPU(t *testing.T) { testRowWalks(t, openGPU(t)) }
 func TestPortableRowWalksOnGPU(t *testing.T) {
 	m := openGPU(t)

@@ -25,7 +25,7 @@ type argument struct {
 	scalar bool
 }
 
-// buffer returns a buffer argument; it is compared afterwards, NaNs of floats as equals.
+// buffer returns a buffer argument; it is compared afterwards, with all NaNs of floats equal.
 func buffer(t kir.Type, data []byte) argument { return argument{data: data, t: t} }
 
 // zeros returns a buffer of n zero elements.
@@ -41,7 +41,7 @@ func put(b []byte, t kir.Type, bits uint64) []byte {
 	return append(b, binary.LittleEndian.AppendUint64(nil, bits)[:t.Size()]...)
 }
 
-// specials returns bit patterns of type t where operations are likely to differ.
+// specials returns bit patterns of type t for which operations are likely to differ.
 func specials(t kir.Type) []uint64 {
 	switch t {
 	case dtype.Bool:
@@ -88,8 +88,8 @@ func specialFloats() []float64 {
 	return append(s, math.NaN())
 }
 
-// operands returns the contents of n-element inputs of the given types: first the product of their special values, as far as there
-// is room, then random bits, then random numbers of moderate size.
+// operands returns the contents of n-element inputs of the given types: first all combinations of their special values, as far as they fit,
+// then random bits, then random numbers of moderate size.
 func operands(rng *rand.Rand, types []kir.Type, n int) [][]byte {
 	sets := make([][]uint64, len(types))
 	out := make([][]byte, len(types))
@@ -104,7 +104,7 @@ func operands(rng *rand.Rand, types []kir.Type, n int) [][]byte {
 			case i < n/2:
 				bits = sets[j][k%len(sets[j])]
 				k /= len(sets[j])
-				if i >= n/4 { // a random pick, for products that do not fit
+				if i >= n/4 { // a random choice, if the combinations do not fit
 					bits = sets[j][rng.IntN(len(sets[j]))]
 				}
 			case i < 3*n/4:

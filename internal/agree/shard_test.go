@@ -16,11 +16,11 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// shardFlag is "i/n" in a process that does share i of n of a test's trials.
+// shardFlag is "i/n" in a process that runs share i of n of a test's trials.
 var shardFlag = flag.String("shard", "",
 	"the share of the trials that this process does, as 2/8; tests on a GPU start such processes themselves")
 
-// shard is a share of the trials: those whose first kernel's name falls to it.
+// shard is a share of the trials, selected by the name of their first kernel.
 type shard struct{ index, count int }
 
 func (s shard) has(tr *trial) bool {
@@ -36,8 +36,8 @@ func (s shard) has(tr *trial) bool {
 	return int(h.Sum32()%uint32(s.count)) == s.index
 }
 
-// spread runs a test's trials: in this process without a GPU, else in several, since the driver compiles for one thread of a process at a
-// time.
+// spread runs a test's trials: in this process without a GPU, otherwise in several, since the driver compiles on only one thread of a
+// process at a time.
 func spread(t *testing.T, trials func(p *pair)) {
 	t.Helper()
 	if rt.GPUs() > 0 && *shardFlag == "" {
@@ -58,7 +58,7 @@ func spread(t *testing.T, trials func(p *pair)) {
 	}
 }
 
-// runShards runs this test in n processes at once and adds up what they print.
+// runShards runs this test in n processes at once and adds up the counts that they print.
 func runShards(t *testing.T, n int) {
 	t.Helper()
 	outputs, errs := make([]bytes.Buffer, n), make([]error, n)
@@ -103,7 +103,7 @@ func (p *pair) print() {
 	fmt.Println("shard special", p.sides[1].special)
 }
 
-// readShard adds one line of print to sum and returns the count of special instructions that it holds; kernels are those counted before.
+// readShard adds one line of print to sum and returns the count of special instructions in it; kernels are those already counted.
 func readShard(line string, sum map[string]*tally, kernels map[string]bool) (special int) {
 	var kind, name string
 	var c tally

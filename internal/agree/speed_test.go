@@ -12,7 +12,7 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// speeds are the products that BenchmarkProduct measures, by shape of tile.
+// speeds are the products that BenchmarkProduct measures, by tile shape.
 func speeds() []product {
 	half := func(t kir.Type, bm, bn, bk, threads, stages int, ta, tb bool) product {
 		return product{in: t, acc: dtype.Float32, out: t, bm: bm, bn: bn, bk: bk, threads: threads, stages: stages, loadVec: 8, outVec: 8,
@@ -101,7 +101,7 @@ func BenchmarkProduct(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if bytes.Equal(text, own) { // no instruction of this device alone is used
+			if bytes.Equal(text, own) { // it uses no instruction specific to this device
 				continue
 			}
 			own = text
@@ -149,7 +149,7 @@ func fillRandom(b *testing.B, gpu *machine, th driver.Thread, bufs []driver.Ptr,
 	}
 }
 
-// timeProduct returns the milliseconds of one product, the mean over b.N after warming up.
+// timeProduct returns the milliseconds of one product, averaged over b.N runs after a warm-up.
 func timeProduct(b *testing.B, gpu *machine, th driver.Thread, q product, p *kir.Program, bufs [3]driver.Ptr, n int) float64 {
 	shared, err := gpu.dynamic(th, p, 0)
 	if err != nil {

@@ -20,11 +20,11 @@ var sweep = flag.Bool("sweep", false, "TestUnary32 takes all float32 numbers; ne
 
 const (
 	sweepThreads = 256
-	// sweepSample is how many arguments the two devices are compared at, bit for bit, and how many are tried where not all are.
+	// sweepSample is the number of arguments at which the two devices are compared bit for bit, and the number tried if not all are.
 	sweepSample = 1 << 20
 )
 
-// ulps emits mathtest.Ulps32: how far the float32 got lies from the float64 want in units in the last place of float32 at want.
+// ulps emits mathtest.Ulps32: the distance of the float32 got from the float64 want, in units in the last place of float32 at want.
 func ulps(k *kernel.Builder, got, want kernel.Value) kernel.Value {
 	inf, top := k.F64(math.Inf(1)), k.F64(0x1p128)
 	g := got.Convert(dtype.Float64)
@@ -38,8 +38,8 @@ func ulps(k *kernel.Builder, got, want kernel.Value) kernel.Value {
 	return bothNaN.Select(k.F64(0), aNaN.Select(inf, e))
 }
 
-// sweepKernel measures u's float32 form against its float64 form at the numbers with the bits first, first+step, …, n of them, and keeps
-// for every thread the largest error, where it was, and how many are above mathtest.Limit. The error planted is added to all results.
+// sweepKernel measures u's float32 form against its float64 form at the n numbers with the bits first, first+step, …. For every thread it
+// keeps the largest error, its argument, and the number of errors above mathtest.Limit. The error planted is added to all results.
 func sweepKernel(u *mathtest.Unary, planted float64) (*kir.Program, error) {
 	return kernel.Build("sweep_"+u.Name, func(k *kernel.Builder) {
 		k.FixedThreads(sweepThreads)
@@ -85,7 +85,7 @@ type span struct {
 	n           int
 }
 
-// measured is what a sweep found.
+// measured is the result of a sweep.
 type measured struct {
 	ulps float64
 	at   float32
@@ -103,7 +103,7 @@ func (s *side) sweepOn(p *kir.Program, sp span) (m measured, ms float64, err err
 	defer th.Leave()
 	base := uint64(s.arena)
 	var args []byte
-	// The buffers lie one behind the other: what is copied back is all written.
+	// The buffers follow each other: everything that is copied back was written.
 	for _, at := range []int{0, 16 * threads, 8 * threads} {
 		args = binary.LittleEndian.AppendUint64(args, base+uint64(at))
 	}
@@ -184,10 +184,10 @@ func sweepPrograms(p *pair, u *mathtest.Unary, planted float64) (measure, value 
 	return measure, value
 }
 
-// TestUnary32 measures every function of one float32 argument. The reference is the function's own float64 form, computed beside it on the
-// device: package math's tests hold that to 2 units of float64 against series of 300 bits, which is 2^-28 of a unit of float32. With
-// -sweep, on a GPU, the arguments are all 2³²; else a sample that is spread evenly over all bit patterns. Specials and a share of the
-// sample are judged on the host against Go's functions as well, and both devices must give the sample the same bits.
+// TestUnary32 measures every function of one float32 argument. The reference is the function's own float64 form, computed alongside on the
+// device: the tests of package math check that form to 2 units of float64 against series of 300 bits, which is 2^-28 of a unit of float32.
+// With -sweep, on a GPU, the arguments are all 2³² floats; otherwise a sample spread evenly over all bit patterns. Special values and a
+// share of the sample are also checked on the host against Go's functions, and both devices must give the same bits for the sample.
 func TestUnary32(t *testing.T) {
 	p := newPair(t)
 	sample := span{first: 12345, step: 1<<32/sweepSample + 1, n: sweepSample}
@@ -225,7 +225,7 @@ func TestUnary32(t *testing.T) {
 	t.Logf("%d functions of %d numbers on the %s\n%s", len(mathtest.Functions), all.n, p.sides[1].name, table.String())
 }
 
-// agreeOnSample compares a function's values on both devices, and judges some on the host.
+// agreeOnSample compares a function's values on both devices, and checks some on the host.
 func agreeOnSample(p *pair, u *mathtest.Unary, value *kir.Program, sp span) {
 	p.t.Helper()
 	specials := []float32{0, 1, 0.5, 2, 88.72284, 89, 103.97, 104, 127, 128, 149, 150, math.MaxFloat32, math.SmallestNonzeroFloat32,
@@ -263,7 +263,7 @@ func agreeOnSample(p *pair, u *mathtest.Unary, value *kir.Program, sp span) {
 	}
 }
 
-// TestSweepSeesErrors plants an error of 4 to 8 units in the last place and sees that the sweep counts it, as mathtest does.
+// TestSweepSeesErrors plants an error of 4 to 8 units in the last place and checks that the sweep counts it, as mathtest does.
 func TestSweepSeesErrors(t *testing.T) {
 	p := newPair(t)
 	u := mathtest.Functions[0] // exp

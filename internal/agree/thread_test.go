@@ -126,7 +126,7 @@ func sharedCase(rng *rand.Rand, t kir.Type, w int) kernelCase {
 	return kernelCase{prog: p.Program, grid: 1, block: threads, args: []argument{zeros(t, n), buffer(t, random(rng, t, n))}}
 }
 
-// localCase writes a local array at varying places and reads it back.
+// localCase writes a local array at varying positions and reads it back.
 func localCase(rng *rand.Rand, t kir.Type) kernelCase {
 	p := named("local_%s", t.Short())
 	out, in := p.buffer("out", t), p.buffer("in", t)
@@ -145,7 +145,7 @@ func localCase(rng *rand.Rand, t kir.Type) kernelCase {
 	return kernelCase{prog: p.Program, grid: 1, block: threads, args: []argument{zeros(t, n), buffer(t, random(rng, t, n))}}
 }
 
-// paramCase reads scalars and an array passed by value at constant and varying places.
+// paramCase reads scalars and an array passed by value at constant and varying positions.
 func paramCase(rng *rand.Rand, t kir.Type) kernelCase {
 	p := named("param_%s", t.Short())
 	odd := p.scalar("odd", dtype.Uint8)
@@ -167,7 +167,7 @@ func paramCase(rng *rand.Rand, t kir.Type) kernelCase {
 	return kernelCase{prog: p.Program, grid: 1, block: threads, args: args}
 }
 
-// tableCase reads a table at one place for all threads and at a place of each thread's own.
+// tableCase reads a table at one position for all threads and at a different position per thread.
 func tableCase(rng *rand.Rand, t kir.Type, n int) kernelCase {
 	p := named("table_%s_%d", t.Short(), n)
 	out := p.buffer("out", t)
@@ -181,7 +181,7 @@ func tableCase(rng *rand.Rand, t kir.Type, n int) kernelCase {
 	return kernelCase{prog: p.Program, grid: 1, block: threads, args: []argument{zeros(t, 2*threads)}}
 }
 
-// variableCase changes a variable in divergent flow.
+// variableCase changes a variable in divergent control flow.
 func variableCase(rng *rand.Rand, t kir.Type) kernelCase {
 	p := named("variable_%s", t.Short())
 	out, in := p.buffer("out", t), p.buffer("in", t)
@@ -205,7 +205,7 @@ func variableCase(rng *rand.Rand, t kir.Type) kernelCase {
 	return kernelCase{prog: p.Program, grid: 1, block: threads, args: []argument{zeros(t, 2*threads), buffer(t, random(rng, t, 2*threads))}}
 }
 
-// shuffleCase exchanges values by an amount of each thread's own (c < 0) or a constant one.
+// shuffleCase exchanges values by an amount that varies per thread (c < 0) or is constant.
 func shuffleCase(rng *rand.Rand, t kir.Type, how kir.Sub, c int) kernelCase {
 	p := named("shuffle_%s_%d_%d", t.Short(), how, c+1)
 	out, in, lanes := p.buffer("out", t), p.buffer("in", t), p.buffer("lanes", dtype.Int32)

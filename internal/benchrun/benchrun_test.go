@@ -191,7 +191,7 @@ func TestParseLog(t *testing.T) {
 	}
 }
 
-// runner stands for a testing.M.
+// runner is a testing.M for tests.
 type runner func() int
 
 func (r runner) Run() int { return r() }
@@ -263,7 +263,7 @@ func TestGoals(t *testing.T) {
 		{ofTorchMost(1.1), "≤ 1.1 × PyTorch", &torch, 11, 11.1, false},
 		{ofTorch(0.97), "≥ 0.97 × PyTorch", nil, 0, 0, true},
 		{over("absent", 1), "≤ absent + 1", nil, 0, 0, true},
-		{over("copy", 1), "≤ copy + 1", nil, 0, 0, true}, // another unit
+		{over("copy", 1), "≤ copy + 1", nil, 0, 0, true}, // a different unit
 	} {
 		if got := c.goal.String(); got != c.text {
 			t.Errorf("goal %q, want %q", got, c.text)
@@ -407,7 +407,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestPageIsCurrent compares docs/measurements.md with what the recorded runs give.
+// TestPageIsCurrent compares docs/measurements.md with the page generated from the recorded runs.
 func TestPageIsCurrent(t *testing.T) {
 	root, err := Root()
 	if err != nil {
@@ -426,7 +426,7 @@ func TestPageIsCurrent(t *testing.T) {
 	}
 }
 
-// A figure measured without PyTorch stands beside PyTorch's of an earlier run, which is named and not compared.
+// A figure measured without PyTorch is shown next to PyTorch's from an earlier run, which is named and not compared.
 func TestPageNamesPyTorchsRun(t *testing.T) {
 	torch := one(4.4)
 	old := &Run{Device: "NVIDIA H200", Date: "2026-01-01", Torch: "2.11.0",

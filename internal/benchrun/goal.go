@@ -6,11 +6,12 @@ import (
 	"strings"
 )
 
-// Goal is what a figure should reach: at most or at least Factor times another figure, plus Plus.
+// Goal is the target of a figure: at most, or at least, Factor times another figure, plus Plus.
 type Goal struct {
-	// AtLeast says that more is better; otherwise less is.
+	// AtLeast is set if more is better; otherwise less is better.
 	AtLeast bool
-	// Of names the figure of the same run that Factor multiplies, "torch" PyTorch's of the same work; empty where the goal is Plus alone.
+	// Of names the figure of the same run that is multiplied by Factor, or is "torch" for PyTorch's figure for the same work; it is empty
+	// if the goal is Plus alone.
 	Of     string
 	Factor float64
 	// Plus is in the figure's unit.
@@ -20,7 +21,7 @@ type Goal struct {
 // String returns the goal without its unit, such as "≤ launch + 0.8".
 func (g Goal) String() string { return g.text("") }
 
-// text returns the goal as the page shows it, such as "≤ launch + 0.8 µs"; a number of things has no unit beyond its title.
+// text returns the goal as the page shows it, such as "≤ launch + 0.8 µs"; a count has no unit beyond its title.
 func (g Goal) text(unit string) string {
 	var terms []string
 	if g.Of != "" {
@@ -44,7 +45,7 @@ func (g Goal) text(unit string) string {
 	return sign + strings.Join(terms, " + ")
 }
 
-// Met reports whether the figure reaches the goal by its median, and whether that can be said: what the goal refers to may be missing.
+// Met reports whether the median of the figure reaches the goal, and whether that is known: what the goal refers to may be missing.
 func (g Goal) Met(r *Run, f Figure) (met, known bool) {
 	bound := g.Plus
 	switch g.Of {
@@ -67,7 +68,7 @@ func (g Goal) Met(r *Run, f Figure) (met, known bool) {
 	return f.Median <= bound, true
 }
 
-// short formats a number with at most four significant digits where it has decimals.
+// short formats a number that has decimals with at most four significant digits.
 func short(v float64) string {
 	if v >= 1000 || v <= -1000 {
 		return strconv.FormatFloat(v, 'f', 0, 64)
@@ -85,25 +86,25 @@ func both(f float64, of string, p float64) *Goal { return &Goal{Of: of, Factor: 
 
 // Entry describes a figure that the page of measurements knows.
 type Entry struct {
-	// Name is the figure's, Unit the unit that it has in every run.
+	// Name is the figure's name, Unit its unit in every run.
 	Name, Unit string
 	// Title says what is measured.
 	Title string
-	// Torch is the name of PyTorch's figure for the same work in bench/torch_bench.py, where it is not Name.
+	// Torch is the name of PyTorch's figure for the same work in bench/torch_bench.py, if it differs from Name.
 	Torch string
-	// Goal is what to reach; nil for figures that only serve as a scale.
+	// Goal is the goal; nil for figures that only serve as a reference.
 	Goal *Goal
 }
 
 // Section is a table of the page.
 type Section struct {
-	// Title heads the table.
+	// Title is the heading of the table.
 	Title   string
 	Entries []Entry
 }
 
-// Catalogue returns the known figures in the page's order. A launch's time depends on the machine, so goals for overheads are stated over
-// the bare call of the same run.
+// Catalogue returns the known figures in the page's order. A launch's time depends on the machine, so goals for overheads are relative to
+// the bare call in the same run.
 func Catalogue() []Section { return catalogue }
 
 var catalogue = []Section{
@@ -299,7 +300,7 @@ var catalogue = []Section{
 	}},
 }
 
-// torchName returns the name that PyTorch's figure for the same work has.
+// torchName returns the name of PyTorch's figure for the same work.
 func torchName(name string) string {
 	for _, s := range catalogue {
 		for _, e := range s.Entries {
@@ -323,7 +324,7 @@ func unitOf(name string) string {
 	return ""
 }
 
-// Check returns an error if a known figure of the run is in another unit than the catalogue's.
+// Check returns an error if the unit of a known figure of the run differs from the catalogue's.
 func (r *Run) Check() error {
 	for _, f := range r.Figures {
 		if u := unitOf(f.Name); u != "" && u != f.Unit {

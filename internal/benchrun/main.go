@@ -21,28 +21,29 @@ var (
 	runCommit = flag.String("runcommit", "", "the commit that the results are of, for -runfile")
 )
 
-// recorded are the figures that Record was given.
+// recorded are the figures passed to Record.
 var recorded struct {
 	mu      sync.Mutex
 	figures []Figure
 }
 
-// Record keeps a figure for the run file that Main writes. It may be called from any goroutine.
+// Record adds figures to the run file that Main writes. It may be called from any goroutine.
 func Record(figures ...Figure) {
 	recorded.mu.Lock()
 	defer recorded.mu.Unlock()
 	recorded.figures = append(recorded.figures, figures...)
 }
 
-// Main runs a test binary's tests and benchmarks and returns the exit status; it is what a TestMain calls. With -runfile FILE it merges
-// the results, and the figures that Record was given, into FILE. device names the device that the tests used and its driver with
-// version; it is called after they ran. pkg is the package's folder within the module; the binary runs in the module's folder or below it.
+// Main runs a test binary's tests and benchmarks and returns the exit status; a TestMain calls it. With -runfile FILE it merges the
+// results, and the figures passed to Record, into FILE. device returns the name of the device that the tests used, and its driver with the
+// version; it is called after the tests. pkg is the package's folder within the module; the binary must run in the module's folder or below
+// it.
 func Main(m *testing.M, pkg string, device func() (name, driver string)) int {
 	flag.Parse()
 	if *runFile == "" {
 		return m.Run()
 	}
-	// The pairs in a test's log are printed only with -test.v, and to what os.Stdout is when the tests start.
+	// Test results are logged only with -test.v, and to the value of os.Stdout when the tests start.
 	if err := flag.Set("test.v", "true"); err != nil {
 		fmt.Fprintln(os.Stderr, "benchrun:", err)
 		return 1
@@ -59,7 +60,7 @@ func Main(m *testing.M, pkg string, device func() (name, driver string)) int {
 	return status
 }
 
-// tee runs the tests while standard output goes to log as well.
+// tee runs the tests while copying standard output to log.
 func tee(m interface{ Run() int }, log io.Writer) (status int, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {

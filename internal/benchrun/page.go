@@ -13,8 +13,8 @@ import (
 	"tenon.dev/fault"
 )
 
-// Runs reads every run file of a folder, with PyTorch's figures of the file beside it whose name ends in ".torch.json". Runs come by file
-// name, so older ones first.
+// Runs reads every run file of a folder, with PyTorch's figures from the file next to it whose name ends in ".torch.json". Runs are sorted
+// by file name, so older ones come first.
 func Runs(dir string) (names []string, runs []*Run, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -81,7 +81,7 @@ func Page(names []string, runs []*Run) []byte {
 	return []byte(b.String())
 }
 
-// newest returns the last of the runs at the given places that has the figure.
+// newest returns the last of the runs at the given indices that has the figure.
 func newest(runs []*Run, places []int, name string) (run int, f Figure, ok bool) {
 	for _, i := range slices.Backward(places) {
 		if f, ok := runs[i].figure(name); ok {
@@ -99,7 +99,7 @@ func (r *Run) figure(name string) (Figure, bool) {
 	return r.Figures[i], true
 }
 
-// met says whether a run's figure meets its goal, "" if it has none.
+// met says whether a run's figure meets its goal; "" if it has none.
 func (e Entry) met(r *Run, f Figure) string {
 	if e.Goal == nil {
 		return ""
@@ -114,7 +114,7 @@ func (e Entry) met(r *Run, f Figure) string {
 	return "**no**"
 }
 
-// earlier lists the row's figure in the runs before its own, the newest first, and which of them met the goal otherwise.
+// earlier lists the row's figure in the runs before its own, newest first, and marks those whose result for the goal differs.
 func (r row) earlier(runs []*Run, places []int) string {
 	var words []string
 	for _, i := range slices.Backward(places) {
@@ -131,10 +131,10 @@ func (r row) earlier(runs []*Run, places []int) string {
 	return strings.Join(words, ", ")
 }
 
-// label is what the tables call a run.
+// label is the name of a run in the tables.
 func label(run int) string { return strconv.Itoa(run + 1) }
 
-// machine says in a few words where a run was made, with what.
+// machine describes briefly where, and with what, a run was made.
 func machine(r *Run) string {
 	words := []string{r.Date}
 	if r.Host != "" {
@@ -149,13 +149,13 @@ func machine(r *Run) string {
 	return strings.Join(words, ", ")
 }
 
-// deviceTables writes the tables of one device: the catalogue's sections, then everything else.
+// deviceTables writes the tables of one device: the catalogue's sections, then all other figures.
 func deviceTables(b *strings.Builder, runs []*Run, places []int) {
 	seen := map[string]bool{}
 	for _, s := range Catalogue() {
 		sectionTable(b, s, runs, places, seen)
 	}
-	others := map[string][]string{} // by what they have in common
+	others := map[string][]string{} // by family
 	for _, i := range places {
 		for _, f := range runs[i].Figures {
 			if !seen[f.Name] {
@@ -169,14 +169,14 @@ func deviceTables(b *strings.Builder, runs []*Run, places []int) {
 	}
 }
 
-// row is a line of a section's table.
+// row is a row of a section's table.
 type row struct {
 	Entry
 	run int
 	f   Figure
 }
 
-// sectionTable writes the table of a section, without PyTorch's columns where it was not measured, and notes what it has seen.
+// sectionTable writes the table of a section, without PyTorch's columns if PyTorch was not measured, and marks the figures as seen.
 func sectionTable(b *strings.Builder, s Section, runs []*Run, places []int, seen map[string]bool) {
 	var rows []row
 	beside := false
@@ -212,7 +212,7 @@ func sectionTable(b *strings.Builder, s Section, runs []*Run, places []int, seen
 		case !beside:
 		case r.f.Torch != nil:
 			cells = append(cells, r.f.Torch.text(r.f.Unit), against(r.f))
-		case f.Torch != nil: // on another machine of the kind
+		case f.Torch != nil: // on another machine of the same kind
 			cells = append(cells, f.Torch.text(f.Unit)+", run "+label(before), "")
 		default:
 			cells = append(cells, "", "")
@@ -229,7 +229,7 @@ func sectionTable(b *strings.Builder, s Section, runs []*Run, places []int, seen
 	}
 }
 
-// newestBeside returns the newest run that has PyTorch's figure beside the one of that name, and the figure.
+// newestBeside returns the newest run that has PyTorch's figure for the figure of that name, and the figure.
 func newestBeside(runs []*Run, places []int, name string) (run int, f Figure) {
 	for _, i := range slices.Backward(places) {
 		if f, ok := runs[i].figure(name); ok && f.Torch != nil {
@@ -239,7 +239,7 @@ func newestBeside(runs []*Run, places []int, name string) (run int, f Figure) {
 	return 0, Figure{}
 }
 
-// line writes a line of a table.
+// line writes a row of a table.
 func line(b *strings.Builder, cells ...string) {
 	for _, c := range cells {
 		b.WriteString("| " + cell(c) + " ")
@@ -247,7 +247,7 @@ func line(b *strings.Builder, cells ...string) {
 	b.WriteString("|\n")
 }
 
-// against says how a figure stands to PyTorch's: so many times as fast, or the part of its memory.
+// against says how a figure compares with PyTorch's: how many times as fast, or what fraction of its memory.
 func against(f Figure) string {
 	ratio, what := f.Median/f.Torch.Median, "the memory"
 	switch {
@@ -263,7 +263,7 @@ func against(f Figure) string {
 	return strconv.FormatFloat(ratio, 'f', digits, 64) + " × " + what
 }
 
-// family names what a figure that the catalogue lacks has in common with others: the beginning of its name and its note.
+// family names what a figure outside the catalogue shares with others: the beginning of its name and its note.
 func family(f Figure) string {
 	if f.Note == "" {
 		return "Further benchmarks"
@@ -272,7 +272,7 @@ func family(f Figure) string {
 	return stem + ": " + f.Note
 }
 
-// furtherTable writes figures that the catalogue lacks.
+// furtherTable writes figures outside the catalogue.
 func furtherTable(b *strings.Builder, title string, figures []string, runs []*Run, places []int) {
 	sort.Strings(figures)
 	fmt.Fprintf(b, "\n### %s\n\n", title)
@@ -284,7 +284,7 @@ func furtherTable(b *strings.Builder, title string, figures []string, runs []*Ru
 	}
 }
 
-// text returns the sample as a cell.
+// text returns the sample as a table cell.
 func (s Sample) text(unit string) string {
 	if s.N < 2 || s.Min == s.Max {
 		return short(s.Median) + " " + unit
@@ -292,7 +292,7 @@ func (s Sample) text(unit string) string {
 	return fmt.Sprintf("%s %s (%s–%s, n %d)", short(s.Median), unit, short(s.Min), short(s.Max), s.N)
 }
 
-// cell escapes what would end a cell.
+// cell escapes what would end a table cell.
 func cell(s string) string { return strings.ReplaceAll(strings.ReplaceAll(s, "|", `\|`), "\n", " ") }
 
 // runTable lists the runs.
@@ -319,7 +319,7 @@ func runTable(b *strings.Builder, names []string, runs []*Run) {
 	}
 }
 
-// testTables lists, for each device and package, the tests of the newest run that has some, and those that did not pass by name.
+// testTables lists, for each device and package, the tests of the newest run that has any, and names those that did not pass.
 func testTables(b *strings.Builder, runs []*Run) {
 	last := map[string]map[string]int{} // by device and package
 	for i, r := range runs {

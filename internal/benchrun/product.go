@@ -8,7 +8,7 @@ type Product struct {
 	M, K, N int
 }
 
-// Products returns those that are measured beside the large ones, by type.
+// Products returns the products that are measured besides the large ones, by type.
 func Products() (out []Product) {
 	for _, t := range []string{"bf16", "f16", "tf32", "f32"} {
 		for _, n := range []int{256, 512, 768, 1024, 1536, 2048, 3072, 4096} {
@@ -20,7 +20,7 @@ func Products() (out []Product) {
 	return out
 }
 
-// Name returns the figure's name: the type and the one size or all three.
+// Name returns the figure's name: the type, and the one size or all three.
 func (p Product) Name() string {
 	if p.M == p.K && p.K == p.N {
 		return fmt.Sprintf("matmul.%s.%d", p.Type, p.M)
@@ -28,7 +28,7 @@ func (p Product) Name() string {
 	return fmt.Sprintf("matmul.%s.%dx%dx%d", p.Type, p.M, p.K, p.N)
 }
 
-// ModelProduct is a product of a layer of GPT-2 with 8 x 1024 tokens: Y [M, N] = X [M, K] Wᵀ, the gradient of X or that of W.
+// ModelProduct is a product of a layer of GPT-2 with 8 x 1024 tokens: Y [M, N] = X [M, K] Wᵀ, or the gradient of X or W.
 type ModelProduct struct {
 	Layer string
 	K, N  int

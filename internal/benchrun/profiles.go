@@ -15,9 +15,9 @@ import (
 	"tenon.dev/profile"
 )
 
-// Profiled is a program whose profile the page of profiles shows, where one is recorded.
+// Profiled is a program whose profile the page of profiles shows, if one is recorded.
 type Profiled struct {
-	// Name is that of its file without ".profile", and Title heads its section.
+	// Name is the name of its file without ".profile", and Title the heading of its section.
 	Name, Title string
 }
 
@@ -31,8 +31,8 @@ var profiled = []Profiled{
 	{"resnet.infer.1.compiled", "ResNet-50 on one picture, compiled"},
 }
 
-// Condense returns what a profile that is recorded in the repository has: no events of memory, and files by their package instead of by
-// where they lay when the program was built.
+// Condense returns the form of a profile that is stored in the repository: without memory events, and with files named by their package
+// instead of their location when the program was built.
 func Condense(p *profile.Profile) *profile.Profile {
 	out := *p
 	out.Memory = nil
@@ -47,11 +47,13 @@ func Condense(p *profile.Profile) *profile.Profile {
 	return &out
 }
 
-// Worst is operations of one name on operands of one kind, called on one line: what they took, and what they would take at least.
+// Worst is a set of operations with one name, on operands of one kind, called on one line: the time that they took, and the least that they
+// could take.
 type Worst struct {
-	// Op, Line and Operands are what they have in common; Kernels are the beginnings of the kernels' names, without their parameters.
+	// Op, Line and Operands are what they share; Kernels are the beginnings of the kernels' names, without their parameters.
 	Op, Line, Operands, Kernels string
-	// Launches is how many kernels they had. Device is their time, and Floor the least by the device's figures, 0 if they are not known.
+	// Launches is the number of their kernels. Device is the time of these, and Floor the least possible according to the device's figures,
+	// or 0 if those are not known.
 	Launches      int
 	Device, Floor time.Duration
 }
@@ -59,10 +61,10 @@ type Worst struct {
 // Above returns the time above the floor.
 func (w Worst) Above() time.Duration { return w.Device - w.Floor }
 
-// parameters are what a kernel's name has after its types.
+// parameters match what follows the types in a kernel's name.
 var parameters = regexp.MustCompile(`_i(0|32|64)_v[0-9]+.*$`)
 
-// WorstOf returns the operations that took time on the device, those with the most time above their floor first, and the sum of all.
+// WorstOf returns the operations that took time on the device, those with the most time above their floor first, and their sum.
 func WorstOf(p *profile.Profile) (rows []Worst, all Worst) {
 	index := map[string]int{}
 	names := map[int][]string{}
@@ -104,7 +106,7 @@ func WorstOf(p *profile.Profile) (rows []Worst, all Worst) {
 	return rows, all
 }
 
-// operands lists the first of the tensors.
+// operands lists the first few of the tensors.
 func operands(ts []profile.Tensor) string {
 	var words []string
 	for i, t := range ts {
@@ -116,7 +118,7 @@ func operands(ts []profile.Tensor) string {
 	return strings.Join(words, ", ")
 }
 
-// mostWorst is how many rows a section's table has.
+// mostWorst is the maximum number of rows in a section's table.
 const mostWorst = 10
 
 // ProfileSection returns the section of a profile, in Markdown.
@@ -154,8 +156,8 @@ func noFigures(p *profile.Profile) string {
 	return " There are no floors: the figures of " + p.Device.Name + " are not known."
 }
 
-// graphSection writes what is known of a graph: the time of its replays, and what its kernels would take at least, of which the profile saw
-// the capture.
+// graphSection writes what is known about a graph: the time of its replays, and the least possible time of its kernels, if the profile
+// includes the capture.
 func graphSection(b *strings.Builder, p *profile.Profile, replays []profile.Op) {
 	var times []time.Duration
 	for i := range replays {
@@ -178,7 +180,7 @@ func graphSection(b *strings.Builder, p *profile.Profile, replays []profile.Op) 
 	b.WriteString(" Its kernels have no times of their own; they are those of the eager program.\n")
 }
 
-// micros writes a time in microseconds with three or four digits, "-" for none.
+// micros formats a time in microseconds with three or four digits; "-" for none.
 func micros(d time.Duration) string {
 	if d == 0 {
 		return "-"
@@ -186,7 +188,7 @@ func micros(d time.Duration) string {
 	return short(float64(d.Nanoseconds())/1e3) + " µs"
 }
 
-// share is how much of whole part is, "-" where that is not known.
+// share formats part as a fraction of whole; "-" if unknown.
 func share(part, whole time.Duration) string {
 	if part <= 0 || whole <= 0 {
 		return "-"
@@ -194,7 +196,7 @@ func share(part, whole time.Duration) string {
 	return fmt.Sprintf("%.0f %%", 100*float64(part)/float64(whole))
 }
 
-// ProfilePage returns the page of the profiles in a folder, in Markdown: those of known programs in their order, then others by name.
+// ProfilePage returns the page of the profiles in a folder, in Markdown: first those of known programs in their order, then others by name.
 func ProfilePage(dir string) ([]byte, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.profile"))
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"tenon.dev/profile"
 )
 
-// seen is a profile of a device of 1 GB/s and 1 TFLOP/s in bfloat16: two operations of one kind, their derivative, one of another
-// kind, and two that took no time.
+// seen is a profile of a device of 1 GB/s and 1 TFLOP/s in bfloat16: two operations of one kind, their derivative, one of another kind, and
+// two that took no time.
 func seen() *profile.Profile {
 	const us = time.Microsecond
 	tensor := profile.Tensor{DType: "bfloat16", Shape: []int{4, 8}}
@@ -72,7 +72,7 @@ func TestProfileSection(t *testing.T) {
 	if got := ProfileSection("resnet.infer.1.eager", Condense(p)); got != want {
 		t.Errorf("the section is\n%s\nwant\n%s", got, want)
 	}
-	for range 12 { // one line each
+	for range 12 { // on different lines
 		o := p.Ops[0]
 		o.Calls = []int{len(p.Frames)}
 		p.Frames = append(p.Frames, profile.Frame{Function: "main.f", File: "main.go", Line: 100 + len(p.Frames)})
@@ -89,7 +89,7 @@ func TestProfileSection(t *testing.T) {
 	}
 }
 
-// A graph has the time of its replays, and the floors of what was captured.
+// The section of a graph has the time of its replays, and the floors of what was captured.
 func TestGraphSection(t *testing.T) {
 	p := seen()
 	for i := range p.Ops {
@@ -153,7 +153,7 @@ func TestProfilePage(t *testing.T) {
 	}
 }
 
-// TestProfilesAreCurrent compares docs/profiles.md with what the recorded profiles give.
+// TestProfilesAreCurrent compares docs/profiles.md with the page generated from the recorded profiles.
 func TestProfilesAreCurrent(t *testing.T) {
 	root, err := Root()
 	if err != nil {
@@ -172,7 +172,7 @@ func TestProfilesAreCurrent(t *testing.T) {
 	}
 }
 
-// The figures that floors are made of are the best that runs have recorded on the device.
+// The figures that floors are computed from are the best that runs have recorded on the device.
 func TestFiguresAreRecorded(t *testing.T) {
 	root, err := Root()
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package benchrun stores the results of tests and benchmarks on one machine in a file, and makes the page of measurements from such files.
-// It must not depend on anything that is measured: figures come to it as numbers with a name and a unit.
+// Package benchrun stores the results of tests and benchmarks on one machine in a file, and generates the page of measurements from such
+// files. It must not depend on anything that is measured: it receives figures as numbers with a name and a unit.
 package benchrun
 
 import (
@@ -20,19 +20,19 @@ import (
 	"tenon.dev/fault"
 )
 
-// Run is one file of bench/runs: what was measured and tested on one machine, of one state of the source.
+// Run is one file of bench/runs: what was measured and tested on one machine, with one state of the source.
 type Run struct {
-	// Date is the day, as 2006-01-02. Device is the device's name, Driver its driver with version, Host the processor and its threads.
+	// Date is the day, as 2006-01-02. Device is the device's name, Driver its driver with the version, Host the processor and its threads.
 	Date   string `json:"date"`
 	Device string `json:"device"`
 	Driver string `json:"driver"`
 	Host   string `json:"host"`
-	// Go is the Go version with platform. Commit is the source's, or empty where the machine did not know it.
+	// Go is the Go version and platform. Commit is the commit of the source, or empty if the machine did not know it.
 	Go     string `json:"go"`
 	Commit string `json:"commit,omitempty"`
-	// Torch is the version of PyTorch that its figures come from, if there are any.
+	// Torch is the version of PyTorch that its figures come from, if any.
 	Torch string `json:"torch,omitempty"`
-	// Packages holds a hash of every package's source files by folder: it says what was measured even where the commit does not.
+	// Packages holds a hash of every package's source files, by folder: it identifies what was measured even if the commit does not.
 	Packages map[string]string `json:"packages"`
 	// Figures are sorted by name, Tests by package and name.
 	Figures []Figure `json:"figures"`
@@ -45,13 +45,13 @@ type Figure struct {
 	Name string `json:"name"`
 	Unit string `json:"unit"`
 	Sample
-	// Torch is PyTorch's figure for the same work, measured on the same machine on the same occasion.
+	// Torch is PyTorch's figure for the same work, measured on the same machine at the same time.
 	Torch *Sample `json:"torch,omitempty"`
-	// Note says what the name does not: the method, the size.
+	// Note adds what the name does not say: the method, the size.
 	Note string `json:"note,omitempty"`
 }
 
-// Sample sums up N repeated measurements.
+// Sample summarizes N repeated measurements.
 type Sample struct {
 	// Median, Min and Max are in the figure's unit.
 	Median float64 `json:"median"`
@@ -61,7 +61,7 @@ type Sample struct {
 	N int `json:"n"`
 }
 
-// Summarize sums up measurements, of which there must be at least one.
+// Summarize summarizes measurements, of which there must be at least one.
 func Summarize(values []float64) Sample {
 	v := slices.Sorted(slices.Values(values))
 	n := len(v)
@@ -75,13 +75,13 @@ type Test struct {
 	Name    string `json:"name"`
 	// Result is "pass", "fail" or "skip".
 	Result string `json:"result"`
-	// Subtests counts the sub-tests by result, at every depth; nil where there are none.
+	// Subtests counts the sub-tests at every depth by result; nil if there are none.
 	Subtests map[string]int `json:"subtests,omitempty"`
 	// Seconds is how long it took.
 	Seconds float64 `json:"seconds"`
 }
 
-// Add puts figures into the run; one of a name that is there replaces it, but keeps PyTorch's where it brings none.
+// Add adds figures to the run. A figure replaces an existing one with the same name, but keeps that one's Torch if it has none itself.
 func (r *Run) Add(figures ...Figure) {
 	for _, f := range figures {
 		i := slices.IndexFunc(r.Figures, func(g Figure) bool { return g.Name == f.Name })
@@ -97,7 +97,7 @@ func (r *Run) Add(figures ...Figure) {
 	sort.SliceStable(r.Figures, func(i, j int) bool { return r.Figures[i].Name < r.Figures[j].Name })
 }
 
-// AddTests puts test results into the run; one of the same package and name replaces the older.
+// AddTests adds test results to the run; a result replaces an existing one with the same package and name.
 func (r *Run) AddTests(tests ...Test) {
 	for _, t := range tests {
 		r.Tests = slices.DeleteFunc(r.Tests, func(u Test) bool { return u.Package == t.Package && u.Name == t.Name })
@@ -109,7 +109,7 @@ func (r *Run) AddTests(tests ...Test) {
 	})
 }
 
-// FileName returns the name that the run has in bench/runs.
+// FileName returns the run's file name in bench/runs.
 func (r *Run) FileName() string {
 	slug := strings.FieldsFunc(strings.ToLower(r.Device), func(c rune) bool { return (c < 'a' || c > 'z') && (c < '0' || c > '9') })
 	return r.Date + "-" + strings.Join(slug, "-") + ".json"
@@ -130,7 +130,7 @@ func Read(name string) (*Run, error) {
 	return r, nil
 }
 
-// Write writes the run file, the same bytes for the same run.
+// Write writes the run file; the same run always gives the same bytes.
 func (r *Run) Write(name string) error {
 	b, err := json.MarshalIndent(r, "", "\t")
 	if err != nil {
@@ -142,7 +142,7 @@ func (r *Run) Write(name string) error {
 	return nil
 }
 
-// Merge adds what other found, on the same device and source; another device, driver or source is an error.
+// Merge adds the results of other, which must be from the same device, driver and source; otherwise it returns an error.
 func (r *Run) Merge(other *Run) error {
 	switch {
 	case r.Device != other.Device || r.Driver != other.Driver:
@@ -160,7 +160,7 @@ func (r *Run) Merge(other *Run) error {
 	return nil
 }
 
-// differing names the folders of which two sets of hashes do not say the same.
+// differing names the folders whose hashes differ.
 func differing(a, b map[string]string) string {
 	both := maps.Clone(a)
 	maps.Copy(both, b)
@@ -168,7 +168,7 @@ func differing(a, b map[string]string) string {
 	return strings.Join(slices.Sorted(maps.Keys(both)), ", ")
 }
 
-// torchFile is what bench/torch_bench.py writes.
+// torchFile is the format that bench/torch_bench.py writes.
 type torchFile struct {
 	Torch   string `json:"torch"`
 	CUDA    string `json:"cuda"`
@@ -182,8 +182,8 @@ type torchFile struct {
 	Failed map[string]string `json:"failed"`
 }
 
-// MergeTorch adds PyTorch's figures from the file that bench/torch_bench.py wrote on the same machine. A figure that the run does not
-// have is left out; one in another unit is an error.
+// MergeTorch adds PyTorch's figures from the file that bench/torch_bench.py wrote on the same machine. Figures that the run does not have
+// are left out; a figure in a different unit is an error.
 func (r *Run) MergeTorch(name string) error {
 	b, err := os.ReadFile(name)
 	if err != nil {
@@ -213,8 +213,8 @@ func (r *Run) MergeTorch(name string) error {
 	return nil
 }
 
-// HashPackages returns a hash for every folder of the module at root that holds Go files: the first 12 hexadecimal digits of SHA-256 over
-// names and contents of the folder's own files, tests among them. testdata and bench/runs are left out.
+// HashPackages returns a hash for every folder of the module at root that contains Go files: the first 12 hexadecimal digits of SHA-256
+// over names and contents of the folder's own files, including tests. testdata and bench/runs are left out.
 func HashPackages(root string) (map[string]string, error) {
 	files := map[string][]string{}
 	hasGo := map[string]bool{}
@@ -244,7 +244,7 @@ func HashPackages(root string) (map[string]string, error) {
 			continue
 		}
 		h := sha256.New()
-		for _, p := range list { // WalkDir goes in lexical order
+		for _, p := range list { // in WalkDir's lexical order
 			b, err := os.ReadFile(p)
 			if err != nil {
 				return nil, fault.Wrap(fault.System, err, "cannot hash the packages")
@@ -261,7 +261,7 @@ func HashPackages(root string) (map[string]string, error) {
 	return out, nil
 }
 
-// Root returns the module's folder: the one with go.mod, from the current folder upwards.
+// Root returns the module's folder: the first with a go.mod, from the current folder upwards.
 func Root() (string, error) {
 	dir, err := os.Getwd()
 	for err == nil {

@@ -13,8 +13,8 @@ var (
 	benchmarkLine = regexp.MustCompile(`^(Benchmark\S*?)(-\d+)?\s+\d+\s+(\d.*)$`)
 )
 
-// ParseLog reads what a test binary printed with -test.v: the results of its tests, and of each benchmark every metric as a figure
-// "<package>.<benchmark>" ("…:<unit>" but for times), over the repetitions of -test.count.
+// ParseLog parses the output of a test binary run with -test.v: the results of its tests and, for each benchmark, every metric as a figure
+// "<package>.<benchmark>" ("…:<unit>" except for times), over the repetitions of -test.count.
 func ParseLog(pkg string, log io.Reader) ([]Test, []Figure, error) {
 	var tests []Test
 	index := map[string]int{}

@@ -7,14 +7,15 @@ import (
 	"tenon.dev/internal/checklog"
 )
 
-// The operations that allocate and free in the order of a stream, by the driver's names.
+// The operations that allocate and free in stream order, by the driver's names.
 const (
 	allocAsync = "MemAllocAsync"
 	freeAsync  = "MemFreeAsync"
 )
 
-// AllocAsync notes n fresh bytes at addr that the operation t allocates in the order of its stream: whoever uses them and is not ordered
-// after t races with it. at is nil, or where the allocation was asked for that a graph's launch t repeats; a graph's memory is no leak.
+// AllocAsync records n fresh bytes at addr that operation t allocates in stream order: any use not ordered after t races with it. For a
+// graph launch t that repeats a captured allocation, at is the place of the captured call; otherwise it is nil. A graph's memory is not a
+// leak.
 func (c *Checker) AllocAsync(t *Task, addr, n uint64, at *Site) {
 	r := &region{base: addr, size: n, made: t.pcs, pages: map[uint64]*page{}}
 	if at != nil {
@@ -24,14 +25,14 @@ func (c *Checker) AllocAsync(t *Task, addr, n uint64, at *Site) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if old := c.live.remove(addr); old != nil { // what the graph's last launch allocated, which the next one frees
+	if old := c.live.remove(addr); old != nil { // allocated by the graph's last launch and freed by the next one
 		c.last = nil
 	}
 	r.birth = c.begin(t, nil)
 	c.live.insert(r)
 }
 
-// FreeAsync notes that the operation t frees the allocation at addr, if it is live: who used it and is not ordered before t races with it.
+// FreeAsync records that operation t frees the allocation at addr, if it is live: any use not ordered before t races with it.
 func (c *Checker) FreeAsync(t *Task, addr uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -40,7 +41,7 @@ func (c *Checker) FreeAsync(t *Task, addr uint64) {
 		return
 	}
 	if epoch := c.begin(t, nil); c.log.look(checklog.StreamRace) {
-		if r.birth != 0 { // also where no page was touched
+		if r.birth != 0 { // even if no page was touched
 			c.conflict(t, side{epoch: r.birth}, true, true, addr, epoch)
 		}
 		for _, i := range slices.Sorted(maps.Keys(r.pages)) {

@@ -51,7 +51,7 @@ func (b *bench) Resolve(addr uint64) ([]byte, uint64, bool) {
 	return nil, 0, false
 }
 
-// run runs one kernel of n threads a block over out and in, as an operation of s.
+// run runs one kernel of blocks blocks of n threads over out and in, as an operation of s.
 func (b *bench) run(s *Stream, blocks, n int, f func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value)) {
 	b.t.Helper()
 	p, err := kernel.Build("k", func(k *kernel.Builder) {
@@ -69,11 +69,11 @@ func (b *bench) run(s *Stream, blocks, n int, f func(k *kernel.Builder, out, in 
 	l := b.Launch(s.Enqueue("k"), k, ext)
 	defer l.End()
 	args := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, out), in)
-	// An error is what a device would give too.
+	// A device would report an error too.
 	_ = k.Run(&vexec.Env{Mem: b, Watch: l}, [3]uint32{uint32(blocks), 1, 1}, ext, 0, args)
 }
 
-// found returns the classes of the findings since the last call, sorted, and the findings.
+// found returns the findings since the last call and their classes, sorted.
 func (b *bench) found() (classes []string, all []*checklog.Finding) {
 	b.t.Helper()
 	for line := range bytes.Lines(b.json.Bytes()) {
@@ -90,7 +90,7 @@ func (b *bench) found() (classes []string, all []*checklog.Finding) {
 	return classes, all
 }
 
-// expect compares the findings since the last call.
+// expect compares the classes of the findings since the last call.
 func (b *bench) expect(what string, want ...string) []*checklog.Finding {
 	b.t.Helper()
 	got, all := b.found()
@@ -103,7 +103,7 @@ func (b *bench) expect(what string, want ...string) []*checklog.Finding {
 	return all
 }
 
-// TestFrames is that a host stack begins at the program's innermost call and has none of the library's.
+// TestFrames checks that a host stack begins at the program's innermost call and has no frames of the library.
 func TestFrames(t *testing.T) {
 	var pcs []uintptr
 	within := func() { pcs = func() []uintptr { return callers() }() }
@@ -241,7 +241,7 @@ func TestGlobal(t *testing.T) {
 	}
 }
 
-// TestBlocksBegin: what an earlier block wrote to shared memory is not written for the next.
+// TestBlocksBegin checks that what an earlier block wrote to shared memory counts as unwritten in the next.
 func TestBlocksBegin(t *testing.T) {
 	b := newBench(t)
 	b.run(b.Stream(), 2, 32, func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
@@ -262,7 +262,7 @@ func load(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
 	in.Store(tid, v)
 }
 
-// TestOrder holds the ways in which streams and the host order work, and their lack.
+// TestOrder checks each way in which streams and the host order work, and its absence.
 func TestOrder(t *testing.T) {
 	for name, c := range map[string]struct {
 		order func(b *bench, s, other *Stream)
@@ -297,12 +297,12 @@ func TestOrder(t *testing.T) {
 	mark := early.Mark()
 	b.run(early, 1, 32, store)
 	late := b.Stream()
-	late.Wait(mark) // of before the kernel
+	late.Wait(mark) // from before the kernel
 	b.run(late, 1, 32, store)
 	b.expect("an event that was recorded too early", checklog.StreamRace)
 }
 
-// TestTransfers: copies and fills race and initialise as kernels do.
+// TestTransfers checks that copies and fills race and initialise like kernels.
 func TestTransfers(t *testing.T) {
 	b := newBench(t)
 	s, other := b.Stream(), b.Stream()
@@ -323,7 +323,7 @@ func TestTransfers(t *testing.T) {
 	b.Read(s.Enqueue("B"), out+9, 1)
 	b.expect("what was not written is not by its copy", checklog.Uninitialized)
 	b.Copy(s.Enqueue("CopyDtoD"), out+10, out+20, 100)
-	b.Copy(s.Enqueue("CopyDtoD"), out, 0x30000, 10) // from memory that is not watched
+	b.Copy(s.Enqueue("CopyDtoD"), out, 0x30000, 10) // from memory that the checker does not know
 	b.Read(s.Enqueue("C"), out, 900)
 	b.expect("overlapping, and from page-locked memory")
 	b.Fill(other.Enqueue("Other"), out+500, 4)
@@ -345,11 +345,11 @@ func TestTransfers(t *testing.T) {
 	b.expect("memory that the checker is not told of")
 }
 
-// TestLives: frees, leaks and lost devices.
+// TestLives checks frees, leaks and lost devices.
 func TestLives(t *testing.T) {
 	b := newBench(t)
 	b.Free(out)
-	b.Free(out + 4) // no allocation's, which the driver says
+	b.Free(out + 4) // not the start of an allocation, as the driver reports
 	b.run(b.Stream(), 1, 32, store)
 	if all := b.expect("a kernel on freed memory", checklog.UseAfterFree); len(all) == 1 &&
 		(all[0].Allocation == nil || len(all[0].Allocation.Freed) == 0 || len(all[0].Allocation.Stack) == 0) {
@@ -373,7 +373,7 @@ func TestLives(t *testing.T) {
 	}
 }
 
-// TestLog: what is looked for, what is written, and that a defect is written once.
+// TestLog checks what is looked for, what is written, and that a defect is written once.
 func TestLog(t *testing.T) {
 	if _, err := NewLog(nil, nil, "memcheck", "typo"); err == nil || !strings.Contains(err.Error(), `"typo"`) ||
 		!strings.Contains(err.Error(), "leaks") {
@@ -446,7 +446,7 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// TestTiles: a tile's elements are read and written by one thread each, which another region may not rely on.
+// TestTiles checks that each element of a tile is read and written by one thread, which another region must not rely on.
 func TestTiles(t *testing.T) {
 	b := newBench(t)
 	s := b.Stream()

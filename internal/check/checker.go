@@ -10,12 +10,12 @@ import (
 	"tenon.dev/internal/vexec"
 )
 
-// Checker watches one machine: devices whose memory has distinct addresses. Memory and accesses may come from any goroutine; order
-// ([Stream]) is under the machine's lock.
+// Checker watches one machine, whose devices have distinct memory addresses. Memory and accesses may be reported from any goroutine; order
+// ([Stream]) only under the machine's lock.
 type Checker struct {
 	log       *Log
 	elsewhere func(addr, n uint64) bool
-	// Lasting says that the machine's memory lives as long as the process, and is never a leak.
+	// Lasting is set if the machine's memory lives as long as the process, and so is never a leak.
 	Lasting bool
 
 	// The machine's lock guards these.
@@ -23,17 +23,17 @@ type Checker struct {
 	host    clock
 	version uint64
 
-	// mu guards what stands below. A launch holds it from begin to end.
+	// mu guards the fields below. A launch holds it from begin to end.
 	mu    sync.Mutex
 	live  regions
 	freed []*region // oldest first
-	// epoch is the last one given; runs tells whose they are.
+	// epoch is the last one assigned; runs tells which operation each belongs to.
 	epoch uint32
 	runs  []run
-	last  *region // found last
+	last  *region // the last one found
 }
 
-// run is a stretch of epochs, from first to the next one's.
+// run is a range of epochs, from first to the start of the next run.
 type run struct {
 	first uint32
 	task  *Task
@@ -41,16 +41,16 @@ type run struct {
 	kernel *vexec.Kernel
 }
 
-// freedLimit is how many freed regions are remembered.
+// freedLimit is the number of freed regions remembered.
 const freedLimit = 1 << 14
 
-// New returns a checker whose findings go to log. elsewhere reports whether n bytes at addr are memory that it is not told of, such as
-// page-locked host memory.
+// New returns a checker whose findings go to log. elsewhere reports whether n bytes at addr are memory that the checker is not told about,
+// such as page-locked host memory.
 func New(log *Log, elsewhere func(addr, n uint64) bool) *Checker {
 	return &Checker{log: log, elsewhere: elsewhere}
 }
 
-// Alloc notes n fresh bytes at addr.
+// Alloc records n fresh bytes at addr.
 func (c *Checker) Alloc(addr, n uint64) {
 	pcs, id := callers(), uint64(0)
 	if !c.Lasting {
@@ -61,7 +61,7 @@ func (c *Checker) Alloc(addr, n uint64) {
 	c.live.insert(&region{base: addr, size: n, id: id, made: pcs, pages: map[uint64]*page{}})
 }
 
-// Free notes that the allocation at addr is freed.
+// Free records that the allocation at addr is freed.
 func (c *Checker) Free(addr uint64) {
 	pcs := callers()
 	c.mu.Lock()
@@ -71,7 +71,7 @@ func (c *Checker) Free(addr uint64) {
 	}
 }
 
-// bury remembers a region that was freed at the place pcs; mu is held.
+// bury remembers a region that was freed at pcs; mu is held.
 func (c *Checker) bury(r *region, pcs []uintptr) {
 	c.log.died(r.id)
 	c.last = nil
@@ -82,7 +82,7 @@ func (c *Checker) bury(r *region, pcs []uintptr) {
 	c.freed = append(c.freed, r)
 }
 
-// Written notes that the host may have written n bytes at addr, or all of the allocation that holds addr if n is 0.
+// Written records that the host may have written n bytes at addr or, if n is 0, all of the allocation that contains addr.
 func (c *Checker) Written(addr, n uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,8 +96,8 @@ func (c *Checker) Written(addr, n uint64) {
 	r.each(addr-r.base, min(n, r.size-(addr-r.base)), func(p *page, _, lo, hi uint64) { p.set(lo, hi) })
 }
 
-// Close notes that the memory that holds says yes to is gone with its device. Lost says that the device had faulted; else what is still
-// live there are leaks.
+// Close records that a device is gone, with the memory for which holds returns true. If the device was not lost to a fault, what is still
+// live there is a leak.
 func (c *Checker) Close(holds func(addr uint64) bool, lost bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,7 +129,7 @@ func (c *Checker) BadFree(call string, addr uint64) {
 	c.log.add(f)
 }
 
-// Refused reports a call of the driver on n bytes at addr that do not lie in one allocation.
+// Refused reports a driver call on n bytes at addr that do not lie in one allocation.
 func (c *Checker) Refused(call string, write bool, addr, n uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,7 +140,7 @@ func (c *Checker) Refused(call string, write bool, addr, n uint64) {
 	c.log.add(f)
 }
 
-// Divergent reports a kernel that the verifier refuses for an operation that not all threads reach.
+// Divergent reports a kernel that the verifier refuses because not all threads reach an operation.
 func (c *Checker) Divergent(kernel, file string, line int, why string) {
 	c.log.add(&checklog.Finding{Class: checklog.Barrier, Message: "Barrier error detected. " + why, Kernel: kernel,
 		Device: []checklog.Frame{newFrame(kernel, file, line)}, Stack: frames(callers())})
@@ -156,7 +156,7 @@ func access(write, atomic bool) string {
 	return "read"
 }
 
-// relate says of a bad address how it lies to allocations, and makes the finding a use after free if it was freed; mu is held.
+// relate adds to f where a bad address lies relative to allocations, and makes f a use after free if the memory was freed; mu is held.
 func (c *Checker) relate(f *checklog.Finding, addr, n uint64) {
 	if r := c.live.find(addr); r != nil {
 		f.Details = append(f.Details, fmt.Sprintf("Access to %s is out of bounds", hex(addr)))
@@ -204,12 +204,12 @@ func (c *Checker) begin(t *Task, k *vexec.Kernel) (first uint32) {
 	return c.epoch
 }
 
-// runOf returns the run that an epoch belongs to; mu is held.
+// runOf returns the run of an epoch; mu is held.
 func (c *Checker) runOf(epoch uint32) *run {
 	return &c.runs[sort.Search(len(c.runs), func(i int) bool { return c.runs[i].first > epoch })-1]
 }
 
-// find returns the live region that holds addr; mu is held.
+// find returns the live region that contains addr; mu is held.
 func (c *Checker) find(addr uint64) *region {
 	if r := c.last; r != nil && addr-r.base < r.size {
 		return r

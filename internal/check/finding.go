@@ -12,12 +12,12 @@ import (
 	"tenon.dev/internal/terminal"
 )
 
-// tools tells which tool finds a class; the names are compute-sanitizer's.
+// tools maps each class to the tool that finds it; the names are compute-sanitizer's.
 var tools = map[string]string{checklog.OutOfBounds: "memcheck", checklog.UseAfterFree: "memcheck", checklog.Misaligned: "memcheck",
 	checklog.InvalidFree: "memcheck", checklog.Leak: "leaks",
 	checklog.Uninitialized: "initcheck", checklog.Race: "racecheck", checklog.StreamRace: "racecheck", checklog.Barrier: "synccheck"}
 
-// newFrame names a place; file may have folders.
+// newFrame returns a frame; file may include folders.
 func newFrame(function, file string, line int) checklog.Frame {
 	f := checklog.Frame{Function: function, Line: line, Text: function}
 	if file != "" {
@@ -47,10 +47,10 @@ func keyOf(f *checklog.Finding) string {
 	return strings.Join(k, "\x1f")
 }
 
-// maxLine is how much of a line is shown to people, in characters.
+// maxLine is the maximum length of a line shown to readers, in characters.
 const maxLine = 1000
 
-// textOf is the finding for people, in the form of compute-sanitizer's reports. Names are the program's and may be anything.
+// textOf formats the finding for readers, like a report of compute-sanitizer. Names come from the program and may contain anything.
 func textOf(f *checklog.Finding) string {
 	var b strings.Builder
 	line := func(indent, format string, args ...any) {
@@ -86,7 +86,7 @@ func textOf(f *checklog.Finding) string {
 	return b.String()
 }
 
-// frameLimit is the most host frames that are kept.
+// frameLimit is the maximum number of host frames kept.
 const frameLimit = 24
 
 // callers returns the program counters of the caller's callers.
@@ -95,8 +95,8 @@ func callers() []uintptr {
 	return slices.Clone(pcs[:runtime.Callers(3, pcs[:])])
 }
 
-// frames names program counters, from the program's first frame on and without the library's between its others; all of them if none is the
-// program's.
+// frames resolves program counters to frames, starting with the program's first frame and leaving out later frames of the library; if none
+// is the program's, it returns all of them.
 func frames(pcs []uintptr) (out []checklog.Frame) {
 	if len(pcs) == 0 {
 		return nil

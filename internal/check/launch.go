@@ -15,18 +15,18 @@ type Launch struct {
 	k      *vexec.Kernel
 	ext    [3]uint32
 	at     [3]uint32
-	races  bool // looked for
+	races  bool // whether they are looked for
 	inits  bool
 	bounds bool
-	// atomics: blocks may order themselves.
+	// atomics is set if blocks may order themselves.
 	atomics bool
-	// The epochs with which the launch and the block began.
+	// The first epochs of the launch and of the block.
 	launch, block uint32
-	// shared has a cell a byte.
+	// shared has one cell per byte.
 	shared []cell
-	// told are the places at which each kind of defect was found, so that a second thread's costs little.
+	// told holds the places at which each kind of defect was found, so that repeats by other threads are cheap.
 	told map[place]bool
-	// The run that the last foreign epoch belonged to, and whether it comes before: most accesses ask about the same one.
+	// memo is the run of the last foreign epoch, memoBefore whether it comes before: most accesses ask about the same one.
 	memo       uint32
 	memoBefore bool
 }
@@ -39,7 +39,7 @@ type place struct {
 
 var _ vexec.Watcher = (*Launch)(nil)
 
-// Launch begins to watch a launch of blocks of ext threads as the operation t. Others wait until End.
+// Launch begins to watch a launch of blocks of ext threads as operation t. It blocks other calls until End.
 func (c *Checker) Launch(t *Task, k *vexec.Kernel, ext [3]uint32) *Launch {
 	c.log.launched(k.Name())
 	l := &Launch{c: c, t: t, k: k, ext: ext, atomics: k.Atomics(), told: map[place]bool{},
@@ -65,7 +65,7 @@ func (l *Launch) Block(x, y, z uint32, shared int) {
 // Barrier orders the threads of the block.
 func (l *Launch) Barrier() { l.c.epoch++ }
 
-// Touch checks an access and notes it.
+// Touch checks and records an access.
 func (l *Launch) Touch(t *vexec.Touch) {
 	switch {
 	case t.Outside:
@@ -85,7 +85,7 @@ func (l *Launch) Touch(t *vexec.Touch) {
 		}
 		return
 	}
-	for off, n := t.Addr-r.base, uint64(t.Size); n > 0; { // one page, unless the region begins at an odd address
+	for off, n := t.Addr-r.base, uint64(t.Size); n > 0; { // one page, unless the region begins at an unaligned address
 		lo := off % pageBytes
 		hi := min(lo+n, pageBytes)
 		p := r.page(off / pageBytes)
@@ -102,7 +102,7 @@ func (l *Launch) Touch(t *vexec.Touch) {
 	}
 }
 
-// initialised checks that what is read was written, and notes what is written.
+// initialised checks that what is read was written, and records what is written.
 func (l *Launch) initialised(t *vexec.Touch, p *page, lo, hi uint64) {
 	if !t.Write || t.Atomic {
 		if _, ok := p.missing(lo, hi); ok {
@@ -124,13 +124,13 @@ func (l *Launch) initialised(t *vexec.Touch, p *page, lo, hi uint64) {
 func (l *Launch) touchShared(t *vexec.Touch) {
 	for i := range t.Size {
 		b := &l.shared[int(t.Addr)+i]
-		if b.w.epoch < l.block { // of an earlier block or launch
+		if b.w.epoch < l.block { // from an earlier block or launch
 			if *b = (cell{}); l.inits && (!t.Write || t.Atomic) {
 				l.tell(t, checklog.Uninitialized, side{}, func(f *checklog.Finding) {
 					f.Message = fmt.Sprintf("Uninitialized __shared__ memory read of size %d bytes", t.Size)
 					f.Details = append(f.Details, "Address "+hex(t.Addr))
 				})
-				b.w.epoch = l.block // once
+				b.w.epoch = l.block // report it once
 			}
 		}
 		if l.races {
@@ -141,7 +141,7 @@ func (l *Launch) touchShared(t *vexec.Touch) {
 	}
 }
 
-// note looks for a race with the cell's accesses and adds this one.
+// note looks for a race with the cell's accesses and records this one.
 func (l *Launch) note(t *vexec.Touch, b *cell) {
 	now := side{l.c.epoch, int32(t.Lane), uint16(t.Loc)}
 	raced := !l.ordered(b.w, now) && !(t.Atomic && b.atomic && b.w.epoch >= l.launch)
@@ -164,13 +164,13 @@ func (l *Launch) note(t *vexec.Touch, b *cell) {
 	for _, r := range [2]side{b.r, b.r2} {
 		if !raced && !l.ordered(r, now) && !(t.Atomic && r.epoch >= l.launch) {
 			l.race(t, r, false)
-			raced = true // one finding an access
+			raced = true // one finding per access
 		}
 	}
 	*b = cell{w: now, atomic: t.Atomic}
 }
 
-// ordered reports whether an access comes before now, or is the same thread's.
+// ordered reports whether an access comes before now, or is by the same thread.
 func (l *Launch) ordered(o, now side) bool {
 	switch {
 	case o.epoch == 0:
@@ -185,7 +185,7 @@ func (l *Launch) ordered(o, now side) bool {
 	return l.memoBefore
 }
 
-// race reports that t and an earlier access have no order.
+// race reports that t and an earlier access are not ordered.
 func (l *Launch) race(t *vexec.Touch, other side, wrote bool) {
 	class := checklog.Race
 	key := side{loc: other.loc}
@@ -199,7 +199,7 @@ func (l *Launch) race(t *vexec.Touch, other side, wrote bool) {
 		what := "with no barrier between"
 		switch {
 		case class == checklog.StreamRace:
-			what = fmt.Sprintf("by %s and %s, which nothing orders", o.name(), l.k.Name())
+			what = fmt.Sprintf("by %s and %s, which are not ordered", o.name(), l.k.Name())
 			f.Details = append(f.Details, fmt.Sprintf("the %s of %s was queued by %s", first, o.name(), top(o.task.pcs)))
 		case other.epoch < l.block:
 			what = "by two blocks"
@@ -209,7 +209,7 @@ func (l *Launch) race(t *vexec.Touch, other side, wrote bool) {
 	})
 }
 
-// name is what the run's operation is called.
+// name returns the name of the run's operation.
 func (r *run) name() string {
 	if r.kernel != nil {
 		return r.kernel.Name()
@@ -217,7 +217,7 @@ func (r *run) name() string {
 	return r.task.name
 }
 
-// frame is the place of an access of the run.
+// frame returns the place of an access of the run.
 func (r *run) frame(s side) checklog.Frame {
 	if r.kernel == nil {
 		f := top(r.task.pcs)
@@ -228,7 +228,7 @@ func (r *run) frame(s side) checklog.Frame {
 	return newFrame(r.kernel.Name(), file, line)
 }
 
-// top is the innermost frame outside of the library.
+// top returns the innermost frame outside of the library.
 func top(pcs []uintptr) checklog.Frame {
 	if f := frames(pcs); len(f) > 0 {
 		return f[0]
@@ -255,7 +255,7 @@ func (l *Launch) invalid(t *vexec.Touch, class string) {
 	})
 }
 
-// tell adds a finding about t, filled in by fill, once for each place.
+// tell adds a finding about t, completed by fill, once per place.
 func (l *Launch) tell(t *vexec.Touch, class string, other side, fill func(f *checklog.Finding)) {
 	key := place{class, t.Loc, other}
 	if l.told[key] {

@@ -13,8 +13,8 @@ import (
 	"tenon.dev/internal/knob"
 )
 
-// Log is where findings go: one line of JSON each, to a file that several processes may share, and text for people. It is safe for
-// concurrent use. Package checklog says what a line holds.
+// Log writes findings: one line of JSON each, to a file that several processes may share, and text for readers. It is safe for concurrent
+// use. Package checklog describes the lines.
 type Log struct {
 	mu      sync.Mutex
 	json    io.Writer
@@ -28,10 +28,10 @@ type Log struct {
 	last    uint64
 }
 
-// Tools are what a log can look for, as TENON_CHECK_TOOLS names them; leaks are not looked for unless they are named.
+// Tools are what a log can look for, as named in TENON_CHECK_TOOLS; leaks are only looked for if named.
 var Tools = []string{"memcheck", "racecheck", "initcheck", "synccheck", "leaks"}
 
-// NewLog returns a log that writes lines of JSON and text for people; either may be nil. The tools are named as in [Tools]; another name is
+// NewLog returns a log that writes lines of JSON and text for readers; either may be nil. looks names tools from [Tools]; any other name is
 // an error.
 func NewLog(json, text io.Writer, looks ...string) (*Log, error) {
 	l := &Log{json: json, text: text, looks: map[string]bool{}, pid: os.Getpid(), seen: map[string]bool{}, kernels: map[string]bool{}}
@@ -51,7 +51,7 @@ var process struct {
 	err  error
 }
 
-// Open returns the process's log, as the environment asks for it; nil if it does not. An error says that it asks for what cannot be.
+// Open returns the process's log if the environment asks for one, otherwise nil. It fails if the environment's settings are invalid.
 func Open() (*Log, error) {
 	process.once.Do(func() { process.log, process.err = open() })
 	return process.log, process.err
@@ -63,7 +63,7 @@ func open() (*Log, error) {
 		return nil, nil
 	}
 	looks := slices.DeleteFunc(strings.FieldsFunc(knob.MemoryCheckTools.Get(), func(r rune) bool { return r == ',' || r == ' ' }),
-		func(name string) bool { return name == "cached" }) // the allocators' business
+		func(name string) bool { return name == "cached" }) // handled by the allocators
 	if name == "-" {
 		return NewLog(nil, os.Stderr, looks...)
 	}
@@ -73,12 +73,12 @@ func open() (*Log, error) {
 	}
 	l, err := NewLog(f, os.Stderr, looks...)
 	if err == nil {
-		l.begin() // a log with a first line says that the checker was on
+		l.begin() // a log with only a first line shows that the checker was on
 	}
 	return l, err
 }
 
-// write appends a line; mu is held. A line is one write, so that processes do not mix theirs.
+// write appends a line; mu is held. Each line is a single write, so that the lines of several processes do not mix.
 func (l *Log) write(e checklog.Line) {
 	if l.json == nil {
 		return
@@ -98,7 +98,7 @@ func (l *Log) begin() {
 	}
 }
 
-// tools returns what is looked for.
+// tools returns the names of what is looked for.
 func (l *Log) tools() (names []string) {
 	for _, t := range Tools {
 		if l.looks[t] {
@@ -111,7 +111,7 @@ func (l *Log) tools() (names []string) {
 // look reports whether findings of a class are wanted.
 func (l *Log) look(class string) bool { return l.looks[tools[class]] }
 
-// add writes a finding, unless it was written before or is not looked for.
+// add writes a finding, unless it was already written or is not looked for.
 func (l *Log) add(f *checklog.Finding) {
 	if !l.look(f.Class) {
 		return
@@ -134,14 +134,14 @@ func (l *Log) add(f *checklog.Finding) {
 	}
 }
 
-// known reports whether a finding with the key was added; asking costs less than making one.
+// known reports whether a finding with the key was added; this is cheaper than making the finding.
 func (l *Log) known(key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.seen[key]
 }
 
-// launched notes a kernel.
+// launched records a kernel.
 func (l *Log) launched(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -151,14 +151,14 @@ func (l *Log) launched(name string) {
 	}
 }
 
-// Counts returns how many distinct findings there were and how many kernels were watched.
+// Counts returns the number of distinct findings and of kernels watched.
 func (l *Log) Counts() (findings, kernels int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.count, len(l.kernels)
 }
 
-// born and died note the life of an allocation, and return its id.
+// born and died record the life of an allocation; born returns its id.
 func (l *Log) born(addr, size uint64, pcs []uintptr) uint64 {
 	if !l.looks["leaks"] {
 		return 0

@@ -1,9 +1,9 @@
 package check
 
-// clock says, for every stream by number, which of its operations are in the past: all up to that number. A clock never changes.
+// clock holds, for every stream by number, the last of its operations that is in the past. A clock never changes.
 type clock []uint64
 
-// at returns the number of stream i.
+// at returns the clock's value for stream i.
 func (c clock) at(i int) uint64 {
 	if i < len(c) {
 		return c[i]
@@ -28,22 +28,22 @@ func (c clock) join(o clock) clock {
 	return n
 }
 
-// Point is a moment in a stream: everything that comes before it.
+// Point is a point in a stream: everything that comes before it.
 type Point struct{ past clock }
 
-// Site is the place of a call whose operation comes later, such as one that a graph records.
+// Site is the place of a call whose operation runs later, such as one that a graph records.
 type Site struct{ pcs []uintptr }
 
 // Here returns the place of the caller's caller.
 func Here() *Site { return &Site{callers()} }
 
-// Stream is a queue of operations. It and what follows are for one goroutine at a time: a machine's lock guards them.
+// Stream is a queue of operations. It and everything below must be used by one goroutine at a time: a machine's lock guards them.
 type Stream struct {
 	c      *Checker
 	number int
 	seq    uint64
 	past   clock
-	host   uint64 // the version of the host's clock that past holds
+	host   uint64 // the version of the host's clock included in past
 }
 
 // Stream returns a new stream of the checker's machine.
@@ -61,7 +61,7 @@ type Task struct {
 	pcs    []uintptr
 }
 
-// verb is what an operation that is no kernel does to memory.
+// verb returns what an operation other than a kernel does to memory.
 func (a *Task) verb(write bool) string {
 	switch a.name {
 	case allocAsync:
@@ -72,7 +72,7 @@ func (a *Task) verb(write bool) string {
 	return access(write, false)
 }
 
-// Enqueue adds an operation, called name in findings, after all that the host knows of.
+// Enqueue adds an operation, called name in findings, after everything that the host knows to be complete.
 func (s *Stream) Enqueue(name string) *Task {
 	if s.host != s.c.version {
 		s.host, s.past = s.c.version, s.past.join(s.c.host)
@@ -81,7 +81,7 @@ func (s *Stream) Enqueue(name string) *Task {
 	return &Task{stream: s.number, seq: s.seq, past: s.past, name: name, pcs: callers()}
 }
 
-// Mark returns the moment after all operations so far.
+// Mark returns the point after all operations so far.
 func (s *Stream) Mark() *Point {
 	own := make(clock, max(len(s.past), s.number+1))
 	copy(own, s.past)
@@ -89,14 +89,14 @@ func (s *Stream) Mark() *Point {
 	return &Point{own}
 }
 
-// Wait puts later operations after p, which may be nil.
+// Wait orders later operations after p, which may be nil.
 func (s *Stream) Wait(p *Point) {
 	if p != nil {
 		s.past = s.past.join(p.past)
 	}
 }
 
-// Sync notes that the host has waited for p, which may be nil.
+// Sync records that the host has waited for p, which may be nil.
 func (c *Checker) Sync(p *Point) {
 	if p == nil {
 		return

@@ -11,37 +11,37 @@ type region struct {
 	id         uint64
 	made, gone []uintptr
 	pages      map[uint64]*page
-	// birth is the epoch of the operation that allocated it in the order of its stream; 0: it was there before all operations.
+	// birth is the epoch of the operation that allocated it in stream order; 0: it existed before all operations.
 	birth uint32
 }
 
-// pageBytes is what one page of a shadow covers.
+// pageBytes is the number of bytes that one page of shadow covers.
 const pageBytes = 4096
 
 // page is the shadow of pageBytes of a region.
 type page struct {
-	// written has a bit a byte.
+	// written has one bit per byte.
 	written [pageBytes / 64]uint64
-	// cells are one a granule of 1<<shift bytes; nil: every one is all.
+	// cells has one cell per granule of 1<<shift bytes; if nil, all stands for each of them.
 	cells []cell
 	shift uint8
 	all   cell
 }
 
-// side is one access: when, by which thread of its block, at which place of its kernel.
+// side is one access: its epoch, its thread in the block, and its place in the kernel.
 type side struct {
 	epoch  uint32
 	thread int32
 	loc    uint16
 }
 
-// cell is what happened to a granule: the last write, and the last reads that were not ordered one after the other.
+// cell is the history of a granule: the last write, and the last reads that were not ordered one after the other.
 type cell struct {
 	w, r, r2 side
-	atomic   bool // the write was
+	atomic   bool // whether the write was
 }
 
-// coarse is the shift of pages whose accesses are all of aligned words.
+// coarse is the shift of pages that only have accesses of aligned words.
 const coarse = 2
 
 func (r *region) page(i uint64) *page {
@@ -53,7 +53,7 @@ func (r *region) page(i uint64) *page {
 	return p
 }
 
-// at returns the cells of bytes [lo, hi), of which there are 1<<shift bytes to each.
+// at returns the cells of bytes [lo, hi), one per 1<<shift bytes.
 func (p *page) at(lo, hi uint64) []cell {
 	if p.shift != 0 && (lo|hi)&(1<<coarse-1) != 0 {
 		p.refine()
@@ -92,14 +92,14 @@ func span(i, lo, hi uint64) uint64 {
 	return m
 }
 
-// set marks bytes [lo, hi) written.
+// set marks bytes [lo, hi) as written.
 func (p *page) set(lo, hi uint64) {
 	for i := lo / 64; i*64 < hi; i++ {
 		p.written[i] |= span(i, lo, hi)
 	}
 }
 
-// unset marks them unwritten.
+// unset marks bytes [lo, hi) as unwritten.
 func (p *page) unset(lo, hi uint64) {
 	for i := lo / 64; i*64 < hi; i++ {
 		p.written[i] &^= span(i, lo, hi)
@@ -135,7 +135,7 @@ func (s regions) after(addr uint64) int {
 	return sort.Search(len(s), func(i int) bool { return s[i].base > addr })
 }
 
-// find returns the region that holds addr.
+// find returns the region that contains addr.
 func (s regions) find(addr uint64) *region {
 	if i := s.after(addr) - 1; i >= 0 && addr-s[i].base < s[i].size {
 		return s[i]

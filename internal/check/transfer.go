@@ -6,8 +6,8 @@ import (
 	"tenon.dev/internal/checklog"
 )
 
-// each calls f for the pages of the live memory at addr, with the address of the page and the range in it. Mappings that lie side by side
-// are one stretch.
+// each calls f for the pages of the live memory at addr, with the address of the page and the range in it. Adjacent mappings count as one
+// range.
 func (c *Checker) each(addr, n uint64, f func(p *page, at, lo, hi uint64)) {
 	for n > 0 {
 		r := c.find(addr)
@@ -20,7 +20,7 @@ func (c *Checker) each(addr, n uint64, f func(p *page, at, lo, hi uint64)) {
 	}
 }
 
-// Fill notes that t writes n bytes at dst.
+// Fill records that t writes n bytes at dst.
 func (c *Checker) Fill(t *Task, dst, n uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -28,7 +28,7 @@ func (c *Checker) Fill(t *Task, dst, n uint64) {
 	c.each(dst, n, func(p *page, _, lo, hi uint64) { p.set(lo, hi) })
 }
 
-// Read notes that t copies n bytes at src to the host.
+// Read records that t copies n bytes at src to the host.
 func (c *Checker) Read(t *Task, src, n uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -54,7 +54,7 @@ func (c *Checker) Read(t *Task, src, n uint64) {
 	}
 }
 
-// Copy notes that t copies n bytes on the device: what was not written stays unwritten.
+// Copy records that t copies n bytes on the device; unwritten bytes stay unwritten.
 func (c *Checker) Copy(t *Task, dst, src, n uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,7 +67,7 @@ func (c *Checker) Copy(t *Task, dst, src, n uint64) {
 		if overlaps {
 			return
 		}
-		c.each(at+lo-dst+src, hi-lo, func(q *page, qat, qlo, qhi uint64) { // nothing of page-locked memory, which counts as written
+		c.each(at+lo-dst+src, hi-lo, func(q *page, qat, qlo, qhi uint64) { // not called for page-locked memory, which counts as written
 			for i := qlo; i < qhi; {
 				miss, ok := q.missing(i, qhi)
 				if !ok {
@@ -84,7 +84,7 @@ func (c *Checker) Copy(t *Task, dst, src, n uint64) {
 	})
 }
 
-// transfer looks for races of a copy or fill with what others did, and notes it.
+// transfer looks for races of a copy or fill with other accesses, and records it.
 func (c *Checker) transfer(t *Task, addr, n uint64, write bool, epoch uint32) {
 	if c.find(addr) == nil {
 		if !c.elsewhere(addr, n) {
@@ -116,7 +116,7 @@ func (c *Checker) transfer(t *Task, addr, n uint64, write bool, epoch uint32) {
 	})
 }
 
-// stale reports a copy or fill of memory that another stream freed in its order before it ran, or has not allocated yet.
+// stale reports a copy or fill of memory that another stream's operation freed before it ran, or has not allocated yet.
 func (c *Checker) stale(t *Task, addr, n uint64, write bool) {
 	f := &checklog.Finding{Class: checklog.OutOfBounds, Message: fmt.Sprintf("Invalid %s of %d bytes by %s", access(write, false), n,
 		t.name), Kernel: t.name,
@@ -138,7 +138,7 @@ func (c *Checker) conflict(t *Task, o side, write, wrote bool, at uint64, epoch 
 	return true
 }
 
-// passing looks for races of t with a cell's accesses, one at most, and notes that t reads or writes it.
+// passing looks for races of t with a cell's accesses, at most one, and records that t reads or writes it.
 func (c *Checker) passing(t *Task, b *cell, write bool, at uint64, epoch uint32) {
 	now := side{epoch: epoch}
 	raced := c.conflict(t, b.w, write, true, at, epoch)
@@ -153,7 +153,7 @@ func (c *Checker) passing(t *Task, b *cell, write bool, at uint64, epoch uint32)
 	b.r = now
 }
 
-// raceText is the message of a race of two operations on memory of a space.
+// raceText is the message for a race of two operations on memory of a space.
 func raceText(second, first, space, why string) string {
 	article := func(verb string) string {
 		if verb == "allocation" || verb == "atomic" {
@@ -164,7 +164,7 @@ func raceText(second, first, space, why string) string {
 	return fmt.Sprintf("Race: %s after %s of __%s__ memory, %s", article(second), article(first), space, why)
 }
 
-// crossing reports that t and an access of another stream have no order.
+// crossing reports that t and an access of another stream are not ordered.
 func (c *Checker) crossing(t *Task, o *run, s side, write, wrote bool, at uint64) {
 	f := &checklog.Finding{Class: checklog.StreamRace, Kernel: t.name, Access: access(write, false), Space: "global", Address: hex(at),
 		Other: []checklog.Frame{o.frame(s)}}
@@ -173,7 +173,7 @@ func (c *Checker) crossing(t *Task, o *run, s side, write, wrote bool, at uint64
 		return
 	}
 	f.Stack = frames(t.pcs)
-	f.Message = raceText(t.verb(write), o.task.verb(wrote), f.Space, fmt.Sprintf("by %s and %s, which nothing orders", o.name(), t.name))
+	f.Message = raceText(t.verb(write), o.task.verb(wrote), f.Space, fmt.Sprintf("by %s and %s, which are not ordered", o.name(), t.name))
 	f.Details = []string{"Address " + f.Address, fmt.Sprintf("%s at %s", o.task.verb(wrote), f.Other[0].Text)}
 	c.log.add(f)
 }

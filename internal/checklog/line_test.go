@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A line comes back as it was written, in one line.
+// A line is read as it was written, and is a single line.
 func TestLine(t *testing.T) {
 	for _, l := range []Line{
 		{Checker: Name, PID: 7, Tools: []string{"memcheck"}},

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// patience is how long a call may take before it counts as one that does not end: a thousand times what the longest of them takes.
+// patience is how long a call may take before it counts as endless: a thousand times as long as the slowest call.
 const patience = 2 * time.Minute
 
-// Within calls f and fails the test where f allocates more than most bytes, garbage included. It panics where f does not end. A call that
-// seems to have taken too much is made once more, and counted exactly.
+// Within calls f and fails the test if f allocates more than most bytes, garbage included. It panics if f does not return in time. A call
+// that seems to allocate too much is repeated and counted exactly.
 func Within(t testing.TB, most int, f func()) {
 	t.Helper()
 	stuck := time.AfterFunc(patience, func() { panic("the input is small, and its reading does not end") })
@@ -28,7 +28,7 @@ func Within(t testing.TB, most int, f func()) {
 	}
 }
 
-// Of returns how many bytes f allocates, garbage included. Other goroutines' count too.
+// Of returns how many bytes f allocates, garbage included. Allocations of other goroutines count too.
 func Of(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -37,7 +37,7 @@ func Of(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// counted returns how many bytes the process has allocated, without those of spans that are being filled; it stops nothing.
+// counted returns how many bytes the process has allocated, except in partly filled spans; it does not stop the world.
 func counted() uint64 {
 	s := [1]metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(s[:])

@@ -7,7 +7,7 @@ import (
 
 var sink []byte
 
-// failing takes note of a failure in place of a test.
+// failing records a failure in place of a test.
 type failing struct {
 	testing.TB
 	failed bool
@@ -30,7 +30,7 @@ func TestWithin(t *testing.T) {
 			t.Errorf("%d bytes of %d: failed %v after %d calls", c.bytes, c.most, f.failed, calls)
 		}
 	}
-	// What only the first call allocates, such as tables that are made once, is not the input's.
+	// Allocations made only by the first call, such as tables that are built once, are not caused by the input.
 	f, once := &failing{TB: t}, strings.Repeat("x", 4<<20)
 	Within(f, 2<<20, func() { sink, once = []byte(once), "" })
 	if f.failed {

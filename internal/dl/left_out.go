@@ -2,7 +2,7 @@
 
 package dl
 
-// Library is an open shared library. In this build none opens, so its methods are never reached.
+// Library is an open shared library. In this build none can be opened, so its methods are never called.
 type Library struct{}
 
 // Open fails with ErrLeftOut.
@@ -20,7 +20,7 @@ func (l *Library) Symbol(name string) (Proc, error) { return 0, ErrLeftOut }
 // Close fails with ErrLeftOut.
 func (l *Library) Close() error { return ErrLeftOut }
 
-// Proc is the address of a C function. In this build there is none, so none can be called.
+// Proc is the address of a C function. In this build there are none to call.
 type Proc uintptr
 
 // Call returns 0.
@@ -29,5 +29,5 @@ func (p Proc) Call(args ...uintptr) uintptr { return 0 }
 // CallKept returns 0.
 func (p Proc) CallKept(args ...uintptr) uintptr { return 0 }
 
-// Callback returns 0, the address of no function.
+// Callback returns 0, which is not a function.
 func Callback(fn any) uintptr { return 0 }

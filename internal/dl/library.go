@@ -18,9 +18,9 @@ type Library struct {
 	handle uintptr
 }
 
-// Open opens the first of names that the system's loader accepts. Where none loads, the error names each with the loader's reason.
+// Open opens the first of names that the system's loader accepts. If none loads, the error names each with the loader's reason.
 func Open(names ...string) (*Library, error) {
-	// dlerror's text belongs to the thread that failed.
+	// dlerror's text is per thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var reasons []string
@@ -55,14 +55,14 @@ func (l *Library) Symbol(name string) (Proc, error) {
 	return Proc(p), nil
 }
 
-// Close gives the library back to the loader. Its functions may not be called after it.
+// Close unloads the library. Its functions must not be called afterwards.
 func (l *Library) Close() error { return closeLibrary(l.handle) }
 
-// Proc is the address of a C function; 0 is none.
+// Proc is the address of a C function, or 0.
 type Proc uintptr
 
 // Call calls the function with integer and pointer arguments, at most 32, and returns its integer result. An argument of the form
-// uintptr(unsafe.Pointer(p)) is kept alive, and moved to the heap, for the time of the call. It allocates its argument list.
+// uintptr(unsafe.Pointer(p)) is kept alive, and moved to the heap, during the call. It allocates its argument list.
 //
 //go:uintptrescapes
 func (p Proc) Call(args ...uintptr) uintptr {
@@ -70,10 +70,10 @@ func (p Proc) Call(args ...uintptr) uintptr {
 	return r
 }
 
-// CallKept is Call without an allocation, for hot paths: pointers are passed by [Address], and the caller keeps what they point to
-// alive (runtime.KeepAlive) until it returns.
+// CallKept is Call without an allocation, for hot paths: pointers are passed with [Address], and the caller keeps alive what they point to
+// (runtime.KeepAlive) until it returns.
 func (p Proc) CallKept(args ...uintptr) uintptr {
-	// SyscallN's argument list escapes, so it gets a copy in reused memory and the caller's stays on its stack.
+	// SyscallN's argument list escapes, so it gets a copy in reused memory and the caller's list stays on the stack.
 	list := argLists.Get().(*[maxArgs]uintptr)
 	n := copy(list[:len(args)], args)
 	r, _, _ := purego.SyscallN(uintptr(p), list[:n]...)
@@ -81,12 +81,12 @@ func (p Proc) CallKept(args ...uintptr) uintptr {
 	return r
 }
 
-// maxArgs is the most arguments that CallKept takes; cuLaunchKernel, the longest call in use, has 11.
+// maxArgs is the maximum number of arguments of CallKept; cuLaunchKernel, the longest call in use, has 11.
 const maxArgs = 12
 
 var argLists = sync.Pool{New: func() any { return new([maxArgs]uintptr) }}
 
-// Callback returns the address of a C function of up to some pointer-sized parameters that runs fn, a Go function of as many
-// uintptr parameters and at most one uintptr result. It may be called on any thread. It is never released, and a process has few
-// of them (2000, on Windows 1024): make one and hand it ids.
+// Callback returns the address of a C function that runs the Go function fn, which takes some uintptr parameters and returns at most one
+// uintptr; the C function takes as many pointer-sized parameters. It may be called on any thread. It is never released, and a process can
+// only have a limited number (2000, on Windows 1024): make one and pass it ids.
 func Callback(fn any) uintptr { return purego.NewCallback(fn) }

@@ -71,7 +71,7 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
-// qsort calls back on the calling thread, which is enough to see arguments and result pass.
+// qsort calls back on the calling thread, which is enough to check arguments and results.
 func TestCallback(t *testing.T) {
 	qsort, err := openC(t).Symbol("qsort")
 	if err != nil {

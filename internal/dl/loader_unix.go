@@ -5,7 +5,7 @@ package dl
 import "github.com/ebitengine/purego"
 
 func openLibrary(name string) (uintptr, error) {
-	// Local: two libraries may carry the same symbol names (each vendor library brings its own runtime).
+	// RTLD_LOCAL: two libraries may have the same symbol names (each vendor library brings its own runtime).
 	return purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
 }
 

@@ -2,10 +2,9 @@ package dl
 
 import "unsafe"
 
-// Address returns p as an argument of CallKept. It forces what p points to onto the heap, where nothing moves; it does not keep it
-// alive.
+// Address returns p as an argument of CallKept. It forces what p points to onto the heap, where nothing moves; it does not keep it alive.
 func Address(p unsafe.Pointer) uintptr {
-	// It is always nil, which the compiler's escape analysis does not know.
+	// leaked is always nil, but the compiler's escape analysis does not know that.
 	if leaked != nil {
 		leaked = p
 	}
@@ -14,9 +13,9 @@ func Address(p unsafe.Pointer) uintptr {
 
 var leaked unsafe.Pointer
 
-// Pointer turns a C address into a pointer. The address must not be Go memory.
+// Pointer turns a C address into a pointer. The address must not be in Go memory.
 func Pointer(addr uintptr) unsafe.Pointer {
-	// Through memory, since vet takes a direct conversion for arithmetic on a Go pointer.
+	// Through memory, since vet would report a direct conversion as possible misuse of unsafe.Pointer.
 	return *(*unsafe.Pointer)(unsafe.Pointer(&addr))
 }
 

@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// dlinfo is the loader's own query function, found once.
+// dlinfo is the loader's query function, found once.
 var dlinfo = sync.OnceValue(func() Proc {
 	p, err := findSymbol(0, "dlinfo")
 	if err != nil {
@@ -16,7 +16,7 @@ var dlinfo = sync.OnceValue(func() Proc {
 	return Proc(p)
 })
 
-// Path returns the file that the library was loaded from, or the name it was opened by where the loader does not tell.
+// Path returns the file that the library was loaded from or, if the loader does not report it, the name that it was opened by.
 func (l *Library) Path() string {
 	const requestLinkMap = 2 // RTLD_DI_LINKMAP of dlfcn.h
 	query := dlinfo()

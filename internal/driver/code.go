@@ -5,7 +5,7 @@ import "fmt"
 // Code is a driver result, numbered as CUDA's CUresult.
 type Code int32
 
-// The result codes that the contract uses, with CUDA's numbers.
+// The result codes of the contract, with CUDA's numbers.
 const (
 	Success                  Code = 0
 	InvalidValue             Code = 1
@@ -108,7 +108,7 @@ var codeTexts = map[Code]string{
 	Unknown:                  "unknown error",
 }
 
-// Error returns CUDA's sentence for the code, such as "out of memory".
+// Error returns CUDA's description of the code, such as "out of memory".
 func (c Code) Error() string {
 	if s, ok := codeTexts[c]; ok {
 		return s
@@ -116,13 +116,13 @@ func (c Code) Error() string {
 	return fmt.Sprintf("driver error %d", int32(c))
 }
 
-// Known reports whether the contract has a sentence for the code.
+// Known reports whether the contract describes the code.
 func (c Code) Known() bool {
 	_, ok := codeTexts[c]
 	return ok
 }
 
-// Sticky reports whether the code is a device fault, after which the device is lost to this process.
+// Sticky reports whether the code is a device fault, after which this process can no longer use the device.
 func (c Code) Sticky() bool {
 	switch c {
 	case ECCUncorrectable, IllegalAddress, LaunchTimeout, Assert, HardwareStackError, IllegalInstruction, MisalignedAddress,
@@ -138,14 +138,14 @@ type Error struct {
 	Call string
 	// Code is the driver's result.
 	Code Code
-	// Detail says more where the driver does (a JIT log, the assert's message, the faulting kernel and line), else "".
+	// Detail is more information from the driver (a JIT log, an assertion's message, the faulting kernel and line), or "".
 	Detail string
-	// Said is the text of a failed assertion with its numbers, and Origin that of its launch, where the driver knows them.
+	// Said is the text of a failed assertion with its numbers, and Origin that of its launch, if the driver knows them.
 	Said   string
 	Origin any
 }
 
-// Error returns "<call>: <code's sentence> (<number>)" and the detail.
+// Error returns "<call>: <description of the code> (<number>)" and the detail.
 func (e *Error) Error() string {
 	s := fmt.Sprintf("%s: %s (%d)", e.Call, e.Code.Error(), int32(e.Code))
 	if e.Detail != "" {

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// API returns the record of the exported symbols of the module's public packages, one a line and sorted: what a program built for
+// API returns the record of the exported symbols of the module's public packages, sorted, one per line: everything that a program built for
 // linux/amd64 can name. Parameter names are left out, since changing one breaks nobody.
 func API(t *Tree) []string {
 	var out []string
@@ -184,7 +184,7 @@ func fieldTypes(l *ast.FieldList) []string {
 	return out
 }
 
-// typeText returns a type on one line, function types without parameter names.
+// typeText returns a type on one line; parameter names of function types are left out.
 func typeText(x ast.Expr) string {
 	switch x := x.(type) {
 	case *ast.FuncType:

@@ -8,9 +8,9 @@ import (
 )
 
 // Docs checks the documentation law: every package has one doc comment of at least two sentences (what it is; what it must not depend on),
-// and every exported identifier of a non-test file has a doc comment that is more than its own name. One comment covers a group of
-// constants or variables. Fields of structs need one in public packages, methods of interfaces everywhere; they may share the comment of
-// the first of a run of lines, or of the type, if it names each of them.
+// and every exported identifier of a non-test file has a doc comment that says more than its name. One comment covers a group of constants
+// or variables. Struct fields need one in public packages, interface methods everywhere; they may share the comment of the first in a run
+// of lines, or of the type, if it names each of them.
 func Docs(t *Tree) []Finding {
 	var out []Finding
 	for _, p := range t.Packages {
@@ -62,7 +62,7 @@ func (t *Tree) packageDoc(p *Package) []Finding {
 	return nil
 }
 
-// sentenceEnd is a full stop, or its like, that is followed by white space or the end, and does not belong to an abbreviation.
+// sentenceEnd is a full stop, or similar, that is followed by white space or the end, and does not belong to an abbreviation.
 var sentenceEnd = regexp.MustCompile(`[^.\s][.!?][)"”]?(\s|$)`)
 
 // sentences counts the sentences of a comment.
@@ -71,7 +71,7 @@ func sentences(text string) int {
 	return len(sentenceEnd.FindAllString(text, -1))
 }
 
-// declDoc checks one declaration and what it declares; fields says whether those of structs count.
+// declDoc checks one declaration and what it declares; fields is set if struct fields need comments.
 func (t *Tree) declDoc(d ast.Decl, fields bool) []Finding {
 	switch d := d.(type) {
 	case *ast.FuncDecl:
@@ -148,7 +148,7 @@ func names(comment, name string) bool {
 	return false
 }
 
-// wantDoc finds n undocumented if every comment is empty or says no more than the name.
+// wantDoc reports n as undocumented if every comment is empty or says no more than the name.
 func (t *Tree) wantDoc(n *ast.Ident, what string, comments ...*ast.CommentGroup) []Finding {
 	for _, c := range comments {
 		if text := strings.TrimSpace(c.Text()); text != "" && strings.TrimRight(text, ".") != n.Name {

@@ -9,20 +9,20 @@ import (
 	"strings"
 )
 
-// quotedMark, on a line or the one above it and followed by a reason, says which text from outside gives an error words that are not the
-// project's own.
+// quotedMark, on a line or the one above it and followed by a reason, allows an error text to use words that are not the project's own; the
+// reason names the quoted text.
 const quotedMark = "//tenon:quoted "
 
-// theirs are words of PyTorch and Python, which mean nothing to who writes Go.
+// theirs matches words of PyTorch and Python, which mean nothing to a Go programmer.
 var theirs = regexp.MustCompile(`PyTorch|PYTORCH|Python|\bNone\b|\btorch\.|pytorch\.org`)
 
 // makesError are the functions and methods whose texts become errors.
 var makesError = regexp.MustCompile(`^(New|Wrap|Errorf|panicAt|[fF]ail\w*|[rR]efus\w*)$`)
 
-// otherErrors are folders of tools of development, which speak of what they compare with.
+// otherErrors are folders of development tools, whose texts name what they compare with.
 var otherErrors = []string{"bench/...", "internal/benchrun", "internal/recorded", "internal/lint", "conformance"}
 
-// Errors checks that the texts of errors are in the project's own words. Lines with quotedMark are free.
+// Errors checks that the texts of errors are in the project's own words. Lines with quotedMark are exempt.
 func Errors(t *Tree) []Finding {
 	var out []Finding
 	for _, p := range t.Packages {
@@ -69,7 +69,7 @@ func Errors(t *Tree) []Finding {
 	return out
 }
 
-// called returns the last name of what a call calls.
+// called returns the last part of the name of the called function.
 func called(c *ast.CallExpr) string {
 	switch f := c.Fun.(type) {
 	case *ast.Ident:

@@ -6,9 +6,9 @@ import (
 	"strconv"
 )
 
-// Execs checks that no struct and no package variable outside internal/core holds an Exec, for the reason that none should hold a
-// context.Context: an Exec belongs to one goroutine's call chain and is handed on as an argument. Types of functions may name it, and
-// tests may do as they like.
+// Execs checks that no struct and no package variable outside internal/core holds an Exec, for the same reason that none should hold a
+// context.Context: an Exec belongs to one goroutine's call chain and is passed as an argument. Function types may name it, and tests are
+// exempt.
 func Execs(t *Tree) []Finding {
 	var out []Finding
 	for _, p := range t.Packages {
@@ -43,7 +43,7 @@ func Execs(t *Tree) []Finding {
 	return out
 }
 
-// topLevel reports whether decl is one of f's own declarations rather than one within a function.
+// topLevel reports whether decl is one of f's own declarations rather than one inside a function.
 func (t *Tree) topLevel(f *File, decl ast.Decl) bool {
 	for _, d := range f.Syntax.Decls {
 		if d == decl {
@@ -53,7 +53,8 @@ func (t *Tree) topLevel(f *File, decl ast.Decl) bool {
 	return false
 }
 
-// execType knows by which names a file can say Exec: local names of packages that have it, and whether it is one itself.
+// execType knows the names by which a file can refer to Exec: the local names of packages that have it, and whether the file's own package
+// does.
 type execType struct {
 	packages map[string]bool
 	own      bool
@@ -83,12 +84,12 @@ func execNames(p *Package, f *File) execType {
 	return e
 }
 
-// holds reports whether a value of the type keeps an Exec: directly, by pointer, or as an element.
+// holds reports whether a value of the type contains an Exec: directly, through a pointer, or as an element.
 func (e execType) holds(x ast.Expr) bool {
 	found := false
 	ast.Inspect(x, func(n ast.Node) bool {
 		switch n := n.(type) {
-		case *ast.FuncType, *ast.StructType: // a nested struct is inspected on its own
+		case *ast.FuncType, *ast.StructType: // a nested struct is inspected separately
 			return false
 		case *ast.SelectorExpr:
 			id, ok := n.X.(*ast.Ident)

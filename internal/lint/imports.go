@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// law is the import law: each line names a folder (with "/..." also all below it; the longest match counts) and, after the colon,
-// every package of the module that its non-test files may import. "*" allows all. A package without a line is a finding, so that
-// whoever adds one decides where it stands. Lines run from the bottom to the top; a name in capitals stands for the list given to it.
+// law is the import law: each line names a folder ("/..." adds everything below it; the longest match counts) and, after the colon, every
+// package of the module that its non-test files may import. "*" allows all. A package without a line is a finding, so that whoever adds one
+// decides where it belongs. Lines run from the bottom to the top; a name in capitals stands for the list assigned to it.
 const law = `
 LEAF = dtype fault internal/knob
 
@@ -101,7 +101,7 @@ conformance/...: *
 bench/...: *
 `
 
-// apart are pairs that may not meet: the first may not reach the second through any chain of non-test imports.
+// apart are pairs of packages that must stay apart: the first must not reach the second through any chain of non-test imports.
 var apart = [][2]string{
 	{"internal/ptx", "internal/vexec"},
 	{"internal/vexec", "internal/ptx"},
@@ -115,8 +115,8 @@ var apart = [][2]string{
 	{"cmd/tenon", "internal/browser"},
 }
 
-// outside says who may import what lies outside module and standard library, and a few packages of the latter that are fenced in.
-// test admits test files anywhere; reason is quoted in the finding.
+// outside says who may import packages from outside the module and the standard library, and a few restricted packages of the latter. test
+// allows test files anywhere; reason is quoted in the finding.
 var outside = []struct {
 	path   string
 	folder []string
@@ -138,14 +138,14 @@ var outside = []struct {
 	{"C", nil, false, "the module needs no C compiler"},
 }
 
-// environment are the functions that read or write environment variables, by package.
+// environment lists the functions that read or write environment variables, by package.
 var environment = map[string][]string{
 	"os":      {"Getenv", "LookupEnv", "Environ", "ExpandEnv", "Setenv", "Unsetenv", "Clearenv"},
 	"syscall": {"Getenv", "Environ", "Setenv", "Unsetenv", "Clearenv"},
 }
 
-// Imports checks the import law: the table of packages, the pairs that may not meet, the fenced packages, and that only
-// internal/knob touches the environment (tests may, for processes that they start).
+// Imports checks the import law: the table of packages, the pairs that must stay apart, the restricted packages, and that only
+// internal/knob uses the environment (tests may, for processes that they start).
 func Imports(t *Tree) []Finding {
 	rules, err := parseLaw(law)
 	if err != nil {
@@ -282,7 +282,7 @@ func parseLaw(text string) (ruleSet, error) {
 	return rules, nil
 }
 
-// find returns what the folder may import: the rule of its own name, else of the longest pattern that covers it.
+// find returns what the folder may import: the rule with its own name, otherwise that of the longest pattern that matches it.
 func (r ruleSet) find(dir string) ([]string, bool) {
 	if a, ok := r[dir]; ok {
 		return a, true

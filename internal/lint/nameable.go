@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// internalMark, in the comment of an exported declaration and followed by a reason, frees it from Nameable.
+// internalMark, in the comment of an exported declaration and followed by a reason, exempts it from Nameable.
 const internalMark = "//tenon:internal "
 
-// Nameable checks that what a public package exports (functions, variables, methods, exported fields and embedded types) is made of types
+// Nameable checks that what a public package exports (functions, variables, methods, exported fields and embedded types) only uses types
 // that its users can name: none of a package that is not public, unless a public package has an exported alias of it, and no unexported
-// one, except embedded. Declarations marked internalMark with a reason are free. Packages outside the module count as empty.
+// one, except embedded. Declarations marked with internalMark and a reason are exempt. Packages outside the module count as empty.
 func Nameable(t *Tree) []Finding {
 	w := nameWalk{t: t, checked: map[string]*types.Package{}, aliased: map[*types.TypeName]bool{}, free: map[token.Pos]bool{}}
 	var roots []*types.Package
@@ -68,7 +68,7 @@ func (w *nameWalk) Import(path string) (*types.Package, error) {
 	pkg := types.NewPackage(path, path[strings.LastIndexByte(path, '/')+1:])
 	pkg.MarkComplete()
 	if len(files) > 0 {
-		// What is missing of other packages is an error that says nothing here.
+		// Errors about missing parts of other packages do not matter here.
 		config := types.Config{Importer: w, IgnoreFuncBodies: true, FakeImportC: true, Error: func(error) {}}
 		pkg, _ = config.Check(path, w.t.Fset, files, nil)
 	}
@@ -76,7 +76,7 @@ func (w *nameWalk) Import(path string) (*types.Package, error) {
 	return pkg, nil
 }
 
-// marks notes the functions of a file that internalMark frees.
+// marks records the functions of a file that internalMark exempts.
 func (w *nameWalk) marks(f *ast.File) {
 	for _, d := range f.Decls {
 		if fn, ok := d.(*ast.FuncDecl); ok && marked(fn.Doc, internalMark) {
@@ -106,7 +106,7 @@ func (w *nameWalk) object(o types.Object, name string) {
 	w.parts(o, name, named.Underlying())
 }
 
-// parts checks what users see of a type that is written out at o: fields, methods of interfaces, and elements.
+// parts checks what users see of a type that is spelled out at o: fields, interface methods, and elements.
 func (w *nameWalk) parts(o types.Object, name string, t types.Type) {
 	switch t := t.(type) {
 	case *types.Struct:
@@ -169,7 +169,7 @@ func (w *nameWalk) uses(o types.Object, name string, t types.Type) {
 	}
 }
 
-// canName says whether users can name a type.
+// canName reports whether users can name a type.
 func (w *nameWalk) canName(tn *types.TypeName) bool {
 	if tn.Pkg() == nil || w.aliased[tn] {
 		return true

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Pages checks what two pages list against what there is: docs/architecture.md names every package of the module in the blocks under
-// its heading "Packages", and nothing else; RATIONALE.md names every module that go.mod requires, and no other, in the first
-// column of its table of dependencies.
+// Pages checks the lists of two pages: docs/architecture.md must name every package of the module in the blocks under its heading
+// "Packages", and nothing else; RATIONALE.md must name every module that go.mod requires, and no other, in the first column of its table of
+// dependencies.
 func Pages(t *Tree) []Finding {
 	var packages []string
 	for _, p := range t.Packages {
@@ -24,7 +24,7 @@ func Pages(t *Tree) []Finding {
 	return append(out, t.compare(dependenciesPage, required(string(text)), listedDependencies, "dependency")...)
 }
 
-// compare finds what exists and is not listed on the page, and the reverse.
+// compare reports what exists and is not listed on the page, and what is listed and does not exist.
 func (t *Tree) compare(page string, exist []string, list func(text string) []string, what string) []Finding {
 	text, err := fs.ReadFile(t.FS, page)
 	if err != nil {
@@ -46,7 +46,7 @@ func (t *Tree) compare(page string, exist []string, list func(text string) []str
 }
 
 // listedPackages returns the folders that the blocks under the heading "Packages" name: in each line, the words before the first run of two
-// spaces. "(root)" stands for the root, and a name with "{a,b}" for each.
+// spaces. "(root)" stands for the root, and a name with "{a,b}" for both names.
 func listedPackages(text string) []string {
 	_, section, _ := strings.Cut(text, "\n## Packages\n")
 	section, _, _ = strings.Cut(section, "\n## ")
@@ -72,7 +72,7 @@ func listedPackages(text string) []string {
 	return out
 }
 
-// listedDependencies returns the modules in the first column of the table whose head begins with "module".
+// listedDependencies returns the modules in the first column of the table whose header begins with "module".
 func listedDependencies(text string) []string {
 	_, table, _ := strings.Cut(text, "\n| module |")
 	var out []string
@@ -91,7 +91,7 @@ func listedDependencies(text string) []string {
 	return out
 }
 
-// required returns the modules that a go.mod requires, indirectly too.
+// required returns the modules that a go.mod requires, including indirect ones.
 func required(text string) []string {
 	var out []string
 	block := false

@@ -27,7 +27,7 @@ func (p planted) load(t *testing.T) *Tree {
 	return tree
 }
 
-// want checks that the findings are as many as the wanted parts, and that each holds its part. No parts: nothing may be found.
+// want checks that there are as many findings as wanted parts, and that each contains its part. Without parts nothing may be found.
 func want(t *testing.T, found []Finding, parts ...string) {
 	t.Helper()
 	if len(found) != len(parts) {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// recovering are the functions of the library that may call recover, and why. A panic that is none of ours is a bug, which goes on:
-// whatever stops one hides it.
+// recovering are the functions of the library that may call recover, and why. Any panic that is not our own is a bug and must continue:
+// stopping it would hide the bug.
 var recovering = map[string]string{
 	"internal/core.Try":      "turns the *fault.Error of an operation into an error; any other panic goes on",
 	"cuda.returned":          "does so for the methods of package cuda that return errors",
@@ -17,7 +17,7 @@ var recovering = map[string]string{
 	"internal/rt.Trace.call": "logs a panic of a program's trace callback, which runs in the middle of the device's work",
 }
 
-// Recovers checks that no other function calls recover. Tests may do as they like.
+// Recovers checks that no other function calls recover. Tests are exempt.
 func Recovers(t *Tree) []Finding {
 	var out []Finding
 	used := map[string]bool{}

@@ -82,7 +82,7 @@ func TestAPIRecord(t *testing.T) {
 	}
 }
 
-// TestOrderLaw is that no order of a map gets into the work of a device.
+// TestOrderLaw checks that the order of a map never affects the work of a device.
 func TestOrderLaw(t *testing.T) {
 	found, err := Unordered(loadRepository(t))
 	if err != nil {
@@ -91,7 +91,8 @@ func TestOrderLaw(t *testing.T) {
 	report(t, found)
 }
 
-// TestOrderLawCovers is that the law looks at every package that issues work, those below them included, and names none that is gone.
+// TestOrderLawCovers checks that the law covers every package that issues work, including those below them, and names none that no longer
+// exists.
 func TestOrderLawCovers(t *testing.T) {
 	tree := loadRepository(t)
 	for _, top := range []string{"internal/core", "internal/kernels", "internal/rt", "nn", "optim"} {

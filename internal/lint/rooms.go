@@ -41,8 +41,8 @@ var upward = map[string]struct{ rooms, why string }{
 	"graph_generator.go": {"ops", "a captured generator's state is advanced by operations"},
 }
 
-// Rooms checks that every file of internal/core has a room, that none but those in upward refer to a room above their own, and that the
-// list has no entry too many.
+// Rooms checks that every file of internal/core has a room, that only those in upward refer to a room above their own, and that the list
+// has no superfluous entries.
 func Rooms(t *Tree) []Finding {
 	var out []Finding
 	for _, p := range t.Packages {
@@ -98,8 +98,8 @@ func roomOf(file string) int {
 	return slices.Index(coreRooms, room)
 }
 
-// usesWithin returns which declarations and fields of the package the identifiers in the files refer to. What comes from other packages is
-// unknown, so a reference through a value of theirs is not found.
+// usesWithin returns the declarations and fields of the package that the identifiers in the files refer to. Other packages are not loaded,
+// so references through their values are not found.
 func usesWithin(fset *token.FileSet, files []*ast.File) map[*ast.Ident]types.Object {
 	info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
 	conf := types.Config{Importer: nothing{}, Error: func(error) {}}

@@ -7,11 +7,11 @@ import (
 	"regexp"
 )
 
-// concurrency is the page that says of every type what goroutines may share.
+// concurrency is the page that says for every type what goroutines may share.
 const concurrency = "docs/concurrency.md"
 
-// Shared checks that the page names every exported type of the public packages that has methods of its pointer, with its package unless
-// that is the root.
+// Shared checks that the page names every exported type of the public packages that has methods with a pointer receiver, qualified by its
+// package except in the root package.
 func Shared(t *Tree) []Finding {
 	text, err := fs.ReadFile(t.FS, concurrency)
 	if err != nil {

@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// comparison is the page whose tables say what is called what, and comparisonTest the test that runs the code in them.
+// comparison is the page whose tables map names to Tenon's, and comparisonTest the test that runs the code in them.
 const (
 	comparison     = "docs/from-pytorch.md"
 	comparisonTest = "from_pytorch_test.go"
 )
 
 // Snippets checks that the Go code of the documentation is code that the tests compile and run: the lines of each block that begins with
-// ```go stand in this order in one test file, and what stands between backquotes in the column Tenon of docs/from-pytorch.md stands in
-// from_pytorch_test.go. Every table has a head. In both, "…" stands for any text, and so does an empty line. Indentation and comments at
-// the ends of lines do not count.
+// ```go must appear in this order in one test file, and what is between backquotes in the column Tenon of docs/from-pytorch.md must appear
+// in from_pytorch_test.go. Every table must have a header. In both, "…" stands for any text, and so does an empty line. Indentation and
+// comments at the ends of lines are ignored.
 func Snippets(t *Tree) []Finding {
 	var tests []string
 	var compared string
@@ -54,10 +54,10 @@ func Snippets(t *Tree) []Finding {
 	})
 }
 
-// link is a link or picture of Markdown.
+// link is a Markdown link or picture.
 var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 
-// Links checks that the files exist to which the pages link.
+// Links checks that the files that the pages link to exist.
 func Links(t *Tree) []Finding {
 	return t.eachPage(func(name, text string) (out []Finding) {
 		number := 0
@@ -77,7 +77,7 @@ func Links(t *Tree) []Finding {
 	})
 }
 
-// eachPage calls f with every page in Markdown.
+// eachPage calls f with every Markdown page.
 func (t *Tree) eachPage(f func(name, text string) []Finding) []Finding {
 	var out []Finding
 	_ = fs.WalkDir(t.FS, ".", func(name string, d fs.DirEntry, err error) error {
@@ -140,7 +140,7 @@ type snippet struct {
 	code string
 }
 
-// goBlocks returns the blocks of Go in a page, with the line that begins each. An empty line within a block becomes "…".
+// goBlocks returns the Go blocks of a page, with the line where each begins. An empty line within a block becomes "…".
 func goBlocks(page string) []snippet {
 	var out []snippet
 	number, inside := 0, false
@@ -160,7 +160,7 @@ func goBlocks(page string) []snippet {
 	return out
 }
 
-// headless returns the lines at which tables begin that have no head: what follows an empty line within a table.
+// headless returns the lines where tables without a header begin: what follows an empty line within a table.
 func headless(page string) (out []int) {
 	lines := strings.Split(page, "\n")
 	code, before := false, false
@@ -177,7 +177,7 @@ func headless(page string) (out []int) {
 	return out
 }
 
-// tableCode returns what looks like Go in the second columns of the tables whose head says Tenon there: settings and commands do not.
+// tableCode returns what looks like Go in the second columns of the tables whose header there is Tenon; settings and commands do not.
 func tableCode(page string) []snippet {
 	var out []snippet
 	number, inside := 0, false

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// The limits of the style law: in lines, and for a line in columns, of which a tab is four.
+// The limits of the style law: in lines, and in columns for a line, where a tab counts as four.
 const (
 	MaxFunction = 120
 	MaxFile     = 800
@@ -17,18 +17,18 @@ const (
 	tabColumns  = 4
 )
 
-// tableMark, in a function's comment and followed by a reason, frees it from MaxFunction: it is a table in the form of code.
+// tableMark, in a function's comment and followed by a reason, exempts it from MaxFunction: it is a table in the form of code.
 const tableMark = "//tenon:table "
 
-// vague are names that say nothing of what a file or package holds.
+// vague are names that say nothing about what a file or package contains.
 var vague = map[string]bool{
 	"util": true, "utils": true, "utility": true, "utilities": true, "common": true, "commons": true,
 	"helper": true, "helpers": true, "base": true, "misc": true,
 }
 
 // Style checks the style law: functions of at most MaxFunction lines unless marked as tables, files of at most MaxFile lines, lines of at
-// most MaxColumns columns, and no file or package with a name that would fit anything. Generated files are free of the limits, and so are
-// lines with a raw string, which cannot be broken, and directives.
+// most MaxColumns columns, and no file or package with a name that would fit anything. Exempt from the limits are generated files, lines
+// with a raw string, which cannot be broken, and directives.
 func Style(t *Tree) []Finding {
 	var out []Finding
 	for _, p := range t.Packages {
@@ -74,7 +74,7 @@ func (t *Tree) fileStyle(f *File) []Finding {
 	return out
 }
 
-// longLines finds the lines that are too long. One finding a file is enough to send somebody there.
+// longLines finds lines that are too long. One finding per file is enough.
 func (t *Tree) longLines(f *File) []Finding {
 	raw := map[int]bool{}
 	ast.Inspect(f.Syntax, func(n ast.Node) bool {
@@ -98,7 +98,7 @@ func (t *Tree) longLines(f *File) []Finding {
 	return nil
 }
 
-// marked reports whether a comment holds the mark with a reason.
+// marked reports whether a comment contains the mark with a reason.
 func marked(doc *ast.CommentGroup, mark string) bool {
 	if doc == nil {
 		return false

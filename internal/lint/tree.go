@@ -1,5 +1,5 @@
-// Package lint holds the laws of the source tree as checks that tests run: imports, documentation, style, wording, the public API.
-// It must not depend on what any package does: it reads only source text and imports no package of the module.
+// Package lint implements the laws of the source tree as checks that tests run: imports, documentation, style, wording, the public API. It
+// must not depend on what any package does: it reads only source text and imports no package of the module.
 package lint
 
 import (
@@ -13,12 +13,12 @@ import (
 	"strings"
 )
 
-// Module is the module path that every check takes for granted.
+// Module is the module path that every check assumes.
 const Module = "tenon.dev"
 
-// Finding is one breach of a law: where, and one sentence saying what is wrong and what to do.
+// Finding is one violation of a law: its place, and one sentence saying what is wrong and what to do.
 type Finding struct {
-	// File is the path within the tree; Line starts at 1, or is 0 where the whole file or folder is meant.
+	// File is the path within the tree; Line starts at 1, or is 0 if the whole file or folder is meant.
 	File string
 	Line int
 	Msg  string
@@ -40,15 +40,15 @@ type File struct {
 	Text []byte
 	// Syntax is the file with its comments.
 	Syntax *ast.File
-	// Test says that the file's name ends in _test.go; Generated that it carries Go's marker for generated files.
+	// Test is set if the file's name ends in _test.go, Generated if it has Go's marker for generated files.
 	Test, Generated bool
 }
 
-// Package is the Go files of one folder, for every platform and build tag.
+// Package is the set of Go files in one folder, for all platforms and build tags.
 type Package struct {
 	// Dir is relative to the root, "." for the root itself; Path is the import path within the module, "." likewise.
 	Dir string
-	// Name is the package clause of the non-test files, or of the tests where there are no others.
+	// Name is the package name of the non-test files, or of the tests if there are no others.
 	Name string
 	// Files are sorted by path.
 	Files []*File
@@ -58,14 +58,14 @@ type Package struct {
 type Tree struct {
 	// FS is the tree's source.
 	FS fs.FS
-	// Fset positions all files.
+	// Fset holds the positions of all files.
 	Fset *token.FileSet
 	// Packages are sorted by folder.
 	Packages []*Package
 }
 
-// Load parses every Go file under the root of fsys. It leaves out what the go command leaves out: testdata, and folders whose name
-// starts with a dot or an underscore. A file that does not parse is an error.
+// Load parses every Go file under the root of fsys. It ignores what the go command ignores: testdata, and folders whose name starts with a
+// dot or an underscore. A file that does not parse is an error.
 func Load(fsys fs.FS) (*Tree, error) {
 	t := &Tree{FS: fsys, Fset: token.NewFileSet()}
 	byDir := map[string]*Package{}
@@ -117,7 +117,7 @@ func (t *Tree) at(pos token.Pos, format string, args ...any) Finding {
 	return Finding{File: p.Filename, Line: p.Line, Msg: fmt.Sprintf(format, args...)}
 }
 
-// importPath returns the path that pkg is imported by.
+// importPath returns the import path of the package.
 func (p *Package) importPath() string {
 	if p.Dir == "." {
 		return Module
@@ -133,7 +133,7 @@ func folderOf(imp string) (string, bool) {
 	return strings.CutPrefix(imp, Module+"/")
 }
 
-// within reports whether dir is pattern, or lies below it where pattern ends in "/...". A "*" stands for one element.
+// within reports whether dir matches pattern, or lies below it if pattern ends in "/...". A "*" matches one element.
 func within(dir, pattern string) bool {
 	if root, ok := strings.CutSuffix(pattern, "/..."); ok {
 		for d := dir; d != "."; d = path.Dir(d) {
@@ -147,7 +147,7 @@ func within(dir, pattern string) bool {
 	return ok
 }
 
-// public reports whether the folder holds a package that users import.
+// public reports whether the folder contains a package that users import.
 func public(dir string) bool {
 	for _, p := range []string{"internal/...", "*/internal/...", "cmd/...", "bench/...", "conformance/...", "examples/...",
 		"docs/...", "api/..."} {

@@ -18,15 +18,15 @@ import (
 // unorderedMark, on a line or the one above it and followed by a reason, says why the order of a map does no harm there.
 const unorderedMark = "//tenon:unordered "
 
-// issuing are the folders of the packages whose work reaches a device, or whose results do: in what order they work decides about
-// addresses, launches, captured graphs and floating-point sums, so a run could differ from the next.
+// issuing are the folders of the packages whose work, or whose results, reach a device: their order of work determines addresses, launches,
+// captured graphs and floating-point sums, so one run could differ from the next.
 var issuing = []string{".", "cuda", "cuda/...", "data", "kernel", "nn", "nn/...", "optim", "safetensors", "torchfile",
 	"internal/alloc", "internal/check", "internal/core", "internal/core/...", "internal/driver", "internal/driver/...", "internal/kernels",
 	"internal/kernels/...",
 	"internal/kir", "internal/mersenne", "internal/pickle", "internal/ptx", "internal/rt", "internal/vexec"}
 
-// Unordered checks that the packages that issue work take nothing from a map in the map's order: by range, by an iterator of package maps
-// that is not sorted at once, by sync.Map.Range or by reflection. Lines with unorderedMark are free.
+// Unordered checks that the packages that issue work use nothing from a map in the map's order: by range, by an iterator of package maps
+// that is not sorted at once, by sync.Map.Range or by reflection. Lines with unorderedMark are exempt.
 func Unordered(t *Tree) ([]Finding, error) {
 	w := &orderWalk{t: t, checked: map[string]*types.Package{}}
 	for _, p := range t.Packages {
@@ -60,7 +60,7 @@ type orderWalk struct {
 	out     []Finding
 }
 
-// openOutside makes the importer of the packages outside the module, from what the go command has compiled of them.
+// openOutside creates the importer for packages outside the module, from what the go command has compiled of them.
 func (w *orderWalk) openOutside() error {
 	var paths []string
 	for _, p := range w.t.Packages {
@@ -99,7 +99,7 @@ func (w *orderWalk) openOutside() error {
 	return nil
 }
 
-// Import checks the types of a package, of those that issue work with their bodies.
+// Import checks the types of a package; if the package issues work, it also checks function bodies.
 func (w *orderWalk) Import(path string) (*types.Package, error) {
 	if pkg := w.checked[path]; pkg != nil {
 		return pkg, nil
@@ -137,9 +137,9 @@ func (w *orderWalk) Import(path string) (*types.Package, error) {
 	return pkg, nil
 }
 
-// file finds what a file takes in the order of a map.
+// file reports what a file uses in the order of a map.
 func (w *orderWalk) file(f *ast.File, info *types.Info) {
-	free := map[int]bool{} // lines that a mark frees
+	free := map[int]bool{} // lines that a mark exempts
 	bare := map[int]token.Pos{}
 	for _, g := range f.Comments {
 		for _, c := range g.List {
@@ -181,7 +181,7 @@ func (w *orderWalk) file(f *ast.File, info *types.Info) {
 	}
 }
 
-// call says what a call takes in the order of a map, or "".
+// call returns what a call uses in the order of a map, or "".
 func (w *orderWalk) call(n *ast.CallExpr, info *types.Info, sorted map[ast.Expr]bool) string {
 	fun := ast.Unparen(n.Fun)
 	switch x := fun.(type) {

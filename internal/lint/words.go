@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// foreign are words and paths that speak of how or where the project was written rather than of the project. They are put together
-// from parts, so that this file does not hold them.
+// foreign are words and paths about how or where the project was written rather than about the project. They are assembled from parts, so
+// that this file does not contain them.
 var foreign = []struct {
 	pattern *regexp.Regexp
 	what    string
@@ -30,7 +30,7 @@ var foreign = []struct {
 // skipDirs are folders of the root that belong to tools or to whoever works there.
 var skipDirs = map[string]bool{".git": true, ".carry": true, ".tools": true, ".device": true, "bin": true, "node_modules": true}
 
-// Words checks every text file of the tree, code or not: the project speaks of itself alone.
+// Words checks every text file of the tree, code or not: the project speaks only of itself.
 func Words(fsys fs.FS) ([]Finding, error) {
 	var out []Finding
 	err := fs.WalkDir(fsys, ".", func(p string, d fs.DirEntry, err error) error {

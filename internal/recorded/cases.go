@@ -16,21 +16,21 @@ import (
 	"tenon.dev/safetensors"
 )
 
-// Case is one call of an op and what PyTorch made of it.
+// Case is one call of an op and PyTorch's result.
 type Case struct {
 	// Index counts the cases of the file from 0.
 	Index int
-	// Op is PyTorch's name of the op in its op database, Variant a further name or empty, Type the short name of the type that the
-	// inputs were made for (f32, b, …); arguments may have others.
+	// Op is PyTorch's name of the op in its op database, Variant a further name or empty, Type the short name of the type that the inputs
+	// were generated for (f32, b, …); arguments may have other types.
 	Op, Variant, Type string
-	// Input is the first argument, mostly a *Tensor; Args are the further ones, Kwargs those by name.
+	// Input is the first argument, usually a *Tensor; Args are the other positional arguments, Kwargs those by name.
 	Input  Value
 	Args   List
 	Kwargs Dict
 	// Out is the result: a *Tensor, a List of them, or a scalar.
 	Out Value
-	// GradOut are the gradients that went into backward, one for each differentiable result; nil where the case has none.
-	// Grads are the gradients that came out, one for each input that wants one, in order; an entry is nil where PyTorch had none.
+	// GradOut are the gradients passed to backward, one for each differentiable result; nil if the case has none. Grads are the resulting
+	// gradients, one for each input that requires one, in order; an entry is nil if PyTorch had none.
 	GradOut, Grads []*Tensor
 }
 
@@ -43,7 +43,7 @@ func (c *Case) Name() string {
 	return fmt.Sprintf("%s/%s#%d", strings.Join(parts, "/"), c.Type, c.Index)
 }
 
-// Cases is a file of op cases. It keeps the file's content in memory, but the cases are decoded one by one.
+// Cases is a file of op cases. It keeps the file's content in memory, but decodes the cases one by one.
 type Cases struct {
 	// Torch is the version of PyTorch that made the file.
 	Torch string
@@ -52,7 +52,7 @@ type Cases struct {
 	tensors *safetensors.File
 }
 
-// maxPart bounds each of the two files within the archive, so that a broken one cannot ask for all memory.
+// maxPart bounds each of the two files in the archive, so that a corrupt one cannot use up all memory.
 const maxPart = 1 << 30
 
 // OpenCases reads a compressed archive of cases.json and tensors.safetensors.
@@ -109,12 +109,12 @@ func readCases(r io.Reader) (*Cases, error) {
 	return c, err
 }
 
-// decoder returns a decoder that stands before the first case.
+// decoder returns a decoder positioned before the first case.
 func (c *Cases) decoder() (*json.Decoder, error) {
 	dec := json.NewDecoder(bytes.NewReader(c.text))
 	dec.UseNumber()
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return nil, invalid("cases.json is no JSON object")
+		return nil, invalid("cases.json is not a JSON object")
 	}
 	for dec.More() {
 		key, err := dec.Token()
@@ -123,7 +123,7 @@ func (c *Cases) decoder() (*json.Decoder, error) {
 		}
 		if key == "cases" {
 			if t, err := dec.Token(); err != nil || t != json.Delim('[') {
-				return nil, invalid("the cases are no JSON array")
+				return nil, invalid("the cases are not a JSON array")
 			}
 			return dec, nil
 		}
@@ -138,7 +138,7 @@ func (c *Cases) decoder() (*json.Decoder, error) {
 	return nil, invalid("cases.json has no member cases")
 }
 
-// All yields the cases in the file's order. It ends with an error, and a nil case, where one cannot be decoded.
+// All yields the cases in the file's order. If one cannot be decoded, it ends with an error and a nil case.
 func (c *Cases) All() iter.Seq2[*Case, error] {
 	return func(yield func(*Case, error) bool) {
 		dec, err := c.decoder()
@@ -212,7 +212,7 @@ func (d *decoding) tensorList(l []any, tensors *safetensors.File) []*Tensor {
 	return out
 }
 
-// OpNames reads a list of op names, one a line.
+// OpNames reads a list of op names, one per line.
 func OpNames(name string) ([]string, error) {
 	b, err := os.ReadFile(name)
 	if err != nil {

@@ -14,14 +14,14 @@ import (
 	"tenon.dev/dtype"
 )
 
-// Tolerance is how far a value may be from the recorded one: by Abs plus Rel times the recorded value's magnitude.
+// Tolerance is how far a value may be from the recorded one: Abs plus Rel times the recorded value's magnitude.
 type Tolerance struct {
 	// Rel is a ratio; Abs has the unit of the values.
 	Rel, Abs float64
 }
 
-// tolerances are the defaults of torch.testing.assert_close ("float16 … 1e-3, 1e-5", and so on, in its documentation). What is not in
-// the table must be equal. No op has a wider bound of its own.
+// tolerances are the defaults of torch.testing.assert_close ("float16 … 1e-3, 1e-5", and so on, in its documentation). Types that are not
+// in the table must be equal. No op has its own wider bound.
 var tolerances = map[dtype.DType]Tolerance{
 	dtype.Float16:    {1e-3, 1e-5},
 	dtype.BFloat16:   {1.6e-2, 1e-5},
@@ -34,7 +34,7 @@ var tolerances = map[dtype.DType]Tolerance{
 // ToleranceOf returns the bounds for a type; zero for integers and bool.
 func ToleranceOf(d dtype.DType) Tolerance { return tolerances[d] }
 
-// within reports whether got may stand for want: equal, both NaN (for a complex number, both with a NaN part), or within the bounds.
+// within reports whether got is close enough to want: equal, both NaN (for a complex number, both with a NaN part), or within the bounds.
 func (t Tolerance) within(got, want complex128) bool {
 	if got == want || cmplx.Abs(got-want) <= t.allowed(want) {
 		return true
@@ -43,7 +43,7 @@ func (t Tolerance) within(got, want complex128) bool {
 	return nan(got) && nan(want)
 }
 
-// allowed returns the largest difference from want; 0 where want is not finite.
+// allowed returns the largest allowed difference from want; 0 if want is not finite.
 func (t Tolerance) allowed(want complex128) float64 {
 	if a := cmplx.Abs(want); a <= math.MaxFloat64 {
 		return t.Abs + t.Rel*a
@@ -55,17 +55,17 @@ func (t Tolerance) allowed(want complex128) float64 {
 type StrideRule uint8
 
 const (
-	// ExactStrides: every stride is the recorded one.
+	// ExactStrides requires every stride to equal the recorded one.
 	ExactStrides StrideRule = iota
-	// SignificantStrides: only those that an address depends on, of dimensions longer than 1 in a tensor with elements.
+	// SignificantStrides compares only strides that an address depends on: those of dimensions longer than 1 in a tensor with elements.
 	SignificantStrides
-	// AnyStrides: none.
+	// AnyStrides compares none.
 	AnyStrides
 )
 
 // Rule says what is compared besides dtype and shape. The zero value compares everything.
 type Rule struct {
-	// SkipValues leaves the values out, for results that are uninitialised or random.
+	// SkipValues skips the values, for results that are uninitialised or random.
 	SkipValues bool
 	// Strides says which strides count.
 	Strides StrideRule
@@ -75,17 +75,17 @@ type Rule struct {
 type Mismatch struct {
 	// Path leads to the part that differs, such as "out[1]"; What is "kind", "length", "dtype", "shape", "strides" or "value".
 	Path, What string
-	// Got and Want are the two in text. For values they are those at Index, where the difference exceeds its bound the most.
+	// Got and Want are the two as text. For values they are those at Index, where the difference exceeds its bound most.
 	Got, Want string
 	Index     []int
-	// Wrong of Total elements differ beyond the bounds.
+	// Wrong of Total elements differ by more than the bounds.
 	Wrong, Total int
-	// AbsDiff and RelDiff are the worst element's difference, absolute and over the recorded magnitude; Bound is Tolerance's.
+	// AbsDiff and RelDiff are the worst element's difference, absolute and relative to the recorded magnitude; Bound is the tolerance.
 	AbsDiff, RelDiff float64
 	Bound            Tolerance
 }
 
-// Error returns one sentence with all that is known.
+// Error returns one sentence with everything known.
 func (m *Mismatch) Error() string {
 	if m.What != "value" {
 		return fmt.Sprintf("%s: %s is %s, want %s", m.Path, m.What, m.Got, m.Want)
@@ -100,8 +100,8 @@ func (m *Mismatch) Error() string {
 	return s
 }
 
-// Compare compares a result with the recorded one by the rule. It goes into lists and dictionaries; path names the whole in messages. The
-// error is nil, or one or several joined *Mismatch: dtype, shape and strides of a tensor are reported together.
+// Compare compares a result with the recorded one by the rule. It descends into lists and dictionaries; path names the whole in messages.
+// The error is nil, or one or more joined *Mismatch: dtype, shape and strides of a tensor are reported together.
 func Compare(path string, got, want Value, rule Rule) error {
 	got, want = untyped(got), untyped(want)
 	switch w := want.(type) {
@@ -171,7 +171,7 @@ func keys(d Dict) []string {
 	return out
 }
 
-// kind names what a value is, for messages.
+// kind describes the kind of a value, for messages.
 func kind(v Value) string {
 	switch v := v.(type) {
 	case nil:
@@ -280,7 +280,7 @@ func worst(path string, got, want *Tensor) *Mismatch {
 	}
 }
 
-// text returns element i as its type is written.
+// text returns element i, formatted for its type.
 func (t *Tensor) text(i int) string {
 	switch {
 	case t.DType.IsComplex():

@@ -10,7 +10,7 @@ import (
 	"tenon.dev/dtype"
 )
 
-// tensor makes a contiguous tensor of a type from values; of a complex type from pairs.
+// tensor makes a contiguous tensor from values; for a complex type, from pairs of values.
 func tensor(d dtype.DType, shape []int, values ...float64) *Tensor {
 	t := &Tensor{DType: d, TypeName: d.String(), Shape: shape, Strides: rowMajor(shape)}
 	for _, v := range values {
@@ -60,7 +60,7 @@ func TestElements(t *testing.T) {
 	}
 }
 
-// TestTolerances walks each type's bound from inside to outside, at a magnitude where the relative part counts and at zero.
+// TestTolerances checks each type's bound just inside and just outside, at a magnitude where the relative part counts and at zero.
 func TestTolerances(t *testing.T) {
 	documented := map[dtype.DType]Tolerance{
 		dtype.Float16: {1e-3, 1e-5}, dtype.BFloat16: {1.6e-2, 1e-5}, dtype.Float32: {1.3e-6, 1e-5}, dtype.Float64: {1e-7, 1e-7},

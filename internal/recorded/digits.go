@@ -10,8 +10,8 @@ import (
 	"tenon.dev/safetensors"
 )
 
-// DigitsRun is the training of the small convolutional network on the handwritten digits: conv 1→16 3×3 pad 1, ReLU, conv 16→32 3×3
-// pad 1, ReLU, max-pool 2, flatten, linear 512→64, ReLU, linear 64→10; Adam with learning rate 1e-3, cross-entropy, float32.
+// DigitsRun is the training run of the small convolutional network on handwritten digits: conv 1→16 3×3 pad 1, ReLU, conv 16→32 3×3 pad 1,
+// ReLU, max-pool 2, flatten, linear 512→64, ReLU, linear 64→10; Adam with learning rate 1e-3, cross-entropy, float32.
 type DigitsRun struct {
 	// Init holds the initial parameters by name, such as "0.weight".
 	Init map[string]*Tensor
@@ -21,15 +21,15 @@ type DigitsRun struct {
 	Losses []float64
 	// TestAccuracy holds the accuracies on the test rows after 20 epochs, for seeds 0 to 4, as fractions.
 	TestAccuracy []float64
-	// Peaks holds the memory that programs needed, by the program's name.
+	// Peaks holds the memory needed by programs, by the program's name.
 	Peaks map[string]Peak
 }
 
-// Peak is the memory of one program, in bytes, run several times over.
+// Peak is the memory of one program, in bytes, which was run several times.
 type Peak struct {
 	// Base is what was allocated before the first run.
 	Base int64 `json:"base"`
-	// Runs holds for each run the peak allocated, what was allocated before it, and the peak requested.
+	// Runs holds for each run the peak allocated, the amount allocated before it, and the peak requested.
 	Runs [][3]int64 `json:"runs"`
 }
 

@@ -8,7 +8,7 @@ import (
 	"tenon.dev/fault"
 )
 
-// File returns what a file that gzip compressed holds.
+// File returns the content of a gzip-compressed file.
 func File(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {

@@ -10,21 +10,21 @@ import (
 	"tenon.dev/fault"
 )
 
-// Random is what PyTorch's generators gave on one device.
+// Random is the output of PyTorch's generators on one device.
 type Random struct {
-	// Multiprocessors and ThreadsPerMultiprocessor are the device's, which PyTorch's launch shape follows.
+	// Multiprocessors and ThreadsPerMultiprocessor are the device's, which PyTorch's launch shape depends on.
 	Multiprocessors          int `json:"sm_count"`
 	ThreadsPerMultiprocessor int `json:"max_threads_per_sm"`
 	// Seeds holds the draws by seed.
 	Seeds map[uint64]Draws `json:"cases"`
 }
 
-// Draws are the results for one seed, each after the generator was seeded anew, as JSON by name: "rand<n>" and "randn<n>" are lists of
+// Draws are the results for one seed, each after the generator was seeded again, as JSON by name: "rand<n>" and "randn<n>" are lists of
 // [index, value], "after<n>" the three uniforms that follow, "state_offset<n>" the eight bytes of the Philox offset; others are lists of
 // values. Names that start with "cpu_" come from the CPU's generator.
 type Draws map[string]json.RawMessage
 
-// Points returns a result in the form of [index, value] pairs.
+// Points returns a result that is a list of [index, value] pairs.
 func (d Draws) Points(name string) (index []int, value []float64, err error) {
 	var pairs [][2]float64
 	if err := d.unmarshal(name, &pairs); err != nil {
@@ -36,12 +36,12 @@ func (d Draws) Points(name string) (index []int, value []float64, err error) {
 	return index, value, nil
 }
 
-// Values returns a result in the form of a list of floats.
+// Values returns a result that is a list of floats.
 func (d Draws) Values(name string) (value []float64, err error) {
 	return value, d.unmarshal(name, &value)
 }
 
-// Ints returns a result in the form of a list of integers, which may be written as strings.
+// Ints returns a result that is a list of integers, which may be written as strings.
 func (d Draws) Ints(name string) ([]int64, error) {
 	var texts []any
 	var out []int64

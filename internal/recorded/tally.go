@@ -6,54 +6,54 @@ import (
 	"slices"
 )
 
-// ErrNotOffered is what a runner's Call returns for an op that is not there.
+// ErrNotOffered is what a runner's Call returns for an op that does not exist.
 var ErrNotOffered = errors.New("the op is not offered")
 
-// valueless are the ops of the op database whose values are random or uninitialised: dtype, shape and strides are compared alone.
+// valueless are the ops of the op database whose values are random or uninitialised: only dtype, shape and strides are compared.
 var valueless = []string{"bernoulli", "empty_like", "multinomial", "normal", "rand_like", "randint", "randn"}
 
-// beyondInput reports whether a case's values come from memory that the recording lacks: as_strided/partial_views takes views of the
+// beyondInput reports whether a case's values come from memory that the recording lacks: as_strided/partial_views makes views of the
 // storage of which the input was elements 5 to 14, and a view from its start shows the elements before.
 func (c *Case) beyondInput() bool {
 	offset, given := c.Kwargs["storage_offset"].(int64)
 	return c.Op == "as_strided" && c.Variant == "partial_views" && given && offset == 0
 }
 
-// Outcome is what a call made of a case.
+// Outcome is the result of a call for a case.
 type Outcome struct {
 	// Out is the result in the form of Case.Out.
 	Out Value
-	// Grads are the gradients in the form of Case.Grads; they are compared where the case has any.
+	// Grads are the gradients in the form of Case.Grads; they are compared if the case has any.
 	Grads []*Tensor
 }
 
-// strideless are ops whose result lies as the kernel wants that PyTorch chose.
+// strideless are ops whose result layout depends on the kernel that PyTorch chose.
 var strideless = []string{"nn.functional.scaled_dot_product_attention"}
 
-// Runner runs cases through a function and compares what comes out.
+// Runner runs cases through a function and compares the results.
 type Runner struct {
-	// Call runs one case. ErrNotOffered says that there is no such op; any other error fails the case.
+	// Call runs one case. ErrNotOffered means that the op does not exist; any other error fails the case.
 	Call func(*Case) (Outcome, error)
-	// Required are ops that must be offered: a case of one that is not fails.
+	// Required are ops that must be offered: a case of one that is not offered fails.
 	Required []string
-	// Strides says which strides of results count. Those of gradients do not: PyTorch leaves them to the kernel.
+	// Strides says which strides of results are compared. Those of gradients are not: in PyTorch they depend on the kernel.
 	Strides StrideRule
-	// Failed is told of each case that fails, and why.
+	// Failed is called for each case that fails, with the reason.
 	Failed func(*Case, error)
 }
 
 // Tally counts cases.
 type Tally struct {
-	// Passed, Failed and NotOffered add up to the cases run; Gradients of those that passed also agree in their gradients.
+	// Passed, Failed and NotOffered add up to the cases run; Gradients counts passed cases whose gradients were also compared.
 	Passed, Failed, NotOffered, Gradients int
 }
 
-// String returns the line that ends a run.
+// String returns the summary line of a run.
 func (t Tally) String() string {
 	return fmt.Sprintf("ops: %d passed, %d failed, %d not offered, %d gradients compared", t.Passed, t.Failed, t.NotOffered, t.Gradients)
 }
 
-// Run runs all cases. The error is one of the file.
+// Run runs all cases. An error means that the file cannot be read.
 func (r *Runner) Run(cases *Cases) (Tally, error) {
 	var t Tally
 	for one, err := range cases.All() {

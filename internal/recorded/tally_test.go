@@ -8,7 +8,7 @@ import (
 	"tenon.dev/dtype"
 )
 
-// TestRunner runs the recorded cases through a "library" that answers with the recorded results, some of them spoilt.
+// TestRunner runs the recorded cases through a "library" that returns the recorded results, some of them spoilt.
 func TestRunner(t *testing.T) {
 	cases, err := OpenCases(data + "ops_a.tar.gz")
 	if err != nil {
@@ -22,7 +22,7 @@ func TestRunner(t *testing.T) {
 		Call: func(c *Case) (Outcome, error) {
 			got := Outcome{Out: c.Out, Grads: c.Grads}
 			switch c.Op {
-			case "add", "empty_like": // spoilt values, which count for the first alone
+			case "add", "empty_like": // the spoilt values only count for the first
 				x := *c.Out.(*Tensor)
 				x.Data = make([]byte, len(x.Data))
 				got.Out = &x

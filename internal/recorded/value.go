@@ -1,5 +1,6 @@
-// Package recorded reads what PyTorch did, as recorded in files, and compares results with it: op cases, a training run, random numbers.
-// It must not depend on tensors or devices: a tensor here is bytes with a dtype, a shape and strides, and callers convert theirs to that.
+// Package recorded reads recorded results of PyTorch from files and compares other results with them: op cases, a training run, random
+// numbers. It must not depend on tensors or devices: a tensor here is bytes with a dtype, a shape and strides, and callers convert their
+// own to that.
 package recorded
 
 import (
@@ -24,17 +25,17 @@ type List []Value
 // Dict is a recorded dictionary.
 type Dict map[string]Value
 
-// MemoryFormat is PyTorch's name of a memory format, without the prefix, such as "channels_last".
+// MemoryFormat is PyTorch's name for a memory format, without the prefix, such as "channels_last".
 type MemoryFormat string
 
 // Tensor is a tensor's content and metadata.
 type Tensor struct {
-	// DType is the element type; TypeName is PyTorch's name of it, which also names types that dtype lacks (then DType is Invalid).
+	// DType is the element type; TypeName is PyTorch's name for it, which also covers types that dtype lacks (then DType is Invalid).
 	DType    dtype.DType
 	TypeName string
-	// Shape and Strides count elements; both have one entry a dimension. Data does not follow Strides: it is always row-major.
+	// Shape and Strides count elements; both have one entry per dimension. Data does not follow Strides: it is always row-major.
 	Shape, Strides []int
-	// Grad says that a gradient is wanted.
+	// Grad is set if a gradient is required.
 	Grad bool
 	// Data holds the elements in row-major order, little-endian; a complex element is its real part, then its imaginary part.
 	Data []byte
@@ -88,7 +89,7 @@ func (t *Tensor) Int(i int) int64 {
 	return int64(binary.LittleEndian.Uint64(t.Data[8*i:]))
 }
 
-// Complex returns element i, counted in row-major order, as a complex number, whatever the type.
+// Complex returns element i, counted in row-major order, as a complex number, for any type.
 func (t *Tensor) Complex(i int) complex128 {
 	parts := Tensor{DType: t.DType.Real(), Data: t.Data}
 	if !t.DType.IsComplex() {
@@ -97,7 +98,7 @@ func (t *Tensor) Complex(i int) complex128 {
 	return complex(parts.Real(2*i), parts.Real(2*i+1))
 }
 
-// rowMajor returns the strides of a contiguous tensor, as PyTorch gives them: extents below 1 count as 1.
+// rowMajor returns the strides of a contiguous tensor, as in PyTorch: extents below 1 count as 1.
 func rowMajor(shape []int) []int {
 	strides := make([]int, len(shape))
 	n := 1
@@ -110,7 +111,7 @@ func rowMajor(shape []int) []int {
 
 func invalid(format string, args ...any) error { return fault.New(fault.Invalid, format, args...) }
 
-// decode turns a parsed JSON value (numbers as json.Number) into a Value; tensors takes data from the file that goes with it.
+// decode turns a parsed JSON value (numbers as json.Number) into a Value; tensors take their data from the accompanying file.
 func decode(v any, tensors *safetensors.File) (Value, error) {
 	switch v := v.(type) {
 	case nil, bool, string:
@@ -125,7 +126,7 @@ func decode(v any, tensors *safetensors.File) (Value, error) {
 	return nil, invalid("a recorded value has type %T", v)
 }
 
-// number keeps Python's difference between an int and a float, which is the point or exponent in the text.
+// number keeps Python's distinction between int and float: a float has a point or an exponent in its text.
 func number(n json.Number) (Value, error) {
 	if strings.ContainsAny(string(n), ".eE") {
 		f, err := n.Float64()
@@ -152,7 +153,7 @@ func decodeList(v []any, tensors *safetensors.File) (Value, error) {
 	return l, nil
 }
 
-// decodeTagged decodes an object: its one key that starts with a dollar sign says what it is.
+// decodeTagged decodes an object whose type is given by its one key that starts with a dollar sign.
 func decodeTagged(m map[string]any, tensors *safetensors.File) (Value, error) {
 	for tag, v := range m {
 		if tag == "$t" {
@@ -232,7 +233,8 @@ func decodeDict(m map[string]any, tensors *safetensors.File) (Value, error) {
 	return d, nil
 }
 
-// decodeTensor reads a tensor's object and its data: stored with the same element type, a complex one with a last dimension of 2.
+// decodeTensor decodes a tensor's object and its data, which is stored with the same element type; for a complex type, with an extra last
+// dimension of 2.
 func decodeTensor(m map[string]any, tensors *safetensors.File) (Value, error) {
 	key, ok1 := m["$t"].(string)
 	name, ok2 := m["dtype"].(string)

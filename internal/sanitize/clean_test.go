@@ -16,7 +16,7 @@ import (
 
 var long = flag.Bool("long", false, "run the slow tests under the simulator's checker too")
 
-// under runs a program under a tool and returns what it printed and the report.
+// under runs a program under a tool and returns its output and the report.
 func under(t *testing.T, c *memcheck.Checker, tool memcheck.Tool, dir string, args ...string) (string, *memcheck.Report) {
 	t.Helper()
 	inv := c.Command(tool, args, filepath.Join(t.TempDir(), "report"))
@@ -43,7 +43,8 @@ func under(t *testing.T, c *memcheck.Checker, tool memcheck.Tool, dir string, ar
 	return text, rep
 }
 
-// failures is what a verbose run of tests printed from each failed test's start to its verdict, then its end, at most 4,000 bytes of each.
+// failures extracts from the output of a verbose test run what each failed test printed, from its start to its verdict, and then the end of
+// the output, at most 4,000 bytes of each.
 func failures(out string) string {
 	var b strings.Builder
 	for at := range strings.SplitSeq(out, "=== RUN ") {
@@ -55,7 +56,7 @@ func failures(out string) string {
 	return b.String()
 }
 
-// finds sees a tool find a planted bug, without which its silence means nothing.
+// finds checks that a tool finds a planted bug; otherwise it would mean nothing if the tool finds no others.
 func finds(t *testing.T, c *memcheck.Checker, tool memcheck.Tool, test string) {
 	t.Helper()
 	out, rep := under(t, c, tool, "", plantedBinary(t), "-test.run=^"+test+"$", "-test.v")

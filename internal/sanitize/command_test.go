@@ -22,27 +22,26 @@ import (
 
 var resultsFlag = flag.String("results", "", "TestCommandOnGPU keeps its journal, page and log as this name with .jsonl, .html and .log")
 
-// job is a test binary that the command runs: of the package's folder pkg the tests that match, with arguments of their own, so many at a
-// time.
+// job is a test binary that the command runs: that of the package in folder pkg, with the tests that match, its own arguments, and a number
+// of parallel tests.
 type job struct {
 	pkg, tests string
 	args       []string
 	nproc      int
-	// planted: its tests have bugs, and are to fail.
+	// planted is set if its tests have bugs, and must fail.
 	planted bool
-	// parent, if not empty, starts the binary, which then is no target of its own, and ends well however that ends: "%s" stands for the
-	// binary with its arguments.
+	// parent, if not empty, is a command that starts the binary, so that the binary is not a target itself, and succeeds however the binary
+	// ends. "%s" stands for the binary with its arguments.
 	parent string
 }
 
-// inChild is the planted test whose process a parent starts.
+// inChild is the planted test that runs in a child process of a parent.
 const inChild = "TestPlantedLoopPast"
 
-// shell is a parent that compute-sanitizer follows to its children. It does not follow those of a Go program, so the GPU's test needs a
-// shell.
+// shell is a parent whose children compute-sanitizer follows. It does not follow those of a Go program, so the test on a GPU needs a shell.
 const shell = "sh -c '%s; exit 0'"
 
-// plantedJobs have a planted test for every tool, and one whose bug is in the child of a parent.
+// plantedJobs have a planted test for every tool, and one whose bug is in a child process of parent.
 func plantedJobs(parent string) []job {
 	var names []string
 	for _, name := range proofs {
@@ -53,17 +52,17 @@ func plantedJobs(parent string) []job {
 		{pkg: "internal/sanitize", tests: inChild, nproc: 2, planted: true, parent: parent}}
 }
 
-// target is what the command is given to test of a job's binary, and how.
+// target returns what the command is told to test of a job's binary, and how.
 func (j job) target(bin, folder string) (target string, options []string) {
 	if j.parent != "" {
-		bin = filepath.ToSlash(bin) // a backslash quotes
+		bin = filepath.ToSlash(bin) // a backslash would quote
 		return "child", []string{"--list-command", bin + " -test.list=^" + j.tests + "$", "--run-command",
 			fmt.Sprintf(j.parent, bin+" -test.v -test.run=^{test}$")}
 	}
 	return filepath.Base(bin), []string{"--kind", "gobinary", "--dir", folder, "--filter", j.tests}
 }
 
-// started is how a command ended, and what it printed.
+// started is how a command ended, and its output.
 type started struct {
 	status int
 	text   string
@@ -83,9 +82,9 @@ func start(t *testing.T, dir string, env []string, args ...string) started {
 	return started{c.ProcessState.ExitCode(), string(text)}
 }
 
-// commandOver runs tenon memcheck over the jobs at the same time, each test in a process of its own under every tool of the checker, and
-// joins the results in a folder, which it returns with the records. The exit statuses must say that the planted tests failed and all others
-// passed, each with a report.
+// commandOver runs tenon memcheck over all jobs at once, each test in its own process under every tool of the checker, and joins the
+// results in a folder, which it returns with the records. The exit statuses must show that the planted tests failed and all others passed,
+// each with a report.
 func commandOver(t *testing.T, checker string, limit time.Duration, env []string, jobs []job) (dir string, records []*memcheck.Record) {
 	t.Helper()
 	tenon, root := program(t, "tenon", "build", "tenon.dev/cmd/tenon"), t.TempDir()
@@ -144,12 +143,12 @@ func commandOver(t *testing.T, checker string, limit time.Duration, env []string
 	return dir, records
 }
 
-// ran are the lines by which tests tell how many kernels they ran.
+// ran match the lines in which tests report how many kernels they ran.
 var ran = []*regexp.Regexp{regexp.MustCompile(`(\d+) kernels agree, 0 buffers differ`), regexp.MustCompile(`kernels: (\d+) built`),
 	regexp.MustCompile(`kernels of this share: (\d+)`)}
 
-// judge holds records of the command against what was planted: each planted bug is found once, under its tool alone, and nothing else is
-// found. It returns how many kernels ran under each tool without a finding, as the checker or the tests say.
+// judge compares records of the command with the planted bugs: each must be found once, only by its tool, and nothing else may be found. It
+// returns how many kernels ran under each tool without a finding, according to the checker or the tests.
 func judge(t *testing.T, records []*memcheck.Record) map[memcheck.Tool]int {
 	t.Helper()
 	kernels := map[memcheck.Tool]int{}
@@ -183,7 +182,7 @@ func judge(t *testing.T, records []*memcheck.Record) map[memcheck.Tool]int {
 	return kernels
 }
 
-// TestCommandOnGPU is the command as people use it, over the tests that run Tenon's kernels on a GPU, with compute-sanitizer's four tools.
+// TestCommandOnGPU uses the command as people do, over the tests that run Tenon's kernels on a GPU, with compute-sanitizer's four tools.
 func TestCommandOnGPU(t *testing.T) {
 	sanitizer(t)
 	dir, records := commandOver(t, "compute-sanitizer", 260*time.Second, nil, append(plantedJobs(shell),
@@ -208,8 +207,8 @@ func TestCommandOnGPU(t *testing.T) {
 	}
 }
 
-// TestCommandOnSimulator is the same with the simulator's checker, and with a program that has compute-sanitizer's command line and is
-// found on PATH. Both are told of by the environment, which any child has, so the parent is this binary.
+// TestCommandOnSimulator does the same with the simulator's checker, and with a program that has compute-sanitizer's command line and is
+// found on PATH. Both are configured through the environment, which every child inherits, so the parent is this binary.
 func TestCommandOnSimulator(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -227,7 +226,7 @@ func TestCommandOnSimulator(t *testing.T) {
 	}
 }
 
-// fakeChecker returns the path of this binary under the name by which it is a checker.
+// fakeChecker returns the path of this binary under the name that makes it a checker.
 func fakeChecker(t *testing.T) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -241,7 +240,7 @@ func fakeChecker(t *testing.T) string {
 	return path
 }
 
-// recordCount keeps a count for the run file.
+// recordCount records a count for the run file.
 func recordCount(name, unit string, n int) {
 	benchrun.Record(benchrun.Figure{Name: name, Unit: unit, Sample: benchrun.Summarize([]float64{float64(n)})})
 }

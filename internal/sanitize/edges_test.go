@@ -11,13 +11,13 @@ import (
 	"tenon.dev/kernel"
 )
 
-// These tests plant accesses one element outside of a tensor that has neighbours on both sides and fills its memory to the last byte, in
+// These tests plant accesses one element outside of a tensor that fills its memory to the last byte and has neighbours on both sides, in
 // each way in which a program runs kernels.
 
-// edge is how many elements each tensor has.
+// edge is the number of elements of each tensor.
 const edge = 256
 
-// shifted is a kernel that copies edge elements to places that lie by elements further on.
+// shifted is a kernel that copies edge elements to positions shifted by by elements.
 func shifted(t *testing.T, name string) (k *kernel.Kernel, line int) {
 	k = kernel.Build(name, func(k *kernel.Builder) {
 		k.Threads(edge)
@@ -33,10 +33,10 @@ func shifted(t *testing.T, name string) (k *kernel.Kernel, line int) {
 	return k, line
 }
 
-// prepared returns how to run a step again and again.
+// prepared returns a function that repeats a step.
 type prepared = func(x *tenon.Exec, step func(x *tenon.Exec)) (again func() error, err error)
 
-// edgeTest runs a kernel twice as it should be, and then by elements off.
+// edgeTest runs a kernel twice correctly, and then shifted by by elements.
 func edgeTest(t *testing.T, name string, by int, prepare prepared) {
 	x := session(t)
 	off, again, line := edges(t, x, name, prepare)
@@ -50,7 +50,7 @@ func edgeTest(t *testing.T, name string, by int, prepare prepared) {
 	}
 }
 
-// edges prepares a step that runs the kernel on a tensor between two others, off elements on, and runs it twice.
+// edges prepares a step that runs the kernel on a tensor between two others, shifted by the number of elements in off, and runs it twice.
 func edges(t *testing.T, x *tenon.Exec, name string, prepare prepared) (off *tenon.Tensor, again func() error, line int) {
 	k, line := shifted(t, name)
 	off = x.Zeros([]int{1}, dtype.Int32)
@@ -113,7 +113,7 @@ func TestRepairedTensorsEdges(t *testing.T) {
 	}
 }
 
-// TestRepairedTensorsMust runs a region that must be a graph, which the checker excuses.
+// TestRepairedTensorsMust runs a region that must be a graph; with the checker it need not be.
 func TestRepairedTensorsMust(t *testing.T) {
 	x := session(t)
 	a, out := x.Ones([]int{edge}, dtype.Float32), x.Zeros([]int{edge}, dtype.Float32)

@@ -25,10 +25,10 @@ import (
 	"tenon.dev/memcheck"
 )
 
-// fakeName makes this binary, started under it, the checker that TestMatrixNoticesLostReports needs.
+// fakeName is the file name under which this binary is the checker for TestMatrixNoticesLostReports.
 const fakeName = "fake-sanitizer"
 
-// parentArg, as this binary's first argument, makes it a parent that runs what the other arguments say, and ends well.
+// parentArg, as this binary's first argument, makes it a parent process that runs the remaining arguments as a command, and succeeds.
 const parentArg = "as-parent"
 
 func TestMain(m *testing.M) {
@@ -45,13 +45,13 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// built is the folder of the programs that program made.
+// built is the folder of the programs built by program.
 var built struct {
 	mu  sync.Mutex
 	dir string
 }
 
-// program returns a program: the one of this name beside this binary, or what the go command makes of the arguments, once.
+// program returns a program: the one with this name beside this binary, or the one that the go command builds with the arguments, once.
 func program(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -79,7 +79,7 @@ func program(t *testing.T, name string, args ...string) string {
 	return out
 }
 
-// plantedBinary returns a test binary that has the planted tests: this one, one beside it, or a new one.
+// plantedBinary returns a test binary with the planted tests: this one, one beside it, or a new one.
 func plantedBinary(t *testing.T) string {
 	t.Helper()
 	if planted {
@@ -109,7 +109,7 @@ func (c *collector) End(r *memcheck.Record) error {
 	return nil
 }
 
-// runUnder runs the tests of a binary for which keep says yes under every tool of the checker, each in a process of its own.
+// runUnder runs the tests of a binary that keep selects, under every tool of the checker, each in its own process.
 func runUnder(t *testing.T, c *memcheck.Checker, bin, dir string, workers int, limit time.Duration,
 	keep func(name string) bool) []*memcheck.Record {
 	t.Helper()
@@ -140,7 +140,7 @@ func runUnder(t *testing.T, c *memcheck.Checker, bin, dir string, workers int, l
 	return got.records
 }
 
-// bug is what a test says that it plants.
+// bug is what a test says it plants.
 type bug struct {
 	class  memcheck.Class
 	kernel string
@@ -149,12 +149,13 @@ type bug struct {
 
 var says = regexp.MustCompile(`(?m)^planted (\S+) in (\S+) at (\S+:\d+)$`)
 
-// classes are the ones as which NVIDIA's tools may report a class: they do not tell freed memory from memory outside.
+// classes are the classes under which NVIDIA's tools may report a class: they do not distinguish freed memory from memory outside of
+// allocations.
 var classes = map[memcheck.Class][]memcheck.Class{
 	memcheck.UseAfterFree: {memcheck.UseAfterFree, memcheck.OutOfBounds},
 }
 
-// isOf reports whether a finding is the bug's: class, kernel and Go line.
+// isOf reports whether a finding matches the bug: class, kernel and Go line.
 func isOf(f *memcheck.Finding, b bug) bool {
 	if f.Class != b.class && !slices.Contains(classes[b.class], f.Class) {
 		return false
@@ -170,7 +171,7 @@ func isOf(f *memcheck.Finding, b bug) bool {
 	return f.Kernel == b.kernel && (at(f.Device) || at(f.Other))
 }
 
-// follows reports whether a finding may come with a bug that loses the device: the call that tells the host of the fault, and memory that
+// follows reports whether a finding may accompany a bug that loses the device: the call that reports the fault to the host, and memory that
 // can no longer be freed.
 func follows(f *memcheck.Finding, want []bug) bool {
 	losing := []memcheck.Class{memcheck.OutOfBounds, memcheck.UseAfterFree, memcheck.Barrier, memcheck.StreamRace}
@@ -178,7 +179,7 @@ func follows(f *memcheck.Finding, want []bug) bool {
 	return lost && (f.Class == memcheck.APIError || f.Class == memcheck.Leak)
 }
 
-// matrix judges the records of the planted tests: it returns how many of their bugs were found as they should, and what is wrong.
+// matrix judges the records of the planted tests: it returns how many of their bugs were found as they should be, and what is wrong.
 func matrix(records []*memcheck.Record) (found int, wrong []string) {
 	tests := map[string][]*memcheck.Record{}
 	for _, r := range records {
@@ -234,16 +235,17 @@ func matrix(records []*memcheck.Record) (found int, wrong []string) {
 	return found, wrong
 }
 
-// isPlanted chooses the tests of the matrix.
+// isPlanted selects the tests of the matrix.
 func isPlanted(name string) bool {
 	return strings.HasPrefix(name, "TestPlanted") && name != "TestPlantedHang" || strings.HasPrefix(name, "TestRepaired") &&
 		!strings.HasPrefix(name, "TestRepairedTensors") && name != "TestRepairedPooled"
 }
 
-// plantedTests is how many there are: of each of 7 classes 3 with bugs, and one that runs the repaired twins.
+// plantedTests is their number: for each of 7 classes 3 with bugs, and one that runs the repaired versions.
 const plantedTests = 28
 
-// TestMatrixOnSimulator: every class of bug in three kernels, each found exactly once, under its test, with its kernel and Go line.
+// TestMatrixOnSimulator checks that for every class of bug, in three kernels, each bug is found exactly once, in its test, with its kernel
+// and Go line.
 func TestMatrixOnSimulator(t *testing.T) {
 	c := memcheck.TenonChecker()
 	c.Leaks = true
@@ -258,7 +260,7 @@ func TestMatrixOnSimulator(t *testing.T) {
 	recordCount("memcheck.planted.sim", "tests", found)
 }
 
-// TestTensorsOnSimulator is the same of programs that use tensors.
+// TestTensorsOnSimulator does the same for programs that use tensors.
 func TestTensorsOnSimulator(t *testing.T) {
 	c := memcheck.TenonChecker()
 	c.Leaks = true
@@ -273,7 +275,7 @@ func TestTensorsOnSimulator(t *testing.T) {
 	}
 }
 
-// TestLeaksWithGuards is that leaks are found, each with its line, and nothing else, where guard zones and poison are on besides.
+// TestLeaksWithGuards checks that leaks are found, each with its line, and nothing else, if guard zones and poison are on as well.
 func TestLeaksWithGuards(t *testing.T) {
 	t.Setenv("TENON_GUARD", "1")
 	t.Setenv("TENON_POISON", "1")
@@ -291,8 +293,8 @@ func TestLeaksWithGuards(t *testing.T) {
 	}
 }
 
-// TestCheckByEnvironment is that TENON_CHECK alone, without tenon memcheck around it, finds an access one element past a tensor, and that
-// cached memory hides it.
+// TestCheckByEnvironment checks that TENON_CHECK alone, without tenon memcheck, finds an access one element past a tensor, and that cached
+// memory hides it.
 func TestCheckByEnvironment(t *testing.T) {
 	for tools, finds := range map[string]bool{"memcheck": true, "memcheck,cached": false} {
 		c := exec.Command(plantedBinary(t), "-test.run=^TestTensorsOnePast$")
@@ -307,8 +309,7 @@ func TestCheckByEnvironment(t *testing.T) {
 	}
 }
 
-// TestMatrixOfPools is the same of memory that is allocated in the order of streams, and of mappings, which the simulator's checker sees
-// into.
+// TestMatrixOfPools does the same for stream-ordered memory and for mappings, which only the simulator's checker can look into.
 func TestMatrixOfPools(t *testing.T) {
 	c := memcheck.TenonChecker()
 	c.Leaks = true
@@ -323,7 +324,7 @@ func TestMatrixOfPools(t *testing.T) {
 	}
 }
 
-// TestMatrixOnGPU is the same with compute-sanitizer.
+// TestMatrixOnGPU does the same with compute-sanitizer.
 func TestMatrixOnGPU(t *testing.T) {
 	c := sanitizer(t)
 	c.Leaks, c.StreamOrder = true, true
@@ -338,7 +339,7 @@ func TestMatrixOnGPU(t *testing.T) {
 	recordCount("memcheck.planted.gpu", "tests", found)
 }
 
-// TestMatrixNoticesLostReports puts a checker in between that loses every second report: the matrix must not come out right.
+// TestMatrixNoticesLostReports uses a checker that loses every second report: the matrix must fail.
 func TestMatrixNoticesLostReports(t *testing.T) {
 	path := fakeChecker(t)
 	dir := filepath.Dir(path)
@@ -350,7 +351,7 @@ func TestMatrixNoticesLostReports(t *testing.T) {
 	}
 }
 
-// parent runs a child, whose failure is not its own.
+// parent runs a child, and succeeds even if the child fails.
 func parent(child []string) int {
 	cmd := exec.Command(child[0], child[1:]...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -361,7 +362,7 @@ func parent(child []string) int {
 	return 0
 }
 
-// fake is a checker with compute-sanitizer's command line that runs Tenon's own and, told of a file for their count, loses every second
+// fake is a checker with compute-sanitizer's command line. It runs Tenon's own checker and, if given a file to count in, loses every second
 // finding.
 func fake(args []string) int {
 	options := map[string]string{}
@@ -392,7 +393,7 @@ func fake(args []string) int {
 	return 0
 }
 
-// lose copies a log without every second finding, and every second leak.
+// lose copies a log without every second finding and every second leak.
 func lose(log []byte, to, counter string) error {
 	n := 0
 	if b, err := os.ReadFile(counter); counter != "" && err == nil {

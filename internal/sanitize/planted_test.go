@@ -18,8 +18,8 @@ import (
 	"tenon.dev/kernel"
 )
 
-// The tests of this file each run kernels with one bug, or its repaired twin, on an NVIDIA GPU or the simulator. They say what they plant,
-// and pass: finding it is the checker's business. They need the build tag planted, and a checker around them.
+// Each test in this file runs kernels with one bug, or the repaired version, on an NVIDIA GPU or the simulator. The tests report what they
+// plant, and pass: finding it is the checker's job. They need the build tag planted, and must run under a checker.
 
 const planted = true
 
@@ -29,20 +29,20 @@ func here() int {
 	return line
 }
 
-// lanes is the threads of a block and the float32 elements of a buffer.
+// lanes is the number of threads of a block and of float32 elements of a buffer.
 const lanes = 32
 
-// rig is a device with what a planted test made on it.
+// rig is a device with what a planted test created on it.
 type rig struct {
 	t       *testing.T
 	dev     driver.Device
 	th      driver.Thread
 	buffers []driver.Ptr
-	// pooled is the stream on which a buffer was allocated in its order, and is freed so.
+	// pooled maps a stream-ordered buffer to the stream on which it was allocated, and is freed.
 	pooled map[driver.Ptr]driver.Stream
 }
 
-// newRig opens the first GPU, or a simulated one, and closes it after the test with all that was not leaked.
+// newRig opens the first GPU, or a simulated one, and closes it after the test with everything that was not leaked.
 func newRig(t *testing.T) *rig {
 	dev, err := libcuda.New().Open(0)
 	if err != nil {
@@ -69,7 +69,7 @@ func (r *rig) close() {
 	r.dev.Close()
 }
 
-// say prints an error: a device may refuse what is planted, and a checker is to say so in any case.
+// say logs an error: a device may refuse what is planted, and a checker must report it in any case.
 func (r *rig) say(what string, err error) {
 	if err != nil {
 		fmt.Printf("%s: %v\n", what, err)
@@ -83,7 +83,7 @@ func (r *rig) must(err error) {
 	}
 }
 
-// raw returns a buffer that nothing has written.
+// raw returns a buffer that was never written.
 func (r *rig) raw() driver.Ptr {
 	p, err := r.dev.MemAlloc(r.th, 4*lanes)
 	r.must(err)
@@ -135,14 +135,14 @@ func (r *rig) launch(p *kir.Program, s driver.Stream, args ...driver.Ptr) {
 		Args: packed}))
 }
 
-// run is launch on a stream of its own, and waits.
+// run is launch on a new stream, followed by a wait.
 func (r *rig) run(p *kir.Program, args ...driver.Ptr) {
 	s := r.stream()
 	r.launch(p, s, args...)
 	r.say("run", r.dev.StreamSynchronize(r.th, s))
 }
 
-// plants says what a test is about to do wrong.
+// plants announces a planted bug.
 func plants(class, kernel string, line int) { plantsIn("planted_test.go", class, kernel, line) }
 
 func plantsIn(file, class, kernel string, line int) {
@@ -163,7 +163,7 @@ func build(t *testing.T, name string, f func(k *kernel.Builder, out, in kernel.B
 	return p
 }
 
-// twin is a test with a bug, or repaired; there are three of each class.
+// twin is a test with a bug and its repaired version; there are three of each class.
 type twin struct {
 	name string
 	body func(t *testing.T, bug bool)
@@ -202,7 +202,7 @@ func TestPlantedLeakOne(t *testing.T)               { leakOne(t, true) }
 func TestPlantedLeakLoop(t *testing.T)              { leakLoop(t, true) }
 func TestPlantedLeakUsed(t *testing.T)              { leakUsed(t, true) }
 
-// The repaired twins, of which a checker may say nothing.
+// The repaired versions, about which a checker must report nothing.
 
 func TestRepairedBounds(t *testing.T)   { repaired(t, twins[0:3]) }
 func TestRepairedFreed(t *testing.T)    { repaired(t, twins[3:6]) }
@@ -218,7 +218,7 @@ func repaired(t *testing.T, twins []twin) {
 	}
 }
 
-// TestPlantedHang never ends, nor does anything on the device.
+// TestPlantedHang never ends, while the device is idle.
 func TestPlantedHang(t *testing.T) {
 	r := newRig(t)
 	fmt.Println("planted a hang")
@@ -226,7 +226,7 @@ func TestPlantedHang(t *testing.T) {
 	select {}
 }
 
-// off is n if there is a bug, else 0.
+// off returns n if there is a bug, else 0.
 func off(bug bool, n int) int {
 	if bug {
 		return n
@@ -238,7 +238,7 @@ func storePast(t *testing.T, bug bool) {
 	r, line := newRig(t), 0
 	p := build(t, "store_past", func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
 		line = here() + 1
-		out.Store(tid.Add(k.I32(off(bug, 1))), tid.Convert(dtype.Float32)) // the last thread's is the element after the last
+		out.Store(tid.Add(k.I32(off(bug, 1))), tid.Convert(dtype.Float32)) // the last thread's element is one past the last
 	})
 	plants("out-of-bounds", p.Name, line)
 	r.run(p, r.zeroed(), r.zeroed())
@@ -276,7 +276,7 @@ func storeFreed(t *testing.T, bug bool) {
 		line = here() + 1
 		out.Store(tid, tid.Convert(dtype.Float32))
 	})
-	out, in := r.zeroed(), r.zeroed() // before the free, or it would have the freed address
+	out, in := r.zeroed(), r.zeroed() // before the free, or it would get the freed address
 	if bug {
 		r.free(out)
 	}
@@ -314,7 +314,7 @@ func addFreed(t *testing.T, bug bool) {
 	r.run(p, out, in)
 }
 
-// unwritten is a buffer that is written, unless there is a bug.
+// unwritten returns a buffer that is written unless there is a bug.
 func (r *rig) unwritten(bug bool) driver.Ptr {
 	if bug {
 		return r.raw()
@@ -363,8 +363,8 @@ func sumUnwritten(t *testing.T, bug bool) {
 	r.run(p, r.zeroed(), r.unwritten(bug))
 }
 
-// buildShared makes a program of blocks of 64 threads, two warps, with a shared array of an element a thread. barrier stands where the bug
-// is.
+// buildShared makes a program of blocks of 64 threads, two warps, with a shared array of one element per thread. The barrier is where the
+// bug may be: barrier emits it unless there is a bug.
 func buildShared(t *testing.T, name string, bug bool, f func(k *kernel.Builder, out kernel.Buffer, s kernel.Array, tid kernel.Value,
 	barrier func())) *kir.Program {
 	t.Helper()
@@ -384,7 +384,7 @@ func buildShared(t *testing.T, name string, bug bool, f func(k *kernel.Builder, 
 	return p
 }
 
-// mirror is the thread at the other end of the block.
+// mirror returns the index of the thread at the other end of the block.
 func mirror(k *kernel.Builder, tid kernel.Value) kernel.Value { return k.I32(2*lanes - 1).Sub(tid) }
 
 func readAfterWrite(t *testing.T, bug bool) {
@@ -435,8 +435,8 @@ func writeAfterRead(t *testing.T, bug bool) {
 	r.run(p, r.zeroed())
 }
 
-// ordered returns a buffer of zeros for crossing: on a GPU one that is allocated in the order of s, since compute-sanitizer watches the
-// order of streams for no other memory.
+// ordered returns a buffer of zeros for crossing. On a GPU it is allocated in the order of s, since compute-sanitizer checks the order of
+// streams only for such memory.
 func (r *rig) ordered(s driver.Stream) driver.Ptr {
 	if r.dev.Info().Image != driver.FormatPTX {
 		return r.zeroed()
@@ -448,8 +448,8 @@ func (r *rig) ordered(s driver.Stream) driver.Ptr {
 	return p
 }
 
-// crossing runs first and then second on streams of their own, over the same two buffers, with nothing to order them if there is a bug. It
-// is the buffer in that both use, as in of either.
+// crossing runs first and then second on different streams, unordered if there is a bug. Both use the buffer in, and each has its own
+// buffer out.
 func (r *rig) crossing(bug bool, first, second *kir.Program) {
 	a, b := r.stream(), r.stream()
 	own, other, in := r.zeroed(), r.zeroed(), r.ordered(a)
@@ -459,11 +459,11 @@ func (r *rig) crossing(bug bool, first, second *kir.Program) {
 	}
 	r.launch(second, b, other, in)
 	if !bug {
-		r.follow(a, b) // on a the buffer is freed
+		r.follow(a, b) // the buffer is freed on a
 	}
 }
 
-// follow puts what comes next on s after what is on t.
+// follow makes later work on s wait for the work on t.
 func (r *rig) follow(s, t driver.Stream) {
 	e, err := r.dev.EventCreate(r.th, false)
 	r.must(err)
@@ -518,7 +518,7 @@ func diverge(p *kir.Program) {
 	}
 }
 
-// barrierBehind makes a kernel with a barrier that only the threads take for which cond says so, if there is a bug.
+// barrierBehind makes a kernel with a barrier that, if there is a bug, only the threads for which cond is true reach.
 func barrierBehind(t *testing.T, name string, bug bool, cond func(k *kernel.Builder, tid kernel.Value) kernel.Value) {
 	r, line := newRig(t), 0
 	p := build(t, name, func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
@@ -550,7 +550,7 @@ func barrierInMiddle(t *testing.T, bug bool) {
 	})
 }
 
-// forget takes p from what is freed after the test, if there is a bug.
+// forget removes p from what is freed after the test, if there is a bug.
 func (r *rig) forget(bug bool, p driver.Ptr) driver.Ptr {
 	if bug {
 		r.buffers = slices.DeleteFunc(r.buffers, func(q driver.Ptr) bool { return p == q })
@@ -558,7 +558,7 @@ func (r *rig) forget(bug bool, p driver.Ptr) driver.Ptr {
 	return p
 }
 
-// take is what leaks: the line that calls it is the place.
+// take allocates what leaks: the line that calls it is the place of the leak.
 func (r *rig) take(bug bool, n uint64) driver.Ptr {
 	p, err := r.dev.MemAlloc(r.th, n)
 	r.must(err)

@@ -12,9 +12,9 @@ import (
 	"tenon.dev/kernel"
 )
 
-// These tests plant bugs in memory that is allocated in the order of streams, and in mappings, on the simulator.
+// These tests plant bugs in stream-ordered memory and in mappings, on the simulator.
 
-// pooledRig is a simulated device with a stream, and with kernels that a test may run.
+// pooledRig is a simulated device with a stream, and kernels for tests.
 type pooledRig struct {
 	*rig
 	s driver.Stream
@@ -32,7 +32,7 @@ func newPooledRig(t *testing.T) *pooledRig {
 	return r
 }
 
-// take allocates a buffer in the order of the rig's stream, zeroed if that is asked for.
+// take allocates a buffer in the order of the rig's stream, zeroed if zeroed is set.
 func (r *pooledRig) take(zeroed bool) driver.Ptr {
 	p, err := r.dev.MemAllocAsync(r.th, 4*lanes, r.s)
 	r.must(err)
@@ -43,13 +43,13 @@ func (r *pooledRig) take(zeroed bool) driver.Ptr {
 	return p
 }
 
-// give frees it in the order of s.
+// give frees a buffer in the order of s.
 func (r *pooledRig) give(p driver.Ptr, s driver.Stream) {
 	delete(r.pooled, p)
 	r.must(r.dev.MemFreeAsync(r.th, p, s))
 }
 
-// copies is a kernel that copies in to out, its line, and which of the two accesses that is.
+// copies returns a kernel that copies in to out, and the line of one of the two accesses.
 func copies(t *testing.T, name string, storeLine bool) (p *kir.Program, line int) {
 	p = build(t, name, func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
 		if !storeLine {
@@ -89,7 +89,7 @@ func pooledFreed(t *testing.T, bug bool) {
 func pooledUnwritten(t *testing.T, bug bool) {
 	r := newPooledRig(t)
 	p, line := copies(t, "pooled_unwritten", false)
-	r.give(r.take(true), r.s) // what this wrote is not the next one's
+	r.give(r.take(true), r.s) // what this wrote does not count for the next one
 	plantsIn("pooled_test.go", "uninitialized", p.Name, line)
 	r.launch(p, r.s, r.take(true), r.take(!bug))
 }
@@ -134,7 +134,7 @@ func pooledLeak(t *testing.T, bug bool) {
 	}
 }
 
-// mappedFreed uses an address of a range after what was mapped there was unmapped.
+// mappedFreed uses an address of a range after the memory mapped there was unmapped.
 func mappedFreed(t *testing.T, bug bool) {
 	const n = 2 << 20
 	r := newPooledRig(t)
@@ -169,5 +169,5 @@ func TestPooledLate(t *testing.T)      { pooledLate(t, true) }
 func TestPooledLeak(t *testing.T)      { pooledLeak(t, true) }
 func TestPooledUnmapped(t *testing.T)  { mappedFreed(t, true) }
 
-// TestRepairedPooled runs the repaired twins.
+// TestRepairedPooled runs the repaired versions.
 func TestRepairedPooled(t *testing.T) { repaired(t, slices.Clone(pooledTwins)) }

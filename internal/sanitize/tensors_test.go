@@ -27,7 +27,7 @@ func session(t *testing.T) *tenon.Exec {
 	return x
 }
 
-// copyKernel copies an element a thread.
+// copyKernel copies one element per thread.
 func copyKernel(name string, line *int) *kernel.Kernel {
 	return kernel.Build(name, func(k *kernel.Builder) {
 		k.Threads(256)
@@ -51,7 +51,7 @@ func TestTensorsPast(t *testing.T) {
 	}
 }
 
-// TestTensorsPastExact writes one element past a tensor that fills its memory to the last byte, with another tensor made after it.
+// TestTensorsPastExact writes one element past a tensor that fills its memory to the last byte, with another tensor allocated after it.
 func TestTensorsPastExact(t *testing.T) {
 	x := session(t)
 	y, next, a := x.Zeros([]int{128}, dtype.Float32), x.Zeros([]int{128}, dtype.Float32), x.Ones([]int{256}, dtype.Float32)
@@ -124,7 +124,7 @@ func TestTensorsRaw(t *testing.T) {
 	}
 }
 
-// TestRepairedTensors does the same right, and leaves tensors to Close.
+// TestRepairedTensors does the same correctly, and leaves tensors to Close.
 func TestRepairedTensors(t *testing.T) {
 	x := session(t)
 	s, err := x.Device().Stream()
@@ -142,7 +142,7 @@ func TestRepairedTensors(t *testing.T) {
 	}
 }
 
-// TestRepairedTensorsGraph captures and replays steps that allocate, which the checker has nothing to say of, leaks included.
+// TestRepairedTensorsGraph captures and replays steps that allocate, in which the checker must find nothing, not even leaks.
 func TestRepairedTensorsGraph(t *testing.T) {
 	x := session(t)
 	in := x.Ones([]int{128}, dtype.Float32)

@@ -2,5 +2,5 @@
 
 package sanitize
 
-// planted tells that the tests with bugs are part of this binary.
+// planted is set if the tests with bugs are part of this binary.
 const planted = false

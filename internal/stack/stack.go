@@ -1,9 +1,9 @@
-// Package stack records the call stacks of goroutines cheaply, one object for all captures of the same stack, and resolves function
-// names late. It must not depend on who asks or why.
+// Package stack records the call stacks of goroutines cheaply, as one object for all captures of the same stack, and resolves function
+// names later. It must not depend on its callers or their purpose.
 //
-// A capture follows the frame pointers that Go keeps on amd64 and arm64, a few nanoseconds a call, and looks the return addresses up in a
-// table. Only a stack that the table has not seen is walked by runtime.Callers, which also sees calls that were inlined: the same
-// return addresses always hold the same inlined calls. On other processors every capture takes that way.
+// A capture follows the frame pointers that Go keeps on amd64 and arm64, at a few nanoseconds per call, and looks up the return addresses
+// in a table. Only for a stack that is not in the table runtime.Callers walks the stack; it also sees inlined calls: the same return
+// addresses always contain the same inlined calls. On other processors every capture uses runtime.Callers.
 package stack
 
 import (
@@ -13,26 +13,27 @@ import (
 	"sync/atomic"
 )
 
-// maxDepth is how many calls of a stack are kept, from the innermost; what lies outside of them is cut off.
+// maxDepth is the number of calls of a stack that are kept, from the innermost; the rest is cut off.
 const maxDepth = 128
 
 // Stack is a recorded stack. It never changes. Two captures of the same stack by one Table are one Stack.
 type Stack struct {
-	// Table is where the stack is from.
+	// Table is the table that the stack belongs to.
 	Table *Table
 
 	hash  uint64
-	found []uintptr // the return addresses by which it is found
-	calls []uintptr // as runtime.Callers gives them
+	found []uintptr // the return addresses that it is looked up by
+	calls []uintptr // as returned by runtime.Callers
 	next  *Stack
 }
 
-// Calls returns the calls, innermost first, each for Name. The caller does not change the slice. Stacks of any table share the numbers.
+// Calls returns the calls, innermost first, each for use with Name. The caller must not change the slice. The numbers are valid for stacks
+// of all tables.
 func (s *Stack) Calls() []uintptr { return s.calls }
 
 // Name returns the function, file and line of a call.
 func Name(call uintptr) runtime.Frame {
-	// What runtime.Callers returns stands for one call each, inlined or not.
+	// Each value from runtime.Callers stands for one call, inlined or not.
 	f, _ := runtime.CallersFrames([]uintptr{call}).Next()
 	return f
 }
@@ -50,17 +51,17 @@ func (s *Stack) All() iter.Seq[runtime.Frame] {
 
 const buckets = 1 << 13
 
-// Table holds the stacks that were captured with it. It is safe for concurrent use, and the zero Table is empty and ready. It grows
+// Table holds the stacks that were captured with it. It is safe for concurrent use, and the zero Table is empty and ready for use. It grows
 // with every new stack and is freed as a whole.
 type Table struct {
 	heads [buckets]atomic.Pointer[Stack]
 	count atomic.Int64
 }
 
-// Len returns the number of different stacks.
+// Len returns the number of distinct stacks.
 func (t *Table) Len() int { return int(t.count.Load()) }
 
-// Capture returns the stack of the calling goroutine, from the caller's caller outwards: its innermost call is that of the function that
+// Capture returns the stack of the calling goroutine from the caller's caller outwards: its innermost call is that of the function that
 // called Capture. It allocates only for a new stack.
 func (t *Table) Capture() *Stack {
 	var pcs [maxDepth]uintptr
@@ -82,7 +83,7 @@ func (t *Table) Capture() *Stack {
 // add walks the stack in full and adds it to the table.
 func (t *Table) add(head *atomic.Pointer[Stack], hash uint64, found []uintptr) *Stack {
 	var pcs [maxDepth]uintptr
-	// Above are Callers, add, Capture and its caller.
+	// Skip Callers, add, Capture and its caller.
 	n := runtime.Callers(4, pcs[:])
 	s := &Stack{Table: t, hash: hash, found: slices.Clone(found), calls: slices.Clone(pcs[:n])}
 	for {

@@ -55,7 +55,7 @@ func TestCapture(t *testing.T) {
 	}
 }
 
-// TestDeep captures a stack that is deeper than what is kept.
+// TestDeep captures a stack that is deeper than maxDepth.
 func TestDeep(t *testing.T) {
 	var table Table
 	s := deep(&table, 3*maxDepth, leaf)
@@ -98,7 +98,7 @@ func TestGrowth(t *testing.T) {
 
 func TestCaptureAllocates(t *testing.T) {
 	var table Table
-	// The first run makes the stacks.
+	// The first run adds the stacks.
 	if n := testing.AllocsPerRun(100, func() { deep(&table, 10, small) }); n != 0 {
 		t.Errorf("a capture of a known stack allocates %v times", n)
 	}
@@ -118,7 +118,7 @@ func BenchmarkCapture(b *testing.B) {
 	}
 }
 
-// BenchmarkCallers is what a capture without frame pointers costs, for comparison.
+// BenchmarkCallers measures a capture without frame pointers, for comparison.
 func BenchmarkCallers(b *testing.B) {
 	for _, depth := range []int{5, 20, 60} {
 		b.Run(map[int]string{5: "depth5", 20: "depth20", 60: "depth60"}[depth], func(b *testing.B) {
@@ -139,7 +139,8 @@ func outerA(f func()) { f() }
 //go:noinline
 func outerB(f func()) { f() }
 
-// TestRoutes captures through frames that are not ordinary calls. Were one to end the walk, stacks that differ beyond it would be one.
+// TestRoutes captures through frames that are not ordinary calls. If one of them ended the walk, stacks that differ beyond it would count
+// as one.
 func TestRoutes(t *testing.T) {
 	var table Table
 	var nothing *[4096]int
@@ -188,7 +189,7 @@ func TestRoutes(t *testing.T) {
 			t.Errorf("%s: two stacks are one", name)
 			continue
 		}
-		if name == "coroutine" { // has a stack of its own
+		if name == "coroutine" { // has its own stack
 			continue
 		}
 		for s, want := range map[*Stack]string{a: "outerA", b: "outerB"} {

@@ -4,5 +4,5 @@ package stack
 
 import "runtime"
 
-// walk fills pcs with the return addresses of the calling goroutine's stack, from the caller's own on, and returns how many there are.
+// walk stores the return addresses of the calling goroutine's stack in pcs, starting with the caller's own, and returns their number.
 func walk(pcs []uintptr) int { return runtime.Callers(2, pcs) }

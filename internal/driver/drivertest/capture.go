@@ -29,7 +29,7 @@ func (f *fixture) begin(s driver.Stream, mode driver.CaptureMode) {
 	f.ok(f.d.CaptureBegin(f.th, s, mode))
 }
 
-// end ends the capture on s and returns its graph until the test ends.
+// end ends the capture on s and returns its graph, which is destroyed when the test ends.
 func (f *fixture) end(s driver.Stream) driver.Graph {
 	f.Helper()
 	g, err := f.d.CaptureEnd(f.th, s)
@@ -38,7 +38,7 @@ func (f *fixture) end(s driver.Stream) driver.Graph {
 	return g
 }
 
-// endWith ends the capture on s, wants the code, and checks that s is then out of the capture and works.
+// endWith ends the capture on s, requires the code, and checks that s is then out of the capture and works.
 func (f *fixture) endWith(s driver.Stream, want driver.Code) {
 	f.Helper()
 	_, err := f.d.CaptureEnd(f.th, s)
@@ -55,7 +55,7 @@ func (f *fixture) capture(s driver.Stream, mode driver.CaptureMode, fn func()) d
 	return f.end(s)
 }
 
-// instantiate returns g's executable until the test ends.
+// instantiate returns g's executable, which is destroyed when the test ends.
 func (f *fixture) instantiate(g driver.Graph) driver.GraphExec {
 	f.Helper()
 	e, err := f.d.GraphInstantiate(f.th, g)
@@ -64,7 +64,7 @@ func (f *fixture) instantiate(g driver.Graph) driver.GraphExec {
 	return e
 }
 
-// status asserts s's capture state and returns the capture's id.
+// status checks s's capture state and returns the capture's id.
 func (f *fixture) status(s driver.Stream, want driver.CaptureStatus) uint64 {
 	f.Helper()
 	st, id, err := f.d.CaptureInfo(s)
@@ -78,7 +78,7 @@ func (f *fixture) status(s driver.Stream, want driver.CaptureStatus) uint64 {
 	return id
 }
 
-// nodes asserts g's number of nodes.
+// nodes checks g's number of nodes.
 func (f *fixture) nodes(g driver.Graph, want int) {
 	f.Helper()
 	n, err := f.d.GraphNodes(g)
@@ -173,7 +173,7 @@ func testUnjoined(f *fixture) {
 	f.endWith(a, driver.StreamCaptureUnjoined)
 	f.status(b, driver.CaptureNone)
 	f.sync(b)
-	// Work after the join is unjoined too.
+	// Work after the join is also unjoined.
 	f.begin(a, driver.CaptureThreadLocal)
 	f.fork(a, e, b)
 	f.saxpy(b, x, x, 0, 1)
@@ -276,7 +276,7 @@ func testInvalidated(f *fixture) {
 	f.sync(b)
 }
 
-// testCapturedEventForgets checks what an event recorded in a capture is good for after the capture and after a plain record.
+// testCapturedEventForgets checks the uses of an event recorded in a capture, after the capture and after a plain record.
 func testCapturedEventForgets(f *fixture) {
 	a, b, e := f.stream(), f.stream(), f.event(false)
 	f.begin(a, driver.CaptureThreadLocal)
@@ -357,7 +357,8 @@ func testExchangeMode(f *fixture) {
 	f.ok(f.d.MemFree(f.th, p))
 }
 
-// testSilentLegacy: a launch on the legacy stream while a non-blocking stream is captured runs at once, uncaptured, without an error.
+// testSilentLegacy checks that a launch on the legacy stream while a non-blocking stream is being captured runs at once, uncaptured,
+// without an error.
 func testSilentLegacy(f *fixture) {
 	const n = 64
 	s, x, y := f.stream(), f.alloc(4*n), f.alloc(4*n)

@@ -19,7 +19,7 @@ var chainTests = []test{
 	{"Errors", false, testChainErrors},
 }
 
-// chain makes a graph of work, which lives until the test ends, and its executable.
+// chain makes a graph of work and its executable; both live until the test ends.
 func (f *fixture) chain(work ...driver.ChainWork) (driver.GraphExec, []driver.Node) {
 	f.Helper()
 	g, nodes, err := f.d.GraphChain(f.th, work)
@@ -39,7 +39,7 @@ func (f *fixture) chain(work ...driver.ChainWork) (driver.GraphExec, []driver.No
 	return f.instantiate(g), nodes
 }
 
-// testChain: each piece sees what the one before it did.
+// testChain checks that each piece sees the effects of the previous one.
 func testChain(f *fixture) {
 	const n = 1000
 	s, x, y, z := f.stream(), f.alloc(4*n), f.alloc(4*n), f.alloc(4*n)
@@ -78,7 +78,7 @@ func testChainArgsCopied(f *fixture) {
 	f.want(s, y, 3, n)
 }
 
-// testChainTimes: events between kernels tell how long each took, on the clock of events around the graph.
+// testChainTimes checks that events between kernels measure how long each took, consistent with events around the graph.
 func testChainTimes(f *fixture) {
 	const ms = 3
 	s, before, after := f.stream(), f.event(true), f.event(true)
@@ -107,7 +107,7 @@ func testChainTimes(f *fixture) {
 			return v
 		}
 		first, second, all := took(marks[0], marks[1]), took(marks[1], marks[2]), took(before, after)
-		// The clock of the cycles need not run at the rate that Info tells.
+		// The cycle counter need not run at the rate in Info.
 		if first < 0.5*ms || second < 1.5*ms || first+second > all*1.001 || took(before, marks[0]) < 0 || took(marks[2], after) < 0 {
 			f.Errorf("kernels of %d and %d ms took %v and %v of %v ms", ms, 3*ms, first, second, all)
 		}
@@ -118,7 +118,7 @@ func testChainTimes(f *fixture) {
 	}
 }
 
-// testChainSet: the Set methods change pieces of a chain as those of a captured graph.
+// testChainSet checks that the Set methods change pieces of a chain like nodes of a captured graph.
 func testChainSet(f *fixture) {
 	const n = 64
 	s, x, y, z := f.stream(), f.alloc(4*n), f.alloc(4*n), f.alloc(4*n)
@@ -140,7 +140,7 @@ func testChainSet(f *fixture) {
 	}
 }
 
-// testSetEventPending: each queued run records the events that it was queued with.
+// testSetEventPending checks that each queued run records the events that it was queued with.
 func testSetEventPending(f *fixture) {
 	s, p := f.stream(), f.alloc(512)
 	marks := []driver.Event{f.event(true), f.event(true), f.event(true)}
@@ -161,7 +161,7 @@ func testSetEventPending(f *fixture) {
 	}
 }
 
-// testChainInCapture: a capture neither forbids a chain nor records it.
+// testChainInCapture checks that a capture neither forbids a chain nor records it.
 func testChainInCapture(f *fixture) {
 	const n = 64
 	s, x, y := f.stream(), f.alloc(4*n), f.alloc(4*n)
@@ -177,7 +177,7 @@ func testChainInCapture(f *fixture) {
 	f.ok(f.d.GraphDestroy(f.th, g))
 }
 
-// testChainWaits: a kernel that says that it waits by itself comes after the piece before it all the same.
+// testChainWaits checks that a kernel that waits by itself still comes after the previous piece.
 func testChainWaits(f *fixture) {
 	const n = 1 << 16
 	s, x, y := f.stream(), f.alloc(4*n), f.alloc(4*n)
@@ -193,7 +193,7 @@ func testChainWaits(f *fixture) {
 	f.want(s, y, 20, n)
 }
 
-// testChainMany: a training step has about a thousand kernels, with an event around each.
+// testChainMany checks a chain like that of a training step: about a thousand kernels with an event around each.
 func testChainMany(f *fixture) {
 	const n, count = 64, 1000
 	s, x, y := f.stream(), f.alloc(4*n), f.alloc(4*n)

@@ -231,7 +231,7 @@ func testCallbackNoWait(f *fixture) {
 	defer f.d.UnregisterCallback(id)
 	f.ok(f.d.Memset(p, 0, 1, 512, s))
 	f.ok(f.d.Callback(s, id))
-	<-ran // no driver call waits
+	<-ran // no driver call waits for it
 	f.sync(s)
 }
 

@@ -11,7 +11,7 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// faultProgram loses its device.
+// faultProgram is a program that loses its device.
 type faultProgram struct {
 	name   string
 	code   driver.Code
@@ -20,7 +20,7 @@ type faultProgram struct {
 
 var faultPrograms = []faultProgram{
 	{"IllegalAddress", driver.IllegalAddress, func(f *fixture, s driver.Stream) error {
-		return f.one("illegal", s, 0x10) // no allocation is there
+		return f.one("illegal", s, 0x10) // no allocation is at this address
 	}},
 	{"Assert", driver.Assert, func(f *fixture, s driver.Stream) error {
 		return f.d.Launch(&driver.Launch{Func: f.fn("assert"), Stream: s, Grid: [3]uint32{1, 1, 1},
@@ -29,7 +29,7 @@ var faultPrograms = []faultProgram{
 	}},
 }
 
-// childDone is what a fault program prints when it got to its end.
+// childDone is what a fault program prints when it has finished.
 const childDone = "drivertest: fault program done: "
 
 // faults runs each fault program in a re-executed child process.
@@ -64,7 +64,7 @@ func (s *suite) runChild(t *testing.T, name string) {
 	t.Fatalf("no fault program is named %q", name)
 }
 
-// runFault loses the device and asserts what every later call says, or that the device survives.
+// runFault loses the device and checks the result of every later call, or that the device survives.
 func (f *fixture) runFault(p faultProgram) {
 	d, th := f.d, f.th
 	s, other, e := f.stream(), f.stream(), f.event(false)
@@ -90,7 +90,7 @@ func (f *fixture) runFault(p faultProgram) {
 	err = p.launch(f, s)
 	if f.d.Info().Inline {
 		f.code(err, "Launch", p.code)
-		f.fill(mem, 2, 128) // the fault was that call's alone
+		f.fill(mem, 2, 128) // only that call fails
 		f.want(other, mem, 2, 128)
 		return
 	}
@@ -146,7 +146,7 @@ func (f *fixture) runFault(p faultProgram) {
 	f.ok(d.UnloadModule(th, mod))
 }
 
-// survive asserts who is told of failed assertions of p: once, whoever asks for a point that comes after one.
+// survive checks who learns of failed assertions of p: only the first call about a point after one.
 func (f *fixture) survive(p faultProgram, s, other driver.Stream, e driver.Event) {
 	f.Helper()
 	d, th := f.d, f.th
@@ -181,7 +181,7 @@ func (f *fixture) survive(p faultProgram, s, other driver.Stream, e driver.Event
 	}
 	for i, point := range []func() error{of(s), of(other), event, d.DeviceFailed} {
 		f.ok(p.launch(f, s))
-		f.ok(p.launch(f, s)) // the first counts
+		f.ok(p.launch(f, s)) // the first one is reported
 		wait()
 		told([]string{"its stream", "a stream that waits for it", "an event after it", "the device"}[i], point)
 	}

@@ -10,7 +10,7 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// fixture is one program's device, its token and what it must give back.
+// fixture holds a program's device, its token and what it must release.
 type fixture struct {
 	*testing.T
 	s     *suite
@@ -19,7 +19,7 @@ type fixture struct {
 	funcs map[string]driver.Func
 }
 
-// newFixture opens the device and enters it until the test ends.
+// newFixture opens and enters the device until the test ends.
 func newFixture(t *testing.T, s *suite) *fixture {
 	t.Helper()
 	d := s.open(t)
@@ -92,7 +92,7 @@ func (f *fixture) event(timing bool) driver.Event {
 	return e
 }
 
-// fn returns the suite's kernel of that name, loaded at most once.
+// fn returns the suite's kernel with that name, loaded at most once.
 func (f *fixture) fn(name string) driver.Func {
 	f.Helper()
 	if fn, ok := f.funcs[name]; ok {
@@ -108,7 +108,7 @@ func (f *fixture) fn(name string) driver.Func {
 	return fn
 }
 
-// saxpyLaunch returns the launch y += a*x over n elements on s.
+// saxpyLaunch returns the launch of y += a*x over n elements on s.
 func (f *fixture) saxpyLaunch(s driver.Stream, x, y driver.Ptr, a float32, n int) *driver.Launch {
 	f.Helper()
 	args := binary.LittleEndian.AppendUint64(nil, uint64(x))
@@ -180,7 +180,7 @@ func asFloats(b []byte) []float32 {
 	return unsafe.Slice((*float32)(unsafe.Pointer(&b[0])), len(b)/4)
 }
 
-// onThread runs fn on another thread with a token of its own and waits for it.
+// onThread runs fn on another thread with its own token and waits for it.
 func (f *fixture) onThread(fn func(t driver.Thread)) {
 	done := make(chan struct{})
 	go func() {

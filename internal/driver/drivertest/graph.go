@@ -96,7 +96,7 @@ func testGraphArgsCopied(f *fixture) {
 	f.want(s, y, 3, n)
 }
 
-// testCopyNodes: a captured copy reads and writes page-locked memory at each replay.
+// testCopyNodes checks that a captured copy reads and writes page-locked memory at each replay.
 func testCopyNodes(f *fixture) {
 	s, p, q := f.stream(), f.alloc(512), f.alloc(512)
 	in, out := f.host(512), f.host(512)
@@ -141,7 +141,7 @@ func testGraphCallback(f *fixture) {
 	}
 }
 
-// testSameExecSerialises: two launches of one executable on two streams run one after the other.
+// testSameExecSerialises checks that two launches of one executable on two streams run one after the other.
 func testSameExecSerialises(f *fixture) {
 	a, b := f.stream(), f.stream()
 	e := f.instantiate(f.capture(a, driver.CaptureThreadLocal, func() { f.spin(a, 30) }))
@@ -161,7 +161,7 @@ func testSameExecSerialises(f *fixture) {
 	f.sync(a)
 }
 
-// testExecsOverlap: two executables of one graph on two streams run together.
+// testExecsOverlap checks that two executables of one graph on two streams run concurrently.
 func testExecsOverlap(f *fixture) {
 	a, b := f.stream(), f.stream()
 	g := f.capture(a, driver.CaptureThreadLocal, func() { f.spin(a, 100) })
@@ -182,7 +182,7 @@ func testExecsOverlap(f *fixture) {
 	}
 }
 
-// testLaunchInCapture: CUDA captures no launch of an executable graph.
+// testLaunchInCapture checks that the launch of an executable graph cannot be captured, as in CUDA.
 func testLaunchInCapture(f *fixture) {
 	s, x := f.stream(), f.alloc(512)
 	e := f.instantiate(f.capture(s, driver.CaptureThreadLocal, func() { f.ok(f.d.Memset(x, 0, 4, 128, s)) }))

@@ -166,7 +166,7 @@ func testLaunchGoroutines(f *fixture) {
 	}
 }
 
-// allocs asserts that fn, run many times with a wait for s in between, allocates nothing.
+// allocs checks that fn, run many times with waits for s in between, allocates nothing.
 func (f *fixture) allocs(s driver.Stream, fn func() error) {
 	f.Helper()
 	var err error

@@ -19,8 +19,8 @@ var rewrite = flag.Bool("drivertest.rewrite", false, "write the table of calls i
 //go:embed testdata/legality.txt
 var legalityGolden string
 
-// legalityColumns are the situations of the table: the capture's mode, and whether the call comes from the thread that captures. In
-// the last two the calling thread has exchanged its own mode for relaxed.
+// legalityColumns are the situations of the table: the capture's mode, and whether the call comes from the capturing thread. In the last
+// two the calling thread has switched its own mode to relaxed.
 var legalityColumns = []struct {
 	name           string
 	mode           driver.CaptureMode
@@ -41,30 +41,30 @@ type legalityCell struct {
 	*fixture
 	// t is the calling thread's token.
 	t driver.Thread
-	// s is captured and holds one node; idle is not, nor is second.
+	// s is being captured and holds one node; idle and second are not being captured.
 	s, idle, second driver.Stream
-	// plain was recorded and is done; captured was recorded on s in the capture; never was not recorded. All take no time.
+	// plain was recorded and is done; captured was recorded on s in the capture; never was not recorded. None has timing.
 	plain, captured, never driver.Event
 	// timed events were recorded and are done.
 	timedA, timedB driver.Event
-	// What the whole table shares.
+	// Shared by the whole table.
 	p, q   driver.Ptr
 	pinned []byte
 	page   []byte
 	graph  driver.Graph
 	exec   driver.GraphExec
 	module driver.Module
-	// Made before the capture for calls that destroy.
+	// Created before the capture, for calls that destroy.
 	mem   driver.Ptr
 	host  []byte
 	undo  []func()
 	extra uintptr
 }
 
-// later runs fn after the capture.
+// later schedules fn to run after the capture.
 func (c *legalityCell) later(fn func()) { c.undo = append(c.undo, fn) }
 
-// legalityRow is one call; setup runs before the capture begins, on the thread that captures, and in runs in it before the call.
+// legalityRow is one call; setup runs before the capture begins, on the capturing thread, and in runs during the capture, before the call.
 type legalityRow struct {
 	name     string
 	blocking bool
@@ -73,7 +73,7 @@ type legalityRow struct {
 	call     func(c *legalityCell) error
 }
 
-// legality prints what each call returns while a stream is captured, and compares it with the golden table.
+// legality prints the result of each call while a stream is being captured, and compares the results with the golden table.
 func legality(f *fixture) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# What each call returns while stream s is captured: 0 or the error's number; ! = the capture is then invalidated.\n")

@@ -50,7 +50,7 @@ func testTokensNest(f *fixture) {
 	if _, _, err := f.d.MemInfo(f.th); err != nil {
 		f.Errorf("the outer token after the inner left: %v", err)
 	}
-	id := f.th.ID() // on this thread: a token's id is asked where the token belongs
+	id := f.th.ID() // on this thread: a token's id must be read on the token's own thread
 	f.onThread(func(t driver.Thread) {
 		if t.ID() == id {
 			f.Errorf("two threads have one id %d", t.ID())
@@ -119,7 +119,7 @@ func testMemInfo(f *fixture) {
 	after, _, err := f.d.MemInfo(f.th)
 	f.ok(err)
 	if f.d.Info().Inline {
-		return // host memory has no capacity to count against
+		return // host memory has no capacity to compare with
 	}
 	if free-during != n || after != free {
 		f.Errorf("free bytes %d, %d while 64 MiB were allocated, %d after", free, during, after)
@@ -217,7 +217,7 @@ func testHostErrors(f *fixture) {
 	f.ok(f.d.HostFree(f.th, nil))
 }
 
-// testHostRegister registers memory of the Go heap, uses it as page-locked memory is used, and takes the registration back.
+// testHostRegister registers memory of the Go heap, uses it as page-locked memory, and unregisters it.
 func testHostRegister(f *fixture) {
 	b := make([]byte, 3<<20)
 	f.ok(f.d.HostRegister(f.th, b))

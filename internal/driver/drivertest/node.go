@@ -25,7 +25,7 @@ var nodeTests = []test{
 	{"Goroutines", false, testSetGoroutines},
 }
 
-// node returns the node that the latest work of s has become.
+// node returns the node of the latest work on s.
 func (f *fixture) node(s driver.Stream) driver.Node {
 	f.Helper()
 	n, err := f.d.CaptureNode(s)
@@ -36,7 +36,7 @@ func (f *fixture) node(s driver.Stream) driver.Node {
 	return n
 }
 
-// launchNode launches l on its stream, which is captured, and returns the node.
+// launchNode launches l on its stream, which is being captured, and returns the node.
 func (f *fixture) launchNode(l *driver.Launch) driver.Node {
 	f.Helper()
 	f.ok(f.d.Launch(l))
@@ -108,7 +108,7 @@ func testSetLaunch(f *fixture) {
 	f.want(a.s, a.y, want+1, a.n)
 }
 
-// testSetEach changes each of many nodes, among them work that is no kernel, and no other.
+// testSetEach changes each of many nodes, including work that is not a kernel, and checks that no other changes.
 func testSetEach(f *fixture) {
 	const n, count = 64, 100
 	s, x := f.stream(), f.alloc(4*n)
@@ -151,7 +151,7 @@ func testSetEach(f *fixture) {
 	check()
 }
 
-// testSetForked: nodes of several streams have handles of their own.
+// testSetForked checks that nodes of several streams have distinct handles.
 func testSetForked(f *fixture) {
 	const n = 64
 	a, b, e := f.stream(), f.stream(), f.event(false)
@@ -180,7 +180,7 @@ func testSetForked(f *fixture) {
 	f.want(a, y, 8620, n)
 }
 
-// testSetShape: grid, block and shared memory change with the arguments.
+// testSetShape checks that grid, block and shared memory change along with the arguments.
 func testSetShape(f *fixture) {
 	const n = 4096
 	a := f.adder(n)
@@ -195,7 +195,7 @@ func testSetShape(f *fixture) {
 	f.want(a.s, a.y+4*128, 2, n-128)
 }
 
-// testSetKernel: another kernel takes the node's place, with arguments of its own.
+// testSetKernel puts another kernel with its own arguments in the node's place.
 func testSetKernel(f *fixture) {
 	a := f.adder(256)
 	l := &driver.Launch{Func: f.fn("spin"), Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}, Args: []byte{1, 0, 0, 0, 0, 0, 0, 0}}
@@ -236,7 +236,7 @@ func testSetCopy(f *fixture) {
 	f.code(f.d.GraphSetCopy(f.th, e, 0, q, p, 4), "GraphSetCopy", driver.InvalidValue)
 }
 
-// testSetMemset changes place, value, width and length of a captured fill.
+// testSetMemset changes the address, value, width and length of a captured fill.
 func testSetMemset(f *fixture) {
 	const n = 256
 	s, p, q := f.stream(), f.alloc(4*n), f.alloc(4*n)
@@ -275,7 +275,7 @@ func testSetMemset(f *fixture) {
 	f.want(s, p, 5, n)
 }
 
-// testSetPending: a run that is queued and has not begun keeps what it was queued with.
+// testSetPending checks that a run that is queued but has not begun keeps what it was queued with.
 func testSetPending(f *fixture) {
 	a := f.adder(64)
 	f.spin(a.s, 20)
@@ -326,7 +326,7 @@ func testSetPendingMany(f *fixture) {
 	}
 }
 
-// testSetRunning: a run under way is not disturbed, nor is one queued behind it.
+// testSetRunning checks that a change affects neither a running run nor one queued behind it.
 func testSetRunning(f *fixture) {
 	const n = 64
 	s, x, y := f.stream(), f.alloc(4*n), f.alloc(4*n)
@@ -343,7 +343,7 @@ func testSetRunning(f *fixture) {
 	f.ok(f.d.GraphLaunch(e, s))
 	f.ok(f.d.GraphLaunch(e, s))
 	<-entered
-	f.alter(e, node, f.saxpyLaunch(0, x, y, 10, n)) // waits for no run
+	f.alter(e, node, f.saxpyLaunch(0, x, y, 10, n)) // does not wait for a run
 	f.ok(f.d.GraphLaunch(e, s))
 	close(leave)
 	f.want(s, y, 12, n)
@@ -365,7 +365,7 @@ func testSetArgsCopied(f *fixture) {
 	f.want(a.s, a.y, 11, a.n)
 }
 
-// testSetTwoExecs: a change is of one executable; the graph and others that are made from it stay as they were.
+// testSetTwoExecs checks that a change affects one executable: the graph and its other executables stay as they were.
 func testSetTwoExecs(f *fixture) {
 	a := f.adder(64)
 	other := f.instantiate(a.g)
@@ -385,7 +385,7 @@ func testSetTwoExecs(f *fixture) {
 	f.want(a.s, a.y, 123, a.n)
 }
 
-// testSetErrors: a change that is refused changes nothing.
+// testSetErrors checks that a refused change changes nothing.
 func testSetErrors(f *fixture) {
 	a, b := f.adder(128), f.adder(128)
 	var filled driver.Node
@@ -433,7 +433,7 @@ func testSetErrors(f *fixture) {
 	f.want(a.s, a.y, 1, 128)
 }
 
-// testNoNode: streams without a latest node have none to give.
+// testNoNode checks CaptureNode on streams without a latest node.
 func testNoNode(f *fixture) {
 	a, b, e, x := f.stream(), f.stream(), f.event(false), f.alloc(512)
 	_, err := f.d.CaptureNode(a)
@@ -443,7 +443,7 @@ func testNoNode(f *fixture) {
 	f.code(err, "CaptureNode", driver.IllegalState)
 	f.ok(f.d.Memset(x, 0, 4, 1, a))
 	f.fork(a, e, b)
-	first := f.node(b) // all that it comes after
+	first := f.node(b) // all that it depends on
 	f.ok(f.d.Memset(x, 0, 4, 1, a))
 	if f.node(b) != first || f.node(a) == first {
 		f.Error("the work of one stream moved another's node")
@@ -458,7 +458,7 @@ func testNoNode(f *fixture) {
 	f.endWith(a, driver.StreamCaptureInvalidated)
 }
 
-// testSetGoroutines: several goroutines change and run one executable in turn; each run has the change before it.
+// testSetGoroutines has several goroutines change and run one executable in turn; each run must see the change before it.
 func testSetGoroutines(f *fixture) {
 	const rounds = 200
 	a := f.adder(64)

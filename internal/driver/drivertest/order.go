@@ -9,7 +9,7 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// orderTests runs the repaired twin of every ordering program, which must be right on any device.
+// orderTests runs the repaired version of every ordering program, which must be right on any device.
 var orderTests = func() []test {
 	ts := []test{{"RandomPrograms", false, testRandomPrograms}}
 	for _, p := range orderPrograms {
@@ -25,8 +25,8 @@ var orderTests = func() []test {
 	return ts
 }()
 
-// orderProgram is a program that needs one wait to be right. run leaves that wait out unless repaired, and returns what came out wrong.
-// Its two fixtures may be one device or two.
+// orderProgram is a program that needs one wait to be right. run leaves that wait out unless repaired, and returns an error for a wrong
+// result. Its two fixtures may be one device or two.
 type orderProgram struct {
 	name string
 	run  func(f []*fixture, repaired bool) error
@@ -44,9 +44,9 @@ var orderPrograms = []orderProgram{
 	{"PeerOverwrite", peerOverwrite},
 }
 
-// Hazards runs each ordering program without its wait and with it, on the devices that open returns for a seed of a random schedule.
-// Under seeds 1 to 100 a program without its wait must go wrong at least once, and its repaired twin never. open returns one device
-// or two of one driver, and closes them through t.Cleanup.
+// Hazards runs each ordering program with and without its wait, on the devices that open returns for the seed of a random schedule. Under
+// seeds 1 to 100 a program without its wait must go wrong at least once, and its repaired version never. open returns one device or two
+// devices of one driver, and closes them through t.Cleanup.
 func Hazards(t *testing.T, open func(t *testing.T, seed uint64) []driver.Device, k Kernels) {
 	for _, p := range orderPrograms {
 		t.Run(p.name, func(t *testing.T) {
@@ -78,7 +78,7 @@ func Hazards(t *testing.T, open func(t *testing.T, seed uint64) []driver.Device,
 	}
 }
 
-// after makes s wait for what from holds now, if repaired.
+// after makes s wait for the work queued on from so far, if repaired.
 func (f *fixture) after(repaired bool, from, s driver.Stream) {
 	f.Helper()
 	if repaired {
@@ -86,7 +86,7 @@ func (f *fixture) after(repaired bool, from, s driver.Stream) {
 	}
 }
 
-// all compares the n f32 elements at p, read on s, with v.
+// all checks that the n f32 elements at p, read on s, equal v.
 func (f *fixture) all(s driver.Stream, p driver.Ptr, v float32, n int) error {
 	f.Helper()
 	for i, x := range f.floats(s, p, n) {
@@ -97,7 +97,7 @@ func (f *fixture) all(s driver.Stream, p driver.Ptr, v float32, n int) error {
 	return nil
 }
 
-// set queues filling n f32 elements at p with v.
+// set queues a fill of n f32 elements at p with v.
 func (f *fixture) set(s driver.Stream, p driver.Ptr, v float32, n int) {
 	f.Helper()
 	f.ok(f.d.Memset(p, math.Float32bits(v), 4, uint64(n), s))
@@ -143,7 +143,7 @@ func writeAfterWrite(fs []*fixture, repaired bool) error {
 	return f.all(b, y, 2, orderN)
 }
 
-// freeReuse hands a block that one stream may still use to another, as a caching allocator does that knows no streams.
+// freeReuse gives a block that one stream may still be using to another, as a caching allocator does that ignores streams.
 func freeReuse(fs []*fixture, repaired bool) error {
 	f := fs[0]
 	a, b := f.stream(), f.stream()
@@ -151,14 +151,14 @@ func freeReuse(fs []*fixture, repaired bool) error {
 	out := f.alloc(4 * orderN)
 	f.set(a, block, 1, orderN)
 	f.ok(f.d.CopyDtoD(out, block, 4*orderN, a))
-	// a's tensor dies here; its block goes to b.
+	// a's tensor is freed here; its block goes to b.
 	f.after(repaired, a, b)
 	f.set(b, block, 2, orderN)
 	f.sync(b)
 	return f.all(a, out, 1, orderN)
 }
 
-// pinnedReuse overwrites page-locked memory that a queued copy has yet to read.
+// pinnedReuse overwrites page-locked memory before a queued copy has read it.
 func pinnedReuse(fs []*fixture, repaired bool) error {
 	f := fs[0]
 	s, p, b := f.stream(), f.alloc(512), f.host(512)
@@ -178,7 +178,7 @@ func pinnedReuse(fs []*fixture, repaired bool) error {
 	return nil
 }
 
-// graphBranch captures a fork whose branches touch one buffer; the join comes after the use instead of before it.
+// graphBranch captures a fork whose branches use one buffer; the join comes after the use instead of before it.
 func graphBranch(fs []*fixture, repaired bool) error {
 	f := fs[0]
 	a, b, e := f.stream(), f.stream(), f.event(false)

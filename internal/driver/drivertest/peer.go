@@ -26,7 +26,7 @@ var peerTests = []struct {
 	{"CloseOne", testPeerClose},
 }
 
-// peers runs them, if there are two devices.
+// peers runs peerTests if there are two devices.
 func (s *suite) peers(t *testing.T) {
 	if s.pair == nil {
 		t.Skip("the driver has one device")
@@ -52,7 +52,7 @@ func testPeerIdentity(f, g *fixture) {
 	}
 }
 
-// testPeerCopy copies there and back, at an offset and more than a step of memory.
+// testPeerCopy copies there and back, at an offset and across more than one step of memory.
 func testPeerCopy(f, g *fixture) {
 	const n, skip = 5 << 20, 4096
 	want, got := make([]byte, n), make([]byte, n)
@@ -107,7 +107,7 @@ func testPeerWait(f, g *fixture) {
 	g.want(u, y, 5, n)
 }
 
-// testPeerEvents asks about events of the other device: their state is anyone's, to record them is their own device's.
+// testPeerEvents uses events of the other device: any device may query them, but only their own may record them.
 func testPeerEvents(f, g *fixture) {
 	s, u := f.stream(), g.stream()
 	a, b := f.event(true), g.event(true)
@@ -126,7 +126,7 @@ func testPeerEvents(f, g *fixture) {
 	}
 }
 
-// testPeerMemory allocates on one device, of which the other one notices nothing.
+// testPeerMemory checks that an allocation on one device does not affect the other.
 func testPeerMemory(f, g *fixture) {
 	free := func(f *fixture) uint64 {
 		n, _, err := f.d.MemInfo(f.th)
@@ -146,7 +146,7 @@ func testPeerMemory(f, g *fixture) {
 	}
 }
 
-// testPeerVirtual copies memory that was mapped before and after the first copy between the devices.
+// testPeerVirtual copies memory mapped before and memory mapped after the first copy between the devices.
 func testPeerVirtual(f, g *fixture) {
 	if !f.d.Info().VirtualMemory || !g.d.Info().VirtualMemory {
 		f.Skip("the devices have no virtual memory")
@@ -165,7 +165,7 @@ func testPeerVirtual(f, g *fixture) {
 		g.ok(g.d.CopyPeer(y+i*size, f.number(), p, size, u))
 		g.want(u, y+i*size, float32(i+1), size/4)
 	}
-	g.ok(g.d.CopyPeer(y, f.number(), r+size/2, size, u)) // across the two mappings
+	g.ok(g.d.CopyPeer(y, f.number(), r+size/2, size, u)) // across both mappings
 	if got := g.floats(u, y, size/4); got[0] != 1 || got[size/4-1] != 2 {
 		f.Errorf("across two mappings: %v and %v, want 1 and 2", got[0], got[size/4-1])
 	}
@@ -197,18 +197,18 @@ func testPeerPool(f, g *fixture) {
 	f.sync(s)
 }
 
-// testPeerCaptured checks that a copy between devices is refused while its stream is captured, and made after that.
+// testPeerCaptured checks that a copy between devices is refused while its stream is being captured, and works afterwards.
 func testPeerCaptured(f, g *fixture) {
 	const n = 1000
 	s, u := f.stream(), g.stream()
 	x, y := f.alloc(4*n), g.alloc(4*n)
 	f.fill(x, 1, n)
 	g.fill(y, 0, n)
-	g.ok(g.d.CopyPeer(y, f.number(), x, 4*n, u)) // the devices have met
+	g.ok(g.d.CopyPeer(y, f.number(), x, 4*n, u)) // the devices now know each other
 	g.sync(u)
 	g.ok(g.d.CaptureBegin(g.th, u, driver.CaptureThreadLocal))
 	g.code(g.d.CopyPeer(y, f.number(), x, 4*n, u), "CopyPeer", driver.StreamCaptureUnsupported)
-	if gr, err := g.d.CaptureEnd(g.th, u); err == nil { // the capture may go on, or be invalid by now
+	if gr, err := g.d.CaptureEnd(g.th, u); err == nil { // the capture may continue, or be invalid by now
 		g.ok(g.d.GraphDestroy(g.th, gr))
 	}
 	f.fill(x, 5, n)
@@ -218,7 +218,7 @@ func testPeerCaptured(f, g *fixture) {
 	g.want(u, y, 5, n)
 }
 
-// testPeerTokens allocates by turns under tokens of both devices, which nest.
+// testPeerTokens allocates alternately under nested tokens of both devices.
 func testPeerTokens(f, g *fixture) {
 	for range 3 {
 		a, b := f.d.Enter(), g.d.Enter()
@@ -233,7 +233,7 @@ func testPeerTokens(f, g *fixture) {
 	}
 }
 
-// testPeerClose closes one device while the other one works.
+// testPeerClose closes one device while the other one is working.
 func testPeerClose(f, g *fixture) {
 	const n = 1000
 	s, x, y := f.stream(), f.alloc(4*n), f.alloc(4*n)
@@ -252,7 +252,7 @@ func testPeerClose(f, g *fixture) {
 	f.want(s, y, 3, n)
 }
 
-// peerRead copies from the other device what that has yet to write.
+// peerRead copies memory that the other device has not yet written.
 func peerRead(fs []*fixture, repaired bool) error {
 	f, g := fs[0], fs[1]
 	a, b := f.stream(), g.stream()
@@ -265,7 +265,7 @@ func peerRead(fs []*fixture, repaired bool) error {
 	return g.all(b, y, 2, orderN)
 }
 
-// peerOverwrite changes what the other device has yet to copy.
+// peerOverwrite changes memory that the other device has not yet copied.
 func peerOverwrite(fs []*fixture, repaired bool) error {
 	f, g := fs[0], fs[1]
 	a, b := f.stream(), g.stream()
@@ -281,7 +281,7 @@ func peerOverwrite(fs []*fixture, repaired bool) error {
 	return nil
 }
 
-// before makes stream u of g come after what s of f holds now, if repaired.
+// before makes stream u of g wait for the work queued on s of f so far, if repaired.
 func (f *fixture) before(repaired bool, s driver.Stream, g *fixture, u driver.Stream) {
 	f.Helper()
 	if !repaired {

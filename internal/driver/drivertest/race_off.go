@@ -2,5 +2,5 @@
 
 package drivertest
 
-// raceEnabled says that the race detector is on.
+// raceEnabled is set if the race detector is on.
 const raceEnabled = false

@@ -2,5 +2,5 @@
 
 package drivertest
 
-// raceEnabled says that the race detector is on, under which pools forget on purpose and allocations cannot be counted.
+// raceEnabled is set if the race detector is on. It makes pools drop objects on purpose, so allocations cannot be counted.
 const raceEnabled = true

@@ -20,7 +20,7 @@ const (
 	randomCopy
 )
 
-// The size of a random program, and the elements of each of its buffers.
+// The size of a random program, and of each of its buffers in elements.
 const (
 	randomOps     = 60
 	randomBuffers = 6
@@ -28,8 +28,8 @@ const (
 	randomN       = 64
 )
 
-// testRandomPrograms runs random programs over several streams with the waits that their hazards need, and each as a graph, and
-// compares every buffer with what the program means in order.
+// testRandomPrograms runs random programs over several streams with the waits that their hazards need, and each also as a graph, and
+// compares every buffer with the result of running the operations in order.
 func testRandomPrograms(f *fixture) {
 	for seed := range uint64(10) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -95,7 +95,7 @@ func (f *fixture) runRandom(ops []randomOp, captured bool) {
 	}
 }
 
-// issueRandom queues the operations, each after those on other streams that it must come after.
+// issueRandom queues the operations, each with waits for the operations on other streams that must come before it.
 func (f *fixture) issueRandom(ops []randomOp, streams *[randomStreams]driver.Stream, bufs *[randomBuffers]driver.Ptr) {
 	f.Helper()
 	type use struct {

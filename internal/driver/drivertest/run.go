@@ -7,13 +7,13 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// Kernels holds the suite's kernel images as text in the format that the device's Info().Image names. Each image holds one kernel
-// whose name is the field's name in lower case. Parameters are packed in the order given, each at its natural alignment.
+// Kernels holds the suite's kernel images as text in the format of the device's Info().Image. Each image holds one kernel, named like the
+// field in lower case. Parameters are packed in the order given, each at its natural alignment.
 type Kernels struct {
-	// Saxpy is saxpy(x u64, y u64, a f32, n u32): y[i] = a*x[i] + y[i] in f32 for i = block*blockDim + thread < n. The product is
-	// rounded before the sum or not (fma): the suite uses values for which both agree.
+	// Saxpy is saxpy(x u64, y u64, a f32, n u32): y[i] = a*x[i] + y[i] in f32 for i = block*blockDim + thread < n. The product may or may
+	// not be rounded before the sum (fma): the suite uses values for which both agree.
 	Saxpy []byte
-	// Spin is spin(cycles u64): one thread reads the device's clock until cycles have passed since it began.
+	// Spin is spin(cycles u64): one thread reads the device's clock until cycles have passed since it started.
 	Spin []byte
 	// Illegal is illegal(p u64): one thread stores the 32-bit word 1 at p.
 	Illegal []byte
@@ -32,15 +32,15 @@ type suite struct {
 // Option changes what the suite expects.
 type Option func(*suite)
 
-// Decorated leaves out what a decorator of a device does not promise: calls without allocations.
+// Decorated leaves out what a decorator of a device need not provide: calls without allocations.
 func Decorated() Option { return func(s *suite) { s.decorated = true } }
 
-// Pair runs the programs for two devices too: open returns two of one driver, which it closes through t.Cleanup.
+// Pair also runs the programs for two devices: open returns two devices of one driver, which it closes through t.Cleanup.
 func Pair(open func(t *testing.T) (a, b driver.Device)) Option {
 	return func(s *suite) { s.pair = open }
 }
 
-// OpenPair opens devices 0 and 1 of a driver until the test ends, and skips the test where the driver has fewer.
+// OpenPair opens devices 0 and 1 of a driver until the test ends, and skips the test if the driver has fewer.
 func OpenPair(t *testing.T, d driver.Driver) (a, b driver.Device) {
 	t.Helper()
 	if n, err := d.DeviceCount(); err != nil || n < 2 {
@@ -62,12 +62,13 @@ func OpenPair(t *testing.T, d driver.Driver) (a, b driver.Device) {
 	return devs[0], devs[1]
 }
 
-// child names the fault program that this process was started to run. Fault programs lose the device, so each has its own process.
+// child is the name of the fault program that this process was started to run. Fault programs lose the device, so each runs in its own
+// process.
 var child = flag.String("drivertest.child", "", "run only this fault program of the driver's conformance suite")
 
-// Run runs every conformance program against the devices that open returns, as sub-tests of t. open may return one device many
-// times; it closes what it opened through t.Cleanup. t must be a top-level test, since the fault programs re-execute the test binary
-// with -test.run set to its name.
+// Run runs every conformance program on the devices that open returns, as sub-tests of t. open may return the same device many times; it
+// closes what it opened through t.Cleanup. t must be a top-level test, since the fault programs re-execute the test binary with -test.run
+// set to its name.
 func Run(t *testing.T, open func(t *testing.T) driver.Device, k Kernels, opts ...Option) {
 	s := &suite{open: open, k: k}
 	for _, o := range opts {
@@ -125,7 +126,7 @@ func Run(t *testing.T, open func(t *testing.T) driver.Device, k Kernels, opts ..
 	t.Run("Fault", func(t *testing.T) { s.faults(t) })
 }
 
-// test is one program of the suite; pending says that it is about work that has not finished.
+// test is one program of the suite; pending is set if it needs unfinished work.
 type test struct {
 	name    string
 	pending bool

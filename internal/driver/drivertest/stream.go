@@ -30,7 +30,7 @@ var eventTests = []test{
 	{"SynchronizeFromThread", true, testEventSyncThread},
 }
 
-// query asserts what StreamQuery says.
+// query checks the result of StreamQuery.
 func (f *fixture) query(s driver.Stream, want bool) {
 	f.Helper()
 	done, err := f.d.StreamQuery(f.th, s)
@@ -40,7 +40,7 @@ func (f *fixture) query(s driver.Stream, want bool) {
 	}
 }
 
-// queryEvent asserts what EventQuery says.
+// queryEvent checks the result of EventQuery.
 func (f *fixture) queryEvent(e driver.Event, want bool) {
 	f.Helper()
 	done, err := f.d.EventQuery(f.th, e)
@@ -140,7 +140,7 @@ func testBlockingWaits(f *fixture) {
 	f.query(driver.StreamLegacy, true)
 }
 
-// testPoll checks that asking often enough is a way to wait.
+// testPoll checks that polling long enough is a way to wait.
 func testPoll(f *fixture) {
 	s := f.stream()
 	f.spin(s, 2)
@@ -169,7 +169,7 @@ func testEventQuery(f *fixture) {
 		f.ok(f.d.EventSynchronize(f.th, e))
 		f.queryEvent(e, true)
 		f.spin(s, 50)
-		f.queryEvent(e, true) // it marks what came before it
+		f.queryEvent(e, true) // it marks the earlier work
 		f.ok(f.d.EventRecord(e, s))
 		f.queryEvent(e, false)
 		f.ok(f.d.EventSynchronize(f.th, e))
@@ -182,7 +182,7 @@ func testEventRerecord(f *fixture) {
 	a, b, e := f.stream(), f.stream(), f.event(false)
 	f.spin(a, 100)
 	f.ok(f.d.EventRecord(e, a))
-	f.ok(f.d.EventRecord(e, b)) // forgets the record on a
+	f.ok(f.d.EventRecord(e, b)) // replaces the record on a
 	f.ok(f.d.EventSynchronize(f.th, e))
 	f.query(a, false)
 	f.sync(a)
@@ -217,7 +217,7 @@ func testEventDestroyPending(f *fixture) {
 
 func testElapsed(f *fixture) {
 	s, a, b, c := f.stream(), f.event(true), f.event(true), f.event(true)
-	f.spin(s, 1) // the first launch of a kernel may include its loading
+	f.spin(s, 1) // the first launch of a kernel may include loading it
 	f.ok(f.d.EventRecord(a, s))
 	f.spin(s, 20)
 	f.ok(f.d.EventRecord(b, s))

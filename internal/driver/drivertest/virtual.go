@@ -42,7 +42,7 @@ func (f *fixture) reserve(n uint64) driver.Ptr {
 
 // testMap maps, uses and unmaps a part of a range that is far larger than the memory behind it.
 func testMap(f *fixture) {
-	f.fill(f.alloc(4096), 1, 1024) // the first use of a stream may take memory for good
+	f.fill(f.alloc(4096), 1, 1024) // the first use of a stream may allocate memory permanently
 	free, total, err := f.d.MemInfo(f.th)
 	f.ok(err)
 	r := f.reserve((total + total/8) &^ (2*mib - 1))
@@ -58,7 +58,7 @@ func testMap(f *fixture) {
 	f.want(f.stream(), at+10*mib, 2.5, 64)
 	f.ok(f.d.Synchronize(f.th))
 	f.ok(f.d.MemUnmap(f.th, at, 20*mib))
-	const tables = 4 * mib // of pages, which a device may keep
+	const tables = 4 * mib // page tables, which a device may keep
 	if now, _, err := f.d.MemInfo(f.th); err != nil || now < free-tables {
 		f.Errorf("%d bytes stay after the unmap, %v", free-now, err)
 	}
@@ -69,7 +69,7 @@ func testMap(f *fixture) {
 	f.ok(f.d.MemUnmap(f.th, at, 2*mib))
 }
 
-// testMapAcross uses memory that several calls put behind neighbouring addresses as one.
+// testMapAcross uses memory that several calls mapped at adjacent addresses as one block.
 func testMapAcross(f *fixture) {
 	r := f.reserve(8 * mib)
 	for _, at := range []driver.Ptr{2 * mib, 6 * mib, 0, 4 * mib} {
@@ -79,7 +79,7 @@ func testMapAcross(f *fixture) {
 	s := f.stream()
 	x := f.alloc(4096)
 	f.fill(x, 1, 1024)
-	f.saxpy(s, x, r+2*mib-2048, 2, 1024) // over the border
+	f.saxpy(s, x, r+2*mib-2048, 2, 1024) // across the boundary
 	f.want(s, r+2*mib-2048, 5, 1024)
 	f.ok(f.d.Synchronize(f.th))
 	f.ok(f.d.MemUnmap(f.th, r+4*mib, 2*mib))
@@ -91,7 +91,7 @@ func testMapAcross(f *fixture) {
 	}
 }
 
-// testUnmapEnd copies over the border of two mappings after those behind them went.
+// testUnmapEnd copies across the boundary of two mappings after the mappings behind them were removed.
 func testUnmapEnd(f *fixture) {
 	const piece = 20 * mib
 	r := f.reserve(5 * piece)
@@ -112,7 +112,7 @@ func testUnmapEnd(f *fixture) {
 	f.ok(f.d.MemUnmap(f.th, r+piece, piece))
 }
 
-// testMapWithoutToken copies over borders of mappings on threads that never had a context.
+// testMapWithoutToken copies across boundaries of mappings on threads that never had a context.
 func testMapWithoutToken(f *fixture) {
 	const piece = 2 * mib
 	r := f.reserve(4 * piece)
@@ -135,7 +135,7 @@ func testMapWithoutToken(f *fixture) {
 	} {
 		done := make(chan error)
 		go func() {
-			runtime.LockOSThread() // and the thread ends with the goroutine
+			runtime.LockOSThread() // the thread ends with the goroutine
 			done <- move()
 		}()
 		f.ok(<-done)
@@ -177,7 +177,7 @@ func testMapOutOfMemory(f *fixture) {
 	f.ok(f.d.MemUnmap(f.th, r, 2*mib))
 }
 
-// testWithout stands for the tests of what the device does not have: its calls fail with NotSupported.
+// testWithout replaces the tests of a feature that the device lacks: its calls must fail with NotSupported.
 func testWithout(f *fixture) {
 	i := f.d.Info()
 	if !i.VirtualMemory {
@@ -196,7 +196,7 @@ func testWithout(f *fixture) {
 	}
 }
 
-// async returns n bytes of the pool, which the test frees.
+// async returns n bytes of the pool, which the test must free.
 func (f *fixture) async(n uint64, s driver.Stream) driver.Ptr {
 	f.Helper()
 	p, err := f.d.MemAllocAsync(f.th, n, s)
@@ -244,8 +244,8 @@ func testPoolErrors(f *fixture) {
 	f.sync(s)
 }
 
-// testPoolOrder frees memory behind work that is pending: its own stream may have it at once, another only when the work is done, and then
-// nothing that was queued before goes wrong.
+// testPoolOrder frees memory while work on it is pending. The memory's own stream may get it again at once, another stream only when the
+// work is done, and work queued before must still be right.
 func testPoolOrder(f *fixture) {
 	a, b := f.stream(), f.stream()
 	f.ok(f.d.PoolKeep(f.th, 1<<40))
@@ -321,7 +321,7 @@ func testPoolOutOfMemory(f *fixture) {
 	f.sync(s)
 }
 
-// testPoolGraph allocates in a capture, frees some of it there, and runs the graph twice: its address is the same each time.
+// testPoolGraph allocates in a capture, frees some of it there, and runs the graph twice: the address is the same each time.
 func testPoolGraph(f *fixture) {
 	s := f.stream()
 	out := f.alloc(4096)
@@ -346,7 +346,7 @@ func testPoolGraph(f *fixture) {
 		f.want(s, out, float32(i+2), 1024)
 		f.want(s, kept, 1, 1024)
 	}
-	f.ok(f.d.MemFreeAsync(f.th, kept, s)) // what the graph left
+	f.ok(f.d.MemFreeAsync(f.th, kept, s)) // left by the graph
 	f.sync(s)
 }
 
@@ -355,7 +355,7 @@ func testPoolGraphErrors(f *fixture) {
 	p := f.async(4096, s)
 	f.begin(s, driver.CaptureThreadLocal)
 	f.code(f.d.MemFreeAsync(f.th, p, s), "MemFreeAsync", driver.InvalidValue)
-	f.end(s) // the capture goes on
+	f.end(s) // the capture continues
 	f.ok(f.d.MemFreeAsync(f.th, p, s))
 	f.begin(s, driver.CaptureThreadLocal)
 	f.async(4096, s)

@@ -87,7 +87,7 @@ func (d *Device) MemFreeAsync(t driver.Thread, p driver.Ptr, s driver.Stream) er
 	return d.note(d.Device.MemFreeAsync(t, p, s), func(l *Live) { d.forget(l, p) })
 }
 
-// forget takes the block at p from the live ones.
+// forget removes the block at p from the live ones.
 func (d *Device) forget(l *Live, p driver.Ptr) {
 	if n, ok := d.blocks[p]; ok {
 		delete(d.blocks, p)
@@ -316,7 +316,7 @@ func (d *Device) RegisterCallback(fn func()) driver.CallbackID {
 	return id
 }
 
-// UnregisterCallback forgets id.
+// UnregisterCallback removes id.
 func (d *Device) UnregisterCallback(id driver.CallbackID) {
 	d.Device.UnregisterCallback(id)
 	d.note(nil, func(l *Live) { l.Callbacks-- })
@@ -330,7 +330,7 @@ func (d *Device) CaptureBegin(t driver.Thread, s driver.Stream, mode driver.Capt
 	return d.Device.CaptureBegin(t, s, mode)
 }
 
-// CaptureEnd may fail with StreamCaptureUnjoined or StreamCaptureInvalidated; the capture has then ended all the same.
+// CaptureEnd may fail with StreamCaptureUnjoined or StreamCaptureInvalidated; the capture has still ended then.
 func (d *Device) CaptureEnd(t driver.Thread, s driver.Stream) (driver.Graph, error) {
 	injected := d.fail("CaptureEnd")
 	g, err := d.Device.CaptureEnd(t, s)

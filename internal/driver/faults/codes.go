@@ -2,8 +2,8 @@ package faults
 
 import "tenon.dev/internal/driver"
 
-// codes lists, for each method of the contract that can fail, the codes that its comment names or that stand for its class. Methods
-// that are not here only fail with the device's fault or for arguments that are wrong, and so do the frees.
+// codes lists, for each method of the contract that can fail, the codes that its comment names or one that represents them. Methods not
+// listed here fail only with the device's fault or because of bad arguments, as do the frees.
 var codes = map[string][]driver.Code{
 	"Synchronize":       {driver.IllegalAddress},
 	"MemAlloc":          {driver.OutOfMemory},

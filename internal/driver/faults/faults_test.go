@@ -27,7 +27,7 @@ const image = `kernel "nothing" threads 64
 }
 `
 
-// program makes one of each call and gives everything back on every path.
+// program calls each method and releases everything on every path.
 func program(d driver.Device) (err error) {
 	t := d.Enter()
 	defer t.Leave()
@@ -112,7 +112,7 @@ func program(d driver.Device) (err error) {
 	return nil
 }
 
-// memoryProgram uses virtual memory and memory of the pool.
+// memoryProgram uses virtual memory and pool memory.
 func memoryProgram(d driver.Device, t driver.Thread, s driver.Stream) (err error) {
 	const n = 2 << 20
 	r, err := d.MemReserve(t, n)
@@ -192,7 +192,7 @@ func graphProgram(d driver.Device, t driver.Thread, s driver.Stream, l *driver.L
 	return chainProgram(d, t, s, l)
 }
 
-// chainProgram makes a graph without a capture and runs it.
+// chainProgram makes and runs a graph without a capture.
 func chainProgram(d driver.Device, t driver.Thread, s driver.Stream, l *driver.Launch) (err error) {
 	e, err := d.EventCreate(t, true)
 	if err != nil {
@@ -216,12 +216,12 @@ func TestWalk(t *testing.T) { Walk(t, open(t), program) }
 
 func TestWalkWithoutFaults(t *testing.T) { Walk(t, open(t), program, WithoutFaults()) }
 
-// TestCodesAreMethods: every listed name is a method of the contract, and the walk reaches every one.
+// TestCodesAreMethods checks that every listed name is a method of the contract, and that the walk reaches all of them.
 func TestCodesAreMethods(t *testing.T) {
 	typ := reflect.TypeFor[driver.Device]()
 	for name := range codes {
 		if _, ok := typ.MethodByName(name); !ok {
-			t.Errorf("%s is no method of the contract", name)
+			t.Errorf("%s is not a method of the contract", name)
 		}
 	}
 	reached := map[string]bool{}
@@ -286,7 +286,7 @@ func (f *failing) Fatalf(s string, a ...any) { f.Errorf(s, a...); panic(f) }
 func (f *failing) Failed() bool              { return f.failed }
 func (f *failing) Name() string              { return "failing" }
 
-// walkText walks a program that is wrong and returns what the walk says.
+// walkText walks a faulty program and returns what the walk reports.
 func walkText(t *testing.T, program func(d driver.Device) error, opts ...Option) string {
 	f := &failing{}
 	func() {
@@ -358,7 +358,7 @@ func TestWalkFindsWrongPrograms(t *testing.T) {
 	}
 }
 
-// TestTransparent runs the conformance suite on a device that nothing fails on.
+// TestTransparent runs the conformance suite on a device without injected failures.
 func TestTransparent(t *testing.T) {
 	drivertest.Run(t, func(t *testing.T) driver.Device { return New(open(t)) }, drivertest.KIR(), drivertest.Decorated(),
 		drivertest.Pair(func(t *testing.T) (a, b driver.Device) {

@@ -13,8 +13,7 @@ import (
 // Option changes what Walk expects.
 type Option func(w *walk)
 
-// Recovered says that the program may succeed although the named methods fail, as an allocator does that frees its cache and tries
-// again.
+// Recovered allows the program to succeed although the named methods fail, as an allocator does that frees its cache and tries again.
 func Recovered(methods ...string) Option {
 	return func(w *walk) {
 		for _, m := range methods {
@@ -26,7 +25,7 @@ func Recovered(methods ...string) Option {
 // WithoutFaults leaves out the codes that are device faults, for programs whose device is opened outside of them.
 func WithoutFaults() Option { return func(w *walk) { w.d.noFaults = true } }
 
-// walk is one Walk under way.
+// walk is the state of one Walk.
 type walk struct {
 	t          testing.TB
 	d          *Device
@@ -37,10 +36,10 @@ type walk struct {
 	failures   int
 }
 
-// Walk runs f on a decorator of d, first as it is, then once for each driver call that f makes and each code that call can fail with,
-// until no call is left to fail. f must give back what it makes, on errors too. After each failure the error names the call (a
-// *driver.Error of it in its chain, or its name in the text), what is live and the goroutines are as after the first run, and f
-// succeeds again. It logs "walk <name>: <failures>".
+// Walk runs f on a decorator of d, first without failures, then once for each driver call that f makes and each code that the call can fail
+// with, until no such call is left. f must release what it makes, also on errors. After each failure the error must name the call (a
+// *driver.Error of it in its chain, or its name in the text), the live objects and goroutines must be as after the first run, and f must
+// succeed again. Walk logs "walk <name>: <failures>".
 func Walk(t testing.TB, d driver.Device, f func(d driver.Device) error, opts ...Option) {
 	t.Helper()
 	w := &walk{t: t, d: New(d), f: f, recovered: map[string]bool{}}
@@ -69,7 +68,7 @@ func Walk(t testing.TB, d driver.Device, f func(d driver.Device) error, opts ...
 	t.Logf("walk %s: %d", t.Name(), w.failures)
 }
 
-// step fails call n with the pick-th of its codes. It reports whether f made that many calls, and whether there was such a code.
+// step fails call n with the pick-th of its codes. It reports whether f made that many calls, and whether the code exists.
 func (w *walk) step(n, pick int) (reached, fired bool) {
 	t := w.t
 	t.Helper()
@@ -100,7 +99,7 @@ func (w *walk) step(n, pick int) (reached, fired bool) {
 	return reached, true
 }
 
-// clean compares what is live with what was after the first run.
+// clean compares what is live with what was live after the first run.
 func (w *walk) clean(method string, code driver.Code) {
 	w.t.Helper()
 	if live := w.d.Live(); live != w.live {
@@ -111,7 +110,7 @@ func (w *walk) clean(method string, code driver.Code) {
 		if n <= w.goroutines {
 			return
 		}
-		time.Sleep(time.Millisecond) // goroutines that are about to end
+		time.Sleep(time.Millisecond) // for goroutines that are about to end
 		n = runtime.NumGoroutine()
 	}
 	w.t.Errorf("walk: after %s failed with %v there are %d goroutines, want %d", method, code, n, w.goroutines)

@@ -10,9 +10,8 @@ import (
 	"unsafe"
 )
 
-// Fresh device memory is a private mapping of one file of pattern, many times over: pages are shared until written. Each piece is a
-// mapping of its own to the kernel, which allows a process about 65,530, so the pieces are counted and what is beyond the budget
-// starts as zeros.
+// Fresh device memory is made of private mappings of one file that holds the pattern, so pages are shared until written. The kernel counts
+// each piece as a mapping and allows a process about 65,530, so the pieces are counted too, and memory beyond the budget starts as zeros.
 const (
 	patternBytes = 4 << 20
 	pieceBudget  = 40_000
@@ -21,7 +20,7 @@ const (
 
 var pieces atomic.Int64
 
-// patternFile returns a file of patternBytes of pattern, or nil where the system makes none.
+// patternFile returns a file of patternBytes of pattern, or nil if the system cannot create one.
 var patternFile = sync.OnceValue(func() *os.File {
 	number := map[string]uintptr{"amd64": 319, "arm64": 279}[runtime.GOARCH] // memfd_create; package syscall has no name for it
 	name := []byte("hostsim\x00")
@@ -45,7 +44,7 @@ var patternFile = sync.OnceValue(func() *os.File {
 	return f
 })
 
-// mapBacking returns size bytes of fresh memory, page-aligned, without touching them; plain memory is zero, other holds the pattern.
+// mapBacking returns size bytes of fresh memory, page-aligned, without touching them; plain memory is zero, other memory holds the pattern.
 // It reports false if the system has no room.
 func mapBacking(size uint64, plain bool) (backing, bool) {
 	if size > 1<<46 {
@@ -59,7 +58,7 @@ func mapBacking(size uint64, plain bool) (backing, bool) {
 	b := backing{mem: mem}
 	if plain {
 		if size >= 2*step {
-			syscall.Madvise(mem, 14) // MADV_HUGEPAGE: fewer faults; only advice, so its error is of no use
+			syscall.Madvise(mem, 14) // MADV_HUGEPAGE: fewer faults; only a hint, so the error is ignored
 		}
 		return b, true
 	}
@@ -67,7 +66,7 @@ func mapBacking(size uint64, plain bool) (backing, bool) {
 	return b, true
 }
 
-// mapPattern maps the pattern over mem, as far as the budget goes, and returns how many pieces that took.
+// mapPattern maps the pattern over mem, as far as the budget allows, and returns the number of pieces used.
 func mapPattern(mem []byte) (count int64) {
 	f := patternFile()
 	if f == nil {
@@ -88,10 +87,10 @@ func mapPattern(mem []byte) (count int64) {
 	return count
 }
 
-// virtualMemory says that the functions below work.
+// virtualMemory is set if the functions below work.
 const virtualMemory = true
 
-// reserveHost returns size bytes of addresses that no one may touch yet.
+// reserveHost returns size bytes of addresses that must not be accessed yet.
 func reserveHost(size uint64) ([]byte, bool) {
 	if size > 1<<46 {
 		return nil, false
@@ -100,7 +99,7 @@ func reserveHost(size uint64) ([]byte, bool) {
 	return mem, err == nil
 }
 
-// commitHost makes a part of what reserveHost returned fresh memory, and returns the pieces of pattern in it.
+// commitHost turns a part of a reserveHost range into fresh memory, and returns the pieces of pattern in it.
 func commitHost(mem []byte) (count int64, ok bool) {
 	if syscall.Mprotect(mem, syscall.PROT_READ|syscall.PROT_WRITE) != nil {
 		return 0, false
@@ -108,7 +107,7 @@ func commitHost(mem []byte) (count int64, ok bool) {
 	return mapPattern(mem), true
 }
 
-// decommitHost gives the memory behind a part back; its addresses stay reserved.
+// decommitHost releases the memory of a part; its addresses stay reserved.
 func decommitHost(mem []byte, count int64) {
 	_, _, errno := syscall.Syscall6(syscall.SYS_MMAP, uintptr(unsafe.Pointer(&mem[0])), uintptr(len(mem)), syscall.PROT_NONE,
 		syscall.MAP_PRIVATE|syscall.MAP_FIXED|syscall.MAP_ANON|syscall.MAP_NORESERVE, ^uintptr(0), 0)
@@ -118,14 +117,14 @@ func decommitHost(mem []byte, count int64) {
 	pieces.Add(-count)
 }
 
-// releaseHost gives what reserveHost returned back.
+// releaseHost releases a reserveHost range.
 func releaseHost(mem []byte) {
 	if err := syscall.Munmap(mem); err != nil {
 		panic("hostsim: munmap: " + err.Error())
 	}
 }
 
-// unmapBacking gives what mapBacking returned back.
+// unmapBacking releases the result of mapBacking.
 func unmapBacking(b backing) {
 	pieces.Add(-b.pieces)
 	if err := syscall.Munmap(b.mem); err != nil {
@@ -145,7 +144,7 @@ func mapHost(n uint64) []byte {
 	return b[:n:n]
 }
 
-// unmapHost gives what mapHost returned back.
+// unmapHost releases the result of mapHost.
 func unmapHost(b []byte) {
 	if err := syscall.Munmap(b); err != nil {
 		panic("hostsim: munmap: " + err.Error())

@@ -4,17 +4,17 @@ package hostsim
 
 import "encoding/binary"
 
-// Where there is no private mapping of a pattern, memory comes from the Go heap, which the system hands out lazily, and its first
-// filledBytes are filled.
+// On systems without private mappings of a pattern, memory comes from the Go heap, whose pages the system provides lazily, and only its
+// first filledBytes are filled.
 const (
 	filledBytes = 16 << 20
 	pattern     = 0x7FFF_7FFF
-	// mostBytes is the largest request that is passed on: the Go heap ends the program when the system refuses.
+	// mostBytes is the largest request that is passed on: the Go runtime ends the program when the system refuses.
 	mostBytes = 1 << 36
 )
 
-// mapBacking returns size bytes of fresh memory; plain memory is zero, other begins with the pattern. It reports false for a
-// size that no host has.
+// mapBacking returns size bytes of fresh memory; plain memory is zero, other memory begins with the pattern. It reports false for a size
+// that no host has.
 func mapBacking(size uint64, plain bool) (backing, bool) {
 	if size > mostBytes {
 		return backing{}, false
@@ -26,7 +26,7 @@ func mapBacking(size uint64, plain bool) (backing, bool) {
 	return backing{mem: b}, true
 }
 
-// unmapBacking leaves b to the collector.
+// unmapBacking leaves b to the garbage collector.
 func unmapBacking(b backing) {}
 
 // mapHost returns n bytes.
@@ -37,10 +37,10 @@ func mapHost(n uint64) []byte {
 	return make([]byte, n)
 }
 
-// unmapHost leaves b to the collector.
+// unmapHost leaves b to the garbage collector.
 func unmapHost(b []byte) {}
 
-// virtualMemory says that the functions below work: memory of the Go heap cannot be given back piece by piece.
+// virtualMemory is set if the functions below work: memory of the Go heap cannot be released piece by piece.
 const virtualMemory = false
 
 // reserveHost returns nothing.

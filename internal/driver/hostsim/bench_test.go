@@ -8,7 +8,7 @@ import (
 	"tenon.dev/internal/driver/drivertest"
 )
 
-// bench is a device with one stream and saxpy over n elements.
+// bench returns a device with one stream, and saxpy over n elements.
 func bench(b *testing.B, d *Driver, n int) (*Device, driver.Thread, *driver.Launch) {
 	dev, err := d.Device(0)
 	if err != nil {
@@ -40,7 +40,7 @@ func bench(b *testing.B, d *Driver, n int) (*Device, driver.Thread, *driver.Laun
 	return dev, t, &driver.Launch{Func: f, Stream: s, Grid: [3]uint32{uint32(n+255) / 256, 1, 1}, Block: [3]uint32{256, 1, 1}, Args: args}
 }
 
-// BenchmarkLaunchInline is one small kernel on the CPU.
+// BenchmarkLaunchInline measures one small kernel on the CPU.
 func BenchmarkLaunchInline(b *testing.B) {
 	dev, _, l := bench(b, CPU(), 256)
 	b.ReportAllocs()
@@ -51,7 +51,7 @@ func BenchmarkLaunchInline(b *testing.B) {
 	}
 }
 
-// BenchmarkLaunchHeld is the queueing of a launch alone: its stream is held.
+// BenchmarkLaunchHeld measures only the queuing of a launch: its stream is held.
 func BenchmarkLaunchHeld(b *testing.B) {
 	dev, _, l := bench(b, New(Options{}), 256)
 	release := dev.Hold(l.Stream)
@@ -69,7 +69,7 @@ func BenchmarkLaunchHeld(b *testing.B) {
 	s.drop(dev.m)
 }
 
-// BenchmarkLaunch is one small kernel queued and run.
+// BenchmarkLaunch measures one small kernel, queued and run.
 func BenchmarkLaunch(b *testing.B) {
 	dev, t, l := bench(b, New(Options{}), 256)
 	b.ReportAllocs()
@@ -83,7 +83,7 @@ func BenchmarkLaunch(b *testing.B) {
 	}
 }
 
-// BenchmarkRecordWait is an event record and a wait for it on another stream, queued and run.
+// BenchmarkRecordWait measures an event record and a wait for it on another stream, queued and run.
 func BenchmarkRecordWait(b *testing.B) {
 	dev, t, l := bench(b, New(Options{}), 256)
 	e, err := dev.EventCreate(t, false)
@@ -105,7 +105,7 @@ func BenchmarkRecordWait(b *testing.B) {
 	}
 }
 
-// BenchmarkEnter is a token taken and given back.
+// BenchmarkEnter measures Enter and Leave.
 func BenchmarkEnter(b *testing.B) {
 	dev, t, _ := bench(b, New(Options{}), 256)
 	t.ID()

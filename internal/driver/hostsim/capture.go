@@ -2,7 +2,7 @@ package hostsim
 
 import "tenon.dev/internal/driver"
 
-// capture is one capture sequence, under the machine's mu. Ended, it lives on in the events that it recorded.
+// capture is one capture sequence, guarded by the machine's mu. After its end it lives on in the events that it recorded.
 type capture struct {
 	dev     *device
 	id      uint64
@@ -16,7 +16,7 @@ type capture struct {
 	ended   bool
 }
 
-// node is one captured operation and the nodes it comes after.
+// node is one captured operation and the nodes that it depends on.
 type node struct {
 	op   op
 	deps []int32
@@ -30,7 +30,7 @@ func (c *capture) add(s *stream, o *op) {
 	s.deps = append(s.deps[:0], int32(len(c.nodes)-1))
 }
 
-// drop takes s out of the capture.
+// drop removes s from the capture.
 func (c *capture) drop(s *stream) {
 	s.cap, s.deps = nil, nil
 	for i, o := range c.streams {
@@ -41,7 +41,7 @@ func (c *capture) drop(s *stream) {
 	}
 }
 
-// leave ends c: its streams are out of it.
+// leave ends c and removes its streams from it.
 func (m *machine) leave(c *capture) {
 	for len(c.streams) > 0 {
 		c.drop(c.streams[0])
@@ -55,8 +55,8 @@ func (m *machine) leave(c *capture) {
 	}
 }
 
-// forbidden returns the code of a potentially unsafe call by t, and invalidates the captures that forbid it: those that t began, and
-// under the thread's global mode those that other threads began in global mode; relaxed captures forbid nothing.
+// forbidden returns the code of a potentially unsafe call by t, and invalidates the captures that forbid it: those that t began and, under
+// the thread's global mode, those that other threads began in global mode. Relaxed captures forbid nothing.
 func (m *machine) forbidden(t *token) driver.Code {
 	code := driver.Success
 	if t.mode == driver.CaptureRelaxed {
@@ -73,7 +73,7 @@ func (m *machine) forbidden(t *token) driver.Code {
 	return code
 }
 
-// capturingDevice returns the code of waiting for all of d, and invalidates the captures that forbid it: all of the device's.
+// capturingDevice returns the code of waiting for all of d, and invalidates the captures that forbid it: all captures of the device.
 func (m *machine) capturingDevice(d *device) driver.Code {
 	code := driver.Success
 	for _, c := range m.captures {
@@ -85,7 +85,7 @@ func (m *machine) capturingDevice(d *device) driver.Code {
 	return code
 }
 
-// implicit reports whether d's legacy stream may not be used, since it would wait for a blocking stream that is captured; spoil
+// implicit reports whether d's legacy stream is unusable because it would wait for a blocking stream that is being captured; spoil
 // invalidates those captures.
 func (m *machine) implicit(d *device, spoil bool) bool {
 	found := false
@@ -100,7 +100,7 @@ func (m *machine) implicit(d *device, spoil bool) bool {
 	return found
 }
 
-// join makes s wait for a captured event: it joins the event's capture.
+// join makes s wait for a captured event, and so join the event's capture.
 func (m *machine) join(s *stream, e *event) driver.Code {
 	c := e.cap
 	switch {
@@ -127,7 +127,7 @@ func (m *machine) join(s *stream, e *event) driver.Code {
 	return driver.Success
 }
 
-// after makes the next captured node of s come after node n too.
+// after adds node n to the dependencies of the next captured node of s.
 func (s *stream) after(n int32) {
 	for _, d := range s.deps {
 		if d == n {
@@ -203,7 +203,7 @@ func (d *device) CaptureEnd(t driver.Thread, s driver.Stream) (driver.Graph, err
 	return driver.Graph(d.graphs.add(&graph{id: c.id, nodes: c.nodes, memory: c.memory})), nil
 }
 
-// joined reports whether the origin comes after every captured node.
+// joined reports whether the origin depends on every captured node.
 func (c *capture) joined() bool {
 	seen := make([]bool, len(c.nodes))
 	todo := append([]int32(nil), c.origin.deps...)
@@ -241,7 +241,7 @@ func (d *device) CaptureInfo(s driver.Stream) (driver.CaptureStatus, uint64, err
 	return driver.CaptureActive, st.cap.id, nil
 }
 
-// CaptureNode returns the node that the latest work of s has become: the only one that its next work comes after.
+// CaptureNode returns the node of the latest work on s: the only one that its next work depends on.
 func (d *device) CaptureNode(s driver.Stream) (driver.Node, error) {
 	const call = "CaptureNode"
 	if err := d.lock(call); err != nil {

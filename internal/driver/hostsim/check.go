@@ -9,9 +9,9 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// The hooks of the memory checker. Each does nothing without one.
+// The hooks of the memory checker. Without a checker each does nothing.
 
-// ordering returns s's place in the order of streams. The inline device has one order for all, in which its calls run.
+// ordering returns s's place in the order of streams. The inline device has a single order, in which its calls run.
 func (s *stream) ordering() *check.Stream {
 	if s.dev.m.inline {
 		s = s.dev.legacy
@@ -23,7 +23,7 @@ func (s *stream) ordering() *check.Stream {
 	return s.order
 }
 
-// align orders what comes next on s after what the rules of the legacy stream say; mu is held.
+// align orders the next work on s after the work that the rules of the legacy stream require; mu is held.
 func (s *stream) align() *check.Stream {
 	o := s.ordering()
 	switch d := s.dev; {
@@ -50,7 +50,7 @@ func (s *stream) note(o *op) {
 		name = o.fn.name
 	}
 	order := s.align()
-	if o.exec != nil { // the launches of one executable come one after the other
+	if o.exec != nil { // the launches of one executable run one after the other
 		order.Wait(o.exec.point)
 	}
 	o.task = order.Enqueue(name)
@@ -59,7 +59,7 @@ func (s *stream) note(o *op) {
 	}
 }
 
-// mark returns what comes before now on s; mu is held.
+// mark returns the point after all earlier work on s; mu is held.
 func (s *stream) mark() *check.Point {
 	if s.dev.m.check == nil {
 		return nil
@@ -74,7 +74,7 @@ func (s *stream) follow(p *check.Point) {
 	}
 }
 
-// learn notes that the host knows that w is complete; mu is held.
+// learn records that the host knows that w is complete; mu is held.
 func (m *machine) learn(w target) {
 	switch {
 	case m.check == nil:
@@ -89,9 +89,9 @@ func (m *machine) learn(w target) {
 	}
 }
 
-// watch tells of what o does to memory, unless it is a kernel, which tells itself.
+// watch reports the memory accesses of o, except those of a kernel, which reports its own.
 func (s *stream) watch(o *op) {
-	if o.task != nil { // else it is a graph's node, and the task the graph's
+	if o.task != nil { // otherwise it is a graph's node, and the task is the graph's
 		s.task = o.task
 	}
 	c, dst, src := s.dev.m.check, uint64(o.dst), uint64(o.src)
@@ -114,7 +114,7 @@ func (s *stream) watch(o *op) {
 // holds reports whether n bytes at addr lie in one allocation or in page-locked memory.
 func (m *memory) holds(addr, n uint64) bool { return m.bytes(driver.Ptr(addr), n) != nil }
 
-// watched makes log's checker watch the machine. It is not told of page-locked memory.
+// watched makes log's checker watch the machine. It is not told about page-locked memory.
 func (m *machine) watched(log *check.Log) {
 	m.check = check.New(log, func(addr, n uint64) bool {
 		b, base, ok := m.host.resolve(addr)
@@ -122,14 +122,14 @@ func (m *machine) watched(log *check.Log) {
 	})
 }
 
-// born tells of memory that is allocated in the order of s, now; mu is held.
+// born reports memory that is allocated now, in the order of s; mu is held.
 func (s *stream) born(addr, n uint64) {
 	if c := s.dev.m.check; c != nil {
 		c.AllocAsync(s.align().Enqueue(opNames[opMemAlloc]), addr, n, nil)
 	}
 }
 
-// site returns the place of a captured call, for a checker.
+// site returns the source location of a captured call, for a checker.
 func (m *machine) site() *check.Site {
 	if m.check == nil {
 		return nil
@@ -137,7 +137,7 @@ func (m *machine) site() *check.Site {
 	return check.Here()
 }
 
-// poolFresh returns n bytes that no other allocation had, since a checker tells memory by its addresses; mu is held.
+// poolFresh returns n bytes at addresses that no other allocation had, since a checker identifies memory by its address; mu is held.
 func (d *device) poolFresh(n uint64) (uint64, driver.Code) {
 	d.trim(0)
 	code := d.hold(n)
@@ -154,7 +154,7 @@ func (d *device) poolFresh(n uint64) (uint64, driver.Code) {
 	return c.base, code
 }
 
-// stray refuses a call on n bytes at p that do not lie in one allocation, and leaves mu.
+// stray refuses a call on n bytes at p that do not lie in one allocation, and unlocks mu.
 func (d *device) stray(call string, write bool, p driver.Ptr, n uint64) error {
 	if d.m.check != nil {
 		d.m.check.Refused(call, write, uint64(p), n)
@@ -162,14 +162,14 @@ func (d *device) stray(call string, write bool, p driver.Ptr, n uint64) error {
 	return d.refuse(call, driver.InvalidValue, "not within one allocation")
 }
 
-// forget tells that the device's memory is gone: with the device, or lost to its fault.
+// forget reports that the device's memory is gone, because the device was closed or lost to a fault.
 func (d *device) forget(lost bool) {
 	if d.m.check != nil {
 		d.m.check.Close(func(addr uint64) bool { return d.mem.holds(addr, 1) }, lost)
 	}
 }
 
-// refuseModule tells of a barrier that not all threads reach, which the verifier finds.
+// refuseModule reports a barrier that not all threads reach, which the verifier found.
 func (d *device) refuseModule(err error) {
 	f, ok := errors.AsType[*fault.Error](err)
 	if d.m.check == nil || !ok || !strings.Contains(f.Msg, "divergent flow") && !strings.Contains(f.Msg, "only some threads take") {

@@ -60,8 +60,7 @@ func (w *watched) found() (classes []string) {
 	return classes
 }
 
-// TestCheckedOrder holds every way to order two streams, and the lack of one: the second fill races with the first unless something orders
-// it.
+// TestCheckedOrder tries every way to order two streams, and no order: the second fill races with the first unless something orders it.
 func TestCheckedOrder(t *testing.T) {
 	event := func(w *watched) driver.Event {
 		e, err := w.EventCreate(w.th, false)
@@ -152,7 +151,7 @@ func blocking(w *watched) driver.Stream {
 
 func legacy(*watched) driver.Stream { return driver.StreamLegacy }
 
-// TestCheckedGraph: launches of one executable are ordered, of two are not.
+// TestCheckedGraph checks that launches of one executable are ordered, and launches of two are not.
 func TestCheckedGraph(t *testing.T) {
 	w := newWatched(t, Options{})
 	s := streams(t, w.Device, w.th, 3)
@@ -177,7 +176,7 @@ func TestCheckedGraph(t *testing.T) {
 	}
 }
 
-// TestCheckedCalls: what the driver refuses is told, and what closing finds.
+// TestCheckedCalls checks the findings for calls that the driver refuses, and those made when the device closes.
 func TestCheckedCalls(t *testing.T) {
 	w := newWatched(t, Options{Addresses: NeverReuse()})
 	q, err := w.MemAlloc(w.th, 64)
@@ -205,7 +204,8 @@ func TestCheckedCalls(t *testing.T) {
 	}
 }
 
-// TestCheckedFault: a fault is told with its kernel, and the memory of a lost device is no leak. The processor's device tells the same.
+// TestCheckedFault checks that a fault is reported with its kernel, and that the memory of a lost device is not a leak. The CPU device
+// reports the same.
 func TestCheckedFault(t *testing.T) {
 	for name, d := range map[string]*Driver{"simulated": New(Options{}), "inline": CPU()} {
 		w := watch(t, d)
@@ -219,7 +219,7 @@ func TestCheckedFault(t *testing.T) {
 		if !errors.Is(err, driver.IllegalAddress) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if !d.m.inline { // else the device is not lost, and has leaked
+		if !d.m.inline { // otherwise the device is not lost, and has leaked
 			must(t, w.Close())
 		}
 		if got := w.found(); !slices.Equal(got, []string{checklog.OutOfBounds}) ||
@@ -230,7 +230,7 @@ func TestCheckedFault(t *testing.T) {
 	}
 }
 
-// TestCheckedHostView: memory that the host has seen counts as written.
+// TestCheckedHostView checks that memory that the host has seen counts as written.
 func TestCheckedHostView(t *testing.T) {
 	w := watch(t, CPU())
 	p, err := w.MemAlloc(w.th, 64)
@@ -244,7 +244,7 @@ func TestCheckedHostView(t *testing.T) {
 	}
 }
 
-// TestCheckerThatCannotBe: a bad setting is an error of opening.
+// TestCheckerThatCannotBe checks that a bad setting makes Open fail.
 func TestCheckerThatCannotBe(t *testing.T) {
 	d := New(Options{})
 	d.m.checkErr = errors.New("no such tool")
@@ -261,7 +261,7 @@ func (w *watched) pooled(n uint64, s driver.Stream) driver.Ptr {
 	return p
 }
 
-// TestCheckedPool holds what stream-ordered memory may be used for, by whom, and until when.
+// TestCheckedPool checks what stream-ordered memory may be used for, by which stream, and until when.
 func TestCheckedPool(t *testing.T) {
 	event := func(w *watched, from, to driver.Stream) {
 		e, err := w.EventCreate(w.th, false)
@@ -269,7 +269,7 @@ func TestCheckedPool(t *testing.T) {
 		must(w.t, w.EventRecord(e, from))
 		must(w.t, w.StreamWait(to, e))
 	}
-	const n = 1000 // no multiple of what the pool rounds to
+	const n = 1000 // not a multiple of the pool's rounding
 	for name, c := range map[string]struct {
 		do   func(w *watched, a, b driver.Stream)
 		want []string
@@ -367,8 +367,8 @@ func TestCheckedPool(t *testing.T) {
 	}
 }
 
-// TestCheckedPoolIsBounded: memory that was freed is given back, though its addresses are not, and what is freed on one stream waits for
-// it.
+// TestCheckedPoolIsBounded checks that freed memory is released, though its addresses are not, and that memory freed on one stream waits
+// for it.
 func TestCheckedPoolIsBounded(t *testing.T) {
 	w := newWatched(t, Options{Addresses: NeverReuse(), Capacity: 64 << 20})
 	s := streams(t, w.Device, w.th, 1)[0]
@@ -394,7 +394,8 @@ func TestCheckedPoolIsBounded(t *testing.T) {
 	}
 }
 
-// TestCheckedGraphMemory: each launch of a graph allocates anew, and between its free and the next launch the memory is nobody's.
+// TestCheckedGraphMemory checks that each launch of a graph allocates anew, and that nothing owns the memory between its free and the next
+// launch.
 func TestCheckedGraphMemory(t *testing.T) {
 	const n = 1000
 	for name, c := range map[string]struct {
@@ -468,7 +469,7 @@ func TestCheckedGraphMemory(t *testing.T) {
 	}
 }
 
-// TestCheckedMappings: a mapping is an allocation, and several side by side are one stretch.
+// TestCheckedMappings checks that a mapping is an allocation, and that adjacent ones form one block.
 func TestCheckedMappings(t *testing.T) {
 	w := newWatched(t, Options{Addresses: NeverReuse(), Capacity: 1 << 30})
 	if !w.Info().VirtualMemory {
@@ -481,9 +482,9 @@ func TestCheckedMappings(t *testing.T) {
 	must(t, w.MemMap(w.th, base+2<<20, 2<<20))
 	must(t, w.MemFree(w.th, w.p))
 	host := make([]byte, 2<<20)
-	must(t, w.Memset(base+1<<20, 1, 4, 1<<19, s[0]))       // over both
+	must(t, w.Memset(base+1<<20, 1, 4, 1<<19, s[0]))       // across both
 	must(t, w.CopyDtoH(host, base+1<<20, s[0]))            // all of it
-	must(t, w.CopyDtoH(host[:512], base+2<<20, s[0]))      // of the second alone
+	must(t, w.CopyDtoH(host[:512], base+2<<20, s[0]))      // in the second only
 	must(t, w.CopyDtoD(base+2<<20, base, 1<<20+512, s[0])) // mostly unwritten
 	must(t, w.CopyDtoH(host[:512], base+3<<20, s[0]))      // written
 	if got := w.found(); len(got) != 0 {
@@ -505,13 +506,13 @@ func TestCheckedMappings(t *testing.T) {
 	}
 }
 
-// Behind every allocation lies a gap that belongs to nobody, whatever its size, and the device reports the memory that it reports without a
+// A gap that belongs to no allocation follows every allocation, whatever its size, and the device reports the same memory as without a
 // checker.
 func TestCheckedGaps(t *testing.T) {
 	const capacity = 256 << 20
 	w, plain := newWatched(t, Options{Capacity: capacity}), New(Options{Capacity: capacity})
 	other, th := enter(t, plain, 0)
-	_, err := other.MemAlloc(th, 4096) // as the watched one has
+	_, err := other.MemAlloc(th, 4096) // like the watched one
 	must(t, err)
 	var ends []driver.Ptr
 	var all, others []driver.Ptr
@@ -541,7 +542,7 @@ func TestCheckedGaps(t *testing.T) {
 			}
 		}
 		same("allocated")
-		for i := 0; i < len(all); i += 2 { // some stay
+		for i := 0; i < len(all); i += 2 { // the others stay
 			must(t, errors.Join(w.MemFree(w.th, all[i]), other.MemFree(th, others[i])))
 		}
 		same("freed")

@@ -7,7 +7,7 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// device is one simulated device. What stands in it is guarded by the machine's mu, but for mem, which has a lock of its own.
+// device is one simulated device. Its fields are guarded by the machine's mu, except mem, which has its own lock.
 type device struct {
 	m      *machine
 	info   driver.Info
@@ -18,13 +18,13 @@ type device struct {
 
 	fault  *driver.Error // the device fault, once one happened
 	closed bool
-	// failures are assertions that failed, oldest first, those among them of which nobody was told.
+	// failures are the failed assertions that may still be unreported, oldest first.
 	failures []*assertFailure
 	tokens   map[uint64]*token
-	spare    []*token // left tokens, for the next Enter
-	// The times at which all work that has run is complete: of the device, and of its blocking streams.
+	spare    []*token // tokens after Leave, for the next Enter
+	// When all work that has run is complete: for the device, and for its blocking streams.
 	latest, blocking int64
-	ordered          []*stream // those that a checker asked about
+	ordered          []*stream // those that a checker has asked about
 
 	streams table[stream]
 	modules table[module]
@@ -33,7 +33,7 @@ type device struct {
 	execs   table[graphExec]
 }
 
-// Device is one opened device with the simulator's hooks for tests. It implements driver.Device.
+// Device is an opened device with the simulator's hooks for tests. It implements driver.Device.
 type Device struct {
 	*device
 	drv  *Driver
@@ -64,7 +64,7 @@ func newDevice(m *machine, ordinal int) *device {
 // Info describes the device.
 func (d *device) Info() *driver.Info { return &d.info }
 
-// lock takes the machine's lock for a call of this device. On error the lock is not held.
+// lock locks the machine for a call of this device. On error the lock is not held.
 func (d *device) lock(call string) error {
 	d.m.mu.Lock()
 	if d.fault != nil || d.closed {
@@ -94,12 +94,12 @@ func (d *device) lockThread(call string, t driver.Thread) (*token, error) {
 	tok, ok := t.(*token)
 	if !ok || tok.dev != d || tok.depth == 0 {
 		d.m.mu.Unlock()
-		return nil, fail(call, driver.InvalidContext, "the token is not this device's or was left")
+		return nil, fail(call, driver.InvalidContext, "the token is not this device's, or Leave was called")
 	}
 	return tok, nil
 }
 
-// lockUnsafe is lockThread for a call that CUDA calls potentially unsafe: one that a capture may forbid.
+// lockUnsafe is lockThread for a call that CUDA classes as potentially unsafe, and so a capture may forbid.
 func (d *device) lockUnsafe(call string, t driver.Thread) error {
 	tok, err := d.lockThread(call, t)
 	if err != nil {
@@ -128,7 +128,7 @@ func (d *device) Synchronize(t driver.Thread) error {
 	return d.gone("Synchronize")
 }
 
-// poison loses the device to a fault of its work: its queues are dropped, and who waits for them stops waiting; mu is held.
+// poison loses the device to a fault of its work: its queues are dropped, and waits for them end; mu is held.
 func (d *device) poison(f *driver.Error) {
 	m := d.m
 	if d.fault == nil {
@@ -143,7 +143,7 @@ func (d *device) poison(f *driver.Error) {
 	m.changed.Broadcast()
 }
 
-// Close waits for all work and releases what the device holds. The second call does nothing.
+// Close waits for all work and releases what the device holds. A second call does nothing.
 func (d *Device) Close() error {
 	d.once.Do(func() { d.drv.release(d.device) })
 	return nil
@@ -178,7 +178,7 @@ func (d *device) close() {
 	}
 }
 
-// Hold keeps s from running until release is called: a gate for tests, in place of sleeping.
+// Hold keeps s from running until release is called: a gate for tests, instead of sleeping.
 func (d *Device) Hold(s driver.Stream) (release func()) {
 	m := d.m
 	m.mu.Lock()
@@ -206,7 +206,7 @@ func (d *Device) Now() time.Duration {
 	return time.Duration(d.m.clock())
 }
 
-// Advance moves virtual time by dt and runs what is due by then. In real time it does nothing.
+// Advance moves virtual time by dt and runs the work due by then. In real time it does nothing.
 func (d *Device) Advance(dt time.Duration) {
 	m := d.m
 	m.mu.Lock()

@@ -43,7 +43,7 @@ func TestDriver(t *testing.T) {
 	}
 }
 
-// TestInvalidHandles calls everything that takes a handle with handles that are none, with destroyed ones, and with other devices'.
+// TestInvalidHandles passes invalid handles, destroyed ones, and those of other devices to every call that takes one.
 func TestInvalidHandles(t *testing.T) {
 	m := New(Options{Devices: 2})
 	d, th := enter(t, m, 0)
@@ -116,7 +116,7 @@ func second[T any](_ T, err error) error { return err }
 
 func third[T, U any](_ T, _ U, err error) error { return err }
 
-// TestInvalidTokens calls everything that takes a token without one, with a left one and with another device's.
+// TestInvalidTokens makes every call that takes a token without one, with one after its Leave, and with another device's.
 func TestInvalidTokens(t *testing.T) {
 	m := New(Options{Devices: 2})
 	d, _ := enter(t, m, 0)
@@ -182,7 +182,7 @@ func TestInvalidTokens(t *testing.T) {
 	left.Leave()
 }
 
-// TestLegacyNeedsAToken: work on the legacy stream from a goroutine that holds no token has no device.
+// TestLegacyNeedsAToken checks that work on the legacy stream from a goroutine that holds no token has no device.
 func TestLegacyNeedsAToken(t *testing.T) {
 	d, th := open(t, Options{})
 	p := alloc(t, d, th, 64)
@@ -198,7 +198,7 @@ func TestLegacyNeedsAToken(t *testing.T) {
 	must(t, d.Memset(p, 0, 1, 64, driver.StreamLegacy))
 }
 
-// TestFault: a fault ends the queued work of its device, names kernel and line, and leaves other devices alone.
+// TestFault checks that a fault ends the queued work of its device, names kernel and line, and does not affect other devices.
 func TestFault(t *testing.T) {
 	m := New(Options{Devices: 2})
 	d, th := enter(t, m, 0)
@@ -252,7 +252,7 @@ func TestFault(t *testing.T) {
 	must(t, d.Close())
 }
 
-// TestFaultWhileACallbackRuns: the callback's return finds its stream dropped.
+// TestFaultWhileACallbackRuns checks a callback that returns after its stream was dropped.
 func TestFaultWhileACallbackRuns(t *testing.T) {
 	for _, graph := range []bool{false, true} {
 		d, th := open(t, Options{})
@@ -281,7 +281,7 @@ func TestFaultWhileACallbackRuns(t *testing.T) {
 	}
 }
 
-// TestKernelMeetsFreedMemory: a launch after its buffer was freed faults.
+// TestKernelMeetsFreedMemory checks that a launch after its buffer was freed faults.
 func TestKernelMeetsFreedMemory(t *testing.T) {
 	d, th := open(t, Options{Addresses: NeverReuse()})
 	s := streams(t, d, th, 1)[0]
@@ -296,7 +296,7 @@ func TestKernelMeetsFreedMemory(t *testing.T) {
 	want(t, d.StreamSynchronize(th, s), "StreamSynchronize", driver.IllegalAddress)
 }
 
-// TestGraphMeetsFreedMemory: each kind of captured copy faults at a replay after its memory was freed.
+// TestGraphMeetsFreedMemory checks that each kind of captured copy faults at a replay after its memory was freed.
 func TestGraphMeetsFreedMemory(t *testing.T) {
 	host := make([]byte, 64)
 	for name, call := range map[string]func(d *Device, p driver.Ptr, s driver.Stream) error{
@@ -328,7 +328,7 @@ func TestGraphMeetsFreedMemory(t *testing.T) {
 	}
 }
 
-// TestUnloadedModule: its functions are gone, and a graph that launches one faults.
+// TestUnloadedModule checks that the functions of an unloaded module are invalid, and that a graph that launches one faults.
 func TestUnloadedModule(t *testing.T) {
 	d, th := open(t, Options{})
 	s := streams(t, d, th, 1)[0]
@@ -367,7 +367,7 @@ func TestLaunchOutOfResources(t *testing.T) {
 	want(t, err, "Launch", driver.LaunchOutOfResources)
 }
 
-// TestShortArguments: what the back end refuses is the inline call's error, and elsewhere a fault of the launch.
+// TestShortArguments checks launches that the back end refuses: an error of the call on an inline device, a fault of the launch elsewhere.
 func TestShortArguments(t *testing.T) {
 	for _, m := range []*Driver{New(Options{}), CPU()} {
 		d, th := enter(t, m, 0)
@@ -383,7 +383,7 @@ func TestShortArguments(t *testing.T) {
 	}
 }
 
-// TestDestroyWhileCaptured: destroying a captured stream invalidates the capture; destroying its origin ends it.
+// TestDestroyWhileCaptured checks that destroying a captured stream invalidates the capture, and destroying its origin ends it.
 func TestDestroyWhileCaptured(t *testing.T) {
 	d, th := open(t, Options{})
 	s := streams(t, d, th, 2)
@@ -400,7 +400,7 @@ func TestDestroyWhileCaptured(t *testing.T) {
 	must(t, d.Synchronize(th)) // no capture is left
 	want(t, d.StreamWait(driver.StreamLegacy, e), "StreamWait", driver.CapturedEvent)
 	want(t, d.EventSynchronize(th, e), "EventSynchronize", driver.InvalidValue)
-	// A device that is closed while one of its streams is captured.
+	// A device that is closed while one of its streams is being captured.
 	s = streams(t, d, th, 1)
 	must(t, d.CaptureBegin(th, s[0], driver.CaptureThreadLocal))
 	must(t, d.Close())

@@ -23,7 +23,7 @@ type Options struct {
 	Multiprocessors int
 	// ClockKHz is the rate of the device clock that kernels read; 0 means 1,000,000: one cycle is one nanosecond.
 	ClockKHz int
-	// RealTime makes the device clock follow the host's, and work run by itself.
+	// RealTime makes the device clock follow the host's, and work run without a wait.
 	RealTime bool
 	// Policy orders work of different streams; the zero value is FIFO.
 	Policy Policy
@@ -70,9 +70,9 @@ func newDriver(o Options, inline bool) *Driver {
 	log, err := check.Open()
 	if m.checkErr = err; log != nil {
 		m.watched(log)
-		m.check.Lasting = inline // the processor's device is never closed
+		m.check.Lasting = inline // the CPU device is never closed
 		if len(o.Addresses.script) == 0 {
-			o.Addresses = NeverReuse() // so that a stale address is no other allocation's
+			o.Addresses = NeverReuse() // so that a stale address never belongs to another allocation
 		}
 	}
 	m.opts = o
@@ -89,13 +89,13 @@ func newDriver(o Options, inline bool) *Driver {
 // Name returns "hostsim".
 func (d *Driver) Name() string { return "hostsim" }
 
-// Version returns the CUDA version whose rules are kept.
+// Version returns the CUDA version whose rules the simulator follows.
 func (d *Driver) Version() (int, error) { return 13000, nil }
 
-// DeviceCount returns how many devices the machine has.
+// DeviceCount returns the number of devices.
 func (d *Driver) DeviceCount() (int, error) { return d.m.opts.Devices, nil }
 
-// Open opens device ordinal. Opening a device that is open returns another handle of the same device.
+// Open opens device ordinal. Opening an open device returns another handle of the same device.
 func (d *Driver) Open(ordinal int) (driver.Device, error) {
 	dev, err := d.Device(ordinal)
 	if err != nil {
@@ -123,7 +123,7 @@ func (d *Driver) Device(ordinal int) (*Device, error) {
 	return &Device{device: dev, drv: d}, nil
 }
 
-// release gives one handle of dev back and closes dev with the last.
+// release releases one handle of dev and closes dev with the last one.
 func (d *Driver) release(dev *device) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"tenon.dev/internal/vexec"
 )
 
-// runKernel runs k and returns its fault as the driver's.
+// runKernel runs k and converts its fault to a driver error.
 func runKernel(k *vexec.Kernel, e *vexec.Env, o *op) *driver.Error {
 	err := k.Run(e, o.grid, o.block, o.shared, o.args)
 	if err == nil {
@@ -22,21 +22,21 @@ func runKernel(k *vexec.Kernel, e *vexec.Env, o *op) *driver.Error {
 	return f
 }
 
-// funcInfo returns what k uses.
+// funcInfo returns k's use of resources.
 func funcInfo(k *vexec.Kernel) (i driver.FuncInfo) {
 	i.Registers, i.SharedBytes, i.LocalBytes, i.MaxThreads = k.Info()
 	return i
 }
 
-// kernelClock is the clock that a kernel reads, in cycles. In virtual time each reading moves it on by a sixty-fourth of what has
-// passed in this kernel, so that a spin of any length takes some hundred readings and overshoots by at most four parts in a hundred.
+// kernelClock is the clock that a kernel reads, in cycles. In virtual time each reading advances it by 1/64 of the time passed in this
+// kernel, so that a spin of any length takes some hundred readings and overshoots by at most 4%.
 type kernelClock struct {
 	m      *machine
 	base   int64
 	passed atomic.Int64
 }
 
-// leastTick is the least that a reading moves the clock, in cycles.
+// leastTick is the least that a reading advances the clock, in cycles.
 const leastTick = 16
 
 // read returns the clock.

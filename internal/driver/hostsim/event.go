@@ -5,7 +5,7 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// event marks a point in a stream: what it recorded last, or where in a capture.
+// event marks a point in a stream: its most recent record, or a point in a capture.
 type event struct {
 	dev    *device
 	timing bool
@@ -14,14 +14,14 @@ type event struct {
 	deps   []int32
 }
 
-// record is one record of an event. Waits hold it, so that recording the event again or destroying it does not change them.
+// record is one record of an event. Waits refer to it, so that recording the event again or destroying it does not affect them.
 type record struct {
 	refs int
 	done bool  // it has run
 	at   int64 // when it is complete on the device clock
-	// failure is the failed assertion that it comes after, or nil.
+	// failure is the failed assertion that precedes it, or nil.
 	failure *assertFailure
-	// point is what comes before it, for a checker.
+	// point is the point in the order of work, for a checker.
 	point *check.Point
 }
 
@@ -36,14 +36,14 @@ func (m *machine) record() *record {
 	return &record{refs: 1}
 }
 
-// unref gives one reference back; mu is held.
+// unref releases one reference; mu is held.
 func (m *machine) unref(r *record) {
 	if r.refs--; r.refs == 0 {
 		m.records = append(m.records, r)
 	}
 }
 
-// forget drops what the event recorded; mu is held.
+// forget drops the event's record; mu is held.
 func (e *event) forget(m *machine) {
 	if e.rec != nil {
 		m.unref(e.rec)
@@ -51,7 +51,7 @@ func (e *event) forget(m *machine) {
 	e.rec, e.cap, e.deps = nil, nil, nil
 }
 
-// reached records the event at a node of e that a run has come to; mu is held. For a checker, all of e's runs come before it.
+// reached records the event at a node of e that a run has reached; mu is held. For a checker, all runs of e come before it.
 func (e *event) reached(m *machine, x *graphExec, at int64) *record {
 	e.forget(m)
 	e.rec = m.record()
@@ -68,7 +68,7 @@ func (d *device) EventCreate(t driver.Thread, timing bool) (driver.Event, error)
 	return driver.Event(d.m.events.add(&event{dev: d, timing: timing})), nil
 }
 
-// EventDestroy releases the handle; who waits for a record of it goes on waiting.
+// EventDestroy releases the handle; waits for a record of it continue.
 func (d *device) EventDestroy(t driver.Thread, e driver.Event) error {
 	if d.lost() {
 		return nil
@@ -115,7 +115,7 @@ func (d *device) EventRecord(e driver.Event, s driver.Stream) error {
 	return nil
 }
 
-// lockEvent is lockThread for a call that asks about e; mu is held on success. A capture that forbids it is invalidated.
+// lockEvent is lockThread for a call that queries e; mu is held on success. A capture that forbids the call is invalidated.
 func (d *device) lockEvent(call string, t driver.Thread, e driver.Event) (*event, error) {
 	tok, err := d.lockThread(call, t)
 	if err != nil {
@@ -141,7 +141,7 @@ func (d *device) lockEvent(call string, t driver.Thread, e driver.Event) (*event
 	return ev, nil
 }
 
-// EventQuery reports whether the work that e last recorded is done.
+// EventQuery reports whether the work before e's most recent record is done.
 func (d *device) EventQuery(t driver.Thread, e driver.Event) (bool, error) {
 	ev, err := d.lockEvent("EventQuery", t, e)
 	if err != nil {
@@ -158,7 +158,7 @@ func (d *device) EventQuery(t driver.Thread, e driver.Event) (bool, error) {
 	return done, d.gone("EventQuery")
 }
 
-// EventSynchronize blocks until it is.
+// EventSynchronize blocks until that work is done.
 func (d *device) EventSynchronize(t driver.Thread, e driver.Event) error {
 	ev, err := d.lockEvent("EventSynchronize", t, e)
 	if err != nil {

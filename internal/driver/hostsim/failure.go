@@ -2,17 +2,17 @@ package hostsim
 
 import "tenon.dev/internal/driver"
 
-// assertFailure is a failed assertion that the device survived. It follows the order of streams, by records and waits, so that whoever
-// waits for the work that comes after it can be told; told is under the machine's mu, as are the references to it.
+// assertFailure is a failed assertion that the device survived. It follows the order of streams through records and waits, so that it can
+// be reported to whoever waits for later work. The machine's mu guards told and the references to it.
 type assertFailure struct {
 	err  *driver.Error
 	told bool
 }
 
-// untold reports whether f is still to be told.
+// untold reports whether f is not yet reported.
 func (f *assertFailure) untold() bool { return f != nil && !f.told }
 
-// tell returns f's error if nobody was told of it.
+// tell returns f's error if it was not reported yet, and marks it as reported.
 func (f *assertFailure) tell() error {
 	if !f.untold() {
 		return nil
@@ -21,7 +21,7 @@ func (f *assertFailure) tell() error {
 	return f.err
 }
 
-// failed notes that an assertion failed in the work of s, unless one did before it that nobody was told of; mu is held.
+// failed records that an assertion failed in the work of s, unless an earlier failure there is still unreported; mu is held.
 func (s *stream) failed(err *driver.Error) {
 	if s.failure.untold() {
 		return
@@ -38,14 +38,14 @@ func (s *stream) failed(err *driver.Error) {
 	d.failures = append(left, s.failure)
 }
 
-// inherits notes that the work of s comes after that of f; mu is held.
+// inherits records that the work of s comes after that of f; mu is held.
 func (s *stream) inherits(f *assertFailure) {
 	if !s.failure.untold() {
 		s.failure = f
 	}
 }
 
-// StreamFailed returns the failure that s has come to, once.
+// StreamFailed returns the failure that s has reached, once.
 func (d *device) StreamFailed(s driver.Stream) error {
 	d.m.mu.Lock()
 	defer d.m.mu.Unlock()
@@ -55,7 +55,7 @@ func (d *device) StreamFailed(s driver.Stream) error {
 	return nil
 }
 
-// EventFailed returns the failure before what e recorded last, once.
+// EventFailed returns the failure before e's most recent record, once.
 func (d *device) EventFailed(e driver.Event) error {
 	d.m.mu.Lock()
 	defer d.m.mu.Unlock()

@@ -12,14 +12,14 @@ import (
 
 // graph is recorded work.
 type graph struct {
-	id     uint64 // its capture's
+	id     uint64 // its capture's id
 	nodes  []node
 	memory *graphMemory
 	gone   bool // the handle was released, and its nodes with it
 }
 
-// graphExec is a graph made ready to run: its nodes, and the state of its one run, under the machine's mu.
-// Launches are numbered and run in that order, one after the other.
+// graphExec is a graph ready to run: its nodes, and the state of its one run, guarded by the machine's mu. Launches are numbered and run in
+// that order, one after the other.
 type graphExec struct {
 	source    *graph
 	nodes     []execNode
@@ -28,26 +28,26 @@ type graphExec struct {
 	callbacks int          // host nodes
 	issued    uint64       // launches queued
 	done      uint64       // launches complete
-	end       int64        // when the last node that ran is complete
+	end       int64        // when the last node to run so far is complete
 	point     *check.Point // after the last launch, for a checker
 
-	need  []int32 // of each node: how many it still waits for
-	at    []int64 // of each node: when it can begin
+	need  []int32 // for each node: how many nodes it still waits for
+	at    []int64 // for each node: when it can begin
 	ready []int32 // nodes that can run
 	left  int     // nodes that have not run
-	heard int     // host nodes of this run that have
+	heard int     // host nodes of this run that have run
 
 	inline sync.Mutex
 }
 
-// execNode is one node, the number of nodes it waits for, and those that wait for it.
+// execNode is one node, the number of nodes it waits for, and the nodes that wait for it.
 type execNode struct {
 	op   op
 	need int32
 	next []int32
 }
 
-// start begins the run of a launch at the device time at.
+// start begins the run of a launch at device time at.
 func (e *graphExec) start(ticket uint64, at int64) {
 	e.changes.apply(e.nodes, ticket)
 	e.left, e.heard, e.end = len(e.nodes), 0, at
@@ -60,7 +60,7 @@ func (e *graphExec) start(ticket uint64, at int64) {
 	}
 }
 
-// begin takes node n from those that can run.
+// begin removes node n from those that can run.
 func (e *graphExec) begin(n int32) {
 	for i, r := range e.ready {
 		if r == n {
@@ -70,7 +70,7 @@ func (e *graphExec) begin(n int32) {
 	}
 }
 
-// finish notes that node n is complete at end.
+// finish records that node n is complete at end.
 func (e *graphExec) finish(n int32, end int64) {
 	e.left--
 	e.end = max(e.end, end)
@@ -114,7 +114,7 @@ func (d *device) GraphInstantiate(t driver.Thread, g driver.Graph) (driver.Graph
 	for _, node := range gr.nodes {
 		room += len(node.op.args)
 	}
-	args := make([]byte, 0, room) // its own, which changes may overwrite
+	args := make([]byte, 0, room) // its own, so that changes may overwrite it
 	for i, node := range gr.nodes {
 		e.nodes[i].op, e.nodes[i].need = node.op, int32(len(node.deps))
 		args = append(args, node.op.args...)
@@ -129,7 +129,7 @@ func (d *device) GraphInstantiate(t driver.Thread, g driver.Graph) (driver.Graph
 	return driver.GraphExec(d.execs.add(e)), nil
 }
 
-// GraphChain makes a graph of work, each piece after the one before it.
+// GraphChain makes a graph of work, each piece after the previous one.
 func (d *device) GraphChain(t driver.Thread, work []driver.ChainWork) (driver.Graph, []driver.Node, error) {
 	const call = "GraphChain"
 	if _, err := d.lockThread(call, t); err != nil {
@@ -154,7 +154,7 @@ func (d *device) GraphChain(t driver.Thread, work []driver.ChainWork) (driver.Gr
 	return driver.Graph(d.graphs.add(g)), handles, nil
 }
 
-// chained returns a piece of a chain as an operation. mu is held, and left on error.
+// chained returns a piece of a chain as an operation. mu is held, and unlocked on error.
 func (d *device) chained(call string, w *driver.ChainWork) (op, error) {
 	switch {
 	case w.Launch != nil:
@@ -167,7 +167,7 @@ func (d *device) chained(call string, w *driver.ChainWork) (op, error) {
 	return d.recording(call, w.Event)
 }
 
-// recording returns the record of an event as an operation of a graph. mu is held, and left on error.
+// recording returns the record of an event as an operation of a graph. mu is held, and unlocked on error.
 func (d *device) recording(call string, e driver.Event) (op, error) {
 	ev := d.m.events.get(uintptr(e))
 	if ev == nil || ev.dev != d {

@@ -11,26 +11,26 @@ import (
 
 // machine is what the devices of one driver share: the clock, the schedule, events, captures and callbacks.
 //
-// One goroutine at a time runs queued work (running is its number) and leaves mu while it does, so that others can queue more. Who waits
-// sleeps on changed, which is told of every completed operation. In virtual time the waiters themselves run the work; in real time
-// the drain goroutine does.
+// One goroutine at a time runs queued work (running is the number of the operation) and unlocks mu meanwhile, so that others can queue
+// more. Waiters sleep on changed, which every completed operation signals. In virtual time the waiters themselves run the work; in real
+// time the drain goroutine does.
 type machine struct {
 	opts     Options
 	inline   bool
 	began    time.Time
 	host     regions
-	check    *check.Checker // nil unless the environment asks for it, which may fail
+	check    *check.Checker // nil unless the environment asks for it; setting it up may fail
 	checkErr error
-	// mapped is held for reading by work that touches memory and for writing while memory is unmapped, so that a program which frees
-	// what its work still uses meets a fault of the device and not of the process.
+	// mapped is held for reading by work that accesses memory and for writing while memory is unmapped. So a program that frees memory in
+	// use gets a fault of the device, not of the process.
 	mapped sync.RWMutex
 
 	mu        sync.Mutex
-	devices   []*device // those that are open, by number; the driver's mu is held to change it
+	devices   []*device // the open devices, by number; to change it, hold the driver's mu too
 	changed   sync.Cond
-	running   uint64 // the number of the operation that works, or 0
+	running   uint64 // the number of the running operation, or 0
 	now       int64  // virtual time in nanoseconds
-	seq       uint64 // of the last queued operation
+	seq       uint64 // the number of the last queued operation
 	policy    Policy
 	rng       *rand.Rand
 	turn      uint64    // counts served operations, for the interleaving policy
@@ -43,23 +43,23 @@ type machine struct {
 	lastID    driver.CallbackID
 
 	wake      chan struct{} // tells the drain goroutine of new work
-	draining  bool          // the drain goroutine runs
+	draining  bool          // whether the drain goroutine runs
 	drainer   func()        // drain, made once so that starting it allocates nothing
 	timer     *time.Timer   // the drain goroutine's
 	unheard   int           // queued callbacks
-	assistant *time.Timer   // calls assist while there are some, in virtual time
+	assistant *time.Timer   // calls assist while callbacks are queued, in virtual time
 	served    uint64        // operations completed
-	silent    uint64        // served when the assistant looked last
+	silent    uint64        // the value of served when assist last looked
 }
 
-// put makes dev the device of that number; nil is none.
+// put makes dev the device with that number; nil removes it.
 func (m *machine) put(ordinal int, dev *device) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.devices[ordinal] = dev
 }
 
-// device returns the open device of that number, or nil; mu is held.
+// device returns the open device with that number, or nil; mu is held.
 func (m *machine) device(ordinal int) *device {
 	if ordinal < 0 || ordinal >= len(m.devices) {
 		return nil
@@ -75,7 +75,7 @@ func (m *machine) clock() int64 {
 	return m.now
 }
 
-// cost returns ns in virtual time and 0 in real time, where work takes what it takes.
+// cost returns ns in virtual time and 0 in real time, where work takes as long as it takes.
 func (m *machine) cost(ns int64) int64 {
 	if m.opts.RealTime {
 		return 0
@@ -83,12 +83,12 @@ func (m *machine) cost(ns int64) int64 {
 	return ns
 }
 
-// cycles converts a device time to cycles of the kernels' clock.
+// cycles converts device time to cycles of the kernels' clock.
 func (m *machine) cycles(ns int64) int64 {
 	return int64(float64(ns) * (float64(m.opts.ClockKHz) / 1e6))
 }
 
-// target is what a host call waits for: all work queued up to seq on a stream or on a device, or a record.
+// target is what a host call waits for: all work queued up to seq on a stream or a device, or a record.
 type target struct {
 	dev *device
 	s   *stream
@@ -112,13 +112,13 @@ func (w *target) done(m *machine) (bool, int64) {
 	return true, w.dev.latest
 }
 
-// await blocks until w is complete, and the host then knows of it. mu is held before and after, and left in between.
+// await blocks until w is complete and records that the host knows it. mu is held before and after, and unlocked in between.
 func (m *machine) await(w target) {
 	m.settle(w)
 	m.learn(w)
 }
 
-// settle is await for waits that a program may not rely on for order. mu is held before and after, and left in between.
+// settle is await for waits that a program must not rely on for order. mu is held before and after, and unlocked in between.
 func (m *machine) settle(w target) {
 	for {
 		done, at := w.done(m)
@@ -139,11 +139,11 @@ func (m *machine) settle(w target) {
 	}
 }
 
-// queryStep is how far a query that finds work pending moves virtual time. It is less than any operation takes, so that the first
-// query after an operation is queued never finds it done.
+// queryStep is how far a query that finds work pending advances virtual time. It is less than any operation takes, so that the first query
+// after an operation is queued never finds it done.
 const queryStep = 500
 
-// poll reports whether w is complete. In virtual time, asking moves the clock a little, so that asking often enough is a way to wait.
+// poll reports whether w is complete. In virtual time each poll advances the clock a little, so that polling long enough is a way to wait.
 func (m *machine) poll(w target) bool {
 	done := m.query(w)
 	if done {
@@ -165,13 +165,13 @@ func (m *machine) query(w target) bool {
 	return done && at <= m.now
 }
 
-// runDue runs what begins before the present; mu is held.
+// runDue runs the work that begins before the current time; mu is held.
 func (m *machine) runDue() {
 	for m.running == 0 && m.run(m.now) {
 	}
 }
 
-// poke tells whoever runs work that there may be some; mu is held.
+// poke tells whoever runs work that there may be more; mu is held.
 func (m *machine) poke() {
 	m.changed.Broadcast()
 	if !m.opts.RealTime || m.inline {
@@ -188,7 +188,7 @@ func (m *machine) poke() {
 	}
 }
 
-// drain runs work in real time until none is queued.
+// drain runs work in real time until the queues are empty.
 func (m *machine) drain() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -196,7 +196,7 @@ func (m *machine) drain() {
 		if m.run(m.clock() + 1) {
 			continue
 		}
-		// What is left begins later, is held, or waits for a callback.
+		// The rest begins later, is held, or waits for a callback.
 		pause := time.Hour
 		if _, at, ok := m.choose(farFuture); ok {
 			pause = time.Duration(max(at-m.clock(), 0))
@@ -213,10 +213,10 @@ func (m *machine) drain() {
 	m.draining = false
 }
 
-// patience is how long the host may be silent before the device proceeds to a queued callback by itself in virtual time.
+// patience is how long the host may be inactive before the device proceeds to a queued callback by itself in virtual time.
 const patience = 10 * time.Millisecond
 
-// expect notes that n callbacks were queued; mu is held.
+// expect records that n callbacks were queued; mu is held.
 func (m *machine) expect(n int) {
 	if m.unheard == 0 && n > 0 && !m.opts.RealTime {
 		m.silent = m.served
@@ -225,14 +225,14 @@ func (m *machine) expect(n int) {
 	m.unheard += n
 }
 
-// heard notes that n callbacks ran or were dropped; mu is held.
+// heard records that n callbacks ran or were dropped; mu is held.
 func (m *machine) heard(n int) {
 	if m.unheard -= n; m.unheard == 0 {
 		m.assistant.Stop()
 	}
 }
 
-// assist runs queued work up to the next callback if the host did nothing about it for the length of patience.
+// assist runs queued work up to the next callback if the host was inactive for the duration of patience.
 func (m *machine) assist() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

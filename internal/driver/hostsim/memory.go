@@ -9,15 +9,15 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// The geometry of device memory, as CUDA's: memory is taken from the device in steps of 2 MiB, allocations smaller than half a step
-// share one, and each begins at a multiple of 512 bytes.
+// The geometry of device memory, as in CUDA: memory is taken from the device in steps of 2 MiB, allocations smaller than half a step share
+// one, and each begins at a multiple of 512 bytes.
 const (
 	step      = 2 << 20
 	smallest  = step / 2
 	alignment = 512
 )
 
-// Device addresses begin above every address of a host process and lie 8 TiB apart for each ordinal.
+// Device addresses begin above every address of a host process; those of consecutive ordinals are 8 TiB apart.
 const (
 	firstAddress = 0xA000_0000_0000
 	addressSpace = 8 << 40
@@ -29,11 +29,11 @@ type Addresses struct {
 	script []uint64
 }
 
-// NeverReuse never returns an address again, so that a stale pointer meets a fault and not another allocation.
+// NeverReuse never returns an address again, so that a stale pointer causes a fault instead of hitting another allocation.
 func NeverReuse() Addresses { return Addresses{never: true} }
 
-// Script returns the given addresses, one for each allocation, and others far above when they are used up. Each must be a multiple of
-// 512 from 0xA00000000000 on; an allocation whose turn has another address, or one in use, fails with InvalidValue.
+// Script returns the given addresses, one for each allocation, and, when they are used up, others far above. Each must be a multiple of
+// 512, at least 0xA00000000000; an allocation whose next address is invalid or in use fails with InvalidValue.
 func Script(addresses ...uint64) Addresses { return Addresses{script: addresses} }
 
 // memory is the memory of one device.
@@ -41,15 +41,15 @@ type memory struct {
 	regions
 	host *regions // page-locked memory of the whole machine: devices see it at its host address
 
-	alloc    sync.Mutex // guards what stands below
+	alloc    sync.Mutex // guards the fields below
 	capacity uint64     // 0: none
 	reserved uint64     // bytes taken from the device, in steps
 	policy   Addresses
 	used     int // addresses used of policy.script
 	plain    bool
-	// spread is how many addresses a byte of a slab takes: 2 under the memory checker, so that behind each allocation lies a gap as long as
-	// it is, and behind a large one a step, with no memory in it. An access one past the end then meets no neighbour. Addresses cost
-	// nothing, so what the device reports stays.
+	// spread is the number of addresses per byte of a slab: 2 under the memory checker. Each allocation is then followed by a gap of its
+	// own length, a large one by a gap of one step, with no memory in it, so that an access just past the end hits no neighbour. Addresses
+	// cost nothing, so the memory that the device reports does not change.
 	spread uint64
 	free   spans
 	slabs  []*slab // by address
@@ -58,13 +58,13 @@ type memory struct {
 	small  map[uint64]*slab // the slab of each small allocation, by address
 }
 
-// backing is host memory that stands for device memory; pieces counts the mappings of the pattern that it is made of.
+// backing is host memory used as device memory; pieces counts the mappings of the pattern that it is made of.
 type backing struct {
 	mem    []byte
 	pieces int64
 }
 
-// slab is one step of memory that small allocations share; free holds offsets in it.
+// slab is one step of memory shared by small allocations; free holds offsets in it.
 type slab struct {
 	base uint64
 	mem  backing
@@ -90,8 +90,8 @@ func newMemory(o *Options, ordinal int, m *machine) *memory {
 	return mem
 }
 
-// Resolve returns the live allocation that holds addr, which may be page-locked host memory: its bytes and its base address. It is
-// safe for concurrent use.
+// Resolve returns the live allocation that contains addr, which may be page-locked host memory: its bytes and its base address. It is safe
+// for concurrent use.
 func (m *memory) Resolve(addr uint64) (mem []byte, base uint64, ok bool) {
 	if addr >= firstAddress {
 		return m.resolve(addr)
@@ -137,10 +137,10 @@ func (m *memory) allocate(n uint64) (driver.Ptr, driver.Code) {
 	return driver.Ptr(addr), driver.Success
 }
 
-// gap is the addresses behind an allocation of whole steps.
+// gap is the size of the gap after an allocation of whole steps.
 func (m *memory) gap() uint64 { return (m.spread - 1) * step }
 
-// allocateAt returns n bytes at the script's next address.
+// allocateAt returns n bytes at the next address of the script.
 func (m *memory) allocateAt(addr, n uint64) (driver.Ptr, driver.Code) {
 	m.used++
 	if addr == 0 || addr%alignment != 0 || addr < firstAddress || m.overlaps(addr, n) {
@@ -203,7 +203,7 @@ func (m *memory) reserve(size uint64) (backing, driver.Code) {
 	return b, driver.Success
 }
 
-// unreserve gives what reserve returned back.
+// unreserve undoes reserve.
 func (m *memory) unreserve(b backing) {
 	m.reserved -= uint64(len(b.mem))
 	unmapBacking(b)
@@ -243,7 +243,7 @@ func (m *memory) release(p driver.Ptr) driver.Code {
 	return driver.Success
 }
 
-// reuse gives the range of s that begins at addr back; it ends where the next live allocation or free range begins.
+// reuse makes the range of s that begins at addr free again; it ends where the next live allocation or free range begins.
 func (m *memory) reuse(s *slab, addr uint64) {
 	off, end := (addr-s.base)/m.spread, uint64(step)
 	m.mu.RLock()
@@ -267,7 +267,7 @@ func (m *memory) close() {
 	m.mu.Lock()
 	m.live = nil
 	m.mu.Unlock()
-	//tenon:unordered the memory goes as a whole
+	//tenon:unordered all memory is released
 	for _, b := range m.large {
 		m.unreserve(b)
 	}
@@ -280,7 +280,7 @@ func (m *memory) close() {
 	clear(m.small)
 }
 
-// info returns free and total bytes; without a capacity both are the host's, less what is reserved.
+// info returns free and total bytes; without a capacity both are the host's memory, less what is reserved.
 func (m *memory) info(hostTotal uint64) (free, total uint64) {
 	m.alloc.Lock()
 	defer m.alloc.Unlock()
@@ -291,7 +291,7 @@ func (m *memory) info(hostTotal uint64) (free, total uint64) {
 	return total - min(m.reserved, total), total
 }
 
-// MemAlloc returns n bytes that hold the pattern of fresh memory, or what an earlier allocation left.
+// MemAlloc returns n bytes that hold the pattern of fresh memory, or the contents of an earlier allocation.
 func (d *device) MemAlloc(t driver.Thread, n uint64) (driver.Ptr, error) {
 	if err := d.lockUnsafe("MemAlloc", t); err != nil {
 		return 0, err
@@ -310,7 +310,7 @@ func (d *device) MemAlloc(t driver.Thread, n uint64) (driver.Ptr, error) {
 	return p, nil
 }
 
-// MemFree waits for all work of the device and frees p; memory of the pool it frees without waiting. Address 0 is no error.
+// MemFree waits for all work of the device and frees p; it frees pool memory without waiting. Address 0 is not an error.
 func (d *device) MemFree(t driver.Thread, p driver.Ptr) error {
 	if d.lost() {
 		return nil
@@ -347,7 +347,7 @@ func (d *device) MemFree(t driver.Thread, p driver.Ptr) error {
 	return nil
 }
 
-// MemInfo returns free and total bytes; free moves in steps of 2 MiB.
+// MemInfo returns free and total bytes; free changes in steps of 2 MiB.
 func (d *device) MemInfo(t driver.Thread) (free, total uint64, err error) {
 	if _, err := d.lockThread("MemInfo", t); err != nil {
 		return 0, 0, err
@@ -357,7 +357,7 @@ func (d *device) MemInfo(t driver.Thread) (free, total uint64, err error) {
 	return free, total, nil
 }
 
-// HostAlloc returns n bytes of page-locked memory, which kernels of every device see at its host address.
+// HostAlloc returns n bytes of page-locked memory, visible to kernels of every device at its host address.
 func (d *device) HostAlloc(t driver.Thread, n uint64) ([]byte, error) {
 	if err := d.lockUnsafe("HostAlloc", t); err != nil {
 		return nil, err
@@ -374,7 +374,7 @@ func (d *device) HostAlloc(t driver.Thread, n uint64) ([]byte, error) {
 	return b, nil
 }
 
-// HostFree waits for all work of the device and frees b. A nil b is no error.
+// HostFree waits for all work of the device and frees b. A nil b is not an error.
 func (d *device) HostFree(t driver.Thread, b []byte) error {
 	if d.lost() {
 		return nil
@@ -403,7 +403,7 @@ func (d *device) HostFree(t driver.Thread, b []byte) error {
 	return nil
 }
 
-// HostRegister makes b page-locked memory, which kernels of every device see at its host address.
+// HostRegister makes b page-locked memory, visible to kernels of every device at its host address.
 func (d *device) HostRegister(t driver.Thread, b []byte) error {
 	if err := d.lockUnsafe("HostRegister", t); err != nil {
 		return err
@@ -441,7 +441,7 @@ func (d *device) HostUnregister(t driver.Thread, b []byte) error {
 	return nil
 }
 
-// HostView returns memory of the processor's device; other devices' is behind addresses that the host does not have.
+// HostView returns memory of the CPU device; other devices' addresses do not exist on the host.
 func (d *device) HostView(p driver.Ptr, n uint64) []byte {
 	if !d.m.inline {
 		return nil
@@ -452,7 +452,7 @@ func (d *device) HostView(p driver.Ptr, n uint64) []byte {
 	return d.mem.bytes(p, n)
 }
 
-// lost reports whether frees are silent: the device has faulted or is closed.
+// lost reports whether frees return no error: the device has faulted or is closed.
 func (d *device) lost() bool {
 	d.m.mu.Lock()
 	defer d.m.mu.Unlock()

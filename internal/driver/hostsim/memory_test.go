@@ -10,13 +10,13 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// open returns device 0 of a new machine, entered until the test ends.
+// open opens and enters device 0 of a new machine until the test ends.
 func open(t *testing.T, o Options) (*Device, driver.Thread) {
 	t.Helper()
 	return enter(t, New(o), 0)
 }
 
-// enter returns a device of d, entered until the test ends.
+// enter opens and enters a device of d until the test ends.
 func enter(t *testing.T, d *Driver, ordinal int) (*Device, driver.Thread) {
 	t.Helper()
 	dev, err := d.Device(ordinal)
@@ -37,7 +37,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// want fails the test unless err is an error of that call and code.
+// want fails the test unless err is an error with that call and code.
 func want(t *testing.T, err error, call string, code driver.Code) {
 	t.Helper()
 	var e *driver.Error
@@ -139,11 +139,11 @@ func TestAddressScript(t *testing.T) {
 		t.Errorf("addresses %#x, %#x", p, q)
 	}
 	_, err := d.MemAlloc(th, 1<<60)
-	want(t, err, "MemAlloc", driver.OutOfMemory) // takes no turn
+	want(t, err, "MemAlloc", driver.OutOfMemory) // uses no address of the script
 	if r := alloc(t, d, th, 1); r != a+64<<20 {
 		t.Errorf("address %#x", r)
 	}
-	for range 3 { // in use; no multiple of 512; below device addresses
+	for range 3 { // in use; not a multiple of 512; below device addresses
 		_, err := d.MemAlloc(th, 1)
 		want(t, err, "MemAlloc", driver.InvalidValue)
 	}
@@ -172,7 +172,7 @@ func TestOutOfMemoryInAStep(t *testing.T) {
 	alloc(t, d, th, 1000)
 }
 
-// TestRandomAllocations keeps a model of the live blocks: none overlap, each keeps its bytes, and all is free in the end.
+// TestRandomAllocations compares with a model of the live blocks: none overlap, each keeps its bytes, and all memory is free at the end.
 func TestRandomAllocations(t *testing.T) {
 	d, th := open(t, Options{Capacity: 1 << 30})
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -271,10 +271,10 @@ func TestCloseFrees(t *testing.T) {
 	if len(d.mem.live) != 0 || len(d.m.host.live) != 1 || d.mem.reserved != 0 {
 		t.Errorf("after Close: %d regions, %d of page-locked memory", len(d.mem.live), len(d.m.host.live))
 	}
-	h[0] = 1 // the other device's is still there
+	h[0] = 1 // the other device's memory is still there
 	_, err = d.MemAlloc(th, 100)
 	want(t, err, "MemAlloc", driver.Deinitialized)
-	must(t, d.MemFree(th, 4096)) // silent
+	must(t, d.MemFree(th, 4096)) // no error
 	must(t, d.HostFree(th, h))
 	again, err := m.Device(0)
 	must(t, err)

@@ -57,7 +57,7 @@ func (d *device) UnloadModule(t driver.Thread, m driver.Module) error {
 	d.m.await(target{dev: d, seq: d.m.seq})
 	d.modules.remove(uintptr(m))
 	mod.unloaded = true
-	//tenon:unordered each is removed by itself
+	//tenon:unordered each is removed separately
 	for _, f := range mod.funcs {
 		d.funcs.remove(uintptr(f))
 	}
@@ -91,7 +91,7 @@ func (d *device) Function(t driver.Thread, m driver.Module, name string) (driver
 	return f, nil
 }
 
-// FuncInfo tells what f uses.
+// FuncInfo returns f's use of resources.
 func (d *device) FuncInfo(t driver.Thread, f driver.Func) (driver.FuncInfo, error) {
 	if _, err := d.lockThread("FuncInfo", t); err != nil {
 		return driver.FuncInfo{}, err

@@ -2,23 +2,23 @@ package hostsim
 
 import "tenon.dev/internal/driver"
 
-// nodeHandle is the handle of node i of the graph that a capture records: the low 32 bits are i+1, the high ones the capture's id.
+// nodeHandle is the handle of node i of the graph that a capture records: the low 32 bits are i+1, the high 32 the capture's id.
 func nodeHandle(capture uint64, i int32) driver.Node {
 	return driver.Node(capture<<32 | uint64(uint32(i)+1))
 }
 
-// change is what a node does from a launch on.
+// change is a node's new operation from one launch on.
 type change struct {
 	op     op
 	node   int32
-	ticket uint64 // the first launch that it is for
+	ticket uint64 // the first launch that it applies to
 }
 
-// changes are those of an executable that queued launches must not see yet, oldest first, under the machine's mu. Behind the slice's
-// length lie spent ones, whose memory for arguments is used again.
+// changes are the changes of an executable that queued launches must not see yet, oldest first, guarded by the machine's mu. Between the
+// slice's length and capacity lie applied ones, whose memory for arguments is reused.
 type changes []change
 
-// add notes that node i is o from the launch ticket on.
+// add makes o the operation of node i from launch ticket on.
 func (c *changes) add(i int32, o *op, ticket uint64) {
 	n := len(*c)
 	if n == cap(*c) {
@@ -31,13 +31,13 @@ func (c *changes) add(i int32, o *op, ticket uint64) {
 	k.op.become(o)
 }
 
-// apply makes the changes for launches up to ticket. No run is under way.
+// apply makes the changes for launches up to ticket. No run is in progress.
 func (c *changes) apply(nodes []execNode, ticket uint64) {
 	all := *c
 	n := 0
 	for ; n < len(all) && all[n].ticket <= ticket; n++ {
 		k := &all[n]
-		// The node's old memory for arguments is the change's now.
+		// The change takes over the node's old memory for arguments.
 		nodes[k.node].op, k.op = k.op, op{args: nodes[k.node].op.args}
 	}
 	if n == 0 {
@@ -49,14 +49,14 @@ func (c *changes) apply(nodes []execNode, ticket uint64) {
 	*c = all[:len(all)-n]
 }
 
-// become makes o the same as p, with arguments of its own.
+// become copies p to o, including its arguments.
 func (o *op) become(p *op) {
 	args := append(o.args[:0], p.args...)
 	*o = *p
 	o.args = args
 }
 
-// nodeOf returns the executable and the number of its node for a call that changes what a node of the kind does. mu is held on success.
+// nodeOf returns the executable and the index of its node for a call that changes a node of the given kind. mu is held on success.
 func (d *device) nodeOf(call string, t driver.Thread, e driver.GraphExec, n driver.Node, kind opKind) (*graphExec, int32, error) {
 	if err := d.lockUnsafe(call, t); err != nil {
 		return nil, 0, err
@@ -68,20 +68,20 @@ func (d *device) nodeOf(call string, t driver.Thread, e driver.GraphExec, n driv
 	i := int64(uint32(n)) - 1
 	switch {
 	case uint64(n)>>32 != x.source.id || i < 0 || i >= int64(len(x.nodes)):
-		return nil, 0, d.refuse(call, driver.InvalidValue, "the node is not of the graph that the executable was made from")
+		return nil, 0, d.refuse(call, driver.InvalidValue, "the node does not belong to the graph that the executable was made from")
 	case x.source.gone:
-		return nil, 0, d.refuse(call, driver.InvalidValue, "the node went with its graph, which was destroyed")
+		return nil, 0, d.refuse(call, driver.InvalidValue, "the node's graph was destroyed")
 	case x.source.nodes[i].op.kind != kind:
-		return nil, 0, d.refuse(call, driver.InvalidValue, "the node is no "+opNames[kind])
+		return nil, 0, d.refuse(call, driver.InvalidValue, "the node is not a "+opNames[kind])
 	}
 	return x, int32(i), nil
 }
 
-// change makes node i of x be o for launches from now on, and leaves mu.
+// change makes o the operation of node i of x for launches from now on, and unlocks mu.
 func (d *device) change(x *graphExec, i int32, o *op) {
 	defer d.m.mu.Unlock()
 	x.changes.add(i, o, x.issued)
-	// On an inline device a run may be under way, which has no number; it holds the lock, and the next run makes the change.
+	// On an inline device a run may be in progress, which has no number. It holds the lock, and the next run makes the change.
 	if d.m.inline && x.inline.TryLock() {
 		defer x.inline.Unlock()
 		x.changes.apply(x.nodes, x.issued)

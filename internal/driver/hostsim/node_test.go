@@ -9,7 +9,7 @@ import (
 	"tenon.dev/internal/driver/drivertest"
 )
 
-// adding is a graph of a callback, if there is one, and y += x over 64 elements.
+// adding is a graph of an optional callback and y += x over 64 elements.
 type adding struct {
 	*Device
 	t    *testing.T
@@ -68,7 +68,7 @@ func (a *adding) want(v float32) {
 	}
 }
 
-// A node's handle is good while its graph lives, for executables of the graph alone, and names a node that there is.
+// A node's handle is valid while its graph lives, only for executables of the graph, and only if the node exists.
 func TestNodesGoWithTheirGraph(t *testing.T) {
 	d, th := open(t, Options{})
 	a := newAdding(t, d, th, nil)
@@ -85,7 +85,7 @@ func TestNodesGoWithTheirGraph(t *testing.T) {
 	want(t, a.set(th, 4), "GraphSetLaunch", driver.InvalidHandle)
 }
 
-// What a launch may not have, a change may not have.
+// What is invalid in a launch is invalid in a change.
 func TestChangesAreChecked(t *testing.T) {
 	d, th := open(t, Options{})
 	a := newAdding(t, d, th, nil)
@@ -107,7 +107,7 @@ func TestChangesAreChecked(t *testing.T) {
 	must(t, d.GraphSetCopy(th, e, n, a.y+128, a.y, 64))
 }
 
-// A change counts as unsafe while its thread captures.
+// A change is potentially unsafe while its thread captures.
 func TestChangeInACapture(t *testing.T) {
 	d, th := open(t, Options{})
 	a := newAdding(t, d, th, nil)
@@ -125,7 +125,7 @@ func TestChangeInACapture(t *testing.T) {
 	a.want(5)
 }
 
-// On an inline device a run is under way while others change the graph: it is not disturbed.
+// On an inline device, others change the graph while a run is in progress, without affecting it.
 func TestChangeOfAnInlineRun(t *testing.T) {
 	d, th := enter(t, CPU(), 0)
 	entered, leave := make(chan bool, 2), make(chan bool)
@@ -145,7 +145,7 @@ func TestChangeOfAnInlineRun(t *testing.T) {
 	a.want(1101)
 }
 
-// BenchmarkGraphSet is a change of one node of a graph of a hundred.
+// BenchmarkGraphSet measures a change of one node in a graph of a hundred.
 func BenchmarkGraphSet(b *testing.B) {
 	dev, t, l := bench(b, New(Options{}), 256)
 	if err := dev.CaptureBegin(t, l.Stream, driver.CaptureRelaxed); err != nil {

@@ -8,7 +8,7 @@ import (
 	"tenon.dev/internal/driver/drivertest"
 )
 
-// race has two devices fill and copy the same memory without waiting for each other, and returns what came out.
+// race has two devices fill and copy the same memory without waiting for each other, and returns the result.
 func race(t *testing.T, seed uint64) []byte {
 	a, b := drivertest.OpenPair(t, New(Options{Devices: 2, Policy: Random(seed)}))
 	const n = 32
@@ -45,7 +45,7 @@ func race(t *testing.T, seed uint64) []byte {
 	return got
 }
 
-// TestScheduleOfTwoDevices: the order of work of two devices is a function of the seed.
+// TestScheduleOfTwoDevices checks that the order of work of two devices depends only on the seed.
 func TestScheduleOfTwoDevices(t *testing.T) {
 	first, others := race(t, 1), 0
 	for seed := range uint64(20) {
@@ -62,7 +62,7 @@ func TestScheduleOfTwoDevices(t *testing.T) {
 	}
 }
 
-// TestPeerOfLostDevice: a copy from a device that a fault lost is refused, and the copying device goes on.
+// TestPeerOfLostDevice checks that a copy from a device lost to a fault is refused, and that the copying device keeps working.
 func TestPeerOfLostDevice(t *testing.T) {
 	m := New(Options{Devices: 2})
 	a, err := m.Device(0)
@@ -82,7 +82,7 @@ func TestPeerOfLostDevice(t *testing.T) {
 	must(t, err)
 	u, err := a.StreamCreate(ta, true, 0)
 	must(t, err)
-	// What is queued when its source goes is a fault of the device that reads.
+	// If a copy is queued when its source goes away, the reading device faults.
 	release := b.Hold(s)
 	must(t, b.CopyPeer(q, 0, p, 512, s))
 	must(t, a.MemFree(ta, p))

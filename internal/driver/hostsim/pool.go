@@ -7,8 +7,8 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// pool is a device's memory pool, under the machine's mu. Memory freed on a stream is reused on that stream at once, since the stream runs
-// in order, and elsewhere when the stream got there.
+// pool is a device's memory pool, guarded by the machine's mu. Memory freed on a stream is reused on that stream at once, since the stream
+// runs in order, and elsewhere when the stream has reached the free.
 type pool struct {
 	chunks  []*chunk
 	blocks  map[uint64]poolBlock // live allocations, by address
@@ -17,29 +17,29 @@ type pool struct {
 	usage   driver.PoolUsage
 }
 
-// chunk is memory that the pool has from the device.
+// chunk is memory that the pool has taken from the device.
 type chunk struct {
 	base, size uint64
 	free       spans
 }
 
-// poolBlock is one allocation; one of a captured graph lives as long as the graph.
+// poolBlock is one allocation; that of a captured graph lives as long as the graph.
 type poolBlock struct {
 	size  uint64
 	graph *graphMemory
 }
 
-// pendingFree is memory that was freed on a stream; ran says that the stream got there.
+// pendingFree is memory that was freed on a stream; ran is set once the stream has got there.
 type pendingFree struct {
 	addr, size uint64
 	on         *stream
 	ran        atomic.Bool
 }
 
-// chunkBytes is what the pool takes from the device at least.
+// chunkBytes is the least that the pool takes from the device at a time.
 const chunkBytes = 32 << 20
 
-// take finds n bytes for s in what the pool holds.
+// take finds n bytes for s in the memory that the pool holds.
 func (p *pool) take(n uint64, s *stream) (uint64, bool) {
 	p.reclaim()
 	best := -1
@@ -65,7 +65,7 @@ func (p *pool) take(n uint64, s *stream) (uint64, bool) {
 	return 0, false
 }
 
-// reclaim takes in what streams have freed.
+// reclaim adds the memory of completed frees.
 func (p *pool) reclaim() {
 	kept := p.pending[:0]
 	for _, f := range p.pending {
@@ -97,7 +97,7 @@ func (d *device) hold(size uint64) driver.Code {
 	return code
 }
 
-// trim gives unused chunks back until at most keep bytes are held; mu is held.
+// trim releases unused chunks until at most keep bytes are held; mu is held.
 func (d *device) trim(keep uint64) {
 	p := &d.pool
 	p.reclaim()
@@ -112,14 +112,14 @@ func (d *device) trim(keep uint64) {
 	}
 }
 
-// unback gives the allocation at addr back; work of other devices may be running.
+// unback releases the allocation at addr; work of other devices may be running.
 func (d *device) unback(addr uint64) {
 	d.m.mapped.Lock()
 	defer d.m.mapped.Unlock()
 	d.mem.release(driver.Ptr(addr))
 }
 
-// poolTake returns n bytes for s, from the device if need be, and at the last by waiting for what was freed; mu is held.
+// poolTake returns n bytes for s, if necessary from the device and, as a last resort, by waiting for pending frees; mu is held.
 func (d *device) poolTake(n uint64, s *stream) (uint64, driver.Code) {
 	p := &d.pool
 	if n > addressSpace {
@@ -151,7 +151,7 @@ func (d *device) poolTake(n uint64, s *stream) (uint64, driver.Code) {
 	return addr, driver.Success
 }
 
-// MemAllocAsync returns memory that holds the pattern of fresh memory, or what an earlier allocation left.
+// MemAllocAsync returns memory that holds the pattern of fresh memory, or the contents of an earlier allocation.
 func (d *device) MemAllocAsync(t driver.Thread, n uint64, s driver.Stream) (driver.Ptr, error) {
 	const call = "MemAllocAsync"
 	st, err := d.admitPool(call, t, s)
@@ -216,7 +216,7 @@ func (d *device) MemFreeAsync(t driver.Thread, ptr driver.Ptr, s driver.Stream) 
 			return d.refuse(call, driver.InvalidValue, "the memory was not allocated in this capture")
 		}
 		return d.submit(call, st, &op{kind: opMemFree, dst: ptr})
-	case b.graph != nil: // what is behind it stays until the next launch, or the end of the graph
+	case b.graph != nil: // its memory stays until the next launch, or the end of the graph
 		return d.submit(call, st, &op{kind: opMemFree, dst: ptr})
 	}
 	delete(d.pool.blocks, uint64(ptr))
@@ -225,12 +225,12 @@ func (d *device) MemFreeAsync(t driver.Thread, ptr driver.Ptr, s driver.Stream) 
 	return d.submit(call, st, &op{kind: opMemFree, dst: ptr, freed: f})
 }
 
-// poolFree frees the block at addr whatever still uses it. mu is held.
+// poolFree frees the block at addr, even if it is still in use. mu is held.
 func (d *device) poolFree(addr uint64, b poolBlock) {
 	if d.m.check != nil {
 		d.m.check.Free(addr)
 	}
-	if b.graph != nil { // what is behind it stays until the end of the graph
+	if b.graph != nil { // its memory stays until the end of the graph
 		return
 	}
 	delete(d.pool.blocks, addr)
@@ -244,7 +244,7 @@ func (p *pool) holds(addr uint64) bool {
 	return slices.ContainsFunc(p.chunks, func(c *chunk) bool { return addr-c.base < c.size })
 }
 
-// admitPool is admit for a call that allocates or frees: off the capturing streams it is potentially unsafe, as CUDA has it.
+// admitPool is admit for a call that allocates or frees: on streams that are not being captured it is potentially unsafe, as in CUDA.
 func (d *device) admitPool(call string, t driver.Thread, s driver.Stream) (*stream, error) {
 	tok, err := d.lockThread(call, t)
 	if err != nil {
@@ -273,7 +273,7 @@ func (d *device) lockPool(call string, t driver.Thread) error {
 	return nil
 }
 
-// PoolTrim gives unused memory back to the device.
+// PoolTrim returns unused memory to the device.
 func (d *device) PoolTrim(t driver.Thread, keep uint64) error {
 	if err := d.lockPool("PoolTrim", t); err != nil {
 		return err
@@ -283,7 +283,7 @@ func (d *device) PoolTrim(t driver.Thread, keep uint64) error {
 	return nil
 }
 
-// PoolKeep sets what the pool holds while the host waits for the device.
+// PoolKeep sets how many bytes the pool keeps when the host waits for the device.
 func (d *device) PoolKeep(t driver.Thread, n uint64) error {
 	if err := d.lockPool("PoolKeep", t); err != nil {
 		return err
@@ -303,7 +303,7 @@ func (d *device) PoolUsage(t driver.Thread) (driver.PoolUsage, error) {
 	return d.pool.usage, nil
 }
 
-// PoolResetPeaks makes the peaks the present values.
+// PoolResetPeaks sets the peaks to the current values.
 func (d *device) PoolResetPeaks(t driver.Thread) error {
 	if err := d.lockPool("PoolResetPeaks", t); err != nil {
 		return err
@@ -314,14 +314,14 @@ func (d *device) PoolResetPeaks(t driver.Thread) error {
 	return nil
 }
 
-// graphMemory is what a capture allocated: it lives as long as the capture, its graph or an executable of it.
+// graphMemory is memory allocated in a capture: it lives as long as the capture, its graph or an executable of it.
 type graphMemory struct {
 	dev    *device
 	blocks []uint64
 	refs   int
 }
 
-// release drops one reference; the last one waits for the device and frees the memory. mu is held. nil is no memory.
+// release drops one reference; the last one waits for the device and frees the memory. mu is held. g may be nil.
 func (g *graphMemory) release() {
 	if g == nil {
 		return

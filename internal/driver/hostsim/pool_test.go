@@ -6,7 +6,7 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// TestPoolReuse follows addresses: a stream has what it freed at once, another one when the free ran.
+// TestPoolReuse follows addresses: a stream gets the memory that it freed at once, another stream when the free has run.
 func TestPoolReuse(t *testing.T) {
 	d, th := enter(t, New(Options{Capacity: 1 << 30}), 0)
 	a, err := d.StreamCreate(th, true, 0)
@@ -47,7 +47,7 @@ func TestPoolReuse(t *testing.T) {
 	}
 }
 
-// TestPoolFreedAtOnce frees memory of the pool by MemFree, which does not wait: the pool has it again, and the chunk stays the pool's.
+// TestPoolFreedAtOnce frees pool memory with MemFree, which does not wait: the memory returns to the pool, and the pool keeps the chunk.
 func TestPoolFreedAtOnce(t *testing.T) {
 	d, th := enter(t, New(Options{Capacity: 1 << 30}), 0)
 	s := streams(t, d, th, 1)[0]
@@ -80,7 +80,7 @@ func TestPoolFreedAtOnce(t *testing.T) {
 	must(t, d.Close())
 }
 
-// TestPoolWaitsForFrees takes the last memory from frees that have not run yet.
+// TestPoolWaitsForFrees allocates the last memory, whose frees have not run yet.
 func TestPoolWaitsForFrees(t *testing.T) {
 	d, th := enter(t, New(Options{Capacity: 64 << 20}), 0)
 	a, err := d.StreamCreate(th, true, 0)
@@ -96,7 +96,7 @@ func TestPoolWaitsForFrees(t *testing.T) {
 		must(t, d.MemFreeAsync(th, p, a))
 		a, b = b, a
 	}
-	p, err := d.MemAllocAsync(th, 8<<20, a) // other chunks must go first
+	p, err := d.MemAllocAsync(th, 8<<20, a) // other chunks must be released first
 	must(t, err)
 	if _, err := d.MemAllocAsync(th, 60<<20, b); err == nil {
 		t.Error("68 MiB of 64 were allocated")
@@ -106,7 +106,7 @@ func TestPoolWaitsForFrees(t *testing.T) {
 	must(t, d.MemFreeAsync(th, p, a))
 }
 
-// TestGraphMemoryEnds gives a graph's memory back with the graph and its executable, and that of a capture that fails at once.
+// TestGraphMemoryEnds checks that a graph's memory is released with the graph and its executable, and that of a failed capture at once.
 func TestGraphMemoryEnds(t *testing.T) {
 	d, th := enter(t, New(Options{Capacity: 1 << 30}), 0)
 	s, err := d.StreamCreate(th, true, 0)
@@ -141,7 +141,7 @@ func TestGraphMemoryEnds(t *testing.T) {
 	free(1 << 30)
 }
 
-// TestUnmapUnderWork unmaps memory that queued work uses: the work meets a fault of the device, not of the process.
+// TestUnmapUnderWork unmaps memory that queued work uses: that is a fault of the device, not of the process.
 func TestUnmapUnderWork(t *testing.T) {
 	d, th := enter(t, New(Options{}), 0)
 	if !d.Info().VirtualMemory {

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// region is one live allocation: its bytes, at the address that the device knows them by, and who made it or, if foreign, registered it.
+// region is one live allocation: its bytes, its device address, and the device that made it or, if foreign, registered it.
 type region struct {
 	base    uint64
 	bytes   []byte
@@ -24,7 +24,7 @@ func (r *regions) find(addr uint64) int {
 	return sort.Search(len(r.live), func(i int) bool { return r.live[i].base > addr })
 }
 
-// add makes b known at base; a device's own memory needs no owner.
+// add registers b at base; a device's own memory needs no owner.
 func (r *regions) add(base uint64, b []byte, owner *device) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -38,7 +38,7 @@ func (r *regions) insert(g region) {
 	r.live[i] = g
 }
 
-// register makes memory of others known at its own address, unless it meets a live region.
+// register registers memory allocated elsewhere at its own address, unless it overlaps a live region.
 func (r *regions) register(b []byte, owner *device) bool {
 	base := hostAddress(b)
 	r.mu.Lock()
@@ -50,7 +50,7 @@ func (r *regions) register(b []byte, owner *device) bool {
 	return true
 }
 
-// foreign says whether the region that begins at base is registered memory; ok is false if none begins there.
+// foreign reports whether the region that begins at base is registered memory; ok is false if none begins there.
 func (r *regions) foreign(base uint64) (foreign, ok bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -61,7 +61,7 @@ func (r *regions) foreign(base uint64) (foreign, ok bool) {
 	return r.live[i].foreign, true
 }
 
-// remove forgets the region that begins at base.
+// remove removes the region that begins at base.
 func (r *regions) remove(base uint64) ([]byte, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,7 +74,7 @@ func (r *regions) remove(base uint64) ([]byte, bool) {
 	return b, true
 }
 
-// removeAll forgets what owner made or registered and returns what it made.
+// removeAll removes what owner made or registered and returns what it made.
 func (r *regions) removeAll(owner *device) (removed [][]byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -92,7 +92,7 @@ func (r *regions) removeAll(owner *device) (removed [][]byte) {
 	return removed
 }
 
-// resolve returns the region that holds addr.
+// resolve returns the region that contains addr.
 func (r *regions) resolve(addr uint64) (mem []byte, base uint64, ok bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -103,7 +103,7 @@ func (r *regions) resolve(addr uint64) (mem []byte, base uint64, ok bool) {
 	return r.live[i].bytes, r.live[i].base, true
 }
 
-// overlaps reports whether [base, base+n) meets a live region.
+// overlaps reports whether [base, base+n) overlaps a live region.
 func (r *regions) overlaps(base, n uint64) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -116,7 +116,7 @@ type spans []span
 
 type span struct{ lo, hi uint64 }
 
-// take removes n bytes at a multiple of align from the lowest range that has them.
+// take removes n bytes at a multiple of align from the lowest range with room for them.
 func (s *spans) take(n, align uint64) (uint64, bool) {
 	for i, r := range *s {
 		lo := (r.lo + align - 1) &^ (align - 1)

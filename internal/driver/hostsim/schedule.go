@@ -23,10 +23,10 @@ const (
 	policyStarve
 )
 
-// FIFO runs what can begin earliest on the device clock, and of several what was queued first.
+// FIFO runs the operation that can begin earliest on the device clock; ties go to the one queued first.
 func FIFO() Policy { return Policy{} }
 
-// Random runs any stream that can go on, and blocks of a kernel in any order; equal seeds give equal schedules.
+// Random runs any stream that can proceed, and the blocks of a kernel in any order; equal seeds give equal schedules.
 func Random(seed uint64) Policy { return Policy{kind: policyRandom, seed: seed} }
 
 // Interleave runs one operation of each stream in turn.
@@ -52,7 +52,7 @@ type candidate struct {
 	seq  uint64
 }
 
-// choose returns what runs next of all that can begin before limit; mu is held.
+// choose returns the operation to run next, of all that can begin before limit; mu is held.
 func (m *machine) choose(limit int64) (best candidate, at int64, ok bool) {
 	seen := 0
 	m.candidates(func(c candidate) bool {
@@ -66,7 +66,7 @@ func (m *machine) choose(limit int64) (best candidate, at int64, ok bool) {
 	return best, best.at, seen > 0
 }
 
-// moves reports whether work that was queued up to seq runs now or can run; mu is held.
+// moves reports whether work queued up to seq is running or can run; mu is held.
 func (m *machine) moves(seq uint64) bool {
 	moves := m.running != 0 && m.running <= seq
 	if !moves {
@@ -75,7 +75,7 @@ func (m *machine) moves(seq uint64) bool {
 	return moves
 }
 
-// candidates calls visit for all that can run, until it returns false; mu is held.
+// candidates calls visit for everything that can run, until it returns false; mu is held.
 func (m *machine) candidates(visit func(c candidate) bool) {
 	for _, s := range m.active {
 		switch {
@@ -98,7 +98,7 @@ func (m *machine) candidates(visit func(c candidate) bool) {
 func (m *machine) better(c, best candidate, seen int) bool {
 	switch m.policy.kind {
 	case policyRandom:
-		return m.rng.IntN(seen) == 0 // each of n candidates is kept with chance 1/n
+		return m.rng.IntN(seen) == 0 // each of n candidates is kept with probability 1/n
 	case policyInterleave:
 		if c.s.turn != best.s.turn {
 			return c.s.turn < best.s.turn
@@ -114,7 +114,7 @@ func (m *machine) better(c, best candidate, seen int) bool {
 	return c.seq < best.seq
 }
 
-// start returns when the head of s can begin, if what it waits for has run.
+// start returns when the head of s can begin, if everything it waits for has run.
 func (m *machine) start(s *stream) (int64, bool) {
 	o, d := s.head(), s.dev
 	at := max(s.ready, o.issued)
@@ -147,8 +147,8 @@ func (m *machine) start(s *stream) (int64, bool) {
 	return at, true
 }
 
-// run runs one operation that can begin before limit, and reports whether there was one. mu is held before and after, and left while
-// the operation works.
+// run runs one operation that can begin before limit, and reports whether there was one. mu is held before and after, and unlocked while
+// the operation runs.
 func (m *machine) run(limit int64) bool {
 	c, at, ok := m.choose(limit)
 	if !ok {
@@ -210,7 +210,7 @@ func (m *machine) run(limit int64) bool {
 	return true
 }
 
-// finish notes that c ran and is complete at end; mu is held.
+// finish records that c ran and is complete at end; mu is held.
 func (m *machine) finish(c candidate, end int64) {
 	s := c.s
 	if c.node >= 0 {
@@ -225,7 +225,7 @@ func (m *machine) finish(c candidate, end int64) {
 	m.changed.Broadcast()
 }
 
-// complete pops the head of s, whose work is complete at end.
+// complete removes the head of s, whose work is complete at end.
 func (m *machine) complete(s *stream, end int64) {
 	s.ready = max(s.ready, end)
 	s.dev.latest = max(s.dev.latest, s.ready)
@@ -244,7 +244,7 @@ func (m *machine) finishGraph(s *stream) {
 	m.changed.Broadcast()
 }
 
-// call runs a host callback on a goroutine of its own, since it may wait for what the host does; the stream waits for it.
+// call runs a host callback on its own goroutine, since it may wait for something the host does; the stream waits for it.
 func (m *machine) call(c candidate, id driver.CallbackID, at int64) {
 	fn := m.callbacks[id]
 	seq := c.seq
@@ -261,7 +261,7 @@ func (m *machine) call(c candidate, id driver.CallbackID, at int64) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if c.s.idleTo(seq) {
-			return // the device was lost meanwhile
+			return // the device was lost in the meantime
 		}
 		if c.node < 0 {
 			c.s.busy = false

@@ -14,7 +14,7 @@ import (
 	"tenon.dev/internal/driver/drivertest"
 )
 
-// kernel loads the suite's kernel of that name.
+// kernel loads the suite's kernel with that name.
 func kernel(t *testing.T, d *Device, th driver.Thread, text []byte, name string) driver.Func {
 	t.Helper()
 	m, err := d.LoadModule(th, text)
@@ -24,7 +24,7 @@ func kernel(t *testing.T, d *Device, th driver.Thread, text []byte, name string)
 	return f
 }
 
-// spinner returns a function that queues a spin of so many cycles.
+// spinner returns a function that queues a spin of the given number of cycles.
 func spinner(t *testing.T, d *Device, th driver.Thread) func(s driver.Stream, cycles uint64) {
 	f := kernel(t, d, th, drivertest.KIR().Spin, "spin")
 	return func(s driver.Stream, cycles uint64) {
@@ -46,7 +46,7 @@ func streams(t *testing.T, d *Device, th driver.Thread, n int) []driver.Stream {
 	return ss
 }
 
-// TestVirtualTime: issuing takes no time, waiting takes the work's.
+// TestVirtualTime checks that issuing takes no time, and waiting takes as long as the work.
 func TestVirtualTime(t *testing.T) {
 	d, th := open(t, Options{})
 	spin := spinner(t, d, th)
@@ -68,7 +68,7 @@ func TestVirtualTime(t *testing.T) {
 	if now := d.Now(); now < 20*time.Millisecond || now > 21*time.Millisecond {
 		t.Errorf("the clock is at %v after a spin of 20 ms", now)
 	}
-	must(t, d.StreamSynchronize(th, s[0])) // began at 0 too
+	must(t, d.StreamSynchronize(th, s[0])) // also began at 0
 	if now := d.Now(); now < 50*time.Millisecond || now > 52*time.Millisecond {
 		t.Errorf("the clock is at %v after a spin of 50 ms beside it", now)
 	}
@@ -105,7 +105,7 @@ func TestAdvance(t *testing.T) {
 	}
 }
 
-// TestGate: a held stream does not run, others do, and who waits for it waits for the release.
+// TestGate checks that a held stream does not run, that others do, and that a wait for it lasts until the release.
 func TestGate(t *testing.T) {
 	for _, real := range []bool{false, true} {
 		d, th := open(t, Options{RealTime: real})
@@ -125,7 +125,7 @@ func TestGate(t *testing.T) {
 		}
 		go release()
 		must(t, d.StreamSynchronize(th, s[0]))
-		release() // the second call does nothing
+		release() // a second call does nothing
 		if b := d.mem.bytes(p, 8); b[0] != 1 {
 			t.Errorf("after the release: % x", b)
 		}
@@ -142,7 +142,7 @@ func TestHoldOfAnotherStreamPanics(t *testing.T) {
 	d.Hold(12345)
 }
 
-// trace returns the order in which three streams of three callbacks each run under a policy.
+// trace returns the order in which three streams with three callbacks each run under a policy.
 func trace(t *testing.T, policy func(s []driver.Stream) Policy) string {
 	d, th := open(t, Options{})
 	s := streams(t, d, th, 3)
@@ -199,7 +199,7 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// TestBackpressure: a stream takes any number of operations without the host waiting for it, and does not keep them all.
+// TestBackpressure checks that a stream takes any number of operations without the host waiting for it, and does not keep them all.
 func TestBackpressure(t *testing.T) {
 	d, th := open(t, Options{})
 	s := streams(t, d, th, 1)
@@ -220,7 +220,7 @@ func TestBackpressure(t *testing.T) {
 	}
 }
 
-// TestBackpressureBesideARunner: a call that fills its stream waits while another goroutine runs work, and not for what a gate holds.
+// TestBackpressureBesideARunner checks that a call that fills its stream waits while another goroutine runs work, but not for held work.
 func TestBackpressureBesideARunner(t *testing.T) {
 	for _, real := range []bool{false, true} {
 		d, th := open(t, Options{RealTime: real})
@@ -234,7 +234,7 @@ func TestBackpressureBesideARunner(t *testing.T) {
 			defer d.m.mu.Unlock()
 			return len(st.queue) - st.first
 		}
-		d.m.mapped.Lock() // work that has begun stays under way
+		d.m.mapped.Lock() // work that has begun stays in progress
 		must(t, d.Memset(p+4, 1, 4, 1, s[1]))
 		runner, pusher := make(chan error, 1), make(chan int)
 		go func() {
@@ -261,7 +261,7 @@ func TestBackpressureBesideARunner(t *testing.T) {
 			runtime.Gosched()
 		}
 		for range 10_000 {
-			runtime.Gosched() // a call that does not wait gets on
+			runtime.Gosched() // lets a call that does not wait proceed
 		}
 		if n := length(); n != queueLimit {
 			t.Errorf("real time %v: %d operations are queued while another goroutine runs work, want %d", real, n, queueLimit)
@@ -271,7 +271,7 @@ func TestBackpressureBesideARunner(t *testing.T) {
 		must(t, d.EventRecord(e, s[2]))
 		must(t, d.StreamWait(s[3], e))
 		for range 2 * queueLimit {
-			must(t, d.Memset(p+8, 1, 4, 1, s[2])) // nobody but this goroutine opens the gate
+			must(t, d.Memset(p+8, 1, 4, 1, s[2])) // only this goroutine opens the gate
 			must(t, d.Memset(p+12, 1, 4, 1, s[3]))
 		}
 		release()
@@ -286,7 +286,7 @@ func TestBackpressureBesideARunner(t *testing.T) {
 	}
 }
 
-// TestBackpressureOfMany: streams of goroutines that never wait keep the bound under every policy.
+// TestBackpressureOfMany checks that the streams of goroutines that never wait stay within the limit under every policy.
 func TestBackpressureOfMany(t *testing.T) {
 	for _, o := range []Options{{}, {RealTime: true}, {Policy: Random(5)}, {Policy: Interleave()}} {
 		d, th := open(t, o)
@@ -313,7 +313,7 @@ func TestBackpressureOfMany(t *testing.T) {
 	}
 }
 
-// TestArgumentsSurviveCompaction: launches keep their arguments while the queue is moved.
+// TestArgumentsSurviveCompaction checks that launches keep their arguments while the queue is moved.
 func TestArgumentsSurviveCompaction(t *testing.T) {
 	const n = 8 * queueLimit
 	d, th := open(t, Options{})
@@ -339,7 +339,7 @@ func TestArgumentsSurviveCompaction(t *testing.T) {
 	}
 }
 
-// TestCallbackWithoutHost: callbacks run although no driver call follows, behind spins, copies and graphs.
+// TestCallbackWithoutHost checks that callbacks run without a further driver call, behind spins, copies and graphs.
 func TestCallbackWithoutHost(t *testing.T) {
 	for _, real := range []bool{false, true} {
 		d, th := open(t, Options{RealTime: real})
@@ -368,7 +368,7 @@ func TestCallbackWithoutHost(t *testing.T) {
 	}
 }
 
-// TestUnregisteredCallbackDoesNothing: a queued callback whose function was forgotten is passed over.
+// TestUnregisteredCallbackDoesNothing checks that a queued callback whose function was unregistered is skipped.
 func TestUnregisteredCallbackDoesNothing(t *testing.T) {
 	for _, m := range []*Driver{New(Options{}), CPU()} {
 		d, th := enter(t, m, 0)
@@ -386,7 +386,7 @@ func TestUnregisteredCallbackDoesNothing(t *testing.T) {
 	}
 }
 
-// TestCrossDeviceWait: an event of one device orders work of another.
+// TestCrossDeviceWait checks that an event of one device orders work of another.
 func TestCrossDeviceWait(t *testing.T) {
 	m := New(Options{Devices: 2})
 	a, ath := enter(t, m, 0)
@@ -406,7 +406,7 @@ func TestCrossDeviceWait(t *testing.T) {
 	want(t, b.Memset(alloc(t, a, ath, 8), 0, 1, 8, sb), "Memset", driver.InvalidValue)
 }
 
-// TestGraphWaitsForItsTurn: two launches of one executable run in the order of their launches, though the first is held up.
+// TestGraphWaitsForItsTurn checks that two launches of one executable run in launch order, even if the first is delayed.
 func TestGraphWaitsForItsTurn(t *testing.T) {
 	d, th := open(t, Options{})
 	s := streams(t, d, th, 2)
@@ -448,7 +448,7 @@ func TestHostsTogether(t *testing.T) {
 	}
 }
 
-// host writes v through a graph and a callback many times and checks what comes back.
+// host writes v through a graph and a callback many times and checks the result.
 func host(d *Device, v byte) error {
 	th := d.Enter()
 	defer th.Leave()
@@ -510,7 +510,7 @@ func host(d *Device, v byte) error {
 	return d.MemFree(th, p)
 }
 
-// TestNoGoroutinesStay: after Close nothing of a device runs.
+// TestNoGoroutinesStay checks that no goroutine of a device is left after Close.
 func TestNoGoroutinesStay(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for _, real := range []bool{false, true} {

@@ -8,12 +8,12 @@ import (
 	"tenon.dev/internal/vexec"
 )
 
-// stream is an in-order queue. It is guarded by the machine's mu but for what perform uses.
+// stream is an in-order queue. The machine's mu guards it, except for what perform uses.
 type stream struct {
 	dev      *device
 	handle   driver.Stream
 	legacy   bool
-	blocking bool // orders with the legacy stream
+	blocking bool // synchronises with the legacy stream
 
 	queue []op // queue[first:] is pending; its head may be running
 	first int
@@ -21,18 +21,18 @@ type stream struct {
 	busy  bool       // the head, not a graph, is running
 	graph *graphExec // the head's graph, while it runs
 	ready int64      // when all work that has run is complete
-	turn  uint64     // when it was served last
+	turn  uint64     // when it was last served
 	held  int        // gates
-	// failure is the latest failed assertion that the work which has run comes after, or nil.
+	// failure is the latest failed assertion that the finished work comes after, or nil.
 	failure *assertFailure
 
 	cap  *capture
-	deps []int32 // the captured nodes that the next one comes after
+	deps []int32 // the captured nodes that the next one depends on
 
-	order *check.Stream // its order to other streams, once a checker asked; task is the operation that runs
+	order *check.Stream // its order relative to other streams, once a checker asked; task is the running operation
 	task  *check.Task
 
-	inline sync.Mutex // held while work runs in the call, where the device is inline
+	inline sync.Mutex // held while the call runs work on an inline device
 	env    vexec.Env  // of the running kernel
 	clk    kernelClock
 }
@@ -51,11 +51,10 @@ func (s *stream) head() *op { return &s.queue[s.first] }
 // idleTo reports whether all work queued up to seq has run.
 func (s *stream) idleTo(seq uint64) bool { return s.first == len(s.queue) || s.head().seq > seq }
 
-// queueLimit is how many operations a stream holds; the call that queues the last of them waits for the device, as CUDA's launch queue
-// does.
+// queueLimit is how many operations a stream holds; a call that reaches the limit waits for the device, as with CUDA's launch queue.
 const queueLimit = 1024
 
-// push queues o; mu is held, and may be left while the device makes room.
+// push queues o; mu is held, and may be unlocked while the device makes room.
 func (s *stream) push(o *op) {
 	m := s.dev.m
 	if s.first == len(s.queue) {
@@ -79,8 +78,8 @@ func (s *stream) push(o *op) {
 	}
 }
 
-// drain halves the queue: it runs work, or waits for whoever does. It gives up once nothing that was queued before can go on, so that a
-// host which is yet to open a gate or to answer a callback gets that far. mu is held before and after, and left in between.
+// drain halves the queue: it runs work, or waits for the goroutine that does. It gives up if none of the earlier work can proceed, so that
+// a host that has yet to open a gate or answer a callback can do so. mu is held before and after, and unlocked in between.
 func (s *stream) drain() {
 	m := s.dev.m
 	for last := m.seq; len(s.queue)-s.first > queueLimit/2 && m.moves(last); {
@@ -95,7 +94,7 @@ func (s *stream) drain() {
 	}
 }
 
-// pop forgets the head, which has run.
+// pop removes the head, which has run.
 func (s *stream) pop(m *machine) {
 	o := s.head()
 	if o.rec != nil {
@@ -117,14 +116,14 @@ func (s *stream) pop(m *machine) {
 	}
 }
 
-// compact moves what is pending to the front, so that a stream that is never idle gets its room back.
+// compact moves the pending operations to the front, so that a stream that is never idle reuses its space.
 func (s *stream) compact() {
 	n := copy(s.queue, s.queue[s.first:])
 	clear(s.queue[n:])
 	s.queue, s.first = s.queue[:n], 0
 	args := s.args[:0]
 	for i := range s.queue {
-		// In order, so that no argument is overwritten before it was moved.
+		// In order, so that no argument is overwritten before it is moved.
 		o, at := &s.queue[i], len(args)
 		args = append(args, o.args...)
 		o.args = args[at:len(args):len(args)]
@@ -132,7 +131,7 @@ func (s *stream) compact() {
 	s.args = args
 }
 
-// drop forgets all pending work of a lost device.
+// drop removes all pending work of a lost device.
 func (s *stream) drop(m *machine) {
 	for s.first < len(s.queue) {
 		o := s.head()
@@ -154,7 +153,7 @@ func (s *stream) drop(m *machine) {
 	s.busy, s.graph = false, nil
 }
 
-// StreamCreate returns a stream. All priorities are served alike: they are a hint.
+// StreamCreate returns a stream. Priorities are hints and are ignored.
 func (d *device) StreamCreate(t driver.Thread, nonBlocking bool, priority int) (driver.Stream, error) {
 	if _, err := d.lockThread("StreamCreate", t); err != nil {
 		return 0, err
@@ -165,7 +164,7 @@ func (d *device) StreamCreate(t driver.Thread, nonBlocking bool, priority int) (
 	return s.handle, nil
 }
 
-// StreamDestroy releases the handle; outstanding work completes. A capture that s takes part in is invalidated.
+// StreamDestroy releases the handle; outstanding work completes. A capture that includes s is invalidated.
 func (d *device) StreamDestroy(t driver.Thread, s driver.Stream) error {
 	if d.lost() {
 		return nil
@@ -189,7 +188,7 @@ func (d *device) StreamDestroy(t driver.Thread, s driver.Stream) error {
 	return nil
 }
 
-// lockStream is lockThread for a call that asks about s; mu is held on success. A capture that forbids it is invalidated.
+// lockStream is lockThread for a call that queries s; mu is held on success. A capture that forbids the call is invalidated.
 func (d *device) lockStream(call string, t driver.Thread, s driver.Stream) (*stream, error) {
 	tok, err := d.lockThread(call, t)
 	if err != nil {
@@ -215,7 +214,7 @@ func (d *device) lockStream(call string, t driver.Thread, s driver.Stream) (*str
 	return st, nil
 }
 
-// target returns what waiting for s means now.
+// target returns what waiting for s means at this point.
 func (s *stream) target() target { return target{dev: s.dev, s: s, seq: s.dev.m.seq} }
 
 // StreamQuery reports whether all work of s is done.
@@ -240,7 +239,7 @@ func (d *device) StreamSynchronize(t driver.Thread, s driver.Stream) error {
 	return d.gone("StreamSynchronize")
 }
 
-// StreamWait makes later work of s wait for what e recorded last.
+// StreamWait makes later work of s wait for e's most recent record.
 func (d *device) StreamWait(s driver.Stream, e driver.Event) error {
 	const call = "StreamWait"
 	if err := d.lock(call); err != nil {

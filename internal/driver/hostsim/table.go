@@ -1,7 +1,6 @@
 package hostsim
 
-// table gives objects handles that are never zero and that a later object does not get again: the low 32 bits are a slot, the high
-// ones count its uses.
+// table gives objects handles that are never zero and never reused: the low 32 bits are a slot, the high 32 count its uses.
 type table[T any] struct {
 	slots []slot[T]
 	free  []uint32
@@ -34,7 +33,7 @@ func (t *table[T]) get(h uintptr) *T {
 	return t.slots[i].value
 }
 
-// remove forgets handle h and returns its object, or nil.
+// remove removes handle h and returns its object, or nil.
 func (t *table[T]) remove(h uintptr) *T {
 	v := t.get(h)
 	if v != nil {

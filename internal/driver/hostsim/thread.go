@@ -6,7 +6,7 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// token is a thread's right to make context-bound calls of one device. Tokens of one thread are one object that counts.
+// token is a thread's right to make context-bound calls of one device. All tokens of one thread are one object with a count.
 type token struct {
 	dev   *device
 	id    uint64
@@ -34,10 +34,10 @@ func (d *device) Enter() driver.Thread {
 	return t
 }
 
-// ID identifies the calling thread, as the number of CUDA's token does: asked for on another thread it is not the token's.
+// ID identifies the calling thread, like the id of a CUDA token: called on another thread it is not the token's id.
 func (t *token) ID() uint64 { return threadID() }
 
-// Leave gives the token back.
+// Leave gives up the token.
 func (t *token) Leave() {
 	m := t.dev.m
 	m.mu.Lock()
@@ -53,6 +53,6 @@ func (t *token) Leave() {
 	runtime.UnlockOSThread()
 }
 
-// entered reports whether the calling goroutine holds a token, without which work on the legacy stream has no device; mu is held. The
-// inline device is the only one of its machine and needs none.
+// entered reports whether the calling goroutine holds a token; without one, work on the legacy stream has no device. mu is held. The inline
+// device is the only one of its machine and needs no token.
 func (d *device) entered() bool { return d.m.inline || d.tokens[threadID()] != nil }

@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// threadID returns the goroutine's id. It stands for the thread's, since a goroutine that holds a token has its thread to itself.
+// threadID returns the goroutine's id. It can replace the thread's, since a goroutine that holds a token has its thread to itself.
 func threadID() uint64 {
 	var buf [64]byte
 	b := bytes.TrimPrefix(buf[:runtime.Stack(buf[:], false)], []byte("goroutine "))

@@ -2,20 +2,21 @@ package hostsim
 
 import "tenon.dev/internal/driver"
 
-// reservation is a range of device addresses with host memory of the same size set aside, of which mapped pieces can be touched.
+// reservation is a range of device addresses with a reserved range of host memory of the same size, of which only mapped pieces are
+// accessible.
 type reservation struct {
 	base   uint64
 	mem    []byte
 	mapped map[uint64]piece // by address
 }
 
-// piece is what one MemMap put into a reservation.
+// piece is what one MemMap added to a reservation.
 type piece struct {
 	size   uint64
 	pieces int64 // mappings of the pattern
 }
 
-// reservationOf returns the reservation that holds [p, p+n), or nil; alloc is held.
+// reservationOf returns the reservation that contains [p, p+n), or nil; alloc is held.
 func (m *memory) reservationOf(p, n uint64) *reservation {
 	//tenon:unordered reservations do not overlap
 	for _, r := range m.ranges {
@@ -26,7 +27,7 @@ func (m *memory) reservationOf(p, n uint64) *reservation {
 	return nil
 }
 
-// reserveRange sets n addresses aside.
+// reserveRange reserves n addresses.
 func (m *memory) reserveRange(n uint64) (driver.Ptr, driver.Code) {
 	m.alloc.Lock()
 	defer m.alloc.Unlock()
@@ -46,7 +47,7 @@ func (m *memory) reserveRange(n uint64) (driver.Ptr, driver.Code) {
 	return driver.Ptr(addr), driver.Success
 }
 
-// unreserveRange gives a range back in which nothing is mapped.
+// unreserveRange releases a range in which nothing is mapped.
 func (m *memory) unreserveRange(p, n uint64) driver.Code {
 	m.alloc.Lock()
 	defer m.alloc.Unlock()
@@ -62,7 +63,7 @@ func (m *memory) unreserveRange(p, n uint64) driver.Code {
 	return driver.Success
 }
 
-// mapRange puts fresh memory behind n addresses.
+// mapRange maps fresh memory at n addresses.
 func (m *memory) mapRange(p, n uint64) driver.Code {
 	m.alloc.Lock()
 	defer m.alloc.Unlock()
@@ -83,7 +84,7 @@ func (m *memory) mapRange(p, n uint64) driver.Code {
 	return driver.Success
 }
 
-// unmapRange takes back what one mapRange put there; the machine's mapped is held for writing.
+// unmapRange undoes one mapRange; the machine's mapped is held for writing.
 func (m *memory) unmapRange(p, n uint64) driver.Code {
 	m.alloc.Lock()
 	defer m.alloc.Unlock()
@@ -98,7 +99,7 @@ func (m *memory) unmapRange(p, n uint64) driver.Code {
 	return driver.Success
 }
 
-// join makes [p, p+n) of r known, as one region with what is mapped beside it, so that an access may span pieces.
+// join adds [p, p+n) of r as one region with adjacent mapped memory, so that an access may span pieces.
 func (m *memory) join(r *reservation, p, n uint64) {
 	lo, hi := p, p+n
 	m.mu.Lock()
@@ -114,7 +115,7 @@ func (m *memory) join(r *reservation, p, n uint64) {
 	m.insert(region{base: lo, bytes: r.mem[lo-r.base : hi-r.base : hi-r.base]})
 }
 
-// cut takes [p, p+n) out of the region that holds it.
+// cut removes [p, p+n) from the region that contains it.
 func (m *memory) cut(r *reservation, p, n uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -131,9 +132,9 @@ func (m *memory) cut(r *reservation, p, n uint64) {
 
 // closeRanges frees all reservations.
 func (m *memory) closeRanges() {
-	//tenon:unordered the memory goes as a whole
+	//tenon:unordered all memory is released
 	for _, r := range m.ranges {
-		//tenon:unordered the pieces go one by one
+		//tenon:unordered each piece is released separately
 		for p, k := range r.mapped {
 			decommitHost(r.mem[p-r.base:][:k.size], k.pieces)
 			m.reserved -= k.size
@@ -166,7 +167,7 @@ func failure(call string, code driver.Code, detail string) error {
 	return fail(call, code, detail)
 }
 
-// MemReserve reserves addresses; only what is mapped takes memory.
+// MemReserve reserves addresses; only mapped ones take memory.
 func (d *device) MemReserve(t driver.Thread, n uint64) (driver.Ptr, error) {
 	if err := d.rangeCall("MemReserve", t, 0, n); err != nil {
 		return 0, err
@@ -175,7 +176,7 @@ func (d *device) MemReserve(t driver.Thread, n uint64) (driver.Ptr, error) {
 	return p, failure("MemReserve", code, "")
 }
 
-// MemUnreserve gives a range back.
+// MemUnreserve releases a range.
 func (d *device) MemUnreserve(t driver.Thread, p driver.Ptr, n uint64) error {
 	if d.lost() {
 		return nil
@@ -186,7 +187,7 @@ func (d *device) MemUnreserve(t driver.Thread, p driver.Ptr, n uint64) error {
 	return failure("MemUnreserve", d.mem.unreserveRange(uint64(p), n), "no range of this size without mapped memory begins here")
 }
 
-// MemMap puts memory behind addresses; it holds the pattern of fresh memory.
+// MemMap maps memory that holds the pattern of fresh memory.
 func (d *device) MemMap(t driver.Thread, p driver.Ptr, n uint64) error {
 	if err := d.rangeCall("MemMap", t, p, n); err != nil {
 		return err
@@ -198,7 +199,7 @@ func (d *device) MemMap(t driver.Thread, p driver.Ptr, n uint64) error {
 	return failure("MemMap", code, "")
 }
 
-// MemUnmap takes it back at once: work that still uses it meets a fault.
+// MemUnmap unmaps memory at once: work that still uses it faults.
 func (d *device) MemUnmap(t driver.Thread, p driver.Ptr, n uint64) error {
 	if d.lost() {
 		return nil

@@ -32,7 +32,7 @@ var opNames = [...]string{"kernel", "CopyDtoD", "CopyPeer", "CopyHtoD", "CopyDto
 	"StreamWait", "GraphLaunch",
 	"MemAllocAsync", "MemFreeAsync"}
 
-// op is one operation of a stream, or of a node.
+// op is one operation of a stream or of a graph node.
 type op struct {
 	kind        opKind
 	width       uint8  // of a memset
@@ -43,22 +43,22 @@ type op struct {
 	args        []byte
 	origin      any // of a kernel's launch
 	dst, src    driver.Ptr
-	peer        *device // whose address src is, of a CopyPeer
+	peer        *device // of a CopyPeer: the device that src is on
 	n           uint64  // bytes of a copy, elements of a memset
 	host        []byte  // the host's side of a copy
 	callback    driver.CallbackID
 	rec         *record
-	event       *event // what a graph's node records
+	event       *event // the event that a graph's node records
 	exec        *graphExec
 	freed       *pendingFree // what a MemFreeAsync frees; nil in a graph
 	site        *check.Site  // of a captured MemAllocAsync, for a checker
-	ticket      uint64       // which launch of exec this is
+	ticket      uint64       // the number of this launch of exec
 	task        *check.Task  // for a checker; nil without one, and in nodes of graphs
 	seq         uint64       // its number on the machine
 	issued      int64        // when it was queued, on the device clock
 }
 
-// What operations take on the virtual device clock, in nanoseconds; the orders of magnitude of an H200.
+// Durations of operations on the virtual device clock, in nanoseconds, with the orders of magnitude of an H200.
 const (
 	launchCost   = 2000
 	copyCost     = 1500
@@ -69,7 +69,7 @@ const (
 	deviceRate   = 4000 // bytes per nanosecond on the device
 )
 
-// admit is lock for a call that queues work on s: it looks the stream up and applies the rules of captures. mu is held on success.
+// admit is lock for a call that queues work on s: it looks up the stream and applies the rules of captures. mu is held on success.
 func (d *device) admit(call string, s driver.Stream) (*stream, error) {
 	if err := d.lock(call); err != nil {
 		return nil, err
@@ -95,13 +95,13 @@ func (d *device) admit(call string, s driver.Stream) (*stream, error) {
 	return st, nil
 }
 
-// refuse leaves mu and returns an error.
+// refuse unlocks mu and returns an error.
 func (d *device) refuse(call string, code driver.Code, detail string) error {
 	d.m.mu.Unlock()
 	return fail(call, code, detail)
 }
 
-// submit captures, runs or queues o on s, and leaves mu.
+// submit captures, runs or queues o on s, and unlocks mu.
 func (d *device) submit(call string, s *stream, o *op) error {
 	m := d.m
 	switch {
@@ -139,7 +139,7 @@ func (d *device) Launch(l *driver.Launch) error {
 	return d.submit(call, s, &o)
 }
 
-// kernel returns a launch as an operation. mu is held, and left on error.
+// kernel returns a launch as an operation. mu is held, and unlocked on error.
 func (d *device) kernel(call string, l *driver.Launch) (op, error) {
 	fn := d.funcs.get(uintptr(l.Func))
 	if fn == nil {
@@ -187,7 +187,7 @@ func (d *device) CopyDtoD(dst, src driver.Ptr, n uint64, s driver.Stream) error 
 	return d.submit(call, st, &o)
 }
 
-// moving returns a copy of n > 0 bytes on the device as an operation. mu is held, and left on error.
+// moving returns a copy of n > 0 bytes on the device as an operation. mu is held, and unlocked on error.
 func (d *device) moving(call string, dst, src driver.Ptr, n uint64) (op, error) {
 	switch {
 	case d.mem.bytes(dst, n) == nil:
@@ -210,7 +210,7 @@ func (d *device) CopyPeer(dst driver.Ptr, from int, src driver.Ptr, n uint64, s 
 	case peer == nil:
 		return d.refuse(call, driver.InvalidDevice, fmt.Sprintf("device %d is not open", from))
 	case peer.fault != nil:
-		return d.refuse(call, driver.InvalidContext, fmt.Sprintf("a fault lost device %d", from))
+		return d.refuse(call, driver.InvalidContext, fmt.Sprintf("device %d was lost to a fault", from))
 	case st.cap != nil:
 		st.cap.invalid = true
 		return d.refuse(call, driver.StreamCaptureUnsupported, "a copy from another device cannot be captured")
@@ -225,7 +225,7 @@ func (d *device) CopyPeer(dst driver.Ptr, from int, src driver.Ptr, n uint64, s 
 	return d.submit(call, st, &op{kind: opCopyPeer, dst: dst, src: src, peer: peer, n: n})
 }
 
-// CopyHtoD copies src to the device. Page-locked memory is read when the stream gets there, other memory before the call returns.
+// CopyHtoD copies src to the device. It reads page-locked memory when the stream gets there, other memory before the call returns.
 func (d *device) CopyHtoD(dst driver.Ptr, src []byte, s driver.Stream) error {
 	const call = "CopyHtoD"
 	st, err := d.admit(call, s)
@@ -288,7 +288,7 @@ func (d *device) Memset(dst driver.Ptr, v uint32, width int, n uint64, s driver.
 	return d.submit(call, st, &o)
 }
 
-// filling returns a memset as an operation, which of no elements may be anywhere. mu is held, and left on error.
+// filling returns a memset as an operation; with no elements, any address is allowed. mu is held, and unlocked on error.
 func (d *device) filling(call string, dst driver.Ptr, v uint32, width int, n uint64) (op, error) {
 	switch {
 	case width != 1 && width != 2 && width != 4:
@@ -328,15 +328,15 @@ func (d *device) RegisterCallback(fn func()) driver.CallbackID {
 	return d.m.lastID
 }
 
-// UnregisterCallback forgets id; queued calls of it do nothing.
+// UnregisterCallback removes id; queued calls of it do nothing.
 func (d *device) UnregisterCallback(id driver.CallbackID) {
 	d.m.mu.Lock()
 	defer d.m.mu.Unlock()
 	delete(d.m.callbacks, id)
 }
 
-// perform does the operation's work, which begins at the device time at, and returns how long it takes or the fault. mu is not held;
-// one goroutine at a time performs for a stream.
+// perform does the operation's work, which begins at device time at, and returns its duration or its fault. mu is not held; one goroutine
+// at a time performs for a stream.
 func (s *stream) perform(o *op, at int64) (ns int64, f *driver.Error) {
 	mem, m := s.dev.mem, s.dev.m
 	if m.check != nil {
@@ -437,14 +437,14 @@ func (s *stream) performKernel(o *op, at int64) (int64, *driver.Error) {
 	}
 	if f := runKernel(o.fn.k, &s.env, o); f != nil {
 		if !f.Code.Sticky() {
-			f.Code = driver.LaunchFailed // the back end refused what a GPU would have run into
+			f.Code = driver.LaunchFailed // the back end refused something that would fault on a GPU
 		}
 		return 0, f
 	}
 	return m.cost(launchCost) + int64(float64(s.clk.passed.Load())/(float64(m.opts.ClockKHz)/1e6)), nil
 }
 
-// performCallback runs a host callback in the call itself, on an inline device.
+// performCallback runs a host callback within the call, on an inline device.
 func (s *stream) performCallback(o *op) *driver.Error {
 	m := s.dev.m
 	m.mu.Lock()
@@ -456,7 +456,7 @@ func (s *stream) performCallback(o *op) *driver.Error {
 	return nil
 }
 
-// performGraph runs a graph's nodes in the call itself, on an inline device.
+// performGraph runs a graph's nodes within the call, on an inline device.
 func (s *stream) performGraph(e *graphExec) *driver.Error {
 	e.inline.Lock()
 	defer e.inline.Unlock()

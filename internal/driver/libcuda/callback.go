@@ -10,7 +10,7 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// callbacks are the registered host functions of the process, by id: C callbacks are few, so all streams share one.
+// callbacks are the registered host functions of the process, by id. The number of C callbacks is limited, so all streams share one.
 var callbacks struct {
 	mu    sync.RWMutex
 	last  driver.CallbackID
@@ -25,8 +25,8 @@ func lookupCallback(id driver.CallbackID) func() {
 	return callbacks.funcs[id]
 }
 
-// runCallback runs on a thread of the driver. The function itself gets a goroutine of its own, on an ordinary Go thread; the
-// driver's thread, and so the stream, waits for it.
+// runCallback runs on a driver thread. The function itself runs in its own goroutine, on an ordinary Go thread; the driver's thread, and so
+// the stream, waits for it.
 func runCallback(id uintptr) {
 	fn := lookupCallback(driver.CallbackID(id))
 	if fn == nil {
@@ -34,14 +34,14 @@ func runCallback(id uintptr) {
 	}
 	done := make(chan struct{})
 	go func() {
-		// Deferred, so that a function that ends its goroutine does not hold the stream for ever.
+		// Deferred, so that a function that ends its goroutine does not block the stream forever.
 		defer close(done)
 		fn()
 	}()
 	<-done
 }
 
-// Callback queues a call of the function registered as id. If id is forgotten before the stream gets there, nothing is called.
+// Callback queues a call of the function registered as id. If id is unregistered before the stream gets there, nothing is called.
 func (d *Device) Callback(s driver.Stream, id driver.CallbackID) error {
 	if lookupCallback(id) == nil {
 		return &driver.Error{Call: "Callback", Code: driver.InvalidValue, Detail: fmt.Sprintf("no callback is registered as %d", id)}
@@ -63,7 +63,7 @@ func (d *Device) RegisterCallback(fn func()) driver.CallbackID {
 	return id
 }
 
-// UnregisterCallback forgets id.
+// UnregisterCallback removes id.
 func (d *Device) UnregisterCallback(id driver.CallbackID) {
 	callbacks.mu.Lock()
 	delete(callbacks.funcs, id)

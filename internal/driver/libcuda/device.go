@@ -24,33 +24,33 @@ type Device struct {
 	info    driver.Info
 	ordinal uintptr // CUdevice
 	ctx     uintptr // the primary context
-	pool    uintptr // the device's default memory pool; 0 where there is none
-	// lost holds the first device fault, or the fact that the device was closed; then no call reaches the driver.
+	pool    uintptr // the device's default memory pool; 0 if it has none
+	// lost holds the first device fault, or the fact that the device was closed. Once set, no call reaches the driver.
 	lost atomic.Pointer[driver.Error]
 
 	closing sync.Once
 	mu      sync.Mutex
 	held    map[resource]struct{}
-	// mappings is how many mappings there are.
+	// mappings is the number of mappings.
 	mappings atomic.Int64
 	// physical are the handles of mapped memory, by the address of the mapping.
 	physical map[driver.Ptr]uintptr
-	// readers are the devices that read this one's memory directly. They change under mu and the peers' mu; under the latter alone stands
-	// reads, the devices that this one was to be let read.
+	// readers are the devices that read this one's memory directly; both mu and the peers' mu are held to change them. reads are the
+	// devices whose memory this one has asked to read; the peers' mu alone guards them.
 	readers, reads []uintptr
-	logs           words // word 0: how far the driver's error log was read
+	logs           words // word 0: how far the driver's error log has been read
 }
 
-// resource is something that Close gives back if its owner did not.
+// resource is something that Close releases if its owner did not.
 type resource struct {
 	kind   resourceKind
 	handle uintptr
-	size   uintptr // of what is named by address and size
+	size   uintptr // for resources named by address and size
 }
 
 type resourceKind uint8
 
-// The kinds, in the order in which Close gives them back.
+// The kinds, in the order in which Close releases them.
 const (
 	heldGraphExec resourceKind = iota
 	heldGraph
@@ -77,14 +77,14 @@ func openDevice(lib *library, ordinal int) (*Device, error) {
 	if err := d.describe(ordinal); err != nil {
 		return nil, err
 	}
-	// Waits are short polls and then block, so the context's own waits need not burn a core. Another library may have fixed the
-	// flags already, which does no harm.
+	// Waits poll briefly and then block, so the context's own waits need not spin on a core. If another library has already fixed the
+	// flags, that does no harm.
 	const scheduleBlockingSync = 4
 	lib.call(procPrimaryCtxSetFlags, d.ordinal, scheduleBlockingSync)
 	if code := lib.call(procPrimaryCtxRetain, w.at(1), d.ordinal); code != driver.Success {
 		err := lib.failure("Open", code)
 		if code.Sticky() {
-			err.Detail = fmt.Sprintf("an earlier fault lost device %d to this process; start a new one", ordinal)
+			err.Detail = fmt.Sprintf("device %d was lost to this process by an earlier fault; start a new one", ordinal)
 		}
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func (d *Device) describe(ordinal int) error {
 	return d.attributes(w)
 }
 
-// attributes reads the device's limits into d.info. The numbers are CUdevice_attribute's of cuda.h.
+// attributes reads the device's limits into d.info. The numbers are those of CUdevice_attribute in cuda.h.
 func (d *Device) attributes(w *words) error {
 	in := &d.info
 	var integrated, virtual, pools int
@@ -155,7 +155,7 @@ func (d *Device) attributes(w *words) error {
 // Info describes the device.
 func (d *Device) Info() *driver.Info { return &d.info }
 
-// Synchronize blocks until all work of the context is done, that of other libraries of the process included.
+// Synchronize blocks until all work of the context is done, including work of other libraries in the process.
 func (d *Device) Synchronize(t driver.Thread) error {
 	if _, err := d.token("Synchronize", t); err != nil {
 		return err
@@ -163,7 +163,7 @@ func (d *Device) Synchronize(t driver.Thread) error {
 	return d.do("Synchronize", procCtxSynchronize)
 }
 
-// hold notes something that Close must give back, unless release comes first.
+// hold records a resource that Close must release, unless release comes first.
 func (d *Device) hold(kind resourceKind, handle uintptr) { d.holdRange(kind, handle, 0) }
 
 func (d *Device) holdRange(kind resourceKind, handle, size uintptr) {
@@ -172,14 +172,14 @@ func (d *Device) holdRange(kind resourceKind, handle, size uintptr) {
 	d.mu.Unlock()
 }
 
-// release is the common end of every free: it calls p and forgets the resource, silently where the device is lost.
+// release is the last step of every free: it calls p and removes the resource. If the device is lost, it returns nil.
 func (d *Device) release(op string, kind resourceKind, handle uintptr, p proc) error {
 	return d.giveBack(op, resource{kind: kind, handle: handle}, p, handle)
 }
 
-// giveBack is release with the arguments of the call.
+// giveBack is release with explicit arguments for the call.
 func (d *Device) giveBack(op string, r resource, p proc, args ...uintptr) error {
-	// Forgotten before the call: after it the driver may hand the same number to another goroutine.
+	// Removed before the call: after it the driver may give the same number to another goroutine.
 	d.mu.Lock()
 	_, known := d.held[r]
 	delete(d.held, r)
@@ -187,8 +187,8 @@ func (d *Device) giveBack(op string, r resource, p proc, args ...uintptr) error 
 	if d.lost.Load() != nil {
 		return nil
 	}
-	if !known && r.size > 0 { // the driver accepts such calls in silence
-		return &driver.Error{Call: op, Code: driver.InvalidValue, Detail: "nothing of this address and size is live"}
+	if !known && r.size > 0 { // the driver accepts such calls without an error
+		return &driver.Error{Call: op, Code: driver.InvalidValue, Detail: "nothing with this address and size is live"}
 	}
 	code := d.lib.call(p, args...)
 	if code == driver.Success {
@@ -203,8 +203,8 @@ func (d *Device) giveBack(op string, r resource, p proc, args ...uintptr) error 
 	return nil
 }
 
-// Close waits for all work, gives back what the device still holds and releases the primary context. It returns the first fault
-// of work that no earlier call has reported.
+// Close waits for all work, releases what the device still holds and then the primary context. It returns the first fault of work that no
+// earlier call has reported.
 func (d *Device) Close() error {
 	var err error
 	d.closing.Do(func() {
@@ -232,9 +232,9 @@ func (d *Device) close() error {
 			continue
 		}
 		if r.kind == heldMemory && knob.LookFor("leaks") {
-			continue // it goes with the context below, and the checker that asks sees what was never freed
+			continue // released with the context below; and a checker that looks for leaks sees what was never freed
 		}
-		// What fails here goes with the context below.
+		// If this fails, the context below still releases it.
 		if r.kind == heldMapping {
 			d.unmap("Close", r)
 			continue
@@ -264,7 +264,7 @@ var releaseProcs = [...]proc{
 	heldRange:        procMemAddressFree,
 }
 
-// do makes a call that returns nothing but its code.
+// do makes a call that returns only a code.
 func (d *Device) do(op string, p proc, args ...uintptr) error {
 	if lost := d.lost.Load(); lost != nil {
 		return &driver.Error{Call: op, Code: lost.Code, Detail: lost.Detail}
@@ -275,7 +275,7 @@ func (d *Device) do(op string, p proc, args ...uintptr) error {
 	return nil
 }
 
-// failure turns a code into the error of a call, with what the driver's log says about it, and remembers a fault.
+// failure turns a code into the error of a call, adds what the driver's log says about it, and remembers a device fault.
 func (d *Device) failure(op string, code driver.Code) error {
 	e := d.lib.failure(op, code)
 	if e.Detail == "" {
@@ -287,7 +287,7 @@ func (d *Device) failure(op string, code driver.Code) error {
 	return e
 }
 
-// log returns what the driver wrote to its error log since the last failure; "" where this driver has no log.
+// log returns what the driver wrote to its error log since the last failure, or "" if this driver has no log.
 func (d *Device) log() string {
 	dump := d.lib.procs[procLogsDumpToMemory]
 	if dump == 0 || d.lib.procs[procLogsCurrent] == 0 {
@@ -307,7 +307,7 @@ func (d *Device) log() string {
 	return plainLog(text)
 }
 
-// plainLog keeps the sentences of a driver log: its lines are "[time][thread][CUDA][E] sentence", and some only repeat the code.
+// plainLog extracts the sentences of a driver log: its lines are "[time][thread][CUDA][E] sentence", and some only repeat the code.
 func plainLog(text string) string {
 	var sentences []string
 	for line := range strings.Lines(text) {

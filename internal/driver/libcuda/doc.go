@@ -1,34 +1,34 @@
-// Package libcuda implements the driver contract over NVIDIA's driver library, libcuda.so.1 or nvcuda.dll, which it loads at run time.
-// It must not depend on the runtime above it, nor on the simulator: it only turns each method into calls of the driver.
+// Package libcuda implements the driver contract with NVIDIA's driver library, libcuda.so.1 or nvcuda.dll, which it loads at run time. It
+// must not depend on the runtime above it, nor on the simulator: it only turns each method into driver calls.
 //
 // # Context
 //
-// A device is used through its primary context, because every library of the process (cuBLASLt, NCCL, ...) shares that one. Open
-// retains it and Close releases it. Entry points come from cuGetProcAddress at version 12.0 with the legacy meaning of stream 0, so
-// a newer driver still serves the same functions.
+// A device is used through its primary context, because all libraries of the process (cuBLASLt, NCCL, ...) share it. Open retains it and
+// Close releases it. Entry points come from cuGetProcAddress at version 12.0 with the legacy meaning of stream 0, so a newer driver still
+// provides the same functions.
 //
 // # Several devices
 //
-// The first CopyPeer from a device asks for direct access to its memory (cuCtxEnablePeerAccess), to memory that is mapped or comes from the
-// pool one by one. Where there is none, cuMemcpyPeerAsync goes through the host by itself. Tokens of several devices may be held by one
-// goroutine: each call makes the context of its own token's device current.
+// The first CopyPeer from a device requests direct access to its memory: cuCtxEnablePeerAccess once per context, and a separate call for
+// each mapping and for the pool. Without direct access cuMemcpyPeerAsync itself copies through the host. One goroutine may hold tokens of
+// several devices: each call makes the context of its own token's device current.
 //
 // # Hot calls
 //
-// Launch, EventRecord, StreamWait, copies, Memset, GraphLaunch and the queries allocate nothing. They pass stream, event and kernel
-// handles that carry their context, so they work on a thread that has none current. StreamLegacy carries none: work on it fails with
+// Launch, EventRecord, StreamWait, copies, Memset, GraphLaunch and the queries allocate nothing. They pass stream, event and kernel handles
+// that carry their context, so they work on a thread without a current context. StreamLegacy carries none: work on it fails with
 // driver.InvalidContext unless the goroutine holds a token.
 //
 // # Copies from and to Go memory
 //
-// A Go slice is pageable memory. CopyHtoD of one stages it before it returns, so the slice may change at once; CopyDtoH to one
-// returns when the bytes are there. Both first wait for the stream. In a capture the address itself is recorded, so the slice must
-// stay reachable and in place as long as the graph runs: Go's heap does not move, its stacks do.
+// A Go slice is pageable memory. CopyHtoD stages the slice before it returns, so the slice may change at once; CopyDtoH to a slice returns
+// when the bytes have arrived. Both first wait for the stream. A capture records the address itself, so the slice must stay reachable and
+// in place for as long as the graph runs: Go's heap does not move, its stacks do.
 //
 // # Faults
 //
-// After a device fault every call of the device returns the fault's code without asking the driver, and frees return nil. What a
-// kernel's assert says is printed by the driver itself on the process's standard output or error; it cannot be had as text.
+// After a device fault every call of the device returns the fault's code without calling the driver, and frees return nil. The driver
+// itself prints the message of a kernel's assert on the process's standard output or error; it cannot be read as text.
 //
-// With the build tag tenon_sim, and where NVIDIA has no driver, the package is a stub whose devices do not exist.
+// With the build tag tenon_sim, and on systems without an NVIDIA driver, the package is a stub without devices.
 package libcuda

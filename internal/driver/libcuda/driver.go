@@ -15,26 +15,26 @@ import (
 	"tenon.dev/internal/knob"
 )
 
-// library is the loaded driver: its functions and version, which are read-only once made, and the open devices.
+// library is the loaded driver: its functions and version, which are read-only once set, and the open devices.
 type library struct {
 	procs   [numProcs]dl.Proc
 	version int
 	peers   peers
 }
 
-// call runs one function. It keeps no pointer alive: what the arguments point to is on the heap, and the caller's to keep.
+// call calls one function. It keeps no pointer alive: the caller must keep alive what the arguments point to, which is on the heap.
 func (l *library) call(p proc, args ...uintptr) driver.Code {
 	return driver.Code(int32(l.procs[p].CallKept(args...)))
 }
 
-// words is memory on the heap that the driver writes results into.
+// words is heap memory that the driver writes results into.
 type words [4]uint64
 
 func (w *words) at(i int) uintptr { return dl.Address(unsafe.Pointer(&w[i])) }
 
 var wordsPool = sync.Pool{New: func() any { return new(words) }}
 
-// cudaDriver is the driver.Driver. It loads the library when it is first asked for something.
+// cudaDriver implements driver.Driver. It loads the library on first use.
 type cudaDriver struct {
 	load func() (*library, error)
 }
@@ -47,10 +47,10 @@ var process = &cudaDriver{load: sync.OnceValues(func() (*library, error) {
 
 var started atomic.Bool
 
-// Started reports whether the driver was asked for anything in this process, and so whether it has fixed which devices it shows.
+// Started reports whether this process has used the driver, and so whether the driver has fixed which devices it shows.
 func Started() bool { return started.Load() }
 
-// Loads reports whether the driver's library is there. It does not start it.
+// Loads reports whether the driver's library is installed. It does not start it.
 func Loads() bool { return loads() }
 
 var loads = sync.OnceValue(func() bool {
@@ -58,9 +58,9 @@ var loads = sync.OnceValue(func() bool {
 	return err == nil
 })
 
-// New returns the process's libcuda driver. The library is loaded by the first method that needs it. Where no NVIDIA driver is
-// installed, or it sees no GPU, methods fail with driver.NoDevice; with any other code a driver is there but does not work, and the
-// error's detail names the remedy.
+// New returns the process's libcuda driver. The library is loaded by the first method that needs it. If no NVIDIA driver is installed, or
+// it sees no GPU, methods fail with driver.NoDevice. Any other code means that a driver is installed but does not work; the error's detail
+// names the remedy.
 func New() driver.Driver { return process }
 
 func (c *cudaDriver) Name() string { return "libcuda" }
@@ -115,7 +115,7 @@ func openLibrary() (*dl.Library, error) {
 	}
 	so, err := dl.Open(names[0])
 	if err != nil && len(names) > 1 {
-		// Where the other places fail too, the loader's words about the first say it all.
+		// If the other places fail too, the loader's message about the first one is enough.
 		if elsewhere, miss := dl.Open(names[1:]...); miss == nil {
 			return elsewhere, nil
 		}
@@ -123,8 +123,8 @@ func openLibrary() (*dl.Library, error) {
 	return so, err
 }
 
-// absent is the error for a library that did not load. Where the kernel driver's device file exists, a GPU is there and cannot be
-// used, which is not the same as none.
+// absent is the error for a library that did not load. If the kernel driver's device file exists, a GPU is present but unusable, which is
+// not the same as no GPU.
 func absent(cause error, deviceFile string) error {
 	if deviceFile != "" {
 		if _, err := os.Stat(deviceFile); err == nil {
@@ -136,7 +136,7 @@ func absent(cause error, deviceFile string) error {
 	return &driver.Error{Call: "Load", Code: driver.NoDevice, Detail: fmt.Sprintf("no NVIDIA driver found: %v", cause)}
 }
 
-// newLibrary fills the function table through symbol, which finds the library's exported names, and starts the driver.
+// newLibrary fills the function table with symbol, which finds the library's exported names, and starts the driver.
 func newLibrary(path string, symbol func(name string) (dl.Proc, error)) (*library, error) {
 	w := new(words)
 	getVersion, err := symbol("cuDriverGetVersion")
@@ -149,8 +149,8 @@ func newLibrary(path string, symbol func(name string) (dl.Proc, error)) (*librar
 	lib := &library{version: int(int32(w[0]))}
 	getProc, err := symbol("cuGetProcAddress_v2")
 	if lib.version < abiVersion || err != nil {
-		return nil, &driver.Error{Call: "Load", Code: driver.NotSupported, Detail: fmt.Sprintf("the NVIDIA driver (%s) serves CUDA %d.%d; "+
-			"Tenon needs 12.0: update the driver to 525 or newer", path, lib.version/1000, lib.version%1000/10)}
+		return nil, &driver.Error{Call: "Load", Code: driver.NotSupported, Detail: fmt.Sprintf("the NVIDIA driver (%s) supports CUDA "+
+			"%d.%d; Tenon needs 12.0: update the driver to 525 or newer", path, lib.version/1000, lib.version%1000/10)}
 	}
 	for p := range procTable {
 		if err := lib.find(proc(p), getProc); err != nil {
@@ -163,7 +163,7 @@ func newLibrary(path string, symbol func(name string) (dl.Proc, error)) (*librar
 	return lib, nil
 }
 
-// find looks one function up. A function that came after abiVersion may be missing, and is 0 then.
+// find looks up one function. A function that was added after abiVersion may be missing; it is then 0.
 func (l *library) find(p proc, getProc dl.Proc) error {
 	const legacyStream = 1 // CU_GET_PROC_ADDRESS_LEGACY_STREAM
 	row := procTable[p]
@@ -183,7 +183,7 @@ func (l *library) find(p proc, getProc dl.Proc) error {
 		row.name, row.purpose)}
 }
 
-// remedy says what to do about a driver that is there and does not start.
+// remedy says what to do about a driver that is installed but does not start.
 func remedy(code driver.Code, path string) string {
 	switch code {
 	case driver.NoDevice:

@@ -14,26 +14,26 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// fakeCUDA stands in for NVIDIA's library: its functions are C callbacks that end here. It keeps the handles that are live, so that
-// a leak or a second free shows, and fails the calls that a test names.
+// fakeCUDA replaces NVIDIA's library: its functions are C callbacks that end here. It tracks the live handles, so that it detects leaks and
+// double frees, and fails the calls that a test names.
 type fakeCUDA struct {
 	t  *testing.T
 	mu sync.Mutex
-	// version is what cuDriverGetVersion tells; absent functions are not found.
+	// version is what cuDriverGetVersion returns; functions in absent are not found.
 	version int
 	absent  map[proc]bool
-	// fail gives the code of a function; failAt, counted down by every call, that of one call.
+	// fail gives the code that a function returns; failAt, decremented by every call, selects a single call to fail.
 	fail     map[proc]driver.Code
 	failAt   int
 	failCode driver.Code
 	failed   proc
-	// closing says that the failed call came after Close had waited for the device.
+	// closing is set if the failed call came after Close had waited for the device.
 	closing bool
-	// count is how often each function was called.
+	// count is the number of calls of each function.
 	count [numProcs]int
-	// pending is how many more queries answer NotReady.
+	// pending is the number of further queries that return NotReady.
 	pending int
-	// apart is how far from the host's address the device sees registered memory.
+	// apart is the distance from the host's address to the one at which the device sees registered memory.
 	apart uintptr
 
 	next    uintptr
@@ -43,7 +43,7 @@ type fakeCUDA struct {
 	current map[uint64]uintptr
 	running sync.WaitGroup
 	params  []byte
-	// config and attribute are what the latest cuLaunchKernelEx read.
+	// config and attribute are what the last cuLaunchKernelEx read.
 	config    launchConfig
 	attribute launchAttribute
 	// status is the state of a stream's capture and nodes its latest ones; node is what the driver read of a node's parameters.
@@ -51,14 +51,14 @@ type fakeCUDA struct {
 	nodes  []uintptr
 	node   []byte
 	args   [numProcs][11]uintptr
-	// nodesAdded are the nodes that were added to graphs, in this order.
+	// nodesAdded are the nodes added to graphs, in order.
 	nodesAdded []addedNode
 	set        map[uintptr]uint64 // attributes of the pool
-	// blind says that no device can read another's memory.
+	// blind is set if no device can read another's memory.
 	blind bool
-	// admitted are the devices that were given access, by the address of mapped memory or the pool.
+	// admitted lists the devices that were given access, by the address of mapped memory or the pool.
 	admitted map[uintptr][]uint64
-	// attributes of the device that are not 1000 and their number.
+	// attributes are the device attributes whose value is not 1000 plus their number, by number.
 	attributes map[uintptr]int32
 	log        string
 	// jitLog is what the compiler writes; options are those it was given.
@@ -77,13 +77,13 @@ func newFake(t *testing.T) *fakeCUDA {
 	return f
 }
 
-// fakeNow is the fake that calls go to; tests that use it do not run in parallel.
+// fakeNow is the fake that receives the calls; tests that use it do not run in parallel.
 var fakeNow *fakeCUDA
 
 type cArgs = [11]uintptr
 
-// fakeProcs are the C callbacks, made once since they cannot be given back. A callback reads 11 arguments whatever the caller
-// passed: the rest is whatever lies there.
+// fakeProcs are the C callbacks, created once because they cannot be released. A callback reads 11 arguments, however many the caller
+// passed: the rest is garbage.
 var fakeProcs = sync.OnceValue(func() (p [numProcs]uintptr) {
 	for i := range p {
 		p[i] = dl.Callback(func(a, b, c, d, e, f, g, h, i11, j, k uintptr) uintptr {
@@ -132,7 +132,7 @@ func (f *fakeCUDA) open() *Device {
 
 func put[T uintptr | uint32 | uint64 | int32](addr uintptr, v T) { *(*T)(dl.Pointer(addr)) = v }
 
-// called answers one call.
+// called handles one call.
 func (f *fakeCUDA) called(p proc, a *cArgs) driver.Code {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -166,7 +166,7 @@ func (f *fakeCUDA) called(p proc, a *cArgs) driver.Code {
 			made = maker // cuMemFree takes it too, and cuGraphDestroy a graph that no capture made
 		}
 		if !ok || made != maker {
-			f.t.Errorf("%s of %#x, which is no live handle of %s", procTable[p].name, a[0], procTable[maker].name)
+			f.t.Errorf("%s of %#x, which is not a live handle of %s", procTable[p].name, a[0], procTable[maker].name)
 			return driver.InvalidHandle
 		}
 		delete(f.live, a[0])
@@ -182,14 +182,14 @@ func (f *fakeCUDA) called(p proc, a *cArgs) driver.Code {
 var fakeMakes = map[proc]int{procMemAlloc: 0, procMemHostAlloc: 0, procStreamCreate: 0, procEventCreate: 0, procStreamEndCapture: 1,
 	procGraphInstantiate: 0, procGraphCreate: 0, procModuleLoadData: 0, procMemAddressReserve: 0, procMemCreate: 0, procMemAllocAsync: 0}
 
-// fakeFrees says whose handles a function gives back.
+// fakeFrees gives, for each function that frees, the function that made its handles.
 var fakeFrees = map[proc]proc{procMemFree: procMemAlloc, procMemFreeHost: procMemHostAlloc, procMemHostUnregister: procMemHostRegister,
 	procStreamDestroy: procStreamCreate,
 	procEventDestroy:  procEventCreate, procGraphDestroy: procStreamEndCapture, procGraphExecDestroy: procGraphInstantiate,
 	procModuleUnload: procModuleLoadData, procMemAddressFree: procMemAddressReserve, procMemRelease: procMemCreate,
 	procMemFreeAsync: procMemAllocAsync}
 
-// fakeAnswers are the functions that return more than success.
+// fakeAnswers are the functions that do more than return success.
 var fakeAnswers = map[proc]func(f *fakeCUDA, a *cArgs) driver.Code{
 	procDriverGetVersion: func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], int32(f.version)); return 0 },
 	procGetErrorName:     func(f *fakeCUDA, a *cArgs) driver.Code { put(a[1], cString("CUDA_ERROR_NEW")); return 0 },
@@ -300,7 +300,7 @@ var fakeAnswers = map[proc]func(f *fakeCUDA, a *cArgs) driver.Code{
 	},
 	procMemMap: func(f *fakeCUDA, a *cArgs) driver.Code {
 		if f.live[a[3]] != procMemCreate {
-			f.t.Errorf("cuMemMap of %#x, which is no memory", a[3])
+			f.t.Errorf("cuMemMap of %#x, which is not memory", a[3])
 		}
 		f.live[a[0]+1] = procMemMap // beside the range's own address
 		return 0
@@ -326,10 +326,10 @@ var fakeAnswers = map[proc]func(f *fakeCUDA, a *cArgs) driver.Code{
 // addedNode is a node that was added to a graph.
 type addedNode struct {
 	by                proc
-	graph, node, last uintptr // last is the only node that it comes after, or 0
+	graph, node, last uintptr // last is the only node that it depends on, or 0
 }
 
-// added answers a call that adds a node.
+// added handles a call that adds a node.
 func (f *fakeCUDA) added(p proc, a *cArgs) {
 	f.next += 0x10
 	n := addedNode{by: p, graph: a[1], node: f.next}
@@ -344,7 +344,7 @@ func (f *fakeCUDA) added(p proc, a *cArgs) {
 	put(a[0], f.next)
 }
 
-// read takes the n bytes of a node's parameters. Inlined, where n is a constant, go1.26.8 does not compile it.
+// read copies the n bytes of a node's parameters. go1.26.8 fails to compile it if it is inlined with a constant n.
 //
 //go:noinline
 func (f *fakeCUDA) read(addr uintptr, n int) { f.node = slices.Clone(dl.Bytes(addr, n)) }
@@ -357,7 +357,7 @@ func (f *fakeCUDA) query(*cArgs) driver.Code {
 	return driver.Success
 }
 
-// readOptions takes the compiler's options and writes its error log.
+// readOptions reads the compiler's options and writes its error log.
 func (f *fakeCUDA) readOptions(a *cArgs) {
 	f.options = map[int32]uintptr{}
 	keys, values := unsafe.Slice((*int32)(dl.Pointer(a[3])), int(a[2])), unsafe.Slice((*uintptr)(dl.Pointer(a[4])), int(a[2]))
@@ -367,7 +367,7 @@ func (f *fakeCUDA) readOptions(a *cArgs) {
 	copy(dl.Bytes(f.options[jitErrorLogBuffer], int(f.options[jitErrorLogBytes])), f.jitLog+"\x00")
 }
 
-// launch reads the parameters by the extra list, as the driver does.
+// launch reads the parameters from the extra list, as the driver does.
 func (f *fakeCUDA) launch(a *cArgs) driver.Code { return f.extra(a[10]) }
 
 // launchConfig is cuda.h's CUlaunchConfig.
@@ -399,7 +399,7 @@ func (f *fakeCUDA) extra(list uintptr) driver.Code {
 	return driver.Success
 }
 
-// cStrings keeps what cString returned alive.
+// cStrings keeps the results of cString alive.
 var cStrings = map[string][]byte{}
 
 func cString(s string) uintptr {

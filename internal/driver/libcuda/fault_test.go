@@ -13,12 +13,12 @@ import (
 // contractCall is one method of the contract.
 type contractCall struct {
 	name string
-	// bound says that it takes a token; frees are silent on a lost device.
+	// bound is set if the method takes a token; frees are silent on a lost device.
 	bound, frees bool
 	call         func(d *Device, t driver.Thread) error
 }
 
-// contractCalls are all methods that can fail, on handles that need not exist.
+// contractCalls are all methods that can fail, with handles that need not exist.
 func contractCalls() []contractCall {
 	one := func(name string, call func(d *Device, t driver.Thread) error) contractCall {
 		return contractCall{name, true, false, call}
@@ -142,7 +142,7 @@ func TestFaultIsSticky(t *testing.T) {
 	}
 }
 
-// A fault that shows first in a free is kept, and the free stays silent.
+// A fault first seen in a free is kept, and the free returns nil.
 func TestFaultInFree(t *testing.T) {
 	f := newFake(t)
 	d := f.open()
@@ -186,7 +186,7 @@ func TestClosedDevice(t *testing.T) {
 	}
 }
 
-// wholeLife opens a device, uses what it has and closes it, leaving some of it for Close to give back.
+// wholeLife opens a device, uses its features and closes it, leaving some resources for Close to release.
 func wholeLife(c *cudaDriver) (err error) {
 	dev, err := c.Open(0)
 	if err != nil {
@@ -249,7 +249,7 @@ func wholeLife(c *cudaDriver) (err error) {
 		d.EventDestroy(t, e), end())
 }
 
-// poolLife uses virtual memory and memory of the pool; what it returns gives one of each back and leaves another to Close.
+// poolLife uses virtual memory and pool memory; the function it returns frees one of each and leaves another to Close.
 func poolLife(d *Device, t driver.Thread, s driver.Stream) (end func() error, err error) {
 	const n = 2 << 20
 	var p, r driver.Ptr
@@ -271,8 +271,8 @@ func poolLife(d *Device, t driver.Thread, s driver.Stream) (end func() error, er
 	}, err
 }
 
-// TestFaultWalk fails each call of a device's life in turn: the failure is reported by name, nothing stays behind, and the same
-// program then runs. Only what Close does to give things back, and set-up that may be missing, fails in silence.
+// TestFaultWalk fails each call of a device's life in turn. The failure must name the call and leak nothing, and the same program must then
+// run. Only calls that Close makes to release resources, and set-up that may be missing, may fail silently.
 func TestFaultWalk(t *testing.T) {
 	for _, code := range []driver.Code{driver.OutOfMemory, driver.InvalidHandle, driver.IllegalAddress} {
 		steps := 0
@@ -318,7 +318,7 @@ func TestFaultWalk(t *testing.T) {
 			if f.failed != procPrimaryCtxRelease && f.retains != 0 {
 				t.Errorf("call %d, %s fails with %d: %d contexts stay retained", n, name, code, f.retains)
 			}
-			// A lost device keeps its handles, and so does a free that fails in Close: they end with the context.
+			// A lost device keeps its handles, and so does a free that fails in Close: the context releases them.
 			if !code.Sticky() && len(f.live) > 0 && !(frees && f.closing) {
 				t.Errorf("call %d, %s fails with %d: %d handles stay", n, name, code, len(f.live))
 			}

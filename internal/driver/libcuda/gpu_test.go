@@ -33,7 +33,7 @@ var (
 
 var testKernels = drivertest.Kernels{Saxpy: saxpyPTX, Spin: spinPTX, Illegal: illegalPTX, Assert: assertPTX}
 
-// openGPU opens the first GPU until the test ends, or skips the test where there is none.
+// openGPU opens the first GPU until the test ends, or skips the test if there is none.
 func openGPU(t testing.TB) *Device {
 	t.Helper()
 	d, err := New().Open(0)
@@ -62,7 +62,7 @@ func TestConformance(t *testing.T) {
 	}))
 }
 
-// gpu is an open device with a stream, an event and a kernel of every sort.
+// gpu is an open device with a stream, an event and a kernel of each kind.
 type gpu struct {
 	testing.TB
 	*Device
@@ -105,7 +105,7 @@ func (g *gpu) fn(text []byte, name string) driver.Func {
 	return f
 }
 
-// saxpy is a launch over n elements of x at mem and y behind it.
+// saxpy is a launch over n elements of x at mem and of y behind it.
 func (g *gpu) saxpy(n int) *driver.Launch {
 	args := binary.LittleEndian.AppendUint64(nil, uint64(g.mem))
 	args = binary.LittleEndian.AppendUint64(args, uint64(g.mem)+uint64(4*n))
@@ -157,7 +157,7 @@ func TestSaxpy(t *testing.T) {
 	}
 }
 
-// The contract's token-free calls must work on a thread that has no context; the log tells what the others do there.
+// The contract's token-free calls must work on a thread that has no context; the log shows what the others do there.
 func TestNoCurrentContext(t *testing.T) {
 	g := newGPU(t)
 	l := g.saxpy(16)
@@ -217,7 +217,7 @@ func TestNoCurrentContext(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		if code := g.lib.call(procCtxSetCurrent, 0); code != driver.Success {
 			t.Error(code)
 		}
@@ -243,8 +243,8 @@ func codeOf(err error) driver.Code {
 	return driver.Success
 }
 
-// Graphs of kernels that wait by themselves are made on a device without memory to spare: what cannot be made is an error, and the rest
-// runs.
+// Instantiates graphs of kernels that wait by themselves on a device without spare memory: a graph that does not fit is an error, and the
+// others run.
 func TestInstantiateOnFullDevice(t *testing.T) {
 	g := newGPU(t)
 	l := g.saxpy(16)
@@ -335,7 +335,7 @@ func TestCompilerLog(t *testing.T) {
 	g.fn(saxpyPTX, "saxpy")
 }
 
-// What the driver says about calls with bad arguments, where it keeps a log.
+// What the driver says about calls with bad arguments, if it keeps a log.
 func TestErrorDetail(t *testing.T) {
 	g := newGPU(t)
 	l := g.saxpy(16)
@@ -369,7 +369,7 @@ func TestDot(t *testing.T) {
 	}
 }
 
-// A device that was closed opens again, and what the first left behind is given back.
+// A closed device can be opened again, and everything the first opening left is released.
 func TestReopen(t *testing.T) {
 	g := newGPU(t)
 	before, _, err := g.MemInfo(g.th)
@@ -534,7 +534,7 @@ func BenchmarkLoadModule(b *testing.B) {
 	})
 }
 
-// How long a wait takes beyond the work, by waiting for a spin of known length.
+// How much longer a wait takes than the work itself, measured with a spin of known length.
 func BenchmarkWait(b *testing.B) {
 	g := newGPU(b)
 	for _, us := range []int{0, 10, 100, 1000} {

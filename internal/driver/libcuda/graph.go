@@ -31,8 +31,8 @@ func (d *Device) CaptureEnd(t driver.Thread, s driver.Stream) (driver.Graph, err
 	return driver.Graph(th.out[0]), nil
 }
 
-// CaptureInfo returns the state of s and the id of its capture. For StreamLegacy it fails with
-// StreamCaptureImplicit while a blocking stream is captured, and needs a token in effect.
+// CaptureInfo returns the state of s and the id of its capture. For StreamLegacy it fails with StreamCaptureImplicit while a blocking
+// stream is being captured, and the goroutine must hold a token.
 func (d *Device) CaptureInfo(s driver.Stream) (driver.CaptureStatus, uint64, error) {
 	w := wordsPool.Get().(*words)
 	defer wordsPool.Put(w)

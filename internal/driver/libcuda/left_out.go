@@ -9,10 +9,10 @@ type leftOut struct{}
 // New returns a driver without devices: every method fails with driver.NoDevice and says that this program was built without libcuda.
 func New() driver.Driver { return leftOut{} }
 
-// Started reports that no library is asked before this driver is.
+// Started returns true: there is no library that could still be started.
 func Started() bool { return true }
 
-// Loads reports that there is no library.
+// Loads returns false: there is no library.
 func Loads() bool { return false }
 
 func (leftOut) Name() string { return "libcuda" }

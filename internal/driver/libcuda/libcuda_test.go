@@ -228,7 +228,7 @@ func TestMemset(t *testing.T) {
 		}
 	}
 	wantError(t, d.Memset(16, 0, 3, 1, 9), "Memset", driver.InvalidValue, "1, 2 or 4")
-	// Nothing to do is not a call.
+	// Empty copies and fills make no call.
 	for _, err := range []error{d.Memset(16, 0, 4, 0, 9), d.CopyDtoD(16, 32, 0, 9), d.CopyHtoD(16, nil, 9), d.CopyDtoH(nil, 16, 9)} {
 		if err != nil {
 			t.Error(err)
@@ -248,7 +248,7 @@ func TestWait(t *testing.T) {
 	defer th.Leave()
 	f.pending = 2
 	if err := d.StreamSynchronize(th, 5); err != nil || f.count[procStreamQuery] != 3 {
-		// A slow machine may have spent the polling time sooner.
+		// On a slow machine the polling time may be over sooner.
 		if err != nil || f.count[procStreamSynchronize] != 1 {
 			t.Errorf("%v after %d queries", err, f.count[procStreamQuery])
 		}
@@ -320,7 +320,7 @@ func TestCallback(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f.running.Wait() // the stream goes on although b ended its goroutine
+	f.running.Wait() // the stream continues although b ended its goroutine
 	if x, y := <-ran, <-ran; x == y {
 		t.Errorf("ran %s and %s", x, y)
 	}
@@ -335,7 +335,7 @@ func TestCallback(t *testing.T) {
 	}
 }
 
-// What a failed call says: the driver's log where the code says little, the name of a code that the contract lacks.
+// The detail of a failed call: the driver's log if the code says little, and the name of a code that the contract lacks.
 func TestDetail(t *testing.T) {
 	f := newFake(t)
 	d := f.open()
@@ -372,7 +372,7 @@ func TestDetail(t *testing.T) {
 	}
 }
 
-// The knob reaches the compiler as its option.
+// The LineInfo knob is passed to the compiler as its option.
 func TestLineInfo(t *testing.T) {
 	f := newFake(t)
 	d := f.open()
@@ -390,7 +390,7 @@ func TestLineInfo(t *testing.T) {
 	}
 }
 
-// Results come back from where the driver writes them.
+// Results are read from where the driver writes them.
 func TestResults(t *testing.T) {
 	f := newFake(t)
 	d := f.open()
@@ -436,7 +436,7 @@ func TestResults(t *testing.T) {
 	f.apart = 8
 	wantError(t, d.HostRegister(th, b), "HostRegister", driver.NotSupported, "another address")
 	f.apart = 0
-	if err := d.HostRegister(th, b); err != nil { // the failed one took its registration back
+	if err := d.HostRegister(th, b); err != nil { // the failed one was undone
 		t.Error(err)
 	}
 	if d.HostView(8, 8) != nil {
@@ -457,7 +457,7 @@ func TestPlainLog(t *testing.T) {
 	}
 }
 
-// Every path that the simulator cannot take is counted here: hot calls allocate nothing, whatever device there is.
+// Covers every path that the simulator cannot take: hot calls allocate nothing, on any device.
 func TestHotCallsAllocateNothing(t *testing.T) {
 	if raceDetector {
 		t.Skip("under the race detector a sync.Pool drops things at random")

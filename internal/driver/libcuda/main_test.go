@@ -11,7 +11,7 @@ import (
 func TestMain(m *testing.M) {
 	os.Exit(benchrun.Main(m, "internal/driver/libcuda", func() (name, driver string) {
 		drv := New()
-		n, _ := drv.DeviceCount() // none, where it fails
+		n, _ := drv.DeviceCount() // 0 if it fails
 		driver = fmt.Sprint("libcuda and hostsim, GPUs ", n)
 		dev, err := drv.Open(0)
 		if err != nil {

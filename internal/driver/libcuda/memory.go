@@ -23,7 +23,7 @@ func (d *Device) MemAlloc(t driver.Thread, n uint64) (driver.Ptr, error) {
 	return driver.Ptr(th.out[0]), nil
 }
 
-// MemFree frees what MemAlloc returned.
+// MemFree frees memory from MemAlloc.
 func (d *Device) MemFree(t driver.Thread, p driver.Ptr) error {
 	if _, err := d.token("MemFree", t); err != nil && d.lost.Load() == nil {
 		return err
@@ -61,7 +61,7 @@ func (d *Device) HostAlloc(t driver.Thread, n uint64) ([]byte, error) {
 	return dl.Bytes(addr, int(n)), nil
 }
 
-// HostFree frees what HostAlloc returned; b may be a shorter slice of the same start.
+// HostFree frees memory from HostAlloc; b may be a shorter slice with the same start.
 func (d *Device) HostFree(t driver.Thread, b []byte) error {
 	if _, err := d.token("HostFree", t); err != nil && d.lost.Load() == nil {
 		return err

@@ -24,8 +24,8 @@ const (
 	jitMostOptionsPassed = 5
 )
 
-// LoadModule compiles and loads PTX text. Where it fails, the error's detail is the compiler's log. The knob LineInfo keeps source
-// lines in the code.
+// LoadModule compiles and loads PTX text. If it fails, the error's detail is the compiler's log. The LineInfo knob keeps source lines in
+// the code.
 func (d *Device) LoadModule(t driver.Thread, text []byte) (driver.Module, error) {
 	th, err := d.token("LoadModule", t)
 	if err != nil {
@@ -60,14 +60,14 @@ func (d *Device) LoadModule(t driver.Thread, text []byte) (driver.Module, error)
 	return driver.Module(th.out[0]), nil
 }
 
-// withLog puts the first log that is not empty before the error's detail.
+// withLog puts the first non-empty log before the error's detail.
 func withLog(err error, logs ...[]byte) error {
 	e, ok := err.(*driver.Error)
 	if !ok {
 		return err
 	}
 	if e.Code == driver.InvalidImage {
-		// Text that is not PTX at all has a code of its own, which says no more.
+		// Text that is not PTX at all has its own code, which says nothing more.
 		e.Code = driver.InvalidPTX
 	}
 	for _, log := range logs {
@@ -88,7 +88,7 @@ func (d *Device) UnloadModule(t driver.Thread, m driver.Module) error {
 	return d.release("UnloadModule", heldModule, uintptr(m), procModuleUnload)
 }
 
-// Function finds the kernel called name and loads its code to the device, which would otherwise happen at its first launch.
+// Function finds the kernel called name and loads its code to the device; otherwise that would happen at its first launch.
 func (d *Device) Function(t driver.Thread, m driver.Module, name string) (driver.Func, error) {
 	th, err := d.token("Function", t)
 	if err != nil {
@@ -112,7 +112,7 @@ func (d *Device) Function(t driver.Thread, m driver.Module, name string) (driver
 	return driver.Func(f), nil
 }
 
-// FuncInfo tells what f uses. The numbers are CUfunction_attribute's of cuda.h.
+// FuncInfo returns f's use of resources. The numbers are those of CUfunction_attribute in cuda.h.
 func (d *Device) FuncInfo(t driver.Thread, f driver.Func) (driver.FuncInfo, error) {
 	th, err := d.token("FuncInfo", t)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// kernelNodeParams is cuda.h's CUDA_KERNEL_NODE_PARAMS_v2, 72 bytes. kern counts only where fn is 0, and ctx only with kern.
+// kernelNodeParams is cuda.h's CUDA_KERNEL_NODE_PARAMS_v2, 72 bytes. kern is used only if fn is 0, and ctx only with kern.
 type kernelNodeParams struct {
 	fn          uintptr
 	grid, block [3]uint32
@@ -41,21 +41,21 @@ type memcpyParams struct {
 	width, height, depth uintptr
 }
 
-// memsetParams is cuda.h's CUDA_MEMSET_NODE_PARAMS, 40 bytes. Width is in elements; one row has no pitch.
+// memsetParams is cuda.h's CUDA_MEMSET_NODE_PARAMS, 40 bytes. Width is in elements; with a single row the pitch does not matter.
 type memsetParams struct {
 	dst, pitch         uintptr
 	value, elementSize uint32
 	width, height      uintptr
 }
 
-// nodeParams is memory on the heap that the driver reads a node's parameters from.
+// nodeParams is heap memory from which the driver reads a node's parameters.
 type nodeParams struct {
 	kernel kernelNodeParams
 	memcpy memcpyParams
 	memset memsetParams
 }
 
-// launch, copying and filling fill in the parameters of a node of that kind and return their address.
+// launch, copying and filling set the parameters of a node of their kind and return their address.
 func (p *nodeParams) launch(l *driver.Launch) uintptr {
 	p.kernel = kernelNodeParams{fn: uintptr(l.Func), grid: l.Grid, block: l.Block, shared: l.Shared, extra: extraOf(l)}
 	return dl.Address(unsafe.Pointer(&p.kernel))
@@ -76,7 +76,7 @@ func (p *nodeParams) filling(dst driver.Ptr, v uint32, width int, count uint64) 
 
 var nodeParamsPool = sync.Pool{New: func() any { return new(nodeParams) }}
 
-// CaptureNode returns the node that later work of s would come after, if it is one: what the latest work has become.
+// CaptureNode returns the node of the latest work on s: the only node that its next work would depend on, if there is just one.
 func (d *Device) CaptureNode(s driver.Stream) (driver.Node, error) {
 	const call = "CaptureNode"
 	w := wordsPool.Get().(*words)
@@ -93,11 +93,11 @@ func (d *Device) CaptureNode(s driver.Stream) (driver.Node, error) {
 	case w[3] != 1 || w[2] == 0:
 		return 0, &driver.Error{Call: call, Code: driver.IllegalState, Detail: "the stream has no work yet, or has waited since"}
 	}
-	// The list is the driver's, until the next call for the stream.
+	// The list belongs to the driver, until the next call for the stream.
 	return driver.Node(*(*uintptr)(dl.Pointer(uintptr(w[2])))), nil
 }
 
-// noNode is the error of a node that is none, which the driver would follow.
+// noNode is the error for a zero node, which the driver would dereference.
 func noNode(call string) error {
 	return &driver.Error{Call: call, Code: driver.InvalidValue, Detail: "the node is zero; it must be one that CaptureNode or " +
 		"GraphChain returned"}
@@ -168,7 +168,7 @@ func (d *Device) GraphSetEvent(t driver.Thread, e driver.GraphExec, n driver.Nod
 	return d.do(call, procGraphExecSetEvent, uintptr(e), uintptr(n), uintptr(ev))
 }
 
-// GraphChain makes a graph of work, each piece after the one before it.
+// GraphChain makes a graph of work, each piece after the previous one.
 func (d *Device) GraphChain(t driver.Thread, work []driver.ChainWork) (driver.Graph, []driver.Node, error) {
 	const call = "GraphChain"
 	th, err := d.token(call, t)
@@ -191,7 +191,7 @@ func (d *Device) GraphChain(t driver.Thread, work []driver.ChainWork) (driver.Gr
 	return driver.Graph(g), nodes, nil
 }
 
-// append adds w to graph g after as many nodes, of which word 1 of th has the only one, and writes its node to word 0.
+// append adds w to graph g and writes its node to word 0 of th. The node depends on after (0 or 1) nodes; the one is in word 1 of th.
 func (d *Device) append(th *thread, g uintptr, after int, w *driver.ChainWork) error {
 	const call = "GraphChain"
 	p := nodeParamsPool.Get().(*nodeParams)

@@ -10,7 +10,7 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// A stream's node is the only one that its next work would come after.
+// A stream's node is the only one that its next work depends on.
 func TestCaptureNode(t *testing.T) {
 	f := newFake(t)
 	d := f.open()
@@ -74,7 +74,7 @@ func TestNodeParams(t *testing.T) {
 	if a := f.args[procGraphExecSetMemcpy]; a[0] != 20 || a[1] != 30 || a[3] != fakeContext {
 		t.Errorf("arguments %v", a[:4])
 	}
-	// Of the source, and 88 bytes on of the destination: memory type, device, pitch, height.
+	// First of the source and, 88 bytes on, of the destination: memory type, device, pitch, height.
 	for _, c := range []struct {
 		at   int
 		want uint64
@@ -102,7 +102,7 @@ func TestNodeParams(t *testing.T) {
 	}
 }
 
-// What the driver would follow or silently take is refused, and what it refuses is an error of the call.
+// Arguments that the driver would dereference or silently accept are refused, and what the driver refuses is an error of the call.
 func TestNodeErrors(t *testing.T) {
 	f := newFake(t)
 	d := f.open()
@@ -124,7 +124,7 @@ func TestNodeErrors(t *testing.T) {
 	wantError(t, d.GraphSetCopy(th, 1, 2, 1, 2, 3), "GraphSetCopy", driver.NotSupported)
 }
 
-// A chain is a graph whose nodes are added one after the other, with the parameters at the offsets of cuda.h.
+// A chain is a graph whose nodes are added one after the other, with parameters at the offsets of cuda.h.
 func TestChain(t *testing.T) {
 	f := newFake(t)
 	d := f.open()

@@ -12,12 +12,12 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// The codes of cuCtxEnablePeerAccess that are no failure here.
+// The codes of cuCtxEnablePeerAccess that are not failures here.
 const peerAccessAlreadyEnabled driver.Code = 704
 
-// peers is what the open devices of a process know of each other.
+// peers is what the open devices of a process know about each other.
 type peers struct {
-	// several says that two devices have been open at once, and so that tokens of two may nest.
+	// several is set once two devices have been open at the same time, so that tokens of both may nest.
 	several atomic.Bool
 	mu      sync.Mutex
 	open    []*Device // in the order in which they were opened
@@ -36,7 +36,7 @@ func (p *peers) join(d *Device) {
 	p.open = append(p.open, d)
 }
 
-// leave forgets d. With the last opening of a device its context goes, and the access to it and from it.
+// leave removes d. When the last opening of a device is closed, its context is released, and with it the access to and from it.
 func (p *peers) leave(d *Device) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -50,7 +50,7 @@ func (p *peers) leave(d *Device) {
 	}
 }
 
-// device returns an opening of a device, or nil; mu is held.
+// device returns an opening of a device, or nil; mu must be held.
 func (p *peers) device(ordinal uintptr) *Device {
 	for _, o := range p.open {
 		if o.ordinal == ordinal {
@@ -60,8 +60,8 @@ func (p *peers) device(ordinal uintptr) *Device {
 	return nil
 }
 
-// CopyPeer copies n bytes from another device by cuMemcpyPeerAsync, which takes the way through the host where there is no direct one; 0
-// bytes queue nothing.
+// CopyPeer copies n bytes from another device with cuMemcpyPeerAsync, which goes through the host if there is no direct path; 0 bytes queue
+// nothing.
 func (d *Device) CopyPeer(dst driver.Ptr, from int, src driver.Ptr, n uint64, s driver.Stream) error {
 	if n == 0 {
 		return nil
@@ -70,7 +70,7 @@ func (d *Device) CopyPeer(dst driver.Ptr, from int, src driver.Ptr, n uint64, s 
 	if err != nil {
 		return err
 	}
-	t := d.Enter() // contexts are named, but a current one is asked for
+	t := d.Enter() // the call names its contexts, but still requires a current one
 	defer t.Leave()
 	if _, err := d.token("CopyPeer", t); err != nil {
 		return err
@@ -78,7 +78,7 @@ func (d *Device) CopyPeer(dst driver.Ptr, from int, src driver.Ptr, n uint64, s 
 	return d.do("CopyPeer", procMemcpyPeer, uintptr(dst), d.ctx, uintptr(src), ctx, uintptr(n), uintptr(s))
 }
 
-// reach returns the context of another device. The first time it also lets this device read the other's memory directly, where it can.
+// reach returns the context of another device. The first time, it also gives this device direct access to the other's memory, if possible.
 func (d *Device) reach(from int) (uintptr, error) {
 	if lost := d.lost.Load(); lost != nil {
 		return 0, &driver.Error{Call: "CopyPeer", Code: lost.Code, Detail: lost.Detail}
@@ -101,8 +101,8 @@ func (d *Device) reach(from int) (uintptr, error) {
 	return other.ctx, nil
 }
 
-// access lets d read other's memory directly: what cuMemAlloc made by the contexts, mapped memory and that of pools one by one. What fails
-// here leaves the way through the host, and a fault comes to light with the copy. It is legal in a capture. The peers' mu is held.
+// access gives d direct access to other's memory: in one call to everything allocated with cuMemAlloc, and separately to each mapping and
+// to the pool. If it fails, copies go through the host, and the copy reports any fault. Legal in a capture. The peers' mu must be held.
 func (d *Device) access(other *Device) {
 	t := d.Enter()
 	defer t.Leave()
@@ -129,7 +129,7 @@ func (d *Device) access(other *Device) {
 	_, _ = d.CaptureExchangeMode(t, old)
 }
 
-// admit lets another device read and write what is mapped and the pool's memory, and what will be. The peers' mu is held.
+// admit gives another device read and write access to all current and future mappings and to the pool's memory. The peers' mu must be held.
 func (d *Device) admit(reader uintptr) {
 	w := wordsPool.Get().(*words)
 	defer wordsPool.Put(w)
@@ -137,7 +137,7 @@ func (d *Device) admit(reader uintptr) {
 	defer d.mu.Unlock()
 	d.readers = append(d.readers, reader)
 	*w = accessOf(reader)
-	//tenon:unordered each mapping is let be read by itself
+	//tenon:unordered each mapping gets access separately
 	for r := range d.held {
 		if r.kind == heldMapping {
 			d.lib.call(procMemSetAccess, r.handle, r.size, w.at(0), 1)
@@ -149,7 +149,7 @@ func (d *Device) admit(reader uintptr) {
 	runtime.KeepAlive(w)
 }
 
-// admitAll lets the devices that read this one's memory read and write a new mapping. Where that fails, copies go through the host.
+// admitAll gives the devices that read this one's memory read and write access to a new mapping. If that fails, copies go through the host.
 func (d *Device) admitAll(p driver.Ptr, n uint64) {
 	w := wordsPool.Get().(*words)
 	defer wordsPool.Put(w)
@@ -162,11 +162,11 @@ func (d *Device) admitAll(p driver.Ptr, n uint64) {
 	runtime.KeepAlive(w)
 }
 
-// accessOf is CUmemAccessDesc of reading and writing by a device.
+// accessOf is a CUmemAccessDesc with read and write access for a device.
 func accessOf(ordinal uintptr) words {
 	const readWrite = 3 // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 	return words{locationOf(ordinal), readWrite}
 }
 
-// locationOf is CUmemLocation of a device: type CU_MEM_LOCATION_TYPE_DEVICE and ordinal.
+// locationOf is a device's CUmemLocation: type CU_MEM_LOCATION_TYPE_DEVICE and the ordinal.
 func locationOf(ordinal uintptr) uint64 { return 1 | uint64(ordinal)<<32 }

@@ -26,7 +26,7 @@ func fakePair(t *testing.T, f *fakeCUDA) (a, b *Device) {
 	return devs[0], devs[1]
 }
 
-// The copy names both contexts; the reader gets access once, and again when the other device was closed and opened.
+// The copy names both contexts; the reader gets access once, and again after the other device is closed and reopened.
 func TestCopyPeer(t *testing.T) {
 	f := newFake(t)
 	a, b := fakePair(t, f)
@@ -61,7 +61,7 @@ func TestCopyPeer(t *testing.T) {
 	}
 }
 
-// Mapped memory and the pool are let be read one by one, also what is mapped later, and by another opening of the device.
+// Each mapping and the pool are made accessible separately, including later mappings and those of another opening of the device.
 func TestPeerAccess(t *testing.T) {
 	f := newFake(t)
 	a, b := fakePair(t, f)
@@ -100,7 +100,7 @@ func TestPeerAccess(t *testing.T) {
 	}
 }
 
-// Without direct access, or where the driver refuses it, the copy takes place all the same.
+// If there is no direct access, or the driver refuses it, the copy still works.
 func TestPeerAccessRefused(t *testing.T) {
 	for _, code := range []driver.Code{driver.Success, driver.InvalidValue, peerAccessAlreadyEnabled} {
 		t.Run(code.Error(), func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestPeerAccessRefused(t *testing.T) {
 	}
 }
 
-// A token's calls are its device's, also while a token of another device is held; and one of a device that is closed gives the thread back.
+// A token's calls go to its device, even while a token of another device is held; a token of a closed device gives the thread back.
 func TestTokensByTurns(t *testing.T) {
 	f := newFake(t)
 	a, b := fakePair(t, f)

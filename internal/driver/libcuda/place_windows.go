@@ -4,10 +4,10 @@ package libcuda
 
 import "syscall"
 
-// libraryNames are where the driver's library is: the system folder.
+// libraryNames are the places to look for the driver's library: the system folder.
 var libraryNames = []string{"nvcuda.dll"}
 
-// deviceFile is none: Windows shows no file for a device.
+// deviceFile is empty: Windows has no device files.
 const deviceFile = ""
 
 var getCurrentThreadID = syscall.NewLazyDLL("kernel32.dll").NewProc("GetCurrentThreadId")

@@ -2,5 +2,5 @@
 
 package libcuda
 
-// raceDetector says that the race detector is on.
+// raceDetector is set if the race detector is on.
 const raceDetector = true

@@ -9,7 +9,7 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// pollTime is how long a wait asks before it blocks: blocking costs a wake-up by interrupt, tens of microseconds on an H200.
+// pollTime is how long a wait polls before it blocks: blocking costs a wake-up by interrupt, tens of microseconds on an H200.
 const pollTime = 20 * time.Microsecond
 
 // StreamCreate makes a stream.
@@ -82,12 +82,12 @@ func (d *Device) EventRecord(e driver.Event, s driver.Stream) error {
 	return d.do("EventRecord", procEventRecord, uintptr(e), uintptr(s))
 }
 
-// EventQuery reports whether what e recorded is done.
+// EventQuery reports whether the work before e's last record is done.
 func (d *Device) EventQuery(t driver.Thread, e driver.Event) (bool, error) {
 	return d.query("EventQuery", t, procEventQuery, uintptr(e))
 }
 
-// EventSynchronize blocks until it is.
+// EventSynchronize blocks until that work is done.
 func (d *Device) EventSynchronize(t driver.Thread, e driver.Event) error {
 	return d.wait("EventSynchronize", t, procEventQuery, procEventSynchronize, uintptr(e))
 }

@@ -9,21 +9,22 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// thread is the token that Enter makes. Tokens are reused, so one must not be used after its Leave.
+// thread is the token that Enter returns. Tokens are reused, so a token must not be used after its Leave.
 type thread struct {
 	device *Device
-	// outer is the context that Leave restores; 0 is none.
+	// outer is the context that Leave restores, or 0.
 	outer uintptr
 	// out receives the results of calls made with the token.
 	out words
-	// code is why the context could not be made current.
+	// code is the reason why the context could not be made current.
 	code driver.Code
 }
 
 var threads = sync.Pool{New: func() any { return new(thread) }}
 
-// Enter locks the goroutine to its thread and makes the device's context current there if it is not. Where tokens of two devices
-// nest on one goroutine, each call makes the context of its own token's device current, and work on the legacy stream is the innermost's.
+// Enter locks the goroutine to its thread and makes the device's context current there if it is not already. If tokens of two devices nest
+// on one goroutine, each call makes the context of its own token's device current, and work on the legacy stream goes to the innermost
+// token's device.
 func (d *Device) Enter() driver.Thread {
 	runtime.LockOSThread()
 	t := threads.Get().(*thread)
@@ -42,10 +43,10 @@ func (d *Device) Enter() driver.Thread {
 // ID returns the operating system's number of the thread.
 func (t *thread) ID() uint64 { return threadID() }
 
-// Leave restores the context of an outer token of another device and unlocks the thread. A thread that had no context keeps this
-// one, so that the next Enter on it is short.
+// Leave restores the context of an outer token of another device and unlocks the thread. A thread that had no context keeps this one, so
+// that the next Enter on it is fast.
 func (t *thread) Leave() {
-	if t.outer != 0 { // another device's, which lives though this one may be lost
+	if t.outer != 0 { // another device's, which works even if this one is lost
 		t.device.lib.call(procCtxSetCurrent, t.outer)
 	}
 	t.device = nil
@@ -53,12 +54,12 @@ func (t *thread) Leave() {
 	runtime.UnlockOSThread()
 }
 
-// token returns the token behind t, or an error if it is not one of this device or its context could not be made current.
+// token returns the token behind t. It fails if t is not a token of this device or if its context could not be made current.
 func (d *Device) token(op string, t driver.Thread) (*thread, error) {
 	th, ok := t.(*thread)
 	if !ok || th.device != d {
-		return nil, &driver.Error{Call: op, Code: driver.InvalidContext, Detail: "it needs a Thread that this device's Enter made and " +
-			"Leave has not ended"}
+		return nil, &driver.Error{Call: op, Code: driver.InvalidContext, Detail: "it needs a Thread from this device's Enter, " +
+			"before its Leave"}
 	}
 	code := th.code
 	if code == driver.Success && d.lost.Load() == nil && d.lib.peers.several.Load() {
@@ -70,7 +71,7 @@ func (d *Device) token(op string, t driver.Thread) (*thread, error) {
 	return th, nil
 }
 
-// current makes the token's context the thread's, in whose place a token of another device may have put its own.
+// current makes the token's context the thread's current one again, in case a token of another device has replaced it.
 func (t *thread) current() driver.Code {
 	lib := t.device.lib
 	code := lib.call(procCtxGetCurrent, t.out.at(0))

@@ -9,7 +9,7 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// unsupported is the error of a call that the device has no hardware or driver for.
+// unsupported is the error of a call that the device's hardware or driver does not support.
 func (d *Device) unsupported(op, what string) error {
 	return &driver.Error{Call: op, Code: driver.NotSupported, Detail: d.info.Name + " has no " + what}
 }
@@ -30,7 +30,7 @@ func (d *Device) MemReserve(t driver.Thread, n uint64) (driver.Ptr, error) {
 	return driver.Ptr(th.out[0]), nil
 }
 
-// MemUnreserve gives a range back.
+// MemUnreserve releases a range.
 func (d *Device) MemUnreserve(t driver.Thread, p driver.Ptr, n uint64) error {
 	if _, err := d.token("MemUnreserve", t); err != nil && d.lost.Load() == nil {
 		return err
@@ -38,7 +38,7 @@ func (d *Device) MemUnreserve(t driver.Thread, p driver.Ptr, n uint64) error {
 	return d.giveBack("MemUnreserve", resource{heldRange, uintptr(p), uintptr(n)}, procMemAddressFree, uintptr(p), uintptr(n))
 }
 
-// MemMap makes memory, maps it and lets the device read and write it. The memory's handle is kept until MemUnmap.
+// MemMap creates memory, maps it and gives the device read and write access. The memory's handle is kept until MemUnmap.
 func (d *Device) MemMap(t driver.Thread, p driver.Ptr, n uint64) error {
 	th, err := d.token("MemMap", t)
 	if err != nil {
@@ -76,7 +76,7 @@ func (d *Device) MemMap(t driver.Thread, p driver.Ptr, n uint64) error {
 	return nil
 }
 
-// MemUnmap takes a mapping back, and the memory.
+// MemUnmap removes a mapping and frees its memory.
 func (d *Device) MemUnmap(t driver.Thread, p driver.Ptr, n uint64) error {
 	if _, err := d.token("MemUnmap", t); err != nil && d.lost.Load() == nil {
 		return err
@@ -84,7 +84,7 @@ func (d *Device) MemUnmap(t driver.Thread, p driver.Ptr, n uint64) error {
 	return d.unmap("MemUnmap", resource{heldMapping, uintptr(p), uintptr(n)})
 }
 
-// unmap gives a mapping back and then the memory behind it.
+// unmap removes a mapping and then frees the memory behind it.
 func (d *Device) unmap(op string, r resource) error {
 	if err := d.giveBack(op, r, procMemUnmap, r.handle, r.size); err != nil || d.lost.Load() != nil {
 		return err
@@ -125,7 +125,7 @@ func (d *Device) MemFreeAsync(t driver.Thread, p driver.Ptr, s driver.Stream) er
 	return d.giveBack("MemFreeAsync", resource{kind: heldPoolMemory, handle: uintptr(p)}, procMemFreeAsync, uintptr(p), uintptr(s))
 }
 
-// PoolTrim gives unused memory of the pool back by cuMemPoolTrimTo.
+// PoolTrim returns unused memory of the pool with cuMemPoolTrimTo.
 func (d *Device) PoolTrim(t driver.Thread, keep uint64) error {
 	if _, err := d.poolToken("PoolTrim", t); err != nil {
 		return err
@@ -133,7 +133,7 @@ func (d *Device) PoolTrim(t driver.Thread, keep uint64) error {
 	return d.do("PoolTrim", procMemPoolTrimTo, d.pool, uintptr(keep))
 }
 
-// The attributes of a pool that are used, from CUmemPool_attribute of cuda.h.
+// The pool attributes in use, from CUmemPool_attribute in cuda.h.
 const (
 	poolReleaseThreshold = 4
 	poolReservedCurrent  = 5
@@ -166,7 +166,7 @@ func (d *Device) PoolUsage(t driver.Thread) (driver.PoolUsage, error) {
 	return driver.PoolUsage{Reserved: th.out[0], ReservedPeak: th.out[1], Used: th.out[2], UsedPeak: th.out[3]}, nil
 }
 
-// PoolResetPeaks sets the pool's high-water marks to 0, which means to the present.
+// PoolResetPeaks sets the pool's high-water marks to 0, which resets them to the current values.
 func (d *Device) PoolResetPeaks(t driver.Thread) error {
 	th, err := d.poolToken("PoolResetPeaks", t)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// TestVirtualMemoryCalls looks at what the driver is given.
+// TestVirtualMemoryCalls checks the arguments that the driver gets.
 func TestVirtualMemoryCalls(t *testing.T) {
 	f := newFake(t)
 	d := f.open()
@@ -46,7 +46,7 @@ func TestVirtualMemoryCalls(t *testing.T) {
 	}
 }
 
-// TestMapFails takes back what a failing MemMap made.
+// TestMapFails checks that a failing MemMap undoes its earlier steps.
 func TestMapFails(t *testing.T) {
 	for _, p := range []proc{procMemCreate, procMemMap, procMemSetAccess} {
 		f := newFake(t)
@@ -65,7 +65,7 @@ func TestMapFails(t *testing.T) {
 	}
 }
 
-// TestCopiesOfMappedMemory makes the context current for copies while memory is mapped: without it the driver refuses those across
+// TestCopiesOfMappedMemory checks that copies make the context current while memory is mapped: without it the driver refuses copies across
 // mappings.
 func TestCopiesOfMappedMemory(t *testing.T) {
 	f := newFake(t)
@@ -146,7 +146,7 @@ func TestPoolCalls(t *testing.T) {
 	}
 }
 
-// TestDeviceWithoutMemoryFeatures is a device that has neither virtual memory nor pools.
+// TestDeviceWithoutMemoryFeatures uses a device with neither virtual memory nor pools.
 func TestDeviceWithoutMemoryFeatures(t *testing.T) {
 	f := newFake(t)
 	f.attributes = map[uintptr]int32{102: 0, 115: 0}

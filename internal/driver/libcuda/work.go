@@ -24,8 +24,8 @@ type launchAttribute struct {
 	value [64]byte
 }
 
-// startsEarly is CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION (6), set: the kernel may start when all blocks of the kernel before
-// it have ended, while what they wrote is still on its way.
+// startsEarly is CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION (6), set: the kernel may start when all blocks of the previous
+// kernel have ended, while their writes are still in flight.
 var startsEarly = launchAttribute{id: 6, value: [64]byte{1}}
 
 // Launch queues a kernel; l.Args go to the driver as one packed buffer, which it copies. In a capture, the edge between two kernels that
@@ -49,7 +49,7 @@ func (d *Device) Launch(l *driver.Launch) error {
 	return err
 }
 
-// extraOf returns the address of the extra list by which the driver finds l.Args, or 0 for none. It lies in l.
+// extraOf returns the address of the extra list through which the driver finds l.Args, or 0 if there are none. The list lies in l.
 func extraOf(l *driver.Launch) uintptr {
 	if len(l.Args) == 0 {
 		return 0
@@ -61,8 +61,8 @@ func extraOf(l *driver.Launch) uintptr {
 	return dl.Address(unsafe.Pointer(&s[0]))
 }
 
-// move is do for a copy or a fill. Without a current context the driver takes only the first of several mappings for allocated ("Copy
-// range not fully allocated"), so while memory is mapped the context is made current.
+// move is do for a copy or a fill. Without a current context the driver sees only the first of several mappings as allocated ("Copy range
+// not fully allocated"), so while memory is mapped the context is made current.
 func (d *Device) move(op string, p proc, args ...uintptr) error {
 	if d.mappings.Load() > 0 {
 		t := d.Enter()
@@ -123,7 +123,7 @@ func (d *Device) Memset(dst driver.Ptr, v uint32, width int, n uint64, s driver.
 	return d.move("Memset", p, uintptr(dst), uintptr(v), uintptr(n), uintptr(s))
 }
 
-// badWidth is the error of a fill whose elements have no size that there is.
+// badWidth is the error of a fill with an unsupported element size.
 func badWidth(call string, width int) error {
 	return &driver.Error{Call: call, Code: driver.InvalidValue, Detail: fmt.Sprintf("width is %d bytes; it must be 1, 2 or 4", width)}
 }

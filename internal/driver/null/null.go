@@ -1,5 +1,5 @@
-// Package null is a device whose calls succeed and do nothing, at the least cost that an interface call has: what a program costs on
-// it is the cost of the program's own code. It must not depend on kernels or host memory: addresses are made up and nothing is stored.
+// Package null is a device whose calls succeed and do nothing, for no more than the cost of an interface call: what a program costs on it
+// is the cost of the program's own code. It must not depend on kernels or host memory: addresses are made up and nothing is stored.
 package null
 
 import (
@@ -24,10 +24,10 @@ func (Driver) Name() string { return "null" }
 // Version returns the CUDA version of the contract.
 func (Driver) Version() (int, error) { return 13000, nil }
 
-// DeviceCount returns how many devices the machine has.
+// DeviceCount returns the number of devices.
 func (d Driver) DeviceCount() (int, error) { return max(d.Devices, 1), nil }
 
-// Open returns a new null device of that number.
+// Open returns a new null device with that number.
 func (d Driver) Open(ordinal int) (driver.Device, error) {
 	if ordinal < 0 || ordinal >= max(d.Devices, 1) {
 		return nil, &driver.Error{Call: "Open", Code: driver.InvalidDevice}
@@ -37,8 +37,8 @@ func (d Driver) Open(ordinal int) (driver.Device, error) {
 	return dev, nil
 }
 
-// Device is the null device: it claims to be an H200 in all that kernels are chosen by. Handles are numbers, streams are always idle,
-// captures are empty. Stream handles, page-locked memory and capture state are real enough for a runtime that keeps them. It
+// Device is the null device. In everything that kernels are selected by it claims to be an H200. Handles are numbers, streams are always
+// idle, captures are empty. Stream handles, page-locked memory and capture state are real enough for a runtime that keeps track of them. It
 // implements driver.Device.
 type Device struct {
 	info driver.Info
@@ -50,7 +50,7 @@ type Device struct {
 
 var _ driver.Device = (*Device)(nil)
 
-// New returns a null device that claims to load the format; "" is driver.FormatKIR.
+// New returns a null device that claims to load the given format; "" is driver.FormatKIR.
 func New(image driver.Format) *Device {
 	if image == "" {
 		image = driver.FormatKIR
@@ -67,7 +67,7 @@ func New(image driver.Format) *Device {
 // handle returns a new handle.
 func (d *Device) handle() uintptr { return uintptr(d.next.Add(1)) }
 
-// thread is the token of every thread.
+// thread is the token of all threads.
 type thread struct{}
 
 // ID returns 1.
@@ -88,7 +88,7 @@ func (d *Device) Synchronize(driver.Thread) error { return nil }
 // Close returns nil.
 func (d *Device) Close() error { return nil }
 
-// MemAlloc returns an address that nothing is at, aligned to 2 MiB and never returned again.
+// MemAlloc returns an address with no memory behind it, aligned to 2 MiB and never returned again.
 func (d *Device) MemAlloc(_ driver.Thread, n uint64) (driver.Ptr, error) {
 	const step = 2 << 20
 	n = (n + step - 1) &^ (step - 1)
@@ -98,12 +98,12 @@ func (d *Device) MemAlloc(_ driver.Thread, n uint64) (driver.Ptr, error) {
 // MemFree returns nil.
 func (d *Device) MemFree(driver.Thread, driver.Ptr) error { return nil }
 
-// MemInfo returns the total as free.
+// MemInfo reports all memory as free.
 func (d *Device) MemInfo(driver.Thread) (free, total uint64, err error) {
 	return d.info.TotalMemory, d.info.TotalMemory, nil
 }
 
-// MemReserve returns an address as MemAlloc does.
+// MemReserve returns an address, as MemAlloc does.
 func (d *Device) MemReserve(t driver.Thread, n uint64) (driver.Ptr, error) { return d.MemAlloc(t, n) }
 
 // MemUnreserve returns nil.
@@ -115,7 +115,7 @@ func (d *Device) MemMap(driver.Thread, driver.Ptr, uint64) error { return nil }
 // MemUnmap returns nil.
 func (d *Device) MemUnmap(driver.Thread, driver.Ptr, uint64) error { return nil }
 
-// MemAllocAsync returns an address as MemAlloc does.
+// MemAllocAsync returns an address, as MemAlloc does.
 func (d *Device) MemAllocAsync(t driver.Thread, n uint64, _ driver.Stream) (driver.Ptr, error) {
 	return d.MemAlloc(t, n)
 }
@@ -225,7 +225,7 @@ func (d *Device) RegisterCallback(func()) driver.CallbackID { return driver.Call
 // UnregisterCallback does nothing.
 func (d *Device) UnregisterCallback(driver.CallbackID) {}
 
-// CaptureBegin notes that s is captured.
+// CaptureBegin marks s as captured.
 func (d *Device) CaptureBegin(_ driver.Thread, s driver.Stream, _ driver.CaptureMode) error {
 	d.capturing.Store(s, uint64(d.handle()))
 	return nil
@@ -237,7 +237,7 @@ func (d *Device) CaptureEnd(_ driver.Thread, s driver.Stream) (driver.Graph, err
 	return driver.Graph(d.handle()), nil
 }
 
-// CaptureInfo says whether s is between CaptureBegin and CaptureEnd.
+// CaptureInfo reports whether s is between CaptureBegin and CaptureEnd.
 func (d *Device) CaptureInfo(s driver.Stream) (driver.CaptureStatus, uint64, error) {
 	if id, ok := d.capturing.Load(s); ok {
 		return driver.CaptureActive, id.(uint64), nil
@@ -317,7 +317,7 @@ func (d *Device) LoadModule(driver.Thread, []byte) (driver.Module, error) {
 // UnloadModule returns nil.
 func (d *Device) UnloadModule(driver.Thread, driver.Module) error { return nil }
 
-// Function returns a handle whatever the name.
+// Function returns a handle for any name.
 func (d *Device) Function(driver.Thread, driver.Module, string) (driver.Func, error) {
 	return driver.Func(d.handle()), nil
 }

@@ -10,7 +10,7 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// TestEveryCallSucceeds calls each method of the contract with zero arguments, a path where one is needed.
+// TestEveryCallSucceeds calls each method of the contract with zero arguments, and a path if one is needed.
 func TestEveryCallSucceeds(t *testing.T) {
 	d, err := Driver{}.Open(0)
 	if err != nil {

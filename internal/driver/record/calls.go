@@ -11,7 +11,7 @@ import (
 // hostPtr returns the address of host memory, for its name.
 func hostPtr(b []byte) driver.Ptr { return driver.Ptr(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
 
-// host returns the name of page-locked memory and its length, or "pageable" and its length.
+// host returns the name and length of page-locked memory, or "pageable" and the length.
 func (d *Device) host(b []byte) string {
 	p := hostPtr(b)
 	for _, k := range d.blocks {
@@ -47,7 +47,7 @@ func (d *Device) MemAlloc(t driver.Thread, n uint64) (driver.Ptr, error) {
 func (d *Device) MemFree(t driver.Thread, p driver.Ptr) error {
 	d.mu.Lock()
 	name := d.ptr(p)
-	d.free(p) // before the call, since another goroutine may be given the address right after it
+	d.free(p) // before the call, since another goroutine may get the address right after it
 	d.mu.Unlock()
 	err := d.Device.MemFree(t, p)
 	d.add("MemFree", err, func() string { return name })
@@ -79,7 +79,7 @@ func (d *Device) MemUnreserve(t driver.Thread, p driver.Ptr, n uint64) error {
 	return err
 }
 
-// MemMap is recorded with the place in its range and the size.
+// MemMap is recorded with the address in its range and the size.
 func (d *Device) MemMap(t driver.Thread, p driver.Ptr, n uint64) error {
 	err := d.Device.MemMap(t, p, n)
 	d.add("MemMap", err, func() string { return fmt.Sprintf("%s, %d", d.ptr(p), n) })
@@ -111,7 +111,7 @@ func (d *Device) MemFreeAsync(t driver.Thread, p driver.Ptr, s driver.Stream) er
 	return err
 }
 
-// PoolTrim is recorded with what is kept.
+// PoolTrim is recorded with the bytes kept.
 func (d *Device) PoolTrim(t driver.Thread, keep uint64) error {
 	err := d.Device.PoolTrim(t, keep)
 	d.add("PoolTrim", err, func() string { return fmt.Sprint(keep) })
@@ -195,7 +195,7 @@ func (d *Device) StreamDestroy(t driver.Thread, s driver.Stream) error {
 	return err
 }
 
-// StreamQuery is recorded with the stream and the answer.
+// StreamQuery is recorded with the stream and the result.
 func (d *Device) StreamQuery(t driver.Thread, s driver.Stream) (bool, error) {
 	done, err := d.Device.StreamQuery(t, s)
 	d.add("StreamQuery", err, func() string { return fmt.Sprintf("%s -> %v", d.stream(s), done) })
@@ -237,7 +237,7 @@ func (d *Device) EventRecord(e driver.Event, s driver.Stream) error {
 	return err
 }
 
-// EventQuery is recorded with the event and the answer.
+// EventQuery is recorded with the event and the result.
 func (d *Device) EventQuery(t driver.Thread, e driver.Event) (bool, error) {
 	done, err := d.Device.EventQuery(t, e)
 	d.add("EventQuery", err, func() string { return fmt.Sprintf("%s -> %v", d.name("event", uintptr(e)), done) })
@@ -265,7 +265,7 @@ func (d *Device) Launch(l *driver.Launch) error {
 	return err
 }
 
-// shape returns a launch's shape as the end of a text.
+// shape returns a launch's shape as the end of a line.
 func shape(l *driver.Launch) string {
 	s := fmt.Sprintf(", grid %v, block %v", l.Grid, l.Block)
 	if l.Shared > 0 {
@@ -281,7 +281,7 @@ func (d *Device) CopyDtoD(dst, src driver.Ptr, n uint64, s driver.Stream) error 
 	return err
 }
 
-// CopyPeer is recorded with its arguments. The other device's address is a number, since its names are that device's.
+// CopyPeer is recorded with its arguments. The other device's address appears as a number, since its name is known only on that device.
 func (d *Device) CopyPeer(dst driver.Ptr, from int, src driver.Ptr, n uint64, s driver.Stream) error {
 	err := d.Device.CopyPeer(dst, from, src, n, s)
 	d.add("CopyPeer", err, func() string {
@@ -371,7 +371,7 @@ func (d *Device) CaptureExchangeMode(t driver.Thread, mode driver.CaptureMode) (
 	return old, err
 }
 
-// GraphNodes is recorded with the graph and the number.
+// GraphNodes is recorded with the graph and the number of nodes.
 func (d *Device) GraphNodes(g driver.Graph) (int, error) {
 	n, err := d.Device.GraphNodes(g)
 	d.add("GraphNodes", err, func() string { return fmt.Sprintf("%s -> %d", d.name("graph", uintptr(g)), n) })
@@ -422,7 +422,7 @@ func (d *Device) GraphSetMemset(t driver.Thread, e driver.GraphExec, n driver.No
 	return err
 }
 
-// GraphChain is recorded with the work, the graph's new name and those of the nodes.
+// GraphChain is recorded with the work and the new names of the graph and its nodes.
 func (d *Device) GraphChain(t driver.Thread, work []driver.ChainWork) (driver.Graph, []driver.Node, error) {
 	g, nodes, err := d.Device.GraphChain(t, work)
 	d.add("GraphChain", err, func() string {
@@ -496,7 +496,7 @@ func (d *Device) UnloadModule(t driver.Thread, m driver.Module) error {
 	return err
 }
 
-// Function is recorded with the module and the kernel's name, by which launches are recorded then.
+// Function is recorded with the module and the kernel's name, which later launches are recorded by.
 func (d *Device) Function(t driver.Thread, m driver.Module, name string) (driver.Func, error) {
 	f, err := d.Device.Function(t, m, name)
 	d.add("Function", err, func() string {

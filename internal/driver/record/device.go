@@ -10,7 +10,7 @@ import (
 
 // Call is one recorded call.
 type Call struct {
-	// Method is the contract's name.
+	// Method is the name of the contract's method.
 	Method string
 	// Args is the arguments and results as text, with names for handles and addresses: "stream1, event2" or "512 -> mem1".
 	Args string
@@ -30,8 +30,8 @@ func (c Call) String() string {
 	return s
 }
 
-// Device passes calls to another device and records them, but for Info, Enter and a token's Leave. It implements driver.Device and is
-// safe for concurrent use; calls made at once are recorded in some order.
+// Device passes calls to another device and records them, except Info, Enter and a token's Leave. It implements driver.Device and is safe
+// for concurrent use; concurrent calls are recorded in an unspecified order.
 type Device struct {
 	driver.Device
 
@@ -49,7 +49,7 @@ type handle struct {
 	h    uint64
 }
 
-// block is an allocation that has a name.
+// block is a named allocation.
 type block struct {
 	p    driver.Ptr
 	n    uint64
@@ -58,7 +58,7 @@ type block struct {
 
 var _ driver.Device = (*Device)(nil)
 
-// New returns a decorator of d that records everything but the named methods.
+// New returns a decorator of d that records all methods but the named ones.
 func New(d driver.Device, except ...string) *Device {
 	r := &Device{Device: d, names: map[handle]string{}, counts: map[string]int{}, muted: map[string]bool{}}
 	for _, m := range except {
@@ -74,7 +74,7 @@ func (d *Device) Calls() []Call {
 	return append([]Call(nil), d.calls...)
 }
 
-// Text returns the recording, one line a call.
+// Text returns the recording, one line per call.
 func (d *Device) Text() string {
 	var b strings.Builder
 	for _, c := range d.Calls() {
@@ -101,7 +101,7 @@ func (d *Device) Reset() {
 	d.calls = nil
 }
 
-// add records a call; text is made under the lock, where names may be given and looked up.
+// add records a call; text is called under the lock, so it may assign and look up names.
 func (d *Device) add(method string, err error, text func() string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -149,7 +149,7 @@ func (d *Device) alloc(kind string, p driver.Ptr, n uint64, err error) string {
 	return " -> " + b.name
 }
 
-// free forgets the block at p.
+// free removes the block at p.
 func (d *Device) free(p driver.Ptr) {
 	for i, b := range d.blocks {
 		if b.p == p {

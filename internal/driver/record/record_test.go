@@ -33,7 +33,7 @@ func TestTransparent(t *testing.T) {
 	}))
 }
 
-// TestText compares the recording of one call of each kind with golden text.
+// TestText compares the recording of one call of each method with golden text.
 func TestText(t *testing.T) {
 	d := open(t)
 	ok := func(err error) {
@@ -180,7 +180,7 @@ func recordGraph(t *testing.T, d *Device, th driver.Thread, s driver.Stream, l *
 	return x
 }
 
-// recordChain makes a graph without a capture, and runs it.
+// recordChain makes and runs a graph without a capture.
 func recordChain(t *testing.T, d *Device, th driver.Thread, s driver.Stream, l *driver.Launch, p, q driver.Ptr, e driver.Event) {
 	ok := func(err error) {
 		t.Helper()

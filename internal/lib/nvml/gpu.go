@@ -9,13 +9,14 @@ import (
 	"tenon.dev/internal/dl"
 )
 
-// GPU is one of the library's devices. Its methods read what it reports now; what a device or its permissions do not give is an error.
+// GPU is one of the library's devices. Its methods read its current state; a reading that the device or its permissions do not provide is
+// an error.
 type GPU struct {
 	l      *Library
 	handle uintptr
 }
 
-// gpus returns all that this process may see.
+// gpus returns all GPUs that are visible to this process.
 func (l *Library) gpus() ([]GPU, error) {
 	n := new(uint32)
 	if err := l.call("nvmlDeviceGetCount_v2", dl.Address(unsafe.Pointer(n))); err != nil {
@@ -32,7 +33,7 @@ func (l *Library) gpus() ([]GPU, error) {
 	return gpus, nil
 }
 
-// GPU returns the one with that UUID.
+// GPU returns the GPU with that UUID.
 func (l *Library) GPU(uuid [16]byte) (GPU, error) {
 	gpus, err := l.gpus()
 	if err != nil {
@@ -50,7 +51,8 @@ func (l *Library) GPU(uuid [16]byte) (GPU, error) {
 	return GPU{}, errors.New("the library knows no GPU of this identity")
 }
 
-// UUIDs returns the texts of all GPUs that this process may see, and whether any of them is divided into slices, which CUDA counts instead.
+// UUIDs returns the UUIDs of all GPUs that are visible to this process, and whether any of them is divided into slices, which CUDA then
+// counts instead.
 func (l *Library) UUIDs() (texts []string, sliced bool, err error) {
 	gpus, err := l.gpus()
 	if err != nil {
@@ -67,10 +69,10 @@ func (l *Library) UUIDs() (texts []string, sliced bool, err error) {
 	return texts, sliced, nil
 }
 
-// UUID returns the text, such as "GPU-5c6e8ae8-9cd6-8d25-d0ef-be721e5f66d9".
+// UUID returns the UUID as text, such as "GPU-5c6e8ae8-9cd6-8d25-d0ef-be721e5f66d9".
 func (g GPU) UUID() (string, error) { return g.l.text("nvmlDeviceGetUUID", g.handle) }
 
-// sliced reports whether the GPU is divided.
+// sliced reports whether the GPU is divided into slices.
 func (g GPU) sliced() bool {
 	if g.l.procs[sliceFunction] == 0 {
 		return false
@@ -80,7 +82,7 @@ func (g GPU) sliced() bool {
 	return err == nil && *now != 0 // a GPU that cannot be divided has no mode
 }
 
-// Temperature returns the chip's, in °C.
+// Temperature returns the chip's temperature in °C.
 func (g GPU) Temperature() (int, error) {
 	const sensorGPU = 0 // NVML_TEMPERATURE_GPU
 	v := new(uint32)
@@ -88,14 +90,14 @@ func (g GPU) Temperature() (int, error) {
 	return int(*v), err
 }
 
-// Power returns the draw in watts.
+// Power returns the power draw in watts.
 func (g GPU) Power() (float64, error) {
 	v := new(uint32)
 	err := g.l.call("nvmlDeviceGetPowerUsage", g.handle, dl.Address(unsafe.Pointer(v)))
 	return float64(*v) / 1000, err
 }
 
-// Clock returns the multiprocessors' in MHz.
+// Clock returns the SM clock in MHz.
 func (g GPU) Clock() (int, error) {
 	const clockSM = 1 // NVML_CLOCK_SM
 	v := new(uint32)
@@ -103,7 +105,7 @@ func (g GPU) Clock() (int, error) {
 	return int(*v), err
 }
 
-// Utilization returns the percentages of the last moments in which a kernel ran and in which memory was read or written.
+// Utilization returns the percentages of the last sampling period during which a kernel ran and during which memory was read or written.
 func (g GPU) Utilization() (kernels, memory int, err error) {
 	v := new([2]uint32) // nvmlUtilization_t: gpu, memory
 	err = g.l.call("nvmlDeviceGetUtilizationRates", g.handle, dl.Address(unsafe.Pointer(v)))
@@ -117,7 +119,7 @@ func (g GPU) Memory() (total, used, free uint64, err error) {
 	return v[0], v[2], v[1], err
 }
 
-// read reads the GPU's state. Temperature, power and load are not there on every device, and their absence is no error.
+// read reads the GPU's state. Not every device reports temperature, power and load; their absence is not an error.
 func (g GPU) read() (Device, error) {
 	d := Device{Celsius: NotReported, Watts: NotReported, Busy: NotReported}
 	var err error
@@ -146,7 +148,7 @@ func (g GPU) read() (Device, error) {
 
 // Process is a process that computes on a GPU.
 type Process struct {
-	PID    int    // as the system that runs the driver numbers it, which in a container is not the process's own number
+	PID    int    // in the numbering of the system that runs the driver; in a container this is not the process's own number
 	Memory uint64 // bytes of the GPU's memory
 }
 
@@ -157,7 +159,7 @@ type processInfo struct {
 	gpuInstanceID, computeInstanceID uint32
 }
 
-// Processes lists the processes that compute on the GPU, but for those whose memory the library does not tell.
+// Processes lists the processes that compute on the GPU, except those whose memory the library does not report.
 func (g GPU) Processes() ([]Process, error) {
 	l := g.l
 	if l.procs[processesFunction] == 0 {

@@ -1,5 +1,6 @@
-// Package nvml reads the state of NVIDIA GPUs (names, memory, temperature, power, load) through NVIDIA's management library, for people.
-// It must not depend on the device contract or the runtime: it makes no context and does no work, and Tenon runs without the library too.
+// Package nvml reads the state of NVIDIA GPUs (names, memory, temperature, power, load) through NVIDIA's management library, for display.
+// It must not depend on the device contract or the runtime: it creates no context and does no work, and Tenon also runs without the
+// library.
 package nvml
 
 import (
@@ -13,19 +14,19 @@ import (
 	"tenon.dev/internal/dl"
 )
 
-// NotReported is the value of a reading that the device or its permissions do not give.
+// NotReported is the value of a reading that the device or its permissions do not provide.
 const NotReported = -1
 
-// Device is the state of one GPU when it was read.
+// Device is the state of one GPU at the time it was read.
 type Device struct {
-	// Name is the vendor's, such as "NVIDIA H200".
+	// Name is the vendor's name, such as "NVIDIA H200".
 	Name string
-	// UUID is the device's 16 bytes, equal to the driver's; all zero for a slice of a GPU, whose identity has another form.
+	// UUID is the device's 16 bytes, equal to the driver's; all zero for a slice of a GPU, whose identity has another format.
 	UUID [16]byte
 	// MemoryTotal, MemoryUsed and MemoryFree are in bytes, over all processes; used includes what the driver reserves.
 	MemoryTotal, MemoryUsed, MemoryFree uint64
-	// Celsius is the temperature of the chip, Watts its power draw, Busy the percentage of the last moments in which a kernel ran; each
-	// NotReported where there is none.
+	// Celsius is the chip's temperature, Watts its power draw, Busy the percentage of the last sampling period during which a kernel ran;
+	// each is NotReported if the device does not provide it.
 	Celsius, Watts, Busy float64
 }
 
@@ -35,20 +36,20 @@ type Library struct {
 	procs map[string]dl.Proc
 }
 
-// libraryNames are where the library is: Linux, WSL, Windows.
+// libraryNames are the places to look for the library on Linux, WSL and Windows.
 var libraryNames = map[string][]string{
 	"linux":   {"libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1"},
 	"windows": {"nvml.dll", `C:\Program Files\NVIDIA Corporation\NVSMI\nvml.dll`},
 }
 
-// functions are all that is used of the library.
+// functions are the library's functions in use.
 var functions = []string{
 	"nvmlInit_v2", "nvmlShutdown", "nvmlErrorString", "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount_v2",
 	"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetTemperature",
 	"nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetClockInfo",
 }
 
-// Not every version of the library has these.
+// Functions that not every version of the library has.
 const (
 	processesFunction = "nvmlDeviceGetComputeRunningProcesses_v3"
 	sliceFunction     = "nvmlDeviceGetMigMode"
@@ -90,7 +91,7 @@ func open(symbol func(name string) (dl.Proc, error)) (*Library, error) {
 	return l, l.call("nvmlInit_v2")
 }
 
-// call makes a call whose result is a code, 0 for success. Pointers are passed by dl.Address and kept alive by the caller.
+// call makes a call that returns a code, 0 for success. Pointers are passed with dl.Address and kept alive by the caller.
 func (l *Library) call(name string, args ...uintptr) error {
 	code := uint32(l.procs[name].CallKept(args...))
 	if code == 0 {
@@ -103,7 +104,7 @@ func (l *Library) failure(name string, code uint32) error {
 	return fmt.Errorf("%s: %s (%d)", name, dl.String(l.procs["nvmlErrorString"].CallKept(uintptr(code))), code)
 }
 
-// Path returns the file that was loaded.
+// Path returns the path of the loaded file.
 func (l *Library) Path() string { return l.so.Path() }
 
 // Close stops the library and unloads it.
@@ -127,7 +128,8 @@ func (l *Library) text(name string, args ...uintptr) (string, error) {
 	return s, err
 }
 
-// Devices reads every GPU that this process may see, in the library's order, which is that of the bus and not CUDA's: match them by UUID.
+// Devices reads every GPU that is visible to this process, in the library's order, which is by bus and differs from CUDA's: match them by
+// UUID.
 func (l *Library) Devices() ([]Device, error) {
 	gpus, err := l.gpus()
 	if err != nil {
@@ -144,7 +146,7 @@ func (l *Library) Devices() ([]Device, error) {
 	return devices, nil
 }
 
-// parseUUID reads "GPU-5c6e8ae8-9cd6-8d25-d0ef-be721e5f66d9"; what has another form gives zeros.
+// parseUUID parses "GPU-5c6e8ae8-9cd6-8d25-d0ef-be721e5f66d9"; any other format gives zeros.
 func parseUUID(s string) (id [16]byte) {
 	digits, ok := strings.CutPrefix(s, "GPU-")
 	b, err := hex.DecodeString(strings.ReplaceAll(digits, "-", ""))

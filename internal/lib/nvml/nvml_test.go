@@ -14,10 +14,10 @@ import (
 	"tenon.dev/internal/dl"
 )
 
-// fake is a management library of two devices in Go. fails gives a function's code.
+// fake is a management library with two devices, written in Go. fails gives the code that a function returns.
 type fake struct {
 	fails     map[string]uint32
-	processes []processInfo // on the device 100
+	processes []processInfo // on device 100
 	slices    uint32        // whether the devices are divided
 }
 
@@ -25,7 +25,7 @@ var fakeNow *fake
 
 var errorText = []byte("it went wrong\x00")
 
-// fakeProcs are made once, since C callbacks cannot be given back.
+// fakeProcs are created once, since C callbacks cannot be released.
 var fakeProcs = sync.OnceValue(func() map[string]dl.Proc {
 	procs := map[string]dl.Proc{}
 	for _, name := range append([]string{processesFunction, sliceFunction}, functions...) {
@@ -143,7 +143,7 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// What is read of one GPU, and the errors of what cannot be.
+// The readings of one GPU, and the errors for missing ones.
 func TestGPU(t *testing.T) {
 	fakeNow = &fake{}
 	l, err := open(symbol)
@@ -195,7 +195,7 @@ func TestGPU(t *testing.T) {
 	}
 }
 
-// Every call whose failure is an error, failed once.
+// Fails each call whose failure is an error, once.
 func TestFailures(t *testing.T) {
 	for _, name := range functions {
 		fakeNow = &fake{fails: map[string]uint32{}}
@@ -226,7 +226,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// The real library, where there is one.
+// The real library, if it is installed.
 func TestReal(t *testing.T) {
 	l, err := Open()
 	if err != nil {

@@ -1,10 +1,10 @@
-// Package nvtx tells a profiler of ranges and marks, by version 3 of NVIDIA's tools extension.
-// It must not depend on the device contract or the runtime: it labels what the host does, and without a profiler it does nothing.
+// Package nvtx reports ranges and marks to a profiler, using version 3 of NVIDIA's tools extension. It must not depend on the device
+// contract or the runtime: it labels what the host does, and without a profiler it does nothing.
 //
-// The extension has no library. A profiler names its own one in an environment variable; a program loads that and calls its function
-// InitializeInjectionNvtx2 with a function of the program's, from which the profiler gets tables of slots. It writes the addresses of its
-// functions into the slots that interest it, and the program calls what is in them. The layout of the tables and the numbers of the slots
-// are those of the headers that NVIDIA publishes.
+// The extension has no library of its own. A profiler names its library in an environment variable. The program loads that library and
+// calls its function InitializeInjectionNvtx2, passing a function that gives the profiler tables of slots. The profiler writes the
+// addresses of its functions into the slots that it needs, and the program calls the functions in the slots. The layout of the tables and
+// the numbers of the slots come from the headers that NVIDIA publishes.
 package nvtx
 
 import (
@@ -17,10 +17,10 @@ import (
 	"tenon.dev/internal/knob"
 )
 
-// NoTracking is the depth of a range where nobody counts: NVTX_NO_PUSH_POP_TRACKING.
+// NoTracking is the depth of a range if the profiler does not count: NVTX_NO_PUSH_POP_TRACKING.
 const NoTracking = -2
 
-// The numbers of slots in the module of the core (NvtxCallbackIdCore).
+// The numbers of slots in the core module (NvtxCallbackIdCore).
 const (
 	slotMark  = 2
 	slotStart = 5
@@ -29,19 +29,19 @@ const (
 	slotPop   = 11
 )
 
-// moduleCore is the number of the core's module; moduleSlots has the slots of every module, that of no function in the place 0 among them.
+// moduleCore is the number of the core module; moduleSlots has the number of slots of every module, including the unused slot 0.
 const moduleCore = 1
 
 var moduleSlots = [...]int{moduleCore: 16, 2: 9, 3: 15, 4: 7, 5: 16, 6: 7}
 
-// The numbers of the tables that a profiler may ask for (NvtxExportTableID), and the version that they are of.
+// The numbers of the tables that a profiler may request (NvtxExportTableID), and the version that they have.
 const (
 	tableCallbacks = 1
 	tableVersion   = 3
 	version        = 3
 )
 
-// Tool is a profiler that listens.
+// Tool is a listening profiler.
 type Tool struct {
 	modules [len(moduleSlots)]module
 	// callbacks and versionInfo are NvtxExportTableCallbacks and NvtxExportTableVersionInfo.
@@ -49,12 +49,12 @@ type Tool struct {
 	versionInfo *[3]uint64
 }
 
-// module is the functions of one part of the extension: the slots, and the table of their addresses.
+// module holds the functions of one part of the extension: the slots, and the table of their addresses.
 type module struct {
 	slots, table []uintptr
 }
 
-// Listening returns the profiler, or nil where there is none. It is looked for once.
+// Listening returns the profiler, or nil if there is none. It looks for one only once.
 var Listening = sync.OnceValue(func() *Tool {
 	path := knob.NVTXInjection.Get()
 	if path == "" {
@@ -71,10 +71,10 @@ var Listening = sync.OnceValue(func() *Tool {
 	return attach(initialize)
 })
 
-// attaching is the tool whose library is asking for the tables; a library may do so later too.
+// attaching is the tool whose library requests the tables; a library may also do so later.
 var attaching atomic.Pointer[Tool]
 
-// attach lets a profiler's library fill the slots in, and returns nil if it declines.
+// attach lets a profiler's library fill the slots, and returns nil if it declines.
 func attach(initialize dl.Proc) *Tool {
 	t := newTool()
 	attaching.Store(t)
@@ -120,7 +120,7 @@ func exportTable(id uintptr) uintptr {
 	return 0
 }
 
-// functionTable gives a module's table and its length, and returns 1, or 0 for a module that there is not.
+// functionTable returns a module's table and its length through the pointers. Its result is 1, or 0 for an unknown module.
 func functionTable(id, table, length uintptr) uintptr {
 	t := attaching.Load()
 	i := uint32(id)
@@ -136,12 +136,12 @@ func functionTable(id, table, length uintptr) uintptr {
 	return 1
 }
 
-// function returns what the profiler has put into a slot, 0 if nothing.
+// function returns the profiler's function in a slot, or 0.
 func (t *Tool) function(slot int) dl.Proc {
 	return dl.Proc(atomic.LoadUintptr(&t.modules[moduleCore].slots[slot]))
 }
 
-// say calls a function with a text, if the profiler has it.
+// say calls a function with a text, if the profiler provides it.
 func (t *Tool) say(slot int, text string) (result uintptr, ok bool) {
 	f := t.function(slot)
 	if f == 0 {
@@ -153,10 +153,10 @@ func (t *Tool) say(slot int, text string) (result uintptr, ok bool) {
 	return result, true
 }
 
-// Mark puts a mark on the calling thread's line.
+// Mark puts a mark on the calling thread's timeline.
 func (t *Tool) Mark(text string) { t.say(slotMark, text) }
 
-// Push begins a range of the calling thread within those that it has open, and returns how many those are.
+// Push begins a nested range on the calling thread, and returns how many ranges were open before.
 func (t *Tool) Push(text string) int {
 	if depth, ok := t.say(slotPush, text); ok {
 		return int(int32(depth))
@@ -164,7 +164,7 @@ func (t *Tool) Push(text string) int {
 	return NoTracking
 }
 
-// Pop ends the calling thread's latest range and returns what Push returned.
+// Pop ends the calling thread's innermost range and returns what its Push returned.
 func (t *Tool) Pop() int {
 	if f := t.function(slotPop); f != 0 {
 		return int(int32(f.CallKept()))
@@ -172,13 +172,13 @@ func (t *Tool) Pop() int {
 	return NoTracking
 }
 
-// Start begins a range of no thread and returns its number, 0 if nobody listens to it.
+// Start begins a range that belongs to no thread and returns its id, or 0 if the profiler does not handle it.
 func (t *Tool) Start(text string) uint64 {
 	id, _ := t.say(slotStart, text)
 	return uint64(id)
 }
 
-// End ends what Start began.
+// End ends a range begun by Start.
 func (t *Tool) End(id uint64) {
 	if f := t.function(slotEnd); f != 0 {
 		f.CallKept(uintptr(id))

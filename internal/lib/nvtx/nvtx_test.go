@@ -16,7 +16,7 @@ import (
 	"tenon.dev/internal/knob"
 )
 
-// profiler is one in Go: what it does when it is initialised, and what it heard.
+// profiler is a profiler in Go: what it does when it is initialised, and what it received.
 var profiler struct {
 	initialize func(table dl.Proc) uintptr
 	heard      []string
@@ -26,7 +26,7 @@ func hear(format string, args ...any) {
 	profiler.heard = append(profiler.heard, fmt.Sprintf(format, args...))
 }
 
-// tables asks for the table of a module.
+// tables requests the table of a module.
 func tables(export dl.Proc, module uintptr) (slots []uintptr, ok bool) {
 	table, n := new(uintptr), new(uint32)
 	callbacks := (*[2]uint64)(dl.Pointer(export.Call(tableCallbacks)))
@@ -85,7 +85,7 @@ func TestTool(t *testing.T) {
 	if !slices.Equal(depths, []int{0, 1, 1, 0, -1}) {
 		t.Errorf("the depths are %v", depths)
 	}
-	// One that wants nothing.
+	// A profiler that needs nothing.
 	profiler.heard = nil
 	profiler.initialize = func(dl.Proc) uintptr { return 1 }
 	tool = attach(initialize)
@@ -96,7 +96,7 @@ func TestTool(t *testing.T) {
 	}
 }
 
-// library is a profiler as a library, written against the published layout.
+// library is a profiler's library, written against the published layout.
 const library = `
 #include <stddef.h>
 #include <stdio.h>
@@ -125,7 +125,7 @@ int InitializeInjectionNvtx2(const void *(*get)(unsigned id)) {
 }
 `
 
-// TestInjection is the way of a real profiler: a library that the environment names.
+// TestInjection works like a real profiler: with a library named in the environment.
 func TestInjection(t *testing.T) {
 	cc, err := exec.LookPath("gcc")
 	if err != nil {
