@@ -37,13 +37,13 @@ func (f *frame) Op() string { return f.row.Name }
 // read.
 func (f *frame) Together() bool { return f.x.s.change != nil }
 
-// Give makes t output i of a call that a tap takes over, in Before. t is a handle that nobody else has, made in Nested on an Exec of NoGrad,
-// of the type and shape that Inferred gives. The tape records the call of the program.
+// Give makes t output i of a call that a tap takes over, in Before. t is a handle that nobody else has, of the type and shape that Inferred
+// gives, and was made in Nested on an Exec of NoGrad. The tape records the call of the program.
 func (f *frame) Give(i int, t *Tensor) {
 	switch sp := &f.specs[i]; {
 	case t.dt != sp.dt || !infer.Same(t.Shape(), sp.form.shape):
 		f.fail(fault.Invalid, "the tap gives %s as output %d, which must be %v of shape %v", describe(t), i, sp.dt, sp.form.shape)
-	case t.RequiresGrad():
+	case t.node != nil:
 		f.fail(fault.Invalid, "the tap gives output %d a history of its own; make it on an Exec of NoGrad", i)
 	}
 	f.setOut(i, t)

@@ -23,7 +23,8 @@ func TestKeyOfRows(t *testing.T) {
 	defer reset(all, by)
 	f32 := dtype.Float32
 	part := func(op *PointOp) *PointOp {
-		return Fuse([]dtype.DType{f32}, []FusedStep{{Op: op, Compute: f32, Ins: []FusedIn{{Value: 0}}, Outs: []FusedOut{{DType: f32}}}}, []int{1})
+		step := FusedStep{Op: op, Compute: f32, Ins: []FusedIn{{Value: 0}}, Outs: []FusedOut{{DType: f32}}}
+		return Fuse([]dtype.DType{f32}, []FusedStep{step}, []int{1})
 	}
 	exp, tanh := part(Exp), part(Tanh)
 	made := []rowAround{{softmaxOp, exp, nil}, {logSoftmaxOp, exp, nil}, {softmaxOp, tanh, nil}, {softmaxOp, nil, exp}, {softmaxOp, nil, tanh},
