@@ -58,7 +58,7 @@ func Detach(x *Exec, key any) error {
 }
 
 func (s *session) detach() (err error) {
-	for key, a := range s.attached { //tenon:unordered each is ended for itself
+	for key, a := range s.attached { //tenon:unordered each is of another device
 		delete(s.attached, key)
 		err = errors.Join(err, a.Detach())
 	}
@@ -70,7 +70,7 @@ func (s *session) relieve(err error) (freed bool) {
 	if len(s.attached) == 0 || s.capture != nil || fault.KindOf(err) != fault.OutOfMemory {
 		return false
 	}
-	for _, a := range s.attached { //tenon:unordered each gives back its own
+	for _, a := range s.attached { //tenon:unordered each is of another device
 		freed = a.Relieve() || freed
 	}
 	return freed

@@ -86,7 +86,7 @@ func (j *joining) weigh() {
 		}
 	}
 	j.held = make([]int, n+1)
-	for _, m := range made {
+	for _, m := range made { //tenon:unordered sums of whole numbers
 		j.held[m.born] += m.bytes
 		j.held[m.last+1] -= m.bytes
 	}

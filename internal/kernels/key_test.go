@@ -27,8 +27,8 @@ func TestKeyOfRows(t *testing.T) {
 		return Fuse([]dtype.DType{f32}, []FusedStep{step}, []int{1})
 	}
 	exp, tanh := part(Exp), part(Tanh)
-	made := []rowAround{{softmaxOp, exp, nil}, {logSoftmaxOp, exp, nil}, {softmaxOp, tanh, nil}, {softmaxOp, nil, exp}, {softmaxOp, nil, tanh},
-		{softmaxOp, exp, tanh}, {softmaxOp, tanh, exp}}
+	made := []rowAround{{softmaxOp, exp, nil}, {logSoftmaxOp, exp, nil}, {softmaxOp, tanh, nil}, {softmaxOp, nil, exp},
+		{softmaxOp, nil, tanh}, {softmaxOp, exp, tanh}, {softmaxOp, tanh, exp}}
 	keys := func(order []rowAround) map[rowAround]string {
 		reset(slices.Clone(base), map[rowAround]*rowOp{})
 		out := map[rowAround]string{}
@@ -44,7 +44,8 @@ func TestKeyOfRows(t *testing.T) {
 		t.Errorf("keys\n%v\n%v", forward, backward)
 	}
 	seen := map[string]bool{}
-	for _, s := range []Spec{{Family: FamilyRows, Op: softmaxOp.id, Compute: f32}, {Family: FamilyRows, Op: logSoftmaxOp.id, Compute: f32}} {
+	for _, op := range []*rowOp{softmaxOp, logSoftmaxOp} {
+		s := Spec{Family: FamilyRows, Op: op.id, Compute: f32}
 		seen[s.Key()] = true
 	}
 	for _, k := range forward {

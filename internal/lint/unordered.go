@@ -20,10 +20,10 @@ const unorderedMark = "//tenon:unordered "
 
 // issuing are the folders of the packages whose work, or whose results, reach a device: their order of work determines addresses, launches,
 // captured graphs and floating-point sums, so one run could differ from the next.
-var issuing = []string{".", "cuda", "cuda/...", "data", "kernel", "nn", "nn/...", "optim", "safetensors", "torchfile",
-	"internal/alloc", "internal/check", "internal/core", "internal/core/...", "internal/driver", "internal/driver/...", "internal/kernels",
-	"internal/kernels/...",
-	"internal/kir", "internal/mersenne", "internal/pickle", "internal/ptx", "internal/rt", "internal/vexec"}
+var issuing = []string{".", "compile", "cuda", "cuda/...", "data", "kernel", "linalg", "nn", "nn/...", "optim", "safetensors", "sparse",
+	"torchfile", "internal/alloc", "internal/check", "internal/core", "internal/core/...", "internal/driver", "internal/driver/...",
+	"internal/fuse", "internal/infer", "internal/kernels", "internal/kernels/...", "internal/kir", "internal/lib/nvml",
+	"internal/lib/nvtx", "internal/mersenne", "internal/pickle", "internal/ptx", "internal/rt", "internal/vexec"}
 
 // Unordered checks that the packages that issue work use nothing from a map in the map's order: by range, by an iterator of package maps
 // that is not sorted at once, by sync.Map.Range or by reflection. Lines with unorderedMark are exempt.
