@@ -313,10 +313,10 @@ func (l *loading) optimizer(x *tenon.Exec, c *Checkpoint) error {
 	l.change(func(x *tenon.Exec) {
 		core.Undo((*core.Exec)(x), func() { l.staged.use(false) })
 		l.staged.use(true)
-		for i, t := range o.lrTensors() {
-			if t != nil {
-				x.On(t.Device().DefaultStream()).FillInto(t, l.staged.rates[i])
-			}
+		ts, rates := o.rateFills(l.staged.rates)
+		for i, t := range ts {
+			t := (*tenon.Tensor)(t)
+			x.On(t.Device().DefaultStream()).FillInto(t, rates[i])
 		}
 	})
 	if c.Schedule == nil {

@@ -33,7 +33,7 @@ type filed interface {
 	save(x *tenon.Exec, name string) error
 	stage(x *tenon.Exec, from *savedState) (*staged, error)
 	fillRates(rates []float64) error
-	lrTensors() []*tenon.Tensor
+	rateFills(rates []float64) ([]*core.Tensor, []float64)
 	groupTexts() ([]json.RawMessage, error)
 	// each calls f for the state of all parameters, with their numbers counted over all groups.
 	each(x *tenon.Exec, f func(number int, what string, t *tenon.Tensor, v float64) error) error
@@ -276,7 +276,8 @@ func (o *optimizer[O]) stage(x *tenon.Exec, from *savedState) (s *staged, err er
 	seen := map[int]bool{}
 	for i, g := range o.groups {
 		var saved savedGroup
-		n := &group[O]{opt: g.opt, names: g.names, params: g.params, lr: g.lr, states: make([][]*tenon.Tensor, len(g.params))}
+		n := &group[O]{opt: g.opt, names: g.names, params: g.params, lr: g.lr, captured: g.captured,
+			states: make([][]*tenon.Tensor, len(g.params))}
 		fresh = append(fresh, n)
 		if err := o.loadOptions(i, from.groups[i], &n.opt, &saved); err != nil {
 			return nil, err

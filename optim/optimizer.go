@@ -8,6 +8,7 @@ import (
 	"iter"
 	"maps"
 	"reflect"
+	"slices"
 
 	"tenon.dev"
 	"tenon.dev/fault"
@@ -38,8 +39,9 @@ type group[O any] struct {
 	opt    O
 	names  []string
 	params []*nn.Param
-	// lr, if not nil, replaces the learning rate of opt.
-	lr *tenon.Tensor
+	// lr, if not nil, replaces the learning rate of opt. captured are the tensors that captured steps read theirs from, in place of lr.
+	lr       *tenon.Tensor
+	captured []*tenon.Tensor
 	// rows [parameters, core.StepRow] counts the steps of each parameter on the device; nil before the first step. states holds the
 	// tensors of each parameter that plan names; they are nil for a parameter that was never stepped.
 	rows   *tenon.Tensor
@@ -147,9 +149,8 @@ func (o *optimizer[O]) rate(group int) *float64 {
 // SetLRTensor, whose tensor SetLR fills.
 func (o *optimizer[O]) SetLR(group int, lr float64) {
 	rate := o.rate(group)
-	if t := o.groups[group].lr; t != nil {
-		core.Check(o.name, core.Assign(o.name, []*core.Tensor{(*core.Tensor)(t)}, []float64{lr}))
-	}
+	ts := o.groups[group].lrTensors()
+	core.Check(o.name, core.Assign(o.name, ts, slices.Repeat([]float64{lr}, len(ts))))
 	*rate = lr
 }
 
@@ -164,32 +165,40 @@ func (o *optimizer[O]) setRates(rates []float64) error {
 	return nil
 }
 
-// lrTensors returns the tensors from which groups read their rates, nil for groups without one.
-func (o *optimizer[O]) lrTensors() []*tenon.Tensor {
-	out := make([]*tenon.Tensor, len(o.groups))
-	for i, g := range o.groups {
-		out[i] = g.lr
+// lrTensors returns the tensors from which the group's steps, in graphs too, read their rate.
+func (g *group[O]) lrTensors() (ts []*core.Tensor) {
+	g.captured = slices.DeleteFunc(g.captured, func(t *tenon.Tensor) bool { return core.Closed((*core.Tensor)(t)) })
+	for _, t := range g.captured {
+		ts = append(ts, (*core.Tensor)(t))
 	}
-	return out
+	if g.lr != nil && !slices.Contains(g.captured, g.lr) {
+		ts = append(ts, (*core.Tensor)(g.lr))
+	}
+	return ts
+}
+
+// rateFills returns the tensors from which groups read their rates, and what to fill them with.
+func (o *optimizer[O]) rateFills(rates []float64) (ts []*core.Tensor, vs []float64) {
+	for i, g := range o.groups {
+		for _, t := range g.lrTensors() {
+			ts, vs = append(ts, t), append(vs, rates[i])
+		}
+	}
+	return ts, vs
 }
 
 // fillRates fills the tensors from which groups read their rates.
 func (o *optimizer[O]) fillRates(rates []float64) error {
-	var ts []*core.Tensor
-	var vs []float64
-	for i, g := range o.groups {
-		if g.lr != nil {
-			ts, vs = append(ts, (*core.Tensor)(g.lr)), append(vs, rates[i])
-		}
-	}
+	ts, vs := o.rateFills(rates)
 	return core.Assign(o.name, ts, vs)
 }
 
 // SetLRTensor makes the steps of a group read their learning rate from t: a floating-point tensor of one element on the parameters'
 // device, which a captured step reads at each replay. SetLR, a schedule's Step and loading fill it with the rate that they set, on the
 // device's default stream, in order with other work except that of ManualStreams. LR returns the number that was set last, whatever else
-// t was filled with. The optimizer does not own t, which must stay open while it is in use. A nil t ends the use: steps outside graphs
-// then take the number that LR returns.
+// t was filled with. The optimizer does not own t, which must stay open while it is in use. A nil t ends the use: later steps take the
+// number that LR returns. A graph that captured a step goes on reading the tensor that was set then, which is filled as before while it
+// is open, whatever was set since.
 func (o *optimizer[O]) SetLRTensor(group int, t *tenon.Tensor) error {
 	if err := tenon.Try(func() {
 		o.rate(group)
@@ -276,6 +285,9 @@ func (o *optimizer[O]) step(x *tenon.Exec, found *tenon.Tensor) error {
 		core.Together((*core.Exec)(x), o.name, func(cx *core.Exec) {
 			for _, g := range o.groups {
 				plan := o.plan(&g.opt)
+				if g.lr != nil && !slices.Contains(g.captured, g.lr) && core.Capturing(cx) {
+					g.captured = append(g.captured, g.lr)
+				}
 				defer g.empty() // drops references, above all to gradients
 				o.gather((*tenon.Exec)(cx), g, &plan)
 				for _, b := range g.batches {

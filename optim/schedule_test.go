@@ -458,7 +458,6 @@ func TestScheduleOfCapturedSteps(t *testing.T) {
 			if err := s.Step(); err != nil {
 				t.Fatal(err)
 			}
-			x.CopyInto(rate, x.Full(nil, o.LR(0), tenon.Float64))
 			if err := x.Replay(g); err != nil {
 				t.Fatal(err)
 			}
@@ -468,6 +467,46 @@ func TestScheduleOfCapturedSteps(t *testing.T) {
 		}
 		if err := g.Close(); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// TestCapturedStepsFollowTheirTensor checks that a graph follows the learning rate though the optimizer was given another tensor since, or
+// none: its step goes on reading the tensor of the capture.
+func TestCapturedStepsFollowTheirTensor(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		if x.Host().Device() == x.Device() {
+			return // the processor has no graphs
+		}
+		for name, next := range map[string]*tenon.Tensor{"another": x.Full(nil, 9, tenon.Float64), "none": nil} {
+			p := nn.NewParam(x.Zeros([]int{1}, tenon.Float32))
+			defer p.Close()
+			p.SetGrad(x.Ones([]int{1}, tenon.Float32))
+			o, err := optim.NewSGD(list(p), optim.SGDOpt{LR: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer o.Close()
+			s := schedule(t, o, optim.ExponentialLR(0.5))
+			rate := x.Full(nil, o.LR(0), tenon.Float64)
+			mustAll(t, o.SetLRTensor(0, rate), o.Step(x))
+			g, err := x.Capture(func(x *tenon.Exec) { mustAll(t, o.Step(x)) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			mustAll(t, o.SetLRTensor(0, next), s.Step(), x.Replay(g))
+			o.SetLR(0, 0.125)
+			mustAll(t, x.Replay(g))
+			if got, err := x.Item(p.Tensor()); err != nil || got != -(1+0.5+0.125) {
+				t.Errorf("%s: %v, %v", name, got, err)
+			}
+			mustAll(t, o.Step(x))
+			if got, err := x.Item(p.Tensor()); err != nil || got != -(1+0.5+0.125+0.125) {
+				t.Errorf("%s, a step outside the graph: %v, %v", name, got, err)
+			}
+			mustAll(t, g.Close())
+			rate.Close()
+			mustAll(t, s.Step()) // the closed tensor is no longer filled
 		}
 	})
 }

@@ -81,6 +81,9 @@ func Assign(op string, ts []*Tensor, vs []float64) error {
 	})
 }
 
+// Closed reports whether t was closed.
+func Closed(t *Tensor) bool { return t.closed.Load() }
+
 // Capturing reports whether x's session is capturing a graph.
 func Capturing(x *Exec) bool {
 	Enter(x, "Capturing")
