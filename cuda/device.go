@@ -75,5 +75,8 @@ func (d *Device) Multiprocessors() int { return d.rt().Info().Multiprocessors }
 // Synchronize waits for all work of the device and returns its fault, if any.
 func (d *Device) Synchronize() (err error) {
 	defer returned(&err)
+	if err := d.rt().RunDeferred("Synchronize", false); err != nil {
+		return err
+	}
 	return d.rt().Synchronize()
 }

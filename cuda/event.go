@@ -23,6 +23,9 @@ func (e *Event) Handle() uint64 { return e.rt().Handle() }
 // to the event's device. In a capture e marks the captured work, which only other streams' Wait can use.
 func (e *Event) Record(s *Stream) (err error) {
 	defer returned(&err)
+	if err := s.settle("Record"); err != nil {
+		return err
+	}
 	return e.rt().Record((*rt.Stream)(s))
 }
 

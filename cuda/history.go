@@ -50,6 +50,7 @@ func (d *Device) RecordMemoryHistory(h History) (err error) {
 // capture. The back end cudaMallocAsync has no snapshots: an error of kind Unsupported.
 func (d *Device) Snapshot() (s *Snapshot, err error) {
 	defer returned(&err)
+	d.memory("Snapshot")
 	data, err := d.rt().Snapshot()
 	if err != nil {
 		return nil, err
@@ -60,6 +61,7 @@ func (d *Device) Snapshot() (s *Snapshot, err error) {
 // DumpSnapshot writes a Snapshot to a file that tenon memviz, PyTorch's torch.cuda._memory_viz and its viewer page open.
 func (d *Device) DumpSnapshot(path string) (err error) {
 	defer returned(&err)
+	d.memory("DumpSnapshot")
 	return d.rt().DumpSnapshot(path)
 }
 

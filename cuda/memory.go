@@ -9,49 +9,57 @@ import (
 // caches is not free.
 func (d *Device) MemInfo() (free, total uint64, err error) {
 	defer returned(&err)
+	d.memory("MemInfo")
 	return d.rt().MemInfo()
+}
+
+// memory returns the device's memory for op, once the work that compiled regions have deferred has taken its part of it.
+func (d *Device) memory(op string) *alloc.Device {
+	dev := d.rt()
+	_ = dev.RunDeferred(op, true)
+	return dev.Memory()
 }
 
 // MemoryAllocated returns the bytes of live allocations: Stats' "allocated_bytes.all.current".
 func (d *Device) MemoryAllocated() int64 {
-	s := d.rt().Memory().Stats()
+	s := d.memory("MemoryAllocated").Stats()
 	return s.AllocatedBytes.All().Current
 }
 
 // MaxMemoryAllocated returns the peak of live bytes since the last ResetPeakStats.
 func (d *Device) MaxMemoryAllocated() int64 {
-	s := d.rt().Memory().Stats()
+	s := d.memory("MaxMemoryAllocated").Stats()
 	return s.AllocatedBytes.All().Peak
 }
 
 // MemoryReserved returns the bytes that the allocator holds from the driver, in use or cached: Stats' "reserved_bytes.all.current".
 func (d *Device) MemoryReserved() int64 {
-	s := d.rt().Memory().Stats()
+	s := d.memory("MemoryReserved").Stats()
 	return s.ReservedBytes.All().Current
 }
 
 // MaxMemoryReserved returns the peak of the bytes that the allocator held since the last ResetPeakStats.
 func (d *Device) MaxMemoryReserved() int64 {
-	s := d.rt().Memory().Stats()
+	s := d.memory("MaxMemoryReserved").Stats()
 	return s.ReservedBytes.All().Peak
 }
 
 // Stats returns the allocator's statistics under PyTorch's names, such as "allocated_bytes.all.current".
 func (d *Device) Stats() map[string]int64 {
-	s := d.rt().Memory().Stats()
+	s := d.memory("Stats").Stats()
 	return s.Flatten()
 }
 
 // ResetPeakStats sets every peak to the current value.
-func (d *Device) ResetPeakStats() { d.rt().Memory().ResetPeakStats() }
+func (d *Device) ResetPeakStats() { d.memory("ResetPeakStats").ResetPeakStats() }
 
 // ResetAccumulatedStats sets the sums of all increases and decreases, and the counters of retries, failures and driver calls, to 0.
-func (d *Device) ResetAccumulatedStats() { d.rt().Memory().ResetAccumulatedStats() }
+func (d *Device) ResetAccumulatedStats() { d.memory("ResetAccumulatedStats").ResetAccumulatedStats() }
 
 // MemorySummary returns the statistics as a readable table, in the form of torch.cuda.memory_summary; abbreviated leaves out the rows of
 // the small and large pools.
 func (d *Device) MemorySummary(abbreviated bool) string {
-	s := d.rt().Memory().Stats()
+	s := d.memory("MemorySummary").Stats()
 	return s.Summary(d.Ordinal(), abbreviated)
 }
 

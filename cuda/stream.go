@@ -39,12 +39,26 @@ func (s *Stream) Capturing() bool { return s.rt().Capturing() }
 // Query reports whether all work of s is done.
 func (s *Stream) Query() (ok bool, err error) {
 	defer returned(&err)
+	if err := s.settle("Query"); err != nil {
+		return false, err
+	}
 	return s.rt().Query()
+}
+
+// settle issues the work for s's device that compiled regions have deferred, for op. A stream that cannot be used has none.
+func (s *Stream) settle(op string) error {
+	if (*rt.Stream)(s).Usable() != nil {
+		return nil
+	}
+	return (*rt.Stream)(s).Device().RunDeferred(op, false)
 }
 
 // Synchronize waits for all work of s and returns its fault, if any.
 func (s *Stream) Synchronize() (err error) {
 	defer returned(&err)
+	if err := s.settle("Synchronize"); err != nil {
+		return err
+	}
 	return s.rt().Synchronize()
 }
 
@@ -52,6 +66,9 @@ func (s *Stream) Synchronize() (err error) {
 // belong to another device; if the two devices have no common driver, such as a GPU and the processor, the host waits.
 func (s *Stream) WaitStream(o *Stream) (err error) {
 	defer returned(&err)
+	if err := o.settle("WaitStream"); err != nil {
+		return err
+	}
 	return s.rt().WaitAll((*rt.Stream)(o))
 }
 

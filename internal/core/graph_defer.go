@@ -36,6 +36,8 @@ type deferral struct {
 	// failed is why calls did not run, and undone what is taken back for it, until the session learns of the error.
 	failed error
 	undone []func()
+	// devices are those on which the calls are to run, which know that.
+	devices []*rt.Device
 	// forces counts how often calls were run.
 	forces int
 	// at is the line of the first call. Other goroutines read it.
@@ -201,6 +203,10 @@ func (f *frame) Defer(at *string) bool {
 	if len(d.calls) == 0 {
 		d.at.Store(at)
 		d.runner, _ = s.tap.(Runner)
+	}
+	if dev := f.x.m.stream.Device(); !slices.Contains(d.devices, dev) {
+		d.devices = append(d.devices, dev)
+		dev.Defers(d)
 	}
 	for i := 0; i < f.ins; i++ {
 		if t := f.in[i]; t != nil && !d.take(t.st, false) {
@@ -411,6 +417,15 @@ func Force(x *Exec) (err error) {
 // force runs the calls that were put off, in order, for the operation cause, or "". After an error the remaining calls are dropped, and
 // their outputs are lost.
 func (s *session) force(cause string) error {
+	s.forceQuietly(cause)
+	if s.putOff == nil || s.putOff.running || s.gate.lent.Load() {
+		return nil
+	}
+	return s.putOff.tell()
+}
+
+// forceQuietly is force, but leaves the error to the session's next one.
+func (s *session) forceQuietly(cause string) {
 	if cause != "" && s.tap != nil {
 		if r, ok := s.tap.(Runner); ok {
 			within := ""
@@ -421,8 +436,8 @@ func (s *session) force(cause string) error {
 		}
 	}
 	d := s.putOff
-	if d == nil || d.running || len(d.calls)+len(d.touched) == 0 && d.failed == nil {
-		return nil
+	if d == nil || d.running || len(d.calls)+len(d.touched) == 0 {
+		return
 	}
 	if len(d.calls) > 0 {
 		d.forces++
@@ -451,10 +466,20 @@ func (s *session) force(cause string) error {
 	})
 	done = true
 	d.failed = errors.Join(d.failed, err, failed, d.end())
-	if s.gate.lent.Load() {
+}
+
+// RunDeferred runs the calls for op, which looks at the device without the session, if the session is in no call meanwhile. With later,
+// the session's next call gets an error.
+func (d *deferral) RunDeferred(op string, later bool) error {
+	if !d.s.gate.free() {
 		return nil
 	}
-	return d.tell()
+	defer d.s.out()
+	if later {
+		d.s.forceQuietly(op)
+		return nil
+	}
+	return d.s.force(op)
 }
 
 // prepare decides how the calls run: by a plan in at or, if at is nil, one by one.
@@ -620,6 +645,11 @@ func (d *deferral) end() (err error) {
 	} else {
 		d.drop(d.ran)
 	}
+	for i, dev := range d.devices {
+		dev.DefersNoMore(d)
+		d.devices[i] = nil
+	}
+	d.devices = d.devices[:0]
 	d.prepared, d.plan, d.done = false, nil, 0
 	clear(d.fusing.moved)
 	d.fusing.moved = d.fusing.moved[:0]

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"errors"
 	"time"
 
 	"tenon.dev/fault"
@@ -20,7 +21,7 @@ func (x *Exec) Close() error {
 		if d.Host {
 			return nil
 		}
-		return d.Close()
+		return errors.Join(d.RunDeferred("Close", false), d.Close())
 	}
 	if x.s.closed.Swap(true) {
 		return nil

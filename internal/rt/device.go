@@ -26,10 +26,12 @@ type Device struct {
 	// Host is true for this machine's processor, whose tensors act as scalars beside any device's.
 	Host bool
 
-	loose   Loose
-	lent    lent
-	pinned  pinnedMemory
-	index32 atomic.Int64
+	loose Loose
+	lent  lent
+	// deferred is work that has yet to be issued.
+	deferred deferredWork
+	pinned   pinnedMemory
+	index32  atomic.Int64
 
 	funcs atomic.Pointer[map[kernels.Spec]Func]
 	// blocks is the allocator that tensors use: mem, or a decorator around it. guards is one of the decorators once memory checks have been
