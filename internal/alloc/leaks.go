@@ -65,6 +65,16 @@ func (l *Leaks) Closed() bool {
 	return l.closed
 }
 
+// PoolOf is b.Pool, or the zero PoolID after Close, which freed b.
+func (l *Leaks) PoolOf(b *Block) PoolID {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return PoolID{}
+	}
+	return b.Pool()
+}
+
 // Close frees the live blocks, in the order of addresses, and calls freed with each address and the error of its free.
 func (l *Leaks) Close(freed func(addr uint64, err error)) {
 	l.mu.Lock()

@@ -359,3 +359,27 @@ func TestForkClose(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestCloseFreedTensors: if leaks are looked for, tensors that outlive their device, whose memory Close freed, can be used by other streams
+// before, and be closed or dropped after it.
+func TestCloseFreedTensors(t *testing.T) {
+	t.Setenv("TENON_CHECK_TOOLS", "leaks,cached")
+	x := toClose(t, nil)
+	st, err := x.Device().Stream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	settled(t)
+	before := live.Load()
+	w := ones(x, 4)
+	x.On(st).MulS(w, 2)
+	ones(x, 1<<10)
+	if err := x.Close(); err != nil {
+		t.Error(err)
+	}
+	w.Close()
+	settled(t)
+	if n := live.Load(); n != before {
+		t.Errorf("%d storages are left", n-before)
+	}
+}

@@ -359,6 +359,14 @@ func (d *Device) Own(b *alloc.Block) {
 	}
 }
 
+// PoolOf returns the id of b's private pool, or the zero id. A tensor may ask although Close has freed its memory.
+func (d *Device) PoolOf(b *alloc.Block) alloc.PoolID {
+	if d.leaks != nil {
+		return d.leaks.PoolOf(b)
+	}
+	return b.Pool()
+}
+
 // freed returns an error of the allocator's Free, except the driver's: a sticky one loses the device, the others are dropped.
 func (d *Device) freed(err error) error {
 	if err == nil {
