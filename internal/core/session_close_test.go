@@ -383,3 +383,26 @@ func TestCloseFreedTensors(t *testing.T) {
 		t.Errorf("%d storages are left", n-before)
 	}
 }
+
+// TestCloseOfProcessor: Close leaves the processor open, and returns once what its memory checks found.
+func TestCloseOfProcessor(t *testing.T) {
+	host, err := rt.Host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	host.SetMemoryChecks(rt.MemoryChecks{Guard: true})
+	defer host.SetMemoryChecks(rt.MemoryChecks{})
+	x := New(host, host)
+	a := ones(x, 128)
+	if err := host.Driver().Memset(driver.Ptr(a.st.ptr), 1, 1, 515, x.Stream().Handle()); err != nil {
+		t.Fatal(err)
+	}
+	a.Close()
+	if err := x.Close(); err == nil || !strings.Contains(err.Error(), "behind the 512 bytes") {
+		t.Errorf("the error is %v", err)
+	}
+	if err := x.Close(); err != nil {
+		t.Errorf("a second Close: %v", err)
+	}
+	ones(x, 4).Close()
+}

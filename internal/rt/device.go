@@ -25,6 +25,8 @@ type Device struct {
 	limits kernels.Limits
 	// Host is true for this machine's processor, whose tensors act as scalars beside any device's.
 	Host bool
+	// lasting is true for the processor's device that Host returns, which Close leaves open.
+	lasting bool
 
 	loose   Loose
 	lent    lent
@@ -230,8 +232,11 @@ func (d *Device) EmptyCache() error {
 
 // Close waits for all work and releases the device, even while others use it: their later calls return an error of kind Closed, and
 // captures under way fail with one. A second call waits for the first and does nothing. If the device's fault was reported before, Close
-// returns nil, as all frees do.
+// returns nil, as all frees do. The device that Host returns stays open, and Close returns only what the memory checks found there.
 func (d *Device) Close() error {
+	if d.lasting {
+		return d.MemoryDefects()
+	}
 	d.closeMu.Lock()
 	defer d.closeMu.Unlock()
 	if d.closed {

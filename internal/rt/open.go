@@ -202,6 +202,7 @@ func Host() (*Device, error) {
 		if err != nil {
 			return nil, err
 		}
+		d.lasting = true
 		host.dev = d
 	}
 	return host.dev, nil
