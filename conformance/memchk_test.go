@@ -345,8 +345,11 @@ test_a.py
 
 func memchkCPUFilter(t *testing.T) {
 	m := newMemchk(t, map[string]string{"T.add_cpu": "", "T.add_CPU_x": "", "T.add_cuda": "", "T.cpu_to_CUDA": "", "T.plain": ""})
-	m.run(0, "test_a.py", "60", "--nproc", "1")
+	_, errs := m.run(0, "test_a.py", "60", "--nproc", "1")
 	m.expect("Success: T.add_cuda", "Success: T.cpu_to_CUDA", "Success: T.plain")
+	if !strings.Contains(errs, "tests left out: 2 with cpu and not cuda in the name (see --keep-cpu)\n") {
+		t.Errorf("standard error has %q", errs)
+	}
 }
 
 func memchkOrder(t *testing.T) {

@@ -119,7 +119,7 @@ func (f *fake) run() (*Run, *[]*Record) {
 	}
 	r := &Run{Target: target, Checker: f.checker, Libraries: DefaultLibraries(), GPUs: []string{""}, Limit: 30 * time.Second}
 	for _, name := range f.scripts {
-		r.Jobs = append(r.Jobs, Job{Test{Name: name, Short: name, id: name}, Memcheck})
+		r.Jobs = append(r.Jobs, Job{Test{Name: name, id: name}, Memcheck})
 	}
 	k := &keeper{}
 	r.Observers = append(r.Observers, k)

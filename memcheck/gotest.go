@@ -92,7 +92,7 @@ func (g *goTarget) Tests(ctx context.Context) ([]Test, error) {
 			if b.pkg != "" {
 				full = b.pkg + "." + name
 			}
-			tests = append(tests, Test{Name: full, Short: name, id: name, place: i})
+			tests = append(tests, Test{Name: full, id: name, place: i})
 		}
 	}
 	return unique(tests), nil

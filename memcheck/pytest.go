@@ -95,9 +95,15 @@ func (p *pytest) parse(out string) []Test {
 			continue
 		}
 		name := terminal.Line(strings.ReplaceAll(id, "::", "."), 0)
-		tests = append(tests, Test{Name: name, Short: name, id: id})
+		tests = append(tests, Test{Name: name, CPU: cpuOnly(name), id: id})
 	}
 	return unique(tests)
+}
+
+// cpuOnly reports whether a name has cpu in it and not cuda, in any case.
+func cpuOnly(name string) bool {
+	name = strings.ToLower(name)
+	return strings.Contains(name, "cpu") && !strings.Contains(name, "cuda")
 }
 
 func (p *pytest) Command(t Test) Command {

@@ -13,7 +13,7 @@ import (
 
 // Selection says which of a target's tests run.
 type Selection struct {
-	// KeepCPU keeps tests whose names say that they run on the CPU only.
+	// KeepCPU keeps tests whose names say that they are of the processor alone, see [Test].
 	KeepCPU bool
 	// Match keeps the names that it matches, and Skip drops those that it matches. Nil: no filter.
 	Match, Skip *regexp.Regexp
@@ -21,13 +21,30 @@ type Selection struct {
 	Shard Shard
 }
 
-// Of returns the tests to run: filtered, sorted by name (by bytes), and of these the shard's part. With n tests, a part has ceil(n/Split)
-// of them, starting after Rank parts.
+// The rules that drop tests, in their order, as LeftOut names them.
+const (
+	byCPU   = "with cpu and not cuda in the name (see --keep-cpu)"
+	byMatch = "by --filter"
+	bySkip  = "by --skip"
+)
+
+// rule returns the first rule that drops t, or "".
+func (s Selection) rule(t Test) string {
+	switch {
+	case t.CPU && !s.KeepCPU:
+		return byCPU
+	case s.Match != nil && !s.Match.MatchString(t.Name):
+		return byMatch
+	case s.Skip != nil && s.Skip.MatchString(t.Name):
+		return bySkip
+	}
+	return ""
+}
+
+// Of returns the tests to run: filtered, sorted by name (by bytes), and of these the shard's piece: with n tests in pieces of
+// ceil(n/Split), those from Rank pieces on.
 func (s Selection) Of(tests []Test) []Test {
-	tests = slices.DeleteFunc(slices.Clone(tests), func(t Test) bool {
-		return !s.KeepCPU && cpuOnly(t.Short) || s.Match != nil && !s.Match.MatchString(t.Name) || s.Skip != nil &&
-			s.Skip.MatchString(t.Name)
-	})
+	tests = slices.DeleteFunc(slices.Clone(tests), func(t Test) bool { return s.rule(t) != "" })
 	slices.SortFunc(tests, func(a, b Test) int { return strings.Compare(a.Name, b.Name) })
 	if s.Shard.Split > 1 {
 		chunk := (len(tests) + s.Shard.Split - 1) / s.Shard.Split
@@ -36,10 +53,22 @@ func (s Selection) Of(tests []Test) []Test {
 	return tests
 }
 
-// cpuOnly reports whether a name says that its test needs no GPU: it contains cpu and not cuda, in any case.
-func cpuOnly(name string) bool {
-	name = strings.ToLower(name)
-	return strings.Contains(name, "cpu") && !strings.Contains(name, "cuda")
+// LeftOut says for people how many of the tests each filter drops, or returns "" if none does. Tests of other shards are not left out.
+func (s Selection) LeftOut(tests []Test) string {
+	count := map[string]int{}
+	for _, t := range tests {
+		count[s.rule(t)]++
+	}
+	var parts []string
+	for _, rule := range []string{byCPU, byMatch, bySkip} {
+		if n := count[rule]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, rule))
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "tests left out: " + strings.Join(parts, ", ")
 }
 
 // Shard is one of several equal parts of a run, for several machines.

@@ -21,7 +21,7 @@ func names(tests []Test) string {
 func testsOf(list string) []Test {
 	var tests []Test
 	for _, n := range strings.Fields(list) {
-		tests = append(tests, Test{Name: n, Short: n[strings.LastIndexByte(n, '/')+1:]})
+		tests = append(tests, Test{Name: n, CPU: cpuOnly(n)})
 	}
 	return tests
 }
@@ -34,7 +34,6 @@ func TestSelection(t *testing.T) {
 		{Selection{}, "b a C", "C a b"},
 		{Selection{}, "x_cpu x_CPU x_cpu_cuda CUDA_cPu x", "CUDA_cPu x x_cpu_cuda"},
 		{Selection{KeepCPU: true}, "x_cpu x", "x x_cpu"},
-		{Selection{}, "example.com/cpu/p/a p/a_cpu", "example.com/cpu/p/a"}, // the path of a package says nothing about the test
 		{Selection{Match: regexp.MustCompile("^a"), Skip: regexp.MustCompile("z$")}, "ab az b", "ab"},
 		{Selection{Shard: Shard{Split: 2, Rank: 0}}, "a b c d e", "a b c"},
 		{Selection{Shard: Shard{Split: 2, Rank: 1}}, "e d c b a", "d e"},
@@ -48,6 +47,26 @@ func TestSelection(t *testing.T) {
 		}
 		if names(given) != c.list {
 			t.Errorf("the argument was changed to %q", names(given))
+		}
+	}
+}
+
+// LeftOut counts each test once, for the first rule that drops it.
+func TestLeftOut(t *testing.T) {
+	match, skip := regexp.MustCompile("a"), regexp.MustCompile("z")
+	for _, c := range []struct {
+		s          Selection
+		list, want string
+	}{
+		{Selection{}, "a b a_cuda", ""},
+		{Selection{Shard: Shard{Split: 2}}, "a b", ""},
+		{Selection{}, "x_cpu x_CPU x", "tests left out: 2 with cpu and not cuda in the name (see --keep-cpu)"},
+		{Selection{Match: match, Skip: skip}, "x_cpu b c z az a", "tests left out: 1 with cpu and not cuda in the name (see --keep-cpu), " +
+			"3 by --filter, 1 by --skip"},
+		{Selection{KeepCPU: true, Skip: skip}, "x_cpu z", "tests left out: 1 by --skip"},
+	} {
+		if got := c.s.LeftOut(testsOf(c.list)); got != c.want {
+			t.Errorf("%+v of %q: %q, want %q", c.s, c.list, got, c.want)
 		}
 	}
 }

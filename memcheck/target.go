@@ -22,9 +22,10 @@ import (
 type Test struct {
 	// Name identifies the test in reports, filters and the order; it is unique in its target.
 	Name string
-	// Short is the part of the name that the author of the test chose, without a package's path. The CPU filter uses it.
-	Short string
-	// id is how the test is named to the target's program, and place is the program's index in a target of several programs.
+	// CPU is whether the name says that the test is of the processor alone: by PyTorch's custom for its Python files, those with cpu in the
+	// name and not cuda, in any case. Other programs have no such custom.
+	CPU bool
+	// id is how the target's program is told which test to run, and place tells a target of several programs which one it is.
 	id    string
 	place int
 }
@@ -277,7 +278,7 @@ func (c *commandTarget) Tests(ctx context.Context) ([]Test, error) {
 	var tests []Test
 	for _, n := range names {
 		shown := terminal.Line(n, 0)
-		tests = append(tests, Test{Name: shown, Short: shown, id: n})
+		tests = append(tests, Test{Name: shown, id: n})
 	}
 	return unique(tests), nil
 }

@@ -275,7 +275,7 @@ func TestGoTargets(t *testing.T) {
 		"p/p_test.go": "package p\n\nimport (\n\t\"flag\"\n\t\"fmt\"\n\t\"os\"\n\t\"testing\"\n)\n\n" +
 			"func TestReads(t *testing.T) {\n\tif _, err := os.ReadFile(os.Getenv(\"PWD\") + \"/data.txt\"); err != nil " +
 			"{\n\t\tt.Fatal(err)\n\t}\n}\n" +
-			"var word = flag.String(\"word\", \"\", \"\")\n\nfunc TestReadsMore(t *testing.T) { if *word != \"two words\" { t.Skip() } " +
+			"var word = flag.String(\"word\", \"\", \"\")\n\nfunc TestReadsOnCPU(t *testing.T) { if *word != \"two words\" { t.Skip() } " +
 			"}\nfunc BenchmarkB(b *testing.B) {}\nfunc FuzzF(f *testing.F) { f.Fuzz(func(t *testing.T, s string) {}) }\n" +
 			"func Example() {\n\tfmt.Println(1)\n\t// Output: 1\n}\n",
 		"q/x_test.go": "package q_test\n\nimport \"testing\"\n\nfunc TestReads(t *testing.T) { t.Fail() }\n",
@@ -299,6 +299,9 @@ func TestGoTargets(t *testing.T) {
 		if got := names(tests); got != want {
 			t.Errorf("tests %s, want %s", got, want)
 		}
+		if n := len(Selection{}.Of(tests)); n != len(tests) {
+			t.Errorf("%d of %d tests are selected", n, len(tests))
+		}
 		k := &keeper{}
 		r := &Run{Target: target, Checker: f.checker, GPUs: []string{"", ""}, Observers: []Observer{k}}
 		for _, test := range tests {
@@ -316,7 +319,7 @@ func TestGoTargets(t *testing.T) {
 		t.Fatal(err)
 	}
 	const p, q = "example.com/m/p.", "example.com/m/q."
-	run(target, p+"TestReads "+p+"TestReadsMore "+p+"FuzzF "+p+"Example "+q+"TestReads", 1, 1)
+	run(target, p+"TestReads "+p+"TestReadsOnCPU "+p+"FuzzF "+p+"Example "+q+"TestReads", 1, 1)
 	built := target.(*goTarget).built
 	if err := target.Close(); err != nil {
 		t.Error(err)
@@ -330,13 +333,13 @@ func TestGoTargets(t *testing.T) {
 	if target, err = OpenTarget("p.bin", TargetOptions{Dir: "p"}); err != nil {
 		t.Fatal(err)
 	}
-	run(target, "TestReads TestReadsMore FuzzF Example", 0, 1)
+	run(target, "TestReads TestReadsOnCPU FuzzF Example", 0, 1)
 	for name, o := range map[string]TargetOptions{"p.bin": {Dir: "p", Args: []string{"-word", "two words"}},
 		"./p": {Args: []string{"-word=two words"}}} {
 		if target, err = OpenTarget(name, o); err != nil {
 			t.Fatal(err)
 		}
-		want := "TestReads TestReadsMore FuzzF Example"
+		want := "TestReads TestReadsOnCPU FuzzF Example"
 		if name == "./p" {
 			want = p + strings.ReplaceAll(want, " ", " "+p)
 		}

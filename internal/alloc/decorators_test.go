@@ -210,3 +210,44 @@ func TestDecoratorsForget(t *testing.T) {
 		t.Errorf("%d bytes are left", f.used)
 	}
 }
+
+// TestLeaksTell: the leak check tells what is live, and the device what was allocated by address; a block that Close freed has no pool.
+func TestLeaksTell(t *testing.T) {
+	a, _, l, _, _ := decorate(t, "direct", "leaks")
+	d := l.Allocator.(*Device)
+	id := NewPoolID()
+	if err := d.NewPool(id, nil); err != nil {
+		t.Fatal(err)
+	}
+	var blocks []*Block
+	for _, from := range []PoolID{{}, id} {
+		b, err := a.AllocFrom(from, 1000, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		blocks = append(blocks, b)
+	}
+	raw, err := d.RawAlloc(100, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second := blocks[0].Addr(), blocks[1].Addr()
+	want := fmt.Sprintf("[{%d 1000 1000 active_allocated 7} {%d 1000 1000 active_allocated 7}]", min(first, second), max(first, second))
+	if got := fmt.Sprint(l.Live()); got != want {
+		t.Errorf("live are %s, want %s", got, want)
+	}
+	if got, want := fmt.Sprint(d.RawLive()), fmt.Sprintf("[{%d 100 100 active_allocated 7}]", raw); got != want {
+		t.Errorf("live by address are %s, want %s", got, want)
+	}
+	if l.PoolOf(blocks[0]) != (PoolID{}) || l.PoolOf(blocks[1]) != id {
+		t.Errorf("pools %v and %v", l.PoolOf(blocks[0]), l.PoolOf(blocks[1]))
+	}
+	l.Close(func(_ uint64, err error) {
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	if err := d.RawFree(raw); err != nil || len(l.Live()) != 0 || len(d.RawLive()) != 0 || l.PoolOf(blocks[1]) != (PoolID{}) {
+		t.Errorf("after Close: %v, live are %v and %v, pool %v", err, l.Live(), d.RawLive(), l.PoolOf(blocks[1]))
+	}
+}

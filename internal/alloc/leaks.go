@@ -58,11 +58,38 @@ func (l *Leaks) Forget(addrs []uint64) {
 	}
 }
 
+// Live describes the live blocks, in the order of their addresses.
+func (l *Leaks) Live() []BlockInfo {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return described(l.live)
+}
+
+// described describes allocated blocks, in the order of their addresses.
+func described(blocks map[uint64]*Block) []BlockInfo {
+	infos := make([]BlockInfo, 0, len(blocks))
+	for _, addr := range slices.Sorted(maps.Keys(blocks)) {
+		b := blocks[addr]
+		infos = append(infos, BlockInfo{Addr: addr, Size: b.size, Requested: b.requested, State: ActiveAllocated, Context: b.context})
+	}
+	return infos
+}
+
 // Closed reports whether Close was called.
 func (l *Leaks) Closed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.closed
+}
+
+// PoolOf is b.Pool, or the zero PoolID after Close, which freed b.
+func (l *Leaks) PoolOf(b *Block) PoolID {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return PoolID{}
+	}
+	return b.Pool()
 }
 
 // Close frees the live blocks, in the order of addresses, and calls freed with each address and the error of its free.

@@ -66,6 +66,20 @@ func (d *Device) RawHeld(addr uint64) bool {
 	return ok
 }
 
+// RawLive describes the live raw allocations, of all devices that share d's Table.
+func (d *Device) RawLive() (infos []BlockInfo) {
+	for i := range d.options.Table.shards {
+		infos = append(infos, d.options.Table.shards[i].live()...)
+	}
+	return infos
+}
+
+func (s *shard) live() []BlockInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return described(s.blocks)
+}
+
 // RawFree ends a raw allocation, of any device that shares d's Table. Address 0 does nothing.
 func (d *Device) RawFree(addr uint64) error {
 	if addr == 0 {

@@ -52,7 +52,7 @@ type memcheckRun struct {
 
 	Filter  string `placeholder:"REGEXP" help:"Run only the tests whose names match."`
 	Skip    string `placeholder:"REGEXP" help:"Skip the tests whose names match."`
-	KeepCPU bool   `name:"keep-cpu" help:"Also run tests whose names contain cpu and not cuda."`
+	KeepCPU bool   `name:"keep-cpu" help:"Also run the tests of a Python file whose names contain cpu and not cuda."`
 	List    bool   `help:"Print the names of the tests without running them."`
 
 	Kind        string `enum:"auto,pytest,go,gobinary" default:"auto" help:"Kind of the target: auto, pytest, go or gobinary."`
@@ -272,10 +272,9 @@ func (c *memcheckRun) Run(con *console) error {
 	}
 	run := &memcheck.Run{Target: target, Checker: checker, Libraries: libs, GPUs: gpus, Limit: limit, MaxPrinted: c.MaxOutput << 20,
 		Strict: c.Strict, FindingsOnly: c.FindingsOnly, FailFast: c.CI, NoHang: c.Nohang, KeepOutput: c.KeepOutput}
-	selected := selection.Of(tests)
+	selected := chosen(con, selection, tests)
 	if len(selected) == 0 {
-		fmt.Fprintf(con.err, "no test is left: %s has %d, before the filters for names and the processor, and the split\n",
-			target, len(tests))
+		fmt.Fprintf(con.err, "no test is left: %s has %d, before the filters and the split\n", target, len(tests))
 	}
 	for _, t := range selected {
 		for _, tool := range tools {
@@ -302,10 +301,18 @@ func (c *memcheckRun) printTests(ctx context.Context, con *console, target memch
 	if err != nil {
 		return err
 	}
-	for _, t := range s.Of(tests) {
+	for _, t := range chosen(con, s, tests) {
 		fmt.Fprintln(con.out, t.Name)
 	}
 	return nil
+}
+
+// chosen returns the selected tests, and says on standard error how many are left out.
+func chosen(con *console, s memcheck.Selection, tests []memcheck.Test) []memcheck.Test {
+	if text := s.LeftOut(tests); text != "" {
+		fmt.Fprintln(con.err, text)
+	}
+	return s.Of(tests)
 }
 
 // stopped are the contract's sentences for a run that its first failure or hang ended.

@@ -64,10 +64,22 @@ func TestMemcheckUsage(t *testing.T) {
 			t.Errorf("%v: exit status %d: %s%s", args, exit, out, errs)
 		}
 	}
-	if out, errs, exit := run(append(base, "--list", "--skip", "b")...); exit != 0 || out != "a\n" {
+	if _, errs, exit := run("memcheck", "merge", "absent"); exit != 4 || !strings.Contains(errs, "cannot open the journal") {
+		t.Errorf("exit status %d: %s", exit, errs)
+	}
+}
+
+// What the rules leave out is said, with and without --list. Names with cpu mean nothing in a program that is no Python file.
+func TestMemcheckLeavesOut(t *testing.T) {
+	base := fakeTests(t, map[string]string{"a": "", "b": "", "c_cpu": ""})
+	const said = "tests left out: 1 by --skip\n"
+	if out, errs, exit := run(append(base, "--list", "--skip", "b")...); exit != 0 || out != "a\nc_cpu\n" || errs != said {
 		t.Errorf("--list: exit status %d: %q%s", exit, out, errs)
 	}
-	if _, errs, exit := run("memcheck", "merge", "absent"); exit != 4 || !strings.Contains(errs, "cannot open the journal") {
+	if out, errs, exit := run(append(base, "--skip", "b")...); exit != 0 || !strings.HasPrefix(errs, said) {
+		t.Errorf("exit status %d: %q%s", exit, out, errs)
+	}
+	if _, errs, exit := run(append(base, "--filter", "x")...); exit != 5 || !strings.Contains(errs, "tests left out: 3 by --filter\n") {
 		t.Errorf("exit status %d: %s", exit, errs)
 	}
 }

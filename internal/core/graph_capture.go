@@ -388,7 +388,7 @@ func (c *capture) touch(s *storage, fresh bool) *capturedUse {
 		if lent {
 			s.expose()
 		}
-		if lent || s.block != nil && s.block.Pool() != c.pool && !(fresh && c.async) {
+		if lent || s.block != nil && s.dev.PoolOf(s.block) != c.pool && !(fresh && c.async) {
 			s.retain()
 			c.uses[i].held = true
 		}

@@ -549,7 +549,7 @@ func (c *recording) used(e *element) {
 		c.copies[i] = nil
 		Check("Do", st.dev.Free(b))
 	}
-	if st.others.Load() != abandoned || st.block == nil || i >= 0 && st.block.Pool() != c.pool.ID() {
+	if st.others.Load() != abandoned || st.block == nil || i >= 0 && st.dev.PoolOf(st.block) != c.pool.ID() {
 		return
 	}
 	b := st.block

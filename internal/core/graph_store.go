@@ -265,7 +265,7 @@ func Reclaim(c *rt.PoolCheckpoint, stores []Store) error {
 			continue
 		}
 		held = append(held, st)
-		if st.block != nil && st.block.Pool() == c.Pool() {
+		if st.block != nil && st.dev.PoolOf(st.block) == c.Pool() {
 			owned = append(owned, st.block)
 		}
 	}
@@ -275,7 +275,7 @@ func Reclaim(c *rt.PoolCheckpoint, stores []Store) error {
 	}
 	for _, st := range held {
 		loose := st.tighten()
-		if st.block != nil && st.block.Pool() == c.Pool() {
+		if st.block != nil && st.dev.PoolOf(st.block) == c.Pool() {
 			st.disown()
 		}
 		if b := made[st.ptr]; b != nil && st.block == nil {

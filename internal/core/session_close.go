@@ -13,14 +13,11 @@ var errExecClosed = fault.New(fault.Closed, "the Exec was closed; use one that i
 // Close ends x's session. On a fork it waits for the work of x's stream; later operations on the fork fail with an error of kind Closed,
 // while the Exec that it was forked from, its other forks and all tensors stay usable. On an Exec that Open returned, it closes the device:
 // it waits for all work and releases it, and the device's tensors are lost. Other goroutines may be using the device meanwhile: their
-// operations under way finish, but later ones, and captures under way, fail with an error of kind Closed. The processor is never closed.
-// Closing twice does nothing.
+// operations under way finish, but later ones, and captures under way, fail with an error of kind Closed. The processor stays open,
+// and Close returns what its memory checks found and no other call has returned yet. Closing twice does nothing.
 func (x *Exec) Close() error {
-	d := x.Device()
 	if !x.s.fork {
-		if d.Host {
-			return nil
-		}
+		d := x.Device()
 		return errors.Join(d.RunDeferred("Close", false), d.Close())
 	}
 	if x.s.closed.Swap(true) {

@@ -359,3 +359,50 @@ func TestForkClose(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestCloseFreedTensors: if leaks are looked for, tensors that outlive their device, whose memory Close freed, can be used by other streams
+// before, and be closed or dropped after it.
+func TestCloseFreedTensors(t *testing.T) {
+	t.Setenv("TENON_CHECK_TOOLS", "leaks,cached")
+	x := toClose(t, nil)
+	st, err := x.Device().Stream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	settled(t)
+	before := live.Load()
+	w := ones(x, 4)
+	x.On(st).MulS(w, 2)
+	ones(x, 1<<10)
+	if err := x.Close(); err != nil {
+		t.Error(err)
+	}
+	w.Close()
+	settled(t)
+	if n := live.Load(); n != before {
+		t.Errorf("%d storages are left", n-before)
+	}
+}
+
+// TestCloseOfProcessor: Close leaves the processor open, and returns once what its memory checks found.
+func TestCloseOfProcessor(t *testing.T) {
+	host, err := rt.Host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	host.SetMemoryChecks(rt.MemoryChecks{Guard: true})
+	defer host.SetMemoryChecks(rt.MemoryChecks{})
+	x := New(host, host)
+	a := ones(x, 128)
+	if err := host.Driver().Memset(driver.Ptr(a.st.ptr), 1, 1, 515, x.Stream().Handle()); err != nil {
+		t.Fatal(err)
+	}
+	a.Close()
+	if err := x.Close(); err == nil || !strings.Contains(err.Error(), "behind the 512 bytes") {
+		t.Errorf("the error is %v", err)
+	}
+	if err := x.Close(); err != nil {
+		t.Errorf("a second Close: %v", err)
+	}
+	ones(x, 4).Close()
+}

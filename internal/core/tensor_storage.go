@@ -116,7 +116,7 @@ func (s *storage) lent() bool {
 	if s.block == nil {
 		return s.ptr != 0 && s.locked == nil
 	}
-	return s.dev.Lends(s.block.Pool())
+	return s.dev.Lends(s.dev.PoolOf(s.block))
 }
 
 // giveBack notes which streams have used lent memory, since the next run of a graph overwrites it.
@@ -173,7 +173,7 @@ func (s *storage) loosen() {
 	}
 	s.dev.Loose().Add(s.bytes)
 	s.cleanup = runtime.AddCleanup(s, func(d dropped) {
-		if d.dev.Lends(d.block.Pool()) {
+		if d.dev.Lends(d.dev.PoolOf(d.block)) {
 			d.dev.UsedLentByAny()
 		}
 		d.dev.Loose().Put(d.block)

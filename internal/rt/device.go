@@ -25,6 +25,8 @@ type Device struct {
 	limits kernels.Limits
 	// Host is true for this machine's processor, whose tensors act as scalars beside any device's.
 	Host bool
+	// lasting is true for the processor's device that Host returns, which Close leaves open.
+	lasting bool
 
 	loose Loose
 	lent  lent
@@ -33,7 +35,9 @@ type Device struct {
 	pinned   pinnedMemory
 	index32  atomic.Int64
 
-	funcs atomic.Pointer[map[kernels.Spec]Func]
+	// library is another device of the same driver, which is never closed and builds the kernels of this one, or nil.
+	library *Device
+	funcs   atomic.Pointer[map[kernels.Spec]Func]
 	// blocks is the allocator that tensors use: mem, or a decorator around it. guards is one of the decorators once memory checks have been
 	// on, leaks if a checker looks for leaks.
 	blocks   atomic.Pointer[alloc.Allocator]
@@ -232,8 +236,11 @@ func (d *Device) EmptyCache() error {
 
 // Close waits for all work and releases the device, even while others use it: their later calls return an error of kind Closed, and
 // captures under way fail with one. A second call waits for the first and does nothing. If the device's fault was reported before, Close
-// returns nil, as all frees do.
+// returns nil, as all frees do. The device that Host returns stays open, and Close returns only what the memory checks found there.
 func (d *Device) Close() error {
+	if d.lasting {
+		return d.MemoryDefects()
+	}
 	d.closeMu.Lock()
 	defer d.closeMu.Unlock()
 	if d.closed {
@@ -359,6 +366,14 @@ func (d *Device) Own(b *alloc.Block) {
 	if d.leaks != nil {
 		d.leaks.Own(b)
 	}
+}
+
+// PoolOf returns the id of b's private pool, or the zero id. A tensor may ask although Close has freed its memory.
+func (d *Device) PoolOf(b *alloc.Block) alloc.PoolID {
+	if d.leaks != nil {
+		return d.leaks.PoolOf(b)
+	}
+	return b.Pool()
 }
 
 // freed returns an error of the allocator's Free, except the driver's: a sticky one loses the device, the others are dropped.

@@ -37,14 +37,12 @@ func (d *Device) checksOfEnvironment() {
 	d.SetMemoryChecks(MemoryChecks{Poison: knob.Poison.Get(), Guard: knob.Guard.Get()})
 }
 
-// useMemory makes m the device's memory. If a checker looks for leaks, tensors' memory goes through a leak check and, below it, through
-// guards, whether or not they are on, since Close also checks the zones of what is still live.
+// useMemory makes m the device's memory.
 func (d *Device) useMemory(m *alloc.Device) {
 	d.mem = m
 	d.decorate(m)
 	if knob.LookFor("leaks") {
-		d.leaks = alloc.NewLeaks(d.newGuards())
-		d.decorate(d.leaks)
+		d.WatchLeaks()
 	}
 }
 

@@ -125,3 +125,41 @@ func TestLeaksRestored(t *testing.T) {
 		t.Errorf("%v, %d frees", err, f.n)
 	}
 }
+
+// TestLeft: a watched device says what is left on it, of tensors and of memory that was taken by address, with caching on and off and with
+// guards that are switched on late; garbage is not left.
+func TestLeft(t *testing.T) {
+	d, _ := openCounting(t)
+	d.WatchLeaks()
+	d.WatchLeaks()
+	on := d.DefaultStream()
+	left := func(want uint64) {
+		t.Helper()
+		if n, _, err := d.Left(); err != nil || n != want {
+			t.Errorf("%d bytes are left, %v; want %d", n, err, want)
+		}
+	}
+	left(0)
+	a, err := d.Alloc(1000, alloc.Stream(on.handle))
+	ok(t, err)
+	left(1024)
+	d.SetMemoryChecks(MemoryChecks{Guard: true})
+	b, err := d.Alloc(1000, alloc.Stream(on.handle))
+	ok(t, err)
+	left(1024 + 1536)
+	d.SetMemoryChecks(MemoryChecks{})
+	d.mem.SetCaching(false)
+	c, err := d.Alloc(1000, alloc.Stream(on.handle))
+	ok(t, err)
+	raw, err := d.RawAlloc(100, on)
+	ok(t, err)
+	left(1024 + 1536 + 1000 + 100)
+	ok(t, d.Free(a))
+	ok(t, d.Free(c))
+	ok(t, d.RawFree(raw))
+	left(1536)
+	d.Loose().Put(b)
+	left(0)
+	ok(t, d.MemoryDefects())
+	ok(t, d.Close())
+}

@@ -202,7 +202,23 @@ func Host() (*Device, error) {
 		if err != nil {
 			return nil, err
 		}
+		d.lasting = true
 		host.dev = d
 	}
 	return host.dev, nil
+}
+
+// Processor opens another device for the processor, with the kernels of Host's: building them again would take a small test longer than
+// all it does.
+func Processor() (*Device, error) {
+	host, err := Host()
+	if err != nil {
+		return nil, err
+	}
+	d, err := Open(Selector{Kind: CPU})
+	if err != nil {
+		return nil, err
+	}
+	d.library = host
+	return d, nil
 }
