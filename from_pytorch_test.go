@@ -464,6 +464,13 @@ func TestFromPyTorchInPlace(t *testing.T) {
 
 func TestFromPyTorchPrint(test *testing.T) {
 	x := openSim(test)
+	for _, m := range []nn.Module{nn.NewConv2d(x, 3, 8, [2]int{3, 3}, nn.Conv2dOpt{Stride: [2]int{2, 2}, Padding: [2]int{1, 1}}),
+		nn.NewConv1d(x, 3, 8, 3, nn.Conv1dOpt{Padding: 1})} {
+		if text := nn.String(m); !strings.Contains(text, "(3, 8, ") || !strings.Contains(text, "padding=(1,") {
+			test.Error(text)
+		}
+		nn.Close(m)
+	}
 	m, t := nn.NewLinear(x, 64, 10), x.Ones([]int{2}, tenon.Float32)
 	defer nn.Close(m)
 	if text := nn.String(m); text != "Linear(in_features=64, out_features=10, bias=True)" {

@@ -2,10 +2,10 @@ package nn
 
 import (
 	"cmp"
+	"slices"
 	"strconv"
 	"strings"
 
-	"tenon.dev"
 	"tenon.dev/internal/core"
 )
 
@@ -95,36 +95,39 @@ func (m *Embedding) detail() (name, options string) {
 }
 
 func (m *Conv2d) detail() (name, options string) {
-	return "Conv2d", convolution(2, m.Weight, m.Bias, m.Opt)
-}
-func (m *Conv1d) detail() (name, options string) {
-	return "Conv1d", convolution(1, m.Weight, m.Bias, m.Opt)
+	o := m.Opt
+	return "Conv2d", convolution(m.Weight, m.Bias, o.Groups, o.Same, o.Stride[:], o.Padding[:], o.Dilation[:])
 }
 
-// convolution prints the options of a convolution with dims dimensions; defaults are left out.
-func convolution(dims int, weight, bias *Param, opt tenon.ConvOpt) string {
-	shape, groups := shapeOf(weight), max(1, opt.Groups)
-	last := func(pair [2]int, least int) string {
-		return tuple(max(least, pair[0]), max(least, pair[1]))
-	}
-	if dims == 1 {
-		last = func(pair [2]int, least int) string { return tuple(max(least, pair[1])) }
+func (m *Conv1d) detail() (name, options string) {
+	o := m.Opt
+	return "Conv1d", convolution(m.Weight, m.Bias, o.Groups, o.Same, []int{o.Stride}, []int{o.Padding}, []int{o.Dilation})
+}
+
+// convolution prints the options of a convolution, which has a stride, padding and dilation for each dimension; defaults are left out.
+func convolution(weight, bias *Param, groups int, same bool, stride, padding, dilation []int) string {
+	shape, groups := shapeOf(weight), max(1, groups)
+	orOne := func(of []int) string {
+		all := slices.Clone(of)
+		for i := range all {
+			all[i] = max(1, all[i])
+		}
+		return tuple(all...)
 	}
 	kernel := tuple()
 	if len(shape) > 2 {
 		kernel = tuple(shape[2:]...)
 	}
 	s := strconv.Itoa(dim(shape, 1)*groups) + ", " + strconv.Itoa(dim(shape, 0)) + ", " + list("kernel_size", kernel, "stride",
-		last(opt.Stride, 1))
-	none := last([2]int{}, 0)
+		orOne(stride))
 	switch {
-	case opt.Same:
+	case same:
 		s += ", padding=same"
-	case last(opt.Padding, 0) != none:
-		s += ", " + list("padding", last(opt.Padding, 0))
+	case slices.Max(padding) > 0:
+		s += ", " + list("padding", tuple(padding...))
 	}
-	if d := last(opt.Dilation, 1); d != last([2]int{1, 1}, 1) {
-		s += ", " + list("dilation", d)
+	if slices.Max(dilation) > 1 {
+		s += ", " + list("dilation", orOne(dilation))
 	}
 	if groups != 1 {
 		s += ", " + list("groups", strconv.Itoa(groups))

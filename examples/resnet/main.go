@@ -21,7 +21,7 @@ import (
 
 // convolution returns a convolution followed by a batch norm.
 func convolution(x *tenon.Exec, in, out, kernel, stride int) nn.Sequential {
-	opt := nn.ConvOpt{Stride: [2]int{stride, stride}, Padding: [2]int{kernel / 2, kernel / 2}, NoBias: true}
+	opt := nn.Conv2dOpt{Stride: [2]int{stride, stride}, Padding: [2]int{kernel / 2, kernel / 2}, NoBias: true}
 	return nn.Sequential{nn.NewConv2d(x, in, out, [2]int{kernel, kernel}, opt), nn.NewBatchNorm2d(x, out)}
 }
 
