@@ -304,7 +304,7 @@ func (w *walk) packages() {
 	w.add((*optim.Checkpoint)(nil), good("zero", new(optim.Checkpoint)), bad("nil", (*optim.Checkpoint)(nil)), bad("extra",
 		&optim.Checkpoint{Extra: 1}))
 	w.add((*data.Loader)(nil), made("made", func(*tenon.Exec) any {
-		l, err := data.NewLoader(table, data.LoaderOpt{})
+		l, err := data.NewLoader(table)
 		if err != nil {
 			w.t.Fatal(err)
 		}

@@ -114,7 +114,7 @@ func TestAsyncBackendAnswers(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	p, err := cuda.NewMemPool(d, cuda.MemPoolOpt{})
+	p, err := cuda.NewMemPool(d)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,6 +40,17 @@ func returned(err *error) {
 	}
 }
 
+// only returns the options of a call, which takes them once or not at all.
+func only[T any](opts []T) (opt T, err error) {
+	switch len(opts) {
+	case 0:
+		return opt, nil
+	case 1:
+		return opts[0], nil
+	}
+	return opt, misused(fault.New(fault.Invalid, "options are given %d times; give one %T", len(opts), opt))
+}
+
 // misused adds the method and the caller's line to an error of receiver.
 func misused(err error) error {
 	var e *fault.Error

@@ -375,10 +375,9 @@ func TestInit(t *testing.T) {
 			{"constant", 0, func() { nn.InitConstant(x, w, 3) }},
 			{"xavier uniform", math.Sqrt(2.0 / 140), func() { nn.InitXavierUniform(x, w, 1, g) }},
 			{"xavier normal", 2 * math.Sqrt(2.0/140), func() { nn.InitXavierNormal(x, w, 2, g) }},
-			{"kaiming uniform", math.Sqrt(2.0 / 60), func() { nn.InitKaimingUniform(x, w, nn.KaimingOpt{}, g) }},
+			{"kaiming uniform", math.Sqrt(2.0 / 60), func() { nn.InitKaimingUniform(x, w, g) }},
 			{"kaiming normal", 5.0 / 3 / math.Sqrt(80), func() {
-				nn.InitKaimingNormal(x, w, nn.KaimingOpt{FanOut: true, Nonlinearity: nn.GainTanh},
-					g)
+				nn.InitKaimingNormal(x, w, g, nn.KaimingOpt{FanOut: true, Nonlinearity: nn.GainTanh})
 			}},
 		} {
 			if got := std(c.f); math.Abs(got-c.want) > 0.04*c.want {
@@ -392,7 +391,7 @@ func TestInit(t *testing.T) {
 		wantError(t, func() { nn.InitXavierUniform(x, x.Empty([]int{3}, tenon.Float32), 1, g) }, "fewer than 2 dimensions")
 		wantError(t, func() { nn.Gain(99, 0) }, "Unsupported nonlinearity 99")
 		empty := x.Empty([]int{0, 3}, tenon.Float32)
-		nn.InitKaimingUniform(x, empty, nn.KaimingOpt{}, g)
-		nn.InitKaimingNormal(x, empty, nn.KaimingOpt{}, g)
+		nn.InitKaimingUniform(x, empty, g)
+		nn.InitKaimingNormal(x, empty, g)
 	})
 }
