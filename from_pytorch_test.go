@@ -443,6 +443,7 @@ func TestFromPyTorchInPlace(t *testing.T) {
 		y := x.Detach(x.Clone(y))
 		rows, cols := tenon.From(x, []int64{0, 1}), tenon.From(x, []int64{1, 1})
 		x.IndexPutAddInto(y, w, rows, cols)
+		x.IndexPutAddSInto(y, 1, rows, cols)
 		x.IndexPutSInto(y, 0, rows)
 		wantItem(t, x, x.Sum(x.Index(y, rows), nil), 0)
 	}
@@ -739,6 +740,13 @@ func TestFromPyTorchNumbers(t *testing.T) {
 	}
 	p := tenon.From(x, []float32{0, 1, 0}, 3)
 	wantItem(t, x, x.Sum(x.Multinomial(p, 100, tenon.MultinomialOpt{Replacement: true}), nil), 100)
+	{
+		a := x.Empty([]int{3}, tenon.Float32)
+		x.BernoulliSInto(a, 0.5)
+		wantItem(t, x, x.All(x.LeS(a, 1), nil, false), 1)
+		x.BernoulliInto(a, p)
+		wantItem(t, x, x.Sum(a, nil), 1)
+	}
 	a, w := tenon.From(x, []int64{1, 3, 3}, 3), tenon.From(x, []float32{1, 2, 3}, 3)
 	wantItem(t, x, x.Select(x.BinCount(a, tenon.BinCountOpt{Weight: w, MinLength: 10}), 0, 3), 5)
 	y := x.TF32(true)

@@ -905,11 +905,18 @@ func (x *Exec) Bernoulli(p *Tensor) *Tensor {
 	return (*Tensor)(cx.Bernoulli((*core.Tensor)(p)))
 }
 
-// BernoulliInto sets each element of dst to 1 with probability p, else to 0.
-func (x *Exec) BernoulliInto(dst *Tensor, p float64) {
-	cx := x.enter("BernoulliInto", dst)
+// BernoulliInto is [Exec.Bernoulli] with its result in dst; see [Tensor] for what that may be.
+func (x *Exec) BernoulliInto(dst *Tensor, p *Tensor) {
+	cx := x.enter("BernoulliInto", dst, p)
 	defer core.Leave(cx)
-	cx.BernoulliInto((*core.Tensor)(dst), p)
+	core.Into(cx, "BernoulliInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Bernoulli((*core.Tensor)(p)) })
+}
+
+// BernoulliSInto sets each element of dst to 1 with probability p, else to 0.
+func (x *Exec) BernoulliSInto(dst *Tensor, p float64) {
+	cx := x.enter("BernoulliSInto", dst)
+	defer core.Leave(cx)
+	cx.BernoulliSInto((*core.Tensor)(dst), p)
 }
 
 // Bilinear returns, for vectors a [..., I] and b [..., J], the sums of a_i·w_kij·b_j for every k, where w is [Out, I, J], plus bias [Out]
