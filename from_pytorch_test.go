@@ -309,7 +309,7 @@ func TestFromPyTorchPoolsAndHistory(t *testing.T) {
 	must(t, err)
 	x.UsePool(pool).Ones([]int{3}, tenon.Float32).Close()
 	must(t, pool.Close())
-	must(t, x.Device().RecordMemoryHistory(cuda.History{Enabled: "all", Context: "all"}))
+	must(t, x.Device().RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll}))
 	devices := []*cuda.Device{x.Device()}
 	_, err = cuda.SnapshotOf(devices...)
 	must(t, err)
