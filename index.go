@@ -76,7 +76,15 @@ func (x *Exec) IndexPutAddInto(dst, src *Tensor, at ...any) {
 func (x *Exec) IndexPutSInto(dst *Tensor, v float64, at ...any) {
 	c := x.enter("IndexPutSInto", dst)
 	defer core.Leave(c)
-	c.IndexPutSInto((*core.Tensor)(dst), v, places("IndexPutSInto", at))
+	c.IndexPutSInto((*core.Tensor)(dst), v, places("IndexPutSInto", at), false)
+}
+
+// IndexPutAddSInto adds v to the elements of dst that the indexes name, once for each time one is named. The indexes are those of
+// [Exec.Index].
+func (x *Exec) IndexPutAddSInto(dst *Tensor, v float64, at ...any) {
+	c := x.enter("IndexPutAddSInto", dst)
+	defer core.Leave(c)
+	c.IndexPutSInto((*core.Tensor)(dst), v, places("IndexPutAddSInto", at), true)
 }
 
 // places returns the indexes of a call of op.

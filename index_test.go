@@ -168,6 +168,11 @@ func indexRandom(t *testing.T, x *tenon.Exec, rng *rand.Rand) {
 		added[int(p)] = 5
 	}
 	check("IndexPutSInto", c, added)
+	x.IndexPutAddSInto(c, 2, at...)
+	for _, p := range places {
+		added[int(p)] += 2
+	}
+	check("IndexPutAddSInto", c, added)
 }
 
 func sequence(n int) []float32 {

@@ -17,17 +17,13 @@ type intoMethod struct {
 	left    map[int]bool
 }
 
-// noPlain are methods whose names end in Into but that are no variant of a plain method: they are PyTorch's in-place methods, such as
-// Tensor.bernoulli_(p).
-var noPlain = map[string]bool{"BernoulliInto": true}
-
 // intoMethods finds them by reflection.
 func intoMethods() (ms []intoMethod) {
 	t := reflect.TypeFor[*tenon.Exec]()
 	for i := range t.NumMethod() {
 		m := t.Method(i)
 		plain, ok := t.MethodByName(strings.TrimSuffix(m.Name, "Into"))
-		if !strings.HasSuffix(m.Name, "Into") || !ok || noPlain[m.Name] {
+		if !strings.HasSuffix(m.Name, "Into") || !ok {
 			continue
 		}
 		into := intoMethod{name: plain.Name, into: m.Func, plain: plain.Func, results: plain.Type.NumOut(), left: map[int]bool{}}
@@ -110,6 +106,9 @@ var intoOperands = map[string][]func(x *tenon.Exec, dt tenon.DType) operands{
 	}},
 	"Scatter":    {func(x *tenon.Exec, dt tenon.DType) operands { return scattered(x, dt) }},
 	"ScatterAdd": {func(x *tenon.Exec, dt tenon.DType) operands { return scattered(x, dt) }},
+	"Bernoulli": {func(x *tenon.Exec, dt tenon.DType) operands {
+		return operands{x.ToDType(x.Sigmoid(random(x, 1, tenon.Float32, 3, 4)), dt)}
+	}},
 	"Multinomial": {func(x *tenon.Exec, dt tenon.DType) operands {
 		return operands{x.Abs(random(x, 1, dt, 3, 4)), 3}
 	}},

@@ -136,7 +136,7 @@ func newWalk(t testing.TB, x, other *tenon.Exec) *walk {
 		bad("zero", new(cuda.Device)), good("foreign", other.Device()))
 	pool := func(name string, close bool) value {
 		return value{name: name, make: func(x *tenon.Exec) any {
-			p, err := cuda.NewMemPool(x.Device(), cuda.MemPoolOpt{})
+			p, err := cuda.NewMemPool(x.Device())
 			if err == nil && close {
 				err = p.Close()
 			}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"tenon.dev"
+	"tenon.dev/cuda"
+	"tenon.dev/data"
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/testdevice"
 	"tenon.dev/nn"
@@ -31,6 +33,17 @@ func TestOptions(t *testing.T) {
 		},
 		"NewLinear: options are given 2 times; give one LinearOpt": func() error {
 			return tenon.Try(func() { nn.NewLinear(x, 1, 1, nn.LinearOpt{NoBias: true}, nn.LinearOpt{NoBias: true}) })
+		},
+		"NewLoader: options are given 2 times; give one LoaderOpt": func() error {
+			_, err := data.NewLoader(data.Subset{}, data.LoaderOpt{Workers: 2}, data.LoaderOpt{})
+			return err
+		},
+		"NewMemPool: options are given 2 times; give one cuda.MemPoolOpt": func() error {
+			_, err := cuda.NewMemPool(x.Device(), cuda.MemPoolOpt{}, cuda.MemPoolOpt{})
+			return err
+		},
+		"InitKaimingUniform: options are given 2 times; give one KaimingOpt": func() error {
+			return tenon.Try(func() { nn.InitKaimingUniform(x, a, nil, nn.KaimingOpt{}, nn.KaimingOpt{}) })
 		},
 	} {
 		if err := f(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "options_test.go") {

@@ -129,7 +129,7 @@ func zeroModuleProbes() map[string]zeroProbe {
 		"nn.KaimingOpt.A": {run: func(x *tenon.Exec) (float64, error) {
 			drawn := func(a float64) *tenon.Tensor {
 				t := x.Zeros([]int{2, 2}, tenon.Float64)
-				nn.InitKaimingNormal(x, t, nn.KaimingOpt{A: a}, nn.NewHostGenerator(1))
+				nn.InitKaimingNormal(x, t, nn.NewHostGenerator(1), nn.KaimingOpt{A: a})
 				return t
 			}
 			return numberOf(x, x.Sub(drawn(zero), drawn(0)))

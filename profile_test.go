@@ -117,8 +117,8 @@ func TestProfileLeast(t *testing.T) {
 	table, index := zeros(tenon.Float32, 100, 4), zeros(tenon.Int64, 5)
 	cache, at, part := zeros(tenon.Float32, 100, 4), zeros(tenon.Int64, 1, 4), zeros(tenon.Float32, 1, 4)
 	low := zeros(tenon.BFloat16, 4, 16)
-	two := tenon.ConvOpt{Stride: [2]int{2, 2}}
-	same := tenon.ConvOpt{Padding: [2]int{1, 1}}
+	two := tenon.Conv2dOpt{Stride: [2]int{2, 2}}
+	same := tenon.Conv2dOpt{Padding: [2]int{1, 1}}
 	for _, c := range []struct {
 		name         string
 		bytes, flops int64

@@ -28,8 +28,8 @@ func (o AttentionOpt) core() core.AttentionOpt {
 	return core.AttentionOpt{Mask: (*core.Tensor)(o.Mask), Causal: o.Causal, Dropout: o.Dropout, Scale: o.Scale, GroupedHeads: o.GroupedHeads}
 }
 
-// AvgPoolOpt are the options of average pooling. A zero Stride means the kernel's size. Padding with zeros is added on both sides of rows
-// and of columns.
+// AvgPoolOpt are the options of average pooling. A Stride that is left out means the kernel's size; it has both numbers or none. Padding
+// with zeros is added on both sides of rows and of columns.
 type AvgPoolOpt struct {
 	Stride, Padding [2]int
 	// CeilMode rounds the output's size up instead of down.
@@ -97,9 +97,20 @@ func (o BinCountOpt) core() core.BinCountOpt {
 	return core.BinCountOpt{Weight: (*core.Tensor)(o.Weight), MinLength: o.MinLength}
 }
 
-// ConvOpt are the options of convolutions. A zero Stride, Dilation or Groups means 1. One-dimensional convolutions use the last element.
-type ConvOpt struct {
-	// Stride and Dilation are the steps between windows and within one; Padding is how many zeros are added on each side. Rows come first.
+// Conv1dOpt are the options of one-dimensional convolutions. A zero Stride, Dilation or Groups means 1.
+type Conv1dOpt struct {
+	// Stride and Dilation are the steps between windows and within one; Padding is how many zeros are added on each side.
+	Stride, Padding, Dilation int
+	// Groups divides the channels into sets that are convolved separately.
+	Groups int
+	// Same pads so that the output has the input's size, and ignores Padding; the stride must be 1.
+	Same bool
+}
+
+// Conv2dOpt are the options of two-dimensional convolutions. A Stride, Dilation or Groups that is left out means 1.
+type Conv2dOpt struct {
+	// Stride and Dilation are the steps between windows and within one; Padding is how many zeros are added on each side. The number for
+	// rows comes first, then that for columns; both are given, [2]int{2, 2} where PyTorch takes 2.
 	Stride, Padding, Dilation [2]int
 	// Groups divides the channels into sets that are convolved separately.
 	Groups int
@@ -173,8 +184,8 @@ type LossOpt struct {
 	Reduction Reduction
 }
 
-// MaxPoolOpt are the options of max pooling. A zero Stride means the kernel's size, a zero Dilation 1. Padding is added on both sides of
-// rows and of columns, and counts as less than every element.
+// MaxPoolOpt are the options of max pooling. A Stride that is left out means the kernel's size, and a Dilation 1; a pair has both numbers
+// or none. Padding is added on both sides of rows and of columns, and counts as less than every element.
 type MaxPoolOpt struct {
 	Stride, Padding, Dilation [2]int
 	// CeilMode rounds the output's size up instead of down.
@@ -894,11 +905,18 @@ func (x *Exec) Bernoulli(p *Tensor) *Tensor {
 	return (*Tensor)(cx.Bernoulli((*core.Tensor)(p)))
 }
 
-// BernoulliInto sets each element of dst to 1 with probability p, else to 0.
-func (x *Exec) BernoulliInto(dst *Tensor, p float64) {
-	cx := x.enter("BernoulliInto", dst)
+// BernoulliInto is [Exec.Bernoulli] with its result in dst; see [Tensor] for what that may be.
+func (x *Exec) BernoulliInto(dst *Tensor, p *Tensor) {
+	cx := x.enter("BernoulliInto", dst, p)
 	defer core.Leave(cx)
-	cx.BernoulliInto((*core.Tensor)(dst), p)
+	core.Into(cx, "BernoulliInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Bernoulli((*core.Tensor)(p)) })
+}
+
+// BernoulliSInto sets each element of dst to 1 with probability p, else to 0.
+func (x *Exec) BernoulliSInto(dst *Tensor, p float64) {
+	cx := x.enter("BernoulliSInto", dst)
+	defer core.Leave(cx)
+	cx.BernoulliSInto((*core.Tensor)(dst), p)
 }
 
 // Bilinear returns, for vectors a [..., I] and b [..., J], the sums of a_i·w_kij·b_j for every k, where w is [Out, I, J], plus bias [Out]
@@ -1219,21 +1237,20 @@ func (x *Exec) Contiguous(t *Tensor) *Tensor {
 	return (*Tensor)(cx.Contiguous((*core.Tensor)(t)))
 }
 
-// Conv1d returns the cross-correlation of in [N, C, L] (or [C, L]) with w [Out, C/Groups, K], plus b [Out] if it is not nil. Of the
-// options' pairs only the second element is used.
-func (x *Exec) Conv1d(in *Tensor, w *Tensor, b *Tensor, opt ...ConvOpt) *Tensor {
+// Conv1d returns the cross-correlation of in [N, C, L] (or [C, L]) with w [Out, C/Groups, K], plus b [Out] if it is not nil.
+func (x *Exec) Conv1d(in *Tensor, w *Tensor, b *Tensor, opt ...Conv1dOpt) *Tensor {
 	cx := x.enter("Conv1d", in, w)
 	defer core.Leave(cx)
 	only := core.One("Conv1d", opt)
-	return (*Tensor)(cx.Conv1d((*core.Tensor)(in), (*core.Tensor)(w), orNil("Conv1d", 2, b), core.ConvOpt(only)))
+	return (*Tensor)(cx.Conv1d((*core.Tensor)(in), (*core.Tensor)(w), orNil("Conv1d", 2, b), core.Conv1dOpt(only)))
 }
 
 // Conv2d returns the cross-correlation of in [N, C, H, W] (or [C, H, W]) with w [Out, C/Groups, KH, KW], plus b [Out] if it is not nil.
-func (x *Exec) Conv2d(in *Tensor, w *Tensor, b *Tensor, opt ...ConvOpt) *Tensor {
+func (x *Exec) Conv2d(in *Tensor, w *Tensor, b *Tensor, opt ...Conv2dOpt) *Tensor {
 	cx := x.enter("Conv2d", in, w)
 	defer core.Leave(cx)
 	only := core.One("Conv2d", opt)
-	return (*Tensor)(cx.Conv2d((*core.Tensor)(in), (*core.Tensor)(w), orNil("Conv2d", 2, b), core.ConvOpt(only)))
+	return (*Tensor)(cx.Conv2d((*core.Tensor)(in), (*core.Tensor)(w), orNil("Conv2d", 2, b), core.Conv2dOpt(only)))
 }
 
 // CopyAsyncInto is CopyInto between the processor and a GPU without waiting: it returns at once if the processor's tensor is pinned, and
@@ -3564,6 +3581,11 @@ func (x *Exec) StdInto(dst *Tensor, t *Tensor, dims []int, opt ...VarOpt) {
 // Stream returns the stream.
 func (x *Exec) Stream() *cuda.Stream {
 	return (*cuda.Stream)(x.made("Stream").Stream())
+}
+
+// String describes the Exec, such as "Exec on NVIDIA H200, stream 3, no grad, autocast bfloat16". It reads nothing that other calls change.
+func (x *Exec) String() string {
+	return (*core.Exec)(x).String()
 }
 
 // Sub returns a - b, broadcast, in the promoted type; not for bool.

@@ -154,7 +154,7 @@ func TestConvolutions(t *testing.T) {
 		const batch, channels, side = 64, 256, 56
 		random := func(shape ...int) *tenon.Tensor { return x.NoGrad().RandN(shape, tenon.BFloat16) }
 		in, w, grad := random(batch, channels, side, side), random(channels, channels, 3, 3), random(batch, channels, side, side)
-		opt := tenon.ConvOpt{Padding: [2]int{1, 1}}
+		opt := tenon.Conv2dOpt{Padding: [2]int{1, 1}}
 		const work = 2.0 * batch * side * side * channels * channels * 9
 		recordFigure("conv.forward", "TFLOP/s", rate(timed(t, x.NoGrad(), 10, func(x *tenon.Exec) { x.Conv2d(in, w, nil, opt) }), work))
 		for name, of := range map[string]*tenon.Tensor{"conv.input": in, "conv.weight": w} {

@@ -34,7 +34,7 @@ func TestHistory(t *testing.T) {
 	var off, on []float64
 	deep(20, func() {
 		for range 12 {
-			for _, h := range []cuda.History{{}, {Enabled: "all", Context: "all", MaxEntries: 40_000}} {
+			for _, h := range []cuda.History{{}, {Enabled: cuda.HistoryAll, Context: cuda.ContextAll, MaxEntries: 40_000}} {
 				if err := d.RecordMemoryHistory(h); err != nil {
 					t.Fatal(err)
 				}

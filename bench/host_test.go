@@ -30,7 +30,7 @@ func BenchmarkHostConv(b *testing.B) {
 		in, w := x.Ones([]int{64, 16, 8, 8}, tenon.Float32), x.Ones([]int{32, 16, 3, 3}, tenon.Float32)
 		in.SetRequiresGrad(true)
 		w.SetRequiresGrad(true)
-		opt := tenon.ConvOpt{Padding: [2]int{1, 1}}
+		opt := tenon.Conv2dOpt{Padding: [2]int{1, 1}}
 		b.Run("forward", func(b *testing.B) {
 			for range b.N {
 				x.NoGrad().Conv2d(in, w, nil, opt).Close()

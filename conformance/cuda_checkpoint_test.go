@@ -245,14 +245,14 @@ type residual struct {
 }
 
 func newResidual(x *tenon.Exec, from, to, stride int) *residual {
-	opt := nn.ConvOpt{Padding: [2]int{1, 1}, NoBias: true}
+	opt := nn.Conv2dOpt{Padding: [2]int{1, 1}, NoBias: true}
 	first := opt
 	first.Stride = [2]int{stride, stride}
 	side, norm := [2]int{3, 3}, nn.BatchNormOpt{}
 	r := &residual{nn.NewConv2d(x, from, to, side, first), nn.NewConv2d(x, to, to, side, opt), nn.NewBatchNorm2d(x, to, norm),
 		nn.NewBatchNorm2d(x, to, norm), nil}
 	if stride != 1 || from != to {
-		r.Down = nn.NewConv2d(x, from, to, [2]int{1, 1}, nn.ConvOpt{Stride: [2]int{stride, stride}, NoBias: true})
+		r.Down = nn.NewConv2d(x, from, to, [2]int{1, 1}, nn.Conv2dOpt{Stride: [2]int{stride, stride}, NoBias: true})
 	}
 	return r
 }
@@ -273,7 +273,7 @@ func testCheckpointNetwork(t *testing.T, x *tenon.Exec) {
 	if !onGPU() {
 		widths, side = []int{4, 4, 8, 8}, 31
 	}
-	net := nn.Sequential{nn.NewConv2d(x, 3, widths[0], [2]int{7, 7}, nn.ConvOpt{Stride: [2]int{2, 2}, Padding: [2]int{3, 3}}), nn.ReLU{},
+	net := nn.Sequential{nn.NewConv2d(x, 3, widths[0], [2]int{7, 7}, nn.Conv2dOpt{Stride: [2]int{2, 2}, Padding: [2]int{3, 3}}), nn.ReLU{},
 		nn.MaxPool2d{Kernel: [2]int{3, 3}, Opt: tenon.MaxPoolOpt{Stride: [2]int{2, 2}}}}
 	from := widths[0]
 	for i, to := range widths {

@@ -344,7 +344,7 @@ func testGraphDistributions(t *testing.T, x *tenon.Exec) {
 		"randn":        func(x *tenon.Exec) *tenon.Tensor { return x.RandN(shape, tenon.Float32) },
 		"randint":      func(x *tenon.Exec) *tenon.Tensor { return x.RandInt(0, 3, shape, tenon.Int64) },
 		"wide randint": func(x *tenon.Exec) *tenon.Tensor { return x.RandInt(0, 1<<40, shape, tenon.Int64) },
-		"bernoulli_":   filled(func(x *tenon.Exec, a *tenon.Tensor) { x.BernoulliInto(a, 0.5) }),
+		"bernoulli_":   filled(func(x *tenon.Exec, a *tenon.Tensor) { x.BernoulliSInto(a, 0.5) }),
 		"cauchy_":      filled(func(x *tenon.Exec, a *tenon.Tensor) { x.CauchyInto(a, 0, 1) }),
 		"exponential_": filled(func(x *tenon.Exec, a *tenon.Tensor) { x.ExponentialInto(a, 1) }),
 		"geometric_":   filled(func(x *tenon.Exec, a *tenon.Tensor) { x.GeometricInto(a, 0.3) }),

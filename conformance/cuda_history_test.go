@@ -104,7 +104,7 @@ const thisFile = "cuda_history_test.go"
 func testMemorySnapshot(t *testing.T, x *tenon.Exec) {
 	dev := x.Device()
 	settle(t, dev)
-	keepHistory(t, x, cuda.History{Enabled: "state", Context: "all", Stacks: "go"})
+	keepHistory(t, x, cuda.History{Enabled: cuda.HistoryState, Context: cuda.ContextAll, Stacks: cuda.StacksGo})
 	random := func(shape ...int) *tenon.Tensor { return x.Rand(shape, tenon.Float32) }
 	// a is the second block of its segment.
 	random(2*311, 411).Close()
@@ -200,11 +200,11 @@ func testDirectTraceback(t *testing.T, x *tenon.Exec) {
 
 func testSnapshotOperations(t *testing.T, x *tenon.Exec) {
 	settle(t, x.Device())
-	for stacks, operations := range map[string]bool{"all": true, "go": false} {
-		keepHistory(t, x, cuda.History{Enabled: "state", Context: "all", Stacks: stacks})
+	for stacks, operations := range map[cuda.HistoryStacks]bool{"all": true, "go": false} {
+		keepHistory(t, x, cuda.History{Enabled: cuda.HistoryState, Context: cuda.ContextAll, Stacks: stacks})
 		a := x.Rand(special, tenon.Float32)
 		text := framesText(find(t, snapshot(t, x), specialBytes).Frames)
-		check(t, "the operation in the block's stack, stacks "+stacks, strings.Contains(text, "::rand"), operations)
+		check(t, "the operation in the block's stack, stacks "+string(stacks), strings.Contains(text, "::rand"), operations)
 		check(t, "this function in the block's stack", strings.Contains(text, "testSnapshotOperations"), true)
 		a.Close()
 	}
@@ -212,7 +212,7 @@ func testSnapshotOperations(t *testing.T, x *tenon.Exec) {
 
 // testSnapshotScript: a Go function is compiled, and appears under its own name. It comes above the library's functions, which it called.
 func testSnapshotScript(t *testing.T, x *tenon.Exec) {
-	keepHistory(t, x, cuda.History{Enabled: "state", Context: "all", Stacks: "go"})
+	keepHistory(t, x, cuda.History{Enabled: cuda.HistoryState, Context: cuda.ContextAll, Stacks: cuda.StacksGo})
 	foo(x)
 	frames := find(t, snapshot(t, x), specialBytes).Frames
 	own := slices.IndexFunc(frames, func(f cuda.Frame) bool { return path.Base(f.File) == thisFile })
@@ -236,7 +236,7 @@ func testCycles(t *testing.T, x *tenon.Exec) {
 	y, err := x.Fork() // another session, so not in the test's scope
 	must(t, err)
 	must(t, dev.Synchronize())
-	keepHistory(t, x, cuda.History{Enabled: "all", Context: "alloc", Stacks: "go"})
+	keepHistory(t, x, cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAlloc, Stacks: cuda.StacksGo})
 	before := dev.MemoryAllocated()
 	knot(y)
 	check(t, "allocated bytes with the cycle", dev.MemoryAllocated()-before, 512)
@@ -276,8 +276,8 @@ func knot(x *tenon.Exec) {
 }
 
 func testSnapshotPickle(t *testing.T, x *tenon.Exec) {
-	for _, context := range []string{"", "alloc"} {
-		keepHistory(t, x, cuda.History{Enabled: "all", Context: context, Stacks: "all", MaxEntries: 10})
+	for _, context := range []cuda.HistoryContext{"", "alloc"} {
+		keepHistory(t, x, cuda.History{Enabled: cuda.HistoryAll, Context: context, Stacks: cuda.StacksAll, MaxEntries: 10})
 		for range 20 {
 			x.Empty([]int{8}, tenon.Float32).Close() // more than the ring holds
 		}
@@ -285,7 +285,7 @@ func testSnapshotPickle(t *testing.T, x *tenon.Exec) {
 		s := snapshot(t, x)
 		text := framesText(find(t, s, specialBytes).Frames)
 		for _, part := range []string{"::rand", "conformance.foo", thisFile} {
-			check(t, "context "+context+": "+part+" in the block's stack", strings.Contains(text, part), context != "")
+			check(t, "context "+string(context)+": "+part+" in the block's stack", strings.Contains(text, part), context != "")
 		}
 		last := lastAction(t, x, s)
 		check(t, "the last action", last.Action, "alloc")

@@ -98,7 +98,7 @@ func testReductionAccess(t *testing.T, x *tenon.Exec) {
 // sparseOnes returns a float16 tensor in which about one element in 2000 is 1 and all others are 0.
 func sparseOnes(t *testing.T, x *tenon.Exec, shape ...int) *tenon.Tensor {
 	a := x.Empty(shape, tenon.Float32)
-	x.BernoulliInto(a, 0.0005)
+	x.BernoulliSInto(a, 0.0005)
 	return x.ToDType(a, tenon.Float16)
 }
 

@@ -26,7 +26,7 @@ var plotTests = []cudaTest{
 // testMemoryProfile: Tenon has no profiler of operations. The live memory by Go stack is a pprof profile, and categories come with the
 // snapshots that PyTorch makes of its profiles, which are read, written and shown.
 func testMemoryProfile(t *testing.T, x *tenon.Exec) {
-	keepHistory(t, x, cuda.History{Enabled: "state", Context: "alloc"})
+	keepHistory(t, x, cuda.History{Enabled: cuda.HistoryState, Context: cuda.ContextAlloc})
 	a := x.Rand([]int{128, 128}, tenon.Float32)
 	x.Add(x.Mul(a, a), x.Mul(a, a))
 	var b bytes.Buffer
@@ -75,9 +75,12 @@ func plot(t *testing.T, file []byte, view string) string {
 
 func testMemoryPlots(t *testing.T, x *tenon.Exec) {
 	dev := x.Device()
-	for _, c := range []struct{ context, stacks string }{{"all", "all"}, {"all", "go"}, {"", "go"}} {
+	for _, c := range []struct {
+		context cuda.HistoryContext
+		stacks  cuda.HistoryStacks
+	}{{"all", "all"}, {"all", "go"}, {"", "go"}} {
 		settle(t, dev)
-		keepHistory(t, x, cuda.History{Enabled: "all", Context: c.context, Stacks: c.stacks})
+		keepHistory(t, x, cuda.History{Enabled: cuda.HistoryAll, Context: c.context, Stacks: c.stacks})
 		x.Scope(func(x *tenon.Exec) {
 			a := x.Rand([]int{128, 128}, tenon.Float32)
 			x.Add(x.Mul(a, a), x.Mul(a, a))
@@ -90,7 +93,7 @@ func testMemoryPlots(t *testing.T, x *tenon.Exec) {
 			plot(t, b.Bytes(), view)
 		}
 		text := snapshotText(x, s)
-		what := "context " + strconv.Quote(c.context) + ", stacks " + c.stacks + ": "
+		what := "context " + strconv.Quote(string(c.context)) + ", stacks " + string(c.stacks) + ": "
 		check(t, what+"this test's name", strings.Contains(text, "testMemoryPlots"), c.context != "")
 		check(t, what+"the operation's name", strings.Contains(text, "::rand"), c.stacks == "all")
 		check(t, what+"the size", strings.Contains(text, strconv.Itoa(128*128*4)), true)
@@ -107,13 +110,13 @@ func theFree(a *tenon.Tensor) { a.Close() }
 func testPlotsFreeStack(t *testing.T, x *tenon.Exec) {
 	dev := x.Device()
 	x.Empty([]int{1}, tenon.Float32) // holds a segment; otherwise the segment's stack would be in the text
-	for _, context := range []string{"alloc", "all", "state"} {
+	for _, context := range []cuda.HistoryContext{"alloc", "all", "state"} {
 		settle(t, dev)
-		keepHistory(t, x, cuda.History{Enabled: "all", Context: context})
+		keepHistory(t, x, cuda.History{Enabled: cuda.HistoryAll, Context: context})
 		theFree(theAlloc(x))
 		text := snapshotText(x, snapshot(t, x))
-		check(t, "context "+context+": who freed", strings.Contains(text, "theFree"), context == "all")
-		check(t, "context "+context+": who allocated", strings.Contains(text, "theAlloc"), context != "state")
+		check(t, "context "+string(context)+": who freed", strings.Contains(text, "theFree"), context == "all")
+		check(t, "context "+string(context)+": who allocated", strings.Contains(text, "theAlloc"), context != "state")
 		must(t, dev.RecordMemoryHistory(cuda.History{}))
 	}
 }
@@ -129,11 +132,11 @@ func shouldCapture2(x *tenon.Exec) *tenon.Tensor { return x.Rand([]int{4, 4}, te
 
 func testPlotsContext(t *testing.T, x *tenon.Exec) {
 	settle(t, x.Device())
-	keepHistory(t, x, cuda.History{Enabled: "all", Context: "all", Stacks: "go"})
+	keepHistory(t, x, cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll, Stacks: cuda.StacksGo})
 	shouldCapture1(x)
-	keepHistory(t, x, cuda.History{Enabled: "all", Stacks: "go"})
+	keepHistory(t, x, cuda.History{Enabled: cuda.HistoryAll, Stacks: cuda.StacksGo})
 	shouldNotCapture(x)
-	keepHistory(t, x, cuda.History{Enabled: "all", Context: "all", Stacks: "go"})
+	keepHistory(t, x, cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll, Stacks: cuda.StacksGo})
 	shouldCapture2(x)
 	s := snapshot(t, x)
 	text := snapshotText(x, s)
@@ -151,13 +154,13 @@ func testPlotsContext(t *testing.T, x *tenon.Exec) {
 
 func testPlotsSegmentStack(t *testing.T, x *tenon.Exec) {
 	dev := x.Device()
-	for _, context := range []string{"alloc", "all", "state"} {
+	for _, context := range []cuda.HistoryContext{"alloc", "all", "state"} {
 		settle(t, dev)
-		keepHistory(t, x, cuda.History{Enabled: "all", Context: context})
+		keepHistory(t, x, cuda.History{Enabled: cuda.HistoryAll, Context: context})
 		x.Rand([]int{3, 4}, tenon.Float32).Close()
 		must(t, dev.EmptyCache())
 		s := snapshot(t, x)
-		check(t, "context "+context+": who emptied the cache", strings.Contains(snapshotText(x, s), "EmptyCache"), context == "all")
+		check(t, "context "+string(context)+": who emptied the cache", strings.Contains(snapshotText(x, s), "EmptyCache"), context == "all")
 		check(t, "the last action", lastAction(t, x, s).Action, "segment_free")
 		must(t, dev.RecordMemoryHistory(cuda.History{}))
 	}

@@ -15,9 +15,9 @@ var poolTests = []cudaTest{
 	{name: "CUDA-313_test_mempool_multithread", run: testMemPoolThreads},
 }
 
-func newPool(t *testing.T, d *cuda.Device, opt cuda.MemPoolOpt) *cuda.MemPool {
+func newPool(t *testing.T, d *cuda.Device, opts ...cuda.MemPoolOpt) *cuda.MemPool {
 	t.Helper()
-	p, err := cuda.NewMemPool(d, opt)
+	p, err := cuda.NewMemPool(d, opts...)
 	must(t, err)
 	t.Cleanup(func() {
 		if err := p.Close(); err != nil {
@@ -29,7 +29,7 @@ func newPool(t *testing.T, d *cuda.Device, opt cuda.MemPoolOpt) *cuda.MemPool {
 
 func testMemPoolID(t *testing.T, x *tenon.Exec) {
 	a := cuda.NewPoolID()
-	b := newPool(t, x.Device(), cuda.MemPoolOpt{}).ID()
+	b := newPool(t, x.Device()).ID()
 	c := cuda.NewPoolID()
 	check(t, "first number of a handle", a[0], 0)
 	check(t, "first number of a pool's id", b[0], 0)
@@ -59,7 +59,7 @@ func (m *ownMemory) Free(addr, size uint64, s *cuda.Stream) error {
 
 func testMemPoolAllocator(t *testing.T, x *tenon.Exec) {
 	dev := x.Device()
-	check(t, "segments of a new pool", len(newPool(t, dev, cuda.MemPoolOpt{}).Segments()), 0)
+	check(t, "segments of a new pool", len(newPool(t, dev).Segments()), 0)
 	own := &ownMemory{dev: dev}
 	pool := newPool(t, dev, cuda.MemPoolOpt{Allocator: own})
 	check(t, "uses of a new pool", pool.UseCount(), 1)
@@ -108,7 +108,7 @@ func testMemPoolAllocator(t *testing.T, x *tenon.Exec) {
 // testMemPoolContext: Tenon has no current pool; the pool is a mode of the Exec, as the stream is.
 func testMemPoolContext(t *testing.T, x *tenon.Exec) {
 	dev := x.Device()
-	pool, inner := newPool(t, dev, cuda.MemPoolOpt{}), newPool(t, dev, cuda.MemPoolOpt{})
+	pool, inner := newPool(t, dev), newPool(t, dev)
 	in := func(p *cuda.MemPool) (n int64) {
 		for _, s := range p.Segments() {
 			n += int64(s.Allocated)
@@ -144,7 +144,7 @@ func testMemPoolThreads(t *testing.T, x *tenon.Exec) {
 	}
 	var at [n]uint64
 	threads(n, func(i int) {
-		p, err := cuda.NewMemPool(x.Device(), cuda.MemPoolOpt{})
+		p, err := cuda.NewMemPool(x.Device())
 		if err != nil {
 			t.Error(err)
 			return

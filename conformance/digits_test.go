@@ -64,7 +64,7 @@ func digitsRows(t *testing.T) []digitsRow {
 func digitsNet(t *testing.T, x *tenon.Exec, run *recorded.DigitsRun) nn.Sequential {
 	t.Helper()
 	g := nn.NewHostGenerator(1)
-	pad := nn.ConvOpt{Padding: [2]int{1, 1}, Generator: g}
+	pad := nn.Conv2dOpt{Padding: [2]int{1, 1}, Generator: g}
 	net := nn.Sequential{
 		nn.NewConv2d(x, 1, 16, [2]int{3, 3}, pad), nn.ReLU{},
 		nn.NewConv2d(x, 16, 32, [2]int{3, 3}, pad), nn.ReLU{},

@@ -33,7 +33,9 @@ func init() {
 		return x.Linear(a.tensor(0, "input"), a.tensor(1, "weight"), a.tensor(2, "bias"))
 	})
 	offer("nn.functional.conv1d", func(x *tenon.Exec, a *args) any {
-		return x.Conv1d(a.tensor(0, "input"), a.tensor(1, "weight"), a.tensor(2, "bias"), a.conv())
+		o := a.conv()
+		return x.Conv1d(a.tensor(0, "input"), a.tensor(1, "weight"), a.tensor(2, "bias"),
+			tenon.Conv1dOpt{Stride: o.Stride[1], Padding: o.Padding[1], Dilation: o.Dilation[1], Groups: o.Groups, Same: o.Same})
 	})
 	offer("nn.functional.conv2d", func(x *tenon.Exec, a *args) any {
 		return x.Conv2d(a.tensor(0, "input"), a.tensor(1, "weight"), a.tensor(2, "bias"), a.conv())
@@ -41,8 +43,8 @@ func init() {
 }
 
 // conv returns the options of a convolution.
-func (a *args) conv() tenon.ConvOpt {
-	opt := tenon.ConvOpt{Stride: a.pair(3, "stride", 1), Dilation: a.pair(5, "dilation", 1), Groups: a.int(6, "groups", 1)}
+func (a *args) conv() tenon.Conv2dOpt {
+	opt := tenon.Conv2dOpt{Stride: a.pair(3, "stride", 1), Dilation: a.pair(5, "dilation", 1), Groups: a.int(6, "groups", 1)}
 	if s, named := a.get(4, "padding").(string); named {
 		opt.Same = s == "same"
 		return opt

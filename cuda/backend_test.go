@@ -105,7 +105,7 @@ func TestAsyncBackendAnswers(t *testing.T) {
 	}
 	for what, err := range map[string]error{
 		"a snapshot":  second(d.Snapshot()),
-		"history":     d.RecordMemoryHistory(cuda.History{Enabled: "all"}),
+		"history":     d.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll}),
 		"a pool":      second(cuda.NewMemPool(d, cuda.MemPoolOpt{Allocator: &counted{d: d}})),
 		"checkpoints": second(d.CheckpointPool(cuda.NewPoolID())),
 		"live blocks": second(d.PoolLive(cuda.NewPoolID(), nil)),
@@ -114,7 +114,7 @@ func TestAsyncBackendAnswers(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	p, err := cuda.NewMemPool(d, cuda.MemPoolOpt{})
+	p, err := cuda.NewMemPool(d)
 	if err != nil {
 		t.Fatal(err)
 	}

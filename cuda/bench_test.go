@@ -38,10 +38,10 @@ func BenchmarkRecording(b *testing.B) {
 		h    cuda.History
 	}{
 		{"off", cuda.History{}},
-		{"state", cuda.History{Enabled: "state", Context: "state"}},
-		{"alloc", cuda.History{Enabled: "all", Context: "alloc", MaxEntries: 100_000}},
-		{"all", cuda.History{Enabled: "all", Context: "all", MaxEntries: 100_000}},
-		{"unbounded", cuda.History{Enabled: "all", Context: "all"}},
+		{"state", cuda.History{Enabled: cuda.HistoryState, Context: cuda.ContextState}},
+		{"alloc", cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAlloc, MaxEntries: 100_000}},
+		{"all", cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll, MaxEntries: 100_000}},
+		{"unbounded", cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			_, d := open(b, 1<<30)
@@ -59,7 +59,7 @@ func BenchmarkSnapshot(b *testing.B) {
 	_, d := open(b, 1<<30)
 	s, err := d.Stream()
 	ok(b, err)
-	ok(b, d.RecordMemoryHistory(cuda.History{Enabled: "all", Context: "all", MaxEntries: 40_000}))
+	ok(b, d.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll, MaxEntries: 40_000}))
 	for i := range 20_000 {
 		deep(5+i%25, func() {
 			addr, err := d.RawAlloc(4096, s)

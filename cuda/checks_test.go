@@ -38,7 +38,7 @@ func TestGuardZones(t *testing.T) {
 	if err := d.MemoryDefects(); err != nil {
 		t.Errorf("told twice: %v", err)
 	}
-	if err := d.RecordMemoryHistory(cuda.History{Enabled: "state", Context: "state"}); err != nil {
+	if err := d.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryState, Context: cuda.ContextState}); err != nil {
 		t.Fatal(err)
 	}
 	if err := write(257); err == nil || !strings.Contains(err.Error(), "checks_test.go:") {

@@ -20,7 +20,7 @@ func ExampleDevice_RecordMemoryHistory() {
 	}
 	defer x.Close()
 	dev := x.Device()
-	if err := dev.RecordMemoryHistory(cuda.History{Enabled: "all", Context: "all", MaxEntries: 100_000}); err != nil {
+	if err := dev.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll, MaxEntries: 100_000}); err != nil {
 		log.Fatal(err)
 	}
 	a := x.Ones([]int{1 << 20}, tenon.Float32)
@@ -84,7 +84,7 @@ func ExampleDevice_DumpOnOutOfMemory() {
 	}
 	defer x.Close()
 	dev := x.Device()
-	if err := dev.RecordMemoryHistory(cuda.History{Enabled: "all", Context: "all"}); err != nil {
+	if err := dev.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll}); err != nil {
 		log.Fatal(err)
 	}
 	if err := dev.DumpOnOutOfMemory(filepath.Join(dir, "oom-*.pickle")); err != nil {
@@ -112,7 +112,8 @@ func ExampleSnapshot_WriteProfile() {
 	}
 	defer x.Close()
 	dev := x.Device()
-	if err := dev.RecordMemoryHistory(cuda.History{Enabled: "state", Context: "state", Stacks: "go"}); err != nil {
+	h := cuda.History{Enabled: cuda.HistoryState, Context: cuda.ContextState, Stacks: cuda.StacksGo}
+	if err := dev.RecordMemoryHistory(h); err != nil {
 		log.Fatal(err)
 	}
 	a := x.Ones([]int{1000}, tenon.Float32)

@@ -8,18 +8,46 @@ import (
 	"tenon.dev/internal/snapshot"
 )
 
-// History says what RecordMemoryHistory records, with the argument values of torch.cuda.memory._record_memory_history. The zero History
-// records nothing.
+// HistoryMode says how much a History keeps, in the words of PyTorch's argument enabled.
+type HistoryMode string
+
+// The modes: nothing, which ends the recording and drops the trace; only the stack of each live allocation; a trace of everything the
+// allocator does.
+const (
+	HistoryOff   HistoryMode = ""
+	HistoryState HistoryMode = "state"
+	HistoryAll   HistoryMode = "all"
+)
+
+// HistoryContext says which stacks a History keeps, in the words of PyTorch's argument context.
+type HistoryContext string
+
+// The contexts: no stacks; those of allocations, for live blocks only and not in the trace; those of allocations, which the entries of
+// their frees repeat; those of allocations, frees and EmptyCache.
+const (
+	ContextNone  HistoryContext = ""
+	ContextState HistoryContext = "state"
+	ContextAlloc HistoryContext = "alloc"
+	ContextAll   HistoryContext = "all"
+)
+
+// HistoryStacks says what a stack of a History shows, in the words of PyTorch's argument stacks; "python" is StacksGo too.
+type HistoryStacks string
+
+// What stacks show: the calls of Go functions outside the library's inner packages and the operations that they ran, such as tenon::rand,
+// which is the default; the calls alone.
+const (
+	StacksAll HistoryStacks = "all"
+	StacksGo  HistoryStacks = "go"
+)
+
+// History says what RecordMemoryHistory records. The zero History records nothing.
 type History struct {
-	// Enabled is "all", which keeps a trace of everything the allocator does; "state", which keeps only the stack of each live allocation;
-	// or "", which ends the recording and drops the trace.
-	Enabled string
-	// Context says which stacks are kept: "all", those of allocations, frees and EmptyCache; "alloc", those of allocations, which the
-	// entries of their frees repeat; "state", those of allocations, for live blocks only and not in the trace; "", none.
-	Context string
-	// Stacks is what a stack shows: "go" (or PyTorch's word, "python"), the calls of Go functions outside the library's inner packages;
-	// "all" or "", also the operations that they ran, such as tenon::rand.
-	Stacks string
+	// Enabled is what is kept, and Context whose stacks; what is left out is nothing and none.
+	Enabled HistoryMode
+	Context HistoryContext
+	// Stacks is StacksAll if it is left out.
+	Stacks HistoryStacks
 	// MaxEntries bounds the trace of the device, which keeps the newest entries. An entry takes about 60 bytes of memory. 0 means no bound.
 	MaxEntries int
 }
@@ -31,15 +59,15 @@ type History struct {
 func (d *Device) RecordMemoryHistory(h History) (err error) {
 	defer returned(&err)
 	r := d.rt()
-	a, err := alloc.ParseHistory(h.Enabled, h.Context)
+	a, err := alloc.ParseHistory(string(h.Enabled), string(h.Context))
 	if err != nil {
 		return err
 	}
 	a.MaxEntries = h.MaxEntries
 	switch h.Stacks {
-	case "", "all":
+	case "", StacksAll:
 		return r.RecordHistory(a, true)
-	case "go", "python":
+	case StacksGo, "python":
 		return r.RecordHistory(a, false)
 	}
 	return fault.New(fault.Invalid, "expected stacks to be 'python', or 'all'; 'go' means 'python'")

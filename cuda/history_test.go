@@ -61,12 +61,12 @@ func TestHistoryContexts(t *testing.T) {
 		operation                   bool
 		entries                     int
 	}{
-		{cuda.History{Enabled: "all", Context: "all"}, true, true, true, true, true, 6},
-		{cuda.History{Enabled: "all", Context: "all", Stacks: "go"}, true, true, true, true, false, 6},
-		{cuda.History{Enabled: "all", Context: "alloc", Stacks: "all"}, true, false, false, true, true, 6},
-		{cuda.History{Enabled: "all", Context: "state", Stacks: "python"}, false, false, false, true, false, 6},
-		{cuda.History{Enabled: "all"}, false, false, false, false, false, 6},
-		{cuda.History{Enabled: "state", Context: "all"}, false, false, true, true, true, 1},
+		{cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll}, true, true, true, true, true, 6},
+		{cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll, Stacks: cuda.StacksGo}, true, true, true, true, false, 6},
+		{cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAlloc, Stacks: cuda.StacksAll}, true, false, false, true, true, 6},
+		{cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextState, Stacks: "python"}, false, false, false, true, false, 6},
+		{cuda.History{Enabled: cuda.HistoryAll}, false, false, false, false, false, 6},
+		{cuda.History{Enabled: cuda.HistoryState, Context: cuda.ContextAll}, false, false, true, true, true, 1},
 		{cuda.History{}, false, false, false, false, false, 0},
 	} {
 		x, d := open(t, 1<<30)
@@ -105,7 +105,7 @@ func TestHistoryStack(t *testing.T) {
 	x, d := open(t, 1<<30)
 	x.Scope(func(x *tenon.Exec) {
 		m := nn.NewLinear(x, 64, 32)
-		ok(t, d.RecordMemoryHistory(cuda.History{Enabled: "all", Context: "alloc", MaxEntries: 1}))
+		ok(t, d.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAlloc, MaxEntries: 1}))
 		m.Forward(x, makeTensor(x, 64))
 		trace, _, _ := dump(t, d)
 		want := "alloc\ntenon::linear\ntenon.(*Exec).Linear\ntenon.dev/nn.(*Linear).Forward\ntenon.dev/cuda_test.TestHistoryStack."
@@ -127,7 +127,7 @@ func TestHistoryPlumbing(t *testing.T) {
 	x.Scope(func(x *tenon.Exec) {
 		m := nn.Sequential{nn.Sequential{nn.NewLinear(x, 64, 32)}}
 		in := makeTensor(x, 64)
-		ok(t, d.RecordMemoryHistory(cuda.History{Enabled: "all", Context: "alloc", MaxEntries: 1}))
+		ok(t, d.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAlloc, MaxEntries: 1}))
 		x.Scope(func(x *tenon.Exec) {
 			x.Within(func(x *tenon.Exec) *tenon.Tensor { return m.Forward(x, in) })
 		})
@@ -149,9 +149,9 @@ func TestHistoryErrors(t *testing.T) {
 		want string
 	}{
 		{cuda.History{Enabled: "some"}, "expected state to be 'state', 'all', or empty"},
-		{cuda.History{Enabled: "all", Context: "some"}, "expected context to be 'state', 'alloc', 'all', or empty"},
-		{cuda.History{Enabled: "all", Stacks: "some"}, "expected stacks to be 'python', or 'all'"},
-		{cuda.History{Enabled: "all", MaxEntries: -1}, "MaxEntries is -1"},
+		{cuda.History{Enabled: cuda.HistoryAll, Context: "some"}, "expected context to be 'state', 'alloc', 'all', or empty"},
+		{cuda.History{Enabled: cuda.HistoryAll, Stacks: "some"}, "expected stacks to be 'python', or 'all'"},
+		{cuda.History{Enabled: cuda.HistoryAll, MaxEntries: -1}, "MaxEntries is -1"},
 	} {
 		err := d.RecordMemoryHistory(c.h)
 		if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), c.want) {
@@ -162,7 +162,7 @@ func TestHistoryErrors(t *testing.T) {
 
 func TestSnapshotFiles(t *testing.T) {
 	x, d := open(t, 1<<30)
-	ok(t, d.RecordMemoryHistory(cuda.History{Enabled: "all", Context: "all"}))
+	ok(t, d.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll}))
 	a := makeTensor(x, 311*411)
 	defer a.Close()
 	path := filepath.Join(t.TempDir(), "snapshot.pickle")
@@ -214,7 +214,7 @@ func TestDumpOnOutOfMemory(t *testing.T) {
 			t.Fatalf("the allocation that cannot succeed: %v", err)
 		}
 	}
-	ok(t, d.RecordMemoryHistory(cuda.History{Enabled: "all", Context: "all"}))
+	ok(t, d.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll}))
 	ok(t, d.DumpOnOutOfMemory(dir))
 	fail()
 	fail()
@@ -255,7 +255,7 @@ func TestRecordingAllocates(t *testing.T) {
 	_, d := open(t, 1<<30)
 	s, err := d.Stream()
 	ok(t, err)
-	ok(t, d.RecordMemoryHistory(cuda.History{Enabled: "all", Context: "all", MaxEntries: 100}))
+	ok(t, d.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll, MaxEntries: 100}))
 	if n := testing.AllocsPerRun(100, func() {
 		addr, err := d.RawAlloc(4096, s)
 		ok(t, err)
@@ -270,7 +270,7 @@ func TestHistoryAsync(t *testing.T) {
 	t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
 	_, d := open(t, 1<<30)
 	const want = "the cudaMallocAsync backend does not support histories and snapshots"
-	if err := d.RecordMemoryHistory(cuda.History{Enabled: "all"}); fault.KindOf(err) != fault.Unsupported ||
+	if err := d.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll}); fault.KindOf(err) != fault.Unsupported ||
 		!strings.Contains(err.Error(), want) {
 		t.Errorf("recording: %v", err)
 	}
@@ -315,8 +315,8 @@ func TestHistoryConcurrent(t *testing.T) {
 		})
 	}
 	for i := range 40 {
-		h := cuda.History{Enabled: []string{"all", "state", "all", ""}[i%4], Context: []string{"all", "state", "alloc"}[i%3],
-			MaxEntries: 1000 * (i % 2)}
+		h := cuda.History{Enabled: []cuda.HistoryMode{"all", "state", "all", ""}[i%4],
+			Context: []cuda.HistoryContext{"all", "state", "alloc"}[i%3], MaxEntries: 1000 * (i % 2)}
 		ok(t, d.RecordMemoryHistory(h))
 		snap, err := d.Snapshot()
 		ok(t, err)

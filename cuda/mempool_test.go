@@ -163,7 +163,7 @@ func TestMemPoolErrors(t *testing.T) {
 		t.Errorf("%v, %d frees", err, a.frees)
 	}
 	other, _ := open(t, 1<<30)
-	q, err := cuda.NewMemPool(other.Device(), cuda.MemPoolOpt{})
+	q, err := cuda.NewMemPool(other.Device())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func TestMemPoolThreads(t *testing.T) {
 			t.Fatal(err)
 		}
 		wg.Go(func() {
-			p, err := cuda.NewMemPool(d, cuda.MemPoolOpt{})
+			p, err := cuda.NewMemPool(d)
 			if err != nil {
 				t.Error(err)
 				return
@@ -267,7 +267,7 @@ func poolDiversion(t *testing.T, cached bool) {
 // TestBackwardTakesTheCallersPool closes the pool of the forward pass before the backward pass.
 func TestBackwardTakesTheCallersPool(t *testing.T) {
 	x, d := open(t, 1<<30)
-	p, err := cuda.NewMemPool(d, cuda.MemPoolOpt{})
+	p, err := cuda.NewMemPool(d)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +290,7 @@ func TestBackwardTakesTheCallersPool(t *testing.T) {
 // TestPoolCheckpoint restores a pool: tensors that were live at the checkpoint keep their address and content, later memory is free again.
 func TestPoolCheckpoint(t *testing.T) {
 	x, d := open(t, 1<<30)
-	p, err := cuda.NewMemPool(d, cuda.MemPoolOpt{})
+	p, err := cuda.NewMemPool(d)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,12 +34,9 @@ func (p *Profiler) usable() error {
 // has one profiler at a time. Without one, an operation only checks one word.
 func (d *Device) Profile(opts ...ProfileOpt) (p *Profiler, err error) {
 	defer returned(&err)
-	if len(opts) > 1 {
-		return nil, fault.New(fault.Invalid, "there are %d options; give one, or none", len(opts))
-	}
-	var opt ProfileOpt
-	if len(opts) == 1 {
-		opt = opts[0]
+	opt, err := only(opts)
+	if err != nil {
+		return nil, err
 	}
 	bad := func(v float64) bool { return !(v >= 0) || v > 1e30 }
 	wrong := bad(opt.Bandwidth)

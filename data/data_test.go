@@ -111,9 +111,9 @@ func epoch(t *testing.T, x *tenon.Exec, l *data.Loader) (rows [][]int) {
 	return rows
 }
 
-func loader(t *testing.T, d data.Dataset, opt data.LoaderOpt) *data.Loader {
+func loader(t *testing.T, d data.Dataset, opts ...data.LoaderOpt) *data.Loader {
 	t.Helper()
-	l, err := data.NewLoader(d, opt)
+	l, err := data.NewLoader(d, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestEpoch(t *testing.T) {
 			}
 		}
 		var part []int64
-		for b, err := range loader(t, data.Subset{Of: d, Rows: []int{7, 2}}, data.LoaderOpt{}).Epoch(x) {
+		for b, err := range loader(t, data.Subset{Of: d, Rows: []int{7, 2}}).Epoch(x) {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -152,7 +152,7 @@ func TestEpoch(t *testing.T) {
 		if !slices.Equal(part, []int64{7, 2}) {
 			t.Errorf("the subset has labels %v", part)
 		}
-		if got := epoch(t, x, loader(t, table(t, 0), data.LoaderOpt{})); got != nil {
+		if got := epoch(t, x, loader(t, table(t, 0))); got != nil {
 			t.Errorf("an empty table gave %v", got)
 		}
 	})
@@ -250,7 +250,7 @@ func TestLeave(t *testing.T) {
 // A scope around the loop keeps nothing.
 func TestScopeAround(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
-		l := loader(t, table(t, 100), data.LoaderOpt{})
+		l := loader(t, table(t, 100))
 		before := core.LiveStorages()
 		x.Scope(func(x *tenon.Exec) {
 			for _, err := range l.Epoch(x) {
@@ -277,7 +277,7 @@ func TestMisuse(t *testing.T) {
 	_, uneven := data.NewTable(data.NewColumn([]int64{1, 2}), data.NewColumn([]int64{1}))
 	_, odd := data.NewTable(data.NewColumn([]float32{1, 2, 3}, 2))
 	_, negative := data.NewLoader(table(t, 1), data.LoaderOpt{Workers: -1})
-	_, empty := data.NewLoader(fieldless{}, data.LoaderOpt{})
+	_, empty := data.NewLoader(fieldless{})
 	for want, err := range map[string]error{
 		"at least one column":          noColumns,
 		"column 1 has 1 rows":          uneven,

@@ -57,7 +57,11 @@ type Batch struct {
 const maxBatch = 1 << 40
 
 // NewLoader returns a loader of ds.
-func NewLoader(ds Dataset, opt LoaderOpt) (*Loader, error) {
+func NewLoader(ds Dataset, opts ...LoaderOpt) (*Loader, error) {
+	opt, err := core.Only("NewLoader", opts)
+	if err != nil {
+		return nil, err
+	}
 	if opt.BatchSize < 0 || opt.Workers < 0 || opt.Prefetch < 0 {
 		return nil, fault.New(fault.Invalid, "batch size %d, %d workers and %d batches ahead: none of these may be negative",
 			opt.BatchSize, opt.Workers, opt.Prefetch)

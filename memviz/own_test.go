@@ -32,7 +32,7 @@ func TestOwnSnapshot(t *testing.T) {
 	d.SetGarbageCollection(false)
 	before := x.Rand([]int{1000}, tenon.Float32)
 	defer before.Close()
-	if err := d.RecordMemoryHistory(cuda.History{Enabled: "all", Context: "all"}); err != nil {
+	if err := d.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll}); err != nil {
 		t.Fatal(err)
 	}
 	kept := activations(x)

@@ -27,7 +27,7 @@ func compiled(t *testing.T, record bool) string {
 	x, err := tenon.Open(tenon.Sim(256 << 20))
 	must(err)
 	defer x.Close()
-	must(x.Device().RecordMemoryHistory(cuda.History{Enabled: "all", Context: "all"}))
+	must(x.Device().RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll}))
 	a := x.Ones([]int{1 << 20}, tenon.Float32)
 	defer a.Close()
 	r := compile.New()

@@ -11,12 +11,13 @@ type Conv2d struct {
 	Weight *Param `torch:"weight"`
 	Bias   *Param `torch:"bias"`
 	// Opt are stride, padding, dilation and groups.
-	Opt tenon.ConvOpt `torch:"-"`
+	Opt tenon.Conv2dOpt `torch:"-"`
 }
 
-// ConvOpt are the options of NewConv1d and NewConv2d. The zero value is PyTorch's default.
-type ConvOpt struct {
-	// Stride, Padding and Dilation are for height and width; NewConv1d uses the last element. A zero Stride, Dilation or Groups means 1.
+// Conv2dOpt are the options of NewConv2d. The zero value is PyTorch's default.
+type Conv2dOpt struct {
+	// Stride, Padding and Dilation are for height and width: [2]int{2, 2} where PyTorch takes 2. A Stride, Dilation or Groups that is left
+	// out means 1; a pair with one zero for Stride or Dilation is an error.
 	Stride, Padding, Dilation [2]int
 	Groups                    int
 	// Same replaces Padding and pads so that the output has the input's size; the strides must be 1.
@@ -29,16 +30,13 @@ type ConvOpt struct {
 	Generator *HostGenerator
 }
 
-func (o ConvOpt) conv() tenon.ConvOpt {
-	return tenon.ConvOpt{Stride: o.Stride, Padding: o.Padding, Dilation: o.Dilation, Groups: o.Groups, Same: o.Same}
-}
-
-// check refuses options and sizes that no convolution can have, and returns the input channels of a group.
-func (o ConvOpt) check(op string, in, out int, kernel ...int) int {
-	groups := max(o.Groups, 1)
+// convLayer checks what is the same for all convolutions, and returns the initial weight and bias.
+func convLayer(x *tenon.Exec, op string, l layer, noBias bool, groups, in, out int, kernel ...int) (weight, bias *Param) {
+	if groups < 0 {
+		fail(op, "groups must be a positive integer, not %d", groups)
+	}
+	groups = max(groups, 1)
 	switch {
-	case o.Groups < 0:
-		fail(op, "groups must be a positive integer, not %d", o.Groups)
 	case in < 0 || in%groups != 0:
 		fail(op, "in_channels must be divisible by groups (%d input channels, %d groups)", in, groups)
 	case out < 0 || out%groups != 0:
@@ -49,16 +47,17 @@ func (o ConvOpt) check(op string, in, out int, kernel ...int) int {
 			fail(op, "a kernel of size %v cannot be; give positive numbers", kernel)
 		}
 	}
-	return in / groups
+	return l.weightAndBias(x, noBias, append([]int{out, in / groups}, kernel...)...)
 }
 
 // NewConv2d returns a convolution from in to out channels with a kernel of the given height and width, and PyTorch's initial values:
 // uniform within ±1/√(in/groups·height·width).
-func NewConv2d(x *tenon.Exec, in, out int, kernel [2]int, opts ...ConvOpt) *Conv2d {
-	opt := core.One("NewConv2d", opts)
-	perGroup := opt.check("NewConv2d", in, out, kernel[:]...)
-	c := &Conv2d{Opt: opt.conv()}
-	c.Weight, c.Bias = layer{opt.DType, opt.Generator}.weightAndBias(x, opt.NoBias, out, perGroup, kernel[0], kernel[1])
+func NewConv2d(x *tenon.Exec, in, out int, kernel [2]int, opts ...Conv2dOpt) *Conv2d {
+	o := core.One("NewConv2d", opts)
+	core.Pair("NewConv2d", "Stride", o.Stride, [2]int{1, 1})
+	core.Pair("NewConv2d", "Dilation", o.Dilation, [2]int{1, 1})
+	c := &Conv2d{Opt: tenon.Conv2dOpt{Stride: o.Stride, Padding: o.Padding, Dilation: o.Dilation, Groups: o.Groups, Same: o.Same}}
+	c.Weight, c.Bias = convLayer(x, "NewConv2d", layer{o.DType, o.Generator}, o.NoBias, o.Groups, in, out, kernel[:]...)
 	return c
 }
 
@@ -73,17 +72,31 @@ type Conv1d struct {
 	// Weight is [Out, In/Groups, K]; Bias is [Out], or nil for none.
 	Weight *Param `torch:"weight"`
 	Bias   *Param `torch:"bias"`
-	// Opt are stride, padding, dilation and groups; the last element of each pair counts.
-	Opt tenon.ConvOpt `torch:"-"`
+	// Opt are stride, padding, dilation and groups.
+	Opt tenon.Conv1dOpt `torch:"-"`
+}
+
+// Conv1dOpt are the options of NewConv1d. The zero value is PyTorch's default.
+type Conv1dOpt struct {
+	// A zero Stride, Dilation or Groups means 1.
+	Stride, Padding, Dilation int
+	Groups                    int
+	// Same replaces Padding and pads so that the output has the input's size; the stride must be 1.
+	Same bool
+	// NoBias leaves the bias out.
+	NoBias bool
+	// DType is the parameters' type; 0 is Float32.
+	DType tenon.DType
+	// Generator draws the initial values; nil is x's own generator, on the device.
+	Generator *HostGenerator
 }
 
 // NewConv1d returns a convolution from in to out channels with a kernel of the given length, and PyTorch's initial values: uniform within
 // ±1/√(in/groups·kernel).
-func NewConv1d(x *tenon.Exec, in, out, kernel int, opts ...ConvOpt) *Conv1d {
-	opt := core.One("NewConv1d", opts)
-	perGroup := opt.check("NewConv1d", in, out, kernel)
-	c := &Conv1d{Opt: opt.conv()}
-	c.Weight, c.Bias = layer{opt.DType, opt.Generator}.weightAndBias(x, opt.NoBias, out, perGroup, kernel)
+func NewConv1d(x *tenon.Exec, in, out, kernel int, opts ...Conv1dOpt) *Conv1d {
+	o := core.One("NewConv1d", opts)
+	c := &Conv1d{Opt: tenon.Conv1dOpt{Stride: o.Stride, Padding: o.Padding, Dilation: o.Dilation, Groups: o.Groups, Same: o.Same}}
+	c.Weight, c.Bias = convLayer(x, "NewConv1d", layer{o.DType, o.Generator}, o.NoBias, o.Groups, in, out, kernel)
 	return c
 }
 

@@ -85,7 +85,7 @@ func ExampleEval() {
 		log.Fatal(err)
 	}
 	net := &classifier{
-		Conv: nn.NewConv2d(x, 1, 4, [2]int{3, 3}, nn.ConvOpt{Same: true}),
+		Conv: nn.NewConv2d(x, 1, 4, [2]int{3, 3}, nn.Conv2dOpt{Same: true}),
 		Norm: nn.NewBatchNorm2d(x, 4),
 		Drop: nn.NewDropout(0.5),
 		Out:  nn.NewLinear(x, 4*4*4, 10),

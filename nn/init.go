@@ -73,8 +73,9 @@ func (o KaimingOpt) std(op string, shape []int) float64 {
 
 // InitKaimingUniform draws uniformly with the bound gain·√(3/fan) (K. He et al., ICCV 2015). A tensor without elements stays as it is. A
 // nil g stands for x's own generator.
-func InitKaimingUniform(x *tenon.Exec, t *tenon.Tensor, opt KaimingOpt, g *HostGenerator) {
+func InitKaimingUniform(x *tenon.Exec, t *tenon.Tensor, g *HostGenerator, opts ...KaimingOpt) {
 	core.Made((*core.Exec)(x), "InitKaimingUniform")
+	opt := core.One("InitKaimingUniform", opts)
 	if t.Numel() == 0 {
 		return
 	}
@@ -84,8 +85,9 @@ func InitKaimingUniform(x *tenon.Exec, t *tenon.Tensor, opt KaimingOpt, g *HostG
 
 // InitKaimingNormal draws from the normal distribution of standard deviation gain/√fan. A tensor without elements stays as it is. A nil g
 // stands for x's own generator.
-func InitKaimingNormal(x *tenon.Exec, t *tenon.Tensor, opt KaimingOpt, g *HostGenerator) {
+func InitKaimingNormal(x *tenon.Exec, t *tenon.Tensor, g *HostGenerator, opts ...KaimingOpt) {
 	core.Made((*core.Exec)(x), "InitKaimingNormal")
+	opt := core.One("InitKaimingNormal", opts)
 	if t.Numel() == 0 {
 		return
 	}

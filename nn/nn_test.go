@@ -82,7 +82,7 @@ func wantError(t *testing.T, f func(), parts ...string) {
 }
 
 func digitsNet(x *tenon.Exec, g *nn.HostGenerator) nn.Sequential {
-	pad := nn.ConvOpt{Padding: [2]int{1, 1}, Generator: g}
+	pad := nn.Conv2dOpt{Padding: [2]int{1, 1}, Generator: g}
 	return nn.Sequential{
 		nn.NewConv2d(x, 1, 16, [2]int{3, 3}, pad), nn.Identity{},
 		nn.NewConv2d(x, 16, 32, [2]int{3, 3}, pad), nn.Identity{},
@@ -153,7 +153,7 @@ func TestLinear(t *testing.T) {
 
 func TestConv2d(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
-		c := nn.NewConv2d(x, 2, 4, [2]int{3, 2}, nn.ConvOpt{Stride: [2]int{2, 1}, Padding: [2]int{1, 0}, Groups: 2,
+		c := nn.NewConv2d(x, 2, 4, [2]int{3, 2}, nn.Conv2dOpt{Stride: [2]int{2, 1}, Padding: [2]int{1, 0}, Groups: 2,
 			Generator: nn.NewHostGenerator(0)})
 		defer nn.Close(c)
 		nn.InitConstant(x, c.Weight.Tensor(), 1)
@@ -163,21 +163,23 @@ func TestConv2d(t *testing.T) {
 		}
 		in := tenon.From(x, []float32{1, 2, 3, 4, 5, 6, 10, 20, 30, 40, 50, 60}, 1, 2, 2, 3)
 		wantFloats(t, x, c.Forward(x, in), 12.5, 16.5, 12.5, 16.5, 120.5, 160.5, 120.5, 160.5)
-		same := nn.NewConv2d(x, 2, 4, [2]int{4, 3}, nn.ConvOpt{Same: true})
+		same := nn.NewConv2d(x, 2, 4, [2]int{4, 3}, nn.Conv2dOpt{Same: true})
 		defer nn.Close(same)
 		if shape := same.Forward(x, x.Ones([]int{1, 2, 5, 7}, tenon.Float32)).Shape(); !slices.Equal(shape, []int{1, 4, 5, 7}) {
 			t.Errorf("with Same an input of [1 2 5 7] becomes %v", shape)
 		}
-		wantError(t, func() { nn.NewConv2d(x, 3, 4, [2]int{1, 1}, nn.ConvOpt{Groups: 2}) }, "in_channels must be divisible by groups")
-		wantError(t, func() { nn.NewConv2d(x, 2, 3, [2]int{1, 1}, nn.ConvOpt{Groups: 2}) }, "out_channels must be divisible by groups")
+		wantError(t, func() { nn.NewConv2d(x, 3, 4, [2]int{1, 1}, nn.Conv2dOpt{Groups: 2}) }, "in_channels must be divisible by groups")
+		wantError(t, func() { nn.NewConv2d(x, 2, 3, [2]int{1, 1}, nn.Conv2dOpt{Groups: 2}) }, "out_channels must be divisible by groups")
 		wantError(t, func() { nn.NewConv2d(x, 2, 3, [2]int{1, 0}) }, "kernel of size [1 0]")
-		wantError(t, func() { nn.NewConv1d(x, 2, 3, 1, nn.ConvOpt{Groups: -1}) }, "positive integer")
+		wantError(t, func() { nn.NewConv2d(x, 2, 2, [2]int{1, 1}, nn.Conv2dOpt{Stride: [2]int{2}}) }, "Stride is [2 0]; give both numbers")
+		wantError(t, func() { nn.NewConv2d(x, 2, 2, [2]int{1, 1}, nn.Conv2dOpt{Dilation: [2]int{0, 2}}) }, "Dilation is [0 2]; give both")
+		wantError(t, func() { nn.NewConv1d(x, 2, 3, 1, nn.Conv1dOpt{Groups: -1}) }, "positive integer")
 	})
 }
 
 func TestConv1d(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
-		c := nn.NewConv1d(x, 1, 1, 2, nn.ConvOpt{Padding: [2]int{0, 1}, NoBias: true, Generator: nn.NewHostGenerator(0)})
+		c := nn.NewConv1d(x, 1, 1, 2, nn.Conv1dOpt{Padding: 1, NoBias: true, Generator: nn.NewHostGenerator(0)})
 		defer nn.Close(c)
 		nn.InitConstant(x, c.Weight.Tensor(), 2)
 		wantFloats(t, x, c.Forward(x, tenon.From(x, []float32{1, 2, 3}, 1, 1, 3)), 2, 6, 10, 6)
@@ -373,10 +375,9 @@ func TestInit(t *testing.T) {
 			{"constant", 0, func() { nn.InitConstant(x, w, 3) }},
 			{"xavier uniform", math.Sqrt(2.0 / 140), func() { nn.InitXavierUniform(x, w, 1, g) }},
 			{"xavier normal", 2 * math.Sqrt(2.0/140), func() { nn.InitXavierNormal(x, w, 2, g) }},
-			{"kaiming uniform", math.Sqrt(2.0 / 60), func() { nn.InitKaimingUniform(x, w, nn.KaimingOpt{}, g) }},
+			{"kaiming uniform", math.Sqrt(2.0 / 60), func() { nn.InitKaimingUniform(x, w, g) }},
 			{"kaiming normal", 5.0 / 3 / math.Sqrt(80), func() {
-				nn.InitKaimingNormal(x, w, nn.KaimingOpt{FanOut: true, Nonlinearity: nn.GainTanh},
-					g)
+				nn.InitKaimingNormal(x, w, g, nn.KaimingOpt{FanOut: true, Nonlinearity: nn.GainTanh})
 			}},
 		} {
 			if got := std(c.f); math.Abs(got-c.want) > 0.04*c.want {
@@ -390,7 +391,7 @@ func TestInit(t *testing.T) {
 		wantError(t, func() { nn.InitXavierUniform(x, x.Empty([]int{3}, tenon.Float32), 1, g) }, "fewer than 2 dimensions")
 		wantError(t, func() { nn.Gain(99, 0) }, "Unsupported nonlinearity 99")
 		empty := x.Empty([]int{0, 3}, tenon.Float32)
-		nn.InitKaimingUniform(x, empty, nn.KaimingOpt{}, g)
-		nn.InitKaimingNormal(x, empty, nn.KaimingOpt{}, g)
+		nn.InitKaimingUniform(x, empty, g)
+		nn.InitKaimingNormal(x, empty, g)
 	})
 }

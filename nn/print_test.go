@@ -70,7 +70,7 @@ func TestPrint(t *testing.T) {
   (loop): …
   (loss): CrossEntropyLoss()
 )`},
-			{fmt.Sprint(nn.Sequential{nn.NewConv2d(x, 3, 8, [2]int{3, 5}, nn.ConvOpt{Stride: [2]int{2, 2}, Padding: [2]int{1, 0},
+			{fmt.Sprint(nn.Sequential{nn.NewConv2d(x, 3, 8, [2]int{3, 5}, nn.Conv2dOpt{Stride: [2]int{2, 2}, Padding: [2]int{1, 0},
 				NoBias: true}), nn.NewBatchNorm2d(x, 8),
 				nn.Sequential{nn.ReLU{}, nn.ReLU{}}, nn.MaxPool2d{Kernel: [2]int{3, 3}, Opt: tenon.MaxPoolOpt{Stride: [2]int{2, 2}}},
 				nn.Flatten{}}), `Sequential(
@@ -83,9 +83,9 @@ func TestPrint(t *testing.T) {
   (3): MaxPool2d(kernel_size=3, stride=2, padding=0, dilation=1, ceil_mode=False)
   (4): Flatten(start_dim=1, end_dim=-1)
 )`},
-			{fmt.Sprint(nn.NewConv1d(x, 4, 8, 3, nn.ConvOpt{Groups: 2, Dilation: [2]int{0, 2}})),
-				"Conv1d(4, 8, kernel_size=(3,), stride=(1,), dilation=(2,), groups=2)"},
-			{fmt.Sprint(nn.NewConv2d(x, 4, 8, [2]int{3, 3}, nn.ConvOpt{Same: true})),
+			{fmt.Sprint(nn.NewConv1d(x, 4, 8, 3, nn.Conv1dOpt{Groups: 2, Padding: 1, Dilation: 2})),
+				"Conv1d(4, 8, kernel_size=(3,), stride=(1,), padding=(1,), dilation=(2,), groups=2)"},
+			{fmt.Sprint(nn.NewConv2d(x, 4, 8, [2]int{3, 3}, nn.Conv2dOpt{Same: true})),
 				"Conv2d(4, 8, kernel_size=(3, 3), stride=(1, 1), padding=same)"},
 			{fmt.Sprint(nn.NewGroupNorm(x, 2, 8)), "GroupNorm(2, 8, eps=1e-05, affine=True)"},
 			{fmt.Sprint(nn.NewRMSNorm(x, []int{8})), "RMSNorm((8,), eps=None, elementwise_affine=True)"},

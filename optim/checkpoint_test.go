@@ -302,7 +302,7 @@ func TestCheckpointOfEveryOptimizer(t *testing.T) {
 				}
 				table, err := data.NewTable(data.NewColumn([]float32{1}))
 				mustAll(t, err)
-				loader, err := data.NewLoader(table, data.LoaderOpt{})
+				loader, err := data.NewLoader(table)
 				mustAll(t, err)
 				c := &optim.Checkpoint{Model: model, Optimizer: w.opt, Schedule: plateau, Loader: loader}
 				for step := range 6 {

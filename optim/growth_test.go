@@ -211,7 +211,7 @@ func (p *program) wrong(x *tenon.Exec) error {
 
 // rare uses objects that a program makes anew each time: generators, pools, forks, events, segments.
 func (p *program) rare(x *tenon.Exec) error {
-	pool, err := cuda.NewMemPool(x.Device(), cuda.MemPoolOpt{})
+	pool, err := cuda.NewMemPool(x.Device())
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"fmt"
 	"iter"
 	"reflect"
 	"slices"
@@ -16,7 +17,8 @@ type GradScalerOpt struct {
 	// InitScale is the first scale; 0 is 65536.
 	InitScale float64
 	// GrowthFactor multiplies the scale after GrowthInterval steps without an infinite or NaN gradient, and BackoffFactor after a step
-	// with one; 0 is 2, 2000 and 0.5.
+	// with one; 0 is 2, 2000 and 0.5. After no step at all the scale cannot grow, so that 1 is the shortest interval; a long one, such as
+	// math.MaxInt32, keeps it from growing.
 	GrowthFactor, BackoffFactor float64
 	GrowthInterval              int
 	// Disabled leaves losses and gradients alone.
@@ -114,6 +116,18 @@ func (s *GradScaler) made() {
 	if s == nil || s.opts == nil {
 		core.Fail(scalerName, fault.Invalid, "the scaler is nil or a zero value; use one that NewGradScaler returned")
 	}
+}
+
+// String describes the scaler by its options. The scale is on the device, where reading it would wait: see State.
+func (s *GradScaler) String() string {
+	switch {
+	case s == nil || s.opts == nil:
+		return "nil GradScaler"
+	case s.opt.Disabled:
+		return "GradScaler (disabled)"
+	}
+	return fmt.Sprintf("GradScaler (init_scale: %s, growth_factor: %s, backoff_factor: %s, growth_interval: %d)",
+		core.Decimal(s.opt.InitScale), core.Decimal(s.opt.GrowthFactor), core.Decimal(s.opt.BackoffFactor), s.opt.GrowthInterval)
 }
 
 // Enabled reports whether the scaler does anything.

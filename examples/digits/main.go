@@ -122,7 +122,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 // network is two convolutions and two linear layers.
 func network(x *tenon.Exec, seed uint64) nn.Sequential {
 	g := nn.NewHostGenerator(seed)
-	size, pad := [2]int{3, 3}, nn.ConvOpt{Padding: [2]int{1, 1}, Generator: g}
+	size, pad := [2]int{3, 3}, nn.Conv2dOpt{Padding: [2]int{1, 1}, Generator: g}
 	return nn.Sequential{
 		nn.NewConv2d(x, 1, 16, size, pad), nn.ReLU{},
 		nn.NewConv2d(x, 16, 32, size, pad), nn.ReLU{},

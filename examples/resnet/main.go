@@ -21,7 +21,7 @@ import (
 
 // convolution returns a convolution followed by a batch norm.
 func convolution(x *tenon.Exec, in, out, kernel, stride int) nn.Sequential {
-	opt := nn.ConvOpt{Stride: [2]int{stride, stride}, Padding: [2]int{kernel / 2, kernel / 2}, NoBias: true}
+	opt := nn.Conv2dOpt{Stride: [2]int{stride, stride}, Padding: [2]int{kernel / 2, kernel / 2}, NoBias: true}
 	return nn.Sequential{nn.NewConv2d(x, in, out, [2]int{kernel, kernel}, opt), nn.NewBatchNorm2d(x, out)}
 }
 
@@ -94,7 +94,7 @@ func run(o options, out io.Writer) error {
 	defer x.Close()
 	x.Device().Generator().SetSeed(3)
 	if o.snapshot != "" {
-		history := cuda.History{Enabled: "all", Context: "all", MaxEntries: 100_000}
+		history := cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll, MaxEntries: 100_000}
 		if err := x.Device().RecordMemoryHistory(history); err != nil {
 			return err
 		}

@@ -42,8 +42,8 @@ func spread(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 type vae struct{ Encoder, Decoder nn.Sequential }
 
 func newVAE(x *tenon.Exec) *vae {
-	kernel, same := [2]int{3, 3}, nn.ConvOpt{Same: true}
-	half := nn.ConvOpt{Padding: [2]int{1, 1}, Stride: [2]int{2, 2}}
+	kernel, same := [2]int{3, 3}, nn.Conv2dOpt{Same: true}
+	half := nn.Conv2dOpt{Padding: [2]int{1, 1}, Stride: [2]int{2, 2}}
 	return &vae{
 		Encoder: nn.Sequential{
 			nn.NewConv2d(x, 1, 8, kernel, half), nn.SiLU{}, nn.NewConv2d(x, 8, 16, kernel, half), nn.SiLU{},

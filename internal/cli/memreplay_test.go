@@ -119,7 +119,7 @@ func TestMemreplayTenon(t *testing.T) {
 		}
 	}
 	d := x.Device()
-	ok(d.RecordMemoryHistory(cuda.History{Enabled: "all", Context: "all"}))
+	ok(d.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll}))
 	side, err := d.Stream()
 	ok(err)
 	x.Scope(func(x *tenon.Exec) {

@@ -42,3 +42,16 @@ func One[T any](op string, opts []T) T {
 	}
 	return opt
 }
+
+// Pair returns an option for rows and columns, or def if it was left out. A pair with a single zero is an error: where PyTorch takes one
+// number for both, it would not be both here.
+func Pair(op, name string, p, def [2]int) [2]int {
+	switch {
+	case p == [2]int{}:
+		return def
+	case p[0] == 0 || p[1] == 0:
+		n := p[0] + p[1]
+		panicAt(op, fault.Invalid, "%s is %v; give both numbers, such as %v, or leave it out", name, p, [2]int{n, n})
+	}
+	return p
+}

@@ -17,16 +17,16 @@ func TestConvKeepsChannelsLast(t *testing.T) {
 		for _, c := range []struct {
 			dt                       dtype.DType
 			batch, in, out, side, by int // of a kernel of by x by
-			opt                      ConvOpt
+			opt                      Conv2dOpt
 			bias                     bool
 		}{
-			{dtype.Float32, 2, 4, 8, 6, 3, ConvOpt{Padding: [2]int{1, 1}}, true},
-			{dtype.Float32, 2, 5, 7, 6, 3, ConvOpt{Stride: [2]int{2, 1}}, false},
-			{dtype.BFloat16, 2, 16, 24, 5, 3, ConvOpt{Padding: [2]int{1, 1}, Groups: 2}, true},
-			{dtype.BFloat16, 1, 16, 8, 6, 1, ConvOpt{}, false},
-			{dtype.BFloat16, 3, 16, 40, 5, 1, ConvOpt{Stride: [2]int{2, 2}}, false},
-			{dtype.BFloat16, 2, 3, 16, 9, 3, ConvOpt{Stride: [2]int{2, 2}, Padding: [2]int{1, 1}}, false},
-			{dtype.Float64, 2, 6, 4, 5, 2, ConvOpt{Dilation: [2]int{2, 1}}, true},
+			{dtype.Float32, 2, 4, 8, 6, 3, Conv2dOpt{Padding: [2]int{1, 1}}, true},
+			{dtype.Float32, 2, 5, 7, 6, 3, Conv2dOpt{Stride: [2]int{2, 1}}, false},
+			{dtype.BFloat16, 2, 16, 24, 5, 3, Conv2dOpt{Padding: [2]int{1, 1}, Groups: 2}, true},
+			{dtype.BFloat16, 1, 16, 8, 6, 1, Conv2dOpt{}, false},
+			{dtype.BFloat16, 3, 16, 40, 5, 1, Conv2dOpt{Stride: [2]int{2, 2}}, false},
+			{dtype.BFloat16, 2, 3, 16, 9, 3, Conv2dOpt{Stride: [2]int{2, 2}, Padding: [2]int{1, 1}}, false},
+			{dtype.Float64, 2, 6, 4, 5, 2, Conv2dOpt{Dilation: [2]int{2, 1}}, true},
 		} {
 			numbers := func(shape ...int) *Tensor { // whole, so that sums are exact
 				return x.ToDType(x.RandInt(-3, 4, shape, dtype.Int64), c.dt)

@@ -134,14 +134,14 @@ func products() []differentiable {
 		}),
 		of("conv1d", 3, func(x *Exec, in []*Tensor) *Tensor {
 			return x.Conv1d(in[0], x.View(in[1], 4, 3, 2), x.Slice(x.Ravel(in[2]), 0, 0, 4, 1),
-				ConvOpt{Stride: [2]int{1, 2}, Padding: [2]int{0, 1}})
+				Conv1dOpt{Stride: 2, Padding: 1})
 		}),
 		of("conv2d", 3, func(x *Exec, in []*Tensor) *Tensor {
 			return x.Conv2d(x.View(in[0], 1, 2, 3, 4), x.View(in[1], 6, 1, 2, 2), x.Slice(x.Ravel(in[2]), 0, 0, 6, 1),
-				ConvOpt{Groups: 2, Padding: [2]int{1, 0}, Dilation: [2]int{2, 1}})
+				Conv2dOpt{Groups: 2, Padding: [2]int{1, 0}, Dilation: [2]int{2, 1}})
 		}),
 		of("conv2d same", 2, func(x *Exec, in []*Tensor) *Tensor {
-			return x.Conv2d(x.View(in[0], 2, 3, 4), x.View(in[1], 4, 2, 1, 3), nil, ConvOpt{Same: true, Dilation: [2]int{1, 2}})
+			return x.Conv2d(x.View(in[0], 2, 3, 4), x.View(in[1], 4, 2, 1, 3), nil, Conv2dOpt{Same: true, Dilation: [2]int{1, 2}})
 		}),
 	}
 }

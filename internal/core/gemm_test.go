@@ -125,7 +125,7 @@ func rounded64(v float64, dt dtype.DType) float64 {
 }
 
 // convolve computes a convolution by its definition, in float64.
-func convolve(x, w, b []float64, n, c, h, wd, o, kh, kw int, opt ConvOpt, oh, ow int) []float64 {
+func convolve(x, w, b []float64, n, c, h, wd, o, kh, kw int, opt Conv2dOpt, oh, ow int) []float64 {
 	g := opt.Groups
 	out := make([]float64, n*o*oh*ow)
 	for i := range n {
@@ -157,13 +157,13 @@ func TestConvolutions(t *testing.T) {
 		r := rand.New(rand.NewPCG(5, 6))
 		cases := []struct {
 			n, c, h, w, o, kh, kw int
-			opt                   ConvOpt
+			opt                   Conv2dOpt
 		}{
-			{2, 1, 8, 8, 16, 3, 3, ConvOpt{Stride: [2]int{1, 1}, Padding: [2]int{1, 1}, Dilation: [2]int{1, 1}, Groups: 1}},
-			{2, 4, 9, 7, 6, 3, 2, ConvOpt{Stride: [2]int{2, 1}, Padding: [2]int{1, 0}, Dilation: [2]int{1, 2}, Groups: 2}},
-			{3, 8, 6, 6, 8, 1, 1, ConvOpt{Stride: [2]int{1, 1}, Dilation: [2]int{1, 1}, Groups: 1}},
-			{1, 3, 10, 12, 5, 4, 4, ConvOpt{Stride: [2]int{3, 2}, Padding: [2]int{2, 3}, Dilation: [2]int{1, 1}, Groups: 1}},
-			{2, 4, 5, 5, 4, 3, 3, ConvOpt{Stride: [2]int{1, 1}, Padding: [2]int{1, 1}, Dilation: [2]int{1, 1}, Groups: 4}},
+			{2, 1, 8, 8, 16, 3, 3, Conv2dOpt{Stride: [2]int{1, 1}, Padding: [2]int{1, 1}, Dilation: [2]int{1, 1}, Groups: 1}},
+			{2, 4, 9, 7, 6, 3, 2, Conv2dOpt{Stride: [2]int{2, 1}, Padding: [2]int{1, 0}, Dilation: [2]int{1, 2}, Groups: 2}},
+			{3, 8, 6, 6, 8, 1, 1, Conv2dOpt{Stride: [2]int{1, 1}, Dilation: [2]int{1, 1}, Groups: 1}},
+			{1, 3, 10, 12, 5, 4, 4, Conv2dOpt{Stride: [2]int{3, 2}, Padding: [2]int{2, 3}, Dilation: [2]int{1, 1}, Groups: 1}},
+			{2, 4, 5, 5, 4, 3, 3, Conv2dOpt{Stride: [2]int{1, 1}, Padding: [2]int{1, 1}, Dilation: [2]int{1, 1}, Groups: 4}},
 		}
 		for _, dt := range floatTypes {
 			for i, c := range cases {
@@ -213,7 +213,7 @@ func TestConvolutions(t *testing.T) {
 }
 
 func checkConvGrads(t *testing.T, what string, dt dtype.DType, x, w, g, dx, dw []float64, n, c, h, wd, o, kh, kw int,
-	opt ConvOpt, oh, ow int) {
+	opt Conv2dOpt, oh, ow int) {
 	t.Helper()
 	wx, ww := make([]float64, len(x)), make([]float64, len(w))
 	cg := c / opt.Groups

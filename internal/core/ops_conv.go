@@ -1,14 +1,27 @@
 package core
 
 import (
+	"cmp"
+
 	"tenon.dev/fault"
 	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
-// ConvOpt are the options of convolutions. A zero Stride, Dilation or Groups means 1. One-dimensional convolutions use the last element.
-type ConvOpt struct {
-	// Stride and Dilation are the steps between windows and within one; Padding is how many zeros are added on each side. Rows come first.
+// Conv1dOpt are the options of one-dimensional convolutions. A zero Stride, Dilation or Groups means 1.
+type Conv1dOpt struct {
+	// Stride and Dilation are the steps between windows and within one; Padding is how many zeros are added on each side.
+	Stride, Padding, Dilation int
+	// Groups divides the channels into sets that are convolved separately.
+	Groups int
+	// Same pads so that the output has the input's size, and ignores Padding; the stride must be 1.
+	Same bool
+}
+
+// Conv2dOpt are the options of two-dimensional convolutions. A Stride, Dilation or Groups that is left out means 1.
+type Conv2dOpt struct {
+	// Stride and Dilation are the steps between windows and within one; Padding is how many zeros are added on each side. The number for
+	// rows comes first, then that for columns; both are given, [2]int{2, 2} where PyTorch takes 2.
 	Stride, Padding, Dilation [2]int
 	// Groups divides the channels into sets that are convolved separately.
 	Groups int
@@ -145,7 +158,7 @@ func runConvWeight(f *frame) error {
 
 // complexConv computes a complex convolution as three real ones, (a - b) + i(c - a - b), where a and b are those of the real and of the
 // imaginary parts and c that of their sums. PyTorch does the same, so that the rounding agrees.
-func (x *Exec) complexConv(in, w, b *Tensor, opt ConvOpt) *Tensor {
+func (x *Exec) complexConv(in, w, b *Tensor, opt Conv2dOpt) *Tensor {
 	return x.composite("Conv2d", func(x *Exec) *Tensor {
 		parts := func(t *Tensor) (re, im, sum *Tensor) {
 			if t == nil {
@@ -163,16 +176,9 @@ func (x *Exec) complexConv(in, w, b *Tensor, opt ConvOpt) *Tensor {
 }
 
 // planConv checks shapes and options and computes the output's size.
-func (x *Exec) planConv(op string, in, w, b *Tensor, opt ConvOpt) conv {
+func (x *Exec) planConv(op string, in, w, b *Tensor, opt Conv2dOpt) conv {
 	all := []*Tensor{in, w, b}
-	for i := range 2 {
-		if opt.Stride[i] == 0 {
-			opt.Stride[i] = 1
-		}
-		if opt.Dilation[i] == 0 {
-			opt.Dilation[i] = 1
-		}
-	}
+	opt.Stride, opt.Dilation = Pair(op, "Stride", opt.Stride, [2]int{1, 1}), Pair(op, "Dilation", opt.Dilation, [2]int{1, 1})
 	if opt.Groups == 0 {
 		opt.Groups = 1
 	}
@@ -213,7 +219,7 @@ func (x *Exec) planConv(op string, in, w, b *Tensor, opt ConvOpt) conv {
 
 // samePadding returns the input and options with which a convolution keeps the input's size. If an odd number of elements must be added,
 // the input is copied with one more at the end.
-func (x *Exec) samePadding(in, w *Tensor, opt ConvOpt) (*Tensor, ConvOpt) {
+func (x *Exec) samePadding(in, w *Tensor, opt Conv2dOpt) (*Tensor, Conv2dOpt) {
 	opt.Same = false
 	if opt.Stride[0] > 1 || opt.Stride[1] > 1 {
 		x.fail("Conv2d", fault.Invalid, []*Tensor{in, w}, "padding='same' is not supported for strided convolutions")
@@ -231,7 +237,7 @@ func (x *Exec) samePadding(in, w *Tensor, opt ConvOpt) (*Tensor, ConvOpt) {
 }
 
 // Conv2d returns the cross-correlation of in [N, C, H, W] (or [C, H, W]) with w [Out, C/Groups, KH, KW], plus b [Out] if it is not nil.
-func (x *Exec) Conv2d(in, w, b *Tensor, opt ConvOpt) *Tensor {
+func (x *Exec) Conv2d(in, w, b *Tensor, opt Conv2dOpt) *Tensor {
 	if len(in.shape) == 3 {
 		return x.composite("Conv2d", func(x *Exec) *Tensor { return x.Squeeze(x.Conv2d(x.Unsqueeze(in, 0), w, b, opt), 0) })
 	}
@@ -247,16 +253,16 @@ func (x *Exec) Conv2d(in, w, b *Tensor, opt ConvOpt) *Tensor {
 	return x.convOp(rowConv, x.planConv("Conv2d", in, w, b, opt), in, w, b)
 }
 
-// Conv1d returns the cross-correlation of in [N, C, L] (or [C, L]) with w [Out, C/Groups, K], plus b [Out] if it is not nil. Of the
-// options' pairs only the second element is used.
-func (x *Exec) Conv1d(in, w, b *Tensor, opt ConvOpt) *Tensor {
+// Conv1d returns the cross-correlation of in [N, C, L] (or [C, L]) with w [Out, C/Groups, K], plus b [Out] if it is not nil.
+func (x *Exec) Conv1d(in, w, b *Tensor, opt Conv1dOpt) *Tensor {
 	if len(w.shape) != 3 || len(in.shape) != 2 && len(in.shape) != 3 {
 		x.fail("Conv1d", fault.Invalid, []*Tensor{in, w, b}, "Expected 2D (unbatched) or 3D (batched) input to conv1d and a 3D weight")
 	}
-	opt.Stride[0], opt.Padding[0], opt.Dilation[0] = 1, 0, 1
+	flat := Conv2dOpt{Stride: [2]int{1, cmp.Or(opt.Stride, 1)}, Padding: [2]int{0, opt.Padding},
+		Dilation: [2]int{1, cmp.Or(opt.Dilation, 1)}, Groups: opt.Groups, Same: opt.Same}
 	return x.composite("Conv1d", func(x *Exec) *Tensor {
 		x = x.casting("Conv1d", castLow, &in, &w, &b)
-		return x.Squeeze(x.Conv2d(x.Unsqueeze(in, -2), x.Unsqueeze(w, -2), b, opt), -2)
+		return x.Squeeze(x.Conv2d(x.Unsqueeze(in, -2), x.Unsqueeze(w, -2), b, flat), -2)
 	})
 }
 

@@ -310,10 +310,10 @@ func (x *Exec) IndexPutInto(dst, src *Tensor, places []Place, add bool) {
 	})
 }
 
-// IndexPutSInto sets the elements of dst that the places select to v.
-func (x *Exec) IndexPutSInto(dst *Tensor, v float64, places []Place) {
+// IndexPutSInto sets the elements of dst that the places select to v. With add it adds v to them.
+func (x *Exec) IndexPutSInto(dst *Tensor, v float64, places []Place, add bool) {
 	x.composite("IndexPutSInto", func(x *Exec) *Tensor {
-		x.IndexPutInto(dst, x.Full(nil, v, dst.dt), places, false)
+		x.IndexPutInto(dst, x.Full(nil, v, dst.dt), places, add)
 		return nil
 	})
 }

@@ -9,16 +9,16 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// MaxPoolOpt are the options of max pooling. A zero Stride means the kernel's size, a zero Dilation 1. Padding is added on both sides of
-// rows and of columns, and counts as less than every element.
+// MaxPoolOpt are the options of max pooling. A Stride that is left out means the kernel's size, and a Dilation 1; a pair has both numbers
+// or none. Padding is added on both sides of rows and of columns, and counts as less than every element.
 type MaxPoolOpt struct {
 	Stride, Padding, Dilation [2]int
 	// CeilMode rounds the output's size up instead of down.
 	CeilMode bool
 }
 
-// AvgPoolOpt are the options of average pooling. A zero Stride means the kernel's size. Padding with zeros is added on both sides of rows
-// and of columns.
+// AvgPoolOpt are the options of average pooling. A Stride that is left out means the kernel's size; it has both numbers or none. Padding
+// with zeros is added on both sides of rows and of columns.
 type AvgPoolOpt struct {
 	Stride, Padding [2]int
 	// CeilMode rounds the output's size up instead of down.
@@ -121,9 +121,6 @@ func (x *Exec) poolOp(r *row, opt param, ins ...*Tensor) *frame {
 
 // planPool checks the options for pooling t [N, C, H, W] and computes the output's size.
 func (x *Exec) planPool(op string, t *Tensor, p kernels.Pool, ceil bool) pooling {
-	if p.StrideH == 0 && p.StrideW == 0 {
-		p.StrideH, p.StrideW = p.KH, p.KW
-	}
 	if p.KH <= 0 || p.KW <= 0 || p.StrideH <= 0 || p.StrideW <= 0 || p.DilationH <= 0 || p.DilationW <= 0 {
 		x.fail(op, fault.Invalid, []*Tensor{t}, "kernel size, stride and dilation must be greater than zero")
 	}
@@ -183,11 +180,7 @@ func (x *Exec) MaxPool2d(t *Tensor, kernel [2]int, opt MaxPoolOpt) *Tensor {
 
 // MaxPool2dWithIndices is MaxPool2d, and also returns the index of each greatest element in its plane, row*W + column, as int64.
 func (x *Exec) MaxPool2dWithIndices(t *Tensor, kernel [2]int, opt MaxPoolOpt) (y, indices *Tensor) {
-	for i := range opt.Dilation {
-		if opt.Dilation[i] == 0 {
-			opt.Dilation[i] = 1
-		}
-	}
+	opt.Stride, opt.Dilation = Pair("MaxPool2d", "Stride", opt.Stride, kernel), Pair("MaxPool2d", "Dilation", opt.Dilation, [2]int{1, 1})
 	out := x.planes("MaxPool2d", t, func(x *Exec, t *Tensor) []*Tensor {
 		p := x.planPool("MaxPool2d", t, kernels.Pool{KH: kernel[0], KW: kernel[1], StrideH: opt.Stride[0], StrideW: opt.Stride[1],
 			PadH: opt.Padding[0], PadW: opt.Padding[1], DilationH: opt.Dilation[0], DilationW: opt.Dilation[1]}, opt.CeilMode)
@@ -203,6 +196,7 @@ func (x *Exec) MaxPool2dWithIndices(t *Tensor, kernel [2]int, opt MaxPoolOpt) (y
 
 // AvgPool2d returns the mean of each window of the planes of t [N, C, H, W] or [C, H, W]. kernel is the window's height and width.
 func (x *Exec) AvgPool2d(t *Tensor, kernel [2]int, opt AvgPoolOpt) *Tensor {
+	opt.Stride = Pair("AvgPool2d", "Stride", opt.Stride, kernel)
 	return x.planes("AvgPool2d", t, func(x *Exec, t *Tensor) []*Tensor {
 		p := x.planPool("AvgPool2d", t, kernels.Pool{KH: kernel[0], KW: kernel[1], StrideH: opt.Stride[0], StrideW: opt.Stride[1],
 			PadH: opt.Padding[0], PadW: opt.Padding[1], DilationH: 1, DilationW: 1, CountPad: !opt.ExcludePadding, Divisor: opt.Divisor},

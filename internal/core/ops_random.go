@@ -189,10 +189,10 @@ func (x *Exec) NormalInto(dst *Tensor, mean, std float64) {
 	x.random(kernels.RandomNormal, dst, nil, dst.dt, kernels.FloatScalar(mean), kernels.FloatScalar(std))
 }
 
-// BernoulliInto sets each element of dst to 1 with probability p, else to 0.
-func (x *Exec) BernoulliInto(dst *Tensor, p float64) {
+// BernoulliSInto sets each element of dst to 1 with probability p, else to 0.
+func (x *Exec) BernoulliSInto(dst *Tensor, p float64) {
 	if !(p >= 0 && p <= 1) {
-		x.fail("BernoulliInto", fault.Invalid, []*Tensor{dst}, "bernoulli_ expects p to be in [0, 1], but got p=%v", p)
+		x.fail("BernoulliSInto", fault.Invalid, []*Tensor{dst}, "bernoulli_ expects p to be in [0, 1], but got p=%v", p)
 	}
 	x.random(kernels.RandomBernoulli, dst, nil, dst.dt, kernels.FloatScalar(p))
 }
@@ -238,6 +238,8 @@ func (x *Exec) GeometricInto(dst *Tensor, p float64) {
 
 // Bernoulli returns a tensor of p's type that is 1 with the probability in p's element, else 0. A number in p that is not from 0 to 1 fails
 // as in AssertAsync.
+//
+//tenon:into
 func (x *Exec) Bernoulli(p *Tensor) *Tensor {
 	if p.dt != dtype.Float16 && p.dt != dtype.BFloat16 {
 		return x.op(rowBernoulli, p).call1()

@@ -56,7 +56,7 @@ func TestDistributions(t *testing.T) {
 		if m := mean(doubles(t, x, z)); math.Abs(m-3) > 0.03 {
 			t.Errorf("normal of mean 3: %v", m)
 		}
-		x.BernoulliInto(z, 0.25)
+		x.BernoulliSInto(z, 0.25)
 		if m := mean(doubles(t, x, z)); math.Abs(m-0.25) > 0.02 {
 			t.Errorf("bernoulli of 0.25: %v", m)
 		}

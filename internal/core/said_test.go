@@ -13,6 +13,7 @@ import (
 func TestErrorsSayWhatToDo(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		f, d, n := x.Ones([]int{2, 2}, dtype.Float32), x.Ones([]int{2, 2}, dtype.Float64), x.Ones([]int{2, 2}, dtype.Int64)
+		image := x.Ones([]int{1, 1, 4, 4}, dtype.Float32)
 		deep := make([]int, 100)
 		for i := range deep {
 			deep[i] = 1
@@ -36,7 +37,19 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 			{[]string{"Got: int64; convert it with x.ToDType"}, func() { x.Mean(n, nil, SumOpt{}) }},
 			{[]string{"dtype int64; make one with a comparison"}, func() { x.Where(n, f, f) }},
 			{[]string{"(float32) and weight or bias type (float64)", "x.ToDType"}, func() {
-				x.Conv2d(x.Ones([]int{1, 1, 2, 2}, dtype.Float32), x.Ones([]int{1, 1, 1, 1}, dtype.Float64), nil, ConvOpt{})
+				x.Conv2d(x.Ones([]int{1, 1, 2, 2}, dtype.Float32), x.Ones([]int{1, 1, 1, 1}, dtype.Float64), nil, Conv2dOpt{})
+			}},
+			{[]string{"Stride is [2 0]; give both numbers, such as [2 2], or leave it out"}, func() {
+				x.Conv2d(image, image, nil, Conv2dOpt{Stride: [2]int{2}})
+			}},
+			{[]string{"Dilation is [0 3]; give both numbers, such as [3 3], or leave it out"}, func() {
+				x.Conv2d(image, image, nil, Conv2dOpt{Dilation: [2]int{0, 3}, Same: true})
+			}},
+			{[]string{"Dilation is [2 0]; give both"}, func() {
+				x.MaxPool2d(image, [2]int{1, 1}, MaxPoolOpt{Dilation: [2]int{2}})
+			}},
+			{[]string{"Stride is [0 1]; give both"}, func() {
+				x.AvgPool2d(image, [2]int{1, 1}, AvgPoolOpt{Stride: [2]int{0, 1}})
 			}},
 			{[]string{"3 elements were given for a float32 tensor of shape [2 2], which has 4"}, func() {
 				From(x, []float32{1, 2, 3}, 2, 2)

@@ -219,10 +219,10 @@ func TestRefusals(t *testing.T) {
 				x.GroupNorm(x.Ones([]int{1, 2}, dtype.Float32), nil, nil, 2, 1e-5)
 			}, fault.Invalid, "Expected more than 1 value per channel when training"},
 			{func() {
-				x.Conv2d(x.Ones([]int{1, 2, 3, 3}, dtype.Float32), x.Ones([]int{2, 2, 0, 2}, dtype.Float32), nil, ConvOpt{})
+				x.Conv2d(x.Ones([]int{1, 2, 3, 3}, dtype.Float32), x.Ones([]int{2, 2, 0, 2}, dtype.Float32), nil, Conv2dOpt{})
 			}, fault.Invalid, "kernel size should be greater than zero"},
 			{func() {
-				x.Conv1d(x.Ones([]int{1, 2, 3}, dtype.Float32), x.Ones([]int{2, 2, 0}, dtype.Float32), nil, ConvOpt{})
+				x.Conv1d(x.Ones([]int{1, 2, 3}, dtype.Float32), x.Ones([]int{2, 2, 0}, dtype.Float32), nil, Conv1dOpt{})
 			}, fault.Invalid, "kernel size should be greater than zero"},
 			{func() { x.VectorNorm(none, -1, nil, SumOpt{}) }, fault.Invalid, "linalg.vector_norm cannot compute the -1 norm on an " +
 				"empty tensor because the operation does not have an identity"},

@@ -46,7 +46,7 @@ var programs = []program{
 	{name: "Convolution", run: func(x *Exec) error {
 		return Try(func() {
 			in, w := x.Full([]int{1, 2, 4, 4}, 1, dtype.Complex64), x.Full([]int{1, 2, 3, 3}, 1, dtype.Complex64)
-			x.Conv2d(in, w, nil, ConvOpt{}) // takes workspace
+			x.Conv2d(in, w, nil, Conv2dOpt{}) // takes workspace
 		})
 	}},
 	{name: "Pinned", run: func(x *Exec) error {
@@ -366,7 +366,7 @@ func TestWalksOfLooseCalls(t *testing.T) {
 			defer mask.Close()
 			return x.MaskedSelect(o.leaf, mask)
 		},
-		"Workspace": func(x *Exec, o *operands) *Tensor { return x.Conv2d(o.c, o.c, nil, ConvOpt{}) },
+		"Workspace": func(x *Exec, o *operands) *Tensor { return x.Conv2d(o.c, o.c, nil, Conv2dOpt{}) },
 		"Recorded":  func(x *Exec, o *operands) *Tensor { return x.Exp(o.leaf) },
 		"Function":  func(x *Exec, o *operands) *Tensor { return x.Apply(square{}, o.leaf)[0] },
 		"ToHost":    func(x *Exec, o *operands) *Tensor { return x.Host().To(o.a, ToOpt{}) },

@@ -104,7 +104,7 @@ function emptyFile() {
   byId('main').classList.add('alone');
   document.querySelector('.search').hidden = true;
   put(byId('view'), h('div', { class: 'empty' }, h('h2', {}, 'The snapshot holds nothing'), h('p', {}, 'It has neither events nor segments of any device. In PyTorch, start recording before the part that you want to see:'),
-    h('pre', {}, 'torch.cuda.memory._record_memory_history()\n…\ntorch.cuda.memory._dump_snapshot("snapshot.pickle")'), h('p', {}, 'With Tenon:'), h('pre', {}, 'device.RecordMemoryHistory(cuda.History{Enabled: "all", Context: "all"})\n…\ndevice.DumpSnapshot("snapshot.pickle")')));
+    h('pre', {}, 'torch.cuda.memory._record_memory_history()\n…\ntorch.cuda.memory._dump_snapshot("snapshot.pickle")'), h('p', {}, 'With Tenon:'), h('pre', {}, 'device.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll})\n…\ndevice.DumpSnapshot("snapshot.pickle")')));
 }
 
 async function begin() {
