@@ -4,24 +4,23 @@ package tenontest
 
 import (
 	"fmt"
-	"runtime"
-	"slices"
 	"strings"
 	"testing"
 
 	"tenon.dev"
 	"tenon.dev/cuda"
 	"tenon.dev/internal/core"
-	"tenon.dev/internal/origin"
 )
 
 // Run opens a device, the processor or the one that s selects, and calls f with an Exec on it. An operation that fails in f ends the test
 // with t.Fatal, and the message names the line of f that called it. Run closes f's tensors when f returns. The test fails if anything
-// then still holds memory of the device, such as a module without [nn.Close] or an optimizer without Close; the message names the lines
-// that allocated the memory. It also fails on an error that the device reports late.
+// then still holds memory of the device, or of the processor beside it, such as a module without [nn.Close] or an optimizer without Close;
+// the message names the lines that allocated the memory. It also fails on an error that the device reports late, and on what the memory
+// checks found. When the test ends, the device is closed.
 //
-// Tests on the processor and on simulated devices may run in parallel, since each has its own device. Tests on one GPU must not, since
-// each would count the others' memory.
+// Nothing is shared with other tests: device and processor, with their memory and random numbers, are the test's own. A tensor that was
+// made elsewhere comes to f's Exec by To. So tests on the processor and on simulated devices may run in parallel. Tests on one GPU should
+// not: a fault of one loses the GPU to all, and some calls break captures of others.
 //
 // [nn.Close]: https://pkg.go.dev/tenon.dev/nn#Close
 func Run(t testing.TB, f func(x *tenon.Exec), s ...tenon.Selector) {
@@ -33,16 +32,7 @@ func Run(t testing.TB, f func(x *tenon.Exec), s ...tenon.Selector) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x, err := tenon.Open(selector)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := x.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	l := watch(x.Device())
+	x := open(t, selector)
 	err = x.Do(func(x *tenon.Exec) error {
 		f(x)
 		return nil
@@ -53,74 +43,62 @@ func Run(t testing.TB, f func(x *tenon.Exec), s ...tenon.Selector) {
 	if err := x.Device().Synchronize(); err != nil {
 		t.Fatal(err)
 	}
-	if text := l.report(); text != "" {
+	text, err := left((*core.Exec)(x))
+	if host := x.Host(); err == nil && text == "" && host.Device() != x.Device() {
+		text, err = left((*core.Exec)(host))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text != "" {
 		t.Error(text)
 	}
 }
 
-// leaks records what a device held before a test.
-type leaks struct {
-	dev    *cuda.Device
-	before int64
-}
-
-func watch(dev *cuda.Device) leaks {
-	// On a device without a history, leaks are reported without their lines.
-	_ = dev.RecordMemoryHistory(cuda.History{Enabled: "state", Context: "alloc", Stacks: "go"})
-	return leaks{dev, dev.MemoryAllocated()}
-}
-
-// report says what the device holds beyond that, or returns "".
-func (l leaks) report() string {
-	held := l.dev.MemoryAllocated() - l.before
-	for range 2 { // a collection frees unreachable tensors, the next one what these held
-		if held > 0 {
-			runtime.GC()
-			held = l.dev.MemoryAllocated() - l.before
-		}
+// open opens a device and a processor until the test ends.
+func open(t testing.TB, s tenon.Selector) *tenon.Exec {
+	t.Helper()
+	opened, err := tenon.Open(s)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if held <= 0 {
-		return ""
+	alone, err := core.Alone((*core.Exec)(opened))
+	if err != nil {
+		t.Fatal(err)
 	}
-	text := fmt.Sprintf("the test left %d bytes of %s open: "+
-		"close modules with nn.Close, and optimizers, scalers, graphs and tensors that were kept with their Close",
-		held, l.dev.Name())
-	if lines := l.lines(); len(lines) > 0 {
-		text += "; they were made at\n\t" + strings.Join(lines, "\n\t")
+	x := (*tenon.Exec)(alone)
+	for _, x := range []*tenon.Exec{x.Host(), x} {
+		t.Cleanup(func() {
+			if err := x.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		// On a device without a history, leaks are reported without their lines.
+		_ = x.Device().RecordMemoryHistory(cuda.History{Enabled: "state", Context: "alloc", Stacks: "go"})
 	}
-	return text
+	return x
 }
 
 // mostLines bounds the lines that a report names.
 const mostLines = 10
 
-// lines returns the program's lines that allocated the memory still held.
-func (l leaks) lines() (lines []string) {
-	s, err := l.dev.Snapshot()
-	if err != nil {
-		return nil
+// left says what is left open on x's device, or returns "". The error is what the memory checks found there.
+func left(x *core.Exec) (text string, err error) {
+	bytes, lines, err := x.Device().Left()
+	if err == nil {
+		err = x.Device().MemoryDefects()
 	}
-	for _, segment := range s.Segments() {
-		for _, b := range segment.Blocks {
-			line := programs(b.Frames)
-			if b.State != "active_allocated" || line == "" || slices.Contains(lines, line) {
-				continue
-			}
-			if len(lines) == mostLines {
-				return append(lines, "…")
-			}
-			lines = append(lines, line)
-		}
+	if bytes == 0 || err != nil {
+		return "", err
 	}
-	return lines
-}
-
-// programs returns the innermost line of a stack that belongs to the program.
-func programs(stack []cuda.Frame) string {
-	for _, f := range stack {
-		if side, _ := origin.Of(f.Name, f.File); side == origin.Program {
-			return fmt.Sprintf("%s:%d", f.File, f.Line)
-		}
+	text = fmt.Sprintf("the test left %d bytes of %s open: "+
+		"close modules with nn.Close, and optimizers, scalers, graphs and tensors that were kept with their Close",
+		bytes, x.Device().Info().Name)
+	if len(lines) > mostLines {
+		lines = append(lines[:mostLines], "…")
 	}
-	return ""
+	if len(lines) > 0 {
+		text += "; they were made at\n\t" + strings.Join(lines, "\n\t")
+	}
+	return text, nil
 }

@@ -21,6 +21,22 @@ func Own(t *Tensor) *Tensor {
 	return t
 }
 
+// Alone returns the first Exec of a new session for one test. The session has a processor of its own, which is its device if x's is the
+// processor; Close of the Exec's Host closes it. Both devices watch for leaks, and x is not used any more.
+func Alone(x *Exec) (*Exec, error) {
+	host, err := rt.Processor()
+	if err != nil {
+		return nil, err
+	}
+	dev := x.Device()
+	if dev.Host {
+		dev = host
+	}
+	dev.WatchLeaks()
+	host.WatchLeaks()
+	return New(dev, host), nil
+}
+
 // KernelLaunches returns how many built-in kernels x's session has launched.
 func KernelLaunches(x *Exec) int64 { return x.s.launches }
 

@@ -74,7 +74,7 @@ internal/facegen: LEAF internal/core
 
 FACE = LEAF . cuda kernel
 internal/testdevice: FACE
-tenontest: FACE internal/core internal/origin
+tenontest: FACE internal/core
 linalg: FACE internal/core internal/infer internal/kernels
 sparse: FACE internal/core internal/kernels
 internal/opspage: internal/core linalg sparse

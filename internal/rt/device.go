@@ -33,7 +33,9 @@ type Device struct {
 	pinned  pinnedMemory
 	index32 atomic.Int64
 
-	funcs atomic.Pointer[map[kernels.Spec]Func]
+	// library is another device of the same driver, which is never closed and builds the kernels of this one, or nil.
+	library *Device
+	funcs   atomic.Pointer[map[kernels.Spec]Func]
 	// blocks is the allocator that tensors use: mem, or a decorator around it. guards is one of the decorators once memory checks have been
 	// on, leaks if a checker looks for leaks.
 	blocks   atomic.Pointer[alloc.Allocator]

@@ -28,6 +28,9 @@ func (d *Device) Func(s *kernels.Spec) (Func, error) {
 	if f, ok := (*d.funcs.Load())[*s]; ok {
 		return f, nil
 	}
+	if d.library != nil {
+		return d.library.Func(s)
+	}
 	return d.build(s)
 }
 
@@ -150,6 +153,9 @@ func (d *Device) loadBy(t driver.Thread, im image) (f Func, err error) {
 
 // KernelName returns the name of a kernel that was loaded.
 func (d *Device) KernelName(f driver.Func) string {
+	if d.library != nil {
+		return d.library.KernelName(f)
+	}
 	name, _ := d.kernels.Load(f)
 	s, _ := name.(string)
 	return s
@@ -157,6 +163,9 @@ func (d *Device) KernelName(f driver.Func) string {
 
 // User returns the loaded form of a user's kernel, building it on first use.
 func (d *Device) User(k *kernel.Kernel) (Func, error) {
+	if d.library != nil {
+		return d.library.User(k)
+	}
 	if f, ok := d.users.Load(k); ok {
 		return f.(Func), nil
 	}

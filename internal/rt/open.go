@@ -207,3 +207,18 @@ func Host() (*Device, error) {
 	}
 	return host.dev, nil
 }
+
+// Processor opens another device for the processor, with the kernels of Host's: building them again would take a small test longer than
+// all it does.
+func Processor() (*Device, error) {
+	host, err := Host()
+	if err != nil {
+		return nil, err
+	}
+	d, err := Open(Selector{Kind: CPU})
+	if err != nil {
+		return nil, err
+	}
+	d.library = host
+	return d, nil
+}
