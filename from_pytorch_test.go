@@ -1,6 +1,7 @@
 package tenon_test
 
 import (
+	"fmt"
 	"math"
 	"path/filepath"
 	"slices"
@@ -512,6 +513,9 @@ func TestFromPyTorchModules(t *testing.T) {
 	opt, err := optim.NewAdam(nn.Params(m), optim.AdamOpt{LR: 1e-3})
 	must(t, err)
 	defer opt.Close()
+	if text := fmt.Sprint(opt); !strings.HasPrefix(text, "Adam (\nParameter Group 0\n    amsgrad: False\n    betas: (0.9, 0.999)\n") {
+		t.Error(text)
+	}
 	opt.ZeroGrad()
 	must(t, x.Backward(x.Sum(m.Forward(x, in), nil)))
 	norm := nn.ClipGradNorm(x, nn.Params(m), 1)

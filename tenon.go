@@ -153,6 +153,9 @@ func (s Selector) At(ordinal int) Selector {
 	return s
 }
 
+// String returns the selector as ParseSelector takes it, such as "cuda:1", or a description where no text stands for it.
+func (s Selector) String() string { return s.sel.String() }
+
 // Count returns how many devices At can choose from.
 func (s Selector) Count() (int, error) { return rt.Count(s.sel) }
 

@@ -3583,6 +3583,11 @@ func (x *Exec) Stream() *cuda.Stream {
 	return (*cuda.Stream)(x.made("Stream").Stream())
 }
 
+// String describes the Exec, such as "Exec on NVIDIA H200, stream 3, no grad, autocast bfloat16". It reads nothing that other calls change.
+func (x *Exec) String() string {
+	return (*core.Exec)(x).String()
+}
+
 // Sub returns a - b, broadcast, in the promoted type; not for bool.
 func (x *Exec) Sub(a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("Sub", a, b)

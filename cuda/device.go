@@ -6,6 +6,7 @@ package cuda
 
 import (
 	"errors"
+	"fmt"
 	"go/token"
 	"runtime"
 	"strings"
@@ -70,6 +71,15 @@ func misused(err error) error {
 
 // Name returns the name that the vendor gave the device, such as "NVIDIA H200"; a simulated device's begins with "Simulated".
 func (d *Device) Name() string { return d.rt().Info().Name }
+
+// String names the device, such as "device 1 (NVIDIA H200)", and the processor "CPU".
+func (d *Device) String() string {
+	r := (*rt.Device)(d)
+	if err := r.Usable(); err != nil {
+		return fmt.Sprintf("cuda.Device(%v)", err)
+	}
+	return r.String()
+}
 
 // Ordinal returns the device's number.
 func (d *Device) Ordinal() int { return d.rt().Info().Ordinal }

@@ -27,7 +27,7 @@ func (m GELU) detail() (name, options string) {
 }
 
 func (m LeakyReLU) detail() (name, options string) {
-	return "LeakyReLU", list("negative_slope", number(core.Or(m.Slope, 0.01)))
+	return "LeakyReLU", list("negative_slope", core.Decimal(core.Or(m.Slope, 0.01)))
 }
 
 func (m *PReLU) detail() (name, options string) {
@@ -35,7 +35,7 @@ func (m *PReLU) detail() (name, options string) {
 }
 
 func (m ELU) detail() (name, options string) {
-	return "ELU", list("alpha", number(core.Or(m.Alpha, 1)))
+	return "ELU", list("alpha", core.Decimal(core.Or(m.Alpha, 1)))
 }
 
 func (m Hardtanh) detail() (name, options string) {
@@ -43,11 +43,11 @@ func (m Hardtanh) detail() (name, options string) {
 	if low == 0 && high == 0 {
 		low, high = -1, 1
 	}
-	return "Hardtanh", list("min_val", number(low), "max_val", number(high))
+	return "Hardtanh", list("min_val", core.Decimal(low), "max_val", core.Decimal(high))
 }
 
 func (m Softplus) detail() (name, options string) {
-	return "Softplus", list("beta", number(core.Or(m.Beta, 1)), "threshold", number(core.Or(m.Threshold, 20)))
+	return "Softplus", list("beta", core.Decimal(core.Or(m.Beta, 1)), "threshold", core.Decimal(core.Or(m.Threshold, 20)))
 }
 
 func (m Softmax) detail() (name, options string) { return "Softmax", list("dim", strconv.Itoa(m.Dim)) }
@@ -63,13 +63,13 @@ func (m Flatten) detail() (name, options string) {
 }
 
 func (m *Dropout) detail() (name, options string) {
-	return "Dropout", list("p", number(m.p), "inplace", truth(false))
+	return "Dropout", list("p", core.Decimal(m.p), "inplace", core.Truth(false))
 }
 
 func (m *Linear) detail() (name, options string) {
 	shape := shapeOf(m.Weight)
 	return "Linear", list("in_features", strconv.Itoa(dim(shape, 1)), "out_features", strconv.Itoa(dim(shape, 0)), "bias",
-		truth(m.Bias != nil))
+		core.Truth(m.Bias != nil))
 }
 
 func (m *Embedding) detail() (name, options string) {
@@ -83,13 +83,13 @@ func (m *Embedding) detail() (name, options string) {
 		options += ", " + list("padding_idx", strconv.Itoa(row))
 	}
 	if m.Opt.MaxNorm != 0 {
-		options += ", " + list("max_norm", number(m.Opt.MaxNorm))
+		options += ", " + list("max_norm", core.Decimal(m.Opt.MaxNorm))
 	}
 	if n := m.Opt.NormType; n != 0 && n != 2 {
-		options += ", " + list("norm_type", number(n))
+		options += ", " + list("norm_type", core.Decimal(n))
 	}
 	if m.Opt.ScaleGradByFreq {
-		options += ", " + list("scale_grad_by_freq", truth(true))
+		options += ", " + list("scale_grad_by_freq", core.Truth(true))
 	}
 	return "Embedding", options
 }
@@ -133,42 +133,41 @@ func convolution(weight, bias *Param, groups int, same bool, stride, padding, di
 		s += ", " + list("groups", strconv.Itoa(groups))
 	}
 	if bias == nil {
-		s += ", " + list("bias", truth(false))
+		s += ", " + list("bias", core.Truth(false))
 	}
 	return s
 }
 
 func (m *BatchNorm) detail() (name, options string) {
-	momentum := number(m.opt.Momentum)
+	momentum := core.Decimal(m.opt.Momentum)
 	if m.opt.Cumulative {
 		momentum = "None"
 	}
-	return cmp.Or(m.name, "BatchNorm"), strconv.Itoa(m.channels) + ", " + list("eps", number(m.opt.Eps), "momentum", momentum, "affine",
-		truth(!m.opt.NoAffine),
-		"track_running_stats", truth(!m.opt.NoRunningStats))
+	return cmp.Or(m.name, "BatchNorm"), strconv.Itoa(m.channels) + ", " + list("eps", core.Decimal(m.opt.Eps), "momentum", momentum,
+		"affine", core.Truth(!m.opt.NoAffine), "track_running_stats", core.Truth(!m.opt.NoRunningStats))
 }
 
 func (m *LayerNorm) detail() (name, options string) {
-	return "LayerNorm", tuple(m.shape...) + ", " + list("eps", number(m.eps), "elementwise_affine", truth(m.Weight != nil))
+	return "LayerNorm", tuple(m.shape...) + ", " + list("eps", core.Decimal(m.eps), "elementwise_affine", core.Truth(m.Weight != nil))
 }
 
 func (m *RMSNorm) detail() (name, options string) {
 	eps := "None"
 	if m.eps != 0 {
-		eps = number(m.eps)
+		eps = core.Decimal(m.eps)
 	}
-	return "RMSNorm", tuple(m.shape...) + ", " + list("eps", eps, "elementwise_affine", truth(m.Weight != nil))
+	return "RMSNorm", tuple(m.shape...) + ", " + list("eps", eps, "elementwise_affine", core.Truth(m.Weight != nil))
 }
 
 func (m *GroupNorm) detail() (name, options string) {
-	return "GroupNorm", strconv.Itoa(m.groups) + ", " + strconv.Itoa(m.channels) + ", " + list("eps", number(m.eps), "affine",
-		truth(m.Weight != nil))
+	return "GroupNorm", strconv.Itoa(m.groups) + ", " + strconv.Itoa(m.channels) + ", " + list("eps", core.Decimal(m.eps), "affine",
+		core.Truth(m.Weight != nil))
 }
 
 func (m MaxPool2d) detail() (name, options string) {
 	return "MaxPool2d", list("kernel_size", pair(m.Kernel), "stride", pair(orKernel(m.Opt.Stride, m.Kernel)), "padding",
 		pair(m.Opt.Padding),
-		"dilation", pair([2]int{max(1, m.Opt.Dilation[0]), max(1, m.Opt.Dilation[1])}), "ceil_mode", truth(m.Opt.CeilMode))
+		"dilation", pair([2]int{max(1, m.Opt.Dilation[0]), max(1, m.Opt.Dilation[1])}), "ceil_mode", core.Truth(m.Opt.CeilMode))
 }
 
 func (m AvgPool2d) detail() (name, options string) {

@@ -3,7 +3,6 @@ package nn
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -148,25 +147,6 @@ func isNil(v reflect.Value) bool {
 		return v.IsNil()
 	}
 	return false
-}
-
-// number formats a number as Python does.
-func number(v float64) string {
-	s := strconv.FormatFloat(v, 'g', -1, 64)
-	if a := math.Abs(v); a != 0 && a < 1e16 && a >= 1e-4 {
-		s = strconv.FormatFloat(v, 'f', -1, 64)
-	}
-	if !strings.ContainsAny(s, ".eIN") {
-		s += ".0"
-	}
-	return s
-}
-
-func truth(v bool) string {
-	if v {
-		return "True"
-	}
-	return "False"
 }
 
 // tuple formats a shape as Python does.

@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -96,6 +97,14 @@ func NewReduceLROnPlateau(o Optimizer, patience int, opts ...PlateauOpt) (*Reduc
 		return nil, err
 	}
 	return s, nil
+}
+
+// String describes the schedule: the best metric so far, the steps since, and the learning rates of the groups.
+func (s *ReduceLROnPlateau) String() string {
+	if s == nil || s.o == nil {
+		return "nil ReduceLROnPlateau"
+	}
+	return fmt.Sprintf("ReduceLROnPlateau (best %s, %d steps since, lr %s)", core.Decimal(s.best), s.bad, ratesText(s.o))
 }
 
 func (s *ReduceLROnPlateau) refuse(format string, args ...any) error {

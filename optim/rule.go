@@ -1,9 +1,11 @@
 package optim
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
@@ -31,6 +33,18 @@ type Rule struct {
 	// parts are the rules of a sequence if milestones is not nil, else those of a chain.
 	parts      []Rule
 	milestones []int
+}
+
+// String returns the names of the rule and its parts.
+func (r Rule) String() string {
+	if r.parts == nil {
+		return cmp.Or(r.name, "no rule")
+	}
+	var names []string
+	for _, p := range r.parts {
+		names = append(names, p.String())
+	}
+	return fmt.Sprintf("%s(%s)", r.name, strings.Join(names, ", "))
 }
 
 // list is an argument with n values.

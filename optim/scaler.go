@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"fmt"
 	"iter"
 	"reflect"
 	"slices"
@@ -114,6 +115,18 @@ func (s *GradScaler) made() {
 	if s == nil || s.opts == nil {
 		core.Fail(scalerName, fault.Invalid, "the scaler is nil or a zero value; use one that NewGradScaler returned")
 	}
+}
+
+// String describes the scaler by its options. The scale is on the device, where reading it would wait: see State.
+func (s *GradScaler) String() string {
+	switch {
+	case s == nil || s.opts == nil:
+		return "nil GradScaler"
+	case s.opt.Disabled:
+		return "GradScaler (disabled)"
+	}
+	return fmt.Sprintf("GradScaler (init_scale: %s, growth_factor: %s, backoff_factor: %s, growth_interval: %d)",
+		core.Decimal(s.opt.InitScale), core.Decimal(s.opt.GrowthFactor), core.Decimal(s.opt.BackoffFactor), s.opt.GrowthInterval)
 }
 
 // Enabled reports whether the scaler does anything.

@@ -5,7 +5,6 @@ import (
 	"math"
 	"slices"
 	"sort"
-	"strings"
 
 	"tenon.dev"
 	"tenon.dev/fault"
@@ -339,14 +338,10 @@ func (s *Schedule) fits(st ScheduleState) error {
 	return nil
 }
 
-// String returns the names of the rule and its parts.
-func (n *node) String() string {
-	if n.parts == nil {
-		return n.name
+// String describes the schedule: its rule, the steps so far and the learning rates of the groups.
+func (s *Schedule) String() string {
+	if s == nil || s.root == nil {
+		return "nil Schedule"
 	}
-	var names []string
-	for _, p := range n.parts {
-		names = append(names, p.String())
-	}
-	return fmt.Sprintf("%s(%s)", n.name, strings.Join(names, ", "))
+	return fmt.Sprintf("%v (step %d, lr %s)", s.root, s.root.step, ratesText(s.o))
 }

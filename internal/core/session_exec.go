@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"sync/atomic"
 
 	"tenon.dev/dtype"
@@ -99,6 +100,33 @@ type session struct {
 	// change is the Together under way, or nil; it then points to together. alone is the change of an operation outside a Together.
 	change          *change
 	together, alone change
+}
+
+// String describes the Exec, such as "Exec on NVIDIA H200, stream 3, no grad, autocast bfloat16". It reads nothing that other calls change.
+func (x *Exec) String() string {
+	if x == nil || x.s == nil {
+		return "nil Exec"
+	}
+	m := &x.m
+	s := "Exec on " + placeOf(m.stream.Device())
+	for _, part := range []struct {
+		on   bool
+		text string
+	}{
+		{m.stream.ID() != 0, fmt.Sprint(", stream ", m.stream.ID())},
+		{m.noGrad, ", no grad"},
+		{m.autocast != 0, fmt.Sprint(", autocast ", m.autocast)},
+		{m.tf32, ", TF32"},
+		{m.manual, ", manual streams"},
+		{m.generator != nil, ", with a generator of its own"},
+		{m.pool != nil, ", with a memory pool"},
+		{x.s.closed.Load(), " (closed)"},
+	} {
+		if part.on {
+			s += part.text
+		}
+	}
+	return s
 }
 
 // New returns the first Exec of a new session on dev's default stream; host is the processor's device.

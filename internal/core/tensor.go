@@ -119,15 +119,19 @@ func (t *Tensor) String() string {
 	if t.closed.Load() {
 		return s + " (closed)"
 	}
-	if d := t.st.dev; d.Info().Ordinal == 0 {
-		s += " on " + d.Info().Name
-	} else {
-		s += " on " + d.String()
-	}
+	s += " on " + placeOf(t.st.dev)
 	if t.RequiresGrad() {
 		s += " requires grad"
 	}
 	return s
+}
+
+// placeOf names a device in a description: by its name alone if it is the first.
+func placeOf(d *rt.Device) string {
+	if d.Info().Ordinal == 0 {
+		return d.Info().Name
+	}
+	return d.String()
 }
 
 func describe(t *Tensor) string {

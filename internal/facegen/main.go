@@ -39,13 +39,13 @@ var byHand = map[string]bool{
 
 // takesNil are the methods whose receiver may be nil or a zero value. All others call made first, which refuses it, or found where they
 // return an error.
-var takesNil = map[string]bool{"Tensor.Close": true, "Tensor.String": true}
+var takesNil = map[string]bool{"Tensor.Close": true, "Tensor.String": true, "Exec.String": true}
 
 // outside are the methods of Exec that read no mutable state of the session: any goroutine may call them at any time. All others enter
 // the session.
 var outside = map[string]bool{
 	"AutocastCached": true, "AutocastDType": true, "Capturing": true, "Close": true, "Device": true, "Fork": true, "GradEnabled": true,
-	"Stream": true, "TF32Enabled": true,
+	"Stream": true, "String": true, "TF32Enabled": true,
 }
 
 // optional are the operands that may be nil, by their names; an entry with method and name overrides one with only a name.

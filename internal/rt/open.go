@@ -35,6 +35,33 @@ type Selector struct {
 	Wrap func(driver.Device) driver.Device
 }
 
+// String returns the text of the selector, with its number where it is not the first.
+func (sel Selector) String() string {
+	text := [...]string{Best: "best", CUDA: "cuda", Sim: "sim", CPU: "cpu"}[sel.Kind]
+	switch {
+	case sel.Kind == CUDA && sel.Ordinal != 0:
+		return fmt.Sprintf("cuda:%d", sel.Ordinal)
+	case sel.Machine != nil:
+		text = fmt.Sprintf("sim machine of %d", sel.Machine.devices)
+	case sel.Memory != 0:
+		text += ":" + capacity(sel.Memory)
+	}
+	if sel.Ordinal != 0 {
+		text += fmt.Sprintf(", device %d", sel.Ordinal)
+	}
+	return text
+}
+
+// capacity returns a number of bytes in the largest unit that divides it.
+func capacity(bytes uint64) string {
+	units := []string{" bytes", "KiB", "MiB", "GiB"}
+	i := 0
+	for ; i < len(units)-1 && bytes%1024 == 0; i++ {
+		bytes /= 1024
+	}
+	return fmt.Sprint(bytes, units[i])
+}
+
 // Open opens the device that sel names. A GPU whose driver is present but fails is an error that names the remedy; Best takes the simulator
 // only if there is no NVIDIA device at all. An environment variable that does not parse is an error for every device.
 func Open(sel Selector) (*Device, error) {
