@@ -169,9 +169,13 @@ func graphSection(b *strings.Builder, p *profile.Profile, replays []profile.Op) 
 			floor += p.Floor(o)
 		}
 	}
-	fmt.Fprintf(b, "A replay of %d nodes took %s, the median of %d.", len(replays[0].Nodes), micros(median), len(times))
+	took, part := "was not timed", ""
+	if median > 0 {
+		took, part = fmt.Sprintf("took %s, the median of %d", micros(median), len(times)), fmt.Sprintf(", %s of that", share(floor, median))
+	}
+	fmt.Fprintf(b, "A replay of %d nodes %s.", len(replays[0].Nodes), took)
 	if floor > 0 {
-		fmt.Fprintf(b, " The floors of its kernels are %s together, %s of that.", micros(floor), share(floor, median))
+		fmt.Fprintf(b, " The floors of its kernels are %s together%s.", micros(floor), part)
 	} else {
 		b.WriteString(noFigures(p))
 	}

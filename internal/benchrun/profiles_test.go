@@ -105,6 +105,15 @@ func TestGraphSection(t *testing.T) {
 	if !strings.Contains(got, want) {
 		t.Errorf("the section is\n%s\nwant %s", got, want)
 	}
+	for i := range p.Ops {
+		if o := &p.Ops[i]; o.Kind == profile.KindGraph {
+			o.Kernels[0] = profile.Kernel{Name: "graph"}
+		}
+	}
+	want = "A replay of 2 nodes was not timed. The floors of its kernels are 51 µs together. Its kernels"
+	if got := ProfileSection("x", p); !strings.Contains(got, want) {
+		t.Errorf("without times the section is\n%s\nwant %s", got, want)
+	}
 	p.Device.Bandwidth, p.Device.Rates = 0, nil
 	if got := ProfileSection("x", p); !strings.Contains(got, "There are no floors") {
 		t.Errorf("without figures the section is\n%s", got)

@@ -1,0 +1,52 @@
+package lint
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestProgramLines compares the column "now" of the table of docs/programs.md with the lines of the programs: those in Go files other than
+// tests that are neither blank nor only a comment.
+func TestProgramLines(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs", "programs.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "| program | before | now |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	rows := regexp.MustCompile(`(?m)^\| (\w+) \|[^|]*\| (\d+)`).FindAllStringSubmatch(table, -1)
+	if len(rows) < 5 {
+		t.Fatalf("the table has %d rows", len(rows))
+	}
+	for _, r := range rows {
+		if n := strconv.Itoa(programLines(t, r[1])); n != r[2] {
+			t.Errorf("examples/%s has %s lines, docs/programs.md says %s", r[1], n, r[2])
+		}
+	}
+}
+
+func programLines(t *testing.T, program string) (n int) {
+	files, err := filepath.Glob(filepath.Join(root, "examples", program, "*.go"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("examples/%s has no Go files (%v)", program, err)
+	}
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "//") {
+				n++
+			}
+		}
+	}
+	return n
+}
