@@ -24,7 +24,8 @@ type Callable struct {
 
 // GraphOpt are the options of GraphCallables and Graph.
 type GraphOpt struct {
-	// Warmup is the number of times that each callable runs, forward and backward, before it is recorded, up to 1000; 0 is 3.
+	// Warmup is the number of times that each callable runs, forward and backward, before it is recorded, up to 1000; 0 is 3, and a
+	// negative number means none.
 	Warmup int
 	// AllowUnused lets a callable have inputs or parameters that its outputs do not depend on; they get no gradient.
 	AllowUnused bool
@@ -82,7 +83,7 @@ func GraphCallables(x *tenon.Exec, cs []Callable, opts ...GraphOpt) (graphed []*
 			graphed = append(graphed, prepare(x, c))
 		}
 	})
-	if err == nil && (opt.Warmup < 0 || opt.Warmup > mostWarmups) {
+	if err == nil && opt.Warmup > mostWarmups {
 		err = fault.New(fault.Invalid, "%d warm-up runs were asked for; give a number up to %d, or 0 for 3", opt.Warmup, mostWarmups)
 	}
 	if err == nil {
@@ -132,7 +133,7 @@ func (g *grapher) capture(x *tenon.Exec, cs []Callable, graphed []*GraphedCallab
 	defer giveBack()
 	g.stream = (*cuda.Stream)(st)
 	for i, c := range cs {
-		for range g.opt.Warmup {
+		for range max(0, g.opt.Warmup) {
 			if err := g.warm(x.On(g.stream), c, graphed[i]); err != nil {
 				return err
 			}

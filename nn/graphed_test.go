@@ -148,7 +148,7 @@ func TestGraphedRefusals(t *testing.T) {
 		}{
 			{"no function", []nn.Callable{{}}, nn.GraphOpt{}, "callable 0 has no Forward"},
 			{"a nil sample", []nn.Callable{{Forward: one, Samples: []*tenon.Tensor{nil}}}, nn.GraphOpt{}, "must contain only Tensors"},
-			{"runs", []nn.Callable{{Forward: one, Samples: []*tenon.Tensor{in}}}, nn.GraphOpt{Warmup: -1}, "-1 warm-up runs"},
+			{"runs", []nn.Callable{{Forward: one, Samples: []*tenon.Tensor{in}}}, nn.GraphOpt{Warmup: 1001}, "1001 warm-up runs"},
 			{"a read", []nn.Callable{{Forward: func(x *tenon.Exec, in ...*tenon.Tensor) []*tenon.Tensor {
 				if x.Capturing() {
 					if _, err := x.Item(x.Sum(in[0], nil)); err != nil {
@@ -177,6 +177,37 @@ func TestGraphedRefusals(t *testing.T) {
 }
 
 // Several callables of one pool run in order, with other work between them, and functions need no parameters or gradients.
+// Warmup says how often a callable runs before it is recorded: 3 times if it is 0, and not at all if it is negative.
+func TestGraphWarmup(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		for warmup, want := range map[int]int{0: 3, 2: 2, -1: 0} {
+			runs := 0
+			gs, err := nn.GraphCallables(x, []nn.Callable{{Forward: func(x *tenon.Exec, in ...*tenon.Tensor) []*tenon.Tensor {
+				if !x.Capturing() {
+					runs++
+				}
+				return []*tenon.Tensor{x.Mul(in[0], in[0])}
+			}, Samples: []*tenon.Tensor{x.Ones([]int{3}, tenon.Float32).SetRequiresGrad(true)}}}, nn.GraphOpt{Warmup: warmup})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if runs != want {
+				t.Errorf("with Warmup %d it ran %d times before it was recorded, want %d", warmup, runs, want)
+			}
+			a := tenon.From(x, []float32{1, 2, 3}).SetRequiresGrad(true)
+			y := gs[0].Call(x, a)[0]
+			wantFloats(t, x, y, 1, 4, 9)
+			if err := x.Backward(x.Sum(y, nil)); err != nil {
+				t.Fatal(err)
+			}
+			wantFloats(t, x, a.Grad(), 2, 4, 6)
+			if err := gs[0].Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
 func TestGraphCallables(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		square := nn.Callable{

@@ -102,6 +102,7 @@ const (
 // CyclicOpt are the options of CyclicLR. The zero value is PyTorch's default.
 type CyclicOpt struct {
 	// StepSizeUp is the number of steps in which the rate rises; 0 is 2000. StepSizeDown is the number in which it falls; 0 is StepSizeUp.
+	// A cycle cannot rise or fall in no step at all: 1 is the least that can be asked for.
 	StepSizeUp, StepSizeDown int
 	// Mode is CyclicTriangular (the zero value), where each cycle reaches maxLR, CyclicTriangular2, where each rises half as far as the one
 	// before, or CyclicExpRange, where the rise is multiplied by Gamma^t at step t.
