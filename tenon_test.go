@@ -150,9 +150,15 @@ func TestFromReadTypes(t *testing.T) {
 		if wide, err := tenon.Read[int64](x, a); err != nil || wide[1] != 1<<40 {
 			t.Errorf("as int64: %v, %v", wide, err)
 		}
-		if _, err := tenon.Read[int](x, x.ToDType(a, tenon.Int32)); err == nil ||
-			!strings.Contains(err.Error(), "cannot be read as int64") {
-			t.Errorf("int32 read as int: %v", err)
+		_, asInt := tenon.Read[int](x, x.ToDType(a, tenon.Int32))
+		_, asHalf := tenon.Read[tenon.BF16](x, x.ToDType(a, tenon.Float16))
+		for want, err := range map[string]error{
+			"type int32 and cannot be read as int, which stands for int64; read it as int32, or convert it with x.ToDType": asInt,
+			"type float16 and cannot be read as tenon.BF16, which stands for bfloat16; read it as tenon.F16, or convert":   asHalf,
+		} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %q", err, want)
+			}
 		}
 		h := tenon.From(x, []tenon.F16{tenon.F16FromFloat32(1.5), tenon.F16FromFloat32(1e9)})
 		halves, err := tenon.Read[tenon.F16](x, x.MulS(h, 2))

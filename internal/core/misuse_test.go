@@ -40,7 +40,7 @@ func TestMisuse(t *testing.T) {
 			{"read", func() error {
 				_, err := Read[int64](x, a)
 				return err
-			}, "Read", "the tensor has type float32 and cannot be read as int64; convert it with ToDType"},
+			}, "Read", "the tensor has type float32 and cannot be read as int64; read it as float32, or convert it with x.ToDType"},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				before := LiveStorages()

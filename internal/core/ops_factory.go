@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"slices"
 
 	"tenon.dev/dtype"
@@ -222,7 +223,12 @@ func From[T dtype.Element](x *Exec, data []T, shape ...int) *Tensor {
 // Read returns the elements in row-major order as T, which must be the tensor's type. It waits for the work that computes them.
 func Read[T dtype.Element](x *Exec, t *Tensor) ([]T, error) {
 	if want := dtype.Of[T](); want != t.dt {
-		return nil, x.refusal("Read", t, "the tensor has type %v and cannot be read as %v; convert it with ToDType", t.dt, want)
+		asked := goName(fmt.Sprintf("%T", *new(T)))
+		if asked != want.String() {
+			asked += ", which stands for " + want.String()
+		}
+		return nil, x.refusal("Read", t, "the tensor has type %v and cannot be read as %s; read it as %s, or convert it with x.ToDType",
+			t.dt, asked, goName(t.dt.String()))
 	}
 	b, err := x.bytesFor("Read", t)
 	if err != nil {
@@ -231,6 +237,17 @@ func Read[T dtype.Element](x *Exec, t *Tensor) ([]T, error) {
 	out := make([]T, infer.Numel(t.shape))
 	copy(dtype.AsBytes(out), b)
 	return out, nil
+}
+
+// goName returns the name that a program gives the Go type for elements: that of the element type, but for the halves.
+func goName(name string) string {
+	switch name {
+	case "float16", "dtype.F16":
+		return "tenon.F16"
+	case "bfloat16", "dtype.BF16":
+		return "tenon.BF16"
+	}
+	return name
 }
 
 // Item returns the only element of t as a float64. It waits for the work that computes it.
