@@ -1,10 +1,8 @@
 package tenon_test
 
 import (
-	"fmt"
 	"math"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -12,7 +10,6 @@ import (
 	"tenon.dev/compile"
 	"tenon.dev/cuda"
 	"tenon.dev/cuda/nvtx"
-	"tenon.dev/data"
 	"tenon.dev/internal/testdevice"
 	"tenon.dev/linalg"
 	"tenon.dev/nn"
@@ -479,137 +476,6 @@ func TestFromPyTorchPrint(test *testing.T) {
 		test.Error(text)
 	}
 	nn.NewBuffer(t, nn.BufferOpt{NonPersistent: true}).Close()
-}
-
-func TestFromPyTorchModes(t *testing.T) {
-	m := &struct{ nn.Mode }{}
-	nn.Eval(m)
-	if m.Training() {
-		t.Error("a custom module is in training mode after Eval")
-	}
-}
-
-func TestFromPyTorchModules(t *testing.T) {
-	x := openSim(t)
-	m := nn.NewLinear(x, 64, 10)
-	defer nn.Close(m)
-	in := x.Ones([]int{5, 64}, tenon.Float32)
-	if shape := m.Forward(x, in).Shape(); !slices.Equal(shape, []int{5, 10}) {
-		t.Error(shape)
-	}
-	d := map[string]*tenon.Tensor{}
-	for name, v := range nn.StateDict(m) {
-		d[name] = v
-	}
-	must(t, nn.Load(x, m, d))
-	f := filepath.Join(t.TempDir(), "m.safetensors")
-	must(t, nn.SaveFile(x, m, f))
-	must(t, nn.LoadFile(x, m, f))
-	nn.Train(m)
-	nn.Eval(m)
-	for _, p := range nn.Params(m) {
-		nn.InitUniform(x, p.Tensor(), -1, 1, nil)
-	}
-	opt, err := optim.NewAdam(nn.Params(m), optim.AdamOpt{LR: 1e-3})
-	must(t, err)
-	defer opt.Close()
-	if text := fmt.Sprint(opt); !strings.HasPrefix(text, "Adam (\nParameter Group 0\n    amsgrad: False\n    betas: (0.9, 0.999)\n") {
-		t.Error(text)
-	}
-	opt.ZeroGrad()
-	must(t, x.Backward(x.Sum(m.Forward(x, in), nil)))
-	norm := nn.ClipGradNorm(x, nn.Params(m), 1)
-	wantItem(t, x, x.GtS(norm, 1), 1)
-	{
-		err := opt.Step(x)
-		must(t, err)
-	}
-	opt.SetLR(0, 1e-4)
-	if opt.LR(0) != 1e-4 {
-		t.Error(opt.LR(0))
-	}
-	sched, err := optim.NewSchedule(opt, optim.StepLR(30, 0.5))
-	must(t, err)
-	plateau, err := optim.NewReduceLROnPlateau(opt, 3)
-	must(t, err)
-	for range 30 {
-		err := sched.Step()
-		must(t, err)
-	}
-	for _, loss := range []float64{1, 2, 2, 2, 2} {
-		err := plateau.Step(loss)
-		must(t, err)
-	}
-	st, err := sched.State()
-	must(t, err)
-	{
-		err := sched.SetState(st)
-		must(t, err)
-	}
-	if opt.LR(0) != 1e-4*0.5*0.1 {
-		t.Error(opt.LR(0))
-	}
-	{
-		scaler, err := optim.NewGradScaler()
-		must(t, err)
-		defer scaler.Close()
-		opt.ZeroGrad()
-		loss := x.Sum(m.Forward(x, in), nil)
-		must(t, x.Backward(scaler.Scale(x, loss)))
-		must(t, scaler.Unscale(x, opt))
-		must(t, scaler.Step(x, opt))
-		must(t, scaler.Update(x))
-		state, err := scaler.State(x)
-		must(t, err)
-		if state.Scale != 65536 || state.GrowthTracker != 1 {
-			t.Errorf("%+v", state)
-		}
-		lr := x.Full(nil, 1e-3, tenon.Float32)
-		must(t, opt.SetLRTensor(0, lr))
-		must(t, opt.Step(x))
-		{
-			f := filepath.Join(t.TempDir(), "model.pt")
-			must(t, torchfile.Save(x, f, map[string]any{"epoch": 3, "model": torchfile.Tensors(nn.StateDict(m))}))
-			file, err := torchfile.Open(f)
-			must(t, err)
-			defer file.Close()
-			if epoch, _ := file.Root().(*torchfile.Dict).Get("epoch"); epoch != int64(3) {
-				t.Errorf("epoch %v", epoch)
-			}
-			state, err := file.StateDict(x, "model")
-			must(t, err)
-			must(t, nn.Load(x, m, state))
-		}
-		{
-			f := filepath.Join(t.TempDir(), "checkpoint.pt")
-			d, err := optim.StateDict(x, opt)
-			must(t, err)
-			must(t, torchfile.Save(x, f, map[string]any{"optimizer": d}))
-			file, err := torchfile.Open(f)
-			must(t, err)
-			defer file.Close()
-			must(t, optim.LoadStateDict(x, opt, file, "optimizer"))
-			checkpoint := &optim.Checkpoint{Model: m, Optimizer: opt}
-			must(t, checkpoint.Save(x, f))
-			must(t, checkpoint.Load(x, f))
-		}
-		f := filepath.Join(t.TempDir(), "adam.safetensors")
-		must(t, optim.SaveFile(x, opt, f))
-		must(t, optim.LoadFile(x, opt, f))
-	}
-
-	ds, err := data.NewTable(data.NewColumn(make([]float32, 640), 64))
-	must(t, err)
-	loader, err := data.NewLoader(ds, data.LoaderOpt{BatchSize: 4, Shuffle: true})
-	must(t, err)
-	batches := 0
-	for b, err := range loader.Epoch(x) {
-		must(t, err)
-		batches += len(b.Tensors)
-	}
-	if batches != 3 {
-		t.Error(batches)
-	}
 }
 
 func TestFromPyTorchDevices(t *testing.T) {

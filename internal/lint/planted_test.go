@@ -422,7 +422,7 @@ func TestSnippetsFindsPlanted(t *testing.T) {
 		".git/hidden/ignored.md": page("z()\n"),
 	}
 	want(t, Snippets(tree.load(t)), "README.md:20: no test", "README.md:25: no test", "docs/from-pytorch.md:4: x.C(a¦b) is not in "+
-		"from_pytorch_test.go",
+		"from_pytorch*_test.go",
 		"docs/third.md:5: a table begins without a head")
 }
 

@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// comparison is the page whose tables say what is called what, and comparisonTest the test that runs the code in them.
+// comparison is the page whose tables say what is called what, and comparisonTests the tests that run the code in them.
 const (
-	comparison     = "docs/from-pytorch.md"
-	comparisonTest = "from_pytorch_test.go"
+	comparison      = "docs/from-pytorch.md"
+	comparisonTests = "from_pytorch*_test.go"
 )
 
 // Snippets checks that the Go code of the documentation is code that the tests compile and run: the lines of each block that begins with
 // ```go stand in this order in one test file, and what stands between backquotes in the column Tenon of docs/from-pytorch.md stands in
-// from_pytorch_test.go. Every table has a head. In both, "…" stands for any text, and so does an empty line. Indentation and comments at
-// the ends of lines do not count.
+// the tests from_pytorch*_test.go. Every table has a head. In both, "…" stands for any text, and so does an empty line. Indentation and
+// comments at the ends of lines do not count.
 func Snippets(t *Tree) []Finding {
 	var tests []string
 	var compared string
@@ -27,8 +27,8 @@ func Snippets(t *Tree) []Finding {
 				continue
 			}
 			tests = append(tests, plain(string(f.Text)))
-			if f.Path == comparisonTest {
-				compared = plain(string(f.Text))
+			if is, _ := path.Match(comparisonTests, f.Path); is {
+				compared += plain(string(f.Text))
 			}
 		}
 	}
@@ -46,7 +46,7 @@ func Snippets(t *Tree) []Finding {
 			for _, s := range tableCode(text) {
 				if !holds(compared, plain(s.code)) {
 					out = append(out, Finding{name, s.line, fmt.Sprintf("%s is not in %s; put it there, so that it is known to run",
-						s.code, comparisonTest)})
+						s.code, comparisonTests)})
 				}
 			}
 		}

@@ -1,0 +1,183 @@
+package tenon_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/data"
+	"tenon.dev/nn"
+	"tenon.dev/optim"
+	"tenon.dev/torchfile"
+)
+
+func TestFromPyTorchModes(t *testing.T) {
+	m := &struct{ nn.Mode }{}
+	nn.Eval(m)
+	if m.Training() {
+		t.Error("a custom module is in training mode after Eval")
+	}
+}
+
+func TestFromPyTorchModules(t *testing.T) {
+	x := openSim(t)
+	m := nn.NewLinear(x, 64, 10)
+	defer nn.Close(m)
+	in := x.Ones([]int{5, 64}, tenon.Float32)
+	if shape := m.Forward(x, in).Shape(); !slices.Equal(shape, []int{5, 10}) {
+		t.Error(shape)
+	}
+	d := map[string]*tenon.Tensor{}
+	for name, v := range nn.StateDict(m) {
+		d[name] = v
+	}
+	must(t, nn.Load(x, m, d))
+	f := filepath.Join(t.TempDir(), "m.safetensors")
+	must(t, nn.SaveFile(x, m, f))
+	must(t, nn.LoadFile(x, m, f))
+	nn.Train(m)
+	nn.Eval(m)
+	for _, p := range nn.Params(m) {
+		nn.InitUniform(x, p.Tensor(), -1, 1, nil)
+	}
+	opt, err := optim.NewAdam(nn.Params(m), optim.AdamOpt{LR: 1e-3})
+	must(t, err)
+	defer opt.Close()
+	if text := fmt.Sprint(opt); !strings.HasPrefix(text, "Adam (\nParameter Group 0\n    amsgrad: False\n    betas: (0.9, 0.999)\n") {
+		t.Error(text)
+	}
+	opt.ZeroGrad()
+	must(t, x.Backward(x.Sum(m.Forward(x, in), nil)))
+	norm := nn.ClipGradNorm(x, nn.Params(m), 1)
+	wantItem(t, x, x.GtS(norm, 1), 1)
+	{
+		err := opt.Step(x)
+		must(t, err)
+	}
+	opt.SetLR(0, 1e-4)
+	if opt.LR(0) != 1e-4 {
+		t.Error(opt.LR(0))
+	}
+	sched, err := optim.NewSchedule(opt, optim.StepLR(30, 0.5))
+	must(t, err)
+	plateau, err := optim.NewReduceLROnPlateau(opt, 3)
+	must(t, err)
+	for range 30 {
+		err := sched.Step()
+		must(t, err)
+	}
+	for _, loss := range []float64{1, 2, 2, 2, 2} {
+		err := plateau.Step(loss)
+		must(t, err)
+	}
+	st, err := sched.State()
+	must(t, err)
+	{
+		err := sched.SetState(st)
+		must(t, err)
+	}
+	if opt.LR(0) != 1e-4*0.5*0.1 {
+		t.Error(opt.LR(0))
+	}
+	{
+		scaler, err := optim.NewGradScaler()
+		must(t, err)
+		defer scaler.Close()
+		opt.ZeroGrad()
+		loss := x.Sum(m.Forward(x, in), nil)
+		must(t, x.Backward(scaler.Scale(x, loss)))
+		must(t, scaler.Unscale(x, opt))
+		must(t, scaler.Step(x, opt))
+		must(t, scaler.Update(x))
+		state, err := scaler.State(x)
+		must(t, err)
+		if state.Scale != 65536 || state.GrowthTracker != 1 {
+			t.Errorf("%+v", state)
+		}
+		lr := x.Full(nil, 1e-3, tenon.Float32)
+		must(t, opt.SetLRTensor(0, lr))
+		must(t, opt.Step(x))
+		{
+			f := filepath.Join(t.TempDir(), "model.pt")
+			must(t, torchfile.Save(x, f, map[string]any{"epoch": 3, "model": torchfile.Tensors(nn.StateDict(m))}))
+			file, err := torchfile.Open(f)
+			must(t, err)
+			defer file.Close()
+			if epoch, _ := file.Root().(*torchfile.Dict).Get("epoch"); epoch != int64(3) {
+				t.Errorf("epoch %v", epoch)
+			}
+			state, err := file.StateDict(x, "model")
+			must(t, err)
+			must(t, nn.Load(x, m, state))
+		}
+		{
+			f := filepath.Join(t.TempDir(), "checkpoint.pt")
+			d, err := optim.StateDict(x, opt)
+			must(t, err)
+			must(t, torchfile.Save(x, f, map[string]any{"optimizer": d}))
+			file, err := torchfile.Open(f)
+			must(t, err)
+			defer file.Close()
+			must(t, optim.LoadStateDict(x, opt, file, "optimizer"))
+			checkpoint := &optim.Checkpoint{Model: m, Optimizer: opt}
+			must(t, checkpoint.Save(x, f))
+			must(t, checkpoint.Load(x, f))
+		}
+		f := filepath.Join(t.TempDir(), "adam.safetensors")
+		must(t, optim.SaveFile(x, opt, f))
+		must(t, optim.LoadFile(x, opt, f))
+	}
+}
+
+func TestFromPyTorchData(t *testing.T) {
+	x := openSim(t)
+	ds, err := data.NewTable(data.NewColumn(make([]float32, 640), 64))
+	must(t, err)
+	rows := rand.Perm(ds.Len())
+	train, test := data.Subset{Of: ds, Rows: rows[:8]}, data.Subset{Of: ds, Rows: rows[8:]}
+	if train.Len() != 8 || test.Len() != 2 {
+		t.Error(train.Len(), test.Len())
+	}
+	loader, err := data.NewLoader(ds, data.LoaderOpt{BatchSize: 4, Shuffle: true, Workers: 2})
+	must(t, err)
+	batches := 0
+	for b, err := range loader.Epoch(x) {
+		must(t, err)
+		batches += len(b.Tensors)
+	}
+	if batches != 3 {
+		t.Error(batches)
+	}
+}
+
+func TestFromPyTorchParameters(t *testing.T) {
+	x := openSim(t)
+	w := x.Empty([]int{2, 2}, tenon.Float32)
+	nn.InitUniform(x, w, -1, 1, nil)
+	nn.InitNormal(x, w, 0, 0.02, nil)
+	nn.InitXavierUniform(x, w, 1, nil)
+	nn.InitKaimingNormal(x, w, nil, nn.KaimingOpt{FanOut: true, Nonlinearity: nn.GainReLU})
+	nn.InitConstant(x, w, 0)
+	wantItem(t, x, x.Sum(w, nil), 0)
+	nn.InitEye(x, w)
+	wantItem(t, x, x.Sum(w, nil), 2)
+	embedding, head := nn.NewEmbedding(x, 5, 3), nn.NewLinear(x, 3, 5, nn.LinearOpt{NoBias: true})
+	nn.Close(head)
+	head.Weight = embedding.Weight
+	tied := &struct{ Embedding, Head nn.Module }{embedding, head}
+	defer nn.Close(tied)
+	params, keys := 0, 0
+	for range nn.Params(tied) {
+		params++
+	}
+	for range nn.StateDict(tied) {
+		keys++
+	}
+	if params != 1 || keys != 2 {
+		t.Error(params, keys)
+	}
+}
