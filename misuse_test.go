@@ -289,6 +289,7 @@ var mayBe = map[string]map[string]string{
 		"Unwrap": "0", "String": "0",
 		"Func.Forward": "1 2", "Identity.Forward": "1 2", "Sequential.Forward": "2",
 	},
+	"unsound": {"String": "0"},
 	"closed": {
 		"Func.Forward": "2", "Identity.Forward": "2", "Sequential.Forward": "2", "UsePool": "1",
 	},
