@@ -304,7 +304,8 @@ func (b *Builder) GridDim(a Axis) Value { return b.special(kir.NCtaIDX + kir.Sub
 // LaneID returns the thread's place in its group of 32, Int32.
 func (b *Builder) LaneID() Value { return b.special(kir.LaneID) }
 
-// ForEach runs f for i = 0 … n-1 (n an Int64 value), one thread each; launch it with at least n threads in x.
+// ForEach runs f for i = 0 … n-1 (n an Int64 value), one thread each. Launch it with at least n threads in x, as tenon.Over(n) does; a
+// number without a thread is skipped.
 func (b *Builder) ForEach(n Value, f func(i Value)) {
 	if f == nil {
 		b.fail(noBody)
