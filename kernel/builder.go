@@ -11,6 +11,7 @@ package kernel
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 
 	"tenon.dev/dtype"
@@ -27,7 +28,8 @@ type Kernel struct {
 
 // Build calls f with a new Builder and returns the program it records. The name may hold letters, digits and underscores.
 func Build(name string, f func(k *Builder)) *Kernel {
-	b := &Builder{prog: &kir.Program{Name: name, Threads: 1024, Body: &kir.Block{}, Locs: []kir.Loc{{}}}, locs: map[uintptr]int{}}
+	b := empty()
+	b.prog.Name, b.prog.Threads, b.prog.Body = name, 1024, &kir.Block{}
 	b.block = b.prog.Body
 	if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != "" {
 		b.fail("kernel name %q may hold only letters, digits and underscores", name)
@@ -41,9 +43,22 @@ func Build(name string, f func(k *Builder)) *Kernel {
 		return &Kernel{err: b.err}
 	}
 	if err := kir.Verify(b.prog); err != nil {
-		return &Kernel{err: err}
+		return &Kernel{err: b.mistake(err)}
 	}
 	return &Kernel{prog: b.prog}
+}
+
+// mistake is err, which the verifier returned, as fail makes errors. One that belongs to no line gets that of Build's call.
+func (b *Builder) mistake(err error) error {
+	e := *err.(*fault.Error)
+	e.Op = "kernel " + b.prog.Name
+	e.Msg = strings.TrimPrefix(e.Msg, e.Op+": ")
+	at := slices.Index(b.prog.Locs, kir.Loc{File: e.File, Line: e.Line})
+	if e.Line == 0 {
+		at = b.loc()
+	}
+	e.File, e.Line = b.place(at)
+	return &e
 }
 
 // record calls f. What it does with values that are none of b's, which have nowhere else to say so, becomes b's error.
@@ -71,10 +86,10 @@ const astray = "kernel"
 
 // stray panics with an error at the caller's line.
 func stray(msg string) {
-	b := &Builder{prog: &kir.Program{Locs: []kir.Loc{{}}}, locs: map[uintptr]int{}}
+	b := empty()
 	e := fault.New(fault.Invalid, "%s", msg)
-	l := b.prog.Locs[b.loc()]
-	e.Op, e.File, e.Line = astray, l.File, l.Line
+	e.Op = astray
+	e.File, e.Line = b.place(b.loc())
 	panic(e)
 }
 
@@ -101,6 +116,11 @@ type Builder struct {
 	block *kir.Block
 	err   error
 	locs  map[uintptr]int
+	files []string // the whole paths of the files of prog.Locs
+}
+
+func empty() *Builder {
+	return &Builder{prog: &kir.Program{Locs: []kir.Loc{{}}}, locs: map[uintptr]int{}, files: []string{""}}
 }
 
 // Value is a typed value of every thread. Values are immutable; see Var for what changes.
@@ -123,11 +143,12 @@ func (b *Builder) fail(format string, args ...any) {
 	}
 	e := fault.New(fault.Invalid, format, args...)
 	e.Op = "kernel " + b.prog.Name
-	if l := b.prog.Locs[b.loc()]; l.Line > 0 {
-		e.File, e.Line = l.File, l.Line
-	}
+	e.File, e.Line = b.place(b.loc())
 	b.err = e
 }
+
+// place returns file and line of what loc returned.
+func (b *Builder) place(loc int) (file string, line int) { return b.files[loc], b.prog.Locs[loc].Line }
 
 // loc returns the index of the first caller outside this package.
 func (b *Builder) loc() int {
@@ -160,7 +181,7 @@ func (b *Builder) loc() int {
 
 // addLoc keeps the last two elements of the path, so that images do not depend on where the module lies.
 func (b *Builder) addLoc(file string, line int) int {
-	cut := len(file)
+	whole, cut := file, len(file)
 	for range 2 {
 		i := strings.LastIndexByte(file[:cut], '/')
 		if i < 0 {
@@ -180,7 +201,7 @@ func (b *Builder) addLoc(file string, line int) int {
 			return i
 		}
 	}
-	b.prog.Locs = append(b.prog.Locs, l)
+	b.prog.Locs, b.files = append(b.prog.Locs, l), append(b.files, whole)
 	return len(b.prog.Locs) - 1
 }
 

@@ -2,6 +2,7 @@ package core
 
 import (
 	"encoding/binary"
+	"errors"
 	"math"
 	"sync"
 
@@ -79,7 +80,7 @@ type launching struct {
 func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 	f := x.op(rowLaunch)
 	p, err := k.Program()
-	f.check(err)
+	f.checkKernel(err)
 	if len(args) != len(p.Params) {
 		f.fail(fault.Invalid, "kernel %s has %d parameters, but %d arguments were given", p.Name, len(p.Params), len(args))
 	}
@@ -103,6 +104,19 @@ func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 	f.opt = launching{k, shape, x.s.made.list(kinds), scalarsOf(scalars)}
 	f.call()
 	x.s.leave(f)
+}
+
+// checkKernel stops the launch of a kernel with a mistake. The error has the line of the mistake, and names that of the launch.
+func (f *frame) checkKernel(err error) {
+	var e *fault.Error
+	if !errors.As(err, &e) || e.Line == 0 {
+		f.check(err)
+		return
+	}
+	file, line := caller()
+	n := fault.New(e.Kind, "%s, launched at %s:%d: %s", e.Op, file, line, e.Msg)
+	n.File, n.Line = e.File, e.Line
+	f.stop(n)
 }
 
 // paramUse is how a program uses its parameters, as far as a launch needs to know.

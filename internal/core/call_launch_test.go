@@ -1,6 +1,8 @@
 package core
 
 import (
+	"fmt"
+	"runtime"
 	"testing"
 
 	"tenon.dev/dtype"
@@ -68,5 +70,27 @@ func TestLaunchRefusals(t *testing.T) {
 		x.Launch(moved, block(1, 0), Out(a))
 		x.Launch(fixed, block(64, 0), Out(a))
 		want(t, x, x.Sum(a, nil, SumOpt{}), 64)
+	})
+}
+
+// TestLaunchOfMistake: the launch of a kernel with a mistake fails with the line of the mistake, and says where the launch is, by whole
+// paths.
+func TestLaunchOfMistake(t *testing.T) {
+	_, file, line, _ := runtime.Caller(0)
+	mixed := kernel.Build("mixed", func(k *kernel.Builder) { k.I32(1).Add(k.I64(1)) })
+	lost := kernel.Build("lost", func(k *kernel.Builder) { k.If(k.Bool(true), func() { k.Barrier() }); k.F64(1).Exp2() })
+	opened(t, func(t *testing.T, x *Exec) {
+		_, _, at, _ := runtime.Caller(0)
+		for i, err := range []error{
+			Try(func() { x.Launch(mixed, LaunchShape{}) }),
+			Try(func() { x.Launch(lost, LaunchShape{}) }),
+		} {
+			want := []string{"Launch: kernel mixed, launched at %s:%d: operands have types int32 and int64; convert one (at %s:%d)",
+				"Launch: kernel lost, launched at %s:%d: Exp2 works on float32, not on float64; convert the value (at %s:%d)"}[i]
+			wantError(t, err, fault.Invalid)
+			if want = fmt.Sprintf(want, file, at+2+i, file, line+1+i); err.Error() != want {
+				t.Errorf("got  %v\nwant %s", err, want)
+			}
+		}
 	})
 }

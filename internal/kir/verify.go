@@ -15,8 +15,9 @@ const maxParamBytes = 4096
 
 // Verify checks p against the rules that each [Op] states: operand counts and types, structure, that every value is defined once and
 // used in scope, that every variable is set before it is read on every path, that collective operations are reached by all threads
-// of the block, and what tile regions may do. The error is a *fault.Error of kind Invalid with the source line where known; its sentence
-// ends in the instruction's text. A program that Verify accepts satisfies what ptx and vexec rely on.
+// of the block, and what tile regions may do. The error is a *fault.Error of kind Invalid with the source line, or if none is known,
+// with the instruction's text at its end. It calls operations as programs do. A program that Verify accepts satisfies what ptx and vexec
+// rely on.
 func Verify(p *Program) error {
 	v := &verifier{p: p, defined: make([]bool, len(p.Values)), live: make([]bool, len(p.Values)), region: make([]*Block, len(p.Vars)),
 		outside: make([]bool, len(p.Vars)), maps: map[uint64]MapTile{}}
@@ -75,11 +76,12 @@ func (v *verifier) fail(in *Instr, format string, args ...any) {
 		return
 	}
 	e := fault.New(fault.Invalid, "kernel %s: %s", v.p.Name, fmt.Sprintf(format, args...))
-	if in != nil {
+	switch {
+	case in == nil:
+	case in.Loc > 0 && in.Loc < len(v.p.Locs):
+		e.File, e.Line = v.p.Locs[in.Loc].File, v.p.Locs[in.Loc].Line
+	default:
 		e.Msg += ": " + v.p.Format(in)
-		if in.Loc > 0 && in.Loc < len(v.p.Locs) {
-			e.File, e.Line = v.p.Locs[in.Loc].File, v.p.Locs[in.Loc].Line
-		}
 	}
 	v.err = e
 }
@@ -196,7 +198,7 @@ func (v *verifier) block(b *Block, vars varSet, c context) varSet {
 		switch in.Op {
 		case OpBreak, OpContinue, OpReturn, OpYield:
 			if i+1 < len(b.Instrs) {
-				v.fail(b.Instrs[i+1], "an instruction follows a %s", in.Op)
+				v.fail(b.Instrs[i+1], "an operation follows a %s, and is never reached; remove it", in.word())
 				return vars
 			}
 		}
@@ -241,7 +243,7 @@ func (v *verifier) instr(in *Instr, vars varSet, c context) varSet {
 	switch in.Op {
 	case OpGet:
 		if !vars.has(in.Sym) {
-			v.fail(in, "variable %d is read where it may not have been set", in.Sym)
+			v.fail(in, "a variable is read where it may not have been set; begin with a value, k.Var, or set it on every way there")
 		}
 		v.access(in, c)
 	case OpSet:
@@ -267,7 +269,7 @@ func (v *verifier) instr(in *Instr, vars varSet, c context) varSet {
 		v.tileRegion(in, vars.clone(), c)
 	case OpBreak, OpContinue:
 		if c.loop == nil {
-			v.fail(in, "a %s stands outside a loop", in.Op)
+			v.fail(in, "%s stands outside a loop; call it in the function of a For or Loop", in.word())
 			return vars
 		}
 		if in.Op == OpBreak {
@@ -305,7 +307,7 @@ func (v *verifier) readOnly() {
 	if slices.ContainsFunc(v.p.Params, func(p Param) bool { return p.ReadOnly }) {
 		findOrigins(v.p).stores(v.p.Body, func(in *Instr, i int) {
 			if v.p.Params[i].ReadOnly {
-				v.fail(in, "the buffer %q is declared read-only", v.p.Params[i].Name)
+				v.fail(in, "the buffer %q is declared read-only, but written; declare it with Buffer", v.p.Params[i].Name)
 			}
 		})
 	}
@@ -330,7 +332,7 @@ func (v *verifier) access(in *Instr, c context) {
 func (v *verifier) tileVariables() {
 	for _, in := range v.setIn {
 		if v.outside[in.Sym] {
-			v.fail(in, "a variable that a tile region sets is used outside the region, where its value would depend on the layout")
+			v.fail(in, "a variable that the function of a tile operation sets is used outside; carry the value out in a tile or a buffer")
 		}
 	}
 }
