@@ -49,7 +49,7 @@ func Integer(v int64) Arg { return Arg{kind: argNumber, number: kernels.IntScala
 type LaunchShape struct {
 	// Grid and Block are x, y, z.
 	Grid, Block [3]int
-	// Shared is the dynamic shared memory of a block in bytes.
+	// Shared is the dynamic shared memory of a block in bytes, for an array of the kernel that is declared with -1 elements.
 	Shared int
 }
 
@@ -153,6 +153,26 @@ func (f *frame) checkBlocks(p *kir.Program, shape LaunchShape) {
 	case threads > p.Threads:
 		f.fail(fault.Invalid, "kernel %s is written for blocks of at most %d threads, but the launch has blocks of %v", p.Name,
 			p.Threads, shape.Block)
+	}
+}
+
+// checkShared refuses a launch that takes more shared memory than a block may have. Tiles is what the kernel's tiles take of it.
+func (f *frame) checkShared(p *kir.Program, shape LaunchShape, tiles int) {
+	if shape.Shared < 0 {
+		f.fail(fault.Invalid, "a launch with %d bytes of shared memory; give at least 0", shape.Shared)
+	}
+	total, dynamic, most := shape.Shared+tiles, false, f.x.m.stream.Device().Limits().SharedPerBlock
+	for _, a := range p.Shared {
+		total += max(a.Count, 0) * a.Type.Size()
+		dynamic = dynamic || a.Count < 0
+	}
+	switch {
+	case shape.Shared > 0 && !dynamic:
+		f.fail(fault.Invalid, "the launch brings %d bytes of dynamic shared memory, for which kernel %s declares no array; declare one with "+
+			"-1 elements", shape.Shared, p.Name)
+	case shape.Shared > most || total > most:
+		f.fail(fault.Invalid, "a block of kernel %s takes %d bytes of shared memory, and the device has %d for one; take less", p.Name,
+			max(total, shape.Shared), most)
 	}
 }
 
@@ -303,6 +323,7 @@ func runLaunch(f *frame) error {
 	if err != nil {
 		return err
 	}
+	f.checkShared(p, c.shape, int(fn.Shared))
 	d, l := f.dl, &f.launch
 	for i := range 3 {
 		d.Grid[i], d.Block[i] = uint32(max(c.shape.Grid[i], 1)), uint32(max(c.shape.Block[i], 1))

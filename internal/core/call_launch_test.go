@@ -94,3 +94,43 @@ func TestLaunchOfMistake(t *testing.T) {
 		}
 	})
 }
+
+// TestLaunchShared: what a block takes of shared memory is refused where no GPU has it, and what a GPU has can be used.
+func TestLaunchShared(t *testing.T) {
+	build := func(n int) *kernel.Kernel {
+		return kernel.Build("shared", func(k *kernel.Builder) {
+			b, last := k.Buffer("b", dtype.Float32), k.Scalar("last", dtype.Int32)
+			s := k.Shared("s", dtype.Float32, n)
+			s.Store(last, k.F32(7))
+			b.Store(k.I32(0), s.Load(last))
+		})
+	}
+	static, large, huge, dynamic := build(48<<8), build(48<<8+1), build(1<<62), build(-1)
+	opened(t, func(t *testing.T, x *Exec) {
+		a, most := x.Zeros([]int{1}, dtype.Float32), x.m.stream.Device().Limits().SharedPerBlock
+		launch := func(k *kernel.Kernel, bytes, last int) error {
+			return Try(func() { x.Launch(k, LaunchShape{Shared: bytes}, Out(a), Integer(int64(last))) })
+		}
+		for _, c := range []struct {
+			want  string
+			k     *kernel.Kernel
+			bytes int
+		}{
+			{"its shared arrays take 49156 bytes, and a block may have 49152; make them smaller, or declare one with -1 elements", large, 0},
+			{"its shared arrays take 18446744073709551616 bytes", huge, 0},
+			{fmt.Sprintf("a block of kernel shared takes %d bytes of shared memory, and the device has %d for one; take less", most+1, most),
+				dynamic, most + 1},
+			{fmt.Sprintf("a block of kernel shared takes %d bytes", 1<<40), dynamic, 1 << 40},
+			{"-4 bytes of shared memory; give at least 0", dynamic, -4},
+			{"4 bytes of dynamic shared memory, for which kernel shared declares no array; declare one with -1 elements", static, 4},
+		} {
+			wantError(t, launch(c.k, c.bytes, 0), fault.Invalid, c.want, "launch_test.go")
+		}
+		for _, err := range []error{launch(static, 0, 48<<8-1), launch(dynamic, most, most/4-1), launch(dynamic, 4, 0)} {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		want(t, x, a, 7)
+	})
+}

@@ -10,6 +10,9 @@ import (
 // MaxThreads is the most threads a block may have, on every device.
 const MaxThreads = 1024
 
+// MaxShared is the most bytes that the shared arrays of a program may take, on every device. What the launch brings is not counted.
+const MaxShared = 48 << 10
+
 // maxParamBytes is the most bytes of packed arguments that every supported driver takes.
 const maxParamBytes = 4096
 
@@ -102,8 +105,14 @@ func (v *verifier) declarations() {
 			v.fail(nil, "the parameters take %d bytes; the limit is %d", size, maxParamBytes)
 		}
 	}
+	shared := 0. // of any size
 	for _, a := range p.Shared {
 		v.declared("shared array", a.Name, a.Type, a.Count >= -1 && a.Count != 0)
+		shared += float64(max(a.Count, 0)) * float64(a.Type.Size())
+	}
+	if shared > MaxShared {
+		v.fail(nil, "its shared arrays take %.0f bytes, and a block may have %d; make them smaller, or declare one with -1 elements, whose size "+
+			"the launch gives", shared, MaxShared)
 	}
 	for _, a := range p.Local {
 		v.declared("local array", a.Name, a.Type, a.Count > 0)
