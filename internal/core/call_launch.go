@@ -39,7 +39,7 @@ func Out(t *Tensor) Arg { return Arg{kind: argOut, t: t} }
 // Mapped is an argument for a tensor that the kernel reads through a tensor map.
 func Mapped(t *Tensor) Arg { return Arg{kind: argMapped, t: t} }
 
-// Number is a scalar argument; it is converted to the parameter's type.
+// Number is a scalar argument; it is rounded to the parameter's type, and must be whole if that is no floating-point type.
 func Number(v float64) Arg { return Arg{kind: argNumber, number: kernels.FloatScalar(v)} }
 
 // Integer is a scalar argument, exact to 64 bits.
@@ -53,7 +53,7 @@ type LaunchShape struct {
 	Shared int
 }
 
-// Over is the shape for at least n threads in x, in blocks of 256.
+// Over is the shape for at least n threads in x, in blocks of 256. A kernel that fixes another number of threads needs a shape of its own.
 func Over(n int) LaunchShape {
 	return LaunchShape{Grid: [3]int{(n + 255) / 256}, Block: [3]int{256}}
 }
@@ -138,21 +138,22 @@ func paramsOf(p *kir.Program) paramUse {
 
 // checkBlocks refuses a grid or block that the program cannot run with.
 func (f *frame) checkBlocks(p *kir.Program, shape LaunchShape) {
-	threads := 1
+	threads, block := 1, shape.Block // as it runs
 	for i := range 3 {
 		if shape.Grid[i] < 0 || shape.Block[i] < 0 || shape.Block[i] > 1024 {
 			f.fail(fault.Invalid, "a launch of grid %v and block %v; give counts of at least 0, and of at most 1024 threads",
 				shape.Grid, shape.Block)
 		}
-		threads *= max(shape.Block[i], 1)
+		block[i] = max(block[i], 1)
+		threads *= block[i]
 	}
 	switch exact := p.FixedThreads || len(p.Tiles) > 0; {
-	case exact && (threads != p.Threads || max(shape.Block[0], 1) != threads):
-		f.fail(fault.Invalid, "kernel %s is written for blocks of %d threads in x, but the launch has blocks of %v", p.Name,
-			p.Threads, shape.Block)
+	case exact && (threads != p.Threads || block[0] != threads):
+		f.fail(fault.Invalid, "kernel %s is written for blocks of %d threads in x, but the launch has blocks of %v; give "+
+			"LaunchShape.Block as [3]int{%d}", p.Name, p.Threads, block, p.Threads)
 	case threads > p.Threads:
-		f.fail(fault.Invalid, "kernel %s is written for blocks of at most %d threads, but the launch has blocks of %v", p.Name,
-			p.Threads, shape.Block)
+		f.fail(fault.Invalid, "kernel %s is written for blocks of at most %d threads, but the launch has blocks of %v; launch smaller "+
+			"blocks, and more of them", p.Name, p.Threads, block)
 	}
 }
 
@@ -217,6 +218,10 @@ func (f *frame) launchArgs(p *kir.Program, c *launching) {
 			}
 			le.PutUint64(b, t.ptr())
 		case q.Kind == kir.ParamScalar && kind == argNumber:
+			if v := scalars[0]; !q.Type.IsFloat() && float64(v.I) != v.F {
+				f.fail(fault.Invalid, "parameter %s of kernel %s is of type %v, but the number %v was given; give a whole number", q.Name,
+					p.Name, q.Type, v.F)
+			}
 			putScalar(b, q.Type, scalars[0])
 			scalars = scalars[1:]
 		case q.Kind == kir.ParamScalar:

@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"math"
 	"runtime"
 	"testing"
 
@@ -37,6 +38,7 @@ func TestLaunchRefusals(t *testing.T) {
 		})
 	})
 	number := kernel.Build("number", func(k *kernel.Builder) { k.Scalar("n", dtype.Float32) })
+	whole := kernel.Build("whole", func(k *kernel.Builder) { k.Scalar("n", dtype.Int64) })
 	block := func(x, y int) LaunchShape { return LaunchShape{Block: [3]int{x, y}} }
 	opened(t, func(t *testing.T, x *Exec) {
 		a := x.Zeros([]int{64}, dtype.Float32)
@@ -46,10 +48,11 @@ func TestLaunchRefusals(t *testing.T) {
 			shape      LaunchShape
 			arg        Arg
 		}{
-			{"too few", "kernel fixed is written for blocks of 64 threads in x, but the launch has blocks of [32 0 0]", fixed,
+			{"too few", "kernel fixed is written for blocks of 64 threads in x, but the launch has blocks of [32 1 1]; " +
+				"give LaunchShape.Block as [3]int{64}", fixed,
 				block(32, 0), Out(a)},
-			{"in y", "for blocks of 64 threads in x, but the launch has blocks of [1 64 0]", fixed, block(1, 64), Out(a)},
-			{"too many", "kernel few is written for blocks of at most 64 threads, but the launch has blocks of [65 0 0]", few,
+			{"in y", "for blocks of 64 threads in x, but the launch has blocks of [1 64 1]", fixed, block(1, 64), Out(a)},
+			{"too many", "kernel few is written for blocks of at most 64 threads, but the launch has blocks of [65 1 1]; launch smaller blocks", few,
 				block(65, 0), Out(a)},
 			{"in all", "kernel plain is written for blocks of at most 1024 threads", plain, block(512, 4), Out(a)},
 			{"negative", "give counts of at least 0", plain, block(-1, 0), Out(a)},
@@ -62,9 +65,17 @@ func TestLaunchRefusals(t *testing.T) {
 			{"nil for a number", "argument 0 of kernel number is a nil tensor; give it one", number, block(1, 0), In(nil)},
 			{"zero", "argument 0 of kernel plain is a zero value; make it with In, Out, Mapped, Number or Integer", plain,
 				block(1, 0), Arg{}},
+			{"over", "for blocks of 64 threads in x, but the launch has blocks of [256 1 1]", fixed, Over(64), Out(a)},
+			{"fraction", "parameter n of kernel whole is of type int64, but the number 8.5 was given; give a whole number", whole,
+				block(1, 0), Number(8.5)},
+			{"no number", "but the number NaN was given; give a whole number", whole, block(1, 0), Number(math.NaN())},
+			{"too large", "but the number 1e+20 was given; give a whole number", whole, block(1, 0), Number(1e20)},
 			{"atomic", "kernel masked writes its parameter b", masked, block(64, 0), In(a)},
 		} {
 			wantError(t, Try(func() { x.Launch(c.k, c.shape, c.arg) }), fault.Invalid, c.want, "launch_test.go")
+		}
+		for _, n := range []Arg{Number(8), Integer(1<<63 - 1), Integer(-1 << 63)} {
+			x.Launch(whole, block(1, 0), n)
 		}
 		x.Launch(reader, block(1, 0), In(a))
 		x.Launch(moved, block(1, 0), Out(a))
