@@ -2,7 +2,8 @@
 // simulator alike.
 // It must not depend on how the program is compiled or launched. It is experimental: its API may change.
 //
-// An Exec of package tenon runs a kernel with its method Launch. The examples show one over elements, and one with tiles.
+// An Exec of package tenon runs a kernel with its method Launch. The examples show one over elements, and one with tiles. Package kmath has
+// the mathematical functions.
 //
 // A mistake (operands of different types, a value used outside its region) does not panic: the first one is kept with its source line
 // and returned by [Kernel.Program], and so by the first launch.
@@ -115,12 +116,12 @@ type Builder struct {
 	prog  *kir.Program
 	block *kir.Block
 	err   error
-	locs  map[uintptr]int
+	sites map[uintptr]*site
 	files []string // the whole paths of the files of prog.Locs
 }
 
 func empty() *Builder {
-	return &Builder{prog: &kir.Program{Locs: []kir.Loc{{}}}, locs: map[uintptr]int{}, files: []string{""}}
+	return &Builder{prog: &kir.Program{Locs: []kir.Loc{{}}}, sites: map[uintptr]*site{}, files: []string{""}}
 }
 
 // Value is a typed value of every thread. Values are immutable; see Var for what changes.
@@ -136,6 +137,10 @@ func (v Value) Type() dtype.DType { return v.t }
 // Builder returns the builder that made v.
 func (v Value) Builder() *Builder { return v.b }
 
+// Fail makes a mistake of the program's call that is under way; the first one is the kernel's error. It is for functions that record a part
+// of a kernel, and refuse what they are given.
+func (b *Builder) Fail(format string, args ...any) { b.fail(format, args...) }
+
 func (b *Builder) fail(format string, args ...any) {
 	b.own()
 	if b.err != nil {
@@ -150,33 +155,58 @@ func (b *Builder) fail(format string, args ...any) {
 // place returns file and line of what loc returned.
 func (b *Builder) place(loc int) (file string, line int) { return b.files[loc], b.prog.Locs[loc].Line }
 
-// loc returns the index of the first caller outside this package.
+// site is a call on the way to the builder.
+type site struct {
+	folder, file string // of the package, in the module
+	line         int
+	loc          int // 0 until addLoc gave it one
+}
+
+// loc returns the index of the first caller outside this package; where the program called package kmath, of that call.
 func (b *Builder) loc() int {
 	b.own()
 	var pcs [16]uintptr
-	n := runtime.Callers(3, pcs[:])
-	for i := 0; i < n; i++ {
-		idx, ok := b.locs[pcs[i]]
-		if !ok {
-			idx = -1
-			frames := runtime.CallersFrames(pcs[i : i+1])
-			for {
-				fr, more := frames.Next()
-				if _, folder := origin.Of(fr.Function, fr.File); folder != "kernel" && fr.Line > 0 {
-					idx = b.addLoc(fr.File, fr.Line)
-					break
-				}
-				if !more {
-					break
-				}
-			}
-			b.locs[pcs[i]] = idx
+	var found *site
+	for _, pc := range pcs[:runtime.Callers(3, pcs[:])] {
+		s := b.site(pc)
+		switch {
+		case s.folder == "kernel":
+			continue
+		case s.folder == "kernel/kmath":
+			found = nil // its caller is the one
+			continue
+		case found == nil:
+			found = s
 		}
-		if idx >= 0 {
-			return idx
+		if s.folder != "internal/kernels/math" {
+			break
 		}
 	}
-	return 0
+	if found == nil {
+		return 0
+	}
+	if found.loc == 0 {
+		found.loc = b.addLoc(found.file, found.line)
+	}
+	return found.loc
+}
+
+// site returns the call at a program counter; one without a line counts as this package's.
+func (b *Builder) site(pc uintptr) *site {
+	if s, ok := b.sites[pc]; ok {
+		return s
+	}
+	s := &site{folder: "kernel"}
+	frames := runtime.CallersFrames([]uintptr{pc})
+	for more := true; more && s.folder == "kernel"; {
+		var fr runtime.Frame
+		if fr, more = frames.Next(); fr.Line > 0 {
+			_, folder := origin.Of(fr.Function, fr.File)
+			s = &site{folder: folder, file: fr.File, line: fr.Line}
+		}
+	}
+	b.sites[pc] = s
+	return s
 }
 
 // addLoc keeps the last two elements of the path, so that images do not depend on where the module lies.

@@ -169,8 +169,8 @@ func (f *frame) checkShared(p *kir.Program, shape LaunchShape, tiles int) {
 	}
 	switch {
 	case shape.Shared > 0 && !dynamic:
-		f.fail(fault.Invalid, "the launch brings %d bytes of dynamic shared memory, for which kernel %s declares no array; declare one with "+
-			"-1 elements", shape.Shared, p.Name)
+		f.fail(fault.Invalid, "the launch brings %d bytes of dynamic shared memory, for which kernel %s declares no array; declare one "+
+			"with -1 elements", shape.Shared, p.Name)
 	case shape.Shared > most || total > most:
 		f.fail(fault.Invalid, "a block of kernel %s takes %d bytes of shared memory, and the device has %d for one; take less", p.Name,
 			max(total, shape.Shared), most)

@@ -52,8 +52,8 @@ func TestLaunchRefusals(t *testing.T) {
 				"give LaunchShape.Block as [3]int{64}", fixed,
 				block(32, 0), Out(a)},
 			{"in y", "for blocks of 64 threads in x, but the launch has blocks of [1 64 1]", fixed, block(1, 64), Out(a)},
-			{"too many", "kernel few is written for blocks of at most 64 threads, but the launch has blocks of [65 1 1]; launch smaller blocks", few,
-				block(65, 0), Out(a)},
+			{"too many", "kernel few is written for blocks of at most 64 threads, but the launch has blocks of [65 1 1]; " +
+				"launch smaller blocks", few, block(65, 0), Out(a)},
 			{"in all", "kernel plain is written for blocks of at most 1024 threads", plain, block(512, 4), Out(a)},
 			{"negative", "give counts of at least 0", plain, block(-1, 0), Out(a)},
 			{"huge", "of at most 1024 threads", plain, block(1<<40, 0), Out(a)},
@@ -127,9 +127,11 @@ func TestLaunchShared(t *testing.T) {
 			k     *kernel.Kernel
 			bytes int
 		}{
-			{"its shared arrays take 49156 bytes, and a block may have 49152; make them smaller, or declare one with -1 elements", large, 0},
+			{"its shared arrays take 49156 bytes, and a block may have 49152; make them smaller, or declare one with " +
+				"-1 elements", large, 0},
 			{"its shared arrays take 18446744073709551616 bytes", huge, 0},
-			{fmt.Sprintf("a block of kernel shared takes %d bytes of shared memory, and the device has %d for one; take less", most+1, most),
+			{fmt.Sprintf("a block of kernel shared takes %d bytes of shared memory, and the device has %d for one; take less",
+				most+1, most),
 				dynamic, most + 1},
 			{fmt.Sprintf("a block of kernel shared takes %d bytes", 1<<40), dynamic, 1 << 40},
 			{"-4 bytes of shared memory; give at least 0", dynamic, -4},

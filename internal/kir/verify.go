@@ -111,8 +111,8 @@ func (v *verifier) declarations() {
 		shared += float64(max(a.Count, 0)) * float64(a.Type.Size())
 	}
 	if shared > MaxShared {
-		v.fail(nil, "its shared arrays take %.0f bytes, and a block may have %d; make them smaller, or declare one with -1 elements, whose size "+
-			"the launch gives", shared, MaxShared)
+		v.fail(nil, "its shared arrays take %.0f bytes, and a block may have %d; make them smaller, or declare one with -1 elements, "+
+			"whose size the launch gives", shared, MaxShared)
 	}
 	for _, a := range p.Local {
 		v.declared("local array", a.Name, a.Type, a.Count > 0)
