@@ -147,3 +147,14 @@ func TestLaunchShared(t *testing.T) {
 		want(t, x, a, 7)
 	})
 }
+
+// TestLaunchRecordsNothing: a backward pass from what a launch made fails, and the error says what gives a kernel a derivative.
+func TestLaunchRecordsNothing(t *testing.T) {
+	fill := kernel.Build("fill", func(k *kernel.Builder) { k.Buffer("b", dtype.Float32).Store(k.I32(0), k.F32(1)) })
+	opened(t, func(t *testing.T, x *Exec) {
+		a := x.Zeros([]int{1}, dtype.Float32)
+		x.Launch(fill, LaunchShape{}, Out(a))
+		wantError(t, x.Backward(x.Sum(a, nil, SumOpt{}), BackwardOpt{}), fault.Invalid,
+			"does not require grad and was not made by an operation that does; a kernel's Launch records nothing: wrap it in a Function")
+	})
+}
