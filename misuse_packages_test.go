@@ -21,6 +21,7 @@ import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/kernel"
+	"tenon.dev/kernel/kmath"
 	"tenon.dev/linalg"
 	"tenon.dev/memcheck"
 	"tenon.dev/memviz"
@@ -364,6 +365,14 @@ func (w *walk) scheduled(f reflect.Value) reflect.Value {
 var kernelTypes = []any{(*kernel.Builder)(nil), kernel.Array{}, kernel.Buffer{}, kernel.TensorMap{}, kernel.Tile{},
 	kernel.Value{}, kernel.Var{}}
 
+// kernelFunctions are functions that record a part of a kernel.
+var kernelFunctions = map[string]any{
+	"kmath.Exp": kmath.Exp, "kmath.Exp2": kmath.Exp2, "kmath.Expm1": kmath.Expm1, "kmath.Log": kmath.Log, "kmath.Log2": kmath.Log2,
+	"kmath.Log10": kmath.Log10, "kmath.Log1p": kmath.Log1p, "kmath.Rsqrt": kmath.Rsqrt, "kmath.Sin": kmath.Sin, "kmath.Cos": kmath.Cos,
+	"kmath.Tan": kmath.Tan, "kmath.Tanh": kmath.Tanh, "kmath.Sigmoid": kmath.Sigmoid, "kmath.Erf": kmath.Erf, "kmath.Erfc": kmath.Erfc,
+	"kmath.Pow": kmath.Pow,
+}
+
 // TestMisuseOfKernels: whatever the builder is called with, a mistake in a kernel becomes the kernel's error.
 func TestMisuseOfKernels(t *testing.T) {
 	x, err := tenon.Open(tenon.CPU())
@@ -405,28 +414,32 @@ func TestMisuseOfKernels(t *testing.T) {
 			return err
 		})
 	}
-	for _, sample := range kernelTypes {
-		methods(sample, func(name string, f reflect.Value) {
-			for i := range f.Type().NumIn() {
-				for _, v := range w.of(f.Type().In(i)) {
-					args := w.sound(f.Type(), 0)
-					args[i] = v
-					must := ""
-					if v.wrong && !slices.Contains(handed, name[strings.LastIndexByte(name, '.')+1:]) {
-						must = describe(name, args)
-					}
-					call(name, f, args, must)
-				}
-			}
-			for range 20 {
+	each := func(name string, f reflect.Value) {
+		for i := range f.Type().NumIn() {
+			for _, v := range w.of(f.Type().In(i)) {
 				args := w.sound(f.Type(), 0)
-				for i := range args {
-					vs := w.of(f.Type().In(i))
-					args[i] = vs[w.rand.IntN(len(vs))]
+				args[i] = v
+				must := ""
+				if v.wrong && !slices.Contains(handed, name[strings.LastIndexByte(name, '.')+1:]) {
+					must = describe(name, args)
 				}
-				call(name, f, args, "")
+				call(name, f, args, must)
 			}
-		})
+		}
+		for range 20 {
+			args := w.sound(f.Type(), 0)
+			for i := range args {
+				vs := w.of(f.Type().In(i))
+				args[i] = vs[w.rand.IntN(len(vs))]
+			}
+			call(name, f, args, "")
+		}
+	}
+	for _, sample := range kernelTypes {
+		methods(sample, each)
+	}
+	for _, name := range slices.Sorted(maps.Keys(kernelFunctions)) {
+		each(name, reflect.ValueOf(kernelFunctions[name]))
 	}
 	for msg, what := range w.said {
 		t.Logf("%s\n\t\t%s", msg, what)
@@ -448,8 +461,10 @@ var apart = map[string]string{
 func TestMisuseIsWhole(t *testing.T) {
 	walked := map[string]bool{}
 	note := func(name string, _ reflect.Value) { walked[name] = true }
-	for name := range functions {
-		walked[name] = true
+	for _, m := range []map[string]any{functions, kernelFunctions} {
+		for name := range m {
+			walked[name] = true
+		}
 	}
 	for _, sample := range slices.Concat(types, kernelTypes, []any{(*tenon.Exec)(nil), (*tenon.Tensor)(nil)}) {
 		methods(sample, note)

@@ -278,7 +278,7 @@ func Read[T dtype.Element](x *Exec, t *Tensor) ([]T, error) {
 type Arg = core.Arg
 
 // LaunchShape is the grid of a launch in blocks and the block in threads. Its fields Grid and Block have three ints each, x, y and z,
-// where 0 means 1; Shared is the dynamic shared memory of a block in bytes.
+// where 0 means 1; Shared is the dynamic shared memory of a block in bytes, for an array of the kernel that is declared with -1 elements.
 type LaunchShape = core.LaunchShape
 
 // In is a tensor that a kernel reads. A launch is refused if its kernel writes to an address computed from this parameter, on whatever
@@ -293,13 +293,14 @@ func Out(t *Tensor) Arg { return core.Out((*core.Tensor)(t)) }
 // other strides are multiples of 16 bytes; any other tensor is refused.
 func Mapped(t *Tensor) Arg { return core.Mapped((*core.Tensor)(t)) }
 
-// Number is a scalar argument; it is converted to the parameter's type.
+// Number is a scalar argument; it is rounded to the parameter's type, and must be whole if that is no floating-point type.
 func Number(v float64) Arg { return core.Number(v) }
 
 // Integer is a scalar argument, exact to 64 bits.
 func Integer(v int64) Arg { return core.Integer(v) }
 
-// Over returns the shape for at least n threads in x.
+// Over returns the shape for at least n threads in x, in blocks of 256. A kernel that fixes another number of threads needs a shape of its
+// own.
 func Over(n int) LaunchShape { return core.Over(n) }
 
 // Launch runs a kernel on x's stream, in order with the operations before and after. A buffer parameter gets the address of a tensor's

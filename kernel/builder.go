@@ -1,7 +1,8 @@
 // Package kernel is a language for writing GPU kernels in Go: Go code calls a Builder, which records one SPMD program for both the GPU and
 // the simulator. It must not depend on how the program is compiled or launched. It is experimental: its API may change.
 //
-// The Launch method of an Exec of package tenon runs a kernel. The examples show an element-wise kernel and one with tiles.
+// The Launch method of an Exec of package tenon runs a kernel. The examples show an element-wise kernel and one with tiles. Package kmath
+// has the mathematical functions.
 //
 // A mistake, such as operands of different types or a value used outside its region, does not panic. The first one is kept with its source
 // line and returned by [Kernel.Program], and so by the first launch.
@@ -10,6 +11,7 @@ package kernel
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 
 	"tenon.dev/dtype"
@@ -26,7 +28,8 @@ type Kernel struct {
 
 // Build calls f with a new Builder and returns the program it records. The name may contain letters, digits and underscores.
 func Build(name string, f func(k *Builder)) *Kernel {
-	b := &Builder{prog: &kir.Program{Name: name, Threads: 1024, Body: &kir.Block{}, Locs: []kir.Loc{{}}}, locs: map[uintptr]int{}}
+	b := empty()
+	b.prog.Name, b.prog.Threads, b.prog.Body = name, 1024, &kir.Block{}
 	b.block = b.prog.Body
 	if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != "" {
 		b.fail("kernel name %q may hold only letters, digits and underscores", name)
@@ -40,9 +43,22 @@ func Build(name string, f func(k *Builder)) *Kernel {
 		return &Kernel{err: b.err}
 	}
 	if err := kir.Verify(b.prog); err != nil {
-		return &Kernel{err: err}
+		return &Kernel{err: b.mistake(err)}
 	}
 	return &Kernel{prog: b.prog}
+}
+
+// mistake is err, which the verifier returned, as fail makes errors. One that belongs to no line gets that of Build's call.
+func (b *Builder) mistake(err error) error {
+	e := *err.(*fault.Error)
+	e.Op = "kernel " + b.prog.Name
+	e.Msg = strings.TrimPrefix(e.Msg, e.Op+": ")
+	at := slices.Index(b.prog.Locs, kir.Loc{File: e.File, Line: e.Line})
+	if e.Line == 0 {
+		at = b.loc()
+	}
+	e.File, e.Line = b.place(at)
+	return &e
 }
 
 // record calls f. A panic of stray in f, about a value that does not belong to b, becomes b's error.
@@ -70,10 +86,10 @@ const astray = "kernel"
 
 // stray panics with an error at the caller's line.
 func stray(msg string) {
-	b := &Builder{prog: &kir.Program{Locs: []kir.Loc{{}}}, locs: map[uintptr]int{}}
+	b := empty()
 	e := fault.New(fault.Invalid, "%s", msg)
-	l := b.prog.Locs[b.loc()]
-	e.Op, e.File, e.Line = astray, l.File, l.Line
+	e.Op = astray
+	e.File, e.Line = b.place(b.loc())
 	panic(e)
 }
 
@@ -99,7 +115,12 @@ type Builder struct {
 	prog  *kir.Program
 	block *kir.Block
 	err   error
-	locs  map[uintptr]int
+	sites map[uintptr]*site
+	files []string // the whole paths of the files of prog.Locs
+}
+
+func empty() *Builder {
+	return &Builder{prog: &kir.Program{Locs: []kir.Loc{{}}}, sites: map[uintptr]*site{}, files: []string{""}}
 }
 
 // Value is a typed value of every thread. Values are immutable; see Var for what changes.
@@ -115,6 +136,10 @@ func (v Value) Type() dtype.DType { return v.t }
 // Builder returns the builder that made v.
 func (v Value) Builder() *Builder { return v.b }
 
+// Fail makes a mistake of the program's call that is under way; the first one is the kernel's error. It is for functions that record a part
+// of a kernel, and refuse what they are given.
+func (b *Builder) Fail(format string, args ...any) { b.fail(format, args...) }
+
 func (b *Builder) fail(format string, args ...any) {
 	b.own()
 	if b.err != nil {
@@ -122,44 +147,71 @@ func (b *Builder) fail(format string, args ...any) {
 	}
 	e := fault.New(fault.Invalid, format, args...)
 	e.Op = "kernel " + b.prog.Name
-	if l := b.prog.Locs[b.loc()]; l.Line > 0 {
-		e.File, e.Line = l.File, l.Line
-	}
+	e.File, e.Line = b.place(b.loc())
 	b.err = e
 }
 
-// loc returns the index of the source location of the first caller outside this package.
+// place returns the file and line of a location that loc returned.
+func (b *Builder) place(loc int) (file string, line int) { return b.files[loc], b.prog.Locs[loc].Line }
+
+// site is a call on the way to the builder.
+type site struct {
+	folder, file string // of the package, in the module
+	line         int
+	loc          int // 0 until addLoc gave it one
+}
+
+// loc returns the index of the source location of the first caller outside this package or, if the program called package kmath, of that
+// call.
 func (b *Builder) loc() int {
 	b.own()
 	var pcs [16]uintptr
-	n := runtime.Callers(3, pcs[:])
-	for i := 0; i < n; i++ {
-		idx, ok := b.locs[pcs[i]]
-		if !ok {
-			idx = -1
-			frames := runtime.CallersFrames(pcs[i : i+1])
-			for {
-				fr, more := frames.Next()
-				if _, folder := origin.Of(fr.Function, fr.File); folder != "kernel" && fr.Line > 0 {
-					idx = b.addLoc(fr.File, fr.Line)
-					break
-				}
-				if !more {
-					break
-				}
-			}
-			b.locs[pcs[i]] = idx
+	var found *site
+	for _, pc := range pcs[:runtime.Callers(3, pcs[:])] {
+		s := b.site(pc)
+		switch {
+		case s.folder == "kernel":
+			continue
+		case s.folder == "kernel/kmath":
+			found = nil // its caller is the one
+			continue
+		case found == nil:
+			found = s
 		}
-		if idx >= 0 {
-			return idx
+		if s.folder != "internal/kernels/math" {
+			break
 		}
 	}
-	return 0
+	if found == nil {
+		return 0
+	}
+	if found.loc == 0 {
+		found.loc = b.addLoc(found.file, found.line)
+	}
+	return found.loc
+}
+
+// site returns the call at a program counter; one without a line counts as this package's.
+func (b *Builder) site(pc uintptr) *site {
+	if s, ok := b.sites[pc]; ok {
+		return s
+	}
+	s := &site{folder: "kernel"}
+	frames := runtime.CallersFrames([]uintptr{pc})
+	for more := true; more && s.folder == "kernel"; {
+		var fr runtime.Frame
+		if fr, more = frames.Next(); fr.Line > 0 {
+			_, folder := origin.Of(fr.Function, fr.File)
+			s = &site{folder: folder, file: fr.File, line: fr.Line}
+		}
+	}
+	b.sites[pc] = s
+	return s
 }
 
 // addLoc keeps only the last two elements of the path, so that images do not depend on the directory of the module.
 func (b *Builder) addLoc(file string, line int) int {
-	cut := len(file)
+	whole, cut := file, len(file)
 	for range 2 {
 		i := strings.LastIndexByte(file[:cut], '/')
 		if i < 0 {
@@ -179,7 +231,7 @@ func (b *Builder) addLoc(file string, line int) int {
 			return i
 		}
 	}
-	b.prog.Locs = append(b.prog.Locs, l)
+	b.prog.Locs, b.files = append(b.prog.Locs, l), append(b.files, whole)
 	return len(b.prog.Locs) - 1
 }
 
@@ -303,7 +355,8 @@ func (b *Builder) GridDim(a Axis) Value { return b.special(kir.NCtaIDX + kir.Sub
 // LaneID returns the thread's index in its warp of 32, Int32.
 func (b *Builder) LaneID() Value { return b.special(kir.LaneID) }
 
-// ForEach runs f for i = 0 … n-1 (n is an Int64 value), one thread per i. The launch needs at least n threads in x.
+// ForEach runs f for i = 0 … n-1 (n is an Int64 value), one thread per i. The launch needs at least n threads in x, which tenon.Over(n)
+// provides; an i without a thread is skipped.
 func (b *Builder) ForEach(n Value, f func(i Value)) {
 	if f == nil {
 		b.fail(noBody)

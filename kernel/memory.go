@@ -138,7 +138,9 @@ type Array struct {
 	t     dtype.DType
 }
 
-// Shared declares an array of n elements that the threads of a block share. With n = -1 it is the launch's dynamic shared memory.
+// Shared declares an array of n elements that the threads of a block share. The arrays of a kernel may take 48 KiB. With n = -1 it is the
+// launch's dynamic shared memory of LaunchShape.Shared bytes; with it, a block may take what the device has for one: 227 KiB on an H100 or
+// H200 and on the simulator, and less on many other GPUs.
 func (b *Builder) Shared(name string, t dtype.DType, n int) Array {
 	b.prog.Shared = append(b.prog.Shared, kir.Array{Name: name, Type: t, Count: n})
 	return Array{b, kir.Shared, len(b.prog.Shared) - 1, t}

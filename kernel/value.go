@@ -159,7 +159,8 @@ func (v Value) Trunc() Value { return v.unary(kir.OpTrunc) }
 func (v Value) Rint() Value { return v.unary(kir.OpRint) }
 
 // Exp2 returns 2^v of a Float32 with a relative error of at most 8e-6. It uses an instruction of the device if there is one, so devices
-// differ in the last bits. 2^NaN is NaN, and where 2^v is below 2^-126 the result is between 0 and 2^-126.
+// differ in the last bits. 2^NaN is NaN, and where 2^v is below 2^-126 the result is between 0 and 2^-126. Package kmath has one that is
+// accurate and the same on every device.
 func (v Value) Exp2() Value { return v.unary(kir.OpExp2) }
 
 // And returns the bitwise or logical AND.

@@ -24,18 +24,23 @@ func (f *frame) check(err error) {
 		e = fault.Wrap(e.Kind, err, "the operation failed")
 	} else {
 		c := *e
+		c.File, c.Line = "", 0
 		e = &c
 	}
 	f.stop(e)
 }
 
+// stop is fail with e, which keeps the line that it has.
 func (f *frame) stop(e *fault.Error) {
 	s := f.x.s
 	e.Op = f.row.Name
 	if len(s.doing) > 0 {
 		e.Op = s.doing[0]
 	}
-	locate(e)
+	file, line := e.File, e.Line
+	if locate(e); line > 0 {
+		e.File, e.Line = file, line
+	}
 	reclaim(e, f.row.flags&flagUser != 0)
 	for i := 0; i < f.ins; i++ {
 		if f.in[i] != nil {

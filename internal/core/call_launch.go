@@ -2,6 +2,7 @@ package core
 
 import (
 	"encoding/binary"
+	"errors"
 	"math"
 	"sync"
 
@@ -38,7 +39,7 @@ func Out(t *Tensor) Arg { return Arg{kind: argOut, t: t} }
 // Mapped is an argument for a tensor that the kernel reads through a tensor map.
 func Mapped(t *Tensor) Arg { return Arg{kind: argMapped, t: t} }
 
-// Number is a scalar argument; it is converted to the parameter's type.
+// Number is a scalar argument; it is rounded to the parameter's type, and must be whole if that is no floating-point type.
 func Number(v float64) Arg { return Arg{kind: argNumber, number: kernels.FloatScalar(v)} }
 
 // Integer is a scalar argument, exact to 64 bits.
@@ -48,11 +49,11 @@ func Integer(v int64) Arg { return Arg{kind: argNumber, number: kernels.IntScala
 type LaunchShape struct {
 	// Grid and Block are x, y, z.
 	Grid, Block [3]int
-	// Shared is the dynamic shared memory of a block in bytes.
+	// Shared is the dynamic shared memory of a block in bytes, for an array of the kernel that is declared with -1 elements.
 	Shared int
 }
 
-// Over is the shape for at least n threads in x, in blocks of 256.
+// Over is the shape for at least n threads in x, in blocks of 256. A kernel that fixes another number of threads needs a shape of its own.
 func Over(n int) LaunchShape {
 	return LaunchShape{Grid: [3]int{(n + 255) / 256}, Block: [3]int{256}}
 }
@@ -79,7 +80,7 @@ type launching struct {
 func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 	f := x.op(rowLaunch)
 	p, err := k.Program()
-	f.check(err)
+	f.checkKernel(err)
 	if len(args) != len(p.Params) {
 		f.fail(fault.Invalid, "kernel %s has %d parameters, but %d arguments were given", p.Name, len(p.Params), len(args))
 	}
@@ -105,6 +106,19 @@ func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 	x.s.leave(f)
 }
 
+// checkKernel stops the launch of a kernel with a mistake. The error has the line of the mistake, and names that of the launch.
+func (f *frame) checkKernel(err error) {
+	var e *fault.Error
+	if !errors.As(err, &e) || e.Line == 0 {
+		f.check(err)
+		return
+	}
+	file, line := caller()
+	n := fault.New(e.Kind, "%s, launched at %s:%d: %s", e.Op, file, line, e.Msg)
+	n.File, n.Line = e.File, e.Line
+	f.stop(n)
+}
+
 // paramUse is how a program uses its parameters, as far as a launch needs to know.
 type paramUse struct {
 	writes []bool        // buffers that the program may write
@@ -124,21 +138,42 @@ func paramsOf(p *kir.Program) paramUse {
 
 // checkBlocks refuses a grid or block that the program cannot run with.
 func (f *frame) checkBlocks(p *kir.Program, shape LaunchShape) {
-	threads := 1
+	threads, block := 1, shape.Block // as it runs
 	for i := range 3 {
 		if shape.Grid[i] < 0 || shape.Block[i] < 0 || shape.Block[i] > 1024 {
 			f.fail(fault.Invalid, "a launch of grid %v and block %v; give counts of at least 0, and of at most 1024 threads",
 				shape.Grid, shape.Block)
 		}
-		threads *= max(shape.Block[i], 1)
+		block[i] = max(block[i], 1)
+		threads *= block[i]
 	}
 	switch exact := p.FixedThreads || len(p.Tiles) > 0; {
-	case exact && (threads != p.Threads || max(shape.Block[0], 1) != threads):
-		f.fail(fault.Invalid, "kernel %s is written for blocks of %d threads in x, but the launch has blocks of %v", p.Name,
-			p.Threads, shape.Block)
+	case exact && (threads != p.Threads || block[0] != threads):
+		f.fail(fault.Invalid, "kernel %s is written for blocks of %d threads in x, but the launch has blocks of %v; give "+
+			"LaunchShape.Block as [3]int{%d}", p.Name, p.Threads, block, p.Threads)
 	case threads > p.Threads:
-		f.fail(fault.Invalid, "kernel %s is written for blocks of at most %d threads, but the launch has blocks of %v", p.Name,
-			p.Threads, shape.Block)
+		f.fail(fault.Invalid, "kernel %s is written for blocks of at most %d threads, but the launch has blocks of %v; launch smaller "+
+			"blocks, and more of them", p.Name, p.Threads, block)
+	}
+}
+
+// checkShared refuses a launch that takes more shared memory than a block may have. Tiles is what the kernel's tiles take of it.
+func (f *frame) checkShared(p *kir.Program, shape LaunchShape, tiles int) {
+	if shape.Shared < 0 {
+		f.fail(fault.Invalid, "a launch with %d bytes of shared memory; give at least 0", shape.Shared)
+	}
+	total, dynamic, most := shape.Shared+tiles, false, f.x.m.stream.Device().Limits().SharedPerBlock
+	for _, a := range p.Shared {
+		total += max(a.Count, 0) * a.Type.Size()
+		dynamic = dynamic || a.Count < 0
+	}
+	switch {
+	case shape.Shared > 0 && !dynamic:
+		f.fail(fault.Invalid, "the launch brings %d bytes of dynamic shared memory, for which kernel %s declares no array; declare one "+
+			"with -1 elements", shape.Shared, p.Name)
+	case shape.Shared > most || total > most:
+		f.fail(fault.Invalid, "a block of kernel %s takes %d bytes of shared memory, and the device has %d for one; take less", p.Name,
+			max(total, shape.Shared), most)
 	}
 }
 
@@ -183,6 +218,10 @@ func (f *frame) launchArgs(p *kir.Program, c *launching) {
 			}
 			le.PutUint64(b, t.ptr())
 		case q.Kind == kir.ParamScalar && kind == argNumber:
+			if v := scalars[0]; !q.Type.IsFloat() && float64(v.I) != v.F {
+				f.fail(fault.Invalid, "parameter %s of kernel %s is of type %v, but the number %v was given; give a whole number", q.Name,
+					p.Name, q.Type, v.F)
+			}
 			putScalar(b, q.Type, scalars[0])
 			scalars = scalars[1:]
 		case q.Kind == kir.ParamScalar:
@@ -289,6 +328,7 @@ func runLaunch(f *frame) error {
 	if err != nil {
 		return err
 	}
+	f.checkShared(p, c.shape, int(fn.Shared))
 	d, l := f.dl, &f.launch
 	for i := range 3 {
 		d.Grid[i], d.Block[i] = uint32(max(c.shape.Grid[i], 1)), uint32(max(c.shape.Block[i], 1))

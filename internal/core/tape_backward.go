@@ -217,7 +217,8 @@ func (r *run) check(roots, inputs []*Tensor) {
 		}
 		t.settle(r.op)
 		if !t.RequiresGrad() {
-			x.fail(r.op, fault.Invalid, []*Tensor{t}, "the tensor does not require grad and was not made by an operation that does")
+			x.fail(r.op, fault.Invalid, []*Tensor{t}, "the tensor does not require grad and was not made by an operation that does; "+
+				"a kernel's Launch records nothing: wrap it in a Function")
 		}
 	}
 }

@@ -5,7 +5,7 @@ import "slices"
 // tileRegion checks the body of a tile operation.
 func (v *verifier) tileRegion(in *Instr, vars varSet, c context) {
 	if c.tile != nil {
-		v.fail(in, "a tile operation stands inside a tile region")
+		v.fail(in, "a tile operation stands in the function of another; move it out")
 		return
 	}
 	v.block(in.Blocks[0], vars, context{tile: in})
@@ -16,22 +16,22 @@ func (v *verifier) inRegion(in *Instr, c context) {
 	effect := false
 	switch in.Op {
 	case OpBarrier, OpShuffle, OpVote, OpReturn, OpClock:
-		v.fail(in, "%s may not stand in a tile region", in.Op)
+		v.fail(in, "%s may not stand in the function of a tile operation; move it out", in.word())
 	case OpTileZero, OpTileLoad, OpTileDot, OpTileMap, OpTileRows, OpTileCopy, OpTileEach:
-		v.fail(in, "a tile operation stands inside a tile region")
+		v.fail(in, "a tile operation stands in the function of another; move it out")
 	case OpSpecial:
 		switch in.Sub {
 		case TidX, TidY, TidZ, LaneID:
-			v.fail(in, "a thread's index means nothing in a tile region")
+			v.fail(in, "a thread's index means nothing in the function of a tile operation; use the row and column that it is given")
 		}
 	case OpStore, OpAtomic, OpFence, OpAssert:
 		effect = true
 	}
 	if (in.Op == OpLoad || in.Op == OpStore) && in.Space == Local {
-		v.fail(in, "local memory may not be used in a tile region")
+		v.fail(in, "local memory may not be used in the function of a tile operation; use a variable, k.Var")
 	}
 	if effect && c.tile.Op != OpTileEach {
-		v.fail(in, "the region of a %s has an effect", c.tile.Op)
+		v.fail(in, "the function of a %s may not store or assert; that of Tile.Each may", c.tile.word())
 	}
 }
 
@@ -49,9 +49,10 @@ func (f *flowVerifier) block(b *Block) {
 		switch in.Op {
 		case OpBarrier, OpShuffle, OpVote, OpTileZero, OpTileLoad, OpTileDot, OpTileMap, OpTileRows, OpTileCopy, OpTileEach:
 			if divergent {
-				f.v.fail(in, "a %s stands in divergent flow, where not all threads of the block take part", in.Op)
+				f.v.fail(in, "%s stands in divergent flow, where not all threads of the block take part; move it out of the If or loop",
+					in.word())
 			} else if f.exited {
-				f.v.fail(in, "a %s stands after a return that only some threads take", in.Op)
+				f.v.fail(in, "%s stands after a return that only some threads take; put what the others do into an If instead", in.word())
 			}
 		case OpReturn:
 			f.exited = f.exited || divergent
@@ -63,7 +64,7 @@ func (f *flowVerifier) block(b *Block) {
 			f.outer(in)
 			for _, x := range in.Args {
 				if f.a.Values[x].Kind != Uniform {
-					f.v.fail(in, "the place in a tensor map differs between threads")
+					f.v.fail(in, "the place in a tensor map differs between threads; make it of what is the same in the whole block")
 				}
 			}
 		}
@@ -97,14 +98,14 @@ func (f *flowVerifier) outer(tile *Instr) {
 		for _, in := range b.Instrs {
 			for _, x := range in.Args {
 				if !inside[x] && f.a.Values[x].Kind != Uniform {
-					f.v.fail(in, "a tile region uses a value from outside that differs between threads")
+					f.v.fail(in, "the function of a tile operation uses a value from outside that differs between threads; make it there")
 				}
 			}
 			for _, x := range in.Res {
 				inside[x] = true
 			}
 			if in.Op == OpGet && f.v.outside[in.Sym] && f.a.Vars[in.Sym].Kind != Uniform {
-				f.v.fail(in, "a tile region reads a variable from outside that differs between threads")
+				f.v.fail(in, "the function of a tile operation reads a variable from outside that differs between threads; set it inside")
 			}
 			for _, sub := range in.Blocks {
 				visit(sub)

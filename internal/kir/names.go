@@ -1,6 +1,10 @@
 package kir
 
-import "tenon.dev/dtype"
+import (
+	"strings"
+
+	"tenon.dev/dtype"
+)
 
 // opInfo is what the text form and the verifier know about an operation.
 type opInfo struct {
@@ -26,6 +30,25 @@ func setOf(ts ...Type) (s typeSet) {
 }
 
 func (s typeSet) has(t Type) bool { return s>>t&1 != 0 }
+
+// String lists the types, all integers by one word.
+func (s typeSet) String() string {
+	var words []string
+	if s&allInts == allInts {
+		words, s = append(words, "integers"), s&^allInts
+	} else if s&ints32and64 == ints32and64 {
+		words, s = append(words, "32- and 64-bit integers"), s&^ints32and64
+	}
+	for t := range Type(32) {
+		if s.has(t) {
+			words = append(words, t.String())
+		}
+	}
+	if n := len(words); n > 1 {
+		words = append(words[:n-2], words[n-2]+" and "+words[n-1])
+	}
+	return strings.Join(words, ", ")
+}
 
 var (
 	ints32and64 = setOf(dtype.Int32, dtype.Uint32, dtype.Int64, dtype.Uint64)
@@ -108,6 +131,28 @@ var infos = [opCount]opInfo{
 	OpTileCopy: {name: "tile_copy"},
 	OpTileEach: {name: "tile_each"},
 	OpYield:    {name: "yield", args: -1},
+}
+
+// words are what programs call operations, where that is not the name in the text form with a capital letter.
+var words = map[Op]string{OpMulHi: "MulHi", OpMulWide: "MulWide", OpFMA: "FMA", OpBitRev: "BitRev", OpIsNaN: "IsNaN", OpCvt: "Convert",
+	OpPtrAdd: "Offset", OpTileZero: "Tile.Zero", OpTileLoad: "Tile.Load", OpTileDot: "Tile.Dot", OpTileMap: "Tile.Map",
+	OpTileCopy: "Tile.Round", OpTileEach: "Tile.Each"}
+
+// word returns what programs call the operation, such as "MulWide".
+func (in *Instr) word() string {
+	switch in.Op {
+	case OpShuffle:
+		return [...]string{ShuffleIdx: "Shuffle", ShuffleUp: "ShuffleUp", ShuffleDown: "ShuffleDown", ShuffleXor: "ShuffleXor"}[in.Sub]
+	case OpVote:
+		return [...]string{VoteAny: "Any", VoteAll: "All", VoteBallot: "Ballot"}[in.Sub]
+	case OpTileRows:
+		return [...]string{RowsSum: "Tile.AddRows", RowsMax: "Tile.MaxRows"}[in.Sub]
+	}
+	if w, ok := words[in.Op]; ok {
+		return w
+	}
+	name := in.Op.String()
+	return strings.ToUpper(name[:1]) + name[1:]
 }
 
 // String returns the operation's name in the text form, such as "mulwide".

@@ -115,7 +115,7 @@ func (v *verifier) operands(in *Instr) bool {
 		case x < 0 || int(x) >= len(v.p.Values):
 			v.fail(in, "an operand is missing")
 		case !v.live[x]:
-			v.fail(in, "an operand is used outside the region that defines it, or before its definition")
+			v.fail(in, "a value is used outside the If, loop or tile operation in which it was made; carry it out in a variable, k.Var")
 		}
 	}
 	return v.err == nil
@@ -126,7 +126,7 @@ func (v *verifier) typeOf(x Value) Type { return v.p.Values[x] }
 // want checks the type of operand i.
 func (v *verifier) want(in *Instr, i int, t Type) {
 	if got := v.typeOf(in.Args[i]); got != t {
-		v.fail(in, "operand %d is %v where %v is wanted", i+1, got, t)
+		v.fail(in, "operand %d of %s is %v; it must be %v: convert it", i+1, in.word(), got, t)
 	}
 }
 
@@ -134,7 +134,7 @@ func (v *verifier) want(in *Instr, i int, t Type) {
 func (v *verifier) types(in *Instr) {
 	info := &infos[in.Op]
 	if info.typed && !info.types.has(in.Type) {
-		v.fail(in, "%s does not work on %v", in.Op, in.Type)
+		v.fail(in, "%s works on %v, not on %v; convert the value", in.word(), info.types, in.Type)
 		return
 	}
 	if !info.typed && !in.Op.ofTiles() {
@@ -154,7 +154,7 @@ func (v *verifier) types(in *Instr) {
 	case OpShl, OpShr:
 		v.want(in, 0, in.Type)
 		if t := v.typeOf(in.Args[1]); t != dtype.Int32 && t != dtype.Uint32 {
-			v.fail(in, "the amount is %v; want int32 or uint32", t)
+			v.fail(in, "the amount of %s is %v; it must be int32 or uint32: convert it", in.word(), t)
 		}
 	case OpSelect:
 		v.want(in, 0, dtype.Bool)
@@ -166,13 +166,15 @@ func (v *verifier) types(in *Instr) {
 		}
 	case OpBitcast:
 		if t := v.typeOf(in.Args[0]); t.Size() != in.Type.Size() || t == dtype.Bool || t == in.Type {
-			v.fail(in, "the bits of a %v are not those of a %v", t, in.Type)
+			v.fail(in, "the bits of a %v are not those of a %v; give a type of the same size", t, in.Type)
 		}
 	case OpLoad, OpStore, OpAtomic:
 		v.memory(in)
 	case OpPtrAdd:
 		v.want(in, 0, dtype.Uint64)
-		v.want(in, 1, dtype.Int64)
+		if t := v.typeOf(in.Args[1]); t != dtype.Int64 {
+			v.fail(in, "an offset is %v; it must be int64: convert it", t)
+		}
 	case OpShuffle:
 		v.want(in, 0, in.Type)
 		v.want(in, 1, dtype.Int32)
@@ -200,9 +202,12 @@ func (v *verifier) types(in *Instr) {
 		if len(in.Args) == 1 {
 			break // tileMap checks the type
 		}
-		v.want(in, 0, dtype.Uint64)
-		v.want(in, 1, dtype.Int64)
-		v.want(in, 2, dtype.Bool)
+		for i, t := range [...]Type{dtype.Uint64, dtype.Int64, dtype.Bool} {
+			if got := v.typeOf(in.Args[i]); got != t {
+				v.fail(in, "the function of a Tile.Load returns %s of type %v; it must be %v: convert it",
+					[...]string{"an address", "an index", "whether it is inside"}[i], got, t)
+			}
+		}
 	default:
 		for i := range in.Args {
 			v.want(in, i, in.Type)
@@ -213,7 +218,7 @@ func (v *verifier) types(in *Instr) {
 // implied checks Instr.Type for operations where it follows from the rest.
 func (v *verifier) implied(in *Instr) {
 	if t := v.p.impliedType(in); t != in.Type {
-		v.fail(in, "%s works on %v, not on %v", in.Op, t, in.Type)
+		v.fail(in, "%s works on %v, not on %v", in.word(), t, in.Type)
 	}
 }
 
@@ -263,11 +268,11 @@ func (v *verifier) memory(in *Instr) {
 		v.fail(in, "the cache hint does not belong here")
 	}
 	if t := v.typeOf(args[0]); t != dtype.Int32 && t != dtype.Int64 {
-		v.fail(in, "the index is %v; want int32 or int64", t)
+		v.fail(in, "the index is %v; it must be int32 or int64: convert it", t)
 	}
 	for _, x := range args[1:] {
 		if t := v.typeOf(x); t != in.Type {
-			v.fail(in, "a value is %v where %v is wanted", t, in.Type)
+			v.fail(in, "a value is %v; it must be %v: convert it", t, in.Type)
 		}
 	}
 	if in.Op == OpAtomic {
@@ -285,7 +290,7 @@ func (v *verifier) atomic(in *Instr) {
 	switch in.Sub {
 	case AtomMin, AtomMax, AtomAnd, AtomOr, AtomXor:
 		if in.Type.IsFloat() {
-			v.fail(in, "atomic.%s does not work on %v", infos[OpAtomic].subs[in.Sub], in.Type)
+			v.fail(in, "an atomic %s works on 32- and 64-bit integers, not on %v; convert the value", infos[OpAtomic].subs[in.Sub], in.Type)
 		}
 	}
 }
@@ -305,7 +310,7 @@ func (v *verifier) tileTypes(in *Instr) {
 		return
 	}
 	if in.Type != t.Type {
-		v.fail(in, "%s works on %v, not on %v", in.Op, t.Type, in.Type)
+		v.fail(in, "%s works on %v, not on %v", in.word(), t.Type, in.Type)
 	}
 	params := in.Blocks[0].Params
 	want, axis := 2, t.Cols
@@ -419,11 +424,11 @@ func (v *verifier) tilePair(in *Instr, t Tile) {
 	from := v.p.Tiles[in.Imm]
 	switch {
 	case in.Type != t.Type:
-		v.fail(in, "%s works on %v, not on %v", in.Op, t.Type, in.Type)
+		v.fail(in, "%s works on %v, not on %v", in.word(), t.Type, in.Type)
 	case in.Imm == uint64(in.Sym):
-		v.fail(in, "%s reads and writes one tile; use two", in.Op)
+		v.fail(in, "%s reads and writes one tile; use two", in.word())
 	case from.Type != dtype.Float32:
-		v.fail(in, "%s reads a tile of %v; it must be float32", in.Op, from.Type)
+		v.fail(in, "%s reads a tile of %v; it must be float32", in.word(), from.Type)
 	case in.Op == OpTileRows && (t.Type != dtype.Float32 || t.Cols != 1 || t.Rows != from.Rows):
 		v.fail(in, "the rows of a %dx%d tile of float32 do not fit into a %dx%d tile of %v", from.Rows, from.Cols, t.Rows, t.Cols, t.Type)
 	case in.Op == OpTileCopy && (!halves.has(t.Type) || t.Cols != from.Cols || t.Rows != from.Rows):
@@ -435,7 +440,7 @@ func (v *verifier) tilePair(in *Instr, t Tile) {
 // tileMap checks a tile map.
 func (v *verifier) tileMap(in *Instr, t Tile) {
 	if in.Type != t.Type {
-		v.fail(in, "%s works on %v, not on %v", in.Op, t.Type, in.Type)
+		v.fail(in, "%s works on %v, not on %v", in.word(), t.Type, in.Type)
 	}
 	types := []Type{dtype.Int32, dtype.Int32, t.Type}
 	for _, i := range in.MapOthers() {

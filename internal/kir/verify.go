@@ -10,13 +10,16 @@ import (
 // MaxThreads is the maximum number of threads per block, on every device.
 const MaxThreads = 1024
 
+// MaxShared is the maximum size in bytes of a program's shared arrays, on every device. What the launch brings does not count.
+const MaxShared = 48 << 10
+
 // maxParamBytes is the size of the packed arguments in bytes that every supported driver accepts.
 const maxParamBytes = 4096
 
 // Verify checks p against the rules that each [Op] states: operand counts and types, structure, that every value is defined once and used
 // in scope, that every variable is set before it is read on every path, that all threads of the block reach collective operations, and what
-// tile regions may do. The error is a *fault.Error of kind Invalid, with the source line if known; its sentence ends in the instruction's
-// text. ptx and vexec can rely on all of this for a program that Verify accepts.
+// tile regions may do. The error is a *fault.Error of kind Invalid with the source line or, if none is known, with the instruction's text at
+// its end. It calls operations by the names that programs use. ptx and vexec can rely on all of this for a program that Verify accepts.
 func Verify(p *Program) error {
 	v := &verifier{p: p, defined: make([]bool, len(p.Values)), live: make([]bool, len(p.Values)), region: make([]*Block, len(p.Vars)),
 		outside: make([]bool, len(p.Vars)), maps: map[uint64]MapTile{}}
@@ -76,11 +79,12 @@ func (v *verifier) fail(in *Instr, format string, args ...any) {
 		return
 	}
 	e := fault.New(fault.Invalid, "kernel %s: %s", v.p.Name, fmt.Sprintf(format, args...))
-	if in != nil {
+	switch {
+	case in == nil:
+	case in.Loc > 0 && in.Loc < len(v.p.Locs):
+		e.File, e.Line = v.p.Locs[in.Loc].File, v.p.Locs[in.Loc].Line
+	default:
 		e.Msg += ": " + v.p.Format(in)
-		if in.Loc > 0 && in.Loc < len(v.p.Locs) {
-			e.File, e.Line = v.p.Locs[in.Loc].File, v.p.Locs[in.Loc].Line
-		}
 	}
 	v.err = e
 }
@@ -101,8 +105,14 @@ func (v *verifier) declarations() {
 			v.fail(nil, "the parameters take %d bytes; the limit is %d", size, maxParamBytes)
 		}
 	}
+	shared := 0. // of any size
 	for _, a := range p.Shared {
 		v.declared("shared array", a.Name, a.Type, a.Count >= -1 && a.Count != 0)
+		shared += float64(max(a.Count, 0)) * float64(a.Type.Size())
+	}
+	if shared > MaxShared {
+		v.fail(nil, "its shared arrays take %.0f bytes, and a block may have %d; make them smaller, or declare one with -1 elements, "+
+			"whose size the launch gives", shared, MaxShared)
 	}
 	for _, a := range p.Local {
 		v.declared("local array", a.Name, a.Type, a.Count > 0)
@@ -197,7 +207,7 @@ func (v *verifier) block(b *Block, vars varSet, c context) varSet {
 		switch in.Op {
 		case OpBreak, OpContinue, OpReturn, OpYield:
 			if i+1 < len(b.Instrs) {
-				v.fail(b.Instrs[i+1], "an instruction follows a %s", in.Op)
+				v.fail(b.Instrs[i+1], "an operation follows a %s, and is never reached; remove it", in.word())
 				return vars
 			}
 		}
@@ -242,7 +252,7 @@ func (v *verifier) instr(in *Instr, vars varSet, c context) varSet {
 	switch in.Op {
 	case OpGet:
 		if !vars.has(in.Sym) {
-			v.fail(in, "variable %d is read where it may not have been set", in.Sym)
+			v.fail(in, "a variable is read where it may not have been set; begin with a value, k.Var, or set it on every way there")
 		}
 		v.access(in, c)
 	case OpSet:
@@ -268,7 +278,7 @@ func (v *verifier) instr(in *Instr, vars varSet, c context) varSet {
 		v.tileRegion(in, vars.clone(), c)
 	case OpBreak, OpContinue:
 		if c.loop == nil {
-			v.fail(in, "a %s stands outside a loop", in.Op)
+			v.fail(in, "%s stands outside a loop; call it in the function of a For or Loop", in.word())
 			return vars
 		}
 		if in.Op == OpBreak {
@@ -306,7 +316,7 @@ func (v *verifier) readOnly() {
 	if slices.ContainsFunc(v.p.Params, func(p Param) bool { return p.ReadOnly }) {
 		findOrigins(v.p).stores(v.p.Body, func(in *Instr, i int) {
 			if v.p.Params[i].ReadOnly {
-				v.fail(in, "the buffer %q is declared read-only", v.p.Params[i].Name)
+				v.fail(in, "the buffer %q is declared read-only, but written; declare it with Buffer", v.p.Params[i].Name)
 			}
 		})
 	}
@@ -331,7 +341,7 @@ func (v *verifier) access(in *Instr, c context) {
 func (v *verifier) tileVariables() {
 	for _, in := range v.setIn {
 		if v.outside[in.Sym] {
-			v.fail(in, "a variable that a tile region sets is used outside the region, where its value would depend on the layout")
+			v.fail(in, "a variable that the function of a tile operation sets is used outside; carry the value out in a tile or a buffer")
 		}
 	}
 }

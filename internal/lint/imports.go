@@ -58,6 +58,7 @@ internal/driver/libcuda: LEAF internal/driver internal/dl
 kernel: LEAF internal/origin internal/kir internal/kir/math
 internal/kernels: LEAF kernel internal/kir internal/kir/math internal/kernels/math
 internal/kernels/...: LEAF kernel internal/kir internal/kir/math internal/kernels internal/kernels/...
+kernel/kmath: LEAF kernel internal/kernels/math
 internal/infer: LEAF
 internal/fuse: LEAF
 internal/lib/...: LEAF internal/driver internal/dl internal/lib

@@ -29,8 +29,8 @@ const (
 const module = "tenon.dev"
 
 // packages are the folders of the packages that programs import; those below internal belong to the library too.
-var packages = []string{".", "compile", "cuda", "cuda/nvtx", "data", "dtype", "fault", "kernel", "linalg", "memcheck", "memviz",
-	"memviz/replay", "nn", "optim",
+var packages = []string{".", "compile", "cuda", "cuda/nvtx", "data", "dtype", "fault", "kernel", "kernel/kmath", "linalg", "memcheck",
+	"memviz", "memviz/replay", "nn", "optim",
 	"profile", "safetensors", "sparse", "tenontest", "torchfile"}
 
 // programs are the folders below internal whose packages use the library as programs do: their profiles show their own lines.

@@ -47,11 +47,11 @@ func (d *Device) keptImage(key string) (im image, ok bool) {
 	}
 	head, text, _ := bytes.Cut(all, []byte("\n"))
 	im.text = text
-	_, err := fmt.Sscan(string(head), &im.name, &im.shared, &im.asserts)
+	_, err := fmt.Sscan(string(head), &im.name, &im.shared, &im.asserts, &im.dynamic)
 	return im, err == nil
 }
 
 // keep keeps an image for later runs.
 func (d *Device) keep(key string, im image) {
-	d.kept.Put(key, append(fmt.Appendln(nil, im.name, im.shared, im.asserts), im.text...))
+	d.kept.Put(key, append(fmt.Appendln(nil, im.name, im.shared, im.asserts, im.dynamic), im.text...))
 }

@@ -126,7 +126,7 @@ func TestBuiltKernelsAreKept(t *testing.T) {
 func TestKeptImagesComeBackWhole(t *testing.T) {
 	t.Setenv(knob.KernelCache.Name(), t.TempDir())
 	d := openSim(t, nil)
-	for i, im := range []image{{"k", []byte("text\nof two lines\n"), 4096, true}, {name: "k_2"}} {
+	for i, im := range []image{{"k", []byte("text\nof two lines\n"), 4096, true, true}, {name: "k_2"}} {
 		key := fmt.Sprint(i)
 		if _, found := d.keptImage(key); found {
 			t.Error("found before it was kept")

@@ -3,6 +3,7 @@ package rt
 import (
 	"errors"
 	"maps"
+	"slices"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/driver"
@@ -78,6 +79,8 @@ type image struct {
 	// shared is the dynamic shared memory that its tiles take.
 	shared  int
 	asserts bool
+	// dynamic says that the kernel uses the launch's own dynamic shared memory.
+	dynamic bool
 }
 
 func (d *Device) image(k *kernel.Kernel) (im image, err error) {
@@ -86,6 +89,7 @@ func (d *Device) image(k *kernel.Kernel) (im image, err error) {
 		return im, err
 	}
 	im.name, im.asserts = p.Name, p.Asserts()
+	im.dynamic = slices.ContainsFunc(p.Shared, func(a kir.Array) bool { return a.Count < 0 })
 	if d.info.Image == driver.FormatKIR {
 		im.text = kir.Print(p)
 		return im, nil
@@ -140,8 +144,8 @@ func (d *Device) loadBy(t driver.Thread, im image) (f Func, err error) {
 	}
 	f.Shared, f.Asserts = uint32(im.shared), im.asserts
 	f.Waits = d.info.Image == driver.FormatPTX && ptx.Waits(d.info.Major)
-	if f.Handle, err = d.dev.Function(t, m, im.name); err == nil && im.shared > 0 {
-		err = d.dev.SetMaxShared(t, f.Handle, im.shared)
+	if f.Handle, err = d.dev.Function(t, m, im.name); err == nil {
+		err = d.allowShared(t, f.Handle, im)
 	}
 	if err != nil {
 		return f, errors.Join(err, d.dev.UnloadModule(t, m))
@@ -149,6 +153,22 @@ func (d *Device) loadBy(t driver.Thread, im image) (f Func, err error) {
 	d.modules = append(d.modules, m)
 	d.kernels.Store(f.Handle, im.name)
 	return f, nil
+}
+
+// allowShared allows launches of f the dynamic shared memory that they may bring.
+func (d *Device) allowShared(t driver.Thread, f driver.Func, im image) error {
+	most := im.shared
+	if im.dynamic {
+		info, err := d.dev.FuncInfo(t, f)
+		if err != nil {
+			return err
+		}
+		most = d.info.SharedPerBlockOptin - info.SharedBytes
+	}
+	if most == 0 {
+		return nil
+	}
+	return d.dev.SetMaxShared(t, f, most)
 }
 
 // KernelName returns the name of a kernel that was loaded.

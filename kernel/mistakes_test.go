@@ -1,0 +1,84 @@
+package kernel_test
+
+import (
+	"errors"
+	"reflect"
+	"runtime"
+	"strings"
+	"testing"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/kernel"
+)
+
+// mistaken are kernels with a mistake each, in the line in which the function begins, and what the error says first.
+var mistaken = []struct {
+	want  string
+	build func(k *kernel.Builder)
+}{
+	{"operands have types int32 and int64; convert one", func(k *kernel.Builder) { k.I32(1).Add(k.I64(1)) }},
+	{"a value is used outside the If, loop or tile operation in which it was made; carry it out in a variable, k.Var",
+		func(k *kernel.Builder) { var v kernel.Value; k.If(first(k), func() { v = k.I32(1) }); v.Neg() }},
+	{"Barrier stands in divergent flow, where not all threads of the block take part; move it out of the If or loop",
+		func(k *kernel.Builder) { k.If(first(k), func() { k.Barrier() }) }},
+	{"ShuffleXor stands in divergent flow", func(k *kernel.Builder) { k.If(first(k), func() { k.F32(1).ShuffleXor(1) }) }},
+	{"Tile.Zero stands in divergent flow",
+		func(k *kernel.Builder) { k.If(first(k), k.Tile("t", dtype.Float32, 16, 16).Zero) }},
+	{"Barrier stands after a return that only some threads take; put what the others do into an If instead",
+		func(k *kernel.Builder) { k.If(first(k), k.Return); k.Barrier() }},
+	{"Exp2 works on float32, not on float64; convert the value", func(k *kernel.Builder) { k.F64(1).Exp2() }},
+	{"Neg works on integers, float32 and float64, not on float16; convert the value",
+		func(k *kernel.Builder) { k.Const(dtype.Float16, 1).Neg() }},
+	{"And works on integers and bool, not on float32; convert the value", func(k *kernel.Builder) { k.F32(1).And(k.F32(2)) }},
+	{"MulWide works on int32 and uint32, not on int64; convert the value", func(k *kernel.Builder) { k.I64(1).MulWide(k.I64(1)) }},
+	{"Clz works on 32- and 64-bit integers, not on int8; convert the value", func(k *kernel.Builder) { k.Int(dtype.Int8, 1).Clz() }},
+	{"operand 1 of Any is int32; it must be bool: convert it", func(k *kernel.Builder) { k.I32(1).Any() }},
+	{"the amount of Shl is int64; it must be int32 or uint32: convert it", func(k *kernel.Builder) { k.I32(1).Shl(k.I64(1)) }},
+	{"the index is float32; it must be int32 or int64: convert it",
+		func(k *kernel.Builder) { k.Buffer("b", dtype.Float32).Load(k.F32(1)) }},
+	{"an offset is int32; it must be int64: convert it", func(k *kernel.Builder) { k.Buffer("b", dtype.Float32).Offset(k.I32(1)) }},
+	{"a variable is read where it may not have been set; begin with a value, k.Var, or set it on every way there",
+		func(k *kernel.Builder) { k.VarOf(dtype.Int32).Get() }},
+	{"Break stands outside a loop; call it in the function of a For or Loop", func(k *kernel.Builder) { k.Break() }},
+	{"an operation follows a Break, and is never reached; remove it",
+		func(k *kernel.Builder) { k.Loop(func() { k.Break(); k.Barrier() }) }},
+}
+
+func first(k *kernel.Builder) kernel.Value { return k.ThreadIdx(kernel.X).Eq(k.I32(0)) }
+
+// misdeclared are mistakes that belong to no line of the kernel: the error names that of Build.
+var misdeclared = []struct {
+	want  string
+	build func(k *kernel.Builder)
+}{
+	{"shared array \"s\" has no elements", func(k *kernel.Builder) { k.Shared("s", dtype.Int32, 0) }},
+	{"its shared arrays take 4194304 bytes, and a block may have 49152; make them smaller, or declare one with -1 elements",
+		func(k *kernel.Builder) { k.Shared("s", dtype.Float32, 1<<20) }},
+	{"blocks of 0 threads do not exist; want 1 to 1024", func(k *kernel.Builder) { k.Threads(0) }},
+}
+
+// TestMistakes: the error of a mistake names the kernel, the line in which it was recorded and a remedy, and shows no text of the IR.
+func TestMistakes(t *testing.T) {
+	for _, c := range mistaken {
+		f := runtime.FuncForPC(reflect.ValueOf(c.build).Pointer())
+		file, line := f.FileLine(f.Entry())
+		_, err := kernel.Build("k", c.build).Program()
+		wantMistake(t, err, c.want, file, line)
+	}
+	for _, c := range misdeclared {
+		_, file, line, _ := runtime.Caller(0)
+		_, err := kernel.Build("k", c.build).Program()
+		wantMistake(t, err, c.want, file, line+1)
+	}
+}
+
+func wantMistake(t *testing.T, err error, want, file string, line int) {
+	t.Helper()
+	e, ok := errors.AsType[*fault.Error](err)
+	if !ok || e.Op != "kernel k" || !strings.HasPrefix(e.Msg, want) || strings.Contains(e.Msg, " = ") {
+		t.Errorf("got  %v\nwant kernel k: %s", err, want)
+	} else if e.File != file || e.Line != line {
+		t.Errorf("%s: at %s:%d, want %s:%d", want, e.File, e.Line, file, line)
+	}
+}
