@@ -27,29 +27,29 @@ func main() {
 
 const legend = `# Operations
 
-What goes through the [funnel](architecture.md#the-funnel): every operation, by the name that errors, traces and calls have. The page is
-generated from the rows by ` + "`go generate ./...`" + `, and tests hold the rows to what the operations really do. A method of an Exec
-is one of them or made of several.
+Every operation that passes the [funnel](architecture.md#the-funnel), by the name that it has in errors, traces and calls. The page is
+generated from the rows by ` + "`go generate ./...`" + `, and tests check that the rows say what the operations really do. A method of an
+Exec is one operation or is composed of several.
 
-- **Operands**: with ? one that may be absent, with # one in whose place there may be a number, with … a list.
-- **Outputs**: with ? one that may be absent, with … a list. All but views can go to destinations that the caller gives.
-- **Values** are numbers of which any will do: the same kernels run, and a call that differs in them alone has the same shapes. A number
+- **Operands**: ? marks an optional one, # one that may be a number instead, … a list.
+- **Outputs**: ? marks an optional one, … a list. All except views can be written to destinations that the caller gives.
+- **Values** are numbers that may change freely: calls that differ only in values have the same shapes and run the same kernels. A number
   in place of an operand is a value too.
-- **Structure** is what decides types, shapes and kernels besides the operands' types, shapes and strides: a list has …, dtype is a type
-  that was asked for and options are attributes of the operation's own.
-- **Properties**: *view*: the outputs are views of the first operand, and no kernel runs. *into*: the outputs are destinations, always,
-  which the call changes. *changes*: what it changes besides destinations. *draws*: it takes numbers from a generator. *waits*: it waits
-  for the device, or may, and cannot be captured. *varies*: where several elements go to one place, which of them wins may differ from
-  run to run. *other devices*: operands may lie there. *user*: what it does is the program's own. *sized*: the size of its output depends on
-  data. Without these words an operation gives new outputs, changes and draws nothing, waits for nothing, can be captured and gives the
-  same bits each time.
-- **Autocast**: to what type it brings the operands: *low precision* is the type that Autocast was given, *float32*, *widest* is float32
-  where one operand has it and else low precision, and *result in float32* leaves operands and makes the result float32.
+- **Structure** is what decides types, shapes and kernels in addition to the operands' types, shapes and strides: … marks a list, dtype is
+  a requested type, and options are attributes of the operation's own type.
+- **Properties**: *view*: the outputs are views of the first operand, and no kernel runs. *into*: the outputs are always destinations, which
+  the call changes. *changes*: what it changes besides destinations. *draws*: it draws random numbers from a generator. *waits*: it waits,
+  or may wait, for the device, and cannot be captured. *varies*: if several elements are written to one place, the one that wins may differ
+  from run to run. *other devices*: operands may be on other devices. *user*: the program defines what it does. *sized*: the size of its
+  output depends on data. Without these words, an operation returns new outputs, changes and draws nothing, waits for nothing, can be
+  captured and gives the same bits each time.
+- **Autocast**: the type to which operands are cast. *low precision* is the type given to Autocast; *widest* is float32 if one operand has
+  it, and otherwise low precision; *result in float32* leaves the operands as they are and makes the result float32.
 - **Derivative**: whether it has one.
 
-An output's form follows from the operands' forms and the structure, always. Methods for which it depends on data, such as Nonzero and
-BinCount, read the device first, and put what they read into the structure; so they wait, and cannot be captured. Operations that only such
-methods call are *sized*, and have a number that was read in their structure.
+An output's form always follows from the operands' forms and the structure. Methods whose output size depends on data, such as Nonzero and
+BinCount, read the device first and put the number into the structure; so they wait, and cannot be captured. Operations that only such
+methods call are *sized*, and have such a number in their structure.
 
 | Operation | PyTorch | Operands | Outputs | Values | Structure | Properties | Autocast | Derivative |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
