@@ -235,13 +235,12 @@ func (g *grapher) backward(x *tenon.Exec, c *GraphedCallable) (err error) {
 // Call runs the callable: it copies in to the captured inputs, unless in are those, and launches the forward graph. The next call
 // overwrites the results. They are on the tape if x records gradients and the captured outputs required one.
 func (c *GraphedCallable) Call(x *tenon.Exec, in ...*tenon.Tensor) []*tenon.Tensor {
-	const op = "GraphedCallable.Call"
-	return made(c, op).call(x, op, "the function", in)
+	return c.call(x, "GraphedCallable.Call", "the function", in)
 }
 
 // call is Call for the method op of what is captured from.
 func (c *GraphedCallable) call(x *tenon.Exec, op, from string, in []*tenon.Tensor) []*tenon.Tensor {
-	if c.fwd == nil || c.closed {
+	if made(c, op).fwd == nil || c.closed {
 		fail(op, "the callable was closed, or is a zero value; use one that GraphCallables returned")
 	}
 	if len(in) != len(c.in) {
