@@ -80,8 +80,8 @@ func (l Limits) New(in io.ReaderAt, size int64) (*File, error) {
 	case string(first[:4]) == "PK\x03\x04":
 		err = f.readZip(size, b)
 	case safetensorsFile(first, size):
-		err = refuse("the file is neither an archive nor a pickle, as .pt files are: it is a safetensors file; load it with nn.LoadFile, or " +
-			"open it with safetensors.Open")
+		err = refuse("the file is neither an archive nor a pickle, as .pt files are: it is a safetensors file; load it with nn.LoadFile, " +
+			"or open it with safetensors.Open")
 	default:
 		err = f.readLegacy(size, b)
 	}

@@ -511,7 +511,8 @@ func TestErrors(t *testing.T) {
 		if err := os.WriteFile(other, b, 0o666); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := torchfile.Open(other); err == nil || !strings.Contains(err.Error(), "it is a safetensors file; load it with nn.LoadFile") {
+		if _, err := torchfile.Open(other); err == nil ||
+			!strings.Contains(err.Error(), "it is a safetensors file; load it with nn.LoadFile") {
 			t.Errorf("of a safetensors file: %v", err)
 		}
 	}

@@ -279,7 +279,8 @@ func TestRefusals(t *testing.T) {
 			{func() { x.Linear(x.Ones(nil, dtype.Float32), rows, nil) }, fault.Invalid, "; the input has no dimensions"},
 			{func() {
 				x.CrossEntropy(rows, real, CrossEntropyOpt{})
-			}, fault.Invalid, "got float32[2]; class numbers must be integers (convert them with x.ToDType), and probabilities need shape [2 2]"},
+			}, fault.Invalid, "got float32[2]; class numbers must be integers (convert them with x.ToDType), and probabilities need " +
+				"shape [2 2]"},
 			{func() {
 				x.CrossEntropy(rows, x.Unsqueeze(class, 1), CrossEntropyOpt{})
 			}, fault.Invalid, "Expected target size [2], got [2 1]; remove its last dimension with x.Squeeze(target, -1)"},

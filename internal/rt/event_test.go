@@ -40,7 +40,8 @@ func TestEvent(t *testing.T) {
 	if h := e.Handle(); h != 0 {
 		t.Errorf("an event that was never recorded has the handle %#x", h)
 	}
-	if _, err := e.Elapsed(end); err == nil || !strings.Contains(err.Error(), "Both events must be recorded before calculating elapsed time; call Record of each (at ") {
+	if _, err := e.Elapsed(end); err == nil || !strings.Contains(err.Error(),
+		"Both events must be recorded before calculating elapsed time; call Record of each (at ") {
 		t.Errorf("elapsed time of nothing: %v", err)
 	}
 	release := sim.Hold(a.handle)
