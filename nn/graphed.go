@@ -365,7 +365,8 @@ type Graphed struct {
 	training []bool
 }
 
-// Graph captures a module as GraphCallables does, with an input like sample. Close the result, not only the module.
+// Graph captures a module as GraphCallables does, with an input like sample. The backward pass is captured too, even if x records no
+// gradients, unless neither sample nor a parameter requires one. Close the result, not only the module.
 func Graph(x *tenon.Exec, m Module, sample *tenon.Tensor, opts ...GraphOpt) (*Graphed, error) {
 	opt, err := core.Only("Graph", opts)
 	if err != nil {
