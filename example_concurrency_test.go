@@ -28,13 +28,11 @@ func ExampleExec_Fork() {
 				errs[i] = err
 				return
 			}
-			var read error
-			err = tenon.Try(func() { // an operation that fails panics, and in a goroutine that ends the program
-				y.Scope(func(y *tenon.Exec) {
-					sums[i], read = y.Item(y.Sum(y.MulS(weights, float64(i+1)), nil))
-				})
+			err = y.Do(func(y *tenon.Exec) (err error) { // a failed operation panics, which outside of Do and Try ends the program
+				sums[i], err = y.Item(y.Sum(y.MulS(weights, float64(i+1)), nil))
+				return err
 			})
-			errs[i] = errors.Join(err, read, y.Close())
+			errs[i] = errors.Join(err, y.Close())
 		})
 	}
 	all.Wait()

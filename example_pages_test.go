@@ -172,3 +172,78 @@ func Example_serving() {
 	// 3 false
 	// 0 true
 }
+
+// A worker answers waiting requests together, by a graph of a whole batch.
+func Example_batching() {
+	x, err := tenon.Open(tenon.Sim(1 << 30))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer x.Close()
+	model := nn.Sequential{nn.NewLinear(x, 4, 8), nn.ReLU{}, nn.NewLinear(x, 8, 3)}
+	nn.Eval(model)
+
+	type reply struct {
+		scores []float32
+		err    error
+	}
+	type request struct {
+		features []float32
+		answer   chan reply
+	}
+	requests := make(chan request, 10)
+	all := make([]request, 5)
+	for i := range all {
+		all[i] = request{[]float32{1, 2, 3, float32(i)}, make(chan reply, 1)}
+		requests <- all[i]
+	}
+	close(requests)
+
+	const most, features, classes = 4, 4, 3
+	y := x.NoGrad()
+	for _, p := range nn.Params(model) {
+		p.Tensor().SetRequiresGrad(false) // otherwise Graph captures a backward pass too
+	}
+	graph, err := nn.Graph(y, model, y.Zeros([]int{most, features}, tenon.Float32))
+	if err != nil {
+		log.Fatal(err)
+	}
+	for first := range requests {
+		batch := append(make([]request, 0, most), first)
+		for waiting := true; waiting && len(batch) < most; {
+			select {
+			case r, open := <-requests:
+				if waiting = open; open {
+					batch = append(batch, r)
+				}
+			default:
+				waiting = false
+			}
+		}
+		rows := make([]float32, most*features) // a smaller batch is padded with zeros: the graph has one shape
+		for i, r := range batch {
+			copy(rows[i*features:(i+1)*features], r.features)
+		}
+		var scores []float32
+		err := y.Do(func(y *tenon.Exec) (err error) {
+			scores, err = tenon.Read[float32](y, y.Softmax(graph.Forward(y, tenon.From(y, rows, most, features)), -1))
+			return err
+		})
+		for i, r := range batch {
+			out := reply{err: err}
+			if err == nil {
+				out.scores = scores[i*classes : (i+1)*classes]
+			}
+			r.answer <- out
+		}
+	}
+	fmt.Println(graph.Close())
+
+	for _, r := range all {
+		out := <-r.answer
+		fmt.Print(len(out.scores), " ", out.err, " ")
+	}
+	// Output:
+	// <nil>
+	// 3 <nil> 3 <nil> 3 <nil> 3 <nil> 3 <nil>
+}

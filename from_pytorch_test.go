@@ -91,6 +91,9 @@ func TestFromPyTorchQueries(t *testing.T) {
 func TestFromPyTorchIndex(test *testing.T) {
 	x := openSim(test)
 	t := x.Reshape(x.Arange(0, 24, 1, tenon.Float32), 2, 3, 4)
+	if n := nn.NumParams([]any{nn.NewParam(t), nn.ReLU{}, nn.NewDropout(0.1), nn.Func((*tenon.Exec).SiLU)}); n != 24 {
+		test.Error(n)
+	}
 	rows, mask := tenon.From(x, []int64{0, 1}), x.GtS(t, 3)
 	wantItem(test, x, x.Sum(x.Index(t, 0, tenon.All, tenon.Span(1, 3)), nil), 33)
 	wantItem(test, x, x.Sum(x.Index(t, tenon.Ellipsis, tenon.NewAxis), nil), 276)
@@ -350,6 +353,9 @@ func TestFromPyTorchAutograd(t *testing.T) {
 		must(t, err)
 		wantItem(t, x, gs[0], 18)
 	}
+	total := x.Zeros(nil, tenon.Float32)
+	x.NoGrad().AddInto(total, total, loss)
+	wantItem(t, x, total, 9)
 	f, inputs := twice{}, []*tenon.Tensor{a}
 	loss = x.Apply(f, inputs...)[0]
 	{

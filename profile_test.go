@@ -265,13 +265,17 @@ func TestProfileTraining(t *testing.T) {
 	for _, o := range p.Ops {
 		if o.Name == "Foreach" {
 			steps++
-			if o.Phase != profile.Optimizer {
-				t.Errorf("the optimizer's step is of %s", o.Phase)
+			if o.Phase != profile.Optimizer || o.Within != "Adam" {
+				t.Errorf("the optimizer's step is of %s, within %q", o.Phase, o.Within)
 			}
 		}
 	}
 	if steps != 2 {
 		t.Errorf("%d steps of the optimizer", steps)
+	}
+	rows, err := p.Rows(profile.ByOp)
+	if err != nil || !slices.ContainsFunc(rows, func(r profile.Row) bool { return r.Key == "Foreach (Adam)" }) {
+		t.Errorf("no row is named after the optimizer: %v, %v", rows, err)
 	}
 	inOrder(t, p, true)
 

@@ -211,7 +211,8 @@ func Open(s Selector) (*Exec, error) {
 	return (*Exec)(core.New(dev, host)), nil
 }
 
-// Try runs f and returns the error with which an operation in it stopped, or nil. Any other panic goes on.
+// Try runs f and returns the error with which an operation in it stopped, or nil. Any other panic goes on. An error that f itself stores
+// in a variable is apart from Try's result: do not assign both to one variable, but join them, or use [Exec.Do], which returns both.
 func Try(f func()) error { return core.Try(f) }
 
 // Do runs f in a scope, as [Exec.Scope] does, and returns its error, or the error with which an operation in it stopped. The tensors that

@@ -752,7 +752,7 @@ func (x *Exec) AtanhInto(dst *Tensor, t *Tensor) {
 }
 
 // Autocast returns the Exec that runs products and convolutions in d (Float16 or BFloat16) and numerically sensitive operations in Float32;
-// dtype.Invalid switches it off. Operands are converted if they are floating-point, not Float64 and on the Exec's device; gradients come
+// DType(0) switches it off. Operands are converted if they are floating-point, not Float64 and on the Exec's device; gradients come
 // back in the type that the operand had. Operations that write into a destination, such as AddInto, convert nothing. BFloat16 needs a
 // device of compute capability 8.0.
 //
@@ -779,7 +779,7 @@ func (x *Exec) AutocastCached() bool {
 	return x.made("AutocastCached").AutocastCached()
 }
 
-// AutocastDType returns the type in which products run under autocast, or dtype.Invalid where it is off.
+// AutocastDType returns the type in which products run under autocast, or DType(0) where it is off.
 func (x *Exec) AutocastDType() dtype.DType {
 	return x.made("AutocastDType").AutocastDType()
 }

@@ -8,6 +8,7 @@ import (
 	"tenon.dev"
 	"tenon.dev/compile"
 	"tenon.dev/nn"
+	"tenon.dev/optim"
 )
 
 func Example() {
@@ -62,6 +63,42 @@ func ExampleFunc() {
 
 	fmt.Println(y.Shape())
 	// Output: [1 1]
+}
+
+// A step that reads nothing is one segment. Its loss is read after it.
+func ExampleRegion_loss() {
+	x, err := tenon.Open(tenon.Sim(1 << 30))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer x.Close()
+	line := nn.NewLinear(x, 1, 1)
+	sgd, err := optim.NewSGD(nn.Params(line), optim.SGDOpt{LR: 0.1})
+	if err != nil {
+		log.Fatal(err)
+	}
+	in, target := x.Ones([]int{1, 1}, tenon.Float32), x.Zeros([]int{1, 1}, tenon.Float32)
+	step := compile.New()
+
+	last := x.Zeros(nil, tenon.Float32)
+	for range 4 {
+		err := step.Do(x, func(x *tenon.Exec) error {
+			loss := x.MSELoss(line.Forward(x, in), target)
+			x.NoGrad().CopyInto(last, loss)
+			sgd.ZeroGrad()
+			if err := x.Backward(loss); err != nil {
+				return err
+			}
+			return sgd.Step(x)
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	v, err := x.Item(last)
+
+	fmt.Println(v >= 0, err, step.Stats(x).Forced)
+	// Output: true <nil> 0
 }
 
 func ExampleDisable() {

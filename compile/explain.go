@@ -100,6 +100,8 @@ type Cut struct {
 	// At is the line of its first occurrence, and Times counts the occurrences.
 	At    string
 	Times int
+	// within is the operation as core reports it.
+	within string
 }
 
 // Explain says what became of the region's calls in x's session. It needs no preparation, so it tells only what is always kept.
@@ -190,7 +192,7 @@ func (f *function) explain() Segment {
 		if st.Kernel == "" {
 			for _, i := range st.Calls {
 				n := f.calls[i]
-				s.Kernels = append(s.Kernels, Kernel{Name: n.call.Op(), Lines: []string{n.at}, Bytes: n.call.Bytes()})
+				s.Kernels = append(s.Kernels, Kernel{Name: n.name(), Lines: []string{n.at}, Bytes: n.call.Bytes()})
 			}
 			continue
 		}
@@ -219,6 +221,14 @@ func (f *function) explain() Segment {
 		slices.SortFunc(rs, func(a, b Reason) int { return strings.Compare(a.Text, b.Text) })
 	}
 	return s
+}
+
+// name returns the name of the call's operation and, in parentheses, that of what it is a part of, such as the step of an optimizer.
+func (n *node) name() string {
+	if n.within == "" {
+		return n.call.Op()
+	}
+	return n.call.Op() + " (" + n.within + ")"
 }
 
 func (r *recording) explain() Graph {
@@ -315,7 +325,7 @@ func (e *Explanation) String() string {
 	}
 	var b strings.Builder
 	s := &e.Stats
-	fmt.Fprintf(&b, "%s: %d runs, %d calls put off, %d at once; segments: %d warm-up, %d recorded, %d replayed, %d without a graph\n",
+	fmt.Fprintf(&b, "%s: %d runs, %d calls deferred, %d at once; segments: %d warm-up, %d recorded, %d replayed, %d without a graph\n",
 		e.Device, s.Runs,
 		s.Deferred, s.Eager, s.WarmUps, s.Recordings, s.Replays, s.Plain)
 	fmt.Fprintf(&b, "kernels: %d; calls in fused kernels: %d; calls that nobody needed: %d; pool: %d blocks, %d bytes\n", s.Kernels,

@@ -73,6 +73,28 @@ func TestExplainRegion(t *testing.T) {
 	}
 }
 
+// What a region's calls and cuts are named after is what the program called.
+func TestExplainNames(t *testing.T) {
+	x := openSim(t)
+	w := newTraining(t, x)
+	r := compile.New()
+	for range 2 {
+		if err := r.Do(x, func(x *tenon.Exec) error {
+			loss := x.CrossEntropy(w.net.Forward(x, w.in), w.want)
+			if _, err := x.Item(loss); err != nil {
+				return err
+			}
+			if err := x.Backward(loss); err != nil {
+				return err
+			}
+			return w.opt.Step(x)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	has(t, r.Explain(x).String(), "calls deferred", "cut by Read in Item at", "Foreach (AdamW)")
+}
+
 func TestExplainCallable(t *testing.T) {
 	x := openSim(t)
 	a := tenon.From(x, make([]float32, 64), 64)

@@ -68,9 +68,9 @@ type trace struct {
 // node is a call that a region made.
 type node struct {
 	call core.Call
-	// at is the line of the program that made it.
-	at   string
-	next []*node
+	// at is the line of the program that made it, and within what it is a part of, as Frame.Within returns it.
+	at, within string
+	next       []*node
 	// last is the branch that was taken last.
 	last int
 	// ends lists the functions whose last call this is, and plans are their fusion plans.
@@ -161,7 +161,7 @@ func (t *trace) Before(f *core.Frame) bool {
 		return true
 	}
 	if f.Works() {
-		t.must(f, "it cannot be put off")
+		t.must(f, "it cannot be deferred")
 		t.stats.Eager++
 	}
 	return false
@@ -170,16 +170,20 @@ func (t *trace) Before(f *core.Frame) bool {
 // must stops a call that would run without a graph if Opt.Must forbids that.
 func (t *trace) must(f *core.Frame, reason string) {
 	if t.opt.Must && !t.of.disabled && f.Works() {
-		core.Fail(f.Op(), fault.Unsupported, mustText, reason)
+		what := "this"
+		if k := f.Kernel(); k != "" {
+			what = "kernel " + k
+		}
+		core.Fail(f.Op(), fault.Unsupported, mustText, what, reason+"; do so in compile.Disable, or leave Must out")
 	}
 }
 
-const mustText = "Opt.Must forbids to run this without a graph: %s"
+const mustText = "Opt.Must forbids to run %s without a graph: %s"
 
 // eager runs g without a graph for that reason, or returns an error if Opt.Must forbids that.
 func (t *trace) eager(g *core.Segment, reason string) error {
 	if t.opt.Must {
-		return fault.New(fault.Unsupported, mustText, reason)
+		return fault.New(fault.Unsupported, mustText, "this", Reason{Text: reason, Remedy: remedy(reason)})
 	}
 	t.because(reason)
 	return g.Eager(nil)
@@ -232,7 +236,7 @@ func (t *trace) remember(f *core.Frame) bool {
 		return false
 	}
 	file, line := origin.Here()
-	c := &node{call: f.Key(&t.slots), at: fmt.Sprintf("%s:%d", file, line)}
+	c := &node{call: f.Key(&t.slots), within: f.Within(), at: fmt.Sprintf("%s:%d", file, line)}
 	n.next = append(n.next, c)
 	n.last, t.at = len(n.next)-1, c
 	t.stats.Recorded++
@@ -271,7 +275,7 @@ func (t *trace) RunSegment(g *core.Segment) error {
 	case t.plain:
 		return t.eager(g, "the forward pass ran without a graph")
 	case len(calls) != g.Len():
-		return t.eager(g, "calls from outside of the region were put off with it")
+		return t.eager(g, "calls from outside of the region were deferred with it")
 	}
 	dev := g.Stream().Device()
 	if t.dev.Host || dev.Host || !core.HasPools(dev) {
@@ -465,13 +469,17 @@ func (t *trace) noteCut(cause, within string) {
 		return
 	}
 	for i := range t.at.cuts {
-		if c := &t.at.cuts[i]; c.Cause == cause && c.Within == within {
+		if c := &t.at.cuts[i]; c.Cause == cause && c.within == within {
 			c.Times++
 			return
 		}
 	}
-	file, line := origin.Here()
-	t.at.cuts = append(t.at.cuts, Cut{cause, within, fmt.Sprintf("%s:%d", file, line), 1})
+	name, file, line := origin.Call()
+	c := Cut{Cause: cause, Within: within, At: fmt.Sprintf("%s:%d", file, line), Times: 1, within: within}
+	if cause == "Read" && within == "" {
+		c.Within = name // such as Item
+	}
+	t.at.cuts = append(t.at.cuts, c)
 }
 
 // hostArgument names the function's first argument that lies in the processor's memory.

@@ -47,7 +47,7 @@ func (l *Loader) SetState(st LoaderState) error {
 	want := l.State()
 	want.Epoch, want.Batch = st.Epoch, st.Batch
 	if st != want {
-		return fault.New(fault.Invalid, "the state is of a loader of %s, this one is of %s; make it as the one whose state it is",
+		return fault.New(fault.Invalid, "the state is of a loader of %s, this one is of %s; make it with the same options",
 			st.options(), want.options())
 	}
 	if st.Epoch < 0 || st.Batch < 0 || st.Batch > l.Len() {

@@ -2,10 +2,12 @@ package nn
 
 import "tenon.dev"
 
-// Dropout sets elements to zero at random in training, and multiplies the others by 1/(1-p). In evaluation it does nothing.
+// Dropout sets elements to zero at random in training, and multiplies the others by 1/(1-p). In evaluation it does nothing. NewDropout
+// makes it.
 type Dropout struct {
 	Mode
-	p float64
+	p    float64
+	made bool
 }
 
 // NewDropout returns a module that drops each element with probability p; PyTorch's default is 0.5.
@@ -13,7 +15,7 @@ func NewDropout(p float64) *Dropout {
 	if !(0 <= p && p <= 1) {
 		fail("NewDropout", "dropout probability has to be between 0 and 1, but got %v", p)
 	}
-	return &Dropout{p: p}
+	return &Dropout{p: p, made: true}
 }
 
 // Training reports whether the module is in training mode.
@@ -21,7 +23,9 @@ func (d *Dropout) Training() bool { return made(d, "Dropout").Mode.Training() }
 
 // Forward returns in with elements dropped, or in itself in evaluation.
 func (d *Dropout) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
-	made(d, "Dropout")
+	if !made(d, "Dropout").made {
+		fail("Dropout", "the module is a zero value; use one that NewDropout returned")
+	}
 	if !d.Training() {
 		return in
 	}

@@ -236,27 +236,31 @@ func (g *grapher) backward(x *tenon.Exec, c *GraphedCallable) (err error) {
 // Call runs the callable: it copies in to the captured inputs, unless in are those, and launches the forward graph. The next call
 // overwrites the results. They are on the tape if x records gradients and the captured outputs required one.
 func (c *GraphedCallable) Call(x *tenon.Exec, in ...*tenon.Tensor) []*tenon.Tensor {
-	made(c, "GraphedCallable.Call")
-	if c.fwd == nil || c.closed {
-		fail("GraphedCallable.Call", "the callable was closed, or is a zero value; use one that GraphCallables returned")
+	return c.call(x, "GraphedCallable.Call", "the function", in)
+}
+
+// call is Call for the method op of what is captured from.
+func (c *GraphedCallable) call(x *tenon.Exec, op, from string, in []*tenon.Tensor) []*tenon.Tensor {
+	if made(c, op).fwd == nil || c.closed {
+		fail(op, "the callable was closed, or is a zero value; use one that GraphCallables returned")
 	}
 	if len(in) != len(c.in) {
-		fail("GraphedCallable.Call", "%d inputs were given to a callable that was captured with %d", len(in), len(c.in))
+		fail(op, "%d inputs were given to a callable that was captured with %d", len(in), len(c.in))
 	}
 	for i, t := range in {
 		switch s := c.in[i]; {
 		case t == nil:
-			fail("GraphedCallable.Call", "input %d is nil; give it a tensor", i)
+			fail(op, "input %d is nil; give it a tensor", i)
 		case !slices.Equal(t.Shape(), s.Shape()) || t.DType() != s.DType() && !(t.DType().IsFloat() && s.DType().IsFloat()):
-			fail("GraphedCallable.Call", "input %d is %v, but the callable was captured with %v", i, t, s)
+			fail(op, "input %d is %v, but the callable was captured with %v; pad or convert it to that, or call %s itself", i, t, s, from)
 		case x.GradEnabled() && t.RequiresGrad() && !s.RequiresGrad():
-			fail("GraphedCallable.Call", "input %d requires a gradient, but the sample that it was captured with did not; capture it "+
+			fail(op, "input %d requires a gradient, but the sample that it was captured with did not; capture it "+
 				"with one that does", i)
 		}
 	}
 	for i, p := range c.params {
 		if p.p.Tensor() != c.weights[i] {
-			fail("GraphedCallable.Call", "the parameter %s has another tensor than when it was captured; capture again after moving, "+
+			fail(op, "the parameter %s has another tensor than when it was captured; capture again after moving, "+
 				"converting or replacing parameters", p.name)
 		}
 	}
@@ -362,7 +366,8 @@ type Graphed struct {
 	training []bool
 }
 
-// Graph captures a module as GraphCallables does, with an input like sample. Close the result, not only the module.
+// Graph captures a module as GraphCallables does, with an input like sample. The backward pass is captured too, even if x records no
+// gradients, unless neither sample nor a parameter requires one. Close the result, not only the module.
 func Graph(x *tenon.Exec, m Module, sample *tenon.Tensor, opts ...GraphOpt) (*Graphed, error) {
 	opt, err := core.Only("Graph", opts)
 	if err != nil {
@@ -391,7 +396,7 @@ func (g *Graphed) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	if !slices.Equal(trainingOf(g.Module), g.training) {
 		return g.Module.Forward(x, in)
 	}
-	return g.c.Call(x, in)[0]
+	return g.c.call(x, "Graphed.Forward", "the module", []*tenon.Tensor{in})[0]
 }
 
 // Close releases the graphs. The module stays as it is.

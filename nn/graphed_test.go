@@ -108,7 +108,8 @@ func TestGraphedRefusals(t *testing.T) {
 		sample := x.Ones([]int{3, 2}, tenon.Float32)
 		g := graphOf(t, x, lin, sample)
 		in := x.Ones([]int{3, 2}, tenon.Float32)
-		wantError(t, func() { g.Forward(x, x.Ones([]int{4, 2}, tenon.Float32)) }, "input 0 is float32[4 2]", "captured with float32[3 2]")
+		wantError(t, func() { g.Forward(x, x.Ones([]int{4, 2}, tenon.Float32)) }, "Graphed.Forward: input 0 is float32[4 2]",
+			"captured with float32[3 2]", "; pad or convert it to that, or call the module itself")
 		wantError(t, func() { g.Forward(x, x.Ones([]int{3, 2}, tenon.Int64)) }, "input 0 is int64[3 2]")
 		wantError(t, func() { g.Forward(x, x.Clone(in).SetRequiresGrad(true)) }, "requires a gradient, but the sample")
 		wantError(t, func() { g.Forward(x, nil) }, "input 0 is nil")

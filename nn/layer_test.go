@@ -227,6 +227,7 @@ func TestDropout(t *testing.T) {
 			t.Error("in use it does something")
 		}
 		wantError(t, func() { nn.NewDropout(1.5) }, "between 0 and 1, but got 1.5")
+		wantError(t, func() { new(nn.Dropout).Forward(x, in) }, "the module is a zero value; use one that NewDropout returned")
 	})
 }
 

@@ -9,7 +9,7 @@ type Module interface {
 	Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor
 }
 
-// Func makes a module from a function without parameters.
+// Func makes a module from a function without parameters, such as nn.Func((*tenon.Exec).SiLU).
 type Func func(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor
 
 // Forward calls f.

@@ -161,7 +161,7 @@ func (c *Checkpoint) check(x *tenon.Exec) error {
 		}
 	}
 	if v := reflect.ValueOf(c.Extra); c.Extra != nil && (v.Kind() != reflect.Pointer || v.IsNil()) {
-		return refuse("Extra is a %T; give a pointer to what Load is to replace", c.Extra)
+		return refuse("Extra is of type %T; give a pointer to what Load is to replace", c.Extra)
 	}
 	return nil
 }
@@ -279,7 +279,8 @@ func (l *loading) keys(_ *tenon.Exec, c *Checkpoint) error {
 	if unexpected != nil {
 		wrong = append(wrong, fmt.Sprintf("unexpected keys: %q", unexpected))
 	}
-	return fmt.Errorf("the checkpoint names other things than the file has: %s", strings.Join(wrong, "; "))
+	return fmt.Errorf("the checkpoint names other things than the file has: %s; name exactly those in the Checkpoint, or read a part of "+
+		"the file, such as the model, with torchfile.Open and StateDict", strings.Join(wrong, "; "))
 }
 
 func (l *loading) model(x *tenon.Exec, c *Checkpoint) error {

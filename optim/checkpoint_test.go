@@ -190,7 +190,7 @@ func TestCheckpointRefuses(t *testing.T) {
 	before := r.bits(t)
 	for want, change := range map[string]func(c *optim.Checkpoint){
 		`missing keys: ["model"]`: nil,
-		`unexpected keys: ["model" "extra"]`: func(c *optim.Checkpoint) {
+		`unexpected keys: ["model" "extra"]; name exactly those in the Checkpoint, or read a part of the file`: func(c *optim.Checkpoint) {
 			c.Model, c.Extra = nil, nil
 		},
 		`size mismatch for 0.weight: copying a param with shape [8 3] from checkpoint`: func(c *optim.Checkpoint) {
@@ -211,7 +211,7 @@ func TestCheckpointRefuses(t *testing.T) {
 		`the value of "extra": torchfile: the file's value has unexpected keys: "Losses"`: func(c *optim.Checkpoint) {
 			c.Extra = &struct{ Steps int }{}
 		},
-		"Extra is a int; give a pointer": func(c *optim.Checkpoint) {
+		"Extra is of type int; give a pointer": func(c *optim.Checkpoint) {
 			c.Extra = 1
 		},
 		"of 14 samples in batches of 4, shuffled from seed 9, this one is of 14 samples in batches of 5": func(c *optim.Checkpoint) {

@@ -654,6 +654,7 @@ func TestErrors(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		p := nn.NewParam(x.Zeros([]int{2}, tenon.Float32))
 		defer p.Close()
+		plain := &struct{ Weight *tenon.Tensor }{x.Ones([]int{2}, tenon.Float32)}
 		sgd := func(ps iter.Seq2[string, *nn.Param], opt ...optim.SGDOpt) error {
 			_, err := optim.NewSGD(ps, opt...)
 			return err
@@ -661,11 +662,11 @@ func TestErrors(t *testing.T) {
 		adam := func(opt optim.AdamOpt) error { _, err := optim.NewAdam(list(p), opt); return err }
 		adamw := func(opts ...optim.AdamOpt) error { _, err := optim.NewAdamW(list(p), opts...); return err }
 		for want, err := range map[string]error{
-			"Invalid learning rate: -1":                   sgd(list(p), optim.SGDOpt{LR: -1}),
-			"Invalid momentum value: -1":                  sgd(list(p), optim.SGDOpt{Momentum: -1}),
-			"Invalid weight_decay value: -1":              sgd(list(p), optim.SGDOpt{WeightDecay: -1}),
-			"Nesterov momentum requires a momentum":       sgd(list(p), optim.SGDOpt{Nesterov: true}),
-			"empty parameter list":                        sgd(list()),
+			"Invalid learning rate: -1":             sgd(list(p), optim.SGDOpt{LR: -1}),
+			"Invalid momentum value: -1":            sgd(list(p), optim.SGDOpt{Momentum: -1}),
+			"Invalid weight_decay value: -1":        sgd(list(p), optim.SGDOpt{WeightDecay: -1}),
+			"Nesterov momentum requires a momentum": sgd(list(p), optim.SGDOpt{Nesterov: true}),
+			"empty parameter list; parameters of a module are exported fields of type *nn.Param": sgd(nn.Params(plain)),
 			"more than one parameter group":               sgd(list(p, p)),
 			"Invalid learning rate: -2":                   adam(optim.AdamOpt{LR: -2}),
 			"Invalid epsilon value: -1":                   adam(optim.AdamOpt{Eps: -1}),

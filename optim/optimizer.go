@@ -125,7 +125,8 @@ func (o *optimizer[O]) add(params iter.Seq2[string, *nn.Param], opts []O) error 
 		g.params = append(g.params, p)
 	}
 	if len(g.params) == 0 {
-		return o.refuse(fault.Invalid, "optimizer got an empty parameter list")
+		return o.refuse(fault.Invalid, "optimizer got an empty parameter list; parameters of a module are exported fields "+
+			"of type *nn.Param, which nn.NewParam makes of tensors")
 	}
 	g.states = make([][]*tenon.Tensor, len(g.params))
 	o.groups = append(o.groups, g)

@@ -236,7 +236,7 @@ func (s *GradScaler) unscale(x *tenon.Exec, o Optimizer) *scaled {
 	core.Made((*core.Exec)(x), scalerName)
 	if s.row == nil {
 		fail(fault.Invalid, "Attempted unscale but the scale is nil. This may indicate your program did not use Scale on the loss or "+
-			"outputs earlier in the iteration")
+			"outputs earlier in the iteration: the scale is made by the first Scale; pass the loss to that, and its result to Backward")
 	}
 	st := s.of(x, o)
 	switch st.stage {
@@ -307,7 +307,8 @@ func (s *GradScaler) step(x *tenon.Exec, o Optimizer) error {
 	core.Made((*core.Exec)(x), scalerName)
 	st := s.opts[o]
 	if st != nil && st.stage == stepped {
-		core.Fail(scalerName, fault.Invalid, "Step has already been called since the last update")
+		core.Fail(scalerName, fault.Invalid, "Step has already been called since the last update; call Update after the steps of all "+
+			"optimizers")
 	}
 	if sk, ok := o.(skipper); ok {
 		return s.stepTogether(x, o, st, sk)

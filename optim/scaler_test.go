@@ -266,7 +266,7 @@ func TestScalerErrors(t *testing.T) {
 				t.Errorf("got %v, want %q", err, want)
 			}
 		}
-		fails(s.Unscale(x, o), "Attempted unscale but the scale is nil")
+		fails(s.Unscale(x, o), "outputs earlier in the iteration: the scale is made by the first Scale; pass the loss to that")
 		fails(s.Update(x), "No inf checks were recorded prior to update")
 		s.Scale(x, x.Ones(nil, tenon.Float32))
 		fails(s.Step(x, o), "No inf checks were recorded for this optimizer")
@@ -275,7 +275,7 @@ func TestScalerErrors(t *testing.T) {
 		ok(t, s.Unscale(x, o))
 		fails(s.Unscale(x, o), "Unscale has already been called")
 		ok(t, s.Step(x, o))
-		fails(s.Step(x, o), "Step has already been called since the last update")
+		fails(s.Step(x, o), "Step has already been called since the last update; call Update after")
 		fails(s.Unscale(x, o), "Unscale is being called after Step")
 		ok(t, s.Update(x))
 		fails(s.Update(x), "No inf checks were recorded prior to update")

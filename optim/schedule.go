@@ -314,7 +314,7 @@ func (s *Schedule) fits(st ScheduleState) error {
 		return core.Refusal(s.root.name, fault.Invalid, format, args...)
 	}
 	if is := s.root.String(); st.Rule != is {
-		return refuse("the state is of the rule %q, the schedule has %q; make it as the one whose state it is", st.Rule, is)
+		return refuse("the state is of the rule %q, the schedule has %q; make it with the same rule", st.Rule, is)
 	}
 	if len(st.Steps) != len(s.nodes) || len(st.Initial) != len(s.nodes) {
 		return refuse("the state has %d counts and %d lists of initial rates for %d rules; give one that State returned", len(st.Steps),

@@ -112,6 +112,8 @@ func (p *Profile) keys(by By) func(i int) string {
 // title returns the operation's name with the details that distinguish it from others.
 func (o *Op) title() string {
 	switch {
+	case o.Phase == Optimizer && o.Within != "":
+		return o.Name + " (" + o.Within + ")"
 	case o.Phase == Backward:
 		return o.Name + " (backward)"
 	case o.Captured:

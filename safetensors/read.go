@@ -25,7 +25,7 @@ type File struct {
 func Open(name string) (*File, error) {
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, fault.Wrap(fault.System, err, "safetensors: cannot open the file")
+		return nil, fault.Wrap(fault.System, err, "safetensors")
 	}
 	st, err := f.Stat()
 	if err != nil {
@@ -52,6 +52,9 @@ func New(r io.ReaderAt, size int64) (*File, error) {
 		return nil, err
 	}
 	n := binary.LittleEndian.Uint64(prefix[:])
+	if torchFile(r, prefix) {
+		return nil, invalid("the file is not in this format: it is a .pt file, or another archive; open it with torchfile.Open")
+	}
 	if n > MaxHeader {
 		return nil, invalid("the header claims %d bytes, the limit is %d: this is hardly a file of this format", n, MaxHeader)
 	}
@@ -71,6 +74,17 @@ func New(r io.ReaderAt, size int64) (*File, error) {
 		f.index[info.Name] = i
 	}
 	return f, nil
+}
+
+// torchFile reports whether a file begins with the prefix of a zip archive or of the older format of .pt files, and not, by chance, with a
+// length before a header.
+func torchFile(r io.ReaderAt, prefix [8]byte) bool {
+	switch string(prefix[:4]) {
+	case "PK\x03\x04", "\x80\x02\x8a\n":
+		var next [1]byte
+		return readAt(r, next[:], 8) != nil || next[0] != '{'
+	}
+	return false
 }
 
 // readAt fills dst from r at the offset.

@@ -1,6 +1,7 @@
 package torchfile
 
 import (
+	"encoding/binary"
 	"io"
 	"math"
 	"os"
@@ -47,7 +48,7 @@ const (
 func (l Limits) Open(name string) (*File, error) {
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, fault.Wrap(fault.System, err, "torchfile: cannot open")
+		return nil, fault.Wrap(fault.System, err, "torchfile")
 	}
 	info, err := f.Stat()
 	if err == nil {
@@ -71,19 +72,28 @@ func (l Limits) New(in io.ReaderAt, size int64) (*File, error) {
 		return nil, err
 	}
 	f := &File{in: in}
-	var first [4]byte
+	var first [9]byte
 	if _, err := in.ReadAt(first[:], 0); err != nil && err != io.EOF {
 		return nil, fault.Wrap(fault.System, err, "torchfile: cannot read")
 	}
-	if string(first[:]) == "PK\x03\x04" {
+	switch {
+	case string(first[:4]) == "PK\x03\x04":
 		err = f.readZip(size, b)
-	} else {
+	case safetensorsFile(first, size):
+		err = refuse("the file is neither an archive nor a pickle, as .pt files are: it is a safetensors file; load it with nn.LoadFile, " +
+			"or open it with safetensors.Open")
+	default:
 		err = f.readLegacy(size, b)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return f, nil
+}
+
+// safetensorsFile reports whether a file of size bytes begins like the safetensors format: with the length of a JSON object, and that.
+func safetensorsFile(first [9]byte, size int64) bool {
+	return size > 8 && binary.LittleEndian.Uint64(first[:8]) <= uint64(size)-8 && first[8] == '{'
 }
 
 // budget is the resources that a file may use.

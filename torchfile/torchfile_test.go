@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"archive/zip"
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -503,6 +504,17 @@ func TestErrors(t *testing.T) {
 	}
 	if _, err := torchfile.Open(old); err == nil || !strings.Contains(err.Error(), "neither an archive nor a pickle, as .pt files are") {
 		t.Errorf("got %v", err)
+	}
+	other := filepath.Join(dir, "x.safetensors")
+	for _, header := range []string{`{"__metadata__":{}}`, `{"pad":"` + strings.Repeat(" ", 0x2e4e-10) + `"}`} { // the second length is a pickle
+		b := append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...)
+		if err := os.WriteFile(other, b, 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := torchfile.Open(other); err == nil ||
+			!strings.Contains(err.Error(), "it is a safetensors file; load it with nn.LoadFile") {
+			t.Errorf("of a safetensors file: %v", err)
+		}
 	}
 	good := fromTorch(t)["state_dict.pt"]
 	for want, change := range map[string]func(name string, b []byte) (string, []byte){

@@ -22,7 +22,7 @@ func (c castClass) String() string {
 }
 
 // Autocast returns the Exec that runs products and convolutions in d (Float16 or BFloat16) and numerically sensitive operations in Float32;
-// dtype.Invalid switches it off. Operands are converted if they are floating-point, not Float64 and on the Exec's device; gradients come
+// DType(0) switches it off. Operands are converted if they are floating-point, not Float64 and on the Exec's device; gradients come
 // back in the type that the operand had. Operations that write into a destination, such as AddInto, convert nothing. BFloat16 needs a
 // device of compute capability 8.0.
 //
@@ -35,7 +35,7 @@ func (x *Exec) Autocast(d dtype.DType) *Exec {
 	switch d {
 	case dtype.Invalid, dtype.Float16, dtype.BFloat16:
 	default:
-		x.fail("Autocast", fault.Invalid, nil, "autocast computes in float16 or bfloat16, not in %v; dtype.Invalid switches it off", d)
+		x.fail("Autocast", fault.Invalid, nil, "autocast computes in float16 or bfloat16, not in %v; tenon.DType(0) switches it off", d)
 	}
 	if dev := x.Device(); d == dtype.BFloat16 && !dev.Host && dev.Info().Major < 8 {
 		x.fail("Autocast", fault.Unsupported, nil, "Current CUDA Device does not support bfloat16. Please switch dtype to float16")
@@ -48,7 +48,7 @@ func (x *Exec) Autocast(d dtype.DType) *Exec {
 	return x.with(m)
 }
 
-// AutocastDType returns the type in which products run under autocast, or dtype.Invalid where it is off.
+// AutocastDType returns the type in which products run under autocast, or DType(0) where it is off.
 func (x *Exec) AutocastDType() dtype.DType { return x.m.autocast }
 
 // AutocastCache returns the Exec on which autocast keeps the copies of parameters that it makes, which is the default, or does not.

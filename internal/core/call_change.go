@@ -28,6 +28,8 @@ type change struct {
 	// over.
 	turns   []place
 	ordered bool // whether it holds turnsMu
+	// name is what the innermost Together of a package above the face is called, such as AdamW, or "".
+	name string
 	// part is the number of the latest Together, from 1 on.
 	part uint64
 	// What happens once the work is handed over: its accesses are noted, and its workspace and the held storages are released.
@@ -148,6 +150,17 @@ func (s *session) apart(what string) error {
 		return nil
 	}
 	return fault.New(fault.Invalid, "%s while changes are put together that wait for each other; do it before or after", what)
+}
+
+// named is together, whose operations profiles and explanations name after op.
+func (x *Exec) named(op string, f func(x *Exec)) {
+	x.together(op, func(x *Exec) {
+		c := x.s.change
+		was := c.name
+		c.name = op
+		defer func() { c.name = was }()
+		f(x)
+	})
 }
 
 // hand gives the launch in f.dl to the driver, or holds it if the call waits.

@@ -44,7 +44,7 @@ func (f *frame) endProfiled() {
 	}
 	op.Describe(recorded, func(o *profile.Op) {
 		o.Parent = f.under().Index(op.Profiler())
-		if len(s.doing) > 0 {
+		if o.Within = f.Within(); len(s.doing) > 0 {
 			o.Within = s.doing[0]
 		}
 		f.describe(o)

@@ -144,7 +144,7 @@ func (s *session) barred(t *Tensor, write bool) error {
 		if err := errOverwritten(t.st); err != nil {
 			return err
 		}
-		return fault.New(fault.Invalid, "the tensor %s was never made, since a call that was put off failed; make it again", describe(t))
+		return fault.New(fault.Invalid, "the tensor %s was never made, since a deferred call failed; make it again", describe(t))
 	case !write && id&writtenBit == 0:
 		return nil // both read
 	}

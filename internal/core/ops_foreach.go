@@ -301,7 +301,7 @@ func ScaleAll(x *Exec, op string, ts []*Tensor, factor *Tensor) {
 	defer Leave(x)
 	x.NoGrad().scoped(func(x *Exec) {
 		if !scalesTogether(ts, factor) {
-			x.together(op, func(x *Exec) {
+			x.named(op, func(x *Exec) {
 				for _, t := range ts {
 					x.MulInto(t, t, factor)
 				}
@@ -310,7 +310,7 @@ func ScaleAll(x *Exec, op string, ts []*Tensor, factor *Tensor) {
 		}
 		row := x.Zeros([]int{StepRow}, dtype.Float64)
 		x.CopyInto(x.Narrow(row, 0, kernels.RowFactor, 1), factor)
-		x.together(op, func(x *Exec) {
+		x.named(op, func(x *Exec) {
 			x.foreach(foreach{op: kernels.Scale, which: x.s.zeros(len(ts))}, [][]*Tensor{ts}, row, nil)
 		})
 	})

@@ -308,7 +308,11 @@ func (x *Exec) planLikelihood(op string, t, target, weight *Tensor, ignore bool,
 		if len(want) > 0 && len(target.shape) > 0 && want[0] != target.shape[0] {
 			x.fail(op, fault.Invalid, all, "Expected input batch_size (%d) to match target batch_size (%d)", want[0], target.shape[0])
 		}
-		x.fail(op, fault.Invalid, all, "Expected target size %v, got %v", want, target.shape)
+		remedy := ""
+		if n := len(target.shape); n == len(want)+1 && target.shape[n-1] == 1 && infer.Same(want, target.shape[:n-1]) {
+			remedy = "; remove its last dimension with x.Squeeze(target, -1)"
+		}
+		x.fail(op, fault.Invalid, all, "Expected target size %v, got %v%s", want, target.shape, remedy)
 	}
 	if !target.dt.IsInt() {
 		x.fail(op, fault.Invalid, all, "the target must be numbers of classes, of an integer type, but is %v; convert it with x.ToDType",
@@ -383,7 +387,8 @@ func (x *Exec) probabilityLoss(t, target, weight *Tensor, opt CrossEntropyOpt) *
 	r := x.reductionOf("CrossEntropy", opt.Reduction)
 	if !infer.Same(t.shape, target.shape) || len(t.shape) == 0 {
 		x.fail("CrossEntropy", fault.Invalid, []*Tensor{t, target}, "Expected floating point type for target with class probabilities, "+
-			"of the input's shape, got %v", describe(target))
+			"of the input's shape, got %v; class numbers must be integers (convert them with x.ToDType), and probabilities need shape %v",
+			describe(target), t.shape)
 	}
 	if opt.Ignore && opt.IgnoreIndex >= 0 {
 		x.fail("CrossEntropy", fault.Invalid, []*Tensor{t, target}, "ignore_index is not supported for floating point target")

@@ -1,6 +1,8 @@
 package core
 
 import (
+	"fmt"
+
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/infer"
@@ -257,6 +259,18 @@ func (x *Exec) batched(l, r *Tensor) *Tensor {
 	return x.product(fit(l), fit(r), nil, 1, 0)
 }
 
+// linearRemedy says how an input of that shape does not fit a weight that takes so many features.
+func linearRemedy(in []int, features int) string {
+	if len(in) == 0 {
+		return fmt.Sprintf("; the input has no dimensions, but the weight takes a last dimension of %d", features)
+	}
+	remedy := fmt.Sprintf("; the input's last dimension is %d, but the weight takes %d", in[len(in)-1], features)
+	if len(in) > 2 && infer.Numel(in[1:]) == features {
+		remedy += ": flatten the input with x.Flatten(in, 1, -1)"
+	}
+	return remedy
+}
+
 // Linear returns in [..., In] times the transpose of w [Out, In], plus b [Out] if it is not nil. With w of shape [In], and b of shape [],
 // there is one output without a dimension for it.
 func (x *Exec) Linear(in, w, b *Tensor) *Tensor {
@@ -264,8 +278,8 @@ func (x *Exec) Linear(in, w, b *Tensor) *Tensor {
 		x.wantDim("Linear", "the weight", w, 2)
 	}
 	if len(in.shape) == 0 || in.shape[len(in.shape)-1] != w.shape[len(w.shape)-1] {
-		x.fail("Linear", fault.Invalid, []*Tensor{in, w}, "mat1 and mat2 shapes cannot be multiplied (%v and %v transposed)",
-			in.shape, w.shape)
+		x.fail("Linear", fault.Invalid, []*Tensor{in, w}, "mat1 and mat2 shapes cannot be multiplied (%v and %v transposed)%s",
+			in.shape, w.shape, linearRemedy(in.shape, w.shape[len(w.shape)-1]))
 	}
 	return x.composite("Linear", func(x *Exec) *Tensor {
 		x = x.casting("Linear", castLow, &in, &w, &b)

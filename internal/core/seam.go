@@ -54,7 +54,7 @@ func Temporary(x *Exec, t *Tensor) bool {
 func Together(x *Exec, op string, f func(x *Exec)) {
 	Enter(x, op)
 	defer Leave(x)
-	x.together(op, func(x *Exec) { x.s.outside(op, func() { f(x) }) })
+	x.named(op, func(x *Exec) { x.s.outside(op, func() { f(x) }) })
 }
 
 // Assign sets tensors of one element to numbers, all of them or none, for callers that have no Exec: on the default streams of their

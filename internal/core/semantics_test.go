@@ -271,7 +271,27 @@ func TestRefusals(t *testing.T) {
 			{func() { x.CauchyInto(real, 0, math.NaN()) }, fault.Invalid, "cauchy_ expects sigma > 0.0, but found sigma=NaN"},
 			{func() { x.GeometricInto(real, 1) }, fault.Invalid, "geometric_ expects p to be in (0, 1), but got p=1"},
 			{func() { x.GeometricInto(yes, 0.5) }, fault.Unsupported, "GeometricInto draws real numbers, not bool"},
-			{func() { x.Linear(rows, x.Ones([]int{3}, dtype.Float32), nil) }, fault.Invalid, "shapes cannot be multiplied"},
+			{func() { x.Linear(rows, x.Ones([]int{3}, dtype.Float32), nil) }, fault.Invalid, "shapes cannot be multiplied ([2 2] and [3] " +
+				"transposed); the input's last dimension is 2, but the weight takes 3"},
+			{func() {
+				x.Linear(x.Ones([]int{2, 8, 4, 4}, dtype.Float32), x.Ones([]int{3, 128}, dtype.Float32), nil)
+			}, fault.Invalid, "last dimension is 4, but the weight takes 128: flatten the input with x.Flatten(in, 1, -1)"},
+			{func() { x.Linear(x.Ones(nil, dtype.Float32), rows, nil) }, fault.Invalid, "; the input has no dimensions"},
+			{func() {
+				x.CrossEntropy(rows, real, CrossEntropyOpt{})
+			}, fault.Invalid, "got float32[2]; class numbers must be integers (convert them with x.ToDType), and probabilities need " +
+				"shape [2 2]"},
+			{func() {
+				x.CrossEntropy(rows, x.Unsqueeze(class, 1), CrossEntropyOpt{})
+			}, fault.Invalid, "Expected target size [2], got [2 1]; remove its last dimension with x.Squeeze(target, -1)"},
+			{func() { x.Autocast(dtype.Float32) }, fault.Invalid, "not in float32; tenon.DType(0) switches it off"},
+			{func() {
+				x.check("Backward", x.Backward(x.MulS(leaf, 2), BackwardOpt{}))
+			}, fault.Invalid, "pass one of shape [2] as BackwardOpt{Gradient: …}, or reduce the tensor to one element"},
+			{func() {
+				_, err := x.Grad([]*Tensor{x.MulS(leaf, 2)}, []*Tensor{leaf}, GradOpt{})
+				x.check("Grad", err)
+			}, fault.Invalid, "pass one of shape [2] as GradOpt{Gradients: …}"},
 		} {
 			wantError(t, Try(c.f), c.kind, c.want)
 		}

@@ -250,7 +250,12 @@ func (r *run) seed(t, g *Tensor) *Tensor {
 		return g
 	}
 	if t.Numel() != 1 {
-		x.fail(r.op, fault.Invalid, []*Tensor{t}, "grad can be implicitly created only for scalar outputs; pass one of shape %v", t.shape)
+		as := "BackwardOpt{Gradient: …}"
+		if r.op == "Grad" {
+			as = "GradOpt{Gradients: …}"
+		}
+		x.fail(r.op, fault.Invalid, []*Tensor{t}, "grad can be implicitly created only for scalar outputs; pass one of shape %v as %s, or "+
+			"reduce the tensor to one element, such as by Sum", t.shape, as)
 	}
 	return r.mode(t).Full(t.shape, 1, t.dt)
 }

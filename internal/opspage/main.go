@@ -20,16 +20,32 @@ func main() {
 	if len(os.Args) != 2 {
 		log.Fatal("usage: opspage PAGE")
 	}
-	if err := os.WriteFile(os.Args[1], []byte(page(core.Ops())), 0o644); err != nil {
+	text, err := page(core.Ops(), "../core")
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := os.WriteFile(os.Args[1], []byte(text), 0o644); err != nil {
 		log.Fatal(err)
 	}
 }
 
-const legend = `# Operations
+const top = `# Operations
 
-Every operation that passes the [funnel](architecture.md#the-funnel), by the name that it has in errors, traces and calls. The page is
-generated from the rows by ` + "`go generate ./...`" + `, and tests check that the rows say what the operations really do. A method of an
-Exec is one operation or is composed of several.
+The methods of an Exec by task, then a table of the operations that they are made of. Both are generated from the code by
+` + "`go generate ./...`" + `.
+
+## Methods by task
+
+Each method takes the operands in parentheses, and … stands for any number of them; ` + "`opt`" + ` may be left out. ` + "`go doc tenon.dev Exec.NAME`" + ` has
+types, options and errors, and [from-pytorch.md](from-pytorch.md) PyTorch's names. Most methods also have a form that writes to a tensor of
+the program: its name ends in Into, and it takes that tensor first.
+
+`
+
+const legend = `## The operations
+
+Every operation that passes the [funnel](architecture.md#the-funnel), by the name that it has in errors, traces and calls. Tests
+check that the rows say what the operations really do. A method of an Exec is one operation or is composed of several.
 
 - **Operands**: ? marks an optional one, # one that may be a number instead, … a list.
 - **Outputs**: ? marks an optional one, … a list. All except views can be written to destinations that the caller gives.
@@ -55,8 +71,17 @@ methods call are *sized*, and have such a number in their structure.
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 `
 
-// page returns the text of the page.
-func page(ops []core.OpInfo) string {
+// page returns the text of the page about ops and the methods of Exec in core's folder.
+func page(ops []core.OpInfo, folder string) (string, error) {
+	byTask, err := methods(folder)
+	if err != nil {
+		return "", err
+	}
+	return top + byTask + table(ops), nil
+}
+
+// table returns the table of the rows.
+func table(ops []core.OpInfo) string {
 	var b strings.Builder
 	b.WriteString(legend)
 	for _, o := range ops {

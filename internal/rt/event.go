@@ -8,6 +8,7 @@ import (
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/driver"
+	"tenon.dev/internal/origin"
 )
 
 // Event marks a point in a stream's work. The driver's event is made by the first Record, and goes back to the device's pool with Close or
@@ -226,13 +227,21 @@ func (e *Event) point() (driver.Event, *Stream, uint64, error) {
 	return e.handle, e.stream, e.seq, nil
 }
 
+// untimed returns the error, at the program's line, of events between which no time can be given until they are what it says.
+func untimed(cause error, what, remedy string) error {
+	e := fault.Wrap(fault.Invalid, cause, "Both events must be %s before calculating elapsed time; %s", what, remedy)
+	e.Op = "Elapsed"
+	e.File, e.Line = origin.Here()
+	return e
+}
+
 // Elapsed returns the device's time from e to end, with a resolution of about half a microsecond.
 func (e *Event) Elapsed(end *Event) (time.Duration, error) {
 	if err := end.Usable(); err != nil {
 		return 0, err
 	}
 	if !e.timing || !end.timing {
-		return 0, fault.New(fault.Invalid, "Both events must be made with timing before calculating elapsed time")
+		return 0, untimed(nil, "made with timing", "give NewEvent true")
 	}
 	if e.dev != end.dev {
 		return 0, apart(e.dev, end.dev, "Both events must be on the same device, but one is on %s and the other on %s")
@@ -243,7 +252,7 @@ func (e *Event) Elapsed(end *Event) (time.Duration, error) {
 		return 0, errors.Join(err, endErr)
 	}
 	if a == 0 || b == 0 {
-		return 0, fault.New(fault.Invalid, "Both events must be recorded before calculating elapsed time")
+		return 0, untimed(nil, "recorded", "call Record of each")
 	}
 	t, err := e.dev.enter()
 	if err != nil {
@@ -252,7 +261,7 @@ func (e *Event) Elapsed(end *Event) (time.Duration, error) {
 	defer e.dev.leave(t)
 	ms, err := e.dev.dev.EventElapsed(t, a, b)
 	if errors.Is(err, driver.NotReady) {
-		return 0, fault.Wrap(fault.Invalid, err, "Both events must be completed before calculating elapsed time")
+		return 0, untimed(err, "completed", "call Synchronize of the later one")
 	}
 	return time.Duration(float64(ms) * float64(time.Millisecond)), e.dev.Check(err, "the time between two events could not be read")
 }
