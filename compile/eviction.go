@@ -60,6 +60,7 @@ func (t *trace) makeRoom(n, c *node) bool {
 			warnThrash(kept, what, c.at, was.call.Differs(c.call))
 		}
 		t.forget(from, i)
+		t.forgottenFor = c.at
 	}
 }
 
@@ -175,6 +176,7 @@ func (fo *forest) makeRoom(f *function) {
 			warnThrash(paths, "orders of recordings", f.calls[0].at, "it runs after other recordings than before")
 		}
 		f.t.stats.Forgotten++
+		f.t.forgottenFor = f.calls[0].at
 		fo.prune(func(r *recording) bool { return r == oldest })
 	}
 }

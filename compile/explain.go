@@ -27,6 +27,8 @@ type Explanation struct {
 	Forks []Fork
 	// Cuts are the causes that made calls run before the region's end.
 	Cuts []Cut
+	// Limits say what Opt.Branches kept from being remembered: calls that ran at once, and branches and recordings that were forgotten.
+	Limits []Reason `json:",omitempty"`
 	// Live counts the blocks of the session's pool that are in use, and Memory their bytes.
 	Live   int
 	Memory int64
@@ -119,9 +121,29 @@ func (r *Region) Explain(x *tenon.Exec) *Explanation {
 	e.Stats = t.stats
 	for ; t != nil; t = t.back {
 		e.walk(t.root)
+		e.Limits = append(e.Limits, t.limits()...)
 	}
 	return e
 }
+
+// limits says what Opt.Branches kept from being remembered.
+func (t *trace) limits() (all []Reason) {
+	for _, r := range []Reason{
+		{Text: unknownText + "; the first such call was at " + t.unknownAt, Times: t.stats.Unknown},
+		{Text: forgottenText + t.forgottenFor, Times: t.stats.Forgotten},
+	} {
+		if r.Times > 0 {
+			r.Remedy = remedy(r.Text)
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+const (
+	unknownText   = "a call ran at once, since there are too many different calls and Frozen forgets none"
+	forgottenText = "what was used least recently was forgotten, since Opt.Branches was reached; the latest call that needed room is at "
+)
 
 // ExplainTrees is Explain for all recordings of x's session on its device, whichever region made them.
 func ExplainTrees(x *tenon.Exec) *Explanation {
@@ -250,6 +272,8 @@ var remedies = []struct{ text, remedy string }{
 	{"a failed recording", "free memory, or read the error that it names"},
 	{"is open", "close tensors at the same place in every run"},
 	{"are live", "close tensors at the same place in every run"},
+	{"Frozen forgets none", "make fewer different calls in Frozen, or raise Opt.Branches"},
+	{forgottenText, "pad inputs to a few fixed shapes, make fewer different calls, or raise Opt.Branches"},
 }
 
 // remedy returns what helps against a reason, or "".
@@ -321,6 +345,9 @@ func (e *Explanation) String() string {
 	fmt.Fprintf(&b, "kernels: %d; calls in fused kernels: %d; calls that nobody needed: %d; pool: %d blocks, %d bytes\n", s.Kernels,
 		s.Fused, s.Dropped,
 		e.Live, e.Memory)
+	for _, r := range e.Limits {
+		fmt.Fprintf(&b, "limit, %s: %s\n", times(r.Times), r)
+	}
 	for i := range e.Segments {
 		e.Segments[i].print(&b, i, e.Bandwidth)
 	}

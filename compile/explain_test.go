@@ -120,3 +120,26 @@ func TestNoFurtherParts(t *testing.T) {
 		})
 	}
 }
+
+// What Opt.Branches keeps from being remembered is told with the line and what helps: branches that were forgotten, and calls in Frozen.
+func TestExplainLimits(t *testing.T) {
+	x := openSim(t)
+	r := compile.New(compile.Opt{Branches: 2, DynamicLimit: -1})
+	run := func(n int) { must(t, r.Do(x, func(x *tenon.Exec) error { chain(x, n, 2); return nil })) }
+	warnings(func() {
+		for n := 1; n <= 5; n++ {
+			run(n)
+		}
+	})
+	must(t, compile.Frozen(x, func(*tenon.Exec) error { run(6); run(7); run(5); return nil }))
+	e := r.Explain(x)
+	if s := e.Stats; s.Forgotten != 3 || s.Unknown != 12 || len(e.Limits) != 2 {
+		t.Errorf("%+v, %+v", s, e.Limits)
+	}
+	for _, l := range e.Limits {
+		if l.Times == 0 || l.Remedy == "" || !strings.Contains(l.Text, "eviction_test.go:") {
+			t.Errorf("%+v", l)
+		}
+	}
+	has(t, e.String(), "limit, 12 times: a call ran at once", "limit, 3 times: what was used least recently was forgotten", "Opt.Branches")
+}

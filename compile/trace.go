@@ -1,6 +1,7 @@
 package compile
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -63,6 +64,8 @@ type trace struct {
 	now *function
 	// counted says that groups and graphs are counted, and thrashed that it was warned of what the region forgets.
 	counted, thrashed bool
+	// unknownAt is the line of the first call that was not remembered, and forgottenFor that of the latest one that needed room.
+	unknownAt, forgottenFor string
 }
 
 // node is a call that a region made.
@@ -231,7 +234,7 @@ func (t *trace) remember(f *core.Frame) bool {
 	file, line := origin.Here()
 	c := &node{call: f.Key(&t.slots), at: fmt.Sprintf("%s:%d", file, line), used: t.stats.Runs}
 	if !t.makeRoom(n, c) {
-		t.at = nil
+		t.at, t.unknownAt = nil, cmp.Or(t.unknownAt, c.at)
 		t.stats.Unknown++
 		return false
 	}
