@@ -18,15 +18,17 @@ import (
 type Explanation struct {
 	// Format is 1.
 	Format int
-	// Device is the session's device, and Stats are the region's counts.
+	// Device is the session's device. Stats are the region's counts, to which backward passes add all but their runs. ExplainTrees counts
+	// only how segments ran.
 	Device string
 	Stats  Stats
 	// Segments are in the order of their first run, with those of backward passes last.
 	Segments []Segment
 	// Forks are the places where a different call came in a later run.
 	Forks []Fork
-	// Cuts are the causes that made calls run before the region's end.
-	Cuts []Cut
+	// Cuts are the causes that made calls run before the region's end, and Skips the warnings about those that no graph can contain.
+	Cuts  []Cut
+	Skips []Reason `json:",omitempty"`
 	// Limits say what Opt.Branches kept from being remembered: calls that ran at once, and branches and recordings that were forgotten.
 	Limits []Reason `json:",omitempty"`
 	// Live counts the blocks of the session's pool that are in use, and Memory their bytes.
@@ -120,10 +122,25 @@ func (r *Region) Explain(x *tenon.Exec) *Explanation {
 	}
 	e.Stats = t.stats
 	for ; t != nil; t = t.back {
+		if t.ahead != nil {
+			e.Stats.add(&t.stats)
+		}
 		e.walk(t.root)
+		e.Skips = append(e.Skips, t.cutSkips...)
 		e.Limits = append(e.Limits, t.limits()...)
 	}
 	return e
+}
+
+// add adds the counts of a backward pass to those of its region.
+func (s *Stats) add(b *Stats) {
+	for _, c := range []struct{ to, n *int }{
+		{&s.Recorded, &b.Recorded}, {&s.Deferred, &b.Deferred}, {&s.Eager, &b.Eager}, {&s.Unknown, &b.Unknown},
+		{&s.Forgotten, &b.Forgotten}, {&s.WarmUps, &b.WarmUps}, {&s.Recordings, &b.Recordings}, {&s.Replays, &b.Replays},
+		{&s.Plain, &b.Plain}, {&s.Forced, &b.Forced}, {&s.Kernels, &b.Kernels}, {&s.Fused, &b.Fused}, {&s.Dropped, &b.Dropped},
+	} {
+		*c.to += *c.n
+	}
 }
 
 // limits says what Opt.Branches kept from being remembered.
@@ -159,7 +176,9 @@ func ExplainTrees(x *tenon.Exec) *Explanation {
 		}
 		slices.SortFunc(fs, func(a, b *function) int { return cmp.Compare(a.id, b.id) })
 		for _, f := range fs {
-			e.Segments = append(e.Segments, f.explain())
+			s := f.explain()
+			e.Segments = append(e.Segments, s)
+			e.Stats.add(&Stats{WarmUps: s.WarmUps, Recordings: s.Recordings, Replays: s.Replays, Plain: s.Plain})
 		}
 	}
 	return e
@@ -339,12 +358,15 @@ func (e *Explanation) String() string {
 	}
 	var b strings.Builder
 	s := &e.Stats
-	fmt.Fprintf(&b, "%s: %d runs, %d calls put off, %d at once; segments: %d warm-up, %d recorded, %d replayed, %d without a graph\n",
-		e.Device, s.Runs,
-		s.Deferred, s.Eager, s.WarmUps, s.Recordings, s.Replays, s.Plain)
-	fmt.Fprintf(&b, "kernels: %d; calls in fused kernels: %d; calls that nobody needed: %d; pool: %d blocks, %d bytes\n", s.Kernels,
-		s.Fused, s.Dropped,
-		e.Live, e.Memory)
+	fmt.Fprintf(&b, "%s: ", e.Device)
+	if s.Runs > 0 {
+		fmt.Fprintf(&b, "%d runs, %d calls put off, %d at once; ", s.Runs, s.Deferred, s.Eager)
+	}
+	fmt.Fprintf(&b, "segments: %d warm-up, %d recorded, %d replayed, %d without a graph\n", s.WarmUps, s.Recordings, s.Replays, s.Plain)
+	if s.Runs > 0 {
+		fmt.Fprintf(&b, "kernels: %d; calls in fused kernels: %d; calls that nobody needed: %d; ", s.Kernels, s.Fused, s.Dropped)
+	}
+	fmt.Fprintf(&b, "pool: %d blocks, %d bytes\n", e.Live, e.Memory)
 	for _, r := range e.Limits {
 		fmt.Fprintf(&b, "limit, %s: %s\n", times(r.Times), r)
 	}
@@ -356,6 +378,9 @@ func (e *Explanation) String() string {
 	}
 	for _, c := range e.Cuts {
 		fmt.Fprintf(&b, "cut by %s at %s, %s\n", c.What(), c.At, times(c.Times))
+	}
+	for _, r := range e.Skips {
+		fmt.Fprintf(&b, "skip: %s\n", r)
 	}
 	return b.String()
 }

@@ -39,9 +39,11 @@ type trace struct {
 	span *core.Span
 	// args maps the number of a storage to the number of the argument that uses it.
 	args map[uint64]int
-	// hostArg is the number of the first argument in the processor's memory, or -1. told has the ends of segments that were warned about.
-	hostArg int
-	told    map[cutAt]bool
+	// hostArg is the number of the first argument in the processor's memory, or -1. told has the ends of segments that were warned about,
+	// and cutSkips the warnings.
+	hostArg  int
+	told     map[cutAt]bool
+	cutSkips []Reason
 	// sized is the line and the name of the operation that has just read the size of its result.
 	sized string
 	// fresh lists the storages, by number, that this run's calls have made without being deferred.
@@ -487,7 +489,7 @@ func (t *trace) Cut(cause, within string) {
 			t.told = map[cutAt]bool{}
 		}
 		t.told[key] = true
-		t.of.warn(t, "skipping cudagraphs due to "+text)
+		t.skipCut("skipping cudagraphs due to "+text, at)
 	}
 }
 
@@ -495,6 +497,19 @@ func (t *trace) Cut(cause, within string) {
 type cutAt struct {
 	at    string
 	after *node
+}
+
+// skipCut counts a warning about the end of a segment at a line.
+func (t *trace) skipCut(text, at string) {
+	t.of.warn(t, text)
+	if !strings.Contains(text, at) {
+		text += " at " + at
+	}
+	i := slices.IndexFunc(t.cutSkips, func(r Reason) bool { return r.Text == text })
+	if i < 0 {
+		i, t.cutSkips = len(t.cutSkips), append(t.cutSkips, Reason{Text: text, Remedy: remedy(text)})
+	}
+	t.cutSkips[i].Times++
 }
 
 // noteCut counts a cut for Explain. It looks up the line the first time only.
