@@ -93,8 +93,10 @@ type Reason struct {
 type Fork struct {
 	// After is the line of the call before it, or "" at the region's beginning.
 	After string
-	// Was and Is are the lines of the earlier and the later call. Differs says what differs, with the value of each.
+	// Was and Is are the lines of the earlier and the later call. Differs says what differs, with the value of each, and Remedy what helps,
+	// or "".
 	Was, Is, Differs string
+	Remedy           string `json:",omitempty"`
 }
 
 // Cut is a cause that made deferred calls run: Cause, such as Read, within the operation Within, if there is one.
@@ -204,7 +206,8 @@ func (e *Explanation) walk(n *node) {
 	for i, c := range n.next {
 		if i > 0 {
 			was := n.next[0]
-			e.Forks = append(e.Forks, Fork{n.at, was.at, c.at, was.call.Differs(c.call)})
+			differs := was.call.Differs(c.call)
+			e.Forks = append(e.Forks, Fork{n.at, was.at, c.at, differs, remedy(differs)})
 		}
 		e.walk(c)
 	}
@@ -291,6 +294,7 @@ var remedies = []struct{ text, remedy string }{
 	{"a failed recording", "free memory, or read the error that it names"},
 	{"is open", "close tensors at the same place in every run"},
 	{"are live", "close tensors at the same place in every run"},
+	{"place or alignment", "keep the position in a tensor and write there with ScatterInto, so that it is no part of the call"},
 	{"Frozen forgets none", "make fewer different calls in Frozen, or raise Opt.Branches"},
 	{forgottenText, "pad inputs to a few fixed shapes, make fewer different calls, or raise Opt.Branches"},
 }
@@ -374,7 +378,8 @@ func (e *Explanation) String() string {
 		e.Segments[i].print(&b, i, e.Bandwidth)
 	}
 	for _, f := range e.Forks {
-		fmt.Fprintf(&b, "fork after %s: %s, then %s: %s\n", cmp.Or(f.After, "the beginning"), f.Was, f.Is, f.Differs)
+		differs := Reason{Text: f.Differs, Remedy: f.Remedy}
+		fmt.Fprintf(&b, "fork after %s: %s, then %s: %s\n", cmp.Or(f.After, "the beginning"), f.Was, f.Is, differs)
 	}
 	for _, c := range e.Cuts {
 		fmt.Fprintf(&b, "cut by %s at %s, %s\n", c.What(), c.At, times(c.Times))

@@ -349,9 +349,8 @@ const shapesText = "CUDAGraph supports dynamic shapes by recording a new graph f
 	"performance: a) padding inputs to a few fixed number of shapes; or b) set compile.Opt.SkipDynamic. " +
 	"A negative DynamicLimit silences this warning."
 
-const variantsText = "A compiled region has recorded %d graphs of the same operations on the same sizes, since a number or an option of " +
-	"a call changed: %s, at %s. Recording takes time and memory. Give the call the same number in every run, or let it take the number " +
-	"from a tensor. A negative DynamicLimit silences this warning."
+const variantsText = "A compiled region has recorded %d graphs of the same operations on the same sizes, since a number, an option or " +
+	"a place of a call changed: %s, at %s. Recording takes time and memory. To avoid it, %s. A negative DynamicLimit silences this warning."
 
 // varieties are the functions with the same operations: a list for each of their sizes. told says that it was warned of too many.
 type varieties struct {
@@ -396,7 +395,9 @@ func (t *trace) countShape(f *function) {
 			for f.calls[i] == first.calls[i] {
 				i++
 			}
-			slog.Warn(fmt.Sprintf(variantsText, limit+1, first.calls[i].call.Differs(f.calls[i].call), f.calls[i].at))
+			differs := first.calls[i].call.Differs(f.calls[i].call)
+			help := cmp.Or(remedy(differs), "give the call the same number in every run, or let it take the number from a tensor")
+			slog.Warn(fmt.Sprintf(variantsText, limit+1, differs, f.calls[i].at, help))
 		}
 	}
 	if t.opt.SkipDynamic && at > 0 {

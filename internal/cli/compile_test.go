@@ -92,6 +92,7 @@ func TestCompileExplainPage(t *testing.T) {
 		s.Kernels[0].Text, s.Kernels[0].Lines[0] = evil, evil
 		s.Skips[0].Text = evil
 		all[1].Limits = []compile.Reason{{Text: evil, Times: 3, Remedy: evil}}
+		all[0].Forks[0].Remedy = evil
 	})
 	page := filepath.Join(t.TempDir(), "explain.html")
 	if _, errs, exit := run("compile", "explain", name, "--html", page, "--bandwidth", "4800"); exit != 0 || errs != "" {
