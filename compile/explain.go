@@ -18,15 +18,19 @@ import (
 type Explanation struct {
 	// Format is 1.
 	Format int
-	// Device is the session's device, and Stats are the region's counts.
+	// Device is the session's device. Stats are the region's counts, to which backward passes add all but their runs. ExplainTrees counts
+	// only how segments ran.
 	Device string
 	Stats  Stats
 	// Segments are in the order of their first run, with those of backward passes last.
 	Segments []Segment
 	// Forks are the places where a different call came in a later run.
 	Forks []Fork
-	// Cuts are the causes that made calls run before the region's end.
-	Cuts []Cut
+	// Cuts are the causes that made calls run before the region's end, and Skips the warnings about those that no graph can contain.
+	Cuts  []Cut
+	Skips []Reason `json:",omitempty"`
+	// Limits say what Opt.Branches kept from being remembered: calls that ran at once, and branches and recordings that were forgotten.
+	Limits []Reason `json:",omitempty"`
 	// Live counts the blocks of the session's pool that are in use, and Memory their bytes.
 	Live   int
 	Memory int64
@@ -89,8 +93,10 @@ type Reason struct {
 type Fork struct {
 	// After is the line of the call before it, or "" at the region's beginning.
 	After string
-	// Was and Is are the lines of the earlier and the later call. Differs says what differs, with the value of each.
+	// Was and Is are the lines of the earlier and the later call. Differs says what differs, with the value of each, and Remedy what helps,
+	// or "".
 	Was, Is, Differs string
+	Remedy           string `json:",omitempty"`
 }
 
 // Cut is a cause that made deferred calls run: Cause, such as Read, within the operation Within, if there is one.
@@ -120,10 +126,45 @@ func (r *Region) Explain(x *tenon.Exec) *Explanation {
 	}
 	e.Stats = t.stats
 	for ; t != nil; t = t.back {
+		if t.ahead != nil {
+			e.Stats.add(&t.stats)
+		}
 		e.walk(t.root)
+		e.Skips = append(e.Skips, t.cutSkips...)
+		e.Limits = append(e.Limits, t.limits()...)
 	}
 	return e
 }
+
+// add adds the counts of a backward pass to those of its region.
+func (s *Stats) add(b *Stats) {
+	for _, c := range []struct{ to, n *int }{
+		{&s.Recorded, &b.Recorded}, {&s.Deferred, &b.Deferred}, {&s.Eager, &b.Eager}, {&s.Unknown, &b.Unknown},
+		{&s.Forgotten, &b.Forgotten}, {&s.WarmUps, &b.WarmUps}, {&s.Recordings, &b.Recordings}, {&s.Replays, &b.Replays},
+		{&s.Plain, &b.Plain}, {&s.Forced, &b.Forced}, {&s.Kernels, &b.Kernels}, {&s.Fused, &b.Fused}, {&s.Dropped, &b.Dropped},
+	} {
+		*c.to += *c.n
+	}
+}
+
+// limits says what Opt.Branches kept from being remembered.
+func (t *trace) limits() (all []Reason) {
+	for _, r := range []Reason{
+		{Text: unknownText + "; the first such call was at " + t.unknownAt, Times: t.stats.Unknown},
+		{Text: forgottenText + t.forgottenFor, Times: t.stats.Forgotten},
+	} {
+		if r.Times > 0 {
+			r.Remedy = remedy(r.Text)
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+const (
+	unknownText   = "a call ran at once, since there are too many different calls and Frozen forgets none"
+	forgottenText = "what was used least recently was forgotten, since Opt.Branches was reached; the latest call that needed room is at "
+)
 
 // ExplainTrees is Explain for all recordings of x's session on its device, whichever region made them.
 func ExplainTrees(x *tenon.Exec) *Explanation {
@@ -139,7 +180,9 @@ func ExplainTrees(x *tenon.Exec) *Explanation {
 		}
 		slices.SortFunc(fs, func(a, b *function) int { return cmp.Compare(a.id, b.id) })
 		for _, f := range fs {
-			e.Segments = append(e.Segments, f.explain())
+			s := f.explain()
+			e.Segments = append(e.Segments, s)
+			e.Stats.add(&Stats{WarmUps: s.WarmUps, Recordings: s.Recordings, Replays: s.Replays, Plain: s.Plain})
 		}
 	}
 	return e
@@ -165,7 +208,8 @@ func (e *Explanation) walk(n *node) {
 	for i, c := range n.next {
 		if i > 0 {
 			was := n.next[0]
-			e.Forks = append(e.Forks, Fork{n.at, was.at, c.at, was.call.Differs(c.call)})
+			differs := was.call.Differs(c.call)
+			e.Forks = append(e.Forks, Fork{n.at, was.at, c.at, differs, remedy(differs)})
 		}
 		e.walk(c)
 	}
@@ -260,6 +304,9 @@ var remedies = []struct{ text, remedy string }{
 	{"a failed recording", "free memory, or read the error that it names"},
 	{"is open", "close tensors at the same place in every run"},
 	{"are live", "close tensors at the same place in every run"},
+	{"place or alignment", "keep the position in a tensor and write there with ScatterInto, so that it is no part of the call"},
+	{"Frozen forgets none", "make fewer different calls in Frozen, or raise Opt.Branches"},
+	{forgottenText, "pad inputs to a few fixed shapes, make fewer different calls, or raise Opt.Branches"},
 }
 
 // remedy returns what helps against a reason, or "".
@@ -325,20 +372,30 @@ func (e *Explanation) String() string {
 	}
 	var b strings.Builder
 	s := &e.Stats
-	fmt.Fprintf(&b, "%s: %d runs, %d calls deferred, %d at once; segments: %d warm-up, %d recorded, %d replayed, %d without a graph\n",
-		e.Device, s.Runs,
-		s.Deferred, s.Eager, s.WarmUps, s.Recordings, s.Replays, s.Plain)
-	fmt.Fprintf(&b, "kernels: %d; calls in fused kernels: %d; calls that nobody needed: %d; pool: %d blocks, %d bytes\n", s.Kernels,
-		s.Fused, s.Dropped,
-		e.Live, e.Memory)
+	fmt.Fprintf(&b, "%s: ", e.Device)
+	if s.Runs > 0 {
+		fmt.Fprintf(&b, "%d runs, %d calls deferred, %d at once; ", s.Runs, s.Deferred, s.Eager)
+	}
+	fmt.Fprintf(&b, "segments: %d warm-up, %d recorded, %d replayed, %d without a graph\n", s.WarmUps, s.Recordings, s.Replays, s.Plain)
+	if s.Runs > 0 {
+		fmt.Fprintf(&b, "kernels: %d; calls in fused kernels: %d; calls that nobody needed: %d; ", s.Kernels, s.Fused, s.Dropped)
+	}
+	fmt.Fprintf(&b, "pool: %d blocks, %d bytes\n", e.Live, e.Memory)
+	for _, r := range e.Limits {
+		fmt.Fprintf(&b, "limit, %s: %s\n", times(r.Times), r)
+	}
 	for i := range e.Segments {
 		e.Segments[i].print(&b, i, e.Bandwidth)
 	}
 	for _, f := range e.Forks {
-		fmt.Fprintf(&b, "fork after %s: %s, then %s: %s\n", cmp.Or(f.After, "the beginning"), f.Was, f.Is, f.Differs)
+		differs := Reason{Text: f.Differs, Remedy: f.Remedy}
+		fmt.Fprintf(&b, "fork after %s: %s, then %s: %s\n", cmp.Or(f.After, "the beginning"), f.Was, f.Is, differs)
 	}
 	for _, c := range e.Cuts {
 		fmt.Fprintf(&b, "cut by %s at %s, %s\n", c.What(), c.At, times(c.Times))
+	}
+	for _, r := range e.Skips {
+		fmt.Fprintf(&b, "skip: %s\n", r)
 	}
 	return b.String()
 }

@@ -142,3 +142,76 @@ func TestNoFurtherParts(t *testing.T) {
 		})
 	}
 }
+
+// The counts of a callable include its backward passes, and those of all recordings are the sums over their segments.
+func TestExplainCountsAllSegments(t *testing.T) {
+	x := openSim(t)
+	w := tenon.From(x, make([]float32, 8), 8).SetRequiresGrad(true)
+	net := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
+		b := x.Exp(x.Mul(a, w))
+		must(t, compile.Break(x))
+		return x.Mul(b, w)
+	})
+	for range 4 {
+		x.Scope(func(x *tenon.Exec) {
+			must(t, x.Backward(x.Sum(net.Call(x, x.Ones([]int{8}, tenon.Float32)), nil)))
+			w.SetGrad(nil)
+		})
+	}
+	e := net.Explain(x)
+	if s := e.Stats; len(e.Segments) != 3 || s.WarmUps != 3 || s.Recordings != 3 || s.Replays != 6 || s.Runs != 4 {
+		t.Errorf("%d segments, %+v", len(e.Segments), s)
+	}
+	has(t, e.String(), "4 runs", "3 warm-up, 3 recorded, 6 replayed")
+	e = compile.ExplainTrees(x)
+	if s := e.Stats; len(e.Segments) != 3 || s.WarmUps != 3 || s.Recordings != 3 || s.Replays != 6 {
+		t.Errorf("all recordings: %d segments, %+v", len(e.Segments), s)
+	}
+	if text := e.String(); strings.Contains(text, "runs, ") || strings.Contains(text, "kernels: 0;") {
+		t.Errorf("all recordings: it prints what it does not know: %s", text)
+	}
+}
+
+// What Opt.Branches keeps from being remembered is told with the line and what helps: branches that were forgotten, and calls in Frozen.
+func TestExplainLimits(t *testing.T) {
+	x := openSim(t)
+	r := compile.New(compile.Opt{Branches: 2, DynamicLimit: -1})
+	run := func(n int) { must(t, r.Do(x, func(x *tenon.Exec) error { chain(x, n, 2); return nil })) }
+	warnings(func() {
+		for n := 1; n <= 5; n++ {
+			run(n)
+		}
+	})
+	must(t, compile.Frozen(x, func(*tenon.Exec) error { run(6); run(7); run(5); return nil }))
+	e := r.Explain(x)
+	if s := e.Stats; s.Forgotten != 3 || s.Unknown != 12 || len(e.Limits) != 2 {
+		t.Errorf("%+v, %+v", s, e.Limits)
+	}
+	for _, l := range e.Limits {
+		if l.Times == 0 || l.Remedy == "" || !strings.Contains(l.Text, "eviction_test.go:") {
+			t.Errorf("%+v", l)
+		}
+	}
+	has(t, e.String(), "limit, 12 times: a call ran at once", "limit, 3 times: what was used least recently was forgotten", "Opt.Branches")
+}
+
+// A warning about the end of a segment that no graph can contain is in the explanation.
+func TestExplainSkippedCuts(t *testing.T) {
+	x := openSim(t)
+	net := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
+		b := x.Exp(a)
+		_, err := tenon.Read[float32](x, b)
+		must(t, err)
+		return x.MulS(b, 2)
+	})
+	warnings(func() {
+		for range 3 {
+			net.Call(x, x.Ones([]int{8}, tenon.Float32)).Close()
+		}
+	})
+	e := net.Explain(x)
+	if len(e.Skips) != 1 || e.Skips[0].Times != 1 {
+		t.Errorf("%+v", e.Skips)
+	}
+	has(t, e.String(), "skip: skipping cudagraphs due to cpu device (_local_scalar_dense)", "explain_test.go:")
+}

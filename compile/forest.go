@@ -41,6 +41,9 @@ type forest struct {
 	// generation is the path's generation. entered counts the calls of regions, and marked those of MarkStep, downwards; each of these
 	// calls is a new generation.
 	generation, entered, marked int
+	// begun counts the paths that have begun, and gone lists the forgotten functions of which the forest still has something.
+	begun int
+	gone  []*function
 	// pending lists the runs of functions since the last backward pass, which may still come to them while their tapes exist.
 	pending []*core.Span
 	// rerecorded counts how often a function was recorded again after a recording because an address changed.
@@ -139,6 +142,8 @@ type recording struct {
 	outputs []int
 	kept    []bool
 	stores  []core.Store
+	// used is the number of the latest path that it was part of.
+	used int
 	// dead lists the outputs of the path that were closed before the recording, and ending those that were closed during it.
 	dead, ending []Index
 	checkpoint   *rt.PoolCheckpoint
@@ -331,6 +336,7 @@ func (fo *forest) forget() {
 		clear(r.stores)
 	}
 	fo.path, fo.warm, fo.ran, fo.state = fo.path[:0], nil, fo.ran[:0], idle
+	fo.begun++
 }
 
 // tryEnd leaves the path if possible.
@@ -394,6 +400,7 @@ func (fo *forest) run(f *function, g *core.Segment) error {
 		}()
 	}
 	err := fo.step(f, g)
+	fo.sweep()
 	if err == errInUse {
 		return f.t.without(g, err.Error())
 	}
@@ -583,7 +590,8 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 		f.plain = "TENON_COMPILE_GRAPHS allows no further graph"
 		return f.t.eager(g, f.plain)
 	}
-	r := &recording{f: f, parent: fo.current()}
+	fo.makeRoom(f)
+	r := &recording{f: f, parent: fo.current(), used: fo.begun}
 	copied := make([]bool, len(f.inputs))
 	for i := range f.inputs {
 		in := &g.Inputs()[i]

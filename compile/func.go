@@ -164,8 +164,9 @@ type Trees struct {
 	Roots []Tree
 	// State is "idle", "warm-up", "recording" or "execution".
 	State string
-	// Functions, Graphs and Copied count the functions, the recordings, and the inputs of recordings that are copied. Checkpoints counts
-	// how often the pool was restored to its state after a recording, and Skips the reasons that were given for runs without a graph.
+	// Functions, Graphs and Copied count the functions, the recordings, and the inputs of recordings that are copied, with those that were
+	// forgotten. Checkpoints counts how often the pool was restored to its state after a recording, and Skips the reasons that were given
+	// for runs without a graph.
 	Functions, Graphs, Copied, Checkpoints, Skips int
 	// Pending says that a backward pass may still come: a function has run since the last one, and its tape still exists.
 	Pending bool

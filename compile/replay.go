@@ -46,6 +46,7 @@ func (fo *forest) replay(r *recording, g *core.Segment) error {
 	if err := g.Replay(r.g, false, false); err != nil {
 		return err
 	}
+	r.used = fo.begun
 	r.f.t.stats.Replays++
 	r.f.replays++
 	fo.dev.UsedLent(g.Stream().ID())

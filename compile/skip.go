@@ -75,13 +75,15 @@ func (fo *forest) skipWhole(f *function, text string) {
 		f.told = map[string]bool{}
 	}
 	f.told[text] = true
-	fo.warn(text)
+	fo.warn(f.t, text)
 }
 
-// warn counts a skip and logs why.
-func (fo *forest) warn(text string) {
+// warn counts a skip and logs why. A region that was warned of what it forgets meets the same skips again and again; they are only counted.
+func (fo *forest) warn(t *trace, text string) {
 	fo.skips++
-	slog.Warn(text)
+	if !t.thrashed {
+		slog.Warn(text)
+	}
 }
 
 // unfix marks inputs of a Do that have moved as copied. Inputs that the calls change stay static.

@@ -1,6 +1,7 @@
 package compile
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -38,19 +39,21 @@ type trace struct {
 	span *core.Span
 	// args maps the number of a storage to the number of the argument that uses it.
 	args map[uint64]int
-	// hostArg is the number of the first argument in the processor's memory, or -1. cuts has the ends of segments that were warned about.
-	hostArg int
-	cuts    map[string]bool
+	// hostArg is the number of the first argument in the processor's memory, or -1. told has the ends of segments that were warned about,
+	// and cutSkips the warnings.
+	hostArg  int
+	told     map[cutAt]bool
+	cutSkips []Reason
 	// sized is the line and the name of the operation that has just read the size of its result.
 	sized string
 	// fresh lists the storages, by number, that this run's calls have made without being deferred.
 	fresh []uint64
 	// results lists the storages, by number, that the function returns. shapes groups its segments by their operations.
 	results []uint64
-	shapes  map[string][]*variety
+	shapes  map[string]*varieties
 
 	root *node
-	// at is the last call that was matched or remembered; nil once there are too many branches.
+	// at is the last call that was matched or remembered; nil in a run that has a call which is not remembered.
 	at    *node
 	slots core.Slots
 	// open lists the depths of the calls in progress, the innermost last. A call that is made meanwhile is part of the innermost.
@@ -61,8 +64,10 @@ type trace struct {
 	stats   Stats
 	// now is the running segment.
 	now *function
-	// counted says that groups and graphs are counted.
-	counted bool
+	// counted says that groups and graphs are counted, and thrashed that it was warned of what the region forgets.
+	counted, thrashed bool
+	// unknownAt is the line of the first call that was not remembered, and forgottenFor that of the latest one that needed room.
+	unknownAt, forgottenFor string
 }
 
 // node is a call that a region made.
@@ -71,8 +76,8 @@ type node struct {
 	// at is the line of the program that made it, and within what it is a part of, as Frame.Within returns it.
 	at, within string
 	next       []*node
-	// last is the branch that was taken last.
-	last int
+	// last is the branch that was taken last, and used the run that last came here.
+	last, used int
 	// ends lists the functions whose last call this is, and plans are their fusion plans.
 	ends  []*function
 	plans core.Plans
@@ -86,8 +91,10 @@ type Stats struct {
 	// Runs counts calls of Do. Recorded counts the calls that were seen for the first time, Deferred those that were deferred, and Eager
 	// those that ran at once. Views count in none of these.
 	Runs, Recorded, Deferred, Eager int
-	// Unknown counts calls after a call with too many branches.
+	// Unknown counts calls that ran at once because Opt.Branches had been reached in Frozen, where nothing is forgotten.
 	Unknown int
+	// Forgotten counts the branches of calls, and the recordings, that made room for others because of Opt.Branches.
+	Forgotten int
 	// WarmUps, Recordings, Replays and Plain count the runs of segments, which are calls that ran together. Plain ones ran without a graph.
 	WarmUps, Recordings, Replays, Plain int
 	// Forced is how often deferred calls ran before the function's end, because something needed their results.
@@ -111,7 +118,7 @@ func (t *trace) begin(x *core.Exec, dev *rt.Device, outer core.Tap) {
 	t.fixed = t.fixed[:0]
 	t.stats.Runs++
 	if fo := forestOf(x, dev, true); fo != t.of { // there was a Reset
-		t.of, t.shapes, t.cuts = fo, nil, nil
+		t.of, t.shapes, t.told = fo, nil, nil
 	}
 }
 
@@ -134,11 +141,11 @@ func (t *trace) Before(f *core.Frame) bool {
 	}
 	if t.at == nil {
 		t.stats.Unknown++
-		t.must(f, "there are too many branches before it; see Opt.Branches")
+		t.must(f, "there are too many different calls, and Frozen forgets none; see Opt.Branches")
 		return false
 	}
 	if !t.match(f) && !t.remember(f) {
-		t.must(f, "there are too many branches before it; see Opt.Branches")
+		t.must(f, "there are too many different calls, and Frozen forgets none; see Opt.Branches")
 		return false
 	}
 	if f.OnHost() && !t.dev.Host {
@@ -214,29 +221,29 @@ func (t *trace) match(f *core.Frame) bool {
 	if len(n.next) == 0 {
 		return false
 	}
-	if f.Matches(&n.next[n.last].call, &t.slots) {
-		t.at = n.next[n.last]
+	if c := n.next[n.last]; f.Matches(&c.call, &t.slots) {
+		c.used, t.at = t.stats.Runs, c
 		return true
 	}
 	for i, c := range n.next {
 		if i != n.last && f.Matches(&c.call, &t.slots) {
-			n.last, t.at = i, c
+			c.used, n.last, t.at = t.stats.Runs, i, c
 			return true
 		}
 	}
 	return false
 }
 
-// remember makes a branch for f's call, unless there are too many.
+// remember makes a branch for f's call. If there are too many, it forgets others, unless Frozen forbids that.
 func (t *trace) remember(f *core.Frame) bool {
 	n := t.at
-	if len(n.next) >= t.opt.Branches {
-		t.at = nil
+	file, line := origin.Here()
+	c := &node{call: f.Key(&t.slots), within: f.Within(), at: fmt.Sprintf("%s:%d", file, line), used: t.stats.Runs}
+	if !t.makeRoom(n, c) {
+		t.at, t.unknownAt = nil, cmp.Or(t.unknownAt, c.at)
 		t.stats.Unknown++
 		return false
 	}
-	file, line := origin.Here()
-	c := &node{call: f.Key(&t.slots), within: f.Within(), at: fmt.Sprintf("%s:%d", file, line)}
 	n.next = append(n.next, c)
 	n.last, t.at = len(n.next)-1, c
 	t.stats.Recorded++
@@ -346,46 +353,74 @@ const shapesText = "CUDAGraph supports dynamic shapes by recording a new graph f
 	"performance: a) padding inputs to a few fixed number of shapes; or b) set compile.Opt.SkipDynamic. " +
 	"A negative DynamicLimit silences this warning."
 
-const variantsText = "A compiled region has recorded %d graphs of the same operations on the same sizes, since a number or an option of " +
-	"a call changed: %s, at %s. Recording takes time and memory. Give the call the same number in every run, or let it take the number " +
-	"from a tensor. A negative DynamicLimit silences this warning."
+const variantsText = "A compiled region has recorded %d graphs of the same operations on the same sizes, since a number, an option or " +
+	"a place of a call changed: %s, at %s. Recording takes time and memory. To avoid it, %s. A negative DynamicLimit silences this warning."
 
-// variety is the functions with the same operations and sizes: the first of them, and how many others there are.
-type variety struct {
-	first  *function
-	others int
+// varieties are the functions with the same operations: a list for each of their sizes. told says that it was warned of too many.
+type varieties struct {
+	sizes                   [][]*function
+	toldSizes, toldVariants bool
 }
 
-// countShape warns if too many functions have the same operations: with different sizes, or with different numbers.
-func (t *trace) countShape(f *function) {
+// opsOf names the operations of f's calls.
+func opsOf(f *function) string {
 	var b strings.Builder
 	for _, c := range f.calls {
 		b.WriteString(c.call.Op())
 		b.WriteByte(' ')
 	}
+	return b.String()
+}
+
+// countShape warns if too many functions have the same operations: with different sizes, or with different numbers.
+func (t *trace) countShape(f *function) {
 	if t.shapes == nil {
-		t.shapes = map[string][]*variety{}
+		t.shapes = map[string]*varieties{}
 	}
-	ops, limit := b.String(), t.opt.shapes()
-	at := slices.IndexFunc(t.shapes[ops], func(v *variety) bool { return f.sameSizes(v.first) })
+	ops, limit := opsOf(f), t.opt.shapes()
+	v := t.shapes[ops]
+	if v == nil {
+		v = &varieties{}
+		t.shapes[ops] = v
+	}
+	at := slices.IndexFunc(v.sizes, func(same []*function) bool { return f.sameSizes(same[0]) })
 	if at < 0 {
-		at = len(t.shapes[ops])
-		t.shapes[ops] = append(t.shapes[ops], &variety{first: f})
-		if limit >= 0 && at == limit {
+		at = len(v.sizes)
+		v.sizes = append(v.sizes, []*function{f})
+		if limit >= 0 && at == limit && !v.toldSizes {
+			v.toldSizes = true
 			slog.Warn(fmt.Sprintf(shapesText, at+1))
 		}
-	} else if v := t.shapes[ops][at]; !slices.Equal(f.calls, v.first.calls) { // the same calls are another kind of function
-		v.others++
-		if limit >= 0 && v.others == limit {
+	} else if first := v.sizes[at][0]; !slices.Equal(f.calls, first.calls) { // the same calls are another kind of function
+		v.sizes[at] = append(v.sizes[at], f)
+		if limit >= 0 && len(v.sizes[at]) == limit+1 && !v.toldVariants {
+			v.toldVariants = true
 			i := 0
-			for f.calls[i] == v.first.calls[i] {
+			for f.calls[i] == first.calls[i] {
 				i++
 			}
-			slog.Warn(fmt.Sprintf(variantsText, limit+1, v.first.calls[i].call.Differs(f.calls[i].call), f.calls[i].at))
+			differs := first.calls[i].call.Differs(f.calls[i].call)
+			help := cmp.Or(remedy(differs), "give the call the same number in every run, or let it take the number from a tensor")
+			slog.Warn(fmt.Sprintf(variantsText, limit+1, differs, f.calls[i].at, help))
 		}
 	}
 	if t.opt.SkipDynamic && at > 0 {
 		f.plain = "graph with symbolic shapes inputs. Found from : \n " + sourceOf(f.last.at)
+	}
+}
+
+// uncountShape takes countShape back.
+func (t *trace) uncountShape(f *function) {
+	ops := opsOf(f)
+	v := t.shapes[ops]
+	if v == nil { // it was from before a Reset
+		return
+	}
+	for i := range v.sizes {
+		v.sizes[i] = slices.DeleteFunc(v.sizes[i], func(g *function) bool { return g == f })
+	}
+	if v.sizes = slices.DeleteFunc(v.sizes, func(same []*function) bool { return len(same) == 0 }); len(v.sizes) == 0 {
+		delete(t.shapes, ops)
 	}
 }
 
@@ -442,7 +477,7 @@ func (t *trace) Cut(cause, within string) {
 		t.sized = ""
 		return
 	}
-	key, text := at+cause, ""
+	key, text := cutAt{at: at + cause}, ""
 	op, ok := incompatible[within]
 	switch {
 	case cause == hostCall:
@@ -450,17 +485,36 @@ func (t *trace) Cut(cause, within string) {
 	case !ok:
 		text = "cpu device (_local_scalar_dense). Found from : \n " + sourceOf(at)
 	case t.opt.NoFusion:
-		key, text = fmt.Sprintf("%s %p", key, t.at), "incompatible op ("+op+")"
+		key.after, text = t.at, "incompatible op ("+op+")"
 	default:
-		key, text = fmt.Sprintf("%s %p", key, t.at), "['incompatible ops']"
+		key.after, text = t.at, "['incompatible ops']"
 	}
-	if !t.cuts[key] {
-		if t.cuts == nil {
-			t.cuts = map[string]bool{}
+	if !t.told[key] {
+		if t.told == nil {
+			t.told = map[cutAt]bool{}
 		}
-		t.cuts[key] = true
-		t.of.warn("skipping cudagraphs due to " + text)
+		t.told[key] = true
+		t.skipCut("skipping cudagraphs due to "+text, at)
 	}
+}
+
+// cutAt is the end of a segment: its line and cause, and the call after which it came if each place in the tree of calls counts.
+type cutAt struct {
+	at    string
+	after *node
+}
+
+// skipCut counts a warning about the end of a segment at a line.
+func (t *trace) skipCut(text, at string) {
+	t.of.warn(t, text)
+	if !strings.Contains(text, at) {
+		text += " at " + at
+	}
+	i := slices.IndexFunc(t.cutSkips, func(r Reason) bool { return r.Text == text })
+	if i < 0 {
+		i, t.cutSkips = len(t.cutSkips), append(t.cutSkips, Reason{Text: text, Remedy: remedy(text)})
+	}
+	t.cutSkips[i].Times++
 }
 
 // noteCut counts a cut for Explain. It looks up the line the first time only.

@@ -25,7 +25,12 @@ func TestManyRecordingsWarnOfWhatDiffers(t *testing.T) {
 		{"option", func(x *tenon.Exec, n int) *tenon.Tensor {
 			return x.Exp(x.Sum(x.Ones([]int{3, 3, 3, 3}, tenon.Float32), []int{n}))
 		},
-			[]string{"3 graphs of the same operations on the same sizes", "list=[0]", "list=[2]", "variants_test.go:"}},
+			[]string{"3 graphs of the same operations on the same sizes", "list=[0]", "list=[2]", "variants_test.go:", "the same number"}},
+		{"position", func(x *tenon.Exec, n int) *tenon.Tensor {
+			cache := x.Zeros([]int{2, 8, 3}, tenon.Float32)
+			x.CopyInto(x.Narrow(cache, 1, n, 1), x.Ones([]int{2, 1, 3}, tenon.Float32))
+			return x.Exp(cache)
+		}, []string{"place or alignment of operand", "keep the position in a tensor", "ScatterInto"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var out bytes.Buffer
@@ -52,5 +57,35 @@ func TestManyRecordingsWarnOfWhatDiffers(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A cache that is written at a number is another call at each position; at a position in a tensor it is the same one.
+func TestPositionsInTensors(t *testing.T) {
+	x := open(t)
+	cache, at := x.Zeros([]int{2, 16, 3}, tenon.Float32), x.Zeros([]int{2, 1, 3}, tenon.Int64)
+	k := x.Ones([]int{2, 1, 3}, tenon.Float32)
+	byNumber, byTensor := compile.New(), compile.New()
+	for pos := range 12 {
+		must(t, byNumber.Do(x, func(x *tenon.Exec) error {
+			x.CopyInto(x.Narrow(cache, 1, pos, 1), k)
+			x.Exp(cache)
+			return nil
+		}))
+		must(t, byTensor.Do(x, func(x *tenon.Exec) error {
+			x.ScatterInto(cache, cache, 1, at, k)
+			x.Exp(cache)
+			x.AddSInto(at, at, 1)
+			return nil
+		}))
+	}
+	if s := byNumber.Stats(x); s.Replays != 0 || s.WarmUps != 12 {
+		t.Errorf("by a number: %+v", s)
+	}
+	if s := byTensor.Stats(x); s.WarmUps != 1 || s.Recordings != 1 || s.Replays != 10 {
+		t.Errorf("by a tensor: %+v", s)
+	}
+	if e := byNumber.Explain(x); len(e.Forks) != 11 || !strings.Contains(e.Forks[0].Remedy, "ScatterInto") {
+		t.Errorf("%+v", e.Forks)
 	}
 }

@@ -513,7 +513,7 @@ func TestWalkPrograms(t *testing.T) {
 		if n := leftOver(x, live); n > 0 {
 			t.Errorf("program %d leaves %d storages, eager", seed, n)
 		}
-		got, s, err := walkProgram(x, streams, seed, compile.New())
+		got, s, err := walkProgram(x, streams, seed, compile.New(compile.Opt{Branches: int(seed % 4)})) // 0 means many
 		if err != nil {
 			t.Errorf("program %d: %v", seed, err)
 		} else if got != want {

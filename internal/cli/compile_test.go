@@ -91,6 +91,8 @@ func TestCompileExplainPage(t *testing.T) {
 		s.From, s.Because, all[1].Device = evil, evil, evil
 		s.Kernels[0].Text, s.Kernels[0].Lines[0] = evil, evil
 		s.Skips[0].Text = evil
+		all[1].Limits = []compile.Reason{{Text: evil, Times: 3, Remedy: evil}}
+		all[0].Forks[0].Remedy = evil
 	})
 	page := filepath.Join(t.TempDir(), "explain.html")
 	if _, errs, exit := run("compile", "explain", name, "--html", page, "--bandwidth", "4800"); exit != 0 || errs != "" {
@@ -108,6 +110,7 @@ func TestCompileExplainPage(t *testing.T) {
 		Title               string
 		Bars, Kernels, Pre  int
 		Forks, Cuts, Skips  int
+		Limits              int
 		Wide                bool
 		Paper, Dark, Replay string
 	}
@@ -118,12 +121,12 @@ func TestCompileExplainPage(t *testing.T) {
 		const dark = paper();
 		document.getElementById('theme').click();
 		return {title: document.title, bars: n('.timeline svg'), kernels: n('tr.fused'), pre: n('.fused pre'), forks: n('.forks tbody tr'), cuts: n('.cuts tbody tr'),
-			skips: n('.skip'), wide: document.documentElement.scrollWidth > innerWidth, paper: light, dark,
+			skips: n('.skip'), limits: n('.limit'), wide: document.documentElement.scrollWidth > innerWidth, paper: light, dark,
 			replay: document.querySelector('.timeline svg').getAttribute('aria-label')};
 	})()`, &got)
 	if got.Title != "tenon compile explain: explain.jsonl" || got.Bars < 3 || got.Kernels < 2 || got.Pre != got.Kernels ||
 		got.Forks != 1 || got.Cuts < 1 ||
-		got.Skips != 1 || got.Wide || got.Paper == got.Dark || !strings.Contains(got.Replay, "2 replayed") {
+		got.Skips != 1 || got.Limits != 1 || got.Wide || got.Paper == got.Dark || !strings.Contains(got.Replay, "2 replayed") {
 		t.Errorf("the page shows %+v", got)
 	}
 	if e := tab.Errors(); len(e) > 0 {
