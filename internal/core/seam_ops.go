@@ -39,8 +39,8 @@ type Op struct {
 	// Draws is set if Run takes numbers from a generator, with Philox, and returns how many words each thread draws.
 	Draws func(f *Frame) uint64
 	// Waits says that the operation waits for the device, or may, and so is refused in a capture; Varies that if several elements go to one
-	// place, which of them wins may differ from run to run.
-	Waits, Varies bool
+	// place, which of them wins may differ from run to run. Asserts says that kernels have assertions, which may stop the device.
+	Waits, Varies, Asserts bool
 }
 
 // CastClass says what autocast does with the operands of an operation.
@@ -58,6 +58,9 @@ func Define(o Op) *Row {
 	r := define(row{Name: o.Name, Torch: o.Torch, pkg: o.Package, takes: o.Takes, infer: o.Infer, run: o.Run, draws: o.Draws, cast: o.Cast})
 	if o.Varies {
 		r.flags |= flagVaries
+	}
+	if o.Asserts {
+		r.flags |= flagAsserts
 	}
 	if o.Waits {
 		r.flags |= flagWaits

@@ -41,8 +41,8 @@ is one of them or made of several.
   which the call changes. *changes*: what it changes besides destinations. *draws*: it takes numbers from a generator. *waits*: it waits
   for the device, or may, and cannot be captured. *varies*: where several elements go to one place, which of them wins may differ from
   run to run. *other devices*: operands may lie there. *user*: what it does is the program's own. *sized*: the size of its output depends on
-  data. Without these words an operation gives new outputs, changes and draws nothing, waits for nothing, can be captured and gives the
-  same bits each time.
+  data. *asserts*: its kernels have assertions, which may stop the device. Without these words an operation gives new outputs, changes and
+  draws nothing, waits for nothing, can be captured, checks no data and gives the same bits each time.
 - **Autocast**: to what type it brings the operands: *low precision* is the type that Autocast was given, *float32*, *widest* is float32
   where one operand has it and else low precision, and *result in float32* leaves operands and makes the result float32.
 - **Derivative**: whether it has one.
@@ -95,6 +95,7 @@ func properties(o core.OpInfo) (words []string) {
 	add(o.Foreign, "other devices")
 	add(o.User, "user")
 	add(o.Sized, "sized")
+	add(o.Asserts, "asserts")
 	return words
 }
 
