@@ -32,9 +32,9 @@ func onNull(t testing.TB) *tenon.Exec {
 }
 
 // regionOf calls f in a region until its graph is replayed. It returns a function that runs the region once more and returns the time of
-// f's calls, including their handles, and of the whole run.
+// f's calls, including their handles, and of the whole run. Without fusion calls run though nobody needs their results.
 func regionOf(t testing.TB, x *tenon.Exec, f func(x *tenon.Exec)) func() (calls, all time.Duration) {
-	r := compile.New()
+	r := compile.New(compile.Opt{NoFusion: true})
 	var calls time.Duration
 	body := func(x *tenon.Exec) error {
 		start := time.Now()

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"tenon.dev"
-	"tenon.dev/compile"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/recorded"
@@ -45,16 +44,6 @@ func TestOps(t *testing.T) {
 	t.Log((&opRunner{}).runAll(t, open(t)))
 }
 
-// TestOpsInRegion runs the same calls in regions, each three times, and compares the results of the deferred calls.
-func TestOpsInRegion(t *testing.T) {
-	r := &opRunner{region: true}
-	t.Log(r.runAll(t, open(t)))
-	t.Logf("%d calls were put off, %d ran at once though they came again", r.putOff, r.eager)
-	if r.putOff < 10*r.eager {
-		t.Error("too few calls were put off")
-	}
-}
-
 // TestOpsCaptured runs the same calls as replays of captured graphs, forward and backward, where they can be captured.
 func TestOpsCaptured(t *testing.T) {
 	r := &opRunner{capture: true}
@@ -71,10 +60,6 @@ type opRunner struct {
 	// capture says that calls run as replays of graphs; captured and refused count those that did and could not.
 	capture           bool
 	captured, refused int
-	// region says that every case runs three times in its own region, which defers calls from the second time on; putOff and eager count
-	// the deferred calls and the others.
-	region        bool
-	putOff, eager int
 	// after is called after every call; it may be nil.
 	after func()
 }
@@ -135,47 +120,28 @@ func (r *opRunner) call(x *tenon.Exec, c *recorded.Case) (out recorded.Outcome, 
 	if f == nil {
 		return out, recorded.ErrNotOffered
 	}
-	defer func() {
-		switch r := recover().(type) {
-		case nil:
-		case *tenon.Error:
-			err = r
-		case badCase:
-			err = errors.New(r.msg)
-		default:
-			err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
-		}
-	}()
+	defer recovered(&err)
 	x.Scope(func(x *tenon.Exec) {
-		switch {
-		case r.capture:
+		if r.capture {
 			out, err = r.replay(x, c, f)
-		case r.region:
-			out, err = r.inRegion(x, c, f)
-		default:
+		} else {
 			out, err = r.direct(x, c, f)
 		}
 	})
 	return out, err
 }
 
-// inRegion runs a case three times in a region and returns the third result.
-func (r *opRunner) inRegion(x *tenon.Exec, c *recorded.Case, f func(x *tenon.Exec, a *args) any) (out recorded.Outcome, err error) {
-	region := compile.New()
-	defer func() {
-		s := region.Stats(x)
-		r.putOff += s.Deferred
-		r.eager += s.Eager
-	}()
-	for range 3 {
-		if err := region.Do(x, func(x *tenon.Exec) (err error) {
-			out, err = r.direct(x, c, f)
-			return err
-		}); err != nil {
-			return out, err
-		}
+// recovered makes the panic of a case its error.
+func recovered(err *error) {
+	switch r := recover().(type) {
+	case nil:
+	case *tenon.Error:
+		*err = r
+	case badCase:
+		*err = errors.New(r.msg)
+	default:
+		*err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
 	}
-	return out, nil
 }
 
 // direct runs a case as a user would.

@@ -85,6 +85,7 @@ func (p *properties) ended(f *core.Frame, b *before, w *watcher) {
 		}
 	}
 	note("draws", !bytes.Equal(b.random, f.Exec().Generator().State()), o.Draws)
+	note("asserts", f.Asserted(), o.Asserts || o.User)
 	for _, c := range w.rec.Calls()[b.calls:] {
 		note("waits", slices.Contains(waiting, c.Method), o.Waits)
 	}
@@ -126,7 +127,8 @@ func (p *properties) report(t *testing.T) {
 		if *matchFlag != "" || name == "Function" || o.User {
 			continue
 		}
-		must := map[string]bool{"alias": o.Aliases, "destination": o.Into, "changes an operand": len(o.Changed) > 0, "draws": o.Draws}
+		must := map[string]bool{"alias": o.Aliases, "destination": o.Into, "changes an operand": len(o.Changed) > 0, "draws": o.Draws,
+			"asserts": o.Asserts}
 		for what, said := range must {
 			if said && !does[what] {
 				t.Errorf("%s: its row says %q, which was not seen", name, what)
@@ -140,7 +142,8 @@ func (p *properties) report(t *testing.T) {
 // TestProperties plants calls of operations with wrong rows.
 func TestProperties(t *testing.T) {
 	w, x := newWatcher(t)
-	for _, o := range []core.OpInfo{{Name: "FillInto"}, {Name: "View"}, {Name: "Random", Into: true}, {Name: "Foreach"}} {
+	for _, o := range []core.OpInfo{{Name: "FillInto"}, {Name: "View"}, {Name: "Random", Into: true}, {Name: "Foreach"},
+		{Name: "AssertAsync"}} {
 		w.held.says[o.Name] = o
 	}
 	err := w.watched(x, func() {
@@ -148,6 +151,7 @@ func TestProperties(t *testing.T) {
 			a := x.Ones([]int{4}, tenon.Float32)
 			x.View(a, 2, 2)
 			x.Rand([]int{4}, tenon.Float32)
+			x.AssertAsync(x.Select(a, 0, 0))
 			c := (*core.Exec)(x)
 			core.Unscale(c, []*core.Tensor{(*core.Tensor)(a)}, core.From(c, core.ScaleRow(4, 0)), c.Zeros(nil, tenon.Float32))
 		})
@@ -155,7 +159,8 @@ func TestProperties(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for op, what := range map[string]string{"View": "alias", "Random": "draws", "Foreach": "changes an operand"} {
+	for op, what := range map[string]string{"View": "alias", "Random": "draws", "Foreach": "changes an operand",
+		"AssertAsync": "asserts"} {
 		if !w.held.wrong[op][what] {
 			t.Errorf("that %s %s was not found; found: %v", op, what, w.held.wrong[op])
 		}
@@ -163,11 +168,12 @@ func TestProperties(t *testing.T) {
 }
 
 // captures is a tap that distinguishes operations in captures from others.
-type captures struct{ inside, outside map[string]bool }
+type captures struct{ inside, outside, asserts map[string]bool }
 
 func (c *captures) Before(*core.Frame) bool { return false }
 
 func (c *captures) After(f *core.Frame) {
+	c.asserts[f.Op()] = f.Asserted()
 	if f.Exec().Capturing() {
 		c.inside[f.Op()] = true
 	} else {
@@ -175,16 +181,20 @@ func (c *captures) After(f *core.Frame) {
 	}
 }
 
-// TestCapturable checks that an operation can be captured unless its row says that it waits.
+// TestCapturable checks that an operation can be captured unless its row says that it waits, and that no kernel asserts whose row does not
+// say so.
 func TestCapturable(t *testing.T) {
 	x := open(t)
-	c := &captures{map[string]bool{}, map[string]bool{}}
+	c := &captures{map[string]bool{}, map[string]bool{}, map[string]bool{}}
 	core.SetTap((*core.Exec)(x), c)
 	defer core.SetTap((*core.Exec)(x), nil)
 	(&opRunner{}).runAll(t, x)
 	direct := maps.Clone(c.outside)
 	(&opRunner{capture: true}).runAll(t, x)
 	for _, o := range core.Ops() {
+		if c.asserts[o.Name] && !o.Asserts {
+			t.Errorf("%s has kernels that assert, though its row does not say so", o.Name)
+		}
 		switch {
 		case o.Waits && c.inside[o.Name]:
 			t.Errorf("%s was captured, though its row says that it waits", o.Name)

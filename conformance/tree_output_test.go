@@ -100,7 +100,6 @@ func plant(x *tenon.Exec, a *tenon.Tensor, key int) *tenon.Tensor {
 func testTreeWorkspace(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	must(t, x.Device().RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll}))
 	defer func() { must(t, x.Device().RecordMemoryHistory(cuda.History{})) }()
-	o.CheckPool = true
 	var hog *core.Tensor
 	plantedRun = func(f *core.Frame) error {
 		plantedWorkspace(f, &hog)

@@ -2,6 +2,8 @@ package conformance
 
 import (
 	"fmt"
+	"reflect"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -55,8 +57,10 @@ func testTreeUnstablePointer(t *testing.T, x *tenon.Exec, o compile.Opt) {
 func testTreeOverwritten(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	f := compile.Func(cubeOf, o)
 	in := x.RandN([]int{4}, tenon.Float32)
-	const text = "overwritten by a subsequent run."
-	for i := range 3 { // after a warm-up, a recording and a replay
+	pc := reflect.ValueOf(cubeOf).Pointer()
+	file, line := runtime.FuncForPC(pc).FileLine(pc)
+	text := fmt.Sprintf("overwritten by a subsequent run. Made at %s:%d. ", file, line) // cubeOf has one line
+	for i := range 3 {                                                                  // after a warm-up, a recording and a replay
 		y := f.Call(x, in)
 		z := f.Call(x, in)
 		wantError(t, tenon.Try(func() { x.Add(y, y) }), text)

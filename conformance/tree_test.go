@@ -64,6 +64,7 @@ func (c *treeTest) in(t *testing.T, o compile.Opt) {
 	if onGPU() {
 		treeMachine = tenon.CUDA(0)
 	}
+	o.CheckPool = true // as PyTorch's tests assert
 	x := openDevice(t, treeMachine)
 	if err := tenon.Try(func() { x.Scope(func(x *tenon.Exec) { c.run(t, x, o) }) }); err != nil {
 		t.Fatal(err)

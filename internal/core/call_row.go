@@ -106,6 +106,8 @@ const (
 	flagUser
 	// flagSized: the size of the output is a number that was read from the device, and depends on data.
 	flagSized
+	// flagAsserts: kernels have assertions, which may stop the device.
+	flagAsserts
 )
 
 // call runs the frame's operation; all operations go through it. Its stages are check, cast, infer, place, order, run, record and adopt.

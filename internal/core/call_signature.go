@@ -118,8 +118,8 @@ type OpInfo struct {
 	// are on other devices; Draws that it takes numbers from a generator; Waits that it waits for the device, or may, and so cannot be
 	// captured; Varies that if several elements go to one place, which of them wins may differ from run to run; User that the program
 	// defines what it does; Sized that the size of its output depends on data: it is a number in the structure that was read from the
-	// device.
-	Aliases, Into, Foreign, Draws, Waits, Varies, User, Sized bool
+	// device; Asserts that its kernels have assertions, which may stop the device.
+	Aliases, Into, Foreign, Draws, Waits, Varies, User, Sized, Asserts bool
 	// Derivative says that it has a derivative, and Cast what autocast does with its operands.
 	Derivative bool
 	Cast       castClass
@@ -133,7 +133,8 @@ func Ops() []OpInfo {
 		is := func(f flag) bool { return r.flags&f != 0 }
 		info := OpInfo{Name: r.Name, Torch: r.Torch, Package: r.pkg,
 			Aliases: is(flagView), Into: is(flagInto), Foreign: is(flagForeign), Draws: r.draws != nil,
-			Waits: is(flagWaits), Varies: is(flagVaries), User: is(flagUser), Sized: is(flagSized), Derivative: r.back != nil, Cast: r.cast}
+			Waits: is(flagWaits), Varies: is(flagVaries), User: is(flagUser), Sized: is(flagSized), Asserts: is(flagAsserts),
+			Derivative: r.back != nil, Cast: r.cast}
 		for _, n := range r.sig.ins {
 			info.Operands = append(info.Operands, n.marked())
 			if n.changed {

@@ -6,6 +6,7 @@ import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/infer"
+	"tenon.dev/internal/rt"
 )
 
 // Tap sees the calls of a session.
@@ -159,6 +160,9 @@ func (f *frame) Changes() bool { return f.to(0) != nil || f.row.flags&flagMutate
 
 // Draws reports whether the call takes numbers from a generator.
 func (f *frame) Draws() bool { return f.row.draws != nil }
+
+// Asserted reports whether a call of the operation has launched a kernel with assertions on a device that does not survive their failure.
+func (f *frame) Asserted() bool { return rt.MayAssert(f.row.id) }
 
 // Works reports whether the call has work for the device: a view has none.
 func (f *frame) Works() bool { return f.row.flags&(flagView|flagIdle) == 0 }

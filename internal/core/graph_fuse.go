@@ -164,6 +164,23 @@ func (d *deferral) planned(at *Plans) *plan {
 	return p.orNil()
 }
 
+// needless reports whether a plan in at, or the first one that it gets, says that nobody needs the calls.
+func (d *deferral) needless(at *Plans) bool {
+	if at == nil {
+		return false
+	}
+	if len(at.all) == 0 {
+		d.planned(at)
+	}
+	for _, p := range at.all {
+		if !p.plain && len(p.steps) == 0 && p.n == len(d.calls) {
+			d.findLive()
+			return slices.Equal(p.live, d.fusing.live)
+		}
+	}
+	return false
+}
+
 func (p *plan) orNil() *plan {
 	if p.plain {
 		return nil

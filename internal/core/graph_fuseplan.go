@@ -221,8 +221,7 @@ func (d *deferral) newPlan() *plan {
 	widened := b.g.Narrow()
 	b.g.Group(fusionLimits)
 	b.g.Join(fusionLimits)
-	p.plain = len(b.g.Calls) == p.n && len(b.g.Groups) == 0 || len(b.g.Calls) == 0 // a graph of nothing is none
-	if p.plain {
+	if p.plain = len(b.g.Calls) == p.n && len(b.g.Groups) == 0; p.plain {
 		return p
 	}
 	if b.fill(p, widened); b.broken {
@@ -235,7 +234,8 @@ func (d *deferral) newPlan() *plan {
 func (b *planning) add(i int) {
 	c, p := &b.d.calls[i], b.d.describe(i)
 	b.points = append(b.points, p)
-	call := fuse.Call{At: i, Op: c.row.Name, Attrs: b.attrsOf(c), Lane: b.lane(c.x.m.stream), Into: uint(c.dsts)}
+	call := fuse.Call{At: i, Op: c.row.Name, Attrs: b.attrsOf(c), Lane: b.lane(c.x.m.stream), Into: uint(c.dsts),
+		Checks: c.row.flags&flagAsserts != 0}
 	call.Effect = c.row.flags&(flagMutates|flagWaits|flagUser|flagForeign) != 0 || c.row.draws != nil || c.row.alters != nil || c.part != 0
 	ins := int(c.ins)
 	switch {
@@ -255,7 +255,7 @@ func (b *planning) add(i int) {
 		if c.row.narrows != nil && c.row.narrows(c) {
 			call.Narrow = 1
 		}
-		call.Checks, call.Values = true, c.values()
+		call.Values = c.values()
 	}
 	for j := range c.in[:ins] {
 		e := c.in[j]

@@ -139,9 +139,9 @@ func (g *Segment) indexOf(st *storage) int { return g.index[st.slot] }
 // Len returns how many calls the segment has.
 func (g *Segment) Len() int { return len(g.d.calls) }
 
-// Works reports whether any of the calls has work for the device.
+// Works reports whether any of the calls has work for the device. None has if nobody needs their results.
 func (g *Segment) Works() bool {
-	return slices.ContainsFunc(g.d.calls, func(c deferred) bool { return c.row.flags&flagIdle == 0 })
+	return !g.d.needless(g.plans) && slices.ContainsFunc(g.d.calls, func(c deferred) bool { return c.row.flags&flagIdle == 0 })
 }
 
 // Op returns the operation name of call i.

@@ -9,7 +9,7 @@ import (
 var rowAssert *row
 
 func init() {
-	rowAssert = define(row{Name: "AssertAsync", takes: "t;; claim ->", Torch: "_assert_async", infer: func(*frame) {},
+	rowAssert = define(row{Name: "AssertAsync", takes: "t;; claim ->", Torch: "_assert_async", flags: flagAsserts, infer: func(*frame) {},
 		run: func(f *frame) error { return kernels.Assert(f, operand(f.in[0]), kernels.Claim(f.i[0])) }})
 }
 

@@ -13,7 +13,7 @@ var rowBCE, rowBCEGrad *row
 
 func init() {
 	rowBCE = define(row{Name: "BCE", takes: "p target", Torch: "nn.functional.binary_cross_entropy", point: kernels.BCE, rule: realFloat,
-		saves: in0 | in1})
+		flags: flagAsserts, saves: in0 | in1})
 	rowBCEGrad = define(row{Name: "BCEBackward", takes: "g p target", point: kernels.BCEBackward, rule: realFloat, saves: in0 | in1 | in2})
 }
 

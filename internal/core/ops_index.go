@@ -13,9 +13,9 @@ var rowGather, rowScatter *row
 
 func init() {
 	rowGather = define(row{Name: "Gather", takes: "t index;; dim - wrap", Torch: "gather", infer: inferGather, run: runGather, saves: in1,
-		moves: movesOfPicks})
-	rowScatter = define(row{Name: "Scatter", takes: "t index src;; dim mode wrap", flags: flagVaries, Torch: "scatter", infer: inferScatter,
-		run: runScatter, saves: in1, moves: movesOfScatter})
+		flags: flagAsserts, moves: movesOfPicks})
+	rowScatter = define(row{Name: "Scatter", takes: "t index src;; dim mode wrap", flags: flagVaries | flagAsserts, Torch: "scatter",
+		infer: inferScatter, run: runScatter, saves: in1, moves: movesOfScatter})
 }
 
 func init() {
@@ -351,7 +351,7 @@ var rowEmbedding *row
 
 func init() {
 	rowEmbedding = define(row{Name: "Embedding", takes: "weight index;; options", Torch: "nn.functional.embedding", saves: in1,
-		moves: movesOfPicks,
+		flags: flagAsserts, moves: movesOfPicks,
 		infer: func(f *frame) {
 			w, index := f.in[0], f.in[1]
 			if index.dt != dtype.Int64 && index.dt != dtype.Int32 {

@@ -64,8 +64,8 @@ var rowNLL, rowCrossEntropy, rowNLLGrad, rowCrossEntropyGrad *row
 
 func init() {
 	rowNLL = define(row{Name: "NLLLoss", takes: "t target weight?;; options -> loss weights", Torch: "nn.functional.nll_loss",
-		cast: castFloat32, saves: in0 | in1 | in2 | out1, infer: inferNLL, run: runNLL})
-	rowCrossEntropy = define(row{Name: "CrossEntropy", narrows: narrowsLogits,
+		flags: flagAsserts, cast: castFloat32, saves: in0 | in1 | in2 | out1, infer: inferNLL, run: runNLL})
+	rowCrossEntropy = define(row{Name: "CrossEntropy", narrows: narrowsLogits, flags: flagAsserts,
 		takes: "t target weight?;; options -> loss weights normalizers",
 		Torch: "nn.functional.cross_entropy", cast: castFloat32, saves: in0 | in1 | in2 | out1 | out2, infer: inferNLL, run: runNLL})
 	rowNLLGrad = define(row{Name: "NLLLossBackward", takes: "g target weight? weights?;; options", infer: inferNLLGrad,

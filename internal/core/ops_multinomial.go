@@ -16,19 +16,20 @@ func init() {
 		return kernels.Multinomial{Rows: p.shape[0], N: p.shape[1], Samples: f.i[0], P: operand(p), Out: operand(out)}, out.Numel() > 0
 	}
 	infer := func(f *frame) { f.newOut(0, dtype.Int64, []int{f.in[0].shape[0], f.i[0]}, nil) }
-	rowMultinomial = define(row{Name: "Multinomial", takes: "p;; samples", Torch: "multinomial", infer: infer, run: func(f *frame) error {
-		m, some := of(f)
-		if !some {
-			return nil
-		}
-		return m.Draw(f, f.philox())
-	}, draws: func(f *frame) uint64 {
-		m, some := of(f)
-		if !some {
-			return 0
-		}
-		return m.Advance()
-	}})
+	rowMultinomial = define(row{Name: "Multinomial", takes: "p;; samples", Torch: "multinomial", flags: flagAsserts, infer: infer,
+		run: func(f *frame) error {
+			m, some := of(f)
+			if !some {
+				return nil
+			}
+			return m.Draw(f, f.philox())
+		}, draws: func(f *frame) uint64 {
+			m, some := of(f)
+			if !some {
+				return 0
+			}
+			return m.Advance()
+		}})
 	rowGreatest = define(row{Name: "MultinomialGreatest", takes: "t;; samples", infer: infer, run: func(f *frame) error {
 		m, some := of(f)
 		if !some {

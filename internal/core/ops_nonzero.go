@@ -38,6 +38,7 @@ func init() {
 		}})
 	// The source of rowMaskedScatter is a vector.
 	rowMaskedScatter = define(row{Name: "MaskedScatter", takes: "t mask source starts", Torch: "masked_scatter", saves: in1 | in3,
+		flags: flagAsserts,
 		infer: func(f *frame) { f.newOut(0, f.in[0].dt, f.in[0].shape, f.layout(f.in[0].shape)) },
 		run: func(f *frame) error {
 			if f.out[0].Numel() == 0 {

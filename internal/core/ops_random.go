@@ -45,6 +45,7 @@ func init() {
 			f.newOut(0, f.dt, f.dims, nil)
 		}})
 	rowBernoulli = define(row{Name: "Bernoulli", takes: "p", draws: wordsOfBernoulli, Torch: "bernoulli", run: runBernoulli, back: flat,
+		flags: flagAsserts,
 		infer: func(f *frame) {
 			t := f.in[0]
 			if !t.dt.IsFloat() {

@@ -11,7 +11,7 @@ import (
 var rowRepeatSums, rowRepeatIndex *row
 
 func init() {
-	rowRepeatSums = define(row{Name: "RepeatSums", takes: "repeats -> sums",
+	rowRepeatSums = define(row{Name: "RepeatSums", takes: "repeats -> sums", flags: flagAsserts,
 		infer: func(f *frame) { f.newOut(0, dtype.Int64, f.in[0].shape, nil) },
 		run: func(f *frame) error {
 			if f.out[0].Numel() == 0 {
@@ -19,7 +19,7 @@ func init() {
 			}
 			return kernels.RunningSums(f, operand(f.out[0]), operand(f.in[0]))
 		}})
-	rowRepeatIndex = define(row{Name: "RepeatIndex", takes: "sums;; count", Torch: "repeat_interleave", flags: flagSized,
+	rowRepeatIndex = define(row{Name: "RepeatIndex", takes: "sums;; count", Torch: "repeat_interleave", flags: flagSized | flagAsserts,
 		infer: func(f *frame) { f.newOut(0, dtype.Int64, []int{f.i[0]}, nil) },
 		run: func(f *frame) error {
 			if f.in[0].Numel() == 0 {

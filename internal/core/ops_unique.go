@@ -20,7 +20,7 @@ func init() {
 		run: func(f *frame) error {
 			return (&kernels.Unique{X: operand(f.in[0]), Order: operand(f.out[0]), Heads: operand(f.out[1]), Bits: f.i[0]}).Sort(f)
 		}})
-	rowUniqueRanks = define(row{Name: "UniqueRanks", takes: "heads order starts",
+	rowUniqueRanks = define(row{Name: "UniqueRanks", takes: "heads order starts", flags: flagAsserts,
 		infer: func(f *frame) { f.newOut(0, dtype.Int64, f.in[0].shape, nil) },
 		run: func(f *frame) error {
 			if f.out[0].Numel() == 0 {
@@ -29,7 +29,7 @@ func init() {
 			return f.compaction(f.in[0], f.in[2]).Ranks(f, operand(f.out[0]), operand(f.in[1]))
 		}})
 	rowUnique = define(row{Name: "Unique", takes: "t order heads starts;; count -> values counts", Torch: "unique",
-		flags: flagWaits | flagSized,
+		flags: flagWaits | flagSized | flagAsserts,
 		infer: func(f *frame) {
 			f.newOut(0, f.in[0].dt, []int{f.i[0]}, nil)
 			f.newOut(1, dtype.Int64, []int{f.i[0]}, nil)

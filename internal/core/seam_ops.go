@@ -40,8 +40,8 @@ type Op struct {
 	Draws func(f *Frame) uint64
 	// Waits says that the operation waits for the device, or may, and so is refused in a capture; Varies that if several elements go to one
 	// place, which of them wins may differ from run to run; Sized that the size of the output is a number in the structure that was read
-	// from the device.
-	Waits, Varies, Sized bool
+	// from the device; Asserts that its kernels have assertions, which may stop the device.
+	Waits, Varies, Sized, Asserts bool
 }
 
 // CastClass says what autocast does with the operands of an operation.
@@ -62,6 +62,9 @@ func Define(o Op) *Row {
 	}
 	if o.Sized {
 		r.flags |= flagSized
+	}
+	if o.Asserts {
+		r.flags |= flagAsserts
 	}
 	if o.Waits {
 		r.flags |= flagWaits

@@ -30,11 +30,11 @@ func TestLine(t *testing.T) {
 	o := core.OpInfo{Name: "Op", Torch: "op", Package: "linalg", Operands: []string{"a", "b?"}, Outputs: []string{"y"},
 		Values:    []string{"alpha"},
 		Structure: []string{"dim", "dims…"}, Aliases: true, Into: true, Changed: []string{"a", "b"}, Draws: true, Waits: true,
-		Varies: true, Foreign: true, User: true, Sized: true,
+		Varies: true, Foreign: true, User: true, Sized: true, Asserts: true,
 		Derivative: true, Cast: core.CastWidest}
 	for want, o := range map[string]core.OpInfo{
 		"| Op (linalg) | `op` | a, b? | y | alpha | dim, dims… | view, into, changes a and b, draws, waits, varies, other devices, " +
-			"user, sized | widest | yes |\n": o,
+			"user, sized, asserts | widest | yes |\n": o,
 		"| Op | | | | | | | | |\n": {Name: "Op", Package: "internal/core"},
 	} {
 		if got := table([]core.OpInfo{o}); !strings.HasSuffix(got, "\n"+want) {

@@ -50,7 +50,7 @@ func (d *Device) lose(err error) *fault.Error {
 		what = "is lost to this process: an assertion of a kernel failed, as for an index out of range; " +
 			"the same program on the simulated device or the processor (tenon.Sim, tenon.CPU) is told the operation, its line " +
 			"and the number"
-		may = mayAssert
+		may = MayAssert
 	}
 	e := fault.Wrap(fault.Device, err, "%s %s", d, what)
 	e.Suspects = d.suspects(may)
@@ -116,7 +116,8 @@ func assertion(err error) *fault.Error {
 // asserting marks the operations that have launched a kernel with assertions.
 var asserting [1 << 16]atomic.Bool
 
-func mayAssert(op OpID) bool { return asserting[op].Load() }
+// MayAssert reports whether operation op has launched a kernel with assertions on a device that does not survive their failure.
+func MayAssert(op OpID) bool { return asserting[op].Load() }
 
 // Launching returns what the driver keeps with a launch of f by operation op: the result of origin if f has assertions and the device
 // recovers, otherwise nil.
