@@ -60,7 +60,7 @@ func (x *Exec) Multinomial(p *Tensor, samples int, opt MultinomialOpt) *Tensor {
 	const op = "Multinomial"
 	refuse := func(msg string, args ...any) { x.fail(op, fault.Invalid, []*Tensor{p}, msg, args...) }
 	if !p.dt.IsFloat() {
-		refuse("multinomial only supports floating-point dtypes for input, got: %v", p.dt)
+		refuse("multinomial only supports floating-point dtypes for input, got: %v; convert it with x.ToDType", p.dt)
 	}
 	if len(p.shape) != 1 && len(p.shape) != 2 {
 		refuse("prob_dist must be 1 or 2 dim, but has %d", len(p.shape))
