@@ -404,7 +404,12 @@ func (c *capture) refuse(what string) error {
 	e := fault.New(fault.Capture, "%s cannot be captured: it needs the device to have run; do it before or after the capture", what)
 	e.File, e.Line = caller()
 	if c.refused == nil {
-		c.refused = e
+		r := *e // with the name of the call, which e gets where it is returned
+		if doing := c.x.s.doing; len(doing) > 0 {
+			r.Op = doing[0]
+		}
+		locate(&r)
+		c.refused = &r
 	}
 	return e
 }

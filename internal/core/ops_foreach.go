@@ -164,15 +164,17 @@ type Step struct {
 	Lists [][]*Tensor
 }
 
-// TakeStep takes the step s completely or not at all.
-func TakeStep(x *Exec, s *Step) {
+// TakeStep takes the step s of the optimizer called op, completely or not at all.
+func TakeStep(x *Exec, op string, s *Step) {
 	if len(s.Which) == 0 {
 		return
 	}
-	Enter(x, rowForeach.Name)
+	Enter(x, op)
 	defer Leave(x)
-	x = x.NoGrad()
-	x.together(rowForeach.Name, func(x *Exec) {
+	defer x.s.restore(x.s.mark())
+	x.s.doing = append(x.s.doing, op)
+	x = x.noGrad()
+	x.together(op, func(x *Exec) {
 		x.advance(s)
 		x.foreach(foreach{op: s.Op.PointOp, which: x.s.listOf32(s.Which)}, s.Lists, s.Rows, nil)
 	})
