@@ -293,7 +293,7 @@ func Unscale(x *Exec, grads []*Tensor, row, found *Tensor) {
 	}
 	Enter(x, "Unscale")
 	defer Leave(x)
-	x = x.NoGrad()
+	x = x.noGrad()
 	x.foreach(foreach{op: kernels.Unscale, which: x.s.zeros(len(grads))}, [][]*Tensor{grads}, row, found)
 }
 
@@ -301,7 +301,7 @@ func Unscale(x *Exec, grads []*Tensor, row, found *Tensor) {
 func ScaleAll(x *Exec, op string, ts []*Tensor, factor *Tensor) {
 	Enter(x, op)
 	defer Leave(x)
-	x.NoGrad().scoped(func(x *Exec) {
+	x.noGrad().scoped(func(x *Exec) {
 		if !scalesTogether(ts, factor) {
 			x.together(op, func(x *Exec) {
 				for _, t := range ts {
@@ -349,7 +349,7 @@ func runUpdateScale(f *frame) error {
 func UpdateScale(x *Exec, row, scale *Tensor, found []*Tensor, growth, backoff float64, interval int) {
 	Enter(x, "UpdateScale")
 	defer Leave(x)
-	f := x.NoGrad().op(rowUpdateScale)
+	f := x.noGrad().op(rowUpdateScale)
 	f.many = append(append(f.many, row, scale), found...)
 	f.opt = updateScale{bitsOf(growth), bitsOf(backoff), interval}
 	f.call()

@@ -78,7 +78,7 @@ func (x *Exec) Multinomial(p *Tensor, samples int, opt MultinomialOpt) *Tensor {
 	case samples > 1<<31/max(p.Numel()/n, 1):
 		refuse("at most 2^31 categories are drawn at a time, but %d of each row are more", samples)
 	}
-	return x.NoGrad().composite(op, func(x *Exec) *Tensor {
+	return x.noGrad().composite(op, func(x *Exec) *Tensor {
 		rows := x.Contiguous(x.View(p, append([]int{p.Numel() / n}, n)...))
 		var out *Tensor
 		if opt.Replacement && samples > 1 {
