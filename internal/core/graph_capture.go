@@ -153,8 +153,8 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 		return nil, err
 	}
 	y := x.On(st)
-	c := &capture{x: y, rc: rc, outer: x.m.stream, pool: rc.Pool(), async: dev.Memory().Settings().Backend == alloc.BackendAsync, index: map[*storage]int{},
-		notes: dev.Notes()}
+	c := &capture{x: y, rc: rc, outer: x.m.stream, pool: rc.Pool(), async: dev.Memory().Settings().Backend == alloc.BackendAsync,
+		index: map[*storage]int{}, notes: dev.Notes()}
 	defer c.notes.Close()
 	outer := s.scope
 	s.push()

@@ -307,8 +307,8 @@ func RequireGrad(op string, t *Tensor, on bool) *Tensor {
 		panicAt(op, fault.Invalid, "only leaf tensors can stop requiring grad; use Detach")
 	case t.leaf != nil || t.node != nil:
 	case !t.dt.IsFloat() && !t.dt.IsComplex():
-		panicAt(op, fault.Invalid, "only tensors of floating point or complex dtype can require gradients, not %v; convert it with x.ToDType",
-			t.dt)
+		panicAt(op, fault.Invalid, "only tensors of floating point or complex dtype can require gradients, not %v; "+
+			"convert it with x.ToDType", t.dt)
 	default:
 		t.leaf = &leaf{owner: t, meta: metaOf(t)}
 	}

@@ -83,7 +83,8 @@ func Real(op string, dt dtype.DType) error {
 // Integral returns an error of the operation op unless dt is an integer type or bool.
 func Integral(op string, dt dtype.DType) error {
 	if dt.IsFloat() || dt.IsComplex() {
-		return Refusal(fault.Unsupported, "%s is defined for integer and bool tensors only, not %v; convert them first with x.ToDType", op, dt)
+		return Refusal(fault.Unsupported, "%s is defined for integer and bool tensors only, not %v; convert them first with x.ToDType", op,
+			dt)
 	}
 	return nil
 }

@@ -149,8 +149,8 @@ func Errors(t *Tree) []Finding {
 					}
 					text, err := strconv.Unquote(l.Value)
 					if word := theirs.FindString(text); err == nil && word != "" {
-						out = append(out, t.at(l.Pos(), "an error says %q; say it in words of our own, or which text gives them with %sreason",
-							word, quotedMark))
+						out = append(out, t.at(l.Pos(), "an error says %q; say it in words of our own, or which text gives them "+
+							"with %sreason", word, quotedMark))
 					}
 					return true
 				})
