@@ -92,7 +92,8 @@ func Integral(op string, dt dtype.DType) error {
 // RealFloat returns an error of the operation op unless dt is a real floating-point type.
 func RealFloat(op string, dt dtype.DType) error {
 	if !dt.IsFloat() {
-		return Refusal(fault.Unsupported, "%s is defined for floating-point tensors only, not %v; convert them first with x.ToDType", op, dt)
+		return Refusal(fault.Unsupported, "%s is defined for floating-point tensors only, not %v; convert them first with x.ToDType", op,
+			dt)
 	}
 	return nil
 }
