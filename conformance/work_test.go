@@ -317,8 +317,8 @@ func (w *watcher) unrecorded(t *testing.T, x *tenon.Exec) {
 				t.Error(err)
 			}
 			x := (*core.Exec)(x)
-			core.TakeStep(x, &core.Step{Op: core.SGD, Numbers: []float64{0.5, 1, 0}, Rows: x.Zeros([]int{1, core.StepRow}, tenon.Float64),
-				Which: []int32{0},
+			core.TakeStep(x, "SGD", &core.Step{Op: core.SGD, Numbers: []float64{0.5, 1, 0},
+				Rows: x.Zeros([]int{1, core.StepRow}, tenon.Float64), Which: []int32{0},
 				Lists: [][]*core.Tensor{{(*core.Tensor)(b)}, {(*core.Tensor)(a)}}})
 			state, flag := core.From(x, core.ScaleRow(4, 0)), x.Zeros(nil, tenon.Float32)
 			core.Unscale(x, []*core.Tensor{(*core.Tensor)(a)}, state, flag)

@@ -70,6 +70,7 @@ func (d *Device) RecordMemoryHistory(h History) (err error) {
 	case StacksGo, "python":
 		return r.RecordHistory(a, false)
 	}
+	//tenon:quoted PyTorch's text, which names its values
 	return fault.New(fault.Invalid, "expected stacks to be 'python', or 'all'; 'go' means 'python'")
 }
 

@@ -205,6 +205,13 @@ type stateful struct {
 // common is an embedded struct; its name is not part of any path.
 type common struct{ Scale *nn.Param }
 
+func TestNewParamRefusals(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		wantError(t, func() { nn.NewParam(x.Zeros([]int{2}, tenon.Int64)) }, "NewParam: ", "can require gradients, not int64")
+		wantError(t, func() { nn.NewParam(nil) }, "NewParam: ", "is nil")
+	})
+}
+
 func TestNames(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		param := func(n int) *nn.Param { return nn.NewParam(x.Zeros([]int{n}, tenon.Float32)) }

@@ -19,7 +19,7 @@ type Param struct{ t *tenon.Tensor }
 // NewParam returns a parameter that holds t, which it takes out of its scope and makes require a gradient; t must be a leaf of a
 // floating-point or complex type.
 func NewParam(t *tenon.Tensor) *Param {
-	return &Param{own("NewParam", t.SetRequiresGrad(true))}
+	return &Param{own("NewParam", (*tenon.Tensor)(core.RequireGrad("NewParam", core.MadeTensor((*core.Tensor)(t), "NewParam"), true)))}
 }
 
 // Tensor returns the parameter's tensor, nil for a nil Param. The box owns it: do not close it.

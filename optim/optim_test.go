@@ -546,6 +546,38 @@ func TestLRTensor(t *testing.T) {
 	})
 }
 
+// The errors of a step name the optimizer, also those of the operations that make its state.
+func TestStepErrorsNameTheOptimizer(t *testing.T) {
+	x, err := tenon.Open(tenon.Sim(100 << 20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	p := nn.NewParam(x.Zeros([]int{5 << 20}, tenon.Float32))
+	defer p.Close()
+	p.SetGrad(x.Ones([]int{5 << 20}, tenon.Float32))
+	o, err := optim.NewAdam(list(p), optim.AdamOpt{LR: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	fails := func(text string) {
+		t.Helper()
+		if err := o.Step(x); err == nil || !strings.HasPrefix(err.Error(), "Adam") || !strings.Contains(err.Error(), text) {
+			t.Errorf("the step gives %v", err)
+		}
+	}
+	full := x.Zeros([]int{10 << 20}, tenon.Float32)
+	fails("does not fit")
+	full.Close()
+	rate := x.Full(nil, .5, tenon.Float64)
+	if err := o.SetLRTensor(0, rate); err != nil {
+		t.Fatal(err)
+	}
+	rate.Close()
+	fails("was closed")
+}
+
 // A schedule fills the tensor that a captured step reads its rate from, so that graph and eager steps agree; closing the tensor is an error
 // and changes nothing.
 func TestScheduleFillsLRTensor(t *testing.T) {

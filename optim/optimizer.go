@@ -292,7 +292,7 @@ func (o *optimizer[O]) step(x *tenon.Exec, found *tenon.Tensor) error {
 				defer g.empty() // drops references, above all to gradients
 				o.gather((*tenon.Exec)(cx), g, &plan)
 				for _, b := range g.batches {
-					core.TakeStep(cx, &core.Step{Op: plan.op, Numbers: plan.numbers, Rows: (*core.Tensor)(g.rows), Which: b.which,
+					core.TakeStep(cx, o.name, &core.Step{Op: plan.op, Numbers: plan.numbers, Rows: (*core.Tensor)(g.rows), Which: b.which,
 						LR: (*core.Tensor)(g.lr), Found: (*core.Tensor)(found), Lists: b.lists})
 				}
 			}
@@ -348,9 +348,8 @@ func (o *optimizer[O]) makeState(x *tenon.Exec, g *group[O], plan *plan, i int) 
 	if core.Capturing((*core.Exec)(x)) {
 		core.Fail(o.name, fault.Capture, "the first step makes the optimizer's state and cannot be captured; take it before the capture")
 	}
-	x = x.NoGrad()
 	if g.rows == nil {
-		g.rows = own(x.Zeros([]int{len(g.params), core.StepRow}, tenon.Float64))
+		g.rows = o.made(x, func(x *core.Exec) *core.Tensor { return x.Zeros([]int{len(g.params), core.StepRow}, tenon.Float64) })
 		core.Undo((*core.Exec)(x), func() {
 			g.rows.Close()
 			g.rows = nil
@@ -360,9 +359,20 @@ func (o *optimizer[O]) makeState(x *tenon.Exec, g *group[O], plan *plan, i int) 
 		g.states[i] = make([]*tenon.Tensor, len(plan.slots))
 		core.Undo((*core.Exec)(x), func() { g.closeState(i) })
 		for j, s := range plan.slots {
-			g.states[i][j] = own(x.FullLike(g.params[i].Tensor(), s.start))
+			like := (*core.Tensor)(g.params[i].Tensor())
+			g.states[i][j] = o.made(x, func(x *core.Exec) *core.Tensor { return x.FullLike(like, s.start, core.LikeOpt{}) })
 		}
 	}
+}
+
+// made returns what f makes, for the optimizer to own; errors name the optimizer.
+func (o *optimizer[O]) made(x *tenon.Exec, f func(x *core.Exec) *core.Tensor) *tenon.Tensor {
+	create := func(cx *core.Exec) *core.Tensor {
+		core.Enter(cx, o.name)
+		defer core.Leave(cx)
+		return core.Composite(cx, o.name, f)
+	}
+	return own((*tenon.Tensor)(create((*core.Exec)(x))))
 }
 
 // check refuses parameters and gradients that the kernel cannot handle.

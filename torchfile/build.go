@@ -367,11 +367,11 @@ func ints(v any) ([]int, bool) {
 	return out, true
 }
 
-// nameOf names the kind of a value in Python's words.
+// nameOf names the kind of a value in Python's words, but nil in Go's.
 func nameOf(v any) string {
 	switch v := v.(type) {
 	case nil:
-		return "None"
+		return "nil"
 	case bool:
 		return "bool"
 	case int64:

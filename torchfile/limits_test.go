@@ -172,9 +172,9 @@ func TestStateDictCloses(t *testing.T) {
 		four := func(p *forged) *forged { return p.tensor(4, []int{4}, []int{1}) }
 		cut := four(four(forge().raw("}(").text("a")).text("b")).raw("u.").archive(t, zip.Store, 16)
 		files := map[string][]byte{
-			"has the key \"a\" twice":  four(four(forge().raw("}(").text("a")).text("a")).raw("u.").archive(t, zip.Store, 16),
-			"has the key \"b\" with a": four(forge().raw("}(").text("a")).text("b").raw("Nu.").archive(t, zip.Store, 16),
-			"cannot read storage":      cut,
+			"has the key \"a\" twice":      four(four(forge().raw("}(").text("a")).text("a")).raw("u.").archive(t, zip.Store, 16),
+			"has the key \"b\" with a nil": four(forge().raw("}(").text("a")).text("b").raw("Nu.").archive(t, zip.Store, 16),
+			"cannot read storage":          cut,
 		}
 		for want, b := range files {
 			before := x.Device().MemoryAllocated()

@@ -90,6 +90,15 @@ func wantError(t *testing.T, err error, kind fault.Kind, parts ...string) {
 
 func leafOf(x *Exec, v ...float32) *Tensor { return From(x, v).SetRequiresGrad(true) }
 
+func TestIntegersRequireNoGrad(t *testing.T) {
+	x := processor(t)
+	n := From(x, []int64{1})
+	wantError(t, Try(func() { n.SetRequiresGrad(true) }), fault.Invalid, "SetRequiresGrad: ",
+		"only tensors of floating point or complex dtype can require gradients, not int64; convert it with x.ToDType")
+	wantError(t, Try(func() { x.Multinomial(n, 1, MultinomialOpt{}) }), fault.Invalid,
+		"multinomial only supports floating-point dtypes for input, got: int64; convert it with x.ToDType")
+}
+
 func TestAccumulate(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := leafOf(x, 1, 2, 3)

@@ -389,6 +389,8 @@ func TestCaptureRefusesOuterExec(t *testing.T) {
 		for name, f := range map[string]func(y *Exec){
 			"alone":  func(*Exec) { x.AddSInto(a, a, 1) },
 			"first":  func(y *Exec) { b := x.MulS(a, 2); y.AddSInto(b, b, 1) },
+			"mixed":  func(y *Exec) { b := y.MulS(a, 2); x.AddSInto(b, b, 1) },
+			"modes":  func(y *Exec) { b := y.MulS(a, 2); x.NoGrad().TF32(true).MulS(b, 1) },
 			"passed": func(*Exec) { _ = Try(func() { x.AddSInto(a, a, 1) }) },
 		} {
 			_, err := x.Capture(f, CaptureOpt{})
@@ -398,6 +400,19 @@ func TestCaptureRefusesOuterExec(t *testing.T) {
 			}
 		}
 		want(t, x, a, 1)
+		// A backward pass runs on the streams of the forward calls, which may have been made outside.
+		w := leafOf(x, 3)
+		y := x.Mul(w, w)
+		g := captureOf(t, x, CaptureOpt{}, func(c *Exec) {
+			if err := c.Backward(y, BackwardOpt{Gradient: c.MulS(a, 2)}); err != nil {
+				t.Error(err)
+			}
+		})
+		mustReplay(t, x, g)
+		want(t, x, w.Grad(), 12)
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
 	})
 }
 

@@ -607,7 +607,8 @@ func (f *frame) checkDst(d *Tensor, dt dtype.DType, shape []int) {
 		f.fail(fault.Invalid, "the destination has shape %v, but the result has shape %v", d.shape, shape)
 	}
 	if dt.Category() > d.dt.Category() {
-		f.fail(fault.Invalid, "result type %v can't be cast to the desired output type %v", dt, d.dt)
+		f.fail(fault.Invalid, "result type %v can't be cast to the desired output type %v of the destination %s; give it one of type %v",
+			dt, d.dt, describe(d), dt)
 	}
 }
 

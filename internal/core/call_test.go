@@ -174,7 +174,7 @@ func TestAttributesArePlain(t *testing.T) {
 	plain("Call", reflect.TypeFor[Call]())
 	for _, p := range []param{conv{}, pooling{}, norm{}, normGrad{}, likelihood{}, likelihoodGrad{}, distribution{}, region{}, unviewed{},
 		embedding{}, ofDevice{}, onStream{},
-		foreach{}, advance{}, updateScale{}, launching{}} {
+		foreach{}, advance{}, updateScale{}, launching{}, lossGrad{}} {
 		plain(reflect.TypeOf(p).Name(), reflect.TypeOf(p))
 	}
 }

@@ -16,6 +16,8 @@ import (
 type capture struct {
 	x  *Exec
 	rc *rt.Capture
+	// outer is the stream of the Exec that Capture was called on.
+	outer *rt.Stream
 	// inner is the session's own tap, or nil.
 	inner Tap
 	pool  alloc.PoolID
@@ -151,8 +153,8 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 		return nil, err
 	}
 	y := x.On(st)
-	c := &capture{x: y, rc: rc, pool: rc.Pool(), async: dev.Memory().Settings().Backend == alloc.BackendAsync, index: map[*storage]int{},
-		notes: dev.Notes()}
+	c := &capture{x: y, rc: rc, outer: x.m.stream, pool: rc.Pool(), async: dev.Memory().Settings().Backend == alloc.BackendAsync,
+		index: map[*storage]int{}, notes: dev.Notes()}
 	defer c.notes.Close()
 	outer := s.scope
 	s.push()
@@ -264,7 +266,9 @@ func (c *capture) rt() *rt.Capture {
 }
 
 // reach makes the operation's stream part of the capture if an operand depends on captured work. It runs before outputs are allocated,
-// since their memory must be the graph's too. Work that depends on no captured work would run now, and is refused.
+// since their memory must be the graph's too. Work that depends on no captured work would run now, and is refused. So is all that the
+// captured function does on the Exec outside, which is a mistake even where the graph could have it, but not the derivatives of calls that
+// were made there before.
 func (c *capture) reach(f *frame) {
 	st := f.x.m.stream
 	if c.rc.Records(st) || f.row.flags&flagForeign != 0 {
@@ -272,10 +276,10 @@ func (c *capture) reach(f *frame) {
 	}
 	f.check(st.Device().Lost()) // which ends the capture
 	from := c.source(f)
-	if from == nil || f.x.m.manual {
+	if from == nil || f.x.m.manual || st == c.outer && f.x.s.run == nil {
 		err := Try(func() {
-			f.fail(fault.Capture, "the operation is on stream %d, which is no part of the graph that is captured, so that it would run "+
-				"now; use the Exec that the captured function is given", st.ID())
+			f.fail(fault.Capture, "the operation is on stream %d, which is no part of the graph that is captured, so that it would "+
+				"run now; use the Exec that the captured function is given", st.ID())
 		})
 		if c.refused == nil {
 			c.refused = err
@@ -404,7 +408,12 @@ func (c *capture) refuse(what string) error {
 	e := fault.New(fault.Capture, "%s cannot be captured: it needs the device to have run; do it before or after the capture", what)
 	e.File, e.Line = caller()
 	if c.refused == nil {
-		c.refused = e
+		r := *e // with the name of the call, which e gets where it is returned
+		if doing := c.x.s.doing; len(doing) > 0 {
+			r.Op = doing[0]
+		}
+		locate(&r)
+		c.refused = &r
 	}
 	return e
 }

@@ -76,6 +76,10 @@ func TestCaptureRefusals(t *testing.T) {
 			}
 		}, CaptureOpt{})
 		wantError(t, err, fault.Capture, "reading a tensor")
+		_, err = x.Capture(func(x *Exec) {
+			_ = Try(func() { x.composite("Composed", func(x *Exec) *Tensor { x.Nonzero(a); return nil }) })
+		}, CaptureOpt{})
+		wantError(t, err, fault.Capture, "Composed: reading a tensor", "capture_test.go")
 		g, err := x.Capture(func(x *Exec) { _, _ = x.Item(x.Sum(a, nil, SumOpt{})) }, CaptureOpt{})
 		if g != nil {
 			t.Error("a capture whose function passes over an error gave a graph")

@@ -149,7 +149,7 @@ func (c *capture) advance() {
 		if r.idle() {
 			continue
 		}
-		x := c.x.NoGrad().ManualStreams()
+		x := c.x.noGrad().ManualStreams()
 		x.AddSInto(r.state.offset, r.state.offset, float64(r.advance))
 		if !c.linear {
 			c.touch(r.state.seed.st, false)

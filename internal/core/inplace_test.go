@@ -542,8 +542,8 @@ func TestFailedInPlaceCountsNoVersion(t *testing.T) {
 		"Elsewhere": func(x *Exec, a, b *Tensor) { x.ScatterAddInto(a, b, 0, x.ToDType(b, dtype.Int64), b) },
 		"Launch":    func(x *Exec, a, b *Tensor) { x.Launch(store, LaunchShape{}, Out(a)) },
 		"SGD": func(x *Exec, a, b *Tensor) {
-			TakeStep(x, &Step{Op: SGD, Numbers: []float64{0.5, 1, 0}, Rows: x.Zeros([]int{1, StepRow}, dtype.Float64), Which: []int32{0},
-				Lists: [][]*Tensor{{a}, {b}}})
+			TakeStep(x, "SGD", &Step{Op: SGD, Numbers: []float64{0.5, 1, 0}, Rows: x.Zeros([]int{1, StepRow}, dtype.Float64),
+				Which: []int32{0}, Lists: [][]*Tensor{{a}, {b}}})
 		},
 		"Recorded": func(x *Exec, a, b *Tensor) {
 			x.MulInto(x.Slice(a, 0, 0, 2, 1), x.Slice(a, 0, 0, 2, 1), x.Slice(b, 0, 1, 3, 1).SetRequiresGrad(true))

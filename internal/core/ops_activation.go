@@ -185,7 +185,7 @@ func backSiLU(b *back) {
 func inferHardtanh(f *frame) {
 	t := f.in[0]
 	if !t.dt.IsFloat() && (!t.dt.IsInt() || !t.dt.IsSigned()) {
-		f.fail(fault.Unsupported, "Hardtanh is not defined for %v tensors; convert them first", t.dt)
+		f.fail(fault.Unsupported, "Hardtanh is not defined for %v tensors; convert them first with x.ToDType", t.dt)
 	}
 	f.compute = t.dt
 	f.newOut(0, t.dt, t.shape, f.layout(t.shape))

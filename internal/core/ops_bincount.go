@@ -35,7 +35,7 @@ func (x *Exec) BinCount(t *Tensor, opt BinCountOpt) *Tensor {
 	case weight != nil && weight.dt.IsComplex():
 		x.fail(op, fault.Unsupported, []*Tensor{t, weight}, "weights are real numbers, not %v; give x.RealPart of them", weight.dt)
 	}
-	return x.NoGrad().composite(op, func(x *Exec) *Tensor {
+	return x.noGrad().composite(op, func(x *Exec) *Tensor {
 		bins := opt.MinLength
 		if t.Numel() > 0 {
 			t = x.ToDType(t, dtype.Int64)

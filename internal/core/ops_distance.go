@@ -57,7 +57,7 @@ func (x *Exec) CosineSimilarity(a, b *Tensor, dim int, eps float64) *Tensor {
 		a, b := x.alike(a, b)
 		unit := func(t *Tensor) *Tensor {
 			n := x.Clone(x.VectorNorm(t, 2, []int{dim}, SumOpt{KeepDim: true}))
-			x.NoGrad().ClampSInto(n, n, eps, math.Inf(1)) // without recording, so that the gradient ignores it
+			x.noGrad().ClampSInto(n, n, eps, math.Inf(1)) // without recording, so that the gradient ignores it
 			return x.Div(t, n)
 		}
 		return x.Sum(x.Mul(unit(a), unit(b)), []int{dim}, SumOpt{})

@@ -83,7 +83,7 @@ func (x *Exec) BCE(t, target *Tensor, opt BCEOpt) *Tensor {
 		y := x.op(rowBCE, t, target).call1()
 		if t.dt.Size() == 2 {
 			// PyTorch rounds halves at every step.
-			v := x.NoGrad()
+			v := x.noGrad()
 			no, yes := v.ClampMinS(v.Log1p(v.Neg(t)), -100), v.ClampMinS(v.Log(t), -100)
 			steps := v.Sub(v.Mul(v.SubS(target, 1), no), v.Mul(target, yes))
 			y = x.Add(y, v.Sub(steps, y))

@@ -82,7 +82,7 @@ func runDistanceGrad(f *frame) error {
 		return nil
 	}
 	outs, ins := f.operandsOf()
-	op := f.opt.(*distance).gradient
+	op := f.opt.(lossGrad).op
 	return f.pointwise(op, f.out[0].dt, f.scalar[:op.Scalars], outs, ins)
 }
 
@@ -96,7 +96,7 @@ func backDistance(b *back, d *distance) {
 		for i, c := range []float64{factor, -factor} {
 			if b.need(i) {
 				f := x.op(rowDistanceGrad, g, t, u)
-				f.opt, f.scalar[0], f.scalar[1] = d, kernels.FloatScalar(c), bound
+				f.opt, f.scalar[0], f.scalar[1] = lossGrad{d.gradient}, kernels.FloatScalar(c), bound
 				b.set(i, f.call1())
 			}
 		}
@@ -280,4 +280,7 @@ func (x *Exec) logitLoss(t, target, positive *Tensor) *Tensor {
 	return x.Sub(x.Mul(x.RSubS(target, 1), t), l)
 }
 
-func (*distance) param() {}
+// lossGrad is the attribute of a call of rowDistanceGrad.
+type lossGrad struct{ op *kernels.PointOp }
+
+func (lossGrad) param() {}

@@ -98,7 +98,7 @@ func (x *Exec) bytesFor(op string, t *Tensor) ([]byte, error) {
 	var out []byte
 	err := Try(func() {
 		x.scoped(func(x *Exec) {
-			whole := x.NoGrad().Contiguous(t)
+			whole := x.noGrad().Contiguous(t)
 			out = make([]byte, infer.Numel(t.shape)*t.dt.Size()) // after the device had room for a copy, if it needs one
 			x.check(op, x.readBytes(whole, out))
 		})

@@ -164,15 +164,17 @@ type Step struct {
 	Lists [][]*Tensor
 }
 
-// TakeStep takes the step s completely or not at all.
-func TakeStep(x *Exec, s *Step) {
+// TakeStep takes the step s of the optimizer called op, completely or not at all.
+func TakeStep(x *Exec, op string, s *Step) {
 	if len(s.Which) == 0 {
 		return
 	}
-	Enter(x, rowForeach.Name)
+	Enter(x, op)
 	defer Leave(x)
-	x = x.NoGrad()
-	x.together(rowForeach.Name, func(x *Exec) {
+	defer x.s.restore(x.s.mark())
+	x.s.doing = append(x.s.doing, op)
+	x = x.noGrad()
+	x.together(op, func(x *Exec) {
 		x.advance(s)
 		x.foreach(foreach{op: s.Op.PointOp, which: x.s.listOf32(s.Which)}, s.Lists, s.Rows, nil)
 	})
@@ -291,7 +293,7 @@ func Unscale(x *Exec, grads []*Tensor, row, found *Tensor) {
 	}
 	Enter(x, "Unscale")
 	defer Leave(x)
-	x = x.NoGrad()
+	x = x.noGrad()
 	x.foreach(foreach{op: kernels.Unscale, which: x.s.zeros(len(grads))}, [][]*Tensor{grads}, row, found)
 }
 
@@ -299,7 +301,7 @@ func Unscale(x *Exec, grads []*Tensor, row, found *Tensor) {
 func ScaleAll(x *Exec, op string, ts []*Tensor, factor *Tensor) {
 	Enter(x, op)
 	defer Leave(x)
-	x.NoGrad().scoped(func(x *Exec) {
+	x.noGrad().scoped(func(x *Exec) {
 		if !scalesTogether(ts, factor) {
 			x.named(op, func(x *Exec) {
 				for _, t := range ts {
@@ -347,7 +349,7 @@ func runUpdateScale(f *frame) error {
 func UpdateScale(x *Exec, row, scale *Tensor, found []*Tensor, growth, backoff float64, interval int) {
 	Enter(x, "UpdateScale")
 	defer Leave(x)
-	f := x.NoGrad().op(rowUpdateScale)
+	f := x.noGrad().op(rowUpdateScale)
 	f.many = append(append(f.many, row, scale), found...)
 	f.opt = updateScale{bitsOf(growth), bitsOf(backoff), interval}
 	f.call()

@@ -416,7 +416,7 @@ func (x *Exec) Embedding(index, weight *Tensor, opt EmbeddingOpt) *Tensor {
 			return look(x)
 		}
 		x.together("Embedding", func(x *Exec) {
-			x.NoGrad().renorm(weight, index, opt)
+			x.noGrad().renorm(weight, index, opt)
 			out = look(x)
 		})
 		return out

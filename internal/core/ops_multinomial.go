@@ -61,7 +61,7 @@ func (x *Exec) Multinomial(p *Tensor, samples int, opt MultinomialOpt) *Tensor {
 	const op = "Multinomial"
 	refuse := func(msg string, args ...any) { x.fail(op, fault.Invalid, []*Tensor{p}, msg, args...) }
 	if !p.dt.IsFloat() {
-		refuse("multinomial only supports floating-point dtypes for input, got: %v", p.dt)
+		refuse("multinomial only supports floating-point dtypes for input, got: %v; convert it with x.ToDType", p.dt)
 	}
 	if len(p.shape) != 1 && len(p.shape) != 2 {
 		refuse("prob_dist must be 1 or 2 dim, but has %d", len(p.shape))
@@ -79,7 +79,7 @@ func (x *Exec) Multinomial(p *Tensor, samples int, opt MultinomialOpt) *Tensor {
 	case samples > 1<<31/max(p.Numel()/n, 1):
 		refuse("at most 2^31 categories are drawn at a time, but %d of each row are more", samples)
 	}
-	return x.NoGrad().composite(op, func(x *Exec) *Tensor {
+	return x.noGrad().composite(op, func(x *Exec) *Tensor {
 		rows := x.Contiguous(x.View(p, append([]int{p.Numel() / n}, n)...))
 		var out *Tensor
 		if opt.Replacement && samples > 1 {

@@ -102,7 +102,7 @@ func (x *Exec) last(op string, starts *Tensor) int {
 //
 //tenon:into
 func (x *Exec) Nonzero(t *Tensor) *Tensor {
-	return x.NoGrad().composite("Nonzero", func(x *Exec) *Tensor {
+	return x.noGrad().composite("Nonzero", func(x *Exec) *Tensor {
 		starts := x.op(rowNonzeroStarts, t).call1()
 		return x.sized(rowNonzero, x.last("Nonzero", starts), t, starts)
 	})

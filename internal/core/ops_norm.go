@@ -514,7 +514,7 @@ func (x *Exec) BatchNorm(t, weight, bias, runningMean, runningVar *Tensor, momen
 		x.fail("BatchNorm", fault.Invalid, []*Tensor{t}, "Expected more than 1 value per channel when training, got input size %v", t.shape)
 	}
 	return x.composite("BatchNorm", func(x *Exec) *Tensor {
-		ng := x.NoGrad()
+		ng := x.noGrad()
 		f := ng.op(rowBatchNormStats, t)
 		f.scalar[0] = kernels.FloatScalar(eps)
 		f.call()

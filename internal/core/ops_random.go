@@ -13,6 +13,7 @@ import (
 
 // WithGenerator returns the Exec that draws random numbers from g; nil is the device's own generator.
 func (x *Exec) WithGenerator(g *rt.Generator) *Exec {
+	x.usable("WithGenerator")
 	m := x.m
 	m.generator = g
 	return x.with(m)

@@ -299,7 +299,7 @@ func (x *Exec) padDim(t *Tensor, d, before, after int, mode PadMode) *Tensor {
 		x.fail("Pad", fault.Invalid, []*Tensor{t},
 			"input (%d) is too small: the output of padding (%d, %d) at dimension %d would have size %d", n, before, after, d, length)
 	}
-	ng := x.NoGrad()
+	ng := x.noGrad()
 	at := ng.Arange(float64(-before), float64(n+after), 1, dtype.Int64)
 	switch last := float64(n - 1); mode {
 	case PadReflect:

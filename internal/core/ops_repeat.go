@@ -62,7 +62,7 @@ func (x *Exec) RepeatInterleave(t, repeats *Tensor, opt RepeatInterleaveOpt) *Te
 		if n == 0 && opt.OutputSize > 0 {
 			refuse("there is nothing to be repeated %d times in all", opt.OutputSize)
 		}
-		sums := x.NoGrad().op(rowRepeatSums, x.Expand(x.Reshape(repeats, -1), n)).call1()
+		sums := x.noGrad().op(rowRepeatSums, x.Expand(x.Reshape(repeats, -1), n)).call1()
 		count := opt.OutputSize
 		if count == 0 && n > 0 {
 			count = x.last(op, sums)

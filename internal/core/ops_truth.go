@@ -60,7 +60,7 @@ func (x *Exec) Equal(a, b *Tensor) (same bool, err error) {
 		return false, nil
 	}
 	err = Try(func() {
-		x.NoGrad().scoped(func(x *Exec) {
+		x.noGrad().scoped(func(x *Exec) {
 			v, err := x.Item(x.All(x.Eq(a, b), nil, false))
 			x.check("Equal", err)
 			same = v != 0

@@ -94,7 +94,7 @@ func (x *Exec) UniqueWithInverse(t *Tensor) (values, inverse, counts *Tensor) {
 	if t.dt.IsComplex() {
 		x.fail(op, fault.Unsupported, []*Tensor{t}, "complex numbers have no order; take x.Unique of their parts, or of a number for each")
 	}
-	out := x.NoGrad().compositeMany(op, func(x *Exec) []*Tensor {
+	out := x.noGrad().compositeMany(op, func(x *Exec) []*Tensor {
 		flat := x.Reshape(t, -1)
 		order, heads, starts, inverse := x.different(flat, 0)
 		count := x.last(op, starts)

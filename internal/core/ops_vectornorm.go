@@ -21,7 +21,8 @@ func init() {
 				f.compute = f.in[0].dt
 			}
 			if !f.compute.IsFloat() {
-				f.fail(fault.Invalid, "linalg.vector_norm: Expected a floating point or complex tensor as input. Got %v", f.compute)
+				f.fail(fault.Invalid, "linalg.vector_norm: Expected a floating point or complex tensor as input. Got %v; convert it "+
+					"with x.ToDType", f.compute)
 			}
 			shape := f.reducedShape(f.in[0])
 			if p := f.scalar[0].F; (p < 0 || math.IsInf(p, 1)) && infer.Numel(shape) > 0 {

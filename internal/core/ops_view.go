@@ -229,7 +229,7 @@ func backStrided(b *back) {
 func (x *Exec) stridedGrad(g *Tensor, in, out geometry) *Tensor {
 	first := min(in.offset, out.offset)
 	size := max(in.offset+infer.Extent(in.shape, in.stride), out.offset+infer.Extent(out.shape, out.stride)) - first
-	places := x.NoGrad().Arange(0, float64(size), 1, dtype.Int64)
+	places := x.noGrad().Arange(0, float64(size), 1, dtype.Int64)
 	at := func(g geometry) *Tensor { return x.Reshape(x.AsStrided(places, g.shape, g.stride, g.offset-first), -1) }
 	all := x.sumAt([]int{size}, 0, at(out), x.Reshape(g, -1), 0)
 	d := x.Gather(all, 0, at(in))

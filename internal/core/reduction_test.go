@@ -114,7 +114,7 @@ func TestReductionRefusals(t *testing.T) {
 		refused(fault.Unsupported, "AMax is not defined for complex", func() { x.AMax(z, nil, false) })
 		refused(fault.Unsupported, "ArgMax is not defined for complex", func() { x.ArgMax(z, nil, false) })
 		refused(fault.Invalid, "only floating point and complex dtypes are supported, not int32", func() { x.Var(n, nil, VarOpt{}) })
-		refused(fault.Invalid, "Expected a floating point or complex tensor as input. Got int32", func() {
+		refused(fault.Invalid, "Expected a floating point or complex tensor as input. Got int32; convert it with x.ToDType", func() {
 			x.VectorNorm(n, 2, nil, SumOpt{})
 		})
 	})

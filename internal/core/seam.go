@@ -86,7 +86,7 @@ func Assign(op string, ts []*Tensor, vs []float64) error {
 			Enter(x, op)
 			defer Leave(x)
 		}
-		x.NoGrad().together(op, func(x *Exec) {
+		x.noGrad().together(op, func(x *Exec) {
 			for i, t := range ts {
 				x.On(t.st.dev.DefaultStream()).FillInto(t, vs[i])
 			}

@@ -190,7 +190,7 @@ func CompositeMany(x *Exec, name string, f func(x *Exec) []*Tensor) []*Tensor {
 // Different returns, for each element of the vector t of integers from 0 to below-1, its index among the distinct values in ascending
 // order, and how many distinct values there are. It is called in a composite named op, and waits for t.
 func Different(x *Exec, op string, t *Tensor, below int) (inverse *Tensor, count int) {
-	_, _, starts, inverse := x.NoGrad().different(t, max(bits.Len(uint(max(below, 1)-1)), 1))
+	_, _, starts, inverse := x.noGrad().different(t, max(bits.Len(uint(max(below, 1)-1)), 1))
 	return inverse, x.last(op, starts)
 }
 

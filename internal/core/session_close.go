@@ -50,6 +50,15 @@ func (s *session) detachAlone() error {
 	return s.detach()
 }
 
+// usable refuses op on an Exec that was closed, or whose device was.
+func (x *Exec) usable(op string) {
+	err, d := x.s.open(), x.m.stream.Device()
+	if err == nil && d.Closing() {
+		err = d.Lost()
+	}
+	x.check(op, err)
+}
+
 // open returns the error of a session that was closed.
 func (s *session) open() error {
 	if s.closed.Load() {

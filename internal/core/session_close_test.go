@@ -406,3 +406,55 @@ func TestCloseOfProcessor(t *testing.T) {
 	}
 	ones(x, 4).Close()
 }
+
+// TestClosedExecsRunNothing checks that methods that only run a function or return another Exec fail on a closed Exec like all others.
+func TestClosedExecsRunNothing(t *testing.T) {
+	x := toClose(t, nil)
+	nothing := func(*Exec) { t.Error("a function ran on a closed Exec") }
+	calls := map[string]func(x *Exec){
+		"Scope":         func(x *Exec) { x.Scope(nothing) },
+		"Within":        func(x *Exec) { x.Within(func(x *Exec) *Tensor { nothing(x); return nil }) },
+		"WithinMany":    func(x *Exec) { x.WithinMany(func(x *Exec) []*Tensor { nothing(x); return nil }) },
+		"NoGrad":        func(x *Exec) { x.NoGrad() },
+		"EnableGrad":    func(x *Exec) { x.EnableGrad() },
+		"TF32":          func(x *Exec) { x.TF32(true) },
+		"WithGenerator": func(x *Exec) { x.WithGenerator(nil) },
+		"UsePool":       func(x *Exec) { x.UsePool(nil) },
+		"ManualStreams": func(x *Exec) { x.ManualStreams() },
+	}
+	refused := func(what string, x *Exec) {
+		t.Helper()
+		for name, f := range calls {
+			err := Try(func() { f(x) })
+			if wrong := closedOnce(err); wrong != "" {
+				t.Errorf("%s: the error of %s %s: %v", what, name, wrong, err)
+				continue
+			}
+			wantError(t, err, fault.Closed, name+": ", "close_test.go")
+		}
+	}
+	y := forkOf(t, x)
+	st := x.Stream()
+	y.On(st) // which y remembers
+	if err := y.Close(); err != nil {
+		t.Fatal(err)
+	}
+	refused("a fork", y)
+	wantError(t, Try(func() { y.On(st) }), fault.Closed, "On: the Exec was closed")
+	wantError(t, Try(func() { y.Host() }), fault.Closed, "the Exec was closed")
+	x.Scope(func(x *Exec) { x.NoGrad() })
+	if err := x.Close(); err != nil {
+		t.Fatal(err)
+	}
+	refused("the device's Exec", x)
+	want(t, x.Host(), From(x.Host(), []float32{1}), 1)
+}
+
+func TestScopeAllocatesNothing(t *testing.T) {
+	x := processor(t)
+	st := x.Stream()
+	f := func(*Exec) {}
+	if n := testing.AllocsPerRun(100, func() { x.Scope(f); x.NoGrad(); x.On(st) }); n > 0 {
+		t.Errorf("Scope, NoGrad and On make %v objects", n)
+	}
+}

@@ -187,6 +187,7 @@ func (x *Exec) Stream() *rt.Stream { return x.m.stream }
 func (x *Exec) On(st *rt.Stream) *Exec {
 	y := x.Last(st)
 	if y == nil {
+		x.check("On", x.s.open())
 		x.check("On", st.Usable())
 		m := x.m
 		m.stream = st
@@ -196,9 +197,10 @@ func (x *Exec) On(st *rt.Stream) *Exec {
 	return y
 }
 
-// Last returns the Exec that On returned last, if that was for st, or nil. It needs no gate: switching back and forth costs two loads.
+// Last returns the Exec that On returned last, if that was for st and x is not closed, or nil. It needs no gate: switching back and forth
+// costs three loads.
 func (x *Exec) Last(st *rt.Stream) *Exec {
-	if y := x.on.Load(); y != nil && y.m.stream == st {
+	if y := x.on.Load(); y != nil && y.m.stream == st && !x.s.closed.Load() {
 		return y
 	}
 	return nil
@@ -209,6 +211,12 @@ func (x *Exec) Host() *Exec { return x.On(x.s.host.DefaultStream()) }
 
 // NoGrad returns the Exec whose operations record no gradients.
 func (x *Exec) NoGrad() *Exec {
+	x.usable("NoGrad")
+	return x.noGrad()
+}
+
+// noGrad is NoGrad for operations, which refuse a closed Exec by their own names.
+func (x *Exec) noGrad() *Exec {
 	m := x.m
 	m.noGrad = true
 	return x.with(m)
@@ -216,6 +224,7 @@ func (x *Exec) NoGrad() *Exec {
 
 // EnableGrad returns the Exec whose operations record gradients, for use inside a NoGrad.
 func (x *Exec) EnableGrad() *Exec {
+	x.usable("EnableGrad")
 	m := x.m
 	m.noGrad = false
 	return x.with(m)
@@ -227,6 +236,7 @@ func (x *Exec) GradEnabled() bool { return !x.m.noGrad }
 // TF32 returns the Exec whose float32 products and convolutions may round their operands to tf32, which has 10 fraction bits. The default
 // is exact. Sums are float32 either way, also for half-precision operands.
 func (x *Exec) TF32(on bool) *Exec {
+	x.usable("TF32")
 	m := x.m
 	m.tf32 = on
 	return x.with(m)
@@ -239,6 +249,7 @@ func (x *Exec) TF32Enabled() bool { return x.m.tf32 }
 // default pool. Memory goes back to the pool that it came from. Operations that a capture records still use the graph's memory, and work on
 // another device uses that device's.
 func (x *Exec) UsePool(p *rt.MemPool) *Exec {
+	x.usable("UsePool")
 	if p != nil {
 		x.check("UsePool", p.Usable())
 	}
@@ -275,6 +286,7 @@ func (x *Exec) allocOnce(n int) (*alloc.Block, error) {
 // ManualStreams returns the Exec that does not order its work after that of other streams: the caller does, with WaitStream and
 // RecordStream.
 func (x *Exec) ManualStreams() *Exec {
+	x.usable("ManualStreams")
 	m := x.m
 	m.manual = true
 	return x.with(m)

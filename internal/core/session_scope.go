@@ -98,6 +98,7 @@ func (x *Exec) Keep(t *Tensor) *Tensor {
 
 // Within runs f in a new scope, closes the tensors that f made, even if f panics, and moves f's result to the surrounding scope.
 func (x *Exec) Within(f func(x *Exec) *Tensor) *Tensor {
+	x.usable("Within")
 	s := x.s
 	defer s.restore(s.mark())
 	s.push()
@@ -109,6 +110,7 @@ func (x *Exec) Within(f func(x *Exec) *Tensor) *Tensor {
 
 // WithinMany is Within for functions with several results.
 func (x *Exec) WithinMany(f func(x *Exec) []*Tensor) []*Tensor {
+	x.usable("WithinMany")
 	s := x.s
 	defer s.restore(s.mark())
 	s.push()
@@ -129,6 +131,7 @@ func (x *Exec) scoped(f func(x *Exec)) {
 
 // Scope runs f in a new scope and closes the tensors that f made, even if f panics.
 func (x *Exec) Scope(f func(x *Exec)) {
+	x.usable("Scope")
 	defer x.s.restore(x.s.mark())
 	x.s.push()
 	x.s.outside("Scope", func() { f(x) })

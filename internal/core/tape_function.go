@@ -106,7 +106,7 @@ func (x *Exec) Apply(fn Function, inputs ...*Tensor) []*Tensor {
 	defer s.restore(s.mark())
 	s.push()
 	y, ins := x.forFunction(fn, inputs)
-	z := y.NoGrad()
+	z := y.noGrad()
 	var outs []*Tensor
 	s.outside("Function", func() { outs = fn.Forward(z, c, ins...) })
 	for i, o := range outs {
@@ -114,7 +114,7 @@ func (x *Exec) Apply(fn Function, inputs ...*Tensor) []*Tensor {
 			x.fail("Function", fault.Invalid, inputs, "Forward returned no tensor, or a closed one, as output %d", i)
 		}
 		if o.scope != s.scope || o.RequiresGrad() || slices.Contains(outs[:i], o) { // Forward did not make it
-			outs[i] = x.NoGrad().Detach(o)
+			outs[i] = x.noGrad().Detach(o)
 			outs[i].descend(&lineage{}, o, viewFunction)
 		}
 	}
@@ -144,7 +144,7 @@ func (x *Exec) forFunction(fn Function, inputs []*Tensor) (*Exec, []*Tensor) {
 	y, ins := x.uncast(), slices.Clone(inputs)
 	for i, t := range ins {
 		if x.castable(t) && t.dt != to {
-			ins[i] = y.NoGrad().ToDType(t, to)
+			ins[i] = y.noGrad().ToDType(t, to)
 		}
 	}
 	return y, ins

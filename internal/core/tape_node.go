@@ -197,7 +197,7 @@ func (f *frame) saving(i int) bool {
 func (f *frame) keepBefore() {
 	for i := 0; i < f.ins; i++ {
 		if f.saving(i) && f.overwrites(f.in[i]) {
-			f.nested(func() { f.before[i] = f.temp(f.x.NoGrad().Autocast(dtype.Invalid).Clone(f.in[i])) })
+			f.nested(func() { f.before[i] = f.temp(f.x.noGrad().Autocast(dtype.Invalid).Clone(f.in[i])) })
 		}
 	}
 }
@@ -295,16 +295,20 @@ func (t *Tensor) IsLeaf() bool { return t.leaf != nil || !t.RequiresGrad() }
 
 // SetRequiresGrad makes the leaf t accumulate a gradient, or no longer, and returns t. It fails for integer tensors and results of
 // operations.
-func (t *Tensor) SetRequiresGrad(on bool) *Tensor {
-	t.settle("SetRequiresGrad")
+func (t *Tensor) SetRequiresGrad(on bool) *Tensor { return RequireGrad("SetRequiresGrad", t, on) }
+
+// RequireGrad is SetRequiresGrad for the function op of a package above the face.
+func RequireGrad(op string, t *Tensor, on bool) *Tensor {
+	t.settle(op)
 	switch {
 	case !on && t.node == nil:
 		t.leaf = nil
 	case t.node != nil && !on:
-		panicAt("SetRequiresGrad", fault.Invalid, "only leaf tensors can stop requiring grad; use Detach")
+		panicAt(op, fault.Invalid, "only leaf tensors can stop requiring grad; use Detach")
 	case t.leaf != nil || t.node != nil:
 	case !t.dt.IsFloat() && !t.dt.IsComplex():
-		panicAt("SetRequiresGrad", fault.Invalid, "only tensors of floating point or complex dtype can require gradients, not %v", t.dt)
+		panicAt(op, fault.Invalid, "only tensors of floating point or complex dtype can require gradients, not %v; "+
+			"convert it with x.ToDType", t.dt)
 	default:
 		t.leaf = &leaf{owner: t, meta: metaOf(t)}
 	}

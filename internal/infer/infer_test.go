@@ -285,14 +285,14 @@ func TestTypes(t *testing.T) {
 			}
 		}
 		for _, dt := range out {
-			wantError(t, f("Op", dt), fault.Unsupported, text)
+			wantError(t, f("Op", dt), fault.Unsupported, strings.Replace(text, "%v", dt.String(), 1))
 		}
 	}
 	type list = []dtype.DType
-	admits(Numeric, "Op is not defined for bool tensors", list{h, d, i, c}, list{b})
-	admits(Real, "Op is not defined for complex tensors", list{h, d, i, b}, list{c})
-	admits(Integral, "Op is defined for integer and bool tensors only", list{i, b}, list{f, c})
-	admits(RealFloat, "Op is defined for floating-point tensors only", list{h, d}, list{i, b, c})
+	admits(Numeric, "Op is not defined for bool tensors; convert them first with x.ToDType", list{h, d, i, c}, list{b})
+	admits(Real, "Op is not defined for complex tensors; convert them first with x.RealPart or x.ToDType", list{h, d, i, b}, list{c})
+	admits(Integral, "Op is defined for integer and bool tensors only, not %v; convert them first with x.ToDType", list{i, b}, list{f, c})
+	admits(RealFloat, "Op is defined for floating-point tensors only, not %v; convert them first with x.ToDType", list{h, d}, list{i, b, c})
 }
 
 func TestResults(t *testing.T) {

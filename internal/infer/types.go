@@ -67,7 +67,7 @@ func Accumulated(dt dtype.DType) dtype.DType {
 // Numeric returns an error of the operation op if dt is bool.
 func Numeric(op string, dt dtype.DType) error {
 	if dt == dtype.Bool {
-		return Refusal(fault.Unsupported, "%s is not defined for bool tensors; convert them first", op)
+		return Refusal(fault.Unsupported, "%s is not defined for bool tensors; convert them first with x.ToDType", op)
 	}
 	return nil
 }
@@ -75,7 +75,7 @@ func Numeric(op string, dt dtype.DType) error {
 // Real returns an error of the operation op if dt is complex.
 func Real(op string, dt dtype.DType) error {
 	if dt.IsComplex() {
-		return Refusal(fault.Unsupported, "%s is not defined for complex tensors", op)
+		return Refusal(fault.Unsupported, "%s is not defined for complex tensors; convert them first with x.RealPart or x.ToDType", op)
 	}
 	return nil
 }
@@ -83,7 +83,8 @@ func Real(op string, dt dtype.DType) error {
 // Integral returns an error of the operation op unless dt is an integer type or bool.
 func Integral(op string, dt dtype.DType) error {
 	if dt.IsFloat() || dt.IsComplex() {
-		return Refusal(fault.Unsupported, "%s is defined for integer and bool tensors only, not %v", op, dt)
+		return Refusal(fault.Unsupported, "%s is defined for integer and bool tensors only, not %v; convert them first with x.ToDType", op,
+			dt)
 	}
 	return nil
 }
@@ -91,7 +92,8 @@ func Integral(op string, dt dtype.DType) error {
 // RealFloat returns an error of the operation op unless dt is a real floating-point type.
 func RealFloat(op string, dt dtype.DType) error {
 	if !dt.IsFloat() {
-		return Refusal(fault.Unsupported, "%s is defined for floating-point tensors only, not %v", op, dt)
+		return Refusal(fault.Unsupported, "%s is defined for floating-point tensors only, not %v; convert them first with x.ToDType", op,
+			dt)
 	}
 	return nil
 }

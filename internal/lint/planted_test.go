@@ -525,9 +525,17 @@ var _ = New(1, "of" +
 func (f frame) fail(format string) {}
 func g(f frame) { f.fail("see " + "pytorch.org"); f.fail("mytorch.x") }
 `,
+		"internal/pickle/a.go": `package pickle
+func broken(format string, args ...any) error { return New(format) }
+func named(v any) string { return "a None" }
+func unused(v any) string { return "a None" }
+func g(v any) error { return broken("%s of 'python'", named(v)) }
+func h(e *Error) { e.Msg, e.Op = Sprintf("as Torch.cat"), "Python" }
+`,
 		"internal/core/a_test.go": "package core\nfunc fail(s string) {}\nfunc h() { fail(`Python`) }\n",
 		"bench/b.go":              "package bench\nfunc fail(s string) {}\nfunc h() { fail(`Python`) }\n",
 	}
 	want(t, Errors(tree.load(t)), `fault/fault.go:4: an error says "None"`, `fault/fault.go:9: an error says "PyTorch"`,
-		`internal/core/a.go:3: an error says "pytorch.org"`)
+		`internal/core/a.go:3: an error says "pytorch"`, `internal/pickle/a.go:3: an error says "None"`,
+		`internal/pickle/a.go:5: an error says "python"`, `internal/pickle/a.go:6: an error says "Torch."`)
 }

@@ -34,10 +34,10 @@ const (
 
 const kindGone Kind = 31
 
-var kindNames = [...]string{"nothing", "None", "bool", "int", "float", "string", "bytes", "global", "taken", "list", "tuple", "dict",
+var kindNames = [...]string{"nothing", "nil", "bool", "int", "float", "string", "bytes", "global", "taken", "list", "tuple", "dict",
 	"set", "object", "persistent id"}
 
-// String returns Python's name of the kind, such as "list".
+// String returns the name of the kind in errors, such as "list"; None is "nil".
 func (k Kind) String() string {
 	if int(k) < len(kindNames) {
 		return kindNames[k]

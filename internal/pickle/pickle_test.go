@@ -79,6 +79,9 @@ func show(d *pickle.Data, r pickle.Ref, depth int) string {
 		id, _ := d.Persistent(r)
 		return "persistent " + part(id)
 	}
+	if r.Kind() == pickle.KindNone {
+		return "None"
+	}
 	return r.Kind().String()
 }
 
@@ -356,7 +359,7 @@ func TestAccessors(t *testing.T) {
 		}
 		got = append(got, s.String()+fmt.Sprintf(" %g", f))
 	}
-	want := "None 0;bool 0 1 2 3 4 1;int 1 2 3 4 5;int 2 3 4 1.8446744073709552e+19;float 4 1.5;string 5 12 0;bytes 6 0;global 7 0;list 0"
+	want := "nil 0;bool 0 1 2 3 4 1;int 1 2 3 4 5;int 2 3 4 1.8446744073709552e+19;float 4 1.5;string 5 12 0;bytes 6 0;global 7 0;list 0"
 	if s := strings.Join(got, ";"); s != want {
 		t.Errorf("accessors say\n%s\nwant\n%s", s, want)
 	}

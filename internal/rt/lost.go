@@ -82,6 +82,9 @@ func (d *Device) Lost() error {
 	return nil
 }
 
+// Closing reports whether the device was closed, or is about to be.
+func (d *Device) Closing() bool { return d.closing.Load() }
+
 // checkAlloc is Check for errors of the allocator, whose own errors are already complete.
 func (d *Device) checkAlloc(err error, msg string) error {
 	if err == nil {
