@@ -41,6 +41,9 @@ type pending struct {
 
 func (a *again) Before(f *core.Frame) bool {
 	p := pending{call: f.Call()}
+	if s := p.call.String(); !strings.HasPrefix(s, f.Op()+"(") || strings.Contains(s, "0x") || strings.Contains(s, "%!") {
+		a.fail(&p, "a call of %s is printed so", f.Op())
+	}
 	var err error
 	if p.inferred, err = p.call.Infer(); err != nil {
 		a.fail(&p, "Infer refuses it: %v", err)

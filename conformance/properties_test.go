@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"bytes"
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -16,6 +17,9 @@ type properties struct {
 	says map[string]core.OpInfo
 	// does are the properties that each operation showed, and wrong those that its row lacks.
 	does, wrong map[string]map[string]bool
+	// sizes has the shape of the first result of a call that waits for the device, or says that it is sized by data, by the forms of its
+	// operands.
+	sizes map[string]string
 	// later are operands of calls whose work waits for other work.
 	later []change
 }
@@ -28,7 +32,8 @@ type change struct {
 }
 
 func newProperties() *properties {
-	p := &properties{says: map[string]core.OpInfo{}, does: map[string]map[string]bool{}, wrong: map[string]map[string]bool{}}
+	p := &properties{says: map[string]core.OpInfo{}, does: map[string]map[string]bool{}, wrong: map[string]map[string]bool{},
+		sizes: map[string]string{}}
 	for _, o := range core.Ops() {
 		p.says[o.Name], p.does[o.Name], p.wrong[o.Name] = o, map[string]bool{}, map[string]bool{}
 	}
@@ -70,6 +75,12 @@ func (p *properties) ended(f *core.Frame, b *before, w *watcher) {
 			note("alias", t != nil && !f.Into(i) && f.Out(i).SharesStorage(t), o.Aliases)
 		}
 	}
+	for _, t := range operands {
+		note("takes an operand of another device", t != nil && t.Device() != f.Exec().Device(), o.Foreign)
+	}
+	if (o.Waits || o.Sized) && f.Outs() > 0 && !f.Into(0) {
+		note("sizes its output by the data", p.resized(f), o.Sized)
+	}
 	now := w.memory()
 	if !f.Together() {
 		p.handedOver(now)
@@ -89,6 +100,19 @@ func (p *properties) ended(f *core.Frame, b *before, w *watcher) {
 	for _, c := range w.rec.Calls()[b.calls:] {
 		note("waits", slices.Contains(waiting, c.Method), o.Waits)
 	}
+}
+
+// resized reports whether an earlier call of the same operation, on operands of the same types and shapes, made a result of another shape.
+func (p *properties) resized(f *core.Frame) bool {
+	key, size := f.Op(), fmt.Sprint(f.Out(0).Shape())
+	for _, t := range f.Operands() {
+		key += fmt.Sprint(" ", t)
+	}
+	first, ok := p.sizes[key]
+	if !ok {
+		p.sizes[key] = size
+	}
+	return ok && size != first
 }
 
 // handedOver checks the operands of calls whose work has completed since.
@@ -128,7 +152,8 @@ func (p *properties) report(t *testing.T) {
 			continue
 		}
 		must := map[string]bool{"alias": o.Aliases, "destination": o.Into, "changes an operand": len(o.Changed) > 0, "draws": o.Draws,
-			"asserts": o.Asserts}
+			"asserts":                            o.Asserts,
+			"takes an operand of another device": o.Foreign, "sizes its output by the data": o.Sized}
 		for what, said := range must {
 			if said && !does[what] {
 				t.Errorf("%s: its row says %q, which was not seen", name, what)
@@ -142,8 +167,8 @@ func (p *properties) report(t *testing.T) {
 // TestProperties plants calls of operations with wrong rows.
 func TestProperties(t *testing.T) {
 	w, x := newWatcher(t)
-	for _, o := range []core.OpInfo{{Name: "FillInto"}, {Name: "View"}, {Name: "Random", Into: true}, {Name: "Foreach"},
-		{Name: "AssertAsync"}} {
+	for _, o := range []core.OpInfo{{Name: "FillInto"}, {Name: "View"}, {Name: "Random", Into: true}, {Name: "Foreach"}, {Name: "To"},
+		{Name: "Nonzero", Waits: true}, {Name: "AssertAsync"}} {
 		w.held.says[o.Name] = o
 	}
 	err := w.watched(x, func() {
@@ -152,6 +177,9 @@ func TestProperties(t *testing.T) {
 			x.View(a, 2, 2)
 			x.Rand([]int{4}, tenon.Float32)
 			x.AssertAsync(x.Select(a, 0, 0))
+			x.To(x.Host().Ones([]int{8}, tenon.Float32))
+			x.Nonzero(a)
+			x.Nonzero(x.Zeros([]int{4}, tenon.Float32))
 			c := (*core.Exec)(x)
 			core.Unscale(c, []*core.Tensor{(*core.Tensor)(a)}, core.From(c, core.ScaleRow(4, 0)), c.Zeros(nil, tenon.Float32))
 		})
@@ -160,7 +188,8 @@ func TestProperties(t *testing.T) {
 		t.Fatal(err)
 	}
 	for op, what := range map[string]string{"View": "alias", "Random": "draws", "Foreach": "changes an operand",
-		"AssertAsync": "asserts"} {
+		"AssertAsync": "asserts",
+		"To":          "takes an operand of another device", "Nonzero": "sizes its output by the data"} {
 		if !w.held.wrong[op][what] {
 			t.Errorf("that %s %s was not found; found: %v", op, what, w.held.wrong[op])
 		}

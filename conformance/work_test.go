@@ -290,6 +290,10 @@ func (w *watcher) unrecorded(t *testing.T, x *tenon.Exec) {
 			x.FillInto(b, 1)
 			core.VectorNorms((*core.Exec)(x), []*core.Tensor{(*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(a)}, 2)
 			x.Launch(add, tenon.Over(8), tenon.Integer(8), tenon.Out(b), tenon.In(a))
+			for _, n := range []float64{1, 2} { // data that decides sizes
+				x.RepeatInterleave(a, x.Full([]int{8}, n, tenon.Int64))
+				x.Unique(x.MulS(x.Arange(0, 8, 1, tenon.Float32), n-1))
+			}
 			p := x.Full([]int{8}, 0.5, tenon.Float32)
 			x.Bernoulli(p)
 			heads := x.Ones([]int{1, 1, 5, 16}, tenon.BFloat16).SetRequiresGrad(true)
