@@ -104,7 +104,7 @@ func (t *trace) forget(from *node, i int) {
 	for todo := []*node{gone}; len(todo) > 0; {
 		n := todo[len(todo)-1]
 		todo = append(todo[:len(todo)-1], n.next...)
-		maps.DeleteFunc(t.told, func(c cutAt, _ bool) bool { return c.after == n })
+		maps.DeleteFunc(t.told, func(c cutAt, _ bool) bool { return c.after == n }) //tenon:unordered removes entries
 		for _, f := range n.ends {
 			f.fo.gone = append(f.fo.gone, f)
 			t.uncountShape(f)
@@ -126,7 +126,7 @@ func (fo *forest) sweep() {
 			return false
 		}
 		delete(fo.warned, f)
-		maps.DeleteFunc(fo.rerecorded, func(p place, _ int) bool { return p.f == f })
+		maps.DeleteFunc(fo.rerecorded, func(p place, _ int) bool { return p.f == f }) //tenon:unordered removes entries
 		fo.warmers = slices.DeleteFunc(fo.warmers, func(o *function) bool { return o == f })
 		return true
 	})
@@ -153,6 +153,7 @@ func (fo *forest) prune(gone func(r *recording) bool) {
 		r.close()
 	}
 	closed = recordingsOf(closed)
+	//tenon:unordered removes entries
 	maps.DeleteFunc(fo.rerecorded, func(p place, _ int) bool { return slices.Contains(closed, p.after) })
 }
 

@@ -18,8 +18,8 @@ const maxParamBytes = 4096
 
 // Verify checks p against the rules that each [Op] states: operand counts and types, structure, that every value is defined once and used
 // in scope, that every variable is set before it is read on every path, that all threads of the block reach collective operations, and what
-// tile regions may do. The error is a *fault.Error of kind Invalid with the source line or, if none is known, with the instruction's text at
-// its end. It calls operations by the names that programs use. ptx and vexec can rely on all of this for a program that Verify accepts.
+// tile regions may do. The error is a *fault.Error of kind Invalid with the source line or, if none is known, with the instruction's text
+// at its end. It calls operations by the names that programs use. ptx and vexec can rely on all of this for a program that Verify accepts.
 func Verify(p *Program) error {
 	v := &verifier{p: p, defined: make([]bool, len(p.Values)), live: make([]bool, len(p.Values)), region: make([]*Block, len(p.Vars)),
 		outside: make([]bool, len(p.Vars)), maps: map[uint64]MapTile{}}

@@ -16,8 +16,8 @@ const (
 
 // Snippets checks that the Go code of the documentation is code that the tests compile and run: the lines of each block that begins with
 // ```go must appear in this order in one test file, and what is between backquotes in the column Tenon of docs/from-pytorch.md must appear
-// in one of from_pytorch*_test.go. Every table must have a header. In both, "…" stands for any text, and so does an empty line. Indentation and
-// comments at the ends of lines are ignored.
+// in one of from_pytorch*_test.go. Every table must have a header. In both, "…" stands for any text, and so does an empty line. Indentation
+// and comments at the ends of lines are ignored.
 func Snippets(t *Tree) []Finding {
 	var tests []string
 	var compared string
