@@ -67,7 +67,7 @@ func TestFusions(t *testing.T) {
 			logits.SetGrad(nil)
 		})), 5))
 		region := compile.New()
-		recordFigure("fusion.entropy", "ms", perRun(timed(t, x, 10, repeated(5, func(x *tenon.Exec) {
+		recordFigure("fusion.entropy.compiled", "ms", perRun(timed(t, x, 10, repeated(5, func(x *tenon.Exec) {
 			if err := region.Do(x, func(x *tenon.Exec) error { loss(x); return nil }); err != nil {
 				t.Fatal(err)
 			}
