@@ -74,7 +74,7 @@ func open(t testing.TB, s tenon.Selector) *tenon.Exec {
 			}
 		})
 		// On a device without a history, leaks are reported without their lines.
-		_ = x.Device().RecordMemoryHistory(cuda.History{Enabled: "state", Context: "alloc", Stacks: "go"})
+		_ = x.Device().RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryState, Context: cuda.ContextAlloc, Stacks: cuda.StacksGo})
 	}
 	return x
 }

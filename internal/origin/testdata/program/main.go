@@ -75,7 +75,7 @@ func main() {
 
 // history prints the stack of an allocation.
 func history(x *tenon.Exec) {
-	stop(x.Device().RecordMemoryHistory(cuda.History{Enabled: "all", Context: "alloc", Stacks: "go", MaxEntries: 1}))
+	stop(x.Device().RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAlloc, Stacks: cuda.StacksGo, MaxEntries: 1}))
 	x.Scope(func(x *tenon.Exec) {
 		model := nn.Sequential{nn.Sequential{nn.NewLinear(x, 64, 32)}}
 		in := x.Ones([]int{64}, tenon.Float32)
