@@ -1,7 +1,6 @@
 package compile_test
 
 import (
-	"errors"
 	"runtime"
 	"strings"
 	"testing"
@@ -36,7 +35,7 @@ func TestGoexit(t *testing.T) {
 	}
 }
 
-// A Do within which the device is closed ends with an error, and so does the next one.
+// TestCloseWithinDo: closing the device within Do runs the calls before it, as without a region, and the next Do ends with an error.
 func TestCloseWithinDo(t *testing.T) {
 	for runs := range 4 {
 		x, err := tenon.Open(tenon.Sim(0))
@@ -50,13 +49,17 @@ func TestCloseWithinDo(t *testing.T) {
 		for range runs {
 			must(t, r.Do(x, add))
 		}
-		for i, f := range []func(x *tenon.Exec) error{
-			func(x *tenon.Exec) error { return errors.Join(add(x), x.Close()) },
-			add,
-		} {
-			if err := r.Do(x, f); err == nil || !strings.Contains(err.Error(), "was closed") {
-				t.Errorf("Do %d after %d runs: %v", i, runs, err)
-			}
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			must(t, add(x))
+			defer func() {
+				if n := deferred(x); n != 0 {
+					t.Errorf("%d calls are still deferred", n)
+				}
+			}()
+			return x.Close()
+		}))
+		if err := r.Do(x, add); err == nil || !strings.Contains(err.Error(), "was closed") {
+			t.Errorf("after %d runs: %v", runs, err)
 		}
 	}
 }

@@ -92,12 +92,25 @@ func TestLengthsBeyondBranches(t *testing.T) {
 	}
 }
 
+// doKeeping runs f in a region. It closes what f keeps after the run, so that the calls are needed.
+func doKeeping(t *testing.T, r *compile.Region, x *tenon.Exec, f func(x *tenon.Exec, keep func(*tenon.Tensor))) {
+	t.Helper()
+	var kept []*tenon.Tensor
+	must(t, r.Do(x, func(x *tenon.Exec) error {
+		f(x, func(y *tenon.Tensor) { kept = append(kept, x.Keep(y)) })
+		return nil
+	}))
+	for _, y := range kept {
+		y.Close()
+	}
+}
+
 // The branch that goes is the one that was used least recently: a length that comes all the time is recorded once.
 func TestLeastRecentlyUsedGoes(t *testing.T) {
 	x := open(t)
 	r := compile.New(compile.Opt{Branches: 4, DynamicLimit: -1})
 	run := func(n int) {
-		must(t, r.Do(x, func(x *tenon.Exec) error { chain(x, n, 2); return nil }))
+		doKeeping(t, r, x, func(x *tenon.Exec, keep func(*tenon.Tensor)) { keep(chain(x, n, 2)) })
 	}
 	for range 3 {
 		run(1000)
@@ -118,14 +131,13 @@ func TestShortRunsStay(t *testing.T) {
 	r := compile.New(compile.Opt{Branches: 2, DynamicLimit: -1})
 	a := x.Ones([]int{4}, tenon.Float32)
 	short := func(long bool) {
-		must(t, r.Do(x, func(x *tenon.Exec) error {
-			x.Keep(x.Exp(a)).Close()
+		doKeeping(t, r, x, func(x *tenon.Exec, keep func(*tenon.Tensor)) {
+			keep(x.Exp(a))
 			must(t, compile.Break(x))
 			if long {
-				x.Keep(x.Tanh(a)).Close()
+				keep(x.Tanh(a))
 			}
-			return nil
-		}))
+		})
 	}
 	for range 3 {
 		short(false)
@@ -133,17 +145,16 @@ func TestShortRunsStay(t *testing.T) {
 	short(true)
 	before := r.Stats(x)
 	for i := range 32 {
-		must(t, r.Do(x, func(x *tenon.Exec) error {
-			x.Keep(x.Sin(a)).Close()
+		doKeeping(t, r, x, func(x *tenon.Exec, keep func(*tenon.Tensor)) {
+			keep(x.Sin(a))
 			for bit := range 4 {
 				if i>>bit&1 == 0 {
-					x.Keep(x.Cos(a)).Close()
+					keep(x.Cos(a))
 				} else {
-					x.Keep(x.Neg(a)).Close()
+					keep(x.Neg(a))
 				}
 			}
-			return nil
-		}))
+		})
 		short(false)
 	}
 	if s := r.Stats(x); s.Forgotten == 0 || s.Replays-before.Replays < 32 {
@@ -204,7 +215,7 @@ func TestNothingIsForgottenWithinBranches(t *testing.T) {
 	out := warnings(func() {
 		for range 5 {
 			for n := 1; n <= 20; n++ {
-				must(t, r.Do(x, func(x *tenon.Exec) error { chain(x, n, 2); return nil }))
+				doKeeping(t, r, x, func(x *tenon.Exec, keep func(*tenon.Tensor)) { keep(chain(x, n, 2)) })
 			}
 		}
 	})

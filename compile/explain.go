@@ -332,7 +332,10 @@ func (e *Explanation) WriteJSON(w io.Writer) error {
 	if e == nil || w == nil {
 		return fault.New(fault.Invalid, "the explanation or the writer is nil; give both")
 	}
-	return json.NewEncoder(w).Encode(e)
+	if err := json.NewEncoder(w).Encode(e); err != nil {
+		return fault.Wrap(fault.System, err, "the explanation cannot be written")
+	}
+	return nil
 }
 
 // ReadExplanations reads what WriteJSON wrote.
