@@ -276,7 +276,7 @@ func (o *optimizer[O]) stage(x *tenon.Exec, from *savedState) (s *staged, err er
 	seen := map[int]bool{}
 	for i, g := range o.groups {
 		var saved savedGroup
-		n := &group[O]{opt: g.opt, names: g.names, params: g.params, lr: g.lr, captured: g.captured,
+		n := &group[O]{opt: g.opt, names: g.names, params: g.params, lr: g.lr, captured: slices.Clone(g.captured),
 			states: make([][]*tenon.Tensor, len(g.params))}
 		fresh = append(fresh, n)
 		if err := o.loadOptions(i, from.groups[i], &n.opt, &saved); err != nil {

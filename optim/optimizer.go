@@ -178,6 +178,16 @@ func (g *group[O]) lrTensors() (ts []*core.Tensor) {
 	return ts
 }
 
+// noteCapture notes that a graph reads lr, if x's session is capturing one.
+func (g *group[O]) noteCapture(x *core.Exec) {
+	lr := g.lr
+	if lr == nil || slices.Contains(g.captured, lr) || !core.Capturing(x) {
+		return
+	}
+	g.captured = append(g.captured, lr)
+	core.Undo(x, func() { g.captured = slices.DeleteFunc(g.captured, func(t *tenon.Tensor) bool { return t == lr }) })
+}
+
 // rateFills returns the tensors from which groups read their rates, and what to fill them with.
 func (o *optimizer[O]) rateFills(rates []float64) (ts []*core.Tensor, vs []float64) {
 	for i, g := range o.groups {
@@ -286,9 +296,7 @@ func (o *optimizer[O]) step(x *tenon.Exec, found *tenon.Tensor) error {
 		core.Together((*core.Exec)(x), o.name, func(cx *core.Exec) {
 			for _, g := range o.groups {
 				plan := o.plan(&g.opt)
-				if g.lr != nil && !slices.Contains(g.captured, g.lr) && core.Capturing(cx) {
-					g.captured = append(g.captured, g.lr)
-				}
+				g.noteCapture(cx)
 				defer g.empty() // drops references, above all to gradients
 				o.gather((*tenon.Exec)(cx), g, &plan)
 				for _, b := range g.batches {

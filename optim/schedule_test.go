@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -427,9 +428,6 @@ func TestScheduleEnds(t *testing.T) {
 // A captured step reads its rate from a tensor, which the schedule fills between replays.
 func TestScheduleOfCapturedSteps(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
-		if x.Host().Device() == x.Device() {
-			return // the processor has no graphs
-		}
 		p := nn.NewParam(x.Zeros([]int{1}, tenon.Float32))
 		defer p.Close()
 		p.SetGrad(x.Ones([]int{1}, tenon.Float32))
@@ -475,9 +473,6 @@ func TestScheduleOfCapturedSteps(t *testing.T) {
 // none: its step goes on reading the tensor of the capture.
 func TestCapturedStepsFollowTheirTensor(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
-		if x.Host().Device() == x.Device() {
-			return // the processor has no graphs
-		}
 		for name, next := range map[string]*tenon.Tensor{"another": x.Full(nil, 9, tenon.Float64), "none": nil} {
 			p := nn.NewParam(x.Zeros([]int{1}, tenon.Float32))
 			defer p.Close()
@@ -508,6 +503,50 @@ func TestCapturedStepsFollowTheirTensor(t *testing.T) {
 			rate.Close()
 			mustAll(t, s.Step()) // the closed tensor is no longer filled
 		}
+	})
+}
+
+// TestFailedCapturesFillNothing checks that only steps that became a part of a graph keep their learning-rate tensor filled, and that a
+// state that could not be loaded leaves a usable list of them.
+func TestFailedCapturesFillNothing(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		p := nn.NewParam(x.Zeros([]int{1}, tenon.Float32))
+		defer p.Close()
+		p.SetGrad(x.Ones([]int{1}, tenon.Float32))
+		o, err := optim.NewSGD(list(p), optim.SGDOpt{LR: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer o.Close()
+		rate := x.Full(nil, 1, tenon.Float64)
+		mustAll(t, o.SetLRTensor(0, rate), o.Step(x))
+		if _, err := x.Capture(func(y *tenon.Exec) {
+			mustAll(t, o.Step(y))
+			y.Item(rate) // which cannot be captured
+		}); err == nil {
+			t.Fatal("the capture did not fail")
+		}
+		mustAll(t, o.SetLRTensor(0, nil))
+		o.SetLR(0, 0.25)
+		if v, err := x.Item(rate); err != nil || v != 1 {
+			t.Errorf("the tensor of a capture that failed is filled with %v, %v", v, err)
+		}
+		mustAll(t, o.SetLRTensor(0, rate))
+		g, err := x.Capture(func(y *tenon.Exec) { mustAll(t, o.Step(y)) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustAll(t, g.Close())
+		file := filepath.Join(t.TempDir(), "run.pt")
+		c := &optim.Checkpoint{Optimizer: o}
+		mustAll(t, c.Save(x, file))
+		rate.Close()
+		if err := c.Load(x, file); err == nil {
+			t.Error("a closed learning-rate tensor is filled")
+		}
+		mustAll(t, o.SetLRTensor(0, nil))
+		o.SetLR(0, 0.5)
+		mustAll(t, c.Load(x, file))
 	})
 }
 

@@ -180,7 +180,7 @@ func TestOpenErrors(t *testing.T) {
 	_, err = OpenRandom(none)
 	check(err, fault.System, "cannot open the recorded random numbers")
 	_, err = OpenDigitsRun(none)
-	check(err, fault.System, "cannot open")
+	check(err, fault.System, "safetensors: open ")
 	text := file("text", []byte("plain text"))
 	_, err = OpenCases(text)
 	check(err, fault.Invalid, "cannot read the op cases in "+text)
@@ -253,11 +253,11 @@ func TestBrokenCases(t *testing.T) {
 		{"no cases.json", archive(t, "tensors.safetensors", ""), "lacks cases.json"},
 		{"no tensors", archive(t, "cases.json", "{}"), "lacks tensors.safetensors"},
 		{"broken tensors", archive(t, "cases.json", "{}", "tensors.safetensors", "x"), "too few"},
-		{"no object", whole(`[]`), "no JSON object"},
+		{"no object", whole(`[]`), "not a JSON object"},
 		{"no member", whole(`{"torch":"1"}`), "no member cases"},
 		{"broken member", whole(`{"torch":`), "EOF"},
 		{"broken key", whole(`{1`), "invalid"},
-		{"no array", whole(`{"cases":{}}`), "no JSON array"},
+		{"no array", whole(`{"cases":{}}`), "not a JSON array"},
 		{"no case", whole(`{"cases":[]}`), "there is no case"},
 		{"case is a number", whole(`{"cases":[1]}`), "case 0 is not of the expected form"},
 		{"unknown tag", with(`{"$x":1}`), "f/v/f32#0 cannot be decoded: a recorded object has the unknown form"},

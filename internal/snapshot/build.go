@@ -496,5 +496,5 @@ func text(d *pickle.Data, v pickle.Ref, what string) (string, error) {
 
 // wrong is the error of a value that cannot be what it should be.
 func wrong(v pickle.Ref, what string) error {
-	return fault.New(fault.Invalid, "%s is a %v that cannot be one", what, v.Kind())
+	return fault.New(fault.Invalid, "%s is of type %v, which it cannot be", what, v.Kind())
 }
