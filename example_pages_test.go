@@ -200,14 +200,17 @@ func Example_batching() {
 	close(requests)
 
 	const most, features, classes = 4, 4, 3
-	y := x.NoGrad()
-	for _, p := range nn.Params(model) {
+	for _, p := range nn.Params(model) { // once, before the workers start
 		p.Tensor().SetRequiresGrad(false) // otherwise Graph captures a backward pass too
 	}
+	y := x.Fork()
+	defer y.Close()
+	y = y.NoGrad() // in each worker, whose Exec y is
 	graph, err := nn.Graph(y, model, y.Zeros([]int{most, features}, tenon.Float32))
 	if err != nil {
 		log.Fatal(err)
 	}
+	defer graph.Close()
 	for first := range requests {
 		batch := append(make([]request, 0, most), first)
 		for waiting := true; waiting && len(batch) < most; {
@@ -222,7 +225,7 @@ func Example_batching() {
 		}
 		rows := make([]float32, most*features) // a smaller batch is padded with zeros: the graph has one shape
 		for i, r := range batch {
-			copy(rows[i*features:(i+1)*features], r.features)
+			copy(rows[i*features:(i+1)*features], r.features) // whoever takes a request in has refused those of another length
 		}
 		var scores []float32
 		err := y.Do(func(y *tenon.Exec) (err error) {
@@ -237,13 +240,10 @@ func Example_batching() {
 			r.answer <- out
 		}
 	}
-	fmt.Println(graph.Close())
-
 	for _, r := range all {
 		out := <-r.answer
 		fmt.Print(len(out.scores), " ", out.err, " ")
 	}
 	// Output:
-	// <nil>
 	// 3 <nil> 3 <nil> 3 <nil> 3 <nil> 3 <nil>
 }

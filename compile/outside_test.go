@@ -1,7 +1,9 @@
 package compile_test
 
 import (
+	"errors"
 	"runtime"
+	"sync/atomic"
 	"testing"
 
 	"tenon.dev"
@@ -20,23 +22,22 @@ func TestLooksAtTheDevice(t *testing.T) {
 	must(t, err)
 	nothing := func(any) {}
 	for name, look := range map[string]func() error{
-		"Event.Record":         func() error { return e.Record(s) },
-		"Stream.Record":        func() error { return s.Record(e) },
-		"Stream.Query":         func() error { _, err := s.Query(); return err },
-		"Stream.Synchronize":   s.Synchronize,
-		"Stream.WaitStream":    func() error { return side.WaitStream(s) },
-		"Device.Synchronize":   dev.Synchronize,
-		"Device.MemInfo":       func() error { _, _, err := dev.MemInfo(); return err },
-		"Device.Stats":         func() error { nothing(dev.Stats()); return nil },
-		"MemoryAllocated":      func() error { nothing(dev.MemoryAllocated()); return nil },
-		"MaxMemoryAllocated":   func() error { nothing(dev.MaxMemoryAllocated()); return nil },
-		"MemoryReserved":       func() error { nothing(dev.MemoryReserved()); return nil },
-		"MaxMemoryReserved":    func() error { nothing(dev.MaxMemoryReserved()); return nil },
-		"MemorySummary":        func() error { nothing(dev.MemorySummary(true)); return nil },
-		"ResetPeakStats":       func() error { dev.ResetPeakStats(); return nil },
-		"Device.Snapshot":      func() error { _, err := dev.Snapshot(); return err },
-		"Device.DumpSnapshot":  func() error { return dev.DumpSnapshot(t.TempDir() + "/s.pickle") },
-		"from a goroutine too": func() error { c := make(chan error); go func() { c <- e.Record(s) }(); return <-c },
+		"Event.Record":        func() error { return e.Record(s) },
+		"Stream.Record":       func() error { return s.Record(e) },
+		"Stream.Query":        func() error { _, err := s.Query(); return err },
+		"Stream.Synchronize":  s.Synchronize,
+		"Stream.WaitStream":   func() error { return side.WaitStream(s) },
+		"Device.Synchronize":  dev.Synchronize,
+		"Device.MemInfo":      func() error { _, _, err := dev.MemInfo(); return err },
+		"Device.Stats":        func() error { nothing(dev.Stats()); return nil },
+		"MemoryAllocated":     func() error { nothing(dev.MemoryAllocated()); return nil },
+		"MaxMemoryAllocated":  func() error { nothing(dev.MaxMemoryAllocated()); return nil },
+		"MemoryReserved":      func() error { nothing(dev.MemoryReserved()); return nil },
+		"MaxMemoryReserved":   func() error { nothing(dev.MaxMemoryReserved()); return nil },
+		"MemorySummary":       func() error { nothing(dev.MemorySummary(true)); return nil },
+		"ResetPeakStats":      func() error { dev.ResetPeakStats(); return nil },
+		"Device.Snapshot":     func() error { _, err := dev.Snapshot(); return err },
+		"Device.DumpSnapshot": func() error { return dev.DumpSnapshot(t.TempDir() + "/s.pickle") },
 	} {
 		r := compile.New()
 		for i := range 4 {
@@ -113,43 +114,92 @@ func TestMemoryInRegions(t *testing.T) {
 	must(t, r.Do(x, func(x *tenon.Exec) error { x.Ones([]int{4}, tenon.Float32); return nil }))
 }
 
-// TestLooksFromBusyRegions checks that looks from other goroutines at any time neither wait for a region nor disturb it.
-func TestLooksFromBusyRegions(t *testing.T) {
+// TestLooksOfOtherGoroutines checks that what other goroutines look at, on the region's own stream too, neither cuts nor tears a region, nor
+// takes an error that belongs to it.
+func TestLooksOfOtherGoroutines(t *testing.T) {
 	x := open(t)
-	dev, done := x.Device(), make(chan struct{})
-	looked := make(chan error)
+	other, err := x.Fork()
+	must(t, err)
+	defer other.Close()
+	dev, s, done, looked := x.Device(), x.Stream(), make(chan struct{}), make(chan error)
+	e := dev.NewEvent(false)
+	defer e.Close()
 	go func() {
-		for {
+		var err error
+		for stop := false; !stop && err == nil; {
 			select {
 			case <-done:
-				looked <- nil
-				return
+				stop = true
 			default:
 				dev.Stats()
-				if err := dev.Synchronize(); err != nil {
-					looked <- err
-					return
-				}
-				runtime.Gosched()
+				err = errors.Join(e.Record(s), e.Record(other.Stream()), dev.Synchronize(), other.Stream().Synchronize())
 			}
 		}
+		looked <- err
 	}()
 	r := compile.New()
-	for range 50 {
+	a := x.Full([]int{64, 64}, 1.0/64, tenon.Float32)
+	for i := range 60 {
 		var y *tenon.Tensor
 		must(t, r.Do(x, func(x *tenon.Exec) error {
-			a := x.Ones([]int{64}, tenon.Float32)
-			for range 10 {
-				a = x.AddS(a, 1)
+			b := a
+			for range 20 {
+				b = x.MatMul(a, b)
 			}
-			y = x.Keep(a)
+			y = x.Keep(b)
 			return nil
 		}))
-		if got, err := x.Item(x.Select(y, 0, 63)); err != nil || got != 11 {
-			t.Fatal(got, err)
+		if got, err := x.Item(x.Select(x.Select(y, 0, 63), 0, 5)); err != nil || got != 1.0/64 {
+			t.Fatal(i, got, err)
 		}
 		y.Close()
 	}
+	if s := r.Stats(x); s.Recordings != 1 || s.WarmUps != 1 || s.Replays != 58 {
+		t.Errorf("%+v", s)
+	}
+	err = r.Do(x, func(x *tenon.Exec) error {
+		x.Keep(x.Ones([]int{1 << 50}, tenon.Float32))
+		c := make(chan error)
+		go func() { c <- other.Stream().Synchronize() }()
+		return <-c
+	})
+	if fault.KindOf(err) != fault.OutOfMemory {
+		t.Errorf("the region returns %v", err)
+	}
 	close(done)
 	must(t, <-looked)
+}
+
+// TestClosedForksAreForgotten checks that a device keeps no session whose calls could not be deferred.
+func TestClosedForksAreForgotten(t *testing.T) {
+	x := open(t)
+	shared := x.Ones([]int{4}, tenon.Float32)
+	var gone atomic.Int32
+	r := compile.New()
+	must(t, r.Do(x, func(x *tenon.Exec) error {
+		y := x.Keep(x.MulS(shared, 2))
+		defer y.Close()
+		for range 8 {
+			fork, err := x.Fork()
+			if err != nil {
+				return err
+			}
+			f := compile.New()
+			if err := f.Do(fork, func(z *tenon.Exec) error { z.MulS(shared, 3); return nil }); err != nil {
+				return err
+			}
+			runtime.AddCleanup(fork, func(n int) { gone.Add(1) }, 0)
+			if err := fork.Close(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	for range 20 {
+		runtime.GC()
+		runtime.Gosched()
+	}
+	if n := gone.Load(); n < 7 {
+		t.Errorf("%d of 8 closed forks were collected", n)
+	}
 }

@@ -65,7 +65,7 @@ func (f *frame) Give(i int, t *Tensor) {
 	switch sp := &f.specs[i]; {
 	case t.dt != sp.dt || !infer.Same(t.Shape(), sp.form.shape):
 		f.fail(fault.Invalid, "the tap gives %s as output %d, which must be %v of shape %v", describe(t), i, sp.dt, sp.form.shape)
-	case t.node != nil:
+	case t.node != nil || t.leaf != nil:
 		f.fail(fault.Invalid, "the tap gives output %d a history of its own; make it on an Exec of NoGrad", i)
 	}
 	f.setOut(i, t)

@@ -16,7 +16,9 @@ import (
 // deferral holds the calls of a session that a tap has put off: they were checked and inferred, the tape and the versions include them, and
 // their outputs have handles without memory. force runs them in order.
 type deferral struct {
-	s     *session
+	s *session
+	// door is the session's, which other goroutines may read.
+	door  *door
 	calls []deferred
 	// elements, attrs and wrote are the backing arrays for the calls' lists.
 	elements []element
@@ -105,7 +107,7 @@ var deferrals struct {
 func newDeferral(s *session) *deferral {
 	deferrals.Lock()
 	defer deferrals.Unlock()
-	d := &deferral{s: s}
+	d := &deferral{s: s, door: s.gate.door}
 	for i, p := range deferrals.all {
 		if p.Value() == nil {
 			d.number = uint64(i + 1)
@@ -204,10 +206,6 @@ func (f *frame) Defer(at *string) bool {
 		d.at.Store(at)
 		d.runner, _ = s.tap.(Runner)
 	}
-	if dev := f.x.m.stream.Device(); !slices.Contains(d.devices, dev) {
-		d.devices = append(d.devices, dev)
-		dev.Defers(d)
-	}
 	for i := 0; i < f.ins; i++ {
 		if t := f.in[i]; t != nil && !d.take(t.st, false) {
 			return false
@@ -231,6 +229,10 @@ func (f *frame) Defer(at *string) bool {
 		d.placeLater(f, i, &f.specs[i])
 	}
 	c := d.next()
+	if dev := f.x.m.stream.Device(); !slices.Contains(d.devices, dev) {
+		d.devices = append(d.devices, dev)
+		dev.Defers(d)
+	}
 	c.x, c.row, c.attrs, c.dims, c.op = f.x, f.row, d.attrsOf(f), s.made.list(f.dims), f.op
 	c.ins, c.outs = uint8(f.ins), uint8(f.outs)
 	c.in = d.elementsOf(f.in[:f.ins])
@@ -468,10 +470,11 @@ func (s *session) forceQuietly(cause string) {
 	d.failed = errors.Join(d.failed, err, failed, d.end())
 }
 
-// RunDeferred runs the calls for op, which looks at the device without the session, if the session is in no call meanwhile. With later,
-// the session's next call gets an error.
+// RunDeferred runs the calls for op, which looks at the device without the session, if the calling goroutine is in the function that makes
+// the calls: only it can tell when they have to be seen, and another one would cut them anywhere. With later, the session's next call gets
+// an error.
 func (d *deferral) RunDeferred(op string, later bool) error {
-	if !d.s.gate.free() {
+	if !d.door.within() || !d.s.gate.free() {
 		return nil
 	}
 	defer d.s.out()

@@ -167,12 +167,31 @@ func (s *session) tear(inside, entered string) {
 // level is a call of a function of the program. Its address identifies the session and the depth, and stacks show it.
 type level struct{ n int }
 
-// run calls f. Its frame identifies the goroutine that is in f.
+// run calls f, a function that the session with door d calls. Its frame identifies the goroutine that is in f.
 //
 //go:noinline
-func (l *level) run(f func()) {
+func (l *level) run(d *door, f func()) {
 	f()
 	runtime.KeepAlive(l)
+	runtime.KeepAlive(d)
+}
+
+// within reports whether the calling goroutine is in a function of the program that the session with door d has called. It reads the
+// goroutine's stack, which takes microseconds.
+func (d *door) within() bool {
+	mark := fmt.Sprintf(", %p, ", d)
+	buf := make([]byte, 1<<12)
+	n := runtime.Stack(buf, false)
+	for n == len(buf) && n < 1<<20 {
+		buf = make([]byte, 4*n)
+		n = runtime.Stack(buf, false)
+	}
+	for line := range strings.Lines(string(buf[:n])) {
+		if args, ok := strings.CutPrefix(line, "tenon.dev/internal/core.(*level).run("); ok && strings.Contains(args, mark) {
+			return true
+		}
+	}
+	return false
 }
 
 // outside calls f, a function of the program, with the gate open: f may call methods of the session, on any goroutine. Every call of a
@@ -200,7 +219,7 @@ func (s *session) outside(op string, f func()) {
 	}
 	done := false
 	defer func() { s.back(op, l, held, done) }()
-	l.run(f)
+	l.run(g.door, f)
 	done = true
 }
 

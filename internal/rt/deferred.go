@@ -1,6 +1,7 @@
 package rt
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -8,8 +9,8 @@ import (
 
 // Deferred is work for the device that a session has not issued yet.
 type Deferred interface {
-	// RunDeferred issues the work for op, which looks at the device without the session. It does nothing while the session is in a call.
-	// With later, the session's next call gets an error that this one would return.
+	// RunDeferred issues the work for op, which looks at the device without the session, if the calling goroutine is the one that makes
+	// the work. With later, the session's next call gets an error that this one would return.
 	RunDeferred(op string, later bool) error
 }
 
@@ -38,7 +39,7 @@ func (d *Device) DefersNoMore(w Deferred) {
 	}
 }
 
-// RunDeferred issues the work that sessions have deferred, for op. With later, errors go to the sessions.
+// RunDeferred issues the work that the calling goroutine's sessions have deferred, for op. With later, errors go to the sessions.
 func (d *Device) RunDeferred(op string, later bool) error {
 	if d.deferred.n.Load() == 0 {
 		return nil
@@ -46,10 +47,9 @@ func (d *Device) RunDeferred(op string, later bool) error {
 	d.deferred.mu.Lock()
 	all := slices.Clone(d.deferred.of)
 	d.deferred.mu.Unlock()
+	var failed error
 	for _, w := range all {
-		if err := w.RunDeferred(op, later); err != nil {
-			return err
-		}
+		failed = errors.Join(failed, w.RunDeferred(op, later))
 	}
-	return nil
+	return failed
 }
