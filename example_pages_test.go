@@ -203,7 +203,10 @@ func Example_batching() {
 	for _, p := range nn.Params(model) { // once, before the workers start
 		p.Tensor().SetRequiresGrad(false) // otherwise Graph captures a backward pass too
 	}
-	y := x.Fork()
+	y, err := x.Fork()
+	if err != nil {
+		log.Fatal(err)
+	}
 	defer y.Close()
 	y = y.NoGrad() // in each worker, whose Exec y is
 	graph, err := nn.Graph(y, model, y.Zeros([]int{most, features}, tenon.Float32))

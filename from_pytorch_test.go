@@ -91,7 +91,8 @@ func TestFromPyTorchQueries(t *testing.T) {
 func TestFromPyTorchIndex(test *testing.T) {
 	x := openSim(test)
 	t := x.Reshape(x.Arange(0, 24, 1, tenon.Float32), 2, 3, 4)
-	if n := nn.NumParams([]any{nn.NewParam(t), nn.ReLU{}, nn.NewDropout(0.1), nn.Func((*tenon.Exec).SiLU)}); n != 24 {
+	if n := nn.NumParams([]any{nn.NewParam(t), nn.ReLU{}, nn.NewDropout(0.1), nn.Func((*tenon.Exec).SiLU),
+		nn.MaxPool2d{Kernel: [2]int{2, 2}}}); n != 24 {
 		test.Error(n)
 	}
 	rows, mask := tenon.From(x, []int64{0, 1}), x.GtS(t, 3)
