@@ -114,8 +114,8 @@ func TestMemoryInRegions(t *testing.T) {
 	must(t, r.Do(x, func(x *tenon.Exec) error { x.Ones([]int{4}, tenon.Float32); return nil }))
 }
 
-// TestLooksOfOtherGoroutines checks that what other goroutines look at, on the region's own stream too, neither cuts nor tears a region, nor
-// takes an error that belongs to it.
+// TestLooksOfOtherGoroutines checks that what other goroutines look at, on the region's own stream too, neither cuts nor tears a region,
+// nor takes an error that belongs to it.
 func TestLooksOfOtherGoroutines(t *testing.T) {
 	x := open(t)
 	other, err := x.Fork()
