@@ -419,7 +419,8 @@ func TestReadErrors(t *testing.T) {
 		{"(l(dVstate\nVinactive\nsVsize\nNsa.", "a block's size is of type nil", fault.Invalid},
 		{"(l(dVblocks\nI1\nsa.", "a segment's blocks is of type int", fault.Invalid},
 		{"(l(dVblocks\n(lI1\nasa.", "a segment's blocks is of type list", fault.Invalid},
-		{"(l(dVblocks\n(lsVdevice\nI-5\nsa.", "a segment's device is of type int", fault.Invalid}, {"(l(dVblocks\n(lsVsegment_pool_id\nI5\nsa.",
+		{"(l(dVblocks\n(lsVdevice\nI-5\nsa.", "a segment's device is of type int", fault.Invalid},
+		{"(l(dVblocks\n(lsVsegment_pool_id\nI5\nsa.",
 			"a segment's segment_pool_id", fault.Invalid},
 		{"(dVdevice_traces\n(l" + strings.Repeat("(la", 5000) + "(l(dVaction\nValloc\nsaas.", "more than 4096 devices", fault.Invalid},
 	} {
