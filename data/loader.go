@@ -67,11 +67,11 @@ func NewLoader(ds Dataset, opts ...LoaderOpt) (*Loader, error) {
 			opt.BatchSize, opt.Workers, opt.Prefetch)
 	}
 	if ds == nil {
-		return nil, fault.New(fault.Invalid, "the data set is nil; give one, such as a Table")
+		return nil, fault.New(fault.Invalid, "NewLoader: the data set is nil; give one, such as a Table")
 	}
 	fields := ds.Fields()
 	if len(fields) == 0 {
-		return nil, fault.New(fault.Invalid, "the data set's samples have no fields; give at least one")
+		return nil, fault.New(fault.Invalid, "NewLoader: the data set's samples have no fields; give at least one")
 	}
 	opt.BatchSize, opt.Workers = max(opt.BatchSize, 1), max(opt.Workers, 1)
 	for i, f := range fields {

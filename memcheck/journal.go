@@ -76,7 +76,7 @@ func (h *Header) differs(o *Header) string {
 	case h.Strict != o.Strict || h.FindingsOnly != o.FindingsOnly:
 		return "what counts as a failure (--strict, --findings-only)"
 	case h.Shard.Split != o.Shard.Split:
-		return fmt.Sprintf("the number of pieces: %d", o.Shard.Split)
+		return fmt.Sprintf("the number of shards: %d", o.Shard.Split)
 	}
 	return ""
 }

@@ -128,7 +128,7 @@ func TestResumeRefuses(t *testing.T) {
 		`the arguments of tests: ["-x"]`:        func(h *Header) { h.Args = []string{"-x"} },
 		`the options of the checker: ["leaks"]`: func(h *Header) { h.Options = (&Checker{Leaks: true}).Settings() },
 		"what counts as a failure":              func(h *Header) { h.Strict = true },
-		"the number of pieces: 3":               func(h *Header) { h.Shard.Split = 3 },
+		"the number of shards: 3":               func(h *Header) { h.Shard.Split = 3 },
 		"the tests that it selects":             func(h *Header) { h.Shard.Rank = 1 },
 		"the tests that it selects; run withou": func(h *Header) { h.Digest = "other" },
 	} {

@@ -41,8 +41,8 @@ func (s Selection) rule(t Test) string {
 	return ""
 }
 
-// Of returns the tests to run: filtered, sorted by name (by bytes), and of these the shard's piece: with n tests in pieces of
-// ceil(n/Split), those from Rank pieces on.
+// Of returns the tests to run: filtered, sorted by name (by bytes), and of these the shard's part: with n tests in shards of
+// ceil(n/Split), those after the first Rank shards.
 func (s Selection) Of(tests []Test) []Test {
 	tests = slices.DeleteFunc(slices.Clone(tests), func(t Test) bool { return s.rule(t) != "" })
 	slices.SortFunc(tests, func(a, b Test) int { return strings.Compare(a.Name, b.Name) })
@@ -87,10 +87,10 @@ func (s Shard) Check() error {
 		from = " (from " + s.Source + ")"
 	}
 	if s.Split < 1 {
-		return fmt.Errorf("the run is split into %d pieces%s; give --split a number from 1 on", s.Split, from)
+		return fmt.Errorf("the run is split into %d shards%s; give --split a number from 1 on", s.Split, from)
 	}
 	if s.Rank < 0 || s.Rank >= s.Split {
-		return fmt.Errorf("rank %d of %d pieces does not exist%s; ranks count from 0: set --split and --rank", s.Rank, s.Split, from)
+		return fmt.Errorf("rank %d of %d shards does not exist%s; ranks count from 0: set --split and --rank", s.Rank, s.Split, from)
 	}
 	return nil
 }
@@ -133,7 +133,7 @@ func EnvironmentShard(split, rank *int) (Shard, error) {
 	if split == nil && rank == nil {
 		for _, k := range []*knob.Text{knob.MemcheckRank, knob.JobCompletionIndex} {
 			if k.Get() != "" {
-				return Shard{}, fmt.Errorf("%s is %s, but the number of pieces is not given; set %s, or give --split", k.Name(), k.Get(),
+				return Shard{}, fmt.Errorf("%s is %s, but the number of shards is not given; set %s, or give --split", k.Name(), k.Get(),
 					knob.MemcheckSplit.Name())
 			}
 		}

@@ -177,8 +177,7 @@ func TestGraphedRefusals(t *testing.T) {
 	})
 }
 
-// Several callables of one pool run in order, with other work between them, and functions need no parameters or gradients.
-// Warmup says how often a callable runs before it is recorded: 3 times if it is 0, and not at all if it is negative.
+// TestGraphWarmup: Warmup says how often a callable runs before it is recorded: 3 times if it is 0, and not at all if it is negative.
 func TestGraphWarmup(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		for warmup, want := range map[int]int{0: 3, 2: 2, -1: 0} {
@@ -209,6 +208,8 @@ func TestGraphWarmup(t *testing.T) {
 	})
 }
 
+// TestGraphCallables: several callables of one pool run in order, with other work between them, and functions need no parameters or
+// gradients.
 func TestGraphCallables(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		square := nn.Callable{

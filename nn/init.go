@@ -76,6 +76,7 @@ func (o KaimingOpt) std(op string, shape []int) float64 {
 func InitKaimingUniform(x *tenon.Exec, t *tenon.Tensor, g *HostGenerator, opts ...KaimingOpt) {
 	core.Made((*core.Exec)(x), "InitKaimingUniform")
 	opt := core.One("InitKaimingUniform", opts)
+	core.MadeTensor((*core.Tensor)(t), "InitKaimingUniform")
 	if t.Numel() == 0 {
 		return
 	}
@@ -88,6 +89,7 @@ func InitKaimingUniform(x *tenon.Exec, t *tenon.Tensor, g *HostGenerator, opts .
 func InitKaimingNormal(x *tenon.Exec, t *tenon.Tensor, g *HostGenerator, opts ...KaimingOpt) {
 	core.Made((*core.Exec)(x), "InitKaimingNormal")
 	opt := core.One("InitKaimingNormal", opts)
+	core.MadeTensor((*core.Tensor)(t), "InitKaimingNormal")
 	if t.Numel() == 0 {
 		return
 	}

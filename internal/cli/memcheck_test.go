@@ -51,7 +51,7 @@ func TestMemcheckUsage(t *testing.T) {
 		"there is no flag --fast":               {"--fast"},
 		`--filter is not a regular expression`:  {"--filter", "("},
 		`"leakcheck" is no tool of`:             {"--tool", "leakcheck"},
-		"rank 3 of 2 pieces does not exist":     {"--split", "2", "--rank", "3"},
+		"rank 3 of 2 shards does not exist":     {"--split", "2", "--rank", "3"},
 		"Please specify GPU assignment":         {"--gpus", "1:2:3"},
 		"libs: line 1 of the list of libraries": {"--libraries", "libs"},
 		"no checker can be started as ./absent": {"--checker", "./absent"},

@@ -166,7 +166,7 @@ func (v *verifier) types(in *Instr) {
 		}
 	case OpBitcast:
 		if t := v.typeOf(in.Args[0]); t.Size() != in.Type.Size() || t == dtype.Bool || t == in.Type {
-			v.fail(in, "the bits of a %v are not those of a %v; give a type of the same size", t, in.Type)
+			v.fail(in, "a bitcast from %v to %v needs another type of the same size", t, in.Type)
 		}
 	case OpLoad, OpStore, OpAtomic:
 		v.memory(in)

@@ -20,7 +20,7 @@ func main() {
 	if len(os.Args) != 2 {
 		log.Fatal("usage: opspage PAGE")
 	}
-	text, err := page(core.Ops(), "../core")
+	text, err := page(core.Ops(), "../core", "../..")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -36,7 +36,7 @@ The methods of an Exec by task, then a table of the operations that they are mad
 
 ## Methods by task
 
-Each method takes the operands in parentheses, and … stands for any number of them; ` + "`opt`" + ` may be left out. ` + "`go doc tenon.dev Exec.NAME`" + ` has
+Each method takes the arguments in parentheses, and … stands for any number of them; ` + "`opt`" + ` may be left out. ` + "`go doc tenon.dev Exec.NAME`" + ` has
 types, options and errors, and [from-pytorch.md](from-pytorch.md) PyTorch's names. Most methods also have a form that writes to a tensor of
 the program: its name ends in Into, and it takes that tensor first.
 
@@ -71,9 +71,9 @@ methods call are *sized*, and have such a number in their structure.
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 `
 
-// page returns the text of the page about ops and the methods of Exec in core's folder.
-func page(ops []core.OpInfo, folder string) (string, error) {
-	byTask, err := methods(folder)
+// page returns the text of the page about ops and the methods of Exec in the folders of core and of the root package.
+func page(ops []core.OpInfo, folder, root string) (string, error) {
+	byTask, err := methods(folder, root)
 	if err != nil {
 		return "", err
 	}
