@@ -304,7 +304,9 @@ func (t *trace) RunSegment(g *core.Segment) error {
 	}
 	if devs := g.Devices(); len(devs) > 1 {
 		fo.skip(f, devicesText(devs))
-		return t.without(g, devicesText(devs))
+		err := t.without(g, devicesText(devs))
+		fo.sweep()
+		return err
 	}
 	return fo.run(f, g)
 }
