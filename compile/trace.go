@@ -274,8 +274,7 @@ func (t *trace) RunSegment(g *core.Segment) error {
 		t.now = calls[len(calls)-1].segment(t, calls)
 	}
 	switch {
-	case !g.Works():
-		t.stats.Plain++
+	case !g.Works(): // nothing runs, in no way
 		return g.Eager(nil)
 	case t.opt.NoGraphs:
 		return t.eager(g, "Opt.NoGraphs")
