@@ -63,7 +63,7 @@ func (p *pytest) String() string { return p.file }
 
 func (p *pytest) Tests(ctx context.Context) ([]Test, error) {
 	args := append(slices.Clone(p.discover), "--setup-only", p.file)
-	if !p.script { // otherwise they are for the file, and pytest may not know them
+	if !p.script { // otherwise they are for the file, and pytest might not accept them
 		args = append(args, p.args...)
 	}
 	out, err := list(ctx, Command{Args: args, Env: []string{optOut}})
