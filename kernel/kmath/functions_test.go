@@ -73,7 +73,11 @@ func same[T float32 | float64](t *testing.T, x *tenon.Exec, name string, got, wa
 
 // TestSameBits: each function gives the bits of the operation of the same name, in both types.
 func TestSameBits(t *testing.T) {
-	for _, device := range []tenon.Selector{tenon.CPU(), tenon.Sim(1 << 26)} {
+	devices := []tenon.Selector{tenon.CPU(), tenon.Sim(1 << 26)}
+	if tenon.GPUs() > 0 {
+		devices = append(devices, tenon.CUDA(0))
+	}
+	for _, device := range devices {
 		x, err := tenon.Open(device)
 		if err != nil {
 			t.Fatal(err)
