@@ -119,6 +119,7 @@ func TestCallsPrint(t *testing.T) {
 
 // TestCallsKeepNothing checks that a Call keeps no device memory alive.
 func TestCallsKeepNothing(t *testing.T) {
+	settled(t)
 	x := processor(t)
 	before := LiveStorages()
 	var kept []Call

@@ -265,6 +265,7 @@ func (p *twoWays) compare() error {
 // TestInPlaceIsFunctional checks that random programs of views and changes in place have the values and gradients of the same programs
 // without either.
 func TestInPlaceIsFunctional(t *testing.T) {
+	settled(t)
 	host, err := rt.Host()
 	if err != nil {
 		t.Fatal(err)

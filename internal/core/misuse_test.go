@@ -12,6 +12,7 @@ import (
 // TestMisuse checks that misuse is an error with the operation, its operands and the caller's line, and that the session goes on as if
 // nothing had been called.
 func TestMisuse(t *testing.T) {
+	settled(t)
 	opened(t, func(t *testing.T, x *Exec) {
 		a := x.Zeros([]int{2}, dtype.Float32)
 		wide := x.Zeros([]int{1}, dtype.Float32)

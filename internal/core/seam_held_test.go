@@ -61,6 +61,7 @@ func TestWatch(t *testing.T) {
 
 // TestForeignPanic checks that a panic from a bug in a user's function restores the session to its state when the scope was opened.
 func TestForeignPanic(t *testing.T) {
+	settled(t)
 	opened(t, func(t *testing.T, x *Exec) {
 		a := leafOf(x, 1, 2)
 		before := live.Load()

@@ -125,6 +125,7 @@ func TestRetainGradInPlace(t *testing.T) {
 }
 
 func TestHookRefusals(t *testing.T) {
+	settled(t)
 	opened(t, func(t *testing.T, x *Exec) {
 		plain := From(x, []float32{1})
 		wantError(t, Try(func() { plain.RegisterHook(nil) }), fault.Invalid, "doesn't require gradient", "hooks_test.go")
@@ -177,6 +178,7 @@ func TestPostAccumulateHook(t *testing.T) {
 // TestSavedTensorHooks keeps saved tensors as bytes on the host and restores them, and checks that the gradients do not change and that the
 // device holds none of them in between.
 func TestSavedTensorHooks(t *testing.T) {
+	settled(t)
 	opened(t, func(t *testing.T, x *Exec) {
 		type packed struct {
 			data  []byte
@@ -232,6 +234,7 @@ func TestSavedTensorHooks(t *testing.T) {
 // TestSavedTensorOwnership checks that a tensor that pack returns belongs to the graph, whether it is new, the argument itself or somebody
 // else's.
 func TestSavedTensorOwnership(t *testing.T) {
+	settled(t)
 	opened(t, func(t *testing.T, x *Exec) {
 		a := leafOf(x, 2, 3)
 		mine := From(x, []float32{10, 10})
@@ -264,6 +267,7 @@ func TestSavedTensorOwnership(t *testing.T) {
 }
 
 func TestSavedTensorHookFailures(t *testing.T) {
+	settled(t)
 	opened(t, func(t *testing.T, x *Exec) {
 		a := leafOf(x, 2, 3)
 		same := func(x *Exec, v any) *Tensor { return v.(*Tensor) }
@@ -398,6 +402,7 @@ func TestHookClosesRoot(t *testing.T) {
 
 // TestClosedLeaf checks that a leaf that was closed while its graph lives on takes no gradient.
 func TestClosedLeaf(t *testing.T) {
+	settled(t)
 	opened(t, func(t *testing.T, x *Exec) {
 		b := leafOf(x, 2)
 		y := x.Within(func(x *Exec) *Tensor { return x.Mul(leafOf(x, 3), b) })
@@ -474,6 +479,7 @@ func TestGradientAcrossDevices(t *testing.T) {
 
 // TestTemporariesOfTheFunnel checks that the temporaries of autocast and of host scalars are closed with the call.
 func TestTemporariesOfTheFunnel(t *testing.T) {
+	settled(t)
 	opened(t, func(t *testing.T, x *Exec) {
 		a, w := From(x, []float32{1, 2, 3, 4}, 2, 2), From(x, []float32{1, 0, 0, 1}, 2, 2)
 		before := live.Load()
@@ -498,6 +504,7 @@ func TestTemporariesOfTheFunnel(t *testing.T) {
 }
 
 func TestFunctionMisuse(t *testing.T) {
+	settled(t)
 	opened(t, func(t *testing.T, x *Exec) {
 		a := leafOf(x, 3)
 		before := live.Load()
