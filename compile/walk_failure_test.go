@@ -43,14 +43,15 @@ func allocated(t *testing.T, x *tenon.Exec) uint64 {
 // Random programs whose driver calls fail leave a device that gives right results, and leak no memory.
 func TestWalkProgramsFail(t *testing.T) {
 	var d *faults.Device
-	x := openRandom(t, 2, 256<<20, func(own driver.Device) driver.Device {
-		d = faults.New(own)
-		d.SpareFaults()
-		return d
-	})
-	streams := streamsOf(t, x)
+	open := func(t *testing.T, seed uint64) *tenon.Exec {
+		return openRandom(t, seed, 256<<20, func(own driver.Device) driver.Device {
+			d = faults.New(own)
+			d.SpareFaults()
+			return d
+		})
+	}
 	fired, refused, tried := 0, 0, 0
-	for seed := *walkFrom; seed < *walkFrom+uint64(*failingWalks); seed++ {
+	eachProgram(t, *failingWalks, open, func(t *testing.T, x *tenon.Exec, streams []*cuda.Stream, seed uint64) {
 		live := core.LiveStorages()
 		want, _, err := walkProgram(x, streams, seed, nil)
 		must(t, err)
@@ -108,7 +109,7 @@ func TestWalkProgramsFail(t *testing.T) {
 				used = now
 			}
 		}
-	}
+	})
 	t.Logf("%d runs, %d calls failed, %d programs for it", tried, fired, refused)
 	if fired == 0 || refused == 0 {
 		t.Error("nothing failed")

@@ -449,6 +449,21 @@ func openRandom(t testing.TB, seed, memory uint64, wrap func(own driver.Device) 
 	return x
 }
 
+// eachProgram calls f with the seeds of so many random programs. It opens a device for every ten of them: each leaves its kernels there,
+// and programs collect garbage often, which takes the longer the more there is.
+func eachProgram(t *testing.T, programs int, open func(t *testing.T, seed uint64) *tenon.Exec,
+	f func(t *testing.T, x *tenon.Exec, streams []*cuda.Stream, seed uint64)) {
+	for from := *walkFrom; from < *walkFrom+uint64(programs); from += 10 {
+		t.Run(fmt.Sprint("from", from), func(t *testing.T) {
+			x := open(t, from)
+			streams := streamsOf(t, x)
+			for seed := from; seed < min(from+10, *walkFrom+uint64(programs)); seed++ {
+				f(t, x, streams, seed)
+			}
+		})
+	}
+}
+
 // walkProgram runs the program, in r unless r is nil, and returns its output.
 func walkProgram(x *tenon.Exec, streams []*cuda.Stream, seed uint64, r *compile.Region) (out string, s compile.Stats, err error) {
 	if err := x.Generator().SetSeed(seed); err != nil {
@@ -496,15 +511,9 @@ func apart(got, want string) string {
 
 // Random programs that do more than regions see leave the same bits with and without regions, and leak no memory.
 func TestWalkPrograms(t *testing.T) {
-	x := openRandom(t, 1, 0, nil)
-	var streams []*cuda.Stream
-	for range 2 {
-		s, err := x.Device().Stream()
-		must(t, err)
-		streams = append(streams, s)
-	}
 	total := compile.Stats{}
-	for seed := *walkFrom; seed < *walkFrom+uint64(*walks); seed++ {
+	open := func(t *testing.T, seed uint64) *tenon.Exec { return openRandom(t, seed, 0, nil) }
+	eachProgram(t, *walks, open, func(t *testing.T, x *tenon.Exec, streams []*cuda.Stream, seed uint64) {
 		live := core.LiveStorages()
 		want, _, err := walkProgram(x, streams, seed, nil)
 		if err != nil {
@@ -527,7 +536,7 @@ func TestWalkPrograms(t *testing.T) {
 		total.Recordings += s.Recordings
 		total.Replays += s.Replays
 		total.Plain += s.Plain
-	}
+	})
 	t.Logf("%+v", total)
 	if *walks >= 100 && (total.Replays < *walks || total.Recordings < *walks) {
 		t.Error("too little was replayed")
