@@ -75,7 +75,8 @@ func TestTorchLoads(t *testing.T) {
 	files := []string{filepath.Join(dir, "run.pt"), filepath.Join(dir, "types.pt"), filepath.Join(dir, "want.json")}
 	text, err := json.Marshal(want)
 	mustAll(t, err, r.Save(r.x, files[0]), torchfile.Save(r.x, files[1], types), os.WriteFile(files[2], text, 0o600))
-	if out, err := exec.Command("python3", append([]string{"-c", opens}, files...)...).CombinedOutput(); err != nil || string(out) != "same\n" {
+	out, err := exec.Command("python3", append([]string{"-c", opens}, files...)...).CombinedOutput()
+	if err != nil || string(out) != "same\n" {
 		t.Errorf("PyTorch says %s (%v)", out, err)
 	}
 }

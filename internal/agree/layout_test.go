@@ -127,7 +127,7 @@ func anything(rng *rand.Rand, t dtype.DType, n int) []byte {
 
 // mild generates numbers whose sums stay finite, including a few zeros and subnormal-sized numbers.
 func mild(rng *rand.Rand, t dtype.DType, n int) []byte {
-	var b []byte
+	b := make([]byte, 0, n*t.Size())
 	for range n {
 		x := rng.NormFloat64()
 		switch rng.IntN(40) {
@@ -158,7 +158,7 @@ func spotted(rng *rand.Rand, t dtype.DType, n int) []byte {
 
 // positive generates numbers in [2^-4, 4].
 func positive(rng *rand.Rand, t dtype.DType, n int) []byte {
-	var b []byte
+	b := make([]byte, 0, n*t.Size())
 	for range n {
 		b = put(b, t, realBits(t, 0.0625+rng.Float64()*3.9))
 	}
@@ -167,7 +167,7 @@ func positive(rng *rand.Rand, t dtype.DType, n int) []byte {
 
 // probabilities generates numbers in [0, 1], including both ends.
 func probabilities(rng *rand.Rand, t dtype.DType, n int) []byte {
-	var b []byte
+	b := make([]byte, 0, n*t.Size())
 	for range n {
 		switch p := max(0, min(1, rng.Float64()*1.1-0.05)); {
 		case t.IsFloat():
@@ -185,7 +185,7 @@ func probabilities(rng *rand.Rand, t dtype.DType, n int) []byte {
 
 // whole generates integers from -3 to 3: all sums of their products are exact in every type.
 func whole(rng *rand.Rand, t dtype.DType, n int) []byte {
-	var b []byte
+	b := make([]byte, 0, n*t.Size())
 	for range n {
 		b = put(b, t, integer(t, rng.IntN(7)-3))
 	}
@@ -195,7 +195,7 @@ func whole(rng *rand.Rand, t dtype.DType, n int) []byte {
 // below generates integers from 0 to limit-1.
 func below(limit int) filling {
 	return func(rng *rand.Rand, t dtype.DType, n int) []byte {
-		var b []byte
+		b := make([]byte, 0, n*t.Size())
 		for range n {
 			b = put(b, t, uint64(rng.IntN(limit)))
 		}
@@ -206,7 +206,7 @@ func below(limit int) filling {
 // distinct generates runs of length elements, each of distinct integers from 0 to limit-1.
 func distinct(limit, length int) filling {
 	return func(rng *rand.Rand, t dtype.DType, n int) []byte {
-		var b []byte
+		b := make([]byte, 0, n*t.Size())
 		for len(b) < n*t.Size() {
 			for _, v := range rng.Perm(limit)[:length] {
 				b = put(b, t, uint64(v))
@@ -219,7 +219,7 @@ func distinct(limit, length int) filling {
 // exactly generates the given integers.
 func exactly(vs ...uint64) filling {
 	return func(_ *rand.Rand, t dtype.DType, n int) []byte {
-		var b []byte
+		b := make([]byte, 0, n*t.Size())
 		for i := range n {
 			b = put(b, t, vs[i%len(vs)])
 		}

@@ -284,7 +284,7 @@ func tryScale(p *pair) {
 
 // stepRows fills rows of optimizers: counts from 0 up, numbers between 0 and 2, and every third row to be skipped.
 func stepRows(rng *rand.Rand, t dtype.DType, n int) []byte {
-	var b []byte
+	b := make([]byte, 0, n*t.Size())
 	for i := range n {
 		v := 2 * rng.Float64()
 		switch i % kernels.RowLen {
