@@ -319,6 +319,9 @@ type Graph core.Graph
 // Nodes returns the number of operations in the graph, 0 for none.
 func (g *Graph) Nodes() int { return (*core.Graph)(g).Nodes() }
 
+// String describes the graph, such as "tenon.Graph(nodes 3)".
+func (g *Graph) String() string { return fmt.Sprintf("tenon.Graph(nodes %d)", g.Nodes()) }
+
 // Pool returns the id of the graph's memory pool, with which other captures can share it; zero if Capture did not return g.
 func (g *Graph) Pool() [2]uint64 { return (*core.Graph)(g).Pool() }
 

@@ -6,7 +6,10 @@ import (
 	"testing"
 
 	"tenon.dev"
+	"tenon.dev/compile"
 	"tenon.dev/cuda"
+	"tenon.dev/data"
+	"tenon.dev/nn"
 )
 
 // What fmt prints of handles is a short text, which takes no lock and reads no device.
@@ -52,5 +55,62 @@ func TestTexts(t *testing.T) {
 	must(t, fork.Close())
 	if got := fmt.Sprint(fork); !strings.HasSuffix(got, " (closed)") {
 		t.Errorf("closed: %q", got)
+	}
+}
+
+// What fmt prints of the things that programs make with a device is a short text, also while others use them.
+func TestTextsOfParts(t *testing.T) {
+	x, err := tenon.Open(tenon.Sim(1 << 28))
+	must(t, err)
+	defer x.Close()
+	name := x.Device().Name()
+	pool, err := cuda.NewMemPool(x.Device())
+	must(t, err)
+	a := x.Ones([]int{2}, tenon.Float32)
+	graph, err := x.Capture(func(x *tenon.Exec) { x.AddInto(a, a, a) })
+	must(t, err)
+	table, err := data.NewTable(data.NewColumn(make([]uint8, 12), 2, 2), data.NewColumn(make([]int64, 3)))
+	must(t, err)
+	loader, err := data.NewLoader(table, data.LoaderOpt{BatchSize: 2})
+	must(t, err)
+	p := nn.NewParam(x.Ones([]int{3, 4}, tenon.Float32))
+	defer p.Close()
+	r := compile.New(compile.Opt{NoFusion: true, Branches: 4, Static: []int{0, 2}})
+	for range 3 {
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			x.AddInto(a, a, a)
+			return nil
+		}))
+	}
+	for _, c := range []struct {
+		v    any
+		want string
+	}{
+		{cuda.NewGenerator(42), "cuda.Generator(seed 42, offset 0)"},
+		{(*cuda.Generator)(nil), "nil generator"},
+		{pool, fmt.Sprintf("cuda.MemPool(%s, %d)", name, pool.ID()[1])},
+		{new(cuda.MemPool), "cuda.MemPool(the pool is nil or a zero value; use one that NewMemPool returned)"},
+		{graph, "tenon.Graph(nodes 1)"},
+		{(*tenon.Graph)(nil), "tenon.Graph(nodes 0)"},
+		{table, "data.Table(3 samples of uint8[2 2], int64[])"},
+		{(*data.Table)(nil), "nil table"},
+		{new(data.Table), "data.Table(0 samples of )"},
+		{loader, "data.Loader(2 batches of up to 2 samples)"},
+		{(*data.Loader)(nil), "nil loader"},
+		{p, "Param float32[3 4] on " + name + " requires grad"},
+		{(*nn.Param)(nil), "Param nil tensor"},
+		{r, "compile.Region(Branches 4, Static [0 2], NoFusion)"},
+		{compile.New(), "compile.Region()"},
+		{(*compile.Region)(nil), "nil region"},
+		{r.Stats(x), "Runs 3, Recorded 1, Deferred 3, WarmUps 1, Recordings 1, Replays 1, Kernels 3"},
+		{compile.Stats{}, ""},
+	} {
+		got := ""
+		if s, ok := c.v.(fmt.Stringer); ok {
+			got = s.String()
+		}
+		if got != c.want {
+			t.Errorf("%T: %.200q, want %q", c.v, got, c.want)
+		}
 	}
 }

@@ -7,7 +7,10 @@ package compile
 
 import (
 	"errors"
+	"fmt"
+	"reflect"
 	"slices"
+	"strings"
 	"sync"
 
 	"tenon.dev"
@@ -87,6 +90,39 @@ type Region struct {
 	off    bool
 	mu     sync.Mutex
 	traces map[any]*trace
+}
+
+// String describes the region by its options, such as "compile.Region(NoFusion, Branches 4)". It reads nothing that runs change.
+func (r *Region) String() string {
+	if r == nil {
+		return "nil region"
+	}
+	opt := r.opt
+	if opt.Branches == defaultBranches {
+		opt.Branches = 0
+	}
+	return "compile.Region(" + nonZero(opt) + ")"
+}
+
+// String names the counts that are not 0, such as "Runs 4, Recorded 2, WarmUps 1, Recordings 1, Replays 2".
+func (s Stats) String() string { return nonZero(s) }
+
+// nonZero lists the fields of a struct that are not zero.
+func nonZero(v any) string {
+	var b strings.Builder
+	for f, v := range reflect.ValueOf(v).Fields() {
+		if v.IsZero() {
+			continue
+		}
+		if b.Len() > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(f.Name)
+		if v.Kind() != reflect.Bool {
+			fmt.Fprint(&b, " ", v)
+		}
+	}
+	return b.String()
 }
 
 // New returns a region that remembers nothing yet.

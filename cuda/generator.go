@@ -1,6 +1,10 @@
 package cuda
 
-import "tenon.dev/internal/rt"
+import (
+	"fmt"
+
+	"tenon.dev/internal/rt"
+)
 
 // Generator is the state of a random number generator: a Philox seed and an offset. It is safe for concurrent use.
 type Generator rt.Generator
@@ -25,6 +29,14 @@ func (g *Generator) SetSeed(seed uint64) (err error) {
 
 // Offset returns how many words each thread has drawn, a multiple of 4. Draws that a capture records count when the graph runs.
 func (g *Generator) Offset() uint64 { return g.rt().Offset() }
+
+// String describes the generator, such as "cuda.Generator(seed 42, offset 0)".
+func (g *Generator) String() string {
+	if g == nil {
+		return "nil generator"
+	}
+	return fmt.Sprintf("cuda.Generator(seed %d, offset %d)", g.Seed(), g.Offset())
+}
 
 // State returns the state as PyTorch stores it: seed and offset, 8 bytes each, little-endian.
 func (g *Generator) State() []byte { return g.rt().State() }

@@ -1,6 +1,8 @@
 package cuda
 
 import (
+	"fmt"
+
 	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/rt"
 )
@@ -59,6 +61,14 @@ func (s source) Free(addr, size uint64, on *rt.Stream) error {
 
 // ID returns the pool's id (0, n), n > 0; ids are unique in the process.
 func (p *MemPool) ID() [2]uint64 { return p.rt().ID() }
+
+// String describes the pool, such as "cuda.MemPool(NVIDIA H200, 1)" with its number.
+func (p *MemPool) String() string {
+	if err := (*rt.MemPool)(p).Usable(); err != nil {
+		return fmt.Sprintf("cuda.MemPool(%v)", err)
+	}
+	return fmt.Sprintf("cuda.MemPool(%s, %d)", p.rt().Device().Info().Name, p.ID()[1])
+}
 
 // UseCount returns how many uses the pool has: one until Close, one for each BeginAllocateToPool without a ReleasePool yet, and one for
 // each graph.

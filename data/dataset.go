@@ -3,7 +3,9 @@
 package data
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	"tenon.dev"
 	"tenon.dev/dtype"
@@ -55,6 +57,18 @@ func NewColumn[T dtype.Element](v []T, shape ...int) Column {
 
 // Table is a Dataset in memory.
 type Table struct{ columns []Column }
+
+// String describes the table, such as "data.Table(60000 samples of uint8[28 28], int64[])".
+func (t *Table) String() string {
+	if t == nil {
+		return "nil table"
+	}
+	fields := make([]string, len(t.columns))
+	for i, c := range t.columns {
+		fields[i] = fmt.Sprintf("%v%v", c.field.DType, c.field.Shape)
+	}
+	return fmt.Sprintf("data.Table(%d samples of %s)", t.Len(), strings.Join(fields, ", "))
+}
 
 // NewTable returns a table of the columns, which must have the same number of rows.
 func NewTable(columns ...Column) (*Table, error) {

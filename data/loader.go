@@ -1,6 +1,7 @@
 package data
 
 import (
+	"fmt"
 	"iter"
 	"maps"
 	"slices"
@@ -99,6 +100,14 @@ func (l *Loader) Len() int {
 		return 0
 	}
 	return (n-1)/l.opt.BatchSize + 1
+}
+
+// String describes the loader, such as "data.Loader(938 batches of up to 64 samples)".
+func (l *Loader) String() string {
+	if l == nil {
+		return "nil loader"
+	}
+	return fmt.Sprintf("data.Loader(%d batches of up to %d samples)", l.Len(), l.opt.BatchSize)
 }
 
 // Epoch yields every sample once, in batches on x's device that x's operations can use immediately. The first epoch after SetState yields

@@ -47,7 +47,9 @@ func TestTorchLoads(t *testing.T) {
 	r := newResumed(t, tenon.CPU(), 1)
 	defer r.close()
 	r.train(t, 2, func() bool { return true })
-	numbers := func(a *tenon.Tensor) []float64 { return testdevice.Read[float64](t, r.x, r.x.ToDType(a, tenon.Float64)) }
+	numbers := func(a *tenon.Tensor) []float64 {
+		return testdevice.Read[float64](t, r.x, r.x.ToDType(a, tenon.Float64))
+	}
 	var want struct {
 		Model map[string][]float64
 		State []map[string][]float64
