@@ -94,7 +94,7 @@ func TestTextsOfParts(t *testing.T) {
 		{(*tenon.Graph)(nil), "tenon.Graph(nodes 0)"},
 		{table, "data.Table(3 samples of uint8[2 2], int64[])"},
 		{(*data.Table)(nil), "nil table"},
-		{new(data.Table), "data.Table(0 samples of )"},
+		{new(data.Table), "data.Table(0 samples)"},
 		{loader, "data.Loader(2 batches of up to 2 samples)"},
 		{(*data.Loader)(nil), "nil loader"},
 		{p, "Param float32[3 4] on " + name + " requires grad"},
@@ -103,7 +103,7 @@ func TestTextsOfParts(t *testing.T) {
 		{compile.New(), "compile.Region()"},
 		{(*compile.Region)(nil), "nil region"},
 		{r.Stats(x), "Runs 3, Recorded 1, Deferred 3, WarmUps 1, Recordings 1, Replays 1, Kernels 3"},
-		{compile.Stats{}, ""},
+		{compile.Stats{}, "nothing ran"},
 	} {
 		got := ""
 		if s, ok := c.v.(fmt.Stringer); ok {

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs the tests and benchmarks on a GPU, with what bench/pack.sh built, and writes a run file and PyTorch's figures beside it.
 # usage, in the repository's root: bench/gpu.sh BINARIES.TXZ RUN-FILE COMMIT [PART...]
-# The parts are libcuda rt core agree conformance compile sparse linalg optim nn resnet bench torch digits (about 20 minutes in all on an H100, of which conformance
-# takes 6, agree 4, torch 3 and compile 3; done if none is named), sanitize (2 minutes: the planted bugs),
+# The parts are libcuda rt core agree conformance compile sparse linalg optim nn resnet bench torch digits
+# (20 minutes in all, of which conformance takes 6, agree 4, compile 3, core 2 and torch 2; done if none is named), sanitize (2 minutes: the planted bugs),
 # stress (5 minutes: goroutines that do everything at once, and close),
 # profiles (1 minute: profiles of whole programs for docs/profiles.md, in the folder profiles beside the run file),
 # torchmax (5 minutes: what PyTorch's compiler reaches with max-autotune, into the file of part torch),

@@ -6,6 +6,7 @@
 package compile
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"reflect"
@@ -92,7 +93,7 @@ type Region struct {
 	traces map[any]*trace
 }
 
-// String describes the region by its options, such as "compile.Region(NoFusion, Branches 4)". It reads nothing that runs change.
+// String describes the region by its options, such as "compile.Region(Branches 4, NoFusion)". It reads nothing that runs change.
 func (r *Region) String() string {
 	if r == nil {
 		return "nil region"
@@ -104,8 +105,8 @@ func (r *Region) String() string {
 	return "compile.Region(" + nonZero(opt) + ")"
 }
 
-// String names the counts that are not 0, such as "Runs 4, Recorded 2, WarmUps 1, Recordings 1, Replays 2".
-func (s Stats) String() string { return nonZero(s) }
+// String names the counts that are not 0, such as "Runs 4, Recorded 2, WarmUps 1, Recordings 1, Replays 2", or says "nothing ran".
+func (s Stats) String() string { return cmp.Or(nonZero(s), "nothing ran") }
 
 // nonZero lists the fields of a struct that are not zero.
 func nonZero(v any) string {

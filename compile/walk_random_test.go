@@ -449,15 +449,18 @@ func openRandom(t testing.TB, seed, memory uint64, wrap func(own driver.Device) 
 	return x
 }
 
-// eachProgram calls f with the seeds of so many random programs. It opens a device for every ten of them: each leaves its kernels there,
-// and programs collect garbage often, which takes the longer the more there is.
+// perDevice is how many random programs share a device. Each leaves kernels there, and programs collect garbage often, which takes longer
+// the more kernels there are.
+const perDevice = 10
+
+// eachProgram calls f with the seeds of the given number of random programs, and opens their devices.
 func eachProgram(t *testing.T, programs int, open func(t *testing.T, seed uint64) *tenon.Exec,
 	f func(t *testing.T, x *tenon.Exec, streams []*cuda.Stream, seed uint64)) {
-	for from := *walkFrom; from < *walkFrom+uint64(programs); from += 10 {
+	for from := *walkFrom; from < *walkFrom+uint64(programs); from += perDevice {
 		t.Run(fmt.Sprint("from", from), func(t *testing.T) {
 			x := open(t, from)
 			streams := streamsOf(t, x)
-			for seed := from; seed < min(from+10, *walkFrom+uint64(programs)); seed++ {
+			for seed := from; seed < min(from+perDevice, *walkFrom+uint64(programs)); seed++ {
 				f(t, x, streams, seed)
 			}
 		})

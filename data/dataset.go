@@ -63,6 +63,9 @@ func (t *Table) String() string {
 	if t == nil {
 		return "nil table"
 	}
+	if len(t.columns) == 0 {
+		return "data.Table(0 samples)"
+	}
 	fields := make([]string, len(t.columns))
 	for i, c := range t.columns {
 		fields[i] = fmt.Sprintf("%v%v", c.field.DType, c.field.Shape)

@@ -39,11 +39,6 @@ func (p *Param) Set(t *tenon.Tensor) {
 // Grad returns the accumulated gradient, or nil. The parameter owns it.
 func (p *Param) Grad() *tenon.Tensor { return made(p, "Param.Grad").t.Grad() }
 
-// String describes the parameter, such as "Param float32[3 4] on NVIDIA H200 requires grad".
-func (p *Param) String() string {
-	return "Param " + p.Tensor().String()
-}
-
 // SetGrad replaces the accumulated gradient and closes the former one; nil drops it. The parameter takes g over.
 func (p *Param) SetGrad(g *tenon.Tensor) { made(p, "Param.SetGrad").t.SetGrad(g) }
 
@@ -62,6 +57,9 @@ func (p *Param) Close() {
 		p.t.Close()
 	}
 }
+
+// String describes the parameter, such as "Param float32[3 4] on NVIDIA H200 requires grad".
+func (p *Param) String() string { return "Param " + p.Tensor().String() }
 
 // Buffer is state of a module that is not learned, such as a running mean: a stable box around a tensor. It is moved and closed with the
 // module, and saved with it unless it is non-persistent.

@@ -225,12 +225,12 @@ func TestFormsGo(t *testing.T) {
 	for n := range 20_000 {
 		x.Scope(func(x *Exec) { x.Empty([]int{n + 1, 0}, dtype.Float32) })
 	}
-	for range 600 { // cleanups run in a goroutine of their own, which may wait long for a processor
+	for range 2000 { // cleanups run in a goroutine of their own, which may wait long for a processor
 		runtime.GC()
 		if allForms.size() < 2000 {
 			return
 		}
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(time.Millisecond)
 	}
 	t.Errorf("%d forms are still known", allForms.size())
 }
