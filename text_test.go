@@ -87,7 +87,7 @@ func TestTextsOfParts(t *testing.T) {
 		want string
 	}{
 		{cuda.NewGenerator(42), "cuda.Generator(seed 42, offset 0)"},
-		{(*cuda.Generator)(nil), "nil generator"},
+		{(*cuda.Generator)(nil), "cuda.Generator(the generator is nil; use one that NewGenerator or a device's Generator returned)"},
 		{pool, fmt.Sprintf("cuda.MemPool(%s, %d)", name, pool.ID()[1])},
 		{new(cuda.MemPool), "cuda.MemPool(the pool is nil or a zero value; use one that NewMemPool returned)"},
 		{graph, "tenon.Graph(nodes 1)"},

@@ -32,8 +32,8 @@ func (g *Generator) Offset() uint64 { return g.rt().Offset() }
 
 // String describes the generator, such as "cuda.Generator(seed 42, offset 0)".
 func (g *Generator) String() string {
-	if g == nil {
-		return "nil generator"
+	if err := (*rt.Generator)(g).Usable(); err != nil {
+		return fmt.Sprintf("cuda.Generator(%v)", err)
 	}
 	return fmt.Sprintf("cuda.Generator(seed %d, offset %d)", g.Seed(), g.Offset())
 }
