@@ -118,6 +118,25 @@ func TestMLP(t *testing.T) { runMLP(t, onGPU(t), "", "", 100) }
 // TestGoMLP measures the CPU time of the step, on a driver that does nothing.
 func TestGoMLP(t *testing.T) { runMLP(t, onNull(t), "", ".go", 20) }
 
+// BenchmarkGoMLP runs the compiled step on the driver that does nothing.
+func BenchmarkGoMLP(b *testing.B) {
+	x := onNull(b)
+	m := newMLP(b, x)
+	for range 3 {
+		m.step(b, x)
+	}
+	for _, way := range mlpSteps {
+		b.Run(way.name, func(b *testing.B) {
+			step := way.prepare(b, x, m)
+			b.ReportAllocs()
+			b.ResetTimer()
+			for range b.N {
+				step()
+			}
+		})
+	}
+}
+
 func TestSimMLP(t *testing.T) {
 	x, err := tenon.Open(tenon.Sim(0))
 	if err != nil {

@@ -4,22 +4,11 @@ import (
 	"testing"
 
 	"tenon.dev/dtype"
-	"tenon.dev/internal/driver"
-	"tenon.dev/internal/driver/null"
-	"tenon.dev/internal/rt"
 )
 
 // TestAllocs checks that an operation allocates its result's handle and nothing else.
 func TestAllocs(t *testing.T) {
-	host, err := rt.Host()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dev, err := rt.Open(rt.Selector{Kind: rt.Sim, Wrap: func(d driver.Device) driver.Device { return null.New(d.Info().Image) }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	x := New(dev, host)
+	x := onNull(t)
 	x.Scope(func(x *Exec) {
 		a, b := x.Zeros([]int{4, 4}, dtype.Float32), x.Zeros([]int{4, 4}, dtype.Float32)
 		for _, c := range []struct {
@@ -47,4 +36,45 @@ func TestAllocs(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestBackwardAllocates checks what an operation adds to the allocations of a forward and a backward pass: its result, its node and the
+// gradient. The pass reuses its own lists.
+func TestBackwardAllocates(t *testing.T) {
+	x := onNull(t)
+	w := x.Ones([]int{4, 4}, dtype.Float32).SetRequiresGrad(true)
+	defer w.Close()
+	c := x.Ones([]int{4, 4}, dtype.Float32)
+	defer c.Close()
+	pass := func(n int, f func(x *Exec, y *Tensor) *Tensor) float64 {
+		step := func() {
+			x.Scope(func(x *Exec) {
+				y := w
+				for range n {
+					y = f(x, y)
+				}
+				if err := x.Backward(x.Sum(y, nil, SumOpt{}), BackwardOpt{}); err != nil {
+					t.Fatal(err)
+				}
+			})
+			w.SetGrad(nil)
+		}
+		step()
+		return testing.AllocsPerRun(100, step)
+	}
+	for _, op := range []struct {
+		name string
+		most float64
+		f    func(x *Exec, y *Tensor) *Tensor
+	}{
+		{"Neg", 3, func(x *Exec, y *Tensor) *Tensor { return x.Neg(y) }},
+		{"MulS", 3, func(x *Exec, y *Tensor) *Tensor { return x.MulS(y, 2) }},
+		{"Transpose", 3, func(x *Exec, y *Tensor) *Tensor { return x.Transpose(y, 0, 1) }},
+		// Besides, a handle of the saved operand, one of its transpose, and a list of three edges.
+		{"MM", 6, func(x *Exec, y *Tensor) *Tensor { return x.MM(y, c) }},
+	} {
+		if n := (pass(24, op.f) - pass(8, op.f)) / 16; n > op.most {
+			t.Errorf("%s adds %.2f allocations to a pass, want at most %v", op.name, n, op.most)
+		}
+	}
 }

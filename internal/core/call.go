@@ -303,14 +303,37 @@ func (f *frame) form(shape, stride []int) *form {
 	return f.x.s.made.form(shape, stride)
 }
 
-// keptAttrs returns the attributes for a node.
+// keptAttrs returns the attributes for a node, which shares them with the nodes of like calls.
 func (f *frame) keptAttrs() *attrs {
-	f.list = f.x.s.made.list(f.dims)
+	c := &f.x.s.made
+	f.list = c.list(f.dims)
 	if f.attrs.none() {
 		return &noAttrs
 	}
+	h := uint64(f.row.id)
+	if f.list != nil {
+		h += f.list.hash
+	}
+	slot := &c.attrs[h%uint64(len(c.attrs))]
+	if a := *slot; a != nil && a.same(&f.attrs) {
+		return a
+	}
 	a := f.attrs
+	*slot = &a
 	return &a
+}
+
+// same reports whether a and b are the same by their bits.
+func (a *attrs) same(b *attrs) bool {
+	if a.structure != b.structure {
+		return false
+	}
+	for i := range a.scalar {
+		if numberOf(&a.scalar[i]) != numberOf(&b.scalar[i]) || numberOf(&a.hole[i]) != numberOf(&b.hole[i]) {
+			return false
+		}
+	}
+	return true
 }
 
 // floatBits is a float64 by its bits, so that a NaN equals itself.

@@ -174,7 +174,7 @@ func (f *frame) Views() bool { return f.row.flags&flagView != 0 }
 func (f *frame) Depth() int { return f.x.s.depth }
 
 // SessionOf returns a key for the session of x and all Execs derived from it. The key does not keep the session alive.
-func SessionOf(x *Exec) any { return weak.Make(x.s) }
+func SessionOf(x *Exec) any { return x.s.key }
 
 // sessionOf returns the session of a key, or nil if it was collected.
 func sessionOf(key any) *session { return key.(weak.Pointer[session]).Value() }

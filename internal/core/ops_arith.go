@@ -156,11 +156,16 @@ func (x *Exec) sumTo(g *Tensor, shape []int) *Tensor {
 		return g
 	}
 	lead := len(g.shape) - len(shape)
-	var dims []int
+	var few [8]int
+	dims := few[:0]
 	for i := range g.shape {
 		if i < lead || shape[i-lead] == 1 && g.shape[i] != 1 {
 			dims = append(dims, i)
 		}
 	}
-	return x.View(x.Sum(g, dims, SumOpt{KeepDim: true}), shape...)
+	sum := x.Sum(g, dims, SumOpt{KeepDim: len(dims) > lead})
+	if infer.Same(sum.shape, shape) {
+		return sum
+	}
+	return x.View(sum, shape...)
 }

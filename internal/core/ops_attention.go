@@ -139,7 +139,6 @@ func (b *back) attentionOps() {
 	shared := q.shape[1] / k.shape[1]
 	k, v = x.repeatHeads(k, shared), x.repeatHeads(v, shared)
 	p := x.attentionWeights(q, k, scale, x.causalMask(b.n.i[0] == 1, q, k))
-	turned := func(t *Tensor) *Tensor { return x.Transpose(t, -2, -1) }
 	unshare := func(t *Tensor) *Tensor {
 		if shared == 1 {
 			return t
@@ -148,16 +147,16 @@ func (b *back) attentionOps() {
 		return x.Sum(x.View(x.Contiguous(t), s[0], s[1], shared, s[2], s[3]), []int{2}, SumOpt{})
 	}
 	if b.need(2) {
-		b.set(2, unshare(x.MatMul(turned(p), g)))
+		b.set(2, unshare(x.MatMul(x.turned(p), g)))
 	}
 	if b.need(0) || b.need(1) {
-		dp := x.MatMul(g, turned(v))
+		dp := x.MatMul(g, x.turned(v))
 		ds := x.MulS(x.Mul(p, x.Sub(dp, x.Sum(x.Mul(p, dp), []int{-1}, SumOpt{KeepDim: true}))), scale)
 		if b.need(0) {
 			b.set(0, x.MatMul(ds, k))
 		}
 		if b.need(1) {
-			b.set(1, unshare(x.MatMul(turned(ds), q)))
+			b.set(1, unshare(x.MatMul(x.turned(ds), q)))
 		}
 	}
 }

@@ -111,11 +111,23 @@ func (x *Exec) productLike(m *form, a, b *Tensor, alpha float64) *Tensor {
 	if !m.columns() {
 		return x.product(a, b, nil, alpha, 0)
 	}
-	return x.Transpose(x.product(x.Transpose(b, -2, -1), x.Transpose(a, -2, -1), nil, alpha, 0), -2, -1)
+	return x.turned(x.product(x.turned(b), x.turned(a), nil, alpha, 0))
+}
+
+// turned returns t with its last two dimensions swapped. Where nothing is recorded it makes the handle without a call: a derivative makes
+// several for each product, and a call takes five times as long.
+func (x *Exec) turned(t *Tensor) *Tensor {
+	if !x.m.noGrad || len(t.shape) < 2 {
+		return x.Transpose(t, -2, -1)
+	}
+	v := t.alias()
+	v.form = x.s.made.turned(t.form)
+	x.s.adopt(v)
+	return v
 }
 
 // adjoint returns the conjugate transpose of the last two dimensions.
-func (x *Exec) adjoint(t *Tensor) *Tensor { return x.conjugate(x.Transpose(t, -2, -1)) }
+func (x *Exec) adjoint(t *Tensor) *Tensor { return x.conjugate(x.turned(t)) }
 
 // product runs rowProduct.
 func (x *Exec) product(a, b, bias *Tensor, alpha, beta float64) *Tensor {

@@ -123,9 +123,14 @@ func viewPermute(f *frame, g geometry) geometry {
 // backPermute returns a view, so that a gradient with the input's layout is not copied.
 func backPermute(b *back) {
 	n := len(b.n.dims())
-	inverse := make([]int, n)
+	var few [8]int
+	inverse := append(few[:0], b.n.dims()...)
 	for i, d := range b.n.dims() {
 		inverse[(d+n)%n] = i
+	}
+	if n == 2 && inverse[0] == 1 {
+		b.set(0, b.x.turned(b.grad(0)))
+		return
 	}
 	b.set(0, b.x.Permute(b.grad(0), inverse...))
 }

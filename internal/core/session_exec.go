@@ -3,6 +3,7 @@ package core
 import (
 	"fmt"
 	"sync/atomic"
+	"weak"
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
@@ -97,6 +98,10 @@ type session struct {
 	accumulates bool
 	// run is the innermost backward pass under way.
 	run *run
+	// key is what SessionOf returns.
+	key any
+	// spareRuns are for reuse.
+	spareRuns []*run
 	// change is the Together under way, or nil; it then points to together. alone is the change of an operation outside a Together.
 	change          *change
 	together, alone change
@@ -132,7 +137,7 @@ func (x *Exec) String() string {
 // New returns the first Exec of a new session on dev's default stream; host is the processor's device.
 func New(dev, host *rt.Device) *Exec {
 	s := &session{dev: dev, derived: map[mode]*Exec{}, host: host}
-	s.gate.door = newDoor(s)
+	s.gate.door, s.key = newDoor(s), weak.Make(s)
 	return (&Exec{s: s, kin: s.derived}).with(mode{stream: dev.DefaultStream()})
 }
 

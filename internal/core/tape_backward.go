@@ -62,8 +62,9 @@ func (x *Exec) Grad(outputs, inputs []*Tensor, opt GradOpt) (res []*Tensor, err 
 
 // task is a node of one backward pass with the gradients that have reached it.
 type task struct {
-	n *node
-	g []*Tensor
+	n   *node
+	g   []*Tensor
+	one [1]*Tensor // the backing array of most
 	// needed says that the node leads to something that wants a gradient; other nodes do not run.
 	needed bool
 }
@@ -81,7 +82,8 @@ type target struct {
 	leaf *leaf
 }
 
-// run is one backward pass. Runs nest: a derivative may start another one.
+// run is one backward pass. Runs nest: a derivative may start another one. The session reuses them, so that a pass over a small graph
+// allocates little besides its gradients.
 type run struct {
 	x         *Exec
 	last      *Exec // the Exec with owned values that exec returned last
@@ -97,8 +99,56 @@ type run struct {
 	complete []completed
 	retained []retained
 	outer    *run
-	// node is the node whose derivative is under way, or nil.
+	// node is the node whose derivative is under way, or nil, and back is what it sees.
 	node *node
+	back back
+	// stack is the list of visit. spareTasks and spareLeaves are for reuse.
+	stack       []*node
+	spareTasks  []*task
+	spareLeaves []*leafTask
+}
+
+// keptNodes is the number of nodes of the largest pass whose run is kept for reuse: emptying a map takes time in proportion to the most
+// that it ever held.
+const keptNodes = 4096
+
+// newRun returns an empty run.
+func (s *session) newRun() *run {
+	if n := len(s.spareRuns); n > 0 {
+		r := s.spareRuns[n-1]
+		s.spareRuns[n-1], s.spareRuns = nil, s.spareRuns[:n-1]
+		return r
+	}
+	return &run{tasks: map[*node]*task{}, leaves: map[*leaf]*leafTask{}}
+}
+
+// recycle empties r for another pass of the session.
+func (r *run) recycle(s *session) {
+	if len(r.order) > keptNodes {
+		return
+	}
+	for i, n := range r.order {
+		t := r.tasks[n]
+		clear(t.g)
+		t.n, t.g, t.needed = nil, t.g[:0], false
+		r.spareTasks = append(r.spareTasks, t)
+		r.order[i] = nil
+	}
+	//tenon:unordered all are emptied alike
+	for _, t := range r.leaves {
+		*t = leafTask{}
+		r.spareLeaves = append(r.spareLeaves, t)
+	}
+	clear(r.tasks)
+	clear(r.leaves)
+	clear(r.callbacks)
+	clear(r.complete)
+	clear(r.retained)
+	clear(r.back.res[:cap(r.back.res)])
+	clear(r.stack[:cap(r.stack)])
+	*r = run{tasks: r.tasks, leaves: r.leaves, order: r.order[:0], callbacks: r.callbacks[:0], complete: r.complete[:0],
+		retained: r.retained[:0], back: back{res: r.back.res[:0]}, stack: r.stack[:0], spareTasks: r.spareTasks, spareLeaves: r.spareLeaves}
+	s.spareRuns = append(s.spareRuns, r)
 }
 
 // completed is the gradient g of leaf l; taken becomes l's gradient, or is nil if g is added to the existing one.
@@ -118,7 +168,8 @@ type retained struct {
 func (x *Exec) backward(op string, roots, inputs []*Tensor, opt GradOpt) []*Tensor {
 	s, grads := x.s, opt.Gradients
 	opt.RetainGraph = opt.RetainGraph || opt.CreateGraph
-	r := &run{x: x, last: x, op: op, opt: opt, tasks: map[*node]*task{}, leaves: map[*leaf]*leafTask{}, outer: s.run}
+	r := s.newRun()
+	r.x, r.last, r.op, r.opt, r.outer = x, x, op, opt, s.run
 	r.check(roots, inputs)
 	x.check(op, s.apart("a backward pass cannot run"))
 	for _, t := range roots {
@@ -133,6 +184,7 @@ func (x *Exec) backward(op string, roots, inputs []*Tensor, opt GradOpt) []*Tens
 	defer func() {
 		if !s.torn() {
 			s.run = r.outer
+			r.recycle(s)
 		}
 	}()
 	r.plan(roots)
@@ -141,9 +193,8 @@ func (x *Exec) backward(op string, roots, inputs []*Tensor, opt GradOpt) []*Tens
 	}
 	r.steps()
 	r.accumulate()
-	for len(r.callbacks) > 0 {
-		f := r.callbacks[0]
-		r.callbacks = r.callbacks[1:]
+	for i := 0; i < len(r.callbacks); i++ { // one may add others
+		f := r.callbacks[i]
 		s.outside(op, func() { f(x) })
 	}
 	if inputs == nil {
@@ -284,24 +335,43 @@ func (r *run) plan(roots []*Tensor) {
 
 // visit collects the nodes that n depends on.
 func (r *run) visit(n *node) {
-	stack := []*node{n}
+	stack := append(r.stack[:0], n)
 	for len(stack) > 0 {
 		n, stack = stack[len(stack)-1], stack[:len(stack)-1]
 		if n == nil || r.tasks[n] != nil {
 			continue
 		}
-		r.tasks[n] = &task{n: n, g: make([]*Tensor, n.outputs())}
+		r.tasks[n] = r.newTask(n)
 		r.order = append(r.order, n)
 		for i := range n.edges {
 			stack = append(stack, n.edges[i].node)
 		}
 	}
+	r.stack = stack
+}
+
+// newTask returns the task of n without gradients.
+func (r *run) newTask(n *node) *task {
+	var t *task
+	if i := len(r.spareTasks) - 1; i >= 0 {
+		t, r.spareTasks = r.spareTasks[i], r.spareTasks[:i]
+	} else {
+		t = &task{}
+		t.g = t.one[:0]
+	}
+	t.n = n
+	t.g = slices.Grow(t.g, n.outputs())[:n.outputs()]
+	return t
 }
 
 func (r *run) leaf(l *leaf) *leafTask {
 	t := r.leaves[l]
 	if t == nil {
-		t = &leafTask{}
+		if i := len(r.spareLeaves) - 1; i >= 0 {
+			t, r.spareLeaves = r.spareLeaves[i], r.spareLeaves[:i]
+		} else {
+			t = &leafTask{}
+		}
 		r.leaves[l] = t
 	}
 	return t
@@ -397,7 +467,9 @@ func (r *run) derive(n *node, t *task) {
 	s := x.s
 	outer := s.mark()
 	s.push()
-	b := &back{x: x, n: n, r: r, g: t.g, res: make([]*Tensor, len(n.edges))}
+	b := &r.back
+	clear(b.res)
+	*b = back{x: x, n: n, r: r, g: t.g, res: slices.Grow(b.res[:0], len(n.edges))[:len(n.edges)]}
 	err := Try(func() {
 		r.node = n
 		if !r.addWithin(n, t.g) {

@@ -88,10 +88,11 @@ var (
 	allLists interned[intList]
 )
 
-// internCache is a session's cache of the forms and lists that it used last. It holds a bounded number of entries, by hash.
+// internCache is a session's cache of the forms, lists and attributes that it used last. It holds a bounded number of entries, by hash.
 type internCache struct {
 	forms [256]*form
 	lists [64]*intList
+	attrs [64]*attrs
 	// The attributes of the last optimizer step.
 	foreach, advance param
 	lastNumbers      []float64
@@ -124,6 +125,15 @@ func (c *internCache) form(shape, stride []int) *form {
 	}
 	*slot = formOf(shape, stride)
 	return *slot
+}
+
+// turned returns f with its last two dimensions, which it must have, swapped.
+func (c *internCache) turned(f *form) *form {
+	var b [16]int
+	n := len(f.shape)
+	g := append(append(b[:0], f.shape...), f.stride...)
+	g[n-2], g[n-1], g[2*n-2], g[2*n-1] = g[n-1], g[n-2], g[2*n-1], g[2*n-2]
+	return c.form(g[:n], g[n:])
 }
 
 // formOf is internCache.form without a session.
