@@ -166,8 +166,22 @@ type site struct {
 func (b *Builder) loc() int {
 	b.own()
 	var pcs [16]uintptr
-	var found *site
-	for _, pc := range pcs[:runtime.Callers(3, pcs[:])] {
+	found, sure := b.caller(pcs[:runtime.Callers(3, pcs[:4])]) // mostly enough, and a long stack takes longer to read
+	if !sure {
+		found, _ = b.caller(pcs[:runtime.Callers(3, pcs[:])])
+	}
+	if found == nil {
+		return 0
+	}
+	if found.loc == 0 {
+		found.loc = b.addLoc(found.file, found.line)
+	}
+	return found.loc
+}
+
+// caller returns the call among pcs that loc looks for, or nil. It is sure if callers further out cannot be meant.
+func (b *Builder) caller(pcs []uintptr) (found *site, sure bool) {
+	for _, pc := range pcs {
 		s := b.site(pc)
 		switch {
 		case s.folder == "kernel":
@@ -179,16 +193,10 @@ func (b *Builder) loc() int {
 			found = s
 		}
 		if s.folder != "internal/kernels/math" {
-			break
+			return found, true
 		}
 	}
-	if found == nil {
-		return 0
-	}
-	if found.loc == 0 {
-		found.loc = b.addLoc(found.file, found.line)
-	}
-	return found.loc
+	return found, false
 }
 
 // site returns the call at a program counter; one without a line counts as this package's.

@@ -289,9 +289,9 @@ type batch struct {
 // step changes every parameter that has a gradient, unless found is neither nil nor 0; see [Optimizer].
 func (o *optimizer[O]) step(x *tenon.Exec, found *tenon.Tensor) error {
 	if o == nil || len(o.groups) == 0 {
-		return o.refuse(fault.Invalid, "the optimizer has no parameters; use one that its New function returned")
+		return core.Spoil((*core.Exec)(x), o.refuse(fault.Invalid, "the optimizer has no parameters; use one that its New function returned"))
 	}
-	return tenon.Try(func() {
+	return core.Spoil((*core.Exec)(x), tenon.Try(func() {
 		core.Made((*core.Exec)(x), o.name)
 		core.Together((*core.Exec)(x), o.name, func(cx *core.Exec) {
 			for _, g := range o.groups {
@@ -305,7 +305,7 @@ func (o *optimizer[O]) step(x *tenon.Exec, found *tenon.Tensor) error {
 				}
 			}
 		})
-	})
+	}))
 }
 
 // empty takes the tensors out of the batches.
@@ -354,7 +354,7 @@ func (g *group[O]) batch(dt tenon.DType, lists int) *batch {
 // makeState makes the rows of a group and the state of one of its parameters, for a step that undoes both if it fails.
 func (o *optimizer[O]) makeState(x *tenon.Exec, g *group[O], plan *plan, i int) {
 	if core.Capturing((*core.Exec)(x)) {
-		core.Fail(o.name, fault.Capture, "the first step makes the optimizer's state and cannot be captured; take it before the capture")
+		core.Fail(o.name, fault.Capture, "the first step makes the optimizer's state and cannot be captured; run a step before the capture")
 	}
 	if g.rows == nil {
 		g.rows = o.made(x, func(x *core.Exec) *core.Tensor { return x.Zeros([]int{len(g.params), core.StepRow}, tenon.Float64) })

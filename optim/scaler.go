@@ -221,10 +221,10 @@ func (s *GradScaler) of(x *tenon.Exec, o Optimizer) *scaled {
 // Unscale divides the gradients of o's parameters by the scale, in place, and records whether one is infinite or NaN. Step does this if
 // it was not called. Between the two calls a program can inspect or clip gradients.
 func (s *GradScaler) Unscale(x *tenon.Exec, o Optimizer) error {
-	return s.with(o, func() error {
+	return core.Spoil((*core.Exec)(x), s.with(o, func() error {
 		s.unscale(x, o)
 		return nil
-	})
+	}))
 }
 
 func (s *GradScaler) unscale(x *tenon.Exec, o Optimizer) *scaled {
@@ -300,7 +300,7 @@ func (s *GradScaler) Step(x *tenon.Exec, o Optimizer) error {
 	if s != nil && s.opt.Disabled && !isNil(o) {
 		return o.Step(x)
 	}
-	return s.with(o, func() error { return s.step(x, o) })
+	return core.Spoil((*core.Exec)(x), s.with(o, func() error { return s.step(x, o) }))
 }
 
 func (s *GradScaler) step(x *tenon.Exec, o Optimizer) error {
@@ -359,7 +359,7 @@ func (st *scaled) wantChecked() {
 
 // Update ends an iteration: the scale shrinks if a gradient was infinite or NaN, and grows after GrowthInterval steps without one.
 func (s *GradScaler) Update(x *tenon.Exec) error {
-	return s.try(func() error {
+	return core.Spoil((*core.Exec)(x), s.try(func() error {
 		core.Made((*core.Exec)(x), scalerName)
 		var found []*core.Tensor
 		for _, st := range s.order {
@@ -376,7 +376,7 @@ func (s *GradScaler) Update(x *tenon.Exec) error {
 		s.recorded(x)
 		s.restart()
 		return nil
-	})
+	}))
 }
 
 // restart begins an iteration.

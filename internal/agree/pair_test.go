@@ -66,6 +66,8 @@ type pair struct {
 	shard shard
 	batch []*trial
 	image []byte
+	// after are the devices' memories after the batch.
+	after [2][]byte
 	// compared counts trials and elements, by the prefixes of their names.
 	compared map[string]*tally
 	// loaded maps each kernel to the name prefix of the trials that first launched it.
@@ -270,7 +272,8 @@ func (p *pair) work(i int) ([]byte, error) {
 	if err := p.runBatch(th, i); err != nil {
 		return nil, err
 	}
-	after := make([]byte, len(p.image))
+	after := slices.Grow(p.after[i][:0], len(p.image))[:len(p.image)]
+	p.after[i] = after
 	if err := s.CopyDtoH(after, s.arena, s.stream); err != nil {
 		return nil, err
 	}

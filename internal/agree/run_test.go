@@ -38,7 +38,9 @@ func scalar(t kir.Type, bits uint64) argument {
 
 // put appends the low bytes of bits as an element of type t.
 func put(b []byte, t kir.Type, bits uint64) []byte {
-	return append(b, binary.LittleEndian.AppendUint64(nil, bits)[:t.Size()]...)
+	var all [8]byte
+	binary.LittleEndian.PutUint64(all[:], bits)
+	return append(b, all[:t.Size()]...)
 }
 
 // specials returns bit patterns of type t for which operations are likely to differ.

@@ -29,7 +29,7 @@ type capture struct {
 	index map[*storage]int
 	// generators are the ones that recorded work draws from.
 	generators []*captured
-	// refused is the first call that could not be recorded, in case f ignores its error.
+	// refused is the first error that a call returned and f may ignore.
 	refused error
 	// counted are the storages whose versions recorded work counted, once for each count; undo is what else a failed capture takes back.
 	counted []*storage
@@ -117,8 +117,8 @@ func (opt *CaptureOpt) spec(dev *rt.Device) (spec rt.CaptureSpec, err error) {
 }
 
 // Capture records the work of f as a graph and returns it; nothing runs until Replay. Operands must be on x's device. A call that waits for
-// the device or transfers host data (Item, Read, From, Synchronize) fails with an error that names its line, and Capture returns that error
-// even if f ignores it. The device stays usable.
+// the device or transfers host data (Item, Read, From, Synchronize) fails with an error that names its line. Capture returns that error even
+// if f ignores it, and so it does the errors of a backward pass. The device stays usable.
 func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	s := x.s
 	if err := s.open(); err != nil {
@@ -416,6 +416,27 @@ func (c *capture) refuse(what string) error {
 		c.refused = &r
 	}
 	return e
+}
+
+// Spoil makes the capture under way in x's session, if there is one, fail with err, even if its function ignores err. It returns err.
+func Spoil(x *Exec, err error) error {
+	if err == nil || x == nil || x.s == nil {
+		return err
+	}
+	_ = Try(func() {
+		Enter(x, "Capture")
+		defer Leave(x)
+		x.spoil(err)
+	})
+	return err
+}
+
+// spoil is Spoil within the session.
+func (x *Exec) spoil(err error) error {
+	if c := x.s.capture; err != nil && c != nil && c.refused == nil {
+		c.refused = err
+	}
+	return err
 }
 
 // Replay queues one run of the graph on x's stream, after all earlier work on the memory that it reads and writes. Only device tensors

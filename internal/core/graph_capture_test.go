@@ -85,6 +85,15 @@ func TestCaptureRefusals(t *testing.T) {
 			t.Error("a capture whose function passes over an error gave a graph")
 		}
 		wantError(t, err, fault.Capture, "reading a tensor", "capture_test.go")
+		for name, f := range map[string]func(x *Exec){ //tenon:unordered the captures do not depend on each other
+			"Backward": func(x *Exec) { _ = x.Backward(x.Sum(a, nil, SumOpt{}), BackwardOpt{}) },
+			"Grad":     func(x *Exec) { _, _ = x.Grad([]*Tensor{x.Sum(a, nil, SumOpt{})}, []*Tensor{a}, GradOpt{}) },
+		} {
+			if g, err = x.Capture(f, CaptureOpt{}); g != nil {
+				t.Errorf("a capture whose function passes over an error of %s gave a graph", name)
+			}
+			wantError(t, err, fault.Invalid, name+"(", "require grad")
+		}
 		_, err = x.Capture(func(x *Exec) { From(x, []float32{1}) }, CaptureOpt{})
 		wantError(t, err, fault.Capture, "copying host data")
 		_, err = x.Capture(func(x *Exec) { x.Add(a, x.Empty([]int{3}, a.dt)) }, CaptureOpt{})

@@ -36,10 +36,10 @@ type GradOpt struct {
 // and, if known, the line of its forward call; the leaves then have the gradients that they had, except those with post-accumulate hooks
 // that have run. New gradients are added to existing ones at the end of the pass, which holds them until then.
 func (x *Exec) Backward(t *Tensor, opt BackwardOpt) error {
-	return Try(func() {
+	return x.spoil(Try(func() {
 		x.backward("Backward", []*Tensor{t}, nil, GradOpt{Gradients: []*Tensor{opt.Gradient}, RetainGraph: opt.RetainGraph,
 			CreateGraph: opt.CreateGraph})
-	})
+	}))
 }
 
 // Grad returns the gradients of outputs with respect to inputs; leaves accumulate nothing.
@@ -57,7 +57,7 @@ func (x *Exec) Grad(outputs, inputs []*Tensor, opt GradOpt) (res []*Tensor, err 
 		opt.Gradients = grads
 		res = x.backward("Grad", outputs, inputs, opt)
 	})
-	return res, err
+	return res, x.spoil(err)
 }
 
 // task is a node of one backward pass with the gradients that have reached it.

@@ -37,7 +37,9 @@ type Device struct {
 
 	// library is another device of the same driver, which is never closed and builds the kernels of this one, or nil.
 	library *Device
-	funcs   atomic.Pointer[map[kernels.Spec]Func]
+	// funcs are the loaded kernels. funcsMu is apart from mu, which is held while a kernel is built.
+	funcsMu sync.RWMutex
+	funcs   map[kernels.Spec]Func
 	// blocks is the allocator that tensors use: mem, or a decorator around it. guards is one of the decorators once memory checks have been
 	// on, leaks if a checker looks for leaks.
 	blocks   atomic.Pointer[alloc.Allocator]
@@ -125,7 +127,7 @@ func newDevice(dev driver.Device, host bool) (*Device, error) {
 	d.graphPools = map[alloc.PoolID]*graphPool{}
 	d.index32.Store(1<<31 - 1)
 	d.generator.seed = DefaultSeed
-	d.funcs.Store(&map[kernels.Spec]Func{})
+	d.funcs = map[kernels.Spec]Func{}
 	if err := d.newMemory(); err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}

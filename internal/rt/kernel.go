@@ -2,7 +2,6 @@ package rt
 
 import (
 	"errors"
-	"maps"
 	"slices"
 
 	"tenon.dev/fault"
@@ -26,7 +25,7 @@ type Func struct {
 
 // Func returns the loaded kernel of s, building it on first use.
 func (d *Device) Func(s *kernels.Spec) (Func, error) {
-	if f, ok := (*d.funcs.Load())[*s]; ok {
+	if f, ok := d.built(s); ok {
 		return f, nil
 	}
 	if d.library != nil {
@@ -35,11 +34,18 @@ func (d *Device) Func(s *kernels.Spec) (Func, error) {
 	return d.build(s)
 }
 
+// built returns the kernel of s if it is loaded.
+func (d *Device) built(s *kernels.Spec) (Func, bool) {
+	d.funcsMu.RLock()
+	defer d.funcsMu.RUnlock()
+	f, ok := d.funcs[*s]
+	return f, ok
+}
+
 func (d *Device) build(s *kernels.Spec) (Func, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	old := *d.funcs.Load()
-	if f, ok := old[*s]; ok {
+	if f, ok := d.built(s); ok {
 		return f, nil
 	}
 	key := d.keptKey(s)
@@ -55,10 +61,9 @@ func (d *Device) build(s *kernels.Spec) (Func, error) {
 	if err != nil {
 		return Func{}, err
 	}
-	m := make(map[kernels.Spec]Func, len(old)+1)
-	maps.Copy(m, old)
-	m[*s] = f
-	d.funcs.Store(&m)
+	d.funcsMu.Lock()
+	d.funcs[*s] = f
+	d.funcsMu.Unlock()
 	d.stats.built.Add(1)
 	return f, nil
 }
