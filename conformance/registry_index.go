@@ -17,7 +17,9 @@ func init() {
 		case a.isTensor(3, "value"):
 			return x.IndexFill(t, dim, index, a.tensor(3, "value"))
 		case a.isComplex(3, "value"):
-			return x.Within(func(x *tenon.Exec) *tenon.Tensor { return x.IndexFill(t, dim, index, a.scalar(x, 3, "value", t.DType())) })
+			return x.Within(func(x *tenon.Exec) *tenon.Tensor {
+				return x.IndexFill(t, dim, index, a.scalar(x, 3, "value", t.DType()))
+			})
 		}
 		return x.IndexFillS(t, dim, index, a.float(3, "value", 0))
 	})

@@ -160,7 +160,7 @@ func (x *Exec) scatter(t, index, src *Tensor, dim int, mode ScatterMode) *frame 
 func (f *frame) scatterInto(dst *Tensor) {
 	for i, name := range [...]string{"index", "src"} {
 		if dst != nil && sharing(dst, f.in[1+i]) {
-			f.fail(fault.Invalid, "the operand %s shares memory with the destination, which changes while it is read; Clone it first", name)
+			f.fail(fault.Invalid, "the destination overlaps the operand %s, which is read while it changes; Clone one of them first", name)
 		}
 	}
 	f.call1Into(dst)
