@@ -453,6 +453,16 @@ func TestFromPyTorchInPlace(t *testing.T) {
 		wantItem(t, x, x.Sum(x.Index(y, rows), nil), 0)
 	}
 	{
+		y, w := x.Detach(x.Clone(y)), x.Full([]int{2, 2}, 5, tenon.Float32)
+		rows := tenon.From(x, []int64{0, 3})
+		x.IndexCopyInto(y, y, 0, rows, w)
+		wantItem(t, x, x.Sum(x.Index(y, rows), nil), 20)
+		x.IndexFillSInto(y, y, 0, rows, 0)
+		wantItem(t, x, x.Sum(x.Index(y, rows), nil), 0)
+		x.IndexAddInto(y, y, 0, rows, w, tenon.IndexAddOpt{Alpha: 2})
+		wantItem(t, x, x.Sum(x.Index(y, rows), nil), 40)
+	}
+	{
 		v := x.Index(y, tenon.Span(1, 3))
 		x.MulInto(v, v, w)
 	}

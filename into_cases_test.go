@@ -106,7 +106,7 @@ var intoOperands = map[string][]func(x *tenon.Exec, dt tenon.DType) operands{
 	}},
 	"IndexCopy":  {func(x *tenon.Exec, dt tenon.DType) operands { return ofSlices(x, dt) }},
 	"IndexAdd":   {func(x *tenon.Exec, dt tenon.DType) operands { return ofSlices(x, dt) }},
-	"IndexFill":  {func(x *tenon.Exec, dt tenon.DType) operands { return append(ofSlices(x, dt)[:3], random(x, 2, dt)) }},
+	"IndexFill":  {func(x *tenon.Exec, dt tenon.DType) operands { return append(ofSlices(x, dt)[:3], x.Full(nil, 2, dt)) }},
 	"IndexFillS": {func(x *tenon.Exec, dt tenon.DType) operands { return append(ofSlices(x, dt)[:3], 2.0) }},
 	"Scatter":    {func(x *tenon.Exec, dt tenon.DType) operands { return scattered(x, dt) }},
 	"ScatterAdd": {func(x *tenon.Exec, dt tenon.DType) operands { return scattered(x, dt) }},

@@ -179,3 +179,17 @@ func TestSlicesRefused(t *testing.T) {
 		}
 	})
 }
+
+// TestSharingExpanded checks that expanded tensors, whose strides may be 0, are compared with destinations in the same memory.
+func TestSharingExpanded(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		all := x.Zeros([]int{12}, dtype.Float32)
+		dst, apart := x.View(x.Slice(all, 0, 0, 6, 1), 2, 3), x.Expand(x.Slice(all, 0, 6, 7, 1), 2, 3)
+		x.IndexCopyInto(dst, dst, 0, From(x, []int64{1, 0}), apart)
+		within := x.Expand(x.Slice(all, 0, 3, 4, 1), 2, 3)
+		for _, c := range [][2]*Tensor{{dst, within}, {within, dst}} {
+			err := Try(func() { x.IndexCopyInto(c[0], dst, 0, From(x, []int64{1, 0}), c[1]) })
+			wantError(t, err, fault.Invalid, "overlaps the operand src")
+		}
+	})
+}
