@@ -295,6 +295,12 @@ type ToOpt struct {
 	NonBlocking bool
 }
 
+// TopKOpt are the options of TopK.
+type TopKOpt struct {
+	// Smallest selects the least elements, in ascending order, instead of the greatest.
+	Smallest bool
+}
+
 // TripletMarginLossOpt are the options of TripletMarginLoss. The zero value is PyTorch's default.
 type TripletMarginLossOpt struct {
 	// Margin is by how much the distances should differ; 0 means 1. P is the order of the norm; 0 means 2. Eps is added to differences; 0
@@ -3816,6 +3822,25 @@ func (x *Exec) ToDType(t *Tensor, dt dtype.DType) *Tensor {
 	cx := x.enter("ToDType", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.ToDType((*core.Tensor)(t), dt))
+}
+
+// TopK returns the k greatest elements of t along dimension dim, in descending order, and their indices, as int64. A NaN counts as greater
+// than any number, and of equal elements the first comes first. The gradient of values goes to the selected elements. TopK sorts all of t.
+// It does not support complex numbers.
+func (x *Exec) TopK(t *Tensor, k int, dim int, opt ...TopKOpt) (values *Tensor, indices *Tensor) {
+	cx := x.enter("TopK", t)
+	defer core.Leave(cx)
+	only := core.One("TopK", opt)
+	r0, r1 := cx.TopK((*core.Tensor)(t), k, dim, core.TopKOpt(only))
+	return (*Tensor)(r0), (*Tensor)(r1)
+}
+
+// TopKInto is [Exec.TopK] with its result in values and indices; see [Tensor] for what that may be.
+func (x *Exec) TopKInto(values *Tensor, indices *Tensor, t *Tensor, k int, dim int, opt ...TopKOpt) {
+	cx := x.enter("TopKInto", values, indices, t)
+	defer core.Leave(cx)
+	only := core.One("TopKInto", opt)
+	core.IntoPair(cx, "TopKInto", (*core.Tensor)(values), (*core.Tensor)(indices), func(cx *core.Exec) (_, _ *core.Tensor) { return cx.TopK((*core.Tensor)(t), k, dim, core.TopKOpt(only)) })
 }
 
 // Transpose returns the view with dimensions a and b swapped.

@@ -30,6 +30,12 @@ func init() {
 		}
 		return x.IndexAdd(a.tensor(0, "input"), a.int(1, "dim", 0), a.tensor(2, "index"), a.tensor(3, "source"), opt)
 	})
+	offer("topk", func(x *tenon.Exec, a *args) any {
+		a.bool(4, "sorted", true) // the result is always sorted
+		values, indices := x.TopK(a.tensor(0, "input"), a.int(1, "k", 0), a.int(2, "dim", -1),
+			tenon.TopKOpt{Smallest: !a.bool(3, "largest", true)})
+		return []*tenon.Tensor{values, indices}
+	})
 	offer("gather", func(x *tenon.Exec, a *args) any {
 		return x.Gather(a.tensor(0, "input"), a.int(1, "dim", 0), a.tensor(2, "index"))
 	})

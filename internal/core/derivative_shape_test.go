@@ -94,6 +94,10 @@ func indexings() []differentiable {
 		of("index_add", 2, func(x *Exec, in []*Tensor) *Tensor {
 			return x.IndexAdd(in[0], 0, places(x, []int{3}, 2, 0, 2), in[1], IndexAddOpt{Alpha: -0.5})
 		}),
+		{name: "topk", lo: 0.5, hi: 1.5, shape: []int{3, 4}, f: func(x *Exec, in []*Tensor) *Tensor {
+			values, _ := x.TopK(in[0], 2, 0, TopKOpt{})
+			return values
+		}},
 		of("take_along_dim", 1, func(x *Exec, in []*Tensor) *Tensor {
 			return x.TakeAlongDim(in[0], places(x, []int{1, 3}, -1, 0, 0), 1)
 		}),
