@@ -122,6 +122,14 @@ func TestFromPyTorchExec(t *testing.T) {
 	{
 		a := tenon.From(x, []float32{1, 3, 2, 6, 5, 4}, 2, 3)
 		wantItem(t, x, x.Sum(x.ArgMax(a, []int{1}, false), nil), 1)
+		{
+			a := tenon.From(x, []float32{1, 3, 2, 6, 4, 5}, 2, 3)
+			values, indices := x.TopK(a, 2, -1)
+			wantItem(t, x, x.Sum(values, nil), 16)
+			wantItem(t, x, x.Sum(indices, nil), 5)
+			values, _ = x.TopK(a, 2, 0, tenon.TopKOpt{Smallest: true})
+			wantItem(t, x, x.Sum(values, nil), 21)
+		}
 		logits, target := a, tenon.From(x, []int64{1, 0})
 		loss := x.CrossEntropy(logits, target, tenon.CrossEntropyOpt{LabelSmoothing: 0.1})
 		if loss.Dim() != 0 {
@@ -451,6 +459,16 @@ func TestFromPyTorchInPlace(t *testing.T) {
 		x.IndexPutAddSInto(y, 1, rows, cols)
 		x.IndexPutSInto(y, 0, rows)
 		wantItem(t, x, x.Sum(x.Index(y, rows), nil), 0)
+	}
+	{
+		y, w := x.Detach(x.Clone(y)), x.Full([]int{2, 2}, 5, tenon.Float32)
+		rows := tenon.From(x, []int64{0, 3})
+		x.IndexCopyInto(y, y, 0, rows, w)
+		wantItem(t, x, x.Sum(x.Index(y, rows), nil), 20)
+		x.IndexFillSInto(y, y, 0, rows, 0)
+		wantItem(t, x, x.Sum(x.Index(y, rows), nil), 0)
+		x.IndexAddInto(y, y, 0, rows, w, tenon.IndexAddOpt{Alpha: 2})
+		wantItem(t, x, x.Sum(x.Index(y, rows), nil), 40)
 	}
 	{
 		v := x.Index(y, tenon.Span(1, 3))

@@ -104,6 +104,10 @@ var intoOperands = map[string][]func(x *tenon.Exec, dt tenon.DType) operands{
 	"ScatterS": {func(x *tenon.Exec, dt tenon.DType) operands {
 		return operands{random(x, 1, dt, 3, 4), 1, places34(x), 2.0}
 	}},
+	"IndexCopy":  {func(x *tenon.Exec, dt tenon.DType) operands { return ofSlices(x, dt) }},
+	"IndexAdd":   {func(x *tenon.Exec, dt tenon.DType) operands { return ofSlices(x, dt) }},
+	"IndexFill":  {func(x *tenon.Exec, dt tenon.DType) operands { return append(ofSlices(x, dt)[:3], x.Full(nil, 2, dt)) }},
+	"IndexFillS": {func(x *tenon.Exec, dt tenon.DType) operands { return append(ofSlices(x, dt)[:3], 2.0) }},
 	"Scatter":    {func(x *tenon.Exec, dt tenon.DType) operands { return scattered(x, dt) }},
 	"ScatterAdd": {func(x *tenon.Exec, dt tenon.DType) operands { return scattered(x, dt) }},
 	"Bernoulli": {func(x *tenon.Exec, dt tenon.DType) operands {
@@ -149,6 +153,11 @@ func places34(x *tenon.Exec) *tenon.Tensor { return tenon.From(x, []int{1, 0, 3,
 
 func scattered(x *tenon.Exec, dt tenon.DType) operands {
 	return operands{random(x, 1, dt, 3, 4), 1, places34(x), random(x, 2, dt, 3, 4)}
+}
+
+// ofSlices returns a matrix, a dimension, indexes along it and the columns for them.
+func ofSlices(x *tenon.Exec, dt tenon.DType) operands {
+	return operands{random(x, 1, dt, 3, 4), 1, tenon.From(x, []int{3, 0}), random(x, 2, dt, 3, 2)}
 }
 
 // operandsOf returns functions that make the arguments of m, without the Exec.

@@ -208,9 +208,9 @@ func TestIntoOther(t *testing.T) {
 			t.Error("another shape passes")
 		}
 		wider := c.each(func(l *tenon.Tensor) *tenon.Tensor { return x.Zeros(l.Shape(), tenon.Complex128) })
-		// ScatterAddInto adds in the type of its destination.
-		if len(c.left) == 0 && c.name != "ScatterAdd" && !refused("a wider type", wider, "give a destination of that type", "dtype",
-			"is not defined", "scatter") {
+		// ScatterAddInto and IndexAddInto add in the type of their destination.
+		if len(c.left) == 0 && c.name != "ScatterAdd" && c.name != "IndexAdd" && !refused("a wider type", wider,
+			"give a destination of that type", "dtype", "is not defined", "scatter") {
 			converts[c.name] = true
 			for i, d := range wider {
 				if equal, err := x.Equal(d, x.ToDType(c.like[i], tenon.Complex128)); err != nil || !equal && !hasNaN(x, c.like[i]) {

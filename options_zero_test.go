@@ -74,6 +74,9 @@ func zeroProbes() map[string]zeroProbe {
 		}},
 		"tenon.EmbeddingOpt.MaxNorm":  {run: embedding(tenon.EmbeddingOpt{MaxNorm: zero})},
 		"tenon.EmbeddingOpt.NormType": {run: embedding(tenon.EmbeddingOpt{MaxNorm: 1, NormType: zero})},
+		"tenon.IndexAddOpt.Alpha": {run: func(x *tenon.Exec) (float64, error) {
+			return numberOf(x, x.IndexAdd(float64s(x, 2), 0, tenon.From(x, []int{0}), float64s(x, 3), tenon.IndexAddOpt{Alpha: zero}))
+		}, want: 2},
 		"tenon.MultiMarginLossOpt.Margin": {run: func(x *tenon.Exec) (float64, error) {
 			return numberOf(x, x.MultiMarginLoss(tenon.From(x, []float64{1, 1, 1}, 1, 3), tenon.From(x, []int{0}),
 				tenon.MultiMarginLossOpt{Margin: zero}))

@@ -142,6 +142,7 @@ func TestProfileLeast(t *testing.T) {
 		{"Gather", 4*2*4 + 8*4, 0, "float32", func() { x.Gather(table, 0, at) }},
 		{"Scatter", 4*2*4 + 8*4, 0, "float32", func() { x.ScatterInto(cache, cache, 0, at, part) }},
 		{"Scatter", 4*3*4 + 8*4, 0, "float32", func() { x.ScatterAddInto(cache, cache, 0, at, part) }},
+		{"Scatter", 4*2*4 + 8, 0, "float32", func() { x.IndexCopyInto(cache, cache, 0, x.Narrow(index, 0, 0, 1), part) }},
 		{"Scatter", 4*(2*400+4) + 8*4, 0, "float32", func() { x.Scatter(cache, 0, at, part) }},
 		{"View", 0, 0, "", func() { x.View(table, 400) }},
 	} {

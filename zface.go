@@ -163,6 +163,12 @@ func (o GradOpt) core() core.GradOpt {
 	return core.GradOpt{Gradients: coreList(o.Gradients), RetainGraph: o.RetainGraph, CreateGraph: o.CreateGraph, AllowUnused: o.AllowUnused}
 }
 
+// IndexAddOpt are the options of IndexAdd.
+type IndexAddOpt struct {
+	// Alpha multiplies src; 0 means 1. It must be whole for integers and bools.
+	Alpha float64
+}
+
 // KLDivOpt are the options of KLDiv.
 type KLDivOpt struct {
 	// Reduction is ReduceMean over all elements (the zero value), ReduceBatchMean (the sum divided by the size of dimension 0, as the
@@ -287,6 +293,12 @@ type ToOpt struct {
 	// NonBlocking does not wait for a copy from a GPU to the processor, whose result is then pinned, nor for a copy to a GPU from a pinned
 	// tensor: work that uses the result, or overwrites a pinned source, waits for the copy.
 	NonBlocking bool
+}
+
+// TopKOpt are the options of TopK.
+type TopKOpt struct {
+	// Smallest selects the least elements, in ascending order, instead of the greatest.
+	Smallest bool
 }
 
 // TripletMarginLossOpt are the options of TripletMarginLoss. The zero value is PyTorch's default.
@@ -2015,6 +2027,70 @@ func (x *Exec) ImagPart(t *Tensor) *Tensor {
 	cx := x.enter("ImagPart", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.ImagPart((*core.Tensor)(t)))
+}
+
+// IndexAdd returns a copy of t to whose slices along dimension dim that index, a vector or one number, selects those of src are added, in
+// order, so that results repeat, also where indexes are equal. src has t's type, and t's shape with as many slices as there are indexes.
+// index is int64 or int32, in 0 … size-1; a number out of range fails as in AssertAsync.
+func (x *Exec) IndexAdd(t *Tensor, dim int, index *Tensor, src *Tensor, opt ...IndexAddOpt) *Tensor {
+	cx := x.enter("IndexAdd", t, index, src)
+	defer core.Leave(cx)
+	only := core.One("IndexAdd", opt)
+	return (*Tensor)(cx.IndexAdd((*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src), core.IndexAddOpt(only)))
+}
+
+// IndexAddInto sets dst to IndexAdd of t; dst may be t.
+func (x *Exec) IndexAddInto(dst *Tensor, t *Tensor, dim int, index *Tensor, src *Tensor, opt ...IndexAddOpt) {
+	cx := x.enter("IndexAddInto", dst, t, index, src)
+	defer core.Leave(cx)
+	only := core.One("IndexAddInto", opt)
+	cx.IndexAddInto((*core.Tensor)(dst), (*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src), core.IndexAddOpt(only))
+}
+
+// IndexCopy returns a copy of t in which the slices along dimension dim that index, a vector or one number, selects are those of src, in
+// order. src has t's type, and t's shape with as many slices as there are indexes. index is int64 or int32, in 0 … size-1; a number out of
+// range fails as in AssertAsync. If two indexes are equal, either slice may win, element by element.
+func (x *Exec) IndexCopy(t *Tensor, dim int, index *Tensor, src *Tensor) *Tensor {
+	cx := x.enter("IndexCopy", t, index, src)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.IndexCopy((*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src)))
+}
+
+// IndexCopyInto sets dst to IndexCopy of t. dst may be t: then it is one kernel, which writes only the slices.
+func (x *Exec) IndexCopyInto(dst *Tensor, t *Tensor, dim int, index *Tensor, src *Tensor) {
+	cx := x.enter("IndexCopyInto", dst, t, index, src)
+	defer core.Leave(cx)
+	cx.IndexCopyInto((*core.Tensor)(dst), (*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src))
+}
+
+// IndexFill returns a copy of t in which the slices along dimension dim that index, a vector or one number, selects are filled with the 0-d
+// tensor v, converted to t's type. index is int64 or int32, in -size … size-1, and negative ones count from the end; a number out of range
+// fails as in AssertAsync.
+func (x *Exec) IndexFill(t *Tensor, dim int, index *Tensor, v *Tensor) *Tensor {
+	cx := x.enter("IndexFill", t, index, v)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.IndexFill((*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(v)))
+}
+
+// IndexFillInto sets dst to IndexFill of t; dst may be t.
+func (x *Exec) IndexFillInto(dst *Tensor, t *Tensor, dim int, index *Tensor, v *Tensor) {
+	cx := x.enter("IndexFillInto", dst, t, index, v)
+	defer core.Leave(cx)
+	cx.IndexFillInto((*core.Tensor)(dst), (*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(v))
+}
+
+// IndexFillS is IndexFill with the value v.
+func (x *Exec) IndexFillS(t *Tensor, dim int, index *Tensor, v float64) *Tensor {
+	cx := x.enter("IndexFillS", t, index)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.IndexFillS((*core.Tensor)(t), dim, (*core.Tensor)(index), v))
+}
+
+// IndexFillSInto sets dst to IndexFillS of t; dst may be t.
+func (x *Exec) IndexFillSInto(dst *Tensor, t *Tensor, dim int, index *Tensor, v float64) {
+	cx := x.enter("IndexFillSInto", dst, t, index)
+	defer core.Leave(cx)
+	cx.IndexFillSInto((*core.Tensor)(dst), (*core.Tensor)(t), dim, (*core.Tensor)(index), v)
 }
 
 // IndexSelect returns the slices of t along dimension dim that index, a vector or one number, selects.
@@ -3746,6 +3822,25 @@ func (x *Exec) ToDType(t *Tensor, dt dtype.DType) *Tensor {
 	cx := x.enter("ToDType", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.ToDType((*core.Tensor)(t), dt))
+}
+
+// TopK returns the k greatest elements of t along dimension dim, in descending order, and their indices, as int64. A NaN counts as greater
+// than any number, and of equal elements the first comes first. The gradient of values goes to the selected elements. TopK sorts all of t.
+// It does not support complex numbers.
+func (x *Exec) TopK(t *Tensor, k int, dim int, opt ...TopKOpt) (values *Tensor, indices *Tensor) {
+	cx := x.enter("TopK", t)
+	defer core.Leave(cx)
+	only := core.One("TopK", opt)
+	r0, r1 := cx.TopK((*core.Tensor)(t), k, dim, core.TopKOpt(only))
+	return (*Tensor)(r0), (*Tensor)(r1)
+}
+
+// TopKInto is [Exec.TopK] with its result in values and indices; see [Tensor] for what that may be.
+func (x *Exec) TopKInto(values *Tensor, indices *Tensor, t *Tensor, k int, dim int, opt ...TopKOpt) {
+	cx := x.enter("TopKInto", values, indices, t)
+	defer core.Leave(cx)
+	only := core.One("TopKInto", opt)
+	core.IntoPair(cx, "TopKInto", (*core.Tensor)(values), (*core.Tensor)(indices), func(cx *core.Exec) (_, _ *core.Tensor) { return cx.TopK((*core.Tensor)(t), k, dim, core.TopKOpt(only)) })
 }
 
 // Transpose returns the view with dimensions a and b swapped.

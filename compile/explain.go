@@ -304,7 +304,7 @@ var remedies = []struct{ text, remedy string }{
 	{"a failed recording", "free memory, or read the error that it names"},
 	{"is open", "close tensors at the same place in every run"},
 	{"are live", "close tensors at the same place in every run"},
-	{"place or alignment", "keep the position in a tensor and write there with ScatterInto, so that it is no part of the call"},
+	{"place or alignment", "keep the position in a tensor and write there with IndexCopyInto, so that it is no part of the call"},
 	{"Frozen forgets none", "make fewer different calls in Frozen, or raise Opt.Branches"},
 	{forgottenText, "pad inputs to a few fixed shapes, make fewer different calls, or raise Opt.Branches"},
 }

@@ -8,6 +8,34 @@ func init() {
 	offer("index_select", func(x *tenon.Exec, a *args) any {
 		return x.IndexSelect(a.tensor(0, "input"), a.int(1, "dim", 0), a.tensor(2, "index"))
 	})
+	offer("index_copy", func(x *tenon.Exec, a *args) any {
+		return x.IndexCopy(a.tensor(0, "input"), a.int(1, "dim", 0), a.tensor(2, "index"), a.tensor(3, "source"))
+	})
+	offer("index_fill", func(x *tenon.Exec, a *args) any {
+		t, dim, index := a.tensor(0, "input"), a.int(1, "dim", 0), a.tensor(2, "index")
+		switch {
+		case a.isTensor(3, "value"):
+			return x.IndexFill(t, dim, index, a.tensor(3, "value"))
+		case a.isComplex(3, "value"):
+			return x.Within(func(x *tenon.Exec) *tenon.Tensor {
+				return x.IndexFill(t, dim, index, a.scalar(x, 3, "value", t.DType()))
+			})
+		}
+		return x.IndexFillS(t, dim, index, a.float(3, "value", 0))
+	})
+	offer("index_add", func(x *tenon.Exec, a *args) any {
+		opt := tenon.IndexAddOpt{Alpha: a.float(-1, "alpha", 1)}
+		if opt.Alpha == 0 {
+			opt.Alpha = tenon.Zero
+		}
+		return x.IndexAdd(a.tensor(0, "input"), a.int(1, "dim", 0), a.tensor(2, "index"), a.tensor(3, "source"), opt)
+	})
+	offer("topk", func(x *tenon.Exec, a *args) any {
+		a.bool(4, "sorted", true) // the result is always sorted
+		values, indices := x.TopK(a.tensor(0, "input"), a.int(1, "k", 0), a.int(2, "dim", -1),
+			tenon.TopKOpt{Smallest: !a.bool(3, "largest", true)})
+		return []*tenon.Tensor{values, indices}
+	})
 	offer("gather", func(x *tenon.Exec, a *args) any {
 		return x.Gather(a.tensor(0, "input"), a.int(1, "dim", 0), a.tensor(2, "index"))
 	})

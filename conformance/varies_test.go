@@ -67,6 +67,9 @@ var colliding = map[string]func(x *tenon.Exec, v, index *tenon.Tensor) *tenon.Te
 	"ScatterAdd":  func(x *tenon.Exec, v, i *tenon.Tensor) *tenon.Tensor { return x.ScatterAdd(v, 0, i, v) },
 	"Gather":      func(x *tenon.Exec, v, i *tenon.Tensor) *tenon.Tensor { return x.Gather(v, 0, i) },
 	"IndexSelect": func(x *tenon.Exec, v, i *tenon.Tensor) *tenon.Tensor { return x.IndexSelect(v, 0, i) },
+	"IndexCopy":   func(x *tenon.Exec, v, i *tenon.Tensor) *tenon.Tensor { return x.IndexCopy(v, 0, i, v) },
+	"IndexFill":   func(x *tenon.Exec, v, i *tenon.Tensor) *tenon.Tensor { return x.IndexFill(v, 0, i, x.Sum(v, nil)) },
+	"IndexAdd":    func(x *tenon.Exec, v, i *tenon.Tensor) *tenon.Tensor { return x.IndexAdd(v, 0, i, v) },
 	"Embedding": func(x *tenon.Exec, v, i *tenon.Tensor) *tenon.Tensor {
 		return x.Embedding(i, x.View(v, -1, 1))
 	},

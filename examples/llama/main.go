@@ -51,9 +51,8 @@ func (a *attention) forward(x *tenon.Exec, in *tenon.Tensor, p place) *tenon.Ten
 		opt := tenon.AttentionOpt{Causal: true, GroupedHeads: true}
 		if p.position != nil {
 			keys, values := a.Keys.Tensor(), a.Values.Tensor()
-			at := x.ExpandAs(x.View(p.position, 1, 1, 1, 1), k)
-			x.ScatterInto(keys, keys, 2, at, k)
-			x.ScatterInto(values, values, 2, at, v)
+			x.IndexCopyInto(keys, keys, 2, p.position, k)
+			x.IndexCopyInto(values, values, 2, p.position, v)
 			k, v, opt = keys, values, tenon.AttentionOpt{Mask: p.visible, GroupedHeads: true}
 		}
 		out := x.ScaledDotProductAttention(q, k, v, opt)

@@ -675,7 +675,7 @@ func meet(t, d *Tensor) bool {
 		}
 	}
 	for i, n := range d.shape {
-		if n > 1 {
+		if n > 1 && d.stride[i] > 0 {
 			add(d.stride[i], 1-n, 0)
 		}
 	}

@@ -69,9 +69,10 @@ func (s *site) Issued() (st *rt.Stream, seq uint64, in *rt.Capture) { return s.s
 // operand was wrong and what to give.
 var unmet = map[string]string{
 	"Gather": ofIndex, "Scatter": ofIndex, "ScatterAdd": ofIndex, "ScatterAddInto": ofIndex, "ScatterInto": ofIndex, "ScatterS": ofIndex,
-	"IndexSelect":      ofIndex,
+	"IndexSelect": ofIndex, "IndexCopy": ofIndex, "IndexCopyInto": ofIndex, "IndexAdd": ofIndex, "IndexAddInto": ofIndex,
+	"IndexFill": ofWrapped, "IndexFillInto": ofWrapped, "IndexFillS": ofWrapped, "IndexFillSInto": ofWrapped,
 	"Embedding":        ofIndex,
-	"TakeAlongDim":     "in the operand index; give numbers from -size to size-1",
+	"TakeAlongDim":     ofWrapped,
 	"CrossEntropy":     ofTarget,
 	"NLLLoss":          ofTarget,
 	"MultiMarginLoss":  "in the operand target; give classes from 0 to their count less 1",
@@ -86,8 +87,9 @@ var unmet = map[string]string{
 }
 
 const (
-	ofIndex  = "in the operand index; give numbers from 0 to size-1"
-	ofTarget = "in the operand target; give classes from 0 to their count less 1, or IgnoreIndex"
+	ofIndex   = "in the operand index; give numbers from 0 to size-1"
+	ofWrapped = "in the operand index; give numbers from -size to size-1"
+	ofTarget  = "in the operand target; give classes from 0 to their count less 1, or IgnoreIndex"
 )
 
 // claimed is the message of a failed assertion in a kernel of op.

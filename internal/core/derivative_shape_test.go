@@ -82,6 +82,22 @@ func indexings() []differentiable {
 		of("index_select", 1, func(x *Exec, in []*Tensor) *Tensor {
 			return x.IndexSelect(in[0], 0, places(x, []int{4}, 2, 0, 2, 1))
 		}),
+		of("index_copy", 2, func(x *Exec, in []*Tensor) *Tensor {
+			return x.IndexCopy(in[0], 1, places(x, []int{2}, 3, 1), x.Narrow(in[1], 1, 0, 2))
+		}),
+		of("index_fill", 2, func(x *Exec, in []*Tensor) *Tensor {
+			return x.IndexFill(in[0], -1, places(x, []int{3}, -1, 0, 3), x.Select(x.Select(in[1], 0, 1), 0, 2))
+		}),
+		of("index_fill value", 1, func(x *Exec, in []*Tensor) *Tensor {
+			return x.IndexFillS(in[0], 0, places(x, []int{2}, -1, 0), 3)
+		}),
+		of("index_add", 2, func(x *Exec, in []*Tensor) *Tensor {
+			return x.IndexAdd(in[0], 0, places(x, []int{3}, 2, 0, 2), in[1], IndexAddOpt{Alpha: -0.5})
+		}),
+		{name: "topk", lo: 0.5, hi: 1.5, shape: []int{3, 4}, f: func(x *Exec, in []*Tensor) *Tensor {
+			values, _ := x.TopK(in[0], 2, 0, TopKOpt{})
+			return values
+		}},
 		of("take_along_dim", 1, func(x *Exec, in []*Tensor) *Tensor {
 			return x.TakeAlongDim(in[0], places(x, []int{1, 3}, -1, 0, 0), 1)
 		}),

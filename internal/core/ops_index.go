@@ -28,7 +28,9 @@ func init() {
 		switch ScatterMode(b.n.i[1]) {
 		case ScatterReplace:
 			if b.need(0) {
-				b.set(0, x.scatter(g, index, x.Expand(x.Zeros(nil, g.dt), index.shape...), dim, ScatterReplace).call1())
+				f := x.scatter(g, index, x.Expand(x.Zeros(nil, g.dt), index.shape...), dim, ScatterReplace)
+				f.i[2] = b.n.i[2]
+				b.set(0, f.call1())
 			}
 		case ScatterAdd:
 			b.set(0, g)
@@ -108,7 +110,11 @@ func runGather(f *frame) error {
 
 func inferScatter(f *frame) {
 	t, index, src := f.in[0], f.in[1], f.in[2]
-	f.indexDim(t, index)
+	d := f.indexDim(t, index)
+	if shape, _ := at1(t); index.Numel() > 0 && shape[d] == 0 {
+		f.fail(fault.Invalid, "dimension %d of the tensor %v has no elements, so every index is out of range; give an empty index", d,
+			t.shape)
+	}
 	if src.dt != t.dt {
 		f.fail(fault.Invalid, "the tensor is %v, but src is %v; convert src with x.ToDType", t.dt, src.dt)
 	}
@@ -148,6 +154,16 @@ func (x *Exec) scatter(t, index, src *Tensor, dim int, mode ScatterMode) *frame 
 	f := x.op(rowScatter, t, index, src)
 	f.i = [8]int{dim, int(mode)}
 	return f
+}
+
+// scatterInto runs a scatter whose result goes to dst.
+func (f *frame) scatterInto(dst *Tensor) {
+	for i, name := range [...]string{"index", "src"} {
+		if dst != nil && sharing(dst, f.in[1+i]) {
+			f.fail(fault.Invalid, "the destination overlaps the operand %s, which is read while it changes; Clone one of them first", name)
+		}
+	}
+	f.call1Into(dst)
 }
 
 // sumAt returns a tensor of zeros with src added at index along dim; with wrap 1 negative indexes count from the end.
@@ -234,7 +250,7 @@ func (x *Exec) ScatterS(t *Tensor, dim int, index *Tensor, v float64, opt Scatte
 // ScatterInto sets dst to Scatter of t; dst may be t.
 func (x *Exec) ScatterInto(dst, t *Tensor, dim int, index, src *Tensor, opt ScatterOpt) {
 	mode := x.scatterMode("Scatter", opt)
-	x.scoped(func(x *Exec) { x.scatter(t, index, x.cover("Scatter", t, index, src), dim, mode).call1Into(dst) })
+	x.scoped(func(x *Exec) { x.scatter(t, index, x.cover("Scatter", t, index, src), dim, mode).scatterInto(dst) })
 }
 
 // ScatterAdd returns a copy of t to which, at each position of index, src's element is added at that index along dimension dim. Sums are
@@ -248,40 +264,6 @@ func (x *Exec) ScatterAdd(t *Tensor, dim int, index, src *Tensor) *Tensor {
 // ScatterAddInto sets dst to ScatterAdd of t; dst may be t.
 func (x *Exec) ScatterAddInto(dst, t *Tensor, dim int, index, src *Tensor) {
 	x.ScatterInto(dst, t, dim, index, src, ScatterOpt{Reduce: ScatterAdd})
-}
-
-// IndexSelect returns the slices of t along dimension dim that index, a vector or one number, selects.
-//
-//tenon:into
-func (x *Exec) IndexSelect(t *Tensor, dim int, index *Tensor) *Tensor {
-	return x.composite("IndexSelect", func(x *Exec) *Tensor {
-		if len(index.shape) > 1 {
-			x.fail("IndexSelect", fault.Invalid, []*Tensor{t, index}, "index_select(): Index is supposed to be a vector, but got dim: %d",
-				len(index.shape))
-		}
-		if index.dt != dtype.Int32 && index.dt != dtype.Int64 {
-			x.fail("IndexSelect", fault.Invalid, []*Tensor{t, index}, "index_select(): Expected dtype int32 or int64 for index, but got "+
-				"%v; convert it with x.ToDType", index.dt)
-		}
-		if len(t.shape) == 0 {
-			if n := index.Numel(); n != 1 {
-				x.fail("IndexSelect", fault.Invalid, []*Tensor{t, index},
-					"index_select(): Index to scalar can have only 1 value, got %d value(s)", n)
-			}
-			return x.Gather(t, dim, x.Reshape(index))
-		}
-		f := x.op(rowGather, t)
-		d := f.dim(dim, len(t.shape))
-		x.s.leave(f)
-		shape := append([]int(nil), t.shape...)
-		shape[d] = index.Numel()
-		line := make([]int, len(shape))
-		for i := range line {
-			line[i] = 1
-		}
-		line[d] = shape[d]
-		return x.Gather(t, d, x.Expand(x.Reshape(index, line...), shape...))
-	})
 }
 
 // TakeAlongDim is Gather with t and index broadcast against each other, except in dimension dim; without dim it takes from all of t, in

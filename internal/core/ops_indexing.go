@@ -300,7 +300,7 @@ func (x *Exec) IndexPutInto(dst, src *Tensor, places []Place, add bool) {
 		f := x.scatter(rows, at, x.Reshape(x.Permute(src, order...), at.shape...), 0, mode)
 		f.i[2] = wrap
 		if rows.st == dst.st {
-			f.call1Into(rows)
+			f.scatterInto(rows)
 			return nil
 		}
 		out := f.call1() // the dimensions cannot be joined in place

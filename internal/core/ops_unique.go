@@ -1,6 +1,9 @@
 package core
 
 import (
+	"math/bits"
+	"slices"
+
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/kernels"
@@ -119,4 +122,75 @@ func (x *Exec) different(t *Tensor, wide int) (order, heads, starts, inverse *Te
 	x.s.leave(f)
 	starts = x.op(rowNonzeroStarts, heads).call1()
 	return order, heads, starts, x.op(rowUniqueRanks, heads, order, starts).call1()
+}
+
+// TopKOpt are the options of TopK.
+type TopKOpt struct {
+	// Smallest selects the least elements, in ascending order, instead of the greatest.
+	Smallest bool
+}
+
+// TopK returns the k greatest elements of t along dimension dim, in descending order, and their indices, as int64. A NaN counts as greater
+// than any number, and of equal elements the first comes first. The gradient of values goes to the selected elements. TopK sorts all of t.
+// It does not support complex numbers.
+//
+//tenon:into
+func (x *Exec) TopK(t *Tensor, k, dim int, opt TopKOpt) (values, indices *Tensor) {
+	const op = "TopK"
+	if t.dt.IsComplex() {
+		x.fail(op, fault.Unsupported, []*Tensor{t}, "complex numbers have no order; take x.TopK of x.Abs or of a part of them")
+	}
+	out := x.compositeMany(op, func(x *Exec) []*Tensor {
+		f := x.op(rowGather, t)
+		d := f.dim(dim, len(t.shape))
+		x.s.leave(f)
+		whole, _ := at1(t)
+		switch n := whole[d]; {
+		case len(t.shape) == 0 && k != 1:
+			x.fail(op, fault.Invalid, []*Tensor{t}, "k is %d, but t has no dimensions; give a k of 1", k)
+		case k < 0 || k > n:
+			x.fail(op, fault.Invalid, []*Tensor{t}, "k is %d, but dimension %d has %d element(s); give a k from 0 to %d", k, d, n, n)
+		}
+		at := x.noGrad().topPlaces(x.Reshape(t, whole...), k, d, opt.Smallest)
+		if len(t.shape) == 0 {
+			at = x.Reshape(at)
+		}
+		return []*Tensor{x.Gather(t, d, at), at}
+	})
+	return out[0], out[1]
+}
+
+// topPlaces returns the indices of TopK. The elements are sorted, and then, since the sort is stable, by their lines along dim. For the
+// greatest elements both sorts run over t in reverse, and so do the results, so that equal elements end up in their order.
+func (x *Exec) topPlaces(t *Tensor, k, dim int, smallest bool) *Tensor {
+	turned := x.Transpose(t, dim, -1)
+	n, shape := t.shape[dim], slices.Clone(turned.shape)
+	shape[len(shape)-1] = k
+	all := t.Numel()
+	if k == 0 || all == 0 {
+		return x.Transpose(x.Zeros(shape, dtype.Int64), dim, -1)
+	}
+	flat := x.Reshape(turned, all)
+	if !smallest {
+		flat = x.Flip(flat, 0)
+	}
+	order, lines := x.sortOrder(flat, 0), all/n
+	if lines > 1 {
+		order = x.Gather(order, 0, x.sortOrder(x.FloorDivideS(order, float64(n)), bits.Len(uint(lines-1))))
+	}
+	grid := x.View(order, lines, n)
+	if smallest {
+		grid = x.Slice(grid, 1, 0, k, 1)
+	} else {
+		grid = x.RSubS(x.Flip(x.Slice(grid, 1, n-k, n, 1), 0, 1), float64(all-1))
+	}
+	return x.Contiguous(x.Transpose(x.Reshape(x.RemainderS(grid, float64(n)), shape...), dim, -1))
+}
+
+// sortOrder returns the order of rowUniqueSort.
+func (x *Exec) sortOrder(t *Tensor, wide int) *Tensor {
+	f := x.op(rowUniqueSort, t)
+	f.i[0] = wide
+	order, _ := f.call2()
+	return order
 }

@@ -46,6 +46,34 @@ var unmetCalls = []struct {
 		t := three(x)
 		x.ScatterAddInto(t, t, 0, From(x, []int64{9}), three(x))
 	}},
+	{"IndexCopy", "index -1 is out of range for size 3, in the operand index; give numbers from 0 to size-1", func(x *Exec) {
+		x.IndexCopy(three(x), 0, From(x, []int64{0, -1, 2}), three(x))
+	}},
+	{"IndexCopyInto", "index 3 is out of range for size 3, in the operand index; give numbers from 0 to size-1", func(x *Exec) {
+		t := three(x)
+		x.IndexCopyInto(t, t, 0, From(x, []int32{0, 3, 2}), three(x))
+	}},
+	{"IndexFill", "index -4 is out of range for size 3, in the operand index; give numbers from -size to size-1", func(x *Exec) {
+		x.IndexFill(three(x), 0, From(x, []int64{-4}), x.Ones(nil, dtype.Float32))
+	}},
+	{"IndexFillInto", "index 3 is out of range for size 3, in the operand index; give numbers from -size to size-1", func(x *Exec) {
+		t := three(x)
+		x.IndexFillInto(t, t, 0, From(x, []int64{3}), x.Ones(nil, dtype.Float32))
+	}},
+	{"IndexFillS", "index 3 is out of range for size 3, in the operand index; give numbers from -size to size-1", func(x *Exec) {
+		x.IndexFillS(three(x), 0, From(x, []int64{3}), 1)
+	}},
+	{"IndexFillSInto", "index 3 is out of range for size 3, in the operand index; give numbers from -size to size-1", func(x *Exec) {
+		t := three(x)
+		x.IndexFillSInto(t, t, 0, From(x, []int64{3}), 1)
+	}},
+	{"IndexAdd", "index -1 is out of range for size 3, in the operand index; give numbers from 0 to size-1", func(x *Exec) {
+		x.IndexAdd(three(x), 0, From(x, []int64{0, -1, 2}), three(x), IndexAddOpt{})
+	}},
+	{"IndexAddInto", "index 3 is out of range for size 3, in the operand index; give numbers from 0 to size-1", func(x *Exec) {
+		t := three(x)
+		x.IndexAddInto(t, t, 0, From(x, []int64{0, 3, 2}), three(x), IndexAddOpt{})
+	}},
 	{"Embedding", "index 4 is out of range for size 3, in the operand index", func(x *Exec) {
 		x.Embedding(From(x, []int64{4}), x.Reshape(three(x), 3, 1), EmbeddingOpt{})
 	}},

@@ -37,9 +37,8 @@ func (d *Decoder) Step(x *tenon.Exec) error {
 	hidden := x.Gt(d.all, d.Position)
 	logits := d.Model.forward(x, d.Token, d.Position, func(x *tenon.Exec, block int, q, k, v *tenon.Tensor) *tenon.Tensor {
 		keys, values := d.keys[block], d.values[block]
-		at := x.ExpandAs(x.View(d.Position, 1, 1, 1, 1), k)
-		x.ScatterInto(keys, keys, 2, at, k)
-		x.ScatterInto(values, values, 2, at, v)
+		x.IndexCopyInto(keys, keys, 2, d.Position, k)
+		x.IndexCopyInto(values, values, 2, d.Position, v)
 		return weigh(x, q, keys, values, hidden)
 	})
 	x.CopyInto(d.Token, x.ArgMax(logits, []int{-1}, false))
