@@ -289,7 +289,8 @@ type batch struct {
 // step changes every parameter that has a gradient, unless found is neither nil nor 0; see [Optimizer].
 func (o *optimizer[O]) step(x *tenon.Exec, found *tenon.Tensor) error {
 	if o == nil || len(o.groups) == 0 {
-		return core.Spoil((*core.Exec)(x), o.refuse(fault.Invalid, "the optimizer has no parameters; use one that its New function returned"))
+		err := o.refuse(fault.Invalid, "the optimizer has no parameters; use one that its New function returned")
+		return core.Spoil((*core.Exec)(x), err)
 	}
 	return core.Spoil((*core.Exec)(x), tenon.Try(func() {
 		core.Made((*core.Exec)(x), o.name)
