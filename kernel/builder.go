@@ -117,6 +117,8 @@ type Builder struct {
 	err   error
 	sites map[uintptr]*site
 	files []string // the whole paths of the files of prog.Locs
+	// over are the indexes of the calls of ForEach that have ended.
+	over []kir.Value
 }
 
 func empty() *Builder {
@@ -270,6 +272,9 @@ func ids(vs ...Value) []kir.Value {
 		if v.b.own(); v.b != vs[0].b {
 			stray("a value of one kernel is used in another; build it there")
 		}
+		if slices.Contains(v.b.over, v.id) {
+			v.b.fail("the index of a ForEach is used outside its function, where it may be too large; move the use inside")
+		}
 		out[i] = v.id
 	}
 	return out
@@ -364,14 +369,19 @@ func (b *Builder) GridDim(a Axis) Value { return b.special(kir.NCtaIDX + kir.Sub
 func (b *Builder) LaneID() Value { return b.special(kir.LaneID) }
 
 // ForEach runs f for i = 0 … n-1 (n is an Int64 value), one thread per i. The launch needs at least n threads in x, which tenon.Over(n)
-// provides; an i without a thread is skipped.
+// provides; an i without a thread is skipped. i is valid in f alone.
 func (b *Builder) ForEach(n Value, f func(i Value)) {
 	if f == nil {
 		b.fail(noBody)
 		return
 	}
+	if n.b == b && n.t != dtype.Int64 {
+		b.fail("the count of ForEach is %v; it must be int64: convert it", n.t)
+		return
+	}
 	i := b.BlockIdx(X).MulWide(b.BlockDim(X)).Add(b.ThreadIdx(X).Convert(dtype.Int64))
 	b.If(i.Lt(n), func() { f(i) })
+	b.over = append(b.over, i.id)
 }
 
 const noBody = "a function that records a part of the kernel is nil; give it one"

@@ -79,8 +79,10 @@ func TestTopKRefused(t *testing.T) {
 			err := Try(func() { x.TopK(a, k, 1, TopKOpt{}) })
 			wantError(t, err, fault.Invalid, "but dimension 1 has 3 element(s); give a k from 0 to 3", "topk_test.go:")
 		}
-		wantError(t, Try(func() { x.TopK(x.Ones(nil, dtype.Float32), 0, 0, TopKOpt{}) }), fault.Invalid, "t has no dimensions; give a k of 1")
+		wantError(t, Try(func() { x.TopK(x.Ones(nil, dtype.Float32), 0, 0, TopKOpt{}) }), fault.Invalid,
+			"t has no dimensions; give a k of 1")
 		wantError(t, Try(func() { x.TopK(a, 1, 2, TopKOpt{}) }), fault.Invalid, "Dimension out of range")
-		wantError(t, Try(func() { x.TopK(x.ToDType(a, dtype.Complex64), 1, 1, TopKOpt{}) }), fault.Unsupported, "complex numbers have no order")
+		wantError(t, Try(func() { x.TopK(x.ToDType(a, dtype.Complex64), 1, 1, TopKOpt{}) }), fault.Unsupported,
+			"complex numbers have no order")
 	})
 }
