@@ -9,9 +9,9 @@ import (
 // integers wrap. All threads of the block must call it, as in Barrier. Blocks may have any size.
 //
 // The additions have a fixed order, so a sum of floats has the same bits in every run and on every device. Threads are numbered along X
-// first, then Y, then Z, and each 32 in a row are a warp; the last warp may have fewer. In a warp, each thread i < 16 adds to its number that
-// of thread i+16, if there is one; then each i < 8 that of i+8, and so on with 4, 2 and 1. The sums of the warps are added in order, the
-// first two first.
+// first, then Y, then Z, and each 32 in a row are a warp; the last warp may have fewer. In a warp, each thread i < 16 adds to its v that of
+// thread i+16, if there is one; then each i < 8 adds that of i+8, and so on with 4, 2 and 1. Thread 0 then has the sum of the warp. These
+// sums are added one after another, from the first warp to the last.
 //
 // BlockSum, BlockMax and BlockMin together take 32 elements of shared memory for each type that a kernel uses them with. A kernel that has
 // called FixedThreads before needs fewer instructions for them.

@@ -57,6 +57,17 @@ func TestBlockLines(t *testing.T) {
 	}
 }
 
+// TestBlockInTile: the function of a tile operation does not run in each thread.
+func TestBlockInTile(t *testing.T) {
+	_, file, line, _ := runtime.Caller(0)
+	_, err := kernel.Build("k", func(k *kernel.Builder) {
+		k.Tile("t", dtype.Float32, 16, 16).Each(1, func(row, col kernel.Value, v []kernel.Value) {
+			k.BlockSum(v[0])
+		})
+	}).Program()
+	wantMistake(t, err, "BlockSum may not stand in the function of a tile operation; move it out", file, line+3)
+}
+
 // located checks that all instructions have a line.
 func located(t *testing.T, b *kir.Block) {
 	t.Helper()

@@ -32,8 +32,6 @@ var mistaken = []struct {
 	{"BlockMin stands in divergent flow", func(k *kernel.Builder) { k.ForEach(k.I64(9), func(i kernel.Value) { k.BlockMin(i) }) }},
 	{"BlockMax stands after a return that only some threads take; put what the others do into an If instead",
 		func(k *kernel.Builder) { k.If(first(k), k.Return); k.BlockMax(k.F32(1)) }},
-	{"BlockSum may not stand in the function of a tile operation; move it out",
-		func(k *kernel.Builder) { k.Tile("t", dtype.Float32, 16, 16).Each(1, func(r, _ kernel.Value, _ []kernel.Value) { k.BlockSum(r) }) }},
 	{"BlockMax works on 32- and 64-bit integers, float32 and float64, not on float16; convert the value",
 		func(k *kernel.Builder) { k.BlockMax(k.Const(dtype.Float16, 1)) }},
 	{"blocks have 64 threads after a BlockSum, BlockMax or BlockMin for 32; call FixedThreads once, before them",
