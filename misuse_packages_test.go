@@ -37,7 +37,7 @@ import (
 // functions are the functions of the public packages that TestMisuseOfPackages calls. Generic ones are instantiated with one type.
 var functions = map[string]any{
 	"tenon.CUDA": tenon.CUDA, "tenon.From": tenon.From[float32], "tenon.In": tenon.In, "tenon.Mapped": tenon.Mapped,
-	"tenon.Integer": tenon.Integer, "tenon.Number": tenon.Number,
+	"tenon.Integer": tenon.Integer[int64], "tenon.Number": tenon.Number,
 	"tenon.Open": tenon.Open, "tenon.Out": tenon.Out, "tenon.Over": tenon.Over, "tenon.Read": tenon.Read[float32], "tenon.Sim": tenon.Sim,
 	"tenon.Span": tenon.Span, "tenon.SimMachine": tenon.SimMachine, "tenon.Try": tenon.Try,
 	"tenon.Best": tenon.Best, "tenon.CPU": tenon.CPU, "tenon.GPUs": tenon.GPUs, "tenon.ParseSelector": tenon.ParseSelector,

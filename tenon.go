@@ -279,7 +279,8 @@ func Read[T dtype.Element](x *Exec, t *Tensor) ([]T, error) {
 type Arg = core.Arg
 
 // LaunchShape is the grid of a launch in blocks and the block in threads. Its fields Grid and Block have three ints each, x, y and z,
-// where 0 means 1; Shared is the dynamic shared memory of a block in bytes, for an array of the kernel that is declared with -1 elements.
+// where 0 means 1. Leave Block out if the kernel fixes it, by FixedThreads or with tiles. Shared is the dynamic shared memory of a block in
+// bytes, for an array of the kernel that is declared with -1 elements.
 type LaunchShape = core.LaunchShape
 
 // In is a tensor that a kernel reads. A launch is refused if its kernel writes to an address computed from this parameter, on whatever
@@ -298,7 +299,7 @@ func Mapped(t *Tensor) Arg { return core.Mapped((*core.Tensor)(t)) }
 func Number(v float64) Arg { return core.Number(v) }
 
 // Integer is a scalar argument, exact to 64 bits.
-func Integer(v int64) Arg { return core.Integer(v) }
+func Integer[T int | int32 | int64](v T) Arg { return core.Integer(int64(v)) }
 
 // Over returns the shape for at least n threads in x, in blocks of 256. A kernel that fixes another number of threads needs a shape of its
 // own.

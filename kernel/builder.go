@@ -119,10 +119,14 @@ type Builder struct {
 	files []string // the whole paths of the files of prog.Locs
 	// over are the indexes of the calls of ForEach that have ended.
 	over []kir.Value
+
+	parts   map[dtype.DType]Array // see reduced
+	counted int                   // the threads of a block that the program relies on so far; 0 for none
 }
 
 func empty() *Builder {
-	return &Builder{prog: &kir.Program{Locs: []kir.Loc{{}}}, sites: map[uintptr]*site{}, files: []string{""}}
+	return &Builder{prog: &kir.Program{Locs: []kir.Loc{{}}}, sites: map[uintptr]*site{}, files: []string{""},
+		parts: map[dtype.DType]Array{}}
 }
 
 // Value is a typed value of every thread. Values are immutable; see Var for what changes.
@@ -300,10 +304,17 @@ func (b *Builder) Scalar(name string, t dtype.DType) Value {
 }
 
 // Threads promises that no launch uses more than n threads per block; the default is 1024.
-func (b *Builder) Threads(n int) { b.prog.Threads = n }
+func (b *Builder) Threads(n int) { b.threads(n, b.prog.FixedThreads) }
 
 // FixedThreads promises that every launch uses exactly n threads per block, all in x.
-func (b *Builder) FixedThreads(n int) { b.prog.Threads, b.prog.FixedThreads = n, true }
+func (b *Builder) FixedThreads(n int) { b.threads(n, true) }
+
+func (b *Builder) threads(n int, fixed bool) {
+	if b.counted != 0 && n != b.counted {
+		b.fail("blocks have %d threads after a BlockSum, BlockMax or BlockMin for %d; call FixedThreads once, before them", n, b.counted)
+	}
+	b.prog.Threads, b.prog.FixedThreads = n, fixed
+}
 
 // Var is a variable that every thread has.
 type Var struct {

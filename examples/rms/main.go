@@ -15,64 +15,58 @@ import (
 	"tenon.dev/kernel"
 )
 
-// warp is the number of threads that work on a row. They exchange their sums in registers.
-const warp = 32
+// threads is the number of threads that work on a row.
+const threads = 128
 
-// row is the part of a matrix that the threads of a block share.
+// row is the work of a block: a row of this many columns.
 type row struct {
 	k       *kernel.Builder
 	columns kernel.Value
 }
 
-// at returns the index of a column's element in the matrix.
-func (r row) at(column kernel.Value) kernel.Value {
-	return r.k.BlockIdx(kernel.X).MulWide(r.columns).Add(column.Convert(tenon.Int64))
+// of returns the block's row of a matrix.
+func (r row) of(matrix kernel.Buffer) kernel.Buffer {
+	return matrix.Offset(r.k.BlockIdx(kernel.X).MulWide(r.columns))
 }
 
 // each calls f with every column, each in one thread.
 func (r row) each(f func(column kernel.Value)) {
-	r.k.For(r.k.ThreadIdx(kernel.X), r.columns, r.k.I32(warp), f)
+	r.k.For(r.k.ThreadIdx(kernel.X), r.columns, r.k.I32(threads), f)
 }
 
 // mean returns the mean of the terms of all columns.
 func (r row) mean(term func(column kernel.Value) kernel.Value) kernel.Value {
 	part := r.k.Var(r.k.F32(0))
 	r.each(func(column kernel.Value) { part.Set(part.Get().Add(term(column))) })
-	sum := part.Get()
-	for lanes := warp / 2; lanes > 0; lanes /= 2 {
-		sum = sum.Add(sum.ShuffleXor(lanes))
-	}
-	return sum.Div(r.columns.Convert(tenon.Float32))
+	return r.k.BlockSum(part.Get()).Div(r.columns.Convert(tenon.Float32))
 }
 
 // forward computes out = in·scale·weight, with scale = 1/√(mean(in²) + eps) of the row.
 var forward = kernel.Build("rms_forward", func(k *kernel.Builder) {
-	k.FixedThreads(warp)
-	in, weight := k.BufferRO("in", tenon.Float32), k.BufferRO("weight", tenon.Float32)
-	out, scales := k.Buffer("out", tenon.Float32), k.Buffer("scales", tenon.Float32)
-	eps, r := k.Scalar("eps", tenon.Float32), row{k, k.Scalar("columns", tenon.Int32)}
+	k.FixedThreads(threads)
+	r, eps := row{k, k.Scalar("columns", tenon.Int32)}, k.Scalar("eps", tenon.Float32)
+	in, weight := r.of(k.BufferRO("in", tenon.Float32)), k.BufferRO("weight", tenon.Float32)
+	out, scales := r.of(k.Buffer("out", tenon.Float32)), k.Buffer("scales", tenon.Float32)
 
-	square := r.mean(func(column kernel.Value) kernel.Value { return in.Load(r.at(column)).Mul(in.Load(r.at(column))) })
+	square := r.mean(func(column kernel.Value) kernel.Value { return in.Load(column).Mul(in.Load(column)) })
 	scale := k.F32(1).Div(square.Add(eps).Sqrt())
-	k.If(k.LaneID().Eq(k.I32(0)), func() { scales.Store(k.BlockIdx(kernel.X), scale) })
-	r.each(func(column kernel.Value) {
-		out.Store(r.at(column), in.Load(r.at(column)).Mul(scale).Mul(weight.Load(column)))
-	})
+	k.If(k.ThreadIdx(kernel.X).Eq(k.I32(0)), func() { scales.Store(k.BlockIdx(kernel.X), scale) })
+	r.each(func(column kernel.Value) { out.Store(column, in.Load(column).Mul(scale).Mul(weight.Load(column))) })
 })
 
 // backward computes the gradient of in: scale·(grad·weight - normal·mean(grad·weight·normal)), with normal = in·scale.
 var backward = kernel.Build("rms_backward", func(k *kernel.Builder) {
-	k.FixedThreads(warp)
-	in, weight, scales := k.BufferRO("in", tenon.Float32), k.BufferRO("weight", tenon.Float32), k.BufferRO("scales", tenon.Float32)
-	grad, out := k.BufferRO("grad", tenon.Float32), k.Buffer("out", tenon.Float32)
+	k.FixedThreads(threads)
 	r := row{k, k.Scalar("columns", tenon.Int32)}
+	in, weight := r.of(k.BufferRO("in", tenon.Float32)), k.BufferRO("weight", tenon.Float32)
+	scale := k.BufferRO("scales", tenon.Float32).Load(k.BlockIdx(kernel.X))
+	grad, out := r.of(k.BufferRO("grad", tenon.Float32)), r.of(k.Buffer("out", tenon.Float32))
 
-	scale := scales.Load(k.BlockIdx(kernel.X))
-	normal := func(column kernel.Value) kernel.Value { return in.Load(r.at(column)).Mul(scale) }
-	weighted := func(column kernel.Value) kernel.Value { return grad.Load(r.at(column)).Mul(weight.Load(column)) }
+	normal := func(column kernel.Value) kernel.Value { return in.Load(column).Mul(scale) }
+	weighted := func(column kernel.Value) kernel.Value { return grad.Load(column).Mul(weight.Load(column)) }
 	mean := r.mean(func(column kernel.Value) kernel.Value { return weighted(column).Mul(normal(column)) })
 	r.each(func(column kernel.Value) {
-		out.Store(r.at(column), scale.Mul(weighted(column).Sub(normal(column).Mul(mean))))
+		out.Store(column, scale.Mul(weighted(column).Sub(normal(column).Mul(mean))))
 	})
 })
 
@@ -84,8 +78,8 @@ func (f rmsNorm) Forward(x *tenon.Exec, c *tenon.FunctionContext, inputs ...*ten
 	columns := weight.Numel()
 	rows := in.Numel() / columns
 	out, scales := x.EmptyLike(in), x.Empty([]int{rows, 1}, tenon.Float32)
-	x.Launch(forward, tenon.LaunchShape{Grid: [3]int{rows}, Block: [3]int{warp}},
-		tenon.In(in), tenon.In(weight), tenon.Out(out), tenon.Out(scales), tenon.Number(f.eps), tenon.Integer(int64(columns)))
+	x.Launch(forward, tenon.LaunchShape{Grid: [3]int{rows}}, tenon.Integer(columns), tenon.Number(f.eps), tenon.In(in), tenon.In(weight),
+		tenon.Out(out), tenon.Out(scales))
 	c.Save(in, weight, scales)
 	return []*tenon.Tensor{out}
 }
@@ -95,8 +89,8 @@ func (f rmsNorm) Backward(x *tenon.Exec, c *tenon.FunctionContext, grads ...*ten
 	grad := x.Contiguous(grads[0])
 	rows, columns := scales.Numel(), weight.Numel()
 	gradIn := x.EmptyLike(in)
-	x.Launch(backward, tenon.LaunchShape{Grid: [3]int{rows}, Block: [3]int{warp}},
-		tenon.In(in), tenon.In(weight), tenon.In(scales), tenon.In(grad), tenon.Out(gradIn), tenon.Integer(int64(columns)))
+	x.Launch(backward, tenon.LaunchShape{Grid: [3]int{rows}}, tenon.Integer(columns), tenon.In(in), tenon.In(weight), tenon.In(scales),
+		tenon.In(grad), tenon.Out(gradIn))
 	normal := x.Mul(x.View(in, rows, columns), scales)
 	return []*tenon.Tensor{gradIn, x.Sum(x.Mul(normal, x.View(grad, rows, columns)), []int{0})}, nil
 }

@@ -123,7 +123,7 @@ func (m *machine) run(k kernelCase) ([][]byte, error) {
 		return nil, err
 	}
 	l := &driver.Launch{Func: m.funcs[k.prog.Name], Stream: m.stream, Grid: [3]uint32{uint32(k.grid), 1, 1},
-		Block: [3]uint32{uint32(k.block), 1, 1}, Args: args, Shared: shared}
+		Block: [3]uint32{uint32(k.block), uint32(max(1, k.high[0])), uint32(max(1, k.high[1]))}, Args: args, Shared: shared}
 	if err := m.Launch(l); err != nil {
 		return nil, err
 	}

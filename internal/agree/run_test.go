@@ -14,6 +14,8 @@ type kernelCase struct {
 	prog        *kir.Program
 	grid, block int
 	args        []argument
+	// high is the block's size in y and z; 0 means 1.
+	high [2]int
 	// shared is the dynamic shared memory in bytes.
 	shared int
 }

@@ -45,7 +45,8 @@ func Number(v float64) Arg { return Arg{kind: argNumber, number: kernels.FloatSc
 // Integer is a scalar argument, exact to 64 bits.
 func Integer(v int64) Arg { return Arg{kind: argNumber, number: kernels.IntScalar(v)} }
 
-// LaunchShape is a launch's grid in blocks and its block in threads; zero counts mean 1.
+// LaunchShape is a launch's grid in blocks and its block in threads; zero counts mean 1. A kernel that fixes its block, by FixedThreads
+// or with tiles, needs no Block.
 type LaunchShape struct {
 	// Grid and Block are x, y, z.
 	Grid, Block [3]int
@@ -136,9 +137,13 @@ func paramsOf(p *kir.Program) paramUse {
 	return use.(paramUse)
 }
 
-// checkBlocks refuses a grid or block that the program cannot run with.
-func (f *frame) checkBlocks(p *kir.Program, shape LaunchShape) {
-	threads, block := 1, shape.Block // as it runs
+// checkBlocks refuses a grid or block that the program cannot run with, and returns the block as it runs.
+func (f *frame) checkBlocks(p *kir.Program, shape LaunchShape) (block [3]int) {
+	exact := p.FixedThreads || len(p.Tiles) > 0
+	if exact && shape.Block == block {
+		shape.Block[0] = p.Threads
+	}
+	threads, block := 1, shape.Block
 	for i := range 3 {
 		if shape.Grid[i] < 0 || shape.Block[i] < 0 || shape.Block[i] > 1024 {
 			f.fail(fault.Invalid, "a launch of grid %v and block %v; give counts of at least 0, and of at most 1024 threads",
@@ -147,14 +152,15 @@ func (f *frame) checkBlocks(p *kir.Program, shape LaunchShape) {
 		block[i] = max(block[i], 1)
 		threads *= block[i]
 	}
-	switch exact := p.FixedThreads || len(p.Tiles) > 0; {
+	switch {
 	case exact && (threads != p.Threads || block[0] != threads):
-		f.fail(fault.Invalid, "kernel %s is written for blocks of %d threads in x, but the launch has blocks of %v; give "+
-			"LaunchShape.Block as [3]int{%d}", p.Name, p.Threads, block, p.Threads)
+		f.fail(fault.Invalid, "kernel %s is written for blocks of %d threads in x, but the launch has blocks of %v; give a "+
+			"LaunchShape with a Grid of such blocks and no Block", p.Name, p.Threads, block)
 	case threads > p.Threads:
 		f.fail(fault.Invalid, "kernel %s is written for blocks of at most %d threads, but the launch has blocks of %v; launch smaller "+
 			"blocks, and more of them", p.Name, p.Threads, block)
 	}
+	return block
 }
 
 // checkShared refuses a launch that takes more shared memory than a block may have. Tiles is what the kernel's tiles take of it.
@@ -322,7 +328,7 @@ func runLaunch(f *frame) error {
 	if err != nil {
 		return err
 	}
-	f.checkBlocks(p, c.shape)
+	block := f.checkBlocks(p, c.shape)
 	f.launchArgs(p, &c)
 	fn, err := st.Device().User(c.k)
 	if err != nil {
@@ -331,7 +337,7 @@ func runLaunch(f *frame) error {
 	f.checkShared(p, c.shape, int(fn.Shared))
 	d, l := f.dl, &f.launch
 	for i := range 3 {
-		d.Grid[i], d.Block[i] = uint32(max(c.shape.Grid[i], 1)), uint32(max(c.shape.Block[i], 1))
+		d.Grid[i], d.Block[i] = uint32(max(c.shape.Grid[i], 1)), uint32(block[i])
 	}
 	d.Func, d.Stream, d.Shared, d.Args, d.Waits = fn.Handle, st.Handle(), uint32(c.shape.Shared)+fn.Shared, l.Args, fn.Waits
 	f.comesFrom(fn)

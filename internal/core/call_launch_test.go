@@ -49,7 +49,7 @@ func TestLaunchRefusals(t *testing.T) {
 			arg        Arg
 		}{
 			{"too few", "kernel fixed is written for blocks of 64 threads in x, but the launch has blocks of [32 1 1]; " +
-				"give LaunchShape.Block as [3]int{64}", fixed,
+				"give a LaunchShape with a Grid of such blocks and no Block", fixed,
 				block(32, 0), Out(a)},
 			{"in y", "for blocks of 64 threads in x, but the launch has blocks of [1 64 1]", fixed, block(1, 64), Out(a)},
 			{"too many", "kernel few is written for blocks of at most 64 threads, but the launch has blocks of [65 1 1]; " +
@@ -79,7 +79,7 @@ func TestLaunchRefusals(t *testing.T) {
 		}
 		x.Launch(reader, block(1, 0), In(a))
 		x.Launch(moved, block(1, 0), Out(a))
-		x.Launch(fixed, block(64, 0), Out(a))
+		x.Launch(fixed, LaunchShape{}, Out(a))
 		want(t, x, x.Sum(a, nil, SumOpt{}), 64)
 	})
 }

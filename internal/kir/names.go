@@ -141,6 +141,10 @@ var words = map[Op]string{OpMulHi: "MulHi", OpMulWide: "MulWide", OpFMA: "FMA", 
 // word returns what programs call the operation, such as "MulWide".
 func (in *Instr) word() string {
 	switch in.Op {
+	case OpBarrier:
+		if in.Text != "" {
+			return in.Text
+		}
 	case OpShuffle:
 		return [...]string{ShuffleIdx: "Shuffle", ShuffleUp: "ShuffleUp", ShuffleDown: "ShuffleDown", ShuffleXor: "ShuffleXor"}[in.Sub]
 	case OpVote:

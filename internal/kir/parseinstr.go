@@ -144,6 +144,10 @@ func (s *parser) operands(in *Instr) {
 		for s.accept(',') {
 			in.Args = append(in.Args, s.uses(1)...)
 		}
+	case OpBarrier:
+		if s.peek() == '"' {
+			in.Text = s.str()
+		}
 	case OpFor:
 		b := &Block{Params: s.define(1, in.Type)}
 		s.expect('=')

@@ -353,6 +353,11 @@ func (w *printer) instr(in *Instr) {
 			w.s(", ")
 			w.vs(in.Args[1:])
 		}
+	case OpBarrier:
+		if in.Text != "" {
+			w.s(" ")
+			w.q(in.Text)
+		}
 	case OpFor:
 		w.s(" ")
 		w.params(in)

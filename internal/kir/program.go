@@ -189,7 +189,7 @@ type Instr struct {
 	Width int
 	// Blocks are the nested regions.
 	Blocks []*Block
-	// Text is an assert's message.
+	// Text is an assert's message, or what the program called that begins with a barrier; "" for a barrier of its own.
 	Text string
 	// Loc indexes Program.Locs.
 	Loc int

@@ -36,7 +36,7 @@ type activation struct{}
 func (activation) Forward(x *tenon.Exec, c *tenon.FunctionContext, inputs ...*tenon.Tensor) []*tenon.Tensor {
 	in := x.Contiguous(inputs[0])
 	out, n := x.EmptyLike(in), in.Numel()
-	x.Launch(mish, tenon.Over(n), tenon.In(in), tenon.Out(out), tenon.Integer(int64(n)))
+	x.Launch(mish, tenon.Over(n), tenon.In(in), tenon.Out(out), tenon.Integer(n))
 	c.Save(in)
 	return []*tenon.Tensor{out}
 }
@@ -44,7 +44,7 @@ func (activation) Forward(x *tenon.Exec, c *tenon.FunctionContext, inputs ...*te
 func (activation) Backward(x *tenon.Exec, c *tenon.FunctionContext, grads ...*tenon.Tensor) ([]*tenon.Tensor, error) {
 	in, grad := c.Saved()[0], x.Contiguous(grads[0])
 	out, n := x.EmptyLike(in), in.Numel()
-	x.Launch(mishGrad, tenon.Over(n), tenon.In(in), tenon.In(grad), tenon.Out(out), tenon.Integer(int64(n)))
+	x.Launch(mishGrad, tenon.Over(n), tenon.In(in), tenon.In(grad), tenon.Out(out), tenon.Integer(n))
 	return []*tenon.Tensor{out}, nil
 }
 
@@ -58,7 +58,7 @@ func Example() {
 
 	p := tenon.From(x, []float32{-1, 0, 1, 2})
 	q := x.EmptyLike(p)
-	x.Launch(mish, tenon.Over(p.Numel()), tenon.In(p), tenon.Out(q), tenon.Integer(int64(p.Numel())))
+	x.Launch(mish, tenon.Over(p.Numel()), tenon.In(p), tenon.Out(q), tenon.Integer(p.Numel()))
 	fmt.Println(tenon.Read[float32](x, q))
 	// Output: [-0.30340147 0 0.86509836 1.943959] <nil>
 }

@@ -91,7 +91,7 @@ func TestSameBits(t *testing.T) {
 				k.ForEach(n, func(i kernel.Value) { out.Store(i, f(in.Load(i))) })
 			})
 			q := x.EmptyLike(p)
-			x.Launch(k, tenon.Over(p.Numel()), tenon.In(p), tenon.Out(q), tenon.Integer(int64(p.Numel())))
+			x.Launch(k, tenon.Over(p.Numel()), tenon.In(p), tenon.Out(q), tenon.Integer(p.Numel()))
 			return q
 		}
 		for _, c := range functions {
