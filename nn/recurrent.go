@@ -113,12 +113,12 @@ func (r *recurrent) options() string {
 // forward returns the last layer's output and the final states. A start that is nil stands for zeros.
 func (r *recurrent) forward(x *tenon.Exec, weights [][]RecurrentWeights, training bool, in, lengths *tenon.Tensor,
 	starts ...*tenon.Tensor) []*tenon.Tensor {
+	p := pass{recurrent: r, training: training, starts: starts}
+	if r.opt.BatchFirst {
+		p.time = 1
+	}
+	single := p.check(x, weights, in, lengths)
 	return x.WithinMany(func(x *tenon.Exec) []*tenon.Tensor {
-		p := pass{recurrent: r, training: training, starts: starts}
-		if r.opt.BatchFirst {
-			p.time = 1
-		}
-		single := p.check(x, weights, in, lengths)
 		if single {
 			in = x.Unsqueeze(in, 1-p.time)
 			for i, s := range starts {
@@ -162,8 +162,8 @@ func (p *pass) check(x *tenon.Exec, weights [][]RecurrentWeights, in, lengths *t
 		whole = whole && len(directions) == p.directions()
 	}
 	if !whole {
-		fail(name, "Weights does not hold the parameters of %d layers and %d directions; leave its lists as New%s made them",
-			p.opt.NumLayers, p.directions(), name)
+		fail(name, "Weights does not have an element for each of %d directions in each of %d lists, as New%s made it; replace only "+
+			"parameters in it", p.directions(), p.opt.NumLayers, name)
 	}
 	core.Given(name, 0, (*core.Tensor)(in))
 	if in.Dim() != 2 && in.Dim() != 3 {
