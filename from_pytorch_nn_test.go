@@ -133,6 +133,36 @@ func TestFromPyTorchModules(t *testing.T) {
 	}
 }
 
+func TestFromPyTorchRecurrent(test *testing.T) {
+	x := openSim(test)
+	lstm := nn.NewLSTM(x, 3, 4, nn.RecurrentOpt{NumLayers: 2, BatchFirst: true})
+	defer nn.Close(lstm)
+	if text := nn.String(lstm); text != "LSTM(3, 4, num_layers=2, batch_first=True)" {
+		test.Error(text)
+	}
+	t, lengths := x.Ones([]int{2, 5, 3}, tenon.Float32), tenon.From(x, []int64{2, 5})
+	h, c := x.Zeros([]int{2, 2, 4}, tenon.Float32), x.Zeros([]int{2, 2, 4}, tenon.Float32)
+	var out *tenon.Tensor
+	out, h, c = lstm.Forward(x, t, nn.LSTMForwardOpt{Hidden: h, Cell: c})
+	if fmt.Sprint(out.Shape(), h.Shape(), c.Shape()) != "[2 5 4] [2 2 4] [2 2 4]" {
+		test.Error(out, h, c)
+	}
+	out, h, c = lstm.Forward(x, t, nn.LSTMForwardOpt{Lengths: lengths})
+	last := x.Select(h, 0, 1) // of the second layer
+	wantItem(test, x, x.Sum(x.Abs(x.Index(out, 0, tenon.Span(2, 5))), nil), 0)
+	wantItem(test, x, x.Sum(x.Abs(x.Sub(x.Index(out, 0, 1), x.Select(last, 0, 0))), nil), 0)
+	both := nn.NewLSTM(x, 3, 4, nn.RecurrentOpt{NumLayers: 2, Bidirectional: true})
+	defer nn.Close(both)
+	{
+		lstm := both
+		for name, p := range nn.Params(lstm) {
+			if (name == "weight_hh_l1_reverse") != (p == lstm.Weights[1][1].WeightHH) {
+				test.Error(name)
+			}
+		}
+	}
+}
+
 func TestFromPyTorchData(t *testing.T) {
 	x := openSim(t)
 	ds, err := data.NewTable(data.NewColumn(make([]float32, 640), 64))

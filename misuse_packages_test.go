@@ -67,8 +67,8 @@ var functions = map[string]any{
 	"nn.NewBatchNorm2d": nn.NewBatchNorm2d, "nn.NewBuffer": nn.NewBuffer, "nn.NewConv1d": nn.NewConv1d, "nn.NewConv2d": nn.NewConv2d,
 	"nn.NewDropout":   nn.NewDropout,
 	"nn.NewEmbedding": nn.NewEmbedding, "nn.NewGroupNorm": nn.NewGroupNorm, "nn.NewHostGenerator": nn.NewHostGenerator,
-	"nn.NewLayerNorm": nn.NewLayerNorm,
-	"nn.NewLinear":    nn.NewLinear, "nn.NewPReLU": nn.NewPReLU, "nn.NewParam": nn.NewParam, "nn.NewRMSNorm": nn.NewRMSNorm,
+	"nn.NewLayerNorm": nn.NewLayerNorm, "nn.NewLSTM": nn.NewLSTM, "nn.NewGRU": nn.NewGRU,
+	"nn.NewLinear": nn.NewLinear, "nn.NewPReLU": nn.NewPReLU, "nn.NewParam": nn.NewParam, "nn.NewRMSNorm": nn.NewRMSNorm,
 	"nn.NumParams": nn.NumParams, "nn.Params": nn.Params, "nn.SplitParams": nn.SplitParams,
 	"nn.StateDict": nn.StateDict, "nn.String": nn.String, "nn.To": nn.To, "nn.ToDType": nn.ToDType, "nn.Train": nn.Train,
 
@@ -134,6 +134,7 @@ var types = []any{
 	(*nn.GroupNorm)(nil), (*nn.GraphedCallable)(nil), (*nn.Graphed)(nil), (*nn.LayerNorm)(nil), (*nn.Mode)(nil),
 	cuda.UUID{},
 	nvtx.Range{},
+	(*nn.LSTM)(nil), (*nn.GRU)(nil),
 	(*nn.Linear)(nil), (*nn.PReLU)(nil), (*nn.Param)(nil), (*nn.RMSNorm)(nil), nn.AdaptiveAvgPool2d{}, nn.AvgPool2d{}, nn.BCELoss{},
 	nn.BCEWithLogitsLoss{}, nn.CrossEntropyLoss{}, nn.ELU{}, nn.Flatten{},
 	nn.Func(nil), nn.GELU{}, nn.Hardtanh{}, nn.HuberLoss{}, nn.Identity{}, nn.KLDivLoss{}, nn.L1Loss{}, nn.LeakyReLU{}, nn.LogSigmoid{},
@@ -223,6 +224,10 @@ func (w *walk) packages() {
 		good("zero", new(nn.Linear)))
 	w.add((*nn.Conv1d)(nil), made("made", func(x *tenon.Exec) any { return nn.NewConv1d(x, 2, 2, 1) }), bad("nil", (*nn.Conv1d)(nil)),
 		good("zero", new(nn.Conv1d)))
+	w.add((*nn.LSTM)(nil), made("made", func(x *tenon.Exec) any { return nn.NewLSTM(x, 2, 2) }), bad("nil", (*nn.LSTM)(nil)),
+		good("zero", new(nn.LSTM)))
+	w.add((*nn.GRU)(nil), made("made", func(x *tenon.Exec) any { return nn.NewGRU(x, 2, 2) }), bad("nil", (*nn.GRU)(nil)),
+		good("zero", new(nn.GRU)))
 	w.add((*nn.Param)(nil), made("made", func(x *tenon.Exec) any { return nn.NewParam(x.Ones([]int{2}, tenon.Float32)) }),
 		good("nil", (*nn.Param)(nil)), good("zero", new(nn.Param)))
 	w.add((*nn.Buffer)(nil), made("made", func(x *tenon.Exec) any { return nn.NewBuffer(x.Ones([]int{2}, tenon.Float32)) }),

@@ -150,6 +150,14 @@ func zeroModuleProbes() map[string]zeroProbe {
 		"nn.PReLUOpt.Init": {run: func(x *tenon.Exec) (float64, error) {
 			return numberOf(x, nn.NewPReLU(x, 1, nn.PReLUOpt{Init: zero, DType: tenon.Float64}).Weight.Tensor())
 		}},
+		"nn.RecurrentOpt.Dropout": {run: func(x *tenon.Exec) (float64, error) {
+			m := nn.NewLSTM(x, 1, 1, nn.RecurrentOpt{NumLayers: 2, Dropout: zero, DType: tenon.Float64})
+			in := float64s(x, 1)
+			trained, _, _ := m.Forward(x, x.View(in, 1, 1))
+			nn.Eval(m)
+			evaluated, _, _ := m.Forward(x, x.View(in, 1, 1))
+			return numberOf(x, x.Sub(trained, evaluated))
+		}},
 		"nn.SmoothL1Loss.Beta": {run: func(x *tenon.Exec) (float64, error) {
 			return numberOf(x, nn.SmoothL1Loss{Beta: zero}.Forward(x, float64s(x, 2*least), float64s(x, 0)))
 		}, want: 2 * least},

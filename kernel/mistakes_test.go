@@ -51,10 +51,16 @@ var mistaken = []struct {
 		func(k *kernel.Builder) { k.VarOf(dtype.Int32).Get() }},
 	{"the count of ForEach is int32; it must be int64: convert it", func(k *kernel.Builder) { k.ForEach(k.I32(1), func(kernel.Value) {}) }},
 	{"the index of a ForEach is used outside its function, where it may be too large; move the use inside",
-		func(k *kernel.Builder) { var v kernel.Value; k.ForEach(k.I64(1), func(i kernel.Value) { v = i }); v.Neg() }},
+		func(k *kernel.Builder) { index(k).Neg() }},
 	{"Break stands outside a loop; call it in the function of a For or Loop", func(k *kernel.Builder) { k.Break() }},
 	{"an operation follows a Break, and is never reached; remove it",
 		func(k *kernel.Builder) { k.Loop(func() { k.Break(); k.Barrier() }) }},
+}
+
+// index returns the index of a ForEach that has ended.
+func index(k *kernel.Builder) (v kernel.Value) {
+	k.ForEach(k.I64(1), func(i kernel.Value) { v = i })
+	return v
 }
 
 func first(k *kernel.Builder) kernel.Value { return k.ThreadIdx(kernel.X).Eq(k.I32(0)) }

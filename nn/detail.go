@@ -189,6 +189,9 @@ func (m HuberLoss) detail() (name, options string)         { return "HuberLoss",
 func (m BCELoss) detail() (name, options string)           { return "BCELoss", "" }
 func (m KLDivLoss) detail() (name, options string)         { return "KLDivLoss", "" }
 
+func (m *LSTM) detail() (name, options string) { return "LSTM", m.recurrent.options() }
+func (m *GRU) detail() (name, options string)  { return "GRU", m.recurrent.options() }
+
 // list joins alternating names and values.
 func list(namesAndValues ...string) string {
 	var b strings.Builder

@@ -170,6 +170,45 @@ func ExampleMode() {
 	// )
 }
 
+// tagger gives each word of a sentence one of a few tags. Words are numbers, and 0 stands after a sentence's end.
+type tagger struct {
+	Words *nn.Embedding `torch:"words"`
+	LSTM  *nn.LSTM      `torch:"lstm"`
+	Out   *nn.Linear    `torch:"out"`
+}
+
+func (m *tagger) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	lengths := x.Sum(x.NeS(in, 0), []int{1})
+	out, _, _ := m.LSTM.Forward(x, m.Words.Forward(x, in), nn.LSTMForwardOpt{Lengths: lengths})
+	return m.Out.Forward(x, out)
+}
+
+// An LSTM reads sentences of different lengths in both directions.
+func ExampleLSTM() {
+	x, err := tenon.Open(tenon.CPU())
+	if err != nil {
+		log.Fatal(err)
+	}
+	m := &tagger{
+		Words: nn.NewEmbedding(x, 100, 8),
+		LSTM:  nn.NewLSTM(x, 8, 16, nn.RecurrentOpt{BatchFirst: true, Bidirectional: true}),
+		Out:   nn.NewLinear(x, 32, 5),
+	}
+	defer nn.Close(m)
+	x.Scope(func(x *tenon.Exec) {
+		in := tenon.From(x, []int64{7, 3, 9, 2, 4, 5, 0, 0}, 2, 4)
+		fmt.Println(m.Forward(x, in).Shape())
+	})
+	fmt.Println(nn.String(m))
+	// Output:
+	// [2 4 5]
+	// tagger(
+	//   (words): Embedding(100, 8)
+	//   (lstm): LSTM(8, 16, batch_first=True, bidirectional=True)
+	//   (out): Linear(in_features=32, out_features=5, bias=True)
+	// )
+}
+
 // A module is graphed once: after that its forward and backward passes are one launch each.
 func ExampleGraph() {
 	x, err := tenon.Open(tenon.Best())

@@ -87,6 +87,13 @@ func TestPrint(t *testing.T) {
 				"Conv1d(4, 8, kernel_size=(3,), stride=(1,), padding=(1,), dilation=(2,), groups=2)"},
 			{fmt.Sprint(nn.NewConv2d(x, 4, 8, [2]int{3, 3}, nn.Conv2dOpt{Same: true})),
 				"Conv2d(4, 8, kernel_size=(3, 3), stride=(1, 1), padding=same)"},
+			{fmt.Sprint(nn.NewLSTM(x, 3, 4, nn.RecurrentOpt{NumLayers: 2, BatchFirst: true, Dropout: 0.1, Bidirectional: true})),
+				"LSTM(3, 4, num_layers=2, batch_first=True, dropout=0.1, bidirectional=True)"},
+			{fmt.Sprint(nn.NewLSTM(x, 3, 4, nn.RecurrentOpt{NumLayers: 1, Dropout: tenon.Zero}), nn.NewGRU(x, 2, 5,
+				nn.RecurrentOpt{NoBias: true})), "LSTM(3, 4) GRU(2, 5, bias=False)"},
+			{nn.String(&struct {
+				RNN *nn.GRU `torch:"rnn"`
+			}{nn.NewGRU(x, 2, 5)}), "(\n  (rnn): GRU(2, 5)\n)"},
 			{fmt.Sprint(nn.NewGroupNorm(x, 2, 8)), "GroupNorm(2, 8, eps=1e-05, affine=True)"},
 			{fmt.Sprint(nn.NewRMSNorm(x, []int{8})), "RMSNorm((8,), eps=None, elementwise_affine=True)"},
 			{fmt.Sprint(nn.NewPReLU(x, 1)), "PReLU(num_parameters=1)"},

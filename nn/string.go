@@ -78,6 +78,12 @@ func (m *RMSNorm) String() string { return String(m) }
 func (m *GroupNorm) String() string { return String(m) }
 
 // String returns the module's type with its options, in PyTorch's form.
+func (m *LSTM) String() string { return String(m) }
+
+// String returns the module's type with its options, in PyTorch's form.
+func (m *GRU) String() string { return String(m) }
+
+// String returns the module's type with its options, in PyTorch's form.
 func (m MaxPool2d) String() string { return String(m) }
 
 // String returns the module's type with its options, in PyTorch's form.

@@ -315,6 +315,12 @@ func (w *walker) fields(v reflect.Value, name string) bool {
 			if !f.IsExported() && !f.Anonymous || tag == "-" || kindOf(v.Field(i)) != want {
 				continue
 			}
+			if all, ok := weightsIn(v.Field(i)); ok {
+				if !w.weights(all, f.Name, name) {
+					return false
+				}
+				continue
+			}
 			path := name
 			if tag != "" {
 				path = join(name, tag)
@@ -323,6 +329,36 @@ func (w *walker) fields(v reflect.Value, name string) bool {
 			}
 			if !w.into(v.Field(i), path, step{field: f.Name}) {
 				return false
+			}
+		}
+	}
+	return true
+}
+
+// weightsIn returns the weights that a field of a recurrent module holds.
+func weightsIn(v reflect.Value) ([][]RecurrentWeights, bool) {
+	if v.Type() != reflect.TypeFor[[][]RecurrentWeights]() || !v.CanInterface() {
+		return nil, false
+	}
+	return v.Interface().([][]RecurrentWeights), true
+}
+
+// weights walks the parameters in the field of a recurrent module, whose names end with the indexes of layer and direction.
+func (w *walker) weights(all [][]RecurrentWeights, field, name string) bool {
+	path := w.steps
+	defer func() { w.steps = path }()
+	for layer, directions := range all {
+		for i, of := range directions {
+			end := "_l" + strconv.Itoa(layer) + [...]string{"", "_reverse"}[min(i, 1)]
+			for _, p := range [...]struct {
+				field, key string
+				p          *Param
+			}{{"WeightIH", "weight_ih", of.WeightIH}, {"WeightHH", "weight_hh", of.WeightHH}, {"BiasIH", "bias_ih", of.BiasIH},
+				{"BiasHH", "bias_hh", of.BiasHH}} {
+				w.steps = append(path[:len(path):len(path)], step{field: field}, step{index: layer}, step{index: i}, step{field: p.field})
+				if p.p != nil && !w.visit(join(name, p.key+end), p.p) {
+					return false
+				}
 			}
 		}
 	}

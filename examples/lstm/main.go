@@ -1,5 +1,5 @@
-// LSTM tells lines of Go from lines of prose with a recurrent network that reads them in both directions. Tenon has no recurrent modules:
-// an LSTM or GRU is a loop in Go, with parameters under PyTorch's keys. A compiled step is one graph, whatever the number of iterations.
+// LSTM tells lines of Go from lines of prose with a recurrent network that reads each of them in both directions. A compiled step is one
+// graph, although the lines of a batch have different lengths.
 //
 //	go run ./examples/lstm
 //	go run ./examples/lstm -gru -compile
@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,85 +22,36 @@ import (
 	"tenon.dev/optim"
 )
 
-// recurrent is one direction of an LSTM or GRU.
-type recurrent struct {
-	WeightIH *nn.Param `torch:"weight_ih_l0"`
-	WeightHH *nn.Param `torch:"weight_hh_l0"`
-	BiasIH   *nn.Param `torch:"bias_ih_l0"`
-	BiasHH   *nn.Param `torch:"bias_hh_l0"`
-
-	gru, reverse bool
-}
-
-func newRecurrent(x *tenon.Exec, in, width int, gru, reverse bool) *recurrent {
-	gates, bound := 4, 1/math.Sqrt(float64(width))
-	if gru {
-		gates = 3
-	}
-	uniform := func(shape ...int) *nn.Param {
-		p := nn.NewParam(x.Empty(shape, tenon.Float32))
-		nn.InitUniform(x, p.Tensor(), -bound, bound, nil)
-		return p
-	}
-	return &recurrent{
-		WeightIH: uniform(gates*width, in), WeightHH: uniform(gates*width, width),
-		BiasIH: uniform(gates * width), BiasHH: uniform(gates * width), gru: gru, reverse: reverse,
-	}
-}
-
-// Forward returns the state [batch, width] after the last of the inputs [batch, time, in] where valid [batch, time] is true.
-func (r *recurrent) Forward(x *tenon.Exec, in, valid *tenon.Tensor) *tenon.Tensor {
-	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
-		inputs := x.Unbind(x.Linear(in, r.WeightIH.Tensor(), r.BiasIH.Tensor()), 1)
-		valids := x.Unbind(x.Unsqueeze(valid, -1), 1)
-		if r.reverse {
-			slices.Reverse(inputs)
-			slices.Reverse(valids)
-		}
-		state := x.Zeros([]int{in.Size(0), r.WeightHH.Tensor().Size(1)}, in.DType())
-		cell := state
-		for t, input := range inputs {
-			hidden := x.Linear(state, r.WeightHH.Tensor(), r.BiasHH.Tensor())
-			nextState, nextCell := r.step(x, input, hidden, state, cell)
-			state, cell = x.Where(valids[t], nextState, state), x.Where(valids[t], nextCell, cell)
-		}
-		return state
-	})
-}
-
-// step computes the gates. The cell of a GRU never changes.
-func (r *recurrent) step(x *tenon.Exec, input, hidden, state, cell *tenon.Tensor) (nextState, nextCell *tenon.Tensor) {
-	if r.gru {
-		i, h := x.Chunk(input, 3, 1), x.Chunk(hidden, 3, 1)
-		reset, update := x.Sigmoid(x.Add(i[0], h[0])), x.Sigmoid(x.Add(i[1], h[1]))
-		return x.Lerp(x.Tanh(x.Add(i[2], x.Mul(reset, h[2]))), state, update), cell
-	}
-	gates := x.Chunk(x.Add(input, hidden), 4, 1)
-	nextCell = x.Add(x.Mul(x.Sigmoid(gates[1]), cell), x.Mul(x.Sigmoid(gates[0]), x.Tanh(gates[2])))
-	return x.Mul(x.Sigmoid(gates[3]), x.Tanh(nextCell)), nextCell
-}
-
-// classifier returns the logit that a line is prose, given its characters with 0 after the end.
+// classifier returns the logit that a line is prose, given its characters with 0 after the end. Either LSTM or GRU is nil.
 type classifier struct {
-	Characters        *nn.Embedding
-	Forwards, Reverse *recurrent
-	Out               *nn.Linear
+	Characters *nn.Embedding
+	LSTM       *nn.LSTM
+	GRU        *nn.GRU
+	Out        *nn.Linear
 }
 
 func newClassifier(x *tenon.Exec, width int, gru bool) *classifier {
-	return &classifier{
-		Characters: nn.NewEmbedding(x, 129, width/2),
-		Forwards:   newRecurrent(x, width/2, width, gru, false),
-		Reverse:    newRecurrent(x, width/2, width, gru, true),
-		Out:        nn.NewLinear(x, 2*width, 1),
+	m, both := &classifier{}, nn.RecurrentOpt{BatchFirst: true, Bidirectional: true}
+	m.Characters = nn.NewEmbedding(x, 129, width/2)
+	if gru {
+		m.GRU = nn.NewGRU(x, width/2, width, both)
+	} else {
+		m.LSTM = nn.NewLSTM(x, width/2, width, both)
 	}
+	m.Out = nn.NewLinear(x, 2*width, 1)
+	return m
 }
 
 func (m *classifier) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
-		characters, valid := m.Characters.Forward(x, in), x.NeS(in, 0)
-		states := []*tenon.Tensor{m.Forwards.Forward(x, characters, valid), m.Reverse.Forward(x, characters, valid)}
-		return m.Out.Forward(x, x.Cat(states, 1))
+		characters, lengths := m.Characters.Forward(x, in), x.Sum(x.NeS(in, 0), []int{1})
+		var last *tenon.Tensor // the state of each direction after the line
+		if m.GRU != nil {
+			_, last = m.GRU.Forward(x, characters, nn.GRUForwardOpt{Lengths: lengths})
+		} else {
+			_, last, _ = m.LSTM.Forward(x, characters, nn.LSTMForwardOpt{Lengths: lengths})
+		}
+		return m.Out.Forward(x, x.Cat(x.Unbind(last, 0), 1))
 	})
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -50,46 +51,64 @@ func TestLSTM(t *testing.T) {
 	}
 }
 
-// The state equals the result of PyTorch's formulas in float64, in both directions, and data after a row's end does not change it.
-func TestRecurrent(t *testing.T) {
-	const length, in, width = 5, 3, 4
-	ends := []int{5, 3}
-	for _, kind := range []struct{ gru, reverse bool }{{false, false}, {false, true}, {true, false}, {true, true}} {
+// The logit equals the result of PyTorch's formulas in float64. A line ends at its first 0.
+func TestClassifier(t *testing.T) {
+	const length, width = 5, 4
+	lines := []int64{66, 3, 120, 9, 30, 9, 40, 17, 0, 0}
+	for _, gru := range []bool{false, true} {
 		tenontest.Run(t, func(x *tenon.Exec) {
 			x.Device().Generator().SetSeed(2)
-			r := newRecurrent(x, in, width, kind.gru, kind.reverse)
-			defer nn.Close(r)
-			inputs := x.RandN([]int{len(ends), length, in}, tenon.Float32)
-			valid := x.Lt(x.Arange(0, length, 1, tenon.Int64), tenon.From(x, []int64{5, 3}, 2, 1))
-			got := read(t, x, r.Forward(x, inputs, valid))
-			rows := read(t, x, inputs)
-			for row, end := range ends {
-				want := reference(t, x, r, rows[row*length*in:][:end*in], in, width)
-				for i, w := range want {
-					if g := float64(got[row*width+i]); math.Abs(g-w) > 1e-5 {
-						t.Errorf("%+v, row %d, element %d: got %g, want %g", kind, row, i, g, w)
-					}
+			m := newClassifier(x, width, gru)
+			defer nn.Close(m)
+			values := map[string][]float32{}
+			for name, p := range nn.Params(m) {
+				values[name] = read(t, x, p.Tensor())
+			}
+			got := read(t, x, m.Forward(x, tenon.From(x, lines, len(lines)/length, length)))
+			for row, g := range got {
+				line := lines[row*length:][:length]
+				if end := slices.Index(line, 0); end >= 0 {
+					line = line[:end]
+				}
+				if want := reference(values, line, width, gru); math.Abs(float64(g)-want) > 1e-5 {
+					t.Errorf("gru %v, row %d: got %g, want %g", gru, row, g, want)
 				}
 			}
 		}, tenon.Sim(0))
 	}
 }
 
-// reference computes the last state on the host.
-func reference(t *testing.T, x *tenon.Exec, r *recurrent, inputs []float32, in, width int) []float64 {
-	wi, wh := read(t, x, r.WeightIH.Tensor()), read(t, x, r.WeightHH.Tensor())
-	bi, bh := read(t, x, r.BiasIH.Tensor()), read(t, x, r.BiasHH.Tensor())
-	sigmoid := func(v float64) float64 { return 1 / (1 + math.Exp(-v)) }
-	h, c := make([]float64, width), make([]float64, width)
-	for step := range len(inputs) / in {
-		if r.reverse {
-			step = len(inputs)/in - 1 - step
+// reference computes the logit on the host.
+func reference(values map[string][]float32, line []int64, width int, gru bool) float64 {
+	logit := float64(values["Out.bias"][0])
+	for direction, suffix := range []string{"", "_reverse"} {
+		for i, h := range lastState(values, suffix, line, width, gru) {
+			logit += float64(values["Out.weight"][direction*width+i]) * h
 		}
+		line = slices.Clone(line)
+		slices.Reverse(line)
+	}
+	return logit
+}
+
+// lastState computes one direction's state after the line.
+func lastState(values map[string][]float32, suffix string, line []int64, width int, gru bool) []float64 {
+	key := func(name string) string {
+		if gru {
+			return "GRU." + name + "_l0" + suffix
+		}
+		return "LSTM." + name + "_l0" + suffix
+	}
+	wi, wh, bi, bh := values[key("weight_ih")], values[key("weight_hh")], values[key("bias_ih")], values[key("bias_hh")]
+	sigmoid := func(v float64) float64 { return 1 / (1 + math.Exp(-v)) }
+	in := width / 2
+	h, c := make([]float64, width), make([]float64, width)
+	for _, character := range line {
 		gate := func(g, i int) (a, b float64) { // the gate's terms from input and state
 			n := g*width + i
 			a, b = float64(bi[n]), float64(bh[n])
 			for k := range in {
-				a += float64(wi[n*in+k]) * float64(inputs[step*in+k])
+				a += float64(wi[n*in+k]) * float64(values["Characters.weight"][int(character)*in+k])
 			}
 			for k := range width {
 				b += float64(wh[n*width+k]) * h[k]
@@ -99,7 +118,7 @@ func reference(t *testing.T, x *tenon.Exec, r *recurrent, inputs []float32, in, 
 		sum := func(g, i int) float64 { a, b := gate(g, i); return a + b }
 		next := make([]float64, width)
 		for i := range width {
-			if r.gru {
+			if gru {
 				a, b := gate(2, i)
 				n, z := math.Tanh(a+sigmoid(sum(0, i))*b), sigmoid(sum(1, i))
 				next[i] = (1-z)*n + z*h[i]
