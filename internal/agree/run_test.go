@@ -98,7 +98,7 @@ func operands(rng *rand.Rand, types []kir.Type, n int) [][]byte {
 	sets := make([][]uint64, len(types))
 	out := make([][]byte, len(types))
 	for j, t := range types {
-		sets[j] = specials(t)
+		sets[j], out[j] = specials(t), make([]byte, 0, n*t.Size())
 	}
 	for i := range n {
 		k := i
