@@ -238,7 +238,7 @@ func matrix(records []*memcheck.Record) (found int, wrong []string) {
 // isPlanted selects the tests of the matrix.
 func isPlanted(name string) bool {
 	return strings.HasPrefix(name, "TestPlanted") && name != "TestPlantedHang" || strings.HasPrefix(name, "TestRepaired") &&
-		!strings.HasPrefix(name, "TestRepairedTensors") && name != "TestRepairedPooled"
+		!strings.HasPrefix(name, "TestRepairedTensors") && name != "TestRepairedPooled" && name != "TestRepairedBlock"
 }
 
 // plantedTests is their number: for each of 7 classes 3 with bugs, and one that runs the repaired versions.
@@ -321,6 +321,20 @@ func TestMatrixOfPools(t *testing.T) {
 	}
 	if found != 8 {
 		t.Errorf("%d of 8 tests are as they should", found)
+	}
+}
+
+// TestBlocksOnSimulator checks that the reductions of a block have no findings, and have one in the program's line without either of their
+// barriers.
+func TestBlocksOnSimulator(t *testing.T) {
+	found, wrong := matrix(runUnder(t, memcheck.TenonChecker(), plantedBinary(t), "", 2, time.Minute, func(name string) bool {
+		return strings.HasPrefix(name, "TestBlockToo") || name == "TestRepairedBlock"
+	}))
+	for _, w := range wrong {
+		t.Error(w)
+	}
+	if found != 3 {
+		t.Errorf("%d of 3 tests are as they should", found)
 	}
 }
 
