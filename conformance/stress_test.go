@@ -27,7 +27,7 @@ import (
 )
 
 var (
-	stressFlag = flag.Duration("stress", 20*time.Second, "how long TestStress works")
+	stressFlag = flag.Duration("stress", 5*time.Second, "how long TestStress works")
 	seedFlag   = flag.Uint64("seed", 0, "seed of TestStress; 0 is one from the time")
 )
 

@@ -136,10 +136,10 @@ func (p *pair) try(tr trial) bool {
 			}
 			return false
 		}
-	}
-	if !p.shard.has(&tr) {
-		p.image = p.image[:start]
-		return true
+		if !p.shard.has(&tr) {
+			p.image = p.image[:start]
+			return true
+		}
 	}
 	p.fill(&tr)
 	p.batch = append(p.batch, &tr)
@@ -371,7 +371,7 @@ func (p *pair) report(tr *trial, text string) {
 func (p *pair) finish() {
 	p.t.Helper()
 	p.flush()
-	if p.shard.count > 1 {
+	if *shardFlag != "" {
 		p.print()
 		return
 	}

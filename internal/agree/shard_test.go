@@ -20,6 +20,9 @@ import (
 var shardFlag = flag.String("shard", "",
 	"the share of the trials that this process does, as 2/8; tests on a GPU start such processes themselves")
 
+// allFlag is for simulated devices alone: on a GPU a test always runs all of its trials.
+var allFlag = flag.Bool("all", false, "run all trials on simulated devices, and not those of every third kernel")
+
 // shard is a share of the trials, selected by the name of their first kernel.
 type shard struct{ index, count int }
 
@@ -45,6 +48,9 @@ func spread(t *testing.T, trials func(p *pair)) {
 		return
 	}
 	p := newPair(t)
+	if !p.onGPU() && !*allFlag {
+		p.shard.count = 3
+	}
 	if *shardFlag != "" {
 		if n, err := fmt.Sscanf(*shardFlag, "%d/%d", &p.shard.index, &p.shard.count); n != 2 || err != nil ||
 			p.shard.index >= p.shard.count {
