@@ -460,7 +460,7 @@ var apart = map[string]string{
 	"memcheck":         "the other types are data of the program's own, and their methods read its fields",
 	"memviz.NewServer": "opens a port; tested in its package",
 	"tenontest.Run":    "fails the test that it is given, as the others do", "tenontest.AssertClose": "as Run",
-	"tenontest.AssertEqual": "as Run",
+	"tenontest.AssertEqual": "as Run", "tenontest.AssertGrad": "as Run",
 }
 
 // TestMisuseIsWhole: the walks call every function and method that api/tenon.txt records.

@@ -1,6 +1,7 @@
 package compile
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"os"
@@ -84,6 +85,30 @@ func (fo *forest) warn(t *trace, text string) {
 	if !t.thrashed {
 		slog.Warn(text)
 	}
+}
+
+// neverReplayed is the number of runs after which a region that has replayed nothing warns.
+const neverReplayed = 16
+
+const neverText = "A compiled region has run %d times and has replayed no graph, because its calls differ from run to run: %s, at %s. To " +
+	"avoid that, %s. A negative DynamicLimit silences this warning."
+
+// warnNever warns of a region whose runs all differ, and names the first call that does. Such a region is slower than without compile.
+func (t *trace) warnNever() {
+	if t.stats.Runs != neverReplayed || t.stats.Replays > 0 || t.stats.WarmUps == 0 || t.opt.shapes() < 0 {
+		return
+	}
+	n := t.root
+	for len(n.next) == 1 {
+		n = n.next[0]
+	}
+	if len(n.next) == 0 {
+		return
+	}
+	a, b := n.next[len(n.next)-2], n.next[len(n.next)-1]
+	differs := a.call.Differs(b.call)
+	help := cmp.Or(remedy(differs), "make the same calls in every run, or let them take what changes from a tensor")
+	slog.Warn(fmt.Sprintf(neverText, neverReplayed, differs, b.at, help))
 }
 
 // unfix marks inputs of a Do that have moved as copied. Inputs that the calls change stay static.

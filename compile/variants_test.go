@@ -62,6 +62,50 @@ func TestManyRecordingsWarnOfWhatDiffers(t *testing.T) {
 	}
 }
 
+// A region whose runs all differ warns once and names the call that does.
+func TestRunsThatAllDifferWarn(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		opt  compile.Opt
+		run  func(n int) int
+		want int
+	}{
+		{"each differs", compile.Opt{}, func(n int) int { return n }, 1},
+		{"the last are equal", compile.Opt{}, func(n int) int { return min(n, 13) }, 0}, // of 16 runs: a replay in the last
+		{"silenced", compile.Opt{DynamicLimit: -1}, func(n int) int { return n }, 0},
+		{"without graphs", compile.Opt{NoGraphs: true}, func(n int) int { return n }, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var out bytes.Buffer
+			old := slog.Default()
+			slog.SetDefault(slog.New(slog.NewTextHandler(&out, nil)))
+			defer slog.SetDefault(old)
+			x := open(t)
+			cache, k := x.Zeros([]int{2, 64, 3}, tenon.Float32), x.Ones([]int{2, 1, 3}, tenon.Float32)
+			r := compile.New(c.opt)
+			for n := range 20 {
+				must(t, r.Do(x, func(x *tenon.Exec) error {
+					x.CopyInto(x.Narrow(cache, 1, c.run(n), 1), k)
+					return nil
+				}))
+				if n < 15 && out.Len() > 0 {
+					t.Fatalf("run %d warns: %s", n, &out)
+				}
+			}
+			got := out.String()
+			if strings.Count(got, "level=WARN") != c.want {
+				t.Errorf("want %d warnings: %s", c.want, got)
+			}
+			for _, part := range []string{"run 16 times and has replayed no graph", "place or alignment of operand", "variants_test.go:",
+				"IndexCopyInto"} {
+				if c.want > 0 && !strings.Contains(got, part) {
+					t.Errorf("%q is not in %s", part, got)
+				}
+			}
+		})
+	}
+}
+
 // A cache that is written at a number is another call at each position; at a position in a tensor it is the same one.
 func TestPositionsInTensors(t *testing.T) {
 	x := open(t)

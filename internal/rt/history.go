@@ -264,12 +264,25 @@ func (c *converter) describe(f runtime.Frame) call {
 		k.hidden, shown = op == "", snapshot.Frame{File: "tenon", Name: "tenon::" + op}
 	default:
 		// What is not exported is what an exported function is made of, such as a function literal.
-		k.hidden = !token.IsExported(f.Function[strings.LastIndexByte(f.Function, '.')+1:])
+		k.hidden = !public(f.Function)
 	}
 	if !k.hidden {
 		k.frame = c.s.Stacks.AddFrame(shown)
 	}
 	return k
+}
+
+// public reports whether programs can call the function of that name: it is exported, and so is the receiver's type. A generic type counts:
+// exported types get its methods. Try runs operations and is none.
+func public(function string) bool {
+	name := function[strings.LastIndexByte(function, '/')+1:]
+	_, name, _ = strings.Cut(name, ".")
+	generic := strings.Contains(name, "[")
+	last := name[strings.LastIndexByte(name, '.')+1:]
+	if recv, ok := strings.CutPrefix(name, "(*"); ok && !generic && !token.IsExported(recv) {
+		return false
+	}
+	return token.IsExported(last) && name != "Try"
 }
 
 // functionName returns a function's name as people write it.
