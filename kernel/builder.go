@@ -17,7 +17,7 @@ import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/kir"
-	"tenon.dev/internal/origin"
+	"tenon.dev/internal/stack"
 )
 
 // Kernel is a finished program, or the first mistake made while building it.
@@ -115,8 +115,8 @@ type Builder struct {
 	prog  *kir.Program
 	block *kir.Block
 	err   error
-	sites map[uintptr]*site
-	files []string // the whole paths of the files of prog.Locs
+	locs  map[*site]int // the indexes of the lines in prog.Locs
+	files []string      // the whole paths of the files of prog.Locs
 	// over are the indexes of the calls of ForEach that have ended.
 	over []kir.Value
 
@@ -125,7 +125,7 @@ type Builder struct {
 }
 
 func empty() *Builder {
-	return &Builder{prog: &kir.Program{Locs: []kir.Loc{{}}}, sites: map[uintptr]*site{}, files: []string{""},
+	return &Builder{prog: &kir.Program{Locs: []kir.Loc{{}}}, locs: map[*site]int{}, files: []string{""},
 		parts: map[dtype.DType]Array{}}
 }
 
@@ -160,67 +160,26 @@ func (b *Builder) fail(format string, args ...any) {
 // place returns the file and line of a location that loc returned.
 func (b *Builder) place(loc int) (file string, line int) { return b.files[loc], b.prog.Locs[loc].Line }
 
-// site is a call on the way to the builder.
-type site struct {
-	folder, file string // of the package, in the module
-	line         int
-	loc          int // 0 until addLoc gave it one
-}
-
 // loc returns the index of the source location of the first caller outside this package or, if the program called package kmath, of that
 // call.
 func (b *Builder) loc() int {
 	b.own()
-	var pcs [16]uintptr
-	found, sure := b.caller(pcs[:runtime.Callers(3, pcs[:4])]) // mostly enough, and a long stack takes longer to read
-	if !sure {
-		found, _ = b.caller(pcs[:runtime.Callers(3, pcs[:])])
+	var at path
+	stack.Addresses(at[:])
+	s, ok := places.of(&at)
+	if !ok {
+		var pcs path
+		s = places.add(&at, pcs[:runtime.Callers(3, pcs[:])])
 	}
-	if found == nil {
+	if s == nil {
 		return 0
 	}
-	if found.loc == 0 {
-		found.loc = b.addLoc(found.file, found.line)
+	loc, ok := b.locs[s]
+	if !ok {
+		loc = b.addLoc(s.file, s.line)
+		b.locs[s] = loc
 	}
-	return found.loc
-}
-
-// caller returns the call among pcs that loc looks for, or nil. It is sure if callers further out cannot be meant.
-func (b *Builder) caller(pcs []uintptr) (found *site, sure bool) {
-	for _, pc := range pcs {
-		s := b.site(pc)
-		switch {
-		case s.folder == "kernel":
-			continue
-		case s.folder == "kernel/kmath":
-			found = nil // its caller is the one
-			continue
-		case found == nil:
-			found = s
-		}
-		if s.folder != "internal/kernels/math" {
-			return found, true
-		}
-	}
-	return found, false
-}
-
-// site returns the call at a program counter; one without a line counts as this package's.
-func (b *Builder) site(pc uintptr) *site {
-	if s, ok := b.sites[pc]; ok {
-		return s
-	}
-	s := &site{folder: "kernel"}
-	frames := runtime.CallersFrames([]uintptr{pc})
-	for more := true; more && s.folder == "kernel"; {
-		var fr runtime.Frame
-		if fr, more = frames.Next(); fr.Line > 0 {
-			_, folder := origin.Of(fr.Function, fr.File)
-			s = &site{folder: folder, file: fr.File, line: fr.Line}
-		}
-	}
-	b.sites[pc] = s
-	return s
+	return loc
 }
 
 // addLoc keeps only the last two elements of the path, so that images do not depend on the directory of the module.

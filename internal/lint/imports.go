@@ -55,7 +55,7 @@ internal/check: LEAF internal/checklog internal/origin internal/terminal interna
 internal/driver/hostsim: LEAF internal/driver internal/kir internal/vexec internal/check
 internal/driver/libcuda: LEAF internal/driver internal/dl
 
-kernel: LEAF internal/origin internal/kir internal/kir/math
+kernel: LEAF internal/origin internal/stack internal/kir internal/kir/math
 internal/kernels: LEAF kernel internal/kir internal/kir/math internal/kernels/math
 internal/kernels/...: LEAF kernel internal/kir internal/kir/math internal/kernels internal/kernels/...
 kernel/kmath: LEAF kernel internal/kernels/math

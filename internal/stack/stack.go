@@ -49,6 +49,10 @@ func (s *Stack) All() iter.Seq[runtime.Frame] {
 	}
 }
 
+// Addresses stores the return addresses of the calling goroutine's innermost calls in at, and returns their number. The same addresses
+// always stand for the same calls, inlined ones included, so they are a key for what runtime.Callers would return.
+func Addresses(at []uintptr) int { return walk(at) }
+
 const buckets = 1 << 13
 
 // Table holds the stacks that were captured with it. It is safe for concurrent use, and the zero Table is empty and ready for use. It grows

@@ -204,3 +204,28 @@ type caller func()
 
 //go:noinline
 func (c caller) call() { c() }
+
+//go:noinline
+func addressesOf(at []uintptr) int { return Addresses(at) }
+
+// TestAddresses: the same calls have the same addresses, and other calls have others.
+func TestAddresses(t *testing.T) {
+	var at [3][8]uintptr
+	for i := range 3 {
+		n := 0
+		if i < 2 {
+			n = addressesOf(at[i][:])
+		} else {
+			n = addressesOf(at[i][:])
+		}
+		if n < 2 {
+			t.Fatalf("%d addresses", n)
+		}
+	}
+	if at[0] != at[1] {
+		t.Errorf("two calls of one line: %x and %x", at[0], at[1])
+	}
+	if at[0] == at[2] {
+		t.Errorf("the calls of two lines: %x", at[0])
+	}
+}
