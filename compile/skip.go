@@ -87,8 +87,8 @@ func (fo *forest) warn(t *trace, text string) {
 	}
 }
 
-// neverReplayed is the number of runs after which a region that has replayed nothing warns.
-const neverReplayed = 16
+// neverReplayed is the number of runs after which a region that has replayed nothing warns. Some regions meet dozens of lengths in turn.
+const neverReplayed = 128
 
 const neverText = "A compiled region has run %d times and has replayed no graph, because its calls differ from run to run: %s, at %s. To " +
 	"avoid that, %s. A negative DynamicLimit silences this warning."

@@ -71,7 +71,7 @@ func TestRunsThatAllDifferWarn(t *testing.T) {
 		want int
 	}{
 		{"each differs", compile.Opt{}, func(n int) int { return n }, 1},
-		{"the last are equal", compile.Opt{}, func(n int) int { return min(n, 13) }, 0}, // of 16 runs: a replay in the last
+		{"the last are equal", compile.Opt{}, func(n int) int { return min(n, 125) }, 0}, // the last of 128 runs is a replay
 		{"silenced", compile.Opt{DynamicLimit: -1}, func(n int) int { return n }, 0},
 		{"without graphs", compile.Opt{NoGraphs: true}, func(n int) int { return n }, 0},
 	} {
@@ -81,14 +81,14 @@ func TestRunsThatAllDifferWarn(t *testing.T) {
 			slog.SetDefault(slog.New(slog.NewTextHandler(&out, nil)))
 			defer slog.SetDefault(old)
 			x := open(t)
-			cache, k := x.Zeros([]int{2, 64, 3}, tenon.Float32), x.Ones([]int{2, 1, 3}, tenon.Float32)
+			cache, k := x.Zeros([]int{2, 160, 3}, tenon.Float32), x.Ones([]int{2, 1, 3}, tenon.Float32)
 			r := compile.New(c.opt)
-			for n := range 20 {
+			for n := range 140 {
 				must(t, r.Do(x, func(x *tenon.Exec) error {
 					x.CopyInto(x.Narrow(cache, 1, c.run(n), 1), k)
 					return nil
 				}))
-				if n < 15 && out.Len() > 0 {
+				if n < 127 && out.Len() > 0 {
 					t.Fatalf("run %d warns: %s", n, &out)
 				}
 			}
@@ -96,7 +96,7 @@ func TestRunsThatAllDifferWarn(t *testing.T) {
 			if strings.Count(got, "level=WARN") != c.want {
 				t.Errorf("want %d warnings: %s", c.want, got)
 			}
-			for _, part := range []string{"run 16 times and has replayed no graph", "place or alignment of operand", "variants_test.go:",
+			for _, part := range []string{"run 128 times and has replayed no graph", "place or alignment of operand", "variants_test.go:",
 				"IndexCopyInto"} {
 				if c.want > 0 && !strings.Contains(got, part) {
 					t.Errorf("%q is not in %s", part, got)
