@@ -45,3 +45,46 @@ func TestFunctionErrors(t *testing.T) {
 		}
 	}
 }
+
+// refusing is a function whose Forward refuses its input.
+type refusing struct{ faulty }
+
+func (f refusing) Forward(*tenon.Exec, *tenon.FunctionContext, ...*tenon.Tensor) []*tenon.Tensor {
+	if f.how == "plain" {
+		panic(errors.New("no error of Tenon"))
+	}
+	panic(&tenon.Error{Kind: tenon.Invalid, Op: "Refusing", Msg: "the input has no rows"})
+}
+
+// An error with which a program's own operation panics becomes the error of Do, with the line of the panic. Another panic goes on.
+func TestFunctionOwnError(t *testing.T) {
+	x := openSim(t)
+	apply := func(how string) error {
+		return x.Do(func(x *tenon.Exec) error {
+			x.Apply(refusing{faulty{how}}, x.Ones([]int{3}, tenon.Float32))
+			return nil
+		})
+	}
+	err := apply("tenon")
+	var e *tenon.Error
+	if !errors.As(err, &e) || e.Kind != tenon.Invalid || !strings.HasSuffix(e.File, "function_test.go") ||
+		!strings.HasPrefix(err.Error(), "Refusing: the input has no rows (at ") {
+		t.Errorf("%v", err)
+	}
+	defer func() {
+		if r := recover(); r == nil || r.(error).Error() != "no error of Tenon" {
+			t.Errorf("%v", r)
+		}
+	}()
+	t.Error(apply("plain"))
+}
+
+// A line that the cause of an error ends in is not said again.
+func TestFunctionErrorLines(t *testing.T) {
+	x := openSim(t)
+	a := x.Ones([]int{3}, tenon.Float32).SetRequiresGrad(true)
+	err := x.Backward(x.Sum(x.Apply(faulty{"error"}, a)[0], nil))
+	if err == nil || strings.Count(err.Error(), " (at ") != 1 {
+		t.Error(err)
+	}
+}

@@ -56,8 +56,18 @@ type Tensor core.Tensor
 // Zero is 0 in an option whose 0 stands for a default: optim.AdamOpt{WeightDecay: tenon.Zero}.
 const Zero = core.Zero
 
-// Error is the error of every failed operation. Its fields are Kind, such as [OutOfMemory]; Op, the operation; Operands, their types and
-// shapes; Msg; File and Line of the call; and Cause. Find it with errors.As.
+// Error is the error of every failed operation. Find it with errors.As. Its fields are
+//
+//	Kind     fault.Kind // what the caller can do about it, such as OutOfMemory
+//	Op       string     // the operation, such as "Add"; empty if none was running
+//	Operands []string   // types and shapes of its tensors, such as "float32[3 1]"
+//	File     string     // file and line of the program's call; Line is 0 if it is unknown
+//	Line     int
+//	Msg      string     // what is wrong, and how to fix it
+//	Suspects []string   // the operations that may have caused a device fault
+//	Cause    error      // the underlying error, or nil
+//
+// An operation of the program's own reports an error by a panic with one: panic(&tenon.Error{Kind: tenon.Invalid, Op: "Mish", Msg: text}).
 type Error = fault.Error
 
 // The kinds of [Error].
@@ -256,8 +266,9 @@ func F16FromFloat32(f float32) F16 { return dtype.F16FromFloat32(f) }
 // BF16FromFloat32 rounds f to nearest, ties to even; overflow gives infinity.
 func BF16FromFloat32(f float32) BF16 { return dtype.BF16FromFloat32(f) }
 
-// From returns a tensor with a copy of data. With no shape it has one dimension. Its type is the one that T stands for: Int64 for int,
-// Float16 for [F16], BFloat16 for [BF16], and for Go's other types the element type of the same name.
+// From returns a tensor with a copy of data. Without a shape the tensor has one dimension; otherwise the product of the sizes must be
+// len(data). T determines the element type: Int64 for int, Float16 for [F16], BFloat16 for [BF16], and for any other type of Go the element
+// type of the same name.
 func From[T dtype.Element](x *Exec, data []T, shape ...int) *Tensor {
 	c := x.enter("From")
 	defer core.Leave(c)
@@ -275,12 +286,20 @@ func Read[T dtype.Element](x *Exec, t *Tensor) ([]T, error) {
 	return core.Read[T](c, (*core.Tensor)(t))
 }
 
-// Arg is one argument of a kernel: [In], [Out], [Mapped], [Number] or [Integer].
+// Arg is one argument of a kernel. It has no exported fields; these functions make one:
+//
+//	In(t)      // a tensor that the kernel reads
+//	Out(t)     // a tensor that it writes, and may read
+//	Mapped(t)  // a tensor that it reads by a tensor map
+//	Number(v)  // a scalar, rounded to the parameter's type
+//	Integer(v) // a whole number, exact to 64 bits
 type Arg = core.Arg
 
-// LaunchShape is the grid of a launch in blocks and the block in threads. Its fields Grid and Block have three ints each, x, y and z,
-// where 0 means 1. Leave Block out if the kernel fixes it, by FixedThreads or with tiles. Shared is the dynamic shared memory of a block in
-// bytes, for an array of the kernel that is declared with -1 elements.
+// LaunchShape is the size of a launch. Its fields are
+//
+//	Grid   [3]int // the number of blocks along x, y and z, where 0 means 1
+//	Block  [3]int // the threads of a block along x, y and z; leave it out if the kernel fixes it, by FixedThreads or with tiles
+//	Shared int    // dynamic shared memory of a block in bytes, for an array that the kernel declares with -1 elements
 type LaunchShape = core.LaunchShape
 
 // In is a tensor that a kernel reads. A launch is refused if its kernel writes to an address computed from this parameter, on whatever

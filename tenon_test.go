@@ -120,7 +120,8 @@ func TestSaxpy(t *testing.T) {
 			}
 		}
 		err = tenon.Try(func() { x.Launch(saxpy, tenon.Over(n), tenon.Number(1)) })
-		if err == nil || !strings.Contains(err.Error(), "kernel saxpy has 4 parameters, but 1 arguments were given") {
+		if err == nil || !strings.Contains(err.Error(), "kernel saxpy has 4 parameters, but 1 arguments were given; its "+
+			"parameters are a float32, n int64, x buffer of float32, y buffer of float32") {
 			t.Fatal(err)
 		}
 		y.SetRequiresGrad(true)

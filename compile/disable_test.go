@@ -121,7 +121,7 @@ func TestMust(t *testing.T) {
 	refused("a call that waits", do(compile.Opt{Must: true}, func(x *tenon.Exec) { x.Nonzero(a).Close() }), "Nonzero",
 		"cannot be deferred; do so in compile.Disable")
 	refused("a kernel", do(compile.Opt{Must: true}, func(x *tenon.Exec) { x.Launch(spinner, tenon.Over(1), tenon.Integer(1)) }),
-		"without a graph: it cannot be deferred", "kernel spin")
+		"without a graph: it cannot be deferred", "kernel spin", "; a graph of Exec.Capture records kernels of your own too")
 	net := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
 		x.AddSInto(a, a, 1)
 		return x.MulS(a, 2)

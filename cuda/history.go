@@ -43,7 +43,7 @@ const (
 
 // History says what RecordMemoryHistory records. The zero History records nothing.
 type History struct {
-	// Enabled is what is kept, and Context whose stacks; what is left out is nothing and none.
+	// Enabled says what is kept, and Context whose stacks. The empty values keep nothing.
 	Enabled HistoryMode
 	Context HistoryContext
 	// Stacks is StacksAll if it is left out.

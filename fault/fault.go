@@ -77,7 +77,8 @@ func Wrap(k Kind, cause error, format string, args ...any) *Error {
 // shownSuspects bounds the suspects that an error's text names.
 const shownSuspects = 8
 
-// Error returns op and operands, then the message, the cause, the suspects of a device fault and the caller's line, each where known.
+// Error returns op and operands, then the message, the cause, the suspects of a device fault and the caller's line, each where known. A
+// line that the cause ends in is not repeated.
 func (e *Error) Error() string {
 	var b strings.Builder
 	if e.Op != "" {
@@ -100,7 +101,9 @@ func (e *Error) Error() string {
 		}
 	}
 	if e.Line > 0 {
-		fmt.Fprintf(&b, " (at %s:%d)", e.File, e.Line)
+		if place := fmt.Sprintf(" (at %s:%d)", e.File, e.Line); !strings.HasSuffix(b.String(), place) { // the cause may have said it
+			b.WriteString(place)
+		}
 	}
 	return b.String()
 }

@@ -11,6 +11,7 @@ import (
 // Buffer is device memory viewed as elements of one type. Indexes are Int32 or Int64 and count elements.
 type Buffer struct {
 	b     *Builder
+	name  string // of the parameter
 	addr  Value
 	t     dtype.DType
 	cache kir.Cache
@@ -25,7 +26,7 @@ func (b *Builder) BufferRO(name string, t dtype.DType) Buffer { return b.buffer(
 func (b *Builder) buffer(name string, t dtype.DType, readOnly bool) Buffer {
 	i := b.param(kir.Param{Name: name, Kind: kir.ParamBuffer, Type: t, ReadOnly: readOnly})
 	a := b.emit(&kir.Instr{Op: kir.OpParam, Type: dtype.Uint64, Sym: i}, dtype.Uint64)
-	buf := Buffer{b: b, addr: a, t: t}
+	buf := Buffer{b: b, name: name, addr: a, t: t}
 	if readOnly {
 		buf.cache = kir.CacheReadOnly
 	}
@@ -83,7 +84,7 @@ func (u Buffer) StoreVec(i Value, vs ...Value) {
 	}
 	c := u.cache
 	if c == kir.CacheReadOnly {
-		u.b.fail("a buffer declared read-only is stored to; declare it with Buffer")
+		u.b.fail("buffer %s is stored to, but was declared read-only by BufferRO; declare it with Buffer", u.name)
 	}
 	u.b.add(&kir.Instr{Op: kir.OpStore, Type: u.t, Space: kir.Global, Cache: c, Width: len(vs),
 		Args: append(ids(u.addr, i), ids(vs...)...)})

@@ -80,6 +80,9 @@ func (g *goTarget) Tests(ctx context.Context) ([]Test, error) {
 		}
 		g.binaries[i].path = file
 		out, err := list(ctx, Command{Args: append([]string{file, "-test.list=."}, g.args...), Dir: b.dir, Env: []string{optOut}})
+		if err != nil && g.pattern == "" {
+			err = fmt.Errorf("%w\nif %s is not a Go test binary, give --run-command and --list-command", err, g.label)
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -309,7 +309,7 @@ func (w *walker) fields(v reflect.Value, name string) bool {
 			f := t.Field(i)
 			tag := f.Tag.Get("torch")
 			if !f.IsExported() && !f.Anonymous && tag != "-" && !v.Field(i).IsZero() && reaches(f.Type) {
-				fail("Params", "field %s of %s holds a module or parameter, but is not exported, so that it would not be found; export "+
+				fail("Params", "field %s of %s holds a module or parameter, but is not exported, so it would not be found; export "+
 					"it, or tag it `torch:\"-\"` to leave it out", f.Name, t)
 			}
 			if !f.IsExported() && !f.Anonymous || tag == "-" || kindOf(v.Field(i)) != want {

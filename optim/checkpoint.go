@@ -279,8 +279,8 @@ func (l *loading) keys(_ *tenon.Exec, c *Checkpoint) error {
 	if unexpected != nil {
 		wrong = append(wrong, fmt.Sprintf("unexpected keys: %q", unexpected))
 	}
-	return fmt.Errorf("the checkpoint names other things than the file has: %s; name exactly those in the Checkpoint, or read a part of "+
-		"the file, such as the model, with torchfile.Open and StateDict", strings.Join(wrong, "; "))
+	return fmt.Errorf("the Checkpoint and the file do not hold the same things: %s; name exactly those in the Checkpoint, or read a part "+
+		"of the file, such as the model, with torchfile.Open and StateDict", strings.Join(wrong, "; "))
 }
 
 func (l *loading) model(x *tenon.Exec, c *Checkpoint) error {

@@ -345,8 +345,8 @@ func (f *File) StateDict(x *tenon.Exec, path ...string) (map[string]*tenon.Tenso
 		t, isTensor := d.Values[i].(*Tensor)
 		if !ok || !isTensor {
 			closeAll()
-			return nil, refuse("%s has the key %s with a %s, and no tensor; if its dicts have the tensors, name one: it has %s", where,
-				show(k), nameOf(d.Values[i]), keysOf(d))
+			return nil, refuse("%s has the key %s with a %s, not a tensor; if one of its dicts has the tensors, name that one: it has %s",
+				where, show(k), nameOf(d.Values[i]), keysOf(d))
 		}
 		if out[key] != nil {
 			closeAll()

@@ -220,7 +220,7 @@ func TestOOMMessage(t *testing.T) {
 	}
 	for _, want := range []string{"Tried to allocate 1048576.00 GiB. ", "138.17 GiB is free; ", "this process has 1.62 GiB in use, ",
 		"tensors hold 562.10 MiB, 22.88 MiB of it in the pools of graphs, ",
-		"and 259.90 MiB is cached for more: make the batch smaller, since the device has not that much"} {
+		"and 259.90 MiB is cached for more: make the batch smaller, since this is more than the device has"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the message lacks %q: %s", want, got)
 		}
@@ -241,10 +241,10 @@ func TestOOMMessage(t *testing.T) {
 func TestOOMRemedies(t *testing.T) {
 	const gib = 1 << 30
 	for want, o := range map[string]outOfMemory{
-		": make the batch smaller, since the device has not that much": {wanted: 9 * gib, total: 8 * gib, free: 8 * gib},
+		": make the batch smaller, since this is more than the device has": {wanted: 9 * gib, total: 8 * gib, free: 8 * gib},
 		": make the batch smaller, or raise the limit with SetMemoryFraction": {wanted: 3 * gib, total: 8 * gib, free: 8 * gib,
 			fractionSet: true, allowed: 2 * gib},
-		": make the batch smaller, since the device has not that much\n": {wanted: 9 * gib, total: 8 * gib, fractionSet: true,
+		": make the batch smaller, since this is more than the device has\n": {wanted: 9 * gib, total: 8 * gib, fractionSet: true,
 			allowed: 2 * gib},
 		": make the batch smaller": {wanted: 4 * gib, total: 8 * gib, free: 2 * gib}, // other processes use it
 		": close tensors that are done with, or make the batch smaller": {wanted: 4 * gib, total: 8 * gib, free: 2 * gib,

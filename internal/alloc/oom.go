@@ -84,7 +84,7 @@ func (o *outOfMemory) message(device int) string {
 // remedy says what may help.
 func (o *outOfMemory) remedy() string {
 	if o.wanted > o.total {
-		return "make the batch smaller, since the device has not that much"
+		return "make the batch smaller, since this is more than the device has"
 	}
 	limit, cached := o.total, o.reserved-o.allocated
 	if o.fractionSet {

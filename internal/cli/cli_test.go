@@ -27,7 +27,7 @@ func TestDoctor(t *testing.T) {
 	}
 	for _, want := range []string{
 		`^tenon .*` + runtime.GOOS + "/" + runtime.GOARCH, "\ndrivers\n", "  libcuda    ", "  simulator  built in", "\ndevices\n",
-		`  sim        Simulated GPU, capability \d+\.\d+, \d+ multiprocessors, 80.0 GiB of simulated memory, which`,
+		`  sim        Simulated GPU, capability \d+\.\d+, \d+ multiprocessors, 80.0 GiB of simulated memory; host memory`,
 		"  cpu        CPU, .* GiB of memory, shared with all programs\n",
 		"\noptional libraries\n", "  nvml  ", "  cublasLt  ", "  cudnn  ", "  nccl  ", "  cusparse  ",
 		"\ntrial\n", `  start      [\d.]+ ms until it was open, [\d.]+ ms until the first result`,

@@ -163,7 +163,7 @@ func (r *report) device(name string, sel rt.Selector, state map[[16]byte]nvml.De
 	case sel.Kind == rt.CPU:
 		text += fmt.Sprintf(", %s of memory, shared with all programs", gib(total))
 	case sel.Kind == rt.Sim:
-		text += fmt.Sprintf(", %s of simulated memory, which takes this machine's where it is written", gib(total))
+		text += fmt.Sprintf(", %s of simulated memory; host memory is used only for pages that are written", gib(total))
 	default:
 		text += fmt.Sprintf(", %s of %s free", gib(free), gib(total))
 	}

@@ -273,7 +273,11 @@ func (c *memcheckRun) Run(con *console) error {
 	run := &memcheck.Run{Target: target, Checker: checker, Libraries: libs, GPUs: gpus, Limit: limit, MaxPrinted: c.MaxOutput << 20,
 		Strict: c.Strict, FindingsOnly: c.FindingsOnly, FailFast: c.CI, NoHang: c.Nohang, KeepOutput: c.KeepOutput}
 	selected := chosen(con, selection, tests)
-	if len(selected) == 0 {
+	switch {
+	case len(tests) == 0 && c.RunCommand == "" && !strings.HasSuffix(c.Filename, ".py"):
+		fmt.Fprintf(con.err, "%s lists no tests, or is not a Go test binary; for another program give --run-command and --list-command\n",
+			target)
+	case len(selected) == 0:
 		fmt.Fprintf(con.err, "no test is left: %s has %d, before the filters and the split\n", target, len(tests))
 	}
 	for _, t := range selected {

@@ -84,6 +84,18 @@ func TestMemcheckLeavesOut(t *testing.T) {
 	}
 }
 
+// A program that is no test binary, and lists nothing or refuses the flags of one, gets the way to check any program.
+func TestMemcheckOfNoTests(t *testing.T) {
+	fakeTests(t, map[string]string{"a": "echo said", "b": "exit 2"})
+	for name, status := range map[string]int{"./a.sh": 5, "./b.sh": 4} {
+		_, errs, exit := run("memcheck", name, "--kind", "gobinary", "--checker", "./cuda-memcheck")
+		if exit != status || !strings.Contains(errs, "not a Go test binary") || !strings.Contains(errs, "give --run-command") ||
+			strings.Contains(errs, "no test is left") {
+			t.Errorf("%s: exit status %d: %s", name, exit, errs)
+		}
+	}
+}
+
 // Two shards, whose ranks come from the environment, run in separate folders; merged they equal the whole run.
 func TestMemcheckMerge(t *testing.T) {
 	base := fakeTests(t, map[string]string{"a": "", "b": "exit 7", "c": "", "d": "echo d"})

@@ -3,7 +3,9 @@ package core
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
+	"strings"
 	"sync"
 
 	"tenon.dev/dtype"
@@ -83,7 +85,8 @@ func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 	p, err := k.Program()
 	f.checkKernel(err)
 	if len(args) != len(p.Params) {
-		f.fail(fault.Invalid, "kernel %s has %d parameters, but %d arguments were given", p.Name, len(p.Params), len(args))
+		f.fail(fault.Invalid, "kernel %s has %d parameters, but %d arguments were given; its parameters are %s", p.Name, len(p.Params),
+			len(args), parameters(p))
 	}
 	for i := range args {
 		switch a := &args[i]; {
@@ -105,6 +108,28 @@ func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 	f.opt = launching{k, shape, x.s.made.list(kinds), scalarsOf(scalars)}
 	f.call()
 	x.s.leave(f)
+}
+
+// parameters lists a kernel's parameters for an error, such as "n int64, x buffer of float32".
+func parameters(p *kir.Program) string {
+	if len(p.Params) == 0 {
+		return "none"
+	}
+	var list []string
+	for i := range p.Params {
+		q := &p.Params[i]
+		what := fmt.Sprint(q.Type)
+		switch {
+		case q.IsMap():
+			what = "tensor map"
+		case q.Kind == kir.ParamBuffer:
+			what = "buffer of " + what
+		case q.Kind == kir.ParamArray:
+			what = fmt.Sprintf("[%d]%s", q.Count, what)
+		}
+		list = append(list, q.Name+" "+what)
+	}
+	return strings.Join(list, ", ")
 }
 
 // checkKernel stops the launch of a kernel with a mistake. The error has the line of the mistake, and names that of the launch.

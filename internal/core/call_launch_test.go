@@ -155,6 +155,7 @@ func TestLaunchRecordsNothing(t *testing.T) {
 		a := x.Zeros([]int{1}, dtype.Float32)
 		x.Launch(fill, LaunchShape{}, Out(a))
 		wantError(t, x.Backward(x.Sum(a, nil, SumOpt{}), BackwardOpt{}), fault.Invalid,
-			"does not require grad and was not made by an operation that does; a kernel's Launch records nothing: wrap it in a Function")
+			"does not require grad and was not made by an operation that does; was it made under NoGrad? A kernel's Launch records "+
+				"nothing either: wrap it in a Function")
 	})
 }

@@ -311,6 +311,9 @@ func (x *Exec) planLikelihood(op string, t, target, weight *Tensor, ignore bool,
 		remedy := ""
 		if n := len(target.shape); n == len(want)+1 && target.shape[n-1] == 1 && infer.Same(want, target.shape[:n-1]) {
 			remedy = "; remove its last dimension with x.Squeeze(target, -1)"
+		} else if last := len(t.shape) - 1; last > 1 && infer.Same(t.shape[:last], target.shape) {
+			remedy = fmt.Sprintf("; the classes are dimension 1: for classes in the last one, give x.View(t, -1, %d) and "+
+				"x.View(target, -1)", t.shape[last])
 		}
 		x.fail(op, fault.Invalid, all, "Expected target size %v, got %v%s", want, target.shape, remedy)
 	}

@@ -284,6 +284,10 @@ func TestRefusals(t *testing.T) {
 			{func() {
 				x.CrossEntropy(rows, x.Unsqueeze(class, 1), CrossEntropyOpt{})
 			}, fault.Invalid, "Expected target size [2], got [2 1]; remove its last dimension with x.Squeeze(target, -1)"},
+			{func() {
+				x.CrossEntropy(x.Ones([]int{2, 3, 5}, dtype.Float32), x.Zeros([]int{2, 3}, dtype.Int64), CrossEntropyOpt{})
+			}, fault.Invalid, "Expected target size [2 5], got [2 3]; the classes are dimension 1: for classes in the last one, give " +
+				"x.View(t, -1, 5) and x.View(target, -1)"},
 			{func() { x.Autocast(dtype.Float32) }, fault.Invalid, "not in float32; tenon.DType(0) switches it off"},
 			{func() {
 				x.check("Backward", x.Backward(x.MulS(leaf, 2), BackwardOpt{}))

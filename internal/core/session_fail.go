@@ -9,7 +9,8 @@ import (
 	"tenon.dev/internal/origin"
 )
 
-// Try runs f and returns the *fault.Error with which an operation in it stopped, or nil. Any other panic is a bug and goes on.
+// Try runs f and returns the *fault.Error with which an operation in it stopped, or nil. Any other panic is a bug and goes on. An error
+// without a line, which a program's own operation made, gets that of the panic.
 func Try(f func()) (err error) {
 	if f == nil {
 		return Try(func() { NoFunction("Try", "f") })
@@ -19,6 +20,11 @@ func Try(f func()) (err error) {
 			e, ok := r.(*fault.Error)
 			if !ok {
 				panic(r)
+			}
+			if e.Line == 0 {
+				c := *e
+				c.File, c.Line = caller() // the frames of the panic are still there
+				e = &c
 			}
 			err = e
 		}

@@ -258,8 +258,8 @@ func shared(op, other string) *fault.Error {
 // refused is the error of every call on a torn session.
 func (s *session) refused(op string) *fault.Error {
 	t := s.gate.torn.Load()
-	return Refusal(op, fault.Invalid, "two goroutines used this Exec at once, at %s and at %s, so that its scopes are torn and closed; "+
-		"go on with another Exec, one from Open or forked before, and give each goroutine its own with Fork", t.inside, t.entered)
+	return Refusal(op, fault.Invalid, "two goroutines used this Exec at once, at %s and at %s, so its scopes are no longer valid and "+
+		"were closed; use another Exec, one from Open or forked before, and give each goroutine its own with Fork", t.inside, t.entered)
 }
 
 // where returns the line of the program's call that is under way.

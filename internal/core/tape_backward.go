@@ -269,7 +269,7 @@ func (r *run) check(roots, inputs []*Tensor) {
 		t.settle(r.op)
 		if !t.RequiresGrad() {
 			x.fail(r.op, fault.Invalid, []*Tensor{t}, "the tensor does not require grad and was not made by an operation that does; "+
-				"a kernel's Launch records nothing: wrap it in a Function")
+				"was it made under NoGrad? A kernel's Launch records nothing either: wrap it in a Function")
 		}
 	}
 }

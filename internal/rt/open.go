@@ -111,7 +111,8 @@ func count(sel *Selector) (driver.Driver, int, error) {
 	n, err := drv.DeviceCount()
 	if errors.Is(err, driver.NoDevice) {
 		return nil, 0,
-			fault.Wrap(fault.System, err, "there is no NVIDIA GPU with a driver here; choose the simulator, or best, which takes it then")
+			fault.Wrap(fault.System, err, "there is no NVIDIA GPU with a driver here; open tenon.Sim(0), the simulator, or tenon.Best(), "+
+				"which takes it where there is no GPU")
 	}
 	return drv, n, wrap(err, "the devices could not be counted")
 }
@@ -152,7 +153,7 @@ func driverOf(sel *Selector) (driver.Driver, error) {
 	case err == nil || errors.Is(err, driver.NoDevice):
 		return simulator(sel)
 	}
-	return nil, wrap(err, "an NVIDIA GPU is there but cannot be used; mend its driver, or choose the simulator")
+	return nil, wrap(err, "an NVIDIA GPU is there but cannot be used; mend its driver, or open tenon.Sim(0), the simulator")
 }
 
 // Machine is a simulated machine, whose devices share one clock and one schedule.

@@ -2,10 +2,10 @@
 // It must not depend on tensors or devices.
 //
 // They are called while a kernel is recorded. They are made of exact operations, and give the same bits as the operations of an Exec with
-// the same names. Arguments are Float32 or Float64, and the result has their type; halves are converted first. Of a NaN it is NaN, and
-// zeros, infinities and numbers outside a function's domain give what C's Annex F says. Errors are in units in the last place (ulp): in
-// Float32 the greatest over all numbers, and smaller in Float64, as far as tests see. The square root is kernel.Value's method Sqrt, which
-// rounds once.
+// the same names. Arguments are Float32 or Float64, and the result has their type; halves are converted first. If an argument is NaN, the
+// result is NaN (but see Pow). Zeros, infinities and numbers outside a function's domain give what C's Annex F says. Errors are in units in
+// the last place (ulp): in Float32 the greatest over all numbers, and smaller in Float64, as far as tests see. The square root is
+// kernel.Value's method Sqrt, which rounds once.
 package kmath
 
 import (
