@@ -38,7 +38,7 @@ func Example_profile() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if x.Scope(func(x *tenon.Exec) { err = step(x) }); err != nil {
+	if err := x.Do(step); err != nil {
 		log.Fatal(err)
 	}
 	p, err := profiler.Stop()

@@ -149,6 +149,9 @@ func TestFromPyTorchRecurrent(test *testing.T) {
 	}
 	out, h, c = lstm.Forward(x, t, nn.LSTMForwardOpt{Lengths: lengths})
 	last := x.Select(h, 0, 1) // of the second layer
+	if fmt.Sprint(c.Shape()) != "[2 2 4]" {
+		test.Error(c)
+	}
 	wantItem(test, x, x.Sum(x.Abs(x.Index(out, 0, tenon.Span(2, 5))), nil), 0)
 	wantItem(test, x, x.Sum(x.Abs(x.Sub(x.Index(out, 0, 1), x.Select(last, 0, 0))), nil), 0)
 	both := nn.NewLSTM(x, 3, 4, nn.RecurrentOpt{NumLayers: 2, Bidirectional: true})

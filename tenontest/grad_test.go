@@ -20,6 +20,15 @@ func (s scaled) Backward(x *tenon.Exec, c *tenon.FunctionContext, g ...*tenon.Te
 	return []*tenon.Tensor{x.MulS(x.Mul(g[0], c.Saved()[0]), 2*s.factor)}, nil
 }
 
+func TestGradients(t *testing.T) {
+	tenontest.Run(t, func(x *tenon.Exec) {
+		a, b := x.RandN([]int{2, 3}, tenon.Float64), x.RandN([]int{4, 3}, tenon.Float64)
+		tenontest.AssertGrad(t, x, func(x *tenon.Exec, in ...*tenon.Tensor) *tenon.Tensor {
+			return x.Tanh(x.MM(in[0], x.Transpose(in[1], 0, 1)))
+		}, a, b)
+	})
+}
+
 // Right gradients pass, and wrong, missing and impossible ones are reported.
 func TestAssertGrad(t *testing.T) {
 	for name, c := range map[string]struct {
