@@ -302,3 +302,24 @@ func TestProbabilitiesAreAsserted(t *testing.T) {
 		}
 	}
 }
+
+// farKernel stores far beyond its buffer.
+var farKernel = kernel.Build("far", func(k *kernel.Builder) {
+	n, y := k.Scalar("n", dtype.Int64), k.Buffer("y", dtype.Float32)
+	k.ForEach(n, func(i kernel.Value) { y.Store(i.Add(k.I64(1<<40)), k.F32(1)) })
+})
+
+// TestFarAccessOnProcessor: the processor says that the kernel ran, and where, and goes on.
+func TestFarAccessOnProcessor(t *testing.T) {
+	dev, err := rt.Open(rt.Selector{Kind: rt.CPU})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	x := New(dev, dev)
+	y := x.Zeros([]int{1}, dtype.Float32)
+	defer y.Close()
+	err = Try(func() { x.Launch(farKernel, LaunchShape{Grid: [3]int{1}, Block: [3]int{1}}, Integer(1), Out(y)) })
+	wantError(t, err, fault.Device, "the work failed while it ran", "illegal memory access", "kernel far", "survive_test.go:")
+	want(t, x, x.AddS(y, 2), 2)
+}

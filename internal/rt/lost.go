@@ -34,7 +34,7 @@ func (d *Device) Check(err error, msg string) error {
 		if c == driver.Assert { // a wrong argument, such as an index out of range
 			return assertion(err)
 		}
-		return wrap(err, msg)
+		return wrap(err, "the work failed while it ran")
 	}
 	d.told.Store(true)
 	return d.lose(err)
