@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"tenon.dev"
+	"tenon.dev/kernel"
 )
 
 // faulty is a function whose Backward is wrong in the way that how names.
@@ -87,4 +88,75 @@ func TestFunctionErrorLines(t *testing.T) {
 	if err == nil || strings.Count(err.Error(), " (at ") != 1 {
 		t.Error(err)
 	}
+}
+
+// cubed is x³, with a kernel for its derivative. Its second derivative is right if twice, and counts as 0 if constant.
+type cubed struct{ twice, constant bool }
+
+var slopeKernel = kernel.Build("slope", func(k *kernel.Builder) {
+	n, x, y := k.Scalar("n", tenon.Int64), k.BufferRO("x", tenon.Float32), k.Buffer("y", tenon.Float32)
+	k.ForEach(n, func(i kernel.Value) { y.Store(i, k.F32(3).Mul(x.Load(i)).Mul(x.Load(i))) })
+})
+
+func (cubed) Forward(x *tenon.Exec, c *tenon.FunctionContext, in ...*tenon.Tensor) []*tenon.Tensor {
+	c.Save(in[0])
+	return []*tenon.Tensor{x.Mul(x.Mul(in[0], in[0]), in[0])}
+}
+
+func (f cubed) Backward(x *tenon.Exec, c *tenon.FunctionContext, g ...*tenon.Tensor) ([]*tenon.Tensor, error) {
+	if f.twice {
+		return []*tenon.Tensor{x.Mul(g[0], x.Apply(slope{}, c.Saved()[0])[0])}, nil
+	}
+	y := x
+	if f.constant {
+		y = x.NoGrad()
+	}
+	return []*tenon.Tensor{x.Mul(g[0], slope{}.Forward(y, nil, c.Saved()[0])[0])}, nil
+}
+
+// slope is 3x², by a kernel, with a derivative.
+type slope struct{}
+
+func (slope) Forward(x *tenon.Exec, c *tenon.FunctionContext, in ...*tenon.Tensor) []*tenon.Tensor {
+	out := x.NoGrad().EmptyLike(in[0])
+	x.Launch(slopeKernel, tenon.Over(in[0].Numel()), tenon.Integer(in[0].Numel()), tenon.In(in[0]), tenon.Out(out))
+	if c != nil {
+		c.Save(in[0])
+	}
+	return []*tenon.Tensor{out}
+}
+
+func (slope) Backward(x *tenon.Exec, c *tenon.FunctionContext, g ...*tenon.Tensor) ([]*tenon.Tensor, error) {
+	return []*tenon.Tensor{x.Mul(g[0], x.MulS(c.Saved()[0], 6))}, nil
+}
+
+// A launch in a derivative is refused where its own derivative would be missing from a sum.
+func TestSecondDerivativeOfLaunch(t *testing.T) {
+	x := openSim(t)
+	second := func(f tenon.Function) (float64, error) {
+		a := tenon.From(x, []float32{2}).SetRequiresGrad(true)
+		y := x.Sum(x.Add(x.Apply(f, a)[0], x.Mul(a, a)), nil)
+		g, err := x.Grad([]*tenon.Tensor{y}, []*tenon.Tensor{a}, tenon.GradOpt{CreateGraph: true})
+		if err != nil {
+			return 0, err
+		}
+		if err := x.Backward(x.Sum(g[0], nil)); err != nil {
+			return 0, err
+		}
+		return x.Item(a.Grad())
+	}
+	if _, err := second(cubed{}); err == nil || !strings.Contains(err.Error(), "kernel slope is launched on tensor 0, which requires grad") ||
+		!strings.Contains(err.Error(), "function_test.go:") {
+		t.Error(err)
+	}
+	for f, want := range map[cubed]float64{{twice: true}: 14, {constant: true}: 2} {
+		if got, err := second(f); err != nil || got != want {
+			t.Errorf("%+v: %v %v, want %v", f, got, err, want)
+		}
+	}
+	a := tenon.From(x, []float32{2}).SetRequiresGrad(true) // without CreateGraph nothing is missing
+	if err := x.Backward(x.Sum(x.Apply(cubed{}, a)[0], nil)); err != nil {
+		t.Error(err)
+	}
+	wantItem(t, x, a.Grad(), 12)
 }

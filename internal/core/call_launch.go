@@ -80,6 +80,7 @@ type launching struct {
 // Launch runs a user's kernel on x's stream, in order with the operations before and after. A buffer parameter gets the address of a
 // tensor's first element; the caller ensures the strides that the kernel assumes. The kernel is built and loaded on its first launch on a
 // device. No gradient is recorded, and writing to a tensor that requires one is refused: use a Function to give a kernel a derivative.
+// In a backward pass with CreateGraph a launch on tensors that require grad is refused too, except under NoGrad.
 func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 	f := x.op(rowLaunch)
 	p, err := k.Program()
@@ -98,6 +99,9 @@ func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 			f.many = append(f.many, a.t)
 		}
 	}
+	if r := x.s.run; r != nil && r.node != nil && !x.m.noGrad {
+		f.mayLoseGrad(p.Name)
+	}
 	kinds, scalars := f.lists[:0], f.scalarB[:0]
 	for _, a := range args {
 		kinds = append(kinds, int(a.kind))
@@ -108,6 +112,18 @@ func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 	f.opt = launching{k, shape, x.s.made.list(kinds), scalarsOf(scalars)}
 	f.call()
 	x.s.leave(f)
+}
+
+// mayLoseGrad stops a launch in a derivative, in a pass with CreateGraph, on tensors that require grad: the derivative of what it computes
+// would silently be missing.
+func (f *frame) mayLoseGrad(name string) {
+	for i, t := range f.many {
+		if t.RequiresGrad() {
+			f.fail(fault.Unsupported, "kernel %s is launched on tensor %d, which requires grad, in a pass with CreateGraph; a launch records "+
+				"nothing, so the second derivative would lack this part: wrap the launch in a Function of its own, or launch on "+
+				"x.NoGrad() to count its result as constant", name, i)
+		}
+	}
 }
 
 // parameters lists a kernel's parameters for an error, such as "n int64, x buffer of float32".
