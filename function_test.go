@@ -145,8 +145,8 @@ func TestSecondDerivativeOfLaunch(t *testing.T) {
 		}
 		return x.Item(a.Grad())
 	}
-	if _, err := second(cubed{}); err == nil || !strings.Contains(err.Error(), "kernel slope is launched on tensor 0, which requires grad") ||
-		!strings.Contains(err.Error(), "function_test.go:") {
+	const want = "kernel slope is launched on tensor 0, which requires grad"
+	if _, err := second(cubed{}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "function_test.go:") {
 		t.Error(err)
 	}
 	for f, want := range map[cubed]float64{{twice: true}: 14, {constant: true}: 2} {

@@ -119,8 +119,8 @@ func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 func (f *frame) mayLoseGrad(name string) {
 	for i, t := range f.many {
 		if t.RequiresGrad() {
-			f.fail(fault.Unsupported, "kernel %s is launched on tensor %d, which requires grad, in a pass with CreateGraph; a launch records "+
-				"nothing, so the second derivative would lack this part: wrap the launch in a Function of its own, or launch on "+
+			f.fail(fault.Unsupported, "kernel %s is launched on tensor %d, which requires grad, in a pass with CreateGraph; a launch "+
+				"records nothing, so the second derivative would lack this part: wrap the launch in a Function of its own, or launch on "+
 				"x.NoGrad() to count its result as constant", name, i)
 		}
 	}

@@ -31,6 +31,7 @@ var upward = map[string]struct{ rooms, why string }{
 	"call_tap.go":        {"graph", "the tap of a session stands behind its capture"},
 	"call_into.go":       {"tape ops", "a result is copied to where the caller wants it, without its history"},
 	"call_autocast.go":   {"tape ops", "autocast converts operands, and keeps the converted parameters by leaf"},
+	"call_launch.go":     {"tape", "a launch in a derivative would have no second derivative"},
 	"call_profile.go":    {"tape graph", "a profile has fused kernels, and memory by what the tape holds"},
 	"tape_node.go":       {"graph ops", "a node belongs to a compiled function's span; an operand that is overwritten is copied"},
 	"tape_back.go":       {"ops", "a derivative fits a gradient to its input: sums, conversions, ones"},
