@@ -84,9 +84,8 @@ func Example_capturedTraining() {
 	if err := x.Do(step); err != nil {
 		log.Fatal(err)
 	}
-	var failed error
-	graph, err := x.Capture(func(x *tenon.Exec) { failed = step(x) })
-	if err := errors.Join(err, failed); err != nil {
+	graph, err := x.Capture(func(x *tenon.Exec) { _ = step(x) }) // it returns an error of Backward or Step too
+	if err != nil {
 		log.Fatal(err)
 	}
 	defer graph.Close()
@@ -152,13 +151,20 @@ func Example_serving() {
 		return nil
 	}
 	var workers sync.WaitGroup
-	for range 4 {
+	var failed [4]error
+	for i := range failed {
 		workers.Go(func() {
-			if err := serve(); err != nil {
-				log.Print(err)
+			if failed[i] = serve(); failed[i] != nil {
+				log.Print(failed[i])
 			}
 		})
 	}
+	go func() { // if no worker has an Exec, requests are answered with the errors
+		workers.Wait()
+		for r := range requests {
+			r.answer <- reply{err: errors.Join(failed[:]...)}
+		}
+	}()
 
 	for _, features := range [][]float32{{1, 2, 3, 4}, {1, 2}} {
 		r := request{features, make(chan reply, 1)}

@@ -155,3 +155,33 @@ func ExampleRegion_Explain() {
 	}
 	// Output: 3 Add
 }
+
+// A cache is written at a position that a tensor holds, so that each run makes the same calls and is the launch of one graph.
+func Example_cache() {
+	x, err := tenon.Open(tenon.Sim(0))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer x.Close()
+
+	sum := x.Zeros(nil, tenon.Float32)
+	cache, at := x.Zeros([]int{2, 16, 3}, tenon.Float32), x.Zeros([]int{1}, tenon.Int64)
+	decode := compile.New()
+	for range 12 {
+		err := decode.Do(x, func(x *tenon.Exec) error {
+			k := x.Ones([]int{2, 1, 3}, tenon.Float32)
+			x.IndexCopyInto(cache, cache, 1, at, k)
+			x.CopyInto(sum, x.Sum(cache, nil))
+			x.AddSInto(at, at, 1)
+			return nil
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Println(x.Item(sum))
+	fmt.Println(decode.Stats(x).Replays)
+	// Output:
+	// 72 <nil>
+	// 10
+}

@@ -79,3 +79,40 @@ func Example_derivative() {
 	fmt.Println(tenon.Read[float32](x, p.Grad()))
 	// Output: [0.059216753 0.6 1.0490363 1.0693178] <nil>
 }
+
+// swish returns the kernel of x / (1+e^-x) for elements of type t. It computes in Float32.
+func swish(t tenon.DType) *kernel.Kernel {
+	return kernel.Build("swish_"+t.String(), func(k *kernel.Builder) {
+		x, y, n := k.BufferRO("x", t), k.Buffer("y", t), k.Scalar("n", tenon.Int64)
+		k.ForEach(n, func(i kernel.Value) {
+			v := x.Load(i).Convert(tenon.Float32)
+			y.Store(i, v.Mul(kmath.Sigmoid(v)).Convert(t))
+		})
+	})
+}
+
+var swishes = map[tenon.DType]*kernel.Kernel{
+	tenon.Float32:  swish(tenon.Float32),
+	tenon.Float16:  swish(tenon.Float16),
+	tenon.BFloat16: swish(tenon.BFloat16),
+}
+
+// A kernel for several types, among them half precision, which is computed in float32.
+func Example_types() {
+	x, err := tenon.Open(tenon.CPU())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer x.Close()
+
+	for _, t := range []tenon.DType{tenon.Float32, tenon.Float16, tenon.BFloat16} {
+		p := x.ToDType(tenon.From(x, []float32{-1, 0, 1, 2}), t)
+		q, n := x.EmptyLike(p), p.Numel()
+		x.Launch(swishes[p.DType()], tenon.Over(n), tenon.In(p), tenon.Out(q), tenon.Integer(n))
+		fmt.Println(tenon.Read[float32](x, x.ToDType(q, tenon.Float32)))
+	}
+	// Output:
+	// [-0.26894143 0 0.7310586 1.7615942] <nil>
+	// [-0.26904297 0 0.73095703 1.7617188] <nil>
+	// [-0.26953125 0 0.73046875 1.7578125] <nil>
+}
