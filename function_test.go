@@ -54,8 +54,13 @@ func (f refusing) Forward(*tenon.Exec, *tenon.FunctionContext, ...*tenon.Tensor)
 	if f.how == "plain" {
 		panic(errors.New("no error of Tenon"))
 	}
+	if f.how == "named" {
+		panic(errNoRows)
+	}
 	panic(&tenon.Error{Kind: tenon.Invalid, Op: "Refusing", Msg: "the input has no rows"})
 }
+
+var errNoRows = &tenon.Error{Kind: tenon.Invalid, Op: "Refusing", Msg: "no rows"}
 
 // An error with which a program's own operation panics becomes the error of Do, with the line of the panic. Another panic goes on.
 func TestFunctionOwnError(t *testing.T) {
@@ -71,6 +76,10 @@ func TestFunctionOwnError(t *testing.T) {
 	if !errors.As(err, &e) || e.Kind != tenon.Invalid || !strings.HasSuffix(e.File, "function_test.go") ||
 		!strings.HasPrefix(err.Error(), "Refusing: the input has no rows (at ") {
 		t.Errorf("%v", err)
+	}
+	if err := apply("named"); !errors.Is(err, errNoRows) || errors.Is(err, e) || !strings.Contains(err.Error(), "function_test.go:") ||
+		errNoRows.Line != 0 {
+		t.Errorf("%v, %+v", err, errNoRows)
 	}
 	defer func() {
 		if r := recover(); r == nil || r.(error).Error() != "no error of Tenon" {
@@ -161,4 +170,19 @@ func TestSecondDerivativeOfLaunch(t *testing.T) {
 		t.Error(err)
 	}
 	wantItem(t, x, a.Grad(), 12)
+}
+
+// A segment that is recomputed may launch kernels as it did before: their results are constant in both runs.
+func TestLaunchInCheckpoint(t *testing.T) {
+	x := openSim(t)
+	for _, create := range []bool{false, true} {
+		a := tenon.From(x, []float32{2}).SetRequiresGrad(true)
+		y := x.Checkpoint(func(x *tenon.Exec, in []*tenon.Tensor) []*tenon.Tensor {
+			b := x.Exp(in[0])
+			return []*tenon.Tensor{x.Mul(x.Mul(b, b), slope{}.Forward(x, nil, in[0])[0])}
+		}, a)
+		if err := x.Backward(x.Sum(y[0], nil), tenon.BackwardOpt{CreateGraph: create}); err != nil {
+			t.Errorf("CreateGraph %v: %v", create, err)
+		}
+	}
 }

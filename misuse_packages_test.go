@@ -457,6 +457,7 @@ var apart = map[string]string{
 	"tenon.Exec.Close": "tested on the devices that the walks open",
 	"fault.New":        "makes errors of what it is given",
 	"fault.Wrap":       "as New",
+	"fault.At":         "as New",
 	"memcheck":         "the other types are data of the program's own, and their methods read its fields",
 	"memviz.NewServer": "opens a port; tested in its package",
 	"tenontest.Run":    "fails the test that it is given, as the others do", "tenontest.AssertClose": "as Run",

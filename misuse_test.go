@@ -286,7 +286,7 @@ var mayBe = map[string]map[string]string{
 	},
 	"zero": {
 		"In": "0", "Mapped": "0", "Out": "0", "Nodes": "0", "Pool": "0", "Close": "0", "Infos": "0", "Metadata": "0", "Error": "0",
-		"Unwrap": "0", "String": "0",
+		"Unwrap": "0", "Is": "0", "String": "0",
 		"Func.Forward": "1 2", "Identity.Forward": "1 2", "Sequential.Forward": "2",
 	},
 	"unsound": {"String": "0"},

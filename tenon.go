@@ -368,10 +368,10 @@ type CaptureOpt struct {
 }
 
 // Capture records the work of f as a graph and returns it; nothing runs until Replay. A call that waits for the device, or reads or uploads
-// host data (Item, Read, From, Synchronize), is an error that names the call's line. It occurs in f, and Capture returns it even if f
-// ignores it; so it does the error of a Backward, or of an optimizer's step. The device stays usable. The Exec that f gets is on another
-// stream than x. Work of f on further streams belongs to the graph if it depends on work of that stream. Memory comes from the graph's own
-// pool. Every Replay draws new random numbers, from the generator's state at that time.
+// host data (Item, Read, From, Synchronize), is an error that names the call's line. It occurs in f. Capture returns it, and the error of a
+// Backward or of an optimizer's step, even if f ignores it. The device stays usable. The Exec that f gets is on another stream than x. Work
+// of f on further streams belongs to the graph if it depends on work of that stream. Memory comes from the graph's own pool. Every Replay
+// draws new random numbers, from the generator's state at that time.
 func (x *Exec) Capture(f func(x *Exec), opts ...CaptureOpt) (*Graph, error) {
 	opt, err := core.Only("Capture", opts)
 	if err != nil {

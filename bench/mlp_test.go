@@ -118,7 +118,7 @@ func TestMLP(t *testing.T) { runMLP(t, onGPU(t), "", "", 100) }
 // TestGoMLP measures the CPU time of the step, on a driver that does nothing.
 func TestGoMLP(t *testing.T) { runMLP(t, onNull(t), "", ".go", 20) }
 
-// BenchmarkGoMLP runs the compiled step on the driver that does nothing.
+// BenchmarkGoMLP is TestGoMLP for profiles and counts of allocations.
 func BenchmarkGoMLP(b *testing.B) {
 	x := onNull(b)
 	m := newMLP(b, x)

@@ -57,6 +57,25 @@ type Error struct {
 	Suspects []string
 	// Cause is the underlying error, or nil.
 	Cause error
+
+	// of is the error that this one is a copy of, or nil; see At.
+	of *Error
+}
+
+// At returns a copy of e with the line at which it occurred. [errors.Is] takes the copy for e, so a program can compare it with an error
+// of its own that it panicked with.
+func At(e *Error, file string, line int) *Error {
+	if e == nil {
+		return nil
+	}
+	c := *e
+	c.File, c.Line, c.of = file, line, e
+	return &c
+}
+
+// Is reports whether e is a copy of target that At made.
+func (e *Error) Is(target error) bool {
+	return e != nil && e.of != nil && (error(e.of) == target || e.of.Is(target))
 }
 
 // New returns an Error of kind k whose message is formatted by format and args.

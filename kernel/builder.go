@@ -115,8 +115,8 @@ type Builder struct {
 	prog  *kir.Program
 	block *kir.Block
 	err   error
-	locs  map[*site]int // the indexes of the lines in prog.Locs
-	files []string      // the whole paths of the files of prog.Locs
+	locs  map[site]int // the indexes of the lines in prog.Locs
+	files []string     // the whole paths of the files of prog.Locs
 	// over are the indexes of the calls of ForEach that have ended.
 	over []kir.Value
 
@@ -125,7 +125,7 @@ type Builder struct {
 }
 
 func empty() *Builder {
-	return &Builder{prog: &kir.Program{Locs: []kir.Loc{{}}}, locs: map[*site]int{}, files: []string{""},
+	return &Builder{prog: &kir.Program{Locs: []kir.Loc{{}}}, locs: map[site]int{}, files: []string{""},
 		parts: map[dtype.DType]Array{}}
 }
 
@@ -171,7 +171,7 @@ func (b *Builder) loc() int {
 		var pcs path
 		s = places.add(&at, pcs[:runtime.Callers(3, pcs[:])])
 	}
-	if s == nil {
+	if s.line == 0 {
 		return 0
 	}
 	loc, ok := b.locs[s]

@@ -28,8 +28,11 @@ func AssertGrad(t testing.TB, x *tenon.Exec, f func(x *tenon.Exec, in ...*tenon.
 	}
 }
 
+// function is what AssertGrad differentiates.
+type function = func(x *tenon.Exec, in ...*tenon.Tensor) *tenon.Tensor
+
 // checkGrad says how the gradients of f are wrong, or returns "".
-func checkGrad(x *tenon.Exec, f func(x *tenon.Exec, in ...*tenon.Tensor) *tenon.Tensor, inputs []*tenon.Tensor) (string, error) {
+func checkGrad(x *tenon.Exec, f function, inputs []*tenon.Tensor) (string, error) {
 	if f == nil || len(inputs) == 0 {
 		return "the function is nil or has no inputs; give both", nil
 	}
@@ -61,7 +64,7 @@ func checkGrad(x *tenon.Exec, f func(x *tenon.Exec, in ...*tenon.Tensor) *tenon.
 }
 
 // weighted returns the sum of f's result with different weights.
-func weighted(x *tenon.Exec, f func(x *tenon.Exec, in ...*tenon.Tensor) *tenon.Tensor, in []*tenon.Tensor) (*tenon.Tensor, error) {
+func weighted(x *tenon.Exec, f function, in []*tenon.Tensor) (*tenon.Tensor, error) {
 	y := f(x, in...)
 	if y == nil || y.DType() != tenon.Float64 {
 		return nil, fmt.Errorf("the function returns %v; numerical gradients need float64", y)
@@ -74,8 +77,7 @@ func weighted(x *tenon.Exec, f func(x *tenon.Exec, in ...*tenon.Tensor) *tenon.T
 }
 
 // checkInput compares the gradient of input k, whose elements are values.
-func checkInput(x *tenon.Exec, f func(x *tenon.Exec, in ...*tenon.Tensor) *tenon.Tensor, in []*tenon.Tensor, k int,
-	grad *tenon.Tensor, values []float64) (string, error) {
+func checkInput(x *tenon.Exec, f function, in []*tenon.Tensor, k int, grad *tenon.Tensor, values []float64) (string, error) {
 	got := make([]float64, len(values)) // an input that the result does not depend on has no gradient
 	if grad != nil {
 		var err error

@@ -20,8 +20,8 @@ import (
 var shardFlag = flag.String("shard", "",
 	"the share of the trials that this process does, as 2/8; tests on a GPU start such processes themselves")
 
-// allFlag is for simulated devices alone: on a GPU a test always runs all of its trials.
-var allFlag = flag.Bool("all", false, "run all trials on simulated devices, and not those of every third kernel")
+// longFlag is for simulated devices alone: on a GPU a test always runs all of its trials.
+var longFlag = flag.Bool("long", false, "run the trials of all kernels on simulated devices, not those of every third one")
 
 // shard is a share of the trials, selected by the name of their first kernel.
 type shard struct{ index, count int }
@@ -48,7 +48,7 @@ func spread(t *testing.T, trials func(p *pair)) {
 		return
 	}
 	p := newPair(t)
-	if !p.onGPU() && !*allFlag {
+	if !p.onGPU() && !*longFlag {
 		p.shard.count = 3
 	}
 	if *shardFlag != "" {

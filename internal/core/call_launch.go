@@ -99,9 +99,7 @@ func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 			f.many = append(f.many, a.t)
 		}
 	}
-	if r := x.s.run; r != nil && r.node != nil && !x.m.noGrad {
-		f.mayLoseGrad(p.Name)
-	}
+	f.keepsGrad(p.Name)
 	kinds, scalars := f.lists[:0], f.scalarB[:0]
 	for _, a := range args {
 		kinds = append(kinds, int(a.kind))
@@ -114,9 +112,13 @@ func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 	x.s.leave(f)
 }
 
-// mayLoseGrad stops a launch in a derivative, in a pass with CreateGraph, on tensors that require grad: the derivative of what it computes
-// would silently be missing.
-func (f *frame) mayLoseGrad(name string) {
+// keepsGrad stops a launch in a derivative, in a pass with CreateGraph, on tensors that require grad: the derivative of what it computes
+// would silently be missing. A checkpointed segment that runs again in the pass is no derivative.
+func (f *frame) keepsGrad(name string) {
+	r, m := f.x.s.run, &f.x.m
+	if r == nil || r.node == nil || m.noGrad || m.saved != nil && m.saved.ours {
+		return
+	}
 	for i, t := range f.many {
 		if t.RequiresGrad() {
 			f.fail(fault.Unsupported, "kernel %s is launched on tensor %d, which requires grad, in a pass with CreateGraph; a launch "+
@@ -181,10 +183,11 @@ func paramsOf(p *kir.Program) paramUse {
 // checkBlocks refuses a grid or block that the program cannot run with, and returns the block as it runs.
 func (f *frame) checkBlocks(p *kir.Program, shape LaunchShape) (block [3]int) {
 	exact := p.FixedThreads || len(p.Tiles) > 0
-	if exact && shape.Block == block {
+	if exact && shape.Block == [3]int{} {
 		shape.Block[0] = p.Threads
 	}
-	threads, block := 1, shape.Block
+	block = shape.Block
+	threads := 1
 	for i := range 3 {
 		if shape.Grid[i] < 0 || shape.Block[i] < 0 || shape.Block[i] > 1024 {
 			f.fail(fault.Invalid, "a launch of grid %v and block %v; give counts of at least 0, and of at most 1024 threads",

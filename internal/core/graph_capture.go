@@ -117,8 +117,8 @@ func (opt *CaptureOpt) spec(dev *rt.Device) (spec rt.CaptureSpec, err error) {
 }
 
 // Capture records the work of f as a graph and returns it; nothing runs until Replay. Operands must be on x's device. A call that waits for
-// the device or transfers host data (Item, Read, From, Synchronize) fails with an error that names its line. Capture returns that error
-// even if f ignores it, and so it does the error of a backward pass. The device stays usable.
+// the device or transfers host data (Item, Read, From, Synchronize) fails with an error that names its line. Capture returns that error,
+// and that of a backward pass, even if f ignores it. The device stays usable.
 func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	s := x.s
 	if err := s.open(); err != nil {

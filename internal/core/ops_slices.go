@@ -23,9 +23,7 @@ func (x *Exec) sliceIndex(op, torch string, t *Tensor, dim int, index *Tensor) (
 		x.fail(op, fault.Invalid, []*Tensor{t, index}, "%s(): Expected dtype int32 or int64 for index, but got %v; convert it "+
 			"with x.ToDType", torch, index.dt)
 	}
-	f := x.op(rowGather, t)
-	d = f.dim(dim, len(t.shape))
-	x.s.leave(f)
+	d = x.dimOf(op, t, dim)
 	whole, _ := at1(t)
 	shape, line := slices.Clone(whole), slices.Repeat([]int{1}, len(whole))
 	shape[d], line[d] = index.Numel(), index.Numel()

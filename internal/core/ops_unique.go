@@ -111,15 +111,18 @@ func (x *Exec) UniqueWithInverse(t *Tensor) (values, inverse, counts *Tensor) {
 	return out[0], out[1], out[2]
 }
 
+// sorted runs rowUniqueSort; see different for wide.
+func (x *Exec) sorted(t *Tensor, wide int) (order, heads *Tensor) {
+	f := x.op(rowUniqueSort, t)
+	f.i[0] = wide
+	return f.call2()
+}
+
 // different finds the distinct elements of the vector t; if wide is not 0, t holds integers below 1<<wide. It returns the order that sorts
 // t, whether a new value begins at each sorted element, the starts of rowNonzeroStarts for that, and each element's index among the
 // distinct values.
 func (x *Exec) different(t *Tensor, wide int) (order, heads, starts, inverse *Tensor) {
-	f := x.op(rowUniqueSort, t)
-	f.i[0] = wide
-	f.call()
-	order, heads = f.out[0], f.out[1]
-	x.s.leave(f)
+	order, heads = x.sorted(t, wide)
 	starts = x.op(rowNonzeroStarts, heads).call1()
 	return order, heads, starts, x.op(rowUniqueRanks, heads, order, starts).call1()
 }
@@ -141,9 +144,7 @@ func (x *Exec) TopK(t *Tensor, k, dim int, opt TopKOpt) (values, indices *Tensor
 		x.fail(op, fault.Unsupported, []*Tensor{t}, "complex numbers have no order; take x.TopK of x.Abs or of a part of them")
 	}
 	out := x.compositeMany(op, func(x *Exec) []*Tensor {
-		f := x.op(rowGather, t)
-		d := f.dim(dim, len(t.shape))
-		x.s.leave(f)
+		d := x.dimOf(op, t, dim)
 		whole, _ := at1(t)
 		switch n := whole[d]; {
 		case len(t.shape) == 0 && k != 1:
@@ -174,9 +175,11 @@ func (x *Exec) topPlaces(t *Tensor, k, dim int, smallest bool) *Tensor {
 	if !smallest {
 		flat = x.Flip(flat, 0)
 	}
-	order, lines := x.sortOrder(flat, 0), all/n
+	order, _ := x.sorted(flat, 0)
+	lines := all / n
 	if lines > 1 {
-		order = x.Gather(order, 0, x.sortOrder(x.FloorDivideS(order, float64(n)), bits.Len(uint(lines-1))))
+		byLine, _ := x.sorted(x.FloorDivideS(order, float64(n)), bits.Len(uint(lines-1)))
+		order = x.Gather(order, 0, byLine)
 	}
 	grid := x.View(order, lines, n)
 	if smallest {
@@ -185,12 +188,4 @@ func (x *Exec) topPlaces(t *Tensor, k, dim int, smallest bool) *Tensor {
 		grid = x.RSubS(x.Flip(x.Slice(grid, 1, n-k, n, 1), 0, 1), float64(all-1))
 	}
 	return x.Contiguous(x.Transpose(x.Reshape(x.RemainderS(grid, float64(n)), shape...), dim, -1))
-}
-
-// sortOrder returns the order of rowUniqueSort.
-func (x *Exec) sortOrder(t *Tensor, wide int) *Tensor {
-	f := x.op(rowUniqueSort, t)
-	f.i[0] = wide
-	order, _ := f.call2()
-	return order
 }

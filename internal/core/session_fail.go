@@ -22,9 +22,8 @@ func Try(f func()) (err error) {
 				panic(r)
 			}
 			if e.Line == 0 {
-				c := *e
-				c.File, c.Line = caller() // the frames of the panic are still there
-				e = &c
+				file, line := caller() // the frames of the panic are still there
+				e = fault.At(e, file, line)
 			}
 			err = e
 		}

@@ -133,6 +133,13 @@ func find(pc uintptr) *call {
 	return c
 }
 
+// Place returns the file and line of the call at a program counter of runtime.Callers, and the library's folder as Of does. The line is 0
+// for calls that the compiler added.
+func Place(pc uintptr) (folder, file string, line int) {
+	c := find(pc)
+	return c.folder, c.file, c.line
+}
+
 // exported returns the name of the exported function or method that function, a name of the runtime's, belongs to; else "".
 func exported(function string) string {
 	function, _, _ = strings.Cut(function, "[")

@@ -264,7 +264,7 @@ func (c *converter) describe(f runtime.Frame) call {
 		k.hidden, shown = op == "", snapshot.Frame{File: "tenon", Name: "tenon::" + op}
 	default:
 		// What is not exported is what an exported function is made of, such as a function literal.
-		k.hidden = !public(f.Function)
+		k.hidden = !callable(f.Function)
 	}
 	if !k.hidden {
 		k.frame = c.s.Stacks.AddFrame(shown)
@@ -272,9 +272,9 @@ func (c *converter) describe(f runtime.Frame) call {
 	return k
 }
 
-// public reports whether programs can call the function of that name: it is exported, and so is the receiver's type. A generic type counts:
-// exported types get its methods. Try runs operations and is none.
-func public(function string) bool {
+// callable reports whether programs can call the function of that name: it is exported, and so is the receiver's type. A generic type
+// counts: exported types get its methods. Try runs operations and is none.
+func callable(function string) bool {
 	name := function[strings.LastIndexByte(function, '/')+1:]
 	_, name, _ = strings.Cut(name, ".")
 	generic := strings.Contains(name, "[")
