@@ -177,11 +177,7 @@ func (t *trace) Before(f *core.Frame) bool {
 // must stops a call that would run without a graph if Opt.Must forbids that.
 func (t *trace) must(f *core.Frame, reason string) {
 	if t.opt.Must && !t.of.disabled && f.Works() {
-		what, help := "this", "do so in compile.Disable, or leave Must out"
-		if k := f.Kernel(); k != "" {
-			what, help = "kernel "+k, help+"; a graph of Exec.Capture records kernels of your own too"
-		}
-		core.Fail(f.Op(), fault.Unsupported, mustText, what, reason+"; "+help)
+		core.Fail(f.Op(), fault.Unsupported, mustText, "this", reason+"; do so in compile.Disable, or leave Must out")
 	}
 }
 

@@ -276,7 +276,7 @@ func (w *walk) learn(x *tenon.Exec, n int, loss *tenon.Tensor) error {
 
 func (w *walk) op(x *tenon.Exec, n, rows int, rng *rand.Rand, pick func() *tenon.Tensor) (y *tenon.Tensor, err error) {
 	a, b := pick(), pick()
-	switch rng.IntN(15) {
+	switch rng.IntN(18) {
 	case 0:
 		y = x.Add(a, b)
 	case 1:
@@ -332,6 +332,18 @@ func (w *walk) op(x *tenon.Exec, n, rows int, rng *rand.Rand, pick func() *tenon
 		if w.has(hasFunc) {
 			y = w.f(x, a, b)
 		}
+	case 15: // a kernel of the program's own
+		c := 0.5
+		if w.has(hasNumbers) {
+			c = float64(n%2) / 4
+		}
+		y = launchBend(x.NoGrad(), x.Detach(a), c)
+	case 16:
+		s := x.Narrow(w.state[2], 0, 0, rows)
+		x.NoGrad().Launch(gather, tenon.Over(rows), tenon.In(x.NoGrad().Contiguous(x.Detach(a))), tenon.Out(s), tenon.Integer(int64(rows)))
+		y = x.Add(s, b)
+	case 17:
+		y = x.Apply(bent(0.25), a)[0]
 	}
 	return y, nil
 }

@@ -65,7 +65,7 @@ var rowLaunch *row
 
 func init() {
 	rowLaunch = define(row{Name: "Launch", takes: "tensors…^;;options ->", flags: flagUser, infer: func(*frame) {}, run: runLaunch,
-		alters: alterLaunch})
+		alters: alterLaunch, early: checkLaunch})
 }
 
 // launching is a call of rowLaunch; the frame's many are the tensors among args, in order.
@@ -365,6 +365,18 @@ func alterLaunch(f *frame) {
 	}
 }
 
+// checkLaunch finds the mistakes of a launch that is put off, whose operands may have no address yet; what is allocated later is aligned.
+func checkLaunch(f *frame) {
+	c := f.opt.(launching)
+	p, err := c.k.Program()
+	f.check(err)
+	f.checkBlocks(p, c.shape)
+	f.launchArgs(p, &c)
+	fn, err := f.x.m.stream.Device().User(c.k)
+	f.check(err)
+	f.checkShared(p, c.shape, int(fn.Shared))
+}
+
 // runLaunch issues a user's kernel.
 func runLaunch(f *frame) error {
 	c, st := f.opt.(launching), f.x.m.stream
@@ -389,3 +401,26 @@ func runLaunch(f *frame) error {
 }
 
 func (launching) param() {}
+
+func (l launching) printed() string {
+	name := "a kernel with a mistake"
+	if p, err := l.k.Program(); err == nil {
+		name = p.Name
+	}
+	grid, block := l.shape.Grid, l.shape.Block
+	for i := range 3 {
+		grid[i], block[i] = max(grid[i], 1), max(block[i], 1)
+	}
+	out := fmt.Sprintf("%s in a grid of %v blocks of %v", name, grid, block)
+	if l.shape.Shared > 0 {
+		out += fmt.Sprintf(" with %d shared bytes", l.shape.Shared)
+	}
+	for _, v := range l.numbers.scalars() {
+		if float64(v.I) == v.F {
+			out += fmt.Sprintf(", %d", v.I)
+		} else {
+			out += fmt.Sprintf(", %v", v.F)
+		}
+	}
+	return out
+}

@@ -171,7 +171,7 @@ func (s *storage) forceOwner(op string) {
 // Deferrable reports whether the call may be put off: its work consists of a row's launches on this device's memory, in the order of one
 // stream.
 func (f *frame) Deferrable() bool {
-	const not = flagView | flagForeign | flagWaits | flagUser
+	const not = flagView | flagForeign | flagWaits
 	if f.row.flags&not != 0 || f.outs > maxOut || f.x.m.manual || f.x.m.pool != nil || f.x.s.capture != nil || f.x.s.atOnce {
 		return false
 	}
@@ -195,6 +195,9 @@ func (f *frame) Deferrable() bool {
 // operand. A tap calls it in Before, and returns its result. at is the line of the call, for errors.
 func (f *frame) Defer(at *string) bool {
 	s := f.x.s
+	if f.row.early != nil {
+		f.row.early(f)
+	}
 	d := s.putOff
 	if d == nil {
 		if d = newDeferral(s); d == nil {

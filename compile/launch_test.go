@@ -1,0 +1,188 @@
+package compile_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/compile"
+	"tenon.dev/fault"
+	"tenon.dev/kernel"
+)
+
+var (
+	// bend makes y from x: x + c x².
+	bend = kernel.Build("bend", func(k *kernel.Builder) {
+		x, y := k.BufferRO("x", tenon.Float32), k.Buffer("y", tenon.Float32)
+		c, n := k.Scalar("c", tenon.Float32), k.Scalar("n", tenon.Int64)
+		k.ForEach(n, func(i kernel.Value) {
+			v := x.Load(i)
+			y.Store(i, v.Mul(v).FMA(c, v))
+		})
+	})
+	// bendGrad is bend's derivative times g.
+	bendGrad = kernel.Build("bend_grad", func(k *kernel.Builder) {
+		x, g, y := k.BufferRO("x", tenon.Float32), k.BufferRO("g", tenon.Float32), k.Buffer("y", tenon.Float32)
+		c, n := k.Scalar("c", tenon.Float32), k.Scalar("n", tenon.Int64)
+		k.ForEach(n, func(i kernel.Value) {
+			v := x.Load(i)
+			y.Store(i, v.Add(v).FMA(c, v.Like(1)).Mul(g.Load(i)))
+		})
+	})
+	// gather adds a quarter of x to s, in which it leaves what it does not reach.
+	gather = kernel.Build("gather", func(k *kernel.Builder) {
+		x, s, n := k.BufferRO("x", tenon.Float32), k.Buffer("s", tenon.Float32), k.Scalar("n", tenon.Int64)
+		k.ForEach(n, func(i kernel.Value) { s.Store(i, x.Load(i).FMA(k.Const(tenon.Float32, 0.25), s.Load(i))) })
+	})
+)
+
+func launchBend(x *tenon.Exec, a *tenon.Tensor, c float64) *tenon.Tensor {
+	in := x.Contiguous(a)
+	y, n := x.EmptyLike(in), in.Numel()
+	x.Launch(bend, tenon.Over(n), tenon.In(in), tenon.Out(y), tenon.Number(c), tenon.Integer(n))
+	return y
+}
+
+// bent is the operation of bend and bendGrad.
+type bent float64
+
+func (b bent) Forward(x *tenon.Exec, c *tenon.FunctionContext, inputs ...*tenon.Tensor) []*tenon.Tensor {
+	c.Save(inputs[0])
+	return []*tenon.Tensor{launchBend(x, inputs[0], float64(b))}
+}
+
+func (b bent) Backward(x *tenon.Exec, c *tenon.FunctionContext, grads ...*tenon.Tensor) ([]*tenon.Tensor, error) {
+	in, grad := x.Contiguous(c.Saved()[0]), x.Contiguous(grads[0])
+	out, n := x.EmptyLike(in), in.Numel()
+	x.Launch(bendGrad, tenon.Over(n), tenon.In(in), tenon.In(grad), tenon.Out(out), tenon.Number(float64(b)), tenon.Integer(n))
+	return []*tenon.Tensor{out}, nil
+}
+
+// A step whose layers launch kernels of the program's own is one segment, replayed as one graph, with the bits of eager execution.
+func TestLaunchInRegion(t *testing.T) {
+	run := func(do func(x *tenon.Exec, f func(x *tenon.Exec) error) error) (out string) {
+		x := open(t)
+		w := tenon.From(x, []float32{0.5, -1, 2, 0.25}, 2, 2).SetRequiresGrad(true)
+		state := x.Zeros([]int{4}, tenon.Float32)
+		for n := range 5 {
+			in := x.Full([]int{2, 2}, float64(n+1)/4, tenon.Float32)
+			must(t, do(x, func(x *tenon.Exec) error {
+				h := x.Apply(bent(0.5), x.MatMul(in, w))[0]
+				h = x.Apply(bent(-0.25), x.ReLU(h))[0]
+				y := x.NoGrad()
+				y.Launch(gather, tenon.Over(2), tenon.In(x.Detach(h)), tenon.Out(y.Narrow(state, 0, 1, 2)), tenon.Integer(2))
+				if err := x.Backward(x.Sum(h, nil)); err != nil {
+					return err
+				}
+				y.AddInto(w, w, y.MulS(w.Grad(), -0.125))
+				w.SetGrad(nil)
+				return nil
+			}))
+			out += fmt.Sprintln(read(t, x, x.Detach(w)), read(t, x, state))
+		}
+		return out
+	}
+	want := run(func(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
+		x.Scope(func(x *tenon.Exec) { err = f(x) })
+		return err
+	})
+	r := compile.New(compile.Opt{Must: true})
+	var last *tenon.Exec
+	got := run(func(x *tenon.Exec, f func(x *tenon.Exec) error) error {
+		last = x
+		return r.Do(x, f)
+	})
+	if got != want {
+		t.Errorf("in a region:\n%s\neager:\n%s", got, want)
+	}
+	s := r.Stats(last)
+	if s.Eager != 0 || s.Replays < 2 || s.Runs != 5 {
+		t.Errorf("the launches are not deferred and replayed: %+v", s)
+	}
+	if trees, _ := compile.TreesOf(last); trees.Graphs != 1 {
+		t.Errorf("%d graphs of a step; want 1", trees.Graphs)
+	}
+}
+
+// A number that changes is another launch, which the match must tell apart.
+func TestLaunchNumbers(t *testing.T) {
+	x := open(t)
+	r := compile.New()
+	a := x.Full([]int{4}, 2, tenon.Float32)
+	for n, c := range []float64{1, 1, 1, 2, 1, 2, 2} {
+		var y *tenon.Tensor
+		must(t, r.Do(x, func(x *tenon.Exec) error { y = x.Keep(launchBend(x, x.AddS(a, 1), c)); return nil }))
+		v := float32(3 + 9*c)
+		if got, want := read(t, x, y), fmt.Sprint([]float32{v, v, v, v}); got != want {
+			t.Errorf("run %d with c = %v: %s; want %s", n, c, got, want)
+		}
+		y.Close()
+	}
+	const fork = "bend in a grid of [1 1 1] blocks of [256 1 1], 1, 4"
+	if e := fmt.Sprint(r.Explain(x)); !strings.Contains(e, fork) {
+		t.Errorf("the explanation lacks %q:\n%s", fork, e)
+	}
+}
+
+// A launch that cannot work fails where it stands, though its work is put off, and so does one whose mistake only a later run makes.
+func TestLaunchMistakesInRegion(t *testing.T) {
+	x := open(t)
+	r := compile.New()
+	half := x.Full([]int{4}, 1, tenon.Float16)
+	whole := x.Full([]int{4}, 1, tenon.Float32)
+	for n := range 4 {
+		in, reached := whole, false
+		if n != 1 {
+			in = half
+		}
+		err := r.Do(x, func(x *tenon.Exec) error {
+			y := x.AddS(in, 1)
+			x.Launch(bend, tenon.Over(4), tenon.In(y), tenon.Out(x.EmptyLike(whole)), tenon.Number(1), tenon.Integer(4))
+			reached = true
+			return nil
+		})
+		if n == 1 {
+			must(t, err)
+			continue
+		}
+		if fault.KindOf(err) != fault.Invalid || reached || !strings.Contains(err.Error(), "buffer of float32") ||
+			!strings.Contains(err.Error(), "launch_test.go") {
+			t.Errorf("run %d goes on (%v) with %v", n, reached, err)
+		}
+	}
+}
+
+// The failed assertion of a kernel in a replayed graph says which kernel, where and why, and the device goes on.
+func TestLaunchAssertsInRegion(t *testing.T) {
+	bounded := kernel.Build("bounded", func(k *kernel.Builder) {
+		x, y, n := k.BufferRO("x", tenon.Float32), k.Buffer("y", tenon.Float32), k.Scalar("n", tenon.Int64)
+		k.ForEach(n, func(i kernel.Value) {
+			v := x.Load(i)
+			k.Assert(v.Lt(v.Like(5)), "element %v is %v", i, v)
+			y.Store(i, v)
+		})
+	})
+	x := open(t)
+	r := compile.New()
+	a := x.Zeros([]int{4}, tenon.Float32)
+	run := func() error {
+		err := r.Do(x, func(x *tenon.Exec) error {
+			y := x.AddS(a, 1)
+			x.Launch(bounded, tenon.Over(4), tenon.In(y), tenon.Out(a), tenon.Integer(4))
+			return nil
+		})
+		if err == nil {
+			err = x.Synchronize()
+		}
+		return err
+	}
+	for range 4 {
+		must(t, run())
+	}
+	err := run()
+	if err == nil || !strings.Contains(err.Error(), "bounded") || !strings.Contains(err.Error(), "is 5") {
+		t.Fatalf("the assertion fails with %v", err)
+	}
+	t.Log(err)
+}
