@@ -143,14 +143,7 @@ func (f *frame) runOp(op *kernels.PointOp) error {
 	if n == 0 {
 		return nil
 	}
-	outs, ins, repeat, run := f.oneRun(op)
-	if !run || f.described != nil {
-		outs, ins = f.operandsOf()
-	}
 	half := infer.Accumulated(f.compute) != f.compute
-	if half {
-		f.viaHalf(op, outs, ins)
-	}
 	sc := f.scalarB[:0]
 	for i := range op.Scalars {
 		sc = append(sc, f.scalar[i])
@@ -163,8 +156,24 @@ func (f *frame) runOp(op *kernels.PointOp) error {
 			}
 		}
 	}
+	kind, ptrs, repeats := f.repeatKind(op, n)
+	last := f.repeatSlot(&kind)
+	if repeats && last.kind == kind {
+		return f.relaunch(last, &ptrs, sc)
+	}
+	outs, ins, repeat, run := f.oneRun(op)
+	if !run || f.described != nil {
+		outs, ins = f.operandsOf()
+	}
+	if half {
+		f.viaHalf(op, outs, ins)
+	}
 	if run && f.described == nil {
-		return kernels.PointwiseRun(f, op, f.compute, sc, outs, ins, n, repeat)
+		err := kernels.PointwiseRun(f, op, f.compute, sc, outs, ins, n, repeat)
+		if repeats && err == nil {
+			last.keep(&kind, f.dl)
+		}
+		return err
 	}
 	err := f.pointwise(op, f.compute, sc, outs, ins)
 	for i := 0; err != nil && i < f.ins; i++ {

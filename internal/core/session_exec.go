@@ -69,6 +69,8 @@ type session struct {
 	depth  int
 	// funcs caches the kernels that the session used last, since the device's map is slower.
 	funcs [64]usedFunc
+	// repeated are the last launches of pointwise operations.
+	repeated [repeatSlots]repeated
 	// launches counts the uses of built-in kernels.
 	launches int64
 	// made caches the forms and lists that the session used last.

@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math/bits"
 
@@ -198,6 +199,31 @@ func (a *pointArgs) layout(p params) {
 	}
 	if s.Point.Dims > 0 {
 		p.strider(&a.dims, "dim", int(s.Point.Dims), int(s.Vec), 32, present)
+	}
+}
+
+// PackRun packs the arguments of a PointwiseRun into l, without the rest of the launch, in the order of pointArgs.layout and in a fraction
+// of its time. ptrs are the operands' addresses, outputs first; an input of 0 is a scalar. The op must not see indexes.
+func PackRun(l *Launch, op *PointOp, compute dtype.DType, n int, ptrs []uint64, scalars []Scalar) {
+	b := binary.LittleEndian.AppendUint64(l.Args[:0], uint64(n))
+	for _, p := range ptrs {
+		if p != 0 {
+			b = binary.LittleEndian.AppendUint64(b, p)
+		}
+	}
+	l.Args = b
+	if len(scalars) == 0 {
+		return
+	}
+	t, next := opmath(compute), op.Scalars
+	for i := range next {
+		l.scalar(&scalars[i], op.scalarType(i, t))
+	}
+	for i, p := range ptrs[op.Outs:] {
+		if p == 0 {
+			l.scalar(&scalars[next], op.inType(i, t))
+			next++
+		}
 	}
 }
 
