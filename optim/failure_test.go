@@ -2,6 +2,7 @@ package optim_test
 
 import (
 	"crypto/sha256"
+	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -243,6 +244,8 @@ func same(t *testing.T, at, got, want string) {
 	}
 }
 
+var long = flag.Bool("long", false, "fail every point of a step in every way, not only those that an ordinary run has time for")
+
 // TestFailures fails the calls of training at every driver call, with every error code that is no device fault, and by letting the device
 // run out of memory from every point on.
 func TestFailures(t *testing.T) {
@@ -252,7 +255,11 @@ func TestFailures(t *testing.T) {
 			t.Run("Calls", func(t *testing.T) {
 				x, d := openFailing(t)
 				n := 0
-				for pick := range 2 {
+				picks := 1
+				if *long {
+					picks = 2
+				}
+				for pick := range picks {
 					n += f.sweep(t, x, d, 1, func(n int) { d.Arm(n, pick) })
 				}
 				if t.Logf("%d failures", n); n == 0 {
@@ -287,7 +294,10 @@ func TestFailures(t *testing.T) {
 
 // TestFailuresInRegion is TestFailures for deferred calls, which fail at the region's end.
 func TestFailuresInRegion(t *testing.T) {
-	putOff := 0
+	putOff, stride := 0, 2
+	if *long {
+		stride = 1
+	}
 	for _, f := range failings() {
 		t.Run(f.name, func(t *testing.T) {
 			f.region = compile.New()
@@ -295,7 +305,7 @@ func TestFailuresInRegion(t *testing.T) {
 			for range 2 { // the first run defers nothing
 				f.never(t, x)
 			}
-			f.sweep(t, x, d, 1, func(n int) { d.Arm(n, 0) })
+			f.sweep(t, x, d, stride, func(n int) { d.Arm(n, 0) })
 			s := f.region.Stats(x)
 			putOff += s.Deferred
 			t.Logf("%+v", s)
@@ -310,7 +320,7 @@ func TestFailuresInRegion(t *testing.T) {
 			for range 2 {
 				f.never(t, x)
 			}
-			f.sweep(t, x, d, 1, d.Starve)
+			f.sweep(t, x, d, stride, d.Starve)
 		})
 	}
 	if putOff == 0 {

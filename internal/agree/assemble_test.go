@@ -61,18 +61,35 @@ func withArch(as string, targets ...ptx.Target) []ptx.Target {
 
 var targets = []ptx.Target{{Major: 7, Minor: 5}, {Major: 8}, {Major: 9}}
 
+// shareOf returns the kernels that are assembled for target i of n: all with -long, otherwise every n-th one.
+func shareOf(progs []*kir.Program, i, n int) []*kir.Program {
+	if *longFlag {
+		return progs
+	}
+	var out []*kir.Program
+	for j, p := range progs {
+		if j%n == i {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
 // TestProductsAssemble assembles the products: all of them for one compute capability, those with untransposed operands for the others.
 // None may spill if its sums are held in the matrix units.
 func TestProductsAssemble(t *testing.T) {
 	as := assembler(t)
 	targets := withArch(as, targets...)
 	used, spill := regexp.MustCompile(`Used .*`), regexp.MustCompile(`[1-9]\d* bytes spill`)
-	for _, q := range products() {
+	for i, q := range products() {
 		p, err := q.build()
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, target := range targets {
+		for j, target := range targets {
+			if !*longFlag && i%len(targets) != j {
+				continue
+			}
 			if target.Major != 8 && !target.Arch && (q.transA || q.transB) {
 				continue
 			}
@@ -102,7 +119,8 @@ func TestEveryOperationAssembles(t *testing.T) {
 	for _, c := range threadCases(rand.New(rand.NewPCG(1, 2))) {
 		progs = append(progs, c.prog)
 	}
-	for _, target := range targets {
+	for i, target := range targets {
+		progs := shareOf(progs, i, len(targets))
 		text, err := ptx.Compile(progs, target)
 		if err != nil {
 			t.Fatal(err)
@@ -165,7 +183,8 @@ func gathered() (*builds, *[]*kir.Program) {
 // assembleAll assembles kernels for all targets.
 func assembleAll(t *testing.T, as string, progs []*kir.Program) {
 	t.Helper()
-	for _, target := range targets {
+	for i, target := range targets {
+		progs := shareOf(progs, i, len(targets))
 		text, err := ptx.Compile(progs, target)
 		if err != nil {
 			t.Fatal(err)

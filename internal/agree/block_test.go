@@ -216,8 +216,9 @@ func TestBlocksAssemble(t *testing.T) {
 			progs = append(progs, blockKernel(t, dt, threads))
 		}
 	}
-	for _, target := range withArch(as, targets...) {
-		text, err := ptx.Compile(progs, target)
+	targets := withArch(as, targets...)
+	for i, target := range targets {
+		text, err := ptx.Compile(shareOf(progs, i, len(targets)), target)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -152,7 +152,8 @@ func TestFusedAssemble(t *testing.T) {
 			}
 		}
 	}
-	for _, target := range targets {
+	for i, target := range targets {
+		progs := shareOf(progs, i, len(targets))
 		text, err := ptx.Compile(progs, target)
 		if err != nil {
 			t.Fatal(err)

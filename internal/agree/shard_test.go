@@ -21,7 +21,8 @@ var shardFlag = flag.String("shard", "",
 	"the share of the trials that this process does, as 2/8; tests on a GPU start such processes themselves")
 
 // longFlag is for simulated devices alone: on a GPU a test always runs all of its trials.
-var longFlag = flag.Bool("long", false, "run the trials of all kernels on simulated devices, not those of every third one")
+var longFlag = flag.Bool("long", false, "run the trials of all kernels on simulated devices, not those of every third one, and assemble "+
+	"every kernel for every target")
 
 // shard is a share of the trials, selected by the name of their first kernel.
 type shard struct{ index, count int }

@@ -25,6 +25,9 @@ func Recovered(methods ...string) Option {
 // WithoutFaults leaves out the codes that are device faults, for programs whose device is opened outside of them.
 func WithoutFaults() Option { return func(w *walk) { w.d.noFaults = true } }
 
+// OneCode makes each call fail with only one of its codes, another one from call to call.
+func OneCode() Option { return func(w *walk) { w.oneCode = true } }
+
 // walk is the state of one Walk.
 type walk struct {
 	t          testing.TB
@@ -34,6 +37,7 @@ type walk struct {
 	live       Live
 	goroutines int
 	failures   int
+	oneCode    bool
 }
 
 // Walk runs f on a decorator of d, first without failures, then once for each driver call that f makes and each code that the call can fail
@@ -53,8 +57,14 @@ func Walk(t testing.TB, d driver.Device, f func(d driver.Device) error, opts ...
 	w.live, w.goroutines = w.d.Live(), runtime.NumGoroutine()
 	for n := 1; ; n++ {
 		pick := 0
+		if w.oneCode {
+			pick = n % 3
+		}
 		reached, fired := w.step(n, pick)
-		for fired {
+		if pick > 0 && !fired {
+			reached, fired = w.step(n, 0)
+		}
+		for fired && !w.oneCode {
 			pick++
 			_, fired = w.step(n, pick)
 		}
