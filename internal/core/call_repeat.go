@@ -17,8 +17,8 @@ type repeated struct {
 	waits       bool
 }
 
-// repeatKind is what a launch of a pointwise operation depends on besides addresses and numbers, if its operands are dense, of one shape, and
-// at multiples of 16 bytes.
+// repeatKind is what a launch of a pointwise operation depends on besides addresses and numbers, if its operands are dense, of one shape,
+// and at multiples of 16 bytes.
 type repeatKind struct {
 	op      *kernels.PointOp
 	dev     *rt.Device
