@@ -202,6 +202,41 @@ func inOrder(t *testing.T, p *profile.Profile, works bool) {
 	}
 }
 
+// Segments that the allocator takes and gives back while a profile is taken are in it, as are those from before, with both kinds.
+func TestProfileSegments(t *testing.T) {
+	for _, conf := range []string{"", "expandable_segments:True"} {
+		t.Setenv("PYTORCH_CUDA_ALLOC_CONF", conf)
+		x := testdevice.Open(t, tenon.Sim(0)).NoGrad()
+		old := x.Zeros([]int{3 << 20}, tenon.Float32)
+		held := x.Device().MemoryReserved
+		before := held()
+		p := profiled(t, x, func() {
+			y := x.Zeros([]int{40 << 20}, tenon.Float32)
+			y.Close()
+			if err := x.Device().EmptyCache(); err != nil {
+				t.Fatal(err)
+			}
+			x.Zeros([]int{30 << 20}, tenon.Float32)
+		})
+		var sum, first, most int64
+		var last time.Duration
+		for _, e := range p.Segments {
+			if sum += e.Bytes; e.At == 0 {
+				first = sum
+			}
+			most = max(most, sum)
+			if e.At < last || e.Addr == 0 || e.Bytes == 0 {
+				t.Errorf("%q: an event after %v is %+v", conf, last, e)
+			}
+			last = e.At
+		}
+		if first != before || sum != held() || most < 160<<20 {
+			t.Errorf("%q: %d bytes before, want %d; %d after, want %d; at most %d", conf, first, before, sum, held(), most)
+		}
+		old.Close()
+	}
+}
+
 func TestProfileConvFLOPs(t *testing.T) {
 	x := testdevice.Open(t, tenon.Sim(0))
 	w := tenon.From(x, make([]float32, 4*2*3*3), 4, 2, 3, 3).SetRequiresGrad(true)

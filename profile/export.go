@@ -77,6 +77,8 @@ func (p *Profile) WriteTrace(w io.Writer) error {
 	t.name("process_name", hostProcess, 0, "host")
 	t.name("process_name", deviceProcess, 0, p.Device.Name)
 	t.name("process_name", memoryProcess, 0, "memory of "+p.Device.Name)
+	t.name("thread_name", memoryProcess, 1, "blocks")
+	t.name("thread_name", memoryProcess, 2, "segments")
 	named, flow := map[[2]int64]bool{}, 0
 	thread := func(pid int, tid int64, what string) {
 		if k := [2]int64{int64(pid), tid}; !named[k] {
@@ -139,6 +141,23 @@ func (p *Profile) traceMemory(t *tracer) {
 			args[string(c)] = u.By[c]
 		}
 		t.event(traceEvent{Name: "memory", Phase: "C", Time: micros(e.At), PID: memoryProcess, TID: 1, Args: args})
+	}
+	p.traceSegments(t)
+}
+
+// traceSegments writes what the allocator took from the device and gave back.
+func (p *Profile) traceSegments(t *tracer) {
+	reserved := int64(0)
+	for _, e := range p.Segments {
+		what := "segment_alloc"
+		if e.Bytes < 0 {
+			what = "segment_free"
+		}
+		reserved += e.Bytes
+		t.event(traceEvent{Name: what, Phase: "i", Scope: "t", Time: micros(e.At), PID: memoryProcess, TID: 2, Kind: "memory",
+			Args: map[string]any{"addr": fmt.Sprintf("%#x", e.Addr), "bytes": max(e.Bytes, -e.Bytes)}})
+		t.event(traceEvent{Name: "reserved", Phase: "C", Time: micros(e.At), PID: memoryProcess, TID: 2,
+			Args: map[string]any{"bytes": reserved}})
 	}
 }
 

@@ -40,6 +40,16 @@ type MemoryEvent struct {
 	Op int `json:"op"`
 }
 
+// SegmentEvent is memory that the allocator took from the device or gave back to it: a segment, or pages of an expandable one. With the
+// allocator backend cudaMallocAsync there are none.
+type SegmentEvent struct {
+	// At is the time of the event on the host's clock; 0 for segments from before the profile.
+	At time.Duration `json:"at"`
+	// Addr is the memory's address, and Bytes its size, negative if it was given back.
+	Addr  uint64 `json:"addr"`
+	Bytes int64  `json:"bytes"`
+}
+
 // Usage is the memory in use at a moment.
 type Usage struct {
 	// At is the time, and Total the bytes in use.

@@ -31,6 +31,8 @@ type Profile struct {
 	Ops []Op `json:"ops"`
 	// Memory is in chronological order.
 	Memory []MemoryEvent `json:"memory"`
+	// Segments is in chronological order.
+	Segments []SegmentEvent `json:"segments,omitempty"`
 }
 
 // Device is a device and the figures from which Profile.Floor is computed.

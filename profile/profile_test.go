@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"reflect"
 	"strings"
@@ -49,7 +50,9 @@ func sample() *profile.Profile {
 		Ops: []profile.Op{mul, back, outer, inner, captured},
 		Memory: []profile.MemoryEvent{{Addr: 512, Bytes: 1024, Category: profile.Parameters, Op: -1}, {At: 11 * us, Addr: 4096,
 			Bytes: 2048, Category: profile.Activations, Op: 0},
-			{At: 55 * us, Addr: 4096, Bytes: -2048, Category: profile.Activations, Op: 0}}}
+			{At: 55 * us, Addr: 4096, Bytes: -2048, Category: profile.Activations, Op: 0}},
+		Segments: []profile.SegmentEvent{{Addr: 512, Bytes: 2 << 20}, {At: 12 * us, Addr: 8 << 20, Bytes: 4 << 20},
+			{At: 60 * us, Addr: 8 << 20, Bytes: -4 << 20}}}
 }
 
 func TestReadWrite(t *testing.T) {
@@ -183,13 +186,22 @@ func TestTrace(t *testing.T) {
 		t.Fatalf("%v in %s", err, b.Bytes())
 	}
 	count, flows := map[string]int{}, map[int]int{}
-	var last float64
+	var last, reserved float64
+	segments := ""
 	for _, e := range got.TraceEvents {
 		count[e.Ph]++
 		switch e.Ph {
 		case "s", "f":
 			flows[e.ID]++
+		case "i":
+			if strings.HasPrefix(e.Name, "segment") {
+				segments += fmt.Sprintf("%s %v %s %v, ", e.Name, e.TS, e.Args["addr"], e.Args["bytes"])
+			}
 		case "C":
+			if e.Name == "reserved" {
+				reserved = max(reserved, e.Args["bytes"].(float64))
+				break
+			}
 			last = e.Args["activations"].(float64) + e.Args["parameters"].(float64)
 		case "X":
 			if e.Name == "Add" && (e.TS != 70 || e.Dur != 10 || e.PID != 1 || e.TID != 7) {
@@ -200,7 +212,11 @@ func TestTrace(t *testing.T) {
 			}
 		}
 	}
-	if count["X"] != 5+3 || count["C"] != 3 || count["i"] != 3 || len(flows) != 3 || last != 1024 {
+	want := "segment_alloc 0 0x200 2.097152e+06, segment_alloc 12 0x800000 4.194304e+06, segment_free 60 0x800000 4.194304e+06, "
+	if segments != want || reserved != 6<<20 {
+		t.Errorf("the segments are %s and at most %v bytes", segments, reserved)
+	}
+	if count["X"] != 5+3 || count["C"] != 3+3 || count["i"] != 3+3 || len(flows) != 3 || last != 1024 {
 		t.Errorf("the trace has %v with %v, and ends with %v bytes", count, flows, last)
 	}
 	for id, n := range flows {

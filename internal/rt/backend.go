@@ -34,6 +34,9 @@ func (b *backend) Malloc(size uint64) (addr uint64, err error) {
 		addr = uint64(p)
 		return err
 	})
+	if err == nil {
+		b.d.segment(addr, size, true)
+	}
 	return addr, roomless(err)
 }
 
@@ -60,7 +63,11 @@ func (e noRoom) Error() string {
 }
 
 func (b *backend) Free(addr uint64) error {
-	return b.freeing(func(t driver.Thread) error { return b.d.dev.MemFree(t, driver.Ptr(addr)) })
+	err := b.freeing(func(t driver.Thread) error { return b.d.dev.MemFree(t, driver.Ptr(addr)) })
+	if err == nil {
+		b.d.segment(addr, 0, false)
+	}
+	return err
 }
 
 // freeing is relaxed for calls that free. On a lost device only those still succeed, so it leaves the capture mode alone there. On a closed
@@ -159,11 +166,19 @@ func (b *virtualBackend) Unreserve(addr, size uint64) error {
 }
 
 func (b *virtualBackend) MapPage(addr, size uint64) error {
-	return roomless(b.relaxed(func(t driver.Thread) error { return b.d.dev.MemMap(t, driver.Ptr(addr), size) }))
+	err := b.relaxed(func(t driver.Thread) error { return b.d.dev.MemMap(t, driver.Ptr(addr), size) })
+	if err == nil {
+		b.d.segment(addr, size, true)
+	}
+	return roomless(err)
 }
 
 func (b *virtualBackend) UnmapPage(addr, size uint64) error {
-	return b.freeing(func(t driver.Thread) error { return b.d.dev.MemUnmap(t, driver.Ptr(addr), size) })
+	err := b.freeing(func(t driver.Thread) error { return b.d.dev.MemUnmap(t, driver.Ptr(addr), size) })
+	if err == nil {
+		b.d.segment(addr, size, false)
+	}
+	return err
 }
 
 // SyncStream waits for the work of s outside captures. If memory was lent to graphs, which also run on other streams, it waits for every

@@ -3,8 +3,10 @@ package rt
 import (
 	"cmp"
 	"slices"
+	"sync"
 	"time"
 
+	"tenon.dev/internal/alloc"
 	"tenon.dev/profile"
 )
 
@@ -97,4 +99,66 @@ func (p *Profiler) history() []profile.MemoryEvent {
 	}
 	slices.SortStableFunc(out, func(a, b profile.MemoryEvent) int { return cmp.Compare(a.At, b.At) })
 	return out
+}
+
+// segmentLog is what the allocator takes from the device and gives back. It has a lock of its own, since the allocator calls with its lock
+// held.
+type segmentLog struct {
+	mu     sync.Mutex
+	sizes  map[uint64]uint64 // of the segments in use, by address
+	events []profile.SegmentEvent
+}
+
+// before adds the segments that exist already.
+func (l *segmentLog) before(s alloc.Snapshot) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var old []profile.SegmentEvent
+	for _, g := range s.Segments {
+		if _, ok := l.sizes[g.Addr]; !ok { // otherwise it was taken since the profile began
+			l.set(g.Addr, g.TotalSize)
+			old = append(old, profile.SegmentEvent{Addr: g.Addr, Bytes: int64(g.TotalSize)})
+		}
+	}
+	l.events = append(old, l.events...)
+}
+
+// set notes the size of a segment. The caller holds l.mu.
+func (l *segmentLog) set(addr, size uint64) {
+	if l.sizes == nil {
+		l.sizes = map[uint64]uint64{}
+	}
+	l.sizes[addr] = size
+}
+
+// all returns the events so far.
+func (l *segmentLog) all() []profile.SegmentEvent {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.events)
+}
+
+// segment tells the profiler of memory that was taken from the device, or given back; its size is then 0 if it is that of a whole segment.
+func (d *Device) segment(addr, size uint64, taken bool) {
+	p := d.Profiler()
+	if p == nil {
+		return
+	}
+	l := &p.segments
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := profile.SegmentEvent{At: time.Since(p.began), Addr: addr, Bytes: int64(size)}
+	switch {
+	case taken:
+		l.set(addr, size)
+	case size == 0:
+		e.Bytes = int64(l.sizes[addr])
+		delete(l.sizes, addr)
+		fallthrough
+	default:
+		e.Bytes = -e.Bytes
+	}
+	if e.Bytes != 0 {
+		l.events = append(l.events, e)
+	}
 }

@@ -39,6 +39,8 @@ type Profiler struct {
 	err    error            // of times that cannot be read
 	marks  int              // events in twins whose times are not known yet
 	twins  []*Graph         // graphs that have twins for it
+
+	segments segmentLog
 }
 
 // ProfiledOp is an operation that a Profiler sees. A nil ProfiledOp stands for no operation: Index and Work accept it.
@@ -135,7 +137,9 @@ func (d *Device) StartProfile() (*Profiler, error) {
 		return nil, d.profiled(d.profiler.Load())
 	}
 	if d.mem.Settings().Backend == alloc.BackendNative {
-		p.before(d.mem.Snapshot())
+		s := d.mem.Snapshot()
+		p.before(s)
+		p.segments.before(s)
 	}
 	return p, nil
 }
@@ -521,7 +525,7 @@ func (p *Profiler) stop(waited error) (*profile.Profile, error) {
 	memory := p.history()
 	p.end()
 	out := &profile.Profile{Format: 1, Device: profile.DeviceOf(d.info.Name), Began: p.began, Duration: took, Frames: slices.Clip(p.list),
-		Memory: memory}
+		Memory: memory, Segments: p.segments.all()}
 	out.Device.Ordinal = d.info.Ordinal
 	for _, o := range ops {
 		if o.op.End < 0 {
