@@ -153,7 +153,7 @@ func TestLaunchMistakesInRegion(t *testing.T) {
 	}
 }
 
-// The failed assertion of a kernel in a replayed graph says which kernel, where and why, and the device goes on.
+// The failed assertion of a kernel in a replayed graph says which kernel and why, and the device goes on. (The line is that of Do.)
 func TestLaunchAssertsInRegion(t *testing.T) {
 	if onGPU() {
 		t.Skip("a failed assertion ends a GPU for the whole process, and with it the tests that follow")
@@ -183,9 +183,39 @@ func TestLaunchAssertsInRegion(t *testing.T) {
 	for range 4 {
 		must(t, run())
 	}
+	if s := r.Stats(x); s.Replays == 0 {
+		t.Fatalf("nothing is replayed: %+v", s)
+	}
 	err := run()
-	if err == nil || !strings.Contains(err.Error(), "bounded") || !strings.Contains(err.Error(), "is 5") {
+	if err == nil || !strings.Contains(err.Error(), "kernel bounded at ") || !strings.Contains(err.Error(), "element 0 is 5") ||
+		!strings.Contains(err.Error(), "launch_test.go") {
 		t.Fatalf("the assertion fails with %v", err)
 	}
-	t.Log(err)
+	x.FillInto(a, 2)
+	must(t, run())
+	if got, want := read(t, x, a), fmt.Sprint([]float32{3, 3, 3, 3}); got != want {
+		t.Errorf("afterwards the result is %s; want %s", got, want)
+	}
+}
+
+// A static input that only launches use may not be replaced, and the error names it.
+func TestLaunchOfStaticInput(t *testing.T) {
+	x := open(t)
+	r := compile.New(compile.Opt{FixedStatic: true})
+	w, out := x.Full([]int{4}, 1, tenon.Float32), x.Zeros([]int{4}, tenon.Float32)
+	run := func() error {
+		return r.Do(x, func(x *tenon.Exec) error {
+			x.Launch(bend, tenon.Over(4), tenon.In(w), tenon.Out(out), tenon.Number(1), tenon.Integer(4))
+			return nil
+		})
+	}
+	for range 4 {
+		must(t, run())
+	}
+	old := w
+	w = x.Full([]int{4}, 2, tenon.Float32)
+	if err := run(); err == nil || !strings.Contains(err.Error(), "static input data pointer changed") {
+		t.Errorf("with another tensor: %v", err)
+	}
+	old.Close()
 }

@@ -177,16 +177,16 @@ func (t *trace) Before(f *core.Frame) bool {
 // must stops a call that would run without a graph if Opt.Must forbids that.
 func (t *trace) must(f *core.Frame, reason string) {
 	if t.opt.Must && !t.of.disabled && f.Works() {
-		core.Fail(f.Op(), fault.Unsupported, mustText, "this", reason+"; do so in compile.Disable, or leave Must out")
+		core.Fail(f.Op(), fault.Unsupported, mustText, reason+"; do so in compile.Disable, or leave Must out")
 	}
 }
 
-const mustText = "Opt.Must forbids to run %s without a graph: %s"
+const mustText = "Opt.Must forbids to run this without a graph: %s"
 
 // eager runs g without a graph for that reason, or returns an error if Opt.Must forbids that.
 func (t *trace) eager(g *core.Segment, reason string) error {
 	if t.opt.Must {
-		return fault.New(fault.Unsupported, mustText, "this", Reason{Text: reason, Remedy: remedy(reason)})
+		return fault.New(fault.Unsupported, mustText, Reason{Text: reason, Remedy: remedy(reason)})
 	}
 	t.because(reason)
 	return g.Eager(nil)

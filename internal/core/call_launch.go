@@ -79,7 +79,8 @@ type launching struct {
 
 // Launch runs a user's kernel on x's stream, in order with the operations before and after. A buffer parameter gets the address of a
 // tensor's first element; the caller ensures the strides that the kernel assumes. The kernel is built and loaded on its first launch on a
-// device. No gradient is recorded, and writing to a tensor that requires one is refused: use a Function to give a kernel a derivative.
+// device. It may touch the elements of the tensors that it is given and no others: in a region, the memory around them may not be there. No
+// gradient is recorded, and writing to a tensor that requires one is refused: use a Function to give a kernel a derivative.
 // In a backward pass with CreateGraph a launch on tensors that require grad is refused too, except under NoGrad.
 func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 	f := x.op(rowLaunch)
@@ -182,7 +183,7 @@ func paramsOf(p *kir.Program) paramUse {
 
 // checkBlocks refuses a grid or block that the program cannot run with, and returns the block as it runs.
 func (f *frame) checkBlocks(p *kir.Program, shape LaunchShape) (block [3]int) {
-	exact := p.FixedThreads || len(p.Tiles) > 0
+	exact := p.ExactThreads()
 	if exact && shape.Block == [3]int{} {
 		shape.Block[0] = p.Threads
 	}
@@ -403,11 +404,12 @@ func runLaunch(f *frame) error {
 func (launching) param() {}
 
 func (l launching) printed() string {
-	name := "a kernel with a mistake"
+	name, grid, block := "a kernel with a mistake", l.shape.Grid, l.shape.Block
 	if p, err := l.k.Program(); err == nil {
-		name = p.Name
+		if name = p.Name; block == [3]int{} && p.ExactThreads() {
+			block[0] = p.Threads
+		}
 	}
-	grid, block := l.shape.Grid, l.shape.Block
 	for i := range 3 {
 		grid[i], block[i] = max(grid[i], 1), max(block[i], 1)
 	}

@@ -34,7 +34,7 @@ const repeatOperands, repeatSlots = 4, 32
 // repeatKind returns the kind of a launch of op, if it has one, and the operands' addresses.
 func (f *frame) repeatKind(op *kernels.PointOp, n int) (k repeatKind, ptrs [repeatOperands]uint64, ok bool) {
 	form := f.out[0].form
-	if op.BuildAt != nil || f.hosts != 0 || f.described != nil || !form.plain || f.outs != op.Outs || f.ins != op.Ins ||
+	if op.BuildAt != nil || op.Asserts || f.hosts != 0 || f.described != nil || !form.plain || f.outs != op.Outs || f.ins != op.Ins ||
 		f.outs+f.ins > repeatOperands || f.held {
 		return k, ptrs, false
 	}
@@ -56,11 +56,9 @@ func (f *frame) repeatKind(op *kernels.PointOp, n int) (k repeatKind, ptrs [repe
 	return k, ptrs, places%16 == 0
 }
 
-// keep remembers the frame's last launch, which was one of the kind.
+// keep remembers d, which was a launch of the kind.
 func (r *repeated) keep(k *repeatKind, d *driver.Launch) {
-	if d.Origin == nil { // a kernel with assertions has an origin for each launch
-		*r = repeated{*k, d.Func, d.Grid, d.Block, d.Shared, d.Waits}
-	}
+	*r = repeated{*k, d.Func, d.Grid, d.Block, d.Shared, d.Waits}
 }
 
 // repeatSlot returns the place in the session's list for launches of op's kind.

@@ -42,19 +42,6 @@ func (f *frame) Within() string {
 	return ""
 }
 
-// Kernel returns the name of the kernel that the call launches for a program, or "".
-func (f *frame) Kernel() string {
-	l, ok := f.opt.(launching)
-	if !ok {
-		return ""
-	}
-	p, err := l.k.Program()
-	if err != nil {
-		return ""
-	}
-	return p.Name
-}
-
 // Together reports whether the call's work waits with that of other calls, until all of it can be handed over. Until then nothing can be
 // read.
 func (f *frame) Together() bool { return f.x.s.change != nil }

@@ -162,7 +162,7 @@ func (g *Segment) WriterOf(i int) int {
 func (g *Segment) UserOf(i int) int {
 	return slices.IndexFunc(g.d.calls, func(c deferred) bool {
 		uses := func(e element) bool { return e.st == g.inputs[i].st }
-		return slices.ContainsFunc(c.in[:c.ins], uses) || slices.ContainsFunc(c.out[:c.outs], uses)
+		return slices.ContainsFunc(c.in[:c.ins], uses) || slices.ContainsFunc(c.many, uses) || slices.ContainsFunc(c.out[:c.outs], uses)
 	})
 }
 

@@ -194,3 +194,6 @@ type Instr struct {
 	// Loc indexes Program.Locs.
 	Loc int
 }
+
+// ExactThreads reports whether every block must have exactly Threads threads, in x.
+func (p *Program) ExactThreads() bool { return p.FixedThreads || len(p.Tiles) > 0 }

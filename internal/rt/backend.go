@@ -29,14 +29,19 @@ func (b *backend) relaxed(f func(t driver.Thread) error) error {
 }
 
 func (b *backend) Malloc(size uint64) (addr uint64, err error) {
+	if addr, err = b.take(size); err == nil {
+		b.d.takes(addr, size)
+	}
+	return addr, err
+}
+
+// take is Malloc for memory that is not the allocator's.
+func (b *backend) take(size uint64) (addr uint64, err error) {
 	err = b.relaxed(func(t driver.Thread) error {
 		p, err := b.d.dev.MemAlloc(t, size)
 		addr = uint64(p)
 		return err
 	})
-	if err == nil {
-		b.d.segment(addr, size, true)
-	}
 	return addr, roomless(err)
 }
 
@@ -63,11 +68,12 @@ func (e noRoom) Error() string {
 }
 
 func (b *backend) Free(addr uint64) error {
-	err := b.freeing(func(t driver.Thread) error { return b.d.dev.MemFree(t, driver.Ptr(addr)) })
-	if err == nil {
-		b.d.segment(addr, 0, false)
-	}
-	return err
+	return b.d.gives(addr, 0, func() error { return b.give(addr) })
+}
+
+// give is Free for memory that is not the allocator's.
+func (b *backend) give(addr uint64) error {
+	return b.freeing(func(t driver.Thread) error { return b.d.dev.MemFree(t, driver.Ptr(addr)) })
 }
 
 // freeing is relaxed for calls that free. On a lost device only those still succeed, so it leaves the capture mode alone there. On a closed
@@ -168,17 +174,15 @@ func (b *virtualBackend) Unreserve(addr, size uint64) error {
 func (b *virtualBackend) MapPage(addr, size uint64) error {
 	err := b.relaxed(func(t driver.Thread) error { return b.d.dev.MemMap(t, driver.Ptr(addr), size) })
 	if err == nil {
-		b.d.segment(addr, size, true)
+		b.d.takes(addr, size)
 	}
 	return roomless(err)
 }
 
 func (b *virtualBackend) UnmapPage(addr, size uint64) error {
-	err := b.freeing(func(t driver.Thread) error { return b.d.dev.MemUnmap(t, driver.Ptr(addr), size) })
-	if err == nil {
-		b.d.segment(addr, size, false)
-	}
-	return err
+	return b.d.gives(addr, size, func() error {
+		return b.freeing(func(t driver.Thread) error { return b.d.dev.MemUnmap(t, driver.Ptr(addr), size) })
+	})
 }
 
 // SyncStream waits for the work of s outside captures. If memory was lent to graphs, which also run on other streams, it waits for every

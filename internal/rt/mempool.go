@@ -110,11 +110,13 @@ func (s *poolSource) Malloc(size uint64, on alloc.Stream) (uint64, error) {
 	case err != nil:
 		return 0, fault.Wrap(fault.System, err, "the pool's own allocator could not allocate %d bytes", size)
 	}
+	s.dev.takes(addr, size)
 	return addr, nil
 }
 
 func (s *poolSource) Free(addr, size uint64, on alloc.Stream) error {
-	if err := s.src.Free(addr, size, s.dev.streamOf(on)); err != nil {
+	err := s.dev.gives(addr, size, func() error { return s.src.Free(addr, size, s.dev.streamOf(on)) })
+	if err != nil {
 		return fault.Wrap(fault.System, err, "the pool's own allocator could not free the %d bytes at %#x", size, addr)
 	}
 	return nil
@@ -135,11 +137,11 @@ func (d *Device) Malloc(size uint64) (uint64, error) {
 	if err := d.Lost(); err != nil {
 		return 0, err
 	}
-	addr, err := (&backend{d}).Malloc(size)
+	addr, err := (&backend{d}).take(size)
 	return addr, d.Check(err, "memory could not be taken from the driver")
 }
 
 // FreeMalloc gives back what Malloc took; it waits for the device.
 func (d *Device) FreeMalloc(addr uint64) error {
-	return d.Check((&backend{d}).Free(addr), "memory could not be given back to the driver")
+	return d.Check((&backend{d}).give(addr), "memory could not be given back to the driver")
 }

@@ -131,34 +131,56 @@ func (l *segmentLog) set(addr, size uint64) {
 	l.sizes[addr] = size
 }
 
-// all returns the events so far.
-func (l *segmentLog) all() []profile.SegmentEvent {
+// taken notes memory that was taken from the device.
+func (l *segmentLog) taken(at time.Duration, addr, size uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Clone(l.events)
+	l.set(addr, size)
+	l.events = append(l.events, profile.SegmentEvent{At: at, Addr: addr, Bytes: int64(size)})
 }
 
-// segment tells the profiler of memory that was taken from the device, or given back; its size is then 0 if it is that of a whole segment.
-func (d *Device) segment(addr, size uint64, taken bool) {
-	p := d.Profiler()
-	if p == nil {
-		return
-	}
-	l := &p.segments
+// given notes memory that is given back, and returns its size, which is 0 if the log does not know the segment. A size of 0 stands for that
+// of the whole segment.
+func (l *segmentLog) given(at time.Duration, addr, size uint64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := profile.SegmentEvent{At: time.Since(p.began), Addr: addr, Bytes: int64(size)}
-	switch {
-	case taken:
-		l.set(addr, size)
-	case size == 0:
-		e.Bytes = int64(l.sizes[addr])
-		delete(l.sizes, addr)
-		fallthrough
-	default:
-		e.Bytes = -e.Bytes
+	if size == 0 {
+		size = l.sizes[addr]
 	}
-	if e.Bytes != 0 {
-		l.events = append(l.events, e)
+	delete(l.sizes, addr)
+	if size > 0 {
+		l.events = append(l.events, profile.SegmentEvent{At: at, Addr: addr, Bytes: -int64(size)})
 	}
+	return size
+}
+
+// end returns the events and forgets them.
+func (l *segmentLog) end() []profile.SegmentEvent {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	events := l.events
+	l.events, l.sizes = nil, nil
+	return events
+}
+
+// takes tells the profiler of memory that the allocator took from the device.
+func (d *Device) takes(addr, size uint64) {
+	if p := d.Profiler(); p != nil {
+		p.segments.taken(time.Since(p.began), addr, size)
+	}
+}
+
+// gives runs free, which gives memory of the allocator back to the device, and tells the profiler. It does so before, since someone else
+// may take the same address right afterwards. A size of 0 stands for the whole segment.
+func (d *Device) gives(addr, size uint64, free func() error) error {
+	p := d.Profiler()
+	if p == nil {
+		return free()
+	}
+	size = p.segments.given(time.Since(p.began), addr, size)
+	err := free()
+	if err != nil && size > 0 {
+		p.segments.taken(time.Since(p.began), addr, size)
+	}
+	return err
 }

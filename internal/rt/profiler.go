@@ -522,10 +522,10 @@ func (p *Profiler) stop(waited error) (*profile.Profile, error) {
 		p.end()
 		return nil, err
 	}
-	memory := p.history()
+	memory, segments := p.history(), p.segments.end()
 	p.end()
 	out := &profile.Profile{Format: 1, Device: profile.DeviceOf(d.info.Name), Began: p.began, Duration: took, Frames: slices.Clip(p.list),
-		Memory: memory, Segments: p.segments.all()}
+		Memory: memory, Segments: segments}
 	out.Device.Ordinal = d.info.Ordinal
 	for _, o := range ops {
 		if o.op.End < 0 {
