@@ -15,6 +15,9 @@ import (
 
 var long = flag.Bool("long", false, "run the benchmarks on 10 million events, and the tests that take long")
 
+// Long is the flag for the package's external tests.
+var Long = long
+
 // benchEvents is the length of the traces of benchmarks.
 func benchEvents() int {
 	if *long {

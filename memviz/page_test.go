@@ -3,7 +3,6 @@ package memviz_test
 import (
 	"bytes"
 	"context"
-	"flag"
 	"fmt"
 	"math"
 	"os"
@@ -17,9 +16,9 @@ import (
 
 var recordings = []string{"resnet50", "gpt2_amp_graph"}
 
-// some returns all recordings with -long, otherwise the last, which has a graph.
-func some(recordings []string) []string {
-	if flag.Lookup("long").Value.String() == "true" { // declared by the package's own tests
+// shown are the recordings that slow parts open: all with -long, otherwise the one with a graph.
+func shown() []string {
+	if *memviz.Long {
 		return recordings
 	}
 	return recordings[1:]
@@ -55,7 +54,7 @@ func TestPage(t *testing.T) {
 
 // pageTimeline compares what the timelines draw with the engine's figures, pixel by pixel where a state is a few pixels wide.
 func pageTimeline(t *testing.T, b *browser.Browser) {
-	for _, name := range some(recordings) {
+	for _, name := range shown() {
 		t.Run(name, func(t *testing.T) {
 			v := serve(t, b, snapshotOf(t, name), nil)
 			d := v.info.Devices[0]
@@ -632,7 +631,7 @@ func pageFaults(t *testing.T, b *browser.Browser) {
 
 // pageStatic opens static files, which must show the same without any server.
 func pageStatic(t *testing.T, b *browser.Browser) {
-	for _, name := range some(recordings) {
+	for _, name := range shown() {
 		t.Run(name, func(t *testing.T) {
 			rec := snapshotOf(t, name)
 			var html bytes.Buffer

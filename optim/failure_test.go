@@ -246,8 +246,8 @@ func same(t *testing.T, at, got, want string) {
 
 var long = flag.Bool("long", false, "fail every point of a step in every way, not only those that an ordinary run has time for")
 
-// TestFailures fails the calls of training at every driver call, with every error code that is no device fault, and by letting the device
-// run out of memory from every point on.
+// TestFailures fails the calls of training at every driver call, with an error code that is no device fault (two codes with -long), and by
+// letting the device run out of memory from every point on.
 func TestFailures(t *testing.T) {
 	before := core.LiveStorages()
 	for _, f := range failings() {
@@ -292,7 +292,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestFailuresInRegion is TestFailures for deferred calls, which fail at the region's end.
+// TestFailuresInRegion is TestFailures for deferred calls, which fail at the region's end, at every other point (all with -long).
 func TestFailuresInRegion(t *testing.T) {
 	putOff, stride := 0, 2
 	if *long {

@@ -65,7 +65,7 @@ var rowLaunch *row
 
 func init() {
 	rowLaunch = define(row{Name: "Launch", takes: "tensors…^;;options ->", flags: flagUser, infer: func(*frame) {}, run: runLaunch,
-		alters: alterLaunch, early: checkLaunch})
+		alters: alterLaunch, checkDeferred: checkLaunch})
 }
 
 // launching is a call of rowLaunch; the frame's many are the tensors among args, in order.

@@ -41,8 +41,8 @@ type row struct {
 	draws func(f *frame) uint64
 	// alters passes to f.alter the operands that a row with flagMutates changes; without one, those that takes marks.
 	alters func(f *frame)
-	// early finds the mistakes that infer cannot, before a call is put off; run finds them otherwise.
-	early func(f *frame)
+	// checkDeferred finds the mistakes of a call that is put off which infer cannot find. Otherwise run finds them.
+	checkDeferred func(f *frame)
 	// back computes the gradients of the inputs, with Exec operations; nil means the operation has none.
 	back func(b *back)
 	// saves says which tensors back reads; cross holds the inputs among them that only the gradients of other inputs need.

@@ -195,8 +195,8 @@ func (f *frame) Deferrable() bool {
 // operand. A tap calls it in Before, and returns its result. at is the line of the call, for errors.
 func (f *frame) Defer(at *string) bool {
 	s := f.x.s
-	if f.row.early != nil {
-		f.row.early(f)
+	if f.row.checkDeferred != nil {
+		f.row.checkDeferred(f)
 	}
 	d := s.putOff
 	if d == nil {
