@@ -1,10 +1,12 @@
 package bench
 
 import (
+	"sync/atomic"
 	"testing"
 
 	"tenon.dev"
 	"tenon.dev/dtype"
+	"tenon.dev/internal/core"
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/rt"
 	"tenon.dev/kernel"
@@ -49,6 +51,26 @@ func streams(t *testing.T, x *tenon.Exec) {
 func TestGoOverhead(t *testing.T) {
 	x := onNull(t)
 	overhead(t, ".go", x, coreExec(x).Device())
+}
+
+// TestGoGate measures what guarding a session against a second goroutine costs: entering and leaving the gate with nothing in between, and
+// the one atomic operation that this cannot do without.
+func TestGoGate(t *testing.T) {
+	x := coreExec(onNull(t))
+	sync := func() error { return nil }
+	perOp(t, "gate.go", 10000, 1, true, sync, func() {
+		for range 10000 {
+			core.Enter(x, "Bench")
+			core.Leave(x)
+		}
+	})
+	var word uint64
+	perOp(t, "gate.go.cas", 10000, 1, true, sync, func() {
+		for i := range uint64(10000) {
+			atomic.CompareAndSwapUint64(&word, i, i+1)
+		}
+		word = 0
+	})
 }
 
 func overhead(t *testing.T, part string, x *tenon.Exec, dev *rt.Device) {
