@@ -19,6 +19,20 @@ func (b *Builder) Tile(name string, t dtype.DType, rows, cols int) Tile {
 	return Tile{b, len(b.prog.Tiles) - 1, t, rows, cols}
 }
 
+// TileInParts declares a tile for sums of products in which the block's threads form parts equal groups. Each group adds up an equal share
+// of the inner axis of every product, which the parts must divide, and Each sees the sum of the parts, added in their order. More threads
+// then share a small tile. Such a tile can only be zeroed, added to by Dot, and visited by Each; parts must divide the threads into groups
+// of at least 32.
+func (b *Builder) TileInParts(name string, t dtype.DType, rows, cols, parts int) Tile {
+	tile := b.Tile(name, t, rows, cols)
+	if parts < 1 {
+		b.fail("tile %s is summed in %d parts; give at least 1", name, parts)
+		return tile
+	}
+	b.prog.Tiles[tile.i].Parts = parts
+	return tile
+}
+
 // Zero sets all elements to 0.
 func (t Tile) Zero() { t.b.add(&kir.Instr{Op: kir.OpTileZero, Type: t.t, Sym: t.i}) }
 

@@ -285,6 +285,29 @@ func tryTiles(p *pair) {
 	}
 }
 
+// tryShared tries products whose depth the threads of a block share, with operands of every layout, and with parts of the depth for several
+// blocks.
+func tryShared(p *pair) {
+	p.limits = hopper
+	for i, a := range []view{dense, turned, stepped, padded} {
+		for j, b := range []view{dense, turned, stepped, padded} {
+			c := matmulCase{m: 40, n: 100, k: 300, t: dtype.Float32, out: dtype.Float32, a: a, b: b, c: dense, bias: held, alpha: 1,
+				exact: (i+j)%2 == 0}
+			switch (i + 3*j) % 4 {
+			case 0:
+				c.m, c.n, c.batch = 96, 33, 3
+			case 1:
+				c.n, c.k = 32, 2100
+			case 2:
+				c.bias, c.alpha, c.beta, c.c = outerRepeated, 2, -1, turned
+			case 3:
+				c.m, c.n, c.k, c.bias, c.beta = 256, 512, 784, dense, 1
+			}
+			p.try(c.trial())
+		}
+	}
+}
+
 // mostTiles is the largest number of tiles with costs for any type of product.
 const mostTiles = 6
 
@@ -506,6 +529,7 @@ func TestProducts(t *testing.T) {
 	spread(t, func(p *pair) {
 		tryProducts(p, p.onGPU())
 		tryTiles(p)
+		tryShared(p)
 		tryConvolutions(p)
 		if p.onGPU() {
 			p.limits = hopper

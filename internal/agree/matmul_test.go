@@ -20,11 +20,12 @@ type product struct {
 	tf32            bool
 	loadVec, outVec int
 	group           int // blocks of rows that run together, for better cache use
+	parts           int // of the sum, 0 for one
 }
 
 func (q product) name() string {
-	return fmt.Sprintf("matmul_%s_%s_%dx%dx%d_%d_%d_t%d%d_v%d_%d_x%d", q.in.Short(), q.acc.Short(), q.bm, q.bn, q.bk, q.threads, q.stages,
-		b2i(q.transA), b2i(q.transB), q.loadVec, q.outVec, b2i(q.tf32))
+	return fmt.Sprintf("matmul_%s_%s_%dx%dx%d_%d_%d_t%d%d_v%d_%d_x%d_p%d", q.in.Short(), q.acc.Short(), q.bm, q.bn, q.bk, q.threads,
+		q.stages, b2i(q.transA), b2i(q.transB), q.loadVec, q.outVec, b2i(q.tf32), q.parts)
 }
 
 // build returns the kernel; its parameters are a, b, c, m, n, k. Rows and columns beyond the matrix are masked; the vector widths promise
@@ -35,7 +36,7 @@ func (q product) build() (*kir.Program, error) {
 		a, b, c := k.BufferRO("a", q.in), k.BufferRO("b", q.in), k.Buffer("c", q.out)
 		m, n, kk := k.Scalar("m", dtype.Int32), k.Scalar("n", dtype.Int32), k.Scalar("k", dtype.Int32)
 		ta, tb := k.Tile("ta", q.in, q.bm, q.bk), k.Tile("tb", q.in, q.bk, q.bn)
-		sum := k.Tile("sum", q.acc, q.bm, q.bn)
+		sum := k.TileInParts("sum", q.acc, q.bm, q.bn, max(1, q.parts))
 		sum.Zero()
 		row0, col0 := q.place(k, m, n)
 		axis := func(along bool) kernel.Groups {
@@ -109,6 +110,14 @@ func products() []product {
 					loadVec: 2, outVec: 2, transA: ta, transB: tb, group: 1},
 				product{in: dtype.Float32, acc: dtype.Float32, out: dtype.Float32, bm: 48, bn: 24, bk: 12, threads: 128, stages: 1,
 					loadVec: 1, outVec: 1, transA: ta, transB: tb, group: 1},
+				product{in: dtype.Float32, acc: dtype.Float32, out: dtype.Float32, bm: 32, bn: 32, bk: 64, threads: 128, stages: 3,
+					loadVec: 4, outVec: 4, transA: ta, transB: tb, group: 8, parts: 4},
+				product{in: dtype.BFloat16, acc: dtype.Float32, out: dtype.Float32, bm: 48, bn: 24, bk: 24, threads: 128, stages: 2,
+					loadVec: 1, outVec: 1, transA: ta, transB: tb, group: 1, parts: 2},
+				product{in: dtype.Float64, acc: dtype.Float64, out: dtype.Float64, bm: 32, bn: 64, bk: 16, threads: 256, stages: 2,
+					loadVec: 2, outVec: 2, transA: ta, transB: tb, group: 8, parts: 8},
+				product{in: dtype.Int8, acc: dtype.Int32, out: dtype.Int32, bm: 64, bn: 32, bk: 96, threads: 64, stages: 2, loadVec: 16,
+					outVec: 1, transA: ta, transB: tb, group: 1, parts: 2},
 			)
 		}
 	}

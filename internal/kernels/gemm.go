@@ -7,9 +7,9 @@ import (
 	"tenon.dev/kernel"
 )
 
-// gemmTile is the block tile of a matrix product: rows x cols of the result, the depth of each step, the threads per block, and the stages
-// of the software pipeline.
-type gemmTile struct{ rows, cols, depth, threads, stages int }
+// gemmTile is the block tile of a matrix product: rows x cols of the result, the depth of each step, the threads per block, the stages of
+// the software pipeline, and the parts of a step's depth that groups of the threads add up, each for itself.
+type gemmTile struct{ rows, cols, depth, threads, stages, parts int }
 
 // shared returns how much shared memory the tile takes for elements of size bytes.
 func (g *gemmTile) shared(size int) int { return (g.rows + g.cols) * g.depth * size * g.stages }
@@ -19,31 +19,45 @@ func (g *gemmTile) large() bool { return g.rows*g.cols >= 128*256 }
 
 // TileSpec is a gemmTile in a Spec.
 type TileSpec struct {
-	Rows, Cols, Threads uint16
-	Depth, Stages       uint8
+	Rows, Cols    uint16
+	Warps         uint8
+	Depth, Stages uint8
+	// Parts is 0 for one part.
+	Parts uint8
 }
 
 func (g *gemmTile) spec() TileSpec {
-	return TileSpec{uint16(g.rows), uint16(g.cols), uint16(g.threads), uint8(g.depth), uint8(g.stages)}
+	s := TileSpec{uint16(g.rows), uint16(g.cols), uint8(g.threads / 32), uint8(g.depth), uint8(g.stages), uint8(g.parts)}
+	if g.parts == 1 {
+		s.Parts = 0
+	}
+	return s
 }
 
 func (t *TileSpec) tile() gemmTile {
-	return gemmTile{int(t.Rows), int(t.Cols), int(t.Depth), int(t.Threads), int(t.Stages)}
+	return gemmTile{int(t.Rows), int(t.Cols), int(t.Depth), 32 * int(t.Warps), int(t.Stages), max(1, int(t.Parts))}
 }
 
 // The tiles that are tried based on sizes alone, the largest first. The large ones for halves and tf32 were chosen with products of 8192³
 // on an H200, where the one for halves reaches 797 TFLOP/s in bf16. In tf32, wgmma computes the large one if both operands lie along the
 // depth.
 var (
-	tilesDouble = []gemmTile{{64, 64, 16, 64, 3}, tileSmall}
-	tilesHalf   = []gemmTile{{128, 256, 64, 256, 4}, {128, 128, 32, 256, 4}, {128, 64, 32, 128, 4}, {64, 64, 32, 128, 4}, tileSmall}
-	tilesTF32   = []gemmTile{{128, 256, 32, 256, 4}, {128, 128, 32, 256, 4}, {128, 64, 32, 128, 4}, {64, 64, 32, 128, 4}, tileSmall}
-	tilesFew    = []gemmTile{{32, 128, 16, 128, 2}, tileSmall} // few rows
-	tilesSingle = []gemmTile{{128, 128, 16, 256, 3}, {64, 64, 16, 128, 2}, tileSmall}
+	tilesDouble = []gemmTile{{64, 64, 16, 64, 3, 1}, tileSmall}
+	tilesHalf   = []gemmTile{{128, 256, 64, 256, 4, 1}, {128, 128, 32, 256, 4, 1}, {128, 64, 32, 128, 4, 1}, {64, 64, 32, 128, 4, 1},
+		tileSmall}
+	tilesTF32 = []gemmTile{{128, 256, 32, 256, 4, 1}, {128, 128, 32, 256, 4, 1}, {128, 64, 32, 128, 4, 1}, {64, 64, 32, 128, 4, 1},
+		tileSmall}
+	tilesFew    = []gemmTile{{32, 128, 16, 128, 2, 1}, tileSmall} // few rows
+	tilesSingle = []gemmTile{{128, 128, 16, 256, 3, 1}, {64, 64, 16, 128, 2, 1}, tileSmall}
 )
 
-// tileSmall is the tile for small results of any type.
-var tileSmall = gemmTile{32, 32, 16, 64, 2}
+var (
+	// tileSmall is the tile for small results of any type.
+	tileSmall = gemmTile{32, 32, 16, 64, 2, 1}
+	// tileShared is the tile for small results of exact products whose depth is worth sharing: each warp adds up a quarter of every step. A
+	// thread has 8 x 4 sums, for which it reads three quarters of the shared memory that 4 x 4 need for each.
+	tileShared = gemmTile{32, 32, 64, 128, 3, 4}
+)
 
 // ProductTiles returns the tiles of products with operands of type t, for tests.
 func ProductTiles(t dtype.DType, tf32 bool) []TileSpec {
@@ -61,6 +75,9 @@ func ProductTiles(t dtype.DType, tf32 bool) []TileSpec {
 		if s := g.spec(); !slices.Contains(out, s) {
 			out = append(out, s)
 		}
+	}
+	if t == dtype.Float32 && !tf32 {
+		orders = append(orders, []gemmTile{tileShared})
 	}
 	for _, order := range orders {
 		for i := range order {
@@ -186,7 +203,7 @@ func (g *gemm) run(begin, end kernel.Value, a, b side, width int, store func(row
 	k, t := g.k, g.tile
 	ta := k.Tile("a", g.in, t.rows, t.depth)
 	tb := k.Tile("b", g.in, t.depth, t.cols)
-	acc := k.Tile("acc", g.acc, t.rows, t.cols)
+	acc := k.TileInParts("acc", g.acc, t.rows, t.cols, t.parts)
 	acc.Zero()
 	k.Pipelined(t.stages, begin, end, k.I32(t.depth), func(k0 kernel.Value) {
 		a.load(ta, k0, func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) { return a.at(k0, row, col) })

@@ -18,45 +18,46 @@ type gemmCost struct {
 
 var (
 	costsHalf = []gemmCost{
-		{gemmTile{128, 256, 64, 256, 4}, 1, 2900, 620, 640},
-		{gemmTile{128, 192, 64, 256, 5}, 1, 2500, 460, 490},
-		{gemmTile{128, 128, 64, 256, 3}, 2, 1800, 400, 345},
-		{gemmTile{128, 128, 64, 256, 6}, 1, 2400, 335, 335}, // alone, three stages would wait for their loads
-		{gemmTile{64, 128, 64, 128, 4}, 2, 1200, 195, 230},
-		{gemmTile{64, 64, 64, 128, 4}, 3, 1000, 165, 138},
-		{gemmTile{64, 64, 64, 128, 8}, 1, 1000, 155, 155},
+		{gemmTile{128, 256, 64, 256, 4, 1}, 1, 2900, 620, 640},
+		{gemmTile{128, 192, 64, 256, 5, 1}, 1, 2500, 460, 490},
+		{gemmTile{128, 128, 64, 256, 3, 1}, 2, 1800, 400, 345},
+		{gemmTile{128, 128, 64, 256, 6, 1}, 1, 2400, 335, 335}, // alone, three stages would wait for their loads
+		{gemmTile{64, 128, 64, 128, 4, 1}, 2, 1200, 195, 230},
+		{gemmTile{64, 64, 64, 128, 4, 1}, 3, 1000, 165, 138},
+		{gemmTile{64, 64, 64, 128, 8, 1}, 1, 1000, 155, 155},
 	}
 	// A step of tf32 is half as deep as one of halves, and takes as long.
 	costsTF32 = []gemmCost{
-		{gemmTile{128, 256, 32, 256, 4}, 1, 2900, 620, 640},
-		{gemmTile{128, 192, 32, 256, 5}, 1, 2500, 460, 490},
-		{gemmTile{128, 128, 32, 256, 3}, 2, 1800, 300, 345},
-		{gemmTile{64, 128, 32, 128, 4}, 2, 1200, 195, 230},
-		{gemmTile{64, 64, 32, 128, 6}, 3, 1000, 165, 138},
+		{gemmTile{128, 256, 32, 256, 4, 1}, 1, 2900, 620, 640},
+		{gemmTile{128, 192, 32, 256, 5, 1}, 1, 2500, 460, 490},
+		{gemmTile{128, 128, 32, 256, 3, 1}, 2, 1800, 300, 345},
+		{gemmTile{64, 128, 32, 128, 4, 1}, 2, 1200, 195, 230},
+		{gemmTile{64, 64, 32, 128, 6, 1}, 3, 1000, 165, 138},
 	}
 	// costsAcross are for tf32 with a right operand that lies along its own axis.
 	costsAcross = []gemmCost{
-		{gemmTile{256, 128, 32, 256, 4}, 1, 3300, 635, 655},
-		{gemmTile{192, 128, 32, 256, 5}, 1, 2900, 475, 505},
-		{gemmTile{128, 128, 32, 256, 3}, 2, 2000, 400, 370},
-		{gemmTile{64, 64, 32, 128, 6}, 3, 1200, 280, 170},
+		{gemmTile{256, 128, 32, 256, 4, 1}, 1, 3300, 635, 655},
+		{gemmTile{192, 128, 32, 256, 5, 1}, 1, 2900, 475, 505},
+		{gemmTile{128, 128, 32, 256, 3, 1}, 2, 2000, 400, 370},
+		{gemmTile{64, 64, 32, 128, 6, 1}, 3, 1200, 280, 170},
 	}
 	costsSingle = []gemmCost{
-		{gemmTile{128, 64, 32, 128, 3}, 3, 3000, 1590, 1290},
-		{gemmTile{128, 256, 32, 256, 3}, 1, 4000, 5350, 5350},
-		{gemmTile{128, 192, 16, 256, 3}, 1, 3000, 2150, 2150},
-		{gemmTile{128, 128, 32, 128, 3}, 2, 3500, 4100, 2730},
-		{gemmTile{64, 64, 16, 128, 4}, 4, 1500, 430, 345},
-		{gemmTile{64, 128, 16, 128, 4}, 3, 2000, 1020, 670},
+		{gemmTile{128, 64, 32, 128, 3, 1}, 3, 3000, 1590, 1290},
+		{gemmTile{128, 256, 32, 256, 3, 1}, 1, 4000, 5350, 5350},
+		{gemmTile{128, 192, 16, 256, 3, 1}, 1, 3000, 2150, 2150},
+		{gemmTile{128, 128, 32, 128, 3, 1}, 2, 3500, 4100, 2730},
+		{gemmTile{64, 64, 16, 128, 4, 1}, 4, 1500, 430, 345},
+		{gemmTile{64, 128, 16, 128, 4, 1}, 3, 2000, 1020, 670},
 	}
+	costsShared = []gemmCost{{tileShared, 4, 1600, 600, 500}}
 	// costsPlain are for float32 with operands that threads copy. Computing 8 x 16 sums per thread reads less shared memory per sum than 8
 	// x 8, which gave 45 instead of 40 TFLOP/s for 8192³ on an H200. Convolutions compute addresses with more arithmetic and have no
 	// registers left for it.
 	costsPlain = []gemmCost{
-		{gemmTile{128, 256, 16, 256, 3}, 1, 7500, 2850, 2850},
-		{gemmTile{128, 192, 16, 256, 3}, 1, 6000, 2250, 2250},
-		{gemmTile{64, 128, 16, 128, 4}, 3, 5500, 1030, 820},
-		{gemmTile{64, 64, 16, 128, 2}, 6, 4500, 1250, 550},
+		{gemmTile{128, 256, 16, 256, 3, 1}, 1, 7500, 2850, 2850},
+		{gemmTile{128, 192, 16, 256, 3, 1}, 1, 6000, 2250, 2250},
+		{gemmTile{64, 128, 16, 128, 4, 1}, 3, 5500, 1030, 820},
+		{gemmTile{64, 64, 16, 128, 2, 1}, 6, 4500, 1250, 550},
 	}
 )
 
@@ -71,6 +72,9 @@ const (
 	notional, notionalShared = 132, 227 << 10
 	// leastPart is the minimum depth of a part. mostRounds is the maximum number of rounds of blocks at which the depth is divided further.
 	leastPart, mostRounds = 128, 3
+	// sharedFrom is the depth from which on the threads of a block share it, and sharedGain the time of the pass that adds up partial sums,
+	// in steps of tileShared. Between sharedFew and sharedMany steps, few small tiles in more parts are faster. Determined on an H200.
+	sharedFrom, sharedGain, sharedFew, sharedMany = 128, 8, 6, 16
 	// leastSide is the minimum number of rows and columns of exact products that have costs.
 	leastSide = 64
 	// planFrom is the number of multiplications from which on 32-bit operands are copied to a better layout, and exact products have costs.
@@ -82,6 +86,24 @@ var gemmSplits = [...]int{1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64}
 
 // large reports whether the product has at least planFrom multiplications.
 func (p *product) large() bool { return float64(p.m)*float64(p.n)*float64(p.k) >= planFrom }
+
+// shares reports whether tileShared suits a large exact product best, whatever the layout of its operands.
+func (p *product) shares(lim *Limits, tf32 bool) bool {
+	if p.a.DType != dtype.Float32 || tf32 || lim.Major < 8 || p.opt.Tile > 0 || !p.large() || min(p.m, p.n) < leastSide {
+		return false
+	}
+	_, parts, cost := p.choose(costsShared, notionalShared, notional, 1)
+	_, _, other := p.choose(costsSingle, notionalShared, notional, 0)
+	return parts == 1 && cost < other
+}
+
+// sharesSmall reports whether tileShared is better than tileSmall.
+func (p *product) sharesSmall(lim *Limits, batch int) bool {
+	t := &tileShared
+	steps, blocks := ceilDiv(p.k, t.depth), ceilDiv(p.m, t.rows)*ceilDiv(p.n, t.cols)*batch
+	return p.k >= sharedFrom && (steps <= sharedFew || steps >= sharedMany || 3*blocks >= lim.Multiprocessors) &&
+		t.shared(p.a.DType.Size()) <= lim.SharedPerBlock
+}
 
 // costs returns the tiles that suit the product and the layout of its operands, nil if there are none; mapped says that tensor maps fetch
 // them.
@@ -103,6 +125,9 @@ func (p *product) costs(lim *Limits, tf32, mapped bool) []gemmCost {
 
 // plan chooses the tile and the number of parts of the depth, and returns their depth. It marks s if tensor maps are to fetch the operands.
 func (p *product) plan(lim *Limits, s *Spec, tf32 bool) (tile gemmTile, splits, depth int) {
+	if p.shares(lim, tf32) {
+		return tileShared, 1, p.k
+	}
 	mapped := p.mappable(lim, s)
 	batch := p.batch.numel()
 	costs := p.costs(lim, tf32, mapped)
@@ -120,6 +145,9 @@ func (p *product) plan(lim *Limits, s *Spec, tf32 bool) (tile gemmTile, splits, 
 	}
 	if splits == 0 {
 		tile = pickTile(lim, p.a.DType, tf32, p.m, p.n, p.k, batch)
+		if p.a.DType == dtype.Float32 && !tf32 && tile == tileSmall && p.sharesSmall(lim, batch) {
+			tile = tileShared
+		}
 		splits = p.splits(lim, tile, batch)
 		return tile, splits, ceilDiv(ceilDiv(p.k, tile.depth), splits) * tile.depth
 	}
@@ -209,7 +237,7 @@ const (
 // layOperands copies operands of large 32-bit products to the layout that the product prefers: along their own axis for exact products,
 // where threads read neighbours along that axis, and along the depth for the matrix units.
 func (p *product) layOperands(is Issuer, lim *Limits, tf32 bool) error {
-	if p.a.DType != dtype.Float32 || !p.large() || tf32 && (lim.Major != 9 || lim.Minor != 0) {
+	if p.a.DType != dtype.Float32 || !p.large() || tf32 && (lim.Major != 9 || lim.Minor != 0) || p.shares(lim, tf32) {
 		return nil
 	}
 	least := turnGain

@@ -254,7 +254,11 @@ func (s *parser) decl() {
 		p.Tables = append(p.Tables, Table{Name: s.str(), Type: s.typ(), Data: s.hex()})
 	case "tile":
 		i = len(p.Tiles)
-		p.Tiles = append(p.Tiles, Tile{Name: s.str(), Type: s.typ(), Rows: s.count(), Cols: s.count()})
+		t := Tile{Name: s.str(), Type: s.typ(), Rows: s.count(), Cols: s.count()}
+		if s.acceptWord("parts") {
+			t.Parts = s.count()
+		}
+		p.Tiles = append(p.Tiles, t)
 	case "var":
 		i = len(p.Vars)
 		p.Vars = append(p.Vars, s.typ())

@@ -146,6 +146,10 @@ func (w *printer) header() {
 		w.n(t.Rows)
 		w.s(" ")
 		w.n(t.Cols)
+		if t.Parts > 1 {
+			w.s(" parts ")
+			w.n(t.Parts)
+		}
 		w.s("\n")
 	}
 	for i, t := range p.Vars {

@@ -132,7 +132,13 @@ type Tile struct {
 	Name       string
 	Type       Type
 	Rows, Cols int
+	// Parts is the number of parts in which an accumulator is summed, each by its own share of the threads; 0 is 1. Part p adds up the p-th
+	// of as many equal shares of the inner axis of each product. OpTileEach sees the sum of the parts, added in their order.
+	Parts int
 }
+
+// InParts returns the number of parts in which t is summed.
+func (t *Tile) InParts() int { return max(t.Parts, 1) }
 
 // Loc is a source location.
 type Loc struct {

@@ -298,6 +298,10 @@ func (v *verifier) atomic(in *Instr) {
 // tileTypes checks the declared shapes and types of a tile operation.
 func (v *verifier) tileTypes(in *Instr) {
 	t := v.p.Tiles[in.Sym]
+	if t.InParts() > 1 && in.Op != OpTileDot && in.Op != OpTileEach && in.Op != OpTileZero {
+		v.fail(in, "tile %s is summed in parts, and can only be zeroed, added to by products, and visited", t.Name)
+		return
+	}
 	switch in.Op {
 	case OpTileDot:
 		v.dot(in, t)
@@ -399,6 +403,10 @@ func (v *verifier) dot(in *Instr, acc Tile) {
 		v.fail(in, "tf32 is for float32 operands")
 	case in.Imm>>32 == uint64(in.Sym) || in.Imm&0xffffffff == uint64(in.Sym):
 		v.fail(in, "the accumulator is an operand too")
+	case a.InParts() > 1 || b.InParts() > 1:
+		v.fail(in, "an operand is summed in parts")
+	case a.Cols%acc.InParts() != 0:
+		v.fail(in, "%d parts of the sum do not divide the inner axis of %d", acc.Parts, a.Cols)
 	}
 }
 
@@ -427,6 +435,8 @@ func (v *verifier) tilePair(in *Instr, t Tile) {
 		v.fail(in, "%s works on %v, not on %v", in.word(), t.Type, in.Type)
 	case in.Imm == uint64(in.Sym):
 		v.fail(in, "%s reads and writes one tile; use two", in.word())
+	case from.InParts() > 1:
+		v.fail(in, "%s reads a tile that is summed in parts", in.word())
 	case from.Type != dtype.Float32:
 		v.fail(in, "%s reads a tile of %v; it must be float32", in.word(), from.Type)
 	case in.Op == OpTileRows && (t.Type != dtype.Float32 || t.Cols != 1 || t.Rows != from.Rows):
@@ -448,6 +458,9 @@ func (v *verifier) tileMap(in *Instr, t Tile) {
 		if o.Rows != t.Rows || o.Cols != 1 && o.Cols != t.Cols {
 			v.fail(in, "a map of a %dx%d tile cannot read a %dx%d tile; it must have as many rows, and as many columns or one",
 				t.Rows, t.Cols, o.Rows, o.Cols)
+		}
+		if o.InParts() > 1 {
+			v.fail(in, "a map reads a tile that is summed in parts")
 		}
 		types = append(types, o.Type)
 	}

@@ -110,15 +110,19 @@ func (f *function) arrangeRegisters(t *tile) {
 		a.col = f.madImm(a.x, a.cols, f.mulImm(f.remImm(lane, 4), 2))
 		return
 	}
-	if places < plan.threads {
-		a.idle = f.to(pred, "setp.ge.u32", plan.tid, itoa(places))
+	tid, team := plan.tid, plan.threads/t.InParts()
+	if t.InParts() > 1 {
+		tid, a.part = f.remImm(tid, team), f.divImm(tid, team)
+	}
+	if places < team {
+		a.idle = f.to(pred, "setp.ge.u32", tid, itoa(places))
 	}
 	if a.down%4 == 0 && a.across%8 == 0 { // groups of 4 x 8 threads read the fewest lines
-		lane, warp := f.lane(), f.warp()
+		lane, warp := f.lane(), f.divImm(tid, 32)
 		a.y = f.madImm(f.divImm(warp, a.across/8), 4, f.divImm(lane, 8))
 		a.x = f.madImm(f.remImm(warp, a.across/8), 8, f.remImm(lane, 8))
 	} else {
-		a.y, a.x = f.divImm(plan.tid, a.across), f.remImm(plan.tid, a.across)
+		a.y, a.x = f.divImm(tid, a.across), f.remImm(tid, a.across)
 	}
 	a.row, a.col = f.mulImm(a.y, a.rowGroup), f.mulImm(a.x, a.colGroup)
 	a.inner = a.row

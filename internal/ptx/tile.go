@@ -98,8 +98,9 @@ type arrangement struct {
 	row, col, idle string
 	// y and x are registers with the thread's (or warp's) position in the grid. inner is the row within the warp's share.
 	y, x, inner string
-	// block is a register with the index of the thread's group of four warps, if wgmma has several such groups.
-	block string
+	// block is a register with the index of the thread's group of four warps, if wgmma has several such groups; part is one with the index
+	// of the part of the sum that the thread's group adds up, if there are several.
+	block, part string
 }
 
 // item is a run of adjacent columns of an accumulator in one thread's registers, at a constant distance from the thread's first element.
@@ -220,7 +221,8 @@ func (plan *tilePlan) unitFor(in *kir.Instr, a, b *tile) unit {
 	if in.Sub == kir.DotTransposed {
 		cols = b.Rows
 	}
-	if plan.sm < 80 || !isPower(a.Cols) || a.Rows < 16 || cols < 8 || a.Cols*size < 32 || a.Type != b.Type {
+	if plan.sm < 80 || !isPower(a.Cols) || a.Rows < 16 || cols < 8 || a.Cols*size < 32 || a.Type != b.Type ||
+		plan.tiles[in.Sym].InParts() > 1 {
 		return plain
 	}
 	// Only 16-bit elements can be transposed while the matrix units read them.

@@ -1,6 +1,9 @@
 package ptx
 
-import "tenon.dev/internal/kir"
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kir"
+)
 
 // A passage moves an accumulator from registers through shared memory to the threads that run the region of a TileEach, so that each thread
 // gets adjacent columns and neighbouring threads get neighbouring groups. Each pass handles part of the rows of every thread (or warp).
@@ -40,13 +43,16 @@ func (p passage) bytes() int { return p.rows * p.stride }
 // each emits OpTileEach on an accumulator.
 func (f *function) each(in *kir.Instr, t *tile) {
 	a, plan := t.arr, f.tiles
-	p := newPassage(t, plan.stageBytes)
+	p := newPassage(t, plan.stageBytes/t.InParts())
 	// The rows of a pass are in shared memory in the same order as in the tile.
 	row, span := a.row, p.rows
 	if p.share > 0 {
 		row, span = f.madImm(a.y, p.share, a.inner), p.share
 	}
 	to := f.madImm(a.col, t.Type.Size(), f.madImm(row, p.stride, plan.memory))
+	if a.part != "" {
+		to = f.madImm(a.part, p.bytes(), to)
+	}
 	for pass := range p.passes {
 		f.barrier()
 		past := ""
@@ -73,19 +79,32 @@ func (f *function) each(in *kir.Instr, t *tile) {
 	}
 }
 
-// passed loads the group at row and col of a pass.
+// sums are the instructions that add the types of accumulators.
+var sums = map[kir.Type]string{dtype.Float32: "add.rn.f32", dtype.Float64: "add.rn.f64", dtype.Int32: "add.s32"}
+
+// passed loads the group at row and col of a pass, and adds up its parts.
 func (f *function) passed(in *kir.Instr, t *tile, p passage, row, col string) []string {
+	from := f.madImm(col, t.Type.Size(), f.madImm(row, p.stride, f.tiles.memory))
+	sum := f.passedPart(in, t, from, 0)
+	for n := 1; n < t.InParts(); n++ {
+		for i, r := range f.passedPart(in, t, from, n*p.bytes()) {
+			f.op(sums[t.Type], sum[i], sum[i], r)
+		}
+	}
+	return sum
+}
+
+// passedPart loads a part's group, which is offset bytes after from.
+func (f *function) passedPart(in *kir.Instr, t *tile, from string, offset int) (rs []string) {
 	size := t.Type.Size()
-	from := f.madImm(col, size, f.madImm(row, p.stride, f.tiles.memory))
 	count, each := vectors(in.Width, size)
-	var rs []string
 	for c := range count {
 		var part []string
 		for range each {
 			part = append(part, f.reg(classOf(t.Type)))
 		}
 		operand, v := vector(part)
-		f.op("ld.shared"+v+classType[classOf(t.Type)], operand, location(from, int64(f.tiles.stageAt+c*each*size)))
+		f.op("ld.shared"+v+classType[classOf(t.Type)], operand, location(from, int64(f.tiles.stageAt+offset+c*each*size)))
 		rs = append(rs, part...)
 	}
 	return rs

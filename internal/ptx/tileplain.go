@@ -11,7 +11,8 @@ const plainSteps = 16
 // dotPlain computes a product by fused multiply-adds (or multiply-adds of integers), in the order of the inner axis.
 func (f *function) dotPlain(acc, a, b *tile) {
 	arr := acc.arr
-	steps := a.Cols
+	share := a.Cols / acc.InParts()
+	steps := share
 	for steps > plainSteps && steps%2 == 0 {
 		steps /= 2
 	}
@@ -28,7 +29,11 @@ func (f *function) dotPlain(acc, a, b *tile) {
 	}
 	left, leftStep := f.plainStart(a, aInner, arr.row, steps)
 	right, rightStep := f.plainStart(b, bInner, arr.col, steps)
-	turns := a.Cols / steps
+	turns := share / steps
+	if arr.part != "" {
+		f.op("mad.lo.s32", left, arr.part, itoa(turns*leftStep), left)
+		f.op("mad.lo.s32", right, arr.part, itoa(turns*rightStep), right)
+	}
 	count, head := "", ""
 	if turns > 1 {
 		count, head = f.reg(word), f.label()

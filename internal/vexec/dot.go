@@ -15,7 +15,7 @@ var dots = map[dtype.DType]dotFunc{dtype.Float32: dotPlain[float32], dtype.Float
 
 // dotPlain keeps 2 rows by 4 columns of c in registers.
 func dotPlain[T float32 | float64 | int32](c, a, b unsafe.Pointer, m, n, k, rs, cs int) {
-	C, A, B := lanes[T](c, m*n), lanes[T](a, m*k), lanes[T](b, k*n)
+	C, A, B := lanes[T](c, m*n), lanes[T](a, (m-1)*rs+(k-1)*cs+1), lanes[T](b, k*n)
 	i := 0
 	for ; i+2 <= m; i += 2 {
 		j := 0

@@ -39,7 +39,7 @@ func dotBlocks[T float32 | float64](c, a, b unsafe.Pointer, m, n, k, rs, cs, row
 			j += wide - narrow
 		}
 	}
-	C, A, B := lanes[T](c, m*n), lanes[T](a, m*k), lanes[T](b, k*n)
+	C, A, B := lanes[T](c, m*n), lanes[T](a, (m-1)*rs+(k-1)*cs+1), lanes[T](b, k*n)
 	if j < n {
 		dotRest(C, A, B, full, j, n, k, 0, rs, cs)
 	}

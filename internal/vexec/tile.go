@@ -16,6 +16,9 @@ type tileStore struct {
 	rows, cols int
 	byCols     bool
 	p          int32
+	// parts is the number of parts of a sum, which lie behind one another, and whole the memory for their sum, or that of the only part.
+	parts int
+	whole int32
 }
 
 func keptType(t dtype.DType) dtype.DType {
@@ -82,9 +85,14 @@ func (e *emitter) placeTiles() {
 	visit(e.p.Body)
 	for i, t := range e.p.Tiles {
 		kept := keptType(t.Type)
-		e.pointers = append(e.pointers, pointer{scalar: -1, size: int32(kept.Size()), bytes: t.Rows*t.Cols*kept.Size() + 8*laneSlack})
+		size, parts := t.Rows*t.Cols*kept.Size(), t.InParts()
+		e.pointers = append(e.pointers, pointer{scalar: -1, size: int32(kept.Size()), bytes: parts*size + 8*laneSlack})
+		at := int32(len(e.pointers) - 1)
 		e.tiles[i] = tileStore{name: t.Name, t: t.Type, kept: kept, rows: t.Rows, cols: t.Cols, byCols: loads[i] > 0 && !other[i],
-			p: int32(len(e.pointers) - 1)}
+			p: at, parts: parts, whole: at}
+		if parts > 1 {
+			e.tiles[i].whole = e.tileBuffer(&e.tiles[i], kept.Size())
+		}
 		e.least = max(e.least, t.Rows, t.Cols)
 	}
 }
@@ -121,7 +129,7 @@ func (e *emitter) tileOp(in *kir.Instr) {
 
 func execTileZero(w *worker, in *inst) {
 	t := in.tile.t
-	clear(lanes[byte](w.p[t.p], t.rows*t.cols*t.kept.Size()))
+	clear(lanes[byte](w.p[t.p], t.parts*t.rows*t.cols*t.kept.Size()))
 }
 
 // execTileDot adds the product of two tiles to a third.
@@ -136,7 +144,34 @@ func execTileDot(w *worker, in *inst) {
 		b = w.p[o.buffer]
 		transpose[uint32](b, w.p[o.b.p], o.b.rows, o.b.cols)
 	}
-	o.dot(w.p[o.t.p], w.p[o.a.p], b, o.t.rows, o.t.cols, o.a.cols, rows, cols)
+	a, sum := w.p[o.a.p], w.p[o.t.p]
+	size, share := o.a.kept.Size(), o.a.cols/o.t.parts
+	for p := range o.t.parts {
+		o.dot(at(sum, p*o.t.rows*o.t.cols*o.t.kept.Size()), at(a, p*share*cols*size), at(b, p*share*o.t.cols*size), o.t.rows, o.t.cols,
+			share, rows, cols)
+	}
+}
+
+// addParts adds up the parts of a sum.
+func (t *tileStore) addParts(w *worker) {
+	switch t.kept {
+	case dtype.Float32:
+		addParts[float32](w.p[t.whole], w.p[t.p], t.rows*t.cols, t.parts)
+	case dtype.Float64:
+		addParts[float64](w.p[t.whole], w.p[t.p], t.rows*t.cols, t.parts)
+	default:
+		addParts[int32](w.p[t.whole], w.p[t.p], t.rows*t.cols, t.parts)
+	}
+}
+
+func addParts[T float32 | float64 | int32](to, from unsafe.Pointer, n, parts int) {
+	sum, all := lanes[T](to, n), lanes[T](from, parts*n)
+	copy(sum, all)
+	for p := 1; p < parts; p++ {
+		for i, v := range all[p*n:][:n] {
+			sum[i] += v
+		}
+	}
 }
 
 // tileEach emits a visit of all elements.
@@ -184,6 +219,9 @@ func execTileEach(w *worker, in *inst) {
 	t := o.t
 	saved := place{w.m, w.lanes, w.ext}
 	w.tile = t.name
+	if t.parts > 1 {
+		t.addParts(w)
+	}
 	groups := t.cols / o.width
 	step := max(1, w.room/groups)
 	size := t.kept.Size()
@@ -192,7 +230,7 @@ func execTileEach(w *worker, in *inst) {
 		w.enter(groups, n)
 		w.keep(o.row.k, &formula{base: int64(r), y: 1})
 		w.keep(o.col.k, &formula{x: int64(o.width)})
-		from := lanes[byte](w.p[t.p], t.rows*t.cols*size)[r*t.cols*size:]
+		from := lanes[byte](w.p[t.whole], t.rows*t.cols*size)[r*t.cols*size:]
 		for j := range o.vals {
 			o.split(w, from, j, groups*n)
 		}
