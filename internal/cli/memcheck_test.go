@@ -275,7 +275,8 @@ func TestMemcheckTools(t *testing.T) {
 		!strings.Contains(string(log), "Success: a [memcheck]\n") {
 		t.Errorf("%s, %v", log, err)
 	}
-	if out, errs, exit = run(append(base, "--tool", "all", "--require-report")...); exit != 6 || !strings.Contains(out, ": 1 test under 4 tools in ") {
+	out, errs, exit = run(append(base, "--tool", "all", "--require-report")...)
+	if exit != 6 || !strings.Contains(out, ": 1 test under 4 tools in ") {
 		t.Errorf("exit status %d: %s%s", exit, out, errs)
 	}
 }
