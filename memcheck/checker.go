@@ -149,10 +149,12 @@ func (c *Checker) Command(tool Tool, args []string, report string) Invocation {
 			inv.Args = append(inv.Args, "--track-stream-ordered-races", "all")
 		}
 	}
+	looked := string(tool)
 	if c.Leaks && tool == Memcheck {
 		inv.Args = append(inv.Args, "--leak-check", "full")
-		inv.Env = append(inv.Env, "TENON_CHECK_TOOLS=memcheck,leaks") // Tenon then leaves leaks to the checker when it closes a device
+		looked += ",leaks" // Tenon then leaves leaks to the checker when it closes a device
 	}
+	inv.Env = append(inv.Env, "TENON_CHECK_TOOLS="+looked) // and leaves naming a faulty kernel to memcheck
 	inv.Args = append(append(inv.Args, c.Options...), args...)
 	inv.Env = append(inv.Env, "TENON_LINE_INFO=1")
 	return inv

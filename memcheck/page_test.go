@@ -198,6 +198,17 @@ func TestPageInBrowser(t *testing.T) {
 	tab.Wait("document.querySelector('#verdict').textContent === '1 failed'")
 	is("/[\\u0000-\\u0008\\u001b\\u009b\\u202e\\u2066\\ufffe]/.test(document.body.innerText)", false)
 	is("document.querySelector('#title').textContent.includes(String.raw`x\\x1b]0;t\\x07`)", true)
+	several, err := ReadResults(journal(t, "several.jsonl", Header{Target: "t.test", Tools: []Tool{Memcheck, Racecheck},
+		Shard: Shard{Split: 1}}, false, underTools()...))
+	must(err)
+	f, err = os.Create(page)
+	must(err)
+	must(errors.Join(several.WriteHTML(f), f.Close()))
+	tab.Reload()
+	tab.Wait("document.querySelector('#verdict').textContent === '2 failed'")
+	is("document.querySelector('#tiles dd').textContent", "5 under 2 tools")
+	is("document.querySelector('#legend').textContent", "2 failed1 timed out2 passed")
+	is("document.querySelectorAll('tr.test').length", 10)
 	if e := tab.Errors(); len(e) > 0 {
 		t.Errorf("the page complains: %q", e)
 	}

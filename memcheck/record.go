@@ -114,7 +114,7 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// Summary holds the counts of a run.
+// Summary holds the counts of a run. A test that ran under several tools counts once for each.
 type Summary struct {
 	// Planned is the number of tests to run, times the tools. The sum of the outcomes is less if a run was interrupted.
 	Planned int `json:"planned"`

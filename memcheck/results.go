@@ -1,8 +1,6 @@
 package memcheck
 
 import (
-	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -127,8 +125,12 @@ func (res *Results) join(in io.Reader) error {
 	}
 	sum.Missing = append(sum.Missing, s.Missing...)
 	if ran < head.Jobs {
-		sum.Missing = append(sum.Missing, fmt.Sprintf("%s of %s: %d of %d tests did not run", shardName(head.Shard), head.Target,
-			head.Jobs-ran, head.Jobs))
+		what := "tests did not run"
+		if len(head.Tools) > 1 {
+			what = "runs of tests did not happen"
+		}
+		sum.Missing = append(sum.Missing, fmt.Sprintf("%s of %s: %d of %d %s", shardName(head.Shard), head.Target, head.Jobs-ran, head.Jobs,
+			what))
 	}
 	sum.Planned += head.Jobs
 	return nil
@@ -340,57 +342,6 @@ func (res *Results) JoinJournals(w io.Writer, names ...string) error {
 	return lines.Encode(ending{Type: "end", Summary: &res.Summary})
 }
 
-// Text returns the summary for readers: what was run, the counts, the findings with their places, and the first of the tests with each
-// outcome other than success.
-func (res *Results) Text() string {
-	const most = 20
-	var b bytes.Buffer
-	s := &res.Summary
-	fmt.Fprintf(&b, "%s: %s in %s: %d passed", res.Title(), count(s.Ran(), "test"), spanOf(s.Seconds), s.Succeeded)
-	for _, x := range []struct {
-		n    int
-		what string
-	}{{s.Failed, "failed"}, {s.Timeouts, "timed out"}, {s.Ignored, "ignored"}, {s.Skipped, "of the passed skipped themselves"},
-		{s.Unverified, "of the passed without a report of the checker"}, {s.Planned - s.Ran(), "not run"}} {
-		if x.n > 0 {
-			fmt.Fprintf(&b, ", %d %s", x.n, x.what)
-		}
-	}
-	if s.Kernels > 0 {
-		fmt.Fprintf(&b, "; %s checked", count(s.Kernels, "kernel"))
-	}
-	b.WriteString("\n")
-	for _, m := range s.Missing {
-		fmt.Fprintf(&b, "missing: %s\n", terminal.Line(m, maxMessage))
-	}
-	if n := len(res.findings); n > 0 {
-		fmt.Fprintf(&b, "\n%s:\n", count(n, "finding"))
-	}
-	for i, f := range res.ranked() {
-		if i == most {
-			fmt.Fprintf(&b, "  and %d more\n", len(res.findings)-most)
-			break
-		}
-		fmt.Fprintf(&b, "  %-14s %s (%s, %s)\n", terminal.Line(string(f.Class), maxName), f.sentence(), count(len(f.tests), "test"),
-			count(f.count, "report"))
-	}
-	shown, bad, tools := 0, s.Failed+s.Timeouts, res.severalTools()
-	if bad > 0 {
-		b.WriteString("\ndid not pass:\n")
-	}
-	for _, t := range res.tests {
-		if t.Outcome != Fail && t.Outcome != Timeout {
-			continue
-		}
-		if shown++; shown > most {
-			fmt.Fprintf(&b, "  and %d more\n", bad-most)
-			break
-		}
-		fmt.Fprintf(&b, "  %-8s %s: %s\n", t.Outcome, t.name(tools, maxName), terminal.Line(t.Reason, maxMessage))
-	}
-	return b.String()
-}
-
 // FailedAlone counts the tests that failed although the checker watched their use of the GPU and found nothing.
 func (res *Results) FailedAlone() (n int) {
 	for _, t := range res.tests {
@@ -399,43 +350,4 @@ func (res *Results) FailedAlone() (n int) {
 		}
 	}
 	return n
-}
-
-// ranked returns the findings with the most important first: errors, then leaks and failed calls, which often only follow from a failed
-// kernel, then warnings, then those of libraries; among equals, those of more tests first.
-func (res *Results) ranked() []*found {
-	weight := func(f *found) int {
-		switch {
-		case f.Library != "":
-			return 3
-		case f.Severity != SeverityError:
-			return 2
-		case f.Class == APIError || f.Class == Leak:
-			return 1
-		}
-		return 0
-	}
-	list := slices.Clone(res.findings)
-	slices.SortStableFunc(list, func(a, b *found) int {
-		return cmp.Or(cmp.Compare(weight(a), weight(b)), cmp.Compare(len(b.tests), len(a.tests)))
-	})
-	return list
-}
-
-// sentence returns the message and the place, escaped for use within a line.
-func (f *Finding) sentence() string {
-	return terminal.Line(f.Message, maxMessage) + terminal.Line(f.where(), maxMessage)
-}
-
-// where returns the place of a finding for use within a sentence.
-func (f *Finding) where() string {
-	switch {
-	case len(f.Device) > 0 && f.Kernel != "":
-		return " in " + f.Kernel + " at " + f.Device[0].Place()
-	case f.Kernel != "":
-		return " in " + f.Kernel
-	case f.Site() != nil:
-		return " at " + f.Site().Place()
-	}
-	return ""
 }

@@ -32,31 +32,37 @@ type place struct {
 	visible  *tenon.Tensor // [context], of bool
 }
 
-type attention struct {
-	Q            *nn.Linear `torch:"q_proj"`
-	K            *nn.Linear `torch:"k_proj"`
-	V            *nn.Linear `torch:"v_proj"`
-	O            *nn.Linear `torch:"o_proj"`
-	Keys, Values *nn.Buffer // the cache [1, key heads, context, width of a head]
-
-	headWidth int
+// layer is a layer of the model. A tag with a dot stands for a module in a module.
+type layer struct {
+	Norm1        *nn.RMSNorm `torch:"input_layernorm"`
+	Q            *nn.Linear  `torch:"self_attn.q_proj"`
+	K            *nn.Linear  `torch:"self_attn.k_proj"`
+	V            *nn.Linear  `torch:"self_attn.v_proj"`
+	O            *nn.Linear  `torch:"self_attn.o_proj"`
+	Norm2        *nn.RMSNorm `torch:"post_attention_layernorm"`
+	Gate         *nn.Linear  `torch:"mlp.gate_proj"`
+	Up           *nn.Linear  `torch:"mlp.up_proj"`
+	Down         *nn.Linear  `torch:"mlp.down_proj"`
+	Keys, Values *nn.Buffer  // the cache [1, key heads, context, width of a head]
 }
 
-func (a *attention) forward(x *tenon.Exec, in *tenon.Tensor, p place) *tenon.Tensor {
+func (l *layer) forward(x *tenon.Exec, in *tenon.Tensor, p place) *tenon.Tensor {
 	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
-		heads := func(l *nn.Linear) *tenon.Tensor { // [batch, heads, time, width of a head]
-			return x.Transpose(x.Unflatten(l.Forward(x, in), -1, -1, a.headWidth), 1, 2)
+		h, keys, values := l.Norm1.Forward(x, in), l.Keys.Tensor(), l.Values.Tensor()
+		heads := func(m *nn.Linear) *tenon.Tensor { // [batch, heads, time, width of a head]
+			return x.Transpose(x.Unflatten(m.Forward(x, h), -1, -1, keys.Size(-1)), 1, 2)
 		}
-		q, k, v := rotate(x, heads(a.Q), p), rotate(x, heads(a.K), p), heads(a.V)
+		q, k, v := rotate(x, heads(l.Q), p), rotate(x, heads(l.K), p), heads(l.V)
 		opt := tenon.AttentionOpt{Causal: true, GroupedHeads: true}
 		if p.position != nil {
-			keys, values := a.Keys.Tensor(), a.Values.Tensor()
 			x.IndexCopyInto(keys, keys, 2, p.position, k)
 			x.IndexCopyInto(values, values, 2, p.position, v)
 			k, v, opt = keys, values, tenon.AttentionOpt{Mask: p.visible, GroupedHeads: true}
 		}
 		out := x.ScaledDotProductAttention(q, k, v, opt)
-		return a.O.Forward(x, x.Flatten(x.Transpose(out, 1, 2), 2, 3))
+		out = x.Add(in, l.O.Forward(x, x.Flatten(x.Transpose(out, 1, 2), 2, 3)))
+		h = l.Norm2.Forward(x, out)
+		return x.Add(out, l.Down.Forward(x, x.Mul(x.SiLU(l.Gate.Forward(x, h)), l.Up.Forward(x, h))))
 	})
 }
 
@@ -66,32 +72,6 @@ func rotate(x *tenon.Exec, t *tenon.Tensor, p place) *tenon.Tensor {
 	re := x.Sub(x.Mul(half[0], p.cos), x.Mul(half[1], p.sin))
 	im := x.Add(x.Mul(half[1], p.cos), x.Mul(half[0], p.sin))
 	return x.Cat([]*tenon.Tensor{re, im}, -1)
-}
-
-type mlp struct {
-	Gate *nn.Linear `torch:"gate_proj"`
-	Up   *nn.Linear `torch:"up_proj"`
-	Down *nn.Linear `torch:"down_proj"`
-}
-
-func (m *mlp) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
-	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
-		return m.Down.Forward(x, x.Mul(x.SiLU(m.Gate.Forward(x, in)), m.Up.Forward(x, in)))
-	})
-}
-
-type layer struct {
-	Norm1     *nn.RMSNorm `torch:"input_layernorm"`
-	Attention *attention  `torch:"self_attn"`
-	Norm2     *nn.RMSNorm `torch:"post_attention_layernorm"`
-	MLP       *mlp        `torch:"mlp"`
-}
-
-func (l *layer) forward(x *tenon.Exec, in *tenon.Tensor, p place) *tenon.Tensor {
-	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
-		h := x.Add(in, l.Attention.forward(x, l.Norm1.Forward(x, in), p))
-		return x.Add(h, l.MLP.Forward(x, l.Norm2.Forward(x, h)))
-	})
 }
 
 type llama struct {
@@ -114,13 +94,9 @@ func newLlama(x *tenon.Exec, c config) *llama {
 	m := &llama{Embed: nn.NewEmbedding(x, c.vocab, c.width, nn.EmbeddingOpt{DType: c.dtype}), Norm: norm(), Head: linear(c.width, c.vocab)}
 	for range c.layers {
 		m.Layers = append(m.Layers, &layer{
-			Norm1: norm(),
-			Attention: &attention{
-				Q: linear(c.width, c.width), K: linear(c.width, c.keyHeads*headWidth), V: linear(c.width, c.keyHeads*headWidth),
-				O: linear(c.width, c.width), Keys: cache(), Values: cache(), headWidth: headWidth,
-			},
-			Norm2: norm(),
-			MLP:   &mlp{Gate: linear(c.width, c.hidden), Up: linear(c.width, c.hidden), Down: linear(c.hidden, c.width)},
+			Norm1: norm(), Q: linear(c.width, c.width), K: linear(c.width, c.keyHeads*headWidth), V: linear(c.width, c.keyHeads*headWidth),
+			O: linear(c.width, c.width), Norm2: norm(), Gate: linear(c.width, c.hidden), Up: linear(c.width, c.hidden),
+			Down: linear(c.hidden, c.width), Keys: cache(), Values: cache(),
 		})
 	}
 	x.Scope(func(x *tenon.Exec) {

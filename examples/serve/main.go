@@ -30,28 +30,23 @@ func answer(x *tenon.Exec, model nn.Module, features []float32) (r reply) {
 	return r
 }
 
-// serve answers all requests, each on one of the workers.
+// serve answers all requests; worker w takes every workers-th of them, from request w on.
 func serve(x *tenon.Exec, model nn.Module, workers int, requests [][]float32) ([]reply, error) {
-	replies, queue := make([]reply, len(requests)), make(chan int)
+	replies := make([]reply, len(requests))
 	var running sync.WaitGroup
-	for range workers {
+	defer running.Wait()
+	for w := range workers {
 		fork, err := x.Fork()
 		if err != nil {
-			close(queue)
 			return nil, err
 		}
 		running.Go(func() {
 			defer fork.Close()
-			for i := range queue {
+			for i := w; i < len(requests); i += workers {
 				replies[i] = answer(fork, model, requests[i])
 			}
 		})
 	}
-	for i := range requests {
-		queue <- i
-	}
-	close(queue)
-	running.Wait()
 	return replies, nil
 }
 

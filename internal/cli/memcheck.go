@@ -353,14 +353,22 @@ func (c *memcheckRun) run(ctx context.Context, con *console, run *memcheck.Run, 
 		return notRun(err)
 	}
 	if run.Before != nil && run.Before.Ran() > 0 {
-		fmt.Fprintf(con.err, "going on with %s: %d of %d tests have run\n", name, run.Before.Ran(), h.Jobs)
+		what := "tests have run"
+		if len(h.Tools) > 1 {
+			what = "runs of tests are done"
+		}
+		fmt.Fprintf(con.err, "going on with %s: %d of %d %s\n", name, run.Before.Ran(), h.Jobs, what)
 	}
 	run.Observers = append(run.Observers, journal)
 	log := &memcheck.Log{Out: con.out, Tools: len(h.Tools) > 1}
 	var progress *memcheck.Progress
 	if file != nil {
 		log.Out = file
-		progress = &memcheck.Progress{Out: con.screen, Terminal: isTerminal(con.screen), Title: h.Target, Total: h.Jobs}
+		title := h.Target
+		if n := len(h.Tools); n > 1 { // the progress counts runs: a test runs once under each tool
+			title += fmt.Sprintf(", runs under %d tools", n)
+		}
+		progress = &memcheck.Progress{Out: con.screen, Terminal: isTerminal(con.screen), Title: title, Total: h.Jobs}
 		progress.Start(run.Before)
 		run.Observers = append(run.Observers, progress)
 	}

@@ -140,13 +140,19 @@ type Error struct {
 	Code Code
 	// Detail is more information from the driver (a JIT log, an assertion's message, the faulting kernel and line), or "".
 	Detail string
+	// Kernel is the kernel that failed, if the driver knows it; Detail then names it and its line.
+	Kernel string
 	// Said is the text of a failed assertion with its numbers, and Origin that of its launch, if the driver knows them.
 	Said   string
 	Origin any
 }
 
-// Error returns "<call>: <description of the code> (<number>)" and the detail.
+// Error returns "<call>: <description of the code> (<number>)" and the detail. If the kernel is known, it returns the detail and the
+// description, without the call: what failed is the kernel, and the call may be any that came later.
 func (e *Error) Error() string {
+	if e.Kernel != "" {
+		return fmt.Sprintf("%s: %s (%d)", e.Detail, e.Code.Error(), int32(e.Code))
+	}
 	s := fmt.Sprintf("%s: %s (%d)", e.Call, e.Code.Error(), int32(e.Code))
 	if e.Detail != "" {
 		s += ": " + e.Detail

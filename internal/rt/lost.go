@@ -6,12 +6,13 @@ import (
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/driver"
+	"tenon.dev/internal/knob"
 )
 
 // A device fault (a failed assertion, an illegal address) appears at some later call and loses the device to this process. The first call
-// that sees it reports it with the operations that may be its cause; every later call gets the same error, and frees are silent. The inline
-// device runs each call before it returns, so there a fault concerns that call alone. A device that recovers survives failed assertions;
-// the first call that waits for the work returns the error, which names the operation.
+// that sees it reports it with the kernel that failed or, if nothing names it, with the operations that may be its cause; every later call
+// gets the same error, and frees are silent. The inline device runs each call before it returns, so there a fault concerns that call alone.
+// A device that recovers survives failed assertions; the first call that waits for the work returns the error, which names the operation.
 
 // errClosed returns the error of every call made after Close or during it.
 func (d *Device) errClosed() *fault.Error {
@@ -46,16 +47,32 @@ func (d *Device) lose(err error) *fault.Error {
 		return first
 	}
 	what, may := "failed while it worked and is lost to this process", func(OpID) bool { return true }
-	if c, _ := codeOf(err); c == driver.Assert {
+	cause, _ := errors.AsType[*driver.Error](err)
+	switch {
+	case cause == nil:
+	case cause.Kernel != "":
+		may = nil
+	case cause.Code == driver.Assert:
 		what = "is lost to this process: an assertion of a kernel failed, as for an index out of range; " +
 			"the same program on the simulated device or the processor (tenon.Sim, tenon.CPU) is told the operation, its line " +
 			"and the number"
 		may = MayAssert
+	case d.checked():
+		what += ", and the memory checker's report names the kernel and its line"
+		may = nil
 	}
 	e := fault.Wrap(fault.Device, err, "%s %s", d, what)
-	e.Suspects = d.suspects(may)
+	if may != nil || knob.LaunchLines.Get() { // a named kernel needs no suspects, but the program may have asked for their lines
+		e.Suspects = d.suspects(may)
+	}
 	d.lost.CompareAndSwap(nil, e)
 	return d.lost.Load()
+}
+
+// checked reports whether the device is a GPU whose work compute-sanitizer's memcheck watches, as tenon memcheck says.
+func (d *Device) checked() bool {
+	_, set := knob.MemoryCheckTools.Lookup()
+	return set && knob.LookFor("memcheck") && !d.info.Recovers && !d.info.Inline
 }
 
 // GiveUp marks the device as lost because of err: the driver refused a call in the middle of a change of tensors.

@@ -86,7 +86,7 @@ func (s *Stream) recent() (ops []OpID, seqs []uint64) {
 func (s *Stream) finished(seq uint64) { raise(&s.done, seq) }
 
 // suspects describes the operations that may be the cause of a fault: for each stream the latest that are not known to be complete and for
-// which may returns true, newest first.
+// which may, if there is one, returns true, newest first.
 func (d *Device) suspects(may func(OpID) bool) []string {
 	var out []string
 	for i := range d.streams {
@@ -96,7 +96,7 @@ func (d *Device) suspects(may func(OpID) bool) []string {
 		}
 		ops, seqs := s.recent()
 		for j := len(seqs) - 1; j >= 0 && seqs[j] > s.done.Load(); j-- {
-			if !may(ops[j]) {
+			if may != nil && !may(ops[j]) {
 				continue
 			}
 			text := fmt.Sprintf("%s, operation %d of stream %d", opName(ops[j]), seqs[j], s.id)

@@ -26,7 +26,16 @@
   const worst = ["fail", "timeout", "ignored", "success"];
   const byOutcome = Object.fromEntries(worst.map(o => [o, 0]));
   D.tests.forEach((t, i) => { t.index = i; byOutcome[t.outcome]++; });
-  const severalTools = new Set(D.tests.map(t => t.tool)).size > 1;
+  const tools = new Set(D.tests.map(t => t.tool)).size;
+  const severalTools = tools > 1;
+  // The overview counts a test once, by its worst outcome under any tool; the table has a row for each run.
+  const worstOf = new Map();
+  for (const t of D.tests) {
+    const key = JSON.stringify([D.headers[t.header].target, t.name]), was = worstOf.get(key);
+    if (was === undefined || worst.indexOf(t.outcome) < worst.indexOf(was)) worstOf.set(key, t.outcome);
+  }
+  const byTest = Object.fromEntries(worst.map(o => [o, 0]));
+  worstOf.forEach(o => byTest[o]++);
   const notRun = Math.max(0, D.summary.planned - D.tests.length);
   const draws = []; // what depends on colours
 
@@ -44,7 +53,7 @@
   timeline();
   $("foot").textContent = "Written " + new Date(D.written).toLocaleString() + ". This file needs no network.";
   $("nav-findings").textContent = D.findings.length;
-  $("nav-tests").textContent = D.tests.length;
+  $("nav-tests").textContent = worstOf.size;
   document.addEventListener("keydown", e => {
     if (e.target.tagName === "INPUT") { if (e.key === "Escape") { e.target.value = ""; e.target.oninput(); e.target.blur(); } return; }
     if (e.ctrlKey || e.metaKey || e.altKey) return;
@@ -70,16 +79,16 @@
       [...new Set(D.headers.map(h => h.host).filter(Boolean))].slice(0, 3).join(", "), new Date(h.began).toLocaleString()];
     $("facts").append(...facts.filter(Boolean).map(f => el("span", {}, f)));
     const v = $("verdict");
-    const hang = byOutcome.timeout && !h.nohang;
-    const [kind, text] = byOutcome.fail || s.findings ? ["fail", byOutcome.fail ? byOutcome.fail + " failed" : plural(s.findings, "finding")] :
-      hang ? ["timeout", byOutcome.timeout + " timed out"] : notRun || (s.missing || []).length ? ["timeout", "Incomplete"] :
+    const hang = byTest.timeout && !h.nohang;
+    const [kind, text] = byTest.fail || s.findings ? ["fail", byTest.fail ? byTest.fail + " failed" : plural(s.findings, "finding")] :
+      hang ? ["timeout", byTest.timeout + " timed out"] : notRun || (s.missing || []).length ? ["timeout", "Incomplete"] :
       D.tests.length === 0 ? ["timeout", "No tests"] : ["success", "All passed"];
     v.classList.add(kind);
     v.textContent = text;
     for (const m of s.missing || []) $("missing").append(el("div", { class: "banner" }, "Missing: " + m));
     if (s.interrupted) $("missing").append(el("div", { class: "banner" }, "The run was interrupted; this is what was known then."));
     if (s.stopped) $("missing").append(el("div", { class: "banner" }, "The run stopped at its first " + s.stopped + "."));
-    const parts = [...worst.map(o => [o, byOutcome[o], words[o]]), ["rest", notRun, "not run"]].filter(p => p[1] > 0);
+    const parts = [...worst.map(o => [o, byTest[o], words[o]]), ["rest", notRun, severalTools ? "of " + s.planned + " runs missing" : "not run"]].filter(p => p[1] > 0);
     $("bar").setAttribute("aria-label", parts.map(p => p[1] + " " + p[2]).join(", "));
     for (const [o, n, word] of parts) {
       const i = el("i", { class: o, title: n + " " + word });
@@ -90,7 +99,7 @@
     const cpu = D.tests.reduce((a, t) => a + (t.cpu || 0), 0), memory = D.tests.reduce((a, t) => Math.max(a, t.memory || 0), 0);
     const reports = D.findings.reduce((a, f) => a + f.total, 0);
     const tile = (name, value, note) => el("div", {}, el("dt", {}, name), el("dd", {}, value, note ? el("small", {}, " " + note) : ""));
-    $("tiles").append(tile("Tests run", D.tests.length + "", notRun ? "of " + s.planned : ""),
+    $("tiles").append(tile("Tests run", worstOf.size + "", severalTools ? "under " + tools + " tools" : notRun ? "of " + s.planned : ""),
       tile("Distinct findings", D.findings.length + "", reports ? "in " + plural(reports, "report") : ""),
       tile("Time", span(s.seconds)), tile("Processor time", span(cpu)));
     if (memory) $("tiles").append(tile("Most host memory", bytes(memory)));

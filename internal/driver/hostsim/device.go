@@ -81,7 +81,7 @@ func (d *device) gone(call string) error {
 		return fail(call, driver.Deinitialized, "the device was closed")
 	}
 	if d.fault != nil {
-		return fail(call, d.fault.Code, d.fault.Detail)
+		return &driver.Error{Call: call, Code: d.fault.Code, Detail: d.fault.Detail, Kernel: d.fault.Kernel}
 	}
 	return nil
 }

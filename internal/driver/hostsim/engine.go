@@ -17,7 +17,7 @@ func runKernel(k *vexec.Kernel, e *vexec.Env, o *op) *driver.Error {
 	}
 	f := &driver.Error{Call: "Launch", Code: driver.LaunchFailed, Detail: err.Error()}
 	if v, ok := errors.AsType[*vexec.Fault](err); ok {
-		f.Code, f.Said, f.Origin = driver.Code(v.Code), v.Said, o.origin
+		f.Code, f.Kernel, f.Said, f.Origin = driver.Code(v.Code), v.Kernel, v.Said, o.origin
 	}
 	return f
 }
