@@ -215,3 +215,15 @@ func TestExplainSkippedCuts(t *testing.T) {
 	}
 	has(t, e.String(), "skip: skipping cudagraphs due to cpu device (_local_scalar_dense)", "explain_test.go:")
 }
+
+// A region that a session never ran has an explanation, which names the device.
+func TestExplainBeforeTheFirstRun(t *testing.T) {
+	x := openSim(t)
+	net := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.MulS(a, 2) })
+	for _, e := range []*compile.Explanation{compile.New().Explain(x), net.Explain(x)} {
+		if e.Device == "" || e.Stats != (compile.Stats{}) || len(e.Segments) != 0 {
+			t.Errorf("got %+v", e)
+		}
+		has(t, e.String(), e.Device, "segments: 0 warm-up, 0 recorded, 0 replayed, 0 without a graph")
+	}
+}
