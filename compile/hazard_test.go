@@ -101,3 +101,53 @@ func TestFrozenReset(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// A replay that fails before its graph is launched does not take the numbers of its draws away from a later run that comes to the same place
+// in the generator's sequence.
+func TestFailedRunKeepsDraws(t *testing.T) {
+	x, d := openFailing(t)
+	r := compile.New()
+	step := func(in *tenon.Tensor) (y *tenon.Tensor, err error) {
+		err = r.Do(x, func(x *tenon.Exec) error {
+			y = x.Keep(x.Add(x.Rand([]int{4}, tenon.Float32), in))
+			return nil
+		})
+		return y, err
+	}
+	var ins []*tenon.Tensor // they are at different addresses, so they are copied
+	for i := range 4 {
+		ins = append(ins, x.Full([]int{4}, float64(i), tenon.Float32))
+	}
+	g, failed := x.Generator(), 0
+	for n, fired := 1, true; fired; n++ {
+		for _, in := range ins {
+			y, err := step(in)
+			must(t, err)
+			y.Close()
+		}
+		d.Arm(n, 0)
+		y, err := step(ins[2])
+		method, _ := d.Fired()
+		d.Arm(0, 0)
+		y.Close()
+		if fired = method != ""; err != nil {
+			failed++
+			x.Rand([]int{4}, tenon.Float32).Close() // as many as the region draws
+		}
+		from := g.State()
+		y, err = step(ins[3])
+		must(t, err)
+		got := read(t, x, y)
+		y.Close()
+		must(t, g.SetState(from))
+		x.Scope(func(x *tenon.Exec) {
+			if want := read(t, x, x.AddS(x.Rand([]int{4}, tenon.Float32), 3)); got != want {
+				t.Errorf("call %d, %s: %s, want %s", n, method, got, want)
+			}
+		})
+	}
+	if s := r.Stats(x); failed == 0 || s.Replays < failed {
+		t.Errorf("%d runs failed: %+v", failed, s)
+	}
+	must(t, compile.Reset(x))
+}
