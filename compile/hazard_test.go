@@ -1,10 +1,13 @@
 package compile_test
 
 import (
+	"fmt"
 	"testing"
 
 	"tenon.dev"
 	"tenon.dev/compile"
+	"tenon.dev/internal/core"
+	"tenon.dev/internal/driver"
 )
 
 // New numbers for a run's graph are not lost if the run fails before it does any work.
@@ -150,4 +153,50 @@ func TestFailedRunKeepsDraws(t *testing.T) {
 		t.Errorf("%d runs failed: %+v", failed, s)
 	}
 	must(t, compile.Reset(x))
+}
+
+// If a run cannot wait for another stream's work on a tensor that it reads in place, that is an error, and nothing runs too early.
+func TestFailedWaitIsReported(t *testing.T) {
+	x, d := openFailing(t)
+	st, err := x.Device().Stream()
+	must(t, err)
+	other, dev := x.On(st), (*core.Exec)(x).Device()
+	w := x.Zeros([]int{2}, tenon.Float32)
+	r := compile.New()
+	run := func() (y *tenon.Tensor, err error) {
+		err = r.Do(x, func(x *tenon.Exec) error { y = x.Keep(x.AddS(w, 1)); return nil })
+		return y, err
+	}
+	for range 4 {
+		y, err := run()
+		must(t, err)
+		y.Close()
+	}
+	other.FillInto(w, 5)
+	var free []driver.Event
+	for range 16 { // the wait needs a new event
+		e, err := dev.AcquireEvent(false)
+		must(t, err)
+		free = append(free, e)
+	}
+	d.Arm(1, 0)
+	y, err := run()
+	method, _ := d.Fired()
+	d.Arm(0, 0)
+	for _, e := range free {
+		dev.ReleaseEvent(e, false)
+	}
+	y.Close()
+	if method != "EventCreate" || err == nil {
+		t.Errorf("call %q fails, and the run returns %v", method, err)
+	}
+	y, err = run()
+	must(t, err)
+	if got, want := read(t, x, y), fmt.Sprint([]float32{6, 6}); got != want {
+		t.Errorf("afterwards %s, want %s", got, want)
+	}
+	y.Close()
+	if s := r.Stats(x); s.Recordings != 1 || s.Replays != 3 {
+		t.Errorf("%+v", s)
+	}
 }
