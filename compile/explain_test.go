@@ -227,3 +227,41 @@ func TestExplainBeforeTheFirstRun(t *testing.T) {
 		has(t, e.String(), e.Device, "segments: 0 warm-up, 0 recorded, 0 replayed, 0 without a graph")
 	}
 }
+
+// A fork names the two operations, or what else differs first.
+func TestExplainForks(t *testing.T) {
+	x := openSim(t)
+	a := x.Ones([]int{4}, tenon.Float32)
+	half := x.ToDType(a, tenon.Float16)
+	for want, f := range map[string]func(x *tenon.Exec, second bool){
+		"operation: Exp, Sin": func(x *tenon.Exec, second bool) {
+			if second {
+				x.Sin(a)
+			} else {
+				x.Exp(a)
+			}
+		},
+		"type of operand 0: float32, float16": func(x *tenon.Exec, second bool) {
+			if second {
+				x.Exp(half)
+			} else {
+				x.Exp(a)
+			}
+		},
+		"number of operands: 2, 3": func(x *tenon.Exec, second bool) {
+			if second {
+				x.Cat([]*tenon.Tensor{a, a, a}, 0)
+			} else {
+				x.Cat([]*tenon.Tensor{a, a}, 0)
+			}
+		},
+	} {
+		r := compile.New()
+		for i := range 2 {
+			must(t, r.Do(x, func(x *tenon.Exec) error { f(x, i == 1); return nil }))
+		}
+		if forks := r.Explain(x).Forks; len(forks) != 1 || forks[0].Differs != want {
+			t.Errorf("%+v, want %s", forks, want)
+		}
+	}
+}

@@ -222,3 +222,21 @@ func TestMovedTensorIsNamedAlone(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A tensor that was an argument of an earlier call, and that the function captures, is read in place: it is no argument any more.
+func TestArgumentsOfEarlierCalls(t *testing.T) {
+	x := open(t)
+	w, in := x.Full([]int{4}, 3, tenon.Float32), x.Full([]int{4}, 2, tenon.Float32)
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Mul(a, w) })
+	f.Call(x, w).Close()
+	for range 3 {
+		if got := read(t, x, f.Call(x, in)); got != "[6 6 6 6]" {
+			t.Error(got)
+		}
+	}
+	e := f.Explain(x)
+	s := e.Segments[len(e.Segments)-1]
+	if len(s.Graphs) != 1 || s.Graphs[0].Static != 1 || s.Graphs[0].Copied != 1 {
+		t.Errorf("got %+v", e.Segments)
+	}
+}
