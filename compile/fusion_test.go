@@ -387,3 +387,23 @@ func TestProcessorDefersAndFuses(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// A chain is fused if it saves 64 bytes of reads and writes or more, whatever the number of its elements.
+func TestChainsThatSaveLittle(t *testing.T) {
+	x := open(t)
+	for _, c := range []struct{ elements, calls, fused int }{{3, 3, 0}, {4, 3, 3}, {7, 2, 0}, {8, 2, 2}, {1, 8, 0}, {1, 9, 9}} {
+		a := x.Ones([]int{c.elements}, tenon.Float32)
+		r := compile.New()
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			y := a
+			for range c.calls {
+				y = x.AddS(y, 1)
+			}
+			x.Keep(y)
+			return nil
+		}))
+		if s := r.Stats(x); s.Fused != c.fused {
+			t.Errorf("%d calls of %d elements: %d are fused, want %d", c.calls, c.elements, s.Fused, c.fused)
+		}
+	}
+}
