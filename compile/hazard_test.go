@@ -105,8 +105,8 @@ func TestFrozenReset(t *testing.T) {
 	}
 }
 
-// A replay that fails before its graph is launched does not take the numbers of its draws away from a later run that comes to the same place
-// in the generator's sequence.
+// A replay that fails before its graph is launched leaves the device's copy of the generator's offset where it was. The next replay draws
+// the right numbers, even if the program has drawn as many as the failed one would have.
 func TestFailedRunKeepsDraws(t *testing.T) {
 	x, d := openFailing(t)
 	r := compile.New()
