@@ -54,6 +54,32 @@ func TestCapturedOutputsStay(t *testing.T) {
 	}
 }
 
+// A refused replay of a graph that draws returns its error, and leaves the generator where it was.
+func TestRefusedReplaysDrawNothing(t *testing.T) {
+	x := open(t)
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Sin(a) })
+	a := x.Ones([]int{4}, tenon.Float32)
+	var kept *tenon.Tensor
+	for range 4 {
+		kept.Close()
+		kept = f.Call(x, a)
+	}
+	g, err := x.Capture(func(x *tenon.Exec) { x.Add(kept, x.Rand([]int{4}, tenon.Float32)) })
+	must(t, err)
+	first := x.Generator().Offset()
+	must(t, x.Replay(g))
+	at := x.Generator().Offset()
+	f.Call(x, a).Close()
+	if err := x.Replay(g); err == nil {
+		t.Error("the graph reads what was overwritten")
+	}
+	if now := x.Generator().Offset(); now != at || at == first {
+		t.Errorf("the generator was at %d, after a replay at %d, and after a refused one at %d", first, at, now)
+	}
+	must(t, g.Close())
+	kept.Close()
+}
+
 // A graph of a function's result is refused once the memory belongs to another tensor.
 func TestCapturedResultsAreRefused(t *testing.T) {
 	x := open(t)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"tenon.dev"
+	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/core"
 )
 
@@ -31,4 +32,47 @@ func TestCheckPool(t *testing.T) {
 	}
 	fo.warm = fo.warm[:1]
 	y.Close()
+}
+
+// Memory of the pool that belongs to no output is an error of the recording after which it is found, and of the warm-up.
+func TestCheckPoolAfterEachRun(t *testing.T) {
+	x, err := tenon.Open(tenon.Sim(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	region := New(Opt{CheckPool: true})
+	run := func(n int) error {
+		var y *tenon.Tensor
+		err := region.Do(x, func(x *tenon.Exec) error {
+			y = x.Keep(x.MulS(x.Ones([]int{n}, tenon.Float32), 2))
+			return nil
+		})
+		y.Close()
+		return err
+	}
+	if err := run(4); err != nil {
+		t.Fatal(err)
+	}
+	c := (*core.Exec)(x)
+	pool := forestOf(c, c.Device(), false).pool
+	b, err := pool.Alloc(512, alloc.Stream(x.Stream().Handle()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, n := range []int{4, 8} { // a recording, and then a warm-up
+		if err := run(n); err == nil || !strings.Contains(err.Error(), "not accounted for") ||
+			!strings.Contains(err.Error(), sprintf("%#x", b.Addr())) {
+			t.Errorf("%d elements, with memory that is no output: %v", n, err)
+		}
+		if s := region.Stats(x); s.Recordings != 1 || s.WarmUps != 1+i {
+			t.Errorf("%d elements: %+v", n, s)
+		}
+	}
+	if err := c.Device().Free(b); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(16); err != nil {
+		t.Error(err)
+	}
 }

@@ -432,6 +432,29 @@ func TestPartsOfATensor(t *testing.T) {
 	}
 }
 
+// The copy of an input that begins in the middle of a tensor has room for all of it: it does not reach into the copy of the next input.
+func TestCopiesAreApart(t *testing.T) {
+	x := open(t)
+	const n = 128 // a whole number of blocks of memory
+	r := compile.New()
+	for i := range 5 {
+		a := x.Narrow(x.Full([]int{n + 2}, float64(i), tenon.Float32), 0, 1, n) // stays open, so that the next one is elsewhere
+		b := x.Full([]int{n}, float64(10*i), tenon.Float32)
+		var y *tenon.Tensor
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			y = x.Keep(x.Add(a, b))
+			return nil
+		}))
+		if got, want := read(t, x, y), read(t, x, x.Full([]int{n}, float64(11*i), tenon.Float32)); got != want {
+			t.Errorf("run %d: %s", i, got)
+		}
+		y.Close()
+	}
+	if g := r.Explain(x).Segments[0].Graphs; len(g) == 0 || g[len(g)-1].Copied != 2 {
+		t.Errorf("the recordings are %+v", g)
+	}
+}
+
 // A tensor whose address the program has keeps the address and its elements.
 func TestAddressStays(t *testing.T) {
 	x := open(t)

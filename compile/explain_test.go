@@ -215,3 +215,53 @@ func TestExplainSkippedCuts(t *testing.T) {
 	}
 	has(t, e.String(), "skip: skipping cudagraphs due to cpu device (_local_scalar_dense)", "explain_test.go:")
 }
+
+// A region that a session never ran has an explanation, which names the device.
+func TestExplainBeforeTheFirstRun(t *testing.T) {
+	x := openSim(t)
+	net := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.MulS(a, 2) })
+	for _, e := range []*compile.Explanation{compile.New().Explain(x), net.Explain(x)} {
+		if e.Device == "" || e.Stats != (compile.Stats{}) || len(e.Segments) != 0 {
+			t.Errorf("got %+v", e)
+		}
+		has(t, e.String(), e.Device, "segments: 0 warm-up, 0 recorded, 0 replayed, 0 without a graph")
+	}
+}
+
+// A fork names the two operations, or what else differs first.
+func TestExplainForks(t *testing.T) {
+	x := openSim(t)
+	a := x.Ones([]int{4}, tenon.Float32)
+	half := x.ToDType(a, tenon.Float16)
+	for want, f := range map[string]func(x *tenon.Exec, second bool){
+		"operation: Exp, Sin": func(x *tenon.Exec, second bool) {
+			if second {
+				x.Sin(a)
+			} else {
+				x.Exp(a)
+			}
+		},
+		"type of operand 0: float32, float16": func(x *tenon.Exec, second bool) {
+			if second {
+				x.Exp(half)
+			} else {
+				x.Exp(a)
+			}
+		},
+		"number of operands: 2, 3": func(x *tenon.Exec, second bool) {
+			if second {
+				x.Cat([]*tenon.Tensor{a, a, a}, 0)
+			} else {
+				x.Cat([]*tenon.Tensor{a, a}, 0)
+			}
+		},
+	} {
+		r := compile.New()
+		for i := range 2 {
+			must(t, r.Do(x, func(x *tenon.Exec) error { f(x, i == 1); return nil }))
+		}
+		if forks := r.Explain(x).Forks; len(forks) != 1 || forks[0].Differs != want {
+			t.Errorf("%+v, want %s", forks, want)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package compile_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"tenon.dev"
@@ -189,5 +190,53 @@ func TestFuncResultsGrow(t *testing.T) {
 	}
 	if s := f.Stats(x); s.Recordings != 2 || s.Replays != 6 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// The error for a captured tensor that moved names only that tensor. The argument has another address than in the latest recording too, but
+// it is where the recording that does not fit has it: an earlier function made it.
+func TestMovedTensorIsNamedAlone(t *testing.T) {
+	x := open(t)
+	in, w := x.Ones([]int{4}, tenon.Float32), x.Ones([]int{4}, tenon.Float32)
+	one := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.AddS(a, 1) })
+	two := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) (first, second *tenon.Tensor) { return x.MulS(a, 2), x.MulS(a, 3) })
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Mul(a, w) },
+		compile.Opt{Static: []int{0}, FixedStatic: true})
+	after := func(before func() *tenon.Tensor) {
+		must(t, compile.MarkStep(x))
+		x.Scope(func(x *tenon.Exec) { f.Call(x, before()) })
+	}
+	afterOne := func() { after(func() *tenon.Tensor { return one.Call(x, in) }) }
+	for range 3 {
+		afterOne()
+	}
+	for range 3 {
+		after(func() *tenon.Tensor { _, y := two.Call(x, in); return y })
+	}
+	if s := f.Stats(x); s.Recordings != 2 {
+		t.Fatalf("got %+v", s)
+	}
+	w = x.Ones([]int{4}, tenon.Float32)
+	err := tenon.Try(afterOne)
+	if err == nil || !strings.Contains(err.Error(), "input name: input1. ") || strings.Contains(err.Error(), "arg0") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A tensor that was an argument of an earlier call, and that the function captures, is read in place: it is no argument any more.
+func TestArgumentsOfEarlierCalls(t *testing.T) {
+	x := open(t)
+	w, in := x.Full([]int{4}, 3, tenon.Float32), x.Full([]int{4}, 2, tenon.Float32)
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Mul(a, w) })
+	f.Call(x, w).Close()
+	for range 3 {
+		if got := read(t, x, f.Call(x, in)); got != "[6 6 6 6]" {
+			t.Error(got)
+		}
+	}
+	e := f.Explain(x)
+	s := e.Segments[len(e.Segments)-1]
+	if len(s.Graphs) != 1 || s.Graphs[0].Static != 1 || s.Graphs[0].Copied != 1 {
+		t.Errorf("got %+v", e.Segments)
 	}
 }

@@ -363,3 +363,47 @@ func TestCastsAreJoined(t *testing.T) {
 		t.Errorf("%d kernels by plans, %d without", kernels[false], kernels[true])
 	}
 }
+
+// On the processor too, calls are deferred and fused.
+func TestProcessorDefersAndFuses(t *testing.T) {
+	x := open(t).Host()
+	a := x.Arange(0, 64, 1, tenon.Float32)
+	r := compile.New()
+	for i := range 3 {
+		var y *tenon.Tensor
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			y = x.Keep(x.AddS(x.MulS(x.Neg(a), 2), float64(i)))
+			if n := deferred(x); n != 3 {
+				t.Errorf("run %d: %d calls are deferred", i, n)
+			}
+			return nil
+		}))
+		if got, want := read(t, x, y), read(t, x, x.AddS(x.MulS(x.Neg(a), 2), float64(i))); got != want {
+			t.Errorf("run %d: %s, want %s", i, got, want)
+		}
+		y.Close()
+	}
+	if s := r.Stats(x); s.Deferred != 9 || s.Eager != 0 || s.Fused != 9 || s.Kernels != 3 || s.Plain != 3 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A chain is fused if it saves 64 bytes of reads and writes or more, whatever the number of its elements.
+func TestChainsThatSaveLittle(t *testing.T) {
+	x := open(t)
+	for _, c := range []struct{ elements, calls, fused int }{{3, 3, 0}, {4, 3, 3}, {7, 2, 0}, {8, 2, 2}, {1, 8, 0}, {1, 9, 9}} {
+		a := x.Ones([]int{c.elements}, tenon.Float32)
+		r := compile.New()
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			y := a
+			for range c.calls {
+				y = x.AddS(y, 1)
+			}
+			x.Keep(y)
+			return nil
+		}))
+		if s := r.Stats(x); s.Fused != c.fused {
+			t.Errorf("%d calls of %d elements: %d are fused, want %d", c.calls, c.elements, s.Fused, c.fused)
+		}
+	}
+}

@@ -1,10 +1,13 @@
 package compile_test
 
 import (
+	"fmt"
 	"testing"
 
 	"tenon.dev"
 	"tenon.dev/compile"
+	"tenon.dev/internal/core"
+	"tenon.dev/internal/driver"
 )
 
 // New numbers for a run's graph are not lost if the run fails before it does any work.
@@ -98,6 +101,102 @@ func TestFrozenReset(t *testing.T) {
 		return nil
 	}))
 	if s := r.Stats(x); s.WarmUps+s.Recordings+s.Replays > 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A replay that fails before its graph is launched leaves the device's copy of the generator's offset where it was. The next replay draws
+// the right numbers, even if the program has drawn as many as the failed one would have.
+func TestFailedRunKeepsDraws(t *testing.T) {
+	x, d := openFailing(t)
+	r := compile.New()
+	step := func(in *tenon.Tensor) (y *tenon.Tensor, err error) {
+		err = r.Do(x, func(x *tenon.Exec) error {
+			y = x.Keep(x.Add(x.Rand([]int{4}, tenon.Float32), in))
+			return nil
+		})
+		return y, err
+	}
+	var ins []*tenon.Tensor // they are at different addresses, so they are copied
+	for i := range 4 {
+		ins = append(ins, x.Full([]int{4}, float64(i), tenon.Float32))
+	}
+	g, failed := x.Generator(), 0
+	for n, fired := 1, true; fired; n++ {
+		for _, in := range ins {
+			y, err := step(in)
+			must(t, err)
+			y.Close()
+		}
+		d.Arm(n, 0)
+		y, err := step(ins[2])
+		method, _ := d.Fired()
+		d.Arm(0, 0)
+		y.Close()
+		if fired = method != ""; err != nil {
+			failed++
+			x.Rand([]int{4}, tenon.Float32).Close() // as many as the region draws
+		}
+		from := g.State()
+		y, err = step(ins[3])
+		must(t, err)
+		got := read(t, x, y)
+		y.Close()
+		must(t, g.SetState(from))
+		x.Scope(func(x *tenon.Exec) {
+			if want := read(t, x, x.AddS(x.Rand([]int{4}, tenon.Float32), 3)); got != want {
+				t.Errorf("call %d, %s: %s, want %s", n, method, got, want)
+			}
+		})
+	}
+	if s := r.Stats(x); failed == 0 || s.Replays < failed {
+		t.Errorf("%d runs failed: %+v", failed, s)
+	}
+	must(t, compile.Reset(x))
+}
+
+// If a run cannot wait for another stream's work on a tensor that it reads in place, that is an error, and nothing runs too early.
+func TestFailedWaitIsReported(t *testing.T) {
+	x, d := openFailing(t)
+	st, err := x.Device().Stream()
+	must(t, err)
+	other, dev := x.On(st), (*core.Exec)(x).Device()
+	w := x.Zeros([]int{2}, tenon.Float32)
+	r := compile.New()
+	run := func() (y *tenon.Tensor, err error) {
+		err = r.Do(x, func(x *tenon.Exec) error { y = x.Keep(x.AddS(w, 1)); return nil })
+		return y, err
+	}
+	for range 4 {
+		y, err := run()
+		must(t, err)
+		y.Close()
+	}
+	other.FillInto(w, 5)
+	var free []driver.Event
+	for range 16 { // the wait needs a new event
+		e, err := dev.AcquireEvent(false)
+		must(t, err)
+		free = append(free, e)
+	}
+	d.Arm(1, 0)
+	y, err := run()
+	method, _ := d.Fired()
+	d.Arm(0, 0)
+	for _, e := range free {
+		dev.ReleaseEvent(e, false)
+	}
+	y.Close()
+	if method != "EventCreate" || err == nil {
+		t.Errorf("call %q fails, and the run returns %v", method, err)
+	}
+	y, err = run()
+	must(t, err)
+	if got, want := read(t, x, y), fmt.Sprint([]float32{6, 6}); got != want {
+		t.Errorf("afterwards %s, want %s", got, want)
+	}
+	y.Close()
+	if s := r.Stats(x); s.Recordings != 1 || s.Replays != 3 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"tenon.dev/compile"
 )
 
-// A call that differs from a recorded one in any part of its structure is a different call: the region gives the bits of eager execution
-// for both.
+// A call that differs from a recorded one in any part of its structure is a different call: the region keeps both, and gives the bits of
+// eager execution for each.
 func TestCallsOfOtherStructureAreOtherCalls(t *testing.T) {
 	x := open(t)
 	must(t, x.Generator().SetSeed(5))
@@ -60,6 +60,9 @@ func TestCallsOfOtherStructureAreOtherCalls(t *testing.T) {
 						want.DType(), bits(want), want.RequiresGrad())
 				}
 				got.Close()
+			}
+			if forks := r.Explain(x).Forks; len(forks) != 1 {
+				t.Errorf("the two forms make %d forks: %v", len(forks), forks)
 			}
 		})
 	}

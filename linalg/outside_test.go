@@ -207,7 +207,7 @@ func TestChangingOutside(t *testing.T) {
 }
 
 // multiplying is a tap that multiplies where the program adds.
-type multiplying struct{ wrong bool }
+type multiplying struct{ wrong, fails bool }
 
 func (p multiplying) Before(f *core.Frame) bool {
 	if f.Op() != "Add" {
@@ -219,6 +219,9 @@ func (p multiplying) Before(f *core.Frame) bool {
 		if y = x.Mul(f.In(0), f.In(1)); p.wrong {
 			y = x.ToDType(y, tenon.Int32)
 		}
+		if p.fails {
+			x.MM(y, y)
+		}
 	})
 	f.Give(0, y)
 	return true
@@ -227,7 +230,8 @@ func (p multiplying) Before(f *core.Frame) bool {
 func (multiplying) After(*core.Frame) {}
 
 // TestTapOutsideTakesCallsOver checks that a tap outside core may make the outputs of a call: its results, their derivative and their
-// lifetime are those of the call, and an output of another type is refused.
+// lifetime are those of the call, an output of another type is refused, and a call of the tap that fails undoes the
+// call that it was made for.
 func TestTapOutsideTakesCallsOver(t *testing.T) {
 	x := testdevice.Open(t, tenon.Sim(0))
 	x.Ones([]int{1}, tenon.Float32).Close()
@@ -250,6 +254,15 @@ func TestTapOutsideTakesCallsOver(t *testing.T) {
 		core.SetTap((*core.Exec)(x), multiplying{wrong: true})
 		if err := tenon.Try(func() { x.Add(a, b) }); err == nil || !strings.Contains(err.Error(), "must be float32 of shape [2]") {
 			t.Error("an output of another type:", err)
+		}
+		core.SetTap((*core.Exec)(x), multiplying{fails: true})
+		err = tenon.Try(func() { x.Add(a, b) })
+		if err == nil || !strings.HasPrefix(err.Error(), "Add(") {
+			t.Error("a call of the tap that fails:", err)
+		}
+		core.SetTap((*core.Exec)(x), nil)
+		if got := testdevice.Read[float32](t, x, x.Add(a, b)); !slices.Equal(got, []float32{7, 10}) {
+			t.Error("after it, without the tap, the sum is", got)
 		}
 	})
 	if n := core.LiveStorages() - before; n != 0 {

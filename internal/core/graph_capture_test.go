@@ -102,6 +102,22 @@ func TestCaptureRefusals(t *testing.T) {
 	})
 }
 
+// TestClosedGraph checks that a closed graph can be closed again, and that neither it nor its memory can be used.
+func TestClosedGraph(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		a := From(x, []float32{1, 2})
+		g := captureOf(t, x, CaptureOpt{}, func(x *Exec) { x.Add(a, a) })
+		for range 2 {
+			if err := g.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wantError(t, x.Replay(g), fault.Closed, "the graph was closed; capture it again")
+		_, err := x.Capture(func(x *Exec) { x.Add(a, a) }, CaptureOpt{Share: g})
+		wantError(t, err, fault.Closed, "the graph was closed; capture it again")
+	})
+}
+
 // TestCaptureForks checks that work on a second stream joins the capture and is joined at its end.
 func TestCaptureForks(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {

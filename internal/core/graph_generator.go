@@ -179,6 +179,16 @@ func (r *captured) fill(x *Exec, seed, offset uint64) {
 	s.known, s.at, s.from = true, seed, offset+r.advance
 }
 
+// doubt notes, if a run of r failed, that the device may not have the states that it was to leave.
+func (r *Recorded) doubt(err error) {
+	if err == nil {
+		return
+	}
+	for _, c := range r.generators {
+		c.state.known = false
+	}
+}
+
 // setWord queues a write of v to t, an int64 of one element.
 func (x *Exec) setWord(t *Tensor, v uint64) {
 	f := x.op(rowFill)

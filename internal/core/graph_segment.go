@@ -688,11 +688,12 @@ func (g *Segment) stands(r *Recorded) []*storage {
 
 // Replay queues a run of r, which was recorded from the same calls, and gives the outputs that are wanted r's addresses. Inputs that r
 // copies are copied, unless fresh says that they have just been. If owned is true, the outputs have that memory already.
-func (g *Segment) Replay(r *Recorded, fresh, owned bool) error {
+func (g *Segment) Replay(r *Recorded, fresh, owned bool) (err error) {
 	d, st := g.d, g.Stream()
 	if len(r.generators) > 0 {
 		generatorMu.Lock()
 		defer generatorMu.Unlock()
+		defer func() { r.doubt(err) }()
 		if err := g.fillGenerators(r, st); err != nil {
 			return err
 		}
@@ -724,9 +725,6 @@ func (g *Segment) Replay(r *Recorded, fresh, owned bool) error {
 		}
 	}
 	if err := r.g.LaunchFor(g.ownersOf(r), st, seq, true, r.changes...); err != nil {
-		for _, c := range r.generators {
-			c.state.known = false
-		}
 		return err
 	}
 	r.changes, r.stale = r.changes[:0], false
