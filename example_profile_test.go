@@ -68,6 +68,6 @@ func Example_profile() {
 	}
 	// Output:
 	// 3 of MatMul (backward): 6µs on the device, 102912 bytes, 688128 FLOPs
-	// 2 of MatMul: 6µs on the device, 80680 bytes, 606208 FLOPs
+	// 2 of MatMul: 4µs on the device, 80680 bytes, 606208 FLOPs
 	// 38912 bytes of parameters, 39424 of the optimizer's state
 }
