@@ -244,16 +244,21 @@ func TestStress(t *testing.T) {
 	t.Logf("%d rounds, %d results, %d errors", rounds, results, errs)
 }
 
-// stressSettled collects garbage until no more storages and goroutines are live than given, or their number stops falling.
+// stressSettled collects garbage until no more storages and goroutines are live than given, or for a second their numbers have not fallen.
+// After other tests the heap holds many kernels, and a collection takes a quarter of a second.
 func stressSettled(storages, goroutines int) (int, int) {
-	for range 100 {
-		if core.LiveStorages() <= storages && runtime.NumGoroutine() <= goroutines {
-			break
-		}
+	n, g := core.LiveStorages(), runtime.NumGoroutine()
+	for fell := time.Now(); (n > storages || g > goroutines) && time.Since(fell) < time.Second; {
 		runtime.GC()
-		time.Sleep(time.Millisecond) // for cleanups, and goroutines that are about to end
+		for range 20 { // for cleanups, and goroutines that are about to end
+			time.Sleep(time.Millisecond)
+			if now, running := core.LiveStorages(), runtime.NumGoroutine(); now < n || running < g {
+				n, g, fell = now, running, time.Now()
+				break
+			}
+		}
 	}
-	return core.LiveStorages(), runtime.NumGoroutine()
+	return n, g
 }
 
 // run opens the device, lets the goroutines work and closes it, in every other round while they still work.
