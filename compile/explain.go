@@ -77,6 +77,8 @@ type Graph struct {
 	ID, After int
 	// Nodes counts its operations and Kernels the kernels among them.
 	Nodes, Kernels int
+	// Lanes is how many rows the work runs in, side by side: 2 if that is faster for its small kernels, otherwise 1.
+	Lanes int
 	// Static, Managed and Copied count its inputs: those read in place, the outputs of earlier recordings, and those that are copied.
 	Static, Managed, Copied int
 }
@@ -276,7 +278,7 @@ func (n *node) name() string {
 }
 
 func (r *recording) explain() Graph {
-	g := Graph{ID: r.id, After: -1, Nodes: r.g.Nodes(), Kernels: r.g.Kernels()}
+	g := Graph{ID: r.id, After: -1, Nodes: r.g.Nodes(), Kernels: r.g.Kernels(), Lanes: r.g.Lanes()}
 	if r.parent != nil {
 		g.After = r.parent.id
 	}
@@ -433,9 +435,12 @@ func (s *Segment) print(b *strings.Builder, i int, bandwidth float64) {
 		if g.After >= 0 {
 			after = fmt.Sprint("after ", g.After)
 		}
-		fmt.Fprintf(b, "  graph %d, %s: %d operations, %d kernels; inputs: %d static, %d managed, %d copied\n", g.ID, after, g.Nodes,
-			g.Kernels, g.Static, g.Managed,
-			g.Copied)
+		lanes := ""
+		if g.Lanes > 1 {
+			lanes = fmt.Sprintf(" in %d lanes", g.Lanes)
+		}
+		fmt.Fprintf(b, "  graph %d, %s: %d operations, %d kernels%s; inputs: %d static, %d managed, %d copied\n", g.ID, after, g.Nodes,
+			g.Kernels, lanes, g.Static, g.Managed, g.Copied)
 	}
 	for _, k := range s.Kernels {
 		fmt.Fprintf(b, "  %s: %d bytes", k.Name, k.Bytes)

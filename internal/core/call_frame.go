@@ -190,7 +190,7 @@ func (f *frame) Workspace(n int) (uint64, error) {
 	}
 	f.work = append(f.work, b)
 	if l := f.x.s.lent; l != nil && l.notes != nil {
-		l.notes.work = append(l.notes.work, b.Addr())
+		l.notes.work, l.notes.room = append(l.notes.work, b.Addr()), append(l.notes.room, n)
 	}
 	return b.Addr(), nil
 }

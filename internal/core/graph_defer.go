@@ -776,6 +776,7 @@ func (d *deferral) run(c *deferred) {
 		}
 		f.setOut(i, &d.bare[maxIn+i])
 	}
+	d.s.lent.counts(f)
 	if f.row.flags&flagIdle != 0 {
 		f.idle()
 	} else {

@@ -10,7 +10,6 @@ import (
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/kernels"
 	"tenon.dev/internal/rt"
-	"tenon.dev/profile"
 )
 
 // Runner is a Tap that decides how calls that were put off run.
@@ -254,61 +253,6 @@ func (g *Segment) awaitLent() error {
 // reused reports whether the calls may overwrite the input after its last use, though they do not write it.
 func (in *Input) reused() bool { return in.Ending() && in.st.lent() }
 
-// lending says where the calls of a segment run and where their memory comes from.
-type lending struct {
-	run, of *rt.Stream // where they run; whose memory they use
-	pool    *rt.MemPool
-	manual  bool
-	// stand returns the stand-in for a storage; it may be nil.
-	stand func(st *storage) *storage
-	// notes are what the session gave the recorded call under way. If fixed is true, the call gets the same again, and no memory.
-	notes *callNotes
-	fixed bool
-}
-
-// callNotes are a recorded call's data apart from the memory of its operands.
-type callNotes struct {
-	// from and to bound the indexes of its work in the graph.
-	from, to int
-	// work are the addresses of its workspace, and philox is its generator state, if it draws.
-	work   []uint64
-	philox kernels.Philox
-	about  *profile.Op // describes a group, for profiles
-	// works counts the workspace addresses that were given out again.
-	works int
-}
-
-// given reports whether outputs have their addresses already.
-func (l *lending) given() bool { return l != nil && l.fixed }
-
-// workspace returns the next address of the call's workspace.
-func (l *lending) workspace() uint64 {
-	n := l.notes
-	if n.works >= len(n.work) {
-		return 0 // more than at the recording: its work then differs in number too
-	}
-	n.works++
-	return n.work[n.works-1]
-}
-
-// philox returns the generator state of the recorded call.
-func (l *lending) philox(f *frame) kernels.Philox {
-	if !l.fixed {
-		l.notes.philox = f.x.s.capture.generator(f.drawn.g).take(f.drawn.to - f.drawn.at)
-	}
-	return l.notes.philox
-}
-
-// exec returns the Exec that a call of x runs on.
-func (l *lending) exec(x *Exec) *Exec {
-	if l == nil || x.m.stream == l.run && x.m.manual == l.manual {
-		return x
-	}
-	m := x.m
-	m.stream, m.manual = l.run, l.manual
-	return x.with(m)
-}
-
 // Recorded is a segment as a graph, with the addresses that it uses.
 type Recorded struct {
 	g *rt.Graph
@@ -319,9 +263,9 @@ type Recorded struct {
 	made []uint64
 	// generators are those that the graph draws from.
 	generators []*captured
-	// plan is how the calls run; if it is nil, they run one by one. kernels counts the kernels.
-	plan    *plan
-	kernels int
+	// plan is how the calls run; if it is nil, they run one by one. kernels counts the kernels, and lanes the rows that they run in.
+	plan           *plan
+	kernels, lanes int
 	// values are the numbers of every call that decide nothing, and notes its other data; a group uses those of its last call.
 	values []*values
 	notes  []callNotes
@@ -368,6 +312,9 @@ func (g *Segment) sameValues(r *Recorded, i int) bool {
 	return true
 }
 
+// Lanes returns how many rows of work the graph has.
+func (r *Recorded) Lanes() int { return r.lanes }
+
 // Copied reports whether input i is copied before each run.
 func (r *Recorded) Copied(i int) bool { return r.copied[i] }
 
@@ -398,10 +345,10 @@ var (
 // copyAlign is the alignment in bytes to which the addresses of a copied input and of its copy agree.
 const copyAlign = 512
 
-// Record records the calls as a graph whose memory comes from pool, on the stream on, which nobody else uses. Inputs with a true entry in
-// copied are read from copies in the pool. Nothing has run when it returns; outputs that are wanted have their memory. After an error the
+// Record records the calls as a graph whose memory comes from pool, on the streams on and side, which nobody else uses. Inputs with a true
+// entry in copied are read from copies in the pool. Nothing has run when it returns; outputs that are wanted have their memory. After an error the
 // segment is as before, but inputs of the pool that only the segment uses may have lost their memory.
-func (g *Segment) Record(on *rt.Stream, pool *rt.MemPool, copied []bool) (r *Recorded, err error) {
+func (g *Segment) Record(on, side *rt.Stream, pool *rt.MemPool, copied []bool) (r *Recorded, err error) {
 	d, s, dev := g.d, g.d.s, on.Device()
 	st := g.Stream()
 	d.prepare(g.plans)
@@ -466,6 +413,11 @@ func (g *Segment) Record(on *rt.Stream, pool *rt.MemPool, copied []bool) (r *Rec
 	r.generators = c.generators
 	if r.g, err = rc.End(); err != nil {
 		return nil, err
+	}
+	r.lanes = 1
+	s.capture, s.lent = nil, nil
+	if err = g.recordLanes(r, on, side, pool); err != nil {
+		return nil, errors.Join(err, r.g.Close())
 	}
 	for i, m := range g.made {
 		if g.Wanted(i) {

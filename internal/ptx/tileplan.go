@@ -247,7 +247,8 @@ const fewSums = 256
 
 // turnPlain stores the operands of plain arithmetic along the product's own axes, however they are loaded. A thread then reads four
 // neighbours at a time for each step, which needs the fewest registers. Elements of 4 or 8 bytes can be transposed while they are loaded,
-// but only one by one, so operands of sums of which each thread has few elements stay as they are loaded: their registers suffice.
+// but only one by one, so operands of sums of which each thread has few elements stay as they are loaded: their registers suffice. Lines
+// that tensor maps copy have no padding, and would be read with bank conflicts.
 func (plan *tilePlan) turnPlain(u *tileUses, units map[int]unit) {
 	left, right, kept := map[int]bool{}, map[int]bool{}, map[int]bool{}
 	for _, in := range u.dots {
@@ -258,7 +259,7 @@ func (plan *tilePlan) turnPlain(u *tileUses, units map[int]unit) {
 		}
 	}
 	for i, t := range plan.tiles {
-		if units[i] != plain || t.Type.Size() < 4 || left[i] == right[i] || kept[i] {
+		if units[i] != plain || t.Type.Size() < 4 || left[i] == right[i] || kept[i] && !t.plainly {
 			continue
 		}
 		t.along = kir.AlongCols

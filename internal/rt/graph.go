@@ -56,6 +56,8 @@ type Capture struct {
 	tracked tracked // under mu
 	// work is what Stream.Launch, Copy and Fill recorded, in this order, under mu.
 	work []work
+	// events are held until the graph is executable, under mu.
+	events []driver.Event
 	// waited has, for a pair of streams, the latest captured operation of the second that the first waits for.
 	waited map[[2]int]uint64
 	// runs are the runs of the graph that may have failures not yet reported, on a device that recovers; under failures.mu.
@@ -229,7 +231,7 @@ func (c *Capture) after(s, o *Stream) error {
 	if err != nil {
 		return err
 	}
-	defer d.ReleaseEvent(e, false)
+	c.hold(e)
 	join := func() error {
 		if err := d.dev.EventRecord(e, o.handle); err != nil {
 			return err
@@ -249,6 +251,64 @@ func (c *Capture) after(s, o *Stream) error {
 	}
 	d.traceWait(uint64(e), uint64(o.handle), uint64(s.handle))
 	return nil
+}
+
+// Mark is a place in what a stream of a capture has recorded.
+type Mark struct {
+	event  driver.Event
+	stream *Stream
+}
+
+// Mark returns the place after what the capture's stream o has recorded.
+func (c *Capture) Mark(o *Stream) (*Mark, error) {
+	d := c.dev
+	v, err := o.take()
+	if err != nil {
+		return nil, err
+	}
+	defer o.giveBack(v)
+	e, err := d.AcquireEvent(false)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.dev.EventRecord(e, o.handle); err != nil {
+		d.ReleaseEvent(e, false)
+		return nil, d.Check(err, "a place in a capture could not be marked")
+	}
+	c.hold(e)
+	return &Mark{e, o}, nil
+}
+
+// Await makes later work of the capture's stream s come after m.
+func (c *Capture) Await(s *Stream, m *Mark) error {
+	v, err := s.take()
+	if err != nil {
+		return err
+	}
+	defer s.giveBack(v)
+	if err := c.dev.dev.StreamWait(s.handle, m.event); err != nil {
+		return c.dev.Check(err, "a stream could not be made to wait for another")
+	}
+	c.dev.traceWait(uint64(m.event), uint64(m.stream.handle), uint64(s.handle))
+	return nil
+}
+
+// hold keeps an event that belongs to the capture until its graph is executable: the driver crashed when another thread recorded one
+// again meanwhile.
+func (c *Capture) hold(e driver.Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.events = append(c.events, e)
+}
+
+// releaseEvents gives the held events back.
+func (c *Capture) releaseEvents() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range c.events {
+		c.dev.ReleaseEvent(e, false)
+	}
+	c.events = nil
 }
 
 // WaitFor makes later captured work of s come after the captured operation seq of o, unless it already does.
@@ -332,6 +392,7 @@ func (c *Capture) end(t driver.Thread) (g driver.Graph, err error) {
 
 // drop ends the driver's capture on thread t and discards what it recorded, complete or broken.
 func (c *Capture) drop(t driver.Thread) {
+	defer c.releaseEvents()
 	// The capture is being abandoned for an error that is reported already.
 	if g, err := c.end(t); err == nil && g != 0 {
 		_ = c.dev.dev.GraphDestroy(t, g)
@@ -379,6 +440,7 @@ func (c *Capture) End() (*Graph, error) {
 		return nil, err
 	}
 	defer d.gate.leave()
+	defer c.releaseEvents()
 	g, err := c.end(c.thread)
 	if err != nil {
 		return nil, Also(wrap(err, "the capture is broken: something in it cannot be recorded"), c.leave(true))

@@ -1,0 +1,225 @@
+package core
+
+import (
+	"errors"
+	"slices"
+
+	"tenon.dev/internal/rt"
+)
+
+// A recorded graph has its work in one row. If much of it is small kernels that do not wait for each other, such as the gradients of a
+// layer's weight and of its input, it is recorded a second time in two lanes, which the device runs side by side. Then all addresses are
+// known, so what must come before what follows from the memory that each piece of work reads and writes, including memory that the pool
+// gave out again: nothing has to be known about calls, and nothing is allocated.
+
+const (
+	// laneCount is the number of lanes.
+	laneCount = 2
+	// laneHop is the time in nanoseconds that work waits in addition for work of another lane, laneNode that of a kernel besides its memory
+	// and arithmetic. Like the rates below they are estimates for an H200, which only decide whether lanes are worth it.
+	laneHop, laneNode = 1200, 1800
+	// laneBytes and the others are rates per nanosecond.
+	laneBytes, laneFLOPs, laneHalfFLOPs = 2000, 15e3, 200e3
+	// laneSmall is the most time that work takes which may leave room beside it on the device, in nanoseconds.
+	laneSmall = 20e3
+	// laneMost is the most pieces of work for which lanes are tried, since the search grows with the square.
+	laneMost = 1000
+)
+
+// laneSpan is a piece of memory that work reads, or also writes.
+type laneSpan struct {
+	from, to uint64
+	writes   bool
+}
+
+// laneWork is a piece of work: the memory that it uses and its estimated time.
+type laneWork struct {
+	spans []laneSpan
+	cost  float64
+}
+
+// after reports whether w must come after the earlier work v.
+func (w *laneWork) after(v *laneWork) bool {
+	for _, a := range w.spans {
+		for _, b := range v.spans {
+			if (a.writes || b.writes) && a.from < b.to && b.from < a.to {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// lanes distributes work. In lane of[i], work i comes after all earlier work of that lane, and awaits the work awaits[i] of the other one
+// unless that is -1.
+type lanes struct{ of, awaits []int }
+
+// distribute puts each piece of work, in their order, into the lane in which it can begin first. It returns false if that saves too little.
+func distribute(work []laneWork) (l lanes, ok bool) {
+	var total, small float64
+	for i := range work {
+		total += work[i].cost
+		if work[i].cost <= laneSmall {
+			small += work[i].cost
+		}
+	}
+	if len(work) > laneMost || 2*small < total {
+		return l, false
+	}
+	done := make([]float64, len(work))
+	var free [laneCount]float64
+	awaited := [laneCount][laneCount]int{{-1, -1}, {-1, -1}} // by waiting lane and the other
+	for i := range work {
+		last, ready := [laneCount]int{-1, -1}, [laneCount]float64{}
+		for j := range i {
+			if work[i].after(&work[j]) {
+				last[l.of[j]] = j // work of a lane ends in order
+				ready[l.of[j]] = done[j]
+			}
+		}
+		best, begin := 0, 0.0
+		for lane := range laneCount {
+			at := free[lane]
+			for other := range laneCount {
+				if other != lane && last[other] > awaited[lane][other] {
+					at = max(at, ready[other]+laneHop)
+				}
+			}
+			if lane == 0 || at < begin {
+				best, begin = lane, at
+			}
+		}
+		done[i] = begin + work[i].cost
+		free[best] = done[i]
+		l.of = append(l.of, best)
+		wait := -1
+		if other := 1 - best; last[other] > awaited[best][other] {
+			wait, awaited[best][other] = last[other], last[other]
+		}
+		l.awaits = append(l.awaits, wait)
+	}
+	return l, max(free[0], free[1]) < 0.9*total && slices.Contains(l.of, 1)
+}
+
+// laneWork describes the units of the plan, as r recorded them.
+func (g *Segment) laneWork(r *Recorded) (work []laneWork) {
+	d, stands := g.d, g.stands(r)
+	for step, i := range r.plan.units(len(d.calls)) {
+		var w laneWork
+		n := &r.notes[i]
+		rate, bytes := laneFLOPs, 0
+		use := func(e *element, writes bool) {
+			if e.st == nil {
+				return
+			}
+			st := stands[e.st.slot]
+			if e.dt.Size() == 2 {
+				rate = laneHalfFLOPs
+			}
+			bytes += e.form.extent * e.dt.Size()
+			w.spans = append(w.spans, laneSpan{st.ptr, st.ptr + uint64(st.bytes), writes})
+		}
+		if step != nil && step.group != nil {
+			for _, a := range step.group.ins {
+				use(a.of(d.calls), false)
+			}
+			for _, a := range step.group.outs {
+				use(a.of(d.calls), true)
+			}
+		} else {
+			c := &d.calls[i]
+			for j := range c.in {
+				use(&c.in[j], false)
+			}
+			for j := range c.many {
+				use(&c.many[j], false)
+			}
+			for j := range c.out {
+				use(&c.out[j], true)
+			}
+			for _, st := range c.wrote {
+				s := stands[st.slot]
+				w.spans = append(w.spans, laneSpan{s.ptr, s.ptr + uint64(s.bytes), true})
+			}
+		}
+		for k, at := range n.work {
+			w.spans = append(w.spans, laneSpan{at, at + uint64(n.room[k]), true})
+		}
+		if nodes := n.to - n.from; nodes > 0 {
+			w.cost = laneNode*float64(nodes) + float64(bytes)/laneBytes + float64(n.flops)/rate
+		}
+		work = append(work, w)
+	}
+	return work
+}
+
+// recordLanes records r again in two lanes, on the streams on and side, which nobody else uses, if that is worth it. After an error r is as
+// before.
+func (g *Segment) recordLanes(r *Recorded, on, side *rt.Stream, pool *rt.MemPool) (err error) {
+	if len(r.generators) > 0 || len(g.Devices()) > 1 {
+		return nil
+	}
+	l, ok := distribute(g.laneWork(r))
+	if !ok {
+		return nil
+	}
+	s := g.d.s
+	rc, err := on.Device().BeginCapture(on, rt.CaptureSpec{Pool: pool.ID(), Track: true})
+	if err != nil {
+		return err
+	}
+	stands := g.stands(r)
+	s.capture = &capture{x: s.first(on), rc: rc, pool: rc.Pool(), linear: true}
+	s.lent = &lending{run: on, of: g.Stream(), manual: true, fixed: true, stand: func(st *storage) *storage { return stands[st.slot] }}
+	mark, launches := s.mark(), s.launches
+	same := true
+	err = Try(func() { same = g.runLanes(r, rc, l, [laneCount]*rt.Stream{on, side}) })
+	s.capture, s.lent, s.launches = nil, nil, launches
+	if err != nil || !same {
+		s.restore(mark)
+		return errors.Join(err, rc.Abort())
+	}
+	again, err := rc.End()
+	if err != nil {
+		return err
+	}
+	row := r.g
+	r.g, r.lanes = again, laneCount
+	return row.Close()
+}
+
+// runLanes runs the units in their lanes, and reports whether they made the work that they had made before.
+func (g *Segment) runLanes(r *Recorded, rc *rt.Capture, l lanes, streams [laneCount]*rt.Stream) bool {
+	d := g.d
+	Check("Do", rc.Join(streams[1], streams[0]))
+	marks := map[int]*rt.Mark{}
+	for _, j := range l.awaits {
+		if j >= 0 {
+			marks[j] = nil
+		}
+	}
+	unit := 0
+	for step, i := range r.plan.units(len(d.calls)) {
+		st, n := streams[l.of[unit]], &r.notes[i]
+		if j := l.awaits[unit]; j >= 0 {
+			Check("Do", rc.Await(st, marks[j]))
+		}
+		n.works = 0
+		d.s.lent.run, d.s.lent.notes = st, n
+		if rc.Tracked() != n.from {
+			return false
+		}
+		d.runUnit(step, i)
+		if rc.Tracked() != n.to || n.works != len(n.work) {
+			return false
+		}
+		if _, awaited := marks[unit]; awaited {
+			m, err := rc.Mark(st)
+			Check("Do", err)
+			marks[unit] = m
+		}
+		unit++
+	}
+	Check("Do", rc.JoinAll())
+	return true
+}

@@ -1,0 +1,71 @@
+package core
+
+import (
+	"tenon.dev/internal/kernels"
+	"tenon.dev/internal/rt"
+	"tenon.dev/profile"
+)
+
+// lending says where the calls of a segment run and where their memory comes from.
+type lending struct {
+	run, of *rt.Stream // where they run; whose memory they use
+	pool    *rt.MemPool
+	manual  bool
+	// stand returns the stand-in for a storage; it may be nil.
+	stand func(st *storage) *storage
+	// notes are what the session gave the recorded call under way. If fixed is true, the call gets the same again, and no memory.
+	notes *callNotes
+	fixed bool
+}
+
+// callNotes are a recorded call's data apart from the memory of its operands.
+type callNotes struct {
+	// from and to bound the indexes of its work in the graph.
+	from, to int
+	// work and room are the addresses and sizes of its workspace, flops are its operations, and philox is its generator state, if it draws.
+	work   []uint64
+	room   []int
+	flops  int64
+	philox kernels.Philox
+	about  *profile.Op // describes a group, for profiles
+	// works counts the workspace addresses that were given out again.
+	works int
+}
+
+// given reports whether outputs have their addresses already.
+func (l *lending) given() bool { return l != nil && l.fixed }
+
+// workspace returns the next address of the call's workspace.
+func (l *lending) workspace() uint64 {
+	n := l.notes
+	if n.works >= len(n.work) {
+		return 0 // more than at the recording: its work then differs in number too
+	}
+	n.works++
+	return n.work[n.works-1]
+}
+
+// philox returns the generator state of the recorded call.
+func (l *lending) philox(f *frame) kernels.Philox {
+	if !l.fixed {
+		l.notes.philox = f.x.s.capture.generator(f.drawn.g).take(f.drawn.to - f.drawn.at)
+	}
+	return l.notes.philox
+}
+
+// exec returns the Exec that a call of x runs on.
+func (l *lending) exec(x *Exec) *Exec {
+	if l == nil || x.m.stream == l.run && x.m.manual == l.manual {
+		return x
+	}
+	m := x.m
+	m.stream, m.manual = l.run, l.manual
+	return x.with(m)
+}
+
+// counts notes how many floating-point operations the recorded call f has.
+func (l *lending) counts(f *frame) {
+	if l != nil && l.notes != nil && !l.fixed && f.row.flops != nil {
+		l.notes.flops = f.row.flops(f)
+	}
+}
