@@ -238,11 +238,8 @@ func (p *product) splits(lim *Limits, t gemmTile, batch int) int {
 	splits := lim.Multiprocessors / blocks
 	splits = max(splits, min(lim.Multiprocessors*max(1, splitWarps*32/t.threads)/blocks, splitWide))
 	splits = max(1, min(splits, steps/4, mostSplits))
-	gain := splitGain
-	if t == tileShared {
-		gain = sharedGain
-	}
-	if steps-steps/splits < gain && blocks*2 > lim.Multiprocessors || steps < 8 {
+	gained, few := steps-steps/splits, blocks*2 <= lim.Multiprocessors
+	if t == tileShared && gained < sharedGain || t != tileShared && gained < splitGain && !few || steps < 8 {
 		return 1
 	}
 	return splits
