@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Random work in lanes: whatever uses the same memory, and not only to read it, must come after each other, through the lane's own order and
-// the waits for the other lane.
+// Random work in lanes: what uses the same memory, and not only to read it, must keep its order, through the lane's own order and the waits
+// for the other lane.
 func TestLanesKeepOrder(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	used, waits := 0, 0

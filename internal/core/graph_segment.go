@@ -346,8 +346,8 @@ var (
 const copyAlign = 512
 
 // Record records the calls as a graph whose memory comes from pool, on the streams on and side, which nobody else uses. Inputs with a true
-// entry in copied are read from copies in the pool. Nothing has run when it returns; outputs that are wanted have their memory. After an error the
-// segment is as before, but inputs of the pool that only the segment uses may have lost their memory.
+// entry in copied are read from copies in the pool. Nothing has run when it returns; outputs that are wanted have their memory. After an
+// error the segment is as before, but inputs of the pool that only the segment uses may have lost their memory.
 func (g *Segment) Record(on, side *rt.Stream, pool *rt.MemPool, copied []bool) (r *Recorded, err error) {
 	d, s, dev := g.d, g.d.s, on.Device()
 	st := g.Stream()
