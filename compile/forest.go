@@ -24,8 +24,8 @@ type forest struct {
 	session any
 	dev     *rt.Device
 	pool    *rt.MemPool
-	// on and side are the streams for recordings, and last the stream of the latest run.
-	on, side, last *rt.Stream
+	// on is the stream for recordings, and last the stream of the latest run.
+	on, last *rt.Stream
 
 	roots     []*recording
 	functions int // which have numbers from 0 on
@@ -194,7 +194,6 @@ func (fo *forest) Detach() (err error) {
 	fo.dev.EndLend(fo.pool.ID())
 	err = errors.Join(err, fo.pool.Close())
 	fo.dev.ReturnCaptureStream(fo.on)
-	fo.dev.ReturnCaptureStream(fo.side)
 	fo.mu.Lock()
 	defer fo.mu.Unlock()
 	fo.roots, fo.path, fo.warm, fo.warmers, fo.ran, fo.pool, fo.state = nil, nil, nil, nil, nil, nil, idle
@@ -221,13 +220,8 @@ func (fo *forest) open() error {
 	if err != nil {
 		return errors.Join(err, pool.Close())
 	}
-	side, err := fo.dev.CaptureStream()
-	if err != nil {
-		fo.dev.ReturnCaptureStream(on)
-		return errors.Join(err, pool.Close())
-	}
 	fo.mu.Lock()
-	fo.pool, fo.on, fo.side = pool, on, side
+	fo.pool, fo.on = pool, on
 	fo.mu.Unlock()
 	fo.dev.Lend(pool.ID(), fo.tree)
 	return nil
@@ -688,7 +682,7 @@ func (fo *forest) recordOf(g *core.Segment, copied []bool) (rec *core.Recorded, 
 // tryRecord is Record, but restores the pool if it fails: inputs that it had freed after their last use get their memory back.
 func (fo *forest) tryRecord(g *core.Segment, copied []bool) (*core.Recorded, error) {
 	if !slices.ContainsFunc(g.Inputs(), func(in core.Input) bool { return in.Ending() }) {
-		return g.Record(fo.on, fo.side, fo.pool, copied)
+		return g.Record(fo.on, fo.pool, copied)
 	}
 	if _, ok := core.Claim(fo.session, fo.stores(), false); !ok { // until g has run
 		return nil, errInUse
@@ -697,7 +691,7 @@ func (fo *forest) tryRecord(g *core.Segment, copied []bool) (*core.Recorded, err
 	if err != nil {
 		return nil, err
 	}
-	rec, err := g.Record(fo.on, fo.side, fo.pool, copied)
+	rec, err := g.Record(fo.on, fo.pool, copied)
 	if err != nil {
 		core.Check("Do", core.Reclaim(before, fo.stores()))
 	}

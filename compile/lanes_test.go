@@ -27,7 +27,7 @@ func TestLanes(t *testing.T) {
 		in := x.Cos(x.View(x.Arange(0, 32*48, 1, tenon.Float32), 32, 48))
 		labels := tenon.From(x, make([]int64, 32))
 		for n := range 8 {
-			opt.SetLR(0, 0.1 / float64(1+n/5))
+			opt.SetLR(0, 0.1/float64(1+n/5))
 			must(t, do(x, func(x *tenon.Exec) error {
 				opt.ZeroGrad()
 				loss := x.CrossEntropy(net.Forward(x, in), labels)
@@ -59,5 +59,22 @@ func TestLanes(t *testing.T) {
 	}
 	if !strings.Contains(said, "kernels in 2 lanes;") {
 		t.Errorf("the step has no lanes:\n%s", said)
+	}
+}
+
+// Many sessions have regions on one device at once, each with recordings.
+func TestManySessions(t *testing.T) {
+	x := open(t)
+	r := compile.New(compile.Opt{Must: true})
+	for n := range 25 {
+		y, err := x.Fork()
+		must(t, err)
+		a := y.Full([]int{8}, float64(n), tenon.Float32)
+		for range 4 {
+			must(t, r.Do(y, func(y *tenon.Exec) error { y.AddSInto(a, a, 1); return nil }))
+		}
+		if got, want := read(t, y, a), fmt.Sprintf("[%d ", n+4); !strings.HasPrefix(got, want) {
+			t.Errorf("session %d has %s; want %s", n, got, want)
+		}
 	}
 }

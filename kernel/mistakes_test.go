@@ -25,6 +25,7 @@ var mistaken = []struct {
 	{"ShuffleXor stands in divergent flow", func(k *kernel.Builder) { k.If(first(k), func() { k.F32(1).ShuffleXor(1) }) }},
 	{"Tile.Zero stands in divergent flow",
 		func(k *kernel.Builder) { k.If(first(k), k.Tile("t", dtype.Float32, 16, 16).Zero) }},
+	{"tile t is summed in 0 parts; give at least 1", func(k *kernel.Builder) { k.TileInParts("t", dtype.Float32, 16, 16, 0) }},
 	{"Barrier stands after a return that only some threads take; put what the others do into an If instead",
 		func(k *kernel.Builder) { k.If(first(k), k.Return); k.Barrier() }},
 	{"BlockSum stands in divergent flow, where not all threads of the block take part; move it out of the If or loop",

@@ -21,8 +21,8 @@ func (b *Builder) Tile(name string, t dtype.DType, rows, cols int) Tile {
 
 // TileInParts declares a tile for sums of products in which the block's threads form parts equal groups. Each group adds up an equal share
 // of the inner axis of every product, which the parts must divide, and Each sees the sum of the parts, added in their order. More threads
-// then share a small tile. Such a tile can only be zeroed, added to by Dot, and visited by Each; parts must divide the threads into groups
-// of at least 32.
+// then share a small tile. Such a tile can only be zeroed, added to by Dot, and visited by Each; parts must divide the block's threads into
+// groups of a multiple of 32.
 func (b *Builder) TileInParts(name string, t dtype.DType, rows, cols, parts int) Tile {
 	tile := b.Tile(name, t, rows, cols)
 	if parts < 1 {

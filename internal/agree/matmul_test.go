@@ -116,6 +116,10 @@ func products() []product {
 					loadVec: 1, outVec: 1, transA: ta, transB: tb, group: 1, parts: 2},
 				product{in: dtype.Float64, acc: dtype.Float64, out: dtype.Float64, bm: 32, bn: 64, bk: 16, threads: 256, stages: 2,
 					loadVec: 2, outVec: 2, transA: ta, transB: tb, group: 8, parts: 8},
+				product{in: dtype.Float32, acc: dtype.Float32, out: dtype.Float32, bm: 64, bn: 1, bk: 16, threads: 128, stages: 2,
+					loadVec: 1, outVec: 1, transA: ta, transB: tb, group: 1},
+				product{in: dtype.Float32, acc: dtype.Float32, out: dtype.Float32, bm: 64, bn: 1, bk: 16, threads: 128, stages: 2,
+					loadVec: 1, outVec: 1, transA: ta, transB: tb, group: 1, parts: 4},
 				product{in: dtype.Int8, acc: dtype.Int32, out: dtype.Int32, bm: 64, bn: 32, bk: 96, threads: 64, stages: 2, loadVec: 16,
 					outVec: 1, transA: ta, transB: tb, group: 1, parts: 2},
 			)

@@ -144,6 +144,10 @@ func (d *deferral) issueFused(f *frame, s *planStep) {
 		l.notes.about = &profile.Op{} // for replays, which have no frame
 		f.describe(l.notes.about)
 	}
+	if l := d.s.lent; l != nil && l.fixed { // the recording's entry stands for it
+		f.issue(false)
+		return
+	}
 	op := d.fusedEntry(s, f.x.m.stream)
 	if op == nil {
 		f.issue(false)

@@ -1,14 +1,13 @@
 package core
 
 import (
-	"errors"
 	"slices"
 
 	"tenon.dev/internal/rt"
 )
 
 // A recorded graph has its work in one row. If much of it is small kernels that do not wait for each other, such as the gradients of a
-// layer's weight and of its input, it is recorded a second time in two lanes, which the device runs side by side. Then all addresses are
+// layer's weight and of its input, it is recorded a second time in two lanes, which the device runs side by side. By then all addresses are
 // known, so what must come before what follows from the memory that each piece of work reads and writes, including memory that the pool
 // gave out again: nothing has to be known about calls, and nothing is allocated.
 
@@ -22,8 +21,9 @@ const (
 	laneBytes, laneFLOPs, laneHalfFLOPs = 2000, 15e3, 200e3
 	// laneSmall is the most time that work takes which may leave room beside it on the device, in nanoseconds.
 	laneSmall = 20e3
-	// laneMost is the most pieces of work for which lanes are tried, since the search grows with the square.
-	laneMost = 1000
+	// laneMost is the most pieces of work for which lanes are tried, and laneSpans the most pieces of memory that they use in all: the search
+	// grows with the square.
+	laneMost, laneSpans = 1000, 5000
 )
 
 // laneSpan is a piece of memory that work reads, or also writes.
@@ -57,13 +57,15 @@ type lanes struct{ of, awaits []int }
 // distribute puts each piece of work, in their order, into the lane in which it can begin first. It returns false if that saves too little.
 func distribute(work []laneWork) (l lanes, ok bool) {
 	var total, small float64
+	spans := 0
 	for i := range work {
+		spans += len(work[i].spans)
 		total += work[i].cost
 		if work[i].cost <= laneSmall {
 			small += work[i].cost
 		}
 	}
-	if len(work) > laneMost || 2*small < total {
+	if len(work) > laneMost || spans > laneSpans || 2*small < total {
 		return l, false
 	}
 	done := make([]float64, len(work))
@@ -153,9 +155,9 @@ func (g *Segment) laneWork(r *Recorded) (work []laneWork) {
 	return work
 }
 
-// recordLanes records r again in two lanes, on the streams on and side, which nobody else uses, if that is worth it. After an error r is as
-// before.
-func (g *Segment) recordLanes(r *Recorded, on, side *rt.Stream, pool *rt.MemPool) (err error) {
+// recordLanes records r again in two lanes, on the stream on, which nobody else uses, and one more, if that is worth it. If that fails, r
+// stays as it is, in one row; the error is that of the first graph's end.
+func (g *Segment) recordLanes(r *Recorded, on *rt.Stream, pool *rt.MemPool) error {
 	if len(r.generators) > 0 || len(g.Devices()) > 1 {
 		return nil
 	}
@@ -163,29 +165,46 @@ func (g *Segment) recordLanes(r *Recorded, on, side *rt.Stream, pool *rt.MemPool
 	if !ok {
 		return nil
 	}
-	s := g.d.s
-	rc, err := on.Device().BeginCapture(on, rt.CaptureSpec{Pool: pool.ID(), Track: true})
-	if err != nil {
-		return err
-	}
-	stands := g.stands(r)
-	s.capture = &capture{x: s.first(on), rc: rc, pool: rc.Pool(), linear: true}
-	s.lent = &lending{run: on, of: g.Stream(), manual: true, fixed: true, stand: func(st *storage) *storage { return stands[st.slot] }}
-	mark, launches := s.mark(), s.launches
-	same := true
-	err = Try(func() { same = g.runLanes(r, rc, l, [laneCount]*rt.Stream{on, side}) })
-	s.capture, s.lent, s.launches = nil, nil, launches
-	if err != nil || !same {
-		s.restore(mark)
-		return errors.Join(err, rc.Abort())
-	}
-	again, err := rc.End()
-	if err != nil {
-		return err
+	again := g.tryLanes(r, on, pool, l)
+	if again == nil {
+		return nil
 	}
 	row := r.g
 	r.g, r.lanes = again, laneCount
 	return row.Close()
+}
+
+// tryLanes returns the graph in the lanes l, or nil.
+func (g *Segment) tryLanes(r *Recorded, on *rt.Stream, pool *rt.MemPool, l lanes) *rt.Graph {
+	dev, s := on.Device(), g.d.s
+	side, err := dev.CaptureStream()
+	if err != nil {
+		return nil
+	}
+	defer dev.ReturnCaptureStream(side)
+	rc, err := dev.BeginCapture(on, rt.CaptureSpec{Pool: pool.ID(), Track: true})
+	if err != nil {
+		return nil
+	}
+	stands := g.stands(r)
+	s.capture = &capture{x: s.first(on), rc: rc, pool: rc.Pool(), linear: true}
+	s.lent = &lending{run: on, of: g.Stream(), manual: true, fixed: true, stand: func(st *storage) *storage { return stands[st.slot] }}
+	mark, launches, whole := s.mark(), s.launches, false
+	defer func() {
+		s.capture, s.lent, s.launches = nil, nil, launches
+		if !whole {
+			s.restore(mark)
+			_ = rc.Abort() // the graph in one row remains; what is wrong with the device shows in its run
+		}
+	}()
+	if err := Try(func() { whole = g.runLanes(r, rc, l, [laneCount]*rt.Stream{on, side}) }); err != nil || !whole {
+		return nil
+	}
+	graph, err := rc.End()
+	if err != nil {
+		return nil
+	}
+	return graph
 }
 
 // runLanes runs the units in their lanes, and reports whether they made the work that they had made before.

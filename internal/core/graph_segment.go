@@ -345,10 +345,10 @@ var (
 // copyAlign is the alignment in bytes to which the addresses of a copied input and of its copy agree.
 const copyAlign = 512
 
-// Record records the calls as a graph whose memory comes from pool, on the streams on and side, which nobody else uses. Inputs with a true
+// Record records the calls as a graph whose memory comes from pool, on the stream on, which nobody else uses. Inputs with a true
 // entry in copied are read from copies in the pool. Nothing has run when it returns; outputs that are wanted have their memory. After an
 // error the segment is as before, but inputs of the pool that only the segment uses may have lost their memory.
-func (g *Segment) Record(on, side *rt.Stream, pool *rt.MemPool, copied []bool) (r *Recorded, err error) {
+func (g *Segment) Record(on *rt.Stream, pool *rt.MemPool, copied []bool) (r *Recorded, err error) {
 	d, s, dev := g.d, g.d.s, on.Device()
 	st := g.Stream()
 	d.prepare(g.plans)
@@ -416,7 +416,7 @@ func (g *Segment) Record(on, side *rt.Stream, pool *rt.MemPool, copied []bool) (
 	}
 	r.lanes = 1
 	s.capture, s.lent = nil, nil
-	if err = g.recordLanes(r, on, side, pool); err != nil {
+	if err = g.recordLanes(r, on, pool); err != nil {
 		return nil, errors.Join(err, r.g.Close())
 	}
 	for i, m := range g.made {

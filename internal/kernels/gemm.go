@@ -8,7 +8,7 @@ import (
 )
 
 // gemmTile is the block tile of a matrix product: rows x cols of the result, the depth of each step, the threads per block, the stages of
-// the software pipeline, and the parts of a step's depth that groups of the threads add up, each for itself.
+// the software pipeline, and the number of parts of a step's depth, each added up by its own group of threads.
 type gemmTile struct{ rows, cols, depth, threads, stages, parts int }
 
 // shared returns how much shared memory the tile takes for elements of size bytes.

@@ -122,8 +122,9 @@ func (v *verifier) declarations() {
 	}
 	for _, t := range p.Tiles {
 		v.declared("tile", t.Name, t.Type, t.Rows > 0 && t.Cols > 0)
-		if n := t.InParts(); t.Parts < 0 || v.p.Threads > 0 && v.p.Threads%n != 0 {
-			v.fail(nil, "tile %s is summed in %d parts, which do not divide the block's %d threads", t.Name, t.Parts, v.p.Threads)
+		if n := t.InParts(); n > 1 && v.p.Threads%(32*n) != 0 {
+			v.fail(nil, "tile %s is summed in %d parts, which do not divide the block's %d threads into groups of a multiple of 32", t.Name,
+				t.Parts, v.p.Threads)
 		}
 	}
 	for i, t := range p.Vars {

@@ -88,12 +88,6 @@ func planTiles(p *kir.Program, target Target, sm int) (*tilePlan, error) {
 		return nil, fault.New(fault.Unsupported, "%d threads cannot share tiles; use a power of two from 32 on", p.Threads)
 	}
 	uses := collectTiles(p)
-	for _, t := range p.Tiles {
-		if p.Threads%(32*t.InParts()) != 0 {
-			return nil, fault.New(fault.Unsupported, "tile %s is summed in %d parts by %d threads; each part needs a multiple of 32 of "+
-				"them", t.Name, t.Parts, p.Threads)
-		}
-	}
 	if err := plan.roles(p, uses); err != nil {
 		return nil, err
 	}
@@ -341,7 +335,7 @@ func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) {
 	}
 	for _, in := range u.eaches {
 		t := plan.tiles[in.Sym]
-		if !t.acc || t.Cols == 1 {
+		if !t.acc || t.Cols == 1 && t.arr.unit != plain {
 			continue
 		}
 		room := 16 << 10
