@@ -21,8 +21,8 @@ const (
 	laneBytes, laneFLOPs, laneHalfFLOPs = 2000, 15e3, 200e3
 	// laneSmall is the most time that work takes which may leave room beside it on the device, in nanoseconds.
 	laneSmall = 20e3
-	// laneMost is the most pieces of work for which lanes are tried, and laneSpans the most pieces of memory that they use in all: the search
-	// grows with the square.
+	// laneMost is the most pieces of work for which lanes are tried, and laneSpans the most pieces of memory that they use in all: the
+	// search grows with the square.
 	laneMost, laneSpans = 1000, 5000
 )
 
