@@ -12,7 +12,7 @@ import (
 // gave out again: nothing has to be known about calls, and nothing is allocated.
 
 const (
-	// laneCount is the number of lanes.
+	// laneCount is the number of lanes; that of a lane is 0 or 1.
 	laneCount = 2
 	// laneHop is the time in nanoseconds that work waits in addition for work of another lane, laneNode that of a kernel besides its memory
 	// and arithmetic. Like the rates below they are estimates for an H200, which only decide whether lanes are worth it.
@@ -70,7 +70,7 @@ func distribute(work []laneWork) (l lanes, ok bool) {
 	}
 	done := make([]float64, len(work))
 	var free [laneCount]float64
-	awaited := [laneCount][laneCount]int{{-1, -1}, {-1, -1}} // by waiting lane and the other
+	awaited := [laneCount]int{-1, -1} // the last work that the lane has awaited
 	for i := range work {
 		last, ready := [laneCount]int{-1, -1}, [laneCount]float64{}
 		for j := range i {
@@ -82,10 +82,8 @@ func distribute(work []laneWork) (l lanes, ok bool) {
 		best, begin := 0, 0.0
 		for lane := range laneCount {
 			at := free[lane]
-			for other := range laneCount {
-				if other != lane && last[other] > awaited[lane][other] {
-					at = max(at, ready[other]+laneHop)
-				}
+			if other := 1 - lane; last[other] > awaited[lane] {
+				at = max(at, ready[other]+laneHop)
 			}
 			if lane == 0 || at < begin {
 				best, begin = lane, at
@@ -95,8 +93,8 @@ func distribute(work []laneWork) (l lanes, ok bool) {
 		free[best] = done[i]
 		l.of = append(l.of, best)
 		wait := -1
-		if other := 1 - best; last[other] > awaited[best][other] {
-			wait, awaited[best][other] = last[other], last[other]
+		if other := 1 - best; last[other] > awaited[best] {
+			wait, awaited[best] = last[other], last[other]
 		}
 		l.awaits = append(l.awaits, wait)
 	}
@@ -121,7 +119,7 @@ func (g *Segment) laneWork(r *Recorded) (work []laneWork) {
 			bytes += e.form.extent * e.dt.Size()
 			w.spans = append(w.spans, laneSpan{st.ptr, st.ptr + uint64(st.bytes), writes})
 		}
-		if step != nil && step.group != nil {
+		if step != nil {
 			for _, a := range step.group.ins {
 				use(a.of(d.calls), false)
 			}
@@ -156,7 +154,7 @@ func (g *Segment) laneWork(r *Recorded) (work []laneWork) {
 }
 
 // recordLanes records r again in two lanes, on the stream on, which nobody else uses, and one more, if that is worth it. If that fails, r
-// stays as it is, in one row; the error is that of the first graph's end.
+// stays as it is, in one row. The error is that of closing the graph that is replaced.
 func (g *Segment) recordLanes(r *Recorded, on *rt.Stream, pool *rt.MemPool) error {
 	if len(r.generators) > 0 || len(g.Devices()) > 1 {
 		return nil
