@@ -47,26 +47,23 @@ func Enter(x *Exec, op string) { x.s.in(op) }
 func Leave(x *Exec) { x.s.out() }
 
 func (s *session) in(op string) {
-	if !s.gate.free() {
+	if d := s.gate.door; !(d.mine() && d.enterOwn() || d.freeCommon()) { // free, which is not inlined
 		s.enterSlow(op)
 	}
 }
 
 func (s *session) out() {
-	if s.gate.waiting.Load() != 0 {
+	g := &s.gate
+	if d := g.door; d.owner.Load() > disowning { // nobody waits, because whoever comes disowns first
+		d.own += oneVisit - busy
+	} else if g.waiting.Load() != 0 {
 		s.leaveSlow()
 	} else {
-		s.gate.open()
+		g.openCommon()
 	}
-	if s.gate.left.Load() {
-		s.gate.wentOut()
+	if g.left.Load() {
+		g.wentOut()
 	}
-}
-
-// free closes the gate if it was open, and reports whether it was.
-func (g *gate) free() bool {
-	v := atomic.LoadUint64(&g.in)
-	return v&busy == 0 && atomic.CompareAndSwapUint64(&g.in, v, v|busy)
 }
 
 // torn reports whether the session refuses all calls. Then nothing in it may be touched: the goroutine that tore it has closed its scopes.
@@ -151,7 +148,12 @@ func (s *session) leaveSlow() {
 // or a capture, is left to that goroutine.
 func (s *session) tear(inside, entered string) {
 	s.gate.waiting.Add(1)
+	word := s.gate.word()
+	s.gate.owner.Store(disowned)
 	atomic.StoreUint64(&s.gate.in, atomic.LoadUint64(&s.gate.in)|busy|shut) // busy is set already, except in tests that pass no gate
+	if word == &s.gate.own {
+		atomic.StoreUint64(word, atomic.LoadUint64(word)&^busy+oneVisit)
+	}
 	if s.depth > 0 {
 		s.frames[0].abandon()
 	}
@@ -203,7 +205,7 @@ func (s *session) outside(op string, f func()) {
 	}
 	l := g.levels[g.height]
 	g.height++
-	held := atomic.LoadUint64(&g.in)&busy != 0 // not in tests of this package, which call its methods without a gate
+	held := atomic.LoadUint64(g.word())&busy != 0 // not in tests of this package, which call its methods without a gate
 	if held {
 		if g.waiting.Load() != 0 {
 			s.leaveSlow()

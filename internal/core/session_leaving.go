@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"tenon.dev/internal/membarrier"
 )
 
 // A program may close a tensor on one goroutine while another one is in an operation on it, between the check that it is open and the
@@ -15,20 +17,33 @@ import (
 type door struct {
 	// in has the bits below and, above them, a count of how often somebody has left or rested.
 	in uint64
+	// own is the same for the door's owner, who alone writes it, and does so without atomic operations.
+	own uint64
+	// owner is the goroutine that enters by own, or one of unowned, disowned and disowning. Whoever else comes takes that right away for
+	// good. former is that goroutine afterwards.
+	owner, former atomic.Uintptr
 	// left says that somebody waits for the goroutine inside.
 	left atomic.Bool
 	// number is the session's number, or 0 if it has none.
 	number uint16
-	_      [48]byte // so that doors share no cache line
+	_      [24]byte // so that doors share no cache line
 }
 
+// Values of door.owner that are no goroutine: nobody has come yet whom the system allows to be the owner; the owner has lost its right; or
+// is about to, but may not have noticed.
+const (
+	unowned = iota
+	disowned
+	disowning
+)
+
 // The bits of door.in. busy: a goroutine is inside. resting: it waits for the device, and repeats its earlier checks afterwards. shut: the
-// session is torn, and whoever was inside has finished. visits is one in the count above the bits.
+// session is torn, and whoever was inside has finished. oneVisit is one in the count above the bits.
 const (
 	busy = 1 << iota
 	resting
 	shut
-	visits
+	oneVisit
 )
 
 // inside reports whether a goroutine may be in the middle of an operation.
@@ -47,6 +62,7 @@ func init() { doors.all.Store(new([]*door)) }
 
 // newDoor returns the door of s, which is forgotten when s is collected.
 func newDoor(s *session) *door {
+	membarrier.Prepare()
 	d := &door{}
 	doors.Lock()
 	defer doors.Unlock()
@@ -74,11 +90,31 @@ func forgetDoor(d *door) {
 // visit is a goroutine's stay inside a session.
 type visit struct {
 	door *door
-	in   uint64
+	word *uint64 // in or own of the door
+	was  uint64
 }
 
 // over reports whether the visit has ended.
-func (v visit) over() bool { return atomic.LoadUint64(&v.door.in) != v.in }
+func (v visit) over() bool { return atomic.LoadUint64(v.word) != v.was }
+
+// visits are the stays of others.
+type visits struct {
+	list   []visit
+	fenced bool
+}
+
+// add adds the stay in d, if there is one. Whoever enters later sees what the caller has stored before it began with vs.
+func (vs *visits) add(d *door) {
+	if o := d.owner.Load(); o > disowned && !vs.fenced && o != membarrier.Goroutine() {
+		membarrier.Fence()
+		vs.fenced = true
+	}
+	for _, word := range []*uint64{&d.in, &d.own} {
+		if v := atomic.LoadUint64(word); inside(v) {
+			vs.list = append(vs.list, visit{d, word, v})
+		}
+	}
+}
 
 // closing is a closed handle that is still to be released, and the visits that it waits for.
 type closing struct {
@@ -95,28 +131,22 @@ var closings struct {
 // postponed reports whether the release of t, which is closed, is postponed, because somebody may be in the middle of an operation on it:
 // in the session with its number or, if others have used it, in any.
 func (t *Tensor) postponed() bool {
-	var visits []visit
-	look := func(d *door) {
-		if d == nil {
-			return
-		}
-		if v := atomic.LoadUint64(&d.in); inside(v) {
-			visits = append(visits, visit{d, v})
-		}
-	}
+	var stays visits
 	switch all := *doors.all.Load(); {
 	case t.maker == 0 || t.closed.elsewhere():
 		for _, d := range all {
-			look(d)
+			if d != nil {
+				stays.add(d)
+			}
 		}
-	case int(t.maker) <= len(all):
-		look(all[t.maker-1])
+	case int(t.maker) <= len(all) && all[t.maker-1] != nil:
+		stays.add(all[t.maker-1])
 	}
-	if visits == nil {
+	if stays.list == nil {
 		return false
 	}
 	closings.Lock()
-	closings.list = append(closings.list, closing{t, visits})
+	closings.list = append(closings.list, closing{t, stays.list})
 	closings.Unlock()
 	// A goroutine that leaves at this moment may not see that somebody waits.
 	for i := 0; i < 16 && letGoLeft() > 0; i++ {
@@ -158,8 +188,9 @@ func (d *door) wentOut() {
 
 // rest marks that the goroutine inside waits for the device, until resume. After that it uses no handle that it checked before.
 func (g *gate) rest() {
-	if v := atomic.LoadUint64(&g.door.in); v&busy != 0 { // not in tests of this package, which pass no gate
-		atomic.StoreUint64(&g.door.in, v|resting)
+	word := g.word()
+	if v := atomic.LoadUint64(word); v&busy != 0 { // not in tests of this package, which pass no gate
+		atomic.StoreUint64(word, v|resting)
 		if g.door.left.Load() {
 			g.door.wentOut()
 		}
@@ -167,8 +198,9 @@ func (g *gate) rest() {
 }
 
 func (g *gate) resume() {
-	if v := atomic.LoadUint64(&g.door.in); v&resting != 0 {
-		atomic.StoreUint64(&g.door.in, v&^resting+visits)
+	word := g.word()
+	if v := atomic.LoadUint64(word); v&resting != 0 {
+		atomic.StoreUint64(word, v&^resting+oneVisit)
 	}
 }
 
@@ -200,19 +232,16 @@ func (t *Tensor) usedBy(s *session) {
 
 // lonely waits until every operation that other sessions were in at the call has ended, and reports whether that happened within tries.
 func (s *session) lonely(tries int) bool {
-	var visits []visit
+	var stays visits
 	for _, d := range *doors.all.Load() {
-		if d == nil || d == s.gate.door {
-			continue
-		}
-		if v := atomic.LoadUint64(&d.in); inside(v) {
-			visits = append(visits, visit{d, v})
+		if d != nil && d != s.gate.door {
+			stays.add(d)
 		}
 	}
 	for i := 0; ; i++ {
-		visits = slices.DeleteFunc(visits, visit.over)
-		if len(visits) == 0 || i == tries {
-			return len(visits) == 0
+		stays.list = slices.DeleteFunc(stays.list, visit.over)
+		if len(stays.list) == 0 || i == tries {
+			return len(stays.list) == 0
 		}
 		pause(i)
 	}

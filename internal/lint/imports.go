@@ -23,6 +23,7 @@ internal/pprof: fault
 internal/snapshot: fault internal/pickle internal/pprof
 profile: fault internal/pprof
 internal/stack:
+internal/membarrier:
 internal/origin:
 internal/checklog:
 internal/terminal:
@@ -68,7 +69,7 @@ RUNTIME = LEAF profile internal/origin internal/driver internal/alloc internal/k
 internal/rt: RUNTIME internal/disk internal/snapshot internal/stack internal/driver/libcuda internal/driver/hostsim internal/driver/null internal/ptx internal/lib/...
 cuda: RUNTIME internal/rt internal/pickle internal/snapshot
 cuda/nvtx: internal/lib/nvtx
-internal/core: RUNTIME internal/rt internal/infer internal/fuse cuda internal/lib/...
+internal/core: RUNTIME internal/rt internal/infer internal/fuse internal/membarrier cuda internal/lib/...
 internal/core/...: RUNTIME internal/core
 .: LEAF cuda kernel internal/core internal/rt
 internal/facegen: LEAF internal/core
