@@ -54,7 +54,7 @@ func TestGoOverhead(t *testing.T) {
 }
 
 // TestGoGate measures what guarding a session against a second goroutine costs: entering and leaving the gate with nothing in between, and
-// the one atomic operation that this cannot do without.
+// an atomic operation for comparison.
 func TestGoGate(t *testing.T) {
 	x := coreExec(onNull(t))
 	sync := func() error { return nil }

@@ -117,7 +117,7 @@ var catalogue = []Section{
 		{"add.go.grad", "µs", "the Go part of an add that records for backward", "", atMost(1.5)},
 		{"add.go.allocs", "allocs/op", "the Go part of an add: allocations", "", nil},
 		{"gate.go", "µs", "the part of it that detects a second goroutine: entering and leaving a session's gate", "", atMost(0.005)},
-		{"gate.go.cas", "µs", "one compare-and-swap of the processor, which the gate cannot do without", "", nil},
+		{"gate.go.cas", "µs", "one compare-and-swap of the processor, for comparison", "", nil},
 		{"region.go.call", "µs", "the Go part of an add that a compiled region defers, handle included", "", times(0.35, "add.go")},
 		{"region.go.call.grad", "µs", "the same where the add records for backward", "", times(0.5, "add.go.grad")},
 		{"region.go.1", "µs", "the Go part of a region of one add, replayed as a graph", "", atMost(5)},
