@@ -15,16 +15,22 @@ import (
 func open(t *testing.T) *tenon.Exec { return openOn(t, machine()) }
 
 func openOn(t *testing.T, s tenon.Selector) *tenon.Exec {
+	x, closed := openUntil(t, s)
+	t.Cleanup(closed)
+	return x
+}
+
+// openUntil returns an Exec and the function that closes it, for a test that opens many devices: the memory of one serves the next.
+func openUntil(t *testing.T, s tenon.Selector) (x *tenon.Exec, closed func()) {
 	x, err := tenon.Open(s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	return x, func() {
 		if err := x.Close(); err != nil {
 			t.Error(err)
 		}
-	})
-	return x
+	}
 }
 
 func must(t *testing.T, err error) {

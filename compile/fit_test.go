@@ -23,7 +23,8 @@ func TestFits(t *testing.T) {
 func fits(t *testing.T, elements int) {
 	unit := elements * 8
 	run := func(size int, region bool) (out string, err error) {
-		x := openOn(t, tenon.Sim(uint64(size*unit)))
+		x, closed := openUntil(t, tenon.Sim(uint64(size*unit)))
+		defer closed()
 		r := compile.New()
 		var kept *tenon.Tensor
 		stopped := tenon.Try(func() {
@@ -101,7 +102,8 @@ func fits(t *testing.T, elements int) {
 func TestKeptFits(t *testing.T) {
 	const elements, kepts = 3 << 19, 4
 	run := func(size int, region bool) (out string, err error) {
-		x := openOn(t, tenon.Sim(uint64(size*elements*8)))
+		x, closed := openUntil(t, tenon.Sim(uint64(size*elements*8)))
+		defer closed()
 		r := compile.New()
 		stopped := tenon.Try(func() {
 			a := x.Full([]int{elements}, 0.5, tenon.Float64)

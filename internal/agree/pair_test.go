@@ -45,6 +45,8 @@ const (
 	// arenaBytes is the size of each device's memory. Batches fill the first part; the rest is for workspaces.
 	arenaBytes = 512 << 20
 	imageBytes = 256 << 20
+	// batchBytes is where a batch ends without a GPU, so that the same pages of the host hold one batch after the other.
+	batchBytes = 16 << 20
 	// guard is the number of bytes after every array that are also compared.
 	guard = 64
 	// batchTrials bounds what is compiled and compared at a time.
@@ -123,7 +125,11 @@ func (p *pair) try(tr trial) bool {
 	if size > imageBytes {
 		p.t.Fatalf("%s: %d bytes of arrays, where there is room for %d", tr.name, size, imageBytes)
 	}
-	if len(p.batch) == batchTrials || len(p.image)+size > imageBytes {
+	room := imageBytes
+	if !p.onGPU() {
+		room = batchBytes
+	}
+	if len(p.batch) == batchTrials || len(p.batch) > 0 && len(p.image)+size > room {
 		p.flush()
 	}
 	start := len(p.image)

@@ -50,6 +50,11 @@ func mapBacking(size uint64, plain bool) (backing, bool) {
 	if size > 1<<46 {
 		return backing{}, false
 	}
+	if !plain {
+		if b, ok := spareBacking(size); ok {
+			return b, true
+		}
+	}
 	mem, err := syscall.Mmap(-1, 0, int(size), syscall.PROT_READ|syscall.PROT_WRITE,
 		syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_NORESERVE)
 	if err != nil {
@@ -118,18 +123,15 @@ func decommitHost(mem []byte, count int64) {
 }
 
 // releaseHost releases a reserveHost range.
-func releaseHost(mem []byte) {
-	if err := syscall.Munmap(mem); err != nil {
-		panic("hostsim: munmap: " + err.Error())
-	}
-}
+func releaseHost(mem []byte) { unmap(mem) }
 
-// unmapBacking releases the result of mapBacking.
+// unmapBacking releases the result of mapBacking, or keeps it for the next.
 func unmapBacking(b backing) {
-	pieces.Add(-b.pieces)
-	if err := syscall.Munmap(b.mem); err != nil {
-		panic("hostsim: munmap: " + err.Error())
+	if keepBacking(b) {
+		return
 	}
+	pieces.Add(-b.pieces)
+	unmap(b.mem)
 }
 
 // mapHost returns n bytes of memory outside the Go heap, or nil.
@@ -145,8 +147,4 @@ func mapHost(n uint64) []byte {
 }
 
 // unmapHost releases the result of mapHost.
-func unmapHost(b []byte) {
-	if err := syscall.Munmap(b); err != nil {
-		panic("hostsim: munmap: " + err.Error())
-	}
-}
+func unmapHost(b []byte) { unmap(b) }
