@@ -153,7 +153,7 @@ const (
 
 // halfGELU is GELUTanh for a result that is a half. Results below 2^-100 have an absolute error of 2^-120, and eventually they are 0.
 func halfGELU(k *kernel.Builder, x kernel.Value) kernel.Value {
-	const limit = 9.98 // there 1/(1+e^-2u) is below 2^-125, so no float32 is between it and its exact value
+	const limit = 9.98 // for -limit 1/(1+e^-2u) is below 2^-125, so that subtracting its rounded value gives 0
 	bounded := x.Min(x.Like(limit)).Max(x.Like(-limit))
 	rate := bounded.Mul(bounded).FMA(x.Like(-geluCubic*sqrt2OverPi*2*gomath.Log2E), x.Like(-sqrt2OverPi*2*gomath.Log2E))
 	y, q := math.HalfLogistic(k, bounded, rate)
@@ -161,8 +161,8 @@ func halfGELU(k *kernel.Builder, x kernel.Value) kernel.Value {
 	return x.Mul(y.FMA(q, x.Like(-halfGELULeast)))
 }
 
-// halfGELULeast is 1/(1+e^-2u) as halfGELU computes it for -limit. It depends on every bit of the polynomials; TestHalfFunctions fails if it
-// does not fit them.
+// halfGELULeast is 1/(1+e^-2u) as halfGELU computes it for -limit. It depends on every bit of the polynomials; TestHalfFunctions fails if
+// it does not fit them.
 const halfGELULeast = 0x1.9f0e42p-126
 
 // normalCDF is the cumulative distribution function of the standard normal distribution.

@@ -13,8 +13,8 @@ type PointOp struct {
 	Name string
 	// Ins, Outs and Scalars are the numbers of operands and scalars.
 	Ins, Outs, Scalars int
-	// Build returns the outputs for one element. t is the compute type, a half only if Halves is set; in and s are of that type unless InTypes and
-	// ScalarTypes say otherwise. Outputs may have any type and are converted to the operands'.
+	// Build returns the outputs for one element. t is the compute type, a half only if Halves is set; in and s are of that type unless
+	// InTypes and ScalarTypes say otherwise. Outputs may have any type and are converted to the operands'.
 	Build func(k *kernel.Builder, t dtype.DType, in, s []Num) []Num
 	// BuildAt replaces Build if the element's position matters: i is its row-major linear index, Int32 or Int64.
 	BuildAt func(k *kernel.Builder, t dtype.DType, i kernel.Value, in, s []Num) []Num

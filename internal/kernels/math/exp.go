@@ -76,8 +76,8 @@ func ExpNonPositive(k *kernel.Builder, x kernel.Value) kernel.Value {
 	return x.Lt(f.c(lo)).Select(f.c(0), y.Mul(up.Shl(k.I32(f.mantissa)).Bitcast(f.t)).Mul(f.c(0x1p-64)))
 }
 
-// ExpDifference is ExpNonPositive for an x that is a rounded difference, with fewer instructions. In float32 a result below 2^-126 is 0. The
-// relative error is below 2^-23 plus |x| times 2^-26, a quarter of what the rounding of x may cause.
+// ExpDifference is ExpNonPositive for an x that is a rounded difference, with fewer instructions. In float32 a result below 2^-126 is 0.
+// The relative error is below 2^-22 plus |x| times 2^-26, a quarter of what the rounding of x may cause.
 func ExpDifference(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
 	if f.wide() {

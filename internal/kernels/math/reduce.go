@@ -36,8 +36,8 @@ func (f float) reduceTrig(a kernel.Value) (kernel.Value, word) {
 }
 
 // reduceTurn returns an integer whose lowest bit is that of n, and r with x = n π + r, or x = (n - 1/2) π + r for the cosine, in float32.
-// |r| is at most π/2 rounded up a little. It is a NaN for infinities and NaNs. No low word is needed, since the last of three products rounds
-// to within a unit in the last place.
+// |r| is at most π/2 rounded up a little. It is a NaN for infinities and NaNs. No low word is needed, since the last of three products
+// rounds to within a unit in the last place.
 func (f float) reduceTurn(x kernel.Value, cosine bool) (n, r kernel.Value) {
 	k := f.k
 	shift := f.c(0x1.8p23) // the sum has the nearest integer in its low bits
@@ -66,8 +66,8 @@ func (f float) reduceTurn(x kernel.Value, cosine bool) (n, r kernel.Value) {
 	return vn.Get(), vr.Get()
 }
 
-// payneHanek32 is for a >= 2^17; for infinity and NaN the result is arbitrary. It reduces by π/2 2^halved, after adding π/2 if ahead is set,
-// and returns n modulo 4/2^halved.
+// payneHanek32 is for a >= 2^17; for infinity and NaN the result is arbitrary. It reduces by π/2 2^halved, after adding π/2 if ahead is
+// set, and returns n modulo 4/2^halved.
 func (f float) payneHanek32(a kernel.Value, ahead bool, halved int) (kernel.Value, word) {
 	k := f.k
 	u32, u64 := dtype.Uint32, dtype.Uint64
