@@ -149,7 +149,7 @@ func (b *fusedBody) build(k *kernel.Builder, _ dtype.DType, in, scalars []Num) [
 			}
 			args[i] = v.Convert(s.Op.inType(i, compute))
 		}
-		for i, r := range s.Op.Build(k, compute, args, own) {
+		for i, r := range s.Op.Build(k, s.Op.buildType(s.Compute), args, own) {
 			if via := s.Outs[i].Via; via != dtype.Invalid {
 				r = r.Convert(via)
 			}

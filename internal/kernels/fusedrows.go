@@ -260,7 +260,11 @@ func runFusedRows(is Issuer, op *rowOp, compute dtype.DType, scalars []Scalar, o
 		return false, fmt.Errorf("%s: %s", op.name, problem)
 	}
 	for i := range p.kept.count {
-		if !p.absent.has(i) && op.kind(i) == rowFull && p.vec > 1 && !p.aligned(i) {
+		switch {
+		case p.absent.has(i) || op.kind(i) != rowFull:
+		case i >= len(outs) && p.along[i] == 0:
+			p.repeat.add(i)
+		case p.vec > 1 && !p.aligned(i):
 			p.single.add(i)
 		}
 	}
@@ -287,6 +291,9 @@ func (r *rowKernel) width(o int) int {
 
 // loadAt loads the vector of an operand at p. Beyond the row's end it repeats the last vector.
 func (r *rowKernel) loadAt(o int, p spot) (ns []Num) {
+	if n, ok := r.repeated[o]; ok {
+		return slices.Repeat([]Num{n}, r.vec)
+	}
 	at := p.i
 	if p.ok.Builder() != nil {
 		at = at.Min(r.n.Sub(r.k.Int(r.ix, int64(r.vec))))
@@ -315,7 +322,12 @@ func (r *rowKernel) input(i, o int, p spot) []Num {
 
 // inputAt returns the element of input i at one position of the row.
 func (r *rowKernel) inputAt(i int, at kernel.Value) kernel.Value {
-	load := func(o int) []Num { return r.arrays[o].load(r.index(o, at), 1) }
+	load := func(o int) []Num {
+		if n, ok := r.repeated[o]; ok {
+			return []Num{n}
+		}
+		return r.arrays[o].load(r.index(o, at), 1)
+	}
 	if i == 0 && r.op.around != nil && r.op.around.before != nil {
 		return r.runBefore(load)[0][0].Convert(r.t).Re
 	}

@@ -180,7 +180,7 @@ func buildMulti(s *Spec) *kernel.Kernel {
 		at := a.which.Load(i).Mul(k.I32(RowLen))
 		k.If(a.rows.LoadAt(at, rowSkip).Eq(k.F64(0)), func() {
 			for j := range op.Scalars {
-				p.scalars = append(p.scalars, realNum(a.rows.LoadAt(at, rowScalars+j)).Convert(op.scalarType(j, s.Compute)))
+				p.scalars = append(p.scalars, realNum(a.rows.LoadAt(at, rowScalars+j)).Convert(op.scalarType(j, opmath(s.Compute))))
 			}
 			p.tile(rest)
 		})

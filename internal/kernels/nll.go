@@ -285,7 +285,7 @@ var (
 		InTypes: []dtype.DType{dtype.Invalid, dtype.Int64}, ScalarTypes: nllScalars,
 		BuildAt: func(k *kernel.Builder, _ dtype.DType, i kernel.Value, in, s []Num) []Num {
 			t := in[1].Re
-			p := math.ExpNonPositive(k, in[4].Re.Sub(in[5].Re))
+			p := math.ExpDifference(k, in[4].Re.Sub(in[5].Re))
 			used := t.Ne(s[2].Re)
 			p = class(i, s[0], s[1]).Eq(t).And(used).Select(p.Sub(p.Like(1)), p)
 			g := in[0].Mul(in[2]).Div(in[3])

@@ -16,6 +16,12 @@ func floats(name string, ins, scalars int, heavy bool, f func(k *kernel.Builder,
 	}})
 }
 
+// forHalves returns op with Halves set.
+func forHalves(op *PointOp) *PointOp {
+	op.Halves = true
+	return op
+}
+
 // realParts returns the real parts.
 func realParts(ns []Num) []kernel.Value {
 	vs := make([]kernel.Value, len(ns))
@@ -95,12 +101,15 @@ var (
 		return []Num{in[0].Mul(y.like(1).Sub(y.Mul(y)))}
 	}})
 	// SiLU is x/(1+e^-x); its backward op takes the input.
-	SiLU = unaryHeavy("silu", func(k *kernel.Builder, t dtype.DType, x Num) Num {
-		if t.IsComplex() {
+	SiLU = forHalves(unaryHeavy("silu", func(k *kernel.Builder, t dtype.DType, x Num) Num {
+		switch {
+		case t.IsComplex():
 			return x.Div(complexExp(k, x.Neg()).Add(x.like(1)))
+		case math.Short(t):
+			return realNum(x.Re.Mul(math.HalfSigmoid(k, x.Re)))
 		}
 		return realNum(x.Re.Mul(math.Sigmoid(k, x.Re)))
-	})
+	}))
 	SiLUBackward = floats("silu_backward", 2, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		g, x, one := in[0], in[1], in[1].Like(1)
 		y := math.Sigmoid(k, x)
@@ -117,11 +126,14 @@ var (
 		return in[0].Mul(x.FMA(density, normalCDF(k, x)))
 	})
 	// GELUTanh is x/(1+e^-2u), where u is the argument of tanh: this avoids cancellation and tanh itself.
-	GELUTanh = floats("gelu_tanh", 1, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
-		x := in[0]
+	GELUTanh = forHalves(unaryHeavy("gelu_tanh", func(k *kernel.Builder, t dtype.DType, n Num) Num {
+		x := n.Re
+		if math.Short(t) {
+			return realNum(halfGELU(k, x))
+		}
 		e, r, _ := geluGate(k, x)
-		return x.Mul(r).Mul(x.Lt(x.Like(0)).Select(e, e.Like(1)))
-	})
+		return realNum(x.Mul(r).Mul(x.Lt(x.Like(0)).Select(e, e.Like(1))))
+	}))
 	// With s = 1/(1+e^-2u) the derivative is s + 2x u' s(1-s).
 	GELUTanhBackward = floats("gelu_tanh_backward", 2, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		x := in[1]
@@ -138,6 +150,20 @@ const (
 	sqrt2OverPi = 0.797884560802865355879892119868763736951717262329869315331851659
 	geluCubic   = 0.044715
 )
+
+// halfGELU is GELUTanh for a result that is a half. Results below 2^-100 have an absolute error of 2^-120, and eventually they are 0.
+func halfGELU(k *kernel.Builder, x kernel.Value) kernel.Value {
+	const limit = 9.98 // for -limit 1/(1+e^-2u) is below 2^-125, so that subtracting its rounded value gives 0
+	bounded := x.Min(x.Like(limit)).Max(x.Like(-limit))
+	rate := bounded.Mul(bounded).FMA(x.Like(-geluCubic*sqrt2OverPi*2*gomath.Log2E), x.Like(-sqrt2OverPi*2*gomath.Log2E))
+	y, q := math.HalfLogistic(k, bounded, rate)
+	// The value at the limit is subtracted, so that beyond it the result is 0.
+	return x.Mul(y.FMA(q, x.Like(-halfGELULeast)))
+}
+
+// halfGELULeast is 1/(1+e^-2u) as halfGELU computes it for -limit. It depends on every bit of the polynomials; TestHalfFunctions fails if
+// it does not fit them.
+const halfGELULeast = 0x1.9f0e42p-126
 
 // normalCDF is the cumulative distribution function of the standard normal distribution.
 func normalCDF(k *kernel.Builder, x kernel.Value) kernel.Value {

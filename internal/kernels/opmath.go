@@ -16,6 +16,18 @@ func transcendental(name string, f func(k *kernel.Builder, x kernel.Value) kerne
 	})
 }
 
+// short returns op with f in place of its function where the result is a half.
+func short(op *PointOp, f func(k *kernel.Builder, x kernel.Value) kernel.Value) *PointOp {
+	whole := op.Build
+	op.Build = func(k *kernel.Builder, t dtype.DType, in, s []Num) []Num {
+		if math.Short(t) {
+			return []Num{realNum(f(k, in[0].Re))}
+		}
+		return whole(k, t, in, s)
+	}
+	return forHalves(op)
+}
+
 // Functions of floats and, where a complex form exists, of complex numbers.
 var (
 	// Abs of a complex number is its magnitude, a real number.
@@ -46,7 +58,7 @@ var (
 	})
 	Sqrt  = transcendental("sqrt", func(_ *kernel.Builder, x kernel.Value) kernel.Value { return x.Sqrt() }, complexSqrt)
 	Rsqrt = transcendental("rsqrt", math.Rsqrt, func(k *kernel.Builder, z Num) Num { return complexSqrt(k, z).Reciprocal() })
-	Exp   = transcendental("exp", math.Exp, complexExp)
+	Exp   = short(transcendental("exp", math.Exp, complexExp), math.HalfExp)
 	Exp2  = transcendental("exp2", math.Exp2, func(k *kernel.Builder, z Num) Num { return complexExp(k, z.scale(z.Re.Like(ln2))) })
 	Expm1 = transcendental("expm1", math.Expm1, complexExpm1)
 	Log   = transcendental("log", math.Log, complexLog)
@@ -66,9 +78,9 @@ var (
 	Acosh = transcendental("acosh", math.Acosh, complexAcosh)
 	Atanh = transcendental("atanh", math.Atanh, complexAtanh)
 	// Sigmoid is 1/(1+e^-x).
-	Sigmoid = transcendental("sigmoid", math.Sigmoid, func(k *kernel.Builder, z Num) Num {
+	Sigmoid = short(transcendental("sigmoid", math.Sigmoid, func(k *kernel.Builder, z Num) Num {
 		return complexExp(k, z.Neg()).Add(z.like(1)).Reciprocal()
-	})
+	}), func(k *kernel.Builder, x kernel.Value) kernel.Value { return x.Ne(x).Select(x, math.HalfSigmoid(k, x)) })
 	Erf    = transcendental("erf", math.Erf, nil)
 	Erfc   = transcendental("erfc", math.Erfc, nil)
 	Erfinv = transcendental("erfinv", math.Erfinv, nil)

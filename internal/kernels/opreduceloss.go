@@ -68,7 +68,7 @@ func onlineStep(k *kernel.Builder, a []kernel.Value, x kernel.Value) []kernel.Va
 	up := x.Gt(m)
 	// The difference of equal infinities is taken as 0, not NaN.
 	d := x.Eq(m).Select(x.Like(0), x.Sub(m).Abs().Neg())
-	e := math.ExpNonPositive(k, d)
+	e := math.ExpDifference(k, d)
 	return []kernel.Value{up.Select(x, m), up.Select(s.FMA(e, s.Like(1)), s.Add(e))}
 }
 
@@ -84,9 +84,9 @@ func onlineSome(k *kernel.Builder, a, xs []kernel.Value) []kernel.Value {
 	}
 	m = a[0].Max(m)
 	from := m.Eq(m.Like(gomath.Inf(-1))).Select(m.Like(0), m) // -∞ minus itself is NaN
-	s := a[1].Mul(math.ExpNonPositive(k, a[0].Sub(from)))
+	s := a[1].Mul(math.ExpDifference(k, a[0].Sub(from)))
 	for _, x := range xs {
-		s = s.Add(math.ExpNonPositive(k, x.Sub(from)))
+		s = s.Add(math.ExpDifference(k, x.Sub(from)))
 	}
 	return []kernel.Value{m, s}
 }
@@ -95,7 +95,7 @@ func onlineCombine(k *kernel.Builder, a, b []kernel.Value) []kernel.Value {
 	up := b[0].Gt(a[0])
 	m := up.Select(b[0], a[0])
 	d := a[0].Eq(b[0]).Select(m.Like(0), b[0].Sub(a[0]).Abs().Neg())
-	e := math.ExpNonPositive(k, d)
+	e := math.ExpDifference(k, d)
 	large, small := up.Select(b[1], a[1]), up.Select(a[1], b[1])
 	return []kernel.Value{m, small.FMA(e, large)}
 }

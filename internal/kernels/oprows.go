@@ -123,11 +123,17 @@ var (
 			g = used.Select(g, g.Like(0))
 			// The number of columns fits the index type, so a valid target does; a target that is not a column becomes -1.
 			used = used.And(c.Ge(r.k.I64(0))).And(c.Lt(r.n.Convert(dtype.Int64)))
-			hit := r.column(used.Select(c, r.k.I64(-1)).Convert(r.ix))
-			r.put(0, r.each(func(v ...kernel.Value) kernel.Value {
-				p := math.ExpNonPositive(r.k, v[0].Sub(lse))
-				return v[1].Select(p.Sub(p.Like(1)), p).Mul(g)
-			}, x, hit))
+			p := r.each(func(v ...kernel.Value) kernel.Value { return math.ExpDifference(r.k, v[0].Sub(lse)) }, x)
+			at := used.Select(c, r.k.I64(-1)).Convert(r.ix)
+			r.putSome(0, func(ps []spot) [][]kernel.Value {
+				all := r.changed(at, ps, p, func(p kernel.Value) kernel.Value { return p.Sub(p.Like(1)) })
+				for _, vs := range all {
+					for j := range vs {
+						vs[j] = vs[j].Mul(g)
+					}
+				}
+				return all
+			})
 		}})
 )
 
@@ -151,7 +157,7 @@ func (r *rowKernel) affine(s source, w, b int) source {
 
 // softmax returns the greatest element m of the row, e^(x-m), and the sum of that, which is NaN if m is infinite, like e^(m-m).
 func (r *rowKernel) softmax(x source) (m kernel.Value, e source, s kernel.Value) {
-	exp := func(v ...kernel.Value) kernel.Value { return math.ExpNonPositive(r.k, v[0].Sub(m)) }
+	exp := func(v ...kernel.Value) kernel.Value { return math.ExpDifference(r.k, v[0].Sub(m)) }
 	if r.chunks == 0 {
 		m, s = r.normalizer(x)
 		return m, r.each(exp, x), s

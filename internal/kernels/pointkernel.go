@@ -72,7 +72,7 @@ func (p *pointKernel) via(operand int, v Num) Num {
 func (p *pointKernel) load(at []kernel.Value, vec int) [][]Num {
 	all := make([][]Num, len(p.ins))
 	for i, a := range p.ins {
-		t := p.op.inType(i, p.s.Compute)
+		t := p.op.inType(i, opmath(p.s.Compute))
 		vs := make([]Num, vec)
 		switch {
 		case a.t == dtype.Invalid:

@@ -13,14 +13,17 @@ type PointOp struct {
 	Name string
 	// Ins, Outs and Scalars are the numbers of operands and scalars.
 	Ins, Outs, Scalars int
-	// Build returns the outputs for one element. t is the compute type, never a half; in and s are of that type unless InTypes and
-	// ScalarTypes say otherwise. Outputs may have any type and are converted to the operands'.
+	// Build returns the outputs for one element. t is the compute type, a half only if Halves is set; in and s are of that type unless
+	// InTypes and ScalarTypes say otherwise. Outputs may have any type and are converted to the operands'.
 	Build func(k *kernel.Builder, t dtype.DType, in, s []Num) []Num
 	// BuildAt replaces Build if the element's position matters: i is its row-major linear index, Int32 or Int64.
 	BuildAt func(k *kernel.Builder, t dtype.DType, i kernel.Value, in, s []Num) []Num
 	// InTypes and ScalarTypes give the types of leading inputs and scalars. Invalid means the compute type, which also applies to those
 	// beyond the end.
 	InTypes, ScalarTypes []dtype.DType
+	// Halves says that Build distinguishes half types: if the call's compute type is one, so is t, and operands are Float32. Results are
+	// then rounded to that type, so Build need not be as accurate as for Float32.
+	Halves bool
 	// Heavy says that the op takes many instructions, so that its kernels process fewer elements per thread.
 	Heavy bool
 	// Raise, if not nil, returns for an element whether MultiTensor sets the flag of the call. Other engines ignore it.
@@ -55,6 +58,14 @@ func pick(ts []dtype.DType, i int, t dtype.DType) dtype.DType {
 		return ts[i]
 	}
 	return t
+}
+
+// buildType returns the type t that Build gets if compute is the call's compute type.
+func (op *PointOp) buildType(compute dtype.DType) dtype.DType {
+	if op.Halves {
+		return compute
+	}
+	return opmath(compute)
 }
 
 func (op *PointOp) inType(i int, t dtype.DType) dtype.DType     { return pick(op.InTypes, i, t) }

@@ -135,7 +135,7 @@ func setPoint(s *Spec, op *PointOp, compute dtype.DType, outs, ins []Operand) {
 	if op.fused {
 		s.Family = FamilyFused
 	}
-	s.Compute = opmath(compute)
+	s.Compute = op.buildType(compute)
 	s.Outs, s.Ins = uint8(len(outs)), uint8(len(ins))
 	for i := range outs {
 		s.DTypes[i] = outs[i].DType
@@ -187,12 +187,12 @@ func (a *pointArgs) layout(p params) {
 	p.operands(&a.operands, present)
 	next := a.op.Scalars
 	for i := range next {
-		p.scalarAt(&a.scalars, i, p.number("s", i), a.op.scalarType(i, s.Compute))
+		p.scalarAt(&a.scalars, i, p.number("s", i), a.op.scalarType(i, opmath(s.Compute)))
 	}
 	if s.Point.Scalar != 0 {
 		for i := range int(s.Ins) {
 			if s.Point.Scalar.has(i) {
-				p.scalarAt(&a.scalars, next, p.number("in", i), a.op.inType(i, s.Compute))
+				p.scalarAt(&a.scalars, next, p.number("in", i), a.op.inType(i, opmath(s.Compute)))
 				next++
 			}
 		}

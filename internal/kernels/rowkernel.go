@@ -24,6 +24,7 @@ type rowKernel struct {
 	scalars            []kernel.Value
 	nums               []Num
 	before             map[int][][]Num // by chunk
+	repeated           map[int]Num     // elements of the inputs that have one for the whole row
 	bases              []kernel.Value
 	lane               kernel.Value
 	// inside is false in groups beyond the last row; it is the zero Value if there are none.
@@ -82,6 +83,12 @@ func (r *rowKernel) params() {
 			base, at = at[0], at[1:]
 		}
 		r.bases = append(r.bases, base)
+	}
+	r.repeated = map[int]Num{}
+	for i := range r.arrays {
+		if s.Rows.Repeat.has(i) {
+			r.repeated[i] = r.arrays[i].load(r.bases[i], 1)[0]
+		}
 	}
 }
 
@@ -195,16 +202,39 @@ func (r *rowKernel) integer(i int) kernel.Value {
 	return r.arrays[o].load(r.bases[o], 1)[0].Re.Convert(dtype.Int64)
 }
 
-// column returns the source that is true in column c of the row, of type ix; there need not be such a column.
-func (r *rowKernel) column(c kernel.Value) source {
-	return func(p spot) []kernel.Value {
-		d := c.Sub(p.i)
-		vs := make([]kernel.Value, r.vec)
-		for j := range vs {
-			vs[j] = d.Eq(r.k.Int(r.ix, int64(j)))
-		}
-		return vs
+// changed returns the elements of a source at ps, with f applied to column c of the row, of type ix; there need not be such a column. Few
+// vectors have the column, so there is one test for all of ps.
+func (r *rowKernel) changed(c kernel.Value, ps []spot, s source, f func(v kernel.Value) kernel.Value) [][]kernel.Value {
+	k, unsigned := r.k, dtype.Uint32
+	if r.ix.Size() == 8 {
+		unsigned = dtype.Uint64
 	}
+	var any kernel.Value
+	var vars [][]kernel.Var
+	for i, p := range ps {
+		here := c.Sub(p.i).Bitcast(unsigned).Lt(k.Int(unsigned, int64(r.vec)))
+		if i > 0 {
+			here = here.Or(any)
+		}
+		any = here
+		vars = append(vars, nil)
+		for _, v := range s(p) {
+			vars[i] = append(vars[i], k.Var(v))
+		}
+	}
+	k.If(any, func() {
+		for i, p := range ps {
+			d := c.Sub(p.i)
+			for j, v := range vars[i] {
+				v.Set(d.Eq(k.Int(r.ix, int64(j))).Select(f(v.Get()), v.Get()))
+			}
+		}
+	})
+	var out [][]kernel.Value
+	for _, vs := range vars {
+		out = append(out, get(vs))
+	}
+	return out
 }
 
 // each returns the source that applies f to corresponding elements of sources.
@@ -310,10 +340,20 @@ func (r *rowKernel) mean(s source) kernel.Value { return r.sum(s).Div(r.n.Conver
 
 // put stores a source to output number o.
 func (r *rowKernel) put(o int, s source) {
+	r.putSome(o, func(ps []spot) (all [][]kernel.Value) {
+		for _, p := range ps {
+			all = append(all, s(p))
+		}
+		return all
+	})
+}
+
+// putSome stores the elements that f returns for vectors to output number o.
+func (r *rowKernel) putSome(o int, f func(ps []spot) [][]kernel.Value) {
 	r.walk(func(ps []spot) {
 		made := make([][]Num, len(ps))
-		for i, p := range ps {
-			for _, v := range s(p) {
+		for i, vs := range f(ps) {
+			for _, v := range vs {
 				made[i] = append(made[i], realNum(v))
 			}
 		}

@@ -82,8 +82,9 @@ type rowSpec struct {
 	// Chunks is the number of vectors that a thread holds, 0 if it reads the row again. Exact: they make up exactly the row.
 	Chunks uint8
 	Exact  bool
-	// Single is the set of operands that are accessed element by element although Vec is more than 1.
-	Single operandSet
+	// Single is the set of operands that are accessed element by element although Vec is more than 1. Repeat is the set of inputs that
+	// have one element for the whole row.
+	Single, Repeat operandSet
 }
 
 // rowArgs are the arguments of row kernels. along are the strides along the row of operands for which these are not 1.
@@ -107,7 +108,7 @@ func (a *rowArgs) layout(p params) {
 			continue
 		}
 		p.operand(&a.operands, i, p.number("a", i))
-		if a.op.kind(i) == rowFull && (s.Vec == 1 || s.Rows.Single.has(i)) {
+		if a.op.kind(i) == rowFull && !s.Rows.Repeat.has(i) && (s.Vec == 1 || s.Rows.Single.has(i)) {
 			var step intArg
 			if p.l != nil {
 				step.host = a.along[i]
@@ -131,6 +132,7 @@ type rowPlan struct {
 	along     [maxOperands]int // strides along the row
 	absent    operandSet
 	single    operandSet
+	repeat    operandSet
 	n, rows   int
 	vec       int
 }
@@ -301,7 +303,7 @@ func (p *rowPlan) issueAs(is Issuer, compute dtype.DType, scalars []Scalar, grou
 	s.Outs, s.Ins, s.Index, s.Vec = uint8(len(p.outs)), uint8(len(p.ins)), uint8(index), uint8(p.vec)
 	threads := p.threads(group, chunks)
 	s.Rows = rowSpec{Group: uint16(group), Warps: uint8(threads / 32), Absent: p.absent, Single: p.single,
-		Kept: uint8(dimsClass(p.kept.nd)), Chunks: uint8(chunks), Exact: chunks*group*p.vec == p.n}
+		Repeat: p.repeat, Kept: uint8(dimsClass(p.kept.nd)), Chunks: uint8(chunks), Exact: chunks*group*p.vec == p.n}
 	var ptr [maxOperands]uint64
 	for i := range p.kept.count {
 		if !p.absent.has(i) {

@@ -17,7 +17,8 @@ type Spec struct {
 	Op uint16
 	// Family selects the engine.
 	Family Family
-	// Compute is the compute type. DTypes are the types of the operands, outputs first.
+	// Compute is the compute type. It is a half only for pointwise operations with Halves, which compute in Float32. DTypes are the types
+	// of the operands, outputs first.
 	Compute dtype.DType
 	DTypes  [maxOperands]dtype.DType
 	// Outs and Ins are the numbers of operands.

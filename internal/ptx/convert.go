@@ -167,6 +167,11 @@ func (f *function) floatToInt(in *kir.Instr, from kir.Type, a string) {
 func (f *function) floatToFloat(in *kir.Instr, from kir.Type, a string) {
 	to := in.Type
 	if classOf(from) == half {
+		if x := f.rounded[in.Args[0]]; x != "" && to == dtype.Float32 {
+			// Rounding into the upper half of a word gives the float32 in one instruction.
+			f.op("mov.b32", f.def(in.Res[0]), f.to(word, "cvt.rn.bf16x2.f32", x, literal(dtype.Float32, 0)))
+			return
+		}
 		x := f.toSingle(from, a)
 		switch to {
 		case dtype.Float32:
@@ -177,6 +182,9 @@ func (f *function) floatToFloat(in *kir.Instr, from kir.Type, a string) {
 			f.toHalf(to, f.def(in.Res[0]), x)
 		}
 		return
+	}
+	if to == dtype.BFloat16 && from == dtype.Float32 && f.m.sm >= 80 {
+		f.rounded[in.Res[0]] = a
 	}
 	r := f.def(in.Res[0])
 	switch {

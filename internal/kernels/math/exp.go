@@ -53,34 +53,65 @@ func (f float) saturateExp(x, y kernel.Value) kernel.Value {
 
 // Exp returns e^x.
 func Exp(k *kernel.Builder, x kernel.Value) kernel.Value {
-	if f := of(k, x); f.wide() {
+	f := of(k, x)
+	if f.wide() {
 		return f.exp(x)
 	}
-	return x.Ne(x).Select(x, ExpNumber(k, x))
+	// An infinite or large x has a rest that makes the polynomial as large.
+	y := f.expFar(x, x.Min(f.c(89)))
+	lo, _ := f.expLimits()
+	return x.Lt(f.c(lo)).Select(f.c(0), y)
 }
 
-// ExpNonPositive returns e^x for x that is not positive, or NaN. In float32 it takes 17 instructions, none of them a conversion, which is
-// fewer than Exp. An x slightly above 0 from rounding does no harm: the result is correct up to x = 40.
+// ExpNonPositive returns e^x for x that is not positive, or NaN. An x slightly above 0 from rounding does no harm: the result is correct up
+// to x = 40.
 func ExpNonPositive(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
 	if f.wide() {
 		return f.exp(x)
 	}
-	y, t := f.expShort(x)
 	// 2^(n+64) is a normal number for every nonzero result, and the second product rounds subnormal ones once.
-	up := t.Add(f.i(int64(f.bias+64) << f.mantissa)).Bitcast(f.t)
+	y, up := f.expNear(x, 64)
 	lo, _ := f.expLimits()
-	return x.Lt(f.c(lo)).Select(f.c(0), y.Mul(up).Mul(f.c(0x1p-64)))
+	return x.Lt(f.c(lo)).Select(f.c(0), y.Mul(up.Shl(k.I32(f.mantissa)).Bitcast(f.t)).Mul(f.c(0x1p-64)))
 }
 
-// expShort returns y and n with e^x = y 2^n in float32. y is near 1, and n is shifted to the exponent bits of a number.
-func (f float) expShort(x kernel.Value) (y, n kernel.Value) {
-	// Adding 1.5 * 2^23 puts the nearest integer into the low bits of the sum.
-	shift := f.c(0x1.8p23)
+// ExpDifference is ExpNonPositive for an x that is a rounded difference, with fewer instructions. In float32 a result below 2^-126 is 0.
+// The relative error is below 2^-22 plus |x| times 2^-26, a quarter of what the rounding of x may cause.
+func ExpDifference(k *kernel.Builder, x kernel.Value) kernel.Value {
+	f := of(k, x)
+	if f.wide() {
+		return f.exp(x)
+	}
+	shift := f.exponentShift(0)
 	t := x.FMA(f.part(log2eConst, 0), shift)
-	whole := t.Sub(shift)
+	r := x.FMA(f.part(log2eConst, 0), shift.Sub(t))
+	y := f.poly(exp2ShortPoly, r).FMA(r, f.c(1))
+	return x.Lt(f.c(-87.3)).Select(f.c(0), y.Mul(t.Bitcast(f.bits).Shl(k.I32(f.mantissa)).Bitcast(f.t)))
+}
+
+// exponentShift returns a number that rounds a float32 n to an integer when it is added to it. The lowest nine bits of the sum are the
+// exponent of 2^(n+more).
+func (f float) exponentShift(more int) kernel.Value { return f.c(0x1.8p23 + float64(f.bias+more)) }
+
+// expNear returns y and t with e^x = y 2^n in float32. y is near 1, and t 2^mantissa has the bits of 2^(n+more).
+func (f float) expNear(x kernel.Value, more int) (y, t kernel.Value) {
+	shift := f.exponentShift(more)
+	sum := x.FMA(f.part(log2eConst, 0), shift)
+	whole := sum.Sub(shift)
 	r := whole.FMA(f.minus(ln2Const, 1), whole.FMA(f.minus(ln2Const, 0), x))
-	return r.Mul(r).FMA(f.poly(expPoly, r), r).Add(f.c(1)), t.Bitcast(f.bits).Shl(f.k.I32(f.mantissa))
+	return f.poly(expNearPoly, r).FMA(r, f.c(1)), sum.Bitcast(f.bits)
+}
+
+// expFar returns e^x in float32 as y 2^n 2^n, where n is the integer nearest to half the binary logarithm of e^bounded. bounded is x where
+// that is between -104 and 89.
+func (f float) expFar(x, bounded kernel.Value) kernel.Value {
+	shift := f.exponentShift(0)
+	t := bounded.FMA(f.c(float64(log2eConst.f32[0])/2), shift)
+	whole := t.Sub(shift)
+	r := whole.FMA(f.c(-2*float64(ln2Const.f32[1])), whole.FMA(f.c(-2*float64(ln2Const.f32[0])), x))
+	root := t.Bitcast(f.bits).Shl(f.k.I32(f.mantissa)).Bitcast(f.t)
+	return f.poly(expFarPoly, r).FMA(r, f.c(1)).Mul(root).Mul(root)
 }
 
 // expBounded returns e^x if that is a normal number.
@@ -88,8 +119,8 @@ func (f float) expBounded(x kernel.Value) kernel.Value {
 	if f.wide() {
 		return f.exp(x)
 	}
-	y, n := f.expShort(x)
-	return y.Bitcast(f.bits).Add(n).Bitcast(f.t)
+	y, t := f.expNear(x, -f.bias)
+	return y.Bitcast(f.bits).Add(t.Shl(f.k.I32(f.mantissa))).Bitcast(f.t)
 }
 
 // ExpNumber returns e^x for x that is not a NaN, in float32 with fewer instructions than Exp.
@@ -99,11 +130,7 @@ func ExpNumber(k *kernel.Builder, x kernel.Value) kernel.Value {
 		return f.exp(x)
 	}
 	x = x.Min(f.c(89)).Max(f.c(-104)) // they give infinity and 0
-	y, n := f.expShort(x)
-	// As in ExpNonPositive; large results are scaled the other way.
-	small := x.Lt(f.c(0))
-	scale := n.Add(small.Select(f.i(int64(f.bias+64)<<f.mantissa), f.i(int64(f.bias-64)<<f.mantissa))).Bitcast(f.t)
-	return y.Mul(scale).Mul(small.Select(f.c(0x1p-64), f.c(0x1p64)))
+	return f.expFar(x, x)
 }
 
 // Exp2 returns 2^x.

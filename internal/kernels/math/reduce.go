@@ -26,7 +26,7 @@ func (f float) reduceTrig(a kernel.Value) (kernel.Value, word) {
 		if f.wide() {
 			q, r = f.payneHanek64(a)
 		} else {
-			q, r = f.payneHanek32(a)
+			q, r = f.payneHanek32(a, false, 0)
 		}
 		vn.Set(q)
 		vhi.Set(r.hi)
@@ -35,25 +35,40 @@ func (f float) reduceTrig(a kernel.Value) (kernel.Value, word) {
 	return vn.Get(), word{vhi.Get(), vlo.Get()}
 }
 
-// reduceTrigShort is reduceTrig for float32 when no low word is needed: the last of the three products rounds to within a unit in the last
-// place.
-func (f float) reduceTrigShort(a kernel.Value) (n, r kernel.Value) {
+// reduceTurn returns an integer whose lowest bit is that of n, and r with x = n π + r, or x = (n - 1/2) π + r for the cosine, in float32.
+// |r| is at most π/2 rounded up a little. It is a NaN for infinities and NaNs. No low word is needed, since the last of three products
+// rounds to within a unit in the last place.
+func (f float) reduceTurn(x kernel.Value, cosine bool) (n, r kernel.Value) {
 	k := f.k
 	shift := f.c(0x1.8p23) // the sum has the nearest integer in its low bits
-	t := a.FMA(f.part(twoOverPi, 0), shift)
-	whole := t.Sub(shift)
-	r = whole.FMA(f.minus(halfPi, 2), whole.FMA(f.minus(halfPi, 1), whole.FMA(f.minus(halfPi, 0), a)))
+	w, turns := f.c(float64(twoOverPi.f32[0])/2), kernel.Value{}
+	var t kernel.Value
+	if cosine {
+		t = x.FMA(w, f.c(0.5)).Add(shift)
+		turns = t.Sub(shift).Sub(f.c(0.5))
+	} else {
+		t = x.FMA(w, shift)
+		turns = t.Sub(shift)
+	}
+	// If x is -0, so are all products and r.
+	r = turns.FMA(f.minus(piDown, 2), turns.FMA(f.minus(piDown, 1), turns.FMA(f.minus(piDown, 0), x)))
 	vn, vr := k.Var(t.Bitcast(dtype.Int32)), k.Var(r)
-	k.If(a.Ge(f.c(1<<17)), func() {
-		q, w := f.payneHanek32(a)
+	k.If(x.Abs().Ge(f.c(1<<17)), func() {
+		a := x.Abs()
+		q, w := f.payneHanek32(a, cosine, 1)
+		sum := w.hi.Add(w.lo)
+		if !cosine {
+			sum = f.withSign(sum, f.sign(x))
+		}
 		vn.Set(q)
-		vr.Set(w.hi.Add(w.lo))
+		vr.Set(sum.Add(x.Sub(x))) // NaN for infinities
 	})
 	return vn.Get(), vr.Get()
 }
 
-// payneHanek32 is for a >= 2^17; for infinity and NaN the result is arbitrary.
-func (f float) payneHanek32(a kernel.Value) (kernel.Value, word) {
+// payneHanek32 is for a >= 2^17; for infinity and NaN the result is arbitrary. It reduces by π/2 2^halved, after adding π/2 if ahead is
+// set, and returns n modulo 4/2^halved.
+func (f float) payneHanek32(a kernel.Value, ahead bool, halved int) (kernel.Value, word) {
 	k := f.k
 	u32, u64 := dtype.Uint32, dtype.Uint64
 	var words []uint64
@@ -72,13 +87,16 @@ func (f float) payneHanek32(a kernel.Value) (kernel.Value, word) {
 	join := func(x, y kernel.Value) kernel.Value { return x.Shl(s).Or(y.Shr(back)).Convert(u64) }
 	p := m.Mul(join(w0, w1)).Shl(k.I32(32)).Add(m.Mul(join(w1, w2))).Add(m.Mul(join(w2, w3)).Shr(k.I32(32)))
 	// p is the angle as a fraction of 4 quadrants.
-	n := p.Add(k.U64(1 << 61)).Shr(k.I32(62)).Convert(dtype.Int32)
-	frac := p.Shl(k.I32(2)).Bitcast(dtype.Int64)
+	if ahead {
+		p = p.Add(k.U64(1 << 62))
+	}
+	n := p.Add(k.U64(1 << (61 + halved))).Shr(k.I32(62 + halved)).Convert(dtype.Int32)
+	frac := p.Shl(k.I32(2 - halved)).Bitcast(dtype.Int64)
 	neg := frac.Lt(k.I64(0))
 	mag := frac.Abs().Bitcast(u64)
 	hi := mag.Convert(f.t)
 	lo := mag.Sub(hi.Convert(u64)).Bitcast(dtype.Int64).Convert(f.t)
-	c0, c1 := f.c(math.Ldexp(float64(halfPi.f32[0]), -64)), f.c(math.Ldexp(float64(halfPi.f32[1]), -64))
+	c0, c1 := f.c(math.Ldexp(float64(halfPi.f32[0]), halved-64)), f.c(math.Ldexp(float64(halfPi.f32[1]), halved-64))
 	r := hi.Mul(c0)
 	rlo := hi.FMA(c0, r.Neg()).Add(hi.FMA(c1, lo.Mul(c0)))
 	return n, word{neg.Select(r.Neg(), r), neg.Select(rlo.Neg(), rlo)}

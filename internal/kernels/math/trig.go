@@ -20,38 +20,43 @@ func (f float) cosWord(r word, z kernel.Value) kernel.Value {
 	return s.Add(z.Mul(z).FMA(f.poly(cosPoly, z), r.hi.Neg().FMA(r.lo, rest)))
 }
 
-// quadrant returns sin(|x| + q π/2), NaN for infinities and NaNs.
+// quadrant returns sin(|x| + q π/2) in float64, NaN for infinities and NaNs.
 func (f float) quadrant(x, q kernel.Value) kernel.Value {
 	a := x.Abs()
-	one := f.k.I32(1)
-	var n, y kernel.Value
-	if f.wide() {
-		var r word
-		n, r = f.reduceTrig(a)
-		n = n.Add(q)
-		z := r.hi.Mul(r.hi)
-		y = n.And(one).Ne(f.k.I32(0)).Select(f.cosWord(r, z), f.sinWord(r, z))
-	} else {
-		var r kernel.Value
-		n, r = f.reduceTrigShort(a)
-		n = n.Add(q)
-		sin, cos := SinCosSmall(f.k, r)
-		y = n.And(one).Ne(f.k.I32(0)).Select(cos, sin)
-	}
+	n, r := f.reduceTrig(a)
+	n = n.Add(q)
+	z := r.hi.Mul(r.hi)
+	y := n.And(f.k.I32(1)).Ne(f.k.I32(0)).Select(f.cosWord(r, z), f.sinWord(r, z))
 	flip := n.And(f.k.I32(2)).Ne(f.k.I32(0))
 	y = flip.Select(y.Neg(), y)
 	return a.Lt(f.inf()).Select(y, f.nan())
 }
 
+// turn returns sin(x) or cos(x) in float32. With the period π, one polynomial serves for all arguments.
+func (f float) turn(x kernel.Value, cosine bool) kernel.Value {
+	n, r := f.reduceTurn(x, cosine)
+	z := r.Mul(r)
+	y := r.Mul(z).FMA(f.poly(sinTurnPoly, z), r)
+	// y has the sign of r, except that it is never -0.
+	sign := n.Shl(f.k.I32(31)).Add(r.Bitcast(f.bits)).And(f.i(math.MinInt32))
+	return y.Bitcast(f.bits).And(f.i(math.MaxInt32)).Or(sign).Bitcast(f.t)
+}
+
 // Sin returns the sine of x in radians, accurate for all x.
 func Sin(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
+	if !f.wide() {
+		return f.turn(x, false)
+	}
 	return f.withSign(f.quadrant(x, k.I32(0)), f.sign(x))
 }
 
 // Cos returns the cosine of x in radians, accurate for all x.
 func Cos(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
+	if !f.wide() {
+		return f.turn(x, true)
+	}
 	return f.quadrant(x, k.I32(1))
 }
 

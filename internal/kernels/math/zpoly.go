@@ -8,6 +8,12 @@ var piConst = split{
 	f64: [3]float64{0x1.921fb54442d18p+01, 0x1.1a62633145c07p-53, -0x1.f1976b7ed8fbcp-109},
 }
 
+// piDown is π, in parts of one sign.
+var piDown = split{
+	f32: [3]float32{0x1.921fb4p+01, 0x1.4442dp-23, 0x1.846988p-47},
+	f64: [3]float64{0x1.921fb54442d18p+01, 0x1.1a62633145c06p-53, 0x1.c1cd129024e08p-106},
+}
+
 // halfPi is π/2.
 var halfPi = split{
 	f32: [3]float32{0x1.921fb6p+00, -0x1.777a5cp-25, -0x1.ee59dap-50},
@@ -135,6 +141,62 @@ var exp2Poly = coefficients{
 	},
 }
 
+// exp2ShortPoly is (2^r - 1)/r. Error: 2^-23.3 on [-0.5, 0.5] in float32.
+var exp2ShortPoly = coefficients{
+	f32: []float32{
+		0x1.62e42ap-01,
+		0x1.ebf9a4p-03,
+		0x1.c6b596p-05,
+		0x1.3cf3b4p-07,
+		0x1.5cb8dcp-10,
+	},
+}
+
+// exp2HalfPoly is (2^r - 1)/r. Error: 2^-18.4 on [-0.5, 0.5] in float32.
+var exp2HalfPoly = coefficients{
+	f32: []float32{
+		0x1.62e12cp-01,
+		0x1.ec03aap-03,
+		0x1.c9fcd2p-05,
+		0x1.39f098p-07,
+	},
+}
+
+// expNearPoly is (e^r - 1)/r. Error: 2^-26.1 on [-0.3466, 0.3466] in float32.
+var expNearPoly = coefficients{
+	f32: []float32{
+		0x1p+00,
+		0x1.ffffacp-02,
+		0x1.5554bp-03,
+		0x1.559bf4p-05,
+		0x1.12285ap-07,
+		0x1.380934p-10,
+	},
+}
+
+// expFarPoly is (e^r - 1)/r. Error: 2^-25.3 on [-0.6933, 0.6933] in float32.
+var expFarPoly = coefficients{
+	f32: []float32{
+		0x1p+00,
+		0x1.00001ep-01,
+		0x1.5555b4p-03,
+		0x1.5541b8p-05,
+		0x1.10e32ap-07,
+		0x1.735cc6p-10,
+		0x1.b5349cp-13,
+	},
+}
+
+// reciprocalHalfPoly is 1/p. Error: 2^-20.2 on [0.9494, 1.051] in float32.
+var reciprocalHalfPoly = coefficients{
+	f32: []float32{
+		0x1.00541p+02,
+		-0x1.80d236p+02,
+		0x1.00a82ep+02,
+		-0x1.00a82ep+00,
+	},
+}
+
 // logPoly is (log(1+f) - f + f²/2)/f³. Error: 2^-28.5 on [-0.2929, 0.4142] in float32, 2^-61.5 on [-0.2929, 0.4142] in float64.
 var logPoly = coefficients{
 	f32: []float32{
@@ -219,6 +281,16 @@ var sinPoly = coefficients{
 		0x1.71de35552bb86p-19,
 		-0x1.ae5e4b84658d4p-26,
 		0x1.5d8b55c7af7fdp-33,
+	},
+}
+
+// sinTurnPoly is (sin(r) - r)/r³ at z = r², less 2^-29 r², so that rounded sines are at most 1. Error: 2^-27.2 on [0, 2.482] in float32.
+var sinTurnPoly = coefficients{
+	f32: []float32{
+		-0x1.55554cp-03,
+		0x1.110ed4p-07,
+		-0x1.9f7046p-13,
+		0x1.5dbc24p-19,
 	},
 }
 

@@ -27,6 +27,12 @@ func odd(name, doc string, g func(x *big.Float) *big.Float, f32, f64 variant) po
 		}}
 }
 
+// sinBelow is sin(r) - 2^-29 r⁵.
+func sinBelow(r *big.Float) *big.Float {
+	square := mul(r, r)
+	return sub(bigref.Sin(r), mul(bigref.Of(0x1p-29), mul(r, mul(square, square))))
+}
+
 // erfcScaled is (1+2x) exp(x²) erfc(x).
 func erfcScaled(x *big.Float) *big.Float {
 	var e *big.Float
@@ -58,6 +64,7 @@ func ln2() *big.Float { return bigref.Log(bigref.Of(2)) }
 
 func polynomials() []polynomial {
 	q := math.Pi / 4 * 1.0001
+	turn := math.Pi / 2 * 1.003
 	half := math.Ln2 / 2 * 1.0002
 	lo, hi := math.Sqrt2/2-1-1e-6, math.Sqrt2-1+1e-6
 	return append([]polynomial{
@@ -65,10 +72,9 @@ func polynomials() []polynomial {
 			f:      func(r *big.Float) *big.Float { return quo(sub(bigref.Expm1(r), r), mul(r, r)) },
 			weight: func(r *big.Float) *big.Float { return quo(mul(r, r), bigref.Exp(r)) },
 			f32:    variant{-half, half, 5}, f64: variant{-half, half, 11}},
-		{name: "exp2Poly", doc: "(2^r - 1)/r",
-			f:      func(r *big.Float) *big.Float { return quo(bigref.Expm1(mul(r, ln2())), r) },
-			weight: func(r *big.Float) *big.Float { return abs(quo(r, bigref.Exp(mul(r, ln2())))) },
-			f32:    variant{-0.5, 0.5, 6}},
+		exp2("exp2Poly", 6), exp2("exp2ShortPoly", 5), exp2("exp2HalfPoly", 4),
+		exp1("expNearPoly", half, 6), exp1("expFarPoly", 2*half, 7),
+		inverse("reciprocalHalfPoly", 4),
 		logTail("logPoly", variant{lo, hi, 9}, variant{lo, hi, 21}),
 		logTail("logShortPoly", variant{-1.0 / 3, 1.0 / 3, 8}, variant{}),
 		{name: "powPoly", doc: "(atanh(s)/s - 1 - z/3)/z² at z = s²; error relative to atanh(s)",
@@ -80,6 +86,8 @@ func polynomials() []polynomial {
 			weight: func(z *big.Float) *big.Float { return mul(z, z) },
 			f32:    variant{0, 0.02945, 3}, f64: variant{0, 0.02945, 7}},
 		odd("sinPoly", "(sin(r) - r)/r³ at z = r²", bigref.Sin, variant{0, q * q, 3}, variant{0, q * q, 6}),
+		odd("sinTurnPoly", "(sin(r) - r)/r³ at z = r², less 2^-29 r², so that rounded sines are at most 1", sinBelow,
+			variant{0, turn * turn, 4}, variant{}),
 		{name: "cosPoly", doc: "(cos(r) - 1 + z/2)/z² at z = r²",
 			f: func(z *big.Float) *big.Float {
 				d := sub(bigref.Cos(sqrtOf(z)), bigref.Of(1))
@@ -116,6 +124,31 @@ func polynomials() []polynomial {
 			weight: func(*big.Float) *big.Float { return bigref.Of(1 / erfcP0) },
 			f32:    variant{erfcArg(0.5), erfcArg(10.2), 11}, f64: variant{erfcArg(0.5), erfcArg(27.5), 24}},
 	}, erfinvPolynomials()...)
+}
+
+// exp2 is a polynomial of n coefficients for 2^r in float32.
+func exp2(name string, n int) polynomial {
+	return polynomial{name: name, doc: "(2^r - 1)/r",
+		f:      func(r *big.Float) *big.Float { return quo(bigref.Expm1(mul(r, ln2())), r) },
+		weight: func(r *big.Float) *big.Float { return abs(quo(r, bigref.Exp(mul(r, ln2())))) },
+		f32:    variant{-0.5, 0.5, n}}
+}
+
+// exp1 is a polynomial of n coefficients for e^r in float32, for |r| <= limit.
+func exp1(name string, limit float64, n int) polynomial {
+	return polynomial{name: name, doc: "(e^r - 1)/r",
+		f:      func(r *big.Float) *big.Float { return quo(bigref.Expm1(r), r) },
+		weight: func(r *big.Float) *big.Float { return abs(quo(r, bigref.Exp(r))) },
+		f32:    variant{-limit, limit, n}}
+}
+
+// roughLo and roughHi bound the product of a number and its roughReciprocal.
+const roughLo, roughHi = 0.9494, 1.0506
+
+// inverse is a polynomial of n coefficients for 1/p where p is the product of a number and its roughReciprocal.
+func inverse(name string, n int) polynomial {
+	return polynomial{name: name, doc: "1/p", f: func(p *big.Float) *big.Float { return quo(bigref.Of(1), p) },
+		weight: func(p *big.Float) *big.Float { return p }, f32: variant{roughLo, roughHi, n}}
 }
 
 // logTail is the part of log(1+f) after f - f²/2.

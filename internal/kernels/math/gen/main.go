@@ -107,6 +107,8 @@ type constant struct {
 	name, doc string
 	v         *big.Float
 	s32, s64  uint
+	// down makes the parts round down, so that they have one sign.
+	down bool
 }
 
 func (c *constant) write(b *bytes.Buffer) {
@@ -119,7 +121,11 @@ func (c *constant) write(b *bytes.Buffer) {
 			if k == 0 {
 				p -= short
 			}
-			part := new(big.Float).SetPrec(p).Set(rest)
+			part := new(big.Float).SetPrec(p)
+			if c.down {
+				part.SetMode(big.ToZero)
+			}
+			part.Set(rest)
 			rest.Sub(rest, part)
 			f, _ := part.Float64()
 			if k > 0 {
@@ -140,6 +146,7 @@ func constants() []constant {
 	one := bigref.Of(1)
 	cs := []constant{
 		{name: "piConst", doc: "π", v: pi},
+		{name: "piDown", doc: "π, in parts of one sign", v: pi, down: true},
 		{name: "halfPi", doc: "π/2", v: new(big.Float).SetPrec(1000).SetMantExp(pi, -1)},
 		{name: "twoOverPi", doc: "2/π", v: div(bigref.Of(2), pi)},
 		{name: "ln2Const", doc: "log 2", v: ln2},

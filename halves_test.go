@@ -1,0 +1,83 @@
+package tenon_test
+
+import (
+	"math"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/dtype"
+)
+
+// TestHalfFunctions compares functions that are shorter for half types with correctly rounded results, at all arguments: at most a few in a
+// thousand differ, by one unit in the last place. Where a result is at most least, it may be off by that much.
+func TestHalfFunctions(t *testing.T) {
+	sigmoid := func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
+	gelu := func(x float64) float64 {
+		return x * sigmoid(2*math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x))
+	}
+	functions := []struct {
+		name  string
+		f     func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor
+		want  func(x float64) float64
+		least float64
+	}{
+		{"exp", (*tenon.Exec).Exp, math.Exp, 0},
+		{"sigmoid", (*tenon.Exec).Sigmoid, sigmoid, 0},
+		{"silu", (*tenon.Exec).SiLU, func(x float64) float64 { return x * sigmoid(x) }, 0},
+		{"gelu tanh", (*tenon.Exec).GELUTanh, gelu, 0x1p-120},
+	}
+	x, err := tenon.Open(tenon.CPU())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	x = x.NoGrad()
+	for _, f := range functions {
+		bf16 := make([]dtype.BF16, 1<<16)
+		f16 := make([]dtype.F16, 1<<16)
+		for i := range bf16 {
+			bf16[i], f16[i] = dtype.BF16(i), dtype.F16(i)
+		}
+		results := read[dtype.BF16](t, x, f.f(x, tenon.From(x, bf16, 1<<16)))
+		halfTable(t, f.name+" bf16", bf16, results, f.want, f.least, dtype.BF16FromFloat64)
+		results16 := read[dtype.F16](t, x, f.f(x, tenon.From(x, f16, 1<<16)))
+		halfTable(t, f.name+" f16", f16, results16, f.want, f.least, dtype.F16FromFloat64)
+	}
+}
+
+func halfTable[T interface {
+	~uint16
+	Float32() float32
+}](t *testing.T, name string, args, got []T, f func(float64) float64, least float64, round func(float64) T) {
+	t.Helper()
+	wrong, worse := 0, 0
+	for i, a := range args {
+		want := round(f(float64(a.Float32())))
+		g, w := got[i].Float32(), want.Float32()
+		switch {
+		case got[i] == want || g != g && w != w:
+			continue
+		case math.Abs(float64(g-w)) <= least:
+			continue
+		}
+		wrong++
+		if d := int(got[i]) - int(want); d != 1 && d != -1 {
+			if worse++; worse < 10 {
+				t.Errorf("%s of %v is %v, want %v", name, a.Float32(), g, w)
+			}
+		}
+	}
+	t.Logf("%s: %d of 65536 results are not correctly rounded", name, wrong)
+	if wrong > 655 {
+		t.Errorf("%s: %d of 65536 results are not correctly rounded", name, wrong)
+	}
+}
+
+func read[T dtype.Element](t *testing.T, x *tenon.Exec, a *tenon.Tensor) []T {
+	t.Helper()
+	out, err := tenon.Read[T](x, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
