@@ -53,13 +53,20 @@ func (s *session) in(op string) {
 }
 
 func (s *session) out() {
+	if d := s.gate.door; d.owner.Load() > disowning { // nobody waits, because whoever comes disowns first
+		d.leaveOwn()
+	} else {
+		s.outCommon()
+	}
+}
+
+// outCommon is out for a goroutine that is not the owner, or no longer.
+func (s *session) outCommon() {
 	g := &s.gate
-	if d := g.door; d.owner.Load() > disowning { // nobody waits, because whoever comes disowns first
-		d.own += oneVisit - busy
-	} else if g.waiting.Load() != 0 {
+	if g.waiting.Load() != 0 {
 		s.leaveSlow()
 	} else {
-		g.openCommon()
+		g.open()
 	}
 	if g.left.Load() {
 		g.wentOut()
@@ -148,11 +155,11 @@ func (s *session) leaveSlow() {
 // or a capture, is left to that goroutine.
 func (s *session) tear(inside, entered string) {
 	s.gate.waiting.Add(1)
-	word := s.gate.word()
+	word, _ := s.gate.word()
 	s.gate.owner.Store(disowned)
 	atomic.StoreUint64(&s.gate.in, atomic.LoadUint64(&s.gate.in)|busy|shut) // busy is set already, except in tests that pass no gate
 	if word == &s.gate.own {
-		atomic.StoreUint64(word, atomic.LoadUint64(word)&^busy+oneVisit)
+		s.gate.leaveOwn()
 	}
 	if s.depth > 0 {
 		s.frames[0].abandon()
@@ -205,7 +212,8 @@ func (s *session) outside(op string, f func()) {
 	}
 	l := g.levels[g.height]
 	g.height++
-	held := atomic.LoadUint64(g.word())&busy != 0 // not in tests of this package, which call its methods without a gate
+	_, in := g.word()
+	held := in&busy != 0 // not in tests of this package, which call its methods without a gate
 	if held {
 		if g.waiting.Load() != 0 {
 			s.leaveSlow()

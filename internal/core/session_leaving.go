@@ -17,8 +17,9 @@ import (
 type door struct {
 	// in has the bits below and, above them, a count of how often somebody has left or rested.
 	in uint64
-	// own is the same for the door's owner, who alone writes it, and does so without atomic operations.
-	own uint64
+	// own and trips are the same for the door's owner, who alone writes them, and does so without atomic operations: own has the bits, trips
+	// the count. Apart, they need not wait for each other.
+	own, trips uint64
 	// owner is the goroutine that enters by own, or one of unowned, disowned and disowning. Whoever else comes takes that right away for
 	// good. former is that goroutine afterwards.
 	owner, former atomic.Uintptr
@@ -26,7 +27,7 @@ type door struct {
 	left atomic.Bool
 	// number is the session's number, or 0 if it has none.
 	number uint16
-	_      [24]byte // so that doors share no cache line
+	_      [16]byte // so that doors share no cache line
 }
 
 // Values of door.owner that are no goroutine: nobody has come yet whom the system allows to be the owner; the owner has lost its right; or
@@ -90,12 +91,18 @@ func forgetDoor(d *door) {
 // visit is a goroutine's stay inside a session.
 type visit struct {
 	door *door
-	word *uint64 // in or own of the door
+	own  bool // by the words of the door's owner
 	was  uint64
 }
 
 // over reports whether the visit has ended.
-func (v visit) over() bool { return atomic.LoadUint64(v.word) != v.was }
+func (v visit) over() bool {
+	d := v.door
+	if v.own {
+		return !inside(atomic.LoadUint64(&d.own)) || atomic.LoadUint64(&d.trips) != v.was
+	}
+	return atomic.LoadUint64(&d.in) != v.was
+}
 
 // visits are the stays of others.
 type visits struct {
@@ -109,10 +116,11 @@ func (vs *visits) add(d *door) {
 		membarrier.Fence()
 		vs.fenced = true
 	}
-	for _, word := range []*uint64{&d.in, &d.own} {
-		if v := atomic.LoadUint64(word); inside(v) {
-			vs.list = append(vs.list, visit{d, word, v})
-		}
+	if v := atomic.LoadUint64(&d.in); inside(v) {
+		vs.list = append(vs.list, visit{d, false, v})
+	}
+	if inside(atomic.LoadUint64(&d.own)) {
+		vs.list = append(vs.list, visit{d, true, atomic.LoadUint64(&d.trips)})
 	}
 }
 
@@ -164,6 +172,7 @@ func letGoLeft() (n int) {
 		for _, v := range c.visits {
 			if !v.over() {
 				v.door.left.Store(true)
+				v.door.disown() // an owner does not look at left when it leaves
 				still = true
 			}
 		}
@@ -188,8 +197,7 @@ func (d *door) wentOut() {
 
 // rest marks that the goroutine inside waits for the device, until resume. After that it uses no handle that it checked before.
 func (g *gate) rest() {
-	word := g.word()
-	if v := atomic.LoadUint64(word); v&busy != 0 { // not in tests of this package, which pass no gate
+	if word, v := g.word(); v&busy != 0 { // not in tests of this package, which pass no gate
 		atomic.StoreUint64(word, v|resting)
 		if g.door.left.Load() {
 			g.door.wentOut()
@@ -198,9 +206,13 @@ func (g *gate) rest() {
 }
 
 func (g *gate) resume() {
-	word := g.word()
-	if v := atomic.LoadUint64(word); v&resting != 0 {
-		atomic.StoreUint64(word, v&^resting+oneVisit)
+	if word, v := g.word(); v&resting != 0 {
+		if word == &g.own {
+			atomic.AddUint64(&g.trips, 1)
+		} else {
+			v += oneVisit
+		}
+		atomic.StoreUint64(word, v&^resting)
 	}
 }
 

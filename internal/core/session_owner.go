@@ -24,16 +24,21 @@ func (d *door) mine() bool { return membarrier.Supported && d.owner.Load() == me
 
 // enterOwn is free for the owner. It fails if the caller is inside, or has just been disowned.
 func (d *door) enterOwn() bool {
-	v := d.own
-	if v&busy != 0 {
+	if d.own != 0 {
 		return false
 	}
-	d.own = v | busy
+	d.own = busy
 	if d.owner.Load() > disowning { // there is one owner at most
 		return true
 	}
-	d.own = v + oneVisit
+	d.own = 0
 	return false
+}
+
+// leaveOwn ends enterOwn.
+func (d *door) leaveOwn() {
+	d.trips++
+	d.own = 0
 }
 
 // freeCommon is free for a goroutine that is not the owner.
@@ -64,7 +69,7 @@ func (d *door) freeCommon() bool {
 // open lets the next goroutine in.
 func (g *gate) open() {
 	if d := g.door; d.owner.Load() > disowning {
-		d.own += oneVisit - busy
+		d.leaveOwn()
 	} else {
 		d.openCommon()
 	}
@@ -72,8 +77,8 @@ func (g *gate) open() {
 
 // openCommon is open for a goroutine that is not the owner, or no longer.
 func (d *door) openCommon() {
-	if word := d.word(); word == &d.own {
-		atomic.AddUint64(word, oneVisit-busy)
+	if word, _ := d.word(); word == &d.own {
+		d.leaveOwn()
 		return
 	}
 	if membarrier.Supported && d.owner.Load() == unowned && membarrier.Ready() {
@@ -82,12 +87,13 @@ func (d *door) openCommon() {
 	openPlain(&d.in)
 }
 
-// word returns the word by which the calling goroutine, which is inside, has entered.
-func (d *door) word() *uint64 {
-	if d.owner.Load() > disowning || atomic.LoadUint64(&d.own)&busy != 0 && d.former.Load() == membarrier.Goroutine() {
-		return &d.own
+// word returns the word by which the calling goroutine, which is inside, has entered, and what it holds.
+func (d *door) word() (*uint64, uint64) {
+	own := atomic.LoadUint64(&d.own)
+	if d.owner.Load() > disowning || own&busy != 0 && d.former.Load() == membarrier.Goroutine() {
+		return &d.own, own
 	}
-	return &d.in
+	return &d.in, atomic.LoadUint64(&d.in)
 }
 
 var disowns sync.Mutex

@@ -284,13 +284,13 @@ var sinPoly = coefficients{
 	},
 }
 
-// sinTurnPoly is (sin(r) - r)/r³ at z = r², less 2^-29 r², so that rounded sines are at most 1. Error: 2^-27.2 on [0, 2.482] in float32.
+// sinTurnPoly is (sin(r) - r)/r³ at z = r², less 1.5 · 2^-30 r², so that rounded sines are at most 1. Error: 2^-27.2 on [0, 2.482] in float32.
 var sinTurnPoly = coefficients{
 	f32: []float32{
 		-0x1.55554cp-03,
 		0x1.110ed4p-07,
-		-0x1.9f7046p-13,
-		0x1.5dbc24p-19,
+		-0x1.9f7008p-13,
+		0x1.5db876p-19,
 	},
 }
 

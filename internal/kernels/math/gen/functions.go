@@ -27,10 +27,10 @@ func odd(name, doc string, g func(x *big.Float) *big.Float, f32, f64 variant) po
 		}}
 }
 
-// sinBelow is sin(r) - 2^-29 r⁵.
+// sinBelow is sin(r) - 1.5 · 2^-30 r⁵.
 func sinBelow(r *big.Float) *big.Float {
 	square := mul(r, r)
-	return sub(bigref.Sin(r), mul(bigref.Of(0x1p-29), mul(r, mul(square, square))))
+	return sub(bigref.Sin(r), mul(bigref.Of(0x1.8p-30), mul(r, mul(square, square))))
 }
 
 // erfcScaled is (1+2x) exp(x²) erfc(x).
@@ -86,7 +86,7 @@ func polynomials() []polynomial {
 			weight: func(z *big.Float) *big.Float { return mul(z, z) },
 			f32:    variant{0, 0.02945, 3}, f64: variant{0, 0.02945, 7}},
 		odd("sinPoly", "(sin(r) - r)/r³ at z = r²", bigref.Sin, variant{0, q * q, 3}, variant{0, q * q, 6}),
-		odd("sinTurnPoly", "(sin(r) - r)/r³ at z = r², less 2^-29 r², so that rounded sines are at most 1", sinBelow,
+		odd("sinTurnPoly", "(sin(r) - r)/r³ at z = r², less 1.5 · 2^-30 r², so that rounded sines are at most 1", sinBelow,
 			variant{0, turn * turn, 4}, variant{}),
 		{name: "cosPoly", doc: "(cos(r) - 1 + z/2)/z² at z = r²",
 			f: func(z *big.Float) *big.Float {
