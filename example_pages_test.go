@@ -177,7 +177,7 @@ func Example_batching() {
 		log.Fatal(err)
 	}
 	defer y.Close()
-	y = y.NoGrad() // in each worker, whose Exec y is
+	y = y.NoGrad() // in each worker; y is its Exec
 	graph, err := nn.Graph(y, model, y.Zeros([]int{most, features}, tenon.Float32))
 	if err != nil {
 		log.Fatal(err)
@@ -197,7 +197,7 @@ func Example_batching() {
 		}
 		rows := make([]float32, most*features) // a smaller batch is padded with zeros: the graph has one shape
 		for i, r := range batch {
-			copy(rows[i*features:(i+1)*features], r.features) // whoever takes a request in has refused those of another length
+			copy(rows[i*features:(i+1)*features], r.features) // requests of another length were refused on arrival
 		}
 		var scores []float32
 		err := y.Do(func(y *tenon.Exec) (err error) {

@@ -40,8 +40,8 @@ type Opt struct {
 	PlainMutation bool
 	// NoGraphs runs everything without graphs. NoFusion runs each call by itself, even if nobody needs its result.
 	NoGraphs, NoFusion bool
-	// Must makes it an error, with the reason, if work of the region would run without a graph. Warm-ups are excepted, and so is work in
-	// Disable and work that runs while device memory is not cached, as under a memory checker. The results of the refused work are lost.
+	// Must makes it an error, with the reason, if work of the region would run without a graph. Exempt are warm-ups, work in Disable, and
+	// work that runs while device memory is not cached, as under a memory checker. The results of the refused work are lost.
 	Must bool
 	// NoWarmup records a segment in its first run, without a warm-up before it. Kernels are then built during the recording, and the pool's
 	// layout is not settled yet.

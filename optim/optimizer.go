@@ -16,10 +16,10 @@ import (
 	"tenon.dev/nn"
 )
 
-// Optimizer is the interface of all optimizers. An optimizer serves one goroutine.
+// Optimizer is the interface of all optimizers. Only one goroutine may use an optimizer at a time.
 type Optimizer interface {
 	// Step changes every parameter that has a gradient, on x's stream, and records nothing; it never waits for the device. Parameters,
-	// gradients and state must lie on x's device. In a capture it becomes a part of the graph, once the first step has made the state; each
+	// gradients and state must be on x's device. In a capture it becomes part of the graph, once the first step has made the state; each
 	// replay is then a step. An error leaves parameters, state and counts as they were.
 	Step(x *tenon.Exec) error
 	// ZeroGrad drops the gradients of all parameters, as PyTorch's zero_grad does by default.

@@ -25,11 +25,11 @@ type GradScalerOpt struct {
 	Disabled bool
 }
 
-// GradScaler multiplies losses so that gradients of half precision do not vanish, divides the gradients again before the optimizer's
-// step, skips a step whose gradients are infinite or NaN, and finds a scale that avoids such steps (P. Micikevicius and others, ICLR
-// 2018), as torch.amp.GradScaler does. Its state lies on the device, which also takes the decisions: with optimizers of this package
-// nothing waits for the device, and everything can be captured in a graph once an iteration has made the state. A scaler serves one
-// goroutine and one device.
+// GradScaler multiplies losses so that gradients of half precision do not vanish, divides the gradients again before the optimizer's step,
+// skips a step whose gradients are infinite or NaN, and finds a scale that avoids such steps (P. Micikevicius and others, ICLR 2018), as
+// torch.amp.GradScaler does. Its state is on the device, which also makes the decisions: with optimizers of this package nothing waits for
+// the device, and everything can be captured in a graph once an iteration has made the state. A scaler belongs to one device, and only one
+// goroutine may use it at a time.
 //
 //	loss := scaler.Scale(x, model.Loss(x.Autocast(tenon.Float16), batch))
 //	err := x.Backward(loss)
