@@ -119,7 +119,8 @@ func (f *flame) row(w io.Writer, x uint64, depth int, scale float64, all uint64)
 	left, width := float64(x)*scale, float64(f.bytes)*scale
 	y := flameHead + depth*flameRow
 	fmt.Fprintf(w,
-		`<g class="f" data-x="%.2f" data-w="%.2f" data-d="%d"><title>%s: %s (%.1f%%)</title><rect x="%.2f" y="%d" width="%.2f" height="%d" fill="%s"/><text x="%.2f" y="%d">%s</text></g>`+"\n",
+		`<g class="f" data-x="%.2f" data-w="%.2f" data-d="%d"><title>%s: %s (%.1f%%)</title>`+
+			`<rect x="%.2f" y="%d" width="%.2f" height="%d" fill="%s"/><text x="%.2f" y="%d">%s</text></g>`+"\n",
 		left, width, depth, xmlText(f.name), sizeText(f.bytes), 100*float64(f.bytes)/float64(max(all, 1)), left, y, width, flameRow-1,
 		flameColour(f.name),
 		left+3, y+flameRow-6, xmlText(fitText(f.name, width)))
