@@ -65,8 +65,8 @@ func (f *flame) depth(scale float64) int {
 }
 
 // WriteFlameGraph reads lines of the form "outermost;…;innermost bytes", such as WriteSegments writes, and writes them as one
-// self-contained SVG, outermost call on top: a frame is as wide as the bytes that it and its calls hold, a click widens it to the whole
-// picture, and pointing at it gives its size. Lines of 0 or fewer bytes, as PyTorch's reports have some, are left out.
+// self-contained SVG, outermost call on top: a frame is as wide as the bytes that it and its calls hold, a click widens it to the full
+// width, and pointing at it gives its size. Lines of 0 or fewer bytes, which PyTorch's reports sometimes contain, are left out.
 func WriteFlameGraph(w io.Writer, r io.Reader, title string) error {
 	if r == nil {
 		return fault.New(fault.Invalid, "the reader is nil; give it one")

@@ -204,12 +204,12 @@ func (o *optimizer[O]) fillRates(rates []float64) error {
 	return core.Assign(o.name, ts, vs)
 }
 
-// SetLRTensor makes the steps of a group read their learning rate from t: a floating-point tensor of one element on the parameters'
-// device, which a captured step reads at each replay. SetLR, a schedule's Step and loading fill it with the rate that they set, on the
-// device's default stream, in order with other work except that of ManualStreams. LR returns the number that was set last, whatever else
-// t was filled with. The optimizer does not own t, which must stay open while it is in use. A nil t ends the use: later steps take the
-// number that LR returns. A graph that captured a step goes on reading the tensor that was set then, which is filled as before while it
-// is open, whatever was set since.
+// SetLRTensor makes the steps of a group read their learning rate from t: a floating-point tensor of one element on the parameters' device,
+// which a captured step reads at each replay. SetLR, a schedule's Step and loading fill it with the rate that they set, on the device's
+// default stream, in order with other work except that of ManualStreams. LR returns the number that was set last, whatever else t was
+// filled with. The optimizer does not own t, which must stay open while it is in use. If t is nil, later steps again use the number that LR
+// returns. A graph that captured a step goes on reading the tensor that was set then, which is filled as before while it is open, whatever
+// was set since.
 func (o *optimizer[O]) SetLRTensor(group int, t *tenon.Tensor) error {
 	if err := tenon.Try(func() {
 		o.rate(group)

@@ -16,8 +16,8 @@ import (
 type GradScalerOpt struct {
 	// InitScale is the first scale; 0 is 65536.
 	InitScale float64
-	// GrowthFactor multiplies the scale after GrowthInterval steps without an infinite or NaN gradient, and BackoffFactor after a step
-	// with one; 0 is 2, 2000 and 0.5. After no step at all the scale cannot grow, so that 1 is the shortest interval; a long one, such as
+	// GrowthFactor multiplies the scale after GrowthInterval steps without an infinite or NaN gradient, and BackoffFactor after a step with
+	// one; 0 is 2, 2000 and 0.5. The shortest interval is 1, since the scale cannot grow after zero steps; a very long one, such as
 	// math.MaxInt32, keeps it from growing.
 	GrowthFactor, BackoffFactor float64
 	GrowthInterval              int
