@@ -100,7 +100,7 @@ func ExampleExec_handedOver() {
 
 	made := make(chan *tenon.Tensor)
 	go func() { made <- x.Full([]int{2}, 3, tenon.Float32) }()
-	t := <-made // the other goroutine uses x no more
+	t := <-made // the other goroutine no longer uses x
 	fmt.Println(tenon.Read[float32](x, x.Square(t)))
 	// Output: [9 9] <nil>
 }

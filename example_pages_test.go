@@ -12,43 +12,6 @@ import (
 	"tenon.dev/optim"
 )
 
-// A network learns which points lie within a circle.
-func Example_firstModel() {
-	x, err := tenon.Open(tenon.Best()) // the first NVIDIA GPU, or the simulator where there is none
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer x.Close()
-
-	points := x.RandN([]int{512, 2}, tenon.Float32)
-	labels := x.ToDType(x.LtS(x.VectorNorm(points, 2, []int{-1}), 1.2), tenon.Int64)
-	model := nn.Sequential{nn.NewLinear(x, 2, 64), nn.ReLU{}, nn.NewLinear(x, 64, 2)}
-	adamw, err := optim.NewAdamW(nn.Params(model), optim.AdamOpt{LR: 0.01})
-	if err != nil {
-		log.Fatal(err)
-	}
-	for range 100 {
-		err := x.Do(func(x *tenon.Exec) error { // what a step makes is closed with it, and a failed operation is its error
-			adamw.ZeroGrad()
-			loss := x.CrossEntropy(model.Forward(x, points), labels)
-			if err := x.Backward(loss); err != nil {
-				return err
-			}
-			return adamw.Step(x)
-		})
-		if err != nil {
-			log.Fatal(err)
-		}
-	}
-	fmt.Println(model)
-	// Output:
-	// Sequential(
-	//   (0): Linear(in_features=2, out_features=64, bias=True)
-	//   (1): ReLU()
-	//   (2): Linear(in_features=64, out_features=2, bias=True)
-	// )
-}
-
 // A training step is captured as one graph, whose learning rate a schedule changes between replays.
 func Example_capturedTraining() {
 	x, err := tenon.Open(tenon.CPU())
@@ -214,7 +177,7 @@ func Example_batching() {
 		log.Fatal(err)
 	}
 	defer y.Close()
-	y = y.NoGrad() // in each worker, whose Exec y is
+	y = y.NoGrad() // in each worker; y is its Exec
 	graph, err := nn.Graph(y, model, y.Zeros([]int{most, features}, tenon.Float32))
 	if err != nil {
 		log.Fatal(err)
@@ -234,7 +197,7 @@ func Example_batching() {
 		}
 		rows := make([]float32, most*features) // a smaller batch is padded with zeros: the graph has one shape
 		for i, r := range batch {
-			copy(rows[i*features:(i+1)*features], r.features) // whoever takes a request in has refused those of another length
+			copy(rows[i*features:(i+1)*features], r.features) // requests of another length were refused on arrival
 		}
 		var scores []float32
 		err := y.Do(func(y *tenon.Exec) (err error) {

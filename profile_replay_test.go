@@ -520,7 +520,7 @@ func TestProfileReplayWithoutTwin(t *testing.T) {
 	}
 	all, _ := replays(p)
 	for _, i := range all {
-		if o := &p.Ops[i]; !strings.Contains(o.Note, "nodes are no kernels, copies or fills of operations") || o.Device() == 0 ||
+		if o := &p.Ops[i]; !strings.Contains(o.Note, "nodes are not kernels, copies or fills of operations") || o.Device() == 0 ||
 			len(o.Kernels) != 1 {
 			t.Errorf("the replay is %+v", o)
 		}

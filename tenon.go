@@ -314,7 +314,7 @@ func Out(t *Tensor) Arg { return core.Out((*core.Tensor)(t)) }
 // other strides are multiples of 16 bytes; any other tensor is refused.
 func Mapped(t *Tensor) Arg { return core.Mapped((*core.Tensor)(t)) }
 
-// Number is a scalar argument; it is rounded to the parameter's type, and must be whole if that is no floating-point type.
+// Number is a scalar argument; it is rounded to the parameter's type, and must be whole if that is not a floating-point type.
 func Number(v float64) Arg { return core.Number(v) }
 
 // Integer is a scalar argument, exact to 64 bits.

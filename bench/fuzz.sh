@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Runs every fuzz target of bench/fuzz.txt from compiled test binaries, on a machine without Go, and writes how often each was executed into a run file.
+# Runs every fuzz target of bench/fuzz.txt from compiled test binaries, on a machine without Go, and writes how often each was executed into
+# a run file.
 # usage, in the repository's root:
 #   bench/fuzz.sh pack FUZZ.TXZ                                   where Go is: builds the binaries
 #   bench/fuzz.sh run FUZZ.TXZ RUN-FILE COMMIT [EXECUTIONS]       there: 100,000,000 executions in all, if it does not say otherwise
-# The logs are left in RUN-FILE.fuzz, with the inputs that made a target fail. Then the status is 1. Targets whose logs are there are not run again.
+# The logs are left in RUN-FILE.fuzz, with the inputs that made a target fail. Then the status is 1. Targets whose logs are there are not
+# run again.
 set -uo pipefail
 targets() { grep -v '^#' bench/fuzz.txt; }
 binary() { # package
@@ -38,8 +40,8 @@ while read -r pkg target _ part; do
 	log=$logs/$(basename "$(binary "$pkg")" .test).$target.log
 	! grep -qs '^PASS' "$log" || continue # an earlier run, which was cut off, did it
 	start=$SECONDS
-	(cd "$pkg" && "$(binary "$pkg")" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "$((executions / 1000 * part))x" -test.fuzzminimizetime 100x \
-		-test.fuzzcachedir "$bin/cache") >"$log" 2>&1 </dev/null
+	(cd "$pkg" && "$(binary "$pkg")" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "$((executions / 1000 * part))x" \
+		-test.fuzzminimizetime 100x -test.fuzzcachedir "$bin/cache") >"$log" 2>&1 </dev/null
 	rc=$?
 	printf '%-16s %-18s exit %d, %d s: %s\n' "$pkg" "$target" $rc $((SECONDS - start)) "$(grep -o 'execs: [0-9]*' "$log" | tail -1)"
 	if [ $rc -ne 0 ]; then

@@ -2,13 +2,15 @@
 # Runs the tests and benchmarks on a GPU, with what bench/pack.sh built, and writes a run file and PyTorch's figures beside it.
 # usage, in the repository's root: bench/gpu.sh BINARIES.TXZ RUN-FILE COMMIT [PART...]
 # The parts are libcuda rt core agree conformance compile sparse linalg optim nn resnet bench torch digits
-# (20 minutes in all, of which conformance takes 6, agree 4, compile 3, core 2 and torch 2; done if none is named), sanitize (2 minutes: the planted bugs),
+# (20 minutes in all, of which conformance takes 6, agree 4, compile 3, core 2 and torch 2; done if none is named), sanitize (2 minutes: the
+# planted bugs),
 # stress (5 minutes: goroutines that do everything at once, and close),
 # profiles (1 minute: profiles of whole programs for docs/profiles.md, in the folder profiles beside the run file),
 # torchmax (5 minutes: what PyTorch's compiler reaches with max-autotune, into the file of part torch),
-# memcheck (4 minutes: tenon memcheck over the tests that run Tenon's kernels; it leaves RUN.kernels.jsonl, .html and .log beside the run file) and planted
-# (4 minutes: tenon memcheck over Python, CUDA C++ and Go programs with planted bugs, by memcheck/testdata/runs.sh; it leaves pytest.jsonl, cuda.jsonl, go.jsonl
-# and their pages there).
+# memcheck (4 minutes: tenon memcheck over the tests that run Tenon's kernels; it leaves RUN.kernels.jsonl, .html and .log beside the run
+# file) and planted (4 minutes: tenon memcheck over Python, CUDA C++ and Go programs with planted bugs, by memcheck/testdata/runs.sh; it
+# leaves pytest.jsonl,
+# cuda.jsonl, go.jsonl and their pages there).
 set -uo pipefail
 bin=$(mktemp -d)
 trap 'rm -rf "$bin"' EXIT
@@ -47,7 +49,8 @@ part profiles bench -test.run '^TestProfiles$' -profiles "$(dirname "$run")/prof
 part sanitize internal/sanitize -test.run '^Test(Matrix|TensorsOn|KernelsAre)' # not the planted tests themselves, one of which hangs
 part memcheck internal/sanitize -test.run '^TestCommandOn' -results "${run%.json}.kernels"
 if [[ $parts == *" memcheck "* && ! -s ${run%.json}.kernels.jsonl ]]; then
-	echo "memcheck     there are no results of compute-sanitizer: $(grep -E 'needs an NVIDIA GPU|neither compute-sanitizer' "$run.memcheck.log" | head -1)"
+	reason=$(grep -E 'needs an NVIDIA GPU|neither compute-sanitizer' "$run.memcheck.log" | head -1)
+	echo "memcheck     there are no results of compute-sanitizer: $reason"
 	status=1
 fi
 if [[ $parts == *" memcheck "* ]]; then

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Measures what needs no GPU: the processor as a device, the allocator, history, the viewer, and the memory checker. Nothing else may run meanwhile.
+# Measures what needs no GPU: the processor as a device, the allocator, history, the viewer, and the memory checker. Nothing else may run
+# meanwhile.
 # usage, in the repository's root: bench/sim.sh RUN-FILE COMMIT [PART...]
 # The parts are bench (2 minutes), memcheck (1 minute) and tests (4 minutes: those that a GPU's run has too, on the simulator).
 set -euo pipefail
@@ -15,7 +16,8 @@ measure() { # package's folder, arguments…
 	local dir=$1
 	shift
 	go test -c -o "$bin/$(basename "$dir").test" "./$dir"
-	(cd "$dir" && "$bin/$(basename "$dir").test" -runfile "$run" -runcommit "$commit" "$@") | grep -E '^(---|[a-zA-Z.]+ +[0-9.e+]+ |Benchmark|PASS|FAIL)'
+	(cd "$dir" && "$bin/$(basename "$dir").test" -runfile "$run" -runcommit "$commit" "$@") |
+		grep -E '^(---|[a-zA-Z.]+ +[0-9.e+]+ |Benchmark|PASS|FAIL)'
 }
 if [[ $parts == *" bench "* ]]; then
 	measure bench -device sim -long

@@ -5,8 +5,8 @@
 
 Run it on the same machine and occasion as the benchmarks, when nothing else uses the GPU. It takes about three minutes on an H200 with
 PyTorch 2.11; the group resnet_compiled takes minutes alone and runs where --group names it. Names and units are those of the catalogue in
-internal/benchrun. What fails or finds no time left is listed under "failed" with the reason; the file is written after every figure, so that
-a run that is cut short keeps what it has.
+internal/benchrun. What fails or finds no time left is listed under "failed" with the reason; the file is written after every figure, so
+that a run that is cut short keeps what it has.
 """
 
 import argparse
@@ -582,7 +582,8 @@ def attention(r):
                 for _ in range(inner):
                     torch.autograd.grad(out, (q, k, v), g, retain_graph=True)
 
-            r.add("attention.backward." + name, "TFLOP/s", [2.5 * work * inner / s for s in device_seconds(backward)], "cuDNN, not deterministic")
+            r.add("attention.backward." + name, "TFLOP/s", [2.5 * work * inner / s for s in device_seconds(backward)],
+                  "cuDNN, not deterministic")
 
 
 def matmul(r):
@@ -693,8 +694,8 @@ def main():
         sys.exit("torch_bench: PyTorch sees no GPU here")
     results = Results(arguments.file, arguments.seconds, arguments.add)
     results.gib = arguments.gib
-    groups = (overhead, mlp_eager, mlp_graph, graphs, gpt2_eager, resnet_eager, decode, bandwidth, optimizers, indexed, chain_eager, fusions, attention, matmul, matmul_sizes,
-              model_products, convolution, snapshot, chain_compiled, mlp_compiled, start)
+    groups = (overhead, mlp_eager, mlp_graph, graphs, gpt2_eager, resnet_eager, decode, bandwidth, optimizers, indexed, chain_eager,
+              fusions, attention, matmul, matmul_sizes, model_products, convolution, snapshot, chain_compiled, mlp_compiled, start)
     if arguments.group:
         groups = [group for group in groups + (gpt2_compiled, resnet_compiled) if group.__name__ in arguments.group]
     for group in groups:

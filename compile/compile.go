@@ -22,10 +22,10 @@ import (
 
 // Opt are the options of a region.
 type Opt struct {
-	// Branches is how many different calls that follow one call are remembered in a session; 0 means 64. For a further one, the one that
-	// was used least recently is forgotten, with all that came after it and its recordings. In all, four times as many different runs are
-	// remembered, and as many paths of recordings that end with one of the region. If what is forgotten keeps coming back, a warning says
-	// so once: each time it is then recorded anew.
+	// Branches is how many different calls that follow one call are remembered in a session; 0 means 64. Beyond that, the least recently
+	// used one is forgotten, with all that came after it and its recordings. In all, four times as many different runs are remembered, and
+	// as many paths of recordings that end with one of the region. If what was forgotten keeps coming back, and so is recorded anew each
+	// time, a warning says so once.
 	Branches int
 	// Static lists the tensor arguments of a function, by number, whose memory does not move, such as weights. Other arguments are copied
 	// to the memory that the graph reads. So are static ones whose first used element is not aligned to 16 bytes.
@@ -40,8 +40,8 @@ type Opt struct {
 	PlainMutation bool
 	// NoGraphs runs everything without graphs. NoFusion runs each call by itself, even if nobody needs its result.
 	NoGraphs, NoFusion bool
-	// Must makes it an error, with the reason, if work of the region would run without a graph. Warm-ups are excepted, and so is work in
-	// Disable and work that runs while device memory is not cached, as under a memory checker. The results of the refused work are lost.
+	// Must makes it an error, with the reason, if work of the region would run without a graph. Exempt are warm-ups, work in Disable, and
+	// work that runs while device memory is not cached, as under a memory checker. The results of the refused work are lost.
 	Must bool
 	// NoWarmup records a segment in its first run, without a warm-up before it. Kernels are then built during the recording, and the pool's
 	// layout is not settled yet.

@@ -14,7 +14,7 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// Explanation says what became of a region's calls in one session.
+// Explanation says what happened to a region's calls in one session.
 type Explanation struct {
 	// Format is 1.
 	Format int
@@ -112,7 +112,7 @@ type Cut struct {
 	within string
 }
 
-// Explain says what became of the region's calls in x's session. It needs no preparation, so it tells only what is always kept.
+// Explain says what happened to the region's calls in x's session. It needs no preparation, so it reports only what is always kept.
 func (r *Region) Explain(x *tenon.Exec) *Explanation {
 	if r == nil || r.traces == nil {
 		core.Fail("Explain", fault.Invalid, notMade)
@@ -306,7 +306,7 @@ var remedies = []struct{ text, remedy string }{
 	{"a failed recording", "free memory, or read the error that it names"},
 	{"is open", "close tensors at the same place in every run"},
 	{"are live", "close tensors at the same place in every run"},
-	{"place or alignment", "keep the position in a tensor and write there with IndexCopyInto, so that it is no part of the call"},
+	{"place or alignment", "keep the position in a tensor and write there with IndexCopyInto, so that it is not part of the call"},
 	{"Frozen forgets none", "make fewer different calls in Frozen, or raise Opt.Branches"},
 	{forgottenText, "pad inputs to a few fixed shapes, make fewer different calls, or raise Opt.Branches"},
 }

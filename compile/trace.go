@@ -89,7 +89,7 @@ type node struct {
 // Stats counts a region's calls over all of its runs in one session.
 type Stats struct {
 	// Runs counts calls of Do. Recorded counts the calls that were seen for the first time, Deferred those that were deferred, and Eager
-	// those that ran at once. Views count in none of these.
+	// those that ran at once. Views are not counted.
 	Runs, Recorded, Deferred, Eager int
 	// Unknown counts calls that ran at once because Opt.Branches had been reached in Frozen, where nothing is forgotten.
 	Unknown int
@@ -100,7 +100,7 @@ type Stats struct {
 	// Forced is how often deferred calls ran before the function's end, because something needed their results.
 	Forced int
 	// Kernels counts the built-in kernels that ran for deferred calls, in graphs too. Fused counts the calls that ran in kernels of several
-	// calls, and Dropped those that did not run because nobody needed their results or another call made the same.
+	// calls, and Dropped those that did not run because nobody needed their results or because another call had made the same result.
 	Kernels, Fused, Dropped int
 }
 

@@ -380,7 +380,7 @@ func testGraphDistributions(t *testing.T, x *tenon.Exec) {
 	}
 }
 
-// sharing are the ways in which the graphs of a test share memory, or do not.
+// sharing lists how the graphs of a test share memory, if they do.
 var sharing = []string{"not shared", "by graph", "by pool"}
 
 // share returns the options of the first graph and, given that, of the others.
@@ -684,7 +684,7 @@ func testGraphModes(t *testing.T, x *tenon.Exec) {
 		must(t, g.Close())
 	}
 	_, err := x.Capture(func(*tenon.Exec) {}, tenon.CaptureOpt{Mode: 3})
-	wantError(t, err, "3 is no capture mode")
+	wantError(t, err, "3 is not a capture mode")
 }
 
 func testGraphForkedMemory(t *testing.T, x *tenon.Exec) {

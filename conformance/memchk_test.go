@@ -201,7 +201,7 @@ func memchkTimeoutArgument(t *testing.T) {
 		t.Errorf("the test was killed after %v, before its second", d)
 	}
 	for _, bad := range []string{"soon", "0", "-1"} {
-		if _, errs := m.run(4, "test_a.py", bad); !strings.Contains(errs, "is no timeout") &&
+		if _, errs := m.run(4, "test_a.py", bad); !strings.Contains(errs, "is not a timeout") &&
 			!strings.Contains(errs, "there is no flag -1") {
 			t.Errorf("%s: %s", bad, errs)
 		}

@@ -14,7 +14,7 @@ import (
 	"tenon.dev/optim"
 )
 
-// records is a file of samples of 5 bytes: a class and a picture of 2 x 2 pixels.
+// records is a file of samples of 5 bytes: a class and an image of 2 x 2 pixels.
 type records struct {
 	file io.ReaderAt
 	n    int

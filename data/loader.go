@@ -30,7 +30,7 @@ type LoaderOpt struct {
 	Prefetch int
 }
 
-// Loader hands out the samples of a data set in batches. It serves one goroutine.
+// Loader hands out the samples of a data set in batches. Only one goroutine may use it at a time.
 type Loader struct {
 	ds     Dataset
 	opt    LoaderOpt

@@ -107,7 +107,7 @@ type Allocation struct {
 	Address Address `json:"address,omitempty"`
 	// Size in bytes.
 	Size uint64 `json:"size,omitempty"`
-	// Relation is where the access lies relative to it, in the checker's words: "1 bytes after the nearest allocation".
+	// Relation is where the access is, relative to it, in the checker's words: "1 bytes after the nearest allocation".
 	Relation string `json:"relation,omitempty"`
 	// Stack is where it was allocated, innermost first, and Freed where it was freed.
 	Stack []Frame `json:"stack,omitempty"`

@@ -14,7 +14,7 @@ import (
 )
 
 // shots is the folder for screenshots of the report, to look at.
-var shots = flag.String("shots", "", "folder for pictures of the HTML report")
+var shots = flag.String("shots", "", "folder for screenshots of the HTML report")
 
 // richJournal returns a run with findings of most classes over two devices, and the folder with their source.
 func richJournal(t *testing.T) (path, sources string) {

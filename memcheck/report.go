@@ -12,7 +12,7 @@ import (
 	"tenon.dev/internal/checklog"
 )
 
-// ReportError says why a report is incomplete. Its text is fixed by the contract.
+// ReportError says why a report is incomplete. Scripts may match its text, so the text does not change.
 type ReportError string
 
 // Error returns the text.

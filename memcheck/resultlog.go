@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Log writes the contract's log: a line "Success: TEST", "Ignored: TEST", "Timeout: TEST" or "Fail: TEST" for each test. After a "Fail"
+// Log writes the log result.log: a line "Success: TEST", "Ignored: TEST", "Timeout: TEST" or "Fail: TEST" for each test. After a "Fail"
 // line comes everything that the test printed: standard output, the checker's report if it is separate, standard error. It is an
 // [Observer].
 type Log struct {

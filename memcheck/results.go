@@ -296,7 +296,7 @@ func (res *Results) severalTools() bool {
 	return false
 }
 
-// WriteLog writes the contract's log of joined results. For a failed test it has only the ends of its output, like journals.
+// WriteLog writes the log of joined results, in the form of Log. For a failed test it has only the ends of its output, like journals.
 func (res *Results) WriteLog(w io.Writer) error {
 	tools := res.severalTools()
 	for _, t := range res.tests {

@@ -13,7 +13,7 @@ import (
 
 // Selection says which of a target's tests run.
 type Selection struct {
-	// KeepCPU keeps tests whose names say that they are of the processor alone, see [Test].
+	// KeepCPU keeps tests whose names say that they use only the processor, see [Test].
 	KeepCPU bool
 	// Match keeps the names that it matches, and Skip drops those that it matches. Nil: no filter.
 	Match, Skip *regexp.Regexp

@@ -22,8 +22,8 @@ import (
 type Test struct {
 	// Name identifies the test in reports, filters and the order; it is unique in its target.
 	Name string
-	// CPU is whether the name says that the test is of the processor alone: by PyTorch's custom for its Python files, those with cpu in the
-	// name and not cuda, in any case. Other programs have no such custom.
+	// CPU is set if the name says that the test uses only the processor. PyTorch's convention for its Python files applies: the name
+	// contains cpu and not cuda, in any case. Other programs have no such convention.
 	CPU bool
 	// id is how the target's program is told which test to run, and place tells a target of several programs which one it is.
 	id    string

@@ -184,7 +184,7 @@ func (v *viewer) stacks(ids string) ([]Stack, error) {
 	for _, w := range words {
 		n, err := strconv.ParseUint(w, 10, 32)
 		if err != nil || int(n) >= v.rec.stacks.Len() {
-			return nil, fault.New(fault.Invalid, "%q is no stack; there are %d", w, v.rec.stacks.Len())
+			return nil, fault.New(fault.Invalid, "%q is not a stack; there are %d", w, v.rec.stacks.Len())
 		}
 		out = append(out, v.rec.text.stack(uint32(n)))
 	}

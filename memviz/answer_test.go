@@ -39,8 +39,8 @@ func TestWrongRequests(t *testing.T) {
 		"oom?device=0&index=77":                       "there is no number 77",
 		"oom?device=0&index=x":                        "the parameter index",
 		"diff?device=0&at=end":                        "nothing to compare with",
-		"stack?id=1,99999":                            `"99999" is no stack`,
-		"stack?id=":                                   `"" is no stack`,
+		"stack?id=1,99999":                            `"99999" is not a stack`,
+		"stack?id=":                                   `"" is not a stack`,
 		"stack?id=" + strings.Repeat("1,", maxStacks): "at most 10000 stacks",
 		"what?": `there is no request "what"`,
 	} {

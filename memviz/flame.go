@@ -65,8 +65,8 @@ func (f *flame) depth(scale float64) int {
 }
 
 // WriteFlameGraph reads lines of the form "outermost;…;innermost bytes", such as WriteSegments writes, and writes them as one
-// self-contained SVG, outermost call on top: a frame is as wide as the bytes that it and its calls hold, a click widens it to the whole
-// picture, and pointing at it gives its size. Lines of 0 or fewer bytes, as PyTorch's reports have some, are left out.
+// self-contained SVG, outermost call on top: a frame is as wide as the bytes that it and its calls hold, a click widens it to the full
+// width, and pointing at it gives its size. Lines of 0 or fewer bytes, which PyTorch's reports sometimes contain, are left out.
 func WriteFlameGraph(w io.Writer, r io.Reader, title string) error {
 	if r == nil {
 		return fault.New(fault.Invalid, "the reader is nil; give it one")
@@ -119,7 +119,8 @@ func (f *flame) row(w io.Writer, x uint64, depth int, scale float64, all uint64)
 	left, width := float64(x)*scale, float64(f.bytes)*scale
 	y := flameHead + depth*flameRow
 	fmt.Fprintf(w,
-		`<g class="f" data-x="%.2f" data-w="%.2f" data-d="%d"><title>%s: %s (%.1f%%)</title><rect x="%.2f" y="%d" width="%.2f" height="%d" fill="%s"/><text x="%.2f" y="%d">%s</text></g>`+"\n",
+		`<g class="f" data-x="%.2f" data-w="%.2f" data-d="%d"><title>%s: %s (%.1f%%)</title>`+
+			`<rect x="%.2f" y="%d" width="%.2f" height="%d" fill="%s"/><text x="%.2f" y="%d">%s</text></g>`+"\n",
 		left, width, depth, xmlText(f.name), sizeText(f.bytes), 100*float64(f.bytes)/float64(max(all, 1)), left, y, width, flameRow-1,
 		flameColour(f.name),
 		left+3, y+flameRow-6, xmlText(fitText(f.name, width)))

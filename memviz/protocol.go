@@ -90,9 +90,9 @@ const TileStrips = 2048
 //	uint32  at[P]       column of the step, ascending within a strip; the first is its first column
 //
 // Strips are stacked as PyTorch's viewer does, oldest at the bottom: a strip's offset is the sum of all older allocations that live in that
-// state, drawn or not, and falls when one of them is freed. Strips come oldest first and never overlap. What lies between them and below
-// peak belongs to allocations without a strip: too small, or too short to cross a column's first state; the page paints the silhouette in
-// a quiet colour first and strips over it. Because offsets count what is not drawn, tiles and levels fit each other exactly.
+// state, drawn or not, and falls when one of them is freed. Strips come oldest first and never overlap. What is between them and below peak
+// belongs to allocations without a strip: too small, or too short to cross a column's first state; the page paints the silhouette in a
+// quiet colour first and strips over it. Because offsets count what is not drawn, tiles and levels fit each other exactly.
 //
 // The optional parameters serve vertical zoom: min is the smallest size to give a strip (default: 1/2048 of the view's greatest total), and
 // only strips that meet the bytes [lo, hi) are sent. Offsets are exact to a quarter of min. Use powers of two for min and for hi-lo, and

@@ -434,7 +434,7 @@ func (rec *Recording) placeMarks(d *device, notes []snapshot.Annotation) []Mark 
 	return marks
 }
 
-// Close gives back the file.
+// Close closes the file.
 func (rec *Recording) Close() error {
 	if err := rec.usable(); err != nil {
 		return err

@@ -17,7 +17,8 @@ type timeline struct {
 	states     int // states of the device's trace
 	start, end []uint32
 	size       []uint64
-	// ids are the numbers of the allocations in the full timeline; nil if this is it. All slices are by position, starts ascending.
+	// ids holds the numbers of the allocations in the full timeline, and is nil in the full timeline itself. All slices are indexed by
+	// position, in ascending order of start.
 	ids []uint32
 	// order is the positions by level, highest first, within a level by position; those of level l are order[from[l+1]:from[l]].
 	order []uint32

@@ -7,8 +7,8 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// BatchNorm normalises every channel over the batch: in training with the batch's own statistics, which it also adds to running
-// statistics, in evaluation with the running ones. NewBatchNorm1d and NewBatchNorm2d make it.
+// BatchNorm normalises every channel over the batch: in training with the batch's own statistics, which it also adds to running statistics,
+// in evaluation with the running ones. Create one with NewBatchNorm1d or NewBatchNorm2d.
 type BatchNorm struct {
 	Mode
 	// Weight and Bias are [C], or nil for none.

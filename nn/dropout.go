@@ -2,8 +2,8 @@ package nn
 
 import "tenon.dev"
 
-// Dropout sets elements to zero at random in training, and multiplies the others by 1/(1-p). In evaluation it does nothing. NewDropout
-// makes it.
+// Dropout sets elements to zero at random in training, and multiplies the others by 1/(1-p). In evaluation it does nothing. Create one with
+// NewDropout.
 type Dropout struct {
 	Mode
 	p    float64

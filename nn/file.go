@@ -7,9 +7,9 @@ import (
 	"tenon.dev/safetensors"
 )
 
-// SaveFile writes the parameters and buffers of m to the named file in the safetensors format, under the keys of StateDict; Python reads
-// it with safetensors.torch.load_file. The tensors lie on x's device or the processor. An older file of that name stays until the new one
-// is complete. A module without parameters and buffers is an error: perhaps its fields are not exported.
+// SaveFile writes the parameters and buffers of m to the named file in the safetensors format, under the keys of StateDict; Python reads it
+// with safetensors.torch.load_file. The tensors must be on x's device or on the processor. A file that already has that name is replaced
+// only once the new one is complete. A module without parameters and buffers is an error: perhaps its fields are not exported.
 func SaveFile(x *tenon.Exec, m any, name string) error {
 	var failed error
 	stopped := tenon.Try(func() {

@@ -7,7 +7,7 @@ import (
 
 // HostGenerator draws random numbers on the host with the generator that PyTorch uses for CPU tensors. Modules that are constructed one
 // after another with the generator of a seed start with the weights that PyTorch gives the same modules after torch.manual_seed(seed) on
-// the CPU: uniform ones are equal in every bit, normal ones up to rounding. It serves one goroutine.
+// the CPU: uniform ones are equal in every bit, normal ones up to rounding. Only one goroutine may use it at a time.
 //
 // Where a function or option takes a *HostGenerator, nil stands for the Exec's own generator (its Generator method), which draws on the
 // device: other numbers, from the device's seed, without a copy from the host.

@@ -11,7 +11,7 @@ import (
 //	n = tanh(p + r·q), where p is the third part of W_ih·x + b_ih and q that of W_hh·h + b_hh
 //	h' = (1-z)·n + z·h
 //
-// NewGRU makes it.
+// Create one with NewGRU.
 type GRU struct {
 	Mode
 	// Weights are the parameters by layer and direction; their rows are those of the gates r, z and n.

@@ -72,7 +72,7 @@ func (l L1Loss) Forward(x *tenon.Exec, in, target *tenon.Tensor) *tenon.Tensor {
 
 // BCEWithLogitsLoss is the binary cross-entropy of logits.
 type BCEWithLogitsLoss struct {
-	// Weight weighs the elements and PosWeight those whose target is 1; each broadcasts to the target's shape, or is nil.
+	// Weight weights the elements, and PosWeight those whose target is 1; each broadcasts to the target's shape, or is nil.
 	Weight    *Buffer `torch:"weight"`
 	PosWeight *Buffer `torch:"pos_weight"`
 	// Opt is the reduction.
@@ -87,7 +87,7 @@ func (l BCEWithLogitsLoss) Forward(x *tenon.Exec, logits, target *tenon.Tensor) 
 
 // SmoothL1Loss is the mean of absolute differences, squared where they are small.
 type SmoothL1Loss struct {
-	// Beta is where the square ends; 0 is 1. (L1Loss has no square.)
+	// Beta is the difference up to which the loss is quadratic; 0 is 1. (For no quadratic part at all, use L1Loss.)
 	Beta float64
 	// Opt is the reduction.
 	Opt tenon.LossOpt
@@ -100,7 +100,7 @@ func (l SmoothL1Loss) Forward(x *tenon.Exec, in, target *tenon.Tensor) *tenon.Te
 
 // HuberLoss is SmoothL1Loss times Delta.
 type HuberLoss struct {
-	// Delta is where the square ends; 0 is 1.
+	// Delta is the difference up to which the loss is quadratic; 0 is 1.
 	Delta float64
 	// Opt is the reduction.
 	Opt tenon.LossOpt
@@ -113,7 +113,7 @@ func (l HuberLoss) Forward(x *tenon.Exec, in, target *tenon.Tensor) *tenon.Tenso
 
 // BCELoss is the binary cross-entropy of probabilities. BCEWithLogitsLoss, which takes the input of the sigmoid, is more accurate.
 type BCELoss struct {
-	// Weight weighs the elements; it broadcasts to the target's shape, or is nil.
+	// Weight weights the elements; it broadcasts to the target's shape, or is nil.
 	Weight *Buffer `torch:"weight"`
 	// Opt is the reduction.
 	Opt tenon.LossOpt `torch:"-"`

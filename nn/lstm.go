@@ -5,13 +5,13 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// LSTM is a network of long short-term memory. A step computes its gates i, f, g and o from the input x and the states h and c:
+// LSTM is a long short-term memory network. A step computes its gates i, f, g and o from the input x and the states h and c:
 //
 //	i, f, g, o = σ(…), σ(…), tanh(…), σ(…) of the four parts of W_ih·x + b_ih + W_hh·h + b_hh
 //	c' = f·c + i·g
 //	h' = o·tanh(c')
 //
-// NewLSTM makes it. It has no projections, PyTorch's proj_size.
+// Create one with NewLSTM. It has no projections (PyTorch's proj_size).
 type LSTM struct {
 	Mode
 	// Weights are the parameters by layer and direction; their rows are those of the gates i, f, g and o.

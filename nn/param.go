@@ -30,7 +30,7 @@ func (p *Param) Tensor() *tenon.Tensor {
 	return p.t
 }
 
-// Set replaces the tensor and closes the former one with its gradient. The box takes t over, and does not change whether t requires a
+// Set replaces the tensor and closes the former one with its gradient. The box becomes t's owner, and does not change whether t requires a
 // gradient.
 func (p *Param) Set(t *tenon.Tensor) {
 	replace("Param.Set", &made(p, "Param.Set").t, t)
@@ -39,7 +39,7 @@ func (p *Param) Set(t *tenon.Tensor) {
 // Grad returns the accumulated gradient, or nil. The parameter owns it.
 func (p *Param) Grad() *tenon.Tensor { return made(p, "Param.Grad").t.Grad() }
 
-// SetGrad replaces the accumulated gradient and closes the former one; nil drops it. The parameter takes g over.
+// SetGrad replaces the accumulated gradient and closes the former one; nil drops it. The parameter becomes g's owner.
 func (p *Param) SetGrad(g *tenon.Tensor) { made(p, "Param.SetGrad").t.SetGrad(g) }
 
 // SetRequiresGrad freezes the parameter (false) or lets it learn again (true).
@@ -89,7 +89,7 @@ func (b *Buffer) Tensor() *tenon.Tensor {
 	return b.t
 }
 
-// Set replaces the tensor and closes the former one. The box takes t over.
+// Set replaces the tensor and closes the former one. The box becomes t's owner.
 func (b *Buffer) Set(t *tenon.Tensor) {
 	replace("Buffer.Set", &made(b, "Buffer.Set").t, t)
 }

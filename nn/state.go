@@ -16,8 +16,9 @@ type LoadOpt struct {
 	Partial bool
 }
 
-// Load copies state, by the keys of StateDict, into the parameters and buffers of m, converted to their types; the tensors may lie on any
-// device. If a key is missing or unknown or a shape differs, it returns an error that names all such keys. No error leaves m changed.
+// Load copies state, by the keys of StateDict, into the parameters and buffers of m, converted to their types; the tensors may be on any
+// device. If a key is missing or unknown or a shape differs, it returns an error that names all such keys. If there is an error, m is
+// unchanged.
 func Load(x *tenon.Exec, m any, state map[string]*tenon.Tensor, opts ...LoadOpt) (err error) {
 	opt, err := core.Only("Load", opts)
 	if err != nil {
@@ -78,12 +79,13 @@ func load(x *tenon.Exec, m any, state map[string]*tenon.Tensor, opt LoadOpt) err
 	})
 }
 
-// To moves the parameters, their gradients and the buffers of m to x's device. Tensors that lie there already stay as they are.
+// To moves the parameters, their gradients and the buffers of m to x's device. Tensors that are already there stay as they are.
 func To(x *tenon.Exec, m any) error {
 	return change(x, m, func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor { return moved(x, t) })
 }
 
-// ToDType converts the floating-point parameters, their gradients and the floating-point buffers of m, which lie on x's device, to type dt.
+// ToDType converts the floating-point parameters, their gradients and the floating-point buffers of m, which must be on x's device, to type
+// dt.
 func ToDType(x *tenon.Exec, m any, dt tenon.DType) error {
 	if !dt.IsFloat() && !dt.IsComplex() {
 		return fault.New(fault.Invalid, "a module can be converted to floating-point and complex types only, not to %v", dt)

@@ -13,9 +13,9 @@ import (
 )
 
 // Params yields the parameters of m by name: those of a struct in the order of its fields, then those of the modules in it. A parameter's
-// name is the path to it, joined by dots: the tag `torch:"name"` or else the field's name, and the index or key in slices, arrays and
-// maps. An embedded struct without a tag adds nothing to the path, and the tag "-" leaves a field out. A parameter that several fields
-// share comes once. An unexported field that holds a module cannot be read; it is an error unless its tag leaves it out.
+// name is the path to it, joined by dots: the tag `torch:"name"` or else the field's name, and the index or key in slices, arrays and maps.
+// An embedded struct without a tag adds nothing to the path, and the tag "-" leaves a field out. A parameter that several fields share is
+// yielded once. An unexported field that holds a module cannot be read; it is an error unless its tag leaves it out.
 func Params(m any) iter.Seq2[string, *Param] {
 	return func(yield func(string, *Param) bool) {
 		seen := map[*Param]bool{}
@@ -66,9 +66,9 @@ func Buffers(m any) iter.Seq2[string, *Buffer] {
 	}
 }
 
-// StateDict yields the tensors of all parameters and persistent buffers under PyTorch's keys, in the order of torch's state_dict. A
-// shared tensor comes once for each of its names. The tensors still belong to the module. Two tensors with the same key, for instance
-// from fields with the same tag, are an error.
+// StateDict yields the tensors of all parameters and persistent buffers under PyTorch's keys, in the order of torch's state_dict. A shared
+// tensor is yielded once for each of its names. The tensors still belong to the module. Two tensors with the same key, for instance from
+// fields with the same tag, are an error.
 func StateDict(m any) iter.Seq2[string, *tenon.Tensor] {
 	return func(yield func(string, *tenon.Tensor) bool) {
 		type entry struct {

@@ -64,9 +64,9 @@ const (
 	keyExtra      = "extra"
 )
 
-// Save writes the checkpoint to the named file: a dict with the keys model and optimizer (PyTorch's state dicts), schedule, scaler,
-// loader, generators and extra, made only of types that torch.load accepts with weights_only. It waits for the device, and is an error in
-// a capture. An older file of that name stays until the new one is complete.
+// Save writes the checkpoint to the named file: a dict with the keys model and optimizer (PyTorch's state dicts), schedule, scaler, loader,
+// generators and extra, made only of types that torch.load accepts with weights_only. It waits for the device, and is an error in a
+// capture. A file that already has that name is replaced only once the new one is complete.
 func (c *Checkpoint) Save(x *tenon.Exec, name string) error {
 	var failed error
 	if err := tenon.Try(func() {
@@ -251,7 +251,7 @@ func (l *loading) change(f func(x *tenon.Exec)) { l.changes = append(l.changes, 
 func (l *loading) keys(_ *tenon.Exec, c *Checkpoint) error {
 	root, ok := l.f.Root().(*torchfile.Dict)
 	if !ok {
-		return fmt.Errorf("the file is no checkpoint; its value is no dict")
+		return fmt.Errorf("the file is not a checkpoint; its value is not a dict")
 	}
 	l.root = root
 	want := map[string]bool{keyModel: c.Model != nil, keyOptimizer: c.Optimizer != nil, keySchedule: c.Schedule != nil,

@@ -23,7 +23,8 @@ type OneCycleOpt struct {
 	PctStart float64
 	// AnnealStrategy is AnnealCos (the zero value) or AnnealLinear.
 	AnnealStrategy AnnealStrategy
-	// ThreePhase lets the rate fall in as many steps as it rose, and then on to the end. Otherwise it falls to the end at once.
+	// ThreePhase lets the rate fall for as many steps as it rose, and then further to the last rate. Otherwise it falls to the last rate in
+	// one phase.
 	ThreePhase bool
 	// DivFactor is the largest rate divided by the first; 0 is 25. FinalDivFactor is the first divided by the last; 0 is 1e4.
 	DivFactor, FinalDivFactor float64
@@ -102,7 +103,7 @@ const (
 // CyclicOpt are the options of CyclicLR. The zero value is PyTorch's default.
 type CyclicOpt struct {
 	// StepSizeUp is the number of steps in which the rate rises; 0 is 2000. StepSizeDown is the number in which it falls; 0 is StepSizeUp.
-	// A cycle cannot rise or fall in no step at all: 1 is the least that can be asked for.
+	// Both are at least 1, since a cycle cannot rise or fall in zero steps.
 	StepSizeUp, StepSizeDown int
 	// Mode is CyclicTriangular (the zero value), where each cycle reaches maxLR, CyclicTriangular2, where each rises half as far as the one
 	// before, or CyclicExpRange, where the rise is multiplied by Gamma^t at step t.

@@ -47,7 +47,8 @@ func filedOf(op string, o Optimizer) (filed, error) {
 	s, ok := o.(filed)
 	if !ok {
 		return nil,
-			core.Refusal(op, fault.Unsupported, "%T is no optimizer of package optim; save and load what it remembers by its own means", o)
+			core.Refusal(op, fault.Unsupported, "%T is not an optimizer of package optim; save and load what it remembers by its own "+
+				"means", o)
 	}
 	return s, nil
 }
@@ -70,8 +71,8 @@ type savedArray struct {
 
 // SaveFile writes the state and options of o to the named file in the safetensors format, so that training can resume: the tensors of
 // PyTorch's state_dict as state.NUMBER.NAME, such as state.0.exp_avg, and in the metadata the optimizer's name and the param_groups as
-// JSON. Parameters are not in the file; see nn.SaveFile. It waits for the device. An older file of that name stays until the new one is
-// complete.
+// JSON. Parameters are not in the file; see nn.SaveFile. It waits for the device. A file that already has that name is replaced only once
+// the new one is complete.
 func SaveFile(x *tenon.Exec, o Optimizer, name string) error {
 	s, err := filedOf("SaveFile", o)
 	if err != nil {

@@ -178,7 +178,7 @@ func TestFileErrors(t *testing.T) {
 		}
 		other := struct{ optim.Optimizer }{tr.o}
 		for _, err := range []error{optim.SaveFile(x, other, good), optim.LoadFile(x, other, good)} {
-			if err == nil || !strings.Contains(err.Error(), "no optimizer of package optim") {
+			if err == nil || !strings.Contains(err.Error(), "not an optimizer of package optim") {
 				t.Errorf("got %v", err)
 			}
 		}

@@ -16,10 +16,10 @@ import (
 	"tenon.dev/nn"
 )
 
-// Optimizer is the interface of all optimizers. An optimizer serves one goroutine.
+// Optimizer is the interface of all optimizers. Only one goroutine may use an optimizer at a time.
 type Optimizer interface {
 	// Step changes every parameter that has a gradient, on x's stream, and records nothing; it never waits for the device. Parameters,
-	// gradients and state must lie on x's device. In a capture it becomes a part of the graph, once the first step has made the state; each
+	// gradients and state must be on x's device. In a capture it becomes part of the graph, once the first step has made the state; each
 	// replay is then a step. An error leaves parameters, state and counts as they were.
 	Step(x *tenon.Exec) error
 	// ZeroGrad drops the gradients of all parameters, as PyTorch's zero_grad does by default.
@@ -204,12 +204,12 @@ func (o *optimizer[O]) fillRates(rates []float64) error {
 	return core.Assign(o.name, ts, vs)
 }
 
-// SetLRTensor makes the steps of a group read their learning rate from t: a floating-point tensor of one element on the parameters'
-// device, which a captured step reads at each replay. SetLR, a schedule's Step and loading fill it with the rate that they set, on the
-// device's default stream, in order with other work except that of ManualStreams. LR returns the number that was set last, whatever else
-// t was filled with. The optimizer does not own t, which must stay open while it is in use. A nil t ends the use: later steps take the
-// number that LR returns. A graph that captured a step goes on reading the tensor that was set then, which is filled as before while it
-// is open, whatever was set since.
+// SetLRTensor makes the steps of a group read their learning rate from t: a floating-point tensor of one element on the parameters' device,
+// which a captured step reads at each replay. SetLR, a schedule's Step and loading fill it with the rate that they set, on the device's
+// default stream, in order with other work except that of ManualStreams. LR returns the number that was set last, whatever else t was
+// filled with. The optimizer does not own t, which must stay open while it is in use. If t is nil, later steps again use the number that LR
+// returns. A graph that captured a step goes on reading the tensor that was set then, which is filled as before while it is open, whatever
+// was set since.
 func (o *optimizer[O]) SetLRTensor(group int, t *tenon.Tensor) error {
 	if err := tenon.Try(func() {
 		o.rate(group)

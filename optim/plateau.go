@@ -48,9 +48,9 @@ type PlateauOpt struct {
 }
 
 // ReduceLROnPlateau multiplies the learning rates of an optimizer by a factor when a metric has not improved for more steps than its
-// patience, as torch.optim.lr_scheduler.ReduceLROnPlateau does: lr becomes max(lr · Factor, MinLR). With PlateauMin a metric is better
-// than the best so far if it is below best · (1 - Threshold), or below best - Threshold; with PlateauMax if it is above best · (1 +
-// Threshold), or above best + Threshold. NaN is never better. It serves one goroutine.
+// patience, as torch.optim.lr_scheduler.ReduceLROnPlateau does: lr becomes max(lr · Factor, MinLR). With PlateauMin a metric is better than
+// the best so far if it is below best · (1 - Threshold), or below best - Threshold; with PlateauMax if it is above best · (1 + Threshold),
+// or above best + Threshold. NaN is never better. Only one goroutine may use it at a time.
 type ReduceLROnPlateau struct {
 	o        Optimizer
 	patience int

@@ -28,7 +28,7 @@ type Rule struct {
 	total int
 	// lists are the arguments that may have one value for each group.
 	lists []list
-	// onward says that the rule goes on from the current rate when a sequence reaches it; other rules start from the initial rate.
+	// onward is set if the rule continues from the current rate when a sequence reaches it; other rules start from the initial rate.
 	onward bool
 	// parts are the rules of a sequence if milestones is not nil, else those of a chain.
 	parts      []Rule

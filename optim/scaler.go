@@ -16,8 +16,8 @@ import (
 type GradScalerOpt struct {
 	// InitScale is the first scale; 0 is 65536.
 	InitScale float64
-	// GrowthFactor multiplies the scale after GrowthInterval steps without an infinite or NaN gradient, and BackoffFactor after a step
-	// with one; 0 is 2, 2000 and 0.5. After no step at all the scale cannot grow, so that 1 is the shortest interval; a long one, such as
+	// GrowthFactor multiplies the scale after GrowthInterval steps without an infinite or NaN gradient, and BackoffFactor after a step with
+	// one; 0 is 2, 2000 and 0.5. The shortest interval is 1, since the scale cannot grow after zero steps; a very long one, such as
 	// math.MaxInt32, keeps it from growing.
 	GrowthFactor, BackoffFactor float64
 	GrowthInterval              int
@@ -25,11 +25,11 @@ type GradScalerOpt struct {
 	Disabled bool
 }
 
-// GradScaler multiplies losses so that gradients of half precision do not vanish, divides the gradients again before the optimizer's
-// step, skips a step whose gradients are infinite or NaN, and finds a scale that avoids such steps (P. Micikevicius and others, ICLR
-// 2018), as torch.amp.GradScaler does. Its state lies on the device, which also takes the decisions: with optimizers of this package
-// nothing waits for the device, and everything can be captured in a graph once an iteration has made the state. A scaler serves one
-// goroutine and one device.
+// GradScaler multiplies losses so that gradients of half precision do not vanish, divides the gradients again before the optimizer's step,
+// skips a step whose gradients are infinite or NaN, and finds a scale that avoids such steps (P. Micikevicius and others, ICLR 2018), as
+// torch.amp.GradScaler does. Its state is on the device, which also makes the decisions: with optimizers of this package nothing waits for
+// the device, and everything can be captured in a graph once an iteration has made the state. A scaler belongs to one device, and only one
+// goroutine may use it at a time.
 //
 //	loss := scaler.Scale(x, model.Loss(x.Autocast(tenon.Float16), batch))
 //	err := x.Backward(loss)

@@ -11,9 +11,10 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// Schedule changes the learning rates of an optimizer's groups by a [Rule]: when it is made, and with every step. It serves one
-// goroutine. To use two rules for one optimizer, combine them with [ChainedScheduler], which gives both the initial rates. A captured
-// step of the optimizer keeps the rate that it was captured with, unless it reads a tensor, which the schedule fills; see SetLRTensor.
+// Schedule changes the learning rates of an optimizer's groups by a [Rule]: when it is made, and with every step. Only one goroutine may
+// use it at a time. To use two rules for one optimizer, combine them with [ChainedScheduler], which gives both the initial rates. A
+// captured step of the optimizer keeps the rate that it was captured with, unless it reads a tensor, which the schedule fills; see
+// SetLRTensor.
 type Schedule struct {
 	o Optimizer
 	// momentum is o if the rule cycles the momentum.

@@ -125,7 +125,7 @@ func torchState(f *torchfile.File, path []string) (*savedState, error) {
 	for i, key := range append(slices.Clone(path), "") {
 		d, ok := at.(*torchfile.Dict)
 		if !ok {
-			return nil, fmt.Errorf("the file's value %s is no dict", strings.Join(path[:i], "."))
+			return nil, fmt.Errorf("the file's value %s is not a dict", strings.Join(path[:i], "."))
 		}
 		if i == len(path) {
 			break
@@ -218,7 +218,7 @@ func (s *savedState) number(number int, what string, v float64) {
 func groupText(f *torchfile.File, group any) (json.RawMessage, error) {
 	g, ok := group.(*torchfile.Dict)
 	if !ok {
-		return nil, fmt.Errorf("it is no dict")
+		return nil, fmt.Errorf("it is not a dict")
 	}
 	out, seen := map[string]any{}, map[string]bool{}
 	for i, k := range g.Keys {

@@ -63,10 +63,10 @@ func TestTorchCheckpoint(t *testing.T) {
 		}{
 			{o, nil, "no optimizer's state_dict with state and param_groups"},
 			{o, []string{"absent"}, "the file has no absent"},
-			{o, []string{"epoch", "x"}, "value epoch is no dict"},
+			{o, []string{"epoch", "x"}, "value epoch is not a dict"},
 			{o, []string{"model"}, "no optimizer's state_dict"},
 			{nil, nil, "the optimizer is nil"},
-			{struct{ optim.Optimizer }{o}, nil, "no optimizer of package optim"},
+			{struct{ optim.Optimizer }{o}, nil, "not an optimizer of package optim"},
 			{other(t, x, ps[:2]), []string{"optimizer"}, "group 0 has 6 parameters, here 2"},
 		} {
 			if err := optim.LoadStateDict(x, c.o, f, c.path...); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -19,7 +19,7 @@ import (
 )
 
 // shots is the folder for screenshots of the page, for a person to look at.
-var shots = flag.String("shots", "", "folder for pictures of the page")
+var shots = flag.String("shots", "", "folder for screenshots of the page")
 
 // trained returns the profile of two training steps.
 func trained(t *testing.T) *profile.Profile {

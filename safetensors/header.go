@@ -232,7 +232,7 @@ func parseInfo(dec *json.Decoder, name string) (Info, error) {
 			}
 			s, ok := t.(string)
 			if !ok {
-				return invalid("array %s has a dtype that is no string", quote(name))
+				return invalid("array %s has a dtype that is not a string", quote(name))
 			}
 			format = s
 			return nil

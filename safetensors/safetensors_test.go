@@ -159,7 +159,7 @@ func TestRefusesBrokenFiles(t *testing.T) {
 		{"property unknown", raw(`{"a":{"x":[[[[1]]]]}}`, ""), `unknown property "x"`},
 		{"property twice", raw(`{"a":{"dtype":"F32","dtype":"F32"}}`, ""), `has "dtype" twice`},
 		{"property missing", raw(`{"a":{"dtype":"F32","shape":[]}}`, ""), "lacks one of"},
-		{"dtype number", raw(`{"a":{"dtype":32}}`, ""), "dtype that is no string"},
+		{"dtype number", raw(`{"a":{"dtype":32}}`, ""), "dtype that is not a string"},
 		{"dtype cut", raw(`{"a":{"dtype":`, ""), "not JSON"},
 		{"dtype unknown", raw(`{"a":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}}`, "1"),
 			`has dtype "F8_E4M3"; offered are BOOL, U8`},

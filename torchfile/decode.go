@@ -157,7 +157,7 @@ func (d *decoder) mapping(from any, to reflect.Value) error {
 	for i, k := range dict.Keys {
 		key, ok := k.(string)
 		if !ok {
-			return d.refuse("has the key %s, which is no string", show(k))
+			return d.refuse("has the key %s, which is not a string", show(k))
 		}
 		name, item := reflect.ValueOf(key).Convert(t.Key()), reflect.New(t.Elem()).Elem()
 		if to.MapIndex(name).IsValid() {
@@ -182,7 +182,7 @@ func (d *decoder) fields(from any, to reflect.Value) error {
 	for i, k := range dict.Keys {
 		key, ok := k.(string)
 		if _, twice := left[key]; !ok || twice {
-			return d.refuse("has the key %s, which is no string or is there twice", show(k))
+			return d.refuse("has the key %s, which is not a string or is there twice", show(k))
 		}
 		left[key] = dict.Values[i]
 	}

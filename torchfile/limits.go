@@ -10,11 +10,11 @@ import (
 	"tenon.dev/internal/pickle"
 )
 
-// Limits bound what a file may ask for, so that one from a stranger can be opened. Each bounds the file as a whole. Values and tensors
-// count as often as a walk over the file's value meets them, so that such a walk ends. A field that is zero is its default; the defaults
-// suit what torch.save writes, and grow with the file.
+// Limits bound what a file may ask for, so that a file from an untrusted source can be opened. Each bounds the file as a whole. Values and
+// tensors count as often as a walk over the file's value meets them, so that such a walk ends. A field that is zero is its default; the
+// defaults suit what torch.save writes, and grow with the file.
 type Limits struct {
-	// Depth is how many values may lie in each other: by default 1,000, at most 100,000.
+	// Depth is how deep values may be nested: by default 1,000 levels, at most 100,000.
 	Depth int
 	// Values is how many numbers, strings, tensors, lists and so on there may be: by default 1,048,576 and 4 for each byte of the file.
 	Values int64

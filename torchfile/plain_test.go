@@ -205,7 +205,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{dict("A", 1.5, "B", nil), `A is a float, which a int8 cannot hold`},
 		{dict("A", int64(1), "B", []any{1., "x"}), `B[1] is a str, which a float64 cannot hold`},
 		{dict("A", int64(1), "B", 3.), `B is a float, which a []float64 cannot hold`},
-		{dict("A", int64(1), "A", int64(2), "B", nil), `has the key "A", which is no string or is there twice`},
+		{dict("A", int64(1), "A", int64(2), "B", nil), `has the key "A", which is not a string or is there twice`},
 		{[]any{}, `the file's value is a list`},
 	} {
 		to := pair{A: 9}

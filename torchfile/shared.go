@@ -120,9 +120,9 @@ func (w *writer) noteAll(vs []any) {
 	}
 }
 
-// LoadAll returns several of this file's tensors on x's device, Tensors of one type that share a storage in the file share memory, so
-// that an in-place change of one shows in the others. They have the file's strides and occupy the memory from their first to their last
-// element; all others are as Load returns them.
+// LoadAll returns several of this file's tensors on x's device. Tensors of one type that share a storage in the file share memory, so that
+// an in-place change of one shows in the others. They have the file's strides and occupy the memory from their first to their last element;
+// all others are as Load returns them.
 func (f *File) LoadAll(x *tenon.Exec, ts ...*Tensor) (out []*tenon.Tensor, err error) {
 	defer func() {
 		if err != nil {

@@ -40,8 +40,8 @@ const (
 // reverse.
 //
 // A tensor that occurs twice is written once and is one tensor again when it is loaded. Tensors of one type that share memory share it
-// again: the memory from their first to their last element is written once. Save waits for the device. An older file of that name stays
-// until the new one is complete.
+// again: the memory from their first to their last element is written once. Save waits for the device. A file that already has that name is
+// replaced only once the new one is complete.
 func Save(x *tenon.Exec, name string, v any) error {
 	return wholefile.Write("torchfile", name, func(w io.Writer) error { return Write(x, w, v) })
 }

@@ -94,7 +94,8 @@ cycled = [
     ("OneCycleLR(o, [1.0, 0.3], total_steps=40, three_phase=True)", 40),
     ("OneCycleLR(o, 0.7, total_steps=30, anneal_strategy='linear')", 30),
     ("OneCycleLR(o, 0.7, total_steps=30, anneal_strategy='linear', three_phase=True, pct_start=0.4)", 30),
-    ("OneCycleLR(o, 2.0, epochs=4, steps_per_epoch=5, pct_start=0.25, div_factor=10.0, final_div_factor=100.0, base_momentum=0.7, max_momentum=0.99)", 20),
+    ("OneCycleLR(o, 2.0, epochs=4, steps_per_epoch=5, pct_start=0.25, div_factor=10.0, final_div_factor=100.0, base_momentum=0.7, "
+     "max_momentum=0.99)", 20),
     ("OneCycleLR(o, 2.0, total_steps=20, pct_start=1.0)", 21),
     ("OneCycleLR(o, 2.0, total_steps=20, pct_start=1e-300)", 21),
     ("OneCycleLR(o, 1.0, total_steps=1)", 2),
@@ -160,8 +161,12 @@ series = {"falls and stays": [1 / (1 + t) if t < 6 else 0.15 for t in range(30)]
           "inf": [inf, inf, inf, 1.0, -inf, -inf, -inf, -inf], "tiny gains": [1 - t * 4e-5 for t in range(30)],
           "negative": [-1 - t * 3e-4 for t in range(20)] + [-1.0] * 10}
 plateau = []
-for e in ["ReduceLROnPlateau(o)", "ReduceLROnPlateau(o, patience=2)", "ReduceLROnPlateau(o, patience=0, factor=0.5)", "ReduceLROnPlateau(o, mode='max', patience=1)", "ReduceLROnPlateau(o, patience=1, threshold_mode='abs', threshold=0.01, cooldown=2)",
-          "ReduceLROnPlateau(o, mode='max', threshold_mode='abs', patience=2, cooldown=1, factor=0.3)", "ReduceLROnPlateau(o, patience=1, min_lr=0.005)", "ReduceLROnPlateau(o, patience=1, min_lr=[0.01, 0.0001])", "ReduceLROnPlateau(o, patience=0, eps=0.01)"]:
+for e in ["ReduceLROnPlateau(o)", "ReduceLROnPlateau(o, patience=2)", "ReduceLROnPlateau(o, patience=0, factor=0.5)",
+          "ReduceLROnPlateau(o, mode='max', patience=1)",
+          "ReduceLROnPlateau(o, patience=1, threshold_mode='abs', threshold=0.01, cooldown=2)",
+          "ReduceLROnPlateau(o, mode='max', threshold_mode='abs', patience=2, cooldown=1, factor=0.3)",
+          "ReduceLROnPlateau(o, patience=1, min_lr=0.005)", "ReduceLROnPlateau(o, patience=1, min_lr=[0.01, 0.0001])",
+          "ReduceLROnPlateau(o, patience=0, eps=0.01)"]:
     for name, m in series.items():
         o = optimizer("SGD")
         s = eval(e, {**env, "o": o})

@@ -188,7 +188,7 @@ func TestBadInput(t *testing.T) {
 		{"seed", `invalid value "x" for flag -seed`, []string{"-seed", "x"}},
 		{"argument", `there is no argument "fast"`, []string{"fast"}},
 		{"no file", "the images cannot be read: open", []string{"-data", "absent.csv"}},
-		{"letters", `line 2: value 1, "x", is no whole number`, []string{"-data", write(t, "a.csv", row+"x"+row[1:])}},
+		{"letters", `line 2: value 1, "x", is not a whole number`, []string{"-data", write(t, "a.csv", row+"x"+row[1:])}},
 		{"pixel", "line 1: value 64, 17, is no pixel from 0 to 16",
 			[]string{"-data", write(t, "b.csv", strings.Repeat("0,", 63)+"17,1\n")}},
 		{"label", "line 1: value 65, 10, is no label from 0 to 9", []string{"-data", write(t, "c.csv", strings.Repeat("0,", 64)+"10\n")}},

@@ -106,7 +106,7 @@ func parseImage(line string) (image, error) {
 		text = strings.TrimSpace(text)
 		v, err := strconv.Atoi(text)
 		if err != nil && !errors.Is(err, strconv.ErrRange) {
-			return img, fmt.Errorf("value %d, %.20q, is no whole number", i+1, text)
+			return img, fmt.Errorf("value %d, %.20q, is not a whole number", i+1, text)
 		}
 		if err != nil || v < 0 || v > most {
 			return img, fmt.Errorf("value %d, %.20s, is no %s from 0 to %d", i+1, text, what, most)

@@ -169,7 +169,7 @@ var mistakes = []mistake{
 		return nn.LoadFile(x, module(nn.NewLinear(x, 2, 2)), "missing.safetensors")
 	}},
 	{"file of another kind", func(x *tenon.Exec) any {
-		text := strings.NewReader("this is no checkpoint")
+		text := strings.NewReader("this is not a checkpoint")
 		return failed(torchfile.New(text, text.Size()))
 	}},
 	{"value that PyTorch lacks", func(x *tenon.Exec) any { return torchfile.Write(x, io.Discard, make(chan int)) }},

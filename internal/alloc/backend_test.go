@@ -97,7 +97,7 @@ func (f *fakeDevice) Free(addr uint64) error {
 	}
 	size, ok := f.segments[addr]
 	if !ok {
-		return f.wrong("free of %#x, which is no segment", addr)
+		return f.wrong("free of %#x, which is not a segment", addr)
 	}
 	delete(f.segments, addr)
 	f.used -= size

@@ -177,7 +177,11 @@ func (t *Tab) Wait(expression string) {
 	var ok bool
 	t.Eval(fmt.Sprintf(`new Promise(done => {
 		const end = performance.now() + %d;
-		const look = () => { let v = false; try { v = Boolean(%s); } catch {} if (v || performance.now() > end) done(v); else setTimeout(look, 8); };
+		const look = () => {
+			let v = false;
+			try { v = Boolean(%s); } catch {}
+			if (v || performance.now() > end) done(v); else setTimeout(look, 8);
+		};
 		look(); })`, (patience-patience/4).Milliseconds(), expression), &ok)
 	if !ok {
 		t.t.Fatalf("never became true: %s", expression)

@@ -14,7 +14,7 @@ import (
 )
 
 // shots is the folder for screenshots of the pages, for a person to look at.
-var shots = flag.String("shots", "", "folder for pictures of the pages")
+var shots = flag.String("shots", "", "folder for screenshots of the pages")
 
 // explained runs a region with fused kernels, a read and a fork, and a callable that is skipped, and returns the file with both.
 func explained(t *testing.T, change func(all []*compile.Explanation)) string {

@@ -67,7 +67,7 @@ type memcheckRun struct {
 	Out           string   `placeholder:"DIR" help:"Folder for result.log, result.jsonl, result.xml and result.html (default: the current one, or shard-RANK if the shard is taken from the environment)."`
 	Source        []string `placeholder:"DIR" type:"existingdir" help:"Folder in which the report looks for source lines (default: the current one)."`
 	Resume        bool     `help:"Continue the run recorded in result.jsonl."`
-	MaxOutput     int64    `default:"1024" help:"MiB of output after which a test is killed; 0 is no limit."`
+	MaxOutput     int64    `default:"1024" help:"MiB of output after which a test is killed; 0 means no limit."`
 	KeepOutput    bool     `help:"Keep the end of the output of passing tests too, in the journal and the report."`
 	ExitZero      bool     `help:"Exit with status 0 even after failures and timeouts."`
 	RequireReport bool     `help:"Exit with status 6 if the checker reported nothing about a test that passed."`
@@ -127,7 +127,7 @@ func (c *memcheckRun) limit() (time.Duration, error) {
 	if d, err := time.ParseDuration(c.Timeout); err == nil && d > 0 {
 		return d, nil
 	}
-	return 0, fmt.Errorf("%q is no timeout; give whole seconds, or a time such as 10m", c.Timeout)
+	return 0, fmt.Errorf("%q is not a timeout; give whole seconds, or a time such as 10m", c.Timeout)
 }
 
 // tools reads the list of tools.
@@ -139,7 +139,11 @@ func (c *memcheckRun) tools(checker *memcheck.Checker) ([]memcheck.Tool, error) 
 			return known, nil
 		}
 		if !slices.Contains(known, memcheck.Tool(name)) {
-			return nil, fmt.Errorf("%q is no tool of %s; it has %v", name, checker.Name, known)
+			var names []string
+			for _, t := range known {
+				names = append(names, string(t))
+			}
+			return nil, fmt.Errorf("%q is not a tool of %s, which has %s", name, checker.Name, strings.Join(names, ", "))
 		}
 		if !slices.Contains(tools, memcheck.Tool(name)) {
 			tools = append(tools, memcheck.Tool(name))
@@ -232,7 +236,7 @@ func (c *memcheckRun) Run(con *console) error {
 		return notRun(fmt.Errorf("--nproc %d: at least one test must run at a time", c.Nproc))
 	}
 	if c.MaxOutput < 0 || c.MaxOutput > math.MaxInt64>>20 {
-		return notRun(fmt.Errorf("--max-output %d is no number of MiB; 0 is no limit", c.MaxOutput))
+		return notRun(fmt.Errorf("--max-output %d is not a number of MiB; 0 means no limit", c.MaxOutput))
 	}
 	target, err := c.target(con.args)
 	if err != nil {

@@ -48,16 +48,16 @@ func TestMemcheckUsage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, args := range map[string][]string{
-		"there is no flag --fast":               {"--fast"},
-		`--filter is not a regular expression`:  {"--filter", "("},
-		`"leakcheck" is no tool of`:             {"--tool", "leakcheck"},
-		"rank 3 of 2 shards does not exist":     {"--split", "2", "--rank", "3"},
-		"Please specify GPU assignment":         {"--gpus", "1:2:3"},
-		"libs: line 1 of the list of libraries": {"--libraries", "libs"},
-		"no checker can be started as ./absent": {"--checker", "./absent"},
-		`"99999999999999" is no timeout`:        {"99999999999999"},
-		"--max-output -3 is no number of MiB":   {"--max-output=-3"},
-		`"all" of worker 1 names no GPU`:        {"--gpus", "1:all"},
+		"there is no flag --fast":                {"--fast"},
+		`--filter is not a regular expression`:   {"--filter", "("},
+		`"leakcheck" is not a tool of`:           {"--tool", "leakcheck"},
+		"rank 3 of 2 shards does not exist":      {"--split", "2", "--rank", "3"},
+		"Please specify GPU assignment":          {"--gpus", "1:2:3"},
+		"libs: line 1 of the list of libraries":  {"--libraries", "libs"},
+		"no checker can be started as ./absent":  {"--checker", "./absent"},
+		`"99999999999999" is not a timeout`:      {"99999999999999"},
+		"--max-output -3 is not a number of MiB": {"--max-output=-3"},
+		`"all" of worker 1 names no GPU`:         {"--gpus", "1:all"},
 	} {
 		out, errs, exit := run(append(base, args...)...)
 		if exit != 4 || !strings.Contains(errs, want) || out != "" {

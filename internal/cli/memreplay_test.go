@@ -26,7 +26,7 @@ func TestMemreplay(t *testing.T) {
 	}
 	for _, want := range []string{
 		`^gpt2_amp_graph.pickle.gz, device 0: 15198 events in 2.257s, 5215 allocations of 42.35 GiB in all \(1 failed\), recorded under the defaults\n`,
-		`\ncheck: under those settings the replay is the recording: 5215 of 5215 blocks .*, 117 of 117 turns to the driver, the same 45 segments`,
+		`\ncheck: under those settings the replay is the recording: 5215 of 5215 blocks .*, 117 of 117 driver steps, the same 45 segments`,
 		`\ndevice: never full\n`,
 		`\n +settings +peak allocated +peak reserved +against recording +fragmentation +driver calls +flushes +OOMs\n 1  expandable_segments:True `,
 		`\n ?\d+  the defaults \(the recording's\) +3\.34 GiB +3\.79 GiB +same +12\.0 % +190 +0 +0\n`,

@@ -25,12 +25,12 @@ func (r *replayReport) write(out io.Writer) error {
 		settingsName(rec.Settings))
 	c := &r.Check
 	if c.Exact() {
-		fmt.Fprintf(&b, "check: under those settings the replay is the recording: %d of %d blocks at their addresses, %d of %d turns to "+
-			"the driver, the same %d segments at the end\n",
+		fmt.Fprintf(&b, "check: under those settings the replay is the recording: %d of %d blocks at their addresses, %d of %d driver "+
+			"steps, the same %d segments at the end\n",
 			c.Equal, c.Allocs, c.Followed, c.DriverSteps, c.Segments)
 	} else {
 		fmt.Fprintf(&b, "check: under those settings the replay is near the recording: %d of %d blocks at their addresses, %d of %d "+
-			"turns to the driver\n", c.Equal, c.Allocs, c.Followed, c.DriverSteps)
+			"driver steps\n", c.Equal, c.Allocs, c.Followed, c.DriverSteps)
 		for _, d := range c.Differences {
 			fmt.Fprintf(&b, "       %s\n", d)
 		}

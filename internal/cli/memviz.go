@@ -237,7 +237,7 @@ func (c *reportInput) print(out io.Writer, write func(io.Writer, io.Reader, stri
 
 // graphOutput is where a flame graph goes.
 type graphOutput struct {
-	Output string `short:"o" default:"output.svg" help:"File for the picture. A name that ends in .txt, or - for standard output, gets the lines that the picture is drawn from." placeholder:"FILE"`
+	Output string `short:"o" default:"output.svg" help:"File for the image. A name that ends in .txt, or - for standard output, gets the lines that the image is drawn from." placeholder:"FILE"`
 }
 
 // write draws lines, or writes them as they are.

@@ -24,7 +24,7 @@ type attrs struct {
 
 // structure is the part of the attributes that decides types, shapes and kernels.
 type structure struct {
-	// holes has a bit for each input that a number replaces, and holeFloat for each where that number is no integer.
+	// holes has a bit for each input that a number replaces, and holeFloat for each where that number is not an integer.
 	holes, holeFloat uint8
 	// hosts has a bit for each input that was a 0-d tensor of the processor.
 	hosts uint8

@@ -41,7 +41,7 @@ func Out(t *Tensor) Arg { return Arg{kind: argOut, t: t} }
 // Mapped is an argument for a tensor that the kernel reads through a tensor map.
 func Mapped(t *Tensor) Arg { return Arg{kind: argMapped, t: t} }
 
-// Number is a scalar argument; it is rounded to the parameter's type, and must be whole if that is no floating-point type.
+// Number is a scalar argument; it is rounded to the parameter's type, and must be whole if that is not a floating-point type.
 func Number(v float64) Arg { return Arg{kind: argNumber, number: kernels.FloatScalar(v)} }
 
 // Integer is a scalar argument, exact to 64 bits.
@@ -250,7 +250,7 @@ func (f *frame) launchArgs(p *kir.Program, c *launching) {
 			tensors = tensors[1:]
 		case kind == argMapped:
 			f.fail(fault.Invalid,
-				"parameter %s of kernel %s is no tensor map, but Mapped was given; give a tensor with In or Out, or a number", q.Name,
+				"parameter %s of kernel %s is not a tensor map, but Mapped was given; give a tensor with In or Out, or a number", q.Name,
 				p.Name)
 		case q.Kind == kir.ParamBuffer && kind != argNumber:
 			t := tensors[0]

@@ -394,7 +394,7 @@ func TestCaptureRefusesOuterExec(t *testing.T) {
 			"passed": func(*Exec) { _ = Try(func() { x.AddSInto(a, a, 1) }) },
 		} {
 			_, err := x.Capture(f, CaptureOpt{})
-			wantError(t, err, fault.Capture, "no part of the graph", "order_test.go")
+			wantError(t, err, fault.Capture, "not part of the graph", "order_test.go")
 			if n := strings.Count(err.Error(), "\n"); n != 0 {
 				t.Errorf("%s: more than one error: %v", name, err)
 			}

@@ -82,7 +82,7 @@ type CaptureOpt struct {
 	// Pool is the id of the private pool for the graph's memory, from NewPoolID: graphs of one pool share memory as with Share. Zero is a
 	// new pool.
 	Pool alloc.PoolID
-	// Stream is where f's work is recorded. It must not be the default stream. Nil is a stream that nobody else has.
+	// Stream is where f's work is recorded. It must not be the default stream. If it is nil, the capture uses a stream of its own.
 	Stream *rt.Stream
 	// Mode says which calls that could disturb the capture end it: those of its own thread, of all threads, or none.
 	Mode rt.CaptureMode
@@ -278,7 +278,7 @@ func (c *capture) reach(f *frame) {
 	from := c.source(f)
 	if from == nil || f.x.m.manual || st == c.outer && f.x.s.run == nil {
 		err := Try(func() {
-			f.fail(fault.Capture, "the operation is on stream %d, which is no part of the graph that is captured, so that it would "+
+			f.fail(fault.Capture, "the operation is on stream %d, which is not part of the graph that is captured, so that it would "+
 				"run now; use the Exec that the captured function is given", st.ID())
 		})
 		if c.refused == nil {

@@ -50,7 +50,7 @@ type deferral struct {
 	runner  Runner
 	ran     int
 	segment Segment
-	// prepared says that it is decided how the calls run: by plan, whose first done steps have run, or one by one.
+	// prepared is set once it has been decided how the calls run: by plan, of which the first done steps have run, or one by one.
 	prepared bool
 	plan     *plan
 	done     int
@@ -372,7 +372,7 @@ func (d *deferral) placeLater(f *frame, i int, sp *spec) {
 // bytes returns the size of an output's memory.
 func (f *frame) bytes(sp *spec) int {
 	if !sp.dt.Valid() {
-		f.fail(fault.Invalid, "%v is no element type; give one such as tenon.Float32", sp.dt)
+		f.fail(fault.Invalid, "%v is not an element type; give one such as tenon.Float32", sp.dt)
 	}
 	n := sp.form.extent
 	if n < 0 || n > math.MaxInt/maxElement && n > math.MaxInt/sp.dt.Size() { // the second division is slow
@@ -603,7 +603,7 @@ func (c *deferred) used(by uint64) (err error) {
 	return err
 }
 
-// drop takes back the calls from number from on: their outputs are lost, and versions and generators are as before.
+// drop takes back call number from and all later ones: their outputs are lost, and versions and generators are restored.
 func (d *deferral) drop(from int) {
 	for i := len(d.calls) - 1; i >= from; i-- {
 		d.calls[i].takeBack()

@@ -5,7 +5,7 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// This file has what the packages above the face need besides the face. They reach core by converting the face's types.
+// This file contains what packages above the face need besides the face itself. They get at core by converting the face's types.
 
 // Each function that uses a session goes through its gate, as the methods of the face do.
 

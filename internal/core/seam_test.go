@@ -6,7 +6,8 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// TestAlone: processors that Alone makes have memory of their own and kernels that are built once, which stay when one of them is closed.
+// TestAlone shows that each processor that Alone makes has its own memory, that they share kernels which are built once, and that closing
+// one of them leaves the kernels in place.
 func TestAlone(t *testing.T) {
 	host, err := rt.Host()
 	if err != nil {

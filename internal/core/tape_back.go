@@ -106,7 +106,7 @@ func (b *back) set(i int, g *Tensor) {
 	b.res[i] = b.apart(g)
 }
 
-// apart returns g, or another handle of it if something else uses g already: it is an incoming gradient, or the gradient of another input.
+// apart returns g, or a second handle to it if g is already in use, as an incoming gradient or as the gradient of another input.
 func (b *back) apart(g *Tensor) *Tensor {
 	if slices.Contains(b.g, g) || slices.Contains(b.res, g) || g.scope != b.x.s.scope {
 		c := g.twin()

@@ -139,7 +139,7 @@ func (x *Exec) forFunction(fn Function, inputs []*Tensor) (*Exec, []*Tensor) {
 	case to == dtype.Invalid:
 		return x, inputs
 	case !to.IsFloat():
-		x.fail("Function", fault.Invalid, inputs, "%s wants its inputs as %v, which is no floating-point type", functionName(fn), to)
+		x.fail("Function", fault.Invalid, inputs, "%s wants its inputs as %v, which is not a floating-point type", functionName(fn), to)
 	}
 	y, ins := x.uncast(), slices.Clone(inputs)
 	for i, t := range ins {

@@ -229,7 +229,7 @@ func TestTensorMapRefusals(t *testing.T) {
 			{"not mapped", "parameter m of kernel half is a tensor map; give it a tensor with Mapped", half, []Arg{In(a), In(a)}},
 			{"number", "parameter m of kernel half is a tensor map; give it a tensor with Mapped", half, []Arg{Integer(1), In(a)}},
 			{"nil", "argument 0 of kernel half is a nil tensor; give it one", half, []Arg{Mapped(nil), In(a)}},
-			{"buffer", "parameter b of kernel half is no tensor map, but Mapped was given", half, []Arg{Mapped(a), Mapped(a)}},
+			{"buffer", "parameter b of kernel half is not a tensor map, but Mapped was given", half, []Arg{Mapped(a), Mapped(a)}},
 			{"type", "tensor map m of kernel half loads tiles of float16, but a tensor of float32 was given", half,
 				[]Arg{Mapped(b), In(a)}},
 			{"integers", "loads tiles of int8, but a tensor of int8 was given; give one of the same type, which float16, bfloat16 and " +

@@ -282,7 +282,7 @@ var places = []Place{
 	{dtype.Float32, []int{4, 4}, []int{5, 1}, 3},
 }
 
-// randomGraph returns a segment of n calls on some storages from outside, and the contents of these.
+// randomGraph returns a segment of n calls that read a few storages from outside, and the contents of those storages.
 func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 	g, m := &Graph{}, memory{}
 	const outside = 3

@@ -280,7 +280,7 @@ func (s *scanner) number(most int, negative bool) int {
 	}
 	n, err := strconv.Atoi(s.t[:i])
 	if err != nil || n > most || n < -most || strconv.Itoa(n) != s.t[:i] {
-		s.fail("%q is no number up to %d", s.t, most)
+		s.fail("%q is not a number up to %d", s.t, most)
 		return 0
 	}
 	s.t = s.t[i:]

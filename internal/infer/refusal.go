@@ -7,7 +7,7 @@ import (
 	"tenon.dev/fault"
 )
 
-// shown is how many dimensions of a shape, or numbers of another list, an error shows.
+// shown is the maximum number of dimensions, or of elements of another list, that an error shows.
 const shown = 12
 
 // Clipped formats a list of numbers for an error.

@@ -35,7 +35,7 @@ func (p *Pool) covers(h, w, oh, ow int) (windows [][]int, divisors []float64) {
 	return windows, divisors
 }
 
-// span returns the range that output i of n covers of size elements, evenly.
+// span divides size elements evenly among n outputs, and returns the range that output i covers.
 func span(i, n, size int) (from, to int) { return i * size / n, ((i+1)*size + n - 1) / n }
 
 func TestPooling(t *testing.T) {

@@ -48,7 +48,7 @@ const (
 	// at least reduceWork vectors per thread.
 	reduceAlone = 64
 	reduceWork  = 8
-	// reduceNarrow is the number of reduced elements from which on columns of few outputs are narrower than 32 threads.
+	// reduceNarrow is the minimum number of reduced elements for which columns with few outputs are narrower than 32 threads.
 	reduceNarrow = 1024
 	// reduceFinalDeep is the number of parts above which more threads share an output in the last stage.
 	reduceFinalDeep = 64

@@ -66,7 +66,8 @@ internal/lib/...: LEAF internal/driver internal/dl internal/lib
 internal/alloc: fault internal/knob internal/driver
 
 RUNTIME = LEAF profile internal/origin internal/driver internal/alloc internal/kernels internal/kernels/... kernel internal/kir
-internal/rt: RUNTIME internal/disk internal/snapshot internal/stack internal/driver/libcuda internal/driver/hostsim internal/driver/null internal/ptx internal/lib/...
+DRIVERS = internal/driver/libcuda internal/driver/hostsim internal/driver/null internal/ptx internal/lib/...
+internal/rt: RUNTIME DRIVERS internal/disk internal/snapshot internal/stack
 cuda: RUNTIME internal/rt internal/pickle internal/snapshot
 cuda/nvtx: internal/lib/nvtx
 internal/core: RUNTIME internal/rt internal/infer internal/fuse internal/membarrier cuda internal/lib/...
@@ -206,7 +207,7 @@ func (t *Tree) fence(p *Package, f *File, spec *ast.ImportSpec, imp string) []Fi
 		return []Finding{t.at(spec.Pos(), "%s may not import %s: %s", p.Dir, imp, o.reason)}
 	}
 	if first, _, _ := strings.Cut(imp, "/"); strings.Contains(first, ".") {
-		return []Finding{t.at(spec.Pos(), "%s imports %s, which is no dependency of the module; RATIONALE.md says which are and why",
+		return []Finding{t.at(spec.Pos(), "%s imports %s, which is not a dependency of the module; RATIONALE.md says which are and why",
 			p.Dir, imp)}
 	}
 	return nil

@@ -41,7 +41,7 @@ func Recovers(t *Tree) []Finding {
 					}
 					if used[name] = true; recovering[name] == "" {
 						out = append(out,
-							t.at(id.Pos(), "%s calls recover: a panic that is no error of ours is a bug and goes on; use core.Try", name))
+							t.at(id.Pos(), "%s calls recover: a panic that is not our error is a bug and goes on; use core.Try", name))
 					}
 					return true
 				})

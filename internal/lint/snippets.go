@@ -54,7 +54,7 @@ func Snippets(t *Tree) []Finding {
 	})
 }
 
-// link is a Markdown link or picture.
+// link is a Markdown link or image.
 var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 
 // Links checks that the files that the pages link to exist.

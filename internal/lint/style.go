@@ -6,7 +6,6 @@ import (
 	"go/ast"
 	"path"
 	"strings"
-	"unicode/utf8"
 )
 
 // The limits of the style law: in lines, and in columns for a line, where a tab counts as four.
@@ -26,9 +25,10 @@ var vague = map[string]bool{
 	"helper": true, "helpers": true, "base": true, "misc": true,
 }
 
-// Style checks the style law: functions of at most MaxFunction lines unless marked as tables, files of at most MaxFile lines, lines of at
-// most MaxColumns columns, and no file or package with a name that would fit anything. Exempt from the limits are generated files, lines
-// with a raw string, which cannot be broken, and directives.
+// Style checks the style law: functions of at most MaxFunction lines unless marked as tables, Go files of at most MaxFile lines, lines of
+// at most MaxColumns columns, and no file or package with a name that would fit anything. The limit of columns is also that of Markdown,
+// JavaScript, CSS, HTML, shell and Python. Exempt from the limits are generated files, pages with generated tables (widePages), directives,
+// struct tags, raw strings in tests, which are mostly output or data, and output that a page shows in a text block.
 func Style(t *Tree) []Finding {
 	var out []Finding
 	for _, p := range t.Packages {
@@ -39,7 +39,7 @@ func Style(t *Tree) []Finding {
 			out = append(out, t.fileStyle(f)...)
 		}
 	}
-	return out
+	return append(out, t.longPages()...)
 }
 
 func (t *Tree) fileStyle(f *File) []Finding {
@@ -72,30 +72,6 @@ func (t *Tree) fileStyle(f *File) []Finding {
 		}
 	}
 	return out
-}
-
-// longLines finds lines that are too long. One finding per file is enough.
-func (t *Tree) longLines(f *File) []Finding {
-	raw := map[int]bool{}
-	ast.Inspect(f.Syntax, func(n ast.Node) bool {
-		if l, ok := n.(*ast.BasicLit); ok && l.Value[0] == '`' {
-			for i := t.Fset.Position(l.Pos()).Line; i <= t.Fset.Position(l.End()).Line; i++ {
-				raw[i] = true
-			}
-		}
-		return true
-	})
-	n := 0
-	for line := range bytes.Lines(f.Text) {
-		n++
-		s := strings.TrimSuffix(string(line), "\n")
-		columns := utf8.RuneCountInString(s) + (tabColumns-1)*strings.Count(s, "\t")
-		if columns > MaxColumns && !raw[n] && !strings.HasPrefix(s, "//go:") {
-			return []Finding{{File: f.Path, Line: n, Msg: fmt.Sprintf("line has %d columns, the limit is %d: break it",
-				columns, MaxColumns)}}
-		}
-	}
-	return nil
 }
 
 // marked reports whether a comment contains the mark with a reason.

@@ -36,7 +36,8 @@ The methods of an Exec by task, then a table of the operations that they are mad
 
 ## Methods by task
 
-Each method takes the arguments in parentheses, and … stands for any number of them; ` + "`opt`" + ` may be left out. ` + "`go doc tenon.dev Exec.NAME`" + ` has
+Each method takes the arguments in parentheses, and … stands for any number of them; ` + "`opt`" + ` may be left out. ` +
+	"`go doc tenon.dev Exec.NAME`" + ` has
 types, options and errors, and [from-pytorch.md](from-pytorch.md) PyTorch's names. Most methods also have a form that writes to a tensor of
 the program: its name ends in Into, and it takes that tensor first.
 

@@ -21,9 +21,9 @@ func (m *machine) text(op byte) error {
 	default:
 		m.src.at--
 		if m.src.offset() == 0 {
-			return fault.New(fault.Invalid, "the file is no pickle: it begins with byte %#02x", op)
+			return fault.New(fault.Invalid, "the file is not a pickle: it begins with byte %#02x", op)
 		}
-		return m.broken("%#02x is no instruction", op)
+		return m.broken("%#02x is not an instruction", op)
 	}
 	b, err := m.src.line()
 	if err != nil {
@@ -33,7 +33,7 @@ func (m *machine) text(op byte) error {
 	case opGet, opPut:
 		i, err := strconv.ParseUint(string(b), 10, 32)
 		if err != nil {
-			return m.broken("%q is no memo index", clip(b))
+			return m.broken("%q is not a memo index", clip(b))
 		}
 		if op == opGet {
 			return m.get(uint32(i))
@@ -42,13 +42,13 @@ func (m *machine) text(op byte) error {
 	case opFloat:
 		f, err := strconv.ParseFloat(string(b), 64)
 		if err != nil && !strings.Contains(err.Error(), "range") {
-			return m.broken("%q is no float", clip(b))
+			return m.broken("%q is not a float", clip(b))
 		}
 		return m.pushFloat(f)
 	case opString:
 		s, ok := unquote(b)
 		if !ok {
-			return m.broken("%q is no quoted string", clip(b))
+			return m.broken("%q is not a quoted string", clip(b))
 		}
 		return m.pushText(s)
 	case opUnicode:
@@ -68,7 +68,7 @@ func (m *machine) textInt(op byte, b []byte) error {
 	}
 	v, ok := new(big.Int).SetString(string(b), 10)
 	if !ok {
-		return m.broken("%q is no integer", clip(b))
+		return m.broken("%q is not an integer", clip(b))
 	}
 	return m.pushBig(v)
 }

@@ -1,5 +1,5 @@
 // Package resnet is the convolutional network ResNet-50 with its training step and inference, written as a user of nn and optim would
-// write them. Tests and benchmarks of whole programs run it. Its weights and pictures are random.
+// write them. Tests and benchmarks of whole programs run it. Its weights and images are random.
 package resnet
 
 import (
@@ -12,13 +12,13 @@ type Config struct {
 	// Blocks are the numbers of blocks of the four stages, and Width the number of channels of the first convolution.
 	Blocks [4]int
 	Width  int
-	// Side is the height and width of the pictures, and Classes the number of classes.
+	// Side is the height and width of the images, and Classes the number of classes.
 	Side, Classes int
-	// ChannelsLast lays pictures and the weights of convolutions with their channels innermost.
+	// ChannelsLast lays images and the weights of convolutions with their channels innermost.
 	ChannelsLast bool
 }
 
-// Base is ResNet-50 with 25,557,032 parameters, for pictures of 224 by 224.
+// Base is ResNet-50 with 25,557,032 parameters, for images of 224 by 224.
 func Base() Config {
 	return Config{Blocks: [4]int{3, 4, 6, 3}, Width: 64, Side: 224, Classes: 1000, ChannelsLast: true}
 }
@@ -28,7 +28,7 @@ func Small() Config {
 	return Config{Blocks: [4]int{2, 1, 1, 1}, Width: 8, Side: 64, Classes: 10, ChannelsLast: true}
 }
 
-// Model maps pictures [N, 3, H, W] to logits [N, classes] (K. He et al., Deep Residual Learning for Image Recognition, 2015). A block that
+// Model maps images [N, 3, H, W] to logits [N, classes] (K. He et al., Deep Residual Learning for Image Recognition, 2015). A block that
 // halves height and width does so in its middle convolution. Names and order of the parameters are those of torchvision's resnet50.
 type Model struct {
 	// Conv1 and BN1 come before the stages, and FC after them.
@@ -103,7 +103,7 @@ func (c Config) block(x *tenon.Exec, in, width, stride int) *Block {
 	return b
 }
 
-// Forward returns the logits of pictures.
+// Forward returns the logits of images.
 func (m *Model) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
 		h := x.ReLU(m.BN1.Forward(x, m.Conv1.Forward(x, in)))
@@ -131,8 +131,8 @@ func (b *Block) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	})
 }
 
-// pictures returns a random batch in the model's layout.
-func (c Config) pictures(x *tenon.Exec, batch int) *tenon.Tensor {
+// images returns a random batch in the model's layout.
+func (c Config) images(x *tenon.Exec, batch int) *tenon.Tensor {
 	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
 		in := x.RandN([]int{batch, 3, c.Side, c.Side}, tenon.Float32)
 		if c.ChannelsLast {

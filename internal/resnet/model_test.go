@@ -21,7 +21,7 @@ var torchJSON []byte
 // recorded describes PyTorch's network, and its results with the values of fill.
 type recorded struct {
 	Params [][2]any `json:"params"`
-	// Eval are evenly spaced logits of the first picture, in float64, and Err32 is the error of PyTorch's own float32.
+	// Eval are evenly spaced logits of the first image, in float64, and Err32 is the error of PyTorch's own float32.
 	Eval struct {
 		Step   int       `json:"step"`
 		Values []float64 `json:"values"`
@@ -103,10 +103,10 @@ func TestParameters(t *testing.T) {
 	}
 }
 
-// The logits of a picture are PyTorch's, in either layout.
+// The logits of a image are PyTorch's, in either layout.
 func TestLogits(t *testing.T) {
 	if testing.Short() {
-		t.Skip("a picture takes seconds")
+		t.Skip("a image takes seconds")
 	}
 	want := fromTorch(t)
 	for _, last := range []bool{false, true} {
@@ -122,15 +122,15 @@ func TestLogits(t *testing.T) {
 					x.CopyInto(a, tenon.From(x, fill(name, a.Shape()), a.Shape()...))
 				}
 			}
-			in := make([]float32, 3*c.Side*c.Side) // the first of the recorded pictures
+			in := make([]float32, 3*c.Side*c.Side) // the first of the recorded images
 			for i, u := range uniform("image", len(in)) {
 				in[i] = float32(2*u-1) * 1.7
 			}
-			picture := tenon.From(x, in, 1, 3, c.Side, c.Side)
+			image := tenon.From(x, in, 1, 3, c.Side, c.Side)
 			if last {
-				picture = x.ChannelsLast(picture)
+				image = x.ChannelsLast(image)
 			}
-			got := testdevice.Read[float32](t, x, m.Forward(x, picture))
+			got := testdevice.Read[float32](t, x, m.Forward(x, image))
 			var square, most float64
 			for i, v := range want.Eval.Values {
 				square += v * v

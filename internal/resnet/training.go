@@ -12,13 +12,13 @@ type Training struct {
 	Model *Model
 	Loss  *tenon.Tensor
 
-	opt              *optim.SGD
-	pictures, labels *tenon.Tensor
+	opt            *optim.SGD
+	images, labels *tenon.Tensor
 }
 
-// NewTraining returns a model with random weights and a random batch of pictures.
+// NewTraining returns a model with random weights and a random batch of images.
 func NewTraining(x *tenon.Exec, c Config, batch int) (*Training, error) {
-	t := &Training{Model: New(x, c), pictures: c.pictures(x, batch)}
+	t := &Training{Model: New(x, c), images: c.images(x, batch)}
 	t.labels = x.RandInt(0, int64(c.Classes), []int{batch}, tenon.Int64)
 	var err error
 	t.opt, err = optim.NewSGD(nn.Params(t.Model), optim.SGDOpt{LR: 0.1, Momentum: 0.9})
@@ -29,7 +29,7 @@ func NewTraining(x *tenon.Exec, c Config, batch int) (*Training, error) {
 func (t *Training) Step(x *tenon.Exec) error {
 	t.opt.ZeroGrad()
 	low := x.Autocast(tenon.BFloat16)
-	loss := low.CrossEntropy(t.Model.Forward(low, t.pictures), t.labels)
+	loss := low.CrossEntropy(t.Model.Forward(low, t.images), t.labels)
 	if err := x.Backward(loss); err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func (t *Training) Step(x *tenon.Exec) error {
 func (t *Training) Close() {
 	t.opt.Close()
 	nn.Close(t.Model)
-	for _, a := range []*tenon.Tensor{t.Loss, t.pictures, t.labels} {
+	for _, a := range []*tenon.Tensor{t.Loss, t.images, t.labels} {
 		a.Close()
 	}
 }
@@ -56,19 +56,19 @@ type Inference struct {
 	Model  *Model
 	Logits *tenon.Tensor
 
-	pictures *tenon.Tensor
+	images *tenon.Tensor
 }
 
-// NewInference returns a model with random weights and a random batch of pictures.
+// NewInference returns a model with random weights and a random batch of images.
 func NewInference(x *tenon.Exec, c Config, batch int) *Inference {
-	i := &Inference{Model: New(x, c), pictures: c.pictures(x, batch)}
+	i := &Inference{Model: New(x, c), images: c.images(x, batch)}
 	nn.Eval(i.Model)
 	return i
 }
 
 // Step computes the logits with bf16 autocast and without gradients. It reads nothing from the device.
 func (i *Inference) Step(x *tenon.Exec) error {
-	logits := i.Model.Forward(x.NoGrad().Autocast(tenon.BFloat16), i.pictures)
+	logits := i.Model.Forward(x.NoGrad().Autocast(tenon.BFloat16), i.images)
 	i.Logits.Close()
 	i.Logits = x.Keep(logits)
 	return nil
@@ -78,5 +78,5 @@ func (i *Inference) Step(x *tenon.Exec) error {
 func (i *Inference) Close() {
 	nn.Close(i.Model)
 	i.Logits.Close()
-	i.pictures.Close()
+	i.images.Close()
 }

@@ -121,7 +121,7 @@ func (d *Device) BeginCapture(st *Stream, spec CaptureSpec) (*Capture, error) {
 		return nil, fault.New(fault.Capture, "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to "+
 			"replay them on the default stream.)")
 	case spec.Mode < 0 || int(spec.Mode) >= len(driverModes):
-		return nil, fault.New(fault.Invalid, "%d is no capture mode; use cuda.CaptureThreadLocal, CaptureGlobal or CaptureRelaxed",
+		return nil, fault.New(fault.Invalid, "%d is not a capture mode; use cuda.CaptureThreadLocal, CaptureGlobal or CaptureRelaxed",
 			spec.Mode)
 	case st.Capturing():
 		return nil, fault.New(fault.Capture, "the stream is being captured already; end that capture first")

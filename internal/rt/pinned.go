@@ -47,7 +47,8 @@ func (p *Pinned) Use(f func(b []byte) error) error {
 	return f(p.bytes)
 }
 
-// Record tells that work queued on s uses the memory: after Free it is not reused until the work that s has at the time of Free is done.
+// Record notes that work queued on s uses the memory. After Free, the memory is not reused until s has finished the work that it had at the
+// time of Free.
 func (p *Pinned) Record(s *Stream) error {
 	return p.dev.checkAlloc(p.dev.pinned.host(p.dev).RecordStream(p.block, alloc.Stream(s.handle)),
 		"a use of page-locked memory could not be noted")

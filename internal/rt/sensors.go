@@ -23,7 +23,7 @@ func sensed[T any](d *Device, what string, read func(g nvml.GPU) (T, error)) (v 
 		return v, fault.New(fault.Invalid, "Expected a cuda device, but got: cpu")
 	}
 	if d.info.PCIBusID == "" {
-		return v, fault.New(fault.Unsupported, "%s has no %s: it is no device on this machine's bus", d.info.Name, what)
+		return v, fault.New(fault.Unsupported, "%s has no %s: it is not a device on this machine's bus", d.info.Name, what)
 	}
 	l, err := management()
 	if err == nil {

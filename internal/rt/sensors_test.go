@@ -49,7 +49,7 @@ func TestSensorsOfOthers(t *testing.T) {
 			}
 		}
 	}
-	read(openSim(t, nil), fault.Unsupported, "it is no device on this machine's bus")
+	read(openSim(t, nil), fault.Unsupported, "it is not a device on this machine's bus")
 	host, err := Host()
 	if err != nil {
 		t.Fatal(err)

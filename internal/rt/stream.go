@@ -138,11 +138,11 @@ func (s *Stream) close() {
 // foreign returns the error for work of the capture in, or outside any if nil, on a stream that is not part of it.
 func (s *Stream) foreign(in *Capture) error {
 	if c := s.capture.Load(); c != nil {
-		return fault.New(fault.Capture, "stream %d records the graph that is captured%s, of which this is no part; use another stream, "+
-			"or wait for the capture's end", s.id, c.where())
+		return fault.New(fault.Capture, "stream %d records the graph that is captured%s, and this work is not part of it; use another "+
+			"stream, or wait for the capture's end", s.id, c.where())
 	}
 	return fault.New(fault.Capture,
-		"stream %d is no part of the graph that is captured%s: use the Exec that the captured function is given", s.id, in.where())
+		"stream %d is not part of the graph that is captured%s: use the Exec that the captured function is given", s.id, in.where())
 }
 
 // raise makes a at least v.
@@ -270,7 +270,7 @@ func (s *Stream) outside(o *Stream, c *Capture) error {
 
 // isolated returns the error for captured work that is made to wait for work outside the capture.
 func (s *Stream) isolated() error {
-	return fault.New(fault.Capture, "stream %d records the graph that is captured%s, and cannot wait for work that is no part of it; "+
+	return fault.New(fault.Capture, "stream %d records the graph that is captured%s, and cannot wait for work that is not part of it; "+
 		"wait before the capture", s.id, s.capture.Load().where())
 }
 

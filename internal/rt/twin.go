@@ -214,7 +214,7 @@ func (g *Graph) prepareTwin(p *Profiler) ([]driver.Event, error) {
 	case t != nil && t.err != nil:
 		return nil, t.err
 	case n != g.nodes:
-		return nil, fault.New(fault.Unsupported, "%d of its %d nodes are no kernels, copies or fills of operations", g.nodes-n, g.nodes)
+		return nil, fault.New(fault.Unsupported, "%d of its %d nodes are not kernels, copies or fills of operations", g.nodes-n, g.nodes)
 	case n >= mostMarks:
 		return nil, fault.New(fault.Unsupported, "it has %d nodes; at most %d can have times of their own", n, mostMarks-1)
 	case !p.room(n + 1):

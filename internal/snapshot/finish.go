@@ -17,7 +17,7 @@ func (b *builder) finish(d *pickle.Data) error {
 	case root.Kind() == pickle.KindList && len(b.s.Segments) > 0: // the short form: segments alone
 		segments, hasSegments = root, true
 	case root.Kind() != pickle.KindDict || !hasSegments && !hasTraces:
-		return fault.New(fault.Invalid, "the pickle is no memory snapshot: it has neither segments nor device_traces")
+		return fault.New(fault.Invalid, "the pickle is not a memory snapshot: it has neither segments nor device_traces")
 	}
 	if hasSegments {
 		if err := b.orderSegments(d, segments); err != nil {

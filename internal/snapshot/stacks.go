@@ -79,7 +79,7 @@ func (s *Stacks) AddFrame(f Frame) FrameID {
 	return id
 }
 
-// AddCalls returns the ID of the stack of these frames, innermost first, which is new if the stack is.
+// AddCalls returns the ID of the stack with these frames, innermost first. A stack that is not yet known gets a new ID.
 func (s *Stacks) AddCalls(calls []FrameID) StackID {
 	if len(calls) == 0 {
 		return 0

@@ -30,7 +30,7 @@ var mishGrad = kernel.Build("mish_grad", func(k *kernel.Builder) {
 	})
 })
 
-// activation is the operation that has both.
+// activation is the operation that combines them.
 type activation struct{}
 
 func (activation) Forward(x *tenon.Exec, c *tenon.FunctionContext, inputs ...*tenon.Tensor) []*tenon.Tensor {

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Records what compute-sanitizer says of the planted programs, on a machine with an NVIDIA GPU, the CUDA toolkit and PyTorch.
 # usage, in the repository's root: memcheck/testdata/record.sh OUT.tgz [GO-TEST-BINARY]
-# The archive holds one file for each run, named TOOL-SUITE-NAME.txt, with both output streams as they came, and runs.tsv: file, exit status, seconds,
-# command.
+# The archive holds one file for each run, named TOOL-SUITE-NAME.txt, with both output streams as they came, and runs.tsv: file, exit
+# status, seconds, command.
 set -uo pipefail
 out=$1
 planted_go=${2:-}
@@ -21,14 +21,16 @@ one() { # tool, suite, name, limit in seconds, options and command…
 	local t=$(date +%s%3N)
 	(cd "$work" && timeout -k 5 "$limit" "$san" --tool "$tool" --error-exitcode 66 "$@") >"$work/rec/$file" 2>&1
 	local rc=$?
-	printf '%s\t%d\t%d ms\tcompute-sanitizer --tool %s --error-exitcode 66 %s\n' "$file" $rc $(($(date +%s%3N) - t)) "$tool" "${*//"$work/"/}" >>"$work/rec/runs.tsv"
+	printf '%s\t%d\t%d ms\tcompute-sanitizer --tool %s --error-exitcode 66 %s\n' \
+		"$file" $rc $(($(date +%s%3N) - t)) "$tool" "${*//"$work/"/}" >>"$work/rec/runs.tsv"
 }
 many() { # at most so many at a time
 	while [ "$(jobs -rp | wc -l)" -ge 10 ]; do wait -n; done
 }
 leak="--leak-check full"
 few="--print-limit 4" # enough of a report whose groups are alike
-for c in clean blas oob_write oob_before oob_shared oob_local null_write misaligned double_free copy_past api_error trap host_crash host_fails; do
+for c in clean blas oob_write oob_before oob_shared oob_local null_write misaligned double_free copy_past api_error trap host_crash \
+	host_fails; do
 	many; one memcheck cuda $c 60 ./planted $c &
 done
 for c in blas_short oob_read use_after_free assert; do many; one memcheck cuda $c 60 $few ./planted $c & done
@@ -50,7 +52,8 @@ many; py memcheck clean 120 TestPlanted::test_clean_cuda &
 many; py memcheck out_of_bounds 120 TestPlanted::test_out_of_bounds_cuda &
 many; py memcheck fails 120 TestPlanted::test_fails_cuda &
 many; py memcheck only_cpu 120 TestPlanted::test_only_cpu &
-many; one memcheck nocuda only_cpu 120 --require-cuda-init no python3 -m pytest -q -p no:cacheprovider test_planted.py::TestPlanted::test_only_cpu &
+many; one memcheck nocuda only_cpu 120 --require-cuda-init no \
+	python3 -m pytest -q -p no:cacheprovider test_planted.py::TestPlanted::test_only_cpu &
 many; py memcheck hang 60 TestPlanted::test_hang_cuda &
 many; py memcheck product 120 test_product_cuda &
 many; py memcheck convolution 120 test_convolution_cuda &

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs tenon memcheck over the planted programs - a Python file, a CUDA C++ program and compiled Go tests - under compute-sanitizer's four tools, on a machine with
-# an NVIDIA GPU, the CUDA toolkit and PyTorch, and leaves the journals pytest.jsonl, cuda.jsonl and go.jsonl, and a report's page for each.
+# Runs tenon memcheck over the planted programs - a Python file, a CUDA C++ program and compiled Go tests - under compute-sanitizer's four
+# tools, on a machine with an NVIDIA GPU, the CUDA toolkit and PyTorch, and leaves the journals pytest.jsonl, cuda.jsonl and go.jsonl, and a
+# report's page for each.
 # usage: memcheck/testdata/runs.sh OUT-FOLDER TENON GO-TEST-BINARY   (the last is internal/sanitize with -tags planted)
 set -uo pipefail
 mkdir -p "$1"

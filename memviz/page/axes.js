@@ -154,7 +154,15 @@ function collectRuns(v, t, i, labels) {
     if (x1 < gutter.left || x0 > v.w - gutter.right) continue;
     const seen = Math.min(x1, v.w - gutter.right) - Math.max(x0, gutter.left);
     if (best && Math.min(best.x1, v.w - gutter.right) - Math.max(best.x0, gutter.left) >= seen) continue;
-    labels.set(id, { x0, x1, offset: t.offset[s], y: v.y(t.offset[s] + t.size[i]), height: t.size[i] * v.ky, size: t.size[i], stack: t.stack[i] });
+    labels.set(id, {
+      x0,
+      x1,
+      offset: t.offset[s],
+      y: v.y(t.offset[s] + t.size[i]),
+      height: t.size[i] * v.ky,
+      size: t.size[i],
+      stack: t.stack[i]
+    });
   }
 }
 

@@ -10,9 +10,19 @@ class BlockView {
     this.spacer = h('div');
     this.scroller = h('div', { class: 'blocks', tabindex: '0', 'aria-label': 'Block map' }, this.canvas, this.spacer);
     this.head = h('div', { class: 'facts' });
-    this.slider = h('input', { type: 'range', min: '0', step: '1', 'aria-label': 'State', class: 'slider', oninput: e => update({ state: Number(e.target.value) }) });
+    this.slider = h('input', {
+      type: 'range',
+      min: '0',
+      step: '1',
+      'aria-label': 'State',
+      class: 'slider',
+      oninput: e => update({ state: Number(e.target.value) })
+    });
     this.legend = h('div', { class: 'legend block-legend' });
-    this.root = h('div', { class: 'state-view' }, this.head, this.slider, h('div', { class: 'split' }, this.table.scroller, h('div', { class: 'map' }, this.scroller, this.legend)));
+    this.root = h('div', { class: 'state-view' },
+      this.head,
+      this.slider,
+      h('div', { class: 'split' }, this.table.scroller, h('div', { class: 'map' }, this.scroller, this.legend)));
     this.zoomed = 1;
     this.hoverStack = 0;
     this.scroller.addEventListener('scroll', () => this.schedule(), { passive: true });
@@ -68,8 +78,8 @@ class BlockView {
     this.schedule();
   }
 
-  // placeOutputs finds the outputs of graphs in the segments. If the search names a graph, it leaves only the segments that the graph needs.
-  // After a replay, outputs have memory that the allocator counts as free: these are a segment's lent pieces.
+  // placeOutputs finds the outputs of graphs in the segments. If the search names a graph, it leaves only the segments that the graph
+  // needs. After a replay, outputs have memory that the allocator counts as free: these are a segment's lent pieces.
   placeOutputs(segments, pools) {
     const outputs = liveOutputs(pools), found = pools.length ? foundNodes(pools) : null;
     const needed = found && found.flatMap(n => n.segments).map(BigInt);
@@ -119,16 +129,26 @@ class BlockView {
       if (isPrivate(g)) pools.add(g.pool);
     }
     const fact = (name, value, title) => h('span', { class: 'fact', title }, h('b', {}, value), h('span', {}, name));
-    headline(this.head, [
-      traced ? fact(s === 0 ? 'before the trace' : `of ${plural(device().events, 'event')}`, s === 0 ? 'state 0' : `event ${number(s - 1)}`) : fact('without a trace', 'the snapshot’s own state'),
-      fact('in segments', bytes(size)), fact('active', `${bytes(active)} · ${percent(active, size)}`), fact('largest free piece', bytes(largest), 'An allocation larger than this needs a new segment'),
-      fact(count === 1 ? 'segment' : 'segments', number(count)), pools.size ? fact(pools.size === 1 ? 'private pool' : 'private pools', number(pools.size)) : null,
-      this.only ? h('span', { class: 'chip' }, `only segments of “${this.only}”`) : null,
-    ], [
-      h('button', { class: 'small', title: 'To the peak (p)', onclick: () => goToPeak('active') }, 'Peak'),
-      h('button', { class: 'small', title: 'All segments in sight (0)', onclick: () => this.setZoom(1) }, 'Fit'),
-      h('button', { class: 'small', title: 'Larger blocks (+)', 'aria-label': 'Larger', onclick: () => this.setZoom(this.zoomed * 1.5) }, '+'),
-      h('button', { class: 'small', title: 'Smaller blocks (−)', 'aria-label': 'Smaller', onclick: () => this.setZoom(this.zoomed / 1.5) }, '−')]);
+    headline(this.head,
+      [
+        traced
+          ? fact(s === 0 ? 'before the trace' : `of ${plural(device().events, 'event')}`, s === 0 ? 'state 0' : `event ${number(s - 1)}`)
+          : fact('without a trace', 'the snapshot’s own state'),
+        fact('in segments', bytes(size)),
+        fact('active', `${bytes(active)} · ${percent(active, size)}`),
+        fact('largest free piece', bytes(largest), 'An allocation larger than this needs a new segment'),
+        fact(count === 1 ? 'segment' : 'segments', number(count)),
+        pools.size ? fact(pools.size === 1 ? 'private pool' : 'private pools', number(pools.size)) : null,
+        this.only ? h('span', { class: 'chip' }, `only segments of “${this.only}”`) : null],
+      [
+        h('button', { class: 'small', title: 'To the peak (p)', onclick: () => goToPeak('active') }, 'Peak'),
+        h('button', { class: 'small', title: 'All segments in sight (0)', onclick: () => this.setZoom(1) }, 'Fit'),
+        h('button', { class: 'small', title: 'Larger blocks (+)', 'aria-label': 'Larger', onclick: () => this.setZoom(this.zoomed * 1.5) },
+          '+'),
+        h(
+          'button',
+          { class: 'small', title: 'Smaller blocks (−)', 'aria-label': 'Smaller', onclick: () => this.setZoom(this.zoomed / 1.5) },
+          '−')]);
   }
 
   // fillLegend explains what the map shows, as far as that occurs in it.
@@ -140,7 +160,12 @@ class BlockView {
     if (this.explained === key) return;
     this.explained = key;
     const name = (cls, text) => h('span', {}, h('i', { class: cls }), text);
-    put(this.legend, h('span', {}, 'Colour is the stack'), name('free', 'free'), pending ? name('pending', 'freed, still in use elsewhere') : null, pools ? name('private', 'private pool') : null, lent ? name('lent', 'output of a replay, free to the allocator') : null,
+    put(this.legend,
+      h('span', {}, 'Colour is the stack'),
+      name('free', 'free'),
+      pending ? name('pending', 'freed, still in use elsewhere') : null,
+      pools ? name('private', 'private pool') : null,
+      lent ? name('lent', 'output of a replay, free to the allocator') : null,
       event ? name(event, event === 'gone' ? 'freed by this event' : 'made by this event') : null);
   }
 
@@ -207,7 +232,16 @@ class BlockView {
       }
       for (let done = 0; done < width - 1e-6;) {
         const part = Math.min(width - done, w - x);
-        this.pieces.push({ s, x, y, w: part, from: done / width * s.size, to: (done + part) / width * s.size, opens: done === 0, closes: done + part >= width - 1e-6 });
+        this.pieces.push({
+          s,
+          x,
+          y,
+          w: part,
+          from: (done / width) * s.size,
+          to: ((done + part) / width) * s.size,
+          opens: done === 0,
+          closes: done + part >= width - 1e-6
+        });
         done += part;
         x += part;
         if (done < width - 1e-6) {
@@ -230,7 +264,10 @@ class BlockView {
 
   draw() {
     if (!this.scroller.isConnected) return;
-    const ratio = Math.min(devicePixelRatio || 1, 2), w = this.scroller.clientWidth, height = this.scroller.clientHeight, top = this.scroller.scrollTop;
+    const ratio = Math.min(devicePixelRatio || 1, 2),
+      w = this.scroller.clientWidth,
+      height = this.scroller.clientHeight,
+      top = this.scroller.scrollTop;
     sizeCanvas(this.canvas, w, height, ratio);
     const c = this.canvas.getContext('2d');
     c.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -253,12 +290,20 @@ class BlockView {
     c.textBaseline = 'middle';
     c.font = `600 12px ${css('--sans')}`;
     c.fillStyle = g.private ? css('--pool') : css('--ink');
-    const name = g.stray ? 'In no segment that the file knows' : g.private ? `Private pool ${g.pool}` : g.pool === '' ? 'Gone before the snapshot, pool unknown' : 'Default pool';
+    const name = g.stray
+      ? 'In no segment that the file knows'
+      : g.private
+        ? `Private pool ${g.pool}`
+        : g.pool === ''
+          ? 'Gone before the snapshot, pool unknown'
+          : 'Default pool';
     c.fillText(name, 0, y + 10);
     let x = c.measureText(name).width + 10;
     c.font = `12px ${css('--sans')}`;
     c.fillStyle = css('--muted');
-    const text = g.stray ? `${plural(g.segments.length, 'allocation')} · ${bytes(g.size)}` : `stream ${streamName(g.stream)} · ${plural(g.segments.length, 'segment')} · ${bytes(g.size)}, ${percent(g.active, g.size)} active`;
+    const text = g.stray
+      ? `${plural(g.segments.length, 'allocation')} · ${bytes(g.size)}`
+      : `stream ${streamName(g.stream)} · ${plural(g.segments.length, 'segment')} · ${bytes(g.size)}, ${percent(g.active, g.size)} active`;
     c.fillText(fitText(c, text, this.scroller.clientWidth - 24 - x), x, y + 10);
   }
 
@@ -280,8 +325,12 @@ class BlockView {
         c.fillStyle = css('--on-strip');
         c.font = `11px ${css('--sans')}`;
         c.textBaseline = 'middle';
-        const text = bytes(b.size), s = z - a > 120 && stackText(b.stack, () => this.schedule());
-        c.fillText(fitText(c, s && s.label ? `${text}  ${callName(splitLabel(s.label))}` : text, z - a - 10), a + 5, p.y + barHeight / 2 + 0.5);
+        const text = bytes(b.size),
+          s = z - a > 120 && stackText(b.stack, () => this.schedule());
+        c.fillText(
+          fitText(c, s && s.label ? `${text}  ${callName(splitLabel(s.label))}` : text, z - a - 10),
+          a + 5,
+          p.y + barHeight / 2 + 0.5);
       }
       if (where.sel === b.id || this.over && this.over.b === b) {
         c.strokeStyle = css('--ink');
@@ -347,9 +396,11 @@ class BlockView {
     const p = (this.pieces || []).find(p => y >= p.y - 2 && y < p.y + barHeight + 2 && x >= p.x && x < p.x + p.w);
     this.over = null;
     if (p) {
-      const off = p.from + (x - p.x) / p.w * (p.to - p.from);
-      const slack = 1.5 * (p.to - p.from) / p.w;
-      const b = p.s.blocks.find(b => off >= b.offset && off < b.offset + b.size) || p.s.blocks.find(b => off >= b.offset - slack && off < b.offset + b.size + slack);
+      const off = p.from + ((x - p.x) / p.w) * (p.to - p.from);
+      const slack = (1.5 * (p.to - p.from)) / p.w;
+      const b =
+        p.s.blocks.find(b => off >= b.offset && off < b.offset + b.size)
+        || p.s.blocks.find(b => off >= b.offset - slack && off < b.offset + b.size + slack);
       this.over = { p, b };
       this.lentAt = b ? null : (p.s.lent || []).find(o => off >= o.offset && off < o.offset + o.size);
       this.tip(e, p.s, b, off);
@@ -361,13 +412,23 @@ class BlockView {
   }
 
   tip(e, s, b, off) {
-    const box = this.scroller.getBoundingClientRect(), d = device();
-    const segment = s.stray ? `at ${s.addr}, in no known segment` : `segment ${s.addr} · ${bytes(s.size)}${s.kind ? ` · ${s.kind}` : ''}${s.expandable ? ' · expandable' : ''} · ${percent(s.active, s.size)} active`;
-    const place = [h('div', { class: 'tip-life' }, segment), isPrivate(s) ? h('div', { class: 'tip-life' }, `private pool ${d.pools[s.pool]}`) : null];
+    const box = this.scroller.getBoundingClientRect(),
+      d = device();
+    const segment = s.stray
+      ? `at ${s.addr}, in no known segment`
+      : `segment ${s.addr} · ${bytes(s.size)}${s.kind ? ` · ${s.kind}` : ''}${s.expandable ? ' · expandable' : ''}`
+        + ` · ${percent(s.active, s.size)} active`;
+    const place = [
+      h('div', { class: 'tip-life' }, segment),
+      isPrivate(s) ? h('div', { class: 'tip-life' }, `private pool ${d.pools[s.pool]}`) : null];
     const at = { x: e.clientX - box.left, y: e.clientY - box.top };
     if (b && b.output) place.unshift(h('div', { class: 'tip-life' }, outputText(b.output)));
     if (this.lentAt) {
-      showTip(this.scroller, at, h('div', {}, h('b', {}, bytes(this.lentAt.size)), ' in use, though the allocator counts it as free'), h('div', { class: 'tip-life' }, outputText(this.lentAt)), ...place);
+      showTip(this.scroller,
+        at,
+        h('div', {}, h('b', {}, bytes(this.lentAt.size)), ' in use, though the allocator counts it as free'),
+        h('div', { class: 'tip-life' }, outputText(this.lentAt)),
+        ...place);
       return;
     }
     if (!b) {
@@ -375,8 +436,17 @@ class BlockView {
       return;
     }
     const t = stackText(b.stack, () => this.schedule());
-    showTip(this.scroller, at, h('div', {}, h('b', {}, bytes(b.size)), b.pending ? ' freed, waiting for other streams' : ''),
-      t && t.label && b.stack ? h('div', { class: 'tip-stack' }, h('i', { style: { background: stackColour(b.stack) } }), h('span', {}, labelElement(t.label), callersOf(t, 3).map(x => h('div', { class: 'caller' }, x)))) : h('div', { class: 'faint' }, b.stack ? '' : 'no stack recorded'), ...place);
+    showTip(this.scroller,
+      at,
+      h('div', {}, h('b', {}, bytes(b.size)), b.pending ? ' freed, waiting for other streams' : ''),
+      t && t.label && b.stack
+        ? h('div', { class: 'tip-stack' },
+            h('i', { style: { background: stackColour(b.stack) } }),
+            h('span', {},
+              labelElement(t.label),
+              callersOf(t, 3).map(x => h('div', { class: 'caller' }, x))))
+        : h('div', { class: 'faint' }, b.stack ? '' : 'no stack recorded'),
+      ...place);
   }
 }
 
@@ -384,7 +454,17 @@ class BlockView {
 const frees = action => action.startsWith('free') || action.endsWith('free') || action.endsWith('unmap');
 
 // strayed makes an allocation in no known segment look like a segment of its own.
-const strayed = b => ({ addr: `0x${b.offset.toString(16)}`, size: b.size, active: b.size, largest: 0, stream: -1, pool: -1, kind: '', stray: true, blocks: [{ ...b, offset: 0 }] });
+const strayed = b => ({
+  addr: `0x${b.offset.toString(16)}`,
+  size: b.size,
+  active: b.size,
+  largest: 0,
+  stream: -1,
+  pool: -1,
+  kind: '',
+  stray: true,
+  blocks: [{ ...b, offset: 0 }]
+});
 
 const isPrivate = s => {
   const name = s.stray ? '' : device().pools[s.pool];
@@ -421,7 +501,16 @@ function groupSegments(segments) {
   const d = device(), groups = new Map();
   for (const s of segments) {
     const key = `${s.pool} ${s.stream}`;
-    if (!groups.has(key)) groups.set(key, { stray: s.stray, pool: d.pools[s.pool], private: isPrivate(s), stream: d.streams[s.stream], segments: [], size: 0, active: 0 });
+    if (!groups.has(key))
+      groups.set(key, {
+        stray: s.stray,
+        pool: d.pools[s.pool],
+        private: isPrivate(s),
+        stream: d.streams[s.stream],
+        segments: [],
+        size: 0,
+        active: 0
+      });
     const g = groups.get(key);
     g.segments.push(s);
     g.size += s.size;

@@ -35,8 +35,11 @@ function oklch(l, c, hue) {
 function keyColour(k) {
   const dark = document.documentElement.dataset.theme === 'dark';
   if (k === 0) return dark ? [98, 108, 122] : [150, 160, 174];
-  const hue = (k * 137.508 + 205) % 360, turn = k % 3;
-  return dark ? oklch([0.66, 0.58, 0.74][turn], [0.105, 0.11, 0.09][turn], hue) : oklch([0.72, 0.64, 0.8][turn], [0.115, 0.125, 0.1][turn], hue);
+  const hue = (k * 137.508 + 205) % 360,
+    turn = k % 3;
+  return dark
+    ? oklch([0.66, 0.58, 0.74][turn], [0.105, 0.11, 0.09][turn], hue)
+    : oklch([0.72, 0.64, 0.8][turn], [0.115, 0.125, 0.1][turn], hue);
 }
 
 // rampColour gives the colour of x in 0..1, from quiet blue to warm.
@@ -46,7 +49,13 @@ function rampColour(x) {
   return dark ? oklch(0.42 + 0.4 * x, 0.09 + 0.04 * x, 265 - 205 * x) : oklch(0.88 - 0.38 * x, 0.06 + 0.09 * x, 215 + 150 * x);
 }
 
-const colourModes = [['stack', 'stack'], ['size', 'size'], ['lifetime', 'lifetime'], ['stream', 'stream'], ['pool', 'pool'], ['category', 'category']];
+const colourModes = [
+  ['stack', 'stack'],
+  ['size', 'size'],
+  ['lifetime', 'lifetime'],
+  ['stream', 'stream'],
+  ['pool', 'pool'],
+  ['category', 'category']];
 
 // colourKey returns what strip i of a tile is coloured by: a small number.
 function colourKey(t, i) {
@@ -88,14 +97,27 @@ const greatestPower = () => Math.max(12, Math.floor(Math.log2(Math.max(device().
 
 // colourLegend explains colours that are not those of stacks.
 function colourLegend() {
-  const d = device(), name = (key, text) => h('span', {}, h('i', { style: { background: rgbText(colourRGB(key)) } }), text);
-  const ramp = (from, to) => h('span', { class: 'ramp' }, from, h('i', { style: { background: `linear-gradient(90deg, ${[0, 0.25, 0.5, 0.75, 1].map(x => rgbText(rampColour(x))).join(', ')})` } }), to);
+  const d = device(),
+    name = (key, text) => h('span', {}, h('i', { style: { background: rgbText(colourRGB(key)) } }), text);
+  const ramp = (from, to) =>
+    h('span', { class: 'ramp' },
+      from,
+      h('i', { style: { background: `linear-gradient(90deg, ${[0, 0.25, 0.5, 0.75, 1].map(x => rgbText(rampColour(x))).join(', ')})` } }),
+      to);
   switch (where.colour) {
-    case 'size': return h('span', { class: 'legend' }, ramp('512 B', `${bytes(2 ** greatestPower())} and more`));
-    case 'lifetime': return h('span', { class: 'legend' }, ramp('1 event', plural(d.states, 'event')));
-    case 'stream': return h('span', { class: 'legend' }, d.streams.map((s, k) => name(k, streamName(s))));
-    case 'pool': return h('span', { class: 'legend' }, d.pools.map((p, k) => name(k, p === '' ? 'unknown' : p === '(0,0)' ? 'default' : p)));
-    default: return h('span', { class: 'legend' }, info.categories.map((c, k) => name(k, c || 'none')));
+    case 'size':
+      return h('span', { class: 'legend' }, ramp('512 B', `${bytes(2 ** greatestPower())} and more`));
+    case 'lifetime':
+      return h('span', { class: 'legend' }, ramp('1 event', plural(d.states, 'event')));
+    case 'stream':
+      return h('span', { class: 'legend' },
+        d.streams.map((s, k) => name(k, streamName(s))));
+    case 'pool':
+      return h('span', { class: 'legend' },
+        d.pools.map((p, k) => name(k, p === '' ? 'unknown' : p === '(0,0)' ? 'default' : p)));
+    default:
+      return h('span', { class: 'legend' },
+        info.categories.map((c, k) => name(k, c || 'none')));
   }
 }
 

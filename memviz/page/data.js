@@ -89,7 +89,10 @@ function ask(path, parameters) {
   let p = answers.get(text);
   if (p) return p;
   if (embedded) {
-    p = text in embedded ? Promise.resolve(embedded[text]) : Promise.reject(new Missing('This static file does not hold that; open the snapshot with tenon memviz to see it.'));
+    p =
+      text in embedded
+        ? Promise.resolve(embedded[text])
+        : Promise.reject(new Missing('This static file does not hold that; open the snapshot with tenon memviz to see it.'));
     p.catch(() => {});
   } else {
     p = fetchAnswer(text).then(r => r.json());

@@ -27,8 +27,11 @@ class EventTable {
   }
 
   get topRow() {
-    const view = this.scroller.clientHeight, most = Math.max(1, this.height - view);
-    return this.height === this.total * eventRow ? this.scroller.scrollTop / eventRow : this.scroller.scrollTop / most * Math.max(0, this.total - view / eventRow);
+    const view = this.scroller.clientHeight,
+      most = Math.max(1, this.height - view);
+    return this.height === this.total * eventRow
+      ? this.scroller.scrollTop / eventRow
+      : (this.scroller.scrollTop / most) * Math.max(0, this.total - view / eventRow);
   }
 
   // rowOf returns the row of a state.
@@ -41,7 +44,8 @@ class EventTable {
     const view = this.scroller.clientHeight || 400, rows = view / eventRow, top = this.topRow;
     if (state < top + 1 || state > top + rows - 2) {
       const want = clamp(state - rows / 2, 0, Math.max(0, this.total - rows));
-      this.scroller.scrollTop = this.height === this.total * eventRow ? want * eventRow : want / Math.max(1, this.total - rows) * (this.height - view);
+      this.scroller.scrollTop =
+        this.height === this.total * eventRow ? want * eventRow : (want / Math.max(1, this.total - rows)) * (this.height - view);
     }
     this.placed = this.scroller.scrollTop;
     this.fill();
@@ -85,22 +89,46 @@ class EventTable {
     if (!this.scroller.isConnected || this.total === undefined) return;
     const top = this.topRow, first = Math.max(0, Math.floor(top)), n = Math.ceil(this.scroller.clientHeight / eventRow) + 1, rows = [];
     const marker = this.rowOf(markerState());
-    for (let k = first; k < Math.min(this.total, first + n); k++) rows.push(this.row(this.states ? this.states[k] : k, this.scroller.scrollTop + (k - top) * eventRow, k === marker));
+    for (let k = first; k < Math.min(this.total, first + n); k++)
+      rows.push(this.row(this.states ? this.states[k] : k, this.scroller.scrollTop + (k - top) * eventRow, k === marker));
     put(this.inner, ...rows);
     this.scroller.setAttribute('aria-activedescendant', `state-${this.states ? this.states[marker] : marker}`);
   }
 
   row(s, y, on) {
-    const look = { class: on ? 'event on' : 'event', role: 'option', id: `state-${s}`, 'aria-selected': on ? 'true' : 'false', style: { transform: `translateY(${Math.round(y)}px)` }, onclick: () => update({ state: s }) };
-    if (s === 0) return h('div', look, h('span', { class: 'index' }, '–'), h('span', { class: 'faint' }, device().events ? 'before the trace' : 'as of the snapshot'));
+    const look = {
+      class: on ? 'event on' : 'event',
+      role: 'option',
+      id: `state-${s}`,
+      'aria-selected': on ? 'true' : 'false',
+      style: { transform: `translateY(${Math.round(y)}px)` },
+      onclick: () => update({ state: s })
+    };
+    if (s === 0)
+      return h('div', look,
+        h('span', { class: 'index' }, '–'),
+        h('span', { class: 'faint' }, device().events ? 'before the trace' : 'as of the snapshot'));
     const e = this.event(s - 1);
-    if (e === 'missing') return h('div', look, h('span', { class: 'index' }, number(s - 1)), h('span', { class: 'faint' }, 'not in this static file'));
+    if (e === 'missing')
+      return h('div', look, h('span', { class: 'index' }, number(s - 1)), h('span', { class: 'faint' }, 'not in this static file'));
     if (!e) return h('div', look, h('span', { class: 'index' }, number(s - 1)), h('span', { class: 'faint' }, '…'));
-    return h('div', { ...look, title: `${e.action} ${e.addr} ${bytes(e.size)} stream ${e.stream}${e.label ? `\n${e.label}` : ''}` }, h('span', { class: 'index' }, number(e.index)),
-      h('span', { class: `action ${e.action}` }, actionText[e.action] || e.action), h('span', { class: 'size' }, e.action === 'snapshot' ? '' : bytes(e.size)), h('span', { class: 'what' }, e.stack ? shortLabel(e.label) : e.addr, e.note ? h('span', { class: 'faint' }, ` · ${e.note}`) : null));
+    return h('div', { ...look, title: `${e.action} ${e.addr} ${bytes(e.size)} stream ${e.stream}${e.label ? `\n${e.label}` : ''}` },
+      h('span', { class: 'index' }, number(e.index)),
+      h('span', { class: `action ${e.action}` }, actionText[e.action] || e.action),
+      h('span', { class: 'size' }, e.action === 'snapshot' ? '' : bytes(e.size)),
+      h('span', { class: 'what' }, e.stack ? shortLabel(e.label) : e.addr, e.note ? h('span', { class: 'faint' }, ` · ${e.note}`) : null));
   }
 }
 
 const actionText = {
-  alloc: 'alloc', free_requested: 'free asked', free_completed: 'free', segment_alloc: 'segment +', segment_free: 'segment −', segment_map: 'map', segment_unmap: 'unmap', oom: 'OOM', snapshot: 'snapshot', user_defined: 'mark',
+  alloc: 'alloc',
+  free_requested: 'free asked',
+  free_completed: 'free',
+  segment_alloc: 'segment +',
+  segment_free: 'segment −',
+  segment_map: 'map',
+  segment_unmap: 'unmap',
+  oom: 'OOM',
+  snapshot: 'snapshot',
+  user_defined: 'mark'
 };

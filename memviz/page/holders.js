@@ -40,18 +40,25 @@ class HoldersView {
   }
 
   fill(at, s, asked, filter) {
-    const d = device(), fact = (name, value) => h('span', { class: 'fact' }, h('b', {}, value), h('span', {}, name));
-    const form = (k, text) => h('button', { class: 'small', 'aria-pressed': where.form === k ? 'true' : 'false', onclick: () => update({ form: k }, true) }, text);
-    headline(this.head, [
-      fact(s === d.peak_state ? 'at the peak' : s === 0 ? 'before the trace' : `after event ${number(s - 1)}`, bytes(at.active)),
-      fact(at.count === 1 ? 'allocation' : 'allocations', number(at.count)), fact(at.stacks === 1 ? 'stack' : 'stacks', number(at.stacks)), fact('in segments', bytes(at.cached)),
-      at.time_us && d.time_start_us ? fact('after the start', duration(Math.max(0, at.time_us - d.time_start_us))) : null,
-      filter ? h('span', { class: 'chip' }, `only “${filter}”`) : null,
-      asked !== s ? h('span', { class: 'faint' }, `nearest state in this static file to ${number(asked)}`) : null,
-    ], [
-      s === d.peak_state ? null : h('button', { class: 'small', onclick: () => update({ state: d.peak_state }, true), title: 'To the peak (p)' }, 'Peak'),
-      h('button', { class: 'small', onclick: () => update({ state: d.states - 1 }, true) }, 'End'),
-      h('span', { class: 'group', role: 'group', 'aria-label': 'Form' }, form('table', 'Table'), form('flame', 'Flame graph'))]);
+    const d = device(),
+      fact = (name, value) => h('span', { class: 'fact' }, h('b', {}, value), h('span', {}, name));
+    const form = (k, text) =>
+      h('button', { class: 'small', 'aria-pressed': where.form === k ? 'true' : 'false', onclick: () => update({ form: k }, true) }, text);
+    headline(this.head,
+      [
+        fact(s === d.peak_state ? 'at the peak' : s === 0 ? 'before the trace' : `after event ${number(s - 1)}`, bytes(at.active)),
+        fact(at.count === 1 ? 'allocation' : 'allocations', number(at.count)),
+        fact(at.stacks === 1 ? 'stack' : 'stacks', number(at.stacks)),
+        fact('in segments', bytes(at.cached)),
+        at.time_us && d.time_start_us ? fact('after the start', duration(Math.max(0, at.time_us - d.time_start_us))) : null,
+        filter ? h('span', { class: 'chip' }, `only “${filter}”`) : null,
+        asked !== s ? h('span', { class: 'faint' }, `nearest state in this static file to ${number(asked)}`) : null],
+      [
+        s === d.peak_state
+          ? null
+          : h('button', { class: 'small', onclick: () => update({ state: d.peak_state }, true), title: 'To the peak (p)' }, 'Peak'),
+        h('button', { class: 'small', onclick: () => update({ state: d.states - 1 }, true) }, 'End'),
+        h('span', { class: 'group', role: 'group', 'aria-label': 'Form' }, form('table', 'Table'), form('flame', 'Flame graph'))]);
   }
 
   table(at) {
@@ -66,11 +73,30 @@ class HoldersView {
       rows.push(...this.groupRows(g, k, at, sum));
     }
     if (at.rest.count) {
-      rows.push(h('tr', { class: 'rest' }, h('td', {}), h('td', {}, `${plural(at.stacks - at.groups.length, 'other stack')}`), h('td', { class: 'n' }, bytes(at.rest.bytes)), h('td', { class: 'n' }, percent(at.rest.bytes, at.active)), h('td', { class: 'wide' }), h('td', { class: 'n' }, number(at.rest.count)), h('td', { class: 'n' }, bytes(at.rest.largest)), h('td', {})));
+      rows.push(
+        h('tr', { class: 'rest' },
+          h('td', {}),
+          h('td', {}, `${plural(at.stacks - at.groups.length, 'other stack')}`),
+          h('td', { class: 'n' }, bytes(at.rest.bytes)),
+          h('td', { class: 'n' }, percent(at.rest.bytes, at.active)),
+          h('td', { class: 'wide' }),
+          h('td', { class: 'n' }, number(at.rest.count)),
+          h('td', { class: 'n' }, bytes(at.rest.largest)),
+          h('td', {})));
     }
-    put(this.body, h('table', { class: 'list' }, h('caption', { class: 'hidden' }, 'Memory by stack'),
-      h('thead', {}, h('tr', {}, ['', 'Allocated by', 'Bytes', 'Share', 'All so far', 'Count', 'Largest', 'Oldest'].map((t, i) => h('th', { scope: 'col', class: [2, 3, 5, 6, 7].includes(i) ? 'n' : '', title: t === 'Oldest' ? 'The event of its oldest allocation' : undefined }, t)))),
-      h('tbody', {}, rows)));
+    put(this.body,
+      h('table', { class: 'list' },
+        h('caption', { class: 'hidden' }, 'Memory by stack'),
+        h('thead', {},
+          h('tr', {},
+            ['', 'Allocated by', 'Bytes', 'Share', 'All so far', 'Count', 'Largest', 'Oldest'].map((t, i) =>
+              h('th', {
+                  scope: 'col',
+                  class: [2, 3, 5, 6, 7].includes(i) ? 'n' : '',
+                  title: t === 'Oldest' ? 'The event of its oldest allocation' : undefined
+                },
+                t)))),
+        h('tbody', {}, rows)));
   }
 
   labelCell(g) {
@@ -87,16 +113,32 @@ class HoldersView {
       this.body.querySelector(`[data-key="${id}"]`)?.focus();
     };
     const line = h('tr', { class: where.stack === g.stack && g.stack ? 'on' : '' },
-      h('td', {}, h('button', { class: 'fold-button', 'aria-expanded': open ? 'true' : 'false', 'aria-label': 'Stack', 'data-key': id, onclick: toggle }, open ? '▾' : '▸')),
-      h('td', { class: 'who', onclick: toggle }, h('i', { class: 'swatch', style: { background: stackColour(g.stack) } }), this.labelCell(g)),
-      h('td', { class: 'n strong' }, bytes(g.bytes)), h('td', { class: 'n' }, percent(g.bytes, at.active)),
-      h('td', { class: 'wide' }, h('div', { class: 'meter', title: `the first ${k + 1} hold ${percent(sum, at.active)}` }, h('span', { class: 'before', style: { width: `${100 * (sum - g.bytes) / at.active}%` } }), h('span', { style: { width: `${100 * g.bytes / at.active}%`, background: stackColour(g.stack) } }))),
-      h('td', { class: 'n' }, number(g.count)), h('td', { class: 'n' }, bytes(g.largest)), h('td', { class: 'n muted' }, g.oldest === 0 ? 'before' : number(g.oldest - 1)));
+      h('td', {},
+        h(
+          'button',
+          { class: 'fold-button', 'aria-expanded': open ? 'true' : 'false', 'aria-label': 'Stack', 'data-key': id, onclick: toggle },
+          open ? '▾' : '▸')),
+      h('td', { class: 'who', onclick: toggle },
+        h('i', { class: 'swatch', style: { background: stackColour(g.stack) } }),
+        this.labelCell(g)),
+      h('td', { class: 'n strong' }, bytes(g.bytes)),
+      h('td', { class: 'n' }, percent(g.bytes, at.active)),
+      h('td', { class: 'wide' },
+        h('div', { class: 'meter', title: `the first ${k + 1} hold ${percent(sum, at.active)}` },
+          h('span', { class: 'before', style: { width: `${(100 * (sum - g.bytes)) / at.active}%` } }),
+          h('span', { style: { width: `${(100 * g.bytes) / at.active}%`, background: stackColour(g.stack) } }))),
+      h('td', { class: 'n' }, number(g.count)),
+      h('td', { class: 'n' }, bytes(g.largest)),
+      h('td', { class: 'n muted' }, g.oldest === 0 ? 'before' : number(g.oldest - 1)));
     if (!open) return [line];
     const cell = h('td', { colspan: 6 }, h('p', { class: 'faint' }, '…'));
-    stackPromise(g.stack).then(s => put(cell,
-      h('div', { class: 'actions' }, h('button', { class: 'small', onclick: () => update({ view: 'active', stack: g.stack }, true) }, 'Show in timeline'), h('button', { class: 'small', onclick: () => update({ view: 'state', stack: g.stack }, true) }, 'Show in block map'), s ? copyButton(() => copyText(s.frames)) : null),
-      s ? framesElement(s.frames) : h('p', { class: 'faint' }, 'This static file does not hold the stack.')));
+    stackPromise(g.stack).then(s =>
+      put(cell,
+        h('div', { class: 'actions' },
+          h('button', { class: 'small', onclick: () => update({ view: 'active', stack: g.stack }, true) }, 'Show in timeline'),
+          h('button', { class: 'small', onclick: () => update({ view: 'state', stack: g.stack }, true) }, 'Show in block map'),
+          s ? copyButton(() => copyText(s.frames)) : null),
+        s ? framesElement(s.frames) : h('p', { class: 'faint' }, 'This static file does not hold the stack.')));
     return [line, h('tr', { class: 'open' }, h('td', {}), cell, h('td', {}))];
   }
 
@@ -114,11 +156,27 @@ class HoldersView {
     const walk = (n, x, w, depth) => {
       if (w < 0.12 || boxes.length > 3000) return;
       deepest = Math.max(deepest, depth);
-      boxes.push(h('button', {
-        class: n.rest ? 'flame rest' : 'flame', style: { left: `${x}%`, width: `calc(${w}% - 1px)`, top: `${depth * 21}px`, background: n.rest || !n.at ? '' : flameColour(n) },
-        'aria-label': `${n.name || 'all'}, ${bytes(n.bytes)}`, onclick: () => { this.focus = n === this.focus ? n.parent || n : n; this.drawFlame(); },
-        onmousemove: e => showTip(document.body, { x: e.clientX, y: e.clientY }, h('div', {}, h('b', {}, bytes(n.bytes)), ` · ${percent(n.bytes, this.tree.bytes)} · ${plural(n.count, 'allocation')}`), h('div', { class: 'tip-stack' }, n.name || 'all stacks'), n.at ? h('div', { class: 'tip-life' }, n.at) : null), onmouseleave: hideTip,
-      }, w > 2.2 ? `${n.name || 'all'}` : '', w > 7 && n.at ? h('span', { class: 'flame-at' }, ` ${baseName(n.at)}`) : '', w > 9 ? h('span', { class: 'flame-bytes' }, bytes(n.bytes)) : ''));
+      boxes.push(
+        h('button', {
+            class: n.rest ? 'flame rest' : 'flame',
+            style: { left: `${x}%`, width: `calc(${w}% - 1px)`, top: `${depth * 21}px`, background: n.rest || !n.at ? '' : flameColour(n) },
+            'aria-label': `${n.name || 'all'}, ${bytes(n.bytes)}`,
+            onclick: () => {
+              this.focus = n === this.focus ? n.parent || n : n;
+              this.drawFlame();
+            },
+            onmousemove: e =>
+              showTip(
+                document.body,
+                { x: e.clientX, y: e.clientY },
+                h('div', {}, h('b', {}, bytes(n.bytes)), ` · ${percent(n.bytes, this.tree.bytes)} · ${plural(n.count, 'allocation')}`),
+                h('div', { class: 'tip-stack' }, n.name || 'all stacks'),
+                n.at ? h('div', { class: 'tip-life' }, n.at) : null),
+            onmouseleave: hideTip
+          },
+          w > 2.2 ? `${n.name || 'all'}` : '',
+          w > 7 && n.at ? h('span', { class: 'flame-at' }, ` ${baseName(n.at)}`) : '',
+          w > 9 ? h('span', { class: 'flame-bytes' }, bytes(n.bytes)) : ''));
       let at = x;
       for (const c of n.list) {
         const part = w * c.bytes / n.bytes;
@@ -127,10 +185,32 @@ class HoldersView {
       }
     };
     walk(this.focus, 0, 100, 0);
-    const native = h('label', { class: 'switch' }, h('input', { type: 'checkbox', checked: this.native, onchange: e => { this.native = e.target.checked; this.load(); } }), ' all frames');
-    put(this.body, h('div', { class: 'flame-head' }, h('span', { class: 'muted' }, 'Callers above, callees below; width is bytes held. Click a frame to widen it, again to go back.'), h('span', { class: 'grow' }),
-      this.focus !== this.tree ? h('button', { class: 'small', onclick: () => { this.focus = this.tree; this.drawFlame(); } }, 'All') : null, native),
-    h('div', { class: 'flames', style: { height: `${(deepest + 1) * 21}px` }, title: '' }, boxes));
+    const native = h('label', { class: 'switch' },
+      h('input', {
+        type: 'checkbox',
+        checked: this.native,
+        onchange: e => {
+          this.native = e.target.checked;
+          this.load();
+        }
+      }),
+      ' all frames');
+    put(this.body,
+      h('div', { class: 'flame-head' },
+        h('span', { class: 'muted' }, 'Callers above, callees below; width is bytes held. Click a frame to widen it, again to go back.'),
+        h('span', { class: 'grow' }),
+        this.focus !== this.tree
+          ? h('button', {
+                class: 'small',
+                onclick: () => {
+                  this.focus = this.tree;
+                  this.drawFlame();
+                }
+              },
+              'All')
+          : null,
+        native),
+      h('div', { class: 'flames', style: { height: `${(deepest + 1) * 21}px` }, title: '' }, boxes));
   }
 }
 
@@ -144,7 +224,11 @@ function flameTree(at, stacks, native) {
     n.count += g.count;
     let frames = stacks[k] ? [...stacks[k].frames].reverse() : [];
     if (!native) frames = frames.filter(f => !nativeFrame(f) && !plumbing.test(f.name));
-    if (!frames.length) frames = [g.label ? { file: splitLabel(g.label).file, line: splitLabel(g.label).line, name: splitLabel(g.label).name } : { file: '', line: 0, name: '(no stack)' }];
+    if (!frames.length)
+      frames = [
+        g.label
+          ? { file: splitLabel(g.label).file, line: splitLabel(g.label).line, name: splitLabel(g.label).name }
+          : { file: '', line: 0, name: '(no stack)' }];
     for (const f of frames) {
       const key = `${f.file}:${f.line}:${f.name}`;
       if (!n.children.has(key)) n.children.set(key, node(callName(f) || '(no name)', `${f.file}${f.line ? `:${f.line}` : ''}`, n));

@@ -60,11 +60,17 @@ async function allocationDetails(view, id) {
   const pending = a.end - a.freed > 1 && !a.stays; // other streams held it up
   const close = () => update(view === 'active' ? { sel: -1 } : { seg: -1 }, true);
   return [
-    h('header', { class: 'side-head' }, h('i', { class: 'swatch', style: { background: colour } }),
-      h('div', {}, h('h2', {}, bytes(a.size)), h('p', { class: 'muted' }, `${number(a.size)} bytes · ${view === 'active' ? 'allocation' : 'segment'} ${number(a.id)}`)),
+    h('header', { class: 'side-head' },
+      h('i', { class: 'swatch', style: { background: colour } }),
+      h('div', {},
+        h('h2', {}, bytes(a.size)),
+        h('p', { class: 'muted' }, `${number(a.size)} bytes · ${view === 'active' ? 'allocation' : 'segment'} ${number(a.id)}`)),
       h('button', { class: 'icon', 'aria-label': 'Close the details', title: 'Close (Escape)', onclick: close, 'data-key': 'close' }, '✕')),
     h('dl', { class: 'facts-list' },
-      row('lives', a.before ? 'since before the trace' : jump(a.start, `from event ${number(a.start - 1)}`), a.stays ? ' to the end' : [' to ', jump(a.end - 1, `event ${number(a.end - 1)}`)],
+      row(
+        'lives',
+        a.before ? 'since before the trace' : jump(a.start, `from event ${number(a.start - 1)}`),
+        a.stays ? ' to the end' : [' to ', jump(a.end - 1, `event ${number(a.end - 1)}`)],
         h('div', { class: 'muted' }, `${plural(Math.min(a.end, d.states) - a.start, 'event')}${life ? ', ' + life : ''}`)),
       pending ? row('freed', `asked at event ${number(a.freed - 1)}, completed ${plural(a.end - a.freed, 'event')} later`) : null,
       row('stream', streamName(a.stream)),
@@ -74,9 +80,27 @@ async function allocationDetails(view, id) {
       a.addr ? row('address', h('code', {}, a.addr)) : null),
     h('div', { class: 'actions' },
       h('button', { class: 'small', title: 'Zoom to its life (z)', onclick: () => revealSelection(), 'data-key': 'zoom' }, 'Zoom to it'),
-      view === 'active' && a.stack.id ? h('button', { class: 'small', title: 'Let all strips of this stack stand out (s)', onclick: () => toggleStack(a.stack.id), 'data-key': 'same' }, where.stack === a.stack.id ? 'All stacks' : 'Same stack') : null,
-      view === 'active' && where.view === 'active' ? h('button', { class: 'small', title: 'Where it lies in its segment (b)', onclick: () => update({ view: 'state', state: a.start }, true), 'data-key': 'block' }, 'Block') : null,
-      where.view === 'state' ? h('button', { class: 'small', onclick: () => update({ view: 'active' }, true), 'data-key': 'strip' }, 'Show in timeline') : null,
+      view === 'active' && a.stack.id
+        ? h('button', {
+              class: 'small',
+              title: 'Let all strips of this stack stand out (s)',
+              onclick: () => toggleStack(a.stack.id),
+              'data-key': 'same'
+            },
+            where.stack === a.stack.id ? 'All stacks' : 'Same stack')
+        : null,
+      view === 'active' && where.view === 'active'
+        ? h('button', {
+              class: 'small',
+              title: 'Where it lies in its segment (b)',
+              onclick: () => update({ view: 'state', state: a.start }, true),
+              'data-key': 'block'
+            },
+            'Block')
+        : null,
+      where.view === 'state'
+        ? h('button', { class: 'small', onclick: () => update({ view: 'active' }, true), 'data-key': 'strip' }, 'Show in timeline')
+        : null,
       a.stack.frames && a.stack.frames.length ? copyButton(() => copyText(a.stack.frames)) : null),
     h('h3', {}, 'Allocated by'),
     framesElement(a.stack.frames || []),
@@ -92,8 +116,18 @@ function allocationFromTiles(view, id) {
     if (i < 0) continue;
     const m = t.marks[i];
     return {
-      id, addr: '', size: t.size[i], stream: d.streams[m & 255], pool: d.pools[m >> 8 & 255], category: info.categories[m >> 16 & 255] || '', start: t.start[i], freed: t.end[i], end: t.end[i],
-      before: Boolean(m >>> 24 & 1), stays: Boolean(m >>> 25 & 1), stack: stackTexts.get(t.stack[i]) || { id: t.stack[i], frames: [] },
+      id,
+      addr: '',
+      size: t.size[i],
+      stream: d.streams[m & 255],
+      pool: d.pools[(m >> 8) & 255],
+      category: info.categories[(m >> 16) & 255] || '',
+      start: t.start[i],
+      freed: t.end[i],
+      end: t.end[i],
+      before: Boolean((m >>> 24) & 1),
+      stays: Boolean((m >>> 25) & 1),
+      stack: stackTexts.get(t.stack[i]) || { id: t.stack[i], frames: [] }
     };
   }
   return null;
@@ -122,12 +156,30 @@ async function holdersDetails() {
   const top = info.static ? info.static.top : 60, filter = where.only && where.q ? where.q : undefined;
   const at = await ask('at', { device: d.device, state: s, top, filter });
   return [
-    h('header', { class: 'side-head' }, h('div', {}, h('h2', {}, bytes(at.active)),
-      h('p', { class: 'muted' }, !d.events ? 'held in the snapshot' : s === d.peak_state ? 'held at the peak' : at.event ? `held after event ${number(s - 1)}, ${at.event.action}` : 'held before the trace', ` · ${plural(at.count, 'allocation')}`)),
-    h('button', { class: 'small', onclick: () => update({ view: 'peak' }, true), title: 'Table and flame graph (4)' }, 'Explain')),
-    asked !== s ? h('p', { class: 'note' }, `This static file knows who holds what at some states only; the nearest is ${number(s)}.`) : null,
-    at.groups.length ? h('ul', { class: 'holders' }, at.groups.map(g => holderRow(g, at.active))) : h('p', { class: 'faint pad' }, 'Nothing is allocated here.'),
-    at.rest.count ? h('p', { class: 'faint pad' }, `and ${bytes(at.rest.bytes)} in ${plural(at.rest.count, 'allocation')} of ${plural(at.stacks - at.groups.length, 'other stack')}`) : null,
+    h('header', { class: 'side-head' },
+      h('div', {},
+        h('h2', {}, bytes(at.active)),
+        h('p', { class: 'muted' },
+          !d.events
+            ? 'held in the snapshot'
+            : s === d.peak_state
+              ? 'held at the peak'
+              : at.event
+                ? `held after event ${number(s - 1)}, ${at.event.action}`
+                : 'held before the trace',
+          ` · ${plural(at.count, 'allocation')}`)),
+      h('button', { class: 'small', onclick: () => update({ view: 'peak' }, true), title: 'Table and flame graph (4)' }, 'Explain')),
+    asked !== s
+      ? h('p', { class: 'note' }, `This static file knows who holds what at some states only; the nearest is ${number(s)}.`)
+      : null,
+    at.groups.length
+      ? h('ul', { class: 'holders' },
+          at.groups.map(g => holderRow(g, at.active)))
+      : h('p', { class: 'faint pad' }, 'Nothing is allocated here.'),
+    at.rest.count
+      ? h('p', { class: 'faint pad' },
+          `and ${bytes(at.rest.bytes)} in ${plural(at.rest.count, 'allocation')} of ${plural(at.stacks - at.groups.length, 'other stack')}`)
+      : null
   ].filter(Boolean);
 }
 
@@ -143,15 +195,30 @@ function holderRow(g, whole) {
     }, id ? 40 : 0);
   };
   const via = h('span', {});
-  if (g.stack) stackPromise(g.stack).then(s => { via.textContent = callersOf(s, 3).map(x => `‹ ${x}`).join(' '); });
-  return h('li', {}, h('button', {
-    class: where.stack === g.stack && g.stack ? 'holder on' : 'holder', 'data-key': `s${g.stack}`, 'aria-pressed': where.stack === g.stack ? 'true' : 'false',
-    onmouseenter: hover(g.stack), onmouseleave: hover(0), onclick: () => {
-      if (!g.stack) return;
-      if (v) toggleStack(g.stack);
-      else update({ view: 'active', stack: g.stack }, true);
-    },
-  }, h('i', { class: 'swatch', style: { background: stackColour(g.stack) } }), labelElement(g.label), h('span', { class: 'amount' }, bytes(g.bytes)),
-  h('span', { class: 'callers' }, via), h('span', { class: 'count' }, g.count > 1 ? `${number(g.count)} ×` : ''),
-  h('span', { class: 'share' }, h('span', { style: { width: `${100 * g.bytes / Math.max(whole, 1)}%`, background: stackColour(g.stack) } }))));
+  if (g.stack)
+    stackPromise(g.stack).then(s => {
+      via.textContent = callersOf(s, 3)
+        .map(x => `‹ ${x}`)
+        .join(' ');
+    });
+  return h('li', {},
+    h('button', {
+        class: where.stack === g.stack && g.stack ? 'holder on' : 'holder',
+        'data-key': `s${g.stack}`,
+        'aria-pressed': where.stack === g.stack ? 'true' : 'false',
+        onmouseenter: hover(g.stack),
+        onmouseleave: hover(0),
+        onclick: () => {
+          if (!g.stack) return;
+          if (v) toggleStack(g.stack);
+          else update({ view: 'active', stack: g.stack }, true);
+        }
+      },
+      h('i', { class: 'swatch', style: { background: stackColour(g.stack) } }),
+      labelElement(g.label),
+      h('span', { class: 'amount' }, bytes(g.bytes)),
+      h('span', { class: 'callers' }, via),
+      h('span', { class: 'count' }, g.count > 1 ? `${number(g.count)} ×` : ''),
+      h('span', { class: 'share' },
+        h('span', { style: { width: `${(100 * g.bytes) / Math.max(whole, 1)}%`, background: stackColour(g.stack) } }))));
 }

@@ -2,16 +2,63 @@
 // The keyboard, and the page that explains it.
 
 const keyTable = [
-  ['Views', [['1 … 8', 'active, cached, allocator state, peak, out of memory, compare, settings, and graph trees if there are any'], ['/', 'search'], ['Esc', 'close, then clear selection, highlight, search'], ['t', 'dark or light'], ['?', 'this page']]],
-  ['Timeline', [['← →', 'pan (with Shift a whole page)'], ['+ −', 'zoom at the marker'], ['↑ ↓', 'zoom heights'], ['0', 'the whole trace'], ['f', 'fit the height to what is visible'], ['Home End', 'to the start, to the end']]],
-  ['Marker and selection', [[', .', 'marker one event back, on'], ['p', 'marker to the peak'], ['[ ]', 'select the allocation below, above at the marker'], ['Enter', 'select the largest at the marker'], ['z', 'zoom to the selection’s life'], ['s', 'highlight its stack'], ['b', 'show its block'], ['o', 'stack only what the search matches']]],
-  ['Mouse', [['wheel', 'zoom at the pointer (with Alt: heights; with Shift: pan)'], ['drag', 'pan'], ['Shift drag', 'zoom to a range'], ['click', 'select, and move the marker'], ['double click', 'zoom to an allocation’s life']]],
-  ['Search', [['conv2d', 'a frame has it'], ['size>=10MiB', 'also < <= > ='], ['stream:0 pool:1,0', 'stream, private pool'], ['graph:7 tree:7', 'outputs in use of a graph, of all after it too'], ['category:gradient', 'category'], ['addr:0x7f… event:120', 'at the address, alive after the event'], ['-word', 'not']]],
+  [
+    'Views',
+    [
+      ['1 … 8', 'active, cached, allocator state, peak, out of memory, compare, settings, and graph trees if there are any'],
+      ['/', 'search'],
+      ['Esc', 'close, then clear selection, highlight, search'],
+      ['t', 'dark or light'],
+      ['?', 'this page']]],
+  [
+    'Timeline',
+    [
+      ['← →', 'pan (with Shift a whole page)'],
+      ['+ −', 'zoom at the marker'],
+      ['↑ ↓', 'zoom heights'],
+      ['0', 'the whole trace'],
+      ['f', 'fit the height to what is visible'],
+      ['Home End', 'to the start, to the end']]],
+  [
+    'Marker and selection',
+    [
+      [', .', 'marker one event back, on'],
+      ['p', 'marker to the peak'],
+      ['[ ]', 'select the allocation below, above at the marker'],
+      ['Enter', 'select the largest at the marker'],
+      ['z', 'zoom to the selection’s life'],
+      ['s', 'highlight its stack'],
+      ['b', 'show its block'],
+      ['o', 'stack only what the search matches']]],
+  [
+    'Mouse',
+    [
+      ['wheel', 'zoom at the pointer (with Alt: heights; with Shift: pan)'],
+      ['drag', 'pan'],
+      ['Shift drag', 'zoom to a range'],
+      ['click', 'select, and move the marker'],
+      ['double click', 'zoom to an allocation’s life']]],
+  [
+    'Search',
+    [
+      ['conv2d', 'a frame has it'],
+      ['size>=10MiB', 'also < <= > ='],
+      ['stream:0 pool:1,0', 'stream, private pool'],
+      ['graph:7 tree:7', 'outputs in use of a graph, of all after it too'],
+      ['category:gradient', 'category'],
+      ['addr:0x7f… event:120', 'at the address, alive after the event'],
+      ['-word', 'not']]]
 ];
 
 function keySection(title) {
   const rows = keyTable.find(([t]) => t === title)[1];
-  return h('section', {}, h('h3', {}, title), h('dl', {}, rows.map(([k, text]) => [h('dt', {}, k.split(' ').map(x => x === '…' ? ' … ' : h('kbd', {}, x))), h('dd', {}, text)])));
+  return h('section', {},
+    h('h3', {}, title),
+    h('dl', {},
+      rows.map(([k, text]) => [
+        h('dt', {},
+          k.split(' ').map(x => (x === '…' ? ' … ' : h('kbd', {}, x)))),
+        h('dd', {}, text)])));
 }
 
 function showHelp() {
@@ -20,8 +67,13 @@ function showHelp() {
     d.close();
     return;
   }
-  put(d, h('header', {}, h('h2', {}, 'Keys'), h('button', { class: 'icon', 'aria-label': 'Close', onclick: () => d.close() }, '✕')),
-    h('div', { class: 'key-columns' }, [['Views', 'Timeline', 'Search'], ['Marker and selection', 'Mouse']].map(column => h('div', {}, column.map(keySection)))));
+  put(d,
+    h('header', {}, h('h2', {}, 'Keys'), h('button', { class: 'icon', 'aria-label': 'Close', onclick: () => d.close() }, '✕')),
+    h('div', { class: 'key-columns' },
+      [
+        ['Views', 'Timeline', 'Search'],
+        ['Marker and selection', 'Mouse']
+      ].map(column => h('div', {}, column.map(keySection)))));
   d.showModal();
 }
 

@@ -18,11 +18,21 @@ const withDetails = new Set(['active', 'cached', 'state']);
 let shown = null;
 
 function fillTabs() {
-  const tabs = byId('tabs'), d = device();
-  put(tabs, ...viewList.map((v, k) => h('button', {
-    role: 'tab', id: `tab-${v.name}`, 'aria-selected': where.view === v.name ? 'true' : 'false', 'aria-controls': 'view', tabindex: where.view === v.name ? '0' : '-1', title: `${v.long} (${k + 1})`,
-    onclick: () => update({ view: v.name }, true),
-  }, v.title, v.name === 'oom' && d.ooms.length ? h('span', { class: 'badge danger' }, String(d.ooms.length)) : null)));
+  const tabs = byId('tabs'),
+    d = device();
+  put(tabs,
+    ...viewList.map((v, k) =>
+      h('button', {
+          role: 'tab',
+          id: `tab-${v.name}`,
+          'aria-selected': where.view === v.name ? 'true' : 'false',
+          'aria-controls': 'view',
+          tabindex: where.view === v.name ? '0' : '-1',
+          title: `${v.long} (${k + 1})`,
+          onclick: () => update({ view: v.name }, true)
+        },
+        v.title,
+        v.name === 'oom' && d.ooms.length ? h('span', { class: 'badge danger' }, String(d.ooms.length)) : null)));
 }
 
 function bindTabs() {
@@ -60,12 +70,16 @@ function showView() {
 function fillDevices() {
   const list = info.devices;
   byId('device-label').hidden = list.length < 2;
-  put(byId('device'), ...list.map(d => h('option', { value: String(d.device), selected: d === device() }, `Device ${d.device} · ${bytes(d.max_active)}`)));
-  byId('device').onchange = e => update({ device: e.target.value, from: 0, to: 0, lo: 0, hi: 0, state: -1, sel: -1, seg: -1, stack: 0, oom: 0 }, true);
+  put(
+    byId('device'),
+    ...list.map(d => h('option', { value: String(d.device), selected: d === device() }, `Device ${d.device} · ${bytes(d.max_active)}`)));
+  byId('device').onchange = e =>
+    update({ device: e.target.value, from: 0, to: 0, lo: 0, hi: 0, state: -1, sel: -1, seg: -1, stack: 0, oom: 0 }, true);
 }
 
 function bindDivider() {
-  const bar = byId('divider'), set = w => document.documentElement.style.setProperty('--side', `${clamp(w, 240, Math.max(260, innerWidth * 0.6))}px`);
+  const bar = byId('divider'),
+    set = w => document.documentElement.style.setProperty('--side', `${clamp(w, 240, Math.max(260, innerWidth * 0.6))}px`);
   const width = () => byId('inspector').getBoundingClientRect().width;
   bar.addEventListener('pointerdown', e => { bar.setPointerCapture(e.pointerId); bar.dataset.drag = '1'; });
   bar.addEventListener('pointermove', e => bar.dataset.drag && set(innerWidth - e.clientX));
@@ -103,8 +117,16 @@ function follow(what) {
 function emptyFile() {
   byId('main').classList.add('alone');
   document.querySelector('.search').hidden = true;
-  put(byId('view'), h('div', { class: 'empty' }, h('h2', {}, 'The snapshot holds nothing'), h('p', {}, 'It has neither events nor segments of any device. In PyTorch, start recording before the part that you want to see:'),
-    h('pre', {}, 'torch.cuda.memory._record_memory_history()\n…\ntorch.cuda.memory._dump_snapshot("snapshot.pickle")'), h('p', {}, 'With Tenon:'), h('pre', {}, 'device.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll})\n…\ndevice.DumpSnapshot("snapshot.pickle")')));
+  put(
+    byId('view'),
+    h('div', { class: 'empty' },
+      h('h2', {}, 'The snapshot holds nothing'),
+      h('p', {}, 'It has neither events nor segments of any device. In PyTorch, start recording before the part that you want to see:'),
+      h('pre', {}, 'torch.cuda.memory._record_memory_history()\n…\ntorch.cuda.memory._dump_snapshot("snapshot.pickle")'),
+      h('p', {}, 'With Tenon:'),
+      h('pre', {},
+        'device.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll})\n…\n'
+          + 'device.DumpSnapshot("snapshot.pickle")')));
 }
 
 async function begin() {
@@ -117,7 +139,12 @@ async function begin() {
     info = await ask('info');
   } catch (e) {
     byId('main').classList.add('alone');
-    put(byId('view'), h('div', { class: 'empty' }, h('h2', {}, 'The snapshot could not be shown'), h('p', {}, e.message), h('button', { class: 'small', onclick: () => location.reload() }, 'Try again')));
+    put(
+      byId('view'),
+      h('div', { class: 'empty' },
+        h('h2', {}, 'The snapshot could not be shown'),
+        h('p', {}, e.message),
+        h('button', { class: 'small', onclick: () => location.reload() }, 'Try again')));
     return;
   }
   byId('file').textContent = baseName(info.file);
@@ -132,7 +159,14 @@ async function begin() {
   defaults.view = info.first || 'active';
   readAddress();
   for (const v of ['active', 'cached']) timelines[v] = new Timeline(v);
-  views = { ...timelines, state: new BlockView(), peak: new HoldersView(), oom: new OOMView(), compare: new CompareView(), settings: new SettingsView() };
+  views = {
+    ...timelines,
+    state: new BlockView(),
+    peak: new HoldersView(),
+    oom: new OOMView(),
+    compare: new CompareView(),
+    settings: new SettingsView()
+  };
   if (info.devices.some(d => d.trees)) {
     viewList.push({ name: 'trees', title: 'Graph trees', long: 'What the pools of compiled regions are for' });
     views.trees = new TreesView();

@@ -29,7 +29,12 @@ function bindSearch() {
 
 function setQuery(q) {
   searchFault = '';
-  update({ q, sel: q ? -1 : where.sel, only: q ? where.only : false, view: q && !['active', 'state', 'peak', 'trees'].includes(where.view) ? 'active' : where.view });
+  update({
+    q,
+    sel: q ? -1 : where.sel,
+    only: q ? where.only : false,
+    view: q && !['active', 'state', 'peak', 'trees'].includes(where.view) ? 'active' : where.view
+  });
 }
 
 async function searchDetails() {
@@ -37,9 +42,13 @@ async function searchDetails() {
   if (embedded) {
     const found = drawnMatches(q);
     return [
-      h('header', { class: 'side-head' }, h('div', {}, h('h2', {}, found.length ? plural(found.length, 'strip') : 'Nothing drawn matches'), h('p', { class: 'muted' }, `match “${q}”`))),
-      h('p', { class: 'note' }, 'A static file searches the strips that it draws. Open the snapshot with tenon memviz to search every allocation.'),
-      h('ul', { class: 'results' }, found.slice(0, 200).map(resultRow)),
+      h('header', { class: 'side-head' },
+        h('div', {},
+          h('h2', {}, found.length ? plural(found.length, 'strip') : 'Nothing drawn matches'),
+          h('p', { class: 'muted' }, `match “${q}”`))),
+      h('p', { class: 'note' },
+        'A static file searches the strips that it draws. Open the snapshot with tenon memviz to search every allocation.'),
+      h('ul', { class: 'results' }, found.slice(0, 200).map(resultRow))
     ];
   }
   let r;
@@ -51,13 +60,27 @@ async function searchDetails() {
   }
   say(`${r.count} allocations match`);
   if (!r.count) {
-    const pools = await treesFor(d), nodes = foundNodes(pools) || [];
-    if (nodes.length) return lentDetails(nodes, liveOutputs(pools).filter(o => nodes.includes(o.node)));
-    return [h('header', { class: 'side-head' }, h('div', {}, h('h2', {}, 'Nothing matches'), h('p', { class: 'muted' }, `“${q}”`))), queryHelp()];
+    const pools = await treesFor(d),
+      nodes = foundNodes(pools) || [];
+    if (nodes.length)
+      return lentDetails(nodes,
+        liveOutputs(pools).filter(o => nodes.includes(o.node)));
+    return [
+      h('header', { class: 'side-head' }, h('div', {}, h('h2', {}, 'Nothing matches'), h('p', { class: 'muted' }, `“${q}”`))),
+      queryHelp()];
   }
   return [
-    h('header', { class: 'side-head' }, h('div', {}, h('h2', {}, plural(r.count, 'allocation')), h('p', { class: 'muted' }, `match “${q}” · ${bytes(r.bytes)} together`)),
-      where.view === 'active' && h('label', { class: 'switch', title: 'Stack only these in the timeline (o)' }, h('input', { type: 'checkbox', checked: where.only, onchange: e => update({ only: e.target.checked, lo: 0, hi: 0 }), 'data-key': 'only' }), ' only these')),
+    h('header', { class: 'side-head' },
+      h('div', {}, h('h2', {}, plural(r.count, 'allocation')), h('p', { class: 'muted' }, `match “${q}” · ${bytes(r.bytes)} together`)),
+      where.view === 'active'
+        && h('label', { class: 'switch', title: 'Stack only these in the timeline (o)' },
+          h('input', {
+            type: 'checkbox',
+            checked: where.only,
+            onchange: e => update({ only: e.target.checked, lo: 0, hi: 0 }),
+            'data-key': 'only'
+          }),
+          ' only these')),
     r.groups.length > 1 ? h('h3', {}, 'By stack') : null,
     r.groups.length > 1 ? h('ul', { class: 'holders' }, r.groups.slice(0, 12).map(g => holderRow(g, r.bytes))) : null,
     h('h3', {}, r.results.length < r.count ? `Largest ${r.results.length}` : 'Largest first'),
@@ -88,7 +111,15 @@ function drawnMatches(q) {
   const found = new Map(), test = localFilter(q);
   for (const t of timelines.active.drawn) {
     for (let i = 0; i < t.strips; i++) {
-      if (!found.has(t.id[i]) && test(t, i)) found.set(t.id[i], { id: t.id[i], size: t.size[i], start: t.start[i], end: t.end[i], before: Boolean(t.marks[i] >>> 24 & 1), stack: stackTexts.get(t.stack[i]) || { id: t.stack[i], label: '' } });
+      if (!found.has(t.id[i]) && test(t, i))
+        found.set(t.id[i], {
+          id: t.id[i],
+          size: t.size[i],
+          start: t.start[i],
+          end: t.end[i],
+          before: Boolean((t.marks[i] >>> 24) & 1),
+          stack: stackTexts.get(t.stack[i]) || { id: t.stack[i], label: '' }
+        });
     }
   }
   return [...found.values()].sort((a, b) => b.size - a.size || a.id - b.id);
@@ -101,9 +132,21 @@ function selectResult(a) {
 }
 
 function queryHelp() {
-  const rows = [['conv2d', 'a frame of the stack has it: file, line or function'], ['"my file.py"', 'with its spaces'], ['size>=10MiB', 'also <, <=, >, ='], ['stream:0', 'on that stream'], ['pool:1,0', 'in that private pool'], ['graph:7', 'an output in use of that graph'], ['tree:7', 'of it or of the graphs after it'],
-    ['category:gradient', 'where the snapshot tells'], ['addr:0x7f…', 'at that address'], ['event:120', 'alive after it'], ['stack:17', 'of that stack'], ['-backward', 'not that']];
-  return h('dl', { class: 'query-help' }, rows.map(([a, b]) => [h('dt', {}, h('code', {}, a)), h('dd', {}, b)]));
+  const rows = [
+    ['conv2d', 'a frame of the stack has it: file, line or function'],
+    ['"my file.py"', 'with its spaces'],
+    ['size>=10MiB', 'also <, <=, >, ='],
+    ['stream:0', 'on that stream'],
+    ['pool:1,0', 'in that private pool'],
+    ['graph:7', 'an output in use of that graph'],
+    ['tree:7', 'of it or of the graphs after it'],
+    ['category:gradient', 'where the snapshot tells'],
+    ['addr:0x7f…', 'at that address'],
+    ['event:120', 'alive after it'],
+    ['stack:17', 'of that stack'],
+    ['-backward', 'not that']];
+  return h('dl', { class: 'query-help' },
+    rows.map(([a, b]) => [h('dt', {}, h('code', {}, a)), h('dd', {}, b)]));
 }
 
 const scales = { '': 1, k: 1024, m: 2 ** 20, g: 2 ** 30, t: 2 ** 40 }; // as the server has them, with and without the i
@@ -117,7 +160,13 @@ function localFilter(q) {
     let m, f;
     if ((m = /^size(>=|<=|>|<|=)([\d.]+)([kmgt]?i?)b?$/.exec(w))) {
       const n = Number(m[2]) * scales[m[3].replace('i', '')];
-      f = { '>=': (t, i) => t.size[i] >= n, '<=': (t, i) => t.size[i] <= n, '>': (t, i) => t.size[i] > n, '<': (t, i) => t.size[i] < n, '=': (t, i) => t.size[i] === n }[m[1]];
+      f = {
+        '>=': (t, i) => t.size[i] >= n,
+        '<=': (t, i) => t.size[i] <= n,
+        '>': (t, i) => t.size[i] > n,
+        '<': (t, i) => t.size[i] < n,
+        '=': (t, i) => t.size[i] === n
+      }[m[1]];
     } else if ((m = /^stream:(.*)$/.exec(w))) f = (t, i) => device().streams[t.marks[i] & 255] === m[1];
     else if ((m = /^pool:(.*)$/.exec(w))) f = (t, i) => device().pools[t.marks[i] >> 8 & 255] === `(${m[1]})`;
     else if ((m = /^stack:(\d+)$/.exec(w))) f = (t, i) => t.stack[i] === Number(m[1]);

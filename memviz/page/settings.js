@@ -34,13 +34,27 @@ class SettingsView {
     const moment = s => s === 0 ? 'before the trace' : `event ${number(s - 1)}`;
     put(this.root,
       h('h2', {}, 'Allocator settings'),
-      settings.length ? h('table', { class: 'list plain' }, h('tbody', {}, settings.map(([k, v]) => h('tr', {}, h('th', { scope: 'row' }, h('code', {}, k)), h('td', {}, settingText(k, v)))))) : h('p', { class: 'faint' }, 'The snapshot holds none.'),
+      settings.length
+        ? h('table', { class: 'list plain' },
+            h('tbody', {},
+              settings.map(([k, v]) => h('tr', {}, h('th', { scope: 'row' }, h('code', {}, k)), h('td', {}, settingText(k, v))))))
+        : h('p', { class: 'faint' }, 'The snapshot holds none.'),
       h('h2', {}, `Device ${d.device}`),
       h('dl', { class: 'facts-list wide-list' },
-        row('trace', `${plural(d.events, 'event')}, ${plural(d.allocations, 'allocation')}${d.time_end_us > d.time_start_us ? `, ${duration(d.time_end_us - d.time_start_us)} from ${new Date(d.time_start_us / 1000).toISOString().replace('T', ' ').slice(0, 19)} UTC` : ''}`),
-        row('peak', `${bytes(d.max_active)} active (${moment(d.peak_state)}), ${bytes(d.max_cached)} in segments (${moment(d.cached_peak_state)})`),
+        row(
+          'trace',
+          `${plural(d.events, 'event')}, ${plural(d.allocations, 'allocation')}`
+            + (d.time_end_us > d.time_start_us
+              ? `, ${duration(d.time_end_us - d.time_start_us)} from ${new Date(d.time_start_us / 1000)
+                .toISOString().replace('T', ' ').slice(0, 19)} UTC`
+              : '')),
+        row(
+          'peak',
+          `${bytes(d.max_active)} active (${moment(d.peak_state)}), ${bytes(d.max_cached)} in segments (${moment(d.cached_peak_state)})`),
         row('at the end', `${bytes(d.end_active)} active in ${bytes(d.end_cached)} of ${plural(d.segments, 'segment')}`),
-        row('streams', d.streams.map(streamName).join(', ') || '–'), row('pools', pools.map(p => p === '(0,0)' ? 'default' : `private ${p}`).join(', ') || '–')),
-      h('p', { class: 'faint' }, `${info.file} · ${plural(info.stacks, 'stack')}${info.static ? ' · static file: the coarser levels, and chosen states' : ''}`));
+        row('streams', d.streams.map(streamName).join(', ') || '–'),
+        row('pools', pools.map(p => (p === '(0,0)' ? 'default' : `private ${p}`)).join(', ') || '–')),
+      h('p', { class: 'faint' },
+        `${info.file} · ${plural(info.stacks, 'stack')}${info.static ? ' · static file: the coarser levels, and chosen states' : ''}`));
   }
 }

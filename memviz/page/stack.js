@@ -25,19 +25,26 @@ function shortLabel(label) {
 
 // labelElement writes a label with its parts set apart.
 function labelElement(label) {
-  const { file, line } = splitLabel(label || ''), name = callName(splitLabel(label || ''));
-  if (!file && name === 'no stack recorded' || !label) return h('span', { class: 'label faint' }, 'no stack recorded');
-  return h('span', { class: 'label', title: label }, h('span', { class: 'fn' }, name || '(no name)'), file ? h('span', { class: 'at' }, ` ${baseName(file)}${line ? `:${line}` : ''}`) : null);
+  const { file, line } = splitLabel(label || ''),
+    name = callName(splitLabel(label || ''));
+  if ((!file && name === 'no stack recorded') || !label) return h('span', { class: 'label faint' }, 'no stack recorded');
+  return h('span', { class: 'label', title: label },
+    h('span', { class: 'fn' }, name || '(no name)'),
+    file ? h('span', { class: 'at' }, ` ${baseName(file)}${line ? `:${line}` : ''}`) : null);
 }
 
-const plumbing = /^(_?wrapped_call_impl|_call_impl|__call__|_?wrapper|wrapped|inner|_fn|decorate_\w+|profile_hook_step|_optimizer_\w+|__init__|__enter__|_apply|_use_grad\w*)$/;
-const nativeFrame = f => f.file === '' || f.file === '??' || /\.(cpp|cc|cxx|c|h|hpp|cuh?|so[.\d]*|S)$/.test(f.file) || f.file.startsWith('<') && f.line === 0;
-const dullFrame = f => nativeFrame(f) || plumbing.test(f.name) && libraryFrame(f);
+const plumbing = new RegExp('^(_?wrapped_call_impl|_call_impl|__call__|_?wrapper|wrapped|inner|_fn|decorate_\\w+|profile_hook_step'
+  + '|_optimizer_\\w+|__init__|__enter__|_apply|_use_grad\\w*)$');
+const nativeFrame = f =>
+  f.file === '' || f.file === '??' || /\.(cpp|cc|cxx|c|h|hpp|cuh?|so[.\d]*|S)$/.test(f.file) || (f.file.startsWith('<') && f.line === 0);
+const dullFrame = f => nativeFrame(f) || (plumbing.test(f.name) && libraryFrame(f));
 const libraryFrame = f => /site-packages|dist-packages|\/lib\/python|\/usr\/local\/go\/|\/go\/src\//.test(f.file);
 
 // framesElement lists frames, innermost first; two or more in a row that are native or mere plumbing are folded.
 function framesElement(frames) {
-  if (!frames.length) return h('p', { class: 'faint pad' }, 'No stack was recorded. In PyTorch, _record_memory_history(context="all") records one for every event.');
+  if (!frames.length)
+    return h('p', { class: 'faint pad' },
+      'No stack was recorded. In PyTorch, _record_memory_history(context="all") records one for every event.');
   const list = h('ol', { class: 'frames' });
   for (let i = 0; i < frames.length;) {
     let n = i;
@@ -57,8 +64,12 @@ function framesElement(frames) {
 
 function frameElement(f) {
   const dir = f.file.slice(0, f.file.length - baseName(f.file).length);
-  return h('li', { class: libraryFrame(f) || nativeFrame(f) ? 'frame library' : 'frame' }, h('span', { class: 'fn' }, f.name || '(no name)'),
-    h('span', { class: 'path', title: f.file }, h('span', { class: 'dir' }, shortDir(dir)), h('span', {}, baseName(f.file)), f.line ? h('span', { class: 'line' }, `:${f.line}`) : null));
+  return h('li', { class: libraryFrame(f) || nativeFrame(f) ? 'frame library' : 'frame' },
+    h('span', { class: 'fn' }, f.name || '(no name)'),
+    h('span', { class: 'path', title: f.file },
+      h('span', { class: 'dir' }, shortDir(dir)),
+      h('span', {}, baseName(f.file)),
+      f.line ? h('span', { class: 'line' }, `:${f.line}`) : null));
 }
 
 // shortDir keeps what tells one package from another.

@@ -3,13 +3,31 @@
 
 let info = null; // Info, once it has come
 
-const defaults = { view: 'active', device: '', from: 0, to: 0, lo: 0, hi: 0, state: -1, sel: -1, seg: -1, stack: 0, q: '', only: false, colour: 'stack', oom: 0, at: 'peak', form: 'table' };
+const defaults = {
+  view: 'active',
+  device: '',
+  from: 0,
+  to: 0,
+  lo: 0,
+  hi: 0,
+  state: -1,
+  sel: -1,
+  seg: -1,
+  stack: 0,
+  q: '',
+  only: false,
+  colour: 'stack',
+  oom: 0,
+  at: 'peak',
+  form: 'table'
+};
 const where = { ...defaults };
 const listeners = new Set();
 let theme = 'system';
 
 // device is the one chosen, or that with the longest trace.
-const device = () => info.devices.find(d => String(d.device) === where.device) || info.devices.reduce((a, b) => b.events > a.events ? b : a);
+const device = () =>
+  info.devices.find(d => String(d.device) === where.device) || info.devices.reduce((a, b) => (b.events > a.events ? b : a));
 
 // markerState is the state that all views show: the one picked, or the peak.
 function markerState() {

@@ -18,8 +18,14 @@ class Timeline {
     this.plot = h('div', { class: 'plot' }, this.base, this.over);
     this.status = h('div', { class: 'status' });
     this.facts = h('div', { class: 'facts' });
-    this.root = h('div', { class: 'timeline' }, this.facts, this.plot, this.small, this.status,
-      h('p', { class: 'hidden', id: 'timeline-how' }, 'Arrow keys pan, plus and minus zoom, comma and full stop move the marker, Enter selects the largest allocation at the marker, brackets walk through those there.'));
+    this.root = h('div', { class: 'timeline' },
+      this.facts,
+      this.plot,
+      this.small,
+      this.status,
+      h('p', { class: 'hidden', id: 'timeline-how' },
+        'Arrow keys pan, plus and minus zoom, comma and full stop move the marker, Enter selects the largest allocation at the marker, '
+          + 'brackets walk through those there.'));
     this.later = () => this.schedule();
     bindGestures(this);
     new ResizeObserver(() => this.schedule()).observe(this.plot);
@@ -59,29 +65,46 @@ class Timeline {
 
   // changed is called with the names of what changed in where.
   changed(what) {
-    if (what.has('device') || what.has('colour') || what.has('sel') || what.has('stack') || what.has('q') || what.has('only')) this.fillFacts();
+    if (what.has('device') || what.has('colour') || what.has('sel') || what.has('stack') || what.has('q') || what.has('only'))
+      this.fillFacts();
     this.schedule();
   }
 
   fillFacts() {
-    const d = device(), active = this.view === 'active';
-    const fact = (name, value, title, go) => h('span', { class: 'fact', title }, h('b', {}, value), go ? h('button', { class: 'link', onclick: go }, name) : h('span', {}, name));
+    const d = device(),
+      active = this.view === 'active';
+    const fact = (name, value, title, go) =>
+      h('span', { class: 'fact', title }, h('b', {}, value), go ? h('button', { class: 'link', onclick: go }, name) : h('span', {}, name));
     const peak = active ? d.peak_state : d.cached_peak_state;
-    const modes = colourModes.filter(([k]) => (k !== 'category' || info.categorised) && (k !== 'pool' || d.pools.length > 2) && (k !== 'stream' || d.streams.length > 1));
+    const modes = colourModes.filter(
+      ([k]) => (k !== 'category' || info.categorised) && (k !== 'pool' || d.pools.length > 2) && (k !== 'stream' || d.streams.length > 1));
     const s = where.stack ? stackText(where.stack, () => this.fillFacts()) : null;
-    headline(this.facts, [
-      fact('peak', bytes(this.whole), `State ${number(peak)}: go there (p)`, () => goToPeak(this.view)),
-      active ? fact('reserved', bytes(d.max_cached), 'Greatest total of segments') : fact('in use', bytes(d.max_active), 'Greatest total of live allocations'),
-      fact('at end', bytes(active ? d.end_active : d.end_cached)),
-      fact(d.events === 1 ? 'event' : 'events', number(d.events)),
-      active ? fact(d.allocations === 1 ? 'allocation' : 'allocations', number(d.allocations)) : fact('segments at the end', number(d.segments)),
-      d.time_end_us > d.time_start_us ? fact('', duration(d.time_end_us - d.time_start_us), 'From the first event to the last') : null,
-    ], d.events === 0 ? [] : [
-      where.stack ? h('button', { class: 'chip', title: 'Stop highlighting this stack (Escape)', onclick: () => update({ stack: 0 }) }, h('i', { style: { background: stackColour(where.stack) } }), `${s && s.label ? callName(splitLabel(s.label)) : 'one stack'} ✕`) : null,
-      h('label', { class: 'choose' }, 'Colour by ', h('select', { onchange: e => update({ colour: e.target.value }), id: 'colour' },
-        modes.map(([k, name]) => h('option', { value: k, selected: where.colour === k }, name)))),
-      h('button', { class: 'small', title: 'Whole trace (0)', onclick: () => this.zoomTo(0, device().states, 0, 0) }, 'Whole'),
-      h('button', { class: 'small', title: 'Heights to what is visible (f)', onclick: () => this.fitHeight() }, 'Fit height')]);
+    headline(this.facts,
+      [
+        fact('peak', bytes(this.whole), `State ${number(peak)}: go there (p)`, () => goToPeak(this.view)),
+        active
+          ? fact('reserved', bytes(d.max_cached), 'Greatest total of segments')
+          : fact('in use', bytes(d.max_active), 'Greatest total of live allocations'),
+        fact('at end', bytes(active ? d.end_active : d.end_cached)),
+        fact(d.events === 1 ? 'event' : 'events', number(d.events)),
+        active
+          ? fact(d.allocations === 1 ? 'allocation' : 'allocations', number(d.allocations))
+          : fact('segments at the end', number(d.segments)),
+        d.time_end_us > d.time_start_us ? fact('', duration(d.time_end_us - d.time_start_us), 'From the first event to the last') : null],
+      d.events === 0
+        ? []
+        : [
+            where.stack
+              ? h('button', { class: 'chip', title: 'Stop highlighting this stack (Escape)', onclick: () => update({ stack: 0 }) },
+                  h('i', { style: { background: stackColour(where.stack) } }),
+                  `${s && s.label ? callName(splitLabel(s.label)) : 'one stack'} ✕`)
+              : null,
+            h('label', { class: 'choose' },
+              'Colour by ',
+              h('select', { onchange: e => update({ colour: e.target.value }), id: 'colour' },
+                modes.map(([k, name]) => h('option', { value: k, selected: where.colour === k }, name)))),
+            h('button', { class: 'small', title: 'Whole trace (0)', onclick: () => this.zoomTo(0, device().states, 0, 0) }, 'Whole'),
+            h('button', { class: 'small', title: 'Heights to what is visible (f)', onclick: () => this.fitHeight() }, 'Fit height')]);
   }
 
   // measure sets the sizes of the canvases and the scales.
@@ -148,7 +171,11 @@ class Timeline {
     drawDetails(this, c);
     c.restore();
     drawAxes(this, c);
-    if (this.whole === 0) this.drawWords(c, this.view === 'active' ? 'No allocation is known: none was live, and the trace holds none.' : 'No segment is known: the trace holds none, and neither does the snapshot.');
+    if (this.whole === 0)
+      this.drawWords(c,
+        this.view === 'active'
+          ? 'No allocation is known: none was live, and the trace holds none.'
+          : 'No segment is known: the trace holds none, and neither does the snapshot.');
     this.drawOver();
     drawMinimap(this);
     this.showStatus();
@@ -166,7 +193,9 @@ class Timeline {
   }
 
   drawEmpty(c) {
-    this.drawWords(c, 'The trace of this device is empty: record with history enabled to see a timeline.', 'Its segments and blocks are under “Allocator state”.');
+    this.drawWords(c,
+      'The trace of this device is empty: record with history enabled to see a timeline.',
+      'Its segments and blocks are under “Allocator state”.');
     this.drawn = [];
     this.drawOver();
     this.small.getContext('2d').clearRect(0, 0, this.small.width, this.small.height);
@@ -341,15 +370,30 @@ class Timeline {
   }
 
   tip({ t, i }) {
-    const s = stackText(t.stack[i], this.later), d = device();
-    const marks = t.marks[i], pool = d.pools[marks >> 8 & 255];
-    const lines = [h('b', {}, bytes(t.size[i])), ' ', h('span', { class: 'tip-kind' }, this.view === 'active' ? info.categories[marks >> 16 & 255] || '' : 'segment')];
-    const life = marks >>> 24 & 1 ? 'since before the trace' : `from event ${number(t.start[i] - 1)}`;
-    const till = marks >>> 25 & 1 ? 'to the end' : `for ${plural(t.end[i] - t.start[i], 'event')}`;
+    const s = stackText(t.stack[i], this.later),
+      d = device();
+    const marks = t.marks[i],
+      pool = d.pools[(marks >> 8) & 255];
+    const lines = [
+      h('b', {}, bytes(t.size[i])),
+      ' ',
+      h('span', { class: 'tip-kind' }, this.view === 'active' ? info.categories[(marks >> 16) & 255] || '' : 'segment')];
+    const life = (marks >>> 24) & 1 ? 'since before the trace' : `from event ${number(t.start[i] - 1)}`;
+    const till = (marks >>> 25) & 1 ? 'to the end' : `for ${plural(t.end[i] - t.start[i], 'event')}`;
     const meta = [`stream ${streamName(d.streams[marks & 255])}`];
     if (pool && pool !== '(0,0)') meta.push(`private pool ${pool}`);
-    showTip(this.plot, this.pointer, h('div', {}, lines), s && s.label && t.stack[i] ? h('div', { class: 'tip-stack' }, h('i', { style: { background: rgbText(colourRGB(colourKey(t, i))) } }), h('span', {}, labelElement(s.label), callersOf(s, 3).map(x => h('div', { class: 'caller' }, x)))) : h('div', { class: 'faint' }, t.stack[i] ? '' : 'no stack recorded'),
-      h('div', { class: 'tip-life' }, `${life}, ${till}`), h('div', { class: 'tip-life' }, meta.join(' · ')));
+    showTip(this.plot,
+      this.pointer,
+      h('div', {}, lines),
+      s && s.label && t.stack[i]
+        ? h('div', { class: 'tip-stack' },
+            h('i', { style: { background: rgbText(colourRGB(colourKey(t, i))) } }),
+            h('span', {},
+              labelElement(s.label),
+              callersOf(s, 3).map(x => h('div', { class: 'caller' }, x))))
+        : h('div', { class: 'faint' }, t.stack[i] ? '' : 'no stack recorded'),
+      h('div', { class: 'tip-life' }, `${life}, ${till}`),
+      h('div', { class: 'tip-life' }, meta.join(' · ')));
   }
 
   showStatus() {
@@ -362,12 +406,26 @@ class Timeline {
       text.push(h('span', {}, `${total.exact ? '' : '≤ '}${bytes(total.total)} ${this.view === 'active' ? 'active' : 'cached'}`));
     }
     const left = this.drawn.reduce((n, t) => n + t.without, 0);
-    if (left) text.push(h('span', { class: 'faint', title: 'They are part of the grey silhouette; zoom in to see them.' }, `${number(left)} too small or brief to draw here`));
-    if (info.static && this.drawn.length && this.drawn[0].level === info.static.finest_level[info.devices.indexOf(d)] && this.kx * this.drawn[0].width > 4) {
+    if (left)
+      text.push(
+        h('span', { class: 'faint', title: 'They are part of the grey silhouette; zoom in to see them.' },
+          `${number(left)} too small or brief to draw here`));
+    if (
+      info.static
+      && this.drawn.length
+      && this.drawn[0].level === info.static.finest_level[info.devices.indexOf(d)]
+      && this.kx * this.drawn[0].width > 4
+    ) {
       text.push(h('span', { class: 'faint' }, 'finest level of this static file'));
     }
-    put(this.status, ...text, h('span', { class: 'grow' }),
-      where.colour === 'stack' ? h('span', { class: 'faint keys-hint' }, 'wheel zooms · drag pans · shift-drag picks a range · ', h('button', { class: 'link', onclick: showHelp }, '? for keys')) : colourLegend());
+    put(this.status,
+      ...text,
+      h('span', { class: 'grow' }),
+      where.colour === 'stack'
+        ? h('span', { class: 'faint keys-hint' },
+            'wheel zooms · drag pans · shift-drag picks a range · ',
+            h('button', { class: 'link', onclick: showHelp }, '? for keys'))
+        : colourLegend());
   }
 
   // zoomTo changes the visible range; zero bytes mean the default heights.
@@ -410,7 +468,8 @@ class Timeline {
   fitHeight() {
     let most = 0;
     for (const t of this.drawn) {
-      const a = clamp(Math.floor((this.from - t.first) / t.width), 0, t.columns), b = clamp(Math.ceil((this.to - t.first) / t.width), 0, t.columns);
+      const a = clamp(Math.floor((this.from - t.first) / t.width), 0, t.columns),
+        b = clamp(Math.ceil((this.to - t.first) / t.width), 0, t.columns);
       for (let c = a; c < b; c++) most = Math.max(most, t.peak[c]);
     }
     if (most * 1.06 >= this.greatest) update({ lo: 0, hi: 0 });
@@ -446,7 +505,9 @@ const streamName = s => s === undefined ? '?' : s === '0' ? '0 (default)' : s;
 function goToPeak(view) {
   const d = device(), s = view === 'cached' ? d.cached_peak_state : d.peak_state;
   update({ state: s, lo: 0, hi: 0 });
-  const r = range(1), span = r.to - r.from;
-  if (s < r.from || s >= r.to) update({ from: clamp(s - span / 2, 0, d.states - span), to: clamp(s - span / 2, 0, d.states - span) + span });
+  const r = range(1),
+    span = r.to - r.from;
+  if (s < r.from || s >= r.to)
+    update({ from: clamp(s - span / 2, 0, d.states - span), to: clamp(s - span / 2, 0, d.states - span) + span });
   say(`Marker at the peak, state ${s}`);
 }

@@ -95,7 +95,7 @@ func (d *device) Malloc(size uint64) (uint64, error) {
 func (d *device) Free(addr uint64) error {
 	size, ok := d.held[addr]
 	if !ok {
-		return fmt.Errorf("free of %#x, which is no segment", addr)
+		return fmt.Errorf("free of %#x, which is not a segment", addr)
 	}
 	if d.script.following() {
 		d.script.release(addr, size)

@@ -152,7 +152,7 @@ func (l *layout) remove(addr, size uint64) {
 	}
 }
 
-// ends finds the ends of live blocks behind which the trace allocates while they live: the first address allocated there.
+// ends maps each live block that the trace allocates behind, while the block is still live, to the first address allocated there.
 func (l *layout) ends(events []snapshot.Event) map[uint64]uint64 {
 	addrs := slices.Sorted(maps.Keys(l.live))
 	dead, ends := map[uint64]bool{}, map[uint64]uint64{}

@@ -348,7 +348,7 @@ func (r *replay) conclude() {
 	} else if s.left != "" {
 		r.differ("at event %d the replay leaves the recording: %s", s.event, s.left)
 	} else if n := s.next(); n != nil {
-		r.differ("the replay never comes to event %d, where the recording turns to the driver", n.event)
+		r.differ("the replay never comes to event %d, where the recording calls the driver", n.event)
 	}
 	if c.PeakReserved != rec.PeakReserved {
 		r.differ("peak reserved is %s, in the recording %s", sizes(c.PeakReserved, rec.PeakReserved)...)

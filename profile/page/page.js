@@ -2,9 +2,16 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const $ = id => document.getElementById(id);
 // Texts are a file's: what would steer the reader's eye is shown by its number.
-const clean = text => String(text).replace(/[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufffe\uffff]/g,
-  c => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
-const make = (tag, text, cls) => { const e = document.createElement(tag); if (text !== undefined) e.textContent = clean(text); if (cls) e.className = cls; return e; };
+const clean = text =>
+  String(text).replace(
+    /[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufffe\uffff]/g,
+    c => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
+const make = (tag, text, cls) => {
+  const e = document.createElement(tag);
+  if (text !== undefined) e.textContent = clean(text);
+  if (cls) e.className = cls;
+  return e;
+};
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 // Times are in nanoseconds.
@@ -33,9 +40,16 @@ addEventListener("keydown", e => {
 // overview
 const onDevice = data.tables.op.reduce((s, r) => s + r.device, 0);
 $("title").textContent = clean(data.device.name);
-$("facts").textContent = new Date(data.began).toLocaleString() + (data.device.bandwidth ? "" : " · the device's figures are not known, so there is no floor");
-for (const [name, value] of [["duration", time(data.duration)], ["on the device", time(onDevice)], ["operations", data.ops], ["goroutines", data.goroutines.length],
-  ["streams", data.streams.length], ["memory at the peak", bytes(data.peak.total)]]) {
+$("facts").textContent =
+  new Date(data.began).toLocaleString() + (data.device.bandwidth ? "" : " · the device's figures are not known, so there is no floor");
+for (const [name, value] of [
+  ["duration", time(data.duration)],
+  ["on the device", time(onDevice)],
+  ["operations", data.ops],
+  ["goroutines", data.goroutines.length],
+  ["streams", data.streams.length],
+  ["memory at the peak", bytes(data.peak.total)]
+]) {
   const d = make("div");
   d.append(make("dt", name), make("dd", value));
   $("tiles").append(d);
@@ -55,16 +69,25 @@ function sized(c, height) {
   return [g, width, height];
 }
 const whole = Math.max(data.duration, ...data.spans.map(s => s.end), 1);
-let from = 0, to = whole;
-const gutter = 110, lane = 22;
-const lanes = [...data.goroutines.map(n => ({name: "goroutine " + n, host: true, n})), ...data.streams.map(n => ({name: "stream " + n, host: false, n}))];
+let from = 0,
+  to = whole;
+const gutter = 110,
+  lane = 22;
+const lanes = [
+  ...data.goroutines.map(n => ({name: "goroutine " + n, host: true, n})),
+  ...data.streams.map(n => ({name: "stream " + n, host: false, n}))];
 const laneOf = new Map(lanes.map((l, i) => [(l.host ? "h" : "d") + l.n, i]));
 const xOf = (ns, width) => gutter + (ns - from) / (to - from) * (width - gutter);
 
 function drawLanes() {
   const [g, width, height] = sized($("lanes"), lanes.length * lane + 22);
   g.textBaseline = "middle";
-  const colours = {forward: colour("--forward"), backward: colour("--backward"), optimizer: colour("--optimizer"), kernel: colour("--kernel")};
+  const colours = {
+    forward: colour("--forward"),
+    backward: colour("--backward"),
+    optimizer: colour("--optimizer"),
+    kernel: colour("--kernel")
+  };
   g.save();
   g.beginPath(); g.rect(gutter, 0, width - gutter, height); g.clip();
   for (const s of data.spans) {
@@ -101,8 +124,14 @@ function showTip(tip, c, x, y, text) {
 }
 $("lanes").onpointerdown = e => { const [x] = at(e, $("lanes")); drag = {a: x, b: x}; $("lanes").setPointerCapture(e.pointerId); };
 $("lanes").onpointerup = () => {
-  if (drag && Math.abs(drag.a - drag.b) > 4) { const a = timeAt(Math.min(drag.a, drag.b)), b = timeAt(Math.max(drag.a, drag.b)); from = a; to = Math.max(b, a + 1); }
-  drag = null; drawLanes();
+  if (drag && Math.abs(drag.a - drag.b) > 4) {
+    const a = timeAt(Math.min(drag.a, drag.b)),
+      b = timeAt(Math.max(drag.a, drag.b));
+    from = a;
+    to = Math.max(b, a + 1);
+  }
+  drag = null;
+  drawLanes();
 };
 $("lanes").ondblclick = () => { from = 0; to = whole; drawLanes(); };
 $("lanes").onpointermove = e => {
@@ -110,13 +139,23 @@ $("lanes").onpointermove = e => {
   if (drag) { drag.b = x; drawLanes(); return; }
   const l = lanes[Math.floor(y / lane)], t = timeAt(x), slack = (to - from) / $("lanes").clientWidth;
   let found = null;
-  if (l && x >= gutter) for (const s of data.spans) if (s.host === l.host && s.lane === l.n && s.begin - slack <= t && t <= s.end + slack && (!found || s.depth >= found.depth)) found = s;
-  showTip($("tip"), $("lanes"), x, y, found && found.name + "\n" + time(found.end - found.begin) + " from " + time(found.begin) + (found.line ? "\n" + found.line : ""));
+  if (l && x >= gutter)
+    for (const s of data.spans)
+      if (s.host === l.host && s.lane === l.n && s.begin - slack <= t && t <= s.end + slack && (!found || s.depth >= found.depth))
+        found = s;
+  showTip(
+    $("tip"),
+    $("lanes"),
+    x,
+    y,
+    found && found.name + "\n" + time(found.end - found.begin) + " from " + time(found.begin) + (found.line ? "\n" + found.line : ""));
 };
 $("lanes").onpointerleave = () => { $("tip").hidden = true; };
 
 // memory
-$("peak").textContent = data.peak.total ? "At the peak, " + time(data.peak.at) + " in, " + bytes(data.peak.total) + " are in use." : "No memory was seen.";
+$("peak").textContent = data.peak.total
+  ? "At the peak, " + time(data.peak.at) + " in, " + bytes(data.peak.total) + " are in use."
+  : "No memory was seen.";
 data.categories.forEach((c, i) => {
   const s = make("span"), d = make("i", "", "dot");
   d.style.background = "var(--c" + i + ")";
@@ -125,7 +164,9 @@ data.categories.forEach((c, i) => {
 });
 function drawChart() {
   const [g, width, height] = sized($("chart"), 180);
-  const top = Math.max(data.peak.total, 1), y = v => height - 20 - v / top * (height - 36), x = t => gutter + t / Math.max(data.duration, 1) * (width - gutter);
+  const top = Math.max(data.peak.total, 1),
+    y = v => height - 20 - (v / top) * (height - 36),
+    x = t => gutter + (t / Math.max(data.duration, 1)) * (width - gutter);
   const base = data.memory.map(() => 0);
   data.categories.forEach((c, k) => {
     g.fillStyle = colour("--c" + k);
@@ -151,17 +192,47 @@ function drawChart() {
 $("chart").onpointermove = e => {
   const [px, py] = at(e, $("chart")), t = (px - gutter) / ($("chart").clientWidth - gutter) * data.duration;
   let u = null;
-  for (const m of data.memory) if (m.at <= t) u = m; else break;
-  showTip($("chart-tip"), $("chart"), px, py, u && px >= gutter && data.categories.map((c, k) => u.by[k] ? c + " " + bytes(u.by[k]) : "").filter(s => s).join("\n"));
+  for (const m of data.memory)
+    if (m.at <= t) u = m;
+    else break;
+  showTip(
+    $("chart-tip"),
+    $("chart"),
+    px,
+    py,
+    u
+      && px >= gutter
+      && data.categories
+        .map((c, k) => (u.by[k] ? c + " " + bytes(u.by[k]) : ""))
+        .filter(s => s)
+        .join("\n"));
 };
 $("chart").onpointerleave = () => { $("chart-tip").hidden = true; };
 
 // table
-const columns = [["key", r => r.key || "–"], ["calls", r => r.calls], ["device", r => time(r.device)], ["share", r => percent(r.device, onDevice)], ["host", r => time(r.host)],
-  ["bytes", r => bytes(r.bytes)], ["FLOPs", r => count(r.flops, 1000, "")], ["of the floor", r => percent(r.floor, r.bounded)]];
-const value = {key: r => r.key, calls: r => r.calls, device: r => r.device, share: r => r.device, host: r => r.host, bytes: r => r.bytes, FLOPs: r => r.flops,
-  "of the floor": r => r.bounded ? r.floor / r.bounded : -1};
-let by = "op", sort = "device", down = true, shown = 100;
+const columns = [
+  ["key", r => r.key || "–"],
+  ["calls", r => r.calls],
+  ["device", r => time(r.device)],
+  ["share", r => percent(r.device, onDevice)],
+  ["host", r => time(r.host)],
+  ["bytes", r => bytes(r.bytes)],
+  ["FLOPs", r => count(r.flops, 1000, "")],
+  ["of the floor", r => percent(r.floor, r.bounded)]];
+const value = {
+  key: r => r.key,
+  calls: r => r.calls,
+  device: r => r.device,
+  share: r => r.device,
+  host: r => r.host,
+  bytes: r => r.bytes,
+  FLOPs: r => r.flops,
+  "of the floor": r => (r.bounded ? r.floor / r.bounded : -1)
+};
+let by = "op",
+  sort = "device",
+  down = true,
+  shown = 100;
 const titles = {op: "by operation", line: "by line", module: "by module", time: "every operation"};
 for (const b of ["op", "line", "module", "time"]) {
   const c = make("button", titles[b], "chip");
