@@ -105,22 +105,23 @@ func (p *Profiler) history() []profile.MemoryEvent {
 // held.
 type segmentLog struct {
 	mu     sync.Mutex
+	begun  bool              // before has run
 	sizes  map[uint64]uint64 // of the segments in use, by address
 	events []profile.SegmentEvent
 }
 
-// before adds the segments that exist already.
-func (l *segmentLog) before(s alloc.Snapshot) {
+// before adds the segments that exist already. The allocator's lock is held, so that none of them goes or comes meanwhile.
+func (l *segmentLog) before(segments []alloc.SegmentInfo) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var old []profile.SegmentEvent
-	for _, g := range s.Segments {
+	for _, g := range segments {
 		if _, ok := l.sizes[g.Addr]; !ok { // otherwise it was taken since the profile began
 			l.set(g.Addr, g.TotalSize)
 			old = append(old, profile.SegmentEvent{Addr: g.Addr, Bytes: int64(g.TotalSize)})
 		}
 	}
-	l.events = append(old, l.events...)
+	l.events, l.begun = append(old, l.events...), true
 }
 
 // set notes the size of a segment. The caller holds l.mu.
@@ -139,13 +140,17 @@ func (l *segmentLog) taken(at time.Duration, addr, size uint64) {
 	l.events = append(l.events, profile.SegmentEvent{At: at, Addr: addr, Bytes: int64(size)})
 }
 
-// given notes memory that is given back, and returns its size, which is 0 if the log does not know the segment. A size of 0 stands for that
-// of the whole segment.
+// given notes memory that is given back, and returns its size, which is 0 if the log does not know the segment: before has not run, and will
+// not see it. A size of 0 stands for that of the whole segment.
 func (l *segmentLog) given(at time.Duration, addr, size uint64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if size == 0 {
-		size = l.sizes[addr]
+	known, ok := l.sizes[addr]
+	switch {
+	case !ok && !l.begun:
+		return 0
+	case size == 0:
+		size = known
 	}
 	delete(l.sizes, addr)
 	if size > 0 {

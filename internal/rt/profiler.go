@@ -136,11 +136,10 @@ func (d *Device) StartProfile() (*Profiler, error) {
 		p.release()
 		return nil, d.profiled(d.profiler.Load())
 	}
-	if d.mem.Settings().Backend == alloc.BackendNative {
-		s := d.mem.Snapshot()
-		p.before(s)
-		p.segments.before(s)
-	}
+	d.mem.WithSegments(func(all []alloc.SegmentInfo) {
+		p.before(all)
+		p.segments.before(all)
+	})
 	return p, nil
 }
 
@@ -171,8 +170,8 @@ func (p *Profiler) mark() error {
 }
 
 // before adds the blocks that exist already.
-func (p *Profiler) before(s alloc.Snapshot) {
-	for _, g := range s.Segments {
+func (p *Profiler) before(segments []alloc.SegmentInfo) {
+	for _, g := range segments {
 		for _, b := range g.Blocks {
 			if alloc.BlockState(b.State) == alloc.ActiveAllocated && p.live[b.Addr] == nil {
 				p.add(&profiledBlock{addr: b.Addr, size: b.Size, before: true})

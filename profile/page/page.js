@@ -33,7 +33,7 @@ addEventListener("keydown", e => {
 // overview
 const onDevice = data.tables.op.reduce((s, r) => s + r.device, 0);
 $("title").textContent = clean(data.device.name);
-$("facts").textContent = new Date(data.began).toLocaleString() + (data.device.bandwidth ? "" : " · the device's figures are not known, so there is no floor");
+$("facts").textContent = new Date(data.began).toLocaleString() + (data.commit ? " · commit " + clean(data.commit) : "") + (data.device.bandwidth ? "" : " · the device's figures are not known, so there is no floor");
 for (const [name, value] of [["duration", time(data.duration)], ["on the device", time(onDevice)], ["operations", data.ops], ["goroutines", data.goroutines.length],
   ["streams", data.streams.length], ["memory at the peak", bytes(data.peak.total)]]) {
   const d = make("div");
