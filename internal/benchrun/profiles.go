@@ -47,8 +47,8 @@ func Condense(p *profile.Profile) *profile.Profile {
 	return &out
 }
 
-// Worst is a kernel of operations with one name, on operands of one kind, called on one line: the time that its launches took, and the least
-// that they could take.
+// Worst is a kernel of operations with one name, on operands of one kind, called on one line: the time that its launches took, and the
+// least that they could take.
 type Worst struct {
 	// Kernel is the beginning of the kernel's name, without its parameters. Op, Line and Operands are those of its operations.
 	Kernel, Op, Line, Operands string

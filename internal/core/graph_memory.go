@@ -83,10 +83,3 @@ func (g *Segment) tellMemory(r *Recorded, began time.Time, owned bool) {
 	}
 	p.Lent(began, all)
 }
-
-// gaveBack tells the profiler, if there is one, that the storage has left memory that it did not own.
-func (s *storage) gaveBack() {
-	if p := s.dev.Profiler(); p != nil {
-		p.Returned(s.ptr)
-	}
-}

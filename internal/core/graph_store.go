@@ -136,7 +136,7 @@ func (s *storage) drop() error {
 	}
 	b := s.block
 	if b == nil {
-		s.gaveBack()
+		s.dev.ReturnedLent(s.ptr)
 	}
 	s.block, s.ptr = nil, 0
 	if b == nil {

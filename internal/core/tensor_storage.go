@@ -103,7 +103,7 @@ func (s *storage) free() error {
 	s.block = nil
 	if b == nil {
 		if s.locked == nil && s.ptr != 0 {
-			s.gaveBack()
+			s.dev.ReturnedLent(s.ptr)
 			s.ptr = 0
 			s.marks.Or(returned)
 		}

@@ -270,8 +270,8 @@ func (l *segmentLog) taken(at time.Duration, addr, size uint64) {
 	l.events = append(l.events, profile.SegmentEvent{At: at, Addr: addr, Bytes: int64(size)})
 }
 
-// given notes memory that is given back, and returns its size, which is 0 if the log does not know the segment: before has not run, and will
-// not see it. A size of 0 stands for that of the whole segment.
+// given notes memory that is given back, and returns its size, which is 0 if the log does not know the segment: before has not run, and
+// will not see it. A size of 0 stands for that of the whole segment.
 func (l *segmentLog) given(at time.Duration, addr, size uint64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
