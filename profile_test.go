@@ -244,6 +244,38 @@ func TestProfileSegments(t *testing.T) {
 	}
 }
 
+// Segments that are given back while a profile begins are not in it after that.
+func TestProfileSegmentsAtStart(t *testing.T) {
+	for _, conf := range []string{"", "expandable_segments:True"} {
+		t.Setenv("PYTORCH_CUDA_ALLOC_CONF", conf)
+		x := testdevice.Open(t, tenon.Sim(0)).NoGrad()
+		for range 20_000 { // what a profile finds at its beginning
+			x.Empty([]int{1}, tenon.Float32)
+		}
+		for round := range 30 {
+			a := x.Empty([]int{40 << 18}, tenon.Float32)
+			a.Close()
+			emptied := make(chan error)
+			go func() {
+				time.Sleep(time.Duration(round) * 200 * time.Microsecond)
+				emptied <- x.Device().EmptyCache()
+			}()
+			p := profiled(t, x, func() {
+				if err := <-emptied; err != nil {
+					t.Fatal(err)
+				}
+			})
+			var sum int64
+			for _, e := range p.Segments {
+				sum += e.Bytes
+			}
+			if held := x.Device().MemoryReserved(); sum != held {
+				t.Fatalf("%q: after %d segment events %d bytes are in use, want %d", conf, len(p.Segments), sum, held)
+			}
+		}
+	}
+}
+
 func TestProfileConvFLOPs(t *testing.T) {
 	x := testdevice.Open(t, tenon.Sim(0))
 	w := tenon.From(x, make([]float32, 4*2*3*3), 4, 2, 3, 3).SetRequiresGrad(true)

@@ -139,7 +139,7 @@ func TestProfiles(t *testing.T) {
 		{"gpt2.train.compiled", "Fused", language},
 		{"resnet.train.compiled", "Conv2dWeightGrad (backward)", training},
 		{"resnet.infer.1.eager", "BatchNormEval", use},
-		{"resnet.infer.1.graph", "Conv2d (captured)", use},
+		{"resnet.infer.1.graph", "Conv2d", use},
 		{"resnet.infer.1.compiled", "Conv2d", use},
 	} {
 		want = append(want, p.name)
@@ -167,11 +167,18 @@ func TestProfiles(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("the page has %q, want %q", got, want)
 	}
-	for _, text := range []string{"| internal/resnet/model.go:", "| internal/gpt2/model.go:", "A replay of ",
+	commit := "commit not recorded"
+	if c := benchrun.Commit(); c != "" {
+		commit = "commit " + c
+	}
+	for _, text := range []string{"| internal/resnet/model.go:", "| internal/gpt2/model.go:", "A replay of ", commit,
 		"ResNet-50 on one picture, as a graph\n"} {
 		if !bytes.Contains(page, []byte(text)) {
 			t.Errorf("the page lacks %q:\n%s", text, page)
 		}
+	}
+	if bytes.Contains(page, []byte("was not timed")) || bytes.Contains(page, []byte("no times of their own")) {
+		t.Errorf("a graph has no times:\n%s", page)
 	}
 }
 
@@ -179,6 +186,7 @@ func TestProfiles(t *testing.T) {
 func writeProfile(t *testing.T, stem string, p *profile.Profile, op string) {
 	t.Helper()
 	name := filepath.Base(stem)
+	p.Commit = benchrun.Commit()
 	var table strings.Builder
 	if err := p.WriteTable(&table, profile.ByOp, 50); err != nil {
 		t.Fatal(err)

@@ -25,6 +25,7 @@ var pageJS string
 // pageData is the data that the page shows.
 type pageData struct {
 	Device     Device        `json:"device"`
+	Commit     string        `json:"commit,omitempty"`
 	Began      time.Time     `json:"began"`
 	Duration   time.Duration `json:"duration"`
 	Ops        int           `json:"ops"`
@@ -88,7 +89,8 @@ func (p *Profile) WriteHTML(w io.Writer) error {
 }
 
 func (p *Profile) page() (*pageData, error) {
-	d := &pageData{Device: p.Device, Began: p.Began, Duration: p.Duration, Ops: len(p.Ops), Goroutines: []int64{}, Streams: []int64{},
+	d := &pageData{Device: p.Device, Commit: p.Commit,
+		Began: p.Began, Duration: p.Duration, Ops: len(p.Ops), Goroutines: []int64{}, Streams: []int64{},
 		Tables:     map[By][]Row{},
 		Categories: Categories(), Memory: []pageMemory{}, Spans: []pageSpan{}, Notes: append([]string{}, p.notes()...)}
 	for _, by := range []By{ByOp, ByLine, ByModule, ByTime} {

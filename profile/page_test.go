@@ -47,6 +47,7 @@ func trained(t *testing.T) *profile.Profile {
 	if err != nil {
 		t.Fatal(err)
 	}
+	prof.Commit = "0123abc"
 	return prof
 }
 
@@ -99,6 +100,7 @@ func TestPageInBrowser(t *testing.T) {
 	const count, first = "document.querySelectorAll('#rows tr').length", "document.querySelector('#rows td').textContent"
 	shot("top")
 	is("document.querySelector('#title').textContent", p.Device.Name)
+	is("document.querySelector('#facts').textContent.includes(' · commit 0123abc')", true)
 	is(count, len(rows(profile.ByOp)))
 	is(first, rows(profile.ByOp)[0].Key)
 	chip(profile.ByLine)

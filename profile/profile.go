@@ -22,6 +22,8 @@ type Profile struct {
 	Format int `json:"tenon_profile"`
 	// Device is the device that was profiled.
 	Device Device `json:"device"`
+	// Commit is the commit of the program's source, if whoever took the profile noted it, or "".
+	Commit string `json:"commit,omitempty"`
 	// Began is the time when the profile began, and Duration its length.
 	Began    time.Time     `json:"began"`
 	Duration time.Duration `json:"duration"`

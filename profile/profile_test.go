@@ -43,7 +43,7 @@ func sample() *profile.Profile {
 	captured := op("Exp", profile.Forward, 91*us, 92*us, profile.Kernel{Name: "exp"})
 	captured.Captured, captured.Goroutine = true, 8
 	return &profile.Profile{Format: 1, Device: profile.Device{Name: "NVIDIA TEST", Bandwidth: 12e9,
-		Rates: map[string]float64{"float32": 1e12}},
+		Rates: map[string]float64{"float32": 1e12}}, Commit: "0123abc",
 		Began: time.Unix(1_790_000_000, 0).UTC(), Duration: 200 * us,
 		Frames: []profile.Frame{{Function: "main.(*Net).Forward", File: "/src/app/net.go", Line: 12}, {Function: "main.main",
 			File: "/src/app/main.go", Line: 30}},
@@ -144,7 +144,7 @@ and 3 rows more
 		if err := p.WriteTable(&b, by, most); err != nil {
 			t.Fatal(err)
 		}
-		want = "NVIDIA TEST, 5 operations in 200µs, 60µs of them on the device\n" + want +
+		want = "NVIDIA TEST, 5 operations in 200µs, 60µs of them on the device, commit 0123abc\n" + want +
 			"\nmemory at the peak, 11µs in: 3 KiB, parameters 1 KiB, activations 2 KiB\n"
 		if b.String() != want {
 			t.Errorf("by %s:\n%s\nwant\n%s", by, b.String(), want)

@@ -162,7 +162,8 @@ func (p *Profile) WriteTable(w io.Writer, by By, most int) error {
 		left, rows = len(rows)-most, rows[:most]
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, %d operations in %v, %v of them on the device\n\n", p.Device.Name, len(p.Ops), round(p.Duration), round(all))
+	fmt.Fprintf(&b, "%s, %d operations in %v, %v of them on the device%s\n\n", p.Device.Name, len(p.Ops), round(p.Duration), round(all),
+		p.source())
 	var table strings.Builder
 	t := tabwriter.NewWriter(&table, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(t, "calls\tdevice\tshare\thost\tbytes\tFLOPs\tof the floor\t  %s\n", by)
@@ -197,6 +198,14 @@ func (p *Profile) WriteTable(w io.Writer, by By, most int) error {
 	}
 	_, err = io.WriteString(w, b.String())
 	return written(err)
+}
+
+// source names the commit, if it is known, for the end of a line.
+func (p *Profile) source() string {
+	if p.Commit == "" {
+		return ""
+	}
+	return ", commit " + strings.Join(strings.Fields(p.Commit), " ")
 }
 
 // round rounds a time to three or four digits.

@@ -75,6 +75,13 @@ func (c *caching) PoolSegments(id PoolID) []SegmentInfo {
 	return infos
 }
 
+// WithSegments calls f with the segments of all pools while nothing can change them. f must not call the allocator.
+func (c *caching) WithSegments(f func(all []SegmentInfo)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f(c.segmentInfos())
+}
+
 // Snapshot returns segments, trace and settings, and then appends an ActionSnapshot entry without context to the trace.
 func (c *caching) Snapshot() Snapshot {
 	c.mu.Lock()

@@ -18,8 +18,11 @@ import (
 
 var (
 	runFile   = flag.String("runfile", "", "merge the results of this test binary into the run file of this name")
-	runCommit = flag.String("runcommit", "", "the commit that the results are of, for -runfile")
+	runCommit = flag.String("runcommit", "", "the commit that the results and profiles are of")
 )
+
+// Commit returns the commit that -runcommit names, or "".
+func Commit() string { return *runCommit }
 
 // recorded are the figures passed to Record.
 var recorded struct {

@@ -47,13 +47,13 @@ func Condense(p *profile.Profile) *profile.Profile {
 	return &out
 }
 
-// Worst is a set of operations with one name, on operands of one kind, called on one line: the time that they took, and the least that they
-// could take.
+// Worst is a kernel of operations with one name, on operands of one kind, called on one line: the time that its launches took, and the
+// least that they could take.
 type Worst struct {
-	// Op, Line and Operands are what they share; Kernels are the beginnings of the kernels' names, without their parameters.
-	Op, Line, Operands, Kernels string
-	// Launches is the number of their kernels. Device is the time of these, and Floor the least possible according to the device's figures,
-	// or 0 if those are not known.
+	// Kernel is the beginning of the kernel's name, without its parameters. Op, Line and Operands are those of its operations.
+	Kernel, Op, Line, Operands string
+	// Launches is the number of launches. Device is their time, and Floor the least possible according to the device's figures, or 0 if
+	// those are not known.
 	Launches      int
 	Device, Floor time.Duration
 }
@@ -64,44 +64,42 @@ func (w Worst) Above() time.Duration { return w.Device - w.Floor }
 // parameters match what follows the types in a kernel's name.
 var parameters = regexp.MustCompile(`_i(0|32|64)_v[0-9]+.*$`)
 
-// WorstOf returns the operations that took time on the device, those with the most time above their floor first, and their sum.
+// WorstOf returns the kernels that took time on the device, those with the most time above their floor first, and their sum.
 func WorstOf(p *profile.Profile) (rows []Worst, all Worst) {
-	index := map[string]int{}
-	names := map[int][]string{}
+	index := map[Worst]int{}
 	for i := range p.Ops {
 		o := &p.Ops[i]
-		d := o.Device()
-		if d == 0 {
+		took := o.Device()
+		if took == 0 {
 			continue
 		}
 		w := Worst{Op: o.Name, Line: p.Line(i), Operands: operands(o.Inputs)}
 		if o.Phase == profile.Backward {
 			w.Op += " (backward)"
 		}
-		key := w.Op + "\n" + w.Line + "\n" + w.Operands
-		at, ok := index[key]
-		if !ok {
-			at = len(rows)
-			index[key] = at
-			rows = append(rows, w)
-		}
 		for _, k := range o.Kernels {
-			if name := parameters.ReplaceAllString(k.Name, ""); !slices.Contains(names[at], name) {
-				names[at] = append(names[at], name)
+			d := k.End - k.Begin
+			if k.Whole || d == 0 {
+				continue
+			}
+			w.Kernel = parameters.ReplaceAllString(k.Name, "")
+			at, ok := index[w]
+			if !ok {
+				at = len(rows)
+				index[w] = at
+				rows = append(rows, w)
+			}
+			floor := time.Duration(float64(p.Floor(o)) * float64(d) / float64(took))
+			for _, w := range []*Worst{&rows[at], &all} {
+				w.Launches++
+				w.Device += d
+				w.Floor += floor
 			}
 		}
-		for _, w := range []*Worst{&rows[at], &all} {
-			w.Launches += len(o.Kernels)
-			w.Device += d
-			w.Floor += p.Floor(o)
-		}
-	}
-	for i := range rows {
-		rows[i].Kernels = strings.Join(names[i], ", ")
 	}
 	slices.SortStableFunc(rows, func(a, b Worst) int {
 		return cmp.Or(cmp.Compare(b.Above(), a.Above()), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Op, b.Op),
-			cmp.Compare(a.Operands, b.Operands))
+			cmp.Compare(a.Kernel, b.Kernel), cmp.Compare(a.Operands, b.Operands))
 	})
 	return rows, all
 }
@@ -128,27 +126,34 @@ func ProfileSection(name string, p *profile.Profile) string {
 		title = profiled[i].Title
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "## %s\n\n%s, %s ([`%s.profile`](../bench/profiles/%s.profile)). ", title, p.Device.Name,
-		p.Began.UTC().Format(time.DateOnly), name, name)
-	rows, all := WorstOf(p)
-	if replays := slices.DeleteFunc(slices.Clone(p.Ops), func(o profile.Op) bool { return o.Kind != profile.KindGraph }); len(replays) > 0 {
-		graphSection(&b, p, replays)
+	fmt.Fprintf(&b, "## %s\n\n%s, %s, %s ([`%s.profile`](../bench/profiles/%s.profile)).", title, p.Device.Name,
+		p.Began.UTC().Format(time.DateOnly), commit(p), name, name)
+	if !replays(&b, p) {
 		return b.String()
 	}
-	fmt.Fprintf(&b, "%d launches took %s on the device.", all.Launches, micros(all.Device))
+	rows, all := WorstOf(p)
+	fmt.Fprintf(&b, " %d launches took %s on the device.", all.Launches, micros(all.Device))
 	if all.Floor > 0 {
 		fmt.Fprintf(&b, " Their floors are %s together, %s of that.", micros(all.Floor), share(all.Floor, all.Device))
 	} else {
 		b.WriteString(noFigures(p))
 	}
 	b.WriteString("\n\n")
-	line(&b, "operation", "kernels", "line", "operands", "launches", "time", "floor", "of the floor", "above the floor")
+	line(&b, "kernel", "operation", "line", "operands", "launches", "time", "floor", "of the floor", "above the floor")
 	line(&b, slices.Repeat([]string{"---"}, 9)...)
 	for _, w := range rows[:min(len(rows), mostWorst)] {
-		line(&b, w.Op, w.Kernels, w.Line, w.Operands, fmt.Sprint(w.Launches), micros(w.Device), micros(w.Floor), share(w.Floor, w.Device),
+		line(&b, w.Kernel, w.Op, w.Line, w.Operands, fmt.Sprint(w.Launches), micros(w.Device), micros(w.Floor), share(w.Floor, w.Device),
 			micros(w.Above()))
 	}
 	return b.String()
+}
+
+// commit says which state of the source was profiled.
+func commit(p *profile.Profile) string {
+	if p.Commit == "" {
+		return "commit not recorded"
+	}
+	return "commit " + p.Commit
 }
 
 // noFigures says why there is no floor.
@@ -156,32 +161,57 @@ func noFigures(p *profile.Profile) string {
 	return " There are no floors: the figures of " + p.Device.Name + " are not known."
 }
 
-// graphSection writes what is known about a graph: the time of its replays, and the least possible time of its kernels, if the profile
-// includes the capture.
-func graphSection(b *strings.Builder, p *profile.Profile, replays []profile.Op) {
+// replays writes how long the replays of a graph took, if there are any, and reports whether kernels have times of their own. If none has,
+// it also writes the least possible time of the graph's kernels, if the profile includes the capture.
+func replays(b *strings.Builder, p *profile.Profile) (parts bool) {
 	var times []time.Duration
-	for i := range replays {
-		times = append(times, replays[i].Device())
-	}
-	slices.Sort(times)
-	median := times[len(times)/2]
+	var nodes int
 	var floor time.Duration
 	for i := range p.Ops {
-		if o := &p.Ops[i]; o.Captured && len(o.Kernels) > 0 {
+		o := &p.Ops[i]
+		switch {
+		case o.Kind == profile.KindGraph:
+			nodes = max(nodes, len(o.Nodes))
+			times = append(times, whole(o))
+		case o.Device() > 0:
+			parts = true
+		case o.Captured && len(o.Kernels) > 0:
 			floor += p.Floor(o)
 		}
 	}
-	took, part := "was not timed", ""
-	if median > 0 {
-		took, part = fmt.Sprintf("took %s, the median of %d", micros(median), len(times)), fmt.Sprintf(", %s of that", share(floor, median))
+	if len(times) == 0 {
+		return true
 	}
-	fmt.Fprintf(b, "A replay of %d nodes %s.", len(replays[0].Nodes), took)
-	if floor > 0 {
-		fmt.Fprintf(b, " The floors of its kernels are %s together%s.", micros(floor), part)
-	} else {
+	slices.Sort(times)
+	median := times[len(times)/2]
+	took := "was not timed"
+	if median > 0 {
+		took = fmt.Sprintf("took %s, the median of %d", micros(median), len(times))
+	}
+	fmt.Fprintf(b, " A replay of %d kernels %s.", nodes, took)
+	if parts {
+		return true
+	}
+	switch {
+	case floor > 0 && median > 0:
+		fmt.Fprintf(b, " The floors of its kernels are %s together, %s of that.", micros(floor), share(floor, median))
+	case floor > 0:
+		fmt.Fprintf(b, " The floors of its kernels are %s together.", micros(floor))
+	default:
 		b.WriteString(noFigures(p))
 	}
-	b.WriteString(" Its kernels have no times of their own; they are those of the eager program.\n")
+	b.WriteString(" Its kernels have no times of their own.\n")
+	return false
+}
+
+// whole returns the time of a replay from its first kernel to its last.
+func whole(o *profile.Op) time.Duration {
+	for _, k := range o.Kernels {
+		if k.Whole {
+			return k.End - k.Begin
+		}
+	}
+	return o.Device()
 }
 
 // micros formats a time in microseconds with three or four digits; "-" for none.
@@ -246,14 +276,16 @@ const profilesHead = `<!-- Code generated by bench/measurements from bench/profi
 
 # Profiles of whole programs
 
-Where the time of whole programs goes, by Tenon's own [profiler](profiler.md). A section shows ten groups of operations with the same name,
-line and kind of operands: those furthest above their floor, where there is most to gain. The floor is the minimum time for their bytes or
-floating-point operations, whichever is longer, at the rates that Tenon reached on the device. The line is the program's; a backward
-operation is shown at the line of its forward operation. Kernels are named without their parameters.
+Where the time of whole programs goes, by Tenon's own [profiler](profiler.md). A section shows ten kernels, each with the operation that
+launched it, its line and the kind of its operands: those furthest above their floor, where there is most to gain. The floor is the minimum
+time for an operation's bytes or floating-point operations, whichever is longer, at the rates that Tenon reached on the device. An operation
+of several kernels divides its floor among them in proportion to their times. The line is the program's; a backward operation is shown at the
+line of its forward operation. Kernels are named without their parameters.
 
 The programs are those of [measurements.md](measurements.md): GPT-2 with 124 million parameters on 8 × 1024 tokens, and ResNet-50 on 64
 images in training and on one in inference, all under bf16 autocast. A compiled program runs in a region without graphs, which launches the
-same kernels as the graph, so that each kernel has its own time. The device was held until the program had issued its work, as far as the
+same kernels as the graph. Where a program is a graph, its replays ran as the profiler's [twin](profiler.md#how-a-replay-is-timed): the same
+kernels one after another, each with its time. The device was held until the program had issued its work, as far as the
 queue allows, so that kernel times contain no host time. The two events around a kernel still add a microsecond or two, which matters for
 small kernels.
 

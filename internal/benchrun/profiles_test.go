@@ -59,16 +59,17 @@ func TestCondense(t *testing.T) {
 
 func TestProfileSection(t *testing.T) {
 	p := seen()
-	want := "## ResNet-50 on one picture, eager\n\nNVIDIA TEST, 2026-01-02 " +
+	want := "## ResNet-50 on one picture, eager\n\nNVIDIA TEST, 2026-01-02, commit not recorded " +
 		"([`resnet.infer.1.eager.profile`](../bench/profiles/resnet.infer." +
 		"1.eager.profile)). 6 launches took 225 µs on the device. Their floors are 54 µs together, 24 % of that.\n\n" +
-		"| operation | kernels | line | operands | launches | time | floor | of the floor | above the floor |\n" +
+		"| kernel | operation | line | operands | launches | time | floor | of the floor | above the floor |\n" +
 		"| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n" +
-		"| MatMul (backward) | matmul_bf16_s_bf16 | internal/resnet/model.go:7 | bfloat16[4 8], bfloat16[4 8] | 1 | 100 µs | 10 µs | " +
+		"| matmul_bf16_s_bf16 | MatMul (backward) | internal/resnet/model.go:7 | bfloat16[4 8], bfloat16[4 8] | 1 | 100 µs | 10 µs | " +
 		"10 % | 90 µs |\n" +
-		"| MatMul | matmul_bf16_s_bf16, sum_bf16 | internal/resnet/model.go:7 | bfloat16[4 8], bfloat16[4 8] | 4 | 120 µs | 40 µs | " +
-		"33 % | 80 µs |\n" +
-		"| Add | pw_add_i64_i64 | internal/resnet/model.go:7 | bfloat16[4 8], bfloat16[4 8] | 1 | 5 µs | 4 µs | 80 % | 1 µs |\n"
+		"| matmul_bf16_s_bf16 | MatMul | internal/resnet/model.go:7 | bfloat16[4 8], bfloat16[4 8] | 2 | 60 µs | 20 µs | " +
+		"33 % | 40 µs |\n" +
+		"| sum_bf16 | MatMul | internal/resnet/model.go:7 | bfloat16[4 8], bfloat16[4 8] | 2 | 60 µs | 20 µs | 33 % | 40 µs |\n" +
+		"| pw_add_i64_i64 | Add | internal/resnet/model.go:7 | bfloat16[4 8], bfloat16[4 8] | 1 | 5 µs | 4 µs | 80 % | 1 µs |\n"
 	if got := ProfileSection("resnet.infer.1.eager", Condense(p)); got != want {
 		t.Errorf("the section is\n%s\nwant\n%s", got, want)
 	}
@@ -81,42 +82,78 @@ func TestProfileSection(t *testing.T) {
 	if got := ProfileSection("x", p); strings.Count(got, "\n| ") != 2+10 || !strings.HasPrefix(got, "## x\n") {
 		t.Errorf("the section of many rows is\n%s", got)
 	}
-	p.Device.Bandwidth, p.Device.Rates = 0, nil
+	p.Device.Bandwidth, p.Device.Rates, p.Commit = 0, nil, "abc123"
 	got := ProfileSection("x", p)
+	if !strings.Contains(got, "NVIDIA TEST, 2026-01-02, commit abc123 (") {
+		t.Errorf("the section lacks the commit:\n%s", got)
+	}
 	if !strings.Contains(got, "There are no floors: the figures of NVIDIA TEST are not known.") ||
 		!strings.Contains(got, "| 100 µs | - | - | 100 µs |") {
 		t.Errorf("without figures the section is\n%s", got)
 	}
 }
 
-// The section of a graph has the time of its replays, and the floors of what was captured.
+// The section of a graph without times of its kernels has the time of its replays, and the floors of what was captured.
 func TestGraphSection(t *testing.T) {
 	p := seen()
 	for i := range p.Ops {
-		p.Ops[i].Captured = p.Ops[i].Name != "Add"
+		p.Ops[i].Captured = true
+		for k := range p.Ops[i].Kernels {
+			p.Ops[i].Kernels[k] = profile.Kernel{Name: p.Ops[i].Kernels[k].Name}
+		}
 	}
+	captured := len(p.Ops)
 	for i := range 3 {
 		p.Ops = append(p.Ops, profile.Op{Name: "Replay", Kind: profile.KindGraph, Parent: -1, Forward: -1, Fused: -1,
 			Nodes:   []string{"a", "b"},
 			Kernels: []profile.Kernel{{Name: "graph", End: time.Duration(100+i) * time.Microsecond, Timed: true}}})
 	}
 	got := ProfileSection("resnet.infer.1.graph", p)
-	want := "A replay of 2 nodes took 101 µs, the median of 3. The floors of its kernels are 51 µs together, 50 % of that."
-	if !strings.Contains(got, want) {
+	want := "A replay of 2 kernels took 101 µs, the median of 3. The floors of its kernels are 55 µs together, 54 % of that. " +
+		"Its kernels have no times of their own.\n"
+	if !strings.HasSuffix(got, want) {
 		t.Errorf("the section is\n%s\nwant %s", got, want)
 	}
-	for i := range p.Ops {
-		if o := &p.Ops[i]; o.Kind == profile.KindGraph {
-			o.Kernels[0] = profile.Kernel{Name: "graph"}
-		}
+	for i := range p.Ops[captured:] {
+		p.Ops[captured+i].Kernels[0] = profile.Kernel{Name: "graph"}
 	}
-	want = "A replay of 2 nodes was not timed. The floors of its kernels are 51 µs together. Its kernels"
+	want = "A replay of 2 kernels was not timed. The floors of its kernels are 55 µs together. Its kernels"
 	if got := ProfileSection("x", p); !strings.Contains(got, want) {
 		t.Errorf("without times the section is\n%s\nwant %s", got, want)
 	}
 	p.Device.Bandwidth, p.Device.Rates = 0, nil
 	if got := ProfileSection("x", p); !strings.Contains(got, "There are no floors") {
 		t.Errorf("without figures the section is\n%s", got)
+	}
+}
+
+// Where the operations of replays have times, the section of a graph has their table, and the times of the replays as a whole.
+func TestTwinSection(t *testing.T) {
+	p := seen()
+	parts := p.Ops
+	p.Ops = []profile.Op{{Name: "Exp", Kind: profile.KindOp, Parent: -1, Forward: -1, Fused: -1, Captured: true, Bytes: 1000,
+		Kernels: []profile.Kernel{{Name: "exp"}}}}
+	for i := range 2 {
+		at := len(p.Ops)
+		end := time.Duration(300+i) * time.Microsecond
+		p.Ops = append(p.Ops, profile.Op{Name: "Replay", Kind: profile.KindGraph, Parent: -1, Forward: -1, Fused: -1,
+			Nodes:   []string{"a", "b"},
+			Kernels: []profile.Kernel{{Name: "graph", End: end, Timed: true, Whole: true}}})
+		for _, o := range parts {
+			o.Parent, o.Forward = at, -1
+			p.Ops = append(p.Ops, o)
+		}
+	}
+	got := ProfileSection("resnet.infer.1.graph", Condense(p))
+	for _, want := range []string{"A replay of 2 kernels took 301 µs, the median of 2. 12 launches took 450 µs on the device. " +
+		"Their floors are 108 µs together, 24 % of that.\n",
+		"\n| matmul_bf16_s_bf16 | MatMul | internal/resnet/model.go:7 | bfloat16[4 8], bfloat16[4 8] | 4 | 120 µs | 40 µs | "} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the section is\n%s\nwant %s", got, want)
+		}
+	}
+	if strings.Contains(got, "| graph |") || strings.Contains(got, "no times of their own") {
+		t.Errorf("the section is\n%s", got)
 	}
 }
 

@@ -115,27 +115,38 @@ func (f *frame) tellUses() {
 					f.op.Uses(g.st.ptr, rt.UseGradient)
 				}
 			default:
-				f.op.Uses(t.st.ptr, rt.UseRead)
+				f.tellUse(t, rt.UseRead)
 			}
 		}
 	}
 	for i, t := range f.out[:f.outs] {
 		switch {
 		case f.to(i) != nil:
-			f.op.Uses(t.st.ptr, rt.UseChange)
+			f.tellUse(t, rt.UseChange)
 		case f.row.flags&(flagView|flagIdle) == 0:
-			f.op.Uses(t.st.ptr, rt.UseMake)
+			f.tellUse(t, rt.UseMake)
 		}
 	}
 	for _, t := range f.altered {
-		f.op.Uses(t.st.ptr, rt.UseChange)
+		f.tellUse(t, rt.UseChange)
+	}
+}
+
+// tellUse tells the profiler that the call uses t. The handles of a call that was put off do not know that they are gradients; their
+// storages do.
+func (f *frame) tellUse(t *Tensor, use rt.MemoryUse) {
+	f.op.Uses(t.st.ptr, use)
+	if t.st.marks.Load()&ofLeaf != 0 {
+		f.op.Uses(t.st.ptr, rt.UseGradient)
 	}
 }
 
 // tellRun tells the profiler that a call which was put off runs now.
 func (f *frame) tellRun() {
 	f.op.Describe(false, func(o *profile.Op) { o.Deferred = true })
-	f.tellUses()
+	if l := f.x.s.lent; l == nil || !l.fixed { // else it uses no memory now
+		f.tellUses()
+	}
 }
 
 // issueFused is issue for the group of s. A profiler records the group if it recorded one of its calls.
@@ -165,6 +176,11 @@ func (d *deferral) issueFused(f *frame, s *planStep) {
 		o.FLOPs = flops
 	})
 	f.tellUses()
+	for i, a := range s.group.outs {
+		if d.calls[a.call].op.Saves() {
+			op.Uses(f.out[i].st.ptr, rt.UseActivation)
+		}
+	}
 }
 
 // fusedEntry begins the profiler's entry for the group of s on st, or returns nil if no profiler recorded one of its calls.

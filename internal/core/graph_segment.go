@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"time"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/alloc"
@@ -271,6 +272,9 @@ type Recorded struct {
 	notes  []callNotes
 	// addrs are the addresses of all storages that the calls make.
 	addrs []uint64
+	// uses are what the graph uses of the pool's memory, and units the number of the plan's units.
+	uses  []poolUse
+	units int
 	// changes holds changes of launches, for reuse. stale says that some are not in the graph yet.
 	changes []rt.Change
 	stale   bool
@@ -356,7 +360,7 @@ func (g *Segment) Record(on *rt.Stream, pool *rt.MemPool, copied []bool) (r *Rec
 	for i := range d.calls {
 		r.values = append(r.values, valuesOf(d.calls[i].attrs))
 	}
-	rec := &recording{g: g, pool: pool, copies: make([]*alloc.Block, len(g.inputs))}
+	rec := &recording{g: g, pool: pool, copies: make([]*alloc.Block, len(g.inputs)), begun: make([]bool, len(g.made))}
 	made := r
 	defer func() {
 		if err != nil {
@@ -437,6 +441,10 @@ type recording struct {
 	g      *Segment
 	pool   *rt.MemPool
 	copies []*alloc.Block
+	// uses are those so far, and unit is the unit under way. begun has an entry for each storage that the calls make.
+	uses  []poolUse
+	unit  int
+	begun []bool
 }
 
 // run runs the calls under the capture, on copies of inputs that have them. Memory of the pool is freed after its last use.
@@ -448,6 +456,7 @@ func (c *recording) run(r *Recorded, rc *rt.Capture) {
 			continue
 		}
 		in := &c.g.inputs[i]
+		c.uses = append(c.uses, poolUse{b.Addr(), b.Size(), -1, -1, i, 0, stays})
 		stands[i] = &storage{dev: in.st.dev, bytes: in.st.bytes, ptr: r.inputs[i] - uint64(in.Lo)}
 	}
 	d.s.lent.stand = func(st *storage) *storage {
@@ -464,14 +473,17 @@ func (c *recording) run(r *Recorded, rc *rt.Capture) {
 		n.from, d.s.lent.notes = rc.Tracked(), n
 		d.runUnit(step, i)
 		n.to = rc.Tracked()
-		if step == nil {
-			c.usedBy(i)
-			continue
+		calls := []int{i}
+		if step != nil {
+			calls = step.calls
 		}
-		for _, i := range step.calls {
+		c.begins(n, calls...)
+		for _, i := range calls {
 			c.usedBy(i)
 		}
+		c.unit++
 	}
+	r.uses, r.units = c.uses, c.unit
 	for i, m := range c.g.made {
 		r.addrs[i] = m.ptr
 	}
@@ -499,6 +511,7 @@ func (c *recording) used(e *element) {
 	if i >= 0 && c.copies[i] != nil {
 		b := c.copies[i]
 		c.copies[i] = nil
+		c.ends(-1, i)
 		Check("Do", st.dev.Free(b))
 	}
 	if st.others.Load() != abandoned || st.block == nil || i >= 0 && st.dev.PoolOf(st.block) != c.pool.ID() {
@@ -507,6 +520,7 @@ func (c *recording) used(e *element) {
 	b := st.block
 	st.block = nil
 	live.Add(-1)
+	c.ends(^i, -1)
 	Check("Do", st.dev.Free(b))
 }
 
@@ -642,6 +656,10 @@ func (g *Segment) stands(r *Recorded) []*storage {
 // copies are copied, unless fresh says that they have just been. If owned is true, the outputs have that memory already.
 func (g *Segment) Replay(r *Recorded, fresh, owned bool) (err error) {
 	d, st := g.d, g.Stream()
+	var began time.Time // only for a profiler
+	if st.Device().Profiler() != nil {
+		began = time.Now()
+	}
 	if len(r.generators) > 0 {
 		generatorMu.Lock()
 		defer generatorMu.Unlock()
@@ -702,6 +720,7 @@ func (g *Segment) Replay(r *Recorded, fresh, owned bool) (err error) {
 		}
 		m.made = pack(st.ID(), seq)
 	}
+	g.tellMemory(r, began, owned)
 	d.ran = len(d.calls)
 	d.fusing.stats.Kernels += r.kernels
 	d.countPlan(r.plan)

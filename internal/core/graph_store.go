@@ -135,6 +135,9 @@ func (s *storage) drop() error {
 		s.giveBack()
 	}
 	b := s.block
+	if b == nil {
+		s.dev.ReturnedLent(s.ptr)
+	}
 	s.block, s.ptr = nil, 0
 	if b == nil {
 		s.marks.Or(returned)

@@ -347,6 +347,7 @@ func (t *Tensor) SetGrad(g *Tensor) {
 func (l *leaf) setGrad(g *Tensor) {
 	if g != nil {
 		g.own()
+		g.st.marks.Or(ofLeaf)
 	}
 	if old := l.grad.Swap(g); old != nil && old != g {
 		old.close()

@@ -37,10 +37,12 @@ type storage struct {
 
 // The bits of storage.marks. loosened: cleanup is set, or about to be by a holder of a reference. foreignUse: sessions with another number
 // than that of a handle's maker have used the handle. returned: memory that the storage used without owning it is gone.
+// ofLeaf: the storage is, or was, a gradient of a leaf.
 const (
 	loosened = 1 << iota
 	foreignUse
 	returned
+	ofLeaf
 )
 
 // live counts storages that hold a block, for tests that tensors are closed.
@@ -101,6 +103,7 @@ func (s *storage) free() error {
 	s.block = nil
 	if b == nil {
 		if s.locked == nil && s.ptr != 0 {
+			s.dev.ReturnedLent(s.ptr)
 			s.ptr = 0
 			s.marks.Or(returned)
 		}
@@ -161,10 +164,11 @@ func (s *storage) loosen() {
 	}
 	if s.block == nil && s.locked == nil {
 		s.dev.LooseLent(1)
-		s.cleanup = runtime.AddCleanup(s, func(dev *rt.Device) {
-			dev.UsedLentByAny()
-			dev.LooseLent(-1)
-		}, s.dev)
+		s.cleanup = runtime.AddCleanup(s, func(b borrowed) {
+			b.dev.UsedLentByAny()
+			b.dev.LooseLent(-1)
+			b.dev.ReturnedLent(b.ptr)
+		}, borrowed{s.dev, s.ptr})
 		return
 	}
 	if s.locked != nil {
@@ -191,6 +195,12 @@ func (s *storage) tighten() bool {
 		s.dev.LooseLent(-1)
 	}
 	return true
+}
+
+// borrowed is what a cleanup needs of memory that its storage does not own.
+type borrowed struct {
+	dev *rt.Device
+	ptr uint64
 }
 
 // dropped is what a cleanup needs to free memory whose last handle was collected.

@@ -78,6 +78,9 @@ func (d *Device) RestorePool(c *PoolCheckpoint, owned []*alloc.Block) (map[uint6
 	for _, b := range r.Made {
 		made[b.Addr()] = b
 	}
+	if p := d.Profiler(); p != nil {
+		p.restored(r.Freed, made)
+	}
 	return made, d.checkAlloc(err, "the pool's layout could not be restored")
 }
 

@@ -363,8 +363,11 @@ func (d *Device) freeTensors() (first error) {
 	return first
 }
 
-// Own tells the leak check that b, which RestorePool made, belongs to a tensor.
+// Own tells the leak check and the profiler that b, which RestorePool made, belongs to a tensor.
 func (d *Device) Own(b *alloc.Block) {
+	if p := d.Profiler(); p != nil {
+		p.owned(b.Addr())
+	}
 	if d.leaks != nil {
 		d.leaks.Own(b)
 	}

@@ -88,7 +88,9 @@ type profiledBlock struct {
 	maker      *ProfiledOp
 	// before says that the block was live when the profiler started, copied that bytes of the host went there; the others say how
 	// operations used it.
-	before, copied, used, parameter, gradient, state bool
+	before, copied, used, parameter, gradient, state, activation bool
+	// lent says that a graph uses the memory without the allocator.
+	lent bool
 }
 
 // mostPending is the most pieces of work that may wait for their times to be read.
@@ -136,11 +138,10 @@ func (d *Device) StartProfile() (*Profiler, error) {
 		p.release()
 		return nil, d.profiled(d.profiler.Load())
 	}
-	if d.mem.Settings().Backend == alloc.BackendNative {
-		s := d.mem.Snapshot()
-		p.before(s)
-		p.segments.before(s)
-	}
+	d.mem.WithSegments(func(all []alloc.SegmentInfo) {
+		p.before(all)
+		p.segments.before(all)
+	})
 	return p, nil
 }
 
@@ -171,8 +172,8 @@ func (p *Profiler) mark() error {
 }
 
 // before adds the blocks that exist already.
-func (p *Profiler) before(s alloc.Snapshot) {
-	for _, g := range s.Segments {
+func (p *Profiler) before(segments []alloc.SegmentInfo) {
+	for _, g := range segments {
 		for _, b := range g.Blocks {
 			if alloc.BlockState(b.State) == alloc.ActiveAllocated && p.live[b.Addr] == nil {
 				p.add(&profiledBlock{addr: b.Addr, size: b.Size, before: true})
@@ -200,13 +201,16 @@ func (p *Profiler) memory(a action, addr, size uint64) {
 	if p.ended {
 		return
 	}
-	if b := p.live[addr]; a == memoryAllocation && b != nil { // it was allocated while before ran
-		b.before, b.at = false, time.Since(p.began)
-	} else if a == memoryAllocation {
-		p.add(&profiledBlock{addr: addr, size: size, at: time.Since(p.began)})
-	} else if b != nil {
-		b.freed = time.Since(p.began)
-		delete(p.live, addr)
+	b, now := p.live[addr], time.Since(p.began)
+	switch {
+	case a == memoryDeallocation && b != nil && b.lent: // what the allocator had there has been overwritten
+	case a == memoryDeallocation:
+		p.retire(addr, now)
+	case b != nil && !b.lent: // it was allocated while before ran
+		b.before, b.at = false, now
+	default:
+		p.retire(addr, now)
+		p.add(&profiledBlock{addr: addr, size: size, at: now})
 	}
 }
 

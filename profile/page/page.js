@@ -41,7 +41,9 @@ addEventListener("keydown", e => {
 const onDevice = data.tables.op.reduce((s, r) => s + r.device, 0);
 $("title").textContent = clean(data.device.name);
 $("facts").textContent =
-  new Date(data.began).toLocaleString() + (data.device.bandwidth ? "" : " · the device's figures are not known, so there is no floor");
+  new Date(data.began).toLocaleString() +
+  (data.commit ? " · commit " + clean(data.commit) : "") +
+  (data.device.bandwidth ? "" : " · the device's figures are not known, so there is no floor");
 for (const [name, value] of [
   ["duration", time(data.duration)],
   ["on the device", time(onDevice)],

@@ -1,0 +1,85 @@
+package core
+
+import (
+	"time"
+
+	"tenon.dev/internal/rt"
+)
+
+// poolUse is memory of the pool that a recorded segment uses in each run, without the allocator: what its calls make, their workspaces and
+// the copies of inputs.
+type poolUse struct {
+	addr, size uint64
+	// made is the index of a storage that the calls make, or -1, and maker the call that makes it. copied is the index of an input, or -1.
+	made, maker, copied int
+	// from and to are the first and the last unit of the plan that uses it; to is stays for what is wanted after the run.
+	from, to int
+}
+
+const stays = -1
+
+// sizeOfBlocks divides the sizes of the allocator's blocks.
+const sizeOfBlocks = 512
+
+// begins notes the memory that the calls of a unit have taken.
+func (c *recording) begins(n *callNotes, calls ...int) {
+	for _, i := range calls {
+		k := &c.g.d.calls[i]
+		for j := range k.out {
+			st := k.out[j].st
+			if st == nil || st.block == nil {
+				continue
+			}
+			if m := ^c.g.indexOf(st); m >= 0 && !c.begun[m] {
+				c.begun[m] = true
+				c.uses = append(c.uses, poolUse{st.ptr, st.block.Size(), m, i, -1, c.unit, stays})
+			}
+		}
+	}
+	for k, addr := range n.work {
+		size := uint64(n.room[k]+sizeOfBlocks-1) / sizeOfBlocks * sizeOfBlocks
+		c.uses = append(c.uses, poolUse{addr, size, -1, -1, -1, c.unit, c.unit})
+	}
+}
+
+// ends notes that the memory of storage made of those that the calls make, or of the copy of input copied, is free again.
+func (c *recording) ends(made, copied int) {
+	for i := range c.uses {
+		if u := &c.uses[i]; u.to == stays && (made >= 0 && u.made == made || copied >= 0 && u.copied == copied) {
+			u.to = c.unit
+		}
+	}
+}
+
+// tellMemory tells the profiler, if there is one, which memory the run of r uses that began at a time. If owned is true, the outputs have
+// blocks of the allocator, which it knows.
+func (g *Segment) tellMemory(r *Recorded, began time.Time, owned bool) {
+	p := g.Stream().Device().Profiler()
+	if p == nil || began.IsZero() {
+		return
+	}
+	all := make([]rt.LentBlock, 0, len(r.uses))
+	units := float64(r.units)
+	for i := range r.uses {
+		u := &r.uses[i]
+		b := rt.LentBlock{Addr: u.addr, Size: u.size, From: (float64(u.from) + 0.25) / units, To: (float64(u.to) + 0.75) / units,
+			Copy: u.copied >= 0}
+		if u.made >= 0 {
+			st, op := g.made[u.made], g.d.calls[u.maker].op
+			b.Gradient = st.marks.Load()&ofLeaf != 0
+			b.Maker, b.Activation = op.Doer(), op.Saves()
+		}
+		switch {
+		case u.to != stays:
+		case u.made >= 0 && g.Wanted(u.made):
+			if owned {
+				continue
+			}
+			b.Stays = true
+		default:
+			b.To = 1
+		}
+		all = append(all, b)
+	}
+	p.Lent(began, all)
+}
