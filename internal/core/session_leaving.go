@@ -17,8 +17,8 @@ import (
 type door struct {
 	// in has the bits below and, above them, a count of how often somebody has left or rested.
 	in uint64
-	// own and trips are the same for the door's owner, who alone writes them, and does so without atomic operations: own has the bits, trips
-	// the count. Apart, they need not wait for each other.
+	// own and trips are the same for the door's owner, who alone writes them, without atomic operations: own has the bits, trips the count.
+	// Kept apart, neither store has to wait for the other.
 	own, trips uint64
 	// owner is the goroutine that enters by own, or one of unowned, disowned and disowning. Whoever else comes takes that right away for
 	// good. former is that goroutine afterwards.
