@@ -15,7 +15,7 @@ import (
 func TestIndex(t *testing.T) {
 	for _, sel := range []tenon.Selector{tenon.Sim(0), tenon.CPU()} {
 		x := testdevice.Open(t, sel)
-		a := x.Reshape(x.Arange(0, 24, 1, tenon.Float32), 2, 3, 4)
+		a := x.Reshape(x.Arange(24, tenon.Float32), 2, 3, 4)
 		is := func(v []int64, shape ...int) *tenon.Tensor { return tenon.From(x, v, shape...) }
 		mask := x.GtS(a, 20)
 		rows := tenon.From(x, []bool{true, false, true})
@@ -186,7 +186,7 @@ func sequence(n int) []float32 {
 // A wrong index is an error of one sentence, and nothing changes.
 func TestIndexErrors(t *testing.T) {
 	x := testdevice.Open(t, tenon.Sim(0))
-	a := x.Reshape(x.Arange(0, 6, 1, tenon.Float32), 2, 3)
+	a := x.Reshape(x.Arange(6, tenon.Float32), 2, 3)
 	for _, c := range []struct {
 		at   []any
 		want string

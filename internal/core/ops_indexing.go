@@ -214,7 +214,7 @@ func (x *Exec) rows(in *indexing) (rows, index *Tensor, wrap int) {
 		n := v.shape[i]
 		all *= n
 		// The gather counts negative numbers from the end, and asserts the range.
-		at = x.take(x.Arange(0, float64(n), 1, dtype.Int64), 0, at)
+		at = x.take(x.Arange(float64(n), dtype.Int64, ArangeOpt{}), 0, at)
 		if i > 0 {
 			at = x.Add(x.MulS(index, float64(n)), at)
 		}
