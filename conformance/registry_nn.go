@@ -64,7 +64,7 @@ func init() {
 	offer("nn.functional.batch_norm", func(x *tenon.Exec, a *args) any {
 		return x.BatchNorm(a.tensor(0, "input"), a.tensor(3, "weight"), a.tensor(4, "bias"), a.tensor(1, "running_mean"),
 			a.tensor(2, "running_var"), tenon.BatchNormOpt{Momentum: a.option(6, "momentum", 0.1), Eps: a.option(7, "eps", 1e-5),
-			Training: a.bool(5, "training", false)})
+				Training: a.bool(5, "training", false)})
 	})
 	offer("nn.functional.layer_norm", func(x *tenon.Exec, a *args) any {
 		return x.LayerNorm(a.tensor(0, "input"), a.tensor(2, "weight"), a.tensor(3, "bias"), a.ints(1, "normalized_shape"),

@@ -94,7 +94,7 @@ func run(o options, out io.Writer) error {
 	defer x.Close()
 	x.Device().Generator().SetSeed(3)
 	if o.snapshot != "" {
-		history := cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll, MaxEntries: 100_000}
+		history := cuda.History{MaxEntries: 100_000}
 		if err := x.Device().RecordMemoryHistory(history); err != nil {
 			return err
 		}
