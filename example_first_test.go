@@ -18,7 +18,7 @@ func Example_firstModel() {
 	defer x.Close()
 
 	points := x.RandN([]int{512, 2}, tenon.Float32)
-	labels := x.ToDType(x.LtS(x.VectorNorm(points, 2, []int{-1}), 1.2), tenon.Int64)
+	labels := x.ToDType(x.LtS(x.VectorNorm(points, []int{-1}), 1.2), tenon.Int64)
 	model := nn.Sequential{nn.NewLinear(x, 2, 64), nn.ReLU{}, nn.NewLinear(x, 64, 2)}
 	adamw, err := optim.NewAdamW(nn.Params(model), optim.AdamOpt{LR: 0.01})
 	if err != nil {

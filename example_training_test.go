@@ -19,7 +19,7 @@ func Example_training() {
 	defer x.Close()
 
 	points := x.RandN([]int{512, 2}, tenon.Float32)
-	labels := x.ToDType(x.LtS(x.VectorNorm(points, 2, []int{-1}), 1.2), tenon.Int64)
+	labels := x.ToDType(x.LtS(x.VectorNorm(points, []int{-1}), 1.2), tenon.Int64)
 	model := nn.Sequential{nn.NewLinear(x, 2, 64), nn.ReLU{}, nn.NewLinear(x, 64, 2)}
 	adamw, err := optim.NewAdamW(nn.Params(model), optim.AdamOpt{LR: 0.01})
 	if err != nil {
@@ -40,7 +40,7 @@ func Example_training() {
 		}
 	}
 	err = x.NoGrad().Do(func(x *tenon.Exec) error {
-		right := x.Mean(x.ToDType(x.Eq(x.ArgMax(model.Forward(x, points), []int{-1}, false), labels), tenon.Float32), nil)
+		right := x.Mean(x.ToDType(x.Eq(x.ArgMax(model.Forward(x, points), []int{-1}), labels), tenon.Float32), nil)
 		accuracy, err := x.Item(right)
 		fmt.Println(accuracy > 0.95, step.Stats(x).Replays > 190)
 		return err

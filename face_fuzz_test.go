@@ -93,7 +93,7 @@ func (p *faceProgram) made(x *tenon.Exec) *tenon.Tensor {
 	dt := dts[int(c)%len(dts)]
 	t := x.Full(shape, float64(int8(p.next()))/8, tenon.Float32)
 	if b&64 != 0 {
-		t = x.Add(t, x.Reshape(x.Arange(0, float64(t.Numel()), 1, tenon.Float32), shape...))
+		t = x.Add(t, x.Reshape(x.Arange(float64(t.Numel()), tenon.Float32), shape...))
 	}
 	if t = x.ToDType(t, dt); b&8 != 0 && len(shape) > 1 {
 		t = x.Transpose(t, 0, -1)

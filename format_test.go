@@ -44,9 +44,9 @@ func TestFormat(t *testing.T) {
 		{x.Empty([]int{0, 3}, tenon.Float32), "[] float32[0 3] on Simulated GPU"},
 		{x.Empty([]int{3, 0}, tenon.Float32), "[] float32[3 0] on Simulated GPU"},
 		{x.Empty([]int{math.MaxInt, 0}, tenon.Float32), "[] float32[9223372036854775807 0] on Simulated GPU"},
-		{x.Arange(0, 8, 1, tenon.Uint8).SetRequiresGrad(false), "[0 1 2 3 4 5 6 7] uint8[8] on Simulated GPU"},
+		{x.Arange(8, tenon.Uint8).SetRequiresGrad(false), "[0 1 2 3 4 5 6 7] uint8[8] on Simulated GPU"},
 		{x.Ones([]int{2, 1, 2}, tenon.Int32), "[[[1 1]]\n\n [[1 1]]] int32[2 1 2] on Simulated GPU"},
-		{x.Arange(0, 1001, 1, tenon.Int64).SetRequiresGrad(false), "[   0    1    2 …  998  999 1000] int64[1001] on Simulated GPU"},
+		{x.Arange(1001, tenon.Int64).SetRequiresGrad(false), "[   0    1    2 …  998  999 1000] int64[1001] on Simulated GPU"},
 		{x.Ones([]int{2, 501}, tenon.Float32).SetRequiresGrad(true), "[[1 1 1 … 1 1 1]\n [1 1 1 … 1 1 1]] float32[2 501] on Simulated " +
 			"GPU requires grad"},
 		{x.Ones([]int{501, 2}, tenon.Float32), "[[1 1]\n [1 1]\n [1 1]\n …\n [1 1]\n [1 1]\n [1 1]] float32[501 2] on Simulated GPU"},

@@ -42,7 +42,7 @@ func TestFromPyTorchModules(t *testing.T) {
 	nn.Train(m)
 	nn.Eval(m)
 	for _, p := range nn.Params(m) {
-		nn.InitUniform(x, p.Tensor(), -1, 1, nil)
+		nn.InitUniform(x, p.Tensor(), -1, 1)
 	}
 	opt, err := optim.NewAdam(nn.Params(m), optim.AdamOpt{LR: 1e-3})
 	must(t, err)
@@ -190,10 +190,10 @@ func TestFromPyTorchData(t *testing.T) {
 func TestFromPyTorchParameters(t *testing.T) {
 	x := openSim(t)
 	w := x.Empty([]int{2, 2}, tenon.Float32)
-	nn.InitUniform(x, w, -1, 1, nil)
-	nn.InitNormal(x, w, 0, 0.02, nil)
-	nn.InitXavierUniform(x, w, 1, nil)
-	nn.InitKaimingNormal(x, w, nil, nn.KaimingOpt{FanOut: true, Nonlinearity: nn.GainReLU})
+	nn.InitUniform(x, w, -1, 1)
+	nn.InitNormal(x, w, 0, 0.02)
+	nn.InitXavierUniform(x, w)
+	nn.InitKaimingNormal(x, w, nn.KaimingOpt{FanOut: true, Nonlinearity: nn.GainReLU})
 	nn.InitConstant(x, w, 0)
 	wantItem(t, x, x.Sum(w, nil), 0)
 	nn.InitEye(x, w)

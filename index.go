@@ -45,7 +45,8 @@ func (p Place) String() string { return p.p.String() }
 //   - a *Tensor of int64 or int32: the elements that it names, negative ones from the end. Several are broadcast together. Their dimensions
 //     take the place of those that they are for where these lie side by side, and else come first;
 //   - a *Tensor of bool, of the shape of the dimensions that it is for: the elements where it is true;
-//   - an []int or []bool, for a tensor of those values.
+//   - an []int, [][]int or []bool, for a tensor of those values;
+//   - a bool, for a new dimension of size 1, or of size 0 if it is false, like a tensor of an index there.
 //
 // Dimensions without an index stay whole. If no index is a tensor the result is a view of t, else a copy. A number out of range in a
 // tensor fails as [Exec.AssertAsync] does. The host waits for a mask and reads it, so a capture cannot record it. Index can be
@@ -101,18 +102,40 @@ func places(op string, at []any) []core.Place {
 			for k, v := range a {
 				list[k] = int64(v)
 			}
-			ps[i] = core.PlaceList(list)
+			ps[i] = core.PlaceList(list, len(list))
+		case [][]int:
+			ps[i] = matrix(op, i, a)
+		case bool:
+			ps[i] = core.PlaceFlag(a)
 		case []bool:
 			ps[i] = core.PlaceMask(a)
 		case *Tensor:
 			core.Given(op, i, (*core.Tensor)(a))
 			ps[i] = core.PlaceTensor((*core.Tensor)(a))
 		default:
-			core.Fail(op, Invalid, "index %d is %s; give an int, []int, []bool or *tenon.Tensor, what tenon.Span returns, tenon.All, "+
-				"tenon.NewAxis or tenon.Ellipsis", i, kindOf(a))
+			core.Fail(op, Invalid, "index %d is %s; give an int, []int, [][]int, bool, []bool or *tenon.Tensor, what tenon.Span returns, "+
+				"tenon.All, tenon.NewAxis or tenon.Ellipsis", i, kindOf(a))
 		}
 	}
 	return ps
+}
+
+// matrix returns index i of a call of op, a list of rows of the same length.
+func matrix(op string, i int, rows [][]int) core.Place {
+	if len(rows) == 0 {
+		return core.PlaceList(nil, 0)
+	}
+	columns := len(rows[0])
+	var list []int64
+	for _, row := range rows {
+		if len(row) != columns {
+			core.Fail(op, Invalid, "index %d has rows of %d and %d numbers; give rows of the same length", i, columns, len(row))
+		}
+		for _, v := range row {
+			list = append(list, int64(v))
+		}
+	}
+	return core.PlaceList(list, len(rows), columns)
 }
 
 // kindOf names the type of a value for errors.

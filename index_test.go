@@ -15,7 +15,7 @@ import (
 func TestIndex(t *testing.T) {
 	for _, sel := range []tenon.Selector{tenon.Sim(0), tenon.CPU()} {
 		x := testdevice.Open(t, sel)
-		a := x.Reshape(x.Arange(0, 24, 1, tenon.Float32), 2, 3, 4)
+		a := x.Reshape(x.Arange(24, tenon.Float32), 2, 3, 4)
 		is := func(v []int64, shape ...int) *tenon.Tensor { return tenon.From(x, v, shape...) }
 		mask := x.GtS(a, 20)
 		rows := tenon.From(x, []bool{true, false, true})
@@ -47,6 +47,14 @@ func TestIndex(t *testing.T) {
 			{[]any{tenon.All, rows, is([]int64{3, 0})}, "[2 2] 3 8 15 20"},
 			{[]any{tenon.All, []bool{true, false, true}, []int{3, 0}}, "[2 2] 3 8 15 20"},
 			{[]any{[]int{1, 0}, []int{2, 0}}, "[2 4] 20 21 22 23 0 1 2 3"},
+			{[]any{tenon.All, [][]int{{0, 2}, {1, 1}}, 0}, "[2 2 2] 0 8 4 4 12 20 16 16"},
+			{[]any{[][]int{{0}, {-1}}, []int{1, 2}, 0}, "[2 2] 4 8 16 20"},
+			{[]any{[][]int{}, 0}, "[0 4]"},
+			{[]any{1, 2, true}, "[1 4] 20 21 22 23"},
+			{[]any{1, tenon.All, false}, "[3 0 4]"},
+			{[]any{true, 1, 2}, "[1 4] 20 21 22 23"},
+			{[]any{false}, "[0 2 3 4]"},
+			{[]any{true, []int{1, 0}, 0, 3}, "[2] 15 3"},
 		} {
 			got := x.Index(a, c.at...)
 			text := fmt.Sprint(got.Shape())
@@ -186,7 +194,7 @@ func sequence(n int) []float32 {
 // A wrong index is an error of one sentence, and nothing changes.
 func TestIndexErrors(t *testing.T) {
 	x := testdevice.Open(t, tenon.Sim(0))
-	a := x.Reshape(x.Arange(0, 6, 1, tenon.Float32), 2, 3)
+	a := x.Reshape(x.Arange(6, tenon.Float32), 2, 3)
 	for _, c := range []struct {
 		at   []any
 		want string
@@ -198,6 +206,8 @@ func TestIndexErrors(t *testing.T) {
 		{[]any{tenon.Span(0, 2, -1)}, "step -1"},
 		{[]any{"rows"}, "index 0 is of type string; give an int"},
 		{[]any{nil}, "index 0 is nil; give an int"},
+		{[]any{[][]int{{0, 1}, {1}}}, "index 0 has rows of 2 and 1 numbers; give rows of the same length"},
+		{[]any{false, []int{0, 1}}, "do not broadcast together"},
 		{[]any{x.Zeros([]int{2}, tenon.Float32)}, "an index has type float32; give int64, int32 or bool"},
 		{[]any{x.Zeros([]int{3}, tenon.Bool)}, "the mask has shape [3], and the dimensions that it is for have sizes [2]"},
 		{[]any{x.Zeros([]int{2}, tenon.Int64), x.Zeros([]int{3}, tenon.Int64)}, "do not broadcast together"},

@@ -116,37 +116,43 @@ var intoOperands = map[string][]func(x *tenon.Exec, dt tenon.DType) operands{
 	"Multinomial": {func(x *tenon.Exec, dt tenon.DType) operands {
 		return operands{x.Abs(random(x, 1, dt, 3, 4)), 3}
 	}},
-	"Arange":    {func(x *tenon.Exec, dt tenon.DType) operands { return operands{0.0, 7.0, 2.0, dt} }},
+	"Arange":    {func(x *tenon.Exec, dt tenon.DType) operands { return operands{7.0, dt, []tenon.ArangeOpt{{Step: 2}}} }},
 	"Linspace":  {func(x *tenon.Exec, dt tenon.DType) operands { return operands{0.0, 7.0, 5, dt} }},
 	"LinspaceC": {func(x *tenon.Exec, dt tenon.DType) operands { return operands{0i, 7 + 3i, 5, dt} }},
-	"Eye":       {func(x *tenon.Exec, dt tenon.DType) operands { return operands{3, 4, dt} }},
-	"RandInt":   {func(x *tenon.Exec, dt tenon.DType) operands { return operands{int64(-2), int64(9), []int{3, 5}, dt} }},
+	"Eye": {func(x *tenon.Exec, dt tenon.DType) operands {
+		return operands{3, dt, []tenon.EyeOpt{{Columns: new(4)}}}
+	}},
+	"RandInt": {func(x *tenon.Exec, dt tenon.DType) operands {
+		return operands{int64(9), []int{3, 5}, dt, []tenon.RandIntOpt{{Low: -2}}}
+	}},
+	"Rand":  {func(x *tenon.Exec, dt tenon.DType) operands { return operands{[]int{3, 5}, dt} }},
+	"RandN": {func(x *tenon.Exec, dt tenon.DType) operands { return operands{[]int{3, 5}, dt} }},
 }
 
 func init() {
 	for _, name := range []string{"AddMM", "AddR", "AddBMM", "BAddBMM"} {
 		f := intoOperands[name][0]
 		intoOperands[name+"C"] = []func(x *tenon.Exec, dt tenon.DType) operands{func(x *tenon.Exec, dt tenon.DType) operands {
-			return append(f(x, dt)[:3:3], 1+2i, 2-1i)
+			return append(f(x, dt)[:3:3], []tenon.AddMMCOpt{{Beta: 1 + 2i, Alpha: 2 - 1i}})
 		}}
 	}
 }
 
-// products returns operands of these shapes, followed by factors if there are three.
+// products returns operands of these shapes, followed by the options with factors if there are three.
 func products(shapes ...[]int) func(x *tenon.Exec, dt tenon.DType) operands {
 	return func(x *tenon.Exec, dt tenon.DType) (all operands) {
 		for i, s := range shapes {
 			all = append(all, random(x, uint64(i+1), dt, s...))
 		}
 		if len(shapes) == 3 {
-			all = append(all, 0.5, 2.0)
+			all = append(all, []tenon.AddMMOpt{{Beta: 0.5, Alpha: 2}})
 		}
 		return all
 	}
 }
 
 func joined(x *tenon.Exec, dt tenon.DType) operands {
-	return operands{[]*tenon.Tensor{random(x, 1, dt, 3, 4), random(x, 2, dt, 3, 4)}, 1}
+	return operands{[]*tenon.Tensor{random(x, 1, dt, 3, 4), random(x, 2, dt, 3, 4)}, []int{1}}
 }
 
 func places34(x *tenon.Exec) *tenon.Tensor { return tenon.From(x, []int{1, 0, 3, 2, 2, 0}, 3, 2) }

@@ -43,7 +43,7 @@ func TestOptions(t *testing.T) {
 			return err
 		},
 		"InitKaimingUniform: options are given 2 times; give one KaimingOpt": func() error {
-			return tenon.Try(func() { nn.InitKaimingUniform(x, a, nil, nn.KaimingOpt{}, nn.KaimingOpt{}) })
+			return tenon.Try(func() { nn.InitKaimingUniform(x, a, nn.KaimingOpt{}, nn.KaimingOpt{}) })
 		},
 	} {
 		if err := f(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "options_test.go") {

@@ -104,6 +104,115 @@ func zeroProbes() map[string]zeroProbe {
 	}
 }
 
+// zeroCallProbes are the probes of options of single functions, whose default is another number.
+func zeroCallProbes() map[string]zeroProbe {
+	const zero = tenon.Zero
+	call := func(f func(x *tenon.Exec) *tenon.Tensor) func(x *tenon.Exec) (float64, error) {
+		return func(x *tenon.Exec) (float64, error) { return numberOf(x, f(x)) }
+	}
+	// of calls f with the matrix of one row that holds v.
+	of := func(f func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor, v ...float64) func(x *tenon.Exec) (float64, error) {
+		return func(x *tenon.Exec) (float64, error) { return numberOf(x, f(x, tenon.From(x, v, 1, len(v)))) }
+	}
+	product := func(opt tenon.AddMMOpt) func(x *tenon.Exec) (float64, error) {
+		return call(func(x *tenon.Exec) *tenon.Tensor {
+			in, a, b := tenon.From(x, []float64{2}, 1, 1), tenon.From(x, []float64{3}, 1, 1), tenon.From(x, []float64{5}, 1, 1)
+			return x.AddMM(in, a, b, opt)
+		})
+	}
+	batch := func(opt tenon.BatchNormOpt, of func(out, mean *tenon.Tensor) *tenon.Tensor) func(x *tenon.Exec) (float64, error) {
+		return call(func(x *tenon.Exec) *tenon.Tensor {
+			mean, variance := float64s(x, 3), float64s(x, 0)
+			return of(x.BatchNorm(tenon.From(x, []float64{3, 3}, 2, 1), nil, nil, mean, variance, opt), mean)
+		})
+	}
+	eachNorm := func(x *tenon.Exec) (v float64, err error) {
+		in, opt := tenon.From(x, []float64{0, 0}, 1, 2), tenon.NormOpt{Eps: zero}
+		for _, y := range []*tenon.Tensor{x.LayerNorm(in, nil, nil, []int{2}, opt), x.GroupNorm(in, nil, nil, 1, opt),
+			x.RMSNorm(in, nil, []int{2}, opt)} {
+			if v, err = numberOf(x, y); err != nil || !math.IsNaN(v) {
+				return v, err
+			}
+		}
+		return v, err
+	}
+	return map[string]zeroProbe{
+		"tenon.AddCMulOpt.Value": {run: call(func(x *tenon.Exec) *tenon.Tensor {
+			a := float64s(x, 1)
+			return x.Add(x.AddCMul(a, a, a, tenon.AddCMulOpt{Value: zero}), x.AddCDiv(a, a, a, tenon.AddCMulOpt{Value: zero}))
+		}), want: 2},
+		"tenon.AddMMOpt.Beta":  {run: product(tenon.AddMMOpt{Beta: zero}), want: 15},
+		"tenon.AddMMOpt.Alpha": {run: product(tenon.AddMMOpt{Alpha: zero}), want: 2},
+		"tenon.ArangeOpt.Start": {run: call(func(x *tenon.Exec) *tenon.Tensor {
+			return x.Arange(1, tenon.Float64, tenon.ArangeOpt{Start: zero})
+		})},
+		"tenon.ArangeOpt.Step": {run: func(x *tenon.Exec) (float64, error) {
+			return 0, tenon.Try(func() { x.Arange(1, tenon.Float64, tenon.ArangeOpt{Step: zero}) })
+		}, refused: "step must be nonzero"},
+		"tenon.BatchNormOpt.Momentum": {run: batch(tenon.BatchNormOpt{Training: true, Momentum: zero},
+			func(_, mean *tenon.Tensor) *tenon.Tensor { return mean }), want: 3},
+		"tenon.BatchNormOpt.Eps": {run: batch(tenon.BatchNormOpt{Eps: zero}, func(out, _ *tenon.Tensor) *tenon.Tensor { return out }),
+			want: math.NaN()},
+		"tenon.CosineSimilarityOpt.Eps": {run: of(func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
+			return x.CosineSimilarity(t, t, tenon.CosineSimilarityOpt{Eps: zero})
+		}, 0, 0), want: math.NaN()},
+		"tenon.DistOpt.P": {run: of(func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
+			return x.Dist(t, x.ZerosLike(t), tenon.DistOpt{P: zero})
+		}, 3, 4), want: 2},
+		"tenon.ELUOpt.Alpha": {run: of(func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
+			return x.ELU(t, tenon.ELUOpt{Alpha: zero})
+		}, -1)},
+		"tenon.HardtanhOpt.Min": {run: of(func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
+			return x.Hardtanh(t, tenon.HardtanhOpt{Min: zero})
+		}, -1, 1)},
+		"tenon.HardtanhOpt.Max": {run: of(func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
+			return x.Hardtanh(t, tenon.HardtanhOpt{Min: -1, Max: zero})
+		}, 1)},
+		"tenon.HuberLossOpt.Delta": {run: func(x *tenon.Exec) (float64, error) {
+			return 0, tenon.Try(func() { x.HuberLoss(float64s(x, 1), float64s(x, 3), tenon.HuberLossOpt{Delta: zero}) })
+		}, refused: "delta, got 0"},
+		"tenon.LeakyReLUOpt.Slope": {run: of(func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
+			return x.LeakyReLU(t, tenon.LeakyReLUOpt{Slope: zero})
+		}, -1e300)},
+		"tenon.MarginLossOpt.Margin": {run: of(func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
+			return x.HingeEmbeddingLoss(t, x.FullLike(t, -1), tenon.MarginLossOpt{Margin: zero})
+		}, 0.5)},
+		"tenon.NormOpt.Eps": {run: eachNorm, want: math.NaN()},
+		"tenon.NormalizeOpt.P": {run: of(func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
+			return x.Normalize(t, tenon.NormalizeOpt{P: zero})
+		}, 3, 5), want: 4},
+		"tenon.NormalizeOpt.Eps": {run: of(func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
+			return x.Normalize(t, tenon.NormalizeOpt{Eps: zero})
+		}, 0, 0), want: math.NaN()},
+		"tenon.PairwiseDistanceOpt.P": {run: of(func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
+			return x.PairwiseDistance(t, x.ZerosLike(t), tenon.PairwiseDistanceOpt{P: zero})
+		}, 3, 4), want: 2},
+		"tenon.PairwiseDistanceOpt.Eps": {run: of(func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
+			return x.PairwiseDistance(t, t, tenon.PairwiseDistanceOpt{Eps: zero})
+		}, 3, 4)},
+		"tenon.SmoothL1LossOpt.Beta": {run: of(func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
+			return x.SmoothL1Loss(t, x.ZerosLike(t), tenon.SmoothL1LossOpt{Beta: zero})
+		}, 2*least), want: 2 * least},
+		"tenon.SoftplusOpt.Beta": {run: of(func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
+			return x.Softplus(t, tenon.SoftplusOpt{Beta: zero})
+		}, 1e300), want: math.Inf(1)},
+		"tenon.SoftplusOpt.Threshold": {run: of(func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
+			return x.Softplus(t, tenon.SoftplusOpt{Threshold: zero})
+		}, 1), want: 1},
+		"tenon.VectorNormOpt.Ord": {run: of(func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
+			return x.VectorNorm(t, nil, tenon.VectorNormOpt{Ord: zero})
+		}, 3, 4), want: 2},
+		"nn.GainOpt.A": {run: func(x *tenon.Exec) (float64, error) {
+			return nn.Gain(nn.GainLeakyReLU, nn.GainOpt{A: zero}), nil
+		}, want: math.Sqrt2},
+		"nn.XavierOpt.Gain": {run: call(func(x *tenon.Exec) *tenon.Tensor {
+			t := x.Ones([]int{2, 2}, tenon.Float64)
+			nn.InitXavierNormal(x, t, nn.XavierOpt{Gain: zero})
+			return t
+		})},
+	}
+}
+
 // zeroModuleProbes are the probes of modules and of functions on modules.
 func zeroModuleProbes() map[string]zeroProbe {
 	const zero = tenon.Zero
@@ -132,7 +241,7 @@ func zeroModuleProbes() map[string]zeroProbe {
 		"nn.KaimingOpt.A": {run: func(x *tenon.Exec) (float64, error) {
 			drawn := func(a float64) *tenon.Tensor {
 				t := x.Zeros([]int{2, 2}, tenon.Float64)
-				nn.InitKaimingNormal(x, t, nn.NewHostGenerator(1), nn.KaimingOpt{A: a})
+				nn.InitKaimingNormal(x, t, nn.KaimingOpt{Generator: nn.NewHostGenerator(1), A: a})
 				return t
 			}
 			return numberOf(x, x.Sub(drawn(zero), drawn(0)))
@@ -311,7 +420,7 @@ func TestZeroOptions(t *testing.T) {
 	}
 	x := testdevice.Open(t, tenon.CPU())
 	probes := zeroProbes()
-	for _, more := range []map[string]zeroProbe{zeroModuleProbes(), zeroScheduleProbes()} {
+	for _, more := range []map[string]zeroProbe{zeroCallProbes(), zeroModuleProbes(), zeroScheduleProbes()} {
 		for name, p := range more {
 			probes[name] = p
 		}

@@ -9,6 +9,30 @@ import (
 	"tenon.dev/internal/rt"
 )
 
+// AddCMulOpt are the options of AddCMul and AddCDiv. The zero value is PyTorch's default.
+type AddCMulOpt struct {
+	// Value is the factor of the product or quotient; 0 means 1.
+	Value float64
+}
+
+// AddMMCOpt is AddMMOpt with complex factors.
+type AddMMCOpt struct {
+	// Beta is the factor of the tensor that is added, Alpha that of the product; 0 means 1.
+	Beta, Alpha complex128
+}
+
+// AddMMOpt are the options of the products to which another tensor is added. The zero value is PyTorch's default.
+type AddMMOpt struct {
+	// Beta is the factor of that tensor, Alpha that of the product; 0 means 1.
+	Beta, Alpha float64
+}
+
+// ArangeOpt are the options of Arange. The zero value is PyTorch's default.
+type ArangeOpt struct {
+	// Start is the first element. Step is the difference of neighbours; 0 means 1.
+	Start, Step float64
+}
+
 // AttentionOpt are the options of ScaledDotProductAttention.
 type AttentionOpt struct {
 	// Mask broadcasts to the scores [..., T, S]. A bool mask says which keys a query sees; a mask of the queries' type is added to the
@@ -78,11 +102,13 @@ func (o BackwardOpt) core() core.BackwardOpt {
 	return core.BackwardOpt{Gradient: (*core.Tensor)(o.Gradient), RetainGraph: o.RetainGraph, CreateGraph: o.CreateGraph}
 }
 
-// BatchNormOpt are the options of BatchNorm.
+// BatchNormOpt are the options of BatchNorm. The zero value is PyTorch's default.
 type BatchNormOpt struct {
 	// Training normalises by the batch's own statistics and updates the running ones, if there are any. Without it the running statistics
 	// are used.
 	Training bool
+	// Momentum is the weight of the batch's statistics in the new running ones; 0 means 0.1. Eps is added to variances; 0 means 1e-5.
+	Momentum, Eps float64
 }
 
 // BinCountOpt are the options of BinCount.
@@ -118,6 +144,14 @@ type Conv2dOpt struct {
 	Same bool
 }
 
+// CosineSimilarityOpt are the options of CosineSimilarity. The zero value is PyTorch's default.
+type CosineSimilarityOpt struct {
+	// Dim is the dimension of the vectors; nil means 1.
+	Dim *int
+	// Eps is the least norm, which smaller ones count as; 0 means 1e-8.
+	Eps float64
+}
+
 // CrossEntropyOpt are the options of CrossEntropy.
 type CrossEntropyOpt struct {
 	// Weight [C] weights the classes; nil weights all the same.
@@ -135,6 +169,32 @@ func (o CrossEntropyOpt) core() core.CrossEntropyOpt {
 	return core.CrossEntropyOpt{Weight: (*core.Tensor)(o.Weight), Ignore: o.Ignore, IgnoreIndex: o.IgnoreIndex, Reduction: o.Reduction, LabelSmoothing: o.LabelSmoothing}
 }
 
+// DiagonalOpt are the options of Diagonal. The zero value is PyTorch's default.
+type DiagonalOpt struct {
+	// Offset is how far the diagonal is above the main one.
+	Offset int
+	// Dims are the dimensions of the matrices; the zero value means 0 and 1.
+	Dims [2]int
+}
+
+// DimOpt are the options of reductions that have no others.
+type DimOpt struct {
+	// KeepDim keeps the reduced dimensions with size 1.
+	KeepDim bool
+}
+
+// DistOpt are the options of Dist. The zero value is PyTorch's default.
+type DistOpt struct {
+	// P is the order of the norm; 0 means 2.
+	P float64
+}
+
+// ELUOpt are the options of ELU. The zero value is PyTorch's default.
+type ELUOpt struct {
+	// Alpha is the factor of exp(t)-1; 0 means 1.
+	Alpha float64
+}
+
 // EmbeddingOpt are the options of Embedding.
 type EmbeddingOpt struct {
 	// Padding says that the row PaddingIdx (negative: from the end) gets no gradient.
@@ -145,6 +205,12 @@ type EmbeddingOpt struct {
 	MaxNorm, NormType float64
 	// ScaleGradByFreq divides the gradient of each row by how often index selects it.
 	ScaleGradByFreq bool
+}
+
+// EyeOpt are the options of Eye. The zero value is PyTorch's default.
+type EyeOpt struct {
+	// Columns is how many columns there are; nil means as many as rows.
+	Columns *int
 }
 
 // GradOpt are the options of Grad.
@@ -163,6 +229,20 @@ func (o GradOpt) core() core.GradOpt {
 	return core.GradOpt{Gradients: coreList(o.Gradients), RetainGraph: o.RetainGraph, CreateGraph: o.CreateGraph, AllowUnused: o.AllowUnused}
 }
 
+// HardtanhOpt are the options of Hardtanh. The zero value is PyTorch's default.
+type HardtanhOpt struct {
+	// Min and Max are the bounds; both 0 stand for -1 and 1.
+	Min, Max float64
+}
+
+// HuberLossOpt are the options of HuberLoss. The zero value is PyTorch's default.
+type HuberLossOpt struct {
+	// Delta is the difference below which the loss is quadratic; 0 means 1.
+	Delta float64
+	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
+	Reduction Reduction
+}
+
 // IndexAddOpt are the options of IndexAdd.
 type IndexAddOpt struct {
 	// Alpha multiplies src; 0 means 1. It must be whole for integers and bools.
@@ -178,6 +258,12 @@ type KLDivOpt struct {
 	LogTarget bool
 }
 
+// LeakyReLUOpt are the options of LeakyReLU. The zero value is PyTorch's default.
+type LeakyReLUOpt struct {
+	// Slope is the factor of numbers that are not positive; 0 means 0.01.
+	Slope float64
+}
+
 // LikeOpt are the options of factories that follow another tensor.
 type LikeOpt struct {
 	// DType is the result's type; the zero value is the other tensor's.
@@ -186,6 +272,14 @@ type LikeOpt struct {
 
 // LossOpt are the options of element-wise losses.
 type LossOpt struct {
+	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
+	Reduction Reduction
+}
+
+// MarginLossOpt are the options of losses with a margin. The zero value is PyTorch's default.
+type MarginLossOpt struct {
+	// Margin is by how much things should differ; 0 means 0, but 1 for HingeEmbeddingLoss.
+	Margin float64
 	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
 	Reduction Reduction
 }
@@ -240,12 +334,35 @@ type NanToNumOpt struct {
 	NaN, PosInf, NegInf float64
 }
 
+// NormOpt are the options of LayerNorm, GroupNorm and RMSNorm. The zero value is PyTorch's default.
+type NormOpt struct {
+	// Eps is added to the variance; 0 means 1e-5, and for RMSNorm, which adds it to the mean of squares, the distance from 1 to the next
+	// number of the input's type.
+	Eps float64
+}
+
+// NormalizeOpt are the options of Normalize. The zero value is PyTorch's default.
+type NormalizeOpt struct {
+	// P is the order of the norm; 0 means 2. Eps is the least number to divide by; 0 means 1e-12.
+	P, Eps float64
+	// Dim is the dimension of the vectors; nil means 1.
+	Dim *int
+}
+
 // PadOpt are the options of Pad.
 type PadOpt struct {
 	// Mode is PadConstant (the zero value), PadReflect, PadReplicate or PadCircular.
 	Mode PadMode
 	// Value is the constant.
 	Value float64
+}
+
+// PairwiseDistanceOpt are the options of PairwiseDistance. The zero value is PyTorch's default.
+type PairwiseDistanceOpt struct {
+	// P is the order of the norm; 0 means 2. Eps is added to differences; 0 means 1e-6.
+	P, Eps float64
+	// KeepDim keeps the last dimension with size 1.
+	KeepDim bool
 }
 
 // PoissonNLLLossOpt are the options of PoissonNLLLoss. The zero value is PyTorch's default.
@@ -257,6 +374,12 @@ type PoissonNLLLossOpt struct {
 	Full bool
 	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
 	Reduction Reduction
+}
+
+// RandIntOpt are the options of RandInt. The zero value is PyTorch's default.
+type RandIntOpt struct {
+	// Low is the least number.
+	Low int64
 }
 
 // RepeatInterleaveOpt are the options of RepeatInterleave.
@@ -274,13 +397,27 @@ type ScatterOpt struct {
 	Reduce ScatterMode
 }
 
+// SmoothL1LossOpt are the options of SmoothL1Loss. The zero value is PyTorch's default.
+type SmoothL1LossOpt struct {
+	// Beta is the difference below which the loss is quadratic; 0 means 1.
+	Beta float64
+	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
+	Reduction Reduction
+}
+
 // SoftmaxOpt are the options of softmaxes.
 type SoftmaxOpt struct {
 	// DType is the floating-point type to convert to first; the zero value keeps the input's.
 	DType dtype.DType
 }
 
-// SumOpt are the options of sums, products, means and norms.
+// SoftplusOpt are the options of Softplus. The zero value is PyTorch's default.
+type SoftplusOpt struct {
+	// Beta is the factor of t; 0 means 1. Threshold is the product beta·t above which the result is t; 0 means 20.
+	Beta, Threshold float64
+}
+
+// SumOpt are the options of sums, products and means, and of the nuclear norm.
 type SumOpt struct {
 	// KeepDim keeps the reduced dimensions with size 1.
 	KeepDim bool
@@ -295,8 +432,10 @@ type ToOpt struct {
 	NonBlocking bool
 }
 
-// TopKOpt are the options of TopK.
+// TopKOpt are the options of TopK. The zero value is PyTorch's default.
 type TopKOpt struct {
+	// Dim is the dimension; nil means the last.
+	Dim *int
 	// Smallest selects the least elements, in ascending order, instead of the greatest.
 	Smallest bool
 }
@@ -320,32 +459,46 @@ type VarOpt struct {
 	Correction float64
 }
 
+// VectorNormOpt are the options of VectorNorm. The zero value is PyTorch's default.
+type VectorNormOpt struct {
+	// Ord is the order; 0 means 2.
+	Ord float64
+	// KeepDim keeps the reduced dimensions with size 1.
+	KeepDim bool
+	// DType is the type to compute in and return; the zero value is the input's.
+	DType dtype.DType
+}
+
 // AMax returns the greatest element over dims; nil dims mean all. Ties share the gradient.
-func (x *Exec) AMax(t *Tensor, dims []int, keepDim bool) *Tensor {
+func (x *Exec) AMax(t *Tensor, dims []int, opt ...DimOpt) *Tensor {
 	cx := x.enter("AMax", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.AMax((*core.Tensor)(t), dims, keepDim))
+	only := core.One("AMax", opt)
+	return (*Tensor)(cx.AMax((*core.Tensor)(t), dims, core.DimOpt(only)))
 }
 
 // AMaxInto is [Exec.AMax] with its result in dst; see [Tensor] for what that may be.
-func (x *Exec) AMaxInto(dst *Tensor, t *Tensor, dims []int, keepDim bool) {
+func (x *Exec) AMaxInto(dst *Tensor, t *Tensor, dims []int, opt ...DimOpt) {
 	cx := x.enter("AMaxInto", dst, t)
 	defer core.Leave(cx)
-	core.Into(cx, "AMaxInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.AMax((*core.Tensor)(t), dims, keepDim) })
+	only := core.One("AMaxInto", opt)
+	core.Into(cx, "AMaxInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.AMax((*core.Tensor)(t), dims, core.DimOpt(only)) })
 }
 
 // AMin returns the least element over dims; nil dims mean all. Ties share the gradient.
-func (x *Exec) AMin(t *Tensor, dims []int, keepDim bool) *Tensor {
+func (x *Exec) AMin(t *Tensor, dims []int, opt ...DimOpt) *Tensor {
 	cx := x.enter("AMin", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.AMin((*core.Tensor)(t), dims, keepDim))
+	only := core.One("AMin", opt)
+	return (*Tensor)(cx.AMin((*core.Tensor)(t), dims, core.DimOpt(only)))
 }
 
 // AMinInto is [Exec.AMin] with its result in dst; see [Tensor] for what that may be.
-func (x *Exec) AMinInto(dst *Tensor, t *Tensor, dims []int, keepDim bool) {
+func (x *Exec) AMinInto(dst *Tensor, t *Tensor, dims []int, opt ...DimOpt) {
 	cx := x.enter("AMinInto", dst, t)
 	defer core.Leave(cx)
-	core.Into(cx, "AMinInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.AMin((*core.Tensor)(t), dims, keepDim) })
+	only := core.One("AMinInto", opt)
+	core.Into(cx, "AMinInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.AMin((*core.Tensor)(t), dims, core.DimOpt(only)) })
 }
 
 // Abs returns the magnitude, which is real for a complex tensor.
@@ -407,63 +560,71 @@ func (x *Exec) Add(a *Tensor, b *Tensor) *Tensor {
 
 // AddBMM returns beta*in + alpha*(the sum of the products of the matrices of a [B, M, K] and b [B, K, N]), in broadcast to [M, N]. With
 // beta 0, in is not read.
-func (x *Exec) AddBMM(in *Tensor, a *Tensor, b *Tensor, beta float64, alpha float64) *Tensor {
+func (x *Exec) AddBMM(in *Tensor, a *Tensor, b *Tensor, opt ...AddMMOpt) *Tensor {
 	cx := x.enter("AddBMM", in, a, b)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.AddBMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+	only := core.One("AddBMM", opt)
+	return (*Tensor)(cx.AddBMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), core.AddMMOpt(only)))
 }
 
 // AddBMMInto is [Exec.AddBMM] with its result in dst; see [Tensor] for what that may be.
-func (x *Exec) AddBMMInto(dst *Tensor, in *Tensor, a *Tensor, b *Tensor, beta float64, alpha float64) {
+func (x *Exec) AddBMMInto(dst *Tensor, in *Tensor, a *Tensor, b *Tensor, opt ...AddMMOpt) {
 	cx := x.enter("AddBMMInto", dst, in, a, b)
 	defer core.Leave(cx)
+	only := core.One("AddBMMInto", opt)
 	core.Into(cx, "AddBMMInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor {
-		return cx.AddBMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha)
+		return cx.AddBMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), core.AddMMOpt(only))
 	})
 }
 
 // AddBMMC is AddBMM with complex beta and alpha.
-func (x *Exec) AddBMMC(in *Tensor, a *Tensor, b *Tensor, beta complex128, alpha complex128) *Tensor {
+func (x *Exec) AddBMMC(in *Tensor, a *Tensor, b *Tensor, opt ...AddMMCOpt) *Tensor {
 	cx := x.enter("AddBMMC", in, a, b)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.AddBMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+	only := core.One("AddBMMC", opt)
+	return (*Tensor)(cx.AddBMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), core.AddMMCOpt(only)))
 }
 
 // AddBMMCInto is [Exec.AddBMMC] with its result in dst; see [Tensor] for what that may be.
-func (x *Exec) AddBMMCInto(dst *Tensor, in *Tensor, a *Tensor, b *Tensor, beta complex128, alpha complex128) {
+func (x *Exec) AddBMMCInto(dst *Tensor, in *Tensor, a *Tensor, b *Tensor, opt ...AddMMCOpt) {
 	cx := x.enter("AddBMMCInto", dst, in, a, b)
 	defer core.Leave(cx)
+	only := core.One("AddBMMCInto", opt)
 	core.Into(cx, "AddBMMCInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor {
-		return cx.AddBMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha)
+		return cx.AddBMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), core.AddMMCOpt(only))
 	})
 }
 
 // AddCDiv returns t + value*a/b, broadcast, in the promoted type, which must be floating-point or complex.
-func (x *Exec) AddCDiv(t *Tensor, a *Tensor, b *Tensor, value float64) *Tensor {
+func (x *Exec) AddCDiv(t *Tensor, a *Tensor, b *Tensor, opt ...AddCMulOpt) *Tensor {
 	cx := x.enter("AddCDiv", t, a, b)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.AddCDiv((*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), value))
+	only := core.One("AddCDiv", opt)
+	return (*Tensor)(cx.AddCDiv((*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), core.AddCMulOpt(only)))
 }
 
 // AddCDivInto sets dst to t + value*a/b; dst may be an operand.
-func (x *Exec) AddCDivInto(dst *Tensor, t *Tensor, a *Tensor, b *Tensor, value float64) {
+func (x *Exec) AddCDivInto(dst *Tensor, t *Tensor, a *Tensor, b *Tensor, opt ...AddCMulOpt) {
 	cx := x.enter("AddCDivInto", dst, t, a, b)
 	defer core.Leave(cx)
-	cx.AddCDivInto((*core.Tensor)(dst), (*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), value)
+	only := core.One("AddCDivInto", opt)
+	cx.AddCDivInto((*core.Tensor)(dst), (*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), core.AddCMulOpt(only))
 }
 
 // AddCMul returns t + value*a*b, broadcast, in the promoted type.
-func (x *Exec) AddCMul(t *Tensor, a *Tensor, b *Tensor, value float64) *Tensor {
+func (x *Exec) AddCMul(t *Tensor, a *Tensor, b *Tensor, opt ...AddCMulOpt) *Tensor {
 	cx := x.enter("AddCMul", t, a, b)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.AddCMul((*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), value))
+	only := core.One("AddCMul", opt)
+	return (*Tensor)(cx.AddCMul((*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), core.AddCMulOpt(only)))
 }
 
 // AddCMulInto sets dst to t + value*a*b; dst may be an operand.
-func (x *Exec) AddCMulInto(dst *Tensor, t *Tensor, a *Tensor, b *Tensor, value float64) {
+func (x *Exec) AddCMulInto(dst *Tensor, t *Tensor, a *Tensor, b *Tensor, opt ...AddCMulOpt) {
 	cx := x.enter("AddCMulInto", dst, t, a, b)
 	defer core.Leave(cx)
-	cx.AddCMulInto((*core.Tensor)(dst), (*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), value)
+	only := core.One("AddCMulInto", opt)
+	cx.AddCMulInto((*core.Tensor)(dst), (*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), core.AddCMulOpt(only))
 }
 
 // AddInto sets dst to a + b; dst may be a or b.
@@ -474,83 +635,93 @@ func (x *Exec) AddInto(dst *Tensor, a *Tensor, b *Tensor) {
 }
 
 // AddMM returns beta*in + alpha*(a x b) for a [M, K], b [K, N] and in broadcast to [M, N]. With beta 0, in is not read.
-func (x *Exec) AddMM(in *Tensor, a *Tensor, b *Tensor, beta float64, alpha float64) *Tensor {
+func (x *Exec) AddMM(in *Tensor, a *Tensor, b *Tensor, opt ...AddMMOpt) *Tensor {
 	cx := x.enter("AddMM", in, a, b)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.AddMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+	only := core.One("AddMM", opt)
+	return (*Tensor)(cx.AddMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), core.AddMMOpt(only)))
 }
 
 // AddMMInto is [Exec.AddMM] with its result in dst; see [Tensor] for what that may be.
-func (x *Exec) AddMMInto(dst *Tensor, in *Tensor, a *Tensor, b *Tensor, beta float64, alpha float64) {
+func (x *Exec) AddMMInto(dst *Tensor, in *Tensor, a *Tensor, b *Tensor, opt ...AddMMOpt) {
 	cx := x.enter("AddMMInto", dst, in, a, b)
 	defer core.Leave(cx)
+	only := core.One("AddMMInto", opt)
 	core.Into(cx, "AddMMInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor {
-		return cx.AddMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha)
+		return cx.AddMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), core.AddMMOpt(only))
 	})
 }
 
 // AddMMC is AddMM with complex beta and alpha.
-func (x *Exec) AddMMC(in *Tensor, a *Tensor, b *Tensor, beta complex128, alpha complex128) *Tensor {
+func (x *Exec) AddMMC(in *Tensor, a *Tensor, b *Tensor, opt ...AddMMCOpt) *Tensor {
 	cx := x.enter("AddMMC", in, a, b)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.AddMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+	only := core.One("AddMMC", opt)
+	return (*Tensor)(cx.AddMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), core.AddMMCOpt(only)))
 }
 
 // AddMMCInto is [Exec.AddMMC] with its result in dst; see [Tensor] for what that may be.
-func (x *Exec) AddMMCInto(dst *Tensor, in *Tensor, a *Tensor, b *Tensor, beta complex128, alpha complex128) {
+func (x *Exec) AddMMCInto(dst *Tensor, in *Tensor, a *Tensor, b *Tensor, opt ...AddMMCOpt) {
 	cx := x.enter("AddMMCInto", dst, in, a, b)
 	defer core.Leave(cx)
+	only := core.One("AddMMCInto", opt)
 	core.Into(cx, "AddMMCInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor {
-		return cx.AddMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha)
+		return cx.AddMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), core.AddMMCOpt(only))
 	})
 }
 
 // AddMV returns beta*in + alpha*(a x v) for a [M, K], v [K] and in broadcast to [M]. With beta 0, in is not read.
-func (x *Exec) AddMV(in *Tensor, a *Tensor, v *Tensor, beta float64, alpha float64) *Tensor {
+func (x *Exec) AddMV(in *Tensor, a *Tensor, v *Tensor, opt ...AddMMOpt) *Tensor {
 	cx := x.enter("AddMV", in, a, v)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.AddMV((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(v), beta, alpha))
+	only := core.One("AddMV", opt)
+	return (*Tensor)(cx.AddMV((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(v), core.AddMMOpt(only)))
 }
 
 // AddMVInto is [Exec.AddMV] with its result in dst; see [Tensor] for what that may be.
-func (x *Exec) AddMVInto(dst *Tensor, in *Tensor, a *Tensor, v *Tensor, beta float64, alpha float64) {
+func (x *Exec) AddMVInto(dst *Tensor, in *Tensor, a *Tensor, v *Tensor, opt ...AddMMOpt) {
 	cx := x.enter("AddMVInto", dst, in, a, v)
 	defer core.Leave(cx)
+	only := core.One("AddMVInto", opt)
 	core.Into(cx, "AddMVInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor {
-		return cx.AddMV((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(v), beta, alpha)
+		return cx.AddMV((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(v), core.AddMMOpt(only))
 	})
 }
 
 // AddR returns beta*in + alpha*(the outer product of a and b) for vectors a [M], b [N] and in broadcast to [M, N]. With beta 0, in is not
 // read. For bools + is or and * is and.
-func (x *Exec) AddR(in *Tensor, a *Tensor, b *Tensor, beta float64, alpha float64) *Tensor {
+func (x *Exec) AddR(in *Tensor, a *Tensor, b *Tensor, opt ...AddMMOpt) *Tensor {
 	cx := x.enter("AddR", in, a, b)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.AddR((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+	only := core.One("AddR", opt)
+	return (*Tensor)(cx.AddR((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), core.AddMMOpt(only)))
 }
 
 // AddRInto is [Exec.AddR] with its result in dst; see [Tensor] for what that may be.
-func (x *Exec) AddRInto(dst *Tensor, in *Tensor, a *Tensor, b *Tensor, beta float64, alpha float64) {
+func (x *Exec) AddRInto(dst *Tensor, in *Tensor, a *Tensor, b *Tensor, opt ...AddMMOpt) {
 	cx := x.enter("AddRInto", dst, in, a, b)
 	defer core.Leave(cx)
+	only := core.One("AddRInto", opt)
 	core.Into(cx, "AddRInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor {
-		return cx.AddR((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha)
+		return cx.AddR((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), core.AddMMOpt(only))
 	})
 }
 
 // AddRC is AddR with complex beta and alpha.
-func (x *Exec) AddRC(in *Tensor, a *Tensor, b *Tensor, beta complex128, alpha complex128) *Tensor {
+func (x *Exec) AddRC(in *Tensor, a *Tensor, b *Tensor, opt ...AddMMCOpt) *Tensor {
 	cx := x.enter("AddRC", in, a, b)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.AddRC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+	only := core.One("AddRC", opt)
+	return (*Tensor)(cx.AddRC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), core.AddMMCOpt(only)))
 }
 
 // AddRCInto is [Exec.AddRC] with its result in dst; see [Tensor] for what that may be.
-func (x *Exec) AddRCInto(dst *Tensor, in *Tensor, a *Tensor, b *Tensor, beta complex128, alpha complex128) {
+func (x *Exec) AddRCInto(dst *Tensor, in *Tensor, a *Tensor, b *Tensor, opt ...AddMMCOpt) {
 	cx := x.enter("AddRCInto", dst, in, a, b)
 	defer core.Leave(cx)
+	only := core.One("AddRCInto", opt)
 	core.Into(cx, "AddRCInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor {
-		return cx.AddRC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha)
+		return cx.AddRC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), core.AddMMCOpt(only))
 	})
 }
 
@@ -583,17 +754,19 @@ func (x *Exec) AddScaledInto(dst *Tensor, a *Tensor, b *Tensor, alpha float64) {
 }
 
 // All reports whether no element along dims is zero, as bool (uint8 for uint8); nil dims mean all. For no elements it is true.
-func (x *Exec) All(t *Tensor, dims []int, keepDim bool) *Tensor {
+func (x *Exec) All(t *Tensor, dims []int, opt ...DimOpt) *Tensor {
 	cx := x.enter("All", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.All((*core.Tensor)(t), dims, keepDim))
+	only := core.One("All", opt)
+	return (*Tensor)(cx.All((*core.Tensor)(t), dims, core.DimOpt(only)))
 }
 
 // AllInto is [Exec.All] with its result in dst; see [Tensor] for what that may be.
-func (x *Exec) AllInto(dst *Tensor, t *Tensor, dims []int, keepDim bool) {
+func (x *Exec) AllInto(dst *Tensor, t *Tensor, dims []int, opt ...DimOpt) {
 	cx := x.enter("AllInto", dst, t)
 	defer core.Leave(cx)
-	core.Into(cx, "AllInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.All((*core.Tensor)(t), dims, keepDim) })
+	only := core.One("AllInto", opt)
+	core.Into(cx, "AllInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.All((*core.Tensor)(t), dims, core.DimOpt(only)) })
 }
 
 // Angle returns the angle from the positive real axis, from -π to π. For real numbers it is 0, or π for negative ones. The result is real;
@@ -612,68 +785,76 @@ func (x *Exec) AngleInto(dst *Tensor, t *Tensor) {
 }
 
 // Any reports whether an element along dims is not zero, as bool (uint8 for uint8); nil dims mean all. For no elements it is false.
-func (x *Exec) Any(t *Tensor, dims []int, keepDim bool) *Tensor {
+func (x *Exec) Any(t *Tensor, dims []int, opt ...DimOpt) *Tensor {
 	cx := x.enter("Any", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Any((*core.Tensor)(t), dims, keepDim))
+	only := core.One("Any", opt)
+	return (*Tensor)(cx.Any((*core.Tensor)(t), dims, core.DimOpt(only)))
 }
 
 // AnyInto is [Exec.Any] with its result in dst; see [Tensor] for what that may be.
-func (x *Exec) AnyInto(dst *Tensor, t *Tensor, dims []int, keepDim bool) {
+func (x *Exec) AnyInto(dst *Tensor, t *Tensor, dims []int, opt ...DimOpt) {
 	cx := x.enter("AnyInto", dst, t)
 	defer core.Leave(cx)
-	core.Into(cx, "AnyInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Any((*core.Tensor)(t), dims, keepDim) })
+	only := core.One("AnyInto", opt)
+	core.Into(cx, "AnyInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Any((*core.Tensor)(t), dims, core.DimOpt(only)) })
 }
 
 // Arange returns the vector start, start+step, … before end, each element computed from its index.
-func (x *Exec) Arange(start float64, end float64, step float64, dt dtype.DType) *Tensor {
+func (x *Exec) Arange(end float64, dt dtype.DType, opt ...ArangeOpt) *Tensor {
 	cx := x.enter("Arange")
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Arange(start, end, step, dt))
+	only := core.One("Arange", opt)
+	return (*Tensor)(cx.Arange(end, dt, core.ArangeOpt(only)))
 }
 
 // ArangeInto is [Exec.Arange] with its result in dst; see [Tensor] for what that may be.
-func (x *Exec) ArangeInto(dst *Tensor, start float64, end float64, step float64) {
+func (x *Exec) ArangeInto(dst *Tensor, end float64, opt ...ArangeOpt) {
 	cx := x.enter("ArangeInto", dst)
 	defer core.Leave(cx)
-	core.Into(cx, "ArangeInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Arange(start, end, step, dst.DType()) })
+	only := core.One("ArangeInto", opt)
+	core.Into(cx, "ArangeInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Arange(end, dst.DType(), core.ArangeOpt(only)) })
 }
 
 // ArgMax returns the indices of the greatest elements along dims, as int64; nil dims mean all, and the index is then row-major. Of equal
 // elements the first counts.
-func (x *Exec) ArgMax(t *Tensor, dims []int, keepDim bool) *Tensor {
+func (x *Exec) ArgMax(t *Tensor, dims []int, opt ...DimOpt) *Tensor {
 	cx := x.enter("ArgMax", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.ArgMax((*core.Tensor)(t), dims, keepDim))
+	only := core.One("ArgMax", opt)
+	return (*Tensor)(cx.ArgMax((*core.Tensor)(t), dims, core.DimOpt(only)))
 }
 
 // ArgMaxInto is [Exec.ArgMax] with its result in dst; see [Tensor] for what that may be.
-func (x *Exec) ArgMaxInto(dst *Tensor, t *Tensor, dims []int, keepDim bool) {
+func (x *Exec) ArgMaxInto(dst *Tensor, t *Tensor, dims []int, opt ...DimOpt) {
 	cx := x.enter("ArgMaxInto", dst, t)
 	defer core.Leave(cx)
-	core.Into(cx, "ArgMaxInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.ArgMax((*core.Tensor)(t), dims, keepDim) })
+	only := core.One("ArgMaxInto", opt)
+	core.Into(cx, "ArgMaxInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.ArgMax((*core.Tensor)(t), dims, core.DimOpt(only)) })
 }
 
 // ArgMin returns the indices of the least elements along dims, like ArgMax.
-func (x *Exec) ArgMin(t *Tensor, dims []int, keepDim bool) *Tensor {
+func (x *Exec) ArgMin(t *Tensor, dims []int, opt ...DimOpt) *Tensor {
 	cx := x.enter("ArgMin", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.ArgMin((*core.Tensor)(t), dims, keepDim))
+	only := core.One("ArgMin", opt)
+	return (*Tensor)(cx.ArgMin((*core.Tensor)(t), dims, core.DimOpt(only)))
 }
 
 // ArgMinInto is [Exec.ArgMin] with its result in dst; see [Tensor] for what that may be.
-func (x *Exec) ArgMinInto(dst *Tensor, t *Tensor, dims []int, keepDim bool) {
+func (x *Exec) ArgMinInto(dst *Tensor, t *Tensor, dims []int, opt ...DimOpt) {
 	cx := x.enter("ArgMinInto", dst, t)
 	defer core.Leave(cx)
-	core.Into(cx, "ArgMinInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.ArgMin((*core.Tensor)(t), dims, keepDim) })
+	only := core.One("ArgMinInto", opt)
+	core.Into(cx, "ArgMinInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.ArgMin((*core.Tensor)(t), dims, core.DimOpt(only)) })
 }
 
-// AsStrided returns the view of t's storage with the given shape, strides and offset, all counted in elements from the storage's start. It
-// fails if the view reaches beyond the storage.
-func (x *Exec) AsStrided(t *Tensor, shape []int, stride []int, offset int) *Tensor {
+// AsStrided returns the view of t's storage with the given shape, strides and offset, all counted in elements from the storage's start;
+// without offset the view begins where t does. It fails if the view reaches beyond the storage.
+func (x *Exec) AsStrided(t *Tensor, shape []int, stride []int, offset ...int) *Tensor {
 	cx := x.enter("AsStrided", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.AsStrided((*core.Tensor)(t), shape, stride, offset))
+	return (*Tensor)(cx.AsStrided((*core.Tensor)(t), shape, stride, offset...))
 }
 
 // Asin returns the arc sine; integers become float32.
@@ -805,34 +986,38 @@ func (x *Exec) AvgPool2d(t *Tensor, kernel [2]int, opt ...AvgPoolOpt) *Tensor {
 }
 
 // BAddBMM returns beta*in + alpha*(a x b) for a [B, M, K], b [B, K, N] and in broadcast to [B, M, N]. With beta 0, in is not read.
-func (x *Exec) BAddBMM(in *Tensor, a *Tensor, b *Tensor, beta float64, alpha float64) *Tensor {
+func (x *Exec) BAddBMM(in *Tensor, a *Tensor, b *Tensor, opt ...AddMMOpt) *Tensor {
 	cx := x.enter("BAddBMM", in, a, b)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.BAddBMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+	only := core.One("BAddBMM", opt)
+	return (*Tensor)(cx.BAddBMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), core.AddMMOpt(only)))
 }
 
 // BAddBMMInto is [Exec.BAddBMM] with its result in dst; see [Tensor] for what that may be.
-func (x *Exec) BAddBMMInto(dst *Tensor, in *Tensor, a *Tensor, b *Tensor, beta float64, alpha float64) {
+func (x *Exec) BAddBMMInto(dst *Tensor, in *Tensor, a *Tensor, b *Tensor, opt ...AddMMOpt) {
 	cx := x.enter("BAddBMMInto", dst, in, a, b)
 	defer core.Leave(cx)
+	only := core.One("BAddBMMInto", opt)
 	core.Into(cx, "BAddBMMInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor {
-		return cx.BAddBMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha)
+		return cx.BAddBMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), core.AddMMOpt(only))
 	})
 }
 
 // BAddBMMC is BAddBMM with complex beta and alpha.
-func (x *Exec) BAddBMMC(in *Tensor, a *Tensor, b *Tensor, beta complex128, alpha complex128) *Tensor {
+func (x *Exec) BAddBMMC(in *Tensor, a *Tensor, b *Tensor, opt ...AddMMCOpt) *Tensor {
 	cx := x.enter("BAddBMMC", in, a, b)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.BAddBMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+	only := core.One("BAddBMMC", opt)
+	return (*Tensor)(cx.BAddBMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), core.AddMMCOpt(only)))
 }
 
 // BAddBMMCInto is [Exec.BAddBMMC] with its result in dst; see [Tensor] for what that may be.
-func (x *Exec) BAddBMMCInto(dst *Tensor, in *Tensor, a *Tensor, b *Tensor, beta complex128, alpha complex128) {
+func (x *Exec) BAddBMMCInto(dst *Tensor, in *Tensor, a *Tensor, b *Tensor, opt ...AddMMCOpt) {
 	cx := x.enter("BAddBMMCInto", dst, in, a, b)
 	defer core.Leave(cx)
+	only := core.One("BAddBMMCInto", opt)
 	core.Into(cx, "BAddBMMCInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor {
-		return cx.BAddBMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha)
+		return cx.BAddBMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), core.AddMMCOpt(only))
 	})
 }
 
@@ -890,11 +1075,11 @@ func (x *Exec) Backward(t *Tensor, opt ...BackwardOpt) error {
 // BatchNorm normalises t [N, C, …] over all dimensions except the channels, with eps added to the variances; then it multiplies by weight
 // [C] and adds bias [C]. runningMean and runningVar [C] may be nil in training; otherwise training sets them to old*(1-momentum) +
 // new*momentum, in place, where the new variance is the unbiased one.
-func (x *Exec) BatchNorm(t *Tensor, weight *Tensor, bias *Tensor, runningMean *Tensor, runningVar *Tensor, momentum float64, eps float64, opt ...BatchNormOpt) *Tensor {
+func (x *Exec) BatchNorm(t *Tensor, weight *Tensor, bias *Tensor, runningMean *Tensor, runningVar *Tensor, opt ...BatchNormOpt) *Tensor {
 	cx := x.enter("BatchNorm", t)
 	defer core.Leave(cx)
 	only := core.One("BatchNorm", opt)
-	return (*Tensor)(cx.BatchNorm((*core.Tensor)(t), orNil("BatchNorm", 1, weight), orNil("BatchNorm", 2, bias), orNil("BatchNorm", 3, runningMean), orNil("BatchNorm", 4, runningVar), momentum, eps, core.BatchNormOpt(only)))
+	return (*Tensor)(cx.BatchNorm((*core.Tensor)(t), orNil("BatchNorm", 1, weight), orNil("BatchNorm", 2, bias), orNil("BatchNorm", 3, runningMean), orNil("BatchNorm", 4, runningVar), core.BatchNormOpt(only)))
 }
 
 // BatchNormGatherStats combines the statistics of the W parts of a batch, for example from several devices: mean and invStd [W, C] are the
@@ -1052,18 +1237,19 @@ func (x *Exec) Capturing() bool {
 	return x.made("Capturing").Capturing()
 }
 
-// Cat concatenates the tensors, of equal shapes except in dimension dim, along dim, in the promoted type. Tensors of shape [0] are skipped.
-func (x *Exec) Cat(ts []*Tensor, dim int) *Tensor {
+// Cat concatenates the tensors, of equal shapes except in dimension dim, along dim, or 0 if that is left out, in the promoted type. Tensors
+// of shape [0] are skipped.
+func (x *Exec) Cat(ts []*Tensor, dim ...int) *Tensor {
 	cx := x.enter("Cat")
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Cat(coreList(ts), dim))
+	return (*Tensor)(cx.Cat(coreList(ts), dim...))
 }
 
 // CatInto is [Exec.Cat] with its result in dst; see [Tensor] for what that may be.
-func (x *Exec) CatInto(dst *Tensor, ts []*Tensor, dim int) {
+func (x *Exec) CatInto(dst *Tensor, ts []*Tensor, dim ...int) {
 	cx := x.enter("CatInto", dst)
 	defer core.Leave(cx)
-	core.Into(cx, "CatInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Cat(coreList(ts), dim) })
+	core.Into(cx, "CatInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Cat(coreList(ts), dim...) })
 }
 
 // CauchyInto fills dst with random numbers from the Cauchy distribution with the given median and scale.
@@ -1115,11 +1301,12 @@ func (x *Exec) Checkpoint(f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tens
 	return faceList(cx.Checkpoint(func(x *core.Exec, ins []*core.Tensor) []*core.Tensor { return coreList(f((*Exec)(x), faceList(ins))) }, coreList(ins)...))
 }
 
-// Chunk returns the views of at most n pieces of t along dimension dim, all of the same size except perhaps the last.
-func (x *Exec) Chunk(t *Tensor, n int, dim int) []*Tensor {
+// Chunk returns the views of at most n pieces of t along dimension dim, or 0 if that is left out, all of the same size except perhaps the
+// last.
+func (x *Exec) Chunk(t *Tensor, n int, dim ...int) []*Tensor {
 	cx := x.enter("Chunk", t)
 	defer core.Leave(cx)
-	return faceList(cx.Chunk((*core.Tensor)(t), n, dim))
+	return faceList(cx.Chunk((*core.Tensor)(t), n, dim...))
 }
 
 // Clamp returns t limited to the range from lo to hi, broadcast; either may be nil. Where lo > hi the result is hi.
@@ -1311,21 +1498,21 @@ func (x *Exec) CoshInto(dst *Tensor, t *Tensor) {
 }
 
 // CosineEmbeddingLoss returns the mean (or the reduction in opt) of 1 - c where target is 1, and of c - margin, or 0 if that is negative,
-// where target is -1; c are the cosines between the vectors of a and b [N, D], with target [N], or [D] with target []. PyTorch's default
-// margin is 0.
-func (x *Exec) CosineEmbeddingLoss(a *Tensor, b *Tensor, target *Tensor, margin float64, opt ...LossOpt) *Tensor {
+// where target is -1; c are the cosines between the vectors of a and b [N, D], with target [N], or [D] with target [].
+func (x *Exec) CosineEmbeddingLoss(a *Tensor, b *Tensor, target *Tensor, opt ...MarginLossOpt) *Tensor {
 	cx := x.enter("CosineEmbeddingLoss", a, b, target)
 	defer core.Leave(cx)
 	only := core.One("CosineEmbeddingLoss", opt)
-	return (*Tensor)(cx.CosineEmbeddingLoss((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(target), margin, core.LossOpt(only)))
+	return (*Tensor)(cx.CosineEmbeddingLoss((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(target), core.MarginLossOpt(only)))
 }
 
-// CosineSimilarity returns the cosines of the angles between the vectors along dimension dim of a and b, broadcast; norms below eps count
-// as eps. PyTorch's defaults are 1 and 1e-8.
-func (x *Exec) CosineSimilarity(a *Tensor, b *Tensor, dim int, eps float64) *Tensor {
+// CosineSimilarity returns the cosines of the angles between the vectors along one dimension of a and b, broadcast; norms below eps count
+// as eps.
+func (x *Exec) CosineSimilarity(a *Tensor, b *Tensor, opt ...CosineSimilarityOpt) *Tensor {
 	cx := x.enter("CosineSimilarity", a, b)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.CosineSimilarity((*core.Tensor)(a), (*core.Tensor)(b), dim, eps))
+	only := core.One("CosineSimilarity", opt)
+	return (*Tensor)(cx.CosineSimilarity((*core.Tensor)(a), (*core.Tensor)(b), core.CosineSimilarityOpt(only)))
 }
 
 // CountNonzero returns how many elements along dims are not zero, as int64; nil dims mean all.
@@ -1358,18 +1545,20 @@ func (x *Exec) Device() *cuda.Device {
 	return (*cuda.Device)(x.made("Device").Device())
 }
 
-// Diagonal returns the view of the diagonal, offset above the main one, of dimensions dim1 and dim2; it becomes the last dimension.
-func (x *Exec) Diagonal(t *Tensor, offset int, dim1 int, dim2 int) *Tensor {
+// Diagonal returns the view of a diagonal of the matrices in two dimensions; it becomes the last dimension.
+func (x *Exec) Diagonal(t *Tensor, opt ...DiagonalOpt) *Tensor {
 	cx := x.enter("Diagonal", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Diagonal((*core.Tensor)(t), offset, dim1, dim2))
+	only := core.One("Diagonal", opt)
+	return (*Tensor)(cx.Diagonal((*core.Tensor)(t), core.DiagonalOpt(only)))
 }
 
-// Dist returns the vector norm of order p of all elements of a - b, broadcast.
-func (x *Exec) Dist(a *Tensor, b *Tensor, p float64) *Tensor {
+// Dist returns the vector norm of all elements of a - b, broadcast.
+func (x *Exec) Dist(a *Tensor, b *Tensor, opt ...DistOpt) *Tensor {
 	cx := x.enter("Dist", a, b)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Dist((*core.Tensor)(a), (*core.Tensor)(b), p))
+	only := core.One("Dist", opt)
+	return (*Tensor)(cx.Dist((*core.Tensor)(a), (*core.Tensor)(b), core.DistOpt(only)))
 }
 
 // Div returns a / b, broadcast; integers are divided as float32.
@@ -1436,11 +1625,12 @@ func (x *Exec) Dropout(t *Tensor, p float64) *Tensor {
 	return (*Tensor)(cx.Dropout((*core.Tensor)(t), p))
 }
 
-// ELU returns t where it is positive, else alpha·(exp(t)-1) (PyTorch's default alpha is 1); for floating-point tensors.
-func (x *Exec) ELU(t *Tensor, alpha float64) *Tensor {
+// ELU returns t where it is positive, else alpha·(exp(t)-1); for floating-point tensors.
+func (x *Exec) ELU(t *Tensor, opt ...ELUOpt) *Tensor {
 	cx := x.enter("ELU", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.ELU((*core.Tensor)(t), alpha))
+	only := core.One("ELU", opt)
+	return (*Tensor)(cx.ELU((*core.Tensor)(t), core.ELUOpt(only)))
 }
 
 // Einsum returns the sums of products that the equation describes, in PyTorch's form: "ij,jk->ik" is the product of matrices. The terms
@@ -1630,18 +1820,20 @@ func (x *Exec) ExponentialInto(dst *Tensor, rate float64) {
 	cx.ExponentialInto((*core.Tensor)(dst), rate)
 }
 
-// Eye returns the matrix of n rows and m columns with ones where row and column are equal and zeros elsewhere.
-func (x *Exec) Eye(n int, m int, dt dtype.DType) *Tensor {
+// Eye returns the matrix of n rows and columns with ones where row and column are equal and zeros elsewhere.
+func (x *Exec) Eye(n int, dt dtype.DType, opt ...EyeOpt) *Tensor {
 	cx := x.enter("Eye")
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Eye(n, m, dt))
+	only := core.One("Eye", opt)
+	return (*Tensor)(cx.Eye(n, dt, core.EyeOpt(only)))
 }
 
 // EyeInto is [Exec.Eye] with its result in dst; see [Tensor] for what that may be.
-func (x *Exec) EyeInto(dst *Tensor, n int, m int) {
+func (x *Exec) EyeInto(dst *Tensor, n int, opt ...EyeOpt) {
 	cx := x.enter("EyeInto", dst)
 	defer core.Leave(cx)
-	core.Into(cx, "EyeInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Eye(n, m, dst.DType()) })
+	only := core.One("EyeInto", opt)
+	core.Into(cx, "EyeInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Eye(n, dst.DType(), core.EyeOpt(only)) })
 }
 
 // FMax returns the greater of a and b, broadcast; if one of them is a NaN, it returns the other.
@@ -1714,12 +1906,12 @@ func (x *Exec) FillInto(dst *Tensor, v float64) {
 	cx.FillInto((*core.Tensor)(dst), v)
 }
 
-// Flatten returns t with dimensions start to end joined to one: a view where possible, else a copy. Negative dimensions count from the end;
-// a 0-d tensor becomes a vector of one element.
-func (x *Exec) Flatten(t *Tensor, start int, end int) *Tensor {
+// Flatten returns t with dimensions from the first to the second of dims, by default 0 and -1, joined to one: a view where possible, else
+// a copy. Negative dimensions count from the end; a 0-d tensor becomes a vector of one element.
+func (x *Exec) Flatten(t *Tensor, dims ...int) *Tensor {
 	cx := x.enter("Flatten", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Flatten((*core.Tensor)(t), start, end))
+	return (*Tensor)(cx.Flatten((*core.Tensor)(t), dims...))
 }
 
 // Flip returns a copy of t with the order of the elements along the given dimensions reversed.
@@ -1941,10 +2133,11 @@ func (x *Exec) GradEnabled() bool {
 
 // GroupNorm normalises t [N, C, …] over each of groups groups of adjacent channels, with eps added to the variances; then it multiplies by
 // weight [C] and adds bias [C]; either may be nil.
-func (x *Exec) GroupNorm(t *Tensor, weight *Tensor, bias *Tensor, groups int, eps float64) *Tensor {
+func (x *Exec) GroupNorm(t *Tensor, weight *Tensor, bias *Tensor, groups int, opt ...NormOpt) *Tensor {
 	cx := x.enter("GroupNorm", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.GroupNorm((*core.Tensor)(t), orNil("GroupNorm", 1, weight), orNil("GroupNorm", 2, bias), groups, eps))
+	only := core.One("GroupNorm", opt)
+	return (*Tensor)(cx.GroupNorm((*core.Tensor)(t), orNil("GroupNorm", 1, weight), orNil("GroupNorm", 2, bias), groups, core.NormOpt(only)))
 }
 
 // Gt returns a > b, broadcast, as bool.
@@ -1975,21 +2168,22 @@ func (x *Exec) GtSInto(dst *Tensor, a *Tensor, v float64) {
 	core.Into(cx, "GtSInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.GtS((*core.Tensor)(a), v) })
 }
 
-// Hardtanh returns t limited to the range from lo to hi (PyTorch's defaults are -1 and 1), with gradient 0 at the bounds; for
-// floating-point tensors and signed integers.
-func (x *Exec) Hardtanh(t *Tensor, lo float64, hi float64) *Tensor {
+// Hardtanh returns t limited to the range from opt.Min to opt.Max, with gradient 0 at the bounds; for floating-point tensors and signed
+// integers.
+func (x *Exec) Hardtanh(t *Tensor, opt ...HardtanhOpt) *Tensor {
 	cx := x.enter("Hardtanh", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Hardtanh((*core.Tensor)(t), lo, hi))
+	only := core.One("Hardtanh", opt)
+	return (*Tensor)(cx.Hardtanh((*core.Tensor)(t), core.HardtanhOpt(only)))
 }
 
 // HingeEmbeddingLoss returns the mean (or the reduction in opt) of t where target is 1, and of margin - t, or 0 if that is negative, where
-// target is -1; broadcast. PyTorch's default margin is 1.
-func (x *Exec) HingeEmbeddingLoss(t *Tensor, target *Tensor, margin float64, opt ...LossOpt) *Tensor {
+// target is -1; broadcast.
+func (x *Exec) HingeEmbeddingLoss(t *Tensor, target *Tensor, opt ...MarginLossOpt) *Tensor {
 	cx := x.enter("HingeEmbeddingLoss", t, target)
 	defer core.Leave(cx)
 	only := core.One("HingeEmbeddingLoss", opt)
-	return (*Tensor)(cx.HingeEmbeddingLoss((*core.Tensor)(t), (*core.Tensor)(target), margin, core.LossOpt(only)))
+	return (*Tensor)(cx.HingeEmbeddingLoss((*core.Tensor)(t), (*core.Tensor)(target), core.MarginLossOpt(only)))
 }
 
 // Host returns the Exec with x's modes on the processor.
@@ -2000,12 +2194,12 @@ func (x *Exec) Host() *Exec {
 }
 
 // HuberLoss returns the mean (or the reduction in opt) of d²/2 where d = |t - target| is below delta, and of delta·(d - delta/2) elsewhere,
-// broadcast, computed in the promoted floating-point type and returned in t's. delta must be positive (PyTorch's default is 1).
-func (x *Exec) HuberLoss(t *Tensor, target *Tensor, delta float64, opt ...LossOpt) *Tensor {
+// broadcast, computed in the promoted floating-point type and returned in t's. delta must be positive.
+func (x *Exec) HuberLoss(t *Tensor, target *Tensor, opt ...HuberLossOpt) *Tensor {
 	cx := x.enter("HuberLoss", t, target)
 	defer core.Leave(cx)
 	only := core.One("HuberLoss", opt)
-	return (*Tensor)(cx.HuberLoss((*core.Tensor)(t), (*core.Tensor)(target), delta, core.LossOpt(only)))
+	return (*Tensor)(cx.HuberLoss((*core.Tensor)(t), (*core.Tensor)(target), core.HuberLossOpt(only)))
 }
 
 // Hypot returns √(a²+b²) without intermediate overflow, broadcast; for floating-point tensors.
@@ -2182,10 +2376,11 @@ func (x *Exec) L1Loss(t *Tensor, target *Tensor, opt ...LossOpt) *Tensor {
 
 // LayerNorm normalises t over its last dimensions, which have the given shape, to mean 0 and variance 1, with eps added to the variance;
 // then it multiplies by weight and adds bias, of that shape; either may be nil. Statistics are computed in float32 at least.
-func (x *Exec) LayerNorm(t *Tensor, weight *Tensor, bias *Tensor, shape []int, eps float64) *Tensor {
+func (x *Exec) LayerNorm(t *Tensor, weight *Tensor, bias *Tensor, shape []int, opt ...NormOpt) *Tensor {
 	cx := x.enter("LayerNorm", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.LayerNorm((*core.Tensor)(t), orNil("LayerNorm", 1, weight), orNil("LayerNorm", 2, bias), shape, eps))
+	only := core.One("LayerNorm", opt)
+	return (*Tensor)(cx.LayerNorm((*core.Tensor)(t), orNil("LayerNorm", 1, weight), orNil("LayerNorm", 2, bias), shape, core.NormOpt(only)))
 }
 
 // Le returns a <= b, broadcast, as bool.
@@ -2216,11 +2411,12 @@ func (x *Exec) LeSInto(dst *Tensor, a *Tensor, v float64) {
 	core.Into(cx, "LeSInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.LeS((*core.Tensor)(a), v) })
 }
 
-// LeakyReLU returns t where it is positive, else slope·t (PyTorch's default slope is 0.01); for floating-point tensors.
-func (x *Exec) LeakyReLU(t *Tensor, slope float64) *Tensor {
+// LeakyReLU returns t where it is positive, else slope·t; for floating-point tensors.
+func (x *Exec) LeakyReLU(t *Tensor, opt ...LeakyReLUOpt) *Tensor {
 	cx := x.enter("LeakyReLU", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.LeakyReLU((*core.Tensor)(t), slope))
+	only := core.One("LeakyReLU", opt)
+	return (*Tensor)(cx.LeakyReLU((*core.Tensor)(t), core.LeakyReLUOpt(only)))
 }
 
 // Lerp returns a + w*(b - a), broadcast, for floating-point and complex tensors.
@@ -2404,17 +2600,19 @@ func (x *Exec) LogSoftmaxInto(dst *Tensor, t *Tensor, dim int, opt ...SoftmaxOpt
 }
 
 // LogSumExp returns log(sum(exp(t))) over dims without intermediate overflow; nil dims mean all. Integers become float32.
-func (x *Exec) LogSumExp(t *Tensor, dims []int, keepDim bool) *Tensor {
+func (x *Exec) LogSumExp(t *Tensor, dims []int, opt ...DimOpt) *Tensor {
 	cx := x.enter("LogSumExp", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.LogSumExp((*core.Tensor)(t), dims, keepDim))
+	only := core.One("LogSumExp", opt)
+	return (*Tensor)(cx.LogSumExp((*core.Tensor)(t), dims, core.DimOpt(only)))
 }
 
 // LogSumExpInto is [Exec.LogSumExp] with its result in dst; see [Tensor] for what that may be.
-func (x *Exec) LogSumExpInto(dst *Tensor, t *Tensor, dims []int, keepDim bool) {
+func (x *Exec) LogSumExpInto(dst *Tensor, t *Tensor, dims []int, opt ...DimOpt) {
 	cx := x.enter("LogSumExpInto", dst, t)
 	defer core.Leave(cx)
-	core.Into(cx, "LogSumExpInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.LogSumExp((*core.Tensor)(t), dims, keepDim) })
+	only := core.One("LogSumExpInto", opt)
+	core.Into(cx, "LogSumExpInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.LogSumExp((*core.Tensor)(t), dims, core.DimOpt(only)) })
 }
 
 // LogicalAnd reports where both a and b are not zero, broadcast.
@@ -2546,12 +2744,12 @@ func (x *Exec) ManualStreams() *Exec {
 }
 
 // MarginRankingLoss returns the mean (or the reduction in opt) of margin - target·(a - b), or 0 if that is negative; broadcast. target is 1
-// where a should be greater, and -1 where b should. PyTorch's default margin is 0.
-func (x *Exec) MarginRankingLoss(a *Tensor, b *Tensor, target *Tensor, margin float64, opt ...LossOpt) *Tensor {
+// where a should be greater, and -1 where b should.
+func (x *Exec) MarginRankingLoss(a *Tensor, b *Tensor, target *Tensor, opt ...MarginLossOpt) *Tensor {
 	cx := x.enter("MarginRankingLoss", a, b, target)
 	defer core.Leave(cx)
 	only := core.One("MarginRankingLoss", opt)
-	return (*Tensor)(cx.MarginRankingLoss((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(target), margin, core.LossOpt(only)))
+	return (*Tensor)(cx.MarginRankingLoss((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(target), core.MarginLossOpt(only)))
 }
 
 // MaskedFill returns t, broadcast with mask, with the elements where the bool tensor mask is true replaced by the 0-d tensor v.
@@ -2629,18 +2827,20 @@ func (x *Exec) MaxInto(dst *Tensor, t *Tensor) {
 
 // MaxDim returns the greatest elements along dim and their indices, as int64. Of equal elements the first is returned and gets the
 // gradient.
-func (x *Exec) MaxDim(t *Tensor, dim int, keepDim bool) (values *Tensor, indices *Tensor) {
+func (x *Exec) MaxDim(t *Tensor, dim int, opt ...DimOpt) (values *Tensor, indices *Tensor) {
 	cx := x.enter("MaxDim", t)
 	defer core.Leave(cx)
-	r0, r1 := cx.MaxDim((*core.Tensor)(t), dim, keepDim)
+	only := core.One("MaxDim", opt)
+	r0, r1 := cx.MaxDim((*core.Tensor)(t), dim, core.DimOpt(only))
 	return (*Tensor)(r0), (*Tensor)(r1)
 }
 
 // MaxDimInto is [Exec.MaxDim] with its result in values and indices; see [Tensor] for what that may be.
-func (x *Exec) MaxDimInto(values *Tensor, indices *Tensor, t *Tensor, dim int, keepDim bool) {
+func (x *Exec) MaxDimInto(values *Tensor, indices *Tensor, t *Tensor, dim int, opt ...DimOpt) {
 	cx := x.enter("MaxDimInto", values, indices, t)
 	defer core.Leave(cx)
-	core.IntoPair(cx, "MaxDimInto", (*core.Tensor)(values), (*core.Tensor)(indices), func(cx *core.Exec) (_, _ *core.Tensor) { return cx.MaxDim((*core.Tensor)(t), dim, keepDim) })
+	only := core.One("MaxDimInto", opt)
+	core.IntoPair(cx, "MaxDimInto", (*core.Tensor)(values), (*core.Tensor)(indices), func(cx *core.Exec) (_, _ *core.Tensor) { return cx.MaxDim((*core.Tensor)(t), dim, core.DimOpt(only)) })
 }
 
 // MaxPool2d returns the greatest element of each window of the planes of t [N, C, H, W] or [C, H, W]; a NaN counts as the greatest.
@@ -2706,18 +2906,20 @@ func (x *Exec) MinInto(dst *Tensor, t *Tensor) {
 }
 
 // MinDim returns the least elements along dim and their indices, as int64. Of equal elements the first is returned and gets the gradient.
-func (x *Exec) MinDim(t *Tensor, dim int, keepDim bool) (values *Tensor, indices *Tensor) {
+func (x *Exec) MinDim(t *Tensor, dim int, opt ...DimOpt) (values *Tensor, indices *Tensor) {
 	cx := x.enter("MinDim", t)
 	defer core.Leave(cx)
-	r0, r1 := cx.MinDim((*core.Tensor)(t), dim, keepDim)
+	only := core.One("MinDim", opt)
+	r0, r1 := cx.MinDim((*core.Tensor)(t), dim, core.DimOpt(only))
 	return (*Tensor)(r0), (*Tensor)(r1)
 }
 
 // MinDimInto is [Exec.MinDim] with its result in values and indices; see [Tensor] for what that may be.
-func (x *Exec) MinDimInto(values *Tensor, indices *Tensor, t *Tensor, dim int, keepDim bool) {
+func (x *Exec) MinDimInto(values *Tensor, indices *Tensor, t *Tensor, dim int, opt ...DimOpt) {
 	cx := x.enter("MinDimInto", values, indices, t)
 	defer core.Leave(cx)
-	core.IntoPair(cx, "MinDimInto", (*core.Tensor)(values), (*core.Tensor)(indices), func(cx *core.Exec) (_, _ *core.Tensor) { return cx.MinDim((*core.Tensor)(t), dim, keepDim) })
+	only := core.One("MinDimInto", opt)
+	core.IntoPair(cx, "MinDimInto", (*core.Tensor)(values), (*core.Tensor)(indices), func(cx *core.Exec) (_, _ *core.Tensor) { return cx.MinDim((*core.Tensor)(t), dim, core.DimOpt(only)) })
 }
 
 // Minimum returns the lesser of a and b, broadcast, or a NaN if either is one. Equal operands share the gradient.
@@ -2923,18 +3125,20 @@ func (x *Exec) NormalInto(dst *Tensor, mean float64, std float64) {
 	cx.NormalInto((*core.Tensor)(dst), mean, std)
 }
 
-// Normalize divides t by its vector norms of order p over dimension dim, but at least by eps; PyTorch's defaults are 2, 1 and 1e-12.
-func (x *Exec) Normalize(t *Tensor, p float64, dim int, eps float64) *Tensor {
+// Normalize divides t by its vector norms over one dimension, but at least by eps.
+func (x *Exec) Normalize(t *Tensor, opt ...NormalizeOpt) *Tensor {
 	cx := x.enter("Normalize", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Normalize((*core.Tensor)(t), p, dim, eps))
+	only := core.One("Normalize", opt)
+	return (*Tensor)(cx.Normalize((*core.Tensor)(t), core.NormalizeOpt(only)))
 }
 
 // NormalizeInto is [Exec.Normalize] with its result in dst; see [Tensor] for what that may be.
-func (x *Exec) NormalizeInto(dst *Tensor, t *Tensor, p float64, dim int, eps float64) {
+func (x *Exec) NormalizeInto(dst *Tensor, t *Tensor, opt ...NormalizeOpt) {
 	cx := x.enter("NormalizeInto", dst, t)
 	defer core.Leave(cx)
-	core.Into(cx, "NormalizeInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Normalize((*core.Tensor)(t), p, dim, eps) })
+	only := core.One("NormalizeInto", opt)
+	core.Into(cx, "NormalizeInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Normalize((*core.Tensor)(t), core.NormalizeOpt(only)) })
 }
 
 // OneHot returns a tensor with a new last dimension of size classes, with 1 at the index of each class in t and 0 elsewhere, as int64. A
@@ -2998,12 +3202,12 @@ func (x *Exec) PadC(t *Tensor, pad []int, v complex128) *Tensor {
 	return (*Tensor)(cx.PadC((*core.Tensor)(t), pad, v))
 }
 
-// PairwiseDistance returns the vector norms of order p of a - b + eps over the last dimension, broadcast; PyTorch's defaults are 2 and
-// 1e-6. keepDim keeps that dimension with size 1.
-func (x *Exec) PairwiseDistance(a *Tensor, b *Tensor, p float64, eps float64, keepDim bool) *Tensor {
+// PairwiseDistance returns the vector norms of a - b + eps over the last dimension, broadcast.
+func (x *Exec) PairwiseDistance(a *Tensor, b *Tensor, opt ...PairwiseDistanceOpt) *Tensor {
 	cx := x.enter("PairwiseDistance", a, b)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.PairwiseDistance((*core.Tensor)(a), (*core.Tensor)(b), p, eps, keepDim))
+	only := core.One("PairwiseDistance", opt)
+	return (*Tensor)(cx.PairwiseDistance((*core.Tensor)(a), (*core.Tensor)(b), core.PairwiseDistanceOpt(only)))
 }
 
 // Permute returns a view whose dimension i is t's dimension dims[i].
@@ -3102,11 +3306,12 @@ func (x *Exec) RDivS(a *Tensor, v float64) *Tensor {
 }
 
 // RMSNorm divides t by the root of the mean of its squares, with eps added, over its last dimensions, which have the given shape, and
-// multiplies by weight, of that shape or nil. eps 0 means the distance from 1 to the next number of t's type; tenon.Zero means 0.
-func (x *Exec) RMSNorm(t *Tensor, weight *Tensor, shape []int, eps float64) *Tensor {
+// multiplies by weight, of that shape or nil.
+func (x *Exec) RMSNorm(t *Tensor, weight *Tensor, shape []int, opt ...NormOpt) *Tensor {
 	cx := x.enter("RMSNorm", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.RMSNorm((*core.Tensor)(t), orNil("RMSNorm", 1, weight), shape, eps))
+	only := core.One("RMSNorm", opt)
+	return (*Tensor)(cx.RMSNorm((*core.Tensor)(t), orNil("RMSNorm", 1, weight), shape, core.NormOpt(only)))
 }
 
 // RSubS returns v - a.
@@ -3123,18 +3328,29 @@ func (x *Exec) Rand(shape []int, dt dtype.DType) *Tensor {
 	return (*Tensor)(cx.Rand(shape, dt))
 }
 
+// RandInto is [Exec.Rand] with its result in dst; see [Tensor] for what that may be.
+func (x *Exec) RandInto(dst *Tensor) {
+	cx := x.enter("RandInto", dst)
+	defer core.Leave(cx)
+	core.Into(cx, "RandInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Rand(dst.Shape(), dst.DType()) })
+}
+
 // RandInt returns a tensor of uniform random integers in [low, high).
-func (x *Exec) RandInt(low int64, high int64, shape []int, dt dtype.DType) *Tensor {
+func (x *Exec) RandInt(high int64, shape []int, dt dtype.DType, opt ...RandIntOpt) *Tensor {
 	cx := x.enter("RandInt")
 	defer core.Leave(cx)
-	return (*Tensor)(cx.RandInt(low, high, shape, dt))
+	only := core.One("RandInt", opt)
+	return (*Tensor)(cx.RandInt(high, shape, dt, core.RandIntOpt(only)))
 }
 
 // RandIntInto is [Exec.RandInt] with its result in dst; see [Tensor] for what that may be.
-func (x *Exec) RandIntInto(dst *Tensor, low int64, high int64) {
+func (x *Exec) RandIntInto(dst *Tensor, high int64, opt ...RandIntOpt) {
 	cx := x.enter("RandIntInto", dst)
 	defer core.Leave(cx)
-	core.Into(cx, "RandIntInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.RandInt(low, high, dst.Shape(), dst.DType()) })
+	only := core.One("RandIntInto", opt)
+	core.Into(cx, "RandIntInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor {
+		return cx.RandInt(high, dst.Shape(), dst.DType(), core.RandIntOpt(only))
+	})
 }
 
 // RandN returns a tensor of normal random numbers of mean 0 and variance 1.
@@ -3142,6 +3358,13 @@ func (x *Exec) RandN(shape []int, dt dtype.DType) *Tensor {
 	cx := x.enter("RandN")
 	defer core.Leave(cx)
 	return (*Tensor)(cx.RandN(shape, dt))
+}
+
+// RandNInto is [Exec.RandN] with its result in dst; see [Tensor] for what that may be.
+func (x *Exec) RandNInto(dst *Tensor) {
+	cx := x.enter("RandNInto", dst)
+	defer core.Leave(cx)
+	core.Into(cx, "RandNInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.RandN(dst.Shape(), dst.DType()) })
 }
 
 // Ravel returns t's elements as a contiguous vector in row-major order: a view of t if that is contiguous, else a copy.
@@ -3298,10 +3521,10 @@ func (x *Exec) RestorePool(c *cuda.PoolCheckpoint, stale []*Tensor, kept []*Tens
 
 // Roll returns a copy of t whose elements are shifted by shifts[i] along dimension dims[i]; elements shifted beyond the end reappear at the
 // start. With no dims, all of t is shifted by shifts[0] in row-major order.
-func (x *Exec) Roll(t *Tensor, shifts []int, dims []int) *Tensor {
+func (x *Exec) Roll(t *Tensor, shifts []int, dims ...int) *Tensor {
 	cx := x.enter("Roll", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Roll((*core.Tensor)(t), shifts, dims))
+	return (*Tensor)(cx.Roll((*core.Tensor)(t), shifts, dims...))
 }
 
 // Round rounds to the nearest whole number, ties to the even one; integers stay the same.
@@ -3536,12 +3759,12 @@ func (x *Exec) Slice(t *Tensor, dim int, start int, end int, step int) *Tensor {
 }
 
 // SmoothL1Loss returns the mean (or the reduction in opt) of d²/(2·beta) where d = |t - target| is below beta, and of d - beta/2 elsewhere,
-// broadcast, in the promoted floating-point type. beta must not be negative (PyTorch's default is 1); with 0 it is L1Loss.
-func (x *Exec) SmoothL1Loss(t *Tensor, target *Tensor, beta float64, opt ...LossOpt) *Tensor {
+// broadcast, in the promoted floating-point type. beta must not be negative; with tenon.Zero it is L1Loss.
+func (x *Exec) SmoothL1Loss(t *Tensor, target *Tensor, opt ...SmoothL1LossOpt) *Tensor {
 	cx := x.enter("SmoothL1Loss", t, target)
 	defer core.Leave(cx)
 	only := core.One("SmoothL1Loss", opt)
-	return (*Tensor)(cx.SmoothL1Loss((*core.Tensor)(t), (*core.Tensor)(target), beta, core.LossOpt(only)))
+	return (*Tensor)(cx.SmoothL1Loss((*core.Tensor)(t), (*core.Tensor)(target), core.SmoothL1LossOpt(only)))
 }
 
 // SoftMarginLoss returns the mean (or the reduction in opt) of log(1 + exp(-target·t)); broadcast. Targets are 1 and -1.
@@ -3568,25 +3791,27 @@ func (x *Exec) SoftmaxInto(dst *Tensor, t *Tensor, dim int, opt ...SoftmaxOpt) {
 	core.Into(cx, "SoftmaxInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Softmax((*core.Tensor)(t), dim, core.SoftmaxOpt(only)) })
 }
 
-// Softplus returns log(1+exp(beta·t))/beta, and t where beta·t > threshold (PyTorch's defaults are 1 and 20); for floating-point tensors.
-func (x *Exec) Softplus(t *Tensor, beta float64, threshold float64) *Tensor {
+// Softplus returns log(1+exp(beta·t))/beta, and t where beta·t is above the threshold; for floating-point tensors.
+func (x *Exec) Softplus(t *Tensor, opt ...SoftplusOpt) *Tensor {
 	cx := x.enter("Softplus", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Softplus((*core.Tensor)(t), beta, threshold))
+	only := core.One("Softplus", opt)
+	return (*Tensor)(cx.Softplus((*core.Tensor)(t), core.SoftplusOpt(only)))
 }
 
-// Split returns the views of t's pieces of the given size along dimension dim; the last may be smaller.
-func (x *Exec) Split(t *Tensor, size int, dim int) []*Tensor {
+// Split returns the views of t's pieces of the given size along dimension dim, or 0 if that is left out; the last may be
+// smaller.
+func (x *Exec) Split(t *Tensor, size int, dim ...int) []*Tensor {
 	cx := x.enter("Split", t)
 	defer core.Leave(cx)
-	return faceList(cx.Split((*core.Tensor)(t), size, dim))
+	return faceList(cx.Split((*core.Tensor)(t), size, dim...))
 }
 
-// SplitSizes returns the views of t's pieces of the given sizes along dimension dim.
-func (x *Exec) SplitSizes(t *Tensor, sizes []int, dim int) []*Tensor {
+// SplitSizes returns the views of t's pieces of the given sizes along dimension dim, or 0 if that is left out.
+func (x *Exec) SplitSizes(t *Tensor, sizes []int, dim ...int) []*Tensor {
 	cx := x.enter("SplitSizes", t)
 	defer core.Leave(cx)
-	return faceList(cx.SplitSizes((*core.Tensor)(t), sizes, dim))
+	return faceList(cx.SplitSizes((*core.Tensor)(t), sizes, dim...))
 }
 
 // Sqrt returns the square root; integers become float32.
@@ -3624,18 +3849,18 @@ func (x *Exec) Squeeze(t *Tensor, dims ...int) *Tensor {
 	return (*Tensor)(cx.Squeeze((*core.Tensor)(t), dims...))
 }
 
-// Stack joins the tensors, of equal shapes, along a new dimension dim.
-func (x *Exec) Stack(ts []*Tensor, dim int) *Tensor {
+// Stack joins the tensors, of equal shapes, along a new dimension dim, or 0 if that is left out.
+func (x *Exec) Stack(ts []*Tensor, dim ...int) *Tensor {
 	cx := x.enter("Stack")
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Stack(coreList(ts), dim))
+	return (*Tensor)(cx.Stack(coreList(ts), dim...))
 }
 
 // StackInto is [Exec.Stack] with its result in dst; see [Tensor] for what that may be.
-func (x *Exec) StackInto(dst *Tensor, ts []*Tensor, dim int) {
+func (x *Exec) StackInto(dst *Tensor, ts []*Tensor, dim ...int) {
 	cx := x.enter("StackInto", dst)
 	defer core.Leave(cx)
-	core.Into(cx, "StackInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Stack(coreList(ts), dim) })
+	core.Into(cx, "StackInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Stack(coreList(ts), dim...) })
 }
 
 // Std returns the standard deviation over dims, the square root of Var.
@@ -3824,23 +4049,23 @@ func (x *Exec) ToDType(t *Tensor, dt dtype.DType) *Tensor {
 	return (*Tensor)(cx.ToDType((*core.Tensor)(t), dt))
 }
 
-// TopK returns the k greatest elements of t along dimension dim, in descending order, and their indices, as int64. A NaN counts as greater
+// TopK returns the k greatest elements of t along a dimension, in descending order, and their indices, as int64. A NaN counts as greater
 // than any number, and of equal elements the first comes first. The gradient of values goes to the selected elements. TopK sorts all of t.
 // It does not support complex numbers.
-func (x *Exec) TopK(t *Tensor, k int, dim int, opt ...TopKOpt) (values *Tensor, indices *Tensor) {
+func (x *Exec) TopK(t *Tensor, k int, opt ...TopKOpt) (values *Tensor, indices *Tensor) {
 	cx := x.enter("TopK", t)
 	defer core.Leave(cx)
 	only := core.One("TopK", opt)
-	r0, r1 := cx.TopK((*core.Tensor)(t), k, dim, core.TopKOpt(only))
+	r0, r1 := cx.TopK((*core.Tensor)(t), k, core.TopKOpt(only))
 	return (*Tensor)(r0), (*Tensor)(r1)
 }
 
 // TopKInto is [Exec.TopK] with its result in values and indices; see [Tensor] for what that may be.
-func (x *Exec) TopKInto(values *Tensor, indices *Tensor, t *Tensor, k int, dim int, opt ...TopKOpt) {
+func (x *Exec) TopKInto(values *Tensor, indices *Tensor, t *Tensor, k int, opt ...TopKOpt) {
 	cx := x.enter("TopKInto", values, indices, t)
 	defer core.Leave(cx)
 	only := core.One("TopKInto", opt)
-	core.IntoPair(cx, "TopKInto", (*core.Tensor)(values), (*core.Tensor)(indices), func(cx *core.Exec) (_, _ *core.Tensor) { return cx.TopK((*core.Tensor)(t), k, dim, core.TopKOpt(only)) })
+	core.IntoPair(cx, "TopKInto", (*core.Tensor)(values), (*core.Tensor)(indices), func(cx *core.Exec) (_, _ *core.Tensor) { return cx.TopK((*core.Tensor)(t), k, core.TopKOpt(only)) })
 }
 
 // Transpose returns the view with dimensions a and b swapped.
@@ -3850,18 +4075,19 @@ func (x *Exec) Transpose(t *Tensor, a int, b int) *Tensor {
 	return (*Tensor)(cx.Transpose((*core.Tensor)(t), a, b))
 }
 
-// Tril returns a copy of the matrices in t's last two dimensions with zeros above the given diagonal; 0 is the main one.
-func (x *Exec) Tril(t *Tensor, diagonal int) *Tensor {
+// Tril returns a copy of the matrices in t's last two dimensions with zeros above the given diagonal; 0 is the main one, which may be
+// left out.
+func (x *Exec) Tril(t *Tensor, diagonal ...int) *Tensor {
 	cx := x.enter("Tril", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Tril((*core.Tensor)(t), diagonal))
+	return (*Tensor)(cx.Tril((*core.Tensor)(t), diagonal...))
 }
 
 // TrilInto is [Exec.Tril] with its result in dst; see [Tensor] for what that may be.
-func (x *Exec) TrilInto(dst *Tensor, t *Tensor, diagonal int) {
+func (x *Exec) TrilInto(dst *Tensor, t *Tensor, diagonal ...int) {
 	cx := x.enter("TrilInto", dst, t)
 	defer core.Leave(cx)
-	core.Into(cx, "TrilInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Tril((*core.Tensor)(t), diagonal) })
+	core.Into(cx, "TrilInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Tril((*core.Tensor)(t), diagonal...) })
 }
 
 // TripletMarginLoss returns the mean (or the reduction in opt) of margin + d(anchor, positive) - d(anchor, negative), or 0 if that is
@@ -3873,18 +4099,19 @@ func (x *Exec) TripletMarginLoss(anchor *Tensor, positive *Tensor, negative *Ten
 	return (*Tensor)(cx.TripletMarginLoss((*core.Tensor)(anchor), (*core.Tensor)(positive), (*core.Tensor)(negative), core.TripletMarginLossOpt(only)))
 }
 
-// Triu returns a copy of the matrices in t's last two dimensions with zeros below the given diagonal; 0 is the main one.
-func (x *Exec) Triu(t *Tensor, diagonal int) *Tensor {
+// Triu returns a copy of the matrices in t's last two dimensions with zeros below the given diagonal; 0 is the main one, which may be
+// left out.
+func (x *Exec) Triu(t *Tensor, diagonal ...int) *Tensor {
 	cx := x.enter("Triu", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Triu((*core.Tensor)(t), diagonal))
+	return (*Tensor)(cx.Triu((*core.Tensor)(t), diagonal...))
 }
 
 // TriuInto is [Exec.Triu] with its result in dst; see [Tensor] for what that may be.
-func (x *Exec) TriuInto(dst *Tensor, t *Tensor, diagonal int) {
+func (x *Exec) TriuInto(dst *Tensor, t *Tensor, diagonal ...int) {
 	cx := x.enter("TriuInto", dst, t)
 	defer core.Leave(cx)
-	core.Into(cx, "TriuInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Triu((*core.Tensor)(t), diagonal) })
+	core.Into(cx, "TriuInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Triu((*core.Tensor)(t), diagonal...) })
 }
 
 // Trunc rounds toward zero; integers stay the same.
@@ -3901,11 +4128,11 @@ func (x *Exec) TruncInto(dst *Tensor, t *Tensor) {
 	core.Into(cx, "TruncInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Trunc((*core.Tensor)(t)) })
 }
 
-// Unbind returns the views of t's elements along dimension dim, which is removed.
-func (x *Exec) Unbind(t *Tensor, dim int) []*Tensor {
+// Unbind returns the views of t's elements along dimension dim, or 0 if that is left out, which is removed.
+func (x *Exec) Unbind(t *Tensor, dim ...int) []*Tensor {
 	cx := x.enter("Unbind", t)
 	defer core.Leave(cx)
-	return faceList(cx.Unbind((*core.Tensor)(t), dim))
+	return faceList(cx.Unbind((*core.Tensor)(t), dim...))
 }
 
 // Unflatten returns the view of t with dimension dim divided into the given sizes, one of which may be -1.
@@ -4007,20 +4234,20 @@ func (x *Exec) VarMean(t *Tensor, dims []int, opt ...VarOpt) (variance *Tensor, 
 
 // VectorNorm returns the vector norm of order ord over dims, (sum |t|^ord)^(1/ord); nil dims mean all. Order 0 counts the elements that are
 // not zero, and the infinite orders are the greatest and the least magnitude. For a complex tensor the norm is real.
-func (x *Exec) VectorNorm(t *Tensor, ord float64, dims []int, opt ...SumOpt) *Tensor {
+func (x *Exec) VectorNorm(t *Tensor, dims []int, opt ...VectorNormOpt) *Tensor {
 	cx := x.enter("VectorNorm", t)
 	defer core.Leave(cx)
 	only := core.One("VectorNorm", opt)
-	return (*Tensor)(cx.VectorNorm((*core.Tensor)(t), ord, dims, core.SumOpt(only)))
+	return (*Tensor)(cx.VectorNorm((*core.Tensor)(t), dims, core.VectorNormOpt(only)))
 }
 
 // VectorNormInto is [Exec.VectorNorm] with its result in dst; see [Tensor] for what that may be.
-func (x *Exec) VectorNormInto(dst *Tensor, t *Tensor, ord float64, dims []int, opt ...SumOpt) {
+func (x *Exec) VectorNormInto(dst *Tensor, t *Tensor, dims []int, opt ...VectorNormOpt) {
 	cx := x.enter("VectorNormInto", dst, t)
 	defer core.Leave(cx)
 	only := core.One("VectorNormInto", opt)
 	core.Into(cx, "VectorNormInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor {
-		return cx.VectorNorm((*core.Tensor)(t), ord, dims, core.SumOpt(only))
+		return cx.VectorNorm((*core.Tensor)(t), dims, core.VectorNormOpt(only))
 	})
 }
 

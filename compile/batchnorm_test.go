@@ -24,7 +24,7 @@ func TestBatchNormRunsWithWhatFollows(t *testing.T) {
 	leaf := x.Clone(half)
 	leaf.SetRequiresGrad(true)
 	norm := func(x *tenon.Exec, in, weight, bias *tenon.Tensor, eps float64) *tenon.Tensor {
-		return x.BatchNorm(in, weight, bias, mean, variance, 0.1, eps)
+		return x.BatchNorm(in, weight, bias, mean, variance, tenon.BatchNormOpt{Eps: eps})
 	}
 	for _, p := range []struct {
 		name    string
@@ -60,11 +60,11 @@ func TestBatchNormRunsWithWhatFollows(t *testing.T) {
 			return x.ReLU(norm(x.NoGrad(), single, nil, bias, eps))
 		}},
 		{"training", 3, func(x *tenon.Exec, eps float64) *tenon.Tensor {
-			return x.ReLU(x.Add(x.NoGrad().BatchNorm(half, weight, bias, moving, variations, 0.1, eps, tenon.BatchNormOpt{Training: true}),
+			return x.ReLU(x.Add(x.NoGrad().BatchNorm(half, weight, bias, moving, variations, tenon.BatchNormOpt{Eps: eps, Training: true}),
 				half))
 		}},
 		{"training, gradients", 0, func(x *tenon.Exec, eps float64) *tenon.Tensor {
-			y := x.ReLU(x.BatchNorm(leaf, weight, bias, moving, variations, 0.1, eps, tenon.BatchNormOpt{Training: true}))
+			y := x.ReLU(x.BatchNorm(leaf, weight, bias, moving, variations, tenon.BatchNormOpt{Eps: eps, Training: true}))
 			g, err := x.Grad([]*tenon.Tensor{x.Sum(x.Mul(y, y), nil)}, []*tenon.Tensor{leaf})
 			must(t, err)
 			return g[0]

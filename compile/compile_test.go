@@ -286,7 +286,7 @@ func TestFailureHalfWay(t *testing.T) {
 			hog = x.Empty([]int{20 << 20}, tenon.Uint8) // then the values, of 8 MiB, fit, and the indexes, of 16, do not
 		}
 		err := r.Do(x, func(x *tenon.Exec) error {
-			v, n := x.MaxDim(a, 1, false)
+			v, n := x.MaxDim(a, 1)
 			if i == 1 {
 				kept[0], kept[1] = x.Keep(v), x.Keep(n)
 			}

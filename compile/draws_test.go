@@ -23,7 +23,7 @@ func drawing(t *testing.T, x, other *tenon.Exec, g *cuda.Generator, r *compile.R
 		var all []*tenon.Tensor
 		f := func(x *tenon.Exec) error {
 			z := x.WithGenerator(g)
-			all = append(all, x.Rand([]int{7}, tenon.Float32), z.RandN([]int{300}, tenon.Float64), x.RandInt(0, 9, []int{4}, tenon.Int64))
+			all = append(all, x.Rand([]int{7}, tenon.Float32), z.RandN([]int{300}, tenon.Float64), x.RandInt(9, []int{4}, tenon.Int64))
 			x.Rand([]int{1000}, tenon.Float32).Close() // nobody reads it
 			all = append(all, x.Bernoulli(p), x.Bernoulli(h), x.Dropout(p, 0.5), x.Multinomial(p, 2))
 			out += fmt.Sprintf("%x\n", x.Generator().State())

@@ -42,7 +42,7 @@ func recordings(x *tenon.Exec) (all, ends int) {
 
 // chain is the work of the tests on a tensor of n elements.
 func chain(x *tenon.Exec, n int, v float64) *tenon.Tensor {
-	a := x.MulS(x.Arange(0, float64(n), 1, tenon.Float32), v)
+	a := x.MulS(x.Arange(float64(n), tenon.Float32), v)
 	return x.Add(x.Sin(a), x.Exp(x.Cos(a)))
 }
 

@@ -367,7 +367,7 @@ func TestCastsAreJoined(t *testing.T) {
 // On the processor too, calls are deferred and fused.
 func TestProcessorDefersAndFuses(t *testing.T) {
 	x := open(t).Host()
-	a := x.Arange(0, 64, 1, tenon.Float32)
+	a := x.Arange(64, tenon.Float32)
 	r := compile.New()
 	for i := range 3 {
 		var y *tenon.Tensor

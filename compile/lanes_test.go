@@ -18,13 +18,13 @@ func TestLanes(t *testing.T) {
 		x := open(t)
 		net := nn.Sequential{nn.NewLinear(x, 48, 64), nn.ReLU{}, nn.NewLinear(x, 64, 64), nn.ReLU{}, nn.NewLinear(x, 64, 10)}
 		for _, p := range nn.Params(net) {
-			n := x.Arange(0, float64(p.Tensor().Numel()), 1, tenon.Float32)
+			n := x.Arange(float64(p.Tensor().Numel()), tenon.Float32)
 			x.NoGrad().MulSInto(p.Tensor(), x.View(x.Sin(n), p.Tensor().Shape()...), 0.1)
 		}
 		opt, err := optim.NewSGD(nn.Params(net), optim.SGDOpt{LR: 0.1, Momentum: 0.9})
 		must(t, err)
 		defer opt.Close()
-		in := x.Cos(x.View(x.Arange(0, 32*48, 1, tenon.Float32), 32, 48))
+		in := x.Cos(x.View(x.Arange(32*48, tenon.Float32), 32, 48))
 		labels := tenon.From(x, make([]int64, 32))
 		for n := range 8 {
 			opt.SetLR(0, 0.1/float64(1+n/5))

@@ -33,11 +33,11 @@ func TestSixtyLengthsShareKernels(t *testing.T) {
 		{"Rows", 1, func(x *tenon.Exec, a, row *tenon.Tensor) *tenon.Tensor { return x.Tanh(x.Sub(x.Mul(a, row), row)) }},
 		{"Mask", 2, func(x *tenon.Exec, a, row *tenon.Tensor) *tenon.Tensor { // with the positions
 			s := x.MulS(x.Mul(x.Unsqueeze(x.Select(a, 1, 0), 1), x.Select(a, 1, 1)), 0.5)
-			p := x.Arange(0, float64(a.Size(0)), 1, tenon.Int64)
+			p := x.Arange(float64(a.Size(0)), tenon.Int64)
 			return x.MaskedFillS(s, x.Lt(x.Unsqueeze(p, 1), p), math.Inf(-1))
 		}},
 		{"Attention", 0, func(x *tenon.Exec, a, row *tenon.Tensor) *tenon.Tensor {
-			h := x.GELU(x.Add(x.LayerNorm(a, nil, nil, []int{width}, 1e-5), row))
+			h := x.GELU(x.Add(x.LayerNorm(a, nil, nil, []int{width}), row))
 			s := x.Softmax(x.MulS(x.MatMul(h, x.T(h)), 0.125), -1)
 			return x.Add(a, x.MatMul(s, h))
 		}},

@@ -255,9 +255,9 @@ func byRows(x *tenon.Exec, rng *rand.Rand, a *tenon.Tensor) *tenon.Tensor {
 	case 0:
 		return x.LogSoftmax(a, rng.IntN(2))
 	case 1:
-		return x.LayerNorm(a, nil, nil, []int{a.Size(1)}, 1e-5)
+		return x.LayerNorm(a, nil, nil, []int{a.Size(1)})
 	case 2:
-		return x.RMSNorm(a, nil, []int{a.Size(1)}, 1e-5)
+		return x.RMSNorm(a, nil, []int{a.Size(1)}, tenon.NormOpt{Eps: 1e-5})
 	}
 	return x.Softmax(a, 1)
 }

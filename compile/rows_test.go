@@ -20,10 +20,10 @@ func TestRowsRunWithTheirNeighbours(t *testing.T) {
 	a, b := x.RandN([]int{rows, n}, tenon.Float32), x.RandN([]int{rows, n}, tenon.Float32)
 	half := x.ToDType(x.RandN([]int{2, 3, rows, rows}, tenon.Float32), tenon.BFloat16)
 	w, bias := x.RandN([]int{n}, tenon.Float32), x.RandN([]int{n}, tenon.Float32)
-	at := x.Arange(0, rows, 1, tenon.Int64)
+	at := x.Arange(rows, tenon.Int64)
 	hidden := x.Lt(x.Unsqueeze(at, 1), at)
 	column := x.RandN([]int{rows, 1}, tenon.Float32)
-	want := x.RandInt(0, rows, []int{2 * 3 * rows}, tenon.Int64)
+	want := x.RandInt(rows, []int{2 * 3 * rows}, tenon.Int64)
 	leaf := func(t *tenon.Tensor) *tenon.Tensor {
 		t.SetRequiresGrad(true)
 		return t
@@ -39,15 +39,15 @@ func TestRowsRunWithTheirNeighbours(t *testing.T) {
 		"residual, layer norm and cast": {func(x *tenon.Exec) (outs, error) {
 			x = x.NoGrad()
 			h := x.Add(a, b)
-			return outs{h, x.ToDType(x.LayerNorm(h, w, bias, []int{n}, 1e-5), tenon.BFloat16)}, nil
+			return outs{h, x.ToDType(x.LayerNorm(h, w, bias, []int{n}), tenon.BFloat16)}, nil
 		}, 1, 3},
 		"residual and RMS norm": {func(x *tenon.Exec) (outs, error) {
 			x = x.NoGrad()
-			return outs{x.RMSNorm(x.Add(a, b), w, []int{n}, 1e-6)}, nil
+			return outs{x.RMSNorm(x.Add(a, b), w, []int{n}, tenon.NormOpt{Eps: 1e-6})}, nil
 		}, 1, 2},
 		"RMS norm of three dimensions, between numbers and a column": {func(x *tenon.Exec) (outs, error) {
 			x = x.NoGrad()
-			y := x.RMSNorm(x.MulS(x.View(a, 2, rows/2, n), 0.5), nil, []int{n}, 1e-6)
+			y := x.RMSNorm(x.MulS(x.View(a, 2, rows/2, n), 0.5), nil, []int{n}, tenon.NormOpt{Eps: 1e-6})
 			return outs{x.AddS(x.Mul(y, x.View(column, 2, rows/2, 1)), 2)}, nil
 		}, 1, 4},
 		"masked softmax": {func(x *tenon.Exec) (outs, error) {
@@ -65,11 +65,11 @@ func TestRowsRunWithTheirNeighbours(t *testing.T) {
 		}, 2, 0},
 		"layer norm and SiLU": {func(x *tenon.Exec) (outs, error) {
 			x = x.NoGrad()
-			return outs{x.SiLU(x.LayerNorm(a, w, bias, []int{n}, 1e-5))}, nil
+			return outs{x.SiLU(x.LayerNorm(a, w, bias, []int{n}))}, nil
 		}, 1, 2},
 		"a layer norm over two dimensions": {func(x *tenon.Exec) (outs, error) {
 			x = x.NoGrad()
-			return outs{x.LayerNorm(x.Neg(x.View(a, 4, rows/4, n)), nil, nil, []int{rows / 4, n}, 1e-5)}, nil
+			return outs{x.LayerNorm(x.Neg(x.View(a, 4, rows/4, n)), nil, nil, []int{rows / 4, n})}, nil
 		}, 2, 0},
 		"two softmaxes in a row": {func(x *tenon.Exec) (outs, error) {
 			x = x.NoGrad()
@@ -81,7 +81,7 @@ func TestRowsRunWithTheirNeighbours(t *testing.T) {
 		}, -2, 0},
 		"gradients of residual, layer norm and GELU": {func(x *tenon.Exec) (outs, error) {
 			h := x.Add(la, b)
-			y := x.GELU(x.LayerNorm(h, lw, lb, []int{n}, 1e-5))
+			y := x.GELU(x.LayerNorm(h, lw, lb, []int{n}))
 			return outs{y}, x.Backward(x.Sum(x.Add(x.Mul(y, b), h), nil))
 		}, -2, 0},
 		"cross-entropy of halves, by rows": {func(x *tenon.Exec) (outs, error) { // which never exist in float32
@@ -106,7 +106,7 @@ func TestRowsRunWithTheirNeighbours(t *testing.T) {
 		"rows that begin between": {func(x *tenon.Exec) (outs, error) { // but their results do not
 			x = x.NoGrad()
 			part := x.View(x.Narrow(x.Flatten(a, 0, 1), 0, 1, (rows-1)*n), rows-1, n)
-			return outs{x.Softmax(x.MulS(part, 3), 1), x.LayerNorm(x.Add(part, part), w, bias, []int{n}, 1e-5)}, nil
+			return outs{x.Softmax(x.MulS(part, 3), 1), x.LayerNorm(x.Add(part, part), w, bias, []int{n})}, nil
 		}, 2, 4},
 		"halves in a chain and a norm": {func(x *tenon.Exec) (outs, error) {
 			x = x.NoGrad()
@@ -122,7 +122,8 @@ func TestRowsRunWithTheirNeighbours(t *testing.T) {
 		}, 2, 3},
 		"gradients of RMS norms in halves": {func(x *tenon.Exec) (outs, error) {
 			h := x.ToDType(la, tenon.BFloat16)
-			y := x.RMSNorm(x.SiLU(x.RMSNorm(h, x.ToDType(lw, tenon.BFloat16), []int{n}, 1e-6)), nil, []int{n}, 1e-6)
+			y := x.RMSNorm(x.SiLU(x.RMSNorm(h, x.ToDType(lw, tenon.BFloat16), []int{n}, tenon.NormOpt{Eps: 1e-6})), nil, []int{n},
+				tenon.NormOpt{Eps: 1e-6})
 			return outs{y}, x.Backward(x.Sum(x.ToDType(y, tenon.Float32), nil))
 		}, -2, 0},
 	} {
@@ -184,7 +185,7 @@ func TestRowsRunWithTheirNeighbours(t *testing.T) {
 func TestHalvesWithoutGroups(t *testing.T) {
 	t.Setenv("TENON_COMPILE_GROUPS", "0")
 	x := openSim(t).NoGrad()
-	a := x.ToDType(x.Arange(0, 64, 1, tenon.Float32), tenon.BFloat16)
+	a := x.ToDType(x.Arange(64, tenon.Float32), tenon.BFloat16)
 	r := compile.New()
 	for range 3 {
 		var y *tenon.Tensor

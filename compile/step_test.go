@@ -31,7 +31,7 @@ func newTraining(t *testing.T, x *tenon.Exec) *training {
 	g := nn.NewHostGenerator(3)
 	l := func(in, out int) nn.Module { return nn.NewLinear(x, in, out, nn.LinearOpt{Generator: g}) }
 	w := &training{net: nn.Sequential{l(6, 16), nn.NewDropout(0.25), l(16, 16), nn.NewDropout(0.25), l(16, 3)}}
-	w.in = x.MulS(x.Reshape(x.Arange(0, 48, 1, tenon.Float32), 8, 6), 1./16)
+	w.in = x.MulS(x.Reshape(x.Arange(48, tenon.Float32), 8, 6), 1./16)
 	w.want = tenon.From(x, []int64{0, 1, 2, 0, 1, 2, 0, 1}, 8)
 	w.rate = x.Full(nil, 0.01, tenon.Float64)
 	var err error

@@ -14,7 +14,7 @@ func TestCallsOfOtherStructureAreOtherCalls(t *testing.T) {
 	must(t, x.Generator().SetSeed(5))
 	a, b := x.RandN([]int{4, 4}, tenon.Float32), x.RandN([]int{4, 4}, tenon.Float32)
 	grad := x.RandN([]int{4, 4}, tenon.Float32).SetRequiresGrad(true)
-	whole := x.RandInt(0, 4, []int{4, 4}, tenon.Int64)
+	whole := x.RandInt(4, []int{4, 4}, tenon.Int64)
 	st, err := x.Device().Stream()
 	must(t, err)
 	for name, f := range map[string]func(x *tenon.Exec, n int) *tenon.Tensor{
@@ -23,11 +23,13 @@ func TestCallsOfOtherStructureAreOtherCalls(t *testing.T) {
 		"type": func(x *tenon.Exec, n int) *tenon.Tensor {
 			return x.ToDType(a, []tenon.DType{tenon.Float16, tenon.BFloat16}[n])
 		},
-		"number of inputs":         func(x *tenon.Exec, n int) *tenon.Tensor { return x.Cat([]*tenon.Tensor{a, b, b}[:2+n], 0) },
-		"operand":                  func(x *tenon.Exec, n int) *tenon.Tensor { return x.Sub(a, []*tenon.Tensor{a, b}[n]) },
-		"number that is structure": func(x *tenon.Exec, n int) *tenon.Tensor { return x.VectorNorm(a, []float64{1, 2}[n], nil) },
-		"exponent":                 func(x *tenon.Exec, n int) *tenon.Tensor { return x.PowS(a, []float64{2, 3}[n]) },
-		"number's type":            func(x *tenon.Exec, n int) *tenon.Tensor { return x.AddS(whole, []float64{1, 0.5}[n]) },
+		"number of inputs": func(x *tenon.Exec, n int) *tenon.Tensor { return x.Cat([]*tenon.Tensor{a, b, b}[:2+n], 0) },
+		"operand":          func(x *tenon.Exec, n int) *tenon.Tensor { return x.Sub(a, []*tenon.Tensor{a, b}[n]) },
+		"number that is structure": func(x *tenon.Exec, n int) *tenon.Tensor {
+			return x.VectorNorm(a, nil, tenon.VectorNormOpt{Ord: []float64{1, 2}[n]})
+		},
+		"exponent":      func(x *tenon.Exec, n int) *tenon.Tensor { return x.PowS(a, []float64{2, 3}[n]) },
+		"number's type": func(x *tenon.Exec, n int) *tenon.Tensor { return x.AddS(whole, []float64{1, 0.5}[n]) },
 		"optional operand": func(x *tenon.Exec, n int) *tenon.Tensor {
 			return x.Linear(a, b, []*tenon.Tensor{nil, x.Select(a, 0, 0)}[n])
 		},

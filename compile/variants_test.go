@@ -20,7 +20,7 @@ func TestManyRecordingsWarnOfWhatDiffers(t *testing.T) {
 	}{
 		{"sizes", func(x *tenon.Exec, n int) *tenon.Tensor { return x.Exp(x.Ones([]int{n + 1, 3}, tenon.Float32)) },
 			[]string{"We have observed 3 distinct sizes"}},
-		{"operands", func(x *tenon.Exec, n int) *tenon.Tensor { return x.Exp(x.Arange(0, float64(n+1), 1, tenon.Float32)) },
+		{"operands", func(x *tenon.Exec, n int) *tenon.Tensor { return x.Exp(x.Arange(float64(n+1), tenon.Float32)) },
 			[]string{"We have observed 3 distinct sizes"}},
 		{"option", func(x *tenon.Exec, n int) *tenon.Tensor {
 			return x.Exp(x.Sum(x.Ones([]int{3, 3, 3, 3}, tenon.Float32), []int{n}))

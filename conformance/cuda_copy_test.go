@@ -163,7 +163,7 @@ func copies(t *testing.T, x *tenon.Exec, full []int, views map[string]func(x *te
 	for _, d := range full {
 		n *= d
 	}
-	source := host.View(host.Arange(1, float64(n+1), 1, tenon.Float32), full...)
+	source := host.View(host.Arange(float64(n+1), tenon.Float32, tenon.ArangeOpt{Start: 1}), full...)
 	for from := onDevice; from <= pinned; from++ {
 		for to := onDevice; to <= pinned; to++ {
 			for sv, source1 := range views {

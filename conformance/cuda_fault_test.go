@@ -63,7 +63,7 @@ func drawFrom(x *tenon.Exec, p ...float32) *tenon.Tensor {
 
 // pickOne takes element i of 0 … 9.
 func pickOne(x *tenon.Exec, i int64) *tenon.Tensor {
-	return x.IndexSelect(x.Arange(0, 10, 1, tenon.Int64), 0, tenon.From(x, []int64{i}, 1))
+	return x.IndexSelect(x.Arange(10, tenon.Int64), 0, tenon.From(x, []int64{i}, 1))
 }
 
 // stops fails unless each of the named programs breaks its assertion. A fault makes a GPU unusable for its process, so there each runs in

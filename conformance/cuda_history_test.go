@@ -36,7 +36,7 @@ func keepHistory(t *testing.T, x *tenon.Exec, h cuda.History) {
 	t.Helper()
 	dev := x.Device()
 	must(t, dev.RecordMemoryHistory(h))
-	t.Cleanup(func() { must(t, dev.RecordMemoryHistory(cuda.History{})) })
+	t.Cleanup(func() { must(t, dev.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryOff})) })
 }
 
 // snapshot returns the device's snapshot after a round trip through a file.
@@ -276,7 +276,7 @@ func knot(x *tenon.Exec) {
 }
 
 func testSnapshotPickle(t *testing.T, x *tenon.Exec) {
-	for _, context := range []cuda.HistoryContext{"", "alloc"} {
+	for _, context := range []cuda.HistoryContext{cuda.ContextNone, "alloc"} {
 		keepHistory(t, x, cuda.History{Enabled: cuda.HistoryAll, Context: context, Stacks: cuda.StacksAll, MaxEntries: 10})
 		for range 20 {
 			x.Empty([]int{8}, tenon.Float32).Close() // more than the ring holds
@@ -285,14 +285,15 @@ func testSnapshotPickle(t *testing.T, x *tenon.Exec) {
 		s := snapshot(t, x)
 		text := framesText(find(t, s, specialBytes).Frames)
 		for _, part := range []string{"::rand", "conformance.foo", thisFile} {
-			check(t, "context "+string(context)+": "+part+" in the block's stack", strings.Contains(text, part), context != "")
+			check(t, "context "+string(context)+": "+part+" in the block's stack", strings.Contains(text, part),
+				context != cuda.ContextNone)
 		}
 		last := lastAction(t, x, s)
 		check(t, "the last action", last.Action, "alloc")
 		check(t, "its size", last.Size, specialBytes)
 		check(t, "entries", len(s.Trace(x.Device().Ordinal())), 10)
 		a.Close()
-		must(t, x.Device().RecordMemoryHistory(cuda.History{}))
+		must(t, x.Device().RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryOff}))
 		check(t, "entries after the end", len(snapshot(t, x).Trace(x.Device().Ordinal())), 0)
 	}
 }

@@ -163,19 +163,19 @@ func testHugeIndex(t *testing.T, x *tenon.Exec) {
 	rows, stride := sized(15_000_000, 1500), 6_700_417 // a prime
 	const columns = 45
 	line := func(rows, n, m int) *tenon.Tensor { // row·n mod m, of each row
-		return x.RemainderS(x.MulS(x.Arange(0, float64(rows), 1, tenon.Int64), float64(n)), float64(m))
+		return x.RemainderS(x.MulS(x.Arange(float64(rows), tenon.Int64), float64(n)), float64(m))
 	}
-	column := x.Arange(0, columns, 1, tenon.Int64)
+	column := x.Arange(columns, tenon.Int64)
 	element := func(row *tenon.Tensor) *tenon.Tensor { return x.Add(x.Unsqueeze(x.MulS(row, columns), 1), column) }
 	index := line(rows, stride, rows)
-	got := x.IndexSelect(element(x.Arange(0, float64(rows), 1, tenon.Int64)), 0, index)
+	got := x.IndexSelect(element(x.Arange(float64(rows), tenon.Int64)), 0, index)
 	allAre(t, x, "rows by a permutation", x.ToDType(x.Ne(got, element(index)), tenon.Uint8), 0)
 }
 
 func testMinMaxInits(t *testing.T, x *tenon.Exec) {
 	for what, pick := range map[string]func() (v, i *tenon.Tensor){
-		"max of 0":   func() (v, i *tenon.Tensor) { return x.MaxDim(tenon.From(x, []uint8{0}, 1), 0, false) },
-		"min of 255": func() (v, i *tenon.Tensor) { return x.MinDim(tenon.From(x, []uint8{255}, 1), 0, false) },
+		"max of 0":   func() (v, i *tenon.Tensor) { return x.MaxDim(tenon.From(x, []uint8{0}, 1), 0) },
+		"min of 255": func() (v, i *tenon.Tensor) { return x.MinDim(tenon.From(x, []uint8{255}, 1), 0) },
 	} {
 		v, i := pick()
 		check(t, what+": place", item(t, x, i), 0)
@@ -193,7 +193,7 @@ func testBinCount(t *testing.T, x *tenon.Exec) {
 		high int64
 		dt   tenon.DType
 	}{{50, tenon.Int8}, {50_000, tenon.Int64}, {50, tenon.Uint8}, {300, tenon.Int16}, {1000, tenon.Int32}} {
-		a := x.RandInt(0, c.high, []int{n}, c.dt)
+		a := x.RandInt(c.high, []int{n}, c.dt)
 		ha := host.To(a)
 		counts, sums := x.BinCount(a), x.BinCount(a, tenon.BinCountOpt{Weight: w})
 		what := fmt.Sprintf("%v below %d", c.dt, c.high)
@@ -225,14 +225,14 @@ func testBinCount(t *testing.T, x *tenon.Exec) {
 }
 
 func testTinyHalfNorm(t *testing.T, x *tenon.Exec) {
-	a := x.ToDType(x.DivS(x.Arange(0, 25, 1, tenon.Float32), 100_000_000), tenon.Float16)
-	if n := item(t, x, x.VectorNorm(a, 2, nil)); !(n > 0) {
+	a := x.ToDType(x.DivS(x.Arange(25, tenon.Float32), 100_000_000), tenon.Float16)
+	if n := item(t, x, x.VectorNorm(a, nil)); !(n > 0) {
 		t.Errorf("the norm of subnormal halves is %v", n)
 	}
 }
 
 func testNormConversion(t *testing.T, x *tenon.Exec) {
-	n := x.VectorNorm(x.Ones([]int{65536}, tenon.Float16), 0, nil, tenon.SumOpt{DType: tenon.Float32})
+	n := x.VectorNorm(x.Ones([]int{65536}, tenon.Float16), nil, tenon.VectorNormOpt{Ord: tenon.Zero, DType: tenon.Float32})
 	check(t, "elements that are not 0", item(t, x, n), 65536)
 	check(t, "type", n.DType(), tenon.Float32)
 }
@@ -276,7 +276,7 @@ func testMaxLargeAxis(t *testing.T, x *tenon.Exec) {
 	n := sized(1<<32, 1<<16)
 	a := x.Zeros([]int{n}, tenon.Int8)
 	x.CopyInto(x.Narrow(a, 0, n-1, 1), x.Ones([]int{1}, tenon.Int8))
-	v, i := x.MaxDim(a, 0, false)
+	v, i := x.MaxDim(a, 0)
 	check(t, "greatest", item(t, x, v), 1)
 	check(t, "place", item(t, x, i), float64(n-1))
 }
@@ -301,7 +301,7 @@ func testDeviceMismatch(t *testing.T, x *tenon.Exec) {
 	for mix := range 8 {
 		a, b, c := of(mix&1 != 0), of(mix&2 != 0), of(mix&4 != 0)
 		mm := tenon.Try(func() { x.MatMul(a, b) })
-		addmm := tenon.Try(func() { x.AddMM(c, a, b, 1, 1) })
+		addmm := tenon.Try(func() { x.AddMM(c, a, b) })
 		if mix&3 == 3 {
 			must(t, mm)
 		} else {
@@ -342,7 +342,7 @@ func testGatherStats(t *testing.T, x *tenon.Exec) {
 	}
 	rm, rv := running()
 	wm, wv := running()
-	x.BatchNorm(batch, nil, nil, wm, wv, 0.1, eps, tenon.BatchNormOpt{Training: true})
+	x.BatchNorm(batch, nil, nil, wm, wv, tenon.BatchNormOpt{Eps: eps, Training: true})
 	m, s = x.BatchNormGatherStats(x.Cat([]*tenon.Tensor{m1, m2}, 0), x.Cat([]*tenon.Tensor{s1, s2}, 0),
 		tenon.From(x, []int64{16, n - 16}, 2), rm, rv, 0.1, eps)
 	wholeMean, wholeStd := stats(batch)

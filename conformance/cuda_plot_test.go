@@ -78,7 +78,7 @@ func testMemoryPlots(t *testing.T, x *tenon.Exec) {
 	for _, c := range []struct {
 		context cuda.HistoryContext
 		stacks  cuda.HistoryStacks
-	}{{"all", "all"}, {"all", "go"}, {"", "go"}} {
+	}{{"all", "all"}, {"all", "go"}, {cuda.ContextNone, "go"}} {
 		settle(t, dev)
 		keepHistory(t, x, cuda.History{Enabled: cuda.HistoryAll, Context: c.context, Stacks: c.stacks})
 		x.Scope(func(x *tenon.Exec) {
@@ -94,10 +94,10 @@ func testMemoryPlots(t *testing.T, x *tenon.Exec) {
 		}
 		text := snapshotText(x, s)
 		what := "context " + strconv.Quote(string(c.context)) + ", stacks " + string(c.stacks) + ": "
-		check(t, what+"this test's name", strings.Contains(text, "testMemoryPlots"), c.context != "")
+		check(t, what+"this test's name", strings.Contains(text, "testMemoryPlots"), c.context != cuda.ContextNone)
 		check(t, what+"the operation's name", strings.Contains(text, "::rand"), c.stacks == "all")
 		check(t, what+"the size", strings.Contains(text, strconv.Itoa(128*128*4)), true)
-		must(t, dev.RecordMemoryHistory(cuda.History{}))
+		must(t, dev.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryOff}))
 	}
 }
 
@@ -117,7 +117,7 @@ func testPlotsFreeStack(t *testing.T, x *tenon.Exec) {
 		text := snapshotText(x, snapshot(t, x))
 		check(t, "context "+string(context)+": who freed", strings.Contains(text, "theFree"), context == "all")
 		check(t, "context "+string(context)+": who allocated", strings.Contains(text, "theAlloc"), context != "state")
-		must(t, dev.RecordMemoryHistory(cuda.History{}))
+		must(t, dev.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryOff}))
 	}
 }
 
@@ -132,11 +132,11 @@ func shouldCapture2(x *tenon.Exec) *tenon.Tensor { return x.Rand([]int{4, 4}, te
 
 func testPlotsContext(t *testing.T, x *tenon.Exec) {
 	settle(t, x.Device())
-	keepHistory(t, x, cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll, Stacks: cuda.StacksGo})
+	keepHistory(t, x, cuda.History{Stacks: cuda.StacksGo})
 	shouldCapture1(x)
-	keepHistory(t, x, cuda.History{Enabled: cuda.HistoryAll, Stacks: cuda.StacksGo})
+	keepHistory(t, x, cuda.History{Context: cuda.ContextNone, Stacks: cuda.StacksGo})
 	shouldNotCapture(x)
-	keepHistory(t, x, cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll, Stacks: cuda.StacksGo})
+	keepHistory(t, x, cuda.History{Stacks: cuda.StacksGo})
 	shouldCapture2(x)
 	s := snapshot(t, x)
 	text := snapshotText(x, s)
@@ -162,6 +162,6 @@ func testPlotsSegmentStack(t *testing.T, x *tenon.Exec) {
 		s := snapshot(t, x)
 		check(t, "context "+string(context)+": who emptied the cache", strings.Contains(snapshotText(x, s), "EmptyCache"), context == "all")
 		check(t, "the last action", lastAction(t, x, s).Action, "segment_free")
-		must(t, dev.RecordMemoryHistory(cuda.History{}))
+		must(t, dev.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryOff}))
 	}
 }

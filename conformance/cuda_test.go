@@ -152,7 +152,7 @@ func allAre(t *testing.T, x *tenon.Exec, what string, a *tenon.Tensor, v float64
 	t.Helper()
 	x = x.On(streamFor(x, a))
 	x.Scope(func(x *tenon.Exec) {
-		same, err := x.Item(x.ToDType(x.All(x.EqS(a, v), nil, false), tenon.Uint8))
+		same, err := x.Item(x.ToDType(x.All(x.EqS(a, v), nil), tenon.Uint8))
 		must(t, err)
 		if same != 1 {
 			t.Errorf("%s: not every element is %v", what, v)

@@ -34,7 +34,7 @@ func (c *logitCase) call(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	case "softmax":
 		return x.Softmax(in, 1)
 	case "logsumexp":
-		return x.LogSumExp(in, []int{1}, false)
+		return x.LogSumExp(in, []int{1})
 	case "nll_loss":
 		return x.NLLLoss(in, target, tenon.NLLLossOpt{Weight: weight, Reduction: reduction})
 	case "cross_entropy_prob":

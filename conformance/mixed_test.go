@@ -173,9 +173,9 @@ func (c *mixedCase) run(t *testing.T, x, cpu *tenon.Exec) *tenon.Tensor {
 		}
 		return x.Lerp(in[0], in[1], in[2])
 	case "addcmul":
-		return x.AddCMul(in[0], in[1], in[2], 0.7)
+		return x.AddCMul(in[0], in[1], in[2], tenon.AddCMulOpt{Value: 0.7})
 	case "addcdiv":
-		return x.AddCDiv(in[0], in[1], in[2], 0.7)
+		return x.AddCDiv(in[0], in[1], in[2], tenon.AddCMulOpt{Value: 0.7})
 	case "clamp":
 		return x.Clamp(in[0], in[1], in[2])
 	}

@@ -187,6 +187,11 @@ func (a *args) float(i int, name string, def float64) float64 {
 	}
 }
 
+// option is float for an option whose 0 stands for a default.
+func (a *args) option(i int, name string, def float64) float64 {
+	return explicit(a.float(i, name, def))
+}
+
 // complex returns a number.
 func (a *args) complex(i int, name string, def complex128) complex128 {
 	if v, ok := a.get(i, name).(complex128); ok {

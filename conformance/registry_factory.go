@@ -83,17 +83,17 @@ func init() {
 		dt = a.dtypeOr(dt)
 		switch len(n) {
 		case 1:
-			return x.Arange(0, n[0], 1, dt)
+			return x.Arange(n[0], dt)
 		case 2:
-			return x.Arange(n[0], n[1], 1, dt)
+			return x.Arange(n[1], dt, tenon.ArangeOpt{Start: n[0]})
 		}
-		return x.Arange(n[0], n[1], n[2], dt)
+		return x.Arange(n[1], dt, tenon.ArangeOpt{Start: n[0], Step: explicit(n[2])})
 	})
 	offer("linspace", func(x *tenon.Exec, a *args) any {
 		return x.LinspaceC(a.bound(x, 0, "start"), a.bound(x, 1, "end"), a.int(2, "steps", 0), a.dtypeOr(tenon.Float32))
 	})
 	offer("eye", func(x *tenon.Exec, a *args) any {
 		n := a.int(0, "n", 0)
-		return x.Eye(n, a.int(1, "m", n), a.dtypeOr(tenon.Float32))
+		return x.Eye(n, a.dtypeOr(tenon.Float32), tenon.EyeOpt{Columns: new(a.int(1, "m", n))})
 	})
 }

@@ -32,8 +32,8 @@ func init() {
 	})
 	offer("topk", func(x *tenon.Exec, a *args) any {
 		a.bool(4, "sorted", true) // the result is always sorted
-		values, indices := x.TopK(a.tensor(0, "input"), a.int(1, "k", 0), a.int(2, "dim", -1),
-			tenon.TopKOpt{Smallest: !a.bool(3, "largest", true)})
+		values, indices := x.TopK(a.tensor(0, "input"), a.int(1, "k", 0),
+			tenon.TopKOpt{Dim: new(a.int(2, "dim", -1)), Smallest: !a.bool(3, "largest", true)})
 		return []*tenon.Tensor{values, indices}
 	})
 	offer("gather", func(x *tenon.Exec, a *args) any {
@@ -68,7 +68,7 @@ func init() {
 	offer("nn.functional.one_hot", func(x *tenon.Exec, a *args) any {
 		t, n := a.tensor(0, "input"), a.int(1, "num_classes", -1)
 		if n < 0 {
-			most := x.AMax(t, nil, false)
+			most := x.AMax(t, nil)
 			defer most.Close()
 			last, err := x.Item(most)
 			if err != nil {

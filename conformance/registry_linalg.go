@@ -7,6 +7,22 @@ import (
 
 // Products of matrices, and convolutions.
 
+// factors returns the options of a product to which a tensor is added.
+func (a *args) factors() tenon.AddMMOpt {
+	return tenon.AddMMOpt{Beta: a.option(-1, "beta", 1), Alpha: a.option(-1, "alpha", 1)}
+}
+
+// factorsC is factors if one of them is complex.
+func (a *args) factorsC() tenon.AddMMCOpt {
+	opt := tenon.AddMMCOpt{Beta: a.complex(-1, "beta", 1), Alpha: a.complex(-1, "alpha", 1)}
+	for _, v := range []*complex128{&opt.Beta, &opt.Alpha} {
+		if *v == 0 {
+			*v = tenon.Zero
+		}
+	}
+	return opt
+}
+
 func init() {
 	binary("matmul", (*tenon.Exec).MatMul)
 	binary("mm", (*tenon.Exec).MM)
@@ -16,18 +32,15 @@ func init() {
 	binary("outer", (*tenon.Exec).Outer)
 	offer("addmm", func(x *tenon.Exec, a *args) any {
 		if a.isComplex(-1, "beta") || a.isComplex(-1, "alpha") {
-			return x.AddMMC(a.tensor(0, "input"), a.tensor(1, "mat1"), a.tensor(2, "mat2"), a.complex(-1, "beta", 1),
-				a.complex(-1, "alpha", 1))
+			return x.AddMMC(a.tensor(0, "input"), a.tensor(1, "mat1"), a.tensor(2, "mat2"), a.factorsC())
 		}
-		return x.AddMM(a.tensor(0, "input"), a.tensor(1, "mat1"), a.tensor(2, "mat2"), a.float(-1, "beta", 1), a.float(-1, "alpha", 1))
+		return x.AddMM(a.tensor(0, "input"), a.tensor(1, "mat1"), a.tensor(2, "mat2"), a.factors())
 	})
 	offer("baddbmm", func(x *tenon.Exec, a *args) any {
 		if a.isComplex(-1, "beta") || a.isComplex(-1, "alpha") {
-			return x.BAddBMMC(a.tensor(0, "input"), a.tensor(1, "batch1"), a.tensor(2, "batch2"), a.complex(-1, "beta", 1),
-				a.complex(-1, "alpha", 1))
+			return x.BAddBMMC(a.tensor(0, "input"), a.tensor(1, "batch1"), a.tensor(2, "batch2"), a.factorsC())
 		}
-		return x.BAddBMM(a.tensor(0, "input"), a.tensor(1, "batch1"), a.tensor(2, "batch2"), a.float(-1, "beta", 1),
-			a.float(-1, "alpha", 1))
+		return x.BAddBMM(a.tensor(0, "input"), a.tensor(1, "batch1"), a.tensor(2, "batch2"), a.factors())
 	})
 	offer("nn.functional.linear", func(x *tenon.Exec, a *args) any {
 		return x.Linear(a.tensor(0, "input"), a.tensor(1, "weight"), a.tensor(2, "bias"))
@@ -55,21 +68,19 @@ func (a *args) conv() tenon.Conv2dOpt {
 
 func init() {
 	offer("addmv", func(x *tenon.Exec, a *args) any {
-		return x.AddMV(a.tensor(0, "input"), a.tensor(1, "mat"), a.tensor(2, "vec"), a.float(-1, "beta", 1), a.float(-1, "alpha", 1))
+		return x.AddMV(a.tensor(0, "input"), a.tensor(1, "mat"), a.tensor(2, "vec"), a.factors())
 	})
 	offer("addr", func(x *tenon.Exec, a *args) any {
 		if a.isComplex(-1, "beta") || a.isComplex(-1, "alpha") {
-			return x.AddRC(a.tensor(0, "input"), a.tensor(1, "vec1"), a.tensor(2, "vec2"), a.complex(-1, "beta", 1),
-				a.complex(-1, "alpha", 1))
+			return x.AddRC(a.tensor(0, "input"), a.tensor(1, "vec1"), a.tensor(2, "vec2"), a.factorsC())
 		}
-		return x.AddR(a.tensor(0, "input"), a.tensor(1, "vec1"), a.tensor(2, "vec2"), a.float(-1, "beta", 1), a.float(-1, "alpha", 1))
+		return x.AddR(a.tensor(0, "input"), a.tensor(1, "vec1"), a.tensor(2, "vec2"), a.factors())
 	})
 	offer("addbmm", func(x *tenon.Exec, a *args) any {
 		if a.isComplex(-1, "beta") || a.isComplex(-1, "alpha") {
-			return x.AddBMMC(a.tensor(0, "input"), a.tensor(1, "batch1"), a.tensor(2, "batch2"), a.complex(-1, "beta", 1),
-				a.complex(-1, "alpha", 1))
+			return x.AddBMMC(a.tensor(0, "input"), a.tensor(1, "batch1"), a.tensor(2, "batch2"), a.factorsC())
 		}
-		return x.AddBMM(a.tensor(0, "input"), a.tensor(1, "batch1"), a.tensor(2, "batch2"), a.float(-1, "beta", 1), a.float(-1, "alpha", 1))
+		return x.AddBMM(a.tensor(0, "input"), a.tensor(1, "batch1"), a.tensor(2, "batch2"), a.factors())
 	})
 	offer("einsum", func(x *tenon.Exec, a *args) any {
 		return x.Einsum(a.str(1, "equation", ""), a.tensors(0, "operands")...)

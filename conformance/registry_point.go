@@ -160,10 +160,12 @@ func init() {
 		return x.LerpS(p, q, a.float(2, "weight", 0))
 	})
 	offer("addcmul", func(x *tenon.Exec, a *args) any {
-		return x.AddCMul(a.tensor(0, "input"), a.tensor(1, "tensor1"), a.tensor(2, "tensor2"), a.float(-1, "value", 1))
+		return x.AddCMul(a.tensor(0, "input"), a.tensor(1, "tensor1"), a.tensor(2, "tensor2"),
+			tenon.AddCMulOpt{Value: a.option(-1, "value", 1)})
 	})
 	offer("addcdiv", func(x *tenon.Exec, a *args) any {
-		return x.AddCDiv(a.tensor(0, "input"), a.tensor(1, "tensor1"), a.tensor(2, "tensor2"), a.float(-1, "value", 1))
+		return x.AddCDiv(a.tensor(0, "input"), a.tensor(1, "tensor1"), a.tensor(2, "tensor2"),
+			tenon.AddCMulOpt{Value: a.option(-1, "value", 1)})
 	})
 	offer("masked_fill", func(x *tenon.Exec, a *args) any {
 		if a.isTensor(2, "value") {
@@ -186,13 +188,15 @@ func init() {
 		return x.GELU(a.tensor(0, "input"))
 	})
 	offer("nn.functional.leaky_relu", func(x *tenon.Exec, a *args) any {
-		return x.LeakyReLU(a.tensor(0, "input"), a.float(1, "negative_slope", 0.01))
+		return x.LeakyReLU(a.tensor(0, "input"), tenon.LeakyReLUOpt{Slope: a.option(1, "negative_slope", 0.01)})
 	})
-	offer("nn.functional.elu", func(x *tenon.Exec, a *args) any { return x.ELU(a.tensor(0, "input"), a.float(1, "alpha", 1)) })
+	offer("nn.functional.elu", func(x *tenon.Exec, a *args) any {
+		return x.ELU(a.tensor(0, "input"), tenon.ELUOpt{Alpha: a.option(1, "alpha", 1)})
+	})
 	offer("nn.functional.hardtanh", func(x *tenon.Exec, a *args) any {
-		return x.Hardtanh(a.tensor(0, "input"), a.float(1, "min_val", -1), a.float(2, "max_val", 1))
+		return x.Hardtanh(a.tensor(0, "input"), tenon.HardtanhOpt{Min: a.option(1, "min_val", -1), Max: a.option(2, "max_val", 1)})
 	})
 	offer("nn.functional.softplus", func(x *tenon.Exec, a *args) any {
-		return x.Softplus(a.tensor(0, "input"), a.float(1, "beta", 1), a.float(2, "threshold", 20))
+		return x.Softplus(a.tensor(0, "input"), tenon.SoftplusOpt{Beta: a.option(1, "beta", 1), Threshold: a.option(2, "threshold", 20)})
 	})
 }

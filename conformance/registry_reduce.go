@@ -13,22 +13,22 @@ func sumLike(name string, f func(x *tenon.Exec, t *tenon.Tensor, dims []int, opt
 }
 
 // keepLike registers a reduction whose only option is to keep dimensions.
-func keepLike(name string, f func(x *tenon.Exec, t *tenon.Tensor, dims []int, keepDim bool) *tenon.Tensor) {
+func keepLike(name string, f func(x *tenon.Exec, t *tenon.Tensor, dims []int, opt ...tenon.DimOpt) *tenon.Tensor) {
 	offer(name, func(x *tenon.Exec, a *args) any {
-		return f(x, a.tensor(0, "input"), a.ints(1, "dim"), a.bool(2, "keepdim", false))
+		return f(x, a.tensor(0, "input"), a.ints(1, "dim"), tenon.DimOpt{KeepDim: a.bool(2, "keepdim", false)})
 	})
 }
 
 // extreme registers max or min: of two tensors, along a dimension, or of all elements.
 func extreme(name string, pair func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor, along func(x *tenon.Exec, t *tenon.Tensor, dim int,
-	keepDim bool) (v, i *tenon.Tensor), all func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor) {
+	opt ...tenon.DimOpt) (v, i *tenon.Tensor), all func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor) {
 	offer(name, func(x *tenon.Exec, a *args) any {
 		t := a.tensor(0, "input")
 		switch {
 		case a.isTensor(1, "other"):
 			return pair(x, t, a.tensor(1, "other"))
 		case a.has(1, "dim"):
-			v, i := along(x, t, a.int(1, "dim", 0), a.bool(2, "keepdim", false))
+			v, i := along(x, t, a.int(1, "dim", 0), tenon.DimOpt{KeepDim: a.bool(2, "keepdim", false)})
 			return []*tenon.Tensor{v, i}
 		}
 		return all(x, t)
@@ -87,8 +87,8 @@ func init() {
 	})
 	offer("count_nonzero", func(x *tenon.Exec, a *args) any { return x.CountNonzero(a.tensor(0, "input"), a.ints(1, "dim")) })
 	offer("linalg.vector_norm", func(x *tenon.Exec, a *args) any {
-		return x.VectorNorm(a.tensor(0, "input"), a.float(1, "ord", 2), a.ints(2, "dim"),
-			tenon.SumOpt{KeepDim: a.bool(3, "keepdim", false), DType: a.dtype(-1, "dtype")})
+		return x.VectorNorm(a.tensor(0, "input"), a.ints(2, "dim"), tenon.VectorNormOpt{Ord: a.option(1, "ord", 2),
+			KeepDim: a.bool(3, "keepdim", false), DType: a.dtype(-1, "dtype")})
 	})
 	offer("norm", func(x *tenon.Exec, a *args) any {
 		t, dims, opt := a.tensor(0, "input"), a.ints(2, "dim"), tenon.SumOpt{KeepDim: a.bool(3, "keepdim", false),
@@ -100,9 +100,9 @@ func init() {
 			if s != "fro" {
 				a.wrong("p", s)
 			}
-			return x.VectorNorm(t, 2, dims, opt)
+			return x.VectorNorm(t, dims, tenon.VectorNormOpt{KeepDim: opt.KeepDim, DType: opt.DType})
 		}
-		return x.VectorNorm(t, a.float(1, "p", 2), dims, opt)
+		return x.VectorNorm(t, dims, tenon.VectorNormOpt{Ord: a.option(1, "p", 2), KeepDim: opt.KeepDim, DType: opt.DType})
 	})
 }
 

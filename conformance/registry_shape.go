@@ -70,7 +70,8 @@ func init() {
 		})
 	})
 	offer("diagonal", func(x *tenon.Exec, a *args) any {
-		return x.Diagonal(a.tensor(0, "input"), a.int(1, "offset", 0), a.int(2, "dim1", 0), a.int(3, "dim2", 1))
+		return x.Diagonal(a.tensor(0, "input"), tenon.DiagonalOpt{Offset: a.int(1, "offset", 0),
+			Dims: [2]int{a.int(2, "dim1", 0), a.int(3, "dim2", 1)}})
 	})
 	offer("contiguous", func(x *tenon.Exec, a *args) any {
 		return a.inFormat(x, func(x *tenon.Exec) *tenon.Tensor { return x.Contiguous(a.tensor(0, "input")) })
@@ -80,7 +81,7 @@ func init() {
 	})
 	offer("flip", func(x *tenon.Exec, a *args) any { return x.Flip(a.tensor(0, "input"), a.sizes(1, "dims")...) })
 	offer("roll", func(x *tenon.Exec, a *args) any {
-		return x.Roll(a.tensor(0, "input"), a.ints(1, "shifts"), a.ints(2, "dims"))
+		return x.Roll(a.tensor(0, "input"), a.ints(1, "shifts"), a.ints(2, "dims")...)
 	})
 	offer("tril", func(x *tenon.Exec, a *args) any { return x.Tril(a.tensor(0, "input"), a.int(1, "diagonal", 0)) })
 	offer("triu", func(x *tenon.Exec, a *args) any { return x.Triu(a.tensor(0, "input"), a.int(1, "diagonal", 0)) })

@@ -430,7 +430,7 @@ func testTreeSparse(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	f := compile.Func(foo, o)
 	for range 3 {
 		x.Scope(func(x *tenon.Exec) {
-			indices, values := x.RandInt(0, int64(size), []int{1, n}, tenon.Int64), x.Rand([]int{n, 64}, tenon.Float32)
+			indices, values := x.RandInt(int64(size), []int{1, n}, tenon.Int64), x.Rand([]int{n, 64}, tenon.Float32)
 			i, v, whole := f.Call(x, indices, values)
 			wantI, wantV, want := foo(x, indices, values)
 			check(t, "the indexes equal eager's", equal(t, x, i, wantI), true)

@@ -28,7 +28,7 @@ func testTreeMutationReinplaced(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	}, o)
 	w := catchWarnings(t)
 	for i := range 3 {
-		a, b := x.RandInt(0, 2, shape, tenon.Float32), x.RandInt(0, 2, shape, tenon.Float32)
+		a, b := x.RandInt(2, shape, tenon.Float32), x.RandInt(2, shape, tenon.Float32)
 		out := x.Rand(shape, tenon.Float16)
 		got := f.Call(x, a, b, out)
 		check(t, "the result is what was given for it", got.SharesStorage(out), true)

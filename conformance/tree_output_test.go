@@ -98,8 +98,8 @@ func plant(x *tenon.Exec, a *tenon.Tensor, key int) *tenon.Tensor {
 
 // testTreeWorkspace stands in for a library's workspace: the planted row allocates memory and keeps it.
 func testTreeWorkspace(t *testing.T, x *tenon.Exec, o compile.Opt) {
-	must(t, x.Device().RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll}))
-	defer func() { must(t, x.Device().RecordMemoryHistory(cuda.History{})) }()
+	must(t, x.Device().RecordMemoryHistory())
+	defer func() { must(t, x.Device().RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryOff})) }()
 	var hog *core.Tensor
 	plantedRun = func(f *core.Frame) error {
 		plantedWorkspace(f, &hog)

@@ -113,7 +113,7 @@ func testTreeSingleStream(t *testing.T, x *tenon.Exec, o compile.Opt) {
 func testTreeDynamicBackward(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	forward := func(x *tenon.Exec, in, w, b *tenon.Tensor) *tenon.Tensor {
 		c := x.Cat([]*tenon.Tensor{in, in}, 0)
-		return x.ReLU(x.AddMM(b, c, w, 1, 1))
+		return x.ReLU(x.AddMM(b, c, w))
 	}
 	f := compile.Func(forward, o)
 	for _, size := range [][2]int{{2, 4}, {3, 6}} {

@@ -77,7 +77,7 @@ var colliding = map[string]func(x *tenon.Exec, v, index *tenon.Tensor) *tenon.Te
 	"Prod": func(x *tenon.Exec, v, _ *tenon.Tensor) *tenon.Tensor {
 		return x.Prod(x.View(v, -1, 8), []int{1})
 	},
-	"AMax": func(x *tenon.Exec, v, _ *tenon.Tensor) *tenon.Tensor { return x.AMax(v, nil, false) },
+	"AMax": func(x *tenon.Exec, v, _ *tenon.Tensor) *tenon.Tensor { return x.AMax(v, nil) },
 	"Var":  func(x *tenon.Exec, v, _ *tenon.Tensor) *tenon.Tensor { return x.Var(v, nil) },
 	"Softmax": func(x *tenon.Exec, v, _ *tenon.Tensor) *tenon.Tensor {
 		return x.Softmax(x.View(v, 4, -1), 1)
@@ -95,7 +95,7 @@ var colliding = map[string]func(x *tenon.Exec, v, index *tenon.Tensor) *tenon.Te
 	},
 	"LayerNorm": func(x *tenon.Exec, v, _ *tenon.Tensor) *tenon.Tensor {
 		w := x.Slice(v, 0, 0, 64, 1)
-		return x.LayerNorm(x.View(v, -1, 64), w, w, []int{64}, 1e-5)
+		return x.LayerNorm(x.View(v, -1, 64), w, w, []int{64})
 	},
 	"TakeAlongDim": func(x *tenon.Exec, v, i *tenon.Tensor) *tenon.Tensor { return x.TakeAlongDim(v, i, 0) },
 	"Dropout":      func(x *tenon.Exec, v, _ *tenon.Tensor) *tenon.Tensor { return x.Dropout(v, 0.5) },

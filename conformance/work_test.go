@@ -190,8 +190,12 @@ func TestLaunchesOfGradients(t *testing.T) {
 		opt := tenon.LossOpt{Reduction: how}
 		list["MSELoss "+how.String()] = func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor { return x.MSELoss(a, b, opt) }
 		list["L1Loss "+how.String()] = func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor { return x.L1Loss(a, b, opt) }
-		list["SmoothL1Loss "+how.String()] = func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor { return x.SmoothL1Loss(a, b, 0.5, opt) }
-		list["HuberLoss "+how.String()] = func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor { return x.HuberLoss(a, b, 0.5, opt) }
+		list["SmoothL1Loss "+how.String()] = func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor {
+			return x.SmoothL1Loss(a, b, tenon.SmoothL1LossOpt{Beta: 0.5, Reduction: how})
+		}
+		list["HuberLoss "+how.String()] = func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor {
+			return x.HuberLoss(a, b, tenon.HuberLossOpt{Delta: 0.5, Reduction: how})
+		}
 	}
 	for name, f := range list {
 		for inputs := 1; inputs <= 2; inputs++ {
@@ -292,7 +296,7 @@ func (w *watcher) unrecorded(t *testing.T, x *tenon.Exec) {
 			x.Launch(add, tenon.Over(8), tenon.Integer(8), tenon.Out(b), tenon.In(a))
 			for _, n := range []float64{1, 2} { // data that decides sizes
 				x.RepeatInterleave(a, x.Full([]int{8}, n, tenon.Int64))
-				x.Unique(x.MulS(x.Arange(0, 8, 1, tenon.Float32), n-1))
+				x.Unique(x.MulS(x.Arange(8, tenon.Float32), n-1))
 			}
 			p := x.Full([]int{8}, 0.5, tenon.Float32)
 			x.Bernoulli(p)

@@ -105,7 +105,7 @@ func TestAsyncBackendAnswers(t *testing.T) {
 	}
 	for what, err := range map[string]error{
 		"a snapshot":  second(d.Snapshot()),
-		"history":     d.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll}),
+		"history":     d.RecordMemoryHistory(cuda.History{Context: cuda.ContextNone}),
 		"a pool":      second(cuda.NewMemPool(d, cuda.MemPoolOpt{Allocator: &counted{d: d}})),
 		"checkpoints": second(d.CheckpointPool(cuda.NewPoolID())),
 		"live blocks": second(d.PoolLive(cuda.NewPoolID(), nil)),

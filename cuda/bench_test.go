@@ -37,11 +37,11 @@ func BenchmarkRecording(b *testing.B) {
 		name string
 		h    cuda.History
 	}{
-		{"off", cuda.History{}},
+		{"off", cuda.History{Enabled: cuda.HistoryOff}},
 		{"state", cuda.History{Enabled: cuda.HistoryState, Context: cuda.ContextState}},
 		{"alloc", cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAlloc, MaxEntries: 100_000}},
-		{"all", cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll, MaxEntries: 100_000}},
-		{"unbounded", cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll}},
+		{"all", cuda.History{MaxEntries: 100_000}},
+		{"unbounded", cuda.History{}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			_, d := open(b, 1<<30)
@@ -59,7 +59,7 @@ func BenchmarkSnapshot(b *testing.B) {
 	_, d := open(b, 1<<30)
 	s, err := d.Stream()
 	ok(b, err)
-	ok(b, d.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll, MaxEntries: 40_000}))
+	ok(b, d.RecordMemoryHistory(cuda.History{MaxEntries: 40_000}))
 	for i := range 20_000 {
 		deep(5+i%25, func() {
 			addr, err := d.RawAlloc(4096, s)

@@ -20,7 +20,7 @@ func ExampleDevice_RecordMemoryHistory() {
 	}
 	defer x.Close()
 	dev := x.Device()
-	if err := dev.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll, MaxEntries: 100_000}); err != nil {
+	if err := dev.RecordMemoryHistory(cuda.History{MaxEntries: 100_000}); err != nil {
 		log.Fatal(err)
 	}
 	a := x.Ones([]int{1 << 20}, tenon.Float32)
@@ -84,7 +84,7 @@ func ExampleDevice_DumpOnOutOfMemory() {
 	}
 	defer x.Close()
 	dev := x.Device()
-	if err := dev.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll}); err != nil {
+	if err := dev.RecordMemoryHistory(); err != nil {
 		log.Fatal(err)
 	}
 	if err := dev.DumpOnOutOfMemory(filepath.Join(dir, "oom-*.pickle")); err != nil {

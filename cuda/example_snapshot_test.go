@@ -32,7 +32,7 @@ func ExampleDevice_DumpSnapshot() {
 	defer x.Close()
 
 	dev := x.Device()
-	if err := dev.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll, MaxEntries: 1_000_000}); err != nil {
+	if err := dev.RecordMemoryHistory(cuda.History{MaxEntries: 1_000_000}); err != nil {
 		log.Fatal(err)
 	}
 	if err := dev.DumpOnOutOfMemory("oom-*.pickle"); err != nil {

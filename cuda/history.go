@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"cmp"
 	"os"
 
 	"tenon.dev/fault"
@@ -11,10 +12,10 @@ import (
 // HistoryMode says how much a History keeps, in the words of PyTorch's argument enabled.
 type HistoryMode string
 
-// The modes: nothing, which ends the recording and drops the trace; only the stack of each live allocation; a trace of everything the
-// allocator does.
+// The modes: nothing, which ends the recording and drops the trace, as PyTorch's None does; only the stack of each live allocation; a trace
+// of everything the allocator does, which is the default.
 const (
-	HistoryOff   HistoryMode = ""
+	HistoryOff   HistoryMode = "off"
 	HistoryState HistoryMode = "state"
 	HistoryAll   HistoryMode = "all"
 )
@@ -22,10 +23,10 @@ const (
 // HistoryContext says which stacks a History keeps, in the words of PyTorch's argument context.
 type HistoryContext string
 
-// The contexts: no stacks; those of allocations, for live blocks only and not in the trace; those of allocations, which the entries of
-// their frees repeat; those of allocations, frees and EmptyCache.
+// The contexts: no stacks, as with PyTorch's None; those of allocations, for live blocks only and not in the trace; those of allocations,
+// which the entries of their frees repeat; those of allocations, frees and EmptyCache, which is the default.
 const (
-	ContextNone  HistoryContext = ""
+	ContextNone  HistoryContext = "none"
 	ContextState HistoryContext = "state"
 	ContextAlloc HistoryContext = "alloc"
 	ContextAll   HistoryContext = "all"
@@ -41,9 +42,9 @@ const (
 	StacksGo  HistoryStacks = "go"
 )
 
-// History says what RecordMemoryHistory records. The zero History records nothing.
+// History says what RecordMemoryHistory records. The zero value is PyTorch's default, which is everything.
 type History struct {
-	// Enabled says what is kept, and Context whose stacks. The empty values keep nothing.
+	// Enabled says what is kept, and Context whose stacks; if they are left out, HistoryAll and ContextAll.
 	Enabled HistoryMode
 	Context HistoryContext
 	// Stacks is StacksAll if it is left out.
@@ -54,12 +55,16 @@ type History struct {
 
 // RecordMemoryHistory starts, changes or ends the recording of what the device's allocator does, for Snapshot to show. Changing it keeps
 // the entries so far. Recording an event takes well under a microsecond; stacks are resolved to names when a snapshot is taken. An unknown
-// value in h is an error with PyTorch's text, and changes nothing. The back end cudaMallocAsync keeps no history: an error of kind
+// value is an error with PyTorch's text, and changes nothing. The back end cudaMallocAsync keeps no history: an error of kind
 // Unsupported.
-func (d *Device) RecordMemoryHistory(h History) (err error) {
+func (d *Device) RecordMemoryHistory(opts ...History) (err error) {
 	defer returned(&err)
+	h, err := only(opts)
+	if err != nil {
+		return err
+	}
 	r := d.rt()
-	a, err := alloc.ParseHistory(string(h.Enabled), string(h.Context))
+	a, err := alloc.ParseHistory(h.words())
 	if err != nil {
 		return err
 	}
@@ -118,4 +123,16 @@ func ReadSnapshotFile(path string) (*Snapshot, error) {
 		return nil, err
 	}
 	return &Snapshot{s: s}, nil
+}
+
+// words returns PyTorch's words for what is kept and whose stacks, which are empty for none.
+func (h History) words() (enabled, context string) {
+	enabled, context = cmp.Or(string(h.Enabled), "all"), cmp.Or(string(h.Context), "all")
+	if context == string(ContextNone) {
+		context = ""
+	}
+	if enabled == string(HistoryOff) {
+		return "", ""
+	}
+	return enabled, context
 }

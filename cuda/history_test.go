@@ -61,13 +61,13 @@ func TestHistoryContexts(t *testing.T) {
 		operation                   bool
 		entries                     int
 	}{
-		{cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll}, true, true, true, true, true, 6},
-		{cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll, Stacks: cuda.StacksGo}, true, true, true, true, false, 6},
+		{cuda.History{}, true, true, true, true, true, 6},
+		{cuda.History{Stacks: cuda.StacksGo}, true, true, true, true, false, 6},
 		{cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAlloc, Stacks: cuda.StacksAll}, true, false, false, true, true, 6},
 		{cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextState, Stacks: "python"}, false, false, false, true, false, 6},
-		{cuda.History{Enabled: cuda.HistoryAll}, false, false, false, false, false, 6},
+		{cuda.History{Context: cuda.ContextNone}, false, false, false, false, false, 6},
 		{cuda.History{Enabled: cuda.HistoryState, Context: cuda.ContextAll}, false, false, true, true, true, 1},
-		{cuda.History{}, false, false, false, false, false, 0},
+		{cuda.History{Enabled: cuda.HistoryOff}, false, false, false, false, false, 0},
 	} {
 		x, d := open(t, 1<<30)
 		ok(t, d.RecordMemoryHistory(c.h))
@@ -162,7 +162,7 @@ func TestHistoryErrors(t *testing.T) {
 
 func TestSnapshotFiles(t *testing.T) {
 	x, d := open(t, 1<<30)
-	ok(t, d.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll}))
+	ok(t, d.RecordMemoryHistory())
 	a := makeTensor(x, 311*411)
 	defer a.Close()
 	path := filepath.Join(t.TempDir(), "snapshot.pickle")
@@ -214,7 +214,7 @@ func TestDumpOnOutOfMemory(t *testing.T) {
 			t.Fatalf("the allocation that cannot succeed: %v", err)
 		}
 	}
-	ok(t, d.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll}))
+	ok(t, d.RecordMemoryHistory())
 	ok(t, d.DumpOnOutOfMemory(dir))
 	fail()
 	fail()
@@ -255,7 +255,7 @@ func TestRecordingAllocates(t *testing.T) {
 	_, d := open(t, 1<<30)
 	s, err := d.Stream()
 	ok(t, err)
-	ok(t, d.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll, MaxEntries: 100}))
+	ok(t, d.RecordMemoryHistory(cuda.History{MaxEntries: 100}))
 	if n := testing.AllocsPerRun(100, func() {
 		addr, err := d.RawAlloc(4096, s)
 		ok(t, err)
@@ -270,11 +270,11 @@ func TestHistoryAsync(t *testing.T) {
 	t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
 	_, d := open(t, 1<<30)
 	const want = "the cudaMallocAsync backend does not support histories and snapshots"
-	if err := d.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll}); fault.KindOf(err) != fault.Unsupported ||
+	if err := d.RecordMemoryHistory(cuda.History{Context: cuda.ContextNone}); fault.KindOf(err) != fault.Unsupported ||
 		!strings.Contains(err.Error(), want) {
 		t.Errorf("recording: %v", err)
 	}
-	ok(t, d.RecordMemoryHistory(cuda.History{}))
+	ok(t, d.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryOff}))
 	if _, err := d.Snapshot(); fault.KindOf(err) != fault.Unsupported || !strings.Contains(err.Error(), want) {
 		t.Errorf("a snapshot: %v", err)
 	}
@@ -315,7 +315,7 @@ func TestHistoryConcurrent(t *testing.T) {
 		})
 	}
 	for i := range 40 {
-		h := cuda.History{Enabled: []cuda.HistoryMode{"all", "state", "all", ""}[i%4],
+		h := cuda.History{Enabled: []cuda.HistoryMode{"all", "state", "all", "off"}[i%4],
 			Context: []cuda.HistoryContext{"all", "state", "alloc"}[i%3], MaxEntries: 1000 * (i % 2)}
 		ok(t, d.RecordMemoryHistory(h))
 		snap, err := d.Snapshot()

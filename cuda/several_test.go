@@ -42,7 +42,7 @@ func simulated(t *testing.T, number int) *cuda.Device {
 func TestSnapshotOf(t *testing.T) {
 	devices := []*cuda.Device{simulated(t, 0), simulated(t, 1)}
 	for i, d := range devices {
-		if err := d.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll}); err != nil {
+		if err := d.RecordMemoryHistory(); err != nil {
 			t.Fatal(err)
 		}
 		addr, err := d.RawAlloc(uint64(4*(100+i)), d.DefaultStream())

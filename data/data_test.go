@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/recorded"
+	"tenon.dev/internal/testdevice"
 )
 
 // onDevices runs f on every available kind of device, and checks that f leaves no storages, page-locked memory or goroutines.
@@ -130,6 +132,7 @@ func TestEpoch(t *testing.T) {
 			{data.LoaderOpt{}, "[[0] [1] [2] [3] [4] [5] [6] [7] [8] [9]]"},
 			{data.LoaderOpt{BatchSize: 4, Workers: 3}, "[[0 1 2 3] [4 5 6 7] [8 9]]"},
 			{data.LoaderOpt{BatchSize: 4, DropLast: true, Prefetch: 1}, "[[0 1 2 3] [4 5 6 7]]"},
+			{data.LoaderOpt{BatchSize: 4, DropLast: true, Prefetch: -1, Workers: 2}, "[[0 1 2 3] [4 5 6 7]]"},
 			{data.LoaderOpt{BatchSize: 40, Prefetch: 9, Workers: 5}, "[[0 1 2 3 4 5 6 7 8 9]]"},
 		} {
 			l := loader(t, d, c.opt)
@@ -288,5 +291,35 @@ func TestMisuse(t *testing.T) {
 		if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
+	}
+}
+
+// tallied counts the samples that were read.
+type tallied struct {
+	data.Dataset
+	read *atomic.Int64
+}
+
+func (c tallied) Read(row int, dst [][]byte) error {
+	c.read.Add(1)
+	return c.Dataset.Read(row, dst)
+}
+
+// A loader with a negative Prefetch reads no batch before the loop is at it.
+func TestNoPrefetch(t *testing.T) {
+	x := testdevice.Open(t, tenon.CPU())
+	var read atomic.Int64
+	l := loader(t, tallied{table(t, 100), &read}, data.LoaderOpt{BatchSize: 10, Workers: 3, Prefetch: -1})
+	var seen int64
+	for b, err := range l.Epoch(x) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen += int64(len(b.Rows)); read.Load() != seen {
+			t.Fatalf("%d samples are read, and the loop is at %d", read.Load(), seen)
+		}
+	}
+	if seen != 100 {
+		t.Errorf("%d samples, want 100", seen)
 	}
 }

@@ -88,7 +88,7 @@ func Example() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		found := x.ArgMax(model.Forward(x, scaled(x, batch.Tensors[0])), []int{1}, false)
+		found := x.ArgMax(model.Forward(x, scaled(x, batch.Tensors[0])), []int{1})
 		right, err := x.Item(x.Sum(x.Eq(found, batch.Tensors[1]), nil))
 		fmt.Println(right, "of", test.Len(), err)
 	}

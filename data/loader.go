@@ -26,7 +26,7 @@ type LoaderOpt struct {
 	Seed    uint64
 	// Workers is the number of goroutines that read samples; 0 is 1.
 	Workers int
-	// Prefetch is the number of batches that are read ahead; 0 is 2.
+	// Prefetch is the number of batches that are read ahead; 0 is 2, and a negative number is none: a batch is read when the loop is at it.
 	Prefetch int
 }
 
@@ -63,9 +63,8 @@ func NewLoader(ds Dataset, opts ...LoaderOpt) (*Loader, error) {
 	if err != nil {
 		return nil, err
 	}
-	if opt.BatchSize < 0 || opt.Workers < 0 || opt.Prefetch < 0 {
-		return nil, fault.New(fault.Invalid, "batch size %d, %d workers and %d batches ahead: none of these may be negative",
-			opt.BatchSize, opt.Workers, opt.Prefetch)
+	if opt.BatchSize < 0 || opt.Workers < 0 {
+		return nil, fault.New(fault.Invalid, "batch size %d and %d workers: neither may be negative", opt.BatchSize, opt.Workers)
 	}
 	if ds == nil {
 		return nil, fault.New(fault.Invalid, "NewLoader: the data set is nil; give one, such as a Table")
@@ -205,20 +204,25 @@ func (l *Loader) start(dev *rt.Device) *epoch {
 	e.next = e.first
 	l.drawn++
 	l.running++
-	ahead, left := min(l.opt.Prefetch, e.count), e.count-e.first
+	ahead, left := min(max(l.opt.Prefetch, 0), e.count), e.count-e.first
 	e.todo = make(chan int, ahead+1)
 	e.read = make([]chan staged, e.count)
 	for i := range e.read {
 		e.read[i] = make(chan staged, 1)
 	}
-	for range min(ahead+1, left) {
-		e.request()
+	if !e.lazy() {
+		for range min(ahead+1, left) {
+			e.request()
+		}
 	}
 	for range min(l.opt.Workers, left) {
 		e.workers.Go(e.work)
 	}
 	return e
 }
+
+// lazy reports whether a batch is requested only when the loop is at it.
+func (e *epoch) lazy() bool { return e.l.opt.Prefetch < 0 }
 
 // request lets the workers read one more batch.
 func (e *epoch) request() {
@@ -289,8 +293,13 @@ func (e *epoch) upload(x *tenon.Exec, i int) (*Batch, error) {
 	if b := e.batches[i]; b != nil {
 		return b, nil
 	}
+	if e.lazy() {
+		e.request()
+	}
 	s := <-e.read[i]
-	e.request()
+	if !e.lazy() {
+		e.request()
+	}
 	if s.err != nil {
 		if s.mem != nil {
 			_ = s.mem.Free() // the reading error is the one to report

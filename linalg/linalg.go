@@ -7,37 +7,41 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// Cross returns the cross products of the vectors of 3 elements along dimension dim of a and b, broadcast; PyTorch's default is -1. The
-// result has the type that both promote to, which must not be bool.
-func Cross(x *tenon.Exec, a, b *tenon.Tensor, dim int) *tenon.Tensor {
+// Cross returns the cross products of the vectors of 3 elements along dimension dim, by default the last, of a and b, broadcast.
+// The result has the type that both promote to, which must not be bool.
+func Cross(x *tenon.Exec, a, b *tenon.Tensor, dim ...int) *tenon.Tensor {
+	along := core.Int("Cross", "a dimension", dim, -1)
 	c := enter(x, "Cross", a, b)
 	defer core.Leave(c)
-	return (*tenon.Tensor)(cross(c, (*core.Tensor)(a), (*core.Tensor)(b), dim))
+	return (*tenon.Tensor)(cross(c, (*core.Tensor)(a), (*core.Tensor)(b), along))
 }
 
 // CrossInto is [Cross] with its result in dst; see [tenon.Tensor] for what that may be.
-func CrossInto(x *tenon.Exec, dst, a, b *tenon.Tensor, dim int) {
+func CrossInto(x *tenon.Exec, dst, a, b *tenon.Tensor, dim ...int) {
+	along := core.Int("CrossInto", "a dimension", dim, -1)
 	c := enter(x, "CrossInto", dst, a, b)
 	defer core.Leave(c)
 	core.Into(c, "CrossInto", (*core.Tensor)(dst), func(c *core.Exec) *core.Tensor {
-		return cross(c, (*core.Tensor)(a), (*core.Tensor)(b), dim)
+		return cross(c, (*core.Tensor)(a), (*core.Tensor)(b), along)
 	})
 }
 
-// VecDot returns the sums over dimension dim of the products of the conjugated elements of a and the elements of b, broadcast; PyTorch's
-// default is -1. Both have the same floating-point or complex type.
-func VecDot(x *tenon.Exec, a, b *tenon.Tensor, dim int) *tenon.Tensor {
+// VecDot returns the sums over dimension dim, by default the last, of the products of the conjugated elements of a and the elements of b,
+// broadcast. Both have the same floating-point or complex type.
+func VecDot(x *tenon.Exec, a, b *tenon.Tensor, dim ...int) *tenon.Tensor {
+	along := core.Int("VecDot", "a dimension", dim, -1)
 	c := enter(x, "VecDot", a, b)
 	defer core.Leave(c)
-	return (*tenon.Tensor)(vecDot(c, (*core.Tensor)(a), (*core.Tensor)(b), dim))
+	return (*tenon.Tensor)(vecDot(c, (*core.Tensor)(a), (*core.Tensor)(b), along))
 }
 
 // VecDotInto is [VecDot] with its result in dst; see [tenon.Tensor] for what that may be.
-func VecDotInto(x *tenon.Exec, dst, a, b *tenon.Tensor, dim int) {
+func VecDotInto(x *tenon.Exec, dst, a, b *tenon.Tensor, dim ...int) {
+	along := core.Int("VecDotInto", "a dimension", dim, -1)
 	c := enter(x, "VecDotInto", dst, a, b)
 	defer core.Leave(c)
 	core.Into(c, "VecDotInto", (*core.Tensor)(dst), func(c *core.Exec) *core.Tensor {
-		return vecDot(c, (*core.Tensor)(a), (*core.Tensor)(b), dim)
+		return vecDot(c, (*core.Tensor)(a), (*core.Tensor)(b), along)
 	})
 }
 

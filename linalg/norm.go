@@ -17,7 +17,7 @@ const nuclearSteps = 83
 // the iteration X(3 - X*X)/2 of Newton and Schulz (N. J. Higham, "Functions of Matrices", SIAM 2008, section 8.3). Singular values of 0
 // stay 0.
 func polarFactor(x *core.Exec, a *core.Tensor) *core.Tensor {
-	norm := x.VectorNorm(a, 2, []int{-2, -1}, core.SumOpt{KeepDim: true})
+	norm := x.VectorNorm(a, []int{-2, -1}, core.VectorNormOpt{KeepDim: true})
 	u := x.Mul(a, x.MaskedFillS(x.Reciprocal(norm), x.EqS(norm, 0), 1))
 	wide := a.Size(-2) < a.Size(-1)
 	step := func(x *core.Exec) *core.Tensor {

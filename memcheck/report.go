@@ -56,7 +56,11 @@ var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 64<<10
 // ParseReport parses the output of a checker: of any tool of compute-sanitizer, of the old cuda-memcheck, or the log of Tenon's own
 // checker. The checked program's output may be mixed in. Findings of one defect are merged, and memory use is bounded, however long the
 // output. The error is or wraps ErrCount or ErrNoSummary, with a report of what could be parsed, or it is the reader's error.
-func ParseReport(r io.Reader, o ParseOptions) (*Report, error) {
+func ParseReport(r io.Reader, opts ...ParseOptions) (*Report, error) {
+	o, err := only("ParseReport", opts)
+	if err != nil {
+		return nil, err
+	}
 	if r == nil {
 		return nil, errors.New("the report's reader is nil; give it one")
 	}

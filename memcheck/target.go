@@ -76,7 +76,11 @@ type TargetOptions struct {
 
 // OpenTarget returns the target for a name: a Python file, a pattern of Go packages, a compiled Go test binary; or, with Run set, any
 // program. The error says how the name was interpreted and which names are valid.
-func OpenTarget(name string, o TargetOptions) (Target, error) {
+func OpenTarget(name string, opts ...TargetOptions) (Target, error) {
+	o, err := only("OpenTarget", opts)
+	if err != nil {
+		return nil, err
+	}
 	kind := o.Kind
 	if kind == "" {
 		kind = kindOf(name, o)
@@ -383,4 +387,15 @@ func splitWords(line string) ([]string, error) {
 		words = append(words, word.String())
 	}
 	return words, nil
+}
+
+// only returns the options of a function, which takes them once or not at all.
+func only[T any](name string, opts []T) (opt T, err error) {
+	if len(opts) > 1 {
+		return opt, fmt.Errorf("%s: options are given %d times; give one %T", name, len(opts), opt)
+	}
+	if len(opts) == 1 {
+		opt = opts[0]
+	}
+	return opt, nil
 }

@@ -213,7 +213,7 @@ func TestPytestFile(t *testing.T) {
 	if _, err := OpenTarget(with, TargetOptions{Runner: "nose"}); err == nil || !strings.Contains(err.Error(), "give script or pytest") {
 		t.Error(err)
 	}
-	if _, err := OpenTarget(filepath.Join(dir, "test_absent.py"), TargetOptions{}); err == nil ||
+	if _, err := OpenTarget(filepath.Join(dir, "test_absent.py")); err == nil ||
 		!strings.Contains(err.Error(), "cannot read the test file") {
 		t.Error(err)
 	}
@@ -314,7 +314,7 @@ func TestGoTargets(t *testing.T) {
 			}
 		}
 	}
-	target, err := OpenTarget("./...", TargetOptions{})
+	target, err := OpenTarget("./...")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -381,13 +381,13 @@ func TestKinds(t *testing.T) {
 			t.Errorf("%s is taken for %q, want %q", name, got, want)
 		}
 	}
-	if _, err := OpenTarget("absent", TargetOptions{}); err == nil || !strings.Contains(err.Error(), "neither a Python file") {
+	if _, err := OpenTarget("absent"); err == nil || !strings.Contains(err.Error(), "neither a Python file") {
 		t.Error(err)
 	}
 	if err := os.Chmod(text, 0); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenTarget(text, TargetOptions{}); err == nil || os.Getuid() != 0 &&
+	if _, err := OpenTarget(text); err == nil || os.Getuid() != 0 &&
 		!strings.Contains(err.Error(), "cannot read the target") {
 		t.Error(err)
 	}

@@ -19,7 +19,7 @@ func TestTenonFinding(t *testing.T) {
 		Allocation: &checklog.Allocation{Address: "0x20", Size: 8, Relation: "inside", Stack: at, Freed: at}}
 	log := (&checklog.Line{Checker: checklog.Name, PID: 1}).Encode()
 	log = append(log, (&checklog.Line{PID: 1, Finding: all}).Encode()...)
-	rep, err := ParseReport(bytes.NewReader(log), ParseOptions{})
+	rep, err := ParseReport(bytes.NewReader(log))
 	if err != nil || len(rep.Findings) != 1 {
 		t.Fatalf("%+v, %v", rep, err)
 	}
@@ -41,14 +41,14 @@ func TestTenonFinding(t *testing.T) {
 // makes the report incomplete.
 func TestTenonReportBroken(t *testing.T) {
 	head := string((&checklog.Line{Checker: checklog.Name, PID: 1}).Encode())
-	if rep, err := ParseReport(strings.NewReader(head+`{"pid":1,"new":2,"kernel":"k"}`+"\n"), ParseOptions{}); err != nil ||
+	if rep, err := ParseReport(strings.NewReader(head + `{"pid":1,"new":2,"kernel":"k"}` + "\n")); err != nil ||
 		rep.Kernels != 1 {
 		t.Errorf("%+v, %v", rep, err)
 	}
 	for _, line := range []string{"{", `{"pid":1,"finding":{"class":"race","address":"here"}}`,
 		`{"pid":1,"finding":{"class":"leak","allocation":{"address":"x"}}}`,
 		`{"pid":1,"alloc":{"id":1,"address":"x"}}`} {
-		if _, err := ParseReport(strings.NewReader(head+line+"\n"), ParseOptions{}); !errors.Is(err, ErrNoSummary) {
+		if _, err := ParseReport(strings.NewReader(head + line + "\n")); !errors.Is(err, ErrNoSummary) {
 			t.Errorf("%s: %v", line, err)
 		}
 	}

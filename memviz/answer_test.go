@@ -313,7 +313,7 @@ func TestFlameGraphNames(t *testing.T) {
 
 // The lines of WriteHolders add up to the peak.
 func TestHolders(t *testing.T) {
-	rec := must(Open(recordedPath("gpt2_amp_graph"), Options{}))
+	rec := must(Open(recordedPath("gpt2_amp_graph")))
 	var b bytes.Buffer
 	if err := WriteHolders(&b, rec, 0, atPeak); err != nil {
 		t.Fatal(err)

@@ -449,7 +449,7 @@ func TestOpenErrors(t *testing.T) {
 		text:                         "text.pickle: the snapshot cannot be read",
 		empty:                        "empty.pickle: the snapshot cannot be read",
 	} {
-		rec, err := Open(path, Options{})
+		rec, err := Open(path)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}
@@ -458,7 +458,7 @@ func TestOpenErrors(t *testing.T) {
 		}
 	}
 	// A stream of unknown length goes through a temporary file, which vanishes.
-	rec, err := Import(bytes.NewReader(b), "pipe", Options{})
+	rec, err := Import(bytes.NewReader(b), "pipe")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -472,7 +472,7 @@ func TestOpenErrors(t *testing.T) {
 	if _, err := os.Stat(name); err == nil {
 		t.Errorf("%s is left", name)
 	}
-	if _, err := Import(strings.NewReader("nothing"), "pipe", Options{}); err == nil ||
+	if _, err := Import(strings.NewReader("nothing"), "pipe"); err == nil ||
 		!strings.Contains(err.Error(), "pipe: the snapshot cannot be read") {
 		t.Error(err)
 	}

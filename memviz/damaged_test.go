@@ -42,7 +42,7 @@ func TestDamagedPrograms(t *testing.T) {
 			if err := s.Write(&raw); err != nil {
 				t.Fatal(err)
 			}
-			if program, err := replay.Read(bytes.NewReader(raw.Bytes()), replay.ReadOptions{}); err == nil {
+			if program, err := replay.Read(bytes.NewReader(raw.Bytes())); err == nil {
 				_, _ = program.Check() // contradictions are errors
 				for _, conf := range confs {
 					if r, err := program.Run(replay.Options{Settings: conf, Memory: 200 << 20}); err == nil &&

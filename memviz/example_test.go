@@ -32,7 +32,7 @@ func ExampleWriteStats() {
 }
 
 func ExampleOpen() {
-	rec, err := memviz.Open("../internal/snapshot/testdata/gpt2_amp_graph.pickle.gz", memviz.Options{})
+	rec, err := memviz.Open("../internal/snapshot/testdata/gpt2_amp_graph.pickle.gz")
 	if err != nil {
 		fmt.Println(err)
 		return

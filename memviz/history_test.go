@@ -168,7 +168,7 @@ func TestHistories(t *testing.T) {
 func TestRecordedSums(t *testing.T) {
 	for _, name := range []string{"resnet50", "gpt2_amp_graph", "extra_expandable", "extra_streams"} {
 		t.Run(name, func(t *testing.T) {
-			rec, err := Open(recordedPath(name), Options{})
+			rec, err := Open(recordedPath(name))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -37,7 +37,11 @@ const (
 
 // Open opens a snapshot file, a pickle as torch.cuda.memory._dump_snapshot or Tenon's DumpSnapshot writes it, plain or compressed with
 // gzip. "-" is standard input.
-func Open(path string, o Options) (*Recording, error) {
+func Open(path string, opts ...Options) (*Recording, error) {
+	o, err := only("Open", opts)
+	if err != nil {
+		return nil, err
+	}
 	if path == "-" {
 		return Import(os.Stdin, "standard input", o)
 	}
@@ -82,7 +86,11 @@ func large(f io.ReaderAt, size int64) bool {
 }
 
 // Import reads a snapshot of unknown length; name stands for it in messages.
-func Import(r io.Reader, name string, o Options) (*Recording, error) {
+func Import(r io.Reader, name string, opts ...Options) (*Recording, error) {
+	o, err := only("Import", opts)
+	if err != nil {
+		return nil, err
+	}
 	return importStream(r, name, 0, true, o)
 }
 
@@ -234,4 +242,15 @@ func importStream(r io.Reader, name string, total int64, large bool, o Options) 
 // refused adds the file's name to an error of reading it.
 func refused(name string, err error) error {
 	return fault.Wrap(fault.Invalid, err, "reading %s", name)
+}
+
+// only returns the options of a function, which takes them once or not at all.
+func only[T any](name string, opts []T) (opt T, err error) {
+	if len(opts) > 1 {
+		return opt, fault.New(fault.Invalid, "%s: options are given %d times; give one %T", name, len(opts), opt)
+	}
+	if len(opts) == 1 {
+		opt = opts[0]
+	}
+	return opt, nil
 }

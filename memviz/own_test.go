@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"tenon.dev"
-	"tenon.dev/cuda"
 	"tenon.dev/internal/snapshot"
 )
 
@@ -32,7 +31,7 @@ func TestOwnSnapshot(t *testing.T) {
 	d.SetGarbageCollection(false)
 	before := x.Rand([]int{1000}, tenon.Float32)
 	defer before.Close()
-	if err := d.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll}); err != nil {
+	if err := d.RecordMemoryHistory(); err != nil {
 		t.Fatal(err)
 	}
 	kept := activations(x)
@@ -46,7 +45,7 @@ func TestOwnSnapshot(t *testing.T) {
 	if err := d.DumpSnapshot(path); err != nil {
 		t.Fatal(err)
 	}
-	rec, err := Open(path, Options{})
+	rec, err := Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}

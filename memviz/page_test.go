@@ -612,7 +612,7 @@ func pageFaults(t *testing.T, b *browser.Browser) {
 	}
 	defer nothing.Close()
 	var html bytes.Buffer
-	if err := memviz.WriteStatic(&html, nothing, nil, memviz.StaticOptions{}); err != nil {
+	if err := memviz.WriteStatic(&html, nothing, nil); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "empty.html")
@@ -635,7 +635,7 @@ func pageStatic(t *testing.T, b *browser.Browser) {
 		t.Run(name, func(t *testing.T) {
 			rec := snapshotOf(t, name)
 			var html bytes.Buffer
-			if err := memviz.WriteStatic(&html, rec, nil, memviz.StaticOptions{}); err != nil {
+			if err := memviz.WriteStatic(&html, rec, nil); err != nil {
 				t.Fatal(err)
 			}
 			path := filepath.Join(t.TempDir(), name+".html")

@@ -9,7 +9,6 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/compile"
-	"tenon.dev/cuda"
 	"tenon.dev/internal/browser"
 	"tenon.dev/memviz"
 )
@@ -27,7 +26,7 @@ func compiled(t *testing.T, record bool) string {
 	x, err := tenon.Open(tenon.Sim(256 << 20))
 	must(err)
 	defer x.Close()
-	must(x.Device().RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll}))
+	must(x.Device().RecordMemoryHistory())
 	a := x.Ones([]int{1 << 20}, tenon.Float32)
 	defer a.Close()
 	r := compile.New()
@@ -165,7 +164,7 @@ func pageRecordedTrees(t *testing.T, b *browser.Browser) {
 	}
 	v.clean(v.origin)
 	var file bytes.Buffer
-	if err := memviz.WriteStatic(&file, rec, nil, memviz.StaticOptions{}); err != nil {
+	if err := memviz.WriteStatic(&file, rec, nil); err != nil {
 		t.Fatal(err)
 	}
 	place := filepath.Join(t.TempDir(), "compiled.html")

@@ -440,7 +440,7 @@ func checkReplay(t *testing.T, s *snapshot.Snapshot, confs []string) {
 	if err := s.Write(&raw); err != nil {
 		t.Fatal(err)
 	}
-	p, err := replay.Read(&raw, replay.ReadOptions{})
+	p, err := replay.Read(&raw)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -228,7 +228,7 @@ func (refuser) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
 func TestRefusedOutput(t *testing.T) {
 	rec := synthetic(t, 1, 300)
 	for name, err := range map[string]error{
-		"static":  WriteStatic(refuser{}, rec, nil, StaticOptions{}),
+		"static":  WriteStatic(refuser{}, rec, nil),
 		"flame":   WriteFlameGraph(refuser{}, strings.NewReader("a;b 1\n"), ""),
 		"holders": WriteHolders(refuser{}, rec, 0, atPeak),
 		"stats":   WriteStats(refuser{}, recorded(t, "extra_streams"), ""),

@@ -45,7 +45,11 @@ const (
 )
 
 // WriteStatic writes one HTML file that shows a recording, and its comparison with before if that is not nil, without a server.
-func WriteStatic(w io.Writer, rec, before *Recording, o StaticOptions) error {
+func WriteStatic(w io.Writer, rec, before *Recording, opts ...StaticOptions) error {
+	o, err := only("WriteStatic", opts)
+	if err != nil {
+		return err
+	}
 	if err := rec.usable(); err != nil {
 		return err
 	}

@@ -51,7 +51,7 @@ type LeakyReLU struct {
 
 // Forward applies the function to every element of in.
 func (a LeakyReLU) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
-	return x.LeakyReLU(in, core.Or(a.Slope, 0.01))
+	return x.LeakyReLU(in, tenon.LeakyReLUOpt{Slope: a.Slope})
 }
 
 // PReLU is x, or x times a learned slope where x is negative.
@@ -91,7 +91,7 @@ type ELU struct {
 
 // Forward applies the function to every element of in.
 func (a ELU) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
-	return x.ELU(in, core.Or(a.Alpha, 1))
+	return x.ELU(in, tenon.ELUOpt{Alpha: a.Alpha})
 }
 
 // Hardtanh clamps x between Min and Max.
@@ -102,10 +102,7 @@ type Hardtanh struct {
 
 // Forward applies the function to every element of in.
 func (a Hardtanh) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
-	if a.Min == 0 && a.Max == 0 {
-		return x.Hardtanh(in, -1, 1)
-	}
-	return x.Hardtanh(in, core.Or(a.Min, 0), core.Or(a.Max, 0))
+	return x.Hardtanh(in, tenon.HardtanhOpt{Min: a.Min, Max: a.Max})
 }
 
 // Softplus is log(1+exp(β·x))/β, and x itself where β·x is above a threshold.
@@ -116,7 +113,7 @@ type Softplus struct {
 
 // Forward applies the function to every element of in.
 func (a Softplus) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
-	return x.Softplus(in, core.Or(a.Beta, 1), core.Or(a.Threshold, 20))
+	return x.Softplus(in, tenon.SoftplusOpt{Beta: a.Beta, Threshold: a.Threshold})
 }
 
 // LogSigmoid is log(sigmoid(x)).

@@ -84,8 +84,8 @@ func (b *BatchNorm) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	training := b.Training() || b.RunningMean == nil
 	normalised := func(x *tenon.Exec, momentum float64) *tenon.Tensor {
 		mean, variance := b.RunningMean.Tensor(), b.RunningVar.Tensor()
-		return x.BatchNorm(in, b.Weight.Tensor(), b.Bias.Tensor(), mean, variance, momentum, b.opt.Eps,
-			tenon.BatchNormOpt{Training: training})
+		return x.BatchNorm(in, b.Weight.Tensor(), b.Bias.Tensor(), mean, variance,
+			tenon.BatchNormOpt{Training: training, Momentum: core.Exactly(momentum), Eps: core.Exactly(b.opt.Eps)})
 	}
 	if !b.Training() || b.RunningMean == nil {
 		return normalised(x, b.opt.Momentum)

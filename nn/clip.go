@@ -35,7 +35,7 @@ func ClipGradNorm(x *tenon.Exec, params iter.Seq2[string, *Param], maxNorm float
 		if grads == nil {
 			return x.Zeros(nil, tenon.Float32)
 		}
-		norm := x.VectorNorm((*tenon.Tensor)(core.VectorNorms((*core.Exec)(x), grads, order)), order, nil)
+		norm := x.VectorNorm((*tenon.Tensor)(core.VectorNorms((*core.Exec)(x), grads, order)), nil, tenon.VectorNormOpt{Ord: opt.Norm})
 		factor := x.ClampMaxS(x.RDivS(x.AddS(norm, 1e-6), maxNorm), 1)
 		core.ScaleAll((*core.Exec)(x), "ClipGradNorm", grads, (*core.Tensor)(factor))
 		return norm

@@ -96,7 +96,7 @@ func ExampleEval() {
 		net.Forward(x, images) // in training: the running statistics move
 		nn.Eval(net)
 		a, b := net.Forward(x, images), net.Forward(x, images)
-		same, err := x.Item(x.All(x.Eq(a, b), nil, false))
+		same, err := x.Item(x.All(x.Eq(a, b), nil))
 		fmt.Println(a.Shape(), same == 1, err)
 	})
 	for name := range nn.StateDict(net) {
@@ -148,7 +148,7 @@ func ExampleMode() {
 	x.Scope(func(x *tenon.Exec) {
 		in := x.RandN([]int{2, 8, 16}, tenon.Float32)
 		equal := func() bool {
-			same, err := x.Item(x.All(x.Eq(net.Forward(x, in), net.Forward(x, in)), nil, false))
+			same, err := x.Item(x.All(x.Eq(net.Forward(x, in), net.Forward(x, in)), nil))
 			if err != nil {
 				log.Fatal(err)
 			}

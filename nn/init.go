@@ -8,15 +8,23 @@ import (
 )
 
 // The initialisers set the elements of t, which has any floating-point type, and record no gradient. With a generator the numbers come
-// from the host; if g is nil, x's generator draws them on the device. They follow PyTorch's torch.nn.init.
+// from the host; without one x's generator draws them on the device. They follow PyTorch's torch.nn.init.
 
-// InitUniform draws from the uniform distribution between low and high. A nil g stands for x's own generator.
-func InitUniform(x *tenon.Exec, t *tenon.Tensor, low, high float64, g *HostGenerator) {
+// InitOpt are the options of InitUniform and InitNormal.
+type InitOpt struct {
+	// Generator draws the numbers; nil stands for the Exec's own generator.
+	Generator *HostGenerator
+}
+
+// InitUniform draws from the uniform distribution between low and high.
+func InitUniform(x *tenon.Exec, t *tenon.Tensor, low, high float64, opts ...InitOpt) {
+	g := core.One("InitUniform", opts).Generator
 	set(x, t, func(x *tenon.Exec) *tenon.Tensor { return g.uniform(x, t.Shape(), t.DType(), low, high) })
 }
 
-// InitNormal draws from the normal distribution. A nil g stands for x's own generator.
-func InitNormal(x *tenon.Exec, t *tenon.Tensor, mean, std float64, g *HostGenerator) {
+// InitNormal draws from the normal distribution.
+func InitNormal(x *tenon.Exec, t *tenon.Tensor, mean, std float64, opts ...InitOpt) {
+	g := core.One("InitNormal", opts).Generator
 	set(x, t, func(x *tenon.Exec) *tenon.Tensor { return g.normal(x, t.Shape(), t.DType(), mean, std) })
 }
 
@@ -37,19 +45,27 @@ func InitEye(x *tenon.Exec, t *tenon.Tensor) {
 	set(x, t, func(x *tenon.Exec) *tenon.Tensor { return as(x, v, t.Shape(), t.DType()) })
 }
 
-// InitXavierUniform draws uniformly with the bound gain·√(6/(fanIn+fanOut)) (X. Glorot, Y. Bengio, AISTATS 2010). PyTorch's gain is 1. A
-// nil g stands for x's own generator.
-func InitXavierUniform(x *tenon.Exec, t *tenon.Tensor, gain float64, g *HostGenerator) {
-	in, out := fans("InitXavierUniform", t.Shape())
-	bound := math.Sqrt(3) * gain * math.Sqrt(2/float64(in+out))
-	InitUniform(x, t, -bound, bound, g)
+// XavierOpt are the options of the Xavier initialisers. The zero value is PyTorch's default.
+type XavierOpt struct {
+	// Gain is the factor of the numbers, such as [Gain] of the function that follows the layer; 0 means 1.
+	Gain float64
+	// Generator draws the numbers; nil stands for the Exec's own generator.
+	Generator *HostGenerator
 }
 
-// InitXavierNormal draws from the normal distribution of standard deviation gain·√(2/(fanIn+fanOut)). PyTorch's gain is 1. A nil g stands
-// for x's own generator.
-func InitXavierNormal(x *tenon.Exec, t *tenon.Tensor, gain float64, g *HostGenerator) {
+// InitXavierUniform draws uniformly with the bound gain·√(6/(fanIn+fanOut)) (X. Glorot, Y. Bengio, AISTATS 2010).
+func InitXavierUniform(x *tenon.Exec, t *tenon.Tensor, opts ...XavierOpt) {
+	opt := core.One("InitXavierUniform", opts)
+	in, out := fans("InitXavierUniform", t.Shape())
+	bound := math.Sqrt(3) * core.Or(opt.Gain, 1) * math.Sqrt(2/float64(in+out))
+	InitUniform(x, t, -bound, bound, InitOpt{Generator: opt.Generator})
+}
+
+// InitXavierNormal draws from the normal distribution of standard deviation gain·√(2/(fanIn+fanOut)).
+func InitXavierNormal(x *tenon.Exec, t *tenon.Tensor, opts ...XavierOpt) {
+	opt := core.One("InitXavierNormal", opts)
 	in, out := fans("InitXavierNormal", t.Shape())
-	InitNormal(x, t, 0, gain*math.Sqrt(2/float64(in+out)), g)
+	InitNormal(x, t, 0, core.Or(opt.Gain, 1)*math.Sqrt(2/float64(in+out)), InitOpt{Generator: opt.Generator})
 }
 
 // KaimingOpt are the options of the Kaiming initialisers. The zero value is PyTorch's default.
@@ -60,6 +76,8 @@ type KaimingOpt struct {
 	FanOut bool
 	// Nonlinearity is the function that follows the layer; the zero value is GainLeakyReLU.
 	Nonlinearity Nonlinearity
+	// Generator draws the numbers; nil stands for the Exec's own generator.
+	Generator *HostGenerator
 }
 
 // std returns the standard deviation gain/√fan.
@@ -68,12 +86,11 @@ func (o KaimingOpt) std(op string, shape []int) float64 {
 	if o.FanOut {
 		fan = out
 	}
-	return Gain(o.Nonlinearity, core.Or(o.A, 0)) / math.Sqrt(float64(fan))
+	return gainOf(o.Nonlinearity, core.Or(o.A, 0)) / math.Sqrt(float64(fan))
 }
 
-// InitKaimingUniform draws uniformly with the bound gain·√(3/fan) (K. He et al., ICCV 2015). A tensor without elements stays as it is. A
-// nil g stands for x's own generator.
-func InitKaimingUniform(x *tenon.Exec, t *tenon.Tensor, g *HostGenerator, opts ...KaimingOpt) {
+// InitKaimingUniform draws uniformly with the bound gain·√(3/fan) (K. He et al., ICCV 2015). A tensor without elements stays as it is.
+func InitKaimingUniform(x *tenon.Exec, t *tenon.Tensor, opts ...KaimingOpt) {
 	core.Made((*core.Exec)(x), "InitKaimingUniform")
 	opt := core.One("InitKaimingUniform", opts)
 	core.MadeTensor((*core.Tensor)(t), "InitKaimingUniform")
@@ -81,19 +98,18 @@ func InitKaimingUniform(x *tenon.Exec, t *tenon.Tensor, g *HostGenerator, opts .
 		return
 	}
 	bound := math.Sqrt(3) * opt.std("InitKaimingUniform", t.Shape())
-	InitUniform(x, t, -bound, bound, g)
+	InitUniform(x, t, -bound, bound, InitOpt{Generator: opt.Generator})
 }
 
-// InitKaimingNormal draws from the normal distribution of standard deviation gain/√fan. A tensor without elements stays as it is. A nil g
-// stands for x's own generator.
-func InitKaimingNormal(x *tenon.Exec, t *tenon.Tensor, g *HostGenerator, opts ...KaimingOpt) {
+// InitKaimingNormal draws from the normal distribution of standard deviation gain/√fan. A tensor without elements stays as it is.
+func InitKaimingNormal(x *tenon.Exec, t *tenon.Tensor, opts ...KaimingOpt) {
 	core.Made((*core.Exec)(x), "InitKaimingNormal")
 	opt := core.One("InitKaimingNormal", opts)
 	core.MadeTensor((*core.Tensor)(t), "InitKaimingNormal")
 	if t.Numel() == 0 {
 		return
 	}
-	InitNormal(x, t, 0, opt.std("InitKaimingNormal", t.Shape()), g)
+	InitNormal(x, t, 0, opt.std("InitKaimingNormal", t.Shape()), InitOpt{Generator: opt.Generator})
 }
 
 // Nonlinearity is the function that follows a layer, which determines the scale of its initial weights.
@@ -110,10 +126,20 @@ const (
 	GainSELU
 )
 
+// GainOpt are the options of Gain. The zero value is PyTorch's default.
+type GainOpt struct {
+	// A is the negative slope of GainLeakyReLU; 0 means 0.01.
+	A float64
+}
+
 // Gain returns the factor by which the weights before a nonlinearity should be larger, as torch.nn.init.calculate_gain does: 1 for
 // GainLinear and GainSigmoid, 5/3 for GainTanh, √2 for GainReLU, √(2/(1+a²)) for GainLeakyReLU with the negative slope a, 3/4 for
 // GainSELU.
-func Gain(nonlinearity Nonlinearity, a float64) float64 {
+func Gain(nonlinearity Nonlinearity, opts ...GainOpt) float64 {
+	return gainOf(nonlinearity, core.Or(core.One("Gain", opts).A, 0.01))
+}
+
+func gainOf(nonlinearity Nonlinearity, a float64) float64 {
 	switch nonlinearity {
 	case GainLinear, GainSigmoid:
 		return 1
@@ -171,7 +197,7 @@ func (l layer) weightAndBias(x *tenon.Exec, noBias bool, shape ...int) (weight, 
 	if fanIn > 0 {
 		bound = 1 / math.Sqrt(float64(fanIn))
 	}
-	weight = l.param(x, math.Sqrt(3)*Gain(GainLeakyReLU, math.Sqrt(5))*bound, shape...)
+	weight = l.param(x, math.Sqrt(3)*gainOf(GainLeakyReLU, math.Sqrt(5))*bound, shape...)
 	if !noBias {
 		bias = l.param(x, bound, shape[0])
 	}

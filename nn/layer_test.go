@@ -309,7 +309,7 @@ func TestDeviceInit(t *testing.T) {
 			t.Errorf("the largest weight is %v of at most 0.1", most)
 		}
 		w := x.Empty([]int{1000}, tenon.Float64)
-		nn.InitNormal(x, w, 5, .001, nil)
+		nn.InitNormal(x, w, 5, .001)
 		mean, err := x.Item(x.Mean(w, nil))
 		if err != nil || math.Abs(mean-5) > .001 {
 			t.Errorf("mean %v, %v", mean, err)

@@ -95,7 +95,7 @@ type SmoothL1Loss struct {
 
 // Forward returns the loss of in for target, of shapes that broadcast.
 func (l SmoothL1Loss) Forward(x *tenon.Exec, in, target *tenon.Tensor) *tenon.Tensor {
-	return x.SmoothL1Loss(in, target, core.Or(l.Beta, 1), l.Opt)
+	return x.SmoothL1Loss(in, target, tenon.SmoothL1LossOpt{Beta: l.Beta, Reduction: l.Opt.Reduction})
 }
 
 // HuberLoss is SmoothL1Loss times Delta.
@@ -108,7 +108,7 @@ type HuberLoss struct {
 
 // Forward returns the loss of in for target, of shapes that broadcast.
 func (l HuberLoss) Forward(x *tenon.Exec, in, target *tenon.Tensor) *tenon.Tensor {
-	return x.HuberLoss(in, target, core.Or(l.Delta, 1), l.Opt)
+	return x.HuberLoss(in, target, tenon.HuberLossOpt{Delta: l.Delta, Reduction: l.Opt.Reduction})
 }
 
 // BCELoss is the binary cross-entropy of probabilities. BCEWithLogitsLoss, which takes the input of the sigmoid, is more accurate.

@@ -377,14 +377,14 @@ func TestInit(t *testing.T) {
 			want float64
 			f    func()
 		}{
-			{"uniform", 4 / math.Sqrt(12), func() { nn.InitUniform(x, w, -1, 3, g) }},
-			{"normal", 2, func() { nn.InitNormal(x, w, 1, 2, g) }},
+			{"uniform", 4 / math.Sqrt(12), func() { nn.InitUniform(x, w, -1, 3, nn.InitOpt{Generator: g}) }},
+			{"normal", 2, func() { nn.InitNormal(x, w, 1, 2, nn.InitOpt{Generator: g}) }},
 			{"constant", 0, func() { nn.InitConstant(x, w, 3) }},
-			{"xavier uniform", math.Sqrt(2.0 / 140), func() { nn.InitXavierUniform(x, w, 1, g) }},
-			{"xavier normal", 2 * math.Sqrt(2.0/140), func() { nn.InitXavierNormal(x, w, 2, g) }},
-			{"kaiming uniform", math.Sqrt(2.0 / 60), func() { nn.InitKaimingUniform(x, w, g) }},
+			{"xavier uniform", math.Sqrt(2.0 / 140), func() { nn.InitXavierUniform(x, w, nn.XavierOpt{Generator: g}) }},
+			{"xavier normal", 2 * math.Sqrt(2.0/140), func() { nn.InitXavierNormal(x, w, nn.XavierOpt{Gain: 2, Generator: g}) }},
+			{"kaiming uniform", math.Sqrt(2.0 / 60), func() { nn.InitKaimingUniform(x, w, nn.KaimingOpt{Generator: g}) }},
 			{"kaiming normal", 5.0 / 3 / math.Sqrt(80), func() {
-				nn.InitKaimingNormal(x, w, g, nn.KaimingOpt{FanOut: true, Nonlinearity: nn.GainTanh})
+				nn.InitKaimingNormal(x, w, nn.KaimingOpt{Generator: g, FanOut: true, Nonlinearity: nn.GainTanh})
 			}},
 		} {
 			if got := std(c.f); math.Abs(got-c.want) > 0.04*c.want {
@@ -395,10 +395,11 @@ func TestInit(t *testing.T) {
 		nn.InitEye(x, m)
 		wantFloats(t, x, m, 1, 0, 0, 0, 1, 0)
 		wantError(t, func() { nn.InitEye(x, w) }, "2 dimensions")
-		wantError(t, func() { nn.InitXavierUniform(x, x.Empty([]int{3}, tenon.Float32), 1, g) }, "fewer than 2 dimensions")
-		wantError(t, func() { nn.Gain(99, 0) }, "Unsupported nonlinearity 99")
+		wantError(t, func() { nn.InitXavierUniform(x, x.Empty([]int{3}, tenon.Float32), nn.XavierOpt{Generator: g}) },
+			"fewer than 2 dimensions")
+		wantError(t, func() { nn.Gain(99, nn.GainOpt{A: tenon.Zero}) }, "Unsupported nonlinearity 99")
 		empty := x.Empty([]int{0, 3}, tenon.Float32)
-		nn.InitKaimingUniform(x, empty, g)
-		nn.InitKaimingNormal(x, empty, g)
+		nn.InitKaimingUniform(x, empty, nn.KaimingOpt{Generator: g})
+		nn.InitKaimingNormal(x, empty, nn.KaimingOpt{Generator: g})
 	})
 }

@@ -50,7 +50,7 @@ func NewLayerNorm(x *tenon.Exec, shape []int, opts ...NormOpt) *LayerNorm {
 // Forward returns in, whose last dimensions have the layer's shape, normalised.
 func (n *LayerNorm) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	made(n, "LayerNorm")
-	return x.LayerNorm(in, n.Weight.Tensor(), n.Bias.Tensor(), n.shape, n.eps)
+	return x.LayerNorm(in, n.Weight.Tensor(), n.Bias.Tensor(), n.shape, tenon.NormOpt{Eps: core.Exactly(n.eps)})
 }
 
 // RMSNorm divides by the root mean square of the last dimensions.
@@ -73,7 +73,7 @@ func NewRMSNorm(x *tenon.Exec, shape []int, opts ...NormOpt) *RMSNorm {
 // Forward returns in, whose last dimensions have the layer's shape, normalised.
 func (n *RMSNorm) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	made(n, "RMSNorm")
-	return x.RMSNorm(in, n.Weight.Tensor(), n.shape, n.eps)
+	return x.RMSNorm(in, n.Weight.Tensor(), n.shape, tenon.NormOpt{Eps: n.eps})
 }
 
 // GroupNorm normalises over groups of channels.
@@ -100,5 +100,5 @@ func NewGroupNorm(x *tenon.Exec, groups, channels int, opts ...NormOpt) *GroupNo
 // Forward returns in [N, C, …], normalised.
 func (n *GroupNorm) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	made(n, "GroupNorm")
-	return x.GroupNorm(in, n.Weight.Tensor(), n.Bias.Tensor(), n.groups, n.eps)
+	return x.GroupNorm(in, n.Weight.Tensor(), n.Bias.Tensor(), n.groups, tenon.NormOpt{Eps: core.Exactly(n.eps)})
 }

@@ -210,7 +210,7 @@ func (p *pass) check(x *tenon.Exec, weights [][]RecurrentWeights, in, lengths *t
 
 // after returns, in the layout of the input without features, whether a step comes after the end of its row.
 func (p *pass) after(x *tenon.Exec, steps int, lengths *tenon.Tensor) *tenon.Tensor {
-	step := x.Arange(0, float64(steps), 1, tenon.Int64)
+	step := x.Arange(float64(steps), tenon.Int64)
 	if p.time == 0 {
 		return x.Ge(x.Unsqueeze(step, 1), lengths)
 	}

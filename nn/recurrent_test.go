@@ -317,7 +317,7 @@ func trainRecurrent(t *testing.T, x *tenon.Exec, do func(x *tenon.Exec, f func(x
 	defer sgd.Close()
 	in, lengths := x.Empty([]int{3, 5, 3}, tenon.Float32), x.Zeros([]int{3}, tenon.Int64)
 	for step := range 6 {
-		nn.InitNormal(x, in, 0, 1, g)
+		nn.InitNormal(x, in, 0, 1, nn.InitOpt{Generator: g})
 		x.CopyInto(lengths, tenon.From(x, []int64{5, int64(step), 2}))
 		err := do(x, func(x *tenon.Exec) error {
 			h, _, _ := m[0].(*nn.LSTM).Forward(x, in, nn.LSTMForwardOpt{Lengths: lengths})
@@ -458,7 +458,7 @@ func TestRecurrentNames(t *testing.T) {
 			got = append(got, fmt.Sprint(name, p.Tensor().Shape()))
 			if p.Tensor().DType() == tenon.Float32 {
 				want := x.Empty(p.Tensor().Shape(), tenon.Float32)
-				nn.InitUniform(x, want, -1.0/3, 1.0/3, g)
+				nn.InitUniform(x, want, -1.0/3, 1.0/3, nn.InitOpt{Generator: g})
 				if !slices.Equal(floats(t, x, p.Tensor()), floats(t, x, want)) {
 					t.Errorf("%s has other initial values", name)
 				}

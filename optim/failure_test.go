@@ -359,9 +359,9 @@ func weights(x *tenon.Exec, count int) []*nn.Param {
 		ps = append(ps, p)
 	}
 	for i := range count {
-		add(nn.NewParam(x.AddS(x.Arange(0, 5, 1, tenon.Float32), float64(i))), x.SubS(x.Arange(0, 5, 1, tenon.Float32), 2))
+		add(nn.NewParam(x.AddS(x.Arange(5, tenon.Float32), float64(i))), x.SubS(x.Arange(5, tenon.Float32), 2))
 	}
-	add(nn.NewParam(x.Full([]int{2, 3}, .5, tenon.Float32)), x.Clone(x.Transpose(x.Reshape(x.Arange(0, 6, 1, tenon.Float32), 3, 2), 0, 1)))
+	add(nn.NewParam(x.Full([]int{2, 3}, .5, tenon.Float32)), x.Clone(x.Transpose(x.Reshape(x.Arange(6, tenon.Float32), 3, 2), 0, 1)))
 	add(nn.NewParam(x.Full([]int{4}, 2, tenon.BFloat16)), x.Full([]int{4}, .25, tenon.BFloat16))
 	return ps
 }

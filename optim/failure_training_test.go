@@ -272,7 +272,7 @@ func normed(opt nn.BatchNormOpt) func(t *testing.T, x *tenon.Exec) *world {
 	return func(t *testing.T, x *tenon.Exec) *world {
 		b := nn.NewBatchNorm1d(x, 3, opt)
 		w := &world{params: []*nn.Param{b.Weight, b.Bias}, more: b, buffers: map[string]*tenon.Tensor{
-			"in": x.Reshape(x.Arange(0, 12, 1, tenon.Float32), 4, 3), "mean": b.RunningMean.Tensor(), "var": b.RunningVar.Tensor(),
+			"in": x.Reshape(x.Arange(12, tenon.Float32), 4, 3), "mean": b.RunningMean.Tensor(), "var": b.RunningVar.Tensor(),
 			"n": b.NumBatchesTracked.Tensor()}}
 		w.own = func() { nn.Close(b) }
 		return w
@@ -286,7 +286,7 @@ func forwardNorm(x *tenon.Exec, w *world) error {
 
 func tables(t *testing.T, x *tenon.Exec) *world {
 	m := func(scale float64) *tenon.Tensor {
-		return x.MulS(x.Reshape(x.Arange(1, 10, 1, tenon.Float32), 3, 3), scale)
+		return x.MulS(x.Reshape(x.Arange(10, tenon.Float32, tenon.ArangeOpt{Start: 1}), 3, 3), scale)
 	}
 	return &world{gen: seeded(t, x), params: []*nn.Param{nn.NewParam(m(1))}, buffers: map[string]*tenon.Tensor{"a": m(1), "b": m(.5),
 		"h": x.ToDType(m(1./16), tenon.Float16)}}

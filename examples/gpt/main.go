@@ -213,7 +213,7 @@ func (t *training) write(x *tenon.Exec, prompt []byte, n int, temperature float6
 		err := x.NoGrad().Do(func(x *tenon.Exec) error {
 			seen := t.encode(text[max(0, len(text)-t.model.config.context):])
 			logits := x.DivS(x.Index(t.model.Forward(x, tenon.From(x, seen, 1, len(seen))), 0, -1), temperature)
-			top, _ := x.TopK(logits, k, -1)
+			top, _ := x.TopK(logits, k)
 			likely := x.MaskedFillS(logits, x.Lt(logits, x.Index(top, -1)), math.Inf(-1))
 			drawn, err := x.Item(x.Multinomial(x.Softmax(likely, -1), 1))
 			if err != nil {

@@ -77,7 +77,7 @@ func newGPT(x *tenon.Exec, c config) *gpt {
 	m.Head = &nn.Linear{Weight: m.Tokens.Weight} // the two share their weight
 	for _, p := range nn.Params(m) {
 		if p.Tensor().Dim() > 1 {
-			nn.InitNormal(x, p.Tensor(), 0, 0.02, nil)
+			nn.InitNormal(x, p.Tensor(), 0, 0.02)
 		}
 	}
 	return m
@@ -86,7 +86,7 @@ func newGPT(x *tenon.Exec, c config) *gpt {
 // Forward returns the logits [batch, time, vocab] of the tokens that follow each of in [batch, time].
 func (m *gpt) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
-		positions := x.Arange(0, float64(in.Size(1)), 1, tenon.Int64)
+		positions := x.Arange(float64(in.Size(1)), tenon.Int64)
 		h := x.Add(m.Tokens.Forward(x, in), m.Positions.Forward(x, positions))
 		for _, b := range m.Blocks {
 			if m.config.recompute {

@@ -100,9 +100,9 @@ func newLlama(x *tenon.Exec, c config) *llama {
 		})
 	}
 	x.Scope(func(x *tenon.Exec) {
-		pairs := x.Arange(0, float64(headWidth/2), 1, tenon.Float32)
+		pairs := x.Arange(float64(headWidth/2), tenon.Float32)
 		speeds := x.Exp(x.MulS(pairs, -2*math.Log(10000)/float64(headWidth)))
-		angles := x.Outer(x.Arange(0, float64(c.context), 1, tenon.Float32), speeds)
+		angles := x.Outer(x.Arange(float64(c.context), tenon.Float32), speeds)
 		m.Cos, m.Sin = buffer(x.Keep(x.ToDType(x.Cos(angles), c.dtype))), buffer(x.Keep(x.ToDType(x.Sin(angles), c.dtype)))
 	})
 	return m
@@ -128,7 +128,7 @@ func (m *llama) forward(x *tenon.Exec, tokens *tenon.Tensor, p place) *tenon.Ten
 func (m *llama) next(x *tenon.Exec, tokens []int64) (token float64, err error) {
 	err = x.Do(func(x *tenon.Exec) error {
 		logits := m.Forward(x, tenon.From(x, tokens, 1, len(tokens)))
-		token, err = x.Item(x.ArgMax(x.Index(logits, 0, -1), nil, false))
+		token, err = x.Item(x.ArgMax(x.Index(logits, 0, -1), nil))
 		return err
 	})
 	return token, err
@@ -144,12 +144,12 @@ type decoder struct {
 func newDecoder(x *tenon.Exec, m *llama) (*decoder, error) {
 	d := &decoder{token: x.Zeros([]int{1, 1}, tenon.Int64), position: x.Zeros([]int{1}, tenon.Int64)}
 	graph, err := x.Capture(func(x *tenon.Exec) {
-		positions := x.Arange(0, float64(m.Cos.Tensor().Size(0)), 1, tenon.Int64)
+		positions := x.Arange(float64(m.Cos.Tensor().Size(0)), tenon.Int64)
 		logits := m.forward(x, d.token, place{
 			cos: x.Index(m.Cos.Tensor(), d.position), sin: x.Index(m.Sin.Tensor(), d.position),
 			position: d.position, visible: x.Le(positions, d.position),
 		})
-		x.CopyInto(d.token, x.ArgMax(logits, []int{-1}, false))
+		x.CopyInto(d.token, x.ArgMax(logits, []int{-1}))
 		x.AddSInto(d.position, d.position, 1)
 	})
 	d.graph = graph

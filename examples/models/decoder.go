@@ -62,7 +62,7 @@ func decoder(x *tenon.Exec, small bool) ([]work, error) {
 		all = append(all, &layer{norm(), norm(), linear(width, width), linear(width, keyHeads*headWidth), linear(width, keyHeads*headWidth),
 			linear(width, width), linear(width, hidden), linear(width, hidden), linear(hidden, width), cache(), cache()})
 	}
-	pairs, positions := x.Arange(0, float64(headWidth/2), 1, tenon.Float32), x.Arange(0, float64(context), 1, tenon.Int64)
+	pairs, positions := x.Arange(float64(headWidth/2), tenon.Float32), x.Arange(float64(context), tenon.Int64)
 	speeds := x.Exp(x.MulS(pairs, -2*math.Log(500000)/float64(headWidth)))
 	angles := x.Outer(x.ToDType(positions, tenon.Float32), speeds)
 	cos, sin := x.ToDType(x.Cos(angles), dtype), x.ToDType(x.Sin(angles), dtype)
@@ -76,7 +76,7 @@ func decoder(x *tenon.Exec, small bool) ([]work, error) {
 			h = l.forward(x, h, p)
 		}
 		x.CopyInto(scores, x.Linear(last.Forward(x, h), embed.Weight.Tensor(), nil))
-		x.CopyInto(token, x.ArgMax(scores, []int{-1}, false))
+		x.CopyInto(token, x.ArgMax(scores, []int{-1}))
 		return nil
 	}}}, nil
 }

@@ -40,9 +40,9 @@ func gpt2(x *tenon.Exec, small bool) ([]work, error) {
 	}
 	body := append(blocks, norm(), &nn.Linear{Weight: tokens.Weight})
 	opt, err := optim.NewAdamW(nn.Params([]nn.Module{tokens, positions, body}), optim.AdamOpt{LR: 3e-4})
-	draw := func(shape ...int) *tenon.Tensor { return x.RandInt(0, int64(vocab), shape, tenon.Int64) }
+	draw := func(shape ...int) *tenon.Tensor { return x.RandInt(int64(vocab), shape, tenon.Int64) }
 	in, want := draw(batch, context), draw(batch*context)
-	numbers := x.Arange(0, float64(context), 1, tenon.Int64)
+	numbers := x.Arange(float64(context), tenon.Int64)
 	return []work{training(x, "gpt2, training", opt, func(x *tenon.Exec) *tenon.Tensor {
 		logits := body.Forward(x, x.Add(tokens.Forward(x, in), positions.Forward(x, numbers)))
 		return x.CrossEntropy(x.Flatten(logits, 0, 1), want)

@@ -48,7 +48,7 @@ func resnet50(x *tenon.Exec, small bool) (all []work, err error) {
 	if small {
 		depths, width, batch, side = []int{1, 2}, 4, 2, 32
 	}
-	labels := x.RandInt(0, 1000, []int{batch}, tenon.Int64)
+	labels := x.RandInt(1000, []int{batch}, tenon.Int64)
 	layouts := map[string]func(t *tenon.Tensor) *tenon.Tensor{"first": x.NoGrad().Contiguous, "last": x.NoGrad().ChannelsLast}
 	for _, channels := range []string{"first", "last"} {
 		name, lay := "resnet50, channels "+channels+", ", layouts[channels]

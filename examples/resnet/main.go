@@ -56,7 +56,7 @@ func newModel(x *tenon.Exec) nn.Sequential {
 // draw returns n random images and the number of each one's bright quadrant.
 func draw(x *tenon.Exec, n int) (images, labels *tenon.Tensor) {
 	const half = 8
-	labels = x.RandInt(0, 4, []int{n}, tenon.Int64)
+	labels = x.RandInt(4, []int{n}, tenon.Int64)
 	bright := x.MulS(x.View(x.OneHot(labels, 4), n, 1, 2, 1, 2, 1), 0.5)
 	noise := x.Rand([]int{n, 3, 2, half, 2, half}, tenon.Float32)
 	return x.View(x.Add(noise, bright), n, 3, 2*half, 2*half), labels
@@ -94,7 +94,7 @@ func run(o options, out io.Writer) error {
 	defer x.Close()
 	x.Device().Generator().SetSeed(3)
 	if o.snapshot != "" {
-		history := cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll, MaxEntries: 100_000}
+		history := cuda.History{MaxEntries: 100_000}
 		if err := x.Device().RecordMemoryHistory(history); err != nil {
 			return err
 		}
@@ -169,7 +169,7 @@ func evaluate(x *tenon.Exec, model nn.Module, n int) (accuracy float64, err erro
 	nn.Eval(model)
 	err = x.NoGrad().Do(func(x *tenon.Exec) error {
 		images, labels := draw(x, n)
-		right := x.Eq(x.ArgMax(model.Forward(x, images), []int{1}, false), labels)
+		right := x.Eq(x.ArgMax(model.Forward(x, images), []int{1}), labels)
 		accuracy, err = x.Item(x.Mean(right, nil, tenon.SumOpt{DType: tenon.Float32}))
 		return err
 	})

@@ -107,7 +107,8 @@ func furthest(x *tenon.Exec, rows, columns int) (distances []float64, err error)
 			SetRequiresGrad(true)
 		grad := x.RandN([]int{rows, columns}, tenon.Float32)
 		var all [2][]*tenon.Tensor
-		for i, out := range []*tenon.Tensor{normalize(x, in, weight, 1e-5), x.RMSNorm(in, weight, []int{columns}, 1e-5)} {
+		for i, out := range []*tenon.Tensor{normalize(x, in, weight, 1e-5),
+			x.RMSNorm(in, weight, []int{columns}, tenon.NormOpt{Eps: 1e-5})} {
 			gradients, err := x.Grad([]*tenon.Tensor{out}, []*tenon.Tensor{in, weight}, tenon.GradOpt{Gradients: []*tenon.Tensor{grad}})
 			if err != nil {
 				return err

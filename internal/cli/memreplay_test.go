@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"tenon.dev"
-	"tenon.dev/cuda"
 	"tenon.dev/internal/snapshot"
 	"tenon.dev/memviz/replay"
 )
@@ -119,7 +118,7 @@ func TestMemreplayTenon(t *testing.T) {
 		}
 	}
 	d := x.Device()
-	ok(d.RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryAll, Context: cuda.ContextAll}))
+	ok(d.RecordMemoryHistory())
 	side, err := d.Stream()
 	ok(err)
 	x.Scope(func(x *tenon.Exec) {

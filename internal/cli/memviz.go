@@ -123,7 +123,7 @@ func (c *memvizShow) Run(con *console) error {
 	defer done()
 	if c.Static != "" {
 		return writeOutput(c.Static, con.file, func(w io.Writer) error {
-			return memviz.WriteStatic(w, rec, before, memviz.StaticOptions{})
+			return memviz.WriteStatic(w, rec, before)
 		})
 	}
 	s, err := memviz.NewServer(rec, before)

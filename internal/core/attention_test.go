@@ -99,7 +99,7 @@ func TestAttentionOptions(t *testing.T) {
 		q, _ := randomOf(x, r, dtype.BFloat16, 2, 3, 20, 32)
 		k, _ := randomOf(x, r, dtype.BFloat16, 2, 3, 30, 32)
 		v, _ := randomOf(x, r, dtype.BFloat16, 2, 3, 30, 32)
-		mask := x.Ge(x.Unsqueeze(x.Arange(0, 20, 1, dtype.Int64), 1), x.Arange(0, 30, 1, dtype.Int64))
+		mask := x.Ge(x.Unsqueeze(x.Arange(20, dtype.Int64, ArangeOpt{}), 1), x.Arange(30, dtype.Int64, ArangeOpt{}))
 		causal := doubles(t, x, x.ScaledDotProductAttention(q, k, v, AttentionOpt{Causal: true}))
 		wantClose(t, "a mask of bool", doubles(t, x, x.ScaledDotProductAttention(q, k, v, AttentionOpt{Mask: mask})), causal, 1.0/64)
 		added := x.MaskedFillS(x.Zeros([]int{20, 30}, dtype.BFloat16), x.LogicalNot(mask), math.Inf(-1))
@@ -109,7 +109,7 @@ func TestAttentionOptions(t *testing.T) {
 		one := x.ScaledDotProductAttention(x.Select(q, 0, 1), x.Select(k, 0, 1), x.Select(v, 0, 1), AttentionOpt{Causal: true})
 		wantClose(t, "three dimensions", doubles(t, x, one), causal[len(causal)/2:], 1.0/64)
 		dropped := x.ScaledDotProductAttention(q, k, v, AttentionOpt{Dropout: 1})
-		if len(dropped.shape) != 4 || doubles(t, x, x.AMax(x.Abs(dropped), nil, false))[0] != 0 {
+		if len(dropped.shape) != 4 || doubles(t, x, x.AMax(x.Abs(dropped), nil, DimOpt{}))[0] != 0 {
 			t.Error("with all weights dropped something is left")
 		}
 		poisoned := x.Contiguous(q)

@@ -247,7 +247,7 @@ func TestAutocastTypes(t *testing.T) {
 		}
 		// With autocast to the first type, operations that convert their operands to one type refuse the second.
 		h, b, f := x.Ones([]int{2}, dtype.Float16), x.Ones([]int{2}, dtype.BFloat16), x.Ones([]int{2}, dtype.Float32)
-		wantError(t, Try(func() { y.AddCMul(f, h, b, 1) }), fault.Invalid, "autocast to bfloat16", "float16")
+		wantError(t, Try(func() { y.AddCMul(f, h, b, AddCMulOpt{}) }), fault.Invalid, "autocast to bfloat16", "float16")
 		wantError(t, Try(func() { y.Dot(f, h) }), fault.Invalid, "Dot", "float16")
 		// Tensors without dimensions do not widen those with dimensions in operations whose types PyTorch's autocast does not change.
 		zero := x.Ones(nil, dtype.Float32)
@@ -257,13 +257,13 @@ func TestAutocastTypes(t *testing.T) {
 				t.Errorf("%s of a bfloat16 vector and a float32 number gives %v", name, got.dt)
 			}
 		}
-		if got := y.AddCMul(b, b, zero, 1); got.dt != dtype.Float32 {
+		if got := y.AddCMul(b, b, zero, AddCMulOpt{}); got.dt != dtype.Float32 {
 			t.Errorf("AddCMul gives %v", got.dt)
 		}
 		// A type that the call requests is used.
 		for name, got := range map[string]*Tensor{
 			"Sum": y.Sum(h, nil, SumOpt{DType: dtype.Float16}), "Prod": y.Prod(h, nil, SumOpt{DType: dtype.Float16}),
-			"VectorNorm": y.VectorNorm(h, 2, nil, SumOpt{DType: dtype.Float16}),
+			"VectorNorm": y.VectorNorm(h, nil, VectorNormOpt{DType: dtype.Float16}),
 			"Softmax":    y.Softmax(h, 0, SoftmaxOpt{DType: dtype.Float16}),
 		} {
 			if got.dt != dtype.Float16 {
@@ -274,7 +274,7 @@ func TestAutocastTypes(t *testing.T) {
 			t.Errorf("a sum of halves makes %d conversions, want 0", n)
 		}
 		// A call that writes into a destination returns the destination's type.
-		y.AddCMulInto(h, h, h, h, 1)
+		y.AddCMulInto(h, h, h, h, AddCMulOpt{})
 		if v := doubles(t, x, h); v[0] != 2 {
 			t.Errorf("AddCMulInto gives %v", v)
 		}

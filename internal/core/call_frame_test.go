@@ -32,7 +32,7 @@ func TestFramesAreLeftEmpty(t *testing.T) {
 			"a number":                    func() { x.AddSInto(a, b, 2) },
 			"a factor":                    func() { x.AddScaled(a, b, 3) },
 			"a list":                      func() { x.Sum(a, []int{0}, SumOpt{}) },
-			"an attribute of its own":     func() { x.LayerNorm(a, nil, nil, []int{4}, 1e-5) },
+			"an attribute of its own":     func() { x.LayerNorm(a, nil, nil, []int{4}, NormOpt{}) },
 			"operands in a list":          func() { x.Cat([]*Tensor{a, b}, 0) },
 			"a draw":                      func() { x.Rand([]int{3}, dtype.Float32) },
 			"a change that is recorded":   func() { y := x.Exp(g); x.MulInto(y, y, b); x.Sum(y, nil, SumOpt{}) },

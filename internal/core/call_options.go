@@ -22,6 +22,14 @@ func Or(v, def float64) float64 {
 	return v
 }
 
+// Exactly returns the option that means v, which is not v itself if that is 0.
+func Exactly(v float64) float64 {
+	if v == 0 {
+		return Zero
+	}
+	return v
+}
+
 // Only returns the options of the call op, which takes them once or not at all. Options that are given more often are an error.
 func Only[T any](op string, opts []T) (opt T, err error) {
 	switch len(opts) {
@@ -41,6 +49,42 @@ func One[T any](op string, opts []T) T {
 		panic(err)
 	}
 	return opt
+}
+
+// Ints returns the whole numbers of the call op, of which those at the end may be left out: given, continued by the defaults.
+func Ints(op, what string, given []int, defaults ...int) []int {
+	if len(given) > len(defaults) {
+		panicAt(op, fault.Invalid, "there are %d numbers for %s; give at most %d", len(given), what, len(defaults))
+	}
+	copy(defaults, given)
+	return defaults
+}
+
+// Int is Ints for one number.
+func Int(op, what string, given []int, def int) int {
+	if len(given) > 0 {
+		return Ints(op, what, given, 0)[0]
+	}
+	return def
+}
+
+// whole returns the whole number that an option points to, or def if it was left out.
+func whole(p *int, def int) int {
+	if p == nil {
+		return def
+	}
+	return *p
+}
+
+// OrC is Or for complex numbers.
+func OrC(v, def complex128) complex128 {
+	switch v {
+	case 0:
+		return def
+	case Zero:
+		return 0
+	}
+	return v
 }
 
 // Pair returns an option for rows and columns, or def if it was left out. A pair with a single zero is an error: where PyTorch takes one

@@ -51,7 +51,7 @@ func TestRepeatedLaunches(t *testing.T) {
 		return x.AddS(a, float64(rng.IntN(4)))
 	}, func(x *Exec, a *Tensor) *Tensor { return x.MulS(a, rng.Float64()) },
 		func(x *Exec, a *Tensor) *Tensor { return x.GtS(a, float64(rng.IntN(2))) },
-		func(x *Exec, a *Tensor) *Tensor { return x.LeakyReLU(a, rng.Float64()) }}
+		func(x *Exec, a *Tensor) *Tensor { return x.LeakyReLU(a, LeakyReLUOpt{Slope: rng.Float64()}) }}
 	binary := []func(x *Exec, a, b *Tensor) *Tensor{(*Exec).Mul, (*Exec).Div, (*Exec).Maximum, (*Exec).Lt,
 		func(x *Exec, a, b *Tensor) *Tensor { return x.Where(x.Gt(a, b), a, b) },
 		func(x *Exec, a, b *Tensor) *Tensor { return x.Add(a, x.Select(b, 0, 0)) },

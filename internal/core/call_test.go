@@ -75,7 +75,7 @@ func TestEqualCallsCompareEqual(t *testing.T) {
 		same("Add", func() { x.Add(a, b) })
 		same("a NaN", func() { x.AddS(a, nan) })
 		same("Sum", func() { x.Sum(a, []int{1}, SumOpt{}) })
-		same("LayerNorm", func() { x.LayerNorm(a, w, nil, []int{3}, 1e-5) })
+		same("LayerNorm", func() { x.LayerNorm(a, w, nil, []int{3}, NormOpt{}) })
 		same("Slice", func() { x.Slice(a, 1, 0, 2, 1) })
 		same("Into", func() { x.AddInto(a, a, b) })
 		same("Cat", func() { x.Cat([]*Tensor{a, b, a, b, a, b}, 0) })

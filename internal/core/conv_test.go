@@ -29,7 +29,7 @@ func TestConvKeepsChannelsLast(t *testing.T) {
 			{dtype.Float64, 2, 6, 4, 5, 2, Conv2dOpt{Dilation: [2]int{2, 1}}, true},
 		} {
 			numbers := func(shape ...int) *Tensor { // whole, so that sums are exact
-				return x.ToDType(x.RandInt(-3, 4, shape, dtype.Int64), c.dt)
+				return x.ToDType(x.RandInt(4, shape, dtype.Int64, RandIntOpt{Low: -3}), c.dt)
 			}
 			in, w := numbers(c.batch, c.in, c.side, c.side), numbers(c.out, c.in/max(c.opt.Groups, 1), c.by, c.by)
 			var b *Tensor
@@ -50,7 +50,7 @@ func TestConvKeepsChannelsLast(t *testing.T) {
 				xi.SetRequiresGrad(true)
 				wi.SetRequiresGrad(true)
 				y := x.Conv2d(xi, wi, b, c.opt)
-				weight := x.ToDType(x.AddS(x.Remainder(x.View(x.Arange(0, float64(y.Numel()), 1, dtype.Int64), y.Shape()...),
+				weight := x.ToDType(x.AddS(x.Remainder(x.View(x.Arange(float64(y.Numel()), dtype.Int64, ArangeOpt{}), y.Shape()...),
 					x.Full([]int{1}, 5, dtype.Int64)), -2), c.dt)
 				if err := x.Backward(x.Sum(x.Mul(y, weight), nil, SumOpt{}), BackwardOpt{}); err != nil {
 					t.Fatal(err)

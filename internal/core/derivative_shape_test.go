@@ -39,14 +39,14 @@ func rearrangements() []differentiable {
 		of("narrow", func(x *Exec, t *Tensor) *Tensor { return x.Narrow(t, 2, 1, 2) }),
 		of("select", func(x *Exec, t *Tensor) *Tensor { return x.Select(t, 1, -1) }),
 		of("slice", func(x *Exec, t *Tensor) *Tensor { return x.Slice(t, 2, 0, 4, 2) }),
-		of("diagonal", func(x *Exec, t *Tensor) *Tensor { return x.Diagonal(t, 1, 1, 2) }),
+		of("diagonal", func(x *Exec, t *Tensor) *Tensor { return x.Diagonal(t, DiagonalOpt{Offset: 1, Dims: [2]int{1, 2}}) }),
 		of("squeeze", func(x *Exec, t *Tensor) *Tensor { return x.Squeeze(x.Unsqueeze(t, 1)) }),
 		of("strided", func(x *Exec, t *Tensor) *Tensor { return x.AsStrided(t, []int{3, 2}, []int{4, 2}, 3) }),
 		of("strided over itself", func(x *Exec, t *Tensor) *Tensor { return x.AsStrided(t, []int{3, 3}, []int{1, 2}, 1) }),
 		of("strided of a view", func(x *Exec, t *Tensor) *Tensor { return x.AsStrided(x.Select(t, 0, 1), []int{5}, []int{2}, 13) }),
 		of("flip", func(x *Exec, t *Tensor) *Tensor { return x.Flip(t, 0, -1) }),
-		of("roll", func(x *Exec, t *Tensor) *Tensor { return x.Roll(t, []int{1, -2}, []int{1, 2}) }),
-		of("roll all", func(x *Exec, t *Tensor) *Tensor { return x.Roll(t, []int{5}, nil) }),
+		of("roll", func(x *Exec, t *Tensor) *Tensor { return x.Roll(t, []int{1, -2}, 1, 2) }),
+		of("roll all", func(x *Exec, t *Tensor) *Tensor { return x.Roll(t, []int{5}) }),
 		of("tril", func(x *Exec, t *Tensor) *Tensor { return x.Tril(t, 1) }),
 		of("triu", func(x *Exec, t *Tensor) *Tensor { return x.Triu(t, -1) }),
 		of("to float32 and back", func(x *Exec, t *Tensor) *Tensor { return x.ToDType(t, t.dt) }),
@@ -95,7 +95,7 @@ func indexings() []differentiable {
 			return x.IndexAdd(in[0], 0, places(x, []int{3}, 2, 0, 2), in[1], IndexAddOpt{Alpha: -0.5})
 		}),
 		{name: "topk", lo: 0.5, hi: 1.5, shape: []int{3, 4}, f: func(x *Exec, in []*Tensor) *Tensor {
-			values, _ := x.TopK(in[0], 2, 0, TopKOpt{})
+			values, _ := x.TopK(in[0], 2, TopKOpt{Dim: new(0)})
 			return values
 		}},
 		of("take_along_dim", 1, func(x *Exec, in []*Tensor) *Tensor {
@@ -134,16 +134,18 @@ func products() []differentiable {
 			return x.Outer(x.Select(x.Select(in[0], 0, 0), 0, 0), x.Ravel(in[1]))
 		}),
 		of("addmm", 3, func(x *Exec, in []*Tensor) *Tensor {
-			return x.AddMM(x.Select(x.Select(in[0], 2, 0), 0, 1), x.View(in[1], 8, 3), x.Slice(x.View(in[2], 3, 8), 1, 0, 3, 1), 0.5, -2)
+			return x.AddMM(x.Select(x.Select(in[0], 2, 0), 0, 1), x.View(in[1], 8, 3), x.Slice(x.View(in[2], 3, 8), 1, 0, 3, 1),
+				AddMMOpt{Beta: 0.5, Alpha: -2})
 		}),
 		of("baddbmm", 3, func(x *Exec, in []*Tensor) *Tensor {
-			return x.BAddBMM(x.Slice(in[0], 2, 0, 3, 1), in[1], x.View(in[2], 2, 4, 3), 2, 0.5)
+			return x.BAddBMM(x.Slice(in[0], 2, 0, 3, 1), in[1], x.View(in[2], 2, 4, 3), AddMMOpt{Beta: 2, Alpha: 0.5})
 		}),
 		of("addmm complex factors", 3, func(x *Exec, in []*Tensor) *Tensor {
 			if !in[0].dt.IsComplex() {
 				return x.MulS(x.Add(x.Add(in[0], in[1]), in[2]), 2)
 			}
-			return x.AddMMC(x.View(in[0], 24, 1), x.View(in[1], 24, 1), x.View(x.Select(x.Select(in[2], 0, 0), 0, 0), 1, 4), 1+2i, -1i)
+			return x.AddMMC(x.View(in[0], 24, 1), x.View(in[1], 24, 1), x.View(x.Select(x.Select(in[2], 0, 0), 0, 0), 1, 4),
+				AddMMCOpt{Beta: 1 + 2i, Alpha: -1i})
 		}),
 		of("linear", 3, func(x *Exec, in []*Tensor) *Tensor {
 			return x.Linear(in[0], x.View(in[1], 6, 4), x.Slice(x.Ravel(in[2]), 0, 0, 6, 1))
@@ -178,19 +180,22 @@ func windows() []differentiable {
 		}),
 		of("adaptive_avg_pool2d", 1, func(x *Exec, in []*Tensor) *Tensor { return x.AdaptiveAvgPool2d(in[0], [2]int{3, 2}) }),
 		of("layer_norm", 3, func(x *Exec, in []*Tensor) *Tensor {
-			return x.LayerNorm(in[0], x.Select(in[1], 0, 0), x.Select(in[2], 0, 0), []int{4, 3}, 0.1)
+			return x.LayerNorm(in[0], x.Select(in[1], 0, 0), x.Select(in[2], 0, 0), []int{4, 3}, NormOpt{Eps: 0.1})
 		}),
-		of("layer_norm plain", 1, func(x *Exec, in []*Tensor) *Tensor { return x.LayerNorm(in[0], nil, nil, []int{3}, 0.1) }),
-		of("rms_norm", 2, func(x *Exec, in []*Tensor) *Tensor { return x.RMSNorm(in[0], vector(x, in[1], 3), []int{3}, 0.1) }),
+		of("layer_norm plain", 1, func(x *Exec, in []*Tensor) *Tensor { return x.LayerNorm(in[0], nil, nil, []int{3}, NormOpt{Eps: 0.1}) }),
+		of("rms_norm", 2, func(x *Exec, in []*Tensor) *Tensor {
+			return x.RMSNorm(in[0], vector(x, in[1], 3), []int{3}, NormOpt{Eps: 0.1})
+		}),
 		of("group_norm", 3, func(x *Exec, in []*Tensor) *Tensor {
-			return x.GroupNorm(in[0], vector(x, in[1], 4), vector(x, in[2], 4), 2, 0.1)
+			return x.GroupNorm(in[0], vector(x, in[1], 4), vector(x, in[2], 4), 2, NormOpt{Eps: 0.1})
 		}),
 		of("batch_norm", 3, func(x *Exec, in []*Tensor) *Tensor {
-			return x.BatchNorm(in[0], vector(x, in[1], 4), vector(x, in[2], 4), nil, nil, 0, 0.1, BatchNormOpt{Training: true})
+			return x.BatchNorm(in[0], vector(x, in[1], 4), vector(x, in[2], 4), nil, nil,
+				BatchNormOpt{Momentum: Zero, Eps: 0.1, Training: true})
 		}),
 		of("batch_norm eval", 3, func(x *Exec, in []*Tensor) *Tensor {
 			mean, variance := x.Full([]int{4}, 0.5, dtype.Float64), x.Full([]int{4}, 2, dtype.Float64)
-			return x.BatchNorm(in[0], vector(x, in[1], 4), vector(x, in[2], 4), mean, variance, 0, 0.1, BatchNormOpt{})
+			return x.BatchNorm(in[0], vector(x, in[1], 4), vector(x, in[2], 4), mean, variance, BatchNormOpt{Momentum: Zero, Eps: 0.1})
 		}),
 	}
 	for _, r := range []Reduction{ReduceMean, ReduceSum, ReduceNone} {

@@ -57,10 +57,10 @@ func pointwise() []differentiable {
 		one("relu", -1, 1, false, (*Exec).ReLU), one("gelu", -2, 2, false, (*Exec).GELU), one("gelu tanh", -2, 2, false, (*Exec).GELUTanh),
 		one("silu", -2, 2, true, (*Exec).SiLU), one("logsigmoid", -2, 2, false, (*Exec).LogSigmoid),
 		one("nan_to_num", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.NanToNum(t, NanToNumOpt{}) }),
-		one("leaky_relu", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.LeakyReLU(t, 0.1) }),
-		one("elu", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.ELU(t, 1.5) }),
-		one("hardtanh", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.Hardtanh(t, -0.3, 0.4) }),
-		one("softplus", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.Softplus(t, 2, 1) }),
+		one("leaky_relu", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.LeakyReLU(t, LeakyReLUOpt{Slope: 0.1}) }),
+		one("elu", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.ELU(t, ELUOpt{Alpha: 1.5}) }),
+		one("hardtanh", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.Hardtanh(t, HardtanhOpt{Min: -0.3, Max: 0.4}) }),
+		one("softplus", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.Softplus(t, SoftplusOpt{Beta: 2, Threshold: 1}) }),
 		one("clamp", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.ClampS(t, -0.3, 0.4) }),
 		one("pow 3", 0.5, 2, true, func(x *Exec, t *Tensor) *Tensor { return x.PowS(t, 3) }),
 		one("pow 0", 0.5, 2, true, func(x *Exec, t *Tensor) *Tensor { return x.PowS(t, 0) }),
@@ -77,8 +77,10 @@ func pointwise() []differentiable {
 		one("angle", 0.5, 2, true, (*Exec).Angle), two("logaddexp2", -1, 1, false, (*Exec).LogAddExp2),
 		two("prelu", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor { return x.PReLU(x.Unsqueeze(a, 0), b) }),
 		two("prelu of one", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor { return x.PReLU(a, x.Select(b, 0, 1)) }),
-		two("smooth l1", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor { return x.SmoothL1Loss(a, b, 0.5, LossOpt{}) }),
-		two("huber", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor { return x.HuberLoss(a, b, 0.5, LossOpt{Reduction: ReduceNone}) }),
+		two("smooth l1", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor { return x.SmoothL1Loss(a, b, SmoothL1LossOpt{Beta: 0.5}) }),
+		two("huber", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor {
+			return x.HuberLoss(a, b, HuberLossOpt{Delta: 0.5, Reduction: ReduceNone})
+		}),
 		two("bce", 0.2, 0.8, false, func(x *Exec, a, b *Tensor) *Tensor {
 			return x.BCE(a, b, BCEOpt{Weight: From(x, []float64{1, 2, 3})})
 		}),
@@ -91,10 +93,10 @@ func pointwise() []differentiable {
 		{name: "clamp tensors", lo: -1, hi: 1, ins: 3, f: func(x *Exec, in []*Tensor) *Tensor { return x.Clamp(in[0], in[1], in[2]) }},
 		{name: "lerp", lo: -1, hi: 1, ins: 3, complex: true, f: func(x *Exec, in []*Tensor) *Tensor { return x.Lerp(in[0], in[1], in[2]) }},
 		{name: "addcmul", lo: -1, hi: 1, ins: 3, complex: true, f: func(x *Exec, in []*Tensor) *Tensor {
-			return x.AddCMul(in[0], in[1], in[2], 1.5)
+			return x.AddCMul(in[0], in[1], in[2], AddCMulOpt{Value: 1.5})
 		}},
 		{name: "addcdiv", lo: 0.5, hi: 1, ins: 3, complex: true, f: func(x *Exec, in []*Tensor) *Tensor {
-			return x.AddCDiv(in[0], in[1], in[2], 1.5)
+			return x.AddCDiv(in[0], in[1], in[2], AddCMulOpt{Value: 1.5})
 		}},
 		{name: "where", lo: -1, hi: 1, ins: 2, complex: true, f: func(x *Exec, in []*Tensor) *Tensor {
 			return x.Where(From(x, []bool{true, false, true}), in[0], in[1])
@@ -128,11 +130,11 @@ func reductions() []differentiable {
 		over("prod with zeros", 0.5, 2, true, func(x *Exec, t *Tensor) *Tensor {
 			return x.Prod(x.Sub(t, x.Select(x.Select(t, 0, 0), 0, 1)), []int{0}, SumOpt{})
 		}),
-		over("amax", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.AMax(t, rows, false) }),
-		over("amin", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.AMin(t, nil, true) }),
+		over("amax", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.AMax(t, rows, DimOpt{}) }),
+		over("amin", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.AMin(t, nil, DimOpt{KeepDim: true}) }),
 		over("max", -1, 1, false, (*Exec).Max), over("min", -1, 1, false, (*Exec).Min),
-		over("max dim", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { v, _ := x.MaxDim(t, -1, false); return v }),
-		over("min dim", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { v, _ := x.MinDim(t, 0, true); return v }),
+		over("max dim", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { v, _ := x.MaxDim(t, -1, DimOpt{}); return v }),
+		over("min dim", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { v, _ := x.MinDim(t, 0, DimOpt{KeepDim: true}); return v }),
 		over("var", -1, 1, true, func(x *Exec, t *Tensor) *Tensor { return x.Var(t, rows, VarOpt{}) }),
 		over("std", -1, 1, true, func(x *Exec, t *Tensor) *Tensor { return x.Std(t, nil, VarOpt{Correction: Zero}) }),
 		over("nansum", -1, 1, true, func(x *Exec, t *Tensor) *Tensor { return x.NanSum(t, rows, SumOpt{}) }),
@@ -144,13 +146,13 @@ func reductions() []differentiable {
 			_, m := x.VarMean(t, nil, VarOpt{KeepDim: true})
 			return m
 		}),
-		over("logsumexp", -1, 1, true, func(x *Exec, t *Tensor) *Tensor { return x.LogSumExp(t, rows, false) }),
+		over("logsumexp", -1, 1, true, func(x *Exec, t *Tensor) *Tensor { return x.LogSumExp(t, rows, DimOpt{}) }),
 		over("softmax", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.Softmax(t, 1, SoftmaxOpt{}) }),
 		over("log_softmax", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.LogSoftmax(t, 0, SoftmaxOpt{}) }),
 	}
 	for _, p := range []float64{0, 0.5, 1, 1.5, 2, 3, math.Inf(1), math.Inf(-1)} {
 		list = append(list, over(fmt.Sprintf("norm %v", p), 0.5, 2, true, func(x *Exec, t *Tensor) *Tensor {
-			return x.VectorNorm(t, p, rows, SumOpt{})
+			return x.VectorNorm(t, rows, VectorNormOpt{Ord: p})
 		}))
 	}
 	return list

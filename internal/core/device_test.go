@@ -139,10 +139,10 @@ func TestCopyIntoFromOtherDevice(t *testing.T) {
 func TestToLarge(t *testing.T) {
 	pair(t, rt.Selector{Kind: rt.CPU}, rt.Selector{Kind: rt.Sim}, func(t *testing.T, x, y *Exec) {
 		n := 33 << 20
-		a := y.ToDType(y.Arange(0, float64(n), 1, dtype.Int64), dtype.Uint8)
+		a := y.ToDType(y.Arange(float64(n), dtype.Int64, ArangeOpt{}), dtype.Uint8)
 		b := x.To(a, ToOpt{})
 		c := y.To(b, ToOpt{NonBlocking: true})
-		same, err := y.Item(y.AMin(y.ToDType(y.Eq(a, c), dtype.Uint8), nil, false))
+		same, err := y.Item(y.AMin(y.ToDType(y.Eq(a, c), dtype.Uint8), nil, DimOpt{}))
 		if err != nil || same != 1 {
 			t.Fatalf("not all elements came back: %v %v", same, err)
 		}

@@ -95,7 +95,7 @@ func TestEinsum(t *testing.T) {
 		run("abc,b->abc", "b")
 		run("ab->ba", "")
 
-		a, b := x.View(x.Arange(0, 24, 1, dtype.Float32), 2, 3, 4), x.View(x.Arange(0, 8, 1, dtype.Float32), 4, 2)
+		a, b := x.View(x.Arange(24, dtype.Float32, ArangeOpt{}), 2, 3, 4), x.View(x.Arange(8, dtype.Float32, ArangeOpt{}), 4, 2)
 		product := floats(t, x, x.MatMul(a, b))
 		same := func(what string, got *Tensor, want []float32) {
 			t.Helper()

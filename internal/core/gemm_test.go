@@ -265,7 +265,7 @@ func TestTF32Sides(t *testing.T) {
 					b = x.Expand(x.Slice(b, 0, 0, 1, 1), 2, k, n)
 					want = x.TF32(false).MatMul(a, b)
 				}
-				same, err := x.Item(x.All(x.Eq(x.TF32(true).MatMul(a, b), want), nil, false))
+				same, err := x.Item(x.All(x.Eq(x.TF32(true).MatMul(a, b), want), nil, DimOpt{}))
 				if err != nil || same != 1.0 {
 					t.Errorf("form %d: the products differ (%v, %v)", form, same, err)
 				}

@@ -170,7 +170,7 @@ func TestKernelsWaitForTheOneAhead(t *testing.T) {
 		if err := g.Close(); err != nil {
 			t.Fatal(err)
 		}
-		for _, v := range []*Tensor{small, x.AMin(big, nil, false), x.AMax(big, nil, false)} {
+		for _, v := range []*Tensor{small, x.AMin(big, nil, DimOpt{}), x.AMax(big, nil, DimOpt{})} {
 			if got := doubles(t, x, v)[0]; got != float64(3*rounds) {
 				t.Fatalf("after %d rounds there is a %v", 3*rounds, got)
 			}

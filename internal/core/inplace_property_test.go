@@ -51,15 +51,15 @@ func (p *twoWays) newBase() {
 	shape := [][]int{{3, 4}, {2, 3, 2}, {12}, {4, 1, 3}}[p.r.IntN(4)]
 	var t, value *Tensor
 	if p.r.IntN(3) == 0 {
-		t = x.ToDType(x.Reshape(x.Arange(1, 13, 1, dtype.Int64), shape...), dtype.Float64)
-		value = x.ToDType(x.Arange(1, 13, 1, dtype.Int64), dtype.Float64)
+		t = x.ToDType(x.Reshape(x.Arange(13, dtype.Int64, ArangeOpt{Start: 1}), shape...), dtype.Float64)
+		value = x.ToDType(x.Arange(13, dtype.Int64, ArangeOpt{Start: 1}), dtype.Float64)
 	} else {
 		t = x.MulS(x.Reshape(p.a, shape...), 1.5)
 		value = x.MulS(p.a, 1.5)
 	}
 	b := &functionalBase{value}
 	p.bases = append(p.bases, b)
-	p.views = append(p.views, &functionalView{b, t, x.Reshape(x.Arange(0, 12, 1, dtype.Int64), shape...), true})
+	p.views = append(p.views, &functionalView{b, t, x.Reshape(x.Arange(12, dtype.Int64, ArangeOpt{}), shape...), true})
 	p.note("base %v", shape)
 }
 
@@ -95,7 +95,9 @@ func (p *twoWays) view() {
 		name, f = fmt.Sprint("Permute ", dims), func(t *Tensor) *Tensor { return x.Permute(t, dims...) }
 	case n > 1 && r.IntN(2) == 0:
 		e, k := (d+1)%n, r.IntN(3)-1
-		name, f = fmt.Sprint("Diagonal ", k, d, e), func(t *Tensor) *Tensor { return x.Diagonal(t, k, d, e) }
+		name, f = fmt.Sprint("Diagonal ", k, d, e), func(t *Tensor) *Tensor {
+			return x.Diagonal(t, DiagonalOpt{Offset: k, Dims: [2]int{d, e}})
+		}
 	case r.IntN(3) == 0 && v.t.IsContiguous():
 		name, f = "View -1", func(t *Tensor) *Tensor { return x.View(t, -1) }
 	case r.IntN(3) == 0 && n < 4:
@@ -153,7 +155,7 @@ func (p *twoWays) change() {
 		x.MulInto(v.t, v.t, v.t)
 		result = x.Mul(old, old)
 	case 5:
-		x.AddCMulInto(v.t, v.t, in, p.w, 0.5)
+		x.AddCMulInto(v.t, v.t, in, p.w, AddCMulOpt{Value: 0.5})
 		result = x.Add(old, x.MulS(x.Mul(fn, p.w), 0.5))
 	default:
 		x.SubInto(v.t, in, v.t)

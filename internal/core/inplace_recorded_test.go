@@ -96,7 +96,7 @@ func (p *player) view(x *Exec, s *recordedStep) (views []*Tensor, ok bool) {
 	case "squeeze":
 		return []*Tensor{x.Squeeze(t)}, true
 	case "diagonal":
-		return []*Tensor{x.Diagonal(t, n[0], n[1], n[2])}, true
+		return []*Tensor{x.Diagonal(t, DiagonalOpt{Offset: n[0], Dims: [2]int{n[1], n[2]}})}, true
 	case "expand":
 		return []*Tensor{x.Expand(t, n...)}, true
 	case "strided":
@@ -175,7 +175,7 @@ func (p *player) step(x *Exec, s *recordedStep) {
 	case "copy":
 		x.CopyInto(t, p.operand(x, s))
 	case "addcmul":
-		x.AddCMulInto(t, t, p.operand(x, s), p.w[1], s.V)
+		x.AddCMulInto(t, t, p.operand(x, s), p.w[1], AddCMulOpt{Value: s.V})
 	default:
 		panic("unknown step " + s.Do)
 	}

@@ -520,9 +520,9 @@ func TestInPlaceOfNeighbours(t *testing.T) {
 		backward(t, x, sumOf(x, b), BackwardOpt{})
 		want(t, x, a.Grad(), 0, 14, 10, 0, 26, 22)
 		z := x.Zeros([]int{3, 3}, dtype.Float32)
-		wantError(t, Try(func() { x.CopyInto(x.Select(z, 1, 0), x.Diagonal(z, 0, 0, 1)) }), fault.Invalid, "overlaps")
+		wantError(t, Try(func() { x.CopyInto(x.Select(z, 1, 0), x.Diagonal(z, DiagonalOpt{})) }), fault.Invalid, "overlaps")
 		wantError(t, Try(func() { x.CopyInto(z, x.Transpose(z, 0, 1)) }), fault.Invalid, "overlaps")
-		x.CopyInto(x.Diagonal(z, 1, 0, 1), x.Diagonal(z, -1, 0, 1))
+		x.CopyInto(x.Diagonal(z, DiagonalOpt{Offset: 1}), x.Diagonal(z, DiagonalOpt{Offset: -1}))
 	})
 }
 

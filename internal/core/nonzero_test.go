@@ -139,7 +139,7 @@ func TestMaskedSelect(t *testing.T) {
 
 // steps returns a float32 tensor of the numbers from 0 on.
 func steps(x *Exec, shape []int) *Tensor {
-	return x.Reshape(x.Arange(0, float64(product(shape)), 1, dtype.Float32), shape...)
+	return x.Reshape(x.Arange(float64(product(shape)), dtype.Float32, ArangeOpt{}), shape...)
 }
 
 func product(shape []int) int {

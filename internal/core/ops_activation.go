@@ -230,28 +230,56 @@ func (x *Exec) GELUTanh(t *Tensor) *Tensor { return x.op(rowGELUTanh, t).call1()
 // SiLU returns t·sigmoid(t); for floating-point and complex tensors.
 func (x *Exec) SiLU(t *Tensor) *Tensor { return x.op(rowSiLU, t).call1() }
 
-// LeakyReLU returns t where it is positive, else slope·t (PyTorch's default slope is 0.01); for floating-point tensors.
-func (x *Exec) LeakyReLU(t *Tensor, slope float64) *Tensor {
-	return x.scalarsOp(rowLeakyReLU, t, slope).call1()
+// LeakyReLUOpt are the options of LeakyReLU. The zero value is PyTorch's default.
+type LeakyReLUOpt struct {
+	// Slope is the factor of numbers that are not positive; 0 means 0.01.
+	Slope float64
 }
 
-// ELU returns t where it is positive, else alpha·(exp(t)-1) (PyTorch's default alpha is 1); for floating-point tensors.
-func (x *Exec) ELU(t *Tensor, alpha float64) *Tensor {
-	return x.scalarsOp(rowELU, t, alpha, 1, 1).call1()
+// LeakyReLU returns t where it is positive, else slope·t; for floating-point tensors.
+func (x *Exec) LeakyReLU(t *Tensor, opt LeakyReLUOpt) *Tensor {
+	return x.scalarsOp(rowLeakyReLU, t, Or(opt.Slope, 0.01)).call1()
 }
 
-// Hardtanh returns t limited to the range from lo to hi (PyTorch's defaults are -1 and 1), with gradient 0 at the bounds; for
-// floating-point tensors and signed integers.
-func (x *Exec) Hardtanh(t *Tensor, lo, hi float64) *Tensor {
+// ELUOpt are the options of ELU. The zero value is PyTorch's default.
+type ELUOpt struct {
+	// Alpha is the factor of exp(t)-1; 0 means 1.
+	Alpha float64
+}
+
+// ELU returns t where it is positive, else alpha·(exp(t)-1); for floating-point tensors.
+func (x *Exec) ELU(t *Tensor, opt ELUOpt) *Tensor {
+	return x.scalarsOp(rowELU, t, Or(opt.Alpha, 1), 1, 1).call1()
+}
+
+// HardtanhOpt are the options of Hardtanh. The zero value is PyTorch's default.
+type HardtanhOpt struct {
+	// Min and Max are the bounds; both 0 stand for -1 and 1.
+	Min, Max float64
+}
+
+// Hardtanh returns t limited to the range from opt.Min to opt.Max, with gradient 0 at the bounds; for floating-point tensors and signed
+// integers.
+func (x *Exec) Hardtanh(t *Tensor, opt HardtanhOpt) *Tensor {
+	lo, hi := Or(opt.Min, 0), Or(opt.Max, 0)
+	if opt.Min == 0 && opt.Max == 0 {
+		lo, hi = -1, 1
+	}
 	f := x.op(rowHardtanh, t)
 	f.setHole(1, lo)
 	f.setHole(2, hi)
 	return f.call1()
 }
 
-// Softplus returns log(1+exp(beta·t))/beta, and t where beta·t > threshold (PyTorch's defaults are 1 and 20); for floating-point tensors.
-func (x *Exec) Softplus(t *Tensor, beta, threshold float64) *Tensor {
-	return x.scalarsOp(rowSoftplus, t, beta, threshold).call1()
+// SoftplusOpt are the options of Softplus. The zero value is PyTorch's default.
+type SoftplusOpt struct {
+	// Beta is the factor of t; 0 means 1. Threshold is the product beta·t above which the result is t; 0 means 20.
+	Beta, Threshold float64
+}
+
+// Softplus returns log(1+exp(beta·t))/beta, and t where beta·t is above the threshold; for floating-point tensors.
+func (x *Exec) Softplus(t *Tensor, opt SoftplusOpt) *Tensor {
+	return x.scalarsOp(rowSoftplus, t, Or(opt.Beta, 1), Or(opt.Threshold, 20)).call1()
 }
 
 // LogSigmoid returns log(1/(1+exp(-t))); for floating-point tensors.

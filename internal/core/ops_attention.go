@@ -289,8 +289,8 @@ func (x *Exec) causalMask(causal bool, q, k *Tensor) *Tensor {
 	if !causal {
 		return nil
 	}
-	rows := x.Arange(0, float64(q.shape[len(q.shape)-2]), 1, dtype.Int64)
-	cols := x.Arange(0, float64(k.shape[len(k.shape)-2]), 1, dtype.Int64)
+	rows := x.Arange(float64(q.shape[len(q.shape)-2]), dtype.Int64, ArangeOpt{})
+	cols := x.Arange(float64(k.shape[len(k.shape)-2]), dtype.Int64, ArangeOpt{})
 	return x.Ge(x.Unsqueeze(rows, 1), cols)
 }
 

@@ -39,7 +39,7 @@ func (x *Exec) BinCount(t *Tensor, opt BinCountOpt) *Tensor {
 		bins := opt.MinLength
 		if t.Numel() > 0 {
 			t = x.ToDType(t, dtype.Int64)
-			b, err := x.Bytes(x.Stack([]*Tensor{x.AMin(t, nil, false), x.AMax(t, nil, false)}, 0))
+			b, err := x.Bytes(x.Stack([]*Tensor{x.AMin(t, nil, DimOpt{}), x.AMax(t, nil, DimOpt{})}, 0))
 			x.check(op, err)
 			least, most := int64(binary.LittleEndian.Uint64(b)), int(binary.LittleEndian.Uint64(b[8:]))
 			if least < 0 {

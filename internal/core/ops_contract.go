@@ -13,7 +13,8 @@ import (
 // AddMV returns beta*in + alpha*(a x v) for a [M, K], v [K] and in broadcast to [M]. With beta 0, in is not read.
 //
 //tenon:into
-func (x *Exec) AddMV(in, a, v *Tensor, beta, alpha float64) *Tensor {
+func (x *Exec) AddMV(in, a, v *Tensor, opt AddMMOpt) *Tensor {
+	beta, alpha := opt.factors()
 	x.wantDim("AddMV", "mat", a, 2)
 	x.wantDim("AddMV", "vec", v, 1)
 	x.wantBroadcast("AddMV", in, a.shape[0])
@@ -30,7 +31,8 @@ func (x *Exec) AddMV(in, a, v *Tensor, beta, alpha float64) *Tensor {
 // read. For bools + is or and * is and.
 //
 //tenon:into
-func (x *Exec) AddR(in, a, b *Tensor, beta, alpha float64) *Tensor {
+func (x *Exec) AddR(in, a, b *Tensor, opt AddMMOpt) *Tensor {
+	beta, alpha := opt.factors()
 	x.wantOuter(in, a, b)
 	return x.composite("AddR", func(x *Exec) *Tensor {
 		x = x.casting("AddR", castLow, &in, &a, &b)
@@ -73,7 +75,8 @@ func (x *Exec) AddR(in, a, b *Tensor, beta, alpha float64) *Tensor {
 // AddRC is AddR with complex beta and alpha.
 //
 //tenon:into
-func (x *Exec) AddRC(in, a, b *Tensor, beta, alpha complex128) *Tensor {
+func (x *Exec) AddRC(in, a, b *Tensor, opt AddMMCOpt) *Tensor {
+	beta, alpha := opt.factors()
 	x.wantOuter(in, a, b)
 	return x.composite("AddR", func(x *Exec) *Tensor {
 		return x.weighed("AddR", in, x.Unsqueeze(a, 1), x.Unsqueeze(b, 0), beta, alpha)
@@ -90,7 +93,8 @@ func (x *Exec) wantOuter(in, a, b *Tensor) {
 // beta 0, in is not read.
 //
 //tenon:into
-func (x *Exec) AddBMM(in, a, b *Tensor, beta, alpha float64) *Tensor {
+func (x *Exec) AddBMM(in, a, b *Tensor, opt AddMMOpt) *Tensor {
+	beta, alpha := opt.factors()
 	x.wantBatches(in, a, b)
 	return x.composite("AddBMM", func(x *Exec) *Tensor {
 		x = x.casting("AddBMM", castLow, &in, &a, &b)
@@ -110,7 +114,8 @@ func (x *Exec) AddBMM(in, a, b *Tensor, beta, alpha float64) *Tensor {
 // AddBMMC is AddBMM with complex beta and alpha.
 //
 //tenon:into
-func (x *Exec) AddBMMC(in, a, b *Tensor, beta, alpha complex128) *Tensor {
+func (x *Exec) AddBMMC(in, a, b *Tensor, opt AddMMCOpt) *Tensor {
+	beta, alpha := opt.factors()
 	x.wantBatches(in, a, b)
 	if !a.dt.IsComplex() {
 		x.fail("AddBMM", fault.Invalid, []*Tensor{in, a, b}, "complex factors are for complex tensors, not %v", a.dt)

@@ -11,24 +11,37 @@ import (
 
 // Distances, and losses that are composed of other operations.
 
-// Dist returns the vector norm of order p of all elements of a - b, broadcast.
-func (x *Exec) Dist(a, b *Tensor, p float64) *Tensor {
+// DistOpt are the options of Dist. The zero value is PyTorch's default.
+type DistOpt struct {
+	// P is the order of the norm; 0 means 2.
+	P float64
+}
+
+// Dist returns the vector norm of all elements of a - b, broadcast.
+func (x *Exec) Dist(a, b *Tensor, opt DistOpt) *Tensor {
 	return x.composite("Dist", func(x *Exec) *Tensor {
 		x = x.casting("Dist", castFloat32, &a, &b)
-		return x.VectorNorm(x.Sub(a, b), p, nil, SumOpt{})
+		return x.VectorNorm(x.Sub(a, b), nil, VectorNormOpt{Ord: opt.P})
 	})
 }
 
-// PairwiseDistance returns the vector norms of order p of a - b + eps over the last dimension, broadcast; PyTorch's defaults are 2 and
-// 1e-6. keepDim keeps that dimension with size 1.
-func (x *Exec) PairwiseDistance(a, b *Tensor, p, eps float64, keepDim bool) *Tensor {
+// PairwiseDistanceOpt are the options of PairwiseDistance. The zero value is PyTorch's default.
+type PairwiseDistanceOpt struct {
+	// P is the order of the norm; 0 means 2. Eps is added to differences; 0 means 1e-6.
+	P, Eps float64
+	// KeepDim keeps the last dimension with size 1.
+	KeepDim bool
+}
+
+// PairwiseDistance returns the vector norms of a - b + eps over the last dimension, broadcast.
+func (x *Exec) PairwiseDistance(a, b *Tensor, opt PairwiseDistanceOpt) *Tensor {
 	return x.composite("PairwiseDistance", func(x *Exec) *Tensor {
-		d := x.AddS(x.fractional(x.Sub(a, b)), eps)
+		d := x.AddS(x.fractional(x.Sub(a, b)), Or(opt.Eps, 1e-6))
 		if len(d.shape) == 0 {
 			x.fail("PairwiseDistance", fault.Invalid, []*Tensor{a, b}, "pairwise distances are those of vectors; give tensors of one "+
 				"dimension or more")
 		}
-		return x.VectorNorm(d, p, []int{-1}, SumOpt{KeepDim: keepDim})
+		return x.VectorNorm(d, []int{-1}, VectorNormOpt{Ord: opt.P, KeepDim: opt.KeepDim})
 	})
 }
 
@@ -40,23 +53,41 @@ func (x *Exec) fractional(t *Tensor) *Tensor {
 	return t
 }
 
-// Normalize divides t by its vector norms of order p over dimension dim, but at least by eps; PyTorch's defaults are 2, 1 and 1e-12.
+// NormalizeOpt are the options of Normalize. The zero value is PyTorch's default.
+type NormalizeOpt struct {
+	// P is the order of the norm; 0 means 2. Eps is the least number to divide by; 0 means 1e-12.
+	P, Eps float64
+	// Dim is the dimension of the vectors; nil means 1.
+	Dim *int
+}
+
+// Normalize divides t by its vector norms over one dimension, but at least by eps.
 //
 //tenon:into
-func (x *Exec) Normalize(t *Tensor, p float64, dim int, eps float64) *Tensor {
+func (x *Exec) Normalize(t *Tensor, opt NormalizeOpt) *Tensor {
 	return x.composite("Normalize", func(x *Exec) *Tensor {
-		return x.Div(t, x.ClampMinS(x.VectorNorm(t, p, []int{dim}, SumOpt{KeepDim: true}), eps))
+		norms := x.VectorNorm(t, []int{whole(opt.Dim, 1)}, VectorNormOpt{Ord: opt.P, KeepDim: true})
+		return x.Div(t, x.ClampMinS(norms, Or(opt.Eps, 1e-12)))
 	})
 }
 
-// CosineSimilarity returns the cosines of the angles between the vectors along dimension dim of a and b, broadcast; norms below eps count
-// as eps. PyTorch's defaults are 1 and 1e-8.
-func (x *Exec) CosineSimilarity(a, b *Tensor, dim int, eps float64) *Tensor {
+// CosineSimilarityOpt are the options of CosineSimilarity. The zero value is PyTorch's default.
+type CosineSimilarityOpt struct {
+	// Dim is the dimension of the vectors; nil means 1.
+	Dim *int
+	// Eps is the least norm, which smaller ones count as; 0 means 1e-8.
+	Eps float64
+}
+
+// CosineSimilarity returns the cosines of the angles between the vectors along one dimension of a and b, broadcast; norms below eps count
+// as eps.
+func (x *Exec) CosineSimilarity(a, b *Tensor, opt CosineSimilarityOpt) *Tensor {
+	dim, eps := whole(opt.Dim, 1), Or(opt.Eps, 1e-8)
 	return x.composite("CosineSimilarity", func(x *Exec) *Tensor {
 		x = x.casting("CosineSimilarity", castFloat32, &a, &b)
 		a, b := x.alike(a, b)
 		unit := func(t *Tensor) *Tensor {
-			n := x.Clone(x.VectorNorm(t, 2, []int{dim}, SumOpt{KeepDim: true}))
+			n := x.Clone(x.VectorNorm(t, []int{dim}, VectorNormOpt{KeepDim: true}))
 			x.noGrad().ClampSInto(n, n, eps, math.Inf(1)) // without recording, so that the gradient ignores it
 			return x.Div(t, n)
 		}
@@ -84,7 +115,7 @@ func (x *Exec) Renorm(t *Tensor, p float64, dim int, maxNorm float64) *Tensor {
 		if t.dt != infer.Accumulated(t.dt) {
 			wide = infer.Accumulated(t.dt)
 		}
-		norm := x.VectorNorm(t, p, over, SumOpt{KeepDim: true, DType: wide})
+		norm := x.VectorNorm(t, over, VectorNormOpt{Ord: p, KeepDim: true, DType: wide})
 		factor := x.pick(x.GtS(norm, maxNorm), x.RDivS(x.AddS(norm, 1e-7), maxNorm), 0, nil, 1)
 		if !t.dt.IsComplex() {
 			factor = x.ToDType(factor, t.dt)
@@ -94,41 +125,48 @@ func (x *Exec) Renorm(t *Tensor, p float64, dim int, maxNorm float64) *Tensor {
 }
 
 // marginLoss runs an element-wise loss, under autocast on float32 operands, and reduces it.
-func (x *Exec) marginLoss(op string, opt LossOpt, ts []**Tensor, each func(x *Exec) *Tensor) *Tensor {
-	how := x.reductionOf(op, opt.Reduction)
+func (x *Exec) marginLoss(op string, by Reduction, ts []**Tensor, each func(x *Exec) *Tensor) *Tensor {
+	how := x.reductionOf(op, by)
 	return x.composite(op, func(x *Exec) *Tensor {
 		x = x.casting(op, castFloat32, ts...)
 		return x.reduceLoss(each(x), how)
 	})
 }
 
+// MarginLossOpt are the options of losses with a margin. The zero value is PyTorch's default.
+type MarginLossOpt struct {
+	// Margin is by how much things should differ; 0 means 0, but 1 for HingeEmbeddingLoss.
+	Margin float64
+	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
+	Reduction Reduction
+}
+
 // CosineEmbeddingLoss returns the mean (or the reduction in opt) of 1 - c where target is 1, and of c - margin, or 0 if that is negative,
-// where target is -1; c are the cosines between the vectors of a and b [N, D], with target [N], or [D] with target []. PyTorch's default
-// margin is 0.
-func (x *Exec) CosineEmbeddingLoss(a, b, target *Tensor, margin float64, opt LossOpt) *Tensor {
+// where target is -1; c are the cosines between the vectors of a and b [N, D], with target [N], or [D] with target [].
+func (x *Exec) CosineEmbeddingLoss(a, b, target *Tensor, opt MarginLossOpt) *Tensor {
 	n := len(a.shape)
 	if n != 1 && n != 2 || len(b.shape) != n || len(target.shape) != n-1 {
 		x.fail("CosineEmbeddingLoss", fault.Invalid, []*Tensor{a, b, target}, "%dD target tensor expects %dD input tensors, but found "+
 			"inputs with sizes %v and %v", len(target.shape), len(target.shape)+1, a.shape, b.shape)
 	}
-	return x.marginLoss("CosineEmbeddingLoss", opt, []**Tensor{&a, &b, &target}, func(x *Exec) *Tensor {
+	return x.marginLoss("CosineEmbeddingLoss", opt.Reduction, []**Tensor{&a, &b, &target}, func(x *Exec) *Tensor {
 		dims := []int{n - 1}
 		sum := func(a, b *Tensor) *Tensor { return x.Sum(x.Mul(a, b), dims, SumOpt{}) }
 		const least = 1e-12
 		norms := x.Sqrt(x.Mul(x.AddS(sum(a, a), least), x.AddS(sum(b, b), least)))
 		c := x.Div(sum(a, b), norms)
 		like := x.pick(x.EqS(target, 1), x.RSubS(c, 1), 0, nil, 0)
-		unlike := x.pick(x.EqS(target, -1), x.ClampMinS(x.SubS(c, margin), 0), 0, nil, 0)
+		unlike := x.pick(x.EqS(target, -1), x.ClampMinS(x.SubS(c, Or(opt.Margin, 0)), 0), 0, nil, 0)
 		return x.Add(like, unlike)
 	})
 }
 
 // HingeEmbeddingLoss returns the mean (or the reduction in opt) of t where target is 1, and of margin - t, or 0 if that is negative, where
-// target is -1; broadcast. PyTorch's default margin is 1.
-func (x *Exec) HingeEmbeddingLoss(t, target *Tensor, margin float64, opt LossOpt) *Tensor {
-	return x.marginLoss("HingeEmbeddingLoss", opt, []**Tensor{&t, &target}, func(x *Exec) *Tensor {
+// target is -1; broadcast.
+func (x *Exec) HingeEmbeddingLoss(t, target *Tensor, opt MarginLossOpt) *Tensor {
+	return x.marginLoss("HingeEmbeddingLoss", opt.Reduction, []**Tensor{&t, &target}, func(x *Exec) *Tensor {
 		t := x.fractional(t)
-		apart := x.Sub(x.Full(nil, margin, t.dt), t) // PyTorch rounds the margin too
+		apart := x.Sub(x.Full(nil, Or(opt.Margin, 1), t.dt), t) // PyTorch rounds the margin too
 		far := x.pick(x.NeS(target, 1), x.ClampMinS(apart, 0), 0, nil, 0)
 		near := x.pick(x.NeS(target, -1), t, 0, nil, 0)
 		return x.Add(far, near)
@@ -150,7 +188,7 @@ type PoissonNLLLossOpt struct {
 // Poisson distributions whose log rates are t, without its last term.
 func (x *Exec) PoissonNLLLoss(t, target *Tensor, opt PoissonNLLLossOpt) *Tensor {
 	eps := Or(opt.Eps, 1e-8)
-	return x.marginLoss("PoissonNLLLoss", LossOpt{Reduction: opt.Reduction}, []**Tensor{&t, &target}, func(x *Exec) *Tensor {
+	return x.marginLoss("PoissonNLLLoss", opt.Reduction, []**Tensor{&t, &target}, func(x *Exec) *Tensor {
 		var y *Tensor
 		if opt.Plain {
 			y = x.Sub(t, x.Mul(target, x.Log(x.AddS(t, eps))))
@@ -166,10 +204,10 @@ func (x *Exec) PoissonNLLLoss(t, target *Tensor, opt PoissonNLLLossOpt) *Tensor 
 }
 
 // MarginRankingLoss returns the mean (or the reduction in opt) of margin - target·(a - b), or 0 if that is negative; broadcast. target is 1
-// where a should be greater, and -1 where b should. PyTorch's default margin is 0.
-func (x *Exec) MarginRankingLoss(a, b, target *Tensor, margin float64, opt LossOpt) *Tensor {
-	return x.marginLoss("MarginRankingLoss", opt, []**Tensor{&a, &b, &target}, func(x *Exec) *Tensor {
-		return x.ClampMinS(x.AddS(x.fractional(x.Mul(x.Neg(target), x.Sub(a, b))), margin), 0)
+// where a should be greater, and -1 where b should.
+func (x *Exec) MarginRankingLoss(a, b, target *Tensor, opt MarginLossOpt) *Tensor {
+	return x.marginLoss("MarginRankingLoss", opt.Reduction, []**Tensor{&a, &b, &target}, func(x *Exec) *Tensor {
+		return x.ClampMinS(x.AddS(x.fractional(x.Mul(x.Neg(target), x.Sub(a, b))), Or(opt.Margin, 0)), 0)
 	})
 }
 
@@ -187,12 +225,12 @@ type TripletMarginLossOpt struct {
 // TripletMarginLoss returns the mean (or the reduction in opt) of margin + d(anchor, positive) - d(anchor, negative), or 0 if that is
 // negative; d is PairwiseDistance, over vectors in the last dimension, broadcast.
 func (x *Exec) TripletMarginLoss(anchor, positive, negative *Tensor, opt TripletMarginLossOpt) *Tensor {
-	margin, p, eps := Or(opt.Margin, 1), Or(opt.P, 2), Or(opt.Eps, 1e-6)
-	return x.marginLoss("TripletMarginLoss", LossOpt{Reduction: opt.Reduction}, []**Tensor{&anchor, &positive, &negative},
+	margin, how := Or(opt.Margin, 1), PairwiseDistanceOpt{P: opt.P, Eps: opt.Eps}
+	return x.marginLoss("TripletMarginLoss", opt.Reduction, []**Tensor{&anchor, &positive, &negative},
 		func(x *Exec) *Tensor {
-			near, far := x.PairwiseDistance(anchor, positive, p, eps, false), x.PairwiseDistance(anchor, negative, p, eps, false)
+			near, far := x.PairwiseDistance(anchor, positive, how), x.PairwiseDistance(anchor, negative, how)
 			if opt.Swap {
-				far = x.Minimum(far, x.PairwiseDistance(positive, negative, p, eps, false))
+				far = x.Minimum(far, x.PairwiseDistance(positive, negative, how))
 			}
 			return x.ClampMinS(x.Sub(x.AddS(near, margin), far), 0)
 		})
@@ -200,7 +238,7 @@ func (x *Exec) TripletMarginLoss(anchor, positive, negative *Tensor, opt Triplet
 
 // SoftMarginLoss returns the mean (or the reduction in opt) of log(1 + exp(-target·t)); broadcast. Targets are 1 and -1.
 func (x *Exec) SoftMarginLoss(t, target *Tensor, opt LossOpt) *Tensor {
-	return x.marginLoss("SoftMarginLoss", opt, []**Tensor{&t, &target}, func(x *Exec) *Tensor {
+	return x.marginLoss("SoftMarginLoss", opt.Reduction, []**Tensor{&t, &target}, func(x *Exec) *Tensor {
 		return x.Log1p(x.Exp(x.Mul(x.Neg(t), target)))
 	})
 }
@@ -250,7 +288,7 @@ func (x *Exec) MultiMarginLoss(t, target *Tensor, opt MultiMarginLossOpt) *Tenso
 		if weight != nil {
 			z = x.Mul(z, x.Reshape(x.IndexSelect(x.widened(weight), 0, x.Reshape(target, -1)), y.shape...))
 		}
-		own := x.Eq(y, x.Arange(0, float64(c), 1, target.dt))
+		own := x.Eq(y, x.Arange(float64(c), target.dt, ArangeOpt{}))
 		z = x.DivS(x.Sum(x.pick(own, nil, 0, z, 0), []int{-1}, SumOpt{}), float64(c))
 		return x.ToDType(x.reduceLoss(z, how), out)
 	})

@@ -139,7 +139,7 @@ func (x *Exec) diagonals(o labelled) labelled {
 		}
 		l := o.labels[j]
 		labels := slices.Delete(slices.Clone(o.labels), j, j+1)
-		o = labelled{x.Diagonal(o.t, 0, i, j), append(slices.Delete(labels, i, i+1), l)}
+		o = labelled{x.Diagonal(o.t, DiagonalOpt{Dims: [2]int{i, j}}), append(slices.Delete(labels, i, i+1), l)}
 		j = -1
 	}
 	return o

@@ -161,28 +161,46 @@ func (x *Exec) L1Loss(t, target *Tensor, opt LossOpt) *Tensor {
 	return x.distanceLoss(rowL1, t, target, 0, opt)
 }
 
+// SmoothL1LossOpt are the options of SmoothL1Loss. The zero value is PyTorch's default.
+type SmoothL1LossOpt struct {
+	// Beta is the difference below which the loss is quadratic; 0 means 1.
+	Beta float64
+	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
+	Reduction Reduction
+}
+
 // SmoothL1Loss returns the mean (or the reduction in opt) of d²/(2·beta) where d = |t - target| is below beta, and of d - beta/2 elsewhere,
-// broadcast, in the promoted floating-point type. beta must not be negative (PyTorch's default is 1); with 0 it is L1Loss.
-func (x *Exec) SmoothL1Loss(t, target *Tensor, beta float64, opt LossOpt) *Tensor {
+// broadcast, in the promoted floating-point type. beta must not be negative; with tenon.Zero it is L1Loss.
+func (x *Exec) SmoothL1Loss(t, target *Tensor, opt SmoothL1LossOpt) *Tensor {
+	beta, plain := Or(opt.Beta, 1), LossOpt{Reduction: opt.Reduction}
 	if !(beta >= 0) {
 		x.fail("SmoothL1Loss", fault.Invalid, []*Tensor{t, target}, "smooth_l1_loss does not support negative values for beta, got %v",
 			beta)
 	}
 	if beta == 0 {
-		return x.L1Loss(t, target, opt)
+		return x.L1Loss(t, target, plain)
 	}
-	return x.distanceLoss(rowSmoothL1, t, target, beta, opt)
+	return x.distanceLoss(rowSmoothL1, t, target, beta, plain)
+}
+
+// HuberLossOpt are the options of HuberLoss. The zero value is PyTorch's default.
+type HuberLossOpt struct {
+	// Delta is the difference below which the loss is quadratic; 0 means 1.
+	Delta float64
+	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
+	Reduction Reduction
 }
 
 // HuberLoss returns the mean (or the reduction in opt) of d²/2 where d = |t - target| is below delta, and of delta·(d - delta/2) elsewhere,
-// broadcast, computed in the promoted floating-point type and returned in t's. delta must be positive (PyTorch's default is 1).
-func (x *Exec) HuberLoss(t, target *Tensor, delta float64, opt LossOpt) *Tensor {
+// broadcast, computed in the promoted floating-point type and returned in t's. delta must be positive.
+func (x *Exec) HuberLoss(t, target *Tensor, opt HuberLossOpt) *Tensor {
+	delta := Or(opt.Delta, 1)
 	if !(delta > 0) {
 		x.fail("HuberLoss", fault.Invalid, []*Tensor{t, target}, "huber_loss does not support non-positive values for delta, got %v", delta)
 	}
 	return x.composite("HuberLoss", func(x *Exec) *Tensor {
 		x = x.casting("HuberLoss", castFloat32, &t, &target)
-		y := x.distanceLoss(rowHuber, t, target, delta, opt)
+		y := x.distanceLoss(rowHuber, t, target, delta, LossOpt{Reduction: opt.Reduction})
 		if y.dt != t.dt {
 			y = x.ToDType(y, t.dt)
 		}

@@ -97,28 +97,28 @@ func (x *Exec) Min(t *Tensor) *Tensor { return x.op(rowMin, t).call1() }
 // gradient.
 //
 //tenon:into
-func (x *Exec) MaxDim(t *Tensor, dim int, keepDim bool) (values, indices *Tensor) {
-	return x.placeOp(rowMaxDim, t, dim, keepDim).call2()
+func (x *Exec) MaxDim(t *Tensor, dim int, opt DimOpt) (values, indices *Tensor) {
+	return x.placeOp(rowMaxDim, t, dim, opt.KeepDim).call2()
 }
 
 // MinDim returns the least elements along dim and their indices, as int64. Of equal elements the first is returned and gets the gradient.
 //
 //tenon:into
-func (x *Exec) MinDim(t *Tensor, dim int, keepDim bool) (values, indices *Tensor) {
-	return x.placeOp(rowMinDim, t, dim, keepDim).call2()
+func (x *Exec) MinDim(t *Tensor, dim int, opt DimOpt) (values, indices *Tensor) {
+	return x.placeOp(rowMinDim, t, dim, opt.KeepDim).call2()
 }
 
 // ArgMax returns the indices of the greatest elements along dims, as int64; nil dims mean all, and the index is then row-major. Of equal
 // elements the first counts.
 //
 //tenon:into
-func (x *Exec) ArgMax(t *Tensor, dims []int, keepDim bool) *Tensor {
-	return x.reduceOp(rowArgMax, t, dims, keepDim).call1()
+func (x *Exec) ArgMax(t *Tensor, dims []int, opt DimOpt) *Tensor {
+	return x.reduceOp(rowArgMax, t, dims, opt.KeepDim).call1()
 }
 
 // ArgMin returns the indices of the least elements along dims, like ArgMax.
 //
 //tenon:into
-func (x *Exec) ArgMin(t *Tensor, dims []int, keepDim bool) *Tensor {
-	return x.reduceOp(rowArgMin, t, dims, keepDim).call1()
+func (x *Exec) ArgMin(t *Tensor, dims []int, opt DimOpt) *Tensor {
+	return x.reduceOp(rowArgMin, t, dims, opt.KeepDim).call1()
 }

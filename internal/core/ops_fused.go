@@ -77,24 +77,30 @@ func (x *Exec) fusedOp(r *row, t, a, b *Tensor, value float64) *frame {
 	return f
 }
 
+// AddCMulOpt are the options of AddCMul and AddCDiv. The zero value is PyTorch's default.
+type AddCMulOpt struct {
+	// Value is the factor of the product or quotient; 0 means 1.
+	Value float64
+}
+
 // AddCMul returns t + value*a*b, broadcast, in the promoted type.
-func (x *Exec) AddCMul(t, a, b *Tensor, value float64) *Tensor {
-	return x.fusedOp(rowAddCMul, t, a, b, value).call1()
+func (x *Exec) AddCMul(t, a, b *Tensor, opt AddCMulOpt) *Tensor {
+	return x.fusedOp(rowAddCMul, t, a, b, Or(opt.Value, 1)).call1()
 }
 
 // AddCMulInto sets dst to t + value*a*b; dst may be an operand.
-func (x *Exec) AddCMulInto(dst, t, a, b *Tensor, value float64) {
-	x.fusedOp(rowAddCMul, t, a, b, value).call1Into(dst)
+func (x *Exec) AddCMulInto(dst, t, a, b *Tensor, opt AddCMulOpt) {
+	x.fusedOp(rowAddCMul, t, a, b, Or(opt.Value, 1)).call1Into(dst)
 }
 
 // AddCDiv returns t + value*a/b, broadcast, in the promoted type, which must be floating-point or complex.
-func (x *Exec) AddCDiv(t, a, b *Tensor, value float64) *Tensor {
-	return x.fusedOp(rowAddCDiv, t, a, b, value).call1()
+func (x *Exec) AddCDiv(t, a, b *Tensor, opt AddCMulOpt) *Tensor {
+	return x.fusedOp(rowAddCDiv, t, a, b, Or(opt.Value, 1)).call1()
 }
 
 // AddCDivInto sets dst to t + value*a/b; dst may be an operand.
-func (x *Exec) AddCDivInto(dst, t, a, b *Tensor, value float64) {
-	x.fusedOp(rowAddCDiv, t, a, b, value).call1Into(dst)
+func (x *Exec) AddCDivInto(dst, t, a, b *Tensor, opt AddCMulOpt) {
+	x.fusedOp(rowAddCDiv, t, a, b, Or(opt.Value, 1)).call1Into(dst)
 }
 
 // Lerp returns a + w*(b - a), broadcast, for floating-point and complex tensors.

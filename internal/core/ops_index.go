@@ -281,7 +281,7 @@ func (x *Exec) TakeAlongDim(t, index *Tensor, dim ...int) *Tensor {
 			f.fail(fault.Invalid, "take_along_dim(): input and indices should have the same number of dimensions, but got %d dimensions "+
 				"for input, and %d dimensions for indices", n, len(index.shape))
 		}
-		d := f.dim(dim[0], n)
+		d := f.dim(Int("TakeAlongDim", "a dimension", dim, 0), n)
 		x.s.leave(f)
 		a, b := append([]int(nil), t.shape...), append([]int(nil), index.shape...)
 		for i := range a {

@@ -17,6 +17,7 @@ type Place struct {
 	from, to, step int
 	t              *Tensor
 	list           []int64
+	shape          []int // of list
 	mask           []bool
 }
 
@@ -30,6 +31,7 @@ const (
 	placeTensor
 	placeList
 	placeMask
+	placeFlag
 )
 
 // PlaceAt selects element i of a dimension, which is removed.
@@ -46,11 +48,20 @@ var PlaceNew, PlaceRest = Place{kind: placeNew}, Place{kind: placeRest}
 // PlaceTensor selects the elements that an integer tensor names, or those at which a bool tensor is true.
 func PlaceTensor(t *Tensor) Place { return Place{kind: placeTensor, t: t} }
 
-// PlaceList is PlaceTensor with a vector of those numbers.
-func PlaceList(at []int64) Place { return Place{kind: placeList, list: at} }
+// PlaceList is PlaceTensor with those numbers, in a tensor of the given shape.
+func PlaceList(at []int64, shape ...int) Place { return Place{kind: placeList, list: at, shape: shape} }
 
 // PlaceMask is PlaceTensor with a vector of those values.
 func PlaceMask(at []bool) Place { return Place{kind: placeMask, mask: at} }
+
+// PlaceFlag adds a dimension of size 1 and selects its element if on is true, else none.
+func PlaceFlag(on bool) Place {
+	p := Place{kind: placeFlag}
+	if on {
+		p.to = 1
+	}
+	return p
+}
 
 // indexing is the result of applying a call's places.
 type indexing struct {
@@ -71,7 +82,7 @@ func (x *Exec) index(op string, t *Tensor, places []Place) indexing {
 	for i, p := range places {
 		switch p.kind {
 		case placeList:
-			p = PlaceTensor(From(x, p.list))
+			p = PlaceTensor(From(x, p.list, p.shape...))
 		case placeMask:
 			p = PlaceTensor(From(x, p.mask))
 		}
@@ -112,6 +123,10 @@ func (x *Exec) index(op string, t *Tensor, places []Place) indexing {
 			d++
 		case placeNew:
 			in.view = x.Unsqueeze(v, d)
+			d++
+		case placeFlag:
+			in.view = x.Unsqueeze(v, d)
+			tensors, in.dims = append(tensors, x.Zeros([]int{p.to}, dtype.Int64)), append(in.dims, d)
 			d++
 		case placeRest:
 			d += len(t.shape) - used
@@ -214,7 +229,7 @@ func (x *Exec) rows(in *indexing) (rows, index *Tensor, wrap int) {
 		n := v.shape[i]
 		all *= n
 		// The gather counts negative numbers from the end, and asserts the range.
-		at = x.take(x.Arange(0, float64(n), 1, dtype.Int64), 0, at)
+		at = x.take(x.Arange(float64(n), dtype.Int64, ArangeOpt{}), 0, at)
 		if i > 0 {
 			at = x.Add(x.MulS(index, float64(n)), at)
 		}
@@ -338,6 +353,8 @@ func (p Place) String() string {
 		return fmt.Sprint(p.list)
 	case placeMask:
 		return fmt.Sprint(p.mask)
+	case placeFlag:
+		return strconv.FormatBool(p.to == 1)
 	}
 	var b strings.Builder
 	if p.from != 0 {

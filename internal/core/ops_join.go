@@ -103,9 +103,9 @@ func inferUnbind(f *frame) {
 // pieces is the most outputs that a node can number; longer lists are made view by view.
 const pieces = 255
 
-// SplitSizes returns the views of t's pieces of the given sizes along dimension dim.
-func (x *Exec) SplitSizes(t *Tensor, sizes []int, dim int) []*Tensor {
-	d := x.dimOf("Split", t, dim)
+// SplitSizes returns the views of t's pieces of the given sizes along dimension dim, or 0 if that is left out.
+func (x *Exec) SplitSizes(t *Tensor, sizes []int, dim ...int) []*Tensor {
+	d := x.dimOf("Split", t, Int("Split", "a dimension", dim, 0))
 	if len(t.shape) == 0 {
 		x.fail("Split", fault.Invalid, []*Tensor{t}, "split expects at least a 1-dimensional tensor")
 	}
@@ -136,9 +136,10 @@ func (x *Exec) SplitSizes(t *Tensor, sizes []int, dim int) []*Tensor {
 	return f.callMany()
 }
 
-// Split returns the views of t's pieces of the given size along dimension dim; the last may be smaller.
-func (x *Exec) Split(t *Tensor, size, dim int) []*Tensor {
-	d := x.dimOf("Split", t, dim)
+// Split returns the views of t's pieces of the given size along dimension dim, or 0 if that is left out; the last may be
+// smaller.
+func (x *Exec) Split(t *Tensor, size int, dim ...int) []*Tensor {
+	d := x.dimOf("Split", t, Int("Split", "a dimension", dim, 0))
 	if len(t.shape) == 0 {
 		x.fail("Split", fault.Invalid, []*Tensor{t}, "split expects at least a 1-dimensional tensor")
 	}
@@ -156,9 +157,10 @@ func (x *Exec) Split(t *Tensor, size, dim int) []*Tensor {
 	return x.SplitSizes(t, sizes, d)
 }
 
-// Chunk returns the views of at most n pieces of t along dimension dim, all of the same size except perhaps the last.
-func (x *Exec) Chunk(t *Tensor, n, dim int) []*Tensor {
-	d := x.dimOf("Chunk", t, dim)
+// Chunk returns the views of at most n pieces of t along dimension dim, or 0 if that is left out, all of the same size except perhaps the
+// last.
+func (x *Exec) Chunk(t *Tensor, n int, dim ...int) []*Tensor {
+	d := x.dimOf("Chunk", t, Int("Chunk", "a dimension", dim, 0))
 	if len(t.shape) == 0 {
 		x.fail("Chunk", fault.Invalid, []*Tensor{t}, "chunk expects at least a 1-dimensional tensor")
 	}
@@ -173,11 +175,12 @@ func (x *Exec) Chunk(t *Tensor, n, dim int) []*Tensor {
 	return x.Split(t, size, d)
 }
 
-// Unbind returns the views of t's elements along dimension dim, which is removed.
-func (x *Exec) Unbind(t *Tensor, dim int) []*Tensor {
-	d := x.dimOf("Unbind", t, dim)
+// Unbind returns the views of t's elements along dimension dim, or 0 if that is left out, which is removed.
+func (x *Exec) Unbind(t *Tensor, dim ...int) []*Tensor {
+	along := Int("Unbind", "a dimension", dim, 0)
+	d := x.dimOf("Unbind", t, along)
 	if len(t.shape) == 0 {
-		x.fail("Unbind", fault.Invalid, []*Tensor{t}, "Dimension specified as %d but tensor has no dimensions", dim)
+		x.fail("Unbind", fault.Invalid, []*Tensor{t}, "Dimension specified as %d but tensor has no dimensions", along)
 	}
 	if n := t.shape[d]; n > pieces {
 		x.piecesFit("Unbind", t, n)
@@ -270,23 +273,26 @@ func (f *frame) copyTo(dst, src kernels.Operand) error {
 	return kernels.Pointwise(f, kernels.Copy, compute, nil, []kernels.Operand{dst}, []kernels.Operand{src})
 }
 
-// Cat concatenates the tensors, of equal shapes except in dimension dim, along dim, in the promoted type. Tensors of shape [0] are skipped.
+// Cat concatenates the tensors, of equal shapes except in dimension dim, along dim, or 0 if that is left out, in the promoted type. Tensors
+// of shape [0] are skipped.
 //
 //tenon:into
-func (x *Exec) Cat(ts []*Tensor, dim int) *Tensor {
+func (x *Exec) Cat(ts []*Tensor, dim ...int) *Tensor {
 	if len(ts) == 0 {
 		x.fail("Cat", fault.Invalid, nil, "the list of tensors is empty; give at least one")
 	}
+	along := Int("Cat", "a dimension", dim, 0)
 	f := x.op(rowCat)
 	f.many = append(f.many, ts...)
-	f.i[0] = dim
+	f.i[0] = along
 	return f.call1()
 }
 
-// Stack joins the tensors, of equal shapes, along a new dimension dim.
+// Stack joins the tensors, of equal shapes, along a new dimension dim, or 0 if that is left out.
 //
 //tenon:into
-func (x *Exec) Stack(ts []*Tensor, dim int) *Tensor {
+func (x *Exec) Stack(ts []*Tensor, dim ...int) *Tensor {
+	along := Int("Stack", "a dimension", dim, 0)
 	if len(ts) == 0 {
 		x.fail("Stack", fault.Invalid, nil, "stack expects a non-empty TensorList")
 	}
@@ -300,12 +306,12 @@ func (x *Exec) Stack(ts []*Tensor, dim int) *Tensor {
 	return x.composite("Stack", func(x *Exec) *Tensor {
 		views := make([]*Tensor, len(ts))
 		for i, t := range ts {
-			views[i] = x.Unsqueeze(t, dim)
+			views[i] = x.Unsqueeze(t, along)
 		}
 		n := len(ts[0].shape) + 1
-		if dim < 0 {
-			dim += n
+		if along < 0 {
+			along += n
 		}
-		return x.Cat(views, dim)
+		return x.Cat(views, along)
 	})
 }

@@ -231,7 +231,7 @@ func (b *back) likelihoodOps(r *row, target, w, total *Tensor) *Tensor {
 	flat := x.Reshape(target, p.n, 1, p.s)
 	ng := x.NoGrad()
 	used := ng.Ne(flat, ng.Full(nil, float64(p.ignore), flat.dt))
-	classes := ng.View(ng.Arange(0, float64(p.c), 1, dtype.Int64), 1, p.c, 1)
+	classes := ng.View(ng.Arange(float64(p.c), dtype.Int64, ArangeOpt{}), 1, p.c, 1)
 	hit := ng.LogicalAnd(ng.Eq(flat, classes), used)
 	dt := b.n.edges[0].dt
 	var d *Tensor

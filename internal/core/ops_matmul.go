@@ -189,10 +189,19 @@ func (x *Exec) Outer(a, b *Tensor) *Tensor {
 	return x.composite("Outer", func(x *Exec) *Tensor { return x.Mul(x.Unsqueeze(a, 1), b) })
 }
 
+// AddMMOpt are the options of the products to which another tensor is added. The zero value is PyTorch's default.
+type AddMMOpt struct {
+	// Beta is the factor of that tensor, Alpha that of the product; 0 means 1.
+	Beta, Alpha float64
+}
+
+func (o AddMMOpt) factors() (beta, alpha float64) { return Or(o.Beta, 1), Or(o.Alpha, 1) }
+
 // AddMM returns beta*in + alpha*(a x b) for a [M, K], b [K, N] and in broadcast to [M, N]. With beta 0, in is not read.
 //
 //tenon:into
-func (x *Exec) AddMM(in, a, b *Tensor, beta, alpha float64) *Tensor {
+func (x *Exec) AddMM(in, a, b *Tensor, opt AddMMOpt) *Tensor {
+	beta, alpha := opt.factors()
 	x.wantDim("AddMM", "mat1", a, 2)
 	x.wantDim("AddMM", "mat2", b, 2)
 	x.wantBroadcast("AddMM", in, a.shape[0], b.shape[1])
@@ -202,7 +211,8 @@ func (x *Exec) AddMM(in, a, b *Tensor, beta, alpha float64) *Tensor {
 // BAddBMM returns beta*in + alpha*(a x b) for a [B, M, K], b [B, K, N] and in broadcast to [B, M, N]. With beta 0, in is not read.
 //
 //tenon:into
-func (x *Exec) BAddBMM(in, a, b *Tensor, beta, alpha float64) *Tensor {
+func (x *Exec) BAddBMM(in, a, b *Tensor, opt AddMMOpt) *Tensor {
+	beta, alpha := opt.factors()
 	x.wantDim("BAddBMM", "batch1", a, 3)
 	x.wantDim("BAddBMM", "batch2", b, 3)
 	x.wantBroadcast("BAddBMM", in, a.shape[0], a.shape[1], b.shape[2])

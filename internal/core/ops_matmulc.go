@@ -2,10 +2,19 @@ package core
 
 // Products with complex factors, for complex tensors.
 
+// AddMMCOpt is AddMMOpt with complex factors.
+type AddMMCOpt struct {
+	// Beta is the factor of the tensor that is added, Alpha that of the product; 0 means 1.
+	Beta, Alpha complex128
+}
+
+func (o AddMMCOpt) factors() (beta, alpha complex128) { return OrC(o.Beta, 1), OrC(o.Alpha, 1) }
+
 // AddMMC is AddMM with complex beta and alpha.
 //
 //tenon:into
-func (x *Exec) AddMMC(in, a, b *Tensor, beta, alpha complex128) *Tensor {
+func (x *Exec) AddMMC(in, a, b *Tensor, opt AddMMCOpt) *Tensor {
+	beta, alpha := opt.factors()
 	x.wantDim("AddMM", "mat1", a, 2)
 	x.wantDim("AddMM", "mat2", b, 2)
 	x.wantBroadcast("AddMM", in, a.shape[0], b.shape[1])
@@ -15,7 +24,8 @@ func (x *Exec) AddMMC(in, a, b *Tensor, beta, alpha complex128) *Tensor {
 // BAddBMMC is BAddBMM with complex beta and alpha.
 //
 //tenon:into
-func (x *Exec) BAddBMMC(in, a, b *Tensor, beta, alpha complex128) *Tensor {
+func (x *Exec) BAddBMMC(in, a, b *Tensor, opt AddMMCOpt) *Tensor {
+	beta, alpha := opt.factors()
 	x.wantDim("BAddBMM", "batch1", a, 3)
 	x.wantDim("BAddBMM", "batch2", b, 3)
 	x.wantBroadcast("BAddBMM", in, a.shape[0], a.shape[1], b.shape[2])

@@ -102,15 +102,15 @@ func (x *Exec) columns(r *row, t *Tensor, n int) *Tensor {
 // being first is the category's share of the sum, and so on for the others.
 func (x *Exec) drawDistinct(p *Tensor, samples int) *Tensor {
 	p = x.widened(p)
-	x.claim(x.All(x.LogicalAnd(x.GeS(p, 0), x.IsFinite(p)), nil, false), kernels.ClaimProbabilities)
-	x.claim(x.All(x.GeS(x.CountNonzero(p, []int{1}), float64(samples)), nil, false), kernels.ClaimEnough)
+	x.claim(x.All(x.LogicalAnd(x.GeS(p, 0), x.IsFinite(p)), nil, DimOpt{}), kernels.ClaimProbabilities)
+	x.claim(x.All(x.GeS(x.CountNonzero(p, []int{1}), float64(samples)), nil, DimOpt{}), kernels.ClaimEnough)
 	var out *Tensor
 	x.together("Multinomial", func(x *Exec) {
 		q := x.EmptyLike(p, LikeOpt{})
 		x.ExponentialInto(q, 1)
 		x.DivInto(q, p, q)
 		if samples == 1 {
-			out = x.ArgMax(q, []int{1}, true)
+			out = x.ArgMax(q, []int{1}, DimOpt{KeepDim: true})
 		} else {
 			out = x.columns(rowGreatest, q, samples)
 		}

@@ -402,11 +402,18 @@ func (x *Exec) trailing(op string, t, weight, bias *Tensor, shape []int) (rows, 
 	return infer.Numel(t.shape[:lead]), infer.Numel(shape)
 }
 
+// NormOpt are the options of LayerNorm, GroupNorm and RMSNorm. The zero value is PyTorch's default.
+type NormOpt struct {
+	// Eps is added to the variance; 0 means 1e-5, and for RMSNorm, which adds it to the mean of squares, the distance from 1 to the next
+	// number of the input's type.
+	Eps float64
+}
+
 // LayerNorm normalises t over its last dimensions, which have the given shape, to mean 0 and variance 1, with eps added to the variance;
 // then it multiplies by weight and adds bias, of that shape; either may be nil. Statistics are computed in float32 at least.
-func (x *Exec) LayerNorm(t, weight, bias *Tensor, shape []int, eps float64) *Tensor {
+func (x *Exec) LayerNorm(t, weight, bias *Tensor, shape []int, opt NormOpt) *Tensor {
 	rows, n := x.trailing("LayerNorm", t, weight, bias, shape)
-	return x.normOp(rowLayerNorm, x.norm([]int{rows, n}, []int{1, n}, []int{1}, eps, true), t, weight, bias)
+	return x.normOp(rowLayerNorm, x.norm([]int{rows, n}, []int{1, n}, []int{1}, Or(opt.Eps, 1e-5), true), t, weight, bias)
 }
 
 // flatten describes o, which has no gaps, as a vector.
@@ -418,10 +425,10 @@ func flatten(o kernels.Operand) kernels.Operand {
 }
 
 // RMSNorm divides t by the root of the mean of its squares, with eps added, over its last dimensions, which have the given shape, and
-// multiplies by weight, of that shape or nil. eps 0 means the distance from 1 to the next number of t's type; tenon.Zero means 0.
-func (x *Exec) RMSNorm(t, weight *Tensor, shape []int, eps float64) *Tensor {
+// multiplies by weight, of that shape or nil.
+func (x *Exec) RMSNorm(t, weight *Tensor, shape []int, opt NormOpt) *Tensor {
 	rows, n := x.trailing("RMSNorm", t, weight, nil, shape)
-	eps = Or(eps, epsilon(t.dt))
+	eps := Or(opt.Eps, epsilon(t.dt))
 	if t.dt.IsComplex() {
 		return x.composite("RMSNorm", func(x *Exec) *Tensor {
 			over := infer.DimsUpTo(len(t.shape))[len(t.shape)-len(shape):]
@@ -464,7 +471,7 @@ func (x *Exec) channelsOf(op string, t *Tensor, vectors ...*Tensor) (n, c, s int
 
 // GroupNorm normalises t [N, C, …] over each of groups groups of adjacent channels, with eps added to the variances; then it multiplies by
 // weight [C] and adds bias [C]; either may be nil.
-func (x *Exec) GroupNorm(t, weight, bias *Tensor, groups int, eps float64) *Tensor {
+func (x *Exec) GroupNorm(t, weight, bias *Tensor, groups int, opt NormOpt) *Tensor {
 	n, c, s := x.channelsOf("GroupNorm", t, weight, bias)
 	if groups <= 0 || c%groups != 0 {
 		x.fail("GroupNorm", fault.Invalid, []*Tensor{t}, "Expected number of channels in input to be divisible by num_groups, but got "+
@@ -473,21 +480,24 @@ func (x *Exec) GroupNorm(t, weight, bias *Tensor, groups int, eps float64) *Tens
 	if n*c/groups*s == 1 {
 		x.fail("GroupNorm", fault.Invalid, []*Tensor{t}, "Expected more than 1 value per channel when training, got input size %v", t.shape)
 	}
-	return x.normOp(rowGroupNorm, x.norm([]int{n, groups, c / groups, s}, []int{1, groups, c / groups, 1}, []int{2, 3}, eps, true), t,
-		weight, bias)
+	return x.normOp(rowGroupNorm, x.norm([]int{n, groups, c / groups, s}, []int{1, groups, c / groups, 1}, []int{2, 3},
+		Or(opt.Eps, 1e-5), true), t, weight, bias)
 }
 
-// BatchNormOpt are the options of BatchNorm.
+// BatchNormOpt are the options of BatchNorm. The zero value is PyTorch's default.
 type BatchNormOpt struct {
 	// Training normalises by the batch's own statistics and updates the running ones, if there are any. Without it the running statistics
 	// are used.
 	Training bool
+	// Momentum is the weight of the batch's statistics in the new running ones; 0 means 0.1. Eps is added to variances; 0 means 1e-5.
+	Momentum, Eps float64
 }
 
 // BatchNorm normalises t [N, C, …] over all dimensions except the channels, with eps added to the variances; then it multiplies by weight
 // [C] and adds bias [C]. runningMean and runningVar [C] may be nil in training; otherwise training sets them to old*(1-momentum) +
 // new*momentum, in place, where the new variance is the unbiased one.
-func (x *Exec) BatchNorm(t, weight, bias, runningMean, runningVar *Tensor, momentum, eps float64, opt BatchNormOpt) *Tensor {
+func (x *Exec) BatchNorm(t, weight, bias, runningMean, runningVar *Tensor, opt BatchNormOpt) *Tensor {
+	momentum, eps := Or(opt.Momentum, 0.1), Or(opt.Eps, 1e-5)
 	if t.Numel() == 0 {
 		for i, o := range []*Tensor{weight, bias, runningMean, runningVar} {
 			if o != nil {

@@ -36,7 +36,7 @@ func TestPinMemory(t *testing.T) {
 		host.AddInto(p, p, p)
 		want(t, host, host.AddS(p, 1), 1, 3, 5, 7, 9, 11)
 		big := x.PinMemory(host.Full([]int{1 << 19}, 3, dtype.Float32))
-		if v, err := host.Item(host.AMin(big, nil, false)); err != nil || v != 3 {
+		if v, err := host.Item(host.AMin(big, nil, DimOpt{})); err != nil || v != 3 {
 			t.Errorf("the least element is %v: %v", v, err)
 		}
 		if e := x.PinMemory(host.Empty([]int{0, 2}, dtype.Float32)); e.Numel() != 0 || e.IsPinned() {

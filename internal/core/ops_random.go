@@ -147,21 +147,32 @@ func uniformScalars(low, high float64) []kernels.Scalar {
 }
 
 // Rand returns a tensor of uniform random numbers in [0, 1).
+//
+//tenon:into
 func (x *Exec) Rand(shape []int, dt dtype.DType) *Tensor {
 	x.wantFloat("Rand", dt)
 	return x.random(kernels.RandomUniform, nil, shape, dt, uniformScalars(0, 1)...)
 }
 
 // RandN returns a tensor of normal random numbers of mean 0 and variance 1.
+//
+//tenon:into
 func (x *Exec) RandN(shape []int, dt dtype.DType) *Tensor {
 	x.wantFloat("RandN", dt)
 	return x.random(kernels.RandomNormal, nil, shape, dt, kernels.FloatScalar(0), kernels.FloatScalar(1))
 }
 
+// RandIntOpt are the options of RandInt. The zero value is PyTorch's default.
+type RandIntOpt struct {
+	// Low is the least number.
+	Low int64
+}
+
 // RandInt returns a tensor of uniform random integers in [low, high).
 //
 //tenon:into
-func (x *Exec) RandInt(low, high int64, shape []int, dt dtype.DType) *Tensor {
+func (x *Exec) RandInt(high int64, shape []int, dt dtype.DType, opt RandIntOpt) *Tensor {
+	low := opt.Low
 	if high <= low {
 		x.fail("RandInt", fault.Invalid, nil, "random_ expects 'from' to be less than 'to', but got from=%d >= to=%d", low, high)
 	}

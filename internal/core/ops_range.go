@@ -156,10 +156,17 @@ func (x *Exec) ZerosLike(t *Tensor, opt LikeOpt) *Tensor { return x.FullLike(t, 
 // OnesLike is FullLike with 1.
 func (x *Exec) OnesLike(t *Tensor, opt LikeOpt) *Tensor { return x.FullLike(t, 1, opt) }
 
+// ArangeOpt are the options of Arange. The zero value is PyTorch's default.
+type ArangeOpt struct {
+	// Start is the first element. Step is the difference of neighbours; 0 means 1.
+	Start, Step float64
+}
+
 // Arange returns the vector start, start+step, … before end, each element computed from its index.
 //
 //tenon:into
-func (x *Exec) Arange(start, end, step float64, dt dtype.DType) *Tensor {
+func (x *Exec) Arange(end float64, dt dtype.DType, opt ArangeOpt) *Tensor {
+	start, step := Or(opt.Start, 0), Or(opt.Step, 1)
 	f := x.op(rowArange)
 	f.dt = dt
 	switch n := math.Ceil((end - start) / step); {
@@ -215,10 +222,17 @@ func asHalf(v complex128, dt dtype.DType) complex128 {
 	return v
 }
 
-// Eye returns the matrix of n rows and m columns with ones where row and column are equal and zeros elsewhere.
+// EyeOpt are the options of Eye. The zero value is PyTorch's default.
+type EyeOpt struct {
+	// Columns is how many columns there are; nil means as many as rows.
+	Columns *int
+}
+
+// Eye returns the matrix of n rows and columns with ones where row and column are equal and zeros elsewhere.
 //
 //tenon:into
-func (x *Exec) Eye(n, m int, dt dtype.DType) *Tensor {
+func (x *Exec) Eye(n int, dt dtype.DType, opt EyeOpt) *Tensor {
+	m := whole(opt.Columns, n)
 	f := x.op(rowEye)
 	if n < 0 || m < 0 {
 		f.fail(fault.Invalid, "the sizes of eye must not be negative, but are %d and %d", n, m)

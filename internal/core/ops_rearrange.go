@@ -100,10 +100,10 @@ func (f *frame) rollFrom(i int, out, src kernels.Operand) error {
 
 // Roll returns a copy of t whose elements are shifted by shifts[i] along dimension dims[i]; elements shifted beyond the end reappear at the
 // start. With no dims, all of t is shifted by shifts[0] in row-major order.
-func (x *Exec) Roll(t *Tensor, shifts, dims []int) *Tensor {
+func (x *Exec) Roll(t *Tensor, shifts []int, dims ...int) *Tensor {
 	if len(dims) == 0 && len(shifts) == 1 {
 		return x.composite("Roll", func(x *Exec) *Tensor {
-			return x.View(x.Roll(x.Reshape(t, -1), shifts, []int{0}), t.shape...)
+			return x.View(x.Roll(x.Reshape(t, -1), shifts, 0), t.shape...)
 		})
 	}
 	if len(shifts) != len(dims) || len(shifts) == 0 {
@@ -157,15 +157,21 @@ func (x *Exec) triangle(t *Tensor, upper, diagonal int) *Tensor {
 	return f.call1()
 }
 
-// Tril returns a copy of the matrices in t's last two dimensions with zeros above the given diagonal; 0 is the main one.
+// Tril returns a copy of the matrices in t's last two dimensions with zeros above the given diagonal; 0 is the main one, which may be
+// left out.
 //
 //tenon:into
-func (x *Exec) Tril(t *Tensor, diagonal int) *Tensor { return x.triangle(t, 0, diagonal) }
+func (x *Exec) Tril(t *Tensor, diagonal ...int) *Tensor {
+	return x.triangle(t, 0, Int("Tril", "a diagonal", diagonal, 0))
+}
 
-// Triu returns a copy of the matrices in t's last two dimensions with zeros below the given diagonal; 0 is the main one.
+// Triu returns a copy of the matrices in t's last two dimensions with zeros below the given diagonal; 0 is the main one, which may be
+// left out.
 //
 //tenon:into
-func (x *Exec) Triu(t *Tensor, diagonal int) *Tensor { return x.triangle(t, 1, diagonal) }
+func (x *Exec) Triu(t *Tensor, diagonal ...int) *Tensor {
+	return x.triangle(t, 1, Int("Triu", "a diagonal", diagonal, 0))
+}
 
 func inferPad(f *frame) {
 	t := f.in[0]
@@ -300,7 +306,7 @@ func (x *Exec) padDim(t *Tensor, d, before, after int, mode PadMode) *Tensor {
 			"input (%d) is too small: the output of padding (%d, %d) at dimension %d would have size %d", n, before, after, d, length)
 	}
 	ng := x.noGrad()
-	at := ng.Arange(float64(-before), float64(n+after), 1, dtype.Int64)
+	at := ng.Arange(float64(n+after), dtype.Int64, ArangeOpt{Start: float64(-before)})
 	switch last := float64(n - 1); mode {
 	case PadReflect:
 		at = ng.RSubS(ng.Abs(ng.RSubS(ng.Abs(at), last)), last)

@@ -154,7 +154,13 @@ func backExtreme(b *back) {
 	b.set(0, x.Mul(x.Div(hit, n), b.kept(b.grad(0))))
 }
 
-// SumOpt are the options of sums, products, means and norms.
+// DimOpt are the options of reductions that have no others.
+type DimOpt struct {
+	// KeepDim keeps the reduced dimensions with size 1.
+	KeepDim bool
+}
+
+// SumOpt are the options of sums, products and means, and of the nuclear norm.
 type SumOpt struct {
 	// KeepDim keeps the reduced dimensions with size 1.
 	KeepDim bool
@@ -202,13 +208,13 @@ func (x *Exec) Mean(t *Tensor, dims []int, opt SumOpt) *Tensor {
 // AMax returns the greatest element over dims; nil dims mean all. Ties share the gradient.
 //
 //tenon:into
-func (x *Exec) AMax(t *Tensor, dims []int, keepDim bool) *Tensor {
-	return x.reduceOp(rowAMax, t, dims, keepDim).call1()
+func (x *Exec) AMax(t *Tensor, dims []int, opt DimOpt) *Tensor {
+	return x.reduceOp(rowAMax, t, dims, opt.KeepDim).call1()
 }
 
 // AMin returns the least element over dims; nil dims mean all. Ties share the gradient.
 //
 //tenon:into
-func (x *Exec) AMin(t *Tensor, dims []int, keepDim bool) *Tensor {
-	return x.reduceOp(rowAMin, t, dims, keepDim).call1()
+func (x *Exec) AMin(t *Tensor, dims []int, opt DimOpt) *Tensor {
+	return x.reduceOp(rowAMin, t, dims, opt.KeepDim).call1()
 }

@@ -17,11 +17,11 @@ func (x *Exec) Ravel(t *Tensor) *Tensor {
 	return x.composite("Ravel", func(x *Exec) *Tensor { return x.View(x.copyAs(t, t.dt, true), -1) })
 }
 
-// Flatten returns t with dimensions start to end joined to one: a view where possible, else a copy. Negative dimensions count from the end;
-// a 0-d tensor becomes a vector of one element.
-func (x *Exec) Flatten(t *Tensor, start, end int) *Tensor {
-	n := len(t.shape)
-	s, e := x.dimOf("Flatten", t, start), x.dimOf("Flatten", t, end)
+// Flatten returns t with dimensions from the first to the second of dims, by default 0 and -1, joined to one: a view where possible, else
+// a copy. Negative dimensions count from the end; a 0-d tensor becomes a vector of one element.
+func (x *Exec) Flatten(t *Tensor, dims ...int) *Tensor {
+	n, ends := len(t.shape), Ints("Flatten", "the first and last dimension", dims, 0, -1)
+	s, e := x.dimOf("Flatten", t, ends[0]), x.dimOf("Flatten", t, ends[1])
 	if s > e {
 		x.fail("Flatten", fault.Invalid, []*Tensor{t}, "flatten() has invalid args: start_dim cannot come after end_dim")
 	}

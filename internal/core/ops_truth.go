@@ -29,15 +29,15 @@ func truthRule(f *frame) (compute, out dtype.DType) {
 // All reports whether no element along dims is zero, as bool (uint8 for uint8); nil dims mean all. For no elements it is true.
 //
 //tenon:into
-func (x *Exec) All(t *Tensor, dims []int, keepDim bool) *Tensor {
-	return x.reduceOp(rowAll, t, dims, keepDim).call1()
+func (x *Exec) All(t *Tensor, dims []int, opt DimOpt) *Tensor {
+	return x.reduceOp(rowAll, t, dims, opt.KeepDim).call1()
 }
 
 // Any reports whether an element along dims is not zero, as bool (uint8 for uint8); nil dims mean all. For no elements it is false.
 //
 //tenon:into
-func (x *Exec) Any(t *Tensor, dims []int, keepDim bool) *Tensor {
-	return x.reduceOp(rowAny, t, dims, keepDim).call1()
+func (x *Exec) Any(t *Tensor, dims []int, opt DimOpt) *Tensor {
+	return x.reduceOp(rowAny, t, dims, opt.KeepDim).call1()
 }
 
 // CountNonzero returns how many elements along dims are not zero, as int64; nil dims mean all.
@@ -61,7 +61,7 @@ func (x *Exec) Equal(a, b *Tensor) (same bool, err error) {
 	}
 	err = Try(func() {
 		x.noGrad().scoped(func(x *Exec) {
-			v, err := x.Item(x.All(x.Eq(a, b), nil, false))
+			v, err := x.Item(x.All(x.Eq(a, b), nil, DimOpt{}))
 			x.check("Equal", err)
 			same = v != 0
 		})

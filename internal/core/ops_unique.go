@@ -127,32 +127,34 @@ func (x *Exec) different(t *Tensor, wide int) (order, heads, starts, inverse *Te
 	return order, heads, starts, x.op(rowUniqueRanks, heads, order, starts).call1()
 }
 
-// TopKOpt are the options of TopK.
+// TopKOpt are the options of TopK. The zero value is PyTorch's default.
 type TopKOpt struct {
+	// Dim is the dimension; nil means the last.
+	Dim *int
 	// Smallest selects the least elements, in ascending order, instead of the greatest.
 	Smallest bool
 }
 
-// TopK returns the k greatest elements of t along dimension dim, in descending order, and their indices, as int64. A NaN counts as greater
+// TopK returns the k greatest elements of t along a dimension, in descending order, and their indices, as int64. A NaN counts as greater
 // than any number, and of equal elements the first comes first. The gradient of values goes to the selected elements. TopK sorts all of t.
 // It does not support complex numbers.
 //
 //tenon:into
-func (x *Exec) TopK(t *Tensor, k, dim int, opt TopKOpt) (values, indices *Tensor) {
+func (x *Exec) TopK(t *Tensor, k int, opt TopKOpt) (values, indices *Tensor) {
 	const op = "TopK"
 	if t.dt.IsComplex() {
 		x.fail(op, fault.Unsupported, []*Tensor{t}, "complex numbers have no order; take x.TopK of x.Abs or of a part of them")
 	}
 	out := x.compositeMany(op, func(x *Exec) []*Tensor {
-		d := x.dimOf(op, t, dim)
-		whole, _ := at1(t)
-		switch n := whole[d]; {
+		d := x.dimOf(op, t, whole(opt.Dim, -1))
+		shape, _ := at1(t)
+		switch n := shape[d]; {
 		case len(t.shape) == 0 && k != 1:
 			x.fail(op, fault.Invalid, []*Tensor{t}, "k is %d, but t has no dimensions; give a k of 1", k)
 		case k < 0 || k > n:
 			x.fail(op, fault.Invalid, []*Tensor{t}, "k is %d, but dimension %d has %d element(s); give a k from 0 to %d", k, d, n, n)
 		}
-		at := x.noGrad().topPlaces(x.Reshape(t, whole...), k, d, opt.Smallest)
+		at := x.noGrad().topPlaces(x.Reshape(t, shape...), k, d, opt.Smallest)
 		if len(t.shape) == 0 {
 			at = x.Reshape(at)
 		}

@@ -65,7 +65,7 @@ func VectorNorms(x *Exec, ts []*Tensor, ord float64) *Tensor {
 	if !x.normsTogether(ts, ord) {
 		norms := make([]*Tensor, len(ts))
 		for i, t := range ts {
-			norms[i] = x.VectorNorm(t, ord, nil, SumOpt{})
+			norms[i] = x.VectorNorm(t, nil, VectorNormOpt{Ord: Exactly(ord)})
 		}
 		return x.Stack(norms, 0)
 	}
@@ -134,38 +134,48 @@ func backVectorNorm(b *back) {
 	}
 }
 
+// VectorNormOpt are the options of VectorNorm. The zero value is PyTorch's default.
+type VectorNormOpt struct {
+	// Ord is the order; 0 means 2.
+	Ord float64
+	// KeepDim keeps the reduced dimensions with size 1.
+	KeepDim bool
+	// DType is the type to compute in and return; the zero value is the input's.
+	DType dtype.DType
+}
+
 // VectorNorm returns the vector norm of order ord over dims, (sum |t|^ord)^(1/ord); nil dims mean all. Order 0 counts the elements that are
 // not zero, and the infinite orders are the greatest and the least magnitude. For a complex tensor the norm is real.
 //
 //tenon:into
-func (x *Exec) VectorNorm(t *Tensor, ord float64, dims []int, opt SumOpt) *Tensor {
+func (x *Exec) VectorNorm(t *Tensor, dims []int, opt VectorNormOpt) *Tensor {
 	if t.dt.IsComplex() {
 		return x.composite("VectorNorm", func(x *Exec) *Tensor {
 			o := opt
 			o.DType = opt.DType.Real()
-			return x.VectorNorm(x.Abs(t), ord, dims, o)
+			return x.VectorNorm(x.Abs(t), dims, o)
 		})
 	}
 	if opt.DType != dtype.Invalid {
 		x = x.uncast()
 	}
 	f := x.reduceOp(rowVectorNorm, t, dims, opt.KeepDim)
-	f.dt, f.scalar[0] = opt.DType, kernels.FloatScalar(ord)
+	f.dt, f.scalar[0] = opt.DType, kernels.FloatScalar(Or(opt.Ord, 2))
 	return f.call1()
 }
 
 // LogSumExp returns log(sum(exp(t))) over dims without intermediate overflow; nil dims mean all. Integers become float32.
 //
 //tenon:into
-func (x *Exec) LogSumExp(t *Tensor, dims []int, keepDim bool) *Tensor {
+func (x *Exec) LogSumExp(t *Tensor, dims []int, opt DimOpt) *Tensor {
 	if !t.dt.IsComplex() {
-		return x.reduceOp(rowLogSumExp, t, dims, keepDim).call1()
+		return x.reduceOp(rowLogSumExp, t, dims, opt.KeepDim).call1()
 	}
 	return x.composite("LogSumExp", func(x *Exec) *Tensor {
-		top := x.AMax(x.RealPart(x.Detach(t)), dims, true)
+		top := x.AMax(x.RealPart(x.Detach(t)), dims, DimOpt{KeepDim: true})
 		top = x.pick(x.IsInf(top), nil, 0, top, 0)
-		sum := x.Log(x.Sum(x.Exp(x.Sub(t, top)), dims, SumOpt{KeepDim: keepDim}))
-		if !keepDim {
+		sum := x.Log(x.Sum(x.Exp(x.Sub(t, top)), dims, SumOpt{KeepDim: opt.KeepDim}))
+		if !opt.KeepDim {
 			top = x.View(top, sum.shape...)
 		}
 		return x.Add(sum, top)

@@ -234,7 +234,7 @@ func backStrided(b *back) {
 func (x *Exec) stridedGrad(g *Tensor, in, out geometry) *Tensor {
 	first := min(in.offset, out.offset)
 	size := max(in.offset+infer.Extent(in.shape, in.stride), out.offset+infer.Extent(out.shape, out.stride)) - first
-	places := x.noGrad().Arange(0, float64(size), 1, dtype.Int64)
+	places := x.noGrad().Arange(float64(size), dtype.Int64, ArangeOpt{})
 	at := func(g geometry) *Tensor { return x.Reshape(x.AsStrided(places, g.shape, g.stride, g.offset-first), -1) }
 	all := x.sumAt([]int{size}, 0, at(out), x.Reshape(g, -1), 0)
 	d := x.Gather(all, 0, at(in))
@@ -301,10 +301,21 @@ func (x *Exec) Select(t *Tensor, dim, index int) *Tensor {
 	return f.call1()
 }
 
-// Diagonal returns the view of the diagonal, offset above the main one, of dimensions dim1 and dim2; it becomes the last dimension.
-func (x *Exec) Diagonal(t *Tensor, offset, dim1, dim2 int) *Tensor {
+// DiagonalOpt are the options of Diagonal. The zero value is PyTorch's default.
+type DiagonalOpt struct {
+	// Offset is how far the diagonal is above the main one.
+	Offset int
+	// Dims are the dimensions of the matrices; the zero value means 0 and 1.
+	Dims [2]int
+}
+
+// Diagonal returns the view of a diagonal of the matrices in two dimensions; it becomes the last dimension.
+func (x *Exec) Diagonal(t *Tensor, opt DiagonalOpt) *Tensor {
+	if opt.Dims == [2]int{} {
+		opt.Dims[1] = 1
+	}
 	f := x.op(rowDiag, t)
-	f.i = [8]int{offset, dim1, dim2}
+	f.i = [8]int{opt.Offset, opt.Dims[0], opt.Dims[1]}
 	return f.call1()
 }
 
@@ -361,9 +372,10 @@ func (x *Exec) Unsqueeze(t *Tensor, dim int) *Tensor {
 // Squeeze returns the view without those of the given dimensions that have size 1, or without all dimensions of size 1 if none are given.
 func (x *Exec) Squeeze(t *Tensor, dims ...int) *Tensor { return x.dimsOp(rowSqueeze, t, dims) }
 
-// AsStrided returns the view of t's storage with the given shape, strides and offset, all counted in elements from the storage's start. It
-// fails if the view reaches beyond the storage.
-func (x *Exec) AsStrided(t *Tensor, shape, stride []int, offset int) *Tensor {
+// AsStrided returns the view of t's storage with the given shape, strides and offset, all counted in elements from the storage's start;
+// without offset the view begins where t does. It fails if the view reaches beyond the storage.
+func (x *Exec) AsStrided(t *Tensor, shape, stride []int, offset ...int) *Tensor {
+	from := Int("AsStrided", "an offset", offset, t.offset)
 	f := x.op(rowStrided, t)
 	if len(shape) != len(stride) {
 		f.fail(fault.Invalid, "mismatch in length of strides and shape: %v and %v", stride, shape)
@@ -376,11 +388,11 @@ func (x *Exec) AsStrided(t *Tensor, shape, stride []int, offset int) *Tensor {
 			f.fail(fault.Invalid, "the stride %d is negative; x.Flip reverses a dimension", stride[i])
 		}
 	}
-	if n := t.st.bytes / t.dt.Size(); offset < 0 || !reachesWithin(shape, stride, offset, n) {
+	if n := t.st.bytes / t.dt.Size(); from < 0 || !reachesWithin(shape, stride, from, n) {
 		f.fail(fault.Invalid, "shape %v with strides %v from element %d on reaches beyond the storage, which has %d elements", shape,
-			stride, offset, n)
+			stride, from, n)
 	}
-	f.dims, f.i[0], f.i[1] = append(append(f.dims, shape...), stride...), offset, t.offset
+	f.dims, f.i[0], f.i[1] = append(append(f.dims, shape...), stride...), from, t.offset
 	return f.call1()
 }
 

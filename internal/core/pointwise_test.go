@@ -63,8 +63,8 @@ func TestPointwiseInto(t *testing.T) {
 		check(func(a *Tensor) { x.ClampSInto(a, a, 0, 1) }, 0, 0.5, 1)
 		check(func(a *Tensor) { x.LerpSInto(a, a, b, 0.5) }, 0.5, 2.25, 0.5)
 		check(func(a *Tensor) { x.AddScaledInto(a, a, b, 0.5) }, 0, 2.5, 2)
-		check(func(a *Tensor) { x.AddCMulInto(a, a, b, c, 2) }, 3, 16.5, -13)
-		check(func(a *Tensor) { x.AddCDivInto(a, a, b, c, 2) }, 3, 4.5, 2)
+		check(func(a *Tensor) { x.AddCMulInto(a, a, b, c, AddCMulOpt{Value: 2}) }, 3, 16.5, -13)
+		check(func(a *Tensor) { x.AddCDivInto(a, a, b, c, AddCMulOpt{Value: 2}) }, 3, 4.5, 2)
 		check(func(a *Tensor) { x.MaskedFillSInto(a, a, x.GtS(b, 0), 9) }, 9, 9, 3)
 	})
 }
@@ -90,7 +90,7 @@ func TestPointwiseRefusals(t *testing.T) {
 		refused(fault.Unsupported, "Hypot is defined for floating-point", func() { x.Hypot(n, n) })
 		refused(fault.Unsupported, "Lerp is defined for floating-point", func() { x.Lerp(n, n, n) })
 		refused(fault.Unsupported, "GELU is defined for floating-point", func() { x.GELU(n) })
-		refused(fault.Unsupported, "Hardtanh is not defined for bool", func() { x.Hardtanh(b, -1, 1) })
+		refused(fault.Unsupported, "Hardtanh is not defined for bool", func() { x.Hardtanh(b, HardtanhOpt{}) })
 		refused(fault.Invalid, "alpha must not be a floating point number", func() { x.AddScaled(n, n, 0.5) })
 		refused(fault.Invalid, "Integers to negative integer powers are not allowed", func() { x.PowS(n, -1) })
 		refused(fault.Invalid, "where expected condition to be a boolean tensor, but got a tensor with dtype int32", func() {
@@ -148,9 +148,9 @@ func TestAutocastClasses(t *testing.T) {
 			"log2": x.Log2, "log1p": x.Log1p, "reciprocal": x.Reciprocal, "rsqrt": x.Rsqrt, "sinh": x.Sinh, "tan": x.Tan, "sum": sum,
 			"pow":       func(t *Tensor) *Tensor { return x.PowS(t, 2) },
 			"prod":      func(t *Tensor) *Tensor { return x.Prod(t, nil, SumOpt{}) },
-			"norm":      func(t *Tensor) *Tensor { return x.VectorNorm(t, 2, nil, SumOpt{}) },
-			"logsumexp": func(t *Tensor) *Tensor { return x.LogSumExp(t, []int{0}, false) },
-			"softplus":  func(t *Tensor) *Tensor { return x.Softplus(t, 1, 20) },
+			"norm":      func(t *Tensor) *Tensor { return x.VectorNorm(t, nil, VectorNormOpt{}) },
+			"logsumexp": func(t *Tensor) *Tensor { return x.LogSumExp(t, []int{0}, DimOpt{}) },
+			"softplus":  func(t *Tensor) *Tensor { return x.Softplus(t, SoftplusOpt{}) },
 		} {
 			if d := f(a).dt; d != dtype.Float32 {
 				t.Errorf("%s of float16 gives %v under autocast", name, d)

@@ -15,23 +15,24 @@ func TestReductionsOfNothing(t *testing.T) {
 		rows := []int{1}
 		want(t, x, x.Sum(none, rows, SumOpt{}), 0, 0)
 		want(t, x, x.Prod(none, rows, SumOpt{}), 1, 1)
-		want(t, x, x.ToDType(x.All(none, rows, false), dtype.Float32), 1, 1)
-		want(t, x, x.ToDType(x.Any(none, rows, false), dtype.Float32), 0, 0)
+		want(t, x, x.ToDType(x.All(none, rows, DimOpt{}), dtype.Float32), 1, 1)
+		want(t, x, x.ToDType(x.Any(none, rows, DimOpt{}), dtype.Float32), 0, 0)
 		want(t, x, x.ToDType(x.CountNonzero(none, nil), dtype.Float32), 0)
-		want(t, x, x.VectorNorm(none, 2, rows, SumOpt{}), 0, 0)
-		want(t, x, x.LogSumExp(none, rows, false), float32(math.Inf(-1)), float32(math.Inf(-1)))
-		if m := x.AMax(none, []int{0}, false); m.Numel() != 0 {
+		want(t, x, x.VectorNorm(none, rows, VectorNormOpt{}), 0, 0)
+		want(t, x, x.LogSumExp(none, rows, DimOpt{}), float32(math.Inf(-1)), float32(math.Inf(-1)))
+		if m := x.AMax(none, []int{0}, DimOpt{}); m.Numel() != 0 {
 			t.Errorf("the extremes of no columns have shape %v", m.shape)
 		}
 		for name, f := range map[string]func(){
 			"amax": func() {
-				x.AMax(none, rows, false)
-			}, "max": func() { x.MaxDim(none, 1, false) }, "argmin": func() { x.ArgMin(none, rows, false) },
+				x.AMax(none, rows, DimOpt{})
+			}, "max": func() { x.MaxDim(none, 1, DimOpt{}) }, "argmin": func() { x.ArgMin(none, rows, DimOpt{}) },
 		} {
 			wantError(t, Try(f), fault.Invalid, name+"(): Expected reduction dim 1 to have non-zero size")
 		}
 		for name, f := range map[string]func(){
-			"amin": func() { x.AMin(none, nil, false) }, "min": func() { x.Min(none) }, "argmax": func() { x.ArgMax(none, nil, false) }} {
+			"amin": func() { x.AMin(none, nil, DimOpt{}) }, "min": func() { x.Min(none) },
+			"argmax": func() { x.ArgMax(none, nil, DimOpt{}) }} {
 			wantError(t, Try(f), fault.Invalid, name+"(): Expected reduction dim to be specified for input.numel() == 0")
 		}
 	})
@@ -41,15 +42,15 @@ func TestExtremes(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		nan := float32(math.NaN())
 		a := From(x, []float32{1, 3, 3, 0, nan, 5}, 2, 3)
-		v, i := x.MaxDim(a, 1, false)
+		v, i := x.MaxDim(a, 1, DimOpt{})
 		if got := floats(t, x, v); got[0] != 3 || got[1] == got[1] {
 			t.Errorf("got %v", got)
 		}
 		want(t, x, x.ToDType(i, dtype.Float32), 1, 1)
-		want(t, x, x.ToDType(x.ArgMax(a, nil, false), dtype.Float32), 4)
-		want(t, x, x.ToDType(x.ArgMin(x.Slice(a, 0, 0, 1, 1), nil, true), dtype.Float32), 0)
+		want(t, x, x.ToDType(x.ArgMax(a, nil, DimOpt{}), dtype.Float32), 4)
+		want(t, x, x.ToDType(x.ArgMin(x.Slice(a, 0, 0, 1, 1), nil, DimOpt{KeepDim: true}), dtype.Float32), 0)
 		zero := From(x, []float32{7})
-		v, i = x.MinDim(x.Select(zero, 0, 0), -1, true)
+		v, i = x.MinDim(x.Select(zero, 0, 0), -1, DimOpt{KeepDim: true})
 		want(t, x, v, 7)
 		want(t, x, x.ToDType(i, dtype.Float32), 0)
 
@@ -58,7 +59,7 @@ func TestExtremes(t *testing.T) {
 		backward(t, x, x.Max(l), BackwardOpt{})
 		want(t, x, l.Grad(), 0, 0.5, 0.5, 0)
 		l = leafOf(x, 2, 5, 5, 1)
-		v, _ = x.MaxDim(l, 0, false)
+		v, _ = x.MaxDim(l, 0, DimOpt{})
 		backward(t, x, v, BackwardOpt{})
 		want(t, x, l.Grad(), 0, 1, 0, 0)
 	})
@@ -111,11 +112,11 @@ func TestReductionRefusals(t *testing.T) {
 		refused(fault.Invalid, "mean(): could not infer output dtype", func() { x.Mean(n, nil, SumOpt{}) })
 		refused(fault.Invalid, "Dimension out of range", func() { x.Sum(f, []int{1}, SumOpt{}) })
 		refused(fault.Invalid, "dim 0 appears multiple times in the list of dims", func() { x.Sum(f, []int{0, -1}, SumOpt{}) })
-		refused(fault.Unsupported, "AMax is not defined for complex", func() { x.AMax(z, nil, false) })
-		refused(fault.Unsupported, "ArgMax is not defined for complex", func() { x.ArgMax(z, nil, false) })
+		refused(fault.Unsupported, "AMax is not defined for complex", func() { x.AMax(z, nil, DimOpt{}) })
+		refused(fault.Unsupported, "ArgMax is not defined for complex", func() { x.ArgMax(z, nil, DimOpt{}) })
 		refused(fault.Invalid, "only floating point and complex dtypes are supported, not int32", func() { x.Var(n, nil, VarOpt{}) })
 		refused(fault.Invalid, "Expected a floating point or complex tensor as input. Got int32; convert it with x.ToDType", func() {
-			x.VectorNorm(n, 2, nil, SumOpt{})
+			x.VectorNorm(n, nil, VectorNormOpt{})
 		})
 	})
 }

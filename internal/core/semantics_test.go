@@ -36,7 +36,7 @@ func TestSoftmaxOfInfinity(t *testing.T) {
 		wantBits(t, x, x.Softmax(a, 1, SoftmaxOpt{}), 0.26894143, 0.73105854, nan, nan)
 		wantBits(t, x, x.Softmax(From(x, []float32{-inf, 0, -inf, 0}, 2, 2), 0, SoftmaxOpt{}), nan, 0.5, nan, 0.5)
 		wantBits(t, x, x.Slice(x.LogSoftmax(a, 0, SoftmaxOpt{}), 1, 0, 1, 1), nan, nan)
-		wantBits(t, x, x.LogSumExp(a, []int{0}, false), inf, 3.3132617)
+		wantBits(t, x, x.LogSumExp(a, []int{0}, DimOpt{}), inf, 3.3132617)
 		if s := x.Softmax(x.Transpose(a, 0, 1), 0, SoftmaxOpt{}).Stride(); s[0] != 2 || s[1] != 1 {
 			t.Errorf("the softmax of a transposed matrix has strides %v; it is row-major", s)
 		}
@@ -49,7 +49,7 @@ func TestWideSumsOfNothing(t *testing.T) {
 		for _, dt := range []dtype.DType{dtype.Float64, dtype.Int64, dtype.Complex128} {
 			none := x.Zeros([]int{3, 0, 4}, dt)
 			want(t, x, x.ToDType(x.Sum(none, []int{0, 1}, SumOpt{}), dtype.Float32), 0, 0, 0, 0)
-			want(t, x, x.ToDType(x.Any(none, []int{1}, false), dtype.Float32), make([]float32, 12)...)
+			want(t, x, x.ToDType(x.Any(none, []int{1}, DimOpt{}), dtype.Float32), make([]float32, 12)...)
 		}
 	})
 }
@@ -59,13 +59,13 @@ func TestAddMMIgnoresInput(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		for _, dt := range []dtype.DType{dtype.Float32, dtype.Complex64} {
 			a, bad := x.Ones([]int{1, 2, 2}, dt), x.ToDType(From(x, []float32{nan, inf}), dt)
-			want(t, x, x.ToDType(x.BAddBMM(bad, a, a, 0, 3), dtype.Float32), 6, 6, 6, 6)
+			want(t, x, x.ToDType(x.BAddBMM(bad, a, a, AddMMOpt{Beta: Zero, Alpha: 3}), dtype.Float32), 6, 6, 6, 6)
 			a = x.Select(a, 0, 0)
-			want(t, x, x.ToDType(x.AddMM(bad, a, a, 0, 1), dtype.Float32), 2, 2, 2, 2)
+			want(t, x, x.ToDType(x.AddMM(bad, a, a, AddMMOpt{Beta: Zero}), dtype.Float32), 2, 2, 2, 2)
 		}
 		l := From(x, []float32{nan, 1}).SetRequiresGrad(true)
 		a := x.Ones([]int{2, 2}, dtype.Float32)
-		backward(t, x, x.Sum(x.AddMM(l, a, a, 0, 1), nil, SumOpt{}), BackwardOpt{})
+		backward(t, x, x.Sum(x.AddMM(l, a, a, AddMMOpt{Beta: Zero}), nil, SumOpt{}), BackwardOpt{})
 		want(t, x, l.Grad(), 0, 0)
 	})
 }
@@ -85,7 +85,7 @@ func TestLayerNormOfNothing(t *testing.T) {
 				if affine {
 					w, bias = x.Ones(over, dtype.Float32).SetRequiresGrad(true), x.Zeros(over, dtype.Float32).SetRequiresGrad(true)
 				}
-				y := x.Add(x.LayerNorm(in, w, bias, over, 1e-5), x.RMSNorm(in, w, over, 1e-5))
+				y := x.Add(x.LayerNorm(in, w, bias, over, NormOpt{}), x.RMSNorm(in, w, over, NormOpt{Eps: 1e-5}))
 				if y.Numel() != 0 || len(y.shape) != len(shape) {
 					t.Errorf("%v: got shape %v", shape, y.shape)
 				}
@@ -122,10 +122,12 @@ func slopes(t *testing.T, x *Exec, v []float32, f func(t *Tensor) *Tensor) (firs
 func TestKinks(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		at0 := []float32{0}
-		if _, h := slopes(t, x, at0, func(v *Tensor) *Tensor { return x.ELU(v, 2) }); h[0] != 0 {
+		if _, h := slopes(t, x, at0, func(v *Tensor) *Tensor { return x.ELU(v, ELUOpt{Alpha: 2}) }); h[0] != 0 {
 			t.Errorf("the second derivative of elu at 0 is %v", h)
 		}
-		if _, h := slopes(t, x, []float32{2, 2.5}, func(v *Tensor) *Tensor { return x.Softplus(v, 1, 2) }); h[0] != 0 || h[1] != 0 {
+		if _, h := slopes(t, x, []float32{2, 2.5}, func(v *Tensor) *Tensor {
+			return x.Softplus(v, SoftplusOpt{Threshold: 2})
+		}); h[0] != 0 || h[1] != 0 {
 			t.Errorf("the second derivatives of softplus at the threshold and above it are %v", h)
 		}
 		if g, _ := slopes(t, x, []float32{-2, 0}, x.Acosh); math.Abs(float64(g[0])-0.57735026919) > 1e-6 || g[1] == g[1] {
@@ -133,11 +135,15 @@ func TestKinks(t *testing.T) {
 		}
 		// Straight parts of losses begin at their bounds, and the slope of prelu at 0 is the weight.
 		zero := From(x, []float32{0})
-		if g, h := slopes(t, x, []float32{0.5}, func(v *Tensor) *Tensor { return x.SmoothL1Loss(v, zero, 0.5, LossOpt{}) }); g[0] != 1 ||
+		if g, h := slopes(t, x, []float32{0.5}, func(v *Tensor) *Tensor {
+			return x.SmoothL1Loss(v, zero, SmoothL1LossOpt{Beta: 0.5})
+		}); g[0] != 1 ||
 			h[0] != 0 {
 			t.Errorf("the derivatives of smooth l1 at its bound are %v and %v", g, h)
 		}
-		if g, h := slopes(t, x, []float32{-2}, func(v *Tensor) *Tensor { return x.HuberLoss(v, zero, 2, LossOpt{}) }); g[0] != -2 ||
+		if g, h := slopes(t, x, []float32{-2}, func(v *Tensor) *Tensor {
+			return x.HuberLoss(v, zero, HuberLossOpt{Delta: 2})
+		}); g[0] != -2 ||
 			h[0] != 0 {
 			t.Errorf("the derivatives of huber at its bound are %v and %v", g, h)
 		}
@@ -183,8 +189,8 @@ func TestRefusals(t *testing.T) {
 			{func() { x.Sub(yes, real) }, fault.Unsupported, minus + "a bool tensor"},
 			{func() { x.SubS(yes, 0.5) }, fault.Unsupported, minus + "a bool tensor"},
 			{func() { x.RSubS(yes, 1) }, fault.Unsupported, minus + "a bool tensor"},
-			{func() { x.AddCDiv(real, one, one, 1) }, fault.Unsupported, "Integer division with addcdiv is no longer supported"},
-			{func() { x.Arange(0, 3, 0.5, dtype.Int32) }, fault.Invalid, "step must be nonzero"},
+			{func() { x.AddCDiv(real, one, one, AddCMulOpt{}) }, fault.Unsupported, "Integer division with addcdiv is no longer supported"},
+			{func() { x.Arange(3, dtype.Int32, ArangeOpt{Step: 0.5}) }, fault.Invalid, "step must be nonzero"},
 			{func() { x.Full([]int{1}, 300, dtype.Int8) }, fault.Invalid, "value cannot be converted to type int8_t without overflow"},
 			{func() { x.FullLike(one, math.Inf(1), LikeOpt{}) }, fault.Invalid, "value cannot be converted to type int without overflow"},
 			{func() { x.Full([]int{1}, 1e6, dtype.Float16) }, fault.Invalid, "value cannot be converted to type at::Half without overflow"},
@@ -216,7 +222,7 @@ func TestRefusals(t *testing.T) {
 			{func() { x.BCEWithLogits(real, real, BCEWithLogitsOpt{PositiveWeight: x.Ones([]int{3}, dtype.Float32)}) }, fault.Invalid,
 				"The expanded size of the tensor (2) must match the existing size (3)"},
 			{func() {
-				x.GroupNorm(x.Ones([]int{1, 2}, dtype.Float32), nil, nil, 2, 1e-5)
+				x.GroupNorm(x.Ones([]int{1, 2}, dtype.Float32), nil, nil, 2, NormOpt{})
 			}, fault.Invalid, "Expected more than 1 value per channel when training"},
 			{func() {
 				x.Conv2d(x.Ones([]int{1, 2, 3, 3}, dtype.Float32), x.Ones([]int{2, 2, 0, 2}, dtype.Float32), nil, Conv2dOpt{})
@@ -224,10 +230,12 @@ func TestRefusals(t *testing.T) {
 			{func() {
 				x.Conv1d(x.Ones([]int{1, 2, 3}, dtype.Float32), x.Ones([]int{2, 2, 0}, dtype.Float32), nil, Conv1dOpt{})
 			}, fault.Invalid, "kernel size should be greater than zero"},
-			{func() { x.VectorNorm(none, -1, nil, SumOpt{}) }, fault.Invalid, "linalg.vector_norm cannot compute the -1 norm on an " +
-				"empty tensor because the operation does not have an identity"},
-			{func() { x.VectorNorm(none, math.Inf(1), []int{1}, SumOpt{}) }, fault.Invalid, "linalg.vector_norm cannot compute the +Inf " +
-				"norm on the dimension 1 because this dimension is empty and the operation does not have an identity"},
+			{func() { x.VectorNorm(none, nil, VectorNormOpt{Ord: -1}) }, fault.Invalid,
+				"linalg.vector_norm cannot compute the -1 norm on an " +
+					"empty tensor because the operation does not have an identity"},
+			{func() { x.VectorNorm(none, []int{1}, VectorNormOpt{Ord: math.Inf(1)}) }, fault.Invalid,
+				"linalg.vector_norm cannot compute the +Inf " +
+					"norm on the dimension 1 because this dimension is empty and the operation does not have an identity"},
 			{func() {
 				x.IndexSelect(x.Ones(nil, dtype.Float32), 0, class)
 			}, fault.Invalid, "index_select(): Index to scalar can have only 1 value, got 2 value(s)"},
@@ -235,7 +243,7 @@ func TestRefusals(t *testing.T) {
 				x.NLLLoss(rows, class, NLLLossOpt{Weight: leaf})
 			}, fault.Unsupported, "the derivative for 'weight' is not implemented"},
 			{func() {
-				x.BatchNorm(rows, nil, nil, leaf, real, 0.1, 1e-5, BatchNormOpt{})
+				x.BatchNorm(rows, nil, nil, leaf, real, BatchNormOpt{})
 			}, fault.Unsupported, "the derivative for 'running_mean' is not implemented"},
 			{func() {
 				x.PReLU(cube, real)
@@ -246,11 +254,12 @@ func TestRefusals(t *testing.T) {
 			{func() { x.PReLU(real, half) }, fault.Invalid, "the input is float32, but the slopes are float16; convert one with x.ToDType"},
 			{func() { x.PReLU(one, x.Slice(one, 0, 0, 1, 1)) }, fault.Unsupported, "PReLU is defined for floating-point tensors only"},
 			{func() {
-				x.SmoothL1Loss(real, real, -1, LossOpt{})
+				x.SmoothL1Loss(real, real, SmoothL1LossOpt{Beta: -1})
 			}, fault.Invalid, "smooth_l1_loss does not support negative values for beta"},
-			{func() { x.SmoothL1Loss(real, real, 1, LossOpt{Reduction: 9}) }, fault.Invalid, "is not a valid value for reduction"},
-			{func() { x.SmoothL1Loss(one, one, 1, LossOpt{}) }, fault.Unsupported, "not defined for int32"},
-			{func() { x.HuberLoss(real, real, 0, LossOpt{}) }, fault.Invalid, "huber_loss does not support non-positive values for delta"},
+			{func() { x.SmoothL1Loss(real, real, SmoothL1LossOpt{Reduction: 9}) }, fault.Invalid, "is not a valid value for reduction"},
+			{func() { x.SmoothL1Loss(one, one, SmoothL1LossOpt{}) }, fault.Unsupported, "not defined for int32"},
+			{func() { x.HuberLoss(real, real, HuberLossOpt{Delta: Zero}) }, fault.Invalid,
+				"huber_loss does not support non-positive values for delta"},
 			{func() {
 				x.BCE(real, rows, BCEOpt{})
 			}, fault.Invalid, "Using a target size ([2 2]) that is different to the input size ([2]) is deprecated"},
@@ -307,7 +316,7 @@ func TestRefusals(t *testing.T) {
 		want(t, x, x.ToDType(x.MaskedFillS(one, yes, -1.5), dtype.Float32), -1, -1)
 		want(t, x, x.ToDType(x.MaskedFill(one, yes, x.Full(nil, 2.75, dtype.Float64)), dtype.Float32), 2, 2)
 		want(t, x, x.ToDType(x.MaskedFill(yes, yes, x.Full(nil, 2, dtype.Int32)), dtype.Float32), 1, 1)
-		if n := x.VectorNorm(x.Zeros([]int{0, 2}, dtype.Float32), math.Inf(1), []int{1}, SumOpt{}).Numel(); n != 0 {
+		if n := x.VectorNorm(x.Zeros([]int{0, 2}, dtype.Float32), []int{1}, VectorNormOpt{Ord: math.Inf(1)}).Numel(); n != 0 {
 			t.Errorf("the norms of no rows are %d", n)
 		}
 	})
@@ -354,10 +363,10 @@ func TestComplexPowOfZero(t *testing.T) {
 func TestLossValues(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a, b := From(x, []float32{0, 1, 4}), From(x, []float32{0.5, 1, 1})
-		want(t, x, x.SmoothL1Loss(a, b, 1, LossOpt{Reduction: ReduceNone}), 0.125, 0, 2.5)
-		want(t, x, x.SmoothL1Loss(a, b, 0, LossOpt{Reduction: ReduceSum}), 3.5)
-		want(t, x, x.HuberLoss(a, b, 2, LossOpt{Reduction: ReduceNone}), 0.125, 0, 4)
-		if y := x.HuberLoss(x.ToDType(a, dtype.Float16), x.ToDType(b, dtype.Float64), 2, LossOpt{}); y.dt != dtype.Float16 {
+		want(t, x, x.SmoothL1Loss(a, b, SmoothL1LossOpt{Reduction: ReduceNone}), 0.125, 0, 2.5)
+		want(t, x, x.SmoothL1Loss(a, b, SmoothL1LossOpt{Beta: Zero, Reduction: ReduceSum}), 3.5)
+		want(t, x, x.HuberLoss(a, b, HuberLossOpt{Delta: 2, Reduction: ReduceNone}), 0.125, 0, 4)
+		if y := x.HuberLoss(x.ToDType(a, dtype.Float16), x.ToDType(b, dtype.Float64), HuberLossOpt{Delta: 2}); y.dt != dtype.Float16 {
 			t.Errorf("huber of a half against doubles has type %v", y.dt)
 		}
 		target := From(x, []float32{0.5}).SetRequiresGrad(true)

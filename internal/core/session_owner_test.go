@@ -35,8 +35,8 @@ func visitor(f func()) {
 	all.Wait()
 }
 
-// stays returns how many stays others see in g.
-func stays(g *gate) (n int) {
+// staysIn returns how many stays others see in g.
+func staysIn(g *gate) (n int) {
 	visitor(func() {
 		var vs visits
 		vs.add(g.door)
@@ -57,11 +57,11 @@ func TestOwner(t *testing.T) {
 		for range 3 {
 			enter(t, g, true)
 			enter(t, g, false)
-			if n := stays(g); n != 1 {
+			if n := staysIn(g); n != 1 {
 				t.Errorf("%d stays", n)
 			}
 			g.open()
-			if n := stays(g); n != 0 {
+			if n := staysIn(g); n != 0 {
 				t.Errorf("%d stays", n)
 			}
 		}
@@ -89,15 +89,15 @@ func TestOwner(t *testing.T) {
 		enter(t, g, true)
 		visitor(func() { enter(t, g, false) })
 		enter(t, g, false)
-		if n := stays(g); n != 1 {
+		if n := staysIn(g); n != 1 {
 			t.Errorf("%d stays", n)
 		}
 		g.rest()
-		if n := stays(g); n != 0 {
+		if n := staysIn(g); n != 0 {
 			t.Errorf("%d stays while the goroutine inside waits", n)
 		}
 		g.resume()
-		if n := stays(g); n != 1 {
+		if n := staysIn(g); n != 1 {
 			t.Errorf("%d stays", n)
 		}
 		g.open()

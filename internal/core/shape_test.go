@@ -42,7 +42,7 @@ func TestShapeErrors(t *testing.T) {
 			"stack expects a non-empty TensorList":           func() { x.Stack(nil, 0) },
 			"stack expects each tensor to be equal size":     func() { x.Stack([]*Tensor{a, v}, 0) },
 			"appears multiple times in the list of dims":     func() { x.Flip(a, 0, -2) },
-			"shifts and dimensions must align":               func() { x.Roll(a, []int{1, 2}, []int{0}) },
+			"shifts and dimensions must align":               func() { x.Roll(a, []int{1, 2}, 0) },
 			"input tensor must have at least 2 dimensions":   func() { x.Tril(v, 0) },
 			"Length of pad should be even":                   func() { x.Pad(v, []int{1}, PadOpt{}) },
 			"resulted in a negative output size":             func() { x.Pad(v, []int{-2, -2}, PadOpt{}) },
@@ -65,22 +65,22 @@ func TestShapeErrors(t *testing.T) {
 			"the weight must be a 2-D tensor":                func() { x.Embedding(index, v, EmbeddingOpt{}) },
 			"the index is float32, but must be int64":        func() { x.Embedding(v, a, EmbeddingOpt{}) },
 			"Padding_idx must be within num_embeddings":      func() { x.Embedding(index, a, EmbeddingOpt{Padding: true, PaddingIdx: 2}) },
-			"step must be nonzero":                           func() { x.Arange(0, 1, 0, dtype.Int64) },
-			"inconsistent with step sign":                    func() { x.Arange(0, 1, -1, dtype.Int64) },
-			"has no finite size":                             func() { x.Arange(0, 1e300, 1, dtype.Float64) },
+			"step must be nonzero":                           func() { x.Arange(1, dtype.Int64, ArangeOpt{Step: Zero}) },
+			"inconsistent with step sign":                    func() { x.Arange(1, dtype.Int64, ArangeOpt{Step: -1}) },
+			"has no finite size":                             func() { x.Arange(1e300, dtype.Float64, ArangeOpt{}) },
 			"number of steps must be non-negative":           func() { x.Linspace(0, 1, -1, dtype.Float32) },
-			"must not be negative, but are -1 and 2":         func() { x.Eye(-1, 2, dtype.Float32) },
-			"expected input with shape [*, [2]]":             func() { x.LayerNorm(a, nil, nil, []int{2}, 1e-5) },
-			"Expected bias to be of same shape":              func() { x.LayerNorm(a, nil, a, []int{3}, 1e-5) },
-			"to be divisible by num_groups":                  func() { x.GroupNorm(a, nil, nil, 2, 1e-5) },
-			"expected weight, bias and statistics":           func() { x.GroupNorm(a, x.Zeros([]int{2}, dtype.Float32), nil, 3, 1e-5) },
-			"Expected at least 2 dimensions":                 func() { x.GroupNorm(v, nil, nil, 1, 1e-5) },
-			"to be defined when training=False":              func() { x.BatchNorm(a, nil, nil, nil, nil, 0.1, 1e-5, BatchNormOpt{}) },
+			"must not be negative, but are -1 and 2":         func() { x.Eye(-1, dtype.Float32, EyeOpt{Columns: new(2)}) },
+			"expected input with shape [*, [2]]":             func() { x.LayerNorm(a, nil, nil, []int{2}, NormOpt{}) },
+			"Expected bias to be of same shape":              func() { x.LayerNorm(a, nil, a, []int{3}, NormOpt{}) },
+			"to be divisible by num_groups":                  func() { x.GroupNorm(a, nil, nil, 2, NormOpt{}) },
+			"expected weight, bias and statistics":           func() { x.GroupNorm(a, x.Ones([]int{2}, dtype.Float32), nil, 3, NormOpt{}) },
+			"Expected at least 2 dimensions":                 func() { x.GroupNorm(v, nil, nil, 1, NormOpt{}) },
+			"to be defined when training=False":              func() { x.BatchNorm(a, nil, nil, nil, nil, BatchNormOpt{}) },
 			"must both be given, or neither": func() {
-				x.BatchNorm(a, nil, nil, v, nil, 0.1, 1e-5, BatchNormOpt{Training: true})
+				x.BatchNorm(a, nil, nil, v, nil, BatchNormOpt{Training: true})
 			},
 			"Expected more than 1 value per channel": func() {
-				x.BatchNorm(x.View(v, 1, 3), nil, nil, nil, nil, 0.1, 1e-5, BatchNormOpt{Training: true})
+				x.BatchNorm(x.View(v, 1, 3), nil, nil, nil, nil, BatchNormOpt{Training: true})
 			},
 			"The size of tensor a (2) must match": func() { x.MSELoss(x.Slice(v, 0, 0, 2, 1), v, LossOpt{}) },
 			"Target size":                         func() { x.BCEWithLogits(a, v, BCEWithLogitsOpt{}) },
@@ -89,9 +89,9 @@ func TestShapeErrors(t *testing.T) {
 		}
 		for part, f := range map[string]func(){
 			"Only 2D, 3D, 4D, 5D padding":      func() { x.Pad(zero, []int{1, 1}, PadOpt{Mode: PadReflect}) },
-			"a range of bool is not defined":   func() { x.Arange(0, 1, 1, dtype.Bool) },
+			"a range of bool is not defined":   func() { x.Arange(1, dtype.Bool, ArangeOpt{}) },
 			"linspace is not defined for bool": func() { x.Linspace(0, 1, 2, dtype.Bool) },
-			"LayerNorm is not defined for":     func() { x.LayerNorm(index, nil, nil, []int{3}, 1e-5) },
+			"LayerNorm is not defined for":     func() { x.LayerNorm(index, nil, nil, []int{3}, NormOpt{}) },
 			"MSELoss is not defined for":       func() { x.MSELoss(index, index, LossOpt{}) },
 			"softmax is not implemented for":   func() { x.Softmax(index, 0, SoftmaxOpt{}) },
 			"has no derivative": func() {
@@ -203,7 +203,7 @@ func TestBatchNormRunning(t *testing.T) {
 		in := From(x, []float32{1, 10, 3, 30, 5, 50}, 3, 2)
 		mean, variance := From(x, []float32{1, 2}), From(x, []float32{1, 2})
 		version := mean.Version()
-		y := x.BatchNorm(in, nil, nil, mean, variance, 0.25, 0, BatchNormOpt{Training: true})
+		y := x.BatchNorm(in, nil, nil, mean, variance, BatchNormOpt{Momentum: 0.25, Eps: Zero, Training: true})
 		want(t, x, mean, .75+.25*3, 1.5+.25*30)
 		want(t, x, variance, .75+.25*4, 1.5+.25*400)
 		if mean.Version() == version {
@@ -211,7 +211,7 @@ func TestBatchNormRunning(t *testing.T) {
 		}
 		const r = 1.2247449
 		want(t, x, x.Slice(y, 1, 0, 1, 1), -r, 0, r)
-		z := x.BatchNorm(in, nil, nil, From(x, []float32{1, 10}), From(x, []float32{4, 100}), 0, 0, BatchNormOpt{})
+		z := x.BatchNorm(in, nil, nil, From(x, []float32{1, 10}), From(x, []float32{4, 100}), BatchNormOpt{Momentum: Zero, Eps: Zero})
 		want(t, x, z, 0, 0, 1, 2, 2, 4)
 	})
 }
@@ -223,7 +223,7 @@ func TestWideIndexes(t *testing.T) {
 			in := From(x, numbers(2*3*6*6), 2, 3, 6, 6).SetRequiresGrad(true)
 			y := x.MaxPool2d(in, [2]int{2, 2}, MaxPoolOpt{Stride: [2]int{1, 1}})
 			y = x.Gather(x.Flatten(y, 1, -1), 1, x.Zeros([]int{2, 9}, dtype.Int64))
-			y = x.LogSoftmax(x.Roll(x.Flip(y, 1), []int{3}, []int{1}), 1, SoftmaxOpt{})
+			y = x.LogSoftmax(x.Roll(x.Flip(y, 1), []int{3}, 1), 1, SoftmaxOpt{})
 			l := x.CrossEntropy(y, From(x, []int64{3, 8}), CrossEntropyOpt{})
 			if err := x.Backward(l, BackwardOpt{}); err != nil {
 				t.Fatal(err)

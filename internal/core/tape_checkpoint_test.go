@@ -19,7 +19,7 @@ type ladder []*Tensor
 func newLadder(x *Exec, n int) ladder {
 	var l ladder
 	for i := range n {
-		w := x.AddS(x.MulS(x.View(x.Arange(0, 64, 1, dtype.Float32), 8, 8), 0.01), 0.02*float64(i))
+		w := x.AddS(x.MulS(x.View(x.Arange(64, dtype.Float32, ArangeOpt{}), 8, 8), 0.01), 0.02*float64(i))
 		l = append(l, w.SetRequiresGrad(true))
 	}
 	return l

@@ -118,7 +118,7 @@ func TestTensorMaps(t *testing.T) {
 				}
 				n := max(c.matrices, 1)
 				filled := func(lines, length int) *Tensor {
-					v := x.ToDType(x.RandInt(-8, 9, []int{n, lines, length}, dtype.Int32), dt)
+					v := x.ToDType(x.RandInt(9, []int{n, lines, length}, dtype.Int32, RandIntOpt{Low: -8}), dt)
 					if c.matrices == 0 {
 						v = x.Reshape(v, lines, length)
 					}
@@ -154,7 +154,7 @@ func TestProductsOfHeads(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float16, dtype.Float32} {
 			for _, c := range []struct{ length, width int }{{128, 64}, {72, 32}, {200, 128}} {
-				all := x.ToDType(x.RandInt(-4, 5, []int{2, c.length, 3 * 2 * c.width}, dtype.Int32), dt)
+				all := x.ToDType(x.RandInt(5, []int{2, c.length, 3 * 2 * c.width}, dtype.Int32, RandIntOpt{Low: -4}), dt)
 				parts := x.Split(all, 2*c.width, 2)
 				for i, p := range parts {
 					parts[i] = x.Transpose(x.View(p, 2, c.length, 2, c.width), 1, 2)
@@ -169,7 +169,7 @@ func TestProductsOfHeads(t *testing.T) {
 					}
 				}
 				same("q·k", q, x.Transpose(k, -2, -1))
-				w := x.ToDType(x.RandInt(-4, 5, []int{2, 2, c.length, c.length}, dtype.Int32), dt)
+				w := x.ToDType(x.RandInt(5, []int{2, 2, c.length, c.length}, dtype.Int32, RandIntOpt{Low: -4}), dt)
 				same("w·v", w, v)
 				same("turned w·q", x.Transpose(w, -2, -1), q)
 				same("q turned by v", x.Transpose(q, -2, -1), v)
@@ -182,9 +182,9 @@ func TestProductsOfHeads(t *testing.T) {
 func TestBiasBetween(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float32} {
-			in, w := x.ToDType(x.RandInt(-4, 5, []int{64, 32}, dtype.Int32), dt),
-				x.ToDType(x.RandInt(-4, 5, []int{64, 32}, dtype.Int32), dt)
-			all := x.ToDType(x.RandInt(-9, 10, []int{80}, dtype.Int32), dt)
+			in, w := x.ToDType(x.RandInt(5, []int{64, 32}, dtype.Int32, RandIntOpt{Low: -4}), dt),
+				x.ToDType(x.RandInt(5, []int{64, 32}, dtype.Int32, RandIntOpt{Low: -4}), dt)
+			all := x.ToDType(x.RandInt(10, []int{80}, dtype.Int32, RandIntOpt{Low: -9}), dt)
 			plain := x.MatMul(in, x.Transpose(w, 0, 1))
 			for _, from := range []int{0, 1, 2, 4, 8} {
 				bias := x.Narrow(all, 0, from, 64)

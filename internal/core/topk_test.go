@@ -45,7 +45,7 @@ func TestTopK(t *testing.T) {
 							})
 							want = append(want, places[:k]...)
 						}
-						values, at := x.TopK(in, k, dim-3, TopKOpt{Smallest: smallest})
+						values, at := x.TopK(in, k, TopKOpt{Dim: new(dim - 3), Smallest: smallest})
 						order := append(slices.Delete([]int{0, 1, 2}, dim, dim+1), dim)
 						got, err := Read[int64](x, x.Contiguous(x.Permute(at, order...)))
 						if err != nil || !slices.Equal(got, want) {
@@ -58,13 +58,13 @@ func TestTopK(t *testing.T) {
 				}
 			}
 		}
-		values, at := x.TopK(From(x, []float32{1, float32(math.NaN()), float32(math.Inf(1)), -2}), 3, 0, TopKOpt{})
+		values, at := x.TopK(From(x, []float32{1, float32(math.NaN()), float32(math.Inf(1)), -2}), 3, TopKOpt{Dim: new(0)})
 		want(t, x, x.NanToNum(values, NanToNumOpt{NaN: 99, PosInf: 88}), 99, 88, 1)
 		want(t, x, x.ToDType(at, dtype.Float32), 1, 2, 0)
-		values, at = x.TopK(x.Full(nil, 3, dtype.Float32), 1, -1, TopKOpt{})
+		values, at = x.TopK(x.Full(nil, 3, dtype.Float32), 1, TopKOpt{})
 		want(t, x, values, 3)
 		want(t, x, x.ToDType(at, dtype.Float32), 0)
-		values, _ = x.TopK(x.Zeros([]int{0, 3}, dtype.Float32), 2, 1, TopKOpt{})
+		values, _ = x.TopK(x.Zeros([]int{0, 3}, dtype.Float32), 2, TopKOpt{Dim: new(1)})
 		if !slices.Equal(values.shape, []int{0, 2}) {
 			t.Error(values.shape)
 		}
@@ -76,13 +76,13 @@ func TestTopKRefused(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := x.Ones([]int{2, 3}, dtype.Float32)
 		for _, k := range []int{-1, 4, math.MaxInt, math.MinInt} {
-			err := Try(func() { x.TopK(a, k, 1, TopKOpt{}) })
+			err := Try(func() { x.TopK(a, k, TopKOpt{Dim: new(1)}) })
 			wantError(t, err, fault.Invalid, "but dimension 1 has 3 element(s); give a k from 0 to 3", "topk_test.go:")
 		}
-		wantError(t, Try(func() { x.TopK(x.Ones(nil, dtype.Float32), 0, 0, TopKOpt{}) }), fault.Invalid,
+		wantError(t, Try(func() { x.TopK(x.Ones(nil, dtype.Float32), 0, TopKOpt{Dim: new(0)}) }), fault.Invalid,
 			"t has no dimensions; give a k of 1")
-		wantError(t, Try(func() { x.TopK(a, 1, 2, TopKOpt{}) }), fault.Invalid, "Dimension out of range")
-		wantError(t, Try(func() { x.TopK(x.ToDType(a, dtype.Complex64), 1, 1, TopKOpt{}) }), fault.Unsupported,
+		wantError(t, Try(func() { x.TopK(a, 1, TopKOpt{Dim: new(2)}) }), fault.Invalid, "Dimension out of range")
+		wantError(t, Try(func() { x.TopK(x.ToDType(a, dtype.Complex64), 1, TopKOpt{Dim: new(1)}) }), fault.Unsupported,
 			"complex numbers have no order")
 	})
 }

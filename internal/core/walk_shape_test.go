@@ -26,7 +26,7 @@ func init() {
 		program{name: "Train", run: func(x *Exec) (err error) {
 			if e := Try(func() {
 				in, mean, variance := ones(x, 2, 2, 2).SetRequiresGrad(true), x.Zeros([]int{2}, dtype.Float32), ones(x, 2)
-				y := x.BatchNorm(in, nil, nil, mean, variance, 0.1, 1e-5, BatchNormOpt{Training: true})
+				y := x.BatchNorm(in, nil, nil, mean, variance, BatchNormOpt{Training: true})
 				y = x.Flatten(x.MaxPool2d(y, [2]int{1, 2}, MaxPoolOpt{}), 1, -1)
 				index := x.Zeros([]int{2}, dtype.Int64)
 				err = x.Backward(x.CrossEntropy(y, index, CrossEntropyOpt{}), BackwardOpt{})

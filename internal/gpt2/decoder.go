@@ -20,7 +20,7 @@ type Decoder struct {
 func NewDecoder(x *tenon.Exec, m *Model, token int64) *Decoder {
 	c := m.config
 	d := &Decoder{Model: m, Token: x.Full([]int{1, 1}, float64(token), tenon.Int64), Position: x.Zeros([]int{1}, tenon.Int64)}
-	d.all = x.Arange(0, float64(c.Context), 1, tenon.Int64)
+	d.all = x.Arange(float64(c.Context), tenon.Int64)
 	cache := func() *tenon.Tensor {
 		return x.Zeros([]int{1, c.Heads, c.Context, c.Width / c.Heads}, m.Tokens.Weight.Tensor().DType())
 	}
@@ -41,7 +41,7 @@ func (d *Decoder) Step(x *tenon.Exec) error {
 		x.IndexCopyInto(values, values, 2, d.Position, v)
 		return weigh(x, q, keys, values, hidden)
 	})
-	x.CopyInto(d.Token, x.ArgMax(logits, []int{-1}, false))
+	x.CopyInto(d.Token, x.ArgMax(logits, []int{-1}))
 	x.AddSInto(d.Position, d.Position, 1)
 	d.Logits.Close()
 	d.Logits = x.Keep(logits)

@@ -57,13 +57,13 @@ func New(x *tenon.Exec, c Config) *Model {
 	norm := func() *nn.LayerNorm { return nn.NewLayerNorm(x, []int{c.Width}) }
 	linear := func(in, out int) *nn.Linear {
 		l := nn.NewLinear(x, in, out)
-		nn.InitNormal(x, l.Weight.Tensor(), 0, 0.02, nil)
+		nn.InitNormal(x, l.Weight.Tensor(), 0, 0.02)
 		nn.InitConstant(x, l.Bias.Tensor(), 0)
 		return l
 	}
 	table := func(count int) *nn.Embedding {
 		e := nn.NewEmbedding(x, count, c.Width)
-		nn.InitNormal(x, e.Weight.Tensor(), 0, 0.02, nil)
+		nn.InitNormal(x, e.Weight.Tensor(), 0, 0.02)
 		return e
 	}
 	m := &Model{Tokens: table(c.Vocabulary), Positions: table(c.Context), Norm: norm(), config: c}
@@ -119,7 +119,7 @@ func weigh(x *tenon.Exec, q, k, v, hidden *tenon.Tensor) *tenon.Tensor {
 // Loss returns the mean cross-entropy of the tokens want that follow those of tokens, both [B, T].
 func (m *Model) Loss(x *tenon.Exec, tokens, want *tenon.Tensor) *tenon.Tensor {
 	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
-		positions := x.Arange(0, float64(tokens.Size(1)), 1, tenon.Int64)
+		positions := x.Arange(float64(tokens.Size(1)), tenon.Int64)
 		logits := m.forward(x, tokens, positions, func(x *tenon.Exec, _ int, q, k, v *tenon.Tensor) *tenon.Tensor {
 			return x.ScaledDotProductAttention(q, k, v, tenon.AttentionOpt{Causal: true})
 		})

@@ -25,8 +25,8 @@ type Training struct {
 func NewTraining(x *tenon.Exec, c Config, batch int) (*Training, error) {
 	shape := []int{batch, c.Context}
 	t := &Training{Model: New(x, c), Rate: x.Full(nil, 6e-4, tenon.Float32)}
-	t.tokens = x.RandInt(0, int64(c.Vocabulary), shape, tenon.Int64)
-	t.want = x.RandInt(0, int64(c.Vocabulary), shape, tenon.Int64)
+	t.tokens = x.RandInt(int64(c.Vocabulary), shape, tenon.Int64)
+	t.want = x.RandInt(int64(c.Vocabulary), shape, tenon.Int64)
 	var err error
 	if t.opt, err = optim.NewAdamW(nn.Params(t.Model), optim.AdamOpt{LR: 6e-4, Betas: [2]float64{0.9, 0.95}, WeightDecay: 0.1}); err !=
 		nil {

@@ -82,7 +82,7 @@ func (c Config) conv(x *tenon.Exec, in, out, kernel, stride int) *nn.Conv2d {
 	pad := kernel / 2
 	l := nn.NewConv2d(x, in, out, [2]int{kernel, kernel},
 		nn.Conv2dOpt{Stride: [2]int{stride, stride}, Padding: [2]int{pad, pad}, NoBias: true})
-	nn.InitKaimingNormal(x, l.Weight.Tensor(), nil, nn.KaimingOpt{FanOut: true, Nonlinearity: nn.GainReLU})
+	nn.InitKaimingNormal(x, l.Weight.Tensor(), nn.KaimingOpt{FanOut: true, Nonlinearity: nn.GainReLU})
 	if c.ChannelsLast {
 		l.Weight.Set(x.NoGrad().ChannelsLast(l.Weight.Tensor()))
 		l.Weight.SetRequiresGrad(true)

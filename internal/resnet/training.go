@@ -19,7 +19,7 @@ type Training struct {
 // NewTraining returns a model with random weights and a random batch of images.
 func NewTraining(x *tenon.Exec, c Config, batch int) (*Training, error) {
 	t := &Training{Model: New(x, c), images: c.images(x, batch)}
-	t.labels = x.RandInt(0, int64(c.Classes), []int{batch}, tenon.Int64)
+	t.labels = x.RandInt(int64(c.Classes), []int{batch}, tenon.Int64)
 	var err error
 	t.opt, err = optim.NewSGD(nn.Params(t.Model), optim.SGDOpt{LR: 0.1, Momentum: 0.9})
 	return t, err

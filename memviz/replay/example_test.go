@@ -15,7 +15,7 @@ func ExampleRead() {
 		return
 	}
 	defer f.Close()
-	p, err := replay.Read(f, replay.ReadOptions{})
+	p, err := replay.Read(f)
 	if err != nil {
 		fmt.Println(err)
 		return

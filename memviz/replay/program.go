@@ -118,7 +118,11 @@ type ReadOptions struct {
 // Read reads a memory snapshot, a pickle as torch.cuda.memory._dump_snapshot or Tenon's DumpSnapshot writes it, plain or compressed with
 // gzip, and returns the program in the trace of one of its devices. A file that is no snapshot is an error that says why, one without a
 // trace of the device an error that says how to record it.
-func Read(r io.Reader, o ReadOptions) (*Program, error) {
+func Read(r io.Reader, opts ...ReadOptions) (*Program, error) {
+	o, err := only("Read", opts)
+	if err != nil {
+		return nil, err
+	}
 	s, err := snapshot.Read(r, snapshot.ReadOptions{Progress: o.Progress})
 	if err != nil {
 		return nil, err
@@ -490,4 +494,15 @@ func times(n int) string {
 		return "once"
 	}
 	return fmt.Sprintf("%d times", n)
+}
+
+// only returns the options of a function, which takes them once or not at all.
+func only[T any](name string, opts []T) (opt T, err error) {
+	if len(opts) > 1 {
+		return opt, fault.New(fault.Invalid, "%s: options are given %d times; give one %T", name, len(opts), opt)
+	}
+	if len(opts) == 1 {
+		opt = opts[0]
+	}
+	return opt, nil
 }

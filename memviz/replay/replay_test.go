@@ -252,7 +252,7 @@ func TestErrors(t *testing.T) {
 	_, err = p.Fit("nonsense:1", 0)
 	fails(err, "Unrecognized CachingAllocator option: nonsense")
 	for _, none := range []*Program{nil, {}} {
-		_, err = none.Run(Options{})
+		_, err = none.Run()
 		fails(err, "the program is nil or a zero value; use one that Read returned")
 		_, err = none.Check()
 		fails(err, "the program is nil")
@@ -262,8 +262,8 @@ func TestErrors(t *testing.T) {
 			t.Error("no settings")
 		}
 	}
-	_, err = Read(nil, ReadOptions{})
+	_, err = Read(nil)
 	fails(err, "the snapshot's reader is nil")
-	_, err = Read(strings.NewReader("{\"a\": 1}"), ReadOptions{})
+	_, err = Read(strings.NewReader("{\"a\": 1}"))
 	fails(err, "it is JSON, not a pickle")
 }

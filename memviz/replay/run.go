@@ -123,7 +123,11 @@ func (p *Program) begin(o Options) (*replay, error) {
 
 // Run replays the program. Settings that do not parse are an error; allocations that fail are part of the result. A run under the
 // recording's settings begins with the recorded segments; any other begins by allocating the live blocks anew.
-func (p *Program) Run(o Options) (Result, error) {
+func (p *Program) Run(opts ...Options) (Result, error) {
+	o, err := only("Program.Run", opts)
+	if err != nil {
+		return Result{}, err
+	}
 	if err := p.usable(); err != nil {
 		return Result{}, err
 	}
