@@ -182,8 +182,8 @@ func TestFromPyTorchExec(t *testing.T) {
 		wantItem(t, x, linalg.NuclearNorm(x, a, nil), 2)
 		{
 			a, b := tenon.From(x, []float32{1, 2, 3}), tenon.From(x, []float32{4, 5, 6})
-			wantItem(t, x, x.Select(linalg.Cross(x, a, b, -1), 0, 1), 6)
-			wantItem(t, x, linalg.VecDot(x, a, b, -1), 32)
+			wantItem(t, x, x.Select(linalg.Cross(x, a, b), 0, 1), 6)
+			wantItem(t, x, linalg.VecDot(x, a, b), 32)
 		}
 		{
 			m := x.GtS(a, 0)
