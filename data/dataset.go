@@ -80,8 +80,12 @@ func NewTable(columns ...Column) (*Table, error) {
 	}
 	for i, c := range columns {
 		if c.rows < 0 {
-			return nil, fault.New(fault.Invalid, "column %d has %d bytes, which are not a whole number of samples of type %v and shape %v",
-				i, len(c.data), c.field.DType, c.field.Shape)
+			f := c.field
+			if f.Bytes() <= 0 {
+				return nil, fault.New(fault.Invalid, "the samples of column %d have shape %v and no elements; give another shape", i, f.Shape)
+			}
+			return nil, fault.New(fault.Invalid, "column %d has %d elements, which are not a whole number of samples of shape %v; give a "+
+				"multiple of %d", i, len(c.data)/f.DType.Size(), f.Shape, f.Bytes()/f.DType.Size())
 		}
 		if c.rows != columns[0].rows {
 			return nil, fault.New(fault.Invalid, "column %d has %d rows, column 0 has %d; give all columns equally many", i,
