@@ -69,7 +69,7 @@ func TestDeferredOutOfMemory(t *testing.T) {
 	_, _, line, _ := runtime.Caller(0)
 	var y *tenon.Tensor
 	err := compile.New().Do(x, func(x *tenon.Exec) error {
-		y = m.Forward(x, x.Ones([]int{1024, 1}, tenon.Float32))
+		y = x.Keep(m.Forward(x, x.Ones([]int{1024, 1}, tenon.Float32)))
 		return nil
 	})
 	runtime.KeepAlive(y)

@@ -362,7 +362,8 @@ func (foreach) param() {}
 func (advance) param() {}
 
 func (a advance) printed() string {
-	return fmt.Sprintf("advance{op:%s numbers:%v which:%v rate:%v found:%v}", a.op.Name, a.numbers.floats(nil), a.which.ints(), a.rate, a.found)
+	return fmt.Sprintf("advance{op:%s numbers:%v which:%v rate:%v found:%v}", a.op.Name, a.numbers.floats(nil), a.which.ints(), a.rate,
+		a.found)
 }
 
 func (updateScale) param() {}

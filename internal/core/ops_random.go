@@ -233,7 +233,8 @@ func (x *Exec) GeometricInto(dst *Tensor, p float64) {
 		x.fail("GeometricInto", fault.Invalid, []*Tensor{dst}, "the probability is %v; give one between 0 and 1", p)
 	}
 	if dst.dt == dtype.Bool || dst.dt.IsComplex() {
-		x.fail("GeometricInto", fault.Unsupported, []*Tensor{dst}, "GeometricInto draws real numbers, not %v; give it a destination of another type", dst.dt)
+		x.fail("GeometricInto", fault.Unsupported, []*Tensor{dst}, "GeometricInto draws real numbers, not %v; give it a "+
+			"destination of another type", dst.dt)
 	}
 	x.random(kernels.RandomGeometric, dst, nil, dst.dt, kernels.FloatScalar(p))
 }

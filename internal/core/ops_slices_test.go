@@ -161,8 +161,8 @@ func TestSlicesRefused(t *testing.T) {
 			"index_fill(): Expected dtype int32 or int64 for index, but got bool": func() {
 				x.IndexFillS(f, 1, x.Ones([]int{3}, dtype.Bool), 1)
 			},
-			"the number 1e+30 is out of range for int64; give one from -9223372036854775808 to 9223372036854775807": func() { x.IndexFillS(n, 1, one, 1e30) },
-			"Dimension out of range (expected to be in range of [-2, 1], but got 2":                                 func() { x.IndexFillS(f, 2, one, 1) },
+			"the number 1e+30 is out of range for int64; give one from -9223372036854775808": func() { x.IndexFillS(n, 1, one, 1e30) },
+			"Dimension out of range (expected to be in range of [-2, 1], but got 2":          func() { x.IndexFillS(f, 2, one, 1) },
 			"dimension 1 of the tensor [2 0] has no elements, so every index is out of range; give an empty index": func() {
 				x.IndexCopy(x.Zeros([]int{2, 0}, dtype.Float32), 1, one, column)
 			},

@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"tenon.dev/fault"
 )
 
 // Side says whose code a call belongs to.
@@ -48,6 +50,30 @@ func Of(function, file string) (side Side, folder string) { return built().of(fu
 func Here() (file string, line int) {
 	_, file, line = here(3)
 	return file, line
+}
+
+// Located gives *err the operation op and the program's line, where they are missing, if the program itself called the function that defers
+// Located: a function or method of a package whose errors come without them.
+func Located(op string, err *error) {
+	e, ok := (*err).(*fault.Error)
+	if !ok || e == nil || e.Op != "" && e.Line > 0 {
+		return
+	}
+	var pcs [16]uintptr
+	for i, pc := range pcs[:runtime.Callers(2, pcs[:])] {
+		switch c := find(pc); {
+		case c.side == Program:
+			at := fault.At(e, c.file, c.line)
+			if e.Line > 0 {
+				at.File, at.Line = e.File, e.Line
+			}
+			at.Op = cmp.Or(e.Op, op)
+			*err = at
+			return
+		case c.side == Library && i > 0:
+			return
+		}
+	}
 }
 
 // Call is Here with the name of the operation that the program called and that led to the function or method of the root package which is
