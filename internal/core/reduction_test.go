@@ -24,15 +24,15 @@ func TestReductionsOfNothing(t *testing.T) {
 			t.Errorf("the extremes of no columns have shape %v", m.shape)
 		}
 		for name, f := range map[string]func(){
-			"amax": func() {
+			"AMax": func() {
 				x.AMax(none, rows, false)
-			}, "max": func() { x.MaxDim(none, 1, false) }, "argmin": func() { x.ArgMin(none, rows, false) },
+			}, "MaxDim": func() { x.MaxDim(none, 1, false) }, "ArgMin": func() { x.ArgMin(none, rows, false) },
 		} {
-			wantError(t, Try(f), fault.Invalid, name+"(): Expected reduction dim 1 to have non-zero size")
+			wantError(t, Try(f), fault.Invalid, name+"(float32[2 0]): Expected reduction dim 1 to have non-zero size")
 		}
 		for name, f := range map[string]func(){
-			"amin": func() { x.AMin(none, nil, false) }, "min": func() { x.Min(none) }, "argmax": func() { x.ArgMax(none, nil, false) }} {
-			wantError(t, Try(f), fault.Invalid, name+"(): Expected reduction dim to be specified for input.numel() == 0")
+			"AMin": func() { x.AMin(none, nil, false) }, "Min": func() { x.Min(none) }, "ArgMax": func() { x.ArgMax(none, nil, false) }} {
+			wantError(t, Try(f), fault.Invalid, name+"(float32[2 0]): Expected reduction dim to be specified for input.numel() == 0")
 		}
 	})
 }
