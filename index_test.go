@@ -199,8 +199,8 @@ func TestIndexErrors(t *testing.T) {
 		at   []any
 		want string
 	}{
-		{[]any{2}, "index 2 is out of range for a dimension of size 2"},
-		{[]any{0, -4}, "index -4 is out of range for a dimension of size 3"},
+		{[]any{2}, "index 2 is out of range for dimension 0 of size 2; give a number from -2 to 1"},
+		{[]any{0, -4}, "index -4 is out of range for dimension 1 of size 3; give a number from -3 to 2"},
 		{[]any{0, 0, 0}, "there are indexes for 3 dimensions, and the tensor [2 3] has 2"},
 		{[]any{tenon.Ellipsis, tenon.Ellipsis}, "there are two ellipses; give one"},
 		{[]any{tenon.Span(0, 2, -1)}, "step -1"},

@@ -130,7 +130,7 @@ func TestSaxpy(t *testing.T) {
 				x.Launch(saxpy, tenon.Over(n), tenon.Number(1), tenon.Integer(n), tenon.In(tenon.From(x, v)), tenon.Out(y))
 			})
 		}
-		if err := write(x); err == nil || !strings.Contains(err.Error(), "a leaf Variable that requires grad is being used in an "+
+		if err := write(x); err == nil || !strings.Contains(err.Error(), "a leaf that requires grad is being used in an "+
 			"in-place operation") || y.Version() != 1 {
 			t.Errorf("a kernel that writes to a leaf: %v, version %d", err, y.Version())
 		}

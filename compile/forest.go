@@ -503,6 +503,7 @@ func (fo *forest) execute(f *function, g *core.Segment) (ran bool, err error) {
 
 func (r *recording) name() string {
 	if r == nil {
+		//tenon:quoted what PyTorch logs of its trees
 		return "None"
 	}
 	return sprintf("%d", r.id)

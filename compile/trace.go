@@ -73,7 +73,8 @@ type trace struct {
 // node is a call that a region made.
 type node struct {
 	call core.Call
-	// at is the line of the program that made it, and within what it is a part of, as Frame.Within returns it.
+	// from is the call of the program that made it first, at its line, and within what it is a part of, as Frame.Within returns it.
+	from       core.Whence
 	at, within string
 	next       []*node
 	// last is the branch that was taken last, and used the run that last came here.
@@ -156,7 +157,7 @@ func (t *trace) Before(f *core.Frame) bool {
 		}
 		return false
 	}
-	if !t.of.disabled && f.Deferrable() && f.Defer(&t.at.at) {
+	if !t.of.disabled && f.Deferrable() && f.Defer(&t.at.from) {
 		t.stats.Deferred++
 		if f.Waiting() == 1 { // someone else may have run the earlier deferred calls
 			t.waiting = t.waiting[:0]
@@ -233,8 +234,8 @@ func (t *trace) match(f *core.Frame) bool {
 // remember makes a branch for f's call. If there are too many, it forgets others, unless Frozen forbids that.
 func (t *trace) remember(f *core.Frame) bool {
 	n := t.at
-	file, line := origin.Here()
-	c := &node{call: f.Key(&t.slots), within: f.Within(), at: fmt.Sprintf("%s:%d", file, line), used: t.stats.Runs}
+	from := f.Whence()
+	c := &node{call: f.Key(&t.slots), within: f.Within(), from: from, at: from.String(), used: t.stats.Runs}
 	if !t.makeRoom(n, c) {
 		t.at, t.unknownAt = nil, cmp.Or(t.unknownAt, c.at)
 		t.stats.Unknown++

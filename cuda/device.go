@@ -5,6 +5,7 @@
 package cuda
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"go/token"
@@ -30,10 +31,13 @@ func receiver[T interface{ Usable() error }](v T) T {
 	return v
 }
 
-// returned turns a panic of receiver into the method's error.
+// returned turns a panic of receiver into the method's error, and gives an error that the method returns its name and the caller's line.
 func returned(err *error) {
 	switch r := recover().(type) {
 	case nil:
+		if *err != nil {
+			located(err)
+		}
 	case *fault.Error:
 		*err = r
 	default:
@@ -52,21 +56,43 @@ func only[T any](opts []T) (opt T, err error) {
 	return opt, misused(fault.New(fault.Invalid, "options are given %d times; give one %T", len(opts), opt))
 }
 
+// located is misused for the errors of what the method calls.
+func located(err *error) {
+	var e *fault.Error
+	if f, ok := (*err).(*fault.Error); ok && (f.Op == "" || f.Line == 0) {
+		e = f
+	}
+	if file, line := origin.Here(); e != nil {
+		if e.Line > 0 {
+			file, line = e.File, e.Line
+		}
+		at := fault.At(e, file, line)
+		at.Op = cmp.Or(e.Op, method())
+		*err = at
+	}
+}
+
 // misused adds the method and the caller's line to an error of receiver.
 func misused(err error) error {
 	var e *fault.Error
 	if !errors.As(err, &e) {
 		return err
 	}
-	var pcs [8]uintptr
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
-	for fr, more := frames.Next(); more && e.Op == ""; fr, more = frames.Next() {
-		if name := fr.Function[strings.LastIndexByte(fr.Function, '.')+1:]; token.IsExported(name) {
-			e.Op = name
-		}
-	}
+	e.Op = cmp.Or(e.Op, method())
 	e.File, e.Line = origin.Here()
 	return e
+}
+
+// method returns the name of the exported function or method that is under way.
+func method() string {
+	var pcs [8]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
+	for fr, more := frames.Next(); more; fr, more = frames.Next() {
+		if name := fr.Function[strings.LastIndexByte(fr.Function, '.')+1:]; token.IsExported(name) {
+			return name
+		}
+	}
+	return ""
 }
 
 // Name returns the name that the vendor gave the device, such as "NVIDIA H200"; a simulated device's begins with "Simulated".

@@ -1,6 +1,7 @@
 package cuda_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -66,7 +67,10 @@ func ExampleDevice_SetAllocatorSettings() {
 	}
 	defer x.Close()
 	d := x.Device()
-	fmt.Println(d.SetAllocatorSettings("max_split_size_mb:2"))
+	var e *tenon.Error
+	if errors.As(d.SetAllocatorSettings("max_split_size_mb:2"), &e) {
+		fmt.Println(e.Msg)
+	}
 	if err := d.SetAllocatorSettings("roundup_power2_divisions:[64:8,128:2,>:1]"); err != nil {
 		panic(err)
 	}

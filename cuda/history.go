@@ -110,7 +110,8 @@ func (d *Device) DumpOnOutOfMemory(path string) (err error) {
 }
 
 // ReadSnapshotFile reads a snapshot from a file that DumpSnapshot or PyTorch wrote, as ReadSnapshot does.
-func ReadSnapshotFile(path string) (*Snapshot, error) {
+func ReadSnapshotFile(path string) (read *Snapshot, err error) {
+	defer returned(&err)
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fault.Wrap(fault.System, err, "the snapshot cannot be opened")

@@ -32,7 +32,8 @@ type MemPoolOpt struct {
 // NewMemPool returns a pool of d's memory that holds nothing yet. Close it when done; closing the device closes open pools. Under the back
 // end cudaMallocAsync, where the driver divides the memory, a pool is a name without effect, and one with an Allocator is an error of kind
 // Unsupported.
-func NewMemPool(d *Device, opts ...MemPoolOpt) (*MemPool, error) {
+func NewMemPool(d *Device, opts ...MemPoolOpt) (pool *MemPool, err error) {
+	defer returned(&err)
 	opt, err := only(opts)
 	if err != nil {
 		return nil, err

@@ -59,11 +59,12 @@ func (d *Device) Profile(opts ...ProfileOpt) (p *Profiler, err error) {
 
 // Stop waits for the device's work, ends the profiler and returns what it saw. Calls under way on other goroutines are in the profile up to
 // the point that they have reached.
-func (p *Profiler) Stop() (*profile.Profile, error) {
+func (p *Profiler) Stop() (out *profile.Profile, err error) {
+	defer returned(&err)
 	if err := p.usable(); err != nil {
 		return nil, err
 	}
-	out, err := p.p.Stop()
+	out, err = p.p.Stop()
 	if err == nil && (p.opt.Bandwidth > 0 || len(p.opt.Rates) > 0) {
 		out.Device.Bandwidth, out.Device.Rates = p.opt.Bandwidth, p.opt.Rates
 	}

@@ -9,7 +9,8 @@ import (
 // SnapshotOf returns one snapshot of several devices, as PyTorch's snapshots cover all devices of a process: their segments by address, and
 // the history of each. It calls Device.Snapshot for one device after the other. The devices must have different numbers, and at least one
 // must be given; the settings are those of the first.
-func SnapshotOf(devices ...*Device) (*Snapshot, error) {
+func SnapshotOf(devices ...*Device) (all *Snapshot, err error) {
+	defer returned(&err)
 	if len(devices) == 0 {
 		return nil, fault.New(fault.Invalid, "a snapshot of no device was asked for; name at least one")
 	}

@@ -24,7 +24,8 @@ func (s *Snapshot) data() *snapshot.Snapshot {
 // or compressed with gzip. The file is only data: a pickle that names code is refused with an error of kind Invalid that contains the name.
 // A pickle that needs more memory than its length allows (16 MiB and 32 bytes for each byte of the pickle, or 512 for each compressed byte;
 // 4 GiB at most) is an error of kind OutOfMemory.
-func ReadSnapshot(r io.Reader) (*Snapshot, error) {
+func ReadSnapshot(r io.Reader) (read *Snapshot, err error) {
+	defer returned(&err)
 	if r == nil {
 		return nil, fault.New(fault.Invalid, "the reader is nil; give it one")
 	}

@@ -10,6 +10,7 @@ import (
 	"tenon.dev"
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/origin"
 )
 
 // Field describes one tensor of a sample.
@@ -74,14 +75,20 @@ func (t *Table) String() string {
 }
 
 // NewTable returns a table of the columns, which must have the same number of rows.
-func NewTable(columns ...Column) (*Table, error) {
+func NewTable(columns ...Column) (t *Table, err error) {
+	defer origin.Located("data.NewTable", &err)
 	if len(columns) == 0 {
 		return nil, fault.New(fault.Invalid, "a table needs at least one column")
 	}
 	for i, c := range columns {
 		if c.rows < 0 {
-			return nil, fault.New(fault.Invalid, "column %d has %d bytes, which are not a whole number of samples of type %v and shape %v",
-				i, len(c.data), c.field.DType, c.field.Shape)
+			f := c.field
+			if f.Bytes() <= 0 {
+				return nil, fault.New(fault.Invalid, "the samples of column %d have shape %v and no elements; give another shape",
+					i, f.Shape)
+			}
+			return nil, fault.New(fault.Invalid, "column %d has %d elements, which are not a whole number of samples of shape %v; give a "+
+				"multiple of %d", i, len(c.data)/f.DType.Size(), f.Shape, f.Bytes()/f.DType.Size())
 		}
 		if c.rows != columns[0].rows {
 			return nil, fault.New(fault.Invalid, "column %d has %d rows, column 0 has %d; give all columns equally many", i,

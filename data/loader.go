@@ -12,6 +12,7 @@ import (
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/mersenne"
+	"tenon.dev/internal/origin"
 	"tenon.dev/internal/rt"
 )
 
@@ -58,7 +59,8 @@ type Batch struct {
 const maxBatch = 1 << 40
 
 // NewLoader returns a loader of ds.
-func NewLoader(ds Dataset, opts ...LoaderOpt) (*Loader, error) {
+func NewLoader(ds Dataset, opts ...LoaderOpt) (l *Loader, err error) {
+	defer origin.Located("data.NewLoader", &err)
 	opt, err := core.Only("NewLoader", opts)
 	if err != nil {
 		return nil, err
@@ -67,11 +69,11 @@ func NewLoader(ds Dataset, opts ...LoaderOpt) (*Loader, error) {
 		return nil, fault.New(fault.Invalid, "batch size %d and %d workers: neither may be negative", opt.BatchSize, opt.Workers)
 	}
 	if ds == nil {
-		return nil, fault.New(fault.Invalid, "NewLoader: the data set is nil; give one, such as a Table")
+		return nil, fault.New(fault.Invalid, "the data set is nil; give one, such as a Table")
 	}
 	fields := ds.Fields()
 	if len(fields) == 0 {
-		return nil, fault.New(fault.Invalid, "NewLoader: the data set's samples have no fields; give at least one")
+		return nil, fault.New(fault.Invalid, "the data set's samples have no fields; give at least one")
 	}
 	opt.BatchSize, opt.Workers = max(opt.BatchSize, 1), max(opt.Workers, 1)
 	for i, f := range fields {
@@ -115,10 +117,13 @@ func (l *Loader) String() string {
 func (l *Loader) Epoch(x *tenon.Exec) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
 		if l == nil || l.ds == nil {
-			yield(nil, fault.New(fault.Invalid, "the loader is nil or a zero value; use one that NewLoader returned"))
+			err := error(fault.New(fault.Invalid, "the loader is nil or a zero value; use one that NewLoader returned"))
+			origin.Located("data.Loader.Epoch", &err)
+			yield(nil, err)
 			return
 		}
 		if err := l.open(x); err != nil {
+			origin.Located("data.Loader.Epoch", &err)
 			yield(nil, err)
 			return
 		}
@@ -131,6 +136,7 @@ func (l *Loader) Epoch(x *tenon.Exec) iter.Seq2[*Batch, error] {
 				_, err = e.upload(x.On(l.side), i+1)
 			}
 			if err != nil {
+				origin.Located("data.Loader.Epoch", &err)
 				yield(nil, err)
 				return
 			}

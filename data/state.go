@@ -5,6 +5,7 @@ import (
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/mersenne"
+	"tenon.dev/internal/origin"
 )
 
 // LoaderState is the position of a Loader, with the data that must be the same for another one to resume from there.
@@ -37,7 +38,8 @@ func (l *Loader) State() LoaderState {
 
 // SetState makes the loader resume from st, a state of a loader with the same options and number of samples: the next Epoch yields the
 // remaining batches in the same order, and none if none remained. It is an error while an epoch is in progress. An error changes nothing.
-func (l *Loader) SetState(st LoaderState) error {
+func (l *Loader) SetState(st LoaderState) (err error) {
+	defer origin.Located("data.Loader.SetState", &err)
 	if l == nil || l.ds == nil {
 		return fault.New(fault.Invalid, "the loader is nil or a zero value; use one that NewLoader returned")
 	}

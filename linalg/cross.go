@@ -20,12 +20,12 @@ func cross(x *core.Exec, a, b *core.Tensor, dim int) *core.Tensor {
 func inferCross(f *core.Frame) {
 	a, b := f.In(0).Shape(), f.In(1).Shape()
 	if len(a) != len(b) {
-		f.Check(fault.New(fault.Invalid, "linalg.cross: inputs must have the same number of dimensions, but have shapes %v and %v", a, b))
+		f.Check(fault.New(fault.Invalid, "inputs must have the same number of dimensions, but have shapes %v and %v", a, b))
 	}
 	d, err := infer.Dim(f.Whole(0), len(a))
 	f.Check(err)
 	if len(a) == 0 || a[d] != 3 || b[d] != 3 {
-		f.Check(fault.New(fault.Invalid, "linalg.cross: inputs dimension %d must have length 3. Got %v and %v", f.Whole(0), a, b))
+		f.Check(fault.New(fault.Invalid, "inputs dimension %d must have length 3. Got %v and %v", f.Whole(0), a, b))
 	}
 	shape, err := infer.Broadcast(nil, a, b)
 	f.Check(err)

@@ -90,10 +90,10 @@ func TestRefusals(t *testing.T) {
 		op   string
 		f    func()
 	}{
-		"linalg.cross: inputs must have the same number of dimensions": {
+		"inputs must have the same number of dimensions": {
 			fault.Invalid, "Cross", func() { Cross(x, a, x.Ones([]int{3}, tenon.Float32), -1) },
 		},
-		"linalg.cross: inputs dimension 0 must have length 3. Got [2 3] and [2 3]": {
+		"inputs dimension 0 must have length 3. Got [2 3] and [2 3]": {
 			fault.Invalid, "Cross", func() { Cross(x, a, a, 0) },
 		},
 		"Dimension out of range (expected to be in range of [-2, 1], but got 2)": {
@@ -120,10 +120,10 @@ func TestRefusals(t *testing.T) {
 		"expected to be in range of [-2, 1], but got -3": {
 			fault.Invalid, "VecDot", func() { VecDot(x, a, a, -3) },
 		},
-		"linalg.vecdot: Expected x and y to have the same dtype, but found x of type float32 and y of type float64": {
+		"Expected x and y to have the same dtype, but found x of type float32 and y of type float64": {
 			fault.Invalid, "VecDot", func() { VecDot(x, a, x.ToDType(a, tenon.Float64), -1) },
 		},
-		"linalg.vecdot: Expected a floating point or complex tensor as input. Got int64": {
+		"Expected a floating point or complex tensor as input. Got int64": {
 			fault.Unsupported, "VecDot", func() { VecDot(x, x.ToDType(a, tenon.Int64), x.ToDType(a, tenon.Int64), -1) },
 		},
 		"Got bool": {
@@ -132,13 +132,13 @@ func TestRefusals(t *testing.T) {
 		"found x of type float16 and y of type float64": { // autocast does not convert float64
 			fault.Invalid, "VecDot", func() { VecDot(x.Autocast(tenon.Float16), a, x.ToDType(a, tenon.Float64), -1) },
 		},
-		"multi_dot(): expected at least 2 tensors but got 1": {
+		"expected at least 2 tensors but got 1": {
 			fault.Invalid, "MultiDot", func() { MultiDot(x, []*tenon.Tensor{a}) },
 		},
-		"multi_dot(): tensors 0 and 1 with shapes [2 3] and [2 2] cannot be multiplied": {
+		"tensors 0 and 1 with shapes [2 3] and [2 2] cannot be multiplied": {
 			fault.Invalid, "MultiDot", func() { MultiDot(x, []*tenon.Tensor{a, b}) },
 		},
-		"multi_dot(): tensor 1 must be 2D, or 1D where it is the first or last, but": {
+		"tensor 1 must be 2D, or 1D where it is the first or last, but": {
 			fault.Invalid, "MultiDot", func() { MultiDot(x, []*tenon.Tensor{a, x.Ones([]int{3}, tenon.Float32), b}) },
 		},
 		"nuclear norm can only be computed over exactly two dimensions of a tensor": {

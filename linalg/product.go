@@ -14,11 +14,11 @@ func multiDot(x *core.Exec, ts []*core.Tensor) *core.Tensor {
 	}
 	n := len(ts)
 	if n < 2 {
-		refuse("multi_dot(): expected at least 2 tensors but got %d", n)
+		refuse("expected at least 2 tensors but got %d", n)
 	}
 	for i, t := range ts {
 		if ends := i == 0 || i == n-1; t.Dim() != 2 && (!ends || t.Dim() != 1) {
-			refuse("multi_dot(): tensor %d must be 2D, or 1D where it is the first or last, but got %dD", i, t.Dim())
+			refuse("tensor %d must be 2D, or 1D where it is the first or last, but got %dD", i, t.Dim())
 		}
 	}
 	return core.Composite(x, "MultiDot", func(x *core.Exec) *core.Tensor {
@@ -38,7 +38,7 @@ func multiDot(x *core.Exec, ts []*core.Tensor) *core.Tensor {
 		sizes := []int{m[0].Size(0)} // the number of rows, then of the columns of each
 		for i, t := range m {
 			if i > 0 && t.Size(0) != sizes[i] {
-				refuse("multi_dot(): tensors %d and %d with shapes %v and %v cannot be multiplied", i-1, i, m[i-1].Shape(), t.Shape())
+				refuse("tensors %d and %d with shapes %v and %v cannot be multiplied", i-1, i, m[i-1].Shape(), t.Shape())
 			}
 			sizes = append(sizes, t.Size(1))
 		}

@@ -22,11 +22,11 @@ func inferVecDot(f *core.Frame) {
 	f.Check(err)
 	switch dt := a.DType(); {
 	case !dt.IsFloat() && !dt.IsComplex():
-		f.Check(fault.New(fault.Unsupported, "linalg.vecdot: Expected a floating point or complex tensor as input. Got %v; convert it "+
+		f.Check(fault.New(fault.Unsupported, "Expected a floating point or complex tensor as input. Got %v; convert it "+
 			"with x.ToDType", dt))
 	case dt != b.DType():
 		f.Check(
-			fault.New(fault.Invalid, "linalg.vecdot: Expected x and y to have the same dtype, but found x of type %v and y of type %v; "+
+			fault.New(fault.Invalid, "Expected x and y to have the same dtype, but found x of type %v and y of type %v; "+
 				"convert one with x.ToDType", dt, b.DType()))
 	}
 	f.NewOut(0, a.DType(), append(append([]int(nil), shape[:d]...), shape[d+1:]...), nil)

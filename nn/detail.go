@@ -141,6 +141,7 @@ func convolution(weight, bias *Param, groups int, same bool, stride, padding, di
 func (m *BatchNorm) detail() (name, options string) {
 	momentum := core.Decimal(m.opt.Momentum)
 	if m.opt.Cumulative {
+		//tenon:quoted the printed form of PyTorch's module
 		momentum = "None"
 	}
 	return cmp.Or(m.name, "BatchNorm"), strconv.Itoa(m.channels) + ", " + list("eps", core.Decimal(m.opt.Eps), "momentum", momentum,
@@ -152,7 +153,7 @@ func (m *LayerNorm) detail() (name, options string) {
 }
 
 func (m *RMSNorm) detail() (name, options string) {
-	eps := "None"
+	eps := "None" //tenon:quoted the printed form of PyTorch's module
 	if m.eps != 0 {
 		eps = core.Decimal(m.eps)
 	}

@@ -4,13 +4,15 @@ import (
 	"tenon.dev"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
+	"tenon.dev/internal/origin"
 	"tenon.dev/safetensors"
 )
 
 // SaveFile writes the parameters and buffers of m to the named file in the safetensors format, under the keys of StateDict; Python reads it
 // with safetensors.torch.load_file. The tensors must be on x's device or on the processor. A file that already has that name is replaced
 // only once the new one is complete. A module without parameters and buffers is an error: perhaps its fields are not exported.
-func SaveFile(x *tenon.Exec, m any, name string) error {
+func SaveFile(x *tenon.Exec, m any, name string) (err error) {
+	defer origin.Located("SaveFile", &err)
 	var failed error
 	stopped := tenon.Try(func() {
 		state := map[string]*tenon.Tensor{}
@@ -34,7 +36,8 @@ func SaveFile(x *tenon.Exec, m any, name string) error {
 }
 
 // LoadFile is Load from a file in the safetensors format, as written by SaveFile or Python's safetensors.torch.save_file.
-func LoadFile(x *tenon.Exec, m any, name string, opts ...LoadOpt) error {
+func LoadFile(x *tenon.Exec, m any, name string, opts ...LoadOpt) (err error) {
+	defer origin.Located("LoadFile", &err)
 	opt, err := core.Only("LoadFile", opts)
 	if err != nil {
 		return err

@@ -90,7 +90,8 @@ type GroupNorm struct {
 func NewGroupNorm(x *tenon.Exec, groups, channels int, opts ...NormOpt) *GroupNorm {
 	opt := core.One("NewGroupNorm", opts)
 	if groups < 1 || channels%groups != 0 {
-		fail("NewGroupNorm", "num_channels must be divisible by num_groups (%d channels, %d groups)", channels, groups)
+		fail("NewGroupNorm", "%d channels cannot be divided into %d equal groups; give a number of groups that divides them", channels,
+			groups)
 	}
 	n := &GroupNorm{groups: groups, channels: channels, eps: core.Or(opt.Eps, 1e-5)}
 	n.Weight, n.Bias = opt.affine(x, true, channels)

@@ -8,6 +8,7 @@ import (
 	"tenon.dev"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
+	"tenon.dev/internal/origin"
 )
 
 // LoadOpt are the options of Load. The zero value is PyTorch's default.
@@ -20,6 +21,7 @@ type LoadOpt struct {
 // device. If a key is missing or unknown or a shape differs, it returns an error that names all such keys. If there is an error, m is
 // unchanged.
 func Load(x *tenon.Exec, m any, state map[string]*tenon.Tensor, opts ...LoadOpt) (err error) {
+	defer origin.Located("Load", &err)
 	opt, err := core.Only("Load", opts)
 	if err != nil {
 		return err
@@ -80,13 +82,15 @@ func load(x *tenon.Exec, m any, state map[string]*tenon.Tensor, opt LoadOpt) err
 }
 
 // To moves the parameters, their gradients and the buffers of m to x's device. Tensors that are already there stay as they are.
-func To(x *tenon.Exec, m any) error {
+func To(x *tenon.Exec, m any) (err error) {
+	defer origin.Located("To", &err)
 	return change(x, m, func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor { return moved(x, t) })
 }
 
 // ToDType converts the floating-point parameters, their gradients and the floating-point buffers of m, which must be on x's device, to type
 // dt.
-func ToDType(x *tenon.Exec, m any, dt tenon.DType) error {
+func ToDType(x *tenon.Exec, m any, dt tenon.DType) (err error) {
+	defer origin.Located("ToDType", &err)
 	if !dt.IsFloat() && !dt.IsComplex() {
 		return fault.New(fault.Invalid, "a module can be converted to floating-point and complex types only, not to %v", dt)
 	}

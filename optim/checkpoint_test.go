@@ -208,7 +208,7 @@ func TestCheckpointRefuses(t *testing.T) {
 		`the schedule: StepLR: the state is of the rule "OneCycleLR"`: func(c *optim.Checkpoint) {
 			c.Schedule = mySchedule
 		},
-		`the value of "extra": torchfile: the file's value has unexpected keys: "Losses"`: func(c *optim.Checkpoint) {
+		`the value of "extra": the file's value has unexpected keys: "Losses"`: func(c *optim.Checkpoint) {
 			c.Extra = &struct{ Steps int }{}
 		},
 		"Extra is of type int; give a pointer": func(c *optim.Checkpoint) {

@@ -12,6 +12,7 @@ import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
+	"tenon.dev/internal/origin"
 	"tenon.dev/safetensors"
 )
 
@@ -73,7 +74,8 @@ type savedArray struct {
 // PyTorch's state_dict as state.NUMBER.NAME, such as state.0.exp_avg, and in the metadata the optimizer's name and the param_groups as
 // JSON. Parameters are not in the file; see nn.SaveFile. It waits for the device. A file that already has that name is replaced only once
 // the new one is complete.
-func SaveFile(x *tenon.Exec, o Optimizer, name string) error {
+func SaveFile(x *tenon.Exec, o Optimizer, name string) (err error) {
+	defer origin.Located("SaveFile", &err)
 	s, err := filedOf("SaveFile", o)
 	if err != nil {
 		return err
@@ -90,7 +92,8 @@ func SaveFile(x *tenon.Exec, o Optimizer, name string) error {
 
 // LoadFile restores the state and options of o from a file that SaveFile wrote. The optimizer must be of the same kind, and its groups
 // must have the same numbers of parameters with the same shapes; if anything does not fit, nothing is changed.
-func LoadFile(x *tenon.Exec, o Optimizer, name string) error {
+func LoadFile(x *tenon.Exec, o Optimizer, name string) (err error) {
+	defer origin.Located("LoadFile", &err)
 	s, err := filedOf("LoadFile", o)
 	if err != nil {
 		return err

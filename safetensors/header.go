@@ -84,7 +84,7 @@ func clip(s string) string {
 func quote(s string) string { return strconv.Quote(clip(s)) }
 
 func invalid(format string, args ...any) error {
-	return fault.New(fault.Invalid, "safetensors: "+format, args...)
+	return fault.New(fault.Invalid, format, args...)
 }
 
 // checkedSize returns the bytes of an array, or an error if the shape cannot be one.
@@ -161,7 +161,7 @@ func headerError(err error) error {
 	if fault.KindOf(err) != 0 {
 		return err
 	}
-	return fault.Wrap(fault.Invalid, err, "safetensors: the header is not JSON of the format's form")
+	return fault.Wrap(fault.Invalid, err, "the header is not JSON of the format's form")
 }
 
 // object reads one JSON object and calls f for each key; f reads the value.
@@ -274,7 +274,7 @@ func parseInfo(dec *json.Decoder, name string) (Info, error) {
 		for _, f := range formats {
 			known = append(known, f.name)
 		}
-		return info, fault.New(fault.Unsupported, "safetensors: array %s has dtype %s; offered are %s", quote(name), quote(format),
+		return info, fault.New(fault.Unsupported, "array %s has dtype %s; offered are %s", quote(name), quote(format),
 			strings.Join(known, ", "))
 	}
 	if len(offsets) != 2 || offsets[0] > offsets[1] {

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"tenon.dev/fault"
+	"tenon.dev/internal/origin"
 )
 
 // File is an opened file. Its methods are safe for concurrent use, as far as its io.ReaderAt is; Close is not.
@@ -22,14 +23,15 @@ type File struct {
 }
 
 // Open opens the named file and checks its header. The caller closes it.
-func Open(name string) (*File, error) {
+func Open(name string) (opened *File, err error) {
+	defer origin.Located("safetensors.Open", &err)
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, fault.Wrap(fault.System, err, "safetensors")
+		return nil, fault.Wrap(fault.System, err, "the file cannot be opened")
 	}
 	st, err := f.Stat()
 	if err != nil {
-		return nil, errors.Join(fault.Wrap(fault.System, err, "safetensors: cannot find the length of %s", name), f.Close())
+		return nil, errors.Join(fault.Wrap(fault.System, err, "cannot find the length of %s", name), f.Close())
 	}
 	s, err := New(f, st.Size())
 	if err != nil {
@@ -40,7 +42,8 @@ func Open(name string) (*File, error) {
 }
 
 // New opens what r holds in its first size bytes and checks its header. It reads no data yet.
-func New(r io.ReaderAt, size int64) (*File, error) {
+func New(r io.ReaderAt, size int64) (opened *File, err error) {
+	defer origin.Located("safetensors.New", &err)
 	if r == nil {
 		return nil, invalid("the reader is nil; give it one")
 	}
@@ -66,7 +69,6 @@ func New(r io.ReaderAt, size int64) (*File, error) {
 		return nil, err
 	}
 	f := &File{r: r, data: 8 + int64(n), index: map[string]int{}}
-	var err error
 	if f.infos, f.metadata, err = parseHeader(text, size-f.data); err != nil {
 		return nil, err
 	}
@@ -96,7 +98,7 @@ func readAt(r io.ReaderAt, dst []byte, offset int64) error {
 	if err == nil || err == io.EOF {
 		err = io.ErrUnexpectedEOF
 	}
-	return fault.Wrap(fault.System, err, "safetensors: cannot read %d bytes at offset %d", len(dst), offset)
+	return fault.Wrap(fault.System, err, "cannot read %d bytes at offset %d", len(dst), offset)
 }
 
 // Close closes the file, if Open opened it.
@@ -124,7 +126,8 @@ func (f *File) Metadata() map[string]string {
 }
 
 // Lookup returns the array with that name, or an error if the file does not hold it.
-func (f *File) Lookup(name string) (Info, error) {
+func (f *File) Lookup(name string) (found Info, err error) {
+	defer origin.Located("safetensors.File.Lookup", &err)
 	if f == nil || f.r == nil {
 		return Info{}, invalid("the file is nil or a zero value; use one that Open or New returned")
 	}
@@ -136,7 +139,8 @@ func (f *File) Lookup(name string) (Info, error) {
 }
 
 // ReadInto fills dst with the data of the named array; dst has exactly its Bytes.
-func (f *File) ReadInto(dst []byte, name string) error {
+func (f *File) ReadInto(dst []byte, name string) (err error) {
+	defer origin.Located("safetensors.File.ReadInto", &err)
 	info, err := f.Lookup(name)
 	if err != nil {
 		return err
@@ -148,7 +152,8 @@ func (f *File) ReadInto(dst []byte, name string) error {
 }
 
 // Read returns the data of the named array in a new slice.
-func (f *File) Read(name string) ([]byte, error) {
+func (f *File) Read(name string) (b []byte, err error) {
+	defer origin.Located("safetensors.File.Read", &err)
 	info, err := f.Lookup(name)
 	if err != nil {
 		return nil, err

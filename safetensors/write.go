@@ -12,13 +12,15 @@ import (
 	"unicode/utf8"
 
 	"tenon.dev/fault"
+	"tenon.dev/internal/origin"
 	"tenon.dev/internal/wholefile"
 )
 
 // Write writes a file of the described arrays to w. It asks data once for the bytes of each, in the order of the file, so that only one
 // needs to be in memory. The same arrays and metadata give the same bytes, which equal those of the reference implementation: wider types
 // come first, which aligns every array to its element, then names in byte order, and spaces pad the header to a multiple of eight.
-func Write(w io.Writer, metadata map[string]string, arrays []Info, data func(Info) ([]byte, error)) error {
+func Write(w io.Writer, metadata map[string]string, arrays []Info, data func(Info) ([]byte, error)) (err error) {
+	defer origin.Located("safetensors.Write", &err)
 	if w == nil || data == nil && len(arrays) > 0 {
 		return invalid("the writer or the function that gives the data is nil; give both")
 	}
@@ -53,11 +55,12 @@ func Write(w io.Writer, metadata map[string]string, arrays []Info, data func(Inf
 	return nil
 }
 
-func writeError(err error) error { return fault.Wrap(fault.System, err, "safetensors: cannot write") }
+func writeError(err error) error { return fault.Wrap(fault.System, err, "cannot write") }
 
 // Save writes the named file as Write does. Until it is complete it has another name in the same folder, so that a failure leaves an
 // older file of that name as it was.
-func Save(name string, metadata map[string]string, arrays []Info, data func(Info) ([]byte, error)) error {
+func Save(name string, metadata map[string]string, arrays []Info, data func(Info) ([]byte, error)) (err error) {
+	defer origin.Located("safetensors.Save", &err)
 	return wholefile.Write("safetensors", name, func(w io.Writer) error { return Write(w, metadata, arrays, data) })
 }
 
@@ -89,7 +92,7 @@ func layOut(metadata map[string]string, arrays []Info) ([]Info, []byte, error) {
 		format := rank(a.DType)
 		switch {
 		case format < 0:
-			return nil, nil, fault.New(fault.Unsupported, "safetensors: array %q has dtype %v, which the format lacks (store a complex "+
+			return nil, nil, fault.New(fault.Unsupported, "array %q has dtype %v, which the format lacks (store a complex "+
 				"array as a real one with a last dimension of 2)", a.Name, a.DType)
 		case a.Name == metadataKey:
 			return nil, nil, invalid("an array may not be named %q", metadataKey)
@@ -139,7 +142,7 @@ func entry(header *bytes.Buffer, key string, value any) error {
 			header.WriteByte(':')
 		}
 		if err := enc.Encode(v); err != nil {
-			return fault.Wrap(fault.Invalid, err, "safetensors: cannot encode the header's entry %q", key)
+			return fault.Wrap(fault.Invalid, err, "cannot encode the header's entry %q", key)
 		}
 		header.Truncate(header.Len() - 1) // Encode ends with a line end
 	}

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+
+	"tenon.dev/internal/origin"
 )
 
 // Decode stores a value of a file in the variable that to points to, whose type must be one that [Save] takes: dicts become structs and
@@ -13,7 +15,8 @@ import (
 // a nil pointer, slice or map. A struct must have a field for each of a dict's keys, and the dict a key for each field. An interface
 // takes the value as it is, and so does a *[Tensor], which File.Load brings to a device. If a value does not fit, the error gives its
 // path and *to is unchanged.
-func Decode(from any, to any) error {
+func Decode(from any, to any) (err error) {
+	defer origin.Located("torchfile.Decode", &err)
 	v := reflect.ValueOf(to)
 	if v.Kind() != reflect.Pointer || v.IsNil() {
 		return refuse("Decode writes to what a pointer points to, not to a %T", to)

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"tenon.dev/fault"
+	"tenon.dev/internal/origin"
 	"tenon.dev/internal/pickle"
 )
 
@@ -45,10 +46,11 @@ const (
 )
 
 // Open is the function Open with these limits.
-func (l Limits) Open(name string) (*File, error) {
+func (l Limits) Open(name string) (opened *File, err error) {
+	defer origin.Located("torchfile.Open", &err)
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, fault.Wrap(fault.System, err, "torchfile")
+		return nil, fault.Wrap(fault.System, err, "the file cannot be opened")
 	}
 	info, err := f.Stat()
 	if err == nil {
@@ -63,7 +65,8 @@ func (l Limits) Open(name string) (*File, error) {
 }
 
 // New is the function New with these limits.
-func (l Limits) New(in io.ReaderAt, size int64) (*File, error) {
+func (l Limits) New(in io.ReaderAt, size int64) (opened *File, err error) {
+	defer origin.Located("torchfile.New", &err)
 	if in == nil {
 		return nil, refuse("the reader is nil; give one")
 	}
@@ -74,7 +77,7 @@ func (l Limits) New(in io.ReaderAt, size int64) (*File, error) {
 	f := &File{in: in}
 	var first [9]byte
 	if _, err := in.ReadAt(first[:], 0); err != nil && err != io.EOF {
-		return nil, fault.Wrap(fault.System, err, "torchfile: cannot read")
+		return nil, fault.Wrap(fault.System, err, "cannot read")
 	}
 	switch {
 	case string(first[:4]) == "PK\x03\x04":
@@ -143,10 +146,10 @@ func (b *budget) read(r io.Reader) (*pickle.Data, error) {
 // unread returns the error of values that cannot be read.
 func (b *budget) unread(err error) error {
 	if fault.KindOf(err) == fault.OutOfMemory {
-		return fault.Wrap(fault.OutOfMemory, err, "torchfile: the file is refused, as its values take too much memory; Limits.Memory "+
+		return fault.Wrap(fault.OutOfMemory, err, "the file is refused, as its values take too much memory; Limits.Memory "+
 			"can allow more")
 	}
-	return fault.Wrap(fault.KindOf(err), err, "torchfile: the file cannot be read")
+	return fault.Wrap(fault.KindOf(err), err, "the file cannot be read")
 }
 
 // weight is the resources that a value uses, including its contents.

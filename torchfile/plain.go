@@ -56,7 +56,7 @@ func (p *plainer) any(v any) (any, error) {
 		return v, nil
 	case *tenon.Tensor:
 		if err := tenon.Try(func() { core.Given("torchfile.Save", 0, (*core.Tensor)(v)) }); err != nil {
-			return nil, fault.Wrap(fault.Invalid, err, "torchfile: %s cannot be saved", p.where())
+			return nil, fault.Wrap(fault.Invalid, err, "%s cannot be saved", p.where())
 		}
 		return v, nil
 	case *big.Int:

@@ -12,6 +12,7 @@ import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
+	"tenon.dev/internal/origin"
 	"tenon.dev/internal/pickle"
 )
 
@@ -26,14 +27,20 @@ type File struct {
 const legacyMagic = "119547037146038801333356"
 
 func refuse(format string, args ...any) error {
-	return fault.New(fault.Invalid, "torchfile: "+format, args...)
+	return fault.New(fault.Invalid, format, args...)
 }
 
 // Open opens the named file, in the format of PyTorch since 1.6 (a zip archive) or the one before, with the default Limits.
-func Open(name string) (*File, error) { return Limits{}.Open(name) }
+func Open(name string) (opened *File, err error) {
+	defer origin.Located("torchfile.Open", &err)
+	return Limits{}.Open(name)
+}
 
 // New reads a file of size bytes from in, which must stay open as long as tensors are read.
-func New(in io.ReaderAt, size int64) (*File, error) { return Limits{}.New(in, size) }
+func New(in io.ReaderAt, size int64) (opened *File, err error) {
+	defer origin.Located("torchfile.New", &err)
+	return Limits{}.New(in, size)
+}
 
 // Close closes a file that Open opened.
 func (f *File) Close() error {
@@ -57,7 +64,7 @@ const maxEntry = 64
 func (f *File) readZip(size int64, limits *budget) error {
 	z, err := zip.NewReader(f.in, size)
 	if err != nil {
-		return fault.Wrap(fault.Invalid, err, "torchfile: the archive is broken")
+		return fault.Wrap(fault.Invalid, err, "the archive is broken")
 	}
 	var data *zip.File
 	entries := map[string]*zip.File{}
@@ -72,19 +79,19 @@ func (f *File) readZip(size int64, limits *budget) error {
 	}
 	prefix := strings.TrimSuffix(data.Name, "data.pkl")
 	if e := entries[prefix+"constants.pkl"]; e != nil {
-		return fault.New(fault.Unsupported, "torchfile: the file is a TorchScript program; save the state_dict of its module instead")
+		return fault.New(fault.Unsupported, "the file is a TorchScript program; save the state_dict of its module instead")
 	}
 	if e := entries[prefix+"byteorder"]; e != nil {
 		r, err := e.Open()
 		if err != nil {
-			return fault.Wrap(fault.Invalid, err, "torchfile: the archive's byteorder is broken")
+			return fault.Wrap(fault.Invalid, err, "the archive's byteorder is broken")
 		}
 		text, err := io.ReadAll(io.LimitReader(r, maxEntry))
 		if err != nil {
-			return fault.Wrap(fault.Invalid, err, "torchfile: the archive's byteorder is broken")
+			return fault.Wrap(fault.Invalid, err, "the archive's byteorder is broken")
 		}
 		if string(text) != "little" {
-			return fault.New(fault.Unsupported, "torchfile: the bytes of its numbers are in the order %q; only little can be read", text)
+			return fault.New(fault.Unsupported, "the bytes of its numbers are in the order %q; only little can be read", text)
 		}
 	}
 	storages := map[string]*storage{}
@@ -97,12 +104,12 @@ func (f *File) readZip(size int64, limits *budget) error {
 			return nil, refuse("the archive lacks the data of storage %s", quote(key))
 		}
 		if e.Method != zip.Store {
-			return nil, fault.New(fault.Unsupported, "torchfile: storage %s is compressed, which no .pt file is; unpack the archive and "+
+			return nil, fault.New(fault.Unsupported, "storage %s is compressed, which no .pt file is; unpack the archive and "+
 				"pack it without compression", quote(key))
 		}
 		at, err := e.DataOffset()
 		if err != nil {
-			return nil, fault.Wrap(fault.Invalid, err, "torchfile: storage %s is broken", quote(key))
+			return nil, fault.Wrap(fault.Invalid, err, "storage %s is broken", quote(key))
 		}
 		s := &storage{key: key, at: at, n: int64(e.UncompressedSize64)}
 		if s.n < 0 || at < 0 || s.n > size-at || s.n < n {
@@ -114,7 +121,7 @@ func (f *File) readZip(size int64, limits *budget) error {
 	}
 	r, err := data.Open()
 	if err != nil {
-		return fault.Wrap(fault.Invalid, err, "torchfile: the archive's data.pkl is broken")
+		return fault.Wrap(fault.Invalid, err, "the archive's data.pkl is broken")
 	}
 	defer r.Close()
 	p, err := limits.read(r)
@@ -152,7 +159,7 @@ func (f *File) readLegacy(size int64, limits *budget) error {
 			if little, ok := d.Get(d.Root(), "little_endian"); ok {
 				if b, ok := d.Bool(little); ok && !b {
 					return fault.New(fault.Unsupported,
-						"torchfile: the bytes of its numbers are in the order \"big\"; only little can be read")
+						"the bytes of its numbers are in the order \"big\"; only little can be read")
 				}
 			}
 		}
@@ -251,7 +258,8 @@ func (f *File) opened() error {
 }
 
 // Bytes returns the elements of t, one of this file's tensors, in row-major order, little-endian; bool has one byte each.
-func (f *File) Bytes(t *Tensor) ([]byte, error) {
+func (f *File) Bytes(t *Tensor) (b []byte, err error) {
+	defer origin.Located("torchfile.File.Bytes", &err)
 	if err := f.opened(); err != nil {
 		return nil, err
 	}
@@ -261,7 +269,7 @@ func (f *File) Bytes(t *Tensor) ([]byte, error) {
 	extent, count, _ := t.extent()
 	raw := make([]byte, extent*int64(t.size))
 	if _, err := f.in.ReadAt(raw, t.storage.at+int64(t.offset)*int64(t.size)); err != nil && !(err == io.EOF && len(raw) == 0) {
-		return nil, fault.Wrap(fault.System, err, "torchfile: cannot read storage %s", quote(t.storage.key))
+		return nil, fault.Wrap(fault.System, err, "cannot read storage %s", quote(t.storage.key))
 	}
 	if count == extent && rowMajor(t.Shape, t.Stride) {
 		return raw, nil
@@ -297,12 +305,13 @@ func rowMajor(shape, stride []int) bool {
 // Load returns t, one of this file's tensors, as a contiguous tensor on x's device. It does not require grad. Types that Tenon does not
 // have are an error; Bytes reads them.
 func (f *File) Load(x *tenon.Exec, t *Tensor) (out *tenon.Tensor, err error) {
+	defer origin.Located("torchfile.File.Load", &err)
 	b, err := f.Bytes(t)
 	if err != nil {
 		return nil, err
 	}
 	if t.DType == dtype.Invalid {
-		return nil, fault.New(fault.Unsupported, "torchfile: a tensor is %s, a type that tensors cannot have here; convert it before it "+
+		return nil, fault.New(fault.Unsupported, "a tensor is %s, a type that tensors cannot have here; convert it before it "+
 			"is saved, or read its Bytes", t.Type)
 	}
 	err = tenon.Try(func() {
@@ -314,7 +323,8 @@ func (f *File) Load(x *tenon.Exec, t *Tensor) (out *tenon.Tensor, err error) {
 
 // StateDict returns the tensors of a dict by their keys, on x's device, as nn.Load takes them. path leads through nested dicts: without
 // it the file's value is the dict, with "model" the value of its key "model".
-func (f *File) StateDict(x *tenon.Exec, path ...string) (map[string]*tenon.Tensor, error) {
+func (f *File) StateDict(x *tenon.Exec, path ...string) (out map[string]*tenon.Tensor, err error) {
+	defer origin.Located("torchfile.File.StateDict", &err)
 	if f == nil {
 		return nil, refuse("the file is nil; look at the error of the function that was to open it")
 	}
@@ -334,7 +344,7 @@ func (f *File) StateDict(x *tenon.Exec, path ...string) (map[string]*tenon.Tenso
 	if !ok {
 		return nil, refuse("%s is a %s and no dict of tensors", where, nameOf(at))
 	}
-	out := map[string]*tenon.Tensor{}
+	out = map[string]*tenon.Tensor{}
 	closeAll := func() {
 		for _, t := range out { //tenon:unordered what is freed first makes no difference
 			t.Close()

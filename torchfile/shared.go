@@ -7,6 +7,7 @@ import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
+	"tenon.dev/internal/origin"
 )
 
 // memory identifies what tensors share: the start of a storage, its device, and the element type of the tensors.
@@ -124,6 +125,7 @@ func (w *writer) noteAll(vs []any) {
 // an in-place change of one shows in the others. They have the file's strides and occupy the memory from their first to their last element;
 // all others are as Load returns them.
 func (f *File) LoadAll(x *tenon.Exec, ts ...*Tensor) (out []*tenon.Tensor, err error) {
+	defer origin.Located("torchfile.File.LoadAll", &err)
 	defer func() {
 		if err != nil {
 			for _, t := range out {

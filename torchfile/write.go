@@ -13,6 +13,7 @@ import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
+	"tenon.dev/internal/origin"
 	"tenon.dev/internal/pickle"
 	"tenon.dev/internal/wholefile"
 )
@@ -42,12 +43,14 @@ const (
 // A tensor that occurs twice is written once and is one tensor again when it is loaded. Tensors of one type that share memory share it
 // again: the memory from their first to their last element is written once. Save waits for the device. A file that already has that name is
 // replaced only once the new one is complete.
-func Save(x *tenon.Exec, name string, v any) error {
+func Save(x *tenon.Exec, name string, v any) (err error) {
+	defer origin.Located("torchfile.Save", &err)
 	return wholefile.Write("torchfile", name, func(w io.Writer) error { return Write(x, w, v) })
 }
 
 // Write is Save to a writer.
-func Write(x *tenon.Exec, out io.Writer, v any) error {
+func Write(x *tenon.Exec, out io.Writer, v any) (err error) {
+	defer origin.Located("torchfile.Write", &err)
 	if out == nil {
 		return refuse("the writer is nil; give one")
 	}
@@ -100,7 +103,7 @@ func write(x *tenon.Exec, out io.Writer, v any) error {
 		if _, ok := err.(*fault.Error); ok {
 			return err
 		}
-		return fault.Wrap(fault.System, err, "torchfile: cannot write")
+		return fault.Wrap(fault.System, err, "cannot write")
 	}
 	var data bytes.Buffer
 	w := &writer{p: pickle.NewWriter2(&data), seen: map[identity]uint32{}, memory: map[memory]*stretch{}}

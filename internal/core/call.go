@@ -146,7 +146,7 @@ func (o Operand) String() string {
 		return "none"
 	}
 	s := o.dt.String() + strings.ReplaceAll(fmt.Sprint(o.form.shape), ",", " ")
-	if !o.form.contiguous {
+	if !o.form.plain {
 		s += fmt.Sprint("/", o.form.stride)
 	}
 	s += fmt.Sprint(" #", o.storage)
@@ -154,70 +154,6 @@ func (o Operand) String() string {
 		s += fmt.Sprint("+", o.offset)
 	}
 	return s
-}
-
-// String prints the call, such as "Add(float32[3 4] #7, 2)".
-func (c Call) String() string {
-	var b strings.Builder
-	b.WriteString(c.row.Name)
-	b.WriteByte('(')
-	ops, hole := c.Operands(), scalarsOf4(&c.hole)
-	for i, o := range ops {
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		switch {
-		case i >= len(ops)-int(c.dsts):
-			fmt.Fprint(&b, "into ", o)
-		case i < int(c.ins) && c.holes&(1<<i) != 0:
-			fmt.Fprint(&b, number4(hole[i]))
-		default:
-			fmt.Fprint(&b, o)
-		}
-	}
-	b.WriteByte(')')
-	for i, v := range scalarsOf4(&c.scalar) {
-		if v != (kernels.Scalar{}) {
-			fmt.Fprintf(&b, " s%d=%s", i, number4(v))
-		}
-	}
-	for i, v := range c.i {
-		if v != 0 {
-			fmt.Fprintf(&b, " i%d=%d", i, v)
-		}
-	}
-	if c.list != nil {
-		fmt.Fprint(&b, " list=", c.list.n)
-	}
-	if c.dt != dtype.Invalid {
-		fmt.Fprint(&b, " dtype=", c.dt)
-	}
-	if c.opt != nil {
-		fmt.Fprintf(&b, " %s", printParam(c.opt))
-	}
-	return b.String()
-}
-
-func number4(v kernels.Scalar) string {
-	switch {
-	case v.Im != 0:
-		return fmt.Sprint(complex(v.F, v.Im))
-	case v.F == 0 && v.I != 0:
-		return fmt.Sprint(v.I)
-	}
-	return fmt.Sprint(v.F)
-}
-
-// printParam prints a row's own attribute: its type, and its numbers if it has nothing else.
-func printParam(p param) string {
-	name := strings.TrimPrefix(strings.TrimPrefix(fmt.Sprintf("%T", p), "*"), "core.")
-	switch p := p.(type) {
-	case interface{ printed() string }:
-		return p.printed()
-	case conv, pooling, likelihood:
-		return fmt.Sprintf("%s%+v", name, p)
-	}
-	return name
 }
 
 // Infer returns the specs of c's outputs, or the error with which c would be refused. It opens no device and allocates no device memory.

@@ -38,18 +38,16 @@ func (f *frame) stop(e *fault.Error) {
 		e.Op = s.doing[0]
 	}
 	file, line := e.File, e.Line
-	if locate(e); line > 0 {
+	if w := f.from; w != nil {
+		e.Op, e.File, e.Line = w.Op, w.File, w.Line
+	} else {
+		locate(e)
+	}
+	if line > 0 {
 		e.File, e.Line = file, line
 	}
-	reclaim(e, f.row.flags&flagUser != 0)
-	for i := 0; i < f.ins; i++ {
-		if f.in[i] != nil {
-			e.Operands = append(e.Operands, describe(f.in[i]))
-		}
-	}
-	for _, t := range f.many {
-		e.Operands = append(e.Operands, describe(t))
-	}
+	reclaim(e, f.row, f.blame)
+	e.Operands = described(f.told())
 	f.abandon()
 	panic(e)
 }

@@ -49,6 +49,7 @@ type frame struct {
 	altered []*Tensor
 	// described receives a description of what the call computes, in place of launches of the pointwise engine.
 	described *pointCall
+	telling
 	// again says that the call was put off and runs now: it was checked, recorded and counted before.
 	again bool
 	// waits says that launches wait until nothing else can fail (see change); held says that the latest one is in dl. drawn is what the
@@ -116,6 +117,12 @@ func (s *session) leave(f *frame) {
 	}
 	if f.described != nil {
 		f.described = nil
+	}
+	if f.blame != nil {
+		f.blame = nil
+	}
+	if f.from != nil {
+		f.from = nil
 	}
 	if len(f.altered) > 0 {
 		clear(f.altered)

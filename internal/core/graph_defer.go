@@ -43,7 +43,7 @@ type deferral struct {
 	// forces counts how often calls were run.
 	forces int
 	// at is the line of the first call. Other goroutines read it.
-	at      atomic.Pointer[string]
+	at      atomic.Pointer[Whence]
 	number  uint64
 	running bool
 	// runner decides how the calls run; without one they run one by one. ran is how many have run, and segment is what the runner sees.
@@ -62,6 +62,7 @@ type deferred struct {
 	x   *Exec
 	row *row
 	*attrs
+	telling
 	dims *intList
 	// in has ins elements and out has outs; st is nil for an absent one.
 	in, out   []element
@@ -156,7 +157,7 @@ func (s *session) barred(t *Tensor, write bool) error {
 	}
 	return fault.New(fault.Invalid, "the tensor %s is used in a compiled region of another Exec, whose calls since %s have not run yet; "+
 		"use it after that Do has returned",
-		describe(t), *d.at.Load())
+		describe(t), d.at.Load())
 }
 
 // forceOwner runs the calls that use s, whichever session put them off, for op.
@@ -192,8 +193,8 @@ func (f *frame) Deferrable() bool {
 }
 
 // Defer puts the call off and makes its outputs, which have no memory yet. It returns false if calls that another session put off use an
-// operand. A tap calls it in Before, and returns its result. at is the line of the call, for errors.
-func (f *frame) Defer(at *string) bool {
+// operand. A tap calls it in Before, and returns its result. from is where the call comes from, for errors.
+func (f *frame) Defer(from *Whence) bool {
 	s := f.x.s
 	if f.row.checkDeferred != nil {
 		f.row.checkDeferred(f)
@@ -206,7 +207,7 @@ func (f *frame) Defer(at *string) bool {
 		s.putOff = d
 	}
 	if len(d.calls) == 0 {
-		d.at.Store(at)
+		d.at.Store(from)
 		d.runner, _ = s.tap.(Runner)
 	}
 	for i := 0; i < f.ins; i++ {
@@ -236,7 +237,7 @@ func (f *frame) Defer(at *string) bool {
 		d.devices = append(d.devices, dev)
 		dev.Defers(d)
 	}
-	c.x, c.row, c.attrs, c.dims, c.op = f.x, f.row, d.attrsOf(f), s.made.list(f.dims), f.op
+	c.x, c.row, c.attrs, c.dims, c.op, c.telling = f.x, f.row, d.attrsOf(f), s.made.list(f.dims), f.op, telling{from, f.blame}
 	c.ins, c.outs = uint8(f.ins), uint8(f.outs)
 	c.in = d.elementsOf(f.in[:f.ins])
 	c.out = d.elementsOf(f.out[:f.outs])
@@ -742,7 +743,7 @@ func (s *storage) endDeferral(by uint64) error {
 // run runs one call.
 func (d *deferral) run(c *deferred) {
 	f := d.s.enter(d.s.lent.exec(c.x), c.row)
-	f.attrs, f.ins = *c.attrs, int(c.ins)
+	f.attrs, f.ins, f.telling = *c.attrs, int(c.ins), c.telling
 	f.dims = append(f.dimsB[:0], c.dims.ints()...)
 	for i := 0; i < f.ins; i++ {
 		if c.in[i].st != nil {

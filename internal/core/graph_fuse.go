@@ -25,8 +25,9 @@ type fusing struct {
 	live []uint64
 	// moved are the storages that the plan has replaced.
 	moved []moved
-	// group is what runFused runs next, with these operands and numbers.
+	// group is what runFused runs next, with these operands and numbers, and blamed the call that its errors name.
 	group   *fusedGroup
+	blamed  *deferred
 	handles []Tensor
 	numbers []kernels.Scalar
 	// lists are the operands of each conversion of a join, and rows as many zeros.
@@ -354,6 +355,8 @@ func (d *deferral) runGroup(s *planStep) {
 	h := d.fusing.handles
 	f := d.s.enter(d.s.lent.exec(calls[s.last()].x), rowFused)
 	f.again = true
+	d.fusing.blamed = d.blamed(s)
+	f.telling = d.fusing.blamed.telling
 	for i, a := range g.ins {
 		f.many = append(f.many, d.handle(a.of(calls), &h[len(g.outs)+i]))
 	}
@@ -377,9 +380,32 @@ func (d *deferral) runGroup(s *planStep) {
 	d.fusing.group = g
 	d.issueFused(f, s)
 	d.s.leave(f)
+	d.fusing.blamed = nil
 	for i := range len(g.outs) + len(g.ins) {
 		h[i].st = nil
 	}
+}
+
+// blamed returns the call of s that its errors name: the one that may fail an assertion, or the last.
+func (d *deferral) blamed(s *planStep) *deferred {
+	for _, i := range s.calls {
+		if c := &d.calls[i]; c.row.flags&flagAsserts != 0 {
+			return c
+		}
+	}
+	return &d.calls[s.last()]
+}
+
+// told returns the operands that errors of the group under way name.
+func (d *deferral) told() (ops []Operand) {
+	for _, es := range [][]element{d.fusing.blamed.in, d.fusing.blamed.many} {
+		for i := range es {
+			if e := &es[i]; e.st != nil {
+				ops = append(ops, Operand{dt: e.dt, form: e.form})
+			}
+		}
+	}
+	return ops
 }
 
 func (g *fusedGroup) name() string {

@@ -189,8 +189,9 @@ func Claim(session any, stores []Store, patiently bool) (c Claimed, ok bool) {
 	}
 	d := s.putOff
 	if len(d.calls) == 0 {
-		at := where()
-		d.at.Store(&at)
+		w := &Whence{}
+		w.File, w.Line = caller()
+		d.at.Store(w)
 	}
 	c, ok = Claimed{d, len(d.touched)}, true
 	for i := 0; !s.accumulates && !accumulateMu.TryLock(); i++ { // another session's backward pass may add to a gradient among them

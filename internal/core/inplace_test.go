@@ -136,14 +136,14 @@ func TestInPlaceViewRefusals(t *testing.T) {
 			direct, indirect = "is being modified inplace", "its base or another view of its base has been modified inplace"
 			noGrad, parts    = "A view was created in no_grad mode and ", "the output of a function that returns multiple views"
 			custom           = "inside a custom Function (or because an input was returned as-is)"
-			viewOfLeaf       = "a view of a leaf Variable that requires grad is being used in an in-place operation"
+			viewOfLeaf       = "a view of a leaf that requires grad is being used in an in-place operation"
 		)
 		for _, c := range []struct {
 			name string
 			f    func()
 			want []string
 		}{
-			{"leaf", double(leaf), []string{"a leaf Variable that requires grad is being used in an in-place operation"}},
+			{"leaf", double(leaf), []string{"a leaf that requires grad is being used in an in-place operation"}},
 			{"view of a leaf", double(row(leaf)), []string{viewOfLeaf}},
 			{"view of a closed leaf", func() {
 				m := matrix(x)
@@ -155,7 +155,7 @@ func TestInPlaceViewRefusals(t *testing.T) {
 			}, []string{viewOfLeaf}},
 			{"view of a leaf without grad", double(hiddenRow(leaf)), []string{noGrad + direct}},
 			{"view of a view that is a leaf", double(row(leafRow(plain()))), []string{viewOfLeaf}},
-			{"view that is a leaf", double(leafRow(plain())), []string{"a leaf Variable"}},
+			{"view that is a leaf", double(leafRow(plain())), []string{"a leaf"}},
 			{"use of a leaf whose base changed", func() {
 				p := plain()
 				v := leafRow(p)
@@ -179,7 +179,7 @@ func TestInPlaceViewRefusals(t *testing.T) {
 			{"overlapping view", double(x.AsStrided(b(), []int{2, 2}, []int{1, 1}, 0)), []string{"may share memory"}},
 			{"view of an expansion", scaled(x.Select(x.Detach(x.Expand(row(base), 2, 3)), 0, 0)), []string{"may share memory"}},
 			{"view beyond its base", scaled(reaching), []string{"reaches beyond"}},
-			{"kernel, leaf", write(leaf), []string{"a leaf Variable"}},
+			{"kernel, leaf", write(leaf), []string{"a leaf"}},
 			{"kernel, view of a leaf", write(row(leaf)), []string{viewOfLeaf}},
 			{"kernel, hidden view of a leaf", write(hiddenRow(leaf)), []string{noGrad}},
 			{"kernel, result", write(made), []string{"Launch has no gradient"}},

@@ -24,13 +24,13 @@ func (x *Exec) AssertAsync(t *Tensor) {
 	case n > 1:
 		x.fail("AssertAsync", fault.Invalid, []*Tensor{t}, "Boolean value of Tensor with more than one value is ambiguous")
 	}
-	x.claim(t, kernels.ClaimNonzero)
+	x.claim(t, kernels.ClaimNonzero, nil)
 }
 
-// claim is AssertAsync with another claim.
-func (x *Exec) claim(t *Tensor, c kernels.Claim) {
+// claim is AssertAsync with another claim, about what b says.
+func (x *Exec) claim(t *Tensor, c kernels.Claim, b *blame) {
 	f := x.op(rowAssert, t)
-	f.i[0] = int(c)
+	f.i[0], f.blame = int(c), b
 	f.call()
 	x.s.leave(f)
 }

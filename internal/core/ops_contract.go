@@ -224,15 +224,15 @@ func (x *Exec) Bilinear(a, b, w, bias *Tensor) *Tensor {
 	x.wantDim("Bilinear", "the weight", w, 3)
 	na, nb := len(a.shape), len(b.shape)
 	if na == 0 || na != nb || !infer.Same(a.shape[:na-1], b.shape[:nb-1]) {
-		x.fail("Bilinear", fault.Invalid, all, "bilinear(): input dimensions do not match: got %v and %v", a.shape, b.shape)
+		x.fail("Bilinear", fault.Invalid, all, "input dimensions do not match: got %v and %v", a.shape, b.shape)
 	}
 	out, i, j := w.shape[0], w.shape[1], w.shape[2]
 	if a.shape[na-1] != i || b.shape[nb-1] != j {
-		x.fail("Bilinear", fault.Invalid, all, "bilinear(): inputs of %d and %d features do not match a weight of shape %v", a.shape[na-1],
+		x.fail("Bilinear", fault.Invalid, all, "inputs of %d and %d features do not match a weight of shape %v", a.shape[na-1],
 			b.shape[nb-1], w.shape)
 	}
 	if bias != nil && !infer.Same(bias.shape, []int{out}) {
-		x.fail("Bilinear", fault.Invalid, all, "bilinear(): bias size does not match weight size: got %v but expected %d", bias.shape, out)
+		x.fail("Bilinear", fault.Invalid, all, "bias size does not match weight size: got %v but expected %d", bias.shape, out)
 	}
 	return x.composite("Bilinear", func(x *Exec) *Tensor {
 		x = x.casting("Bilinear", castWidest, &a, &b, &w, &bias)

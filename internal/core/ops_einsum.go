@@ -50,7 +50,7 @@ func (x *Exec) Einsum(equation string, ts ...*Tensor) *Tensor {
 			for d, l := range all[i].labels {
 				n := all[i].t.shape[d]
 				if old, ok := sizes[l]; ok && old != 1 && n != 1 && old != n {
-					x.fail("Einsum", fault.Invalid, ts, "einsum(): operands do not broadcast: a dimension of %q has sizes %d and %d",
+					x.fail("Einsum", fault.Invalid, ts, "operands do not broadcast: a dimension of %q has sizes %d and %d",
 						equation, old, n)
 				} else if !ok || old == 1 {
 					sizes[l] = n
@@ -62,7 +62,7 @@ func (x *Exec) Einsum(equation string, ts ...*Tensor) *Tensor {
 			want = x.einsumResult(equation, out, more)
 			for i, l := range want {
 				if _, ok := sizes[l]; !ok || slices.Contains(want[:i], l) {
-					x.fail("Einsum", fault.Invalid, ts, "einsum(): the result of %q has a letter that no operand has, or has one twice",
+					x.fail("Einsum", fault.Invalid, ts, "the result of %q has a letter that no operand has, or has one twice",
 						equation)
 				}
 			}
@@ -96,7 +96,7 @@ func (x *Exec) einsumLabels(equation, term string, t *Tensor) (labels []rune, ex
 	before, after, dots := strings.Cut(term, "...")
 	extra = len(t.shape) - len(before) - len(after)
 	if extra < 0 || extra > 0 && !dots {
-		x.fail("Einsum", fault.Invalid, []*Tensor{t}, "einsum(): the subscripts %q of %q do not fit an operand of %d dimensions", term,
+		x.fail("Einsum", fault.Invalid, []*Tensor{t}, "the subscripts %q of %q do not fit an operand of %d dimensions", term,
 			equation, len(t.shape))
 	}
 	labels = x.letters(equation, before)
@@ -121,7 +121,7 @@ func (x *Exec) einsumResult(equation, out string, more int) []rune {
 func (x *Exec) letters(equation, s string) []rune {
 	for _, l := range s {
 		if l > unicode.MaxASCII || !unicode.IsLetter(l) {
-			x.fail("Einsum", fault.Invalid, nil, "einsum(): %q has %q, where letters, commas, an arrow and ellipses may be", equation, l)
+			x.fail("Einsum", fault.Invalid, nil, "%q has %q, where letters, commas, an arrow and ellipses may be", equation, l)
 		}
 	}
 	return []rune(s)
@@ -135,7 +135,7 @@ func (x *Exec) diagonals(o labelled) labelled {
 			continue
 		}
 		if a, b := o.t.shape[i], o.t.shape[j]; a != b {
-			x.fail("Einsum", fault.Invalid, []*Tensor{o.t}, "einsum(): a letter is repeated for dimensions of sizes %d and %d", a, b)
+			x.fail("Einsum", fault.Invalid, []*Tensor{o.t}, "a letter is repeated for dimensions of sizes %d and %d", a, b)
 		}
 		l := o.labels[j]
 		labels := slices.Delete(slices.Clone(o.labels), j, j+1)

@@ -35,10 +35,10 @@ func withElements(r row) row {
 			switch {
 			case !reduced || shape[i] != 0:
 			case len(f.dims) == 0:
-				f.fail(fault.Invalid, "%s(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim "+
-					"with the 'dim' argument", f.row.Torch)
+				f.fail(fault.Invalid, "Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim "+
+					"in dims")
 			default:
-				f.fail(fault.Invalid, "%s(): Expected reduction dim %d to have non-zero size", f.row.Torch, i)
+				f.fail(fault.Invalid, "Expected reduction dim %d to have non-zero size", i)
 			}
 		}
 		meta(f)

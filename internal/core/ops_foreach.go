@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"slices"
 
 	"tenon.dev/dtype"
@@ -359,5 +360,10 @@ func UpdateScale(x *Exec, row, scale *Tensor, found []*Tensor, growth, backoff f
 func (foreach) param() {}
 
 func (advance) param() {}
+
+func (a advance) printed() string {
+	return fmt.Sprintf("advance{op:%s numbers:%v which:%v rate:%v found:%v}", a.op.Name, a.numbers.floats(nil), a.which.ints(), a.rate,
+		a.found)
+}
 
 func (updateScale) param() {}

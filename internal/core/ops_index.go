@@ -56,7 +56,7 @@ func at1(t *Tensor) (shape, stride []int) {
 // indexDim checks the index of an operation along dimension i[0] of t and returns that dimension. The index may have any size along it.
 func (f *frame) indexDim(t, index *Tensor) int {
 	if index.dt != dtype.Int64 && index.dt != dtype.Int32 && index.Numel() > 0 {
-		f.fail(fault.Invalid, "%s(): Expected dtype int32/int64 for index, but got %v; convert it with x.ToDType", f.row.Torch, index.dt)
+		f.fail(fault.Invalid, "Expected dtype int32/int64 for index, but got %v; convert it with x.ToDType", index.dt)
 	}
 	d := f.dim(f.i[0], len(t.shape))
 	if index.Numel() == 0 {
@@ -278,7 +278,7 @@ func (x *Exec) TakeAlongDim(t, index *Tensor, dim ...int) *Tensor {
 		f := x.op(rowGather, t, index)
 		n := len(t.shape)
 		if len(index.shape) != n {
-			f.fail(fault.Invalid, "take_along_dim(): input and indices should have the same number of dimensions, but got %d dimensions "+
+			f.fail(fault.Invalid, "input and indices should have the same number of dimensions, but got %d dimensions "+
 				"for input, and %d dimensions for indices", n, len(index.shape))
 		}
 		d := f.dim(Int("TakeAlongDim", "a dimension", dim, 0), n)

@@ -66,10 +66,11 @@ func PlaceFlag(on bool) Place {
 // indexing is the result of applying a call's places.
 type indexing struct {
 	// view is the tensor with all places applied except tensors, dims are its dimensions that tensors index, and at holds these tensors,
-	// broadcast and flat.
-	view *Tensor
-	dims []int
-	at   []*Tensor
+	// broadcast and flat. of are the dimensions before any place was applied, and given the operands for errors.
+	view     *Tensor
+	dims, of []int
+	at       []*Tensor
+	given    []*Tensor
 	// shape is the broadcast shape of the index tensors.
 	shape []int
 }
@@ -104,15 +105,20 @@ func (x *Exec) index(op string, t *Tensor, places []Place) indexing {
 	if used > len(t.shape) {
 		bad("there are indexes for %d dimensions, and the tensor %v has %d", used, t.shape, len(t.shape))
 	}
-	in, d := indexing{view: t}, 0
+	in, d := indexing{view: t, given: []*Tensor{t}}, 0
+	gone := 0 // how much less d is than the dimension of t
 	var tensors []*Tensor
 	for _, p := range places {
 		switch v := in.view; p.kind {
 		case placeAt:
-			if n := v.shape[d]; p.from < -n || p.from >= n {
-				bad("index %d is out of range for a dimension of size %d", p.from, n)
+			switch n := v.shape[d]; {
+			case n == 0:
+				bad("index %d is out of range for dimension %d, which has no elements", p.from, d+gone)
+			case p.from < -n || p.from >= n:
+				bad("index %d is out of range for dimension %d of size %d; give a number from -%d to %d", p.from, d+gone, n, n, n-1)
 			}
 			in.view = x.Select(v, d, p.from)
+			gone++
 		case placeSpan:
 			if p.step <= 0 {
 				bad("a span has the step %d, or several steps; give one that is positive, and use x.Flip for the other order", p.step)
@@ -123,16 +129,17 @@ func (x *Exec) index(op string, t *Tensor, places []Place) indexing {
 			d++
 		case placeNew:
 			in.view = x.Unsqueeze(v, d)
-			d++
+			d, gone = d+1, gone-1
 		case placeFlag:
 			in.view = x.Unsqueeze(v, d)
-			tensors, in.dims = append(tensors, x.Zeros([]int{p.to}, dtype.Int64)), append(in.dims, d)
-			d++
+			tensors, in.dims, in.of = append(tensors, x.Zeros([]int{p.to}, dtype.Int64)), append(in.dims, d), append(in.of, d+gone)
+			d, gone = d+1, gone-1
 		case placeRest:
 			d += len(t.shape) - used
 		case placeTensor:
+			in.given = append(in.given, p.t)
 			if p.t.dt != dtype.Bool {
-				tensors, in.dims = append(tensors, p.t), append(in.dims, d)
+				tensors, in.dims, in.of = append(tensors, p.t), append(in.dims, d), append(in.of, d+gone)
 				d++
 				break
 			}
@@ -143,7 +150,7 @@ func (x *Exec) index(op string, t *Tensor, places []Place) indexing {
 			}
 			places := x.Nonzero(p.t)
 			for i := range p.t.shape {
-				tensors, in.dims = append(tensors, x.Select(places, 1, i)), append(in.dims, d)
+				tensors, in.dims, in.of = append(tensors, x.Select(places, 1, i)), append(in.dims, d), append(in.of, d+gone)
 				d++
 			}
 		}
@@ -217,6 +224,12 @@ func (x *Exec) inFront(in *indexing) *Tensor {
 	return x.Permute(in.view, order...)
 }
 
+// blame is what errors say of a call that reads index i.
+func (in *indexing) blame(i int) *blame {
+	n := in.view.shape[in.dims[i]]
+	return blaming(fmt.Sprintf(ofPlace, in.of[i], n, n-1), in.given...)
+}
+
 // rows returns the view with its indexed dimensions first and joined to one, and the row that each element of the index tensors selects;
 // wrap is 1 if negative numbers count from the end. The rows are a copy if the memory has no such view.
 func (x *Exec) rows(in *indexing) (rows, index *Tensor, wrap int) {
@@ -229,7 +242,9 @@ func (x *Exec) rows(in *indexing) (rows, index *Tensor, wrap int) {
 		n := v.shape[i]
 		all *= n
 		// The gather counts negative numbers from the end, and asserts the range.
-		at = x.take(x.Arange(float64(n), dtype.Int64, ArangeOpt{}), 0, at)
+		f := x.op(rowGather, x.Arange(float64(n), dtype.Int64, ArangeOpt{}), at)
+		f.i, f.blame = [8]int{0, 0, 1}, in.blame(i)
+		at = f.call1()
 		if i > 0 {
 			at = x.Add(x.MulS(index, float64(n)), at)
 		}
@@ -259,7 +274,7 @@ func (x *Exec) Index(t *Tensor, places []Place) *Tensor {
 		shape, front := in.result()
 		rows, index, wrap := x.rows(&in)
 		f := x.op(rowGather, rows, x.along(rows, index))
-		f.i = [8]int{0, 0, wrap}
+		f.i, f.blame = [8]int{0, 0, wrap}, in.blame(0)
 		out := x.Reshape(f.call1(), append(slices.Clone(in.shape), rows.shape[1:]...)...)
 		if front == 0 {
 			return out
@@ -297,6 +312,9 @@ func (x *Exec) IndexPutInto(dst, src *Tensor, places []Place, add bool) {
 			}
 			return nil
 		}
+		if x.s.doing[0] == op { // else src is a number
+			in.given = slices.Insert(in.given, 1, src)
+		}
 		src = x.Expand(x.ToDType(src, dst.dt), shape...)
 		order, k := make([]int, 0, len(shape)), len(in.shape)
 		for d := range k {
@@ -313,7 +331,7 @@ func (x *Exec) IndexPutInto(dst, src *Tensor, places []Place, add bool) {
 			mode = ScatterAdd
 		}
 		f := x.scatter(rows, at, x.Reshape(x.Permute(src, order...), at.shape...), 0, mode)
-		f.i[2] = wrap
+		f.i[2], f.blame = wrap, in.blame(0)
 		if rows.st == dst.st {
 			f.scatterInto(rows)
 			return nil
@@ -344,6 +362,7 @@ func (p Place) String() string {
 	case placeAt:
 		return strconv.Itoa(p.from)
 	case placeNew:
+		//tenon:quoted PyTorch's way to write an index, which the comment above promises
 		return "None"
 	case placeRest:
 		return "..."

@@ -24,7 +24,7 @@ func init() {
 func shiftRule(f *frame) (compute, out dtype.DType) {
 	p := f.promoted()
 	if !p.IsInt() {
-		f.fail(fault.Unsupported, "%s is defined for integer tensors only, not %v", f.row.Name, p)
+		f.fail(fault.Unsupported, "%s is defined for integer tensors only, not %v; convert them first with x.ToDType", f.row.Name, p)
 	}
 	return p, p
 }

@@ -80,30 +80,31 @@ func (x *Exec) Multinomial(p *Tensor, samples int, opt MultinomialOpt) *Tensor {
 		refuse("at most 2^31 categories are drawn at a time, but %d of each row are more", samples)
 	}
 	return x.noGrad().composite(op, func(x *Exec) *Tensor {
+		b := blaming("", p)
 		rows := x.Contiguous(x.View(p, append([]int{p.Numel() / n}, n)...))
 		var out *Tensor
 		if opt.Replacement && samples > 1 {
-			out = x.columns(rowMultinomial, rows, samples)
+			out = x.columns(rowMultinomial, rows, samples, b)
 		} else {
-			out = x.drawDistinct(rows, samples)
+			out = x.drawDistinct(rows, samples, b)
 		}
 		return x.View(out, append(p.shape[:len(p.shape)-1:len(p.shape)-1], samples)...)
 	})
 }
 
 // columns runs one of the rows above with n columns.
-func (x *Exec) columns(r *row, t *Tensor, n int) *Tensor {
+func (x *Exec) columns(r *row, t *Tensor, n int, b *blame) *Tensor {
 	f := x.op(r, t)
-	f.i[0] = n
+	f.i[0], f.blame = n, b
 	return f.call1()
 }
 
 // drawDistinct draws the categories whose probabilities, divided by exponentially distributed numbers, are the greatest: the chance of
-// being first is the category's share of the sum, and so on for the others.
-func (x *Exec) drawDistinct(p *Tensor, samples int) *Tensor {
+// being first is the category's share of the sum, and so on for the others. Errors are about b.
+func (x *Exec) drawDistinct(p *Tensor, samples int, b *blame) *Tensor {
 	p = x.widened(p)
-	x.claim(x.All(x.LogicalAnd(x.GeS(p, 0), x.IsFinite(p)), nil, DimOpt{}), kernels.ClaimProbabilities)
-	x.claim(x.All(x.GeS(x.CountNonzero(p, []int{1}), float64(samples)), nil, DimOpt{}), kernels.ClaimEnough)
+	x.claim(x.All(x.LogicalAnd(x.GeS(p, 0), x.IsFinite(p)), nil, DimOpt{}), kernels.ClaimProbabilities, b)
+	x.claim(x.All(x.GeS(x.CountNonzero(p, []int{1}), float64(samples)), nil, DimOpt{}), kernels.ClaimEnough, b)
 	var out *Tensor
 	x.together("Multinomial", func(x *Exec) {
 		q := x.EmptyLike(p, LikeOpt{})
@@ -112,7 +113,7 @@ func (x *Exec) drawDistinct(p *Tensor, samples int) *Tensor {
 		if samples == 1 {
 			out = x.ArgMax(q, []int{1}, DimOpt{KeepDim: true})
 		} else {
-			out = x.columns(rowGreatest, q, samples)
+			out = x.columns(rowGreatest, q, samples, b)
 		}
 	})
 	return out

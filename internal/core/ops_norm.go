@@ -474,8 +474,8 @@ func (x *Exec) channelsOf(op string, t *Tensor, vectors ...*Tensor) (n, c, s int
 func (x *Exec) GroupNorm(t, weight, bias *Tensor, groups int, opt NormOpt) *Tensor {
 	n, c, s := x.channelsOf("GroupNorm", t, weight, bias)
 	if groups <= 0 || c%groups != 0 {
-		x.fail("GroupNorm", fault.Invalid, []*Tensor{t}, "Expected number of channels in input to be divisible by num_groups, but got "+
-			"input of shape %v and num_groups=%d", t.shape, groups)
+		x.fail("GroupNorm", fault.Invalid, []*Tensor{t}, "the %d channels of shape %v cannot be divided into %d equal groups; "+
+			"give a number of groups that divides them", c, t.shape, groups)
 	}
 	if n*c/groups*s == 1 {
 		x.fail("GroupNorm", fault.Invalid, []*Tensor{t}, "Expected more than 1 value per channel when training, got input size %v", t.shape)
@@ -512,7 +512,8 @@ func (x *Exec) BatchNorm(t, weight, bias, runningMean, runningVar *Tensor, opt B
 	a := x.norm([]int{n, c, s}, []int{1, c, 1}, []int{0, 2}, eps, true)
 	if !opt.Training {
 		if runningMean == nil || runningVar == nil {
-			x.fail("BatchNorm", fault.Invalid, []*Tensor{t}, "Expected running_mean and running_var to be defined when training=False")
+			x.fail("BatchNorm", fault.Invalid, []*Tensor{t}, "the running mean and variance are needed outside of training; give "+
+				"both, or set BatchNormOpt.Training")
 		}
 		a.eps = 0 // the call has eps as one of its values
 		f := x.op(rowBatchNormEval, t, runningMean, runningVar, weight, bias)

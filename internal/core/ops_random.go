@@ -137,7 +137,8 @@ func (x *Exec) random(op *kernels.RandomOp, dst *Tensor, shape []int, dt dtype.D
 // wantFloat fails unless dt is a real floating-point type.
 func (x *Exec) wantFloat(op string, dt dtype.DType) {
 	if !dt.IsFloat() {
-		x.fail(op, fault.Unsupported, nil, "%s draws floating-point numbers, not %v", op, dt)
+		x.fail(op, fault.Unsupported, nil, "%s draws floating-point numbers, not %v; draw those and convert them with x.ToDType, or "+
+			"whole numbers with RandInt", op, dt)
 	}
 }
 
@@ -174,7 +175,7 @@ type RandIntOpt struct {
 func (x *Exec) RandInt(high int64, shape []int, dt dtype.DType, opt RandIntOpt) *Tensor {
 	low := opt.Low
 	if high <= low {
-		x.fail("RandInt", fault.Invalid, nil, "random_ expects 'from' to be less than 'to', but got from=%d >= to=%d", low, high)
+		x.fail("RandInt", fault.Invalid, nil, "there is no number from %d to below %d; give a high that is greater than low", low, high)
 	}
 	op := kernels.RandomInt32
 	if uint64(high-low) >= 1<<32 {
@@ -187,8 +188,7 @@ func (x *Exec) RandInt(high int64, shape []int, dt dtype.DType, opt RandIntOpt) 
 func (x *Exec) UniformInto(dst *Tensor, low, high float64) {
 	x.wantFloat("UniformInto", dst.dt)
 	if !(low <= high) {
-		x.fail("UniformInto", fault.Invalid, []*Tensor{dst}, "uniform_ expects to return a [from, to) range, but found from=%v > to=%v",
-			low, high)
+		x.fail("UniformInto", fault.Invalid, []*Tensor{dst}, "there is no number from %v to %v; give a low that is at most high", low, high)
 	}
 	x.random(kernels.RandomUniform, dst, nil, dst.dt, uniformScalars(low, high)...)
 }
@@ -197,7 +197,7 @@ func (x *Exec) UniformInto(dst *Tensor, low, high float64) {
 func (x *Exec) NormalInto(dst *Tensor, mean, std float64) {
 	x.wantFloat("NormalInto", dst.dt)
 	if !(std >= 0) {
-		x.fail("NormalInto", fault.Invalid, []*Tensor{dst}, "normal expects std >= 0.0, but found std %v", std)
+		x.fail("NormalInto", fault.Invalid, []*Tensor{dst}, "the standard deviation is %v; give one that is not negative", std)
 	}
 	x.random(kernels.RandomNormal, dst, nil, dst.dt, kernels.FloatScalar(mean), kernels.FloatScalar(std))
 }
@@ -205,7 +205,7 @@ func (x *Exec) NormalInto(dst *Tensor, mean, std float64) {
 // BernoulliSInto sets each element of dst to 1 with probability p, else to 0.
 func (x *Exec) BernoulliSInto(dst *Tensor, p float64) {
 	if !(p >= 0 && p <= 1) {
-		x.fail("BernoulliSInto", fault.Invalid, []*Tensor{dst}, "bernoulli_ expects p to be in [0, 1], but got p=%v", p)
+		x.fail("BernoulliSInto", fault.Invalid, []*Tensor{dst}, "the probability is %v; give one from 0 to 1", p)
 	}
 	x.random(kernels.RandomBernoulli, dst, nil, dst.dt, kernels.FloatScalar(p))
 }
@@ -214,7 +214,7 @@ func (x *Exec) BernoulliSInto(dst *Tensor, p float64) {
 func (x *Exec) LogNormalInto(dst *Tensor, mean, std float64) {
 	x.wantFloat("LogNormalInto", dst.dt)
 	if !(std > 0) {
-		x.fail("LogNormalInto", fault.Invalid, []*Tensor{dst}, "log_normal_ expects std > 0.0, but found std=%v", std)
+		x.fail("LogNormalInto", fault.Invalid, []*Tensor{dst}, "the standard deviation is %v; give a positive one", std)
 	}
 	x.random(kernels.RandomLogNormal, dst, nil, dst.dt, kernels.FloatScalar(mean), kernels.FloatScalar(std))
 }
@@ -223,7 +223,7 @@ func (x *Exec) LogNormalInto(dst *Tensor, mean, std float64) {
 func (x *Exec) ExponentialInto(dst *Tensor, rate float64) {
 	x.wantFloat("ExponentialInto", dst.dt)
 	if !(rate > 0) {
-		x.fail("ExponentialInto", fault.Invalid, []*Tensor{dst}, "exponential_ expects lambda > 0.0, but found lambda=%v", rate)
+		x.fail("ExponentialInto", fault.Invalid, []*Tensor{dst}, "the rate is %v; give a positive one", rate)
 	}
 	x.random(kernels.RandomExponential, dst, nil, dst.dt, kernels.FloatScalar(rate))
 }
@@ -232,7 +232,7 @@ func (x *Exec) ExponentialInto(dst *Tensor, rate float64) {
 func (x *Exec) CauchyInto(dst *Tensor, median, scale float64) {
 	x.wantFloat("CauchyInto", dst.dt)
 	if !(scale > 0) {
-		x.fail("CauchyInto", fault.Invalid, []*Tensor{dst}, "cauchy_ expects sigma > 0.0, but found sigma=%v", scale)
+		x.fail("CauchyInto", fault.Invalid, []*Tensor{dst}, "the scale is %v; give a positive one", scale)
 	}
 	x.random(kernels.RandomCauchy, dst, nil, dst.dt, kernels.FloatScalar(median), kernels.FloatScalar(scale))
 }
@@ -241,10 +241,11 @@ func (x *Exec) CauchyInto(dst *Tensor, median, scale float64) {
 // least.
 func (x *Exec) GeometricInto(dst *Tensor, p float64) {
 	if !(p > 0 && p < 1) {
-		x.fail("GeometricInto", fault.Invalid, []*Tensor{dst}, "geometric_ expects p to be in (0, 1), but got p=%v", p)
+		x.fail("GeometricInto", fault.Invalid, []*Tensor{dst}, "the probability is %v; give one between 0 and 1", p)
 	}
 	if dst.dt == dtype.Bool || dst.dt.IsComplex() {
-		x.fail("GeometricInto", fault.Unsupported, []*Tensor{dst}, "GeometricInto draws real numbers, not %v", dst.dt)
+		x.fail("GeometricInto", fault.Unsupported, []*Tensor{dst}, "GeometricInto draws real numbers, not %v; give it a "+
+			"destination of another type", dst.dt)
 	}
 	x.random(kernels.RandomGeometric, dst, nil, dst.dt, kernels.FloatScalar(p))
 }

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"math"
 
 	"tenon.dev/dtype"
@@ -55,11 +56,6 @@ func fillScalar(v complex128, dt dtype.DType) kernels.Scalar {
 	return s
 }
 
-// torchNames are the names of types in PyTorch's messages about numbers.
-var torchNames = map[dtype.DType]string{dtype.Uint8: "uint8_t", dtype.Int8: "int8_t", dtype.Int16: "int16_t", dtype.Int32: "int",
-	dtype.Int64:   "int64_t",
-	dtype.Float16: "at::Half", dtype.BFloat16: "at::BFloat16", dtype.Float32: "float", dtype.Float64: "double"}
-
 // fits fails if v is outside the range of type dt. Fractions are truncated; uint8 also takes negative whole numbers, which wrap; bool takes
 // all.
 func (f *frame) fits(v complex128, dt dtype.DType) {
@@ -85,14 +81,25 @@ func (f *frame) fits(v complex128, dt dtype.DType) {
 				low = 1 - high
 			}
 		}
-		if !(re >= low && re < high) || imag(v) != 0 {
-			f.fail(fault.Invalid, "value cannot be converted to type %s without overflow: %v", torchNames[dt], v)
+		switch {
+		case imag(v) != 0:
+			f.fail(fault.Invalid, "the number %v is complex, and the type is %v; give a real one", v, dt)
+		case !(re >= low && re < high):
+			least, most := int64(-1)<<(bits-1), int64(math.MaxInt64)>>(64-bits)
+			if !dt.IsSigned() {
+				least, most = 0, most*2+1
+			}
+			f.fail(fault.Invalid, "the number %v is out of range for %v; give one from %d to %d", re, dt, least, most)
 		}
 		return
 	}
 	over := func(p float64) bool { return math.Abs(p) > most && !math.IsInf(p, 0) }
 	if over(real(v)) || over(imag(v)) {
-		f.fail(fault.Invalid, "value cannot be converted to type %s without overflow: %v", torchNames[dt.Real()], v)
+		text := fmt.Sprint(real(v))
+		if imag(v) != 0 {
+			text = fmt.Sprint(v)
+		}
+		f.fail(fault.Invalid, "the number %s is out of range for %v; give one from %v to %v, or an infinite one", text, dt, -most, most)
 	}
 }
 
@@ -177,7 +184,7 @@ func (x *Exec) Arange(end float64, dt dtype.DType, opt ArangeOpt) *Tensor {
 	case n != n || n >= 1<<53:
 		f.fail(fault.Invalid, "a range from %v to %v by %v has no finite size", start, end, step)
 	case dt == dtype.Bool || dt.IsComplex():
-		f.fail(fault.Unsupported, "a range of %v is not defined", dt)
+		f.fail(fault.Unsupported, "a range of %v is not defined; make one of a real type and convert it with x.ToDType", dt)
 	default:
 		f.dims = append(f.dims, int(n))
 	}

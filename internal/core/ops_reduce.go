@@ -65,7 +65,7 @@ func meanRule(f *frame) (compute, out dtype.DType) {
 		t = f.in[0].dt
 	}
 	if t.IsInt() || t == dtype.Bool {
-		f.fail(fault.Invalid, "mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. Got: "+
+		f.fail(fault.Invalid, "could not infer output dtype. Input dtype must be either a floating point or complex dtype. Got: "+
 			"%v; convert it with x.ToDType", t)
 	}
 	return t, t

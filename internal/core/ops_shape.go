@@ -23,7 +23,7 @@ func (x *Exec) Flatten(t *Tensor, dims ...int) *Tensor {
 	n, ends := len(t.shape), Ints("Flatten", "the first and last dimension", dims, 0, -1)
 	s, e := x.dimOf("Flatten", t, ends[0]), x.dimOf("Flatten", t, ends[1])
 	if s > e {
-		x.fail("Flatten", fault.Invalid, []*Tensor{t}, "flatten() has invalid args: start_dim cannot come after end_dim")
+		x.fail("Flatten", fault.Invalid, []*Tensor{t}, "the first dimension comes after the last; give them in order")
 	}
 	if n == 0 {
 		return x.Reshape(t, 1)
@@ -78,7 +78,7 @@ func (x *Exec) T(t *Tensor) *Tensor {
 	case 2:
 		return x.Transpose(t, 0, 1)
 	}
-	x.fail("T", fault.Invalid, []*Tensor{t}, "t() expects a tensor with <= 2 dimensions, but self is %dD", len(t.shape))
+	x.fail("T", fault.Invalid, []*Tensor{t}, "T takes a tensor of at most 2 dimensions, but this one has %d; use x.Transpose", len(t.shape))
 	return nil
 }
 
@@ -158,7 +158,7 @@ func (x *Exec) Tile(t *Tensor, times ...int) *Tensor {
 func (x *Exec) Narrow(t *Tensor, dim, start, length int) *Tensor {
 	d := x.dimOf("Narrow", t, dim)
 	if len(t.shape) == 0 {
-		x.fail("Narrow", fault.Invalid, []*Tensor{t}, "narrow() cannot be applied to a 0-dim tensor")
+		x.fail("Narrow", fault.Invalid, []*Tensor{t}, "Narrow cannot be applied to a 0-dim tensor")
 	}
 	n := t.shape[d]
 	if start < -n || start > n {
@@ -168,7 +168,7 @@ func (x *Exec) Narrow(t *Tensor, dim, start, length int) *Tensor {
 		start += n
 	}
 	if length < 0 {
-		x.fail("Narrow", fault.Invalid, []*Tensor{t}, "narrow(): length must be non-negative")
+		x.fail("Narrow", fault.Invalid, []*Tensor{t}, "length must be non-negative")
 	}
 	if start+length > n {
 		x.fail("Narrow", fault.Invalid, []*Tensor{t}, "start (%d) + length (%d) exceeds dimension size (%d)", start, length, n)

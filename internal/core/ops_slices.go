@@ -13,15 +13,15 @@ import (
 // vector, expanded to the shape of the slices, so no memory holds it.
 
 // sliceIndex returns dimension dim of t and the vector index, expanded to the shape of the slices that it selects; a 0-d tensor t is like
-// one of one element. torch is op's name in PyTorch.
-func (x *Exec) sliceIndex(op, torch string, t *Tensor, dim int, index *Tensor) (at *Tensor, d int) {
+// one of one element.
+func (x *Exec) sliceIndex(op string, t *Tensor, dim int, index *Tensor) (at *Tensor, d int) {
 	if len(index.shape) > 1 {
-		x.fail(op, fault.Invalid, []*Tensor{t, index}, "%s(): Index is supposed to be a vector, but got dim: %d; give a vector "+
-			"or one number", torch, len(index.shape))
+		x.fail(op, fault.Invalid, []*Tensor{t, index}, "Index is supposed to be a vector, but got dim: %d; give a vector "+
+			"or one number", len(index.shape))
 	}
 	if index.dt != dtype.Int32 && index.dt != dtype.Int64 {
-		x.fail(op, fault.Invalid, []*Tensor{t, index}, "%s(): Expected dtype int32 or int64 for index, but got %v; convert it "+
-			"with x.ToDType", torch, index.dt)
+		x.fail(op, fault.Invalid, []*Tensor{t, index}, "Expected dtype int32 or int64 for index, but got %v; convert it "+
+			"with x.ToDType", index.dt)
 	}
 	d = x.dimOf(op, t, dim)
 	whole, _ := at1(t)
@@ -31,11 +31,11 @@ func (x *Exec) sliceIndex(op, torch string, t *Tensor, dim int, index *Tensor) (
 }
 
 // putSlices enters a frame of a scatter of src to the slices of t that index selects.
-func (x *Exec) putSlices(op, torch string, t *Tensor, dim int, index, src *Tensor, mode ScatterMode) *frame {
-	at, d := x.sliceIndex(op, torch, t, dim, index)
+func (x *Exec) putSlices(op string, t *Tensor, dim int, index, src *Tensor, mode ScatterMode) *frame {
+	at, d := x.sliceIndex(op, t, dim, index)
 	if shape, _ := at1(src); !infer.Same(shape, at.shape) {
-		x.fail(op, fault.Invalid, []*Tensor{t, index, src}, "%s(): src has shape %v, but index selects slices of shape %v; give src "+
-			"that shape", torch, src.shape, at.shape)
+		x.fail(op, fault.Invalid, []*Tensor{t, index, src}, "src has shape %v, but index selects slices of shape %v; give src "+
+			"that shape", src.shape, at.shape)
 	}
 	if len(src.shape) == 0 {
 		src = x.Reshape(src, 1)
@@ -45,7 +45,7 @@ func (x *Exec) putSlices(op, torch string, t *Tensor, dim int, index, src *Tenso
 
 // fillSlices enters a frame of a scatter of v to the slices of t that index selects.
 func (x *Exec) fillSlices(op string, t *Tensor, dim int, index *Tensor, v float64) *frame {
-	at, d := x.sliceIndex(op, "index_fill", t, dim, index)
+	at, d := x.sliceIndex(op, t, dim, index)
 	f := x.scatter(t, at, x.Expand(x.Full(nil, v, t.dt), at.shape...), d, ScatterReplace)
 	f.i[2] = 1
 	return f
@@ -54,10 +54,10 @@ func (x *Exec) fillSlices(op string, t *Tensor, dim int, index *Tensor, v float6
 // maskSlices enters a frame that fills the slices with v by a mask, so that v's gradient has each slice once, even if indexes are equal.
 func (x *Exec) maskSlices(op string, t *Tensor, dim int, index, v *Tensor) *frame {
 	if len(v.shape) != 0 {
-		x.fail(op, fault.Invalid, []*Tensor{t, index, v}, "index_fill(): v has shape %v, but must be 0-d; give one number, or use "+
+		x.fail(op, fault.Invalid, []*Tensor{t, index, v}, "v has shape %v, but must be 0-d; give one number, or use "+
 			"x.IndexCopy", v.shape)
 	}
-	_, d := x.sliceIndex(op, "index_fill", t, dim, index)
+	_, d := x.sliceIndex(op, t, dim, index)
 	line := slices.Repeat([]int{1}, len(t.shape))
 	if len(line) > 0 {
 		line[d] = t.shape[d]
@@ -72,11 +72,11 @@ func (x *Exec) maskSlices(op string, t *Tensor, dim int, index, v *Tensor) *fram
 //tenon:into
 func (x *Exec) IndexSelect(t *Tensor, dim int, index *Tensor) *Tensor {
 	return x.composite("IndexSelect", func(x *Exec) *Tensor {
-		at, d := x.sliceIndex("IndexSelect", "index_select", t, dim, index)
+		at, d := x.sliceIndex("IndexSelect", t, dim, index)
 		if len(t.shape) == 0 {
 			if n := index.Numel(); n != 1 {
 				x.fail("IndexSelect", fault.Invalid, []*Tensor{t, index},
-					"index_select(): Index to scalar can have only 1 value, got %d value(s)", n)
+					"Index to scalar can have only 1 value, got %d value(s)", n)
 			}
 			at = x.Reshape(at)
 		}
@@ -89,14 +89,14 @@ func (x *Exec) IndexSelect(t *Tensor, dim int, index *Tensor) *Tensor {
 // range fails as in AssertAsync. If two indexes are equal, either slice may win, element by element.
 func (x *Exec) IndexCopy(t *Tensor, dim int, index, src *Tensor) *Tensor {
 	return x.composite("IndexCopy", func(x *Exec) *Tensor {
-		return x.putSlices("IndexCopy", "index_copy", t, dim, index, src, ScatterReplace).call1()
+		return x.putSlices("IndexCopy", t, dim, index, src, ScatterReplace).call1()
 	})
 }
 
 // IndexCopyInto sets dst to IndexCopy of t. dst may be t: then it is one kernel, which writes only the slices.
 func (x *Exec) IndexCopyInto(dst, t *Tensor, dim int, index, src *Tensor) {
 	x.composite("IndexCopyInto", func(x *Exec) *Tensor {
-		x.putSlices("IndexCopyInto", "index_copy", t, dim, index, src, ScatterReplace).scatterInto(dst)
+		x.putSlices("IndexCopyInto", t, dim, index, src, ScatterReplace).scatterInto(dst)
 		return nil
 	})
 }
@@ -141,13 +141,13 @@ type IndexAddOpt struct {
 func (x *Exec) addSlices(op string, t *Tensor, dim int, index, src *Tensor, opt IndexAddOpt) *frame {
 	alpha := Or(opt.Alpha, 1)
 	if !src.dt.IsFloat() && !src.dt.IsComplex() && (alpha != math.Trunc(alpha) || math.IsInf(alpha, 0)) {
-		x.fail(op, fault.Invalid, []*Tensor{t, index, src}, "index_add(): For integral input tensors, argument alpha must not be a "+
+		x.fail(op, fault.Invalid, []*Tensor{t, index, src}, "For integral input tensors, argument alpha must not be a "+
 			"floating point number, but Alpha is %v; give a whole number", alpha)
 	}
 	if alpha != 1 {
 		src = x.ToDType(x.MulS(src, alpha), src.dt) // a bool times a number is a number
 	}
-	return x.putSlices(op, "index_add", t, dim, index, src, ScatterAdd)
+	return x.putSlices(op, t, dim, index, src, ScatterAdd)
 }
 
 // IndexAdd returns a copy of t to whose slices along dimension dim that index, a vector or one number, selects those of src are added, in

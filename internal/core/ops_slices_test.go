@@ -134,19 +134,19 @@ func TestSlicesRefused(t *testing.T) {
 		f, one := x.Ones([]int{2, 3}, dtype.Float32), From(x, []int64{1})
 		n, column := x.Ones([]int{2, 3}, dtype.Int64), x.Ones([]int{2, 1}, dtype.Float32)
 		for said, run := range map[string]func(){
-			"index_copy(): Expected dtype int32 or int64 for index, but got float32; convert it with x.ToDType": func() {
+			"Expected dtype int32 or int64 for index, but got float32; convert it with x.ToDType": func() {
 				x.IndexCopy(f, 1, x.Ones([]int{1}, dtype.Float32), column)
 			},
-			"index_copy(): Index is supposed to be a vector, but got dim: 2; give a vector or one number": func() {
+			"Index is supposed to be a vector, but got dim: 2; give a vector or one number": func() {
 				x.IndexCopyInto(f, f, 1, n, column)
 			},
-			"index_copy(): src has shape [2 1], but index selects slices of shape [1 3]; give src that shape": func() {
+			"src has shape [2 1], but index selects slices of shape [1 3]; give src that shape": func() {
 				x.IndexCopy(f, 0, one, column)
 			},
-			"index_add(): src has shape [2 3], but index selects slices of shape [2 1]; give src that shape": func() {
+			"src has shape [2 3], but index selects slices of shape [2 1]; give src that shape": func() {
 				x.IndexAdd(f, 1, one, f, IndexAddOpt{})
 			},
-			"index_add(): src has shape [], but index selects slices of shape [2 1]": func() {
+			"src has shape [], but index selects slices of shape [2 1]": func() {
 				x.IndexAdd(f, 1, one, x.Ones(nil, dtype.Float32), IndexAddOpt{})
 			},
 			"the tensor is float32, but src is int64; convert src with x.ToDType": func() {
@@ -155,14 +155,14 @@ func TestSlicesRefused(t *testing.T) {
 			"argument alpha must not be a floating point number, but Alpha is 0.5; give a whole number": func() {
 				x.IndexAdd(n, 1, one, x.Narrow(n, 1, 0, 1), IndexAddOpt{Alpha: 0.5})
 			},
-			"index_fill(): v has shape [2 1], but must be 0-d; give one number, or use x.IndexCopy": func() {
+			"v has shape [2 1], but must be 0-d; give one number, or use x.IndexCopy": func() {
 				x.IndexFill(f, 1, one, column)
 			},
-			"index_fill(): Expected dtype int32 or int64 for index, but got bool": func() {
+			"Expected dtype int32 or int64 for index, but got bool": func() {
 				x.IndexFillS(f, 1, x.Ones([]int{3}, dtype.Bool), 1)
 			},
-			"value cannot be converted to type int64_t without overflow":            func() { x.IndexFillS(n, 1, one, 1e30) },
-			"Dimension out of range (expected to be in range of [-2, 1], but got 2": func() { x.IndexFillS(f, 2, one, 1) },
+			"the number 1e+30 is out of range for int64; give one from -9223372036854775808": func() { x.IndexFillS(n, 1, one, 1e30) },
+			"Dimension out of range (expected to be in range of [-2, 1], but got 2":          func() { x.IndexFillS(f, 2, one, 1) },
 			"dimension 1 of the tensor [2 0] has no elements, so every index is out of range; give an empty index": func() {
 				x.IndexCopy(x.Zeros([]int{2, 0}, dtype.Float32), 1, one, column)
 			},

@@ -21,7 +21,7 @@ func init() {
 				f.compute = f.in[0].dt
 			}
 			if !f.compute.IsFloat() {
-				f.fail(fault.Invalid, "linalg.vector_norm: Expected a floating point or complex tensor as input. Got %v; convert it "+
+				f.fail(fault.Invalid, "Expected a floating point or complex tensor as input. Got %v; convert it "+
 					"with x.ToDType", f.compute)
 			}
 			shape := f.reducedShape(f.in[0])
@@ -92,11 +92,11 @@ func (f *frame) wantIdentity(p float64) {
 	t := f.in[0]
 	if len(f.dims) == 0 && t.Numel() == 0 {
 		f.fail(fault.Invalid,
-			"linalg.vector_norm cannot compute the %v norm on an empty tensor because the operation does not have an identity", p)
+			"VectorNorm cannot compute the %v norm on an empty tensor because the operation does not have an identity", p)
 	}
 	for _, d := range f.dims {
 		if d = f.dim(d, len(t.shape)); d < len(t.shape) && t.shape[d] == 0 {
-			f.fail(fault.Invalid, "linalg.vector_norm cannot compute the %v norm on the dimension %d because this dimension is empty "+
+			f.fail(fault.Invalid, "VectorNorm cannot compute the %v norm on the dimension %d because this dimension is empty "+
 				"and the operation does not have an identity", p, d)
 		}
 	}

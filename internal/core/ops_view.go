@@ -138,7 +138,7 @@ func backPermute(b *back) {
 // viewSlice reads i: dim, start, end, step.
 func viewSlice(f *frame, g geometry) geometry {
 	if len(g.shape) == 0 {
-		f.fail(fault.Invalid, "slice() cannot be applied to a 0-dim tensor")
+		f.fail(fault.Invalid, "Slice cannot be applied to a 0-dim tensor")
 	}
 	d := f.dim(f.i[0], len(g.shape))
 	start, end, step, n := f.i[1], f.i[2], f.i[3], g.shape[d]
@@ -163,7 +163,7 @@ func viewSlice(f *frame, g geometry) geometry {
 // viewSelect reads i: dim, index.
 func viewSelect(f *frame, g geometry) geometry {
 	if len(g.shape) == 0 {
-		f.fail(fault.Invalid, "select() cannot be applied to a 0-dim tensor")
+		f.fail(fault.Invalid, "Select cannot be applied to a 0-dim tensor")
 	}
 	return f.selected(g, f.dim(f.i[0], len(g.shape)), f.i[1])
 }
@@ -172,7 +172,7 @@ func viewSelect(f *frame, g geometry) geometry {
 func (f *frame) selected(g geometry, d, at int) geometry {
 	n := g.shape[d]
 	if at < -n || at >= n {
-		f.fail(fault.Invalid, "select(): index %d out of range for tensor of size %v at dimension %d", at, g.shape, d)
+		f.fail(fault.Invalid, "index %d out of range for tensor of size %v at dimension %d", at, g.shape, d)
 	}
 	if at < 0 {
 		at += n

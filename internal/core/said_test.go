@@ -51,6 +51,12 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 			{[]string{"Stride is [0 1]; give both"}, func() {
 				x.AvgPool2d(image, [2]int{1, 1}, AvgPoolOpt{Stride: [2]int{0, 1}})
 			}},
+			{[]string{"the number 300 is out of range for uint8; give one from 0 to 255"}, func() { x.Full(nil, 300, dtype.Uint8) }},
+			{[]string{"the number 1e+06 is out of range for float16; give one from -65504 to 65504"}, func() {
+				x.Full(nil, 1e6, dtype.Float16)
+			}},
+			{[]string{"the number (1+2i) is complex, and the type is int64"}, func() { x.FullC(nil, 1+2i, dtype.Int64) }},
+			{[]string{"there is no number from 5 to below 5"}, func() { x.RandInt(5, nil, dtype.Int64, RandIntOpt{Low: 5}) }},
 			{[]string{"3 elements were given for a float32 tensor of shape [2 2], which has 4"}, func() {
 				From(x, []float32{1, 2, 3}, 2, 2)
 			}},
@@ -75,6 +81,13 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 			if err != nil && strings.Contains(err.Error(), "1 1 1 1 1 1 1 1 1 1 1 1 1") {
 				t.Errorf("the error is long: %v", err)
 			}
+		}
+		for said, run := range map[string]func(){
+			"for integer tensors only, not float32; convert them first with x.ToDType": func() { x.BitwiseLeftShift(f, f) },
+			"Rand draws floating-point numbers, not int64; draw those and convert":     func() { x.Rand([]int{2}, dtype.Int64) },
+			"a range of complex64 is not defined; make one of a real type and convert": func() { x.Arange(3, dtype.Complex64, ArangeOpt{}) },
+		} {
+			wantError(t, Try(run), fault.Unsupported, said, "x.ToDType")
 		}
 	})
 }

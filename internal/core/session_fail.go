@@ -162,7 +162,7 @@ func (x *Exec) check(op string, err error) {
 	}
 	n.Op = op
 	locate(n)
-	reclaim(n, false)
+	reclaim(n, nil, nil)
 	panic(n)
 }
 

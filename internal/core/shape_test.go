@@ -13,16 +13,16 @@ func TestShapeErrors(t *testing.T) {
 		a, v, zero := x.Zeros([]int{2, 3}, dtype.Float32), x.Zeros([]int{3}, dtype.Float32), x.Zeros(nil, dtype.Float32)
 		cube, index := x.Zeros([]int{2, 3, 4}, dtype.Float32), x.Zeros([]int{2, 3}, dtype.Int64)
 		for part, f := range map[string]func(){
-			"start_dim cannot come after end_dim":                                    func() { x.Flatten(cube, 2, 1) },
+			"the first dimension comes after the last":                               func() { x.Flatten(cube, 2, 1) },
 			"Dimension out of range (expected to be in range of [-2, 1], but got 2)": func() { x.Flatten(a, 0, 2) },
 			"unflatten needs a dimension":                                            func() { x.Unflatten(zero, 0, 1) },
 			"don't multiply up to the size of dim, 3":                                func() { x.Unflatten(a, 1, 2, -1) },
-			"expects a tensor with <= 2 dimensions":                                  func() { x.T(cube) },
+			"takes a tensor of at most 2 dimensions":                                 func() { x.T(cube) },
 			"should contain the same number of dims":                                 func() { x.MoveDim(a, []int{0}, nil) },
 			"repeated dim in":                                                        func() { x.MoveDim(a, []int{0, 0}, []int{0, 1}) },
 			"Number of dimensions of repeat dims":                                    func() { x.Repeat(a, 2) },
 			"the times to repeat must not be negative":                               func() { x.Repeat(v, -1) },
-			"narrow() cannot be applied to a 0-dim":                                  func() { x.Narrow(zero, 0, 0, 0) },
+			"Narrow cannot be applied to a 0-dim":                                    func() { x.Narrow(zero, 0, 0, 0) },
 			"start out of range":                                                     func() { x.Narrow(v, 0, 4, 0) },
 			"length must be non-negative":                                            func() { x.Narrow(v, 0, 0, -1) },
 			"exceeds dimension size (3)":                                             func() { x.Narrow(v, 0, -1, 2) },
@@ -72,10 +72,10 @@ func TestShapeErrors(t *testing.T) {
 			"must not be negative, but are -1 and 2":         func() { x.Eye(-1, dtype.Float32, EyeOpt{Columns: new(2)}) },
 			"expected input with shape [*, [2]]":             func() { x.LayerNorm(a, nil, nil, []int{2}, NormOpt{}) },
 			"Expected bias to be of same shape":              func() { x.LayerNorm(a, nil, a, []int{3}, NormOpt{}) },
-			"to be divisible by num_groups":                  func() { x.GroupNorm(a, nil, nil, 2, NormOpt{}) },
-			"expected weight, bias and statistics":           func() { x.GroupNorm(a, x.Ones([]int{2}, dtype.Float32), nil, 3, NormOpt{}) },
+			"cannot be divided into 2 equal groups":          func() { x.GroupNorm(a, nil, nil, 2, NormOpt{}) },
+			"expected weight, bias and statistics":           func() { x.GroupNorm(a, x.Zeros([]int{2}, dtype.Float32), nil, 3, NormOpt{}) },
 			"Expected at least 2 dimensions":                 func() { x.GroupNorm(v, nil, nil, 1, NormOpt{}) },
-			"to be defined when training=False":              func() { x.BatchNorm(a, nil, nil, nil, nil, BatchNormOpt{}) },
+			"are needed outside of training":                 func() { x.BatchNorm(a, nil, nil, nil, nil, BatchNormOpt{}) },
 			"must both be given, or neither": func() {
 				x.BatchNorm(a, nil, nil, v, nil, BatchNormOpt{Training: true})
 			},

@@ -26,6 +26,22 @@ var unmetCalls = []struct {
 	{"IndexSelect", "index 3 is out of range for size 3, in the operand index", func(x *Exec) {
 		x.IndexSelect(three(x), 0, From(x, []int64{0, 1, 3}))
 	}},
+	{"Index", "index 9 is out of range for size 3, in the index of dimension 0; give numbers from -3 to 2", func(x *Exec) {
+		x.Index(three(x), []Place{PlaceTensor(From(x, []int64{9}))})
+	}},
+	{"Index", "index 5 is out of range for size 4, in the index of dimension 2; give numbers from -4 to 3", func(x *Exec) {
+		at := PlaceTensor(From(x, []int64{0, 5}))
+		x.Index(x.Ones([]int{2, 7, 4, 3}, dtype.Float32), []Place{PlaceNew, PlaceAt(1), PlaceSpan(0, PlaceEnd, 1), at, at})
+	}},
+	{"IndexPutInto", "index -4 is out of range for size 3, in the index of dimension 0; give numbers from -3 to 2", func(x *Exec) {
+		x.IndexPutInto(three(x), x.Ones(nil, dtype.Float32), []Place{PlaceList([]int64{-4})}, false)
+	}},
+	{"IndexPutSInto", "index 3 is out of range for size 3, in the index of dimension 0; give numbers from -3 to 2", func(x *Exec) {
+		x.IndexPutSInto(three(x), 1, []Place{PlaceList([]int64{3})}, true)
+	}},
+	{"Multinomial", "a probability is negative, infinite or NaN, in the operand p", func(x *Exec) {
+		x.Multinomial(x.Full([]int{3}, -1, dtype.Float32), 1, MultinomialOpt{})
+	}},
 	{"TakeAlongDim", "index -4 is out of range for size 3, in the operand index; give numbers from -size to size-1", func(x *Exec) {
 		x.TakeAlongDim(three(x), From(x, []int64{-3, 2, -4}))
 	}},
@@ -122,7 +138,7 @@ func wantUnmet(t *testing.T, err error, op, said string) {
 	if !errors.As(err, &e) || e.Op != op || filepath.Base(e.File) != "survive_test.go" {
 		t.Errorf("%v of op %q at %s, want %s", err, e.Op, e.File, op)
 	}
-	for _, s := range []string{"kernel ", "Launch:", "thread", "lost"} {
+	for _, s := range []string{"kernel ", "Launch:", "thread", "lost", "bool[]"} {
 		if strings.Contains(err.Error(), s) {
 			t.Errorf("%q speaks of %q", err, s)
 		}
@@ -163,6 +179,33 @@ func TestAssertionsSurvive(t *testing.T) {
 		if sel.Kind != rt.CPU {
 			if err := dev.Close(); err != nil {
 				t.Errorf("Close: %v", err)
+			}
+		}
+	}
+}
+
+// TestIndexNamesItsOperands checks that errors about an index name the operands of the program, in their order.
+func TestIndexNamesItsOperands(t *testing.T) {
+	for _, sel := range []rt.Selector{{Kind: rt.CPU}, {Kind: rt.Sim, Memory: 64 << 20}} {
+		x, _ := openWith(t, sel)
+		at := func(n int64) Place { return PlaceTensor(From(x, []int64{n})) }
+		for want, run := range map[string]func(rows *Tensor){
+			"Index(float32[3 4], int64[1], int64[1]): index 5": func(rows *Tensor) { x.Index(rows, []Place{at(1), at(5)}) },
+			"IndexPutInto(float32[3 4], float32[], int64[1], int64[1]): index -4": func(rows *Tensor) {
+				x.IndexPutInto(rows, x.Ones(nil, dtype.Float32), []Place{at(-4), at(1)}, false)
+			},
+			"IndexPutSInto(float32[3 4], int64[1]): index 3": func(rows *Tensor) { x.IndexPutSInto(rows, 1, []Place{at(3)}, false) },
+			"Multinomial(float32[3 4]): the probabilities of a row": func(rows *Tensor) {
+				x.Multinomial(x.MulS(rows, 0), 2, MultinomialOpt{Replacement: true})
+			},
+			"Multinomial(float32[3 4]): ": func(rows *Tensor) { x.Multinomial(x.MulS(rows, 0), 2, MultinomialOpt{}) },
+		} {
+			err := Try(func() { run(x.Ones([]int{3, 4}, dtype.Float32)) })
+			if err == nil {
+				err = x.Synchronize()
+			}
+			if err == nil || !strings.HasPrefix(err.Error(), want) {
+				t.Errorf("got %v, want %s", err, want)
 			}
 		}
 	}

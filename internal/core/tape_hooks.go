@@ -111,7 +111,8 @@ func (t *Tensor) RetainGrad() {
 			t.node.more().kept = append(t.node.extra.kept, &kept{out: t.out, owner: t})
 		}
 	case t.leaf == nil:
-		panicAt("RetainGrad", fault.Invalid, "can't retain_grad on %s, a Tensor that has requires_grad=False", describe(t))
+		panicAt("RetainGrad", fault.Invalid, "%s does not require grad and gets no gradient to retain; call SetRequiresGrad "+
+			"before it is used", describe(t))
 	}
 }
 

@@ -213,10 +213,10 @@ func (f *frame) checkHistory(d *Tensor) {
 	}
 	switch {
 	case d.leaf != nil:
-		f.fail(fault.Invalid, "a leaf Variable that requires grad is being used in an in-place operation; use NoGrad, or an operation "+
-			"that returns a new tensor")
+		f.fail(fault.Invalid, "a leaf that requires grad is being used in an in-place operation; use NoGrad, or an operation that "+
+			"returns a new tensor")
 	case b.leaf != nil, b.node == nil && d.node != nil:
-		f.fail(fault.Invalid, "a view of a leaf Variable that requires grad is being used in an in-place operation; use NoGrad, or an "+
+		f.fail(fault.Invalid, "a view of a leaf that requires grad is being used in an in-place operation; use NoGrad, or an "+
 			"operation that returns a new tensor")
 	case f.row.back == nil && b.node != nil:
 		f.fail(fault.Invalid, "%s has no gradient and would cut the destination's history; Detach it first", f.row.Name)

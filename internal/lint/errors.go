@@ -13,8 +13,9 @@ import (
 // reason names the quoted text.
 const quotedMark = "//tenon:quoted "
 
-// theirs matches words of PyTorch and Python, which mean nothing to a Go programmer.
-var theirs = regexp.MustCompile(`(?i:pytorch|python|\btorch\.)|\bNone\b`)
+// theirs matches words of PyTorch, Python and C++, which mean nothing to a Go programmer.
+var theirs = regexp.MustCompile(`(?i:pytorch|python|\btorch\.)|\bNone\b|\w::|\bu?int\d+_t\b|\brequires_grad\b|\b[Ll]eaf Variable|` +
+	`\b[a-z]+(_[a-z]+)*_( |$)|\b[a-z]\w*\(\):|\blinalg\.[a-z]|=(True|False)\b`)
 
 // makesError are the functions and methods whose texts become errors.
 var makesError = regexp.MustCompile(`^(New|Wrap|Errorf|panicAt|[fF]ail\w*|[rR]efus\w*)$`)

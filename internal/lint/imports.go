@@ -24,7 +24,7 @@ internal/snapshot: fault internal/pickle internal/pprof
 profile: fault internal/pprof
 internal/stack:
 internal/membarrier:
-internal/origin:
+internal/origin: fault
 internal/checklog:
 internal/terminal:
 internal/browser:
@@ -36,7 +36,7 @@ internal/benchrun: fault profile
 internal/wholefile: fault
 internal/disk:
 internal/ordered:
-safetensors: LEAF internal/wholefile
+safetensors: LEAF internal/origin internal/wholefile
 internal/recorded: LEAF safetensors
 internal/mersenne:
 internal/agree:
@@ -83,15 +83,15 @@ sparse: FACE internal/core internal/kernels
 internal/opspage: internal/core linalg sparse
 fft: FACE internal/core
 special: FACE internal/core
-torchfile: FACE internal/core internal/pickle internal/wholefile
+torchfile: FACE internal/core internal/origin internal/pickle internal/wholefile
 compile: FACE internal/core internal/rt internal/alloc internal/origin internal/snapshot
 dist: FACE internal/core internal/lib/nccl
-nn: FACE internal/core internal/mersenne linalg special safetensors
+nn: FACE internal/core internal/mersenne internal/origin linalg special safetensors
 nn/...: FACE internal/core nn linalg special
-optim: FACE internal/core nn data safetensors torchfile
+optim: FACE internal/core internal/origin nn data safetensors torchfile
 internal/gpt2: FACE nn optim
 internal/resnet: FACE nn optim
-data: FACE internal/core internal/rt internal/mersenne
+data: FACE internal/core internal/origin internal/rt internal/mersenne
 
 memviz/replay: LEAF internal/alloc internal/snapshot internal/ordered
 memviz: LEAF internal/snapshot internal/ordered

@@ -530,6 +530,15 @@ func said() { println("None of PyTorch's") }
 var _ = New(1, "give None")
 var _ = New(1, "give nothing; NoneType is a word") //tenon:quoted
 var _ = New(1, "torch.cat(): empty") //tenon:quoted the recorded case
+var _ = 0
+var _ = New(1, "the type at::Half")
+var _ = New(1, "the type int64_t")
+var _ = New(1, "it has requires_grad")
+var _ = New(1, "a leaf Variable")
+var _ = New(1, "fill_ fails"+"; rows_per_page, a_b and x_1 pass")
+var _ = New(1, "einsum(): no letters, unlike x.T() here")
+var _ = New(1, "linalg.norm fails")
+var _ = New(1, "training=False")
 //tenon:quoted the recorded case
 var _ = New(1, "of" +
 	"PyTorch")
@@ -548,7 +557,11 @@ func h(e *Error) { e.Msg, e.Op = Sprintf("as Torch.cat"), "Python" }
 		"internal/core/a_test.go": "package core\nfunc fail(s string) {}\nfunc h() { fail(`Python`) }\n",
 		"bench/b.go":              "package bench\nfunc fail(s string) {}\nfunc h() { fail(`Python`) }\n",
 	}
-	want(t, Errors(tree.load(t)), `fault/fault.go:4: an error says "None"`, `fault/fault.go:9: an error says "PyTorch"`,
+	want(t, Errors(tree.load(t)), `fault/fault.go:4: an error says "None"`, `fault/fault.go:8: an error says "t::"`,
+		`fault/fault.go:9: an error says "int64_t"`, `fault/fault.go:10: an error says "requires_grad"`,
+		`fault/fault.go:11: an error says "leaf Variable"`, `fault/fault.go:12: an error says "fill_ "`,
+		`fault/fault.go:13: an error says "einsum():"`, `fault/fault.go:14: an error says "linalg.n"`,
+		`fault/fault.go:15: an error says "=False"`, `fault/fault.go:18: an error says "PyTorch"`,
 		`internal/core/a.go:3: an error says "pytorch"`, `internal/pickle/a.go:3: an error says "None"`,
 		`internal/pickle/a.go:5: an error says "python"`, `internal/pickle/a.go:6: an error says "Torch."`)
 }

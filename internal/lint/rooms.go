@@ -22,7 +22,6 @@ var upward = map[string]struct{ rooms, why string }{
 	"session_scope.go":   {"tape graph", "a capture has a scope of its own; converted parameters are kept by leaf"},
 	"session_close.go":   {"graph", "a closed fork gives up what it deferred"},
 	"session_fail.go":    {"call", "a panic abandons the call"},
-	"call.go":            {"ops", "a Call prints the options of convolutions, pooling and likelihoods by their fields"},
 	"call_row.go":        {"tape graph ops", "the funnel records on the tape, and captures and deferred calls take calls over"},
 	"call_frame.go":      {"graph", "a frame of a recorded call knows its segment"},
 	"call_promote.go":    {"graph", "a pointwise call joins the plan of fused kernels"},

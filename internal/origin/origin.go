@@ -8,12 +8,15 @@
 package origin
 
 import (
+	"cmp"
 	"path"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
+
+	"tenon.dev/fault"
 )
 
 // Side says whose code a call belongs to.
@@ -33,6 +36,9 @@ var packages = []string{".", "compile", "cuda", "cuda/nvtx", "data", "dtype", "f
 	"memviz", "memviz/replay", "nn", "optim",
 	"profile", "safetensors", "sparse", "tenontest", "torchfile"}
 
+// users are those packages that are above the root.
+var users = []string{"compile", "data", "linalg", "nn", "optim", "sparse", "tenontest", "torchfile"}
+
 // programs are the folders below internal whose packages use the library as programs do: their profiles show their own lines.
 var programs = []string{"internal/gpt2", "internal/resnet"}
 
@@ -46,22 +52,55 @@ func Here() (file string, line int) {
 	return file, line
 }
 
-// Call is Here with the name of the root package's function or method that the call led to, such as "Add" for (*Exec).Add; it is "" if
-// there is none in between.
+// Located gives *err the operation op and the program's line, where they are missing, if the program itself called the function that defers
+// Located: a function or method of a package whose errors come without them.
+func Located(op string, err *error) {
+	e, ok := (*err).(*fault.Error)
+	if !ok || e == nil || e.Op != "" && e.Line > 0 {
+		return
+	}
+	var pcs [16]uintptr
+	for i, pc := range pcs[:runtime.Callers(2, pcs[:])] {
+		switch c := find(pc); {
+		case c.side == Program:
+			at := fault.At(e, c.file, c.line)
+			if e.Line > 0 {
+				at.File, at.Line = e.File, e.Line
+			}
+			at.Op = cmp.Or(e.Op, op)
+			*err = at
+			return
+		case c.side == Library && i > 0:
+			return
+		}
+	}
+}
+
+// Call is Here with the name of the operation that the program called and that led to the function or method of the root package which is
+// under way: the latter's name, such as "Add" for (*Exec).Add, or that of the function above the root that called it, such as
+// "NewLinear" or "GradScaler.Scale". A module's Forward leaves its operations their names, except those that only set modes or scopes. The
+// name is "" if no function of the root package is under way.
 func Call() (name, file string, line int) { return here(3) }
 
 func here(skip int) (name, file string, line int) {
 	var pcs [64]uintptr
-	passed := false // a package above the root called it
+	above, forward := "", false // the outermost function of a package above the root, and whether one is a module's Forward
+	passed := false
 	for ; ; skip += len(pcs) {
 		n := runtime.Callers(skip, pcs[:])
 		for _, pc := range pcs[:n] {
 			c := find(pc)
 			if c.side == Program {
+				if name != "" && above != "" && (!forward || aside[name]) {
+					name = above
+				}
 				return name, c.file, c.line
 			}
 			if !passed && c.face != "" {
 				name = c.face // the outermost, since the root package's calls of its own functions do not concern the program
+			}
+			if c.user {
+				passed, above, forward = true, cmp.Or(c.called, above), forward || c.module != ""
 			}
 			passed = passed || c.above && name != ""
 		}
@@ -70,6 +109,10 @@ func here(skip int) (name, file string, line int) {
 		}
 	}
 }
+
+// aside are the root package's functions that only say where and how operations run.
+var aside = map[string]bool{"Autocast": true, "AutocastCache": true, "Do": true, "EnableGrad": true, "Host": true, "ManualStreams": true,
+	"NoGrad": true, "On": true, "Scope": true, "TF32": true, "UsePool": true, "WithGenerator": true, "Within": true, "WithinMany": true}
 
 // In returns file and line, joined by a colon, of the program's innermost call in frames as runtime.Stack writes them, two lines each. It
 // returns "" if there is none.
@@ -94,9 +137,9 @@ func In(frames string) string {
 type call struct {
 	side Side
 	// face is the name of the called function, if the root package exports it; above says that it belongs to another public package of the
-	// library.
-	face  string
-	above bool
+	// library, and user that this one is in users: then called is the function's name, with the receiver's type.
+	face, called string
+	above, user  bool
 	// folder is the library's package, and module the receiver's type if the function is a method Forward.
 	folder, module string
 	function       string
@@ -128,6 +171,13 @@ func find(pc uintptr) *call {
 		}
 	default:
 		c.above = !strings.HasPrefix(c.folder, "internal/")
+		switch c.user = slices.Contains(users, c.folder); {
+		case !c.user:
+		case packageOf(f.Function) == module+"/"+c.folder:
+			c.called = exportedOf(f.Function)
+		default: // a function literal that was inlined elsewhere
+			c.called = exported(f.Function)
+		}
 	}
 	calls.Store(pc, c)
 	return c
@@ -142,16 +192,28 @@ func Place(pc uintptr) (folder, file string, line int) {
 
 // exported returns the name of the exported function or method that function, a name of the runtime's, belongs to; else "".
 func exported(function string) string {
+	name := exportedOf(function)
+	return name[strings.IndexByte(name, '.')+1:]
+}
+
+// exportedOf is exported with the receiver's type before a method's name, if it is exported too.
+func exportedOf(function string) string {
 	function, _, _ = strings.Cut(function, "[")
 	_, name, _ := strings.Cut(function[strings.LastIndexByte(function, '/')+1:], ".")
+	receiver := ""
 	if first, method, ok := strings.Cut(name, "."); ok && (first[0] == '(' || !strings.HasPrefix(method, "func")) {
-		name = method // after its receiver
+		receiver, name = strings.TrimSuffix(strings.TrimPrefix(first, "(*"), ")"), method
 	}
-	if name, _, _ = strings.Cut(name, "."); name == "" || name[0] < 'A' || name[0] > 'Z' {
+	if name, _, _ = strings.Cut(name, "."); !capital(name) {
 		return ""
+	}
+	if capital(receiver) {
+		return receiver + "." + name
 	}
 	return name
 }
+
+func capital(name string) bool { return name != "" && name[0] >= 'A' && name[0] <= 'Z' }
 
 // layout says where a program's files lie, by the names that its build gave them.
 type layout struct {

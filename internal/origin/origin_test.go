@@ -129,6 +129,42 @@ func TestPackages(t *testing.T) {
 	}
 }
 
+// TestNames checks the names of functions that errors show.
+func TestNames(t *testing.T) {
+	for function, want := range map[string][2]string{
+		"tenon%2edev.(*Exec).Add":              {"Exec.Add", "Add"},
+		"tenon%2edev.From[...]":                {"From", "From"},
+		"tenon.dev/nn.NewLinear":               {"NewLinear", "NewLinear"},
+		"tenon.dev/nn.Sequential.Forward":      {"Sequential.Forward", "Forward"},
+		"tenon.dev/data.(*Loader).Epoch.func1": {"Loader.Epoch", "Epoch"},
+		"tenon.dev/optim.(*common).Step":       {"Step", "Step"},
+		"tenon.dev/optim.only[...]":            {"", ""},
+		"main.main.Params.func2":               {"Params", "Params"},
+	} {
+		if got := [2]string{exportedOf(function), exported(function)}; got != want {
+			t.Errorf("%s is called %q, want %q", function, got, want)
+		}
+	}
+}
+
+// TestAside checks that aside has the root package's methods that return an Exec, and its scopes.
+func TestAside(t *testing.T) {
+	api, err := os.ReadFile("../../api/tenon.txt")
+	check(t, err)
+	found := 0
+	for l := range strings.Lines(string(api)) {
+		rest, ok := strings.CutPrefix(strings.TrimSpace(l), "pkg tenon.dev, method (*Exec) ")
+		if name, types, _ := strings.Cut(rest, "("); ok && strings.HasSuffix(types, ") *Exec") {
+			if found++; !aside[name] {
+				t.Errorf("%s is not in the list", name)
+			}
+		}
+	}
+	if scopes := len([]string{"Do", "Scope", "Within", "WithinMany"}); found+scopes != len(aside) {
+		t.Errorf("the list has %d functions, and the root package %d and %d", len(aside), found, scopes)
+	}
+}
+
 func TestIn(t *testing.T) {
 	const library = "tenon.dev/internal/core.(*frame).call(0xc000012345)\n\t/elsewhere/core/call_row.go:12 +0x1d\n" +
 		"tenon%2edev.(*Exec).Add(...)\n\t/elsewhere/zface_arith.go:7\nsync.(*Once).Do(0xc0000b2000, 0x0?)\n\t"

@@ -68,9 +68,17 @@ func check(t *testing.T, err error) {
 func TestProgram(t *testing.T) {
 	lines, want := program(t)
 	var stack []string
+	named := 0
 	for _, l := range lines {
 		if l[0] == "stack" {
 			stack = append(stack, l[1])
+			continue
+		}
+		if want, got, _ := strings.Cut(l[1], " "); l[0] == "name" {
+			if got != want {
+				t.Errorf("an error of %s names %q", want, got)
+			}
+			named++
 			continue
 		}
 		if !strings.HasSuffix(l[1], "/"+want[l[0]]) || want[l[0]] == "" {
@@ -80,6 +88,9 @@ func TestProgram(t *testing.T) {
 	}
 	for route := range want {
 		t.Errorf("%s: the program prints nothing", route)
+	}
+	if named < 10 {
+		t.Errorf("the program prints %d names of operations", named)
 	}
 	const shown = "tenon.(*Exec).Linear\ntenon.dev/nn.(*Linear).Forward\ntenon.dev/nn.Sequential.Forward\n" +
 		"tenon.dev/nn.Sequential.Forward\n" +

@@ -68,6 +68,7 @@ func (g *Generator) change(call string) error {
 	if g.captures == 0 {
 		return nil
 	}
+	//tenon:quoted PyTorch's text, which its test of a generator in a capture looks for
 	err := fault.New(fault.Capture, "Cannot call CUDAGeneratorImpl::%s during CUDA graph capture: a replay draws from where the "+
 		"generator is then; set it before the capture or before a Replay", call)
 	if g.refused == nil {

@@ -2,6 +2,7 @@ package rt
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 
 	"tenon.dev/fault"
@@ -138,7 +139,10 @@ func (d *Device) Malloc(size uint64) (uint64, error) {
 		return 0, err
 	}
 	addr, err := (&backend{d}).take(size)
-	return addr, d.Check(err, "memory could not be taken from the driver")
+	if err != nil {
+		return 0, d.Check(err, fmt.Sprintf("%d bytes could not be taken from the driver; give a smaller size, or free something", size))
+	}
+	return addr, nil
 }
 
 // FreeMalloc gives back what Malloc took; it waits for the device.

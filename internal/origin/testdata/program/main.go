@@ -12,6 +12,7 @@ import (
 	"tenon.dev/cuda"
 	"tenon.dev/fault"
 	"tenon.dev/nn"
+	"tenon.dev/optim"
 	"tenon.development/x/layers"
 )
 
@@ -70,7 +71,41 @@ func main() {
 	says("deferred", func() { defer x.Add(a, b) })
 	says("layer", func() { layers.Twice{}.Forward(x, a, b) })
 	says("layer's loop", func() { layers.Each(x, bad, a, b) })
+	names(x)
 	history(x)
+}
+
+// names makes mistakes in functions of the packages above the root, and prints the operation that each error names.
+func names(x *tenon.Exec) {
+	t := x.Ones([]int{2, 3}, tenon.Float32)
+	closed, err := x.Fork()
+	stop(err)
+	lin, net := nn.NewLinear(x, 3, 4), nn.Sequential{nn.NewLinear(x, 5, 4)}
+	gru := nn.NewGRU(x, 3, 4)
+	scaler, err := optim.NewGradScaler()
+	stop(err)
+	stop(closed.Close())
+	gone := x.Ones([]int{2, 3}, tenon.Float32)
+	gone.Close()
+	calls("NewLinear", func() { nn.NewLinear(closed, 2, 2) })
+	calls("NewLayerNorm", func() { nn.NewLayerNorm(closed, []int{2}) })
+	calls("InitNormal", func() { nn.InitNormal(x, gone, 0, 1, nil) })
+	calls("GradScaler.Scale", func() { scaler.Scale(closed, t) })
+	calls("Linear", func() { lin.Forward(x, x.Ones([]int{2, 5}, tenon.Float32)) })
+	calls("Linear", func() { net.Forward(x, t) })
+	calls("Linear", func() { nn.Checkpoint(x, net, t) })
+	calls("Sequential.Forward", func() { net.Forward(closed, t) })
+	calls("GRU.Forward", func() { gru.Forward(closed, t) })
+	calls("Add", func() { x.Within(func(x *tenon.Exec) *tenon.Tensor { return x.Add(t, gone) }) })
+}
+
+// calls prints the operation that f's error names, after the one that it should name.
+func calls(want string, f func()) {
+	var e *fault.Error
+	if !errors.As(tenon.Try(f), &e) {
+		e = &fault.Error{}
+	}
+	fmt.Printf("name\t%s %s\n", want, e.Op)
 }
 
 // history prints the stack of an allocation.
