@@ -62,6 +62,22 @@ func TestDeferredFailures(t *testing.T) {
 	}
 }
 
+// TestDeferredNames checks that an error of a deferred call has the name that the program called, and not that of the work below it.
+func TestDeferredNames(t *testing.T) {
+	x := openOn(t, tenon.Sim(64<<20))
+	one := x.Ones([]int{1, 1}, tenon.Float32)
+	var y *tenon.Tensor
+	err := compile.New().Do(x, func(x *tenon.Exec) error {
+		y = x.Keep(x.AddS(x.Expand(one, 1<<13, 1<<13), 1))
+		return nil
+	})
+	runtime.KeepAlive(y)
+	var e *tenon.Error
+	if !errors.As(err, &e) || e.Kind != tenon.OutOfMemory || e.Op != "AddS" {
+		t.Errorf("got %v, want an error of AddS", err)
+	}
+}
+
 // TestDeferredOutOfMemory checks that deferred work that finds no memory names the module's operation at its line.
 func TestDeferredOutOfMemory(t *testing.T) {
 	x := openOn(t, tenon.Sim(64<<20))

@@ -96,8 +96,10 @@ func here(skip int) (name, file string, line int) {
 				}
 				return name, c.file, c.line
 			}
-			if !passed && c.face != "" {
-				name = c.face // the outermost, since the root package's calls of its own functions do not concern the program
+			if c.face != "" && (!passed || name == "" && !aside[c.face]) {
+				// The outermost, since the root package's calls of its own functions do not concern the program. What a call calls
+				// in compile is below it.
+				name, above, forward = c.face, "", false
 			}
 			if c.user {
 				passed, above, forward = true, cmp.Or(c.called, above), forward || c.module != ""
