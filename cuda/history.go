@@ -58,7 +58,7 @@ type History struct {
 // Unsupported.
 func (d *Device) RecordMemoryHistory(h History) (err error) {
 	defer returned(&err)
-	r := d.rt()
+	r := d.open()
 	a, err := alloc.ParseHistory(string(h.Enabled), string(h.Context))
 	if err != nil {
 		return err
@@ -79,6 +79,7 @@ func (d *Device) RecordMemoryHistory(h History) (err error) {
 // capture. The back end cudaMallocAsync has no snapshots: an error of kind Unsupported.
 func (d *Device) Snapshot() (s *Snapshot, err error) {
 	defer returned(&err)
+	d.open()
 	d.memory("Snapshot")
 	data, err := d.rt().Snapshot()
 	if err != nil {
@@ -90,6 +91,7 @@ func (d *Device) Snapshot() (s *Snapshot, err error) {
 // DumpSnapshot writes a Snapshot to a file that tenon memviz, PyTorch's torch.cuda._memory_viz and its viewer page open.
 func (d *Device) DumpSnapshot(path string) (err error) {
 	defer returned(&err)
+	d.open()
 	d.memory("DumpSnapshot")
 	return d.rt().DumpSnapshot(path)
 }

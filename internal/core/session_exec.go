@@ -258,7 +258,7 @@ func (x *Exec) TF32Enabled() bool { return x.m.tf32 }
 func (x *Exec) UsePool(p *rt.MemPool) *Exec {
 	x.usable("UsePool")
 	if p != nil {
-		x.check("UsePool", p.Usable())
+		x.check("UsePool", p.Open())
 	}
 	if p != nil && p.Device() != x.Device() {
 		here, there := rt.Apart(x.Device(), p.Device())
@@ -332,7 +332,7 @@ func (x *Exec) WaitStream(st *rt.Stream) error {
 // RecordStream tells the allocator that st uses t, so that t's memory is not reused before st's current work is done.
 func (x *Exec) RecordStream(t *Tensor, st *rt.Stream) error {
 	if t.closed.Load() {
-		return fault.New(fault.Closed, "the tensor %s was closed", describe(t))
+		return fault.New(fault.Closed, "the tensor %s", t.whyClosed())
 	}
 	if err := st.Usable(); err != nil {
 		return err
