@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"regexp"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"tenon.dev"
 	"tenon.dev/cuda"
 	"tenon.dev/internal/core"
+	"tenon.dev/internal/driver"
 	"tenon.dev/internal/rt"
 	"tenon.dev/nn"
 	"tenon.dev/optim"
@@ -362,6 +364,75 @@ var uses = map[string]func(x *tenon.Exec, a, w *tenon.Tensor, r *rand.Rand) erro
 		})
 		return err
 	},
+}
+
+// held is a device whose waits for a stream last until release is closed.
+type held struct {
+	driver.Device
+	waiting chan bool
+	release chan bool
+	// mine is the stream whose wait is at line.
+	mine *uint64
+	line *int
+}
+
+func (d held) StreamSynchronize(t driver.Thread, s driver.Stream) error {
+	d.waiting <- true
+	if uint64(s) == *d.mine {
+		await := func() { _, _, *d.line, _ = runtime.Caller(0); <-d.release }
+		await()
+	} else {
+		<-d.release
+	}
+	return d.Device.StreamSynchronize(t, s)
+}
+
+// A goroutine that has waited in vain for another one to leave their Exec names its line, also if others wait for the device in theirs.
+func TestSharedWait(t *testing.T) {
+	host, err := rt.Host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := held{waiting: make(chan bool), release: make(chan bool), mine: new(uint64), line: new(int)}
+	dev, err := rt.Open(rt.Selector{Kind: rt.Sim, Wrap: func(own driver.Device) driver.Device {
+		d.Device = own
+		return d
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := (*tenon.Exec)(core.New(dev, host))
+	ones := x.Ones([]int{2}, tenon.Float32)
+	y, err := x.Fork()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	*d.mine = x.Stream().Handle()
+	for _, wait := range []func() error{x.NoGrad().Synchronize, y.Synchronize} {
+		all.Go(func() {
+			if err := wait(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range 2 {
+		<-d.waiting
+	}
+	err = attempt(t, func() error { x.AddS(ones, 1); return nil })
+	close(d.release)
+	all.Wait()
+	ours(t, err)
+	if want := fmt.Sprintf("concurrency_test.go:%d; give each", *d.line); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q", err, want)
+	}
+	go func() {
+		for range d.waiting {
+		}
+	}()
+	if err := x.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // Goroutines that share an Exec get errors of this library, whatever they do: no panic escapes Try, nothing hangs, and other Execs of the

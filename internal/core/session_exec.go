@@ -57,9 +57,11 @@ type session struct {
 	gate    gate
 	dev     *rt.Device
 	derived map[mode]*Exec
-	scope   *scope
-	spare   []*scope
-	frames  []*frame
+	// known lists the Execs of derived, for goroutines that may not enter the session.
+	known  atomic.Pointer[known]
+	scope  *scope
+	spare  []*scope
+	frames []*frame
 	// lists holds the operands of the last operation over lists, for reuse.
 	lists foreachOperands
 	// which, ints and floats are buffers for reuse.
@@ -107,6 +109,12 @@ type session struct {
 	// change is the Together under way, or nil; it then points to together. alone is the change of an operation outside a Together.
 	change          *change
 	together, alone change
+}
+
+// known is an Exec of a session, before the next.
+type known struct {
+	x    *Exec
+	next *known
 }
 
 // String describes the Exec, such as "Exec on NVIDIA H200, stream 3, no grad, autocast bfloat16". It reads nothing that other calls change.
@@ -161,6 +169,9 @@ func (x *Exec) with(m mode) *Exec {
 	if y == nil {
 		y = &Exec{s: x.s, m: m, kin: kin}
 		kin[m] = y
+		if m.owned == (owned{}) { // any other may be dropped
+			x.s.known.Store(&known{y, x.s.known.Load()})
+		}
 	}
 	return y
 }
