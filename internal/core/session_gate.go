@@ -299,7 +299,7 @@ func reentered() bool {
 }
 
 // around are functions of this package that stacks show but that are no part of an operation.
-var around = []string{"Enter(", "(*session).in(", "Try("}
+var around = []string{"Enter(", "(*session).in(", "Try(", "Own("}
 
 // midway reports whether the innermost call of this package in a stack is that of an operation. A function of the seam that has only called
 // Enter does not count yet.
