@@ -28,7 +28,8 @@ func checkClosed(t *testing.T, cases []closedCase) {
 			t.Errorf("%s: %v, want an error of kind Closed", c.name, err)
 			continue
 		}
-		if s := err.Error(); !strings.Contains(s, c.want) || strings.Count(s, " was closed") != 1 || !strings.Contains(s, "closed_test.go:") {
+		s := err.Error()
+		if !strings.Contains(s, c.want) || strings.Count(s, " was closed") != 1 || !strings.Contains(s, "closed_test.go:") {
 			t.Errorf("%s: %q, want one that says once %q, with its line", c.name, s, c.want)
 		}
 	}
@@ -46,7 +47,8 @@ func TestClosedTensor(t *testing.T) {
 	var cases []closedCase
 	for name, c := range map[string]*tenon.Tensor{"plain": plain, "leaf": leaf, "result": result} {
 		add := func(op string, f func()) {
-			cases = append(cases, closedCase{name, op + ": the tensor float32[2] was closed; keep it with Keep", func() error { return tenon.Try(f) }})
+			cases = append(cases, closedCase{name, op + ": the tensor float32[2] was closed; keep it with Keep",
+				func() error { return tenon.Try(f) }})
 		}
 		add("SetRequiresGrad", func() { c.SetRequiresGrad(true) })
 		add("SetRequiresGrad", func() { c.SetRequiresGrad(false) })
@@ -76,7 +78,8 @@ func TestClosedWithScope(t *testing.T) {
 		{"of another goroutine", want, func() error { x.AddS(other, 1); return nil }},
 		{"destination", "AddSInto: the operand float32[2] was closed at the end of its scope",
 			func() error { x.AddSInto(own, x.Ones([]int{2}, tenon.Float32), 1); return nil }},
-		{"read", "Read: the operand float32[2] was closed at the end of its scope", func() error { return second(tenon.Read[float32](x, own)) }},
+		{"read", "Read: the operand float32[2] was closed at the end of its scope",
+			func() error { return second(tenon.Read[float32](x, own)) }},
 	})
 }
 

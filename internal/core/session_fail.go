@@ -91,8 +91,8 @@ func (t *Tensor) open(op string) {
 // whyClosed describes t, which was closed, and says what may help. A scope that closes a tensor too early may be another goroutine's.
 func (t *Tensor) whyClosed() string {
 	if t.closed.withScope() {
-		return describe(t) + " was closed at the end of its scope; keep it with Keep or, if another goroutine opened the scope, give each " +
-			"goroutine its own Exec with Fork"
+		return describe(t) + " was closed at the end of its scope; keep it with Keep or, if another goroutine opened the scope, give " +
+			"each goroutine its own Exec with Fork"
 	}
 	return describe(t) + " was closed; keep it with Keep, or use it within its scope"
 }

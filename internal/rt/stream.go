@@ -305,7 +305,8 @@ func (s *Stream) Synchronize() error {
 	d := s.dev
 	d.trace(streamSynchronization, uint64(s.handle), 0)
 	seq := s.Seq()
-	err := d.undisturbed("Synchronize", s, func(t driver.Thread) error { return d.dev.StreamSynchronize(t, s.handle) }, d.dev.EventSynchronize)
+	wait := func(t driver.Thread) error { return d.dev.StreamSynchronize(t, s.handle) }
+	err := d.undisturbed("Synchronize", s, wait, d.dev.EventSynchronize)
 	if err != nil {
 		return d.checkAlloc(err, "the stream could not be waited for")
 	}

@@ -102,9 +102,10 @@ func (s *Stream) marked() (e driver.Event, ok bool, err error) {
 	return e, true, s.dev.dev.EventRecord(e, s.handle)
 }
 
-// undisturbed queries s or waits for it, for op, with call or, if that would break a capture of another thread, with like, which does the same for
-// an event.
-func (d *Device) undisturbed(op string, s *Stream, call func(t driver.Thread) error, like func(t driver.Thread, e driver.Event) error) error {
+// undisturbed queries s or waits for it, for op, with call or, if that would break a capture of another thread, with like, which does the
+// same for an event.
+func (d *Device) undisturbed(op string, s *Stream, call func(t driver.Thread) error,
+	like func(t driver.Thread, e driver.Event) error) error {
 	t, err := d.enter()
 	if err != nil {
 		return err
