@@ -1,12 +1,15 @@
 package tenon_test
 
 import (
+	"errors"
 	"math"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"tenon.dev"
+	"tenon.dev/fault"
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/driver/null"
@@ -143,4 +146,32 @@ func TestMisuseOfSizes(t *testing.T) {
 	}
 	methods(w.x, sizes, "Close")
 	methods((*tenon.Tensor)(nil), sizes)
+}
+
+// The processor's device refuses what the machine cannot hold, which the system would give and end the process once it is used.
+func TestHostMemory(t *testing.T) {
+	x, err := tenon.Open(tenon.CPU())
+	if err != nil {
+		t.Fatal(err)
+	}
+	total := int(x.Device().TotalMemory())
+	if total == 0 {
+		t.Skip("the machine's memory is unknown")
+	}
+	refused := func(n int) {
+		t.Helper()
+		err := tenon.Try(func() { x.Empty([]int{n}, tenon.Uint8).Close() })
+		if fault.KindOf(err) != fault.OutOfMemory || !strings.Contains(err.Error(), "the host has no room for") {
+			t.Errorf("%d of %d bytes: %v, want an error of kind OutOfMemory", n, total, err)
+		}
+	}
+	refused(total + 1<<21)
+	refused(16 * total)
+	a := x.Empty([]int{total / 4 * 3}, tenon.Uint8) // nobody touches it
+	refused(total / 2)
+	a.Close()
+	if err := errors.Join(x.Device().EmptyCache(), tenon.Try(func() { x.Empty([]int{total / 2}, tenon.Uint8).Close() }),
+		x.Device().EmptyCache()); err != nil {
+		t.Error(err)
+	}
 }

@@ -22,6 +22,15 @@ type Device rt.Device
 
 func (d *Device) rt() *rt.Device { return receiver((*rt.Device)(d)) }
 
+// open returns d, whose method was called, for a call that a closed device refuses; see receiver.
+func (d *Device) open() *rt.Device {
+	r := d.rt()
+	if err := r.Gone(); err != nil {
+		panic(misused(err))
+	}
+	return r
+}
+
 // receiver returns v, whose method was called. If v is nil or a zero value, it panics with an error that names the method and the caller's
 // line, as operations do; methods that return an error return that one instead.
 func receiver[T interface{ Usable() error }](v T) T {

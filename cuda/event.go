@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"tenon.dev/fault"
 	"tenon.dev/internal/rt"
 )
 
@@ -12,6 +13,15 @@ import (
 type Event rt.Event
 
 func (e *Event) rt() *rt.Event { return receiver((*rt.Event)(e)) }
+
+// open is rt for a call that a closed event refuses.
+func (e *Event) open() *rt.Event {
+	r := e.rt()
+	if r.Closed() {
+		panic(misused(fault.New(fault.Closed, "the event was closed; close it after the last use of it, or make another with NewEvent")))
+	}
+	return r
+}
 
 // NewEvent returns an event that was never recorded. Events without timing are cheaper to record.
 func (d *Device) NewEvent(timing bool) *Event { return (*Event)(d.rt().NewEvent(timing)) }
@@ -23,29 +33,34 @@ func (e *Event) Handle() uint64 { return e.rt().Handle() }
 // to the event's device. In a capture e marks the captured work, which only other streams' Wait can use.
 func (e *Event) Record(s *Stream) (err error) {
 	defer returned(&err)
+	r := e.open()
 	if err := s.settle("Record"); err != nil {
 		return err
 	}
-	return e.rt().Record((*rt.Stream)(s))
+	return r.Record((*rt.Stream)(s))
 }
 
 // Query reports whether the work that e marks is done; true if e was never recorded.
 func (e *Event) Query() (ok bool, err error) {
 	defer returned(&err)
-	return e.rt().Query()
+	return e.open().Query()
 }
 
 // Synchronize waits until the work that e marks is done, and returns its fault, if any.
 func (e *Event) Synchronize() (err error) {
 	defer returned(&err)
-	return e.rt().Synchronize()
+	return e.open().Synchronize()
 }
 
 // Elapsed returns the device's time from e to end, with a resolution of about half a microsecond. Both must have timing, be recorded and be
 // complete.
 func (e *Event) Elapsed(end *Event) (t time.Duration, err error) {
 	defer returned(&err)
-	return e.rt().Elapsed((*rt.Event)(end))
+	r := e.open()
+	if (*rt.Event)(end).Usable() == nil {
+		end.open()
+	}
+	return r.Elapsed((*rt.Event)(end))
 }
 
 // Close gives the driver's event back; waits that were made with e stay. Without Close, the garbage collector gives it back. A second Close

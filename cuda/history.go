@@ -63,7 +63,7 @@ func (d *Device) RecordMemoryHistory(opts ...History) (err error) {
 	if err != nil {
 		return err
 	}
-	r := d.rt()
+	r := d.open()
 	a, err := alloc.ParseHistory(h.words())
 	if err != nil {
 		return err
@@ -84,6 +84,7 @@ func (d *Device) RecordMemoryHistory(opts ...History) (err error) {
 // capture. The back end cudaMallocAsync has no snapshots: an error of kind Unsupported.
 func (d *Device) Snapshot() (s *Snapshot, err error) {
 	defer returned(&err)
+	d.open()
 	d.memory("Snapshot")
 	data, err := d.rt().Snapshot()
 	if err != nil {
@@ -95,6 +96,7 @@ func (d *Device) Snapshot() (s *Snapshot, err error) {
 // DumpSnapshot writes a Snapshot to a file that tenon memviz, PyTorch's torch.cuda._memory_viz and its viewer page open.
 func (d *Device) DumpSnapshot(path string) (err error) {
 	defer returned(&err)
+	d.open()
 	d.memory("DumpSnapshot")
 	return d.rt().DumpSnapshot(path)
 }

@@ -20,8 +20,11 @@ func (d *Device) memory(op string) *alloc.Device {
 	return dev.Memory()
 }
 
-// MemoryAllocated returns the bytes of live allocations: Stats' "allocated_bytes.all.current".
+// MemoryAllocated returns the bytes of live allocations: Stats' "allocated_bytes.all.current". A device that was closed has none.
 func (d *Device) MemoryAllocated() int64 {
+	if d.rt().Closing() {
+		return 0
+	}
 	s := d.memory("MemoryAllocated").Stats()
 	return s.AllocatedBytes.All().Current
 }
@@ -32,8 +35,12 @@ func (d *Device) MaxMemoryAllocated() int64 {
 	return s.AllocatedBytes.All().Peak
 }
 
-// MemoryReserved returns the bytes that the allocator holds from the driver, in use or cached: Stats' "reserved_bytes.all.current".
+// MemoryReserved returns the bytes that the allocator holds from the driver, in use or cached: Stats' "reserved_bytes.all.current". A
+// device that was closed holds none.
 func (d *Device) MemoryReserved() int64 {
+	if d.rt().Closing() {
+		return 0
+	}
 	s := d.memory("MemoryReserved").Stats()
 	return s.ReservedBytes.All().Current
 }
@@ -66,14 +73,14 @@ func (d *Device) MemorySummary(abbreviated bool) string {
 // EmptyCache returns cached memory that no tensor uses to the driver.
 func (d *Device) EmptyCache() (err error) {
 	defer returned(&err)
-	return d.rt().EmptyCache()
+	return d.open().EmptyCache()
 }
 
 // SetMemoryFraction limits the memory that the allocator may hold to fraction f of the device's memory, 0 to 1. Memory that it already
 // holds stays. An allocation beyond the limit fails as if the device had no more memory.
 func (d *Device) SetMemoryFraction(f float64) (err error) {
 	defer returned(&err)
-	return d.rt().SetMemoryFraction(f)
+	return d.open().SetMemoryFraction(f)
 }
 
 // MemoryFraction returns what SetMemoryFraction set, 1 at first.
@@ -97,7 +104,7 @@ func (d *Device) MemoryFraction() float64 { return d.rt().Memory().MemoryFractio
 // have PyTorch's texts. An invalid text changes nothing.
 func (d *Device) SetAllocatorSettings(text string) (err error) {
 	defer returned(&err)
-	return d.rt().UpdateSettings(text)
+	return d.open().UpdateSettings(text)
 }
 
 // AllocatorBackend returns "native", the caching allocator, or "cudaMallocAsync", the driver's stream-ordered one.
@@ -221,5 +228,5 @@ func (d *Device) ResetAccumulatedHostStats() { d.rt().PinnedMemory().ResetAccumu
 // EmptyHostCache returns cached page-locked memory to the system, except memory that a copy still uses.
 func (d *Device) EmptyHostCache() (err error) {
 	defer returned(&err)
-	return d.rt().EmptyHostCache()
+	return d.open().EmptyHostCache()
 }

@@ -102,7 +102,7 @@ func NewPoolID() [2]uint64 { return alloc.NewPoolID() }
 // is emptied. Exec.UsePool has neither of these effects on others.
 func (d *Device) BeginAllocateToPool(id [2]uint64, s *Stream) (err error) {
 	defer returned(&err)
-	r := d.rt()
+	r := d.open()
 	if err := (*rt.Stream)(s).Usable(); err != nil {
 		return err
 	}

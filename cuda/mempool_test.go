@@ -80,7 +80,7 @@ func TestMemPool(t *testing.T) {
 		t.Error(err)
 	}
 	err = tenon.Try(func() { in.Zeros([]int{8}, tenon.Uint8) })
-	if fault.KindOf(err) != fault.Closed || !strings.Contains(err.Error(), "is not held") {
+	if fault.KindOf(err) != fault.Closed || !strings.Contains(err.Error(), "the pool was closed") {
 		t.Errorf("allocating from a closed pool: %v", err)
 	}
 	for _, k := range append(kept, sum, out) {

@@ -76,7 +76,11 @@ func (s *Stream) WaitStream(o *Stream) (err error) {
 // belong to another device, as in WaitStream.
 func (s *Stream) Wait(e *Event) (err error) {
 	defer returned(&err)
-	return s.rt().Wait((*rt.Event)(e))
+	r := s.rt()
+	if (*rt.Event)(e).Usable() == nil {
+		e.open()
+	}
+	return r.Wait((*rt.Event)(e))
 }
 
 // Record records e on s; see Event.Record.
@@ -86,6 +90,7 @@ func (s *Stream) Record(e *Event) (err error) {
 	if err := (*rt.Event)(e).Usable(); err != nil {
 		return err
 	}
+	e.open()
 	return e.Record(s)
 }
 

@@ -25,13 +25,14 @@ func ClipGradNorm(x *tenon.Exec, params iter.Seq2[string, *Param], maxNorm float
 		fail("ClipGradNorm", "a norm of order %v cannot be at most %v; give numbers that are not negative", opt.Norm, maxNorm)
 	}
 	order := core.Or(opt.Norm, 2)
-	return x.NoGrad().Within(func(x *tenon.Exec) *tenon.Tensor {
-		var grads []*core.Tensor
-		for _, p := range params {
-			if g := p.Grad(); g != nil {
-				grads = append(grads, (*core.Tensor)(g))
-			}
+	var grads []*core.Tensor
+	for name, p := range params {
+		core.OpenParam("ClipGradNorm", name, (*core.Tensor)(p.Tensor()))
+		if g := p.Grad(); g != nil {
+			grads = append(grads, (*core.Tensor)(g))
 		}
+	}
+	return x.NoGrad().Within(func(x *tenon.Exec) *tenon.Tensor {
 		if grads == nil {
 			return x.Zeros(nil, tenon.Float32)
 		}
@@ -52,7 +53,8 @@ func ClipGradValue(x *tenon.Exec, params iter.Seq2[string, *Param], limit float6
 		fail("ClipGradValue", "no magnitude is at most %v; give a number that is not negative", limit)
 	}
 	core.Together((*core.Exec)(x.NoGrad()), "ClipGradValue", func(cx *core.Exec) {
-		for _, p := range params {
+		for name, p := range params {
+			core.OpenParam("ClipGradValue", name, (*core.Tensor)(p.Tensor()))
 			if g := p.Grad(); g != nil {
 				(*tenon.Exec)(cx).ClampSInto(g, g, -limit, limit)
 			}

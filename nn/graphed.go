@@ -241,8 +241,11 @@ func (c *GraphedCallable) Call(x *tenon.Exec, in ...*tenon.Tensor) []*tenon.Tens
 
 // call is Call for the method op of what is captured from.
 func (c *GraphedCallable) call(x *tenon.Exec, op, from string, in []*tenon.Tensor) []*tenon.Tensor {
-	if made(c, op).fwd == nil || c.closed {
-		fail(op, "the callable was closed, or is a zero value; use one that GraphCallables returned")
+	switch {
+	case made(c, op).closed:
+		core.Fail(op, fault.Closed, "the callable was closed; close it after the last use of it, or capture it again")
+	case c.fwd == nil:
+		fail(op, "the callable is a zero value; use one that GraphCallables returned")
 	}
 	if len(in) != len(c.in) {
 		fail(op, "%d inputs were given to a callable that was captured with %d", len(in), len(c.in))
@@ -330,7 +333,7 @@ func (f graphedFunction) Backward(x *tenon.Exec, ctx *tenon.FunctionContext, gra
 	c, v := f.c, ctx.Value.(call)
 	switch {
 	case c.closed:
-		return nil, fault.New(fault.Closed, "the graphed callable was closed")
+		return nil, fault.New(fault.Closed, "the graphed callable was closed; close it after the backward passes of its results")
 	case x.GradEnabled():
 		return nil, fault.New(fault.Unsupported, "graphed callables have no second derivatives; leave CreateGraph out, or call the "+
 			"function itself")

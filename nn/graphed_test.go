@@ -138,7 +138,8 @@ func TestGraphedRefusals(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantErr(backward(last), "closed")
-		wantError(t, func() { g.Forward(x, in) }, "the callable was closed")
+		wantErr(tenon.Try(func() { g.Forward(x, in) }), "the callable was closed")
+		wantError(t, func() { new(nn.GraphedCallable).Call(x, in) }, "the callable is a zero value")
 
 		one := func(x *tenon.Exec, in ...*tenon.Tensor) []*tenon.Tensor { return in[:1] }
 		for _, c := range []struct {

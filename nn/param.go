@@ -40,15 +40,21 @@ func (p *Param) Set(t *tenon.Tensor) {
 func (p *Param) Grad() *tenon.Tensor { return made(p, "Param.Grad").t.Grad() }
 
 // SetGrad replaces the accumulated gradient and closes the former one; nil drops it. The parameter becomes g's owner.
-func (p *Param) SetGrad(g *tenon.Tensor) { made(p, "Param.SetGrad").t.SetGrad(g) }
+func (p *Param) SetGrad(g *tenon.Tensor) { p.open("Param.SetGrad").t.SetGrad(g) }
 
 // SetRequiresGrad freezes the parameter (false) or lets it learn again (true).
 func (p *Param) SetRequiresGrad(on bool) {
-	made(p, "Param.SetRequiresGrad")
+	p.open("Param.SetRequiresGrad")
 	if !on && p.t.RequiresGrad() {
 		p.t.SetGrad(nil)
 	}
 	p.t.SetRequiresGrad(on)
+}
+
+// open returns p, whose method op was called, and refuses one that was closed.
+func (p *Param) open(op string) *Param {
+	core.OpenParam(op, "", (*core.Tensor)(made(p, op).t))
+	return p
 }
 
 // Close frees the tensor and its gradient.

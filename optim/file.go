@@ -36,6 +36,9 @@ type filed interface {
 	fillRates(rates []float64) error
 	rateFills(rates []float64) ([]*core.Tensor, []float64)
 	groupTexts() ([]json.RawMessage, error)
+	// open returns the error of an operation on an optimizer that was closed, and openParams stops one if a parameter was.
+	open(op string) error
+	openParams(op string)
 	// each calls f for the state of all parameters, with their numbers counted over all groups.
 	each(x *tenon.Exec, f func(number int, what string, t *tenon.Tensor, v float64) error) error
 }
@@ -50,6 +53,12 @@ func filedOf(op string, o Optimizer) (filed, error) {
 		return nil,
 			core.Refusal(op, fault.Unsupported, "%T is not an optimizer of package optim; save and load what it remembers by its own "+
 				"means", o)
+	}
+	if err := s.open(op); err != nil {
+		return nil, err
+	}
+	if err := tenon.Try(func() { s.openParams(op) }); err != nil {
+		return nil, err
 	}
 	return s, nil
 }

@@ -108,7 +108,12 @@ func TestMomentumErrors(t *testing.T) {
 				if err := made.Step(x); err != nil {
 					t.Fatal(err)
 				}
-				made.Close() // frees the state
+				made.Close()
+				if made, err = make(p); err != nil {
+					t.Fatal(err)
+				}
+				defer made.Close()
+				o = made.(optim.Momentum)
 			}
 		}
 		p := nn.NewParam(x.Ones([]int{1}, tenon.Float32))

@@ -30,7 +30,7 @@ type Optimizer interface {
 	SetLR(group int, lr float64)
 	// Groups returns the number of groups.
 	Groups() int
-	// Close frees the optimizer's state, not the parameters.
+	// Close frees the optimizer's state, not the parameters. Afterwards the optimizer cannot step, be saved or get other rates.
 	Close()
 }
 
@@ -72,6 +72,7 @@ type optimizer[O any] struct {
 	name   string
 	groups []*group[O]
 	seen   map[*nn.Param]bool
+	closed bool
 	lr     func(o *O) *float64
 	plan   func(o *O) plan
 	// resolve fills in the defaults of options and refuses invalid ones.
@@ -92,6 +93,9 @@ func (o *optimizer[O]) add(params iter.Seq2[string, *nn.Param], opts []O) error 
 	}
 	if o.seen == nil {
 		return o.refuse(fault.Invalid, "the optimizer is a zero value; use one that its New function returned")
+	}
+	if err := o.open(o.name); err != nil {
+		return err
 	}
 	var names []string
 	var list []*nn.Param
@@ -149,6 +153,7 @@ func (o *optimizer[O]) rate(group int) *float64 {
 // SetLR sets the learning rate of a group from the next step on. A captured step keeps its rate, unless it reads a tensor: see
 // SetLRTensor, whose tensor SetLR fills.
 func (o *optimizer[O]) SetLR(group int, lr float64) {
+	core.Check(o.name, o.open(o.name))
 	rate := o.rate(group)
 	ts := o.groups[group].lrTensors()
 	core.Check(o.name, core.Assign(o.name, ts, slices.Repeat([]float64{lr}, len(ts))))
@@ -157,6 +162,9 @@ func (o *optimizer[O]) SetLR(group int, lr float64) {
 
 // setRates sets the rates of all groups and fills their tensors; an error changes nothing.
 func (o *optimizer[O]) setRates(rates []float64) error {
+	if err := o.open(o.name); err != nil {
+		return err
+	}
 	if err := o.fillRates(rates); err != nil {
 		return err
 	}
@@ -213,6 +221,7 @@ func (o *optimizer[O]) fillRates(rates []float64) error {
 func (o *optimizer[O]) SetLRTensor(group int, t *tenon.Tensor) error {
 	if err := tenon.Try(func() {
 		o.rate(group)
+		core.Check(o.name, o.open(o.name))
 		if t != nil {
 			core.Given(o.name, 0, (*core.Tensor)(t))
 		}
@@ -250,17 +259,36 @@ func (o *optimizer[O]) Params() iter.Seq[*nn.Param] {
 func (o *optimizer[O]) ZeroGrad() {
 	for _, g := range o.groups {
 		for _, p := range g.params {
-			if p.Tensor().RequiresGrad() {
+			if t := p.Tensor(); t.RequiresGrad() && !core.Closed((*core.Tensor)(t)) {
 				p.SetGrad(nil)
 			}
 		}
 	}
 }
 
-// Close frees the state, not the parameters.
+// Close frees the state, not the parameters. Afterwards the optimizer cannot step, be saved or get other rates.
 func (o *optimizer[O]) Close() {
+	o.closed = true
 	for _, g := range o.groups {
 		g.close()
+	}
+}
+
+// open returns the error of operation op on an optimizer that was closed, or nil.
+func (o *optimizer[O]) open(op string) error {
+	if o.closed {
+		return core.Refusal(cmp.Or(op, "Optimizer"), fault.Closed,
+			"the optimizer was closed; close it after the last use of it, or make another")
+	}
+	return nil
+}
+
+// openParams panics with an error of op if a parameter was closed.
+func (o *optimizer[O]) openParams(op string) {
+	for _, g := range o.groups {
+		for i, p := range g.params {
+			core.OpenParam(op, g.names[i], (*core.Tensor)(p.Tensor()))
+		}
 	}
 }
 
@@ -294,6 +322,7 @@ func (o *optimizer[O]) step(x *tenon.Exec, found *tenon.Tensor) error {
 	}
 	return core.Spoil((*core.Exec)(x), tenon.Try(func() {
 		core.Made((*core.Exec)(x), o.name)
+		core.Check(o.name, o.open(o.name))
 		core.Together((*core.Exec)(x), o.name, func(cx *core.Exec) {
 			for _, g := range o.groups {
 				plan := o.plan(&g.opt)
@@ -324,6 +353,7 @@ func (g *group[O]) empty() {
 func (o *optimizer[O]) gather(x *tenon.Exec, g *group[O], plan *plan) {
 	for i, p := range g.params {
 		t, grad := p.Tensor(), p.Grad()
+		core.OpenParam(o.name, g.names[i], (*core.Tensor)(t))
 		if !t.RequiresGrad() || grad == nil {
 			continue
 		}

@@ -43,6 +43,7 @@ type GradScaler struct {
 	row, scale *tenon.Tensor
 	opts       map[Optimizer]*scaled
 	order      []*scaled
+	closed     bool
 }
 
 // stage says how far an iteration has got with an optimizer.
@@ -118,6 +119,13 @@ func (s *GradScaler) made() {
 	}
 }
 
+// open is made for a call that a closed scaler refuses.
+func (s *GradScaler) open() {
+	if s.made(); s.closed {
+		core.Fail(scalerName, fault.Closed, "the scaler was closed; close it after the last use of it, or make another with NewGradScaler")
+	}
+}
+
 // String describes the scaler by its options. The scale is on the device, where reading it would wait: see State.
 func (s *GradScaler) String() string {
 	switch {
@@ -140,7 +148,7 @@ func (s *GradScaler) Enabled() bool {
 func (s *GradScaler) try(f func() error) error {
 	var failed error
 	if err := tenon.Try(func() {
-		if s.made(); !s.opt.Disabled {
+		if s.open(); !s.opt.Disabled {
 			failed = f()
 		}
 	}); err != nil {
@@ -149,7 +157,7 @@ func (s *GradScaler) try(f func() error) error {
 	return failed
 }
 
-// Close frees the state.
+// Close frees the state. Afterwards the scaler cannot be used.
 func (s *GradScaler) Close() {
 	if s == nil || s.opts == nil {
 		return
@@ -159,7 +167,7 @@ func (s *GradScaler) Close() {
 	for _, o := range s.order {
 		o.found.Close()
 	}
-	s.row, s.scale, s.opts, s.order = nil, nil, map[Optimizer]*scaled{}, nil
+	s.row, s.scale, s.opts, s.order, s.closed = nil, nil, map[Optimizer]*scaled{}, nil, true
 }
 
 // ready makes the state on x's device.
@@ -190,7 +198,7 @@ func stateOf(x *tenon.Exec, initial float64, growth int) (row, scale *tenon.Tens
 
 // Scale returns t times the scale, recorded for the backward pass as any product.
 func (s *GradScaler) Scale(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
-	s.made()
+	s.open()
 	if s.opt.Disabled {
 		return t
 	}
@@ -234,6 +242,10 @@ func (s *GradScaler) unscale(x *tenon.Exec, o Optimizer) *scaled {
 		fail(fault.Unsupported, "%T does not say which parameters it has; give it a method Params() iter.Seq[*nn.Param]", o)
 	}
 	core.Made((*core.Exec)(x), scalerName)
+	if f, ok := o.(filed); ok {
+		core.Check(scalerName, f.open(scalerName))
+		f.openParams(scalerName)
+	}
 	if s.row == nil {
 		fail(fault.Invalid, "Attempted unscale but the scale is nil. This may indicate your program did not use Scale on the loss or "+
 			"outputs earlier in the iteration: the scale is made by the first Scale; pass the loss to that, and its result to Backward")
@@ -297,7 +309,7 @@ func (s *GradScaler) with(o Optimizer, f func() error) error {
 // Step calls o.Step unless a gradient is infinite or NaN. It first divides the gradients by the scale if Unscale has not done so. An
 // optimizer of this package skips its step on the device; for any other, Step waits for the device to learn whether to call o.Step.
 func (s *GradScaler) Step(x *tenon.Exec, o Optimizer) error {
-	if s != nil && s.opt.Disabled && !isNil(o) {
+	if s != nil && s.opt.Disabled && !s.closed && !isNil(o) {
 		return o.Step(x)
 	}
 	return core.Spoil((*core.Exec)(x), s.with(o, func() error { return s.step(x, o) }))

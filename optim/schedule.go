@@ -77,6 +77,9 @@ func schedulable(op string, o Optimizer) error {
 	if o.Groups() == 0 {
 		return core.Refusal(op, fault.Invalid, "the optimizer has no parameters; use one that its New function returned")
 	}
+	if s, ok := o.(filed); ok {
+		return s.open(op)
+	}
 	return nil
 }
 

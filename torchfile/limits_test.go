@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"testing"
 
@@ -220,11 +221,22 @@ func TestSaveRefuses(t *testing.T) {
 	loop := torchfile.Tuple{nil}
 	loop[0] = loop
 	for want, v := range map[string]any{
-		`the key "a" twice`: &torchfile.Dict{Keys: []any{"a", "b", "a"}, Values: []any{1, 2, 3}},
-		"contains itself":   &torchfile.Dict{Keys: []any{loop}, Values: []any{1}},
+		`the key "a" twice`:              &torchfile.Dict{Keys: []any{"a", "b", "a"}, Values: []any{1, 2, 3}},
+		"the key 1 twice":                &torchfile.Dict{Keys: []any{1, int64(1)}, Values: []any{1, 2}},
+		"the key 1.5 twice":              &torchfile.Dict{Keys: []any{1.5, float32(1.5)}, Values: []any{1, 2}},
+		"the key true twice":             &torchfile.Dict{Keys: []any{1, true}, Values: []any{1, 2}},
+		"the key 9007199254740992 twice": &torchfile.Dict{Keys: []any{float64(1 << 53), 1 << 53}, Values: []any{1, 2}},
+		"twice, and only one":            &torchfile.Dict{Keys: []any{torchfile.Tuple{1}, torchfile.Tuple{true}}, Values: []any{1, 2}},
+		"the key nil twice":              &torchfile.Dict{Keys: []any{nil, nil}, Values: []any{1, 2}},
+		"contains itself":                &torchfile.Dict{Keys: []any{loop}, Values: []any{1}},
 	} {
 		if err := torchfile.Write(x, io.Discard, v); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
+	}
+	keys := []any{0, 1, "0", "1", "nil", nil, 0.5, 1e300, math.Inf(1), math.NaN(), math.NaN(), 1<<53 + 1, float64(1 << 53),
+		torchfile.Tuple{1}, torchfile.Tuple{1, 2}, torchfile.Tuple{12}, torchfile.Tuple{}}
+	if err := torchfile.Write(x, io.Discard, &torchfile.Dict{Keys: keys, Values: make([]any, len(keys))}); err != nil {
+		t.Error(err)
 	}
 }

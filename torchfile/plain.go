@@ -228,20 +228,66 @@ func (p *plainer) dict(d *Dict) (any, error) {
 		if out.Keys[i], err = p.in(".Keys["+strconv.Itoa(i)+"]", reflect.ValueOf(k)); err != nil {
 			return nil, err
 		}
-		switch key := out.Keys[i].(type) {
-		case nil, bool, int64, float64, Tuple:
-		case string:
-			if seen[key] {
-				return nil, p.refuse("is a dict that has the key %s twice, and only one of its values could be read; give each its own",
-					quote(key))
-			}
-			seen[key] = true
+		switch out.Keys[i].(type) {
+		case nil, bool, int64, float64, Tuple, string:
 		default:
 			return nil, p.refuse("is a dict with a %T as a key; use strings or numbers", k)
+		}
+		if form, ok := keyForm(out.Keys[i]); ok {
+			if seen[form] {
+				return nil, p.refuse("is a dict that has the key %s twice, and only one of its values could be read; give each its own",
+					show(out.Keys[i]))
+			}
+			seen[form] = true
 		}
 		if out.Values[i], err = p.in("["+show(out.Keys[i])+"]", reflect.ValueOf(d.Values[i])); err != nil {
 			return nil, err
 		}
 	}
 	return out, nil
+}
+
+// keyForm returns a text that keys of a dict have in common if and only if Python finds them equal, as it does 1, 1.0 and True. ok is false
+// for a key that equals no other one.
+func keyForm(key any) (form string, ok bool) {
+	switch k := key.(type) {
+	case nil:
+		return "nil", true
+	case bool:
+		if k {
+			return "1", true
+		}
+		return "0", true
+	case int64:
+		return strconv.FormatInt(k, 10), true
+	case *big.Int:
+		return k.String(), true
+	case float64:
+		switch {
+		case math.IsNaN(k):
+			return "", false
+		case math.IsInf(k, 0) || k != math.Trunc(k):
+			return strconv.FormatFloat(k, 'g', -1, 64), true
+		default:
+			whole, _ := big.NewFloat(k).Int(nil)
+			return whole.String(), true
+		}
+	case string:
+		return strconv.Quote(k), true
+	case []byte:
+		return "b" + strconv.Quote(string(k)), true
+	case Global:
+		return "global " + strconv.Quote(k.Module) + strconv.Quote(k.Name), true
+	case Tuple:
+		form = "("
+		for _, v := range k {
+			part, ok := keyForm(v)
+			if !ok {
+				return "", false
+			}
+			form += part + ","
+		}
+		return form + ")", true
+	}
+	return "", false
 }

@@ -385,13 +385,18 @@ func TestWaitsBesideCapture(t *testing.T) {
 // that names its line, and that nothing runs.
 func TestCaptureRefusesOuterExec(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
-		a := From(x, []float32{1})
+		a, h := From(x, []float32{1}), From(x.Host(), []float32{1})
+		u := leafOf(x, 3)
 		for name, f := range map[string]func(y *Exec){
-			"alone":  func(*Exec) { x.AddSInto(a, a, 1) },
-			"first":  func(y *Exec) { b := x.MulS(a, 2); y.AddSInto(b, b, 1) },
-			"mixed":  func(y *Exec) { b := y.MulS(a, 2); x.AddSInto(b, b, 1) },
-			"modes":  func(y *Exec) { b := y.MulS(a, 2); x.NoGrad().TF32(true).MulS(b, 1) },
-			"passed": func(*Exec) { _ = Try(func() { x.AddSInto(a, a, 1) }) },
+			"alone":    func(*Exec) { x.AddSInto(a, a, 1) },
+			"first":    func(y *Exec) { b := x.MulS(a, 2); y.AddSInto(b, b, 1) },
+			"mixed":    func(y *Exec) { b := y.MulS(a, 2); x.AddSInto(b, b, 1) },
+			"modes":    func(y *Exec) { b := y.MulS(a, 2); x.NoGrad().TF32(true).MulS(b, 1) },
+			"passed":   func(*Exec) { _ = Try(func() { x.AddSInto(a, a, 1) }) },
+			"host":     func(y *Exec) { y.MulS(a, 2); x.Host().AddSInto(h, h, 1) },
+			"its host": func(y *Exec) { y.MulS(a, 2); _ = Try(func() { y.Host().AddSInto(h, h, 1) }) },
+			"backward": func(y *Exec) { _ = x.Backward(y.Sum(y.Mul(u, u), nil, SumOpt{}), BackwardOpt{}) },
+			"grad":     func(y *Exec) { _, _ = x.Grad([]*Tensor{y.Sum(y.Mul(u, u), nil, SumOpt{})}, []*Tensor{u}, GradOpt{}) },
 		} {
 			_, err := x.Capture(f, CaptureOpt{})
 			wantError(t, err, fault.Capture, "not part of the graph", "order_test.go")
@@ -400,6 +405,10 @@ func TestCaptureRefusesOuterExec(t *testing.T) {
 			}
 		}
 		want(t, x, a, 1)
+		want(t, x.Host(), h, 1)
+		if u.Grad() != nil {
+			t.Error("a gradient was left")
+		}
 		// A backward pass runs on the streams of the forward calls, which may have been made outside.
 		w := leafOf(x, 3)
 		y := x.Mul(w, w)
@@ -413,6 +422,40 @@ func TestCaptureRefusesOuterExec(t *testing.T) {
 		if err := g.Close(); err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// TestCaptureRefusesWaits checks that a wait for the device in the captured function fails, and the capture with the same error alone,
+// which names the wait's line.
+func TestCaptureRefusesWaits(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		a := From(x, []float32{1})
+		var y *Exec
+		for name, wait := range map[string]func() error{
+			"stream":     func() error { return x.Stream().Synchronize() },
+			"its stream": func() error { return y.Stream().Synchronize() },
+			"device":     func() error { return x.Device().Synchronize() },
+			"query":      func() error { _, err := x.Stream().Query(); return err },
+			"close a fork": func() error {
+				f, err := x.Fork()
+				if err != nil {
+					return err
+				}
+				return f.Close()
+			},
+		} {
+			var inner error
+			_, err := x.Capture(func(c *Exec) {
+				y = c
+				y.AddSInto(a, a, 1)
+				inner = wait()
+			}, CaptureOpt{})
+			wantError(t, err, fault.Capture, "cannot be waited for in a capture", "order_test.go")
+			if inner == nil || inner.Error() != err.Error() || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%s: the wait gives %v, and the capture %v", name, inner, err)
+			}
+		}
+		want(t, x, a, 1)
 	})
 }
 

@@ -398,7 +398,7 @@ func (f *frame) operand(i int, t *Tensor) *Tensor {
 	}
 	t.usedBy(f.x.s)
 	if t.closed.Load() {
-		f.fail(fault.Closed, operandClosed, describe(t))
+		f.fail(fault.Closed, "the operand %s", t.whyClosed())
 	}
 	if t.st.deferral() != 0 {
 		f.check(f.x.s.barred(t, false))
@@ -594,7 +594,7 @@ func (t *Tensor) alias() *Tensor {
 // checkDst refuses a destination that cannot take the result.
 func (f *frame) checkDst(d *Tensor, dt dtype.DType, shape []int) {
 	if d.closed.Load() {
-		f.fail(fault.Closed, "the destination %s was closed", describe(d))
+		f.fail(fault.Closed, "the destination %s", d.whyClosed())
 	}
 	if f.row.flags&flagForeign == 0 && d.st.locked != nil {
 		f.check(d.st.settled())

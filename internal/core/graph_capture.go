@@ -179,6 +179,9 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 		err = c.refused
 	}
 	if err == nil {
+		err = rc.Refused()
+	}
+	if err == nil {
 		err = rc.JoinAll()
 	}
 	if err == nil {
@@ -214,11 +217,14 @@ func (c *capture) end(s *session) {
 
 // Before brings the call's stream into the capture. A capture is a tap, in front of the session's own.
 func (c *capture) Before(f *Frame) bool {
-	if c.x.m.stream.Device() == f.x.m.stream.Device() {
+	switch {
+	case c.x.m.stream.Device() == f.x.m.stream.Device():
 		c.reach(f)
 		if f.op == nil {
 			f.beginProfiled(c.notes)
 		}
+	case f.row.flags&flagForeign == 0:
+		c.outside(f.fail, f.x.m.stream)
 	}
 	return c.inner != nil && c.inner.Before(f)
 }
@@ -277,16 +283,25 @@ func (c *capture) reach(f *frame) {
 	f.check(st.Device().Lost()) // which ends the capture
 	from := c.source(f)
 	if from == nil || f.x.m.manual || st == c.outer && f.x.s.run == nil {
-		err := Try(func() {
-			f.fail(fault.Capture, "the operation is on stream %d, which is not part of the graph that is captured, so that it would "+
-				"run now; use the Exec that the captured function is given", st.ID())
-		})
-		if c.refused == nil {
-			c.refused = err
-		}
-		panic(err)
+		c.outside(f.fail, st)
 	}
 	f.check(c.rc.Join(st, from))
+}
+
+// outside makes the capture, and by fail the call, fail with the error of a call whose work is on st.
+func (c *capture) outside(fail func(kind fault.Kind, format string, args ...any), st *rt.Stream) {
+	err := Try(func() {
+		if st.Device() != c.x.m.stream.Device() {
+			fail(fault.Capture, "the operation is on %s, which is not part of the graph that is captured, so that it would run now; do it "+
+				"before or after the capture", st.Device())
+		}
+		fail(fault.Capture, "the operation is on stream %d, which is not part of the graph that is captured, so that it would run now; use "+
+			"the Exec that the captured function is given", st.ID())
+	})
+	if c.refused == nil {
+		c.refused = err
+	}
+	panic(err)
 }
 
 // source returns a stream with recorded work that the operation must come after, or nil.

@@ -108,7 +108,7 @@ type ToOpt struct {
 func (x *Exec) To(t *Tensor, opt ToOpt) *Tensor {
 	switch {
 	case t.closed.Load():
-		x.fail("To", fault.Closed, nil, "the tensor %s was closed", describe(t))
+		x.fail("To", fault.Closed, nil, "the tensor %s", t.whyClosed())
 	case t.st.dev == x.m.stream.Device():
 		return t
 	}

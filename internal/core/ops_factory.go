@@ -116,7 +116,7 @@ var opRead, opWrite = rt.RegisterOp("Bytes"), rt.RegisterOp("FromBytes")
 func (x *Exec) readBytes(t *Tensor, b []byte) error {
 	t.usedBy(x.s)
 	if t.closed.Load() {
-		return fault.New(fault.Closed, "the tensor %s was closed", describe(t))
+		return fault.New(fault.Closed, "the tensor %s", t.whyClosed())
 	}
 	if len(b) == 0 {
 		return nil

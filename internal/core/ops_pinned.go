@@ -166,7 +166,7 @@ func (x *Exec) PinMemory(t *Tensor) *Tensor {
 	dev := x.m.stream.Device()
 	switch {
 	case t.closed.Load():
-		x.fail("PinMemory", fault.Closed, nil, "the tensor %s was closed", describe(t))
+		x.fail("PinMemory", fault.Closed, nil, "the tensor %s", t.whyClosed())
 	case !t.st.dev.Host:
 		x.fail("PinMemory", fault.Invalid, nil,
 			"cannot pin %s of %s: only tensors of the processor can be pinned; copy it with x.Host().To", describe(t), t.st.dev)
@@ -215,7 +215,7 @@ func (x *Exec) UnregisterHost(t *Tensor) error {
 func (x *Exec) registrable(t *Tensor) ([]byte, error) {
 	switch {
 	case t.closed.Load():
-		return nil, fault.New(fault.Closed, "the tensor %s was closed", describe(t))
+		return nil, fault.New(fault.Closed, "the tensor %s", t.whyClosed())
 	case !t.st.dev.Host || x.m.stream.Device().Host:
 		return nil, fault.New(fault.Invalid, "memory of the processor is registered for a GPU; the tensor is on %s and the Exec on %s",
 			t.st.dev, x.m.stream.Device())

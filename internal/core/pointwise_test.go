@@ -100,7 +100,7 @@ func TestPointwiseRefusals(t *testing.T) {
 		refused(fault.Invalid, "only supports a 0-dimensional value tensor, but got tensor with 1 dimension", func() {
 			x.MaskedFill(f, b, f)
 		})
-		refused(fault.Invalid, "value cannot be converted to type int without overflow", func() { x.MaskedFillS(n, b, math.NaN()) })
+		refused(fault.Invalid, "is out of range for int32", func() { x.MaskedFillS(n, b, math.NaN()) })
 		refused(fault.Invalid, "at least one of min and max must not be nil", func() { x.Clamp(f, nil, nil) })
 		refused(fault.Invalid, "result type float32 can't be cast to the desired output type int32 of the destination int32[2]; "+
 			"give it one of type float32", func() { x.AddScaledInto(n, f, f, 1) })

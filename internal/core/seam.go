@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"tenon.dev/fault"
 	"tenon.dev/internal/rt"
 )
@@ -99,6 +100,18 @@ func Assign(op string, ts []*Tensor, vs []float64) error {
 
 // Closed reports whether t was closed.
 func Closed(t *Tensor) bool { return t.closed.Load() }
+
+// OpenParam panics with an error of op if t, the tensor of the parameter called name, was closed. An empty name is unknown.
+func OpenParam(op, name string, t *Tensor) {
+	if t == nil || !t.closed.Load() {
+		return
+	}
+	what := describe(t)
+	if name != "" {
+		what = fmt.Sprintf("%s (%s)", name, what)
+	}
+	panicAt(op, fault.Closed, "the parameter %s was closed; close parameters after the last use of them", what)
+}
 
 // Capturing reports whether x's session is capturing a graph.
 func Capturing(x *Exec) bool {

@@ -57,9 +57,11 @@ type session struct {
 	gate    gate
 	dev     *rt.Device
 	derived map[mode]*Exec
-	scope   *scope
-	spare   []*scope
-	frames  []*frame
+	// known lists the Execs of derived, for goroutines that may not enter the session.
+	known  atomic.Pointer[known]
+	scope  *scope
+	spare  []*scope
+	frames []*frame
 	// lists holds the operands of the last operation over lists, for reuse.
 	lists foreachOperands
 	// which, ints and floats are buffers for reuse.
@@ -107,6 +109,12 @@ type session struct {
 	// change is the Together under way, or nil; it then points to together. alone is the change of an operation outside a Together.
 	change          *change
 	together, alone change
+}
+
+// known is an Exec of a session, before the next.
+type known struct {
+	x    *Exec
+	next *known
 }
 
 // String describes the Exec, such as "Exec on NVIDIA H200, stream 3, no grad, autocast bfloat16". It reads nothing that other calls change.
@@ -161,6 +169,9 @@ func (x *Exec) with(m mode) *Exec {
 	if y == nil {
 		y = &Exec{s: x.s, m: m, kin: kin}
 		kin[m] = y
+		if m.owned == (owned{}) { // any other may be dropped
+			x.s.known.Store(&known{y, x.s.known.Load()})
+		}
 	}
 	return y
 }
@@ -258,7 +269,7 @@ func (x *Exec) TF32Enabled() bool { return x.m.tf32 }
 func (x *Exec) UsePool(p *rt.MemPool) *Exec {
 	x.usable("UsePool")
 	if p != nil {
-		x.check("UsePool", p.Usable())
+		x.check("UsePool", p.Open())
 	}
 	if p != nil && p.Device() != x.Device() {
 		here, there := rt.Apart(x.Device(), p.Device())
@@ -332,7 +343,7 @@ func (x *Exec) WaitStream(st *rt.Stream) error {
 // RecordStream tells the allocator that st uses t, so that t's memory is not reused before st's current work is done.
 func (x *Exec) RecordStream(t *Tensor, st *rt.Stream) error {
 	if t.closed.Load() {
-		return fault.New(fault.Closed, "the tensor %s was closed", describe(t))
+		return fault.New(fault.Closed, "the tensor %s", t.whyClosed())
 	}
 	if err := st.Usable(); err != nil {
 		return err

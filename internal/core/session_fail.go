@@ -78,7 +78,23 @@ func notGiven(op string, i int, t *Tensor) {
 	case t.st == nil:
 		panicAt(op, fault.Invalid, operandZero, i)
 	}
-	panicAt(op, fault.Closed, operandClosed, describe(t))
+	panicAt(op, fault.Closed, "the operand %s", t.whyClosed())
+}
+
+// open panics with an error of op, a method of t that needs no session, if t was closed.
+func (t *Tensor) open(op string) {
+	if t.closed.Load() {
+		panicAt(op, fault.Closed, "the tensor %s", t.whyClosed())
+	}
+}
+
+// whyClosed describes t, which was closed, and says what may help. A scope that closes a tensor too early may be another goroutine's.
+func (t *Tensor) whyClosed() string {
+	if t.closed.withScope() {
+		return describe(t) + " was closed at the end of its scope; keep it with Keep or, if another goroutine opened the scope, give " +
+			"each goroutine its own Exec with Fork"
+	}
+	return describe(t) + " was closed; keep it with Keep, or use it within its scope"
 }
 
 // Located returns err, an error of the face's method op, with the operation and the caller's line filled in where they are missing.
@@ -112,9 +128,8 @@ func panicAt(op string, kind fault.Kind, format string, args ...any) {
 
 // The messages for operands that are no usable tensors.
 const (
-	operandNil    = "operand %d is nil; give it a tensor"
-	operandZero   = "operand %d is a zero Tensor; use one that an operation returned"
-	operandClosed = "the operand %s was closed; keep it with Keep, or use it within its scope"
+	operandNil  = "operand %d is nil; give it a tensor"
+	operandZero = "operand %d is a zero Tensor; use one that an operation returned"
 )
 
 // fail panics with an error of an operation that has no frame.

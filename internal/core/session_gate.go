@@ -13,10 +13,11 @@ import (
 	"tenon.dev/internal/origin"
 )
 
-// A session is used by one goroutine at a time, and the gate detects violations. Go gives goroutines no identity, so the gate knows none:
-// it is closed while a goroutine is inside the library with the session, and open while the library calls a function of the program,
-// whichever goroutine uses the session from there. It detects two calls that overlap in time and, by levels, calls of functions that are
-// not properly nested. Goroutines that take turns, each with whole calls, do no harm to the session and are not detected.
+// A session is used by one goroutine at a time, and the gate detects violations. It asks whether somebody is inside, and not who: it is
+// closed while a goroutine is inside the library with the session, and open while the library calls a function of the program, whichever
+// goroutine uses the session from there. It detects two calls that overlap in time and, by levels, calls of functions that are
+// not properly nested. Goroutines that take turns, each with whole calls, do no harm to the session and are not detected, although what one
+// makes while another one's scope is open ends with that scope.
 
 // gate guards everything that touches a session. Whatever enters a session closes it before it reads any other field, and the functions
 // below core's methods rely on that. Its fields other than in, waiting, visitor and torn belong to the goroutine inside.
@@ -128,7 +129,7 @@ func (s *session) enterSlow(op string) {
 		return
 	}
 	// If patience is over, the other goroutine tears the session when it leaves, because this one is still counted as waiting.
-	other := onlyOther()
+	other := s.otherInside()
 	if t := g.torn.Load(); t != nil {
 		other = t.inside
 	}
@@ -308,7 +309,7 @@ func reentered() bool {
 }
 
 // around are functions of this package that stacks show but that are no part of an operation.
-var around = []string{"Enter(", "(*session).in(", "Try("}
+var around = []string{"Enter(", "(*session).in(", "Try(", "Own("}
 
 // midway reports whether the innermost call of this package in a stack is that of an operation. A function of the seam that has only called
 // Enter does not count yet.
@@ -334,19 +335,51 @@ func midway(stack string) bool {
 	return literal
 }
 
-// onlyOther returns the program's line of the only other goroutine that is in the middle of an operation, or "" if there are several.
-func onlyOther() string {
-	found := ""
+// otherInside returns the program's line of the goroutine that is in the middle of an operation of s, or "" if nothing tells it from
+// goroutines in operations of other sessions.
+func (s *session) otherInside() string {
+	var all, ours []string
 	for _, stack := range stacks(true)[1:] {
 		text := string(stack)
 		if !midway(text) || strings.Contains(text, "core.(*session).wait(") {
 			continue
 		}
-		if found != "" {
-			return ""
-		}
 		_, frames, _ := strings.Cut(text, "\n")
-		found = origin.In(frames)
+		line := origin.In(frames)
+		all = append(all, line)
+		if s.shown(frames) {
+			ours = append(ours, line)
+		}
 	}
-	return found
+	if len(ours) == 1 {
+		return ours[0]
+	}
+	if len(all) == 1 {
+		return all[0]
+	}
+	return ""
+}
+
+// shown reports whether the operation in the stack frames has s or one of its Execs as an argument. Arguments with a question mark may be
+// what an earlier call left there.
+func (s *session) shown(frames string) bool {
+	marks := map[string]bool{fmt.Sprintf("%p", s): true}
+	for k := s.known.Load(); k != nil; k = k.next {
+		marks[fmt.Sprintf("%p", k.x)] = true
+	}
+	for line := range strings.Lines(frames) {
+		name, ok := strings.CutPrefix(line, "tenon.dev/internal/core.")
+		if !ok {
+			continue
+		}
+		if strings.HasPrefix(name, "(*level).run(") { // what is below is another call
+			return false
+		}
+		args := name[strings.LastIndexByte(name, '(')+1:]
+		if slices.ContainsFunc(strings.FieldsFunc(args, func(r rune) bool { return strings.ContainsRune(" ,{})\n", r) }),
+			func(arg string) bool { return marks[arg] }) {
+			return true
+		}
+	}
+	return false
 }

@@ -216,19 +216,24 @@ func (g *gate) resume() {
 	}
 }
 
-// lifetime is the state of a handle: whether it is closed, and whether sessions with another number than its maker's have used it.
+// lifetime is the state of a handle: whether it is closed, whether the end of its scope did that, and whether sessions with another number
+// than its maker's have used it.
 type lifetime struct{ bits atomic.Uint32 }
 
 const (
 	isClosed = 1 << iota
 	usedElsewhere
+	scopeEnded
 )
 
 // Load reports whether the handle is closed.
 func (l *lifetime) Load() bool { return l.bits.Load()&isClosed != 0 }
 
-// end closes the handle, and reports whether it was closed before.
-func (l *lifetime) end() bool { return l.bits.Or(isClosed)&isClosed != 0 }
+// end closes the handle, with further bits how, and reports whether it was closed before.
+func (l *lifetime) end(how uint32) bool { return l.bits.Or(isClosed|how)&isClosed != 0 }
+
+// withScope reports whether the end of a scope closed the handle.
+func (l *lifetime) withScope() bool { return l.bits.Load()&scopeEnded != 0 }
 
 // elsewhere reports whether sessions with other numbers have used the handle.
 func (l *lifetime) elsewhere() bool { return l.bits.Load()&usedElsewhere != 0 }

@@ -54,7 +54,7 @@ func (s *session) pop() {
 	sc.list = sc.list[:0]
 	for i, t := range list {
 		if t.scope == sc {
-			t.close()
+			t.closeAs(scopeEnded)
 		}
 		list[i] = nil
 	}

@@ -167,6 +167,9 @@ type retained struct {
 
 func (x *Exec) backward(op string, roots, inputs []*Tensor, opt GradOpt) []*Tensor {
 	s, grads := x.s, opt.Gradients
+	if c, st := x.recording(), x.m.stream; c != nil && st == c.outer && s.run == nil && !c.rc.Records(st) {
+		c.outside(func(kind fault.Kind, format string, args ...any) { x.fail(op, kind, roots, format, args...) }, st)
+	}
 	opt.RetainGraph = opt.RetainGraph || opt.CreateGraph
 	r := s.newRun()
 	r.x, r.last, r.op, r.opt, r.outer = x, x, op, opt, s.run

@@ -69,6 +69,7 @@ func without[T comparable](list []T, h T) []T {
 // gradient that they see is valid during the call. remove unregisters h. t must require grad. A hook belongs to t's current value: it still
 // sees the gradient of that value after t is changed in place.
 func (t *Tensor) RegisterHook(h func(x *Exec, g *Tensor) *Tensor) (remove func()) {
+	t.open("RegisterHook")
 	t.settle("RegisterHook")
 	switch {
 	case t.node != nil:
@@ -87,6 +88,7 @@ func (t *Tensor) RegisterHook(h func(x *Exec, g *Tensor) *Tensor) (remove func()
 // RegisterPostAccumulateGradHook makes every backward pass call h with the leaf t after t's gradient was accumulated, so that an optimizer
 // can use the gradient and drop it at once. remove unregisters h.
 func (t *Tensor) RegisterPostAccumulateGradHook(h func(x *Exec, t *Tensor)) (remove func()) {
+	t.open("RegisterPostAccumulateGradHook")
 	switch {
 	case t.node != nil:
 		panicAt("RegisterPostAccumulateGradHook", fault.Invalid,
@@ -104,6 +106,7 @@ func (t *Tensor) RegisterPostAccumulateGradHook(h func(x *Exec, t *Tensor)) (rem
 // the one that the hooks of t return; it follows t through changes in place, and is closed with t. On a leaf RetainGrad does nothing. t
 // must require grad.
 func (t *Tensor) RetainGrad() {
+	t.open("RetainGrad")
 	t.settle("RetainGrad")
 	switch {
 	case t.node != nil:

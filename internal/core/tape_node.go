@@ -299,6 +299,7 @@ func (t *Tensor) SetRequiresGrad(on bool) *Tensor { return RequireGrad("SetRequi
 
 // RequireGrad is SetRequiresGrad for the function op of a package above the face.
 func RequireGrad(op string, t *Tensor, on bool) *Tensor {
+	t.open(op)
 	t.settle(op)
 	switch {
 	case !on && t.node == nil:
@@ -330,6 +331,7 @@ func (t *Tensor) Grad() *Tensor {
 
 // SetGrad replaces the accumulated gradient; nil drops it. The leaf takes ownership of g.
 func (t *Tensor) SetGrad(g *Tensor) {
+	t.open("SetGrad")
 	if t.leaf == nil {
 		panicAt("SetGrad", fault.Invalid, "%s is not a leaf that requires grad", describe(t))
 	}

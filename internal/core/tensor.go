@@ -143,7 +143,7 @@ func describe(t *Tensor) string {
 
 // Close releases the handle at once; the memory is freed with its last handle, view or saved use. Closing twice does nothing.
 func (t *Tensor) Close() {
-	if t == nil || t.st == nil || t.closed.end() {
+	if t == nil || t.st == nil || t.closed.end(0) {
 		return
 	}
 	// If another goroutine is in the scope's session, or has torn it, the scope keeps the handle; closing it again then frees nothing.
@@ -157,8 +157,11 @@ func (t *Tensor) Close() {
 }
 
 // close is Close for the library, within the session.
-func (t *Tensor) close() {
-	if t == nil || t.st == nil || t.closed.end() {
+func (t *Tensor) close() { t.closeAs(0) }
+
+// closeAs is close with further bits for the handle's state.
+func (t *Tensor) closeAs(how uint32) {
+	if t == nil || t.st == nil || t.closed.end(how) {
 		return
 	}
 	if sc := t.scope; sc != nil {

@@ -207,7 +207,7 @@ func (d *Device) synchronize() (issued [MaxStreams]uint64, err error) {
 	}
 	defer d.leave(t)
 	if err := d.wait(t); err != nil {
-		return issued, d.Check(err, "the device could not be waited for")
+		return issued, d.checkAlloc(err, "the device could not be waited for")
 	}
 	for s := range d.allStreams {
 		s.finished(issued[s.id])

@@ -34,6 +34,13 @@ func (e *Event) Usable() error {
 	return nil
 }
 
+// Closed reports whether the event was closed.
+func (e *Event) Closed() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.closed
+}
+
 // Device returns the event's device.
 func (e *Event) Device() *Device { return e.dev }
 

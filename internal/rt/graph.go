@@ -49,6 +49,8 @@ type Capture struct {
 	thread driver.Thread
 	owner  uint64 // the thread's number, which only the thread itself can ask for
 	spec   CaptureSpec
+	// refused is the error of the first wait for the device in the captured function.
+	refused atomic.Pointer[fault.Error]
 	// streams are the streams that it records, in the order in which they joined. Any goroutine may make one join, with mu held.
 	mu      sync.Mutex
 	streams []*Stream

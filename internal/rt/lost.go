@@ -99,6 +99,14 @@ func (d *Device) Lost() error {
 	return nil
 }
 
+// Gone returns the error that the device was closed, or is about to be, even if it was lost before; else nil.
+func (d *Device) Gone() error {
+	if d.closing.Load() {
+		return d.errClosed()
+	}
+	return nil
+}
+
 // Closing reports whether the device was closed, or is about to be.
 func (d *Device) Closing() bool { return d.closing.Load() }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/alloc"
@@ -12,8 +13,9 @@ import (
 
 // MemPool is a private pool of a device's memory that the program holds. It is safe for concurrent use.
 type MemPool struct {
-	dev *Device
-	id  alloc.PoolID
+	dev    *Device
+	id     alloc.PoolID
+	closed atomic.Bool
 }
 
 // Source provides a pool's memory in place of the driver.
@@ -51,6 +53,17 @@ func (p *MemPool) Usable() error {
 	return nil
 }
 
+// Open returns why no memory can be taken from the pool, or nil.
+func (p *MemPool) Open() error {
+	if err := p.Usable(); err != nil {
+		return err
+	}
+	if p.closed.Load() {
+		return fault.New(fault.Closed, "the pool was closed; close it after the last use of it, or make another with NewMemPool")
+	}
+	return nil
+}
+
 // Device returns the pool's device.
 func (p *MemPool) Device() *Device { return p.dev }
 
@@ -59,6 +72,9 @@ func (p *MemPool) ID() alloc.PoolID { return p.id }
 
 // Alloc is Device.Alloc from the pool.
 func (p *MemPool) Alloc(n uint64, s alloc.Stream) (*alloc.Block, error) {
+	if p.closed.Load() && !p.dev.Closing() {
+		return nil, p.Open()
+	}
 	return p.dev.allocFrom(p.id, n, s)
 }
 
@@ -73,6 +89,7 @@ func (p *MemPool) Close() error {
 		return nil
 	}
 	d.pools = slices.Delete(d.pools, i, i+1)
+	p.closed.Store(true)
 	if _, err := d.FreeLoose(); err != nil {
 		return err
 	}

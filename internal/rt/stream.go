@@ -287,7 +287,7 @@ func (s *Stream) Recording() bool { return s.capture.Load() != nil }
 func (s *Stream) Query() (ok bool, err error) {
 	seq := s.Seq()
 	d := s.dev
-	err = d.undisturbed(s, func(t driver.Thread) error {
+	err = d.undisturbed("Query", s, func(t driver.Thread) error {
 		ok, err = d.dev.StreamQuery(t, s.handle)
 		return err
 	}, func(t driver.Thread, e driver.Event) error {
@@ -297,7 +297,7 @@ func (s *Stream) Query() (ok bool, err error) {
 	if ok {
 		s.finished(seq)
 	}
-	return ok, d.Check(err, "the stream could not be queried")
+	return ok, d.checkAlloc(err, "the stream could not be queried")
 }
 
 // Synchronize waits until all work of s is done.
@@ -305,9 +305,10 @@ func (s *Stream) Synchronize() error {
 	d := s.dev
 	d.trace(streamSynchronization, uint64(s.handle), 0)
 	seq := s.Seq()
-	err := d.undisturbed(s, func(t driver.Thread) error { return d.dev.StreamSynchronize(t, s.handle) }, d.dev.EventSynchronize)
+	wait := func(t driver.Thread) error { return d.dev.StreamSynchronize(t, s.handle) }
+	err := d.undisturbed("Synchronize", s, wait, d.dev.EventSynchronize)
 	if err != nil {
-		return d.Check(err, "the stream could not be waited for")
+		return d.checkAlloc(err, "the stream could not be waited for")
 	}
 	s.finished(seq)
 	return d.failed(func() error { return d.dev.StreamFailed(s.handle) }, func(o *Stream) uint64 {

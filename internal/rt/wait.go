@@ -1,22 +1,25 @@
 package rt
 
 import (
+	"fmt"
 	"slices"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/driver"
+	"tenon.dev/internal/origin"
 )
 
 // While a graph is captured, a call that waits for the device breaks the capture, whichever thread makes it. Other threads then wait for
 // events of the streams that are not captured.
 
-// disturbs reports whether a device wait on thread t would break a capture of that thread, and one of other threads.
-func (d *Device) disturbs(t driver.Thread) (own, others bool) {
+// disturbs returns the capture of thread t that a device wait on it would break, or nil, and reports whether it would break one of other
+// threads.
+func (d *Device) disturbs(t driver.Thread) (own *Capture, others bool) {
 	d.capturesMu.Lock()
 	defer d.capturesMu.Unlock()
 	for _, c := range d.captures {
 		if c.owner == t.ID() {
-			own = true
+			own = c
 		} else {
 			others = true
 		}
@@ -24,17 +27,35 @@ func (d *Device) disturbs(t driver.Thread) (own, others bool) {
 	return own, others
 }
 
+// refuse returns the error of op, which would wait for what or query it, in the function that c captures. The driver would break the
+// capture, without a line; instead the capture fails with this error.
+func (c *Capture) refuse(op, what string) error {
+	e := fault.New(fault.Capture, "%s cannot be waited for in a capture, whose work only replays run; wait before or after it", what)
+	e.Op = op
+	e.File, e.Line = origin.Here()
+	c.refused.CompareAndSwap(nil, e)
+	return e
+}
+
+// Refused returns the error of the first wait for the device in the function that c captures, or nil.
+func (c *Capture) Refused() error {
+	if e := c.refused.Load(); e != nil {
+		return e
+	}
+	return nil
+}
+
 // wait waits for all work of the device. On a thread that captures, it returns an error.
 func (d *Device) wait(t driver.Thread) error {
 	d.quiet.RLock()
 	own, others := d.disturbs(t)
-	if !others {
+	switch {
+	case own != nil:
+		d.quiet.RUnlock()
+		return own.refuse("Synchronize", "the device")
+	case !others:
 		defer d.quiet.RUnlock()
 		return d.dev.Synchronize(t)
-	}
-	if own {
-		d.quiet.RUnlock()
-		return fault.New(fault.Capture, "the device cannot be waited for in a capture; wait before or after it")
 	}
 	events := make([]driver.Event, 0, MaxStreams)
 	defer func() {
@@ -81,16 +102,22 @@ func (s *Stream) marked() (e driver.Event, ok bool, err error) {
 	return e, true, s.dev.dev.EventRecord(e, s.handle)
 }
 
-// undisturbed queries s or waits for it with call or, if that would break a capture of another thread, with like, which does the same for
-// an event.
-func (d *Device) undisturbed(s *Stream, call func(t driver.Thread) error, like func(t driver.Thread, e driver.Event) error) error {
+// undisturbed queries s or waits for it, for op, with call or, if that would break a capture of another thread, with like, which does the
+// same for an event.
+func (d *Device) undisturbed(op string, s *Stream, call func(t driver.Thread) error,
+	like func(t driver.Thread, e driver.Event) error) error {
 	t, err := d.enter()
 	if err != nil {
 		return err
 	}
 	defer d.leave(t)
 	d.quiet.RLock()
-	if _, others := d.disturbs(t); !others {
+	own, others := d.disturbs(t)
+	switch {
+	case own != nil && (own.spec.Mode != CaptureRelaxed || s.capture.Load() == own):
+		d.quiet.RUnlock()
+		return own.refuse(op, fmt.Sprintf("stream %d", s.id))
+	case !others:
 		defer d.quiet.RUnlock()
 		return call(t)
 	}

@@ -35,6 +35,6 @@
 //
 // # Inline
 //
-// [CPU] is the inline configuration: each call runs before it returns, there is no capacity limit, and a kernel's fault is the error of the
-// call that launched it, and of no other.
+// [CPU] is the inline configuration: each call runs before it returns, its capacity is the machine's memory, and a kernel's fault is the
+// error of the call that launched it, and of no other.
 package hostsim

@@ -81,8 +81,8 @@ func newMemory(o *Options, ordinal int, m *machine) *memory {
 	mem := &memory{host: &m.host, capacity: o.Capacity, policy: o.Addresses, plain: m.inline, spread: 1,
 		free:  spans{{first, first + addressSpace}},
 		large: map[uint64]backing{}, ranges: map[uint64]*reservation{}, small: map[uint64]*slab{}}
-	if m.inline {
-		mem.capacity = 0
+	if m.inline { // the system would give more than there is, and end the process when that is used
+		mem.capacity = hostMemoryBytes()
 	}
 	if m.check != nil {
 		mem.spread = 2
