@@ -295,8 +295,8 @@ func (c *capture) outside(fail func(kind fault.Kind, format string, args ...any)
 			fail(fault.Capture, "the operation is on %s, which is not part of the graph that is captured, so that it would run now; do it "+
 				"before or after the capture", st.Device())
 		}
-		fail(fault.Capture, "the operation is on stream %d, which is not part of the graph that is captured, so that it would run now; use "+
-			"the Exec that the captured function is given", st.ID())
+		fail(fault.Capture, "the operation is on stream %d, which is not part of the graph that is captured, so that it would run now; "+
+			"use the Exec that the captured function is given", st.ID())
 	})
 	if c.refused == nil {
 		c.refused = err
