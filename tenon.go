@@ -56,6 +56,9 @@ type Tensor core.Tensor
 // Zero is 0 in an option whose 0 stands for a default: optim.AdamOpt{WeightDecay: tenon.Zero}.
 const Zero = core.Zero
 
+// Exactly returns the option that means v, for a number that a program computes: v, or Zero if that is 0.
+func Exactly(v float64) float64 { return core.Exactly(v) }
+
 // Error is the error of every failed operation. Find it with errors.As. Its fields are
 //
 //	Kind     fault.Kind // what the caller can do about it, such as OutOfMemory

@@ -11,7 +11,7 @@ import (
 
 // AddCMulOpt are the options of AddCMul and AddCDiv. The zero value is PyTorch's default.
 type AddCMulOpt struct {
-	// Value is the factor of the product or quotient; 0 means 1.
+	// Value is the factor of the product or quotient; 0 means 1, and tenon.Exactly passes on a computed number.
 	Value float64
 }
 
@@ -559,7 +559,7 @@ func (x *Exec) Add(a *Tensor, b *Tensor) *Tensor {
 }
 
 // AddBMM returns beta*in + alpha*(the sum of the products of the matrices of a [B, M, K] and b [B, K, N]), in broadcast to [M, N]. With
-// beta 0, in is not read.
+// tenon.Zero as Beta, in is not read.
 func (x *Exec) AddBMM(in *Tensor, a *Tensor, b *Tensor, opt ...AddMMOpt) *Tensor {
 	cx := x.enter("AddBMM", in, a, b)
 	defer core.Leave(cx)
@@ -634,7 +634,7 @@ func (x *Exec) AddInto(dst *Tensor, a *Tensor, b *Tensor) {
 	cx.AddInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b))
 }
 
-// AddMM returns beta*in + alpha*(a x b) for a [M, K], b [K, N] and in broadcast to [M, N]. With beta 0, in is not read.
+// AddMM returns beta*in + alpha*(a x b) for a [M, K], b [K, N] and in broadcast to [M, N]. With tenon.Zero as Beta, in is not read.
 func (x *Exec) AddMM(in *Tensor, a *Tensor, b *Tensor, opt ...AddMMOpt) *Tensor {
 	cx := x.enter("AddMM", in, a, b)
 	defer core.Leave(cx)
@@ -670,7 +670,7 @@ func (x *Exec) AddMMCInto(dst *Tensor, in *Tensor, a *Tensor, b *Tensor, opt ...
 	})
 }
 
-// AddMV returns beta*in + alpha*(a x v) for a [M, K], v [K] and in broadcast to [M]. With beta 0, in is not read.
+// AddMV returns beta*in + alpha*(a x v) for a [M, K], v [K] and in broadcast to [M]. With tenon.Zero as Beta, in is not read.
 func (x *Exec) AddMV(in *Tensor, a *Tensor, v *Tensor, opt ...AddMMOpt) *Tensor {
 	cx := x.enter("AddMV", in, a, v)
 	defer core.Leave(cx)
@@ -688,8 +688,8 @@ func (x *Exec) AddMVInto(dst *Tensor, in *Tensor, a *Tensor, v *Tensor, opt ...A
 	})
 }
 
-// AddR returns beta*in + alpha*(the outer product of a and b) for vectors a [M], b [N] and in broadcast to [M, N]. With beta 0, in is not
-// read. For bools + is or and * is and.
+// AddR returns beta*in + alpha*(the outer product of a and b) for vectors a [M], b [N] and in broadcast to [M, N]. With tenon.Zero as Beta,
+// in is not read. For bools + is or and * is and.
 func (x *Exec) AddR(in *Tensor, a *Tensor, b *Tensor, opt ...AddMMOpt) *Tensor {
 	cx := x.enter("AddR", in, a, b)
 	defer core.Leave(cx)
@@ -985,7 +985,7 @@ func (x *Exec) AvgPool2d(t *Tensor, kernel [2]int, opt ...AvgPoolOpt) *Tensor {
 	return (*Tensor)(cx.AvgPool2d((*core.Tensor)(t), kernel, core.AvgPoolOpt(only)))
 }
 
-// BAddBMM returns beta*in + alpha*(a x b) for a [B, M, K], b [B, K, N] and in broadcast to [B, M, N]. With beta 0, in is not read.
+// BAddBMM returns beta*in + alpha*(a x b) for a [B, M, K], b [B, K, N] and in broadcast to [B, M, N]. With tenon.Zero as Beta, in is not read.
 func (x *Exec) BAddBMM(in *Tensor, a *Tensor, b *Tensor, opt ...AddMMOpt) *Tensor {
 	cx := x.enter("BAddBMM", in, a, b)
 	defer core.Leave(cx)

@@ -180,7 +180,7 @@ func TestNorms(t *testing.T) {
 		wantFloats(t, x, rms.Forward(x, in), 1/q, 3/q, 2/q, 6/q)
 		wantFloats(t, x, group.Forward(x, in), -1, 1, -1, 1)
 		wantFloats(t, x, plain.Forward(x, x.View(in, 1, 2, 2)), -2/d, 0, -1/d, 3/d)
-		wantError(t, func() { nn.NewGroupNorm(x, 3, 4) }, "3 groups")
+		wantError(t, func() { nn.NewGroupNorm(x, 3, 4) }, "3 equal groups")
 	})
 }
 

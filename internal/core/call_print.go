@@ -110,12 +110,13 @@ func (m *callMode) print(b *strings.Builder) {
 // String prints the number; a whole number with more digits than a float has all of them.
 func (n number) String() string {
 	v := scalarsOf4(&[4]number{n})[0]
+	float, hole := kernels.FloatScalar(v.F), kernels.Scalar{F: v.F, I: int64(v.F)} // as most numbers are kept
 	switch whole := v.F != 0 && v.I != 0 && float64(v.I) == v.F; {
 	case n.im != 0:
 		return fmt.Sprint(complex(v.F, v.Im))
 	case n.f == 0 && v.I != 0, whole && int64(v.F) != v.I:
 		return fmt.Sprint(v.I)
-	case v.I != 0 && !whole:
+	case v.I != 0 && !whole && n != numberOf(&float) && n != numberOf(&hole):
 		return fmt.Sprint(v.F, "/", v.I)
 	}
 	return fmt.Sprint(v.F)

@@ -10,7 +10,7 @@ import (
 
 // Products that are composed of others.
 
-// AddMV returns beta*in + alpha*(a x v) for a [M, K], v [K] and in broadcast to [M]. With beta 0, in is not read.
+// AddMV returns beta*in + alpha*(a x v) for a [M, K], v [K] and in broadcast to [M]. With tenon.Zero as Beta, in is not read.
 //
 //tenon:into
 func (x *Exec) AddMV(in, a, v *Tensor, opt AddMMOpt) *Tensor {
@@ -27,8 +27,8 @@ func (x *Exec) AddMV(in, a, v *Tensor, opt AddMMOpt) *Tensor {
 	})
 }
 
-// AddR returns beta*in + alpha*(the outer product of a and b) for vectors a [M], b [N] and in broadcast to [M, N]. With beta 0, in is not
-// read. For bools + is or and * is and.
+// AddR returns beta*in + alpha*(the outer product of a and b) for vectors a [M], b [N] and in broadcast to [M, N]. With tenon.Zero as Beta,
+// in is not read. For bools + is or and * is and.
 //
 //tenon:into
 func (x *Exec) AddR(in, a, b *Tensor, opt AddMMOpt) *Tensor {
@@ -90,7 +90,7 @@ func (x *Exec) wantOuter(in, a, b *Tensor) {
 }
 
 // AddBMM returns beta*in + alpha*(the sum of the products of the matrices of a [B, M, K] and b [B, K, N]), in broadcast to [M, N]. With
-// beta 0, in is not read.
+// tenon.Zero as Beta, in is not read.
 //
 //tenon:into
 func (x *Exec) AddBMM(in, a, b *Tensor, opt AddMMOpt) *Tensor {

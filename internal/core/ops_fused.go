@@ -79,7 +79,7 @@ func (x *Exec) fusedOp(r *row, t, a, b *Tensor, value float64) *frame {
 
 // AddCMulOpt are the options of AddCMul and AddCDiv. The zero value is PyTorch's default.
 type AddCMulOpt struct {
-	// Value is the factor of the product or quotient; 0 means 1.
+	// Value is the factor of the product or quotient; 0 means 1, and tenon.Exactly passes on a computed number.
 	Value float64
 }
 

@@ -227,6 +227,9 @@ func (x *Exec) inFront(in *indexing) *Tensor {
 // blame is what errors say of a call that reads index i.
 func (in *indexing) blame(i int) *blame {
 	n := in.view.shape[in.dims[i]]
+	if n == 0 {
+		return blaming(fmt.Sprintf("in the index of dimension %d, which has no elements", in.of[i]), in.given...)
+	}
 	return blaming(fmt.Sprintf(ofPlace, in.of[i], n, n-1), in.given...)
 }
 

@@ -197,7 +197,7 @@ type AddMMOpt struct {
 
 func (o AddMMOpt) factors() (beta, alpha float64) { return Or(o.Beta, 1), Or(o.Alpha, 1) }
 
-// AddMM returns beta*in + alpha*(a x b) for a [M, K], b [K, N] and in broadcast to [M, N]. With beta 0, in is not read.
+// AddMM returns beta*in + alpha*(a x b) for a [M, K], b [K, N] and in broadcast to [M, N]. With tenon.Zero as Beta, in is not read.
 //
 //tenon:into
 func (x *Exec) AddMM(in, a, b *Tensor, opt AddMMOpt) *Tensor {
@@ -208,7 +208,8 @@ func (x *Exec) AddMM(in, a, b *Tensor, opt AddMMOpt) *Tensor {
 	return x.product(a, b, in, alpha, beta)
 }
 
-// BAddBMM returns beta*in + alpha*(a x b) for a [B, M, K], b [B, K, N] and in broadcast to [B, M, N]. With beta 0, in is not read.
+// BAddBMM returns beta*in + alpha*(a x b) for a [B, M, K], b [B, K, N] and in broadcast to [B, M, N]. With tenon.Zero as Beta, in is not
+// read.
 //
 //tenon:into
 func (x *Exec) BAddBMM(in, a, b *Tensor, opt AddMMOpt) *Tensor {

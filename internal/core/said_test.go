@@ -85,7 +85,9 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		for said, run := range map[string]func(){
 			"for integer tensors only, not float32; convert them first with x.ToDType": func() { x.BitwiseLeftShift(f, f) },
 			"Rand draws floating-point numbers, not int64; draw those and convert":     func() { x.Rand([]int{2}, dtype.Int64) },
-			"a range of complex64 is not defined; make one of a real type": func() { x.Arange(3, dtype.Complex64, ArangeOpt{}) },
+			"a range of complex64 is not defined; make one of a real type": func() {
+				x.Arange(3, dtype.Complex64, ArangeOpt{})
+			},
 		} {
 			wantError(t, Try(run), fault.Unsupported, said, "x.ToDType")
 		}

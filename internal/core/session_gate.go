@@ -54,8 +54,11 @@ func (s *session) in(op string) {
 }
 
 func (s *session) out() {
-	if d := s.gate.door; d.owner.Load() > disowning { // nobody waits, because whoever comes disowns first
+	if d := s.gate.door; d.owner.Load() > disowning { // nobody waits to enter, because whoever comes disowns first
 		d.leaveOwn()
+		if d.left.Load() {
+			d.wentOut()
+		}
 	} else {
 		s.outCommon()
 	}
@@ -223,9 +226,6 @@ func (s *session) outside(op string, f func()) {
 			}
 		} else {
 			g.open()
-		}
-		if g.left.Load() {
-			g.wentOut()
 		}
 	}
 	done := false

@@ -167,14 +167,19 @@ func (t *Tensor) postponed() bool {
 func letGoLeft() (n int) {
 	closings.Lock()
 	var free []*Tensor
+	fenced := false
 	closings.list = slices.DeleteFunc(closings.list, func(c closing) bool {
 		still := false
 		for _, v := range c.visits {
-			if !v.over() {
-				v.door.left.Store(true)
-				v.door.disown() // an owner does not look at left when it leaves
-				still = true
+			if v.over() {
+				continue
 			}
+			v.door.left.Store(true)
+			if v.own && !fenced && !v.door.mine() { // an owner that leaves now sees left, or is seen to have left
+				membarrier.Fence()
+				fenced = true
+			}
+			still = still || !v.over()
 		}
 		if !still {
 			free = append(free, c.t)

@@ -62,16 +62,22 @@ func (d *door) freeCommon() bool {
 		if d.owner.Load() == o {
 			return true
 		}
-		atomic.AddUint64(&d.in, oneVisit-busy) // somebody became the owner before, and may be inside
+		if !atomic.CompareAndSwapUint64(&d.in, v|busy, v+oneVisit) { // somebody became the owner before, and may be inside
+			return false // the session was torn meanwhile
+		}
 	}
 }
 
 // open lets the next goroutine in.
 func (g *gate) open() {
-	if d := g.door; d.owner.Load() > disowning {
+	d := g.door
+	if d.owner.Load() > disowning {
 		d.leaveOwn()
 	} else {
 		d.openCommon()
+	}
+	if d.left.Load() {
+		d.wentOut()
 	}
 }
 

@@ -180,7 +180,7 @@ func TestOpenErrors(t *testing.T) {
 	_, err = OpenRandom(none)
 	check(err, fault.System, "cannot open the recorded random numbers")
 	_, err = OpenDigitsRun(none)
-	check(err, fault.System, "safetensors: open ")
+	check(err, fault.System, "the file cannot be opened: open ")
 	text := file("text", []byte("plain text"))
 	_, err = OpenCases(text)
 	check(err, fault.Invalid, "cannot read the op cases in "+text)

@@ -89,7 +89,7 @@ func names(x *tenon.Exec) {
 	gone.Close()
 	calls("NewLinear", func() { nn.NewLinear(closed, 2, 2) })
 	calls("NewLayerNorm", func() { nn.NewLayerNorm(closed, []int{2}) })
-	calls("InitNormal", func() { nn.InitNormal(x, gone, 0, 1, nil) })
+	calls("InitNormal", func() { nn.InitNormal(x, gone, 0, 1) })
 	calls("GradScaler.Scale", func() { scaler.Scale(closed, t) })
 	calls("Linear", func() { lin.Forward(x, x.Ones([]int{2, 5}, tenon.Float32)) })
 	calls("Linear", func() { net.Forward(x, t) })
