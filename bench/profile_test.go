@@ -104,7 +104,7 @@ var profileWays = map[string]func(t *testing.T, x *tenon.Exec, step program) *pr
 // memory, and the tables as NAME.txt and NAME.md.
 func TestProfiles(t *testing.T) {
 	folder, x := *profilesFlag, (*tenon.Exec)(nil)
-	words, tokens, network, pictures := gpt2.Base(), 8, resnet.Base(), 64
+	words, tokens, network, images := gpt2.Base(), 8, resnet.Base(), 64
 	if folder != "" {
 		x = onGPU(t)
 	} else {
@@ -113,7 +113,7 @@ func TestProfiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer x.Close()
-		words, tokens, network, pictures, folder = gpt2.Small(), 2, resnet.Small(), 2, t.TempDir()
+		words, tokens, network, images, folder = gpt2.Small(), 2, resnet.Small(), 2, t.TempDir()
 	}
 	if err := os.MkdirAll(folder, 0o777); err != nil {
 		t.Fatal(err)
@@ -123,7 +123,7 @@ func TestProfiles(t *testing.T) {
 		return w.Step, w.Close, err
 	}
 	training := func(x *tenon.Exec) (program, func(), error) {
-		w, err := resnet.NewTraining(x, network, pictures)
+		w, err := resnet.NewTraining(x, network, images)
 		return w.Step, w.Close, err
 	}
 	use := func(x *tenon.Exec) (program, func(), error) {
@@ -172,7 +172,7 @@ func TestProfiles(t *testing.T) {
 		commit = "commit " + c
 	}
 	for _, text := range []string{"| internal/resnet/model.go:", "| internal/gpt2/model.go:", "A replay of ", commit,
-		"ResNet-50 on one picture, as a graph\n"} {
+		"ResNet-50 on one image, as a graph\n"} {
 		if !bytes.Contains(page, []byte(text)) {
 			t.Errorf("the page lacks %q:\n%s", text, page)
 		}

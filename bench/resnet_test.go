@@ -143,14 +143,14 @@ func resNetWork(t *testing.T, x *tenon.Exec, c resnet.Config, batch int, train b
 			t.Fatal(err)
 		}
 		if math.IsNaN(w.sum) {
-			t.Errorf("%s with %d pictures gives no numbers", way, batch)
+			t.Errorf("%s with %d images gives no numbers", way, batch)
 		}
-		t.Logf("%s with %d pictures: the results' sum is %v", way, batch, w.sum)
+		t.Logf("%s with %d images: the results' sum is %v", way, batch, w.sum)
 	})
 	return w
 }
 
-// TestResNet measures ResNet-50 as PyTorch's script runs it: the training step on 64 pictures, inference on 1 and on 64. It also measures
+// TestResNet measures ResNet-50 as PyTorch's script runs it: the training step on 64 images, inference on 1 and on 64. It also measures
 // the compiled ones with channels first.
 func TestResNet(t *testing.T) {
 	x := onGPU(t)

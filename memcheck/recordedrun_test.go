@@ -98,7 +98,7 @@ func compareGo(records []*Record) []string {
 			}
 		}
 	}
-	return compareRun(records, want, 120)
+	return compareRun(records, want, 140)
 }
 
 // compareCUDA does the same for a CUDA C++ program, whose other findings only follow from these.

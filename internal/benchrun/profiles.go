@@ -26,9 +26,9 @@ var profiled = []Profiled{
 	{"gpt2.train.eager", "GPT-2's training step, eager"},
 	{"gpt2.train.compiled", "GPT-2's training step, compiled"},
 	{"resnet.train.compiled", "ResNet-50's training step, compiled"},
-	{"resnet.infer.1.eager", "ResNet-50 on one picture, eager"},
-	{"resnet.infer.1.graph", "ResNet-50 on one picture, as a graph"},
-	{"resnet.infer.1.compiled", "ResNet-50 on one picture, compiled"},
+	{"resnet.infer.1.eager", "ResNet-50 on one image, eager"},
+	{"resnet.infer.1.graph", "ResNet-50 on one image, as a graph"},
+	{"resnet.infer.1.compiled", "ResNet-50 on one image, compiled"},
 }
 
 // Condense returns the form of a profile that is stored in the repository: without memory events, and with files named by their package

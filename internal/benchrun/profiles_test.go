@@ -59,7 +59,7 @@ func TestCondense(t *testing.T) {
 
 func TestProfileSection(t *testing.T) {
 	p := seen()
-	want := "## ResNet-50 on one picture, eager\n\nNVIDIA TEST, 2026-01-02, commit not recorded " +
+	want := "## ResNet-50 on one image, eager\n\nNVIDIA TEST, 2026-01-02, commit not recorded " +
 		"([`resnet.infer.1.eager.profile`](../bench/profiles/resnet.infer." +
 		"1.eager.profile)). 6 launches took 225 µs on the device. Their floors are 54 µs together, 24 % of that.\n\n" +
 		"| kernel | operation | line | operands | launches | time | floor | of the floor | above the floor |\n" +
@@ -184,7 +184,7 @@ func TestProfilePage(t *testing.T) {
 		t.Error("the page says that it is empty")
 	}
 	last := 0
-	for _, title := range []string{"\n## GPT-2's training step, eager\n", "\n## ResNet-50 on one picture, eager\n", "\n## another\n"} {
+	for _, title := range []string{"\n## GPT-2's training step, eager\n", "\n## ResNet-50 on one image, eager\n", "\n## another\n"} {
 		at := strings.Index(text, title)
 		if at <= last {
 			t.Errorf("%q stands at %d, after %d", title, at, last)

@@ -56,9 +56,11 @@ func TestBlockTooLate(t *testing.T)  { hasty(t, 1) }
 func TestRepairedBlock(t *testing.T) {
 	for _, n := range []int{1, 31, 32, 33, 96, 256, 1024} {
 		for _, fixed := range []bool{false, true} {
-			r := newRig(t)
-			p, _ := blockSums(t, "block_sums", n, fixed)
-			r.run(p, r.zeroed(), r.zeroed())
+			t.Run(fmt.Sprint(n, fixed), func(t *testing.T) { // so that the device is closed before the next one is opened
+				r := newRig(t)
+				p, _ := blockSums(t, "block_sums", n, fixed)
+				r.run(p, r.zeroed(), r.zeroed())
+			})
 		}
 	}
 }
