@@ -985,7 +985,8 @@ func (x *Exec) AvgPool2d(t *Tensor, kernel [2]int, opt ...AvgPoolOpt) *Tensor {
 	return (*Tensor)(cx.AvgPool2d((*core.Tensor)(t), kernel, core.AvgPoolOpt(only)))
 }
 
-// BAddBMM returns beta*in + alpha*(a x b) for a [B, M, K], b [B, K, N] and in broadcast to [B, M, N]. With tenon.Zero as Beta, in is not read.
+// BAddBMM returns beta*in + alpha*(a x b) for a [B, M, K], b [B, K, N] and in broadcast to [B, M, N]. With tenon.Zero as Beta, in is not
+// read.
 func (x *Exec) BAddBMM(in *Tensor, a *Tensor, b *Tensor, opt ...AddMMOpt) *Tensor {
 	cx := x.enter("BAddBMM", in, a, b)
 	defer core.Leave(cx)
