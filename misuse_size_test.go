@@ -156,7 +156,7 @@ func TestHostMemory(t *testing.T) {
 	}
 	total := int(x.Device().TotalMemory())
 	if total == 0 {
-		t.Skip("the machine's memory is unknown")
+		t.Skip("the system does not say how much memory the machine has")
 	}
 	refused := func(n int) {
 		t.Helper()

@@ -81,8 +81,8 @@ type savedArray struct {
 
 // SaveFile writes the state and options of o to the named file in the safetensors format, so that training can resume: the tensors of
 // PyTorch's state_dict as state.NUMBER.NAME, such as state.0.exp_avg, and in the metadata the optimizer's name and the param_groups as
-// JSON. Parameters are not in the file; see nn.SaveFile. It waits for the device. A file that already has that name is replaced only once
-// the new one is complete.
+// JSON. Parameters are not in the file; see nn.SaveFile. They must not be closed. SaveFile waits for the device. A file that already has
+// that name is replaced only once the new one is complete.
 func SaveFile(x *tenon.Exec, o Optimizer, name string) (err error) {
 	defer origin.Located("SaveFile", &err)
 	s, err := filedOf("SaveFile", o)

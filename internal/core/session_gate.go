@@ -15,9 +15,9 @@ import (
 
 // A session is used by one goroutine at a time, and the gate detects violations. It asks whether somebody is inside, and not who: it is
 // closed while a goroutine is inside the library with the session, and open while the library calls a function of the program, whichever
-// goroutine uses the session from there. It detects two calls that overlap in time and, by levels, calls of functions that are
-// not properly nested. Goroutines that take turns, each with whole calls, do no harm to the session and are not detected, although what one
-// makes while another one's scope is open ends with that scope.
+// goroutine uses the session from there. It detects two calls that overlap in time and, by levels, calls of functions that are not properly
+// nested. Goroutines that take turns, each with whole calls, do no harm to the session and are not detected, although what one makes while
+// another one's scope is open ends with that scope.
 
 // gate guards everything that touches a session. Whatever enters a session closes it before it reads any other field, and the functions
 // below core's methods rely on that. Its fields other than in, waiting, visitor and torn belong to the goroutine inside.
@@ -67,12 +67,12 @@ func (s *session) out() {
 // outCommon is out for a goroutine that is not the owner, or no longer.
 func (s *session) outCommon() {
 	g := &s.gate
-	if g.waiting.Load() != 0 {
-		s.leaveSlow()
-	} else {
+	if g.waiting.Load() == 0 {
 		g.open()
+		return
 	}
-	if g.left.Load() {
+	s.leaveSlow()
+	if g.left.Load() { // a torn session does not open
 		g.wentOut()
 	}
 }

@@ -30,8 +30,8 @@ type door struct {
 	_      [16]byte // so that doors share no cache line
 }
 
-// Values of door.owner that are no goroutine: nobody has come yet whom the system allows to be the owner; the owner has lost its right; or
-// is about to, but may not have noticed.
+// Values of door.owner that stand for no goroutine: nobody has come yet whom the system allows to be the owner; the owner has lost its
+// right; or it is about to, but may not have noticed.
 const (
 	unowned = iota
 	disowned
@@ -110,7 +110,7 @@ type visits struct {
 	fenced bool
 }
 
-// add adds the stay in d, if there is one. Whoever enters later sees what the caller has stored before it began with vs.
+// add adds the stay in d, if there is one. Whoever enters d later sees what the caller stored before the first call of add.
 func (vs *visits) add(d *door) {
 	if o := d.owner.Load(); o > disowned && !vs.fenced && o != membarrier.Goroutine() {
 		membarrier.Fence()
@@ -167,24 +167,24 @@ func (t *Tensor) postponed() bool {
 func letGoLeft() (n int) {
 	closings.Lock()
 	var free []*Tensor
-	fenced := false
-	closings.list = slices.DeleteFunc(closings.list, func(c closing) bool {
-		still := false
+	fence := false
+	for _, c := range closings.list {
 		for _, v := range c.visits {
-			if v.over() {
-				continue
+			if !v.over() {
+				v.door.left.Store(true)
+				fence = fence || v.own && !v.door.mine()
 			}
-			v.door.left.Store(true)
-			if v.own && !fenced && !v.door.mine() { // an owner that leaves now sees left, or is seen to have left
-				membarrier.Fence()
-				fenced = true
-			}
-			still = still || !v.over()
 		}
-		if !still {
-			free = append(free, c.t)
+	}
+	if fence {
+		membarrier.Fence() // whoever leaves by own from now on sees left
+	}
+	closings.list = slices.DeleteFunc(closings.list, func(c closing) bool {
+		if slices.ContainsFunc(c.visits, func(v visit) bool { return !v.over() }) {
+			return false
 		}
-		return !still
+		free = append(free, c.t)
+		return true
 	})
 	n = len(closings.list)
 	closings.Unlock()

@@ -104,7 +104,7 @@ func (d *door) word() (*uint64, uint64) {
 
 var disowns sync.Mutex
 
-// disown takes the owner its right. After that it is seen inside, or will see that it must not be.
+// disown takes the owner's right away. After that the owner is seen inside, or will see that it may not be.
 func (d *door) disown() {
 	disowns.Lock()
 	defer disowns.Unlock()

@@ -13,12 +13,12 @@ import (
 func ready(t *testing.T) {
 	t.Helper()
 	if !membarrier.Supported {
-		t.Skip("not supported here")
+		t.Skip("fences for others need Linux on amd64, without the race detector")
 	}
 	membarrier.Prepare()
 	for began := time.Now(); !membarrier.Ready(); time.Sleep(time.Millisecond) {
 		if time.Since(began) > 10*time.Second {
-			t.Skip("the kernel has no membarrier")
+			t.Skip("the kernel has no membarrier(2), so that everybody enters by an atomic operation")
 		}
 	}
 }
@@ -70,7 +70,7 @@ func grow(n int) byte {
 func TestFence(t *testing.T) {
 	ready(t)
 	if runtime.GOMAXPROCS(0) < 2 {
-		t.Skip("one processor")
+		t.Skip("with one processor two goroutines never run at once")
 	}
 	type word struct {
 		v uint64

@@ -103,10 +103,10 @@ func TestParameters(t *testing.T) {
 	}
 }
 
-// The logits of a image are PyTorch's, in either layout.
+// The logits of an image are PyTorch's, in either layout.
 func TestLogits(t *testing.T) {
 	if testing.Short() {
-		t.Skip("a image takes seconds")
+		t.Skip("the interpreter takes seconds for an image")
 	}
 	want := fromTorch(t)
 	for _, last := range []bool{false, true} {

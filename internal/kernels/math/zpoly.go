@@ -284,7 +284,7 @@ var sinPoly = coefficients{
 	},
 }
 
-// sinTurnPoly is (sin(r) - r)/r³ at z = r², less 1.5 · 2^-30 r², so that rounded sines are at most 1. Error: 2^-27.2 on [0, 2.482] in float32.
+// sinTurnPoly is (sin(r) - r)/r³ at z = r², less 1.5 · 2^-30 r², so that no sine exceeds 1. Error: 2^-27.2 on [0, 2.482] in float32.
 var sinTurnPoly = coefficients{
 	f32: []float32{
 		-0x1.55554cp-03,

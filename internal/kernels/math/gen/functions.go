@@ -86,7 +86,7 @@ func polynomials() []polynomial {
 			weight: func(z *big.Float) *big.Float { return mul(z, z) },
 			f32:    variant{0, 0.02945, 3}, f64: variant{0, 0.02945, 7}},
 		odd("sinPoly", "(sin(r) - r)/r³ at z = r²", bigref.Sin, variant{0, q * q, 3}, variant{0, q * q, 6}),
-		odd("sinTurnPoly", "(sin(r) - r)/r³ at z = r², less 1.5 · 2^-30 r², so that rounded sines are at most 1", sinBelow,
+		odd("sinTurnPoly", "(sin(r) - r)/r³ at z = r², less 1.5 · 2^-30 r², so that no sine exceeds 1", sinBelow,
 			variant{0, turn * turn, 4}, variant{}),
 		{name: "cosPoly", doc: "(cos(r) - 1 + z/2)/z² at z = r²",
 			f: func(z *big.Float) *big.Float {
