@@ -435,6 +435,49 @@ func TestSharedWait(t *testing.T) {
 	}
 }
 
+// A function that the library calls, through closures of its own, is told of another goroutine in its Exec like any other caller. It was
+// once taken for an observer in the middle of an operation.
+func TestSharedCheckpoint(t *testing.T) {
+	host, err := rt.Host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := held{waiting: make(chan bool), release: make(chan bool), mine: new(uint64), line: new(int)}
+	dev, err := rt.Open(rt.Selector{Kind: rt.Sim, Wrap: func(own driver.Device) driver.Device {
+		d.Device = own
+		return d
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := (*tenon.Exec)(core.New(dev, host))
+	w := x.Ones([]int{2}, tenon.Float32).SetRequiresGrad(true)
+	*d.mine = x.Stream().Handle()
+	var all sync.WaitGroup
+	err = attempt(t, func() error {
+		x.Checkpoint(func(x *tenon.Exec, ins []*tenon.Tensor) []*tenon.Tensor {
+			all.Go(func() {
+				_ = attempt(t, x.Synchronize) // the other call may be the one that is told
+			})
+			<-d.waiting
+			defer close(d.release)
+			return []*tenon.Tensor{x.Square(ins[0])}
+		}, w)
+		return nil
+	})
+	all.Wait()
+	if ours(t, err); err == nil || !strings.Contains(err.Error(), once) {
+		t.Errorf("%v, want %q", err, once)
+	}
+	go func() {
+		for range d.waiting {
+		}
+	}()
+	if err := x.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // inAnothersFunction reports whether e may come from a whole call while a function of another goroutine is under way, which Tenon cannot
 // detect: what such a call made ends with the other's scope, and some calls are refused in a capture or while changes are put together.
 func inAnothersFunction(e *tenon.Error) bool {

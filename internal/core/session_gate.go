@@ -326,10 +326,10 @@ func midway(stack string) bool {
 			if strings.HasPrefix(name, "(*level).run(") {
 				return false
 			}
-			if literal || !strings.Contains(name, ".func") {
+			if !strings.Contains(name, ".func") {
 				return true
 			}
-			literal = true // it may be what the level runs, around the program's function
+			literal = true // it may be part of what the level runs, around the program's function
 		}
 	}
 	return literal
