@@ -61,7 +61,9 @@ func (f *function) instr(in *kir.Instr) {
 	case kir.OpSelect:
 		f.selection(in)
 	case kir.OpCvt:
-		f.convert(in)
+		if !f.tiles.rounded[in] {
+			f.convert(in)
+		}
 	case kir.OpBitcast:
 		f.bitcast(in)
 	case kir.OpLoad:

@@ -1,6 +1,8 @@
 package ptx
 
 import (
+	"slices"
+
 	"tenon.dev/dtype"
 	"tenon.dev/internal/kir"
 )
@@ -11,24 +13,40 @@ type passage struct {
 	// rows is the number of rows per pass, passes the number of passes. The rows of a pass are adjacent in the tile, except with mma: there
 	// the share rows of each warp are adjacent, and the shares are as far apart as the warps' own rows.
 	rows, passes, share int
-	// stride is the distance between rows in bytes. The padding of 32 bytes spreads the rows that a warp stores together over the banks.
+	// stride is the distance between rows in bytes. The padding spreads the rows that a warp stores together over the banks.
 	stride int
+	// as is the type in which the elements pass. rounds are the region's conversions to it, which happen before.
+	as     kir.Type
+	rounds []*kir.Instr
+	// crossed says that the halves of every 32 bytes are exchanged wherever bit 5 of the column is set. Lanes that read 32 adjacent bytes
+	// each, in two steps, then use all banks in both.
+	crossed bool
 }
 
-// newPassage finds the passage with the fewest passes that needs at most room bytes.
-func newPassage(t *tile, room int) passage {
-	a := t.arr
-	unit, parts := 16, a.rows/16
-	stride, down := (t.Cols*t.Type.Size()+15)&^15+32, a.down
+// passage returns the passage for in, an OpTileEach, with the fewest passes that needs at most room bytes.
+func (plan *tilePlan) passage(in *kir.Instr, room int) passage {
+	t := plan.tiles[in.Sym]
+	a, p := t.arr, passage{as: t.Type}
+	if plan.sm >= 80 && t.Type == dtype.Float32 && t.InParts() == 1 {
+		if to, by := roundsFirst(in); by != nil {
+			p.as, p.rounds = to, by
+		}
+	}
+	size := p.as.Size()
+	p.crossed = size == 4 && in.Width == 8 && a.unit != plain && !a.turned && (a.across == 1 || a.cols%64 == 0) && t.InParts() == 1
+	unit, parts, down, padding := 16, a.rows/16, a.down, 32
 	switch {
 	case a.turned:
-		unit, parts, down = 8, t.Rows/8, 1
-		stride -= 16
+		unit, parts, down, padding = 8, t.Rows/8, 1, 16
 	case a.unit == plain:
 		unit, parts = a.rowGroup, a.rows/a.rowGroup
 	}
+	if size == 2 {
+		padding = 16
+	}
+	p.stride = (t.Cols*size+15)&^15 + padding
 	for n := parts; ; n-- {
-		p := passage{rows: unit * n * down, passes: parts / n, stride: stride}
+		p.rows, p.passes = unit*n*down, parts/n
 		if a.unit.fragments() {
 			p.share = unit * n
 		}
@@ -38,20 +56,64 @@ func newPassage(t *tile, room int) passage {
 	}
 }
 
+// roundsFirst returns the conversions of a region's elements, and their type, if all that the region does with an element is to round it to
+// one type of halves.
+func roundsFirst(in *kir.Instr) (to kir.Type, by []*kir.Instr) {
+	elements := in.Blocks[0].Params[2:]
+	by = make([]*kir.Instr, len(elements))
+	only := true
+	var visit func(b *kir.Block)
+	visit = func(b *kir.Block) {
+		for _, x := range b.Instrs {
+			for _, v := range x.Args {
+				i := slices.Index(elements, v)
+				if i < 0 {
+					continue
+				}
+				only = only && x.Op == kir.OpCvt && classOf(x.Type) == half && by[i] == nil && (to == dtype.Invalid || x.Type == to)
+				by[i], to = x, x.Type
+			}
+			for _, sub := range x.Blocks {
+				if sub != nil {
+					visit(sub)
+				}
+			}
+		}
+	}
+	visit(in.Blocks[0])
+	if !only || slices.Contains(by, nil) {
+		return dtype.Invalid, nil
+	}
+	return to, by
+}
+
 func (p passage) bytes() int { return p.rows * p.stride }
 
 // each emits OpTileEach on an accumulator.
 func (f *function) each(in *kir.Instr, t *tile) {
 	a, plan := t.arr, f.tiles
-	p := newPassage(t, plan.stageBytes/t.InParts())
+	p := plan.passage(in, plan.stageBytes/t.InParts())
+	size := p.as.Size()
 	// The rows of a pass are in shared memory in the same order as in the tile.
 	row, span := a.row, p.rows
 	if p.share > 0 {
 		row, span = f.madImm(a.y, p.share, a.inner), p.share
 	}
-	to := f.madImm(a.col, t.Type.Size(), f.madImm(row, p.stride, plan.memory))
+	to := f.madImm(a.col, size, f.madImm(row, p.stride, plan.memory))
 	if a.part != "" {
 		to = f.madImm(a.part, p.bytes(), to)
+	}
+	across := to // where the halves of 32 bytes are exchanged
+	if p.crossed {
+		second := f.to(word, "bfe.u32", a.col, "2", "1")
+		across = f.to(word, "mad.lo.s32", second, "-32", f.addImm(to, 16))
+	}
+	into := in.Blocks[0].Params[2:]
+	if p.rounds != nil {
+		into = make([]kir.Value, len(p.rounds))
+		for i, x := range p.rounds {
+			into[i], plan.rounded[x] = x.Res[0], true
+		}
 	}
 	for pass := range p.passes {
 		f.barrier()
@@ -63,14 +125,16 @@ func (f *function) each(in *kir.Instr, t *tile) {
 		first, last := pass*span, (pass+1)*span
 		for _, it := range t.items() {
 			if it.row >= first && it.row < last {
-				operand, v := vector(it.regs)
-				f.op("st.shared"+v+classType[classOf(t.Type)],
-					location(to, int64(plan.stageAt+(it.row-first)*p.stride+it.col*t.Type.Size())), operand)
+				at := to
+				if p.crossed && it.col>>5&1 == 1 {
+					at = across
+				}
+				f.pass(p.as, it.regs, at, plan.stageAt+(it.row-first)*p.stride+it.col*size)
 			}
 		}
 		f.placeIf(past)
 		f.barrier()
-		f.groups(in, p.rows, func(row, col string) []string { return f.passed(in, t, p, row, col) }, func(row string) string {
+		f.groups(in, p.rows, into, func(row, col string) []string { return f.passed(in, t, p, row, col) }, func(row string) string {
 			if p.share == 0 || a.down == 1 {
 				return f.addImm(row, first)
 			}
@@ -79,32 +143,80 @@ func (f *function) each(in *kir.Instr, t *tile) {
 	}
 }
 
+// pass stores adjacent elements of an accumulator, in regs, as elements of type as.
+func (f *function) pass(as kir.Type, regs []string, to string, offset int) {
+	kind := classType[classOf(as)]
+	switch {
+	case classOf(as) != half:
+	case len(regs)%2 == 0:
+		kind = ".b32"
+		words := make([]string, len(regs)/2)
+		for i := range words {
+			words[i] = f.roundPair(as, regs[2*i], regs[2*i+1])
+		}
+		regs = words
+	default:
+		rounded := make([]string, len(regs))
+		for i, r := range regs {
+			rounded[i] = f.reg(half)
+			f.toHalf(as, rounded[i], r)
+		}
+		regs = rounded
+	}
+	operand, v := vector(regs)
+	f.op("st.shared"+v+kind, location(to, int64(offset)), operand)
+}
+
+// roundPair returns a word with two float32 values rounded to halves of type to, low first. It needs capability 8.0.
+func (f *function) roundPair(to kir.Type, low, high string) string {
+	f.m.need(70)
+	return f.to(word, "cvt.rn."+to.Short()+"x2.f32", high, low)
+}
+
 // sums are the instructions that add the types of accumulators.
 var sums = map[kir.Type]string{dtype.Float32: "add.rn.f32", dtype.Float64: "add.rn.f64", dtype.Int32: "add.s32"}
 
-// passed loads the group at row and col of a pass, and adds up its parts.
+// passed loads the group at row and col of a pass, and adds up its parts. Elements that were rounded before are the results of their
+// conversions.
 func (f *function) passed(in *kir.Instr, t *tile, p passage, row, col string) []string {
-	from := f.madImm(col, t.Type.Size(), f.madImm(row, p.stride, f.tiles.memory))
-	sum := f.passedPart(in, t, from, 0)
+	from := f.madImm(col, p.as.Size(), f.madImm(row, p.stride, f.tiles.memory))
+	if p.rounds != nil {
+		var vs []kir.Value
+		for _, x := range p.rounds {
+			vs = append(vs, x.Res[0])
+		}
+		f.loadVector(p.as, "ld.shared", location(from, int64(f.tiles.stageAt)), vs)
+		var rs []string
+		for _, v := range vs {
+			rs = append(rs, f.names[v])
+		}
+		return rs
+	}
+	if p.crossed {
+		half := f.to(word, "and.b32", f.to(word, "shr.u32", col, "1"), "16")
+		low, high := f.to(word, "add.s32", from, half), f.to(word, "sub.s32", from, half)
+		return append(f.passedPart(4, t.Type, low, 0), f.passedPart(4, t.Type, high, 16)...)
+	}
+	sum := f.passedPart(in.Width, t.Type, from, 0)
 	for n := 1; n < t.InParts(); n++ {
-		for i, r := range f.passedPart(in, t, from, n*p.bytes()) {
+		for i, r := range f.passedPart(in.Width, t.Type, from, n*p.bytes()) {
 			f.op(sums[t.Type], sum[i], sum[i], r)
 		}
 	}
 	return sum
 }
 
-// passedPart loads a part's group, which is offset bytes after from.
-func (f *function) passedPart(in *kir.Instr, t *tile, from string, offset int) (rs []string) {
-	size := t.Type.Size()
-	count, each := vectors(in.Width, size)
+// passedPart loads width adjacent elements of type t, offset bytes after from.
+func (f *function) passedPart(width int, t kir.Type, from string, offset int) (rs []string) {
+	size := t.Size()
+	count, each := vectors(width, size)
 	for c := range count {
 		var part []string
 		for range each {
-			part = append(part, f.reg(classOf(t.Type)))
+			part = append(part, f.reg(classOf(t)))
 		}
 		operand, v := vector(part)
-		f.op("ld.shared"+v+classType[classOf(t.Type)], operand, location(from, int64(f.tiles.stageAt+offset+c*each*size)))
+		f.op("ld.shared"+v+classType[classOf(t)], operand, location(from, int64(f.tiles.stageAt+offset+c*each*size)))
 		rs = append(rs, part...)
 	}
 	return rs

@@ -325,7 +325,7 @@ func (f *function) scatter(in *kir.Instr, t *tile, base, source, inside, line, e
 
 // eachOperand emits a TileEach over an operand, from shared memory.
 func (f *function) eachOperand(in *kir.Instr, t *tile) {
-	f.groups(in, t.Rows, func(row, col string) []string {
+	f.groups(in, t.Rows, in.Blocks[0].Params[2:], func(row, col string) []string {
 		var rs []string
 		for e := range in.Width {
 			l, at := row, f.addImm(col, e)
@@ -344,31 +344,48 @@ func (f *function) eachOperand(in *kir.Instr, t *tile) {
 	}, func(row string) string { return row })
 }
 
-// groups emits a loop over the groups of in.Width columns in rows rows of a tile. Its body is the region, with the registers that values
-// returns. place maps a row of the loop to the tile's row.
-func (f *function) groups(in *kir.Instr, rows int, values func(row, col string) []string, place func(row string) string) {
+// groups emits a loop over the groups of in.Width columns in rows rows of a tile. Its body is the region, in which the values into are the
+// registers that values returns. place maps a row of the loop to the tile's row. If all threads have several groups, the registers of some
+// are filled together, so that the thread waits for them once.
+func (f *function) groups(in *kir.Instr, rows int, into []kir.Value, values func(row, col string) []string,
+	place func(row string) string) {
+	const most = 4
 	plan, b := f.tiles, in.Blocks[0]
 	per := plan.tiles[in.Sym].Cols / in.Width
 	count := rows * per
 	turns := (count + plan.threads - 1) / plan.threads
+	together := 1
+	if len(into) > 0 && count%plan.threads == 0 {
+		for together < most && turns%(2*together) == 0 {
+			together *= 2
+		}
+	}
 	g := f.reg(word)
 	f.op("mov.b32", g, plan.tid)
 	head, past := f.label(), ""
-	if turns > 1 {
+	if turns > together {
 		f.place(head)
 	}
 	if count%plan.threads != 0 {
 		past = f.label()
 		f.when(f.to(pred, "setp.ge.u32", g, itoa(count)), "bra", past)
 	}
-	row, col := f.divImm(g, per), f.mulImm(f.remImm(g, per), in.Width)
-	for i, r := range values(row, col) {
-		f.names[b.Params[2+i]] = r
+	var at [most][2]string
+	var regs [most][]string
+	for i := range together {
+		turn := f.addImm(g, i*plan.threads)
+		row, col := f.divImm(turn, per), f.mulImm(f.remImm(turn, per), in.Width)
+		at[i], regs[i] = [2]string{row, col}, values(row, col)
 	}
-	f.names[b.Params[0]], f.names[b.Params[1]] = place(row), col
-	f.block(b)
-	if turns > 1 {
-		f.op("add.s32", g, g, itoa(plan.threads))
+	for i := range together {
+		for j, v := range into {
+			f.names[v] = regs[i][j]
+		}
+		f.names[b.Params[0]], f.names[b.Params[1]] = place(at[i][0]), at[i][1]
+		f.block(b)
+	}
+	if turns > together {
+		f.op("add.s32", g, g, itoa(together*plan.threads))
 		f.when(f.to(pred, "setp.lt.u32", g, itoa(count)), "bra", head)
 	}
 	f.placeIf(past)

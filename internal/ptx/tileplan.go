@@ -30,6 +30,8 @@ type tilePlan struct {
 	tid, memory string
 	writing     bool
 	yield       []kir.Value
+	// rounded are the conversions in regions of TileEach that happened before the elements passed.
+	rounded map[*kir.Instr]bool
 	// inflight says that products by wgmma may be running, flying which tiles' registers they may use. ahead emits loads that are to follow
 	// the first instructions of the next product.
 	inflight bool
@@ -342,7 +344,7 @@ func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) {
 		if u.reloaded {
 			room = max(room, plan.total)
 		}
-		plan.stageBytes = max(plan.stageBytes, newPassage(t, room/t.InParts()).bytes()*t.InParts())
+		plan.stageBytes = max(plan.stageBytes, plan.passage(in, room/t.InParts()).bytes()*t.InParts())
 	}
 	if u.reloaded {
 		plan.total = max(plan.total, plan.stageBytes)

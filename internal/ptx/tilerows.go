@@ -3,7 +3,6 @@ package ptx
 import (
 	"slices"
 
-	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/kir"
 )
@@ -131,7 +130,7 @@ func (t *tile) heldAt(i, k int) []string {
 // mma.m16n8k16").
 func (f *function) hold(t, from *tile) {
 	f.m.need(70)
-	name := "cvt.rn." + map[kir.Type]string{dtype.BFloat16: "bf16x2", dtype.Float16: "f16x2"}[t.Type] + ".f32"
+	name := "cvt.rn." + t.Type.Short() + "x2.f32"
 	for i := range t.arr.rows / 16 {
 		for k := 0; k < t.Cols; k += 16 {
 			for r, to := range t.heldAt(i, k) {
