@@ -9,6 +9,7 @@ import (
 	"tenon.dev"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
+	"tenon.dev/internal/testdevice"
 )
 
 // One goroutine closes a tensor while another is in the middle of an operation on it, past the check that it is open. The tensor keeps
@@ -35,7 +36,7 @@ func TestCloseMeetsOperation(t *testing.T) {
 		}
 		for name, way := range ways {
 			for _, into := range []bool{false, true} {
-				before := core.LiveStorages()
+				before := testdevice.Storages()
 				y := session(t, x) // on x's stream
 				inside, proceed := make(chan bool), make(chan bool)
 				core.SetTap((*core.Exec)(y), watch(func() {
@@ -86,7 +87,7 @@ func TestCloseMeetsOperation(t *testing.T) {
 // Goroutines that use tensors while another goroutine closes them get correct results or an error of kind Closed, and no storage leaks.
 func TestCloseRace(t *testing.T) {
 	open(t, func(t *testing.T, x *tenon.Exec) {
-		before := core.LiveStorages()
+		before := testdevice.Storages()
 		type job struct{ a, b *tenon.Tensor }
 		jobs := make(chan job, 1)
 		var all sync.WaitGroup

@@ -75,7 +75,7 @@ func TestOptions(t *testing.T) {
 // Do returns the error of its function, or an operation's error unchanged, and closes what was made.
 func TestDo(t *testing.T) {
 	x := testdevice.Open(t, tenon.CPU())
-	live := core.LiveStorages()
+	live := testdevice.Storages()
 	own := errors.New("ours")
 	if err := x.Do(func(x *tenon.Exec) error { x.Ones([]int{2}, tenon.Float32); return own }); err != own {
 		t.Errorf("%v, want %v", err, own)

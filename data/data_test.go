@@ -31,7 +31,7 @@ func onDevices(t *testing.T, f func(t *testing.T, x *tenon.Exec)) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			storages, goroutines := core.LiveStorages(), runtime.NumGoroutine()
+			storages, goroutines := testdevice.Storages(), runtime.NumGoroutine()
 			f(t, x)
 			if err := x.Device().Synchronize(); err != nil {
 				t.Error(err)

@@ -235,7 +235,7 @@ func (multiplying) After(*core.Frame) {}
 func TestTapOutsideTakesCallsOver(t *testing.T) {
 	x := testdevice.Open(t, tenon.Sim(0))
 	x.Ones([]int{1}, tenon.Float32).Close()
-	before := core.LiveStorages()
+	before := testdevice.Storages()
 	x.Scope(func(x *tenon.Exec) {
 		a, b := tenon.From(x, []float32{2, 3}).SetRequiresGrad(true), tenon.From(x, []float32{5, 7})
 		core.SetTap((*core.Exec)(x), multiplying{})

@@ -8,6 +8,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/internal/core"
+	"tenon.dev/internal/testdevice"
 	"tenon.dev/nn"
 )
 
@@ -338,7 +339,7 @@ func TestModulesCloseTemporaries(t *testing.T) {
 		} {
 			x.NoGrad().Scope(func(x *tenon.Exec) {
 				in := seq(x, c.shape...)
-				before := core.LiveStorages()
+				before := testdevice.Storages()
 				out := c.m.Forward(x, in)
 				if n := core.LiveStorages() - before; n != 1 {
 					t.Errorf("%T: %d storages are live after it, want 1", c.m, n)

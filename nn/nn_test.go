@@ -10,6 +10,7 @@ import (
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/recorded"
+	"tenon.dev/internal/testdevice"
 	"tenon.dev/nn"
 )
 
@@ -324,7 +325,7 @@ func TestScopes(t *testing.T) {
 		x.Scope(func(x *tenon.Exec) { l = nn.NewLinear(x, 2, 2, nn.LinearOpt{Generator: nn.NewHostGenerator(0)}) })
 		defer nn.Close(l)
 		in := x.Ones([]int{1, 2}, tenon.Float32)
-		before := core.LiveStorages()
+		before := testdevice.Storages()
 		most := 0
 		count := nn.Func(func(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 			most = max(most, core.LiveStorages()-before)

@@ -13,6 +13,7 @@ import (
 	"tenon.dev/compile"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
+	"tenon.dev/internal/testdevice"
 	"tenon.dev/nn"
 	"tenon.dev/optim"
 )
@@ -566,7 +567,7 @@ func TestRecurrentClosesTemporaries(t *testing.T) {
 				results = 2
 			}
 			for _, of := range []*tenon.Tensor{nil, lengths} {
-				before := core.LiveStorages()
+				before := testdevice.Storages()
 				for _, r := range forward(x.NoGrad(), in, nil, nil, of) {
 					defer r.Close()
 				}

@@ -12,6 +12,7 @@ import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
+	"tenon.dev/internal/testdevice"
 )
 
 // opened runs f on the processor, on a simulated device and, if there is one, on a GPU, and checks that f left nothing behind.
@@ -34,7 +35,7 @@ func on(t *testing.T, name string, sel tenon.Selector, f func(t *testing.T, x *t
 		if err != nil {
 			t.Fatal(err)
 		}
-		before := core.LiveStorages()
+		before := testdevice.Storages()
 		x.Scope(func(x *tenon.Exec) { f(t, x) })
 		if n := core.LiveStorages() - before; n != 0 {
 			t.Errorf("%d storages are left", n)

@@ -76,7 +76,7 @@ internal/core/...: RUNTIME internal/core
 internal/facegen: LEAF internal/core
 
 FACE = LEAF . cuda kernel
-internal/testdevice: FACE
+internal/testdevice: FACE internal/core
 tenontest: FACE internal/core
 linalg: FACE internal/core internal/infer internal/kernels
 sparse: FACE internal/core internal/kernels

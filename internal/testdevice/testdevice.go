@@ -1,12 +1,15 @@
 // Package testdevice opens devices for tests and reads their memory.
-// It must not depend on what is tested.
+// It must not depend on what is tested, except on core to count storages.
 package testdevice
 
 import (
+	"runtime"
 	"testing"
+	"time"
 
 	"tenon.dev"
 	"tenon.dev/dtype"
+	"tenon.dev/internal/core"
 )
 
 // Open opens the device that s names until the test ends. An error of its Close, which tells what failed on the device, fails the test.
@@ -22,6 +25,19 @@ func Open(t testing.TB, s tenon.Selector) *tenon.Exec {
 		}
 	})
 	return x
+}
+
+// Storages returns how many storages of the process hold device memory, after those that earlier tests left to the garbage collector were
+// freed.
+func Storages() int {
+	for n := core.LiveStorages(); ; {
+		runtime.GC()
+		time.Sleep(time.Millisecond) // the collector's cleanups run on their own
+		before := n
+		if n = core.LiveStorages(); n == before {
+			return n
+		}
+	}
 }
 
 // Read returns the elements of a. An error ends the test.
