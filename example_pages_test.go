@@ -27,7 +27,7 @@ func Example_capturedTraining() {
 	if err := adamw.SetLRTensor(0, x.Full(nil, adamw.LR(0), tenon.Float32)); err != nil {
 		log.Fatal(err)
 	}
-	schedule, err := optim.NewSchedule(adamw, optim.CosineAnnealingLR(100, 0))
+	schedule, err := optim.NewSchedule(adamw, optim.CosineAnnealingLR(100))
 	if err != nil {
 		log.Fatal(err)
 	}

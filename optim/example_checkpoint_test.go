@@ -51,7 +51,7 @@ func train(file string, epochs int) error {
 	if err != nil {
 		return err
 	}
-	schedule, err := optim.NewSchedule(adamw, optim.CosineAnnealingLR(100, 0))
+	schedule, err := optim.NewSchedule(adamw, optim.CosineAnnealingLR(100))
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ func ExampleNewSchedule() {
 		log.Fatal(err)
 	}
 	defer sgd.Close()
-	schedule, err := optim.NewSchedule(sgd, optim.SequentialLR([]int{5}, optim.LinearLR(0.1, 1, 5), optim.CosineAnnealingLR(10, 0)))
+	schedule, err := optim.NewSchedule(sgd, optim.SequentialLR([]int{5}, optim.LinearLR(0.1, 1, 5), optim.CosineAnnealingLR(10)))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -169,22 +169,32 @@ func functions(fs []func(int) float64) string {
 	return ""
 }
 
-// StepLR multiplies the rate by gamma every stepSize steps: lr · gamma if stepSize divides t > 0. PyTorch's default of gamma is 0.1.
-func StepLR(stepSize int, gamma float64) Rule {
-	return Rule{name: "StepLR", bad: unmet(length("stepSize", stepSize), factor("gamma", gamma)),
+// optional returns the only value that was given for an argument, or otherwise the default, and demands that there is at most one.
+func optional(name string, given []float64, otherwise float64) (v float64, one demand) {
+	v = otherwise
+	if len(given) > 0 {
+		v = given[0]
+	}
+	return v, need(len(given) <= 1, "%s has %d values; give one, or none for %v", name, len(given), otherwise)
+}
+
+// StepLR multiplies the rate by gamma every stepSize steps: lr · gamma if stepSize divides t > 0. Without gamma it is 0.1.
+func StepLR(stepSize int, gamma ...float64) Rule {
+	by, one := optional("gamma", gamma, 0.1)
+	return Rule{name: "StepLR", bad: unmet(length("stepSize", stepSize), one, factor("gamma", by)),
 		rate: func(p place) float64 {
 			if p.step == 0 || p.step%stepSize != 0 {
 				return p.last
 			}
-			return p.last * gamma
+			return p.last * by
 		}}
 }
 
-// MultiStepLR multiplies the rate by gamma at each milestone: lr · gamma^n, where t occurs n times in milestones. PyTorch's default of
-// gamma is 0.1.
-func MultiStepLR(milestones []int, gamma float64) Rule {
+// MultiStepLR multiplies the rate by gamma at each milestone: lr · gamma^n, where t occurs n times in milestones. Without gamma it is 0.1.
+func MultiStepLR(milestones []int, gamma ...float64) Rule {
 	count := map[int]int{}
-	bad := unmet(factor("gamma", gamma))
+	by, one := optional("gamma", gamma, 0.1)
+	bad := unmet(one, factor("gamma", by))
 	for _, m := range milestones {
 		count[m]++
 		if m < 0 && bad == "" {
@@ -194,7 +204,7 @@ func MultiStepLR(milestones []int, gamma float64) Rule {
 	return Rule{name: "MultiStepLR", bad: bad,
 		rate: func(p place) float64 {
 			if n := count[p.step]; n > 0 {
-				return p.last * pow(gamma, float64(n))
+				return p.last * pow(by, float64(n))
 			}
 			return p.last
 		}}
@@ -251,34 +261,36 @@ func ExponentialLR(gamma float64) Rule {
 }
 
 // PolynomialLR lowers the rate to 0 in totalIters steps as a polynomial: lr · ((1 - t/totalIters) / (1 - (t-1)/totalIters))^power, for 0
-// < t ≤ totalIters. PyTorch's defaults are 5 and 1.
-func PolynomialLR(totalIters int, power float64) Rule {
-	return Rule{name: "PolynomialLR", bad: unmet(length("totalIters", totalIters), factor("power", power)),
+// < t ≤ totalIters. Without power it is 1. PyTorch's default of totalIters is 5.
+func PolynomialLR(totalIters int, power ...float64) Rule {
+	exponent, one := optional("power", power, 1)
+	return Rule{name: "PolynomialLR", bad: unmet(length("totalIters", totalIters), one, factor("power", exponent)),
 		rate: func(p place) float64 {
 			if p.step == 0 || p.step > totalIters {
 				return p.last
 			}
 			left := 1 - float64(p.step)/float64(totalIters)
-			return p.last * pow(left/(1-float64(p.step-1)/float64(totalIters)), power)
+			return p.last * pow(left/(1-float64(p.step-1)/float64(totalIters)), exponent)
 		}}
 }
 
 // CosineAnnealingLR takes the rate from the initial one to etaMin in half a cosine wave of tMax steps, and then on along the wave (I.
 // Loshchilov, F. Hutter, ICLR 2017, without restarts): etaMin + (lr - etaMin) · (1 + cos(πt/tMax)) / (1 + cos(π(t-1)/tMax)), and where the
-// divisor is 0 lr + (initial - etaMin) · (1 - cos(π/tMax)) / 2. PyTorch's default of etaMin is 0.
-func CosineAnnealingLR(tMax int, etaMin float64) Rule {
-	return Rule{name: "CosineAnnealingLR", bad: unmet(length("tMax", tMax), factor("etaMin", etaMin)),
+// divisor is 0 lr + (initial - etaMin) · (1 - cos(π/tMax)) / 2. Without etaMin it is 0.
+func CosineAnnealingLR(tMax int, etaMin ...float64) Rule {
+	least, one := optional("etaMin", etaMin, 0)
+	return Rule{name: "CosineAnnealingLR", bad: unmet(length("tMax", tMax), one, factor("etaMin", least)),
 		rate: func(p place) float64 {
 			wave := func(t int) float64 { return 1 + cos(math.Pi*float64(t)/float64(tMax)) }
 			switch {
 			case p.first:
 				return p.last
 			case p.step == 0:
-				return etaMin + (p.initial - etaMin)
+				return least + (p.initial - least)
 			case (p.step-1)%tMax == 0 && (p.step-1)/tMax%2 == 1:
-				return p.last + float64((p.initial-etaMin)*(1-cos(math.Pi/float64(tMax))))/2
+				return p.last + float64((p.initial-least)*(1-cos(math.Pi/float64(tMax))))/2
 			}
-			return float64(wave(p.step)/wave(p.step-1)*(p.last-etaMin)) + etaMin
+			return float64(wave(p.step)/wave(p.step-1)*(p.last-least)) + least
 		}}
 }
 

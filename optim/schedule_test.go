@@ -585,6 +585,7 @@ func TestScheduleErrors(t *testing.T) {
 		"LambdaLR: function 1 is nil":                                          optim.LambdaLR(f, nil),
 		"MultiplicativeLR: function 0 is nil":                                  optim.MultiplicativeLR(nil),
 		"StepLR: Expected positive integer stepSize":                           optim.StepLR(0, 0.5),
+		"StepLR: gamma has 2 values; give one, or none for 0.1":                optim.StepLR(1, .1, .2),
 		"StepLR: gamma is -1":                                                  optim.StepLR(1, -1),
 		"MultiStepLR: gamma is NaN":                                            optim.MultiStepLR([]int{1}, nan),
 		"milestone -2 is negative":                                             optim.MultiStepLR([]int{1, -2}, 1),
