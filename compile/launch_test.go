@@ -119,7 +119,7 @@ func TestLaunchNumbers(t *testing.T) {
 		}
 		y.Close()
 	}
-	const fork = "bend in a grid of [1 1 1] blocks of [256 1 1], 1, 4"
+	const fork = "bend in a grid of [1 1 1] blocks of [256 1 1], 1, 4, read, written"
 	if e := fmt.Sprint(r.Explain(x)); !strings.Contains(e, fork) {
 		t.Errorf("the explanation lacks %q:\n%s", fork, e)
 	}

@@ -424,5 +424,8 @@ func (l launching) printed() string {
 			out += fmt.Sprintf(", %v", v.F)
 		}
 	}
+	for _, kind := range l.kinds.ints() {
+		out += map[argKind]string{argIn: ", read", argOut: ", written", argMapped: ", mapped"}[argKind(kind)]
+	}
 	return out
 }

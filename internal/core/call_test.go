@@ -12,6 +12,7 @@ import (
 	"tenon.dev/fault"
 	"tenon.dev/internal/kernels"
 	"tenon.dev/internal/rt"
+	"tenon.dev/kernel"
 )
 
 // watch is a tap that sees each call twice: when it begins and when it has ended.
@@ -81,8 +82,12 @@ func TestEqualCallsCompareEqual(t *testing.T) {
 		same("Cat", func() { x.Cat([]*Tensor{a, b, a, b, a, b}, 0) })
 
 		different := func(name string, f, g func()) {
-			if c, d := callsOf(x, f), callsOf(x, g); c[0] == d[0] {
+			c, d := callsOf(x, f), callsOf(x, g)
+			if c[0] == d[0] {
 				t.Errorf("%s: %v equals %v", name, c[0], d[0])
+			}
+			if c[0].String() == d[0].String() {
+				t.Errorf("%s: both print as %v", name, c[0])
 			}
 		}
 		different("operands", func() { x.Add(a, b) }, func() { x.Add(b, a) })
@@ -92,6 +97,12 @@ func TestEqualCallsCompareEqual(t *testing.T) {
 		different("destinations", func() { x.AddInto(a, a, b) }, func() { x.AddInto(b, a, b) })
 		different("modes", func() { x.Add(a, b) }, func() { x.NoGrad().Add(a, b) })
 		different("the row", func() { x.Add(a, b) }, func() { x.Sub(a, b) })
+		doubled := kernel.Build("doubled", func(k *kernel.Builder) {
+			in, out := k.Buffer("in", dtype.Float32), k.Buffer("out", dtype.Float32)
+			k.ForEach(k.I64(6), func(i kernel.Value) { out.Store(i, in.Load(i).Add(in.Load(i))) })
+		})
+		different("what a launch does with a tensor", func() { x.Launch(doubled, Over(6), In(a), Out(b)) },
+			func() { x.Launch(doubled, Over(6), Out(a), Out(b)) })
 	})
 }
 
