@@ -66,6 +66,12 @@ func floating(f *frame) (compute, out dtype.DType) {
 // boolean computes in the promoted type and returns bool.
 func boolean(f *frame) (compute, out dtype.DType) { return f.promoted(), dtype.Bool }
 
+// ordered is boolean without complex types, which have no order.
+func ordered(f *frame) (compute, out dtype.DType) {
+	p, _ := realOnly(f)
+	return p, dtype.Bool
+}
+
 // only is same, restricted to the types that admit accepts for the operation.
 func (f *frame) only(admit func(op string, dt dtype.DType) error) (compute, out dtype.DType) {
 	p := f.promoted()

@@ -8,10 +8,10 @@ var rowEq, rowNe, rowLt, rowLe, rowGt, rowGe *row
 func init() {
 	rowEq = define(row{Name: "Eq", takes: "a b#", Torch: "eq", point: kernels.Eq, rule: boolean})
 	rowNe = define(row{Name: "Ne", takes: "a b#", Torch: "ne", point: kernels.Ne, rule: boolean})
-	rowLt = define(row{Name: "Lt", takes: "a b#", Torch: "lt", point: kernels.Lt, rule: boolean})
-	rowLe = define(row{Name: "Le", takes: "a b#", Torch: "le", point: kernels.Le, rule: boolean})
-	rowGt = define(row{Name: "Gt", takes: "a b#", Torch: "gt", point: kernels.Gt, rule: boolean})
-	rowGe = define(row{Name: "Ge", takes: "a b#", Torch: "ge", point: kernels.Ge, rule: boolean})
+	rowLt = define(row{Name: "Lt", takes: "a b#", Torch: "lt", point: kernels.Lt, rule: ordered})
+	rowLe = define(row{Name: "Le", takes: "a b#", Torch: "le", point: kernels.Le, rule: ordered})
+	rowGt = define(row{Name: "Gt", takes: "a b#", Torch: "gt", point: kernels.Gt, rule: ordered})
+	rowGe = define(row{Name: "Ge", takes: "a b#", Torch: "ge", point: kernels.Ge, rule: ordered})
 }
 
 // Eq returns a == b, broadcast, as bool.
