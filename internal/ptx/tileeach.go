@@ -33,7 +33,7 @@ func (plan *tilePlan) passage(in *kir.Instr, room int) passage {
 		}
 	}
 	size := p.as.Size()
-	p.crossed = size == 4 && in.Width == 8 && a.unit != plain && !a.turned && (a.across == 1 || a.cols%64 == 0) && t.InParts() == 1
+	p.crossed = size == 4 && in.Width == 8 && t.Cols >= 64 && a.unit != plain && !a.turned && (a.across == 1 || a.cols%64 == 0) && t.InParts() == 1
 	unit, parts, down, padding := 16, a.rows/16, a.down, 32
 	switch {
 	case a.turned:
@@ -185,7 +185,10 @@ func (f *function) passed(in *kir.Instr, t *tile, p passage, row, col string) []
 		for _, x := range p.rounds {
 			vs = append(vs, x.Res[0])
 		}
-		f.loadVector(p.as, "ld.shared", location(from, int64(f.tiles.stageAt)), vs)
+		count, each := vectors(len(vs), p.as.Size())
+		for c := range count {
+			f.loadVector(p.as, "ld.shared", location(from, int64(f.tiles.stageAt+c*each*p.as.Size())), vs[c*each:(c+1)*each])
+		}
 		var rs []string
 		for _, v := range vs {
 			rs = append(rs, f.names[v])

@@ -345,8 +345,8 @@ func (f *function) eachOperand(in *kir.Instr, t *tile) {
 }
 
 // groups emits a loop over the groups of in.Width columns in rows rows of a tile. Its body is the region, in which the values into are the
-// registers that values returns. place maps a row of the loop to the tile's row. If all threads have several groups, the registers of some
-// are filled together, so that the thread waits for them once.
+// registers that values returns. place maps a row of the loop to the tile's row. If all threads have several groups, the registers of some,
+// up to 32 elements, are filled together, so that the thread waits for them once.
 func (f *function) groups(in *kir.Instr, rows int, into []kir.Value, values func(row, col string) []string,
 	place func(row string) string) {
 	const most = 4
@@ -356,7 +356,7 @@ func (f *function) groups(in *kir.Instr, rows int, into []kir.Value, values func
 	turns := (count + plan.threads - 1) / plan.threads
 	together := 1
 	if len(into) > 0 && count%plan.threads == 0 {
-		for together < most && turns%(2*together) == 0 {
+		for together < most && turns%(2*together) == 0 && 2*together*in.Width <= 32 {
 			together *= 2
 		}
 	}
