@@ -187,8 +187,8 @@ func (t Tile) Round(from Tile) {
 	t.b.add(&kir.Instr{Op: kir.OpTileCopy, Type: t.t, Sym: t.i, Imm: uint64(from.i)})
 }
 
-// Each runs f once for every group of width adjacent columns (1, 2, 4, 8 or 16). The group begins at (row, col), Int32; col is a multiple of
-// width.
+// Each runs f once for every group of width adjacent columns (1, 2, 4, 8 or 16). The group begins at (row, col), Int32; col is a multiple
+// of width.
 func (t Tile) Each(width int, f func(row, col Value, vs []Value)) {
 	t.b.own()
 	if f == nil {

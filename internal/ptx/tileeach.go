@@ -33,7 +33,8 @@ func (plan *tilePlan) passage(in *kir.Instr, room int) passage {
 		}
 	}
 	size := p.as.Size()
-	p.crossed = size == 4 && in.Width == 8 && t.Cols >= 64 && a.unit != plain && !a.turned && (a.across == 1 || a.cols%64 == 0) && t.InParts() == 1
+	p.crossed = size == 4 && in.Width == 8 && t.Cols >= 64 && t.InParts() == 1 && a.unit != plain && !a.turned &&
+		(a.across == 1 || a.cols%64 == 0)
 	unit, parts, down, padding := 16, a.rows/16, a.down, 32
 	switch {
 	case a.turned:
