@@ -85,7 +85,7 @@ func TestClosedWithScope(t *testing.T) {
 
 func TestClosedEvent(t *testing.T) {
 	x := openSim(t)
-	e, open := x.Device().NewEvent(true), x.Device().NewEvent(true)
+	e, open := x.Device().NewEvent(cuda.EventOpt{Timing: true}), x.Device().NewEvent(cuda.EventOpt{Timing: true})
 	s := x.Stream()
 	if err := errors.Join(e.Record(s), open.Record(s)); err != nil {
 		t.Fatal(err)

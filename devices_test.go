@@ -90,7 +90,7 @@ func TestTwoDevices(t *testing.T) {
 func TestTwoDevicesEvents(t *testing.T) {
 	x, y := pairOf(t)
 	a := x.Full([]int{1000}, 1, tenon.Float32)
-	e := x.Device().NewEvent(false)
+	e := x.Device().NewEvent()
 	defer e.Close()
 	for range 50 {
 		x.AddInto(a, a, a)

@@ -256,7 +256,7 @@ func TestFromPyTorchMemory(t *testing.T) {
 		t.Error("allocated", n)
 	}
 	a.Close()
-	if x.Device().MemoryAllocated() != 0 || x.Device().MemorySummary(false) == "" || x.Device().HostStats().Flatten() == nil {
+	if x.Device().MemoryAllocated() != 0 || x.Device().MemorySummary() == "" || x.Device().HostStats().Flatten() == nil {
 		t.Error("closing freed nothing")
 	}
 	if free, total, err := x.Device().MemInfo(); free >= total || err != nil {
@@ -545,7 +545,7 @@ func TestFromPyTorchDevices(t *testing.T) {
 	wantItem(t, x, x.Max(x.Abs(x.Sub(r, q))), 0)
 	nn.InitUniform(x, r, 2, 3, nn.InitOpt{Generator: nn.NewHostGenerator(5)})
 	wantItem(t, x, x.Floor(x.Min(r)), 2)
-	start, end := x.Device().NewEvent(true), x.Device().NewEvent(true)
+	start, end := x.Device().NewEvent(cuda.EventOpt{Timing: true}), x.Device().NewEvent(cuda.EventOpt{Timing: true})
 	must(t, start.Record(x.Stream()))
 	must(t, end.Record(x.Stream()))
 	must(t, end.Synchronize())

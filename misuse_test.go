@@ -148,9 +148,9 @@ func newWalk(t testing.TB, x, other *tenon.Exec) *walk {
 	}
 	w.add((*cuda.MemPool)(nil), pool("own", false), pool("closed", true), good("nil", (*cuda.MemPool)(nil)), bad("zero", new(cuda.MemPool)))
 	w.add((*cuda.PoolCheckpoint)(nil), bad("nil", (*cuda.PoolCheckpoint)(nil)), bad("zero", new(cuda.PoolCheckpoint)))
-	w.add((*cuda.Event)(nil), value{name: "new", make: func(x *tenon.Exec) any { return x.Device().NewEvent(true) }},
+	w.add((*cuda.Event)(nil), value{name: "new", make: func(x *tenon.Exec) any { return x.Device().NewEvent(cuda.EventOpt{Timing: true}) }},
 		bad("nil", (*cuda.Event)(nil)), bad("zero", new(cuda.Event)),
-		value{name: "foreign", make: func(*tenon.Exec) any { return other.Device().NewEvent(false) }})
+		value{name: "foreign", make: func(*tenon.Exec) any { return other.Device().NewEvent() }})
 	graph := func(name string, close bool) value {
 		return value{name: name, make: func(x *tenon.Exec) any {
 			a := x.Ones([]int{2}, tenon.Float32)

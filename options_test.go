@@ -42,6 +42,12 @@ func TestOptions(t *testing.T) {
 			_, err := cuda.NewMemPool(x.Device(), cuda.MemPoolOpt{}, cuda.MemPoolOpt{})
 			return err
 		},
+		"NewEvent: options are given 2 times; give one cuda.EventOpt": func() error {
+			return tenon.Try(func() { x.Device().NewEvent(cuda.EventOpt{}, cuda.EventOpt{}) })
+		},
+		"MemorySummary: options are given 2 times; give one cuda.SummaryOpt": func() error {
+			return tenon.Try(func() { x.Device().MemorySummary(cuda.SummaryOpt{}, cuda.SummaryOpt{}) })
+		},
 		"InitKaimingUniform: options are given 2 times; give one KaimingOpt": func() error {
 			return tenon.Try(func() { nn.InitKaimingUniform(x, a, nn.KaimingOpt{}, nn.KaimingOpt{}) })
 		},

@@ -27,7 +27,7 @@ func timed(t *testing.T, x *tenon.Exec, reps int, f func(x *tenon.Exec)) []float
 	must(x.Synchronize())
 	begin, end := make([]*cuda.Event, reps), make([]*cuda.Event, reps)
 	for i := range reps {
-		begin[i], end[i] = x.Device().NewEvent(true), x.Device().NewEvent(true)
+		begin[i], end[i] = x.Device().NewEvent(cuda.EventOpt{Timing: true}), x.Device().NewEvent(cuda.EventOpt{Timing: true})
 		must(begin[i].Record(x.Stream()))
 		x.Scope(f)
 		must(end[i].Record(x.Stream()))

@@ -29,7 +29,7 @@ func TestOverhead(t *testing.T) {
 // streams measures what ordering between streams costs.
 func streams(t *testing.T, x *tenon.Exec) {
 	dev, st := x.Device(), x.Stream()
-	e := dev.NewEvent(false)
+	e := dev.NewEvent()
 	defer e.Close()
 	perCall(t, "event.record", 500, true, dev.Synchronize, func() {
 		if err := e.Record(st); err != nil {

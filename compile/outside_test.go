@@ -8,6 +8,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/compile"
+	"tenon.dev/cuda"
 	"tenon.dev/fault"
 )
 
@@ -16,7 +17,7 @@ import (
 func TestLooksAtTheDevice(t *testing.T) {
 	x := open(t)
 	dev, s := x.Device(), x.Stream()
-	e := dev.NewEvent(false)
+	e := dev.NewEvent()
 	defer e.Close()
 	side, err := dev.Stream()
 	must(t, err)
@@ -34,7 +35,7 @@ func TestLooksAtTheDevice(t *testing.T) {
 		"MaxMemoryAllocated":  func() error { nothing(dev.MaxMemoryAllocated()); return nil },
 		"MemoryReserved":      func() error { nothing(dev.MemoryReserved()); return nil },
 		"MaxMemoryReserved":   func() error { nothing(dev.MaxMemoryReserved()); return nil },
-		"MemorySummary":       func() error { nothing(dev.MemorySummary(true)); return nil },
+		"MemorySummary":       func() error { nothing(dev.MemorySummary(cuda.SummaryOpt{Abbreviated: true})); return nil },
 		"ResetPeakStats":      func() error { dev.ResetPeakStats(); return nil },
 		"Device.Snapshot":     func() error { _, err := dev.Snapshot(); return err },
 		"Device.DumpSnapshot": func() error { return dev.DumpSnapshot(t.TempDir() + "/s.pickle") },
@@ -59,7 +60,7 @@ func TestLooksAtTheDevice(t *testing.T) {
 // TestEventsInRegionsTime checks that two events around a region's calls time them as they do without the region.
 func TestEventsInRegionsTime(t *testing.T) {
 	x := open(t)
-	start, end := x.Device().NewEvent(true), x.Device().NewEvent(true)
+	start, end := x.Device().NewEvent(cuda.EventOpt{Timing: true}), x.Device().NewEvent(cuda.EventOpt{Timing: true})
 	defer start.Close()
 	defer end.Close()
 	timed := func(x *tenon.Exec) error {
@@ -122,7 +123,7 @@ func TestLooksOfOtherGoroutines(t *testing.T) {
 	must(t, err)
 	defer other.Close()
 	dev, s, done, looked := x.Device(), x.Stream(), make(chan struct{}), make(chan error)
-	e := dev.NewEvent(false)
+	e := dev.NewEvent()
 	defer e.Close()
 	go func() {
 		var err error

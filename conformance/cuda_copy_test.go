@@ -27,7 +27,7 @@ func testCopyNonBlocking(t *testing.T, x *tenon.Exec) {
 		spin(x, 50*time.Millisecond)
 		x.CopyAsyncInto(dst, src)
 		check(t, what+": the copy waits", busy(t, x.Stream()), true)
-		e := x.Device().NewEvent(false)
+		e := x.Device().NewEvent()
 		defer e.Close()
 		must(t, e.Record(x.Stream()))
 		must(t, e.Synchronize())

@@ -57,7 +57,7 @@ func testStreams(t *testing.T, x *tenon.Exec) {
 func testStreamEventText(t *testing.T, x *tenon.Exec) {
 	for _, s := range []*cuda.Stream{x.Stream(), newStream(t, x)} {
 		check(t, "a stream", fmt.Sprint(s), fmt.Sprintf("cuda.Stream(%s, %d)", x.Device().Name(), s.ID()))
-		e := x.Device().NewEvent(false)
+		e := x.Device().NewEvent()
 		check(t, "an event", fmt.Sprint(e), fmt.Sprintf("cuda.Event(%s, not recorded)", x.Device().Name()))
 		must(t, s.Record(e))
 		check(t, "an event that was recorded", fmt.Sprint(e), fmt.Sprintf("cuda.Event(%s, %#x)", x.Device().Name(), e.Handle()))
@@ -67,7 +67,7 @@ func testStreamEventText(t *testing.T, x *tenon.Exec) {
 
 func testEvents(t *testing.T, x *tenon.Exec) {
 	dev := x.Device()
-	start, end := dev.NewEvent(true), dev.NewEvent(true)
+	start, end := dev.NewEvent(cuda.EventOpt{Timing: true}), dev.NewEvent(cuda.EventOpt{Timing: true})
 	defer start.Close()
 	defer end.Close()
 	query := func(when string, want bool) {
@@ -92,7 +92,7 @@ func testEvents(t *testing.T, x *tenon.Exec) {
 	if took < 49*time.Millisecond { // the clock's rate is the peak; the spin may take longer
 		t.Errorf("50 ms took %v", took)
 	}
-	plain := dev.NewEvent(false)
+	plain := dev.NewEvent()
 	defer plain.Close()
 	must(t, plain.Record(x.Stream()))
 	_, err = start.Elapsed(plain)
@@ -117,7 +117,7 @@ func testGenericStreamEvent(t *testing.T, x *tenon.Exec) {
 			}
 		}
 		check(t, "streams with one number are one", same, stream)
-		start, end := dev.NewEvent(true), dev.NewEvent(true)
+		start, end := dev.NewEvent(cuda.EventOpt{Timing: true}), dev.NewEvent(cuda.EventOpt{Timing: true})
 		check(t, "the handle of an event that was never recorded", start.Handle(), 0)
 		host := x.Host()
 		a, b := host.RandN([]int{1000}, tenon.Float32), host.RandN([]int{1000}, tenon.Float32)

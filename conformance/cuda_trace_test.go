@@ -93,7 +93,7 @@ func traced(t *testing.T, d *cuda.Device, leaveOut ...string) *calls {
 
 func testTraceEventCreation(t *testing.T, x *tenon.Exec) {
 	c := traced(t, x.Device(), "event record", "event deletion")
-	e := x.Device().NewEvent(false)
+	e := x.Device().NewEvent()
 	defer e.Close()
 	c.want(t, "an event that was never recorded")
 	must(t, e.Record(x.Stream()))
@@ -104,18 +104,18 @@ func testTraceEventCreation(t *testing.T, x *tenon.Exec) {
 
 func testTraceEventDeletion(t *testing.T, x *tenon.Exec) {
 	c := traced(t, x.Device(), "event record", "event creation")
-	e := x.Device().NewEvent(false)
+	e := x.Device().NewEvent()
 	must(t, e.Record(x.Stream()))
 	h := e.Handle()
 	c.want(t, "before")
 	e.Close()
 	c.want(t, "an event is closed", call("event deletion", h))
 	e.Close()
-	x.Device().NewEvent(false).Close()
+	x.Device().NewEvent().Close()
 	c.want(t, "one is closed again, and one that was never recorded")
 	// The garbage collector deletes dropped objects.
 	h = func() uint64 {
-		e := x.Device().NewEvent(false)
+		e := x.Device().NewEvent()
 		must(t, e.Record(x.Stream()))
 		return e.Handle()
 	}()
@@ -132,7 +132,7 @@ func testTraceEventDeletion(t *testing.T, x *tenon.Exec) {
 
 func testTraceEventRecord(t *testing.T, x *tenon.Exec) {
 	c := traced(t, x.Device(), "event creation", "event deletion")
-	e := x.Device().NewEvent(false)
+	e := x.Device().NewEvent()
 	defer e.Close()
 	must(t, e.Record(x.Stream()))
 	c.want(t, "a record", call("event record", e.Handle(), x.Stream().Handle()))
@@ -145,7 +145,7 @@ func testTraceEventRecord(t *testing.T, x *tenon.Exec) {
 func testTraceEventWait(t *testing.T, x *tenon.Exec) {
 	s := newStream(t, x)
 	c := traced(t, x.Device(), "event creation", "event deletion", "allocation", "deallocation")
-	e := x.Device().NewEvent(false)
+	e := x.Device().NewEvent()
 	defer e.Close()
 	must(t, x.Stream().Wait(e))
 	c.want(t, "a wait for what was never recorded")
@@ -252,7 +252,7 @@ func testTraceStreamSynchronization(t *testing.T, x *tenon.Exec) {
 
 func testTraceEventSynchronization(t *testing.T, x *tenon.Exec) {
 	c := traced(t, x.Device(), "event creation", "event record", "event deletion")
-	e := x.Device().NewEvent(false)
+	e := x.Device().NewEvent()
 	defer e.Close()
 	must(t, e.Synchronize())
 	c.want(t, "an event that was never recorded is waited for")
@@ -305,7 +305,7 @@ func testTraceAllCallbacks(t *testing.T, x *tenon.Exec) {
 		EventCreated: fail1, EventDeleted: fail1, EventRecorded: fail2, EventWaited: fail2, MemoryAllocated: fail1, MemoryFreed: fail1,
 		StreamCreated: fail1, DeviceSynchronized: fail, StreamSynchronized: fail1, EventSynchronized: fail1,
 	})
-	e := x.Device().NewEvent(false)
+	e := x.Device().NewEvent()
 	s := newStream(t, x)
 	must(t, e.Record(s))
 	must(t, s.Wait(e))

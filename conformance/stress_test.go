@@ -420,7 +420,7 @@ func (k *stressRound) together(y *tenon.Exec, what int) error {
 		y.Ones([]int{3 << 19}, tenon.Float32)
 		return y.Synchronize()
 	case 3:
-		e := y.Device().NewEvent(false)
+		e := y.Device().NewEvent()
 		defer e.Close()
 		if err := e.Record(y.Stream()); err != nil {
 			return err

@@ -23,8 +23,20 @@ func (e *Event) open() *rt.Event {
 	return r
 }
 
-// NewEvent returns an event that was never recorded. Events without timing are cheaper to record.
-func (d *Device) NewEvent(timing bool) *Event { return (*Event)(d.rt().NewEvent(timing)) }
+// EventOpt are the options of NewEvent.
+type EventOpt struct {
+	// Timing makes an event with which Elapsed can measure. Others are cheaper to record.
+	Timing bool
+}
+
+// NewEvent returns an event that was never recorded.
+func (d *Device) NewEvent(opts ...EventOpt) *Event {
+	opt, err := only(opts)
+	if err != nil {
+		panic(err)
+	}
+	return (*Event)(d.rt().NewEvent(opt.Timing))
+}
 
 // Handle is the driver's handle, 0 before the first Record.
 func (e *Event) Handle() uint64 { return e.rt().Handle() }

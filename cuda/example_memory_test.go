@@ -45,7 +45,7 @@ func ExampleDevice_MemorySummary() {
 	}
 	defer x.Close()
 	defer x.Zeros([]int{5 << 20}, tenon.Uint8).Close()
-	for line := range strings.Lines(x.Device().MemorySummary(true)) {
+	for line := range strings.Lines(x.Device().MemorySummary(cuda.SummaryOpt{Abbreviated: true})) {
 		if strings.Contains(line, "memory") {
 			fmt.Print(line)
 		}

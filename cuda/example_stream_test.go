@@ -5,6 +5,7 @@ import (
 	"log"
 
 	"tenon.dev"
+	"tenon.dev/cuda"
 )
 
 // Two events on a stream measure how long the device works. A simulated device has its own clock, which advances while the host waits.
@@ -15,7 +16,7 @@ func ExampleEvent() {
 	}
 	defer x.Close()
 	dev, stream := x.Device(), x.Stream()
-	start, end := dev.NewEvent(true), dev.NewEvent(true)
+	start, end := dev.NewEvent(cuda.EventOpt{Timing: true}), dev.NewEvent(cuda.EventOpt{Timing: true})
 	defer start.Close()
 	defer end.Close()
 
@@ -48,7 +49,7 @@ func ExampleStream() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	ready := x.Device().NewEvent(false)
+	ready := x.Device().NewEvent()
 	defer ready.Close()
 	if err := ready.Record(x.Stream()); err != nil {
 		log.Fatal(err)

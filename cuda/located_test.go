@@ -43,7 +43,7 @@ func TestErrorsAreLocated(t *testing.T) {
 		"SetMemoryFraction":    func() error { return d.SetMemoryFraction(7) },
 		"Profile":              func() error { return failure(d.Profile(cuda.ProfileOpt{Bandwidth: -1})) },
 		"Elapsed": func() error {
-			e := d.NewEvent(true)
+			e := d.NewEvent(cuda.EventOpt{Timing: true})
 			return failure(e.Elapsed(e))
 		},
 		"SnapshotOf":            func() error { return failure(cuda.SnapshotOf()) },

@@ -63,11 +63,20 @@ func (d *Device) ResetPeakStats() { d.memory("ResetPeakStats").ResetPeakStats() 
 // ResetAccumulatedStats sets the sums of all increases and decreases, and the counters of retries, failures and driver calls, to 0.
 func (d *Device) ResetAccumulatedStats() { d.memory("ResetAccumulatedStats").ResetAccumulatedStats() }
 
-// MemorySummary returns the statistics as a readable table, in the form of torch.cuda.memory_summary; abbreviated leaves out the rows of
-// the small and large pools.
-func (d *Device) MemorySummary(abbreviated bool) string {
+// SummaryOpt are the options of MemorySummary.
+type SummaryOpt struct {
+	// Abbreviated leaves out the rows of the small and large pools.
+	Abbreviated bool
+}
+
+// MemorySummary returns the statistics as a readable table, in the form of torch.cuda.memory_summary.
+func (d *Device) MemorySummary(opts ...SummaryOpt) string {
+	opt, err := only(opts)
+	if err != nil {
+		panic(err)
+	}
 	s := d.memory("MemorySummary").Stats()
-	return s.Summary(d.Ordinal(), abbreviated)
+	return s.Summary(d.Ordinal(), opt.Abbreviated)
 }
 
 // EmptyCache returns cached memory that no tensor uses to the driver.

@@ -58,10 +58,10 @@ func TestMemoryFigures(t *testing.T) {
 	if s := d.Stats(); s["allocated_bytes.all.freed"] != 0 || s["allocated_bytes.all.current"] != 5*mib || s["num_device_alloc"] != 0 {
 		t.Errorf("after the reset: freed %d, current %d", s["allocated_bytes.all.freed"], s["allocated_bytes.all.current"])
 	}
-	if text := d.MemorySummary(false); !strings.Contains(text, "|   5120 KiB |") || !strings.Contains(text, "from large pool") {
+	if text := d.MemorySummary(); !strings.Contains(text, "|   5120 KiB |") || !strings.Contains(text, "from large pool") {
 		t.Errorf("summary:\n%s", text)
 	}
-	if text := d.MemorySummary(true); strings.Contains(text, "from large pool") {
+	if text := d.MemorySummary(cuda.SummaryOpt{Abbreviated: true}); strings.Contains(text, "from large pool") {
 		t.Errorf("abbreviated summary:\n%s", text)
 	}
 	a.Close()

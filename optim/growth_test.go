@@ -225,7 +225,7 @@ func (p *program) rare(x *tenon.Exec) error {
 	if err = errors.Join(err, pool.Close()); err != nil {
 		return err
 	}
-	e := x.Device().NewEvent(false)
+	e := x.Device().NewEvent()
 	defer e.Close()
 	z, err := x.Fork()
 	if err != nil {
