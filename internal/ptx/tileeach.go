@@ -197,8 +197,8 @@ func (f *function) passed(in *kir.Instr, t *tile, p passage, row, col string) []
 		return rs
 	}
 	if p.crossed {
-		half := f.to(word, "and.b32", f.to(word, "shr.u32", col, "1"), "16")
-		low, high := f.to(word, "add.s32", from, half), f.to(word, "sub.s32", from, half)
+		shift := f.to(word, "and.b32", f.to(word, "shr.u32", col, "1"), "16")
+		low, high := f.to(word, "add.s32", from, shift), f.to(word, "sub.s32", from, shift)
 		return append(f.passedPart(4, t.Type, low, 0), f.passedPart(4, t.Type, high, 16)...)
 	}
 	sum := f.passedPart(in.Width, t.Type, from, 0)
