@@ -118,6 +118,7 @@ func (x *Exec) KLDiv(t, target *Tensor, opt KLDivOpt) *Tensor {
 		if opt.LogTarget {
 			y = x.Mul(x.Exp(target), x.Sub(target, t))
 		} else {
+			x.check("KLDiv", infer.Real("KLDiv", target.dt))
 			entropy := x.pick(x.EqS(target, 0), nil, 0, x.Mul(target, x.Log(target)), 0)
 			y = x.Sub(entropy, x.Mul(target, t))
 		}

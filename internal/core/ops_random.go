@@ -269,7 +269,7 @@ func (x *Exec) Dropout(t *Tensor, p float64) *Tensor {
 	switch {
 	case !(p >= 0 && p <= 1):
 		x.fail("Dropout", fault.Invalid, []*Tensor{t}, "dropout probability has to be between 0 and 1, but got %v", p)
-	case p == 1:
+	case p == 1 && t != nil && t.dt.IsFloat():
 		return x.MulS(t, 0)
 	}
 	f := x.op(rowDropout, t)

@@ -88,6 +88,8 @@ func TestPointwiseRefusals(t *testing.T) {
 		refused(fault.Unsupported, "BitwiseAnd is defined for integer and bool", func() { x.BitwiseAnd(n, f) })
 		refused(fault.Unsupported, "Maximum is not defined for complex", func() { x.Maximum(z, z) })
 		refused(fault.Unsupported, "Lt is not defined for complex", func() { x.Lt(z, z) })
+		refused(fault.Unsupported, "KLDiv is not defined for complex", func() { x.KLDiv(z, z, KLDivOpt{}) })
+		refused(fault.Invalid, "Dropout needs a floating-point tensor", func() { x.Dropout(x.Ones([]int{2}, dtype.Int64), 1) })
 		refused(fault.Unsupported, "Ge is not defined for complex", func() { x.GeS(z, 1) })
 		refused(fault.Unsupported, "Hypot is defined for floating-point", func() { x.Hypot(n, n) })
 		refused(fault.Unsupported, "Lerp is defined for floating-point", func() { x.Lerp(n, n, n) })
