@@ -362,8 +362,8 @@ func memchkOrder(t *testing.T) {
 
 func memchkWorkers(t *testing.T) {
 	// The first test holds its worker until all the others, which the second worker takes one after another, stand in the log.
-	m := newMemchk(t, map[string]string{"T.a": "for i in $(seq 200); do grep -q 'Success: T.e' result.log && exit 0; sleep 0.05; done; exit 9",
-		"T.b": "", "T.c": "", "T.d": "", "T.e": ""})
+	m := newMemchk(t, map[string]string{"T.b": "", "T.c": "", "T.d": "", "T.e": "",
+		"T.a": "for i in $(seq 200); do grep -q 'Success: T.e' result.log && exit 0; sleep 0.05; done; exit 9"})
 	m.run(0, "test_a.py", "60", "--nproc", "2", "--gpus", "0:1")
 	m.expect("Success: T.b", "Success: T.c", "Success: T.d", "Success: T.e", "Success: T.a")
 	ran := m.lines("ran")
