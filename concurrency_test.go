@@ -387,8 +387,8 @@ func (d held) StreamSynchronize(t driver.Thread, s driver.Stream) error {
 	return d.Device.StreamSynchronize(t, s)
 }
 
-// A goroutine that has waited in vain for another one to leave their Exec names its line, also if others wait for the device in theirs.
-func TestSharedWait(t *testing.T) {
+// openHeld opens such a device until the test ends; mine is the stream of its Exec. Waits after the test's own are let go.
+func openHeld(t *testing.T) (*tenon.Exec, held) {
 	host, err := rt.Host()
 	if err != nil {
 		t.Fatal(err)
@@ -402,13 +402,28 @@ func TestSharedWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	x := (*tenon.Exec)(core.New(dev, host))
+	*d.mine = x.Stream().Handle()
+	t.Cleanup(func() {
+		go func() {
+			for range d.waiting {
+			}
+		}()
+		if err := x.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return x, d
+}
+
+// A goroutine that has waited in vain for another one to leave their Exec names its line, also if others wait for the device in theirs.
+func TestSharedWait(t *testing.T) {
+	x, d := openHeld(t)
 	ones := x.Ones([]int{2}, tenon.Float32)
 	y, err := x.Fork()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var all sync.WaitGroup
-	*d.mine = x.Stream().Handle()
 	for _, wait := range []func() error{x.NoGrad().Synchronize, y.Synchronize} {
 		all.Go(func() {
 			if err := wait(); err != nil {
@@ -426,35 +441,15 @@ func TestSharedWait(t *testing.T) {
 	if want := fmt.Sprintf("concurrency_test.go:%d; give each", *d.line); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want %q", err, want)
 	}
-	go func() {
-		for range d.waiting {
-		}
-	}()
-	if err := x.Close(); err != nil {
-		t.Error(err)
-	}
 }
 
 // A function that the library calls, through closures of its own, is told of another goroutine in its Exec like any other caller. It was
 // once taken for an observer in the middle of an operation.
 func TestSharedCheckpoint(t *testing.T) {
-	host, err := rt.Host()
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := held{waiting: make(chan bool), release: make(chan bool), mine: new(uint64), line: new(int)}
-	dev, err := rt.Open(rt.Selector{Kind: rt.Sim, Wrap: func(own driver.Device) driver.Device {
-		d.Device = own
-		return d
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	x := (*tenon.Exec)(core.New(dev, host))
+	x, d := openHeld(t)
 	w := x.Ones([]int{2}, tenon.Float32).SetRequiresGrad(true)
-	*d.mine = x.Stream().Handle()
 	var all sync.WaitGroup
-	err = attempt(t, func() error {
+	err := attempt(t, func() error {
 		x.Checkpoint(func(x *tenon.Exec, ins []*tenon.Tensor) []*tenon.Tensor {
 			all.Go(func() {
 				_ = attempt(t, x.Synchronize) // the other call may be the one that is told
@@ -468,13 +463,6 @@ func TestSharedCheckpoint(t *testing.T) {
 	all.Wait()
 	if ours(t, err); err == nil || !strings.Contains(err.Error(), once) {
 		t.Errorf("%v, want %q", err, once)
-	}
-	go func() {
-		for range d.waiting {
-		}
-	}()
-	if err := x.Close(); err != nil {
-		t.Error(err)
 	}
 }
 

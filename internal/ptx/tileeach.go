@@ -111,9 +111,9 @@ func (f *function) each(in *kir.Instr, t *tile) {
 	}
 	into := in.Blocks[0].Params[2:]
 	if p.rounds != nil {
-		into = make([]kir.Value, len(p.rounds))
-		for i, x := range p.rounds {
-			into[i], plan.rounded[x] = x.Res[0], true
+		into = nil
+		for _, x := range p.rounds {
+			into, plan.rounded[x] = append(into, x.Res[0]), true
 		}
 	}
 	for pass := range p.passes {
@@ -135,7 +135,8 @@ func (f *function) each(in *kir.Instr, t *tile) {
 		}
 		f.placeIf(past)
 		f.barrier()
-		f.groups(in, p.rows, into, func(row, col string) []string { return f.passed(in, t, p, row, col) }, func(row string) string {
+		values := func(row, col string) []string { return f.passed(in, t, p, into, row, col) }
+		f.groups(in, p.rows, into, values, func(row string) string {
 			if p.share == 0 || a.down == 1 {
 				return f.addImm(row, first)
 			}
@@ -177,21 +178,16 @@ func (f *function) roundPair(to kir.Type, low, high string) string {
 // sums are the instructions that add the types of accumulators.
 var sums = map[kir.Type]string{dtype.Float32: "add.rn.f32", dtype.Float64: "add.rn.f64", dtype.Int32: "add.s32"}
 
-// passed loads the group at row and col of a pass, and adds up its parts. Elements that were rounded before are the results of their
-// conversions.
-func (f *function) passed(in *kir.Instr, t *tile, p passage, row, col string) []string {
+// passed loads the group at row and col of a pass, which the region has as the values into, and adds up its parts.
+func (f *function) passed(in *kir.Instr, t *tile, p passage, into []kir.Value, row, col string) []string {
 	from := f.madImm(col, p.as.Size(), f.madImm(row, p.stride, f.tiles.memory))
 	if p.rounds != nil {
-		var vs []kir.Value
-		for _, x := range p.rounds {
-			vs = append(vs, x.Res[0])
-		}
-		count, each := vectors(len(vs), p.as.Size())
+		count, each := vectors(in.Width, p.as.Size())
 		for c := range count {
-			f.loadVector(p.as, "ld.shared", location(from, int64(f.tiles.stageAt+c*each*p.as.Size())), vs[c*each:(c+1)*each])
+			f.loadVector(p.as, "ld.shared", location(from, int64(f.tiles.stageAt+c*each*p.as.Size())), into[c*each:(c+1)*each])
 		}
 		var rs []string
-		for _, v := range vs {
+		for _, v := range into {
 			rs = append(rs, f.names[v])
 		}
 		return rs
