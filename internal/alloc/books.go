@@ -15,7 +15,7 @@ type books struct {
 
 	mu       sync.Mutex
 	settings Settings
-	stats    Stats
+	stats    tally
 	reserved uint64 // bytes held from the device
 	limit
 	pools
@@ -123,9 +123,7 @@ func (m *books) AddOOMObserver(f OOMObserver) {
 func (m *books) ResetAccumulatedStats() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.stats.each(func(s *Stat) { s.Allocated, s.Freed = 0, 0 })
-	s := &m.stats
-	s.AllocRetries, s.OOMs, s.SyncAllStreams, s.DeviceAllocs, s.DeviceFrees = 0, 0, 0, 0, 0
+	m.stats.resetSums()
 }
 
 // collect calls Options.Collect without the lock, but not under a diversion or in a capture.

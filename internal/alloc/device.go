@@ -155,7 +155,7 @@ func (d *Device) SetMemoryFraction(f float64) error {
 func (d *Device) Stats() Stats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s := d.stats
+	s := d.stats.read()
 	d.strategy.addOwn(&s)
 	s.MaxSplitSize = int64(d.settings.MaxSplitSize)
 	if d.settings.MaxSplitSize == infinite {
@@ -168,6 +168,6 @@ func (d *Device) Stats() Stats {
 func (d *Device) ResetPeakStats() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.stats.each(func(s *Stat) { s.Peak = s.Current })
+	d.stats.resetPeaks()
 	d.strategy.resetPeaks()
 }

@@ -139,7 +139,7 @@ func (c *checker) segment(g *segment) error {
 		}
 		c.privateBytes[p] += mapped
 	}
-	c.want.ReservedBytes[kind].Current += int64(mapped)
+	c.want.ReservedBytes[1+kind].Current += int64(mapped)
 	if g.page != 0 {
 		c.ranges++
 		c.pages += mapped
@@ -149,7 +149,7 @@ func (c *checker) segment(g *segment) error {
 		return nil
 	}
 	c.segments++
-	c.want.Segment[kind].Current++
+	c.want.Segment[1+kind].Current++
 	if c.f.segments[g.addr] != g.size {
 		return fmt.Errorf("the device has no such segment")
 	}
@@ -181,16 +181,16 @@ func (c *checker) block(b *Block, kind int) error {
 		if b.events > 0 || b.requested == 0 || b.requested > b.size {
 			return fmt.Errorf("block %#x is live with %d events, %d of %d bytes requested", b.addr, b.events, b.requested, b.size)
 		}
-		w.Allocation[kind].Current++
-		w.AllocatedBytes[kind].Current += int64(b.size)
+		w.Allocation[1+kind].Current++
+		w.AllocatedBytes[1+kind].Current += int64(b.size)
 	}
 	if b.active() {
-		w.Active[kind].Current++
-		w.ActiveBytes[kind].Current += int64(b.size)
-		w.RequestedBytes[kind].Current += int64(b.requested)
+		w.Active[1+kind].Current++
+		w.ActiveBytes[1+kind].Current += int64(b.size)
+		w.RequestedBytes[1+kind].Current += int64(b.requested)
 	} else if b.isSplit() && b.seg.page == 0 {
-		w.InactiveSplit[kind].Current++
-		w.InactiveSplitBytes[kind].Current += int64(b.size)
+		w.InactiveSplit[1+kind].Current++
+		w.InactiveSplitBytes[1+kind].Current += int64(b.size)
 	}
 	return nil
 }
@@ -227,17 +227,18 @@ func (c *checker) totals() error {
 			return fmt.Errorf("pool %v holds %d bytes, says %d", p.id, c.privateBytes[p], p.reserved)
 		}
 	}
-	have, want := d.stats.families(), c.want.families()
+	stats := d.stats.read()
+	have, want := stats.families(), c.want.families()
 	for i := range have {
 		all := Stat{}
-		for k := smallPool; k <= largePool; k++ {
+		for k := 1; k < len(have[i]); k++ {
 			s := have[i][k]
 			if s.Current != want[i][k].Current {
 				return fmt.Errorf("%s[%d] is %d, blocks say %d", familyNames[i], k, s.Current, want[i][k].Current)
 			}
 			all.Current, all.Allocated, all.Freed = all.Current+s.Current, all.Allocated+s.Allocated, all.Freed+s.Freed
 		}
-		a := have[i][allPools]
+		a := have[i][0]
 		if a.Current != all.Current || a.Allocated != all.Allocated || a.Freed != all.Freed || a.Peak < a.Current {
 			return fmt.Errorf("%s: all is %+v, the sum of pools %+v", familyNames[i], a, all)
 		}

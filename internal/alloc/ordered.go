@@ -92,7 +92,7 @@ func (o *ordered) alloc(size uint64, s Stream, context any) (*Block, *outOfMemor
 	b := o.newBlock(nil, r.silo, addr, size)
 	b.allocated, b.requested, b.context = true, size, context
 	_, b.captured = o.backend.Capturing(s)
-	o.stats.AllocatedBytes[allPools].add(int64(size))
+	o.stats.AllocatedBytes.add(o.all.kind, int64(size))
 	return b, nil, nil
 }
 
@@ -100,7 +100,7 @@ func (o *ordered) alloc(size uint64, s Stream, context any) (*Block, *outOfMemor
 var errFraction = fmt.Errorf("the memory fraction forbids more: %w", ErrOutOfMemory)
 
 func (o *ordered) malloc(r *request) (uint64, error) {
-	if o.fractionSet && uint64(o.stats.AllocatedBytes.All().Current)+r.size > o.allowed {
+	if o.fractionSet && uint64(o.stats.AllocatedBytes.now())+r.size > o.allowed {
 		return 0, errFraction
 	}
 	return o.own.MallocAsync(r.size, r.silo.stream)
@@ -116,7 +116,7 @@ func (o *ordered) Free(b *Block) error {
 	}
 	o.forgetRaw(b)
 	b.allocated = false
-	o.stats.AllocatedBytes[allPools].sub(int64(b.size))
+	o.stats.AllocatedBytes.sub(o.all.kind, int64(b.size))
 	if len(o.diversions) > 0 && !b.captured {
 		o.deferred = append(o.deferred, b)
 		return nil
@@ -200,13 +200,15 @@ func (o *ordered) EmptyCache() error {
 	return o.own.Trim(len(o.diversions) == 0)
 }
 
-// addOwn gets the reserved bytes from the pool. If the pool returns an error, they are left out.
+// addOwn gets the reserved bytes from the pool. If the pool returns an error, they are left out. As in PyTorch, there are only sums over all
+// pools.
 func (o *ordered) addOwn(s *Stats) {
+	s.AllocatedBytes = StatArray{s.AllocatedBytes.All()}
 	u, err := o.own.Usage()
 	if err != nil {
 		return
 	}
-	s.ReservedBytes[allPools].Current, s.ReservedBytes[allPools].Peak = int64(u.Reserved), int64(u.ReservedPeak)
+	s.ReservedBytes[0].Current, s.ReservedBytes[0].Peak = int64(u.Reserved), int64(u.ReservedPeak)
 }
 
 func (o *ordered) resetPeaks() {

@@ -25,43 +25,23 @@ func (s *Stat) sub(n int64) {
 	s.Freed += n
 }
 
-// Indices of a StatArray.
+// Kinds of pools.
 const (
-	allPools  = 0
-	smallPool = 1
-	largePool = 2
+	smallPool = iota
+	largePool
 )
 
 // StatArray tracks one quantity over all pools, over the small pools and over the large pools, private ones included.
 type StatArray [3]Stat
 
 // All returns the sum over small and large pools.
-func (a *StatArray) All() Stat { return a[allPools] }
+func (a *StatArray) All() Stat { return a[0] }
 
 // Small returns the part of the small pools.
-func (a *StatArray) Small() Stat { return a[smallPool] }
+func (a *StatArray) Small() Stat { return a[1+smallPool] }
 
 // Large returns the part of the large pools.
-func (a *StatArray) Large() Stat { return a[largePool] }
-
-func (a *StatArray) add(kind int, n int64) {
-	a[allPools].add(n)
-	a[kind].add(n)
-}
-
-func (a *StatArray) sub(kind int, n int64) {
-	a[allPools].sub(n)
-	a[kind].sub(n)
-}
-
-// change adds n or, if it is negative, subtracts -n.
-func (a *StatArray) change(kind int, n int64) {
-	if n > 0 {
-		a.add(kind, n)
-	} else if n < 0 {
-		a.sub(kind, -n)
-	}
-}
+func (a *StatArray) Large() Stat { return a[1+largePool] }
 
 // Stats are the allocator's statistics, the quantities of torch.cuda.memory_stats. Bytes are rounded block sizes, except RequestedBytes.
 type Stats struct {
@@ -125,14 +105,4 @@ var familyNames = [...]string{"allocation", "segment", "active", "inactive_split
 func (s *Stats) families() [9]*StatArray {
 	return [...]*StatArray{&s.Allocation, &s.Segment, &s.Active, &s.InactiveSplit, &s.AllocatedBytes, &s.ReservedBytes,
 		&s.ActiveBytes, &s.InactiveSplitBytes, &s.RequestedBytes}
-}
-
-func (s *Stats) each(f func(*Stat)) {
-	for _, a := range s.families() {
-		for k := range a {
-			f(&a[k])
-		}
-	}
-	f(&s.OversizeAllocations)
-	f(&s.OversizeSegments)
 }

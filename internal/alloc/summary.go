@@ -18,10 +18,10 @@ func (s *Stats) Summary(device int, abbreviated bool) string {
 	b.WriteString("|        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  |\n")
 	for _, m := range s.summaryMetrics() {
 		b.WriteString(single)
-		summaryRow(&b, m.name, &m.stat[allPools], &m.stat[allPools], m.cell)
+		summaryRow(&b, m.name, &m.stat[0], &m.stat[0], m.cell)
 		if !abbreviated {
-			summaryRow(&b, "      from large pool", &m.stat[largePool], &m.stat[allPools], m.cell)
-			summaryRow(&b, "      from small pool", &m.stat[smallPool], &m.stat[allPools], m.cell)
+			summaryRow(&b, "      from large pool", &m.stat[1+largePool], &m.stat[0], m.cell)
+			summaryRow(&b, "      from small pool", &m.stat[1+smallPool], &m.stat[0], m.cell)
 		}
 	}
 	for _, m := range []struct {
