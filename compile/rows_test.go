@@ -181,6 +181,48 @@ func TestRowsRunWithTheirNeighbours(t *testing.T) {
 	}
 }
 
+// The gradient of a layer norm in front of a product in halves runs with its cast and the residual's gradient. The sums for weight and bias,
+// which stand between them, read the halves.
+func TestLayerNormBackwardWithItsNeighbours(t *testing.T) {
+	x := open(t)
+	must(t, x.Generator().SetSeed(1))
+	const rows, n = 24, 72
+	w, bias, h := x.RandN([]int{n}, tenon.Float32), x.RandN([]int{n}, tenon.Float32), x.RandN([]int{rows, n}, tenon.Float32)
+	right := x.RandN([]int{n, n}, tenon.BFloat16)
+	leaves := []*tenon.Tensor{w, bias, h}
+	for _, l := range leaves {
+		l.SetRequiresGrad(true)
+	}
+	step := func(x *tenon.Exec) error {
+		h := x.MulS(h, 2)
+		y := x.MatMul(x.ToDType(x.LayerNorm(h, w, bias, []int{n}), tenon.BFloat16), right)
+		return x.Backward(x.Sum(x.Add(x.ToDType(x.Mul(y, y), tenon.Float32), x.Mul(h, h)), nil))
+	}
+	grads := func() string {
+		var s strings.Builder
+		for _, l := range leaves {
+			v, err := x.Bytes(l.Grad())
+			must(t, err)
+			fmt.Fprintf(&s, "%x\n", v)
+			l.SetGrad(nil)
+		}
+		return s.String()
+	}
+	must(t, x.Do(step))
+	want := grads()
+	r := compile.New()
+	for range 3 {
+		must(t, r.Do(x, step))
+		if got := grads(); got != want {
+			t.Fatalf("got\n%s, want\n%s\n%s", got, want, r.Explain(x))
+		}
+	}
+	// Two of the kernels are the forward pass, two are products of the backward pass and one is the sums.
+	if text := fmt.Sprint(r.Explain(x)); !strings.Contains(text, "row_layer_norm_backward_add_mul") || r.Stats(x).Kernels != 3*8 {
+		t.Error(text)
+	}
+}
+
 // If a group cannot be one kernel, its calls use the float32 that their own kernels need.
 func TestHalvesWithoutGroups(t *testing.T) {
 	t.Setenv("TENON_COMPILE_GROUPS", "0")

@@ -200,8 +200,8 @@ func (o *ordered) EmptyCache() error {
 	return o.own.Trim(len(o.diversions) == 0)
 }
 
-// addOwn gets the reserved bytes from the pool. If the pool returns an error, they are left out. As in PyTorch, there are only sums over all
-// pools.
+// addOwn gets the reserved bytes from the pool. If the pool returns an error, they are left out. As in PyTorch, there are only sums over
+// all pools.
 func (o *ordered) addOwn(s *Stats) {
 	s.AllocatedBytes = StatArray{s.AllocatedBytes.All()}
 	u, err := o.own.Usage()

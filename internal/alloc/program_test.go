@@ -359,7 +359,8 @@ func (p *program) note(action string, bytes uint64, private bool) {
 	d := p.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	p.outcome = append(p.outcome, outcome{action, bytes, private, d.stats.Allocation.now(), d.stats.Active.now(), d.stats.RequestedBytes.now()})
+	p.outcome = append(p.outcome, outcome{action, bytes, private, d.stats.Allocation.now(), d.stats.Active.now(),
+		d.stats.RequestedBytes.now()})
 }
 
 var programConfs = []string{

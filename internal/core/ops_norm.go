@@ -43,7 +43,7 @@ func init() {
 	rowBatchNormEval = define(row{Name: "BatchNormEval", takes: "t mean variance weight? bias?; eps; options", saves: in0 | in1 | in2 | in3,
 		run: runBatchNormEval, points: true, infer: inferBatchNorm})
 	rowNormGrad = define(row{Name: "NormBackward", takes: "g t mean? rstd weight?;; options -> dt? dweight? dbias?", infer: inferNormGrad,
-		run: runNormGrad})
+		run: runNormGrad, narrows: narrowsNormGrad})
 	rowNormInputGrad = define(row{Name: "NormInputBackward", takes: "g t mean? rstd weight?;; options -> dt", infer: inferNormGrad,
 		run: runNormGrad, byRows: true})
 	rowRunningStats = define(row{Name: "RunningStats", flags: flagInto, takes: "runningMean runningVar mean variance; momentum -> " +
@@ -246,6 +246,13 @@ func runNormGrad(f *frame) error {
 	return kernels.BatchNormBackward(f, in.DType, dx, dw, db, dy, in, mean, rstd, w)
 }
 
+// narrowsNormGrad reports whether the call sums by columns only, of a float32 input: that input then says how many elements a thread loads
+// at once, and so in which order they are added.
+func narrowsNormGrad(c *deferred) bool {
+	g := c.opt.(normGrad)
+	return (g.of == rowLayerNorm || g.of == rowRMSNorm) && !g.want[0] && g.want[1] && c.in[1].dt == dtype.Float32
+}
+
 // backNorm computes the gradients by one row of kernels or, if they are recorded for a further derivative or the input is empty, with Exec
 // operations.
 func backNorm(b *back) {
@@ -271,14 +278,16 @@ func backNorm(b *back) {
 	default:
 		rstd, dy = b.out(1), x.Contiguous(dy)
 	}
-	if byRows := b.n.row == rowLayerNorm || b.n.row == rowRMSNorm; byRows && g.want[0] {
-		rest := g.want
-		g.want = [3]bool{true}
-		b.normGrad(rowNormInputGrad, g, dy, mean, rstd)
-		g.want, g.want[0] = rest, false
+	byRows := (b.n.row == rowLayerNorm || b.n.row == rowRMSNorm) && g.want[0]
+	if byRows {
+		g.want[0] = false
 	}
 	if g.want != [3]bool{} {
 		b.normGrad(rowNormGrad, g, dy, mean, rstd)
+	}
+	if byRows { // last, so that nothing stands between it and what is done with its result
+		g.want = [3]bool{true}
+		b.normGrad(rowNormInputGrad, g, dy, mean, rstd)
 	}
 }
 
