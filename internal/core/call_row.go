@@ -642,12 +642,14 @@ func (f *frame) checkWrites(grads bool) {
 	}
 }
 
+// identical reports whether t and d have the same elements in the same order, as the source and the destination of a call in place have.
+func identical(t, d *Tensor) bool {
+	return t == d || t.st == d.st && t.offset == d.offset && t.dt == d.dt && infer.Same(t.shape, d.shape) && infer.Same(t.stride, d.stride)
+}
+
 // overlaps reports whether t and d share memory without being the same elements in the same order.
 func overlaps(t, d *Tensor) bool {
-	if t.st != d.st {
-		return false
-	}
-	if t.offset == d.offset && t.dt == d.dt && infer.Same(t.shape, d.shape) && infer.Same(t.stride, d.stride) {
+	if t.st != d.st || identical(t, d) {
 		return false
 	}
 	t0, t1 := t.offset*t.dt.Size(), (t.offset+infer.Extent(t.shape, t.stride))*t.dt.Size()

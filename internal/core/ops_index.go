@@ -129,7 +129,7 @@ func runScatter(f *frame) error {
 	if out.Numel() == 0 {
 		return nil
 	}
-	if out != t {
+	if !identical(out, t) {
 		outs, ins := f.operandsOf()
 		if err := kernels.Pointwise(f, kernels.Copy, t.dt, nil, outs[:1], ins[:1]); err != nil {
 			return err
@@ -428,7 +428,7 @@ func movesOfPicks(f *frame) int64 {
 // movesOfScatter counts bytes for elements of input 2 that go to elements of input 0, or of a copy of it.
 func movesOfScatter(f *frame) int64 {
 	moves := bytesOnce(f.in[1]) + bytesOnce(f.in[2])
-	if f.out[0] != f.in[0] {
+	if !identical(f.out[0], f.in[0]) {
 		return moves + bytesOnce(f.in[0]) + bytesOnce(f.out[0])
 	}
 	changed := min(int64(f.in[2].numel*f.in[2].dt.Size()), bytesOnce(f.out[0]))
