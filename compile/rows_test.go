@@ -181,8 +181,8 @@ func TestRowsRunWithTheirNeighbours(t *testing.T) {
 	}
 }
 
-// The gradient of a layer norm in front of a product in halves runs with its cast and the residual's gradient. The sums for weight and bias,
-// which stand between them, read the halves.
+// The gradient of a layer norm in front of a product in halves runs with its cast and the residual's gradient. The sums for weight and
+// bias, which stand between them, read the halves.
 func TestLayerNormBackwardWithItsNeighbours(t *testing.T) {
 	x := open(t)
 	must(t, x.Generator().SetSeed(1))

@@ -388,6 +388,13 @@ func (b *Builder) For(start, end, step Value, body func(i Value)) {
 	b.pipelined(0, start, end, step, body)
 }
 
+// ForAhead is For, with the Pipelined loop in the body, if the body has just one, also loading for the next iteration while the rest of the
+// body runs. The body must not write what that loop loads. The simulator runs one iteration after the other. On GPUs, tensor maps must
+// describe the loads, as LoadMapped says, the inner loop's bounds must not depend on i, and where it loads must not depend on Vars.
+func (b *Builder) ForAhead(start, end, step Value, body func(i Value)) {
+	b.pipelined(1, start, end, step, body)
+}
+
 // Pipelined is For, with the tile loads running stages-1 iterations ahead if the device supports it.
 func (b *Builder) Pipelined(stages int, start, end, step Value, body func(i Value)) {
 	b.pipelined(stages, start, end, step, body)

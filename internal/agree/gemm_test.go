@@ -283,6 +283,31 @@ func tryTiles(p *pair) {
 			}
 		}
 	}
+	tryLasting(p)
+}
+
+// tryLasting tries tiles whose blocks last, on few multiprocessors, so that each block computes several: also ones whose depth is less than
+// the stages hold, and blocks of which some have one tile more than others.
+func tryLasting(p *pair) {
+	p.limits = hopper
+	for n, t := range []dtype.DType{dtype.BFloat16, dtype.Float16} {
+		for tile := 1; tile <= mostTiles; tile++ {
+			for j := range 8 {
+				p.limits.Multiprocessors = 1 + 2*(j%3)
+				c := matmulCase{m: 520, n: 1096, k: []int{8, 64, 200, 328, 1000}[(j+tile)%5], t: t, out: t, a: []view{dense, turned}[j/2%2],
+					b: []view{dense, turned}[j%2], c: dense, bias: held, alpha: 1, exact: (j+n)%2 == 0, tile: tile}
+				switch j % 4 {
+				case 1:
+					c.bias, c.alpha, c.beta = outerRepeated, 2, -1
+				case 2:
+					c.bias, c.alpha, c.beta = dense, 1, 1
+				case 3:
+					c.c, c.m = turned, 1000
+				}
+				p.try(c.trial())
+			}
+		}
+	}
 }
 
 // tryShared tries products whose depth the threads of a block share, with operands of every layout, and with parts of the depth for several
@@ -309,7 +334,7 @@ func tryShared(p *pair) {
 }
 
 // mostTiles is the largest number of tiles with costs for any type of product.
-const mostTiles = 6
+const mostTiles = 8
 
 // convCase is a convolution.
 type convCase struct {
@@ -553,7 +578,7 @@ func checkReached(p *pair) {
 		kind operandKind
 		what any
 	}
-	seen := map[use]bool{}
+	seen, lasting := map[use]bool{}, 0
 	const splitProduct, splitConvolution, mappedProduct = "a split depth", "a split depth of a convolution", "tensor maps"
 	const lastConvolution, unitConvolution = "convolution %d with channels last, split %v, result too %v", "a convolution of unit stride"
 	for s := range p.lib.programs {
@@ -561,6 +586,9 @@ func checkReached(p *pair) {
 		kind := operandKind{s.Compute, r.TF32}
 		if r.Mapped {
 			seen[use{kind, mappedProduct}] = true
+		}
+		if r.Lasting {
+			lasting++
 		}
 		if last := s.Conv.Last; last > 0 {
 			seen[use{kind, fmt.Sprintf(lastConvolution, s.Op, r.Split, last > 1)}] = true
@@ -576,6 +604,9 @@ func checkReached(p *pair) {
 		case s.Family == kernels.FamilyMatmul:
 			seen[use{kind, r.Tile}] = true
 		}
+	}
+	if lasting < 12 { // two tiles and types, layouts, and biases
+		p.t.Errorf("there are %d kernels whose blocks last, want at least 12", lasting)
 	}
 	for _, kind := range operandKinds {
 		wanted := []any{splitProduct, splitConvolution, unitConvolution}

@@ -499,7 +499,7 @@ func buildConv(s *Spec) *kernel.Kernel {
 		c := &convKernel{gemm: newGemm(k, s), s: s, kind: kind, last: s.Conv.Last != lastNone}
 		c.layout(declaring(k, s))
 		tiles := func(n kernel.Value, t int) kernel.Value { return n.Add(k.I32(t - 1)).Div(k.I32(t)) }
-		c.blocks(tiles(c.m.Value, c.tile.rows), tiles(c.n.Value, c.tile.cols))
+		c.blocks(k.BlockIdx(kernel.X), tiles(c.m.Value, c.tile.rows), tiles(c.n.Value, c.tile.cols))
 		c.group = k.BlockIdx(kernel.Y)
 		begin, end := k.I32(0), c.depthAll.Value
 		if s.Product.Split {
@@ -509,11 +509,11 @@ func buildConv(s *Spec) *kernel.Kernel {
 		if c.own0, c.owns = c.n0, c.n.Value; s.Conv.Last == lastAll {
 			c.own0, c.owns = c.m0, c.m.Value
 			c.columns(c.tile.rows)
-			c.run(begin, end, c.gathered(end, kernel.AlongCols), c.other(end, c.n0, c.n.Value, kernel.AlongRows), int(s.Vec), c.store)
+			c.run(begin, end, c.gathered(end, kernel.AlongCols), c.other(end, c.n0, c.n.Value, kernel.AlongRows), nil, int(s.Vec), c.store)
 			return
 		}
 		c.columns(c.tile.cols)
-		c.run(begin, end, c.other(end, c.m0, c.m.Value, kernel.AlongCols), c.gathered(end, kernel.AlongRows), int(s.Vec), c.store)
+		c.run(begin, end, c.other(end, c.m0, c.m.Value, kernel.AlongCols), c.gathered(end, kernel.AlongRows), nil, int(s.Vec), c.store)
 	})
 }
 

@@ -159,12 +159,11 @@ func newGemm(k *kernel.Builder, s *Spec) *gemm {
 	return g
 }
 
-// blocks computes the block's tile from its number. Neighbours in launch order share operands, so that they find them in the cache.
-// rowTiles and colTiles (Int32) are the numbers of tiles of the result.
-func (g *gemm) blocks(rowTiles, colTiles kernel.Value) {
+// blocks computes the tile with number id. Tiles with close numbers share operands, so that they find them in the cache. rowTiles and
+// colTiles (Int32) are the numbers of tiles of the result.
+func (g *gemm) blocks(id, rowTiles, colTiles kernel.Value) {
 	k := g.k
 	const group = 8
-	id := k.BlockIdx(kernel.X)
 	span := colTiles.Mul(k.I32(group))
 	band := id.Div(span)
 	first := band.Mul(k.I32(group))
@@ -198,8 +197,9 @@ func (s *side) load(t kernel.Tile, k0 kernel.Value, at func(row, col kernel.Valu
 	t.LoadMapped(s.tensorMap, along, across, s.matrix, s.groups, s.width, at)
 }
 
-// run computes the tile and passes it to store in groups of width columns.
-func (g *gemm) run(begin, end kernel.Value, a, b side, width int, store func(row, col kernel.Value, vs []kernel.Value)) {
+// run computes the tile and passes it to store in groups of width columns. after, if not nil, is applied to every sum first.
+func (g *gemm) run(begin, end kernel.Value, a, b side, after func(row, col, v kernel.Value) kernel.Value, width int,
+	store func(row, col kernel.Value, vs []kernel.Value)) {
 	k, t := g.k, g.tile
 	ta := k.Tile("a", g.in, t.rows, t.depth)
 	tb := k.Tile("b", g.in, t.depth, t.cols)
@@ -210,6 +210,9 @@ func (g *gemm) run(begin, end kernel.Value, a, b side, width int, store func(row
 		b.load(tb, k0, func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) { return b.at(k0, col, row) })
 		acc.Dot(ta, tb, g.tf32)
 	})
+	if after != nil {
+		acc.Map(func(row, col, v kernel.Value, _ []kernel.Value) kernel.Value { return after(row, col, v) })
+	}
 	acc.Each(width, store)
 }
 
@@ -229,6 +232,10 @@ type productSpec struct {
 	Mapped bool
 	// Batch is the number of batch dimensions.
 	Batch uint8
+	// Flat: the bias is the same for all rows.
+	Flat bool
+	// Lasting: a block computes one tile after the other, and loads for the next one while it stores a tile.
+	Lasting bool
 }
 
 // sideSpec describes the layout of an operand: the axis along which elements are adjacent, and the width of accesses.

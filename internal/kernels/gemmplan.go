@@ -20,6 +20,7 @@ var (
 	costsHalf = []gemmCost{
 		{gemmTile{128, 256, 64, 256, 4, 1}, 1, 2900, 620, 640},
 		{gemmTile{128, 192, 64, 256, 5, 1}, 1, 2500, 460, 490},
+		{gemmTile{128, 192, 64, 256, 4, 1}, 1, 2500, 460, 500}, // for blocks that last
 		{gemmTile{128, 128, 64, 256, 3, 1}, 2, 1800, 400, 345},
 		{gemmTile{128, 128, 64, 256, 6, 1}, 1, 2400, 335, 335}, // alone, three stages would wait for their loads
 		{gemmTile{64, 128, 64, 128, 4, 1}, 2, 1200, 195, 230},
@@ -198,11 +199,15 @@ func (p *product) cost(c *gemmCost, t *gemmTile, blocks, multiprocessors, s int,
 	blocks *= s
 	steps := float64(ceilDiv(partDepth(p.k, s), t.depth))
 	slots := multiprocessors * c.resident
-	full := c.round(steps, c.resident)
+	block := c.block
+	if p.lasts(t, s, multiprocessors) {
+		block = t.lasting()
+	}
+	full := c.round(block, steps, c.resident)
 	rounds := blocks / slots
 	cost := launchCost + float64(rounds)*full
 	if rest := blocks - rounds*slots; rest > 0 {
-		last := c.round(steps, ceilDiv(rest, multiprocessors))
+		last := c.round(block, steps, ceilDiv(rest, multiprocessors))
 		// The multiprocessors that finish first take more than their share of the rest; after more rounds they are more out of step.
 		if rounds > 0 {
 			last += (full - last) / float64(rounds+1)
@@ -216,8 +221,28 @@ func (p *product) cost(c *gemmCost, t *gemmTile, blocks, multiprocessors, s int,
 }
 
 // round returns the time of blocks that run together on a multiprocessor.
-func (c *gemmCost) round(steps float64, together int) float64 {
-	return c.block + steps*max(c.alone, float64(together)*c.shared)
+func (c *gemmCost) round(block, steps float64, together int) float64 {
+	return block + steps*max(c.alone, float64(together)*c.shared)
+}
+
+// lasting returns the time of a block besides its steps, in nanoseconds, if it computes one tile after the other, and loads for the next
+// while it stores one. It is 0 for tiles whose blocks do not. The sums need shared memory of their own on their way out of the registers,
+// which there is beside four stages of the large tiles if they are rounded to halves first.
+func (g *gemmTile) lasting() float64 {
+	switch *g {
+	case gemmTile{128, 256, 64, 256, 4, 1}:
+		return 2100
+	case gemmTile{128, 192, 64, 256, 4, 1}:
+		return 1350
+	}
+	return 0
+}
+
+// lasts reports whether blocks of tile t last if the depth is divided into s parts: if the product is one matrix of halves with more tiles
+// than there are multiprocessors.
+func (p *product) lasts(t *gemmTile, s, multiprocessors int) bool {
+	return t.lasting() > 0 && s == 1 && p.batch.numel() == 1 && p.a.DType.Size() == 2 && p.out.DType.Size() == 2 &&
+		ceilDiv(p.m, t.rows)*ceilDiv(p.n, t.cols) > multiprocessors
 }
 
 // partDepth returns the depth of each of s parts of k, a multiple of every tile's depth.

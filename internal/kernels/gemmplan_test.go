@@ -35,7 +35,7 @@ func TestProductTiles(t *testing.T) {
 		{dtype.BFloat16, false, true, 1536, 1536, 1536, 128, 192, 1},
 		{dtype.Float16, false, false, 2048, 2048, 2048, 128, 256, 1},
 		{dtype.Float16, false, false, 3072, 3072, 3072, 128, 192, 1},
-		{dtype.BFloat16, false, false, 4096, 1024, 4096, 128, 128, 1},
+		{dtype.BFloat16, false, false, 4096, 1024, 4096, 128, 256, 1},
 		{dtype.Float32, true, true, 1024, 1024, 1024, 64, 128, 1},
 		{dtype.Float32, true, false, 1536, 1536, 1536, 192, 128, 1},
 		{dtype.Float32, true, false, 4096, 4096, 4096, 256, 128, 1},

@@ -168,6 +168,10 @@ func (p *product) issue(is Issuer) error {
 	if err := p.grid(l, t, batch, splits); err != nil {
 		return err
 	}
+	if r.Lasting = r.Mapped && p.lasts(&t, splits, lim.Multiprocessors); r.Lasting {
+		l.Grid[0] = uint32(lim.Multiprocessors)
+		r.Flat = r.Bias > 0 && p.s[3][0] == 0
+	}
 	if err := is.Issue(l); err != nil || splits == 1 {
 		return err
 	}
@@ -386,7 +390,10 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 		p := newProductKernel(k, s)
 		tiles := func(n kernel.Value, t int) kernel.Value { return n.Add(k.I32(t - 1)).Div(k.I32(t)) }
 		m, n, depth := p.m.Value, p.n.Value, p.depth.Value
-		g.blocks(tiles(m, g.tile.rows), tiles(n, g.tile.cols))
+		rowTiles, colTiles := tiles(m, g.tile.rows), tiles(n, g.tile.cols)
+		if !r.Lasting {
+			g.blocks(k.BlockIdx(kernel.X), rowTiles, colTiles)
+		}
 		begin, end := k.I32(0), p.k.Value
 		if r.Split {
 			begin = k.BlockIdx(kernel.Z).Mul(depth)
@@ -408,19 +415,39 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 			}
 			if r.Split {
 				part := k.BlockIdx(kernel.Z).MulWide(p.batch.Value).Add(b.Convert(dtype.Int64)).Mul(m.MulWide(n))
-				g.run(begin, end, a, bb, int(s.Vec), func(row, col kernel.Value, vs []kernel.Value) {
+				g.run(begin, end, a, bb, nil, int(s.Vec), func(row, col kernel.Value, vs []kernel.Value) {
 					row, col = g.m0.Add(row), g.n0.Add(col)
 					k.If(row.Lt(m).And(col.Lt(n)), func() { p.out.StoreVec(part.Add(row.MulWide(n)).Add(col.Convert(dtype.Int64)), vs...) })
 				})
 				return
 			}
 			out, bias := p.out.Offset(off[0]), p.bias.Offset(off[3])
-			g.run(begin, end, a, bb, int(s.Vec), func(row, col kernel.Value, vs []kernel.Value) {
+			var after func(row, col, v kernel.Value) kernel.Value
+			if r.Lasting && (r.Bias > 0 || r.Scale) { // so that only rounding is left when the sums leave the registers
+				after = func(row, col, v kernel.Value) kernel.Value {
+					row, col = g.m0.Add(row).Min(m.Sub(k.I32(1))), g.n0.Add(col).Min(n.Sub(k.I32(1)))
+					return p.scaled(s, bias, row, col, v)
+				}
+			}
+			g.run(begin, end, a, bb, after, int(s.Vec), func(row, col kernel.Value, vs []kernel.Value) {
 				row, col = g.m0.Add(row), g.n0.Add(col)
-				k.If(row.Lt(m).And(col.Lt(n)), func() { p.store(s, out, bias, row, col, vs) })
+				k.If(row.Lt(m).And(col.Lt(n)), func() {
+					if after == nil {
+						p.store(s, out, bias, row, col, vs)
+					} else {
+						p.storeRounded(out, row, col, vs)
+					}
+				})
 			})
 		}
-		if r.Batch == 0 {
+		switch {
+		case r.Lasting:
+			k.ForAhead(k.BlockIdx(kernel.X), rowTiles.Mul(colTiles), k.GridDim(kernel.X), func(id kernel.Value) {
+				g.blocks(id, rowTiles, colTiles)
+				one(k.I32(0))
+			})
+			return
+		case r.Batch == 0:
 			one(k.I32(0))
 			return
 		}
@@ -431,7 +458,6 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 // store writes adjacent results of row r from column c on.
 func (p *productKernel) store(s *Spec, out, bias kernel.Buffer, r, c kernel.Value, vs []kernel.Value) {
 	r64, c64 := r.Convert(dtype.Int64), c.Convert(dtype.Int64)
-	res := make([]kernel.Value, len(vs))
 	var add []kernel.Value
 	if s.Product.Bias > 0 {
 		add = p.biasAt(s, bias, r64, c64, len(vs))
@@ -443,6 +469,32 @@ func (p *productKernel) store(s *Spec, out, bias kernel.Buffer, r, c kernel.Valu
 		if s.Product.Bias > 0 {
 			v = add[j].Convert(v.Type()).FMA(p.beta, v)
 		}
+		vs[j] = v
+	}
+	p.storeRounded(out, r, c, vs)
+}
+
+// scaled returns the result at row r and column c whose sum is v.
+func (p *productKernel) scaled(s *Spec, bias kernel.Buffer, r, c, v kernel.Value) kernel.Value {
+	v = v.Mul(p.alpha)
+	if s.Product.Bias == 0 {
+		return v
+	}
+	at := c.Convert(dtype.Int64)
+	if s.Product.Bias == 1 {
+		at = at.Mul(p.cn.Value)
+	}
+	if !s.Product.Flat {
+		at = at.Add(r.Convert(dtype.Int64).Mul(p.cm.Value))
+	}
+	return bias.Load(at).Convert(v.Type()).FMA(p.beta, v)
+}
+
+// storeRounded rounds and stores adjacent results of row r from column c on.
+func (p *productKernel) storeRounded(out kernel.Buffer, r, c kernel.Value, vs []kernel.Value) {
+	r64, c64 := r.Convert(dtype.Int64), c.Convert(dtype.Int64)
+	res := make([]kernel.Value, len(vs))
+	for j, v := range vs {
 		res[j] = v.Convert(out.Type())
 	}
 	at := r64.Mul(p.om.Value)

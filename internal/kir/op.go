@@ -107,7 +107,8 @@ const (
 	// OpIf: Args = Bool, Blocks = then, else (which may be empty). No result.
 	OpIf
 	// OpFor: Args = start, end, step of Type (Int32 or Int64), step > 0; Blocks[0].Params = the counter. Imm > 1 asks for a software
-	// pipeline of that many stages over the tile loads of the body.
+	// pipeline of that many stages over the tile loads of the body, and Imm = 1 allows that such loops in the body load for its next
+	// iteration before this one ends.
 	OpFor
 	// OpLoop repeats Blocks[0] until OpBreak. OpBreak and OpContinue leave the innermost OpFor or OpLoop or start its next iteration.
 	// OpReturn ends the thread. Each of these, and OpYield, is the last instruction of its block.

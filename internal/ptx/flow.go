@@ -1,7 +1,6 @@
 package ptx
 
 import (
-	"tenon.dev/dtype"
 	"tenon.dev/internal/kir"
 )
 
@@ -134,15 +133,16 @@ func (f *function) count(in *kir.Instr) {
 		f.pipeline(in, q)
 		return
 	}
+	if q := f.tiles.around[in]; q != nil {
+		f.around(in, q)
+		return
+	}
 	f.counted(in, func() { f.block(in.Blocks[0]) })
 }
 
 // counted emits a counting loop around body. In the body, the counter's register holds the counter.
 func (f *function) counted(in *kir.Instr, body func()) {
-	s := ".s32"
-	if in.Type == dtype.Int64 {
-		s = ".s64"
-	}
+	s := signedOf(in)
 	head := f.label()
 	l := loop{next: f.label(), exit: f.label()}
 	i := f.def(in.Blocks[0].Params[0])

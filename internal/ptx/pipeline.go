@@ -3,7 +3,6 @@ package ptx
 import (
 	"slices"
 
-	"tenon.dev/dtype"
 	"tenon.dev/internal/kir"
 )
 
@@ -34,6 +33,15 @@ type pipeline struct {
 	mapped                            bool
 	barriers                          int
 	full, filling, lastBarrier, phase string
+	// loop is the loop, and ahead the register with the counter of the next iteration to load for.
+	loop  *kir.Instr
+	ahead string
+	// around is a loop whose iterations the loads run ahead of too, or nil. They use results of the instructions before in its body. next
+	// are the registers with those results for the iteration of around to load for, whose counter is in nextAround.
+	around     *kir.Instr
+	before     []*kir.Instr
+	next       map[kir.Value]string
+	nextAround string
 }
 
 // sharedLimit returns how many bytes of shared memory a block may use on capability sm (CUDA C++ Programming Guide, "Compute
@@ -53,7 +61,7 @@ func sharedLimit(sm int) int {
 // planPipeline returns the pipeline of loop l. It returns nil if l does not ask for one or a load cannot run ahead: the body has effects,
 // loads a tile twice, exits early, or computes what a load needs in a way that collect rejects.
 func planPipeline(p *kir.Program, l *kir.Instr, plan *tilePlan, u *tileUses) *pipeline {
-	q := &pipeline{stages: int(l.Imm)}
+	q := &pipeline{stages: int(l.Imm), loop: l}
 	if q.stages < 2 || !plan.async || !repeatable(l.Blocks[0], false, false) {
 		return nil
 	}
@@ -213,12 +221,18 @@ func (q *pipeline) collect(l *kir.Instr, made map[kir.Value]*kir.Instr) bool {
 	for _, load := range q.loads {
 		need(load)
 	}
-	for _, in := range l.Blocks[0].Instrs {
+	q.slice = inOrder(l.Blocks[0], wanted)
+	return sound
+}
+
+// inOrder returns the instructions of b that are wanted.
+func inOrder(b *kir.Block, wanted map[*kir.Instr]bool) (list []*kir.Instr) {
+	for _, in := range b.Instrs {
 		if wanted[in] {
-			q.slice = append(q.slice, in)
+			list = append(list, in)
 		}
 	}
-	return sound
+	return list
 }
 
 // variables collects the variables that b sets.
@@ -240,36 +254,9 @@ func variables(b *kir.Block, set map[int]bool) {
 // fill. Threads that wait for copies by tensor maps need not meet before products, but after them, when those of iteration i-1 are done:
 // then that stage is free.
 func (f *function) pipeline(in *kir.Instr, q *pipeline) {
-	if q.mapped { // loads from before the loop may still be running when the loop's first loads begin
-		f.publish()
-	} else {
-		f.settle()
+	if q.around == nil {
+		f.firstLoads(q)
 	}
-	f.barrier()
-	s, c := ".s32", classOf(in.Type)
-	if in.Type == dtype.Int64 {
-		s = ".s64"
-	}
-	ahead := f.to(c, move(c), f.names[in.Args[0]])
-	if q.mapped {
-		f.op("mov.b32", q.filling, q.full)
-	} else {
-		q.read, q.write = f.to(word, "mov.b32", f.tiles.memory), f.reg(word)
-		if q.offset > 0 {
-			f.op("add.s32", q.read, q.read, itoa(q.offset))
-		}
-		q.end = f.reg(word)
-	}
-	f.op("mov.b32", q.write, q.read)
-	if !q.mapped {
-		f.op("add.s32", q.end, q.read, itoa(q.stages*q.bytes))
-		q.reuse = f.newReuse(in, q)
-	}
-	load := func() { f.loadStage(in, q, ahead, s) }
-	for range q.distance() {
-		load()
-	}
-	f.settle()
 	if q.rotated != nil {
 		f.op("cp.async.wait_group", itoa(q.distance()-1))
 		f.barrier()
@@ -294,7 +281,7 @@ func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 				f.barrier()
 			}
 			names := slices.Clone(f.names) // those of this iteration
-			load()
+			f.loadStage(q)
 			f.names = names
 		}
 		// A rotated product moves on to the next stage itself.
@@ -326,10 +313,45 @@ func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 	}
 }
 
-// loadStage emits the loads of the iteration with counter ahead, if that is within the loop, and advances to the next iteration.
-func (f *function) loadStage(in *kir.Instr, q *pipeline, ahead, signed string) {
-	within := f.to(pred, "setp.lt"+signed, ahead, f.names[in.Args[1]])
+// firstLoads begins the loads of a pipeline.
+func (f *function) firstLoads(q *pipeline) {
+	if q.mapped { // loads from before the loop may still be running when the loop's first loads begin
+		f.publish()
+	} else {
+		f.settle()
+	}
+	f.barrier()
+	c := classOf(q.loop.Type)
+	q.ahead = f.to(c, move(c), f.names[q.loop.Args[0]])
+	if q.mapped {
+		f.op("mov.b32", q.filling, q.full)
+	} else {
+		q.read, q.write = f.to(word, "mov.b32", f.tiles.memory), f.reg(word)
+		if q.offset > 0 {
+			f.op("add.s32", q.read, q.read, itoa(q.offset))
+		}
+		q.end = f.reg(word)
+	}
+	f.op("mov.b32", q.write, q.read)
+	if !q.mapped {
+		f.op("add.s32", q.end, q.read, itoa(q.stages*q.bytes))
+		q.reuse = f.newReuse(q.loop, q)
+	}
+	for range q.distance() {
+		f.loadStage(q)
+	}
+	f.settle()
+}
+
+// loadStage emits the loads of the iteration with counter q.ahead, if that is within the loop, and advances to the next iteration.
+func (f *function) loadStage(q *pipeline) {
+	in, ahead, signed := q.loop, q.ahead, signedOf(q.loop)
 	f.names[in.Blocks[0].Params[0]] = ahead
+	if q.around != nil {
+		f.copyAround(q)
+		return
+	}
+	within := f.to(pred, "setp.lt"+signed, ahead, f.names[in.Args[1]])
 	if q.mapped {
 		f.copyStage(q, within)
 		f.when(within, "add"+signed, ahead, ahead, f.names[in.Args[2]])

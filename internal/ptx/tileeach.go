@@ -13,6 +13,8 @@ type passage struct {
 	// rows is the number of rows per pass, passes the number of passes. The rows of a pass are adjacent in the tile, except with mma: there
 	// the share rows of each warp are adjacent, and the shares are as far apart as the warps' own rows.
 	rows, passes, share int
+	// cols is the number of columns per pass, if there are several for the same rows.
+	cols int
 	// stride is the distance between rows in bytes. The padding spreads the rows that a warp stores together over the banks.
 	stride int
 	// as is the type in which the elements pass. rounds are the region's conversions to it, which happen before.
@@ -45,16 +47,25 @@ func (plan *tilePlan) passage(in *kir.Instr, room int) passage {
 	if size == 2 {
 		padding = 16
 	}
-	p.stride = (t.Cols*size+15)&^15 + padding
-	for n := parts; ; n-- {
+	width := func(cols int) { p.cols, p.stride = cols, (cols*size+15)&^15+padding }
+	width(t.Cols)
+	for n := parts; n > 0; n-- {
 		p.rows, p.passes = unit*n*down, parts/n
 		if a.unit.fragments() {
 			p.share = unit * n
 		}
-		if parts%n == 0 && (n == 1 || p.bytes() <= room) {
+		if parts%n == 0 && p.bytes() <= room {
 			return p
 		}
 	}
+	if len(plan.around) > 0 && a.unit == wgmma && !a.turned { // whose warps have whole rows
+		for n := 2; p.bytes() > room && n <= t.Cols/64; n++ {
+			if t.Cols%(64*n) == 0 {
+				width(t.Cols / n)
+			}
+		}
+	}
+	return p
 }
 
 // roundsFirst returns the conversions of a region's elements, and their type, if all that the region does with an element is to round it to
@@ -116,7 +127,9 @@ func (f *function) each(in *kir.Instr, t *tile) {
 			into, plan.rounded[x] = append(into, x.Res[0]), true
 		}
 	}
-	for pass := range p.passes {
+	split := t.Cols / p.cols
+	for n := range p.passes * split {
+		pass, left := n/split, n%split*p.cols
 		f.barrier()
 		past := ""
 		if a.idle != "" {
@@ -125,22 +138,23 @@ func (f *function) each(in *kir.Instr, t *tile) {
 		}
 		first, last := pass*span, (pass+1)*span
 		for _, it := range t.items() {
-			if it.row >= first && it.row < last {
+			if it.row >= first && it.row < last && it.col >= left && it.col < left+p.cols {
 				at := to
 				if p.crossed && it.col>>5&1 == 1 {
 					at = across
 				}
-				f.pass(p.as, it.regs, at, plan.stageAt+(it.row-first)*p.stride+it.col*size)
+				f.pass(p.as, it.regs, at, plan.stageAt+(it.row-first)*p.stride+(it.col-left)*size)
 			}
 		}
 		f.placeIf(past)
 		f.barrier()
 		values := func(row, col string) []string { return f.passed(in, t, p, into, row, col) }
-		f.groups(in, p.rows, into, values, func(row string) string {
+		f.groups(in, p.rows, p.cols, into, values, func(row, col string) (string, string) {
+			col = f.addImm(col, left)
 			if p.share == 0 || a.down == 1 {
-				return f.addImm(row, first)
+				return f.addImm(row, first), col
 			}
-			return f.madImm(f.divImm(row, p.share), a.rows, f.addImm(f.remImm(row, p.share), first))
+			return f.madImm(f.divImm(row, p.share), a.rows, f.addImm(f.remImm(row, p.share), first)), col
 		})
 	}
 }

@@ -325,7 +325,7 @@ func (f *function) scatter(in *kir.Instr, t *tile, base, source, inside, line, e
 
 // eachOperand emits a TileEach over an operand, from shared memory.
 func (f *function) eachOperand(in *kir.Instr, t *tile) {
-	f.groups(in, t.Rows, in.Blocks[0].Params[2:], func(row, col string) []string {
+	f.groups(in, t.Rows, t.Cols, in.Blocks[0].Params[2:], func(row, col string) []string {
 		var rs []string
 		for e := range in.Width {
 			l, at := row, f.addImm(col, e)
@@ -341,17 +341,17 @@ func (f *function) eachOperand(in *kir.Instr, t *tile) {
 			rs = append(rs, f.to(classOf(t.Type), "ld.shared"+kind, from))
 		}
 		return rs
-	}, func(row string) string { return row })
+	}, func(row, col string) (string, string) { return row, col })
 }
 
-// groups emits a loop over the groups of in.Width columns in rows rows of a tile. Its body is the region, in which the values into are the
-// registers that values returns. place maps a row of the loop to the tile's row. If all threads have several groups, the registers of some,
-// up to 32 elements, are filled together, so that the thread waits for them once.
-func (f *function) groups(in *kir.Instr, rows int, into []kir.Value, values func(row, col string) []string,
-	place func(row string) string) {
+// groups emits a loop over the groups of in.Width columns in rows x cols of a tile. Its body is the region, in which the values into are
+// the registers that values returns. place maps a row and column of the loop to the tile's. If all threads have several groups, the
+// registers of some, up to 32 elements, are filled together, so that the thread waits for them once.
+func (f *function) groups(in *kir.Instr, rows, cols int, into []kir.Value, values func(row, col string) []string,
+	place func(row, col string) (string, string)) {
 	const most = 4
 	plan, b := f.tiles, in.Blocks[0]
-	per := plan.tiles[in.Sym].Cols / in.Width
+	per := cols / in.Width
 	count := rows * per
 	turns := (count + plan.threads - 1) / plan.threads
 	together := 1
@@ -381,7 +381,7 @@ func (f *function) groups(in *kir.Instr, rows int, into []kir.Value, values func
 		for j, v := range into {
 			f.names[v] = regs[i][j]
 		}
-		f.names[b.Params[0]], f.names[b.Params[1]] = place(at[i][0]), at[i][1]
+		f.names[b.Params[0]], f.names[b.Params[1]] = place(at[i][0], at[i][1])
 		f.block(b)
 	}
 	if turns > together {

@@ -18,6 +18,8 @@ type tilePlan struct {
 	threads int
 	sm      int
 	loops   map[*kir.Instr]*pipeline
+	// around are the loops around pipelined ones that these run ahead of.
+	around map[*kir.Instr]*pipeline
 	// total is the size of the tiles' shared memory. stageAt and stageBytes are the offset and size of the part through which accumulators
 	// pass to TileEach.
 	total, stageAt, stageBytes int
@@ -81,7 +83,7 @@ func DynamicShared(p *kir.Program, target Target) (int, error) {
 
 // planTiles decides where tiles are stored and which loops are pipelined.
 func planTiles(p *kir.Program, target Target, sm int) (*tilePlan, error) {
-	plan := &tilePlan{threads: p.Threads, sm: sm, loops: map[*kir.Instr]*pipeline{}, async: sm >= 80}
+	plan := &tilePlan{threads: p.Threads, sm: sm, loops: map[*kir.Instr]*pipeline{}, around: map[*kir.Instr]*pipeline{}, async: sm >= 80}
 	plan.arch = target.Arch && target.Major == 9 && target.Minor == 0
 	if len(p.Tiles) == 0 {
 		return plan, nil
@@ -96,6 +98,11 @@ func planTiles(p *kir.Program, target Target, sm int) (*tilePlan, error) {
 	for _, l := range uses.loops {
 		if q := planPipeline(p, l, plan, uses); q != nil {
 			plan.loops[l] = q
+		}
+	}
+	for _, l := range uses.loops {
+		if l.Imm == 1 {
+			plan.planAround(l)
 		}
 	}
 	plan.allocate(p, uses)
@@ -315,6 +322,13 @@ func (plan *tilePlan) round(n int) int {
 // allocate lays out the tiles' shared memory: stages of pipelined loops, other operands, and the passage of accumulators to TileEach, which
 // shares memory with operands that are dead by then.
 func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) {
+	static := 0
+	for _, a := range p.Shared {
+		if a.Count > 0 {
+			static += (a.Count*a.Type.Size() + 15) &^ 15
+		}
+	}
+	dead := u.reloaded && len(plan.around) == 0 // else the next operands arrive meanwhile
 	for _, l := range u.loops {
 		q := plan.loops[l]
 		if q == nil {
@@ -341,12 +355,15 @@ func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) {
 			continue
 		}
 		room := 16 << 10
-		if u.reloaded {
+		switch {
+		case dead:
 			room = max(room, plan.total)
+		case len(plan.around) > 0:
+			room = max(room, sharedLimit(plan.sm)-plan.round(plan.total)-static-len(plan.mapped)*mapRoom)
 		}
 		plan.stageBytes = max(plan.stageBytes, plan.passage(in, room/t.InParts()).bytes()*t.InParts())
 	}
-	if u.reloaded {
+	if dead {
 		plan.total = max(plan.total, plan.stageBytes)
 	} else {
 		plan.stageAt = plan.round(plan.total)
@@ -355,12 +372,6 @@ func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) {
 	for _, q := range plan.mapped {
 		q.barriers = (plan.total + 15) &^ 15
 		plan.total = q.barriers + q.stages*barrierBytes
-	}
-	static := 0
-	for _, a := range p.Shared {
-		if a.Count > 0 {
-			static += (a.Count*a.Type.Size() + 15) &^ 15
-		}
 	}
 	plan.isDynamic = static+plan.total > staticLimit
 }
