@@ -397,6 +397,9 @@ func (b *Builder) ForAhead(start, end, step Value, body func(i Value)) {
 
 // Pipelined is For, with the tile loads running stages-1 iterations ahead if the device supports it.
 func (b *Builder) Pipelined(stages int, start, end, step Value, body func(i Value)) {
+	if stages == 1 { // which is ForAhead's
+		stages = 0
+	}
 	b.pipelined(stages, start, end, step, body)
 }
 

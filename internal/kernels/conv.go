@@ -84,7 +84,7 @@ type convArgs struct {
 func (a *convArgs) layout(p params) {
 	s := p.s
 	res, bias := s.DTypes[0], s.DTypes[1]
-	if s.Product.Split {
+	if s.Product.Split() {
 		res = accumulator(s.Compute)
 	}
 	if bias == dtype.Invalid {
@@ -383,7 +383,7 @@ func (c *Conv) product(is Issuer, kind convKind, last, made bool, res, a, b, bia
 	s.Vec = uint8(c.widthOut(kind, pixels, &res))
 	var partial uint64
 	if splits > 1 {
-		r.Split = true
+		r.Blocks = blocksSplit
 		s.Vec = 1
 		var err error
 		if partial, err = is.Workspace(splits * res.Numel() * accumulator(a.DType).Size()); err != nil {
@@ -502,7 +502,7 @@ func buildConv(s *Spec) *kernel.Kernel {
 		c.blocks(k.BlockIdx(kernel.X), tiles(c.m.Value, c.tile.rows), tiles(c.n.Value, c.tile.cols))
 		c.group = k.BlockIdx(kernel.Y)
 		begin, end := k.I32(0), c.depthAll.Value
-		if s.Product.Split {
+		if s.Product.Split() {
 			begin = k.BlockIdx(kernel.Z).Mul(c.step.Value)
 			end = begin.Add(c.step.Value).Min(c.depthAll.Value)
 		}
@@ -720,7 +720,7 @@ func (c *convKernel) store(row, col kernel.Value, vs []kernel.Value) {
 		default:
 			at = c.group.Mul(c.m.Value).Add(r).Mul(c.n.Value).Add(q).Convert(dtype.Int64)
 		}
-		if c.s.Product.Split {
+		if c.s.Product.Split() {
 			at = at.Add(k.BlockIdx(kernel.Z).Mul(c.groups.Value).MulWide(c.m.Mul(c.n.Value)))
 		}
 		res := make([]kernel.Value, len(vs))

@@ -224,19 +224,27 @@ type productSpec struct {
 	TF32        bool
 	// Bias is the number of adjacent elements of the bias in a row that are loaded together if the result is alpha*product + beta*bias, and
 	// 0 without a bias. Scale: it is alpha*product.
-	Bias  uint8
-	Scale bool
-	// Split: the depth is split over blocks in z, and partial sums go to workspace.
-	Split bool
+	Bias   uint8
+	Scale  bool
+	Blocks blocksKind
 	// Mapped: tensor maps describe the operands.
 	Mapped bool
 	// Batch is the number of batch dimensions.
 	Batch uint8
-	// Flat: the bias is the same for all rows.
-	Flat bool
-	// Lasting: a block computes one tile after the other, and loads for the next one while it stores a tile.
-	Lasting bool
 }
+
+// blocksKind says what a block computes.
+type blocksKind uint8
+
+const (
+	blocksOnce    blocksKind = iota // a tile
+	blocksSplit                     // the sums of a tile over part of the depth, which go to workspace; z is the part
+	blocksLasting                   // one tile after the other; it loads for the next one while it stores a tile
+)
+
+// Split and Lasting report whether blocks are of that kind.
+func (p *productSpec) Split() bool   { return p.Blocks == blocksSplit }
+func (p *productSpec) Lasting() bool { return p.Blocks == blocksLasting }
 
 // sideSpec describes the layout of an operand: the axis along which elements are adjacent, and the width of accesses.
 type sideSpec struct {

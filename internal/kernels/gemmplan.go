@@ -239,9 +239,10 @@ func (g *gemmTile) lasting() float64 {
 }
 
 // lasts reports whether blocks of tile t last if the depth is divided into s parts: if the product is one matrix of halves with more tiles
-// than there are multiprocessors.
+// than there are multiprocessors, and a bias, if there is one, is the same for all rows.
 func (p *product) lasts(t *gemmTile, s, multiprocessors int) bool {
-	return t.lasting() > 0 && s == 1 && p.batch.numel() == 1 && p.a.DType.Size() == 2 && p.out.DType.Size() == 2 &&
+	halves, flat := p.a.DType.Size() == 2 && p.out.DType.Size() == 2, p.opt.Bias.Ptr == 0 || p.s[3][0] == 0
+	return t.lasting() > 0 && s == 1 && p.batch.numel() == 1 && halves && flat &&
 		ceilDiv(p.m, t.rows)*ceilDiv(p.n, t.cols) > multiprocessors
 }
 

@@ -147,7 +147,7 @@ func (p *product) issue(is Issuer) error {
 	if splits == 1 {
 		p.after(r, s.Vec)
 	} else {
-		r.Split = true
+		r.Blocks = blocksSplit
 		s.Vec = uint8(p.partialWidth())
 		var err error
 		if partial, err = is.Workspace(splits * batch * p.m * p.n * accumulator(p.a.DType).Size()); err != nil {
@@ -168,9 +168,9 @@ func (p *product) issue(is Issuer) error {
 	if err := p.grid(l, t, batch, splits); err != nil {
 		return err
 	}
-	if r.Lasting = r.Mapped && p.lasts(&t, splits, lim.Multiprocessors); r.Lasting {
+	if r.Mapped && p.lasts(&t, splits, lim.Multiprocessors) {
+		r.Blocks = blocksLasting
 		l.Grid[0] = uint32(lim.Multiprocessors)
-		r.Flat = r.Bias > 0 && p.s[3][0] == 0
 	}
 	if err := is.Issue(l); err != nil || splits == 1 {
 		return err
@@ -328,7 +328,7 @@ type productArgs struct {
 func (a *productArgs) layout(p params) {
 	s := p.s
 	out, bias := s.DTypes[0], s.DTypes[1]
-	if s.Product.Split || s.Family == FamilyMatmulFinish {
+	if s.Product.Split() || s.Family == FamilyMatmulFinish {
 		out = accumulator(s.Compute)
 	}
 	if bias == dtype.Invalid {
@@ -391,11 +391,11 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 		tiles := func(n kernel.Value, t int) kernel.Value { return n.Add(k.I32(t - 1)).Div(k.I32(t)) }
 		m, n, depth := p.m.Value, p.n.Value, p.depth.Value
 		rowTiles, colTiles := tiles(m, g.tile.rows), tiles(n, g.tile.cols)
-		if !r.Lasting {
+		if !r.Lasting() {
 			g.blocks(k.BlockIdx(kernel.X), rowTiles, colTiles)
 		}
 		begin, end := k.I32(0), p.k.Value
-		if r.Split {
+		if r.Split() {
 			begin = k.BlockIdx(kernel.Z).Mul(depth)
 			end = begin.Add(depth).Min(p.k.Value)
 		}
@@ -413,7 +413,7 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 				a.mapped(r.Left.Layout, am, g.m0, matrix)
 				bb.mapped(r.Right.Layout, bm, g.n0, matrix)
 			}
-			if r.Split {
+			if r.Split() {
 				part := k.BlockIdx(kernel.Z).MulWide(p.batch.Value).Add(b.Convert(dtype.Int64)).Mul(m.MulWide(n))
 				g.run(begin, end, a, bb, nil, int(s.Vec), func(row, col kernel.Value, vs []kernel.Value) {
 					row, col = g.m0.Add(row), g.n0.Add(col)
@@ -423,10 +423,9 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 			}
 			out, bias := p.out.Offset(off[0]), p.bias.Offset(off[3])
 			var after func(row, col, v kernel.Value) kernel.Value
-			if r.Lasting && (r.Bias > 0 || r.Scale) { // so that only rounding is left when the sums leave the registers
-				after = func(row, col, v kernel.Value) kernel.Value {
-					row, col = g.m0.Add(row).Min(m.Sub(k.I32(1))), g.n0.Add(col).Min(n.Sub(k.I32(1)))
-					return p.scaled(s, bias, row, col, v)
+			if r.Lasting() && (r.Bias > 0 || r.Scale) { // so that only rounding is left when the sums leave the registers
+				after = func(_, col, v kernel.Value) kernel.Value {
+					return p.scaled(s, bias, g.n0.Add(col).Min(n.Sub(k.I32(1))), v)
 				}
 			}
 			g.run(begin, end, a, bb, after, int(s.Vec), func(row, col kernel.Value, vs []kernel.Value) {
@@ -441,7 +440,7 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 			})
 		}
 		switch {
-		case r.Lasting:
+		case r.Lasting():
 			k.ForAhead(k.BlockIdx(kernel.X), rowTiles.Mul(colTiles), k.GridDim(kernel.X), func(id kernel.Value) {
 				g.blocks(id, rowTiles, colTiles)
 				one(k.I32(0))
@@ -474,8 +473,8 @@ func (p *productKernel) store(s *Spec, out, bias kernel.Buffer, r, c kernel.Valu
 	p.storeRounded(out, r, c, vs)
 }
 
-// scaled returns the result at row r and column c whose sum is v.
-func (p *productKernel) scaled(s *Spec, bias kernel.Buffer, r, c, v kernel.Value) kernel.Value {
+// scaled returns the result in column c whose sum is v. The bias is the same for all rows.
+func (p *productKernel) scaled(s *Spec, bias kernel.Buffer, c, v kernel.Value) kernel.Value {
 	v = v.Mul(p.alpha)
 	if s.Product.Bias == 0 {
 		return v
@@ -483,9 +482,6 @@ func (p *productKernel) scaled(s *Spec, bias kernel.Buffer, r, c, v kernel.Value
 	at := c.Convert(dtype.Int64)
 	if s.Product.Bias == 1 {
 		at = at.Mul(p.cn.Value)
-	}
-	if !s.Product.Flat {
-		at = at.Add(r.Convert(dtype.Int64).Mul(p.cm.Value))
 	}
 	return bias.Load(at).Convert(v.Type()).FMA(p.beta, v)
 }

@@ -1,6 +1,7 @@
 package ptx
 
 import (
+	"maps"
 	"slices"
 
 	"tenon.dev/internal/kir"
@@ -256,6 +257,8 @@ func variables(b *kir.Block, set map[int]bool) {
 func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 	if q.around == nil {
 		f.firstLoads(q)
+	} else {
+		f.settle()
 	}
 	if q.rotated != nil {
 		f.op("cp.async.wait_group", itoa(q.distance()-1))
@@ -280,9 +283,9 @@ func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 				}
 				f.barrier()
 			}
-			names := slices.Clone(f.names) // those of this iteration
+			names, rounded := slices.Clone(f.names), maps.Clone(f.rounded) // those of this iteration
 			f.loadStage(q)
-			f.names = names
+			f.names, f.rounded = names, rounded
 		}
 		// A rotated product moves on to the next stage itself.
 		f.tiles.turn = func() {

@@ -1,6 +1,7 @@
 package ptx
 
 import (
+	"maps"
 	"slices"
 
 	"tenon.dev/dtype"
@@ -27,8 +28,9 @@ func (plan *tilePlan) planAround(l *kir.Instr) {
 			q = p
 		}
 	}
-	changes := func(v kir.Value) bool { return made[v] != nil && made[v].Op != kir.OpConst }
-	if q == nil || !q.mapped || leaves(body) || slices.ContainsFunc(q.loop.Args, changes) {
+	counter := body.Params[0]
+	changes := func(v kir.Value) bool { return v == counter || made[v] != nil && made[v].Op != kir.OpConst }
+	if q == nil || !q.mapped || leaves(body, false) || slices.ContainsFunc(q.loop.Args, changes) {
 		return
 	}
 	set, wanted, sound := map[int]bool{}, map[*kir.Instr]bool{}, true
@@ -41,13 +43,21 @@ func (plan *tilePlan) planAround(l *kir.Instr) {
 				continue
 			}
 			wanted[in] = true
-			sound = sound && reusable(in) && in.Op != kir.OpShuffle && in.Op != kir.OpVote && in.Op != kir.OpClock &&
-				!(in.Op == kir.OpGet && set[in.Sym])
+			switch in.Op {
+			case kir.OpLoad, kir.OpAtomic, kir.OpShuffle, kir.OpVote, kir.OpClock:
+				sound = false
+			case kir.OpGet:
+				sound = sound && !set[in.Sym]
+			}
+			sound = sound && len(in.Blocks) == 0
 			need(in.Args)
 		}
 	}
 	for _, in := range slices.Concat(q.slice, q.loads, []*kir.Instr{q.loop}) {
 		need(in.Args)
+	}
+	for _, in := range q.slice { // planPipeline looked at what the inner loop's own body changes only
+		sound = sound && !(in.Op == kir.OpGet && set[in.Sym]) && !(in.Op == kir.OpLoad && in.Space == kir.Shared)
 	}
 	if !sound {
 		return
@@ -56,14 +66,20 @@ func (plan *tilePlan) planAround(l *kir.Instr) {
 	plan.around[l] = q
 }
 
-// leaves reports whether b, the body of a loop or a region in it, may end an iteration of the loop early.
-func leaves(b *kir.Block) bool {
+// leaves reports whether b, the body of a loop or a region in it, may end an iteration of the loop early. within says that b is in an inner
+// loop.
+func leaves(b *kir.Block, within bool) bool {
 	for _, in := range b.Instrs {
 		switch in.Op {
-		case kir.OpBreak, kir.OpContinue, kir.OpReturn:
+		case kir.OpReturn:
 			return true
-		case kir.OpIf:
-			if slices.ContainsFunc(in.Blocks, func(sub *kir.Block) bool { return sub != nil && leaves(sub) }) {
+		case kir.OpBreak, kir.OpContinue:
+			if !within {
+				return true
+			}
+		case kir.OpIf, kir.OpFor, kir.OpLoop:
+			inner := within || in.Op != kir.OpIf
+			if slices.ContainsFunc(in.Blocks, func(sub *kir.Block) bool { return sub != nil && leaves(sub, inner) }) {
 				return true
 			}
 		}
@@ -75,19 +91,24 @@ func leaves(b *kir.Block) bool {
 func (f *function) around(in *kir.Instr, q *pipeline) {
 	c := classOf(in.Type)
 	q.nextAround, q.next = f.to(c, move(c), f.names[in.Args[0]]), map[kir.Value]string{}
-	names := slices.Clone(f.names)
+	names, rounded := slices.Clone(f.names), maps.Clone(f.rounded)
 	f.nextBefore(q)
 	inner := q.loop.Args
 	empty := f.to(pred, "setp.ge"+signedOf(q.loop), f.names[inner[0]], f.names[inner[1]])
 	f.when(empty, move(c), q.nextAround, f.names[in.Args[1]]) // nobody waits for loads then
 	f.firstLoads(q)
-	f.names = names
+	f.names, f.rounded = names, rounded
 	f.counted(in, func() { f.block(in.Blocks[0]) })
 }
 
 // nextBefore computes what the loads for the iteration with counter nextAround need of the body around their loop.
 func (f *function) nextBefore(q *pipeline) {
 	f.names[q.around.Blocks[0].Params[0]] = q.nextAround
+	for _, x := range q.before { // wholeProduct takes a name to mean that the product is there
+		for _, v := range x.Res {
+			f.names[v] = ""
+		}
+	}
 	for _, x := range q.before {
 		f.at(x)
 		f.instr(x)
@@ -111,16 +132,17 @@ func (f *function) copyAround(q *pipeline) {
 	}
 	f.names[q.around.Blocks[0].Params[0]] = q.nextAround
 	outer, inner := signedOf(q.around), signedOf(q.loop)
-	f.copyStage(q, f.to(pred, "setp.lt"+outer, q.nextAround, f.names[q.around.Args[1]]))
+	within, end := f.to(pred, "setp.lt"+outer, q.nextAround, f.names[q.around.Args[1]]), f.label()
+	f.unless(within, "bra", end) // nothing waits for what would follow
+	f.copyStage(q, within)
 	f.advance(q.write, q)
 	f.advanceBarrier(q.filling, q)
 	f.op("add"+inner, q.ahead, q.ahead, f.names[q.loop.Args[2]])
-	more := f.label()
-	f.when(f.to(pred, "setp.lt"+inner, q.ahead, f.names[q.loop.Args[1]]), "bra", more)
+	f.when(f.to(pred, "setp.lt"+inner, q.ahead, f.names[q.loop.Args[1]]), "bra", end)
 	f.op(move(classOf(q.loop.Type)), q.ahead, f.names[q.loop.Args[0]])
 	f.op("add"+outer, q.nextAround, q.nextAround, f.names[q.around.Args[2]])
 	f.nextBefore(q)
-	f.place(more)
+	f.place(end)
 }
 
 // signedOf returns the suffix of a loop's counter.

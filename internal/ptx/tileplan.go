@@ -105,7 +105,15 @@ func planTiles(p *kir.Program, target Target, sm int) (*tilePlan, error) {
 			plan.planAround(l)
 		}
 	}
-	plan.allocate(p, uses)
+	if plan.allocate(p, uses) > sharedLimit(sm) && len(plan.around) > 0 { // the passage has no room of its own
+		//tenon:unordered each is changed alike
+		for _, q := range plan.around {
+			q.around, q.before = nil, nil
+		}
+		clear(plan.around)
+		plan.total, plan.stageAt, plan.stageBytes = 0, 0, 0
+		plan.allocate(p, uses)
+	}
 	return plan, nil
 }
 
@@ -320,8 +328,8 @@ func (plan *tilePlan) round(n int) int {
 }
 
 // allocate lays out the tiles' shared memory: stages of pipelined loops, other operands, and the passage of accumulators to TileEach, which
-// shares memory with operands that are dead by then.
-func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) {
+// shares memory with operands that are dead by then. It returns the size of the block's shared memory.
+func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) int {
 	static := 0
 	for _, a := range p.Shared {
 		if a.Count > 0 {
@@ -374,4 +382,5 @@ func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) {
 		plan.total = q.barriers + q.stages*barrierBytes
 	}
 	plan.isDynamic = static+plan.total > staticLimit
+	return static + plan.total
 }
