@@ -144,6 +144,17 @@ type Conv2dOpt struct {
 	Same bool
 }
 
+// ConvTranspose2dOpt are the options of two-dimensional transposed convolutions. A Stride, Dilation or Groups that is left out means 1.
+type ConvTranspose2dOpt struct {
+	// Stride and Dilation are the steps between windows of the output and within one; Padding is how much is cut off each side of the
+	// output. The number for rows comes first, then that for columns; both are given, [2]int{2, 2} where PyTorch takes 2.
+	Stride, Padding, Dilation [2]int
+	// OutputPadding makes the output longer at the end. It must be smaller than the stride or the dilation.
+	OutputPadding [2]int
+	// Groups divides the channels into sets that are convolved separately.
+	Groups int
+}
+
 // CosineSimilarityOpt are the options of CosineSimilarity. The zero value is PyTorch's default.
 type CosineSimilarityOpt struct {
 	// Dim is the dimension of the vectors; nil means 1.
@@ -1451,6 +1462,15 @@ func (x *Exec) Conv2d(in *Tensor, w *Tensor, b *Tensor, opt ...Conv2dOpt) *Tenso
 	defer core.Leave(cx)
 	only := core.One("Conv2d", opt)
 	return (*Tensor)(cx.Conv2d((*core.Tensor)(in), (*core.Tensor)(w), orNil("Conv2d", 2, b), core.Conv2dOpt(only)))
+}
+
+// ConvTranspose2d returns the transposed convolution of in [N, C, H, W] (or [C, H, W]) with w [C, Out/Groups, KH, KW], plus b [Out] if it
+// is not nil: the gradient that [Exec.Conv2d] with these options and this weight has for its input, if in is that of its output.
+func (x *Exec) ConvTranspose2d(in *Tensor, w *Tensor, b *Tensor, opt ...ConvTranspose2dOpt) *Tensor {
+	cx := x.enter("ConvTranspose2d", in, w)
+	defer core.Leave(cx)
+	only := core.One("ConvTranspose2d", opt)
+	return (*Tensor)(cx.ConvTranspose2d((*core.Tensor)(in), (*core.Tensor)(w), orNil("ConvTranspose2d", 2, b), core.ConvTranspose2dOpt(only)))
 }
 
 // CopyAsyncInto is CopyInto between the processor and a GPU without waiting: it returns at once if the processor's tensor is pinned, and

@@ -330,6 +330,7 @@ func TestModulesCloseTemporaries(t *testing.T) {
 			{nn.NewLinear(x, 8, 5, nn.LinearOpt{Generator: g}), rows},
 			{nn.NewConv2d(x, 4, 4, [2]int{3, 3}, nn.Conv2dOpt{Groups: 2, Generator: g}), image},
 			{nn.NewConv1d(x, 3, 4, 3, nn.Conv1dOpt{Generator: g}), []int{2, 3, 7}},
+			{nn.NewConvTranspose2d(x, 4, 6, [2]int{3, 3}, nn.ConvTranspose2dOpt{Groups: 2, Generator: g}), image},
 			{nn.NewBatchNorm2d(x, 4), image}, {nn.NewBatchNorm1d(x, 8), rows},
 			{nn.NewLayerNorm(x, []int{8}), rows}, {nn.NewRMSNorm(x, []int{8}), rows},
 			{nn.NewGroupNorm(x, 2, 4), image}, {nn.NewDropout(.5), rows},

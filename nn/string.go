@@ -66,6 +66,9 @@ func (m *Conv2d) String() string { return String(m) }
 func (m *Conv1d) String() string { return String(m) }
 
 // String returns the module's type with its options, in PyTorch's form.
+func (m *ConvTranspose2d) String() string { return String(m) }
+
+// String returns the module's type with its options, in PyTorch's form.
 func (m *BatchNorm) String() string { return String(m) }
 
 // String returns the module's type with its options, in PyTorch's form.

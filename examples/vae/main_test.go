@@ -41,7 +41,6 @@ func TestLayers(t *testing.T) {
 			want  []float32
 		}{
 			{"upsample", upsample, []float32{1, 1, 2, 2, 1, 1, 2, 2, 3, 3, 4, 4, 3, 3, 4, 4}},
-			{"spread", spread, []float32{1, 0, 2, 0, 0, 0, 0, 0, 3, 0, 4, 0, 0, 0, 0, 0}},
 		} {
 			got, err := tenon.Read[float32](x, c.layer(x, in))
 			if err != nil || !slices.Equal(got, c.want) {
