@@ -504,6 +504,14 @@ func TestFromPyTorchPrint(test *testing.T) {
 	if shape := twice.Forward(x, x.Ones([]int{1, 16, 5, 4}, tenon.Float32)).Shape(); !slices.Equal(shape, []int{1, 8, 10, 8}) {
 		test.Error(shape)
 	}
+	doubled := nn.Upsample{Scale: []float64{2}}
+	{
+		t := doubled.Forward(x, x.Ones([]int{1, 1, 3, 2}, tenon.Float32))
+		t = x.Interpolate(t, tenon.InterpolateOpt{Size: []int{7, 5}, Mode: tenon.InterpolateBilinear})
+		if !slices.Equal(t.Shape(), []int{1, 1, 7, 5}) {
+			test.Error(t)
+		}
+	}
 	m, t := nn.NewLinear(x, 64, 10), x.Ones([]int{2}, tenon.Float32)
 	defer nn.Close(m)
 	if text := nn.String(m); text != "Linear(in_features=64, out_features=10, bias=True)" {

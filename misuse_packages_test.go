@@ -138,7 +138,7 @@ var types = []any{
 	cuda.UUID{},
 	nvtx.Range{},
 	(*nn.LSTM)(nil), (*nn.GRU)(nil),
-	(*nn.Linear)(nil), (*nn.PReLU)(nil), (*nn.Param)(nil), (*nn.RMSNorm)(nil), nn.AdaptiveAvgPool2d{}, nn.AvgPool2d{}, nn.BCELoss{},
+	(*nn.Linear)(nil), (*nn.PReLU)(nil), (*nn.Param)(nil), (*nn.RMSNorm)(nil), nn.AdaptiveAvgPool2d{}, nn.Upsample{}, nn.AvgPool2d{}, nn.BCELoss{},
 	nn.BCEWithLogitsLoss{}, nn.CrossEntropyLoss{}, nn.ELU{}, nn.Flatten{},
 	nn.Func(nil), nn.GELU{}, nn.Hardtanh{}, nn.HuberLoss{}, nn.Identity{}, nn.KLDivLoss{}, nn.L1Loss{}, nn.LeakyReLU{}, nn.LogSigmoid{},
 	nn.LogSoftmax{}, nn.MSELoss{}, nn.MaxPool2d{}, nn.NLLLoss{}, nn.SmoothL1Loss{},

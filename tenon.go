@@ -130,6 +130,19 @@ const (
 	PadCircular  = core.PadCircular
 )
 
+// InterpolateMode says how Interpolate finds an element between others.
+type InterpolateMode = core.InterpolateMode
+
+// The modes of Interpolate: the nearest element before the place, the linear mixture of the neighbours in one, two or three dimensions, and
+// the nearest element by the centres of elements.
+const (
+	InterpolateNearest      = core.InterpolateNearest
+	InterpolateLinear       = core.InterpolateLinear
+	InterpolateBilinear     = core.InterpolateBilinear
+	InterpolateTrilinear    = core.InterpolateTrilinear
+	InterpolateNearestExact = core.InterpolateNearestExact
+)
+
 // ScatterMode says how a scatter combines a value with the element that it writes to.
 type ScatterMode = core.ScatterMode
 

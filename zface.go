@@ -260,6 +260,20 @@ type IndexAddOpt struct {
 	Alpha float64
 }
 
+// InterpolateOpt are the options of Interpolate. Either Size or Scale is given.
+type InterpolateOpt struct {
+	// Size is the output's size in the dimensions after the first two, and Scale how many times as long as the input it is. One number
+	// stands for all of these dimensions.
+	Size  []int
+	Scale []float64
+	// Mode is InterpolateNearest (the zero value), InterpolateLinear, InterpolateBilinear, InterpolateTrilinear or InterpolateNearestExact.
+	Mode InterpolateMode
+	// AlignCorners makes the first and last elements of linear modes those of the input; otherwise edges of elements coincide.
+	AlignCorners bool
+	// RecomputeScale takes the distance of elements from the sizes, and not from Scale, which differ if a size is rounded.
+	RecomputeScale bool
+}
+
 // KLDivOpt are the options of KLDiv.
 type KLDivOpt struct {
 	// Reduction is ReduceMean over all elements (the zero value), ReduceBatchMean (the sum divided by the size of dimension 0, as the
@@ -2335,6 +2349,15 @@ func (x *Exec) InnerInto(dst *Tensor, a *Tensor, b *Tensor) {
 	cx := x.enter("InnerInto", dst, a, b)
 	defer core.Leave(cx)
 	core.Into(cx, "InnerInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Inner((*core.Tensor)(a), (*core.Tensor)(b)) })
+}
+
+// Interpolate resizes the one to three dimensions of t [N, C, …] after the first two. The linear modes are for floating-point types and
+// compute halves in float32. The result is channels last if t is.
+func (x *Exec) Interpolate(t *Tensor, opt ...InterpolateOpt) *Tensor {
+	cx := x.enter("Interpolate", t)
+	defer core.Leave(cx)
+	only := core.One("Interpolate", opt)
+	return (*Tensor)(cx.Interpolate((*core.Tensor)(t), core.InterpolateOpt(only)))
 }
 
 // IsFinite reports as bool which elements are neither infinite nor NaN; a complex element if both parts are finite.

@@ -188,6 +188,24 @@ func (m AvgPool2d) detail() (name, options string) {
 		pair(m.Opt.Padding))
 }
 
+func (m Upsample) detail() (name, options string) {
+	what, numbers := "size", []string{}
+	for _, n := range m.Size {
+		numbers = append(numbers, strconv.Itoa(n))
+	}
+	if len(m.Size) == 0 {
+		what = "scale_factor"
+		for _, v := range m.Scale {
+			numbers = append(numbers, core.Decimal(v))
+		}
+	}
+	text := strings.Join(numbers, ", ")
+	if len(numbers) != 1 {
+		text = "(" + text + ")"
+	}
+	return "Upsample", list(what, text, "mode", "'"+m.Mode.String()+"'")
+}
+
 func (m AdaptiveAvgPool2d) detail() (name, options string) {
 	return "AdaptiveAvgPool2d", list("output_size", pair(m.Size))
 }

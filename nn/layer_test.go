@@ -335,7 +335,9 @@ func TestModulesCloseTemporaries(t *testing.T) {
 			{nn.NewLayerNorm(x, []int{8}), rows}, {nn.NewRMSNorm(x, []int{8}), rows},
 			{nn.NewGroupNorm(x, 2, 4), image}, {nn.NewDropout(.5), rows},
 			{nn.MaxPool2d{Kernel: [2]int{2, 2}}, image}, {nn.AvgPool2d{Kernel: [2]int{2, 2}}, image},
-			{nn.AdaptiveAvgPool2d{Size: [2]int{3, 2}}, image}, {nn.Softmax{Dim: 1}, rows}, {nn.GELU{}, rows},
+			{nn.AdaptiveAvgPool2d{Size: [2]int{3, 2}}, image},
+			{nn.Upsample{Scale: []float64{2}}, image}, {nn.Upsample{Size: []int{7, 5}, Mode: tenon.InterpolateBilinear}, image},
+			{nn.Softmax{Dim: 1}, rows}, {nn.GELU{}, rows},
 			{nn.Sequential{nn.Flatten{}, nn.NewLinear(x, 144, 3, nn.LinearOpt{Generator: g}), nn.ReLU{}}, image},
 		} {
 			x.NoGrad().Scope(func(x *tenon.Exec) {

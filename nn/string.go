@@ -96,6 +96,9 @@ func (m AvgPool2d) String() string { return String(m) }
 func (m AdaptiveAvgPool2d) String() string { return String(m) }
 
 // String returns the module's type with its options, in PyTorch's form.
+func (m Upsample) String() string { return String(m) }
+
+// String returns the module's type with its options, in PyTorch's form.
 func (m CrossEntropyLoss) String() string { return String(m) }
 
 // String returns the module's type with its options, in PyTorch's form.

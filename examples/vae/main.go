@@ -1,5 +1,5 @@
-// Vae learns to draw handwritten digits with a variational autoencoder (D. Kingma, M. Welling, ICLR 2014). It shows a custom loss, random
-// numbers within it, and a layer that package nn lacks, built from existing operations.
+// Vae learns to draw handwritten digits with a variational autoencoder (D. Kingma, M. Welling, ICLR 2014). It shows a custom loss and random
+// numbers within it.
 //
 //	go run ./examples/vae
 package main
@@ -22,14 +22,6 @@ import (
 
 const side, latent = 8, 4
 
-// upsample doubles height and width by repeating each pixel.
-func upsample(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
-	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
-		rows := x.RepeatInterleaveS(in, 2, tenon.RepeatInterleaveOpt{Dim: new(2)})
-		return x.RepeatInterleaveS(rows, 2, tenon.RepeatInterleaveOpt{Dim: new(3)})
-	})
-}
-
 type vae struct{ Encoder, Decoder nn.Sequential }
 
 func newVAE(x *tenon.Exec) *vae {
@@ -45,7 +37,7 @@ func newVAE(x *tenon.Exec) *vae {
 			nn.NewLinear(x, latent, 64), nn.SiLU{},
 			nn.Func(func(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return x.Unflatten(in, 1, 16, 2, 2) }),
 			nn.NewConvTranspose2d(x, 16, 8, kernel, twice), nn.SiLU{},
-			nn.Func(upsample), nn.NewConv2d(x, 8, 1, kernel, same),
+			nn.Upsample{Scale: []float64{2}}, nn.NewConv2d(x, 8, 1, kernel, same),
 		},
 	}
 }

@@ -180,6 +180,15 @@ func windows() []differentiable {
 	vector := func(x *Exec, t *Tensor, n int) *Tensor { return x.Slice(x.Ravel(t), 0, 0, n, 1) }
 	target := func(x *Exec) *Tensor { return places(x, []int{2, 3}, 0, 3, -100, 1, 2, 2) }
 	out := []differentiable{
+		of("interpolate nearest", 1, func(x *Exec, in []*Tensor) *Tensor {
+			return x.Interpolate(in[0], InterpolateOpt{Size: []int{7}})
+		}),
+		of("interpolate doubled", 1, func(x *Exec, in []*Tensor) *Tensor {
+			return x.Interpolate(x.Unsqueeze(in[0], 1), InterpolateOpt{Scale: []float64{2, 3}})
+		}),
+		of("interpolate bilinear", 1, func(x *Exec, in []*Tensor) *Tensor {
+			return x.Interpolate(x.Unsqueeze(in[0], 1), InterpolateOpt{Size: []int{3, 5}, Mode: InterpolateBilinear})
+		}),
 		of("max_pool2d", 1, func(x *Exec, in []*Tensor) *Tensor {
 			return x.MaxPool2d(in[0], [2]int{3, 2}, MaxPoolOpt{Stride: [2]int{1, 1}, Padding: [2]int{1, 1}, CeilMode: true})
 		}),
