@@ -119,8 +119,9 @@ type ConvTranspose2d struct {
 
 // ConvTranspose2dOpt are the options of NewConvTranspose2d. The zero value is PyTorch's default.
 type ConvTranspose2dOpt struct {
-	// Stride, Padding, OutputPadding and Dilation are for height and width: [2]int{2, 2} where PyTorch takes 2. A Stride, Dilation or Groups
-	// that is left out means 1; a pair with one zero for Stride or Dilation is an error. OutputPadding makes the output longer at the end.
+	// Stride, Padding, OutputPadding and Dilation are for height and width: [2]int{2, 2} where PyTorch takes 2. A Stride, Dilation or
+	// Groups that is left out means 1; a pair with one zero for Stride or Dilation is an error. OutputPadding makes the output longer at
+	// the end.
 	Stride, Padding, OutputPadding, Dilation [2]int
 	Groups                                   int
 	// NoBias leaves the bias out.

@@ -190,8 +190,8 @@ func TestConv1d(t *testing.T) {
 
 func TestConvTranspose2d(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
-		c := nn.NewConvTranspose2d(x, 4, 2, [2]int{2, 3}, nn.ConvTranspose2dOpt{Stride: [2]int{2, 1}, OutputPadding: [2]int{1, 0}, Groups: 2,
-			Generator: nn.NewHostGenerator(0)})
+		c := nn.NewConvTranspose2d(x, 4, 2, [2]int{2, 3}, nn.ConvTranspose2dOpt{Stride: [2]int{2, 1}, OutputPadding: [2]int{1, 0},
+			Groups: 2, Generator: nn.NewHostGenerator(0)})
 		defer nn.Close(c)
 		bound := float32(1 / math.Sqrt(1*2*3)) // by the output channels of a group, as PyTorch has it
 		for name, p := range nn.Params(c) {

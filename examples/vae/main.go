@@ -1,5 +1,5 @@
-// Vae learns to draw handwritten digits with a variational autoencoder (D. Kingma, M. Welling, ICLR 2014). It shows a custom loss and random
-// numbers within it.
+// Vae learns to draw handwritten digits with a variational autoencoder (D. Kingma, M. Welling, ICLR 2014). It shows a custom loss with
+// random numbers within it.
 //
 //	go run ./examples/vae
 package main

@@ -119,8 +119,8 @@ func TestConvTranspose(t *testing.T) {
 				xi.SetRequiresGrad(true)
 				wi.SetRequiresGrad(true)
 				y := x.ConvTranspose2d(xi, wi, b, c.opt)
-				if order := channelsLastIf(channelsLast(xi) || channelsLast(wi), y.Shape()); order != nil && !infer.Same(y.Stride(), order) ||
-					order == nil && !y.IsContiguous() {
+				order := channelsLastIf(channelsLast(xi) || channelsLast(wi), y.Shape())
+				if order != nil && !infer.Same(y.Stride(), order) || order == nil && !y.IsContiguous() {
 					t.Errorf("%s: the result has strides %v", name, y.Stride())
 				}
 				if lie == 0 { // of the convolution, whose result this one's input is

@@ -21,8 +21,8 @@ type ConvTranspose2dOpt struct {
 var rowConvTranspose *row
 
 func init() {
-	rowConvTranspose = define(row{Name: "ConvTranspose2d", takes: "t weight;; options", Torch: "nn.functional.conv_transpose2d", cast: castLow,
-		saves: in0 | in1, infer: inferConvTranspose, run: runConvTranspose, flops: flopsOfConv})
+	rowConvTranspose = define(row{Name: "ConvTranspose2d", takes: "t weight;; options", Torch: "nn.functional.conv_transpose2d",
+		cast: castLow, saves: in0 | in1, infer: inferConvTranspose, run: runConvTranspose, flops: flopsOfConv})
 }
 
 func init() {
@@ -73,8 +73,8 @@ func (x *Exec) planConvTranspose(in, w, b *Tensor, opt ConvTranspose2dOpt) conv 
 		case stride[i] < 0 || dilation[i] < 0 || groups < 0 || pad < 0 || more < 0:
 			refuse("stride, dilation and groups must be positive, and padding and output padding not negative")
 		case more >= stride[i] && more >= dilation[i]:
-			refuse("output padding must be smaller than either stride or dilation, but got %d with a stride of %d and a dilation of %d", more,
-				stride[i], dilation[i])
+			refuse("output padding must be smaller than either stride or dilation, but got %d with a stride of %d and a dilation of %d",
+				more, stride[i], dilation[i])
 		case k == 0:
 			refuse("kernel size should be greater than zero, but got a weight of size %v", w.shape)
 		case float64(n)*float64(stride[i])+float64(k)*float64(dilation[i])+float64(pad) >= 1<<61:
@@ -91,13 +91,13 @@ func (x *Exec) planConvTranspose(in, w, b *Tensor, opt ConvTranspose2dOpt) conv 
 		DilationH: dilation[0], DilationW: dilation[1], Groups: groups, LastX: channelsLast(in) || channelsLast(w), LastW: channelsLast(w)}
 	switch {
 	case w.shape[0] != c.Out:
-		refuse("Given a weight of size %v, expected input%v to have %d channels, but got %d channels instead", w.shape, in.shape, w.shape[0],
-			c.Out)
+		refuse("Given a weight of size %v, expected input%v to have %d channels, but got %d channels instead", w.shape, in.shape,
+			w.shape[0], c.Out)
 	case c.Out%groups != 0:
 		refuse("the number of input channels, %d, must be divisible by groups, %d", c.Out, groups)
 	case b != nil && (len(b.shape) != 1 || b.shape[0] != c.In):
-		refuse("Given a weight of size %v and groups=%d, expected bias to be 1-dimensional with %d elements, but got bias of size %v instead",
-			w.shape, groups, c.In, b.shape)
+		refuse("Given a weight of size %v and groups=%d, expected bias to be 1-dimensional with %d elements, but got bias of size %v "+
+			"instead", w.shape, groups, c.In, b.shape)
 	}
 	return conv{c}
 }
