@@ -11,7 +11,7 @@ import (
 )
 
 // Each goroutine has an Exec of its own. Tensors are shared: a read waits for the work that makes them, on whatever stream.
-func ExampleExec_Fork() {
+func ExampleExec_Parallel() {
 	x, err := tenon.Open(tenon.Sim(1 << 30))
 	if err != nil {
 		log.Fatal(err)
@@ -19,25 +19,31 @@ func ExampleExec_Fork() {
 	defer x.Close()
 
 	weights := tenon.From(x, []float32{1, 2, 3})
-	sums, errs := make([]float64, 3), make([]error, 3)
-	var all sync.WaitGroup
-	for i := range sums {
-		all.Go(func() {
-			y, err := x.Fork()
-			if err != nil {
-				errs[i] = err
-				return
-			}
-			err = y.Do(func(y *tenon.Exec) (err error) { // a failed operation panics, which outside of Do and Try ends the program
-				sums[i], err = y.Item(y.Sum(y.MulS(weights, float64(i+1)), nil))
-				return err
-			})
-			errs[i] = errors.Join(err, y.Close())
-		})
+	sums := make([]float64, 3)
+	err = x.Parallel(len(sums), func(x *tenon.Exec, i int) (err error) {
+		sums[i], err = x.Item(x.Sum(x.MulS(weights, float64(i+1)), nil))
+		return err
+	})
+	fmt.Println(sums, err)
+
+	fork, err := x.Fork()
+	if err != nil {
+		log.Fatal(err)
 	}
-	all.Wait()
-	fmt.Println(sums, errors.Join(errs...))
-	// Output: [6 12 18] <nil>
+	done := make(chan error)
+	go func() {
+		err := fork.Do(func(x *tenon.Exec) error {
+			x.MulSInto(weights, weights, 2)
+			return nil
+		})
+		done <- errors.Join(err, fork.Close())
+	}()
+	fmt.Println(<-done)
+	fmt.Println(tenon.Read[float32](x, weights))
+	// Output:
+	// [6 12 18] <nil>
+	// <nil>
+	// [2 4 6] <nil>
 }
 
 // Two goroutines in one Exec end in an error that names both lines, and the Exec is refused from then on. Others of the device go on.

@@ -1,11 +1,9 @@
 package tenon_test
 
 import (
-	"errors"
 	"fmt"
 	"log"
 	"slices"
-	"sync"
 
 	"tenon.dev"
 	"tenon.dev/nn"
@@ -96,37 +94,24 @@ func Example_serving() {
 		answer   chan reply
 	}
 	requests := make(chan request)
-	serve := func() error {
-		y, err := x.Fork()
-		if err != nil {
-			return err
-		}
-		defer y.Close()
-		for r := range requests {
-			var out reply
-			out.err = y.NoGrad().Do(func(y *tenon.Exec) (err error) {
-				in := tenon.From(y, r.features, 1, len(r.features))
-				out.scores, err = tenon.Read[float32](y, y.Softmax(model.Forward(y, in), -1))
-				return err
-			})
-			r.answer <- out
-		}
-		return nil
-	}
-	var workers sync.WaitGroup
-	var failed [4]error
-	for i := range failed {
-		workers.Go(func() {
-			if failed[i] = serve(); failed[i] != nil {
-				log.Print(failed[i])
+	served := make(chan error)
+	go func() {
+		err := x.NoGrad().Parallel(4, func(x *tenon.Exec, worker int) error {
+			for r := range requests {
+				var out reply
+				out.err = x.Do(func(x *tenon.Exec) (err error) {
+					in := tenon.From(x, r.features, 1, len(r.features))
+					out.scores, err = tenon.Read[float32](x, x.Softmax(model.Forward(x, in), -1))
+					return err
+				})
+				r.answer <- out
 			}
+			return nil
 		})
-	}
-	go func() { // if no worker has an Exec, requests are answered with the errors
-		workers.Wait()
-		for r := range requests {
-			r.answer <- reply{err: errors.Join(failed[:]...)}
+		for r := range requests { // if no worker got an Exec, requests are answered with the errors
+			r.answer <- reply{err: err}
 		}
+		served <- err
 	}()
 
 	for _, features := range [][]float32{{1, 2, 3, 4}, {1, 2}} {
@@ -136,7 +121,9 @@ func Example_serving() {
 		fmt.Println(len(out.scores), out.err != nil)
 	}
 	close(requests)
-	workers.Wait()
+	if err := <-served; err != nil {
+		log.Fatal(err)
+	}
 	// Output:
 	// 3 false
 	// 0 true

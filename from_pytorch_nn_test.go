@@ -166,6 +166,23 @@ func TestFromPyTorchRecurrent(test *testing.T) {
 	}
 }
 
+func TestFromPyTorchScoped(t *testing.T) {
+	x := openSim(t)
+	held := x.Device().MemoryAllocated()
+	x.Scope(func(x *tenon.Exec) {
+		m := nn.Scoped(x, nn.NewLinear(x, 64, 10))
+		err := nn.ToChannelsLast(x, m)
+		must(t, err)
+	})
+	if n := x.Device().MemoryAllocated(); n != held {
+		t.Errorf("the module holds %d bytes", n-held)
+	}
+	images := x.Ones([]int{1, 2, 2, 2}, tenon.Float32)
+	if last := x.ChannelsLast(images); !slices.Equal(last.Stride(), []int{8, 1, 4, 2}) {
+		t.Error(last.Stride())
+	}
+}
+
 func TestFromPyTorchData(t *testing.T) {
 	x := openSim(t)
 	ds, err := data.NewTable(data.NewColumn(make([]float32, 640), 64))

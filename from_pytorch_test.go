@@ -3,6 +3,7 @@ package tenon_test
 import (
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -497,6 +498,19 @@ func TestFromPyTorchPrint(test *testing.T) {
 			test.Error(text)
 		}
 		nn.Close(m)
+	}
+	twice := nn.NewConvTranspose2d(x, 16, 8, [2]int{2, 2}, nn.ConvTranspose2dOpt{Stride: [2]int{2, 2}})
+	defer nn.Close(twice)
+	if shape := twice.Forward(x, x.Ones([]int{1, 16, 5, 4}, tenon.Float32)).Shape(); !slices.Equal(shape, []int{1, 8, 10, 8}) {
+		test.Error(shape)
+	}
+	doubled := nn.Upsample{Scale: []float64{2}}
+	{
+		t := doubled.Forward(x, x.Ones([]int{1, 1, 3, 2}, tenon.Float32))
+		t = x.Interpolate(t, tenon.InterpolateOpt{Size: []int{7, 5}, Mode: tenon.InterpolateBilinear})
+		if !slices.Equal(t.Shape(), []int{1, 1, 7, 5}) {
+			test.Error(t)
+		}
 	}
 	m, t := nn.NewLinear(x, 64, 10), x.Ones([]int{2}, tenon.Float32)
 	defer nn.Close(m)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"strings"
+	"sync"
 	"testing"
 
 	"tenon.dev"
@@ -105,5 +106,60 @@ func TestDo(t *testing.T) {
 	}
 	if n := core.LiveStorages() - live; n != 0 {
 		t.Errorf("%d tensors are left", n)
+	}
+}
+
+// Parallel gives every goroutine an Exec of its own with the caller's modes, waits for all of them, returns their errors and closes what
+// they made.
+func TestParallel(t *testing.T) {
+	x := testdevice.Open(t, tenon.Sim(0))
+	live := testdevice.Storages()
+	sums, own := make([]float64, 8), errors.New("ours")
+	in := x.Ones([]int{3}, tenon.Float32)
+	var met sync.WaitGroup
+	met.Add(len(sums))
+	err := x.NoGrad().Parallel(len(sums), func(y *tenon.Exec, worker int) (err error) {
+		met.Done()
+		met.Wait() // all of them run at once
+		if y.GradEnabled() || y.Stream() == x.Stream() {
+			t.Errorf("worker %d has other modes, or the caller's stream", worker)
+		}
+		switch sums[worker], err = y.Item(y.Sum(y.MulS(in, float64(worker)), nil)); worker {
+		case 2:
+			return own
+		case 5:
+			y.Add(in, y.Ones([]int{2}, tenon.Float32))
+		}
+		return err
+	})
+	var e *tenon.Error
+	if !errors.Is(err, own) || !errors.As(err, &e) || e.Op != "Add" {
+		t.Errorf("%v is not both errors", err)
+	}
+	for worker, sum := range sums {
+		if sum != float64(3*worker) {
+			t.Errorf("worker %d got %g", worker, sum)
+		}
+	}
+	in.Close()
+	if n := core.LiveStorages() - live; n != 0 {
+		t.Errorf("%d tensors are left", n)
+	}
+	if err := x.Parallel(1, func(*tenon.Exec, int) error { return nil }); err != nil {
+		t.Error(err)
+	}
+	for what, err := range map[string]error{
+		"no function":   x.Parallel(1, nil),
+		"no goroutines": x.Parallel(0, func(*tenon.Exec, int) error { return nil }),
+		"too many":      x.Parallel(1025, func(*tenon.Exec, int) error { return nil }),
+		"no Exec":       (*tenon.Exec)(nil).Parallel(1, func(*tenon.Exec, int) error { return nil }),
+	} {
+		if !errors.As(err, &e) || e.Op != "Parallel" {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	x.Close()
+	if err := x.Parallel(2, func(*tenon.Exec, int) error { return nil }); !errors.As(err, &e) || e.Kind != tenon.Closed {
+		t.Errorf("a closed Exec: %v", err)
 	}
 }

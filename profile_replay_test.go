@@ -217,7 +217,8 @@ func TestProfileReplayTraining(t *testing.T) {
 					kernels += len(o.Kernels)
 					switch line := filepath.Base(p.Line(j)); {
 					case o.Name == "MatMul":
-						if line != product || o.Module != "Sequential/Linear" || o.FLOPs == 0 || len(o.Inputs) < 2 {
+						if line != product || o.Module != "Sequential/Linear" || o.FLOPs == 0 || len(o.Inputs) < 2 || len(o.Outputs) != 1 ||
+							o.Compute != "float32" || o.Phase == profile.Forward && o.Within != "Linear" {
 							t.Errorf("%s product at %s, not %s: %+v", o.Phase, line, product, o)
 						}
 					case o.Name == "Mul" && o.Phase == profile.Forward:

@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 
 	"tenon.dev/cuda"
 	"tenon.dev/dtype"
@@ -127,6 +128,19 @@ const (
 	PadReflect   = core.PadReflect
 	PadReplicate = core.PadReplicate
 	PadCircular  = core.PadCircular
+)
+
+// InterpolateMode says how Interpolate finds an element between others.
+type InterpolateMode = core.InterpolateMode
+
+// The modes of Interpolate: the nearest element before the place, the linear mixture of the neighbours in one, two or three dimensions, and
+// the nearest element by the centres of elements.
+const (
+	InterpolateNearest      = core.InterpolateNearest
+	InterpolateLinear       = core.InterpolateLinear
+	InterpolateBilinear     = core.InterpolateBilinear
+	InterpolateTrilinear    = core.InterpolateTrilinear
+	InterpolateNearestExact = core.InterpolateNearestExact
 )
 
 // ScatterMode says how a scatter combines a value with the element that it writes to.
@@ -244,6 +258,35 @@ func (x *Exec) Do(f func(x *Exec) error) (err error) {
 		return stopped
 	}
 	return errors.Join(err, stopped)
+}
+
+// Parallel runs f on n goroutines, 1 to 1024, and returns when all of them have. Each has an Exec of its own with x's modes, from
+// [Exec.Fork], in which f runs as in [Exec.Do]; worker is its number, from 0. An error does not stop the others; all errors are returned,
+// joined by [errors.Join]. x stays with the caller's goroutine.
+func (x *Exec) Parallel(n int, f func(x *Exec, worker int) error) error {
+	if _, err := x.found("Parallel"); err != nil {
+		return err
+	}
+	switch {
+	case f == nil:
+		return core.Refusal("Parallel", fault.Invalid, "the function is nil; give it one")
+	case n < 1 || n > 1024:
+		return core.Refusal("Parallel", fault.Invalid, "there cannot be %d goroutines; give a number from 1 to 1024", n)
+	}
+	errs := make([]error, n)
+	var all sync.WaitGroup
+	for i := range errs {
+		all.Go(func() {
+			y, err := x.Fork()
+			if err != nil {
+				errs[i] = err
+				return
+			}
+			errs[i] = errors.Join(y.Do(func(y *Exec) error { return f(y, i) }), y.Close())
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 // On returns an Exec with the same modes on stream st, which may belong to another device.

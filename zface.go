@@ -144,6 +144,17 @@ type Conv2dOpt struct {
 	Same bool
 }
 
+// ConvTranspose2dOpt are the options of two-dimensional transposed convolutions. A Stride, Dilation or Groups that is left out means 1.
+type ConvTranspose2dOpt struct {
+	// Stride and Dilation are the steps between windows of the output and within one; Padding is how much is cut off each side of the
+	// output. The number for rows comes first, then that for columns; both are given, [2]int{2, 2} where PyTorch takes 2.
+	Stride, Padding, Dilation [2]int
+	// OutputPadding makes the output longer at the end. It must be smaller than the stride or the dilation.
+	OutputPadding [2]int
+	// Groups divides the channels into sets that are convolved separately.
+	Groups int
+}
+
 // CosineSimilarityOpt are the options of CosineSimilarity. The zero value is PyTorch's default.
 type CosineSimilarityOpt struct {
 	// Dim is the dimension of the vectors; nil means 1.
@@ -247,6 +258,20 @@ type HuberLossOpt struct {
 type IndexAddOpt struct {
 	// Alpha multiplies src; 0 means 1. It must be whole for integers and bools.
 	Alpha float64
+}
+
+// InterpolateOpt are the options of Interpolate. Either Size or Scale is given.
+type InterpolateOpt struct {
+	// Size is the output's size in the dimensions after the first two, and Scale how many times as long as the input it is. One number
+	// stands for all of these dimensions.
+	Size  []int
+	Scale []float64
+	// Mode is InterpolateNearest (the zero value), InterpolateLinear, InterpolateBilinear, InterpolateTrilinear or InterpolateNearestExact.
+	Mode InterpolateMode
+	// AlignCorners makes the first and last elements of linear modes those of the input; otherwise edges of elements coincide.
+	AlignCorners bool
+	// RecomputeScale takes the distance of elements from the sizes, and not from Scale, which differ if a size is rounded.
+	RecomputeScale bool
 }
 
 // KLDivOpt are the options of KLDiv.
@@ -1453,6 +1478,15 @@ func (x *Exec) Conv2d(in *Tensor, w *Tensor, b *Tensor, opt ...Conv2dOpt) *Tenso
 	return (*Tensor)(cx.Conv2d((*core.Tensor)(in), (*core.Tensor)(w), orNil("Conv2d", 2, b), core.Conv2dOpt(only)))
 }
 
+// ConvTranspose2d returns the transposed convolution of in [N, C, H, W] (or [C, H, W]) with w [C, Out/Groups, KH, KW], plus b [Out] if it
+// is not nil: the gradient that [Exec.Conv2d] with these options and this weight has for its input, if in is that of its output.
+func (x *Exec) ConvTranspose2d(in *Tensor, w *Tensor, b *Tensor, opt ...ConvTranspose2dOpt) *Tensor {
+	cx := x.enter("ConvTranspose2d", in, w)
+	defer core.Leave(cx)
+	only := core.One("ConvTranspose2d", opt)
+	return (*Tensor)(cx.ConvTranspose2d((*core.Tensor)(in), (*core.Tensor)(w), orNil("ConvTranspose2d", 2, b), core.ConvTranspose2dOpt(only)))
+}
+
 // CopyAsyncInto is CopyInto between the processor and a GPU without waiting: it returns at once if the processor's tensor is pinned, and
 // later work that uses or overwrites either tensor waits for the copy. The copy runs on x's stream or, if x is the processor's, on the
 // GPU's default stream. It waits like CopyInto if the processor's tensor is not pinned or has gaps between its elements, or if the
@@ -2315,6 +2349,15 @@ func (x *Exec) InnerInto(dst *Tensor, a *Tensor, b *Tensor) {
 	cx := x.enter("InnerInto", dst, a, b)
 	defer core.Leave(cx)
 	core.Into(cx, "InnerInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Inner((*core.Tensor)(a), (*core.Tensor)(b)) })
+}
+
+// Interpolate resizes the one to three dimensions of t [N, C, …] after the first two. The linear modes are for floating-point types and
+// compute halves in float32. The result is channels last if t is.
+func (x *Exec) Interpolate(t *Tensor, opt ...InterpolateOpt) *Tensor {
+	cx := x.enter("Interpolate", t)
+	defer core.Leave(cx)
+	only := core.One("Interpolate", opt)
+	return (*Tensor)(cx.Interpolate((*core.Tensor)(t), core.InterpolateOpt(only)))
 }
 
 // IsFinite reports as bool which elements are neither infinite nor NaN; a complex element if both parts are finite.

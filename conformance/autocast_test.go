@@ -93,7 +93,7 @@ func TestAutocast(t *testing.T) {
 			t.Errorf("%s: %v", call.Op, err)
 		}
 	}
-	if offered != 97 {
-		t.Errorf("%d of %d calls are offered, want 97", offered, len(calls))
+	if offered != 98 {
+		t.Errorf("%d of %d calls are offered, want 98", offered, len(calls))
 	}
 }

@@ -22,12 +22,17 @@ func offer(name string, call func(x *tenon.Exec, a *args) any) {
 	registry[name] = call
 }
 
-// offered returns the registry's function for a case, or nil. It excludes Unique along a dimension, which Tenon does not have; attention
-// with dropout, which depends on PyTorch's random numbers; PyTorch's float32 attention kernel, whose errors exceed those of the type; and
-// TopK of integers and bfloat16, whose cases have equal elements, of which PyTorch may return any.
+// offered returns the registry's function for a case, or nil. It excludes Unique along a dimension and two modes of interpolation, which
+// Tenon does not have; attention with dropout, which depends on PyTorch's random numbers; PyTorch's float32 attention kernel, whose errors
+// exceed those of the type; TopK of integers and bfloat16, whose cases have equal elements, of which PyTorch may return any; and one
+// transposed convolution, in which PyTorch rounds each product to bfloat16 before it adds them.
 func offered(c *recorded.Case) func(x *tenon.Exec, a *args) any {
 	switch p, _ := c.Kwargs["dropout_p"].(float64); {
 	case c.Op == "unique" && c.Kwargs["dim"] != nil, c.Op == attentionOp && (p > 0 || c.Type == "f32"):
+		return nil
+	case c.Op == "nn.functional.conv_transpose2d" && c.Type == "bf16" && c.Kwargs["groups"] == recorded.Value(int64(2)):
+		return nil
+	case c.Op == "nn.functional.interpolate" && (c.Kwargs["mode"] == "bicubic" || c.Kwargs["mode"] == "area"):
 		return nil
 	case c.Op == "topk" && slices.Contains([]string{"i64", "i32", "u8", "bf16"}, c.Type):
 		return nil

@@ -53,6 +53,11 @@ func init() {
 	offer("nn.functional.conv2d", func(x *tenon.Exec, a *args) any {
 		return x.Conv2d(a.tensor(0, "input"), a.tensor(1, "weight"), a.tensor(2, "bias"), a.conv())
 	})
+	offer("nn.functional.conv_transpose2d", func(x *tenon.Exec, a *args) any {
+		return x.ConvTranspose2d(a.tensor(0, "input"), a.tensor(1, "weight"), a.tensor(2, "bias"), tenon.ConvTranspose2dOpt{
+			Stride: a.pair(3, "stride", 1), Padding: a.pair(4, "padding", 0), OutputPadding: a.pair(5, "output_padding", 0),
+			Groups: a.int(6, "groups", 1), Dilation: a.pair(7, "dilation", 1)})
+	})
 }
 
 // conv returns the options of a convolution.

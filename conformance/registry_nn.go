@@ -15,6 +15,19 @@ func init() {
 		}
 		return x.MaxPool2d(t, kernel, opt)
 	})
+	interpolate := func(x *tenon.Exec, a *args) any {
+		opt := tenon.InterpolateOpt{Mode: choice[tenon.InterpolateMode](a, 3, "mode"), AlignCorners: a.bool(4, "align_corners", false),
+			RecomputeScale: a.bool(5, "recompute_scale_factor", false)}
+		if a.has(1, "size") {
+			opt.Size = a.ints(1, "size")
+		}
+		if a.has(2, "scale_factor") {
+			opt.Scale = []float64{a.float(2, "scale_factor", 0)}
+		}
+		return x.Interpolate(a.tensor(0, "input"), opt)
+	}
+	offer("nn.functional.interpolate", interpolate)
+	offer("nn.functional.upsample_nearest", interpolate)
 	offer("nn.functional.avg_pool2d", func(x *tenon.Exec, a *args) any {
 		return x.AvgPool2d(a.tensor(0, "input"), a.pair(1, "kernel_size", 0), tenon.AvgPoolOpt{Stride: a.pair(2, "stride", 0),
 			Padding:  a.pair(3, "padding", 0),

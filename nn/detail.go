@@ -96,17 +96,27 @@ func (m *Embedding) detail() (name, options string) {
 
 func (m *Conv2d) detail() (name, options string) {
 	o := m.Opt
-	return "Conv2d", convolution(m.Weight, m.Bias, o.Groups, o.Same, o.Stride[:], o.Padding[:], o.Dilation[:])
+	return "Conv2d", convolution(m.Weight, m.Bias, o.Groups, o.Same, o.Stride[:], o.Padding[:], o.Dilation[:], nil)
 }
 
 func (m *Conv1d) detail() (name, options string) {
 	o := m.Opt
-	return "Conv1d", convolution(m.Weight, m.Bias, o.Groups, o.Same, []int{o.Stride}, []int{o.Padding}, []int{o.Dilation})
+	return "Conv1d", convolution(m.Weight, m.Bias, o.Groups, o.Same, []int{o.Stride}, []int{o.Padding}, []int{o.Dilation}, nil)
 }
 
-// convolution prints the options of a convolution, which has a stride, padding and dilation for each dimension; defaults are left out.
-func convolution(weight, bias *Param, groups int, same bool, stride, padding, dilation []int) string {
+func (m *ConvTranspose2d) detail() (name, options string) {
+	o := m.Opt
+	return "ConvTranspose2d", convolution(m.Weight, m.Bias, o.Groups, false, o.Stride[:], o.Padding[:], o.Dilation[:], o.OutputPadding[:])
+}
+
+// convolution prints the options of a convolution, which has a stride, padding and dilation for each dimension; defaults are left out. One
+// with outputPadding is transposed.
+func convolution(weight, bias *Param, groups int, same bool, stride, padding, dilation, outputPadding []int) string {
 	shape, groups := shapeOf(weight), max(1, groups)
+	in, out := dim(shape, 1)*groups, dim(shape, 0)
+	if outputPadding != nil {
+		in, out = out, in
+	}
 	orOne := func(of []int) string {
 		all := slices.Clone(of)
 		for i := range all {
@@ -118,8 +128,7 @@ func convolution(weight, bias *Param, groups int, same bool, stride, padding, di
 	if len(shape) > 2 {
 		kernel = tuple(shape[2:]...)
 	}
-	s := strconv.Itoa(dim(shape, 1)*groups) + ", " + strconv.Itoa(dim(shape, 0)) + ", " + list("kernel_size", kernel, "stride",
-		orOne(stride))
+	s := strconv.Itoa(in) + ", " + strconv.Itoa(out) + ", " + list("kernel_size", kernel, "stride", orOne(stride))
 	switch {
 	case same:
 		s += ", padding=same"
@@ -128,6 +137,9 @@ func convolution(weight, bias *Param, groups int, same bool, stride, padding, di
 	}
 	if slices.Max(dilation) > 1 {
 		s += ", " + list("dilation", orOne(dilation))
+	}
+	if outputPadding != nil && slices.Max(outputPadding) > 0 {
+		s += ", " + list("output_padding", tuple(outputPadding...))
 	}
 	if groups != 1 {
 		s += ", " + list("groups", strconv.Itoa(groups))
@@ -174,6 +186,24 @@ func (m MaxPool2d) detail() (name, options string) {
 func (m AvgPool2d) detail() (name, options string) {
 	return "AvgPool2d", list("kernel_size", pair(m.Kernel), "stride", pair(orKernel(m.Opt.Stride, m.Kernel)), "padding",
 		pair(m.Opt.Padding))
+}
+
+func (m Upsample) detail() (name, options string) {
+	what, numbers := "size", []string{}
+	for _, n := range m.Size {
+		numbers = append(numbers, strconv.Itoa(n))
+	}
+	if len(m.Size) == 0 {
+		what = "scale_factor"
+		for _, v := range m.Scale {
+			numbers = append(numbers, core.Decimal(v))
+		}
+	}
+	text := strings.Join(numbers, ", ")
+	if len(numbers) != 1 {
+		text = "(" + text + ")"
+	}
+	return "Upsample", list(what, text, "mode", "'"+m.Mode.String()+"'")
 }
 
 func (m AdaptiveAvgPool2d) detail() (name, options string) {

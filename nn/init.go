@@ -190,8 +190,8 @@ func (l layer) param(x *tenon.Exec, bound float64, shape ...int) *Param {
 }
 
 // weightAndBias returns the initial parameters of PyTorch's Linear and convolutions: the weight has Kaiming's uniform bound with slope
-// √5, and the bias, one element for each output, the bound 1/√fanIn.
-func (l layer) weightAndBias(x *tenon.Exec, noBias bool, shape ...int) (weight, bias *Param) {
+// √5, and the bias, one element for each of the outputs, the bound 1/√fanIn.
+func (l layer) weightAndBias(x *tenon.Exec, noBias bool, outputs int, shape ...int) (weight, bias *Param) {
 	fanIn := numel(shape[1:])
 	bound := 0.0
 	if fanIn > 0 {
@@ -199,7 +199,7 @@ func (l layer) weightAndBias(x *tenon.Exec, noBias bool, shape ...int) (weight, 
 	}
 	weight = l.param(x, math.Sqrt(3)*gainOf(GainLeakyReLU, math.Sqrt(5))*bound, shape...)
 	if !noBias {
-		bias = l.param(x, bound, shape[0])
+		bias = l.param(x, bound, outputs)
 	}
 	return weight, bias
 }

@@ -330,11 +330,14 @@ func TestModulesCloseTemporaries(t *testing.T) {
 			{nn.NewLinear(x, 8, 5, nn.LinearOpt{Generator: g}), rows},
 			{nn.NewConv2d(x, 4, 4, [2]int{3, 3}, nn.Conv2dOpt{Groups: 2, Generator: g}), image},
 			{nn.NewConv1d(x, 3, 4, 3, nn.Conv1dOpt{Generator: g}), []int{2, 3, 7}},
+			{nn.NewConvTranspose2d(x, 4, 6, [2]int{3, 3}, nn.ConvTranspose2dOpt{Groups: 2, Generator: g}), image},
 			{nn.NewBatchNorm2d(x, 4), image}, {nn.NewBatchNorm1d(x, 8), rows},
 			{nn.NewLayerNorm(x, []int{8}), rows}, {nn.NewRMSNorm(x, []int{8}), rows},
 			{nn.NewGroupNorm(x, 2, 4), image}, {nn.NewDropout(.5), rows},
 			{nn.MaxPool2d{Kernel: [2]int{2, 2}}, image}, {nn.AvgPool2d{Kernel: [2]int{2, 2}}, image},
-			{nn.AdaptiveAvgPool2d{Size: [2]int{3, 2}}, image}, {nn.Softmax{Dim: 1}, rows}, {nn.GELU{}, rows},
+			{nn.AdaptiveAvgPool2d{Size: [2]int{3, 2}}, image},
+			{nn.Upsample{Scale: []float64{2}}, image}, {nn.Upsample{Size: []int{7, 5}, Mode: tenon.InterpolateBilinear}, image},
+			{nn.Softmax{Dim: 1}, rows}, {nn.GELU{}, rows},
 			{nn.Sequential{nn.Flatten{}, nn.NewLinear(x, 144, 3, nn.LinearOpt{Generator: g}), nn.ReLU{}}, image},
 		} {
 			x.NoGrad().Scope(func(x *tenon.Exec) {

@@ -29,7 +29,7 @@ func NewLinear(x *tenon.Exec, in, out int, opts ...LinearOpt) *Linear {
 		fail("NewLinear", "a layer from %d to %d features cannot be; give numbers that are not negative", in, out)
 	}
 	l := &Linear{}
-	l.Weight, l.Bias = layer{opt.DType, opt.Generator}.weightAndBias(x, opt.NoBias, out, in)
+	l.Weight, l.Bias = layer{opt.DType, opt.Generator}.weightAndBias(x, opt.NoBias, out, out, in)
 	return l
 }
 

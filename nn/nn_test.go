@@ -1,6 +1,7 @@
 package nn_test
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -184,6 +185,36 @@ func TestConv1d(t *testing.T) {
 		defer nn.Close(c)
 		nn.InitConstant(x, c.Weight.Tensor(), 2)
 		wantFloats(t, x, c.Forward(x, tenon.From(x, []float32{1, 2, 3}, 1, 1, 3)), 2, 6, 10, 6)
+	})
+}
+
+func TestConvTranspose2d(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		c := nn.NewConvTranspose2d(x, 4, 2, [2]int{2, 3}, nn.ConvTranspose2dOpt{Stride: [2]int{2, 1}, OutputPadding: [2]int{1, 0},
+			Groups: 2, Generator: nn.NewHostGenerator(0)})
+		defer nn.Close(c)
+		bound := float32(1 / math.Sqrt(1*2*3)) // by the output channels of a group, as PyTorch has it
+		for name, p := range nn.Params(c) {
+			v := floats(t, x, p.Tensor())
+			if slices.Max(v) > bound || slices.Min(v) < -bound || name == "weight" && slices.Max(v)-slices.Min(v) < bound {
+				t.Errorf("%s is not within ±%g: %v", name, bound, v)
+			}
+		}
+		var keys []string
+		for key, s := range nn.StateDict(c) {
+			keys = append(keys, fmt.Sprint(key, s.Shape()))
+		}
+		if !slices.Equal(keys, []string{"weight[4 1 2 3]", "bias[2]"}) {
+			t.Errorf("the state dict has %v", keys)
+		}
+		nn.InitConstant(x, c.Weight.Tensor(), 1)
+		nn.InitConstant(x, c.Bias.Tensor(), 0.5)
+		in := tenon.From(x, []float32{1, 2, 10, 20, 3, 4, 30, 40}, 1, 4, 1, 2) // a row of two pixels in each channel
+		wantFloats(t, x, c.Forward(x, in), 11.5, 33.5, 33.5, 22.5, 11.5, 33.5, 33.5, 22.5, .5, .5, .5, .5,
+			33.5, 77.5, 77.5, 44.5, 33.5, 77.5, 77.5, 44.5, .5, .5, .5, .5)
+		wantError(t, func() { nn.NewConvTranspose2d(x, 3, 4, [2]int{1, 1}, nn.ConvTranspose2dOpt{Groups: 2}) }, "in_channels must be")
+		wantError(t, func() { nn.NewConvTranspose2d(x, 2, 2, [2]int{0, 1}) }, "kernel of size [0 1]")
+		wantError(t, func() { nn.NewConvTranspose2d(x, 2, 2, [2]int{1, 1}, nn.ConvTranspose2dOpt{Stride: [2]int{2}}) }, "give both numbers")
 	})
 }
 

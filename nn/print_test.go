@@ -85,6 +85,15 @@ func TestPrint(t *testing.T) {
 )`},
 			{fmt.Sprint(nn.NewConv1d(x, 4, 8, 3, nn.Conv1dOpt{Groups: 2, Padding: 1, Dilation: 2})),
 				"Conv1d(4, 8, kernel_size=(3,), stride=(1,), padding=(1,), dilation=(2,), groups=2)"},
+			{fmt.Sprint(nn.NewConvTranspose2d(x, 16, 8, [2]int{3, 5}, nn.ConvTranspose2dOpt{Stride: [2]int{2, 2}, Padding: [2]int{1, 1},
+				OutputPadding: [2]int{1, 0}, Dilation: [2]int{1, 2}, Groups: 4, NoBias: true})),
+				"ConvTranspose2d(16, 8, kernel_size=(3, 5), stride=(2, 2), padding=(1, 1), dilation=(1, 2), output_padding=(1, 0), " +
+					"groups=4, bias=False)"},
+			{fmt.Sprint(nn.Upsample{Scale: []float64{2}}, nn.Upsample{Size: []int{4, 5}, Mode: tenon.InterpolateBilinear},
+				nn.Upsample{Scale: []float64{2, 1.5}, Mode: tenon.InterpolateNearestExact}, nn.Upsample{Size: []int{7}}),
+				"Upsample(scale_factor=2.0, mode='nearest') Upsample(size=(4, 5), mode='bilinear') " +
+					"Upsample(scale_factor=(2.0, 1.5), mode='nearest-exact') Upsample(size=7, mode='nearest')"},
+			{fmt.Sprint(nn.NewConvTranspose2d(x, 4, 2, [2]int{2, 2})), "ConvTranspose2d(4, 2, kernel_size=(2, 2), stride=(1, 1))"},
 			{fmt.Sprint(nn.NewConv2d(x, 4, 8, [2]int{3, 3}, nn.Conv2dOpt{Same: true})),
 				"Conv2d(4, 8, kernel_size=(3, 3), stride=(1, 1), padding=same)"},
 			{fmt.Sprint(nn.NewLSTM(x, 3, 4, nn.RecurrentOpt{NumLayers: 2, BatchFirst: true, Dropout: 0.1, Bidirectional: true})),

@@ -22,7 +22,7 @@ func made[T any](m *T, op string) *T {
 	return m
 }
 
-// moved returns t on x's device: t itself if it lies there, else a copy, which passes through the host.
+// moved returns t on x's device: t itself if it lies there, else a copy, which passes through the host. It is channels last if t is.
 func moved(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
 	if t.Device() == x.Device() {
 		return t
@@ -31,5 +31,11 @@ func moved(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
 	if err != nil {
 		core.FailWith("To", err, t.String()+" could not be read")
 	}
-	return x.FromBytes(b, t.DType(), t.Shape()...)
+	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
+		copied := x.FromBytes(b, t.DType(), t.Shape()...)
+		if t.Dim() == 4 && !t.IsContiguous() {
+			return x.ChannelsLast(copied)
+		}
+		return copied
+	})
 }

@@ -102,6 +102,19 @@ func ToDType(x *tenon.Exec, m any, dt tenon.DType) (err error) {
 	})
 }
 
+// ToChannelsLast gives the parameters and buffers of m that have four dimensions, and their gradients, the channels-last memory order, as
+// [tenon.Exec.ChannelsLast] does for images; m must be on x's device. A convolution whose weight is in that order takes images in either
+// order and returns them channels last.
+func ToChannelsLast(x *tenon.Exec, m any) (err error) {
+	defer origin.Located("ToChannelsLast", &err)
+	return change(x, m, func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
+		if t.Dim() != 4 {
+			return t
+		}
+		return x.ChannelsLast(t)
+	})
+}
+
 // change replaces every tensor t of m with f(t).
 func change(x *tenon.Exec, m any, f func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor) error {
 	return tenon.Try(func() {

@@ -66,6 +66,9 @@ func (m *Conv2d) String() string { return String(m) }
 func (m *Conv1d) String() string { return String(m) }
 
 // String returns the module's type with its options, in PyTorch's form.
+func (m *ConvTranspose2d) String() string { return String(m) }
+
+// String returns the module's type with its options, in PyTorch's form.
 func (m *BatchNorm) String() string { return String(m) }
 
 // String returns the module's type with its options, in PyTorch's form.
@@ -91,6 +94,9 @@ func (m AvgPool2d) String() string { return String(m) }
 
 // String returns the module's type with its options, in PyTorch's form.
 func (m AdaptiveAvgPool2d) String() string { return String(m) }
+
+// String returns the module's type with its options, in PyTorch's form.
+func (m Upsample) String() string { return String(m) }
 
 // String returns the module's type with its options, in PyTorch's form.
 func (m CrossEntropyLoss) String() string { return String(m) }

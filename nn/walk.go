@@ -128,6 +128,20 @@ func Close(m any) {
 	}
 }
 
+// Scoped gives the parameters and buffers of m to x's innermost scope, whose end closes them, and returns m, for a module that a program
+// needs only for a moment. Tensors that take their place later are not closed with the scope. With no scope open, Scoped changes nothing.
+func Scoped[M any](x *tenon.Exec, m M) M {
+	var ts []*core.Tensor
+	for _, p := range Params(m) {
+		ts = append(ts, (*core.Tensor)(p.t))
+	}
+	for _, b := range Buffers(m) {
+		ts = append(ts, (*core.Tensor)(b.t))
+	}
+	core.Lend(core.Made((*core.Exec)(x), "Scoped"), "Scoped", ts)
+	return m
+}
+
 // Mode is embedded in modules that act differently in training and in evaluation, so that Train and Eval reach them. The zero value is
 // training mode.
 type Mode struct{ eval bool }

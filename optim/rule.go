@@ -170,7 +170,7 @@ func functions(fs []func(int) float64) string {
 }
 
 // optional returns the only value that was given for an argument, or otherwise the default, and demands that there is at most one.
-func optional(name string, given []float64, otherwise float64) (v float64, one demand) {
+func optional[T int | float64](name string, given []T, otherwise T) (v T, one demand) {
 	v = otherwise
 	if len(given) > 0 {
 		v = given[0]
@@ -210,18 +210,19 @@ func MultiStepLR(milestones []int, gamma ...float64) Rule {
 		}}
 }
 
-// ConstantLR multiplies the rate by factor for the first totalIters steps: lr · factor at t = 0, lr / factor at t = totalIters. PyTorch's
-// defaults are 1/3 and 5.
-func ConstantLR(factor float64, totalIters int) Rule {
-	return Rule{name: "ConstantLR", bad: unmet(
+// ConstantLR multiplies the rate by factor for the first totalIters steps: lr · factor at t = 0, lr / factor at t = totalIters. Without
+// totalIters it is 5. PyTorch's default of factor is 1/3.
+func ConstantLR(factor float64, totalIters ...int) Rule {
+	steps, one := optional("totalIters", totalIters, 5)
+	return Rule{name: "ConstantLR", bad: unmet(one,
 		need(0 <= factor && factor <= 1, "Constant multiplicative factor expected to be between 0 and 1. It is %v", factor),
 		need(factor != 0, "the factor is 0, by which the rate cannot be divided at the end; give a small one"),
-		length("totalIters", totalIters)),
+		length("totalIters", steps)),
 		rate: func(p place) float64 {
 			switch p.step {
 			case 0:
 				return p.last * factor
-			case totalIters:
+			case steps:
 				return p.last * (1 / factor)
 			}
 			return p.last
@@ -229,23 +230,24 @@ func ConstantLR(factor float64, totalIters int) Rule {
 }
 
 // LinearLR multiplies the rate by a factor that goes from startFactor to endFactor in totalIters steps: lr · startFactor at t = 0, then
-// lr · (1 + (endFactor - startFactor) / (totalIters·startFactor + (t - 1)(endFactor - startFactor))) to t = totalIters. PyTorch's
-// defaults are 1/3, 1 and 5.
-func LinearLR(startFactor, endFactor float64, totalIters int) Rule {
-	return Rule{name: "LinearLR", bad: unmet(
+// lr · (1 + (endFactor - startFactor) / (totalIters·startFactor + (t - 1)(endFactor - startFactor))) to t = totalIters. Without
+// totalIters it is 5. PyTorch's defaults of the factors are 1/3 and 1.
+func LinearLR(startFactor, endFactor float64, totalIters ...int) Rule {
+	steps, one := optional("totalIters", totalIters, 5)
+	return Rule{name: "LinearLR", bad: unmet(one,
 		need(0 < startFactor && startFactor <= 1,
 			"Starting multiplicative factor expected to be greater than 0 and less or equal to 1. It is %v", startFactor),
 		need(0 <= endFactor && endFactor <= 1, "Ending multiplicative factor expected to be between 0 and 1. It is %v", endFactor),
-		length("totalIters", totalIters)),
+		length("totalIters", steps)),
 		rate: func(p place) float64 {
 			switch {
 			case p.step == 0:
 				return p.last * startFactor
-			case p.step > totalIters:
+			case p.step > steps:
 				return p.last
 			}
 			rise := endFactor - startFactor
-			return p.last * (1 + rise/(float64(float64(totalIters)*startFactor)+float64(float64(p.step-1)*rise)))
+			return p.last * (1 + rise/(float64(float64(steps)*startFactor)+float64(float64(p.step-1)*rise)))
 		}}
 }
 
@@ -296,12 +298,13 @@ func CosineAnnealingLR(tMax int, etaMin ...float64) Rule {
 
 // CosineAnnealingWarmRestarts takes the rate from the initial one towards etaMin in half a cosine wave, again and again, first in t0
 // steps and each time in tMult times as many (I. Loshchilov, F. Hutter, ICLR 2017): etaMin + (initial - etaMin) · (1 + cos(πc/n)) / 2,
-// after c of a wave's n steps. PyTorch's defaults of tMult and etaMin are 1 and 0.
-func CosineAnnealingWarmRestarts(t0, tMult int, etaMin float64) Rule {
-	return Rule{name: "CosineAnnealingWarmRestarts", bad: unmet(
+// after c of a wave's n steps. Without etaMin it is 0. PyTorch's default of tMult is 1.
+func CosineAnnealingWarmRestarts(t0, tMult int, etaMin ...float64) Rule {
+	least, one := optional("etaMin", etaMin, 0)
+	return Rule{name: "CosineAnnealingWarmRestarts", bad: unmet(one,
 		need(t0 > 0, "Expected positive integer T_0, but got %d; give t0 a number of steps", t0),
 		need(tMult > 0, "Expected integer T_mult >= 1, but got %d; give tMult a positive number", tMult),
-		factor("etaMin", etaMin)),
+		factor("etaMin", least)),
 		rate: func(p place) float64 {
 			c, n := p.step, t0
 			if tMult == 1 {
@@ -311,7 +314,7 @@ func CosineAnnealingWarmRestarts(t0, tMult int, etaMin float64) Rule {
 				c -= n
 				n = int(min(float64(n)*float64(tMult), 1<<62)) // longer than any training
 			}
-			return etaMin + float64((p.initial-etaMin)*(1+cos(math.Pi*float64(c)/float64(n))))/2
+			return least + float64((p.initial-least)*(1+cos(math.Pi*float64(c)/float64(n))))/2
 		}}
 }
 

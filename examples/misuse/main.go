@@ -37,14 +37,6 @@ func leaf(x *tenon.Exec, shape ...int) *tenon.Tensor { return ones(x, shape...).
 // failed drops the result of a call that also returns an error.
 func failed[T any](_ T, err error) error { return err }
 
-// made are the modules of a mistake, which no scope closes.
-var made []nn.Module
-
-func module[M nn.Module](m M) M {
-	made = append(made, m)
-	return m
-}
-
 // closed returns a tensor that was closed.
 func closed(x *tenon.Exec) *tenon.Tensor {
 	t := ones(x, 3)
@@ -61,12 +53,12 @@ func scoped(x *tenon.Exec, f func(x *tenon.Exec) *tenon.Tensor) (t *tenon.Tensor
 var mistakes = []mistake{
 	// Shapes.
 	{"shapes of a product", func(x *tenon.Exec) any { return x.MatMul(ones(x, 2, 3), ones(x, 4, 5)) }},
-	{"shapes of a layer", func(x *tenon.Exec) any { return module(nn.NewLinear(x, 3, 4)).Forward(x, ones(x, 2, 5)) }},
+	{"shapes of a layer", func(x *tenon.Exec) any { return nn.Scoped(x, nn.NewLinear(x, 3, 4)).Forward(x, ones(x, 2, 5)) }},
 	{"channels", func(x *tenon.Exec) any {
-		return module(nn.NewConv2d(x, 3, 4, [2]int{3, 3})).Forward(x, ones(x, 2, 4, 8, 8))
+		return nn.Scoped(x, nn.NewConv2d(x, 3, 4, [2]int{3, 3})).Forward(x, ones(x, 2, 4, 8, 8))
 	}},
 	{"kernel beyond the image", func(x *tenon.Exec) any {
-		return module(nn.NewConv2d(x, 3, 4, [2]int{5, 5})).Forward(x, ones(x, 3, 2, 2))
+		return nn.Scoped(x, nn.NewConv2d(x, 3, 4, [2]int{5, 5})).Forward(x, ones(x, 3, 2, 2))
 	}},
 	{"shapes of a sum", func(x *tenon.Exec) any { return x.Add(ones(x, 2, 3), ones(x, 2, 4)) }},
 	{"size of a view", func(x *tenon.Exec) any { return x.View(ones(x, 2, 3), 4, 2) }},
@@ -83,7 +75,7 @@ var mistakes = []mistake{
 	// Types and values.
 	{"type that is read", func(x *tenon.Exec) any { return failed(tenon.Read[float64](x, ones(x, 3))) }},
 	{"no type", func(x *tenon.Exec) any { return x.Zeros([]int{2}, 0) }},
-	{"index of float", func(x *tenon.Exec) any { return module(nn.NewEmbedding(x, 4, 4)).Forward(x, ones(x, 2)) }},
+	{"index of float", func(x *tenon.Exec) any { return nn.Scoped(x, nn.NewEmbedding(x, 4, 4)).Forward(x, ones(x, 2)) }},
 	{"classes of float", func(x *tenon.Exec) any { return x.CrossEntropy(ones(x, 2, 3), ones(x, 2)) }},
 	{"targets of another shape", func(x *tenon.Exec) any { return x.BCEWithLogits(ones(x, 2), ones(x, 3)) }},
 	{"product of two types", func(x *tenon.Exec) any { return x.MatMul(x.Ones([]int{2, 2}, tenon.Float16), ones(x, 2, 2)) }},
@@ -143,30 +135,30 @@ var mistakes = []mistake{
 	// Modules and optimizers.
 	{"optimizer of nothing", func(x *tenon.Exec) any { return failed(optim.NewAdam(nn.Params(nn.Sequential{nn.ReLU{}}))) }},
 	{"negative rate", func(x *tenon.Exec) any {
-		return failed(optim.NewAdam(nn.Params(module(nn.NewLinear(x, 2, 2))), optim.AdamOpt{LR: -1}))
+		return failed(optim.NewAdam(nn.Params(nn.Scoped(x, nn.NewLinear(x, 2, 2))), optim.AdamOpt{LR: -1}))
 	}},
 	{"parameters twice", func(x *tenon.Exec) any {
-		l := module(nn.NewLinear(x, 2, 2))
+		l := nn.Scoped(x, nn.NewLinear(x, 2, 2))
 		o, err := optim.NewAdam(nn.Params(l))
 		return errors.Join(err, o.Add(nn.Params(l)))
 	}},
 	{"layer that cannot be seen", func(x *tenon.Exec) any {
-		return failed(optim.NewSGD(nn.Params(&struct{ hidden *nn.Linear }{module(nn.NewLinear(x, 2, 2))}), optim.SGDOpt{LR: 1}))
+		return failed(optim.NewSGD(nn.Params(&struct{ hidden *nn.Linear }{nn.Scoped(x, nn.NewLinear(x, 2, 2))}), optim.SGDOpt{LR: 1}))
 	}},
 	{"one name for two layers", func(x *tenon.Exec) any {
 		two := &struct {
 			A *nn.Linear `torch:"a"`
 			B *nn.Linear `torch:"a"`
-		}{module(nn.NewLinear(x, 2, 2)), module(nn.NewLinear(x, 2, 2))}
+		}{nn.Scoped(x, nn.NewLinear(x, 2, 2)), nn.Scoped(x, nn.NewLinear(x, 2, 2))}
 		return torchfile.Write(x, io.Discard, torchfile.Tensors(nn.StateDict(two)))
 	}},
 	{"names that do not fit", func(x *tenon.Exec) any {
-		return nn.Load(x, module(nn.NewLinear(x, 2, 2)), map[string]*tenon.Tensor{"weight": ones(x, 2, 3), "b": ones(x, 2)})
+		return nn.Load(x, nn.Scoped(x, nn.NewLinear(x, 2, 2)), map[string]*tenon.Tensor{"weight": ones(x, 2, 3), "b": ones(x, 2)})
 	}},
 
 	// Files and data.
 	{"missing file", func(x *tenon.Exec) any {
-		return nn.LoadFile(x, module(nn.NewLinear(x, 2, 2)), "missing.safetensors")
+		return nn.LoadFile(x, nn.Scoped(x, nn.NewLinear(x, 2, 2)), "missing.safetensors")
 	}},
 	{"file of another kind", func(x *tenon.Exec) any {
 		text := strings.NewReader("this is not a checkpoint")
@@ -216,12 +208,6 @@ var mistakes = []mistake{
 
 // try makes a mistake and returns its error.
 func try(x *tenon.Exec, m mistake) error {
-	defer func() {
-		for _, m := range made {
-			nn.Close(m)
-		}
-		made = nil
-	}()
 	return x.Do(func(x *tenon.Exec) error {
 		err, _ := m.make(x).(error)
 		return err

@@ -49,14 +49,13 @@ func resnet50(x *tenon.Exec, small bool) (all []work, err error) {
 		depths, width, batch, side = []int{1, 2}, 4, 2, 32
 	}
 	labels := x.RandInt(1000, []int{batch}, tenon.Int64)
-	layouts := map[string]func(t *tenon.Tensor) *tenon.Tensor{"first": x.NoGrad().Contiguous, "last": x.NoGrad().ChannelsLast}
 	for _, channels := range []string{"first", "last"} {
-		name, lay := "resnet50, channels "+channels+", ", layouts[channels]
-		images := lay(x.RandN([]int{batch, 3, side, side}, tenon.Float32))
-		m := newResNet(x, depths, width)
-		for _, p := range nn.Params(m) {
-			if channels == "last" && p.Tensor().Dim() == 4 {
-				p.Set(lay(p.Tensor()).SetRequiresGrad(true))
+		name := "resnet50, channels " + channels + ", "
+		images, m := x.RandN([]int{batch, 3, side, side}, tenon.Float32), newResNet(x, depths, width)
+		if channels == "last" {
+			images = x.ChannelsLast(images)
+			if err := nn.ToChannelsLast(x, m); err != nil {
+				return nil, err
 			}
 		}
 		opt, err := optim.NewSGD(nn.Params(m), optim.SGDOpt{LR: 0.1, Momentum: 0.9})
@@ -67,7 +66,7 @@ func resnet50(x *tenon.Exec, small bool) (all []work, err error) {
 			return x.CrossEntropy(m.Forward(x, images), labels)
 		}))
 		for _, n := range []int{1, batch} {
-			some, scores := lay(x.Index(images, tenon.Span(0, n))), x.Zeros([]int{n, 1000}, tenon.BFloat16)
+			some, scores := x.Index(images, tenon.Span(0, n)), x.Zeros([]int{n, 1000}, tenon.BFloat16)
 			all = append(all, work{fmt.Sprint(name, "inference of ", n), scores, func(x *tenon.Exec) error {
 				nn.Eval(m)
 				x.CopyInto(scores, m.Forward(x.NoGrad().Autocast(tenon.BFloat16), some))

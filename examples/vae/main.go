@@ -1,5 +1,5 @@
-// Vae learns to draw handwritten digits with a variational autoencoder (D. Kingma, M. Welling, ICLR 2014). It shows a custom loss, random
-// numbers within it, and two layers that package nn lacks, built from existing operations.
+// Vae learns to draw handwritten digits with a variational autoencoder (D. Kingma, M. Welling, ICLR 2014). It shows a custom loss with
+// random numbers within it.
 //
 //	go run ./examples/vae
 package main
@@ -22,28 +22,12 @@ import (
 
 const side, latent = 8, 4
 
-// upsample doubles height and width by repeating each pixel.
-func upsample(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
-	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
-		rows := x.RepeatInterleaveS(in, 2, tenon.RepeatInterleaveOpt{Dim: new(2)})
-		return x.RepeatInterleaveS(rows, 2, tenon.RepeatInterleaveOpt{Dim: new(3)})
-	})
-}
-
-// spread doubles height and width by adding a zero after each pixel. A convolution of the result is a transposed convolution with stride
-// 2.
-func spread(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
-	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
-		pixels := x.Index(in, tenon.Ellipsis, tenon.NewAxis, tenon.All, tenon.NewAxis)  // [n, c, h, 1, w, 1]
-		return x.Flatten(x.Flatten(x.Pad(pixels, []int{0, 1, 0, 0, 0, 1}), 4, 5), 2, 3) // [n, c, 2h, 2w]
-	})
-}
-
 type vae struct{ Encoder, Decoder nn.Sequential }
 
 func newVAE(x *tenon.Exec) *vae {
 	kernel, same := [2]int{3, 3}, nn.Conv2dOpt{Same: true}
 	half := nn.Conv2dOpt{Padding: [2]int{1, 1}, Stride: [2]int{2, 2}}
+	twice := nn.ConvTranspose2dOpt{Padding: [2]int{1, 1}, Stride: [2]int{2, 2}, OutputPadding: [2]int{1, 1}}
 	return &vae{
 		Encoder: nn.Sequential{
 			nn.NewConv2d(x, 1, 8, kernel, half), nn.SiLU{}, nn.NewConv2d(x, 8, 16, kernel, half), nn.SiLU{},
@@ -52,8 +36,8 @@ func newVAE(x *tenon.Exec) *vae {
 		Decoder: nn.Sequential{
 			nn.NewLinear(x, latent, 64), nn.SiLU{},
 			nn.Func(func(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return x.Unflatten(in, 1, 16, 2, 2) }),
-			nn.Func(spread), nn.NewConv2d(x, 16, 8, kernel, same), nn.SiLU{},
-			nn.Func(upsample), nn.NewConv2d(x, 8, 1, kernel, same),
+			nn.NewConvTranspose2d(x, 16, 8, kernel, twice), nn.SiLU{},
+			nn.Upsample{Scale: []float64{2}}, nn.NewConv2d(x, 8, 1, kernel, same),
 		},
 	}
 }

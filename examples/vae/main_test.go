@@ -2,13 +2,9 @@ package main
 
 import (
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
-
-	"tenon.dev"
-	"tenon.dev/tenontest"
 )
 
 // The model learns, and its drawing has the lines of six images.
@@ -29,24 +25,4 @@ func TestRun(t *testing.T) {
 	if drawn := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")[2:]; len(drawn) != side || len([]rune(drawn[0])) != 6*side {
 		t.Errorf("it drew\n%s", strings.Join(drawn, "\n"))
 	}
-}
-
-// The layers that replace missing ones put pixels in the same places.
-func TestLayers(t *testing.T) {
-	tenontest.Run(t, func(x *tenon.Exec) {
-		in := tenon.From(x, []float32{1, 2, 3, 4}, 1, 1, 2, 2)
-		for _, c := range []struct {
-			name  string
-			layer func(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor
-			want  []float32
-		}{
-			{"upsample", upsample, []float32{1, 1, 2, 2, 1, 1, 2, 2, 3, 3, 4, 4, 3, 3, 4, 4}},
-			{"spread", spread, []float32{1, 0, 2, 0, 0, 0, 0, 0, 3, 0, 4, 0, 0, 0, 0, 0}},
-		} {
-			got, err := tenon.Read[float32](x, c.layer(x, in))
-			if err != nil || !slices.Equal(got, c.want) {
-				t.Errorf("%s gives %v, %v", c.name, got, err)
-			}
-		}
-	}, tenon.Sim(0))
 }

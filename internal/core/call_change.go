@@ -49,6 +49,7 @@ type driverCall struct {
 	n        int
 	value    byte
 	op       *rt.ProfiledOp // or nil
+	note     *callNote      // or nil
 }
 
 type callKind uint8
@@ -172,7 +173,18 @@ func (f *frame) hand() error {
 	if f.op != nil {
 		return f.launchProfiled()
 	}
+	if f.note != nil {
+		return f.launchNoted()
+	}
 	return f.x.m.stream.Launch(f.dl)
+}
+
+// launchNoted is hand where a capture notes the call.
+func (f *frame) launchNoted() error {
+	st := f.x.m.stream
+	st.Note(f.note)
+	defer st.Note(nil)
+	return st.Launch(f.dl)
 }
 
 // launchProfiled is hand where a profiler sees the call.
@@ -195,13 +207,13 @@ func (f *frame) spill() {
 	from := len(c.args)
 	c.args = append(c.args, f.dl.Args...)
 	c.calls = append(c.calls, driverCall{kind: callLaunch, row: f.row, st: f.x.m.stream, launch: *f.dl, from: from,
-		to: len(c.args), op: f.op})
+		to: len(c.args), op: f.op, note: f.note})
 	f.held = false
 }
 
 // queue makes the call, or lets it wait.
 func (f *frame) queue(d driverCall) error {
-	d.row, d.st, d.op = f.row, f.x.m.stream, f.op
+	d.row, d.st, d.op, d.note = f.row, f.x.m.stream, f.op, f.note
 	if !f.waits {
 		return d.do(nil)
 	}
@@ -311,6 +323,10 @@ func (c *change) handOver() error {
 
 // do calls the driver; args holds the launches' arguments.
 func (d *driverCall) do(args []byte) error {
+	if d.note != nil {
+		d.st.Note(d.note)
+		defer d.st.Note(nil)
+	}
 	if d.op == nil {
 		return d.call(args)
 	}

@@ -61,6 +61,8 @@ type frame struct {
 
 	// op is the call as the profiler records it, or nil.
 	op *rt.ProfiledOp
+	// note is the call as a capture notes it where no profiler records it, or nil.
+	note *callNote
 
 	opers   []kernels.Operand
 	dimsB   [16]int
@@ -91,6 +93,9 @@ func (s *session) enter(x *Exec, r *row) *frame {
 	}
 	if f.op != nil {
 		f.op = nil
+	}
+	if f.note != nil {
+		f.note = nil
 	}
 	return f
 }

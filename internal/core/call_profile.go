@@ -66,39 +66,66 @@ func (f *frame) under() *rt.ProfiledOp {
 func (f *frame) describe(o *profile.Op) {
 	for _, ts := range [][]*Tensor{f.in[:f.ins], f.many} {
 		for _, t := range ts {
-			if t == nil {
-				continue
+			if t != nil {
+				o.Inputs = append(o.Inputs, tensorOf(t))
 			}
-			o.Inputs = append(o.Inputs, tensorOf(t))
-			o.Bytes += bytesOnce(t)
 		}
 	}
 	for _, ts := range [][]*Tensor{f.out[:f.outs], f.altered} {
 		for _, t := range ts {
 			o.Outputs = append(o.Outputs, tensorOf(t))
-			o.Bytes += bytesOnce(t)
 		}
 	}
-	if f.row.flags&(flagView|flagIdle) != 0 {
-		o.Bytes = 0
-		return
-	}
-	if f.outs == 0 {
-		return
-	}
-	if f.row.moves != nil {
-		o.Bytes = f.row.moves(f)
-	}
-	o.Compute = f.out[0].dt.String()
+	c := f.cost()
+	c.tell(o)
+}
+
+// cost is what a call must do at least: the bytes that it reads and writes, and the FLOPs in a type.
+type cost struct {
+	bytes, flops int64
+	compute      dtype.DType // or 0
+	tf32         bool
+}
+
+// tell sets the cost of o to c.
+func (c *cost) tell(o *profile.Op) {
+	o.Bytes, o.FLOPs = c.bytes, c.flops
 	switch {
-	case f.row.flops != nil:
-		o.FLOPs = f.row.flops(f)
-		if f.x.m.tf32 && f.out[0].dt == dtype.Float32 {
-			o.Compute = "tf32"
-		}
-	case f.row.point != nil || f.row.points:
-		o.FLOPs = int64(f.out[0].numel)
+	case c.tf32:
+		o.Compute = "tf32"
+	case c.compute != 0:
+		o.Compute = c.compute.String()
 	}
+}
+
+// cost returns the cost of the call, which has its results.
+func (f *frame) cost() (c cost) {
+	if f.row.flags&(flagView|flagIdle) != 0 {
+		return c
+	}
+	if f.outs > 0 {
+		c.compute = f.out[0].dt
+	}
+	if f.outs > 0 && f.row.moves != nil {
+		c.bytes = f.row.moves(f)
+	} else {
+		for _, ts := range [][]*Tensor{f.in[:f.ins], f.many, f.out[:f.outs], f.altered} {
+			for _, t := range ts {
+				if t != nil {
+					c.bytes += bytesOnce(t)
+				}
+			}
+		}
+	}
+	switch {
+	case f.outs == 0:
+	case f.row.flops != nil:
+		c.flops = f.row.flops(f)
+		c.tf32 = f.x.m.tf32 && f.out[0].dt == dtype.Float32
+	case f.row.point != nil || f.row.points:
+		c.flops = int64(f.out[0].numel)
+	}
+	return c
 }
 
 func tensorOf(t *Tensor) profile.Tensor { return profile.Tensor{DType: t.dt.String(), Shape: t.shape} }

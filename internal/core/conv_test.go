@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"tenon.dev/dtype"
@@ -76,6 +77,120 @@ func TestConvKeepsChannelsLast(t *testing.T) {
 					t.Errorf("%s: %v, want %v", name, got, first)
 				}
 			}
+		}
+	})
+}
+
+// TestConvTranspose checks that a transposed convolution is the gradient that the convolution has for its input, plus the bias, whatever
+// the layouts, that its result is channels last if an operand is, and that each gradient has the layout of its tensor.
+func TestConvTranspose(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		for _, c := range []struct {
+			dt                       dtype.DType
+			batch, in, out, side, by int // of a kernel of by x by
+			opt                      ConvTranspose2dOpt
+			bias                     bool
+		}{
+			{dtype.Float32, 2, 4, 8, 6, 3, ConvTranspose2dOpt{Padding: [2]int{1, 1}}, true},
+			{dtype.Float32, 2, 5, 7, 4, 3, ConvTranspose2dOpt{Stride: [2]int{2, 3}, OutputPadding: [2]int{1, 2}}, false},
+			{dtype.BFloat16, 2, 16, 24, 5, 3, ConvTranspose2dOpt{Stride: [2]int{2, 2}, Padding: [2]int{1, 1}, Groups: 2}, true},
+			{dtype.BFloat16, 1, 16, 8, 6, 1, ConvTranspose2dOpt{}, false},
+			{dtype.Float16, 3, 16, 40, 5, 2, ConvTranspose2dOpt{Stride: [2]int{2, 2}}, false},
+			{dtype.Float64, 2, 6, 4, 5, 2, ConvTranspose2dOpt{Dilation: [2]int{2, 1}, Groups: 2}, true},
+		} {
+			numbers := func(shape ...int) *Tensor { // whole, so that sums are exact
+				return x.ToDType(x.RandInt(4, shape, dtype.Int64, RandIntOpt{Low: -3}), c.dt)
+			}
+			in, w := numbers(c.batch, c.in, c.side, c.side), numbers(c.in, c.out/max(c.opt.Groups, 1), c.by, c.by)
+			var b *Tensor
+			if c.bias {
+				b = numbers(c.out)
+			}
+			var want, dx, dw []float64
+			for lie := range 4 {
+				name := fmt.Sprintf("%+v, layout %d", c, lie)
+				xi, wi := x.Clone(in), x.Clone(w)
+				if lie&1 != 0 {
+					xi = x.ChannelsLast(xi)
+				}
+				if lie&2 != 0 {
+					wi = x.ChannelsLast(wi)
+				}
+				xi.SetRequiresGrad(true)
+				wi.SetRequiresGrad(true)
+				y := x.ConvTranspose2d(xi, wi, b, c.opt)
+				order := channelsLastIf(channelsLast(xi) || channelsLast(wi), y.Shape())
+				if order != nil && !infer.Same(y.Stride(), order) || order == nil && !y.IsContiguous() {
+					t.Errorf("%s: the result has strides %v", name, y.Stride())
+				}
+				if lie == 0 { // of the convolution, whose result this one's input is
+					image := x.Zeros(y.Shape(), c.dt).SetRequiresGrad(true)
+					same := x.Conv2d(image, w, nil, Conv2dOpt{Stride: c.opt.Stride, Padding: c.opt.Padding, Dilation: c.opt.Dilation,
+						Groups: c.opt.Groups})
+					g, err := x.Grad([]*Tensor{same}, []*Tensor{image}, GradOpt{Gradients: []*Tensor{in}})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if b != nil {
+						g[0] = x.Add(g[0], x.View(b, c.out, 1, 1))
+					}
+					want = doubles(t, x, g[0])
+				}
+				if got := doubles(t, x, y); !slices.Equal(got, want) || !slices.ContainsFunc(got, func(v float64) bool { return v != 0 }) {
+					t.Errorf("%s: %v, want %v", name, got, want)
+				}
+				if err := x.Backward(x.Sum(x.Mul(y, x.MulS(y, 0.25)), nil, SumOpt{}), BackwardOpt{}); err != nil {
+					t.Fatal(err)
+				}
+				for i, l := range []*Tensor{xi, wi} {
+					if g := l.Grad(); !infer.Same(g.Stride(), l.Stride()) {
+						t.Errorf("%s: gradient %d has strides %v, its tensor %v", name, i, g.Stride(), l.Stride())
+					}
+				}
+				if lie == 0 {
+					dx, dw = doubles(t, x, xi.Grad()), doubles(t, x, wi.Grad())
+				}
+				if c.dt == dtype.Float64 && (!slices.Equal(doubles(t, x, xi.Grad()), dx) || !slices.Equal(doubles(t, x, wi.Grad()), dw)) {
+					t.Errorf("%s: the gradients differ from those of contiguous operands", name)
+				}
+			}
+		}
+	})
+}
+
+func TestConvTransposeErrors(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		ones := func(shape ...int) *Tensor { return x.Ones(shape, dtype.Float32) }
+		in, w := ones(1, 4, 3, 3), ones(4, 2, 2, 2)
+		for want, f := range map[string]func(){
+			"4D weight":                   func() { x.ConvTranspose2d(ones(2, 3), w, nil, ConvTranspose2dOpt{}) },
+			"to have 4 channels, but got": func() { x.ConvTranspose2d(ones(1, 3, 3, 3), w, nil, ConvTranspose2dOpt{}) },
+			"divisible by groups":         func() { x.ConvTranspose2d(in, w, nil, ConvTranspose2dOpt{Groups: 3}) },
+			"with 2 elements":             func() { x.ConvTranspose2d(in, w, ones(4), ConvTranspose2dOpt{}) },
+			"with 4 elements":             func() { x.ConvTranspose2d(in, w, ones(2), ConvTranspose2dOpt{Groups: 2}) },
+			"Output size is too small":    func() { x.ConvTranspose2d(in, w, nil, ConvTranspose2dOpt{Padding: [2]int{0, 2}}) },
+			"input size per channel":      func() { x.ConvTranspose2d(ones(1, 4, 0, 3), w, nil, ConvTranspose2dOpt{}) },
+			"smaller than either":         func() { x.ConvTranspose2d(in, w, nil, ConvTranspose2dOpt{OutputPadding: [2]int{1, 0}}) },
+			"must be positive":            func() { x.ConvTranspose2d(in, w, nil, ConvTranspose2dOpt{Groups: -1}) },
+			"kernel size should be":       func() { x.ConvTranspose2d(in, ones(4, 2, 0, 2), nil, ConvTranspose2dOpt{}) },
+			"can be counted":              func() { x.ConvTranspose2d(in, w, nil, ConvTranspose2dOpt{Stride: [2]int{1 << 60, 1}}) },
+			"Stride is [2 0]":             func() { x.ConvTranspose2d(in, w, nil, ConvTranspose2dOpt{Stride: [2]int{2}}) },
+			"should be the same":          func() { x.ConvTranspose2d(in, x.ToDType(w, dtype.Float64), nil, ConvTranspose2dOpt{}) },
+			"bias type":                   func() { x.ConvTranspose2d(in, w, x.Ones([]int{2}, dtype.Float64), ConvTranspose2dOpt{}) },
+			"not defined for int64": func() {
+				x.ConvTranspose2d(x.ToDType(in, dtype.Int64), x.ToDType(w, dtype.Int64), nil, ConvTranspose2dOpt{})
+			},
+		} {
+			if err := Try(f); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "ConvTranspose2d") {
+				t.Errorf("%s: %v", want, err)
+			}
+		}
+		if y := x.ConvTranspose2d(ones(0, 4, 3, 3), w, nil, ConvTranspose2dOpt{}); !slices.Equal(y.Shape(), []int{0, 2, 4, 4}) {
+			t.Errorf("no image gives %v", y.Shape())
+		}
+		none := x.ConvTranspose2d(ones(1, 0, 3, 3), ones(0, 2, 2, 2), ones(2), ConvTranspose2dOpt{})
+		if v := doubles(t, x, none); len(v) != 32 || slices.Min(v) != 1 || slices.Max(v) != 1 {
+			t.Errorf("no channels give %v", v)
 		}
 	})
 }

@@ -158,6 +158,14 @@ func products() []differentiable {
 			return x.Conv2d(x.View(in[0], 1, 2, 3, 4), x.View(in[1], 6, 1, 2, 2), x.Slice(x.Ravel(in[2]), 0, 0, 6, 1),
 				Conv2dOpt{Groups: 2, Padding: [2]int{1, 0}, Dilation: [2]int{2, 1}})
 		}),
+		of("conv_transpose2d", 3, func(x *Exec, in []*Tensor) *Tensor {
+			return x.ConvTranspose2d(x.View(in[0], 1, 6, 2, 2), x.View(in[1], 6, 1, 2, 2), x.Slice(x.Ravel(in[2]), 0, 0, 2, 1),
+				ConvTranspose2dOpt{Groups: 2, Stride: [2]int{2, 1}, Padding: [2]int{1, 0}, OutputPadding: [2]int{1, 1},
+					Dilation: [2]int{1, 2}})
+		}),
+		of("conv_transpose2d of one image", 2, func(x *Exec, in []*Tensor) *Tensor {
+			return x.ConvTranspose2d(x.View(in[0], 2, 3, 4), x.View(in[1], 2, 3, 2, 2), nil, ConvTranspose2dOpt{Stride: [2]int{3, 2}})
+		}),
 		of("conv2d same", 2, func(x *Exec, in []*Tensor) *Tensor {
 			return x.Conv2d(x.View(in[0], 2, 3, 4), x.View(in[1], 4, 2, 1, 3), nil, Conv2dOpt{Same: true, Dilation: [2]int{1, 2}})
 		}),
@@ -172,6 +180,15 @@ func windows() []differentiable {
 	vector := func(x *Exec, t *Tensor, n int) *Tensor { return x.Slice(x.Ravel(t), 0, 0, n, 1) }
 	target := func(x *Exec) *Tensor { return places(x, []int{2, 3}, 0, 3, -100, 1, 2, 2) }
 	out := []differentiable{
+		of("interpolate nearest", 1, func(x *Exec, in []*Tensor) *Tensor {
+			return x.Interpolate(in[0], InterpolateOpt{Size: []int{7}})
+		}),
+		of("interpolate doubled", 1, func(x *Exec, in []*Tensor) *Tensor {
+			return x.Interpolate(x.Unsqueeze(in[0], 1), InterpolateOpt{Scale: []float64{2, 3}})
+		}),
+		of("interpolate bilinear", 1, func(x *Exec, in []*Tensor) *Tensor {
+			return x.Interpolate(x.Unsqueeze(in[0], 1), InterpolateOpt{Size: []int{3, 5}, Mode: InterpolateBilinear})
+		}),
 		of("max_pool2d", 1, func(x *Exec, in []*Tensor) *Tensor {
 			return x.MaxPool2d(in[0], [2]int{3, 2}, MaxPoolOpt{Stride: [2]int{1, 1}, Padding: [2]int{1, 1}, CeilMode: true})
 		}),

@@ -34,8 +34,7 @@ type capture struct {
 	// counted are the storages whose versions recorded work counted, once for each count; undo is what else a failed capture takes back.
 	counted []*storage
 	undo    []func()
-	// notes records the calls that no profiler sees, so that profiles of replays can describe them.
-	notes *rt.Profiler
+	notes   notes
 }
 
 // capturedUse is a use with the recorded accesses that later ones must come after. Other streams do not know these accesses: nothing runs
@@ -154,8 +153,7 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	}
 	y := x.On(st)
 	c := &capture{x: y, rc: rc, outer: x.m.stream, pool: rc.Pool(), async: dev.Memory().Settings().Backend == alloc.BackendAsync,
-		index: map[*storage]int{}, notes: dev.Notes()}
-	defer c.notes.Close()
+		index: map[*storage]int{}}
 	outer := s.scope
 	s.push()
 	mine := s.scope
@@ -221,7 +219,7 @@ func (c *capture) Before(f *Frame) bool {
 	case c.x.m.stream.Device() == f.x.m.stream.Device():
 		c.reach(f)
 		if f.op == nil {
-			f.beginProfiled(c.notes)
+			c.notes.begin(f)
 		}
 	case f.row.flags&flagForeign == 0:
 		c.outside(f.fail, f.x.m.stream)
@@ -231,8 +229,8 @@ func (c *capture) Before(f *Frame) bool {
 
 // After passes the call on to the session's own tap.
 func (c *capture) After(f *Frame) {
-	if f.op != nil && f.op.Profiler() == c.notes {
-		f.endProfiled()
+	if f.note != nil {
+		c.notes.end(f)
 	}
 	if c.inner != nil {
 		c.inner.After(f)

@@ -107,8 +107,9 @@ func channelsLastIf(last bool, shape []int) []int {
 	return nil
 }
 
-func inferConv(f *frame) {
-	c, t := f.opt.(conv), f.in[0]
+// convolvable refuses operands of types that a convolution does not take.
+func (f *frame) convolvable() {
+	t := f.in[0]
 	for i := 1; i < f.ins; i++ {
 		if o := f.in[i]; o != nil && o.dt != t.dt {
 			f.fail(fault.Invalid, "Input type (%v) and weight or bias type (%v) should be the same; convert one with x.ToDType", t.dt, o.dt)
@@ -117,6 +118,11 @@ func inferConv(f *frame) {
 	if !t.dt.IsFloat() {
 		f.fail(fault.Unsupported, "convolutions are not defined for %v; convert to a floating-point type first", t.dt)
 	}
+}
+
+func inferConv(f *frame) {
+	c, t := f.opt.(conv), f.in[0]
+	f.convolvable()
 	shape := []int{c.Batch, c.Out, c.OH, c.OW}
 	f.newOut(0, t.dt, shape, channelsLastIf(channelsLast(t) || channelsLast(f.in[1]), shape))
 }
@@ -158,8 +164,8 @@ func runConvWeight(f *frame) error {
 
 // complexConv computes a complex convolution as three real ones, (a - b) + i(c - a - b), where a and b are those of the real and of the
 // imaginary parts and c that of their sums. PyTorch does the same, so that the rounding agrees.
-func (x *Exec) complexConv(in, w, b *Tensor, opt Conv2dOpt) *Tensor {
-	return x.composite("Conv2d", func(x *Exec) *Tensor {
+func (x *Exec) complexConv(op string, in, w, b *Tensor, real func(in, w, b *Tensor) *Tensor) *Tensor {
+	return x.composite(op, func(x *Exec) *Tensor {
 		parts := func(t *Tensor) (re, im, sum *Tensor) {
 			if t == nil {
 				return nil, nil, nil
@@ -170,7 +176,7 @@ func (x *Exec) complexConv(in, w, b *Tensor, opt Conv2dOpt) *Tensor {
 		xr, xi, xs := parts(in)
 		wr, wi, ws := parts(w)
 		br, _, bs := parts(b)
-		p, q, r := x.Conv2d(xr, wr, br, opt), x.Conv2d(xi, wi, nil, opt), x.Conv2d(xs, ws, bs, opt)
+		p, q, r := real(xr, wr, br), real(xi, wi, nil), real(xs, ws, bs)
 		return x.Add(x.partOp(rowFromPart, x.Sub(p, q), 0), x.partOp(rowFromPart, x.Sub(x.Sub(r, p), q), 1))
 	})
 }
@@ -248,7 +254,7 @@ func (x *Exec) Conv2d(in, w, b *Tensor, opt Conv2dOpt) *Tensor {
 		})
 	}
 	if in.dt.IsComplex() && w.dt.IsComplex() && (b == nil || b.dt.IsComplex()) {
-		return x.complexConv(in, w, b, opt)
+		return x.complexConv("Conv2d", in, w, b, func(in, w, b *Tensor) *Tensor { return x.Conv2d(in, w, b, opt) })
 	}
 	return x.convOp(rowConv, x.planConv("Conv2d", in, w, b, opt), in, w, b)
 }

@@ -22,6 +22,19 @@ func Own(t *Tensor) *Tensor {
 	return t
 }
 
+// Lend gives the tensors that no scope has to x's innermost scope, which closes them at its end unless a struct has closed them before.
+func Lend(x *Exec, op string, ts []*Tensor) {
+	Enter(x, op)
+	defer Leave(x)
+	sc := x.s.scope
+	for _, t := range ts {
+		if sc != nil && t != nil && t.scope == nil {
+			t.scope = sc
+			sc.list = append(sc.list, t)
+		}
+	}
+}
+
 // Alone returns the first Exec of a new session for one test. The session has a processor of its own, which is its device if x's is the
 // processor; Close of the Exec's Host closes it. Both devices watch for leaks, and x is not used any more.
 func Alone(x *Exec) (*Exec, error) {

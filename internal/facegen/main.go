@@ -51,7 +51,7 @@ var outside = map[string]bool{
 // optional are the operands that may be nil, by their names; an entry with method and name overrides one with only a name.
 var optional = map[string]bool{
 	"weight": true, "bias": true, "runningMean": true, "runningVar": true, "Embedding.weight": false,
-	"Conv1d.b": true, "Conv2d.b": true, "Linear.b": true, "Clamp.lo": true, "Clamp.hi": true, "SetGrad.g": true,
+	"Conv1d.b": true, "Conv2d.b": true, "ConvTranspose2d.b": true, "Linear.b": true, "Clamp.lo": true, "Clamp.hi": true, "SetGrad.g": true,
 }
 
 // marker is the first line of the file that facegen writes.

@@ -30,7 +30,7 @@ var tasks = []struct {
 	{"Sums, extremes and norms", []string{"ops_reduce", "ops_product", "ops_variance", "ops_extreme", "ops_vectornorm", "ops_bincount"}},
 	{"Matrix products", []string{"ops_matmul", "ops_matmulc", "ops_contract", "ops_einsum"}},
 	{"Activations", []string{"ops_activation", "ops_softmax"}},
-	{"Layers", []string{"ops_conv", "ops_pool", "ops_norm", "ops_normgather", "ops_attention"}},
+	{"Layers", []string{"ops_conv", "ops_convtranspose", "ops_interpolate", "ops_pool", "ops_norm", "ops_normgather", "ops_attention"}},
 	{"Losses and distances", []string{"ops_loss", "ops_entropy", "ops_error", "ops_distance"}},
 	{"Gradients", []string{"tape_backward", "tape_checkpoint", "tape_function", "tape_hooks"}},
 	{"Kernels and graphs", []string{"call_launch", "graph_capture"}},

@@ -114,7 +114,8 @@ func here(skip int) (name, file string, line int) {
 
 // aside are the root package's functions that only say where and how operations run.
 var aside = map[string]bool{"Autocast": true, "AutocastCache": true, "Do": true, "EnableGrad": true, "Host": true, "ManualStreams": true,
-	"NoGrad": true, "On": true, "Scope": true, "TF32": true, "UsePool": true, "WithGenerator": true, "Within": true, "WithinMany": true}
+	"NoGrad": true, "On": true, "Parallel": true, "Scope": true, "TF32": true, "UsePool": true, "WithGenerator": true, "Within": true,
+	"WithinMany": true}
 
 // In returns file and line, joined by a colon, of the program's innermost call in frames as runtime.Stack writes them, two lines each. It
 // returns "" if there is none.

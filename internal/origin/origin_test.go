@@ -160,7 +160,7 @@ func TestAside(t *testing.T) {
 			}
 		}
 	}
-	if scopes := len([]string{"Do", "Scope", "Within", "WithinMany"}); found+scopes != len(aside) {
+	if scopes := len([]string{"Do", "Parallel", "Scope", "Within", "WithinMany"}); found+scopes != len(aside) {
 		t.Errorf("the list has %d functions, and the root package %d and %d", len(aside), found, scopes)
 	}
 }

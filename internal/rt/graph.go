@@ -57,7 +57,8 @@ type Capture struct {
 	ended   bool
 	tracked tracked // under mu
 	// work is what Stream.Launch, Copy and Fill recorded, in this order, under mu.
-	work []work
+	work works
+	args []byte // the rest of a piece of memory for their arguments
 	// events are held until the graph is executable, under mu.
 	events []driver.Event
 	// waited has, for a pair of streams, the latest captured operation of the second that the first waits for.
@@ -79,7 +80,7 @@ type Graph struct {
 	tracked []driver.Node
 	// work is what the graph does, as recorded and then changed; twin measures its times while there is a profiler. Both are under
 	// shared.mu.
-	work []work
+	work works
 	twin *twin
 }
 
@@ -448,6 +449,7 @@ func (c *Capture) End() (*Graph, error) {
 		return nil, Also(wrap(err, "the capture is broken: something in it cannot be recorded"), c.leave(true))
 	}
 	out := &Graph{dev: d, pool: c.spec.Pool, tracked: c.tracked.nodes, work: c.work, of: c}
+	c.args = nil
 	if err = c.tracked.err; err == nil {
 		out.nodes, err = d.dev.GraphNodes(g)
 	}

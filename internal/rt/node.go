@@ -91,8 +91,7 @@ func (s *Stream) recorded(w Change) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.work = append(c.work, work{})
-	c.work[len(c.work)-1].become(&w)
+	c.keep(s, &w)
 	if !c.spec.Track {
 		return
 	}
@@ -151,7 +150,7 @@ func (g *Graph) change(changes []Change) error {
 			if err := changeOne(d.dev, t, g.exec, g.tracked[c.Node], c); err != nil {
 				return err
 			}
-			g.work[c.Node].become(c)
+			g.work.at(c.Node).become(c)
 		}
 		i = len(changes)
 		return nil

@@ -13,7 +13,6 @@ import (
 	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/origin"
-	"tenon.dev/internal/stack"
 	"tenon.dev/profile"
 )
 
@@ -25,7 +24,6 @@ type Profiler struct {
 	where  string       // the program's line that started it, or ""
 	base   driver.Event // 0 on a device that runs each call before it returns
 	remove func()       // from the device's traces
-	notes  bool         // see Notes
 
 	mu     sync.Mutex
 	ended  bool
@@ -50,8 +48,6 @@ type ProfiledOp struct {
 	// op is under p.mu, as is recorded, which says that autograd records its outputs.
 	op       profile.Op
 	recorded bool
-	// trail is the stack of its call, until it is resolved; then nil.
-	trail origin.Trail
 	// forward is the operation whose derivative it is, and fused the entry whose kernel did its work; both under p.mu.
 	forward, fused *ProfiledOp
 }
@@ -95,22 +91,6 @@ type profiledBlock struct {
 
 // mostPending is the most pieces of work that may wait for their times to be read.
 const mostPending = 4096
-
-// trails has the stacks of the operations that Notes profilers recorded.
-var trails stack.Table
-
-// Notes returns a Profiler that only records the operations of a capture that no other profiler sees. It resolves their stacks only when a
-// replay is profiled.
-func (d *Device) Notes() *Profiler {
-	return &Profiler{dev: d, notes: true, began: time.Now(), frames: map[profile.Frame]int{}}
-}
-
-// Close ends a Profiler that Notes returned.
-func (p *Profiler) Close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.ended, p.ops = true, nil
-}
 
 // StartProfile waits for the device's work and starts a Profiler of the device.
 func (d *Device) StartProfile() (*Profiler, error) {
@@ -218,18 +198,11 @@ func (p *Profiler) memory(a action, addr, size uint64) {
 func (p *Profiler) Begin(name string, kind profile.Kind, phase profile.Phase, s *Stream) *ProfiledOp {
 	o := &ProfiledOp{p: p, op: profile.Op{Name: name, Kind: kind, Phase: phase, Parent: -1, Forward: -1, Fused: -1, Stream: s.id,
 		Captured: s.Recording()}}
-	var way origin.Path
-	if p.notes {
-		o.trail = trails.Capture().Calls()
-	} else {
-		o.op.Goroutine = goroutine()
-		way = origin.Way()
-	}
+	o.op.Goroutine = goroutine()
+	way := origin.Way()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.notes {
-		o.came(way)
-	}
+	p.came(&o.op, way)
 	o.index = len(p.ops)
 	if !p.ended {
 		p.ops = append(p.ops, o)
@@ -239,14 +212,14 @@ func (p *Profiler) Begin(name string, kind profile.Kind, phase profile.Phase, s 
 	return o
 }
 
-// came sets the calls from the program to o. The caller holds p.mu.
-func (o *ProfiledOp) came(way origin.Path) {
-	o.op.Module = strings.Join(way.Modules, "/")
-	if o.op.Phase == profile.Forward && slices.Contains(way.Above, "optim") {
-		o.op.Phase = profile.Optimizer
+// came sets the calls from the program to op. The caller holds p.mu.
+func (p *Profiler) came(op *profile.Op, way origin.Path) {
+	op.Module = strings.Join(way.Modules, "/")
+	if op.Phase == profile.Forward && slices.Contains(way.Above, "optim") {
+		op.Phase = profile.Optimizer
 	}
 	for _, f := range way.Calls {
-		o.op.Calls = append(o.op.Calls, o.p.frame(profile.Frame(f)))
+		op.Calls = append(op.Calls, p.frame(profile.Frame(f)))
 	}
 }
 

@@ -7,47 +7,119 @@ import (
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/driver"
+	"tenon.dev/internal/origin"
+	"tenon.dev/internal/stack"
 	"tenon.dev/profile"
 )
 
-// work is a kernel, copy or fill that a capture recorded, with the changes since. It owns its Launch.
+// work is a kernel, copy or fill that a capture recorded, with the changes since.
 type work struct {
-	Change
-	// op is the operation that it belongs to, or nil.
-	op *ProfiledOp
+	// A kernel has a grid.
+	fn          driver.Func
+	grid, block [3]uint32
+	shared      uint32
+	waits       bool
+	value       byte // of a fill
+	args        []byte
+	origin      any
+	dst, src    driver.Ptr
+	n           uint64
+	// of is the operation that it belongs to: a *ProfiledOp if a profiler recorded that, else what the capture noted, or nil.
+	of any
 }
+
+// works is a list of work, in pieces that are never copied: a capture is faster that way.
+type works struct {
+	pieces [][]work
+	n      int
+}
+
+const worksAtOnce = 32
+
+func (l *works) at(i int) *work { return &l.pieces[i/worksAtOnce][i%worksAtOnce] }
+
+// add makes the list longer and returns its end.
+func (l *works) add() *work {
+	if l.n%worksAtOnce == 0 {
+		l.pieces = append(l.pieces, make([]work, worksAtOnce))
+	}
+	l.n++
+	return l.at(l.n - 1)
+}
+
+// Trail is a call stack, from Here.
+type Trail = *stack.Stack
+
+// Here returns the stack of the calling function's caller. It takes a fraction of a microsecond, and allocates only for a new stack.
+func Here() Trail { return trails.Capture() }
+
+// trails has the stacks from Here.
+var trails stack.Table
+
+// Noted is an operation that a capture recorded and no profiler saw, for profiles of the graph's replays.
+type Noted interface {
+	// About describes the operation in op, except for where it was called, and returns the stack of the call and the operation whose
+	// derivative it is, or nil.
+	About(op *profile.Op) (at Trail, forward Noted)
+}
+
+// Note makes n the operation of the work that s records from now on; nil ends that. Nobody else may use s meanwhile.
+func (s *Stream) Note(n Noted) { s.noted = n }
 
 // become replaces w's work by a copy of c's.
 func (w *work) become(c *Change) {
-	l := w.Launch
-	w.Change = *c
-	if c.Launch == nil {
-		return
+	w.dst, w.src, w.n, w.value = c.Dst, c.Src, c.N, c.Value
+	if l := c.Launch; l != nil {
+		w.fn, w.grid, w.block, w.shared, w.waits, w.origin = l.Func, l.Grid, l.Block, l.Shared, l.Waits, l.Origin
+		w.args = append(w.args[:0], l.Args...)
 	}
-	if l == nil {
-		l = &driver.Launch{}
+}
+
+// isKernel reports whether w is a kernel.
+func (w *work) isKernel() bool { return w.grid != [3]uint32{} }
+
+// change returns the change that makes w's work, with its launch in l.
+func (w *work) change(l *driver.Launch) Change {
+	c := Change{Dst: w.dst, Src: w.src, N: w.n, Value: w.value}
+	if w.isKernel() {
+		*l = driver.Launch{Func: w.fn, Grid: w.grid, Block: w.block, Shared: w.shared, Waits: w.waits, Origin: w.origin, Args: w.args}
+		c.Launch = l
 	}
-	args := append(l.Args[:0], c.Launch.Args...)
-	*l = *c.Launch
-	l.Args, w.Launch = args, l
+	return c
 }
 
 // name returns the work's name in a profile.
 func (w *work) name(d *Device) string {
 	switch {
-	case w.Launch != nil:
-		return d.KernelName(w.Launch.Func)
-	case w.Src != 0:
+	case w.isKernel():
+		return d.KernelName(w.fn)
+	case w.src != 0:
 		return "copy"
 	}
 	return "fill"
+}
+
+// keep adds w to the recorded work, for a graph whose capture s belongs to. The caller holds c.mu.
+func (c *Capture) keep(s *Stream, w *Change) {
+	k := c.work.add()
+	if s.noted != nil {
+		k.of = s.noted
+	}
+	if w.Launch != nil {
+		n := (len(w.Launch.Args) + 15) &^ 15 // aligned like memory of its own
+		if len(c.args) < n {
+			c.args = make([]byte, max(4096, n))
+		}
+		k.args, c.args = c.args[:0:n], c.args[n:]
+	}
+	k.become(w)
 }
 
 // recorded returns how much work c has recorded.
 func (c *Capture) recorded() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.work)
+	return c.work.n
 }
 
 // own notes that the work with index from and later belongs to o. Tracked work belongs to other operations in each run, see LaunchFor.
@@ -57,8 +129,8 @@ func (c *Capture) own(from int, o *ProfiledOp) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i := range c.work[from:] {
-		c.work[from+i].op = o
+	for i := from; i < c.work.n; i++ {
+		c.work.at(i).of = o
 	}
 }
 
@@ -120,8 +192,8 @@ func (g *Graph) profiled(p *Profiler, s *Stream, owners func() []*ProfiledOp) er
 	o := p.Begin("Replay", profile.KindGraph, profile.Forward, s)
 	defer o.End()
 	o.Describe(false, func(op *profile.Op) {
-		for i := range g.work {
-			if w := &g.work[i]; w.Launch != nil {
+		for i := range g.work.n {
+			if w := g.work.at(i); w.isKernel() {
 				op.Nodes = append(op.Nodes, w.name(g.dev))
 			}
 		}
@@ -203,7 +275,7 @@ func (o *ProfiledOp) replay(g *Graph, s *Stream, marks []driver.Event, ops []*Pr
 // prepareTwin makes the twin ready for a run and returns the run's events: those in the twin, then one before and one after it. The error
 // says why the twin cannot run.
 func (g *Graph) prepareTwin(p *Profiler) ([]driver.Event, error) {
-	d, n := g.dev, len(g.work)
+	d, n := g.dev, g.work.n
 	if t := g.twin; t != nil && t.of != p {
 		g.twin = nil
 		if err := t.destroy(d); err != nil {
@@ -241,14 +313,15 @@ func (g *Graph) prepareTwin(p *Profiler) ([]driver.Event, error) {
 
 // makeTwin makes the twin, whose events are the first of marks.
 func (g *Graph) makeTwin(th driver.Thread, p *Profiler, marks []driver.Event) error {
-	d, n := g.dev, len(g.work)
+	d, n := g.dev, g.work.n
 	t := &twin{of: p, work: make([]driver.Node, n), marks: make([]driver.Node, n+1), names: make([]string, n)}
 	g.twin = t
-	chain := make([]driver.ChainWork, 2*n+1)
+	chain, launches := make([]driver.ChainWork, 2*n+1), make([]driver.Launch, n)
 	chain[0].Event = marks[0]
-	for i := range g.work {
-		w := &g.work[i]
-		chain[2*i+1] = driver.ChainWork{Launch: w.Launch, Dst: w.Dst, Src: w.Src, N: w.N, Value: w.Value}
+	for i := range n {
+		w := g.work.at(i)
+		c := w.change(&launches[i])
+		chain[2*i+1] = driver.ChainWork{Launch: c.Launch, Dst: c.Dst, Src: c.Src, N: c.N, Value: c.Value}
 		chain[2*i+2].Event = marks[i+1]
 		t.names[i] = w.name(d)
 	}
@@ -272,18 +345,20 @@ func (g *Graph) makeTwin(th driver.Thread, p *Profiler, marks []driver.Event) er
 			t.work[i/2] = node
 		}
 	}
-	t.describe(g.work)
+	t.describe(&g.work)
 	return nil
 }
 
 // setTwin gives the twin new events and makes the changes of the graph's work in it.
 func (g *Graph) setTwin(th driver.Thread, marks []driver.Event) error {
 	d, t := g.dev.dev, g.twin
+	var l driver.Launch
 	for _, i := range t.stale {
-		if err := changeOne(d, th, t.exec, t.work[i], &g.work[i].Change); err != nil {
+		c := g.work.at(i).change(&l)
+		if err := changeOne(d, th, t.exec, t.work[i], &c); err != nil {
 			return err
 		}
-		t.names[i] = g.work[i].name(g.dev)
+		t.names[i] = g.work.at(i).name(g.dev)
 	}
 	t.stale = t.stale[:0]
 	for i, n := range t.marks {
@@ -307,12 +382,12 @@ func (g *Graph) dropTwin(p *Profiler) error {
 }
 
 // describe notes the operations of the work, in the order of their first work.
-func (t *twin) describe(all []work) {
-	at := map[*ProfiledOp]int{}
-	var ops []*ProfiledOp
-	for i := range all {
-		o, k := all[i].op, -1
-		if o != nil {
+func (t *twin) describe(all *works) {
+	at := map[any]int{} // by *ProfiledOp or Noted
+	var ops []any
+	for i := range all.n {
+		k := -1
+		if o := all.at(i).of; o != nil {
 			var ok bool
 			if k, ok = at[o]; !ok {
 				k = len(ops)
@@ -323,12 +398,43 @@ func (t *twin) describe(all []work) {
 		t.index = append(t.index, k)
 	}
 	for _, o := range ops {
-		forward := -1
-		if k, ok := at[o.forward]; ok && o.forward != nil {
-			forward = k
-		}
-		t.entries = append(t.entries, entry{t.of.copied(o, forward < 0), forward})
+		t.entries = append(t.entries, t.of.entryOf(o, at))
 	}
+}
+
+// entryOf returns the entry of an operation. at has the indexes of all entries by their operations.
+func (p *Profiler) entryOf(of any, at map[any]int) entry {
+	o, ok := of.(*ProfiledOp)
+	if !ok {
+		return p.entryOfNote(of.(Noted), at)
+	}
+	forward := -1
+	if k, ok := at[o.forward]; ok && o.forward != nil {
+		forward = k
+	}
+	return entry{p.copied(o, forward < 0), forward}
+}
+
+// entryOfNote returns the entry of an operation that a capture noted.
+func (p *Profiler) entryOfNote(n Noted, at map[any]int) entry {
+	e := entry{op: profile.Op{Parent: -1, Forward: -1, Fused: -1}, forward: -1}
+	trail, forward := n.About(&e.op)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.came(&e.op, origin.Trail(trail.Calls()).Way())
+	if forward == nil {
+		return e
+	}
+	var from profile.Op
+	trail, _ = forward.About(&from)
+	p.came(&from, origin.Trail(trail.Calls()).Way())
+	e.op.Module = from.Module
+	if k, ok := at[forward]; ok {
+		e.forward = k
+	} else {
+		e.op.Calls = from.Calls
+	}
+	return e
 }
 
 // copied returns o, which another profiler may have recorded, as an operation of a replay in p. If toForward, it has the calls of its
@@ -349,25 +455,11 @@ func (p *Profiler) copied(o *ProfiledOp, toForward bool) profile.Op {
 	return op
 }
 
-// told returns o's record, with its stack resolved, and the frames that it refers to.
+// told returns o's record and the frames that it refers to.
 func (o *ProfiledOp) told() (profile.Op, []profile.Frame) {
 	o.p.mu.Lock()
 	defer o.p.mu.Unlock()
-	o.find()
 	return o.op, o.p.list
-}
-
-// find resolves o's stack, if that was only recorded so far. The caller holds o.p.mu.
-func (o *ProfiledOp) find() {
-	if o.trail == nil {
-		return
-	}
-	o.came(o.trail.Way())
-	o.trail = nil
-	if f := o.forward; f != nil && f.p == o.p {
-		f.find()
-		o.op.Module = f.op.Module
-	}
 }
 
 // replayed adds the operations of a replay to p and returns them by piece of work.

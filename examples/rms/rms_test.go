@@ -1,4 +1,4 @@
-package main
+package rms
 
 import (
 	"math"
@@ -8,17 +8,31 @@ import (
 	"tenon.dev/tenontest"
 )
 
-// Results and gradients equal those of RMSNorm, whatever part of a row remains for the threads' last iteration.
-func TestFurthest(t *testing.T) {
+// The result and the gradients equal those of RMSNorm, whatever part of a row remains for the threads' last iteration, and also if only one
+// gradient is needed.
+func TestRMSNorm(t *testing.T) {
 	tenontest.Run(t, func(x *tenon.Exec) {
 		for _, columns := range []int{1, 31, 32, 33, 300} {
-			distances, err := furthest(x, 5, columns)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for i, d := range distances {
-				if !(d < 1e-4) {
-					t.Errorf("%d columns: %d lies %g away", columns, i, d)
+			both := []*tenon.Tensor{x.RandN([]int{3, 5, columns}, tenon.Float32), x.RandN([]int{columns}, tenon.Float32)}
+			opt := tenon.GradOpt{Gradients: []*tenon.Tensor{x.RandN([]int{3, 5, columns}, tenon.Float32)}}
+			for _, of := range [][]*tenon.Tensor{both, both[:1], both[1:]} {
+				for _, leaf := range of {
+					leaf.SetRequiresGrad(true)
+				}
+				own, op := Norm(x, both[0], both[1], 1e-5), x.RMSNorm(both[0], both[1], []int{columns}, tenon.NormOpt{Eps: 1e-5})
+				got, err := x.Grad([]*tenon.Tensor{own}, of, opt)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want, err := x.Grad([]*tenon.Tensor{op}, of, opt)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i, g := range append(got, own) {
+					tenontest.AssertClose(t, x, g, append(want, op)[i], tenontest.Tolerance{Absolute: 1e-4})
+				}
+				for _, leaf := range of {
+					leaf.SetRequiresGrad(false)
 				}
 			}
 		}
@@ -33,12 +47,12 @@ func TestNumericGradient(t *testing.T) {
 		inputs := []*tenon.Tensor{x.RandN([]int{rows, columns}, tenon.Float32), x.RandN([]int{columns}, tenon.Float32)}
 		weights := x.RandN([]int{rows, columns}, tenon.Float32)
 		sum := func() float64 {
-			out := normalize(x, inputs[0], inputs[1], eps)
+			out := Norm(x, inputs[0], inputs[1], eps)
 			return item(t, x, x.Sum(x.Mul(out, weights), nil, tenon.SumOpt{DType: tenon.Float64}))
 		}
 		for i, in := range inputs {
 			in.SetRequiresGrad(true)
-			out := normalize(x, inputs[0], inputs[1], eps)
+			out := Norm(x, inputs[0], inputs[1], eps)
 			gradients, err := x.Grad([]*tenon.Tensor{out}, []*tenon.Tensor{in}, tenon.GradOpt{Gradients: []*tenon.Tensor{weights}})
 			if err != nil {
 				t.Fatal(err)

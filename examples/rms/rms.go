@@ -1,16 +1,10 @@
-// Rms normalizes rows with a custom kernel, whose derivative is a second kernel. It shows how both become one operation with a gradient,
-// and compares it with the operation RMSNorm.
+// Package rms normalizes rows with a custom kernel, whose derivative is a second kernel. It shows how both become one operation with a
+// gradient; its tests compare that with the operation RMSNorm. It must not depend on anything but the public packages of Tenon.
 //
-//	go run ./examples/rms -device sim
-package main
+//	go test ./examples/rms
+package rms
 
 import (
-	"flag"
-	"fmt"
-	"io"
-	"log"
-	"os"
-
 	"tenon.dev"
 	"tenon.dev/kernel"
 )
@@ -70,10 +64,10 @@ var backward = kernel.Build("rms_backward", func(k *kernel.Builder) {
 	})
 })
 
-// rmsNorm is the operation: the two kernels as a tenon.Function.
-type rmsNorm struct{ eps float64 }
+// function is the operation: the two kernels as a tenon.Function.
+type function struct{ eps float64 }
 
-func (f rmsNorm) Forward(x *tenon.Exec, c *tenon.FunctionContext, inputs ...*tenon.Tensor) []*tenon.Tensor {
+func (f function) Forward(x *tenon.Exec, c *tenon.FunctionContext, inputs ...*tenon.Tensor) []*tenon.Tensor {
 	in, weight := x.Contiguous(inputs[0]), x.Contiguous(inputs[1])
 	columns := weight.Numel()
 	rows := in.Numel() / columns
@@ -84,74 +78,24 @@ func (f rmsNorm) Forward(x *tenon.Exec, c *tenon.FunctionContext, inputs ...*ten
 	return []*tenon.Tensor{out}
 }
 
-func (f rmsNorm) Backward(x *tenon.Exec, c *tenon.FunctionContext, grads ...*tenon.Tensor) ([]*tenon.Tensor, error) {
+func (f function) Backward(x *tenon.Exec, c *tenon.FunctionContext, grads ...*tenon.Tensor) ([]*tenon.Tensor, error) {
 	in, weight, scales := c.Saved()[0], c.Saved()[1], c.Saved()[2]
 	grad := x.Contiguous(grads[0])
 	rows, columns := scales.Numel(), weight.Numel()
-	gradIn := x.EmptyLike(in)
-	x.Launch(backward, tenon.LaunchShape{Grid: [3]int{rows}}, tenon.Integer(columns), tenon.In(in), tenon.In(weight), tenon.In(scales),
-		tenon.In(grad), tenon.Out(gradIn))
-	normal := x.Mul(x.View(in, rows, columns), scales)
-	return []*tenon.Tensor{gradIn, x.Sum(x.Mul(normal, x.View(grad, rows, columns)), []int{0})}, nil
+	var gradIn, gradWeight *tenon.Tensor
+	if c.NeedsGrad(0) {
+		gradIn = x.EmptyLike(in)
+		x.Launch(backward, tenon.LaunchShape{Grid: [3]int{rows}}, tenon.Integer(columns), tenon.In(in), tenon.In(weight), tenon.In(scales),
+			tenon.In(grad), tenon.Out(gradIn))
+	}
+	if c.NeedsGrad(1) {
+		normal := x.Mul(x.View(in, rows, columns), scales)
+		gradWeight = x.Sum(x.Mul(normal, x.View(grad, rows, columns)), []int{0})
+	}
+	return []*tenon.Tensor{gradIn, gradWeight}, nil
 }
 
-// normalize divides the rows of in, float32, by the root of the mean of their squares, and multiplies them by weight.
-func normalize(x *tenon.Exec, in, weight *tenon.Tensor, eps float64) *tenon.Tensor {
-	return x.Apply(rmsNorm{eps}, in, weight)[0]
-}
-
-// furthest returns the largest differences between the results and gradients of normalize and those of RMSNorm, for random rows.
-func furthest(x *tenon.Exec, rows, columns int) (distances []float64, err error) {
-	err = x.Do(func(x *tenon.Exec) error {
-		in, weight := x.RandN([]int{rows, columns}, tenon.Float32).SetRequiresGrad(true), x.RandN([]int{columns}, tenon.Float32).
-			SetRequiresGrad(true)
-		grad := x.RandN([]int{rows, columns}, tenon.Float32)
-		var all [2][]*tenon.Tensor
-		for i, out := range []*tenon.Tensor{normalize(x, in, weight, 1e-5),
-			x.RMSNorm(in, weight, []int{columns}, tenon.NormOpt{Eps: 1e-5})} {
-			gradients, err := x.Grad([]*tenon.Tensor{out}, []*tenon.Tensor{in, weight}, tenon.GradOpt{Gradients: []*tenon.Tensor{grad}})
-			if err != nil {
-				return err
-			}
-			all[i] = append(gradients, out)
-		}
-		for i := range all[0] {
-			d, err := x.Item(x.Max(x.Abs(x.Sub(all[0][i], all[1][i]))))
-			if err != nil {
-				return err
-			}
-			distances = append(distances, d)
-		}
-		return nil
-	})
-	return distances, err
-}
-
-func main() {
-	device := flag.String("device", "best", "best, cuda:1, cpu, sim, …")
-	flag.Parse()
-	if err := run(*device, os.Stdout); err != nil {
-		log.Fatal(err)
-	}
-}
-
-func run(device string, out io.Writer) error {
-	selector, err := tenon.ParseSelector(device)
-	if err != nil {
-		return err
-	}
-	x, err := tenon.Open(selector)
-	if err != nil {
-		return err
-	}
-	defer x.Close()
-	for _, columns := range []int{1, 33, 768} {
-		d, err := furthest(x, 64, columns)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(out, "%3d columns: furthest from RMSNorm: gradient of the rows %.1e, of the weight %.1e, result %.1e\n",
-			columns, d[0], d[1], d[2])
-	}
-	return nil
+// Norm divides the rows of in, float32, by the root of the mean of their squares, and multiplies them by weight, one number a column.
+func Norm(x *tenon.Exec, in, weight *tenon.Tensor, eps float64) *tenon.Tensor {
+	return x.Apply(function{eps}, in, weight)[0]
 }
