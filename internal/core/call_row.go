@@ -58,6 +58,8 @@ type row struct {
 
 	cast  castClass
 	flags flag
+	// bare says that calls have no attributes, except for numbers in place of operands.
+	bare bool
 	// decides has a bit for each scalar that is structure and, from bit 4 on, for each number in place of an operand that is structure.
 	decides uint8
 	// id names the operation in the launch ring.
@@ -132,6 +134,9 @@ func (f *frame) stages() {
 	into := f.lands()
 	if into {
 		f.landPoint()
+	}
+	if p := s.path; p != nil && (!into || s.landing.n == 0) && f.direct(p) {
+		return
 	}
 	f.checkOperands()
 	if x.m.autocast != dtype.Invalid && r.cast != castNone && f.dst[0] == nil {

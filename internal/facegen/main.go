@@ -32,7 +32,7 @@ var byHand = map[string]bool{
 	"Try": true, "On": true, "Last": true,
 	"LiveStorages": true, "Graph": true, "CaptureOpt": true, "Capture": true, "Replay": true, "Arg": true, "Launch": true,
 	"LaunchShape": true, "Step": true,
-	"Call": true, "Operand": true, "Whence": true, "Spec": true, "Again": true, "Slots": true, "Op": true, "OpInfo": true,
+	"Call": true, "Operand": true, "Whence": true, "Spec": true, "Again": true, "Slots": true, "Path": true, "Expected": true, "Op": true, "OpInfo": true,
 	"Segment": true, "Input": true, "Store": true, "Claimed": true, "Place": true, "Index": true, "IndexPutInto": true,
 	"IndexPutSInto": true, "Recorded": true, "Span": true, "Plans": true, "FusionStats": true, "PlannedStep": true,
 }
