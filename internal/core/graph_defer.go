@@ -59,6 +59,8 @@ type deferral struct {
 	runner  Runner
 	ran     int
 	segment Segment
+	// handles are allocated and unused.
+	handles []fresh
 	// settled says that a graph has run the calls, so that nothing is left to do for storages that nobody holds.
 	settled bool
 	// prepared is set once it has been decided how the calls run: by plan, of which the first done steps have run, or one by one.
@@ -308,20 +310,37 @@ func (d *deferral) newNumber() uint64 {
 	return d.nextNumber
 }
 
-// placeLater makes output i of f without memory.
-func (d *deferral) placeLater(f *frame, i int, sp *spec) {
+// placeLater makes output i of f without memory. dies says that nobody is expected to hold it when the calls run.
+func (d *deferral) placeLater(f *frame, i int, sp *spec, dies bool) {
 	if dst := f.to(i); dst != nil {
 		f.checkDst(dst, sp.dt, sp.form.shape)
 		f.setOut(i, dst)
 		return
 	}
-	n := &fresh{}
+	n := d.newHandle(dies)
 	n.dt, n.st, n.form = sp.dt, &n.own, sp.form
 	n.own.dev = f.x.m.stream.Device()
 	n.own.bytes = f.bytes(sp)
 	n.own.id.Store(d.newNumber() | d.number<<numberBits | writtenBit)
 	d.touch(&n.own)
 	f.setOut(i, &n.Tensor)
+}
+
+// handlesAtOnce is how many handles newHandle allocates together: with them, an object of 1792 bytes is almost full.
+const handlesAtOnce = 9
+
+// newHandle returns a new handle with its storage. Those that die are allocated together, which costs a third. A handle that the program
+// drops is collected with the others that it was allocated with, so one that may get memory of its own is not among them.
+func (d *deferral) newHandle(dies bool) *fresh {
+	if !dies {
+		return &fresh{}
+	}
+	if len(d.handles) == 0 {
+		d.handles = make([]fresh, handlesAtOnce)
+	}
+	n := &d.handles[0]
+	d.handles = d.handles[1:]
+	return n
 }
 
 // bytes returns the size of an output's memory.

@@ -48,6 +48,8 @@ type Expected struct {
 	operandsB [3]expectedOperand
 	specs     []spec
 	specB     [1]spec
+	// dies says that once nobody held the output when the calls ran, and stays that once somebody did.
+	dies, stays bool
 	// layouts are those of the segments that ended with this call.
 	layouts []*layout
 }
@@ -374,7 +376,7 @@ func (d *deferral) put(f *frame, e *Expected, from int) {
 	}
 	given := 0
 	for i := 0; i < f.outs; i++ {
-		d.placeLater(f, i, &f.specs[i])
+		d.placeLater(f, i, &f.specs[i], e.dies && !e.stays)
 		st := f.out[i].st
 		if e.dsts>>i&1 != 0 {
 			d.ops = append(d.ops, dsts[given])

@@ -36,6 +36,8 @@ type Segment struct {
 	layout *layout
 	index  []int
 	madeB  []int32
+	// makers are the calls that make what is in made.
+	makers, makersB []int32
 	// draws are the calls' draws from generators, and gapped says that others drew in between.
 	draws  []taken
 	gapped bool
@@ -70,10 +72,10 @@ const unused = math.MinInt
 type layout struct {
 	n int
 	// ops are those of the calls, and touched is how many storages they use.
-	ops     []int32
-	touched int
-	inputs  []layoutInput
-	made    []int32
+	ops          []int32
+	touched      int
+	inputs       []layoutInput
+	made, makers []int32
 	// devices are those of the calls, valued the calls that may have numbers, and idle says that no call has work.
 	devices []*rt.Device
 	valued  []int32
@@ -107,9 +109,12 @@ func (g *Segment) scan() {
 			base := d.places[in.slot].base
 			g.inputs = append(g.inputs, Input{st: d.touched[in.slot], Lo: base + in.lo, Hi: base + in.hi, Written: in.written})
 		}
-		g.made = g.layout.made
+		g.made, g.makers = g.layout.made, g.layout.makers
 	} else {
 		g.scanCalls()
+		for _, i := range g.makers {
+			d.thin[i].e.dies = true
+		}
 		if l := g.newLayout(); l != nil {
 			if len(last.layouts) == maxLayouts {
 				last.layouts = slices.Delete(last.layouts, 0, 1)
@@ -120,6 +125,7 @@ func (g *Segment) scan() {
 	for i, slot := range g.made {
 		if d.touched[slot].others.Load() != abandoned {
 			g.open = append(g.open, int32(i))
+			d.thin[g.makers[i]].e.stays = true
 		}
 	}
 }
@@ -143,7 +149,8 @@ func (g *Segment) newLayout() *layout {
 	if d.mixed || len(g.inputs)+len(g.made) != len(d.touched) {
 		return nil
 	}
-	l := &layout{n: len(d.thin), ops: slices.Clone(d.ops), touched: len(d.touched), made: slices.Clone(g.made), devices: g.devices(),
+	l := &layout{n: len(d.thin), ops: slices.Clone(d.ops), touched: len(d.touched), made: slices.Clone(g.made),
+		makers: slices.Clone(g.makers), devices: g.devices(),
 		idle: !slices.ContainsFunc(d.calls, func(c deferred) bool { return c.row.flags&flagIdle == 0 })}
 	for i := range g.inputs {
 		in := &g.inputs[i]
@@ -171,20 +178,24 @@ func (g *Segment) full() {
 func (g *Segment) scanCalls() {
 	d := g.d
 	d.expand()
-	g.inputs, g.madeB, g.index = g.inputs[:0], g.madeB[:0], g.index[:0]
+	g.inputs, g.madeB, g.makersB, g.index = g.inputs[:0], g.madeB[:0], g.makersB[:0], g.index[:0]
 	for range d.touched {
 		g.index = append(g.index, unused)
 	}
 	for i := range d.calls {
 		c := &d.calls[i]
 		for j := range c.in {
-			g.use(&c.in[j], false)
+			g.use(&c.in[j], -1)
 		}
 		for j := range c.many {
-			g.use(&c.many[j], false)
+			g.use(&c.many[j], -1)
 		}
 		for j := range c.out {
-			g.use(&c.out[j], c.dsts>>j&1 == 0)
+			if c.dsts>>j&1 == 0 {
+				g.use(&c.out[j], i)
+			} else {
+				g.use(&c.out[j], -1)
+			}
 		}
 		for _, st := range c.wrote {
 			if i := g.index[st.slot]; i >= 0 {
@@ -192,14 +203,14 @@ func (g *Segment) scanCalls() {
 			}
 		}
 	}
-	g.made = g.madeB
+	g.made, g.makers = g.madeB, g.makersB
 }
 
 // forget drops the references to storages, which may be garbage from now on.
 func (g *Segment) forget() {
 	clear(g.inputs)
 	clear(g.draws)
-	g.layout, g.made = nil, nil
+	g.layout, g.made, g.makers = nil, nil, nil
 }
 
 // draw notes a call's draw from a generator.
@@ -217,13 +228,15 @@ func (g *Segment) draw(t taken) {
 // Gapped reports whether others have drawn from a generator between the calls, so that no graph can draw the same numbers.
 func (g *Segment) Gapped() bool { return g.gapped }
 
-func (g *Segment) use(e *element, makes bool) {
+// use notes a use of e. maker is the call that makes it, or -1.
+func (g *Segment) use(e *element, maker int) {
 	if e.st == nil {
 		return
 	}
 	i := g.index[e.slot]
 	if i == unused {
-		if makes {
+		if maker >= 0 {
+			g.makersB = append(g.makersB, int32(maker))
 			i = ^len(g.madeB)
 			g.madeB = append(g.madeB, e.slot)
 		} else {

@@ -53,12 +53,7 @@ func (s Store) Held() bool {
 func (g *Segment) OutputBytes(i int) uint64 { return uint64(g.madeAt(i).bytes) }
 
 // MakerOf returns the number of the call that makes storage i of those that the calls make.
-func (g *Segment) MakerOf(i int) int {
-	g.full()
-	return max(0, slices.IndexFunc(g.d.calls, func(c deferred) bool {
-		return slices.ContainsFunc(c.out[:c.outs], func(e element) bool { return e.st == g.madeAt(i) })
-	}))
-}
+func (g *Segment) MakerOf(i int) int { return int(g.makers[i]) }
 
 // Memory yields where r, a recording of the calls, has what they make and the inputs that it copies, but not the workspaces of its work.
 func (g *Segment) Memory(r *Recorded) iter.Seq2[uint64, uint64] {
