@@ -321,7 +321,7 @@ func (d *deferral) placeLater(f *frame, i int, sp *spec, dies bool) {
 	n.dt, n.st, n.form = sp.dt, &n.own, sp.form
 	n.own.dev = f.x.m.stream.Device()
 	n.own.bytes = f.bytes(sp)
-	n.own.id.Store(d.newNumber() | d.number<<numberBits | writtenBit)
+	n.own.id.begin(d.newNumber() | d.number<<numberBits | writtenBit)
 	d.touch(&n.own)
 	f.setOut(i, &n.Tensor)
 }

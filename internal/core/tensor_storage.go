@@ -18,7 +18,7 @@ type storage struct {
 	bytes int
 
 	// id is the storage's number, unique in the process, once somebody has asked for it; see deferral for its high bits.
-	id      atomic.Uint64
+	id      word
 	others  atomic.Int32 // references besides the first, so that a new storage needs no locked store
 	version atomic.Uint32
 
@@ -34,6 +34,16 @@ type storage struct {
 	slot    int32
 	cleanup runtime.Cleanup
 }
+
+// word is an atomic.Uint64 that begin sets without an atomic operation, while only one goroutine knows it.
+type word struct{ v uint64 }
+
+func (w *word) begin(v uint64) { w.v = v }
+func (w *word) Load() uint64   { return atomic.LoadUint64(&w.v) }
+func (w *word) CompareAndSwap(old, new uint64) bool {
+	return atomic.CompareAndSwapUint64(&w.v, old, new)
+}
+func (w *word) Or(mask uint64) (old uint64) { return atomic.OrUint64(&w.v, mask) }
 
 // The bits of storage.marks. loosened: cleanup is set, or about to be by a holder of a reference. foreignUse: sessions with another number
 // than that of a handle's maker have used the handle. returned: memory that the storage used without owning it is gone.
