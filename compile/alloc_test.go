@@ -12,7 +12,7 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// A region that is replayed allocates nothing besides the handles of what its calls make, nine at once.
+// A region that is replayed allocates nothing besides the handles of what its calls make, eleven at once.
 func TestReplayAllocatesNothing(t *testing.T) {
 	host, err := rt.Host()
 	must(t, err)
@@ -31,13 +31,13 @@ func TestReplayAllocatesNothing(t *testing.T) {
 		for range 4 {
 			run()
 		}
-		nine := func() {
-			for range 9 {
+		eleven := func() {
+			for range 11 {
 				run()
 			}
 		}
-		if n := testing.AllocsPerRun(100, nine); n != float64(handles) {
-			t.Errorf("%v allocations where nine times %d handles are made", n, handles)
+		if n := testing.AllocsPerRun(100, eleven); n != float64(handles) {
+			t.Errorf("%v allocations where eleven times %d handles are made", n, handles)
 		}
 		if s := r.Stats(x); s.Replays < 100 {
 			t.Errorf("%+v", s)

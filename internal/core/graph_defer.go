@@ -198,7 +198,7 @@ func (f *frame) Deferrable() bool {
 		}
 	}
 	for _, t := range f.temps { // a number of the processor, still being copied
-		if t.st.locked != nil {
+		if t.st.locked() != nil {
 			return false
 		}
 	}
@@ -327,7 +327,7 @@ func (d *deferral) placeLater(f *frame, i int, sp *spec, dies bool) {
 }
 
 // handlesAtOnce is how many handles newHandle allocates together: with them, an object of 1792 bytes is almost full.
-const handlesAtOnce = 9
+const handlesAtOnce = 11
 
 // newHandle returns a new handle with its storage. Those that die are allocated together, which costs a third. A handle that the program
 // drops is collected with the others that it was allocated with, so one that may get memory of its own is not among them.
@@ -685,7 +685,7 @@ func (s *storage) endDeferral(by uint64) error {
 		keep := uint64(numberMask)
 		switch old & deferralsOf >> numberBits {
 		case by:
-			if s.others.Load() == abandoned && s.block == nil && s.ptr == 0 && s.locked == nil {
+			if s.others.Load() == abandoned && s.block == nil && s.ptr == 0 && s.locked() == nil {
 				return nil // nothing to free, and nobody looks
 			}
 		case lost:

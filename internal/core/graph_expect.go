@@ -252,7 +252,7 @@ func (d *deferral) matchOperand(f *frame, t *Tensor, o *expectedOperand, p *Path
 // meet is matchOperand for a storage that the calls have not used yet, or not written.
 func (d *deferral) meet(f *frame, t *Tensor, o *expectedOperand, p *Path, write bool) bool {
 	st := t.st
-	if n := st.deferral(); n != 0 && n != d.number || st.locked != nil || st.dev != f.x.m.stream.Device() {
+	if n := st.deferral(); n != 0 && n != d.number || st.locked() != nil || st.dev != f.x.m.stream.Device() {
 		return false
 	}
 	if slot, place := d.slotOf(p, t); slot != uint64(o.slot) || place != o.place || !d.take(st, write) {

@@ -869,7 +869,7 @@ func (g *Segment) Replay(r *Recorded, fresh, owned bool) (err error) {
 		if !owned {
 			m.ptr = r.made[i]
 		}
-		m.made = pack(st.ID(), seq)
+		m.writer.Store(pack(st.ID(), seq))
 	}
 	g.tellMemory(r, began, owned)
 	d.ran, d.settled = len(d.thin), g.layout != nil
