@@ -23,6 +23,8 @@ type Exec struct {
 	// kin holds the session's Execs with the same owned values as x, by mode.
 	kin map[mode]*Exec
 	on  atomic.Pointer[Exec] // the Exec that On returned last
+	// near is the one of kin that with returned last: a program goes back and forth, and looking up a mode takes long.
+	near *Exec
 	// off is x without autocast.
 	off *Exec
 }
@@ -165,6 +167,9 @@ func (x *Exec) with(m mode) *Exec {
 	if d := m.stream.Device(); d != x.s.dev && d != x.s.host {
 		m.away = d
 	}
+	if y := x.near; y != nil && y.m == m {
+		return y
+	}
 	kin := x.kin
 	if m.owned != x.m.owned {
 		kin = x.s.derived
@@ -179,6 +184,9 @@ func (x *Exec) with(m mode) *Exec {
 		if m.owned == (owned{}) { // any other may be dropped
 			x.s.known.Store(&known{y, x.s.known.Load()})
 		}
+	}
+	if m.owned == x.m.owned {
+		x.near = y
 	}
 	return y
 }
