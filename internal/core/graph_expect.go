@@ -11,7 +11,7 @@ import (
 // Path is where a run of the program is in the tree of calls that a tap has seen in earlier runs. The tap moves it, and so does a call that
 // is the expected one: that call is put off without asking the tap.
 type Path struct {
-	slots Slots
+	slots slots
 	at    *Expected
 	// run is the number of the run, and dev the tap's device.
 	run int
@@ -35,7 +35,8 @@ type Expected struct {
 	// The fields below are for calls that were put off once: known says so. next is the call that the tap expects after it.
 	next *Expected
 	row  *row
-	// exec is the number of the latest Exec, whose modes are the call's, and dev the tap's device then. used is the run that last came here.
+	// exec is the number of the latest Exec, whose modes are the call's, and dev the tap's device then. used is the run that last came
+	// here.
 	exec uint64
 	dev  *rt.Device
 	used int
@@ -65,7 +66,7 @@ type expectedOperand struct {
 // Begin starts a run at the root of the tree. shared says that another tap sees the calls too.
 func (p *Path) Begin(root *Expected, run int, dev *rt.Device, shared bool) {
 	p.at, p.run, p.dev, p.shared, p.recorded, p.waiting = root, run, dev, shared, false, 0
-	p.slots.Reset()
+	p.slots.reset()
 }
 
 // At returns the latest call, or nil after one that is not in the tree.
@@ -97,7 +98,11 @@ func (e *Expected) Expect(next *Expected) { e.next = next }
 func (e *Expected) Used() int { return e.used }
 
 // Pather is a tap that has a path.
-type Pather interface{ Path() *Path }
+type Pather interface {
+	Tap
+	// Path returns the path, always the same one.
+	Path() *Path
+}
 
 // AskTap says whether calls of x's session must ask the tap though they are expected, and returns what it replaces.
 func AskTap(x *Exec, on bool) (old bool) {
@@ -159,8 +164,11 @@ func (f *frame) direct(p *Path) bool {
 		return false
 	}
 	d := s.putOff
-	if d == nil || !d.on(p) && (d.path != nil || len(d.thin) > 0) || s.depth != 1 || s.capture != nil || s.atOnce || s.slow || s.change != nil ||
-		f.op != nil || f.blame != nil || len(f.temps) > 0 || f.ins != int(e.ins) || len(f.many) != e.many || !f.sameAttrs(&e.Call) {
+	if d == nil || !d.on(p) && (d.path != nil || len(d.thin) > 0) || s.depth != 1 || s.capture != nil || s.atOnce || s.slow {
+		return false
+	}
+	if s.change != nil || f.op != nil || f.blame != nil || len(f.temps) > 0 || f.ins != int(e.ins) || len(f.many) != e.many ||
+		!f.sameAttrs(&e.Call) {
 		return false
 	}
 	d.path, d.epoch = p, p.slots.epoch

@@ -7,9 +7,9 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// Slots numbers storages by first use, from 1 on, and generators. A key with slots in their place is the same for every run of a program
+// slots numbers storages by first use, from 1 on, and generators. A key with slots in their place is the same for every run of a program
 // that uses other tensors and generators in the same way.
-type Slots struct {
+type slots struct {
 	table []slotEntry
 	epoch uint32
 	// n is the latest slot, and used counts the entries of the table.
@@ -23,8 +23,8 @@ type slotEntry struct {
 	epoch, slot uint32
 }
 
-// Reset forgets all storages.
-func (s *Slots) Reset() {
+// reset forgets all storages.
+func (s *slots) reset() {
 	s.epoch++
 	s.n, s.used = 0, 0
 	clear(s.generators)
@@ -36,7 +36,7 @@ func (s *Slots) Reset() {
 }
 
 // of returns the slot of the storage with that number.
-func (s *Slots) of(id uint64) uint64 {
+func (s *slots) of(id uint64) uint64 {
 	slot, _ := s.at(id, 0)
 	return slot
 }
@@ -45,20 +45,20 @@ func (s *Slots) of(id uint64) uint64 {
 const baseClass, baseShift = 16, 4
 
 // put gives the storage with that number, which has none, a slot that at has not given.
-func (s *Slots) put(id uint64, slot uint32) {
+func (s *slots) put(id uint64, slot uint32) {
 	e, _ := s.entry(id)
 	*e = slotEntry{id, 0, s.epoch, slot}
 }
 
 // base returns the byte that was used first of the storage with that number, which has a slot.
-func (s *Slots) base(id uint64) int {
+func (s *slots) base(id uint64) int {
 	e, _ := s.entry(id)
 	return e.base
 }
 
 // at returns the slot of the storage with that number, and the distance of byte off from the byte that was used first, combined with that
 // byte's alignment: so it does not matter which part of a storage a region uses.
-func (s *Slots) at(id uint64, off int) (slot uint64, place int) {
+func (s *slots) at(id uint64, off int) (slot uint64, place int) {
 	if id == 0 {
 		return 0, 0
 	}
@@ -72,7 +72,7 @@ func (s *Slots) at(id uint64, off int) (slot uint64, place int) {
 }
 
 // entry returns the entry of the storage with that number or, if it has none, the place for it, which the caller fills.
-func (s *Slots) entry(id uint64) (e *slotEntry, known bool) {
+func (s *slots) entry(id uint64) (e *slotEntry, known bool) {
 	if int(s.used)*2 >= len(s.table) {
 		s.grow()
 	}
@@ -90,7 +90,7 @@ func (s *Slots) entry(id uint64) (e *slotEntry, known bool) {
 }
 
 // ofGenerator returns the slot of g, or 0 for the device's own.
-func (s *Slots) ofGenerator(g *rt.Generator) int {
+func (s *slots) ofGenerator(g *rt.Generator) int {
 	if g == nil {
 		return 0
 	}
@@ -102,7 +102,7 @@ func (s *Slots) ofGenerator(g *rt.Generator) int {
 	return i + 1
 }
 
-func (s *Slots) grow() {
+func (s *slots) grow() {
 	old := s.table
 	s.table = make([]slotEntry, max(64, 2*len(old)))
 	mask := uint64(len(s.table) - 1)
