@@ -241,6 +241,9 @@ func (f *frame) form(shape, stride []int) *form {
 
 // keptAttrs returns the attributes for a node, which shares them with the nodes of like calls.
 func (f *frame) keptAttrs() *attrs {
+	if f.row.bare && f.holes|f.hosts == 0 {
+		return &noAttrs
+	}
 	c := &f.x.s.made
 	f.list = c.list(f.dims)
 	if f.attrs.none() {
