@@ -256,7 +256,7 @@ func (d *deferral) next() *deferred {
 
 // attrsOf copies the attributes of f for a call that is put off.
 func (d *deferral) attrsOf(f *frame) *attrs {
-	if f.row.bare && f.holes|f.hosts == 0 || f.attrs.none() {
+	if f.hasNone() {
 		return &noAttrs
 	}
 	d.attrs = append(d.attrs, f.attrs)
