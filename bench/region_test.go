@@ -2,7 +2,6 @@ package bench
 
 import (
 	"log/slog"
-	"strconv"
 	"testing"
 	"time"
 
@@ -106,9 +105,18 @@ func TestGoRegion(t *testing.T) {
 func BenchmarkRegion(b *testing.B) {
 	x := onNull(b)
 	v, w := x.Ones([]int{16}, tenon.Float32), x.Ones([]int{16}, tenon.Float32)
-	for _, n := range []int{1, 50, 1500} {
-		b.Run(strconv.Itoa(n), func(b *testing.B) {
-			run := regionOf(b, x.NoGrad(), func(x *tenon.Exec) { adds(n, x, v, w) })
+	g := x.Ones([]int{16}, tenon.Float32).SetRequiresGrad(true)
+	for _, c := range []struct {
+		name string
+		n    int
+		x    *tenon.Exec
+	}{{"1", 1, x.NoGrad()}, {"50", 50, x.NoGrad()}, {"1500", 1500, x.NoGrad()}, {"50grad", 50, x}} {
+		b.Run(c.name, func(b *testing.B) {
+			n, first := c.n, v
+			if c.x == x {
+				first = g
+			}
+			run := regionOf(b, c.x, func(x *tenon.Exec) { adds(n, x, first, w) })
 			b.ReportAllocs()
 			b.ResetTimer()
 			for i := 0; i < b.N; i += n {

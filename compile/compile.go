@@ -216,9 +216,11 @@ func Disable(x *tenon.Exec, f func(x *tenon.Exec) error) error {
 	if err != nil {
 		return err
 	}
+	c := (*core.Exec)(x)
 	old := fo.disabled
 	fo.disabled = true
-	c := (*core.Exec)(x)
+	slow := core.AskTap(c, true)
+	defer core.AskTap(c, slow)
 	dev := c.Device()
 	defer func() {
 		if now := forestOf(c, dev, false); now != nil { // another one after a Reset
@@ -289,7 +291,7 @@ func (r *Region) trace(x *core.Exec, f func(x *tenon.Exec) error) *trace {
 				delete(r.traces, k)
 			}
 		}
-		t = &trace{opt: &r.opt, name: r.name, root: &node{}, kind: inference, counted: counting()}
+		t = &trace{opt: &r.opt, name: r.name, root: newNode(), kind: inference, counted: counting()}
 		if f != nil {
 			t.name = nameOf(f)
 		}

@@ -43,7 +43,7 @@ func (t *trace) makeRoom(n, c *node) bool {
 	for {
 		from, i, kept := n, 0, len(n.next)
 		for k, b := range n.next {
-			if b.used < n.next[i].used {
+			if b.Used() < n.next[i].Used() {
 				i = k
 			}
 		}
@@ -56,8 +56,8 @@ func (t *trace) makeRoom(n, c *node) bool {
 		if t.of.frozen {
 			return false
 		}
-		if t.thrashes(t.stats.Runs-from.next[i].used, kept) {
-			warnThrash(kept, what, c.at, was.call.Differs(c.call))
+		if t.thrashes(t.stats.Runs-from.next[i].Used(), kept) {
+			warnThrash(kept, what, c.at, was.Call.Differs(c.Call))
 		}
 		t.forget(from, i)
 		t.forgottenFor = c.at
@@ -77,7 +77,7 @@ func (t *trace) oldest() (from *node, i, paths int) {
 		todo = todo[:len(todo)-1]
 		c := b.n.next[b.i]
 		for len(c.next) == 1 {
-			if c.next[0].used < c.used || c == t.root { // shorter runs end here
+			if c.next[0].Used() < c.Used() || c == t.root { // shorter runs end here
 				b = branch{c, 0}
 			}
 			c = c.next[0]
@@ -89,8 +89,8 @@ func (t *trace) oldest() (from *node, i, paths int) {
 			continue
 		}
 		paths++
-		if c.used < used {
-			from, i, used = b.n, b.i, c.used
+		if c.Used() < used {
+			from, i, used = b.n, b.i, c.Used()
 		}
 	}
 	return from, i, paths
@@ -99,7 +99,10 @@ func (t *trace) oldest() (from *node, i, paths int) {
 // forget drops the branch from.next[i] with its functions.
 func (t *trace) forget(from *node, i int) {
 	gone := from.next[i]
-	from.next, from.last = slices.Delete(from.next, i, i+1), 0
+	from.next = slices.Delete(from.next, i, i+1)
+	if from.Expect(nil); len(from.next) > 0 {
+		from.Expect(&from.next[0].Expected)
+	}
 	t.stats.Forgotten++
 	for todo := []*node{gone}; len(todo) > 0; {
 		n := todo[len(todo)-1]

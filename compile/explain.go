@@ -126,10 +126,11 @@ func (r *Region) Explain(x *tenon.Exec) *Explanation {
 	if t == nil {
 		return e
 	}
-	e.Stats = t.stats
+	e.Stats = t.counts()
 	for ; t != nil; t = t.back {
 		if t.ahead != nil {
-			e.Stats.add(&t.stats)
+			counts := t.counts()
+			e.Stats.add(&counts)
 		}
 		e.walk(t.root)
 		e.Skips = append(e.Skips, t.cutSkips...)
@@ -210,7 +211,7 @@ func (e *Explanation) walk(n *node) {
 	for i, c := range n.next {
 		if i > 0 {
 			was := n.next[0]
-			differs := was.call.Differs(c.call)
+			differs := was.Call.Differs(c.Call)
 			e.Forks = append(e.Forks, Fork{n.at, was.at, c.at, differs, remedy(differs)})
 		}
 		e.walk(c)
@@ -238,7 +239,7 @@ func (f *function) explain() Segment {
 		if st.Kernel == "" {
 			for _, i := range st.Calls {
 				n := f.calls[i]
-				s.Kernels = append(s.Kernels, Kernel{Name: n.name(), Lines: []string{n.at}, Bytes: n.call.Bytes()})
+				s.Kernels = append(s.Kernels, Kernel{Name: n.name(), Lines: []string{n.at}, Bytes: n.Call.Bytes()})
 			}
 			continue
 		}
@@ -272,9 +273,9 @@ func (f *function) explain() Segment {
 // name returns the name of the call's operation and, in parentheses, that of what it is a part of, such as the step of an optimizer.
 func (n *node) name() string {
 	if n.within == "" {
-		return n.call.Op()
+		return n.Call.Op()
 	}
-	return n.call.Op() + " (" + n.within + ")"
+	return n.Call.Op() + " (" + n.within + ")"
 }
 
 func (r *recording) explain() Graph {

@@ -65,10 +65,11 @@ func (p *part) log(name string) error {
 }
 
 // allowing returns a function that reports whether a planned group of those calls may be used; nil allows all.
-func (t *trace) allowing(calls []*node) func(core.PlannedStep) bool {
+func (t *trace) allowing(g *core.Segment) func(core.PlannedStep) bool {
 	if !t.counted {
 		return nil
 	}
+	calls := nodesOf(g)
 	return func(s core.PlannedStep) bool {
 		var members []*node
 		for _, i := range s.Calls {

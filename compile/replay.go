@@ -33,8 +33,8 @@ func (fo *forest) mismatch(r *recording, g *core.Segment) (why string, address b
 			return "an input that was closed is open", false
 		}
 	}
-	for i := range g.Made() {
-		if !r.kept[i] && g.Wanted(i) {
+	for _, i := range g.Open() {
+		if !r.kept[i] && g.Wanted(int(i)) {
 			return "an output that was closed is open", false
 		}
 	}

@@ -106,7 +106,7 @@ func (t *trace) warnNever() {
 		return
 	}
 	a, b := n.next[len(n.next)-2], n.next[len(n.next)-1]
-	differs := a.call.Differs(b.call)
+	differs := a.Call.Differs(b.Call)
 	help := cmp.Or(remedy(differs), "make the same calls in every run, or let them take what changes from a tensor")
 	slog.Warn(fmt.Sprintf(neverText, neverReplayed, differs, b.at, help))
 }

@@ -53,15 +53,12 @@ type trace struct {
 	shapes  map[string]*varieties
 
 	root *node
-	// at is the last call that was matched or remembered; nil in a run that has a call which is not remembered.
-	at    *node
-	slots core.Slots
+	// path is at the last call that was matched or remembered; nowhere in a run that has a call which is not remembered.
+	path core.Path
 	// open lists the depths of the calls in progress, the innermost last. A call that is made meanwhile is part of the innermost.
 	open  []int
 	outer core.Tap
-	// waiting lists the calls deferred since the last segment.
-	waiting []*node
-	stats   Stats
+	stats Stats
 	// now is the running segment.
 	now *function
 	// counted says that groups and graphs are counted, and thrashed that it was warned of what the region forgets.
@@ -72,13 +69,11 @@ type trace struct {
 
 // node is a call that a region made.
 type node struct {
-	call core.Call
-	// from is the call of the program that made it first, at its line, and within what it is a part of, as Frame.Within returns it.
-	from       core.Whence
+	// Expected has the call, and the branch that was taken last. From is the call of the program that made it first.
+	core.Expected
+	// at is From's line, and within what it is a part of, as Frame.Within returns it.
 	at, within string
 	next       []*node
-	// last is the branch that was taken last, and used the run that last came here.
-	last, used int
 	// ends lists the functions whose last call this is, and plans are their fusion plans.
 	ends  []*function
 	plans core.Plans
@@ -113,14 +108,32 @@ func (s *Stats) count(f core.FusionStats) {
 }
 
 func (t *trace) begin(x *core.Exec, dev *rt.Device, outer core.Tap) {
-	t.dev, t.outer, t.at = dev, outer, t.root
-	t.open, t.waiting, t.fresh = t.open[:0], t.waiting[:0], t.fresh[:0]
-	t.slots.Reset()
-	t.fixed = t.fixed[:0]
+	t.dev, t.outer = dev, outer
+	t.open, t.fresh, t.fixed = t.open[:0], t.fresh[:0], t.fixed[:0]
 	t.stats.Runs++
+	t.path.Begin(&t.root.Expected, t.stats.Runs, dev, outer != nil)
 	if fo := forestOf(x, dev, true); fo != t.of { // there was a Reset
 		t.of, t.shapes, t.told = fo, nil, nil
 	}
+}
+
+// newNode returns an empty node.
+func newNode() *node {
+	n := &node{}
+	n.Node = n
+	return n
+}
+
+// Path returns the path of the run, along which core may defer calls that are expected.
+func (t *trace) Path() *core.Path { return &t.path }
+
+// at returns the last call that was matched or remembered, or nil.
+func (t *trace) at() *node {
+	e := t.path.At()
+	if e == nil {
+		return nil
+	}
+	return e.Node.(*node)
 }
 
 // Before compares the call with those that came here in earlier runs, and defers it if possible.
@@ -140,7 +153,7 @@ func (t *trace) Before(f *core.Frame) bool {
 	if f.Views() { // the operands of later calls show what it did
 		return false
 	}
-	if t.at == nil {
+	if t.path.At() == nil {
 		t.stats.Unknown++
 		t.must(f, "there are too many different calls, and Frozen forgets none; see Opt.Branches")
 		return false
@@ -157,15 +170,7 @@ func (t *trace) Before(f *core.Frame) bool {
 		}
 		return false
 	}
-	if !t.of.disabled && f.Deferrable() && f.Defer(&t.at.from) {
-		t.stats.Deferred++
-		if f.Waiting() == 1 { // someone else may have run the earlier deferred calls
-			t.waiting = t.waiting[:0]
-		}
-		t.waiting = append(t.waiting, t.at)
-		if t.callable && t.kind == inference && f.WillRecord() {
-			t.kind = forward
-		}
+	if !t.of.disabled && f.Deferrable() && f.Defer(&t.path) {
 		return true
 	}
 	if f.Works() {
@@ -201,30 +206,42 @@ func (t *trace) because(reason string) {
 	}
 }
 
-// segment returns the calls, whose last is n, as a segment without a graph. It returns nil if a function ends with n.
-func (n *node) segment(t *trace, calls []*node) *function {
+// nodeOf returns the node of call i of g.
+func nodeOf(g *core.Segment, i int) *node { return g.Call(i).Node.(*node) }
+
+// nodesOf returns the nodes of g's calls.
+func nodesOf(g *core.Segment) []*node {
+	all := make([]*node, g.Len())
+	for i := range all {
+		all[i] = nodeOf(g, i)
+	}
+	return all
+}
+
+// alone returns g as a segment without a graph, or nil if a function ends with its last call.
+func (t *trace) alone(g *core.Segment) *function {
+	n := nodeOf(g, g.Len()-1)
 	if len(n.ends) > 0 {
 		return nil
 	}
 	if n.alone == nil {
-		n.alone = &function{id: -1, t: t, calls: slices.Clone(calls), last: n, kind: t.kind}
+		n.alone = &function{id: -1, t: t, calls: nodesOf(g), last: n, kind: t.kind}
 	}
 	return n.alone
 }
 
 // match moves to the branch of f's call, if there is one.
 func (t *trace) match(f *core.Frame) bool {
-	n := t.at
-	if len(n.next) == 0 {
-		return false
-	}
-	if c := n.next[n.last]; f.Matches(&c.call, &t.slots) {
-		c.used, t.at = t.stats.Runs, c
+	n := t.at()
+	last := n.Next()
+	if last != nil && f.Matches(last, &t.path) {
+		t.path.Move(last)
 		return true
 	}
-	for i, c := range n.next {
-		if i != n.last && f.Matches(&c.call, &t.slots) {
-			c.used, n.last, t.at = t.stats.Runs, i, c
+	for _, c := range n.next {
+		if &c.Expected != last && f.Matches(&c.Expected, &t.path) {
+			n.Expect(&c.Expected)
+			t.path.Move(&c.Expected)
 			return true
 		}
 	}
@@ -233,16 +250,18 @@ func (t *trace) match(f *core.Frame) bool {
 
 // remember makes a branch for f's call. If there are too many, it forgets others, unless Frozen forbids that.
 func (t *trace) remember(f *core.Frame) bool {
-	n := t.at
-	from := f.Whence()
-	c := &node{call: f.Key(&t.slots), within: f.Within(), from: from, at: from.String(), used: t.stats.Runs}
+	n, c := t.at(), newNode()
+	c.Call, c.From, c.within = f.Key(&t.path), f.Whence(), f.Within()
+	c.at = c.From.String()
 	if !t.makeRoom(n, c) {
-		t.at, t.unknownAt = nil, cmp.Or(t.unknownAt, c.at)
+		t.path.Move(nil)
+		t.unknownAt = cmp.Or(t.unknownAt, c.at)
 		t.stats.Unknown++
 		return false
 	}
 	n.next = append(n.next, c)
-	n.last, t.at = len(n.next)-1, c
+	n.Expect(&c.Expected)
+	t.path.Move(&c.Expected)
 	t.stats.Recorded++
 	return true
 }
@@ -253,22 +272,24 @@ func (t *trace) After(f *core.Frame) {
 	if t.outer != nil {
 		t.outer.After(f)
 	}
-	if len(t.open) == 0 && t.at != nil {
-		f.Made(&t.slots)
+	if len(t.open) == 0 && t.path.At() != nil {
+		f.Made(&t.path)
 		t.fresh = f.MadeNow(t.fresh)
 	}
 }
 
 // RunSegment runs the deferred calls.
 func (t *trace) RunSegment(g *core.Segment) error {
-	calls := t.waiting
-	t.waiting = t.waiting[:0] // nothing is deferred while they run
-	defer func() { t.stats.count(g.Fusion()) }()
-	if len(calls) == g.Len() && !t.opt.NoFusion {
-		g.Fuse(&calls[len(calls)-1].plans, t.allowing(calls))
+	whole := g.On(&t.path)
+	if t.callable && t.kind == inference && t.path.Recorded() {
+		t.kind = forward
 	}
-	if t.now = nil; len(calls) == g.Len() {
-		t.now = calls[len(calls)-1].segment(t, calls)
+	defer func() { t.stats.count(g.Fusion()) }()
+	if whole && !t.opt.NoFusion {
+		g.Fuse(&nodeOf(g, g.Len()-1).plans, t.allowing(g))
+	}
+	if t.now = nil; whole {
+		t.now = t.alone(g)
 	}
 	switch {
 	case !g.Works(): // nothing runs, in no way
@@ -277,7 +298,7 @@ func (t *trace) RunSegment(g *core.Segment) error {
 		return t.eager(g, "Opt.NoGraphs")
 	case t.plain:
 		return t.eager(g, "the forward pass ran without a graph")
-	case len(calls) != g.Len():
+	case !whole:
 		return t.eager(g, "calls from outside of the region were deferred with it")
 	}
 	dev := g.Stream().Device()
@@ -289,7 +310,7 @@ func (t *trace) RunSegment(g *core.Segment) error {
 		return g.Eager(nil)
 	}
 	fo := forestOf(g.Exec(), dev, true)
-	f := t.function(fo, g, calls)
+	f := t.function(fo, g)
 	t.now = f
 	if t.callable && t.ahead == nil {
 		for i := range f.inputs {
@@ -315,16 +336,16 @@ func (t *trace) without(g *core.Segment, reason string) error {
 	return t.eager(g, reason)
 }
 
-// function returns the function that consists of those calls, and makes it in their first run.
-func (t *trace) function(fo *forest, g *core.Segment, calls []*node) *function {
-	first, last := calls[0], calls[len(calls)-1]
+// function returns the function that consists of g's calls, and makes it in their first run.
+func (t *trace) function(fo *forest, g *core.Segment) *function {
+	first, last := nodeOf(g, 0), nodeOf(g, g.Len()-1)
 	last.ends = slices.DeleteFunc(last.ends, func(f *function) bool { return f.fo != fo }) // from before a Reset
 	for _, f := range last.ends {
 		if f.calls[0] == first && f.kind == t.kind {
 			return f
 		}
 	}
-	f := &function{id: fo.functions, fo: fo, t: t, calls: append([]*node(nil), calls...), last: last, kind: t.kind}
+	f := &function{id: fo.functions, fo: fo, t: t, calls: nodesOf(g), last: last, kind: t.kind}
 	fo.functions++
 	for i := range g.Inputs() {
 		in := &g.Inputs()[i]
@@ -364,7 +385,7 @@ type varieties struct {
 func opsOf(f *function) string {
 	var b strings.Builder
 	for _, c := range f.calls {
-		b.WriteString(c.call.Op())
+		b.WriteString(c.Call.Op())
 		b.WriteByte(' ')
 	}
 	return b.String()
@@ -397,7 +418,7 @@ func (t *trace) countShape(f *function) {
 			for f.calls[i] == first.calls[i] {
 				i++
 			}
-			differs := first.calls[i].call.Differs(f.calls[i].call)
+			differs := first.calls[i].Call.Differs(f.calls[i].Call)
 			help := cmp.Or(remedy(differs), "give the call the same number in every run, or let it take the number from a tensor")
 			slog.Warn(fmt.Sprintf(variantsText, limit+1, differs, f.calls[i].at, help))
 		}
@@ -425,7 +446,7 @@ func (t *trace) uncountShape(f *function) {
 // sameSizes reports whether the calls of g, which are of the same operations, have operands of f's sizes.
 func (f *function) sameSizes(g *function) bool {
 	for i, c := range f.calls {
-		if c != g.calls[i] && !c.call.SameSizes(g.calls[i].call) {
+		if c != g.calls[i] && !c.Call.SameSizes(g.calls[i].Call) {
 			return false
 		}
 	}
@@ -441,9 +462,16 @@ func (r *Region) Stats(x *tenon.Exec) Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if t := r.traces[core.SessionOf((*core.Exec)(x))]; t != nil {
-		return t.stats
+		return t.counts()
 	}
 	return Stats{}
+}
+
+// counts returns the counts so far.
+func (t *trace) counts() Stats {
+	s := t.stats
+	s.Deferred = t.path.Deferred()
+	return s
 }
 
 // enter begins a new generation of the session's graphs.
@@ -483,9 +511,9 @@ func (t *trace) Cut(cause, within string) {
 	case !ok:
 		text = "cpu device (_local_scalar_dense). Found from : \n " + sourceOf(at)
 	case t.opt.NoFusion:
-		key.after, text = t.at, "incompatible op ("+op+")"
+		key.after, text = t.at(), "incompatible op ("+op+")"
 	default:
-		key.after, text = t.at, "['incompatible ops']"
+		key.after, text = t.at(), "['incompatible ops']"
 	}
 	if !t.told[key] {
 		if t.told == nil {
@@ -517,11 +545,12 @@ func (t *trace) skipCut(text, at string) {
 
 // noteCut counts a cut for Explain. It looks up the line the first time only.
 func (t *trace) noteCut(cause, within string) {
-	if t.at == nil || len(t.waiting) == 0 {
+	n := t.at()
+	if n == nil || !t.path.Waits() {
 		return
 	}
-	for i := range t.at.cuts {
-		if c := &t.at.cuts[i]; c.Cause == cause && c.within == within {
+	for i := range n.cuts {
+		if c := &n.cuts[i]; c.Cause == cause && c.within == within {
 			c.Times++
 			return
 		}
@@ -531,7 +560,7 @@ func (t *trace) noteCut(cause, within string) {
 	if cause == "Read" && within == "" {
 		c.Within = name // such as Item
 	}
-	t.at.cuts = append(t.at.cuts, c)
+	n.cuts = append(n.cuts, c)
 }
 
 // hostArgument names the function's first argument that lies in the processor's memory.

@@ -243,7 +243,7 @@ func (f *frame) form(shape, stride []int) *form {
 func (f *frame) keptAttrs() *attrs {
 	c := &f.x.s.made
 	f.list = c.list(f.dims)
-	if f.attrs.none() {
+	if f.hasNone() {
 		return &noAttrs
 	}
 	h := uint64(f.row.id)
@@ -290,6 +290,9 @@ func (a *attrs) clear() {
 	}
 	a.scalar, a.hole = [4]kernels.Scalar{}, [4]kernels.Scalar{}
 }
+
+// hasNone reports whether the call has no attributes.
+func (f *frame) hasNone() bool { return f.row.bare && f.holes|f.hosts == 0 || f.attrs.none() }
 
 // none reports whether there are no attributes. A negative zero is one.
 func (a *attrs) none() bool {

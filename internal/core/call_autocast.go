@@ -166,7 +166,7 @@ func (x *Exec) castTo(t *Tensor, to dtype.DType) (c *Tensor, kept bool) {
 	if home == nil {
 		return x.uncast().ToDType(t, to), false
 	}
-	k := keptCast{key: castKey{t.leaf, to}, version: t.st.version.Load(), writer: t.st.last(), stream: x.m.stream, pool: x.m.pool}
+	k := keptCast{key: castKey{t.leaf, to}, version: t.st.version.Load(), writer: t.st.writer.Load(), stream: x.m.stream, pool: x.m.pool}
 	at, found := home.castAt[k.key]
 	if found {
 		old := &home.casts[at]

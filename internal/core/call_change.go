@@ -135,7 +135,7 @@ func (x *Exec) together(op string, f func(x *Exec)) {
 	f(x)
 	s.change = nil
 	x.check(op, c.handOver())
-	if d := s.putOff; d != nil && len(d.calls) > 0 { // nothing has run, if anything was put off
+	if d := s.putOff; d != nil && len(d.thin) > 0 { // nothing has run, if anything was put off
 		d.undoLater(c.undo...)
 	}
 	if s.capture != nil {
@@ -393,7 +393,7 @@ func Undo(x *Exec, f func()) {
 	defer Leave(x)
 	if c := x.s.change; c != nil {
 		c.undo = append(c.undo, f)
-	} else if d := x.s.putOff; d != nil && len(d.calls) > 0 {
+	} else if d := x.s.putOff; d != nil && len(d.thin) > 0 {
 		d.undoLater(f)
 	}
 	if c := x.s.capture; c != nil {

@@ -137,7 +137,9 @@ func (s *session) leave(f *frame) {
 		f.many[i] = nil
 	}
 	f.many, f.ins, f.outs, f.compute = f.many[:0], 0, 0, dtype.Invalid
-	f.attrs.clear()
+	if !f.row.bare || f.holes|f.hosts != 0 {
+		f.attrs.clear()
+	}
 	s.depth--
 }
 

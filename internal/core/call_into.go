@@ -113,7 +113,7 @@ func (f *frame) land(grads bool) {
 	for i, d := range l.dst[:l.n] {
 		sp := &f.specs[i]
 		if sp.kind != outNew || sp.form != d.form || sp.dt != d.dt || d.offset*d.dt.Size()%outputAlign != 0 ||
-			d.st.dev != f.x.m.stream.Device() || d.st.locked != nil || !f.x.m.noGrad && d.inherits() || f.reads(d.st) {
+			d.st.dev != f.x.m.stream.Device() || d.st.locked() != nil || !f.x.m.noGrad && d.inherits() || f.reads(d.st) {
 			return
 		}
 	}

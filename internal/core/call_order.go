@@ -38,12 +38,12 @@ func (s *storage) spoilt() error {
 	if !s.dev.Spoils() {
 		return nil
 	}
-	if v := s.last(); v != 0 {
+	if v := s.writer.Load(); v != 0 {
 		if err := s.dev.Spoilt(unpack(v)); err != nil {
 			return err
 		}
 	}
-	if o := s.more.Load(); o != nil {
+	if o := s.further(); o != nil {
 		for set := o.writers.Load(); set != 0; set &= set - 1 {
 			if err := s.dev.Spoilt(unpack(o.writes[bits.TrailingZeros64(set)].Load())); err != nil {
 				return err
@@ -63,10 +63,10 @@ func (t *Tensor) overwritten() error {
 
 // beforeRead makes st wait for the accesses that a read must come after.
 func (s *storage) beforeRead(st *rt.Stream) error {
-	if err := s.after(s.last(), st); err != nil {
+	if err := s.after(s.writer.Load(), st); err != nil {
 		return err
 	}
-	if o := s.more.Load(); o != nil {
+	if o := s.further(); o != nil {
 		if err := s.afterAll(o.writers.Load(), &o.writes, st); err != nil {
 			return err
 		}
@@ -79,7 +79,7 @@ func (s *storage) beforeWrite(st *rt.Stream) error {
 	if err := s.after(s.reader.Load(), st); err != nil {
 		return err
 	}
-	if o := s.more.Load(); o != nil {
+	if o := s.further(); o != nil {
 		if err := s.afterAll(o.readers.Load(), &o.reads, st); err != nil {
 			return err
 		}
@@ -121,7 +121,7 @@ func (s *storage) didRead(st *rt.Stream, seq uint64) {
 			return
 		}
 	}
-	o := s.further()
+	o := s.withFurther()
 	o.reads[st.ID()].Store(me)
 	note(&o.readers, st.ID())
 }
@@ -138,18 +138,27 @@ func (s *storage) didWrite(st *rt.Stream, seq uint64) {
 			return
 		}
 	}
-	o := s.further()
+	o := s.withFurther()
 	o.writes[st.ID()].Store(me)
 	note(&o.writers, st.ID())
 }
 
-// further returns the accesses of further streams.
-func (a *accesses) further() *otherAccesses {
-	if o := a.more.Load(); o != nil {
+// further returns the accesses of further streams, or nil.
+func (s *storage) further() *otherAccesses {
+	if u := s.rare.Load(); u != nil {
+		return u.accesses.Load()
+	}
+	return nil
+}
+
+// withFurther is further, and makes what it returns.
+func (s *storage) withFurther() *otherAccesses {
+	u := s.uncommon()
+	if o := u.accesses.Load(); o != nil {
 		return o
 	}
-	a.more.CompareAndSwap(nil, &otherAccesses{})
-	return a.more.Load()
+	u.accesses.CompareAndSwap(nil, &otherAccesses{})
+	return u.accesses.Load()
 }
 
 // note adds a stream to a set.
@@ -161,7 +170,7 @@ func note(set *atomic.Uint64, id int) {
 
 // recordStream tells the allocator, once per stream, that a stream other than the block's own uses the block.
 func (s *storage) recordStream(st *rt.Stream) error {
-	if s.block == nil && (s.ptr == 0 || s.locked != nil) || s.block != nil && s.block.Stream() == alloc.Stream(st.Handle()) {
+	if s.block == nil && (s.ptr == 0 || s.locked() != nil) || s.block != nil && s.block.Stream() == alloc.Stream(st.Handle()) {
 		return nil
 	}
 	bit := uint64(1) << st.ID()

@@ -144,7 +144,7 @@ func TestConcurrentAccessesAreKept(t *testing.T) {
 		for j := range all {
 			s := &all[j]
 			found := []uint64{s.reader.Load(), s.writer.Load()}
-			if o := s.more.Load(); o != nil {
+			if o := s.further(); o != nil {
 				for _, y := range ys {
 					found = append(found, o.reads[y.Stream().ID()].Load(), o.writes[y.Stream().ID()].Load())
 				}

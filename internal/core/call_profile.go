@@ -245,6 +245,7 @@ func (g *Segment) ownersOf(r *Recorded) func() []*rt.ProfiledOp {
 
 // owners returns the profiled operation of each piece of work in r: the call itself or, for a group, the group's entry.
 func (g *Segment) owners(r *Recorded) []*rt.ProfiledOp {
+	g.full()
 	d := g.d
 	all := make([]*rt.ProfiledOp, r.g.Tracked())
 	for step, i := range r.plan.units(len(d.calls)) {

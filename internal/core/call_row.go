@@ -58,6 +58,8 @@ type row struct {
 
 	cast  castClass
 	flags flag
+	// bare says that calls have no attributes, except for numbers in place of operands.
+	bare bool
 	// decides has a bit for each scalar that is structure and, from bit 4 on, for each number in place of an operand that is structure.
 	decides uint8
 	// id names the operation in the launch ring.
@@ -132,6 +134,9 @@ func (f *frame) stages() {
 	into := f.lands()
 	if into {
 		f.landPoint()
+	}
+	if p := s.path; p != nil && (!into || s.landing.n == 0) && f.direct(p) {
+		return
 	}
 	f.checkOperands()
 	if x.m.autocast != dtype.Invalid && r.cast != castNone && f.dst[0] == nil {
@@ -255,8 +260,8 @@ func (f *frame) issue(grads bool) {
 func (f *frame) orClosed(err error) error {
 	for _, ts := range [][]*Tensor{f.in[:f.ins], f.out[:f.outs]} {
 		for _, t := range ts {
-			if t != nil && t.st.locked != nil {
-				if lost := t.st.locked.memory.Device().Lost(); fault.KindOf(lost) == fault.Closed {
+			if t != nil && t.st.locked() != nil {
+				if lost := t.st.locked().memory.Device().Lost(); fault.KindOf(lost) == fault.Closed {
 					return lost
 				}
 			}
@@ -304,8 +309,8 @@ func (f *frame) noteAccesses(st *rt.Stream) {
 		t.st.didRead(st, f.seq)
 	}
 	for i := 0; i < f.outs; i++ {
-		if s := f.out[i].st; s.made == 0 && f.to(i) == nil && s.sole() { // nobody else knows it
-			s.made = pack(st.ID(), f.seq)
+		if s := f.out[i].st; s.writer.Load() == 0 && f.to(i) == nil && s.sole() { // nobody else knows it
+			s.writer.begin(pack(st.ID(), f.seq))
 		} else {
 			s.didWrite(st, f.seq)
 		}
@@ -337,7 +342,7 @@ func (f *frame) idle() {
 		return
 	}
 	for i := 0; i < f.outs; i++ {
-		f.out[i].st.made = pack(st.ID(), st.Seq())
+		f.out[i].st.writer.Store(pack(st.ID(), st.Seq()))
 	}
 }
 
@@ -596,7 +601,7 @@ func (f *frame) checkDst(d *Tensor, dt dtype.DType, shape []int) {
 	if d.closed.Load() {
 		f.fail(fault.Closed, "the destination %s", d.whyClosed())
 	}
-	if f.row.flags&flagForeign == 0 && d.st.locked != nil {
+	if f.row.flags&flagForeign == 0 && d.st.locked() != nil {
 		f.check(d.st.settled())
 	}
 	if d.st.dev != f.x.m.stream.Device() {

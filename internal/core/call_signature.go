@@ -56,6 +56,7 @@ func (r *row) fit() {
 			s.whole = append(s.whole, w)
 		}
 	}
+	r.bare = len(s.numbers)+len(s.whole) == 0 && s.list == "" && !s.dtype && !s.options
 	for i, in := range s.ins {
 		if in.optional {
 			r.optional |= in0 << i

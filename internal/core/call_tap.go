@@ -25,6 +25,10 @@ func SetTap(x *Exec, t Tap) (old Tap) {
 		at = &c.inner
 	}
 	old, *at = *at, t
+	x.s.path = nil
+	if p, ok := t.(Pather); ok {
+		x.s.path = p.Path()
+	}
 	return old
 }
 

@@ -3,7 +3,6 @@ package core
 import (
 	"errors"
 	"math"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"weak"
@@ -18,8 +17,18 @@ import (
 type deferral struct {
 	s *session
 	// door is the session's, which other goroutines may read.
-	door  *door
+	door *door
+	// thin are the calls, and calls what expand has made of them; it may be behind. ops and more are what thin refers to.
+	thin  []thin
+	ops   []int32
+	more  []thinMore
 	calls []deferred
+	// path is that of the tap that put the calls off, or nil; mixed says that other calls are before them. places has the places of touched
+	// on it.
+	path   *Path
+	epoch  uint32 // of the path's slots
+	mixed  bool
+	places []whereabouts
 	// elements, attrs and wrote are the backing arrays for the calls' lists.
 	elements []element
 	attrs    []attrs
@@ -50,6 +59,10 @@ type deferral struct {
 	runner  Runner
 	ran     int
 	segment Segment
+	// handles are allocated and unused.
+	handles []fresh
+	// settled says that a graph has run the calls, so that nothing is left to do for storages that nobody holds.
+	settled bool
 	// prepared is set once it has been decided how the calls run: by plan, of which the first done steps have run, or one by one.
 	prepared bool
 	plan     *plan
@@ -185,7 +198,7 @@ func (f *frame) Deferrable() bool {
 		}
 	}
 	for _, t := range f.temps { // a number of the processor, still being copied
-		if t.st.locked != nil {
+		if t.st.locked() != nil {
 			return false
 		}
 	}
@@ -193,8 +206,8 @@ func (f *frame) Deferrable() bool {
 }
 
 // Defer puts the call off and makes its outputs, which have no memory yet. It returns false if calls that another session put off use an
-// operand. A tap calls it in Before, and returns its result. from is where the call comes from, for errors.
-func (f *frame) Defer(from *Whence) bool {
+// operand. A tap calls it in Before, with its path at the call, and returns its result.
+func (f *frame) Defer(p *Path) bool {
 	s := f.x.s
 	if f.row.checkDeferred != nil {
 		f.row.checkDeferred(f)
@@ -206,52 +219,26 @@ func (f *frame) Defer(from *Whence) bool {
 		}
 		s.putOff = d
 	}
-	if len(d.calls) == 0 {
-		d.at.Store(from)
-		d.runner, _ = s.tap.(Runner)
+	d.follow(p)
+	e, from := p.expectation(f), len(d.ops)
+	if !d.takeOperands(f, e) {
+		d.ops = d.ops[:from]
+		return false
 	}
-	for i := 0; i < f.ins; i++ {
-		if t := f.in[i]; t != nil && !d.take(t.st, false) {
-			return false
-		}
-	}
-	for _, t := range f.many {
-		if !d.take(t.st, false) {
-			return false
-		}
-	}
-	for i := 0; i < f.outs; i++ {
-		if t := f.to(i); t != nil && !d.take(t.st, true) {
-			return false
-		}
-	}
-	for _, t := range f.altered {
-		d.take(t.st, true)
-	}
-	f.checkWrites(!f.x.m.noGrad && f.row.back != nil && f.anyRequiresGrad())
-	for i := 0; i < f.outs; i++ {
-		d.placeLater(f, i, &f.specs[i])
-	}
-	c := d.next()
-	if dev := f.x.m.stream.Device(); !slices.Contains(d.devices, dev) {
-		d.devices = append(d.devices, dev)
-		dev.Defers(d)
-	}
-	c.x, c.row, c.attrs, c.dims, c.op, c.telling = f.x, f.row, d.attrsOf(f), s.made.list(f.dims), f.op, telling{from, f.blame}
-	c.ins, c.outs = uint8(f.ins), uint8(f.outs)
-	c.in = d.elementsOf(f.in[:f.ins])
-	c.out = d.elementsOf(f.out[:f.outs])
-	for i := 0; i < f.outs; i++ {
-		if f.to(i) != nil {
-			c.dsts |= 1 << i
-		}
-	}
-	d.addLists(f, c)
-	if f.row.draws != nil {
-		c.drawn = take(f.x.Generator(), f.row.draws(f))
-	}
+	grads := f.WillRecord()
+	p.recorded = p.recorded || grads
+	f.checkWrites(grads)
+	d.put(f, e, from)
+	m := thinMore{blame: f.blame, op: f.op}
 	if s.change != nil {
-		c.part = s.change.part
+		m.part = s.change.part
+	}
+	if f.row.draws != nil {
+		m.drawn = take(f.x.Generator(), f.row.draws(f))
+	}
+	if m != (thinMore{}) {
+		d.more = append(d.more, m)
+		d.thin[len(d.thin)-1].more = uint32(len(d.more))
 	}
 	return true
 }
@@ -269,43 +256,11 @@ func (d *deferral) next() *deferred {
 
 // attrsOf copies the attributes of f for a call that is put off.
 func (d *deferral) attrsOf(f *frame) *attrs {
-	if f.attrs.none() {
+	if f.hasNone() {
 		return &noAttrs
 	}
 	d.attrs = append(d.attrs, f.attrs)
 	return &d.attrs[len(d.attrs)-1]
-}
-
-// elementsOf records where the elements of ts are.
-func (d *deferral) elementsOf(ts []*Tensor) []element {
-	from, to := len(d.elements), len(d.elements)+len(ts)
-	d.elements = slices.Grow(d.elements, len(ts))[:to] // zero beyond its end
-	es := d.elements[from:to:to]
-	for i, t := range ts {
-		if t != nil {
-			e := &es[i]
-			e.st, e.form, e.offset, e.dt, e.slot = t.st, t.form, t.offset, t.dt, t.st.slot
-		}
-	}
-	return es
-}
-
-// addLists records in c the operands of f's list and the storages that f changes, and counts their versions.
-func (d *deferral) addLists(f *frame, c *deferred) {
-	c.many = d.elementsOf(f.many)
-	from := len(d.wrote)
-	for i := 0; i < f.outs; i++ {
-		if t := f.to(i); t != nil {
-			d.wrote = append(d.wrote, t.st)
-		}
-	}
-	for _, t := range f.altered {
-		d.wrote = append(d.wrote, t.st)
-	}
-	c.wrote = d.wrote[from:]
-	for _, st := range c.wrote {
-		st.version.Add(1)
-	}
 }
 
 // take notes that the session's calls use s, and returns false if another session's calls do.
@@ -341,6 +296,7 @@ func (d *deferral) take(s *storage, write bool) bool {
 func (d *deferral) touch(s *storage) {
 	s.slot = int32(len(d.touched))
 	d.touched = append(d.touched, s)
+	d.places = append(d.places, whereabouts{})
 }
 
 // newNumber returns the number of a new storage. It reserves many at a time.
@@ -354,20 +310,37 @@ func (d *deferral) newNumber() uint64 {
 	return d.nextNumber
 }
 
-// placeLater makes output i of f without memory.
-func (d *deferral) placeLater(f *frame, i int, sp *spec) {
+// placeLater makes output i of f without memory. dies says that nobody is expected to hold it when the calls run.
+func (d *deferral) placeLater(f *frame, i int, sp *spec, dies bool) {
 	if dst := f.to(i); dst != nil {
 		f.checkDst(dst, sp.dt, sp.form.shape)
 		f.setOut(i, dst)
 		return
 	}
-	n := &fresh{}
+	n := d.newHandle(dies)
 	n.dt, n.st, n.form = sp.dt, &n.own, sp.form
 	n.own.dev = f.x.m.stream.Device()
 	n.own.bytes = f.bytes(sp)
-	n.own.id.Store(d.newNumber() | d.number<<numberBits | writtenBit)
+	n.own.id.begin(d.newNumber() | d.number<<numberBits | writtenBit)
 	d.touch(&n.own)
 	f.setOut(i, &n.Tensor)
+}
+
+// handlesAtOnce is how many handles newHandle allocates together: with them, an object of 1792 bytes is almost full.
+const handlesAtOnce = 11
+
+// newHandle returns a new handle with its storage. Those that die are allocated together, which costs a third. A handle that the program
+// drops is collected with the others that it was allocated with, so one that may get memory of its own is not among them.
+func (d *deferral) newHandle(dies bool) *fresh {
+	if !dies {
+		return &fresh{}
+	}
+	if len(d.handles) == 0 {
+		d.handles = make([]fresh, handlesAtOnce)
+	}
+	n := &d.handles[0]
+	d.handles = d.handles[1:]
+	return n
 }
 
 // bytes returns the size of an output's memory.
@@ -387,15 +360,7 @@ func Deferred(x *Exec) int {
 	Enter(x, "Deferred")
 	defer Leave(x)
 	if d := x.s.putOff; d != nil {
-		return len(d.calls)
-	}
-	return 0
-}
-
-// Waiting returns how many calls of the session are put off.
-func (f *frame) Waiting() int {
-	if d := f.x.s.putOff; d != nil {
-		return len(d.calls)
+		return len(d.thin)
 	}
 	return 0
 }
@@ -442,10 +407,10 @@ func (s *session) forceQuietly(cause string) {
 		}
 	}
 	d := s.putOff
-	if d == nil || d.running || len(d.calls)+len(d.touched) == 0 {
+	if d == nil || d.running || len(d.thin)+len(d.touched) == 0 {
 		return
 	}
-	if len(d.calls) > 0 {
+	if len(d.thin) > 0 {
 		d.forces++
 	}
 	d.running = true
@@ -460,14 +425,13 @@ func (s *session) forceQuietly(cause string) {
 	}()
 	var failed error
 	err := Try(func() {
-		if d.runner == nil || under != nil || len(d.calls) == 0 || s.gate.lent.Load() {
+		if d.runner == nil || under != nil || len(d.thin) == 0 || s.gate.lent.Load() {
 			d.prepare(nil)
 			failed = d.runAll(under)
 			return
 		}
 		d.segment.d = d
 		d.segment.scan()
-		defer d.segment.forget()
 		failed = d.runner.RunSegment(&d.segment)
 	})
 	done = true
@@ -495,6 +459,7 @@ func (d *deferral) prepare(at *Plans) {
 		return
 	}
 	d.prepared = true
+	d.expand()
 	if at != nil {
 		d.plan = d.planned(at)
 	}
@@ -606,6 +571,7 @@ func (c *deferred) used(by uint64) (err error) {
 
 // drop takes back call number from and all later ones: their outputs are lost, and versions and generators are restored.
 func (d *deferral) drop(from int) {
+	d.expand()
 	for i := len(d.calls) - 1; i >= from; i-- {
 		d.calls[i].takeBack()
 	}
@@ -615,7 +581,8 @@ func (d *deferral) drop(from int) {
 		}
 	}
 	clear(d.calls[from:])
-	d.calls = d.calls[:from]
+	clear(d.thin[from:])
+	d.calls, d.thin = d.calls[:from], d.thin[:from]
 }
 
 // takeBack marks the call's new outputs as lost, and undoes what the call did when it was put off.
@@ -631,6 +598,7 @@ func (c *deferred) takeBack() {
 
 // dropPart drops the calls of the Together under way.
 func (d *deferral) dropPart(part uint64) {
+	d.expand()
 	from := len(d.calls)
 	for from > 0 && d.calls[from-1].part == part {
 		from--
@@ -641,15 +609,17 @@ func (d *deferral) dropPart(part uint64) {
 // undoLater has f called if the last call that was put off does not run.
 func (d *deferral) undoLater(f ...func()) {
 	for _, f := range f {
-		d.undo = append(d.undo, undoing{len(d.calls) - 1, f})
+		d.undo = append(d.undo, undoing{len(d.thin) - 1, f})
 	}
 }
 
 // end forgets all calls. The outputs of calls that have not run are lost.
 func (d *deferral) end() (err error) {
-	if d.plan != nil && d.ran < len(d.calls) {
+	switch {
+	case d.ran == len(d.thin): // the usual case, in which nothing has to be expanded
+	case d.plan != nil:
 		d.dropSteps()
-	} else {
+	default:
 		d.drop(d.ran)
 	}
 	for i, dev := range d.devices {
@@ -660,22 +630,18 @@ func (d *deferral) end() (err error) {
 	d.prepared, d.plan, d.done = false, nil, 0
 	clear(d.fusing.moved)
 	d.fusing.moved = d.fusing.moved[:0]
-	for _, st := range d.touched {
-		if st.deferral() == 0 {
-			continue
-		}
-		if e := st.endDeferral(d.number); e != nil { // Join takes longer than the rest
-			err = errors.Join(err, e)
-		}
-	}
+	err = errors.Join(err, d.endUses())
+	d.segment.forget()
+	clear(d.thin)
+	clear(d.more)
 	clear(d.calls)
 	clear(d.touched)
 	clear(d.elements)
 	clear(d.attrs)
 	clear(d.wrote)
 	clear(d.undo)
-	d.calls, d.touched, d.elements, d.attrs, d.wrote, d.undo = d.calls[:0], d.touched[:0], d.elements[:0], d.attrs[:0],
-		d.wrote[:0], d.undo[:0]
+	d.thin, d.ops, d.more, d.calls, d.touched, d.places = d.thin[:0], d.ops[:0], d.more[:0], d.calls[:0], d.touched[:0], d.places[:0]
+	d.elements, d.attrs, d.wrote, d.undo, d.settled = d.elements[:0], d.attrs[:0], d.wrote[:0], d.undo[:0], false
 	for _, list := range [][]Tensor{d.bare[:], d.list} {
 		for i := range list {
 			list[i].st = nil
@@ -719,7 +685,7 @@ func (s *storage) endDeferral(by uint64) error {
 		keep := uint64(numberMask)
 		switch old & deferralsOf >> numberBits {
 		case by:
-			if s.others.Load() == abandoned && s.block == nil && s.ptr == 0 && s.locked == nil {
+			if s.others.Load() == abandoned && s.block == nil && s.ptr == 0 && s.locked() == nil {
 				return nil // nothing to free, and nobody looks
 			}
 		case lost:

@@ -153,7 +153,7 @@ func (n *numberAt) of(calls []deferred) kernels.Scalar {
 func (d *deferral) planned(at *Plans) *plan {
 	d.findLive()
 	for _, p := range at.all {
-		if p.n == len(d.calls) && slices.Equal(p.live, d.fusing.live) {
+		if p.n == len(d.thin) && slices.Equal(p.live, d.fusing.live) {
 			return p.orNil()
 		}
 	}
@@ -174,7 +174,7 @@ func (d *deferral) needless(at *Plans) bool {
 		d.planned(at)
 	}
 	for _, p := range at.all {
-		if !p.plain && len(p.steps) == 0 && p.n == len(d.calls) {
+		if !p.plain && len(p.steps) == 0 && p.n == len(d.thin) {
 			d.findLive()
 			return slices.Equal(p.live, d.fusing.live)
 		}
@@ -191,6 +191,7 @@ func (p *plan) orNil() *plan {
 
 // findLive notes which new outputs of the calls have holders.
 func (d *deferral) findLive() {
+	d.expand()
 	live, bit := d.fusing.live[:0], 0
 	for i := range d.calls {
 		c := &d.calls[i]
@@ -326,7 +327,8 @@ func (d *deferral) dropSteps() {
 		}
 	}
 	clear(d.calls)
-	d.calls = d.calls[:0]
+	clear(d.thin)
+	d.calls, d.thin = d.calls[:0], d.thin[:0]
 }
 
 // runs reports whether a step contains call i.

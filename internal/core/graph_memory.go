@@ -58,6 +58,7 @@ func (g *Segment) tellMemory(r *Recorded, began time.Time, owned bool) {
 	if p == nil || began.IsZero() {
 		return
 	}
+	g.full()
 	all := make([]rt.LentBlock, 0, len(r.uses))
 	units := float64(r.units)
 	for i := range r.uses {
@@ -65,7 +66,7 @@ func (g *Segment) tellMemory(r *Recorded, began time.Time, owned bool) {
 		b := rt.LentBlock{Addr: u.addr, Size: u.size, From: (float64(u.from) + 0.25) / units, To: (float64(u.to) + 0.75) / units,
 			Copy: u.copied >= 0}
 		if u.made >= 0 {
-			st, op := g.made[u.made], g.d.calls[u.maker].op
+			st, op := g.madeAt(u.made), g.d.calls[u.maker].op
 			b.Gradient = st.marks.Load()&ofLeaf != 0
 			b.Maker, b.Activation = op.Doer(), op.Saves()
 		}

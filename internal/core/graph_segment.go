@@ -26,11 +26,18 @@ type Runner interface {
 // Segment holds the calls of a session that were put off and are about to run. It is valid until RunSegment returns.
 type Segment struct {
 	d *deferral
-	// inputs are the storages from outside and made those that the calls make, each in the order of first use. index has an entry for every
-	// slot: i for input i, ^i for made i, unused if no call uses it.
+	// inputs are the storages from outside, and made the slots of those that the calls make, each in the order of first use. open lists
+	// those of made that had holders when the calls began to run.
 	inputs []Input
-	made   []*storage
+	made   []int32
+	open   []int32
+	// layout is what the segment was found by, if it was seen before, until whole calls are needed. From then on index has an entry for
+	// every slot: i for input i, ^i for made i, unused if no call uses it; madeB is made's then.
+	layout *layout
 	index  []int
+	madeB  []int32
+	// makers are the calls that make what is in made.
+	makers, makersB []int32
 	// draws are the calls' draws from generators, and gapped says that others drew in between.
 	draws  []taken
 	gapped bool
@@ -61,40 +68,11 @@ func (in *Input) Ending() bool { return in.st.others.Load() == abandoned }
 
 const unused = math.MinInt
 
-// scan finds the storages and draws of the calls.
-func (g *Segment) scan() {
-	g.plans, g.d.fusing.stats = nil, FusionStats{}
-	g.inputs, g.made, g.index, g.draws, g.gapped = g.inputs[:0], g.made[:0], g.index[:0], g.draws[:0], false
-	for range g.d.touched {
-		g.index = append(g.index, unused)
-	}
-	for i := range g.d.calls {
-		c := &g.d.calls[i]
-		if c.drawn.to > c.drawn.at {
-			g.draw(c.drawn)
-		}
-		for j := range c.in {
-			g.use(&c.in[j], false)
-		}
-		for j := range c.many {
-			g.use(&c.many[j], false)
-		}
-		for j := range c.out {
-			g.use(&c.out[j], c.dsts>>j&1 == 0)
-		}
-		for _, st := range c.wrote {
-			if i := g.index[st.slot]; i >= 0 {
-				g.inputs[i].Written = true
-			}
-		}
-	}
-}
-
 // forget drops the references to storages, which may be garbage from now on.
 func (g *Segment) forget() {
 	clear(g.inputs)
-	clear(g.made)
 	clear(g.draws)
+	g.layout, g.made, g.makers = nil, nil, nil
 }
 
 // draw notes a call's draw from a generator.
@@ -112,43 +90,35 @@ func (g *Segment) draw(t taken) {
 // Gapped reports whether others have drawn from a generator between the calls, so that no graph can draw the same numbers.
 func (g *Segment) Gapped() bool { return g.gapped }
 
-func (g *Segment) use(e *element, makes bool) {
-	if e.st == nil {
-		return
-	}
-	i := g.index[e.slot]
-	if i == unused {
-		if makes {
-			i = ^len(g.made)
-			g.made = append(g.made, e.st)
-		} else {
-			i = len(g.inputs)
-			g.inputs = append(g.inputs, Input{st: e.st, Lo: e.offset * e.dt.Size(), Hi: e.offset * e.dt.Size()})
-		}
-		g.index[e.slot] = i
-	}
-	if i >= 0 {
-		in, size := &g.inputs[i], e.dt.Size()
-		in.Lo, in.Hi = min(in.Lo, e.offset*size), max(in.Hi, (e.offset+e.form.extent)*size)
-	}
-}
-
 // indexOf returns the index of a storage that the calls use: i for input i, ^i for made i.
 func (g *Segment) indexOf(st *storage) int { return g.index[st.slot] }
 
+// madeAt returns storage i of those that the calls make.
+func (g *Segment) madeAt(i int) *storage { return g.d.touched[g.made[i]] }
+
 // Len returns how many calls the segment has.
-func (g *Segment) Len() int { return len(g.d.calls) }
+func (g *Segment) Len() int { return len(g.d.thin) }
+
+// On reports whether all calls were put off on the present run of p.
+func (g *Segment) On(p *Path) bool { return g.d.on(p) && !g.d.mixed }
+
+// Call returns what the path knows of call i.
+func (g *Segment) Call(i int) *Expected { return g.d.thin[i].e }
 
 // Works reports whether any of the calls has work for the device. None has if nobody needs their results.
 func (g *Segment) Works() bool {
+	if l := g.layout; l != nil {
+		return !l.idle && !g.d.needless(g.plans)
+	}
 	return !g.d.needless(g.plans) && slices.ContainsFunc(g.d.calls, func(c deferred) bool { return c.row.flags&flagIdle == 0 })
 }
 
 // Op returns the operation name of call i.
-func (g *Segment) Op(i int) string { return g.d.calls[i].row.Name }
+func (g *Segment) Op(i int) string { return g.d.thin[i].e.row.Name }
 
 // WriterOf returns the index of the last call that changes input i.
 func (g *Segment) WriterOf(i int) int {
+	g.full()
 	for k := len(g.d.calls) - 1; k > 0; k-- {
 		c := &g.d.calls[k]
 		if slices.Contains(c.wrote, g.inputs[i].st) {
@@ -160,6 +130,7 @@ func (g *Segment) WriterOf(i int) int {
 
 // UserOf returns the index of the first call that uses input i.
 func (g *Segment) UserOf(i int) int {
+	g.full()
 	return slices.IndexFunc(g.d.calls, func(c deferred) bool {
 		uses := func(e element) bool { return e.st == g.inputs[i].st }
 		return slices.ContainsFunc(c.in[:c.ins], uses) || slices.ContainsFunc(c.many, uses) || slices.ContainsFunc(c.out[:c.outs], uses)
@@ -179,22 +150,33 @@ func (g *Segment) Made() int { return len(g.made) }
 
 // Wanted reports whether storage i of those that the calls make is still wanted after they have run, and has bytes.
 func (g *Segment) Wanted(i int) bool {
-	return g.made[i].bytes > 0 && g.made[i].others.Load() != abandoned
+	st := g.madeAt(i)
+	return st.bytes > 0 && st.others.Load() != abandoned
 }
 
+// Open lists the storages of those that the calls make which may be wanted; all others are not.
+func (g *Segment) Open() []int32 { return g.open }
+
 // Output names the memory of storage i of those that the calls make. It has an address once the calls have run.
-func (g *Segment) Output(i int) Store { return storeOf(g.made[i]) }
+func (g *Segment) Output(i int) Store { return storeOf(g.madeAt(i)) }
 
 // Stream returns the stream of the first call.
-func (g *Segment) Stream() *rt.Stream { return g.d.calls[0].x.m.stream }
+func (g *Segment) Stream() *rt.Stream { return g.d.thin[0].x.m.stream }
 
 // Exec returns the Exec of the first call.
-func (g *Segment) Exec() *Exec { return g.d.calls[0].x }
+func (g *Segment) Exec() *Exec { return g.d.thin[0].x }
 
 // Devices returns the devices of the calls, in the order of first use.
 func (g *Segment) Devices() (all []*rt.Device) {
-	for i := range g.d.calls {
-		if d := g.d.calls[i].x.m.stream.Device(); !slices.Contains(all, d) {
+	if l := g.layout; l != nil {
+		return l.devices
+	}
+	return g.devices()
+}
+
+func (g *Segment) devices() (all []*rt.Device) {
+	for i := range g.d.thin {
+		if d := g.d.thin[i].x.m.stream.Device(); !slices.Contains(all, d) {
 			all = append(all, d)
 		}
 	}
@@ -210,6 +192,7 @@ func (g *Segment) Fusion() FusionStats { return g.d.fusing.stats }
 // Eager runs the calls, or those that a failed Eager has left. If pool is not nil, their memory comes from it, for work on the segment's
 // stream, on which all of them run.
 func (g *Segment) Eager(pool *rt.MemPool) error {
+	g.full()
 	d := g.d
 	if pool != nil {
 		if err := g.awaitLent(); err != nil {
@@ -295,6 +278,9 @@ func (g *Segment) SameValues(r *Recorded) bool {
 	if r.stale {
 		return false
 	}
+	if l := g.layout; l != nil {
+		return !slices.ContainsFunc(l.valued, func(i int32) bool { return !g.sameValues(r, int(i)) })
+	}
 	for i := range r.values {
 		if !g.sameValues(r, i) {
 			return false
@@ -304,12 +290,12 @@ func (g *Segment) SameValues(r *Recorded) bool {
 }
 
 func (g *Segment) sameValues(r *Recorded, i int) bool {
-	c, v := &g.d.calls[i], r.values[i]
-	if v == nil || c.attrs == &noAttrs {
-		return (v == nil) == (c.attrs == &noAttrs)
+	a, v := g.d.thin[i].attrs, r.values[i]
+	if v == nil || a == &noAttrs {
+		return (v == nil) == (a == &noAttrs)
 	}
-	for k := range c.scalar {
-		if numberOf(&c.scalar[k]) != numberOf(&v.scalar[k]) || numberOf(&c.hole[k]) != numberOf(&v.hole[k]) {
+	for k := range a.scalar {
+		if numberOf(&a.scalar[k]) != numberOf(&v.scalar[k]) || numberOf(&a.hole[k]) != numberOf(&v.hole[k]) {
 			return false
 		}
 	}
@@ -353,6 +339,7 @@ const copyAlign = 512
 // entry in copied are read from copies in the pool. Nothing has run when it returns; outputs that are wanted have their memory. After an
 // error the segment is as before, but inputs of the pool that only the segment uses may have lost their memory.
 func (g *Segment) Record(on *rt.Stream, pool *rt.MemPool, copied []bool) (r *Recorded, err error) {
+	g.full()
 	d, s, dev := g.d, g.d.s, on.Device()
 	st := g.Stream()
 	d.prepare(g.plans)
@@ -423,9 +410,9 @@ func (g *Segment) Record(on *rt.Stream, pool *rt.MemPool, copied []bool) (r *Rec
 	if err = g.recordLanes(r, on, pool); err != nil {
 		return nil, errors.Join(err, r.g.Close())
 	}
-	for i, m := range g.made {
+	for i := range g.made {
 		if g.Wanted(i) {
-			r.made[i] = m.ptr
+			r.made[i] = g.madeAt(i).ptr
 		}
 	}
 	return r, nil
@@ -484,8 +471,8 @@ func (c *recording) run(r *Recorded, rc *rt.Capture) {
 		c.unit++
 	}
 	r.uses, r.units = c.uses, c.unit
-	for i, m := range c.g.made {
-		r.addrs[i] = m.ptr
+	for i := range c.g.made {
+		r.addrs[i] = c.g.madeAt(i).ptr
 	}
 	for _, m := range d.fusing.moved {
 		r.addrs[^c.g.indexOf(m.from)] = m.to.ptr
@@ -531,7 +518,8 @@ func (c *recording) takeBack() {
 			_ = c.g.d.s.dev.Free(b) // the recording's error is reported
 		}
 	}
-	for _, st := range c.g.made {
+	for i := range c.g.made {
+		st := c.g.madeAt(i)
 		if b := st.block; b != nil {
 			st.block, st.ptr = nil, 0
 			live.Add(-1)
@@ -578,6 +566,7 @@ func (g *Segment) copyInputs(r *Recorded, st *rt.Stream, seq uint64) error {
 // Retune replaces the numbers of r by those of the calls, from the next Replay on, and reports whether it could. on is a stream that nobody
 // else uses.
 func (g *Segment) Retune(r *Recorded, on *rt.Stream) bool {
+	g.full()
 	d := g.d
 	stands := g.stands(r)
 	clear(r.changes)
@@ -645,7 +634,7 @@ func (g *Segment) stands(r *Recorded) []*storage {
 		if i >= 0 {
 			st, addr = g.inputs[i].st, r.inputs[i]-uint64(g.inputs[i].Lo)
 		} else {
-			st, addr = g.made[^i], r.addrs[^i]
+			st, addr = g.madeAt(^i), r.addrs[^i]
 		}
 		all[slot] = &storage{dev: st.dev, bytes: st.bytes, ptr: addr}
 	}
@@ -711,17 +700,18 @@ func (g *Segment) Replay(r *Recorded, fresh, owned bool) (err error) {
 			in.st.didRead(st, seq)
 		}
 	}
-	for i, m := range g.made {
-		if m.bytes == 0 || m.others.Load() == abandoned {
+	for _, i := range g.open {
+		if !g.Wanted(int(i)) {
 			continue
 		}
+		m := g.madeAt(int(i))
 		if !owned {
 			m.ptr = r.made[i]
 		}
-		m.made = pack(st.ID(), seq)
+		m.writer.Store(pack(st.ID(), seq))
 	}
 	g.tellMemory(r, began, owned)
-	d.ran = len(d.calls)
+	d.ran, d.settled = len(d.thin), g.layout != nil
 	d.fusing.stats.Kernels += r.kernels
 	d.countPlan(r.plan)
 	return nil

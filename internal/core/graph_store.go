@@ -50,20 +50,16 @@ func (s Store) Held() bool {
 }
 
 // OutputBytes returns the size of storage i of those that the calls make.
-func (g *Segment) OutputBytes(i int) uint64 { return uint64(g.made[i].bytes) }
+func (g *Segment) OutputBytes(i int) uint64 { return uint64(g.madeAt(i).bytes) }
 
 // MakerOf returns the number of the call that makes storage i of those that the calls make.
-func (g *Segment) MakerOf(i int) int {
-	return max(0, slices.IndexFunc(g.d.calls, func(c deferred) bool {
-		return slices.ContainsFunc(c.out[:c.outs], func(e element) bool { return e.st == g.made[i] })
-	}))
-}
+func (g *Segment) MakerOf(i int) int { return int(g.makers[i]) }
 
 // Memory yields where r, a recording of the calls, has what they make and the inputs that it copies, but not the workspaces of its work.
 func (g *Segment) Memory(r *Recorded) iter.Seq2[uint64, uint64] {
 	return func(yield func(addr, size uint64) bool) {
-		for i, m := range g.made {
-			if r.addrs[i] != 0 && !yield(r.addrs[i], uint64(m.bytes)) {
+		for i := range g.made {
+			if r.addrs[i] != 0 && !yield(r.addrs[i], uint64(g.madeAt(i).bytes)) {
 				return
 			}
 		}
@@ -168,7 +164,8 @@ func (c Claimed) Release() {
 		_ = st.endDeferral(c.d.number) // a failed free is the device's fault, which the next call reports
 	}
 	clear(c.d.touched[c.from:])
-	c.d.touched = c.d.touched[:c.from]
+	clear(c.d.places[c.from:])
+	c.d.touched, c.d.places = c.d.touched[:c.from], c.d.places[:c.from]
 }
 
 // Claim keeps the memory of stores from all sessions except that of the key, which is from SessionOf: other sessions' uses of it fail until
@@ -188,7 +185,7 @@ func Claim(session any, stores []Store, patiently bool) (c Claimed, ok bool) {
 		}
 	}
 	d := s.putOff
-	if len(d.calls) == 0 {
+	if len(d.thin) == 0 {
 		w := &Whence{}
 		w.File, w.Line = caller()
 		d.at.Store(w)

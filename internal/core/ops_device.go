@@ -40,7 +40,7 @@ func runTo(f *frame) error {
 		return nil
 	}
 	to, from, dst, src := f.x.m.stream, t.st.dev.DefaultStream(), driver.Ptr(out.ptr()), driver.Ptr(t.ptr())
-	if out.st.locked != nil {
+	if out.st.locked() != nil {
 		return f.reading(t, from, func() error { return out.download(from, src, out.hostBytes(n)) })
 	}
 	if b := t.hostBytes(n); b != nil && !to.Device().Host {
@@ -75,7 +75,7 @@ func (f *frame) readPeer(t *Tensor, from *rt.Stream, do func() error) error {
 	if err := t.st.beforeRead(from); err != nil {
 		return err
 	}
-	f.out[0].st.made = pack(to.ID(), seqs[0])
+	f.out[0].st.writer.Store(pack(to.ID(), seqs[0]))
 	t.st.didRead(from, seqs[1])
 	return do()
 }

@@ -13,8 +13,8 @@ func (s *storage) settled() error {
 	if err := s.arrived(); err != nil {
 		return err
 	}
-	if s.locked != nil {
-		return s.locked.left()
+	if s.locked() != nil {
+		return s.locked().left()
 	}
 	return nil
 }
@@ -25,7 +25,7 @@ func (s *storage) filledBefore(st *rt.Stream) error {
 	if !s.arriving() {
 		return nil
 	}
-	a := s.locked.arrival.Load()
+	a := s.locked().arrival.Load()
 	if a == nil {
 		return nil
 	}
@@ -43,16 +43,16 @@ func (s *storage) usedBefore(st *rt.Stream) error {
 	if err := s.filledBefore(st); err != nil {
 		return err
 	}
-	s.locked.mu.Lock()
-	for _, e := range s.locked.leaving {
+	s.locked().mu.Lock()
+	for _, e := range s.locked().leaving {
 		if e.Device() == st.Device() {
 			if err := st.WaitInTurn(e); err != nil {
-				s.locked.mu.Unlock()
+				s.locked().mu.Unlock()
 				return err
 			}
 		}
 	}
-	s.locked.mu.Unlock()
+	s.locked().mu.Unlock()
 	return nil
 }
 
@@ -61,7 +61,7 @@ func (t *Tensor) hostBytes(n int) []byte {
 	if !t.st.dev.Host || n == 0 {
 		return nil
 	}
-	if l := t.st.locked; l != nil {
+	if l := t.st.locked(); l != nil {
 		at := int(t.ptr() - t.st.ptr)
 		return l.memory.Bytes()[at : at+n]
 	}
@@ -85,7 +85,7 @@ func (t *Tensor) upload(to *rt.Stream, dst driver.Ptr, b []byte, async bool) err
 	if err != nil {
 		return err
 	}
-	if l := t.st.locked; l != nil && l.memory.Device() == to.Device() {
+	if l := t.st.locked(); l != nil && l.memory.Device() == to.Device() {
 		if err := l.memory.Record(to); err != nil {
 			return err
 		}
@@ -101,7 +101,7 @@ func (t *Tensor) upload(to *rt.Stream, dst driver.Ptr, b []byte, async bool) err
 
 // download copies from address src, in from's order, to b, the page-locked memory of t.
 func (t *Tensor) download(from *rt.Stream, src driver.Ptr, b []byte) error {
-	l := t.st.locked
+	l := t.st.locked()
 	if err := t.st.usedBefore(from); err != nil {
 		return err
 	}
@@ -137,7 +137,8 @@ func (f *frame) placeLocked(i int, sp *spec) {
 	if s.bytes > 0 {
 		p, err := dev.AllocPinned(s.bytes)
 		f.check(err)
-		s.locked, s.ptr = &lockedMemory{memory: p}, p.Addr()
+		s.ptr = p.Addr()
+		s.uncommon().locked = &lockedMemory{memory: p}
 		live.Add(1)
 	}
 	f.setOut(i, t)
@@ -278,7 +279,7 @@ func (x *Exec) direct(dst, src *Tensor) bool {
 	if src.st.dev.Host {
 		host = src
 	}
-	return host.st.locked != nil && dst.dt == src.dt && infer.Same(dst.shape, src.shape) && infer.Same(dst.stride, src.stride) &&
+	return host.st.locked() != nil && dst.dt == src.dt && infer.Same(dst.shape, src.shape) && infer.Same(dst.stride, src.stride) &&
 		infer.Dense(dst.shape, dst.stride) &&
 		dst.Numel() > 0 && (x.m.noGrad || !dst.RequiresGrad() && !src.RequiresGrad())
 }

@@ -105,7 +105,7 @@ func Assign(op string, ts []*Tensor, vs []float64) error {
 				x.On(t.st.dev.DefaultStream()).FillInto(t, vs[i])
 			}
 		})
-		if d := x.s.putOff; d != nil && len(d.calls) > 0 { // callers have noted the numbers
+		if d := x.s.putOff; d != nil && len(d.thin) > 0 { // callers have noted the numbers
 			d.undoLater(func() { _ = Assign(op, ts, vs) })
 		}
 	})

@@ -18,12 +18,19 @@ import (
 type Exec struct {
 	s *session
 	m mode
+	// id is unique in the process.
+	id uint64
 	// kin holds the session's Execs with the same owned values as x, by mode.
 	kin map[mode]*Exec
 	on  atomic.Pointer[Exec] // the Exec that On returned last
+	// near is the one of kin that with returned last: a program goes back and forth, and looking up a mode takes long.
+	near *Exec
 	// off is x without autocast.
 	off *Exec
 }
+
+// execs is the number of the latest Exec.
+var execs atomic.Uint64
 
 // mode is what distinguishes the Execs of a session. It is comparable.
 type mode struct {
@@ -87,8 +94,10 @@ type session struct {
 	// fork says that Fork made the session, and closed that it was closed.
 	fork   bool
 	closed atomic.Bool
-	// tap sees the session's calls, or is nil.
-	tap Tap
+	// tap sees the session's calls, or is nil. path is that of a Pather, and slow says that calls must ask it.
+	tap  Tap
+	path *Path
+	slow bool
 	// putOff holds the calls that a tap put off; it is nil until there was one.
 	putOff *deferral
 	// lent is where a running segment takes its memory from, or nil.
@@ -158,6 +167,9 @@ func (x *Exec) with(m mode) *Exec {
 	if d := m.stream.Device(); d != x.s.dev && d != x.s.host {
 		m.away = d
 	}
+	if y := x.near; y != nil && y.m == m {
+		return y
+	}
 	kin := x.kin
 	if m.owned != x.m.owned {
 		kin = x.s.derived
@@ -167,11 +179,14 @@ func (x *Exec) with(m mode) *Exec {
 	}
 	y := kin[m]
 	if y == nil {
-		y = &Exec{s: x.s, m: m, kin: kin}
+		y = &Exec{s: x.s, m: m, id: execs.Add(1), kin: kin}
 		kin[m] = y
 		if m.owned == (owned{}) { // any other may be dropped
 			x.s.known.Store(&known{y, x.s.known.Load()})
 		}
+	}
+	if m.owned == x.m.owned {
+		x.near = y
 	}
 	return y
 }

@@ -28,16 +28,27 @@ type node struct {
 	custom *functionState
 
 	few [2]edge
-	two [2]slot
 	// span is the run of a compiled function that recorded the node, or nil.
 	span *Span
 }
 
 // newNode returns a node without operands or outputs; nothing refers to it.
 func newNode(r *row, m *mode) *node {
-	n := &node{row: r, m: m, attrs: &noAttrs, seq: nodeSeq.Add(1)}
-	n.edges, n.saved = n.few[:0], n.two[:0]
+	var n *node
+	if r.saves == 0 {
+		n = &node{}
+	} else {
+		s := &savingNode{}
+		n, s.saved = &s.node, s.two[:0]
+	}
+	n.row, n.m, n.attrs, n.seq, n.edges = r, m, &noAttrs, nodeSeq.Add(1), n.few[:0]
 	return n
+}
+
+// savingNode is a node with room for saved tensors.
+type savingNode struct {
+	node
+	two [2]slot
 }
 
 // addOutput records the type and form of t, the next output.

@@ -18,22 +18,62 @@ type storage struct {
 	bytes int
 
 	// id is the storage's number, unique in the process, once somebody has asked for it; see deferral for its high bits.
-	id      atomic.Uint64
+	id      word
 	others  atomic.Int32 // references besides the first, so that a new storage needs no locked store
 	version atomic.Uint32
 
-	accesses
+	// writer is the last write, or what made the storage, and reader the last read of one stream: what later uses must come after. The
+	// accesses of other streams are in rare.
+	writer word
+	reader atomic.Uint64
 	// streams has one bit for every stream of the device, besides its block's own, that used the storage.
 	streams atomic.Uint64
-	// locked is page-locked host memory, used instead of a block, or nil.
-	locked *lockedMemory
+	// rare is what few storages have, or nil.
+	rare atomic.Pointer[uncommon]
 
 	// marks says whether the storage has been loosened, and whether other sessions have used it.
 	marks atomic.Uint32
 	// slot is the storage's index in its deferral's touched. Only the deferral's session may read it.
-	slot    int32
+	slot int32
+}
+
+// uncommon is what few storages have.
+type uncommon struct {
+	// accesses are those of further streams; it is nil until there is one.
+	accesses atomic.Pointer[otherAccesses]
+	// locked is page-locked host memory, used instead of a block, or nil. It is set before another goroutine knows the storage.
+	locked *lockedMemory
+	// cleanup is for loosened storages.
 	cleanup runtime.Cleanup
 }
+
+// uncommon returns what few storages have, and makes it if it is not there.
+func (s *storage) uncommon() *uncommon {
+	if u := s.rare.Load(); u != nil {
+		return u
+	}
+	s.rare.CompareAndSwap(nil, &uncommon{})
+	return s.rare.Load()
+}
+
+// locked returns the page-locked memory, or nil.
+func (s *storage) locked() *lockedMemory {
+	if u := s.rare.Load(); u != nil {
+		return u.locked
+	}
+	return nil
+}
+
+// word is an atomic.Uint64 that begin sets without an atomic operation, while only one goroutine knows it.
+type word struct{ v uint64 }
+
+func (w *word) Store(v uint64) { atomic.StoreUint64(&w.v, v) }
+func (w *word) begin(v uint64) { w.v = v }
+func (w *word) Load() uint64   { return atomic.LoadUint64(&w.v) }
+func (w *word) CompareAndSwap(old, new uint64) bool {
+	return atomic.CompareAndSwapUint64(&w.v, old, new)
+}
+func (w *word) Or(mask uint64) (old uint64) { return atomic.OrUint64(&w.v, mask) }
 
 // The bits of storage.marks. loosened: cleanup is set, or about to be by a holder of a reference. foreignUse: sessions with another number
 // than that of a handle's maker have used the handle. returned: memory that the storage used without owning it is gone.
@@ -92,7 +132,7 @@ func (s *storage) release() error {
 func (s *storage) free() error {
 	s.tighten()
 	if s.arriving() {
-		if a := s.locked.arrival.Swap(nil); a != nil {
+		if a := s.locked().arrival.Swap(nil); a != nil {
 			a.Close()
 		}
 	}
@@ -102,12 +142,12 @@ func (s *storage) free() error {
 	}
 	s.block = nil
 	if b == nil {
-		if s.locked == nil && s.ptr != 0 {
+		if s.locked() == nil && s.ptr != 0 {
 			s.dev.ReturnedLent(s.ptr)
 			s.ptr = 0
 			s.marks.Or(returned)
 		}
-		return s.locked.free()
+		return s.locked().free()
 	}
 	s.ptr = 0
 	live.Add(-1)
@@ -117,7 +157,7 @@ func (s *storage) free() error {
 // lent reports whether graphs overwrite the memory: it is in the pool of compiled regions, and the storage need not own it.
 func (s *storage) lent() bool {
 	if s.block == nil {
-		return s.ptr != 0 && s.locked == nil
+		return s.ptr != 0 && s.locked() == nil
 	}
 	return s.dev.Lends(s.dev.PoolOf(s.block))
 }
@@ -130,14 +170,14 @@ func (s *storage) giveBack() {
 }
 
 // arriving reports whether nobody has waited yet for a copy that fills the storage.
-func (s *storage) arriving() bool { return s.locked != nil && s.locked.arrival.Load() != nil }
+func (s *storage) arriving() bool { return s.locked() != nil && s.locked().arrival.Load() != nil }
 
 // arrived completes the copy that fills the storage, if one is under way.
 func (s *storage) arrived() error {
 	if !s.arriving() {
 		return nil
 	}
-	a := s.locked.arrival.Load()
+	a := s.locked().arrival.Load()
 	if a == nil {
 		return nil
 	}
@@ -147,7 +187,7 @@ func (s *storage) arrived() error {
 	if err := a.Spoilt(); err != nil {
 		return err
 	}
-	if s.locked.arrival.CompareAndSwap(a, nil) {
+	if s.locked().arrival.CompareAndSwap(a, nil) {
 		a.Close()
 	}
 	return nil
@@ -159,24 +199,24 @@ func (s *storage) loosen() {
 		s.id.Or(looseBit)
 		return
 	}
-	if s.block == nil && s.locked == nil && s.ptr == 0 || s.marks.Or(loosened)&loosened != 0 {
+	if s.block == nil && s.locked() == nil && s.ptr == 0 || s.marks.Or(loosened)&loosened != 0 {
 		return
 	}
-	if s.block == nil && s.locked == nil {
+	if s.block == nil && s.locked() == nil {
 		s.dev.LooseLent(1)
-		s.cleanup = runtime.AddCleanup(s, func(b borrowed) {
+		s.uncommon().cleanup = runtime.AddCleanup(s, func(b borrowed) {
 			b.dev.UsedLentByAny()
 			b.dev.LooseLent(-1)
 			b.dev.ReturnedLent(b.ptr)
 		}, borrowed{s.dev, s.ptr})
 		return
 	}
-	if s.locked != nil {
-		s.cleanup = runtime.AddCleanup(s, (*lockedMemory).forget, s.locked)
+	if s.locked() != nil {
+		s.uncommon().cleanup = runtime.AddCleanup(s, (*lockedMemory).forget, s.locked())
 		return
 	}
 	s.dev.Loose().Add(s.bytes)
-	s.cleanup = runtime.AddCleanup(s, func(d dropped) {
+	s.uncommon().cleanup = runtime.AddCleanup(s, func(d dropped) {
 		if d.dev.Lends(d.dev.PoolOf(d.block)) {
 			d.dev.UsedLentByAny()
 		}
@@ -190,8 +230,8 @@ func (s *storage) tighten() bool {
 	if s.marks.Load()&loosened == 0 || s.marks.And(^uint32(loosened))&loosened == 0 { // most never were loosened, and an And locks
 		return false
 	}
-	s.cleanup.Stop()
-	if s.block == nil && s.locked == nil {
+	s.rare.Load().cleanup.Stop()
+	if s.block == nil && s.locked() == nil {
 		s.dev.LooseLent(-1)
 	}
 	return true
@@ -239,28 +279,10 @@ func (s *storage) waits() bool {
 	return n != 0 && n != lost
 }
 
-// accesses are the uses of a storage that later ones must come after, packed by pack.
-type accesses struct {
-	// made is the work that made the storage. It is a plain word, set before another goroutine knows the storage.
-	made   uint64
-	writer atomic.Uint64 // the last write since
-	reader atomic.Uint64 // the last read of one stream
-	// more holds the accesses of further streams; it is nil until there is one.
-	more atomic.Pointer[otherAccesses]
-}
-
 // otherAccesses are accesses by stream. The bits say which streams ever had one.
 type otherAccesses struct {
 	readers, writers atomic.Uint64
 	reads, writes    [rt.MaxStreams]atomic.Uint64
-}
-
-// last returns the last write, or the work that made the storage.
-func (a *accesses) last() uint64 {
-	if w := a.writer.Load(); w != 0 {
-		return w
-	}
-	return a.made
 }
 
 // disown forgets the block, which the allocator has freed or given to another owner.

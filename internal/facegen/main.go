@@ -25,15 +25,15 @@ import (
 )
 
 // byHand are exported names of core whose face is written by hand in tenon.go or index.go, or that have none: Step is for package optim;
-// Call, Operand, Whence, Spec, Slots and Again are for packages that see calls, and Segment, Input, Store, Claimed, Recorded, Span, Plans,
-// PlannedStep and FusionStats are for package compile, which defers them.
+// Call, Operand, Whence, Spec, Path, Expected and Again are for packages that see calls, and Segment, Input, Store, Claimed, Recorded,
+// Span, Plans, PlannedStep and FusionStats are for package compile, which defers them.
 var byHand = map[string]bool{
 	"Exec": true, "Tensor": true, "Function": true, "FunctionContext": true, "Apply": true, "From": true, "Read": true, "New": true,
 	"Try": true, "On": true, "Last": true,
 	"LiveStorages": true, "Graph": true, "CaptureOpt": true, "Capture": true, "Replay": true, "Arg": true, "Launch": true,
 	"LaunchShape": true, "Step": true,
-	"Call": true, "Operand": true, "Whence": true, "Spec": true, "Again": true, "Slots": true, "Op": true, "OpInfo": true,
-	"Segment": true, "Input": true, "Store": true, "Claimed": true, "Place": true, "Index": true, "IndexPutInto": true,
+	"Call": true, "Operand": true, "Whence": true, "Spec": true, "Again": true, "Path": true, "Expected": true, "Op": true,
+	"OpInfo": true, "Segment": true, "Input": true, "Store": true, "Claimed": true, "Place": true, "Index": true, "IndexPutInto": true,
 	"IndexPutSInto": true, "Recorded": true, "Span": true, "Plans": true, "FusionStats": true, "PlannedStep": true,
 }
 
