@@ -219,6 +219,11 @@ func zeroModuleProbes() map[string]zeroProbe {
 	module := func(m nn.Module) func(x *tenon.Exec) nn.Module { return func(*tenon.Exec) nn.Module { return m } }
 	norms := nn.NormOpt{Eps: zero, DType: tenon.Float64, NoAffine: true}
 	return map[string]zeroProbe{
+		"nn.Upsample.Scale": {run: forwarded(module(nn.Upsample{Scale: []float64{zero}}), []int{1, 1, 2}, 1, 2),
+			refused: "the output 0 there"},
+		"tenon.InterpolateOpt.Scale": {run: func(x *tenon.Exec) (float64, error) {
+			return numberOf(x, x.Interpolate(tenon.From(x, []float64{1, 2}, 1, 1, 2), tenon.InterpolateOpt{Scale: []float64{zero}}))
+		}, refused: "the output 0 there"},
 		"nn.BatchNormOpt.Eps": {run: forwarded(func(x *tenon.Exec) nn.Module {
 			return nn.NewBatchNorm1d(x, 1, nn.BatchNormOpt{Eps: zero, DType: tenon.Float64})
 		}, []int{2, 1}, 1, 1), want: math.NaN()},
