@@ -56,7 +56,7 @@ func (c *caching) Adopt(segments []SegmentInfo) ([]*Block, error) {
 			live = c.adoptRange(segments[:n], l, rangeSize(total, pageSize(l)), limit, live)
 		} else {
 			seg := &segment{addr: s.Addr, size: s.TotalSize, silo: l, context: s.Context, oversize: s.TotalSize >= c.settings.MaxSplitSize}
-			c.stats.Segment.add(l.pool.kind, 1)
+			c.stats.add(statSegments, l.pool.kind, 1)
 			if seg.oversize {
 				c.stats.OversizeSegments.add(1)
 			}
@@ -180,7 +180,7 @@ func (c *caching) adopt(seg *segment, last *Block, s *SegmentInfo, live []*Block
 	l, st := seg.silo, &c.stats
 	kind := l.pool.kind
 	c.reserved += s.TotalSize
-	st.ReservedBytes.add(kind, int64(s.TotalSize))
+	st.add(statReservedBytes, kind, int64(s.TotalSize))
 	if l.pool.private != nil {
 		l.pool.private.reserved += s.TotalSize
 	}
@@ -192,17 +192,17 @@ func (c *caching) adopt(seg *segment, last *Block, s *SegmentInfo, live []*Block
 		if info.State == Inactive {
 			l.insertFree(last)
 			if len(s.Blocks) > 1 && seg.page == 0 {
-				st.InactiveSplit.add(kind, 1)
-				st.InactiveSplitBytes.add(kind, n)
+				st.add(statInactiveSplit, kind, 1)
+				st.add(statInactiveSplitBytes, kind, n)
 			}
 			continue
 		}
 		last.allocated = true
-		st.Allocation.add(kind, 1)
-		st.AllocatedBytes.add(kind, n)
-		st.Active.add(kind, 1)
-		st.ActiveBytes.add(kind, n)
-		st.RequestedBytes.add(kind, int64(info.Requested))
+		st.add(statAllocations, kind, 1)
+		st.add(statAllocatedBytes, kind, n)
+		st.add(statActive, kind, 1)
+		st.add(statActiveBytes, kind, n)
+		st.add(statRequestedBytes, kind, int64(info.Requested))
 		if last.oversize = last.size >= c.settings.MaxSplitSize; last.oversize {
 			st.OversizeAllocations.add(1)
 		}

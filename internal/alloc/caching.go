@@ -45,7 +45,7 @@ func (c *caching) AllocFrom(id PoolID, size uint64, s Stream) (*Block, error) {
 // alloc is AllocFrom without the report of a failure. It takes the lock and may drop it in between. A function of the program that it calls
 // may panic, and the allocator stays usable.
 func (c *caching) alloc(id PoolID, requested uint64, s Stream, context any) (*Block, *outOfMemory, error) {
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	if c.outstanding+len(c.deferred) > 0 {
 		if err := c.poll(context); err != nil {
@@ -125,13 +125,13 @@ func (c *caching) carve(b *Block, size, requested uint64, split bool, context an
 	if !b.expandable() {
 		switch {
 		case wasSplit && split:
-			st.InactiveSplitBytes.sub(kind, int64(size))
+			st.sub(statInactiveSplitBytes, kind, int64(size))
 		case split:
-			st.InactiveSplitBytes.add(kind, int64(b.next.size))
-			st.InactiveSplit.add(kind, 1)
+			st.add(statInactiveSplitBytes, kind, int64(b.next.size))
+			st.add(statInactiveSplit, kind, 1)
 		case wasSplit:
-			st.InactiveSplitBytes.sub(kind, int64(b.size))
-			st.InactiveSplit.sub(kind, 1)
+			st.sub(statInactiveSplitBytes, kind, int64(b.size))
+			st.sub(statInactiveSplit, kind, 1)
 		}
 	}
 	b.allocated = true
@@ -140,11 +140,11 @@ func (c *caching) carve(b *Block, size, requested uint64, split bool, context an
 	b.context = context
 	c.record(ActionAlloc, b.addr, requested, b.silo.stream, context)
 	n := int64(b.size)
-	st.Allocation.add(kind, 1)
-	st.AllocatedBytes.add(kind, n)
-	st.Active.add(kind, 1)
-	st.ActiveBytes.add(kind, n)
-	st.RequestedBytes.add(kind, int64(requested))
+	st.add(statAllocations, kind, 1)
+	st.add(statAllocatedBytes, kind, n)
+	st.add(statActive, kind, 1)
+	st.add(statActiveBytes, kind, n)
+	st.add(statRequestedBytes, kind, int64(requested))
 	if b.oversize {
 		st.OversizeAllocations.add(1)
 	}
@@ -154,7 +154,7 @@ func (c *caching) carve(b *Block, size, requested uint64, split bool, context an
 // Free is Device.Free of a block of the cache.
 func (c *caching) Free(b *Block) error {
 	context := c.gather(LevelAll)
-	c.mu.Lock()
+	c.lock()
 	defer c.mu.Unlock()
 	return c.free(b, context)
 }
@@ -166,8 +166,8 @@ func (c *caching) free(b *Block, context any) error {
 	c.forgetRaw(b)
 	kind := b.silo.pool.kind
 	b.allocated = false
-	c.stats.Allocation.sub(kind, 1)
-	c.stats.AllocatedBytes.sub(kind, int64(b.size))
+	c.stats.sub(statAllocations, kind, 1)
+	c.stats.sub(statAllocatedBytes, kind, int64(b.size))
 	if b.oversize {
 		c.stats.OversizeAllocations.sub(1)
 	}
@@ -214,12 +214,12 @@ func (c *caching) complete(b *Block, context any) {
 	}
 	st := &c.stats
 	if !b.expandable() {
-		st.InactiveSplit.change(kind, blocks)
-		st.InactiveSplitBytes.change(kind, bytes)
+		st.change(statInactiveSplit, kind, blocks)
+		st.change(statInactiveSplitBytes, kind, bytes)
 	}
-	st.Active.sub(kind, 1)
-	st.ActiveBytes.sub(kind, size)
-	st.RequestedBytes.sub(kind, requested)
+	st.sub(statActive, kind, 1)
+	st.sub(statActiveBytes, kind, size)
+	st.sub(statRequestedBytes, kind, requested)
 }
 
 // EmptyCache is Device.EmptyCache.

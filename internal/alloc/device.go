@@ -108,10 +108,12 @@ func (d *Device) AllocFrom(id PoolID, size uint64, s Stream) (*Block, error) {
 // even if an error is returned: the error is that of an event that could not be recorded, and the block is held back until a later call has
 // recorded it. Freeing nil does nothing, freeing twice is an error.
 func (d *Device) Free(b *Block) error {
-	if b == nil {
+	switch {
+	case b == nil:
 		return nil
-	}
-	if b.silo == nil {
+	case b.seg != nil: // of the cache. Its silo and pool are not looked at without the lock: others write beside what would be read.
+		return d.caching.Free(b)
+	case b.silo == nil:
 		return freedBefore(b)
 	}
 	return b.silo.pool.of.Free(b)

@@ -148,7 +148,7 @@ func (c *caching) mapped(b *Block, addr, size uint64, context any) {
 		p.reserved += size
 	}
 	c.reserved += size
-	c.stats.ReservedBytes.add(l.pool.kind, int64(size))
+	c.stats.add(statReservedBytes, l.pool.kind, int64(size))
 	c.stats.DeviceAllocs++
 	c.record(ActionSegmentMap, addr, size, l.stream, context)
 }
@@ -195,7 +195,7 @@ func (c *caching) unmapped(b *Block, addr, size uint64, context any) {
 		p.reserved -= size
 	}
 	c.reserved -= size
-	c.stats.ReservedBytes.sub(l.pool.kind, int64(size))
+	c.stats.sub(statReservedBytes, l.pool.kind, int64(size))
 	c.stats.DeviceFrees++
 	c.record(ActionSegmentUnmap, addr, size, l.stream, either(context, b.seg.context))
 }

@@ -32,12 +32,12 @@ func (m *books) fail(r *request) (*outOfMemory, error) {
 	m.record(ActionOOM, free, r.size, r.silo.stream, r.context)
 	m.stats.OOMs++
 	o := &outOfMemory{wanted: r.segment, free: free, total: total, allowed: m.allowed, fractionSet: m.fractionSet,
-		reserved: uint64(m.stats.ReservedBytes.now()), observers: m.observers, processes: m.options.Processes, cause: r.refusal,
+		reserved: uint64(m.stats.now(statReservedBytes)), observers: m.observers, processes: m.options.Processes, cause: r.refusal,
 		capturing: len(m.diversions) > 0}
 	for _, p := range m.private {
 		o.private += p.small.freeBytes() + p.large.freeBytes()
 	}
-	o.allocated = uint64(m.stats.AllocatedBytes.now()) + o.private
+	o.allocated = uint64(m.stats.now(statAllocatedBytes)) + o.private
 	return o, nil
 }
 

@@ -92,7 +92,7 @@ func (o *ordered) alloc(size uint64, s Stream, context any) (*Block, *outOfMemor
 	b := o.newBlock(nil, r.silo, addr, size)
 	b.allocated, b.requested, b.context = true, size, context
 	_, b.captured = o.backend.Capturing(s)
-	o.stats.AllocatedBytes.add(o.all.kind, int64(size))
+	o.stats.add(statAllocatedBytes, o.all.kind, int64(size))
 	return b, nil, nil
 }
 
@@ -100,7 +100,7 @@ func (o *ordered) alloc(size uint64, s Stream, context any) (*Block, *outOfMemor
 var errFraction = fmt.Errorf("the memory fraction forbids more: %w", ErrOutOfMemory)
 
 func (o *ordered) malloc(r *request) (uint64, error) {
-	if o.fractionSet && uint64(o.stats.AllocatedBytes.now())+r.size > o.allowed {
+	if o.fractionSet && uint64(o.stats.now(statAllocatedBytes))+r.size > o.allowed {
 		return 0, errFraction
 	}
 	return o.own.MallocAsync(r.size, r.silo.stream)
@@ -116,7 +116,7 @@ func (o *ordered) Free(b *Block) error {
 	}
 	o.forgetRaw(b)
 	b.allocated = false
-	o.stats.AllocatedBytes.sub(o.all.kind, int64(b.size))
+	o.stats.sub(statAllocatedBytes, o.all.kind, int64(b.size))
 	if len(o.diversions) > 0 && !b.captured {
 		o.deferred = append(o.deferred, b)
 		return nil

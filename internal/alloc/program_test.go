@@ -359,8 +359,8 @@ func (p *program) note(action string, bytes uint64, private bool) {
 	d := p.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	p.outcome = append(p.outcome, outcome{action, bytes, private, d.stats.Allocation.now(), d.stats.Active.now(),
-		d.stats.RequestedBytes.now()})
+	p.outcome = append(p.outcome, outcome{action, bytes, private, d.stats.now(statAllocations), d.stats.now(statActive),
+		d.stats.now(statRequestedBytes)})
 }
 
 var programConfs = []string{

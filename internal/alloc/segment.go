@@ -83,8 +83,8 @@ func (c *caching) newSegment(r *request) (*Block, error) {
 		p.reserved += r.segment
 	}
 	c.reserved += r.segment
-	c.stats.Segment.add(kind, 1)
-	c.stats.ReservedBytes.add(kind, int64(r.segment))
+	c.stats.add(statSegments, kind, 1)
+	c.stats.add(statReservedBytes, kind, int64(r.segment))
 	if seg.oversize {
 		c.stats.OversizeSegments.add(1)
 	}
@@ -124,8 +124,8 @@ func (c *caching) release(b *Block, context any) error {
 		p.private.reserved -= b.size
 	}
 	c.reserved -= b.size
-	c.stats.Segment.sub(p.kind, 1)
-	c.stats.ReservedBytes.sub(p.kind, int64(b.size))
+	c.stats.sub(statSegments, p.kind, 1)
+	c.stats.sub(statReservedBytes, p.kind, int64(b.size))
 	if b.seg.oversize {
 		c.stats.OversizeSegments.sub(1)
 	}

@@ -90,8 +90,9 @@ func (d *Device) RawFree(addr uint64) error {
 		return fault.New(fault.Invalid, "invalid device pointer: %#x; free only what RawAlloc returned, and once", addr)
 	}
 	b.inTable = false
-	n, uncached := b.silo.pool.of.(*direct)
-	err := d.Free(b)
+	of := b.silo.pool.of // d's or another device's
+	n, uncached := of.(*direct)
+	err := of.Free(b)
 	if err != nil && uncached && n.live(b) { // any other block is dead after a failed free
 		b.inTable = true
 		d.options.Table.add(b)

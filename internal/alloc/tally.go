@@ -1,20 +1,36 @@
 package alloc
 
-// tally is the statistics as they are kept. Every allocation changes five of them with the lock held, so it keeps only what the others do
-// not follow from.
+// tally is the statistics as they are kept. Every allocation changes five of them with the lock held, and goroutines that allocate together
+// pass what it writes from core to core. So it keeps only what the others do not follow from, and what changes together side by side.
 type tally struct {
-	Allocation, Segment, Active, InactiveSplit                                     counters
-	AllocatedBytes, ReservedBytes, ActiveBytes, InactiveSplitBytes, RequestedBytes counters
+	kinds [2][quantities]counter // small and large
+	peaks [quantities]int64      // of the sums over both
 
 	OversizeAllocations, OversizeSegments Stat
 
 	AllocRetries, OOMs, SyncAllStreams, DeviceAllocs, DeviceFrees int64
 }
 
-// counters keep a StatArray.
-type counters struct {
-	of   [2]counter // small and large
-	peak int64      // of their sum
+// quantity is the index of a StatArray in a tally.
+type quantity uint8
+
+const (
+	statAllocations quantity = iota
+	statActive
+	statAllocatedBytes
+	statActiveBytes
+	statRequestedBytes
+	statInactiveSplit
+	statInactiveSplitBytes
+	statSegments
+	statReservedBytes
+	quantities
+)
+
+// of returns q's statistics.
+func (s *Stats) of(q quantity) *StatArray {
+	return [...]*StatArray{&s.Allocation, &s.Active, &s.AllocatedBytes, &s.ActiveBytes, &s.RequestedBytes, &s.InactiveSplit,
+		&s.InactiveSplitBytes, &s.Segment, &s.ReservedBytes}[q]
 }
 
 // counter keeps a Stat. Freed is allocated - now + base.
@@ -23,68 +39,61 @@ type counter struct {
 	base                 int64 // now when allocated was last set to 0
 }
 
-func (c *counters) add(kind int, n int64) {
-	k := &c.of[kind]
+func (t *tally) add(q quantity, kind int, n int64) {
+	k := &t.kinds[kind][q]
 	k.now += n
 	k.allocated += n
 	k.peak = max(k.peak, k.now)
-	c.peak = max(c.peak, c.now())
+	t.peaks[q] = max(t.peaks[q], t.now(q))
 }
 
-func (c *counters) sub(kind int, n int64) { c.of[kind].now -= n }
+func (t *tally) sub(q quantity, kind int, n int64) { t.kinds[kind][q].now -= n }
 
 // change adds n or, if it is negative, subtracts -n.
-func (c *counters) change(kind int, n int64) {
+func (t *tally) change(q quantity, kind int, n int64) {
 	if n > 0 {
-		c.add(kind, n)
+		t.add(q, kind, n)
 	} else {
-		c.sub(kind, -n)
+		t.sub(q, kind, -n)
 	}
 }
 
 // now returns the sum over both kinds.
-func (c *counters) now() int64 { return c.of[smallPool].now + c.of[largePool].now }
+func (t *tally) now(q quantity) int64 { return t.kinds[smallPool][q].now + t.kinds[largePool][q].now }
 
 func (c *counter) stat() Stat {
 	return Stat{Current: c.now, Peak: c.peak, Allocated: c.allocated, Freed: c.allocated - c.now + c.base}
-}
-
-func (c *counters) stats() StatArray {
-	s, l := c.of[smallPool].stat(), c.of[largePool].stat()
-	return StatArray{{s.Current + l.Current, c.peak, s.Allocated + l.Allocated, s.Freed + l.Freed}, s, l}
-}
-
-func (t *tally) counters() [9]*counters {
-	return [...]*counters{&t.Allocation, &t.Segment, &t.Active, &t.InactiveSplit, &t.AllocatedBytes, &t.ReservedBytes,
-		&t.ActiveBytes, &t.InactiveSplitBytes, &t.RequestedBytes}
 }
 
 // read returns the statistics.
 func (t *tally) read() Stats {
 	s := Stats{OversizeAllocations: t.OversizeAllocations, OversizeSegments: t.OversizeSegments, AllocRetries: t.AllocRetries,
 		OOMs: t.OOMs, SyncAllStreams: t.SyncAllStreams, DeviceAllocs: t.DeviceAllocs, DeviceFrees: t.DeviceFrees}
-	for i, c := range t.counters() {
-		*s.families()[i] = c.stats()
+	for q := range quantities {
+		small, large := t.kinds[smallPool][q].stat(), t.kinds[largePool][q].stat()
+		sum := Stat{small.Current + large.Current, t.peaks[q], small.Allocated + large.Allocated, small.Freed + large.Freed}
+		*s.of(q) = StatArray{sum, small, large}
 	}
 	return s
 }
 
 // resetPeaks sets every peak to the current value.
 func (t *tally) resetPeaks() {
-	for _, c := range t.counters() {
-		for k := range c.of {
-			c.of[k].peak = c.of[k].now
+	for q := range quantities {
+		for k := range t.kinds {
+			t.kinds[k][q].peak = t.kinds[k][q].now
 		}
-		c.peak = c.now()
+		t.peaks[q] = t.now(q)
 	}
 	t.OversizeAllocations.Peak, t.OversizeSegments.Peak = t.OversizeAllocations.Current, t.OversizeSegments.Current
 }
 
 // resetSums sets the sums of increases and decreases, and the counts of events, to 0.
 func (t *tally) resetSums() {
-	for _, c := range t.counters() {
-		for k := range c.of {
-			c.of[k].allocated, c.of[k].base = 0, c.of[k].now
+	for k := range t.kinds {
+		for q := range t.kinds[k] {
+			c := &t.kinds[k][q]
+			c.allocated, c.base = 0, c.now
 		}
 	}
 	for _, s := range []*Stat{&t.OversizeAllocations, &t.OversizeSegments} {
