@@ -23,29 +23,6 @@ type books struct {
 	spares
 }
 
-// lock takes the lock, which is mostly held for less than 100 ns: for less time than a goroutine takes to be put aside and woken. With
-// eight goroutines on two cores that gives 1.1 times as many allocations. Looking for longer gave two thirds as many on a machine with 16
-// cores, where those that wait take the lock's line from the one that holds it.
-func (m *books) lock() {
-	for n := range lockTries {
-		if m.mu.TryLock() {
-			return
-		}
-		for range n { // longer each time
-			pause()
-		}
-	}
-	m.mu.Lock()
-}
-
-// lockTries is how often lock looks at the lock before it waits; all of them take about 100 ns.
-const lockTries = 12
-
-// pause does nothing, and is not left out.
-//
-//go:noinline
-func pause() {}
-
 // limit is how much the allocator may hold from the device.
 type limit struct {
 	total       uint64 // the device's memory, 0 until asked for

@@ -45,7 +45,7 @@ func (c *caching) AllocFrom(id PoolID, size uint64, s Stream) (*Block, error) {
 // alloc is AllocFrom without the report of a failure. It takes the lock and may drop it in between. A function of the program that it calls
 // may panic, and the allocator stays usable.
 func (c *caching) alloc(id PoolID, requested uint64, s Stream, context any) (*Block, *outOfMemory, error) {
-	c.lock()
+	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.outstanding+len(c.deferred) > 0 {
 		if err := c.poll(context); err != nil {
@@ -154,7 +154,7 @@ func (c *caching) carve(b *Block, size, requested uint64, split bool, context an
 // Free is Device.Free of a block of the cache.
 func (c *caching) Free(b *Block) error {
 	context := c.gather(LevelAll)
-	c.lock()
+	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.free(b, context)
 }
