@@ -14,5 +14,5 @@ done
 CGO_ENABLED=0 go test -c -ldflags='-s -w' -tags planted -o "$bin/sanitize.test" ./internal/sanitize
 CGO_ENABLED=0 go build -ldflags='-s -w' -o "$bin/digits" ./examples/digits
 CGO_ENABLED=0 go build -ldflags='-s -w' -o "$bin/tenon" ./cmd/tenon
-tar -C "$bin" -c . | xz -T0 -6 --lzma2=preset=2,dict=256MiB >"$out/binaries.txz" # the dictionary finds what the binaries share
+tar -C "$bin" -c . | xz --lzma2=preset=2,dict=256MiB >"$out/binaries.txz" # the dictionary finds what the binaries share
 du -sh "$out/binaries.txz"

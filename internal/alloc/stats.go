@@ -99,10 +99,11 @@ func (s *Stats) String() string {
 	return string(out)
 }
 
-var familyNames = [...]string{"allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes",
-	"active_bytes", "inactive_split_bytes", "requested_bytes"}
+var familyNames = [quantities]string{"allocation", "active", "allocated_bytes", "active_bytes", "requested_bytes", "inactive_split",
+	"inactive_split_bytes", "segment", "reserved_bytes"}
 
-func (s *Stats) families() [9]*StatArray {
-	return [...]*StatArray{&s.Allocation, &s.Segment, &s.Active, &s.InactiveSplit, &s.AllocatedBytes, &s.ReservedBytes,
-		&s.ActiveBytes, &s.InactiveSplitBytes, &s.RequestedBytes}
+// families returns the arrays in the order of quantities.
+func (s *Stats) families() [quantities]*StatArray {
+	return [...]*StatArray{&s.Allocation, &s.Active, &s.AllocatedBytes, &s.ActiveBytes, &s.RequestedBytes, &s.InactiveSplit,
+		&s.InactiveSplitBytes, &s.Segment, &s.ReservedBytes}
 }

@@ -11,7 +11,7 @@ type tally struct {
 	AllocRetries, OOMs, SyncAllStreams, DeviceAllocs, DeviceFrees int64
 }
 
-// quantity is the index of a StatArray in a tally.
+// quantity is the index of a StatArray in a tally and in Stats.families.
 type quantity uint8
 
 const (
@@ -26,12 +26,6 @@ const (
 	statReservedBytes
 	quantities
 )
-
-// of returns q's statistics.
-func (s *Stats) of(q quantity) *StatArray {
-	return [...]*StatArray{&s.Allocation, &s.Active, &s.AllocatedBytes, &s.ActiveBytes, &s.RequestedBytes, &s.InactiveSplit,
-		&s.InactiveSplitBytes, &s.Segment, &s.ReservedBytes}[q]
-}
 
 // counter keeps a Stat. Freed is allocated - now + base.
 type counter struct {
@@ -69,10 +63,10 @@ func (c *counter) stat() Stat {
 func (t *tally) read() Stats {
 	s := Stats{OversizeAllocations: t.OversizeAllocations, OversizeSegments: t.OversizeSegments, AllocRetries: t.AllocRetries,
 		OOMs: t.OOMs, SyncAllStreams: t.SyncAllStreams, DeviceAllocs: t.DeviceAllocs, DeviceFrees: t.DeviceFrees}
-	for q := range quantities {
+	for q, all := range s.families() {
 		small, large := t.kinds[smallPool][q].stat(), t.kinds[largePool][q].stat()
 		sum := Stat{small.Current + large.Current, t.peaks[q], small.Allocated + large.Allocated, small.Freed + large.Freed}
-		*s.of(q) = StatArray{sum, small, large}
+		*all = StatArray{sum, small, large}
 	}
 	return s
 }

@@ -226,8 +226,8 @@ func (c *gemmCost) round(block, steps float64, together int) float64 {
 }
 
 // lasting returns the time of a block besides its steps, in nanoseconds, if it computes one tile after the other, and loads for the next
-// while it stores one. It is 0 for tiles whose blocks do not. The sums need shared memory of their own on their way out of the registers,
-// which there is beside four stages of the large tiles if they are rounded to halves first.
+// while it stores one. It is 0 for tiles whose blocks do not. The sums then need shared memory of their own on their way out of the
+// registers: four stages of a large tile leave enough for sums that were rounded to halves.
 func (g *gemmTile) lasting() float64 {
 	switch *g {
 	case gemmTile{128, 256, 64, 256, 4, 1}:

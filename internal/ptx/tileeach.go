@@ -13,7 +13,7 @@ type passage struct {
 	// rows is the number of rows per pass, passes the number of passes. The rows of a pass are adjacent in the tile, except with mma: there
 	// the share rows of each warp are adjacent, and the shares are as far apart as the warps' own rows.
 	rows, passes, share int
-	// cols is the number of columns per pass, if there are several for the same rows.
+	// cols is the number of columns per pass; if it is not all of them, several passes have the same rows.
 	cols int
 	// stride is the distance between rows in bytes. The padding spreads the rows that a warp stores together over the banks.
 	stride int
