@@ -264,6 +264,36 @@ func TestModeReachesEveryModule(t *testing.T) {
 	}
 }
 
+// A Mode that lies in a copy cannot be set, and one in a hidden field is not found: both are errors, not a module that goes on training.
+func TestModeOutOfReach(t *testing.T) {
+	type block struct {
+		nn.Mode
+	}
+	type net struct {
+		Drop nn.Dropout
+		Any  any
+		Map  map[string]nn.Dropout
+		Out  block `torch:"-"`
+	}
+	drop := nn.NewDropout(.5)
+	for where, m := range map[string]any{
+		"Mode of nn_test.block is held by value":            block{},
+		"Drop.Mode of nn_test.net is held by value":         net{Drop: *drop},
+		"Any.Mode of *nn_test.net is held by value":         &net{Any: block{}},
+		"Map[\"a\"].Mode of *nn_test.net is held by value":  &net{Map: map[string]nn.Dropout{"a": *drop}},
+		"[1].Mode of []interface {} is held by value":       []any{&block{}, block{}},
+		"field drop of struct { drop *nn.Dropout } holds a": &struct{ drop *nn.Dropout }{drop},
+	} {
+		wantError(t, func() { nn.Eval(m) }, where)
+		wantError(t, func() { nn.Train(m) }, where)
+	}
+	m := &net{Drop: *drop, Map: map[string]nn.Dropout{}}
+	nn.Eval(m)
+	if m.Drop.Training() {
+		t.Error("a module held by value in a struct behind a pointer was not reached")
+	}
+}
+
 func TestLosses(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		logits := tenon.From(x, []float32{0, 0, 1, 0}, 2, 2)

@@ -128,7 +128,7 @@ func (p *printer) listName(t reflect.Type) string {
 
 // isChild reports whether a field of the type is printed: it has parameters or is a module.
 func isChild(t reflect.Type) bool {
-	if t == reflect.TypeFor[*Param]() || t == reflect.TypeFor[*Buffer]() {
+	if t == reflect.TypeFor[*Param]() || t == reflect.TypeFor[*Buffer]() || t == modeType {
 		return false
 	}
 	return reaches(t) || t.Implements(reflect.TypeFor[detailed]()) || t.Implements(reflect.TypeFor[Module]())

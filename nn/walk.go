@@ -15,7 +15,7 @@ import (
 // Params yields the parameters of m by name: those of a struct in the order of its fields, then those of the modules in it. A parameter's
 // name is the path to it, joined by dots: the tag `torch:"name"` or else the field's name, and the index or key in slices, arrays and maps.
 // An embedded struct without a tag adds nothing to the path, and the tag "-" leaves a field out. A parameter that several fields share is
-// yielded once. An unexported field that holds a module cannot be read; it is an error unless its tag leaves it out.
+// yielded once. An unexported field that holds a module cannot be read; it is an error unless its tag leaves it out. Fields may be nil.
 func Params(m any) iter.Seq2[string, *Param] {
 	return func(yield func(string, *Param) bool) {
 		seen := map[*Param]bool{}
@@ -155,24 +155,32 @@ func (m *Mode) Training() bool {
 }
 
 // Train puts m and the modules in it in training mode, the initial mode of modules: Dropout drops elements, BatchNorm takes its statistics
-// from the batch, and a module that embeds Mode sees it in Training.
-func Train(m any) { setTraining(m, true) }
+// from the batch, and a module that embeds Mode sees it in Training. A Mode in a struct that m holds by value where it cannot be changed, as
+// in a map or an interface, is an error.
+func Train(m any) { setTraining("Train", m, true) }
 
 // Eval puts m and the modules in it in evaluation mode: Dropout does nothing, BatchNorm uses the running statistics, and Training of a
-// module that embeds Mode is false.
-func Eval(m any) { setTraining(m, false) }
+// module that embeds Mode is false. It fails as Train does.
+func Eval(m any) { setTraining("Eval", m, false) }
 
-func setTraining(m any, on bool) {
-	walk(m, func(_ string, v any) bool {
-		if t, ok := v.(*Mode); ok {
+func setTraining(op string, m any, on bool) {
+	w := &walker{}
+	w.visit = func(_ string, v any) bool {
+		switch t := v.(type) {
+		case *Mode:
 			t.eval = !on
+		case Mode:
+			fail(op, "%s of %T is held by value where it cannot be changed; pass a pointer to the module, and put pointers in maps and "+
+				"interfaces", w.where(), m)
 		}
 		return true
-	})
+	}
+	w.walk(m)
 }
 
-// walk calls visit for every *Param, *Buffer, pointer to a struct and Mode that m holds, until visit returns false. In a struct the
-// parameters come first, then the buffers, then the rest, each in the order of the fields.
+// walk calls visit for every *Param, *Buffer, pointer to a struct and *Mode that m holds, until visit returns false; for a Mode that
+// cannot be changed it is called with a Mode. In a struct the parameters come first, then the buffers, then the rest, each in the order of
+// the fields.
 func walk(m any, visit func(name string, v any) bool) {
 	w := &walker{visit: visit}
 	w.walk(m)
@@ -272,7 +280,10 @@ func (w *walker) value(v reflect.Value, name string) bool {
 		return w.pointer(v, name)
 	case reflect.Struct:
 		if v.Type() == modeType { // of a struct that lies in another by value, too
-			return !v.CanAddr() || w.visit(name, v.Addr().Interface())
+			if !v.CanAddr() {
+				return w.visit(name, Mode{})
+			}
+			return w.visit(name, v.Addr().Interface())
 		}
 		return w.fields(v, name)
 	case reflect.Slice, reflect.Array:
@@ -391,7 +402,8 @@ func holds(t reflect.Type) bool {
 // reached caches the results of reaches by type.
 var reached sync.Map
 
-// reaches reports whether a value of the type may hold a *Param or *Buffer, as far as its type tells; an interface does if it is a Module.
+// reaches reports whether a value of the type may hold a *Param, *Buffer or Mode, as far as its type tells; an interface does if it is a
+// Module.
 func reaches(t reflect.Type) bool {
 	if v, ok := reached.Load(t); ok {
 		return v.(bool)
@@ -403,7 +415,7 @@ func reaches(t reflect.Type) bool {
 
 // reachesBeside is reaches, skipping the types already seen.
 func reachesBeside(t reflect.Type, seen map[reflect.Type]bool) bool {
-	if t == reflect.TypeFor[*Param]() || t == reflect.TypeFor[*Buffer]() {
+	if t == reflect.TypeFor[*Param]() || t == reflect.TypeFor[*Buffer]() || t == modeType {
 		return true
 	}
 	if seen[t] {

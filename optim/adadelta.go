@@ -38,7 +38,7 @@ func NewAdadelta(params iter.Seq2[string, *nn.Param], opts ...AdadeltaOpt) (*Ada
 	return o, nil
 }
 
-// Add appends a group of parameters with its own options.
+// Add appends a group of parameters. The options that it is not given are those of [NewAdadelta], flags included.
 func (o *Adadelta) Add(params iter.Seq2[string, *nn.Param], opts ...AdadeltaOpt) error {
 	if o == nil {
 		return missing("Adadelta")

@@ -39,7 +39,7 @@ func NewAdagrad(params iter.Seq2[string, *nn.Param], opts ...AdagradOpt) (*Adagr
 	return o, nil
 }
 
-// Add appends a group of parameters with its own options.
+// Add appends a group of parameters. The options that it is not given are those of [NewAdagrad], flags included.
 func (o *Adagrad) Add(params iter.Seq2[string, *nn.Param], opts ...AdagradOpt) error {
 	if o == nil {
 		return missing("Adagrad")

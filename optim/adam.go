@@ -114,7 +114,7 @@ func NewAdamW(params iter.Seq2[string, *nn.Param], opts ...AdamOpt) (*AdamW, err
 	return o, nil
 }
 
-// Add appends a group of parameters with its own options.
+// Add appends a group of parameters. The options that it is not given are those of [NewAdam], flags included.
 func (o *Adam) Add(params iter.Seq2[string, *nn.Param], opts ...AdamOpt) error {
 	if o == nil {
 		return missing("Adam")
@@ -122,7 +122,7 @@ func (o *Adam) Add(params iter.Seq2[string, *nn.Param], opts ...AdamOpt) error {
 	return o.add(params, opts)
 }
 
-// Add appends a group of parameters with its own options.
+// Add appends a group of parameters. The options that it is not given are those of [NewAdamW], flags included.
 func (o *AdamW) Add(params iter.Seq2[string, *nn.Param], opts ...AdamOpt) error {
 	if o == nil {
 		return missing("AdamW")

@@ -37,7 +37,7 @@ func NewAdamax(params iter.Seq2[string, *nn.Param], opts ...AdamaxOpt) (*Adamax,
 	return o, nil
 }
 
-// Add appends a group of parameters with its own options.
+// Add appends a group of parameters. The options that it is not given are those of [NewAdamax], flags included.
 func (o *Adamax) Add(params iter.Seq2[string, *nn.Param], opts ...AdamaxOpt) error {
 	if o == nil {
 		return missing("Adamax")

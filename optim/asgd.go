@@ -39,7 +39,7 @@ func NewASGD(params iter.Seq2[string, *nn.Param], opts ...ASGDOpt) (*ASGD, error
 	return o, nil
 }
 
-// Add appends a group of parameters with its own options.
+// Add appends a group of parameters. The options that it is not given are those of [NewASGD], flags included.
 func (o *ASGD) Add(params iter.Seq2[string, *nn.Param], opts ...ASGDOpt) error {
 	if o == nil {
 		return missing("ASGD")

@@ -50,7 +50,7 @@ func ExampleSGD() {
 	// Output: 2.00 x + 1.00
 }
 
-// Weights decay, but biases and the parameters of norms, which have one dimension, do not.
+// Weights decay, but biases and the parameters of norms, which have one dimension, do not. Both groups have the rate of the constructor.
 func ExampleAdamW_Add() {
 	x, err := tenon.Open(tenon.CPU())
 	if err != nil {
@@ -59,7 +59,7 @@ func ExampleAdamW_Add() {
 	m := nn.Sequential{nn.NewLinear(x, 8, 8), nn.NewLayerNorm(x, []int{8})}
 	defer nn.Close(m)
 	matrices, vectors := nn.SplitParams(nn.Params(m), func(name string, p *nn.Param) bool { return p.Tensor().Dim() > 1 })
-	adamw, err := optim.NewAdamW(matrices, optim.AdamOpt{WeightDecay: 0.1})
+	adamw, err := optim.NewAdamW(matrices, optim.AdamOpt{LR: 3e-4, WeightDecay: 0.1})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -73,11 +73,13 @@ func ExampleAdamW_Add() {
 	for name := range vectors {
 		fmt.Println("does not:", name)
 	}
+	fmt.Println("rates:", adamw.LR(0), adamw.LR(1))
 	// Output:
 	// decays: 0.weight
 	// does not: 0.bias
 	// does not: 1.weight
 	// does not: 1.bias
+	// rates: 0.0003 0.0003
 }
 
 // The learning rate can change at any step; here it falls by a tenth every ten steps.

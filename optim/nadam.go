@@ -41,7 +41,7 @@ func NewNAdam(params iter.Seq2[string, *nn.Param], opts ...NAdamOpt) (*NAdam, er
 	return o, nil
 }
 
-// Add appends a group of parameters with its own options.
+// Add appends a group of parameters. The options that it is not given are those of [NewNAdam], flags included.
 func (o *NAdam) Add(params iter.Seq2[string, *nn.Param], opts ...NAdamOpt) error {
 	if o == nil {
 		return missing("NAdam")

@@ -73,8 +73,10 @@ type optimizer[O any] struct {
 	groups []*group[O]
 	seen   map[*nn.Param]bool
 	closed bool
-	lr     func(o *O) *float64
-	plan   func(o *O) plan
+	// given are the options that the constructor got, which later groups have where they are given none.
+	given O
+	lr    func(o *O) *float64
+	plan  func(o *O) plan
 	// resolve fills in the defaults of options and refuses invalid ones.
 	resolve func(o *O, refuse refusal) error
 }
@@ -107,6 +109,10 @@ func (o *optimizer[O]) add(params iter.Seq2[string, *nn.Param], opts []O) error 
 	if err != nil {
 		return err
 	}
+	given := opt
+	if len(o.groups) > 0 {
+		inherit(&opt, &o.given)
+	}
 	if err := o.resolve(&opt, o.refuse); err != nil {
 		return err
 	}
@@ -133,9 +139,22 @@ func (o *optimizer[O]) add(params iter.Seq2[string, *nn.Param], opts []O) error 
 			"of type *nn.Param, which nn.NewParam makes of tensors")
 	}
 	g.states = make([][]*tenon.Tensor, len(g.params))
+	if len(o.groups) == 0 {
+		o.given = given
+	}
 	o.groups = append(o.groups, g)
 	maps.Copy(o.seen, fresh)
 	return nil
+}
+
+// inherit sets the options that were left out to those of from.
+func inherit[O any](opt, from *O) {
+	to, f := reflect.ValueOf(opt).Elem(), reflect.ValueOf(from).Elem()
+	for i := range to.NumField() {
+		if v := to.Field(i); v.IsZero() {
+			v.Set(f.Field(i))
+		}
+	}
 }
 
 // LR returns the learning rate of a group; groups are numbered from 0 in the order in which they were added.

@@ -39,7 +39,7 @@ func NewRAdam(params iter.Seq2[string, *nn.Param], opts ...RAdamOpt) (*RAdam, er
 	return o, nil
 }
 
-// Add appends a group of parameters with its own options.
+// Add appends a group of parameters. The options that it is not given are those of [NewRAdam], flags included.
 func (o *RAdam) Add(params iter.Seq2[string, *nn.Param], opts ...RAdamOpt) error {
 	if o == nil {
 		return missing("RAdam")

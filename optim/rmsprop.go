@@ -41,7 +41,7 @@ func NewRMSprop(params iter.Seq2[string, *nn.Param], opts ...RMSpropOpt) (*RMSpr
 	return o, nil
 }
 
-// Add appends a group of parameters with its own options.
+// Add appends a group of parameters. The options that it is not given are those of [NewRMSprop], flags included.
 func (o *RMSprop) Add(params iter.Seq2[string, *nn.Param], opts ...RMSpropOpt) error {
 	if o == nil {
 		return missing("RMSprop")

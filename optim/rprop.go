@@ -36,7 +36,7 @@ func NewRprop(params iter.Seq2[string, *nn.Param], opts ...RpropOpt) (*Rprop, er
 	return o, nil
 }
 
-// Add appends a group of parameters with its own options.
+// Add appends a group of parameters. The options that it is not given are those of [NewRprop], flags included.
 func (o *Rprop) Add(params iter.Seq2[string, *nn.Param], opts ...RpropOpt) error {
 	if o == nil {
 		return missing("Rprop")

@@ -61,7 +61,7 @@ func NewSGD(params iter.Seq2[string, *nn.Param], opts ...SGDOpt) (*SGD, error) {
 	return o, nil
 }
 
-// Add appends a group of parameters with its own options.
+// Add appends a group of parameters. The options that it is not given are those of [NewSGD], flags included.
 func (o *SGD) Add(params iter.Seq2[string, *nn.Param], opts ...SGDOpt) error {
 	if o == nil {
 		return missing("SGD")
