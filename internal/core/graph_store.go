@@ -243,6 +243,7 @@ func (g *Segment) MoveOut(s Store) error {
 		return errors.Join(err, m.dev.Free(b))
 	}
 	m.didRead(st, seq)
+	st.Device().MovedLent(m.ptr, b.Addr(), m.marks.Load()&ofLeaf != 0)
 	loose := m.marks.Load()&loosened != 0
 	err = m.drop()
 	m.block, m.ptr = b, b.Addr()

@@ -194,6 +194,27 @@ func (p *Profiler) owned(addr uint64) {
 	}
 }
 
+// MovedLent tells the profiler, if there is one, that the block at to has the contents of the lent memory at from. If gradient is true, they
+// are a parameter's gradient.
+func (d *Device) MovedLent(from, to uint64, gradient bool) {
+	p := d.Profiler()
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b, old := p.live[to], p.live[from]
+	if b == nil || p.ended {
+		return
+	}
+	b.used, b.gradient = true, gradient
+	if old == nil { // it was made before the profile
+		b.copied = true
+		return
+	}
+	b.maker, b.copied, b.activation, b.state = old.maker, old.copied, old.activation, old.state
+}
+
 // ReturnedLent tells the profiler, if there is one, that nobody uses lent memory any more.
 func (d *Device) ReturnedLent(addr uint64) {
 	if p := d.Profiler(); p != nil {
