@@ -155,8 +155,8 @@ func (m *Mode) Training() bool {
 }
 
 // Train puts m and the modules in it in training mode, the initial mode of modules: Dropout drops elements, BatchNorm takes its statistics
-// from the batch, and a module that embeds Mode sees it in Training. A Mode in a struct that m holds by value where it cannot be changed, as
-// in a map or an interface, is an error.
+// from the batch, and a module that embeds Mode sees it in Training. A Mode in a struct that m holds by value where it cannot be changed,
+// as in a map or an interface, is an error.
 func Train(m any) { setTraining("Train", m, true) }
 
 // Eval puts m and the modules in it in evaluation mode: Dropout does nothing, BatchNorm uses the running statistics, and Training of a

@@ -12,7 +12,8 @@ import (
 // Inputs must be float64, and so must f's result, which may have any shape: its elements are weighted with different numbers and added up.
 // The numerical gradients are central differences with steps of about 1e-6, and the two may differ by 1e-5 + 1e-3·|gradient|, as in
 // PyTorch's gradcheck. f runs twice for every element. It must give the same result each time, so it must not draw random numbers, and it
-// must be smooth near the inputs. f gets copies of the inputs. The test continues.
+// must be smooth near the inputs. f gets copies of the inputs. A module that f uses must be float64 too: nn.ToDType converts it, and
+// nn.Eval turns its dropout off. The test continues.
 func AssertGrad(t testing.TB, x *tenon.Exec, f func(x *tenon.Exec, in ...*tenon.Tensor) *tenon.Tensor, inputs ...*tenon.Tensor) {
 	t.Helper()
 	var text string
@@ -56,11 +57,34 @@ func checkGrad(x *tenon.Exec, f function, inputs []*tenon.Tensor) (string, error
 	}
 	for k, leaf := range leaves {
 		text, err := checkInput(x.NoGrad(), f, leaves, k, leaf.Grad(), values[k])
+		if err == nil && text != "" {
+			text, err = whyWrong(x.NoGrad(), f, leaves, text)
+		}
 		if text != "" || err != nil {
 			return text, err
 		}
 	}
 	return "", nil
+}
+
+// whyWrong returns text, which says that gradients are wrong, or why they cannot be checked: f is not the same function each time.
+func whyWrong(x *tenon.Exec, f function, in []*tenon.Tensor, text string) (string, error) {
+	var sums [2]float64
+	for i := range sums {
+		y, err := weighted(x, f, in)
+		if err != nil {
+			return "", err
+		}
+		if sums[i], err = x.Item(y); err != nil {
+			return "", err
+		}
+	}
+	if math.Float64bits(sums[0]) == math.Float64bits(sums[1]) {
+		return text, nil
+	}
+	return fmt.Sprintf("the function gives different results for the same inputs, first %v and then %v (the sum of its elements with "+
+		"weights), so it has no numerical gradients; if it draws random numbers, for dropout for instance, turn that off with nn.Eval",
+		sums[0], sums[1]), nil
 }
 
 // weighted returns the sum of f's result with different weights.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"tenon.dev"
+	"tenon.dev/nn"
 	"tenon.dev/tenontest"
 )
 
@@ -29,6 +30,20 @@ func TestGradients(t *testing.T) {
 	})
 }
 
+// The gradients of a module, whose parameters are float32, are checked in float64.
+func TestModuleGradients(t *testing.T) {
+	tenontest.Run(t, func(x *tenon.Exec) {
+		layer := nn.NewLinear(x, 3, 2)
+		defer nn.Close(layer)
+		if err := nn.ToDType(x, layer, tenon.Float64); err != nil {
+			t.Fatal(err)
+		}
+		tenontest.AssertGrad(t, x, func(x *tenon.Exec, in ...*tenon.Tensor) *tenon.Tensor {
+			return layer.Forward(x, in[0])
+		}, x.RandN([]int{4, 3}, tenon.Float64))
+	})
+}
+
 // Right gradients pass, and wrong, missing and impossible ones are reported.
 func TestAssertGrad(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -49,6 +64,9 @@ func TestAssertGrad(t *testing.T) {
 		"a broken history": {tenon.Float64, func(x *tenon.Exec, in ...*tenon.Tensor) *tenon.Tensor {
 			return x.Add(in[0], x.Exp(x.Detach(in[1])))
 		}, "6 of 6 gradients of input 1 are wrong; element "},
+		"dropout": {tenon.Float64, func(x *tenon.Exec, in ...*tenon.Tensor) *tenon.Tensor {
+			return x.Add(x.Dropout(in[0], 0.5), in[1])
+		}, "the function gives different results for the same inputs, first "},
 		"float32": {tenon.Float32, func(x *tenon.Exec, in ...*tenon.Tensor) *tenon.Tensor { return in[0] },
 			"numerical gradients need float64"},
 		"an error": {tenon.Float64, func(x *tenon.Exec, in ...*tenon.Tensor) *tenon.Tensor { return x.MM(in[0], in[1]) }, "grad_test.go:"},

@@ -58,6 +58,25 @@ func TestRunsLeakInTurn(t *testing.T) {
 	}
 }
 
+// A module that a variable outside of the function still refers to is a leak; one that nothing refers to is not.
+func TestRunFindsWhatIsReferredTo(t *testing.T) {
+	text := told(t, func(t testing.TB) {
+		var layer *nn.Linear
+		tenontest.Run(t, func(x *tenon.Exec) {
+			layer = nn.NewLinear(x, 2, 1)
+		})
+		nn.Close(layer)
+	})
+	if !strings.HasPrefix(text, "the test left 1024 bytes of CPU open: close modules with nn.Close") {
+		t.Errorf("it was told %q", text)
+	}
+	if text := told(t, func(t testing.TB) {
+		tenontest.Run(t, func(x *tenon.Exec) { nn.NewLinear(x, 2, 1) })
+	}); text != "" {
+		t.Errorf("of a module that nothing refers to it was told %q", text)
+	}
+}
+
 // What f leaves on the processor beside its device is found too.
 func TestRunFindsLeaksOfTheHost(t *testing.T) {
 	var kept *nn.Linear

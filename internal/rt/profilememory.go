@@ -194,8 +194,8 @@ func (p *Profiler) owned(addr uint64) {
 	}
 }
 
-// MovedLent tells the profiler, if there is one, that the block at to has the contents of the lent memory at from. If gradient is true, they
-// are a parameter's gradient.
+// MovedLent tells the profiler, if there is one, that the block at to has the contents of the lent memory at from. If gradient is true,
+// they are a parameter's gradient.
 func (d *Device) MovedLent(from, to uint64, gradient bool) {
 	p := d.Profiler()
 	if p == nil {
