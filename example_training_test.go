@@ -6,6 +6,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/compile"
+	"tenon.dev/data"
 	"tenon.dev/nn"
 	"tenon.dev/optim"
 )
@@ -49,4 +50,60 @@ func Example_training() {
 		log.Fatal(err)
 	}
 	// Output: true true
+}
+
+// The gradients of two batches are added up before each step of the optimizer.
+func Example_gradientAccumulation() {
+	x, err := tenon.Open(tenon.Sim(0))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer x.Close()
+	points := make([]float32, 2*20)
+	for i := range points {
+		points[i] = float32(i%7) - 3
+	}
+	samples, err := data.NewTable(data.NewColumn(points, 2), data.NewColumn(make([]int64, 20)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	loader, err := data.NewLoader(samples, data.LoaderOpt{BatchSize: 4})
+	if err != nil {
+		log.Fatal(err)
+	}
+	model := nn.NewLinear(x, 2, 2)
+	adamw, err := optim.NewAdamW(nn.Params(model))
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	const group = 2
+	region, steps := compile.New(), 0
+	for range 6 {
+		for batch, err := range loader.Epoch(x) {
+			if err != nil {
+				log.Fatal(err)
+			}
+			first, last := batch.Index%group == 0, batch.Index%group == group-1 || batch.Last
+			err := region.Do(x, func(x *tenon.Exec) error {
+				if first {
+					adamw.ZeroGrad()
+				}
+				loss := x.CrossEntropy(model.Forward(x, batch.Tensors[0]), batch.Tensors[1])
+				if err := x.Backward(x.DivS(loss, group)); err != nil || !last {
+					return err
+				}
+				return adamw.Step(x)
+			})
+			if err != nil {
+				log.Fatal(err)
+			}
+			if last {
+				steps++
+			}
+		}
+	}
+	s := region.Stats(x)
+	fmt.Println(steps, "steps,", s.Recordings, "recordings,", s.Replays > 20)
+	// Output: 18 steps, 3 recordings, true
 }

@@ -3,6 +3,7 @@ package tenon_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"tenon.dev/data"
 	"tenon.dev/nn"
 	"tenon.dev/optim"
+	"tenon.dev/profile"
 	"tenon.dev/torchfile"
 )
 
@@ -131,6 +133,35 @@ func TestFromPyTorchModules(t *testing.T) {
 		must(t, optim.SaveFile(x, opt, f))
 		must(t, optim.LoadFile(x, opt, f))
 	}
+}
+
+// What a program that classifies images needs besides its convolutions.
+func TestFromPyTorchClassifier(test *testing.T) {
+	x := openSim(test)
+	profiler, err := x.Device().Profile()
+	must(test, err)
+	norm, pool, flatten := nn.NewBatchNorm2d(x, 8), nn.AdaptiveAvgPool2d{Size: [2]int{1, 1}}, nn.Flatten{}
+	m := nn.Sequential{norm, pool, flatten}
+	defer nn.Close(m)
+	if n := nn.NumParams(m); n != 16 {
+		test.Errorf("%d parameters", n)
+	}
+	t := x.Ones([]int{3, 8, 2, 2}, tenon.Float32)
+	pred, y := m.Forward(x, t), tenon.From(x, []int{0, 1, 0})
+	if fmt.Sprint(pred.Shape(), x.Flatten(t, 1).Shape()) != "[3 8] [3 32]" {
+		test.Error(pred.Shape())
+	}
+	right, err := x.Item(x.Sum(x.Eq(x.ArgMax(pred, []int{1}), y), nil))
+	must(test, err)
+	if right != 2 {
+		test.Errorf("%v are right", right)
+	}
+	loss := x.CrossEntropy(pred, y)
+	must(test, x.Backward(x.DivS(loss, 2)))
+	p, err := profiler.Stop()
+	must(test, err)
+	err = p.WriteTable(os.Stdout, profile.ByOp, 20)
+	must(test, err)
 }
 
 func TestFromPyTorchRecurrent(test *testing.T) {

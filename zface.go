@@ -969,16 +969,16 @@ func (x *Exec) AtanhInto(dst *Tensor, t *Tensor) {
 	core.Into(cx, "AtanhInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Atanh((*core.Tensor)(t)) })
 }
 
-// Autocast returns the Exec that runs products and convolutions in d (Float16 or BFloat16) and numerically sensitive operations in Float32;
-// DType(0) switches it off. Operands are converted if they are floating-point, not Float64 and on the Exec's device; gradients come
-// back in the type that the operand had. Operations that write into a destination, such as AddInto, convert nothing. BFloat16 needs a
-// device of compute capability 8.0.
+// Autocast returns the Exec under which matrix products and convolutions run in d, Float16 or BFloat16, and operations that need the range
+// or the digits of Float32 run in Float32; DType(0) turns it off. It converts the floating-point operands of an operation, except those of
+// type Float64 and those on another device, and a gradient comes back in the operand's own type. Operations that write to a tensor that
+// they are given, such as AddInto, convert nothing. BFloat16 needs a device of compute capability 8.0.
 //
-// Float32 leaves that require grad, which are parameters, are converted to d once. The copies are kept until a scope closes: the innermost
-// one that is open when Autocast is called or, if none is open then, the outermost one that is open at the conversion; with no scope open
-// nothing is kept. Autocast of an Exec that autocasts, or did, keeps the first one's copies. So call Autocast in the scope of a step, and
-// its copies are closed with the scope. A parameter that was changed in place is converted again. A graph converts the parameters that it
-// uses each time it runs, and leaves no copy behind. AutocastCache switches the copies off.
+// Call Autocast in the scope of a step. A parameter, which is a Float32 leaf that requires grad, is then converted once for all operations
+// that use it, and the converted copy is closed with that scope; after a change of the parameter it is converted again. If no scope is open
+// when Autocast is called, the copy lasts as long as the outermost scope that is open at the conversion, and is not kept if there is none.
+// Autocast of an Exec that autocasts, or did, shares the copies of the first one. AutocastCache turns them off. A graph converts the
+// parameters that it uses each time it runs, and keeps no copies.
 func (x *Exec) Autocast(d dtype.DType) *Exec {
 	cx := x.enter("Autocast")
 	defer core.Leave(cx)
@@ -1557,14 +1557,15 @@ func (x *Exec) CountNonzero(t *Tensor, dims []int) *Tensor {
 	return (*Tensor)(cx.CountNonzero((*core.Tensor)(t), dims))
 }
 
-// CrossEntropy returns NLLLoss of LogSoftmax of the logits t over the classes. A floating-point target of t's shape holds class
-// probabilities instead.
-func (x *Exec) CrossEntropy(t *Tensor, target *Tensor, opt ...CrossEntropyOpt) *Tensor {
-	cx := x.enter("CrossEntropy", t, target)
+// CrossEntropy returns NLLLoss of LogSoftmax of the logits over the classes, dimension 1 of [N, C] or [N, C, d1, …]. The target holds numbers
+// of classes, of any integer type and of the logits' shape without the classes; a floating-point target of the logits' shape holds class
+// probabilities instead. The result is the mean over the targets unless opt.Reduction asks for another.
+func (x *Exec) CrossEntropy(logits *Tensor, target *Tensor, opt ...CrossEntropyOpt) *Tensor {
+	cx := x.enter("CrossEntropy", logits, target)
 	defer core.Leave(cx)
 	only := core.One("CrossEntropy", opt)
 	orNil("CrossEntropy", 2, only.Weight)
-	return (*Tensor)(cx.CrossEntropy((*core.Tensor)(t), (*core.Tensor)(target), only.core()))
+	return (*Tensor)(cx.CrossEntropy((*core.Tensor)(logits), (*core.Tensor)(target), only.core()))
 }
 
 // Detach returns a view of t without its history. Changes of the view in place are visible in t, but t's history does not include them;
@@ -2381,7 +2382,7 @@ func (x *Exec) IsNaN(t *Tensor) *Tensor {
 	return (*Tensor)(cx.IsNaN((*core.Tensor)(t)))
 }
 
-// Item returns the only element of t as a float64. It waits for the work that computes it.
+// Item returns the only element of t as a float64. It waits for the work that computes it. [Read] reads tensors of any size and type.
 func (x *Exec) Item(t *Tensor) (float64, error) {
 	cx, err := x.entered("Item", t)
 	if err != nil {
@@ -3049,8 +3050,9 @@ func (x *Exec) MultinomialInto(dst *Tensor, p *Tensor, samples int, opt ...Multi
 	})
 }
 
-// NLLLoss returns the negative log-likelihood of target (integers, in 0 … C-1) under t, logarithms of probabilities, of shape [C], [N, C]
-// or [N, C, d1, …]; target is [], [N] or [N, d1, …]. A target out of range fails as in AssertAsync.
+// NLLLoss returns the negative log-likelihood of target (numbers of any integer type, in 0 … C-1) under t, logarithms of probabilities, of
+// shape [C], [N, C] or [N, C, d1, …]; target is [], [N] or [N, d1, …]. The result is the mean unless opt.Reduction asks for another. A target
+// out of range fails as in AssertAsync.
 func (x *Exec) NLLLoss(t *Tensor, target *Tensor, opt ...NLLLossOpt) *Tensor {
 	cx := x.enter("NLLLoss", t, target)
 	defer core.Leave(cx)
@@ -3961,7 +3963,7 @@ func (x *Exec) SubSInto(dst *Tensor, a *Tensor, v float64) {
 	cx.SubSInto((*core.Tensor)(dst), (*core.Tensor)(a), v)
 }
 
-// Sum returns the sum over dims; nil dims mean all.
+// Sum returns the sum over dims; nil dims mean all. Integers and bools give an int64: of a comparison, it counts the true elements.
 func (x *Exec) Sum(t *Tensor, dims []int, opt ...SumOpt) *Tensor {
 	cx := x.enter("Sum", t)
 	defer core.Leave(cx)

@@ -66,7 +66,7 @@ func TestDoPutsOffWhatComesAgain(t *testing.T) {
 			return nil
 		}))
 	}
-	if got, want := r.Stats(x), (compile.Stats{Runs: 3, Recorded: 3, Deferred: 9, WarmUps: 1, Recordings: 1, Replays: 1,
+	if got, want := r.Stats(x), (compile.Stats{Runs: 3, New: 3, Deferred: 9, WarmUps: 1, Recordings: 1, Replays: 1,
 		Kernels: 9}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}

@@ -147,7 +147,7 @@ func TestSimilarCallIsNotTheExpectedOne(t *testing.T) {
 			}
 		}
 		different := name != "a gradient" // that is the same call
-		if s := r.Stats(x); s.Recorded > 3 != different || s.Recordings != 2 || s.Replays < 5 {
+		if s := r.Stats(x); s.New > 3 != different || s.Recordings != 2 || s.Replays < 5 {
 			t.Errorf("%s: %+v", name, s)
 		}
 		out.Close()

@@ -142,7 +142,7 @@ func (r *Region) Explain(x *tenon.Exec) *Explanation {
 // add adds the counts of a backward pass to those of its region.
 func (s *Stats) add(b *Stats) {
 	for _, c := range []struct{ to, n *int }{
-		{&s.Recorded, &b.Recorded}, {&s.Deferred, &b.Deferred}, {&s.Eager, &b.Eager}, {&s.Unknown, &b.Unknown},
+		{&s.New, &b.New}, {&s.Deferred, &b.Deferred}, {&s.Eager, &b.Eager}, {&s.Unknown, &b.Unknown},
 		{&s.Forgotten, &b.Forgotten}, {&s.WarmUps, &b.WarmUps}, {&s.Recordings, &b.Recordings}, {&s.Replays, &b.Replays},
 		{&s.Plain, &b.Plain}, {&s.Forced, &b.Forced}, {&s.Kernels, &b.Kernels}, {&s.Fused, &b.Fused}, {&s.Dropped, &b.Dropped},
 	} {

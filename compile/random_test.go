@@ -231,7 +231,7 @@ func TestRandomPrograms(t *testing.T) {
 		s := r.Stats(x)
 		total.Deferred += s.Deferred
 		total.Eager += s.Eager
-		total.Recorded += s.Recorded
+		total.New += s.New
 		total.WarmUps += s.WarmUps
 		total.Recordings += s.Recordings
 		total.Replays += s.Replays

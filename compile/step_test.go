@@ -121,7 +121,7 @@ func TestTrainingStep(t *testing.T) {
 						}
 						return err
 					}))
-					if s := r.Stats(x); i >= 4 && (s.Eager != before.Eager || s.Recorded != before.Recorded || s.Forced != before.Forced) {
+					if s := r.Stats(x); i >= 4 && (s.Eager != before.Eager || s.New != before.New || s.Forced != before.Forced) {
 						t.Errorf("step %d: not all was put off: %+v, and %+v before", i, s, before)
 					}
 				}

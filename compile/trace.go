@@ -84,9 +84,9 @@ type node struct {
 
 // Stats counts a region's calls over all of its runs in one session.
 type Stats struct {
-	// Runs counts calls of Do. Recorded counts the calls that were seen for the first time, Deferred those that were deferred, and Eager
-	// those that ran at once. Views are not counted.
-	Runs, Recorded, Deferred, Eager int
+	// Runs counts calls of Do. New counts the operations' calls that were seen for the first time, Deferred those that were deferred, and
+	// Eager those that ran at once. Views are not counted.
+	Runs, New, Deferred, Eager int
 	// Unknown counts calls that ran at once because Opt.Branches had been reached in Frozen, where nothing is forgotten.
 	Unknown int
 	// Forgotten counts the branches of calls, and the recordings, that made room for others because of Opt.Branches.
@@ -183,16 +183,20 @@ func (t *trace) Before(f *core.Frame) bool {
 // must stops a call that would run without a graph if Opt.Must forbids that.
 func (t *trace) must(f *core.Frame, reason string) {
 	if t.opt.Must && !t.of.disabled && f.Works() {
-		core.Fail(f.Op(), fault.Unsupported, mustText, reason+"; do so in compile.Disable, or leave Must out")
+		core.Fail(f.Op(), fault.Unsupported, mustText, reason, "do so in compile.Disable, or leave out Opt.Must")
 	}
 }
 
-const mustText = "Opt.Must forbids to run this without a graph: %s"
+const mustText = "this work cannot run as a graph, which Opt.Must asks for: %s; %s"
 
 // eager runs g without a graph for that reason, or returns an error if Opt.Must forbids that.
 func (t *trace) eager(g *core.Segment, reason string) error {
 	if t.opt.Must {
-		return fault.New(fault.Unsupported, mustText, Reason{Text: reason, Remedy: remedy(reason)})
+		op := "Do"
+		if t.callable {
+			op = "Func"
+		}
+		return core.Refusal(op, fault.Unsupported, mustText, reason, cmp.Or(remedy(reason), "leave out Opt.Must there"))
 	}
 	t.because(reason)
 	return g.Eager(nil)
@@ -262,7 +266,7 @@ func (t *trace) remember(f *core.Frame) bool {
 	n.next = append(n.next, c)
 	n.Expect(&c.Expected)
 	t.path.Move(&c.Expected)
-	t.stats.Recorded++
+	t.stats.New++
 	return true
 }
 
@@ -302,8 +306,11 @@ func (t *trace) RunSegment(g *core.Segment) error {
 		return t.eager(g, "calls from outside of the region were deferred with it")
 	}
 	dev := g.Stream().Device()
-	if t.dev.Host || dev.Host || !core.HasPools(dev) {
-		return t.eager(g, "the device, or its allocator, has no graphs")
+	switch {
+	case t.dev.Host || dev.Host:
+		return t.eager(g, "the processor has no graphs")
+	case !core.HasPools(dev):
+		return t.eager(g, "the allocator backend cudaMallocAsync has no pools for graphs")
 	}
 	if !dev.Memory().Caching() { // a replay needs its memory to stay in the pool
 		t.because("device memory is not cached")

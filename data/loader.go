@@ -53,6 +53,9 @@ type Batch struct {
 	Tensors []*tenon.Tensor
 	// Rows are the samples' numbers.
 	Rows []int
+	// Index is the batch's number in its epoch, from 0, also in an epoch that is resumed. Last says that it is the epoch's last batch.
+	Index int
+	Last  bool
 }
 
 // maxBatch bounds the bytes of one field of a batch.
@@ -313,7 +316,7 @@ func (e *epoch) upload(x *tenon.Exec, i int) (*Batch, error) {
 		return nil, s.err
 	}
 	rows := e.rowsOf(i)
-	b := &Batch{Rows: rows}
+	b := &Batch{Rows: rows, Index: i, Last: i == e.count-1}
 	e.batches[i] = b
 	err := tenon.Try(func() {
 		for j, f := range e.l.layout.fields {

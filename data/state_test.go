@@ -10,6 +10,31 @@ import (
 	"tenon.dev/data"
 )
 
+// A batch of a resumed epoch has its place in the whole epoch.
+func TestBatchOfResumedEpoch(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		l, err := data.NewLoader(table(t, 10), data.LoaderOpt{BatchSize: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		st := l.State()
+		st.Batch = 2
+		if err := l.SetState(st); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for b, err := range l.Epoch(x) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, fmt.Sprint(b.Index, b.Last))
+		}
+		if want := []string{"2 false", "3 true"}; !slices.Equal(got, want) {
+			t.Errorf("the batches are %q, want %q", got, want)
+		}
+	})
+}
+
 // A loader resumes from another one's position, at every batch of two epochs and between them, and yields the same batches as the other.
 func TestLoaderState(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
@@ -32,6 +57,9 @@ func TestLoaderState(t *testing.T) {
 				for b, err := range whole.Epoch(x) {
 					if err != nil {
 						t.Fatal(err)
+					}
+					if b.Index != len(rows) || b.Last != (len(rows) == whole.Len()-1) {
+						t.Errorf("batch %d of %d says that it is batch %d, the last: %v", len(rows), whole.Len(), b.Index, b.Last)
 					}
 					rows = append(rows, b.Rows)
 					states = append(states, whole.State())

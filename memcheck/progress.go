@@ -23,14 +23,15 @@ type Progress struct {
 	// Rows is the maximum number of lines for running tests; 0 means 8.
 	Rows int
 
-	now  func() time.Time // tests use their own clock
+	now  func() time.Time // tests have a clock of their own
 	quit chan struct{}
 	done sync.WaitGroup
 
 	mu      sync.Mutex
 	counts  Summary
 	began   time.Time
-	here    int // tests that ended in this part of the run, for the estimate
+	here    int       // tests that ended in this part of the run, for the estimate
+	ended   time.Time // when the last of them did
 	running map[int]running
 	lines   int // the number of lines last drawn
 	said    time.Time
@@ -43,9 +44,6 @@ type running struct {
 
 // Start begins to draw, with the counts of an earlier part of the run, or nil if there was none. Stop must follow.
 func (p *Progress) Start(before *Summary) {
-	if p.now == nil {
-		p.now = time.Now
-	}
 	if p.Rows == 0 {
 		p.Rows = 8
 	}
@@ -53,7 +51,7 @@ func (p *Progress) Start(before *Summary) {
 		p.counts = *before
 		p.counts.keys = nil
 	}
-	p.began, p.running, p.quit = p.now(), map[int]running{}, make(chan struct{})
+	p.began, p.running, p.quit = p.clock(), map[int]running{}, make(chan struct{})
 	p.said = p.began
 	every := 10 * time.Second
 	if p.Terminal {
@@ -83,6 +81,14 @@ func (p *Progress) Stop() {
 	p.draw()
 }
 
+// clock returns the time.
+func (p *Progress) clock() time.Time {
+	if p.now != nil {
+		return p.now()
+	}
+	return time.Now()
+}
+
 // Begin records a running test.
 func (p *Progress) Begin(worker int, gpu string, j Job, at time.Time) {
 	p.mu.Lock()
@@ -96,7 +102,7 @@ func (p *Progress) End(r *Record) error {
 	defer p.mu.Unlock()
 	delete(p.running, r.Worker)
 	p.counts.add(r)
-	p.here++
+	p.here, p.ended = p.here+1, p.clock()
 	return nil
 }
 
@@ -137,10 +143,14 @@ func (p *Progress) status() string {
 			parts = append(parts, fmt.Sprintf("%d %s", x.n, x.what))
 		}
 	}
-	elapsed := p.now().Sub(p.began)
-	parts = append(parts, span(elapsed))
+	now := p.clock()
+	parts = append(parts, span(now.Sub(p.began)))
 	if left := p.Total - c.Ran(); left > 0 && p.here > 0 {
-		parts = append(parts, "about "+span(elapsed/time.Duration(p.here)*time.Duration(left))+" left")
+		// The pace is that of the tests that ended. If the running ones take longer than it says, nothing is known.
+		whole := p.ended.Sub(p.began) / time.Duration(p.here) * time.Duration(left)
+		if rest := whole - now.Sub(p.ended); rest > 0 {
+			parts = append(parts, "about "+span(rest)+" left")
+		}
 	}
 	return strings.Join(parts, ", ")
 }
@@ -184,7 +194,7 @@ func (p *Progress) rows() []string {
 		if r.gpu != "" {
 			gpu = "GPU " + terminal.Line(r.gpu, 12) + "  "
 		}
-		rows = append(rows, fmt.Sprintf("  %7s  %s%s", span(p.now().Sub(r.since)), gpu, terminal.Line(r.name, width-12-len(gpu))))
+		rows = append(rows, fmt.Sprintf("  %7s  %s%s", span(p.clock().Sub(r.since)), gpu, terminal.Line(r.name, width-12-len(gpu))))
 	}
 	return rows
 }

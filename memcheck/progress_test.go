@@ -15,6 +15,7 @@ func TestProgress(t *testing.T) {
 	for w, name := range []string{"T.first", "T.second", "T.third", "T." + strings.Repeat("long_", 20) + "end"} {
 		p.Begin(w, []string{"0", "1,2", "", ""}[w], Job{Test{Name: name}, Memcheck}, clock.Add(time.Duration(w)*time.Second))
 	}
+	clock = clock.Add(100 * time.Second)
 	for _, o := range []Outcome{Success, Fail, Timeout, Ignored} {
 		r := record("x", o)
 		r.Worker = 9
@@ -22,7 +23,6 @@ func TestProgress(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	clock = clock.Add(100 * time.Second)
 	p.draw()
 	picture := regexp.MustCompile("\x1b\\[[0-9;?]*[a-zA-Z]|\r").ReplaceAllString(out.String(), "")
 	want := "t.py  4 of 10, 1 failed, 1 timed out, 1 ignored, 1m40s, about 2m30s left\n" + strings.Repeat("━", 72) + "  40 %\n" +
@@ -49,6 +49,15 @@ func TestProgress(t *testing.T) {
 	p.draw()
 	if got := out.String(); got != "t.py: 4 of 10, 1 failed, 1 timed out, 1 ignored, 1m40s, about 2m30s left\n" {
 		t.Errorf("without a terminal: %q", got)
+	}
+	for _, c := range []struct {
+		wait time.Duration
+		want string
+	}{{30 * time.Second, "2m10s, about 2m00s left"}, {119 * time.Second, "4m09s, about 1.0s left"}, {time.Minute, "5m09s"}} {
+		clock = clock.Add(c.wait)
+		if got, want := p.status(), "4 of 10, 1 failed, 1 timed out, 1 ignored, "+c.want; got != want {
+			t.Errorf("while no test ends, the status is %q, want %q", got, want)
+		}
 	}
 }
 

@@ -3,9 +3,11 @@ package nn
 import "tenon.dev"
 
 // Module is a layer or network with one input and one output. A module with more inputs has a Forward with other parameters; everything
-// else in this package works with it too.
+// else in this package works with it too. A module of your own is usually a struct of modules; a field that not every instance needs may
+// be nil, and then has no parameters.
 type Module interface {
-	// Forward returns the output for in, in the caller's scope, and closes all other tensors that it made.
+	// Forward returns the output for in, in the caller's scope, and closes all other tensors that it made: it calculates in x.Within, which
+	// does both.
 	Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor
 }
 
@@ -20,7 +22,8 @@ func (f Func) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	return f(x, in)
 }
 
-// Sequential runs modules one after another. Its parameters are named by the module's index: "0.weight".
+// Sequential runs modules one after another. Its parameters are named by the module's index: "0.weight". An empty or nil one returns its
+// input, as [Identity] does.
 type Sequential []Module
 
 // Forward passes in to the first module and each output to the next, and closes each intermediate output as soon as the next module has

@@ -25,7 +25,7 @@ const (
 
 // Row is the operations that a table shows in one row.
 type Row struct {
-	// Key is what the operations have in common; "" is shown as a dash.
+	// Key is what the operations have in common; "" is shown as "(no line)" or "(no module)".
 	Key string `json:"key"`
 	// Calls is the number of operations.
 	Calls int `json:"calls"`
@@ -162,27 +162,14 @@ func (p *Profile) WriteTable(w io.Writer, by By, most int) error {
 		left, rows = len(rows)-most, rows[:most]
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, %d operations in %v, %v of them on the device%s\n\n", p.Device.Name, len(p.Ops), round(p.Duration), round(all),
-		p.source())
-	var table strings.Builder
-	t := tabwriter.NewWriter(&table, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(t, "calls\tdevice\tshare\thost\tbytes\tFLOPs\tof the floor\t  %s\n", by)
-	for _, r := range rows {
-		key := strings.ReplaceAll(cmp.Or(r.Key, "-"), "\t", " ")
-		fmt.Fprintf(t, "%d\t%v\t%s\t%v\t%s\t%s\t%s\t  %s\n", r.Calls, round(r.Device), percent(r.Device, all), round(r.Host),
-			count(r.Bytes, 1024, "B"),
-			count(r.FLOPs, 1000, ""), percent(r.Floor, r.Bounded), strings.ReplaceAll(key, "\n", " "))
-	}
-	_ = t.Flush() // to memory
-	for line := range strings.Lines(table.String()) {
-		b.WriteString(strings.TrimPrefix(line, "  ")) // the padding before the first column
-	}
+	fmt.Fprintf(&b, "%s, %d operations in %v; their kernels took %v on the device%s\n\n", p.Device.Name, len(p.Ops), round(p.Duration),
+		round(all), p.source())
+	writeRows(&b, by, rows, all)
 	if left > 0 {
 		fmt.Fprintf(&b, "and %d rows more\n", left)
 	}
 	if p.Device.Bandwidth == 0 && len(p.Device.Rates) == 0 {
-		fmt.Fprintf(&b, "\nno row has a floor: the figures of %s are not known; give them as ProfileOpt.Bandwidth and Rates\n",
-			p.Device.Name)
+		fmt.Fprintf(&b, "\nfor a column of floors, give the figures of %s as ProfileOpt.Bandwidth and Rates\n", p.Device.Name)
 	}
 	for _, n := range p.notes() {
 		fmt.Fprintf(&b, "\n%s\n", strings.ReplaceAll(n, "\n", " "))
@@ -200,12 +187,35 @@ func (p *Profile) WriteTable(w io.Writer, by By, most int) error {
 	return written(err)
 }
 
+// writeRows writes the rows, whose shares are those of all. The column of floors is left out if no row has one.
+func writeRows(b *strings.Builder, by By, rows []Row, all time.Duration) {
+	floors := slices.ContainsFunc(rows, func(r Row) bool { return r.Bounded > 0 })
+	floor := func(text string) string {
+		if !floors {
+			return ""
+		}
+		return text + "\t"
+	}
+	var table strings.Builder
+	t := tabwriter.NewWriter(&table, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(t, "calls\tdevice\tshare\thost\tbytes\tFLOPs\t%s  %s\n", floor("of the floor"), by)
+	for _, r := range rows {
+		key := strings.NewReplacer("\t", " ", "\n", " ").Replace(cmp.Or(r.Key, "(no "+string(by)+")"))
+		fmt.Fprintf(t, "%d\t%v\t%s\t%v\t%s\t%s\t%s  %s\n", r.Calls, round(r.Device), percent(r.Device, all), round(r.Host),
+			count(r.Bytes, 1024, "B"), count(r.FLOPs, 1000, ""), floor(percent(r.Floor, r.Bounded)), key)
+	}
+	_ = t.Flush() // to memory
+	for line := range strings.Lines(table.String()) {
+		b.WriteString(strings.TrimPrefix(line, "  ")) // the padding before the first column
+	}
+}
+
 // source names the commit, if it is known, for the end of a line.
 func (p *Profile) source() string {
 	if p.Commit == "" {
 		return ""
 	}
-	return ", commit " + strings.Join(strings.Fields(p.Commit), " ")
+	return "; commit " + strings.Join(strings.Fields(p.Commit), " ")
 }
 
 // round rounds a time to three or four digits.

@@ -21,16 +21,16 @@ func (c castClass) String() string {
 	return [...]string{"none", "low precision", "float32", "result in float32", "widest"}[c]
 }
 
-// Autocast returns the Exec that runs products and convolutions in d (Float16 or BFloat16) and numerically sensitive operations in Float32;
-// DType(0) switches it off. Operands are converted if they are floating-point, not Float64 and on the Exec's device; gradients come
-// back in the type that the operand had. Operations that write into a destination, such as AddInto, convert nothing. BFloat16 needs a
-// device of compute capability 8.0.
+// Autocast returns the Exec under which matrix products and convolutions run in d, Float16 or BFloat16, and operations that need the range
+// or the digits of Float32 run in Float32; DType(0) turns it off. It converts the floating-point operands of an operation, except those of
+// type Float64 and those on another device, and a gradient comes back in the operand's own type. Operations that write to a tensor that
+// they are given, such as AddInto, convert nothing. BFloat16 needs a device of compute capability 8.0.
 //
-// Float32 leaves that require grad, which are parameters, are converted to d once. The copies are kept until a scope closes: the innermost
-// one that is open when Autocast is called or, if none is open then, the outermost one that is open at the conversion; with no scope open
-// nothing is kept. Autocast of an Exec that autocasts, or did, keeps the first one's copies. So call Autocast in the scope of a step, and
-// its copies are closed with the scope. A parameter that was changed in place is converted again. A graph converts the parameters that it
-// uses each time it runs, and leaves no copy behind. AutocastCache switches the copies off.
+// Call Autocast in the scope of a step. A parameter, which is a Float32 leaf that requires grad, is then converted once for all operations
+// that use it, and the converted copy is closed with that scope; after a change of the parameter it is converted again. If no scope is open
+// when Autocast is called, the copy lasts as long as the outermost scope that is open at the conversion, and is not kept if there is none.
+// Autocast of an Exec that autocasts, or did, shares the copies of the first one. AutocastCache turns them off. A graph converts the
+// parameters that it uses each time it runs, and keeps no copies.
 func (x *Exec) Autocast(d dtype.DType) *Exec {
 	switch d {
 	case dtype.Invalid, dtype.Float16, dtype.BFloat16:

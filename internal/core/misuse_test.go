@@ -37,7 +37,8 @@ func TestMisuse(t *testing.T) {
 			{"view", func() error { return Try(func() { x.Expand(wide, 1<<40, 1<<40) }) }, "Expand", "more elements than can be counted"},
 			{"a size to be found out", func() error { return Try(func() { From(x, []float32{1, 2}, -1) }) }, "FromBytes",
 				"the shape [-1] has a negative dimension; give every size, since only View and Reshape find one out"},
-			{"item", func() error { _, err := x.Item(a); return err }, "Item", "a tensor with 2 elements cannot be converted to a scalar"},
+			{"item", func() error { _, err := x.Item(a); return err }, "Item",
+				"a tensor with 2 elements cannot be converted to a scalar; read all of them with tenon.Read"},
 			{"read", func() error {
 				_, err := Read[int64](x, a)
 				return err

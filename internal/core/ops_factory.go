@@ -250,10 +250,11 @@ func goName(name string) string {
 	return name
 }
 
-// Item returns the only element of t as a float64. It waits for the work that computes it.
+// Item returns the only element of t as a float64. It waits for the work that computes it. [Read] reads tensors of any size and type.
 func (x *Exec) Item(t *Tensor) (float64, error) {
 	if t.Numel() != 1 {
-		return 0, x.refusal("Item", t, "a tensor with %d elements cannot be converted to a scalar", t.Numel())
+		return 0, x.refusal("Item", t, "a tensor with %d elements cannot be converted to a scalar; read all of them with "+
+			"tenon.Read", t.Numel())
 	}
 	b, err := x.bytesFor("Item", t)
 	if err != nil {

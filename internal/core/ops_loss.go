@@ -348,31 +348,33 @@ func (x *Exec) likelihoodLoss(r *row, p likelihood, t, target, weight *Tensor) *
 	})
 }
 
-// NLLLoss returns the negative log-likelihood of target (integers, in 0 … C-1) under t, logarithms of probabilities, of shape [C], [N, C]
-// or [N, C, d1, …]; target is [], [N] or [N, d1, …]. A target out of range fails as in AssertAsync.
+// NLLLoss returns the negative log-likelihood of target (numbers of any integer type, in 0 … C-1) under t, logarithms of probabilities, of
+// shape [C], [N, C] or [N, C, d1, …]; target is [], [N] or [N, d1, …]. The result is the mean unless opt.Reduction asks for another. A
+// target out of range fails as in AssertAsync.
 func (x *Exec) NLLLoss(t, target *Tensor, opt NLLLossOpt) *Tensor {
 	weight := opt.Weight
 	p := x.planLikelihood("NLLLoss", t, target, weight, opt.Ignore, opt.IgnoreIndex, opt.Reduction)
 	return x.likelihoodLoss(rowNLL, p, t, target, weight)
 }
 
-// CrossEntropy returns NLLLoss of LogSoftmax of the logits t over the classes. A floating-point target of t's shape holds class
-// probabilities instead.
-func (x *Exec) CrossEntropy(t, target *Tensor, opt CrossEntropyOpt) *Tensor {
+// CrossEntropy returns NLLLoss of LogSoftmax of the logits over the classes, which are dimension 1, or the only one. The target holds
+// numbers of classes, of any integer type and of the logits' shape without the classes; a floating-point target of the logits' shape holds
+// class probabilities instead. The result is the mean over the targets unless opt.Reduction asks for another.
+func (x *Exec) CrossEntropy(logits, target *Tensor, opt CrossEntropyOpt) *Tensor {
 	weight := opt.Weight
 	opt.LabelSmoothing = Or(opt.LabelSmoothing, 0)
 	if opt.LabelSmoothing < 0 || opt.LabelSmoothing > 1 {
-		x.fail("CrossEntropy", fault.Invalid, []*Tensor{t, target}, "label_smoothing must be between 0.0 and 1.0. Got: %v",
+		x.fail("CrossEntropy", fault.Invalid, []*Tensor{logits, target}, "label_smoothing must be between 0.0 and 1.0. Got: %v",
 			opt.LabelSmoothing)
 	}
 	if target.dt.IsFloat() {
-		return x.probabilityLoss(t, target, weight, opt)
+		return x.probabilityLoss(logits, target, weight, opt)
 	}
-	p := x.planLikelihood("CrossEntropy", t, target, weight, opt.Ignore, opt.IgnoreIndex, opt.Reduction)
+	p := x.planLikelihood("CrossEntropy", logits, target, weight, opt.Ignore, opt.IgnoreIndex, opt.Reduction)
 	if opt.LabelSmoothing > 0 {
-		return x.smoothedLoss(p, t, target, weight, opt)
+		return x.smoothedLoss(p, logits, target, weight, opt)
 	}
-	return x.likelihoodLoss(rowCrossEntropy, p, t, target, weight)
+	return x.likelihoodLoss(rowCrossEntropy, p, logits, target, weight)
 }
 
 // classes reshapes weight to multiply a tensor of n dimensions whose classes are in dimension d.

@@ -178,7 +178,7 @@ func (x *Exec) reduceOp(r *row, t *Tensor, dims []int, keep bool) *frame {
 	return f
 }
 
-// Sum returns the sum over dims; nil dims mean all.
+// Sum returns the sum over dims; nil dims mean all. Integers and bools give an int64: of a comparison, it counts the true elements.
 //
 //tenon:into
 func (x *Exec) Sum(t *Tensor, dims []int, opt SumOpt) *Tensor {

@@ -213,14 +213,15 @@ $("chart").onpointerleave = () => { $("chart-tip").hidden = true; };
 
 // table
 const columns = [
-  ["key", r => r.key || "–"],
+  ["key", r => r.key || "(no " + by + ")"],
   ["calls", r => r.calls],
   ["device", r => time(r.device)],
   ["share", r => percent(r.device, onDevice)],
   ["host", r => time(r.host)],
   ["bytes", r => bytes(r.bytes)],
   ["FLOPs", r => count(r.flops, 1000, "")],
-  ["of the floor", r => percent(r.floor, r.bounded)]];
+  ["of the floor", r => percent(r.floor, r.bounded)]
+].filter(([name]) => name !== "of the floor" || data.tables.op.some(r => r.bounded));
 const value = {
   key: r => r.key,
   calls: r => r.calls,
