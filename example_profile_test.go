@@ -34,14 +34,7 @@ func Example_profile() {
 		return opt.Step(x)
 	}
 
-	profiler, err := x.Device().Profile()
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := x.Do(step); err != nil {
-		log.Fatal(err)
-	}
-	p, err := profiler.Stop()
+	p, err := x.Device().ProfileFunc(func() error { return x.Do(step) })
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -68,6 +68,39 @@ func lineOf(more int) string {
 	return fmt.Sprintf("%s:%d", filepath.Base(file), line+more)
 }
 
+// ProfileFunc profiles until its function ends, also by an error or a panic, which it returns with the profile.
+func TestProfileFunc(t *testing.T) {
+	x := testdevice.Open(t, tenon.Sim(0))
+	failed := errors.New("failed")
+	for want, f := range map[string]func(x *tenon.Exec) error{
+		"":       func(x *tenon.Exec) error { x.Ones([]int{2}, tenon.Float32).Close(); return nil },
+		"failed": func(x *tenon.Exec) error { x.Ones([]int{2}, tenon.Float32).Close(); return failed },
+		"Add(": func(x *tenon.Exec) error {
+			x.Add(x.Ones([]int{2}, tenon.Float32), x.Ones([]int{3}, tenon.Float32))
+			return nil
+		},
+	} {
+		p, err := x.Device().ProfileFunc(func() error { return f(x) })
+		if (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), want) || want == "failed" && err != failed {
+			t.Errorf("the error is %v, want %q", err, want)
+		}
+		if p == nil || !slices.Contains(names(p), "Full") {
+			t.Errorf("%q: the profile has %v", want, p)
+		}
+	}
+	if p, err := x.Device().ProfileFunc(nil); p != nil || fault.KindOf(err) != fault.Invalid {
+		t.Errorf("a nil function gives %v, %v", p, err)
+	}
+	profiler, err := x.Device().Profile()
+	must(t, err)
+	if p, err := x.Device().ProfileFunc(func() error { return failed }); p != nil || err == nil || err == failed {
+		t.Errorf("while the device is profiled: %v, %v", p, err)
+	}
+	if _, err := profiler.Stop(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestProfileOps(t *testing.T) {
 	x := testdevice.Open(t, tenon.Sim(0))
 	w := tenon.From(x, make([]float32, 12), 3, 4).SetRequiresGrad(true)

@@ -57,6 +57,27 @@ func (d *Device) Profile(opts ...ProfileOpt) (p *Profiler, err error) {
 	return &Profiler{r, opt}, nil
 }
 
+// ProfileFunc runs f and returns a profile of the device from its beginning to its end; see Profile. If f fails, ProfileFunc returns the
+// error with the profile until then.
+func (d *Device) ProfileFunc(f func() error, opts ...ProfileOpt) (out *profile.Profile, err error) {
+	defer returned(&err)
+	d.rt() // refuses a nil device
+	if f == nil {
+		return nil, fault.New(fault.Invalid, "the function is nil; give it one")
+	}
+	p, err := d.Profile(opts...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		var stopped error
+		if out, stopped = p.Stop(); err == nil {
+			err = stopped
+		}
+	}()
+	return nil, f()
+}
+
 // Stop waits for the device's work, ends the profiler and returns what it saw. Calls under way on other goroutines are in the profile up to
 // the point that they have reached.
 func (p *Profiler) Stop() (out *profile.Profile, err error) {
