@@ -102,7 +102,7 @@ func TestTextsOfParts(t *testing.T) {
 		{r, "compile.Region(Branches 4, Static [0 2], NoFusion)"},
 		{compile.New(), "compile.Region()"},
 		{(*compile.Region)(nil), "nil region"},
-		{r.Stats(x), "Runs 3, Recorded 1, Deferred 3, WarmUps 1, Recordings 1, Replays 1, Kernels 3"},
+		{r.Stats(x), "Runs 3, New 1, Deferred 3, WarmUps 1, Recordings 1, Replays 1, Kernels 3"},
 		{compile.Stats{}, "nothing ran"},
 	} {
 		got := ""

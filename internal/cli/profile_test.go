@@ -33,7 +33,7 @@ func TestProfile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for by, want := range map[string]string{"op": "  Exp\n", "line": "  cli/profile_test.go:21\n", "time": "  Exp(float32[256])\n",
-		"module": "  -\n"} {
+		"module": "  (no module)\n"} {
 		out, errs, exit := run("profile", name, "--by", by)
 		if exit != 0 || errs != "" || !strings.Contains(out, want) {
 			t.Errorf("by %s: status %d: %s%s", by, exit, errs, out)
