@@ -1557,9 +1557,9 @@ func (x *Exec) CountNonzero(t *Tensor, dims []int) *Tensor {
 	return (*Tensor)(cx.CountNonzero((*core.Tensor)(t), dims))
 }
 
-// CrossEntropy returns NLLLoss of LogSoftmax of the logits over the classes, dimension 1 of [N, C] or [N, C, d1, …]. The target holds numbers
-// of classes, of any integer type and of the logits' shape without the classes; a floating-point target of the logits' shape holds class
-// probabilities instead. The result is the mean over the targets unless opt.Reduction asks for another.
+// CrossEntropy returns NLLLoss of LogSoftmax of the logits over the classes, which are dimension 1, or the only one. The target holds
+// numbers of classes, of any integer type and of the logits' shape without the classes; a floating-point target of the logits' shape holds
+// class probabilities instead. The result is the mean over the targets unless opt.Reduction asks for another.
 func (x *Exec) CrossEntropy(logits *Tensor, target *Tensor, opt ...CrossEntropyOpt) *Tensor {
 	cx := x.enter("CrossEntropy", logits, target)
 	defer core.Leave(cx)
@@ -3051,8 +3051,8 @@ func (x *Exec) MultinomialInto(dst *Tensor, p *Tensor, samples int, opt ...Multi
 }
 
 // NLLLoss returns the negative log-likelihood of target (numbers of any integer type, in 0 … C-1) under t, logarithms of probabilities, of
-// shape [C], [N, C] or [N, C, d1, …]; target is [], [N] or [N, d1, …]. The result is the mean unless opt.Reduction asks for another. A target
-// out of range fails as in AssertAsync.
+// shape [C], [N, C] or [N, C, d1, …]; target is [], [N] or [N, d1, …]. The result is the mean unless opt.Reduction asks for another. A
+// target out of range fails as in AssertAsync.
 func (x *Exec) NLLLoss(t *Tensor, target *Tensor, opt ...NLLLossOpt) *Tensor {
 	cx := x.enter("NLLLoss", t, target)
 	defer core.Leave(cx)

@@ -105,7 +105,7 @@ func (r *Region) String() string {
 	return "compile.Region(" + nonZero(opt) + ")"
 }
 
-// String names the counts that are not 0, such as "Runs 4, Recorded 2, WarmUps 1, Recordings 1, Replays 2", or says "nothing ran".
+// String names the counts that are not 0, such as "Runs 4, New 2, WarmUps 1, Recordings 1, Replays 2", or says "nothing ran".
 func (s Stats) String() string { return cmp.Or(nonZero(s), "nothing ran") }
 
 // nonZero lists the fields of a struct that are not zero.
