@@ -47,7 +47,8 @@ type usage struct {
 	puts  int
 }
 
-// Open returns the folder dir, whose files take up to limit bytes, or a few values more if several processes fill it at once. The folder is created at its first use.
+// Open returns the folder dir, whose files take up to limit bytes, or a few values more if several processes fill it at once. The folder is
+// created at its first use.
 func Open(dir string, limit int64) *Folder {
 	return &Folder{dir: dir, bound: limit / shards, sys: host{}}
 }
