@@ -77,7 +77,7 @@ type Graph struct {
 	ID, After int
 	// Nodes counts its operations and Kernels the kernels among them.
 	Nodes, Kernels int
-	// Lanes is how many rows the work runs in, side by side: 2 if that is faster for its small kernels, otherwise 1.
+	// Lanes is how many rows the work runs in, side by side: 2 if that is faster, otherwise 1.
 	Lanes int
 	// Static, Managed and Copied count its inputs: those read in place, the outputs of earlier recordings, and those that are copied.
 	Static, Managed, Copied int

@@ -6,24 +6,24 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// A recorded graph has its work in one row. If much of it is small kernels that do not wait for each other, such as the gradients of a
-// layer's weight and of its input, it is recorded a second time in two lanes, which the device runs side by side. By then all addresses are
-// known, so what must come before what follows from the memory that each piece of work reads and writes, including memory that the pool
-// gave out again: nothing has to be known about calls, and nothing is allocated.
+// A recorded graph has its work in one row. If enough of it does not wait for each other, such as the gradients of a layer's weight and of
+// its input, it is recorded a second time in two lanes, which the device runs side by side. Small kernels then share the device, and what
+// reads much memory fills the multiprocessors that a product leaves idle. By then all addresses are known, so what must come before what
+// follows from the memory that each piece of work reads and writes, including memory that the pool gave out again: nothing has to be known
+// about calls, and nothing is allocated. A third lane, higher priority for the longest chain, and memory that is not given out again while
+// there is other memory did not make the training step of GPT-2 faster.
 
 const (
 	// laneCount is the number of lanes; that of a lane is 0 or 1.
 	laneCount = 2
 	// laneHop is the time in nanoseconds that work waits in addition for work of another lane, laneNode that of a kernel besides its memory
-	// and arithmetic. Like the rates below they are estimates for an H200, which only decide whether lanes are worth it.
-	laneHop, laneNode = 1200, 1800
+	// or arithmetic. Like the rates below they are estimates for an H200, which only decide whether lanes are worth it.
+	laneHop, laneNode = 1200, 2000
 	// laneBytes and the others are rates per nanosecond.
-	laneBytes, laneFLOPs, laneHalfFLOPs = 2000, 15e3, 200e3
-	// laneSmall is the most time that work takes which may leave room beside it on the device, in nanoseconds.
-	laneSmall = 20e3
+	laneBytes, laneFLOPs, laneHalfFLOPs = 4000, 45e3, 600e3
 	// laneMost is the most pieces of work for which lanes are tried, and laneSpans the most pieces of memory that they use in all: the
 	// search grows with the square.
-	laneMost, laneSpans = 1000, 5000
+	laneMost, laneSpans = 1000, 8000
 )
 
 // laneSpan is a piece of memory that work reads, or also writes.
@@ -56,16 +56,12 @@ type lanes struct{ of, awaits []int }
 
 // distribute puts each piece of work, in their order, into the lane in which it can begin first. It returns false if that saves too little.
 func distribute(work []laneWork) (l lanes, ok bool) {
-	var total, small float64
-	spans := 0
+	total, spans := 0.0, 0
 	for i := range work {
 		spans += len(work[i].spans)
 		total += work[i].cost
-		if work[i].cost <= laneSmall {
-			small += work[i].cost
-		}
 	}
-	if len(work) > laneMost || spans > laneSpans || 2*small < total {
+	if len(work) > laneMost || spans > laneSpans {
 		return l, false
 	}
 	done := make([]float64, len(work))
@@ -146,7 +142,7 @@ func (g *Segment) laneWork(r *Recorded) (work []laneWork) {
 			w.spans = append(w.spans, laneSpan{at, at + uint64(n.room[k]), true})
 		}
 		if nodes := n.to - n.from; nodes > 0 {
-			w.cost = laneNode*float64(nodes) + float64(bytes)/laneBytes + float64(n.flops)/rate
+			w.cost = laneNode*float64(nodes) + max(float64(bytes)/laneBytes, float64(n.flops)/rate)
 		}
 		work = append(work, w)
 	}

@@ -59,7 +59,7 @@ func TestLanesKeepOrder(t *testing.T) {
 	}
 }
 
-// Lanes are not worth it for work that fills the device, for work in one chain, and for too much of it.
+// Lanes are not worth it for work in one chain, or nearly, and for too much of it.
 func TestLanesAreRefused(t *testing.T) {
 	free := func(n int, cost float64, chained bool) (work []laneWork) {
 		for i := range n {
@@ -77,8 +77,9 @@ func TestLanesAreRefused(t *testing.T) {
 		want bool
 	}{
 		{"small and independent", free(8, 5000, false), true},
-		{"large", free(8, laneSmall+1, false), false},
 		{"a chain", free(8, 5000, true), false},
+		{"nearly a chain", append(free(19, 5000, true), free(2, 5000, false)[1]), false},
+		{"of many pieces", []laneWork{{make([]laneSpan, laneSpans), 5000}, {[]laneSpan{{1, 2, true}}, 5000}}, false},
 		{"too much", free(laneMost+1, 5000, false), false},
 		{"one", free(1, 5000, false), false},
 	} {
