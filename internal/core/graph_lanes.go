@@ -21,6 +21,8 @@ const (
 	laneHop, laneNode = 1200, 2000
 	// laneBytes and the others are rates per nanosecond.
 	laneBytes, laneFLOPs, laneHalfFLOPs = 4000, 45e3, 600e3
+	// laneFull is the time from which on work takes all memory bandwidth or all arithmetic of the device, in nanoseconds.
+	laneFull = 6000
 	// laneMost is the most pieces of work for which lanes are tried, and laneSpans the most pieces of memory that they use in all: the
 	// search grows with the square.
 	laneMost, laneSpans = 1000, 8000
@@ -32,11 +34,20 @@ type laneSpan struct {
 	writes   bool
 }
 
-// laneWork is a piece of work: the memory that it uses and its estimated time.
+// laneWork is a piece of work: the memory that it uses, its estimated time, and what it takes all of.
 type laneWork struct {
 	spans []laneSpan
 	cost  float64
+	takes int
 }
+
+// What work may take all of, so that no other work that does runs beside it.
+const (
+	takesNothing = iota
+	takesArithmetic
+	takesBandwidth
+	takesKinds
+)
 
 // after reports whether w must come after the earlier work v.
 func (w *laneWork) after(v *laneWork) bool {
@@ -66,6 +77,7 @@ func distribute(work []laneWork) (l lanes, ok bool) {
 	}
 	done := make([]float64, len(work))
 	var free [laneCount]float64
+	var taken [takesKinds]float64     // until when
 	awaited := [laneCount]int{-1, -1} // the last work that the lane has awaited
 	for i := range work {
 		last, ready := [laneCount]int{-1, -1}, [laneCount]float64{}
@@ -85,6 +97,10 @@ func distribute(work []laneWork) (l lanes, ok bool) {
 				best, begin = lane, at
 			}
 		}
+		if k := work[i].takes; k != takesNothing {
+			begin = max(begin, taken[k])
+			taken[k] = begin + work[i].cost
+		}
 		done[i] = begin + work[i].cost
 		free[best] = done[i]
 		l.of = append(l.of, best)
@@ -94,7 +110,7 @@ func distribute(work []laneWork) (l lanes, ok bool) {
 		}
 		l.awaits = append(l.awaits, wait)
 	}
-	return l, max(free[0], free[1]) < 0.9*total && slices.Contains(l.of, 1)
+	return l, max(free[0], free[1]) < 0.95*total && slices.Contains(l.of, 1)
 }
 
 // laneWork describes the units of the plan, as r recorded them.
@@ -142,7 +158,15 @@ func (g *Segment) laneWork(r *Recorded) (work []laneWork) {
 			w.spans = append(w.spans, laneSpan{at, at + uint64(n.room[k]), true})
 		}
 		if nodes := n.to - n.from; nodes > 0 {
-			w.cost = laneNode*float64(nodes) + max(float64(bytes)/laneBytes, float64(n.flops)/rate)
+			move, compute := float64(bytes)/laneBytes, float64(n.flops)/rate
+			w.cost = laneNode*float64(nodes) + max(move, compute)
+			switch {
+			case max(move, compute) < laneFull:
+			case move > compute:
+				w.takes = takesBandwidth
+			default:
+				w.takes = takesArithmetic
+			}
 		}
 		work = append(work, w)
 	}

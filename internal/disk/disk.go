@@ -40,8 +40,8 @@ type Folder struct {
 	seen  map[string]usage // by a shard's folder
 }
 
-// usage is what a shard holds: bytes of files, at most, but for those that other processes have put there. puts counts down to the next look
-// at its files.
+// usage is what a shard holds: at most that many bytes of files, but for those that other processes have put there. puts counts down to the
+// next look at its files.
 type usage struct {
 	bytes int64
 	puts  int
