@@ -320,7 +320,7 @@ func (f *frame) reading(t *Tensor, from *rt.Stream, do func() error) error {
 	}
 	defer from.Issued(seq)
 	if !f.x.m.manual {
-		if err := t.st.spoilt(); err != nil {
+		if err := t.spoilt(); err != nil {
 			return err
 		}
 		if err := t.st.beforeRead(from); err != nil {

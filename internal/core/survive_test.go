@@ -2,6 +2,7 @@ package core
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"path/filepath"
 	"runtime"
@@ -181,6 +182,34 @@ func TestAssertionsSurvive(t *testing.T) {
 				t.Errorf("Close: %v", err)
 			}
 		}
+	}
+}
+
+// TestAssertionsOfGraphs checks that a failed assertion of a graph's run names the captured call, also on the processor.
+func TestAssertionsOfGraphs(t *testing.T) {
+	for _, sel := range []rt.Selector{{Kind: rt.CPU}, {Kind: rt.Sim, Memory: 64 << 20}} {
+		x, _ := openWith(t, sel)
+		x.Scope(func(x *Exec) {
+			src, index := three(x), From(x, []int64{7})
+			_, _, line, _ := runtime.Caller(0)
+			g, err := x.Capture(func(x *Exec) { x.Gather(src, 0, index) }, CaptureOpt{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer g.Close()
+			for range 2 {
+				err := x.Replay(g)
+				if err == nil {
+					err = x.Synchronize()
+				}
+				wantError(t, err, fault.Invalid, "Gather(float32[3], int64[1]): index 7 is out of range for size 3, in the operand index",
+					fmt.Sprintf("survive_test.go:%d", line+1))
+			}
+			x.CopyInto(index, From(x, []int64{2}))
+			if err := errors.Join(x.Replay(g), x.Synchronize()); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
