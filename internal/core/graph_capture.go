@@ -100,6 +100,9 @@ func (opt *CaptureOpt) spec(dev *rt.Device) (spec rt.CaptureSpec, err error) {
 			return spec, err
 		}
 		defer opt.Share.mu.RUnlock()
+		if err := opt.Share.on(dev); err != nil {
+			return spec, err
+		}
 		if opt.Pool != (alloc.PoolID{}) && opt.Pool != opt.Share.g.Pool() {
 			return spec, fault.New(fault.Invalid, "the options Share and Pool name two pools; give one of them")
 		}
@@ -466,6 +469,9 @@ func (x *Exec) Replay(g *Graph) error {
 	if err := x.s.open(); err != nil {
 		return err
 	}
+	if err := g.on(x.m.stream.Device()); err != nil {
+		return err
+	}
 	if err := x.s.capture.refuse("Replay"); err != nil {
 		return err
 	}
@@ -560,6 +566,15 @@ func (g *Graph) begin() error {
 		return fault.New(fault.Closed, "the graph was closed; capture it again")
 	}
 	return nil
+}
+
+// on returns an error unless the graph is dev's.
+func (g *Graph) on(dev *rt.Device) error {
+	if g.g.Device() == dev {
+		return nil
+	}
+	here, there := rt.Apart(dev, g.g.Device())
+	return fault.New(fault.Invalid, "the graph was captured on %s, and this Exec works on %s", there, here)
 }
 
 // Nodes returns how many operations the graph has, 0 for none.

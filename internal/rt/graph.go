@@ -539,6 +539,9 @@ func (g *Graph) Dump(path string) error {
 // Nodes returns how many operations the graph has.
 func (g *Graph) Nodes() int { return g.nodes }
 
+// Device returns the device that the graph runs on.
+func (g *Graph) Device() *Device { return g.dev }
+
 // Pool returns the id of the private pool.
 func (g *Graph) Pool() alloc.PoolID { return g.pool }
 
