@@ -107,7 +107,7 @@ func load(x *tenon.Exec, m any, given map[string]source, opt LoadOpt) error {
 // mismatch returns an error that names the keys that only one side has, unless opt allows them, and those whose shapes differ.
 func mismatch(own map[string]*tenon.Tensor, given map[string]source, opt LoadOpt) error {
 	shared := map[*tenon.Tensor]bool{} // what is given, under any name
-	for key, t := range own { //tenon:unordered it fills a set
+	for key, t := range own {          //tenon:unordered it fills a set
 		if _, has := given[key]; has {
 			shared[t] = true
 		}
