@@ -86,7 +86,7 @@ type CaptureOpt struct {
 	Pool alloc.PoolID
 	// Stream is where f's work is recorded. It must not be the default stream. If it is nil, the capture uses a stream of its own.
 	Stream *rt.Stream
-	// Mode says which calls that could disturb the capture end it: those of its own thread, of all threads, or none.
+	// Mode says which threads must not make calls that could disturb the capture; such a call ends it.
 	Mode rt.CaptureMode
 	// Debug keeps the graph as it was recorded, for Dump.
 	Debug bool

@@ -28,7 +28,8 @@ func wantSpoilt(t *testing.T, x *Exec, what string, v *Tensor) {
 			if name == "a list" { // which uses a view
 				is = ""
 			}
-			wantError(t, err, fault.Invalid, "the tensor "+is, " was written after a failed assertion", "index 7 is out of range for size 3", "spoilt_test.go:")
+			wantError(t, err, fault.Invalid, "the tensor "+is, " was written after a failed assertion",
+				"index 7 is out of range for size 3", "spoilt_test.go:")
 		}
 	}
 }

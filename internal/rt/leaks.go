@@ -23,8 +23,8 @@ func (d *Device) WatchLeaks() {
 }
 
 // Left returns how many bytes tensors hold, and memory that was taken by address, when the garbage among them is freed, and the program's
-// lines that allocated them, each once, as far as the memory history knows, and those that captured graphs which are open. The device is one of WatchLeaks. Unlike the statistics, it
-// counts with caching off too, and under every back end.
+// lines that allocated them, each once, as far as the memory history knows, and those that captured graphs which are open. The device is
+// one of WatchLeaks. Unlike the statistics, it counts with caching off too, and under every back end.
 func (d *Device) Left() (bytes uint64, lines, graphs []string, err error) {
 	var live []alloc.BlockInfo
 	for i := range 3 { // a collection frees unreachable tensors, the next one what these held

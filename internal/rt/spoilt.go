@@ -142,8 +142,8 @@ func SpoiltError(cause *fault.Error, what string) error {
 	if cause == nil {
 		return nil
 	}
-	return fault.Wrap(fault.Invalid, cause, "%s was written after a failed assertion, and may be wrong; write all of it again, or make it anew",
-		what)
+	return fault.Wrap(fault.Invalid, cause, "%s was written after a failed assertion, and may be wrong; write all of it again, or make it "+
+		"anew", what)
 }
 
 // Spoilt is Device.Spoilt, as an error, for the operation during which e was recorded.
