@@ -21,9 +21,16 @@ func TestLoadMemory(t *testing.T) {
 		}
 		return append(m, nn.NewConv2d(x, 64, 64, [2]int{3, 3}, nn.Conv2dOpt{DType: dt, Generator: nn.NewHostGenerator(seed)}))
 	}
-	for _, c := range []struct{ file, module tenon.DType }{
-		{tenon.Float32, tenon.Float32}, {tenon.Float16, tenon.Float32}, {tenon.Float32, tenon.Float16},
-	} {
+	type loading struct {
+		file, module tenon.DType
+		on           tenon.Selector
+	}
+	var cases []loading
+	for _, s := range append([]tenon.Selector{tenon.Sim(16 << 20)}, tenon.CUDA(0))[:1+min(1, tenon.GPUs())] {
+		cases = append(cases, loading{tenon.Float32, tenon.Float32, s}, loading{tenon.Float16, tenon.Float32, s},
+			loading{tenon.Float32, tenon.Float16, s})
+	}
+	for _, c := range cases {
 		file := filepath.Join(t.TempDir(), "m.safetensors")
 		var want map[string]string
 		tenontest.Run(t, func(host *tenon.Exec) {
@@ -52,7 +59,7 @@ func TestLoadMemory(t *testing.T) {
 				}
 				x.Device().ResetPeakStats()
 			}
-		}, tenon.Sim(16<<20))
+		}, c.on)
 	}
 }
 
