@@ -224,6 +224,13 @@ func TestIndexNamesItsOperands(t *testing.T) {
 				x.IndexPutInto(rows, x.Ones(nil, dtype.Float32), []Place{at(-4), at(1)}, false)
 			},
 			"IndexPutSInto(float32[3 4], int64[1]): index 3": func(rows *Tensor) { x.IndexPutSInto(rows, 1, []Place{at(3)}, false) },
+			"IndexSelect(float32[3 4], int64[1]): index 4":   func(rows *Tensor) { x.IndexSelect(rows, 1, From(x, []int64{4})) },
+			"IndexCopyInto(float32[3 4], int64[1], float32[1 4]): index 3": func(rows *Tensor) {
+				x.IndexCopyInto(rows, rows, 0, From(x, []int64{3}), x.Ones([]int{1, 4}, dtype.Float32))
+			},
+			"IndexAdd(float32[3 4], int64[1], float32[1 4]): index 3": func(rows *Tensor) {
+				x.IndexAdd(rows, 0, From(x, []int64{3}), x.Ones([]int{1, 4}, dtype.Float32), IndexAddOpt{})
+			},
 			"Multinomial(float32[3 4]): the probabilities of a row": func(rows *Tensor) {
 				x.Multinomial(x.MulS(rows, 0), 2, MultinomialOpt{Replacement: true})
 			},
