@@ -302,8 +302,11 @@ func (t *trace) RunSegment(g *core.Segment) error {
 		return t.eager(g, "calls from outside of the region were deferred with it")
 	}
 	dev := g.Stream().Device()
-	if t.dev.Host || dev.Host || !core.HasPools(dev) {
-		return t.eager(g, "the device, or its allocator, has no graphs")
+	switch {
+	case t.dev.Host || dev.Host:
+		return t.eager(g, "compile uses no graphs on the processor")
+	case !core.HasPools(dev):
+		return t.eager(g, "the device's allocator has no private pools, which graphs need")
 	}
 	if !dev.Memory().Caching() { // a replay needs its memory to stay in the pool
 		t.because("device memory is not cached")
