@@ -25,15 +25,14 @@ func Example_firstModel() {
 		log.Fatal(err)
 	}
 	for range 100 {
-		err := x.Do(func(x *tenon.Exec) error { // what a step makes is closed with it, and a failed operation is its error
+		if err := x.Do(func(x *tenon.Exec) error { // what a step makes is closed with it, and a failed operation is its error
 			adamw.ZeroGrad()
 			loss := x.CrossEntropy(model.Forward(x, points), labels)
 			if err := x.Backward(loss); err != nil {
 				return err
 			}
 			return adamw.Step(x)
-		})
-		if err != nil {
+		}); err != nil {
 			log.Fatal(err)
 		}
 	}

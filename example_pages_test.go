@@ -108,7 +108,7 @@ func Example_serving() {
 			}
 			return nil
 		})
-		for r := range requests { // if no worker got an Exec, requests are answered with the errors
+		for r := range requests { // all workers have ended: while requests still come, no worker got an Exec, and err says why
 			r.answer <- reply{err: err}
 		}
 		served <- err
@@ -156,9 +156,7 @@ func Example_batching() {
 	close(requests)
 
 	const most, features, classes = 4, 4, 3
-	for _, p := range nn.Params(model) { // once, before the workers start
-		p.Tensor().SetRequiresGrad(false) // otherwise Graph captures a backward pass too
-	}
+	nn.SetRequiresGrad(model, false) // once, before the workers start; otherwise Graph captures a backward pass too
 	y, err := x.Fork()
 	if err != nil {
 		log.Fatal(err)

@@ -39,6 +39,9 @@ func TestFromPyTorchModules(t *testing.T) {
 		d[name] = v
 	}
 	must(t, nn.Load(x, m, d))
+	must(t, nn.Load(x, m, d, nn.LoadOpt{Partial: true}))
+	nn.SetRequiresGrad(m, false)
+	nn.SetRequiresGrad(m, true)
 	f := filepath.Join(t.TempDir(), "m.safetensors")
 	must(t, nn.SaveFile(x, m, f))
 	must(t, nn.LoadFile(x, m, f))

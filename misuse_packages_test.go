@@ -72,7 +72,8 @@ var functions = map[string]any{
 	"nn.NewLayerNorm": nn.NewLayerNorm, "nn.NewLSTM": nn.NewLSTM, "nn.NewGRU": nn.NewGRU,
 	"nn.NewLinear": nn.NewLinear, "nn.NewPReLU": nn.NewPReLU, "nn.NewParam": nn.NewParam, "nn.NewRMSNorm": nn.NewRMSNorm,
 	"nn.NumParams": nn.NumParams, "nn.Params": nn.Params, "nn.SplitParams": nn.SplitParams,
-	"nn.StateDict": nn.StateDict, "nn.String": nn.String, "nn.Scoped": nn.Scoped[any], "nn.To": nn.To,
+	"nn.StateDict": nn.StateDict, "nn.String": nn.String, "nn.Scoped": nn.Scoped[any], "nn.SetRequiresGrad": nn.SetRequiresGrad,
+	"nn.To":             nn.To,
 	"nn.ToChannelsLast": nn.ToChannelsLast, "nn.ToDType": nn.ToDType, "nn.Train": nn.Train,
 
 	"optim.NewAdam": optim.NewAdam, "optim.NewAdamW": optim.NewAdamW, "optim.NewSGD": optim.NewSGD,

@@ -316,7 +316,7 @@ func (w *walk) function(name string, f reflect.Value) {
 	t := f.Type()
 	hostile, random := 3, 8
 	if w.few {
-		hostile, random = 2, 5
+		hostile, random = 1, 3
 	}
 	for p := range profiles {
 		w.call(name, f, w.sound(t, p), "")

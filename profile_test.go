@@ -285,12 +285,12 @@ func TestProfileSegmentsAtStart(t *testing.T) {
 		for range 20_000 { // what a profile finds at its beginning
 			x.Empty([]int{1}, tenon.Float32)
 		}
-		for round := range 30 {
+		for round := range 8 {
 			a := x.Empty([]int{40 << 18}, tenon.Float32)
 			a.Close()
 			emptied := make(chan error)
 			go func() {
-				time.Sleep(time.Duration(round) * 200 * time.Microsecond)
+				time.Sleep(time.Duration(round) * 750 * time.Microsecond)
 				emptied <- x.Device().EmptyCache()
 			}()
 			p := profiled(t, x, func() {

@@ -409,17 +409,20 @@ type CaptureOpt struct {
 	Pool [2]uint64
 	// Stream is where f's work is recorded; it must not be the default stream. Nil means a stream that nothing else uses.
 	Stream *cuda.Stream
-	// Mode says whose calls end the capture if they could disturb it: those of its own thread, of all threads, or none.
+	// Mode says which threads must not make driver calls that could disturb the capture: its own, which is the zero value, all threads, or
+	// none. Such a call ends the capture with an error.
 	Mode cuda.CaptureMode
 	// Debug keeps the graph as it was recorded, for Dump.
 	Debug bool
 }
 
-// Capture records the work of f as a graph and returns it; nothing runs until Replay. A call that waits for the device, or reads or uploads
-// host data (Item, Read, From, Synchronize), is an error that names the call's line. It occurs in f. Capture returns it, and the error of a
-// Backward or of an optimizer's step, even if f ignores it. The device stays usable. The Exec that f gets is on another stream than x. Work
-// of f on further streams belongs to the graph if it depends on work of that stream. Memory comes from the graph's own pool. Every Replay
-// draws new random numbers, from the generator's state at that time.
+// Capture calls f once, records its work as a graph and returns it; nothing runs until Replay. The Exec that f gets has x's modes, such as
+// NoGrad and Autocast, and works on a stream of its own. Work of f on further streams belongs to the graph if it depends on work of that
+// stream. Memory comes from the graph's own pool. Every Replay draws new random numbers, from the generator's state at that time.
+//
+// What waits for the device or copies from the host (Item, Read, From, Synchronize) cannot be recorded: in f such a call fails, with an
+// error that names its line. Then Capture returns that error too, even if f ignores it, as it does with the error of a Backward or of an
+// optimizer's step. The device stays usable.
 func (x *Exec) Capture(f func(x *Exec), opts ...CaptureOpt) (*Graph, error) {
 	opt, err := core.Only("Capture", opts)
 	if err != nil {

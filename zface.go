@@ -1497,7 +1497,8 @@ func (x *Exec) CopyAsyncInto(dst *Tensor, src *Tensor) {
 	cx.CopyAsyncInto((*core.Tensor)(dst), (*core.Tensor)(src))
 }
 
-// CopyInto sets dst's elements to src's, broadcast and converted. src may be on another device.
+// CopyInto sets dst's elements to src's, broadcast and converted. src may be on another device. A contiguous src of the processor that has
+// dst's type and shape is copied without memory on the device.
 func (x *Exec) CopyInto(dst *Tensor, src *Tensor) {
 	cx := x.enter("CopyInto", dst, src)
 	defer core.Leave(cx)

@@ -22,10 +22,10 @@ import (
 
 // Opt are the options of a region.
 type Opt struct {
-	// Branches is how many different calls that follow one call are remembered in a session; 0 means 64. Beyond that, the least recently
-	// used one is forgotten, with all that came after it and its recordings. In all, four times as many different runs are remembered, and
-	// as many paths of recordings that end with one of the region. If what was forgotten keeps coming back, and so is recorded anew each
-	// time, a warning says so once.
+	// Branches is how many different calls are remembered in a session that came after the same call; 0 means 64. Beyond that, the least
+	// recently used one is forgotten, with all that came after it and its recordings. Two more numbers are limited to four times Branches:
+	// the different runs of the region, and the sequences of graphs, of this and other regions, that ended with a graph of this one. If
+	// what was forgotten keeps coming back, and so is recorded anew each time, a warning says so once.
 	Branches int
 	// Static lists the tensor arguments of a function, by number, whose memory does not move, such as weights. Other arguments are copied
 	// to the memory that the graph reads. So are static ones whose first used element is not aligned to 16 bytes.

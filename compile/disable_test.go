@@ -118,8 +118,8 @@ func TestMust(t *testing.T) {
 	host := testdevice.Open(t, tenon.CPU())
 	b := tenon.From(host, make([]float32, 64))
 	refused("the processor", compile.New(compile.Opt{Must: true}).Do(host, func(x *tenon.Exec) error { x.AddSInto(b, b, 1); return nil }),
-		"Do: this work cannot run as a graph, which Opt.Must asks for: the processor has no graphs; leave out Opt.Must there (at ",
-		"disable_test.go:")
+		"Do: this work cannot run as a graph, which Opt.Must asks for: compile uses no graphs on the processor; leave out Opt.Must there "+
+			"(at ", "disable_test.go:")
 	if err := do(compile.Opt{Must: true}, func(x *tenon.Exec) { x.AddSInto(a, a, 1) }); err != nil {
 		t.Errorf("what has a graph: %v", err)
 	}

@@ -77,7 +77,7 @@ type Graph struct {
 	ID, After int
 	// Nodes counts its operations and Kernels the kernels among them.
 	Nodes, Kernels int
-	// Lanes is how many rows the work runs in, side by side: 2 if that is faster for its small kernels, otherwise 1.
+	// Lanes is how many rows the work runs in, side by side: 2 if that is faster, otherwise 1.
 	Lanes int
 	// Static, Managed and Copied count its inputs: those read in place, the outputs of earlier recordings, and those that are copied.
 	Static, Managed, Copied int
@@ -270,12 +270,18 @@ func (f *function) explain() Segment {
 	return s
 }
 
-// name returns the name of the call's operation and, in parentheses, that of what it is a part of, such as the step of an optimizer.
+// name returns the name of the call's operation and, in parentheses, that of what it is a part of, such as the step of an optimizer or the
+// method that the program called, such as IndexSelect for Gather, if that is not the operation's name or a form of it.
 func (n *node) name() string {
-	if n.within == "" {
-		return n.Call.Op()
+	op := n.Call.Op()
+	part := n.within
+	if part == "" && !strings.HasPrefix(n.From.Op, op) {
+		part = n.From.Op
 	}
-	return n.Call.Op() + " (" + n.within + ")"
+	if part == "" {
+		return op
+	}
+	return op + " (" + part + ")"
 }
 
 func (r *recording) explain() Graph {

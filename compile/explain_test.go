@@ -95,6 +95,33 @@ func TestExplainNames(t *testing.T) {
 	has(t, r.Explain(x).String(), "calls deferred", "cut by Read in Item at", "Foreach (AdamW)")
 }
 
+// A call has the name of its operation and of the method that the program called, if these differ; on a device without graphs the
+// explanation says what has none.
+func TestExplainNamesMethods(t *testing.T) {
+	for _, sel := range []tenon.Selector{tenon.CPU(), tenon.Sim(64 << 20)} {
+		x, err := tenon.Open(sel)
+		must(t, err)
+		x.Scope(func(x *tenon.Exec) {
+			table, at, w := x.Ones([]int{4, 3}, tenon.Float32), x.Zeros([]int{2}, tenon.Int64), x.Ones([]int{3, 3}, tenon.Float32)
+			out, region := x.Zeros([]int{2, 3}, tenon.Float32), compile.New()
+			for range 2 {
+				must(t, region.Do(x, func(x *tenon.Exec) error {
+					x.CopyInto(out, x.Linear(x.IndexSelect(table, 0, at), w, nil))
+					x.IndexCopyInto(table, table, 0, at, x.Neg(x.Ones([]int{2, 3}, tenon.Float32)))
+					return nil
+				}))
+			}
+			text := region.Explain(x).String()
+			has(t, text, "Gather (IndexSelect)", "MatMul (Linear)", "(IndexCopyInto)", "  Full (Ones)")
+			if x.Device() == x.Host().Device() {
+				has(t, text, "without a graph: compile uses no graphs on the processor")
+			}
+			compile.Reset(x)
+		})
+		must(t, x.Close())
+	}
+}
+
 func TestExplainCallable(t *testing.T) {
 	x := openSim(t)
 	a := tenon.From(x, make([]float32, 64), 64)

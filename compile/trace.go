@@ -308,9 +308,9 @@ func (t *trace) RunSegment(g *core.Segment) error {
 	dev := g.Stream().Device()
 	switch {
 	case t.dev.Host || dev.Host:
-		return t.eager(g, "the processor has no graphs")
+		return t.eager(g, "compile uses no graphs on the processor")
 	case !core.HasPools(dev):
-		return t.eager(g, "the allocator backend cudaMallocAsync has no pools for graphs")
+		return t.eager(g, "the device's allocator has no private pools, which graphs need")
 	}
 	if !dev.Memory().Caching() { // a replay needs its memory to stay in the pool
 		t.because("device memory is not cached")

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -233,7 +234,19 @@ func testGraphEmpty(t *testing.T, x *tenon.Exec) {
 	if !strings.Contains(log.String(), "The CUDA Graph is empty") {
 		t.Errorf("the log is %q", log.String())
 	}
+	if strings.Contains(log.String(), "got") {
+		t.Errorf("nothing was issued, but the log is %q", log.String())
+	}
 	replay(t, x, g)
+	log.Reset()
+	other, err := x.Fork()
+	must(t, err)
+	graphOf(t, x, tenon.CaptureOpt{}, func(*tenon.Exec) { other.Scope(func(y *tenon.Exec) { y.Neg(y.Ones([]int{3}, tenon.Float32)) }) })
+	if !regexp.MustCompile(`stream \d+ got 2 operations, the last of them Neg: the function must use the Exec that it is given`).MatchString(
+		log.String()) {
+		t.Errorf("of a capture that used another session the log says %q", log.String())
+	}
+	must(t, other.Close())
 	log.Reset()
 	testGraphSimple(t, x)
 	check(t, "the log of a capture that has work", log.String(), "")

@@ -96,8 +96,8 @@ func Wrap(k Kind, cause error, format string, args ...any) *Error {
 // shownSuspects bounds the suspects that an error's text names.
 const shownSuspects = 8
 
-// Error returns op and operands, then the message, the cause, the suspects of a device fault and the caller's line, each where known. A
-// line that the cause ends in is not repeated.
+// Error returns op and operands, then the message, the cause, the suspects of a device fault and the caller's line, each where known. An
+// op with which the cause begins and a line in which it ends are not repeated.
 func (e *Error) Error() string {
 	var b strings.Builder
 	if e.Op != "" {
@@ -110,6 +110,9 @@ func (e *Error) Error() string {
 	b.WriteString(e.Msg)
 	if e.Cause != nil {
 		if text := e.Cause.Error(); text != "" { // an empty text says no more than the kind
+			if e.Op != "" {
+				text = strings.TrimPrefix(text, e.Op+": ")
+			}
 			b.WriteString(": " + text)
 		}
 	}

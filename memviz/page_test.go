@@ -24,9 +24,12 @@ func shown() []string {
 	return recordings[1:]
 }
 
-// TestPage uses the page in a real browser, one for all of it.
+// TestPage uses the page in two real browsers, in each of which its parts take turns.
 func TestPage(t *testing.T) {
-	b := chromium(t)
+	browsers := make(chan *browser.Browser, 2)
+	for range cap(browsers) {
+		browsers <- chromium(t)
+	}
 	for _, part := range []struct {
 		name string
 		run  func(*testing.T, *browser.Browser)
@@ -48,7 +51,12 @@ func TestPage(t *testing.T) {
 		{"GoNames", pageGoNames},
 		{"Trees", pageTrees},
 	} {
-		t.Run(part.name, func(t *testing.T) { part.run(t, b) })
+		t.Run(part.name, func(t *testing.T) {
+			t.Parallel()
+			b := <-browsers
+			t.Cleanup(func() { browsers <- b })
+			part.run(t, b)
+		})
 	}
 }
 

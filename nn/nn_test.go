@@ -435,3 +435,23 @@ func TestInit(t *testing.T) {
 		nn.InitKaimingNormal(x, empty, nn.KaimingOpt{Generator: g})
 	})
 }
+
+// Freezing a module drops its gradients, and a backward pass then leaves it alone.
+func TestSetRequiresGrad(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		m := nn.Scoped(x, nn.Sequential{nn.NewLinear(x, 2, 1), nn.NewLinear(x, 1, 1)})
+		backward := func() error { return x.Backward(x.Sum(m.Forward(x, x.Ones([]int{1, 2}, tenon.Float32)), nil)) }
+		if err := backward(); err != nil {
+			t.Fatal(err)
+		}
+		for _, on := range []bool{false, true} {
+			nn.SetRequiresGrad(m, on)
+			err := backward()
+			for name, p := range nn.Params(m) {
+				if (err == nil) != on || p.Tensor().RequiresGrad() != on || (p.Grad() != nil) != on {
+					t.Errorf("%v: %s requires %v and has gradient %v after %v", on, name, p.Tensor().RequiresGrad(), p.Grad(), err)
+				}
+			}
+		}
+	})
+}

@@ -51,6 +51,13 @@ func (p *Param) SetRequiresGrad(on bool) {
 	p.t.SetRequiresGrad(on)
 }
 
+// SetRequiresGrad freezes all parameters of m (false), which also drops their gradients, or lets them learn again (true).
+func SetRequiresGrad(m any, on bool) {
+	for _, p := range Params(m) {
+		p.SetRequiresGrad(on)
+	}
+}
+
 // open returns p, whose method op was called, and refuses one that was closed.
 func (p *Param) open(op string) *Param {
 	core.OpenParam(op, "", (*core.Tensor)(made(p, op).t))

@@ -1,85 +1,11 @@
 package nn
 
 import (
-	"maps"
-	"slices"
-	"strings"
-
 	"tenon.dev"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/origin"
 )
-
-// LoadOpt are the options of Load. The zero value is PyTorch's default.
-type LoadOpt struct {
-	// Partial loads the keys that both sides have and ignores the others.
-	Partial bool
-}
-
-// Load copies state, by the keys of StateDict, into the parameters and buffers of m, converted to their types; the tensors may be on any
-// device. If a key is missing or unknown or a shape differs, it returns an error that names all such keys. If there is an error, m is
-// unchanged.
-func Load(x *tenon.Exec, m any, state map[string]*tenon.Tensor, opts ...LoadOpt) (err error) {
-	defer origin.Located("Load", &err)
-	opt, err := core.Only("Load", opts)
-	if err != nil {
-		return err
-	}
-	if e := tenon.Try(func() { err = load(x, m, state, opt) }); e != nil {
-		return e
-	}
-	return err
-}
-
-func load(x *tenon.Exec, m any, state map[string]*tenon.Tensor, opt LoadOpt) error {
-	own := maps.Collect(StateDict(m))
-	var wrong []string
-	list := func(what string, keys []string) {
-		if len(keys) > 0 && !opt.Partial {
-			wrong = append(wrong, what+` key(s) in state_dict: "`+strings.Join(keys, `", "`)+`"`)
-		}
-	}
-	var missing, unexpected []string
-	for _, name := range slices.Sorted(maps.Keys(own)) {
-		if state[name] == nil {
-			missing = append(missing, name)
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(state)) {
-		if own[name] == nil {
-			unexpected = append(unexpected, name)
-		}
-	}
-	list("Missing", missing)
-	list("Unexpected", unexpected)
-	for _, name := range slices.Sorted(maps.Keys(own)) {
-		if from := state[name]; from != nil && !slices.Equal(from.Shape(), own[name].Shape()) {
-			e := fault.New(fault.Invalid,
-				"size mismatch for %s: copying a param with shape %v from checkpoint, the shape in current model is %v",
-				name, from.Shape(), own[name].Shape())
-			wrong = append(wrong, e.Msg)
-		}
-	}
-	if len(wrong) > 0 {
-		return fault.New(fault.Invalid, "Error(s) in loading state_dict: %s", strings.Join(wrong, "; "))
-	}
-	return tenon.Try(func() {
-		x.NoGrad().Scope(func(x *tenon.Exec) {
-			var to, from []*tenon.Tensor
-			for _, name := range slices.Sorted(maps.Keys(own)) {
-				if t := state[name]; t != nil {
-					to, from = append(to, own[name]), append(from, moved(x, t))
-				}
-			}
-			core.Together((*core.Exec)(x), "Load", func(cx *core.Exec) {
-				for i, t := range to {
-					(*tenon.Exec)(cx).CopyInto(t, from[i])
-				}
-			})
-		})
-	})
-}
 
 // To moves the parameters, their gradients and the buffers of m to x's device. Tensors that are already there stay as they are.
 func To(x *tenon.Exec, m any) (err error) {

@@ -246,21 +246,21 @@ func same(t *testing.T, at, got, want string) {
 
 var long = flag.Bool("long", false, "fail every point of a step in every way, not only those that an ordinary run has time for")
 
-// TestFailures fails the calls of training at every driver call, with an error code that is no device fault (two codes with -long), and by
-// letting the device run out of memory from every point on.
+// TestFailures fails the calls of training at every other driver call (all with -long), with an error code that is no device fault (two
+// codes with -long), and by letting the device run out of memory from such a point on.
 func TestFailures(t *testing.T) {
 	before := core.LiveStorages()
+	picks, stride := 1, 2
+	if *long {
+		picks, stride = 2, 1
+	}
 	for _, f := range failings() {
 		t.Run(f.name, func(t *testing.T) {
 			t.Run("Calls", func(t *testing.T) {
 				x, d := openFailing(t)
 				n := 0
-				picks := 1
-				if *long {
-					picks = 2
-				}
 				for pick := range picks {
-					n += f.sweep(t, x, d, 1, func(n int) { d.Arm(n, pick) })
+					n += f.sweep(t, x, d, stride, func(n int) { d.Arm(n, pick) })
 				}
 				if t.Logf("%d failures", n); n == 0 {
 					t.Error("nothing failed")
@@ -272,7 +272,7 @@ func TestFailures(t *testing.T) {
 				}
 				t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync") // each tensor is one driver call
 				x, d := openFailing(t)
-				n := f.sweep(t, x, d, 1, d.Starve)
+				n := f.sweep(t, x, d, stride, d.Starve)
 				t.Logf("%d failures", n)
 			})
 			t.Run("Loading", func(t *testing.T) { // kernels load on first use, so each call gets a new device
@@ -292,9 +292,9 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestFailuresInRegion is TestFailures for deferred calls, which fail at the region's end, at every other point (all with -long).
+// TestFailuresInRegion is TestFailures for deferred calls, which fail at the region's end, at every third point (all with -long).
 func TestFailuresInRegion(t *testing.T) {
-	putOff, stride := 0, 2
+	putOff, stride := 0, 3
 	if *long {
 		stride = 1
 	}

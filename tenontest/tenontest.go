@@ -85,7 +85,7 @@ const mostLines = 10
 
 // left says what is left open on x's device, or returns "". The error is what the memory checks found there.
 func left(x *core.Exec) (text string, err error) {
-	bytes, lines, err := x.Device().Left()
+	bytes, lines, graphs, err := x.Device().Left()
 	if err == nil {
 		err = x.Device().MemoryDefects()
 	}
@@ -95,11 +95,16 @@ func left(x *core.Exec) (text string, err error) {
 	text = fmt.Sprintf("the test left %d bytes of %s open: "+
 		"close modules with nn.Close, and optimizers, scalers, graphs and tensors that were kept with their Close",
 		bytes, x.Device().Info().Name)
+	return text + listed("; they were made at", lines) + listed("; graphs are open that hold what they use, captured at", graphs), nil
+}
+
+// listed returns what and lines below it, or "" if there are none.
+func listed(what string, lines []string) string {
+	if len(lines) == 0 {
+		return ""
+	}
 	if len(lines) > mostLines {
 		lines = append(lines[:mostLines], "…")
 	}
-	if len(lines) > 0 {
-		text += "; they were made at\n\t" + strings.Join(lines, "\n\t")
-	}
-	return text, nil
+	return what + "\n\t" + strings.Join(lines, "\n\t")
 }

@@ -74,6 +74,33 @@ func TestRunFails(t *testing.T) {
 }
 
 // An object left open is an error that names its line; a closed or unreachable one is no error.
+// The report of a leak names the graphs that are open, since they hold what they use.
+func TestRunNamesOpenGraphs(t *testing.T) {
+	var line string
+	var graph, closed *tenon.Graph
+	text := told(t, func(t testing.TB) {
+		tenontest.Run(t, func(x *tenon.Exec) {
+			in := x.Ones([]int{100}, tenon.Float32)
+			capture := func() *tenon.Graph {
+				line = here(1)
+				g, err := x.Capture(func(x *tenon.Exec) { x.AddSInto(in, in, 1) })
+				if err != nil {
+					t.Fatal(err)
+				}
+				return g
+			}
+			graph, closed = capture(), capture()
+			if err := closed.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}, tenon.Sim(0))
+	})
+	if _, graphs, _ := strings.Cut(text, "; graphs are open that hold what they use, captured at\n\t"); !strings.HasSuffix(graphs, line) {
+		t.Errorf("it was told %q, which lacks the graph of %s", text, line)
+	}
+	runtime.KeepAlive(graph)
+}
+
 func TestRunFindsLeaks(t *testing.T) {
 	for _, s := range []tenon.Selector{tenon.CPU(), tenon.Sim(0)} {
 		var line string

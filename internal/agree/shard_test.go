@@ -21,7 +21,7 @@ var shardFlag = flag.String("shard", "",
 	"the share of the trials that this process does, as 2/8; tests on a GPU start such processes themselves")
 
 // longFlag is for simulated devices alone: on a GPU a test always runs all of its trials.
-var longFlag = flag.Bool("long", false, "run the trials of all kernels on simulated devices, not those of every third one, and assemble "+
+var longFlag = flag.Bool("long", false, "run the trials of all kernels on simulated devices, not those of every fifth one, and assemble "+
 	"every kernel for every target")
 
 // shard is a share of the trials, selected by the name of their first kernel.
@@ -50,7 +50,7 @@ func spread(t *testing.T, trials func(p *pair)) {
 	}
 	p := newPair(t)
 	if !p.onGPU() && !*longFlag {
-		p.shard.count = 3
+		p.shard.count = 5
 	}
 	if *shardFlag != "" {
 		if n, err := fmt.Sscanf(*shardFlag, "%d/%d", &p.shard.index, &p.shard.count); n != 2 || err != nil ||

@@ -38,7 +38,7 @@ type change struct {
 	held  []*storage
 }
 
-// driverCall is a waiting call of the driver: a launch, or a copy or fill of n bytes.
+// driverCall is a waiting call of the driver: a launch, or a copy, fill or write from the host of n bytes.
 type driverCall struct {
 	kind     callKind
 	row      *row
@@ -48,6 +48,7 @@ type driverCall struct {
 	dst, src driver.Ptr
 	n        int
 	value    byte
+	host     []byte         // not page-locked
 	op       *rt.ProfiledOp // or nil
 	note     *callNote      // or nil
 }
@@ -58,6 +59,7 @@ const (
 	callLaunch callKind = iota
 	callCopy
 	callFill
+	callWrite
 )
 
 // place identifies an operation.
@@ -347,6 +349,8 @@ func (d *driverCall) call(args []byte) error {
 		return d.st.Copy(d.dst, d.src, uint64(d.n))
 	case callFill:
 		return d.st.Fill(d.dst, d.value, uint64(d.n))
+	case callWrite:
+		return d.st.Write(d.dst, d.host)
 	}
 	d.launch.Args = args[d.from:d.to]
 	return d.st.Launch(&d.launch)

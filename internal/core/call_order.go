@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"sync/atomic"
 
+	"tenon.dev/fault"
 	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/infer"
 	"tenon.dev/internal/rt"
@@ -20,11 +21,11 @@ import (
 func (f *frame) spoilt() {
 	for i := 0; i < f.ins; i++ {
 		if t := f.in[i]; t != nil && f.row.flags&flagForeign == 0 {
-			f.check(t.st.spoilt())
+			f.check(t.spoilt())
 		}
 	}
 	for _, t := range f.many {
-		f.check(t.st.spoilt())
+		f.check(t.spoilt())
 	}
 	for i := 0; i < f.outs; i++ {
 		if d := f.to(i); d != nil {
@@ -33,8 +34,16 @@ func (f *frame) spoilt() {
 	}
 }
 
-// spoilt returns an error if the storage's contents may depend on a failed assertion.
-func (s *storage) spoilt() error {
+// spoilt returns an error if t's storage may depend on a failed assertion.
+func (t *Tensor) spoilt() error {
+	if cause := t.st.spoilt(); cause != nil {
+		return rt.SpoiltError(cause, "the tensor "+describe(t))
+	}
+	return nil
+}
+
+// spoilt returns the failed assertion on which the storage's contents may depend, or nil.
+func (s *storage) spoilt() *fault.Error {
 	if !s.dev.Spoils() {
 		return nil
 	}
@@ -58,7 +67,7 @@ func (t *Tensor) overwritten() error {
 	if infer.Numel(t.shape)*t.dt.Size() >= t.st.bytes {
 		return nil
 	}
-	return t.st.spoilt()
+	return t.spoilt()
 }
 
 // beforeRead makes st wait for the accesses that a read must come after.

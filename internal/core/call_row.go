@@ -337,7 +337,7 @@ func (f *frame) idle() {
 	st := f.x.m.stream
 	if c := f.x.recording(); c != nil {
 		for i := 0; i < f.outs; i++ {
-			c.wrote(f.out[i].st, st, st.Seq(), true)
+			c.wrote(f.out[i], st, st.Seq(), true)
 		}
 		return
 	}
@@ -354,7 +354,7 @@ func (f *frame) writes(t *Tensor) {
 	f.check(t.st.settled())
 	switch c := f.x.recording(); {
 	case c != nil:
-		c.writes(f, t.st, false)
+		c.writes(f, t, false)
 	case !f.x.m.manual:
 		f.check(t.st.beforeWrite(f.x.m.stream))
 	}

@@ -26,7 +26,7 @@ func (f *frame) comesFrom(fn rt.Func) {
 		f.dl.Origin = nil
 	}
 	if fn.Asserts {
-		f.dl.Origin = f.x.m.stream.Device().Launching(f.row.id, fn, f.site)
+		f.dl.Origin = f.x.m.stream.Launching(f.row.id, fn, f.site)
 	}
 }
 

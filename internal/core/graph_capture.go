@@ -67,7 +67,10 @@ type Graph struct {
 
 // use is how the graph accesses a storage.
 type use struct {
-	st     *storage
+	st *storage
+	// dt and form are those of the tensor by which it first did.
+	dt     dtype.DType
+	form   *form
 	writes bool
 	// held says that the graph keeps a reference, because the memory is not its own: the storage may be closed before the capture ends.
 	held bool
@@ -83,7 +86,7 @@ type CaptureOpt struct {
 	Pool alloc.PoolID
 	// Stream is where f's work is recorded. It must not be the default stream. If it is nil, the capture uses a stream of its own.
 	Stream *rt.Stream
-	// Mode says which calls that could disturb the capture end it: those of its own thread, of all threads, or none.
+	// Mode says which threads must not make calls that could disturb the capture; such a call ends it.
 	Mode rt.CaptureMode
 	// Debug keeps the graph as it was recorded, for Dump.
 	Debug bool
@@ -97,6 +100,9 @@ func (opt *CaptureOpt) spec(dev *rt.Device) (spec rt.CaptureSpec, err error) {
 			return spec, err
 		}
 		defer opt.Share.mu.RUnlock()
+		if err := opt.Share.on(dev); err != nil {
+			return spec, err
+		}
 		if opt.Pool != (alloc.PoolID{}) && opt.Pool != opt.Share.g.Pool() {
 			return spec, fault.New(fault.Invalid, "the options Share and Pool name two pools; give one of them")
 		}
@@ -332,19 +338,19 @@ func (c *capture) order(f *frame) {
 	}
 	for i := 0; i < f.ins; i++ {
 		if t := f.in[i]; t != nil {
-			c.reads(f, t.st)
+			c.reads(f, t)
 		}
 	}
 	for _, t := range f.many {
-		c.reads(f, t.st)
+		c.reads(f, t)
 	}
 	for i := 0; i < f.outs; i++ {
-		c.writes(f, f.out[i].st, f.to(i) == nil)
+		c.writes(f, f.out[i], f.to(i) == nil)
 	}
 }
 
-func (c *capture) reads(f *frame, s *storage) {
-	u, st := c.touch(s, false), f.x.m.stream
+func (c *capture) reads(f *frame, t *Tensor) {
+	u, st := c.touch(t, false), f.x.m.stream
 	c.after(f, u.writer)
 	for i := range u.readers {
 		if u.readers[i].by == st {
@@ -353,28 +359,28 @@ func (c *capture) reads(f *frame, s *storage) {
 		}
 	}
 	u.readers = append(u.readers, access{st, f.seq})
-	c.record(f, s)
+	c.record(f, t)
 }
 
 // writes notes a write; fresh says that the operation under way made the storage.
-func (c *capture) writes(f *frame, s *storage, fresh bool) {
+func (c *capture) writes(f *frame, t *Tensor, fresh bool) {
 	if c.linear {
 		return
 	}
-	u := c.touch(s, fresh)
+	u := c.touch(t, fresh)
 	c.after(f, u.writer)
 	for _, r := range u.readers {
 		c.after(f, r)
 	}
-	c.wrote(s, f.x.m.stream, f.seq, fresh)
-	c.record(f, s)
+	c.wrote(t, f.x.m.stream, f.seq, fresh)
+	c.record(f, t)
 }
 
-func (c *capture) wrote(s *storage, st *rt.Stream, seq uint64, fresh bool) {
+func (c *capture) wrote(t *Tensor, st *rt.Stream, seq uint64, fresh bool) {
 	if c.linear {
 		return
 	}
-	u := c.touch(s, fresh)
+	u := c.touch(t, fresh)
 	u.use.writes, u.writer, u.readers = true, access{st, seq}, u.readers[:0]
 }
 
@@ -387,20 +393,21 @@ func (c *capture) after(f *frame, a access) {
 
 // record tells the allocator that a stream other than the block's own uses the graph's own memory. Memory that the graph holds is not
 // freed.
-func (c *capture) record(f *frame, s *storage) {
-	st := f.x.m.stream
-	if s.block != nil && s.block.Stream() != alloc.Stream(st.Handle()) && !c.touch(s, false).held {
+func (c *capture) record(f *frame, t *Tensor) {
+	s, st := t.st, f.x.m.stream
+	if s.block != nil && s.block.Stream() != alloc.Stream(st.Handle()) && !c.touch(t, false).held {
 		f.check(s.dev.Memory().RecordStream(s.block, alloc.Stream(st.Handle())))
 	}
 }
 
-// touch returns the record of a storage; fresh says that the operation under way made the storage.
-func (c *capture) touch(s *storage, fresh bool) *capturedUse {
+// touch returns the record of t's storage; fresh says that the operation under way made it.
+func (c *capture) touch(t *Tensor, fresh bool) *capturedUse {
+	s := t.st
 	i, ok := c.index[s]
 	if !ok {
 		i = len(c.uses)
 		c.index[s] = i
-		c.uses = append(c.uses, capturedUse{use: use{st: s}})
+		c.uses = append(c.uses, capturedUse{use: use{st: s, dt: t.dt, form: t.form}})
 		lent := s.lent()
 		if lent {
 			s.expose()
@@ -462,6 +469,9 @@ func (x *Exec) Replay(g *Graph) error {
 	if err := x.s.open(); err != nil {
 		return err
 	}
+	if err := g.on(x.m.stream.Device()); err != nil {
+		return err
+	}
 	if err := x.s.capture.refuse("Replay"); err != nil {
 		return err
 	}
@@ -516,8 +526,8 @@ func (g *Graph) run(x *Exec) error {
 	}
 	for _, u := range g.uses {
 		if u.held || !u.writes { // otherwise it is the graph's own
-			if err := u.st.spoilt(); err != nil {
-				return err
+			if cause := u.st.spoilt(); cause != nil {
+				return rt.SpoiltError(cause, "the tensor "+describe(&Tensor{dt: u.dt, form: u.form})+", which the graph uses,")
 			}
 		}
 		switch {
@@ -556,6 +566,15 @@ func (g *Graph) begin() error {
 		return fault.New(fault.Closed, "the graph was closed; capture it again")
 	}
 	return nil
+}
+
+// on returns an error unless the graph is dev's.
+func (g *Graph) on(dev *rt.Device) error {
+	if g.g.Device() == dev {
+		return nil
+	}
+	here, there := rt.Apart(dev, g.g.Device())
+	return fault.New(fault.Invalid, "the graph was captured on %s, and this Exec works on %s", there, here)
 }
 
 // Nodes returns how many operations the graph has, 0 for none.

@@ -420,3 +420,24 @@ func TestCaptureStreamIsAlone(t *testing.T) {
 		}
 	})
 }
+
+// TestGraphsOfAnotherDevice checks that a graph is neither replayed nor shared on another device.
+func TestGraphsOfAnotherDevice(t *testing.T) {
+	x, _ := openWith(t, rt.Selector{Kind: rt.Sim, Memory: 64 << 20})
+	a := x.Ones([]int{3}, dtype.Float32)
+	defer a.close()
+	g, err := x.Capture(func(x *Exec) { x.AddSInto(a, a, 1) }, CaptureOpt{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	for _, sel := range []rt.Selector{{Kind: rt.CPU}, {Kind: rt.Sim, Memory: 64 << 20}} {
+		y, dev := openWith(t, sel)
+		here, there := rt.Apart(dev, x.m.stream.Device())
+		captured := "the graph was captured on " + there + ", and this Exec works on " + here
+		wantError(t, y.Replay(g), fault.Invalid, captured)
+		_, err := y.Capture(func(y *Exec) { y.Neg(y.Ones([]int{3}, dtype.Float32)) }, CaptureOpt{Share: g})
+		wantError(t, err, fault.Invalid, captured)
+	}
+	want(t, x, a, 1, 1, 1)
+}

@@ -152,7 +152,7 @@ func (c *capture) advance() {
 		x := c.x.noGrad().ManualStreams()
 		x.AddSInto(r.state.offset, r.state.offset, float64(r.advance))
 		if !c.linear {
-			c.touch(r.state.seed.st, false)
+			c.touch(r.state.seed, false)
 		}
 	}
 }

@@ -6,24 +6,26 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// A recorded graph has its work in one row. If much of it is small kernels that do not wait for each other, such as the gradients of a
-// layer's weight and of its input, it is recorded a second time in two lanes, which the device runs side by side. By then all addresses are
-// known, so what must come before what follows from the memory that each piece of work reads and writes, including memory that the pool
-// gave out again: nothing has to be known about calls, and nothing is allocated.
+// A recorded graph has its work in one row. If enough of it does not wait for each other, such as the gradients of a layer's weight and of
+// its input, it is recorded a second time in two lanes, which the device runs side by side. Small kernels then share the device, and what
+// reads much memory fills the multiprocessors that a product leaves idle. By then all addresses are known, so what must come before what
+// follows from the memory that each piece of work reads and writes, including memory that the pool gave out again: nothing has to be known
+// about calls, and nothing is allocated. A third lane, higher priority for the longest chain, and memory that is not given out again while
+// there is other memory did not make the training step of GPT-2 faster.
 
 const (
 	// laneCount is the number of lanes; that of a lane is 0 or 1.
 	laneCount = 2
 	// laneHop is the time in nanoseconds that work waits in addition for work of another lane, laneNode that of a kernel besides its memory
-	// and arithmetic. Like the rates below they are estimates for an H200, which only decide whether lanes are worth it.
-	laneHop, laneNode = 1200, 1800
+	// or arithmetic. Like the rates below they are estimates for an H200, which only decide whether lanes are worth it.
+	laneHop, laneNode = 1200, 2000
 	// laneBytes and the others are rates per nanosecond.
-	laneBytes, laneFLOPs, laneHalfFLOPs = 2000, 15e3, 200e3
-	// laneSmall is the most time that work takes which may leave room beside it on the device, in nanoseconds.
-	laneSmall = 20e3
+	laneBytes, laneFLOPs, laneHalfFLOPs = 4000, 45e3, 600e3
+	// laneFull is the time from which on work takes all memory bandwidth or all arithmetic of the device, in nanoseconds.
+	laneFull = 6000
 	// laneMost is the most pieces of work for which lanes are tried, and laneSpans the most pieces of memory that they use in all: the
 	// search grows with the square.
-	laneMost, laneSpans = 1000, 5000
+	laneMost, laneSpans = 1000, 8000
 )
 
 // laneSpan is a piece of memory that work reads, or also writes.
@@ -32,11 +34,20 @@ type laneSpan struct {
 	writes   bool
 }
 
-// laneWork is a piece of work: the memory that it uses and its estimated time.
+// laneWork is a piece of work: the memory that it uses, its estimated time, and what it takes all of.
 type laneWork struct {
 	spans []laneSpan
 	cost  float64
+	takes int
 }
+
+// What work may take all of, so that no other work that does runs beside it.
+const (
+	takesNothing = iota
+	takesArithmetic
+	takesBandwidth
+	takesKinds
+)
 
 // after reports whether w must come after the earlier work v.
 func (w *laneWork) after(v *laneWork) bool {
@@ -56,20 +67,17 @@ type lanes struct{ of, awaits []int }
 
 // distribute puts each piece of work, in their order, into the lane in which it can begin first. It returns false if that saves too little.
 func distribute(work []laneWork) (l lanes, ok bool) {
-	var total, small float64
-	spans := 0
+	total, spans := 0.0, 0
 	for i := range work {
 		spans += len(work[i].spans)
 		total += work[i].cost
-		if work[i].cost <= laneSmall {
-			small += work[i].cost
-		}
 	}
-	if len(work) > laneMost || spans > laneSpans || 2*small < total {
+	if len(work) > laneMost || spans > laneSpans {
 		return l, false
 	}
 	done := make([]float64, len(work))
 	var free [laneCount]float64
+	var taken [takesKinds]float64     // until when
 	awaited := [laneCount]int{-1, -1} // the last work that the lane has awaited
 	for i := range work {
 		last, ready := [laneCount]int{-1, -1}, [laneCount]float64{}
@@ -89,6 +97,10 @@ func distribute(work []laneWork) (l lanes, ok bool) {
 				best, begin = lane, at
 			}
 		}
+		if k := work[i].takes; k != takesNothing {
+			begin = max(begin, taken[k])
+			taken[k] = begin + work[i].cost
+		}
 		done[i] = begin + work[i].cost
 		free[best] = done[i]
 		l.of = append(l.of, best)
@@ -98,7 +110,7 @@ func distribute(work []laneWork) (l lanes, ok bool) {
 		}
 		l.awaits = append(l.awaits, wait)
 	}
-	return l, max(free[0], free[1]) < 0.9*total && slices.Contains(l.of, 1)
+	return l, max(free[0], free[1]) < 0.95*total && slices.Contains(l.of, 1)
 }
 
 // laneWork describes the units of the plan, as r recorded them.
@@ -146,7 +158,15 @@ func (g *Segment) laneWork(r *Recorded) (work []laneWork) {
 			w.spans = append(w.spans, laneSpan{at, at + uint64(n.room[k]), true})
 		}
 		if nodes := n.to - n.from; nodes > 0 {
-			w.cost = laneNode*float64(nodes) + float64(bytes)/laneBytes + float64(n.flops)/rate
+			move, compute := float64(bytes)/laneBytes, float64(n.flops)/rate
+			w.cost = laneNode*float64(nodes) + max(move, compute)
+			switch {
+			case max(move, compute) < laneFull:
+			case move > compute:
+				w.takes = takesBandwidth
+			default:
+				w.takes = takesArithmetic
+			}
 		}
 		work = append(work, w)
 	}

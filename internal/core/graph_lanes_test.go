@@ -14,7 +14,7 @@ func TestLanesKeepOrder(t *testing.T) {
 		work := make([]laneWork, 2+r.IntN(40))
 		places := 2 + r.IntN(30)
 		for i := range work {
-			work[i].cost = float64(500 + r.IntN(9000))
+			work[i].cost, work[i].takes = float64(500+r.IntN(9000)), r.IntN(takesKinds)
 			for range 1 + r.IntN(3) {
 				from := uint64(r.IntN(places))
 				work[i].spans = append(work[i].spans, laneSpan{from, from + uint64(r.IntN(3)), r.IntN(3) == 0})
@@ -59,7 +59,7 @@ func TestLanesKeepOrder(t *testing.T) {
 	}
 }
 
-// Lanes are not worth it for work that fills the device, for work in one chain, and for too much of it.
+// Lanes are not worth it for work in one chain, or nearly, for work that takes all of the same thing, and for too much of it.
 func TestLanesAreRefused(t *testing.T) {
 	free := func(n int, cost float64, chained bool) (work []laneWork) {
 		for i := range n {
@@ -67,7 +67,13 @@ func TestLanesAreRefused(t *testing.T) {
 			if chained {
 				from = 0
 			}
-			work = append(work, laneWork{[]laneSpan{{from, from + 1, true}}, cost})
+			work = append(work, laneWork{spans: []laneSpan{{from, from + 1, true}}, cost: cost})
+		}
+		return work
+	}
+	taking := func(work []laneWork, even, odd int) []laneWork {
+		for i := range work {
+			work[i].takes = []int{even, odd}[i%2]
 		}
 		return work
 	}
@@ -77,8 +83,12 @@ func TestLanesAreRefused(t *testing.T) {
 		want bool
 	}{
 		{"small and independent", free(8, 5000, false), true},
-		{"large", free(8, laneSmall+1, false), false},
 		{"a chain", free(8, 5000, true), false},
+		{"nearly a chain", append(free(39, 5000, true), free(2, 5000, false)[1]), false},
+		{"all arithmetic", taking(free(8, 5000, false), takesArithmetic, takesArithmetic), false},
+		{"all bandwidth", taking(free(8, 5000, false), takesBandwidth, takesBandwidth), false},
+		{"half of it arithmetic, half bandwidth", taking(free(8, 5000, false), takesArithmetic, takesBandwidth), true},
+		{"of many pieces", append(free(1, 5000, false), laneWork{spans: make([]laneSpan, laneSpans), cost: 5000}), false},
 		{"too much", free(laneMost+1, 5000, false), false},
 		{"one", free(1, 5000, false), false},
 	} {

@@ -264,6 +264,27 @@ func (x *Exec) checkAttention(q, k, v *Tensor, opt AttentionOpt) {
 				"queries' heads; "+
 				"the shapes are %v, %v and %v", q.shape, k.shape, v.shape)
 	}
+	lead := func(t *Tensor) []int {
+		if opt.GroupedHeads {
+			return t.shape[:len(t.shape)-3]
+		}
+		return t.shape[:len(t.shape)-2]
+	}
+	var buf [8]int
+	if _, err := infer.Broadcast(buf[:0], lead(q), lead(k), lead(v)); err != nil {
+		if h := min(len(q.shape), len(k.shape)); h >= 3 && last(k, 3) > 0 && last(q, 3)%last(k, 3) == 0 && !opt.GroupedHeads {
+			fail("%v; the %d heads of queries are a multiple of the %d of keys: AttentionOpt{GroupedHeads: true} lets neighbouring heads "+
+				"of queries share one of keys and values", err, last(q, 3), last(k, 3))
+		}
+		fail("%v", err)
+	}
+	if opt.Mask == nil {
+		return
+	}
+	scores := append(append(buf[:0], q.shape[:len(q.shape)-2]...), last(q, 2), last(k, 2))
+	if _, err := infer.Broadcast(nil, scores, opt.Mask.shape); err != nil {
+		fail("the mask of shape %v does not broadcast to the scores, of shape %v", opt.Mask.shape, scores)
+	}
 }
 
 // attentionTakes reports whether the kernels of attention take the operands.

@@ -8,7 +8,7 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-var rowCopy, rowCopyInto *row
+var rowCopy, rowCopyInto, rowCopyFromHostInto *row
 
 func init() {
 	// rowCopy copies its input to a tensor of the frame's type: row-major if i[0] is 1, channels last if it is 2, else in the input's
@@ -21,6 +21,21 @@ func init() {
 		f.newOut(0, dtype.Bool, f.dst[0].shape, nil)
 	}, run: runCopy, points: true,
 		back: func(b *back) { b.set(0, b.grad(0)) }})
+	// rowCopyFromHostInto copies its input, of the processor and not page-locked, to the destination, of the same type, shape and strides
+	// and without gaps.
+	rowCopyFromHostInto = define(row{Name: "CopyFromHostInto", takes: "src", Torch: "copy_", flags: flagForeign | flagWaits | flagInto,
+		run:   runCopyFromHost,
+		infer: func(f *frame) { f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil) }})
+}
+
+func runCopyFromHost(f *frame) error {
+	if err := f.x.s.capture.refuse("copying host data to a tensor"); err != nil {
+		return err
+	}
+	src, dst := f.in[0], f.out[0]
+	n := dst.Numel() * dst.dt.Size()
+	return f.queue(driverCall{kind: callWrite, dst: driver.Ptr(dst.ptr()),
+		host: src.st.dev.Driver().HostView(driver.Ptr(src.ptr()), uint64(n))})
 }
 
 // copyEngineBytes is the size from which a plain copy goes to the driver: the driver queues a copy more slowly than a kernel (4.4 against
@@ -97,9 +112,14 @@ func (x *Exec) ToDType(t *Tensor, dt dtype.DType) *Tensor {
 // fits returns an error unless t broadcasts to dst, which it is copied to.
 func (t *Tensor) fits(dst *Tensor) error { return infer.FitsInto("the source", t.Shape(), dst.Shape()) }
 
-// CopyInto sets dst's elements to src's, broadcast and converted. src may be on another device.
+// CopyInto sets dst's elements to src's, broadcast and converted. src may be on another device. A contiguous src of the processor that has
+// dst's type and shape is copied without memory on the device.
 func (x *Exec) CopyInto(dst, src *Tensor) {
 	if src.st.dev != x.m.stream.Device() {
+		if src.st.dev.Host && dst.st.dev == x.m.stream.Device() && !src.IsPinned() && x.sameBytes(dst, src) {
+			x.op(rowCopyFromHostInto, src).call1Into(dst)
+			return
+		}
 		x.scoped(func(x *Exec) { x.CopyInto(dst, x.To(src, ToOpt{})) })
 		return
 	}

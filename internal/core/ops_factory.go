@@ -148,7 +148,7 @@ func (x *Exec) readBytes(t *Tensor, b []byte) error {
 	if err != nil {
 		return err
 	}
-	return t.st.spoilt() // another waiter may have been told of the fault meanwhile
+	return t.spoilt() // another waiter may have been told of the fault meanwhile
 }
 
 // queueRead queues the copy of the elements of contiguous t to b on st.
@@ -165,7 +165,7 @@ func (x *Exec) queueRead(t *Tensor, b []byte, st *rt.Stream) error {
 	}
 	defer st.Issued(seq)
 	if !x.m.manual {
-		if err := t.st.spoilt(); err != nil {
+		if err := t.spoilt(); err != nil {
 			return err
 		}
 		if err := t.st.beforeRead(st); err != nil {

@@ -279,7 +279,12 @@ func (x *Exec) direct(dst, src *Tensor) bool {
 	if src.st.dev.Host {
 		host = src
 	}
-	return host.st.locked() != nil && dst.dt == src.dt && infer.Same(dst.shape, src.shape) && infer.Same(dst.stride, src.stride) &&
+	return host.st.locked() != nil && x.sameBytes(dst, src)
+}
+
+// sameBytes reports whether copying src's bytes to dst copies its elements, of which there are some, and needs no derivative.
+func (x *Exec) sameBytes(dst, src *Tensor) bool {
+	return dst.dt == src.dt && infer.Same(dst.shape, src.shape) && infer.Same(dst.stride, src.stride) &&
 		infer.Dense(dst.shape, dst.stride) &&
 		dst.Numel() > 0 && (x.m.noGrad || !dst.RequiresGrad() && !src.RequiresGrad())
 }
@@ -315,7 +320,7 @@ func (f *frame) reading(t *Tensor, from *rt.Stream, do func() error) error {
 	}
 	defer from.Issued(seq)
 	if !f.x.m.manual {
-		if err := t.st.spoilt(); err != nil {
+		if err := t.spoilt(); err != nil {
 			return err
 		}
 		if err := t.st.beforeRead(from); err != nil {

@@ -37,10 +37,13 @@ func (x *Exec) putSlices(op string, t *Tensor, dim int, index, src *Tensor, mode
 		x.fail(op, fault.Invalid, []*Tensor{t, index, src}, "src has shape %v, but index selects slices of shape %v; give src "+
 			"that shape", src.shape, at.shape)
 	}
+	given := src
 	if len(src.shape) == 0 {
 		src = x.Reshape(src, 1)
 	}
-	return x.scatter(t, at, src, d, mode)
+	f := x.scatter(t, at, src, d, mode)
+	f.blame = blaming("", t, index, given)
+	return f
 }
 
 // fillSlices enters a frame of a scatter of v to the slices of t that index selects.
@@ -80,7 +83,9 @@ func (x *Exec) IndexSelect(t *Tensor, dim int, index *Tensor) *Tensor {
 			}
 			at = x.Reshape(at)
 		}
-		return x.Gather(t, d, at)
+		f := x.op(rowGather, t, at)
+		f.i[0], f.blame = d, blaming("", t, index)
+		return f.call1()
 	})
 }
 

@@ -2,6 +2,7 @@ package core
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"path/filepath"
 	"runtime"
@@ -184,6 +185,34 @@ func TestAssertionsSurvive(t *testing.T) {
 	}
 }
 
+// TestAssertionsOfGraphs checks that a failed assertion of a graph's run names the captured call, also on the processor.
+func TestAssertionsOfGraphs(t *testing.T) {
+	for _, sel := range []rt.Selector{{Kind: rt.CPU}, {Kind: rt.Sim, Memory: 64 << 20}} {
+		x, _ := openWith(t, sel)
+		x.Scope(func(x *Exec) {
+			src, index := three(x), From(x, []int64{7})
+			_, _, line, _ := runtime.Caller(0)
+			g, err := x.Capture(func(x *Exec) { x.Gather(src, 0, index) }, CaptureOpt{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer g.Close()
+			for range 2 {
+				err := x.Replay(g)
+				if err == nil {
+					err = x.Synchronize()
+				}
+				wantError(t, err, fault.Invalid, "Gather(float32[3], int64[1]): index 7 is out of range for size 3, in the operand index",
+					fmt.Sprintf("survive_test.go:%d", line+1))
+			}
+			x.CopyInto(index, From(x, []int64{2}))
+			if err := errors.Join(x.Replay(g), x.Synchronize()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // TestIndexNamesItsOperands checks that errors about an index name the operands of the program, in their order.
 func TestIndexNamesItsOperands(t *testing.T) {
 	for _, sel := range []rt.Selector{{Kind: rt.CPU}, {Kind: rt.Sim, Memory: 64 << 20}} {
@@ -195,6 +224,13 @@ func TestIndexNamesItsOperands(t *testing.T) {
 				x.IndexPutInto(rows, x.Ones(nil, dtype.Float32), []Place{at(-4), at(1)}, false)
 			},
 			"IndexPutSInto(float32[3 4], int64[1]): index 3": func(rows *Tensor) { x.IndexPutSInto(rows, 1, []Place{at(3)}, false) },
+			"IndexSelect(float32[3 4], int64[1]): index 4":   func(rows *Tensor) { x.IndexSelect(rows, 1, From(x, []int64{4})) },
+			"IndexCopyInto(float32[3 4], int64[1], float32[1 4]): index 3": func(rows *Tensor) {
+				x.IndexCopyInto(rows, rows, 0, From(x, []int64{3}), x.Ones([]int{1, 4}, dtype.Float32))
+			},
+			"IndexAdd(float32[3 4], int64[1], float32[1 4]): index 3": func(rows *Tensor) {
+				x.IndexAdd(rows, 0, From(x, []int64{3}), x.Ones([]int{1, 4}, dtype.Float32), IndexAddOpt{})
+			},
 			"Multinomial(float32[3 4]): the probabilities of a row": func(rows *Tensor) {
 				x.Multinomial(x.MulS(rows, 0), 2, MultinomialOpt{Replacement: true})
 			},

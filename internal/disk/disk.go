@@ -25,6 +25,8 @@ const (
 	shards = 64
 	// fresh is the age of a file's time from which a Get renews it.
 	fresh = time.Hour
+	// unseen is the number of values that a Folder puts into a shard before it looks again what other processes put there.
+	unseen = 32
 )
 
 // Folder keeps values. The nil Folder keeps none.
@@ -34,9 +36,19 @@ type Folder struct {
 	sys   system
 	once  sync.Once
 	sound bool
+	mu    sync.Mutex
+	seen  map[string]usage // by a shard's folder
 }
 
-// Open returns the folder dir, whose files take up to limit bytes. The folder is created at its first use.
+// usage is what a shard holds: at most that many bytes of files, but for those that other processes have put there. puts counts down to the
+// next look at its files.
+type usage struct {
+	bytes int64
+	puts  int
+}
+
+// Open returns the folder dir, whose files take up to limit bytes, or a few values more if several processes fill it at once. The folder is
+// created at its first use.
 func Open(dir string, limit int64) *Folder {
 	return &Folder{dir: dir, bound: limit / shards, sys: host{}}
 }
@@ -122,28 +134,48 @@ func (f *Folder) Put(key string, value []byte) {
 	}
 }
 
-// room removes files of a shard, oldest first, until another one of that size may be written, and reports whether it may. This also removes
-// files that processes left when they ended early.
+// room takes size bytes of a shard, or reports that it has no room for them.
 func (f *Folder) room(dir string, size int64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	u := f.seen[dir]
+	ok := u.puts > 0 && u.bytes+size <= f.bound
+	if !ok {
+		u.bytes, ok = f.shrink(dir, size)
+		u.puts = unseen
+	}
+	if u = (usage{u.bytes + size, u.puts - 1}); !ok {
+		u = usage{}
+	}
+	if f.seen == nil {
+		f.seen = map[string]usage{}
+	}
+	f.seen[dir] = u
+	return ok
+}
+
+// shrink removes files of a shard, oldest first, until another one of that size may be written, and reports whether it may, and how many
+// bytes are left. This also removes files that processes left when they ended early.
+func (f *Folder) shrink(dir string, size int64) (used int64, ok bool) {
 	list, err := f.sys.list(dir)
 	if err != nil {
-		return false
+		return 0, false
 	}
 	var files []fs.FileInfo
 	for _, e := range list {
 		if st, err := e.Info(); err == nil && st.Mode().IsRegular() { // else another process has removed it
 			files = append(files, st)
-			size += st.Size()
+			used += st.Size()
 		}
 	}
 	slices.SortFunc(files, func(a, b fs.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
 	for _, st := range files {
-		if size <= f.bound {
+		if used+size <= f.bound {
 			break
 		}
 		if err := f.sys.remove(filepath.Join(dir, st.Name())); err == nil || os.IsNotExist(err) {
-			size -= st.Size()
+			used -= st.Size()
 		}
 	}
-	return size <= f.bound
+	return used, used+size <= f.bound
 }

@@ -161,6 +161,53 @@ func TestOldestMakeRoom(t *testing.T) {
 	}
 }
 
+// counting counts how often the files of a shard are listed.
+type counting struct {
+	host
+	lists int
+}
+
+func (s *counting) list(dir string) ([]fs.DirEntry, error) {
+	s.lists++
+	return s.host.list(dir)
+}
+
+// A folder lists a shard's files now and then, not at every Put, and still notices what others put there.
+func TestShardsAreListedNowAndThen(t *testing.T) {
+	keys := inShard0(4 * unseen)
+	size := int64(headerSize + len(valueOf(keys[0])) + 40)
+	f := Open(t.TempDir(), shards*3*unseen*size)
+	s := &counting{}
+	f.sys = s
+	for _, k := range keys[:2*unseen] {
+		f.Put(k, valueOf(k))
+	}
+	if s.lists != 2 {
+		t.Errorf("%d puts listed the files %d times, want 2", 2*unseen, s.lists)
+	}
+	other := Open(f.dir, shards*3*unseen*size)
+	for _, k := range keys[2*unseen : 3*unseen-4] {
+		other.Put(k, valueOf(k))
+	}
+	for _, k := range keys[3*unseen-4:] {
+		f.Put(k, valueOf(k))
+	}
+	dir, _ := f.place(keys[0])
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sum int64
+	for _, e := range list {
+		if st, err := e.Info(); err == nil {
+			sum += st.Size()
+		}
+	}
+	if bound := 3 * unseen * size; sum > bound || sum < bound*9/10 {
+		t.Errorf("two folders over one directory leave %d bytes in a shard of %d", sum, bound)
+	}
+}
+
 func TestFoldersThatCannotBeUsed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

@@ -80,6 +80,8 @@ type Device struct {
 	closeMu sync.Mutex
 	closed  bool
 
+	openGraphs openGraphs // for the report of leaks
+
 	mu      sync.Mutex
 	modules []driver.Module
 	// graphPools are the private pools that graphs hold.

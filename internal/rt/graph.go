@@ -2,7 +2,9 @@ package rt
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -61,6 +63,8 @@ type Capture struct {
 	args []byte // the rest of a piece of memory for their arguments
 	// events are held until the graph is executable, under mu.
 	events []driver.Event
+	// before has the operations that each stream had before.
+	before [MaxStreams]uint64
 	// waited has, for a pair of streams, the latest captured operation of the second that the first waits for.
 	waited map[[2]int]uint64
 	// runs are the runs of the graph that may have failures not yet reported, on a device that recovers; under failures.mu.
@@ -154,7 +158,7 @@ func (d *Device) BeginCapture(st *Stream, spec CaptureSpec) (*Capture, error) {
 	if err != nil {
 		return nil, d.checkAlloc(err, "the capture's memory could not be set apart")
 	}
-	c := &Capture{dev: d, stream: st, thread: d.dev.Enter(), spec: spec, waited: map[[2]int]uint64{}}
+	c := &Capture{dev: d, stream: st, thread: d.dev.Enter(), spec: spec, waited: map[[2]int]uint64{}, before: issued}
 	c.owner = c.thread.ID()
 	if err = c.begin(&id); err == nil {
 		return c, nil
@@ -472,10 +476,50 @@ func (c *Capture) End() (*Graph, error) {
 		return nil, Also(wrap(err, "the graph could not be made executable"), c.leave(true))
 	}
 	if out.nodes == 0 {
-		slog.Warn("The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream.")
+		slog.Warn("The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream." +
+			c.elsewhere())
 	}
+	d.openGraphs.add(c.spec.At, 1)
 	out.shared = d.sharedPool(out.pool)
 	return out, c.leave(false)
+}
+
+// elsewhere says, for a graph that is empty, which work was issued outside during the capture, or returns "".
+func (c *Capture) elsewhere() string {
+	for s := range c.dev.allStreams {
+		n := s.Seq() - c.before[s.id]
+		names, _ := s.Recent()
+		if n == 0 || len(names) == 0 || slices.Contains(c.streams, s) {
+			continue
+		}
+		return fmt.Sprintf(" During the capture%s, stream %d got %d operations, the last of them %s: the function must use the Exec that "+
+			"it is given.", c.where(), s.id, n, names[len(names)-1])
+	}
+	return ""
+}
+
+// openGraphs counts the graphs that are open by the lines that captured them.
+type openGraphs struct {
+	mu sync.Mutex
+	at map[string]int
+}
+
+func (o *openGraphs) add(at string, n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.at == nil {
+		o.at = map[string]int{}
+	}
+	if o.at[at] += n; o.at[at] == 0 {
+		delete(o.at, at)
+	}
+}
+
+// lines returns the lines that are known, sorted.
+func (o *openGraphs) lines() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(o.at)), func(at string) bool { return at == "" })
 }
 
 // Launch queues one run on s as operation seq; the caller has the turn of s. If ordered, the run waits for the latest run of a graph of the
@@ -539,6 +583,9 @@ func (g *Graph) Dump(path string) error {
 // Nodes returns how many operations the graph has.
 func (g *Graph) Nodes() int { return g.nodes }
 
+// Device returns the device that the graph runs on.
+func (g *Graph) Device() *Device { return g.dev }
+
 // Pool returns the id of the private pool.
 func (g *Graph) Pool() alloc.PoolID { return g.pool }
 
@@ -563,6 +610,7 @@ func (g *Graph) destroy() (done bool, err error) {
 		return false, nil
 	}
 	g.exec, g.source = 0, 0
+	g.dev.openGraphs.add(g.of.spec.At, -1)
 	t, err := g.dev.enter()
 	if err != nil {
 		return true, nil // it went with the device

@@ -12,6 +12,11 @@ func (s *Stream) Upload(dst driver.Ptr, b []byte) (*Event, error) {
 	return s.queued(func() error { return s.dev.dev.CopyHtoD(dst, b, s.handle) }, "a tensor could not be written")
 }
 
+// Write queues a copy of b, which is not page-locked and may change afterwards, to address dst on s.
+func (s *Stream) Write(dst driver.Ptr, b []byte) error {
+	return s.dev.Check(s.dev.dev.CopyHtoD(dst, b, s.handle), "a tensor could not be written")
+}
+
 // Download copies from address src to b, which is page-locked, in the order of s and returns an event for the end of the copy. b is
 // undefined until then.
 func (s *Stream) Download(b []byte, src driver.Ptr) (*Event, error) {

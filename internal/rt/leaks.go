@@ -23,9 +23,9 @@ func (d *Device) WatchLeaks() {
 }
 
 // Left returns how many bytes tensors hold, and memory that was taken by address, when the garbage among them is freed, and the program's
-// lines that allocated them, each once, as far as the memory history knows. The device is one of WatchLeaks. Unlike the statistics, it
-// counts with caching off too, and under every back end.
-func (d *Device) Left() (bytes uint64, lines []string, err error) {
+// lines that allocated them, each once, as far as the memory history knows, and those that captured graphs which are open. The device is
+// one of WatchLeaks. Unlike the statistics, it counts with caching off too, and under every back end.
+func (d *Device) Left() (bytes uint64, lines, graphs []string, err error) {
 	var live []alloc.BlockInfo
 	for i := range 3 { // a collection frees unreachable tensors, the next one what these held
 		if i > 0 {
@@ -33,10 +33,10 @@ func (d *Device) Left() (bytes uint64, lines []string, err error) {
 			waitCleanups()
 		}
 		if _, err := d.FreeLoose(); err != nil {
-			return 0, nil, err
+			return 0, nil, nil, err
 		}
 		if live = append(d.leaks.Live(), d.mem.RawLive()...); len(live) == 0 {
-			return 0, nil, nil
+			return 0, nil, nil, nil
 		}
 	}
 	slices.SortFunc(live, func(a, b alloc.BlockInfo) int { return cmp.Compare(a.Addr, b.Addr) })
@@ -46,5 +46,5 @@ func (d *Device) Left() (bytes uint64, lines []string, err error) {
 			lines = append(lines, line)
 		}
 	}
-	return bytes, lines, nil
+	return bytes, lines, d.openGraphs.lines(), nil
 }

@@ -135,7 +135,7 @@ func TestLeft(t *testing.T) {
 	on := d.DefaultStream()
 	left := func(want uint64) {
 		t.Helper()
-		if n, _, err := d.Left(); err != nil || n != want {
+		if n, _, _, err := d.Left(); err != nil || n != want {
 			t.Errorf("%d bytes are left, %v; want %d", n, err, want)
 		}
 	}

@@ -147,12 +147,12 @@ var asserting [1 << 16]atomic.Bool
 // MayAssert reports whether operation op has launched a kernel with assertions on a device that does not survive their failure.
 func MayAssert(op OpID) bool { return asserting[op].Load() }
 
-// Launching returns what the driver keeps with a launch of f by operation op: the result of origin if f has assertions and the device
-// recovers, otherwise nil.
-func (d *Device) Launching(op OpID, f Func, origin func() Origin) any {
-	switch {
+// Launching returns what the driver keeps with a launch of f on s by operation op: the result of origin if f has assertions and their
+// failure may be seen when op is over, on a device that survives it. Otherwise it returns nil.
+func (s *Stream) Launching(op OpID, f Func, origin func() Origin) any {
+	switch info := s.dev.info; {
 	case !f.Asserts:
-	case d.info.Recovers:
+	case info.Recovers, info.Inline && s.Recording():
 		return origin()
 	case !asserting[op].Load():
 		asserting[op].Store(true)

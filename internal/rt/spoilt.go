@@ -123,8 +123,8 @@ func (s *Stream) latest() uint64 {
 // Spoils reports whether anything on the device is spoilt.
 func (d *Device) Spoils() bool { return d.spoils.Load() != nil }
 
-// Spoilt returns an error if the output of operation seq of the stream with number id may be wrong because of a failed assertion.
-func (d *Device) Spoilt(id int, seq uint64) error {
+// Spoilt returns a failed assertion because of which the output of operation seq of the stream with number id may be wrong, or nil.
+func (d *Device) Spoilt(id int, seq uint64) *fault.Error {
 	all := d.spoils.Load()
 	if all == nil {
 		return nil
@@ -134,17 +134,25 @@ func (d *Device) Spoilt(id int, seq uint64) error {
 	if i == len(list) || list[i].from > seq {
 		return nil
 	}
-	return fault.Wrap(fault.Invalid, list[i].cause, "a tensor was written after a failed assertion, and may be wrong; write all of it "+
-		"again, or make it anew")
+	return list[i].cause
 }
 
-// Spoilt is Device.Spoilt for the operation during which e was recorded.
+// SpoiltError is the error of a use of what, which may be wrong because of a failed assertion; it is nil if cause is nil.
+func SpoiltError(cause *fault.Error, what string) error {
+	if cause == nil {
+		return nil
+	}
+	return fault.Wrap(fault.Invalid, cause, "%s was written after a failed assertion, and may be wrong; write all of it again, or make it "+
+		"anew", what)
+}
+
+// Spoilt is Device.Spoilt, as an error, for the operation during which e was recorded.
 func (e *Event) Spoilt() error {
 	h, s, seq, err := e.point()
 	if h == 0 || err != nil {
 		return err
 	}
-	return s.dev.Spoilt(s.id, seq+1)
+	return SpoiltError(s.dev.Spoilt(s.id, seq+1), "a tensor")
 }
 
 // inherits notes that later work of s comes after operation upTo of the stream with number of.
