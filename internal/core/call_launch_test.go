@@ -96,7 +96,7 @@ func TestLaunchOfMistake(t *testing.T) {
 			Try(func() { x.Launch(mixed, LaunchShape{}) }),
 			Try(func() { x.Launch(lost, LaunchShape{}) }),
 		} {
-			want := []string{"Launch: kernel mixed, launched at %s:%d: operands have types int32 and int64; convert one (at %s:%d)",
+			want := []string{"Launch: kernel mixed, launched at %s:%d: operand 2 of Add is int64; it must be int32: convert it (at %s:%d)",
 				"Launch: kernel lost, launched at %s:%d: Exp2 works on float32, not on float64; convert the value (at %s:%d)"}[i]
 			wantError(t, err, fault.Invalid)
 			if want = fmt.Sprintf(want, file, at+2+i, file, line+1+i); err.Error() != want {

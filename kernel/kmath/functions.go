@@ -2,7 +2,7 @@
 // It must not depend on tensors or devices.
 //
 // They are called while a kernel is recorded. They are made of exact operations, and give the same bits as the operations of an Exec with
-// the same names. Arguments are Float32 or Float64, and the result has their type; halves are converted first. If an argument is NaN, the
+// the same names. Arguments are Float32 or Float64, and the result has their type; convert halves first. If an argument is NaN, the
 // result is NaN (but see Pow). Zeros, infinities and numbers outside a function's domain give what C's Annex F says. Errors are in units in
 // the last place (ulp): in Float32 the greatest over all numbers, and smaller in Float64, as far as tests see. The square root is
 // kernel.Value's method Sqrt, which rounds once.
@@ -63,7 +63,7 @@ func Erfc(x kernel.Value) kernel.Value { return unary("Erfc", math.Erfc, x) }
 // Pow returns x to the power of y, both of one type, within 1 ulp of the numbers that tests try. It has the special cases of C: 1 if x is 1
 // or y is 0, even where the other is a NaN, and NaN for x below 0 unless y is whole.
 func Pow(x, y kernel.Value) kernel.Value {
-	if x.Type() != y.Type() {
+	if x.Builder() == y.Builder() && x.Type() != y.Type() {
 		x.Builder().Fail("the operands of Pow have types %v and %v; convert one", x.Type(), y.Type())
 		return x
 	}
