@@ -69,7 +69,7 @@ func ExampleBuilder_Tile() {
 	const rows, columns, inner = 100, 70, 33
 	a, b := x.RandN([]int{rows, inner}, tenon.Float32), x.RandN([]int{inner, columns}, tenon.Float32)
 	c := x.Empty([]int{rows, columns}, tenon.Float32)
-	blocks := tenon.LaunchShape{Grid: [3]int{(columns + 63) / 64, (rows + 63) / 64}}
+	blocks := tenon.LaunchShape{Grid: [3]int{(columns + 63) / 64, (rows + 63) / 64, 1}}
 	x.Launch(product, blocks, tenon.In(a), tenon.In(b), tenon.Out(c), tenon.Integer(rows), tenon.Integer(columns), tenon.Integer(inner))
 	difference, err := x.Item(x.Max(x.Abs(x.Sub(c, x.MatMul(a, b)))))
 	fmt.Println(difference < 1e-4, err)
@@ -118,7 +118,7 @@ func ExampleTile_LoadMapped() {
 	const rows, columns, inner = 100, 72, 40
 	a, b := x.Full([]int{rows, inner}, 2, tenon.BFloat16), x.Full([]int{inner, columns}, 3, tenon.BFloat16)
 	c := x.Empty([]int{rows, columns}, tenon.Float32)
-	blocks := tenon.LaunchShape{Grid: [3]int{(columns + 63) / 64, (rows + 63) / 64}}
+	blocks := tenon.LaunchShape{Grid: [3]int{(columns + 63) / 64, (rows + 63) / 64, 1}}
 	x.Launch(mapped, blocks, tenon.Mapped(a), tenon.Mapped(b), tenon.In(a), tenon.In(b), tenon.Out(c), tenon.Integer(rows),
 		tenon.Integer(columns), tenon.Integer(inner))
 	fmt.Println(x.Item(x.Sum(c, nil)))

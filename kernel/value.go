@@ -236,7 +236,7 @@ func (v Value) shuffle(s kir.Sub, lane Value) Value {
 }
 
 // Shuffle returns the value of v in thread lane (Int32) of the warp. As for all shuffles and votes, all threads of the block must call it, as
-// in Barrier.
+// for Barrier.
 func (v Value) Shuffle(lane Value) Value { return v.shuffle(kir.ShuffleIdx, lane) }
 
 // ShuffleXor returns the value of the thread whose lane is this thread's lane XOR mask.
