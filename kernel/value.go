@@ -235,8 +235,8 @@ func (v Value) shuffle(s kir.Sub, lane Value) Value {
 	return v.b.emit(&kir.Instr{Op: kir.OpShuffle, Type: v.t, Sub: s, Args: v.b.ids(v, lane)}, v.t)
 }
 
-// Shuffle returns the value of v in thread lane (Int32) of the warp. As for all shuffles and votes, all threads of the block must call it, as
-// for Barrier.
+// Shuffle returns the value of v in thread lane (Int32) of the warp. All threads of the block must call it, as for Barrier; this holds for
+// all shuffles and votes.
 func (v Value) Shuffle(lane Value) Value { return v.shuffle(kir.ShuffleIdx, lane) }
 
 // ShuffleXor returns the value of the thread whose lane is this thread's lane XOR mask.

@@ -74,8 +74,8 @@ func TestLaunchRefusals(t *testing.T) {
 				grid(1 << 31), Out(a)},
 			{"wrapping x", "the launch has a grid of [4294967297 1 1] blocks", plain, grid(1<<32 + 1), Out(a)},
 			{"large y", "the launch has a grid of [1 65536 1] blocks", plain, grid(1, 65536), Out(a)},
-			{"tiles", "kernel tiled is written for blocks of 1024 threads in x, but the launch has blocks of [128 1 1]; kernels with tiles " +
-				"fix their threads: call FixedThreads(128) in it, or give no Block", tiled, block(128, 1), Out(a)},
+			{"tiles", "kernel tiled is written for blocks of 1024 threads in x, but the launch has blocks of [128 1 1]; kernels with " +
+				"tiles fix their threads: call FixedThreads(128) in it, or give no Block", tiled, block(128, 1), Out(a)},
 			{"int32", "parameter n of kernel ints is of type int32, but the number 1099511627776 was given; give one from -2147483648 to " +
 				"2147483647, or declare it int64", ints[dtype.Int32], block(1, 1), Integer(1 << 40)},
 			{"int32 by 5", "the number 2147483653 was given; give one from -2147483648", ints[dtype.Int32], block(1, 1), Integer(1<<31 + 5)},
