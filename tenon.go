@@ -90,7 +90,7 @@ const (
 // DType is an element type.
 type DType = dtype.DType
 
-// The element types.
+// The element types of tensors. Package dtype has the same and those that only kernels compute with: dtype.Uint16, Uint32 and Uint64.
 const (
 	Bool       = dtype.Bool
 	Uint8      = dtype.Uint8
@@ -363,8 +363,8 @@ func Out(t *Tensor) Arg { return core.Out((*core.Tensor)(t)) }
 // other strides are multiples of 16 bytes; any other tensor is refused.
 func Mapped(t *Tensor) Arg { return core.Mapped((*core.Tensor)(t)) }
 
-// Number is a scalar argument. It is rounded to the type of a floating-point parameter; for any other parameter it must be whole, and in the
-// range of its type.
+// Number is a scalar argument. It is rounded to the type of a floating-point parameter; for any other parameter it must be whole, and in
+// the range of its type.
 func Number(v float64) Arg { return core.Number(v) }
 
 // Integer is a scalar argument, exact to 64 bits. It must be in the range of the parameter's type.
@@ -462,7 +462,8 @@ type Function interface {
 	// Forward computes the outputs. It saves in c what Backward needs.
 	Forward(x *Exec, c *FunctionContext, inputs ...*Tensor) []*Tensor
 	// Backward returns the gradients of the inputs, nil for an input without one, given those of the outputs (zeros for an output without
-	// one). An error fails the backward pass and names the line of the forward call.
+	// one). An error that it returns fails the backward pass and names the line of the forward call; the error of an operation in it names
+	// the operation's line.
 	Backward(x *Exec, c *FunctionContext, grads ...*Tensor) ([]*Tensor, error)
 }
 

@@ -3,6 +3,7 @@ package kernel_test
 import (
 	"fmt"
 	"log"
+	"strings"
 
 	"tenon.dev"
 	"tenon.dev/kernel"
@@ -30,7 +31,7 @@ func ExampleBuild() {
 }
 
 // product is c[rows,columns] = a[rows,inner] x b[inner,columns], with a block for each 64 x 64 of c. On a GPU the tiles are in shared
-// memory and registers, Dot runs on the matrix units, and the loop loads two iterations ahead.
+// memory and registers, and the loop loads two iterations ahead.
 var product = kernel.Build("product", func(k *kernel.Builder) {
 	const size, depth = 64, 16
 	k.FixedThreads(128)
@@ -74,6 +75,22 @@ func ExampleBuilder_Tile() {
 	difference, err := x.Item(x.Max(x.Abs(x.Sub(c, x.MatMul(a, b)))))
 	fmt.Println(difference < 1e-4, err)
 	// Output: true <nil>
+}
+
+// PTX shows how a GPU multiplies tiles: those of Float32 without tf32 by ordinary instructions, and those of BFloat16 on the Tensor Cores.
+func ExampleTile_Dot() {
+	x, err := tenon.Open(tenon.Sim(0))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer x.Close()
+	text, err := x.Device().PTX(product)
+	fmt.Println(strings.Contains(text, "wgmma.mma_async"), strings.Contains(text, "mma.sync"), err) // false false <nil>
+	text, err = x.Device().PTX(mapped)
+	fmt.Println(strings.Contains(text, "wgmma.mma_async"), err)
+	// Output:
+	// false false <nil>
+	// true <nil>
 }
 
 // mapped is the product of bfloat16 matrices whose tiles are loaded through tensor maps. An H200's copy engine fetches them; every other

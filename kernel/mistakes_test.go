@@ -94,6 +94,8 @@ var misdeclared = []struct {
 	{"shared array \"s\" has no elements", func(k *kernel.Builder) { k.Shared("s", dtype.Int32, 0) }},
 	{"its shared arrays take 4194304 bytes, and a block may have 49152; make them smaller, or declare one with -1 elements",
 		func(k *kernel.Builder) { k.Shared("s", dtype.Float32, 1<<20) }},
+	{"blocks of 96 threads cannot share tiles; give a power of two from 32 to 1024",
+		func(k *kernel.Builder) { k.FixedThreads(96); square(k, "s", 16).Zero() }},
 	{"blocks of 0 threads do not exist; want 1 to 1024", func(k *kernel.Builder) { k.Threads(0) }},
 }
 

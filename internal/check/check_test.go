@@ -258,8 +258,8 @@ func TestBlocksBegin(t *testing.T) {
 	}
 }
 
-// TestUnwrittenShared: a read of shared memory that nobody wrote is no race with a write, and one that another thread then writes races with
-// that write, whichever tools look.
+// TestUnwrittenShared: a read of shared memory that nobody wrote is no race with a write, and if another thread then writes there, it races
+// with that write, whichever tools look.
 func TestUnwrittenShared(t *testing.T) {
 	for _, c := range []struct{ tools, alone, written []string }{
 		{Tools, []string{checklog.Uninitialized}, []string{checklog.Race, checklog.Uninitialized}},

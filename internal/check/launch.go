@@ -221,7 +221,7 @@ func (l *Launch) race(t *vexec.Touch, other side, wrote bool) {
 			what = "by two blocks"
 		}
 		f.Message = raceText(second, first, f.Space, what)
-		f.Details = append(f.Details, fmt.Sprintf("Address %s", hex(t.Addr)), fmt.Sprintf("%s at %s%s", first, f.Other[0].Text, l.by(other)))
+		f.Details = append(f.Details, "Address "+hex(t.Addr), fmt.Sprintf("%s at %s%s", first, f.Other[0].Text, l.by(other)))
 	})
 }
 

@@ -41,8 +41,8 @@ func Out(t *Tensor) Arg { return Arg{kind: argOut, t: t} }
 // Mapped is an argument for a tensor that the kernel reads through a tensor map.
 func Mapped(t *Tensor) Arg { return Arg{kind: argMapped, t: t} }
 
-// Number is a scalar argument. It is rounded to the type of a floating-point parameter; for any other parameter it must be whole, and in the
-// range of its type.
+// Number is a scalar argument. It is rounded to the type of a floating-point parameter; for any other parameter it must be whole, and in
+// the range of its type.
 func Number(v float64) Arg { return Arg{kind: argNumber, number: kernels.FloatScalar(v)} }
 
 // Integer is a scalar argument, exact to 64 bits. It must be in the range of the parameter's type.
@@ -58,8 +58,8 @@ type LaunchShape struct {
 	Shared int
 }
 
-// Over is the shape for at least n threads in x, in blocks of 256; if n is 0, the launch does nothing. A kernel that fixes another number of
-// threads needs a shape of its own.
+// Over is the shape for at least n threads in x, in blocks of 256; if n is 0, the launch does nothing. A kernel that fixes another number
+// of threads needs a shape of its own.
 func Over(n int) LaunchShape {
 	return LaunchShape{Grid: [3]int{min(n, (n+255)/256), 1, 1}, Block: [3]int{256}}
 }
