@@ -215,8 +215,8 @@ func (f *frame) checkBlocks(p *kir.Program, shape LaunchShape) (grid, block [3]i
 		f.fail(fault.Invalid, "kernel %s does not fix the threads of its blocks, and the launch has no Block; give it one, such as "+
 			"[3]int{256}, or call FixedThreads in the kernel", p.Name)
 	case exact && (threads != p.Threads || block[0] != threads) && !p.FixedThreads:
-		f.fail(fault.Invalid, "kernel %s is written for blocks of %d threads in x, but the launch has blocks of %v; kernels with tiles fix "+
-			"their threads: call FixedThreads(%d) in it, or give no Block", p.Name, p.Threads, block, threads)
+		f.fail(fault.Invalid, "kernel %s is written for blocks of %d threads in x, but the launch has blocks of %v; kernels with tiles "+
+			"fix their threads: call FixedThreads(%d) in it, or give no Block", p.Name, p.Threads, block, threads)
 	case exact && (threads != p.Threads || block[0] != threads):
 		f.fail(fault.Invalid, "kernel %s is written for blocks of %d threads in x, but the launch has blocks of %v; give a "+
 			"LaunchShape with a Grid of such blocks and no Block", p.Name, p.Threads, block)
@@ -258,8 +258,8 @@ func (f *frame) checkShared(p *kir.Program, shape LaunchShape, tiles int) {
 	}
 	switch {
 	case shape.Shared == 0 && dynamic != "":
-		f.fail(fault.Invalid, "the launch brings no memory for array %s of kernel %s, which is declared with -1 elements; give its size in "+
-			"bytes as LaunchShape.Shared", dynamic, p.Name)
+		f.fail(fault.Invalid, "the launch brings no memory for array %s of kernel %s, which is declared with -1 elements; give its size "+
+			"in bytes as LaunchShape.Shared", dynamic, p.Name)
 	case shape.Shared > 0 && dynamic == "":
 		f.fail(fault.Invalid, "the launch brings %d bytes of dynamic shared memory, for which kernel %s declares no array; declare one "+
 			"with -1 elements", shape.Shared, p.Name)
@@ -333,8 +333,8 @@ func (f *frame) checkScalar(p *kir.Program, q *kir.Param, v kernels.Scalar) {
 			q.Type, v.F)
 	}
 	if lo, hi := extent(q.Type); v.I < lo || v.I > hi {
-		f.fail(fault.Invalid, "parameter %s of kernel %s is of type %v, but the number %d was given; give one from %d to %d, or declare it "+
-			"int64", q.Name, p.Name, q.Type, v.I, lo, hi)
+		f.fail(fault.Invalid, "parameter %s of kernel %s is of type %v, but the number %d was given; give one from %d to %d, or declare "+
+			"it int64", q.Name, p.Name, q.Type, v.I, lo, hi)
 	}
 }
 

@@ -34,8 +34,8 @@ func TestDocumentedErrors(t *testing.T) {
 			t.Errorf("%s: no run measured it", c.name)
 		}
 		want := strconv.FormatFloat(math.Ceil(worst*100)/100, 'g', -1, 64)
-		if said := regexp.MustCompile(`(?s)// ` + c.name + ` returns [^\n]*?within ([0-9.]+) ulp`).FindStringSubmatch(source); said == nil ||
-			said[1] != want {
+		says := regexp.MustCompile(`// ` + c.name + ` returns [^\n]*?within ([0-9.]+) ulp`)
+		if said := says.FindStringSubmatch(source); said == nil || said[1] != want {
 			t.Errorf("%s: its documentation says %q, measured are %v", c.name, said, want)
 		}
 		if said := cell(table, c.name); said != want {
