@@ -106,7 +106,8 @@ func TestLaunchRefusals(t *testing.T) {
 			wantError(t, Try(func() { x.Launch(c.k, c.shape, c.arg) }), fault.Invalid, c.want, "launch_test.go")
 		}
 		for dt, n := range map[dtype.DType][]int64{dtype.Int8: {-128, 127}, dtype.Uint8: {0, 255},
-			dtype.Int32: {math.MinInt32, math.MaxInt32}, dtype.Uint32: {0, math.MaxUint32}, dtype.Uint64: {0, math.MaxInt64}, dtype.Bool: {0, 1}} {
+			dtype.Int32: {math.MinInt32, math.MaxInt32}, dtype.Uint32: {0, math.MaxUint32},
+			dtype.Uint64: {0, math.MaxInt64}, dtype.Bool: {0, 1}} {
 			for _, n := range n {
 				x.Launch(ints[dt], block(1, 0), Integer(n))
 			}
