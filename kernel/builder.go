@@ -114,7 +114,7 @@ func (b *Builder) mine(what string, of *Builder) {
 	if of == nil || of.prog == nil {
 		of.own()
 	}
-	stray("the " + what + " belongs to kernel " + of.prog.Name + "; make one with the Builder of kernel " + b.prog.Name)
+	stray("the " + what + " belongs to kernel " + of.prog.Name + ", not to this one; make it with this one's Builder")
 }
 
 // Program returns the recorded program, which Launch uses, or the first mistake made while building it.
