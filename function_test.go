@@ -21,6 +21,8 @@ func (faulty) Backward(x *tenon.Exec, c *tenon.FunctionContext, g ...*tenon.Tens
 	switch c.Value {
 	case "error":
 		return nil, errors.New("no derivative here")
+	case "operation":
+		x.Add(g[0], x.Zeros([]int{7}, tenon.Float32))
 	case "two":
 		return []*tenon.Tensor{g[0], g[0]}, nil
 	}
@@ -31,9 +33,10 @@ func (faulty) Backward(x *tenon.Exec, c *tenon.FunctionContext, g ...*tenon.Tens
 func TestFunctionErrors(t *testing.T) {
 	x := openSim(t)
 	for how, want := range map[string]string{
-		"error": "Backward of tenon_test.faulty failed: no derivative here",
-		"two":   "Backward of tenon_test.faulty returned 2 gradients, but Forward got 1 inputs; return one for each",
-		"shape": "Backward of tenon_test.faulty returned a gradient of shape [7] for input 0 of shape [3]",
+		"error":     "Backward of tenon_test.faulty failed: no derivative here",
+		"operation": "the derivative of Function tenon_test.faulty failed: Add(float32[3], float32[7]): The size of tensor a (3)",
+		"two":       "Backward of tenon_test.faulty returned 2 gradients, but Forward got 1 inputs; return one for each",
+		"shape":     "Backward of tenon_test.faulty returned a gradient of shape [7] for input 0 of shape [3]",
 	} {
 		a := x.Ones([]int{3}, tenon.Float32).SetRequiresGrad(true)
 		out := x.Sum(x.Apply(faulty{how}, a)[0], nil)

@@ -412,6 +412,7 @@ func TestMisuseOfKernels(t *testing.T) {
 		}), now("table", func() any { return k.TableF32("t", []float32{1, 2}) }), bad("zero", kernel.Array{}))
 	w.add(kernel.TensorMap{}, now("map", func() any { return k.TensorMap("m") }), bad("zero", kernel.TensorMap{}))
 	w.add(kernel.Tile{}, now("tile", func() any { return k.Tile("m", tenon.Float32, 16, 16) }), bad("zero", kernel.Tile{}))
+	w.foreign()
 	handed := []string{"Type", "Builder", "Streaming", "Addr", "At"} // pass their argument on; the call that uses it is refused
 	call := func(name string, f reflect.Value, args []value, must string) {
 		w.run(describe(name, args), must, func(x *tenon.Exec) (err error) {
@@ -455,6 +456,20 @@ func TestMisuseOfKernels(t *testing.T) {
 	for msg, what := range w.said {
 		t.Logf("%s\n\t\t%s", msg, what)
 	}
+}
+
+// foreign adds what belongs to a kernel that is finished.
+func (w *walk) foreign() {
+	const name = "of another kernel"
+	kernel.Build("other", func(k *kernel.Builder) {
+		w.add((*kernel.Builder)(nil), bad(name, k))
+		w.add(kernel.Value{}, bad(name, k.I32(1)))
+		w.add(kernel.Var{}, bad(name, k.Var(k.I32(1))))
+		w.add(kernel.Buffer{}, bad(name, k.Buffer("p", tenon.Float32)))
+		w.add(kernel.Array{}, bad(name, k.Shared("s", tenon.Float32, 8)))
+		w.add(kernel.TensorMap{}, bad(name, k.TensorMap("m")))
+		w.add(kernel.Tile{}, bad(name, k.Tile("m", tenon.Float32, 16, 16)))
+	})
 }
 
 // apart are the functions and methods that no walk calls, with the reasons.

@@ -90,7 +90,7 @@ const (
 // DType is an element type.
 type DType = dtype.DType
 
-// The element types.
+// The element types of tensors. Package dtype has the same and those that only kernels compute with: dtype.Uint16, Uint32 and Uint64.
 const (
 	Bool       = dtype.Bool
 	Uint8      = dtype.Uint8
@@ -343,9 +343,12 @@ type Arg = core.Arg
 
 // LaunchShape is the size of a launch. Its fields are
 //
-//	Grid   [3]int // the number of blocks along x, y and z, where 0 means 1
-//	Block  [3]int // the threads of a block along x, y and z; leave it out if the kernel fixes it, by FixedThreads or with tiles
+//	Grid   [3]int // the number of blocks along x, y and z
+//	Block  [3]int // the threads of a block along x, y and z, where 0 means 1; leave it out only if the kernel fixes it
 //	Shared int    // dynamic shared memory of a block in bytes, for an array that the kernel declares with -1 elements
+//
+// The counts of Grid that are left out at its end are 1; if one of the others is 0, the launch does nothing. So Grid: [3]int{rows, 1, 1}
+// does nothing without rows, while [3]int{rows} is then an error, as no blocks are given. FixedThreads and tiles fix a kernel's block.
 type LaunchShape = core.LaunchShape
 
 // In is a tensor that a kernel reads. A launch is refused if its kernel writes to an address computed from this parameter, on whatever
@@ -360,14 +363,15 @@ func Out(t *Tensor) Arg { return core.Out((*core.Tensor)(t)) }
 // other strides are multiples of 16 bytes; any other tensor is refused.
 func Mapped(t *Tensor) Arg { return core.Mapped((*core.Tensor)(t)) }
 
-// Number is a scalar argument; it is rounded to the parameter's type, and must be whole if that is not a floating-point type.
+// Number is a scalar argument. It is rounded to the type of a floating-point parameter; for any other parameter it must be whole, and in
+// the range of its type.
 func Number(v float64) Arg { return core.Number(v) }
 
-// Integer is a scalar argument, exact to 64 bits.
+// Integer is a scalar argument, exact to 64 bits. It must be in the range of the parameter's type.
 func Integer[T int | int32 | int64](v T) Arg { return core.Integer(int64(v)) }
 
-// Over returns the shape for at least n threads in x, in blocks of 256. A kernel that fixes another number of threads needs a shape of its
-// own.
+// Over returns the shape for at least n threads in x, in blocks of 256; if n is 0, the launch does nothing. A kernel that fixes another
+// number of threads needs a shape of its own.
 func Over(n int) LaunchShape { return core.Over(n) }
 
 // Launch runs a kernel on x's stream, in order with the operations before and after. A buffer parameter gets the address of a tensor's
@@ -461,7 +465,8 @@ type Function interface {
 	// Forward computes the outputs. It saves in c what Backward needs.
 	Forward(x *Exec, c *FunctionContext, inputs ...*Tensor) []*Tensor
 	// Backward returns the gradients of the inputs, nil for an input without one, given those of the outputs (zeros for an output without
-	// one). An error fails the backward pass and names the line of the forward call.
+	// one). An error that it returns fails the backward pass and names the line of the forward call; the error of an operation in it names
+	// the operation's line.
 	Backward(x *Exec, c *FunctionContext, grads ...*Tensor) ([]*Tensor, error)
 }
 

@@ -96,7 +96,8 @@ func testEvents(t *testing.T, x *tenon.Exec) {
 	defer plain.Close()
 	must(t, plain.Record(x.Stream()))
 	_, err = start.Elapsed(plain)
-	wantError(t, err, "with timing")
+	wantError(t, err, "Both events must be made with timing before calculating elapsed time; give NewEvent the option "+
+		"cuda.EventOpt{Timing: true}")
 }
 
 // testGenericStreamEvent: one type of streams and one of events serve every kind of device, so code written for one also runs on the

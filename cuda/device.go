@@ -15,6 +15,7 @@ import (
 	"tenon.dev/fault"
 	"tenon.dev/internal/origin"
 	"tenon.dev/internal/rt"
+	"tenon.dev/kernel"
 )
 
 // Device is an opened device. Its methods are safe for concurrent use.
@@ -121,6 +122,13 @@ func (d *Device) Ordinal() int { return d.rt().Info().Ordinal }
 
 // Capability returns the compute capability.
 func (d *Device) Capability() (major, minor int) { return d.rt().Info().Major, d.rt().Info().Minor }
+
+// PTX returns the program, in NVIDIA's language PTX, that a GPU of d's compute capability runs for k. A simulated device and the processor,
+// which run k in another form, return what an H100 or H200 runs.
+func (d *Device) PTX(k *kernel.Kernel) (text string, err error) {
+	defer returned(&err)
+	return d.rt().PTX(k)
+}
 
 // TotalMemory returns the device's memory in bytes.
 func (d *Device) TotalMemory() uint64 { return d.rt().Info().TotalMemory }

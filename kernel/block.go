@@ -28,10 +28,7 @@ const warp = 32
 
 // reduce combines the v of all threads of the block in the order that BlockSum describes. The name is for errors.
 func (b *Builder) reduce(name string, v Value, combine func(v, w Value) Value) Value {
-	b.own()
-	if v.b.own(); v.b != b {
-		stray("a value of one kernel is used in another; build it there")
-	}
+	b.mine("value", v.b)
 	switch v.t {
 	case dtype.Float32, dtype.Float64, dtype.Int32, dtype.Uint32, dtype.Int64, dtype.Uint64:
 	default:

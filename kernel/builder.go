@@ -5,7 +5,8 @@
 // has the mathematical functions.
 //
 // A mistake, such as operands of different types or a value used outside its region, does not panic. The first one is kept with its source
-// line and returned by [Kernel.Program], and so by the first launch.
+// line and returned by [Kernel.Program], and so by the first launch. Only a use of what belongs to a finished kernel, outside of Build,
+// panics, with a *tenon.Error.
 package kernel
 
 import (
@@ -31,6 +32,7 @@ func Build(name string, f func(k *Builder)) *Kernel {
 	b := empty()
 	b.prog.Name, b.prog.Threads, b.prog.Body = name, 1024, &kir.Block{}
 	b.block = b.prog.Body
+	defer func() { b.ended = true }()
 	if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != "" {
 		b.fail("kernel name %q may hold only letters, digits and underscores", name)
 	}
@@ -93,11 +95,26 @@ func stray(msg string) {
 	panic(e)
 }
 
-// own rejects a nil Builder, which only zero values have.
+// own rejects the Builder of a zero value, and one whose kernel is finished.
 func (b *Builder) own() {
-	if b == nil {
+	switch {
+	case b == nil || b.prog == nil:
 		stray("a value, variable or memory of the kernel is a zero value; use what the kernel's Builder returned")
+	case b.ended:
+		stray("the Builder, value, variable, tile or memory belongs to kernel " + b.prog.Name + ", whose function has ended; " +
+			"use it in that function only")
 	}
+}
+
+// mine rejects what, which the builder of made, if b did not make it.
+func (b *Builder) mine(what string, of *Builder) {
+	if b.own(); of == b {
+		return
+	}
+	if of == nil || of.prog == nil {
+		of.own()
+	}
+	stray("the " + what + " belongs to kernel " + of.prog.Name + ", not to this one; make it with this one's Builder")
 }
 
 // Program returns the recorded program, which Launch uses, or the first mistake made while building it.
@@ -122,6 +139,7 @@ type Builder struct {
 
 	parts   map[dtype.DType]Array // see reduced
 	counted int                   // the threads of a block that the program relies on so far; 0 for none
+	ended   bool                  // the function has returned
 }
 
 func empty() *Builder {
@@ -229,14 +247,13 @@ func (b *Builder) emit(in *kir.Instr, res dtype.DType) Value {
 	return v
 }
 
-func ids(vs ...Value) []kir.Value {
+// ids returns the names of values, which must be b's.
+func (b *Builder) ids(vs ...Value) []kir.Value {
 	out := make([]kir.Value, len(vs))
 	for i, v := range vs {
-		if v.b.own(); v.b != vs[0].b {
-			stray("a value of one kernel is used in another; build it there")
-		}
-		if slices.Contains(v.b.over, v.id) {
-			v.b.fail("the index of a ForEach is used outside its function, where it may be too large; move the use inside")
+		b.mine("value", v.b)
+		if slices.Contains(b.over, v.id) {
+			b.fail("the index of a ForEach is used outside its function, where it may be too large; move the use inside")
 		}
 		out[i] = v.id
 	}
@@ -244,9 +261,10 @@ func ids(vs ...Value) []kir.Value {
 }
 
 func (b *Builder) param(p kir.Param) int {
+	b.own()
 	for i := range b.prog.Params {
 		if b.prog.Params[i].Name == p.Name {
-			b.fail("parameter %q is declared twice", p.Name)
+			b.fail("parameter %q is declared twice; give each a name of its own", p.Name)
 		}
 	}
 	if !p.Type.Valid() || p.Type.IsComplex() {
@@ -269,7 +287,7 @@ func (b *Builder) Threads(n int) { b.threads(n, b.prog.FixedThreads) }
 func (b *Builder) FixedThreads(n int) { b.threads(n, true) }
 
 func (b *Builder) threads(n int, fixed bool) {
-	if b.counted != 0 && n != b.counted {
+	if b.own(); b.counted != 0 && n != b.counted {
 		b.fail("blocks have %d threads after a BlockSum, BlockMax or BlockMin for %d; call FixedThreads once, before them", n, b.counted)
 	}
 	b.prog.Threads, b.prog.FixedThreads = n, fixed
@@ -284,6 +302,7 @@ type Var struct {
 
 // Var declares a variable with an initial value.
 func (b *Builder) Var(init Value) Var {
+	b.mine("value", init.b)
 	v := b.VarOf(init.t)
 	v.Set(init)
 	return v
@@ -291,6 +310,7 @@ func (b *Builder) Var(init Value) Var {
 
 // VarOf declares a variable whose initial value is undefined.
 func (b *Builder) VarOf(t dtype.DType) Var {
+	b.own()
 	b.prog.Vars = append(b.prog.Vars, t)
 	return Var{b, len(b.prog.Vars) - 1, t}
 }
@@ -302,11 +322,12 @@ func (v Var) Get() Value {
 
 // Set assigns x, which must have the variable's type.
 func (v Var) Set(x Value) {
+	args := v.b.ids(x)
 	if x.t != v.t {
 		v.b.fail("a variable of type %v is set to a value of type %v; convert it", v.t, x.t)
 		return
 	}
-	v.b.add(&kir.Instr{Op: kir.OpSet, Type: v.t, Sym: v.i, Args: ids(x)})
+	v.b.add(&kir.Instr{Op: kir.OpSet, Type: v.t, Sym: v.i, Args: args})
 }
 
 // Axis names a dimension of the grid and of its blocks.
@@ -345,7 +366,7 @@ func (b *Builder) ForEach(n Value, f func(i Value)) {
 		b.fail(noBody)
 		return
 	}
-	if n.b == b && n.t != dtype.Int64 {
+	if b.mine("value", n.b); n.t != dtype.Int64 {
 		b.fail("the count of ForEach is %v; it must be int64: convert it", n.t)
 		return
 	}
@@ -358,7 +379,7 @@ const noBody = "a function that records a part of the kernel is nil; give it one
 
 func (b *Builder) region(f func(), params ...Value) *kir.Block {
 	outer := b.block
-	blk := &kir.Block{Params: ids(params...)}
+	blk := &kir.Block{Params: b.ids(params...)}
 	b.block = blk
 	f()
 	b.block = outer
@@ -374,11 +395,12 @@ func (b *Builder) IfElse(cond Value, then, els func()) {
 		b.fail(noBody)
 		return
 	}
+	args := b.ids(cond)
 	if cond.t != dtype.Bool {
 		b.fail("a condition has type %v; compare it to get a bool", cond.t)
 		return
 	}
-	in := &kir.Instr{Op: kir.OpIf, Type: dtype.Bool, Args: ids(cond), Loc: b.loc()}
+	in := &kir.Instr{Op: kir.OpIf, Type: dtype.Bool, Args: args, Loc: b.loc()}
 	in.Blocks = []*kir.Block{b.region(then), b.region(els)}
 	b.add(in)
 }
@@ -408,11 +430,12 @@ func (b *Builder) pipelined(stages int, start, end, step Value, body func(i Valu
 		b.fail(noBody)
 		return
 	}
+	args := b.ids(start, end, step)
 	if start.t != end.t || start.t != step.t || (start.t != dtype.Int32 && start.t != dtype.Int64) {
 		b.fail("a loop's start, end and step have types %v, %v, %v; all must be int32 or all int64", start.t, end.t, step.t)
 		return
 	}
-	in := &kir.Instr{Op: kir.OpFor, Type: start.t, Args: ids(start, end, step), Imm: uint64(stages), Loc: b.loc()}
+	in := &kir.Instr{Op: kir.OpFor, Type: start.t, Args: args, Imm: uint64(stages), Loc: b.loc()}
 	i := b.value(start.t)
 	in.Blocks = []*kir.Block{b.region(func() { body(i) }, i)}
 	b.add(in)
@@ -448,7 +471,7 @@ func (b *Builder) Fence() { b.add(&kir.Instr{Op: kir.OpFence}) }
 // most two; a GPU omits them. After a failed Assert the process can no longer use the GPU; the simulated device and the processor continue
 // to work.
 func (b *Builder) Assert(cond Value, msg string, numbers ...Value) {
-	b.add(&kir.Instr{Op: kir.OpAssert, Type: dtype.Bool, Args: ids(append([]Value{cond}, numbers...)...), Text: msg})
+	b.add(&kir.Instr{Op: kir.OpAssert, Type: dtype.Bool, Args: b.ids(append([]Value{cond}, numbers...)...), Text: msg})
 }
 
 // Clock returns the device clock in cycles, Int64.

@@ -46,9 +46,9 @@ func ExampleBuilder_BlockSum() {
 	in, scale := x.Ones([]int{rows, columns}, tenon.Float32), tenon.From(x, []float32{1, 2, 3})
 	scaled, sums := x.EmptyLike(in), x.Empty([]int{rows}, tenon.Float32)
 
-	grid := tenon.LaunchShape{Grid: [3]int{(columns + 255) / 256, rows}, Block: [3]int{256}}
+	grid := tenon.LaunchShape{Grid: [3]int{(columns + 255) / 256, rows, 1}, Block: [3]int{256}}
 	x.Launch(scaleRows, grid, tenon.In(in), tenon.In(scale), tenon.Out(scaled), tenon.Integer(rows), tenon.Integer(columns))
-	x.Launch(rowSums, tenon.LaunchShape{Grid: [3]int{rows}}, tenon.In(scaled), tenon.Out(sums), tenon.Integer(columns))
+	x.Launch(rowSums, tenon.LaunchShape{Grid: [3]int{rows, 1, 1}}, tenon.In(scaled), tenon.Out(sums), tenon.Integer(columns))
 	fmt.Println(tenon.Read[float32](x, sums))
 	// Output: [1000 2000 3000] <nil>
 }

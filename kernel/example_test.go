@@ -3,6 +3,7 @@ package kernel_test
 import (
 	"fmt"
 	"log"
+	"strings"
 
 	"tenon.dev"
 	"tenon.dev/kernel"
@@ -30,7 +31,7 @@ func ExampleBuild() {
 }
 
 // product is c[rows,columns] = a[rows,inner] x b[inner,columns], with a block for each 64 x 64 of c. On a GPU the tiles are in shared
-// memory and registers, Dot runs on the matrix units, and the loop loads two iterations ahead.
+// memory and registers, and the loop loads two iterations ahead.
 var product = kernel.Build("product", func(k *kernel.Builder) {
 	const size, depth = 64, 16
 	k.FixedThreads(128)
@@ -69,11 +70,27 @@ func ExampleBuilder_Tile() {
 	const rows, columns, inner = 100, 70, 33
 	a, b := x.RandN([]int{rows, inner}, tenon.Float32), x.RandN([]int{inner, columns}, tenon.Float32)
 	c := x.Empty([]int{rows, columns}, tenon.Float32)
-	blocks := tenon.LaunchShape{Grid: [3]int{(columns + 63) / 64, (rows + 63) / 64}}
+	blocks := tenon.LaunchShape{Grid: [3]int{(columns + 63) / 64, (rows + 63) / 64, 1}}
 	x.Launch(product, blocks, tenon.In(a), tenon.In(b), tenon.Out(c), tenon.Integer(rows), tenon.Integer(columns), tenon.Integer(inner))
 	difference, err := x.Item(x.Max(x.Abs(x.Sub(c, x.MatMul(a, b)))))
 	fmt.Println(difference < 1e-4, err)
 	// Output: true <nil>
+}
+
+// PTX shows how a GPU multiplies tiles: those of Float32 without tf32 by ordinary instructions, and those of BFloat16 on the Tensor Cores.
+func ExampleTile_Dot() {
+	x, err := tenon.Open(tenon.Sim(0))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer x.Close()
+	text, err := x.Device().PTX(product)
+	fmt.Println(strings.Contains(text, "wgmma.mma_async"), strings.Contains(text, "mma.sync"), err) // false false <nil>
+	text, err = x.Device().PTX(mapped)
+	fmt.Println(strings.Contains(text, "wgmma.mma_async"), err)
+	// Output:
+	// false false <nil>
+	// true <nil>
 }
 
 // mapped is the product of bfloat16 matrices whose tiles are loaded through tensor maps. An H200's copy engine fetches them; every other
@@ -118,7 +135,7 @@ func ExampleTile_LoadMapped() {
 	const rows, columns, inner = 100, 72, 40
 	a, b := x.Full([]int{rows, inner}, 2, tenon.BFloat16), x.Full([]int{inner, columns}, 3, tenon.BFloat16)
 	c := x.Empty([]int{rows, columns}, tenon.Float32)
-	blocks := tenon.LaunchShape{Grid: [3]int{(columns + 63) / 64, (rows + 63) / 64}}
+	blocks := tenon.LaunchShape{Grid: [3]int{(columns + 63) / 64, (rows + 63) / 64, 1}}
 	x.Launch(mapped, blocks, tenon.Mapped(a), tenon.Mapped(b), tenon.In(a), tenon.In(b), tenon.Out(c), tenon.Integer(rows),
 		tenon.Integer(columns), tenon.Integer(inner))
 	fmt.Println(x.Item(x.Sum(c, nil)))

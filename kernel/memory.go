@@ -51,7 +51,7 @@ func (u Buffer) Addr() Value { return u.addr }
 // Offset returns the memory that begins n elements (Int64) later.
 func (u Buffer) Offset(n Value) Buffer {
 	bytes := n.Mul(n.Like(float64(u.t.Size())))
-	u.addr = u.b.emit(&kir.Instr{Op: kir.OpPtrAdd, Type: dtype.Uint64, Args: ids(u.addr, bytes)}, dtype.Uint64)
+	u.addr = u.b.emit(&kir.Instr{Op: kir.OpPtrAdd, Type: dtype.Uint64, Args: u.b.ids(u.addr, bytes)}, dtype.Uint64)
 	return u
 }
 
@@ -61,7 +61,7 @@ func (u Buffer) Load(i Value) Value { return u.LoadAt(i, 0) }
 // LoadAt returns element i+off.
 func (u Buffer) LoadAt(i Value, off int) Value {
 	return u.b.emit(&kir.Instr{Op: kir.OpLoad, Type: u.t, Space: kir.Global, Cache: u.cache, Width: 1, Imm: uint64(int64(off)),
-		Args: ids(u.addr, i)}, u.t)
+		Args: u.b.ids(u.addr, i)}, u.t)
 }
 
 // Store sets element i to v.
@@ -70,12 +70,13 @@ func (u Buffer) Store(i, v Value) { u.StoreVec(i, v) }
 // LoadVec returns the width adjacent elements that begin at i. Their address must be aligned to their total size. Width is 1, 2, 4, 8 or
 // 16.
 func (u Buffer) LoadVec(i Value, width int) []Value {
-	in := &kir.Instr{Op: kir.OpLoad, Type: u.t, Space: kir.Global, Cache: u.cache, Width: width, Args: ids(u.addr, i)}
+	in := &kir.Instr{Op: kir.OpLoad, Type: u.t, Space: kir.Global, Cache: u.cache, Width: width, Args: u.b.ids(u.addr, i)}
 	return u.b.many(in, width, u.t)
 }
 
 // StoreVec sets the adjacent elements that begin at i. Their address must be aligned to their total size.
 func (u Buffer) StoreVec(i Value, vs ...Value) {
+	args := append(u.b.ids(u.addr, i), u.b.ids(vs...)...)
 	for _, v := range vs {
 		if v.t != u.t {
 			u.b.fail("a value of type %v is stored to a buffer of %v; convert it", v.t, u.t)
@@ -86,8 +87,7 @@ func (u Buffer) StoreVec(i Value, vs ...Value) {
 	if c == kir.CacheReadOnly {
 		u.b.fail("buffer %s is stored to, but was declared read-only by BufferRO; declare it with Buffer", u.name)
 	}
-	u.b.add(&kir.Instr{Op: kir.OpStore, Type: u.t, Space: kir.Global, Cache: c, Width: len(vs),
-		Args: append(ids(u.addr, i), ids(vs...)...)})
+	u.b.add(&kir.Instr{Op: kir.OpStore, Type: u.t, Space: kir.Global, Cache: c, Width: len(vs), Args: args})
 }
 
 // maxWidth is the maximum number of elements of one access.
@@ -102,7 +102,7 @@ func (b *Builder) many(in *kir.Instr, n int, t dtype.DType) []Value {
 	for j := range out {
 		out[j] = b.value(t)
 	}
-	in.Res = ids(out...)
+	in.Res = b.ids(out...)
 	b.add(in)
 	return out
 }
@@ -123,12 +123,12 @@ const (
 
 // Atomic applies op with v to element i and returns the old value. The ordering is relaxed; the whole device sees the result.
 func (u Buffer) Atomic(op Atomic, i, v Value) Value {
-	return u.b.emit(&kir.Instr{Op: kir.OpAtomic, Sub: op, Type: u.t, Space: kir.Global, Args: ids(u.addr, i, v)}, u.t)
+	return u.b.emit(&kir.Instr{Op: kir.OpAtomic, Sub: op, Type: u.t, Space: kir.Global, Args: u.b.ids(u.addr, i, v)}, u.t)
 }
 
 // CompareAndSwap stores v in element i if the element equals old, and returns the previous value.
 func (u Buffer) CompareAndSwap(i, old, v Value) Value {
-	return u.b.emit(&kir.Instr{Op: kir.OpAtomic, Sub: kir.AtomCAS, Type: u.t, Space: kir.Global, Args: ids(u.addr, i, old, v)}, u.t)
+	return u.b.emit(&kir.Instr{Op: kir.OpAtomic, Sub: kir.AtomCAS, Type: u.t, Space: kir.Global, Args: u.b.ids(u.addr, i, old, v)}, u.t)
 }
 
 // Array is an array in shared, local, constant or parameter memory.
@@ -143,12 +143,14 @@ type Array struct {
 // launch's dynamic shared memory of LaunchShape.Shared bytes; with it, a block may take what the device has for one: 227 KiB on an H100 or
 // H200 and on the simulator, and less on many other GPUs.
 func (b *Builder) Shared(name string, t dtype.DType, n int) Array {
+	b.own()
 	b.prog.Shared = append(b.prog.Shared, kir.Array{Name: name, Type: t, Count: n})
 	return Array{b, kir.Shared, len(b.prog.Shared) - 1, t}
 }
 
 // Local declares an array of n elements that each thread has for itself.
 func (b *Builder) Local(name string, t dtype.DType, n int) Array {
+	b.own()
 	b.prog.Local = append(b.prog.Local, kir.Array{Name: name, Type: t, Count: n})
 	return Array{b, kir.Local, len(b.prog.Local) - 1, t}
 }
@@ -160,6 +162,7 @@ func (b *Builder) Params(name string, t dtype.DType, n int) Array {
 
 // Table returns constant data of type t, given as the bits of its elements. Tables of the same name are one table.
 func (b *Builder) Table(name string, t dtype.DType, bits []uint64) Array {
+	b.own()
 	for i := range b.prog.Tables {
 		if b.prog.Tables[i].Name == name {
 			return Array{b, kir.Const, i, t}
@@ -191,24 +194,25 @@ func (b *Builder) TableF64(name string, vs []float64) Array {
 	return b.Table(name, dtype.Float64, bits)
 }
 
-// Load returns element i (Int32).
+// Load returns element i (Int32 or Int64).
 func (a Array) Load(i Value) Value {
-	return a.b.emit(&kir.Instr{Op: kir.OpLoad, Type: a.t, Space: a.space, Sym: a.sym, Width: 1, Args: ids(i)}, a.t)
+	return a.b.emit(&kir.Instr{Op: kir.OpLoad, Type: a.t, Space: a.space, Sym: a.sym, Width: 1, Args: a.b.ids(i)}, a.t)
 }
 
 // Get returns element i.
 func (a Array) Get(i int) Value { return a.Load(a.b.I32(i)) }
 
-// Store sets element i (Int32); only shared and local arrays can be written.
+// Store sets element i (Int32 or Int64); only shared and local arrays can be written.
 func (a Array) Store(i, v Value) {
+	args := a.b.ids(i, v)
 	if v.t != a.t {
 		a.b.fail("a value of type %v is stored to an array of %v; convert it", v.t, a.t)
 		return
 	}
-	a.b.add(&kir.Instr{Op: kir.OpStore, Type: a.t, Space: a.space, Sym: a.sym, Width: 1, Args: ids(i, v)})
+	a.b.add(&kir.Instr{Op: kir.OpStore, Type: a.t, Space: a.space, Sym: a.sym, Width: 1, Args: args})
 }
 
 // Atomic applies op with v to element i of a shared array and returns the old value.
 func (a Array) Atomic(op Atomic, i, v Value) Value {
-	return a.b.emit(&kir.Instr{Op: kir.OpAtomic, Sub: op, Type: a.t, Space: a.space, Sym: a.sym, Args: ids(i, v)}, a.t)
+	return a.b.emit(&kir.Instr{Op: kir.OpAtomic, Sub: op, Type: a.t, Space: a.space, Sym: a.sym, Args: a.b.ids(i, v)}, a.t)
 }

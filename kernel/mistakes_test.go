@@ -17,18 +17,26 @@ var mistaken = []struct {
 	want  string
 	build func(k *kernel.Builder)
 }{
-	{"operands have types int32 and int64; convert one", func(k *kernel.Builder) { k.I32(1).Add(k.I64(1)) }},
+	{"operand 2 of Add is int64; it must be int32: convert it", func(k *kernel.Builder) { k.I32(1).Add(k.I64(1)) }},
 	{"a value is used outside the If, loop or tile operation in which it was made; carry it out in a variable, k.Var",
 		func(k *kernel.Builder) { var v kernel.Value; k.If(first(k), func() { v = k.I32(1) }); v.Neg() }},
-	{"Barrier stands in divergent flow, where not all threads of the block take part; move it out of the If or loop",
+	{"Barrier stands in divergent flow, where not all threads of the block take part; move it out of the If, ForEach or loop",
 		func(k *kernel.Builder) { k.If(first(k), func() { k.Barrier() }) }},
 	{"ShuffleXor stands in divergent flow", func(k *kernel.Builder) { k.If(first(k), func() { k.F32(1).ShuffleXor(1) }) }},
 	{"Tile.Zero stands in divergent flow",
 		func(k *kernel.Builder) { k.If(first(k), k.Tile("t", dtype.Float32, 16, 16).Zero) }},
+	{"a 64x64 tile is not the product of 64x64 and 32x32; want MxN of MxK and KxN",
+		func(k *kernel.Builder) { square(k, "s", 64).Dot(square(k, "l", 64), square(k, "r", 32), false) }},
+	{"a tile of float32 is loaded from a buffer of bfloat16; declare both with one type",
+		func(k *kernel.Builder) { square(k, "s", 16).Load(0, 1, fromBFloat16(k)) }},
+	{"parameter \"in\" is declared twice; give each a name of its own",
+		func(k *kernel.Builder) { k.Scalar("in", dtype.Int32); k.Buffer("in", dtype.Int32) }},
+	{"a value, variable or memory of the kernel is a zero value; use what the kernel's Builder returned",
+		func(k *kernel.Builder) { k.Buffer("b", dtype.Float32).Store(k.I32(0), kernel.Value{}) }},
 	{"tile t is summed in 0 parts; give at least 1", func(k *kernel.Builder) { k.TileInParts("t", dtype.Float32, 16, 16, 0) }},
 	{"Barrier stands after a return that only some threads take; put what the others do into an If instead",
 		func(k *kernel.Builder) { k.If(first(k), k.Return); k.Barrier() }},
-	{"BlockSum stands in divergent flow, where not all threads of the block take part; move it out of the If or loop",
+	{"BlockSum stands in divergent flow, where not all threads of the block take part; move it out of the If, ForEach or loop",
 		func(k *kernel.Builder) { k.If(first(k), func() { k.BlockSum(k.F32(1)) }) }},
 	{"BlockMin stands in divergent flow", func(k *kernel.Builder) { k.ForEach(k.I64(9), func(i kernel.Value) { k.BlockMin(i) }) }},
 	{"BlockMax stands after a return that only some threads take; put what the others do into an If instead",
@@ -64,6 +72,18 @@ func index(k *kernel.Builder) (v kernel.Value) {
 	return v
 }
 
+func square(k *kernel.Builder, name string, n int) kernel.Tile {
+	return k.Tile(name, dtype.Float32, n, n)
+}
+
+// fromBFloat16 returns what loads a tile from a buffer of BFloat16.
+func fromBFloat16(k *kernel.Builder) func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+	b := k.Buffer("b", dtype.BFloat16)
+	return func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+		return b, k.I64(0), k.Bool(true)
+	}
+}
+
 func first(k *kernel.Builder) kernel.Value { return k.ThreadIdx(kernel.X).Eq(k.I32(0)) }
 
 // misdeclared are mistakes that belong to no line of the kernel: the error names that of Build.
@@ -74,6 +94,8 @@ var misdeclared = []struct {
 	{"shared array \"s\" has no elements", func(k *kernel.Builder) { k.Shared("s", dtype.Int32, 0) }},
 	{"its shared arrays take 4194304 bytes, and a block may have 49152; make them smaller, or declare one with -1 elements",
 		func(k *kernel.Builder) { k.Shared("s", dtype.Float32, 1<<20) }},
+	{"blocks of 96 threads cannot share tiles; give a power of two from 32 to 1024",
+		func(k *kernel.Builder) { k.FixedThreads(96); square(k, "s", 16).Zero() }},
 	{"blocks of 0 threads do not exist; want 1 to 1024", func(k *kernel.Builder) { k.Threads(0) }},
 }
 

@@ -15,6 +15,7 @@ type Tile struct {
 
 // Tile declares a rows x cols tile of type t.
 func (b *Builder) Tile(name string, t dtype.DType, rows, cols int) Tile {
+	b.own()
 	b.prog.Tiles = append(b.prog.Tiles, kir.Tile{Name: name, Type: t, Rows: rows, Cols: cols})
 	return Tile{b, len(b.prog.Tiles) - 1, t, rows, cols}
 }
@@ -63,11 +64,7 @@ type TensorMap struct {
 
 // Group returns m with the index (Int32) of the group of matrices to load from. All loads by a map of four dimensions need one.
 func (m TensorMap) Group(group Value) TensorMap {
-	if m.b == nil {
-		stray("a tensor map is a zero value; declare it with the kernel's Builder")
-	}
-	m.b.own()
-	ids(group)
+	m.b.ids(group)
 	m.group = group
 	return m
 }
@@ -96,13 +93,10 @@ func (b *Builder) PlainTensorMap(name string) TensorMap {
 // along its columns.
 func (t Tile) LoadMapped(m TensorMap, along, across, matrix Value, g Groups, width int,
 	f func(row, col Value) (u Buffer, index, inside Value)) {
-	t.b.own()
-	if m.b != t.b {
-		stray("a tensor map of one kernel is used in another, or is a zero value; declare it there")
-	}
-	place := ids(along, across, matrix)
+	t.b.mine("tensor map", m.b)
+	place := t.b.ids(along, across, matrix)
 	if m.group.Builder() != nil {
-		place = append(place, ids(m.group)...)
+		place = append(place, t.b.ids(m.group)...)
 	}
 	t.load(&kir.Instr{Args: place, Imm: uint64(m.i)}, g, width, f)
 }
@@ -117,16 +111,25 @@ func (t Tile) load(in *kir.Instr, g Groups, width int, f func(row, col Value) (u
 	row, col := t.b.value(dtype.Int32), t.b.value(dtype.Int32)
 	in.Blocks = []*kir.Block{t.b.region(func() {
 		u, index, inside := f(row, col)
+		yield := t.b.ids(u.addr, index, inside)
 		if u.t != t.t {
-			t.b.fail("a tile of %v is loaded from a buffer of %v", t.t, u.t)
+			t.b.fail("a tile of %v is loaded from a buffer of %v; declare both with one type", t.t, u.t)
 		}
-		t.b.add(&kir.Instr{Op: kir.OpYield, Args: ids(u.addr, index, inside)})
+		t.b.add(&kir.Instr{Op: kir.OpYield, Args: yield})
 	}, row, col)}
 	t.b.add(in)
 }
 
+// uses rejects operands that do not belong to t's kernel.
+func (t Tile) uses(others ...Tile) {
+	for _, o := range others {
+		t.b.mine("tile", o.b)
+	}
+}
+
 // Dot adds the product a x c to the tile: [M,N] += [M,K] x [K,N]. With tf32, float32 operands may be rounded to 10 fraction bits.
 func (t Tile) Dot(a, c Tile, tf32 bool) {
+	t.uses(a, c)
 	in := &kir.Instr{Op: kir.OpTileDot, Type: a.t, Sym: t.i, Imm: uint64(a.i)<<32 | uint64(c.i)}
 	if tf32 {
 		in.Sub = kir.DotTF32
@@ -136,6 +139,7 @@ func (t Tile) Dot(a, c Tile, tf32 bool) {
 
 // DotTransposed adds the product a x cᵀ of two tiles of halves to the tile: [M,N] += [M,K] x [N,K]ᵀ.
 func (t Tile) DotTransposed(a, c Tile) {
+	t.uses(a, c)
 	t.b.add(&kir.Instr{Op: kir.OpTileDot, Type: a.t, Sym: t.i, Sub: kir.DotTransposed, Imm: uint64(a.i)<<32 | uint64(c.i)})
 }
 
@@ -152,6 +156,7 @@ func (t Tile) Map(f func(row, col, v Value, others []Value) Value, others ...Til
 		t.b.fail("a map reads %d other tiles; the limit is %d", len(others), kir.MapTilesMost)
 		return
 	}
+	t.uses(others...)
 	in := &kir.Instr{Op: kir.OpTileMap, Type: t.t, Sym: t.i, Loc: t.b.loc()}
 	params := []Value{t.b.value(dtype.Int32), t.b.value(dtype.Int32), t.b.value(t.t)}
 	var tiles []int
@@ -162,10 +167,11 @@ func (t Tile) Map(f func(row, col, v Value, others []Value) Value, others ...Til
 	in.Imm = kir.MapImm(tiles...)
 	in.Blocks = []*kir.Block{t.b.region(func() {
 		y := f(params[0], params[1], params[2], params[3:])
+		yield := t.b.ids(y)
 		if y.t != t.t {
 			t.b.fail("a map of a tile of %v results in %v; convert it", t.t, y.t)
 		}
-		t.b.add(&kir.Instr{Op: kir.OpYield, Args: ids(y)})
+		t.b.add(&kir.Instr{Op: kir.OpYield, Args: yield})
 	}, params...)}
 	t.b.add(in)
 }
@@ -178,12 +184,14 @@ func (t Tile) AddRows(from Tile) { t.combineRows(kir.RowsSum, from) }
 func (t Tile) MaxRows(from Tile) { t.combineRows(kir.RowsMax, from) }
 
 func (t Tile) combineRows(s kir.Sub, from Tile) {
+	t.uses(from)
 	t.b.add(&kir.Instr{Op: kir.OpTileRows, Type: t.t, Sym: t.i, Sub: s, Imm: uint64(from.i)})
 }
 
 // Round sets the tile, of halves, to the elements of from, a sum of products in Float32 of the same shape. The tile can then only be the
 // left operand of products.
 func (t Tile) Round(from Tile) {
+	t.uses(from)
 	t.b.add(&kir.Instr{Op: kir.OpTileCopy, Type: t.t, Sym: t.i, Imm: uint64(from.i)})
 }
 

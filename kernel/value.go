@@ -76,21 +76,15 @@ func (b *Builder) Bool(v bool) Value {
 func (v Value) Like(c float64) Value { return v.b.Const(v.t, c) }
 
 func (v Value) binary(op kir.Op, w Value) Value {
-	if v.t != w.t {
-		v.b.fail("operands have types %v and %v; convert one", v.t, w.t)
-	}
-	return v.b.emit(&kir.Instr{Op: op, Type: v.t, Args: ids(v, w)}, v.t)
+	return v.b.emit(&kir.Instr{Op: op, Type: v.t, Args: v.b.ids(v, w)}, v.t)
 }
 
 func (v Value) unary(op kir.Op) Value {
-	return v.b.emit(&kir.Instr{Op: op, Type: v.t, Args: ids(v)}, v.t)
+	return v.b.emit(&kir.Instr{Op: op, Type: v.t, Args: v.b.ids(v)}, v.t)
 }
 
 func (v Value) compare(op kir.Op, w Value) Value {
-	if v.t != w.t {
-		v.b.fail("operands have types %v and %v; convert one", v.t, w.t)
-	}
-	return v.b.emit(&kir.Instr{Op: op, Type: v.t, Args: ids(v, w)}, dtype.Bool)
+	return v.b.emit(&kir.Instr{Op: op, Type: v.t, Args: v.b.ids(v, w)}, dtype.Bool)
 }
 
 // Add returns v + w; integers wrap.
@@ -110,10 +104,7 @@ func (v Value) Rem(w Value) Value { return v.binary(kir.OpRem, w) }
 
 // FMA returns v*w + c, rounded once.
 func (v Value) FMA(w, c Value) Value {
-	if v.t != w.t || v.t != c.t {
-		v.b.fail("operands have types %v, %v and %v; convert them", v.t, w.t, c.t)
-	}
-	return v.b.emit(&kir.Instr{Op: kir.OpFMA, Type: v.t, Args: ids(v, w, c)}, v.t)
+	return v.b.emit(&kir.Instr{Op: kir.OpFMA, Type: v.t, Args: v.b.ids(v, w, c)}, v.t)
 }
 
 // MulHi returns the high half of the full product of two 32- or 64-bit integers.
@@ -125,10 +116,7 @@ func (v Value) MulWide(w Value) Value {
 	if v.t == dtype.Uint32 {
 		t = dtype.Uint64
 	}
-	if v.t != w.t {
-		v.b.fail("operands have types %v and %v; convert one", v.t, w.t)
-	}
-	return v.b.emit(&kir.Instr{Op: kir.OpMulWide, Type: v.t, Args: ids(v, w)}, t)
+	return v.b.emit(&kir.Instr{Op: kir.OpMulWide, Type: v.t, Args: v.b.ids(v, w)}, t)
 }
 
 // Neg returns -v.
@@ -177,22 +165,22 @@ func (v Value) Not() Value { return v.unary(kir.OpNot) }
 
 // Shl shifts left by w (Int32 or Uint32, taken as unsigned). Shifting by at least the width gives 0.
 func (v Value) Shl(w Value) Value {
-	return v.b.emit(&kir.Instr{Op: kir.OpShl, Type: v.t, Args: ids(v, w)}, v.t)
+	return v.b.emit(&kir.Instr{Op: kir.OpShl, Type: v.t, Args: v.b.ids(v, w)}, v.t)
 }
 
 // Shr shifts right by w (Int32 or Uint32, taken as unsigned), arithmetically if v is signed.
 func (v Value) Shr(w Value) Value {
-	return v.b.emit(&kir.Instr{Op: kir.OpShr, Type: v.t, Args: ids(v, w)}, v.t)
+	return v.b.emit(&kir.Instr{Op: kir.OpShr, Type: v.t, Args: v.b.ids(v, w)}, v.t)
 }
 
 // Clz returns the number of leading zeros, Int32.
 func (v Value) Clz() Value {
-	return v.b.emit(&kir.Instr{Op: kir.OpClz, Type: v.t, Args: ids(v)}, dtype.Int32)
+	return v.b.emit(&kir.Instr{Op: kir.OpClz, Type: v.t, Args: v.b.ids(v)}, dtype.Int32)
 }
 
 // Popc returns the number of set bits, Int32.
 func (v Value) Popc() Value {
-	return v.b.emit(&kir.Instr{Op: kir.OpPopc, Type: v.t, Args: ids(v)}, dtype.Int32)
+	return v.b.emit(&kir.Instr{Op: kir.OpPopc, Type: v.t, Args: v.b.ids(v)}, dtype.Int32)
 }
 
 // BitRev reverses the bits.
@@ -218,15 +206,12 @@ func (v Value) Ge(w Value) Value { return v.compare(kir.OpGe, w) }
 
 // IsNaN reports whether v is a NaN.
 func (v Value) IsNaN() Value {
-	return v.b.emit(&kir.Instr{Op: kir.OpIsNaN, Type: v.t, Args: ids(v)}, dtype.Bool)
+	return v.b.emit(&kir.Instr{Op: kir.OpIsNaN, Type: v.t, Args: v.b.ids(v)}, dtype.Bool)
 }
 
 // Select returns a where v (Bool) is true, otherwise c.
 func (v Value) Select(a, c Value) Value {
-	if v.t != dtype.Bool || a.t != c.t {
-		v.b.fail("select has a condition of type %v and values of types %v and %v; want bool and equal types", v.t, a.t, c.t)
-	}
-	return v.b.emit(&kir.Instr{Op: kir.OpSelect, Type: a.t, Args: ids(v, a, c)}, a.t)
+	return v.b.emit(&kir.Instr{Op: kir.OpSelect, Type: a.t, Args: v.b.ids(v, a, c)}, a.t)
 }
 
 // Convert returns v as type t. Integers keep the low bits, floats round to nearest even, floats to integers truncate and saturate (NaN
@@ -235,7 +220,7 @@ func (v Value) Convert(t dtype.DType) Value {
 	if v.t == t {
 		return v
 	}
-	return v.b.emit(&kir.Instr{Op: kir.OpCvt, Type: t, Args: ids(v)}, t)
+	return v.b.emit(&kir.Instr{Op: kir.OpCvt, Type: t, Args: v.b.ids(v)}, t)
 }
 
 // Bitcast returns v's bits as type t, which has the same size.
@@ -243,15 +228,15 @@ func (v Value) Bitcast(t dtype.DType) Value {
 	if v.t == t {
 		return v
 	}
-	return v.b.emit(&kir.Instr{Op: kir.OpBitcast, Type: t, Args: ids(v)}, t)
+	return v.b.emit(&kir.Instr{Op: kir.OpBitcast, Type: t, Args: v.b.ids(v)}, t)
 }
 
 func (v Value) shuffle(s kir.Sub, lane Value) Value {
-	return v.b.emit(&kir.Instr{Op: kir.OpShuffle, Type: v.t, Sub: s, Args: ids(v, lane)}, v.t)
+	return v.b.emit(&kir.Instr{Op: kir.OpShuffle, Type: v.t, Sub: s, Args: v.b.ids(v, lane)}, v.t)
 }
 
-// Shuffle returns the value of v in thread lane (Int32) of the warp. All 32 threads of the warp must take part, as in all shuffles and
-// votes.
+// Shuffle returns the value of v in thread lane (Int32) of the warp. All threads of the block must call it, as for Barrier; this holds for
+// all shuffles and votes.
 func (v Value) Shuffle(lane Value) Value { return v.shuffle(kir.ShuffleIdx, lane) }
 
 // ShuffleXor returns the value of the thread whose lane is this thread's lane XOR mask.
@@ -265,15 +250,15 @@ func (v Value) ShuffleUp(delta int) Value { return v.shuffle(kir.ShuffleUp, v.b.
 
 // Any reports whether v (Bool) is true in any thread of the warp.
 func (v Value) Any() Value {
-	return v.b.emit(&kir.Instr{Op: kir.OpVote, Type: dtype.Bool, Sub: kir.VoteAny, Args: ids(v)}, dtype.Bool)
+	return v.b.emit(&kir.Instr{Op: kir.OpVote, Type: dtype.Bool, Sub: kir.VoteAny, Args: v.b.ids(v)}, dtype.Bool)
 }
 
 // All reports whether v (Bool) is true in every thread of the warp.
 func (v Value) All() Value {
-	return v.b.emit(&kir.Instr{Op: kir.OpVote, Type: dtype.Bool, Sub: kir.VoteAll, Args: ids(v)}, dtype.Bool)
+	return v.b.emit(&kir.Instr{Op: kir.OpVote, Type: dtype.Bool, Sub: kir.VoteAll, Args: v.b.ids(v)}, dtype.Bool)
 }
 
 // Ballot returns one bit per thread of the warp, Uint32.
 func (v Value) Ballot() Value {
-	return v.b.emit(&kir.Instr{Op: kir.OpVote, Type: dtype.Bool, Sub: kir.VoteBallot, Args: ids(v)}, dtype.Uint32)
+	return v.b.emit(&kir.Instr{Op: kir.OpVote, Type: dtype.Bool, Sub: kir.VoteBallot, Args: v.b.ids(v)}, dtype.Uint32)
 }

@@ -138,17 +138,22 @@ func (res *Results) under(tool Tool) *Summary {
 	return s
 }
 
-// writeBad lists the first tests that did not pass. A test that ended alike under several tools is listed once, with their names.
+// writeBad lists the first tests that did not pass. A test that ended alike under several tools is listed once, with their names. If it
+// failed without a finding under some and with one under another, that finding is the likely reason of all, and only its tool is listed.
 func (res *Results) writeBad(b *bytes.Buffer) {
 	type ending struct {
 		testID
 		outcome Outcome
 		reason  string
 	}
-	tools := map[ending][]Tool{}
+	tools, explained := map[ending][]Tool{}, map[testID]bool{}
+	alone := func(t *result) bool { return t.Outcome == Fail && strings.HasPrefix(t.Reason, byItself) }
+	for _, t := range res.tests {
+		explained[res.id(t)] = explained[res.id(t)] || t.Outcome == Fail && !alone(t)
+	}
 	var list []ending
 	for _, t := range res.tests {
-		if t.Outcome != Fail && t.Outcome != Timeout {
+		if t.Outcome != Fail && t.Outcome != Timeout || alone(t) && explained[res.id(t)] {
 			continue
 		}
 		e := ending{res.id(t), t.Outcome, t.Reason}

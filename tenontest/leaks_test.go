@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"tenon.dev"
+	"tenon.dev/compile"
 	"tenon.dev/kernel"
 	"tenon.dev/nn"
 	"tenon.dev/tenontest"
@@ -74,6 +75,36 @@ func TestRunFindsWhatIsReferredTo(t *testing.T) {
 		tenontest.Run(t, func(x *tenon.Exec) { nn.NewLinear(x, 2, 1) })
 	}); text != "" {
 		t.Errorf("of a module that nothing refers to it was told %q", text)
+	}
+}
+
+// What a compiled region recorded is no leak: it belongs to the Exec. What the test keeps is one.
+func TestRunForgetsRegions(t *testing.T) {
+	for _, s := range []tenon.Selector{tenon.CPU(), tenon.Sim(0)} {
+		var kept *tenon.Tensor
+		for _, keep := range []bool{false, true} {
+			text := told(t, func(t testing.TB) {
+				tenontest.Run(t, func(x *tenon.Exec) {
+					w, region := x.Ones([]int{8, 16}, tenon.Float32).SetRequiresGrad(true), compile.New()
+					for range 8 {
+						err := region.Do(x, func(x *tenon.Exec) error {
+							w.SetGrad(nil)
+							return x.Backward(x.Sum(x.Square(x.Mul(w, x.RandN([]int{8, 16}, tenon.Float32))), nil))
+						})
+						if err != nil {
+							t.Fatal(err)
+						}
+					}
+					if keep {
+						kept = x.Keep(x.Clone(w.Grad()))
+					}
+				}, s)
+			})
+			if keep != strings.HasPrefix(text, "the test left ") {
+				t.Errorf("keeping its result is %v; it was told %q", keep, text)
+			}
+		}
+		runtime.KeepAlive(kept)
 	}
 }
 

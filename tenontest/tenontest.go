@@ -3,6 +3,7 @@
 package tenontest
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -13,11 +14,11 @@ import (
 )
 
 // Run opens a device, the processor or the one that s selects, and calls f with an Exec on it. An operation that fails in f ends the test
-// with t.Fatal, and the message names the line of f that called it. Run closes f's tensors when f returns. The test fails if memory of the
-// device, or of the processor beside it, is then still in use, such as that of a module without [nn.Close] in a variable outside of f; the
-// message names the lines that allocated it. Memory that nothing refers to any more, such as that of a module in a variable of f, is
-// garbage and no leak. The test also fails on an error that the device reports late, and on what the memory checks found. When the test
-// ends, the device is closed.
+// with t.Fatal, and the message names the line of f that called it. When f returns, Run closes f's tensors, and compiled regions forget
+// what they recorded. The test fails if memory of the device, or of the processor beside it, is then still in use, such as that of a module
+// without [nn.Close] in a variable outside of f; the message names the lines that allocated it. Memory that nothing refers to any more,
+// such as that of a module in a variable of f, is garbage and no leak. The test also fails on an error that the device reports late, and on
+// what the memory checks found. When the test ends, the device is closed.
 //
 // Nothing is shared with other tests: device and processor, with their memory and random numbers, are the test's own. A tensor that was
 // made elsewhere comes to f's Exec by To. So tests on the processor and on simulated devices may run in parallel. Tests on one GPU should
@@ -41,7 +42,7 @@ func Run(t testing.TB, f func(x *tenon.Exec), s ...tenon.Selector) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := x.Device().Synchronize(); err != nil {
+	if err := errors.Join(core.Forget((*core.Exec)(x)), x.Device().Synchronize()); err != nil {
 		t.Fatal(err)
 	}
 	text, err := left((*core.Exec)(x))

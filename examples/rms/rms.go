@@ -64,6 +64,9 @@ var backward = kernel.Build("rms_backward", func(k *kernel.Builder) {
 	})
 })
 
+// each is a block for each row. With no rows it launches nothing.
+func each(rows int) tenon.LaunchShape { return tenon.LaunchShape{Grid: [3]int{rows, 1, 1}} }
+
 // function is the operation: the two kernels as a tenon.Function.
 type function struct{ eps float64 }
 
@@ -72,8 +75,8 @@ func (f function) Forward(x *tenon.Exec, c *tenon.FunctionContext, inputs ...*te
 	columns := weight.Numel()
 	rows := in.Numel() / columns
 	out, scales := x.EmptyLike(in), x.Empty([]int{rows, 1}, tenon.Float32)
-	x.Launch(forward, tenon.LaunchShape{Grid: [3]int{rows}}, tenon.Integer(columns), tenon.Number(f.eps), tenon.In(in), tenon.In(weight),
-		tenon.Out(out), tenon.Out(scales))
+	x.Launch(forward, each(rows), tenon.Integer(columns), tenon.Number(f.eps), tenon.In(in), tenon.In(weight), tenon.Out(out),
+		tenon.Out(scales))
 	c.Save(in, weight, scales)
 	return []*tenon.Tensor{out}
 }
@@ -85,8 +88,8 @@ func (f function) Backward(x *tenon.Exec, c *tenon.FunctionContext, grads ...*te
 	var gradIn, gradWeight *tenon.Tensor
 	if c.NeedsGrad(0) {
 		gradIn = x.EmptyLike(in)
-		x.Launch(backward, tenon.LaunchShape{Grid: [3]int{rows}}, tenon.Integer(columns), tenon.In(in), tenon.In(weight), tenon.In(scales),
-			tenon.In(grad), tenon.Out(gradIn))
+		x.Launch(backward, each(rows), tenon.Integer(columns), tenon.In(in), tenon.In(weight), tenon.In(scales), tenon.In(grad),
+			tenon.Out(gradIn))
 	}
 	if c.NeedsGrad(1) {
 		normal := x.Mul(x.View(in, rows, columns), scales)

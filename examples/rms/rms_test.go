@@ -39,6 +39,20 @@ func TestRMSNorm(t *testing.T) {
 	}, tenon.Sim(0))
 }
 
+// A matrix without rows, for which there are no blocks, has a result and gradients without rows.
+func TestNoRows(t *testing.T) {
+	tenontest.Run(t, func(x *tenon.Exec) {
+		in, weight := x.Zeros([]int{0, 32}, tenon.Float32), x.Ones([]int{32}, tenon.Float32)
+		in.SetRequiresGrad(true)
+		out := Norm(x, in, weight, 1e-5)
+		if err := x.Backward(x.Sum(out, nil)); err != nil {
+			t.Fatal(err)
+		}
+		tenontest.AssertEqual(t, x, out, in)
+		tenontest.AssertEqual(t, x, in.Grad(), in)
+	}, tenon.Sim(0))
+}
+
 // The gradients equal central differences of the result.
 func TestNumericGradient(t *testing.T) {
 	const rows, columns, eps, step = 2, 35, 1e-3, 1e-2

@@ -75,7 +75,8 @@ func (l *pools) dropPrivate(p *privatePool) {
 // retain returns the pool of id with one more use, and creates it if necessary.
 func (c *caching) retain(id PoolID) (*privatePool, error) {
 	if (id[0] == 0) == (id[1] == 0) {
-		return nil, fault.New(fault.Invalid, "the pool id (%d, %d) is not one that NewPoolID or NewCapturePoolID gave", id[0], id[1])
+		return nil, fault.New(fault.Invalid, "the pool id (%d, %d) is not one that cuda.NewPoolID gave, or a graph's Pool; use "+
+			"one of these", id[0], id[1])
 	}
 	p := c.findPrivate(id)
 	if p == nil {

@@ -42,7 +42,7 @@ func TestPoolSource(t *testing.T) {
 	id := NewPoolID()
 	b.ok(b.NewPool(id, src))
 	b.fails(b.NewPool(id, nil), fault.Invalid, "exists already")
-	b.fails(b.NewPool(PoolID{1, 1}, nil), fault.Invalid, "is not one that NewPoolID")
+	b.fails(b.NewPool(PoolID{1, 1}, nil), fault.Invalid, "is not one that cuda.NewPoolID gave")
 	var blocks []*Block
 	for range 3 {
 		k, err := b.AllocFrom(id, mib, 0)

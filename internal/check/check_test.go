@@ -29,9 +29,11 @@ const (
 	in  = 0x20000
 )
 
-func newBench(t *testing.T) *bench {
+func newBench(t *testing.T) *bench { return newBenchOf(t, Tools...) }
+
+func newBenchOf(t *testing.T, tools ...string) *bench {
 	b := &bench{t: t, mem: map[uint64][]byte{out: make([]byte, 4096), in: make([]byte, 8192)}}
-	log, err := NewLog(&b.json, nil, Tools...)
+	log, err := NewLog(&b.json, nil, tools...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,6 +255,67 @@ func TestBlocksBegin(t *testing.T) {
 	if all := b.expect("unwritten shared memory", checklog.Uninitialized); len(all) == 1 &&
 		(*all[0].Block != [3]int{1, 0, 0} || all[0].Space != "shared") {
 		t.Errorf("%s", textOf(all[0]))
+	}
+}
+
+// TestUnwrittenShared: a read of shared memory that nobody wrote is no race with a write, and if another thread then writes there, it races
+// with that write, whichever tools look.
+func TestUnwrittenShared(t *testing.T) {
+	for _, c := range []struct{ tools, alone, written []string }{
+		{Tools, []string{checklog.Uninitialized}, []string{checklog.Race, checklog.Uninitialized}},
+		{[]string{"initcheck", "racecheck"}, []string{checklog.Uninitialized}, []string{checklog.Race, checklog.Uninitialized}},
+		{[]string{"racecheck"}, nil, []string{checklog.Race}},
+		{[]string{"initcheck"}, []string{checklog.Uninitialized}, []string{checklog.Uninitialized}},
+	} {
+		for _, written := range []bool{false, true} {
+			b := newBenchOf(t, c.tools...)
+			b.run(b.Stream(), 2, 32, func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
+				s := k.Shared("s", dtype.Int32, 32)
+				out.Store(k.BlockIdx(kernel.X).Mul(k.I32(32)).Add(tid), s.Load(tid))
+				if written {
+					s.Store(tid.Xor(k.I32(1)), tid)
+				}
+			})
+			want := c.alone
+			if written {
+				want = c.written
+			}
+			for _, f := range b.expect(strings.Join(c.tools, " "), want...) {
+				if f.Class == checklog.Race && !strings.Contains(f.Message, "a write after a read") {
+					t.Errorf("%s", textOf(f))
+				}
+			}
+		}
+	}
+}
+
+// TestRaceNamesBoth: the report of a race within a kernel names both threads and their blocks.
+func TestRaceNamesBoth(t *testing.T) {
+	for name, c := range map[string]struct {
+		blocks      int
+		f           func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value)
+		says, other string
+		thread      [3]int
+		block       [3]int
+	}{
+		"blocks": {3, func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
+			k.If(k.BlockIdx(kernel.X).Ge(k.I32(1)), func() { out.Store(tid, tid) })
+		}, "by two blocks", ", by thread (0,0,0) in block (1,0,0)", [3]int{0, 0, 0}, [3]int{2, 0, 0}},
+		"threads": {1, func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
+			s := k.Shared("s", dtype.Int32, 32)
+			s.Store(tid, tid)
+			out.Store(tid, s.Load(k.I32(31).Sub(tid)))
+		}, "with no barrier between", ", by thread (31,0,0) in block (0,0,0)", [3]int{0, 0, 0}, [3]int{0, 0, 0}},
+	} {
+		b := newBench(t)
+		b.run(b.Stream(), c.blocks, 32, c.f)
+		for _, f := range b.expect(name, checklog.Race) {
+			text := textOf(f)
+			if !strings.Contains(text, c.says) || !strings.Contains(text, c.other) || f.Thread == nil || *f.Thread != c.thread ||
+				*f.Block != c.block {
+				t.Errorf("%s: %s", name, text)
+			}
+		}
 	}
 }
 

@@ -2,6 +2,8 @@ package check
 
 import (
 	"fmt"
+	"math"
+	"slices"
 
 	"tenon.dev/internal/checklog"
 	"tenon.dev/internal/kir"
@@ -22,6 +24,8 @@ type Launch struct {
 	atomics bool
 	// The first epochs of the launch and of the block.
 	launch, block uint32
+	// blocks are the blocks so far, if races are looked for, which names them.
+	blocks []blockAt
 	// shared has one cell per byte.
 	shared []cell
 	// told holds the places at which each kind of defect was found, so that repeats by other threads are cheap.
@@ -30,6 +34,15 @@ type Launch struct {
 	memo       uint32
 	memoBefore bool
 }
+
+// blockAt is a block with its first epoch.
+type blockAt struct {
+	first uint32
+	at    [3]uint32
+}
+
+// nobody is the thread of a cell's write if nobody has written there in the present block. Touches have greater ones.
+const nobody = math.MinInt32
 
 type place struct {
 	class string
@@ -57,6 +70,9 @@ func (l *Launch) End() { l.c.mu.Unlock() }
 func (l *Launch) Block(x, y, z uint32, shared int) {
 	l.c.epoch++
 	l.block, l.at = l.c.epoch, [3]uint32{x, y, z}
+	if l.races {
+		l.blocks = append(l.blocks, blockAt{l.block, l.at})
+	}
 	if len(l.shared) < shared {
 		l.shared = make([]cell, shared)
 	}
@@ -125,12 +141,12 @@ func (l *Launch) touchShared(t *vexec.Touch) {
 	for i := range t.Size {
 		b := &l.shared[int(t.Addr)+i]
 		if b.w.epoch < l.block { // from an earlier block or launch
-			if *b = (cell{}); l.inits && (!t.Write || t.Atomic) {
+			*b = cell{w: side{epoch: l.block, thread: nobody}}
+			if l.inits && (!t.Write || t.Atomic) { // reported once
 				l.tell(t, checklog.Uninitialized, side{}, func(f *checklog.Finding) {
 					f.Message = fmt.Sprintf("Uninitialized __shared__ memory read of size %d bytes", t.Size)
 					f.Details = append(f.Details, "Address "+hex(t.Addr))
 				})
-				b.w.epoch = l.block // report it once
 			}
 		}
 		if l.races {
@@ -173,7 +189,7 @@ func (l *Launch) note(t *vexec.Touch, b *cell) {
 // ordered reports whether an access comes before now, or is by the same thread.
 func (l *Launch) ordered(o, now side) bool {
 	switch {
-	case o.epoch == 0:
+	case o.epoch == 0 || o.thread == nobody:
 		return true
 	case o.epoch >= l.block:
 		return o.epoch != now.epoch || o.thread == now.thread && now.thread != vexec.Several
@@ -205,8 +221,31 @@ func (l *Launch) race(t *vexec.Touch, other side, wrote bool) {
 			what = "by two blocks"
 		}
 		f.Message = raceText(second, first, f.Space, what)
-		f.Details = append(f.Details, fmt.Sprintf("Address %s", hex(t.Addr)), fmt.Sprintf("%s at %s", first, f.Other[0].Text))
+		f.Details = append(f.Details, "Address "+hex(t.Addr), fmt.Sprintf("%s at %s%s", first, f.Other[0].Text, l.by(other)))
 	})
+}
+
+// by returns which thread of the launch made an access, as a clause; nothing for another launch's.
+func (l *Launch) by(s side) string {
+	if s.epoch < l.launch {
+		return ""
+	}
+	i, _ := slices.BinarySearchFunc(l.blocks, s.epoch+1, func(b blockAt, e uint32) int { return int(b.first) - int(e) })
+	at := l.blocks[i-1].at
+	in := fmt.Sprintf("in block (%d,%d,%d)", at[0], at[1], at[2])
+	if t := l.thread(int(s.thread)); t != nil {
+		return fmt.Sprintf(", by thread (%d,%d,%d) %s", t[0], t[1], t[2], in)
+	}
+	return ", " + in
+}
+
+// thread returns the place in the block of the thread of a lane, nil if that stands for no single thread.
+func (l *Launch) thread(lane int) *[3]int {
+	if lane <= vexec.Several {
+		return nil
+	}
+	x, y := int(l.ext[0]), int(l.ext[1])
+	return &[3]int{lane % x, lane / x % y, lane / x / y}
 }
 
 // name returns the name of the run's operation.
@@ -270,10 +309,7 @@ func (l *Launch) tell(t *vexec.Touch, class string, other side, fill func(f *che
 		f.Space = "shared"
 	}
 	f.Block = &[3]int{int(l.at[0]), int(l.at[1]), int(l.at[2])}
-	if n := t.Lane; n > vexec.Several {
-		x, y := int(l.ext[0]), int(l.ext[1])
-		f.Thread = &[3]int{n % x, n / x % y, n / x / y}
-	}
+	f.Thread = l.thread(t.Lane)
 	fill(f)
 	l.c.log.add(f)
 }

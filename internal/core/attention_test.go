@@ -135,7 +135,8 @@ func TestAttentionOptions(t *testing.T) {
 			{"tensor b (3) at non-singleton dimension 1; the 6 heads of queries are a multiple of the 3 of keys: " +
 				"AttentionOpt{GroupedHeads: true} lets",
 				x.Cat([]*Tensor{q, q}, 1), k, v, AttentionOpt{}},
-			{"(bfloat16[2 3 20 32], bfloat16[2 2 30 32], bfloat16[2 3 30 32]): The size of tensor a (3) must match the size of tensor b (2)",
+			{"(bfloat16[2 3 20 32], bfloat16[2 2 30 32], bfloat16[2 3 30 32]): The size of tensor a (3) must match the size of tensor " +
+				"b (2)",
 				q, x.Slice(k, 1, 0, 2, 1), v, AttentionOpt{}},
 			{"the mask of shape [7 30] does not broadcast to the scores, of shape [2 3 20 30]", q, k, v,
 				AttentionOpt{Mask: x.Ones([]int{7, 30}, dtype.Bool)}},

@@ -41,24 +41,27 @@ func Out(t *Tensor) Arg { return Arg{kind: argOut, t: t} }
 // Mapped is an argument for a tensor that the kernel reads through a tensor map.
 func Mapped(t *Tensor) Arg { return Arg{kind: argMapped, t: t} }
 
-// Number is a scalar argument; it is rounded to the parameter's type, and must be whole if that is not a floating-point type.
+// Number is a scalar argument. It is rounded to the type of a floating-point parameter; for any other parameter it must be whole, and in
+// the range of its type.
 func Number(v float64) Arg { return Arg{kind: argNumber, number: kernels.FloatScalar(v)} }
 
-// Integer is a scalar argument, exact to 64 bits.
+// Integer is a scalar argument, exact to 64 bits. It must be in the range of the parameter's type.
 func Integer(v int64) Arg { return Arg{kind: argNumber, number: kernels.IntScalar(v)} }
 
-// LaunchShape is a launch's grid in blocks and its block in threads; zero counts mean 1. A kernel that fixes its block, by FixedThreads
-// or with tiles, needs no Block.
+// LaunchShape is a launch's grid in blocks and its block in threads.
 type LaunchShape struct {
-	// Grid and Block are x, y, z.
-	Grid, Block [3]int
+	// Grid is x, y, z. Counts that are left out at its end are 1; of the others, a 0 launches nothing.
+	Grid [3]int
+	// Block is x, y, z, where 0 means 1. A kernel that fixes its block, by FixedThreads or with tiles, needs none.
+	Block [3]int
 	// Shared is the dynamic shared memory of a block in bytes, for an array of the kernel that is declared with -1 elements.
 	Shared int
 }
 
-// Over is the shape for at least n threads in x, in blocks of 256. A kernel that fixes another number of threads needs a shape of its own.
+// Over is the shape for at least n threads in x, in blocks of 256; if n is 0, the launch does nothing. A kernel that fixes another number
+// of threads needs a shape of its own.
 func Over(n int) LaunchShape {
-	return LaunchShape{Grid: [3]int{(n + 255) / 256}, Block: [3]int{256}}
+	return LaunchShape{Grid: [3]int{min(n, (n+255)/256), 1, 1}, Block: [3]int{256}}
 }
 
 var rowLaunch *row
@@ -181,23 +184,39 @@ func paramsOf(p *kir.Program) paramUse {
 	return use.(paramUse)
 }
 
-// checkBlocks refuses a grid or block that the program cannot run with, and returns the block as it runs.
-func (f *frame) checkBlocks(p *kir.Program, shape LaunchShape) (block [3]int) {
-	exact := p.ExactThreads()
-	if exact && shape.Block == [3]int{} {
-		shape.Block[0] = p.Threads
-	}
-	block = shape.Block
+// mostBlocks are the blocks that every device takes along x, y and z.
+var mostBlocks = [3]int{math.MaxInt32, math.MaxUint16, math.MaxUint16}
+
+// checkBlocks refuses a grid or block that the program cannot run with, and returns both as they run. A grid with a count of 0 launches
+// nothing.
+func (f *frame) checkBlocks(p *kir.Program, shape LaunchShape) (grid, block [3]int) {
+	exact, given := p.ExactThreads(), shape.Block != [3]int{}
+	grid, block = shape.sizes(p)
 	threads := 1
 	for i := range 3 {
-		if shape.Grid[i] < 0 || shape.Block[i] < 0 || shape.Block[i] > 1024 {
-			f.fail(fault.Invalid, "a launch of grid %v and block %v; give counts of at least 0, and of at most 1024 threads",
-				shape.Grid, shape.Block)
+		switch {
+		case shape.Grid[i] < 0:
+			f.fail(fault.Invalid, "the launch has a grid of %v; give at least 0 blocks", shape.Grid)
+		case grid[i] > mostBlocks[i]:
+			f.fail(fault.Invalid, "the launch has a grid of %v blocks; a device takes at most %d, %d and %d", grid, mostBlocks[0],
+				mostBlocks[1], mostBlocks[2])
+		case shape.Block[i] < 0:
+			f.fail(fault.Invalid, "the launch has blocks of %v; give at least 1 thread", shape.Block)
+		case block[i] > kir.MaxThreads:
+			f.fail(fault.Invalid, "the launch has blocks of %v threads; give at most %d", block, kir.MaxThreads)
 		}
-		block[i] = max(block[i], 1)
 		threads *= block[i]
 	}
 	switch {
+	case shape.Grid == [3]int{}:
+		f.fail(fault.Invalid, "the launch has no Grid; give the number of blocks, such as [3]int{n, 1, 1}, with which an n of 0 launches "+
+			"nothing")
+	case !exact && !given:
+		f.fail(fault.Invalid, "kernel %s does not fix the threads of its blocks, and the launch has no Block; give it one, such as "+
+			"[3]int{256}, or call FixedThreads in the kernel", p.Name)
+	case exact && (threads != p.Threads || block[0] != threads) && !p.FixedThreads:
+		f.fail(fault.Invalid, "kernel %s is written for blocks of %d threads in x, but the launch has blocks of %v; kernels with tiles "+
+			"fix their threads: call FixedThreads(%d) in it, or give no Block", p.Name, p.Threads, block, threads)
 	case exact && (threads != p.Threads || block[0] != threads):
 		f.fail(fault.Invalid, "kernel %s is written for blocks of %d threads in x, but the launch has blocks of %v; give a "+
 			"LaunchShape with a Grid of such blocks and no Block", p.Name, p.Threads, block)
@@ -205,7 +224,24 @@ func (f *frame) checkBlocks(p *kir.Program, shape LaunchShape) (block [3]int) {
 		f.fail(fault.Invalid, "kernel %s is written for blocks of at most %d threads, but the launch has blocks of %v; launch smaller "+
 			"blocks, and more of them", p.Name, p.Threads, block)
 	}
-	return block
+	return grid, block
+}
+
+// sizes returns the grid and block as they run: the counts of Grid that are left out at its end are 1, and so are those of Block.
+func (s LaunchShape) sizes(p *kir.Program) (grid, block [3]int) {
+	grid, block = s.Grid, s.Block
+	if block == [3]int{} && p.ExactThreads() {
+		block[0] = p.Threads
+	}
+	for i := 2; i >= 0 && grid[i] == 0; i-- {
+		grid[i] = 1
+	}
+	for i := range block {
+		if block[i] == 0 {
+			block[i] = 1
+		}
+	}
+	return grid, block
 }
 
 // checkShared refuses a launch that takes more shared memory than a block may have. Tiles is what the kernel's tiles take of it.
@@ -213,13 +249,18 @@ func (f *frame) checkShared(p *kir.Program, shape LaunchShape, tiles int) {
 	if shape.Shared < 0 {
 		f.fail(fault.Invalid, "a launch with %d bytes of shared memory; give at least 0", shape.Shared)
 	}
-	total, dynamic, most := shape.Shared+tiles, false, f.x.m.stream.Device().Limits().SharedPerBlock
+	total, dynamic, most := shape.Shared+tiles, "", f.x.m.stream.Device().Limits().SharedPerBlock
 	for _, a := range p.Shared {
 		total += max(a.Count, 0) * a.Type.Size()
-		dynamic = dynamic || a.Count < 0
+		if a.Count < 0 {
+			dynamic = a.Name
+		}
 	}
 	switch {
-	case shape.Shared > 0 && !dynamic:
+	case shape.Shared == 0 && dynamic != "":
+		f.fail(fault.Invalid, "the launch brings no memory for array %s of kernel %s, which is declared with -1 elements; give its size "+
+			"in bytes as LaunchShape.Shared", dynamic, p.Name)
+	case shape.Shared > 0 && dynamic == "":
 		f.fail(fault.Invalid, "the launch brings %d bytes of dynamic shared memory, for which kernel %s declares no array; declare one "+
 			"with -1 elements", shape.Shared, p.Name)
 	case shape.Shared > most || total > most:
@@ -269,10 +310,7 @@ func (f *frame) launchArgs(p *kir.Program, c *launching) {
 			}
 			le.PutUint64(b, t.ptr())
 		case q.Kind == kir.ParamScalar && kind == argNumber:
-			if v := scalars[0]; !q.Type.IsFloat() && float64(v.I) != v.F {
-				f.fail(fault.Invalid, "parameter %s of kernel %s is of type %v, but the number %v was given; give a whole number", q.Name,
-					p.Name, q.Type, v.F)
-			}
+			f.checkScalar(p, q, scalars[0])
 			putScalar(b, q.Type, scalars[0])
 			scalars = scalars[1:]
 		case q.Kind == kir.ParamScalar:
@@ -283,6 +321,33 @@ func (f *frame) launchArgs(p *kir.Program, c *launching) {
 			f.fail(fault.Unsupported, "parameter %s of kernel %s is an array, which Launch does not pass", q.Name, p.Name)
 		}
 	}
+}
+
+// checkScalar refuses a number that parameter q cannot hold.
+func (f *frame) checkScalar(p *kir.Program, q *kir.Param, v kernels.Scalar) {
+	if q.Type.IsFloat() {
+		return
+	}
+	if float64(v.I) != v.F {
+		f.fail(fault.Invalid, "parameter %s of kernel %s is of type %v, but the number %v was given; give a whole number", q.Name, p.Name,
+			q.Type, v.F)
+	}
+	if lo, hi := extent(q.Type); v.I < lo || v.I > hi {
+		f.fail(fault.Invalid, "parameter %s of kernel %s is of type %v, but the number %d was given; give one from %d to %d, or declare "+
+			"it int64", q.Name, p.Name, q.Type, v.I, lo, hi)
+	}
+}
+
+// extent returns the least and the greatest int64 that a type has, which is an integer's or Bool.
+func extent(t dtype.DType) (lo, hi int64) {
+	bits := 8 * t.Size()
+	switch {
+	case t == dtype.Bool:
+		return 0, 1
+	case t.IsSigned():
+		return -1 << (bits - 1), 1<<(bits-1) - 1
+	}
+	return 0, 1<<min(bits, 63) - 1
 }
 
 // tensorMap fills in parameter q, a tensor map of t through which tiles are loaded.
@@ -385,16 +450,19 @@ func runLaunch(f *frame) error {
 	if err != nil {
 		return err
 	}
-	block := f.checkBlocks(p, c.shape)
+	grid, block := f.checkBlocks(p, c.shape)
 	f.launchArgs(p, &c)
 	fn, err := st.Device().User(c.k)
 	if err != nil {
 		return err
 	}
 	f.checkShared(p, c.shape, int(fn.Shared))
+	if grid[0] == 0 || grid[1] == 0 || grid[2] == 0 {
+		return nil
+	}
 	d, l := f.dl, &f.launch
 	for i := range 3 {
-		d.Grid[i], d.Block[i] = uint32(max(c.shape.Grid[i], 1)), uint32(block[i])
+		d.Grid[i], d.Block[i] = uint32(grid[i]), uint32(block[i])
 	}
 	d.Func, d.Stream, d.Shared, d.Args, d.Waits = fn.Handle, st.Handle(), uint32(c.shape.Shared)+fn.Shared, l.Args, fn.Waits
 	f.comesFrom(fn)
@@ -406,12 +474,8 @@ func (launching) param() {}
 func (l launching) printed() string {
 	name, grid, block := "a kernel with a mistake", l.shape.Grid, l.shape.Block
 	if p, err := l.k.Program(); err == nil {
-		if name = p.Name; block == [3]int{} && p.ExactThreads() {
-			block[0] = p.Threads
-		}
-	}
-	for i := range 3 {
-		grid[i], block[i] = max(grid[i], 1), max(block[i], 1)
+		name = p.Name
+		grid, block = l.shape.sizes(p)
 	}
 	out := fmt.Sprintf("%s in a grid of %v blocks of %v", name, grid, block)
 	if l.shape.Shared > 0 {

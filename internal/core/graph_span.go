@@ -57,6 +57,9 @@ func Detach(x *Exec, key any) error {
 	return a.Detach()
 }
 
+// Forget detaches all that packages above keep with x's session.
+func Forget(x *Exec) error { return x.s.detachAlone() }
+
 func (s *session) detach() (err error) {
 	for key, a := range s.attached { //tenon:unordered each is of another device
 		delete(s.attached, key)

@@ -110,7 +110,9 @@ func TestInPlaceViewRefusals(t *testing.T) {
 		double := func(t *Tensor) func() { return func() { x.MulInto(t, t, x.Full(nil, 2, dtype.Float32)) } }
 		scaled := func(t *Tensor) func() { return func() { x.MulInto(t, t, w) } }
 		use := func(t *Tensor) func() { return func() { x.Neg(t) } }
-		write := func(t *Tensor) func() { return func() { x.Launch(store, LaunchShape{}, Out(t)) } }
+		write := func(t *Tensor) func() {
+			return func() { x.Launch(store, LaunchShape{Grid: [3]int{1}, Block: [3]int{1}}, Out(t)) }
+		}
 		leaf := matrix(x)
 		b := func() *Tensor { return x.MulS(leaf, 2) }
 		plain := func() *Tensor { return x.Ones([]int{2, 3}, dtype.Float32) }
@@ -540,7 +542,7 @@ func TestFailedInPlaceCountsNoVersion(t *testing.T) {
 		"Copy":      func(x *Exec, a, b *Tensor) { x.CopyInto(a, b) },
 		"Scatter":   func(x *Exec, a, b *Tensor) { x.ScatterAddInto(a, a, 0, x.ToDType(b, dtype.Int64), b) },
 		"Elsewhere": func(x *Exec, a, b *Tensor) { x.ScatterAddInto(a, b, 0, x.ToDType(b, dtype.Int64), b) },
-		"Launch":    func(x *Exec, a, b *Tensor) { x.Launch(store, LaunchShape{}, Out(a)) },
+		"Launch":    func(x *Exec, a, b *Tensor) { x.Launch(store, LaunchShape{Grid: [3]int{1}, Block: [3]int{1}}, Out(a)) },
 		"SGD": func(x *Exec, a, b *Tensor) {
 			TakeStep(x, "SGD", &Step{Op: SGD, Numbers: []float64{0.5, 1, 0}, Rows: x.Zeros([]int{1, StepRow}, dtype.Float64),
 				Which: []int32{0}, Lists: [][]*Tensor{{a}, {b}}})

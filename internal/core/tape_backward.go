@@ -482,7 +482,11 @@ func (r *run) derive(n *node, t *task) {
 	r.node = nil
 	if err != nil {
 		s.restore(outer)
-		panic(r.failed("the derivative of "+n.row.Name, err))
+		name := n.row.Name
+		if n.custom != nil {
+			name += " " + functionName(n.custom.fn)
+		}
+		panic(r.failed("the derivative of "+name, err))
 	}
 	for i, g := range b.res {
 		if g != nil && r.wants(&n.edges[i]) {

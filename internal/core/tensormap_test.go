@@ -218,7 +218,7 @@ func TestTensorMapRefusals(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := x.Zeros([]int{16, 16}, dtype.Float16)
 		b, i := x.Zeros([]int{16, 16}, dtype.Float32), x.Zeros([]int{16, 16}, dtype.Int8)
-		shape := LaunchShape{Block: [3]int{32}}
+		shape := LaunchShape{Grid: [3]int{1}, Block: [3]int{32}}
 		placed :=
 			"the elements of the last dimension must be adjacent, and its lines and matrices begin at multiples of 16 bytes: give a copy"
 		for _, c := range []struct {

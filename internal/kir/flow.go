@@ -49,8 +49,8 @@ func (f *flowVerifier) block(b *Block) {
 		switch in.Op {
 		case OpBarrier, OpShuffle, OpVote, OpTileZero, OpTileLoad, OpTileDot, OpTileMap, OpTileRows, OpTileCopy, OpTileEach:
 			if divergent {
-				f.v.fail(in, "%s stands in divergent flow, where not all threads of the block take part; move it out of the If or loop",
-					in.word())
+				f.v.fail(in, "%s stands in divergent flow, where not all threads of the block take part; move it out of the If, "+
+					"ForEach or loop", in.word())
 			} else if f.exited {
 				f.v.fail(in, "%s stands after a return that only some threads take; put what the others do into an If instead", in.word())
 			}

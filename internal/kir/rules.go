@@ -387,18 +387,19 @@ func (v *verifier) dot(in *Instr, acc Tile) {
 	}
 	switch {
 	case a.Type != b.Type || want == dtype.Invalid:
-		v.fail(in, "tiles of %v and %v cannot be multiplied", a.Type, b.Type)
+		v.fail(in, "tiles of %v and %v cannot be multiplied; want two of float16, bfloat16, float32, float64 or int8", a.Type, b.Type)
 	case in.Type != a.Type:
 		v.fail(in, "tile_dot works on %v, not on %v", a.Type, in.Type)
 	case acc.Type != want:
-		v.fail(in, "products of %v are summed in %v, not in %v", a.Type, want, acc.Type)
+		v.fail(in, "products of %v are summed in %v, not in %v; declare the sum so", a.Type, want, acc.Type)
 	case in.Sub == DotTransposed && a.Type.Size() != 2:
 		v.fail(in, "a product with a transposed operand is of halves, not of %v", a.Type)
 	case in.Sub == DotTransposed && (acc.Rows != a.Rows || acc.Cols != b.Rows || a.Cols != b.Cols):
-		v.fail(in, "a %dx%d tile is not the product of %dx%d and the transpose of %dx%d", acc.Rows, acc.Cols, a.Rows,
-			a.Cols, b.Rows, b.Cols)
+		v.fail(in, "a %dx%d tile is not the product of %dx%d and the transpose of %dx%d; want MxN of MxK and NxK", acc.Rows,
+			acc.Cols, a.Rows, a.Cols, b.Rows, b.Cols)
 	case in.Sub != DotTransposed && (acc.Rows != a.Rows || acc.Cols != b.Cols || a.Cols != b.Rows):
-		v.fail(in, "a %dx%d tile is not the product of %dx%d and %dx%d", acc.Rows, acc.Cols, a.Rows, a.Cols, b.Rows, b.Cols)
+		v.fail(in, "a %dx%d tile is not the product of %dx%d and %dx%d; want MxN of MxK and KxN", acc.Rows, acc.Cols, a.Rows, a.Cols,
+			b.Rows, b.Cols)
 	case in.Sub == DotTF32 && a.Type != dtype.Float32:
 		v.fail(in, "tf32 is for float32 operands")
 	case in.Imm>>32 == uint64(in.Sym) || in.Imm&0xffffffff == uint64(in.Sym):

@@ -120,6 +120,9 @@ func (v *verifier) declarations() {
 	for _, t := range p.Tables {
 		v.declared("table", t.Name, t.Type, len(t.Data) > 0 && v.sized(t.Type) && len(t.Data)%t.Type.Size() == 0)
 	}
+	if n := p.Threads; len(p.Tiles) > 0 && (n < 32 || n&(n-1) != 0) {
+		v.fail(nil, "blocks of %d threads cannot share tiles; give a power of two from 32 to %d", n, MaxThreads)
+	}
 	for _, t := range p.Tiles {
 		v.declared("tile", t.Name, t.Type, t.Rows > 0 && t.Cols > 0)
 		if n := t.InParts(); n > 1 && v.p.Threads%(32*n) != 0 {

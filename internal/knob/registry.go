@@ -36,7 +36,7 @@ var (
 	// Guard puts zones behind allocations.
 	Guard = newBool("TENON_GUARD", false,
 		"Put a guard zone behind every tensor in device memory and check it when the tensor is freed, so that writes "+
-			"past the end are found. Every free waits for the device.")
+			"past the end are found, except those that change nothing. Every free waits for the device.")
 	// NoCaching sends every allocation to the driver.
 	NoCaching = newText("PYTORCH_NO_CUDA_MEMORY_CACHING", "",
 		"With any value, the driver allocates and frees all device memory, so that compute-sanitizer sees every allocation. This is "+

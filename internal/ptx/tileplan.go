@@ -88,9 +88,6 @@ func planTiles(p *kir.Program, target Target, sm int) (*tilePlan, error) {
 	if len(p.Tiles) == 0 {
 		return plan, nil
 	}
-	if p.Threads%32 != 0 || !isPower(p.Threads) {
-		return nil, fault.New(fault.Unsupported, "%d threads cannot share tiles; use a power of two from 32 on", p.Threads)
-	}
 	uses := collectTiles(p)
 	if err := plan.roles(p, uses); err != nil {
 		return nil, err

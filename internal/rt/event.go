@@ -248,7 +248,7 @@ func (e *Event) Elapsed(end *Event) (time.Duration, error) {
 		return 0, err
 	}
 	if !e.timing || !end.timing {
-		return 0, untimed(nil, "made with timing", "give NewEvent true")
+		return 0, untimed(nil, "made with timing", "give NewEvent the option cuda.EventOpt{Timing: true}")
 	}
 	if e.dev != end.dev {
 		return 0, apart(e.dev, end.dev, "Both events must be on the same device, but one is on %s and the other on %s")

@@ -99,7 +99,7 @@ func (d *Device) image(k *kernel.Kernel) (im image, err error) {
 		im.text = kir.Print(p)
 		return im, nil
 	}
-	target := ptx.Target{Major: d.info.Major, Minor: d.info.Minor, Arch: true}
+	target := d.target()
 	if im.shared, err = ptx.DynamicShared(p, target); err == nil {
 		im.text, err = ptx.Compile([]*kir.Program{p}, target)
 	}
@@ -107,6 +107,21 @@ func (d *Device) image(k *kernel.Kernel) (im image, err error) {
 		return im, fault.Wrap(fault.Unsupported, err, "kernel %s cannot be compiled for %s", p.Name, d.info.Name)
 	}
 	return im, nil
+}
+
+// target is what PTX for a GPU of d's compute capability is compiled for.
+func (d *Device) target() ptx.Target {
+	return ptx.Target{Major: d.info.Major, Minor: d.info.Minor, Arch: true}
+}
+
+// PTX returns the text of k for a GPU of d's compute capability, which d itself need not be.
+func (d *Device) PTX(k *kernel.Kernel) (string, error) {
+	p, err := k.Program()
+	if err != nil {
+		return "", err
+	}
+	text, err := ptx.Compile([]*kir.Program{p}, d.target())
+	return string(text), err
 }
 
 func (d *Device) load(im image) (Func, error) {

@@ -343,7 +343,7 @@ func TestFaults(t *testing.T) {
 			u.Store(i, k.Params("ps", dtype.Float32, 1).Load(i))
 			return here() - 1
 		}},
-		{"assert", 710, "assertion failed: i is small by thread (5,0,0) of block (0,0,0)",
+		{"assert", 710, "assertion failed: i is small, by thread (5,0,0) of block (0,0,0)",
 			func(k *kernel.Builder, u kernel.Buffer, i kernel.Value) int {
 				k.If(i.Gt(k.I32(3)), func() { k.Assert(i.Rem(k.I32(8)).Lt(k.I32(5)), "i is small") })
 				return here() - 1
@@ -352,16 +352,16 @@ func TestFaults(t *testing.T) {
 			k.Assert(k.BlockDim(kernel.X).Eq(k.I32(3)), "never")
 			return here() - 1
 		}},
-		{"assert numbers", 710, "assertion failed: thread 5 of 32: 100% small by thread",
+		{"assert numbers", 710, "assertion failed: thread 5 of 32: 100% small, by thread",
 			func(k *kernel.Builder, u kernel.Buffer, i kernel.Value) int {
 				k.Assert(i.Lt(k.I32(5)), "thread %v of %v: 100%% small", i, k.BlockDim(kernel.X))
 				return here() - 1
 			}},
-		{"assert wide number", 710, "5000000005 is not 1.5 by thread", func(k *kernel.Builder, u kernel.Buffer, i kernel.Value) int {
+		{"assert wide number", 710, "5000000005 is not 1.5, by thread", func(k *kernel.Builder, u kernel.Buffer, i kernel.Value) int {
 			k.Assert(i.Lt(k.I32(5)), "%v is not %v", i.Convert(dtype.Int64).Add(k.I64(5_000_000_000)), k.F32(1.5).Convert(dtype.Float16))
 			return here() - 1
 		}},
-		{"assert loaded number", 710, "7.25 is low by thread", func(k *kernel.Builder, u kernel.Buffer, i kernel.Value) int {
+		{"assert loaded number", 710, "7.25 is low, by thread", func(k *kernel.Builder, u kernel.Buffer, i kernel.Value) int {
 			k.If(i.Eq(k.I32(0)), func() { u.Store(k.I32(0), k.F32(7.25)) })
 			k.Barrier()
 			k.Assert(i.Lt(k.I32(5)), "%v is low", u.Load(i.Mul(k.I32(0))))

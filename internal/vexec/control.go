@@ -118,7 +118,7 @@ func (w *worker) assertFailed(c *control, i int) {
 		said = fmt.Sprintf(said, numbers[:n]...)
 	}
 	first := w.fault == nil
-	w.fail(codeAssert, c.loc, i, "assertion failed: %s", said)
+	w.fail(codeAssert, c.loc, i, "assertion failed: %s,", said)
 	if first {
 		w.fault.Said = said
 	}

@@ -125,11 +125,12 @@ func TestMistakes(t *testing.T) {
 			var v kernel.Value
 			kernel.Build("other", func(o *kernel.Builder) { v = o.F32(1) })
 			kmath.Pow(k.F32(1), v)
-		}, "a value of one kernel is used in another"},
+		}, "belongs to kernel other"},
+		{func(k *kernel.Builder) { kmath.Pow(k.F32(1), kernel.Value{}) }, "is a zero value"},
 	} {
 		_, err := kernel.Build("k", c.build).Program()
 		e, ok := errors.AsType[*fault.Error](err)
-		at := line + []int{5, 6, 7, 11, 16}[i]
+		at := line + []int{5, 6, 7, 11, 16, 18}[i]
 		if !ok || !strings.Contains(e.Msg, c.want) || filepath.Base(e.File) != "functions_test.go" || e.Line != at {
 			t.Errorf("got %v, want %s at line %d", err, c.want, at)
 		}
