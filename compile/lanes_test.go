@@ -12,11 +12,24 @@ import (
 )
 
 // The gradients of weights do not wait for those of inputs: the graph of a small training step has two lanes, and the bits of eager
-// execution, with changed numbers too.
+// execution, with changed numbers too, and with numbers that it draws.
 func TestLanes(t *testing.T) {
+	for _, p := range []float64{0, 0.25} {
+		t.Run(fmt.Sprintf("Dropout%v", p), func(t *testing.T) { testLanes(t, p) })
+	}
+}
+
+func testLanes(t *testing.T, p float64) {
 	run := func(do func(x *tenon.Exec, step func(x *tenon.Exec) error) error) (out string) {
 		x := open(t)
+		must(t, x.Generator().SetSeed(3))
 		net := nn.Sequential{nn.NewLinear(x, 48, 64), nn.ReLU{}, nn.NewLinear(x, 64, 64), nn.ReLU{}, nn.NewLinear(x, 64, 10)}
+		forward := func(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+			if p == 0 {
+				return net.Forward(x, in)
+			}
+			return net[2:].Forward(x, x.Dropout(net[:2].Forward(x, x.Dropout(in, p)), p))
+		}
 		for _, p := range nn.Params(net) {
 			n := x.Arange(float64(p.Tensor().Numel()), tenon.Float32)
 			x.NoGrad().MulSInto(p.Tensor(), x.View(x.Sin(n), p.Tensor().Shape()...), 0.1)
@@ -30,7 +43,7 @@ func TestLanes(t *testing.T) {
 			opt.SetLR(0, 0.1/float64(1+n/5))
 			must(t, do(x, func(x *tenon.Exec) error {
 				opt.ZeroGrad()
-				loss := x.CrossEntropy(net.Forward(x, in), labels)
+				loss := x.CrossEntropy(forward(x, in), labels)
 				if err := x.Backward(loss); err != nil {
 					return err
 				}
@@ -41,7 +54,7 @@ func TestLanes(t *testing.T) {
 			out += fmt.Sprintln(read(t, x, x.Detach(p.Tensor())))
 		}
 		nn.Close(net)
-		return out
+		return out + fmt.Sprintln(read(t, x, x.Rand([]int{4}, tenon.Float32)))
 	}
 	want := run(func(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
 		x.Scope(func(x *tenon.Exec) { err = f(x) })

@@ -336,7 +336,8 @@ func (w *watcher) unrecorded(t *testing.T, x *tenon.Exec) {
 			t.Error(err)
 		}
 		// The watched device is not the host, so a copy to it crosses devices.
-		if err := w.watched(x, func() { x.To(x.Host().Ones([]int{8}, tenon.Float32)) }); err != nil {
+		there := x.Host().Ones([]int{8}, tenon.Float32)
+		if err := w.watched(x, func() { x.CopyInto(x.To(there), there) }); err != nil {
 			t.Error(err)
 		}
 		if err := w.watched(x, func() { w.pinned(x) }); err != nil {

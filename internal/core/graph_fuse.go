@@ -368,6 +368,9 @@ func (d *deferral) runGroup(s *planStep) {
 		case !g.join && g.fresh>>i&1 == 0:
 			f.dst[i] = &h[i]
 		case st.bytes > 0 && st.block == nil && !d.s.lent.given():
+			if !g.join && d.s.lent.overwrites() && d.takesOver(s, e) {
+				break
+			}
 			b, err := f.x.alloc(st.bytes)
 			f.check(err)
 			st.block, st.ptr = b, b.Addr()
@@ -386,6 +389,37 @@ func (d *deferral) runGroup(s *planStep) {
 	for i := range len(g.outs) + len(g.ins) {
 		h[i].st = nil
 	}
+}
+
+// takesOver gives output e of the group of s the memory of an input whose last use this is, if both lie alike: each thread of the kernel
+// reads an element before it writes the one at the same place. It reports whether it could.
+func (d *deferral) takesOver(s *planStep, e *element) bool {
+	for _, a := range s.ends {
+		in := a.of(d.calls)
+		from := in.st
+		if from.block == nil || from.bytes != e.st.bytes || in.offset != 0 || in.dt.Size() != e.dt.Size() || !alike(in.form, e.form) ||
+			from.others.Load() != abandoned || from.dev.PoolOf(from.block) != d.s.lent.pool.ID() {
+			continue
+		}
+		seen := 0
+		for _, b := range s.group.ins {
+			if b.of(d.calls).st == from {
+				seen++
+			}
+		}
+		if seen != 1 || !slices.Contains(s.group.ins, a) {
+			continue
+		}
+		e.st.block, e.st.ptr = from.block, from.ptr
+		from.block = nil
+		return true
+	}
+	return false
+}
+
+// alike reports whether two forms place the same number of elements in the same order without gaps.
+func alike(a, b *form) bool {
+	return a.extent == a.numel && infer.Same(a.shape, b.shape) && infer.Same(a.stride, b.stride)
 }
 
 // blamed returns the call of s that its errors name: the one that may fail an assertion, or the last.

@@ -176,7 +176,7 @@ func (g *Segment) laneWork(r *Recorded) (work []laneWork) {
 // recordLanes records r again in two lanes, on the stream on, which nobody else uses, and one more, if that is worth it. If that fails, r
 // stays as it is, in one row. The error is that of closing the graph that is replaced.
 func (g *Segment) recordLanes(r *Recorded, on *rt.Stream, pool *rt.MemPool) error {
-	if len(r.generators) > 0 || len(g.Devices()) > 1 {
+	if len(g.Devices()) > 1 {
 		return nil
 	}
 	l, ok := distribute(g.laneWork(r))
@@ -205,7 +205,8 @@ func (g *Segment) tryLanes(r *Recorded, on *rt.Stream, pool *rt.MemPool, l lanes
 		return nil
 	}
 	stands := g.stands(r)
-	s.capture = &capture{x: s.first(on), rc: rc, pool: rc.Pool(), linear: true}
+	c := &capture{x: s.first(on), rc: rc, pool: rc.Pool(), linear: true, generators: r.generators} // with the numbers drawn from them
+	s.capture = c
 	s.lent = &lending{run: on, of: g.Stream(), manual: true, fixed: true, stand: func(st *storage) *storage { return stands[st.slot] }}
 	mark, launches, whole := s.mark(), s.launches, false
 	defer func() {
@@ -215,7 +216,7 @@ func (g *Segment) tryLanes(r *Recorded, on *rt.Stream, pool *rt.MemPool, l lanes
 			_ = rc.Abort() // the graph in one row remains; what is wrong with the device shows in its run
 		}
 	}()
-	if err := Try(func() { whole = g.runLanes(r, rc, l, [laneCount]*rt.Stream{on, side}) }); err != nil || !whole {
+	if err := Try(func() { whole = g.runLanes(r, c, l, [laneCount]*rt.Stream{on, side}) }); err != nil || !whole {
 		return nil
 	}
 	graph, err := rc.End()
@@ -226,8 +227,8 @@ func (g *Segment) tryLanes(r *Recorded, on *rt.Stream, pool *rt.MemPool, l lanes
 }
 
 // runLanes runs the units in their lanes, and reports whether they made the work that they had made before.
-func (g *Segment) runLanes(r *Recorded, rc *rt.Capture, l lanes, streams [laneCount]*rt.Stream) bool {
-	d := g.d
+func (g *Segment) runLanes(r *Recorded, c *capture, l lanes, streams [laneCount]*rt.Stream) bool {
+	d, rc := g.d, c.rc
 	Check("Do", rc.Join(streams[1], streams[0]))
 	marks := map[int]*rt.Mark{}
 	for _, j := range l.awaits {
@@ -258,5 +259,6 @@ func (g *Segment) runLanes(r *Recorded, rc *rt.Capture, l lanes, streams [laneCo
 		unit++
 	}
 	Check("Do", rc.JoinAll())
+	c.advance()
 	return true
 }

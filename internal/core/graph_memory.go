@@ -42,11 +42,11 @@ func (c *recording) begins(n *callNotes, calls ...int) {
 	}
 }
 
-// ends notes that the memory of storage made of those that the calls make, or of the copy of input copied, is free again.
-func (c *recording) ends(made, copied int) {
+// ends notes that unit last was the last to use the memory of storage made of those that the calls make, or of the copy of input copied.
+func (c *recording) ends(made, copied, last int) {
 	for i := range c.uses {
 		if u := &c.uses[i]; u.to == stays && (made >= 0 && u.made == made || copied >= 0 && u.copied == copied) {
-			u.to = c.unit
+			u.to = last
 		}
 	}
 }

@@ -498,16 +498,20 @@ func (c *recording) used(e *element) {
 	if i >= 0 && c.copies[i] != nil {
 		b := c.copies[i]
 		c.copies[i] = nil
-		c.ends(-1, i)
+		c.ends(-1, i, c.unit)
 		Check("Do", st.dev.Free(b))
 	}
-	if st.others.Load() != abandoned || st.block == nil || i >= 0 && st.dev.PoolOf(st.block) != c.pool.ID() {
+	if st.others.Load() != abandoned || st.block != nil && i >= 0 && st.dev.PoolOf(st.block) != c.pool.ID() {
 		return
 	}
 	b := st.block
+	if b == nil { // an output of the unit took it over
+		c.ends(^i, -1, c.unit-1)
+		return
+	}
 	st.block = nil
 	live.Add(-1)
-	c.ends(^i, -1)
+	c.ends(^i, -1, c.unit)
 	Check("Do", st.dev.Free(b))
 }
 
