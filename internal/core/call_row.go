@@ -110,7 +110,7 @@ const (
 	flagUser
 	// flagSized: the size of the output is a number that was read from the device, and depends on data.
 	flagSized
-	// flagAsserts: kernels have assertions, which may stop the device.
+	// flagAsserts: kernels have assertions, which may fail.
 	flagAsserts
 )
 

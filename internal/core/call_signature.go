@@ -119,7 +119,7 @@ type OpInfo struct {
 	// are on other devices; Draws that it takes numbers from a generator; Waits that it waits for the device, or may, and so cannot be
 	// captured; Varies that if several elements go to one place, which of them wins may differ from run to run; User that the program
 	// defines what it does; Sized that the size of its output depends on data: it is a number in the structure that was read from the
-	// device; Asserts that its kernels have assertions, which may stop the device.
+	// device; Asserts that its kernels have assertions, which may fail.
 	Aliases, Into, Foreign, Draws, Waits, Varies, User, Sized, Asserts bool
 	// Derivative says that it has a derivative, and Cast what autocast does with its operands.
 	Derivative bool

@@ -40,7 +40,7 @@ type Op struct {
 	Draws func(f *Frame) uint64
 	// Waits says that the operation waits for the device, or may, and so is refused in a capture; Varies that if several elements go to one
 	// place, which of them wins may differ from run to run; Sized that the size of the output is a number in the structure that was read
-	// from the device; Asserts that its kernels have assertions, which may stop the device.
+	// from the device; Asserts that its kernels have assertions, which may fail.
 	Waits, Varies, Sized, Asserts bool
 }
 

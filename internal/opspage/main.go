@@ -58,7 +58,7 @@ check that the rows say what the operations really do. A method of an Exec is on
   the call changes. *changes*: what it changes besides destinations. *draws*: it draws random numbers from a generator. *waits*: it waits,
   or may wait, for the device, and cannot be captured. *varies*: if several elements are written to one place, the one that wins may differ
   from run to run. *other devices*: operands may be on other devices. *user*: the program defines what it does. *sized*: the size of its
-  output depends on data. *asserts*: its kernels have assertions, which may stop the device. Without these words, an operation returns new
+  output depends on data. *asserts*: its kernels have assertions, which may fail. Without these words, an operation returns new
   outputs, changes and draws nothing, waits for nothing, can be captured, checks no data and gives the same bits each time.
 - **Autocast**: the type to which operands are cast. *low precision* is the type given to Autocast; *widest* is float32 if one operand has
   it, and otherwise low precision; *result in float32* leaves the operands as they are and makes the result float32.
