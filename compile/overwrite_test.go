@@ -7,8 +7,8 @@ import (
 	"tenon.dev/compile"
 )
 
-// A group of element-wise calls, also around a row-wise one, writes its result over an input that nobody uses later, but never over one that
-// somebody does, or that lies otherwise.
+// A group of element-wise calls, also around a row-wise one, writes its result over an input that nobody uses later, but never over one
+// that somebody does, or that lies otherwise.
 func TestGroupsOverwriteInputs(t *testing.T) {
 	const n = 256
 	for _, c := range []struct {

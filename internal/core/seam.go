@@ -126,8 +126,8 @@ func OpenParam(op, name string, t *Tensor) {
 	panicAt(op, fault.Closed, "the parameter %s was closed; close parameters after the last use of them", what)
 }
 
-// Capturing reports whether x's session is capturing a graph.
-func Capturing(x *Exec) bool {
+// SessionCaptures reports whether x's session is capturing a graph, on whichever stream.
+func SessionCaptures(x *Exec) bool {
 	Enter(x, "Capturing")
 	defer Leave(x)
 	return x.s.capture != nil
