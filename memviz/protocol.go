@@ -42,11 +42,14 @@ package memviz
 // optional parameters, at and blocks for the states of StaticInfo.States (top=StaticInfo.Top), every oom, diff, trees, and the stacks that
 // these name as requests of one stack each ("stack?id=17"). What is missing cannot be had; the page says so.
 
-// View names of Info.Views and of the view parameter.
+// View is something that the page can show: an element of Info.Views, and the view parameter of requests.
+type View string
+
+// The views.
 const (
-	ViewActive = "active" // "Active Memory Timeline": alloc to free_completed
-	ViewCached = "cached" // "Active Cached Memory Timeline": segments, segment_alloc or segment_map to segment_free or segment_unmap
-	ViewState  = "state"  // "Allocator State History": blocks in segments; asked with at, blocks and events
+	ViewActive View = "active" // "Active Memory Timeline": alloc to free_completed
+	ViewCached View = "cached" // "Active Cached Memory Timeline": segments, segment_alloc or segment_map to segment_free or segment_unmap
+	ViewState  View = "state"  // "Allocator State History": blocks in segments; asked with at, blocks and events
 )
 
 // TileColumns is the number of columns of a tile. At level L a column is 2^L states wide, so tile I of level L begins at state
@@ -113,8 +116,8 @@ type Info struct {
 	// names of the categories; "" for none. PyTorch's: parameter, gradient, activation, …
 	Categories  []string    `json:"categories"`
 	Categorised bool        `json:"categorised"`      // some allocation has one
-	Views       []string    `json:"views"`            // what the page can show: ViewActive, ViewCached, ViewState
-	First       string      `json:"first"`            // the view to begin with, one of Views
+	Views       []View      `json:"views"`            // what the page can show: ViewActive, ViewCached, ViewState
+	First       View        `json:"first"`            // the view to begin with, one of Views
 	Stacks      int         `json:"stacks"`           // number of stacks; IDs are below it
 	Static      *StaticInfo `json:"static,omitempty"` // what a static file holds; nil from a server
 }
