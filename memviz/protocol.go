@@ -330,7 +330,7 @@ type Candidate struct {
 	After  int `json:"after"`
 }
 
-// GraphPool is a private pool that the graphs of package compile share, as of the last state, with the trees of what they recorded.
+// GraphPool is a private pool that the graphs of package compile share, as of the last state, with the trees of their recordings.
 type GraphPool struct {
 	Pool string `json:"pool"` // as DeviceInfo.Pools has it
 	// "idle", "warm-up", "recording" or "execution"; in the last, tensors have memory that the allocator counts as free
@@ -351,7 +351,7 @@ type GraphNode struct {
 	ID         string `json:"id"`         // the recording's number, or w and the function's
 	Root       string `json:"root"`       // ID of the node that its tree begins with
 	Depth      int    `json:"depth"`      // below the root
-	Function   int64  `json:"function"`   // number of what is recorded: the calls between two places of a region
+	Function   int64  `json:"function"`   // number of the recorded function: the calls between two places of a region
 	Name       string `json:"name"`       // function of the region or the callable, without its package's path
 	Kind       string `json:"kind"`       // "inference", "forward" or "backward"
 	From       string `json:"from"`       // line of the first call

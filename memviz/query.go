@@ -191,7 +191,7 @@ func categories() []string {
 	return out
 }
 
-// filtered is the timeline of what a query finds.
+// filtered is the timeline of the allocations that a query finds.
 type filtered struct {
 	device int
 	view   View

@@ -135,7 +135,7 @@ func (e *Expected) is(f *frame) bool {
 	return f.outs == int(e.outs) && len(f.altered) == e.altered && slices.Equal(f.specs[:f.outs], e.specs)
 }
 
-// expectation returns what describes f, which the path has matched.
+// expectation returns the Expected of f, the call that the path is at.
 func (p *Path) expectation(f *frame) *Expected {
 	e := p.at
 	if !e.known {
