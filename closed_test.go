@@ -94,7 +94,6 @@ func TestClosedEvent(t *testing.T) {
 	const text = ": the event was closed; close it after the last use of it"
 	checkClosed(t, []closedCase{
 		{"Record", "Record" + text, func() error { return e.Record(s) }},
-		{"Stream.Record", "Record" + text, func() error { return s.Record(e) }},
 		{"Query", "Query" + text, func() error { return second(e.Query()) }},
 		{"Synchronize", "Synchronize" + text, func() error { return e.Synchronize() }},
 		{"Stream.Wait", "Wait" + text, func() error { return s.Wait(e) }},

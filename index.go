@@ -37,9 +37,9 @@ func Span(from, to int, step ...int) Place {
 // String returns the index as PyTorch writes it.
 func (p Place) String() string { return p.p.String() }
 
-// Index returns the elements of t that the indexes name, one for each dimension from the first on, as t[…] does in PyTorch. An index is
+// Index returns the elements of t that the indexes name, one for each dimension from the first on, as t[…] does in PyTorch. An index is:
 //
-// - an int: that element, and the dimension is dropped; a negative one counts from the end;
+//   - an int: that element, and the dimension is dropped; a negative one counts from the end;
 //   - a [Span] of elements, or [All];
 //   - [NewAxis], for a new dimension of size 1, or [Ellipsis], for all dimensions that the others leave;
 //   - a *Tensor of int64 or int32: the elements that it names, negative ones from the end. Several are broadcast together. Their dimensions

@@ -376,8 +376,7 @@ func Over(n int) LaunchShape { return core.Over(n) }
 
 // Launch runs a kernel on x's stream, in order with the operations before and after. A buffer parameter gets the address of a tensor's
 // first element, and the kernel may touch the elements of the tensors that it is given and no others. The kernel is built and loaded on its
-// first launch on a device. No gradient is recorded: define one with a [Function]. A compiled region puts the launch off like any other
-// call.
+// first launch on a device. No gradient is recorded: define one with a [Function]. A compiled region defers the launch like any other call.
 func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 	c := x.enter("Launch")
 	defer core.Leave(c)

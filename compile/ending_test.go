@@ -9,7 +9,7 @@ import (
 	"tenon.dev/compile"
 )
 
-// A goroutine that ends within Do runs what was put off first, and leaves a session that another one can use.
+// A goroutine that ends within Do runs the deferred calls first, and leaves a session that another one can use.
 func TestGoexit(t *testing.T) {
 	x := open(t)
 	s := x.Zeros([]int{1}, tenon.Float32)

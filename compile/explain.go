@@ -270,8 +270,8 @@ func (f *function) explain() Segment {
 	return s
 }
 
-// name returns the name of the call's operation and, in parentheses, that of what it is a part of, such as the step of an optimizer or the
-// method that the program called, such as IndexSelect for Gather, if that is not the operation's name or a form of it.
+// name returns the name of the call's operation. In parentheses follows what the call is a part of, if that has another name: the step of
+// an optimizer, or the method that the program called, such as IndexSelect for Gather.
 func (n *node) name() string {
 	op := n.Call.Op()
 	part := n.within

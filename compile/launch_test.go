@@ -125,7 +125,7 @@ func TestLaunchNumbers(t *testing.T) {
 	}
 }
 
-// A launch that cannot work fails where it stands, though its work is put off, and so does one whose mistake only a later run makes.
+// A launch that cannot work fails where it stands, though its work is deferred, and so does one whose mistake only a later run makes.
 func TestLaunchMistakesInRegion(t *testing.T) {
 	x := open(t)
 	r := compile.New()

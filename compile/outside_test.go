@@ -24,7 +24,6 @@ func TestLooksAtTheDevice(t *testing.T) {
 	nothing := func(any) {}
 	for name, look := range map[string]func() error{
 		"Event.Record":        func() error { return e.Record(s) },
-		"Stream.Record":       func() error { return s.Record(e) },
 		"Stream.Query":        func() error { _, err := s.Query(); return err },
 		"Stream.Synchronize":  s.Synchronize,
 		"Stream.WaitStream":   func() error { return side.WaitStream(s) },

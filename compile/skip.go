@@ -79,7 +79,8 @@ func (fo *forest) skipWhole(f *function, text string) {
 	fo.warn(f.t, text)
 }
 
-// warn counts a skip and logs why. A region that was warned of what it forgets meets the same skips again and again; they are only counted.
+// warn counts a skip and logs why. A region that was warned about forgotten work meets the same skips again and again; they are only
+// counted.
 func (fo *forest) warn(t *trace, text string) {
 	fo.skips++
 	if !t.thrashed {

@@ -61,7 +61,7 @@ type trace struct {
 	stats Stats
 	// now is the running segment.
 	now *function
-	// counted says that groups and graphs are counted, and thrashed that it was warned of what the region forgets.
+	// counted says that groups and graphs are counted, and thrashed that a warning about forgotten work was logged.
 	counted, thrashed bool
 	// unknownAt is the line of the first call that was not remembered, and forgottenFor that of the latest one that needed room.
 	unknownAt, forgottenFor string

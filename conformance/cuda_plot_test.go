@@ -60,14 +60,14 @@ func testMemoryProfile(t *testing.T, x *tenon.Exec) {
 }
 
 // plot draws a snapshot's file as one page and returns it.
-func plot(t *testing.T, file []byte, view string) string {
+func plot(t *testing.T, file []byte, view memviz.View) string {
 	t.Helper()
 	rec, err := memviz.Import(bytes.NewReader(file), "snapshot.pickle", memviz.Options{NoCache: true})
 	must(t, err)
 	defer rec.Close()
 	var page bytes.Buffer
 	must(t, memviz.WriteStatic(&page, rec, nil, memviz.StaticOptions{View: view}))
-	if s := page.String(); !strings.Contains(s, "<html") || !strings.Contains(s, `"first":"`+view+`"`) {
+	if s := page.String(); !strings.Contains(s, "<html") || !strings.Contains(s, `"first":"`+string(view)+`"`) {
 		t.Errorf("the page for %s is\n%.200s", view, s)
 	}
 	return page.String()
@@ -89,7 +89,7 @@ func testMemoryPlots(t *testing.T, x *tenon.Exec) {
 		must(t, err)
 		var b bytes.Buffer
 		must(t, s.Write(&b))
-		for _, view := range []string{memviz.ViewActive, memviz.ViewCached, memviz.ViewState} {
+		for _, view := range []memviz.View{memviz.ViewActive, memviz.ViewCached, memviz.ViewState} {
 			plot(t, b.Bytes(), view)
 		}
 		text := snapshotText(x, s)

@@ -59,7 +59,7 @@ func testStreamEventText(t *testing.T, x *tenon.Exec) {
 		check(t, "a stream", fmt.Sprint(s), fmt.Sprintf("cuda.Stream(%s, %d)", x.Device().Name(), s.ID()))
 		e := x.Device().NewEvent()
 		check(t, "an event", fmt.Sprint(e), fmt.Sprintf("cuda.Event(%s, not recorded)", x.Device().Name()))
-		must(t, s.Record(e))
+		must(t, e.Record(s))
 		check(t, "an event that was recorded", fmt.Sprint(e), fmt.Sprintf("cuda.Event(%s, %#x)", x.Device().Name(), e.Handle()))
 		e.Close()
 	}

@@ -138,7 +138,7 @@ func testTraceEventRecord(t *testing.T, x *tenon.Exec) {
 	c.want(t, "a record", call("event record", e.Handle(), x.Stream().Handle()))
 	s := newStream(t, x)
 	c.told()
-	must(t, s.Record(e))
+	must(t, e.Record(s))
 	c.want(t, "a record on another stream", call("event record", e.Handle(), s.Handle()))
 }
 

@@ -66,7 +66,7 @@ func only[T any](opts []T) (opt T, err error) {
 	return opt, misused(fault.New(fault.Invalid, "options are given %d times; give one %T", len(opts), opt))
 }
 
-// located is misused for the errors of what the method calls.
+// located does what misused does, for an error of a function that the method called.
 func located(err *error) {
 	var e *fault.Error
 	if f, ok := (*err).(*fault.Error); ok && (f.Op == "" || f.Line == 0) {

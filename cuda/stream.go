@@ -83,17 +83,6 @@ func (s *Stream) Wait(e *Event) (err error) {
 	return r.Wait((*rt.Event)(e))
 }
 
-// Record records e on s; see Event.Record.
-func (s *Stream) Record(e *Event) (err error) {
-	defer returned(&err)
-	s.rt()
-	if err := (*rt.Event)(e).Usable(); err != nil {
-		return err
-	}
-	e.open()
-	return e.Record(s)
-}
-
 // String describes the stream, such as "cuda.Stream(NVIDIA H200, 3)".
 func (s *Stream) String() string {
 	if err := (*rt.Stream)(s).Usable(); err != nil {

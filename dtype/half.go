@@ -1,6 +1,9 @@
 package dtype
 
-import "math"
+import (
+	"fmt"
+	"math"
+)
 
 // F16 holds the bits of an IEEE 754 binary16 number.
 type F16 uint16
@@ -48,6 +51,9 @@ func (h F16) Float32() float32 {
 	return math.Float32frombits(sign | (e+112)<<23 | m<<13)
 }
 
+// String returns the number as fmt prints a float32.
+func (h F16) String() string { return fmt.Sprint(h.Float32()) }
+
 // F16FromFloat64 rounds f once to nearest even.
 func F16FromFloat64(f float64) F16 { return F16FromFloat32(roundToOdd(f)) }
 
@@ -62,6 +68,9 @@ func BF16FromFloat32(f float32) BF16 {
 
 // Float32 returns h's value, exactly.
 func (h BF16) Float32() float32 { return math.Float32frombits(uint32(h) << 16) }
+
+// String returns the number as fmt prints a float32.
+func (h BF16) String() string { return fmt.Sprint(h.Float32()) }
 
 // BF16FromFloat64 rounds f once to nearest even.
 func BF16FromFloat64(f float64) BF16 { return BF16FromFloat32(roundToOdd(f)) }

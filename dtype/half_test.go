@@ -1,6 +1,7 @@
 package dtype
 
 import (
+	"fmt"
 	"math"
 	"testing"
 )
@@ -69,5 +70,21 @@ func TestPromote(t *testing.T) {
 		if g := Promote(c.b, c.a); g != c.want {
 			t.Errorf("Promote(%v, %v) = %v, want %v", c.b, c.a, g, c.want)
 		}
+	}
+}
+
+func TestHalvesPrintNumbers(t *testing.T) {
+	for _, f := range []float32{0, float32(math.Copysign(0, -1)), 1.5, -3, 0.099975586, 1e-7, 65504, float32(math.Inf(1)),
+		float32(math.Inf(-1)), float32(math.NaN())} {
+		h, b := F16FromFloat32(f), BF16FromFloat32(f)
+		if got, want := fmt.Sprint([]F16{h}), fmt.Sprint([]float32{h.Float32()}); got != want {
+			t.Errorf("the float16 of %v prints as %s, not as %s", f, got, want)
+		}
+		if got, want := fmt.Sprint([]BF16{b}), fmt.Sprint([]float32{b.Float32()}); got != want {
+			t.Errorf("the bfloat16 of %v prints as %s, not as %s", f, got, want)
+		}
+	}
+	if got := fmt.Sprintf("%v %s", F16(0x3e00), BF16(0x3fc0)); got != "1.5 1.5" {
+		t.Errorf("1.5 prints as %s", got)
 	}
 }

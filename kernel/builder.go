@@ -5,8 +5,8 @@
 // has the mathematical functions.
 //
 // A mistake, such as operands of different types or a value used outside its region, does not panic. The first one is kept with its source
-// line and returned by [Kernel.Program], and so by the first launch. Only a use of what belongs to a finished kernel, outside of Build,
-// panics, with a *tenon.Error.
+// line and returned by [Kernel.Program], and so by the first launch. Only the use of something that belongs to a finished kernel, outside
+// of Build, panics, with a *tenon.Error.
 package kernel
 
 import (

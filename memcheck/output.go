@@ -64,7 +64,7 @@ type output struct {
 	mu      sync.Mutex // guards the fields below while the reader runs
 	memory  []byte
 	file    *os.File // has all of it, once memory does not
-	size    int64    // of what was kept
+	size    int64    // of the output that was kept
 	printed int64
 	given   bool // given up: later output is not kept
 	err     error

@@ -36,8 +36,8 @@ func newPytest(file string, o TargetOptions) (*pytest, error) {
 	}
 	p := &pytest{file: file, python: o.Python, args: o.Args}
 	switch o.Runner {
-	case "script", "pytest":
-		p.script = o.Runner == "script"
+	case RunnerScript, RunnerPytest:
+		p.script = o.Runner == RunnerScript
 	case "":
 		p.script = mainGuard.Match(text) && !bytes.Contains(text, []byte("pytest.main("))
 	default:

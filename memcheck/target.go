@@ -54,19 +54,50 @@ type Target interface {
 	Close() error
 }
 
+// TargetKind is a kind of target.
+type TargetKind string
+
+// The kinds of targets.
+const (
+	KindPytest   TargetKind = "pytest"   // a Python file
+	KindGo       TargetKind = "go"       // a pattern of Go packages
+	KindGoBinary TargetKind = "gobinary" // a compiled Go test binary
+	KindCommand  TargetKind = "command"  // any other program, with List and Run
+)
+
+// PythonRunner is how one test of a Python file is run.
+type PythonRunner string
+
+// The ways to run one test of a Python file.
+const (
+	RunnerScript PythonRunner = "script" // python FILE TEST
+	RunnerPytest PythonRunner = "pytest" // python -m pytest FILE::TEST
+)
+
+// ListFormat is how a command lists tests.
+type ListFormat string
+
+// The formats of lists of tests.
+const (
+	FormatLines ListFormat = "lines" // one name per line
+	FormatGTest ListFormat = "gtest" // as GoogleTest's --gtest_list_tests prints them
+)
+
 // TargetOptions is what [OpenTarget] needs to know besides the name.
 type TargetOptions struct {
-	// Kind is "pytest", "go" (packages), "gobinary", "command", or "" to find out from the name.
-	Kind string
+	// Kind is the kind of target; with "", OpenTarget finds it out from the name.
+	Kind TargetKind
 	// Python starts the interpreter; "" means python, or python3 if python is not found.
 	Python string
-	// Runner says how one test of a Python file is run: "script" (python FILE TEST), "pytest" (python -m pytest FILE::TEST), or "" to
-	// choose script for files that run their own tests other than with pytest.
-	Runner string
+	// Runner says how one test of a Python file is run; "" is RunnerScript for files that run their own tests other than with pytest, and
+	// RunnerPytest for others.
+	Runner PythonRunner
 	// GoFlags are added to go test -c.
 	GoFlags []string
-	// List and Run are command lines for any other program, and Format is how List prints: "lines", "gtest", or "" to find out.
-	List, Run, Format string
+	// List and Run are command lines for any other program: List prints the names of its tests, and Run runs one.
+	List, Run string
+	// Format is how List prints; "" finds it out from the output.
+	Format ListFormat
 	// Dir is where a compiled test binary, List and Run are started; "" is the working directory.
 	Dir string
 	// Args are passed to the process of each test of a Python file or of Go tests, after the arguments that choose the test, and to the one
@@ -86,16 +117,16 @@ func OpenTarget(name string, opts ...TargetOptions) (Target, error) {
 		kind = kindOf(name, o)
 	}
 	switch kind {
-	case "command":
+	case KindCommand:
 		return newCommandTarget(name, o)
-	case "pytest":
+	case KindPytest:
 		return newPytest(name, o)
-	case "gobinary":
+	case KindGoBinary:
 		if _, err := os.Stat(name); err != nil {
 			return nil, fmt.Errorf("there is no test binary %s: build one with go test -c", name)
 		}
 		return &goTarget{label: name, args: o.Args, binaries: []goBinary{{path: name, dir: o.Dir}}}, nil
-	case "go":
+	case KindGo:
 		return &goTarget{label: name, args: o.Args, pattern: name, flags: o.GoFlags}, nil
 	}
 	if f, err := os.Open(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -124,27 +155,27 @@ func ChooseChecker(t Target, gpus int) (*Checker, error) {
 }
 
 // kindOf guesses the kind of target, or returns "".
-func kindOf(name string, o TargetOptions) string {
+func kindOf(name string, o TargetOptions) TargetKind {
 	if o.Run != "" || o.List != "" {
-		return "command"
+		return KindCommand
 	}
 	info, err := os.Stat(name)
 	switch {
 	case strings.HasSuffix(name, ".py"):
-		return "pytest"
+		return KindPytest
 	case strings.Contains(name, "..."):
-		return "go"
+		return KindGo
 	case errors.Is(err, fs.ErrNotExist):
 		if !strings.HasPrefix(name, ".") && !filepath.IsAbs(name) && strings.Contains(name, "/") {
-			return "go" // an import path
+			return KindGo // an import path
 		}
 	case err == nil && info.IsDir():
 		if files, _ := filepath.Glob(filepath.Join(name, "*_test.go")); len(files) > 0 {
-			return "go"
+			return KindGo
 		}
 	case err == nil:
 		if _, err := buildinfo.ReadFile(name); err == nil {
-			return "gobinary"
+			return KindGoBinary
 		}
 	}
 	return ""
@@ -209,7 +240,7 @@ func unique(tests []Test) []Test {
 type commandTarget struct {
 	label     string
 	list, run []string
-	format    string
+	format    ListFormat
 	dir       string
 	// placeholder is set if run says where the test's name goes; otherwise it is the last argument.
 	placeholder bool
@@ -235,7 +266,7 @@ func newCommandTarget(label string, o TargetOptions) (*commandTarget, error) {
 	if len(c.list) == 0 || len(c.run) == 0 {
 		return nil, errors.New("--list-command and --run-command each need a program to start")
 	}
-	if !slices.Contains([]string{"", "lines", "gtest"}, c.format) {
+	if !slices.Contains([]ListFormat{"", FormatLines, FormatGTest}, c.format) {
 		return nil, fmt.Errorf("--list-format %q: give lines or gtest", c.format)
 	}
 	c.placeholder = slices.ContainsFunc(c.run, func(w string) bool { return strings.Contains(w, "{test}") })
@@ -270,7 +301,7 @@ func (c *commandTarget) Tests(ctx context.Context) ([]Test, error) {
 		return nil, err
 	}
 	var names []string
-	if c.format == "gtest" || c.format == "" && looksLikeGoogleTest(out) {
+	if c.format == FormatGTest || c.format == "" && looksLikeGoogleTest(out) {
 		names = googleTests(out)
 	} else {
 		for line := range strings.Lines(out) {

@@ -202,9 +202,10 @@ func TestPytestFile(t *testing.T) {
 		}
 	}
 	for _, c := range []struct {
-		file, runner string
-		script       bool
-	}{{with, "", true}, {without, "", false}, {suite, "", false}, {with, "pytest", false}, {without, "script", true}} {
+		file   string
+		runner PythonRunner
+		script bool
+	}{{with, "", true}, {without, "", false}, {suite, "", false}, {with, RunnerPytest, false}, {without, RunnerScript, true}} {
 		target, err := OpenTarget(c.file, TargetOptions{Runner: c.runner})
 		if err != nil || target.(*pytest).script != c.script {
 			t.Errorf("%+v: %+v, %v", c, target, err)
@@ -356,7 +357,7 @@ func TestGoTargets(t *testing.T) {
 	}
 	for pattern, want := range map[string]string{"./none": "no package of ./none has tests", "./absent/...": "no such file or directory",
 		"example.com/absent/x": "failed"} {
-		target, err := OpenTarget(pattern, TargetOptions{Kind: "go"})
+		target, err := OpenTarget(pattern, TargetOptions{Kind: KindGo})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -375,8 +376,8 @@ func TestKinds(t *testing.T) {
 	if err := os.WriteFile(text, []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"a_test.py": "pytest", "./...": "go", "../memcheck": "go", "tenon.dev/cuda": "go",
-		self: "gobinary", text: "", "absent": "", "./absent": ""} {
+	for name, want := range map[string]TargetKind{"a_test.py": KindPytest, "./...": KindGo, "../memcheck": KindGo, "tenon.dev/cuda": KindGo,
+		self: KindGoBinary, text: "", "absent": "", "./absent": ""} {
 		if got := kindOf(name, TargetOptions{}); got != want {
 			t.Errorf("%s is taken for %q, want %q", name, got, want)
 		}
@@ -391,7 +392,7 @@ func TestKinds(t *testing.T) {
 		!strings.Contains(err.Error(), "cannot read the target") {
 		t.Error(err)
 	}
-	if _, err := OpenTarget("absent", TargetOptions{Kind: "gobinary"}); err == nil || !strings.Contains(err.Error(), "go test -c") {
+	if _, err := OpenTarget("absent", TargetOptions{Kind: KindGoBinary}); err == nil || !strings.Contains(err.Error(), "go test -c") {
 		t.Error(err)
 	}
 	if c, err := ChooseChecker(&goTarget{}, 0); err != nil || c.Name != CheckerTenon {

@@ -17,7 +17,7 @@ type viewer struct {
 	// before is what the diff compares rec with, or nil.
 	before *Recording
 	// first is the view to begin with.
-	first string
+	first View
 }
 
 // Limits of what one answer holds.
@@ -111,7 +111,7 @@ func (v *viewer) ofDevice(path string, a *asked) (any, error) {
 			return v.rec.eventList(d, int(from), int(count))
 		}
 	case "alloc":
-		view := a.q.Get("view")
+		view := View(a.q.Get("view"))
 		line, err := v.rec.line(d, view, "")
 		if err != nil {
 			return nil, err
@@ -147,7 +147,7 @@ func (v *viewer) tile(a *asked) (Tile, error) {
 	if err != nil {
 		return nil, err
 	}
-	view := a.q.Get("view")
+	view := View(a.q.Get("view"))
 	line, err := v.rec.line(d, view, a.q.Get("filter"))
 	if err != nil {
 		return nil, err
@@ -195,7 +195,7 @@ func (v *viewer) stacks(ids string) ([]Stack, error) {
 func (v *viewer) info() (*Info, error) {
 	rec := v.rec
 	out := &Info{File: filepath.Base(rec.name), Settings: rec.settings, Categories: categories(),
-		Views: []string{ViewActive, ViewCached, ViewState}, First: v.first,
+		Views: []View{ViewActive, ViewCached, ViewState}, First: v.first,
 		Stacks: rec.stacks.Len(), Devices: []DeviceInfo{}}
 	if v.before != nil {
 		out.Diff = filepath.Base(v.before.name)

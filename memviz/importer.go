@@ -95,7 +95,7 @@ type mapped struct {
 	id         uint32 // row of segments
 }
 
-// fromBefore marks rows of the list of what was there before the trace.
+// fromBefore is set in the numbers of rows of before, whose allocations are older than the trace.
 const fromBefore = 1 << 31
 
 // follower turns the trace of one device into lives while it is read.
@@ -110,7 +110,7 @@ type follower struct {
 	// traced are allocations of which the trace has the beginning, before those that were there when it began.
 	traced, before lives
 	live           map[uint64]uint32 // address to row of traced, or of before with fromBefore set
-	// segments and segmentsBefore likewise; held is what is held now of segments, by address.
+	// segments and segmentsBefore are the same for segments; held has those that are held now, by address.
 	segments, segmentsBefore lives
 	held                     *ordered.List[mapped]
 }
@@ -223,14 +223,14 @@ func (f *follower) owned(x life) uint32 {
 	return id
 }
 
-// hold adds a segment. What reaches beyond the last address is none.
+// hold adds a segment. One that reaches beyond the last address is ignored.
 func (f *follower) hold(x life) {
 	if x.size > 0 && x.addr+x.size > x.addr {
 		f.held.Add(mapped{x.addr, x.size, f.segments.add(x)})
 	}
 }
 
-// from returns the first place of what is held that ends after addr.
+// from returns the place of the first held piece that ends after addr.
 func (f *follower) from(addr uint64) ordered.At {
 	at := f.held.Last(addr)
 	if h := f.held.Value(at); h != nil && addr-h.addr < h.size {
@@ -239,7 +239,7 @@ func (f *follower) from(addr uint64) ordered.At {
 	return f.held.Next(at)
 }
 
-// giveBack ends segments in [x.addr, x.addr+x.size). What of it the trace does not know was there before.
+// giveBack ends segments in [x.addr, x.addr+x.size). Memory there whose allocation the trace does not have was held before it began.
 func (f *follower) giveBack(x life, state uint32) {
 	covered := f.release(x.addr, x.size, state)
 	at, end := x.addr, x.addr+x.size
@@ -254,8 +254,7 @@ func (f *follower) giveBack(x life, state uint32) {
 	}
 }
 
-// release ends what is held in [addr, addr+size) and returns the ranges that were. A piece that reaches beyond is cut: the rest begins
-// anew.
+// release ends the held pieces in [addr, addr+size) and returns their ranges. A piece that reaches beyond is cut: the rest begins anew.
 func (f *follower) release(addr, size uint64, state uint32) (covered [][2]uint64) {
 	end := addr + size
 	if end < addr {
@@ -295,7 +294,8 @@ func (f *follower) flush() {
 	}
 }
 
-// conclude adds what the snapshot's segments tell beyond the trace, of which segments are the device's, and writes the device's columns.
+// conclude adds what the snapshot's segments tell beyond the trace and writes the device's columns. segments are the indexes of the
+// device's.
 func (f *follower) conclude(s *snapshot.Snapshot, segments []uint32) error {
 	f.flush()
 	states := f.events + 1
@@ -388,7 +388,7 @@ const maxDevice = 1 << 20
 
 func devicePrefix(device int) string { return "device" + decimal(device) + "." }
 
-// importSnapshot writes the column file of what read reads.
+// importSnapshot reads a snapshot with read and writes its column file to w.
 func importSnapshot(read func(snapshot.ReadOptions) (*snapshot.Snapshot, error), w io.Writer, src source) error {
 	c := newColumnWriter(w)
 	c.dir.Source = src
@@ -442,7 +442,7 @@ type pipe struct {
 	full  chan batch
 	empty chan []snapshot.Event
 	done  chan struct{}
-	// failed is the error that ended the goroutine's work; the rest of what it is given is dropped.
+	// failed is the error that ended the goroutine's work; later batches are dropped.
 	failed atomic.Pointer[error]
 }
 

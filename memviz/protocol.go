@@ -42,11 +42,14 @@ package memviz
 // optional parameters, at and blocks for the states of StaticInfo.States (top=StaticInfo.Top), every oom, diff, trees, and the stacks that
 // these name as requests of one stack each ("stack?id=17"). What is missing cannot be had; the page says so.
 
-// View names of Info.Views and of the view parameter.
+// View is something that the page can show: an element of Info.Views, and the view parameter of requests.
+type View string
+
+// The views.
 const (
-	ViewActive = "active" // "Active Memory Timeline": alloc to free_completed
-	ViewCached = "cached" // "Active Cached Memory Timeline": segments, segment_alloc or segment_map to segment_free or segment_unmap
-	ViewState  = "state"  // "Allocator State History": blocks in segments; asked with at, blocks and events
+	ViewActive View = "active" // "Active Memory Timeline": alloc to free_completed
+	ViewCached View = "cached" // "Active Cached Memory Timeline": segments, segment_alloc or segment_map to segment_free or segment_unmap
+	ViewState  View = "state"  // "Allocator State History": blocks in segments; asked with at, blocks and events
 )
 
 // TileColumns is the number of columns of a tile. At level L a column is 2^L states wide, so tile I of level L begins at state
@@ -113,8 +116,8 @@ type Info struct {
 	// names of the categories; "" for none. PyTorch's: parameter, gradient, activation, …
 	Categories  []string    `json:"categories"`
 	Categorised bool        `json:"categorised"`      // some allocation has one
-	Views       []string    `json:"views"`            // what the page can show: ViewActive, ViewCached, ViewState
-	First       string      `json:"first"`            // the view to begin with, one of Views
+	Views       []View      `json:"views"`            // what the page can show: ViewActive, ViewCached, ViewState
+	First       View        `json:"first"`            // the view to begin with, one of Views
 	Stacks      int         `json:"stacks"`           // number of stacks; IDs are below it
 	Static      *StaticInfo `json:"static,omitempty"` // what a static file holds; nil from a server
 }
@@ -327,7 +330,7 @@ type Candidate struct {
 	After  int `json:"after"`
 }
 
-// GraphPool is a private pool that the graphs of package compile share, as of the last state, with the trees of what they recorded.
+// GraphPool is a private pool that the graphs of package compile share, as of the last state, with the trees of their recordings.
 type GraphPool struct {
 	Pool string `json:"pool"` // as DeviceInfo.Pools has it
 	// "idle", "warm-up", "recording" or "execution"; in the last, tensors have memory that the allocator counts as free
@@ -348,7 +351,7 @@ type GraphNode struct {
 	ID         string `json:"id"`         // the recording's number, or w and the function's
 	Root       string `json:"root"`       // ID of the node that its tree begins with
 	Depth      int    `json:"depth"`      // below the root
-	Function   int64  `json:"function"`   // number of what is recorded: the calls between two places of a region
+	Function   int64  `json:"function"`   // number of the recorded function: the calls between two places of a region
 	Name       string `json:"name"`       // function of the region or the callable, without its package's path
 	Kind       string `json:"kind"`       // "inference", "forward" or "backward"
 	From       string `json:"from"`       // line of the first call

@@ -25,7 +25,7 @@ type searched struct {
 }
 
 // look returns what queries of a view look into.
-func (rec *Recording) look(d *device, view string) searched {
+func (rec *Recording) look(d *device, view View) searched {
 	if view == ViewCached {
 		return searched{rec, d, &d.cached, func(id uint32) uint8 { return d.pool[id] }, false}
 	}
@@ -191,18 +191,19 @@ func categories() []string {
 	return out
 }
 
-// filtered is the timeline of what a query finds.
+// filtered is the timeline of the allocations that a query finds.
 type filtered struct {
-	device      int
-	view, query string
-	line        *timeline
+	device int
+	view   View
+	query  string
+	line   *timeline
 }
 
 // keptFilters is how many filtered timelines are kept.
 const keptFilters = 4
 
 // line returns the timeline of a view with a filter, "" for none.
-func (rec *Recording) line(d *device, view, filter string) (*timeline, error) {
+func (rec *Recording) line(d *device, view View, filter string) (*timeline, error) {
 	whole := d.activeLine
 	switch view {
 	case ViewCached:

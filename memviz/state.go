@@ -133,7 +133,7 @@ func (rec *Recording) eventList(d *device, from, count int) (*EventList, error) 
 }
 
 // allocation returns everything known about an allocation.
-func (rec *Recording) allocation(d *device, view string, id uint32) Allocation {
+func (rec *Recording) allocation(d *device, view View, id uint32) Allocation {
 	l, pool := &d.active, uint8(0)
 	if view == ViewCached {
 		l, pool = &d.cached, d.pool[id]

@@ -26,7 +26,7 @@ type StaticOptions struct {
 	// Bytes bounds what is embedded besides the page; 0 is 24 MiB. Tiles come from coarse to fine until it is spent.
 	Bytes int
 	// View is what the page shows first, ViewActive, ViewCached or ViewState; "" is ViewActive.
-	View string
+	View View
 }
 
 // static is what WriteStatic gathers.
@@ -235,7 +235,7 @@ func (s *static) tiles(i *DeviceInfo, dev string, keep int) (finest int, err err
 		var all []answer
 		size := 0
 		for index := 0; index*TileColumns<<level < i.States; index++ {
-			for _, view := range []string{ViewActive, ViewCached} {
+			for _, view := range []View{ViewActive, ViewCached} {
 				request := fmt.Sprintf("tile?%s&view=%s&level=%d&index=%d", dev, view, level, index)
 				body, _, err := s.get(request)
 				if err != nil {

@@ -27,7 +27,7 @@ type spans [][2]uint64
 
 func spansOf(all [][2]uint64) spans { return snapshot.JoinSpans(slices.Clone(all)) }
 
-// within returns how many bytes from addr on the spans have of size bytes.
+// within returns how many of the size bytes that begin at addr lie in the spans.
 func (s spans) within(addr, size uint64) (n uint64) {
 	if addr+size < addr {
 		return 0

@@ -239,7 +239,7 @@ func (c *GraphedCallable) Call(x *tenon.Exec, in ...*tenon.Tensor) []*tenon.Tens
 	return c.call(x, "GraphedCallable.Call", "the function", in)
 }
 
-// call is Call for the method op of what is captured from.
+// call is Call under another name: errors begin with op and call the captured code from, such as "the function".
 func (c *GraphedCallable) call(x *tenon.Exec, op, from string, in []*tenon.Tensor) []*tenon.Tensor {
 	switch {
 	case made(c, op).closed:

@@ -138,7 +138,7 @@ func (c *Checkpoint) check(x *tenon.Exec) error {
 	switch {
 	case c == nil:
 		return refuse("the checkpoint is nil; name what is to be saved in a Checkpoint")
-	case core.Capturing((*core.Exec)(x)):
+	case core.SessionCaptures((*core.Exec)(x)):
 		return core.Refusal(checkpointName, fault.Capture,
 			"a capture is under way, whose work has not run; save and load before or after it")
 	}

@@ -208,7 +208,7 @@ func (g *group[O]) lrTensors() (ts []*core.Tensor) {
 // noteCapture notes that a graph reads lr, if x's session is capturing one.
 func (g *group[O]) noteCapture(x *core.Exec) {
 	lr := g.lr
-	if lr == nil || slices.Contains(g.captured, lr) || !core.Capturing(x) {
+	if lr == nil || slices.Contains(g.captured, lr) || !core.SessionCaptures(x) {
 		return
 	}
 	g.captured = append(g.captured, lr)
@@ -403,7 +403,7 @@ func (g *group[O]) batch(dt tenon.DType, lists int) *batch {
 
 // makeState makes the rows of a group and the state of one of its parameters, for a step that undoes both if it fails.
 func (o *optimizer[O]) makeState(x *tenon.Exec, g *group[O], plan *plan, i int) {
-	if core.Capturing((*core.Exec)(x)) {
+	if core.SessionCaptures((*core.Exec)(x)) {
 		core.Fail(o.name, fault.Capture, "the first step makes the optimizer's state and cannot be captured; run a step before the capture")
 	}
 	if g.rows == nil {

@@ -176,7 +176,7 @@ func (s *GradScaler) ready(x *tenon.Exec) {
 	if s.row != nil {
 		return
 	}
-	if core.Capturing((*core.Exec)(x)) {
+	if core.SessionCaptures((*core.Exec)(x)) {
 		core.Fail(scalerName, fault.Capture,
 			"the first use makes the scaler's state and cannot be captured; run an iteration before the capture")
 	}
@@ -210,7 +210,7 @@ func (s *GradScaler) Scale(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
 func (s *GradScaler) of(x *tenon.Exec, o Optimizer) *scaled {
 	st := s.opts[o]
 	if st == nil {
-		if core.Capturing((*core.Exec)(x)) {
+		if core.SessionCaptures((*core.Exec)(x)) {
 			core.Fail(scalerName, fault.Capture, "the first step of an optimizer makes its flag and cannot be captured; run an "+
 				"iteration before the capture")
 		}

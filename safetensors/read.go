@@ -41,7 +41,7 @@ func Open(name string) (opened *File, err error) {
 	return s, nil
 }
 
-// New opens what r holds in its first size bytes and checks its header. It reads no data yet.
+// New opens the file in the first size bytes of r and checks its header. It reads no data yet.
 func New(r io.ReaderAt, size int64) (opened *File, err error) {
 	defer origin.Located("safetensors.New", &err)
 	if r == nil {

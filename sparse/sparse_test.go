@@ -177,7 +177,7 @@ func TestCOOTypes(t *testing.T) {
 	})
 }
 
-// TestCOOOfAFunction makes a large sparse tensor three times in a region, where the calls repeat and are put off, and once eagerly.
+// TestCOOOfAFunction makes a large sparse tensor three times in a region, where the calls repeat and are deferred, and once eagerly.
 func TestCOOOfAFunction(t *testing.T) {
 	opened(t, func(t *testing.T, x *tenon.Exec) {
 		const n, rows, width = 102397, 1000000, 64

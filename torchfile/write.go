@@ -32,8 +32,7 @@ const (
 //   - []byte, which is bytes in Python; all other slices and arrays, which are lists; and [Tuple];
 //   - maps with string keys, which are dicts in the order of their keys, and [*Dict], which keeps its own;
 //   - structs, which are dicts of their fields. A field's key is its tag `torch:"name"`, else its name; the tag "-" leaves it out; the
-//     fields of an embedded
-//     struct without a tag are the outer struct's. A field that is not exported is an error unless it is left out;
+//     fields of an embedded struct without a tag are the outer struct's. A field that is not exported is an error unless it is left out;
 //   - pointers to these, of which a nil one is None;
 //   - *tenon.Tensor on x's device or the processor, and [Global] for constants such as torch.float32.
 //

@@ -12,14 +12,14 @@ import (
 type Inspected interface {
 	// Capturing is that of Backend.
 	Capturing(s Stream) (id uint64, ok bool)
-	// Fill queues on s to set n bytes from addr on to v.
+	// Fill queues work on s that sets the n bytes that begin at addr to v.
 	Fill(addr uint64, v byte, n uint64, s Stream) error
 	// Inspect calls f when all work of the device is complete. It does nothing if it cannot wait: on a device that is lost, or while a
 	// stream is captured.
 	Inspect(f func() error) error
 	// Read copies the bytes at addr to p, within Inspect.
 	Read(p []byte, addr uint64, s Stream) error
-	// Poison sets n words of 4 bytes from addr on to v, within Inspect.
+	// Poison sets the n words of 4 bytes that begin at addr to v, within Inspect.
 	Poison(addr uint64, v uint32, n uint64, s Stream) error
 }
 

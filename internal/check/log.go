@@ -98,7 +98,7 @@ func (l *Log) begin() {
 	}
 }
 
-// tools returns the names of what is looked for.
+// tools returns the names of the tools whose findings are wanted.
 func (l *Log) tools() (names []string) {
 	for _, t := range Tools {
 		if l.looks[t] {

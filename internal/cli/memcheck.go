@@ -113,10 +113,9 @@ func (c *memcheckRun) target(args []string) (memcheck.Target, error) {
 		}
 		return s
 	}
-	return memcheck.OpenTarget(c.Filename, memcheck.TargetOptions{Kind: auto(c.Kind), Python: c.Python,
-		Runner: auto(c.Runner), GoFlags: flags,
-		List: c.ListCommand, Run: c.RunCommand, Format: auto(c.ListFormat), Dir: c.Dir,
-		Args: args})
+	return memcheck.OpenTarget(c.Filename, memcheck.TargetOptions{
+		Kind: memcheck.TargetKind(auto(c.Kind)), Python: c.Python, Runner: memcheck.PythonRunner(auto(c.Runner)), GoFlags: flags,
+		List: c.ListCommand, Run: c.RunCommand, Format: memcheck.ListFormat(auto(c.ListFormat)), Dir: c.Dir, Args: args})
 }
 
 // limit reads the timeout.

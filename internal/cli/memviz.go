@@ -335,7 +335,7 @@ type plotOutput struct {
 }
 
 // plot writes a self-contained page that begins with a view.
-func (c *plotOutput) plot(con *console, view string) error {
+func (c *plotOutput) plot(con *console, view memviz.View) error {
 	rec, err := c.open(con, c.File)
 	if err != nil {
 		return err

@@ -113,8 +113,8 @@ type taken struct {
 
 // together runs f, whose operations change all of their tensors or none: if one fails, or f panics, the tensors, their versions and the
 // generators are as before. No operation of f runs before f returns, so f must not read a tensor back, and must use each tensor on one
-// stream only. Within another Together it becomes a part of that. Operations that a tap puts off run together too, later, unless one of f's
-// cannot be put off.
+// stream only. Within another Together it becomes a part of that. Operations that a tap defers run together too, later, unless one of f's
+// cannot be deferred.
 func (x *Exec) together(op string, f func(x *Exec)) {
 	s := x.s
 	if s.change != nil {
@@ -137,7 +137,7 @@ func (x *Exec) together(op string, f func(x *Exec)) {
 	f(x)
 	s.change = nil
 	x.check(op, c.handOver())
-	if d := s.putOff; d != nil && len(d.thin) > 0 { // nothing has run, if anything was put off
+	if d := s.putOff; d != nil && len(d.thin) > 0 { // nothing has run, if anything was deferred
 		d.undoLater(c.undo...)
 	}
 	if s.capture != nil {
@@ -390,8 +390,8 @@ func undo(list []func()) {
 	}
 }
 
-// Undo has f called if the Together under way in x's session fails, or the capture under way, or the calls that were put off. Then the work
-// never runs, and f takes back what the host noted about it. If several of them fail, f is called several times.
+// Undo has f called if the Together under way in x's session, the capture under way or the deferred calls fail. Then the work never runs,
+// and f takes back what the host noted about it. If several of them fail, f is called several times.
 func Undo(x *Exec, f func()) {
 	Enter(x, "Undo")
 	defer Leave(x)

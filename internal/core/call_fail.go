@@ -76,7 +76,7 @@ func (f *frame) undo() {
 	if f.waits && f.x.s.change == nil {
 		f.x.s.alone.reset()
 	}
-	for i := 0; i < f.outs && !f.again; i++ { // the program owns the handles of a call that was put off
+	for i := 0; i < f.outs && !f.again; i++ { // the program owns the handles of a deferred call
 		if t := f.out[i]; t != nil && f.to(i) == nil && t.scope == nil && t.st != nil {
 			t.close()
 		}

@@ -50,7 +50,7 @@ type frame struct {
 	// described receives a description of what the call computes, in place of launches of the pointwise engine.
 	described *pointCall
 	telling
-	// again says that the call was put off and runs now: it was checked, recorded and counted before.
+	// again says that the call was deferred and runs now: it was checked, recorded and counted before.
 	again bool
 	// waits says that launches wait until nothing else can fail (see change); held says that the latest one is in dl. drawn is what the
 	// work took from a generator.

@@ -431,7 +431,7 @@ func alterLaunch(f *frame) {
 	}
 }
 
-// checkLaunch finds the mistakes of a launch that is put off, whose operands may have no address yet; what is allocated later is aligned.
+// checkLaunch finds the mistakes of a deferred launch, whose operands may have no address yet; what is allocated later is aligned.
 func checkLaunch(f *frame) {
 	c := f.opt.(launching)
 	p, err := c.k.Program()

@@ -130,7 +130,7 @@ func (f *frame) cost() (c cost) {
 
 func tensorOf(t *Tensor) profile.Tensor { return profile.Tensor{DType: t.dt.String(), Shape: t.shape} }
 
-// tellUses tells the profiler which memory the call uses. A call that was put off has no memory yet, and reports it when it runs.
+// tellUses tells the profiler which memory the call uses. A deferred call has no memory yet, and reports it when it runs.
 func (f *frame) tellUses() {
 	for _, ts := range [][]*Tensor{f.in[:f.ins], f.many} {
 		for _, t := range ts {
@@ -159,8 +159,7 @@ func (f *frame) tellUses() {
 	}
 }
 
-// tellUse tells the profiler that the call uses t. The handles of a call that was put off do not know that they are gradients; their
-// storages do.
+// tellUse tells the profiler that the call uses t. The handles of a deferred call do not know that they are gradients; their storages do.
 func (f *frame) tellUse(t *Tensor, use rt.MemoryUse) {
 	f.op.Uses(t.st.ptr, use)
 	if t.st.marks.Load()&ofLeaf != 0 {
@@ -168,7 +167,7 @@ func (f *frame) tellUse(t *Tensor, use rt.MemoryUse) {
 	}
 }
 
-// tellRun tells the profiler that a call which was put off runs now.
+// tellRun tells the profiler that a deferred call runs now.
 func (f *frame) tellRun() {
 	f.op.Describe(false, func(o *profile.Op) { o.Deferred = true })
 	if l := f.x.s.lent; l == nil || !l.fixed { // else it uses no memory now

@@ -41,7 +41,7 @@ type row struct {
 	draws func(f *frame) uint64
 	// alters passes to f.alter the operands that a row with flagMutates changes; without one, those that takes marks.
 	alters func(f *frame)
-	// checkDeferred finds the mistakes of a call that is put off which infer cannot find. Otherwise run finds them.
+	// checkDeferred finds the mistakes of a deferred call that infer cannot find. Otherwise run finds them.
 	checkDeferred func(f *frame)
 	// back computes the gradients of the inputs, with Exec operations; nil means the operation has none.
 	back func(b *back)
@@ -198,7 +198,7 @@ func (f *frame) checkOperands() {
 	}
 }
 
-// checkWritten refuses a tensor that is used by calls which another session put off.
+// checkWritten refuses a tensor that is used by calls which another session deferred.
 func (f *frame) checkWritten(d *Tensor) {
 	d.usedBy(f.x.s)
 	if d.st.deferral() != 0 {
@@ -287,7 +287,7 @@ func (f *frame) release() {
 // Together under way has the turn, it keeps it, and mine is false.
 func (s *session) begin(op rt.OpID, st *rt.Stream, in *rt.Capture) (seq uint64, mine bool, err error) {
 	if s.change != nil {
-		if len(s.change.turns) == 0 { // calls that were put off before are no part of it
+		if len(s.change.turns) == 0 { // calls deferred before are no part of it
 			if err := s.force(""); err != nil {
 				return 0, false, err
 			}

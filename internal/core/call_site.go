@@ -54,7 +54,7 @@ func (f *frame) Whence() Whence {
 
 // telling is what errors say of a call.
 type telling struct {
-	// from is where a call comes from that was put off, or nil.
+	// from is where a deferred call comes from, or nil.
 	from *Whence
 	// blame is for a call that an operation makes with operands of its own making, or nil.
 	blame *blame

@@ -492,7 +492,7 @@ func (x *Exec) Replay(g *Graph) error {
 		}
 	})
 	if err == nil {
-		err = x.s.force("") // a tap may have put the fillings off
+		err = x.s.force("") // a tap may have deferred the fillings
 	}
 	if err == nil {
 		err = g.run(x)

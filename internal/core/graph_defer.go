@@ -12,8 +12,8 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// deferral holds the calls of a session that a tap has put off: they were checked and inferred, the tape and the versions include them, and
-// their outputs have handles without memory. force runs them in order.
+// deferral holds the calls of a session that a tap has deferred: they were checked and inferred, the tape and the versions include them,
+// and their outputs have handles without memory. force runs them in order.
 type deferral struct {
 	s *session
 	// door is the session's, which other goroutines may read.
@@ -23,8 +23,8 @@ type deferral struct {
 	ops   []int32
 	more  []thinMore
 	calls []deferred
-	// path is that of the tap that put the calls off, or nil; mixed says that other calls are before them. places has the places of touched
-	// on it.
+	// path is that of the tap that deferred the calls, or nil; mixed says that other calls are before them. places has the places of
+	// touched on it.
 	path   *Path
 	epoch  uint32 // of the path's slots
 	mixed  bool
@@ -42,7 +42,7 @@ type deferral struct {
 	nextNumber, lastNumber uint64
 	bare                   [maxIn + maxOut]Tensor
 	list                   []Tensor
-	// together is the change of a Together that was put off and runs now.
+	// together is the change of a Together that was deferred and runs now.
 	together change
 	// failed is why calls did not run, and undone what is taken back for it, until the session learns of the error.
 	failed error
@@ -70,7 +70,7 @@ type deferral struct {
 	fusing   fusing
 }
 
-// deferred is a call that was put off.
+// deferred is a call that waits to run.
 type deferred struct {
 	x   *Exec
 	row *row
@@ -148,7 +148,7 @@ func (s *storage) by() *deferral {
 	return deferrals.all[n-1].Value()
 }
 
-// barred returns why the session must not use t, or not write it, or nil. Either calls that another session put off write t, or read it
+// barred returns why the session must not use t, or not write it, or nil. Either calls that another session deferred write t, or read it
 // while this one wants to write, or the call that should have made t failed.
 func (s *session) barred(t *Tensor, write bool) error {
 	id := t.st.id.Load()
@@ -173,7 +173,7 @@ func (s *session) barred(t *Tensor, write bool) error {
 		describe(t), d.at.Load())
 }
 
-// forceOwner runs the calls that use s, whichever session put them off, for op.
+// forceOwner runs the calls that use s, whichever session deferred them, for op.
 func (s *storage) forceOwner(op string) {
 	if d := s.by(); d != nil {
 		d.s.in(op)
@@ -182,7 +182,7 @@ func (s *storage) forceOwner(op string) {
 	}
 }
 
-// Deferrable reports whether the call may be put off: its work consists of a row's launches on this device's memory, in the order of one
+// Deferrable reports whether the call may be deferred: its work consists of a row's launches on this device's memory, in the order of one
 // stream.
 func (f *frame) Deferrable() bool {
 	const not = flagView | flagForeign | flagWaits
@@ -205,8 +205,8 @@ func (f *frame) Deferrable() bool {
 	return f.hosts == 0
 }
 
-// Defer puts the call off and makes its outputs, which have no memory yet. It returns false if calls that another session put off use an
-// operand. A tap calls it in Before, with its path at the call, and returns its result.
+// Defer adds the call to the deferred ones and makes its outputs, which have no memory yet. It returns false if calls that another session
+// deferred use an operand. A tap calls it in Before, with its path at the call, and returns its result.
 func (f *frame) Defer(p *Path) bool {
 	s := f.x.s
 	if f.row.checkDeferred != nil {
@@ -254,7 +254,7 @@ func (d *deferral) next() *deferred {
 	return &d.calls[n]
 }
 
-// attrsOf copies the attributes of f for a call that is put off.
+// attrsOf copies the attributes of f for a deferred call.
 func (d *deferral) attrsOf(f *frame) *attrs {
 	if f.hasNone() {
 		return &noAttrs
@@ -355,7 +355,7 @@ func (f *frame) bytes(sp *spec) int {
 	return n * sp.dt.Size()
 }
 
-// Deferred returns how many calls of x's session are put off.
+// Deferred returns how many calls of x's session are deferred.
 func Deferred(x *Exec) int {
 	Enter(x, "Deferred")
 	defer Leave(x)
@@ -365,7 +365,7 @@ func Deferred(x *Exec) int {
 	return 0
 }
 
-// Forces returns how often calls of x's session that were put off have been run. Another goroutine may be running some.
+// Forces returns how often deferred calls of x's session have been run. Another goroutine may be running some.
 func Forces(x *Exec) int {
 	Enter(x, "Forces")
 	defer Leave(x)
@@ -375,7 +375,7 @@ func Forces(x *Exec) int {
 	return 0
 }
 
-// Force runs the calls of x's session that were put off.
+// Force runs the deferred calls of x's session.
 func Force(x *Exec) (err error) {
 	stopped := Try(func() {
 		Enter(x, "Do")
@@ -385,8 +385,8 @@ func Force(x *Exec) (err error) {
 	return errors.Join(err, stopped)
 }
 
-// force runs the calls that were put off, in order, for the operation cause, or "". After an error the remaining calls are dropped, and
-// their outputs are lost.
+// force runs the deferred calls, in order, for the operation cause, or "". After an error the remaining calls are dropped, and their
+// outputs are lost.
 func (s *session) force(cause string) error {
 	s.forceQuietly(cause)
 	if s.putOff == nil || s.putOff.running || s.gate.lent.Load() {
@@ -585,7 +585,7 @@ func (d *deferral) drop(from int) {
 	d.calls, d.thin = d.calls[:from], d.thin[:from]
 }
 
-// takeBack marks the call's new outputs as lost, and undoes what the call did when it was put off.
+// takeBack marks the call's new outputs as lost, and undoes what the call did when it was deferred.
 func (c *deferred) takeBack() {
 	for j := range c.out[:c.outs] {
 		if c.dsts>>j&1 == 0 {
@@ -606,7 +606,7 @@ func (d *deferral) dropPart(part uint64) {
 	d.drop(from)
 }
 
-// undoLater has f called if the last call that was put off does not run.
+// undoLater has f called if the last deferred call does not run.
 func (d *deferral) undoLater(f ...func()) {
 	for _, f := range f {
 		d.undo = append(d.undo, undoing{len(d.thin) - 1, f})

@@ -9,30 +9,30 @@ import (
 )
 
 // Path is where a run of the program is in the tree of calls that a tap has seen in earlier runs. The tap moves it, and so does a call that
-// is the expected one: that call is put off without asking the tap.
+// is the expected one: that call is deferred without asking the tap.
 type Path struct {
 	slots slots
 	at    *Expected
 	// run is the number of the run, and dev the tap's device.
 	run int
 	dev *rt.Device
-	// shared says that another tap sees the calls too. deferred counts the calls that were put off in all runs, and recorded says that one
-	// of this run's is on the tape.
+	// shared says that another tap sees the calls too. deferred counts the deferred calls in all runs, and recorded says that one of this
+	// run's is on the tape.
 	shared   bool
 	deferred int
 	recorded bool
-	// waiting counts the calls that are put off now.
+	// waiting counts the calls that are deferred now.
 	waiting int
 }
 
-// Expected is a call in a tap's tree: what the next call is compared with, and what one that was put off need not keep by itself.
+// Expected is a call in a tap's tree: what the next call is compared with, and what one that was deferred need not keep by itself.
 type Expected struct {
 	// Node is the tap's. Call is the call's key, and From where it came from first.
 	Node any
 	Call Call
 	From Whence
 
-	// The fields below are for calls that were put off once: known says so. next is the call that the tap expects after it.
+	// The fields below are set once the call has been deferred: known says so. next is the call that the tap expects after it.
 	next *Expected
 	row  *row
 	// exec is the number of the latest Exec, whose modes are the call's, and dev the tap's device then. used is the run that last came
@@ -40,7 +40,7 @@ type Expected struct {
 	exec uint64
 	dev  *rt.Device
 	used int
-	// direct says that the call may be put off without asking the tap, and pure that its outputs follow from the operands' forms alone.
+	// direct says that the call may be deferred without asking the tap, and pure that its outputs follow from the operands' forms alone.
 	known, direct, pure bool
 	ins, outs, dsts     uint8
 	many, altered       int
@@ -79,13 +79,13 @@ func (p *Path) Move(e *Expected) {
 	}
 }
 
-// Waits reports whether calls of the run are put off.
+// Waits reports whether calls of the run are deferred.
 func (p *Path) Waits() bool { return p.waiting > 0 }
 
-// Deferred returns how many calls were put off, in all runs.
+// Deferred returns how many calls were deferred, in all runs.
 func (p *Path) Deferred() int { return p.deferred }
 
-// Recorded reports whether a call of the run was put off that is on the tape.
+// Recorded reports whether a call of the run was deferred that is on the tape.
 func (p *Path) Recorded() bool { return p.recorded }
 
 // Next returns what Expect was told last.
@@ -110,7 +110,7 @@ func AskTap(x *Exec, on bool) (old bool) {
 	return old
 }
 
-// learn takes over what f, which is about to be put off as e, has besides the key.
+// learn takes over what f, which is about to be deferred as e, has besides the key.
 func (e *Expected) learn(f *frame, p *Path) {
 	c := &e.Call
 	e.row, e.ins, e.outs, e.many, e.altered = f.row, c.ins, uint8(f.outs), int(c.many), len(f.altered)
@@ -135,7 +135,7 @@ func (e *Expected) is(f *frame) bool {
 	return f.outs == int(e.outs) && len(f.altered) == e.altered && slices.Equal(f.specs[:f.outs], e.specs)
 }
 
-// expectation returns what describes f, which the path has matched.
+// expectation returns the Expected of f, the call that the path is at.
 func (p *Path) expectation(f *frame) *Expected {
 	e := p.at
 	if !e.known {
@@ -150,7 +150,7 @@ func (p *Path) expectation(f *frame) *Expected {
 	return e
 }
 
-// direct puts the call off if it is the one that the path expects, and reports whether it did. If not, nothing has happened that matters.
+// direct defers the call if it is the one that the path expects, and reports whether it did. If not, nothing has happened that matters.
 func (f *frame) direct(p *Path) bool {
 	s := f.x.s
 	e := p.at
@@ -308,7 +308,7 @@ func (d *deferral) locate(st *storage, slot uint32, p *Path) {
 	}
 }
 
-// follow makes p the path of the calls that are put off from now on.
+// follow makes p the path of the calls that are deferred from now on.
 func (d *deferral) follow(p *Path) {
 	if !d.on(p) {
 		d.expand()
@@ -317,7 +317,7 @@ func (d *deferral) follow(p *Path) {
 	}
 }
 
-// on reports whether the calls were put off on the present run of p.
+// on reports whether the calls were deferred on the present run of p.
 func (d *deferral) on(p *Path) bool { return d.path == p && d.epoch == p.slots.epoch }
 
 // leavePath puts the slots of storages that the calls have made, and that somebody may still use, into the path's table. If only the open
@@ -348,8 +348,8 @@ func (d *deferral) leavePath(onlyOpen bool) {
 	}
 }
 
-// thin is a call that was put off, without what e says of it: the Exec, the attributes, and from where on d.ops has the storages of its
-// inputs, list, outputs and other operands that it changes, by their slots in d.touched. more is the number of an entry of d.more, or 0.
+// thin is a deferred call, without what e says of it: the Exec, the attributes, and from where on d.ops has the storages of its inputs,
+// list, outputs and other operands that it changes, by their slots in d.touched. more is the number of an entry of d.more, or 0.
 type thin struct {
 	e         *Expected
 	x         *Exec
@@ -365,7 +365,7 @@ type thinMore struct {
 	part  uint64
 }
 
-// put adds f, which is e, to the calls that were put off, and makes its outputs. d.ops has the operands from index from on.
+// put adds f, which is e, to the deferred calls, and makes its outputs. d.ops has the operands from index from on.
 func (d *deferral) put(f *frame, e *Expected, from int) {
 	p, dev := d.path, f.x.m.stream.Device()
 	if len(d.thin) == 0 {

@@ -12,7 +12,7 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// Plans keeps the plans of calls that were put off along one path of calls; the number of waiting calls tells how far along the path they
+// Plans keeps the plans of calls that were deferred along one path of calls; the number of waiting calls tells how far along the path they
 // go. One session owns it.
 type Plans struct{ all []*plan }
 
@@ -41,14 +41,14 @@ type fusing struct {
 // moved is a storage that another one replaces in all calls.
 type moved struct{ from, to *storage }
 
-// FusionStats counts what happened to calls that were put off.
+// FusionStats counts what happened to deferred calls.
 type FusionStats struct {
 	// Kernels are the built-in kernels that ran for them, Fused the calls that ran in a kernel with others, and Dropped those that did not
 	// run, since nobody needed their results or another call computed the same.
 	Kernels, Fused, Dropped int
 }
 
-// plan is how to run calls that were put off.
+// plan is how to run deferred calls.
 type plan struct {
 	n    int
 	live []uint64
@@ -79,7 +79,7 @@ func (n *narrowing) of(calls []deferred) element {
 	return e
 }
 
-// at identifies an operand of a call that was put off: an input or, from maxIn on, an output or, from maxIn+maxOut on, one of its list.
+// at identifies an operand of a deferred call: an input or, from maxIn on, an output or, from maxIn+maxOut on, one of its list.
 type at struct{ call, operand int }
 
 func (a at) of(calls []deferred) *element {

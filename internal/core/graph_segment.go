@@ -13,17 +13,17 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// Runner is a Tap that decides how calls that were put off run.
+// Runner is a Tap that decides how deferred calls run.
 type Runner interface {
 	Tap
-	// Cut reports that an operation, such as "Dropout", cannot be put off and needs the calls that were. "Read" is a read, within the
+	// Cut reports that an operation, such as "Dropout", cannot be deferred and needs the calls that were. "Read" is a read, within the
 	// operation called within if that is not "".
 	Cut(cause, within string)
 	// RunSegment runs g: by g.Eager, or by g.Record and g.Replay.
 	RunSegment(g *Segment) error
 }
 
-// Segment holds the calls of a session that were put off and are about to run. It is valid until RunSegment returns.
+// Segment holds the calls of a session that were deferred and are about to run. It is valid until RunSegment returns.
 type Segment struct {
 	d *deferral
 	// inputs are the storages from outside, and made the slots of those that the calls make, each in the order of first use. open lists
@@ -99,7 +99,7 @@ func (g *Segment) madeAt(i int) *storage { return g.d.touched[g.made[i]] }
 // Len returns how many calls the segment has.
 func (g *Segment) Len() int { return len(g.d.thin) }
 
-// On reports whether all calls were put off on the present run of p.
+// On reports whether all calls were deferred on the present run of p.
 func (g *Segment) On(p *Path) bool { return g.d.on(p) && !g.d.mixed }
 
 // Call returns what the path knows of call i.

@@ -77,7 +77,7 @@ func (g *Segment) Ending(s Store) bool {
 	return st != nil && st.others.Load() == abandoned && !g.Borrowed(s)
 }
 
-// Borrowed reports whether calls that another session put off use the memory.
+// Borrowed reports whether calls that another session deferred use the memory.
 func (g *Segment) Borrowed(s Store) bool {
 	st := s.p.Value()
 	return st != nil && st.waits() && st.deferral() != g.d.number
@@ -169,8 +169,8 @@ func (c Claimed) Release() {
 }
 
 // Claim keeps the memory of stores from all sessions except that of the key, which is from SessionOf: other sessions' uses of it fail until
-// Release, or until calls that the session put off have run. It reports whether nobody else is using the memory now, in an operation under
-// way or by calls that were put off. It waits for operations under way; unless patiently is true, only as long as short ones take.
+// Release, or until calls that the session deferred have run. It reports whether nobody else is using the memory now, in an operation under
+// way or by deferred calls. It waits for operations under way; unless patiently is true, only as long as short ones take.
 func Claim(session any, stores []Store, patiently bool) (c Claimed, ok bool) {
 	s, seen, tries := sessionOf(session), false, claimTries
 	if patiently {

@@ -124,7 +124,7 @@ func (x *Exec) readBytes(t *Tensor, b []byte) error {
 	if err := x.s.capture.refuse("reading a tensor"); err != nil {
 		return err
 	}
-	if !t.st.dev.Host || t.st.deferral() != 0 { // calls that were put off make nothing that is on the processor
+	if !t.st.dev.Host || t.st.deferral() != 0 { // deferred calls make nothing that is on the processor
 		if err := x.s.force("Read"); err != nil {
 			return err
 		}

@@ -19,7 +19,7 @@ func (x *Exec) WithGenerator(g *rt.Generator) *Exec {
 	return x.with(m)
 }
 
-// philox takes the call's draw from the frame's generator, or returns the earlier draw if the call was put off.
+// philox takes the call's draw from the frame's generator, or returns the earlier draw if the call was deferred.
 func (f *frame) philox() kernels.Philox {
 	if !f.again {
 		n := f.row.draws(f)

@@ -87,7 +87,7 @@ func Assign(op string, ts []*Tensor, vs []float64) error {
 			Given(op, i, t)
 			switch d := t.st.by(); {
 			case d == nil || d.s == x.s:
-			case x.s.putOff == nil: // use the session of the region that uses them, so that the call is put off with its others
+			case x.s.putOff == nil: // use the session of the region that uses them, so that the call is deferred with its others
 				x = (&Exec{s: d.s, kin: d.s.derived}).with(mode{stream: t.st.dev.DefaultStream()})
 				Enter(x, op)
 				defer Leave(x)
@@ -126,8 +126,8 @@ func OpenParam(op, name string, t *Tensor) {
 	panicAt(op, fault.Closed, "the parameter %s was closed; close parameters after the last use of them", what)
 }
 
-// Capturing reports whether x's session is capturing a graph.
-func Capturing(x *Exec) bool {
+// SessionCaptures reports whether x's session is capturing a graph, on whichever stream.
+func SessionCaptures(x *Exec) bool {
 	Enter(x, "Capturing")
 	defer Leave(x)
 	return x.s.capture != nil
@@ -154,7 +154,7 @@ func FailWith(op string, cause error, msg string) {
 // OnHost reports whether t is memory of the processor's device.
 func OnHost(t *Tensor) bool { return t.st.dev.Host }
 
-// SwapTap is SetTap for callers outside of the session's calls: another goroutine may be running calls that the session put off.
+// SwapTap is SetTap for callers outside of the session's calls: another goroutine may be running calls that the session deferred.
 func SwapTap(x *Exec, op string, t Tap) (old Tap) {
 	Enter(x, op)
 	defer Leave(x)

@@ -33,7 +33,7 @@ func (x *Exec) Close() error {
 	return err
 }
 
-// detachAlone runs detach inside the session's gate, because other sessions run the calls that this one put off. After patience it no
+// detachAlone runs detach inside the session's gate, because other sessions run the calls that this one deferred. After patience it no
 // longer waits for a call that stays inside, such as one whose observer closes the Exec.
 func (s *session) detachAlone() error {
 	g, began := &s.gate, time.Now()

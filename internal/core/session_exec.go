@@ -98,11 +98,11 @@ type session struct {
 	tap  Tap
 	path *Path
 	slow bool
-	// putOff holds the calls that a tap put off; it is nil until there was one.
+	// putOff holds the calls that a tap deferred; it is nil until there was one.
 	putOff *deferral
 	// lent is where a running segment takes its memory from, or nil.
 	lent *lending
-	// atOnce says that no call may be put off, because its result is needed right away.
+	// atOnce says that no call may be deferred, because its result is needed right away.
 	atOnce bool
 	// span is the Span that recorded nodes belong to, or nil. attached is what packages above keep with the session.
 	span     *Span

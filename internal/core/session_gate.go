@@ -30,7 +30,7 @@ type gate struct {
 	visitor atomic.Pointer[string]
 	// torn says why nobody may enter any more, or is nil.
 	torn atomic.Pointer[tear]
-	// lent says that a goroutine of another session is inside, which runs the calls that were put off.
+	// lent says that a goroutine of another session is inside, which runs the deferred calls.
 	lent atomic.Bool
 	// levels are the calls of functions of the program; the first height of them are under way.
 	levels []*level

@@ -735,8 +735,8 @@ func (r *run) accumulate() {
 	r.complete, r.retained = r.complete[:0], r.retained[:0]
 }
 
-// awaitOthers returns, with accumulateMu held, once no other session has put off a use of a gradient that the pass adds to: passes in
-// regions of several sessions may share leaves. A session that waits here has put nothing off, so there is no deadlock.
+// awaitOthers returns, with accumulateMu held, once no other session has deferred a use of a gradient that the pass adds to: passes in
+// regions of several sessions may share leaves. A session that waits here has deferred nothing, so there is no deadlock.
 func (r *run) awaitOthers() {
 	for i := 0; ; i++ {
 		d := r.otherUser()

@@ -178,7 +178,7 @@ func (r *run) observe(n *node, t *task) {
 	}
 }
 
-// hook calls h with the gradient g of what, and returns the gradient that replaces it.
+// hook calls h with the gradient g and returns the gradient that replaces it. Errors call the owner of g what.
 func (r *run) hook(x *Exec, h *gradHook, what string, g *Tensor) *Tensor {
 	s := x.s
 	m := s.mark()

@@ -111,7 +111,7 @@ func (s *storage) retain() { s.others.Add(1) }
 // sole reports whether there is one reference. Only its holder may ask: nobody else can make more.
 func (s *storage) sole() bool { return s.others.Load() == 0 }
 
-// abandoned is the reference count of a storage that its holders released while calls that were put off still use it.
+// abandoned is the reference count of a storage that its holders released while deferred calls still use it.
 const abandoned = -1
 
 // release drops one reference; the last one frees the block. The error is the device's.
@@ -273,7 +273,7 @@ const (
 // failed.
 func (s *storage) deferral() uint64 { return s.id.Load() & deferralsOf >> numberBits }
 
-// waits reports whether calls that use s have been put off.
+// waits reports whether calls that use s have been deferred.
 func (s *storage) waits() bool {
 	n := s.deferral()
 	return n != 0 && n != lost

@@ -97,7 +97,7 @@ type Info struct {
 	// Inline is set if each call runs its work before it returns: nothing is ever pending, and a kernel's fault is the error of the call
 	// that launched it, not of a later one.
 	Inline bool
-	// Checked is set if a memory checker watches the device. The checker knows the bounds of what MemAlloc returns, but no smaller ones.
+	// Checked is set if a memory checker watches the device. The checker knows the bounds of MemAlloc's allocations, but no smaller ones.
 	Checked bool
 }
 

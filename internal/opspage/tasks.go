@@ -24,7 +24,7 @@ var tasks = []struct {
 	{"Joining, splitting and rearranging", []string{"ops_join", "ops_rearrange", "ops_repeat"}},
 	{"Indexing and selecting", []string{"ops_indexing", "ops_index", "ops_slices", "ops_select", "ops_nonzero", "ops_unique",
 		"root/index"}},
-	{"Arithmetic", []string{"ops_arith", "ops_binary", "ops_fused", "ops_magnitude", "ops_complex"}},
+	{"Arithmetic", []string{"ops_arith", "ops_binary", "ops_ternary", "ops_magnitude", "ops_complex"}},
 	{"Functions of each element", []string{"ops_unary"}},
 	{"Comparisons and logic", []string{"ops_compare", "ops_logic", "ops_truth", "ops_assert"}},
 	{"Sums, extremes and norms", []string{"ops_reduce", "ops_product", "ops_variance", "ops_extreme", "ops_vectornorm", "ops_bincount"}},

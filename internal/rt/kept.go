@@ -31,7 +31,7 @@ func keptImages() *disk.Folder {
 }
 
 // keptKey returns everything that the image of s depends on. The driver's version is not part of it: the text does not depend on it, and
-// the driver has its own cache of what it makes of the text.
+// the driver itself caches the machine code that it makes of the text.
 func (d *Device) keptKey(s *kernels.Spec) string {
 	if d.kept == nil {
 		return ""

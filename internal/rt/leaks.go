@@ -9,7 +9,7 @@ import (
 )
 
 // WatchLeaks makes tensors' memory go through a leak check and, below it, through guards, whether or not they are on, since Close also
-// checks the zones of what is still live. It is called before the device has allocated anything.
+// checks the zones of memory that is still live. It is called before the device has allocated anything.
 func (d *Device) WatchLeaks() {
 	if d.leaks != nil {
 		return

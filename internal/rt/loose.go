@@ -60,8 +60,8 @@ func (l *Loose) Add(n int) { l.since.Add(uint64(n)) }
 func (l *Loose) SetCollection(on bool) { l.off.Store(!on) }
 
 // collect is the allocator's callback for freeing garbage tensors. It always collects before an out-of-memory error; before the allocator
-// grows, it collects only if enough memory became loose since the last collection, an eighth of what is reserved. It reports whether memory
-// may have become free.
+// grows, it collects only if enough memory became loose since the last collection, an eighth of the reserved memory. It reports whether
+// memory may have become free.
 func (d *Device) collect(p alloc.Pressure) bool {
 	l := &d.loose
 	if l.off.Load() || !p.Failing && (l.since.Load() == 0 || l.since.Load() < p.Reserved/8) {

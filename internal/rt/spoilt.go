@@ -137,7 +137,7 @@ func (d *Device) Spoilt(id int, seq uint64) *fault.Error {
 	return list[i].cause
 }
 
-// SpoiltError is the error of a use of what, which may be wrong because of a failed assertion; it is nil if cause is nil.
+// SpoiltError says that what was written after the failed assertion cause, and may be wrong; it is nil if cause is nil.
 func SpoiltError(cause *fault.Error, what string) error {
 	if cause == nil {
 		return nil

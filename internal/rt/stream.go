@@ -15,7 +15,7 @@ import (
 // waited is, for every other stream, the latest operation that this one waits for already.
 type Stream struct {
 	divert func(c Change) error // called instead of the driver, see Divert
-	noted  Noted                // the operation of what is recorded, see Note
+	noted  Noted                // the operation of the work that is recorded, see Note
 	dev    *Device
 	handle driver.Stream
 	id     int

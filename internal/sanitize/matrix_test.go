@@ -113,7 +113,7 @@ func (c *collector) End(r *memcheck.Record) error {
 func runUnder(t *testing.T, c *memcheck.Checker, bin, dir string, workers int, limit time.Duration,
 	keep func(name string) bool) []*memcheck.Record {
 	t.Helper()
-	target, err := memcheck.OpenTarget(bin, memcheck.TargetOptions{Kind: "gobinary", Dir: dir})
+	target, err := memcheck.OpenTarget(bin, memcheck.TargetOptions{Kind: memcheck.KindGoBinary, Dir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}

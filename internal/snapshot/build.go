@@ -36,7 +36,7 @@ func newBuilder(o ReadOptions) *builder {
 	return b
 }
 
-// What Take puts in the place of a value: an index and, in the low bits, of what.
+// Take replaces a value by an index. Its low bits are one of these tags, which say what kind of thing it is the index of.
 const (
 	tagFrame = iota
 	tagStack

@@ -8,8 +8,8 @@ import (
 	"tenon.dev/fault"
 )
 
-// Join returns one snapshot of what several hold, each of devices that the others do not have, with the segments by address. Its settings
-// are those of the first. The parts stay as they are.
+// Join merges snapshots of different devices into one, with the segments by address. Its settings are those of the first part. The parts
+// are not changed.
 func Join(parts []*Snapshot) (*Snapshot, error) {
 	out := &Snapshot{Stacks: &Stacks{}, Notes: make([]Note, 1)}
 	owner := map[int]int{} // part by device

@@ -24,8 +24,8 @@ type traceEvent struct {
 
 // WriteTrace writes the history as a trace in JSON for ui.perfetto.dev. Each device is a process and each stream a thread of it, with
 // counters of the bytes allocated and reserved, a span for the life of each allocation, and marks for segments, failures, snapshots and
-// annotations. Counters begin at what was held before the trace, as the segments and the trace tell. Spans of what lives at the end stay
-// open. Events show the innermost 16 calls of their stack.
+// annotations. Counters begin at what was held before the trace, as the segments and the trace tell. Spans of allocations that live at the
+// end stay open. Events show the innermost 16 calls of their stack.
 func (s *Snapshot) WriteTrace(w io.Writer) error {
 	b := bufio.NewWriterSize(w, 1<<16)
 	t := &tracer{s: s, w: b, stacks: map[StackID]json.RawMessage{}}

@@ -254,8 +254,8 @@ func (w *worker) accessAffine(c *access, s *site) bool {
 }
 
 // direct returns a pointer to the active lanes' elements if operations can use their memory instead of a register. The lanes must begin at
-// lane 0, their elements must be adjacent, and their number must be a multiple of what kernels take at a time, so that kernels do not go
-// beyond them. wide is the number of elements per lane.
+// lane 0, their elements must be adjacent, and their number must be a multiple of the number that kernels take at a time, so that kernels
+// do not go beyond them. wide is the number of elements per lane.
 func (w *worker) direct(c *access, wide int) unsafe.Pointer {
 	if w.m.lo != 0 || w.m.hi*wide%laneSlack != 0 {
 		return nil

@@ -353,7 +353,7 @@ type apart struct {
 	narrow bool
 }
 
-// takeApart returns the parts of what the region yields, or nil if it does not have this form.
+// takeApart returns the parts of the values that the region yields, or nil if they do not have this form.
 func (e *emitter) takeApart(yield []kir.Value) *apart {
 	p := &apart{}
 	if e.a.values[yield[0]].class != uniform || e.a.values[yield[0]].dep != 0 {

@@ -13,9 +13,10 @@ import (
 	"tenon.dev/fault"
 )
 
-// Write makes the named file of what write writes. Until that is complete the file has another name in the same folder, so that a failure
-// leaves an older file of that name as it was. Where the name is a link, the file that it leads to is replaced; a device or a pipe is
-// written to as it is. An error of write is returned as it is; one of the system names the file and begins with who, where that is not "".
+// Write makes the named file, with the content that write writes. Until that is complete the file has another name in the same folder, so
+// that a failure leaves an older file of that name as it was. Where the name is a link, the file that it leads to is replaced; a device or
+// a pipe is written to as it is. An error of write is returned as it is; one of the system names the file and begins with who, where that
+// is not "".
 func Write(who, name string, write func(w io.Writer) error) error {
 	target := name
 	if real, err := filepath.EvalSymlinks(name); err == nil {

@@ -47,7 +47,7 @@ func (f *fixture) endWith(s driver.Stream, want driver.Code) {
 	f.sync(s)
 }
 
-// capture returns the graph of what fn does on s.
+// capture captures the work that fn queues on s, and returns its graph.
 func (f *fixture) capture(s driver.Stream, mode driver.CaptureMode, fn func()) driver.Graph {
 	f.Helper()
 	f.begin(s, mode)

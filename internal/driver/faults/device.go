@@ -77,7 +77,7 @@ func (d *Device) Calls() int {
 	return d.count
 }
 
-// Live returns the counts of what is live.
+// Live returns how much is live now, of each kind.
 func (d *Device) Live() Live {
 	d.mu.Lock()
 	defer d.mu.Unlock()
