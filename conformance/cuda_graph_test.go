@@ -242,8 +242,8 @@ func testGraphEmpty(t *testing.T, x *tenon.Exec) {
 	other, err := x.Fork()
 	must(t, err)
 	graphOf(t, x, tenon.CaptureOpt{}, func(*tenon.Exec) { other.Scope(func(y *tenon.Exec) { y.Neg(y.Ones([]int{3}, tenon.Float32)) }) })
-	if !regexp.MustCompile(`stream \d+ got 2 operations, the last of them Neg: the function must use the Exec that it is given`).MatchString(
-		log.String()) {
+	says := regexp.MustCompile(`stream \d+ got 2 operations, the last of them Neg: the function must use the Exec that it is given`)
+	if !says.MatchString(log.String()) {
 		t.Errorf("of a capture that used another session the log says %q", log.String())
 	}
 	must(t, other.Close())

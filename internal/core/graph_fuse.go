@@ -368,7 +368,7 @@ func (d *deferral) runGroup(s *planStep) {
 		case !g.join && g.fresh>>i&1 == 0:
 			f.dst[i] = &h[i]
 		case st.bytes > 0 && st.block == nil && !d.s.lent.given():
-			if !g.join && d.s.lent.overwrites() && d.takesOver(s, e) {
+			if !g.join && d.s.lent.records() && d.takesOver(s, e) {
 				break
 			}
 			b, err := f.x.alloc(st.bytes)
@@ -392,7 +392,8 @@ func (d *deferral) runGroup(s *planStep) {
 }
 
 // takesOver gives output e of the group of s the memory of an input whose last use this is, if both lie alike: each thread of the kernel
-// reads an element before it writes the one at the same place. It reports whether it could.
+// reads an element before it writes the one at the same place. Only a recording asks, since its work has one order. It reports whether it
+// could.
 func (d *deferral) takesOver(s *planStep, e *element) bool {
 	for _, a := range s.ends {
 		in := a.of(d.calls)

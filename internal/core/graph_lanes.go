@@ -6,12 +6,10 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// A recorded graph has its work in one row. If enough of it does not wait for each other, such as the gradients of a layer's weight and of
-// its input, it is recorded a second time in two lanes, which the device runs side by side. Small kernels then share the device, and what
-// reads much memory fills the multiprocessors that a product leaves idle. By then all addresses are known, so what must come before what
-// follows from the memory that each piece of work reads and writes, including memory that the pool gave out again: nothing has to be known
-// about calls, and nothing is allocated. A third lane, higher priority for the longest chain, and memory that is not given out again while
-// there is other memory did not make the training step of GPT-2 faster.
+// A recorded graph has its work in one row. If enough parts of it do not wait for each other, such as the gradients of a layer's weight
+// and of its input, it is recorded a second time in two lanes, which the device runs side by side. By then all addresses are known, so
+// what must come before what follows from the memory that each piece of work reads and writes, including memory that the pool gave out
+// again: nothing has to be known about calls, and nothing is allocated.
 
 const (
 	// laneCount is the number of lanes; that of a lane is 0 or 1.
@@ -176,9 +174,6 @@ func (g *Segment) laneWork(r *Recorded) (work []laneWork) {
 // recordLanes records r again in two lanes, on the stream on, which nobody else uses, and one more, if that is worth it. If that fails, r
 // stays as it is, in one row. The error is that of closing the graph that is replaced.
 func (g *Segment) recordLanes(r *Recorded, on *rt.Stream, pool *rt.MemPool) error {
-	if len(g.Devices()) > 1 {
-		return nil
-	}
 	l, ok := distribute(g.laneWork(r))
 	if !ok {
 		return nil

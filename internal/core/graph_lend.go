@@ -35,8 +35,8 @@ type callNotes struct {
 // given reports whether outputs have their addresses already.
 func (l *lending) given() bool { return l != nil && l.fixed }
 
-// overwrites reports whether a group may write its results over inputs that nobody uses later.
-func (l *lending) overwrites() bool { return l != nil && l.pool != nil && l.stand != nil }
+// records reports whether the calls are recorded with memory of a pool, for the first time.
+func (l *lending) records() bool { return l != nil && l.pool != nil && l.manual }
 
 // workspace returns the next address of the call's workspace.
 func (l *lending) workspace() uint64 {
