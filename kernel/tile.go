@@ -87,7 +87,7 @@ func (b *Builder) PlainTensorMap(name string) TensorMap {
 
 // LoadMapped is Load for a tile whose first element is at (along, across), Int32, in a matrix of the array that m describes: along the
 // groups and across them. Elements outside the array are 0. A device may copy the tile from there instead of running f. Both must give the
-// same tile: the simulator runs f and stops if they differ. GPUs of compute capability 9.0 copy in a Pipelined loop of at least three
+// same tile: the simulator runs f and stops if they differ. GPUs of compute capability 9.0 copy in a Pipelined loop of at least two
 // stages in which all loads have maps, if the matrix units read the tiles from shared memory (blocks of at least 128 threads, products of
 // at least 64 rows and 16 columns) or, with plain maps, if exact products of float32 do: the left tile along its rows and the right one
 // along its columns.

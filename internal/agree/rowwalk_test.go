@@ -15,15 +15,18 @@ import (
 
 // A rowWalk is a kernel that performs attention's operations on tiles in registers, on small integers, so that the result is exact. Over
 // tiles of step rows of b it computes s = a bᵀ - bias[column], adds 1 in odd rows if the tile's number is even, tracks the maximum s of
-// each row and the sum of all s, and sums up s b. The results are that sum plus the row's maximum s, the maximum s, and the sum.
+// each row and the sum of all s, and sums up s b. The results are that sum plus the row's maximum s, the maximum s, and the sum. If twice
+// is true, the sum of all s also has the products with the first tile, and the other sum has (a bᵀ) b too: then a tile is changed while
+// products of others are running.
 type rowWalk struct {
 	in                         kir.Type
 	rows, step, width, threads int
 	stages                     int
+	twice                      bool
 }
 
 func (q rowWalk) name() string {
-	return fmt.Sprintf("walk_%s_%dx%dx%d_%d_%d", q.in.Short(), q.rows, q.step, q.width, q.threads, q.stages)
+	return fmt.Sprintf("walk_%s_%dx%dx%d_%d_%d_%v", q.in.Short(), q.rows, q.step, q.width, q.threads, q.stages, q.twice)
 }
 
 // build returns the kernel; its parameters are a [rows, width], b [count, width], bias [count], out, top, total and count.
@@ -45,12 +48,27 @@ func (q rowWalk) build() (*kir.Program, error) {
 		all.Zero()
 		most.Zero()
 		most.Map(func(_, _, v kernel.Value, _ []kernel.Value) kernel.Value { return v.Like(-1e6) })
+		var raw, heldRaw kernel.Tile
+		if q.twice {
+			first := k.Tile("first", q.in, q.step, q.width)
+			raw, heldRaw = k.Tile("raw", f, q.rows, q.step), k.Tile("heldRaw", q.in, q.rows, q.step)
+			first.Load(kernel.AlongCols, 8, func(r, c kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+				return b, place(r, c), r.Lt(count)
+			})
+			s.Zero()
+			s.DotTransposed(ta, first)
+			all.AddRows(s)
+		}
 		k.Pipelined(q.stages, k.I32(0), count, k.I32(q.step), func(j kernel.Value) {
 			tb.Load(kernel.AlongCols, 8, func(r, c kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
 				return b, place(j.Add(r), c), j.Add(r).Lt(count)
 			})
 			s.Zero()
 			s.DotTransposed(ta, tb)
+			if q.twice {
+				raw.Zero()
+				raw.DotTransposed(ta, tb)
+			}
 			s.Map(func(_, c, v kernel.Value, _ []kernel.Value) kernel.Value {
 				return v.Sub(bias.Load(j.Add(c).Min(count.Sub(k.I32(1))).Convert(dtype.Int64)))
 			})
@@ -68,6 +86,12 @@ func (q rowWalk) build() (*kir.Program, error) {
 			all.AddRows(s)
 			held.Round(s)
 			sum.Dot(held, tb, false)
+			if q.twice {
+				raw.Map(func(_, _, v kernel.Value, _ []kernel.Value) kernel.Value { return v.Neg() })
+				raw.Map(func(_, _, v kernel.Value, _ []kernel.Value) kernel.Value { return v.Neg() })
+				heldRaw.Round(raw)
+				sum.Dot(heldRaw, tb, false)
+			}
 		})
 		sum.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Add(o[0]) }, most)
 		sum.Each(4, func(r, c kernel.Value, vs []kernel.Value) { out.StoreVec(place(r, c), vs...) })
@@ -101,16 +125,23 @@ func (q rowWalk) launch(t testing.TB, rng *rand.Rand, count int) (c kernelCase, 
 				most = max(most, 0)
 				continue
 			}
-			s := -biases[j]
+			raw := 0
 			for e := range q.width {
-				s += as[r*q.width+e] * bs[j*q.width+e]
+				raw += as[r*q.width+e] * bs[j*q.width+e]
+			}
+			s, more := raw-biases[j], 0
+			if q.twice {
+				more = raw
+			}
+			if j < q.step {
+				all += more
 			}
 			if j/q.step%2 == 0 && r%2 == 1 {
 				s++
 			}
 			most, all = max(most, s), all+s
 			for e := range sums {
-				sums[e] += s * bs[j*q.width+e]
+				sums[e] += (s + more) * bs[j*q.width+e]
 			}
 		}
 		for _, s := range sums {
@@ -128,7 +159,7 @@ func rowWalks() (all []rowWalk) {
 			{64, 64, 64, 128, 3}, {128, 64, 128, 256, 3}, {128, 32, 32, 128, 3}, {64, 16, 16, 128, 2},
 			{32, 64, 64, 64, 3}, {16, 16, 32, 32, 2}, {64, 32, 64, 128, 1},
 		} {
-			all = append(all, rowWalk{in, s[0], s[1], s[2], s[3], s[4]})
+			all = append(all, rowWalk{in, s[0], s[1], s[2], s[3], s[4], false}, rowWalk{in, s[0], s[1], s[2], s[3], s[4], true})
 		}
 	}
 	return all

@@ -128,19 +128,15 @@ func alignedRows(o *Operand) bool {
 	return ok
 }
 
-// tile chooses the tile of a stage that was fastest on an H200. Long sequences use many rows per block, so that the other operands are read
-// less often; short ones use fewer rows, so that there are more blocks.
+// tile chooses the tile of a stage that was fastest on an H200. Long sequences of long vectors use many rows per block, so that the other
+// operands are read less often; others use fewer rows, so that more blocks share a multiprocessor.
 func (a *attention) tile(lim *Limits, stage attentionStage) attentionSpec {
-	s := attentionSpec{Width: uint8(a.width), Rows: 128, Step: 64, Stages: 3, Causal: a.opt.Causal}
-	long := a.queries
-	if stage == attentionKeys {
-		long = a.keys
-	}
-	if stage != attentionForward && a.width > 64 {
-		s.Step = 32
-	}
-	if long <= 64 || a.width <= 64 && (long <= 1024 || stage != attentionForward) {
-		s.Rows = 64
+	s := attentionSpec{Width: uint8(a.width), Rows: 64, Step: 64, Stages: 2, Causal: a.opt.Causal}
+	switch {
+	case stage == attentionForward && a.width > 64 && a.queries > 64:
+		s.Rows, s.Stages = 128, 4
+	case stage != attentionForward && a.width <= 64:
+		s.Stages = 3
 	}
 	for s.Stages > 1 && s.shared() > lim.SharedPerBlock {
 		s.Stages--
@@ -154,7 +150,7 @@ func (a *attention) spec(lim *Limits, stage attentionStage) attentionSpec {
 		return attentionSpec{Width: uint8(a.width)}
 	}
 	s := a.tile(lim, stage)
-	s.Mapped = s.Stages > 2 && a.mappable(lim, stage)
+	s.Mapped = s.Stages > 1 && a.mappable(lim, stage)
 	return s
 }
 
@@ -453,16 +449,20 @@ func (a *attentionKernel) keysSeen() kernel.Value {
 	return a.keys.Min(a.first.Add(a.k.I32(int(a.s.Attention.Rows))))
 }
 
+// forward overlaps products and exponentials: while the values of one tile of keys are multiplied by their weights, those of the next tile
+// are computed.
 func (a *attentionKernel) forward() {
 	k := a.k
 	rows, step, width := a.begin(a.queries.Value, a.heads.Value)
 	kvHead, scale := a.head.Div(a.shared.Value), a.scores()
 	t, f := a.s.Compute, dtype.Float32
-	q, key, v := k.Tile("q", t, rows, width), k.Tile("k", t, step, width), k.Tile("v", t, step, width)
+	q, first := k.Tile("q", t, rows, width), k.Tile("first", t, step, width)
+	key, v := k.Tile("k", t, step, width), k.Tile("v", t, step, width)
 	score, weight, out := k.Tile("score", f, rows, step), k.Tile("weight", t, rows, step), k.Tile("out", f, rows, width)
 	// For each row: the maximum score before this tile and including it, the factor that corrects earlier sums, and the sum of weights.
 	top, next, fix, sum := k.Tile("top", f, rows, 1), k.Tile("next", f, rows, 1), k.Tile("fix", f, rows, 1), k.Tile("sum", f, rows, 1)
 	a.rowsOf(q, atQ, a.matrix(atQ, a.head), a.first, a.queries.Value)
+	a.rowsOf(first, atK, a.matrix(atK, kvHead), k.I32(0), a.keys.Value)
 	out.Zero()
 	sum.Zero()
 	lowest := func(_, _, v kernel.Value, _ []kernel.Value) kernel.Value { return v.Like(gomath.Inf(-1)) }
@@ -470,11 +470,7 @@ func (a *attentionKernel) forward() {
 	next.Map(lowest)
 	top.Zero()
 	top.Map(lowest)
-	k.Pipelined(int(a.s.Attention.Stages), k.I32(0), a.keysSeen(), k.I32(step), func(j kernel.Value) {
-		a.walk(key, 0, atK, kvHead, j, a.keys.Value)
-		a.walk(v, 1, atV, kvHead, j, a.keys.Value)
-		score.Zero()
-		score.DotTransposed(q, key)
+	powers := func(j kernel.Value) {
 		a.hide(score, a.first, j, rows, step)
 		next.MaxRows(score)
 		fix.Map(func(_, _, _ kernel.Value, o []kernel.Value) kernel.Value { return o[0].Sub(o[1]).Mul(scale).Exp2() }, top, next)
@@ -484,9 +480,25 @@ func (a *attentionKernel) forward() {
 		}, top)
 		sum.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, fix)
 		sum.AddRows(score)
-		out.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, fix)
-		weight.Round(score)
+	}
+	score.Zero()
+	score.DotTransposed(q, first)
+	powers(k.I32(0))
+	weight.Round(score)
+	seen := a.keysSeen()
+	k.Pipelined(int(a.s.Attention.Stages), k.I32(0), seen, k.I32(step), func(j kernel.Value) {
+		following := j.Add(k.I32(step))
+		a.walk(key, 0, atK, kvHead, following, a.keys.Value)
+		a.walk(v, 1, atV, kvHead, j, a.keys.Value)
+		score.Zero()
+		score.DotTransposed(q, key)
 		out.Dot(weight, v, false)
+		more := following.Lt(seen)
+		k.If(more, func() { powers(following) })
+		k.If(more, func() {
+			weight.Round(score)
+			out.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, fix)
+		})
 	})
 	// A maximum that is infinite or NaN makes the whole row NaN, because top - top is NaN then.
 	fix.Map(func(_, _, _ kernel.Value, o []kernel.Value) kernel.Value {
@@ -564,9 +576,8 @@ func (a *attentionKernel) gradQueries() {
 		by.Zero()
 		by.DotTransposed(g, v)
 		a.hide(score, a.first, j, rows, step)
-		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value {
-			return v.FMA(scale, o[1].Neg()).Exp2().Mul(o[0].Sub(o[2]))
-		}, by, lse, delta)
+		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.FMA(scale, o[0].Neg()).Exp2() }, lse)
+		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0].Sub(o[1])) }, by, delta)
 		weight.Round(score)
 		out.Dot(weight, key, false)
 	})

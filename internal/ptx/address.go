@@ -197,15 +197,6 @@ func (f *function) publish() {
 	}
 }
 
-// drain waits for products by wgmma that may still be running.
-func (f *function) drain() {
-	if f.tiles.inflight {
-		f.op("wgmma.wait_group.sync.aligned", "0")
-		f.tiles.inflight = false
-		clear(f.tiles.flying)
-	}
-}
-
 // overwrite begins a run of operand loads: it waits until no thread still reads the old contents.
 func (f *function) overwrite() {
 	if !f.tiles.writing {

@@ -106,9 +106,7 @@ func (f *function) barrier() { f.op("bar.sync", "0") }
 
 // branch emits OpIf.
 func (f *function) branch(in *kir.Instr) {
-	if ofRegisters(in.Blocks) {
-		f.drain() // for both branches
-	}
+	f.await(f.tiles.touched(in)...) // for both branches
 	cond := f.names[in.Args[0]]
 	end := f.label()
 	hasElse := len(in.Blocks) > 1 && in.Blocks[1] != nil && len(in.Blocks[1].Instrs) > 0
@@ -137,6 +135,7 @@ func (f *function) count(in *kir.Instr) {
 		f.around(in, q)
 		return
 	}
+	f.await(f.tiles.touched(in)...) // even if it has no iterations
 	f.counted(in, func() { f.block(in.Blocks[0]) })
 }
 
@@ -160,6 +159,7 @@ func (f *function) counted(in *kir.Instr, body func()) {
 
 // repeat emits OpLoop.
 func (f *function) repeat(in *kir.Instr) {
+	f.await(f.tiles.touched(in)...)
 	l := loop{next: f.label(), exit: f.label()}
 	f.place(l.next)
 	f.loops = append(f.loops, l)

@@ -81,7 +81,7 @@ func (m *module) function(p *kir.Program) error {
 		return err
 	}
 	f.tiles = plan
-	plan.flying, plan.rounded = map[*tile]bool{}, map[*kir.Instr]bool{}
+	plan.rounded = map[*kir.Instr]bool{}
 	if plan.usesArch {
 		m.arch = true
 		m.need(80)

@@ -30,10 +30,10 @@ type pipeline struct {
 	reuse            *reuse
 	// mapped says that loads are copies by tensor maps. barriers is the offset of the stages' barriers in the tiles' memory; full and
 	// filling are registers with the addresses of the barriers of read and write, lastBarrier holds the address after the last barrier, and
-	// phase the current phase of full.
-	mapped                            bool
-	barriers                          int
-	full, filling, lastBarrier, phase string
+	// phase the current phase of full. free has the number of the hardware barrier of the stage that loads fill next.
+	mapped                                  bool
+	barriers                                int
+	full, filling, lastBarrier, phase, free string
 	// loop is the loop, and ahead the register with the counter of the next iteration to load for.
 	loop  *kir.Instr
 	ahead string
@@ -105,7 +105,8 @@ func planPipeline(p *kir.Program, l *kir.Instr, plan *tilePlan, u *tileUses) *pi
 		return nil
 	}
 	q.products(plan, inside, u)
-	if q.mapped = q.mappable(plan); q.mapped {
+	if q.mapped {
+		q.stages = min(q.stages, hardwareBarriers-1)
 		plan.mapped = append(plan.mapped, q)
 	}
 	return q
@@ -120,7 +121,7 @@ func (q *pipeline) products(plan *tilePlan, inside map[*kir.Instr]bool, u *tileU
 		}
 		count++
 		switch a := plan.tiles[in.Sym].arr; {
-		case a.unit == wgmma && q.stages > 2:
+		case a.unit == wgmma:
 			q.groups++
 		case a.unit.fragments():
 			q.guarded = false
@@ -131,6 +132,9 @@ func (q *pipeline) products(plan *tilePlan, inside map[*kir.Instr]bool, u *tileU
 	}
 	if count != 1 {
 		q.rotated = nil
+	}
+	if q.mapped = q.mappable(plan); !q.mapped && q.stages == 2 { // the stage is needed at once
+		q.groups = 0
 	}
 }
 
@@ -252,8 +256,8 @@ func variables(b *kir.Block, set map[int]bool) {
 
 // pipeline emits a pipelined loop. Iteration i waits for the loads of its own stage, then all threads meet at a barrier. After it, the
 // stage of iteration i-1 is free (i-2 if products continue in the background), which is the one that the loads of iteration i+distance
-// fill. Threads that wait for copies by tensor maps need not meet before products, but after them, when those of iteration i-1 are done:
-// then that stage is free.
+// fill. With copies by tensor maps, threads wait only for their stage to be filled. They need not meet: each warp says when it is done with
+// the stage of iteration i-1, and the one that starts the copies waits for that.
 func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 	if q.around == nil {
 		f.firstLoads(q)
@@ -274,14 +278,11 @@ func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 			f.publish()
 			f.barrier()
 		}
-		f.tiles.inflight = q.groups > 0
-		f.tiles.flying = f.carried(in.Blocks[0])
+		f.tiles.flight = f.tiles.carried(q)
 		f.tiles.ahead = func() {
 			if q.mapped { // all but this iteration's first products are done, so the stage of the preceding iteration is free
-				if q.groups > 0 {
-					f.op("wgmma.wait_group.sync.aligned", "1")
-				}
-				f.barrier()
+				f.awaitAllBut(1)
+				f.release(q)
 			}
 			names, rounded := slices.Clone(f.names), maps.Clone(f.rounded) // those of this iteration
 			f.loadStage(q)
@@ -300,8 +301,8 @@ func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 			}
 		}
 		f.loadAhead()
-		if f.tiles.inflight && !q.mapped {
-			f.op("wgmma.wait_group.sync.aligned", itoa(q.groups))
+		if !q.mapped {
+			f.awaitAllBut(q.groups)
 		}
 		if q.rotated == nil {
 			f.advance(q.read, q)

@@ -20,17 +20,14 @@ func (f *function) dot(in *kir.Instr) {
 		f.dotPlain(acc, a, b)
 	case wgmma:
 		f.dotGroup(in, acc, a, b)
+		f.tiles.flight = append(f.tiles.flight, [2]*tile{acc, a})
 	default:
 		f.dotMatrix(in, acc, a, b)
 	}
 	f.placeIf(past)
 	f.loadAhead()
-	if acc.arr.unit == wgmma {
-		f.tiles.inflight = true
-		f.tiles.flying[acc], f.tiles.flying[a] = true, true
-		if a.loop == nil && b.loop == nil {
-			f.drain()
-		}
+	if a.loop == nil && b.loop == nil {
+		f.drain()
 	}
 }
 

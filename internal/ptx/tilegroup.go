@@ -124,7 +124,7 @@ func (f *function) dotTurned(acc, a, b *tile) {
 	lane := f.remImm(f.lane(), 4)
 	low := f.to(word, "add.s32", f.operand(b), f.offset(b, lane, arr.col))
 	high := f.to(word, "add.s32", f.operand(b), f.offset(b, f.addImm(lane, step/2), arr.col))
-	f.op("wgmma.wait_group.sync.aligned", "0")
+	f.drain()
 	var left []string
 	for k := 0; k < a.Cols; k += step {
 		for i := range arr.rows / 16 {

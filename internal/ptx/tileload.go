@@ -13,7 +13,9 @@ func (f *function) tileInstr(in *kir.Instr) {
 	}
 	switch in.Op {
 	case kir.OpTileZero:
-		if !t.acc || f.tiles.flying[t] {
+		if t.acc {
+			f.await(t)
+		} else {
 			f.drain()
 		}
 		f.zero(t)
@@ -28,11 +30,11 @@ func (f *function) tileInstr(in *kir.Instr) {
 		f.mapTile(in, t)
 	case kir.OpTileRows:
 		f.settle()
-		f.drain()
+		f.await(f.tiles.touched(in)...)
 		f.combineRows(in, t)
 	case kir.OpTileCopy:
 		f.settle()
-		f.drain()
+		f.await(f.tiles.touched(in)...)
 		f.hold(t, f.tiles.tiles[in.Imm])
 	case kir.OpTileEach:
 		f.settle()

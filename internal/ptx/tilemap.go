@@ -14,6 +14,8 @@ const maxBox = 256
 const (
 	barrierBytes = 8
 	mapRoom      = 128
+	// hardwareBarriers is the number of barriers that a block has without shared memory; number 0 is for all threads to meet at.
+	hardwareBarriers = 16
 )
 
 // mappable reports whether all loads of the pipeline can be copies by tensor maps: either wgmma reads the tiles or they are bare, and the
@@ -61,7 +63,7 @@ func (f *function) mapPrologue() {
 		q.write = f.reg(word)
 		q.full, q.filling = f.to(word, "add.s32", plan.memory, itoa(q.barriers)), f.reg(word)
 		q.lastBarrier = f.to(word, "add.s32", q.full, itoa(q.stages*barrierBytes))
-		q.phase = f.to(word, "mov.b32", "0")
+		q.phase, q.free = f.to(word, "mov.b32", "0"), f.to(word, "mov.b32", "1")
 	}
 	f.barrier()
 }
@@ -69,6 +71,18 @@ func (f *function) mapPrologue() {
 // mapAddress returns a register with the address of tensor map parameter i.
 func (f *function) mapAddress(i int) string {
 	return f.to(long, "cvta.param.u64", f.to(long, "mov.b64", f.param(i)))
+}
+
+// release says that the warp is done with the stage of the preceding iteration, which loads fill next. The warp that starts the copies
+// waits for all others; these do not wait. Each stage has its own barrier, since a warp can be ahead by almost as many iterations as there
+// are stages.
+func (f *function) release(q *pipeline) {
+	threads := itoa(f.tiles.threads)
+	waits := f.to(pred, "setp.lt.u32", f.tiles.tid, "32")
+	f.when(waits, "bar.sync", q.free, threads)
+	f.unless(waits, "bar.arrive", q.free, threads)
+	f.op("add.s32", q.free, q.free, "1")
+	f.when(f.to(pred, "setp.gt.u32", q.free, itoa(q.stages)), "mov.b32", q.free, "1")
 }
 
 // copyStage starts the copies for the iteration with counter ahead if predicate within says that it exists.

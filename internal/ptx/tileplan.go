@@ -1,6 +1,8 @@
 package ptx
 
 import (
+	"slices"
+
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/kir"
@@ -34,11 +36,10 @@ type tilePlan struct {
 	yield       []kir.Value
 	// rounded are the conversions in regions of TileEach that happened before the elements passed.
 	rounded map[*kir.Instr]bool
-	// inflight says that products by wgmma may be running, flying which tiles' registers they may use. ahead emits loads that are to follow
-	// the first instructions of the next product.
-	inflight bool
-	flying   map[*tile]bool
-	ahead    func()
+	// flight lists the products by wgmma that may be running, oldest first. ahead emits loads that are to follow the first instructions of
+	// the next product.
+	flight flight
+	ahead  func()
 	// guard is a predicate, or "": where it is false, loads give zeros. turn moves a pipelined loop on to its next stage.
 	guard string
 	turn  func()
@@ -324,8 +325,9 @@ func (plan *tilePlan) round(n int) int {
 	return (n + 127) &^ 127
 }
 
-// allocate lays out the tiles' shared memory: stages of pipelined loops, other operands, and the passage of accumulators to TileEach, which
-// shares memory with operands that are dead by then. It returns the size of the block's shared memory.
+// allocate lays out the tiles' shared memory: stages of pipelined loops, other operands, and the passage of accumulators to TileEach. The
+// passage shares memory with what is dead by then: the stages or, if all operands are, everything. So do operands that are needed only
+// before the first pipelined loop. It returns the size of the block's shared memory.
 func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) int {
 	static := 0
 	for _, a := range p.Shared {
@@ -333,7 +335,7 @@ func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) int {
 			static += (a.Count*a.Type.Size() + 15) &^ 15
 		}
 	}
-	dead := u.reloaded && len(plan.around) == 0 // else the next operands arrive meanwhile
+	shares := len(plan.around) == 0 // else the next operands arrive meanwhile
 	for _, l := range u.loops {
 		q := plan.loops[l]
 		if q == nil {
@@ -348,12 +350,22 @@ func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) int {
 		q.offset = plan.round(plan.total)
 		plan.total = q.offset + q.stages*q.bytes
 	}
-	for _, t := range plan.tiles {
-		if !t.acc && !t.held && t.loop == nil {
-			t.offset = plan.round(plan.total)
-			plan.total = t.offset + t.bytes()
+	early := 0
+	place := func(only func(i int) bool, total *int) {
+		for i, t := range plan.tiles {
+			if !t.acc && !t.held && t.loop == nil && only(i) {
+				t.offset = plan.round(*total)
+				*total = t.offset + t.bytes()
+			}
 		}
 	}
+	before := plan.before(p)
+	if shares {
+		place(func(i int) bool { return before[i] }, &early)
+	}
+	stages := max(plan.total, early)
+	plan.total = stages
+	place(func(i int) bool { return !shares || !before[i] }, &plan.total)
 	for _, in := range u.eaches {
 		t := plan.tiles[in.Sym]
 		if !t.acc || t.Cols == 1 && t.arr.unit != plain {
@@ -361,14 +373,16 @@ func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) int {
 		}
 		room := 16 << 10
 		switch {
-		case dead:
+		case shares && u.reloaded:
 			room = max(room, plan.total)
-		case len(plan.around) > 0:
+		case shares:
+			room = max(room, stages)
+		default:
 			room = max(room, sharedLimit(plan.sm)-plan.round(plan.total)-static-len(plan.mapped)*mapRoom)
 		}
 		plan.stageBytes = max(plan.stageBytes, plan.passage(in, room/t.InParts()).bytes()*t.InParts())
 	}
-	if dead {
+	if shares && (u.reloaded || plan.stageBytes <= stages) {
 		plan.total = max(plan.total, plan.stageBytes)
 	} else {
 		plan.stageAt = plan.round(plan.total)
@@ -380,4 +394,55 @@ func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) int {
 	}
 	plan.isDynamic = static+plan.total > staticLimit
 	return static + plan.total
+}
+
+// before returns the tiles that are used only before the first pipelined loop, or none if accumulators pass before it.
+func (plan *tilePlan) before(p *kir.Program) map[int]bool {
+	early, late := map[int]bool{}, map[int]bool{}
+	started := false
+	for _, in := range p.Body.Instrs {
+		all := within(in, nil)
+		started = started || slices.ContainsFunc(all, func(x *kir.Instr) bool { return plan.loops[x] != nil })
+		for _, x := range all {
+			var used []int
+			switch x.Op {
+			case kir.OpTileLoad, kir.OpTileZero:
+				used = []int{x.Sym}
+			case kir.OpTileDot:
+				a, b := dotOperands(x)
+				used = []int{a, b}
+			case kir.OpTileEach:
+				if used = []int{x.Sym}; !started {
+					return nil
+				}
+			}
+			for _, i := range used {
+				if early[i] = !started; started {
+					late[i] = true
+				}
+			}
+		}
+	}
+	if !started {
+		return nil
+	}
+	//tenon:unordered each is taken out alike
+	for i := range late {
+		delete(early, i)
+	}
+	return early
+}
+
+// within appends in and the instructions in its regions to all.
+func within(in *kir.Instr, all []*kir.Instr) []*kir.Instr {
+	all = append(all, in)
+	for _, b := range in.Blocks {
+		if b == nil {
+			continue
+		}
+		for _, x := range b.Instrs {
+			all = within(x, all)
+		}
+	}
+	return all
 }

@@ -158,7 +158,7 @@ func (f *function) mapTile(in *kir.Instr, t *tile) {
 			}
 		})
 	}
-	f.drain()
+	f.await(f.tiles.touched(in)...)
 	f.eachElement(in, t, used, func(reg string) {
 		f.pairProducts(b)
 		for _, x := range b.Instrs {
@@ -327,29 +327,4 @@ func ofRegisters(blocks []*kir.Block) bool {
 		}
 	}
 	return false
-}
-
-// carried returns the tiles that products by wgmma at the end of a loop's body may still use in the next iteration.
-func (f *function) carried(b *kir.Block) map[*tile]bool {
-	flying := map[*tile]bool{}
-	for range 2 { // what the first iteration leaves running, the second may also leave
-		for _, in := range b.Instrs {
-			switch in.Op {
-			case kir.OpTileDot:
-				x, _ := dotOperands(in)
-				flying[f.tiles.tiles[in.Sym]], flying[f.tiles.tiles[x]] = true, true
-			case kir.OpTileZero:
-				if flying[f.tiles.tiles[in.Sym]] {
-					clear(flying)
-				}
-			case kir.OpTileMap, kir.OpTileRows, kir.OpTileCopy, kir.OpTileEach:
-				clear(flying)
-			case kir.OpIf:
-				if ofRegisters(in.Blocks) {
-					clear(flying)
-				}
-			}
-		}
-	}
-	return flying
 }
