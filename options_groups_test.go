@@ -19,7 +19,7 @@ func setOption(v reflect.Value, name string, scale float64) {
 	case v.Kind() == reflect.Bool:
 		v.SetBool(true)
 	case name == "Dampening": // Nesterov's momentum refuses others
-		v.SetFloat(tenon.Zero)
+		v.SetFloat(0)
 	case name == "Betas":
 		v.Set(reflect.ValueOf([2]float64{0.3 * scale, 0.6 * scale}))
 	case v.Kind() == reflect.Array:
@@ -103,11 +103,11 @@ func inheritsOptions(t *testing.T, x *tenon.Exec, f reflect.Value) {
 	}
 }
 
-// What changed the first group since, such as a schedule, is not inherited; tenon.Zero is, and so is the default of the constructor.
+// What changed the first group since, such as a schedule, is not inherited; 0 is, and so is the default of the constructor.
 func TestGroupsInheritOnlyTheConstructors(t *testing.T) {
 	x := testdevice.Open(t, tenon.CPU())
 	w := func() *nn.Param { return nn.NewParam(float64s(x, 1)) }
-	adamw, err := optim.NewAdamW(theseParams(w()), optim.AdamOpt{LR: 0.5, WeightDecay: tenon.Zero})
+	adamw, err := optim.NewAdamW(theseParams(w()), optim.AdamOpt{LR: 0.5, WeightDecay: 0})
 	must(t, err)
 	defer adamw.Close()
 	adamw.SetLR(0, 0.125)
@@ -121,7 +121,7 @@ func TestGroupsInheritOnlyTheConstructors(t *testing.T) {
 	sgd, err := optim.NewSGD(theseParams(w()), optim.SGDOpt{Momentum: 0.5, Nesterov: true})
 	must(t, err)
 	defer sgd.Close()
-	if err := sgd.Add(theseParams(w()), optim.SGDOpt{Momentum: tenon.Zero}); err == nil {
+	if err := sgd.Add(theseParams(w()), optim.SGDOpt{Momentum: 0}); err == nil {
 		t.Error("the inherited Nesterov passes without momentum")
 	}
 }

@@ -59,7 +59,7 @@ func TestOptions(t *testing.T) {
 	}
 	p := nn.NewParam(tenon.From(x, []float32{1}))
 	p.Tensor().SetGrad(x.Ones([]int{1}, tenon.Float32))
-	for _, opt := range []optim.AdamOpt{{LR: tenon.Zero}, {LR: 1, WeightDecay: tenon.Zero}} {
+	for _, opt := range []optim.AdamOpt{{LR: 0}, {LR: 1, WeightDecay: 0}} {
 		o, err := optim.NewAdamW(func(yield func(string, *nn.Param) bool) { yield("p", p) }, opt)
 		if err != nil {
 			t.Fatal(err)
@@ -73,7 +73,7 @@ func TestOptions(t *testing.T) {
 		}
 	}
 	pos, neg := tenon.From(x, []float32{0}, 1), tenon.From(x, []float32{3}, 1)
-	loss, err := x.Item(x.TripletMarginLoss(pos, pos, neg, tenon.TripletMarginLossOpt{Margin: tenon.Zero, Eps: tenon.Zero}))
+	loss, err := x.Item(x.TripletMarginLoss(pos, pos, neg, tenon.TripletMarginLossOpt{Margin: 0, Eps: 0}))
 	if err != nil || loss != 0 {
 		t.Errorf("a margin of 0 gives %v (%v)", loss, err)
 	}

@@ -315,7 +315,7 @@ var makers = map[string]func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, 
 		return optim.NewSGD(ps, optim.SGDOpt{LR: .1, Momentum: .9, Nesterov: true})
 	},
 	"Adam": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
-		return optim.NewAdam(ps, optim.AdamOpt{LR: .1, Betas: [2]float64{.8, .7}})
+		return optim.NewAdam(ps, optim.AdamOpt{LR: .1, Betas: []float64{.8, .7}})
 	},
 	"Adam AMSGrad": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
 		return optim.NewAdam(ps, optim.AdamOpt{LR: .1, AMSGrad: true})
@@ -694,7 +694,7 @@ func TestErrors(t *testing.T) {
 			"more than one parameter group":               sgd(list(p, p)),
 			"Invalid learning rate: -2":                   adam(optim.AdamOpt{LR: -2}),
 			"Invalid epsilon value: -1":                   adam(optim.AdamOpt{Eps: -1}),
-			"Invalid beta parameter at index 1: 1":        adam(optim.AdamOpt{Betas: [2]float64{.9, 1}}),
+			"Invalid beta parameter at index 1: 1":        adam(optim.AdamOpt{Betas: []float64{.9, 1}}),
 			"Invalid weight_decay value: -3":              adamw(optim.AdamOpt{WeightDecay: -3}),
 			"options are given 2 times; give one AdamOpt": adamw(optim.AdamOpt{LR: 1}, optim.AdamOpt{LR: 2}),
 		} {

@@ -2,32 +2,49 @@ package core
 
 import (
 	"fmt"
-	"math"
+	"reflect"
 	"strings"
 
 	"tenon.dev/fault"
 )
 
-// Zero is 0 in a floating-point option, where a plain 0 stands for the default, whether that is 0 or another number.
-const Zero = math.SmallestNonzeroFloat64
+// Scalar is a number in options: any of Go's integers or floating-point numbers. nil, as when it is left out, is the default.
+type Scalar any
 
-// Or returns the option v, or def if it was left out. Every floating-point option goes through Or, so that Zero means 0 in all of them.
-func Or(v, def float64) float64 {
-	switch v {
-	case 0:
+// Or returns the option v of the call op, which has the given name, or def if it was left out.
+func Or(op, name string, v Scalar, def float64) float64 {
+	if v == nil {
 		return def
-	case Zero:
-		return 0
 	}
-	return v
+	n, ok := NumberOf(v)
+	if !ok {
+		panicAt(op, fault.Invalid, notNumber, name, v)
+	}
+	return n
 }
 
-// Exactly returns the option that means v, which is not v itself if that is 0.
-func Exactly(v float64) float64 {
-	if v == 0 {
-		return Zero
+// notNumber is the message for an option that is no number.
+const notNumber = "%s is a %T; give a real number"
+
+// NumberOf returns the number that an option is, unless it is something else.
+func NumberOf(v Scalar) (n float64, ok bool) {
+	switch v := v.(type) { // fast
+	case float64:
+		return v, true
+	case int:
+		return float64(v), true
+	case float32:
+		return float64(v), true
 	}
-	return v
+	switch r := reflect.ValueOf(v); {
+	case r.CanInt():
+		return float64(r.Int()), true
+	case r.CanUint():
+		return float64(r.Uint()), true
+	case r.CanFloat():
+		return r.Float(), true
+	}
+	return 0, false
 }
 
 // Only returns the options of the call op, which takes them once or not at all. Options that are given more often are an error.
@@ -76,15 +93,19 @@ func whole(p *int, def int) int {
 	return *p
 }
 
-// OrC is Or for complex numbers.
-func OrC(v, def complex128) complex128 {
-	switch v {
-	case 0:
+// orC is Or for an option that may also be a complex number.
+func orC(op, name string, v Scalar, def complex128) complex128 {
+	if v == nil {
 		return def
-	case Zero:
-		return 0
 	}
-	return v
+	if n, ok := NumberOf(v); ok {
+		return complex(n, 0)
+	}
+	r := reflect.ValueOf(v)
+	if !r.CanComplex() {
+		panicAt(op, fault.Invalid, "%s is a %T; give a number", name, v)
+	}
+	return r.Complex()
 }
 
 // Pair returns an option for rows and columns, or def if it was left out. A pair with a single zero is an error: where PyTorch takes one
