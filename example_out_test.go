@@ -7,8 +7,8 @@ import (
 	"tenon.dev"
 )
 
-// A number that is left out of options, or is 0, stands for PyTorch's default; 0 is 0 itself. A method whose name ends in Into
-// writes its result to an existing tensor.
+// A number that is left out of options stands for PyTorch's default, and 0 is 0. A method whose name ends in Into writes its result to an
+// existing tensor.
 func ExampleExec_Var() {
 	x, err := tenon.Open(tenon.CPU())
 	if err != nil {

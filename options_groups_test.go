@@ -19,13 +19,13 @@ func setOption(v reflect.Value, name string, scale float64) {
 	case v.Kind() == reflect.Bool:
 		v.SetBool(true)
 	case name == "Dampening": // Nesterov's momentum refuses others
-		v.SetFloat(0)
+		v.Set(reflect.ValueOf(0))
 	case name == "Betas":
-		v.Set(reflect.ValueOf([2]float64{0.3 * scale, 0.6 * scale}))
-	case v.Kind() == reflect.Array:
-		v.Set(reflect.ValueOf([2]float64{0.3 * scale, 1.5 * scale}))
+		v.Set(reflect.ValueOf([]float64{0.3 * scale, 0.6 * scale}))
+	case v.Kind() == reflect.Slice:
+		v.Set(reflect.ValueOf([]float64{0.3 * scale, 1.5 * scale}))
 	default:
-		v.SetFloat(0.25 * scale)
+		v.Set(reflect.ValueOf(0.25 * scale))
 	}
 }
 
@@ -117,6 +117,16 @@ func TestGroupsInheritOnlyTheConstructors(t *testing.T) {
 	}
 	if g := optionsOfGroups(t, x, adamw)[1]; g["weight_decay"] != "0" || g["eps"] != "1e-08" {
 		t.Errorf("the added group has the options %v", g)
+	}
+	betas := []float64{0.5, 0.75}
+	adam, err := optim.NewAdam(theseParams(w()), optim.AdamOpt{Betas: betas})
+	must(t, err)
+	defer adam.Close()
+	betas[0] = 0.125
+	adam.SetMomentum(0, 0.25)
+	must(t, adam.Add(theseParams(w())))
+	if a, b := adam.Momentum(0), adam.Momentum(1); a != 0.25 || b != 0.5 {
+		t.Errorf("the groups have the momenta %v and %v, want the one that was set and the constructor's", a, b)
 	}
 	sgd, err := optim.NewSGD(theseParams(w()), optim.SGDOpt{Momentum: 0.5, Nesterov: true})
 	must(t, err)

@@ -166,7 +166,8 @@ func (m *BatchNorm) detail() (name, options string) {
 }
 
 func (m *LayerNorm) detail() (name, options string) {
-	return "LayerNorm", tuple(m.shape...) + ", " + list("eps", core.Decimal(number(m.eps)), "elementwise_affine", core.Truth(m.Weight != nil))
+	return "LayerNorm", tuple(m.shape...) + ", " + list("eps", core.Decimal(number(m.eps)), "elementwise_affine",
+		core.Truth(m.Weight != nil))
 }
 
 func (m *RMSNorm) detail() (name, options string) {

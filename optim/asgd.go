@@ -63,8 +63,9 @@ func newASGD() optimizer[ASGDOpt] {
 			return notNegative(refuse, "learning rate", o.LR, "weight_decay value", o.WeightDecay)
 		},
 		plan: func(o *ASGDOpt) plan {
-			return plan{core.ASGD, []float64{num(o.LR), signOf(o.Maximize), num(o.WeightDecay), num(o.Lambda), num(o.Alpha), num(o.T0)}, []slot{{name: "ax"}},
-				[]string{"step", "eta", "mu"}}
+			return plan{core.ASGD,
+				[]float64{num(o.LR), signOf(o.Maximize), num(o.WeightDecay), num(o.Lambda), num(o.Alpha), num(o.T0)},
+				[]slot{{name: "ax"}}, []string{"step", "eta", "mu"}}
 		},
 	}
 }

@@ -69,8 +69,8 @@ func newNAdam() optimizer[NAdamOpt] {
 				"momentum_decay value", o.MomentumDecay)
 		},
 		plan: func(o *NAdamOpt) plan {
-			p := plan{core.NAdam, []float64{num(o.LR), signOf(o.Maximize), num(o.WeightDecay), o.Betas[0], o.Betas[1], num(o.Eps), num(o.MomentumDecay)},
-				moments, []string{"step", "mu_product"}}
+			p := plan{core.NAdam, []float64{num(o.LR), signOf(o.Maximize), num(o.WeightDecay), o.Betas[0], o.Betas[1], num(o.Eps),
+				num(o.MomentumDecay)}, moments, []string{"step", "mu_product"}}
 			if o.DecoupledWeightDecay {
 				p.op = core.NAdamW
 			}

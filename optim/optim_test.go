@@ -64,24 +64,24 @@ type setup struct {
 	ID        int
 	Optimizer string
 	Hyper     struct {
-		LR          float64
-		Momentum    float64
-		Dampening   float64
-		WeightDecay float64 `json:"weight_decay"`
+		LR          tenon.Scalar
+		Momentum    tenon.Scalar
+		Dampening   tenon.Scalar
+		WeightDecay tenon.Scalar `json:"weight_decay"`
 		Nesterov    bool
 		Maximize    bool
 		AMSGrad     bool
-		Betas       [2]float64
-		Eps         float64
-		Decoupled   bool    `json:"decoupled_weight_decay"`
-		LRDecay     float64 `json:"lr_decay"`
-		Initial     float64 `json:"initial_accumulator_value"`
-		Rho         float64
-		T0          float64
-		Alpha       float64
+		Betas       []float64
+		Eps         tenon.Scalar
+		Decoupled   bool         `json:"decoupled_weight_decay"`
+		LRDecay     tenon.Scalar `json:"lr_decay"`
+		Initial     tenon.Scalar `json:"initial_accumulator_value"`
+		Rho         tenon.Scalar
+		T0          tenon.Scalar
+		Alpha       tenon.Scalar
 		Centered    bool
-		Etas        [2]float64
-		StepSizes   [2]float64 `json:"step_sizes"`
+		Etas        []float64
+		StepSizes   []float64 `json:"step_sizes"`
 	}
 	Steps, Params int
 }

@@ -66,7 +66,8 @@ func newRAdam() optimizer[RAdamOpt] {
 			return notNegative(refuse, "learning rate", o.LR, "epsilon value", o.Eps, "weight_decay value", o.WeightDecay)
 		},
 		plan: func(o *RAdamOpt) plan {
-			p := plan{core.RAdam, []float64{num(o.LR), signOf(o.Maximize), num(o.WeightDecay), o.Betas[0], o.Betas[1], num(o.Eps)}, moments, stepOnly}
+			p := plan{core.RAdam, []float64{num(o.LR), signOf(o.Maximize), num(o.WeightDecay), o.Betas[0], o.Betas[1], num(o.Eps)},
+				moments, stepOnly}
 			if o.DecoupledWeightDecay {
 				p.op = core.RAdamW
 			}
