@@ -6,6 +6,7 @@ import (
 	"iter"
 	"maps"
 	"math"
+	"math/rand/v2"
 	"os"
 	"reflect"
 	"regexp"
@@ -338,16 +339,18 @@ func zeroScheduleProbes(scalar tenon.Scalar) map[string]zeroProbe {
 		// A rise of zero steps ends at step -1, where the rate is 1; from there the rate falls linearly to 1e-4 at step 9.
 		"optim.OneCycleOpt.PctStart": {run: after(0, false, one(optim.OneCycleOpt{PctStart: scalar, AnnealStrategy: optim.AnnealLinear,
 			DivFactor: 1})), want: lineFrom1(0.1, 1e-4)},
-		"optim.OneCycleOpt.DivFactor": {run: after(0, false, one(optim.OneCycleOpt{DivFactor: scalar})), refused: "DivFactor is 0;"},
+		"optim.OneCycleOpt.DivFactor": {run: after(0, false, one(optim.OneCycleOpt{DivFactor: scalar})),
+			refused: "DivFactor is 0;"},
 		"optim.OneCycleOpt.FinalDivFactor": {run: after(0, false, one(optim.OneCycleOpt{FinalDivFactor: scalar})),
 			refused: "FinalDivFactor is 0;"},
 		"optim.OneCycleOpt.BaseMomentum": {run: after(2, true, one(optim.OneCycleOpt{BaseMomentum: scalar}))},
 		"optim.OneCycleOpt.MaxMomentum":  {run: after(0, true, one(optim.OneCycleOpt{MaxMomentum: scalar}))},
-		"optim.CyclicOpt.Gamma":          {run: after(1, false, cyclic(optim.CyclicOpt{Mode: optim.CyclicExpRange, Gamma: scalar})), want: 1},
-		"optim.CyclicOpt.BaseMomentum":   {run: after(2, true, cyclic(optim.CyclicOpt{BaseMomentum: scalar}))},
-		"optim.CyclicOpt.MaxMomentum":    {run: after(0, true, cyclic(optim.CyclicOpt{MaxMomentum: scalar}))},
-		"optim.PlateauOpt.Factor":        {run: plateau(1, optim.PlateauOpt{Factor: scalar}, 1, 1)},
-		"optim.PlateauOpt.MinLR":         {run: plateau(1, optim.PlateauOpt{Factor: 0, MinLR: []float64{0}}, 1, 1)},
+		"optim.CyclicOpt.Gamma": {run: after(1, false, cyclic(optim.CyclicOpt{Mode: optim.CyclicExpRange, Gamma: scalar})),
+			want: 1},
+		"optim.CyclicOpt.BaseMomentum": {run: after(2, true, cyclic(optim.CyclicOpt{BaseMomentum: scalar}))},
+		"optim.CyclicOpt.MaxMomentum":  {run: after(0, true, cyclic(optim.CyclicOpt{MaxMomentum: scalar}))},
+		"optim.PlateauOpt.Factor":      {run: plateau(1, optim.PlateauOpt{Factor: scalar}, 1, 1)},
+		"optim.PlateauOpt.MinLR":       {run: plateau(1, optim.PlateauOpt{Factor: 0, MinLR: []float64{0}}, 1, 1)},
 		// The second metric is better by the smallest positive number; the third reduction is as small.
 		"optim.PlateauOpt.Threshold": {run: plateau(1, optim.PlateauOpt{ThresholdMode: optim.ThresholdAbs, Threshold: scalar}, 0, -least),
 			want: 1},
@@ -621,5 +624,16 @@ func TestZeroOptions(t *testing.T) {
 	}
 	if _, err := optim.NewSGD(theseParams(nn.NewParam(float64s(x, 1))), optim.SGDOpt{Momentum: 0, Nesterov: true}); err == nil {
 		t.Error("Nesterov's momentum of 0 passes")
+	}
+}
+
+// A number that a program computes costs no allocation as an option.
+func TestScalarAllocatesNothing(t *testing.T) {
+	x := testdevice.Open(t, tenon.CPU()).NoGrad()
+	in, computed := float64s(x, 1, 2), rand.Float64()
+	plain := testing.AllocsPerRun(100, func() { x.ELU(in).Close() })
+	given := testing.AllocsPerRun(100, func() { x.ELU(in, tenon.ELUOpt{Alpha: computed}).Close() })
+	if given > plain {
+		t.Errorf("a call with a computed option allocates %v times, without it %v times", given, plain)
 	}
 }

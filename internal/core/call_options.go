@@ -1,7 +1,6 @@
 package core
 
 import (
-	"fmt"
 	"reflect"
 	"strings"
 
@@ -18,13 +17,10 @@ func Or(op, name string, v Scalar, def float64) float64 {
 	}
 	n, ok := NumberOf(v)
 	if !ok {
-		panicAt(op, fault.Invalid, notNumber, name, v)
+		panicAt(op, fault.Invalid, "%s is a %v; give a real number", name, reflect.TypeOf(v)) // of v alone, v would move to the heap
 	}
 	return n
 }
-
-// notNumber is the message for an option that is no number.
-const notNumber = "%s is a %T; give a real number"
 
 // NumberOf returns the number that an option is, unless it is something else.
 func NumberOf(v Scalar) (n float64, ok bool) {
@@ -55,7 +51,7 @@ func Only[T any](op string, opts []T) (opt T, err error) {
 	case 1:
 		return opts[0], nil
 	}
-	_, name, _ := strings.Cut(fmt.Sprintf("%T", opt), ".")
+	_, name, _ := strings.Cut(reflect.TypeFor[T]().String(), ".")
 	return opt, Refusal(op, fault.Invalid, "options are given %d times; give one %s", len(opts), name)
 }
 
@@ -103,7 +99,7 @@ func orC(op, name string, v Scalar, def complex128) complex128 {
 	}
 	r := reflect.ValueOf(v)
 	if !r.CanComplex() {
-		panicAt(op, fault.Invalid, "%s is a %T; give a number", name, v)
+		panicAt(op, fault.Invalid, "%s is a %v; give a number", name, reflect.TypeOf(v))
 	}
 	return r.Complex()
 }
