@@ -140,7 +140,7 @@ func init() {
 	offer("nn.functional.poisson_nll_loss", func(x *tenon.Exec, a *args) any {
 		return x.PoissonNLLLoss(a.tensor(0, "input"), a.tensor(1, "target"), tenon.PoissonNLLLossOpt{Plain: !a.bool(2, "log_input", true),
 			Full: a.bool(3, "full", false),
-			Eps:  a.float(-1, "eps", 0), Reduction: choice[tenon.Reduction](a, -1, "reduction")})
+			Eps:  a.option(-1, "eps"), Reduction: choice[tenon.Reduction](a, -1, "reduction")})
 	})
 	offer("nn.functional.margin_ranking_loss", func(x *tenon.Exec, a *args) any {
 		return x.MarginRankingLoss(a.tensor(0, "input1"), a.tensor(1, "input2"), a.tensor(2, "target"),
@@ -148,7 +148,7 @@ func init() {
 	})
 	offer("nn.functional.triplet_margin_loss", func(x *tenon.Exec, a *args) any {
 		return x.TripletMarginLoss(a.tensor(0, "anchor"), a.tensor(1, "positive"), a.tensor(2, "negative"), tenon.TripletMarginLossOpt{
-			Margin: a.float(3, "margin", 0), P: a.float(4, "p", 0), Eps: a.float(5, "eps", 0), Swap: a.bool(6, "swap", false),
+			Margin: a.option(3, "margin"), P: a.option(4, "p"), Eps: a.option(5, "eps"), Swap: a.bool(6, "swap", false),
 			Reduction: choice[tenon.Reduction](a, -1, "reduction")})
 	})
 	offer("nn.functional.soft_margin_loss", func(x *tenon.Exec, a *args) any {
@@ -157,6 +157,6 @@ func init() {
 	offer("nn.functional.multi_margin_loss", func(x *tenon.Exec, a *args) any {
 		return x.MultiMarginLoss(a.tensor(0, "input"), a.tensor(1, "target"), tenon.MultiMarginLossOpt{Weight: a.tensor(-1, "weight"),
 			Squared: a.int(2, "p", 1) == 2,
-			Margin:  a.float(3, "margin", 0), Reduction: choice[tenon.Reduction](a, -1, "reduction")})
+			Margin:  a.option(3, "margin"), Reduction: choice[tenon.Reduction](a, -1, "reduction")})
 	})
 }
