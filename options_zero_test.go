@@ -532,8 +532,8 @@ func keptOption(x *tenon.Exec, make any, field string, v any) (kept []any, err e
 	return []any{v}, nil
 }
 
-// optimizerField checks that an optimizer's state has the numbers that it was given, 0 included, and that others are refused by name. An eta
-// of 0 is refused, as in PyTorch.
+// optimizerField checks that an optimizer's state has the numbers that it was given, 0 included, and that others are refused by name. An
+// eta of 0 is refused, as in PyTorch.
 func optimizerField(t *testing.T, x *tenon.Exec, make any, typ, field string, pair bool) {
 	what := typ + "." + field
 	if pair {
