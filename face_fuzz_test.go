@@ -167,6 +167,8 @@ func (p *faceProgram) value(x *tenon.Exec, t reflect.Type) reflect.Value {
 		v.SetInt(int64(p.small()))
 	case t.Kind() == reflect.Float64 && p.next() < 192:
 		v.SetFloat(float64(int8(p.next())) / 8)
+	case t == reflect.TypeFor[tenon.Scalar]() && p.next() < 192:
+		set(v, float64(int8(p.next()))/8)
 	case t.Kind() == reflect.Bool:
 		v.SetBool(p.next()&1 != 0)
 	case t.Kind() == reflect.String:

@@ -427,7 +427,7 @@ func TestFromPyTorchOut(t *testing.T) {
 		wantItem(t, x, x.Sum(v, nil), 10)
 		x.MaxDimInto(v, i, a, 0)
 		wantItem(t, x, x.Sum(i, nil), 2)
-		wantItem(t, x, x.Var(a, nil, tenon.VarOpt{Correction: tenon.Zero}), 1.25)
+		wantItem(t, x, x.Var(a, nil, tenon.VarOpt{Correction: 0}), 1.25)
 		wantItem(t, x, x.Sum(x.Std(a, []int{0}, tenon.VarOpt{Correction: 2}), nil), math.Inf(1))
 		x.FillInto(c, 7)
 		wantItem(t, x, x.Sum(c, nil), 28)
@@ -439,7 +439,7 @@ func TestFromPyTorchOut(t *testing.T) {
 	}
 	{
 		a := tenon.From(x, []float64{math.NaN(), math.Inf(1), 3})
-		wantItem(t, x, x.Sum(x.NanToNum(a, tenon.NanToNumOpt{NaN: 1, PosInf: tenon.Zero}), nil), 4)
+		wantItem(t, x, x.Sum(x.NanToNum(a, tenon.NanToNumOpt{NaN: 1, PosInf: 0}), nil), 4)
 	}
 	{
 		a, b := tenon.From(x, []float32{1, 0, 0}), tenon.From(x, []float32{0, 1, 0})
@@ -696,7 +696,7 @@ func TestFromPyTorchGroups(t *testing.T) {
 	must(t, err)
 	defer adamw.Close()
 	{
-		err := adamw.Add(vectors, optim.AdamOpt{WeightDecay: tenon.Zero})
+		err := adamw.Add(vectors, optim.AdamOpt{WeightDecay: 0})
 		must(t, err)
 	}
 	if n := adamw.Groups(); n != 2 {

@@ -40,7 +40,7 @@ var functions = map[string]any{
 	"tenon.Integer": tenon.Integer[int64], "tenon.Number": tenon.Number,
 	"tenon.Open": tenon.Open, "tenon.Out": tenon.Out, "tenon.Over": tenon.Over, "tenon.Read": tenon.Read[float32], "tenon.Sim": tenon.Sim,
 	"tenon.Span": tenon.Span, "tenon.SimMachine": tenon.SimMachine, "tenon.Try": tenon.Try,
-	"tenon.Best": tenon.Best, "tenon.CPU": tenon.CPU, "tenon.Exactly": tenon.Exactly,
+	"tenon.Best": tenon.Best, "tenon.CPU": tenon.CPU,
 	"tenon.GPUs": tenon.GPUs, "tenon.ParseSelector": tenon.ParseSelector,
 
 	"cuda.NewGenerator": cuda.NewGenerator, "cuda.SnapshotOf": cuda.SnapshotOf, "cuda.NewMemPool": cuda.NewMemPool,

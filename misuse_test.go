@@ -113,6 +113,8 @@ func newWalk(t testing.TB, x, other *tenon.Exec) *walk {
 	w.add(uint64(0), good("0", uint64(0)), good("7", uint64(7)), good("max", uint64(math.MaxUint64)))
 	w.add(0.0, good("0.5", 0.5), good("0", 0.0), good("-1", -1.0), good("NaN", math.NaN()), good("Inf", math.Inf(1)), good("large", 1e10),
 		good("huge", 1e300))
+	w.add((*tenon.Scalar)(nil), append(slices.Clone(w.of(reflect.TypeFor[float64]())), good("left out", nil), good("1", 1),
+		good("text", "text"))...)
 	w.add(complex(0, 0), good("i", 1i), good("0", 0i), good("NaN", complex(math.NaN(), math.Inf(1))))
 	w.add(false, good("false", false), good("true", true))
 	w.add("", good("empty", ""), good("nonsense", "nonsense\x00"))

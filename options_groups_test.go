@@ -19,13 +19,13 @@ func setOption(v reflect.Value, name string, scale float64) {
 	case v.Kind() == reflect.Bool:
 		v.SetBool(true)
 	case name == "Dampening": // Nesterov's momentum refuses others
-		v.SetFloat(tenon.Zero)
+		v.Set(reflect.ValueOf(0))
 	case name == "Betas":
-		v.Set(reflect.ValueOf([2]float64{0.3 * scale, 0.6 * scale}))
-	case v.Kind() == reflect.Array:
-		v.Set(reflect.ValueOf([2]float64{0.3 * scale, 1.5 * scale}))
+		v.Set(reflect.ValueOf([]float64{0.3 * scale, 0.6 * scale}))
+	case v.Kind() == reflect.Slice:
+		v.Set(reflect.ValueOf([]float64{0.3 * scale, 1.5 * scale}))
 	default:
-		v.SetFloat(0.25 * scale)
+		v.Set(reflect.ValueOf(0.25 * scale))
 	}
 }
 
@@ -103,11 +103,11 @@ func inheritsOptions(t *testing.T, x *tenon.Exec, f reflect.Value) {
 	}
 }
 
-// What changed the first group since, such as a schedule, is not inherited; tenon.Zero is, and so is the default of the constructor.
+// What changed the first group since, such as a schedule, is not inherited; 0 is, and so is the default of the constructor.
 func TestGroupsInheritOnlyTheConstructors(t *testing.T) {
 	x := testdevice.Open(t, tenon.CPU())
 	w := func() *nn.Param { return nn.NewParam(float64s(x, 1)) }
-	adamw, err := optim.NewAdamW(theseParams(w()), optim.AdamOpt{LR: 0.5, WeightDecay: tenon.Zero})
+	adamw, err := optim.NewAdamW(theseParams(w()), optim.AdamOpt{LR: 0.5, WeightDecay: 0})
 	must(t, err)
 	defer adamw.Close()
 	adamw.SetLR(0, 0.125)
@@ -118,10 +118,20 @@ func TestGroupsInheritOnlyTheConstructors(t *testing.T) {
 	if g := optionsOfGroups(t, x, adamw)[1]; g["weight_decay"] != "0" || g["eps"] != "1e-08" {
 		t.Errorf("the added group has the options %v", g)
 	}
+	betas := []float64{0.5, 0.75}
+	adam, err := optim.NewAdam(theseParams(w()), optim.AdamOpt{Betas: betas})
+	must(t, err)
+	defer adam.Close()
+	betas[0] = 0.125
+	adam.SetMomentum(0, 0.25)
+	must(t, adam.Add(theseParams(w())))
+	if a, b := adam.Momentum(0), adam.Momentum(1); a != 0.25 || b != 0.5 {
+		t.Errorf("the groups have the momenta %v and %v, want the one that was set and the constructor's", a, b)
+	}
 	sgd, err := optim.NewSGD(theseParams(w()), optim.SGDOpt{Momentum: 0.5, Nesterov: true})
 	must(t, err)
 	defer sgd.Close()
-	if err := sgd.Add(theseParams(w()), optim.SGDOpt{Momentum: tenon.Zero}); err == nil {
+	if err := sgd.Add(theseParams(w()), optim.SGDOpt{Momentum: 0}); err == nil {
 		t.Error("the inherited Nesterov passes without momentum")
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"tenon.dev/optim"
 )
 
-// Options are left out, or given once; Zero is 0 where 0 stands for a default.
+// Options are left out, or given once; 0 is 0 where leaving the option out means another number.
 func TestOptions(t *testing.T) {
 	x := testdevice.Open(t, tenon.CPU())
 	a := tenon.From(x, []float32{1, 2, 4}, 3).SetRequiresGrad(true)
@@ -59,8 +59,11 @@ func TestOptions(t *testing.T) {
 	}
 	p := nn.NewParam(tenon.From(x, []float32{1}))
 	p.Tensor().SetGrad(x.Ones([]int{1}, tenon.Float32))
-	for _, opt := range []optim.AdamOpt{{LR: tenon.Zero}, {LR: 1, WeightDecay: tenon.Zero}} {
-		o, err := optim.NewAdamW(func(yield func(string, *nn.Param) bool) { yield("p", p) }, opt)
+	for _, c := range []struct {
+		opt  optim.AdamOpt
+		want float64
+	}{{optim.AdamOpt{LR: 0}, 1}, {optim.AdamOpt{LR: 1, WeightDecay: 0}, 0}} {
+		o, err := optim.NewAdamW(func(yield func(string, *nn.Param) bool) { yield("p", p) }, c.opt)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,12 +71,12 @@ func TestOptions(t *testing.T) {
 			t.Fatal(err)
 		}
 		// decay takes 1e-2 of the parameter
-		if got, want := testdevice.Read[float32](t, x, p.Tensor())[0], 1-opt.LR; math.Abs(float64(got)-want) > 1e-3 {
-			t.Errorf("a step with %+v ends at %v, want %v", opt, got, want)
+		if got := testdevice.Read[float32](t, x, p.Tensor())[0]; math.Abs(float64(got)-c.want) > 1e-3 {
+			t.Errorf("a step with %+v ends at %v, want %v", c.opt, got, c.want)
 		}
 	}
 	pos, neg := tenon.From(x, []float32{0}, 1), tenon.From(x, []float32{3}, 1)
-	loss, err := x.Item(x.TripletMarginLoss(pos, pos, neg, tenon.TripletMarginLossOpt{Margin: tenon.Zero, Eps: tenon.Zero}))
+	loss, err := x.Item(x.TripletMarginLoss(pos, pos, neg, tenon.TripletMarginLossOpt{Margin: 0, Eps: 0}))
 	if err != nil || loss != 0 {
 		t.Errorf("a margin of 0 gives %v (%v)", loss, err)
 	}

@@ -54,11 +54,8 @@ type Exec core.Exec
 // to the garbage collector, which frees it later.
 type Tensor core.Tensor
 
-// Zero is 0 in an option whose 0 stands for a default: optim.AdamOpt{WeightDecay: tenon.Zero}.
-const Zero = core.Zero
-
-// Exactly returns the option that means v, for a number that a program computes: v, or Zero if that is 0.
-func Exactly(v float64) float64 { return core.Exactly(v) }
+// Scalar is a number in options: any of Go's integers or floating-point numbers. nil, as when it is left out, is the default.
+type Scalar = core.Scalar
 
 // Error is the error of every failed operation. Find it with errors.As. Its fields are
 //

@@ -11,26 +11,27 @@ import (
 
 // AddCMulOpt are the options of AddCMul and AddCDiv. The zero value is PyTorch's default.
 type AddCMulOpt struct {
-	// Value is the factor of the product or quotient; 0 means 1, and tenon.Exactly passes on a computed number.
-	Value float64
+	// Value is the factor of the product or quotient; the default is 1.
+	Value Scalar
 }
 
 // AddMMCOpt is AddMMOpt with complex factors.
 type AddMMCOpt struct {
-	// Beta is the factor of the tensor that is added, Alpha that of the product; 0 means 1.
-	Beta, Alpha complex128
+	// Beta is the factor of the tensor that is added, Alpha that of the product, real or complex numbers; the default of both is 1.
+	Beta, Alpha Scalar
 }
 
 // AddMMOpt are the options of the products to which another tensor is added. The zero value is PyTorch's default.
 type AddMMOpt struct {
-	// Beta is the factor of that tensor, Alpha that of the product; 0 means 1.
-	Beta, Alpha float64
+	// Beta is the factor of that tensor, Alpha that of the product; the default of both is 1.
+	Beta, Alpha Scalar
 }
 
 // ArangeOpt are the options of Arange. The zero value is PyTorch's default.
 type ArangeOpt struct {
-	// Start is the first element. Step is the difference of neighbours; 0 means 1.
-	Start, Step float64
+	// Start is the first element. Step is the difference of neighbours; the default is 1.
+	Start float64
+	Step  Scalar
 }
 
 // AttentionOpt are the options of ScaledDotProductAttention.
@@ -42,8 +43,8 @@ type AttentionOpt struct {
 	Causal bool
 	// Dropout is the probability that a weight becomes 0; the others are multiplied by 1/(1-Dropout).
 	Dropout float64
-	// Scale multiplies the scores; 0 means 1/√D.
-	Scale float64
+	// Scale multiplies the scores; the default is 1/√D.
+	Scale Scalar
 	// GroupedHeads lets k and v have fewer heads than q; their number must divide q's. Neighbouring heads of q share one of theirs.
 	GroupedHeads bool
 }
@@ -107,8 +108,9 @@ type BatchNormOpt struct {
 	// Training normalises by the batch's own statistics and updates the running ones, if there are any. Without it the running statistics
 	// are used.
 	Training bool
-	// Momentum is the weight of the batch's statistics in the new running ones; 0 means 0.1. Eps is added to variances; 0 means 1e-5.
-	Momentum, Eps float64
+	// Momentum is the weight of the batch's statistics in the new running ones; the default is 0.1. Eps is added to variances; the default
+	// is 1e-5.
+	Momentum, Eps Scalar
 }
 
 // BinCountOpt are the options of BinCount.
@@ -159,8 +161,8 @@ type ConvTranspose2dOpt struct {
 type CosineSimilarityOpt struct {
 	// Dim is the dimension of the vectors; nil means 1.
 	Dim *int
-	// Eps is the least norm, which smaller ones count as; 0 means 1e-8.
-	Eps float64
+	// Eps is the least norm, which smaller ones count as; the default is 1e-8.
+	Eps Scalar
 }
 
 // CrossEntropyOpt are the options of CrossEntropy.
@@ -196,14 +198,14 @@ type DimOpt struct {
 
 // DistOpt are the options of Dist. The zero value is PyTorch's default.
 type DistOpt struct {
-	// P is the order of the norm; 0 means 2.
-	P float64
+	// P is the order of the norm; the default is 2.
+	P Scalar
 }
 
 // ELUOpt are the options of ELU. The zero value is PyTorch's default.
 type ELUOpt struct {
-	// Alpha is the factor of exp(t)-1; 0 means 1.
-	Alpha float64
+	// Alpha is the factor of exp(t)-1; the default is 1.
+	Alpha Scalar
 }
 
 // EmbeddingOpt are the options of Embedding.
@@ -211,9 +213,9 @@ type EmbeddingOpt struct {
 	// Padding says that the row PaddingIdx (negative: from the end) gets no gradient.
 	Padding    bool
 	PaddingIdx int
-	// MaxNorm, if it is not 0, rescales the rows that index selects, in place and before they are read, to at most that norm, of order
-	// NormType (0 means 2).
-	MaxNorm, NormType float64
+	// MaxNorm, if it is given, rescales the rows that index selects, in place and before they are read, to at most that norm, of order
+	// NormType, whose default is 2.
+	MaxNorm, NormType Scalar
 	// ScaleGradByFreq divides the gradient of each row by how often index selects it.
 	ScaleGradByFreq bool
 }
@@ -242,22 +244,22 @@ func (o GradOpt) core() core.GradOpt {
 
 // HardtanhOpt are the options of Hardtanh. The zero value is PyTorch's default.
 type HardtanhOpt struct {
-	// Min and Max are the bounds; both 0 stand for -1 and 1.
-	Min, Max float64
+	// Min and Max are the bounds; the defaults are -1 and 1.
+	Min, Max Scalar
 }
 
 // HuberLossOpt are the options of HuberLoss. The zero value is PyTorch's default.
 type HuberLossOpt struct {
-	// Delta is the difference below which the loss is quadratic; 0 means 1.
-	Delta float64
+	// Delta is the difference below which the loss is quadratic; the default is 1.
+	Delta Scalar
 	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
 	Reduction Reduction
 }
 
 // IndexAddOpt are the options of IndexAdd.
 type IndexAddOpt struct {
-	// Alpha multiplies src; 0 means 1. It must be whole for integers and bools.
-	Alpha float64
+	// Alpha multiplies src; the default is 1. It must be whole for integers and bools.
+	Alpha Scalar
 }
 
 // InterpolateOpt are the options of Interpolate. Either Size or Scale is given.
@@ -285,8 +287,8 @@ type KLDivOpt struct {
 
 // LeakyReLUOpt are the options of LeakyReLU. The zero value is PyTorch's default.
 type LeakyReLUOpt struct {
-	// Slope is the factor of numbers that are not positive; 0 means 0.01.
-	Slope float64
+	// Slope is the factor of numbers that are not positive; the default is 0.01.
+	Slope Scalar
 }
 
 // LikeOpt are the options of factories that follow another tensor.
@@ -303,8 +305,8 @@ type LossOpt struct {
 
 // MarginLossOpt are the options of losses with a margin. The zero value is PyTorch's default.
 type MarginLossOpt struct {
-	// Margin is by how much things should differ; 0 means 0, but 1 for HingeEmbeddingLoss.
-	Margin float64
+	// Margin is by how much things should differ; the default is 0, and 1 for HingeEmbeddingLoss.
+	Margin Scalar
 	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
 	Reduction Reduction
 }
@@ -321,9 +323,9 @@ type MaxPoolOpt struct {
 type MultiMarginLossOpt struct {
 	// Weight [C] multiplies the terms of a sample by the weight of its target; nil means 1.
 	Weight *Tensor
-	// Squared squares the terms before summing. Margin 0 means 1.
+	// Squared squares the terms before summing. The default of Margin is 1.
 	Squared bool
-	Margin  float64
+	Margin  Scalar
 	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
 	Reduction Reduction
 }
@@ -355,21 +357,22 @@ func (o NLLLossOpt) core() core.NLLLossOpt {
 
 // NanToNumOpt are the options of NanToNum.
 type NanToNumOpt struct {
-	// NaN replaces NaN. PosInf and NegInf replace +∞ and -∞; 0 means the greatest and the least number of the type, tenon.Zero means 0.
-	NaN, PosInf, NegInf float64
+	// NaN replaces NaN; the default is 0. PosInf and NegInf replace +∞ and -∞; the defaults are the greatest and the least number of the
+	// type.
+	NaN, PosInf, NegInf Scalar
 }
 
 // NormOpt are the options of LayerNorm, GroupNorm and RMSNorm. The zero value is PyTorch's default.
 type NormOpt struct {
-	// Eps is added to the variance; 0 means 1e-5, and for RMSNorm, which adds it to the mean of squares, the distance from 1 to the next
-	// number of the input's type.
-	Eps float64
+	// Eps is added to the variance; the default is 1e-5, and for RMSNorm, which adds it to the mean of squares, the distance from 1 to the
+	// next number of the input's type.
+	Eps Scalar
 }
 
 // NormalizeOpt are the options of Normalize. The zero value is PyTorch's default.
 type NormalizeOpt struct {
-	// P is the order of the norm; 0 means 2. Eps is the least number to divide by; 0 means 1e-12.
-	P, Eps float64
+	// P is the order of the norm; the default is 2. Eps is the least number to divide by; the default is 1e-12.
+	P, Eps Scalar
 	// Dim is the dimension of the vectors; nil means 1.
 	Dim *int
 }
@@ -384,17 +387,17 @@ type PadOpt struct {
 
 // PairwiseDistanceOpt are the options of PairwiseDistance. The zero value is PyTorch's default.
 type PairwiseDistanceOpt struct {
-	// P is the order of the norm; 0 means 2. Eps is added to differences; 0 means 1e-6.
-	P, Eps float64
+	// P is the order of the norm; the default is 2. Eps is added to differences; the default is 1e-6.
+	P, Eps Scalar
 	// KeepDim keeps the last dimension with size 1.
 	KeepDim bool
 }
 
 // PoissonNLLLossOpt are the options of PoissonNLLLoss. The zero value is PyTorch's default.
 type PoissonNLLLossOpt struct {
-	// Plain says that the input is the rate itself, not its logarithm; Eps is then added to it (0 means 1e-8).
+	// Plain says that the input is the rate itself, not its logarithm; Eps is then added to it, whose default is 1e-8.
 	Plain bool
-	Eps   float64
+	Eps   Scalar
 	// Full adds Stirling's approximation of log(target!) where target is above 1.
 	Full bool
 	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
@@ -424,8 +427,8 @@ type ScatterOpt struct {
 
 // SmoothL1LossOpt are the options of SmoothL1Loss. The zero value is PyTorch's default.
 type SmoothL1LossOpt struct {
-	// Beta is the difference below which the loss is quadratic; 0 means 1.
-	Beta float64
+	// Beta is the difference below which the loss is quadratic; the default is 1.
+	Beta Scalar
 	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
 	Reduction Reduction
 }
@@ -438,8 +441,8 @@ type SoftmaxOpt struct {
 
 // SoftplusOpt are the options of Softplus. The zero value is PyTorch's default.
 type SoftplusOpt struct {
-	// Beta is the factor of t; 0 means 1. Threshold is the product beta·t above which the result is t; 0 means 20.
-	Beta, Threshold float64
+	// Beta is the factor of t; the default is 1. Threshold is the product beta·t above which the result is t; the default is 20.
+	Beta, Threshold Scalar
 }
 
 // SumOpt are the options of sums, products and means, and of the nuclear norm.
@@ -467,9 +470,9 @@ type TopKOpt struct {
 
 // TripletMarginLossOpt are the options of TripletMarginLoss. The zero value is PyTorch's default.
 type TripletMarginLossOpt struct {
-	// Margin is by how much the distances should differ; 0 means 1. P is the order of the norm; 0 means 2. Eps is added to differences; 0
-	// means 1e-6.
-	Margin, P, Eps float64
+	// Margin is by how much the distances should differ; the default is 1. P is the order of the norm; the default is 2. Eps is added to
+	// differences; the default is 1e-6.
+	Margin, P, Eps Scalar
 	// Swap takes the distance from positive to negative where it is less than that from the anchor to negative.
 	Swap bool
 	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
@@ -480,14 +483,15 @@ type TripletMarginLossOpt struct {
 type VarOpt struct {
 	// KeepDim keeps the reduced dimensions with size 1.
 	KeepDim bool
-	// Correction is subtracted from the number of elements in the divisor; 0 means 1, the unbiased variance, and tenon.Zero the biased one.
-	Correction float64
+	// Correction is subtracted from the number of elements in the divisor; 0 gives the biased variance. The default is 1, for the unbiased
+	// one.
+	Correction Scalar
 }
 
 // VectorNormOpt are the options of VectorNorm. The zero value is PyTorch's default.
 type VectorNormOpt struct {
-	// Ord is the order; 0 means 2.
-	Ord float64
+	// Ord is the order; the default is 2.
+	Ord Scalar
 	// KeepDim keeps the reduced dimensions with size 1.
 	KeepDim bool
 	// DType is the type to compute in and return; the zero value is the input's.
@@ -583,8 +587,8 @@ func (x *Exec) Add(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)(cx.Add((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
-// AddBMM returns beta*in + alpha*(the sum of the products of the matrices of a [B, M, K] and b [B, K, N]), in broadcast to [M, N]. With
-// tenon.Zero as Beta, in is not read.
+// AddBMM returns beta*in + alpha*(the sum of the products of the matrices of a [B, M, K] and b [B, K, N]), in broadcast to [M, N]. If
+// Beta is 0, in is not read.
 func (x *Exec) AddBMM(in *Tensor, a *Tensor, b *Tensor, opt ...AddMMOpt) *Tensor {
 	cx := x.enter("AddBMM", in, a, b)
 	defer core.Leave(cx)
@@ -659,7 +663,7 @@ func (x *Exec) AddInto(dst *Tensor, a *Tensor, b *Tensor) {
 	cx.AddInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b))
 }
 
-// AddMM returns beta*in + alpha*(a x b) for a [M, K], b [K, N] and in broadcast to [M, N]. With tenon.Zero as Beta, in is not read.
+// AddMM returns beta*in + alpha*(a x b) for a [M, K], b [K, N] and in broadcast to [M, N]. If Beta is 0, in is not read.
 func (x *Exec) AddMM(in *Tensor, a *Tensor, b *Tensor, opt ...AddMMOpt) *Tensor {
 	cx := x.enter("AddMM", in, a, b)
 	defer core.Leave(cx)
@@ -695,7 +699,7 @@ func (x *Exec) AddMMCInto(dst *Tensor, in *Tensor, a *Tensor, b *Tensor, opt ...
 	})
 }
 
-// AddMV returns beta*in + alpha*(a x v) for a [M, K], v [K] and in broadcast to [M]. With tenon.Zero as Beta, in is not read.
+// AddMV returns beta*in + alpha*(a x v) for a [M, K], v [K] and in broadcast to [M]. If Beta is 0, in is not read.
 func (x *Exec) AddMV(in *Tensor, a *Tensor, v *Tensor, opt ...AddMMOpt) *Tensor {
 	cx := x.enter("AddMV", in, a, v)
 	defer core.Leave(cx)
@@ -713,8 +717,8 @@ func (x *Exec) AddMVInto(dst *Tensor, in *Tensor, a *Tensor, v *Tensor, opt ...A
 	})
 }
 
-// AddR returns beta*in + alpha*(the outer product of a and b) for vectors a [M], b [N] and in broadcast to [M, N]. With tenon.Zero as Beta,
-// in is not read. For bools + is or and * is and.
+// AddR returns beta*in + alpha*(the outer product of a and b) for vectors a [M], b [N] and in broadcast to [M, N]. If Beta is 0, in
+// is not read. For bools + is or and * is and.
 func (x *Exec) AddR(in *Tensor, a *Tensor, b *Tensor, opt ...AddMMOpt) *Tensor {
 	cx := x.enter("AddR", in, a, b)
 	defer core.Leave(cx)
@@ -1010,8 +1014,7 @@ func (x *Exec) AvgPool2d(t *Tensor, kernel [2]int, opt ...AvgPoolOpt) *Tensor {
 	return (*Tensor)(cx.AvgPool2d((*core.Tensor)(t), kernel, core.AvgPoolOpt(only)))
 }
 
-// BAddBMM returns beta*in + alpha*(a x b) for a [B, M, K], b [B, K, N] and in broadcast to [B, M, N]. With tenon.Zero as Beta, in is not
-// read.
+// BAddBMM returns beta*in + alpha*(a x b) for a [B, M, K], b [B, K, N] and in broadcast to [B, M, N]. If Beta is 0, in is not read.
 func (x *Exec) BAddBMM(in *Tensor, a *Tensor, b *Tensor, opt ...AddMMOpt) *Tensor {
 	cx := x.enter("BAddBMM", in, a, b)
 	defer core.Leave(cx)
@@ -3806,7 +3809,7 @@ func (x *Exec) Slice(t *Tensor, dim int, start int, end int, step int) *Tensor {
 }
 
 // SmoothL1Loss returns the mean (or the reduction in opt) of d²/(2·beta) where d = |t - target| is below beta, and of d - beta/2 elsewhere,
-// broadcast, in the promoted floating-point type. beta must not be negative; with tenon.Zero it is L1Loss.
+// broadcast, in the promoted floating-point type. beta must not be negative; with 0 it is L1Loss.
 func (x *Exec) SmoothL1Loss(t *Tensor, target *Tensor, opt ...SmoothL1LossOpt) *Tensor {
 	cx := x.enter("SmoothL1Loss", t, target)
 	defer core.Leave(cx)

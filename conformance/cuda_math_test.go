@@ -232,7 +232,7 @@ func testTinyHalfNorm(t *testing.T, x *tenon.Exec) {
 }
 
 func testNormConversion(t *testing.T, x *tenon.Exec) {
-	n := x.VectorNorm(x.Ones([]int{65536}, tenon.Float16), nil, tenon.VectorNormOpt{Ord: tenon.Zero, DType: tenon.Float32})
+	n := x.VectorNorm(x.Ones([]int{65536}, tenon.Float16), nil, tenon.VectorNormOpt{Ord: 0, DType: tenon.Float32})
 	check(t, "elements that are not 0", item(t, x, n), 65536)
 	check(t, "type", n.DType(), tenon.Float32)
 }

@@ -33,7 +33,7 @@ type maker struct {
 
 // someMakers returns the optimizers of the first of PyTorch's tests, with its betas.
 func someMakers() (all []maker) {
-	betas := [2]float64{.8, .7}
+	betas := []float64{.8, .7}
 	for _, flag := range []bool{false, true} {
 		all = append(all,
 			maker{"NAdam", func(ps namedParams) (optim.Optimizer, error) {

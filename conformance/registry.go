@@ -192,9 +192,12 @@ func (a *args) float(i int, name string, def float64) float64 {
 	}
 }
 
-// option is float for an option whose 0 stands for a default.
-func (a *args) option(i int, name string, def float64) float64 {
-	return explicit(a.float(i, name, def))
+// option is float for an option, nil if it was not given.
+func (a *args) option(i int, name string) tenon.Scalar {
+	if !a.has(i, name) {
+		return nil
+	}
+	return a.float(i, name, 0)
 }
 
 // complex returns a number.
@@ -294,14 +297,6 @@ func (a *args) str(i int, name, def string) string {
 		a.wrong(name, v)
 		return ""
 	}
-}
-
-// explicit returns v as an option whose 0 stands for a default.
-func explicit(v float64) float64 {
-	if v == 0 {
-		return tenon.Zero
-	}
-	return v
 }
 
 // choice returns the choice whose PyTorch name is the argument's text; the zero value if it was not given.

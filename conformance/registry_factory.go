@@ -87,7 +87,7 @@ func init() {
 		case 2:
 			return x.Arange(n[1], dt, tenon.ArangeOpt{Start: n[0]})
 		}
-		return x.Arange(n[1], dt, tenon.ArangeOpt{Start: n[0], Step: explicit(n[2])})
+		return x.Arange(n[1], dt, tenon.ArangeOpt{Start: n[0], Step: n[2]})
 	})
 	offer("linspace", func(x *tenon.Exec, a *args) any {
 		return x.LinspaceC(a.bound(x, 0, "start"), a.bound(x, 1, "end"), a.int(2, "steps", 0), a.dtypeOr(tenon.Float32))

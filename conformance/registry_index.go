@@ -24,10 +24,7 @@ func init() {
 		return x.IndexFillS(t, dim, index, a.float(3, "value", 0))
 	})
 	offer("index_add", func(x *tenon.Exec, a *args) any {
-		opt := tenon.IndexAddOpt{Alpha: a.float(-1, "alpha", 1)}
-		if opt.Alpha == 0 {
-			opt.Alpha = tenon.Zero
-		}
+		opt := tenon.IndexAddOpt{Alpha: a.option(-1, "alpha")}
 		return x.IndexAdd(a.tensor(0, "input"), a.int(1, "dim", 0), a.tensor(2, "index"), a.tensor(3, "source"), opt)
 	})
 	offer("topk", func(x *tenon.Exec, a *args) any {
@@ -59,8 +56,8 @@ func init() {
 	})
 	offer("nn.functional.embedding", func(x *tenon.Exec, a *args) any {
 		opt := tenon.EmbeddingOpt{Padding: a.has(2, "padding_idx"), PaddingIdx: a.int(2, "padding_idx", 0),
-			MaxNorm:  a.float(3, "max_norm", 0),
-			NormType: a.float(4, "norm_type", 2), ScaleGradByFreq: a.bool(5, "scale_grad_by_freq", false)}
+			MaxNorm: a.option(3, "max_norm"), NormType: a.option(4, "norm_type"),
+			ScaleGradByFreq: a.bool(5, "scale_grad_by_freq", false)}
 		// A gradient in sparse form has the same values.
 		a.bool(6, "sparse", false)
 		return x.Embedding(a.tensor(1, "weight"), a.tensor(0, "input"), opt)

@@ -9,18 +9,12 @@ import (
 
 // factors returns the options of a product to which a tensor is added.
 func (a *args) factors() tenon.AddMMOpt {
-	return tenon.AddMMOpt{Beta: a.option(-1, "beta", 1), Alpha: a.option(-1, "alpha", 1)}
+	return tenon.AddMMOpt{Beta: a.option(-1, "beta"), Alpha: a.option(-1, "alpha")}
 }
 
 // factorsC is factors if one of them is complex.
 func (a *args) factorsC() tenon.AddMMCOpt {
-	opt := tenon.AddMMCOpt{Beta: a.complex(-1, "beta", 1), Alpha: a.complex(-1, "alpha", 1)}
-	for _, v := range []*complex128{&opt.Beta, &opt.Alpha} {
-		if *v == 0 {
-			*v = tenon.Zero
-		}
-	}
-	return opt
+	return tenon.AddMMCOpt{Beta: a.complex(-1, "beta", 1), Alpha: a.complex(-1, "alpha", 1)}
 }
 
 func init() {

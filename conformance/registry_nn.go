@@ -56,11 +56,11 @@ func init() {
 	})
 	offer("nn.functional.smooth_l1_loss", func(x *tenon.Exec, a *args) any {
 		return x.SmoothL1Loss(a.tensor(0, "input"), a.tensor(1, "target"),
-			tenon.SmoothL1LossOpt{Beta: a.option(5, "beta", 1), Reduction: choice[tenon.Reduction](a, 4, "reduction")})
+			tenon.SmoothL1LossOpt{Beta: a.option(5, "beta"), Reduction: choice[tenon.Reduction](a, 4, "reduction")})
 	})
 	offer("nn.functional.huber_loss", func(x *tenon.Exec, a *args) any {
 		return x.HuberLoss(a.tensor(0, "input"), a.tensor(1, "target"),
-			tenon.HuberLossOpt{Delta: a.option(3, "delta", 1), Reduction: choice[tenon.Reduction](a, 2, "reduction")})
+			tenon.HuberLossOpt{Delta: a.option(3, "delta"), Reduction: choice[tenon.Reduction](a, 2, "reduction")})
 	})
 	offer("nn.functional.binary_cross_entropy", func(x *tenon.Exec, a *args) any {
 		return x.BCE(a.tensor(0, "input"), a.tensor(1, "target"), tenon.BCEOpt{Weight: a.tensor(2, "weight"),
@@ -76,20 +76,20 @@ func init() {
 	})
 	offer("nn.functional.batch_norm", func(x *tenon.Exec, a *args) any {
 		return x.BatchNorm(a.tensor(0, "input"), a.tensor(3, "weight"), a.tensor(4, "bias"), a.tensor(1, "running_mean"),
-			a.tensor(2, "running_var"), tenon.BatchNormOpt{Momentum: a.option(6, "momentum", 0.1), Eps: a.option(7, "eps", 1e-5),
+			a.tensor(2, "running_var"), tenon.BatchNormOpt{Momentum: a.option(6, "momentum"), Eps: a.option(7, "eps"),
 				Training: a.bool(5, "training", false)})
 	})
 	offer("nn.functional.layer_norm", func(x *tenon.Exec, a *args) any {
 		return x.LayerNorm(a.tensor(0, "input"), a.tensor(2, "weight"), a.tensor(3, "bias"), a.ints(1, "normalized_shape"),
-			tenon.NormOpt{Eps: a.option(4, "eps", 1e-5)})
+			tenon.NormOpt{Eps: a.option(4, "eps")})
 	})
 	offer("nn.functional.rms_norm", func(x *tenon.Exec, a *args) any {
 		return x.RMSNorm(a.tensor(0, "input"), a.tensor(2, "weight"), a.ints(1, "normalized_shape"),
-			tenon.NormOpt{Eps: a.float(3, "eps", 0)})
+			tenon.NormOpt{Eps: a.option(3, "eps")})
 	})
 	offer("nn.functional.group_norm", func(x *tenon.Exec, a *args) any {
 		return x.GroupNorm(a.tensor(0, "input"), a.tensor(2, "weight"), a.tensor(3, "bias"), a.int(1, "num_groups", 0),
-			tenon.NormOpt{Eps: a.option(4, "eps", 1e-5)})
+			tenon.NormOpt{Eps: a.option(4, "eps")})
 	})
 }
 
@@ -111,44 +111,44 @@ func (a *args) outputSize(i int, name string) [2]int {
 // Distances, and losses composed of other operations.
 func init() {
 	offer("dist", func(x *tenon.Exec, a *args) any {
-		return x.Dist(a.tensor(0, "input"), a.tensor(1, "other"), tenon.DistOpt{P: a.option(2, "p", 2)})
+		return x.Dist(a.tensor(0, "input"), a.tensor(1, "other"), tenon.DistOpt{P: a.option(2, "p")})
 	})
 	offer("renorm", func(x *tenon.Exec, a *args) any {
 		return x.Renorm(a.tensor(0, "input"), a.float(1, "p", 0), a.int(2, "dim", 0), a.float(3, "maxnorm", 0))
 	})
 	offer("nn.functional.normalize", func(x *tenon.Exec, a *args) any {
-		return x.Normalize(a.tensor(0, "input"), tenon.NormalizeOpt{P: a.option(1, "p", 2), Dim: new(a.int(2, "dim", 1)),
-			Eps: a.option(3, "eps", 1e-12)})
+		return x.Normalize(a.tensor(0, "input"), tenon.NormalizeOpt{P: a.option(1, "p"), Dim: new(a.int(2, "dim", 1)),
+			Eps: a.option(3, "eps")})
 	})
 	offer("nn.functional.pairwise_distance", func(x *tenon.Exec, a *args) any {
 		return x.PairwiseDistance(a.tensor(0, "x1"), a.tensor(1, "x2"),
-			tenon.PairwiseDistanceOpt{P: a.option(2, "p", 2), Eps: a.option(3, "eps", 1e-6), KeepDim: a.bool(4, "keepdim", false)})
+			tenon.PairwiseDistanceOpt{P: a.option(2, "p"), Eps: a.option(3, "eps"), KeepDim: a.bool(4, "keepdim", false)})
 	})
 	offer("nn.functional.cosine_similarity", func(x *tenon.Exec, a *args) any {
 		return x.CosineSimilarity(a.tensor(0, "x1"), a.tensor(1, "x2"),
-			tenon.CosineSimilarityOpt{Dim: new(a.int(2, "dim", 1)), Eps: a.option(3, "eps", 1e-8)})
+			tenon.CosineSimilarityOpt{Dim: new(a.int(2, "dim", 1)), Eps: a.option(3, "eps")})
 	})
 	reduction := func(a *args) tenon.Reduction { return choice[tenon.Reduction](a, -1, "reduction") }
 	offer("nn.functional.cosine_embedding_loss", func(x *tenon.Exec, a *args) any {
 		return x.CosineEmbeddingLoss(a.tensor(0, "input1"), a.tensor(1, "input2"), a.tensor(2, "target"),
-			tenon.MarginLossOpt{Margin: a.option(3, "margin", 0), Reduction: reduction(a)})
+			tenon.MarginLossOpt{Margin: a.option(3, "margin"), Reduction: reduction(a)})
 	})
 	offer("nn.functional.hinge_embedding_loss", func(x *tenon.Exec, a *args) any {
 		return x.HingeEmbeddingLoss(a.tensor(0, "input"), a.tensor(1, "target"),
-			tenon.MarginLossOpt{Margin: a.option(2, "margin", 1), Reduction: reduction(a)})
+			tenon.MarginLossOpt{Margin: a.option(2, "margin"), Reduction: reduction(a)})
 	})
 	offer("nn.functional.poisson_nll_loss", func(x *tenon.Exec, a *args) any {
 		return x.PoissonNLLLoss(a.tensor(0, "input"), a.tensor(1, "target"), tenon.PoissonNLLLossOpt{Plain: !a.bool(2, "log_input", true),
 			Full: a.bool(3, "full", false),
-			Eps:  a.float(-1, "eps", 0), Reduction: choice[tenon.Reduction](a, -1, "reduction")})
+			Eps:  a.option(-1, "eps"), Reduction: choice[tenon.Reduction](a, -1, "reduction")})
 	})
 	offer("nn.functional.margin_ranking_loss", func(x *tenon.Exec, a *args) any {
 		return x.MarginRankingLoss(a.tensor(0, "input1"), a.tensor(1, "input2"), a.tensor(2, "target"),
-			tenon.MarginLossOpt{Margin: a.option(3, "margin", 0), Reduction: reduction(a)})
+			tenon.MarginLossOpt{Margin: a.option(3, "margin"), Reduction: reduction(a)})
 	})
 	offer("nn.functional.triplet_margin_loss", func(x *tenon.Exec, a *args) any {
 		return x.TripletMarginLoss(a.tensor(0, "anchor"), a.tensor(1, "positive"), a.tensor(2, "negative"), tenon.TripletMarginLossOpt{
-			Margin: a.float(3, "margin", 0), P: a.float(4, "p", 0), Eps: a.float(5, "eps", 0), Swap: a.bool(6, "swap", false),
+			Margin: a.option(3, "margin"), P: a.option(4, "p"), Eps: a.option(5, "eps"), Swap: a.bool(6, "swap", false),
 			Reduction: choice[tenon.Reduction](a, -1, "reduction")})
 	})
 	offer("nn.functional.soft_margin_loss", func(x *tenon.Exec, a *args) any {
@@ -157,6 +157,6 @@ func init() {
 	offer("nn.functional.multi_margin_loss", func(x *tenon.Exec, a *args) any {
 		return x.MultiMarginLoss(a.tensor(0, "input"), a.tensor(1, "target"), tenon.MultiMarginLossOpt{Weight: a.tensor(-1, "weight"),
 			Squared: a.int(2, "p", 1) == 2,
-			Margin:  a.float(3, "margin", 0), Reduction: choice[tenon.Reduction](a, -1, "reduction")})
+			Margin:  a.option(3, "margin"), Reduction: choice[tenon.Reduction](a, -1, "reduction")})
 	})
 }

@@ -67,13 +67,8 @@ func init() {
 		return x.Round(a.tensor(0, "input"))
 	})
 	offer("nan_to_num", func(x *tenon.Exec, a *args) any {
-		var opt tenon.NanToNumOpt
-		for i, to := range []*float64{&opt.NaN, &opt.PosInf, &opt.NegInf} {
-			if name := []string{"nan", "posinf", "neginf"}[i]; a.has(1+i, name) {
-				*to = explicit(a.float(1+i, name, 0))
-			}
-		}
-		return x.NanToNum(a.tensor(0, "input"), opt)
+		return x.NanToNum(a.tensor(0, "input"),
+			tenon.NanToNumOpt{NaN: a.option(1, "nan"), PosInf: a.option(2, "posinf"), NegInf: a.option(3, "neginf")})
 	})
 }
 
@@ -161,11 +156,11 @@ func init() {
 	})
 	offer("addcmul", func(x *tenon.Exec, a *args) any {
 		return x.AddCMul(a.tensor(0, "input"), a.tensor(1, "tensor1"), a.tensor(2, "tensor2"),
-			tenon.AddCMulOpt{Value: a.option(-1, "value", 1)})
+			tenon.AddCMulOpt{Value: a.option(-1, "value")})
 	})
 	offer("addcdiv", func(x *tenon.Exec, a *args) any {
 		return x.AddCDiv(a.tensor(0, "input"), a.tensor(1, "tensor1"), a.tensor(2, "tensor2"),
-			tenon.AddCMulOpt{Value: a.option(-1, "value", 1)})
+			tenon.AddCMulOpt{Value: a.option(-1, "value")})
 	})
 	offer("masked_fill", func(x *tenon.Exec, a *args) any {
 		if a.isTensor(2, "value") {
@@ -188,15 +183,15 @@ func init() {
 		return x.GELU(a.tensor(0, "input"))
 	})
 	offer("nn.functional.leaky_relu", func(x *tenon.Exec, a *args) any {
-		return x.LeakyReLU(a.tensor(0, "input"), tenon.LeakyReLUOpt{Slope: a.option(1, "negative_slope", 0.01)})
+		return x.LeakyReLU(a.tensor(0, "input"), tenon.LeakyReLUOpt{Slope: a.option(1, "negative_slope")})
 	})
 	offer("nn.functional.elu", func(x *tenon.Exec, a *args) any {
-		return x.ELU(a.tensor(0, "input"), tenon.ELUOpt{Alpha: a.option(1, "alpha", 1)})
+		return x.ELU(a.tensor(0, "input"), tenon.ELUOpt{Alpha: a.option(1, "alpha")})
 	})
 	offer("nn.functional.hardtanh", func(x *tenon.Exec, a *args) any {
-		return x.Hardtanh(a.tensor(0, "input"), tenon.HardtanhOpt{Min: a.option(1, "min_val", -1), Max: a.option(2, "max_val", 1)})
+		return x.Hardtanh(a.tensor(0, "input"), tenon.HardtanhOpt{Min: a.option(1, "min_val"), Max: a.option(2, "max_val")})
 	})
 	offer("nn.functional.softplus", func(x *tenon.Exec, a *args) any {
-		return x.Softplus(a.tensor(0, "input"), tenon.SoftplusOpt{Beta: a.option(1, "beta", 1), Threshold: a.option(2, "threshold", 20)})
+		return x.Softplus(a.tensor(0, "input"), tenon.SoftplusOpt{Beta: a.option(1, "beta"), Threshold: a.option(2, "threshold")})
 	})
 }

@@ -49,10 +49,10 @@ func varianceCall(a *args, f func(t *tenon.Tensor, dims []int, opt ...tenon.VarO
 	if !a.bool(-1, "unbiased", true) {
 		correction = 0
 	}
-	opt := tenon.VarOpt{KeepDim: a.bool(3, "keepdim", false), Correction: explicit(correction)}
+	opt := tenon.VarOpt{KeepDim: a.bool(3, "keepdim", false), Correction: correction}
 	if unbiased, ok := a.get(1, "dim").(bool); ok {
 		if !unbiased {
-			opt.Correction = tenon.Zero
+			opt.Correction = 0
 		}
 		return f(t, nil, opt)
 	}
@@ -87,7 +87,7 @@ func init() {
 	})
 	offer("count_nonzero", func(x *tenon.Exec, a *args) any { return x.CountNonzero(a.tensor(0, "input"), a.ints(1, "dim")) })
 	offer("linalg.vector_norm", func(x *tenon.Exec, a *args) any {
-		return x.VectorNorm(a.tensor(0, "input"), a.ints(2, "dim"), tenon.VectorNormOpt{Ord: a.option(1, "ord", 2),
+		return x.VectorNorm(a.tensor(0, "input"), a.ints(2, "dim"), tenon.VectorNormOpt{Ord: a.option(1, "ord"),
 			KeepDim: a.bool(3, "keepdim", false), DType: a.dtype(-1, "dtype")})
 	})
 	offer("norm", func(x *tenon.Exec, a *args) any {
@@ -102,7 +102,7 @@ func init() {
 			}
 			return x.VectorNorm(t, dims, tenon.VectorNormOpt{KeepDim: opt.KeepDim, DType: opt.DType})
 		}
-		return x.VectorNorm(t, dims, tenon.VectorNormOpt{Ord: a.option(1, "p", 2), KeepDim: opt.KeepDim, DType: opt.DType})
+		return x.VectorNorm(t, dims, tenon.VectorNormOpt{Ord: a.option(1, "p"), KeepDim: opt.KeepDim, DType: opt.DType})
 	})
 }
 

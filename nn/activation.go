@@ -45,8 +45,8 @@ func (SiLU) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return x.Si
 
 // LeakyReLU is x, or x times a small slope where x is negative.
 type LeakyReLU struct {
-	// Slope is the slope of the negative side; 0 is 0.01.
-	Slope float64
+	// Slope is the slope of the negative side; the default is 0.01.
+	Slope tenon.Scalar
 }
 
 // Forward applies the function to every element of in.
@@ -62,8 +62,8 @@ type PReLU struct {
 
 // PReLUOpt are the options of NewPReLU. The zero value is PyTorch's default.
 type PReLUOpt struct {
-	// Init is the slopes' first value; 0 is 0.25.
-	Init float64
+	// Init is the slopes' first value; the default is 0.25.
+	Init tenon.Scalar
 	// DType is the slopes' type; 0 is Float32.
 	DType tenon.DType
 }
@@ -74,7 +74,7 @@ func NewPReLU(x *tenon.Exec, count int, opts ...PReLUOpt) *PReLU {
 	if count < 1 {
 		fail("NewPReLU", "%d slopes were asked for; give 1 or the number of channels", count)
 	}
-	return &PReLU{Weight: NewParam(x.Full([]int{count}, core.Or(opt.Init, 0.25), orFloat32(opt.DType)))}
+	return &PReLU{Weight: NewParam(x.Full([]int{count}, core.Or("NewPReLU", "Init", opt.Init, 0.25), orFloat32(opt.DType)))}
 }
 
 // Forward applies the function to every element of in.
@@ -85,8 +85,8 @@ func (a *PReLU) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 
 // ELU is x, or α·(exp(x)-1) where x is negative.
 type ELU struct {
-	// Alpha is α; 0 is 1.
-	Alpha float64
+	// Alpha is α; the default is 1.
+	Alpha tenon.Scalar
 }
 
 // Forward applies the function to every element of in.
@@ -96,8 +96,8 @@ func (a ELU) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 
 // Hardtanh clamps x between Min and Max.
 type Hardtanh struct {
-	// Min and Max are the bounds; both 0 stand for -1 and 1.
-	Min, Max float64
+	// Min and Max are the bounds; the defaults are -1 and 1.
+	Min, Max tenon.Scalar
 }
 
 // Forward applies the function to every element of in.
@@ -107,8 +107,8 @@ func (a Hardtanh) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 
 // Softplus is log(1+exp(β·x))/β, and x itself where β·x is above a threshold.
 type Softplus struct {
-	// Beta is β; 0 is 1. Threshold 0 is 20.
-	Beta, Threshold float64
+	// Beta is β; the default is 1. The default of Threshold is 20.
+	Beta, Threshold tenon.Scalar
 }
 
 // Forward applies the function to every element of in.

@@ -28,10 +28,10 @@ type BatchNorm struct {
 
 // BatchNormOpt are the options of NewBatchNorm1d and NewBatchNorm2d. The zero value is PyTorch's default.
 type BatchNormOpt struct {
-	// Eps is added to the variance; 0 is 1e-5.
-	Eps float64
-	// Momentum is the weight of a batch's statistics in the running ones; 0 is 0.1.
-	Momentum float64
+	// Eps is added to the variance; the default is 1e-5.
+	Eps tenon.Scalar
+	// Momentum is the weight of a batch's statistics in the running ones; the default is 0.1.
+	Momentum tenon.Scalar
 	// Cumulative keeps the plain average of all batches instead. Each training step then reads the count from the device.
 	Cumulative bool
 	// NoAffine leaves weight and bias out. NoRunningStats keeps no running statistics, and evaluation also uses the batch's.
@@ -53,7 +53,8 @@ func NewBatchNorm2d(x *tenon.Exec, channels int, opts ...BatchNormOpt) *BatchNor
 }
 
 func newBatchNorm(x *tenon.Exec, name string, min, max, channels int, opt BatchNormOpt) *BatchNorm {
-	opt.Eps, opt.Momentum, opt.DType = core.Or(opt.Eps, 1e-5), core.Or(opt.Momentum, 0.1), orFloat32(opt.DType)
+	opt.Eps, opt.Momentum = core.Or("New"+name, "Eps", opt.Eps, 1e-5), core.Or("New"+name, "Momentum", opt.Momentum, 0.1)
+	opt.DType = orFloat32(opt.DType)
 	b := &BatchNorm{opt: opt, channels: channels, name: name, min: min, max: max}
 	shape := []int{channels}
 	if !opt.NoAffine {
@@ -82,10 +83,10 @@ func (b *BatchNorm) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 		fail(b.name, "expected %s input (got %dD input)", want, in.Dim())
 	}
 	training := b.Training() || b.RunningMean == nil
-	normalised := func(x *tenon.Exec, momentum float64) *tenon.Tensor {
+	normalised := func(x *tenon.Exec, momentum tenon.Scalar) *tenon.Tensor {
 		mean, variance := b.RunningMean.Tensor(), b.RunningVar.Tensor()
 		return x.BatchNorm(in, b.Weight.Tensor(), b.Bias.Tensor(), mean, variance,
-			tenon.BatchNormOpt{Training: training, Momentum: core.Exactly(momentum), Eps: core.Exactly(b.opt.Eps)})
+			tenon.BatchNormOpt{Training: training, Momentum: momentum, Eps: b.opt.Eps})
 	}
 	if !b.Training() || b.RunningMean == nil {
 		return normalised(x, b.opt.Momentum)
@@ -103,7 +104,7 @@ func (b *BatchNorm) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 }
 
 // momentum returns the weight of the next batch's statistics.
-func (b *BatchNorm) momentum(x *tenon.Exec) float64 {
+func (b *BatchNorm) momentum(x *tenon.Exec) tenon.Scalar {
 	if !b.opt.Cumulative {
 		return b.opt.Momentum
 	}

@@ -9,8 +9,8 @@ import (
 
 // ClipOpt are the options of ClipGradNorm. The zero value is PyTorch's default.
 type ClipOpt struct {
-	// Norm is the norm's order, math.Inf(1) for the largest magnitude; 0 is 2.
-	Norm float64
+	// Norm is the norm's order, math.Inf(1) for the largest magnitude; the default is 2.
+	Norm tenon.Scalar
 }
 
 // ClipGradNorm scales the gradients of params, in place and all by one factor, so that their norm as one vector is at most maxNorm, and
@@ -21,10 +21,10 @@ func ClipGradNorm(x *tenon.Exec, params iter.Seq2[string, *Param], maxNorm float
 	if params == nil {
 		fail("ClipGradNorm", "the parameters are nil; give such as nn.Params(m)")
 	}
-	if !(maxNorm >= 0) || opt.Norm < 0 {
-		fail("ClipGradNorm", "a norm of order %v cannot be at most %v; give numbers that are not negative", opt.Norm, maxNorm)
+	order := core.Or("ClipGradNorm", "Norm", opt.Norm, 2)
+	if !(maxNorm >= 0) || order < 0 {
+		fail("ClipGradNorm", "a norm of order %v cannot be at most %v; give numbers that are not negative", order, maxNorm)
 	}
-	order := core.Or(opt.Norm, 2)
 	var grads []*core.Tensor
 	for name, p := range params {
 		core.OpenParam("ClipGradNorm", name, (*core.Tensor)(p.Tensor()))

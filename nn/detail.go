@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"tenon.dev"
 	"tenon.dev/internal/core"
 )
 
@@ -27,7 +28,7 @@ func (m GELU) detail() (name, options string) {
 }
 
 func (m LeakyReLU) detail() (name, options string) {
-	return "LeakyReLU", list("negative_slope", core.Decimal(core.Or(m.Slope, 0.01)))
+	return "LeakyReLU", list("negative_slope", core.Decimal(core.Or("LeakyReLU", "Slope", m.Slope, 0.01)))
 }
 
 func (m *PReLU) detail() (name, options string) {
@@ -35,19 +36,17 @@ func (m *PReLU) detail() (name, options string) {
 }
 
 func (m ELU) detail() (name, options string) {
-	return "ELU", list("alpha", core.Decimal(core.Or(m.Alpha, 1)))
+	return "ELU", list("alpha", core.Decimal(core.Or("ELU", "Alpha", m.Alpha, 1)))
 }
 
 func (m Hardtanh) detail() (name, options string) {
-	low, high := m.Min, m.Max
-	if low == 0 && high == 0 {
-		low, high = -1, 1
-	}
-	return "Hardtanh", list("min_val", core.Decimal(low), "max_val", core.Decimal(high))
+	return "Hardtanh", list("min_val", core.Decimal(core.Or("Hardtanh", "Min", m.Min, -1)),
+		"max_val", core.Decimal(core.Or("Hardtanh", "Max", m.Max, 1)))
 }
 
 func (m Softplus) detail() (name, options string) {
-	return "Softplus", list("beta", core.Decimal(core.Or(m.Beta, 1)), "threshold", core.Decimal(core.Or(m.Threshold, 20)))
+	return "Softplus", list("beta", core.Decimal(core.Or("Softplus", "Beta", m.Beta, 1)),
+		"threshold", core.Decimal(core.Or("Softplus", "Threshold", m.Threshold, 20)))
 }
 
 func (m Softmax) detail() (name, options string) { return "Softmax", list("dim", strconv.Itoa(m.Dim)) }
@@ -82,10 +81,10 @@ func (m *Embedding) detail() (name, options string) {
 		}
 		options += ", " + list("padding_idx", strconv.Itoa(row))
 	}
-	if m.Opt.MaxNorm != 0 {
-		options += ", " + list("max_norm", core.Decimal(m.Opt.MaxNorm))
+	if m.Opt.MaxNorm != nil {
+		options += ", " + list("max_norm", core.Decimal(core.Or("Embedding", "MaxNorm", m.Opt.MaxNorm, 0)))
 	}
-	if n := m.Opt.NormType; n != 0 && n != 2 {
+	if n := core.Or("Embedding", "NormType", m.Opt.NormType, 2); n != 2 {
 		options += ", " + list("norm_type", core.Decimal(n))
 	}
 	if m.Opt.ScaleGradByFreq {
@@ -150,30 +149,37 @@ func convolution(weight, bias *Param, groups int, same bool, stride, padding, di
 	return s
 }
 
+// number returns an option that the constructor resolved; it is 0 in a module that is a zero value.
+func number(v tenon.Scalar) float64 {
+	n, _ := v.(float64)
+	return n
+}
+
 func (m *BatchNorm) detail() (name, options string) {
-	momentum := core.Decimal(m.opt.Momentum)
+	momentum := core.Decimal(number(m.opt.Momentum))
 	if m.opt.Cumulative {
 		//tenon:quoted the printed form of PyTorch's module
 		momentum = "None"
 	}
-	return cmp.Or(m.name, "BatchNorm"), strconv.Itoa(m.channels) + ", " + list("eps", core.Decimal(m.opt.Eps), "momentum", momentum,
+	return cmp.Or(m.name, "BatchNorm"), strconv.Itoa(m.channels) + ", " + list("eps", core.Decimal(number(m.opt.Eps)), "momentum", momentum,
 		"affine", core.Truth(!m.opt.NoAffine), "track_running_stats", core.Truth(!m.opt.NoRunningStats))
 }
 
 func (m *LayerNorm) detail() (name, options string) {
-	return "LayerNorm", tuple(m.shape...) + ", " + list("eps", core.Decimal(m.eps), "elementwise_affine", core.Truth(m.Weight != nil))
+	return "LayerNorm", tuple(m.shape...) + ", " + list("eps", core.Decimal(number(m.eps)), "elementwise_affine",
+		core.Truth(m.Weight != nil))
 }
 
 func (m *RMSNorm) detail() (name, options string) {
 	eps := "None" //tenon:quoted the printed form of PyTorch's module
-	if m.eps != 0 {
-		eps = core.Decimal(m.eps)
+	if m.eps != nil {
+		eps = core.Decimal(number(m.eps))
 	}
 	return "RMSNorm", tuple(m.shape...) + ", " + list("eps", eps, "elementwise_affine", core.Truth(m.Weight != nil))
 }
 
 func (m *GroupNorm) detail() (name, options string) {
-	return "GroupNorm", strconv.Itoa(m.groups) + ", " + strconv.Itoa(m.channels) + ", " + list("eps", core.Decimal(m.eps), "affine",
+	return "GroupNorm", strconv.Itoa(m.groups) + ", " + strconv.Itoa(m.channels) + ", " + list("eps", core.Decimal(number(m.eps)), "affine",
 		core.Truth(m.Weight != nil))
 }
 

@@ -47,8 +47,8 @@ func InitEye(x *tenon.Exec, t *tenon.Tensor) {
 
 // XavierOpt are the options of the Xavier initialisers. The zero value is PyTorch's default.
 type XavierOpt struct {
-	// Gain is the factor of the numbers, such as [Gain] of the function that follows the layer; 0 means 1.
-	Gain float64
+	// Gain is the factor of the numbers, such as [Gain] of the function that follows the layer; the default is 1.
+	Gain tenon.Scalar
 	// Generator draws the numbers; nil stands for the Exec's own generator.
 	Generator *HostGenerator
 }
@@ -57,7 +57,7 @@ type XavierOpt struct {
 func InitXavierUniform(x *tenon.Exec, t *tenon.Tensor, opts ...XavierOpt) {
 	opt := core.One("InitXavierUniform", opts)
 	in, out := fans("InitXavierUniform", t.Shape())
-	bound := math.Sqrt(3) * core.Or(opt.Gain, 1) * math.Sqrt(2/float64(in+out))
+	bound := math.Sqrt(3) * core.Or("InitXavierUniform", "Gain", opt.Gain, 1) * math.Sqrt(2/float64(in+out))
 	InitUniform(x, t, -bound, bound, InitOpt{Generator: opt.Generator})
 }
 
@@ -65,7 +65,8 @@ func InitXavierUniform(x *tenon.Exec, t *tenon.Tensor, opts ...XavierOpt) {
 func InitXavierNormal(x *tenon.Exec, t *tenon.Tensor, opts ...XavierOpt) {
 	opt := core.One("InitXavierNormal", opts)
 	in, out := fans("InitXavierNormal", t.Shape())
-	InitNormal(x, t, 0, core.Or(opt.Gain, 1)*math.Sqrt(2/float64(in+out)), InitOpt{Generator: opt.Generator})
+	gain := core.Or("InitXavierNormal", "Gain", opt.Gain, 1)
+	InitNormal(x, t, 0, gain*math.Sqrt(2/float64(in+out)), InitOpt{Generator: opt.Generator})
 }
 
 // KaimingOpt are the options of the Kaiming initialisers. The zero value is PyTorch's default.
@@ -86,7 +87,7 @@ func (o KaimingOpt) std(op string, shape []int) float64 {
 	if o.FanOut {
 		fan = out
 	}
-	return gainOf(o.Nonlinearity, core.Or(o.A, 0)) / math.Sqrt(float64(fan))
+	return gainOf(o.Nonlinearity, o.A) / math.Sqrt(float64(fan))
 }
 
 // InitKaimingUniform draws uniformly with the bound gain·√(3/fan) (K. He et al., ICCV 2015). A tensor without elements stays as it is.
@@ -128,15 +129,15 @@ const (
 
 // GainOpt are the options of Gain. The zero value is PyTorch's default.
 type GainOpt struct {
-	// A is the negative slope of GainLeakyReLU; 0 means 0.01.
-	A float64
+	// A is the negative slope of GainLeakyReLU; the default is 0.01.
+	A tenon.Scalar
 }
 
 // Gain returns the factor by which the weights before a nonlinearity should be larger, as torch.nn.init.calculate_gain does: 1 for
 // GainLinear and GainSigmoid, 5/3 for GainTanh, √2 for GainReLU, √(2/(1+a²)) for GainLeakyReLU with the negative slope a, 3/4 for
 // GainSELU.
 func Gain(nonlinearity Nonlinearity, opts ...GainOpt) float64 {
-	return gainOf(nonlinearity, core.Or(core.One("Gain", opts).A, 0.01))
+	return gainOf(nonlinearity, core.Or("Gain", "A", core.One("Gain", opts).A, 0.01))
 }
 
 func gainOf(nonlinearity Nonlinearity, a float64) float64 {

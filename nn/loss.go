@@ -87,8 +87,8 @@ func (l BCEWithLogitsLoss) Forward(x *tenon.Exec, logits, target *tenon.Tensor) 
 
 // SmoothL1Loss is the mean of absolute differences, squared where they are small.
 type SmoothL1Loss struct {
-	// Beta is the difference up to which the loss is quadratic; 0 is 1. (For no quadratic part at all, use L1Loss.)
-	Beta float64
+	// Beta is the difference up to which the loss is quadratic; the default is 1. With 0 there is no quadratic part, as in L1Loss.
+	Beta tenon.Scalar
 	// Opt is the reduction.
 	Opt tenon.LossOpt
 }
@@ -100,8 +100,8 @@ func (l SmoothL1Loss) Forward(x *tenon.Exec, in, target *tenon.Tensor) *tenon.Te
 
 // HuberLoss is SmoothL1Loss times Delta.
 type HuberLoss struct {
-	// Delta is the difference up to which the loss is quadratic; 0 is 1.
-	Delta float64
+	// Delta is the difference up to which the loss is quadratic; the default is 1.
+	Delta tenon.Scalar
 	// Opt is the reduction.
 	Opt tenon.LossOpt
 }

@@ -429,7 +429,7 @@ func TestInit(t *testing.T) {
 		wantError(t, func() { nn.InitEye(x, w) }, "2 dimensions")
 		wantError(t, func() { nn.InitXavierUniform(x, x.Empty([]int{3}, tenon.Float32), nn.XavierOpt{Generator: g}) },
 			"fewer than 2 dimensions")
-		wantError(t, func() { nn.Gain(99, nn.GainOpt{A: tenon.Zero}) }, "Unsupported nonlinearity 99")
+		wantError(t, func() { nn.Gain(99, nn.GainOpt{A: 0}) }, "Unsupported nonlinearity 99")
 		empty := x.Empty([]int{0, 3}, tenon.Float32)
 		nn.InitKaimingUniform(x, empty, nn.KaimingOpt{Generator: g})
 		nn.InitKaimingNormal(x, empty, nn.KaimingOpt{Generator: g})

@@ -9,8 +9,8 @@ import (
 
 // NormOpt are the options of NewLayerNorm, NewGroupNorm and NewRMSNorm. The zero value is PyTorch's default.
 type NormOpt struct {
-	// Eps is added to the variance; 0 is 1e-5, and in RMSNorm the distance from 1 to the next larger number of the input's type.
-	Eps float64
+	// Eps is added to the variance; the default is 1e-5, and in RMSNorm the distance from 1 to the next larger number of the input's type.
+	Eps tenon.Scalar
 	// NoAffine leaves out weight and bias, NoBias only the bias.
 	NoAffine, NoBias bool
 	// DType is the parameters' type; 0 is Float32.
@@ -36,13 +36,13 @@ type LayerNorm struct {
 	Bias   *Param `torch:"bias"`
 
 	shape []int
-	eps   float64
+	eps   tenon.Scalar // made once, since making one of a number allocates
 }
 
 // NewLayerNorm returns a normalisation over the last dimensions, which have the given shape.
 func NewLayerNorm(x *tenon.Exec, shape []int, opts ...NormOpt) *LayerNorm {
 	opt := core.One("NewLayerNorm", opts)
-	n := &LayerNorm{shape: slices.Clone(shape), eps: core.Or(opt.Eps, 1e-5)}
+	n := &LayerNorm{shape: slices.Clone(shape), eps: core.Or("NewLayerNorm", "Eps", opt.Eps, 1e-5)}
 	n.Weight, n.Bias = opt.affine(x, true, shape...)
 	return n
 }
@@ -50,7 +50,7 @@ func NewLayerNorm(x *tenon.Exec, shape []int, opts ...NormOpt) *LayerNorm {
 // Forward returns in, whose last dimensions have the layer's shape, normalised.
 func (n *LayerNorm) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	made(n, "LayerNorm")
-	return x.LayerNorm(in, n.Weight.Tensor(), n.Bias.Tensor(), n.shape, tenon.NormOpt{Eps: core.Exactly(n.eps)})
+	return x.LayerNorm(in, n.Weight.Tensor(), n.Bias.Tensor(), n.shape, tenon.NormOpt{Eps: n.eps})
 }
 
 // RMSNorm divides by the root mean square of the last dimensions.
@@ -59,13 +59,16 @@ type RMSNorm struct {
 	Weight *Param `torch:"weight"`
 
 	shape []int
-	eps   float64
+	eps   tenon.Scalar // nil is the default, which depends on the input's type
 }
 
 // NewRMSNorm returns a normalisation over the last dimensions, which have the given shape. It has no bias.
 func NewRMSNorm(x *tenon.Exec, shape []int, opts ...NormOpt) *RMSNorm {
 	opt := core.One("NewRMSNorm", opts)
-	n := &RMSNorm{shape: slices.Clone(shape), eps: opt.Eps}
+	n := &RMSNorm{shape: slices.Clone(shape)}
+	if opt.Eps != nil {
+		n.eps = core.Or("NewRMSNorm", "Eps", opt.Eps, 0)
+	}
 	n.Weight, _ = opt.affine(x, false, shape...)
 	return n
 }
@@ -83,7 +86,7 @@ type GroupNorm struct {
 	Bias   *Param `torch:"bias"`
 
 	groups, channels int
-	eps              float64
+	eps              tenon.Scalar
 }
 
 // NewGroupNorm returns a normalisation that divides the channels into the given number of groups.
@@ -93,7 +96,7 @@ func NewGroupNorm(x *tenon.Exec, groups, channels int, opts ...NormOpt) *GroupNo
 		fail("NewGroupNorm", "%d channels cannot be divided into %d equal groups; give a number of groups that divides them", channels,
 			groups)
 	}
-	n := &GroupNorm{groups: groups, channels: channels, eps: core.Or(opt.Eps, 1e-5)}
+	n := &GroupNorm{groups: groups, channels: channels, eps: core.Or("NewGroupNorm", "Eps", opt.Eps, 1e-5)}
 	n.Weight, n.Bias = opt.affine(x, true, channels)
 	return n
 }
@@ -101,5 +104,5 @@ func NewGroupNorm(x *tenon.Exec, groups, channels int, opts ...NormOpt) *GroupNo
 // Forward returns in [N, C, …], normalised.
 func (n *GroupNorm) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	made(n, "GroupNorm")
-	return x.GroupNorm(in, n.Weight.Tensor(), n.Bias.Tensor(), n.groups, tenon.NormOpt{Eps: core.Exactly(n.eps)})
+	return x.GroupNorm(in, n.Weight.Tensor(), n.Bias.Tensor(), n.groups, tenon.NormOpt{Eps: n.eps})
 }

@@ -98,7 +98,7 @@ func TestPrint(t *testing.T) {
 				"Conv2d(4, 8, kernel_size=(3, 3), stride=(1, 1), padding=same)"},
 			{fmt.Sprint(nn.NewLSTM(x, 3, 4, nn.RecurrentOpt{NumLayers: 2, BatchFirst: true, Dropout: 0.1, Bidirectional: true})),
 				"LSTM(3, 4, num_layers=2, batch_first=True, dropout=0.1, bidirectional=True)"},
-			{fmt.Sprint(nn.NewLSTM(x, 3, 4, nn.RecurrentOpt{NumLayers: 1, Dropout: tenon.Zero}), nn.NewGRU(x, 2, 5,
+			{fmt.Sprint(nn.NewLSTM(x, 3, 4, nn.RecurrentOpt{NumLayers: 1, Dropout: 0}), nn.NewGRU(x, 2, 5,
 				nn.RecurrentOpt{NoBias: true})), "LSTM(3, 4) GRU(2, 5, bias=False)"},
 			{nn.String(&struct {
 				RNN *nn.GRU `torch:"rnn"`

@@ -59,7 +59,6 @@ type recurrent struct {
 
 // newRecurrent checks the options and returns the initial parameters, drawn in PyTorch's order.
 func newRecurrent(x *tenon.Exec, c *cell, in, hidden int, opt RecurrentOpt) (recurrent, [][]RecurrentWeights) {
-	opt.Dropout = core.Or(opt.Dropout, 0)
 	switch op := "New" + c.name; {
 	case in < 1 || hidden < 1 || hidden > math.MaxInt/c.gates:
 		fail(op, "a layer from %d to %d features cannot be; give positive numbers", in, hidden)

@@ -11,14 +11,14 @@ import (
 
 // AdadeltaOpt are the options of Adadelta. The zero value is PyTorch's default.
 type AdadeltaOpt struct {
-	// LR is the learning rate; 0 is 1.
-	LR float64 `json:"lr"`
-	// Rho is the decay rate of the running means; 0 is 0.9.
-	Rho float64 `json:"rho"`
-	// Eps is added to the means before their roots are taken; 0 is 1e-6.
-	Eps float64 `json:"eps"`
+	// LR is the learning rate; the default is 1.
+	LR tenon.Scalar `json:"lr"`
+	// Rho is the decay rate of the running means; the default is 0.9.
+	Rho tenon.Scalar `json:"rho"`
+	// Eps is added to the means before their roots are taken; the default is 1e-6.
+	Eps tenon.Scalar `json:"eps"`
 	// WeightDecay is the multiple of the parameter that is added to the gradient.
-	WeightDecay float64 `json:"weight_decay"`
+	WeightDecay tenon.Scalar `json:"weight_decay"`
 	// Maximize maximizes the objective instead of minimizing it.
 	Maximize bool `json:"maximize"`
 }
@@ -55,17 +55,17 @@ func (o *Adadelta) Step(x *tenon.Exec) error {
 }
 
 func newAdadelta() optimizer[AdadeltaOpt] {
-	return optimizer[AdadeltaOpt]{name: "Adadelta", seen: map[*nn.Param]bool{}, lr: func(o *AdadeltaOpt) *float64 { return &o.LR },
+	return optimizer[AdadeltaOpt]{name: "Adadelta", seen: map[*nn.Param]bool{}, lr: func(o *AdadeltaOpt) *tenon.Scalar { return &o.LR },
 		resolve: func(o *AdadeltaOpt, refuse refusal) error {
-			o.WeightDecay = core.Or(o.WeightDecay, 0)
-			o.LR, o.Rho, o.Eps = core.Or(o.LR, 1), core.Or(o.Rho, 0.9), core.Or(o.Eps, 1e-6)
-			if !(0 <= o.Rho && o.Rho <= 1) {
-				return refuse(fault.Invalid, "Invalid rho value: %v; give a number from 0 to 1", o.Rho)
+			o.WeightDecay = or(o.WeightDecay, 0)
+			o.LR, o.Rho, o.Eps = or(o.LR, 1), or(o.Rho, 0.9), or(o.Eps, 1e-6)
+			if rho := num(o.Rho); !(0 <= rho && rho <= 1) {
+				return refuse(fault.Invalid, "Invalid rho value: %v; give a number from 0 to 1", rho)
 			}
 			return notNegative(refuse, "learning rate", o.LR, "epsilon value", o.Eps, "weight_decay value", o.WeightDecay)
 		},
 		plan: func(o *AdadeltaOpt) plan {
-			return plan{core.Adadelta, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.Rho, o.Eps},
+			return plan{core.Adadelta, []float64{num(o.LR), signOf(o.Maximize), num(o.WeightDecay), num(o.Rho), num(o.Eps)},
 				[]slot{{name: "square_avg"}, {name: "acc_delta"}}, stepOnly}
 		},
 	}

@@ -10,16 +10,16 @@ import (
 
 // AdagradOpt are the options of Adagrad. The zero value is PyTorch's default.
 type AdagradOpt struct {
-	// LR is the learning rate; 0 is 1e-2.
-	LR float64 `json:"lr"`
+	// LR is the learning rate; the default is 1e-2.
+	LR tenon.Scalar `json:"lr"`
 	// LRDecay lowers the rate: at step t it is LR/(1+(t-1)·LRDecay).
-	LRDecay float64 `json:"lr_decay"`
+	LRDecay tenon.Scalar `json:"lr_decay"`
 	// WeightDecay is the multiple of the parameter that is added to the gradient.
-	WeightDecay float64 `json:"weight_decay"`
+	WeightDecay tenon.Scalar `json:"weight_decay"`
 	// InitialAccumulator is the initial value of the sums of squares.
-	InitialAccumulator float64 `json:"initial_accumulator_value"`
-	// Eps is added to the root of the sum; 0 is 1e-10.
-	Eps float64 `json:"eps"`
+	InitialAccumulator tenon.Scalar `json:"initial_accumulator_value"`
+	// Eps is added to the root of the sum; the default is 1e-10.
+	Eps tenon.Scalar `json:"eps"`
 	// Maximize maximizes the objective instead of minimizing it.
 	Maximize bool `json:"maximize"`
 }
@@ -56,17 +56,17 @@ func (o *Adagrad) Step(x *tenon.Exec) error {
 }
 
 func newAdagrad() optimizer[AdagradOpt] {
-	return optimizer[AdagradOpt]{name: "Adagrad", seen: map[*nn.Param]bool{}, lr: func(o *AdagradOpt) *float64 { return &o.LR },
+	return optimizer[AdagradOpt]{name: "Adagrad", seen: map[*nn.Param]bool{}, lr: func(o *AdagradOpt) *tenon.Scalar { return &o.LR },
 		resolve: func(o *AdagradOpt, refuse refusal) error {
-			o.WeightDecay, o.LRDecay, o.InitialAccumulator = core.Or(o.WeightDecay, 0), core.Or(o.LRDecay, 0),
-				core.Or(o.InitialAccumulator, 0)
-			o.LR, o.Eps = core.Or(o.LR, 1e-2), core.Or(o.Eps, 1e-10)
+			o.WeightDecay, o.LRDecay, o.InitialAccumulator = or(o.WeightDecay, 0), or(o.LRDecay, 0),
+				or(o.InitialAccumulator, 0)
+			o.LR, o.Eps = or(o.LR, 1e-2), or(o.Eps, 1e-10)
 			return notNegative(refuse, "learning rate", o.LR, "lr_decay value", o.LRDecay, "weight_decay value", o.WeightDecay,
 				"initial_accumulator_value value", o.InitialAccumulator, "epsilon value", o.Eps)
 		},
 		plan: func(o *AdagradOpt) plan {
-			return plan{core.Adagrad, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.LRDecay, o.Eps},
-				[]slot{{"sum", o.InitialAccumulator}}, stepOnly}
+			return plan{core.Adagrad, []float64{num(o.LR), signOf(o.Maximize), num(o.WeightDecay), num(o.LRDecay), num(o.Eps)},
+				[]slot{{"sum", num(o.InitialAccumulator)}}, stepOnly}
 		},
 	}
 }

@@ -9,17 +9,17 @@ import (
 	"tenon.dev/nn"
 )
 
-// AdamOpt are the options of Adam and AdamW. The zero value is PyTorch's default; [tenon.Zero] is 0 itself.
+// AdamOpt are the options of Adam and AdamW. The zero value is PyTorch's default.
 type AdamOpt struct {
-	// LR is the learning rate; 0 is 1e-3.
-	LR float64 `json:"lr"`
-	// Betas are the decay rates of the running means of the gradient and its square; both 0 stand for 0.9 and 0.999.
-	Betas [2]float64 `json:"betas"`
-	// Eps is added to the root of the mean square; 0 is 1e-8.
-	Eps float64 `json:"eps"`
+	// LR is the learning rate; the default is 1e-3.
+	LR tenon.Scalar `json:"lr"`
+	// Betas are the decay rates of the running means of the gradient and its square; the defaults are 0.9 and 0.999.
+	Betas []float64 `json:"betas"`
+	// Eps is added to the root of the mean square; the default is 1e-8.
+	Eps tenon.Scalar `json:"eps"`
 	// WeightDecay is, in Adam, the multiple of the parameter that is added to the gradient. AdamW instead shrinks the parameter by
-	// LR·WeightDecay of itself, and there 0 is 1e-2.
-	WeightDecay float64 `json:"weight_decay"`
+	// LR·WeightDecay of itself, and there the default is 1e-2.
+	WeightDecay tenon.Scalar `json:"weight_decay"`
 	// AMSGrad divides by the largest mean square so far (S. Reddi, S. Kale, S. Kumar, ICLR 2018).
 	AMSGrad bool `json:"amsgrad"`
 	// Maximize maximizes the objective instead of minimizing it.
@@ -29,8 +29,8 @@ type AdamOpt struct {
 // resolveAdam fills in the defaults and refuses invalid options.
 func resolveAdam(decay float64) func(opt *AdamOpt, refuse refusal) error {
 	return func(opt *AdamOpt, refuse refusal) error {
-		opt.LR, opt.Eps = core.Or(opt.LR, 1e-3), core.Or(opt.Eps, 1e-8)
-		opt.WeightDecay = core.Or(opt.WeightDecay, decay)
+		opt.LR, opt.Eps = or(opt.LR, 1e-3), or(opt.Eps, 1e-8)
+		opt.WeightDecay = or(opt.WeightDecay, decay)
 		if err := checkBetas(&opt.Betas, refuse); err != nil {
 			return err
 		}
@@ -39,13 +39,11 @@ func resolveAdam(decay float64) func(opt *AdamOpt, refuse refusal) error {
 }
 
 // checkBetas fills in and checks the decay rates of the running means.
-func checkBetas(betas *[2]float64, refuse refusal) error {
-	if *betas == [2]float64{} {
-		*betas = [2]float64{0.9, 0.999}
+func checkBetas(betas *[]float64, refuse refusal) error {
+	if err := resolvePair("Betas", betas, 0.9, 0.999, refuse); err != nil {
+		return err
 	}
-	for i, b := range betas {
-		b = core.Or(b, 0)
-		betas[i] = b
+	for i, b := range *betas {
 		if !(0 <= b && b < 1) {
 			return refuse(fault.Invalid, "Invalid beta parameter at index %d: %v; give a number from 0 to below 1", i, b)
 		}
@@ -65,7 +63,7 @@ func notNegative(refuse refusal, what ...any) error {
 
 // numbersOfAdam returns the options in the form that the step's operation takes.
 func numbersOfAdam(opt *AdamOpt) []float64 {
-	return []float64{opt.LR, signOf(opt.Maximize), opt.WeightDecay, opt.Betas[0], opt.Betas[1], opt.Eps}
+	return []float64{num(opt.LR), signOf(opt.Maximize), num(opt.WeightDecay), opt.Betas[0], opt.Betas[1], num(opt.Eps)}
 }
 
 // moments are the state of Adam and most of its variants.
@@ -85,7 +83,7 @@ var (
 )
 
 func newAdam(name string, decay float64, op, amsgrad *core.StepOp) optimizer[AdamOpt] {
-	return optimizer[AdamOpt]{name: name, seen: map[*nn.Param]bool{}, lr: func(o *AdamOpt) *float64 {
+	return optimizer[AdamOpt]{name: name, seen: map[*nn.Param]bool{}, lr: func(o *AdamOpt) *tenon.Scalar {
 		return &o.LR
 	}, resolve: resolveAdam(decay),
 		plan: func(o *AdamOpt) plan {

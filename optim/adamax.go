@@ -10,14 +10,14 @@ import (
 
 // AdamaxOpt are the options of Adamax. The zero value is PyTorch's default.
 type AdamaxOpt struct {
-	// LR is the learning rate; 0 is 2e-3.
-	LR float64 `json:"lr"`
-	// Betas are the decay rates of the running mean of the gradient and of its largest magnitude; both 0 stand for 0.9 and 0.999.
-	Betas [2]float64 `json:"betas"`
-	// Eps is added to the magnitude; 0 is 1e-8.
-	Eps float64 `json:"eps"`
+	// LR is the learning rate; the default is 2e-3.
+	LR tenon.Scalar `json:"lr"`
+	// Betas are the decay rates of the running mean of the gradient and of its largest magnitude; the defaults are 0.9 and 0.999.
+	Betas []float64 `json:"betas"`
+	// Eps is added to the magnitude; the default is 1e-8.
+	Eps tenon.Scalar `json:"eps"`
 	// WeightDecay is the multiple of the parameter that is added to the gradient.
-	WeightDecay float64 `json:"weight_decay"`
+	WeightDecay tenon.Scalar `json:"weight_decay"`
 	// Maximize maximizes the objective instead of minimizing it.
 	Maximize bool `json:"maximize"`
 }
@@ -54,17 +54,17 @@ func (o *Adamax) Step(x *tenon.Exec) error {
 }
 
 func newAdamax() optimizer[AdamaxOpt] {
-	return optimizer[AdamaxOpt]{name: "Adamax", seen: map[*nn.Param]bool{}, lr: func(o *AdamaxOpt) *float64 { return &o.LR },
+	return optimizer[AdamaxOpt]{name: "Adamax", seen: map[*nn.Param]bool{}, lr: func(o *AdamaxOpt) *tenon.Scalar { return &o.LR },
 		resolve: func(o *AdamaxOpt, refuse refusal) error {
-			o.WeightDecay = core.Or(o.WeightDecay, 0)
-			o.LR, o.Eps = core.Or(o.LR, 2e-3), core.Or(o.Eps, 1e-8)
+			o.WeightDecay = or(o.WeightDecay, 0)
+			o.LR, o.Eps = or(o.LR, 2e-3), or(o.Eps, 1e-8)
 			if err := checkBetas(&o.Betas, refuse); err != nil {
 				return err
 			}
 			return notNegative(refuse, "learning rate", o.LR, "epsilon value", o.Eps, "weight_decay value", o.WeightDecay)
 		},
 		plan: func(o *AdamaxOpt) plan {
-			return plan{core.Adamax, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.Betas[0], o.Betas[1], o.Eps},
+			return plan{core.Adamax, []float64{num(o.LR), signOf(o.Maximize), num(o.WeightDecay), o.Betas[0], o.Betas[1], num(o.Eps)},
 				[]slot{{name: "exp_avg"}, {name: "exp_inf"}}, stepOnly}
 		},
 	}

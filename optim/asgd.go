@@ -10,16 +10,16 @@ import (
 
 // ASGDOpt are the options of ASGD. The zero value is PyTorch's default.
 type ASGDOpt struct {
-	// LR is the learning rate; 0 is 1e-2.
-	LR float64 `json:"lr"`
-	// Lambda is the decay of parameters and rate in each step; 0 is 1e-4.
-	Lambda float64 `json:"lambd"`
-	// Alpha is the exponent of the rate's decay; 0 is 0.75.
-	Alpha float64 `json:"alpha"`
-	// T0 is the step after which averaging starts; 0 is 1e6.
-	T0 float64 `json:"t0"`
+	// LR is the learning rate; the default is 1e-2.
+	LR tenon.Scalar `json:"lr"`
+	// Lambda is the decay of parameters and rate in each step; the default is 1e-4.
+	Lambda tenon.Scalar `json:"lambd"`
+	// Alpha is the exponent of the rate's decay; the default is 0.75.
+	Alpha tenon.Scalar `json:"alpha"`
+	// T0 is the step after which averaging starts; the default is 1e6.
+	T0 tenon.Scalar `json:"t0"`
 	// WeightDecay is the multiple of the parameter that is added to the gradient.
-	WeightDecay float64 `json:"weight_decay"`
+	WeightDecay tenon.Scalar `json:"weight_decay"`
 	// Maximize maximizes the objective instead of minimizing it.
 	Maximize bool `json:"maximize"`
 }
@@ -56,15 +56,16 @@ func (o *ASGD) Step(x *tenon.Exec) error {
 }
 
 func newASGD() optimizer[ASGDOpt] {
-	return optimizer[ASGDOpt]{name: "ASGD", seen: map[*nn.Param]bool{}, lr: func(o *ASGDOpt) *float64 { return &o.LR },
+	return optimizer[ASGDOpt]{name: "ASGD", seen: map[*nn.Param]bool{}, lr: func(o *ASGDOpt) *tenon.Scalar { return &o.LR },
 		resolve: func(o *ASGDOpt, refuse refusal) error {
-			o.WeightDecay = core.Or(o.WeightDecay, 0)
-			o.LR, o.Lambda, o.Alpha, o.T0 = core.Or(o.LR, 1e-2), core.Or(o.Lambda, 1e-4), core.Or(o.Alpha, 0.75), core.Or(o.T0, 1e6)
+			o.WeightDecay = or(o.WeightDecay, 0)
+			o.LR, o.Lambda, o.Alpha, o.T0 = or(o.LR, 1e-2), or(o.Lambda, 1e-4), or(o.Alpha, 0.75), or(o.T0, 1e6)
 			return notNegative(refuse, "learning rate", o.LR, "weight_decay value", o.WeightDecay)
 		},
 		plan: func(o *ASGDOpt) plan {
-			return plan{core.ASGD, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.Lambda, o.Alpha, o.T0}, []slot{{name: "ax"}},
-				[]string{"step", "eta", "mu"}}
+			return plan{core.ASGD,
+				[]float64{num(o.LR), signOf(o.Maximize), num(o.WeightDecay), num(o.Lambda), num(o.Alpha), num(o.T0)},
+				[]slot{{name: "ax"}}, []string{"step", "eta", "mu"}}
 		},
 	}
 }

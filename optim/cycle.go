@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"tenon.dev"
 	"tenon.dev/internal/core"
 )
 
@@ -19,20 +20,21 @@ const (
 
 // OneCycleOpt are the options of OneCycleLR. The zero value is PyTorch's default.
 type OneCycleOpt struct {
-	// PctStart is the fraction of the steps in which the rate rises; 0 is 0.3.
-	PctStart float64
+	// PctStart is the fraction of the steps in which the rate rises; the default is 0.3.
+	PctStart tenon.Scalar
 	// AnnealStrategy is AnnealCos (the zero value) or AnnealLinear.
 	AnnealStrategy AnnealStrategy
 	// ThreePhase lets the rate fall for as many steps as it rose, and then further to the last rate. Otherwise it falls to the last rate in
 	// one phase.
 	ThreePhase bool
-	// DivFactor is the largest rate divided by the first; 0 is 25. FinalDivFactor is the first divided by the last; 0 is 1e4.
-	DivFactor, FinalDivFactor float64
+	// DivFactor is the largest rate divided by the first; the default is 25. FinalDivFactor is the first divided by the last; the default
+	// is 1e4.
+	DivFactor, FinalDivFactor tenon.Scalar
 	// NoMomentum leaves the momentum alone, which otherwise goes from MaxMomentum to BaseMomentum and back, opposite to the rate. It is
 	// required for an optimizer without the methods of [Momentum].
 	NoMomentum bool
-	// BaseMomentum is the lowest momentum, 0.85 if 0, and MaxMomentum the largest, 0.95 if 0.
-	BaseMomentum, MaxMomentum float64
+	// BaseMomentum is the lowest momentum, and MaxMomentum the largest; the defaults are 0.85 and 0.95.
+	BaseMomentum, MaxMomentum tenon.Scalar
 }
 
 // OneCycleLR takes the rate from maxLR / DivFactor up to maxLR and down to maxLR / DivFactor / FinalDivFactor, over all the steps of
@@ -40,9 +42,10 @@ type OneCycleOpt struct {
 // do not count. It is meant for one step per batch, and a step after the last is an error.
 func OneCycleLR(maxLR []float64, totalSteps int, opts ...OneCycleOpt) Rule {
 	opt := core.One("OneCycleLR", opts)
+	bad := numbers(&opt)
 	maxLR = slices.Clone(maxLR)
-	pct, div, final := core.Or(opt.PctStart, 0.3), core.Or(opt.DivFactor, 25), core.Or(opt.FinalDivFactor, 1e4)
-	base, most := core.Or(opt.BaseMomentum, 0.85), core.Or(opt.MaxMomentum, 0.95)
+	pct, div, final := num(or(opt.PctStart, 0.3)), num(or(opt.DivFactor, 25)), num(or(opt.FinalDivFactor, 1e4))
+	base, most := num(or(opt.BaseMomentum, 0.85)), num(or(opt.MaxMomentum, 0.95))
 	steps := float64(totalSteps)
 	// The first phase ends at step up. Each phase ends at one of a pair of rates or momenta; turn is its index, 0 or 1.
 	up := float64(pct*steps) - 1
@@ -62,7 +65,7 @@ func OneCycleLR(maxLR []float64, totalSteps int, opts ...OneCycleOpt) Rule {
 		return b + float64((a-b)/2*(cos(math.Pi*part)+1))
 	}
 	r := Rule{name: "OneCycleLR", total: totalSteps, lists: []list{{"maxLR", len(maxLR)}},
-		bad: unmet(length("totalSteps", totalSteps),
+		bad: unmet(need(bad == "", "%s", bad), length("totalSteps", totalSteps),
 			need(0 <= pct && pct <= 1, "Expected float between 0 and 1 PctStart, but got %v", pct),
 			need(up != 0, "PctStart is %v, which is one step of %d and leaves the rise no length; give another", pct, totalSteps),
 			need(opt.AnnealStrategy <= AnnealLinear, "AnnealStrategy must be AnnealCos or AnnealLinear, instead got %d",
@@ -108,15 +111,15 @@ type CyclicOpt struct {
 	// Mode is CyclicTriangular (the zero value), where each cycle reaches maxLR, CyclicTriangular2, where each rises half as far as the one
 	// before, or CyclicExpRange, where the rise is multiplied by Gamma^t at step t.
 	Mode CyclicMode
-	// Gamma is the factor of CyclicExpRange; 0 is 1.
-	Gamma float64
+	// Gamma is the factor of CyclicExpRange; the default is 1.
+	Gamma tenon.Scalar
 	// Scale, if not nil, is the factor of the rise in place of Mode's. Cycles count from 1, steps from 0.
 	Scale func(cycle, step int) float64
 	// NoMomentum leaves the momentum alone, which otherwise goes from MaxMomentum to BaseMomentum and back, opposite to the rate. It is
 	// required for an optimizer without the methods of [Momentum].
 	NoMomentum bool
-	// BaseMomentum is the lowest momentum, 0.8 if 0, and MaxMomentum the largest, 0.9 if 0.
-	BaseMomentum, MaxMomentum float64
+	// BaseMomentum is the lowest momentum, and MaxMomentum the largest; the defaults are 0.8 and 0.9.
+	BaseMomentum, MaxMomentum tenon.Scalar
 }
 
 // CyclicLR takes the rate from baseLR up to maxLR and back in straight lines, again and again (L. Smith, WACV 2017). baseLR and maxLR
@@ -132,9 +135,9 @@ func CyclicLR(baseLR, maxLR []float64, opts ...CyclicOpt) Rule {
 	if down == 0 {
 		down = up
 	}
-	gamma, least, most := core.Or(opt.Gamma, 1), core.Or(opt.BaseMomentum, 0.8), core.Or(opt.MaxMomentum, 0.9)
+	bad := numbers(&opt)
+	gamma, least, most := num(or(opt.Gamma, 1)), num(or(opt.BaseMomentum, 0.8)), num(or(opt.MaxMomentum, 0.9))
 	scale := opt.Scale
-	bad := ""
 	switch {
 	case scale != nil:
 	case opt.Mode == CyclicTriangular:

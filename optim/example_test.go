@@ -64,7 +64,7 @@ func ExampleAdamW_Add() {
 		log.Fatal(err)
 	}
 	defer adamw.Close()
-	if err := adamw.Add(vectors, optim.AdamOpt{WeightDecay: tenon.Zero}); err != nil {
+	if err := adamw.Add(vectors, optim.AdamOpt{WeightDecay: 0}); err != nil {
 		log.Fatal(err)
 	}
 	for name := range matrices {

@@ -304,7 +304,7 @@ func (o *optimizer[O]) stage(x *tenon.Exec, from *savedState) (s *staged, err er
 		if err := o.loadGroup(x, from, n, saved.Params); err != nil {
 			return nil, err
 		}
-		out.rates = append(out.rates, *o.lr(&n.opt))
+		out.rates = append(out.rates, num(*o.lr(&n.opt)))
 	}
 	if len(from.arrays) > 0 {
 		return nil, fmt.Errorf("unexpected state of parameters: %q", slices.Sorted(maps.Keys(from.arrays)))
@@ -317,11 +317,14 @@ func (o *optimizer[O]) loadOptions(i int, text json.RawMessage, opt *O, saved *s
 	if err := json.Unmarshal(text, saved); err != nil {
 		return fmt.Errorf("parameter group %d cannot be read: %w", i, err)
 	}
+	numbers(opt) // copies the lists, which Unmarshal writes to
 	if err := json.Unmarshal(text, opt); err != nil {
 		return fmt.Errorf("the options of parameter group %d cannot be read: %w", i, err)
 	}
-	checked := *opt
-	if err := o.resolve(&checked, o.refuse); err != nil {
+	if bad := numbers(opt); bad != "" {
+		return fmt.Errorf("the options of parameter group %d cannot be read: %s", i, bad)
+	}
+	if err := o.resolve(opt, o.refuse); err != nil {
 		return err
 	}
 	if have := len(o.groups[i].params); len(saved.Params) != have {

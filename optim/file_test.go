@@ -149,6 +149,7 @@ func TestFileErrors(t *testing.T) {
 			{map[string]string{"param_groups": `[{"params": "x"}]`}, nil, "parameter group 0 cannot be read"},
 			{map[string]string{"param_groups": `[{"params": [0], "lr": "x"}]`}, nil, "the options of parameter group 0 cannot be read"},
 			{map[string]string{"param_groups": strings.Replace(groups, `"eps":`, `"eps":-`, 1)}, nil, "Invalid epsilon value"},
+			{map[string]string{"param_groups": strings.Replace(groups, `"betas":[`, `"betas":[0.5,`, 1)}, nil, "give two numbers"},
 			{map[string]string{"param_groups": `[{"params": [0]}]`}, nil, "group 0 has 1 parameters, here 3"},
 			{nil, func(a *safetensors.Info) bool { return a.Name != "state.1.exp_avg" }, "state.1.exp_avg"},
 			{nil, func(a *safetensors.Info) bool {
@@ -165,6 +166,8 @@ func TestFileErrors(t *testing.T) {
 				a.Name = strings.Replace(a.Name, "state.2.", "state.3.", 1)
 				return true
 			}, "unexpected state of parameters"},
+			{map[string]string{"param_groups": strings.NewReplacer(`"betas":[0.8`, `"betas":[0.5`, `"eps":`, `"eps":-`).Replace(groups)}, nil,
+				"Invalid epsilon value"}, // last, so that no other case sets the betas again
 		} {
 			if err := optim.LoadFile(x, tr.o, change(c.meta, c.tensors)); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)

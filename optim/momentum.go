@@ -21,7 +21,7 @@ type Momentum interface {
 var _ = []Momentum{(*SGD)(nil), (*RMSprop)(nil), (*Adam)(nil), (*AdamW)(nil), (*Adamax)(nil), (*NAdam)(nil), (*RAdam)(nil)}
 
 // Momentum returns the momentum of a group.
-func (o *SGD) Momentum(group int) float64 { return o.at(group).opt.Momentum }
+func (o *SGD) Momentum(group int) float64 { return num(o.at(group).opt.Momentum) }
 
 // SetMomentum sets the momentum of a group from the next step on, see [Momentum].
 func (o *SGD) SetMomentum(group int, m float64) {
@@ -33,7 +33,7 @@ func (o *SGD) SetMomentum(group int, m float64) {
 }
 
 // Momentum returns the momentum of a group.
-func (o *RMSprop) Momentum(group int) float64 { return o.at(group).opt.Momentum }
+func (o *RMSprop) Momentum(group int) float64 { return num(o.at(group).opt.Momentum) }
 
 // SetMomentum sets the momentum of a group from the next step on, see [Momentum].
 func (o *RMSprop) SetMomentum(group int, m float64) {
@@ -77,9 +77,9 @@ func (o *optimizer[O]) at(i int) *group[O] {
 }
 
 // setBuffered sets a momentum of group i that needs a state tensor unless it is 0.
-func (o *optimizer[O]) setBuffered(i int, momentum *float64, m float64) {
+func (o *optimizer[O]) setBuffered(i int, momentum *tenon.Scalar, m float64) {
 	begun := slices.ContainsFunc(o.at(i).states, func(s []*tenon.Tensor) bool { return s != nil })
-	if begun && (*momentum == 0) != (m == 0) {
+	if begun && (num(*momentum) == 0) != (m == 0) {
 		core.Fail(o.name, fault.Invalid, "the momentum of group %d cannot go from %v to %v after its first step; set it before", i,
 			*momentum, m)
 	}

@@ -18,7 +18,7 @@ var inert = map[string]func(p *nn.Param) (optim.Optimizer, error){
 	"RMSprop": func(p *nn.Param) (optim.Optimizer, error) { return optim.NewRMSprop(list(p), optim.RMSpropOpt{LR: 1}) },
 	"Adam":    func(p *nn.Param) (optim.Optimizer, error) { return optim.NewAdam(list(p), optim.AdamOpt{LR: 1}) },
 	"AdamW": func(p *nn.Param) (optim.Optimizer, error) {
-		return optim.NewAdamW(list(p), optim.AdamOpt{LR: 1, WeightDecay: tenon.Zero})
+		return optim.NewAdamW(list(p), optim.AdamOpt{LR: 1, WeightDecay: 0})
 	},
 	"Adamax": func(p *nn.Param) (optim.Optimizer, error) { return optim.NewAdamax(list(p), optim.AdamaxOpt{LR: 1}) },
 	"NAdam":  func(p *nn.Param) (optim.Optimizer, error) { return optim.NewNAdam(list(p), optim.NAdamOpt{LR: 1}) },

@@ -10,18 +10,18 @@ import (
 
 // NAdamOpt are the options of NAdam. The zero value is PyTorch's default.
 type NAdamOpt struct {
-	// LR is the learning rate; 0 is 2e-3.
-	LR float64 `json:"lr"`
-	// Betas are the decay rates of the running means of the gradient and its square; both 0 stand for 0.9 and 0.999.
-	Betas [2]float64 `json:"betas"`
-	// Eps is added to the root of the mean square; 0 is 1e-8.
-	Eps float64 `json:"eps"`
+	// LR is the learning rate; the default is 2e-3.
+	LR tenon.Scalar `json:"lr"`
+	// Betas are the decay rates of the running means of the gradient and its square; the defaults are 0.9 and 0.999.
+	Betas []float64 `json:"betas"`
+	// Eps is added to the root of the mean square; the default is 1e-8.
+	Eps tenon.Scalar `json:"eps"`
 	// WeightDecay is the multiple of the parameter that is added to the gradient. If DecoupledWeightDecay is set, the parameter instead
 	// shrinks by LR·WeightDecay of itself.
-	WeightDecay          float64 `json:"weight_decay"`
-	DecoupledWeightDecay bool    `json:"decoupled_weight_decay"`
-	// MomentumDecay says how fast the momentum grows to its full size; 0 is 4e-3.
-	MomentumDecay float64 `json:"momentum_decay"`
+	WeightDecay          tenon.Scalar `json:"weight_decay"`
+	DecoupledWeightDecay bool         `json:"decoupled_weight_decay"`
+	// MomentumDecay says how fast the momentum grows to its full size; the default is 4e-3.
+	MomentumDecay tenon.Scalar `json:"momentum_decay"`
 	// Maximize maximizes the objective instead of minimizing it.
 	Maximize bool `json:"maximize"`
 }
@@ -58,10 +58,10 @@ func (o *NAdam) Step(x *tenon.Exec) error {
 }
 
 func newNAdam() optimizer[NAdamOpt] {
-	return optimizer[NAdamOpt]{name: "NAdam", seen: map[*nn.Param]bool{}, lr: func(o *NAdamOpt) *float64 { return &o.LR },
+	return optimizer[NAdamOpt]{name: "NAdam", seen: map[*nn.Param]bool{}, lr: func(o *NAdamOpt) *tenon.Scalar { return &o.LR },
 		resolve: func(o *NAdamOpt, refuse refusal) error {
-			o.WeightDecay = core.Or(o.WeightDecay, 0)
-			o.LR, o.Eps, o.MomentumDecay = core.Or(o.LR, 2e-3), core.Or(o.Eps, 1e-8), core.Or(o.MomentumDecay, 4e-3)
+			o.WeightDecay = or(o.WeightDecay, 0)
+			o.LR, o.Eps, o.MomentumDecay = or(o.LR, 2e-3), or(o.Eps, 1e-8), or(o.MomentumDecay, 4e-3)
 			if err := checkBetas(&o.Betas, refuse); err != nil {
 				return err
 			}
@@ -69,8 +69,8 @@ func newNAdam() optimizer[NAdamOpt] {
 				"momentum_decay value", o.MomentumDecay)
 		},
 		plan: func(o *NAdamOpt) plan {
-			p := plan{core.NAdam, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.Betas[0], o.Betas[1], o.Eps, o.MomentumDecay},
-				moments, []string{"step", "mu_product"}}
+			p := plan{core.NAdam, []float64{num(o.LR), signOf(o.Maximize), num(o.WeightDecay), o.Betas[0], o.Betas[1], num(o.Eps),
+				num(o.MomentumDecay)}, moments, []string{"step", "mu_product"}}
 			if o.DecoupledWeightDecay {
 				p.op = core.NAdamW
 			}

@@ -64,24 +64,24 @@ type setup struct {
 	ID        int
 	Optimizer string
 	Hyper     struct {
-		LR          float64
-		Momentum    float64
-		Dampening   float64
-		WeightDecay float64 `json:"weight_decay"`
+		LR          tenon.Scalar
+		Momentum    tenon.Scalar
+		Dampening   tenon.Scalar
+		WeightDecay tenon.Scalar `json:"weight_decay"`
 		Nesterov    bool
 		Maximize    bool
 		AMSGrad     bool
-		Betas       [2]float64
-		Eps         float64
-		Decoupled   bool    `json:"decoupled_weight_decay"`
-		LRDecay     float64 `json:"lr_decay"`
-		Initial     float64 `json:"initial_accumulator_value"`
-		Rho         float64
-		T0          float64
-		Alpha       float64
+		Betas       []float64
+		Eps         tenon.Scalar
+		Decoupled   bool         `json:"decoupled_weight_decay"`
+		LRDecay     tenon.Scalar `json:"lr_decay"`
+		Initial     tenon.Scalar `json:"initial_accumulator_value"`
+		Rho         tenon.Scalar
+		T0          tenon.Scalar
+		Alpha       tenon.Scalar
 		Centered    bool
-		Etas        [2]float64
-		StepSizes   [2]float64 `json:"step_sizes"`
+		Etas        []float64
+		StepSizes   []float64 `json:"step_sizes"`
 	}
 	Steps, Params int
 }
@@ -315,7 +315,7 @@ var makers = map[string]func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, 
 		return optim.NewSGD(ps, optim.SGDOpt{LR: .1, Momentum: .9, Nesterov: true})
 	},
 	"Adam": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
-		return optim.NewAdam(ps, optim.AdamOpt{LR: .1, Betas: [2]float64{.8, .7}})
+		return optim.NewAdam(ps, optim.AdamOpt{LR: .1, Betas: []float64{.8, .7}})
 	},
 	"Adam AMSGrad": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
 		return optim.NewAdam(ps, optim.AdamOpt{LR: .1, AMSGrad: true})
@@ -694,7 +694,7 @@ func TestErrors(t *testing.T) {
 			"more than one parameter group":               sgd(list(p, p)),
 			"Invalid learning rate: -2":                   adam(optim.AdamOpt{LR: -2}),
 			"Invalid epsilon value: -1":                   adam(optim.AdamOpt{Eps: -1}),
-			"Invalid beta parameter at index 1: 1":        adam(optim.AdamOpt{Betas: [2]float64{.9, 1}}),
+			"Invalid beta parameter at index 1: 1":        adam(optim.AdamOpt{Betas: []float64{.9, 1}}),
 			"Invalid weight_decay value: -3":              adamw(optim.AdamOpt{WeightDecay: -3}),
 			"options are given 2 times; give one AdamOpt": adamw(optim.AdamOpt{LR: 1}, optim.AdamOpt{LR: 2}),
 		} {

@@ -75,7 +75,7 @@ type optimizer[O any] struct {
 	closed bool
 	// given are the options that the constructor got, which later groups have where they are given none.
 	given O
-	lr    func(o *O) *float64
+	lr    func(o *O) *tenon.Scalar
 	plan  func(o *O) plan
 	// resolve fills in the defaults of options and refuses invalid ones.
 	resolve func(o *O, refuse refusal) error
@@ -108,6 +108,9 @@ func (o *optimizer[O]) add(params iter.Seq2[string, *nn.Param], opts []O) error 
 	})
 	if err != nil {
 		return err
+	}
+	if bad := numbers(&opt); bad != "" {
+		return o.refuse(fault.Invalid, "%s", bad)
 	}
 	given := opt
 	if len(o.groups) > 0 {
@@ -158,10 +161,10 @@ func inherit[O any](opt, from *O) {
 }
 
 // LR returns the learning rate of a group; groups are numbered from 0 in the order in which they were added.
-func (o *optimizer[O]) LR(group int) float64 { return *o.rate(group) }
+func (o *optimizer[O]) LR(group int) float64 { return num(*o.rate(group)) }
 
 // rate returns a pointer to the learning rate of a group.
-func (o *optimizer[O]) rate(group int) *float64 {
+func (o *optimizer[O]) rate(group int) *tenon.Scalar {
 	if group < 0 || group >= len(o.groups) {
 		core.Fail(cmp.Or(o.name, "Optimizer"), fault.Invalid, "there is no group %d; the optimizer has %d, numbered from 0",
 			group, len(o.groups))

@@ -3,9 +3,9 @@ package optim
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 
+	"tenon.dev"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
 )
@@ -32,10 +32,10 @@ const (
 type PlateauOpt struct {
 	// Mode is PlateauMin (the zero value) if lower is better, PlateauMax if higher is.
 	Mode PlateauMode
-	// Factor multiplies the rates; 0 is 0.1.
-	Factor float64
-	// Threshold is the improvement over the best metric that counts; 0 is 1e-4, and [tenon.Zero] means any improvement.
-	Threshold float64
+	// Factor multiplies the rates; the default is 0.1.
+	Factor tenon.Scalar
+	// Threshold is the improvement over the best metric that counts; the default is 1e-4, and 0 means any improvement.
+	Threshold tenon.Scalar
 	// ThresholdMode is ThresholdRel (the zero value) for a threshold that is a fraction of the best metric, ThresholdAbs for an absolute
 	// difference.
 	ThresholdMode ThresholdMode
@@ -43,8 +43,8 @@ type PlateauOpt struct {
 	Cooldown int
 	// MinLR is the lower bound of the rates, one for all groups or one for each; empty means 0.
 	MinLR []float64
-	// Eps is the difference that a reduction must exceed to be made; 0 is 1e-8.
-	Eps float64
+	// Eps is the difference that a reduction must exceed to be made; the default is 1e-8.
+	Eps tenon.Scalar
 }
 
 // ReduceLROnPlateau multiplies the learning rates of an optimizer by a factor when a metric has not improved for more steps than its
@@ -71,19 +71,17 @@ func NewReduceLROnPlateau(o Optimizer, patience int, opts ...PlateauOpt) (*Reduc
 	if err := schedulable(name, o); err != nil {
 		return nil, err
 	}
-	opt.Factor, opt.Threshold, opt.Eps = core.Or(opt.Factor, 0.1), core.Or(opt.Threshold, 1e-4), core.Or(opt.Eps, 1e-8)
-	opt.MinLR = slices.Clone(opt.MinLR)
-	for i, v := range opt.MinLR {
-		opt.MinLR[i] = core.Or(v, 0)
-	}
+	bad := numbers(&opt)
+	opt.Factor, opt.Threshold, opt.Eps = or(opt.Factor, 0.1), or(opt.Threshold, 1e-4), or(opt.Eps, 1e-8)
 	if len(opt.MinLR) == 0 {
 		opt.MinLR = []float64{0}
 	}
-	bad := unmet(
+	bad = unmet(need(bad == "", "%s", bad),
 		need(patience >= 0, "patience is %d; give a number of steps, 0 or more", patience),
 		need(opt.Cooldown >= 0, "Cooldown is %d; give a number of steps, 0 or more", opt.Cooldown),
-		need(opt.Factor < 1, "Factor should be < 1.0. It is %v", opt.Factor),
-		factor("Factor", opt.Factor), factor("Threshold", opt.Threshold), factor("Eps", opt.Eps), rates("MinLR", opt.MinLR),
+		need(num(opt.Factor) < 1, "Factor should be < 1.0. It is %v", opt.Factor),
+		factor("Factor", num(opt.Factor)), factor("Threshold", num(opt.Threshold)), factor("Eps", num(opt.Eps)),
+		rates("MinLR", opt.MinLR),
 		need(opt.Mode <= PlateauMax, "mode %d is unknown; give PlateauMin or PlateauMax", opt.Mode),
 		need(opt.ThresholdMode <= ThresholdAbs, "threshold mode %d is unknown; give ThresholdRel or ThresholdAbs", opt.ThresholdMode))
 	if bad != "" {
@@ -123,7 +121,7 @@ func (s *ReduceLROnPlateau) usable() error {
 
 // better reports whether a metric is better than the best so far.
 func (s *ReduceLROnPlateau) better(metric float64) bool {
-	best, t := s.best, s.opt.Threshold
+	best, t := s.best, num(s.opt.Threshold)
 	switch abs := s.opt.ThresholdMode == ThresholdAbs; {
 	case s.opt.Mode == PlateauMax && abs:
 		return metric > best+t
@@ -154,7 +152,7 @@ func (s *ReduceLROnPlateau) Step(metric float64) error {
 		rates := make([]float64, s.o.Groups())
 		for g := range rates {
 			rates[g] = s.o.LR(g)
-			if lr := max(float64(rates[g]*s.opt.Factor), of(s.opt.MinLR, g)); rates[g]-lr > s.opt.Eps {
+			if lr := max(float64(rates[g]*num(s.opt.Factor)), of(s.opt.MinLR, g)); rates[g]-lr > num(s.opt.Eps) {
 				rates[g] = lr
 			}
 		}

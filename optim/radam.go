@@ -10,16 +10,16 @@ import (
 
 // RAdamOpt are the options of RAdam. The zero value is PyTorch's default.
 type RAdamOpt struct {
-	// LR is the learning rate; 0 is 1e-3.
-	LR float64 `json:"lr"`
-	// Betas are the decay rates of the running means of the gradient and its square; both 0 stand for 0.9 and 0.999.
-	Betas [2]float64 `json:"betas"`
-	// Eps is added to the root of the mean square; 0 is 1e-8.
-	Eps float64 `json:"eps"`
+	// LR is the learning rate; the default is 1e-3.
+	LR tenon.Scalar `json:"lr"`
+	// Betas are the decay rates of the running means of the gradient and its square; the defaults are 0.9 and 0.999.
+	Betas []float64 `json:"betas"`
+	// Eps is added to the root of the mean square; the default is 1e-8.
+	Eps tenon.Scalar `json:"eps"`
 	// WeightDecay is the multiple of the parameter that is added to the gradient. If DecoupledWeightDecay is set, the parameter instead
 	// shrinks by LR·WeightDecay of itself.
-	WeightDecay          float64 `json:"weight_decay"`
-	DecoupledWeightDecay bool    `json:"decoupled_weight_decay"`
+	WeightDecay          tenon.Scalar `json:"weight_decay"`
+	DecoupledWeightDecay bool         `json:"decoupled_weight_decay"`
 	// Maximize maximizes the objective instead of minimizing it.
 	Maximize bool `json:"maximize"`
 }
@@ -56,17 +56,18 @@ func (o *RAdam) Step(x *tenon.Exec) error {
 }
 
 func newRAdam() optimizer[RAdamOpt] {
-	return optimizer[RAdamOpt]{name: "RAdam", seen: map[*nn.Param]bool{}, lr: func(o *RAdamOpt) *float64 { return &o.LR },
+	return optimizer[RAdamOpt]{name: "RAdam", seen: map[*nn.Param]bool{}, lr: func(o *RAdamOpt) *tenon.Scalar { return &o.LR },
 		resolve: func(o *RAdamOpt, refuse refusal) error {
-			o.WeightDecay = core.Or(o.WeightDecay, 0)
-			o.LR, o.Eps = core.Or(o.LR, 1e-3), core.Or(o.Eps, 1e-8)
+			o.WeightDecay = or(o.WeightDecay, 0)
+			o.LR, o.Eps = or(o.LR, 1e-3), or(o.Eps, 1e-8)
 			if err := checkBetas(&o.Betas, refuse); err != nil {
 				return err
 			}
 			return notNegative(refuse, "learning rate", o.LR, "epsilon value", o.Eps, "weight_decay value", o.WeightDecay)
 		},
 		plan: func(o *RAdamOpt) plan {
-			p := plan{core.RAdam, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.Betas[0], o.Betas[1], o.Eps}, moments, stepOnly}
+			p := plan{core.RAdam, []float64{num(o.LR), signOf(o.Maximize), num(o.WeightDecay), o.Betas[0], o.Betas[1], num(o.Eps)},
+				moments, stepOnly}
 			if o.DecoupledWeightDecay {
 				p.op = core.RAdamW
 			}

@@ -10,18 +10,18 @@ import (
 
 // RMSpropOpt are the options of RMSprop. The zero value is PyTorch's default.
 type RMSpropOpt struct {
-	// LR is the learning rate; 0 is 1e-2.
-	LR float64 `json:"lr"`
-	// Alpha is the decay rate of the running means; 0 is 0.99.
-	Alpha float64 `json:"alpha"`
-	// Eps is added to the root of the mean square; 0 is 1e-8.
-	Eps float64 `json:"eps"`
+	// LR is the learning rate; the default is 1e-2.
+	LR tenon.Scalar `json:"lr"`
+	// Alpha is the decay rate of the running means; the default is 0.99.
+	Alpha tenon.Scalar `json:"alpha"`
+	// Eps is added to the root of the mean square; the default is 1e-8.
+	Eps tenon.Scalar `json:"eps"`
 	// Momentum is the fraction of the last step that is kept.
-	Momentum float64 `json:"momentum"`
+	Momentum tenon.Scalar `json:"momentum"`
 	// Centered uses the variance of the gradient in place of its mean square.
 	Centered bool `json:"centered"`
 	// WeightDecay is the multiple of the parameter that is added to the gradient.
-	WeightDecay float64 `json:"weight_decay"`
+	WeightDecay tenon.Scalar `json:"weight_decay"`
 	// Maximize maximizes the objective instead of minimizing it.
 	Maximize bool `json:"maximize"`
 }
@@ -58,20 +58,20 @@ func (o *RMSprop) Step(x *tenon.Exec) error {
 }
 
 func newRMSprop() optimizer[RMSpropOpt] {
-	return optimizer[RMSpropOpt]{name: "RMSprop", seen: map[*nn.Param]bool{}, lr: func(o *RMSpropOpt) *float64 { return &o.LR },
+	return optimizer[RMSpropOpt]{name: "RMSprop", seen: map[*nn.Param]bool{}, lr: func(o *RMSpropOpt) *tenon.Scalar { return &o.LR },
 		resolve: func(o *RMSpropOpt, refuse refusal) error {
-			o.Momentum, o.WeightDecay = core.Or(o.Momentum, 0), core.Or(o.WeightDecay, 0)
-			o.LR, o.Alpha, o.Eps = core.Or(o.LR, 1e-2), core.Or(o.Alpha, 0.99), core.Or(o.Eps, 1e-8)
+			o.Momentum, o.WeightDecay = or(o.Momentum, 0), or(o.WeightDecay, 0)
+			o.LR, o.Alpha, o.Eps = or(o.LR, 1e-2), or(o.Alpha, 0.99), or(o.Eps, 1e-8)
 			return notNegative(refuse, "learning rate", o.LR, "alpha value", o.Alpha, "epsilon value", o.Eps, "momentum value", o.Momentum,
 				"weight_decay value", o.WeightDecay)
 		},
 		plan: func(o *RMSpropOpt) plan {
-			p := plan{core.RMSprop, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.Alpha, o.Eps, o.Momentum},
+			p := plan{core.RMSprop, []float64{num(o.LR), signOf(o.Maximize), num(o.WeightDecay), num(o.Alpha), num(o.Eps), num(o.Momentum)},
 				[]slot{{name: "square_avg"}}, stepOnly}
 			if o.Centered {
 				p.op, p.slots = core.RMSpropCentered, append(p.slots, slot{name: "grad_avg"})
 			}
-			if o.Momentum != 0 {
+			if num(o.Momentum) != 0 {
 				p.slots = append(p.slots, slot{name: "momentum_buffer"})
 				if p.op = core.RMSpropMomentum; o.Centered {
 					p.op = core.RMSpropCenteredMomentum

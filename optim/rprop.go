@@ -11,12 +11,12 @@ import (
 
 // RpropOpt are the options of Rprop. The zero value is PyTorch's default.
 type RpropOpt struct {
-	// LR is the first step size; 0 is 1e-2.
-	LR float64 `json:"lr"`
-	// Etas multiply the step size where the gradient changed its sign and where it kept it; both 0 stand for 0.5 and 1.2.
-	Etas [2]float64 `json:"etas"`
-	// StepSizes are the smallest and the largest step size; both 0 stand for 1e-6 and 50.
-	StepSizes [2]float64 `json:"step_sizes"`
+	// LR is the first step size; the default is 1e-2.
+	LR tenon.Scalar `json:"lr"`
+	// Etas multiply the step size where the gradient changed its sign and where it kept it; the defaults are 0.5 and 1.2.
+	Etas []float64 `json:"etas"`
+	// StepSizes are the smallest and the largest step size; the defaults are 1e-6 and 50.
+	StepSizes []float64 `json:"step_sizes"`
 	// Maximize maximizes the objective instead of minimizing it.
 	Maximize bool `json:"maximize"`
 }
@@ -53,17 +53,14 @@ func (o *Rprop) Step(x *tenon.Exec) error {
 }
 
 func newRprop() optimizer[RpropOpt] {
-	return optimizer[RpropOpt]{name: "Rprop", seen: map[*nn.Param]bool{}, lr: func(o *RpropOpt) *float64 { return &o.LR },
+	return optimizer[RpropOpt]{name: "Rprop", seen: map[*nn.Param]bool{}, lr: func(o *RpropOpt) *tenon.Scalar { return &o.LR },
 		resolve: func(o *RpropOpt, refuse refusal) error {
-			o.LR = core.Or(o.LR, 1e-2)
-			if o.Etas == [2]float64{} {
-				o.Etas = [2]float64{0.5, 1.2}
+			o.LR = or(o.LR, 1e-2)
+			if err := resolvePair("Etas", &o.Etas, 0.5, 1.2, refuse); err != nil {
+				return err
 			}
-			if o.StepSizes == [2]float64{} {
-				o.StepSizes = [2]float64{1e-6, 50}
-			}
-			for i := range 2 {
-				o.Etas[i], o.StepSizes[i] = core.Or(o.Etas[i], 0), core.Or(o.StepSizes[i], 0)
+			if err := resolvePair("StepSizes", &o.StepSizes, 1e-6, 50, refuse); err != nil {
+				return err
 			}
 			if !(0 < o.Etas[0] && o.Etas[0] < 1 && 1 < o.Etas[1]) {
 				return refuse(fault.Invalid, "Invalid eta values: %v, %v; give one between 0 and 1 and one above 1", o.Etas[0], o.Etas[1])
@@ -71,8 +68,8 @@ func newRprop() optimizer[RpropOpt] {
 			return notNegative(refuse, "learning rate", o.LR)
 		},
 		plan: func(o *RpropOpt) plan {
-			return plan{core.Rprop, []float64{o.LR, signOf(o.Maximize), 0, o.Etas[0], o.Etas[1], o.StepSizes[0], o.StepSizes[1]},
-				[]slot{{name: "prev"}, {"step_size", o.LR}}, stepOnly}
+			return plan{core.Rprop, []float64{num(o.LR), signOf(o.Maximize), 0, o.Etas[0], o.Etas[1], o.StepSizes[0], o.StepSizes[1]},
+				[]slot{{name: "prev"}, {"step_size", num(o.LR)}}, stepOnly}
 		},
 	}
 }

@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"reflect"
@@ -14,12 +15,12 @@ import (
 
 // GradScalerOpt are the options of a GradScaler. The zero value is PyTorch's default.
 type GradScalerOpt struct {
-	// InitScale is the first scale; 0 is 65536.
-	InitScale float64
+	// InitScale is the first scale; the default is 65536.
+	InitScale tenon.Scalar
 	// GrowthFactor multiplies the scale after GrowthInterval steps without an infinite or NaN gradient, and BackoffFactor after a step with
-	// one; 0 is 2, 2000 and 0.5. The shortest interval is 1, since the scale cannot grow after zero steps; a very long one, such as
-	// math.MaxInt32, keeps it from growing.
-	GrowthFactor, BackoffFactor float64
+	// one; the defaults are 2, 2000 and 0.5. The shortest interval is 1, since the scale cannot grow after zero steps, and 0 is the
+	// default; a very long one, such as math.MaxInt32, keeps it from growing.
+	GrowthFactor, BackoffFactor tenon.Scalar
 	GrowthInterval              int
 	// Disabled leaves losses and gradients alone.
 	Disabled bool
@@ -36,9 +37,9 @@ type GradScalerOpt struct {
 //	err = scaler.Step(x, o)
 //	err = scaler.Update(x)
 type GradScaler struct {
-	opt GradScalerOpt
-	// growth is the number of steps since a loaded scale changed, until the state is on the device.
-	growth int
+	// state holds the options, and the scale and its count of steps until they are on the device.
+	state    GradScalerState
+	disabled bool
 	// row is the state, see core.ScaleRow, and scale the scale as a float32; nil before the first use.
 	row, scale *tenon.Tensor
 	opts       map[Optimizer]*scaled
@@ -83,18 +84,18 @@ func NewGradScaler(opts ...GradScalerOpt) (*GradScaler, error) {
 	if err != nil {
 		return nil, err
 	}
-	opt.InitScale, opt.GrowthFactor, opt.BackoffFactor = core.Or(opt.InitScale, 65536), core.Or(opt.GrowthFactor, 2),
-		core.Or(opt.BackoffFactor, 0.5)
-	if opt.GrowthInterval == 0 {
-		opt.GrowthInterval = 2000
+	if bad := numbers(&opt); bad != "" {
+		return nil, refuseScaler("%s", bad)
 	}
-	if err := checkScaler(&opt); err != nil {
+	st := GradScalerState{Scale: num(or(opt.InitScale, 65536)), GrowthFactor: num(or(opt.GrowthFactor, 2)),
+		BackoffFactor: num(or(opt.BackoffFactor, 0.5)), GrowthInterval: cmp.Or(opt.GrowthInterval, 2000)}
+	if err := checkScaler(&st); err != nil {
 		return nil, err
 	}
-	return &GradScaler{opt: opt, opts: map[Optimizer]*scaled{}}, nil
+	return &GradScaler{state: st, disabled: opt.Disabled, opts: map[Optimizer]*scaled{}}, nil
 }
 
-func checkScaler(opt *GradScalerOpt) error {
+func checkScaler(opt *GradScalerState) error {
 	switch {
 	case !(opt.GrowthFactor > 1):
 		return refuseScaler("The growth factor must be > 1.0; it is %v", opt.GrowthFactor)
@@ -102,8 +103,8 @@ func checkScaler(opt *GradScalerOpt) error {
 		return refuseScaler("The backoff factor must be < 1.0 and positive; it is %v", opt.BackoffFactor)
 	case opt.GrowthInterval < 0:
 		return refuseScaler("the growth interval is %d steps; give a positive number", opt.GrowthInterval)
-	case !(opt.InitScale > 0) || opt.InitScale > 3.4e38:
-		return refuseScaler("the scale is %v; give a positive number that float32 can hold", opt.InitScale)
+	case !(opt.Scale > 0) || opt.Scale > 3.4e38:
+		return refuseScaler("the scale is %v; give a positive number that float32 can hold", opt.Scale)
 	}
 	return nil
 }
@@ -131,24 +132,24 @@ func (s *GradScaler) String() string {
 	switch {
 	case s == nil || s.opts == nil:
 		return "nil GradScaler"
-	case s.opt.Disabled:
+	case s.disabled:
 		return "GradScaler (disabled)"
 	}
 	return fmt.Sprintf("GradScaler (init_scale: %s, growth_factor: %s, backoff_factor: %s, growth_interval: %d)",
-		core.Decimal(s.opt.InitScale), core.Decimal(s.opt.GrowthFactor), core.Decimal(s.opt.BackoffFactor), s.opt.GrowthInterval)
+		core.Decimal(s.state.Scale), core.Decimal(s.state.GrowthFactor), core.Decimal(s.state.BackoffFactor), s.state.GrowthInterval)
 }
 
 // Enabled reports whether the scaler does anything.
 func (s *GradScaler) Enabled() bool {
 	s.made()
-	return !s.opt.Disabled
+	return !s.disabled
 }
 
 // try runs f, unless the scaler is disabled, and returns the error with which it stopped.
 func (s *GradScaler) try(f func() error) error {
 	var failed error
 	if err := tenon.Try(func() {
-		if s.open(); !s.opt.Disabled {
+		if s.open(); !s.disabled {
 			failed = f()
 		}
 	}); err != nil {
@@ -181,7 +182,7 @@ func (s *GradScaler) ready(x *tenon.Exec) {
 			"the first use makes the scaler's state and cannot be captured; run an iteration before the capture")
 	}
 	x.NoGrad().Scope(func(x *tenon.Exec) {
-		row, scale := stateOf(x, s.opt.InitScale, s.growth)
+		row, scale := stateOf(x, s.state.Scale, s.state.GrowthTracker)
 		s.row, s.scale = own(row), own(scale)
 	})
 	core.Undo((*core.Exec)(x), func() {
@@ -199,7 +200,7 @@ func stateOf(x *tenon.Exec, initial float64, growth int) (row, scale *tenon.Tens
 // Scale returns t times the scale, recorded for the backward pass as any product.
 func (s *GradScaler) Scale(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
 	s.open()
-	if s.opt.Disabled {
+	if s.disabled {
 		return t
 	}
 	s.ready(x)
@@ -309,7 +310,7 @@ func (s *GradScaler) with(o Optimizer, f func() error) error {
 // Step calls o.Step unless a gradient is infinite or NaN. It first divides the gradients by the scale if Unscale has not done so. An
 // optimizer of this package skips its step on the device; for any other, Step waits for the device to learn whether to call o.Step.
 func (s *GradScaler) Step(x *tenon.Exec, o Optimizer) error {
-	if s != nil && s.opt.Disabled && !s.closed && !isNil(o) {
+	if s != nil && s.disabled && !s.closed && !isNil(o) {
 		return o.Step(x)
 	}
 	return core.Spoil((*core.Exec)(x), s.with(o, func() error { return s.step(x, o) }))
@@ -383,8 +384,8 @@ func (s *GradScaler) Update(x *tenon.Exec) error {
 			core.Fail(scalerName, fault.Invalid, "No inf checks were recorded prior to update; call Step or Unscale with an optimizer "+
 				"whose parameters have gradients")
 		}
-		core.UpdateScale((*core.Exec)(x), (*core.Tensor)(s.row), (*core.Tensor)(s.scale), found, s.opt.GrowthFactor, s.opt.BackoffFactor,
-			s.opt.GrowthInterval)
+		core.UpdateScale((*core.Exec)(x), (*core.Tensor)(s.row), (*core.Tensor)(s.scale), found, s.state.GrowthFactor,
+			s.state.BackoffFactor, s.state.GrowthInterval)
 		s.recorded(x)
 		s.restart()
 		return nil
@@ -413,8 +414,7 @@ type GradScalerState struct {
 // State returns the scaler's state, including the scale, or the zero value if it is disabled. It waits for the device.
 func (s *GradScaler) State(x *tenon.Exec) (st GradScalerState, err error) {
 	err = s.try(func() error {
-		st = GradScalerState{s.opt.InitScale, s.opt.GrowthFactor, s.opt.BackoffFactor, s.opt.GrowthInterval, s.growth}
-		if s.row == nil {
+		if st = s.state; s.row == nil {
 			return nil
 		}
 		row, err := tenon.Read[float64](x, s.row)
@@ -445,21 +445,19 @@ func (s *GradScaler) stage(x *tenon.Exec, st GradScalerState) (row, scale *tenon
 		core.Check(scalerName, refuseScaler("The source state dict is empty, "+
 			"possibly because it was saved from a disabled instance of GradScaler"))
 	}
-	opt := GradScalerOpt{InitScale: st.Scale, GrowthFactor: st.GrowthFactor, BackoffFactor: st.BackoffFactor,
-		GrowthInterval: st.GrowthInterval}
-	core.Check(scalerName, checkScaler(&opt))
+	core.Check(scalerName, checkScaler(&st))
 	if s.row != nil {
-		row, scale = stateOf(x, opt.InitScale, st.GrowthTracker)
+		row, scale = stateOf(x, st.Scale, st.GrowthTracker)
 	}
 	return row, scale, func(x *tenon.Exec) {
 		if row != nil {
 			x.CopyInto(s.row, row)
 			x.CopyInto(s.scale, scale)
 		}
-		former, growth := s.opt, s.growth
+		former := s.state
 		s.recorded(x)
-		core.Undo((*core.Exec)(x), func() { s.opt, s.growth = former, growth })
-		s.opt, s.growth = opt, st.GrowthTracker
+		core.Undo((*core.Exec)(x), func() { s.state = former })
+		s.state = st
 		s.restart()
 	}
 }
@@ -467,7 +465,7 @@ func (s *GradScaler) stage(x *tenon.Exec, st GradScalerState) (row, scale *tenon
 // SetScale sets the scale and leaves the count of steps as it is. It waits for the device.
 func (s *GradScaler) SetScale(x *tenon.Exec, scale float64) error {
 	st, err := s.State(x)
-	if err != nil || s.opt.Disabled {
+	if err != nil || s.disabled {
 		return err
 	}
 	st.Scale = scale

@@ -11,13 +11,13 @@ import (
 
 // SGDOpt are the options of SGD. The zero value is PyTorch's default.
 type SGDOpt struct {
-	// LR is the learning rate; 0 is 1e-3.
-	LR float64 `json:"lr"`
+	// LR is the learning rate; the default is 1e-3.
+	LR tenon.Scalar `json:"lr"`
 	// Momentum is the fraction of the last step that is kept, and Dampening the fraction of the gradient that is left out of it.
-	Momentum  float64 `json:"momentum"`
-	Dampening float64 `json:"dampening"`
+	Momentum  tenon.Scalar `json:"momentum"`
+	Dampening tenon.Scalar `json:"dampening"`
 	// WeightDecay is the multiple of the parameter that is added to the gradient.
-	WeightDecay float64 `json:"weight_decay"`
+	WeightDecay tenon.Scalar `json:"weight_decay"`
 	// Nesterov uses Nesterov's momentum, which takes the gradient where the momentum leads; it needs Momentum and no Dampening.
 	Nesterov bool `json:"nesterov"`
 	// Maximize maximizes the objective instead of minimizing it.
@@ -30,20 +30,20 @@ type SGD struct{ optimizer[SGDOpt] }
 var _ Optimizer = (*SGD)(nil)
 
 func newSGD() optimizer[SGDOpt] {
-	return optimizer[SGDOpt]{name: "SGD", seen: map[*nn.Param]bool{}, lr: func(o *SGDOpt) *float64 { return &o.LR },
+	return optimizer[SGDOpt]{name: "SGD", seen: map[*nn.Param]bool{}, lr: func(o *SGDOpt) *tenon.Scalar { return &o.LR },
 		resolve: func(o *SGDOpt, refuse refusal) error {
-			o.Momentum, o.Dampening, o.WeightDecay = core.Or(o.Momentum, 0), core.Or(o.Dampening, 0), core.Or(o.WeightDecay, 0)
-			o.LR = core.Or(o.LR, 1e-3)
-			if o.Nesterov && (o.Momentum == 0 || o.Dampening != 0) {
+			o.Momentum, o.Dampening, o.WeightDecay = or(o.Momentum, 0), or(o.Dampening, 0), or(o.WeightDecay, 0)
+			o.LR = or(o.LR, 1e-3)
+			if o.Nesterov && (num(o.Momentum) == 0 || num(o.Dampening) != 0) {
 				return refuse(fault.Invalid, "Nesterov momentum requires a momentum and zero dampening")
 			}
 			return notNegative(refuse, "learning rate", o.LR, "momentum value", o.Momentum, "weight_decay value", o.WeightDecay)
 		},
 		plan: func(o *SGDOpt) plan {
-			p := plan{op: core.SGD, numbers: []float64{o.LR, signOf(o.Maximize), o.WeightDecay}, counts: stepOnly}
-			if o.Momentum != 0 {
+			p := plan{op: core.SGD, numbers: []float64{num(o.LR), signOf(o.Maximize), num(o.WeightDecay)}, counts: stepOnly}
+			if num(o.Momentum) != 0 {
 				p.op, p.slots = core.SGDMomentum, []slot{{name: "momentum_buffer"}}
-				p.numbers = append(p.numbers, o.Momentum, 1-o.Dampening)
+				p.numbers = append(p.numbers, num(o.Momentum), 1-num(o.Dampening))
 			}
 			if o.Nesterov {
 				p.op = core.SGDNesterov

@@ -32,7 +32,7 @@ func optionLines(opt reflect.Value) (lines []string) {
 			text = core.Truth(v)
 		case float64:
 			text = optionNumber(v)
-		case [2]float64:
+		case []float64:
 			text = "(" + optionNumber(v[0]) + ", " + optionNumber(v[1]) + ")"
 		default:
 			text = fmt.Sprint(v)

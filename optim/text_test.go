@@ -18,7 +18,7 @@ func TestTexts(t *testing.T) {
 	weights, biases := nn.SplitParams(nn.Params(m), func(name string, p *nn.Param) bool { return name == "weight" })
 	adamw, err := optim.NewAdamW(weights)
 	if err == nil {
-		err = adamw.Add(biases, optim.AdamOpt{LR: 2, WeightDecay: tenon.Zero, AMSGrad: true})
+		err = adamw.Add(biases, optim.AdamOpt{LR: 2, WeightDecay: 0, AMSGrad: true})
 	}
 	if err != nil {
 		t.Fatal(err)

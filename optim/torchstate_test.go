@@ -28,7 +28,7 @@ func TestTorchCheckpoint(t *testing.T) {
 			defer p.Close()
 			ps = append(ps, p)
 		}
-		o, err := optim.NewAdam(list(ps...), optim.AdamOpt{LR: 5, Betas: [2]float64{.1, .2}, AMSGrad: true})
+		o, err := optim.NewAdam(list(ps...), optim.AdamOpt{LR: 5, Betas: []float64{.1, .2}, AMSGrad: true})
 		ok(t, err)
 		defer o.Close()
 		ok(t, optim.LoadStateDict(x, o, f, "optimizer"))

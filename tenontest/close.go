@@ -9,13 +9,14 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/dtype"
+	"tenon.dev/internal/core"
 )
 
-// Tolerance is the largest difference of two numbers that counts as close: |got - want| ≤ Absolute + Relative·|want|. The zero value is
-// PyTorch's default for the type: 1e-5 and 1e-3 for float16, 1e-5 and 1.6e-2 for bfloat16, 1e-5 and 1.3e-6 for float32 and complex64,
-// 1e-7 and 1e-7 for float64 and complex128, and none for others; tenon.Zero is 0 itself.
+// Tolerance is the largest difference of two numbers that counts as close: |got - want| ≤ Absolute + Relative·|want|. If both are left
+// out, they are PyTorch's defaults for the type: 1e-5 and 1e-3 for float16, 1e-5 and 1.6e-2 for bfloat16, 1e-5 and 1.3e-6 for float32 and
+// complex64, 1e-7 and 1e-7 for float64 and complex128, and 0 for others. If one is given, the default of the other is 0.
 type Tolerance struct {
-	Absolute, Relative float64
+	Absolute, Relative tenon.Scalar
 	// EqualNaN treats two NaN as equal.
 	EqualNaN bool
 }
@@ -42,14 +43,31 @@ func AssertClose(t testing.TB, x *tenon.Exec, got, want *tenon.Tensor, tol ...To
 // AssertEqual is AssertClose without a tolerance: all numbers must be the same, and NaN equals NaN.
 func AssertEqual(t testing.TB, x *tenon.Exec, got, want *tenon.Tensor) {
 	t.Helper()
-	AssertClose(t, x, got, want, Tolerance{Absolute: tenon.Zero, EqualNaN: true})
+	AssertClose(t, x, got, want, Tolerance{Absolute: 0, EqualNaN: true})
 }
 
 // defaults are PyTorch's.
-var defaults = map[tenon.DType]Tolerance{
-	tenon.Float16: {Absolute: 1e-5, Relative: 1e-3}, tenon.BFloat16: {Absolute: 1e-5, Relative: 1.6e-2},
-	tenon.Float32: {Absolute: 1e-5, Relative: 1.3e-6}, tenon.Complex64: {Absolute: 1e-5, Relative: 1.3e-6},
-	tenon.Float64: {Absolute: 1e-7, Relative: 1e-7}, tenon.Complex128: {Absolute: 1e-7, Relative: 1e-7},
+var defaults = map[tenon.DType]limits{
+	tenon.Float16: {absolute: 1e-5, relative: 1e-3}, tenon.BFloat16: {absolute: 1e-5, relative: 1.6e-2},
+	tenon.Float32: {absolute: 1e-5, relative: 1.3e-6}, tenon.Complex64: {absolute: 1e-5, relative: 1.3e-6},
+	tenon.Float64: {absolute: 1e-7, relative: 1e-7}, tenon.Complex128: {absolute: 1e-7, relative: 1e-7},
+}
+
+// limits is a Tolerance for numbers of one type.
+type limits struct {
+	absolute, relative float64
+	equalNaN           bool
+}
+
+// of returns the limits for numbers of a type.
+func (tol Tolerance) of(dt tenon.DType) limits {
+	l := defaults[dt]
+	if tol.Absolute != nil || tol.Relative != nil {
+		l.absolute = core.Or("AssertClose", "Absolute", tol.Absolute, 0)
+		l.relative = core.Or("AssertClose", "Relative", tol.Relative, 0)
+	}
+	l.equalNaN = tol.EqualNaN
+	return l
 }
 
 // compare says how got differs from want, or returns "".
@@ -58,18 +76,12 @@ func compare(x *tenon.Exec, got, want *tenon.Tensor, tol Tolerance) string {
 	if got.DType() != dt || !slices.Equal(got.Shape(), shape) {
 		return fmt.Sprintf("got %v%v, want %v%v", got.DType(), got.Shape(), dt, shape)
 	}
-	if tol.Absolute == 0 && tol.Relative == 0 {
-		d := defaults[dt]
-		tol.Absolute, tol.Relative = d.Absolute, d.Relative
-	}
-	if tol.Absolute == tenon.Zero {
-		tol.Absolute = 0
-	}
+	limit := tol.of(dt)
 	g, w := elements(x, got), elements(x, want)
 	wrong, worst, furthest := 0, 0, -1.
 	size := dt.Size()
 	for i := range want.Numel() {
-		far, ok := tol.apart(dt, g[i*size:][:size], w[i*size:][:size])
+		far, ok := limit.apart(dt, g[i*size:][:size], w[i*size:][:size])
 		if ok {
 			continue
 		}
@@ -82,24 +94,24 @@ func compare(x *tenon.Exec, got, want *tenon.Tensor, tol Tolerance) string {
 		return ""
 	}
 	return fmt.Sprintf("%d of %d numbers are not close; the furthest is at %v: got %v, want %v, allowed are %g and %g of what is wanted",
-		wrong, want.Numel(), place(worst, shape), number(dt, g[worst*size:]), number(dt, w[worst*size:]), tol.Absolute, tol.Relative)
+		wrong, want.Numel(), place(worst, shape), number(dt, g[worst*size:]), number(dt, w[worst*size:]), limit.absolute, limit.relative)
 }
 
 // apart returns the distance of two elements, and whether it is within the tolerance.
-func (tol Tolerance) apart(dt tenon.DType, got, want []byte) (far float64, ok bool) {
+func (l limits) apart(dt tenon.DType, got, want []byte) (far float64, ok bool) {
 	if !dt.IsFloat() && !dt.IsComplex() && slices.Equal(got, want) { // integers may have more digits than float64
 		return 0, true
 	}
 	g, w := value(dt, got), value(dt, want)
 	switch far = cmplx.Abs(g - w); {
 	case g == w:
-		return 0, dt.IsFloat() || dt.IsComplex() || tol.Absolute >= 1 // integers with the same bits were handled above
+		return 0, dt.IsFloat() || dt.IsComplex() || l.absolute >= 1 // integers with the same bits were handled above
 	case cmplx.IsNaN(g) && cmplx.IsNaN(w):
-		return math.Inf(1), tol.EqualNaN
+		return math.Inf(1), l.equalNaN
 	case cmplx.IsNaN(g) || cmplx.IsNaN(w) || cmplx.IsInf(g) || cmplx.IsInf(w):
 		return math.Inf(1), false
 	}
-	return far, far <= tol.Absolute+tol.Relative*cmplx.Abs(w)
+	return far, far <= l.absolute+l.relative*cmplx.Abs(w)
 }
 
 // value returns an element as a complex number.

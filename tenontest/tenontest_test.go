@@ -170,7 +170,7 @@ func TestAssertClose(t *testing.T) {
 			{f32(1, 2), f32(1, 2.000001), nil, ""},
 			{f32(1, 2), f32(1, 2.0001), nil, "1 of 2 numbers are not close; the furthest is at [1]: got 2, want 2.000"},
 			{f32(1, 2), f32(1, 2.0001), []tenontest.Tolerance{{Absolute: 1e-3}}, ""},
-			{f32(1, 2), f32(1, 2.000001), []tenontest.Tolerance{{Absolute: tenon.Zero}}, "1 of 2"},
+			{f32(1, 2), f32(1, 2.000001), []tenontest.Tolerance{{Absolute: 0}}, "1 of 2"},
 			{half(1), half(1.0009765625), nil, ""},
 			{x.Reshape(f32(1, 2, 3, 4), 2, 2), x.Reshape(f32(1, 3, 5, 4), 2, 2), nil,
 				"2 of 4 numbers are not close; the furthest is at [1 0]: got 3, want 5"},

@@ -105,11 +105,11 @@ func newTraining(x *tenon.Exec, text []byte, o options) (*training, error) {
 	o.model.vocab = len(t.vocab)
 	t.model = newGPT(x, o.model)
 	matrices, vectors := nn.SplitParams(nn.Params(t.model), func(_ string, p *nn.Param) bool { return p.Tensor().Dim() > 1 })
-	t.adamw, err = optim.NewAdamW(matrices, optim.AdamOpt{LR: 3e-3, Betas: [2]float64{0.9, 0.95}, WeightDecay: 0.1})
+	t.adamw, err = optim.NewAdamW(matrices, optim.AdamOpt{LR: 3e-3, Betas: []float64{0.9, 0.95}, WeightDecay: 0.1})
 	if err != nil {
 		return nil, err
 	}
-	if err := t.adamw.Add(vectors, optim.AdamOpt{WeightDecay: tenon.Zero}); err != nil {
+	if err := t.adamw.Add(vectors, optim.AdamOpt{WeightDecay: 0}); err != nil {
 		return nil, err
 	}
 	const warmUp = 10

@@ -1,33 +1,46 @@
 package core
 
 import (
-	"fmt"
-	"math"
+	"reflect"
 	"strings"
 
 	"tenon.dev/fault"
 )
 
-// Zero is 0 in a floating-point option, where a plain 0 stands for the default, whether that is 0 or another number.
-const Zero = math.SmallestNonzeroFloat64
+// Scalar is a number in options: any of Go's integers or floating-point numbers. nil, as when it is left out, is the default.
+type Scalar any
 
-// Or returns the option v, or def if it was left out. Every floating-point option goes through Or, so that Zero means 0 in all of them.
-func Or(v, def float64) float64 {
-	switch v {
-	case 0:
+// Or returns the option v of the call op, which has the given name, or def if it was left out.
+func Or(op, name string, v Scalar, def float64) float64 {
+	if v == nil {
 		return def
-	case Zero:
-		return 0
 	}
-	return v
+	n, ok := NumberOf(v)
+	if !ok {
+		panicAt(op, fault.Invalid, "%s is a %v; give a real number", name, reflect.TypeOf(v)) // of v alone, v would move to the heap
+	}
+	return n
 }
 
-// Exactly returns the option that means v, which is not v itself if that is 0.
-func Exactly(v float64) float64 {
-	if v == 0 {
-		return Zero
+// NumberOf returns the number that an option is, unless it is something else.
+func NumberOf(v Scalar) (n float64, ok bool) {
+	switch v := v.(type) { // fast
+	case float64:
+		return v, true
+	case int:
+		return float64(v), true
+	case float32:
+		return float64(v), true
 	}
-	return v
+	switch r := reflect.ValueOf(v); {
+	case r.CanInt():
+		return float64(r.Int()), true
+	case r.CanUint():
+		return float64(r.Uint()), true
+	case r.CanFloat():
+		return r.Float(), true
+	}
+	return 0, false
 }
 
 // Only returns the options of the call op, which takes them once or not at all. Options that are given more often are an error.
@@ -38,7 +51,7 @@ func Only[T any](op string, opts []T) (opt T, err error) {
 	case 1:
 		return opts[0], nil
 	}
-	_, name, _ := strings.Cut(fmt.Sprintf("%T", opt), ".")
+	_, name, _ := strings.Cut(reflect.TypeFor[T]().String(), ".")
 	return opt, Refusal(op, fault.Invalid, "options are given %d times; give one %s", len(opts), name)
 }
 
@@ -76,15 +89,19 @@ func whole(p *int, def int) int {
 	return *p
 }
 
-// OrC is Or for complex numbers.
-func OrC(v, def complex128) complex128 {
-	switch v {
-	case 0:
+// orC is Or for an option that may also be a complex number.
+func orC(op, name string, v Scalar, def complex128) complex128 {
+	if v == nil {
 		return def
-	case Zero:
-		return 0
 	}
-	return v
+	if n, ok := NumberOf(v); ok {
+		return complex(n, 0)
+	}
+	r := reflect.ValueOf(v)
+	if !r.CanComplex() {
+		panicAt(op, fault.Invalid, "%s is a %v; give a number", name, reflect.TypeOf(v))
+	}
+	return r.Complex()
 }
 
 // Pair returns an option for rows and columns, or def if it was left out. A pair with a single zero is an error: where PyTorch takes one

@@ -208,11 +208,11 @@ func windows() []differentiable {
 		}),
 		of("batch_norm", 3, func(x *Exec, in []*Tensor) *Tensor {
 			return x.BatchNorm(in[0], vector(x, in[1], 4), vector(x, in[2], 4), nil, nil,
-				BatchNormOpt{Momentum: Zero, Eps: 0.1, Training: true})
+				BatchNormOpt{Momentum: 0, Eps: 0.1, Training: true})
 		}),
 		of("batch_norm eval", 3, func(x *Exec, in []*Tensor) *Tensor {
 			mean, variance := x.Full([]int{4}, 0.5, dtype.Float64), x.Full([]int{4}, 2, dtype.Float64)
-			return x.BatchNorm(in[0], vector(x, in[1], 4), vector(x, in[2], 4), mean, variance, BatchNormOpt{Momentum: Zero, Eps: 0.1})
+			return x.BatchNorm(in[0], vector(x, in[1], 4), vector(x, in[2], 4), mean, variance, BatchNormOpt{Momentum: 0, Eps: 0.1})
 		}),
 	}
 	for _, r := range []Reduction{ReduceMean, ReduceSum, ReduceNone} {

@@ -136,7 +136,7 @@ func reductions() []differentiable {
 		over("max dim", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { v, _ := x.MaxDim(t, -1, DimOpt{}); return v }),
 		over("min dim", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { v, _ := x.MinDim(t, 0, DimOpt{KeepDim: true}); return v }),
 		over("var", -1, 1, true, func(x *Exec, t *Tensor) *Tensor { return x.Var(t, rows, VarOpt{}) }),
-		over("std", -1, 1, true, func(x *Exec, t *Tensor) *Tensor { return x.Std(t, nil, VarOpt{Correction: Zero}) }),
+		over("std", -1, 1, true, func(x *Exec, t *Tensor) *Tensor { return x.Std(t, nil, VarOpt{Correction: 0}) }),
 		over("nansum", -1, 1, true, func(x *Exec, t *Tensor) *Tensor { return x.NanSum(t, rows, SumOpt{}) }),
 		over("var_mean", -1, 1, true, func(x *Exec, t *Tensor) *Tensor {
 			v, m := x.VarMean(t, rows, VarOpt{})

@@ -232,39 +232,36 @@ func (x *Exec) SiLU(t *Tensor) *Tensor { return x.op(rowSiLU, t).call1() }
 
 // LeakyReLUOpt are the options of LeakyReLU. The zero value is PyTorch's default.
 type LeakyReLUOpt struct {
-	// Slope is the factor of numbers that are not positive; 0 means 0.01.
-	Slope float64
+	// Slope is the factor of numbers that are not positive; the default is 0.01.
+	Slope Scalar
 }
 
 // LeakyReLU returns t where it is positive, else slope·t; for floating-point tensors.
 func (x *Exec) LeakyReLU(t *Tensor, opt LeakyReLUOpt) *Tensor {
-	return x.scalarsOp(rowLeakyReLU, t, Or(opt.Slope, 0.01)).call1()
+	return x.scalarsOp(rowLeakyReLU, t, Or("LeakyReLU", "Slope", opt.Slope, 0.01)).call1()
 }
 
 // ELUOpt are the options of ELU. The zero value is PyTorch's default.
 type ELUOpt struct {
-	// Alpha is the factor of exp(t)-1; 0 means 1.
-	Alpha float64
+	// Alpha is the factor of exp(t)-1; the default is 1.
+	Alpha Scalar
 }
 
 // ELU returns t where it is positive, else alpha·(exp(t)-1); for floating-point tensors.
 func (x *Exec) ELU(t *Tensor, opt ELUOpt) *Tensor {
-	return x.scalarsOp(rowELU, t, Or(opt.Alpha, 1), 1, 1).call1()
+	return x.scalarsOp(rowELU, t, Or("ELU", "Alpha", opt.Alpha, 1), 1, 1).call1()
 }
 
 // HardtanhOpt are the options of Hardtanh. The zero value is PyTorch's default.
 type HardtanhOpt struct {
-	// Min and Max are the bounds; both 0 stand for -1 and 1.
-	Min, Max float64
+	// Min and Max are the bounds; the defaults are -1 and 1.
+	Min, Max Scalar
 }
 
 // Hardtanh returns t limited to the range from opt.Min to opt.Max, with gradient 0 at the bounds; for floating-point tensors and signed
 // integers.
 func (x *Exec) Hardtanh(t *Tensor, opt HardtanhOpt) *Tensor {
-	lo, hi := Or(opt.Min, 0), Or(opt.Max, 0)
-	if opt.Min == 0 && opt.Max == 0 {
-		lo, hi = -1, 1
-	}
+	lo, hi := Or("Hardtanh", "Min", opt.Min, -1), Or("Hardtanh", "Max", opt.Max, 1)
 	f := x.op(rowHardtanh, t)
 	f.setHole(1, lo)
 	f.setHole(2, hi)
@@ -273,13 +270,13 @@ func (x *Exec) Hardtanh(t *Tensor, opt HardtanhOpt) *Tensor {
 
 // SoftplusOpt are the options of Softplus. The zero value is PyTorch's default.
 type SoftplusOpt struct {
-	// Beta is the factor of t; 0 means 1. Threshold is the product beta·t above which the result is t; 0 means 20.
-	Beta, Threshold float64
+	// Beta is the factor of t; the default is 1. Threshold is the product beta·t above which the result is t; the default is 20.
+	Beta, Threshold Scalar
 }
 
 // Softplus returns log(1+exp(beta·t))/beta, and t where beta·t is above the threshold; for floating-point tensors.
 func (x *Exec) Softplus(t *Tensor, opt SoftplusOpt) *Tensor {
-	return x.scalarsOp(rowSoftplus, t, Or(opt.Beta, 1), Or(opt.Threshold, 20)).call1()
+	return x.scalarsOp(rowSoftplus, t, Or("Softplus", "Beta", opt.Beta, 1), Or("Softplus", "Threshold", opt.Threshold, 20)).call1()
 }
 
 // LogSigmoid returns log(1/(1+exp(-t))); for floating-point tensors.

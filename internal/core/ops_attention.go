@@ -170,8 +170,8 @@ type AttentionOpt struct {
 	Causal bool
 	// Dropout is the probability that a weight becomes 0; the others are multiplied by 1/(1-Dropout).
 	Dropout float64
-	// Scale multiplies the scores; 0 means 1/√D.
-	Scale float64
+	// Scale multiplies the scores; the default is 1/√D.
+	Scale Scalar
 	// GroupedHeads lets k and v have fewer heads than q; their number must divide q's. Neighbouring heads of q share one of theirs.
 	GroupedHeads bool
 }
@@ -188,10 +188,10 @@ func (x *Exec) ScaledDotProductAttention(q, k, v *Tensor, opt AttentionOpt) *Ten
 	return x.composite("ScaledDotProductAttention", func(x *Exec) *Tensor {
 		x = x.casting("ScaledDotProductAttention", castLow, &q, &k, &v)
 		x.checkAttention(q, k, v, opt)
-		opt.Scale, opt.Dropout = Or(opt.Scale, 1/math.Sqrt(float64(q.shape[len(q.shape)-1]))), Or(opt.Dropout, 0)
-		if x.attentionTakes(q, k, v, opt) {
+		scale := Or("ScaledDotProductAttention", "Scale", opt.Scale, 1/math.Sqrt(float64(q.shape[len(q.shape)-1])))
+		if scale > 0 && x.attentionTakes(q, k, v, opt) {
 			f := x.op(rowAttention, q, k, v)
-			f.scalar[0] = kernels.FloatScalar(opt.Scale)
+			f.scalar[0] = kernels.FloatScalar(scale)
 			if opt.Causal {
 				f.i[0] = 1
 			}
@@ -215,7 +215,7 @@ func (x *Exec) ScaledDotProductAttention(q, k, v *Tensor, opt AttentionOpt) *Ten
 		case opt.Mask != nil && opt.Mask.dt != dtype.Bool:
 			opt.Mask = x.widened(opt.Mask)
 		}
-		p := x.attentionWeights(q, k, opt.Scale, opt.Mask)
+		p := x.attentionWeights(q, k, scale, opt.Mask)
 		if opt.Dropout > 0 {
 			p = x.Dropout(p, opt.Dropout)
 		}
@@ -289,7 +289,7 @@ func (x *Exec) checkAttention(q, k, v *Tensor, opt AttentionOpt) {
 
 // attentionTakes reports whether the kernels of attention take the operands.
 func (x *Exec) attentionTakes(q, k, v *Tensor, opt AttentionOpt) bool {
-	if opt.Mask != nil || opt.Dropout > 0 || !(opt.Scale > 0) || len(q.shape) != 4 || len(k.shape) != 4 || !infer.Same(k.shape, v.shape) {
+	if opt.Mask != nil || opt.Dropout > 0 || len(q.shape) != 4 || len(k.shape) != 4 || !infer.Same(k.shape, v.shape) {
 		return false
 	}
 	heads := k.shape[1] == q.shape[1] || opt.GroupedHeads

@@ -10,11 +10,11 @@ import (
 
 // Products that are composed of others.
 
-// AddMV returns beta*in + alpha*(a x v) for a [M, K], v [K] and in broadcast to [M]. With tenon.Zero as Beta, in is not read.
+// AddMV returns beta*in + alpha*(a x v) for a [M, K], v [K] and in broadcast to [M]. If Beta is 0, in is not read.
 //
 //tenon:into
 func (x *Exec) AddMV(in, a, v *Tensor, opt AddMMOpt) *Tensor {
-	beta, alpha := opt.factors()
+	beta, alpha := opt.factors("AddMV")
 	x.wantDim("AddMV", "mat", a, 2)
 	x.wantDim("AddMV", "vec", v, 1)
 	x.wantBroadcast("AddMV", in, a.shape[0])
@@ -27,12 +27,12 @@ func (x *Exec) AddMV(in, a, v *Tensor, opt AddMMOpt) *Tensor {
 	})
 }
 
-// AddR returns beta*in + alpha*(the outer product of a and b) for vectors a [M], b [N] and in broadcast to [M, N]. With tenon.Zero as Beta,
-// in is not read. For bools + is or and * is and.
+// AddR returns beta*in + alpha*(the outer product of a and b) for vectors a [M], b [N] and in broadcast to [M, N]. If Beta is 0, in
+// is not read. For bools + is or and * is and.
 //
 //tenon:into
 func (x *Exec) AddR(in, a, b *Tensor, opt AddMMOpt) *Tensor {
-	beta, alpha := opt.factors()
+	beta, alpha := opt.factors("AddR")
 	x.wantOuter(in, a, b)
 	return x.composite("AddR", func(x *Exec) *Tensor {
 		x = x.casting("AddR", castLow, &in, &a, &b)
@@ -76,7 +76,7 @@ func (x *Exec) AddR(in, a, b *Tensor, opt AddMMOpt) *Tensor {
 //
 //tenon:into
 func (x *Exec) AddRC(in, a, b *Tensor, opt AddMMCOpt) *Tensor {
-	beta, alpha := opt.factors()
+	beta, alpha := opt.factors("AddRC")
 	x.wantOuter(in, a, b)
 	return x.composite("AddR", func(x *Exec) *Tensor {
 		return x.weighed("AddR", in, x.Unsqueeze(a, 1), x.Unsqueeze(b, 0), beta, alpha)
@@ -89,12 +89,12 @@ func (x *Exec) wantOuter(in, a, b *Tensor) {
 	x.wantBroadcast("AddR", in, a.shape[0], b.shape[0])
 }
 
-// AddBMM returns beta*in + alpha*(the sum of the products of the matrices of a [B, M, K] and b [B, K, N]), in broadcast to [M, N]. With
-// tenon.Zero as Beta, in is not read.
+// AddBMM returns beta*in + alpha*(the sum of the products of the matrices of a [B, M, K] and b [B, K, N]), in broadcast to [M, N]. If
+// Beta is 0, in is not read.
 //
 //tenon:into
 func (x *Exec) AddBMM(in, a, b *Tensor, opt AddMMOpt) *Tensor {
-	beta, alpha := opt.factors()
+	beta, alpha := opt.factors("AddBMM")
 	x.wantBatches(in, a, b)
 	return x.composite("AddBMM", func(x *Exec) *Tensor {
 		x = x.casting("AddBMM", castLow, &in, &a, &b)
@@ -115,7 +115,7 @@ func (x *Exec) AddBMM(in, a, b *Tensor, opt AddMMOpt) *Tensor {
 //
 //tenon:into
 func (x *Exec) AddBMMC(in, a, b *Tensor, opt AddMMCOpt) *Tensor {
-	beta, alpha := opt.factors()
+	beta, alpha := opt.factors("AddBMMC")
 	x.wantBatches(in, a, b)
 	if !a.dt.IsComplex() {
 		x.fail("AddBMM", fault.Invalid, []*Tensor{in, a, b}, "complex factors are for complex tensors, not %v", a.dt)

@@ -13,35 +13,37 @@ import (
 
 // DistOpt are the options of Dist. The zero value is PyTorch's default.
 type DistOpt struct {
-	// P is the order of the norm; 0 means 2.
-	P float64
+	// P is the order of the norm; the default is 2.
+	P Scalar
 }
 
 // Dist returns the vector norm of all elements of a - b, broadcast.
 func (x *Exec) Dist(a, b *Tensor, opt DistOpt) *Tensor {
+	p := Or("Dist", "P", opt.P, 2)
 	return x.composite("Dist", func(x *Exec) *Tensor {
 		x = x.casting("Dist", castFloat32, &a, &b)
-		return x.VectorNorm(x.Sub(a, b), nil, VectorNormOpt{Ord: opt.P})
+		return x.vectorNorm(x.Sub(a, b), nil, p, SumOpt{})
 	})
 }
 
 // PairwiseDistanceOpt are the options of PairwiseDistance. The zero value is PyTorch's default.
 type PairwiseDistanceOpt struct {
-	// P is the order of the norm; 0 means 2. Eps is added to differences; 0 means 1e-6.
-	P, Eps float64
+	// P is the order of the norm; the default is 2. Eps is added to differences; the default is 1e-6.
+	P, Eps Scalar
 	// KeepDim keeps the last dimension with size 1.
 	KeepDim bool
 }
 
 // PairwiseDistance returns the vector norms of a - b + eps over the last dimension, broadcast.
 func (x *Exec) PairwiseDistance(a, b *Tensor, opt PairwiseDistanceOpt) *Tensor {
+	p, eps := Or("PairwiseDistance", "P", opt.P, 2), Or("PairwiseDistance", "Eps", opt.Eps, 1e-6)
 	return x.composite("PairwiseDistance", func(x *Exec) *Tensor {
-		d := x.AddS(x.fractional(x.Sub(a, b)), Or(opt.Eps, 1e-6))
+		d := x.AddS(x.fractional(x.Sub(a, b)), eps)
 		if len(d.shape) == 0 {
 			x.fail("PairwiseDistance", fault.Invalid, []*Tensor{a, b}, "pairwise distances are those of vectors; give tensors of one "+
 				"dimension or more")
 		}
-		return x.VectorNorm(d, []int{-1}, VectorNormOpt{Ord: opt.P, KeepDim: opt.KeepDim})
+		return x.vectorNorm(d, []int{-1}, p, SumOpt{KeepDim: opt.KeepDim})
 	})
 }
 
@@ -55,8 +57,8 @@ func (x *Exec) fractional(t *Tensor) *Tensor {
 
 // NormalizeOpt are the options of Normalize. The zero value is PyTorch's default.
 type NormalizeOpt struct {
-	// P is the order of the norm; 0 means 2. Eps is the least number to divide by; 0 means 1e-12.
-	P, Eps float64
+	// P is the order of the norm; the default is 2. Eps is the least number to divide by; the default is 1e-12.
+	P, Eps Scalar
 	// Dim is the dimension of the vectors; nil means 1.
 	Dim *int
 }
@@ -65,9 +67,10 @@ type NormalizeOpt struct {
 //
 //tenon:into
 func (x *Exec) Normalize(t *Tensor, opt NormalizeOpt) *Tensor {
+	p, eps := Or("Normalize", "P", opt.P, 2), Or("Normalize", "Eps", opt.Eps, 1e-12)
 	return x.composite("Normalize", func(x *Exec) *Tensor {
-		norms := x.VectorNorm(t, []int{whole(opt.Dim, 1)}, VectorNormOpt{Ord: opt.P, KeepDim: true})
-		return x.Div(t, x.ClampMinS(norms, Or(opt.Eps, 1e-12)))
+		norms := x.vectorNorm(t, []int{whole(opt.Dim, 1)}, p, SumOpt{KeepDim: true})
+		return x.Div(t, x.ClampMinS(norms, eps))
 	})
 }
 
@@ -75,14 +78,14 @@ func (x *Exec) Normalize(t *Tensor, opt NormalizeOpt) *Tensor {
 type CosineSimilarityOpt struct {
 	// Dim is the dimension of the vectors; nil means 1.
 	Dim *int
-	// Eps is the least norm, which smaller ones count as; 0 means 1e-8.
-	Eps float64
+	// Eps is the least norm, which smaller ones count as; the default is 1e-8.
+	Eps Scalar
 }
 
 // CosineSimilarity returns the cosines of the angles between the vectors along one dimension of a and b, broadcast; norms below eps count
 // as eps.
 func (x *Exec) CosineSimilarity(a, b *Tensor, opt CosineSimilarityOpt) *Tensor {
-	dim, eps := whole(opt.Dim, 1), Or(opt.Eps, 1e-8)
+	dim, eps := whole(opt.Dim, 1), Or("CosineSimilarity", "Eps", opt.Eps, 1e-8)
 	return x.composite("CosineSimilarity", func(x *Exec) *Tensor {
 		x = x.casting("CosineSimilarity", castFloat32, &a, &b)
 		a, b := x.alike(a, b)
@@ -115,7 +118,7 @@ func (x *Exec) Renorm(t *Tensor, p float64, dim int, maxNorm float64) *Tensor {
 		if t.dt != infer.Accumulated(t.dt) {
 			wide = infer.Accumulated(t.dt)
 		}
-		norm := x.VectorNorm(t, over, VectorNormOpt{Ord: p, KeepDim: true, DType: wide})
+		norm := x.vectorNorm(t, over, p, SumOpt{KeepDim: true, DType: wide})
 		factor := x.pick(x.GtS(norm, maxNorm), x.RDivS(x.AddS(norm, 1e-7), maxNorm), 0, nil, 1)
 		if !t.dt.IsComplex() {
 			factor = x.ToDType(factor, t.dt)
@@ -135,8 +138,8 @@ func (x *Exec) marginLoss(op string, by Reduction, ts []**Tensor, each func(x *E
 
 // MarginLossOpt are the options of losses with a margin. The zero value is PyTorch's default.
 type MarginLossOpt struct {
-	// Margin is by how much things should differ; 0 means 0, but 1 for HingeEmbeddingLoss.
-	Margin float64
+	// Margin is by how much things should differ; the default is 0, and 1 for HingeEmbeddingLoss.
+	Margin Scalar
 	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
 	Reduction Reduction
 }
@@ -149,6 +152,7 @@ func (x *Exec) CosineEmbeddingLoss(a, b, target *Tensor, opt MarginLossOpt) *Ten
 		x.fail("CosineEmbeddingLoss", fault.Invalid, []*Tensor{a, b, target}, "%dD target tensor expects %dD input tensors, but found "+
 			"inputs with sizes %v and %v", len(target.shape), len(target.shape)+1, a.shape, b.shape)
 	}
+	margin := Or("CosineEmbeddingLoss", "Margin", opt.Margin, 0)
 	return x.marginLoss("CosineEmbeddingLoss", opt.Reduction, []**Tensor{&a, &b, &target}, func(x *Exec) *Tensor {
 		dims := []int{n - 1}
 		sum := func(a, b *Tensor) *Tensor { return x.Sum(x.Mul(a, b), dims, SumOpt{}) }
@@ -156,7 +160,7 @@ func (x *Exec) CosineEmbeddingLoss(a, b, target *Tensor, opt MarginLossOpt) *Ten
 		norms := x.Sqrt(x.Mul(x.AddS(sum(a, a), least), x.AddS(sum(b, b), least)))
 		c := x.Div(sum(a, b), norms)
 		like := x.pick(x.EqS(target, 1), x.RSubS(c, 1), 0, nil, 0)
-		unlike := x.pick(x.EqS(target, -1), x.ClampMinS(x.SubS(c, Or(opt.Margin, 0)), 0), 0, nil, 0)
+		unlike := x.pick(x.EqS(target, -1), x.ClampMinS(x.SubS(c, margin), 0), 0, nil, 0)
 		return x.Add(like, unlike)
 	})
 }
@@ -164,9 +168,10 @@ func (x *Exec) CosineEmbeddingLoss(a, b, target *Tensor, opt MarginLossOpt) *Ten
 // HingeEmbeddingLoss returns the mean (or the reduction in opt) of t where target is 1, and of margin - t, or 0 if that is negative, where
 // target is -1; broadcast.
 func (x *Exec) HingeEmbeddingLoss(t, target *Tensor, opt MarginLossOpt) *Tensor {
+	margin := Or("HingeEmbeddingLoss", "Margin", opt.Margin, 1)
 	return x.marginLoss("HingeEmbeddingLoss", opt.Reduction, []**Tensor{&t, &target}, func(x *Exec) *Tensor {
 		t := x.fractional(t)
-		apart := x.Sub(x.Full(nil, Or(opt.Margin, 1), t.dt), t) // PyTorch rounds the margin too
+		apart := x.Sub(x.Full(nil, margin, t.dt), t) // PyTorch rounds the margin too
 		far := x.pick(x.NeS(target, 1), x.ClampMinS(apart, 0), 0, nil, 0)
 		near := x.pick(x.NeS(target, -1), t, 0, nil, 0)
 		return x.Add(far, near)
@@ -175,9 +180,9 @@ func (x *Exec) HingeEmbeddingLoss(t, target *Tensor, opt MarginLossOpt) *Tensor 
 
 // PoissonNLLLossOpt are the options of PoissonNLLLoss. The zero value is PyTorch's default.
 type PoissonNLLLossOpt struct {
-	// Plain says that the input is the rate itself, not its logarithm; Eps is then added to it (0 means 1e-8).
+	// Plain says that the input is the rate itself, not its logarithm; Eps is then added to it, whose default is 1e-8.
 	Plain bool
-	Eps   float64
+	Eps   Scalar
 	// Full adds Stirling's approximation of log(target!) where target is above 1.
 	Full bool
 	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
@@ -187,7 +192,7 @@ type PoissonNLLLossOpt struct {
 // PoissonNLLLoss returns the mean (or the reduction in opt) of exp(t) - target·t, broadcast: the negative log-likelihood of target under
 // Poisson distributions whose log rates are t, without its last term.
 func (x *Exec) PoissonNLLLoss(t, target *Tensor, opt PoissonNLLLossOpt) *Tensor {
-	eps := Or(opt.Eps, 1e-8)
+	eps := Or("PoissonNLLLoss", "Eps", opt.Eps, 1e-8)
 	return x.marginLoss("PoissonNLLLoss", opt.Reduction, []**Tensor{&t, &target}, func(x *Exec) *Tensor {
 		var y *Tensor
 		if opt.Plain {
@@ -206,16 +211,17 @@ func (x *Exec) PoissonNLLLoss(t, target *Tensor, opt PoissonNLLLossOpt) *Tensor 
 // MarginRankingLoss returns the mean (or the reduction in opt) of margin - target·(a - b), or 0 if that is negative; broadcast. target is 1
 // where a should be greater, and -1 where b should.
 func (x *Exec) MarginRankingLoss(a, b, target *Tensor, opt MarginLossOpt) *Tensor {
+	margin := Or("MarginRankingLoss", "Margin", opt.Margin, 0)
 	return x.marginLoss("MarginRankingLoss", opt.Reduction, []**Tensor{&a, &b, &target}, func(x *Exec) *Tensor {
-		return x.ClampMinS(x.AddS(x.fractional(x.Mul(x.Neg(target), x.Sub(a, b))), Or(opt.Margin, 0)), 0)
+		return x.ClampMinS(x.AddS(x.fractional(x.Mul(x.Neg(target), x.Sub(a, b))), margin), 0)
 	})
 }
 
 // TripletMarginLossOpt are the options of TripletMarginLoss. The zero value is PyTorch's default.
 type TripletMarginLossOpt struct {
-	// Margin is by how much the distances should differ; 0 means 1. P is the order of the norm; 0 means 2. Eps is added to differences; 0
-	// means 1e-6.
-	Margin, P, Eps float64
+	// Margin is by how much the distances should differ; the default is 1. P is the order of the norm; the default is 2. Eps is added to
+	// differences; the default is 1e-6.
+	Margin, P, Eps Scalar
 	// Swap takes the distance from positive to negative where it is less than that from the anchor to negative.
 	Swap bool
 	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
@@ -225,7 +231,7 @@ type TripletMarginLossOpt struct {
 // TripletMarginLoss returns the mean (or the reduction in opt) of margin + d(anchor, positive) - d(anchor, negative), or 0 if that is
 // negative; d is PairwiseDistance, over vectors in the last dimension, broadcast.
 func (x *Exec) TripletMarginLoss(anchor, positive, negative *Tensor, opt TripletMarginLossOpt) *Tensor {
-	margin, how := Or(opt.Margin, 1), PairwiseDistanceOpt{P: opt.P, Eps: opt.Eps}
+	margin, how := Or("TripletMarginLoss", "Margin", opt.Margin, 1), PairwiseDistanceOpt{P: opt.P, Eps: opt.Eps}
 	return x.marginLoss("TripletMarginLoss", opt.Reduction, []**Tensor{&anchor, &positive, &negative},
 		func(x *Exec) *Tensor {
 			near, far := x.PairwiseDistance(anchor, positive, how), x.PairwiseDistance(anchor, negative, how)
@@ -247,9 +253,9 @@ func (x *Exec) SoftMarginLoss(t, target *Tensor, opt LossOpt) *Tensor {
 type MultiMarginLossOpt struct {
 	// Weight [C] multiplies the terms of a sample by the weight of its target; nil means 1.
 	Weight *Tensor
-	// Squared squares the terms before summing. Margin 0 means 1.
+	// Squared squares the terms before summing. The default of Margin is 1.
 	Squared bool
-	Margin  float64
+	Margin  Scalar
 	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
 	Reduction Reduction
 }
@@ -273,7 +279,7 @@ func (x *Exec) MultiMarginLoss(t, target *Tensor, opt MultiMarginLossOpt) *Tenso
 	if weight != nil && !infer.Same(weight.shape, []int{c}) {
 		x.fail("MultiMarginLoss", fault.Invalid, all, "inconsistent weight size, expected %d but got %v", c, weight.shape)
 	}
-	margin, out := Or(opt.Margin, 1), t.dt
+	margin, out := Or("MultiMarginLoss", "Margin", opt.Margin, 1), t.dt
 	how := x.reductionOf("MultiMarginLoss", opt.Reduction)
 	return x.composite("MultiMarginLoss", func(x *Exec) *Tensor {
 		if x.m.autocast != dtype.Invalid && out != dtype.Float64 {

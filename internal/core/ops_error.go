@@ -163,16 +163,16 @@ func (x *Exec) L1Loss(t, target *Tensor, opt LossOpt) *Tensor {
 
 // SmoothL1LossOpt are the options of SmoothL1Loss. The zero value is PyTorch's default.
 type SmoothL1LossOpt struct {
-	// Beta is the difference below which the loss is quadratic; 0 means 1.
-	Beta float64
+	// Beta is the difference below which the loss is quadratic; the default is 1.
+	Beta Scalar
 	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
 	Reduction Reduction
 }
 
 // SmoothL1Loss returns the mean (or the reduction in opt) of d²/(2·beta) where d = |t - target| is below beta, and of d - beta/2 elsewhere,
-// broadcast, in the promoted floating-point type. beta must not be negative; with tenon.Zero it is L1Loss.
+// broadcast, in the promoted floating-point type. beta must not be negative; with 0 it is L1Loss.
 func (x *Exec) SmoothL1Loss(t, target *Tensor, opt SmoothL1LossOpt) *Tensor {
-	beta, plain := Or(opt.Beta, 1), LossOpt{Reduction: opt.Reduction}
+	beta, plain := Or("SmoothL1Loss", "Beta", opt.Beta, 1), LossOpt{Reduction: opt.Reduction}
 	if !(beta >= 0) {
 		x.fail("SmoothL1Loss", fault.Invalid, []*Tensor{t, target}, "smooth_l1_loss does not support negative values for beta, got %v",
 			beta)
@@ -185,8 +185,8 @@ func (x *Exec) SmoothL1Loss(t, target *Tensor, opt SmoothL1LossOpt) *Tensor {
 
 // HuberLossOpt are the options of HuberLoss. The zero value is PyTorch's default.
 type HuberLossOpt struct {
-	// Delta is the difference below which the loss is quadratic; 0 means 1.
-	Delta float64
+	// Delta is the difference below which the loss is quadratic; the default is 1.
+	Delta Scalar
 	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
 	Reduction Reduction
 }
@@ -194,7 +194,7 @@ type HuberLossOpt struct {
 // HuberLoss returns the mean (or the reduction in opt) of d²/2 where d = |t - target| is below delta, and of delta·(d - delta/2) elsewhere,
 // broadcast, computed in the promoted floating-point type and returned in t's. delta must be positive.
 func (x *Exec) HuberLoss(t, target *Tensor, opt HuberLossOpt) *Tensor {
-	delta := Or(opt.Delta, 1)
+	delta := Or("HuberLoss", "Delta", opt.Delta, 1)
 	if !(delta > 0) {
 		x.fail("HuberLoss", fault.Invalid, []*Tensor{t, target}, "huber_loss does not support non-positive values for delta, got %v", delta)
 	}

@@ -314,9 +314,9 @@ type EmbeddingOpt struct {
 	// Padding says that the row PaddingIdx (negative: from the end) gets no gradient.
 	Padding    bool
 	PaddingIdx int
-	// MaxNorm, if it is not 0, rescales the rows that index selects, in place and before they are read, to at most that norm, of order
-	// NormType (0 means 2).
-	MaxNorm, NormType float64
+	// MaxNorm, if it is given, rescales the rows that index selects, in place and before they are read, to at most that norm, of order
+	// NormType, whose default is 2.
+	MaxNorm, NormType Scalar
 	// ScaleGradByFreq divides the gradient of each row by how often index selects it.
 	ScaleGradByFreq bool
 }
@@ -388,28 +388,28 @@ func (x *Exec) Embedding(index, weight *Tensor, opt EmbeddingOpt) *Tensor {
 			opt.PaddingIdx += v
 		}
 	}
+	maxNorm, order := Or("Embedding", "MaxNorm", opt.MaxNorm, 0), Or("Embedding", "NormType", opt.NormType, 2)
 	look := func(x *Exec) *Tensor {
 		f := x.op(rowEmbedding, weight, x.Contiguous(index))
 		f.opt = embedding{opt.Padding, opt.ScaleGradByFreq, opt.PaddingIdx}
 		return f.call1()
 	}
 	return x.composite("Embedding", func(x *Exec) (out *Tensor) {
-		if opt.MaxNorm == 0 {
+		if opt.MaxNorm == nil {
 			return look(x)
 		}
 		x.together("Embedding", func(x *Exec) {
-			x.noGrad().renorm(weight, index, opt)
+			x.noGrad().renorm(weight, index, maxNorm, order)
 			out = look(x)
 		})
 		return out
 	})
 }
 
-// renorm rescales the rows of weight that index selects to at most opt.MaxNorm.
-func (x *Exec) renorm(weight, index *Tensor, opt EmbeddingOpt) {
-	order := Or(opt.NormType, 2)
+// renorm rescales the rows of weight that index selects to at most maxNorm, a norm of the given order.
+func (x *Exec) renorm(weight, index *Tensor, maxNorm, order float64) {
 	norm := x.PowS(x.Sum(x.PowS(x.Abs(weight), order), []int{1}, SumOpt{KeepDim: true}), 1/order)
-	limit := x.Full(nil, Or(opt.MaxNorm, 0), norm.dt)
+	limit := x.Full(nil, maxNorm, norm.dt)
 	index = x.Reshape(index, -1)
 	named := x.ScatterS(x.Zeros([]int{weight.shape[0]}, dtype.Bool), 0, index, 1, ScatterOpt{})
 	over := x.LogicalAnd(x.Gt(norm, limit), x.Unsqueeze(named, 1))

@@ -191,29 +191,30 @@ func (x *Exec) Outer(a, b *Tensor) *Tensor {
 
 // AddMMOpt are the options of the products to which another tensor is added. The zero value is PyTorch's default.
 type AddMMOpt struct {
-	// Beta is the factor of that tensor, Alpha that of the product; 0 means 1.
-	Beta, Alpha float64
+	// Beta is the factor of that tensor, Alpha that of the product; the default of both is 1.
+	Beta, Alpha Scalar
 }
 
-func (o AddMMOpt) factors() (beta, alpha float64) { return Or(o.Beta, 1), Or(o.Alpha, 1) }
+func (o AddMMOpt) factors(op string) (beta, alpha float64) {
+	return Or(op, "Beta", o.Beta, 1), Or(op, "Alpha", o.Alpha, 1)
+}
 
-// AddMM returns beta*in + alpha*(a x b) for a [M, K], b [K, N] and in broadcast to [M, N]. With tenon.Zero as Beta, in is not read.
+// AddMM returns beta*in + alpha*(a x b) for a [M, K], b [K, N] and in broadcast to [M, N]. If Beta is 0, in is not read.
 //
 //tenon:into
 func (x *Exec) AddMM(in, a, b *Tensor, opt AddMMOpt) *Tensor {
-	beta, alpha := opt.factors()
+	beta, alpha := opt.factors("AddMM")
 	x.wantDim("AddMM", "mat1", a, 2)
 	x.wantDim("AddMM", "mat2", b, 2)
 	x.wantBroadcast("AddMM", in, a.shape[0], b.shape[1])
 	return x.product(a, b, in, alpha, beta)
 }
 
-// BAddBMM returns beta*in + alpha*(a x b) for a [B, M, K], b [B, K, N] and in broadcast to [B, M, N]. With tenon.Zero as Beta, in is not
-// read.
+// BAddBMM returns beta*in + alpha*(a x b) for a [B, M, K], b [B, K, N] and in broadcast to [B, M, N]. If Beta is 0, in is not read.
 //
 //tenon:into
 func (x *Exec) BAddBMM(in, a, b *Tensor, opt AddMMOpt) *Tensor {
-	beta, alpha := opt.factors()
+	beta, alpha := opt.factors("BAddBMM")
 	x.wantDim("BAddBMM", "batch1", a, 3)
 	x.wantDim("BAddBMM", "batch2", b, 3)
 	x.wantBroadcast("BAddBMM", in, a.shape[0], a.shape[1], b.shape[2])

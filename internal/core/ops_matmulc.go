@@ -4,17 +4,19 @@ package core
 
 // AddMMCOpt is AddMMOpt with complex factors.
 type AddMMCOpt struct {
-	// Beta is the factor of the tensor that is added, Alpha that of the product; 0 means 1.
-	Beta, Alpha complex128
+	// Beta is the factor of the tensor that is added, Alpha that of the product, real or complex numbers; the default of both is 1.
+	Beta, Alpha Scalar
 }
 
-func (o AddMMCOpt) factors() (beta, alpha complex128) { return OrC(o.Beta, 1), OrC(o.Alpha, 1) }
+func (o AddMMCOpt) factors(op string) (beta, alpha complex128) {
+	return orC(op, "Beta", o.Beta, 1), orC(op, "Alpha", o.Alpha, 1)
+}
 
 // AddMMC is AddMM with complex beta and alpha.
 //
 //tenon:into
 func (x *Exec) AddMMC(in, a, b *Tensor, opt AddMMCOpt) *Tensor {
-	beta, alpha := opt.factors()
+	beta, alpha := opt.factors("AddMMC")
 	x.wantDim("AddMM", "mat1", a, 2)
 	x.wantDim("AddMM", "mat2", b, 2)
 	x.wantBroadcast("AddMM", in, a.shape[0], b.shape[1])
@@ -25,7 +27,7 @@ func (x *Exec) AddMMC(in, a, b *Tensor, opt AddMMCOpt) *Tensor {
 //
 //tenon:into
 func (x *Exec) BAddBMMC(in, a, b *Tensor, opt AddMMCOpt) *Tensor {
-	beta, alpha := opt.factors()
+	beta, alpha := opt.factors("BAddBMMC")
 	x.wantDim("BAddBMM", "batch1", a, 3)
 	x.wantDim("BAddBMM", "batch2", b, 3)
 	x.wantBroadcast("BAddBMM", in, a.shape[0], a.shape[1], b.shape[2])

@@ -413,16 +413,17 @@ func (x *Exec) trailing(op string, t, weight, bias *Tensor, shape []int) (rows, 
 
 // NormOpt are the options of LayerNorm, GroupNorm and RMSNorm. The zero value is PyTorch's default.
 type NormOpt struct {
-	// Eps is added to the variance; 0 means 1e-5, and for RMSNorm, which adds it to the mean of squares, the distance from 1 to the next
-	// number of the input's type.
-	Eps float64
+	// Eps is added to the variance; the default is 1e-5, and for RMSNorm, which adds it to the mean of squares, the distance from 1 to the
+	// next number of the input's type.
+	Eps Scalar
 }
 
 // LayerNorm normalises t over its last dimensions, which have the given shape, to mean 0 and variance 1, with eps added to the variance;
 // then it multiplies by weight and adds bias, of that shape; either may be nil. Statistics are computed in float32 at least.
 func (x *Exec) LayerNorm(t, weight, bias *Tensor, shape []int, opt NormOpt) *Tensor {
 	rows, n := x.trailing("LayerNorm", t, weight, bias, shape)
-	return x.normOp(rowLayerNorm, x.norm([]int{rows, n}, []int{1, n}, []int{1}, Or(opt.Eps, 1e-5), true), t, weight, bias)
+	eps := Or("LayerNorm", "Eps", opt.Eps, 1e-5)
+	return x.normOp(rowLayerNorm, x.norm([]int{rows, n}, []int{1, n}, []int{1}, eps, true), t, weight, bias)
 }
 
 // flatten describes o, which has no gaps, as a vector.
@@ -437,7 +438,7 @@ func flatten(o kernels.Operand) kernels.Operand {
 // multiplies by weight, of that shape or nil.
 func (x *Exec) RMSNorm(t, weight *Tensor, shape []int, opt NormOpt) *Tensor {
 	rows, n := x.trailing("RMSNorm", t, weight, nil, shape)
-	eps := Or(opt.Eps, epsilon(t.dt))
+	eps := Or("RMSNorm", "Eps", opt.Eps, epsilon(t.dt))
 	if t.dt.IsComplex() {
 		return x.composite("RMSNorm", func(x *Exec) *Tensor {
 			over := infer.DimsUpTo(len(t.shape))[len(t.shape)-len(shape):]
@@ -490,7 +491,7 @@ func (x *Exec) GroupNorm(t, weight, bias *Tensor, groups int, opt NormOpt) *Tens
 		x.fail("GroupNorm", fault.Invalid, []*Tensor{t}, "Expected more than 1 value per channel when training, got input size %v", t.shape)
 	}
 	return x.normOp(rowGroupNorm, x.norm([]int{n, groups, c / groups, s}, []int{1, groups, c / groups, 1}, []int{2, 3},
-		Or(opt.Eps, 1e-5), true), t, weight, bias)
+		Or("GroupNorm", "Eps", opt.Eps, 1e-5), true), t, weight, bias)
 }
 
 // BatchNormOpt are the options of BatchNorm. The zero value is PyTorch's default.
@@ -498,15 +499,16 @@ type BatchNormOpt struct {
 	// Training normalises by the batch's own statistics and updates the running ones, if there are any. Without it the running statistics
 	// are used.
 	Training bool
-	// Momentum is the weight of the batch's statistics in the new running ones; 0 means 0.1. Eps is added to variances; 0 means 1e-5.
-	Momentum, Eps float64
+	// Momentum is the weight of the batch's statistics in the new running ones; the default is 0.1. Eps is added to variances; the default
+	// is 1e-5.
+	Momentum, Eps Scalar
 }
 
 // BatchNorm normalises t [N, C, …] over all dimensions except the channels, with eps added to the variances; then it multiplies by weight
 // [C] and adds bias [C]. runningMean and runningVar [C] may be nil in training; otherwise training sets them to old*(1-momentum) +
 // new*momentum, in place, where the new variance is the unbiased one.
 func (x *Exec) BatchNorm(t, weight, bias, runningMean, runningVar *Tensor, opt BatchNormOpt) *Tensor {
-	momentum, eps := Or(opt.Momentum, 0.1), Or(opt.Eps, 1e-5)
+	momentum, eps := Or("BatchNorm", "Momentum", opt.Momentum, 0.1), Or("BatchNorm", "Eps", opt.Eps, 1e-5)
 	if t.Numel() == 0 {
 		for i, o := range []*Tensor{weight, bias, runningMean, runningVar} {
 			if o != nil {

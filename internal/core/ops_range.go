@@ -165,15 +165,16 @@ func (x *Exec) OnesLike(t *Tensor, opt LikeOpt) *Tensor { return x.FullLike(t, 1
 
 // ArangeOpt are the options of Arange. The zero value is PyTorch's default.
 type ArangeOpt struct {
-	// Start is the first element. Step is the difference of neighbours; 0 means 1.
-	Start, Step float64
+	// Start is the first element. Step is the difference of neighbours; the default is 1.
+	Start float64
+	Step  Scalar
 }
 
 // Arange returns the vector start, start+step, … before end, each element computed from its index.
 //
 //tenon:into
 func (x *Exec) Arange(end float64, dt dtype.DType, opt ArangeOpt) *Tensor {
-	start, step := Or(opt.Start, 0), Or(opt.Step, 1)
+	start, step := opt.Start, Or("Arange", "Step", opt.Step, 1)
 	f := x.op(rowArange)
 	f.dt = dt
 	switch n := math.Ceil((end - start) / step); {

@@ -262,13 +262,13 @@ type PadOpt struct {
 func (x *Exec) Pad(t *Tensor, pad []int, opt PadOpt) *Tensor {
 	switch {
 	case opt.Mode == PadConstant:
-		return x.constantPad(t, pad, complex(Or(opt.Value, 0), 0))
+		return x.constantPad(t, pad, complex(opt.Value, 0))
 	case opt.Mode > PadCircular:
 		x.fail("Pad", fault.Invalid, []*Tensor{t},
 			"Unrecognised padding mode %v; it is PadConstant, PadReflect, PadReplicate or PadCircular",
 			opt.Mode)
 	}
-	if Or(opt.Value, 0) != 0 {
+	if opt.Value != 0 {
 		x.fail("Pad", fault.Invalid, []*Tensor{t}, "Padding mode %v doesn't take in value argument", opt.Mode)
 	}
 	pairs, n := len(pad)/2, len(t.shape)

@@ -243,17 +243,20 @@ func (x *Exec) ClampMaxS(t *Tensor, hi float64) *Tensor {
 
 // NanToNumOpt are the options of NanToNum.
 type NanToNumOpt struct {
-	// NaN replaces NaN. PosInf and NegInf replace +∞ and -∞; 0 means the greatest and the least number of the type, tenon.Zero means 0.
-	NaN, PosInf, NegInf float64
+	// NaN replaces NaN; the default is 0. PosInf and NegInf replace +∞ and -∞; the defaults are the greatest and the least number of the
+	// type.
+	NaN, PosInf, NegInf Scalar
 }
 
 // NanToNum returns t with NaN and infinities replaced by numbers; integers stay the same.
 //
 //tenon:into
 func (x *Exec) NanToNum(t *Tensor, opt NanToNumOpt) *Tensor {
-	f := x.op(rowNanToNum, t)
 	most := greatest(t.dt.Real())
-	for i, v := range [...]float64{Or(opt.NaN, 0), Or(opt.PosInf, most), Or(opt.NegInf, -most)} {
+	by := [...]float64{Or("NanToNum", "NaN", opt.NaN, 0), Or("NanToNum", "PosInf", opt.PosInf, most),
+		Or("NanToNum", "NegInf", opt.NegInf, -most)}
+	f := x.op(rowNanToNum, t)
+	for i, v := range by {
 		f.scalar[i] = kernels.FloatScalar(v)
 	}
 	return f.call1()

@@ -138,13 +138,13 @@ func (x *Exec) IndexFillSInto(dst, t *Tensor, dim int, index *Tensor, v float64)
 
 // IndexAddOpt are the options of IndexAdd.
 type IndexAddOpt struct {
-	// Alpha multiplies src; 0 means 1. It must be whole for integers and bools.
-	Alpha float64
+	// Alpha multiplies src; the default is 1. It must be whole for integers and bools.
+	Alpha Scalar
 }
 
 // addSlices enters a frame of a scatter that adds opt.Alpha times src to the slices of t that index selects.
 func (x *Exec) addSlices(op string, t *Tensor, dim int, index, src *Tensor, opt IndexAddOpt) *frame {
-	alpha := Or(opt.Alpha, 1)
+	alpha := Or(op, "Alpha", opt.Alpha, 1)
 	if !src.dt.IsFloat() && !src.dt.IsComplex() && (alpha != math.Trunc(alpha) || math.IsInf(alpha, 0)) {
 		x.fail(op, fault.Invalid, []*Tensor{t, index, src}, "For integral input tensors, argument alpha must not be a "+
 			"floating point number, but Alpha is %v; give a whole number", alpha)

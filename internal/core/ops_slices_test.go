@@ -36,7 +36,7 @@ func TestSlices(t *testing.T) {
 			{"fill a number", x.IndexFillS(number, 0, at(0, -1), 3), []float32{3}},
 			{"add", x.IndexAdd(grid(), 0, at(1, 1), rows, IndexAddOpt{}), []float32{1, 2, 3, 54, 75, 96}},
 			{"add a multiple", x.IndexAdd(grid(), 1, at(0), column, IndexAddOpt{Alpha: -0.5}), []float32{-2.5, 2, 3, 0, 5, 6}},
-			{"add none of it", x.IndexAdd(grid(), 1, at(0), column, IndexAddOpt{Alpha: Zero}), []float32{1, 2, 3, 4, 5, 6}},
+			{"add none of it", x.IndexAdd(grid(), 1, at(0), column, IndexAddOpt{Alpha: 0}), []float32{1, 2, 3, 4, 5, 6}},
 		} {
 			t.Run(c.name, func(t *testing.T) { want(t, x, c.got, c.want...) })
 		}

@@ -71,7 +71,8 @@ func backLerp(b *back) {
 	}
 }
 
-func (x *Exec) fusedOp(r *row, t, a, b *Tensor, value float64) *frame {
+func (x *Exec) fusedOp(r *row, t, a, b *Tensor, opt AddCMulOpt) *frame {
+	value := Or(r.Name, "Value", opt.Value, 1)
 	f := x.op(r, t, a, b)
 	f.scalar[0] = kernels.FloatScalar(value)
 	return f
@@ -79,28 +80,28 @@ func (x *Exec) fusedOp(r *row, t, a, b *Tensor, value float64) *frame {
 
 // AddCMulOpt are the options of AddCMul and AddCDiv. The zero value is PyTorch's default.
 type AddCMulOpt struct {
-	// Value is the factor of the product or quotient; 0 means 1, and tenon.Exactly passes on a computed number.
-	Value float64
+	// Value is the factor of the product or quotient; the default is 1.
+	Value Scalar
 }
 
 // AddCMul returns t + value*a*b, broadcast, in the promoted type.
 func (x *Exec) AddCMul(t, a, b *Tensor, opt AddCMulOpt) *Tensor {
-	return x.fusedOp(rowAddCMul, t, a, b, Or(opt.Value, 1)).call1()
+	return x.fusedOp(rowAddCMul, t, a, b, opt).call1()
 }
 
 // AddCMulInto sets dst to t + value*a*b; dst may be an operand.
 func (x *Exec) AddCMulInto(dst, t, a, b *Tensor, opt AddCMulOpt) {
-	x.fusedOp(rowAddCMul, t, a, b, Or(opt.Value, 1)).call1Into(dst)
+	x.fusedOp(rowAddCMul, t, a, b, opt).call1Into(dst)
 }
 
 // AddCDiv returns t + value*a/b, broadcast, in the promoted type, which must be floating-point or complex.
 func (x *Exec) AddCDiv(t, a, b *Tensor, opt AddCMulOpt) *Tensor {
-	return x.fusedOp(rowAddCDiv, t, a, b, Or(opt.Value, 1)).call1()
+	return x.fusedOp(rowAddCDiv, t, a, b, opt).call1()
 }
 
 // AddCDivInto sets dst to t + value*a/b; dst may be an operand.
 func (x *Exec) AddCDivInto(dst, t, a, b *Tensor, opt AddCMulOpt) {
-	x.fusedOp(rowAddCDiv, t, a, b, Or(opt.Value, 1)).call1Into(dst)
+	x.fusedOp(rowAddCDiv, t, a, b, opt).call1Into(dst)
 }
 
 // Lerp returns a + w*(b - a), broadcast, for floating-point and complex tensors.

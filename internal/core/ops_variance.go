@@ -67,8 +67,9 @@ func (b *back) deviation(g *Tensor) *Tensor {
 type VarOpt struct {
 	// KeepDim keeps the reduced dimensions with size 1.
 	KeepDim bool
-	// Correction is subtracted from the number of elements in the divisor; 0 means 1, the unbiased variance, and tenon.Zero the biased one.
-	Correction float64
+	// Correction is subtracted from the number of elements in the divisor; 0 gives the biased variance. The default is 1, for the unbiased
+	// one.
+	Correction Scalar
 }
 
 func (x *Exec) varOp(r *row, t *Tensor, dims []int, opt VarOpt) *Tensor {
@@ -76,8 +77,9 @@ func (x *Exec) varOp(r *row, t *Tensor, dims []int, opt VarOpt) *Tensor {
 }
 
 func (x *Exec) varFrame(r *row, t *Tensor, dims []int, opt VarOpt) *frame {
+	correction := Or(r.Name, "Correction", opt.Correction, 1)
 	f := x.reduceOp(r, t, dims, opt.KeepDim)
-	f.scalar[0] = kernels.FloatScalar(Or(opt.Correction, 1))
+	f.scalar[0] = kernels.FloatScalar(correction)
 	return f
 }
 

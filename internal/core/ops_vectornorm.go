@@ -65,7 +65,7 @@ func VectorNorms(x *Exec, ts []*Tensor, ord float64) *Tensor {
 	if !x.normsTogether(ts, ord) {
 		norms := make([]*Tensor, len(ts))
 		for i, t := range ts {
-			norms[i] = x.VectorNorm(t, nil, VectorNormOpt{Ord: Exactly(ord)})
+			norms[i] = x.vectorNorm(t, nil, ord, SumOpt{})
 		}
 		return x.Stack(norms, 0)
 	}
@@ -136,8 +136,8 @@ func backVectorNorm(b *back) {
 
 // VectorNormOpt are the options of VectorNorm. The zero value is PyTorch's default.
 type VectorNormOpt struct {
-	// Ord is the order; 0 means 2.
-	Ord float64
+	// Ord is the order; the default is 2.
+	Ord Scalar
 	// KeepDim keeps the reduced dimensions with size 1.
 	KeepDim bool
 	// DType is the type to compute in and return; the zero value is the input's.
@@ -149,18 +149,21 @@ type VectorNormOpt struct {
 //
 //tenon:into
 func (x *Exec) VectorNorm(t *Tensor, dims []int, opt VectorNormOpt) *Tensor {
+	return x.vectorNorm(t, dims, Or("VectorNorm", "Ord", opt.Ord, 2), SumOpt{KeepDim: opt.KeepDim, DType: opt.DType})
+}
+
+// vectorNorm is VectorNorm with the order apart from the other options.
+func (x *Exec) vectorNorm(t *Tensor, dims []int, ord float64, opt SumOpt) *Tensor {
 	if t.dt.IsComplex() {
 		return x.composite("VectorNorm", func(x *Exec) *Tensor {
-			o := opt
-			o.DType = opt.DType.Real()
-			return x.VectorNorm(x.Abs(t), dims, o)
+			return x.vectorNorm(x.Abs(t), dims, ord, SumOpt{KeepDim: opt.KeepDim, DType: opt.DType.Real()})
 		})
 	}
 	if opt.DType != dtype.Invalid {
 		x = x.uncast()
 	}
 	f := x.reduceOp(rowVectorNorm, t, dims, opt.KeepDim)
-	f.dt, f.scalar[0] = opt.DType, kernels.FloatScalar(Or(opt.Ord, 2))
+	f.dt, f.scalar[0] = opt.DType, kernels.FloatScalar(ord)
 	return f.call1()
 }
 

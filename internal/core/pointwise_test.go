@@ -118,7 +118,7 @@ func TestPointwiseCorners(t *testing.T) {
 		a := From(x, []float32{nan, inf, -inf, 1})
 		want(t, x, x.NanToNum(a, NanToNumOpt{}), 0, math.MaxFloat32, -math.MaxFloat32, 1)
 		want(t, x, x.NanToNum(a, NanToNumOpt{NaN: -1, PosInf: -1, NegInf: -1}), -1, -1, -1, 1)
-		want(t, x, x.NanToNum(a, NanToNumOpt{NaN: Zero, PosInf: Zero, NegInf: Zero}), 0, 0, 0, 1)
+		want(t, x, x.NanToNum(a, NanToNumOpt{NaN: 0, PosInf: 0, NegInf: 0}), 0, 0, 0, 1)
 		h := x.ToDType(x.NanToNum(x.ToDType(a, dtype.Float16), NanToNumOpt{}), dtype.Float32)
 		want(t, x, h, 0, 65504, -65504, 1)
 		want(t, x, x.ToDType(x.IsNaN(a), dtype.Float32), 1, 0, 0, 0)

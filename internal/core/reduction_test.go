@@ -69,7 +69,7 @@ func TestVarianceCorrections(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := From(x, []float32{1, 2, 3, 6})
 		want(t, x, x.Var(a, nil, VarOpt{}), 14.0/3)
-		for c, w := range map[float64]float32{Zero: 3.5, 2: 7, 3.5: 28, 4: float32(math.Inf(1)), 5: float32(math.Inf(1))} {
+		for c, w := range map[float64]float32{0: 3.5, 2: 7, 3.5: 28, 4: float32(math.Inf(1)), 5: float32(math.Inf(1))} {
 			got := floats(t, x, x.Var(a, nil, VarOpt{Correction: c}))[0]
 			if math.Abs(float64(got-w)) > 1e-5 {
 				t.Errorf("with correction %v the variance is %v, want %v", c, got, w)

@@ -59,13 +59,13 @@ func TestAddMMIgnoresInput(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		for _, dt := range []dtype.DType{dtype.Float32, dtype.Complex64} {
 			a, bad := x.Ones([]int{1, 2, 2}, dt), x.ToDType(From(x, []float32{nan, inf}), dt)
-			want(t, x, x.ToDType(x.BAddBMM(bad, a, a, AddMMOpt{Beta: Zero, Alpha: 3}), dtype.Float32), 6, 6, 6, 6)
+			want(t, x, x.ToDType(x.BAddBMM(bad, a, a, AddMMOpt{Beta: 0, Alpha: 3}), dtype.Float32), 6, 6, 6, 6)
 			a = x.Select(a, 0, 0)
-			want(t, x, x.ToDType(x.AddMM(bad, a, a, AddMMOpt{Beta: Zero}), dtype.Float32), 2, 2, 2, 2)
+			want(t, x, x.ToDType(x.AddMM(bad, a, a, AddMMOpt{Beta: 0}), dtype.Float32), 2, 2, 2, 2)
 		}
 		l := From(x, []float32{nan, 1}).SetRequiresGrad(true)
 		a := x.Ones([]int{2, 2}, dtype.Float32)
-		backward(t, x, x.Sum(x.AddMM(l, a, a, AddMMOpt{Beta: Zero}), nil, SumOpt{}), BackwardOpt{})
+		backward(t, x, x.Sum(x.AddMM(l, a, a, AddMMOpt{Beta: 0}), nil, SumOpt{}), BackwardOpt{})
 		want(t, x, l.Grad(), 0, 0)
 	})
 }
@@ -258,7 +258,7 @@ func TestRefusals(t *testing.T) {
 			}, fault.Invalid, "smooth_l1_loss does not support negative values for beta"},
 			{func() { x.SmoothL1Loss(real, real, SmoothL1LossOpt{Reduction: 9}) }, fault.Invalid, "is not a valid value for reduction"},
 			{func() { x.SmoothL1Loss(one, one, SmoothL1LossOpt{}) }, fault.Unsupported, "not defined for int32"},
-			{func() { x.HuberLoss(real, real, HuberLossOpt{Delta: Zero}) }, fault.Invalid,
+			{func() { x.HuberLoss(real, real, HuberLossOpt{Delta: 0}) }, fault.Invalid,
 				"huber_loss does not support non-positive values for delta"},
 			{func() {
 				x.BCE(real, rows, BCEOpt{})
@@ -364,7 +364,7 @@ func TestLossValues(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a, b := From(x, []float32{0, 1, 4}), From(x, []float32{0.5, 1, 1})
 		want(t, x, x.SmoothL1Loss(a, b, SmoothL1LossOpt{Reduction: ReduceNone}), 0.125, 0, 2.5)
-		want(t, x, x.SmoothL1Loss(a, b, SmoothL1LossOpt{Beta: Zero, Reduction: ReduceSum}), 3.5)
+		want(t, x, x.SmoothL1Loss(a, b, SmoothL1LossOpt{Beta: 0, Reduction: ReduceSum}), 3.5)
 		want(t, x, x.HuberLoss(a, b, HuberLossOpt{Delta: 2, Reduction: ReduceNone}), 0.125, 0, 4)
 		if y := x.HuberLoss(x.ToDType(a, dtype.Float16), x.ToDType(b, dtype.Float64), HuberLossOpt{Delta: 2}); y.dt != dtype.Float16 {
 			t.Errorf("huber of a half against doubles has type %v", y.dt)

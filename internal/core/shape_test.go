@@ -65,7 +65,7 @@ func TestShapeErrors(t *testing.T) {
 			"the weight must be a 2-D tensor":                func() { x.Embedding(index, v, EmbeddingOpt{}) },
 			"the index is float32, but must be int64":        func() { x.Embedding(v, a, EmbeddingOpt{}) },
 			"Padding_idx must be within num_embeddings":      func() { x.Embedding(index, a, EmbeddingOpt{Padding: true, PaddingIdx: 2}) },
-			"step must be nonzero":                           func() { x.Arange(1, dtype.Int64, ArangeOpt{Step: Zero}) },
+			"step must be nonzero":                           func() { x.Arange(1, dtype.Int64, ArangeOpt{Step: 0}) },
 			"inconsistent with step sign":                    func() { x.Arange(1, dtype.Int64, ArangeOpt{Step: -1}) },
 			"has no finite size":                             func() { x.Arange(1e300, dtype.Float64, ArangeOpt{}) },
 			"number of steps must be non-negative":           func() { x.Linspace(0, 1, -1, dtype.Float32) },
@@ -203,7 +203,7 @@ func TestBatchNormRunning(t *testing.T) {
 		in := From(x, []float32{1, 10, 3, 30, 5, 50}, 3, 2)
 		mean, variance := From(x, []float32{1, 2}), From(x, []float32{1, 2})
 		version := mean.Version()
-		y := x.BatchNorm(in, nil, nil, mean, variance, BatchNormOpt{Momentum: 0.25, Eps: Zero, Training: true})
+		y := x.BatchNorm(in, nil, nil, mean, variance, BatchNormOpt{Momentum: 0.25, Eps: 0, Training: true})
 		want(t, x, mean, .75+.25*3, 1.5+.25*30)
 		want(t, x, variance, .75+.25*4, 1.5+.25*400)
 		if mean.Version() == version {
@@ -211,7 +211,7 @@ func TestBatchNormRunning(t *testing.T) {
 		}
 		const r = 1.2247449
 		want(t, x, x.Slice(y, 1, 0, 1, 1), -r, 0, r)
-		z := x.BatchNorm(in, nil, nil, From(x, []float32{1, 10}), From(x, []float32{4, 100}), BatchNormOpt{Momentum: Zero, Eps: Zero})
+		z := x.BatchNorm(in, nil, nil, From(x, []float32{1, 10}), From(x, []float32{4, 100}), BatchNormOpt{Momentum: 0, Eps: 0})
 		want(t, x, z, 0, 0, 1, 2, 2, 4)
 	})
 }

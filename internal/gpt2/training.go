@@ -28,7 +28,7 @@ func NewTraining(x *tenon.Exec, c Config, batch int) (*Training, error) {
 	t.tokens = x.RandInt(int64(c.Vocabulary), shape, tenon.Int64)
 	t.want = x.RandInt(int64(c.Vocabulary), shape, tenon.Int64)
 	var err error
-	if t.opt, err = optim.NewAdamW(nn.Params(t.Model), optim.AdamOpt{LR: 6e-4, Betas: [2]float64{0.9, 0.95}, WeightDecay: 0.1}); err !=
+	if t.opt, err = optim.NewAdamW(nn.Params(t.Model), optim.AdamOpt{LR: 6e-4, Betas: []float64{0.9, 0.95}, WeightDecay: 0.1}); err !=
 		nil {
 		return nil, err
 	}

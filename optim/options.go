@@ -1,0 +1,59 @@
+package optim
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+
+	"tenon.dev"
+	"tenon.dev/fault"
+	"tenon.dev/internal/core"
+)
+
+// numbers makes the scalars among the options that opt points to float64s, except those that were left out, and copies lists, which belong
+// to the caller. It returns what is wrong if one is no number, or "".
+func numbers(opt any) (bad string) {
+	all := reflect.ValueOf(opt).Elem()
+	for i := range all.NumField() {
+		switch v := all.Field(i).Addr().Interface().(type) {
+		case *tenon.Scalar:
+			if *v == nil {
+				continue
+			}
+			n, ok := core.NumberOf(*v)
+			if !ok {
+				return fmt.Sprintf("%s is a %T; give a real number", all.Type().Field(i).Name, *v)
+			}
+			*v = n
+		case *[]float64:
+			*v = slices.Clone(*v)
+		}
+	}
+	return ""
+}
+
+// or returns an option, a float64 as numbers makes it, or def if it was left out.
+func or(v tenon.Scalar, def float64) tenon.Scalar {
+	if v == nil {
+		return def
+	}
+	return v
+}
+
+// num returns the number that an option is after numbers and or.
+func num(v tenon.Scalar) float64 {
+	n, _ := v.(float64)
+	return n
+}
+
+// resolvePair fills in the default of an option of two numbers, and refuses another count of them.
+func resolvePair(name string, pair *[]float64, first, second float64, refuse refusal) error {
+	switch {
+	case *pair == nil:
+		*pair = []float64{first, second}
+	case len(*pair) != 2:
+		return refuse(fault.Invalid, "%s is %v; give two numbers, or leave it out", name, *pair)
+	}
+	*pair = slices.Clone(*pair) // each group has its own, since a schedule may change them
+	return nil
+}
