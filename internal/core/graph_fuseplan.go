@@ -15,7 +15,7 @@ import (
 // saves only a few numbers of memory traffic is not worth a kernel. A cast that moves more than 32 MiB takes several times as long as its
 // launch.
 var fusionLimits = fuse.Limits{Calls: 32, Span: 128, Heavy: 8, Operands: kernels.MaxFusedOperands, Outs: maxOut, Values: 32, Saves: 64,
-	Joined: 32 << 20}
+	Joined: 32 << 20, Together: kernels.MultiTensors}
 
 // pointCall describes a call that runs on the pointwise engine.
 type pointCall struct {

@@ -151,15 +151,15 @@ func (j *joining) candidates() [][]int {
 }
 
 // next takes a set from calls and returns the rest. The set runs at the position of the last call that precedes the earliest deadline,
-// which makes as few sets as possible.
+// which makes as few sets as possible, or earlier if that many fill a launch: then they can run beside what comes until the deadline.
 func (j *joining) next(calls []int) (s joint, rest []int) {
 	end := len(j.g.Calls)
 	for _, i := range calls {
 		end = min(end, j.until[i])
 	}
-	for _, i := range calls {
-		if i <= end {
-			s.at = i // the last call before the deadline
+	for n, i := range calls {
+		if i <= end && n < j.l.Together {
+			s.at = i
 		}
 	}
 	for _, i := range calls {

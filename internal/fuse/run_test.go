@@ -379,7 +379,7 @@ func TestRandomGraphs(t *testing.T) {
 		narrowed += len(g.Narrow())
 		g.Group(Limits{Calls: 8, Span: 10, Heavy: 8, Operands: 8, Outs: 4, Values: 8, Saves: 1, Joined: 1 << 10})
 		peak := held(g)
-		g.Join(Limits{Joined: 1 << 10})
+		g.Join(Limits{Joined: 1 << 10, Together: 3})
 		if now := held(g); now > peak {
 			t.Fatalf("seed %d: the peak of memory is %d, and was %d\n%s\n%s", seed, now, peak, before, g.Print())
 		}

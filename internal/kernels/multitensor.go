@@ -11,9 +11,9 @@ import (
 
 const (
 	multiThreads = 256
-	// multiTensors is the number of tensors per launch: their addresses as ten operands, sizes and first blocks fit into the 4 KiB limit on
-	// parameters that every device has.
-	multiTensors = 32
+	// MultiTensors is the number of tensors that one launch of [MultiTensor] takes: their addresses as ten operands, sizes and first blocks
+	// fit into the 4 KiB limit on parameters that every device has.
+	MultiTensors = 32
 )
 
 // Rows are rows of numbers in device memory, each RowLen float64, see [StepOp]. Ptr is the address of the first row, and Which gives the
@@ -35,7 +35,7 @@ func MultiTensor(is Issuer, op *PointOp, compute dtype.DType, rows Rows, outs, i
 	if op.BuildAt != nil {
 		return fmt.Errorf("%s sees indexes, which have no meaning over several tensors", op.Name)
 	}
-	var list [multiTensors]multiEntry
+	var list [MultiTensors]multiEntry
 	n := 0
 	for i := range outs {
 		if len(outs[i]) != op.Outs || len(ins[i]) != op.Ins {
@@ -49,7 +49,7 @@ func MultiTensor(is Issuer, op *PointOp, compute dtype.DType, rows Rows, outs, i
 			return fmt.Errorf("%s: the operands of tensor %d do not lie alike without gaps", op.Name, i)
 		}
 		list[n] = multiEntry{outs[i], ins[i], size, rows.Which[i]}
-		if n++; n == multiTensors {
+		if n++; n == MultiTensors {
 			if err := issueMulti(is, op, compute, &rows, list[:n]); err != nil {
 				return err
 			}
@@ -81,12 +81,12 @@ type multiArgs struct {
 }
 
 func (a *multiArgs) layout(p params) {
-	lists(p, a.addrs[:p.s.Outs+p.s.Ins], "addr", multiTensors)
-	list(p, &a.sizes, "size", multiTensors)
-	list(p, &a.ends, "end", multiTensors)
+	lists(p, a.addrs[:p.s.Outs+p.s.Ins], "addr", MultiTensors)
+	list(p, &a.sizes, "size", MultiTensors)
+	list(p, &a.ends, "end", MultiTensors)
 	if a.op.Scalars > 0 {
 		p.bufferRO(&a.rows, "rows", dtype.Float64)
-		list(p, &a.which, "row", multiTensors)
+		list(p, &a.which, "row", MultiTensors)
 	}
 	if a.op.Raise != nil {
 		p.buffer(&a.flag, "flag", dtype.Uint32) // as bits: no atomic operation sets a float
@@ -100,7 +100,7 @@ func issueMulti(is Issuer, op *PointOp, compute dtype.DType, rows *Rows, list []
 	s.Family = FamilyMultiTensor
 	count := len(list[0].outs) + len(list[0].ins)
 	places := uint64(widest(list[0].outs, list[0].ins))
-	var addrs [maxOperands][multiTensors]uint64
+	var addrs [maxOperands][MultiTensors]uint64
 	for o := range count {
 		for i := range list {
 			a := operandAt(list[i].outs, list[i].ins, o)
@@ -117,10 +117,10 @@ func issueMulti(is Issuer, op *PointOp, compute dtype.DType, rows *Rows, list []
 	}
 	vec := 1 << bits.TrailingZeros64(places)
 	s.Vec = uint8(vec)
-	var sizes [multiTensors]int
-	var ends, which [multiTensors]int32
+	var sizes [MultiTensors]int
+	var ends, which [MultiTensors]int32
 	blocks := 0
-	for i := range multiTensors {
+	for i := range MultiTensors {
 		if i < len(list) {
 			sizes[i], which[i] = list[i].size, list[i].row
 			blocks += ceilDiv(sizes[i], multiThreads*vec*op.items())
