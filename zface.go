@@ -4331,7 +4331,7 @@ func (x *Exec) WhereInto(dst *Tensor, cond *Tensor, a *Tensor, b *Tensor) {
 	})
 }
 
-// WithGenerator returns the Exec that draws random numbers from g; nil is the device's own generator.
+// WithGenerator returns the Exec that draws random numbers from g; nil is the device's own generator. Another device's own is refused.
 func (x *Exec) WithGenerator(g *cuda.Generator) *Exec {
 	cx := x.enter("WithGenerator")
 	defer core.Leave(cx)
