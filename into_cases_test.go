@@ -79,6 +79,14 @@ var intoOperands = map[string][]func(x *tenon.Exec, dt tenon.DType) operands{
 	"AddR":    {products([]int{3, 4}, []int{3}, []int{4})},
 	"AddBMM":  {products([]int{3, 5}, []int{2, 3, 4}, []int{2, 4, 5})},
 	"BAddBMM": {products([]int{2, 3, 5}, []int{2, 3, 4}, []int{2, 4, 5})},
+	"Linear": {func(x *tenon.Exec, dt tenon.DType) operands {
+		return operands{random(x, 1, dt, 2, 3, 4), random(x, 2, dt, 5, 4), random(x, 3, dt, 5)}
+	}, func(x *tenon.Exec, dt tenon.DType) operands {
+		return operands{random(x, 1, dt, 3, 4), random(x, 2, dt, 5, 4), (*tenon.Tensor)(nil)}
+	}},
+	"AvgPool2d": {func(x *tenon.Exec, dt tenon.DType) operands {
+		return operands{random(x, 1, dt, 2, 3, 6, 5), [2]int{2, 3}}
+	}},
 	"TensorDot": {func(x *tenon.Exec, dt tenon.DType) operands {
 		return operands{random(x, 1, dt, 3, 4), random(x, 2, dt, 4, 5), []int{1}, []int{0}}
 	}},

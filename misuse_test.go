@@ -284,7 +284,7 @@ var mayBe = map[string]map[string]string{
 		"Loader.State": "0",
 		"Func.Forward": "1 2", "Identity.Forward": "1 2", "Sequential.Forward": "2",
 		"BCE": "3", "UsePool": "1", "BCEWithLogits": "3 4", "BatchNorm": "2 3 4 5", "Clamp": "2 3", "ClampInto": "3 4", "Conv1d": "3",
-		"Conv2d": "3", "ConvTranspose2d": "3", "CrossEntropy": "3", "Linear": "3",
+		"Conv2d": "3", "ConvTranspose2d": "3", "CrossEntropy": "3", "Linear": "3", "LinearInto": "4",
 	},
 	"zero": {
 		"In": "0", "Mapped": "0", "Out": "0", "Nodes": "0", "Pool": "0", "Close": "0", "Infos": "0", "Metadata": "0", "Error": "0",

@@ -125,6 +125,35 @@ func TestProfileRegionMemory(t *testing.T) {
 	}
 }
 
+// A frozen parameter is a parameter, eagerly and in a region, whether it was frozen in its box or its box was given a tensor that requires
+// no gradient.
+func TestProfileFrozenParameters(t *testing.T) {
+	for _, way := range []string{"eager", "no graphs", "graphs"} {
+		x := testdevice.Open(t, tenon.Sim(0)).NoGrad()
+		first, second := nn.NewLinear(x, 256, 256), nn.NewLinear(x, 256, 64)
+		nn.SetRequiresGrad(first, false)
+		nn.SetRequiresGrad(second, false)
+		second.Weight.Set(x.RandN([]int{64, 256}, tenon.Float32))
+		in := tenon.From(x, make([]float32, 512), 2, 256)
+		region := compile.Func(func(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return second.Forward(x, first.Forward(x, in)) },
+			compile.Opt{NoGraphs: way == "no graphs"})
+		run := func() {
+			if way == "eager" {
+				second.Forward(x, first.Forward(x, in)).Close()
+			} else {
+				region.Call(x, in).Close()
+			}
+		}
+		for range 4 {
+			x.Scope(func(*tenon.Exec) { run() })
+		}
+		most := mostUsed(t, profiled(t, x, func() { x.Scope(func(*tenon.Exec) { run() }) }))
+		if n := int64(4 * (256*256 + 256 + 256*64 + 64)); most[profile.Parameters] < n || most[profile.Inputs] >= 4*256*64 {
+			t.Errorf("%s: %v, want %d bytes of parameters", way, most, n)
+		}
+	}
+}
+
 // The outputs of a graph's run count until they are closed, and what is made of them in the next one begins again.
 func TestProfileRegionOutputs(t *testing.T) {
 	x := testdevice.Open(t, tenon.Sim(0)).NoGrad()

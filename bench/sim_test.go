@@ -59,6 +59,8 @@ func TestSimulator(t *testing.T) {
 		}), 8*n))
 		c, d := noise(x, 1024, tenon.Float32), noise(x, 1024, tenon.Float32)
 		recordFigure("sim.matmul", "GFLOP/s", gigabytes(walled(t, x, 3, func(x *tenon.Exec) { x.MM(c, d) }), 2*1024*1024*1024))
+		v := x.Narrow(d, 0, 0, 1)
+		recordFigure("sim.matvec", "GB/s", gigabytes(walled(t, x, 20, func(x *tenon.Exec) { x.Linear(v, c, nil) }), 4*1024*1024))
 	})
 }
 

@@ -61,7 +61,7 @@ func TestDoPutsOffWhatComesAgain(t *testing.T) {
 			c := x.Mul(x.AddS(a, float64(i)), b)
 			x.AddInto(b, b, x.View(c, 3))
 			if n := deferred(x); n != 3 {
-				t.Errorf("run %d: %d calls are put off, want 3", i, n)
+				t.Errorf("run %d: %d calls are deferred, want 3", i, n)
 			}
 			return nil
 		}))
@@ -98,15 +98,15 @@ func TestForces(t *testing.T) {
 			twice(t, x, func(x *tenon.Exec, second bool) error {
 				y := x.Exp(a)
 				if n := deferred(x); second && n != 1 {
-					t.Errorf("%d calls are put off before", n)
+					t.Errorf("%d calls are deferred before", n)
 				}
 				err := f(x, y)
 				if n := deferred(x); n != 0 {
-					t.Errorf("%d calls are put off after", n)
+					t.Errorf("%d calls are deferred after", n)
 				}
 				x.Sin(y)
 				if n := deferred(x); second && n != 1 {
-					t.Errorf("%d calls are put off at the end", n)
+					t.Errorf("%d calls are deferred at the end", n)
 				}
 				return err
 			})

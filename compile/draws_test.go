@@ -40,7 +40,7 @@ func drawing(t *testing.T, x, other *tenon.Exec, g *cuda.Generator, r *compile.R
 				all[j] = x.Keep(a)
 			}
 			if r != nil && i > 0 && deferred(x) < 15 {
-				t.Errorf("run %d: %d calls are put off", i, deferred(x))
+				t.Errorf("run %d: %d calls are deferred", i, deferred(x))
 			}
 			return err
 		}
@@ -71,7 +71,7 @@ func TestDraws(t *testing.T) {
 		t.Errorf("in a region the draws are\n%s\nwant\n%s", got, want)
 	}
 	if s := r.Stats(x); s.Eager > 0 || s.Forced > 0 {
-		t.Errorf("not all was put off: %+v", s)
+		t.Errorf("not all was deferred: %+v", s)
 	}
 }
 
@@ -147,6 +147,6 @@ func TestCheckpointedDraws(t *testing.T) {
 		t.Errorf("in a region the gradients are\n%s\nwant\n%s", got, want)
 	}
 	if s := r.Stats(x); s.Forced > 0 || s.Eager > 0 || s.Deferred < 40 {
-		t.Errorf("not all was put off: %+v", s)
+		t.Errorf("not all was deferred: %+v", s)
 	}
 }

@@ -152,7 +152,7 @@ func TestHostNumbers(t *testing.T) {
 		b := tenon.From(x, []float32{float32(v), 4}, 2)
 		x.Mul(y, b)
 		if n := deferred(x); n != 2 {
-			t.Errorf("%d calls are put off, want 2", n)
+			t.Errorf("%d calls are deferred, want 2", n)
 		}
 		return nil
 	})

@@ -43,7 +43,7 @@ func TestBackward(t *testing.T) {
 		must(t, r.Do(x, func(x *tenon.Exec) error {
 			err := step(x)
 			if n := deferred(x); i > 1 && n < 10 {
-				t.Errorf("run %d: %d calls are put off", i, n)
+				t.Errorf("run %d: %d calls are deferred", i, n)
 			}
 			if _, err := y.Bytes(p.Grad()); i > 1 && (err == nil || strings.Count(err.Error(), "leaf_test.go") != 2) {
 				t.Errorf("run %d: another session reads a gradient: %v", i, err)
@@ -55,7 +55,7 @@ func TestBackward(t *testing.T) {
 		}
 	}
 	if s := r.Stats(x); s.Eager > 0 {
-		t.Errorf("not all was put off: %+v", s)
+		t.Errorf("not all was deferred: %+v", s)
 	}
 }
 
@@ -123,7 +123,7 @@ func TestSharedLeafOfWaitingRegion(t *testing.T) {
 		err := r.Do(x, func(x *tenon.Exec) error {
 			err := backward(x, n)
 			if put := deferred(x); i >= 2 && put == 0 {
-				t.Errorf("run %d: nothing is put off", i)
+				t.Errorf("run %d: nothing is deferred", i)
 			}
 			started <- true
 			must(t, <-done)

@@ -242,7 +242,7 @@ func TestRandomPrograms(t *testing.T) {
 	}
 	t.Logf("%+v", total)
 	if total.Deferred < 4*total.Eager || total.Replays < programs || total.Recordings < programs {
-		t.Error("too few calls were put off")
+		t.Error("too few calls were deferred")
 	}
 	if total.Fused < total.Deferred/10 {
 		t.Error("too few calls were fused")

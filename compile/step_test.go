@@ -117,12 +117,12 @@ func TestTrainingStep(t *testing.T) {
 					must(t, r.Do(x, func(x *tenon.Exec) error {
 						err := w.step(x)
 						if n := deferred(x); i >= 4 && n < 40 {
-							t.Errorf("step %d: %d calls are put off at the end", i, n)
+							t.Errorf("step %d: %d calls are deferred at the end", i, n)
 						}
 						return err
 					}))
 					if s := r.Stats(x); i >= 4 && (s.Eager != before.Eager || s.New != before.New || s.Forced != before.Forced) {
-						t.Errorf("step %d: not all was put off: %+v, and %+v before", i, s, before)
+						t.Errorf("step %d: not all was deferred: %+v, and %+v before", i, s, before)
 					}
 				}
 				loss, err := x.Item(w.loss)

@@ -99,14 +99,14 @@ func NewPoolID() [2]uint64 { return alloc.NewPoolID() }
 
 // BeginAllocateToPool directs all allocations for stream s, by any goroutine, to the private pool id until EndAllocateToPool. It creates
 // the pool if necessary and adds a use, which ReleasePool takes away. Meanwhile no memory that other streams used is reused, and no cache
-// is emptied. Exec.UsePool has neither of these effects on others.
+// is emptied. Exec.UsePool has neither of these effects on others. The id of another device's pool is refused.
 func (d *Device) BeginAllocateToPool(id [2]uint64, s *Stream) (err error) {
 	defer returned(&err)
 	r := d.open()
 	if err := (*rt.Stream)(s).Usable(); err != nil {
 		return err
 	}
-	return r.Memory().BeginAllocateToPool(id, alloc.StreamFilter(alloc.Stream(s.Handle())))
+	return r.BeginAllocateToPool(id, (*rt.Stream)(s))
 }
 
 // EndAllocateToPool undoes BeginAllocateToPool of that id; the pool keeps its use.

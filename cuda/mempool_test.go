@@ -2,6 +2,7 @@ package cuda_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -170,6 +171,33 @@ func TestMemPoolErrors(t *testing.T) {
 	err = tenon.Try(func() { x.UsePool(q) })
 	if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "the pool is memory of") {
 		t.Errorf("a pool of another device: %v", err)
+	}
+	refused := func(what string, err error) {
+		t.Helper()
+		want := fmt.Sprintf("the pool (0, %d) is memory of another machine's device 0 (Simulated GPU), not of device 0 (Simulated GPU); "+
+			"give an id that NewPoolID made for that device", q.ID()[1])
+		if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", what, err, want)
+		}
+	}
+	_, err = x.Capture(func(x *tenon.Exec) {}, tenon.CaptureOpt{Pool: q.ID()})
+	refused("a capture into another device's pool", err)
+	refused("allocations for another device's pool", d.BeginAllocateToPool(q.ID(), x.Stream()))
+	if err := d.BeginAllocateToPool(cuda.NewPoolID(), other.Stream()); fault.KindOf(err) != fault.Invalid ||
+		!strings.Contains(err.Error(), "the stream is of") {
+		t.Errorf("a stream of another device: %v", err)
+	}
+	if err := q.Close(); err != nil {
+		t.Error(err)
+	}
+	g, err := x.Capture(func(x *tenon.Exec) {}, tenon.CaptureOpt{Pool: q.ID()}) // nobody's any more
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	if _, err := other.Capture(func(x *tenon.Exec) {}, tenon.CaptureOpt{Pool: g.Pool()}); fault.KindOf(err) != fault.Invalid ||
+		!strings.Contains(err.Error(), "is memory of") {
+		t.Errorf("a capture into the pool of another device's graph: %v", err)
 	}
 }
 

@@ -128,14 +128,21 @@ func OpenTarget(name string, opts ...TargetOptions) (Target, error) {
 		return &goTarget{label: name, args: o.Args, binaries: []goBinary{{path: name, dir: o.Dir}}}, nil
 	case KindGo:
 		return &goTarget{label: name, args: o.Args, pattern: name, flags: o.GoFlags}, nil
+	case "":
+		return nil, unknownTarget(name)
 	}
+	return nil, fmt.Errorf("%q is no kind of target; give %s, %s, %s or %s", kind, KindPytest, KindGo, KindGoBinary, KindCommand)
+}
+
+// unknownTarget is the error for a name that is no target.
+func unknownTarget(name string) error {
 	if f, err := os.Open(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("cannot read the target: %w", err)
+		return fmt.Errorf("cannot read the target: %w", err)
 	} else if err == nil {
 		f.Close()
 	}
 	//tenon:quoted what it tests, as run_cuda_memcheck.py does, may be such a file
-	return nil, fmt.Errorf("%q is neither a Python file, a pattern of Go packages such as ./..., nor a compiled Go test binary; "+
+	return fmt.Errorf("%q is neither a Python file, a pattern of Go packages such as ./..., nor a compiled Go test binary; "+
 		"for any other program give --list-command and --run-command", name)
 }
 

@@ -392,6 +392,10 @@ func TestKinds(t *testing.T) {
 		!strings.Contains(err.Error(), "cannot read the target") {
 		t.Error(err)
 	}
+	if _, err := OpenTarget("a_test.py", TargetOptions{Kind: "python"}); err == nil ||
+		err.Error() != `"python" is no kind of target; give pytest, go, gobinary or command` {
+		t.Error(err)
+	}
 	if _, err := OpenTarget("absent", TargetOptions{Kind: KindGoBinary}); err == nil || !strings.Contains(err.Error(), "go test -c") {
 		t.Error(err)
 	}

@@ -19,7 +19,9 @@ type Param struct{ t *tenon.Tensor }
 // NewParam returns a parameter that holds t, which it takes out of its scope and makes require a gradient; t must be a leaf of a
 // floating-point or complex type.
 func NewParam(t *tenon.Tensor) *Param {
-	return &Param{own("NewParam", (*tenon.Tensor)(core.RequireGrad("NewParam", core.MadeTensor((*core.Tensor)(t), "NewParam"), true)))}
+	t = own("NewParam", (*tenon.Tensor)(core.RequireGrad("NewParam", core.MadeTensor((*core.Tensor)(t), "NewParam"), true)))
+	core.MarkParam((*core.Tensor)(t))
+	return &Param{t}
 }
 
 // Tensor returns the parameter's tensor, nil for a nil Param. The box owns it: do not close it.
@@ -34,6 +36,7 @@ func (p *Param) Tensor() *tenon.Tensor {
 // gradient.
 func (p *Param) Set(t *tenon.Tensor) {
 	replace("Param.Set", &made(p, "Param.Set").t, t)
+	core.MarkParam((*core.Tensor)(p.t))
 }
 
 // Grad returns the accumulated gradient, or nil. The parameter owns it.

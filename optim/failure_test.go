@@ -324,7 +324,7 @@ func TestFailuresInRegion(t *testing.T) {
 		})
 	}
 	if putOff == 0 {
-		t.Error("nothing was put off")
+		t.Error("nothing was deferred")
 	}
 }
 

@@ -9,9 +9,10 @@ import (
 // Category is what memory was used for.
 type Category string
 
-// The categories. Parameters are leaves that require grad; gradients are the parameters' gradients; optimizer state is what an optimizer
-// changes besides these two and keeps; activations are results of forward operations that record gradients; inputs came from the host or
-// existed before the profile; temporaries are all other results. Other is memory that existed before and that no operation used.
+// The categories. Parameters are leaves that require grad, and those of modules; gradients are the parameters' gradients; optimizer state
+// is what an optimizer changes besides these two and keeps; activations are results of forward operations that record gradients; inputs
+// came from the host or existed before the profile; temporaries are all other results. Other is memory that existed before and that no
+// operation used.
 const (
 	Parameters     Category = "parameters"
 	Gradients      Category = "gradients"

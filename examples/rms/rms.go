@@ -71,9 +71,9 @@ func each(rows int) tenon.LaunchShape { return tenon.LaunchShape{Grid: [3]int{ro
 type function struct{ eps float64 }
 
 func (f function) Forward(x *tenon.Exec, c *tenon.FunctionContext, inputs ...*tenon.Tensor) []*tenon.Tensor {
-	in, weight := x.Contiguous(inputs[0]), x.Contiguous(inputs[1])
-	columns := weight.Numel()
-	rows := in.Numel() / columns
+	columns := inputs[0].Size(-1)
+	in, weight := x.Contiguous(inputs[0]), x.View(x.Contiguous(inputs[1]), columns) // which refuses another length
+	rows := in.Numel() / max(columns, 1)
 	out, scales := x.EmptyLike(in), x.Empty([]int{rows, 1}, tenon.Float32)
 	x.Launch(forward, each(rows), tenon.Integer(columns), tenon.Number(f.eps), tenon.In(in), tenon.In(weight), tenon.Out(out),
 		tenon.Out(scales))

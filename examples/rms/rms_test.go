@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"tenon.dev"
+	"tenon.dev/fault"
 	"tenon.dev/tenontest"
 )
 
@@ -50,6 +51,28 @@ func TestNoRows(t *testing.T) {
 		}
 		tenontest.AssertEqual(t, x, out, in)
 		tenontest.AssertEqual(t, x, in.Grad(), in)
+	}, tenon.Sim(0))
+}
+
+// Rows without columns have a result and gradients without elements, and a weight of another length is refused.
+func TestOtherWeights(t *testing.T) {
+	tenontest.Run(t, func(x *tenon.Exec) {
+		in, weight := x.Zeros([]int{3, 0}, tenon.Float32), x.Ones([]int{0}, tenon.Float32)
+		in.SetRequiresGrad(true)
+		weight.SetRequiresGrad(true)
+		out := Norm(x, in, weight, 1e-5)
+		if err := x.Backward(x.Sum(out, nil)); err != nil {
+			t.Fatal(err)
+		}
+		tenontest.AssertEqual(t, x, out, in)
+		tenontest.AssertEqual(t, x, in.Grad(), in)
+		tenontest.AssertEqual(t, x, weight.Grad(), x.Zeros([]int{0}, tenon.Float32))
+		for _, columns := range []int{0, 1, 2, 9} {
+			weight := x.Ones([]int{columns}, tenon.Float32)
+			if err := tenon.Try(func() { Norm(x, x.Ones([]int{3, 3}, tenon.Float32), weight, 1e-5) }); fault.KindOf(err) != fault.Invalid {
+				t.Errorf("a weight of %d columns for a matrix of 3: %v", columns, err)
+			}
+		}
 	}, tenon.Sim(0))
 }
 

@@ -221,6 +221,7 @@ var operandKinds = []operandKind{{dtype.BFloat16, false}, {dtype.Float16, false}
 var productSizes = [][3]int{{200, 304, 72}, {256, 512, 256}, {200, 136, 72}, {200, 56, 72}, {56, 96, 72}, {24, 24, 72},
 	{24, 200, 72}, {40, 24, 40},
 	{201, 301, 67}, {131, 129, 33}, {61, 67, 45}, {7, 5, 3}, {1, 300, 70}, {300, 1, 70}, {17, 129, 50}, {60, 60, 4096}, {64, 64, 1000},
+	{12, 70, 50}, {12, 100, 300}, {5, 70, 200},
 	{20, 30, 0}, {33, 20, 1}, {136, 200, 72}, {136, 2052, 40}}
 
 // tryProducts tries products of every type and size, planned for two multiprocessors or, if the depth is at least 1000, for 48, with the

@@ -293,6 +293,7 @@ var catalogue = []Section{
 			&Goal{Of: "sim.chain.eager", Factor: 3, AtLeast: true}},
 		{"sim.chain.loop", "GB/s", "six-op pointwise chain on 64 MiB by a plain Go loop", "", nil},
 		{"sim.matmul", "GFLOP/s", "f32 matrix product 1024³", "", atLeast(5)},
+		{"sim.matvec", "GB/s", "f32 product of a row and a transposed matrix of 1024², bytes of the matrix", "", atLeast(10)},
 		{"sim.mlp.eager", "µs", "the MLP's training step, eager", "", nil},
 		{"sim.mlp.graph", "µs", "the MLP's training step as one graph", "", nil},
 		{"sim.mlp.compiled", "µs", "the MLP's training step, compiled", "", nil},

@@ -43,7 +43,13 @@ func Mapped(t *Tensor) Arg { return Arg{kind: argMapped, t: t} }
 
 // Number is a scalar argument. It is rounded to the type of a floating-point parameter; for any other parameter it must be whole, and in
 // the range of its type.
-func Number(v float64) Arg { return Arg{kind: argNumber, number: kernels.FloatScalar(v)} }
+func Number(v float64) Arg {
+	s := kernels.FloatScalar(v)
+	if v >= 1<<63 {
+		s.I = math.MinInt64 // the greatest int64 rounds to 2^63 as a float, so it would seem equal
+	}
+	return Arg{kind: argNumber, number: s}
+}
 
 // Integer is a scalar argument, exact to 64 bits. It must be in the range of the parameter's type.
 func Integer(v int64) Arg { return Arg{kind: argNumber, number: kernels.IntScalar(v)} }
@@ -328,11 +334,15 @@ func (f *frame) checkScalar(p *kir.Program, q *kir.Param, v kernels.Scalar) {
 	if q.Type.IsFloat() {
 		return
 	}
-	if float64(v.I) != v.F {
+	lo, hi := extent(q.Type)
+	switch fits := float64(v.I) == v.F; {
+	case v.F != math.Trunc(v.F) || math.IsInf(v.F, 0):
 		f.fail(fault.Invalid, "parameter %s of kernel %s is of type %v, but the number %v was given; give a whole number", q.Name, p.Name,
 			q.Type, v.F)
-	}
-	if lo, hi := extent(q.Type); v.I < lo || v.I > hi {
+	case !fits:
+		f.fail(fault.Invalid, "parameter %s of kernel %s is of type %v, but the number %v was given; give one from %d to %d", q.Name,
+			p.Name, q.Type, v.F, lo, hi)
+	case v.I < lo || v.I > hi:
 		f.fail(fault.Invalid, "parameter %s of kernel %s is of type %v, but the number %d was given; give one from %d to %d, or declare "+
 			"it int64", q.Name, p.Name, q.Type, v.I, lo, hi)
 	}

@@ -100,7 +100,12 @@ func TestLaunchRefusals(t *testing.T) {
 			{"fraction", "parameter n of kernel whole is of type int64, but the number 8.5 was given; give a whole number", whole,
 				block(1, 0), Number(8.5)},
 			{"no number", "but the number NaN was given; give a whole number", whole, block(1, 0), Number(math.NaN())},
-			{"too large", "but the number 1e+20 was given; give a whole number", whole, block(1, 0), Number(1e20)},
+			{"too large", "is of type int64, but the number 1e+20 was given; give one from -9223372036854775808 to 9223372036854775807",
+				whole, block(1, 0), Number(1e20)},
+			{"2^63", "the number 9.223372036854776e+18 was given; give one from", whole, block(1, 0), Number(1 << 63)},
+			{"2^63 for uint64", "the number 9.223372036854776e+18 was given; give one from 0 to", ints[dtype.Uint64], block(1, 0),
+				Number(1 << 63)},
+			{"infinite", "the number +Inf was given; give a whole number", whole, block(1, 0), Number(math.Inf(1))},
 			{"atomic", "kernel masked writes its parameter b", masked, block(64, 0), In(a)},
 		} {
 			wantError(t, Try(func() { x.Launch(c.k, c.shape, c.arg) }), fault.Invalid, c.want, "launch_test.go")
@@ -112,7 +117,7 @@ func TestLaunchRefusals(t *testing.T) {
 				x.Launch(ints[dt], block(1, 0), Integer(n))
 			}
 		}
-		for _, n := range []Arg{Number(8), Integer(1<<63 - 1), Integer(-1 << 63)} {
+		for _, n := range []Arg{Number(8), Number(-1 << 63), Integer(1<<63 - 1), Integer(-1 << 63)} {
 			x.Launch(whole, block(1, 0), n)
 		}
 		x.Launch(reader, block(1, 0), In(a))

@@ -159,11 +159,16 @@ func (f *frame) tellUses() {
 	}
 }
 
-// tellUse tells the profiler that the call uses t. The handles of a deferred call do not know that they are gradients; their storages do.
+// tellUse tells the profiler that the call uses t. The handles of a deferred call do not know that they are gradients, nor those of a
+// frozen module that they are parameters; their storages do.
 func (f *frame) tellUse(t *Tensor, use rt.MemoryUse) {
 	f.op.Uses(t.st.ptr, use)
-	if t.st.marks.Load()&ofLeaf != 0 {
+	marks := t.st.marks.Load()
+	if marks&ofLeaf != 0 {
 		f.op.Uses(t.st.ptr, rt.UseGradient)
+	}
+	if marks&ofParam != 0 {
+		f.op.Uses(t.st.ptr, rt.UseParameter)
 	}
 }
 

@@ -82,7 +82,7 @@ type CaptureOpt struct {
 	// captured first should run first. Runs of graphs that share memory wait for each other.
 	Share *Graph
 	// Pool is the id of the private pool for the graph's memory, from NewPoolID: graphs of one pool share memory as with Share. Zero is a
-	// new pool.
+	// new pool. The id of another device's pool is refused.
 	Pool alloc.PoolID
 	// Stream is where f's work is recorded. It must not be the default stream. If it is nil, the capture uses a stream of its own.
 	Stream *rt.Stream

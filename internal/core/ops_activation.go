@@ -222,9 +222,13 @@ func (x *Exec) ReLU(t *Tensor) *Tensor { return x.op(rowReLU, t).call1() }
 func (x *Exec) ReLUInto(dst, t *Tensor) { x.op(rowReLU, t).call1Into(dst) }
 
 // GELU returns t·Φ(t), Φ being the standard normal distribution function; for floating-point tensors.
+//
+//tenon:into
 func (x *Exec) GELU(t *Tensor) *Tensor { return x.op(rowGELU, t).call1() }
 
 // GELUTanh returns GELU's approximation by the hyperbolic tangent; for floating-point tensors.
+//
+//tenon:into
 func (x *Exec) GELUTanh(t *Tensor) *Tensor { return x.op(rowGELUTanh, t).call1() }
 
 // SiLU returns t·sigmoid(t); for floating-point and complex tensors.
@@ -275,11 +279,15 @@ type SoftplusOpt struct {
 }
 
 // Softplus returns log(1+exp(beta·t))/beta, and t where beta·t is above the threshold; for floating-point tensors.
+//
+//tenon:into
 func (x *Exec) Softplus(t *Tensor, opt SoftplusOpt) *Tensor {
 	return x.scalarsOp(rowSoftplus, t, Or("Softplus", "Beta", opt.Beta, 1), Or("Softplus", "Threshold", opt.Threshold, 20)).call1()
 }
 
 // LogSigmoid returns log(1/(1+exp(-t))); for floating-point tensors.
+//
+//tenon:into
 func (x *Exec) LogSigmoid(t *Tensor) *Tensor { return x.op(rowLogSigmoid, t).call1() }
 
 // backPReLU uses the slope w at 0 too, where the gradient of w is t.

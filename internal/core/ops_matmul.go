@@ -297,6 +297,8 @@ func linearRemedy(in []int, features int) string {
 
 // Linear returns in [..., In] times the transpose of w [Out, In], plus b [Out] if it is not nil. With w of shape [In], and b of shape [],
 // there is one output without a dimension for it.
+//
+//tenon:into
 func (x *Exec) Linear(in, w, b *Tensor) *Tensor {
 	if len(w.shape) != 1 {
 		x.wantDim("Linear", "the weight", w, 2)

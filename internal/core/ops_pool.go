@@ -195,6 +195,8 @@ func (x *Exec) MaxPool2dWithIndices(t *Tensor, kernel [2]int, opt MaxPoolOpt) (y
 }
 
 // AvgPool2d returns the mean of each window of the planes of t [N, C, H, W] or [C, H, W]. kernel is the window's height and width.
+//
+//tenon:into
 func (x *Exec) AvgPool2d(t *Tensor, kernel [2]int, opt AvgPoolOpt) *Tensor {
 	opt.Stride = Pair("AvgPool2d", "Stride", opt.Stride, kernel)
 	return x.planes("AvgPool2d", t, func(x *Exec, t *Tensor) []*Tensor {

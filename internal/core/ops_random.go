@@ -11,9 +11,14 @@ import (
 // Random numbers come from the Exec's generator, which is the device's own unless WithGenerator names another. They are the numbers that
 // PyTorch draws on a device with the same number of multiprocessors and threads.
 
-// WithGenerator returns the Exec that draws random numbers from g; nil is the device's own generator.
+// WithGenerator returns the Exec that draws random numbers from g; nil is the device's own generator. Another device's own is refused.
 func (x *Exec) WithGenerator(g *rt.Generator) *Exec {
 	x.usable("WithGenerator")
+	if g != nil && g.Device() != nil && g.Device() != x.Device() {
+		here, there := rt.Apart(x.Device(), g.Device())
+		x.fail("WithGenerator", fault.Invalid, nil, "the generator is the default one of %s, and this Exec works on %s; give one of "+
+			"NewGenerator or Clone, or that device's", there, here)
+	}
 	m := x.m
 	m.generator = g
 	return x.with(m)

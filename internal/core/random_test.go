@@ -186,3 +186,22 @@ func TestBernoulliOfHalves(t *testing.T) {
 		}
 	})
 }
+
+// TestGeneratorOfAnotherDevice: the default generator of a device serves that device alone, and one that belongs to none serves all.
+func TestGeneratorOfAnotherDevice(t *testing.T) {
+	x, y := twoDevices(t, nil)
+	wantError(t, Try(func() { x.WithGenerator(y.Device().Generator()) }), fault.Invalid,
+		"WithGenerator: the generator is the default one of device 1 (Simulated GPU), and this Exec works on device 0 (Simulated GPU); "+
+			"give one of NewGenerator or Clone, or that device's", "random_test.go")
+	own := x.WithGenerator(x.Device().Generator())
+	for dev, z := range map[*rt.Device]*Exec{x.Device(): own, y.Device(): own.On(y.Stream()), x.Host().Device(): own.Host()} {
+		if z.Generator() != dev.Generator() {
+			t.Errorf("on %v, an Exec with the default generator of device 0 does not draw from that device's", dev)
+		}
+	}
+	for _, g := range []*rt.Generator{rt.NewGenerator(3), y.Device().Generator().Clone()} {
+		if z := x.WithGenerator(g); z.Generator() != g || z.On(y.Stream()).Generator() != g {
+			t.Error("a generator of no device is lost")
+		}
+	}
+}

@@ -22,6 +22,13 @@ func Own(t *Tensor) *Tensor {
 	return t
 }
 
+// MarkParam says that t, if it is not nil, is a module's parameter: for profiles it is one even if it requires no gradient.
+func MarkParam(t *Tensor) {
+	if t != nil {
+		t.st.marks.Or(ofParam)
+	}
+}
+
 // Lend gives the tensors that no scope has to x's innermost scope, which closes them at its end unless a struct has closed them before.
 func Lend(x *Exec, op string, ts []*Tensor) {
 	Enter(x, op)

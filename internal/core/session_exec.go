@@ -163,9 +163,12 @@ func New(dev, host *rt.Device) *Exec {
 // with returns the session's Exec of mode m. It makes each one once: for the whole session if m owns nothing, else for as long as somebody
 // holds x.
 func (x *Exec) with(m mode) *Exec {
-	m.away = nil
-	if d := m.stream.Device(); d != x.s.dev && d != x.s.host {
+	d := m.stream.Device()
+	if m.away = nil; d != x.s.dev && d != x.s.host {
 		m.away = d
+	}
+	if g := m.generator; g != nil && g.Device() != nil && g.Device() != d { // x worked on that device
+		m.generator = nil
 	}
 	if y := x.near; y != nil && y.m == m {
 		return y

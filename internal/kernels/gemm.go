@@ -59,6 +59,16 @@ var (
 	tileShared = gemmTile{32, 32, 64, 128, 3, 4}
 )
 
+// flatTile returns the tile for results of m rows, up to 16, on devices of few multiprocessors. They would take longer for the rows of a
+// higher tile that are outside of the result than for reading the matrix. Sums are in the order of the tile that it replaces.
+func flatTile(m, parts int) gemmTile {
+	g := gemmTile{8, 64, 64, 128, 2, parts}
+	if m > g.rows {
+		g.rows = 16
+	}
+	return g
+}
+
 // ProductTiles returns the tiles of products with operands of type t, for tests.
 func ProductTiles(t dtype.DType, tf32 bool) []TileSpec {
 	orders, costs := [][]gemmTile{tilesHalf}, [][]gemmCost{costsHalf}
@@ -87,6 +97,13 @@ func ProductTiles(t dtype.DType, tf32 bool) []TileSpec {
 	for _, list := range costs {
 		for i := range list {
 			add(&list[i].tile)
+		}
+	}
+	for _, m := range []int{8, 16} {
+		for _, parts := range []int{1, tileShared.parts} {
+			if g := flatTile(m, parts); parts == 1 || t == dtype.Float32 && !tf32 {
+				add(&g)
+			}
 		}
 	}
 	return out

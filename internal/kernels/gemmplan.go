@@ -126,6 +126,17 @@ func (p *product) costs(lim *Limits, tf32, mapped bool) []gemmCost {
 
 // plan chooses the tile and the number of parts of the depth, and returns their depth. It marks s if tensor maps are to fetch the operands.
 func (p *product) plan(lim *Limits, s *Spec, tf32 bool) (tile gemmTile, splits, depth int) {
+	tile, splits, depth = p.planHigh(lim, s, tf32)
+	if lim.Multiprocessors < fewMultiprocessors && p.opt.Tile == 0 {
+		if flat := flatTile(p.m, tile.parts); p.m <= flat.rows && flat.shared(p.a.DType.Size()) <= lim.SharedPerBlock {
+			tile, s.Product.Mapped = flat, false
+		}
+	}
+	return tile, splits, depth
+}
+
+// planHigh is plan without the tiles for few rows.
+func (p *product) planHigh(lim *Limits, s *Spec, tf32 bool) (tile gemmTile, splits, depth int) {
 	if p.shares(lim, tf32) {
 		return tileShared, 1, p.k
 	}
@@ -257,6 +268,7 @@ const (
 	turnGain = 512
 	// turnGainFew is turnGain for devices with fewer than fewMultiprocessors: the simulator on the processor takes as long for a copied
 	// element as for some hundred products. It also applies if the copies of an exact product take more than mostCopied elements of memory.
+	// These devices also have tiles for few rows.
 	turnGainFew, fewMultiprocessors, mostCopied = 2048, 32, 19 << 18
 )
 

@@ -1,6 +1,8 @@
 package kernels
 
 import (
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"tenon.dev/dtype"
@@ -71,5 +73,44 @@ func TestPartsDependOnTheProduct(t *testing.T) {
 	}
 	if divided < 5 {
 		t.Errorf("only %d products were divided", divided)
+	}
+}
+
+// TestFlatTilesKeepSums checks that the tiles for few rows add up as higher ones do: rows have the same bits in a product of 20 rows.
+func TestFlatTilesKeepSums(t *testing.T) {
+	h := newHost(t)
+	h.limits.SharedPerBlock = 227 << 10
+	rng := rand.New(rand.NewPCG(4, 5))
+	const most, n = 20, 100
+	for _, dt := range []dtype.DType{dtype.Float32, dtype.Float64, dtype.BFloat16} {
+		for _, k := range []int{3, 70, 200, 1000} {
+			if dt == dtype.BFloat16 && k > 200 { // its parts depend on the number of rows too
+				continue
+			}
+			for _, columns := range []bool{false, true} {
+				a, b := h.normal(rng, dt, most, k), h.normal(rng, dt, k, n)
+				if columns {
+					b.Stride = []int{1, k}
+				}
+				product := func(m int) []float64 {
+					out, rows := h.empty(accumulator(dt), m, n), a
+					rows.Shape = []int{m, k}
+					clear(h.kernels)
+					check(t, Matmul(h, out, rows, b, MatmulOpt{Alpha: 1}))
+					for s := range h.kernels {
+						if high := int(s.Product.Tile.Rows) > 16; s.Family == FamilyMatmul && high != (m == most) {
+							t.Errorf("%v, %d rows of %d: a tile of %d rows", dt, m, k, s.Product.Tile.Rows)
+						}
+					}
+					return h.read(out)
+				}
+				all := product(most)
+				for _, m := range []int{1, 8, 9, 16} {
+					if got := product(m); !slices.Equal(got, all[:m*n]) {
+						t.Errorf("%v, %d rows of %d, b lies along the depth: %v: other sums than those of %d rows", dt, m, k, columns, most)
+					}
+				}
+			}
+		}
 	}
 }

@@ -14,7 +14,7 @@ const maxDepth = 256
 
 // Parse reads the text form of any number of programs, as written by Print and PrintAll. It checks the grammar and that every name refers
 // to something declared earlier; Verify checks the rest. Errors give the line.
-func Parse(text []byte) ([]*Program, error) {
+func Parse[T string | []byte](text T) ([]*Program, error) {
 	s := &parser{t: string(text)}
 	var ps []*Program
 	for s.skip(); s.i < len(s.t) && s.err == nil; s.skip() {

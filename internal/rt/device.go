@@ -128,7 +128,7 @@ func newDevice(dev driver.Device, host bool) (*Device, error) {
 	d.kept = keptImages()
 	d.graphPools = map[alloc.PoolID]*graphPool{}
 	d.index32.Store(1<<31 - 1)
-	d.generator.seed = DefaultSeed
+	d.generator.dev, d.generator.seed = d, DefaultSeed
 	d.funcs = map[kernels.Spec]Func{}
 	if err := d.newMemory(); err != nil {
 		return nil, errors.Join(err, dev.Close())
@@ -251,6 +251,7 @@ func (d *Device) Close() error {
 		return nil
 	}
 	d.closed = true
+	d.unlist()
 	d.refuseWork()
 	d.mem.Abandon()
 	known := d.told.Load()

@@ -13,6 +13,9 @@ const DefaultSeed = 67280421310721
 // Generator is the state of a random number generator: a Philox seed, and an offset that counts the words each thread has drawn, a multiple
 // of 4. It is safe for concurrent use.
 type Generator struct {
+	// dev is the device whose default generator it is, or nil.
+	dev *Device
+
 	mu           sync.Mutex
 	seed, offset uint64
 
@@ -28,6 +31,9 @@ func NewGenerator(seed uint64) *Generator { return &Generator{seed: seed} }
 
 // Generator is the device's default generator.
 func (d *Device) Generator() *Generator { return &d.generator }
+
+// Device returns the device whose default generator g is, or nil.
+func (g *Generator) Device() *Device { return g.dev }
 
 // Usable returns why the generator cannot be used, or nil.
 func (g *Generator) Usable() error {

@@ -147,6 +147,8 @@ func (d *Device) BeginCapture(st *Stream, spec CaptureSpec) (*Capture, error) {
 	}
 	if spec.Pool == (alloc.PoolID{}) {
 		spec.Pool = alloc.NewCapturePoolID()
+	} else if err := d.ownsPool(spec.Pool); err != nil {
+		return nil, err
 	}
 	pool := spec.Pool
 	var id atomic.Uint64

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
+	"weak"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/alloc"
@@ -43,6 +45,52 @@ func (d *Device) NewMemPool(src Source) (*MemPool, error) {
 	}
 	d.pools = append(d.pools, p)
 	return p, nil
+}
+
+// BeginAllocateToPool directs all allocations for s to the private pool id.
+func (d *Device) BeginAllocateToPool(id alloc.PoolID, s *Stream) error {
+	if s.dev != d {
+		return apart(s.dev, d, "the stream is of %s, and the pool of %s; give a stream of that device")
+	}
+	if err := d.ownsPool(id); err != nil {
+		return err
+	}
+	return d.mem.BeginAllocateToPool(id, alloc.StreamFilter(alloc.Stream(s.handle)))
+}
+
+// opened are the devices that are open. One that the program dropped can become garbage.
+var opened struct {
+	mu      sync.Mutex
+	devices []weak.Pointer[Device]
+}
+
+// list adds d to the devices that are open.
+func (d *Device) list() {
+	opened.mu.Lock()
+	defer opened.mu.Unlock()
+	opened.devices = append(opened.devices, weak.Make(d))
+}
+
+// unlist takes d from them.
+func (d *Device) unlist() {
+	opened.mu.Lock()
+	defer opened.mu.Unlock()
+	opened.devices = slices.DeleteFunc(opened.devices, func(o weak.Pointer[Device]) bool { return o == weak.Make(d) || o.Value() == nil })
+}
+
+// ownsPool refuses the id of another device's pool: memory of d's own pool of that id would not be shared with it.
+func (d *Device) ownsPool(id alloc.PoolID) error {
+	opened.mu.Lock()
+	devices := slices.Clone(opened.devices)
+	opened.mu.Unlock()
+	for _, p := range devices {
+		if o := p.Value(); o != nil && o != d && o.mem.PoolUses(id) > 0 {
+			here, there := Apart(d, o)
+			return fault.New(fault.Invalid, "the pool (%d, %d) is memory of %s, not of %s; give an id that NewPoolID made for that device",
+				id[0], id[1], there, here)
+		}
+	}
+	return nil
 }
 
 // Usable returns why the pool cannot be used, or nil.

@@ -89,6 +89,7 @@ func Open(sel Selector) (*Device, error) {
 	d, err := newDevice(dev, sel.Kind == CPU)
 	if d != nil {
 		d.of = drv
+		d.list()
 	}
 	return d, err
 }

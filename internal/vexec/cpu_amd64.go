@@ -26,6 +26,7 @@ func accelerate() {
 		fillAVX2(&laneOps, &laneCvts)
 		gathers[4] = [2]gatherFunc{gather4[int32](avxGather32), gather4[int64](avxGather64)}
 		dots[dtype.Float32], dots[dtype.Float64] = dotF32AVX2, dotF64AVX2
+		turns[4], turns[8] = turn32AVX2, turn64AVX2
 	}
 	if f.avx512 {
 		dots[dtype.Float32], dots[dtype.Float64] = dotF32AVX512, dotF64AVX512

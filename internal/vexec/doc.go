@@ -20,6 +20,9 @@
 // to every element of a vector access become one operation on wide values, which hold the elements of a lane side by side (see bundler).
 // Registers are allocated by last use; operations that update a variable in a loop write directly to the variable's register.
 //
+// A kernel is compiled when it is loaded, for passes of one block and of several, and then keeps no program, only the text that it was
+// loaded from: a plan that reports accesses is made from it when a launch first wants one.
+//
 // # Kernels
 //
 // An operation on lanes is a kern, found in a table: plain Go loops everywhere, AVX2 code on processors that have it. lanegen generates

@@ -68,3 +68,11 @@ func TestGatherMachineCode(t *testing.T) {
 		same("64-bit indexes", gather4[int64](avxGather64), gather[uint32, int64], unsafe.Pointer(&idx64[0]))
 	}
 }
+
+func TestTurnMachineCode(t *testing.T) {
+	if !detect().avx2 {
+		t.Skip("this processor has no AVX2")
+	}
+	checkTurn[uint32](t, "4 bytes", turn32AVX2)
+	checkTurn[uint64](t, "8 bytes", turn64AVX2)
+}

@@ -42,7 +42,7 @@ func (w *worker) fail(code, loc, lane int, format string, args ...any) {
 	if w.fault != nil {
 		return
 	}
-	p := w.plan.k.p
+	p := &w.plan.k.p
 	l := kir.Loc{}
 	if loc > 0 && loc < len(p.Locs) {
 		l = p.Locs[loc]

@@ -7,8 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 	"unsafe"
-
-	"tenon.dev/dtype"
 )
 
 // Memory is the device memory that kernels access.
@@ -310,10 +308,8 @@ func (w *worker) begin(l *launch) {
 		w.masks[i] = lanes[uint8](place(row), row)
 	}
 	w.dead = lanes[uint8](place(row), row)
-	for i, v := range w.plan.vars {
-		if x := &w.plan.pointers[v]; w.plan.k.q.Vars[i] == dtype.Bool && x.scalar < 0 { // even an undefined Bool must be 0 or 1
-			clear(lanes[uint8](w.p[v], x.room(row)))
-		}
+	for _, v := range w.plan.bools { // even an undefined Bool must be 0 or 1
+		clear(lanes[uint8](w.p[v], w.plan.pointers[v].room(row)))
 	}
 	w.ext[3] = int64(l.perPass)
 	w.lanes = int(w.ext[0] * w.ext[1] * w.ext[2] * w.ext[3])

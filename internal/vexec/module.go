@@ -14,10 +14,12 @@ type Module struct {
 
 // Kernel is a compiled program. Several goroutines may run it at once.
 type Kernel struct {
-	// p is the program as given, q the optimized one, wide its wide values; widest is the maximum number of elements in one.
-	p, q                    *kir.Program
-	wide                    *widths
+	// p is the program without what only compilation needs; program returns it whole, for a plan that is made later.
+	p       kir.Program
+	program func() (*kir.Program, error)
+	// widest is the maximum number of elements in a wide value. atomics: it has atomic operations on global memory.
 	widest                  int
+	atomics                 bool
 	argBytes                int
 	sharedBytes, localBytes int
 	fusable                 bool
@@ -28,12 +30,13 @@ type Kernel struct {
 
 // Load parses, verifies and compiles the text of one or more programs.
 func Load(text []byte) (*Module, error) {
-	ps, err := kir.Parse(text)
+	kept := string(text) // names in the programs refer to it, so it takes no memory to keep it
+	ps, err := kir.Parse(kept)
 	if err != nil {
 		return nil, err
 	}
 	m := &Module{kernels: make(map[string]*Kernel, len(ps))}
-	for _, p := range ps {
+	for i, p := range ps {
 		if err := kir.Verify(p); err != nil {
 			return nil, err
 		}
@@ -43,6 +46,13 @@ func Load(text []byte) (*Module, error) {
 		k, err := Compile(p)
 		if err != nil {
 			return nil, err
+		}
+		k.program = func() (*kir.Program, error) {
+			ps, err := kir.Parse(kept)
+			if err != nil {
+				return nil, err
+			}
+			return ps[i], nil
 		}
 		m.kernels[p.Name] = k
 	}
@@ -57,18 +67,25 @@ func (m *Module) Kernel(name string) (*Kernel, bool) {
 
 // Compile compiles a program. It must satisfy kir.Verify and must not change afterwards.
 func Compile(p *kir.Program) (*Kernel, error) {
-	k := &Kernel{p: p, fusable: fusable(p), widest: 1}
-	k.q, k.wide = optimize(p)
-	for _, n := range k.wide.values {
-		k.widest = max(k.widest, n)
-	}
+	k := &Kernel{p: *p, fusable: fusable(p), widest: 1, atomics: hasGlobalAtomics(p.Body)}
+	k.p.Body, k.p.Values, k.p.Vars, k.p.Tiles, k.p.Tables = nil, nil, nil, nil, nil
+	k.program = func() (*kir.Program, error) { return p, nil }
 	_, k.argBytes = p.ArgLayout()
 	_, k.sharedBytes = sharedLayout(p)
 	for _, l := range p.Local {
 		k.localBytes += l.Count * l.Type.Size()
 	}
-	if _, err := k.plan(singlePlan); err != nil {
-		return nil, err
+	q, wide := optimize(p)
+	for _, n := range wide.values {
+		k.widest = max(k.widest, n)
+	}
+	for i := range k.plans {
+		if i == singlePlan || i == fusedPlan && k.fusable {
+			var err error
+			if k.plans[i], err = newPlan(k, q, wide, i); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return k, nil
 }
@@ -80,16 +97,19 @@ const (
 	watchedPlan
 )
 
-// plan returns the plan with the given number.
+// plan returns the plan with the given number. Only a plan that is watched may have to be made: few programs need one.
 func (k *Kernel) plan(i int) (*plan, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.plans[i] == nil {
-		p, err := newPlan(k, i == fusedPlan, i == watchedPlan)
+		p, err := k.program()
 		if err != nil {
 			return nil, err
 		}
-		k.plans[i] = p
+		q, wide := optimize(p)
+		if k.plans[i], err = newPlan(k, q, wide, i); err != nil {
+			return nil, err
+		}
 	}
 	return k.plans[i], nil
 }

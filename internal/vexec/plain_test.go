@@ -10,7 +10,7 @@ import (
 
 // plainly runs f with the plain Go kernels instead of this machine's.
 func plainly(t *testing.T, f func(t *testing.T)) {
-	ops, cvts, gs := laneOps, laneCvts, gathers
+	ops, cvts, gs, ts := laneOps, laneCvts, gathers, turns
 	ds := map[dtype.DType]dotFunc{}
 	for k, v := range dots {
 		ds[k] = v
@@ -18,8 +18,9 @@ func plainly(t *testing.T, f func(t *testing.T)) {
 	laneOps, laneCvts = plainOps, plainCvts
 	gathers[4] = [2]gatherFunc{gather[uint32, int32], gather[uint32, int64]}
 	dots[dtype.Float32], dots[dtype.Float64] = dotPlain[float32], dotPlain[float64]
+	turns[4], turns[8] = turnPlain[uint32], turnPlain[uint64]
 	defer func() {
-		laneOps, laneCvts, gathers = ops, cvts, gs
+		laneOps, laneCvts, gathers, turns = ops, cvts, gs, ts
 		for k, v := range ds {
 			dots[k] = v
 		}
@@ -84,4 +85,34 @@ func TestDotPlain(t *testing.T) {
 	checkDot[float32](t, "float32", dotPlain[float32])
 	checkDot[float64](t, "float64", dotPlain[float64])
 	checkDot[int32](t, "int32", dotPlain[int32])
+}
+
+// checkTurn compares a transposition with its definition, for matrices with and without gaps between rows. It must not write into gaps.
+func checkTurn[T raw](t *testing.T, name string, turn turnFunc) {
+	t.Helper()
+	for _, s := range [][4]int{{32, 64, 32, 64}, {8, 8, 8, 8}, {4, 4, 4, 4}, {1, 1, 1, 1}, {7, 13, 9, 20}, {40, 3, 40, 3}, {3, 40, 5, 44},
+		{17, 33, 18, 33}, {64, 16, 64, 1024}} {
+		rows, cols, ldd, lda := s[0], s[1], s[2], s[3]
+		a, d := make([]T, rows*lda), make([]T, cols*ldd)
+		for i := range a {
+			a[i] = T(i + 1)
+		}
+		turn(unsafe.Pointer(&d[0]), unsafe.Pointer(&a[0]), rows, cols, ldd, lda)
+		for j := range cols {
+			for i := range ldd {
+				want := T(0)
+				if i < rows {
+					want = a[i*lda+j]
+				}
+				if d[j*ldd+i] != want {
+					t.Fatalf("%s %v: element (%d, %d) is %d, want %d", name, s, j, i, d[j*ldd+i], want)
+				}
+			}
+		}
+	}
+}
+
+func TestTurnPlain(t *testing.T) {
+	checkTurn[uint32](t, "4 bytes", turnPlain[uint32])
+	checkTurn[uint64](t, "8 bytes", turnPlain[uint64])
 }

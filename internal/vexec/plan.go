@@ -28,8 +28,8 @@ type plan struct {
 	least int
 	// aliases are the pointers that loads set.
 	aliases []int32
-	// vars are the pointers of the variables.
-	vars []int32
+	// bools are the registers of the Bool variables.
+	bools []int32
 	// cost is roughly the number of operations per lane.
 	cost float64
 	pool workerPool
@@ -77,32 +77,36 @@ type emitter struct {
 	err  error
 }
 
-func newPlan(k *Kernel, fused, watched bool) (*plan, error) {
-	a := analyze(k.q, fused, k.wide)
-	e := &emitter{plan: &plan{k: k, fused: fused, watched: watched}, p: k.q, a: a, l: a.liveness(), free: map[int32][]int32{},
+// newPlan makes the plan with the given number of k's optimized program, whose wide values are wide.
+func newPlan(k *Kernel, q *kir.Program, wide *widths, number int) (*plan, error) {
+	fused, watched := number == fusedPlan, number == watchedPlan
+	a := analyze(q, fused, wide)
+	e := &emitter{plan: &plan{k: k, fused: fused, watched: watched}, p: q, a: a, l: a.liveness(), free: map[int32][]int32{},
 		expiring: map[int][]int32{},
 		spelled:  map[kir.Value]bool{}}
 	e.pointers = append(e.pointers, pointer{scalar: e.scalar()}) // index 0: no operand
-	e.offsets, _ = k.p.ArgLayout()
-	e.shared, _ = sharedLayout(k.p)
+	e.offsets, _ = q.ArgLayout()
+	e.shared, _ = sharedLayout(q)
 	for i := range a.vars {
 		if v := &a.vars[i]; v.class == uniform {
 			v.p = e.scalarPointer()
 		} else {
-			v.p = e.register(k.q.Vars[i].Size()*v.wide, 1)
+			v.p = e.register(q.Vars[i].Size()*v.wide, 1)
 		}
 		if a.vars[i].class == affine {
 			a.vars[i].k = int32(e.nAff)
 			e.nAff++
 		}
-		e.vars = append(e.vars, a.vars[i].p)
+		if p := a.vars[i].p; q.Vars[i] == dtype.Bool && e.pointers[p].scalar < 0 {
+			e.bools = append(e.bools, p)
+		}
 	}
-	for _, l := range k.p.Local {
+	for _, l := range q.Local {
 		e.arrays = append(e.arrays, e.register(l.Type.Size(), l.Count))
 	}
 	e.placeTiles()
 	e.code = &e.body
-	e.block(k.q.Body)
+	e.block(q.Body)
 	e.cost = cost(e.body)
 	return e.plan, e.err
 }

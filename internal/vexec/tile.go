@@ -142,7 +142,7 @@ func execTileDot(w *worker, in *inst) {
 	b := w.p[o.b.p]
 	if o.transposed {
 		b = w.p[o.buffer]
-		transpose[uint32](b, w.p[o.b.p], o.b.rows, o.b.cols)
+		turns[4](b, w.p[o.b.p], o.b.rows, o.b.cols, o.b.rows, o.b.cols)
 	}
 	a, sum := w.p[o.a.p], w.p[o.t.p]
 	size, share := o.a.kept.Size(), o.a.cols/o.t.parts

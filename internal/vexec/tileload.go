@@ -176,11 +176,7 @@ func execTileLoad(w *worker, in *inst) {
 		l.widen(kept, to, nil, nil, n*l.outer)
 	}
 	if w.fault == nil && l.transposed {
-		if size == 8 {
-			transpose[uint64](w.p[l.t.p], kept, l.outer, n)
-		} else {
-			transpose[uint32](w.p[l.t.p], kept, l.outer, n)
-		}
+		turns[size](w.p[l.t.p], kept, l.outer, n, l.outer, n)
 	}
 	w.leaveTile(saved)
 }
@@ -501,18 +497,4 @@ func (l *tileLoad) dense(w *worker, to unsafe.Pointer) int {
 		clear(row[hi:])
 	}
 	return l.outer
-}
-
-// transpose sets d (cols rows of rows elements) to the transpose of a (rows rows of cols elements).
-func transpose[T raw](d, a unsafe.Pointer, rows, cols int) {
-	const block = 8
-	ds, as := lanes[T](d, rows*cols), lanes[T](a, rows*cols)
-	for i0 := 0; i0 < rows; i0 += block {
-		for j := range cols {
-			out := ds[j*rows:][:rows]
-			for i := i0; i < min(i0+block, rows); i++ {
-				out[i] = as[i*cols+j]
-			}
-		}
-	}
 }

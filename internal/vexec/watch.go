@@ -47,7 +47,7 @@ func (k *Kernel) Place(loc int) (file string, line int) {
 }
 
 // Atomics reports whether threads of the program may synchronize through atomic operations on global memory.
-func (k *Kernel) Atomics() bool { return hasGlobalAtomics(k.p.Body) }
+func (k *Kernel) Atomics() bool { return k.atomics }
 
 func hasGlobalAtomics(b *kir.Block) bool {
 	for _, in := range b.Instrs {

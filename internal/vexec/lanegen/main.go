@@ -283,9 +283,9 @@ func main() {
 	table.f("}")
 	asm, stubs := generateAsm()
 	dots, dotStubs := generateDots()
+	turns, turnStubs := generateTurns()
 	for name, w := range map[string]*writer{"zlanes.go": ops, "ztable.go": table, "zlanes_amd64.go": stubs, "zlanes_amd64.s": asm,
-		"zdot_amd64.go": dotStubs,
-		"zdot_amd64.s":  dots} {
+		"zdot_amd64.go": dotStubs, "zdot_amd64.s": dots, "zturn_amd64.go": turnStubs, "zturn_amd64.s": turns} {
 		src := w.Bytes()
 		if strings.HasSuffix(name, ".go") {
 			var err error
