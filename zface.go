@@ -1014,6 +1014,16 @@ func (x *Exec) AvgPool2d(t *Tensor, kernel [2]int, opt ...AvgPoolOpt) *Tensor {
 	return (*Tensor)(cx.AvgPool2d((*core.Tensor)(t), kernel, core.AvgPoolOpt(only)))
 }
 
+// AvgPool2dInto is [Exec.AvgPool2d] with its result in dst; see [Tensor] for what that may be.
+func (x *Exec) AvgPool2dInto(dst *Tensor, t *Tensor, kernel [2]int, opt ...AvgPoolOpt) {
+	cx := x.enter("AvgPool2dInto", dst, t)
+	defer core.Leave(cx)
+	only := core.One("AvgPool2dInto", opt)
+	core.Into(cx, "AvgPool2dInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor {
+		return cx.AvgPool2d((*core.Tensor)(t), kernel, core.AvgPoolOpt(only))
+	})
+}
+
 // BAddBMM returns beta*in + alpha*(a x b) for a [B, M, K], b [B, K, N] and in broadcast to [B, M, N]. If Beta is 0, in is not read.
 func (x *Exec) BAddBMM(in *Tensor, a *Tensor, b *Tensor, opt ...AddMMOpt) *Tensor {
 	cx := x.enter("BAddBMM", in, a, b)
@@ -2086,11 +2096,25 @@ func (x *Exec) GELU(t *Tensor) *Tensor {
 	return (*Tensor)(cx.GELU((*core.Tensor)(t)))
 }
 
+// GELUInto is [Exec.GELU] with its result in dst; see [Tensor] for what that may be.
+func (x *Exec) GELUInto(dst *Tensor, t *Tensor) {
+	cx := x.enter("GELUInto", dst, t)
+	defer core.Leave(cx)
+	core.Into(cx, "GELUInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.GELU((*core.Tensor)(t)) })
+}
+
 // GELUTanh returns GELU's approximation by the hyperbolic tangent; for floating-point tensors.
 func (x *Exec) GELUTanh(t *Tensor) *Tensor {
 	cx := x.enter("GELUTanh", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.GELUTanh((*core.Tensor)(t)))
+}
+
+// GELUTanhInto is [Exec.GELUTanh] with its result in dst; see [Tensor] for what that may be.
+func (x *Exec) GELUTanhInto(dst *Tensor, t *Tensor) {
+	cx := x.enter("GELUTanhInto", dst, t)
+	defer core.Leave(cx)
+	core.Into(cx, "GELUTanhInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.GELUTanh((*core.Tensor)(t)) })
 }
 
 // Gather returns a tensor of index's shape: at each position, the element of t at that position but with the index there along dimension
@@ -2506,6 +2530,15 @@ func (x *Exec) Linear(in *Tensor, w *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)(cx.Linear((*core.Tensor)(in), (*core.Tensor)(w), orNil("Linear", 2, b)))
 }
 
+// LinearInto is [Exec.Linear] with its result in dst; see [Tensor] for what that may be.
+func (x *Exec) LinearInto(dst *Tensor, in *Tensor, w *Tensor, b *Tensor) {
+	cx := x.enter("LinearInto", dst, in, w)
+	defer core.Leave(cx)
+	core.Into(cx, "LinearInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor {
+		return cx.Linear((*core.Tensor)(in), (*core.Tensor)(w), orNil("LinearInto", 3, b))
+	})
+}
+
 // Linspace returns the vector of n evenly spaced numbers from start to end.
 func (x *Exec) Linspace(start float64, end float64, n int, dt dtype.DType) *Tensor {
 	cx := x.enter("Linspace")
@@ -2630,6 +2663,13 @@ func (x *Exec) LogSigmoid(t *Tensor) *Tensor {
 	cx := x.enter("LogSigmoid", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.LogSigmoid((*core.Tensor)(t)))
+}
+
+// LogSigmoidInto is [Exec.LogSigmoid] with its result in dst; see [Tensor] for what that may be.
+func (x *Exec) LogSigmoidInto(dst *Tensor, t *Tensor) {
+	cx := x.enter("LogSigmoidInto", dst, t)
+	defer core.Leave(cx)
+	core.Into(cx, "LogSigmoidInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.LogSigmoid((*core.Tensor)(t)) })
 }
 
 // LogSoftmax returns the logarithm of Softmax.
@@ -3849,6 +3889,14 @@ func (x *Exec) Softplus(t *Tensor, opt ...SoftplusOpt) *Tensor {
 	return (*Tensor)(cx.Softplus((*core.Tensor)(t), core.SoftplusOpt(only)))
 }
 
+// SoftplusInto is [Exec.Softplus] with its result in dst; see [Tensor] for what that may be.
+func (x *Exec) SoftplusInto(dst *Tensor, t *Tensor, opt ...SoftplusOpt) {
+	cx := x.enter("SoftplusInto", dst, t)
+	defer core.Leave(cx)
+	only := core.One("SoftplusInto", opt)
+	core.Into(cx, "SoftplusInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Softplus((*core.Tensor)(t), core.SoftplusOpt(only)) })
+}
+
 // Split returns the views of t's pieces of the given size along dimension dim, or 0 if that is left out; the last may be
 // smaller.
 func (x *Exec) Split(t *Tensor, size int, dim ...int) []*Tensor {
@@ -4334,7 +4382,7 @@ func (x *Exec) WhereInto(dst *Tensor, cond *Tensor, a *Tensor, b *Tensor) {
 	})
 }
 
-// WithGenerator returns the Exec that draws random numbers from g; nil is the device's own generator.
+// WithGenerator returns the Exec that draws random numbers from g; nil is the device's own generator. Another device's own is refused.
 func (x *Exec) WithGenerator(g *cuda.Generator) *Exec {
 	cx := x.enter("WithGenerator")
 	defer core.Leave(cx)
