@@ -130,9 +130,9 @@ func (f *FusedRows) Name() string { return "row_" + f.fused.name }
 func (f *FusedRows) Counts() (outs, ins int) { return len(f.fused.outs), len(f.fused.ins) }
 
 // Run launches the kernel. The operands of the operation come first, with the first input of before in place of its first input; then the
-// other outputs or inputs of before, and those of after except its first input. Absent ones have no Ptr. No output may overlap an input.
-// The scalars come in the same order. alone are the operands that the operation has when it runs alone, outputs first: they determine which
-// elements a thread adds up in which order, and so the bits.
+// other outputs or inputs of before, and those of after except its first input. Absent ones have no Ptr. An output may be the same array as
+// an input, but must not overlap one otherwise. The scalars come in the same order. alone are the operands that the operation has when it
+// runs alone, outputs first: they determine which elements a thread adds up in which order, and so the bits.
 func (f *FusedRows) Run(is Issuer, scalars []Scalar, outs, ins, alone []Operand) error {
 	ok, err := runFusedRows(is, f.fused, f.Compute, scalars, outs, ins, f.Dim, alone)
 	if err == nil && !ok {
