@@ -370,7 +370,7 @@ func (d *deferral) runGroup(s *planStep) {
 		case !g.join && g.fresh>>i&1 == 0:
 			f.dst[i] = &h[i]
 		case st.bytes > 0 && st.block == nil && !d.s.lent.given():
-			if !g.join && d.takesOver(s, e, f.x.m.stream) {
+			if !g.join && (g.rows == nil || g.rows.Apart(e.form.shape)) && d.takesOver(s, e, f.x.m.stream) {
 				break
 			}
 			b, err := f.x.alloc(st.bytes)
