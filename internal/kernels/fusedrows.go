@@ -129,9 +129,9 @@ func (f *FusedRows) Name() string { return "row_" + f.fused.name }
 // Counts returns the numbers of outputs and inputs that Run takes.
 func (f *FusedRows) Counts() (outs, ins int) { return len(f.fused.outs), len(f.fused.ins) }
 
-// Apart reports whether, wherever the operands lie, no thread reads elements at which another one writes an output of the given shape.
-// That output may then be the same array as an input. It holds if a row has a block, whose threads read nothing beyond its end, or if all threads
-// of all blocks have elements of their own: others read the last elements again.
+// Apart reports whether, wherever the operands lie, no thread reads elements at which another one writes an output of the given shape. That
+// output may then be the same array as an input. It holds if a row has a block, whose threads read nothing beyond its end, or if all
+// threads of all blocks have elements of their own: others read the last elements again.
 func (f *FusedRows) Apart(shape []int) bool {
 	in := &f.Operands[f.Outs()]
 	n := in.Shape[f.Dim]
