@@ -226,3 +226,41 @@ func TestProfileRegionGPT2Memory(t *testing.T) {
 		t.Log(most, p.Peak())
 	}
 }
+
+// A result that takes over the memory of an operand is a block of its own, made by the kernel that wrote it.
+func TestProfileTakenMemory(t *testing.T) {
+	for _, opt := range []compile.Opt{{NoGraphs: true}, {}, {NoWarmup: true}} {
+		x := testdevice.Open(t, tenon.Sim(0)).NoGrad()
+		a := tenon.From(x, make([]float32, 1024), 32, 32)
+		p := profiled(t, x, func() {
+			err := compile.New(opt).Do(x, func(x *tenon.Exec) error {
+				x.Keep(x.MulS(x.AddS(x.MatMul(a, a), 1), 2))
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+		mostUsed(t, p)
+		var held int64 // the memory of results in use
+		var after []string
+		for _, e := range p.Memory {
+			if e.Op < 0 {
+				continue
+			}
+			if e.Bytes < 0 {
+				held -= 4096
+				continue
+			}
+			held += 4096
+			after = append(after, p.Ops[e.Op].Name)
+		}
+		want := []string{"MatMul", "Fused"}
+		if opt.NoWarmup { // the recording takes the memory, and the run uses it
+			want = append(want, want...)
+		}
+		if held != 4096 || !slices.Equal(after, want) {
+			t.Errorf("with %v %v begin and %d bytes stay: %+v", compile.New(opt), after, held, p.Memory)
+		}
+	}
+}

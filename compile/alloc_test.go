@@ -12,14 +12,24 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// A region that is replayed allocates nothing besides the handles of what its calls make, eleven at once.
-func TestReplayAllocatesNothing(t *testing.T) {
+// openNull opens a device that computes nothing.
+func openNull(t *testing.T) *tenon.Exec {
+	t.Helper()
 	host, err := rt.Host()
 	must(t, err)
-	dev, err := rt.Open(rt.Selector{Kind: rt.Sim, Wrap: func(d driver.Device) driver.Device { return null.New(d.Info().Image) }})
+	dev, err := rt.Open(rt.Selector{Kind: rt.Sim, Wrap: func(d driver.Device) driver.Device {
+		must(t, d.Close())
+		return null.New("")
+	}})
 	must(t, err)
-	defer dev.Close()
-	x := (*tenon.Exec)(core.New(dev, host)).NoGrad()
+	x := (*tenon.Exec)(core.New(dev, host))
+	t.Cleanup(func() { must(t, x.Close()) })
+	return x
+}
+
+// A region that is replayed allocates nothing besides the handles of what its calls make, eleven at once.
+func TestReplayAllocatesNothing(t *testing.T) {
+	x := openNull(t).NoGrad()
 	a := x.Ones([]int{16}, tenon.Float32)
 	for handles, f := range []func(x *tenon.Exec) error{
 		func(x *tenon.Exec) error { x.AddSInto(a, a, 1); x.AddInto(a, a, a); return nil },

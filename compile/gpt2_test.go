@@ -155,3 +155,26 @@ func TestGPT2Decoder(t *testing.T) {
 		t.Errorf("the tokens say little: %v", want)
 	}
 }
+
+// The step of the model of 124 million parameters, with eight rows, never needs more memory than PyTorch's compiled one takes on an H200:
+// when it is recorded, and in the runs before that. The device computes nothing, but allocates as a GPU does.
+func TestGPT2Peak(t *testing.T) {
+	const gib, pytorch = 1 << 30, 5.115 // PyTorch's peak in GiB
+	x := openNull(t)
+	w, err := gpt2.NewTraining(x, gpt2.Base(), 8)
+	must(t, err)
+	t.Cleanup(w.Close)
+	r := compile.New()
+	for i := range 5 {
+		x.Device().ResetPeakStats()
+		must(t, r.Do(x, w.Step))
+		peak, reserved := float64(x.Device().MaxMemoryAllocated())/gib, float64(x.Device().MaxMemoryReserved())/gib
+		t.Logf("run %d: the peak is %.3f GiB, %.3f GiB are reserved", i, peak, reserved)
+		if peak > pytorch {
+			t.Errorf("run %d: the peak is %.3f GiB", i, peak)
+		}
+	}
+	if s := r.Stats(x); s.Recordings != 1 || s.WarmUps != 2 || s.Replays != 2 {
+		t.Errorf("%+v", s)
+	}
+}

@@ -200,3 +200,36 @@ func TestFailedWaitIsReported(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// While a tensor of a graph's memory may become garbage, graphs wait for work of all streams, which may have used it, also after a tensor
+// that its owner closed in a recorded region.
+func TestGraphsAwaitUsersOfGarbage(t *testing.T) {
+	x, rec := openRecorded(t)
+	other, err := x.Fork()
+	must(t, err)
+	other = other.NoGrad().On(streamsOf(t, x)[0])
+	x = x.NoGrad()
+	in := x.Cos(x.View(x.Arange(64, tenon.Float32), 8, 8))
+	count := other.Zeros([]int{1}, tenon.Float32)
+	r := compile.New()
+	for i := range 6 {
+		waits := 0
+		var y *tenon.Tensor
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			a := x.Keep(x.MatMul(in, in))
+			must(t, compile.Break(x))
+			other.AddSInto(count, count, 1)
+			y = x.Keep(x.MatMul(a, in))
+			a.Close()
+			waits = rec.Count("StreamWait")
+			return nil
+		}))
+		if waits = rec.Count("StreamWait") - waits; i >= 2 && waits == 0 {
+			t.Errorf("run %d does not wait for the other stream", i)
+		}
+		y.Close()
+	}
+	if s := r.Stats(x); s.Recordings != 2 || s.Replays != 8 {
+		t.Errorf("%+v", s)
+	}
+}

@@ -187,12 +187,12 @@ func (d *deferral) issueFused(f *frame, s *planStep) {
 		f.describe(l.notes.about)
 	}
 	if l := d.s.lent; l != nil && l.fixed { // the recording's entry stands for it
-		f.issue(false)
+		d.issueGroup(f)
 		return
 	}
 	op := d.fusedEntry(s, f.x.m.stream)
 	if op == nil {
-		f.issue(false)
+		d.issueGroup(f)
 		return
 	}
 	f.op = op
@@ -200,7 +200,7 @@ func (d *deferral) issueFused(f *frame, s *planStep) {
 		f.op = nil
 		op.End()
 	}()
-	f.issue(false)
+	d.issueGroup(f)
 	op.Describe(false, func(o *profile.Op) {
 		flops := o.FLOPs
 		f.describe(o)
@@ -212,6 +212,12 @@ func (d *deferral) issueFused(f *frame, s *planStep) {
 			op.Uses(f.out[i].st.ptr, rt.UseActivation)
 		}
 	}
+}
+
+// issueGroup is issue for a group, whose outputs keep the memory that they took over if it succeeds.
+func (d *deferral) issueGroup(f *frame) {
+	f.issue(false)
+	d.keepTaken()
 }
 
 // fusedEntry begins the profiler's entry for the group of s on st, or returns nil if no profiler recorded one of its calls.

@@ -234,7 +234,7 @@ func (f *frame) issue(grads bool) {
 	case !f.x.m.manual:
 		f.order()
 	}
-	f.waits = f.x.s.change != nil || f.dst[0] != nil
+	f.waits = f.x.s.change != nil || f.dst != [maxOut]*Tensor{}
 	for _, t := range f.altered {
 		f.writes(t)
 	}

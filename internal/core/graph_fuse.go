@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"tenon.dev/dtype"
+	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/fuse"
 	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
@@ -23,8 +24,8 @@ const maxPlans = 8
 type fusing struct {
 	// live has a bit for every new output that somebody may still use.
 	live []uint64
-	// moved are the storages that the plan has replaced.
-	moved []moved
+	// moved are the storages that the plan has replaced, taken those whose memory outputs of the group under way have taken over.
+	moved, taken []moved
 	// group is what runFused runs next, with these operands and numbers, and blamed the call that its errors name.
 	group   *fusedGroup
 	blamed  *deferred
@@ -38,7 +39,7 @@ type fusing struct {
 	allow func(PlannedStep) bool
 }
 
-// moved is a storage that another one replaces in all calls.
+// moved is a storage, and the one that replaces it in all calls or takes over its memory.
 type moved struct{ from, to *storage }
 
 // FusionStats counts what happened to deferred calls.
@@ -357,6 +358,7 @@ func (d *deferral) runGroup(s *planStep) {
 	h := d.fusing.handles
 	f := d.s.enter(d.s.lent.exec(calls[s.last()].x), rowFused)
 	f.again = true
+	defer d.returnTaken()
 	d.fusing.blamed = d.blamed(s)
 	f.telling = d.fusing.blamed.telling
 	for i, a := range g.ins {
@@ -368,7 +370,7 @@ func (d *deferral) runGroup(s *planStep) {
 		case !g.join && g.fresh>>i&1 == 0:
 			f.dst[i] = &h[i]
 		case st.bytes > 0 && st.block == nil && !d.s.lent.given():
-			if !g.join && d.s.lent.records() && d.takesOver(s, e) {
+			if !g.join && (g.rows == nil || g.rows.Apart(e.form.shape)) && d.takesOver(s, e, f.x.m.stream) {
 				break
 			}
 			b, err := f.x.alloc(st.bytes)
@@ -391,15 +393,14 @@ func (d *deferral) runGroup(s *planStep) {
 	}
 }
 
-// takesOver gives output e of the group of s the memory of an input whose last use this is, if both lie alike: each thread of the kernel
-// reads an element before it writes the one at the same place. Only a recording asks, since its work has one order. It reports whether it
-// could.
-func (d *deferral) takesOver(s *planStep, e *element) bool {
+// takesOver gives output e of the group of s, which runs on st, the memory of an input whose last use this is, if both lie alike: each
+// thread of the kernel reads an element before it writes the one at the same place. It reports whether it could. The memory is the output's
+// once the group's work is queued.
+func (d *deferral) takesOver(s *planStep, e *element, st *rt.Stream) bool {
 	for _, a := range s.ends {
 		in := a.of(d.calls)
 		from := in.st
-		if from.block == nil || from.bytes != e.st.bytes || in.offset != 0 || in.dt.Size() != e.dt.Size() || !alike(in.form, e.form) ||
-			from.others.Load() != abandoned || from.dev.PoolOf(from.block) != d.s.lent.pool.ID() {
+		if from.bytes != e.st.bytes || in.offset != 0 || in.dt.Size() != e.dt.Size() || !alike(in.form, e.form) || !d.spare(from, st) {
 			continue
 		}
 		seen := 0
@@ -411,11 +412,47 @@ func (d *deferral) takesOver(s *planStep, e *element) bool {
 		if seen != 1 || !slices.Contains(s.group.ins, a) {
 			continue
 		}
+		from.tighten()
 		e.st.block, e.st.ptr = from.block, from.ptr
 		from.block = nil
+		d.fusing.taken = append(d.fusing.taken, moved{from, e.st})
 		return true
 	}
 	return false
+}
+
+// spare reports whether nobody else has the memory of s, it comes from where the calls' memory comes from, and work on st could use it at
+// once if it were freed now.
+func (d *deferral) spare(s *storage, st *rt.Stream) bool {
+	l := d.s.lent
+	if s.block == nil || s.others.Load() != abandoned || s.dev.PoolOf(s.block) != l.poolID() {
+		return false
+	}
+	return l.records() || s.block.Stream() == alloc.Stream(st.Handle()) && s.streams.Load() == 0 // a recording has one order
+}
+
+// keepTaken leaves the memory that outputs took over to them.
+func (d *deferral) keepTaken() {
+	for _, t := range d.fusing.taken {
+		if t.to.dev.Reused(t.to.ptr); !d.s.lent.records() { // a recording still asks for the address
+			t.from.ptr = 0
+		}
+	}
+	d.forgetTaken()
+}
+
+// returnTaken gives the memory that outputs took over back if the group did not run, since it may run again.
+func (d *deferral) returnTaken() {
+	for _, t := range d.fusing.taken {
+		t.from.block = t.to.block
+		t.to.block, t.to.ptr = nil, 0
+	}
+	d.forgetTaken()
+}
+
+func (d *deferral) forgetTaken() {
+	clear(d.fusing.taken)
+	d.fusing.taken = d.fusing.taken[:0]
 }
 
 // alike reports whether two forms place the same number of elements in the same order without gaps.
@@ -459,6 +496,7 @@ func (g *fusedGroup) name() string {
 func runFused(f *frame) error {
 	d := f.x.s.putOff
 	g := d.fusing.group
+	f.waits = f.waits || len(d.fusing.taken) > 0 // it changes what it would read if it ran again
 	if g.rows != nil {
 		return g.runRows(f)
 	}

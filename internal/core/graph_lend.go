@@ -1,6 +1,7 @@
 package core
 
 import (
+	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/kernels"
 	"tenon.dev/internal/rt"
 	"tenon.dev/profile"
@@ -34,6 +35,14 @@ type callNotes struct {
 
 // given reports whether outputs have their addresses already.
 func (l *lending) given() bool { return l != nil && l.fixed }
+
+// poolID returns the pool that outputs get their memory from; the zero id is the device's own.
+func (l *lending) poolID() (id alloc.PoolID) {
+	if l == nil {
+		return id
+	}
+	return l.pool.ID()
+}
 
 // records reports whether the calls are recorded with memory of a pool, for the first time.
 func (l *lending) records() bool { return l != nil && l.pool != nil && l.manual }

@@ -52,7 +52,7 @@ func (c *recording) ends(made, copied, last int) {
 }
 
 // tellMemory tells the profiler, if there is one, which memory the run of r uses that began at a time. If owned is true, the outputs have
-// blocks of the allocator, which it knows.
+// blocks of the allocator.
 func (g *Segment) tellMemory(r *Recorded, began time.Time, owned bool) {
 	p := g.Stream().Device().Profiler()
 	if p == nil || began.IsZero() {
@@ -73,10 +73,7 @@ func (g *Segment) tellMemory(r *Recorded, began time.Time, owned bool) {
 		switch {
 		case u.to != stays:
 		case u.made >= 0 && g.Wanted(u.made):
-			if owned {
-				continue
-			}
-			b.Stays = true
+			b.Stays, b.Owned = true, owned
 		default:
 			b.To = 1
 		}

@@ -509,6 +509,7 @@ func (c *recording) used(e *element) {
 		c.ends(^i, -1, c.unit-1)
 		return
 	}
+	st.tighten()
 	st.block = nil
 	live.Add(-1)
 	c.ends(^i, -1, c.unit)

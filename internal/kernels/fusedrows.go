@@ -129,10 +129,21 @@ func (f *FusedRows) Name() string { return "row_" + f.fused.name }
 // Counts returns the numbers of outputs and inputs that Run takes.
 func (f *FusedRows) Counts() (outs, ins int) { return len(f.fused.outs), len(f.fused.ins) }
 
+// Apart reports whether, wherever the operands lie, no thread reads elements at which another one writes an output of the given shape. That
+// output may then be the same array as an input. It holds if a row has a block, whose threads read nothing beyond its end, or if all
+// threads of all blocks have elements of their own: others read the last elements again.
+func (f *FusedRows) Apart(shape []int) bool {
+	in := &f.Operands[f.Outs()]
+	n := in.Shape[f.Dim]
+	long := n > rowHeld*rowMidThreads
+	even := n&(n-1) == 0 && n >= 8*32 && in.Numel()/n%(rowWarpThreads/32) == 0
+	return slices.Equal(shape, in.Shape) && (long || even)
+}
+
 // Run launches the kernel. The operands of the operation come first, with the first input of before in place of its first input; then the
-// other outputs or inputs of before, and those of after except its first input. Absent ones have no Ptr. No output may overlap an input.
-// The scalars come in the same order. alone are the operands that the operation has when it runs alone, outputs first: they determine which
-// elements a thread adds up in which order, and so the bits.
+// other outputs or inputs of before, and those of after except its first input. Absent ones have no Ptr. No output may overlap an input,
+// except as Apart allows. The scalars come in the same order. alone are the operands that the operation has when it runs alone, outputs
+// first: they determine which elements a thread adds up in which order, and so the bits.
 func (f *FusedRows) Run(is Issuer, scalars []Scalar, outs, ins, alone []Operand) error {
 	ok, err := runFusedRows(is, f.fused, f.Compute, scalars, outs, ins, f.Dim, alone)
 	if err == nil && !ok {

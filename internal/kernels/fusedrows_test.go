@@ -114,6 +114,40 @@ func fusedRowsCase(t *testing.T, rng *rand.Rand, dt dtype.DType, rows, n, layout
 			t.Fatalf("%s: output %d differs", name, 1+i)
 		}
 	}
+	if layout == 4 || n <= rowHeld*rowMidThreads { // c lies otherwise, or threads read what others write
+		return
+	}
+	gotSum, got = a, c
+	if rows > 1 {
+		gotSum, got = c, a
+	}
+	fouts = append(fouts[:len(fouts)-2], gotSum, got)
+	_, err = runFusedRows(h, op, dt, append([]Scalar{s}, scalars...), fouts, fins, 1, append(append([]Operand{}, outs...), ins...))
+	check(t, err)
+	same("the sum over an input", gotSum, sum)
+	same("the result over an input", got, z)
+}
+
+// TestFusedRowsApart asks which outputs may be the same array as an input.
+func TestFusedRowsApart(t *testing.T) {
+	h, f := newHost(t), dtype.Float32
+	_, after := aroundOf(f)
+	for _, c := range []struct {
+		rows, n int
+		want    bool
+	}{
+		{8, 256, true}, {16, 1024, true}, {8, 128, false}, {8, 768, false}, {12, 256, false}, {1, 8192, false}, {3, 8193, true},
+		{5, 50304, true},
+	} {
+		y, x := h.empty(f, c.rows, c.n), h.empty(f, c.rows, c.n)
+		r := FuseRows(newRowCall(softmaxOp, f, nil, []Operand{y}, []Operand{x}, 1), nil, after)
+		if got := r.Apart(x.Shape); got != c.want {
+			t.Errorf("%d rows of %d: %v", c.rows, c.n, got)
+		}
+		if r.Apart([]int{c.rows, 1}) {
+			t.Errorf("%d rows of %d: an output with one element per row may be an input", c.rows, c.n)
+		}
+	}
 }
 
 // TestFuseRowsRefuses gives fuseRows and runFusedRows operations that cannot be one kernel.

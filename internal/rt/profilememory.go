@@ -102,9 +102,10 @@ func (o *ProfiledOp) Doer() *ProfiledOp {
 // LentBlock is memory of a pool that a run of a graph uses, of which the allocator knows nothing.
 type LentBlock struct {
 	Addr, Size uint64
-	// From and To are when the run begins and ceases to use it, as fractions of the run. If Stays is true, it is in use until Returned.
-	From, To float64
-	Stays    bool
+	// From and To are when the run begins and ceases to use it, as fractions of the run. If Stays is true, it is in use until Returned or,
+	// if Owned is true too, until the allocator frees it.
+	From, To     float64
+	Stays, Owned bool
 	// Maker is the operation that makes its contents, or nil. Gradient, Activation and Copy say what it is, as MemoryUse does.
 	Maker                      *ProfiledOp
 	Gradient, Activation, Copy bool
@@ -123,7 +124,7 @@ func (p *Profiler) Lent(began time.Time, all []LentBlock) {
 	at := func(part float64) time.Duration { return begin + time.Duration(part*took) }
 	for i := range all {
 		l := &all[i]
-		b := &profiledBlock{addr: l.Addr, size: l.Size, at: at(l.From), freed: at(l.To), used: true, lent: true, gradient: l.Gradient,
+		b := &profiledBlock{addr: l.Addr, size: l.Size, at: at(l.From), freed: at(l.To), used: true, lent: !l.Owned, gradient: l.Gradient,
 			activation: l.Activation, copied: l.Copy}
 		if l.Maker.Index(p) >= 0 {
 			b.maker = l.Maker
@@ -219,6 +220,21 @@ func (d *Device) MovedLent(from, to uint64, gradient bool) {
 func (d *Device) ReturnedLent(addr uint64) {
 	if p := d.Profiler(); p != nil {
 		p.Returned(addr)
+	}
+}
+
+// Reused tells the profiler, if there is one, that the block at an address belongs to another tensor from now on.
+func (d *Device) Reused(addr uint64) {
+	p := d.Profiler()
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if b := p.live[addr]; b != nil && !p.ended {
+		now := time.Since(p.began)
+		p.retire(addr, now)
+		p.add(&profiledBlock{addr: addr, size: b.size, at: now})
 	}
 }
 
