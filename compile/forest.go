@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
@@ -24,6 +25,8 @@ type forest struct {
 	session any
 	dev     *rt.Device
 	pool    *rt.MemPool
+	// runs counts the runs of graphs in the pool, but not the first of each.
+	runs *atomic.Uint64
 	// on is the stream for recordings, and last the stream of the latest run.
 	on, last *rt.Stream
 
@@ -223,7 +226,7 @@ func (fo *forest) open() error {
 	fo.mu.Lock()
 	fo.pool, fo.on = pool, on
 	fo.mu.Unlock()
-	fo.dev.Lend(pool.ID(), fo.tree)
+	fo.runs = fo.dev.Lend(pool.ID(), fo.tree)
 	return nil
 }
 

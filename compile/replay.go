@@ -43,6 +43,7 @@ func (fo *forest) mismatch(r *recording, g *core.Segment) (why string, address b
 
 // replay runs r.
 func (fo *forest) replay(r *recording, g *core.Segment) error {
+	fo.runs.Add(1)
 	if err := g.Replay(r.g, false, false); err != nil {
 		return err
 	}

@@ -524,29 +524,35 @@ func apart(got, want string) string {
 	return fmt.Sprintf("there are %d, want %d", len(g), len(w))
 }
 
+// bothWays runs the program with and without a region and compares the results; neither may leak memory.
+func bothWays(t *testing.T, x *tenon.Exec, streams []*cuda.Stream, seed uint64) compile.Stats {
+	live := core.LiveStorages()
+	want, _, err := walkProgram(x, streams, seed, nil)
+	if err != nil {
+		t.Fatalf("program %d, eager: %v", seed, err)
+	}
+	if n := leftOver(x, live); n > 0 {
+		t.Errorf("program %d leaves %d storages, eager", seed, n)
+	}
+	got, s, err := walkProgram(x, streams, seed, compile.New(compile.Opt{Branches: int(seed % 4)})) // 0 means many
+	if err != nil {
+		t.Errorf("program %d: %v", seed, err)
+	} else if got != want {
+		t.Errorf("program %d gives other results in regions: %s", seed, apart(got, want))
+	}
+	must(t, compile.Reset(x))
+	if n := leftOver(x, live); n > 0 {
+		t.Errorf("program %d leaves %d storages", seed, n)
+	}
+	return s
+}
+
 // Random programs that do more than regions see leave the same bits with and without regions, and leak no memory.
 func TestWalkPrograms(t *testing.T) {
 	total := compile.Stats{}
 	open := func(t *testing.T, seed uint64) *tenon.Exec { return openRandom(t, seed, 0, nil) }
 	eachProgram(t, *walks, open, func(t *testing.T, x *tenon.Exec, streams []*cuda.Stream, seed uint64) {
-		live := core.LiveStorages()
-		want, _, err := walkProgram(x, streams, seed, nil)
-		if err != nil {
-			t.Fatalf("program %d, eager: %v", seed, err)
-		}
-		if n := leftOver(x, live); n > 0 {
-			t.Errorf("program %d leaves %d storages, eager", seed, n)
-		}
-		got, s, err := walkProgram(x, streams, seed, compile.New(compile.Opt{Branches: int(seed % 4)})) // 0 means many
-		if err != nil {
-			t.Errorf("program %d: %v", seed, err)
-		} else if got != want {
-			t.Errorf("program %d gives other results in regions: %s", seed, apart(got, want))
-		}
-		must(t, compile.Reset(x))
-		if n := leftOver(x, live); n > 0 {
-			t.Errorf("program %d leaves %d storages", seed, n)
-		}
+		s := bothWays(t, x, streams, seed)
 		total.WarmUps += s.WarmUps
 		total.Recordings += s.Recordings
 		total.Replays += s.Replays
@@ -555,5 +561,25 @@ func TestWalkPrograms(t *testing.T) {
 	t.Logf("%+v", total)
 	if *walks >= 50 && (total.Replays < *walks || total.Recordings < *walks) {
 		t.Error("too little was replayed")
+	}
+}
+
+// guardedPrograms is how many programs TestWalkProgramsGuarded runs.
+const guardedPrograms = 20
+
+// The same with guard zones and poison: neither changes what a graph reads, and no graph seems to write past the end of its memory.
+func TestWalkProgramsGuarded(t *testing.T) {
+	open := func(t *testing.T, seed uint64) *tenon.Exec {
+		x := openRandom(t, seed, 0, nil)
+		x.Device().SetMemoryChecks(cuda.MemoryChecks{Guard: true, Poison: true})
+		t.Cleanup(func() { must(t, x.Close()) })
+		return x
+	}
+	replays := 0
+	eachProgram(t, guardedPrograms, open, func(t *testing.T, x *tenon.Exec, streams []*cuda.Stream, seed uint64) {
+		replays += bothWays(t, x, streams, seed).Replays
+	})
+	if replays == 0 {
+		t.Error("nothing was replayed")
 	}
 }

@@ -19,7 +19,14 @@ var walkTime = flag.Duration("walktime", 0, "how long TestWalkSessions starts ne
 
 // Sessions of eight goroutines run random programs on one device, all in one region, and each gets the same bits as without regions.
 func TestWalkSessions(t *testing.T) {
+	for _, checks := range []cuda.MemoryChecks{{}, {Guard: true, Poison: true}} {
+		t.Run(fmt.Sprintf("%+v", checks), func(t *testing.T) { walkSessions(t, checks) })
+	}
+}
+
+func walkSessions(t *testing.T, checks cuda.MemoryChecks) {
 	x := openRandom(t, 7, 0, nil)
+	x.Device().SetMemoryChecks(checks)
 	live := core.LiveStorages()
 	const sessions = 8
 	r := compile.New()

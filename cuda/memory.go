@@ -126,7 +126,8 @@ func (d *Device) AllocatorBackend() string { return d.rt().Memory().Settings().B
 func (d *Device) SetCaching(on bool) { d.rt().Memory().SetCaching(on) }
 
 // MemoryChecks are modes that find misuse of device memory by kernels. With either of them on, every free waits for the device, except
-// while a graph is captured, when nothing is checked.
+// while a graph is captured, when nothing is checked. Memory that a capture allocates gets no zone, and the memory in which graphs of a
+// compiled region run is not poisoned.
 type MemoryChecks struct {
 	// Poison fills memory with NaNs when it is freed, so that a use after the free shows in results.
 	Poison bool

@@ -257,6 +257,13 @@ func (m *books) Diverted() bool {
 	return len(m.diversions) > 0
 }
 
+// DivertedTo says whether allocations of some streams are diverted to the private pool id.
+func (m *books) DivertedTo(id PoolID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.divertedTo(id) >= 0
+}
+
 func (l *pools) divertedTo(id PoolID) int {
 	return slices.IndexFunc(l.diversions, func(v diversion) bool { return v.pool.id == id })
 }

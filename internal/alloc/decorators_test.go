@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"tenon.dev/fault"
@@ -15,9 +16,11 @@ type inspectedDevice struct {
 	fill      error // of Fill
 	idle      bool  // Inspect does nothing
 	capturing bool
+	runs      *atomic.Uint64
 }
 
-func (d *inspectedDevice) Capturing(Stream) (uint64, bool) { return 1, d.capturing }
+func (d *inspectedDevice) Runs(PoolID) *atomic.Uint64   { return d.runs }
+func (d *inspectedDevice) Recorded(PoolID, Stream) bool { return d.capturing }
 
 func (d *inspectedDevice) Fill(addr uint64, v byte, n uint64, _ Stream) error {
 	for i := range n {
@@ -172,6 +175,31 @@ func TestGuardsFail(t *testing.T) {
 	}
 	if err := errors.Join(g.Free(b), g.Defects()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestGuardsOfGraphs: where graphs write whoever has the memory, nothing is poisoned, and a zone is checked unless one has run since.
+func TestGuardsOfGraphs(t *testing.T) {
+	_, g, _, _, mem := decorate(t, "caching", "guards")
+	mem.runs = new(atomic.Uint64)
+	for _, ran := range []bool{false, true} {
+		b, err := g.AllocFrom(PoolID{}, 1000, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mem.mem[b.Addr()], mem.mem[b.Addr()+1000] = 1, 1
+		if ran {
+			mem.runs.Add(1)
+		}
+		if err := g.Free(b); err != nil {
+			t.Error(err)
+		}
+		if err := g.Defects(); (err == nil) != ran {
+			t.Errorf("a graph has run: %v; the defect is %v", ran, err)
+		}
+		if mem.mem[b.Addr()] != 1 {
+			t.Error("memory of graphs is poisoned")
+		}
 	}
 }
 

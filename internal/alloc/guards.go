@@ -10,8 +10,10 @@ import (
 
 // Inspected is what Guards need of a device.
 type Inspected interface {
-	// Capturing is that of Backend.
-	Capturing(s Stream) (id uint64, ok bool)
+	// Recorded reports whether memory of private pool id for work on s is for a graph that is being captured: its work does not run now.
+	Recorded(id PoolID, s Stream) bool
+	// Runs counts the runs of graphs that write to private pool id, whoever has memory there; nil means that there are none.
+	Runs(id PoolID) *atomic.Uint64
 	// Fill queues work on s that sets the n bytes that begin at addr to v.
 	Fill(addr uint64, v byte, n uint64, s Stream) error
 	// Inspect calls f when all work of the device is complete. It does nothing if it cannot wait: on a device that is lost, or while a
@@ -33,7 +35,8 @@ const (
 
 // Guards is an Allocator that finds misuse of memory: with guards on, it puts a guard zone behind every allocation and checks it when the
 // memory is freed; with poison on, it fills freed memory with NaNs. Either makes every free wait for the device. While a stream is
-// captured, nothing is checked.
+// captured, nothing is checked, and its graph's memory gets no zones: the graph may use the same place for something else before. Where
+// graphs write whoever has the memory, nothing is poisoned, and no zone is checked that is older than the last run.
 type Guards struct {
 	Allocator
 	dev           Inspected
@@ -41,13 +44,31 @@ type Guards struct {
 	poison, guard atomic.Bool
 
 	mu      sync.Mutex
-	zones   map[uint64]uint64 // bytes before the zone, by the address of each guarded block
-	defects []error           // found and not reported yet
+	zones   map[uint64]zone // by the address of each guarded block
+	defects []error         // found and not reported yet
 }
+
+// zone is behind the first size bytes of a block. Once runs is no longer ran, a graph may have overwritten it.
+type zone struct {
+	size, ran uint64
+	runs      *atomic.Uint64
+}
+
+// newZone returns the zone behind size bytes of b.
+func (g *Guards) newZone(b *Block, size uint64) zone {
+	z := zone{size: size, runs: g.dev.Runs(b.Pool())}
+	if z.runs != nil {
+		z.ran = z.runs.Load()
+	}
+	return z
+}
+
+// overwritten reports whether a graph may have written to the zone.
+func (z *zone) overwritten() bool { return z.runs != nil && z.runs.Load() != z.ran }
 
 // NewGuards returns guards over a, which are off. line returns the program's line in a block's context, or "".
 func NewGuards(a Allocator, dev Inspected, line func(context any) string) *Guards {
-	return &Guards{Allocator: a, dev: dev, line: line, zones: map[uint64]uint64{}}
+	return &Guards{Allocator: a, dev: dev, line: line, zones: map[uint64]zone{}}
 }
 
 // Set switches zones on or off for memory that is allocated from now on, and poison for what is freed from now on.
@@ -70,7 +91,7 @@ func (g *Guards) AllocFrom(id PoolID, size uint64, s Stream) (*Block, error) {
 	if err := g.Defects(); err != nil {
 		return nil, err
 	}
-	if _, capturing := g.dev.Capturing(s); !g.guard.Load() || capturing {
+	if !g.guard.Load() || g.dev.Recorded(id, s) {
 		return g.Allocator.AllocFrom(id, size, s)
 	}
 	b, err := g.Allocator.AllocFrom(id, size+guardBytes, s)
@@ -82,7 +103,7 @@ func (g *Guards) AllocFrom(id PoolID, size uint64, s Stream) (*Block, error) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.zones[b.addr] = size
+	g.zones[b.addr] = g.newZone(b, size)
 	return b, nil
 }
 
@@ -99,21 +120,24 @@ func (g *Guards) freeing(b *Block) error {
 		return nil
 	}
 	g.mu.Lock()
-	size, guarded := g.zones[b.addr]
+	z, guarded := g.zones[b.addr]
 	delete(g.zones, b.addr)
 	g.mu.Unlock()
-	if !guarded && !g.poison.Load() {
+	poisoned := g.poison.Load() && g.dev.Runs(b.Pool()) == nil // a graph may have written its results there by now
+	if !guarded && !poisoned {
 		return nil
 	}
 	return g.dev.Inspect(func() error {
 		if guarded {
-			zone := make([]byte, zoneBytes(b, size))
-			if err := g.dev.Read(zone, b.addr+size, b.Stream()); err != nil {
+			read := make([]byte, zoneBytes(b, z.size))
+			if err := g.dev.Read(read, b.addr+z.size, b.Stream()); err != nil {
 				return err
 			}
-			g.look(b, size, zone)
+			if !z.overwritten() {
+				g.look(b, z.size, read)
+			}
 		}
-		if g.poison.Load() {
+		if poisoned {
 			return g.dev.Poison(b.addr, poison, b.size/4, b.Stream())
 		}
 		return nil

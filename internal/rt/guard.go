@@ -2,6 +2,7 @@ package rt
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/driver"
@@ -66,6 +67,15 @@ func (d *Device) MemoryDefects() error {
 
 // inspected is the device as guards see it.
 type inspected struct{ backend }
+
+// Recorded says so of the streams that are captured, and of the pools that captures use: a captured call may take memory of the pool for
+// another stream, on which its graph will run.
+func (b *inspected) Recorded(id alloc.PoolID, s alloc.Stream) bool {
+	_, captured := b.Capturing(s)
+	return captured || b.d.mem.DivertedTo(id)
+}
+
+func (b *inspected) Runs(id alloc.PoolID) *atomic.Uint64 { return b.d.runsLent(id) }
 
 func (b *inspected) Fill(addr uint64, v byte, n uint64, s alloc.Stream) error {
 	if err := b.d.gate.enter(); err != nil {

@@ -24,17 +24,21 @@ type lent struct {
 type lentPool struct {
 	id   alloc.PoolID
 	tree func(s *snapshot.Snapshot) snapshot.Tree
+	runs *atomic.Uint64
 }
 
 // Lend says that graphs overwrite the memory of the pool id; tree describes them for snapshots, which have the segments by then.
-func (d *Device) Lend(id alloc.PoolID, tree func(s *snapshot.Snapshot) snapshot.Tree) {
+// The caller counts in the result each run of a graph, but the first, before it.
+func (d *Device) Lend(id alloc.PoolID, tree func(s *snapshot.Snapshot) snapshot.Tree) *atomic.Uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	all := []lentPool{{id, tree}}
+	runs := new(atomic.Uint64)
+	all := []lentPool{{id, tree, runs}}
 	if old := d.lent.pools.Load(); old != nil {
 		all = append(all, *old...)
 	}
 	d.lent.pools.Store(&all)
+	return runs
 }
 
 // EndLend takes Lend back.
@@ -49,8 +53,19 @@ func (d *Device) EndLend(id alloc.PoolID) {
 
 // Lends reports whether graphs overwrite the memory of the pool id.
 func (d *Device) Lends(id alloc.PoolID) bool {
-	all := d.lent.pools.Load()
-	return all != nil && slices.ContainsFunc(*all, func(o lentPool) bool { return o.id == id })
+	return d.runsLent(id) != nil
+}
+
+// runsLent returns what Lend did, or nil if graphs do not overwrite the memory of the pool id.
+func (d *Device) runsLent(id alloc.PoolID) *atomic.Uint64 {
+	if all := d.lent.pools.Load(); all != nil {
+		for i := range *all {
+			if p := &(*all)[i]; p.id == id {
+				return p.runs
+			}
+		}
+	}
+	return nil
 }
 
 // trees describes the graphs of the lent pools, by their ids.
