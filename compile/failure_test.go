@@ -192,7 +192,7 @@ func TestFailedRecordingKeepsOutputs(t *testing.T) {
 			y.Close()
 		}
 		must(t, compile.Reset(x))
-		if n, m := core.LiveStorages()-live, x.Device().MemoryAllocated()-used; n != 0 || m != 0 {
+		if n, m := core.LiveStorages()-live, x.Device().MemoryAllocated()-used; n > 0 || m != 0 {
 			t.Fatalf("after a failure of %s, %d storages and %d bytes are left", method, n, m)
 		}
 	}
