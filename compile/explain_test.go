@@ -2,6 +2,9 @@ package compile_test
 
 import (
 	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -167,6 +170,39 @@ func TestNoFurtherParts(t *testing.T) {
 				t.Errorf("got %v, %v", v[0], err)
 			}
 		})
+	}
+}
+
+// The log numbers groups and graphs each by themselves.
+func TestLogNumbersParts(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "log")
+	t.Setenv("TENON_COMPILE_LOG", file)
+	x := openSim(t)
+	a := tenon.From(x, make([]float32, 64), 64)
+	for range 2 {
+		r := compile.New()
+		for range 3 {
+			must(t, r.Do(x, func(x *tenon.Exec) error {
+				x.AddSInto(a, x.MulS(a, 2), 1)
+				return nil
+			}))
+		}
+	}
+	text, err := os.ReadFile(file)
+	must(t, err)
+	numbers := map[string][]int{}
+	for dec := json.NewDecoder(bytes.NewReader(text)); dec.More(); {
+		var p struct {
+			Kind   string
+			Number int
+		}
+		must(t, dec.Decode(&p))
+		numbers[p.Kind] = append(numbers[p.Kind], p.Number)
+	}
+	for _, kind := range []string{"group", "graph"} {
+		if n := numbers[kind]; len(n) < 2 || n[0] < 1 || n[1] != n[0]+1 {
+			t.Errorf("the numbers of each %s are %v in\n%s", kind, n, text)
+		}
 	}
 }
 

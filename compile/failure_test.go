@@ -15,6 +15,7 @@ import (
 	"tenon.dev/internal/driver/faults"
 	"tenon.dev/internal/driver/hostsim"
 	"tenon.dev/internal/rt"
+	"tenon.dev/internal/testdevice"
 	"tenon.dev/nn"
 	"tenon.dev/optim"
 )
@@ -123,6 +124,81 @@ func (w *training) sections(t *testing.T, x *tenon.Exec) [2]string {
 	_, rest, _ = strings.Cut(rest, "\n")
 	scaler, _, _ := strings.Cut(rest, "\n")
 	return [2]string{learnt, scaler}
+}
+
+// What was done for a call that nobody needs is undone if calls before it fail, and only then.
+func TestUndoAtDeadCall(t *testing.T) {
+	x, d := openFailing(t)
+	in := tenon.From(x, []float32{1, 2})
+	fails := 0
+	for n, done := 1, false; !done; n++ {
+		undone := false
+		d.Arm(n, 0)
+		err := compile.New().Do(x, func(x *tenon.Exec) error {
+			needed := x.AddS(x.MulS(in, 2), 1)
+			defer needed.Close()
+			x.Exp(in).Close()
+			core.Undo((*core.Exec)(x), func() { undone = true })
+			return x.Synchronize()
+		})
+		method, _ := d.Fired()
+		d.Arm(0, 0)
+		if done = method == ""; undone != (err != nil) {
+			t.Errorf("%s fails: undone is %v, the error %v", method, undone, err)
+		}
+		if err != nil {
+			fails++
+		}
+		must(t, compile.Reset(x))
+	}
+	if fails == 0 {
+		t.Error("no step fails")
+	}
+}
+
+// If a recording that has freed an input fails, tensors of earlier recordings keep their memory.
+func TestFailedRecordingKeepsOutputs(t *testing.T) {
+	x, d := openFailing(t)
+	in := tenon.From(x, []float32{1, 2})
+	live, used, fails := core.LiveStorages(), x.Device().MemoryAllocated(), 0
+	for n, done := 1, false; !done; n++ {
+		r := compile.New()
+		var kept []*tenon.Tensor
+		step := func(arm int) error {
+			return r.Do(x, func(x *tenon.Exec) error {
+				kept = append(kept, x.Keep(x.AddS(in, 1)))
+				z := x.MulS(in, 2)
+				must(t, x.Synchronize())
+				w := x.MulS(z, 2)
+				z.Close()
+				defer w.Close()
+				d.Arm(arm, 0)
+				return x.Synchronize()
+			})
+		}
+		must(t, step(0))
+		must(t, step(n))
+		method, _ := d.Fired()
+		d.Arm(0, 0)
+		done = method == ""
+		fails += r.Stats(x).Plain
+		for range 3 {
+			must(t, step(0))
+		}
+		for i, y := range kept {
+			if got := testdevice.Read[float32](t, x, y); got[0] != 2 || got[1] != 3 {
+				t.Errorf("after a failure of %s, output %d is %v", method, i, got)
+			}
+			y.Close()
+		}
+		must(t, compile.Reset(x))
+		if n, m := core.LiveStorages()-live, x.Device().MemoryAllocated()-used; n > 0 || m != 0 {
+			t.Fatalf("after a failure of %s, %d storages and %d bytes are left", method, n, m)
+		}
+	}
+	if fails == 0 {
+		t.Error("no recording fails")
+	}
 }
 
 // Every driver call of a small program of two runs fails once, with each of its codes: nothing is leaked, and the next attempt succeeds.

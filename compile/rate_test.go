@@ -6,6 +6,9 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/compile"
+	"tenon.dev/internal/core"
+	"tenon.dev/internal/kernels"
+	"tenon.dev/internal/testdevice"
 	"tenon.dev/nn"
 	"tenon.dev/optim"
 )
@@ -68,4 +71,44 @@ func TestScheduledRateIsAValue(t *testing.T) {
 			must(t, compile.Reset(x))
 		})
 	}
+}
+
+// rowRepeated adds its operand to itself n times, each time with a kernel: so its number decides how much work it has, and does not say so.
+var rowRepeated = core.Define(core.Op{Name: "TestRepeated", Package: "compile", Takes: "t; n",
+	Infer: func(f *core.Frame) { f.NewOut(0, f.In(0).DType(), f.In(0).Shape(), nil) },
+	Run: func(f *core.Frame) error {
+		out, in := core.ElementsOf(f.Out(0)), core.ElementsOf(f.In(0))
+		from := in
+		for range int(f.Number(0)) {
+			err := kernels.Pointwise(f, kernels.Add, out.DType, nil, []kernels.Operand{out}, []kernels.Operand{from, in})
+			if err != nil {
+				return err
+			}
+			from = out
+		}
+		return nil
+	}})
+
+// A number with which a call has more or less work than in the recording is not put into that graph: the calls are recorded again.
+func TestNumberThatChangesTheWork(t *testing.T) {
+	x := openSim(t)
+	r := compile.New()
+	in := tenon.From(x, []float32{1, 2})
+	for i, n := range []float64{2, 2, 2, 3, 1, 2, 3, 1} {
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			f := core.Begin((*core.Exec)(x), rowRepeated, (*core.Tensor)(in))
+			f.SetNumber(0, n)
+			y := (*tenon.Tensor)(f.Do())
+			defer y.Close()
+			if got := testdevice.Read[float32](t, x, y); got[0] != float32(n)+1 || got[1] != 2*float32(n)+2 {
+				t.Errorf("run %d: %v for %v times", i, got, n)
+			}
+			return nil
+		}))
+	}
+	if s := r.Stats(x); s.Recordings != 3 || s.Replays != 4 {
+		t.Errorf("%+v", s)
+	}
+	has(t, r.Explain(x).String(), "a number could not be changed in the graph")
+	must(t, compile.Reset(x))
 }

@@ -378,6 +378,41 @@ func TestReplaysOfDraws(t *testing.T) {
 	})
 }
 
+// TestSeedWaitsForReplay checks that a new seed for a replay on one stream does not reach one that is still queued on another.
+func TestSeedWaitsForReplay(t *testing.T) {
+	x, sim := simExec(t, nil)
+	gen := rt.NewGenerator(1)
+	var ys [2]*Tensor
+	var gs [2]*Graph
+	for i := range gs {
+		gs[i] = captureOf(t, x, CaptureOpt{}, func(x *Exec) { ys[i] = x.WithGenerator(gen).Rand([]int{8}, dtype.Float32) })
+		defer gs[i].Close()
+	}
+	other := forks(t, x, 1)[0]
+	mustReplay(t, x, gs[0])
+	want := slices.Clone(floats(t, x, ys[0]))
+	elsewhere(func() { mustReplay(t, other, gs[1]) }) // from now on, its stream need not wait for what the first replay wrote
+	if err := gen.SetSeed(1); err != nil {
+		t.Fatal(err)
+	}
+	release := sim.Hold(x.Stream().Handle())
+	mustReplay(t, x, gs[0])
+	if err := gen.SetSeed(2); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere(func() { mustReplay(t, other, gs[1]) })
+	if idle(t, other) {
+		t.Error("the second replay runs before the first")
+	}
+	release()
+	if got := floats(t, x, ys[0]); !slices.Equal(got, want) {
+		t.Errorf("the first replay gives %v, want %v", got, want)
+	}
+	if got := floats(t, other, ys[1]); slices.Equal(got, want) {
+		t.Error("the second replay has the first seed")
+	}
+}
+
 // TestCaptureStreamIsAlone checks that nobody else gets the stream of a capture, however many streams others ask for, and that captures
 // reuse it in turn.
 func TestCaptureStreamIsAlone(t *testing.T) {

@@ -59,9 +59,6 @@ func (s *slots) base(id uint64) int {
 // at returns the slot of the storage with that number, and the distance of byte off from the byte that was used first, combined with that
 // byte's alignment: so it does not matter which part of a storage a region uses.
 func (s *slots) at(id uint64, off int) (slot uint64, place int) {
-	if id == 0 {
-		return 0, 0
-	}
 	e, known := s.entry(id)
 	if !known {
 		s.n++
@@ -107,11 +104,11 @@ func (s *slots) grow() {
 	s.table = make([]slotEntry, max(64, 2*len(old)))
 	mask := uint64(len(s.table) - 1)
 	for _, e := range old {
-		if e.epoch != s.epoch || e.id == 0 {
+		if e.epoch != s.epoch {
 			continue
 		}
 		i := e.id * 0x9e3779b97f4a7c15 >> 32 & mask
-		for s.table[i].epoch == s.epoch && s.table[i].id != 0 {
+		for s.table[i].epoch == s.epoch {
 			i = (i + 1) & mask
 		}
 		s.table[i] = e

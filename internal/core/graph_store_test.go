@@ -32,3 +32,19 @@ func TestOverwrittenMessagesEnd(t *testing.T) {
 		t.Error("the message is kept although the storage is gone")
 	})
 }
+
+// TestClaimOfGone checks that a claim passes over storages that were closed or collected after they were named.
+func TestClaimOfGone(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		kept, closed := ones(x, 4), ones(x, 4)
+		defer kept.Close()
+		collected := Store{} // its weak pointer gives nil, too
+		stores := []Store{collected, StoreOf(closed), StoreOf(kept)}
+		closed.Close()
+		c, ok := Claim(SessionOf(x), stores, true)
+		if n := len(c.d.touched) - c.from; !ok || n != 1 {
+			t.Errorf("the claim succeeds: %v; it has %d storages", ok, n)
+		}
+		c.Release()
+	})
+}

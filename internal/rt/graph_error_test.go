@@ -44,3 +44,38 @@ func TestCaptureFailsInOurWords(t *testing.T) {
 		t.Errorf("the capture began with %v", err)
 	}
 }
+
+// unjoinable is a device whose streams cannot wait for events while on is true.
+type unjoinable struct {
+	driver.Device
+	on *bool
+}
+
+func (u unjoinable) StreamWait(s driver.Stream, e driver.Event) error {
+	if *u.on {
+		return &driver.Error{Call: "StreamWait", Code: driver.InvalidHandle}
+	}
+	return u.Device.StreamWait(s, e)
+}
+
+// TestStreamThatCannotJoin: a stream that could not be made to wait for the capture's work is not one of the capture's.
+func TestStreamThatCannotJoin(t *testing.T) {
+	on := false
+	d := openSim(t, func(d driver.Device) driver.Device { return unjoinable{d, &on} })
+	main, err := d.CaptureStream()
+	ok(t, err)
+	side, err := d.Stream()
+	ok(t, err)
+	c, err := d.BeginCapture(main, CaptureSpec{})
+	ok(t, err)
+	on = true
+	if err := c.Join(side, main); err == nil || side.Capturing() {
+		t.Errorf("the error is %v; the stream is captured: %v", err, side.Capturing())
+	}
+	on = false
+	ok(t, c.Join(side, main))
+	if !side.Capturing() {
+		t.Error("the stream does not join the capture later")
+	}
+	ok(t, c.Abort())
+}
