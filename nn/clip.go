@@ -22,8 +22,11 @@ func ClipGradNorm(x *tenon.Exec, params iter.Seq2[string, *Param], maxNorm float
 		fail("ClipGradNorm", "the parameters are nil; give such as nn.Params(m)")
 	}
 	order := core.Or("ClipGradNorm", "Norm", opt.Norm, 2)
-	if !(maxNorm >= 0) || order < 0 {
-		fail("ClipGradNorm", "a norm of order %v cannot be at most %v; give numbers that are not negative", order, maxNorm)
+	if !(maxNorm >= 0) {
+		fail("ClipGradNorm", "a norm cannot be at most %v; give a number that is not negative", maxNorm)
+	}
+	if !(order >= 0) {
+		fail("ClipGradNorm", "Norm is %v; give an order that is not negative", order)
 	}
 	var grads []*core.Tensor
 	for name, p := range params {

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"tenon.dev"
-	"tenon.dev/internal/core"
 )
 
 // AnnealStrategy is the shape of the curve between two rates.
@@ -41,8 +40,7 @@ type OneCycleOpt struct {
 // training (L. Smith, N. Topin, "Super-Convergence", 2017). maxLR has one rate for all groups, or one for each; the optimizer's own rates
 // do not count. It is meant for one step per batch, and a step after the last is an error.
 func OneCycleLR(maxLR []float64, totalSteps int, opts ...OneCycleOpt) Rule {
-	opt := core.One("OneCycleLR", opts)
-	bad := numbers(&opt)
+	opt, bad := oneOf(opts)
 	maxLR = slices.Clone(maxLR)
 	pct, div, final := num(or(opt.PctStart, 0.3)), num(or(opt.DivFactor, 25)), num(or(opt.FinalDivFactor, 1e4))
 	base, most := num(or(opt.BaseMomentum, 0.85)), num(or(opt.MaxMomentum, 0.95))
@@ -125,7 +123,7 @@ type CyclicOpt struct {
 // CyclicLR takes the rate from baseLR up to maxLR and back in straight lines, again and again (L. Smith, WACV 2017). baseLR and maxLR
 // have one rate for all groups, or one for each; the optimizer's own rates do not count. It is meant for one step per batch.
 func CyclicLR(baseLR, maxLR []float64, opts ...CyclicOpt) Rule {
-	opt := core.One("CyclicLR", opts)
+	opt, bad := oneOf(opts)
 	baseLR, maxLR = slices.Clone(baseLR), slices.Clone(maxLR)
 	up := opt.StepSizeUp
 	if up == 0 {
@@ -135,7 +133,6 @@ func CyclicLR(baseLR, maxLR []float64, opts ...CyclicOpt) Rule {
 	if down == 0 {
 		down = up
 	}
-	bad := numbers(&opt)
 	gamma, least, most := num(or(opt.Gamma, 1)), num(or(opt.BaseMomentum, 0.8)), num(or(opt.MaxMomentum, 0.9))
 	scale := opt.Scale
 	switch {

@@ -32,6 +32,18 @@ func numbers(opt any) (bad string) {
 	return ""
 }
 
+// oneOf returns options that are given once or not at all, after numbers, and what is wrong with them, or "".
+func oneOf[O any](opts []O) (opt O, bad string) {
+	switch len(opts) {
+	case 0:
+		return opt, ""
+	case 1:
+		opt = opts[0]
+		return opt, numbers(&opt)
+	}
+	return opt, fmt.Sprintf("options are given %d times; give one %s", len(opts), reflect.TypeFor[O]().Name())
+}
+
 // or returns an option, a float64 as numbers makes it, or def if it was left out.
 func or(v tenon.Scalar, def float64) tenon.Scalar {
 	if v == nil {

@@ -4,10 +4,12 @@ import (
 	"reflect"
 	"strings"
 
+	"tenon.dev/dtype"
 	"tenon.dev/fault"
 )
 
-// Scalar is a number in options: any of Go's integers or floating-point numbers. nil, as when it is left out, is the default.
+// Scalar is a number in options: any of Go's integers or floating-point numbers, or an F16 or BF16. nil, as when it is left out, is the
+// default.
 type Scalar any
 
 // Or returns the option v of the call op, which has the given name, or def if it was left out.
@@ -31,6 +33,10 @@ func NumberOf(v Scalar) (n float64, ok bool) {
 		return float64(v), true
 	case float32:
 		return float64(v), true
+	case dtype.F16:
+		return float64(v.Float32()), true
+	case dtype.BF16:
+		return float64(v.Float32()), true
 	}
 	switch r := reflect.ValueOf(v); {
 	case r.CanInt():

@@ -362,7 +362,7 @@ func (x *Exec) NLLLoss(t, target *Tensor, opt NLLLossOpt) *Tensor {
 // class probabilities instead. The result is the mean over the targets unless opt.Reduction asks for another.
 func (x *Exec) CrossEntropy(logits, target *Tensor, opt CrossEntropyOpt) *Tensor {
 	weight := opt.Weight
-	if opt.LabelSmoothing < 0 || opt.LabelSmoothing > 1 {
+	if !(opt.LabelSmoothing >= 0 && opt.LabelSmoothing <= 1) {
 		x.fail("CrossEntropy", fault.Invalid, []*Tensor{logits, target}, "label_smoothing must be between 0.0 and 1.0. Got: %v",
 			opt.LabelSmoothing)
 	}

@@ -313,18 +313,3 @@ func (f *function) eachRow(in *kir.Instr, t *tile) {
 	}
 	f.place(past)
 }
-
-// ofRegisters reports whether blocks contain operations that map tiles, combine their rows or copy them.
-func ofRegisters(blocks []*kir.Block) bool {
-	for _, b := range blocks {
-		if b == nil {
-			continue
-		}
-		for _, in := range b.Instrs {
-			if in.Op == kir.OpTileMap || in.Op == kir.OpTileRows || in.Op == kir.OpTileCopy || ofRegisters(in.Blocks) {
-				return true
-			}
-		}
-	}
-	return false
-}
