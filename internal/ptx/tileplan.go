@@ -396,9 +396,9 @@ func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) int {
 	return static + plan.total
 }
 
-// before returns the tiles that are used only before the first pipelined loop, or none if accumulators pass before it.
+// before returns true for the tiles that are used only before the first pipelined loop, or for none if accumulators pass before it.
 func (plan *tilePlan) before(p *kir.Program) map[int]bool {
-	early, late := map[int]bool{}, map[int]bool{}
+	early := map[int]bool{}
 	started := false
 	for _, in := range p.Body.Instrs {
 		all := within(in, nil)
@@ -417,18 +417,12 @@ func (plan *tilePlan) before(p *kir.Program) map[int]bool {
 				}
 			}
 			for _, i := range used {
-				if early[i] = !started; started {
-					late[i] = true
-				}
+				early[i] = !started
 			}
 		}
 	}
 	if !started {
 		return nil
-	}
-	//tenon:unordered each is taken out alike
-	for i := range late {
-		delete(early, i)
 	}
 	return early
 }
