@@ -18,6 +18,11 @@ func turnBlocks[T raw](d, a unsafe.Pointer, rows, cols, ldd, lda, side int, stri
 	for i := 0; i < down && across > 0; i += side {
 		strip(at(d, i*size), at(a, i*lda*size), across/side, ldd*size, lda*size)
 	}
-	turnPlain[T](at(d, across*ldd*size), at(a, across*size), down, cols-across, ldd, lda)
-	turnPlain[T](at(d, down*size), at(a, down*lda*size), rows-down, cols, ldd, lda)
+	// Without a rest, its address would lie behind the matrix.
+	if across < cols {
+		turnPlain[T](at(d, across*ldd*size), at(a, across*size), down, cols-across, ldd, lda)
+	}
+	if down < rows {
+		turnPlain[T](at(d, down*size), at(a, down*lda*size), rows-down, cols, ldd, lda)
+	}
 }
