@@ -222,6 +222,7 @@ func tryMultiTensor(p *pair) {
 			p.try(tr)
 		}
 	}
+	tryScaledSteps(p)
 	for _, op := range kernels.StepOps() {
 		for _, t := range []dtype.DType{dtype.Float32, dtype.Float64} {
 			found := func(rng *rand.Rand, t dtype.DType, n int) []byte { return make([]byte, n*t.Size()) } // nothing found
@@ -242,6 +243,60 @@ func tryMultiTensor(p *pair) {
 				}
 				rows.Which = rows.Which[:40]
 				return kernels.Advance(is, op, numbers, rows, kernels.Operand{}, kernels.Operand{})
+			}
+			p.try(tr)
+		}
+	}
+}
+
+// tryScaledSteps runs steps over gradients of several types that are multiplied by a factor, and norms over such lists.
+func tryScaledSteps(p *pair) {
+	halves := []dtype.DType{dtype.Float32, dtype.BFloat16, dtype.BFloat16, dtype.Float16}
+	for _, op := range kernels.StepOps() {
+		tr := trial{name: "scaled multi_tensor " + op.Name}
+		const tensors = 50
+		for i := range tensors {
+			n := 1 + i*i%700
+			for range op.Outs {
+				tr.arrays = append(tr.arrays, out(dtype.Float32, dense, n))
+			}
+			for j := range op.Ins {
+				t := dtype.Float32
+				if j == 1 {
+					t = halves[i%len(halves)]
+				}
+				tr.arrays = append(tr.arrays, in(t, dense, mild, n))
+			}
+		}
+		tr.arrays = append(tr.arrays, in(dtype.Float64, dense, stepRows, 3, kernels.RowLen))
+		tr.run = func(is kernels.Issuer, ops []kernels.Operand) error {
+			var outs, ins [][]kernels.Operand
+			rows := kernels.Rows{Ptr: ops[len(ops)-1].Ptr, Factor: ops[len(ops)-1].Ptr + 8*kernels.RowLen}
+			for i := range tensors {
+				outs, ins = append(outs, ops[:op.Outs]), append(ins, ops[op.Outs:op.Outs+op.Ins])
+				ops = ops[op.Outs+op.Ins:]
+				rows.Which = append(rows.Which, int32(i%3))
+			}
+			return kernels.MultiTensor(is, op.PointOp, dtype.Float32, rows, outs, ins)
+		}
+		p.try(tr)
+	}
+	for _, types := range [][]dtype.DType{{dtype.Float32}, {dtype.BFloat16}, halves} {
+		for _, result := range []dtype.DType{dtype.Float32, types[0]} {
+			if result != dtype.Float32 && len(types) > 1 {
+				continue
+			}
+			const tensors = 140
+			tr := trial{name: fmt.Sprintf("multi_reduce %v %v", types, result), arrays: []*array{out(result, dense, tensors)}}
+			for i := range tensors {
+				n := i * i % 700
+				if i == 5 {
+					n = 40001
+				}
+				tr.arrays = append(tr.arrays, in(types[i%len(types)], dense, mild, n))
+			}
+			tr.run = func(is kernels.Issuer, ops []kernels.Operand) error {
+				return kernels.MultiReduce(is, kernels.Norm2, result, nil, ops[0], ops[1:])
 			}
 			p.try(tr)
 		}

@@ -3,6 +3,7 @@ package kernels
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 
 	"tenon.dev/dtype"
 	"tenon.dev/kernel"
@@ -18,8 +19,8 @@ const (
 )
 
 // MultiReduce reduces every tensor of a list as a whole: element i of out, a dense vector, is the result of op for ins[i], which is dense.
-// All have one type. It launches twice for every 128 tensors. The order of additions depends only on a tensor's size and type, and on the
-// alignment of the list's addresses.
+// Tensors may have types of which out's has all values; they give the same bits as if they had been converted to it. It launches twice for
+// every 128 tensors. The order of additions depends only on a tensor's size, the type of out, and the alignment of the list's addresses.
 func MultiReduce(is Issuer, op *ReduceOp, compute dtype.DType, scalars []Scalar, out Operand, ins []Operand) error {
 	if op.Ins != 1 || op.Outs != 1 || op.Indexed || len(scalars) != op.Scalars {
 		return fmt.Errorf("%s of several tensors: it takes one operand and %d scalars, and must not see indexes", op.Name, op.Scalars)
@@ -34,13 +35,17 @@ func MultiReduce(is Issuer, op *ReduceOp, compute dtype.DType, scalars []Scalar,
 	return nil
 }
 
-// multiReduceArgs are the arguments of both kernels: each tensor's address, size and the first block after its own; the states of the
-// blocks; and the results.
+// multiReduceTypes is the number of types that the tensors of a launch may have.
+const multiReduceTypes = 3
+
+// multiReduceArgs are the arguments of both kernels: each tensor's address, size and the first block after its own and, if there are
+// several types, the index of its own; the states of the blocks; and the results.
 type multiReduceArgs struct {
 	op      *ReduceOp
 	addrs   listArg[uint64]
 	sizes   listArg[int]
 	ends    listArg[int32]
+	types   listArg[int32]
 	states  [maxStates]uint64
 	buffers []kernel.Buffer
 	out     arrayArg
@@ -51,6 +56,9 @@ func (a *multiReduceArgs) layout(p params) {
 	list(p, &a.addrs, "addr", multiReduceTensors)
 	list(p, &a.sizes, "size", multiReduceTensors)
 	list(p, &a.ends, "end", multiReduceTensors)
+	if p.s.Ins > 1 {
+		list(p, &a.types, "type", multiReduceTensors)
+	}
 	for i, t := range a.op.states[p.s.Compute] {
 		var state bufferArg
 		state.host = a.states[i]
@@ -68,23 +76,30 @@ func issueMultiReduce(is Issuer, op *ReduceOp, compute dtype.DType, scalars []Sc
 	compute = opmath(compute)
 	var addrs [multiReduceTensors]uint64
 	var sizes [multiReduceTensors]int
-	var ends [multiReduceTensors]int32
-	size := ins[0].DType.Size()
-	places, blocks := uint64(16/size), 0
+	var ends, which [multiReduceTensors]int32
+	var inTypes [multiReduceTypes]dtype.DType
+	places, blocks, kinds := uint64(16/out.DType.Size()), 0, 0
 	for i := range addrs {
 		if i < len(ins) {
 			o := &ins[i]
-			if o.DType != ins[0].DType {
-				return fmt.Errorf("%s: tensor %d is %v, the first is %v", op.Name, i, o.DType, ins[0].DType)
+			k := slices.Index(inTypes[:kinds], o.DType)
+			if k < 0 {
+				if kinds == multiReduceTypes || o.DType != out.DType && !widens(o.DType, out.DType) {
+					return fmt.Errorf("%s: tensor %d is %v, the results are %v", op.Name, i, o.DType, out.DType)
+				}
+				k = kinds
+				inTypes[k] = o.DType
+				kinds++
 			}
-			addrs[i], sizes[i] = o.Ptr, o.Numel()
-			places |= o.Ptr / uint64(size)
+			addrs[i], sizes[i], which[i] = o.Ptr, o.Numel(), int32(k)
+			places |= o.Ptr / uint64(o.DType.Size())
 			blocks += ceilDiv(sizes[i], multiReduceTile)
 		}
 		ends[i] = int32(blocks)
 	}
 	var a multiReduceArgs
-	a.op, a.addrs.host, a.sizes.host, a.ends.host, a.out.host, a.scalars.host = op, addrs[:], sizes[:], ends[:], out.Ptr, scalars
+	a.op, a.addrs.host, a.sizes.host, a.ends.host, a.types.host = op, addrs[:], sizes[:], ends[:], which[:]
+	a.out.host, a.scalars.host = out.Ptr, scalars
 	room := 0
 	types := op.states[compute]
 	for _, t := range types {
@@ -108,8 +123,9 @@ func issueMultiReduce(is Issuer, op *ReduceOp, compute dtype.DType, scalars []Sc
 		}
 		l := is.NewLaunch()
 		s := &l.Spec
-		s.Family, s.Op, s.Compute, s.Outs, s.Ins = FamilyMultiReduce, op.id, compute, 1, 1
-		s.DTypes[0], s.DTypes[1] = out.DType, ins[0].DType
+		s.Family, s.Op, s.Compute, s.Outs, s.Ins = FamilyMultiReduce, op.id, compute, 1, uint8(kinds)
+		s.DTypes[0] = out.DType
+		copy(s.DTypes[1:], inTypes[:kinds])
 		s.Vec, s.Reduce.Stage = uint8(1<<bits.TrailingZeros64(places)), stage
 		a.layout(packing(l))
 		l.Grid, l.Block = [3]uint32{uint32(grid), 1, 1}, [3]uint32{uint32(threads), 1, 1}
@@ -118,6 +134,11 @@ func issueMultiReduce(is Issuer, op *ReduceOp, compute dtype.DType, scalars []Sc
 		}
 	}
 	return nil
+}
+
+// widens reports whether conversion from a half type to type to keeps every value.
+func widens(from, to dtype.DType) bool {
+	return from.IsFloat() && from.Size() == 2 && to.IsFloat() && to.Size() > 2
 }
 
 var _ = register(FamilyMultiReduce, buildMultiReduce)
@@ -166,7 +187,7 @@ func buildMultiReduce(s *Spec) *kernel.Kernel {
 
 // foldTile folds the block's tile.
 func (b *reduceKernel) foldTile(a *multiReduceArgs, acc []kernel.Var, block, tid kernel.Value) {
-	k, s, vec := b.k, b.s, int(b.s.Vec)
+	k, s := b.k, b.s
 	which, start := k.Var(k.I32(0)), k.Var(k.I32(0))
 	for step := multiReduceTensors / 2; step > 0; step /= 2 {
 		end := a.ends.Load(which.Get().Add(k.I32(step - 1)))
@@ -179,8 +200,23 @@ func (b *reduceKernel) foldTile(a *multiReduceArgs, acc []kernel.Var, block, tid
 	size := a.sizes.Load(i)
 	b.r.N = size
 	first := block.Sub(start.Get()).MulWide(k.I32(multiReduceTile))
-	in := array{k.At(a.addrs.Load(i), s.DTypes[1].Real()), s.DTypes[1]}.offset(first)
 	rest := size.Sub(first).Min(k.I64(multiReduceTile)).Convert(dtype.Int32)
+	fold := func(t dtype.DType) {
+		b.foldRange(acc, array{k.At(a.addrs.Load(i), t.Real()), t}.offset(first), rest, tid)
+	}
+	if s.Ins == 1 {
+		fold(s.DTypes[1])
+		return
+	}
+	kind := a.types.Load(i)
+	for j, t := range s.DTypes[1 : 1+s.Ins] {
+		k.If(kind.Eq(k.I32(j)), func() { fold(t) })
+	}
+}
+
+// foldRange folds the first rest elements of in, a tile or less.
+func (b *reduceKernel) foldRange(acc []kernel.Var, in array, rest, tid kernel.Value) {
+	k, s, vec := b.k, b.s, int(b.s.Vec)
 	load := func(at kernel.Value, n int) []Num {
 		vs := in.load(at, n)
 		for j := range vs {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"slices"
 
 	"tenon.dev/dtype"
 	"tenon.dev/kernel"
@@ -17,17 +18,22 @@ const (
 )
 
 // Rows are rows of numbers in device memory, each RowLen float64, see [StepOp]. Ptr is the address of the first row, and Which gives the
-// row of each tensor of a call. Flag is the address of a float32 that a call of an op with Raise may set to 1.
+// row of each tensor of a call. Flag is the address of a float32 that a call of an op with Raise may set to 1. Factor, unless it is 0, is
+// the address of a row with a factor for [Scale]; a step multiplies the gradients by it before it uses them.
 type Rows struct {
-	Ptr   uint64
-	Which []int32
-	Flag  uint64
+	Ptr    uint64
+	Which  []int32
+	Flag   uint64
+	Factor uint64
 }
 
+// maxInTypes is the number of combinations of input types that a list of MultiTensor may have.
+const maxInTypes = 4
+
 // MultiTensor applies op to every tensor of a list: outs[i] and ins[i] are the operands for the i-th. All operands of one tensor have the
-// same shape and the same dense layout. Over the whole list, each operand has one type. As in Pointwise, an output may be the same array as
+// same shape and the same dense layout. Over the whole list, each output has one type. As in Pointwise, an output may be the same array as
 // an input. The scalars are those in the tensors' rows; tensors whose rows are marked to be skipped are not changed. It launches once for
-// every 32 tensors.
+// every 32 tensors whose inputs have the same types.
 func MultiTensor(is Issuer, op *PointOp, compute dtype.DType, rows Rows, outs, ins [][]Operand) error {
 	if len(outs) != len(ins) || len(rows.Which) != len(ins) {
 		return fmt.Errorf("%s: %d lists of outputs and %d rows for %d of inputs", op.Name, len(outs), len(rows.Which), len(ins))
@@ -35,11 +41,43 @@ func MultiTensor(is Issuer, op *PointOp, compute dtype.DType, rows Rows, outs, i
 	if op.BuildAt != nil {
 		return fmt.Errorf("%s sees indexes, which have no meaning over several tensors", op.Name)
 	}
-	var list [MultiTensors]multiEntry
+	var done [maxInTypes][maxOperands]dtype.DType
 	n := 0
 	for i := range outs {
 		if len(outs[i]) != op.Outs || len(ins[i]) != op.Ins {
 			return fmt.Errorf("%s takes %d outputs and %d inputs, got %d and %d", op.Name, op.Outs, op.Ins, len(outs[i]), len(ins[i]))
+		}
+		types := typesOf(ins[i])
+		if slices.Contains(done[:n], types) {
+			continue
+		}
+		if n == maxInTypes {
+			return fmt.Errorf("%s: the inputs of %d tensors have more than %d combinations of types", op.Name, len(ins), maxInTypes)
+		}
+		done[n] = types
+		n++
+		if err := multiOf(is, op, compute, &rows, outs, ins, i, types); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func typesOf(list []Operand) (types [maxOperands]dtype.DType) {
+	for i := range list {
+		types[i] = list[i].DType
+	}
+	return types
+}
+
+// multiOf launches for those tensors, from number first on, whose inputs have the given types.
+func multiOf(is Issuer, op *PointOp, compute dtype.DType, rows *Rows, outs, ins [][]Operand, first int,
+	types [maxOperands]dtype.DType) error {
+	var list [MultiTensors]multiEntry
+	n := 0
+	for i := first; i < len(outs); i++ {
+		if len(ins[i]) != op.Ins || typesOf(ins[i]) != types {
+			continue
 		}
 		size, repeat, ok := contiguous(outs[i], ins[i])
 		switch {
@@ -50,7 +88,7 @@ func MultiTensor(is Issuer, op *PointOp, compute dtype.DType, rows Rows, outs, i
 		}
 		list[n] = multiEntry{outs[i], ins[i], size, rows.Which[i]}
 		if n++; n == MultiTensors {
-			if err := issueMulti(is, op, compute, &rows, list[:n]); err != nil {
+			if err := issueMulti(is, op, compute, rows, list[:n]); err != nil {
 				return err
 			}
 			n = 0
@@ -59,7 +97,7 @@ func MultiTensor(is Issuer, op *PointOp, compute dtype.DType, rows Rows, outs, i
 	if n == 0 {
 		return nil
 	}
-	return issueMulti(is, op, compute, &rows, list[:n])
+	return issueMulti(is, op, compute, rows, list[:n])
 }
 
 // multiEntry is one tensor of a launch.
@@ -70,18 +108,18 @@ type multiEntry struct {
 }
 
 // multiArgs are the arguments of a launch over several tensors: the addresses of each operand, the sizes, the first block after each
-// tensor, the rows and the flag.
+// tensor, the rows, the flag and the factor.
 type multiArgs struct {
-	op         *PointOp
-	addrs      [maxOperands]listArg[uint64]
-	sizes      listArg[int]
-	ends       listArg[int32]
-	rows, flag bufferArg
-	which      listArg[int32]
+	op                 *PointOp
+	addrs              [maxOperands]listArg[uint64]
+	sizes              listArg[int]
+	ends               listArg[int32]
+	rows, flag, factor bufferArg
+	which              listArg[int32]
 }
 
 func (a *multiArgs) layout(p params) {
-	lists(p, a.addrs[:p.s.Outs+p.s.Ins], "addr", MultiTensors)
+	lists(p, a.addrs[:a.op.Outs+a.op.Ins], "addr", MultiTensors)
 	list(p, &a.sizes, "size", MultiTensors)
 	list(p, &a.ends, "end", MultiTensors)
 	if a.op.Scalars > 0 {
@@ -91,6 +129,9 @@ func (a *multiArgs) layout(p params) {
 	if a.op.Raise != nil {
 		p.buffer(&a.flag, "flag", dtype.Uint32) // as bits: no atomic operation sets a float
 	}
+	if scaledStep(p.s, a.op) {
+		p.bufferRO(&a.factor, "factor", dtype.Float64)
+	}
 }
 
 func issueMulti(is Issuer, op *PointOp, compute dtype.DType, rows *Rows, list []multiEntry) error {
@@ -98,6 +139,10 @@ func issueMulti(is Issuer, op *PointOp, compute dtype.DType, rows *Rows, list []
 	s := &l.Spec
 	setPoint(s, op, compute, list[0].outs, list[0].ins)
 	s.Family = FamilyMultiTensor
+	if rows.Factor != 0 {
+		s.DTypes[s.Outs+s.Ins] = dtype.Float64
+		s.Ins++
+	}
 	count := len(list[0].outs) + len(list[0].ins)
 	places := uint64(widest(list[0].outs, list[0].ins))
 	var addrs [maxOperands][MultiTensors]uint64
@@ -128,7 +173,7 @@ func issueMulti(is Issuer, op *PointOp, compute dtype.DType, rows *Rows, list []
 		ends[i] = int32(blocks)
 	}
 	var a multiArgs
-	a.op, a.rows.host, a.flag.host = op, rows.Ptr, rows.Flag
+	a.op, a.rows.host, a.flag.host, a.factor.host = op, rows.Ptr, rows.Flag, rows.Factor
 	for o := range count {
 		a.addrs[o].host = addrs[o][:]
 	}
@@ -146,7 +191,7 @@ func buildMulti(s *Spec) *kernel.Kernel {
 	op := pointOps[s.Op]
 	return kernel.Build(s.name("mt_"+op.Name), func(k *kernel.Builder) {
 		k.FixedThreads(multiThreads)
-		vec, count := int(s.Vec), int(s.Outs+s.Ins)
+		vec, count := int(s.Vec), op.Outs+op.Ins
 		tile := multiThreads * vec * op.items()
 		a := multiArgs{op: op}
 		a.layout(declaring(k, s))
@@ -182,9 +227,26 @@ func buildMulti(s *Spec) *kernel.Kernel {
 			for j := range op.Scalars {
 				p.scalars = append(p.scalars, realNum(a.rows.LoadAt(at, rowScalars+j)).Convert(op.scalarType(j, opmath(s.Compute))))
 			}
+			if scaledStep(s, op) {
+				p.op = op.scaled(realNum(a.factor.LoadAt(k.I32(0), RowFactor)).Convert(opmath(s.Compute)))
+			}
 			p.tile(rest)
 		})
 	})
+}
+
+// scaledStep reports whether the kernel has a factor, which is its last input.
+func scaledStep(s *Spec, op *PointOp) bool { return int(s.Ins) > op.Ins }
+
+// scaled returns the step op for gradients that are multiplied by factor first. The product is rounded, as if it were stored.
+func (op *PointOp) scaled(factor Num) *PointOp {
+	s := *op
+	s.Build = func(k *kernel.Builder, t dtype.DType, in, scalars []Num) []Num {
+		in = slices.Clone(in)
+		in[1] = in[1].Mul(factor)
+		return op.Build(k, t, in, scalars)
+	}
+	return &s
 }
 
 // tile processes the first rest elements from the operands' starts on, as vectors and, if the end cuts a vector, as elements.

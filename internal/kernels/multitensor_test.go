@@ -84,6 +84,9 @@ func TestMultiTensorErrors(t *testing.T) {
 		{Arange, nil, nil, "no meaning over several tensors"},
 		{Mul, [][]Operand{f(dtype.Float32), f(dtype.Float64)}, [][]Operand{pair(dtype.Float32), pair(dtype.Float32)},
 			"of tensor 1 is float64"},
+		{Add, [][]Operand{f(dtype.Float32), f(dtype.Float32), f(dtype.Float32), f(dtype.Float32), f(dtype.Float32)},
+			[][]Operand{pair(dtype.Float32), pair(dtype.Float64), pair(dtype.BFloat16), pair(dtype.Float16), pair(dtype.Int64)},
+			"the inputs of 5 tensors have more than 4 combinations of types"},
 		{Mul, [][]Operand{{odd}}, [][]Operand{pair(dtype.Float32)}, "not a multiple of its element size"},
 	} {
 		err := MultiTensor(h, c.op, dtype.Float32, Rows{Which: make([]int32, len(c.ins))}, c.outs, c.ins)
