@@ -96,7 +96,8 @@ type Stats struct {
 	// Forced is how often deferred calls ran before the function's end, because something needed their results.
 	Forced int
 	// Kernels counts the built-in kernels that ran for deferred calls, in graphs too. Fused counts the calls that ran in kernels of several
-	// calls, and Dropped those that did not run because nobody needed their results or because another call had made the same result.
+	// calls, and Dropped those that did not run because nobody needed their results, because another call had made the same result, or
+	// because the readers of the result read their operand instead.
 	Kernels, Fused, Dropped int
 }
 

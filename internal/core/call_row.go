@@ -8,6 +8,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/fuse"
 	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 	"tenon.dev/internal/rt"
@@ -31,9 +32,13 @@ type row struct {
 	points bool
 	// byRows says that run hands all work to the row-wise engine, as one operation.
 	byRows bool
-	// narrows reports whether a call gives the same bits if its float32 first input is replaced by the half-precision tensor that it was
-	// converted from.
-	narrows func(c *deferred) bool
+	// narrows returns the float32 inputs, counted on into the list, that a call can read in the half type from which they were converted,
+	// without a change of any bit of its results.
+	narrows func(c *deferred) fuse.Span
+	// scaling tells whether a call multiplies its list in place by the list's last tensor, and which inputs a call can multiply itself, if
+	// takeFactor gives it the factor of a call that scales.
+	scaling    func(c *deferred) (scales bool, scaled fuse.Span)
+	takeFactor func(c, from *deferred)
 	// rule returns the types that a pointwise operation computes in and returns.
 	rule func(f *frame) (compute, out dtype.DType)
 	// draws returns how many words each thread takes from the generator. Outputs and operands may have no elements yet. It is nil for rows

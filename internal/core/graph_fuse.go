@@ -55,6 +55,7 @@ type plan struct {
 	live []uint64
 	// plain says that they run one by one in their order.
 	plain   bool
+	folds   []fold
 	renames []rename
 	narrow  []narrowing
 	steps   []planStep
@@ -63,6 +64,9 @@ type plan struct {
 	fused   int
 	dropped int
 }
+
+// fold lets call do what call by, which the plan leaves out, does to its operands.
+type fold struct{ call, by int }
 
 // rename gives an operand the storage of another one.
 type rename struct{ what, is at }
@@ -265,6 +269,10 @@ func (p *plan) idle() []at {
 // apply sets the calls' storages, and their last uses, to those of the plan.
 func (d *deferral) apply() {
 	p := d.plan
+	for _, f := range p.folds {
+		c := &d.calls[f.call]
+		c.row.takeFactor(c, &d.calls[f.by])
+	}
 	for _, r := range p.renames {
 		e, to := r.what.of(d.calls), r.is.of(d.calls).st
 		if e.st != to {

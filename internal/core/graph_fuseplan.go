@@ -177,6 +177,8 @@ type planning struct {
 	streams []*rt.Stream
 	// narrowed has the operands that are given as they were before a call widened them.
 	narrowed map[at]*narrowing
+	// folded has the calls that also do what another one did.
+	folded map[int]int
 	// broken says that a call's own kernels cannot take the narrowed operands of a group that was not made.
 	broken bool
 }
@@ -218,6 +220,7 @@ func (d *deferral) newPlan() *plan {
 	}
 	b.g.Dead()
 	b.g.Common()
+	b.folded = b.g.Fold()
 	widened := b.g.Narrow()
 	b.g.Group(fusionLimits)
 	b.g.Join(fusionLimits)
@@ -240,7 +243,7 @@ func (b *planning) add(i int) {
 	ins := int(c.ins)
 	switch {
 	case p != nil && p.rows != nil:
-		call.Row, call.Narrow = true, 1<<ins-1
+		call.Row, call.Narrow.To = true, ins
 	case p != nil:
 		call.Point, call.Heavy, call.Values, ins = true, p.op.Heavy, len(p.numbers), len(p.held)
 		if p.op == kernels.Copy { // a copy could not keep a NaN's bits
@@ -249,11 +252,14 @@ func (b *planning) add(i int) {
 			call.Converts = c.ins == 1 && c.dsts == 0 && len(p.numbers) == 0 && c.in[0].form == c.out[0].form &&
 				c.out[0].form.extent == c.out[0].form.numel
 		} else {
-			call.Narrow = 1<<ins - 1
+			call.Narrow.To = ins
 		}
 	default:
-		if c.row.narrows != nil && c.row.narrows(c) {
-			call.Narrow = 1
+		if c.row.narrows != nil {
+			call.Narrow = c.row.narrows(c)
+		}
+		if c.row.scaling != nil {
+			call.Scales, call.Scaled = c.row.scaling(c)
 		}
 		call.Values = c.values()
 	}
@@ -348,12 +354,20 @@ func (b *planning) fill(p *plan, widened map[fuse.Ref]int) {
 			of[i] = &b.g.Groups[k]
 		}
 	}
+	scaled := map[int]bool{}
+	for i := range b.g.Calls {
+		if by, ok := b.folded[b.g.Calls[i].At]; ok {
+			p.folds = append(p.folds, fold{b.g.Calls[i].At, by})
+			scaled[by] = true
+		}
+	}
 	b.rename(p, widened)
 	b.narrowed = map[at]*narrowing{}
 	for i := range p.narrow {
 		b.narrowed[p.narrow[i].what] = &p.narrow[i]
 	}
-	p.dropped = p.n - len(b.g.Calls)
+	p.fused = len(p.folds) + len(scaled)
+	p.dropped = p.n - len(b.g.Calls) - len(scaled)
 	for i := range b.g.Calls {
 		s := of[i]
 		n := b.g.Calls[i].At
@@ -364,7 +378,7 @@ func (b *planning) fill(p *plan, widened map[fuse.Ref]int) {
 			last.calls = append(last.calls, n)
 		case s == nil:
 			c := &b.g.Calls[i]
-			b.broken = b.broken || c.Narrowed != 0 && (c.Point || c.Row)
+			b.broken = b.broken || c.Narrowed && (c.Point || c.Row)
 			p.steps = append(p.steps, planStep{calls: []int{n}})
 		case i == s.At:
 			p.steps = append(p.steps, b.group(p, s)...)
@@ -381,6 +395,24 @@ func (b *planning) element(a at) element {
 	}
 	b.see(&e, a)
 	return e
+}
+
+// listed returns how many operands call n has in its list, with the factor that it was given.
+func (b *planning) listed(n int) int {
+	listed := len(b.d.calls[n].many)
+	if _, ok := b.folded[n]; ok {
+		listed++
+	}
+	return listed
+}
+
+// of returns operand a, which may be a factor that the call has not got yet.
+func (b *planning) of(a at) *element {
+	if c := &b.d.calls[a.call]; a.operand == maxIn+maxOut+len(c.many) {
+		from := b.d.calls[b.folded[a.call]].many
+		return &from[len(from)-1]
+	}
+	return a.of(b.d.calls)
 }
 
 // see gives e, which is operand a, the form in which its call sees it.
@@ -404,7 +436,7 @@ func (b *planning) rename(p *plan, widened map[fuse.Ref]int) {
 	for i := range b.g.Calls {
 		c := &b.g.Calls[i]
 		d := &b.d.calls[c.At]
-		ins := len(c.Ins) - len(d.many)
+		ins := len(c.Ins) - b.listed(c.At)
 		for j := range c.Ins {
 			a := at{c.At, j}
 			if j >= ins {
@@ -419,7 +451,7 @@ func (b *planning) rename(p *plan, widened map[fuse.Ref]int) {
 				p.narrow = append(p.narrow, narrowing{a, from, by})
 				continue
 			}
-			if s != 0 && s != b.storages[a.of(b.d.calls).st] {
+			if s != 0 && s != b.storages[b.of(a).st] {
 				p.renames = append(p.renames, rename{a, made[s]})
 			}
 		}
@@ -460,7 +492,7 @@ func (b *planning) group(p *plan, s *fuse.Set) (steps []planStep) {
 		}
 	}
 	if allow := b.d.fusing.allow; g == nil || allow != nil && !allow(g.planned(step.calls)) {
-		b.broken = b.broken || slices.ContainsFunc(s.Calls, func(i int) bool { return b.g.Calls[i].Narrowed != 0 })
+		b.broken = b.broken || slices.ContainsFunc(s.Calls, func(i int) bool { return b.g.Calls[i].Narrowed })
 		for _, i := range step.calls {
 			steps = append(steps, planStep{calls: []int{i}})
 		}
@@ -549,7 +581,7 @@ func (b *planning) findEnds(p *plan) {
 	used := func(ends *[]at, a at) {
 		st := is[a]
 		if st == nil {
-			st = a.of(b.d.calls).st
+			st = b.of(a).st
 		}
 		if st != nil && !seen[st] {
 			seen[st] = true
@@ -572,7 +604,7 @@ func (b *planning) findEnds(p *plan) {
 	}
 	for n := range b.d.calls {
 		for a := range b.operands(n) {
-			if st := a.of(b.d.calls).st; st != nil && !b.fresh[st] {
+			if st := b.of(a).st; st != nil && !b.fresh[st] {
 				used(&p.unused, a)
 			}
 		}
@@ -583,7 +615,7 @@ func (b *planning) findEnds(p *plan) {
 func (b *planning) operands(n int) iter.Seq[at] {
 	c := &b.d.calls[n]
 	return func(yield func(at) bool) {
-		for _, l := range [][2]int{{maxIn, int(c.outs)}, {0, int(c.ins)}, {maxIn + maxOut, len(c.many)}} {
+		for _, l := range [][2]int{{maxIn, int(c.outs)}, {0, int(c.ins)}, {maxIn + maxOut, b.listed(n)}} {
 			for j := range l[1] {
 				if !yield(at{n, l[0] + j}) {
 					return

@@ -6,6 +6,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/fuse"
 	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
@@ -35,19 +36,43 @@ const StepRow = kernels.RowLen
 var rowForeach, rowAdvance, rowUpdateScale *row
 
 func init() {
-	rowForeach = define(row{Name: "Foreach", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runForeach, alters: alterForeach})
+	rowForeach = define(row{Name: "Foreach", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runForeach, alters: alterForeach,
+		narrows: gradientsOf, scaling: scalingOf, takeFactor: takeFactor})
 	rowAdvance = define(row{Name: "Advance", takes: "tensors…^; rate second third fourth; options ->", infer: func(*frame) {},
 		run: runAdvance, alters: func(f *frame) { f.alter(f.many[0]) }})
 	rowUpdateScale = define(row{Name: "UpdateScale", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runUpdateScale})
 }
 
 // foreach is a call of rowForeach: the frame's many holds n first operands, then n second ones, and so on, then the rows and, for an op
-// that raises a flag, the flag.
+// that raises a flag, the flag. If scaled is true, the last is a row with the factor of the gradients.
 type foreach struct {
-	op    *kernels.PointOp
-	lists int
+	op     *kernels.PointOp
+	lists  int
+	scaled bool
 	// which holds the row of each tensor.
 	which *intList
+}
+
+// gradientsOf returns the gradients of a step, which the kernel only reads, and converts.
+func gradientsOf(c *deferred) (s fuse.Span) {
+	if f := c.opt.(foreach); f.lists > 1 {
+		n := len(f.which.ints())
+		s = fuse.Span{From: n, To: 2 * n}
+	}
+	return s
+}
+
+// scalingOf: a step can scale its gradients itself, with the bits of Scale, which takes only float32.
+func scalingOf(c *deferred) (scales bool, scaled fuse.Span) {
+	return c.opt.(foreach).op == kernels.Scale, gradientsOf(c)
+}
+
+// takeFactor makes c a step that scales its gradients.
+func takeFactor(c, from *deferred) {
+	a, f := *c.attrs, c.opt.(foreach)
+	f.scaled = true
+	a.opt = f
+	c.attrs, c.many = &a, append(slices.Clip(c.many), from.many[len(from.many)-1])
 }
 
 func runForeach(f *frame) error {
@@ -70,6 +95,9 @@ func runForeach(f *frame) error {
 	rows := f.x.s.rowsOf(operand(rest[0]).Ptr, c.which)
 	if c.op.Raise != nil {
 		rows.Flag = operand(rest[1]).Ptr
+	}
+	if c.scaled {
+		rows.Factor = operand(rest[len(rest)-1]).Ptr
 	}
 	return kernels.MultiTensor(f, c.op, f.many[0].dt, rows, outs, ins)
 }

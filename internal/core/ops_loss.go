@@ -5,6 +5,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/fuse"
 	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
@@ -132,10 +133,12 @@ func runNLL(f *frame) error {
 // inRows reports whether the classes of an element are adjacent, so that row-wise kernels can process them.
 func (p *likelihood) inRows() bool { return p.s == 1 && p.n > 0 && p.c > 0 }
 
-// narrowsLogits reports whether the row-wise kernel runs: it gives the same bits for halves as for the same numbers in float32.
-func narrowsLogits(c *deferred) bool {
-	p := c.opt.(likelihood)
-	return p.inRows()
+// narrowsLogits returns the logits if the row-wise kernel runs: it gives the same bits for halves as for the same numbers in float32.
+func narrowsLogits(c *deferred) (s fuse.Span) {
+	if p := c.opt.(likelihood); p.inRows() {
+		s.To = 1
+	}
+	return s
 }
 
 // Inputs of the gradients: gradient of the loss, target, weight (of the classes for the likelihood, of each row for the cross-entropy) or

@@ -5,6 +5,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/fuse"
 	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
@@ -246,11 +247,14 @@ func runNormGrad(f *frame) error {
 	return kernels.BatchNormBackward(f, in.DType, dx, dw, db, dy, in, mean, rstd, w)
 }
 
-// narrowsNormGrad reports whether the call sums by columns only, of a float32 input: that input then says how many elements a thread loads
-// at once, and so in which order they are added.
-func narrowsNormGrad(c *deferred) bool {
+// narrowsNormGrad returns the gradient if the call sums by columns only, of a float32 input: that input then says how many elements a
+// thread loads at once, and so in which order they are added.
+func narrowsNormGrad(c *deferred) (s fuse.Span) {
 	g := c.opt.(normGrad)
-	return (g.of == rowLayerNorm || g.of == rowRMSNorm) && !g.want[0] && g.want[1] && c.in[1].dt == dtype.Float32
+	if (g.of == rowLayerNorm || g.of == rowRMSNorm) && !g.want[0] && g.want[1] && c.in[1].dt == dtype.Float32 {
+		s.To = 1
+	}
+	return s
 }
 
 // backNorm computes the gradients by one row of kernels or, if they are recorded for a further derivative or the input is empty, with Exec

@@ -5,6 +5,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/fuse"
 	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
@@ -33,7 +34,7 @@ func init() {
 		run: func(f *frame) error {
 			return f.reduce(normOp(f.scalar[0].F))
 		}})
-	rowVectorNorms = define(row{Name: "VectorNorms", takes: "tensors…; ord!",
+	rowVectorNorms = define(row{Name: "VectorNorms", takes: "tensors…; ord!", narrows: narrowsNorms,
 		infer: func(f *frame) { f.newOut(0, f.many[0].dt, []int{len(f.many)}, nil) },
 		run: func(f *frame) error {
 			op := normOp(f.scalar[0].F)
@@ -48,6 +49,9 @@ func init() {
 		b.set(0, x.Mul(b.kept(b.grad(0)), x.Exp(x.Sub(b.in(0), b.kept(b.out(0))))))
 	}), castFloat32))
 }
+
+// narrowsNorms returns all tensors: the kernel orders the additions of a half as those of a float32.
+func narrowsNorms(c *deferred) fuse.Span { return fuse.Span{To: len(c.many)} }
 
 // normOp returns the kernel for norms of order p.
 func normOp(p float64) *kernels.ReduceOp {

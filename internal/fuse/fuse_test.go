@@ -23,6 +23,7 @@ func TestText(t *testing.T) {
 		"parse":  func(*Graph) {},
 		"dead":   (*Graph).Dead,
 		"common": (*Graph).Common,
+		"fold":   func(g *Graph) { g.Fold() },
 		"narrow": func(g *Graph) { g.Narrow() },
 		"group":  func(g *Graph) { g.Group(limits) },
 		"join": func(g *Graph) {
@@ -32,6 +33,7 @@ func TestText(t *testing.T) {
 		"all": func(g *Graph) {
 			g.Dead()
 			g.Common()
+			g.Fold()
 			g.Narrow()
 			g.Group(limits)
 			g.Join(limits)
@@ -114,7 +116,8 @@ func FuzzParse(f *testing.F) {
 		if len(g.Calls) > 64 {
 			return
 		}
-		for _, pass := range []func(){g.Dead, g.Common, func() { g.Narrow() }, func() { g.Group(limits) }, func() { g.Join(limits) }} {
+		for _, pass := range []func(){g.Dead, g.Common, func() { g.Fold() }, func() { g.Narrow() }, func() { g.Group(limits) },
+			func() { g.Join(limits) }} {
 			pass()
 			g.Print()
 			if err := g.Number(); err != nil {

@@ -41,10 +41,16 @@ type Call struct {
 	// Row says that output 0 is computed row by row from input 0, which has the same shape, and from the other inputs. The kernel of such a
 	// call can include element-wise work before it, which makes input 0, and after it, which reads output 0.
 	Row bool
-	// Widens says that the call converts its operand to another type without loss, in the same layout. Narrow has a bit for each input that
-	// may be replaced by the operand of such a call, and Narrowed for each that has been.
-	Widens           bool
-	Narrow, Narrowed uint
+	// Widens says that the call converts its operand to another type without loss, in the same layout. Narrow are the inputs that may be
+	// replaced by the operands of such calls, and Narrowed says that some have been.
+	Widens   bool
+	Narrow   Span
+	Narrowed bool
+	// Scales says that the call multiplies operands in place by its last input; these operands are its other inputs. Scaled are the inputs
+	// that a call can multiply itself, if it gets such a factor as one more input, and Factored says that it has got one.
+	Scales   bool
+	Scaled   Span
+	Factored bool
 	// Converts says that the call copies its whole operand, in the same layout, to new memory, possibly of another type.
 	Converts bool
 	// Heavy says that the call takes many instructions.
@@ -56,6 +62,11 @@ type Call struct {
 	Ins, Outs []Value
 	Into      uint
 }
+
+// Span are the inputs of a call from number From up to, but not including, To.
+type Span struct{ From, To int }
+
+func (s Span) has(i int) bool { return s.From <= i && i < s.To }
 
 // Value is a set of elements of one version of a storage.
 type Value struct {
@@ -119,6 +130,11 @@ func (g *Graph) Number() error {
 				return fault.New(fault.Invalid,
 					"call %d, %s, converts, but it has not one input, and one new output that lies as that does",
 					i, c.Op)
+			case (c.Point || c.Row) && c.Scaled != Span{}:
+				return fault.New(fault.Invalid, "call %d, %s, goes by elements or rows, and takes no factor", i, c.Op)
+			case c.Scales && !c.scales():
+				return fault.New(fault.Invalid,
+					"call %d, %s, scales, but its outputs are not its inputs except the last one, modified, each another storage", i, c.Op)
 			case c.Point && !slices.Equal(v.Shape, c.Outs[0].Shape):
 				return fault.New(fault.Invalid, "the outputs of call %d, %s, have different shapes", i, c.Op)
 			}
@@ -133,6 +149,23 @@ func (g *Graph) Number() error {
 // converts reports whether the call has one input, and one new output with the same layout.
 func (c *Call) converts() bool {
 	return len(c.Ins) == 1 && len(c.Outs) == 1 && c.Into == 0 && c.Ins[0].Storage != 0 && slices.Equal(c.Ins[0].Stride, c.Outs[0].Stride)
+}
+
+// scales reports whether the outputs modify the storages of all inputs but the last, each once.
+func (c *Call) scales() bool {
+	n := len(c.Ins) - 1
+	if n < 1 || len(c.Outs) != n || c.Point || c.Row {
+		return false
+	}
+	seen := map[int]bool{c.Ins[n].Storage: true}
+	for i := range n {
+		s := c.Ins[i].Storage
+		if s == 0 || seen[s] || c.Outs[i].Storage != s || !c.into(i) {
+			return false
+		}
+		seen[s] = true
+	}
+	return c.Ins[n].Storage != 0
 }
 
 // uses calls f with every storage that the call reads or writes.

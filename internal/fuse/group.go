@@ -62,7 +62,7 @@ func (g *Graph) Group(l Limits) {
 		if s == nil || len(s.From) == 0 || i != s.Calls[len(s.Calls)-1] {
 			continue
 		}
-		narrowed := slices.ContainsFunc(s.Calls, func(k int) bool { return g.Calls[k].Narrowed != 0 })
+		narrowed := slices.ContainsFunc(s.Calls, func(k int) bool { return g.Calls[k].Narrowed })
 		if narrowed || len(s.Calls) > 1 && s.Saves >= l.Saves {
 			g.Groups = append(g.Groups, *s)
 		}
@@ -95,7 +95,7 @@ type grouping struct {
 // join starts a group with call i and merges it with those of its operands, the latest first, where the result is a valid group.
 func (a *grouping) join(i int) {
 	a.of[i] = &Set{Calls: []int{i}, At: i}
-	if a.g.Calls[i].Narrowed != 0 { // it must be a group, because its own kernel takes the operands as they were
+	if a.g.Calls[i].Narrowed { // it must be a group, because its own kernel takes the operands as they were
 		if s := a.set([]int{i}); s != nil {
 			a.of[i] = s
 		}

@@ -95,25 +95,78 @@ func (g *Graph) again(e, c *Call, live map[int]bool, writes map[int]int) bool {
 	return true
 }
 
+// Fold removes calls that scale operands in place if every result has one reader, which can scale it instead while it reads it, and nobody
+// needs the results afterwards. The readers get the factor as one more input, and scale all that they can scale. It returns the removed
+// call for each of them; both are given by Call.At.
+func (g *Graph) Fold() map[int]int {
+	if !slices.ContainsFunc(g.Calls, func(c Call) bool { return c.Scales }) {
+		return nil
+	}
+	by, live := map[int]int{}, g.live()
+	readers, writers := g.users()
+	keep := slices.Repeat([]bool{true}, len(g.Calls))
+	for i := range g.Calls {
+		c := &g.Calls[i]
+		if !c.Scales {
+			continue
+		}
+		n := len(c.Ins) - 1
+		takers := g.takers(i, live, readers, writers)
+		for _, k := range takers {
+			t := &g.Calls[k]
+			t.Ins, t.Factored = append(slices.Clip(t.Ins), c.Ins[n]), true
+			for j := t.Scaled.From; j < t.Scaled.To; j++ {
+				t.Ins[j].Version--
+			}
+			by[t.At] = c.At
+			keep[i] = false
+		}
+	}
+	g.keep(keep)
+	return by
+}
+
+// takers returns the calls that can scale instead of call i, or nil.
+func (g *Graph) takers(i int, live map[int]bool, readers map[int][]Ref, writers map[int][]int) (takers []int) {
+	c := &g.Calls[i]
+	n := len(c.Ins) - 1
+	changed := func(s, before int) bool {
+		return slices.ContainsFunc(writers[s], func(k int) bool { return k > i && k <= before })
+	}
+	of := map[int]int{} // how many results each taker reads
+	for j := range n {
+		s := c.Ins[j].Storage
+		later := slices.DeleteFunc(slices.Clone(readers[s]), func(r Ref) bool { return r.Call <= i })
+		if live[s] || len(later) != 1 || changed(s, len(g.Calls)) {
+			return nil
+		}
+		t := &g.Calls[later[0].Call]
+		in := &t.Ins[later[0].Index]
+		if !t.Scaled.has(later[0].Index) || t.Factored || t.Lane != c.Lane || !in.Place.equal(&c.Ins[j].Place) {
+			return nil
+		}
+		if of[later[0].Call] == 0 {
+			takers = append(takers, later[0].Call)
+		}
+		of[later[0].Call]++
+	}
+	for _, k := range takers {
+		if t := &g.Calls[k]; of[k] != t.Scaled.To-t.Scaled.From || changed(c.Ins[n].Storage, k) {
+			return nil
+		}
+	}
+	return takers
+}
+
 // Narrow removes widening calls whose readers can all read the original operand instead. Nothing may have modified that operand. It
 // returns, for each input that was replaced, the removed call; both calls are given by Call.At.
 func (g *Graph) Narrow() map[Ref]int {
 	by, live := map[Ref]int{}, g.live()
-	readers, writers := map[int][]Ref{}, map[int][]int{}
-	for i := range g.Calls {
-		for j := range g.Calls[i].Ins {
-			s := g.Calls[i].Ins[j].Storage
-			readers[s] = append(readers[s], Ref{i, j})
-		}
-		for j := range g.Calls[i].Outs {
-			s := g.Calls[i].Outs[j].Storage
-			writers[s] = append(writers[s], i)
-		}
-	}
+	readers, writers := g.users()
 	keep := slices.Repeat([]bool{true}, len(g.Calls))
 	for i := range g.Calls {
 		w := &g.Calls[i]
-		if !w.Widens || w.Narrowed != 0 {
+		if !w.Widens || w.Narrowed {
 			continue
 		}
 		from, to := &w.Ins[0], &w.Outs[0]
@@ -125,7 +178,7 @@ func (g *Graph) Narrow() map[Ref]int {
 		for _, r := range all {
 			c := &g.Calls[r.Call]
 			changed := slices.ContainsFunc(writers[from.Storage], func(k int) bool { return k > i && k <= r.Call })
-			may = may && within(&c.Ins[r.Index].Place, &to.Place) && r.Call > i && c.Narrow>>r.Index&1 != 0 && c.Lane == w.Lane && !changed
+			may = may && within(&c.Ins[r.Index].Place, &to.Place) && r.Call > i && c.Narrow.has(r.Index) && c.Lane == w.Lane && !changed
 		}
 		if !may {
 			continue
@@ -134,13 +187,29 @@ func (g *Graph) Narrow() map[Ref]int {
 			c := &g.Calls[r.Call]
 			v := &c.Ins[r.Index]
 			v.Storage, v.Version, v.DType, v.Offset = from.Storage, from.Version, from.DType, from.Offset+v.Offset-to.Offset
-			c.Narrowed |= 1 << r.Index
+			c.Narrowed = true
 			by[Ref{c.At, r.Index}] = w.At
 		}
 		keep[i] = false
 	}
 	g.keep(keep)
 	return by
+}
+
+// users returns the inputs that read each storage, and the calls that write it.
+func (g *Graph) users() (readers map[int][]Ref, writers map[int][]int) {
+	readers, writers = map[int][]Ref{}, map[int][]int{}
+	for i := range g.Calls {
+		for j := range g.Calls[i].Ins {
+			s := g.Calls[i].Ins[j].Storage
+			readers[s] = append(readers[s], Ref{i, j})
+		}
+		for j := range g.Calls[i].Outs {
+			s := g.Calls[i].Outs[j].Storage
+			writers[s] = append(writers[s], i)
+		}
+	}
+	return readers, writers
 }
 
 // within reports whether the elements of v lie between the first and the last element of w.

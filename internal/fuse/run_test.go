@@ -62,8 +62,22 @@ const size = 32
 
 // result is element e of output o of the call, computed from elements that load reads.
 func (c *Call) result(o, e int, load func(j, e int) uint64) uint64 {
-	if c.Widens {
+	last := len(c.Ins) - 1
+	scaled := func(j, e int) uint64 { return mix(mix(77, load(j, e)), load(last, 0)) }
+	switch {
+	case c.Widens:
 		return load(0, e)
+	case c.Scales:
+		return scaled(o, e)
+	case c.Factored:
+		plain, read := *c, load
+		plain.Factored, plain.Ins = false, c.Ins[:last]
+		return plain.result(o, e, func(j, e int) uint64 {
+			if c.Scaled.has(j) {
+				return scaled(j, e)
+			}
+			return read(j, e)
+		})
 	}
 	h := mix(uint64(len(c.Op)), uint64(c.Op[0])<<32|uint64(c.Attrs))
 	h = mix(h, uint64(o))
@@ -282,6 +296,53 @@ var places = []Place{
 	{dtype.Float32, []int{4, 4}, []int{5, 1}, 3},
 }
 
+// spans are sets of inputs.
+var spans = []Span{{}, {0, 1}, {1, 2}, {0, 2}}
+
+// randomScaling returns a call that scales one or two results, or one that may scale what it reads.
+func randomScaling(rng *rand.Rand, scaled *[]Value, recent []Value, next *int) Call {
+	some := func() Value {
+		if len(recent) > 0 && rng.IntN(2) == 0 {
+			return Value{Storage: recent[len(recent)-1-rng.IntN(min(3, len(recent)))].Storage, Place: places[0]}
+		}
+		return Value{Storage: 1 + rng.IntN(*next-1), Place: places[0]}
+	}
+	c := Call{Op: "T", Attrs: 1}
+	if len(*scaled) == 0 || rng.IntN(4) == 0 {
+		c.Op, c.Scales, *scaled = "S", true, nil
+		factor := some()
+		for range 1 + rng.IntN(2) {
+			v := some()
+			if v.Storage == factor.Storage || slices.ContainsFunc(*scaled, func(w Value) bool { return w.Storage == v.Storage }) {
+				continue
+			}
+			*scaled = append(*scaled, v)
+		}
+		if len(*scaled) > 0 {
+			c.Outs, c.Into = *scaled, 3
+			c.Ins = append(slices.Clone(c.Outs), factor)
+			return c
+		}
+		c.Op, c.Scales = "T", false
+	}
+	c.Ins = []Value{some()}
+	for k := 1 + rng.IntN(2); k > 0 && len(*scaled) > 0; k-- {
+		c.Ins, *scaled = append(c.Ins, (*scaled)[0]), (*scaled)[1:]
+	}
+	c.Scaled = Span{1, len(c.Ins)}
+	if rng.IntN(4) == 0 {
+		c.Ins = append(c.Ins, some())
+	}
+	c.Narrow = Span{rng.IntN(2), len(c.Ins)}
+	c.Outs = []Value{{Storage: *next, Place: places[0]}}
+	if rng.IntN(2) == 0 {
+		c.Outs[0], c.Into = c.Ins[0], 1
+	} else {
+		*next++
+	}
+	return c
+}
+
 // randomGraph returns a segment of n calls that read a few storages from outside, and the contents of those storages.
 func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 	g, m := &Graph{}, memory{}
@@ -292,8 +353,14 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 			m[s][i] = mix(uint64(s), uint64(i))
 		}
 	}
-	next, recent, many := outside+1, []Value{}, rng.IntN(4) == 0
+	next, recent, many, scaled := outside+1, []Value{}, rng.IntN(4) == 0, []Value{}
 	for i := range n {
+		if rng.IntN(5) == 0 {
+			c := randomScaling(rng, &scaled, recent, &next)
+			c.At = i
+			g.Calls = append(g.Calls, c)
+			continue
+		}
 		c := Call{At: i, Op: []string{"A", "B", "C"}[rng.IntN(3)], Attrs: 1 + rng.IntN(2), Point: rng.IntN(5) > 0,
 			Effect: rng.IntN(12) == 0, Lane: max(0, rng.IntN(12)-10)}
 		if !c.Point {
@@ -329,7 +396,7 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 			wide.DType = dtype.Float64
 			recent = append(recent, *wide, *wide, *wide)
 		} else if rng.IntN(2) == 0 {
-			c.Narrow = uint(rng.IntN(4))
+			c.Narrow = spans[rng.IntN(len(spans))]
 		}
 		if many && !c.Widens && rng.IntN(2) == 0 && c.Into == 0 && len(c.Outs) == 1 {
 			in := Value{Storage: 1 + rng.IntN(next-2), Place: places[0]}
@@ -361,8 +428,8 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 // TestRandomGraphs: after all passes a segment leaves the same contents in live storages as before, and Join does not raise the peak of
 // memory.
 func TestRandomGraphs(t *testing.T) {
-	grouped, elided, gone, byRows, narrowed, early, late := 0, 0, 0, 0, 0, 0, 0
-	for seed := range uint64(20000) {
+	grouped, elided, gone, byRows, narrowed, folded, early, late := 0, 0, 0, 0, 0, 0, 0, 0
+	for seed := range uint64(25000) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		g, m := randomGraph(rng, 2+rng.IntN(14))
 		if err := g.Number(); err != nil {
@@ -376,6 +443,7 @@ func TestRandomGraphs(t *testing.T) {
 		want.runAll(g, rng)
 		g.Dead()
 		g.Common()
+		folded += len(g.Fold())
 		narrowed += len(g.Narrow())
 		g.Group(Limits{Calls: 8, Span: 10, Heavy: 8, Operands: 8, Outs: 4, Values: 8, Saves: 1, Joined: 1 << 10})
 		peak := held(g)
@@ -405,9 +473,9 @@ func TestRandomGraphs(t *testing.T) {
 			elided += len(s.Calls) - len(s.Outs)
 		}
 	}
-	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows, %d inputs narrowed, %d calls removed, and "+
-		"%d conversions run earlier, %d later", grouped, elided, byRows, narrowed, gone, early, late)
-	if early < 200 || late < 300 || grouped < 10000 || elided < 5000 || byRows < 1000 || narrowed < 500 || gone < 10000 {
+	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows, %d inputs narrowed, %d factors folded, "+
+		"%d calls removed, and %d conversions run earlier, %d later", grouped, elided, byRows, narrowed, folded, gone, early, late)
+	if early < 200 || folded < 500 || late < 300 || grouped < 10000 || elided < 5000 || byRows < 1000 || narrowed < 500 || gone < 10000 {
 		t.Error("the passes did too little")
 	}
 }

@@ -48,7 +48,7 @@ func (g *Graph) Only(s *Set) *Graph {
 	at := func(r Ref) Ref { return Ref{slices.Index(s.Calls, r.Call), r.Index} }
 	for k, i := range s.Calls {
 		o.Calls = append(o.Calls, g.Calls[i])
-		o.Calls[k].Narrow = 0 // it says nothing about what the calls do
+		o.Calls[k].Narrow = Span{} // it says nothing about what the calls do
 		set.Calls = append(set.Calls, k)
 	}
 	for _, r := range s.Ins {
@@ -135,8 +135,17 @@ func (c *Call) print(b *strings.Builder, indent string) {
 	if c.Effect {
 		b.WriteString(" effect")
 	}
-	if c.Narrow > 0 {
-		fmt.Fprint(b, " narrow=", c.Narrow)
+	if c.Scales {
+		b.WriteString(" scales")
+	}
+	if c.Factored {
+		b.WriteString(" factored")
+	}
+	if c.Narrow != (Span{}) {
+		fmt.Fprintf(b, " narrow=%d..%d", c.Narrow.From, c.Narrow.To)
+	}
+	if c.Scaled != (Span{}) {
+		fmt.Fprintf(b, " scaled=%d..%d", c.Scaled.From, c.Scaled.To)
 	}
 	if c.Values > 0 {
 		fmt.Fprint(b, " values=", c.Values)
@@ -340,9 +349,17 @@ func (s *scanner) call(g *Graph) (versions []int) {
 	c.Point, c.Row, c.Widens = s.has("point "), s.has("row "), s.has("widens ")
 	c.Converts, c.Heavy = s.has("converts "), s.has("heavy ")
 	c.Checks, c.Effect = s.has("checks "), s.has("effect ")
-	if s.has("narrow=") {
-		c.Narrow = uint(s.number(1<<10-1, false))
-		s.want(" ")
+	c.Scales, c.Factored = s.has("scales "), s.has("factored ")
+	for _, f := range []struct {
+		name string
+		to   *Span
+	}{{"narrow=", &c.Narrow}, {"scaled=", &c.Scaled}} {
+		if s.has(f.name) {
+			f.to.From = s.number(1<<10-1, false)
+			s.want("..")
+			f.to.To = s.number(1<<10-1, false)
+			s.want(" ")
+		}
 	}
 	if s.has("values=") {
 		c.Values = s.number(1<<20, false)
