@@ -35,6 +35,24 @@ var (
 		x, s, n := k.BufferRO("x", tenon.Float32), k.Buffer("s", tenon.Float32), k.Scalar("n", tenon.Int64)
 		k.ForEach(n, func(i kernel.Value) { s.Store(i, x.Load(i).FMA(k.Const(tenon.Float32, 0.25), s.Load(i))) })
 	})
+	// polynomial has more numbers than can be values.
+	polynomial = kernel.Build("polynomial", func(k *kernel.Builder) {
+		c := []kernel.Value{k.Scalar("c0", tenon.Float32)}
+		in := k.BufferRO("in", tenon.Float32)
+		c = append(c, k.Scalar("c1", tenon.Int32).Convert(tenon.Float32))
+		out := k.Buffer("out", tenon.Float32)
+		c = append(c, k.Scalar("c2", tenon.Float32))
+		n := k.Scalar("n", tenon.Int64)
+		c = append(c, k.Scalar("c3", tenon.Float32), k.Scalar("c4", tenon.Float32))
+		k.ForEach(n, func(i kernel.Value) {
+			x := in.Load(i)
+			v := c[4]
+			for _, c := range []kernel.Value{c[3], c[2], c[1], c[0]} {
+				v = c.Add(x.Mul(v))
+			}
+			out.Store(i, v)
+		})
+	})
 )
 
 func launchBend(x *tenon.Exec, a *tenon.Tensor, c float64) *tenon.Tensor {
@@ -105,21 +123,35 @@ func TestLaunchInRegion(t *testing.T) {
 	}
 }
 
-// A number that changes is another launch, which the match must tell apart.
+// The first four numbers of a launch are values: a graph gets the new ones. Another number that changes is another launch.
 func TestLaunchNumbers(t *testing.T) {
 	x := open(t)
-	r := compile.New()
+	r := compile.New(compile.Opt{Must: true})
 	a := x.Full([]int{4}, 2, tenon.Float32)
-	for n, c := range []float64{1, 1, 1, 2, 1, 2, 2} {
+	run := func(c [6]float64) {
+		t.Helper()
 		var y *tenon.Tensor
-		must(t, r.Do(x, func(x *tenon.Exec) error { y = x.Keep(launchBend(x, x.AddS(a, 1), c)); return nil }))
-		v := float32(3 + 9*c)
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			in := x.AddS(a, 1)
+			y = x.Keep(x.EmptyLike(in))
+			x.Launch(polynomial, tenon.Over(4), tenon.Number(c[0]), tenon.In(in), tenon.Integer(int64(c[1])), tenon.Out(y),
+				tenon.Number(c[2]), tenon.Integer(4), tenon.Number(c[4]), tenon.Number(c[5]))
+			return nil
+		}))
+		v := float32(c[0] + 3*(c[1]+3*(c[2]+3*(c[4]+3*c[5]))))
 		if got, want := read(t, x, y), fmt.Sprint([]float32{v, v, v, v}); got != want {
-			t.Errorf("run %d with c = %v: %s; want %s", n, c, got, want)
+			t.Errorf("with %v: %s; want %s", c, got, want)
 		}
 		y.Close()
 	}
-	const fork = "bend in a grid of [1 1 1] blocks of [256 1 1], 1, 4, read, written"
+	for n := range 12 {
+		run([6]float64{float64(n), float64(n % 3), -float64(n), 4, 1, 2})
+	}
+	if s := r.Stats(x); s.Recordings != 1 || s.Replays < 9 {
+		t.Errorf("%+v", s)
+	}
+	run([6]float64{1, 2, 3, 4, 5, 2})
+	const fork = "polynomial in a grid of [1 1 1] blocks of [256 1 1], 5, 2, read, written"
 	if e := fmt.Sprint(r.Explain(x)); !strings.Contains(e, fork) {
 		t.Errorf("the explanation lacks %q:\n%s", fork, e)
 	}

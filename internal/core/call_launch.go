@@ -73,24 +73,25 @@ func Over(n int) LaunchShape {
 var rowLaunch *row
 
 func init() {
-	rowLaunch = define(row{Name: "Launch", takes: "tensors…^;;options ->", flags: flagUser, infer: func(*frame) {}, run: runLaunch,
-		alters: alterLaunch, checkDeferred: checkLaunch})
+	rowLaunch = define(row{Name: "Launch", takes: "tensors…^; first second third fourth; options ->", flags: flagUser,
+		infer: func(*frame) {}, run: runLaunch, alters: alterLaunch, checkDeferred: checkLaunch})
 }
 
-// launching is a call of rowLaunch; the frame's many are the tensors among args, in order.
+// launching is a call of rowLaunch; the frame's many are the tensors among args, in order, and its scalars the first numbers.
 type launching struct {
 	k     *kernel.Kernel
 	shape LaunchShape
-	// kinds are the kinds of all arguments; numbers holds the arguments that are numbers, each as an exact number and as a float.
+	// kinds are the kinds of all arguments; numbers holds the other arguments that are numbers, each as an exact number and as a float.
 	kinds   *intList
 	numbers numberList
 }
 
 // Launch runs a user's kernel on x's stream, in order with the operations before and after. A buffer parameter gets the address of a
 // tensor's first element; the caller ensures the strides that the kernel assumes. The kernel is built and loaded on its first launch on a
-// device. It may touch the elements of the tensors that it is given and no others: in a region, the memory around them may not be there. No
-// gradient is recorded, and writing to a tensor that requires one is refused: use a Function to give a kernel a derivative.
-// In a backward pass with CreateGraph a launch on tensors that require grad is refused too, except under NoGrad.
+// device. It may touch the elements of the tensors that it is given and no others: in a region, the memory around them may not be there.
+// There the first four numbers are values, which may change from run to run. No gradient is recorded, and writing to a tensor that requires
+// one is refused: use a Function to give a kernel a derivative. In a backward pass with CreateGraph a launch on tensors that require grad
+// is refused too, except under NoGrad.
 func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 	f := x.op(rowLaunch)
 	p, err := k.Program()
@@ -110,12 +111,18 @@ func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 		}
 	}
 	f.keepsGrad(p.Name)
-	kinds, scalars := f.lists[:0], f.scalarB[:0]
+	kinds, scalars, numbers := f.lists[:0], f.scalarB[:0], 0
 	for _, a := range args {
 		kinds = append(kinds, int(a.kind))
-		if a.kind == argNumber {
+		switch {
+		case a.kind != argNumber:
+			continue
+		case numbers < len(f.scalar):
+			f.scalar[numbers] = a.number
+		default:
 			scalars = append(scalars, a.number)
 		}
+		numbers++
 	}
 	f.opt = launching{k, shape, x.s.made.list(kinds), scalarsOf(scalars)}
 	f.call()
@@ -285,7 +292,7 @@ func (f *frame) launchArgs(p *kir.Program, c *launching) {
 	clear(l.Args)
 	le := binary.LittleEndian
 	tensors, use := f.many, paramsOf(p)
-	kinds, scalars := c.kinds.ints(), c.numbers.scalars()
+	kinds, scalars := c.kinds.ints(), append(f.scalar[:len(f.scalar):len(f.scalar)], c.numbers.scalars()...)
 	for i := range p.Params {
 		q, kind, b := &p.Params[i], argKind(kinds[i]), l.Args[at[i]:]
 		switch {
