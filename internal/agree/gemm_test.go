@@ -285,6 +285,37 @@ func tryTiles(p *pair) {
 		}
 	}
 	tryLasting(p)
+	tryEpilogues(p)
+}
+
+// tryEpilogues runs element-wise work in the kernels of products and of sums of partial products.
+func tryEpilogues(p *pair) {
+	p.limits = hopper
+	f, half := dtype.Float32, dtype.BFloat16
+	for i, c := range []struct {
+		m, n, k, tile, multiprocessors int
+		t                              dtype.DType
+	}{
+		{40, 24, 16, 0, 132, f}, {7, 13, 40, 0, 132, half}, {64, 64, 4096, 0, 132, half}, {256, 256, 128, 0, 132, half},
+		{520, 1096, 64, 1, 3, half}, {520, 1096, 328, 3, 3, half}, {520, 1096, 200, 2, 132, half}, {130, 260, 2048, 0, 132, f},
+	} {
+		p.limits.Multiprocessors = c.multiprocessors
+		op := kernels.Fuse([]dtype.DType{c.t, f, half}, []kernels.FusedStep{
+			{Op: kernels.Add, Compute: f, Ins: []kernels.FusedIn{{Value: 0}, {Value: 1}}, Outs: []kernels.FusedOut{{DType: half}}},
+			{Op: kernels.GELUTanh, Compute: half, Ins: []kernels.FusedIn{{Value: 3}}, Outs: []kernels.FusedOut{{DType: half}}},
+			{Op: kernels.Mul, Compute: f, Ins: []kernels.FusedIn{{Value: 4}, {Value: 2}}, Outs: []kernels.FusedOut{{DType: f}}},
+			{Op: kernels.Lt, Compute: f, Ins: []kernels.FusedIn{{Value: 5}, {Value: kernels.ScalarIn}},
+				Outs: []kernels.FusedOut{{DType: dtype.Bool}}},
+		}, []int{0, 3, 6})
+		p.try(trial{name: fmt.Sprintf("matmul with epilogue %d", i), arrays: []*array{out(c.t, dense, c.m, c.n), out(half, dense, c.m, c.n),
+			out(dtype.Bool, dense, c.m, c.n), in(c.t, dense, whole, c.m, c.k), in(c.t, dense, whole, c.k, c.n), in(f, dense, mild, c.n),
+			in(half, dense, mild, c.m, c.n)},
+			run: func(is kernels.Issuer, o []kernels.Operand) error {
+				return kernels.Matmul(is, kernels.Operand{DType: c.t, Shape: o[0].Shape, Stride: o[0].Stride}, o[3], o[4],
+					kernels.MatmulOpt{Alpha: 1, Tile: c.tile, Epilogue: &kernels.Epilogue{Op: op, Scalars: []kernels.Scalar{kernels.FloatScalar(0.25)},
+						Outs: o[:3], Ins: o[5:]}})
+			}})
+	}
 }
 
 // tryLasting tries tiles whose blocks last, on few multiprocessors, so that each block computes several: also ones whose depth is less than

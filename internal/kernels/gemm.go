@@ -248,6 +248,9 @@ type productSpec struct {
 	Mapped bool
 	// Batch is the number of batch dimensions.
 	Batch uint8
+	// Results is the number of outputs of the epilogue, which is operation Op of the Spec, or 0 without one. Columns has a bit for each of
+	// its inputs, besides the product, that has an element for each column.
+	Results, Columns uint8
 }
 
 // blocksKind says what a block computes.

@@ -17,6 +17,8 @@ type MatmulOpt struct {
 	Bias        Operand
 	// TF32 allows float32 operands to be reduced to 10 fraction bits: mma rounds them, wgmma truncates.
 	TF32 bool
+	// Epilogue, if not nil, is run on the result, which is stored only if it is among the epilogue's outputs.
+	Epilogue *Epilogue
 	// Tile, for tests, is the number, counted from 1, of one of the tiles that suit the product; the right operand is then transposed late
 	// if possible. 0 chooses by size.
 	Tile int
@@ -40,6 +42,11 @@ func Matmul(is Issuer, out, a, b Operand, opt MatmulOpt) error {
 	}
 	if out.Numel() == 0 {
 		return nil
+	}
+	if opt.Epilogue != nil {
+		if err := p.checkEpilogue(nd); err != nil {
+			return err
+		}
 	}
 	if p.s[0][1] != 1 && p.s[0][0] == 1 || p.n == 1 && p.m > 1 {
 		p.transpose()
@@ -144,7 +151,9 @@ func (p *product) issue(is Issuer) error {
 		s.Vec = uint8(min(8, p.width(0, &p.out, p.n, p.s[0][0], p.out.DType.Size())))
 	}
 	var partial uint64
+	var a productArgs
 	if splits == 1 {
+		p.addEpilogue(s, &a)
 		p.after(r, s.Vec)
 	} else {
 		r.Blocks = blocksSplit
@@ -154,7 +163,6 @@ func (p *product) issue(is Issuer) error {
 			return err
 		}
 	}
-	var a productArgs
 	p.args(&a, partial, depth)
 	a.size.host = p.sizes[:]
 	for i := range a.stride {
@@ -298,8 +306,9 @@ func (p *product) finish(is Issuer, partial uint64, splits, batch int) error {
 	s.Family, s.Compute, s.Outs, s.Ins = FamilyMatmulFinish, accumulator(p.a.DType), 1, 1
 	s.DTypes[0], s.DTypes[1] = p.out.DType, p.opt.Bias.DType
 	s.Product.Batch = p.batchDims()
-	p.after(&s.Product, s.Vec)
 	var a productArgs
+	p.addEpilogue(s, &a)
+	p.after(&s.Product, s.Vec)
 	p.args(&a, partial, splits)
 	a.size.host, a.result.host = p.sizes[:], p.out.Ptr
 	for i := range a.stride {
@@ -323,6 +332,8 @@ type productArgs struct {
 	m, n, k, depth, batch          intArg
 	maps                           [2]mapArg
 	result                         bufferArg
+	epilogue                       operandArgs
+	scalars                        scalarArgs
 }
 
 func (a *productArgs) layout(p params) {
@@ -352,6 +363,7 @@ func (a *productArgs) layout(p params) {
 	if s.Family == FamilyMatmulFinish {
 		p.buffer(&a.result, "result", s.DTypes[0])
 	}
+	a.layoutEpilogue(p)
 }
 
 // productKernel is the part that both kernels share.
@@ -385,7 +397,7 @@ func (p *productArgs) at(k *kernel.Builder, b kernel.Value, dims int) (off [4]ke
 }
 
 func buildMatmul(s *Spec) *kernel.Kernel {
-	return kernel.Build(s.name("matmul"), func(k *kernel.Builder) {
+	return kernel.Build(s.name("matmul"+epilogueName(s)), func(k *kernel.Builder) {
 		g, r := newGemm(k, s), &s.Product
 		p := newProductKernel(k, s)
 		tiles := func(n kernel.Value, t int) kernel.Value { return n.Add(k.I32(t - 1)).Div(k.I32(t)) }
@@ -434,7 +446,7 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 					if after == nil {
 						p.store(s, out, bias, row, col, vs)
 					} else {
-						p.storeRounded(out, row, col, vs)
+						p.storeRounded(s, out, row, col, vs)
 					}
 				})
 			})
@@ -470,7 +482,7 @@ func (p *productKernel) store(s *Spec, out, bias kernel.Buffer, r, c kernel.Valu
 		}
 		vs[j] = v
 	}
-	p.storeRounded(out, r, c, vs)
+	p.storeRounded(s, out, r, c, vs)
 }
 
 // scaled returns the result in column c whose sum is v. The bias is the same for all rows.
@@ -487,11 +499,15 @@ func (p *productKernel) scaled(s *Spec, bias kernel.Buffer, c, v kernel.Value) k
 }
 
 // storeRounded rounds and stores adjacent results of row r from column c on.
-func (p *productKernel) storeRounded(out kernel.Buffer, r, c kernel.Value, vs []kernel.Value) {
+func (p *productKernel) storeRounded(s *Spec, out kernel.Buffer, r, c kernel.Value, vs []kernel.Value) {
 	r64, c64 := r.Convert(dtype.Int64), c.Convert(dtype.Int64)
 	res := make([]kernel.Value, len(vs))
 	for j, v := range vs {
 		res[j] = v.Convert(out.Type())
+	}
+	if s.Product.Results > 0 {
+		p.runEpilogue(s, r64, c64, res)
+		return
 	}
 	at := r64.Mul(p.om.Value)
 	if len(vs) > 1 {
@@ -518,7 +534,7 @@ func (p *productKernel) biasAt(s *Spec, bias kernel.Buffer, r, c kernel.Value, c
 }
 
 func buildMatmulFinish(s *Spec) *kernel.Kernel {
-	return kernel.Build(s.name("matmul_finish"), func(k *kernel.Builder) {
+	return kernel.Build(s.name("matmul_finish"+epilogueName(s)), func(k *kernel.Builder) {
 		k.FixedThreads(256)
 		p := newProductKernel(k, s)
 		width := int(s.Vec)

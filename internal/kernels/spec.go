@@ -86,6 +86,10 @@ func (s *Spec) Key() string {
 	switch s.Family {
 	case FamilyFused:
 		c.Op, made = 0, opOf(s).group
+	case FamilyMatmul, FamilyMatmulFinish:
+		if s.Product.Results > 0 {
+			c.Op, made = 0, opOf(s).group
+		}
 	case FamilyRows:
 		if a := rowOpOf(s).around; a != nil {
 			c.Op, made = a.base.id, fmt.Sprintf("around %q %q", groupOf(a.before), groupOf(a.after))
