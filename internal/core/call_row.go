@@ -39,6 +39,8 @@ type row struct {
 	// takeFactor gives it the factor of a call that scales.
 	scaling    func(c *deferred) (scales bool, scaled fuse.Span)
 	takeFactor func(c, from *deferred)
+	// product is set for a row whose calls are matrix products.
+	product *productRow
 	// rule returns the types that a pointwise operation computes in and returns.
 	rule func(f *frame) (compute, out dtype.DType)
 	// draws returns how many words each thread takes from the generator. Outputs and operands may have no elements yet. It is nil for rows

@@ -126,6 +126,8 @@ type fusedGroup struct {
 	// alone those of the call's own; both include absent ones.
 	rows         *kernels.FusedRows
 	slots, alone []int
+	// product says that op is the epilogue of a product.
+	product *fusedProduct
 	// about describes for people what the group computes.
 	about *fuse.Graph
 }
@@ -378,7 +380,7 @@ func (d *deferral) runGroup(s *planStep) {
 		case !g.join && g.fresh>>i&1 == 0:
 			f.dst[i] = &h[i]
 		case st.bytes > 0 && st.block == nil && !d.s.lent.given():
-			if !g.join && (g.rows == nil || g.rows.Apart(e.form.shape)) && d.takesOver(s, e, f.x.m.stream) {
+			if !g.join && g.product == nil && (g.rows == nil || g.rows.Apart(e.form.shape)) && d.takesOver(s, e, f.x.m.stream) {
 				break
 			}
 			b, err := f.x.alloc(st.bytes)
@@ -393,6 +395,9 @@ func (d *deferral) runGroup(s *planStep) {
 		d.fusing.numbers = append(d.fusing.numbers, g.numbers[i].of(calls))
 	}
 	d.fusing.group = g
+	if l := d.s.lent; g.product != nil && l != nil && l.notes != nil {
+		l.notes.flops = g.product.flops
+	}
 	d.issueFused(f, s)
 	d.s.leave(f)
 	d.fusing.blamed = nil
@@ -496,6 +501,8 @@ func (g *fusedGroup) name() string {
 		return g.rows.Name()
 	case g.join:
 		return "joined " + g.op.Name
+	case g.product != nil:
+		return "product and " + g.op.Name
 	}
 	return g.op.Name
 }
@@ -505,8 +512,11 @@ func runFused(f *frame) error {
 	d := f.x.s.putOff
 	g := d.fusing.group
 	f.waits = f.waits || len(d.fusing.taken) > 0 // it changes what it would read if it ran again
-	if g.rows != nil {
+	switch {
+	case g.rows != nil:
 		return g.runRows(f)
+	case g.product != nil:
+		return g.runProduct(f)
 	}
 	f.opers = append(f.opers[:0], g.operands...)
 	for i := range f.opers {

@@ -13,9 +13,9 @@ import (
 
 // fusionLimits bound groups by what a kernel has room for, and by its length, since building a kernel takes milliseconds. A group that
 // saves only a few numbers of memory traffic is not worth a kernel. A cast that moves more than 32 MiB takes several times as long as its
-// launch.
+// launch. The epilogue of a large product takes time in which its matrix units do nothing, which has not been measured yet.
 var fusionLimits = fuse.Limits{Calls: 32, Span: 128, Heavy: 8, Operands: kernels.MaxFusedOperands, Outs: maxOut, Values: 32, Saves: 64,
-	Joined: 32 << 20, Together: kernels.MultiTensors}
+	Joined: 32 << 20, Together: kernels.MultiTensors, Product: 4 << 20}
 
 // pointCall describes a call that runs on the pointwise engine.
 type pointCall struct {
@@ -261,7 +261,7 @@ func (b *planning) add(i int) {
 		if c.row.scaling != nil {
 			call.Scales, call.Scaled = c.row.scaling(c)
 		}
-		call.Values = c.values()
+		call.Values, call.Product = c.values(), c.row.product != nil && c.row.product.fits(c)
 	}
 	for j := range c.in[:ins] {
 		e := c.in[j]
@@ -475,6 +475,8 @@ func (b *planning) group(p *plan, s *fuse.Set) (steps []planStep) {
 		g = b.joinGroup(s)
 	case row >= 0:
 		g = b.rowGroup(s, row, after)
+	case b.g.Product(s) >= 0:
+		g = b.productGroup(s, b.g.Product(s))
 	default:
 		g = b.pointGroup(s)
 	}

@@ -15,7 +15,7 @@ var rowProduct *row
 
 func init() {
 	rowProduct = define(row{Name: "MatMul", takes: "a b bias?; alpha! beta!", Torch: "matmul", cast: castLow, infer: inferProduct,
-		run: runProduct, flops: flopsOfProduct, saves: in0 | in1})
+		run: runProduct, flops: flopsOfProduct, saves: in0 | in1, product: &productRow{fitsEpilogue, runWithEpilogue, flopsOfDeferred}})
 }
 
 func init() { rowProduct.back = backProduct }
@@ -44,17 +44,43 @@ func runProduct(f *frame) error {
 	if out.Numel() == 0 {
 		return nil
 	}
-	opt := kernels.MatmulOpt{Alpha: f.scalar[0].F, Beta: f.scalar[1].F, TF32: f.x.m.tf32}
-	if t := f.in[2]; t != nil && opt.Beta != 0 { // 0 times the bias is 0, also for NaN
-		opt.Bias = operand(t)
-		st := make([]int, len(out.Shape))
-		infer.BroadcastStrides(st, t.shape, t.stride, out.Shape)
-		opt.Bias.Shape, opt.Bias.Stride = out.Shape, st
+	var bias kernels.Operand
+	if t := f.in[2]; t != nil {
+		bias = operand(t)
 	}
+	opt := productOpt(&f.attrs, f.x.m.tf32, bias, out.Shape)
 	if !a.DType.IsComplex() {
 		return kernels.Matmul(f, out, a, b, opt)
 	}
 	return complexProduct(f, out, a, b, opt)
+}
+
+// productOpt returns the options of a product with a result of that shape; bias may be zero.
+func productOpt(a *attrs, tf32 bool, bias kernels.Operand, shape []int) kernels.MatmulOpt {
+	opt := kernels.MatmulOpt{Alpha: a.scalar[0].F, Beta: a.scalar[1].F, TF32: tf32}
+	if bias.Ptr != 0 && opt.Beta != 0 { // 0 times the bias is 0, also for NaN
+		st := make([]int, len(shape))
+		infer.BroadcastStrides(st, bias.Shape, bias.Stride, shape)
+		opt.Bias = kernels.Operand{Ptr: bias.Ptr, DType: bias.DType, Shape: shape, Stride: st}
+	}
+	return opt
+}
+
+// fitsEpilogue: the call is one product of matrices with a new result of at least two columns.
+func fitsEpilogue(c *deferred) bool {
+	f := c.out[0].form
+	return c.dsts == 0 && len(f.shape) == 2 && f.plain && f.numel > 0 && f.shape[1] > 1 && c.out[0].dt.IsFloat()
+}
+
+func runWithEpilogue(is kernels.Issuer, c *deferred, a, b, bias kernels.Operand, e *kernels.Epilogue) error {
+	f := c.out[0].form
+	opt := productOpt(c.attrs, c.x.m.tf32, bias, f.shape)
+	opt.Epilogue = e
+	return kernels.Matmul(is, kernels.Operand{DType: c.out[0].dt, Shape: f.shape, Stride: f.stride}, a, b, opt)
+}
+
+func flopsOfDeferred(c *deferred) int64 {
+	return 2 * int64(c.out[0].form.numel) * int64(c.in[0].form.shape[1])
 }
 
 // complexProduct computes a complex product as four real ones over the parts, whose strides are doubled.

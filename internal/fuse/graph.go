@@ -41,6 +41,8 @@ type Call struct {
 	// Row says that output 0 is computed row by row from input 0, which has the same shape, and from the other inputs. The kernel of such a
 	// call can include element-wise work before it, which makes input 0, and after it, which reads output 0.
 	Row bool
+	// Product says that the call's output is a matrix product, whose kernel can include element-wise work that reads it.
+	Product bool
 	// Widens says that the call converts its operand to another type without loss, in the same layout. Narrow are the inputs that may be
 	// replaced by the operands of such calls, and Narrowed says that some have been.
 	Widens   bool
@@ -87,6 +89,31 @@ func (p *Place) equal(q *Place) bool {
 	return p.DType == q.DType && p.Offset == q.Offset && slices.Equal(p.Shape, q.Shape) && slices.Equal(p.Stride, q.Stride)
 }
 
+// flat reports whether the elements lie in their order without gaps.
+func (p *Place) flat() bool {
+	n := 1
+	for d := len(p.Shape) - 1; d >= 0; d-- {
+		if p.Shape[d] != 1 && p.Stride[d] != n {
+			return false
+		}
+		n *= p.Shape[d]
+	}
+	return true
+}
+
+func (p *Place) numel() int {
+	n := 1
+	for _, d := range p.Shape {
+		n *= d
+	}
+	return n
+}
+
+// alike reports whether two values of one storage have the same elements in the same order, perhaps in different shapes.
+func (p *Place) alike(q *Place) bool {
+	return p.equal(q) || p.DType == q.DType && p.Offset == q.Offset && p.numel() == q.numel() && p.flat() && q.flat()
+}
+
 func (v *Value) equal(w *Value) bool {
 	return v.Storage == w.Storage && v.Version == w.Version && v.Place.equal(&w.Place)
 }
@@ -130,6 +157,9 @@ func (g *Graph) Number() error {
 				return fault.New(fault.Invalid,
 					"call %d, %s, converts, but it has not one input, and one new output that lies as that does",
 					i, c.Op)
+			case c.Product && (c.Point || c.Row || len(c.Outs) != 1 || c.Into != 0):
+				return fault.New(fault.Invalid, "call %d, %s, is a product, but it has not one new output, or goes by elements or rows", i,
+					c.Op)
 			case (c.Point || c.Row) && c.Scaled != Span{}:
 				return fault.New(fault.Invalid, "call %d, %s, goes by elements or rows, and takes no factor", i, c.Op)
 			case c.Scales && !c.scales():

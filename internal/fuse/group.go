@@ -40,11 +40,13 @@ type Limits struct {
 	// Joined is the maximum number of bytes that a conversion may read and write to be joined with others; a larger one fills the device
 	// alone. Together is the number of conversions that one launch can make.
 	Joined, Together int
+	// Product is the maximum number of bytes of a product that element-wise work is joined with.
+	Product int
 }
 
 // Group joins element-wise calls with those that made their operands. All calls of a group have one shape and one lane, and each that reads
 // a result of another reads the same elements in the same order. A chain is not joined through a broadcast, which would recompute it for
-// every repetition. One call of a group may be row-wise. A group runs at the position of its last call, so no call in between may write
+// every repetition. One call of a group may be row-wise. At the end, groups without one are joined with products that they read. A group runs at the position of its last call, so no call in between may write
 // what the group reads, or use what it writes; and while the group waits, it must not hold more memory for its operands than it saves by
 // not writing results.
 func (g *Graph) Group(l Limits) {
@@ -55,6 +57,11 @@ func (g *Graph) Group(l Limits) {
 	for i := range g.Calls {
 		if c := &g.Calls[i]; (c.Point || c.Row) && len(c.Outs) > 0 {
 			a.join(i)
+		}
+	}
+	for i := range g.Calls {
+		if g.Calls[i].Product {
+			a.joinProduct(i)
 		}
 	}
 	g.Groups = nil
@@ -119,6 +126,25 @@ func (a *grouping) join(i int) {
 	}
 }
 
+// joinProduct merges call i, a product, with the first group that reads it and can include it.
+func (a *grouping) joinProduct(i int) {
+	out := &a.g.Calls[i].Outs[0]
+	if out.Bytes() > a.l.Product {
+		return
+	}
+	for _, q := range a.users[out.Storage] {
+		if q == i || a.of[q] == nil {
+			continue
+		}
+		if s := a.set(sorted([]int{i}, a.of[q].Calls)); s != nil {
+			for _, k := range s.Calls {
+				a.of[k] = s
+			}
+			return
+		}
+	}
+}
+
 // maker returns the output that is input j of call i, if it is made in the segment, has the shape in which the call computes, and is read
 // in the layout in which it was made. Of row-wise calls, only the first input and the first output qualify.
 func (a *grouping) maker(i, j int) (r Ref, ok bool) {
@@ -150,7 +176,7 @@ func (a *grouping) set(calls []int) *Set {
 		}
 	}
 	a.sources(s, member)
-	if !a.byRows(s) {
+	if !a.byRows(s) || !a.byProduct(s) {
 		return nil
 	}
 	a.results(s, member)
@@ -195,10 +221,64 @@ func (a *grouping) byRows(s *Set) bool {
 	return true
 }
 
+// Product returns the member of s that is a product, or -1.
+func (g *Graph) Product(s *Set) int {
+	return slices.IndexFunc(s.Calls, func(i int) bool { return g.Calls[i].Product })
+}
+
+// byProduct reports whether the group can run in the kernel of a product if it has one. Then all others are element-wise, of one shape with
+// the columns of the product, and their operands have an element for each of the product's, or one for each column. No memory may be
+// modified, because the product reads its operands in another order.
+func (a *grouping) byProduct(s *Set) bool {
+	product := a.g.Product(s)
+	if product < 0 {
+		return true
+	}
+	made := &a.g.Calls[s.Calls[product]].Outs[0]
+	lane, shape := a.g.Calls[s.Calls[product]].Lane, []int(nil)
+	for k, i := range s.Calls {
+		c := &a.g.Calls[i]
+		if k != product && !c.Point || c.Into != 0 || c.Lane != lane {
+			return false
+		}
+		if k == product {
+			continue
+		}
+		if shape == nil {
+			shape = c.Outs[0].Shape
+		}
+		if !slices.Equal(c.Outs[0].Shape, shape) {
+			return false
+		}
+		for j := range c.Outs {
+			if !c.Outs[j].flat() {
+				return false
+			}
+		}
+		for j, f := range s.From[k] {
+			switch in := &c.Ins[j]; {
+			case f.Index < 0 || f.Member >= 0 && f.Member != product:
+			case in.flat() && slices.Equal(in.Shape, shape):
+			case f.Member >= 0 || !in.flat() || len(in.Shape) == 0 || in.numel() != in.Shape[len(in.Shape)-1] ||
+				in.numel() != shape[len(shape)-1]:
+				return false
+			}
+		}
+	}
+	for _, f := range s.From[product] {
+		if f.Member >= 0 {
+			return false
+		}
+	}
+	n := len(shape) - 1
+	return made.flat() && len(made.Shape) == 2 && n >= 0 && made.Shape[1] > 1 && made.Shape[1] == shape[n] &&
+		made.numel() == a.g.Calls[s.At].Outs[0].numel()
+}
+
 // inPlace reports whether the group uses every storage that it writes in a single layout, so that each element is read before it is
 // written, and the last write is that of the last call.
 func (a *grouping) inPlace(s *Set) bool {
-	place := map[int]*Place{}
+	place, product := map[int]*Place{}, a.g.Product(s) >= 0
 	for _, i := range s.Calls {
 		for j := range a.g.Calls[i].Outs {
 			place[a.g.Calls[i].Outs[j].Storage] = &a.g.Calls[i].Outs[j].Place
@@ -208,7 +288,7 @@ func (a *grouping) inPlace(s *Set) bool {
 		c := &a.g.Calls[i]
 		for j := range len(c.Ins) + len(c.Outs) {
 			v := c.at(j)
-			if p := place[v.Storage]; p != nil && !p.equal(&v.Place) {
+			if p := place[v.Storage]; p != nil && !p.equal(&v.Place) && !(product && p.alike(&v.Place)) {
 				return false
 			}
 		}

@@ -121,7 +121,7 @@ func (m memory) run(c *Call) {
 
 // runGroup does what a kernel does: it reads, computes and writes one element after the other, in any order.
 func (m memory) runGroup(g *Graph, s *Set, rng *rand.Rand) {
-	shape := g.Calls[s.Calls[0]].Outs[0].Shape
+	shape := g.Calls[s.At].Outs[0].Shape
 	for _, r := range s.Outs { // the group's first write to a storage may be a modification of a result that it keeps to itself
 		if v := &g.Calls[r.Call].Outs[r.Index]; m[v.Storage] == nil {
 			m[v.Storage] = slices.Repeat([]uint64{lost}, size)
@@ -131,15 +131,31 @@ func (m memory) runGroup(g *Graph, s *Set, rng *rand.Rand) {
 		m.runRows(g, s, row)
 		return
 	}
+	product := g.Product(s)
+	var sums []uint64 // computed before anything is stored
+	if product >= 0 {
+		c := &g.Calls[s.Calls[product]]
+		for e := range numel(shape) {
+			sums = append(sums, c.result(0, e, func(j, e int) uint64 { return m.load(c.Ins[j].Storage, c.Ins[j].at(e, c.Ins[j].Shape)) }))
+		}
+	}
 	for _, e := range rng.Perm(numel(shape)) {
 		ins := make([]uint64, len(s.Ins))
 		for k, r := range s.Ins {
 			v := &g.Calls[r.Call].Ins[r.Index]
-			ins[k] = m.load(v.Storage, v.at(e, shape))
+			for q, from := range s.From {
+				if q != product && slices.Contains(from, Source{-1, k}) {
+					ins[k] = m.load(v.Storage, v.at(e, shape))
+				}
+			}
 		}
 		results := map[[2]int]uint64{}
 		for k, i := range s.Calls {
 			c := &g.Calls[i]
+			if k == product {
+				results[[2]int{i, 0}] = sums[e]
+				continue
+			}
 			for o := range c.Outs {
 				results[[2]int{i, o}] = c.result(o, e, func(j, _ int) uint64 {
 					if f := s.From[k][j]; f.Member >= 0 {
@@ -152,7 +168,7 @@ func (m memory) runGroup(g *Graph, s *Set, rng *rand.Rand) {
 		}
 		for _, r := range s.Outs {
 			v := &g.Calls[r.Call].Outs[r.Index]
-			m.store(v, true, v.at(e, shape), results[[2]int{r.Call, r.Index}])
+			m.store(v, true, v.at(e, v.Shape), results[[2]int{r.Call, r.Index}])
 		}
 	}
 }
@@ -293,7 +309,7 @@ var places = []Place{
 	{dtype.Float32, []int{4, 4}, []int{4, 1}, 0},
 	{dtype.Float32, []int{4, 4}, []int{1, 4}, 0}, {dtype.Float32, []int{4, 4}, []int{4, 1}, 16}, {dtype.Float32, []int{4}, []int{1}, 4},
 	{dtype.Float32, []int{1, 4}, []int{4, 1}, 8}, {dtype.Float32, []int{4, 1}, []int{4, 1}, 2},
-	{dtype.Float32, []int{4, 4}, []int{5, 1}, 3},
+	{dtype.Float32, []int{4, 4}, []int{5, 1}, 3}, {dtype.Float32, []int{2, 2, 4}, []int{8, 4, 1}, 0},
 }
 
 // spans are sets of inputs.
@@ -372,7 +388,7 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 				c.Ins = append(c.Ins, recent[len(recent)-1-rng.IntN(min(4, len(recent)))])
 				continue
 			}
-			c.Ins = append(c.Ins, Value{Storage: 1 + rng.IntN(next-1), Place: places[rng.IntN(len(places))]})
+			c.Ins = append(c.Ins, Value{Storage: 1 + rng.IntN(next-1), Place: places[rng.IntN(len(places)-1)]})
 		}
 		for o := range 1 + rng.IntN(8)/7 {
 			v := Value{Storage: next, Place: places[0]}
@@ -415,7 +431,25 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 			}
 		}
 		c.Row = byRows && !c.Converts && slices.Equal(c.Ins[0].Shape, c.Outs[0].Shape)
+		if !c.Point && !c.Row && !c.Converts && c.Into == 0 && len(c.Outs) == 1 && rng.IntN(2) == 0 {
+			c.Product = true
+		}
 		g.Calls = append(g.Calls, c)
+		if c.Product && rng.IntN(2) == 0 { // read in another shape
+			v := Value{Storage: c.Outs[0].Storage, Place: places[len(places)-1]}
+			p := Call{At: -1, Op: "E", Attrs: 1, Point: true, Ins: []Value{v}, Outs: []Value{{Storage: next, Place: v.Place}}}
+			switch rng.IntN(3) {
+			case 0:
+				p.Ins = append(p.Ins, Value{Storage: 1 + rng.IntN(next-1), Place: v.Place})
+			case 1:
+				p.Ins = append(p.Ins, Value{Storage: 1 + rng.IntN(next-1), Place: places[5]})
+			}
+			next++
+			g.Calls, recent = append(g.Calls, p), append(recent, p.Outs[0])
+		}
+	}
+	for i := range g.Calls {
+		g.Calls[i].At = i
 	}
 	for s := 1; s < next; s++ {
 		if s <= outside || rng.IntN(4) == 0 {
@@ -428,7 +462,7 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 // TestRandomGraphs: after all passes a segment leaves the same contents in live storages as before, and Join does not raise the peak of
 // memory.
 func TestRandomGraphs(t *testing.T) {
-	grouped, elided, gone, byRows, narrowed, folded, early, late := 0, 0, 0, 0, 0, 0, 0, 0
+	grouped, elided, gone, byRows, products, narrowed, folded, early, late := 0, 0, 0, 0, 0, 0, 0, 0, 0
 	for seed := range uint64(25000) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		g, m := randomGraph(rng, 2+rng.IntN(14))
@@ -445,7 +479,7 @@ func TestRandomGraphs(t *testing.T) {
 		g.Common()
 		folded += len(g.Fold())
 		narrowed += len(g.Narrow())
-		g.Group(Limits{Calls: 8, Span: 10, Heavy: 8, Operands: 8, Outs: 4, Values: 8, Saves: 1, Joined: 1 << 10})
+		g.Group(Limits{Calls: 8, Span: 10, Heavy: 8, Operands: 8, Outs: 4, Values: 8, Saves: 1, Joined: 1 << 10, Product: 1 << 10})
 		peak := held(g)
 		g.Join(Limits{Joined: 1 << 10, Together: 3})
 		if now := held(g); now > peak {
@@ -470,12 +504,15 @@ func TestRandomGraphs(t *testing.T) {
 			if row, _ := g.Rows(&s); row >= 0 {
 				byRows++
 			}
+			if g.Product(&s) >= 0 {
+				products++
+			}
 			elided += len(s.Calls) - len(s.Outs)
 		}
 	}
-	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows, %d inputs narrowed, %d factors folded, "+
-		"%d calls removed, and %d conversions run earlier, %d later", grouped, elided, byRows, narrowed, folded, gone, early, late)
-	if early < 200 || folded < 500 || late < 300 || grouped < 10000 || elided < 5000 || byRows < 1000 || narrowed < 500 || gone < 10000 {
+	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows and %d begin with a product, %d inputs narrowed, %d factors folded, "+
+		"%d calls removed, and %d conversions run earlier, %d later", grouped, elided, byRows, products, narrowed, folded, gone, early, late)
+	if early < 200 || folded < 500 || late < 300 || grouped < 10000 || elided < 5000 || byRows < 1000 || products < 500 || narrowed < 500 || gone < 10000 {
 		t.Error("the passes did too little")
 	}
 }
