@@ -285,8 +285,8 @@ func TestChangeOfClosedTensor(t *testing.T) {
 	}
 }
 
-// Casts of weights run together before the first layer, and those of their gradients after the last, with the same bits as without a
-// region; weights may be in channels last, and a weight that a layer changes is cast in its place.
+// Casts of weights run together before the first layer, and those of their gradients, which batched products do not include, after the
+// last, with the same bits as without a region; weights may be in channels last, and a weight that a layer changes is cast in its place.
 func TestCastsAreJoined(t *testing.T) {
 	const layers = 40 // more than one launch takes
 	x := open(t)
@@ -295,14 +295,14 @@ func TestCastsAreJoined(t *testing.T) {
 	for _, opt := range []*compile.Opt{nil, {}, {NoGraphs: true}, {NoFusion: true}} {
 		var w []*tenon.Tensor
 		for i := range layers {
-			p := x.Full([]int{8, 8}, 0.5+float64(i)/100, tenon.Float32)
+			p := x.Full([]int{1, 8, 8}, 0.5+float64(i)/100, tenon.Float32)
 			if i%3 == 0 {
-				p = x.Keep(x.Transpose(p, 0, 1))
+				p = x.Keep(x.Transpose(p, 1, 2))
 			}
 			w = append(w, p.SetRequiresGrad(true))
 		}
-		extra := x.Full([]int{8, 8}, 0.01, tenon.Float32)
-		a := x.Full([]int{4, 8}, 0.3, tenon.Float32)
+		extra := x.Full([]int{1, 8, 8}, 0.01, tenon.Float32)
+		a := x.Full([]int{1, 4, 8}, 0.3, tenon.Float32)
 		step := func(x *tenon.Exec) error {
 			for _, p := range w {
 				p.SetGrad(nil)

@@ -132,7 +132,8 @@ func TestProductIsExplained(t *testing.T) {
 		y.Close()
 	}
 	e := r.Explain(x)
-	if k := e.Segments[0].Kernels; len(k) != 1 || !strings.HasPrefix(k[0].Name, "product and relu") || !strings.Contains(k[0].Text, "product MatMul") {
+	k := e.Segments[0].Kernels
+	if len(k) != 1 || !strings.HasPrefix(k[0].Name, "product and relu") || !strings.Contains(k[0].Text, "product MatMul") {
 		t.Errorf("%+v", k)
 	}
 }

@@ -312,8 +312,8 @@ func tryEpilogues(p *pair) {
 			in(half, dense, mild, c.m, c.n)},
 			run: func(is kernels.Issuer, o []kernels.Operand) error {
 				return kernels.Matmul(is, kernels.Operand{DType: c.t, Shape: o[0].Shape, Stride: o[0].Stride}, o[3], o[4],
-					kernels.MatmulOpt{Alpha: 1, Tile: c.tile, Epilogue: &kernels.Epilogue{Op: op, Scalars: []kernels.Scalar{kernels.FloatScalar(0.25)},
-						Outs: o[:3], Ins: o[5:]}})
+					kernels.MatmulOpt{Alpha: 1, Tile: c.tile, Epilogue: &kernels.Epilogue{Op: op, Outs: o[:3], Ins: o[5:],
+						Scalars: []kernels.Scalar{kernels.FloatScalar(0.25)}}})
 			}})
 	}
 }

@@ -20,8 +20,8 @@ type productRow struct {
 // fusedProduct is the product of a group, whose other calls are its epilogue.
 type fusedProduct struct {
 	call int
-	// own, outs and ins are indexes of the group's operands, outputs first: the product's own, those that the epilogue writes, and those that
-	// it reads besides the product. An absent one is negative.
+	// own, outs and ins are indexes of the group's operands, outputs first: the product's own, those that the epilogue writes, and those
+	// that it reads besides the product. An absent one is negative.
 	own       [3]int
 	outs, ins []int
 	flops     int64

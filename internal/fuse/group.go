@@ -46,9 +46,9 @@ type Limits struct {
 
 // Group joins element-wise calls with those that made their operands. All calls of a group have one shape and one lane, and each that reads
 // a result of another reads the same elements in the same order. A chain is not joined through a broadcast, which would recompute it for
-// every repetition. One call of a group may be row-wise. At the end, groups without one are joined with products that they read. A group runs at the position of its last call, so no call in between may write
-// what the group reads, or use what it writes; and while the group waits, it must not hold more memory for its operands than it saves by
-// not writing results.
+// every repetition. One call of a group may be row-wise. At the end, groups without one are joined with products that they read. A group
+// runs at the position of its last call, so no call in between may write what the group reads, or use what it writes; and while the group
+// waits, it must not hold more memory for its operands than it saves by not writing results.
 func (g *Graph) Group(l Limits) {
 	a := &grouping{g: g, l: l, live: g.live(), made: g.writers(), users: map[int][]int{}, of: make([]*Set, len(g.Calls))}
 	for i := range g.Calls {

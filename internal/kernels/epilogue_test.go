@@ -90,8 +90,8 @@ func TestEpilogueErrors(t *testing.T) {
 	h := newHost(t)
 	f := dtype.Float32
 	of := func(shape ...int) Operand { return h.empty(f, shape...) }
-	op := Fuse([]dtype.DType{f, f}, []FusedStep{{Op: Add, Compute: f, Ins: []FusedIn{{Value: 0}, {Value: 1}}, Outs: []FusedOut{{DType: f}}}},
-		[]int{2})
+	add := FusedStep{Op: Add, Compute: f, Ins: []FusedIn{{Value: 0}, {Value: 1}}, Outs: []FusedOut{{DType: f}}}
+	op := Fuse([]dtype.DType{f, f}, []FusedStep{add}, []int{2})
 	turned := of(4, 8)
 	turned.Shape, turned.Stride = []int{8, 4}, []int{1, 8}
 	for _, c := range []struct {
@@ -99,7 +99,8 @@ func TestEpilogueErrors(t *testing.T) {
 		e         Epilogue
 		want      string
 	}{
-		{of(2, 8, 4), of(2, 8, 3), of(2, 3, 4), Epilogue{Op: op, Outs: []Operand{of(2, 8, 4)}, Ins: []Operand{of(4)}}, "one contiguous result"},
+		{of(2, 8, 4), of(2, 8, 3), of(2, 3, 4), Epilogue{Op: op, Outs: []Operand{of(2, 8, 4)}, Ins: []Operand{of(4)}},
+			"one contiguous result"},
 		{of(8, 1), of(8, 3), of(3, 1), Epilogue{Op: op, Outs: []Operand{of(8, 1)}, Ins: []Operand{of(8, 1)}}, "one contiguous result"},
 		{turned, of(8, 3), of(3, 4), Epilogue{Op: op, Outs: []Operand{of(8, 4)}, Ins: []Operand{of(4)}}, "one contiguous result"},
 		{of(8, 4), of(8, 3), of(3, 4), Epilogue{Op: op, Outs: []Operand{of(8, 4)}}, "takes 1 outputs, 1 inputs and 0 scalars"},
