@@ -63,8 +63,12 @@ func TestProfileAccumulatedGradients(t *testing.T) {
 				eager[profile.Gradients])
 		}
 		for _, c := range []profile.Category{profile.Parameters, profile.OptimizerState, profile.Activations, profile.Inputs} {
-			if most[c] == 0 || most[c] != eager[c] {
-				t.Errorf("%s: at most %d bytes of %s, eager %d", way, most[c], c, eager[c])
+			want := eager[c]
+			if c == profile.Activations && way != "eager" { // without the first product, from which ReLU is made in one kernel
+				want -= 7 << 10
+			}
+			if most[c] == 0 || most[c] != want {
+				t.Errorf("%s: at most %d bytes of %s, want %d", way, most[c], c, want)
 			}
 		}
 		if n := p.Peak().By[profile.Gradients]; n != eager[profile.Gradients] {

@@ -49,8 +49,8 @@ func mostUsed(t *testing.T, p *profile.Profile) map[profile.Category]int64 {
 	return most
 }
 
-// A step has the same memory in a region as without one, with and without graphs: the same parameters, gradients, state, inputs and, at
-// most, activations. Replays use it again and again.
+// A step has the same memory in a region as without one, with and without graphs: the same parameters, gradients, state and inputs, and
+// fewer activations, since the product's kernel makes the result of ReLU. Replays use it again and again.
 func TestProfileRegionMemory(t *testing.T) {
 	const steps = 3
 	var eager map[profile.Category]int64
@@ -99,8 +99,12 @@ func TestProfileRegionMemory(t *testing.T) {
 		}
 		for _, c := range []profile.Category{profile.Parameters, profile.Gradients, profile.OptimizerState, profile.Activations,
 			profile.Inputs} {
-			if most[c] == 0 || most[c] != eager[c] {
-				t.Errorf("%s: at most %d bytes of %s, eager %d", way, most[c], c, eager[c])
+			want := eager[c]
+			if c == profile.Activations && way != "eager" {
+				want -= 12 << 10
+			}
+			if most[c] == 0 || most[c] != want {
+				t.Errorf("%s: at most %d bytes of %s, want %d", way, most[c], c, want)
 			}
 		}
 		if n := most[profile.Temporaries]; n == 0 || n > 2*eager[profile.Temporaries] {
@@ -231,7 +235,7 @@ func TestProfileRegionGPT2Memory(t *testing.T) {
 func TestProfileTakenMemory(t *testing.T) {
 	for _, opt := range []compile.Opt{{NoGraphs: true}, {}, {NoWarmup: true}} {
 		x := testdevice.Open(t, tenon.Sim(0)).NoGrad()
-		a := tenon.From(x, make([]float32, 1024), 32, 32)
+		a := tenon.From(x, make([]float32, 1024), 1, 32, 32) // a batched product is a kernel of its own
 		p := profiled(t, x, func() {
 			err := compile.New(opt).Do(x, func(x *tenon.Exec) error {
 				x.Keep(x.MulS(x.AddS(x.MatMul(a, a), 1), 2))
