@@ -30,23 +30,20 @@ func OrFinite(op, name string, v Scalar, def float64) float64 {
 	return finite(op, name, Or(op, name, v, def))
 }
 
-// OrEps is Or for the eps of a normalisation.
+// OrEps is Or for the eps of a batch normalisation, or of a module, which is added to variances, of which roots are taken. PyTorch's other
+// normalisations take negative ones.
 func OrEps(op string, v Scalar, def float64) float64 {
-	return notNegative(op, "Eps", Or(op, "Eps", v, def))
+	eps := OrFinite(op, "Eps", v, def)
+	if eps < 0 {
+		panicAt(op, fault.Invalid, "Eps is %v; give a number that is not negative, since it is added to variances", eps)
+	}
+	return eps
 }
 
 // finite returns v, an argument of the call op that must be finite.
 func finite(op, name string, v float64) float64 {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		panicAt(op, fault.Invalid, "%s is %v; give a finite number", name, v)
-	}
-	return v
-}
-
-// notNegative returns v, a number that the call op adds to variances, of which it takes roots.
-func notNegative(op, name string, v float64) float64 {
-	if !(v >= 0) || math.IsInf(v, 0) {
-		panicAt(op, fault.Invalid, "%s is %v; give a finite number that is not negative, since it is added to variances", name, v)
 	}
 	return v
 }
