@@ -147,7 +147,7 @@ func TestClosedTraining(t *testing.T) {
 		{"Add", "Adam" + text, func() error { return o.Add(nn.Params(linear())) }},
 		{"StateDict", "StateDict" + text, func() error { return second(optim.StateDict(x, o)) }},
 		{"SaveFile", "SaveFile" + text, func() error { return optim.SaveFile(x, o, filepath.Join(dir, "o")) }},
-		{"NewSchedule", "NewSchedule" + text, func() error { return second(optim.NewSchedule(o, optim.ExponentialLR(1))) }},
+		{"NewSchedule", "Schedule" + text, func() error { return second(optim.NewSchedule(o, optim.ExponentialLR(1))) }},
 		{"Schedule.Step", "Adam" + text, func() error { return sched.Step() }},
 	})
 	if o.ZeroGrad(); o.Groups() != 1 || o.LR(0) != 1e-3 {

@@ -96,12 +96,16 @@ func (a ELU) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 
 // Hardtanh clamps x between Min and Max.
 type Hardtanh struct {
-	// Min and Max are the bounds; the defaults are -1 and 1.
+	// Min and Max are the bounds, of which Max is larger; the defaults are -1 and 1.
 	Min, Max tenon.Scalar
 }
 
 // Forward applies the function to every element of in.
 func (a Hardtanh) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	lo, hi := core.Or("Hardtanh", "Min", a.Min, -1), core.Or("Hardtanh", "Max", a.Max, 1)
+	if !(hi > lo) { // x.Hardtanh also takes equal bounds, as PyTorch's function does
+		fail("Hardtanh", "Min is %v and Max is %v; give bounds where Max is larger than Min", lo, hi)
+	}
 	return x.Hardtanh(in, tenon.HardtanhOpt{Min: a.Min, Max: a.Max})
 }
 

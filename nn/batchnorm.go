@@ -53,7 +53,7 @@ func NewBatchNorm2d(x *tenon.Exec, channels int, opts ...BatchNormOpt) *BatchNor
 }
 
 func newBatchNorm(x *tenon.Exec, name string, min, max, channels int, opt BatchNormOpt) *BatchNorm {
-	opt.Eps, opt.Momentum = core.Or("New"+name, "Eps", opt.Eps, 1e-5), core.Or("New"+name, "Momentum", opt.Momentum, 0.1)
+	opt.Eps, opt.Momentum = core.OrEps("New"+name, opt.Eps, 1e-5), core.OrFinite("New"+name, "Momentum", opt.Momentum, 0.1)
 	opt.DType = orFloat32(opt.DType)
 	b := &BatchNorm{opt: opt, channels: channels, name: name, min: min, max: max}
 	shape := []int{channels}

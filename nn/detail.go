@@ -2,6 +2,7 @@ package nn
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,7 +29,7 @@ func (m GELU) detail() (name, options string) {
 }
 
 func (m LeakyReLU) detail() (name, options string) {
-	return "LeakyReLU", list("negative_slope", core.Decimal(core.Or("LeakyReLU", "Slope", m.Slope, 0.01)))
+	return "LeakyReLU", list("negative_slope", scalar(m.Slope, 0.01))
 }
 
 func (m *PReLU) detail() (name, options string) {
@@ -36,17 +37,17 @@ func (m *PReLU) detail() (name, options string) {
 }
 
 func (m ELU) detail() (name, options string) {
-	return "ELU", list("alpha", core.Decimal(core.Or("ELU", "Alpha", m.Alpha, 1)))
+	return "ELU", list("alpha", scalar(m.Alpha, 1))
 }
 
 func (m Hardtanh) detail() (name, options string) {
-	return "Hardtanh", list("min_val", core.Decimal(core.Or("Hardtanh", "Min", m.Min, -1)),
-		"max_val", core.Decimal(core.Or("Hardtanh", "Max", m.Max, 1)))
+	return "Hardtanh", list("min_val", scalar(m.Min, -1),
+		"max_val", scalar(m.Max, 1))
 }
 
 func (m Softplus) detail() (name, options string) {
-	return "Softplus", list("beta", core.Decimal(core.Or("Softplus", "Beta", m.Beta, 1)),
-		"threshold", core.Decimal(core.Or("Softplus", "Threshold", m.Threshold, 20)))
+	return "Softplus", list("beta", scalar(m.Beta, 1),
+		"threshold", scalar(m.Threshold, 20))
 }
 
 func (m Softmax) detail() (name, options string) { return "Softmax", list("dim", strconv.Itoa(m.Dim)) }
@@ -82,10 +83,10 @@ func (m *Embedding) detail() (name, options string) {
 		options += ", " + list("padding_idx", strconv.Itoa(row))
 	}
 	if m.Opt.MaxNorm != nil {
-		options += ", " + list("max_norm", core.Decimal(core.Or("Embedding", "MaxNorm", m.Opt.MaxNorm, 0)))
+		options += ", " + list("max_norm", scalar(m.Opt.MaxNorm, 0))
 	}
-	if n := core.Or("Embedding", "NormType", m.Opt.NormType, 2); n != 2 {
-		options += ", " + list("norm_type", core.Decimal(n))
+	if n := scalar(m.Opt.NormType, 2); n != scalar(nil, 2) {
+		options += ", " + list("norm_type", n)
 	}
 	if m.Opt.ScaleGradByFreq {
 		options += ", " + list("scale_grad_by_freq", core.Truth(true))
@@ -147,6 +148,17 @@ func convolution(weight, bias *Param, groups int, same bool, stride, padding, di
 		s += ", " + list("bias", core.Truth(false))
 	}
 	return s
+}
+
+// scalar prints an option or its default. One that is no number, which Forward refuses, is printed as it is.
+func scalar(v tenon.Scalar, def float64) string {
+	if v == nil {
+		return core.Decimal(def)
+	}
+	if n, ok := core.NumberOf(v); ok {
+		return core.Decimal(n)
+	}
+	return fmt.Sprint(v)
 }
 
 // number returns an option that the constructor resolved; it is 0 in a module that is a zero value.

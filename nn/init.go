@@ -18,13 +18,25 @@ type InitOpt struct {
 
 // InitUniform draws from the uniform distribution between low and high.
 func InitUniform(x *tenon.Exec, t *tenon.Tensor, low, high float64, opts ...InitOpt) {
-	g := core.One("InitUniform", opts).Generator
+	drawUniform("InitUniform", x, t, low, high, core.One("InitUniform", opts).Generator)
+}
+
+// drawUniform is InitUniform for the call op.
+func drawUniform(op string, x *tenon.Exec, t *tenon.Tensor, low, high float64, g *HostGenerator) {
+	core.Check(op, core.UniformRange(t.DType(), low, high))
 	set(x, t, func(x *tenon.Exec) *tenon.Tensor { return g.uniform(x, t.Shape(), t.DType(), low, high) })
 }
 
 // InitNormal draws from the normal distribution.
 func InitNormal(x *tenon.Exec, t *tenon.Tensor, mean, std float64, opts ...InitOpt) {
-	g := core.One("InitNormal", opts).Generator
+	drawNormal("InitNormal", x, t, mean, std, core.One("InitNormal", opts).Generator)
+}
+
+// drawNormal is InitNormal for the call op.
+func drawNormal(op string, x *tenon.Exec, t *tenon.Tensor, mean, std float64, g *HostGenerator) {
+	if !(std >= 0) {
+		fail(op, "the standard deviation is %v; give one that is not negative", std)
+	}
 	set(x, t, func(x *tenon.Exec) *tenon.Tensor { return g.normal(x, t.Shape(), t.DType(), mean, std) })
 }
 
@@ -53,20 +65,28 @@ type XavierOpt struct {
 	Generator *HostGenerator
 }
 
+// gain returns the factor, which sets how wide the numbers spread.
+func (o XavierOpt) gain(op string) float64 {
+	gain := core.OrFinite(op, "Gain", o.Gain, 1)
+	if gain < 0 {
+		fail(op, "Gain is %v; give a number that is not negative", gain)
+	}
+	return gain
+}
+
 // InitXavierUniform draws uniformly with the bound gain·√(6/(fanIn+fanOut)) (X. Glorot, Y. Bengio, AISTATS 2010).
 func InitXavierUniform(x *tenon.Exec, t *tenon.Tensor, opts ...XavierOpt) {
 	opt := core.One("InitXavierUniform", opts)
 	in, out := fans("InitXavierUniform", t.Shape())
-	bound := math.Sqrt(3) * core.Or("InitXavierUniform", "Gain", opt.Gain, 1) * math.Sqrt(2/float64(in+out))
-	InitUniform(x, t, -bound, bound, InitOpt{Generator: opt.Generator})
+	bound := math.Sqrt(3) * opt.gain("InitXavierUniform") * math.Sqrt(2/float64(in+out))
+	drawUniform("InitXavierUniform", x, t, -bound, bound, opt.Generator)
 }
 
 // InitXavierNormal draws from the normal distribution of standard deviation gain·√(2/(fanIn+fanOut)).
 func InitXavierNormal(x *tenon.Exec, t *tenon.Tensor, opts ...XavierOpt) {
 	opt := core.One("InitXavierNormal", opts)
 	in, out := fans("InitXavierNormal", t.Shape())
-	gain := core.Or("InitXavierNormal", "Gain", opt.Gain, 1)
-	InitNormal(x, t, 0, gain*math.Sqrt(2/float64(in+out)), InitOpt{Generator: opt.Generator})
+	drawNormal("InitXavierNormal", x, t, 0, opt.gain("InitXavierNormal")*math.Sqrt(2/float64(in+out)), opt.Generator)
 }
 
 // KaimingOpt are the options of the Kaiming initialisers. The zero value is PyTorch's default.
@@ -87,7 +107,11 @@ func (o KaimingOpt) std(op string, shape []int) float64 {
 	if o.FanOut {
 		fan = out
 	}
-	return gainOf(o.Nonlinearity, o.A) / math.Sqrt(float64(fan))
+	gain := gainOf(o.Nonlinearity, o.A)
+	if math.IsNaN(gain) {
+		fail(op, "A is NaN; give the slope of the leaky ReLU that follows")
+	}
+	return gain / math.Sqrt(float64(fan))
 }
 
 // InitKaimingUniform draws uniformly with the bound gain·√(3/fan) (K. He et al., ICCV 2015). A tensor without elements stays as it is.
@@ -99,7 +123,7 @@ func InitKaimingUniform(x *tenon.Exec, t *tenon.Tensor, opts ...KaimingOpt) {
 		return
 	}
 	bound := math.Sqrt(3) * opt.std("InitKaimingUniform", t.Shape())
-	InitUniform(x, t, -bound, bound, InitOpt{Generator: opt.Generator})
+	drawUniform("InitKaimingUniform", x, t, -bound, bound, opt.Generator)
 }
 
 // InitKaimingNormal draws from the normal distribution of standard deviation gain/√fan. A tensor without elements stays as it is.
@@ -110,7 +134,7 @@ func InitKaimingNormal(x *tenon.Exec, t *tenon.Tensor, opts ...KaimingOpt) {
 	if t.Numel() == 0 {
 		return
 	}
-	InitNormal(x, t, 0, opt.std("InitKaimingNormal", t.Shape()), InitOpt{Generator: opt.Generator})
+	drawNormal("InitKaimingNormal", x, t, 0, opt.std("InitKaimingNormal", t.Shape()), opt.Generator)
 }
 
 // Nonlinearity is the function that follows a layer, which determines the scale of its initial weights.

@@ -42,7 +42,7 @@ type LayerNorm struct {
 // NewLayerNorm returns a normalisation over the last dimensions, which have the given shape.
 func NewLayerNorm(x *tenon.Exec, shape []int, opts ...NormOpt) *LayerNorm {
 	opt := core.One("NewLayerNorm", opts)
-	n := &LayerNorm{shape: slices.Clone(shape), eps: core.Or("NewLayerNorm", "Eps", opt.Eps, 1e-5)}
+	n := &LayerNorm{shape: slices.Clone(shape), eps: core.OrEps("NewLayerNorm", opt.Eps, 1e-5)}
 	n.Weight, n.Bias = opt.affine(x, true, shape...)
 	return n
 }
@@ -67,7 +67,7 @@ func NewRMSNorm(x *tenon.Exec, shape []int, opts ...NormOpt) *RMSNorm {
 	opt := core.One("NewRMSNorm", opts)
 	n := &RMSNorm{shape: slices.Clone(shape)}
 	if opt.Eps != nil {
-		n.eps = core.Or("NewRMSNorm", "Eps", opt.Eps, 0)
+		n.eps = core.OrEps("NewRMSNorm", opt.Eps, 0)
 	}
 	n.Weight, _ = opt.affine(x, false, shape...)
 	return n
@@ -96,7 +96,7 @@ func NewGroupNorm(x *tenon.Exec, groups, channels int, opts ...NormOpt) *GroupNo
 		fail("NewGroupNorm", "%d channels cannot be divided into %d equal groups; give a number of groups that divides them", channels,
 			groups)
 	}
-	n := &GroupNorm{groups: groups, channels: channels, eps: core.Or("NewGroupNorm", "Eps", opt.Eps, 1e-5)}
+	n := &GroupNorm{groups: groups, channels: channels, eps: core.OrEps("NewGroupNorm", opt.Eps, 1e-5)}
 	n.Weight, n.Bias = opt.affine(x, true, channels)
 	return n
 }

@@ -2,6 +2,8 @@ package nn_test
 
 import (
 	"fmt"
+	"math"
+	"strings"
 	"testing"
 
 	"tenon.dev"
@@ -131,4 +133,42 @@ func TestPrint(t *testing.T) {
 			}
 		}
 	})
+}
+
+// An option that is no number, which Forward refuses, prints as it is, and numbers that are not finite print as PyTorch prints them.
+func TestPrintOptions(t *testing.T) {
+	x := testdevice.Open(t, tenon.CPU())
+	nan, inf := math.NaN(), math.Inf(1)
+	table := func(opt tenon.EmbeddingOpt) *nn.Embedding {
+		return nn.NewEmbedding(x, 3, 2, nn.EmbeddingOpt{Lookup: opt})
+	}
+	in := x.Ones([]int{1}, tenon.Float32)
+	for want, m := range map[string]nn.Module{
+		"LeakyReLU(negative_slope=0)":                        nn.LeakyReLU{Slope: "0"},
+		"ELU(alpha=[0 1])":                                   nn.ELU{Alpha: []float64{0, 1}},
+		"Hardtanh(min_val=nil tensor, max_val=true)":         nn.Hardtanh{Min: (*tenon.Tensor)(nil), Max: true},
+		"Softplus(beta=(0+1i), threshold=map[])":             nn.Softplus{Beta: 1i, Threshold: map[string]int{}},
+		"Embedding(3, 2, max_norm=one)":                      table(tenon.EmbeddingOpt{MaxNorm: "one"}),
+		"Embedding(3, 2, max_norm=1.0, norm_type=two)":       table(tenon.EmbeddingOpt{MaxNorm: 1, NormType: "two"}),
+		"Sequential(\n  (0): LeakyReLU(negative_slope=x)\n)": nn.Sequential{nn.LeakyReLU{Slope: "x"}},
+	} {
+		if got := fmt.Sprint(m); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		if err := tenon.Try(func() { m.Forward(x, in) }); err == nil || !strings.Contains(err.Error(), "give a real number") {
+			t.Errorf("Forward of %s: %v", want, err)
+		}
+	}
+	for want, m := range map[string]any{
+		"LeakyReLU(negative_slope=nan)":                nn.LeakyReLU{Slope: nan},
+		"Hardtanh(min_val=-inf, max_val=inf)":          nn.Hardtanh{Min: -inf, Max: inf},
+		"Embedding(3, 2, max_norm=inf, norm_type=inf)": table(tenon.EmbeddingOpt{MaxNorm: inf, NormType: inf}),
+		"Embedding(3, 2, max_norm=1.0)":                table(tenon.EmbeddingOpt{MaxNorm: 1, NormType: 2}),
+		"Softplus(beta=1e+16, threshold=1e-05)":        nn.Softplus{Beta: 1e16, Threshold: 1e-5},
+		"Upsample(scale_factor=inf, mode='nearest')":   nn.Upsample{Scale: []float64{inf}},
+	} {
+		if got := fmt.Sprint(m); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
 }

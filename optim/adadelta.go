@@ -62,7 +62,7 @@ func newAdadelta() optimizer[AdadeltaOpt] {
 			if rho := num(o.Rho); !(0 <= rho && rho <= 1) {
 				return refuse(fault.Invalid, "Invalid rho value: %v; give a number from 0 to 1", rho)
 			}
-			return notNegative(refuse, "learning rate", o.LR, "epsilon value", o.Eps, "weight_decay value", o.WeightDecay)
+			return notNegative(refuse, "epsilon value", o.Eps, "weight_decay value", o.WeightDecay)
 		},
 		plan: func(o *AdadeltaOpt) plan {
 			return plan{core.Adadelta, []float64{num(o.LR), signOf(o.Maximize), num(o.WeightDecay), num(o.Rho), num(o.Eps)},

@@ -61,7 +61,7 @@ func newAdagrad() optimizer[AdagradOpt] {
 			o.WeightDecay, o.LRDecay, o.InitialAccumulator = or(o.WeightDecay, 0), or(o.LRDecay, 0),
 				or(o.InitialAccumulator, 0)
 			o.LR, o.Eps = or(o.LR, 1e-2), or(o.Eps, 1e-10)
-			return notNegative(refuse, "learning rate", o.LR, "lr_decay value", o.LRDecay, "weight_decay value", o.WeightDecay,
+			return notNegative(refuse, "lr_decay value", o.LRDecay, "weight_decay value", o.WeightDecay,
 				"initial_accumulator_value value", o.InitialAccumulator, "epsilon value", o.Eps)
 		},
 		plan: func(o *AdagradOpt) plan {

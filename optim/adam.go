@@ -34,7 +34,7 @@ func resolveAdam(decay float64) func(opt *AdamOpt, refuse refusal) error {
 		if err := checkBetas(&opt.Betas, refuse); err != nil {
 			return err
 		}
-		return notNegative(refuse, "learning rate", opt.LR, "epsilon value", opt.Eps, "weight_decay value", opt.WeightDecay)
+		return notNegative(refuse, "epsilon value", opt.Eps, "weight_decay value", opt.WeightDecay)
 	}
 }
 
@@ -44,18 +44,25 @@ func checkBetas(betas *[]float64, refuse refusal) error {
 		return err
 	}
 	for i, b := range *betas {
-		if !(0 <= b && b < 1) {
-			return refuse(fault.Invalid, "Invalid beta parameter at index %d: %v; give a number from 0 to below 1", i, b)
+		if err := checkBeta(i, b, refuse); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// notNegative refuses negative numbers and NaNs; what alternates names and numbers.
+func checkBeta(i int, b float64, refuse refusal) error {
+	if !(0 <= b && b < 1) {
+		return refuse(fault.Invalid, "Invalid beta parameter at index %d: %v; give a number from 0 to below 1", i, b)
+	}
+	return nil
+}
+
+// notNegative refuses negative numbers and those that are not finite; what alternates names and numbers.
 func notNegative(refuse refusal, what ...any) error {
 	for i := 0; i < len(what); i += 2 {
-		if v := what[i+1].(float64); !(v >= 0) {
-			return refuse(fault.Invalid, "Invalid %s: %v; give a number that is not negative", what[i], v)
+		if v := what[i+1].(float64); !finite(v) || v < 0 {
+			return refuse(fault.Invalid, "Invalid %s: %v; give a finite number that is not negative", what[i], v)
 		}
 	}
 	return nil

@@ -61,7 +61,7 @@ func newAdamax() optimizer[AdamaxOpt] {
 			if err := checkBetas(&o.Betas, refuse); err != nil {
 				return err
 			}
-			return notNegative(refuse, "learning rate", o.LR, "epsilon value", o.Eps, "weight_decay value", o.WeightDecay)
+			return notNegative(refuse, "epsilon value", o.Eps, "weight_decay value", o.WeightDecay)
 		},
 		plan: func(o *AdamaxOpt) plan {
 			return plan{core.Adamax, []float64{num(o.LR), signOf(o.Maximize), num(o.WeightDecay), o.Betas[0], o.Betas[1], num(o.Eps)},

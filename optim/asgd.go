@@ -60,7 +60,7 @@ func newASGD() optimizer[ASGDOpt] {
 		resolve: func(o *ASGDOpt, refuse refusal) error {
 			o.WeightDecay = or(o.WeightDecay, 0)
 			o.LR, o.Lambda, o.Alpha, o.T0 = or(o.LR, 1e-2), or(o.Lambda, 1e-4), or(o.Alpha, 0.75), or(o.T0, 1e6)
-			return notNegative(refuse, "learning rate", o.LR, "weight_decay value", o.WeightDecay)
+			return notNegative(refuse, "weight_decay value", o.WeightDecay)
 		},
 		plan: func(o *ASGDOpt) plan {
 			return plan{core.ASGD,

@@ -190,14 +190,14 @@ func CyclicLR(baseLR, maxLR []float64, opts ...CyclicOpt) Rule {
 
 // positive demands a positive number, to divide rates by.
 func positive(name string, v float64) demand {
-	return need(finite(v) && v > 0, "%s is %v; give a positive number", name, v)
+	return need(v > 0, "%s is %v; give a positive number", name, v)
 }
 
 // rates demands learning rates.
 func rates(name string, vs []float64) demand {
 	for i, v := range vs {
 		if !finite(v) || v < 0 {
-			return need(false, "%s[%d] is %v; give a number that is not negative", name, i, v)
+			return need(false, "%s[%d] is %v; give a finite number that is not negative", name, i, v)
 		}
 	}
 	return need(len(vs) > 0, "%s is empty; give a learning rate for all groups, or one for each", name)

@@ -13,8 +13,8 @@ import (
 type Momentum interface {
 	// Momentum returns the momentum of a group.
 	Momentum(group int) float64
-	// SetMomentum sets the momentum of a group from the next step on. Steps without momentum keep less state, so SGD's and RMSprop's can
-	// change to or from 0 only before the first step.
+	// SetMomentum sets the momentum of a group from the next step on, and refuses one that the constructor refuses. Steps without momentum
+	// keep less state, so SGD's and RMSprop's can change to or from 0 only before the first step.
 	SetMomentum(group int, m float64)
 }
 
@@ -44,31 +44,31 @@ func (o *RMSprop) SetMomentum(group int, m float64) {
 func (o *Adam) Momentum(group int) float64 { return o.at(group).opt.Betas[0] }
 
 // SetMomentum sets the first of a group's betas from the next step on.
-func (o *Adam) SetMomentum(group int, m float64) { o.at(group).opt.Betas[0] = m }
+func (o *Adam) SetMomentum(group int, m float64) { o.setBeta(&o.at(group).opt.Betas[0], m) }
 
 // Momentum returns the first of a group's betas.
 func (o *AdamW) Momentum(group int) float64 { return o.at(group).opt.Betas[0] }
 
 // SetMomentum sets the first of a group's betas from the next step on.
-func (o *AdamW) SetMomentum(group int, m float64) { o.at(group).opt.Betas[0] = m }
+func (o *AdamW) SetMomentum(group int, m float64) { o.setBeta(&o.at(group).opt.Betas[0], m) }
 
 // Momentum returns the first of a group's betas.
 func (o *Adamax) Momentum(group int) float64 { return o.at(group).opt.Betas[0] }
 
 // SetMomentum sets the first of a group's betas from the next step on.
-func (o *Adamax) SetMomentum(group int, m float64) { o.at(group).opt.Betas[0] = m }
+func (o *Adamax) SetMomentum(group int, m float64) { o.setBeta(&o.at(group).opt.Betas[0], m) }
 
 // Momentum returns the first of a group's betas.
 func (o *NAdam) Momentum(group int) float64 { return o.at(group).opt.Betas[0] }
 
 // SetMomentum sets the first of a group's betas from the next step on.
-func (o *NAdam) SetMomentum(group int, m float64) { o.at(group).opt.Betas[0] = m }
+func (o *NAdam) SetMomentum(group int, m float64) { o.setBeta(&o.at(group).opt.Betas[0], m) }
 
 // Momentum returns the first of a group's betas.
 func (o *RAdam) Momentum(group int) float64 { return o.at(group).opt.Betas[0] }
 
 // SetMomentum sets the first of a group's betas from the next step on.
-func (o *RAdam) SetMomentum(group int, m float64) { o.at(group).opt.Betas[0] = m }
+func (o *RAdam) SetMomentum(group int, m float64) { o.setBeta(&o.at(group).opt.Betas[0], m) }
 
 // at returns group i, and fails as LR does if it does not exist.
 func (o *optimizer[O]) at(i int) *group[O] {
@@ -76,8 +76,15 @@ func (o *optimizer[O]) at(i int) *group[O] {
 	return o.groups[i]
 }
 
+// setBeta sets the first of a group's betas.
+func (o *optimizer[O]) setBeta(beta *float64, m float64) {
+	core.Check(o.name, checkBeta(0, m, o.refuse))
+	*beta = m
+}
+
 // setBuffered sets a momentum of group i that needs a state tensor unless it is 0.
 func (o *optimizer[O]) setBuffered(i int, momentum *tenon.Scalar, m float64) {
+	core.Check(o.name, notNegative(o.refuse, "momentum value", m))
 	begun := slices.ContainsFunc(o.at(i).states, func(s []*tenon.Tensor) bool { return s != nil })
 	if begun && (num(*momentum) == 0) != (m == 0) {
 		core.Fail(o.name, fault.Invalid, "the momentum of group %d cannot go from %v to %v after its first step; set it before", i,

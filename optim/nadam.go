@@ -65,7 +65,7 @@ func newNAdam() optimizer[NAdamOpt] {
 			if err := checkBetas(&o.Betas, refuse); err != nil {
 				return err
 			}
-			return notNegative(refuse, "learning rate", o.LR, "epsilon value", o.Eps, "weight_decay value", o.WeightDecay,
+			return notNegative(refuse, "epsilon value", o.Eps, "weight_decay value", o.WeightDecay,
 				"momentum_decay value", o.MomentumDecay)
 		},
 		plan: func(o *NAdamOpt) plan {

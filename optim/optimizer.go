@@ -26,7 +26,8 @@ type Optimizer interface {
 	ZeroGrad()
 	// LR returns the learning rate of a group; groups are numbered from 0 in the order in which they were added.
 	LR(group int) float64
-	// SetLR sets the learning rate of a group from the next step on, and fills the tensor that steps read it from, if one is set.
+	// SetLR sets the learning rate of a group from the next step on, and fills the tensor that steps read it from, if one is set. It
+	// refuses a rate that is negative, infinite or NaN.
 	SetLR(group int, lr float64)
 	// Groups returns the number of groups.
 	Groups() int
@@ -77,7 +78,7 @@ type optimizer[O any] struct {
 	given O
 	lr    func(o *O) *tenon.Scalar
 	plan  func(o *O) plan
-	// resolve fills in the defaults of options and refuses invalid ones.
+	// resolve fills in the defaults of options and refuses invalid ones, except for the learning rate, which checkRate checks.
 	resolve func(o *O, refuse refusal) error
 }
 
@@ -117,6 +118,9 @@ func (o *optimizer[O]) add(params iter.Seq2[string, *nn.Param], opts []O) error 
 		inherit(&opt, &o.given)
 	}
 	if err := o.resolve(&opt, o.refuse); err != nil {
+		return err
+	}
+	if err := o.checkRate(*o.lr(&opt)); err != nil {
 		return err
 	}
 	g := &group[O]{opt: opt, names: names}
@@ -172,14 +176,21 @@ func (o *optimizer[O]) rate(group int) *tenon.Scalar {
 	return o.lr(&o.groups[group].opt)
 }
 
-// SetLR sets the learning rate of a group from the next step on. A captured step keeps its rate, unless it reads a tensor: see
-// SetLRTensor, whose tensor SetLR fills.
+// SetLR sets the learning rate of a group from the next step on. It refuses a rate that is negative, infinite or NaN. A captured step keeps
+// its rate, unless it reads a tensor: see SetLRTensor, whose tensor SetLR fills.
 func (o *optimizer[O]) SetLR(group int, lr float64) {
 	core.Check(o.name, o.open(o.name))
 	rate := o.rate(group)
+	core.Check(o.name, o.checkRate(lr))
 	ts := o.groups[group].lrTensors()
 	core.Check(o.name, core.Assign(o.name, ts, slices.Repeat([]float64{lr}, len(ts))))
 	*rate = lr
+}
+
+// checkRate refuses a learning rate that a program gives. Those that schedules compute may be below 0, as in PyTorch, and so may those of
+// the states that are saved then.
+func (o *optimizer[O]) checkRate(lr tenon.Scalar) error {
+	return notNegative(o.refuse, "learning rate", lr)
 }
 
 // setRates sets the rates of all groups and fills their tensors; an error changes nothing.

@@ -11,10 +11,12 @@ import (
 )
 
 // numbers makes the scalars among the options that opt points to float64s, except those that were left out, and copies lists, which belong
-// to the caller. It returns what is wrong if one is no number, or "".
+// to the caller. It returns what is wrong if one is no finite number, or "": in PyTorch infinite ones pass, but no state that was saved
+// could hold them.
 func numbers(opt any) (bad string) {
 	all := reflect.ValueOf(opt).Elem()
 	for i := range all.NumField() {
+		name := all.Type().Field(i).Name
 		switch v := all.Field(i).Addr().Interface().(type) {
 		case *tenon.Scalar:
 			if *v == nil {
@@ -22,14 +24,31 @@ func numbers(opt any) (bad string) {
 			}
 			n, ok := core.NumberOf(*v)
 			if !ok {
-				return fmt.Sprintf("%s is a %T; give a real number", all.Type().Field(i).Name, *v)
+				return noNumber(name, *v)
+			}
+			if !finite(n) {
+				return fmt.Sprintf("%s is %v; give a finite number", name, n)
 			}
 			*v = n
 		case *[]float64:
 			*v = slices.Clone(*v)
+			for j, n := range *v {
+				if !finite(n) {
+					return fmt.Sprintf("%s[%d] is %v; give a finite number", name, j, n)
+				}
+			}
 		}
 	}
 	return ""
+}
+
+// noNumber says what is wrong with an option that is no number.
+func noNumber(name string, v tenon.Scalar) string {
+	text := fmt.Sprintf("%s is a %T; give a real number", name, v)
+	if _, ok := v.(*tenon.Tensor); ok && name == "LR" {
+		text += ", and then the tensor to SetLRTensor"
+	}
+	return text
 }
 
 // oneOf returns options that are given once or not at all, after numbers, and what is wrong with them, or "".

@@ -63,11 +63,11 @@ type ReduceLROnPlateau struct {
 // NewReduceLROnPlateau returns a schedule of o's learning rates that reduces them after more than patience bad steps in a row. PyTorch's
 // default is 10.
 func NewReduceLROnPlateau(o Optimizer, patience int, opts ...PlateauOpt) (*ReduceLROnPlateau, error) {
-	opt, err := core.Only("NewReduceLROnPlateau", opts)
+	const name = "ReduceLROnPlateau"
+	opt, err := core.Only(name, opts)
 	if err != nil {
 		return nil, err
 	}
-	const name = "ReduceLROnPlateau"
 	if err := schedulable(name, o); err != nil {
 		return nil, err
 	}

@@ -144,14 +144,14 @@ func TestPlateauResumes(t *testing.T) {
 func TestPlateauErrors(t *testing.T) {
 	nan := math.NaN()
 	for want, opt := range map[string]optim.PlateauOpt{
-		"Factor should be < 1.0. It is 1":   {Factor: 1},
-		"Factor should be < 1.0. It is NaN": {Factor: nan},
-		"Factor is -1":                      {Factor: -1},
-		"Cooldown is -1":                    {Cooldown: -1},
-		"Threshold is -1":                   {Threshold: -1},
-		"Eps is NaN":                        {Eps: nan},
-		"MinLR[1] is -1":                    {MinLR: []float64{0, -1}},
-		"expected 2 min_lrs, got 3":         {MinLR: []float64{0, 0, 0}},
+		"Factor should be < 1.0. It is 1": {Factor: 1},
+		"Factor is NaN":                   {Factor: nan},
+		"Factor is -1":                    {Factor: -1},
+		"Cooldown is -1":                  {Cooldown: -1},
+		"Threshold is -1":                 {Threshold: -1},
+		"Eps is NaN":                      {Eps: nan},
+		"MinLR[1] is -1":                  {MinLR: []float64{0, -1}},
+		"expected 2 min_lrs, got 3":       {MinLR: []float64{0, 0, 0}},
 		"mode 7 is unknown; give PlateauMin or PlateauMax":               {Mode: 7},
 		"threshold mode 7 is unknown; give ThresholdRel or ThresholdAbs": {ThresholdMode: 7},
 	} {

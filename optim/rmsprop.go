@@ -62,7 +62,7 @@ func newRMSprop() optimizer[RMSpropOpt] {
 		resolve: func(o *RMSpropOpt, refuse refusal) error {
 			o.Momentum, o.WeightDecay = or(o.Momentum, 0), or(o.WeightDecay, 0)
 			o.LR, o.Alpha, o.Eps = or(o.LR, 1e-2), or(o.Alpha, 0.99), or(o.Eps, 1e-8)
-			return notNegative(refuse, "learning rate", o.LR, "alpha value", o.Alpha, "epsilon value", o.Eps, "momentum value", o.Momentum,
+			return notNegative(refuse, "alpha value", o.Alpha, "epsilon value", o.Eps, "momentum value", o.Momentum,
 				"weight_decay value", o.WeightDecay)
 		},
 		plan: func(o *RMSpropOpt) plan {

@@ -65,7 +65,7 @@ func newRprop() optimizer[RpropOpt] {
 			if !(0 < o.Etas[0] && o.Etas[0] < 1 && 1 < o.Etas[1]) {
 				return refuse(fault.Invalid, "Invalid eta values: %v, %v; give one between 0 and 1 and one above 1", o.Etas[0], o.Etas[1])
 			}
-			return notNegative(refuse, "learning rate", o.LR)
+			return nil
 		},
 		plan: func(o *RpropOpt) plan {
 			return plan{core.Rprop, []float64{num(o.LR), signOf(o.Maximize), 0, o.Etas[0], o.Etas[1], o.StepSizes[0], o.StepSizes[1]},

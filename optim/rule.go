@@ -65,7 +65,7 @@ type place struct {
 // check refuses bad arguments.
 func (r *Rule) check(groups int) error {
 	if r.name == "" {
-		return core.Refusal("NewSchedule", fault.Invalid, "the rule is a zero value; use one that a function such as StepLR returned")
+		return core.Refusal("Schedule", fault.Invalid, "the rule is a zero value; use one that a function such as StepLR returned")
 	}
 	if r.bad != "" {
 		return core.Refusal(r.name, fault.Invalid, "%s", r.bad)
@@ -132,7 +132,7 @@ func finite(vs ...float64) bool {
 
 // factor demands a number by which rates can be multiplied.
 func factor(name string, v float64) demand {
-	return need(finite(v) && v >= 0, "%s is %v; give a number that is not negative", name, v)
+	return need(finite(v) && v >= 0, "%s is %v; give a finite number that is not negative", name, v)
 }
 
 // length demands a number of steps.

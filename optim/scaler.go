@@ -80,7 +80,7 @@ const scalerName = "GradScaler"
 
 // NewGradScaler returns a scaler.
 func NewGradScaler(opts ...GradScalerOpt) (*GradScaler, error) {
-	opt, err := core.Only("NewGradScaler", opts)
+	opt, err := core.Only(scalerName, opts)
 	if err != nil {
 		return nil, err
 	}

@@ -39,7 +39,7 @@ type node struct {
 // NewSchedule returns a schedule of o's learning rates, which starts from o's current rates, and sets those of the first training step.
 // Call it after adding the last group.
 func NewSchedule(o Optimizer, r Rule) (*Schedule, error) {
-	if err := schedulable("NewSchedule", o); err != nil {
+	if err := schedulable("Schedule", o); err != nil {
 		return nil, err
 	}
 	if err := r.check(o.Groups()); err != nil {

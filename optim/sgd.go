@@ -37,7 +37,7 @@ func newSGD() optimizer[SGDOpt] {
 			if o.Nesterov && (num(o.Momentum) == 0 || num(o.Dampening) != 0) {
 				return refuse(fault.Invalid, "Nesterov momentum requires a momentum and zero dampening")
 			}
-			return notNegative(refuse, "learning rate", o.LR, "momentum value", o.Momentum, "weight_decay value", o.WeightDecay)
+			return notNegative(refuse, "momentum value", o.Momentum, "weight_decay value", o.WeightDecay)
 		},
 		plan: func(o *SGDOpt) plan {
 			p := plan{op: core.SGD, numbers: []float64{num(o.LR), signOf(o.Maximize), num(o.WeightDecay)}, counts: stepOnly}

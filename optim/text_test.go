@@ -66,7 +66,7 @@ Parameter Group 1
 )`},
 		{schedule, "ChainedScheduler(StepLR, ExponentialLR) (step 1, lr [0.0005 1.0])"},
 		{optim.StepLR(30, 0.1), "StepLR"}, {optim.Rule{}, "no rule"},
-		{plateau, "ReduceLROnPlateau (best +Inf, 0 steps since, lr [0.0005 1.0])"},
+		{plateau, "ReduceLROnPlateau (best inf, 0 steps since, lr [0.0005 1.0])"},
 		{scaler, "GradScaler (init_scale: 65536.0, growth_factor: 2.0, backoff_factor: 0.5, growth_interval: 2000)"},
 		{off, "GradScaler (disabled)"},
 		{new(optim.SGD), "Optimizer ()"}, {new(optim.Schedule), "nil Schedule"}, {(*optim.Schedule)(nil), "nil Schedule"},

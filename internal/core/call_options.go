@@ -1,6 +1,7 @@
 package core
 
 import (
+	"math"
 	"reflect"
 	"strings"
 
@@ -22,6 +23,29 @@ func Or(op, name string, v Scalar, def float64) float64 {
 		panicAt(op, fault.Invalid, "%s is a %v; give a real number", name, reflect.TypeOf(v)) // of v alone, v would move to the heap
 	}
 	return n
+}
+
+// OrFinite is Or for a number that makes every result NaN or infinite if it is.
+func OrFinite(op, name string, v Scalar, def float64) float64 {
+	return finite(op, name, Or(op, name, v, def))
+}
+
+// OrEps is Or for the eps of a batch normalisation, or of a module, which is added to variances, of which roots are taken. PyTorch's other
+// normalisations take negative ones.
+func OrEps(op string, v Scalar, def float64) float64 {
+	eps := OrFinite(op, "Eps", v, def)
+	if eps < 0 {
+		panicAt(op, fault.Invalid, "Eps is %v; give a number that is not negative, since it is added to variances", eps)
+	}
+	return eps
+}
+
+// finite returns v, an argument of the call op that must be finite.
+func finite(op, name string, v float64) float64 {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		panicAt(op, fault.Invalid, "%s is %v; give a finite number", name, v)
+	}
+	return v
 }
 
 // NumberOf returns the number that an option is, unless it is something else.

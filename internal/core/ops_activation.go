@@ -266,6 +266,9 @@ type HardtanhOpt struct {
 // integers.
 func (x *Exec) Hardtanh(t *Tensor, opt HardtanhOpt) *Tensor {
 	lo, hi := Or("Hardtanh", "Min", opt.Min, -1), Or("Hardtanh", "Max", opt.Max, 1)
+	if lo > hi {
+		panicAt("Hardtanh", fault.Invalid, "Min is %v and Max is %v; give bounds where Min is not larger than Max", lo, hi)
+	}
 	f := x.op(rowHardtanh, t)
 	f.setHole(1, lo)
 	f.setHole(2, hi)

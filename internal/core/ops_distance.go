@@ -232,6 +232,9 @@ type TripletMarginLossOpt struct {
 // negative; d is PairwiseDistance, over vectors in the last dimension, broadcast.
 func (x *Exec) TripletMarginLoss(anchor, positive, negative *Tensor, opt TripletMarginLossOpt) *Tensor {
 	margin, how := Or("TripletMarginLoss", "Margin", opt.Margin, 1), PairwiseDistanceOpt{P: opt.P, Eps: opt.Eps}
+	if !(margin >= 0) {
+		panicAt("TripletMarginLoss", fault.Invalid, "Margin is %v; give a number that is not negative", margin)
+	}
 	return x.marginLoss("TripletMarginLoss", opt.Reduction, []**Tensor{&anchor, &positive, &negative},
 		func(x *Exec) *Tensor {
 			near, far := x.PairwiseDistance(anchor, positive, how), x.PairwiseDistance(anchor, negative, how)

@@ -426,7 +426,7 @@ type NormOpt struct {
 // then it multiplies by weight and adds bias, of that shape; either may be nil. Statistics are computed in float32 at least.
 func (x *Exec) LayerNorm(t, weight, bias *Tensor, shape []int, opt NormOpt) *Tensor {
 	rows, n := x.trailing("LayerNorm", t, weight, bias, shape)
-	eps := Or("LayerNorm", "Eps", opt.Eps, 1e-5)
+	eps := OrFinite("LayerNorm", "Eps", opt.Eps, 1e-5)
 	return x.normOp(rowLayerNorm, x.norm([]int{rows, n}, []int{1, n}, []int{1}, eps, true), t, weight, bias)
 }
 
@@ -442,7 +442,7 @@ func flatten(o kernels.Operand) kernels.Operand {
 // multiplies by weight, of that shape or nil.
 func (x *Exec) RMSNorm(t, weight *Tensor, shape []int, opt NormOpt) *Tensor {
 	rows, n := x.trailing("RMSNorm", t, weight, nil, shape)
-	eps := Or("RMSNorm", "Eps", opt.Eps, epsilon(t.dt))
+	eps := OrFinite("RMSNorm", "Eps", opt.Eps, epsilon(t.dt))
 	if t.dt.IsComplex() {
 		return x.composite("RMSNorm", func(x *Exec) *Tensor {
 			over := infer.DimsUpTo(len(t.shape))[len(t.shape)-len(shape):]
@@ -495,7 +495,7 @@ func (x *Exec) GroupNorm(t, weight, bias *Tensor, groups int, opt NormOpt) *Tens
 		x.fail("GroupNorm", fault.Invalid, []*Tensor{t}, "Expected more than 1 value per channel when training, got input size %v", t.shape)
 	}
 	return x.normOp(rowGroupNorm, x.norm([]int{n, groups, c / groups, s}, []int{1, groups, c / groups, 1}, []int{2, 3},
-		Or("GroupNorm", "Eps", opt.Eps, 1e-5), true), t, weight, bias)
+		OrFinite("GroupNorm", "Eps", opt.Eps, 1e-5), true), t, weight, bias)
 }
 
 // BatchNormOpt are the options of BatchNorm. The zero value is PyTorch's default.
@@ -512,7 +512,7 @@ type BatchNormOpt struct {
 // [C] and adds bias [C]. runningMean and runningVar [C] may be nil in training; otherwise training sets them to old*(1-momentum) +
 // new*momentum, in place, where the new variance is the unbiased one.
 func (x *Exec) BatchNorm(t, weight, bias, runningMean, runningVar *Tensor, opt BatchNormOpt) *Tensor {
-	momentum, eps := Or("BatchNorm", "Momentum", opt.Momentum, 0.1), Or("BatchNorm", "Eps", opt.Eps, 1e-5)
+	momentum, eps := OrFinite("BatchNorm", "Momentum", opt.Momentum, 0.1), OrEps("BatchNorm", opt.Eps, 1e-5)
 	if t.Numel() == 0 {
 		for i, o := range []*Tensor{weight, bias, runningMean, runningVar} {
 			if o != nil {

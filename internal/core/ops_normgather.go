@@ -56,6 +56,7 @@ func (x *Exec) BatchNormGatherStats(mean, invStd, count, runningMean, runningVar
 		}
 	}
 	x.bothRunning(op, runningMean, runningVar)
+	momentum, eps = finite(op, "momentum", momentum), finite(op, "eps", eps)
 	out := x.noGrad().compositeMany(op, func(x *Exec) []*Tensor {
 		f := x.op(rowNormGather, mean, invStd, x.ToDType(count, infer.Accumulated(mean.dt)))
 		f.scalar[0] = kernels.FloatScalar(eps)

@@ -189,12 +189,21 @@ func (x *Exec) RandInt(high int64, shape []int, dt dtype.DType, opt RandIntOpt) 
 	return x.random(op, nil, shape, dt, kernels.IntScalar(high-low), kernels.IntScalar(low))
 }
 
+// UniformRange refuses bounds of random numbers of a type that are in the wrong order, or too far apart for it.
+func UniformRange(dt dtype.DType, low, high float64) error {
+	switch {
+	case !(low <= high):
+		return infer.Refusal(fault.Invalid, "there is no number from %v to %v; give a low that is at most high", low, high)
+	case !(high-low <= greatest(dt)):
+		return infer.Refusal(fault.Invalid, "%v cannot hold the distance from %v to %v; give bounds that are closer", dt, low, high)
+	}
+	return nil
+}
+
 // UniformInto fills dst with uniform random numbers in [low, high).
 func (x *Exec) UniformInto(dst *Tensor, low, high float64) {
 	x.wantFloat("UniformInto", dst.dt)
-	if !(low <= high) {
-		x.fail("UniformInto", fault.Invalid, []*Tensor{dst}, "there is no number from %v to %v; give a low that is at most high", low, high)
-	}
+	x.refuse("UniformInto", UniformRange(dst.dt, low, high), dst)
 	x.random(kernels.RandomUniform, dst, nil, dst.dt, uniformScalars(low, high)...)
 }
 

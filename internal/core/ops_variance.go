@@ -77,7 +77,7 @@ func (x *Exec) varOp(r *row, t *Tensor, dims []int, opt VarOpt) *Tensor {
 }
 
 func (x *Exec) varFrame(r *row, t *Tensor, dims []int, opt VarOpt) *frame {
-	correction := Or(r.Name, "Correction", opt.Correction, 1)
+	correction := OrFinite(r.Name, "Correction", opt.Correction, 1)
 	f := x.reduceOp(r, t, dims, opt.KeepDim)
 	f.scalar[0] = kernels.FloatScalar(correction)
 	return f
