@@ -67,7 +67,8 @@ func TestNamesOfPointOps(t *testing.T) {
 	}
 }
 
-// TestKeyOfGroup: the key of a group says what it computes, whatever its number among the process's groups.
+// TestKeyOfGroup: the key of a group, and of a product with an epilogue, says what it computes, whatever its number among the process's
+// groups.
 func TestKeyOfGroup(t *testing.T) {
 	f := &fusedOps
 	f.Lock()
@@ -84,17 +85,19 @@ func TestKeyOfGroup(t *testing.T) {
 		f.by, f.all = by, all
 	}()
 	f32 := dtype.Float32
-	key := func(op *PointOp) string {
-		step := FusedStep{Op: op, Compute: f32, Ins: []FusedIn{{Value: 0}}, Outs: []FusedOut{{DType: f32}}}
-		g := Fuse([]dtype.DType{f32}, []FusedStep{step}, []int{1})
-		s := Spec{Family: FamilyFused, Op: g.id, Compute: f32}
-		return s.Key()
-	}
-	reset()
-	a, b := key(Exp), key(Tanh)
-	reset()
-	b2, a2 := key(Tanh), key(Exp)
-	if a == b || a != a2 || b != b2 {
-		t.Errorf("keys\n%s\n%s\n%s\n%s", a, b, a2, b2)
+	for _, s := range []Spec{{Family: FamilyFused, Compute: f32}, {Family: FamilyMatmul, Compute: f32, Product: productSpec{Results: 1}},
+		{Family: FamilyMatmulFinish, Compute: f32, Product: productSpec{Results: 1}}} {
+		key := func(op *PointOp) string {
+			step := FusedStep{Op: op, Compute: f32, Ins: []FusedIn{{Value: 0}}, Outs: []FusedOut{{DType: f32}}}
+			s.Op = Fuse([]dtype.DType{f32}, []FusedStep{step}, []int{1}).id
+			return s.Key()
+		}
+		reset()
+		a, b := key(Exp), key(Tanh)
+		reset()
+		b2, a2 := key(Tanh), key(Exp)
+		if a == b || a != a2 || b != b2 {
+			t.Errorf("keys\n%s\n%s\n%s\n%s", a, b, a2, b2)
+		}
 	}
 }
