@@ -35,9 +35,6 @@ func (b *planning) productGroup(s *fuse.Set, k int) *fusedGroup {
 	if slot := slices.Index(s.Outs, fuse.Ref{Call: s.Calls[k]}); slot >= 0 { // the product is stored too
 		w.outs, p.outs = slices.Insert(w.outs, 0, 0), slices.Insert(p.outs, 0, slot)
 	}
-	if len(p.outs)+len(p.ins) > kernels.MaxEpilogueOperands {
-		return nil
-	}
 	g := &fusedGroup{op: kernels.Fuse(w.types, w.steps, w.outs), numbers: w.numbers, product: p}
 	if g.op == nil {
 		return nil

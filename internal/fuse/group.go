@@ -180,10 +180,28 @@ func (a *grouping) set(calls []int) *Set {
 		return nil
 	}
 	a.results(s, member)
-	if values > a.l.Values || heavy > a.l.Heavy || len(s.Outs) > a.l.Outs || len(s.Ins)+len(s.Outs) > a.l.Operands || !a.light(s, member) {
+	if values > a.l.Values || heavy > a.l.Heavy || len(s.Outs) > a.l.Outs || a.operands(s) > a.l.Operands || !a.light(s, member) {
 		return nil
 	}
 	return s
+}
+
+// operands returns how many operands the kernel has. That of a product has the result and the bias of the product, and what the other
+// members read and write, even if the product reads it too.
+func (a *grouping) operands(s *Set) int {
+	product := a.g.Product(s)
+	if product < 0 {
+		return len(s.Ins) + len(s.Outs)
+	}
+	read := map[int]bool{}
+	for k, from := range s.From {
+		for _, f := range from {
+			if k != product && f.Member < 0 && f.Index >= 0 {
+				read[f.Index] = true
+			}
+		}
+	}
+	return 2 + len(read) + len(s.Outs)
 }
 
 // Rows returns the row-wise member of s, or -1, and which members use its result; all others come before it.

@@ -18,12 +18,8 @@ type Epilogue struct {
 	Outs, Ins []Operand
 }
 
-const (
-	// productOperands is the number of operands in the spec of a product: the result and the bias.
-	productOperands = 2
-	// MaxEpilogueOperands is the maximum number of outputs of an epilogue and of inputs besides the product.
-	MaxEpilogueOperands = maxOperands - productOperands
-)
+// productOperands is the number of operands in the spec of a product: the result and the bias.
+const productOperands = 2
 
 // checkEpilogue returns an error if the product cannot have its epilogue.
 func (p *product) checkEpilogue(nd int) error {
@@ -35,8 +31,8 @@ func (p *product) checkEpilogue(nd int) error {
 	case !e.Op.fused || len(e.Outs) != e.Op.Outs || len(e.Ins)+1 != e.Op.Ins || len(e.Scalars) != e.Op.Scalars:
 		return fmt.Errorf("%s as an epilogue takes %d outputs, %d inputs and %d scalars; got %d, %d and %d", e.Op.Name, e.Op.Outs,
 			e.Op.Ins-1, e.Op.Scalars, len(e.Outs), len(e.Ins), len(e.Scalars))
-	case len(e.Outs)+len(e.Ins) > MaxEpilogueOperands:
-		return fmt.Errorf("%s as an epilogue has more than %d operands", e.Op.Name, MaxEpilogueOperands)
+	case productOperands+len(e.Outs)+len(e.Ins) > maxOperands:
+		return fmt.Errorf("%s as an epilogue has more than %d operands", e.Op.Name, maxOperands-productOperands)
 	}
 	for i := range len(e.Outs) + len(e.Ins) {
 		o := operandAt(e.Outs, e.Ins, i)
