@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -236,6 +237,35 @@ func TestProfileReplayTraining(t *testing.T) {
 			}
 			inOrder(t, p, true)
 		})
+	}
+}
+
+// A captured derivative of a call before the capture belongs to no operation of the replay: here Cos and Mul, like the first gradients.
+func TestProfileReplayOfEarlierForward(t *testing.T) {
+	x := testdevice.Open(t, tenon.Sim(0))
+	w := x.Full([]int{4}, 2, tenon.Float32).SetRequiresGrad(true)
+	y := x.Sum(x.Sin(w), nil)
+	g := captured(t, x, func(x *tenon.Exec) {
+		z := x.Sum(x.Exp(w), nil)
+		for _, v := range []*tenon.Tensor{y, z} {
+			if _, err := x.Grad([]*tenon.Tensor{v}, []*tenon.Tensor{w}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	p := profiled(t, x, func() { replayed(t, x, g) })
+	of := map[string]int{}
+	for _, o := range p.Ops {
+		switch {
+		case o.Phase != profile.Backward:
+		case o.Forward < 0:
+			of["none"]++
+		default:
+			of[p.Ops[o.Forward].Name]++
+		}
+	}
+	if want := map[string]int{"Exp": 1, "none": 4}; !maps.Equal(of, want) {
+		t.Errorf("the derivatives are of %v", of)
 	}
 }
 

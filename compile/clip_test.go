@@ -62,6 +62,8 @@ type clippingCase struct {
 	keep          bool
 	// kernels says that some only scale or convert gradients.
 	kernels bool
+	// fused is how many calls run in kernels of several calls, unless it is 0: a step that scales does so with the call that would scale.
+	fused int
 }
 
 func (c *clippingCase) step(x *tenon.Exec, w *clipping) error {
@@ -96,11 +98,11 @@ func (c *clippingCase) step(x *tenon.Exec, w *clipping) error {
 func TestClippingIsPartOfTheStep(t *testing.T) {
 	clip := func(x *tenon.Exec, w *clipping) { w.clip(x, w.params(), 0.1) }
 	for _, c := range []clippingCase{
-		{name: "as usual", before: clip},
-		{name: "two groups", opt: "two groups", before: clip},
+		{name: "as usual", before: clip, fused: 5 * (17 + 2)},
+		{name: "two groups", opt: "two groups", before: clip, fused: 5 * (17 + 3)},
 		{name: "SGD", opt: "SGD", before: clip},
 		{name: "small gradients", before: func(x *tenon.Exec, w *clipping) { w.clip(x, w.params(), 1e9) }},
-		{name: "no clipping", before: func(*tenon.Exec, *clipping) {}},
+		{name: "no clipping", before: func(*tenon.Exec, *clipping) {}, fused: 5 * 17},
 		{name: "twice", before: func(x *tenon.Exec, w *clipping) {
 			w.clip(x, w.params(), 0.1)
 			w.clip(x, w.params(), 0.05)
@@ -133,8 +135,9 @@ func (c *clippingCase) run(t *testing.T, opt *compile.Opt) (out string) {
 	x := open(t)
 	w := newClipping(t, x, c.opt)
 	run := func() { x.Scope(func(x *tenon.Exec) { must(t, c.step(x, w)) }) }
+	var r *compile.Region
 	if opt != nil {
-		r := compile.New(*opt)
+		r = compile.New(*opt)
 		run = func() { must(t, r.Do(x, func(x *tenon.Exec) error { return c.step(x, w) })) }
 	}
 	for range 5 {
@@ -156,6 +159,9 @@ func (c *clippingCase) run(t *testing.T, opt *compile.Opt) (out string) {
 		}
 	}
 	if opt != nil && opt.NoGraphs {
+		if s := r.Stats(x); c.fused > 0 && s.Fused != c.fused {
+			t.Errorf("%d calls are fused, want %d", s.Fused, c.fused)
+		}
 		if scales, converts := clippingKernels(t, x, run); (scales > 0) != c.kernels || (converts > 0) != c.kernels {
 			t.Errorf("%d kernels scale gradients, and %d convert them", scales, converts)
 		}

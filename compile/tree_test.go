@@ -163,6 +163,45 @@ func TestSnapshotHasTrees(t *testing.T) {
 	other.Close()
 }
 
+// When the pool is left to a tensor whose address the program has, a snapshot shows the new pool, and what made that grow.
+func TestSnapshotAfterThePoolIsLeft(t *testing.T) {
+	x := open(t)
+	a := x.Ones([]int{1 << 20}, tenon.Float32)
+	exp, sin := compile.New(), compile.New()
+	var kept *tenon.Tensor
+	runExp := func() {
+		doKeeping(t, exp, x, func(x *tenon.Exec, keep func(*tenon.Tensor)) { keep(x.Exp(a)) })
+	}
+	runSin := func() {
+		must(t, sin.Do(x, func(x *tenon.Exec) error { kept = x.Keep(x.Sin(a)); return nil }))
+	}
+	runExp()
+	runSin()
+	old, _ := treeOf(t, x)
+	kept.DataPtr()
+	runSin()
+	runExp()
+	tree, segments := treeOf(t, x)
+	if tree.Pool == old.Pool {
+		t.Fatal("the pool is not left")
+	}
+	if got, want := showTree(tree), `recording
+0 after -1: function 0, inference, 1 calls, 1 runs, place 0, used 4194304: Exp 4194304 false
+`; got != want {
+		t.Errorf("%swant\n%s", got, want)
+	}
+	var grown, reserved uint64
+	for _, n := range tree.Nodes {
+		grown += n.Grown
+	}
+	for _, g := range segments {
+		reserved += g.TotalSize
+	}
+	if grown != reserved || reserved == 0 {
+		t.Errorf("the nodes made the pool grow by %d bytes, and it has %d", grown, reserved)
+	}
+}
+
 // A callable's recordings have the name of its function, including those of backward passes.
 func TestSnapshotNamesCallables(t *testing.T) {
 	x := open(t)

@@ -135,3 +135,35 @@ func TestPositionsInTensors(t *testing.T) {
 		t.Errorf("%+v", e.Forks)
 	}
 }
+
+// A region that forgets runs and meets them again, and so exceeds the limit again, warns once.
+func TestForgottenRunsWarnOnce(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		run  func(x *tenon.Exec, n int) *tenon.Tensor
+		want string
+	}{
+		{"sizes", func(x *tenon.Exec, n int) *tenon.Tensor { return x.Exp(x.Ones([]int{n + 1, 3}, tenon.Float32)) }, "distinct sizes"},
+		{"option", func(x *tenon.Exec, n int) *tenon.Tensor {
+			return x.Exp(x.Sum(x.Ones([]int{3, 3, 3, 3}, tenon.Float32), []int{n}))
+		}, "graphs of the same operations on the same sizes"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x := open(t)
+			r := compile.New(compile.Opt{DynamicLimit: 1, Branches: 2})
+			out := warnings(func() {
+				for n := range 12 {
+					for range 2 {
+						doKeeping(t, r, x, func(x *tenon.Exec, keep func(*tenon.Tensor)) { keep(c.run(x, n%4)) })
+					}
+				}
+			})
+			if r.Stats(x).Forgotten < 2 {
+				t.Errorf("%+v: too few are forgotten", r.Stats(x))
+			}
+			if n := strings.Count(out, c.want); n != 1 {
+				t.Errorf("%d warnings: %s", n, out)
+			}
+		})
+	}
+}

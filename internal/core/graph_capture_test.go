@@ -94,6 +94,11 @@ func TestCaptureRefusals(t *testing.T) {
 			}
 			wantError(t, err, fault.Invalid, name+"(", "require grad")
 		}
+		_, err = x.Capture(func(x *Exec) { // of several errors, the first
+			_ = x.Backward(x.Sum(a, nil, SumOpt{}), BackwardOpt{})
+			_, _ = x.Grad([]*Tensor{x.Sum(a, nil, SumOpt{})}, []*Tensor{a}, GradOpt{})
+		}, CaptureOpt{})
+		wantError(t, err, fault.Invalid, "Backward(", "require grad")
 		_, err = x.Capture(func(x *Exec) { From(x, []float32{1}) }, CaptureOpt{})
 		wantError(t, err, fault.Capture, "copying host data")
 		_, err = x.Capture(func(x *Exec) { x.Add(a, x.Empty([]int{3}, a.dt)) }, CaptureOpt{})

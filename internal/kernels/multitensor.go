@@ -41,12 +41,14 @@ func MultiTensor(is Issuer, op *PointOp, compute dtype.DType, rows Rows, outs, i
 	if op.BuildAt != nil {
 		return fmt.Errorf("%s sees indexes, which have no meaning over several tensors", op.Name)
 	}
-	var done [maxInTypes][maxOperands]dtype.DType
-	n := 0
 	for i := range outs {
 		if len(outs[i]) != op.Outs || len(ins[i]) != op.Ins {
 			return fmt.Errorf("%s takes %d outputs and %d inputs, got %d and %d", op.Name, op.Outs, op.Ins, len(outs[i]), len(ins[i]))
 		}
+	}
+	var done [maxInTypes][maxOperands]dtype.DType
+	n := 0
+	for i := range outs {
 		types := typesOf(ins[i])
 		if slices.Contains(done[:n], types) {
 			continue
@@ -76,7 +78,7 @@ func multiOf(is Issuer, op *PointOp, compute dtype.DType, rows *Rows, outs, ins 
 	var list [MultiTensors]multiEntry
 	n := 0
 	for i := first; i < len(outs); i++ {
-		if len(ins[i]) != op.Ins || typesOf(ins[i]) != types {
+		if typesOf(ins[i]) != types {
 			continue
 		}
 		size, repeat, ok := contiguous(outs[i], ins[i])

@@ -79,6 +79,9 @@ func TestMultiTensorErrors(t *testing.T) {
 	}{
 		{Mul, [][]Operand{f(dtype.Float32)}, nil, "1 lists of outputs and 0 rows for 0"},
 		{Mul, [][]Operand{f(dtype.Float32)}, [][]Operand{f(dtype.Float32)}, "takes 1 outputs and 2 inputs"},
+		{Mul, [][]Operand{f(dtype.Float32), nil}, [][]Operand{pair(dtype.Float32), pair(dtype.Float32)}, "got 0 and 2"},
+		{Mul, [][]Operand{f(dtype.Float32), f(dtype.Float32)},
+			[][]Operand{pair(dtype.Float32), slices.Repeat(f(dtype.Float32), maxOperands+1)}, "got 1 and 11"},
 		{Mul, [][]Operand{{sliced(h.empty(dtype.Float32, 8), 0, 0, 4, 2)}}, [][]Operand{pair(dtype.Float32)},
 			"of tensor 0 do not lie alike"},
 		{Arange, nil, nil, "no meaning over several tensors"},
