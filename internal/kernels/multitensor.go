@@ -46,19 +46,21 @@ func MultiTensor(is Issuer, op *PointOp, compute dtype.DType, rows Rows, outs, i
 			return fmt.Errorf("%s takes %d outputs and %d inputs, got %d and %d", op.Name, op.Outs, op.Ins, len(outs[i]), len(ins[i]))
 		}
 	}
-	var done [maxInTypes][maxOperands]dtype.DType
+	var types [maxInTypes][maxOperands]dtype.DType
 	n := 0
-	for i := range outs {
-		types := typesOf(ins[i])
-		if slices.Contains(done[:n], types) {
+	for i := range ins {
+		t := typesOf(ins[i])
+		if slices.Contains(types[:n], t) {
 			continue
 		}
 		if n == maxInTypes {
 			return fmt.Errorf("%s: the inputs of %d tensors have more than %d combinations of types", op.Name, len(ins), maxInTypes)
 		}
-		done[n] = types
+		types[n] = t
 		n++
-		if err := multiOf(is, op, compute, &rows, outs, ins, i, types); err != nil {
+	}
+	for _, t := range types[:n] {
+		if err := multiOf(is, op, compute, &rows, outs, ins, t); err != nil {
 			return err
 		}
 	}
@@ -72,12 +74,11 @@ func typesOf(list []Operand) (types [maxOperands]dtype.DType) {
 	return types
 }
 
-// multiOf launches for those tensors, from number first on, whose inputs have the given types.
-func multiOf(is Issuer, op *PointOp, compute dtype.DType, rows *Rows, outs, ins [][]Operand, first int,
-	types [maxOperands]dtype.DType) error {
+// multiOf launches for those tensors whose inputs have the given types.
+func multiOf(is Issuer, op *PointOp, compute dtype.DType, rows *Rows, outs, ins [][]Operand, types [maxOperands]dtype.DType) error {
 	var list [MultiTensors]multiEntry
 	n := 0
-	for i := first; i < len(outs); i++ {
+	for i := range outs {
 		if typesOf(ins[i]) != types {
 			continue
 		}
