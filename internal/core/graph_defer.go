@@ -466,7 +466,7 @@ func (d *deferral) prepare(at *Plans) {
 	if d.plan == nil {
 		d.findLast()
 	} else {
-		d.apply()
+		d.apply(d.plan)
 	}
 }
 

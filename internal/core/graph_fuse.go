@@ -268,9 +268,20 @@ func (p *plan) idle() []at {
 	return p.unused
 }
 
-// apply sets the calls' storages, and their last uses, to those of the plan.
-func (d *deferral) apply() {
-	p := d.plan
+// replaces reports whether p gives calls other operands than they have.
+func (p *plan) replaces() bool { return p != nil && len(p.folds)+len(p.renames)+len(p.narrow) > 0 }
+
+// unapply gives the calls back what they had before apply.
+func (d *deferral) unapply() {
+	clear(d.calls)
+	d.calls = d.calls[:0]
+	clear(d.fusing.moved)
+	d.fusing.moved = d.fusing.moved[:0]
+	d.expand()
+}
+
+// apply sets the calls' storages, and their last uses, to those of p.
+func (d *deferral) apply(p *plan) {
 	for _, f := range p.folds {
 		c := &d.calls[f.call]
 		c.row.takeFactor(c, &d.calls[f.by])

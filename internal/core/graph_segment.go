@@ -573,6 +573,10 @@ func (g *Segment) copyInputs(r *Recorded, st *rt.Stream, seq uint64) error {
 func (g *Segment) Retune(r *Recorded, on *rt.Stream) bool {
 	g.full()
 	d := g.d
+	if r.plan.replaces() {
+		d.apply(r.plan)
+		defer d.unapply()
+	}
 	stands := g.stands(r)
 	clear(r.changes)
 	r.changes = r.changes[:0]
