@@ -30,6 +30,9 @@ type Target struct {
 	Major, Minor int
 	// Arch allows instructions that exist only on exactly this capability (PTX's "a" targets); later devices reject them.
 	Arch bool
+	// Meet makes warps meet where one only has to say how far it is. NVIDIA's racecheck does not count bar.arrive, so that it later takes
+	// threads that met at a barrier for threads that did not.
+	Meet bool
 }
 
 // known lists the capabilities that have a PTX target, with the first PTX version that supports each, as major*10+minor.

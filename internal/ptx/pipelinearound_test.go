@@ -1,6 +1,7 @@
 package ptx
 
 import (
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -155,6 +156,32 @@ func TestLoadsAheadOfALoop(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestWarpsMeetForRacecheck: with Meet no warp only says how far it is.
+func TestWarpsMeetForRacecheck(t *testing.T) {
+	text, err := os.ReadFile("testdata/mapped.kir")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ps, err := kir.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := func(meet bool, what string) int {
+		out, err := Compile(ps, Target{Major: 9, Arch: true, Meet: meet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(out), what)
+	}
+	arrivals := count(false, "bar.arrive")
+	if arrivals == 0 || count(true, "bar.arrive") != 0 {
+		t.Errorf("%d arrivals without Meet and %d with it", arrivals, count(true, "bar.arrive"))
+	}
+	if more := count(true, "bar.sync 0") - count(false, "bar.sync 0"); more != arrivals {
+		t.Errorf("warps meet at %d more barriers, want %d", more, arrivals)
 	}
 }
 

@@ -77,6 +77,10 @@ func (f *function) mapAddress(i int) string {
 // waits for all others; these do not wait. Each stage has its own barrier, since a warp can be ahead by almost as many iterations as there
 // are stages.
 func (f *function) release(q *pipeline) {
+	if f.tiles.meet {
+		f.barrier()
+		return
+	}
 	threads := itoa(f.tiles.threads)
 	waits := f.to(pred, "setp.lt.u32", f.tiles.tid, "32")
 	f.when(waits, "bar.sync", q.free, threads)

@@ -27,7 +27,8 @@ type tilePlan struct {
 	total, stageAt, stageBytes int
 	isDynamic                  bool
 	// async says that loads can run in the background, arch that instructions of exactly sm_90 may be used, usesArch that they are used.
-	async, arch, usesArch bool
+	// meet is the target's Meet.
+	async, arch, usesArch, meet bool
 
 	// These are the state during emission: the thread's number, the address of the shared memory, whether operands were loaded since the
 	// last barrier, and what the region of a load yielded.
@@ -84,7 +85,8 @@ func DynamicShared(p *kir.Program, target Target) (int, error) {
 
 // planTiles decides where tiles are stored and which loops are pipelined.
 func planTiles(p *kir.Program, target Target, sm int) (*tilePlan, error) {
-	plan := &tilePlan{threads: p.Threads, sm: sm, loops: map[*kir.Instr]*pipeline{}, around: map[*kir.Instr]*pipeline{}, async: sm >= 80}
+	plan := &tilePlan{threads: p.Threads, sm: sm, loops: map[*kir.Instr]*pipeline{}, around: map[*kir.Instr]*pipeline{}, async: sm >= 80,
+		meet: target.Meet}
 	plan.arch = target.Arch && target.Major == 9 && target.Minor == 0
 	if len(p.Tiles) == 0 {
 		return plan, nil

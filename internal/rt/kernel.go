@@ -111,7 +111,7 @@ func (d *Device) image(k *kernel.Kernel) (im image, err error) {
 
 // target is what PTX for a GPU of d's compute capability is compiled for.
 func (d *Device) target() ptx.Target {
-	return ptx.Target{Major: d.info.Major, Minor: d.info.Minor, Arch: true}
+	return ptx.Target{Major: d.info.Major, Minor: d.info.Minor, Arch: true, Meet: d.checked("racecheck")}
 }
 
 // PTX returns the text of k for a GPU of d's compute capability, which d itself need not be.

@@ -57,7 +57,7 @@ func (d *Device) lose(err error) *fault.Error {
 			"the same program on the simulated device or the processor (tenon.Sim, tenon.CPU) is told the operation, its line " +
 			"and the number"
 		may = MayAssert
-	case d.checked():
+	case d.checked("memcheck"):
 		what += ", and the memory checker's report names the kernel and its line"
 		may = nil
 	}
@@ -69,10 +69,10 @@ func (d *Device) lose(err error) *fault.Error {
 	return d.lost.Load()
 }
 
-// checked reports whether the device is a GPU whose work compute-sanitizer's memcheck watches, as tenon memcheck says.
-func (d *Device) checked() bool {
+// checked reports whether the device is a GPU whose work a tool of compute-sanitizer watches, as tenon memcheck says.
+func (d *Device) checked(tool string) bool {
 	_, set := knob.MemoryCheckTools.Lookup()
-	return set && knob.LookFor("memcheck") && !d.info.Recovers && !d.info.Inline
+	return set && knob.LookFor(tool) && !d.info.Recovers && !d.info.Inline
 }
 
 // GiveUp marks the device as lost because of err: the driver refused a call in the middle of a change of tensors.

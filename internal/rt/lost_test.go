@@ -37,6 +37,9 @@ func TestLostUnderChecker(t *testing.T) {
 			if c.lines {
 				t.Setenv("TENON_LAUNCH_LINES", "1")
 			}
+			if meet := d.target().Meet; meet != (c.tools == "racecheck") {
+				t.Errorf("warps meet in kernels: %v", meet)
+			}
 			d.DefaultStream().Began(op, 1)
 			text := d.Check(&driver.Error{Call: "Launch", Code: c.code}, "the kernel could not be launched").Error()
 			for part, want := range c.want {
