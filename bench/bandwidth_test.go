@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"fmt"
 	"testing"
 
 	"tenon.dev"
@@ -99,6 +100,37 @@ func TestRows(t *testing.T) {
 		recordFigure("softmax", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.Softmax(a, 1) }), 2*bytes))
 		recordFigure("layernorm", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.LayerNorm(a, w, b, []int{1024}) }), 2*bytes))
 	})
+}
+
+// TestColumns measures sums over the rows of a matrix, as a bias's gradient is, each repeated in a graph.
+func TestColumns(t *testing.T) {
+	x := onGPU(t).NoGrad()
+	const rows, calls, matrices = 8192, 24, 4 // whose matrices of 3072 columns do not fit into the cache
+	for _, columns := range []int{768, 2304, 3072} {
+		x.Scope(func(x *tenon.Exec) {
+			all := x.RandN([]int{matrices, rows, columns}, tenon.BFloat16)
+			sums := func(x *tenon.Exec) {
+				for i := range calls {
+					x.Scope(func(x *tenon.Exec) { x.Sum(x.Select(all, 0, i%matrices), []int{0}) })
+				}
+			}
+			sums(x)
+			g, err := x.Capture(sums)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer g.Close()
+			s := timed(t, x, 10, func(x *tenon.Exec) {
+				if err := x.Replay(g); err != nil {
+					t.Error(err)
+				}
+			})
+			for i := range s {
+				s[i] *= 1e6 / calls
+			}
+			recordFigure(fmt.Sprint("columns.", columns), "µs", s)
+		})
+	}
 }
 
 // TestIndexed measures adds by index: the gradient of an embedding, and single elements.

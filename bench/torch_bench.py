@@ -423,6 +423,13 @@ def bandwidth(r):
     r.add("turn", "TB/s", [2 * moved / s for s in device_seconds(lambda: turned.copy_(square))])
     images = torch.ones(64, 256, 56 * 56, device="cuda", dtype=torch.bfloat16)
     r.add("turn.half", "TB/s", [4 * images.numel() / 1e12 / s for s in device_seconds(lambda: images.permute(0, 2, 1).contiguous())])
+    for columns in (768, 2304, 3072):
+        calls, matrices = 24, torch.randn(4, 8192, columns, device="cuda", dtype=torch.bfloat16)
+        graph = torch.cuda.CUDAGraph()
+        matrices[0].sum(0)
+        with torch.cuda.graph(graph):
+            sums = [matrices[i % 4].sum(0) for i in range(calls)]
+        r.add(f"columns.{columns}", "µs", [s * 1e6 / calls for s in device_seconds(graph.replay)], "in a graph")
     rows = a.view(-1, 1024)
     r.add("softmax", "TB/s", [2 * moved / s for s in device_seconds(lambda: torch.softmax(rows, -1))])
     weight, bias = torch.randn(1024, device="cuda"), torch.randn(1024, device="cuda")

@@ -13,6 +13,7 @@ import (
 	"tenon.dev/internal/driver/hostsim"
 	"tenon.dev/internal/driver/libcuda"
 	"tenon.dev/internal/kir"
+	"tenon.dev/internal/knob"
 	"tenon.dev/internal/ptx"
 )
 
@@ -52,7 +53,7 @@ func openGPU(t testing.TB) *machine { return open(t, libcuda.New()) }
 func openSim(t testing.TB) *machine { return open(t, hostsim.CPU()) }
 
 func (m *machine) target() ptx.Target {
-	return ptx.Target{Major: m.Info().Major, Minor: m.Info().Minor, Arch: !m.portable}
+	return ptx.Target{Major: m.Info().Major, Minor: m.Info().Minor, Arch: !m.portable, Meet: knob.Watched("racecheck")}
 }
 
 // load compiles and loads programs, several at a time.

@@ -80,6 +80,12 @@ var (
 			"compute-sanitizer, to report. `cached` leaves the caching allocators on, which hide accesses from one tensor to another.")
 )
 
+// Watched reports whether the process says that a tool of a checker watches it, as `tenon memcheck` does for its children.
+func Watched(tool string) bool {
+	_, set := MemoryCheckTools.Lookup()
+	return set && LookFor(tool)
+}
+
 // LookFor reports whether MemoryCheckTools names a tool.
 func LookFor(tool string) bool {
 	return slices.Contains(strings.FieldsFunc(MemoryCheckTools.Get(), func(r rune) bool { return r == ',' || r == ' ' }), tool)

@@ -71,8 +71,7 @@ func (d *Device) lose(err error) *fault.Error {
 
 // checked reports whether the device is a GPU whose work a tool of compute-sanitizer watches, as tenon memcheck says.
 func (d *Device) checked(tool string) bool {
-	_, set := knob.MemoryCheckTools.Lookup()
-	return set && knob.LookFor(tool) && !d.info.Recovers && !d.info.Inline
+	return knob.Watched(tool) && !d.info.Recovers && !d.info.Inline
 }
 
 // GiveUp marks the device as lost because of err: the driver refused a call in the middle of a change of tensors.
