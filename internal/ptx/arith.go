@@ -71,7 +71,6 @@ func (f *function) arithmetic(in *kir.Instr) {
 	r := f.def(in.Res[0])
 	if t.IsFloat() {
 		f.op(binary[in.Op].float+suffix(t), r, a, b)
-		f.ofHalves(in)
 		return
 	}
 	f.op(binary[in.Op].integer+suffix(t), r, a, b)

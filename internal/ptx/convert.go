@@ -164,42 +164,12 @@ func (f *function) floatToInt(in *kir.Instr, from kir.Type, a string) {
 	f.op("selp"+untyped(to), r, "0", x, nan)
 }
 
-// origin says how a value was made.
-type origin struct {
-	// single is, for a bfloat16 that was rounded, the register of the float32 before that.
-	single string
-	// a is, for a float32 that was converted from a half, the register of the half. For a sum, difference or product of two such values, a
-	// and b are those of the operands, and op is the instruction that computes it in type t.
-	a, b, op string
-	t        kir.Type
-}
-
-// ofHalves notes that in, an operation on two float32 values, has operands that were halves. Rounding its result to their type then gives
-// what one instruction on the halves gives: float32 has more than twice their digits, so the first of two roundings cannot change the
-// second (S. A. Figueroa, "When is double rounding innocuous?"). Products of bfloat16 are different where float32 has fewer digits.
-func (f *function) ofHalves(in *kir.Instr) {
-	x, y := f.made[in.Args[0]], f.made[in.Args[1]]
-	switch {
-	case in.Type != dtype.Float32 || x.a == "" || y.a == "" || x.op != "" || y.op != "" || x.t != y.t:
-	case in.Op != kir.OpAdd && in.Op != kir.OpSub && (in.Op != kir.OpMul || x.t == dtype.BFloat16):
-	case x.t == dtype.BFloat16 && f.m.sm < 90:
-	default:
-		f.made[in.Res[0]] = origin{a: x.a, b: y.a, op: binary[in.Op].float + "." + x.t.Short(), t: x.t}
-		return
-	}
-	delete(f.made, in.Res[0])
-}
-
 func (f *function) floatToFloat(in *kir.Instr, from kir.Type, a string) {
-	to, was := in.Type, f.made[in.Args[0]]
-	delete(f.made, in.Res[0])
+	to := in.Type
 	if classOf(from) == half {
-		if to == dtype.Float32 {
-			f.made[in.Res[0]] = origin{a: a, t: from}
-		}
-		if was.single != "" && to == dtype.Float32 {
+		if x := f.rounded[in.Args[0]]; x != "" && to == dtype.Float32 {
 			// Rounding into the upper half of a word gives the float32 in one instruction.
-			f.op("mov.b32", f.def(in.Res[0]), f.to(word, "cvt.rn.bf16x2.f32", was.single, literal(dtype.Float32, 0)))
+			f.op("mov.b32", f.def(in.Res[0]), f.to(word, "cvt.rn.bf16x2.f32", x, literal(dtype.Float32, 0)))
 			return
 		}
 		x := f.toSingle(from, a)
@@ -213,14 +183,10 @@ func (f *function) floatToFloat(in *kir.Instr, from kir.Type, a string) {
 		}
 		return
 	}
-	r := f.def(in.Res[0])
-	if was.op != "" && was.t == to {
-		f.op(was.op, r, was.a, was.b)
-		return
-	}
 	if to == dtype.BFloat16 && from == dtype.Float32 && f.m.sm >= 80 {
-		f.made[in.Res[0]] = origin{single: a}
+		f.rounded[in.Res[0]] = a
 	}
+	r := f.def(in.Res[0])
 	switch {
 	case to == dtype.Float32:
 		f.op("cvt.rn.f32.f64", r, a)

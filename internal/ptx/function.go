@@ -59,8 +59,8 @@ type function struct {
 	consts map[kir.Value]uint64
 	// halves maps each half of a product to the other one.
 	halves map[*kir.Instr]*kir.Instr
-	// made says how some values were made, where that saves conversions.
-	made map[kir.Value]origin
+	// rounded maps bfloat16 values that were made by rounding to the registers of the float32 values before that.
+	rounded map[kir.Value]string
 	// buffers says which parameter's buffer an address points into.
 	buffers map[kir.Value]int
 	uniform []bool
@@ -75,7 +75,7 @@ type function struct {
 
 func (m *module) function(p *kir.Program) error {
 	f := &function{m: m, p: p, names: make([]string, len(p.Values)), consts: map[kir.Value]uint64{}, halves: map[*kir.Instr]*kir.Instr{},
-		made: map[kir.Value]origin{}, buffers: map[kir.Value]int{}, tables: map[int][2]string{}}
+		rounded: map[kir.Value]string{}, buffers: map[kir.Value]int{}, tables: map[int][2]string{}}
 	plan, err := planTiles(p, m.target, m.sm)
 	if err != nil {
 		return err

@@ -284,9 +284,9 @@ func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 				f.awaitAllBut(1)
 				f.release(q)
 			}
-			names, made := slices.Clone(f.names), maps.Clone(f.made) // those of this iteration
+			names, rounded := slices.Clone(f.names), maps.Clone(f.rounded) // those of this iteration
 			f.loadStage(q)
-			f.names, f.made = names, made
+			f.names, f.rounded = names, rounded
 		}
 		// A rotated product moves on to the next stage itself.
 		f.tiles.turn = func() {

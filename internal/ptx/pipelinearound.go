@@ -91,13 +91,13 @@ func leaves(b *kir.Block, within bool) bool {
 func (f *function) around(in *kir.Instr, q *pipeline) {
 	c := classOf(in.Type)
 	q.nextAround, q.next = f.to(c, move(c), f.names[in.Args[0]]), map[kir.Value]string{}
-	names, made := slices.Clone(f.names), maps.Clone(f.made)
+	names, rounded := slices.Clone(f.names), maps.Clone(f.rounded)
 	f.nextBefore(q)
 	inner := q.loop.Args
 	empty := f.to(pred, "setp.ge"+signedOf(q.loop), f.names[inner[0]], f.names[inner[1]])
 	f.when(empty, move(c), q.nextAround, f.names[in.Args[1]]) // nobody waits for loads then
 	f.firstLoads(q)
-	f.names, f.made = names, made
+	f.names, f.rounded = names, rounded
 	f.counted(in, func() { f.block(in.Blocks[0]) })
 }
 
