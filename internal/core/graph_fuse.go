@@ -406,8 +406,8 @@ func (d *deferral) runGroup(s *planStep) {
 		d.fusing.numbers = append(d.fusing.numbers, g.numbers[i].of(calls))
 	}
 	d.fusing.group = g
-	if l := d.s.lent; g.product != nil && l != nil && l.notes != nil {
-		l.notes.flops = g.product.flops
+	if n := d.s.lent.noting(); n != nil && g.product != nil {
+		n.flops = g.product.flops
 	}
 	d.issueFused(f, s)
 	d.s.leave(f)
