@@ -72,10 +72,10 @@ type fold struct{ call, by int }
 type rename struct{ what, is at }
 
 // narrowing replaces an operand by the input of call by, which widened it and which the plan leaves out: in the storage of from, with the
-// type and place that by reads.
+// type and place that by reads. So call what reads fewer bytes, by saves.
 type narrowing struct {
 	what, from at
-	by         int
+	by, saves  int
 }
 
 func (n *narrowing) of(calls []deferred) element {
