@@ -82,6 +82,38 @@ func TestNormRanges(t *testing.T) {
 	}
 }
 
+// The eps of distances and of losses is finite, and may be 0 or negative, as in PyTorch. A table's greatest norm may be infinite, which
+// limits nothing.
+func TestDistanceRanges(t *testing.T) {
+	x := testdevice.Open(t, tenon.CPU())
+	in := x.Ones([]int{2, 2}, tenon.Float32)
+	for op, f := range map[string]func(eps float64){
+		"PairwiseDistance":  func(eps float64) { x.PairwiseDistance(in, in, tenon.PairwiseDistanceOpt{Eps: eps}) },
+		"Normalize":         func(eps float64) { x.Normalize(in, tenon.NormalizeOpt{Eps: eps}) },
+		"CosineSimilarity":  func(eps float64) { x.CosineSimilarity(in, in, tenon.CosineSimilarityOpt{Eps: eps}) },
+		"PoissonNLLLoss":    func(eps float64) { x.PoissonNLLLoss(in, in, tenon.PoissonNLLLossOpt{Plain: true, Eps: eps}) },
+		"TripletMarginLoss": func(eps float64) { x.TripletMarginLoss(in, in, in, tenon.TripletMarginLossOpt{Eps: eps}) },
+	} {
+		for _, v := range []float64{nan, inf, -inf} {
+			refusedAs(t, fmt.Sprintf("%s: Eps is %v; give a finite number", op, v), func() error { f(v); return nil })
+		}
+		for _, v := range []float64{0, -0.5} {
+			if err := tenon.Try(func() { f(v) }); err != nil {
+				t.Errorf("%s with an eps of %v: %v", op, v, err)
+			}
+		}
+	}
+	index := tenon.From(x, []int64{0, 1})
+	embedding := func(norm float64) func() error {
+		return func() error { x.Embedding(index, in, tenon.EmbeddingOpt{MaxNorm: norm}); return nil }
+	}
+	refusedAs(t, "Embedding: MaxNorm is NaN; give a number", embedding(nan))
+	must(t, tenon.Try(func() { embedding(inf)() }))
+	if v := testdevice.Read[float32](t, x, in); !slices.Equal(v, []float32{1, 1, 1, 1}) {
+		t.Errorf("a table limited by NaN, then by infinity: %v, want ones", v)
+	}
+}
+
 // Bounds in the wrong order are refused, and equal ones by the module only, as in PyTorch; x.ClampS takes them, as torch.clamp does.
 func TestHardtanhRange(t *testing.T) {
 	x := testdevice.Open(t, tenon.CPU())

@@ -1348,7 +1348,8 @@ func (x *Exec) Chunk(t *Tensor, n int, dim ...int) []*Tensor {
 	return faceList(cx.Chunk((*core.Tensor)(t), n, dim...))
 }
 
-// Clamp returns t limited to the range from lo to hi, broadcast; either may be nil. Where lo > hi the result is hi.
+// Clamp returns t limited to the range from lo to hi, broadcast; either may be nil. Where lo > hi the result is hi. With both it does not
+// support bool.
 func (x *Exec) Clamp(t *Tensor, lo *Tensor, hi *Tensor) *Tensor {
 	cx := x.enter("Clamp", t)
 	defer core.Leave(cx)
@@ -4149,7 +4150,7 @@ func (x *Exec) ToDType(t *Tensor, dt dtype.DType) *Tensor {
 
 // TopK returns the k greatest elements of t along a dimension, in descending order, and their indices, as int64. A NaN counts as greater
 // than any number, and of equal elements the first comes first. The gradient of values goes to the selected elements. TopK sorts all of t.
-// It does not support complex numbers.
+// It supports neither complex numbers nor bool.
 func (x *Exec) TopK(t *Tensor, k int, opt ...TopKOpt) (values *Tensor, indices *Tensor) {
 	cx := x.enter("TopK", t)
 	defer core.Leave(cx)

@@ -237,10 +237,8 @@ func (f *function) explain() Segment {
 	}
 	for _, st := range steps {
 		if st.Kernel == "" {
-			for _, i := range st.Calls {
-				n := f.calls[i]
-				s.Kernels = append(s.Kernels, Kernel{Name: n.name(), Lines: []string{n.at}, Bytes: n.Call.Bytes()})
-			}
+			n := f.calls[st.Calls[0]]
+			s.Kernels = append(s.Kernels, Kernel{Name: n.name(), Lines: []string{n.at}, Bytes: n.Call.Bytes() - st.Saved})
 			continue
 		}
 		k := Kernel{Name: st.Kernel, Text: st.Text, Fused: true, Bytes: st.Bytes}

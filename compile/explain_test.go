@@ -3,6 +3,7 @@ package compile_test
 import (
 	"bytes"
 	"encoding/json"
+	"iter"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -11,6 +12,8 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/compile"
+	"tenon.dev/nn"
+	"tenon.dev/optim"
 )
 
 func has(t *testing.T, text string, words ...string) {
@@ -73,6 +76,36 @@ func TestExplainRegion(t *testing.T) {
 	}
 	if all := compile.ExplainTrees(x); len(all.Segments) == 0 || all.Segments[0].Replays != 2 {
 		t.Errorf("the trees: %v", all)
+	}
+}
+
+// An optimizer's step that reads halves in place of the gradients that would be made from them reads as many bytes as these have.
+func TestExplainCountsHalves(t *testing.T) {
+	x := openSim(t)
+	step := func(opt compile.Opt) (n int) {
+		p := nn.NewParam(x.Ones([]int{48, 32}, tenon.Float32))
+		defer p.Close()
+		in := x.Ones([]int{8, 48}, tenon.Float32)
+		o, err := optim.NewSGD(iter.Seq2[string, *nn.Param](func(yield func(string, *nn.Param) bool) { yield("p", p) }))
+		must(t, err)
+		defer o.Close()
+		r := compile.New(opt)
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			if err := x.Backward(x.Sum(x.Autocast(tenon.BFloat16).MatMul(in, p.Tensor()), nil)); err != nil {
+				return err
+			}
+			defer p.SetGrad(nil)
+			return o.Step(x)
+		}))
+		for _, k := range r.Explain(x).Segments[0].Kernels {
+			if strings.HasPrefix(k.Name, "Foreach") {
+				n += k.Bytes
+			}
+		}
+		return n
+	}
+	if halves, wide := step(compile.Opt{}), step(compile.Opt{NoFusion: true}); wide < 2*4*48*32 || wide-halves != 2*48*32 {
+		t.Errorf("the step moves %d bytes with a gradient of halves, and %d with one of float32", halves, wide)
 	}
 }
 

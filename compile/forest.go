@@ -108,7 +108,7 @@ type function struct {
 	warmUps, recordings, replays, plains int
 	because                              string
 	again                                map[string]int
-	// about is what snapshots show of its runs without a graph.
+	// about is what snapshots show of its runs without a graph in the forest's pool.
 	about *snapshot.TreeNode
 }
 
@@ -199,6 +199,9 @@ func (fo *forest) Detach() (err error) {
 	fo.dev.ReturnCaptureStream(fo.on)
 	fo.mu.Lock()
 	defer fo.mu.Unlock()
+	for _, f := range fo.warmers {
+		f.about = nil // of the runs in the next pool
+	}
 	fo.roots, fo.path, fo.warm, fo.warmers, fo.ran, fo.pool, fo.state = nil, nil, nil, nil, nil, nil, idle
 	return err
 }

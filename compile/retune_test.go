@@ -2,14 +2,16 @@ package compile_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"tenon.dev"
 	"tenon.dev/compile"
+	"tenon.dev/profile"
 )
 
 // A graph gets the new numbers of a fused kernel whose operands the plan has replaced: by the halves that were converted, or by the results
-// of an equal call.
+// of an equal call. Afterwards the calls are as they were, so that a profile knows whose memory a replay uses.
 func TestNumbersBesideReplacedOperands(t *testing.T) {
 	for name, f := range map[string]func(x *tenon.Exec, a, half *tenon.Tensor, v float64) *tenon.Tensor{
 		"Halves": func(x *tenon.Exec, _, half *tenon.Tensor, v float64) *tenon.Tensor {
@@ -36,7 +38,14 @@ func TestNumbersBesideReplacedOperands(t *testing.T) {
 					if r == nil {
 						x.Scope(func(x *tenon.Exec) { must(t, step(x)) })
 					} else {
+						p, err := x.Device().Profile()
+						must(t, err)
 						must(t, r.Do(x, step))
+						got, err := p.Stop()
+						must(t, err)
+						if makers := makersIn(got); n > 2 && (!slices.Contains(makers, "MatMul") || !slices.Contains(makers, "Fused")) {
+							t.Errorf("run %d: the memory is made by %q", n, makers)
+						}
 					}
 					b, err := x.Bytes(y)
 					must(t, err)
@@ -56,4 +65,14 @@ func TestNumbersBesideReplacedOperands(t *testing.T) {
 			}
 		})
 	}
+}
+
+// makersIn returns the operations that the memory of p is made by.
+func makersIn(p *profile.Profile) (names []string) {
+	for _, e := range p.Memory {
+		if e.Bytes > 0 && e.Op >= 0 {
+			names = append(names, p.Ops[e.Op].Name)
+		}
+	}
+	return names
 }

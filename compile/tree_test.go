@@ -83,9 +83,7 @@ func TestSnapshotHasTrees(t *testing.T) {
 		if got := showTree(tree); got != want {
 			t.Errorf("%s:\n%swant\n%s", when, got, want)
 		}
-		var grown, reserved uint64
 		for _, n := range tree.Nodes {
-			grown += n.Grown
 			if !strings.Contains(n.Name, "TestSnapshotHasTrees") || !strings.Contains(n.From, "tree_test.go:") ||
 				!strings.Contains(n.To, "tree_test.go:") {
 				t.Errorf("%s: node %d is of %s, from %s to %s", when, n.ID, n.Name, n.From, n.To)
@@ -101,10 +99,7 @@ func TestSnapshotHasTrees(t *testing.T) {
 				}
 			}
 		}
-		for _, g := range segments {
-			reserved += g.TotalSize
-		}
-		if grown != reserved || reserved == 0 {
+		if grown, reserved := grownIn(tree, segments); grown != reserved || reserved == 0 {
 			t.Errorf("%s: the nodes made the pool grow by %d bytes, and it has %d", when, grown, reserved)
 		}
 	}
@@ -190,16 +185,52 @@ func TestSnapshotAfterThePoolIsLeft(t *testing.T) {
 `; got != want {
 		t.Errorf("%swant\n%s", got, want)
 	}
-	var grown, reserved uint64
+	if grown, reserved := grownIn(tree, segments); grown != reserved || reserved == 0 {
+		t.Errorf("the nodes made the pool grow by %d bytes, and it has %d", grown, reserved)
+	}
+}
+
+// A function that runs without a graph in a new pool counts neither its runs in the pool that was left, nor by how much that grew.
+func TestSnapshotOfAWarmUpInANewPool(t *testing.T) {
+	x := open(t)
+	a := x.Ones([]int{1 << 20}, tenon.Float32)
+	exp, sin, cos := compile.New(), compile.New(), compile.New()
+	run := func(r *compile.Region, f func(t *tenon.Tensor) *tenon.Tensor) (y *tenon.Tensor) {
+		must(t, r.Do(x, func(x *tenon.Exec) error { y = x.Keep(f(a)); return nil }))
+		return y
+	}
+	run(exp, x.Exp).Close()
+	kept := run(sin, x.Sin)
+	old, _ := treeOf(t, x)
+	kept.DataPtr()
+	run(sin, x.Sin).Close() // leaves the pool
+	must(t, compile.MarkStep(x))
+	defer run(cos, x.Cos).Close()
+	defer run(exp, x.Exp).Close() // warms up, since what is before it in the step does
+	tree, segments := treeOf(t, x)
+	if tree.Pool == old.Pool {
+		t.Fatal("the pool is not left")
+	}
+	if got, want := showTree(tree), `warm-up
+-4 after -1: function 2, inference, 1 calls, 1 runs, place -1, used 0: Cos 4194304 true
+-2 after -1: function 0, inference, 1 calls, 1 runs, place -1, used 0: Exp 4194304 true
+`; got != want {
+		t.Errorf("%swant\n%s", got, want)
+	}
+	if grown, reserved := grownIn(tree, segments); grown != reserved || reserved == 0 {
+		t.Errorf("the nodes made the pool grow by %d bytes, and it has %d", grown, reserved)
+	}
+}
+
+// grownIn returns by how many bytes the nodes made the pool grow, and how many it has.
+func grownIn(tree snapshot.Tree, segments []snapshot.Segment) (grown, reserved uint64) {
 	for _, n := range tree.Nodes {
 		grown += n.Grown
 	}
 	for _, g := range segments {
 		reserved += g.TotalSize
 	}
-	if grown != reserved || reserved == 0 {
-		t.Errorf("the nodes made the pool grow by %d bytes, and it has %d", grown, reserved)
-	}
+	return grown, reserved
 }
 
 // A callable's recordings have the name of its function, including those of backward passes.

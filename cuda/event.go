@@ -52,13 +52,14 @@ func (e *Event) Record(s *Stream) (err error) {
 	return r.Record((*rt.Stream)(s))
 }
 
-// Query reports whether the work that e marks is done; true if e was never recorded.
+// Query reports whether the work that e marks is done; true if e was never recorded. The function of a capture must not call it, unless the
+// capture's mode is CaptureRelaxed; other goroutines may at any time.
 func (e *Event) Query() (ok bool, err error) {
 	defer returned(&err)
 	return e.open().Query()
 }
 
-// Synchronize waits until the work that e marks is done, and returns its fault, if any.
+// Synchronize waits until the work that e marks is done, and returns its fault, if any. It may be called where Query may.
 func (e *Event) Synchronize() (err error) {
 	defer returned(&err)
 	return e.open().Synchronize()

@@ -166,6 +166,7 @@ func TestPrintOptions(t *testing.T) {
 		"Embedding(3, 2, max_norm=1.0)":                table(tenon.EmbeddingOpt{MaxNorm: 1, NormType: 2}),
 		"Softplus(beta=1e+16, threshold=1e-05)":        nn.Softplus{Beta: 1e16, Threshold: 1e-5},
 		"Upsample(scale_factor=inf, mode='nearest')":   nn.Upsample{Scale: []float64{inf}},
+		"Upsample(size=2, mode='InterpolateMode(99)')": nn.Upsample{Size: []int{2}, Mode: 99},
 	} {
 		if got := fmt.Sprint(m); got != want {
 			t.Errorf("got %s, want %s", got, want)

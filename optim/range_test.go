@@ -167,3 +167,51 @@ func TestLoadNegativeRate(t *testing.T) {
 		}
 	})
 }
+
+// wrapped is an optimizer of a program, which passes on what it is told.
+type wrapped struct{ optim.Optimizer }
+
+// An optimizer that only passes rates on gets 0 where a schedule, or the state of one, is a rounding error below 0; the state itself keeps
+// the rate. A rate that is really negative is refused, as by SetLR.
+func TestRoundedRateForwarded(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		p := nn.NewParam(x.Zeros([]int{1}, tenon.Float32))
+		defer p.Close()
+		make := func() optim.Optimizer {
+			o, err := optim.NewSGD(list(p), optim.SGDOpt{LR: 1})
+			ok(t, err)
+			return o
+		}
+		plain, inner := make(), make()
+		defer plain.Close()
+		defer inner.Close()
+		direct, passed := schedule(t, plain, optim.LinearLR(1./3, 0, 4)), schedule(t, wrapped{inner}, optim.LinearLR(1./3, 0, 4))
+		for range 4 {
+			ok(t, direct.Step())
+			ok(t, passed.Step())
+		}
+		rate := plain.LR(0)
+		if !(rate < 0 && rate > -1e-12) || inner.LR(0) != 0 || math.Signbit(inner.LR(0)) {
+			t.Fatalf("the last rate is %v, and %v where it is passed on; want one a little below 0, and 0", rate, inner.LR(0))
+		}
+		st, err := direct.State()
+		ok(t, err)
+		inner.SetLR(0, 1)
+		plain.SetLR(0, 1)
+		ok(t, passed.SetState(st))
+		ok(t, direct.SetState(st))
+		if st.Rates[0] != rate || plain.LR(0) != rate || inner.LR(0) != 0 {
+			t.Errorf("a state with the rate %v of %v gives %v, and %v where it is passed on", st.Rates[0], rate, plain.LR(0), inner.LR(0))
+		}
+		plateau, err := optim.NewReduceLROnPlateau(wrapped{plain}, 0)
+		ok(t, err)
+		ok(t, plateau.Step(1))
+		ok(t, plateau.Step(1))
+		if plain.LR(0) != 0 {
+			t.Errorf("reduced from %v, a rate that is passed on is %v, want 0", rate, plain.LR(0))
+		}
+		inner.SetLR(0, 1)
+		_, err = optim.NewSchedule(wrapped{inner}, optim.LambdaLR(func(int) float64 { return -1e-3 }))
+		says(t, "SGD: Invalid learning rate: -0.001; give a finite number that is not negative", err)
+	})
+}

@@ -142,13 +142,17 @@ type rated interface {
 	setRates(rates []float64) error
 }
 
-// setRates sets the rates of all groups.
+// setRates sets the rates of all groups. Those that are a rounding error below 0 are 0 to a program's own optimizer, whose SetLR may pass
+// them on to one that refuses what is negative.
 func setRates(o Optimizer, rates []float64) error {
 	if r, ok := o.(rated); ok {
 		return r.setRates(rates)
 	}
 	return tenon.Try(func() {
 		for g, lr := range rates {
+			if lr < 0 && lr > -1e-12 {
+				lr = 0
+			}
 			o.SetLR(g, lr)
 		}
 	})

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"runtime"
@@ -431,11 +432,17 @@ func TestCaptureRefusesWaits(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := From(x, []float32{1})
 		var y *Exec
+		before := x.Device().NewEvent(false)
+		if err := before.Record(x.Stream()); err != nil {
+			t.Fatal(err)
+		}
 		for name, wait := range map[string]func() error{
 			"stream":     func() error { return x.Stream().Synchronize() },
 			"its stream": func() error { return y.Stream().Synchronize() },
 			"device":     func() error { return x.Device().Synchronize() },
 			"query":      func() error { _, err := x.Stream().Query(); return err },
+			"event":      before.Synchronize,
+			"its query":  func() error { _, err := before.Query(); return err },
 			"close a fork": func() error {
 				f, err := x.Fork()
 				if err != nil {
@@ -456,6 +463,46 @@ func TestCaptureRefusesWaits(t *testing.T) {
 			}
 		}
 		want(t, x, a, 1)
+	})
+}
+
+// TestEventsDuringCaptures checks that an event that was recorded before a capture can be waited for during it, on the thread that captures
+// if the capture is relaxed and otherwise on any other, and that the capture goes on.
+func TestEventsDuringCaptures(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		a := From(x, []float32{1})
+		before := x.Device().NewEvent(false)
+		if err := before.Record(x.Stream()); err != nil {
+			t.Fatal(err)
+		}
+		wait := func() error {
+			done, err := before.Query()
+			if err == nil && !done {
+				err = before.Synchronize()
+			}
+			return errors.Join(err, before.Synchronize())
+		}
+		for _, mode := range []rt.CaptureMode{rt.CaptureRelaxed, rt.CaptureThreadLocal, rt.CaptureGlobal} {
+			var err error
+			g := captureOf(t, x, CaptureOpt{Mode: mode}, func(x *Exec) {
+				x.AddSInto(a, a, 1)
+				if mode == rt.CaptureRelaxed {
+					err = wait()
+				} else {
+					elsewhere(func() { err = wait() })
+				}
+				x.AddSInto(a, a, 1)
+			})
+			if err != nil {
+				t.Errorf("mode %v: %v", mode, err)
+			}
+			x.FillInto(a, 1)
+			mustReplay(t, x, g)
+			want(t, x, a, 3)
+			if err := g.Close(); err != nil {
+				t.Error(err)
+			}
+		}
 	})
 }
 

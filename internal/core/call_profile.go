@@ -182,9 +182,9 @@ func (f *frame) tellRun() {
 
 // issueFused is issue for the group of s. A profiler records the group if it recorded one of its calls.
 func (d *deferral) issueFused(f *frame, s *planStep) {
-	if l := d.s.lent; l != nil && l.notes != nil && !l.fixed {
-		l.notes.about = &profile.Op{} // for replays, which have no frame
-		f.describe(l.notes.about)
+	if n := d.s.lent.noting(); n != nil {
+		n.about = &profile.Op{} // for replays, which have no frame
+		f.describe(n.about)
 	}
 	if l := d.s.lent; l != nil && l.fixed { // the recording's entry stands for it
 		d.issueGroup(f)

@@ -743,7 +743,9 @@ func (d *deferral) run(c *deferred) {
 		}
 		f.setOut(i, &d.bare[maxIn+i])
 	}
-	d.s.lent.counts(f)
+	if n := d.s.lent.noting(); n != nil && f.row.flops != nil {
+		n.flops = f.row.flops(f)
+	}
 	if f.row.flags&flagIdle != 0 {
 		f.idle()
 	} else {

@@ -9,18 +9,19 @@ import (
 	"tenon.dev/internal/fuse"
 )
 
-// PlannedStep describes for people one step of a plan: a call, or a group of calls that runs as one kernel.
+// PlannedStep describes for people a part of a plan: a call, or a group of calls that runs as one kernel.
 type PlannedStep struct {
 	// Calls are the numbers of its calls.
 	Calls []int
 	// Kernel is the name of the fused kernel and Text what it computes, in the text form of package fuse; both are "" for single calls.
 	Kernel, Text string
-	// Bytes is how many bytes a fused kernel reads and writes.
-	Bytes int
+	// Bytes is how many bytes a fused kernel reads and writes. Saved is how many bytes fewer a single call reads than its operands have,
+	// since the plan has replaced some by halves.
+	Bytes, Saved int
 }
 
 func (g *fusedGroup) planned(calls []int) PlannedStep {
-	return PlannedStep{calls, g.name(), g.about.Print(), g.about.Moves()}
+	return PlannedStep{Calls: calls, Kernel: g.name(), Text: g.about.Print(), Bytes: g.about.Moves()}
 }
 
 // Steps returns how n calls ran by the latest plan; none if they run one by one.
@@ -29,10 +30,16 @@ func (p *Plans) Steps(n int) (steps []PlannedStep) {
 		if p.n != n {
 			continue
 		}
-		for i := range p.steps {
-			s := PlannedStep{Calls: slices.Clone(p.steps[i].calls)}
-			if g := p.steps[i].group; g != nil {
-				s = g.planned(s.Calls)
+		for step, i := range p.units(n) {
+			if step != nil {
+				steps = append(steps, step.group.planned(slices.Clone(step.calls)))
+				continue
+			}
+			s := PlannedStep{Calls: []int{i}}
+			for _, w := range p.narrow {
+				if w.what.call == i {
+					s.Saved += w.saves
+				}
 			}
 			steps = append(steps, s)
 		}

@@ -72,10 +72,10 @@ type fold struct{ call, by int }
 type rename struct{ what, is at }
 
 // narrowing replaces an operand by the input of call by, which widened it and which the plan leaves out: in the storage of from, with the
-// type and place that by reads.
+// type and place that by reads. So call what reads fewer bytes, by saves.
 type narrowing struct {
 	what, from at
-	by         int
+	by, saves  int
 }
 
 func (n *narrowing) of(calls []deferred) element {
@@ -406,8 +406,8 @@ func (d *deferral) runGroup(s *planStep) {
 		d.fusing.numbers = append(d.fusing.numbers, g.numbers[i].of(calls))
 	}
 	d.fusing.group = g
-	if l := d.s.lent; g.product != nil && l != nil && l.notes != nil {
-		l.notes.flops = g.product.flops
+	if n := d.s.lent.noting(); n != nil && g.product != nil {
+		n.flops = g.product.flops
 	}
 	d.issueFused(f, s)
 	d.s.leave(f)

@@ -448,7 +448,9 @@ func (b *planning) rename(p *plan, widened map[fuse.Ref]int) {
 				if !ok {
 					from = at{by, 0}
 				}
-				p.narrow = append(p.narrow, narrowing{a, from, by})
+				wide := c.Ins[j].Place
+				wide.DType = b.of(a).dt
+				p.narrow = append(p.narrow, narrowing{a, from, by, wide.Bytes() - c.Ins[j].Bytes()})
 				continue
 			}
 			if s != 0 && s != b.storages[b.of(a).st] {

@@ -75,9 +75,10 @@ func (l *lending) exec(x *Exec) *Exec {
 	return x.with(m)
 }
 
-// counts notes how many floating-point operations the recorded call f has.
-func (l *lending) counts(f *frame) {
-	if l != nil && l.notes != nil && !l.fixed && f.row.flops != nil {
-		l.notes.flops = f.row.flops(f)
+// noting returns the notes of the call under way if they are being made, and otherwise nil.
+func (l *lending) noting() *callNotes {
+	if l == nil || l.fixed {
+		return nil
 	}
+	return l.notes
 }

@@ -45,17 +45,17 @@ func TestInterpolate(t *testing.T) {
 			}
 		}
 		for want, f := range map[string]func(){
-			"got 2D":                   func() { x.Interpolate(x.Ones([]int{2, 2}, dtype.Float32), InterpolateOpt{Size: []int{2}}) },
-			"needs 3D input":           func() { x.Interpolate(in, InterpolateOpt{Size: []int{2}, Mode: InterpolateLinear}) },
-			"there is no mode":         func() { x.Interpolate(in, InterpolateOpt{Size: []int{2}, Mode: 9}) },
-			"AlignCorners can":         func() { x.Interpolate(in, InterpolateOpt{Size: []int{2}, AlignCorners: true}) },
-			"not defined for int64":    func() { x.Interpolate(row, InterpolateOpt{Size: []int{2}, Mode: InterpolateLinear}) },
-			"either Size or Scale":     func() { x.Interpolate(in, InterpolateOpt{}) },
-			"give either":              func() { x.Interpolate(in, InterpolateOpt{Size: []int{2}, Scale: []float64{2}}) },
-			"3 numbers for 2":          func() { x.Interpolate(in, InterpolateOpt{Size: []int{2, 2, 2}}) },
-			"scale of -1":              func() { x.Interpolate(in, InterpolateOpt{Scale: []float64{-1}}) },
-			"the output 0":             func() { x.Interpolate(in, InterpolateOpt{Scale: []float64{0.1}}) },
-			"the input has size [0 2]": func() { x.Interpolate(x.Ones([]int{1, 1, 0, 2}, dtype.Float32), InterpolateOpt{Size: []int{2}}) },
+			"got 2D":                    func() { x.Interpolate(x.Ones([]int{2, 2}, dtype.Float32), InterpolateOpt{Size: []int{2}}) },
+			"needs 3D input":            func() { x.Interpolate(in, InterpolateOpt{Size: []int{2}, Mode: InterpolateLinear}) },
+			"mode InterpolateMode(9); ": func() { x.Interpolate(in, InterpolateOpt{Size: []int{2}, Mode: 9}) },
+			"AlignCorners can":          func() { x.Interpolate(in, InterpolateOpt{Size: []int{2}, AlignCorners: true}) },
+			"not defined for int64":     func() { x.Interpolate(row, InterpolateOpt{Size: []int{2}, Mode: InterpolateLinear}) },
+			"either Size or Scale":      func() { x.Interpolate(in, InterpolateOpt{}) },
+			"give either":               func() { x.Interpolate(in, InterpolateOpt{Size: []int{2}, Scale: []float64{2}}) },
+			"3 numbers for 2":           func() { x.Interpolate(in, InterpolateOpt{Size: []int{2, 2, 2}}) },
+			"scale of -1":               func() { x.Interpolate(in, InterpolateOpt{Scale: []float64{-1}}) },
+			"the output 0":              func() { x.Interpolate(in, InterpolateOpt{Scale: []float64{0.1}}) },
+			"the input has size [0 2]":  func() { x.Interpolate(x.Ones([]int{1, 1, 0, 2}, dtype.Float32), InterpolateOpt{Size: []int{2}}) },
 		} {
 			if err := Try(f); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v", want, err)

@@ -36,7 +36,7 @@ type PairwiseDistanceOpt struct {
 
 // PairwiseDistance returns the vector norms of a - b + eps over the last dimension, broadcast.
 func (x *Exec) PairwiseDistance(a, b *Tensor, opt PairwiseDistanceOpt) *Tensor {
-	p, eps := Or("PairwiseDistance", "P", opt.P, 2), Or("PairwiseDistance", "Eps", opt.Eps, 1e-6)
+	p, eps := Or("PairwiseDistance", "P", opt.P, 2), OrFinite("PairwiseDistance", "Eps", opt.Eps, 1e-6)
 	return x.composite("PairwiseDistance", func(x *Exec) *Tensor {
 		d := x.AddS(x.fractional(x.Sub(a, b)), eps)
 		if len(d.shape) == 0 {
@@ -67,7 +67,7 @@ type NormalizeOpt struct {
 //
 //tenon:into
 func (x *Exec) Normalize(t *Tensor, opt NormalizeOpt) *Tensor {
-	p, eps := Or("Normalize", "P", opt.P, 2), Or("Normalize", "Eps", opt.Eps, 1e-12)
+	p, eps := Or("Normalize", "P", opt.P, 2), OrFinite("Normalize", "Eps", opt.Eps, 1e-12)
 	return x.composite("Normalize", func(x *Exec) *Tensor {
 		norms := x.vectorNorm(t, []int{whole(opt.Dim, 1)}, p, SumOpt{KeepDim: true})
 		return x.Div(t, x.ClampMinS(norms, eps))
@@ -85,7 +85,7 @@ type CosineSimilarityOpt struct {
 // CosineSimilarity returns the cosines of the angles between the vectors along one dimension of a and b, broadcast; norms below eps count
 // as eps.
 func (x *Exec) CosineSimilarity(a, b *Tensor, opt CosineSimilarityOpt) *Tensor {
-	dim, eps := whole(opt.Dim, 1), Or("CosineSimilarity", "Eps", opt.Eps, 1e-8)
+	dim, eps := whole(opt.Dim, 1), OrFinite("CosineSimilarity", "Eps", opt.Eps, 1e-8)
 	return x.composite("CosineSimilarity", func(x *Exec) *Tensor {
 		x = x.casting("CosineSimilarity", castFloat32, &a, &b)
 		a, b := x.alike(a, b)
@@ -192,7 +192,7 @@ type PoissonNLLLossOpt struct {
 // PoissonNLLLoss returns the mean (or the reduction in opt) of exp(t) - target·t, broadcast: the negative log-likelihood of target under
 // Poisson distributions whose log rates are t, without its last term.
 func (x *Exec) PoissonNLLLoss(t, target *Tensor, opt PoissonNLLLossOpt) *Tensor {
-	eps := Or("PoissonNLLLoss", "Eps", opt.Eps, 1e-8)
+	eps := OrFinite("PoissonNLLLoss", "Eps", opt.Eps, 1e-8)
 	return x.marginLoss("PoissonNLLLoss", opt.Reduction, []**Tensor{&t, &target}, func(x *Exec) *Tensor {
 		var y *Tensor
 		if opt.Plain {
@@ -231,7 +231,8 @@ type TripletMarginLossOpt struct {
 // TripletMarginLoss returns the mean (or the reduction in opt) of margin + d(anchor, positive) - d(anchor, negative), or 0 if that is
 // negative; d is PairwiseDistance, over vectors in the last dimension, broadcast.
 func (x *Exec) TripletMarginLoss(anchor, positive, negative *Tensor, opt TripletMarginLossOpt) *Tensor {
-	margin, how := Or("TripletMarginLoss", "Margin", opt.Margin, 1), PairwiseDistanceOpt{P: opt.P, Eps: opt.Eps}
+	margin, eps := Or("TripletMarginLoss", "Margin", opt.Margin, 1), OrFinite("TripletMarginLoss", "Eps", opt.Eps, 1e-6)
+	how := PairwiseDistanceOpt{P: opt.P, Eps: eps}
 	if !(margin >= 0) {
 		panicAt("TripletMarginLoss", fault.Invalid, "Margin is %v; give a number that is not negative", margin)
 	}

@@ -72,7 +72,7 @@ func takeFactor(c, from *deferred) {
 	a, f := *c.attrs, c.opt.(foreach)
 	f.scaled = true
 	a.opt = f
-	c.attrs, c.many = &a, append(slices.Clip(c.many), from.many[len(from.many)-1])
+	c.attrs, c.many = &a, append(c.many, from.many[len(from.many)-1])
 }
 
 func runForeach(f *frame) error {

@@ -1,6 +1,8 @@
 package core
 
 import (
+	"math"
+
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/infer"
@@ -389,6 +391,9 @@ func (x *Exec) Embedding(index, weight *Tensor, opt EmbeddingOpt) *Tensor {
 		}
 	}
 	maxNorm, order := Or("Embedding", "MaxNorm", opt.MaxNorm, 0), Or("Embedding", "NormType", opt.NormType, 2)
+	if math.IsNaN(maxNorm) { // an infinite one limits nothing
+		panicAt("Embedding", fault.Invalid, "MaxNorm is %v; give a number", maxNorm)
+	}
 	look := func(x *Exec) *Tensor {
 		f := x.op(rowEmbedding, weight, x.Contiguous(index))
 		f.opt = embedding{opt.Padding, opt.ScaleGradByFreq, opt.PaddingIdx}

@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"reflect"
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
@@ -25,12 +26,12 @@ const (
 // String returns PyTorch's name, such as "mean".
 func (r Reduction) String() string { return nameOf(r, "mean", "sum", "none", "batchmean") }
 
-// nameOf returns the name of an enumerated value.
+// nameOf returns the name of an enumerated value, and of one that has none the name of its type, which users know by another package.
 func nameOf[T ~uint8](v T, names ...string) string {
 	if int(v) < len(names) {
 		return names[v]
 	}
-	return fmt.Sprintf("%T(%d)", v, uint8(v))
+	return fmt.Sprintf("%s(%d)", reflect.TypeFor[T]().Name(), uint8(v))
 }
 
 // reductionOf returns r, and refuses one that op does not have.

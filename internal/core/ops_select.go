@@ -30,7 +30,7 @@ func init() {
 		saves: in0 | in1, back: func(b *back) { backBound(b, b.x.Ge, b.x.Lt) }})
 	rowClampMax = define(row{Name: "ClampMax", takes: "t bound#", Torch: "clamp_max", point: kernels.Minimum, rule: boundRule,
 		saves: in0 | in1, back: func(b *back) { backBound(b, b.x.Le, b.x.Gt) }})
-	rowClamp = define(row{Name: "Clamp", takes: "t lo# hi#", Torch: "clamp", point: kernels.Clamp, rule: boundRule, saves: in0 | in1 | in2,
+	rowClamp = define(row{Name: "Clamp", takes: "t lo# hi#", Torch: "clamp", point: kernels.Clamp, rule: clampRule, saves: in0 | in1 | in2,
 		back: backClamp})
 	rowNanToNum = define(row{Name: "NanToNum", takes: "t; nan inf negativeInf", Torch: "nan_to_num", point: kernels.NanToNum, rule: same,
 		saves: in0, back: func(b *back) {
@@ -67,6 +67,13 @@ func boundRule(f *frame) (compute, out dtype.DType) {
 		}
 	}
 	return p, out
+}
+
+// clampRule is boundRule without bool: only a single bound may be for bool, as in PyTorch.
+func clampRule(f *frame) (compute, out dtype.DType) {
+	compute, out = boundRule(f)
+	f.check(infer.Numeric(f.row.Name, out))
+	return compute, out
 }
 
 func inferMaskedFill(f *frame) {
@@ -189,7 +196,8 @@ func (x *Exec) FMax(a, b *Tensor) *Tensor { return x.op(rowFMax, a, b).call1() }
 //tenon:into
 func (x *Exec) FMin(a, b *Tensor) *Tensor { return x.op(rowFMin, a, b).call1() }
 
-// Clamp returns t limited to the range from lo to hi, broadcast; either may be nil. Where lo > hi the result is hi.
+// Clamp returns t limited to the range from lo to hi, broadcast; either may be nil. Where lo > hi the result is hi. With both it does not
+// support bool.
 //
 //tenon:into
 func (x *Exec) Clamp(t, lo, hi *Tensor) *Tensor {

@@ -6,6 +6,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
@@ -137,7 +138,7 @@ type TopKOpt struct {
 
 // TopK returns the k greatest elements of t along a dimension, in descending order, and their indices, as int64. A NaN counts as greater
 // than any number, and of equal elements the first comes first. The gradient of values goes to the selected elements. TopK sorts all of t.
-// It does not support complex numbers.
+// It supports neither complex numbers nor bool.
 //
 //tenon:into
 func (x *Exec) TopK(t *Tensor, k int, opt TopKOpt) (values, indices *Tensor) {
@@ -145,6 +146,7 @@ func (x *Exec) TopK(t *Tensor, k int, opt TopKOpt) (values, indices *Tensor) {
 	if t.dt.IsComplex() {
 		x.fail(op, fault.Unsupported, []*Tensor{t}, "complex numbers have no order; take x.TopK of x.Abs or of a part of them")
 	}
+	x.check(op, infer.Numeric(op, t.dt))
 	out := x.compositeMany(op, func(x *Exec) []*Tensor {
 		d := x.dimOf(op, t, whole(opt.Dim, -1))
 		shape, _ := at1(t)

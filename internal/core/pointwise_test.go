@@ -105,6 +105,10 @@ func TestPointwiseRefusals(t *testing.T) {
 			x.MaskedFill(f, b, f)
 		})
 		refused(fault.Invalid, "is out of range for int32", func() { x.MaskedFillS(n, b, math.NaN()) })
+		refused(fault.Unsupported, "Clamp is not defined for bool", func() { x.Clamp(b, b, b) })
+		if y := x.ClampS(b, 0, 1); y.dt != dtype.Int64 || x.ClampMin(b, b).dt != dtype.Bool || x.Clamp(b, n, n).dt != dtype.Int32 {
+			t.Errorf("bool limited by integers is %v, by others %v and %v", y.dt, x.ClampMin(b, b).dt, x.Clamp(b, n, n).dt)
+		}
 		refused(fault.Invalid, "at least one of min and max must not be nil", func() { x.Clamp(f, nil, nil) })
 		refused(fault.Invalid, "result type float32 can't be cast to the desired output type int32 of the destination int32[2]; "+
 			"give it one of type float32", func() { x.AddScaledInto(n, f, f, 1) })

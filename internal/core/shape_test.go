@@ -46,7 +46,7 @@ func TestShapeErrors(t *testing.T) {
 			"input tensor must have at least 2 dimensions":   func() { x.Tril(v, 0) },
 			"Length of pad should be even":                   func() { x.Pad(v, []int{1}, PadOpt{}) },
 			"resulted in a negative output size":             func() { x.Pad(v, []int{-2, -2}, PadOpt{}) },
-			"Unrecognised padding mode core.PadMode(9)":      func() { x.Pad(v, []int{1, 1}, PadOpt{Mode: 9}) },
+			"Unrecognised padding mode PadMode(9)":           func() { x.Pad(v, []int{1, 1}, PadOpt{Mode: 9}) },
 			"doesn't take in value argument":                 func() { x.Pad(a, []int{1, 1}, PadOpt{Mode: PadReflect, Value: 1}) },
 			"Padding size should be less than":               func() { x.Pad(a, []int{3, 0}, PadOpt{Mode: PadReflect}) },
 			"wrapping around more than once":                 func() { x.Pad(a, []int{4, 0}, PadOpt{Mode: PadCircular}) },

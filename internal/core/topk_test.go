@@ -84,5 +84,7 @@ func TestTopKRefused(t *testing.T) {
 		wantError(t, Try(func() { x.TopK(a, 1, TopKOpt{Dim: new(2)}) }), fault.Invalid, "Dimension out of range")
 		wantError(t, Try(func() { x.TopK(x.ToDType(a, dtype.Complex64), 1, TopKOpt{Dim: new(1)}) }), fault.Unsupported,
 			"complex numbers have no order")
+		wantError(t, Try(func() { x.TopK(x.ToDType(a, dtype.Bool), 1, TopKOpt{}) }), fault.Unsupported,
+			"TopK is not defined for bool tensors; convert them first with x.ToDType")
 	})
 }

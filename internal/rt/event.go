@@ -176,17 +176,15 @@ func (s *Stream) wait(e *Event) (driver.Event, error) {
 }
 
 // Query reports whether the work that e marks is done; true if e was never recorded.
-func (e *Event) Query() (bool, error) {
+func (e *Event) Query() (done bool, err error) {
 	h, s, seq, err := e.point()
 	if h == 0 || err != nil {
 		return err == nil, err
 	}
-	t, err := e.dev.enter()
-	if err != nil {
-		return false, err
-	}
-	defer e.dev.leave(t)
-	done, err := e.dev.dev.EventQuery(t, h)
+	err = e.dev.ask("Query", func(t driver.Thread) (err error) {
+		done, err = e.dev.dev.EventQuery(t, h)
+		return err
+	})
 	if done {
 		s.finished(seq)
 	}
@@ -205,12 +203,7 @@ func (e *Event) Synchronize() error {
 // synchronizeEvent waits for what the driver's event marks, operation seq of s.
 func (d *Device) synchronizeEvent(h driver.Event, s *Stream, seq uint64) error {
 	d.trace(eventSynchronization, uint64(h), 0)
-	t, err := d.enter()
-	if err != nil {
-		return err
-	}
-	defer d.leave(t)
-	if err := d.dev.EventSynchronize(t, h); err != nil {
+	if err := d.ask("Synchronize", func(t driver.Thread) error { return d.dev.EventSynchronize(t, h) }); err != nil {
 		return d.Check(err, "an event could not be waited for")
 	}
 	s.finished(seq)
