@@ -30,8 +30,8 @@ type Target struct {
 	Major, Minor int
 	// Arch allows instructions that exist only on exactly this capability (PTX's "a" targets); later devices reject them.
 	Arch bool
-	// Meet makes warps meet where one only has to say how far it is. NVIDIA's racecheck does not count bar.arrive, so that it later takes
-	// threads that met at a barrier for threads that did not.
+	// Meet makes warps meet where one only has to say how far it is. NVIDIA's racecheck does not follow bar.arrive: it reports races between
+	// threads that have met at a later barrier.
 	Meet bool
 }
 
