@@ -30,7 +30,7 @@ type Target struct {
 	Major, Minor int
 	// Arch allows instructions that exist only on exactly this capability (PTX's "a" targets); later devices reject them.
 	Arch bool
-	// Meet makes warps meet where one only has to say how far it is. NVIDIA's racecheck does not follow bar.arrive: it reports races between
+	// Meet makes warps meet where one only has to say how far it is. NVIDIA's racecheck does not follow bar.arrive: it reports races of
 	// threads that have met at a later barrier.
 	Meet bool
 }
