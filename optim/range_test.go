@@ -215,3 +215,24 @@ func TestRoundedRateForwarded(t *testing.T) {
 		says(t, "SGD: Invalid learning rate: -0.001; give a finite number that is not negative", err)
 	})
 }
+
+// If a program's own optimizer refuses the rate of one group, the other groups keep theirs too.
+func TestRefusedRateChangesNothing(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		var ps []*nn.Param
+		for range 2 {
+			ps = append(ps, nn.NewParam(x.Zeros([]int{1}, tenon.Float32)))
+			defer ps[len(ps)-1].Close()
+		}
+		inner, err := optim.NewSGD(list(ps[0]), optim.SGDOpt{LR: 1})
+		ok(t, err)
+		defer inner.Close()
+		ok(t, inner.Add(list(ps[1]), optim.SGDOpt{LR: 1}))
+		up, down := func(step int) float64 { return 0.5 + float64(step) }, func(step int) float64 { return 0.5 - float64(step) }
+		s := schedule(t, wrapped{inner}, optim.LambdaLR(up, down))
+		says(t, "SGD: Invalid learning rate: -0.5; give a finite number that is not negative", s.Step())
+		if a, b := inner.LR(0), inner.LR(1); a != 0.5 || b != 0.5 {
+			t.Errorf("after a step that was refused, the rates are %v and %v", a, b)
+		}
+	})
+}

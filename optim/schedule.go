@@ -118,20 +118,29 @@ func (s *Schedule) get() {
 
 // An error leaves the optimizer as it was.
 func (s *Schedule) set() error {
+	if s.momentum == nil {
+		return setRates(s.o, s.rates)
+	}
+	return assign(s.momenta, s.momentum.Momentum, s.momentum.SetMomentum, func() error { return setRates(s.o, s.rates) })
+}
+
+// assign sets a number of each group with set, then runs rest. If either fails, as an optimizer may refuse a number, the groups get their
+// former numbers back.
+func assign(numbers []float64, get func(group int) float64, set func(group int, v float64), rest func() error) error {
 	var former []float64
-	err := tenon.Try(func() { // an optimizer may refuse a momentum
-		for g := range s.momenta {
-			m := s.momentum.Momentum(g)
-			s.momentum.SetMomentum(g, s.momenta[g])
-			former = append(former, m)
+	err := tenon.Try(func() {
+		for g, v := range numbers {
+			was := get(g)
+			set(g, v)
+			former = append(former, was)
 		}
 	})
 	if err == nil {
-		err = setRates(s.o, s.rates)
+		err = rest()
 	}
 	if err != nil {
-		for g, m := range former {
-			s.momentum.SetMomentum(g, m)
+		for g, v := range former {
+			set(g, v)
 		}
 	}
 	return err
@@ -148,14 +157,13 @@ func setRates(o Optimizer, rates []float64) error {
 	if r, ok := o.(rated); ok {
 		return r.setRates(rates)
 	}
-	return tenon.Try(func() {
-		for g, lr := range rates {
-			if lr < 0 && lr > -1e-12 {
-				lr = 0
-			}
-			o.SetLR(g, lr)
+	rates = slices.Clone(rates)
+	for g, lr := range rates {
+		if lr < 0 && lr > -1e-12 {
+			rates[g] = 0
 		}
-	})
+	}
+	return assign(rates, o.LR, o.SetLR, func() error { return nil })
 }
 
 // Step sets the rates of the next training step. Call it after the optimizer's step, once per epoch or once per batch, whichever the rule
