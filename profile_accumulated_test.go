@@ -78,3 +78,32 @@ func TestProfileAccumulatedGradients(t *testing.T) {
 		opt.Close()
 	}
 }
+
+// Gradients count as gradients though no operation of the profile uses them after the backward pass.
+func TestProfileUnusedGradients(t *testing.T) {
+	for _, way := range []string{"eager", "no graphs", "graphs"} {
+		x := testdevice.Open(t, tenon.Sim(0))
+		net := nn.NewLinear(x, 64, 64)
+		in := tenon.From(x, make([]float32, 16*64), 16, 64)
+		region := compile.New(compile.Opt{NoGraphs: way == "no graphs"})
+		pass := func() {
+			step := func(x *tenon.Exec) error { return x.Backward(x.Sum(net.Forward(x, in), nil)) }
+			if way == "eager" {
+				must(t, x.Do(step))
+			} else {
+				must(t, region.Do(x, step))
+			}
+		}
+		for range 4 {
+			pass()
+			for _, p := range nn.Params(net) {
+				p.SetGrad(nil)
+			}
+		}
+		most := mostUsed(t, profiled(t, x, pass))
+		if n := most[profile.Gradients]; n < 4*(64*64+64) {
+			t.Errorf("%s: %d bytes of gradients; by category %v", way, n, most)
+		}
+		nn.Close(net)
+	}
+}

@@ -103,6 +103,8 @@ type function struct {
 	// plain says why the function never runs as a graph, or is "".
 	plain string
 	told  map[string]bool
+	// hushed says that another function has been warned of for the same reason.
+	hushed bool
 	// warmUps, recordings, replays and plains count how it ran. because is why it last ran without a graph, and again counts the reasons
 	// why it was recorded again.
 	warmUps, recordings, replays, plains int

@@ -76,6 +76,10 @@ func (fo *forest) skipWhole(f *function, text string) {
 		f.told = map[string]bool{}
 	}
 	f.told[text] = true
+	if f.hushed {
+		fo.skips++
+		return
+	}
 	fo.warn(f.t, text)
 }
 

@@ -377,13 +377,14 @@ func (t *trace) function(fo *forest, g *core.Segment) *function {
 
 const shapesText = "CUDAGraph supports dynamic shapes by recording a new graph for each distinct input size. Recording too many " +
 	"CUDAGraphs may lead to extra overhead. We have observed %d distinct sizes. Please consider the following options for better " +
-	"performance: a) padding inputs to a few fixed number of shapes; or b) set compile.Opt.SkipDynamic. " +
+	"performance: a) padding inputs to a few fixed number of shapes; or b) set compile.Opt.SkipDynamic. The sizes differ first at %s. " +
 	"A negative DynamicLimit silences this warning."
 
 const variantsText = "A compiled region has recorded %d graphs of the same operations on the same sizes, since a number, an option or " +
 	"a place of a call changed: %s, at %s. Recording takes time and memory. To avoid it, %s. A negative DynamicLimit silences this warning."
 
-// varieties are the functions with the same operations: a list for each of their sizes. told says that it was warned of too many.
+// varieties are the functions with the same operations: a list for each of their sizes. told says that it was warned of too many, or of
+// one that runs without a graph.
 type varieties struct {
 	sizes                   [][]*function
 	toldSizes, toldVariants bool
@@ -414,9 +415,9 @@ func (t *trace) countShape(f *function) {
 	if at < 0 {
 		at = len(v.sizes)
 		v.sizes = append(v.sizes, []*function{f})
-		if limit >= 0 && at == limit && !v.toldSizes {
+		if limit >= 0 && at == limit && !v.toldSizes && !t.opt.SkipDynamic {
 			v.toldSizes = true
-			slog.Warn(fmt.Sprintf(shapesText, at+1))
+			slog.Warn(fmt.Sprintf(shapesText, at+1, f.resized(v.sizes[0][0])))
 		}
 	} else if first := v.sizes[at][0]; !slices.Equal(f.calls, first.calls) { // the same calls are another kind of function
 		v.sizes[at] = append(v.sizes[at], f)
@@ -432,7 +433,8 @@ func (t *trace) countShape(f *function) {
 		}
 	}
 	if t.opt.SkipDynamic && at > 0 {
-		f.plain = "graph with symbolic shapes inputs. Found from : \n " + sourceOf(f.last.at)
+		f.plain = "graph with symbolic shapes inputs. Found from : \n " + sourceOf(f.resized(v.sizes[0][0]))
+		f.hushed, v.toldSizes = v.toldSizes, true
 	}
 }
 
@@ -449,6 +451,16 @@ func (t *trace) uncountShape(f *function) {
 	if v.sizes = slices.DeleteFunc(v.sizes, func(same []*function) bool { return len(same) == 0 }); len(v.sizes) == 0 {
 		delete(t.shapes, ops)
 	}
+}
+
+// resized returns the line of f's first call that has other sizes than that of g, whose calls are of the same operations.
+func (f *function) resized(g *function) string {
+	for i, c := range f.calls {
+		if c != g.calls[i] && !c.Call.SameSizes(g.calls[i].Call) {
+			return c.at
+		}
+	}
+	return f.last.at
 }
 
 // sameSizes reports whether the calls of g, which are of the same operations, have operands of f's sizes.

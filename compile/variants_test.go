@@ -19,7 +19,7 @@ func TestManyRecordingsWarnOfWhatDiffers(t *testing.T) {
 		want []string
 	}{
 		{"sizes", func(x *tenon.Exec, n int) *tenon.Tensor { return x.Exp(x.Ones([]int{n + 1, 3}, tenon.Float32)) },
-			[]string{"We have observed 3 distinct sizes"}},
+			[]string{"We have observed 3 distinct sizes", "differ first at ", "variants_test.go:21"}},
 		{"operands", func(x *tenon.Exec, n int) *tenon.Tensor { return x.Exp(x.Arange(float64(n+1), tenon.Float32)) },
 			[]string{"We have observed 3 distinct sizes"}},
 		{"option", func(x *tenon.Exec, n int) *tenon.Tensor {
@@ -59,6 +59,33 @@ func TestManyRecordingsWarnOfWhatDiffers(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// With SkipDynamic, one warning names the call whose sizes differ, however many sizes there are.
+func TestSkippedSizesWarnOnce(t *testing.T) {
+	x := open(t)
+	r := compile.New(compile.Opt{DynamicLimit: 2, SkipDynamic: true})
+	got := warnings(func() {
+		for n := range 12 {
+			var y *tenon.Tensor
+			must(t, r.Do(x, func(x *tenon.Exec) error {
+				a := x.Ones([]int{n%6 + 1, 3}, tenon.Float32) // the call
+				y = x.Keep(x.Sum(x.Exp(a), nil))
+				return nil
+			}))
+			y.Close()
+		}
+	})
+	if strings.Count(got, "level=WARN") != 1 || !strings.Contains(got, "symbolic shapes") || !strings.Contains(got, "// the call") {
+		t.Errorf("not one warning of the call: %s", got)
+	}
+	skipped := 0
+	for _, s := range r.Explain(x).Segments {
+		skipped += len(s.Skips)
+	}
+	if skipped != 5 {
+		t.Errorf("Explain has %d skips, want one for each size but the first", skipped)
 	}
 }
 

@@ -361,6 +361,9 @@ func (l *leaf) setGrad(g *Tensor) {
 	if g != nil {
 		g.own()
 		g.st.marks.Or(ofLeaf)
+		if !g.st.waits() { // else the call that makes it says so
+			g.st.dev.IsGradient(g.st.ptr)
+		}
 	}
 	if old := l.grad.Swap(g); old != nil && old != g {
 		old.close()

@@ -56,6 +56,19 @@ func (o *ProfiledOp) Uses(addr uint64, use MemoryUse) {
 	}
 }
 
+// IsGradient notes, in a profile that is being made, that the memory at an address is a gradient's, if a block begins there.
+func (d *Device) IsGradient(addr uint64) {
+	p := d.Profiler()
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if b := p.live[addr]; b != nil && !p.ended {
+		b.gradient = true
+	}
+}
+
 // category returns what a block was used for. The caller holds the profiler's mu.
 func (p *Profiler) category(b *profiledBlock) profile.Category {
 	switch {
