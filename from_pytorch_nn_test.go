@@ -34,6 +34,11 @@ func TestFromPyTorchModules(t *testing.T) {
 	if shape := m.Forward(x, in).Shape(); !slices.Equal(shape, []int{5, 10}) {
 		t.Error(shape)
 	}
+	plain := nn.NewLinear(x, 64, 10, nn.LinearOpt{NoBias: true})
+	defer nn.Close(plain)
+	if plain.Bias != nil {
+		t.Error("a layer without a bias has one")
+	}
 	d := map[string]*tenon.Tensor{}
 	for name, v := range nn.StateDict(m) {
 		d[name] = v

@@ -32,7 +32,7 @@ func TestGuardZones(t *testing.T) {
 	}
 	err := write(260)
 	if err == nil || !strings.Contains(err.Error(), "memory was written past its end: behind the 1024 bytes at 0x") ||
-		!strings.Contains(err.Error(), "16 bytes changed, the first 0 bytes behind the end; record the memory history") {
+		!strings.Contains(err.Error(), "16 bytes changed, the first of which is byte 1 past the end; record the memory history") {
 		t.Errorf("writing past the end: %v", err)
 	}
 	if err := d.MemoryDefects(); err != nil {

@@ -131,7 +131,7 @@ calls  device   share  host      bytes  FLOPs  of the floor  module
     3    10µs  16.7 %  31µs          -      -             -  (no module)
 `,
 		profile.ByTime: `
-calls  device   share  host      bytes  FLOPs  of the floor  time
+calls  device   share  host      bytes  FLOPs  of the floor  op
     1    30µs  50.0 %  10µs          -      -             -  MatMul (backward)()
     1    20µs  33.3 %  20µs  117.2 KiB    2 M        50.0 %  MatMul(float32[100 100], float32[100 100])
 and 3 rows more

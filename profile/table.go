@@ -198,7 +198,11 @@ func writeRows(b *strings.Builder, by By, rows []Row, all time.Duration) {
 	}
 	var table strings.Builder
 	t := tabwriter.NewWriter(&table, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(t, "calls\tdevice\tshare\thost\tbytes\tFLOPs\t%s  %s\n", floor("of the floor"), by)
+	what := by
+	if by == ByTime { // each row is an operation
+		what = ByOp
+	}
+	fmt.Fprintf(t, "calls\tdevice\tshare\thost\tbytes\tFLOPs\t%s  %s\n", floor("of the floor"), what)
 	for _, r := range rows {
 		key := strings.NewReplacer("\t", " ", "\n", " ").Replace(cmp.Or(r.Key, "(no "+string(by)+")"))
 		fmt.Fprintf(t, "%d\t%v\t%s\t%v\t%s\t%s\t%s  %s\n", r.Calls, round(r.Device), percent(r.Device, all), round(r.Host),

@@ -93,8 +93,9 @@ func compare(x *tenon.Exec, got, want *tenon.Tensor, tol Tolerance) string {
 	if wrong == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d of %d numbers are not close; the furthest is at %v: got %v, want %v, allowed are %g and %g of what is wanted",
-		wrong, want.Numel(), place(worst, shape), number(dt, g[worst*size:]), number(dt, w[worst*size:]), limit.absolute, limit.relative)
+	const text = "%d of %d numbers are not close; the furthest is at %v: got %v, want %v, the tolerance is %g and %g of the wanted number"
+	return fmt.Sprintf(text, wrong, want.Numel(), place(worst, shape), number(dt, g[worst*size:]), number(dt, w[worst*size:]),
+		limit.absolute, limit.relative)
 }
 
 // apart returns the distance of two elements, and whether it is within the tolerance.

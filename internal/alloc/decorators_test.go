@@ -137,9 +137,9 @@ func decorated(t *testing.T, strategy, over string) {
 		ok(a.Free(blocks[1])) // nothing more
 	}
 	if g != nil {
-		want := "1 bytes changed, the first 2 bytes behind the end; it was allocated at line 7"
+		want := "1 bytes changed, the first of which is byte 3 past the end; it was allocated at line 7"
 		if strategy == "ordered" {
-			want = "1 bytes changed, the first 2 bytes behind the end; record the memory history"
+			want = "1 bytes changed, the first of which is byte 3 past the end; record the memory history"
 		}
 		if _, err := g.AllocFrom(PoolID{}, 1000, 3); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the next allocation: %v", err)

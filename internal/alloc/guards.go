@@ -163,8 +163,8 @@ func (g *Guards) look(b *Block, size uint64, zone []byte) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.defects = append(g.defects, fault.New(fault.Invalid,
-		"memory was written past its end: behind the %d bytes at %#x, %d bytes changed, the first %d bytes behind the end; %s",
-		size, b.addr, count, first, where))
+		"memory was written past its end: behind the %d bytes at %#x, %d bytes changed, the first of which is byte %d past the end; %s",
+		size, b.addr, count, first+1, where))
 }
 
 // Forget drops the zones of blocks at these addresses that were freed without the guards, as Restore does.

@@ -108,7 +108,8 @@ type planStep struct {
 
 // fusedGroup is a group of calls that run as one kernel.
 type fusedGroup struct {
-	// join says that the calls copy different arrays, one output and one input each, that op computes in compute and that all is fresh.
+	// join says that the calls copy different arrays, with one output and one input each. op then computes in type compute, and all outputs
+	// are new memory.
 	join      bool
 	compute   dtype.DType
 	op        *kernels.PointOp

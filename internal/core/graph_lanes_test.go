@@ -59,7 +59,7 @@ func TestLanesKeepOrder(t *testing.T) {
 	}
 }
 
-// Lanes are not worth it for work in one chain, or nearly, for work that takes all of the same thing, and for too much of it.
+// Lanes do not pay for work that is (almost) one chain, for work that all needs the same resource, and for very many calls.
 func TestLanesAreRefused(t *testing.T) {
 	free := func(n int, cost float64, chained bool) (work []laneWork) {
 		for i := range n {

@@ -93,7 +93,7 @@ func TestLeaksHaveGuards(t *testing.T) {
 	b, err := d.Alloc(1000, alloc.Stream(s))
 	ok(t, err)
 	ok(t, d.Driver().Memset(driver.Ptr(b.Addr()), 1, 1, 1003, s))
-	if err := d.Close(); err == nil || !strings.Contains(err.Error(), "3 bytes changed, the first 0 bytes behind the end") {
+	if err := d.Close(); err == nil || !strings.Contains(err.Error(), "3 bytes changed, the first of which is byte 1 past the end") {
 		t.Errorf("closing: %v", err)
 	}
 }

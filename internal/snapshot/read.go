@@ -32,7 +32,7 @@ const (
 	fileFactor    = 512      // what each byte of a file allows
 )
 
-// Read reads a snapshot from a pickle of protocol 0 to 5, plain or compressed with gzip. What is no snapshot is an error of kind
+// Read reads a snapshot from a pickle of protocol 0 to 5, plain or compressed with gzip. Anything else is an error of kind
 // fault.Invalid that says why; a pickle that names code is refused with the name. The calls of ReadOptions are made by the calling
 // goroutine.
 func Read(r io.Reader, o ReadOptions) (*Snapshot, error) {

@@ -116,7 +116,7 @@ type ReadOptions struct {
 }
 
 // Read reads a memory snapshot, a pickle as torch.cuda.memory._dump_snapshot or Tenon's DumpSnapshot writes it, plain or compressed with
-// gzip, and returns the program in the trace of one of its devices. A file that is no snapshot is an error that says why, one without a
+// gzip, and returns the program in the trace of one of its devices. A file that is not a snapshot is an error that says why, one without a
 // trace of the device an error that says how to record it.
 func Read(r io.Reader, opts ...ReadOptions) (*Program, error) {
 	o, err := only("Read", opts)
