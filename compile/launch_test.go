@@ -248,3 +248,31 @@ func TestLaunchOfStaticInput(t *testing.T) {
 	}
 	old.Close()
 }
+
+// Explain counts a program's own kernels, and no bytes for memory that nobody fills.
+func TestExplainCountsOwnKernels(t *testing.T) {
+	x := open(t)
+	in := x.Ones([]int{4}, tenon.Float32)
+	r := compile.New()
+	for range 3 {
+		var y *tenon.Tensor
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			y = in
+			for range 2 {
+				out := x.EmptyLike(in)
+				x.Launch(bend, tenon.Over(4), tenon.In(y), tenon.Out(out), tenon.Number(1), tenon.Integer(4))
+				y = out
+			}
+			y = x.Keep(y)
+			return nil
+		}))
+		y.Close()
+	}
+	e := r.Explain(x)
+	has(t, e.String(), "2 operations, 2 kernels")
+	for _, k := range e.Segments[0].Kernels {
+		if strings.HasPrefix(k.Name, "EmptyLike") != (k.Bytes == 0) {
+			t.Errorf("%s moves %d bytes", k.Name, k.Bytes)
+		}
+	}
+}

@@ -55,6 +55,26 @@ func sample() *profile.Profile {
 			{At: 60 * us, Addr: 8 << 20, Bytes: -4 << 20}}}
 }
 
+// A program's own kernels have rows of their own.
+func TestOwnKernelsAreNamed(t *testing.T) {
+	p := sample()
+	for i, name := range []string{"saxpy", "saxpy", "twice"} {
+		p.Ops[i].Name, p.Ops[i].Phase, p.Ops[i].Parent, p.Ops[i].Forward = "Launch", profile.Forward, -1, -1
+		p.Ops[i].Kernels = []profile.Kernel{{Name: name, Begin: 40 * us, End: 50 * us, Timed: true}}
+	}
+	rows, err := p.Rows(profile.ByOp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := map[string]int{}
+	for _, r := range rows {
+		calls[r.Key] = r.Calls
+	}
+	if calls["Launch saxpy"] != 2 || calls["Launch twice"] != 1 {
+		t.Errorf("%v", calls)
+	}
+}
+
 func TestReadWrite(t *testing.T) {
 	var b bytes.Buffer
 	p := sample()

@@ -111,15 +111,19 @@ func (p *Profile) keys(by By) func(i int) string {
 
 // title returns the operation's name with the details that distinguish it from others.
 func (o *Op) title() string {
+	name := o.Name
+	if name == "Launch" && len(o.Kernels) > 0 { // of a program's own kernel
+		name += " " + o.Kernels[0].Name
+	}
 	switch {
 	case o.Phase == Optimizer && o.Within != "":
-		return o.Name + " (" + o.Within + ")"
+		return name + " (" + o.Within + ")"
 	case o.Phase == Backward:
-		return o.Name + " (backward)"
+		return name + " (backward)"
 	case o.Captured:
-		return o.Name + " (captured)"
+		return name + " (captured)"
 	}
-	return o.Name
+	return name
 }
 
 // short shortens a path to its last folder and file.

@@ -483,6 +483,7 @@ func runLaunch(f *frame) error {
 	}
 	d.Func, d.Stream, d.Shared, d.Args, d.Waits = fn.Handle, st.Handle(), uint32(c.shape.Shared)+fn.Shared, l.Args, fn.Waits
 	f.comesFrom(fn)
+	f.x.s.launches++
 	return f.hand()
 }
 

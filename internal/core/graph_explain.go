@@ -51,10 +51,10 @@ func (p *Plans) Steps(n int) (steps []PlannedStep) {
 // Kernels returns how many kernels the graph has.
 func (r *Recorded) Kernels() int { return r.kernels }
 
-// Bytes returns how many bytes the call reads and writes, counting each operand once; 0 if its outputs depend on data.
+// Bytes returns how many bytes the call reads and writes, counting each operand once; 0 if it runs no kernel or its outputs depend on data.
 func (c Call) Bytes() (n int) {
 	outs, err := c.Infer()
-	if err != nil {
+	if err != nil || c.row.flags&(flagView|flagIdle) != 0 {
 		return 0
 	}
 	size := func(dt dtype.DType, shape, stride []int) int {
