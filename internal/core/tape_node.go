@@ -351,6 +351,10 @@ func (t *Tensor) SetGrad(g *Tensor) {
 		if !infer.Same(g.shape, t.shape) || g.st.dev != t.st.dev {
 			panicAt("SetGrad", fault.Invalid, "the gradient %v cannot be that of %v: it must have its shape and lie on its device", g, t)
 		}
+		if sc := g.scope; sc != nil { // which g leaves
+			sc.s.in("SetGrad")
+			defer sc.s.out()
+		}
 	}
 	accumulateMu.Lock()
 	defer accumulateMu.Unlock()
