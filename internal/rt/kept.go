@@ -36,7 +36,7 @@ func (d *Device) keptKey(s *kernels.Spec) string {
 	if d.kept == nil {
 		return ""
 	}
-	return fmt.Sprint("kernel\n", disk.Build(), "\n", d.info.Image, " ", d.info.Major, " ", d.info.Minor, "\n", s.Key())
+	return fmt.Sprintf("kernel\n%v\n%v %+v\n%v", disk.Build(), d.info.Image, d.target(), s.Key())
 }
 
 // keptImage returns an image of an earlier run.

@@ -198,3 +198,18 @@ func TestNothingIsKept(t *testing.T) {
 		t.Errorf("%d files in the home folder; want the kernel", n)
 	}
 }
+
+// A process that racecheck watches does not take the kernels that another one has kept, which are different ones.
+func TestKeptImagesAreOfTheTarget(t *testing.T) {
+	t.Setenv("TENON_KERNEL_CACHE", t.TempDir())
+	d, err := Open(Selector{Kind: Sim})
+	ok(t, err)
+	d.info.Recovers = false // as a GPU
+	s := unary(t, d, kernels.Neg)
+	plain := d.keptKey(s)
+	t.Setenv("TENON_CHECK_TOOLS", "racecheck")
+	if watched := d.keptKey(s); plain == "" || watched == plain {
+		t.Errorf("the keys are %q and %q", plain, watched)
+	}
+	ok(t, d.Close())
+}
