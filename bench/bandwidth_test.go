@@ -45,6 +45,26 @@ func timed(t *testing.T, x *tenon.Exec, reps int, f func(x *tenon.Exec)) []float
 	return out
 }
 
+// replayed returns the seconds of a graph of several calls of f, each in a scope of its own. f gets the number of the call.
+func replayed(t *testing.T, x *tenon.Exec, calls int, f func(x *tenon.Exec, i int)) []float64 {
+	t.Helper()
+	x.Scope(func(x *tenon.Exec) { f(x, 0) })
+	g, err := x.Capture(func(x *tenon.Exec) {
+		for i := range calls {
+			x.Scope(func(x *tenon.Exec) { f(x, i) })
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	return timed(t, x, 10, func(x *tenon.Exec) {
+		if err := x.Replay(g); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func rate(seconds []float64, amount float64) []float64 {
 	out := make([]float64, len(seconds))
 	for i, s := range seconds {
@@ -109,22 +129,7 @@ func TestColumns(t *testing.T) {
 	for _, columns := range []int{768, 2304, 3072} {
 		x.Scope(func(x *tenon.Exec) {
 			all := x.RandN([]int{matrices, rows, columns}, tenon.BFloat16)
-			sums := func(x *tenon.Exec) {
-				for i := range calls {
-					x.Scope(func(x *tenon.Exec) { x.Sum(x.Select(all, 0, i%matrices), []int{0}) })
-				}
-			}
-			sums(x)
-			g, err := x.Capture(sums)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer g.Close()
-			s := timed(t, x, 10, func(x *tenon.Exec) {
-				if err := x.Replay(g); err != nil {
-					t.Error(err)
-				}
-			})
+			s := replayed(t, x, calls, func(x *tenon.Exec, i int) { x.Sum(x.Select(all, 0, i%matrices), []int{0}) })
 			for i := range s {
 				s[i] *= 1e6 / calls
 			}

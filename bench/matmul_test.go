@@ -20,21 +20,7 @@ func TestProductSizes(t *testing.T) {
 			a, b := x.RandN([]int{p.M, p.K}, dt), x.RandN([]int{p.K, p.N}, dt)
 			work := 2 * float64(p.M) * float64(p.K) * float64(p.N)
 			calls := max(1, min(20, int(4e11/work)))
-			x.Scope(func(x *tenon.Exec) { x.MM(a, b) })
-			g, err := x.Capture(func(x *tenon.Exec) {
-				for range calls {
-					x.Scope(func(x *tenon.Exec) { x.MM(a, b) })
-				}
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer g.Close()
-			s := timed(t, x, 10, func(x *tenon.Exec) {
-				if err := x.Replay(g); err != nil {
-					t.Error(err)
-				}
-			})
+			s := replayed(t, x, calls, func(x *tenon.Exec, _ int) { x.MM(a, b) })
 			recordFigure(p.Name(), "TFLOP/s", rate(s, work*float64(calls)))
 		})
 	}
@@ -55,21 +41,7 @@ func TestModelProducts(t *testing.T) {
 				func(x *tenon.Exec) *tenon.Tensor { return x.MM(grad, w) },
 				func(x *tenon.Exec) *tenon.Tensor { return x.MM(x.T(grad), in) },
 			} {
-				x.Scope(func(x *tenon.Exec) { f(x) })
-				g, err := x.Capture(func(x *tenon.Exec) {
-					for range calls {
-						x.Scope(func(x *tenon.Exec) { f(x) })
-					}
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				s := timed(t, x, 10, func(x *tenon.Exec) {
-					if err := x.Replay(g); err != nil {
-						t.Error(err)
-					}
-				})
-				g.Close()
+				s := replayed(t, x, calls, func(x *tenon.Exec, _ int) { f(x) })
 				recordFigure(p.Name(benchrun.ModelDirections[i]), "TFLOP/s", rate(s, work*float64(calls)))
 			}
 		})
