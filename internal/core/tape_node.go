@@ -366,7 +366,7 @@ func (l *leaf) setGrad(g *Tensor) {
 		g.own()
 		g.st.marks.Or(ofLeaf)
 		if !g.st.waits() { // else the call that makes it says so
-			g.st.dev.IsGradient(g.st.ptr)
+			g.st.dev.BecameGradient(g.st.ptr)
 		}
 	}
 	if old := l.grad.Swap(g); old != nil && old != g {

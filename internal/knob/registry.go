@@ -77,7 +77,9 @@ var (
 	MemoryCheckTools = newText("TENON_CHECK_TOOLS", "memcheck,racecheck,initcheck,synccheck",
 		"What the simulator's memory checker looks for, separated by commas: `memcheck`, `racecheck`, `initcheck`, `synccheck`, as in "+
 			"compute-sanitizer, and `leaks`. With `leaks`, closing a device leaves memory that was never freed for the checker, or "+
-			"compute-sanitizer, to report. `cached` leaves the caching allocators on, which hide accesses from one tensor to another.")
+			"compute-sanitizer, to report. `cached` leaves the caching allocators on, which hide accesses from one tensor to another. "+
+			"If `racecheck` is named, the warps of kernels on a GPU meet where otherwise one only tells the others how far it is, since "+
+			"NVIDIA's racecheck does not follow that.")
 )
 
 // Watched reports whether the process says that a tool of a checker watches it, as `tenon memcheck` does for its children.

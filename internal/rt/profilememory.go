@@ -56,8 +56,13 @@ func (o *ProfiledOp) Uses(addr uint64, use MemoryUse) {
 	}
 }
 
-// IsGradient notes, in a profile that is being made, that the memory at an address is a gradient's, if a block begins there.
-func (d *Device) IsGradient(addr uint64) {
+// BecameGradient tells the profiler, if there is one, that the block at an address holds a gradient.
+func (d *Device) BecameGradient(addr uint64) {
+	d.inProfile(addr, func(_ *Profiler, b *profiledBlock) { b.gradient = true })
+}
+
+// inProfile calls f, with the profiler's mu held, if the profiler knows a live block at an address.
+func (d *Device) inProfile(addr uint64, f func(p *Profiler, b *profiledBlock)) {
 	p := d.Profiler()
 	if p == nil {
 		return
@@ -65,7 +70,7 @@ func (d *Device) IsGradient(addr uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if b := p.live[addr]; b != nil && !p.ended {
-		b.gradient = true
+		f(p, b)
 	}
 }
 
@@ -238,17 +243,11 @@ func (d *Device) ReturnedLent(addr uint64) {
 
 // Reused tells the profiler, if there is one, that the block at an address belongs to another tensor from now on.
 func (d *Device) Reused(addr uint64) {
-	p := d.Profiler()
-	if p == nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if b := p.live[addr]; b != nil && !p.ended {
+	d.inProfile(addr, func(p *Profiler, b *profiledBlock) {
 		now := time.Since(p.began)
 		p.retire(addr, now)
 		p.add(&profiledBlock{addr: addr, size: b.size, at: now})
-	}
+	})
 }
 
 // outlives reports whether b was still in use after the optimizer step that made it: when an operation outside of optimizers began, or at

@@ -138,16 +138,12 @@ func (d *Device) undisturbed(op string, s *Stream, call func(t driver.Thread) er
 
 // ask queries an event or waits for it, for op, with call. Captures of other threads do not notice.
 func (d *Device) ask(op string, call func(t driver.Thread) error) error {
-	t, err := d.enter()
-	if err != nil {
-		return err
-	}
-	own, _ := d.disturbs(t)
-	d.leave(t)
-	if own != nil && own.spec.Mode != CaptureRelaxed {
-		return own.refuse(op, "the event")
-	}
-	return (&backend{d}).relaxed(call)
+	return (&backend{d}).relaxed(func(t driver.Thread) error {
+		if own, _ := d.disturbs(t); own != nil && own.spec.Mode != CaptureRelaxed {
+			return own.refuse(op, "the event")
+		}
+		return call(t)
+	})
 }
 
 // enlist adds c to the captures under way.
