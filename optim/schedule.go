@@ -121,29 +121,31 @@ func (s *Schedule) set() error {
 	if s.momentum == nil {
 		return setRates(s.o, s.rates)
 	}
-	return assign(s.momenta, s.momentum.Momentum, s.momentum.SetMomentum, func() error { return setRates(s.o, s.rates) })
+	undo, err := assign(s.momenta, s.momentum.Momentum, s.momentum.SetMomentum)
+	if err == nil {
+		err = setRates(s.o, s.rates)
+	}
+	if err != nil {
+		undo()
+	}
+	return err
 }
 
-// assign sets a number of each group with set, then runs rest. If either fails, as an optimizer may refuse a number, the groups get their
-// former numbers back.
-func assign(numbers []float64, get func(group int) float64, set func(group int, v float64), rest func() error) error {
+// assign sets a number of each group with set, until one is refused. undo gives the groups their former numbers back.
+func assign(numbers []float64, get func(group int) float64, set func(group int, v float64)) (undo func(), err error) {
 	var former []float64
-	err := tenon.Try(func() {
+	err = tenon.Try(func() {
 		for g, v := range numbers {
 			was := get(g)
 			set(g, v)
 			former = append(former, was)
 		}
 	})
-	if err == nil {
-		err = rest()
-	}
-	if err != nil {
+	return func() {
 		for g, v := range former {
 			set(g, v)
 		}
-	}
-	return err
+	}, err
 }
 
 // rated is an optimizer whose rates can all be set in one call.
@@ -163,7 +165,11 @@ func setRates(o Optimizer, rates []float64) error {
 			rates[g] = 0
 		}
 	}
-	return assign(rates, o.LR, o.SetLR, func() error { return nil })
+	undo, err := assign(rates, o.LR, o.SetLR)
+	if err != nil {
+		undo()
+	}
+	return err
 }
 
 // Step sets the rates of the next training step. Call it after the optimizer's step, once per epoch or once per batch, whichever the rule
