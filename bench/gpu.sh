@@ -6,6 +6,8 @@
 # planted bugs),
 # stress (5 minutes: goroutines that do everything at once, and close),
 # profiles (1 minute: profiles of whole programs for docs/profiles.md, in the folder profiles beside the run file),
+# pairs (8 minutes: the benchmarks in turns with those of an earlier commit, whose binary and commit are in BEFORE and BEFORE_COMMIT; ROWS
+# are the tests, as in -test.run; it leaves RUN.pairs.json),
 # torchmax (5 minutes: what PyTorch's compiler reaches with max-autotune, into the file of part torch),
 # memcheck (4 minutes: tenon memcheck over the tests that run Tenon's kernels; it leaves RUN.kernels.jsonl, .html and .log beside the run
 # file) and planted (4 minutes: tenon memcheck over Python, CUDA C++ and Go programs with planted bugs, by memcheck/testdata/runs.sh; it
@@ -46,6 +48,8 @@ part nn nn
 part resnet internal/resnet
 part bench bench
 part profiles bench -test.run '^TestProfiles$' -profiles "$(dirname "$run")/profiles"
+part pairs bench -test.run '^TestPairs$' -test.timeout 0 -pairs "${run%.json}.pairs.json" -before "${BEFORE:+$(realpath "$BEFORE")}" \
+	-beforecommit "${BEFORE_COMMIT:-}" -rows "${ROWS:-.}"
 part sanitize internal/sanitize -test.run '^Test(Matrix|TensorsOn|KernelsAre)' # not the planted tests themselves, one of which hangs
 part memcheck internal/sanitize -test.run '^TestCommandOn' -results "${run%.json}.kernels"
 if [[ $parts == *" memcheck "* && ! -s ${run%.json}.kernels.jsonl ]]; then

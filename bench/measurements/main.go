@@ -22,11 +22,16 @@ func generate() error {
 	if err != nil {
 		return err
 	}
-	names, runs, err := benchrun.Runs(filepath.Join(root, "bench", "runs"))
+	dir := filepath.Join(root, "bench", "runs")
+	names, runs, err := benchrun.Runs(dir)
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(root, "docs", "measurements.md"), benchrun.Page(names, runs), 0o666); err != nil {
+	pairs, err := benchrun.ReadPairs(dir)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(root, "docs", "measurements.md"), benchrun.Page(names, runs, pairs), 0o666); err != nil {
 		return err
 	}
 	page, err := benchrun.ProfilePage(filepath.Join(root, "bench", "profiles"))

@@ -313,7 +313,7 @@ func TestAgainst(t *testing.T) {
 }
 
 func TestPage(t *testing.T) {
-	if p := string(Page(nil, nil)); !strings.Contains(p, "No run has been recorded yet") {
+	if p := string(Page(nil, nil, nil)); !strings.Contains(p, "No run has been recorded yet") {
 		t.Errorf("empty page:\n%s", p)
 	}
 	dir := t.TempDir()
@@ -353,7 +353,7 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := string(Page(names, runs))
+	page := string(Page(names, runs, nil))
 	for _, line := range []string{
 		"- Run 1: 2026-01-01, go1.26.\n- Run 3: 2026-01-02, go1.26, PyTorch 2.11.0 (CUDA 13.0).",
 		"| work | Tenon | goal | met | run |\n| --- | --- | --- | --- | --- |",
@@ -417,11 +417,15 @@ func TestPageIsCurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	pairs, err := ReadPairs(filepath.Join(root, "bench", "runs"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	page, err := os.ReadFile(filepath.Join(root, "docs", "measurements.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Equal(page, Page(names, runs)) {
+	if !bytes.Equal(page, Page(names, runs, pairs)) {
 		t.Error("docs/measurements.md is out of date: run go generate ./bench")
 	}
 }
@@ -434,7 +438,7 @@ func TestPageNamesPyTorchsRun(t *testing.T) {
 		Tests:   []Test{{"internal/x", "TestX", "pass", nil, 1}, {"internal/y", "TestY", "pass", nil, 2}}}
 	now := &Run{Device: "NVIDIA H200", Date: "2026-01-02", Figures: []Figure{{Name: "copy", Unit: "TB/s", Sample: one(4.3)}},
 		Tests: []Test{{"internal/x", "TestX", "fail", nil, 1}}}
-	p := string(Page([]string{"a.json", "b.json"}, []*Run{old, now}))
+	p := string(Page([]string{"a.json", "b.json"}, []*Run{old, now}, nil))
 	for _, want := range []string{"| 4.3 TB/s | 4.4 TB/s, run 1 |  |", "| internal/x | 2 | 1 | 0 | TestX |  | 1 |",
 		"| internal/y | 1 | 1 | 0 |  |  | 2 |"} {
 		if !strings.Contains(p, want) {
