@@ -66,54 +66,127 @@ func TestProductsAndWhatReadsThem(t *testing.T) {
 		}, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			run := func(opt *compile.Opt) (out string) {
-				x := open(t)
-				must(t, x.Generator().SetSeed(3))
+			eachWay(t, c.kernels, func(x *tenon.Exec) func(x *tenon.Exec, v float64) []*tenon.Tensor {
 				draw := func(shape ...int) *tenon.Tensor { return x.ToDType(x.RandN(shape, tenon.Float32), c.dt) }
 				o := operands{draw(c.m, c.k), draw(c.k, c.n), draw(c.n), draw(c.n), draw(c.m, c.n)}
-				var r *compile.Region
-				if opt != nil {
-					r = compile.New(*opt)
+				return func(x *tenon.Exec, v float64) []*tenon.Tensor { return c.f(x, o, v) }
+			})
+		})
+	}
+}
+
+// eachWay runs what prepare returns six times with changing numbers, eagerly and in regions. All results must have equal bits, and a run in
+// a region with fusion must take that many kernels.
+func eachWay(t *testing.T, kernels int, prepare func(x *tenon.Exec) func(x *tenon.Exec, v float64) []*tenon.Tensor) {
+	t.Helper()
+	run := func(opt *compile.Opt) (out string) {
+		x := open(t)
+		must(t, x.Generator().SetSeed(3))
+		f := prepare(x)
+		var r *compile.Region
+		if opt != nil {
+			r = compile.New(*opt)
+		}
+		for n := range 6 {
+			var results []*tenon.Tensor
+			step := func(x *tenon.Exec) error {
+				results = nil
+				for _, y := range f(x, 0.5+float64(n)/8) {
+					results = append(results, x.Keep(y))
 				}
-				for n := range 6 {
-					var results []*tenon.Tensor
-					step := func(x *tenon.Exec) error {
-						results = nil
-						for _, y := range c.f(x, o, 0.5+float64(n)/8) {
-							results = append(results, x.Keep(y))
-						}
-						return nil
-					}
-					before := 0
-					if r == nil {
-						x.Scope(func(x *tenon.Exec) { must(t, step(x)) })
-					} else {
-						before = r.Stats(x).Kernels
-						must(t, r.Do(x, step))
-						if k := r.Stats(x).Kernels - before; !opt.NoFusion && k != c.kernels {
-							t.Errorf("run %d: %d kernels, want %d\n%s", n, k, c.kernels, r.Explain(x))
-						}
-					}
-					for _, y := range results {
-						b, err := x.Bytes(y)
-						must(t, err)
-						out += fmt.Sprintf("%x\n", b)
-						y.Close()
-					}
-				}
-				if r != nil && !opt.NoGraphs {
-					if s := r.Stats(x); s.Recordings != 1 || s.Replays < 3 {
-						t.Errorf("%+v", s)
-					}
-				}
-				return out
+				return nil
 			}
-			want := run(nil)
-			for _, opt := range []compile.Opt{{NoGraphs: true}, {}, {NoFusion: true}} {
-				if got := run(&opt); got != want {
-					t.Errorf("with %+v:\n%.500s\nwant\n%.500s", opt, got, want)
+			if r == nil {
+				x.Scope(func(x *tenon.Exec) { must(t, step(x)) })
+			} else {
+				before := r.Stats(x).Kernels
+				must(t, r.Do(x, step))
+				if k := r.Stats(x).Kernels - before; !opt.NoFusion && k != kernels {
+					t.Errorf("run %d: %d kernels, want %d\n%s", n, k, kernels, r.Explain(x))
 				}
 			}
+			for _, y := range results {
+				b, err := x.Bytes(y)
+				must(t, err)
+				out += fmt.Sprintf("%v %x\n", y.Stride(), b)
+				y.Close()
+			}
+		}
+		if r != nil && !opt.NoGraphs {
+			if s := r.Stats(x); s.Recordings != 1 || s.Replays < 3 {
+				t.Errorf("%+v", s)
+			}
+		}
+		return out
+	}
+	want := run(nil)
+	for _, opt := range []compile.Opt{{NoGraphs: true}, {}, {NoFusion: true}} {
+		if got := run(&opt); got != want {
+			t.Errorf("with %+v:\n%.500s\nwant\n%.500s", opt, got, want)
+		}
+	}
+}
+
+// Element-wise work that reads a convolution whose channels lie last is part of the convolution's kernel: a batch norm with fixed
+// statistics, a residual, an activation.
+func TestConvolutionsAndWhatReadsThem(t *testing.T) {
+	type operands struct {
+		in, other, first, w, bias, residual, perPixel *tenon.Tensor
+		mean, variance, weight, offset                *tenon.Tensor
+	}
+	norm := func(x *tenon.Exec, o operands, t *tenon.Tensor, eps float64) *tenon.Tensor {
+		return x.BatchNorm(t, o.weight, o.offset, o.mean, o.variance, tenon.BatchNormOpt{Eps: eps})
+	}
+	for _, c := range []struct {
+		name          string
+		in, out, taps int
+		dt            tenon.DType
+		f             func(x *tenon.Exec, o operands, v float64) []*tenon.Tensor
+		kernels       int
+	}{
+		{"one tap, norm and activation", 16, 24, 1, tenon.BFloat16, func(x *tenon.Exec, o operands, v float64) []*tenon.Tensor {
+			return []*tenon.Tensor{x.ReLU(norm(x, o, x.Conv2d(o.in, o.w, nil), v))}
+		}, 1},
+		{"nine taps, norm, residual and activation", 16, 24, 3, tenon.BFloat16,
+			func(x *tenon.Exec, o operands, v float64) []*tenon.Tensor {
+				y := norm(x, o, x.Conv2d(o.in, o.w, nil, tenon.Conv2dOpt{Padding: [2]int{1, 1}}), v)
+				return []*tenon.Tensor{x.ReLU(x.Add(y, o.residual))}
+			}, 2}, // the depth is divided into parts
+		{"of float32, which is needed too", 16, 24, 3, tenon.Float32, func(x *tenon.Exec, o operands, v float64) []*tenon.Tensor {
+			y := x.Conv2d(o.in, o.w, nil, tenon.Conv2dOpt{Padding: [2]int{1, 1}})
+			return []*tenon.Tensor{y, x.MulS(x.Add(y, x.View(o.offset, 24, 1, 1)), v)}
+		}, 2},
+		{"two normed and added", 16, 24, 1, tenon.BFloat16, func(x *tenon.Exec, o operands, v float64) []*tenon.Tensor {
+			return []*tenon.Tensor{x.ReLU(x.Add(norm(x, o, x.Conv2d(o.in, o.w, nil), v), norm(x, o, x.Conv2d(o.other, o.w, nil), 2*v)))}
+		}, 2},
+		{"parts of the depth", 2048, 24, 1, tenon.Float32, func(x *tenon.Exec, o operands, v float64) []*tenon.Tensor {
+			return []*tenon.Tensor{x.ReLU(norm(x, o, x.Conv2d(o.in, o.w, nil), v))}
+		}, 2},
+		{"a bias", 16, 24, 1, tenon.BFloat16, func(x *tenon.Exec, o operands, v float64) []*tenon.Tensor {
+			return []*tenon.Tensor{x.MulS(x.Conv2d(o.in, o.w, o.bias), v)}
+		}, 2},
+		{"groups", 16, 24, 1, tenon.BFloat16, func(x *tenon.Exec, o operands, v float64) []*tenon.Tensor {
+			return []*tenon.Tensor{x.MulS(x.Conv2d(o.in, x.Narrow(o.w, 1, 0, 8), nil, tenon.Conv2dOpt{Groups: 2}), v)}
+		}, 3}, // one copies the half of the weight
+		{"channels first", 16, 24, 1, tenon.BFloat16, func(x *tenon.Exec, o operands, v float64) []*tenon.Tensor {
+			return []*tenon.Tensor{x.MulS(x.Conv2d(o.first, o.w, nil), v)}
+		}, 3}, // one lays the result
+		{"an element for each pixel", 16, 24, 1, tenon.BFloat16, func(x *tenon.Exec, o operands, v float64) []*tenon.Tensor {
+			return []*tenon.Tensor{x.MulS(x.Mul(x.Conv2d(o.in, o.w, nil), o.perPixel), v)}
+		}, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			eachWay(t, c.kernels, func(x *tenon.Exec) func(x *tenon.Exec, v float64) []*tenon.Tensor {
+				const n, h, w = 2, 5, 6
+				draw := func(shape ...int) *tenon.Tensor { return x.ToDType(x.RandN(shape, tenon.Float32), c.dt) }
+				vector := func() *tenon.Tensor { return x.RandN([]int{c.out}, tenon.Float32) }
+				first := draw(n, c.in, h, w)
+				o := operands{in: x.ChannelsLast(first), other: x.ChannelsLast(draw(n, c.in, h, w)), first: first,
+					w:    x.ChannelsLast(draw(c.out, c.in, c.taps, c.taps)),
+					bias: draw(c.out), residual: x.ChannelsLast(draw(n, c.out, h, w)), mean: vector(), variance: x.Abs(vector()),
+					weight: vector(), offset: vector(), perPixel: draw(h, w)}
+				return func(x *tenon.Exec, v float64) []*tenon.Tensor { return c.f(x.NoGrad(), o, v) }
+			})
 		})
 	}
 }

@@ -76,3 +76,35 @@ func makersIn(p *profile.Profile) (names []string) {
 	}
 	return names
 }
+
+// A number beside floats is a value, whether it is whole or not. Beside integers a fraction makes other results, and so another recording.
+func TestWholeNumbersAreValuesBesideFloats(t *testing.T) {
+	x := open(t)
+	floats, halves := x.Ones([]int{3}, tenon.Float32), x.Ones([]int{3}, tenon.BFloat16)
+	mask, integers := x.Ones([]int{3}, tenon.Bool), x.Ones([]int{3}, tenon.Int64)
+	for _, c := range []struct {
+		name  string
+		f     func(x *tenon.Exec, v float64) *tenon.Tensor
+		forks int
+	}{
+		{"product", func(x *tenon.Exec, v float64) *tenon.Tensor { return x.MulS(halves, v) }, 0},
+		{"quotient", func(x *tenon.Exec, v float64) *tenon.Tensor { return x.RDivS(floats, v) }, 0},
+		{"mix", func(x *tenon.Exec, v float64) *tenon.Tensor { return x.LerpS(floats, floats, v) }, 0},
+		{"clamp", func(x *tenon.Exec, v float64) *tenon.Tensor { return x.ClampS(floats, v, v+1) }, 0},
+		{"masked", func(x *tenon.Exec, v float64) *tenon.Tensor { return x.MaskedFillS(halves, mask, v) }, 0},
+		{"integers", func(x *tenon.Exec, v float64) *tenon.Tensor { return x.MulS(integers, v) }, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := compile.New()
+			for n := range 9 {
+				must(t, r.Do(x, func(x *tenon.Exec) error {
+					x.Keep(c.f(x, float64(n)/4)).Close()
+					return nil
+				}))
+			}
+			if e := r.Explain(x); len(e.Forks) != c.forks {
+				t.Errorf("%d forks, want %d\n%s", len(e.Forks), c.forks, e)
+			}
+		})
+	}
+}

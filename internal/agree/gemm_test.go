@@ -286,6 +286,20 @@ func tryTiles(p *pair) {
 	}
 	tryLasting(p)
 	tryEpilogues(p)
+	tryConvEpilogues(p)
+}
+
+// epilogueOf returns an operation on a product of type t, a float32 for each of its columns, and a half for each element. It makes the
+// product, a sum and a comparison.
+func epilogueOf(t dtype.DType) *kernels.PointOp {
+	f, half := dtype.Float32, dtype.BFloat16
+	return kernels.Fuse([]dtype.DType{t, f, half}, []kernels.FusedStep{
+		{Op: kernels.Add, Compute: f, Ins: []kernels.FusedIn{{Value: 0}, {Value: 1}}, Outs: []kernels.FusedOut{{DType: half}}},
+		{Op: kernels.GELUTanh, Compute: half, Ins: []kernels.FusedIn{{Value: 3}}, Outs: []kernels.FusedOut{{DType: half}}},
+		{Op: kernels.Mul, Compute: f, Ins: []kernels.FusedIn{{Value: 4}, {Value: 2}}, Outs: []kernels.FusedOut{{DType: f}}},
+		{Op: kernels.Lt, Compute: f, Ins: []kernels.FusedIn{{Value: 5}, {Value: kernels.ScalarIn}},
+			Outs: []kernels.FusedOut{{DType: dtype.Bool}}},
+	}, []int{0, 3, 6})
 }
 
 // tryEpilogues runs element-wise work in the kernels of products and of sums of partial products.
@@ -300,13 +314,7 @@ func tryEpilogues(p *pair) {
 		{520, 1096, 64, 1, 3, half}, {520, 1096, 328, 3, 3, half}, {520, 1096, 200, 2, 132, half}, {130, 260, 2048, 0, 132, f},
 	} {
 		p.limits.Multiprocessors = c.multiprocessors
-		op := kernels.Fuse([]dtype.DType{c.t, f, half}, []kernels.FusedStep{
-			{Op: kernels.Add, Compute: f, Ins: []kernels.FusedIn{{Value: 0}, {Value: 1}}, Outs: []kernels.FusedOut{{DType: half}}},
-			{Op: kernels.GELUTanh, Compute: half, Ins: []kernels.FusedIn{{Value: 3}}, Outs: []kernels.FusedOut{{DType: half}}},
-			{Op: kernels.Mul, Compute: f, Ins: []kernels.FusedIn{{Value: 4}, {Value: 2}}, Outs: []kernels.FusedOut{{DType: f}}},
-			{Op: kernels.Lt, Compute: f, Ins: []kernels.FusedIn{{Value: 5}, {Value: kernels.ScalarIn}},
-				Outs: []kernels.FusedOut{{DType: dtype.Bool}}},
-		}, []int{0, 3, 6})
+		op := epilogueOf(c.t)
 		p.try(trial{name: fmt.Sprintf("matmul with epilogue %d", i), arrays: []*array{out(c.t, dense, c.m, c.n), out(half, dense, c.m, c.n),
 			out(dtype.Bool, dense, c.m, c.n), in(c.t, dense, whole, c.m, c.k), in(c.t, dense, whole, c.k, c.n), in(f, dense, mild, c.n),
 			in(half, dense, mild, c.m, c.n)},
@@ -314,6 +322,38 @@ func tryEpilogues(p *pair) {
 				return kernels.Matmul(is, kernels.Operand{DType: c.t, Shape: o[0].Shape, Stride: o[0].Stride}, o[3], o[4],
 					kernels.MatmulOpt{Alpha: 1, Tile: c.tile, Epilogue: &kernels.Epilogue{Op: op, Outs: o[:3], Ins: o[5:],
 						Scalars: []kernels.Scalar{kernels.FloatScalar(0.25)}}})
+			}})
+	}
+}
+
+// tryConvEpilogues runs element-wise work in the kernels of convolutions, of the products that some of them are, and of sums of their parts.
+func tryConvEpilogues(p *pair) {
+	p.limits = hopper
+	for i, c := range []struct {
+		in, out, taps, step, side, multiprocessors int
+		t                                          dtype.DType
+		turn                                       kernels.ConvTurn
+	}{
+		{64, 96, 1, 1, 14, 132, dtype.BFloat16, kernels.TurnWhereGood}, {24, 40, 1, 1, 7, 132, dtype.Float32, kernels.TurnWhereGood},
+		{2048, 24, 1, 1, 4, 132, dtype.BFloat16, kernels.TurnWhereGood}, {7, 13, 1, 1, 5, 132, dtype.Float16, kernels.TurnWhereGood},
+		{32, 72, 3, 1, 14, 2, dtype.BFloat16, kernels.TurnWherePossible}, {16, 264, 3, 2, 15, 2, dtype.Float16, kernels.TurnWherePossible},
+		{3, 64, 7, 2, 32, 2, dtype.BFloat16, kernels.TurnWherePossible}, {8, 33, 3, 1, 6, 2, dtype.Float32, kernels.TurnWherePossible},
+		{256, 48, 3, 1, 4, 132, dtype.BFloat16, kernels.TurnWherePossible}, {64, 40, 3, 1, 4, 132, dtype.Float32, kernels.TurnWherePossible},
+	} {
+		v := kernels.Conv{Batch: 3, In: c.in, H: c.side, W: c.side, Out: c.out, KH: c.taps, KW: c.taps, StrideH: c.step, StrideW: c.step,
+			PadH: c.taps / 2, PadW: c.taps / 2, DilationH: 1, DilationW: 1, Groups: 1, LastX: true, LastY: true, LastW: true, Turn: c.turn}
+		v.OH = (c.side+2*v.PadH-c.taps)/c.step + 1
+		v.OW = v.OH
+		p.limits.Multiprocessors = c.multiprocessors
+		op, pixels := epilogueOf(c.t), v.Batch*v.OH*v.OW
+		p.try(trial{name: fmt.Sprintf("convolution with epilogue %d", i), arrays: []*array{out(c.t, dense, pixels, c.out),
+			out(dtype.BFloat16, dense, pixels, c.out), out(dtype.Bool, dense, pixels, c.out),
+			in(c.t, dense, whole, v.Batch, c.side, c.side, c.in), in(c.t, dense, whole, c.out, c.taps, c.taps, c.in),
+			in(dtype.Float32, dense, mild, c.out), in(dtype.BFloat16, dense, mild, pixels, c.out)},
+			run: func(is kernels.Issuer, o []kernels.Operand) error {
+				y := kernels.Operand{DType: c.t, Shape: o[0].Shape, Stride: o[0].Stride}
+				return kernels.ConvForwardWith(is, &v, y, o[3], o[4], &kernels.Epilogue{Op: op, Outs: o[:3], Ins: o[5:],
+					Scalars: []kernels.Scalar{kernels.FloatScalar(0.25)}})
 			}})
 	}
 }

@@ -35,15 +35,25 @@ func (x *Exec) op(r *row, ins ...*Tensor) *frame {
 }
 
 // setHole makes input i the scalar v. An integral v counts as an integer for the result's type, so that it does not turn integers into
-// floats.
+// floats. Beside a floating-point operand every v does, since it changes no type: calls with other values are then of one structure.
 func (f *frame) setHole(i int, v float64) {
 	f.ins = max(f.ins, i+1)
 	f.in[i] = nil
 	f.holes |= 1 << i
-	if v != math.Trunc(v) || math.IsInf(v, 0) {
+	if (v != math.Trunc(v) || math.IsInf(v, 0)) && !f.hasFloats() {
 		f.holeFloat |= 1 << i
 	}
 	f.hole[i] = kernels.Scalar{F: v, I: int64(v)}
+}
+
+// hasFloats reports whether an operand has a floating-point or complex type.
+func (f *frame) hasFloats() bool {
+	for _, t := range f.in[:f.ins] {
+		if t != nil && (t.dt.IsFloat() || t.dt.IsComplex()) {
+			return true
+		}
+	}
+	return false
 }
 
 // withScalar enters a frame whose second operand is the scalar v.

@@ -56,7 +56,7 @@ func TestConvKeepsChannelsLast(t *testing.T) {
 				if err := x.Backward(x.Sum(x.Mul(y, weight), nil, SumOpt{}), BackwardOpt{}); err != nil {
 					t.Fatal(err)
 				}
-				last := channelsLast(xi) || channelsLast(wi)
+				last := xi.channelsLast() || wi.channelsLast()
 				if want := channelsLastIf(last, y.Shape()); want != nil && !infer.Same(y.Stride(), want) || want == nil &&
 					!y.IsContiguous() {
 					t.Errorf("%s: the result has strides %v", name, y.Stride())
@@ -119,7 +119,7 @@ func TestConvTranspose(t *testing.T) {
 				xi.SetRequiresGrad(true)
 				wi.SetRequiresGrad(true)
 				y := x.ConvTranspose2d(xi, wi, b, c.opt)
-				order := channelsLastIf(channelsLast(xi) || channelsLast(wi), y.Shape())
+				order := channelsLastIf(xi.channelsLast() || wi.channelsLast(), y.Shape())
 				if order != nil && !infer.Same(y.Stride(), order) || order == nil && !y.IsContiguous() {
 					t.Errorf("%s: the result has strides %v", name, y.Stride())
 				}

@@ -22,7 +22,7 @@ func TestInterpolate(t *testing.T) {
 				t.Errorf("%+v: the result has strides %v, or the memory of the input", opt, out.Stride())
 			}
 			last := x.Interpolate(x.ChannelsLast(in), opt)
-			if !channelsLast(last) || !slices.Equal(doubles(t, x, last), doubles(t, x, out)) {
+			if !last.channelsLast() || !slices.Equal(doubles(t, x, last), doubles(t, x, out)) {
 				t.Errorf("%+v: with channels last the strides are %v and the elements %v, want %v", opt, last.Stride(), doubles(t, x, last),
 					doubles(t, x, out))
 			}

@@ -35,7 +35,8 @@ var rowConv, rowConvData, rowConvWeight *row
 
 func init() {
 	rowConv = define(row{Name: "Conv2d", takes: "t weight bias?;; options", Torch: "nn.functional.conv2d", cast: castLow, saves: in0 | in1,
-		infer: inferConv, run: runConv, flops: flopsOfConv, moves: movesOfConv(0)})
+		infer: inferConv, run: runConv, flops: flopsOfConv, moves: movesOfConv(0),
+		product: &productRow{fitsConvEpilogue, runConvWithEpilogue, func(c *deferred) int64 { return c.opt.(conv).flops() }}})
 	rowConvData = define(row{Name: "Conv2dInputGrad", takes: "weight g;; options", saves: in0 | in1, infer: inferConvData,
 		run: runConvData, flops: flopsOfConv})
 	rowConvWeight = define(row{Name: "Conv2dWeightGrad", takes: "g t;; options", saves: in0 | in1, infer: inferConvWeight,
@@ -94,9 +95,9 @@ func (x *Exec) convOp(r *row, opt param, ins ...*Tensor) *Tensor {
 	})
 }
 
-// channelsLast reports whether t has the channels-last strides of [N, C, H, W], and these differ from those of a new tensor.
-func channelsLast(t *Tensor) bool {
-	return len(t.shape) == 4 && !t.plain && infer.Same(t.stride, infer.ChannelsLastStrides(t.shape))
+// channelsLast reports whether m has the channels-last strides of [N, C, H, W], and these differ from those of a new tensor.
+func (m *form) channelsLast() bool {
+	return len(m.shape) == 4 && !m.plain && infer.Same(m.stride, infer.ChannelsLastStrides(m.shape))
 }
 
 // channelsLastIf returns the channels-last strides of a new tensor of that shape if last is true, or nil.
@@ -124,7 +125,7 @@ func inferConv(f *frame) {
 	c, t := f.opt.(conv), f.in[0]
 	f.convolvable()
 	shape := []int{c.Batch, c.Out, c.OH, c.OW}
-	f.newOut(0, t.dt, shape, channelsLastIf(channelsLast(t) || channelsLast(f.in[1]), shape))
+	f.newOut(0, t.dt, shape, channelsLastIf(t.channelsLast() || f.in[1].channelsLast(), shape))
 }
 
 func inferConvData(f *frame) {
@@ -142,7 +143,7 @@ func inferConvWeight(f *frame) {
 // conv describes the convolution of x, w and y, or of their gradients, in their present layouts.
 func (f *frame) conv(x, w, y *Tensor) *kernels.Conv {
 	c := f.opt.(conv).Conv
-	c.TF32, c.LastX, c.LastW, c.LastY = f.x.m.tf32, channelsLast(x), channelsLast(w), channelsLast(y)
+	c.TF32, c.LastX, c.LastW, c.LastY = f.x.m.tf32, x.channelsLast(), w.channelsLast(), y.channelsLast()
 	return &c
 }
 
@@ -152,6 +153,23 @@ func runConv(f *frame) error {
 		bias = operand(f.in[2])
 	}
 	return kernels.ConvForward(f, f.conv(f.in[0], f.in[1], f.out[0]), operand(f.out[0]), operand(f.in[0]), operand(f.in[1]), bias)
+}
+
+// conv describes the convolution that the call defers.
+func (c *deferred) conv() *kernels.Conv {
+	k := c.opt.(conv).Conv
+	k.TF32, k.LastX, k.LastW, k.LastY = c.x.m.tf32, c.in[0].form.channelsLast(), c.in[1].form.channelsLast(), c.out[0].form.channelsLast()
+	return &k
+}
+
+// fitsConvEpilogue: the call is one product without a bias that makes a new result with its channels last.
+func fitsConvEpilogue(c *deferred) bool {
+	return c.dsts == 0 && c.in[2].st == nil && c.out[0].dt.IsFloat() && c.conv().FitsEpilogue(c.in[0].dt)
+}
+
+func runConvWithEpilogue(is kernels.Issuer, c *deferred, t, w, _ kernels.Operand, e *kernels.Epilogue) error {
+	f := c.out[0].form
+	return kernels.ConvForwardWith(is, c.conv(), kernels.Operand{DType: c.out[0].dt, Shape: f.shape, Stride: f.stride}, t, w, e)
 }
 
 func runConvData(f *frame) error {
@@ -197,7 +215,7 @@ func (x *Exec) planConv(op string, in, w, b *Tensor, opt Conv2dOpt) conv {
 	}
 	c := kernels.Conv{Batch: in.shape[0], In: in.shape[1], H: in.shape[2], W: in.shape[3], Out: w.shape[0], KH: w.shape[2], KW: w.shape[3],
 		StrideH: opt.Stride[0], StrideW: opt.Stride[1], PadH: opt.Padding[0], PadW: opt.Padding[1],
-		DilationH: opt.Dilation[0], DilationW: opt.Dilation[1], Groups: opt.Groups, LastX: channelsLast(in), LastW: channelsLast(w)}
+		DilationH: opt.Dilation[0], DilationW: opt.Dilation[1], Groups: opt.Groups, LastX: in.channelsLast(), LastW: w.channelsLast()}
 	if w.shape[2] == 0 || w.shape[3] == 0 {
 		x.fail(op, fault.Invalid, all, "kernel size should be greater than zero, but got a weight of size %v", w.shape)
 	}
@@ -305,8 +323,9 @@ func reached(size, windows, k, stride, dilation int) int {
 	return size
 }
 
-// flopsOfConv is the same for the three products of a convolution.
-func flopsOfConv(f *frame) int64 {
-	c := f.opt.(conv)
+func flopsOfConv(f *frame) int64 { return f.opt.(conv).flops() }
+
+// flops is the same for the three products of a convolution.
+func (c conv) flops() int64 {
 	return 2 * int64(c.Batch) * int64(c.Out) * int64(c.OH) * int64(c.OW) * int64(c.In/max(c.Groups, 1)) * int64(c.KH) * int64(c.KW)
 }

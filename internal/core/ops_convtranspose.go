@@ -30,7 +30,7 @@ func init() {
 		g := b.grad(0)
 		if b.need(0) { // in the order of the input
 			lay := b.x.Contiguous
-			if channelsLast(b.in(0)) {
+			if b.in(0).channelsLast() {
 				lay = b.x.ChannelsLast
 			}
 			b.set(0, lay(b.x.convOp(rowConv, b.n.opt, g, b.in(1), nil)))
@@ -45,7 +45,7 @@ func inferConvTranspose(f *frame) {
 	c, t, w := f.opt.(conv), f.in[0], f.in[1]
 	f.convolvable()
 	shape := []int{c.Batch, c.In, c.H, c.W}
-	f.newOut(0, t.dt, shape, channelsLastIf(channelsLast(t) || channelsLast(w), shape))
+	f.newOut(0, t.dt, shape, channelsLastIf(t.channelsLast() || w.channelsLast(), shape))
 }
 
 func runConvTranspose(f *frame) error {
@@ -88,7 +88,7 @@ func (x *Exec) planConvTranspose(in, w, b *Tensor, opt ConvTranspose2dOpt) conv 
 	}
 	c := kernels.Conv{Batch: in.shape[0], In: w.shape[1] * groups, H: size[0], W: size[1], Out: in.shape[1], KH: w.shape[2], KW: w.shape[3],
 		OH: in.shape[2], OW: in.shape[3], StrideH: stride[0], StrideW: stride[1], PadH: opt.Padding[0], PadW: opt.Padding[1],
-		DilationH: dilation[0], DilationW: dilation[1], Groups: groups, LastX: channelsLast(in) || channelsLast(w), LastW: channelsLast(w)}
+		DilationH: dilation[0], DilationW: dilation[1], Groups: groups, LastX: in.channelsLast() || w.channelsLast(), LastW: w.channelsLast()}
 	switch {
 	case w.shape[0] != c.Out:
 		refuse("Given a weight of size %v, expected input%v to have %d channels, but got %d channels instead", w.shape, in.shape,

@@ -60,7 +60,7 @@ func (x *Exec) Interpolate(t *Tensor, opt InterpolateOpt) *Tensor {
 		default:
 			out = x.linearBetween(t, dims, opt.AlignCorners)
 		}
-		if channelsLast(t) {
+		if t.channelsLast() {
 			return x.ChannelsLast(out)
 		}
 		return out

@@ -40,8 +40,6 @@ type Limits struct {
 	// Joined is the maximum number of bytes that a conversion may read and write to be joined with others; a larger one fills the device
 	// alone. Together is the number of conversions that one launch can make.
 	Joined, Together int
-	// Product is the maximum number of bytes of a product that element-wise work is joined with.
-	Product int
 }
 
 // Group joins element-wise calls with those that made their operands. All calls of a group have one shape and one lane, and each that reads
@@ -128,11 +126,7 @@ func (a *grouping) join(i int) {
 
 // joinProduct merges call i, a product, with the first group that reads it and can include it.
 func (a *grouping) joinProduct(i int) {
-	out := &a.g.Calls[i].Outs[0]
-	if out.Bytes() > a.l.Product {
-		return
-	}
-	for _, q := range a.users[out.Storage] {
+	for _, q := range a.users[a.g.Calls[i].Outs[0].Storage] {
 		if q == i || a.of[q] == nil {
 			continue
 		}
@@ -269,16 +263,15 @@ func (a *grouping) byProduct(s *Set) bool {
 			return false
 		}
 		for j := range c.Outs {
-			if !c.Outs[j].flat() {
+			if !made.beside(&c.Outs[j].Place) {
 				return false
 			}
 		}
 		for j, f := range s.From[k] {
 			switch in := &c.Ins[j]; {
 			case f.Index < 0 || f.Member >= 0 && f.Member != product:
-			case in.flat() && slices.Equal(in.Shape, shape):
-			case f.Member >= 0 || !in.flat() || len(in.Shape) == 0 || in.numel() != in.Shape[len(in.Shape)-1] ||
-				in.numel() != shape[len(shape)-1]:
+			case made.beside(&in.Place) && slices.Equal(in.Shape, shape):
+			case f.Member >= 0 || !made.perColumn(&in.Place, shape):
 				return false
 			}
 		}
@@ -288,9 +281,50 @@ func (a *grouping) byProduct(s *Set) bool {
 			return false
 		}
 	}
-	n := len(shape) - 1
-	return made.flat() && len(made.Shape) == 2 && n >= 0 && made.Shape[1] > 1 && made.Shape[1] == shape[n] &&
-		made.numel() == a.g.Calls[s.At].Outs[0].numel()
+	column := made.column()
+	if column < 0 || made.Shape[column] < 2 || made.numel() != a.g.Calls[s.At].Outs[0].numel() {
+		return false
+	}
+	if column < len(made.Shape)-1 {
+		return slices.Equal(shape, made.Shape)
+	}
+	return len(shape) > 0 && shape[len(shape)-1] == made.Shape[column]
+}
+
+// column returns the dimension that has the columns of a product with result p: the last one of a matrix, or the second one of an array
+// with its channels last. It is -1 if p is neither.
+func (p *Place) column() int {
+	switch {
+	case len(p.Shape) == 2 && p.flat():
+		return 1
+	case len(p.Shape) == 4 && !p.flat() && p.channelsLast().flat():
+		return 1
+	}
+	return -1
+}
+
+// channelsLast returns p with its second dimension last.
+func (p *Place) channelsLast() *Place {
+	turn := func(v []int) []int { return slices.Concat(v[:1], v[2:], v[1:2]) }
+	return &Place{Shape: turn(p.Shape), Stride: turn(p.Stride)}
+}
+
+// beside reports whether the elements of q lie one after the other, in the order of those of the product with result p.
+func (p *Place) beside(q *Place) bool {
+	if len(p.Shape) == 2 {
+		return q.flat()
+	}
+	return len(q.Shape) == 4 && slices.Equal(p.Shape, q.Shape) && q.channelsLast().flat()
+}
+
+// perColumn reports whether q, broadcast to shape, has an element for each column of the product with result p, one after the other.
+func (p *Place) perColumn(q *Place, shape []int) bool {
+	d := len(q.Shape) - 1 // where q has the columns
+	if len(p.Shape) == 4 {
+		d = len(q.Shape) - 3
+	}
+	at := len(shape) - len(q.Shape) + d
+	return d >= 0 && at >= 0 && q.numel() == q.Shape[d] && q.Shape[d] == shape[at] && q.flat()
 }
 
 // inPlace reports whether the group uses every storage that it writes in a single layout, so that each element is read before it is

@@ -359,6 +359,9 @@ func randomScaling(rng *rand.Rand, scaled *[]Value, recent []Value, next *int) C
 	return c
 }
 
+// lastChannels is the layout of a convolution's result.
+var lastChannels = Place{dtype.Float32, []int{2, 2, 2, 2}, []int{8, 1, 4, 2}, 0}
+
 // randomGraph returns a segment of n calls that read a few storages from outside, and the contents of those storages.
 func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 	g, m := &Graph{}, memory{}
@@ -434,8 +437,22 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 		if !c.Point && !c.Row && !c.Converts && c.Into == 0 && len(c.Outs) == 1 && rng.IntN(2) == 0 {
 			c.Product = true
 		}
+		channelsLast := c.Product && rng.IntN(3) == 0
+		if channelsLast {
+			c.Outs[0].Place = lastChannels
+		}
 		g.Calls = append(g.Calls, c)
-		if c.Product && rng.IntN(2) == 0 { // read in another shape
+		if channelsLast {
+			v := Value{Storage: c.Outs[0].Storage, Place: lastChannels}
+			p := Call{At: -1, Op: "E", Attrs: 1, Point: true, Ins: []Value{v}, Outs: []Value{{Storage: next, Place: lastChannels}}}
+			if rng.IntN(3) > 0 {
+				other := []Place{lastChannels, {dtype.Float32, []int{2, 1, 1}, []int{1, 0, 0}, 3}, {dtype.Float32, []int{2}, []int{1}, 0},
+					{dtype.Float32, []int{2, 2, 2, 2}, []int{8, 4, 2, 1}, 0}}[rng.IntN(4)]
+				p.Ins = append(p.Ins, Value{Storage: 1 + rng.IntN(next-1), Place: other})
+			}
+			next++
+			g.Calls, recent = append(g.Calls, p), append(recent, p.Outs[0])
+		} else if c.Product && rng.IntN(2) == 0 { // read in another shape
 			v := Value{Storage: c.Outs[0].Storage, Place: places[len(places)-1]}
 			p := Call{At: -1, Op: "E", Attrs: 1, Point: true, Ins: []Value{v}, Outs: []Value{{Storage: next, Place: v.Place}}}
 			switch rng.IntN(3) {
@@ -462,7 +479,7 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 // TestRandomGraphs: after all passes a segment leaves the same contents in live storages as before, and Join does not raise the peak of
 // memory.
 func TestRandomGraphs(t *testing.T) {
-	grouped, elided, gone, byRows, products, narrowed, folded, early, late := 0, 0, 0, 0, 0, 0, 0, 0, 0
+	grouped, elided, gone, byRows, products, convolutions, narrowed, folded, early, late := 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 	for seed := range uint64(25000) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		g, m := randomGraph(rng, 2+rng.IntN(14))
@@ -479,7 +496,7 @@ func TestRandomGraphs(t *testing.T) {
 		g.Common()
 		folded += len(g.Fold())
 		narrowed += len(g.Narrow())
-		g.Group(Limits{Calls: 8, Span: 10, Heavy: 8, Operands: 8, Outs: 4, Values: 8, Saves: 1, Joined: 1 << 10, Product: 1 << 10})
+		g.Group(Limits{Calls: 8, Span: 10, Heavy: 8, Operands: 8, Outs: 4, Values: 8, Saves: 1, Joined: 1 << 10})
 		peak := held(g)
 		g.Join(Limits{Joined: 1 << 10, Together: 3})
 		if now := held(g); now > peak {
@@ -504,16 +521,19 @@ func TestRandomGraphs(t *testing.T) {
 			if row, _ := g.Rows(&s); row >= 0 {
 				byRows++
 			}
-			if g.Product(&s) >= 0 {
+			if k := g.Product(&s); k >= 0 {
 				products++
+				if len(g.Calls[s.Calls[k]].Outs[0].Shape) == 4 {
+					convolutions++
+				}
 			}
 			elided += len(s.Calls) - len(s.Outs)
 		}
 	}
-	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows and %d begin with a product, "+
+	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows and %d begin with a product, %d with channels last, "+
 		"%d inputs narrowed, %d factors folded, %d calls removed, and %d conversions run earlier, %d later",
-		grouped, elided, byRows, products, narrowed, folded, gone, early, late)
-	if early < 200 || folded < 500 || late < 300 || grouped < 10000 || elided < 5000 || byRows < 1000 || products < 500 ||
+		grouped, elided, byRows, products, convolutions, narrowed, folded, gone, early, late)
+	if early < 200 || folded < 500 || late < 300 || grouped < 10000 || elided < 5000 || byRows < 1000 || products < 500 || convolutions < 200 ||
 		narrowed < 500 || gone < 10000 {
 		t.Error("the passes did too little")
 	}

@@ -79,6 +79,7 @@ type convArgs struct {
 	// innerDiv divides by the number of taps or, if channels are last, of channels. pixDiv and rowDiv divide by the number of pixels and
 	// the width of the images whose elements are columns of the product or, for the weight's gradient, its depth.
 	innerDiv, kwDiv, pixDiv, rowDiv, shDiv, swDiv dividerArg
+	epilogue                                      epilogueArgs
 }
 
 func (a *convArgs) layout(p params) {
@@ -103,6 +104,7 @@ func (a *convArgs) layout(p params) {
 	p.divider(&a.rowDiv, "magic3", "shift3")
 	p.divider(&a.shDiv, "magic4", "shift4")
 	p.divider(&a.swDiv, "magic5", "shift5")
+	a.epilogue.layout(p)
 }
 
 // convTurnFrom is the number of multiplications from which on operands are copied, an estimate: the product then takes about as long as ten
@@ -112,17 +114,34 @@ const convTurnFrom, fewTurnFrom, fewPixels = 1 << 29, 1 << 24, 4096
 
 // ConvForward sets y to x convolved with w, plus bias [Out] if it is present.
 func ConvForward(is Issuer, c *Conv, y, x, w, bias Operand) error {
-	return c.issue(is, convForward, y, w, x, bias)
+	return c.issue(is, convForward, y, w, x, bias, nil)
+}
+
+// ConvForwardWith runs e on x convolved with w, whose type and shape are those of y. It is stored only if it is among the outputs of e.
+func ConvForwardWith(is Issuer, c *Conv, y, x, w Operand, e *Epilogue) error {
+	if !c.FitsEpilogue(x.DType) {
+		return fmt.Errorf("an epilogue needs a convolution without groups whose one product makes the result with its channels last")
+	}
+	if err := e.check(c.Batch*c.OH*c.OW, c.Out); err != nil {
+		return err
+	}
+	return c.issue(is, convForward, y, w, x, Operand{}, e)
+}
+
+// FitsEpilogue reports whether the convolution of arrays of type t, without a bias, can have an epilogue: one product makes the result as it
+// lies in memory, with its channels last.
+func (c *Conv) FitsEpilogue(t dtype.DType) bool {
+	return c.Groups == 1 && c.Out > 1 && c.LastY && c.Batch*c.OH*c.OW > 0 && (c.plain(convForward, t) || c.gathers(convForward, t))
 }
 
 // ConvData sets dx, the gradient of the input, from w and the gradient dy of the output.
 func ConvData(is Issuer, c *Conv, dx, w, dy Operand) error {
-	return c.issue(is, convData, dx, w, dy, Operand{})
+	return c.issue(is, convData, dx, w, dy, Operand{}, nil)
 }
 
 // ConvWeight sets dw, the gradient of the weight, from the gradient dy of the output and x.
 func ConvWeight(is Issuer, c *Conv, dw, dy, x Operand) error {
-	return c.issue(is, convWeight, dw, dy, x, Operand{})
+	return c.issue(is, convWeight, dw, dy, x, Operand{}, nil)
 }
 
 // sizes returns the rows, columns and depth of a kind's product within one group.
@@ -258,12 +277,12 @@ func (c *Conv) operands(is Issuer, kind convKind, a, b Operand, last bool, padde
 }
 
 // issue computes one of the products.
-func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand) error {
+func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand, e *Epilogue) error {
 	if res.Numel() == 0 {
 		return nil
 	}
 	if bias.Ptr == 0 && c.plain(kind, a.DType) {
-		return c.matmul(is, kind, res, a, b)
+		return c.matmul(is, kind, res, a, b, e)
 	}
 	last := c.gathers(kind, a.DType)
 	wide, padded := *c, c.channels(kind)
@@ -288,7 +307,7 @@ func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand) error {
 	}
 	made := last && (want || kind == convWeight)
 	if made == want && (kind != convWeight || padded == channels) || inner == 1 && (kind != convWeight || padded == channels) {
-		return wide.product(is, kind, last, made, res, a, b, bias)
+		return wide.product(is, kind, last, made, res, a, b, bias, e)
 	}
 	size := channels
 	if kind == convWeight {
@@ -298,7 +317,7 @@ func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand) error {
 	if to.Ptr, err = is.Workspace(batch * size * inner * res.DType.Size()); err != nil {
 		return err
 	}
-	if err := wide.product(is, kind, last, made, to, a, b, bias); err != nil {
+	if err := wide.product(is, kind, last, made, to, a, b, bias, nil); err != nil {
 		return err
 	}
 	from := seenAs(to, batch, size, inner, made)
@@ -317,8 +336,15 @@ func (c *Conv) plain(kind convKind, t dtype.DType) bool {
 
 // matmul computes a plain convolution: for each image the output as weight times input, or one of the gradients. If channels are last, all
 // images are one matrix.
-func (c *Conv) matmul(is Issuer, kind convKind, res, a, b Operand) error {
+func (c *Conv) matmul(is Issuer, kind convKind, res, a, b Operand, e *Epilogue) error {
 	batch, pixels := c.Batch, c.H*c.W
+	if e != nil { // the same product, as one of matrices
+		pixels *= batch
+		res.Shape, res.Stride = []int{pixels, c.Out}, []int{c.Out, 1}
+		b.Shape, b.Stride = []int{pixels, c.In}, []int{c.In, 1}
+		a.Shape, a.Stride = []int{c.In, c.Out}, []int{1, c.In}
+		return Matmul(is, res, b, a, MatmulOpt{Alpha: 1, TF32: c.TF32, Epilogue: e})
+	}
 	if c.LastX {
 		batch, pixels = 1, batch*pixels
 	}
@@ -343,7 +369,7 @@ func (c *Conv) matmul(is Issuer, kind convKind, res, a, b Operand) error {
 }
 
 // product launches the product of a and b. last says that their channels are adjacent, made that the result's are.
-func (c *Conv) product(is Issuer, kind convKind, last, made bool, res, a, b, bias Operand) error {
+func (c *Conv) product(is Issuer, kind convKind, last, made bool, res, a, b, bias Operand, e *Epilogue) error {
 	m, n, k := c.sizes(kind)
 	pixels := made && kind != convWeight
 	if pixels {
@@ -408,11 +434,19 @@ func (c *Conv) product(is Issuer, kind convKind, last, made bool, res, a, b, bia
 	args.dh.host, args.dw.host, args.groups.host = c.DilationH, c.DilationW, c.Groups
 	args.innerDiv.host, args.kwDiv.host, args.pixDiv.host = inner, c.KW, height*width
 	args.rowDiv.host, args.shDiv.host, args.swDiv.host = width, c.StrideH, c.StrideW
+	if splits == 1 {
+		args.epilogue.add(e, s, m, n)
+	}
 	args.layout(packing(l))
 	l.Grid = [3]uint32{uint32(ceilDiv(m, t.rows) * ceilDiv(n, t.cols)), uint32(c.Groups), uint32(splits)}
 	l.Block = [3]uint32{uint32(t.threads), 1, 1}
 	if err := is.Issue(l); err != nil || splits == 1 {
 		return err
+	}
+	if e != nil {
+		p := &product{m: m, n: n, out: res, a: a, opt: MatmulOpt{Alpha: 1, Epilogue: e}, sizes: [maxBatchDims]int32{1, 1, 1, 1}}
+		p.s[0] = [2]int{n, 1}
+		return p.finish(is, partial, splits, 1)
 	}
 	if err := sumPartials(is, res, partial, splits, accumulator(a.DType)); err != nil || bias.Ptr == 0 {
 		return err
@@ -495,7 +529,10 @@ type convKernel struct {
 
 func buildConv(s *Spec) *kernel.Kernel {
 	kind := convKind(s.Op)
-	return kernel.Build(s.name([]string{"conv_fwd", "conv_data", "conv_weight"}[kind]), func(k *kernel.Builder) {
+	if s.Product.Results > 0 { // Op is the epilogue's
+		kind = convForward
+	}
+	return kernel.Build(s.name([]string{"conv_fwd", "conv_data", "conv_weight"}[kind]+epilogueName(s)), func(k *kernel.Builder) {
 		c := &convKernel{gemm: newGemm(k, s), s: s, kind: kind, last: s.Conv.Last != lastNone}
 		c.layout(declaring(k, s))
 		tiles := func(n kernel.Value, t int) kernel.Value { return n.Add(k.I32(t - 1)).Div(k.I32(t)) }
@@ -736,6 +773,10 @@ func (c *convKernel) store(row, col kernel.Value, vs []kernel.Value) {
 				v = v.Add(c.bias.Load(c.group.Mul(c.outs.Value).Add(channel)).Convert(v.Type()))
 			}
 			res[j] = v.Convert(c.out.Type())
+		}
+		if c.s.Product.Results > 0 {
+			c.epilogue.run(k, c.s, at, q.Convert(dtype.Int64), res)
+			return
 		}
 		c.out.StoreVec(at, res...)
 	})

@@ -8,26 +8,22 @@ import (
 	"tenon.dev/kernel"
 )
 
-// Epilogue is element-wise work on the result of a product, done before anything is stored.
+// Epilogue is element-wise work on the result of a product or of a convolution, done before anything is stored.
 type Epilogue struct {
 	// Op is an operation of [Fuse]. Its first input is the result, rounded to its type.
 	Op      *PointOp
 	Scalars []Scalar
 	// Outs are the outputs of Op, and Ins its other inputs. All have real types. They are contiguous and have as many elements as the
-	// result [M, N], or are inputs of N elements, one for each column.
+	// result [M, N], or are inputs of N elements, one for each column. The columns of a convolution are its channels, which lie last.
 	Outs, Ins []Operand
 }
 
 // productOperands is the number of operands in the spec of a product: the result and the bias.
 const productOperands = 2
 
-// checkEpilogue returns an error if the product cannot have its epilogue.
-func (p *product) checkEpilogue(nd int) error {
-	e := p.opt.Epilogue
+// check returns an error if e does not fit a result of m rows and n columns.
+func (e *Epilogue) check(m, n int) error {
 	switch {
-	case nd != 2 || p.n == 1 || p.s[0] != [2]int{p.n, 1}:
-		return fmt.Errorf("an epilogue of a product needs one contiguous result of at least 2 columns, not %v with strides %v",
-			p.out.Shape, p.out.Stride)
 	case !e.Op.fused || len(e.Outs) != e.Op.Outs || len(e.Ins)+1 != e.Op.Ins || len(e.Scalars) != e.Op.Scalars:
 		return fmt.Errorf("%s as an epilogue takes %d outputs, %d inputs and %d scalars; got %d, %d and %d", e.Op.Name, e.Op.Outs,
 			e.Op.Ins-1, e.Op.Scalars, len(e.Outs), len(e.Ins), len(e.Scalars))
@@ -36,29 +32,43 @@ func (p *product) checkEpilogue(nd int) error {
 	}
 	for i := range len(e.Outs) + len(e.Ins) {
 		o := operandAt(e.Outs, e.Ins, i)
-		if n := o.Numel(); n != p.m*p.n && (i < len(e.Outs) || n != p.n) || o.DType.IsComplex() {
-			return fmt.Errorf("operand %d of epilogue %s is %v with %d elements, for a result of %v", i, e.Op.Name, o.DType, n, p.out.Shape)
+		if count := o.Numel(); count != m*n && (i < len(e.Outs) || count != n) || o.DType.IsComplex() {
+			return fmt.Errorf("operand %d of epilogue %s is %v with %d elements, for a result of %d x %d", i, e.Op.Name, o.DType, count, m, n)
 		}
 	}
 	return nil
 }
 
-// addEpilogue adds the epilogue to the spec and the arguments of the kernel that stores the result.
-func (p *product) addEpilogue(s *Spec, a *productArgs) {
-	e := p.opt.Epilogue
+// checkEpilogue returns an error if the product cannot have its epilogue.
+func (p *product) checkEpilogue(nd int) error {
+	if nd != 2 || p.n == 1 || p.s[0] != [2]int{p.n, 1} {
+		return fmt.Errorf("an epilogue of a product needs one contiguous result of at least 2 columns, not %v with strides %v",
+			p.out.Shape, p.out.Stride)
+	}
+	return p.opt.Epilogue.check(p.m, p.n)
+}
+
+// epilogueArgs are the operands and numbers of an epilogue.
+type epilogueArgs struct {
+	operands operandArgs
+	scalars  scalarArgs
+}
+
+// add adds e, unless it is nil, to the spec and the arguments of the kernel that stores a result of m rows and n columns.
+func (a *epilogueArgs) add(e *Epilogue, s *Spec, m, n int) {
 	if e == nil {
 		return
 	}
 	s.Op, s.Product.Results = e.Op.id, uint8(len(e.Outs))
-	a.epilogue.host = new([maxOperands]uint64)
+	a.operands.host = new([maxOperands]uint64)
 	a.scalars.host = e.Scalars
 	places := uint64(s.Vec)
 	for i := range len(e.Outs) + len(e.Ins) {
 		o, at := operandAt(e.Outs, e.Ins, i), productOperands+i
 		s.DTypes[at] = o.DType
-		a.epilogue.host[at] = o.Ptr
+		a.operands.host[at] = o.Ptr
 		places |= o.Ptr / uint64(o.DType.Size())
-		if i >= len(e.Outs) && o.Numel() == p.n && p.m > 1 {
+		if i >= len(e.Outs) && o.Numel() == n && m > 1 {
 			s.Product.Columns |= 1 << (i - len(e.Outs))
 		}
 		s.Ins++
@@ -66,17 +76,17 @@ func (p *product) addEpilogue(s *Spec, a *productArgs) {
 	s.Vec = 1 << bits.TrailingZeros64(places)
 }
 
-// layoutEpilogue declares or packs the operands and numbers of the epilogue.
-func (a *productArgs) layoutEpilogue(p params) {
+// layout declares or packs the arguments.
+func (a *epilogueArgs) layout(p params) {
 	if p.s.Product.Results == 0 {
 		return
 	}
 	op := opOf(p.s)
 	if p.k != nil {
-		a.epilogue.arrays, a.scalars.nums = new([maxOperands]array), make([]Num, op.Scalars)
+		a.operands.arrays, a.scalars.nums = new([maxOperands]array), make([]Num, op.Scalars)
 	}
 	for i := range op.Outs + op.Ins - 1 {
-		p.operand(&a.epilogue, productOperands+i, p.number("e", i))
+		p.operand(&a.operands, productOperands+i, p.number("e", i))
 	}
 	for i := range op.Scalars {
 		p.scalarAt(&a.scalars, i, p.number("s", i), op.scalarType(i, dtype.Float32))
@@ -91,11 +101,11 @@ func epilogueName(s *Spec) string {
 	return "_" + opOf(s).Name
 }
 
-// runEpilogue computes and stores what the epilogue makes of adjacent results of row r from column c on.
-func (p *productKernel) runEpilogue(s *Spec, r, c kernel.Value, results []kernel.Value) {
+// run computes and stores what the epilogue makes of adjacent results in column c and those after it. at is the first one's place in a
+// result in row-major order.
+func (a *epilogueArgs) run(k *kernel.Builder, s *Spec, at, c kernel.Value, results []kernel.Value) {
 	op := opOf(s)
-	outs, others := p.epilogue.arrays[productOperands:][:op.Outs], p.epilogue.arrays[productOperands+op.Outs:][:op.Ins-1]
-	at := r.Mul(p.om.Value).Add(c)
+	outs, others := a.operands.arrays[productOperands:][:op.Outs], a.operands.arrays[productOperands+op.Outs:][:op.Ins-1]
 	ins := [][]Num{nil}
 	for _, v := range results {
 		ins[0] = append(ins[0], realNum(v))
@@ -113,7 +123,7 @@ func (p *productKernel) runEpilogue(s *Spec, r, c kernel.Value, results []kernel
 		for i := range ins {
 			args[i] = ins[i][j].Convert(op.inType(i, dtype.Float32))
 		}
-		for o, v := range op.Build(p.m.Builder(), dtype.Float32, args, p.scalars.nums) {
+		for o, v := range op.Build(k, dtype.Float32, args, a.scalars.nums) {
 			made[o] = append(made[o], v)
 		}
 	}

@@ -114,3 +114,97 @@ func TestEpilogueErrors(t *testing.T) {
 		}
 	}
 }
+
+// TestConvEpilogues: a convolution with an epilogue has the bits of the convolution and the operation after it, with the same number of
+// launches less one.
+func TestConvEpilogues(t *testing.T) {
+	small := Limits{Multiprocessors: 4, MaxThreadsPerSM: 2048, MaxThreadsPerBlock: 1024, SharedPerBlock: 48 << 10, Major: 8}
+	hopper := Limits{Multiprocessors: 33, MaxThreadsPerSM: 2048, MaxThreadsPerBlock: 1024, SharedPerBlock: 227 << 10, Major: 9}
+	half, single := dtype.BFloat16, dtype.Float32
+	for _, c := range []struct {
+		name                    string
+		t                       dtype.DType
+		lim                     Limits
+		in, out, taps, step, hw int
+		turn                    ConvTurn
+		split                   bool
+	}{
+		{"one tap", half, hopper, 32, 48, 1, 1, 9, TurnWhereGood, false},
+		{"one tap of float32", single, small, 16, 24, 1, 1, 5, TurnWhereGood, false},
+		{"one tap, odd channels", half, small, 7, 13, 1, 1, 5, TurnWhereGood, false},
+		{"one tap, parts", half, hopper, 4096, 32, 1, 1, 4, TurnWhereGood, true},
+		{"nine taps", half, hopper, 16, 64, 3, 1, 8, TurnWherePossible, false},
+		{"nine taps of float32", single, small, 8, 24, 3, 1, 7, TurnWherePossible, false},
+		{"a step of two", half, small, 16, 40, 3, 2, 9, TurnWherePossible, false},
+		{"three colours", half, small, 3, 32, 3, 2, 9, TurnWherePossible, false},
+		{"odd channels", half, small, 8, 33, 3, 1, 5, TurnWherePossible, false},
+		{"parts", half, hopper, 256, 32, 3, 1, 4, TurnWherePossible, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h, rng := newHost(t), rand.New(rand.NewPCG(1, 2))
+			h.limits = c.lim
+			conv := &Conv{Batch: 2, In: c.in, H: c.hw, W: c.hw, Out: c.out, KH: c.taps, KW: c.taps, StrideH: c.step, StrideW: c.step,
+				PadH: c.taps / 2, PadW: c.taps / 2, DilationH: 1, DilationW: 1, Groups: 1, LastX: true, LastY: true, LastW: true,
+				Turn: c.turn}
+			conv.OH = (c.hw+2*conv.PadH-c.taps)/c.step + 1
+			conv.OW = conv.OH
+			if !conv.FitsEpilogue(c.t) {
+				t.Fatal("it does not fit")
+			}
+			pixels := conv.Batch * conv.OH * conv.OW
+			x, w := h.normal(rng, c.t, conv.Batch*c.hw*c.hw, c.in), h.normal(rng, c.t, c.out, c.taps*c.taps*c.in)
+			op, numbers := epilogueOf(c.t), []Scalar{FloatScalar(0.25)}
+			channel, last := h.normal(rng, single, c.out), h.normal(rng, half, pixels, c.out)
+			wide := Operand{Ptr: channel.Ptr, DType: channel.DType, Shape: []int{pixels, c.out}, Stride: []int{0, 1}}
+			make3 := func() []Operand {
+				return []Operand{h.empty(c.t, pixels, c.out), h.empty(half, pixels, c.out), h.empty(dtype.Bool, pixels, c.out)}
+			}
+			plain, want, got := h.empty(c.t, pixels, c.out), make3(), make3()
+			h.launches = 0
+			check(t, ConvForward(h, conv, plain, x, w, Operand{}))
+			if split := h.launches > 1; split != c.split && c.in != 3 {
+				t.Errorf("%d launches of the convolution", h.launches)
+			}
+			check(t, Pointwise(h, op, single, numbers, want, []Operand{plain, wide, last}))
+			alone := h.launches
+			h.launches = 0
+			nowhere := plain
+			nowhere.Ptr = 0
+			check(t, ConvForwardWith(h, conv, nowhere, x, w, &Epilogue{Op: op, Scalars: numbers, Outs: got, Ins: []Operand{channel, last}}))
+			if h.launches != alone-1 {
+				t.Errorf("%d launches, and %d without an epilogue", h.launches, alone)
+			}
+			for o := range got {
+				if g, w := h.read(got[o]), h.read(want[o]); !slices.EqualFunc(g, w, same) {
+					t.Errorf("output %d: got %v, want %v", o, g[:8], w[:8])
+				}
+			}
+		})
+	}
+}
+
+func TestConvEpilogueErrors(t *testing.T) {
+	h := newHost(t)
+	f := dtype.Float32
+	conv := Conv{Batch: 1, In: 8, H: 4, W: 4, Out: 8, KH: 1, KW: 1, StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1, Groups: 1, OH: 4, OW: 4,
+		LastX: true, LastY: true, LastW: true}
+	neg := Fuse([]dtype.DType{f}, []FusedStep{{Op: Neg, Compute: f, Ins: []FusedIn{{Value: 0}}, Outs: []FusedOut{{DType: f}}}}, []int{1})
+	fits := Epilogue{Op: neg, Outs: []Operand{h.empty(f, 16, 8)}}
+	for _, c := range []struct {
+		change func(c *Conv, e *Epilogue)
+		want   string
+	}{
+		{func(c *Conv, _ *Epilogue) { c.LastX, c.LastY, c.LastW = false, false, false }, "with its channels last"},
+		{func(c *Conv, _ *Epilogue) { c.Groups = 2 }, "without groups"},
+		{func(c *Conv, _ *Epilogue) { c.In, c.KH, c.PadH = 7, 3, 1 }, "whose one product"}, // seven channels are gathered one by one
+		{func(_ *Conv, e *Epilogue) { e.Outs = []Operand{h.empty(f, 16, 4)} }, "operand 0 of epilogue"},
+		{func(_ *Conv, e *Epilogue) { e.Ins = []Operand{h.empty(f, 8)} }, "takes 1 outputs, 0 inputs"},
+	} {
+		v, e := conv, fits
+		c.change(&v, &e)
+		x, w := h.empty(f, 16, 8), h.empty(f, 8*v.KH*8)
+		if err := ConvForwardWith(h, &v, h.empty(f, 16, 8), x, w, &e); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v, want %q", err, c.want)
+		}
+	}
+}

@@ -153,7 +153,7 @@ func (p *product) issue(is Issuer) error {
 	var partial uint64
 	var a productArgs
 	if splits == 1 {
-		p.addEpilogue(s, &a)
+		a.epilogue.add(p.opt.Epilogue, s, p.m, p.n)
 		p.after(r, s.Vec)
 	} else {
 		r.Blocks = blocksSplit
@@ -307,7 +307,7 @@ func (p *product) finish(is Issuer, partial uint64, splits, batch int) error {
 	s.DTypes[0], s.DTypes[1] = p.out.DType, p.opt.Bias.DType
 	s.Product.Batch = p.batchDims()
 	var a productArgs
-	p.addEpilogue(s, &a)
+	a.epilogue.add(p.opt.Epilogue, s, p.m, p.n)
 	p.after(&s.Product, s.Vec)
 	p.args(&a, partial, splits)
 	a.size.host, a.result.host = p.sizes[:], p.out.Ptr
@@ -332,8 +332,7 @@ type productArgs struct {
 	m, n, k, depth, batch          intArg
 	maps                           [2]mapArg
 	result                         bufferArg
-	epilogue                       operandArgs
-	scalars                        scalarArgs
+	epilogue                       epilogueArgs
 }
 
 func (a *productArgs) layout(p params) {
@@ -363,7 +362,7 @@ func (a *productArgs) layout(p params) {
 	if s.Family == FamilyMatmulFinish {
 		p.buffer(&a.result, "result", s.DTypes[0])
 	}
-	a.layoutEpilogue(p)
+	a.epilogue.layout(p)
 }
 
 // productKernel is the part that both kernels share.
@@ -506,7 +505,7 @@ func (p *productKernel) storeRounded(s *Spec, out kernel.Buffer, r, c kernel.Val
 		res[j] = v.Convert(out.Type())
 	}
 	if s.Product.Results > 0 {
-		p.runEpilogue(s, r64, c64, res)
+		p.epilogue.run(p.m.Builder(), s, r64.Mul(p.om.Value).Add(c64), c64, res)
 		return
 	}
 	at := r64.Mul(p.om.Value)
