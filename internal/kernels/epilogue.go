@@ -33,7 +33,8 @@ func (e *Epilogue) check(m, n int) error {
 	for i := range len(e.Outs) + len(e.Ins) {
 		o := operandAt(e.Outs, e.Ins, i)
 		if count := o.Numel(); count != m*n && (i < len(e.Outs) || count != n) || o.DType.IsComplex() {
-			return fmt.Errorf("operand %d of epilogue %s is %v with %d elements, for a result of %d x %d", i, e.Op.Name, o.DType, count, m, n)
+			return fmt.Errorf("operand %d of epilogue %s is %v with %d elements, for a result of %d x %d", i, e.Op.Name, o.DType, count, m,
+				n)
 		}
 	}
 	return nil

@@ -186,8 +186,8 @@ func TestConvEpilogues(t *testing.T) {
 func TestConvEpilogueErrors(t *testing.T) {
 	h := newHost(t)
 	f := dtype.Float32
-	conv := Conv{Batch: 1, In: 8, H: 4, W: 4, Out: 8, KH: 1, KW: 1, StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1, Groups: 1, OH: 4, OW: 4,
-		LastX: true, LastY: true, LastW: true}
+	conv := Conv{Batch: 1, In: 8, H: 4, W: 4, Out: 8, KH: 1, KW: 1, StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1, Groups: 1,
+		OH: 4, OW: 4, LastX: true, LastY: true, LastW: true}
 	neg := Fuse([]dtype.DType{f}, []FusedStep{{Op: Neg, Compute: f, Ins: []FusedIn{{Value: 0}}, Outs: []FusedOut{{DType: f}}}}, []int{1})
 	fits := Epilogue{Op: neg, Outs: []Operand{h.empty(f, 16, 8)}}
 	for _, c := range []struct {
