@@ -87,7 +87,11 @@ func (a *epilogueArgs) layout(p params) {
 		a.operands.arrays, a.scalars.nums = new([maxOperands]array), make([]Num, op.Scalars)
 	}
 	for i := range op.Outs + op.Ins - 1 {
-		p.operand(&a.operands, productOperands+i, p.number("e", i))
+		if name := p.number("e", i); i < op.Outs {
+			p.operand(&a.operands, productOperands+i, name)
+		} else {
+			p.operandRO(&a.operands, productOperands+i, name)
+		}
 	}
 	for i := range op.Scalars {
 		p.scalarAt(&a.scalars, i, p.number("s", i), op.scalarType(i, dtype.Float32))
@@ -102,9 +106,17 @@ func epilogueName(s *Spec) string {
 	return "_" + opOf(s).Name
 }
 
-// run computes and stores what the epilogue makes of adjacent results in column c and those after it. at is the first one's place in a
-// result in row-major order.
-func (a *epilogueArgs) run(k *kernel.Builder, s *Spec, at, c kernel.Value, results []kernel.Value) {
+// within returns whether count adjacent results of row r from column c on are in a result of m rows and n columns, all Int32, and the row and
+// column of the nearest ones that are.
+func within(r, c, m, n kernel.Value, count int) (inside, row, col kernel.Value) {
+	return r.Lt(m).And(c.Lt(n)), r.Min(m.Sub(m.Like(1))), c.Min(n.Sub(n.Like(float64(count))))
+}
+
+// run computes what the epilogue makes of adjacent results of row r from column c on, and stores it where inside is true. Only the stores
+// depend on that: a branch around loads would make them wait for each other.
+func (a *epilogueArgs) run(k *kernel.Builder, s *Spec, inside, r, c, n kernel.Value, results []kernel.Value) {
+	at := r.MulWide(n).Add(c.Convert(dtype.Int64))
+	c = c.Convert(dtype.Int64)
 	op := opOf(s)
 	outs, others := a.operands.arrays[productOperands:][:op.Outs], a.operands.arrays[productOperands+op.Outs:][:op.Ins-1]
 	ins := [][]Num{nil}
@@ -128,9 +140,11 @@ func (a *epilogueArgs) run(k *kernel.Builder, s *Spec, at, c kernel.Value, resul
 			made[o] = append(made[o], v)
 		}
 	}
-	for o, a := range outs {
-		a.storeAll(at, made[o])
-	}
+	k.If(inside, func() {
+		for o, a := range outs {
+			a.storeAll(at, made[o])
+		}
+	})
 }
 
 // loadAll loads n adjacent elements at i in as few accesses as there can be.

@@ -440,14 +440,7 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 				}
 			}
 			g.run(begin, end, a, bb, after, int(s.Vec), func(row, col kernel.Value, vs []kernel.Value) {
-				row, col = g.m0.Add(row), g.n0.Add(col)
-				k.If(row.Lt(m).And(col.Lt(n)), func() {
-					if after == nil {
-						p.store(s, out, bias, row, col, vs)
-					} else {
-						p.storeRounded(s, out, row, col, vs)
-					}
-				})
+				p.store(s, out, bias, g.m0.Add(row), g.n0.Add(col), vs, after != nil)
 			})
 		}
 		switch {
@@ -465,23 +458,41 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 	})
 }
 
-// store writes adjacent results of row r from column c on.
-func (p *productKernel) store(s *Spec, out, bias kernel.Buffer, r, c kernel.Value, vs []kernel.Value) {
-	r64, c64 := r.Convert(dtype.Int64), c.Convert(dtype.Int64)
-	var add []kernel.Value
-	if s.Product.Bias > 0 {
-		add = p.biasAt(s, bias, r64, c64, len(vs))
+// store writes adjacent results of row r from column c on, unless they are outside. scaled says that they need only be rounded.
+func (p *productKernel) store(s *Spec, out, bias kernel.Buffer, r, c kernel.Value, vs []kernel.Value, scaled bool) {
+	k := p.m.Builder()
+	inside, row, col := within(r, c, p.m.Value, p.n.Value, len(vs))
+	if s.Product.Results > 0 {
+		p.epilogue.run(k, s, inside, row, col, p.n.Value, p.rounded(s, out, bias, row, col, vs, scaled))
+		return
 	}
+	k.If(inside, func() {
+		res := p.rounded(s, out, bias, r, c, vs, scaled)
+		at, c64 := r.Convert(dtype.Int64).Mul(p.om.Value), c.Convert(dtype.Int64)
+		if len(vs) == 1 {
+			c64 = c64.Mul(p.on.Value)
+		}
+		out.StoreVec(at.Add(c64), res...)
+	})
+}
+
+// rounded returns the results whose sums are vs, in the type of out.
+func (p *productKernel) rounded(s *Spec, out, bias kernel.Buffer, r, c kernel.Value, vs []kernel.Value, scaled bool) []kernel.Value {
+	var add []kernel.Value
+	if s.Product.Bias > 0 && !scaled {
+		add = p.biasAt(s, bias, r.Convert(dtype.Int64), c.Convert(dtype.Int64), len(vs))
+	}
+	res := make([]kernel.Value, len(vs))
 	for j, v := range vs {
-		if s.Product.Bias > 0 || s.Product.Scale {
+		if !scaled && (s.Product.Bias > 0 || s.Product.Scale) {
 			v = v.Mul(p.alpha)
 		}
-		if s.Product.Bias > 0 {
+		if add != nil {
 			v = add[j].Convert(v.Type()).FMA(p.beta, v)
 		}
-		vs[j] = v
+		res[j] = v.Convert(out.Type())
 	}
-	p.storeRounded(s, out, r, c, vs)
+	return res
 }
 
 // scaled returns the result in column c whose sum is v. The bias is the same for all rows.
@@ -495,26 +506,6 @@ func (p *productKernel) scaled(s *Spec, bias kernel.Buffer, c, v kernel.Value) k
 		at = at.Mul(p.cn.Value)
 	}
 	return bias.Load(at).Convert(v.Type()).FMA(p.beta, v)
-}
-
-// storeRounded rounds and stores adjacent results of row r from column c on.
-func (p *productKernel) storeRounded(s *Spec, out kernel.Buffer, r, c kernel.Value, vs []kernel.Value) {
-	r64, c64 := r.Convert(dtype.Int64), c.Convert(dtype.Int64)
-	res := make([]kernel.Value, len(vs))
-	for j, v := range vs {
-		res[j] = v.Convert(out.Type())
-	}
-	if s.Product.Results > 0 {
-		p.epilogue.run(p.m.Builder(), s, r64.Mul(p.om.Value).Add(c64), c64, res)
-		return
-	}
-	at := r64.Mul(p.om.Value)
-	if len(vs) > 1 {
-		at = at.Add(c64)
-	} else {
-		at = at.Add(c64.Mul(p.on.Value))
-	}
-	out.StoreVec(at, res...)
 }
 
 // biasAt loads count adjacent elements of the bias from row r and column c on.
@@ -568,7 +559,7 @@ func buildMatmulFinish(s *Spec) *kernel.Kernel {
 			for _, v := range sums {
 				vs = append(vs, v.Get())
 			}
-			p.store(s, p.result.Offset(off[0]), p.bias.Offset(off[3]), r, in.Sub(r.Mul(p.n.Value)), vs)
+			p.store(s, p.result.Offset(off[0]), p.bias.Offset(off[3]), r, in.Sub(r.Mul(p.n.Value)), vs, false)
 		})
 	})
 }

@@ -242,6 +242,15 @@ func (p params) operand(a *operandArgs, i int, name string) {
 	p.l.u64(a.host[i])
 }
 
+// operandRO is operand for an input that nobody writes while the kernel runs.
+func (p params) operandRO(a *operandArgs, i int, name string) {
+	if t := p.s.DTypes[i]; p.k != nil {
+		a.arrays[i] = array{p.k.BufferRO(name, t.Real()), t}
+		return
+	}
+	p.l.u64(a.host[i])
+}
+
 // operands declares the operands in set, with their types in the Spec.
 func (p params) operands(a *operandArgs, set operandSet) {
 	for ; set != 0; set &= set - 1 {

@@ -5,9 +5,15 @@ import (
 )
 
 // block emits the instructions of a region.
-func (f *function) block(b *kir.Block) {
+func (f *function) block(b *kir.Block) { f.blockBut(b, nil) }
+
+// blockBut emits b without the instructions that are done.
+func (f *function) blockBut(b *kir.Block, done map[*kir.Instr]bool) {
 	f.pairProducts(b)
 	for _, in := range b.Instrs {
+		if done[in] {
+			continue
+		}
 		f.at(in)
 		switch in.Op {
 		case kir.OpIf, kir.OpFor, kir.OpLoop, kir.OpBreak, kir.OpContinue, kir.OpReturn:

@@ -362,6 +362,13 @@ func (f *function) groups(in *kir.Instr, rows, cols int, into []kir.Value, value
 			together *= 2
 		}
 	}
+	var done map[*kir.Instr]bool
+	if turns > 1 && plan.threads%per == 0 { // all groups of a thread are in the same columns
+		done = f.aheadOf(b, func() string {
+			_, col := place(f.to(word, "mov.b32", "0"), f.mulImm(f.remImm(plan.tid, per), in.Width))
+			return col
+		})
+	}
 	g := f.reg(word)
 	f.op("mov.b32", g, plan.tid)
 	head, past := f.label(), ""
@@ -384,11 +391,45 @@ func (f *function) groups(in *kir.Instr, rows, cols int, into []kir.Value, value
 			f.names[v] = regs[i][j]
 		}
 		f.names[b.Params[0]], f.names[b.Params[1]] = place(at[i][0], at[i][1])
-		f.block(b)
+		f.blockBut(b, done)
 	}
 	if turns > together {
 		f.op("add.s32", g, g, itoa(together*plan.threads))
 		f.when(f.to(pred, "setp.lt.u32", g, itoa(count)), "bra", head)
 	}
 	f.placeIf(past)
+}
+
+// aheadOf emits the instructions of b, a region whose second parameter is a column, that compute something from loads of memory that nothing
+// writes, if they depend on the column alone. It returns them, nil if there are none. col returns a register with the column.
+func (f *function) aheadOf(b *kir.Block, col func() string) map[*kir.Instr]bool {
+	made := map[kir.Value]bool{} // in b, and not from the column alone
+	for _, v := range b.Params {
+		made[v] = v != b.Params[1]
+	}
+	done, loads := map[*kir.Instr]bool{}, false
+	for _, in := range b.Instrs {
+		load := in.Op == kir.OpLoad && in.Space == kir.Global && (in.Cache == kir.CacheReadOnly || f.readOnly(in.Args[0]))
+		ahead := load || in.Op == kir.OpConst || in.Op == kir.OpParam || in.Op == kir.OpPtrAdd || in.Op >= kir.OpAdd && in.Op <= kir.OpBitcast
+		for _, v := range in.Args {
+			ahead = ahead && !made[v]
+		}
+		for _, v := range in.Res {
+			made[v] = !ahead
+		}
+		if ahead {
+			done[in], loads = true, loads || load
+		}
+	}
+	if !loads {
+		return nil
+	}
+	f.names[b.Params[1]] = col()
+	for _, in := range b.Instrs {
+		if done[in] {
+			f.at(in)
+			f.instr(in)
+		}
+	}
+	return done
 }
