@@ -50,13 +50,7 @@ func TestOptimizers(t *testing.T) {
 	defer sgd.Close()
 	recordFigure("sgd.large", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { ok(sgd.Step(x)) }), 5*4*many*elements))
 
-	small, err := optim.NewAdamW(params(t, x, 200, 1000))
-	ok(err)
-	defer small.Close()
-	scaler, err := optim.NewGradScaler(optim.GradScalerOpt{GrowthInterval: 1 << 30})
-	ok(err)
-	defer scaler.Close()
-	x.Scope(func(x *tenon.Exec) { scaler.Scale(x, x.Ones(nil, tenon.Float32)) })
+	small, scaled := smallSteps(t, x)
 	// Steps follow each other without a wait, as in training: the time of one is that of the host or the device, whichever is longer.
 	steps := func(name string, step func()) {
 		const reps = 50
@@ -72,9 +66,40 @@ func TestOptimizers(t *testing.T) {
 		}
 		recordFigure(name, "µs", us[2:])
 	}
-	steps("adamw.small", func() { ok(small.Step(x)) })
-	steps("adamw.scaled", func() {
-		ok(scaler.Step(x, small))
+	steps("adamw.small", small)
+	steps("adamw.scaled", scaled)
+}
+
+// TestGoOptimizers measures the Go part of the steps on small tensors, on a driver that does nothing.
+func TestGoOptimizers(t *testing.T) {
+	x := onNull(t)
+	step, scaled := smallSteps(t, x)
+	perCall(t, "adamw.go", 50, true, x.Synchronize, step)
+	perCall(t, "adamw.go.scaled", 50, true, x.Synchronize, scaled)
+}
+
+// smallSteps returns a step of AdamW over 200 tensors of 1,000 elements, and one whose gradients a GradScaler scaled, with its update.
+func smallSteps(t *testing.T, x *tenon.Exec) (step, scaled func()) {
+	t.Helper()
+	ok := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	o, err := optim.NewAdamW(params(t, x, 200, 1000))
+	ok(err)
+	t.Cleanup(o.Close)
+	scaler, err := optim.NewGradScaler(optim.GradScalerOpt{GrowthInterval: 1 << 30})
+	ok(err)
+	t.Cleanup(scaler.Close)
+	x.Scope(func(x *tenon.Exec) { scaler.Scale(x, x.Ones(nil, tenon.Float32)) })
+	step = func() { ok(o.Step(x)) }
+	scaled = func() {
+		ok(scaler.Step(x, o))
 		ok(scaler.Update(x))
-	})
+	}
+	step()
+	scaled() // the first ones make the state
+	return step, scaled
 }

@@ -384,9 +384,11 @@ func (g *group[O]) empty() {
 
 // gather puts the parameters to step into batches and makes missing state.
 func (o *optimizer[O]) gather(x *tenon.Exec, g *group[O], plan *plan) {
+	var b *batch
 	for i, p := range g.params {
-		t, grad := p.Tensor(), p.Grad()
-		core.OpenParam(o.name, g.names[i], (*core.Tensor)(t))
+		t := core.MadeTensor((*core.Tensor)(p.Tensor()), o.name) // once for all of its methods
+		core.OpenParam(o.name, g.names[i], t)
+		grad := t.Grad()
 		if !t.RequiresGrad() || grad == nil {
 			continue
 		}
@@ -394,9 +396,11 @@ func (o *optimizer[O]) gather(x *tenon.Exec, g *group[O], plan *plan) {
 		if g.rows == nil || g.states[i] == nil {
 			o.makeState(x, g, plan, i)
 		}
-		b := g.batch(t.DType(), 2+len(plan.slots))
+		if dt := t.DType(); b == nil || b.dt != dt {
+			b = g.batch(dt, 2+len(plan.slots))
+		}
 		b.which = append(b.which, int32(i))
-		b.lists[0], b.lists[1] = append(b.lists[0], (*core.Tensor)(t)), append(b.lists[1], (*core.Tensor)(grad))
+		b.lists[0], b.lists[1] = append(b.lists[0], t), append(b.lists[1], grad)
 		for j, s := range g.states[i] {
 			b.lists[2+j] = append(b.lists[2+j], (*core.Tensor)(s))
 		}
@@ -448,8 +452,8 @@ func (o *optimizer[O]) made(x *tenon.Exec, f func(x *core.Exec) *core.Tensor) *t
 }
 
 // check refuses parameters and gradients that the kernel cannot handle.
-func (o *optimizer[O]) check(x *tenon.Exec, t, grad *tenon.Tensor) {
-	if t.Device() != x.Device() {
+func (o *optimizer[O]) check(x *tenon.Exec, t, grad *core.Tensor) {
+	if t.Device() != (*core.Exec)(x).Device() {
 		core.Fail(o.name, fault.Invalid,
 			"a parameter %v does not lie on %s, where the step runs; move the module with nn.To, or step on its device", t,
 			x.Device().Name())

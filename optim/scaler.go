@@ -45,6 +45,14 @@ type GradScaler struct {
 	opts       map[Optimizer]*scaled
 	order      []*scaled
 	closed     bool
+	// grads are the emptied lists of the latest Unscale, for reuse.
+	grads []gradList
+}
+
+// gradList holds gradients of one type.
+type gradList struct {
+	dt   tenon.DType
+	list []*core.Tensor
 }
 
 // stage says how far an iteration has got with an optimizer.
@@ -258,8 +266,9 @@ func (s *GradScaler) unscale(x *tenon.Exec, o Optimizer) *scaled {
 	case stepped:
 		fail(fault.Invalid, "Unscale is being called after Step")
 	}
-	byType := map[tenon.DType][]*core.Tensor{}
-	var types []tenon.DType
+	lists, some := s.grads, false
+	s.grads = nil
+	defer func() { s.grads = emptied(lists) }()
 	for p := range h.Params() {
 		g := p.Grad()
 		if g == nil {
@@ -273,19 +282,31 @@ func (s *GradScaler) unscale(x *tenon.Exec, o Optimizer) *scaled {
 		case !dt.IsFloat():
 			fail(fault.Unsupported, "a gradient is %v; real floating-point gradients can be unscaled", dt)
 		}
-		if byType[dt] == nil {
-			types = append(types, dt)
+		i := slices.IndexFunc(lists, func(l gradList) bool { return l.dt == dt })
+		if i < 0 {
+			i, lists = len(lists), append(lists, gradList{dt: dt})
 		}
-		byType[dt] = append(byType[dt], (*core.Tensor)(g))
+		l := &lists[i]
+		l.list, some = append(l.list, (*core.Tensor)(g)), true
 	}
 	core.Together((*core.Exec)(x), scalerName, func(x *core.Exec) {
-		for _, dt := range types {
-			core.Unscale(x, byType[dt], (*core.Tensor)(s.row), (*core.Tensor)(st.found))
+		for _, l := range lists {
+			core.Unscale(x, l.list, (*core.Tensor)(s.row), (*core.Tensor)(st.found))
 		}
 	})
 	s.recorded(x)
-	st.stage, st.checked = unscaled, types != nil
+	st.stage, st.checked = unscaled, some
 	return st
+}
+
+// emptied takes the gradients out of the lists.
+func emptied(lists []gradList) []gradList {
+	for i := range lists {
+		l := &lists[i]
+		clear(l.list)
+		l.list = l.list[:0]
+	}
+	return lists
 }
 
 // recorded arranges that the current stages are restored if the work that x recorded or deferred never runs.

@@ -116,6 +116,8 @@ var catalogue = []Section{
 		{"add.go", "µs", "the Go part of an add alone, on the null driver", "", atMost(0.8)},
 		{"add.go.grad", "µs", "the Go part of an add that records for backward", "", atMost(1.5)},
 		{"add.go.allocs", "allocs/op", "the Go part of an add: allocations", "", nil},
+		{"adamw.go", "µs", "the Go part of a step of AdamW over 200 tensors of 1,000 f32", "", times(165, "add.go")},
+		{"adamw.go.scaled", "µs", "the same with gradients that a GradScaler scaled, and its update", "", times(250, "add.go")},
 		{"gate.go", "µs", "the part of it that detects a second goroutine: entering and leaving a session's gate", "", atMost(0.005)},
 		{"gate.go.cas", "µs", "one compare-and-swap of the processor, for comparison", "", nil},
 		{"region.go.call", "µs", "the Go part of an add that a compiled region defers, handle included", "", times(0.35, "add.go")},

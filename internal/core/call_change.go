@@ -33,9 +33,10 @@ type change struct {
 	// part is the number of the latest Together, from 1 on.
 	part uint64
 	// What happens once the work is handed over: its accesses are noted, and its workspace and the held storages are released.
-	notes []noted
-	work  []workspace
-	held  []*storage
+	notes   []noted
+	touched []*storage // by notes
+	work    []workspace
+	held    []*storage
 }
 
 // driverCall is a waiting call of the driver: a launch, or a copy, fill or write from the host of n bytes.
@@ -68,11 +69,10 @@ type place struct {
 	seq uint64
 }
 
-// noted is an access of a storage.
+// noted says that an operation reads and then writes the next storages of change.touched.
 type noted struct {
 	place
-	s     *storage
-	write bool
+	reads, writes int
 }
 
 // begin returns the number of the next operation on st.
@@ -278,20 +278,23 @@ func (f *frame) handOver() error {
 
 // note keeps the accesses of f's operation, which is at, until it is launched.
 func (c *change) note(f *frame, at place) {
+	from := len(c.touched)
 	for i := 0; i < f.ins; i++ {
 		if t := f.in[i]; t != nil && f.row.flags&flagForeign == 0 {
-			c.notes = append(c.notes, noted{at, t.st, false})
+			c.touched = append(c.touched, t.st)
 		}
 	}
-	for _, t := range f.many {
-		c.notes = append(c.notes, noted{at, t.st, false})
+	for t := range f.onlyRead {
+		c.touched = append(c.touched, t.st)
 	}
+	reads := len(c.touched) - from
 	for i := 0; i < f.outs; i++ {
-		c.notes = append(c.notes, noted{at, f.out[i].st, true})
+		c.touched = append(c.touched, f.out[i].st)
 	}
 	for _, t := range f.altered {
-		c.notes = append(c.notes, noted{at, t.st, true})
+		c.touched = append(c.touched, t.st)
 	}
+	c.notes = append(c.notes, noted{at, reads, len(c.touched) - from - reads})
 }
 
 func (c *change) hold(st *storage) {
@@ -313,12 +316,16 @@ func (c *change) handOver() error {
 			return err
 		}
 	}
+	next := c.touched
 	for _, n := range c.notes {
-		if n.write {
-			n.s.didWrite(n.st, n.seq)
-		} else {
-			n.s.didRead(n.st, n.seq)
+		for _, s := range next[:n.reads] {
+			s.didRead(n.st, n.seq)
 		}
+		next = next[n.reads:]
+		for _, s := range next[:n.writes] {
+			s.didWrite(n.st, n.seq)
+		}
+		next = next[n.writes:]
 	}
 	return nil
 }
@@ -433,8 +440,9 @@ func (c *change) reset() {
 	clear(c.undo)
 	clear(c.turns)
 	clear(c.notes)
+	clear(c.touched)
 	clear(c.work)
 	clear(c.held)
-	c.calls, c.args, c.counted, c.draws, c.undo, c.turns, c.notes, c.work, c.held = c.calls[:0], c.args[:0], c.counted[:0], c.draws[:0],
-		c.undo[:0], c.turns[:0], c.notes[:0], c.work[:0], c.held[:0]
+	c.calls, c.args, c.counted, c.draws, c.undo, c.turns = c.calls[:0], c.args[:0], c.counted[:0], c.draws[:0], c.undo[:0], c.turns[:0]
+	c.notes, c.touched, c.work, c.held = c.notes[:0], c.touched[:0], c.work[:0], c.held[:0]
 }

@@ -241,10 +241,8 @@ func (f *frame) issue(grads bool) {
 	case !f.x.m.manual:
 		f.order()
 	}
-	f.waits = f.x.s.change != nil || f.dst != [maxOut]*Tensor{}
-	for _, t := range f.altered {
-		f.writes(t)
-	}
+	f.waits = f.x.s.change != nil || len(f.altered) > 0 || f.dst != [maxOut]*Tensor{}
+	f.orderChanges()
 	if r.run != nil {
 		err = r.run(f)
 	} else {
@@ -312,7 +310,7 @@ func (f *frame) noteAccesses(st *rt.Stream) {
 			t.st.didRead(st, f.seq)
 		}
 	}
-	for _, t := range f.many {
+	for t := range f.onlyRead {
 		t.st.didRead(st, f.seq)
 	}
 	for i := 0; i < f.outs; i++ {
@@ -353,19 +351,37 @@ func (f *frame) idle() {
 	}
 }
 
+// onlyRead yields the operands of the list that the call does not change: what a change waits for and notes covers a read by the same call.
+// Most rows change them in the order of the list; an operand that one changes in another order is yielded too, which does no harm.
+func (f *frame) onlyRead(yield func(t *Tensor) bool) {
+	next := f.altered
+	for _, t := range f.many {
+		if len(next) > 0 && next[0] == t {
+			next = next[1:]
+		} else if !yield(t) {
+			return
+		}
+	}
+}
+
 // alter notes that the call changes t, which is an operand but not an output.
 func (f *frame) alter(t *Tensor) { f.altered = append(f.altered, t) }
 
-// writes orders the work under way after the accesses that a change of t must come after.
-func (f *frame) writes(t *Tensor) {
-	f.check(t.st.settled())
-	switch c := f.x.recording(); {
-	case c != nil:
-		c.writes(f, t, false)
-	case !f.x.m.manual:
-		f.check(t.st.beforeWrite(f.x.m.stream))
+// orderChanges orders the work under way after the accesses that changes of the altered operands must come after.
+func (f *frame) orderChanges() {
+	c, st, manual := f.x.recording(), f.x.m.stream, f.x.m.manual
+	for _, t := range f.altered {
+		if err := t.st.settled(); err != nil {
+			f.check(err)
+		}
+		if c != nil {
+			c.writes(f, t, false)
+		} else if !manual {
+			if err := t.st.beforeWrite(st); err != nil {
+				f.check(err)
+			}
+		}
 	}
-	f.waits = true
 }
 
 // nested runs operations on behalf of f's, such as conversions of its operands. If one fails, f is undone too.
@@ -472,8 +488,10 @@ func (f *frame) order() {
 			f.check(t.st.beforeRead(st))
 		}
 	}
-	for _, t := range f.many {
-		f.check(t.st.beforeRead(st))
+	for t := range f.onlyRead {
+		if err := t.st.beforeRead(st); err != nil {
+			f.check(err)
+		}
 	}
 	for i := 0; i < f.outs; i++ {
 		f.check(f.out[i].st.beforeWrite(st))

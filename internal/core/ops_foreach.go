@@ -78,19 +78,9 @@ func takeFactor(c, from *deferred) {
 func runForeach(f *frame) error {
 	c := f.opt.(foreach)
 	which := c.which.ints()
-	n, written := len(which), stepOuts(c.op)
-	outs, ins, sizes := f.x.s.lists.take(n, len(written), c.lists)
-	for i := range n {
-		sizes[i] = infer.Numel(f.many[i].shape)
-		for j := range c.lists {
-			ins[i][j] = operand(f.many[j*n+i])
-			// They have no gaps, whatever the order of their dimensions.
-			ins[i][j].Shape, ins[i][j].Stride = sizes[i:i+1], adjacent
-		}
-		for o, j := range written {
-			outs[i][o] = ins[i][j]
-		}
-	}
+	n := len(which)
+	l := &f.x.s.lists
+	l.fill(f.many, n, c.lists, c.op)
 	rest := f.many[n*c.lists:]
 	rows := f.x.s.rowsOf(operand(rest[0]).Ptr, c.which)
 	if c.op.Raise != nil {
@@ -99,15 +89,15 @@ func runForeach(f *frame) error {
 	if c.scaled {
 		rows.Factor = operand(rest[len(rest)-1]).Ptr
 	}
-	return kernels.MultiTensor(f, c.op, f.many[0].dt, rows, outs, ins)
+	return kernels.MultiTensorRun(f, c.op, f.many[0].dt, rows, l.sizes, l.outs, l.ins)
 }
 
 func alterForeach(f *frame) {
 	c := f.opt.(foreach)
 	n := len(c.which.ints())
-	for _, j := range stepOuts(c.op) {
-		for _, t := range f.many[j*n : (j+1)*n] {
-			f.alter(t)
+	for j := range c.lists {
+		if stepWrites(c.op, j) {
+			f.altered = append(f.altered, f.many[j*n:(j+1)*n]...)
 		}
 	}
 	if c.op.Raise != nil {
@@ -117,21 +107,40 @@ func alterForeach(f *frame) {
 
 // foreachOperands are the operands that runForeach passes to the kernels.
 type foreachOperands struct {
-	outs, ins [][]kernels.Operand
-	all       []kernels.Operand
+	outs, ins []kernels.Column
 	sizes     []int
+	ptrs      []uint64
+	types     []dtype.DType
 }
 
-// take returns buffers for n tensors with the given numbers of outputs and inputs.
-func (o *foreachOperands) take(n, outs, ins int) (allOuts, allIns [][]kernels.Operand, sizes []int) {
-	o.outs, o.ins = slices.Grow(o.outs[:0], n)[:n], slices.Grow(o.ins[:0], n)[:n]
-	o.all, o.sizes = slices.Grow(o.all[:0], n*(outs+ins))[:n*(outs+ins)], slices.Grow(o.sizes[:0], n)[:n]
-	all := o.all
-	for i := range n {
-		o.outs[i], all = all[:outs], all[outs:]
-		o.ins[i], all = all[:ins], all[ins:]
+// fill makes o the operands of op over lists of n tensors each, which follow one another in many. The tensors have no gaps, whatever the
+// order of their dimensions.
+func (o *foreachOperands) fill(many []*Tensor, n, lists int, op *kernels.PointOp) {
+	o.outs, o.ins, o.sizes, o.types = o.outs[:0], o.ins[:0], o.sizes[:0], o.types[:0]
+	o.ptrs = slices.Grow(o.ptrs[:0], n*lists)
+	for _, t := range many[:n] {
+		o.sizes = append(o.sizes, t.Numel())
 	}
-	return o.outs, o.ins, o.sizes
+	for j := range lists {
+		list, from, first := many[j*n:(j+1)*n], len(o.ptrs), len(o.types)
+		alike := true
+		for _, t := range list {
+			o.ptrs = append(o.ptrs, t.ptr())
+			alike = alike && t.dt == list[0].dt
+		}
+		if !alike {
+			for _, t := range list {
+				o.types = append(o.types, t.dt)
+			}
+		} else if n > 0 {
+			o.types = append(o.types, list[0].dt)
+		}
+		c := kernels.Column{Ptrs: o.ptrs[from:], Types: o.types[first:]}
+		o.ins = append(o.ins, c)
+		if stepWrites(op, j) {
+			o.outs = append(o.outs, c)
+		}
+	}
 }
 
 // rowsOf returns the rows that which selects at ptr, in the form of package kernels. They are valid until the next call.
@@ -204,8 +213,9 @@ func TakeStep(x *Exec, op string, s *Step) {
 	x.s.doing = append(x.s.doing, op)
 	x = x.noGrad()
 	x.together(op, func(x *Exec) {
-		x.advance(s)
-		x.foreach(foreach{op: s.Op.PointOp, which: x.s.listOf32(s.Which)}, s.Lists, s.Rows, nil)
+		which := x.s.listOf32(s.Which)
+		x.advance(s, which)
+		x.foreach(foreach{op: s.Op.PointOp, which: which}, s.Lists, s.Rows, nil)
 	})
 }
 
@@ -215,16 +225,10 @@ func (s *session) zeros(n int) *intList {
 	return s.made.list(s.ints)
 }
 
-// stepOuts returns which inputs are outputs: all but the gradient.
-func stepOuts(op *kernels.PointOp) []int {
-	outs := []int{0}
-	for j := 2; j <= op.Outs; j++ {
-		outs = append(outs, j)
-	}
-	return outs
-}
+// stepWrites reports whether input j of op is an output too: all but the gradient are, if op has that many outputs.
+func stepWrites(op *kernels.PointOp, j int) bool { return j == 0 || 2 <= j && j <= op.Outs }
 
-func (x *Exec) advance(s *Step) {
+func (x *Exec) advance(s *Step, which *intList) {
 	f := x.op(rowAdvance)
 	f.many = append(f.many, s.Rows)
 	for _, t := range []*Tensor{s.LR, s.Found} {
@@ -238,7 +242,7 @@ func (x *Exec) advance(s *Step) {
 			f.scalar[i] = kernels.FloatScalar(v)
 		}
 	}
-	f.opt = keptParam(&x.s.made.advance, advance{s.Op, x.s.made.numbers(numbers), x.s.listOf32(s.Which), s.LR != nil, s.Found != nil})
+	f.opt = keptParam(&x.s.made.advance, advance{s.Op, x.s.made.numbers(numbers), which, s.LR != nil, s.Found != nil})
 	f.call()
 	x.s.leave(f)
 }
@@ -248,8 +252,11 @@ func (x *Exec) foreach(c foreach, lists [][]*Tensor, rows, flag *Tensor) {
 	f := x.op(rowForeach)
 	var gaps []int
 	for i, p := range lists[0] {
-		same := infer.Dense(p.shape, p.stride)
+		same := p.contiguous || infer.Dense(p.shape, p.stride)
 		for j, l := range lists {
+			if l[i].form == p.form {
+				continue
+			}
 			if !infer.Same(l[i].shape, p.shape) {
 				f.fail(fault.Invalid, "%s: list %d has a tensor of shape %v where the parameter has shape %v", c.op.Name, j,
 					l[i].shape, p.shape)
@@ -276,7 +283,10 @@ func (x *Exec) foreach(c foreach, lists [][]*Tensor, rows, flag *Tensor) {
 				}
 			}
 			x.op(rowForeach).foreach(c, copies, rows, flag)
-			for _, j := range stepOuts(c.op) {
+			for j := range lists {
+				if !stepWrites(c.op, j) {
+					continue
+				}
 				for _, i := range gaps {
 					x.CopyInto(lists[j][i], copies[j][i])
 				}

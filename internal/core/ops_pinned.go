@@ -10,13 +10,13 @@ import (
 
 // settled waits for the copies that fill and read the storage. Afterwards the host may write to it.
 func (s *storage) settled() error {
+	if s.locked() == nil {
+		return nil
+	}
 	if err := s.arrived(); err != nil {
 		return err
 	}
-	if s.locked() != nil {
-		return s.locked().left()
-	}
-	return nil
+	return s.locked().left()
 }
 
 // filledBefore orders later work of st, whose turn the caller has, after the copy that fills the storage, if one is under way. The host

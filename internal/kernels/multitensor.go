@@ -137,55 +137,148 @@ func (a *multiArgs) layout(p params) {
 	}
 }
 
+// issueMulti launches for a list whose inputs have the same types.
 func issueMulti(is Issuer, op *PointOp, compute dtype.DType, rows *Rows, list []multiEntry) error {
+	outs, ins := list[0].outs, list[0].ins
+	var addrs [maxOperands][MultiTensors]uint64
+	var sizes [MultiTensors]int
+	var which [MultiTensors]int32
+	m := multiLaunch{sizes: sizes[:len(list)], which: which[:len(list)]}
+	for o := range len(outs) + len(ins) {
+		t := operandAt(outs, ins, o).DType
+		for i := range list {
+			a := operandAt(list[i].outs, list[i].ins, o)
+			if a.DType != t {
+				return fmt.Errorf("%s: operand %d of tensor %d is %v, that of the first is %v", op.Name, o, i, a.DType, t)
+			}
+			addrs[o][i] = a.Ptr
+		}
+		m.addrs[o] = addrs[o][:len(list)]
+	}
+	for i := range list {
+		sizes[i], which[i] = list[i].size, list[i].row
+	}
+	return m.issue(is, op, compute, rows, outs, ins)
+}
+
+// multiLaunch is one launch: the addresses of each operand, and the sizes and rows of the tensors.
+type multiLaunch struct {
+	addrs [maxOperands][]uint64
+	sizes []int
+	which []int32
+}
+
+// issue launches for tensors whose operands have the types of outs and ins, those of the first tensor.
+func (m *multiLaunch) issue(is Issuer, op *PointOp, compute dtype.DType, rows *Rows, outs, ins []Operand) error {
 	l := is.NewLaunch()
 	s := &l.Spec
-	setPoint(s, op, compute, list[0].outs, list[0].ins)
+	setPoint(s, op, compute, outs, ins)
 	s.Family = FamilyMultiTensor
 	if rows.Factor != 0 {
 		s.DTypes[s.Outs+s.Ins] = dtype.Float64
 		s.Ins++
 	}
-	count := len(list[0].outs) + len(list[0].ins)
-	places := uint64(widest(list[0].outs, list[0].ins))
-	var addrs [maxOperands][MultiTensors]uint64
+	count := len(outs) + len(ins)
+	places := uint64(widest(outs, ins))
 	for o := range count {
-		for i := range list {
-			a := operandAt(list[i].outs, list[i].ins, o)
-			if a.DType != s.DTypes[o] {
-				return fmt.Errorf("%s: operand %d of tensor %d is %v, that of the first is %v", op.Name, o, i, a.DType, s.DTypes[o])
-			}
-			place := a.Ptr / uint64(a.DType.Size())
-			if place*uint64(a.DType.Size()) != a.Ptr {
-				return misaligned(op.Name, a)
-			}
-			places |= place
-			addrs[o][i] = a.Ptr
+		t := operandAt(outs, ins, o).DType
+		var all uint64
+		for _, a := range m.addrs[o] {
+			all |= a
 		}
+		size := uint64(t.Size()) // a power of 2
+		if all&(size-1) != 0 {
+			at := slices.IndexFunc(m.addrs[o], func(a uint64) bool { return a&(size-1) != 0 })
+			return misaligned(op.Name, &Operand{DType: t, Ptr: m.addrs[o][at]})
+		}
+		places |= all / size
 	}
 	vec := 1 << bits.TrailingZeros64(places)
 	s.Vec = uint8(vec)
-	var sizes [MultiTensors]int
-	var ends, which [MultiTensors]int32
+	var ends [MultiTensors]int32
 	blocks := 0
-	for i := range MultiTensors {
-		if i < len(list) {
-			sizes[i], which[i] = list[i].size, list[i].row
-			blocks += ceilDiv(sizes[i], multiThreads*vec*op.items())
+	for i := range ends {
+		if i < len(m.sizes) {
+			blocks += ceilDiv(m.sizes[i], multiThreads*vec*op.items())
 		}
 		ends[i] = int32(blocks)
 	}
 	var a multiArgs
 	a.op, a.rows.host, a.flag.host, a.factor.host = op, rows.Ptr, rows.Flag, rows.Factor
 	for o := range count {
-		a.addrs[o].host = addrs[o][:]
+		a.addrs[o].host = m.addrs[o]
 	}
-	a.sizes.host, a.ends.host, a.which.host = sizes[:], ends[:], which[:]
+	a.sizes.host, a.ends.host, a.which.host = m.sizes, ends[:], m.which
 	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(blocks), 1, 1}
 	l.Block = [3]uint32{multiThreads, 1, 1}
 	return is.Issue(l)
 }
+
+// Column is one operand of every tensor of a call of [MultiTensorRun]: their addresses, and their types, or one type if they have the same.
+type Column struct {
+	Ptrs  []uint64
+	Types []dtype.DType
+}
+
+// at returns the operand of tensor i, without its shape.
+func (c *Column) at(i int) Operand {
+	return Operand{Ptr: c.Ptrs[i], DType: c.Types[min(i, len(c.Types)-1)]}
+}
+
+// MultiTensorRun is MultiTensor for tensors that are known to be dense and alike; sizes are their numbers of elements.
+func MultiTensorRun(is Issuer, op *PointOp, compute dtype.DType, rows Rows, sizes []int, outs, ins []Column) error {
+	if len(outs) != op.Outs || len(ins) != op.Ins || len(rows.Which) != len(sizes) {
+		return fmt.Errorf("%s takes %d outputs and %d inputs, got %d and %d, with %d rows for %d tensors", op.Name, op.Outs, op.Ins,
+			len(outs), len(ins), len(rows.Which), len(sizes))
+	}
+	if op.BuildAt != nil || slices.Contains(sizes, 0) || slices.ContainsFunc(outs, mixed) || slices.ContainsFunc(ins, mixed) {
+		return multiByTensor(is, op, compute, rows, sizes, outs, ins)
+	}
+	var m multiLaunch
+	var first [maxOperands]Operand
+	for from := 0; from < len(sizes); from += MultiTensors {
+		to := min(from+MultiTensors, len(sizes))
+		m.sizes, m.which = sizes[from:to], rows.Which[from:to]
+		for o := range len(outs) + len(ins) {
+			c := columnAt(outs, ins, o)
+			first[o], m.addrs[o] = c.at(from), c.Ptrs[from:to]
+		}
+		if err := m.issue(is, op, compute, &rows, first[:len(outs)], first[len(outs):len(outs)+len(ins)]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func columnAt(outs, ins []Column, o int) *Column {
+	if o < len(outs) {
+		return &outs[o]
+	}
+	return &ins[o-len(outs)]
+}
+
+// mixed reports whether c may have several types.
+func mixed(c Column) bool { return len(c.Types) > 1 }
+
+// multiByTensor is MultiTensorRun where launches may have to leave tensors out.
+func multiByTensor(is Issuer, op *PointOp, compute dtype.DType, rows Rows, sizes []int, outs, ins []Column) error {
+	list := func(cs []Column) [][]Operand {
+		all := make([][]Operand, len(sizes))
+		for i := range all {
+			for j := range cs {
+				o := cs[j].at(i)
+				o.Shape, o.Stride = sizes[i:i+1], adjacent
+				all[i] = append(all[i], o)
+			}
+		}
+		return all
+	}
+	return MultiTensor(is, op, compute, rows, list(outs), list(ins))
+}
+
+// adjacent is the stride of a list of elements.
+var adjacent = []int{1}
 
 var _ = register(FamilyMultiTensor, buildMulti)
 

@@ -9,61 +9,99 @@ import (
 	"tenon.dev/dtype"
 )
 
-// TestMultiTensor: MultiTensor over many tensors gives the bits of Pointwise for each, in one launch per 32 dense tensors.
+// TestMultiTensor: MultiTensor and MultiTensorRun over many tensors give the bits of Pointwise for each, in one launch per 32 tensors.
 func TestMultiTensor(t *testing.T) {
-	for _, dt := range []dtype.DType{dtype.Float32, dtype.Float64, dtype.BFloat16} {
-		for _, op := range []*PointOp{SGD.PointOp, SGDMomentum.PointOp, SGDNesterov.PointOp, Adam.PointOp, AdamWAMS.PointOp,
-			RMSpropCenteredMomentum.PointOp, Rprop.PointOp, Mul} {
-			t.Run(op.Name+" "+dt.String(), func(t *testing.T) {
-				h := newHost(t)
-				rng := rand.New(rand.NewPCG(1, uint64(dt)))
-				scalars := []Scalar{FloatScalar(-1), FloatScalar(.25), FloatScalar(-.5), FloatScalar(.75), FloatScalar(.5),
-					FloatScalar(-.125), FloatScalar(2), FloatScalar(1)}[:op.Scalars]
-				rows := Rows{Ptr: h.rows(rowOf(scalars, 0)).Ptr}
-				var outs, ins, wantOuts [][]Operand
-				for i := range 70 {
-					n := []int{1, 3, 40, 1024, 1025, 5000, 0}[i%7]
-					var in, out, want []Operand
-					for j := range op.Ins {
-						o := h.random(rng, dt, n+1)
-						if j >= 2 && op != SGDMomentum.PointOp && op != SGDNesterov.PointOp {
-							h.write(o, func(int) complex128 { return complex(float64(rng.IntN(100)), 0) })
-						}
-						o.Shape, o.Stride = []int{n}, []int{1}
-						in = append(in, o)
-					}
-					for range op.Outs {
-						out, want = append(out, h.empty(dt, in[0].Shape...)), append(want, h.empty(dt, in[0].Shape...))
-					}
-					if err := Pointwise(h, op, dt, scalars, want, in); err != nil {
+	sizes := []int{1, 3, 40, 1024, 1025, 5000}
+	for _, c := range []struct {
+		name  string
+		run   func(is Issuer, op *PointOp, compute dtype.DType, rows Rows, outs, ins [][]Operand) error
+		sizes []int
+		types []dtype.DType
+	}{
+		{"MultiTensor", MultiTensor, append(sizes, 0), []dtype.DType{dtype.Float32, dtype.Float64, dtype.BFloat16}},
+		{"MultiTensorRun", multiRun, sizes, []dtype.DType{dtype.Float32}},
+		{"MultiTensorRun with empty tensors", multiRun, append(sizes, 0), []dtype.DType{dtype.BFloat16}},
+	} {
+		for _, dt := range c.types {
+			for _, op := range []*PointOp{SGD.PointOp, SGDMomentum.PointOp, SGDNesterov.PointOp, Adam.PointOp, AdamWAMS.PointOp,
+				RMSpropCenteredMomentum.PointOp, Rprop.PointOp, Mul} {
+				t.Run(c.name+" "+op.Name+" "+dt.String(), func(t *testing.T) {
+					h := newHost(t)
+					rows, outs, ins, wantOuts := multiCase(t, h, op, dt, c.sizes)
+					h.launches = 0
+					if err := c.run(h, op, dt, rows, outs, ins); err != nil {
 						t.Fatal(err)
 					}
-					if i%2 == 0 { // in place, as in optimizers
-						out[0] = in[0]
-						for j := 1; j < op.Outs; j++ {
-							out[j] = in[j+1]
+					if h.launches != 2 { // of 60 tensors that are not empty
+						t.Errorf("%d launches", h.launches)
+					}
+					for i := range outs {
+						for o := range outs[i] {
+							if got, want := h.read(outs[i][o]), h.read(wantOuts[i][o]); !slices.EqualFunc(got, want, same) {
+								t.Fatalf("tensor %d, output %d: got %v, want %v", i, o, got, want)
+							}
 						}
 					}
-					outs, ins, wantOuts = append(outs, out), append(ins, in), append(wantOuts, want)
-					rows.Which = append(rows.Which, 1)
-				}
-				h.launches = 0
-				if err := MultiTensor(h, op, dt, rows, outs, ins); err != nil {
-					t.Fatal(err)
-				}
-				if h.launches != 2 { // every seventh is empty
-					t.Errorf("%d launches", h.launches)
-				}
-				for i := range outs {
-					for o := range outs[i] {
-						if got, want := h.read(outs[i][o]), h.read(wantOuts[i][o]); !slices.EqualFunc(got, want, same) {
-							t.Fatalf("tensor %d, output %d: got %v, want %v", i, o, got, want)
-						}
-					}
-				}
-			})
+				})
+			}
 		}
 	}
+}
+
+// multiCase returns the operands of op for ten tensors of each size, and outputs as Pointwise computes them.
+func multiCase(t *testing.T, h *host, op *PointOp, dt dtype.DType, sizes []int) (rows Rows, outs, ins, wantOuts [][]Operand) {
+	rng := rand.New(rand.NewPCG(1, uint64(dt)))
+	scalars := []Scalar{FloatScalar(-1), FloatScalar(.25), FloatScalar(-.5), FloatScalar(.75), FloatScalar(.5),
+		FloatScalar(-.125), FloatScalar(2), FloatScalar(1)}[:op.Scalars]
+	rows.Ptr = h.rows(rowOf(scalars, 0)).Ptr
+	for i := range 10 * len(sizes) {
+		n := sizes[i%len(sizes)]
+		var in, out, want []Operand
+		for j := range op.Ins {
+			o := h.random(rng, dt, n+1)
+			if j >= 2 && op != SGDMomentum.PointOp && op != SGDNesterov.PointOp {
+				h.write(o, func(int) complex128 { return complex(float64(rng.IntN(100)), 0) })
+			}
+			o.Shape, o.Stride = []int{n}, []int{1}
+			in = append(in, o)
+		}
+		for range op.Outs {
+			out, want = append(out, h.empty(dt, in[0].Shape...)), append(want, h.empty(dt, in[0].Shape...))
+		}
+		check(t, Pointwise(h, op, dt, scalars, want, in))
+		if i%2 == 0 { // in place, as in optimizers
+			out[0] = in[0]
+			for j := 1; j < op.Outs; j++ {
+				out[j] = in[j+1]
+			}
+		}
+		outs, ins, wantOuts = append(outs, out), append(ins, in), append(wantOuts, want)
+		rows.Which = append(rows.Which, 1)
+	}
+	return rows, outs, ins, wantOuts
+}
+
+// multiRun is MultiTensorRun for operands that are listed as MultiTensor takes them.
+func multiRun(is Issuer, op *PointOp, compute dtype.DType, rows Rows, outs, ins [][]Operand) error {
+	var sizes []int
+	for i := range ins {
+		sizes = append(sizes, ins[i][0].Numel())
+	}
+	columns := func(list [][]Operand) []Column {
+		cs := make([]Column, len(list[0]))
+		for i := range list {
+			for j, o := range list[i] {
+				cs[j].Ptrs, cs[j].Types = append(cs[j].Ptrs, o.Ptr), append(cs[j].Types, o.DType)
+			}
+		}
+		for j := range cs {
+			if c := &cs[j]; len(slices.Compact(slices.Clone(c.Types))) == 1 {
+				c.Types = c.Types[:1]
+			}
+		}
+		return cs
+	}
+	return MultiTensorRun(is, op, compute, rows, sizes, columns(outs), columns(ins))
 }
 
 func TestMultiTensorErrors(t *testing.T) {
@@ -95,6 +133,15 @@ func TestMultiTensorErrors(t *testing.T) {
 		err := MultiTensor(h, c.op, dtype.Float32, Rows{Which: make([]int32, len(c.ins))}, c.outs, c.ins)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("got %v, want %q", err, c.want)
+		}
+	}
+	for want, c := range map[string][2][]Operand{
+		"takes 1 outputs and 2 inputs, got 1 and 1":   {f(dtype.Float32), f(dtype.Float32)},
+		"which is not a multiple of its element size": {{odd}, pair(dtype.Float32)},
+	} {
+		err := multiRun(h, Mul, dtype.Float32, Rows{Which: []int32{0}}, [][]Operand{c[0]}, [][]Operand{c[1]})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
 		}
 	}
 }

@@ -61,7 +61,7 @@ func TestStepsScaleGradients(t *testing.T) {
 			check(t, MultiTensor(h, op.PointOp, dtype.Float32, rows, wantOuts, wantIns))
 			h.launches = 0
 			rows.Factor = scale.Ptr
-			check(t, MultiTensor(h, op.PointOp, dtype.Float32, rows, outs, ins))
+			check(t, multiRun(h, op.PointOp, dtype.Float32, rows, outs, ins))
 			if h.launches != 4 { // 25 of float32, 50 of bfloat16 in two, 25 of float16
 				t.Errorf("%d launches", h.launches)
 			}
