@@ -326,7 +326,8 @@ func tryEpilogues(p *pair) {
 	}
 }
 
-// tryConvEpilogues runs element-wise work in the kernels of convolutions, of the products that some of them are, and of sums of their parts.
+// tryConvEpilogues runs element-wise work in the kernels of convolutions, of the products that some of them are, and of sums of their
+// parts.
 func tryConvEpilogues(p *pair) {
 	p.limits = hopper
 	for i, c := range []struct {
@@ -338,7 +339,8 @@ func tryConvEpilogues(p *pair) {
 		{2048, 24, 1, 1, 4, 132, dtype.BFloat16, kernels.TurnWhereGood}, {7, 13, 1, 1, 5, 132, dtype.Float16, kernels.TurnWhereGood},
 		{32, 72, 3, 1, 14, 2, dtype.BFloat16, kernels.TurnWherePossible}, {16, 264, 3, 2, 15, 2, dtype.Float16, kernels.TurnWherePossible},
 		{3, 64, 7, 2, 32, 2, dtype.BFloat16, kernels.TurnWherePossible}, {8, 33, 3, 1, 6, 2, dtype.Float32, kernels.TurnWherePossible},
-		{256, 48, 3, 1, 4, 132, dtype.BFloat16, kernels.TurnWherePossible}, {64, 40, 3, 1, 4, 132, dtype.Float32, kernels.TurnWherePossible},
+		{256, 48, 3, 1, 4, 132, dtype.BFloat16, kernels.TurnWherePossible},
+		{64, 40, 3, 1, 4, 132, dtype.Float32, kernels.TurnWherePossible},
 	} {
 		v := kernels.Conv{Batch: 3, In: c.in, H: c.side, W: c.side, Out: c.out, KH: c.taps, KW: c.taps, StrideH: c.step, StrideW: c.step,
 			PadH: c.taps / 2, PadW: c.taps / 2, DilationH: 1, DilationW: 1, Groups: 1, LastX: true, LastY: true, LastW: true, Turn: c.turn}

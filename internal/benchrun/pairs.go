@@ -41,8 +41,8 @@ type PairRow struct {
 // Add adds a round: a run of each state. A figure that only one of them has is left out, and so is one that is 0 before.
 func (p *Pairs) Add(before, after *Run) error {
 	if before.Device != after.Device || before.Host != after.Host {
-		return fault.New(fault.Invalid, "one run is of %s in %s, the other of %s in %s: pairs are of one machine", before.Device, before.Host,
-			after.Device, after.Host)
+		return fault.New(fault.Invalid, "one run is of %s in %s, the other of %s in %s: pairs are of one machine", before.Device,
+			before.Host, after.Device, after.Host)
 	}
 	p.Date, p.Device, p.Host, p.Go = after.Date, after.Device, after.Host, after.Go
 	for _, f := range after.Figures {
@@ -50,7 +50,9 @@ func (p *Pairs) Add(before, after *Run) error {
 		if !ok || g.Unit != f.Unit || g.Median == 0 {
 			continue
 		}
-		i, found := slices.BinarySearchFunc(p.Rows, f.Name, func(r PairRow, name string) int { return strings.Compare(r.Name, name) })
+		i, found := slices.BinarySearchFunc(p.Rows, f.Name, func(r PairRow, name string) int {
+			return strings.Compare(r.Name, name)
+		})
 		if !found {
 			p.Rows = slices.Insert(p.Rows, i, PairRow{Name: f.Name, Unit: f.Unit})
 		}

@@ -88,7 +88,8 @@ func (x *Exec) planConvTranspose(in, w, b *Tensor, opt ConvTranspose2dOpt) conv 
 	}
 	c := kernels.Conv{Batch: in.shape[0], In: w.shape[1] * groups, H: size[0], W: size[1], Out: in.shape[1], KH: w.shape[2], KW: w.shape[3],
 		OH: in.shape[2], OW: in.shape[3], StrideH: stride[0], StrideW: stride[1], PadH: opt.Padding[0], PadW: opt.Padding[1],
-		DilationH: dilation[0], DilationW: dilation[1], Groups: groups, LastX: in.channelsLast() || w.channelsLast(), LastW: w.channelsLast()}
+		DilationH: dilation[0], DilationW: dilation[1], Groups: groups,
+		LastX: in.channelsLast() || w.channelsLast(), LastW: w.channelsLast()}
 	switch {
 	case w.shape[0] != c.Out:
 		refuse("Given a weight of size %v, expected input%v to have %d channels, but got %d channels instead", w.shape, in.shape,

@@ -128,8 +128,8 @@ func ConvForwardWith(is Issuer, c *Conv, y, x, w Operand, e *Epilogue) error {
 	return c.issue(is, convForward, y, w, x, Operand{}, e)
 }
 
-// FitsEpilogue reports whether the convolution of arrays of type t, without a bias, can have an epilogue: one product makes the result as it
-// lies in memory, with its channels last.
+// FitsEpilogue reports whether the convolution of arrays of type t, without a bias, can have an epilogue: one product makes the result as
+// it lies in memory, with its channels last.
 func (c *Conv) FitsEpilogue(t dtype.DType) bool {
 	return c.Groups == 1 && c.Out > 1 && c.LastY && c.Batch*c.OH*c.OW > 0 && (c.plain(convForward, t) || c.gathers(convForward, t))
 }

@@ -106,8 +106,8 @@ func epilogueName(s *Spec) string {
 	return "_" + opOf(s).Name
 }
 
-// within returns whether count adjacent results of row r from column c on are in a result of m rows and n columns, all Int32, and the row and
-// column of the nearest ones that are.
+// within returns whether count adjacent results of row r from column c on are in a result of m rows and n columns, all Int32, and the row
+// and column of the nearest ones that are.
 func within(r, c, m, n kernel.Value, count int) (inside, row, col kernel.Value) {
 	return r.Lt(m).And(c.Lt(n)), r.Min(m.Sub(m.Like(1))), c.Min(n.Sub(n.Like(float64(count))))
 }
