@@ -93,7 +93,8 @@ func ReadPairs(dir string) ([]*Pairs, error) {
 		}
 		for _, r := range p.Rows {
 			if len(r.Before) == 0 || len(r.Before) != len(r.After) {
-				return nil, fault.New(fault.Invalid, "figure %s of %s has %d values before and %d after", r.Name, name, len(r.Before), len(r.After))
+				return nil, fault.New(fault.Invalid, "figure %s of %s has %d values before and %d after", r.Name, name, len(r.Before),
+					len(r.After))
 			}
 		}
 		all = append(all, p)
