@@ -109,6 +109,52 @@ func TestExplainCountsHalves(t *testing.T) {
 	}
 }
 
+// A call that uses a part of a tensor, such as a row of a cache, counts what moves and not the tensor.
+func TestExplainCountsWhatMoves(t *testing.T) {
+	x := openSim(t)
+	const rows, row = 1000, 16
+	cache, k := x.Zeros([]int{rows, row}, tenon.Float32), x.Ones([]int{2, row}, tenon.Float32)
+	out, at := x.Zeros([]int{2, row}, tenon.Float32), tenon.From(x, []int64{3, 5})
+	picks, mean := x.Expand(x.Unsqueeze(at, 1), 2, row), x.Zeros(nil, tenon.Float32)
+	const some, index = 4 * 2 * row, 8 * 2 // the bytes of two rows and of their indexes
+	for name, c := range map[string]struct {
+		call  func(x *tenon.Exec)
+		bytes int
+	}{
+		"Scatter (IndexCopyInto)":  {func(x *tenon.Exec) { x.IndexCopyInto(cache, cache, 0, at, k) }, index + 2*some},
+		"Scatter (IndexAddInto)":   {func(x *tenon.Exec) { x.IndexAddInto(cache, cache, 0, at, k) }, index + 3*some},
+		"Scatter (IndexFillSInto)": {func(x *tenon.Exec) { x.IndexFillSInto(cache, cache, 0, at, 7) }, index + 4 + some},
+		"Scatter (IndexPutInto)":   {func(x *tenon.Exec) { x.IndexPutInto(cache, k, at) }, index + 2*some},
+		"Scatter":                  {func(x *tenon.Exec) { x.ScatterAddInto(cache, cache, 0, picks, k) }, index + 3*some},
+		"Scatter (IndexCopy)": {func(x *tenon.Exec) {
+			x.CopyInto(out, x.Narrow(x.IndexCopy(cache, 0, at, k), 0, 3, 2))
+		}, index + some + 2*4*rows*row},
+		"Gather (IndexSelect)": {func(x *tenon.Exec) { x.CopyInto(out, x.IndexSelect(cache, 0, at)) }, index + 2*some},
+		"Gather":               {func(x *tenon.Exec) { x.GatherInto(out, cache, 0, picks) }, index + 2*some},
+		"Embedding":            {func(x *tenon.Exec) { x.CopyInto(out, x.Embedding(at, cache)) }, index + 2*some},
+		"CopyInto":             {func(x *tenon.Exec) { x.CopyInto(x.Narrow(cache, 0, 3, 2), k) }, 2 * some},
+		"NLLLoss": {func(x *tenon.Exec) {
+			x.CopyInto(mean, x.NLLLoss(x.Narrow(cache, 0, 0, 2), at))
+		}, index + 2*4 + 4 + 4},
+	} {
+		r := compile.New()
+		must(t, r.Do(x, func(x *tenon.Exec) error { c.call(x); return nil }))
+		found := false
+		for _, s := range r.Explain(x).Segments {
+			for _, k := range s.Kernels {
+				if k.Name == name {
+					if found = true; k.Bytes != c.bytes {
+						t.Errorf("%s moves %d bytes, want %d", name, k.Bytes, c.bytes)
+					}
+				}
+			}
+		}
+		if !found {
+			t.Errorf("no %s in %s", name, r.Explain(x))
+		}
+	}
+}
+
 // What a region's calls and cuts are named after is what the program called.
 func TestExplainNames(t *testing.T) {
 	x := openSim(t)
