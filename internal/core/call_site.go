@@ -34,6 +34,7 @@ func (f *frame) comesFrom(fn rt.Func) {
 type Whence struct {
 	Op, File string
 	Line     int
+	trail    rt.Trail
 }
 
 // String returns the line.
@@ -41,7 +42,7 @@ func (w *Whence) String() string { return fmt.Sprintf("%s:%d", w.File, w.Line) }
 
 // Whence returns where the call comes from.
 func (f *frame) Whence() Whence {
-	w := Whence{Op: f.row.Name}
+	w := Whence{Op: f.row.Name, trail: rt.Here()}
 	if doing := f.x.s.doing; len(doing) > 0 {
 		w.Op = doing[0]
 	}
