@@ -639,7 +639,9 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 		return f.t.eager(g, f.plain)
 	}
 	f.t.stats.Recordings++
-	f.recordings++
+	if f.recordings++; f.recordings == 1 {
+		f.t.warnShapes(f)
+	}
 	r.g, r.id = rec, fo.graphs
 	fo.graphs++
 	for _, c := range copied {
