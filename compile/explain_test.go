@@ -3,6 +3,7 @@ package compile_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"iter"
 	"os"
 	"path/filepath"
@@ -356,6 +357,51 @@ func TestExplainSkippedCuts(t *testing.T) {
 		t.Errorf("%+v", e.Skips)
 	}
 	has(t, e.String(), "skip: skipping cudagraphs due to cpu device (_local_scalar_dense)", "explain_test.go:")
+}
+
+// The segments that ran most come first, whichever came first: a training step's first run, which creates the optimizer's state, is last, and
+// segments that ran equally often keep the order in which they ran.
+func TestExplainBeginsWithWhatRuns(t *testing.T) {
+	for _, sel := range []tenon.Selector{tenon.CPU(), tenon.Sim(64 << 20)} {
+		x, err := tenon.Open(sel)
+		must(t, err)
+		x.Scope(func(x *tenon.Exec) {
+			w := newTraining(t, x)
+			r, early := compile.New(), compile.New()
+			for range 3 {
+				must(t, early.Do(x, func(x *tenon.Exec) error { x.AddSInto(w.in, w.in, 0); return nil }))
+			}
+			for range 10 {
+				must(t, r.Do(x, func(x *tenon.Exec) error {
+					loss := x.CrossEntropy(w.net.Forward(x, w.in), w.want)
+					must(t, compile.Break(x))
+					w.opt.ZeroGrad()
+					if err := x.Backward(loss); err != nil {
+						return err
+					}
+					return w.opt.Step(x)
+				}))
+			}
+			e := r.Explain(x)
+			var got []string
+			for _, s := range e.Segments {
+				got = append(got, fmt.Sprint(s.WarmUps+s.Recordings+s.Replays+s.Plain, " ", s.Kernels[len(s.Kernels)-1].Name))
+			}
+			want := "[10 CrossEntropy 9 Foreach (AdamW) 1 Foreach (AdamW)]"
+			if fmt.Sprint(got) != want {
+				t.Errorf("on %v: %v, want %s\n%s", sel, got, want, e)
+			}
+			got = nil
+			for _, s := range compile.ExplainTrees(x).Segments {
+				got = append(got, fmt.Sprint(s.Replays))
+			}
+			if x.Device() != x.Host().Device() && fmt.Sprint(got) != "[8 7 1]" {
+				t.Errorf("all recordings were replayed %v times", got)
+			}
+			compile.Reset(x)
+		})
+		must(t, x.Close())
+	}
 }
 
 // A region that a session never ran has an explanation, which names the device.
