@@ -359,8 +359,8 @@ func TestExplainSkippedCuts(t *testing.T) {
 	has(t, e.String(), "skip: skipping cudagraphs due to cpu device (_local_scalar_dense)", "explain_test.go:")
 }
 
-// The segments that ran most come first, whichever came first: a training step's first run, which creates the optimizer's state, is last, and
-// segments that ran equally often keep the order in which they ran.
+// The segments that ran most come first, whichever came first: a training step's first run, which creates the optimizer's state, is last.
+// Segments that ran equally often keep the order in which they ran.
 func TestExplainBeginsWithWhatRuns(t *testing.T) {
 	for _, sel := range []tenon.Selector{tenon.CPU(), tenon.Sim(64 << 20)} {
 		x, err := tenon.Open(sel)
