@@ -298,6 +298,7 @@ func (fo *forest) end(g *core.Segment) error {
 	if _, ok := core.Claim(fo.session, fo.stores(), false); !ok { // until g has run
 		return errInUse
 	}
+	defer g.EndMoves()
 	for _, o := range all {
 		var err error
 		if o.f.t.callable && o.f.kind != backward && !g.Reads(o.Store) {

@@ -98,9 +98,9 @@ func fill(x *tenon.Exec, s filed, state *torchfile.Dict) (groups []any, err erro
 }
 
 // LoadStateDict restores the state and options of o from an optimizer's state_dict in a file, from PyTorch or StateDict. path leads to it
-// through nested dicts, such as "optimizer" in a checkpoint with that key. The optimizer must be of the same kind; a file that does not name
-// it, like those of PyTorch, is of the kind that has its options. The numbers of groups and parameters and their shapes must be
-// the same; if anything does not fit, nothing is changed. Options that Tenon has no use for, such as fused, are ignored.
+// through nested dicts, such as "optimizer" in a checkpoint with that key. The optimizer must be of the same kind; a file that does not
+// name it, like those of PyTorch, is of the kind that has its options. The numbers of groups and parameters and their shapes must be the
+// same; if anything does not fit, nothing is changed. Options that Tenon has no use for, such as fused, are ignored.
 func LoadStateDict(x *tenon.Exec, o Optimizer, f *torchfile.File, path ...string) error {
 	s, err := filedOf("LoadStateDict", o)
 	if err != nil {
