@@ -34,7 +34,8 @@ func (f *frame) comesFrom(fn rt.Func) {
 type Whence struct {
 	Op, File string
 	Line     int
-	trail    rt.Trail
+	// trail is the stack of the call, or nil.
+	trail rt.Trail
 }
 
 // String returns the line.
@@ -42,7 +43,14 @@ func (w *Whence) String() string { return fmt.Sprintf("%s:%d", w.File, w.Line) }
 
 // Whence returns where the call comes from.
 func (f *frame) Whence() Whence {
-	w := Whence{Op: f.row.Name, trail: rt.Here()}
+	w := f.line()
+	w.trail = rt.Here()
+	return w
+}
+
+// line is Whence without the stack.
+func (f *frame) line() Whence {
+	w := Whence{Op: f.row.Name}
 	if doing := f.x.s.doing; len(doing) > 0 {
 		w.Op = doing[0]
 	}
@@ -102,7 +110,7 @@ func (f *frame) site() rt.Origin {
 	if f.from != nil {
 		s.Whence = *f.from
 	} else {
-		s.Whence = f.Whence()
+		s.Whence = f.line()
 	}
 	return s
 }
