@@ -24,7 +24,9 @@ func TestCheckPool(t *testing.T) {
 	if err := fo.checkPool(func(core.Store) bool { return false }); err != nil {
 		t.Error(err)
 	}
-	fo.warm = append(fo.warm, output{Store: core.StoreOf((*core.Tensor)(in)), f: fo.warm[0].f, about: fo.warm[0].about})
+	other := fo.warm[0]
+	other.Store = core.StoreOf((*core.Tensor)(in))
+	fo.warm = append(fo.warm, other)
 	err = fo.checkPool(func(core.Store) bool { return false })
 	if err == nil || !strings.Contains(err.Error(), "are not allocated in pool") ||
 		!strings.Contains(err.Error(), sprintf("%#x", in.DataPtr())) {

@@ -189,7 +189,7 @@ func (r *Region) Do(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
 		if left == nil {
 			left = core.Force(c)
 		}
-		t.warnNever()
+		t.endRun()
 		err = errors.Join(err, left)
 	}()
 	return x.Do(f)

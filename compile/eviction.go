@@ -29,9 +29,11 @@ func (t *trace) thrashes(age, kept int) bool {
 }
 
 // warnThrash warns that there were kept things when a further one came at a line, for the reason differs.
-func warnThrash(kept int, what, at, differs string) {
-	help := cmp.Or(remedy(differs), "pad inputs to a few fixed shapes, or make fewer different calls")
-	slog.Warn(fmt.Sprintf(thrashText, kept, what, at, differs, help))
+func (t *trace) warnThrash(kept int, what, at, differs string) {
+	if t.tells(at) {
+		help := cmp.Or(remedy(differs), "pad inputs to a few fixed shapes, or make fewer different calls")
+		slog.Warn(fmt.Sprintf(thrashText, kept, what, at, differs, help))
+	}
 }
 
 // makeRoom forgets the least recently used branches until there is room for c below n. It returns false if Frozen forbids that.
@@ -56,8 +58,11 @@ func (t *trace) makeRoom(n, c *node) bool {
 		if t.of.frozen {
 			return false
 		}
-		if t.thrashes(t.stats.Runs-from.next[i].Used(), kept) {
-			warnThrash(kept, what, c.at, was.Call.Differs(c.Call))
+		switch harm := t.thrashes(t.stats.Runs-from.next[i].Used(), kept); {
+		case harm && t.stats.Replays == 0 && t.opt.shapes() >= 0:
+			t.warnNever(was, c)
+		case harm:
+			t.warnThrash(kept, what, c.at, was.Call.Differs(c.Call))
 		}
 		t.forget(from, i)
 		t.forgottenFor = c.at
@@ -177,7 +182,7 @@ func (fo *forest) makeRoom(f *function) {
 			return
 		}
 		if f.t.thrashes(fo.begun-oldest.used, paths) {
-			warnThrash(paths, "orders of recordings", f.calls[0].at, "it runs after other recordings than before")
+			f.t.warnThrash(paths, "orders of recordings", f.calls[0].at, "it runs after other recordings than before")
 		}
 		f.t.stats.Forgotten++
 		f.t.forgottenFor = f.calls[0].at

@@ -22,7 +22,8 @@ type Explanation struct {
 	// only how segments ran.
 	Device string
 	Stats  Stats
-	// Segments are in the order of their first run, with those of backward passes last.
+	// Segments begin with those that ran most often. If they ran equally often, they are in the order of their first run, with those of
+	// backward passes last.
 	Segments []Segment
 	// Forks are the places where a different call came in a later run.
 	Forks []Fork
@@ -136,7 +137,14 @@ func (r *Region) Explain(x *tenon.Exec) *Explanation {
 		e.Skips = append(e.Skips, t.cutSkips...)
 		e.Limits = append(e.Limits, t.limits()...)
 	}
+	e.order()
 	return e
+}
+
+// order puts the segments that ran most often first. What ran once, such as the first step of an optimizer, says little.
+func (e *Explanation) order() {
+	runs := func(s Segment) int { return s.WarmUps + s.Recordings + s.Replays + s.Plain }
+	slices.SortStableFunc(e.Segments, func(a, b Segment) int { return runs(b) - runs(a) })
 }
 
 // add adds the counts of a backward pass to those of its region.
@@ -188,6 +196,7 @@ func ExplainTrees(x *tenon.Exec) *Explanation {
 			e.Stats.add(&Stats{WarmUps: s.WarmUps, Recordings: s.Recordings, Replays: s.Replays, Plain: s.Plain})
 		}
 	}
+	e.order()
 	return e
 }
 

@@ -3,6 +3,7 @@ package compile_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"iter"
 	"os"
 	"path/filepath"
@@ -106,6 +107,52 @@ func TestExplainCountsHalves(t *testing.T) {
 	}
 	if halves, wide := step(compile.Opt{}), step(compile.Opt{NoFusion: true}); wide < 2*4*48*32 || wide-halves != 2*48*32 {
 		t.Errorf("the step moves %d bytes with a gradient of halves, and %d with one of float32", halves, wide)
+	}
+}
+
+// A call that uses a part of a tensor, such as a row of a cache, counts what moves and not the tensor.
+func TestExplainCountsWhatMoves(t *testing.T) {
+	x := openSim(t)
+	const rows, row = 1000, 16
+	cache, k := x.Zeros([]int{rows, row}, tenon.Float32), x.Ones([]int{2, row}, tenon.Float32)
+	out, at := x.Zeros([]int{2, row}, tenon.Float32), tenon.From(x, []int64{3, 5})
+	picks, mean := x.Expand(x.Unsqueeze(at, 1), 2, row), x.Zeros(nil, tenon.Float32)
+	const some, index = 4 * 2 * row, 8 * 2 // the bytes of two rows and of their indexes
+	for name, c := range map[string]struct {
+		call  func(x *tenon.Exec)
+		bytes int
+	}{
+		"Scatter (IndexCopyInto)":  {func(x *tenon.Exec) { x.IndexCopyInto(cache, cache, 0, at, k) }, index + 2*some},
+		"Scatter (IndexAddInto)":   {func(x *tenon.Exec) { x.IndexAddInto(cache, cache, 0, at, k) }, index + 3*some},
+		"Scatter (IndexFillSInto)": {func(x *tenon.Exec) { x.IndexFillSInto(cache, cache, 0, at, 7) }, index + 4 + some},
+		"Scatter (IndexPutInto)":   {func(x *tenon.Exec) { x.IndexPutInto(cache, k, at) }, index + 2*some},
+		"Scatter":                  {func(x *tenon.Exec) { x.ScatterAddInto(cache, cache, 0, picks, k) }, index + 3*some},
+		"Scatter (IndexCopy)": {func(x *tenon.Exec) {
+			x.CopyInto(out, x.Narrow(x.IndexCopy(cache, 0, at, k), 0, 3, 2))
+		}, index + some + 2*4*rows*row},
+		"Gather (IndexSelect)": {func(x *tenon.Exec) { x.CopyInto(out, x.IndexSelect(cache, 0, at)) }, index + 2*some},
+		"Gather":               {func(x *tenon.Exec) { x.GatherInto(out, cache, 0, picks) }, index + 2*some},
+		"Embedding":            {func(x *tenon.Exec) { x.CopyInto(out, x.Embedding(at, cache)) }, index + 2*some},
+		"CopyInto":             {func(x *tenon.Exec) { x.CopyInto(x.Narrow(cache, 0, 3, 2), k) }, 2 * some},
+		"NLLLoss": {func(x *tenon.Exec) {
+			x.CopyInto(mean, x.NLLLoss(x.Narrow(cache, 0, 0, 2), at))
+		}, index + 2*4 + 4 + 4},
+	} {
+		r := compile.New()
+		must(t, r.Do(x, func(x *tenon.Exec) error { c.call(x); return nil }))
+		found := false
+		for _, s := range r.Explain(x).Segments {
+			for _, k := range s.Kernels {
+				if k.Name == name {
+					if found = true; k.Bytes != c.bytes {
+						t.Errorf("%s moves %d bytes, want %d", name, k.Bytes, c.bytes)
+					}
+				}
+			}
+		}
+		if !found {
+			t.Errorf("no %s in %s", name, r.Explain(x))
+		}
 	}
 }
 
@@ -310,6 +357,51 @@ func TestExplainSkippedCuts(t *testing.T) {
 		t.Errorf("%+v", e.Skips)
 	}
 	has(t, e.String(), "skip: skipping cudagraphs due to cpu device (_local_scalar_dense)", "explain_test.go:")
+}
+
+// The segments that ran most come first, whichever came first: a training step's first run, which creates the optimizer's state, is last.
+// Segments that ran equally often keep the order in which they ran.
+func TestExplainBeginsWithWhatRuns(t *testing.T) {
+	for _, sel := range []tenon.Selector{tenon.CPU(), tenon.Sim(64 << 20)} {
+		x, err := tenon.Open(sel)
+		must(t, err)
+		x.Scope(func(x *tenon.Exec) {
+			w := newTraining(t, x)
+			r, early := compile.New(), compile.New()
+			for range 3 {
+				must(t, early.Do(x, func(x *tenon.Exec) error { x.AddSInto(w.in, w.in, 0); return nil }))
+			}
+			for range 10 {
+				must(t, r.Do(x, func(x *tenon.Exec) error {
+					loss := x.CrossEntropy(w.net.Forward(x, w.in), w.want)
+					must(t, compile.Break(x))
+					w.opt.ZeroGrad()
+					if err := x.Backward(loss); err != nil {
+						return err
+					}
+					return w.opt.Step(x)
+				}))
+			}
+			e := r.Explain(x)
+			var got []string
+			for _, s := range e.Segments {
+				got = append(got, fmt.Sprint(s.WarmUps+s.Recordings+s.Replays+s.Plain, " ", s.Kernels[len(s.Kernels)-1].Name))
+			}
+			want := "[10 CrossEntropy 9 Foreach (AdamW) 1 Foreach (AdamW)]"
+			if fmt.Sprint(got) != want {
+				t.Errorf("on %v: %v, want %s\n%s", sel, got, want, e)
+			}
+			got = nil
+			for _, s := range compile.ExplainTrees(x).Segments {
+				got = append(got, fmt.Sprint(s.Replays))
+			}
+			if x.Device() != x.Host().Device() && fmt.Sprint(got) != "[8 7 1]" {
+				t.Errorf("all recordings were replayed %v times", got)
+			}
+			compile.Reset(x)
+		})
+		must(t, x.Close())
+	}
 }
 
 // A region that a session never ran has an explanation, which names the device.

@@ -84,6 +84,7 @@ type place struct {
 type output struct {
 	core.Store
 	f     *function
+	maker *node
 	about *snapshot.TreeOutput
 }
 
@@ -143,9 +144,10 @@ type recording struct {
 	// inputs says where they come from.
 	inputs []source
 	// outputs lists the storages in use after the recording, by their number among those that the calls make; kept says the same for each
-	// of these. stores are the outputs of the latest run.
+	// of these. stores are the outputs of the latest run, and makers the calls that make them.
 	outputs []int
 	kept    []bool
+	makers  []*node
 	stores  []core.Store
 	// used is the number of the latest path that it was part of.
 	used int
@@ -261,7 +263,7 @@ func (fo *forest) isPending() bool {
 func (fo *forest) live(yield func(output) bool) {
 	for _, r := range fo.path {
 		for i, s := range r.stores {
-			if s.Alive() && !s.Moved() && !yield(output{s, r.f, &r.about.Outputs[i]}) {
+			if s.Alive() && !s.Moved() && !yield(output{s, r.f, r.makers[i], &r.about.Outputs[i]}) {
 				return
 			}
 		}
@@ -296,12 +298,13 @@ func (fo *forest) end(g *core.Segment) error {
 	if _, ok := core.Claim(fo.session, fo.stores(), false); !ok { // until g has run
 		return errInUse
 	}
+	defer g.EndMoves()
 	for _, o := range all {
 		var err error
 		if o.f.t.callable && o.f.kind != backward && !g.Reads(o.Store) {
 			err = core.Overwrite(o.Store, sprintf(overwrittenText, o.f.last.at))
 		} else {
-			err = g.MoveOut(o.Store)
+			err = g.MoveOut(o.Store, &o.maker.From)
 		}
 		if fault.KindOf(err) == fault.OutOfMemory {
 			return fo.leavePool(all)
@@ -574,7 +577,7 @@ func (fo *forest) warmed(f *function, g *core.Segment) {
 	for i := range g.Made() {
 		if o := g.Output(i); g.Wanted(i) && o.Alive() {
 			about := f.outputOf(g, i)
-			fo.warm = append(fo.warm, output{o, f, &about})
+			fo.warm = append(fo.warm, output{o, f, f.calls[g.MakerOf(i)], &about})
 		}
 	}
 	fo.state = warmup
@@ -637,7 +640,9 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 		return f.t.eager(g, f.plain)
 	}
 	f.t.stats.Recordings++
-	f.recordings++
+	if f.recordings++; f.recordings == 1 {
+		f.t.warnShapes(f)
+	}
 	r.g, r.id = rec, fo.graphs
 	fo.graphs++
 	for _, c := range copied {
@@ -655,6 +660,7 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 	for _, i := range r.outputs {
 		r.kept[i] = true
 		r.stores = append(r.stores, g.Output(i))
+		r.makers = append(r.makers, f.calls[g.MakerOf(i)])
 	}
 	if r.checkpoint, err = fo.dev.CheckpointPool(fo.pool.ID()); err != nil {
 		fo.warmed(f, g)

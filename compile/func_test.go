@@ -235,7 +235,7 @@ func TestArgumentsOfEarlierCalls(t *testing.T) {
 		}
 	}
 	e := f.Explain(x)
-	s := e.Segments[len(e.Segments)-1]
+	s := e.Segments[0]
 	if len(s.Graphs) != 1 || s.Graphs[0].Static != 1 || s.Graphs[0].Copied != 1 {
 		t.Errorf("got %+v", e.Segments)
 	}

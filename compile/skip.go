@@ -1,7 +1,6 @@
 package compile
 
 import (
-	"cmp"
 	"fmt"
 	"log/slog"
 	"os"
@@ -98,8 +97,8 @@ const neverReplayed = 128
 const neverText = "A compiled region has run %d times and has replayed no graph, because its calls differ from run to run: %s, at %s. To " +
 	"avoid that, %s. A negative DynamicLimit silences this warning."
 
-// warnNever warns of a region whose runs all differ, and names the first call that does. Such a region is slower than without compile.
-func (t *trace) warnNever() {
+// endRun warns of a region whose runs all differ. Such a region is slower than without compile.
+func (t *trace) endRun() {
 	if t.stats.Runs != neverReplayed || t.stats.Replays > 0 || t.stats.WarmUps == 0 || t.opt.shapes() < 0 {
 		return
 	}
@@ -107,13 +106,26 @@ func (t *trace) warnNever() {
 	for len(n.next) == 1 {
 		n = n.next[0]
 	}
-	if len(n.next) == 0 {
+	if k := len(n.next); k > 0 {
+		t.warnNever(n.next[k-2], n.next[k-1])
+	}
+}
+
+// warnNever warns that nothing was replayed, since the call is came in place of was.
+func (t *trace) warnNever(was, is *node) {
+	if !t.tells(is.at) {
 		return
 	}
-	a, b := n.next[len(n.next)-2], n.next[len(n.next)-1]
-	differs := a.Call.Differs(b.Call)
-	help := cmp.Or(remedy(differs), "make the same calls in every run, or let them take what changes from a tensor")
-	slog.Warn(fmt.Sprintf(neverText, neverReplayed, differs, b.at, help))
+	differs := was.Call.Differs(is.Call)
+	help := remedy(differs)
+	switch {
+	case help != "":
+	case was.Call.Op() == is.Call.Op() && !was.Call.SameSizes(is.Call):
+		help = "pad inputs to a few fixed shapes"
+	default:
+		help = "make the same calls in every run, or let them take what changes from a tensor"
+	}
+	slog.Warn(fmt.Sprintf(neverText, t.stats.Runs, differs, is.at, help))
 }
 
 // unfix marks inputs of a Do that have moved as copied. Inputs that the calls change stay static.

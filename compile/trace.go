@@ -61,8 +61,10 @@ type trace struct {
 	stats Stats
 	// now is the running segment.
 	now *function
-	// counted says that groups and graphs are counted, and thrashed that a warning about forgotten work was logged.
+	// counted says that groups and graphs are counted, and thrashed that work was forgotten that may be needed again. differed lists the
+	// lines of calls of which a warning said that they differ.
 	counted, thrashed bool
+	differed          []string
 	// unknownAt is the line of the first call that was not remembered, and forgottenFor that of the latest one that needed room.
 	unknownAt, forgottenFor string
 }
@@ -71,8 +73,9 @@ type trace struct {
 type node struct {
 	// Expected has the call, and the branch that was taken last. From is the call of the program that made it first.
 	core.Expected
-	// at is From's line, and within what it is a part of, as Frame.Within returns it.
+	// at is From's line, and within what it is a part of, as Frame.Within returns it. before is the call before it.
 	at, within string
+	before     *node
 	next       []*node
 	// ends lists the functions whose last call this is, and plans are their fusion plans.
 	ends  []*function
@@ -264,6 +267,7 @@ func (t *trace) remember(f *core.Frame) bool {
 		t.stats.Unknown++
 		return false
 	}
+	c.before = n
 	n.next = append(n.next, c)
 	n.Expect(&c.Expected)
 	t.path.Move(&c.Expected)
@@ -383,11 +387,11 @@ const shapesText = "CUDAGraph supports dynamic shapes by recording a new graph f
 const variantsText = "A compiled region has recorded %d graphs of the same operations on the same sizes, since a number, an option or " +
 	"a place of a call changed: %s, at %s. Recording takes time and memory. To avoid it, %s. A negative DynamicLimit silences this warning."
 
-// varieties are the functions with the same operations: a list for each of their sizes. told says that it was warned of too many, or of
-// one that runs without a graph.
+// varieties are the functions with the same operations: a list for each of their sizes. told says that it was warned of one that runs
+// without a graph.
 type varieties struct {
-	sizes                   [][]*function
-	toldSizes, toldVariants bool
+	sizes [][]*function
+	told  bool
 }
 
 // opsOf names the operations of f's calls.
@@ -400,12 +404,12 @@ func opsOf(f *function) string {
 	return b.String()
 }
 
-// countShape warns if too many functions have the same operations: with different sizes, or with different numbers.
+// countShape adds f to the functions of its operations.
 func (t *trace) countShape(f *function) {
 	if t.shapes == nil {
 		t.shapes = map[string]*varieties{}
 	}
-	ops, limit := opsOf(f), t.opt.shapes()
+	ops := opsOf(f)
 	v := t.shapes[ops]
 	if v == nil {
 		v = &varieties{}
@@ -414,28 +418,83 @@ func (t *trace) countShape(f *function) {
 	at := slices.IndexFunc(v.sizes, func(same []*function) bool { return f.sameSizes(same[0]) })
 	if at < 0 {
 		at = len(v.sizes)
-		v.sizes = append(v.sizes, []*function{f})
-		if limit >= 0 && at == limit && !v.toldSizes && !t.opt.SkipDynamic {
-			v.toldSizes = true
-			slog.Warn(fmt.Sprintf(shapesText, at+1, f.resized(v.sizes[0][0])))
-		}
-	} else if first := v.sizes[at][0]; !slices.Equal(f.calls, first.calls) { // the same calls are another kind of function
-		v.sizes[at] = append(v.sizes[at], f)
-		if limit >= 0 && len(v.sizes[at]) == limit+1 && !v.toldVariants {
-			v.toldVariants = true
-			i := 0
-			for f.calls[i] == first.calls[i] {
-				i++
-			}
-			differs := first.calls[i].Call.Differs(f.calls[i].Call)
-			help := cmp.Or(remedy(differs), "give the call the same number in every run, or let it take the number from a tensor")
-			slog.Warn(fmt.Sprintf(variantsText, limit+1, differs, f.calls[i].at, help))
-		}
+		v.sizes = append(v.sizes, nil)
 	}
+	v.sizes[at] = append(v.sizes[at], f)
 	if t.opt.SkipDynamic && at > 0 {
 		f.plain = "graph with symbolic shapes inputs. Found from : \n " + sourceOf(f.resized(v.sizes[0][0]))
-		f.hushed, v.toldSizes = v.toldSizes, true
+		f.hushed, v.told = v.told, true
 	}
+}
+
+// warnShapes warns, after the first recording of f, if too many functions of the same operations have been recorded: with different sizes,
+// or with different numbers.
+func (t *trace) warnShapes(f *function) {
+	v, limit := t.shapes[opsOf(f)], t.opt.shapes()
+	if v == nil || limit < 0 {
+		return
+	}
+	sizes := 0
+	var other *function // of other sizes
+	var own []*function
+	for _, same := range v.sizes {
+		var recorded []*function
+		for _, g := range same {
+			alike := func(o *function) bool { return slices.Equal(o.calls, g.calls) } // another kind of function
+			if g.recordings > 0 && !slices.ContainsFunc(recorded, alike) {
+				recorded = append(recorded, g)
+			}
+		}
+		switch {
+		case slices.Contains(same, f):
+			own = recorded
+			sizes++
+		case len(recorded) > 0:
+			other = recorded[0]
+			sizes++
+		}
+	}
+	switch {
+	case sizes == limit+1 && len(own) == 1:
+		if _, is := parting(other, f); t.tells(is.at) {
+			slog.Warn(fmt.Sprintf(shapesText, sizes, f.resized(other)))
+		}
+	case len(own) == limit+1:
+		i := slices.IndexFunc(own, func(g *function) bool { return !slices.Equal(g.calls, f.calls) })
+		if was, is := parting(own[i], f); t.tells(is.at) {
+			differs := was.Call.Differs(is.Call)
+			help := cmp.Or(remedy(differs), "give the call the same number in every run, or let it take the number from a tensor")
+			slog.Warn(fmt.Sprintf(variantsText, len(own), differs, is.at, help))
+		}
+	}
+}
+
+// parting returns the first calls in which the ways from a region's beginning to the ends of a and b differ.
+func parting(a, b *function) (was, is *node) {
+	way := func(n *node) (all []*node) {
+		for ; n != nil; n = n.before {
+			all = append(all, n)
+		}
+		slices.Reverse(all)
+		return all
+	}
+	from, to := way(a.last), way(b.last)
+	for i := range min(len(from), len(to)) {
+		if from[i] != to[i] {
+			return from[i], to[i]
+		}
+	}
+	return a.last, b.last
+}
+
+// tells reports whether a warning that calls differ at a line is the first. What differs there may exceed several limits, and makes the
+// backward passes differ too.
+func (t *trace) tells(at string) bool {
+	if t.ahead != nil && len(t.ahead.differed) > 0 || slices.Contains(t.differed, at) {
+		return false
+	}
+	t.differed = append(t.differed, at)
+	return true
 }
 
 // uncountShape takes countShape back.

@@ -64,6 +64,107 @@ func TestManyRecordingsWarnOfWhatDiffers(t *testing.T) {
 	}
 }
 
+// Whatever makes a region's runs differ causes one warning, which names its line and what helps, however often the limits are exceeded.
+func TestOneCauseWarnsOnce(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		step func(x *tenon.Exec) func(x *tenon.Exec, run int)
+		want []string
+	}{
+		{"sizes of runs", func(x *tenon.Exec) func(*tenon.Exec, int) {
+			r := compile.New()
+			return func(x *tenon.Exec, run int) {
+				doKeeping(t, r, x, func(x *tenon.Exec, keep func(*tenon.Tensor)) {
+					keep(x.Exp(x.Ones([]int{run + 1, 3}, tenon.Float32))) // sizes of runs
+				})
+			}
+		}, []string{"replayed no graph", "pad inputs"}},
+		{"sizes of inputs", func(x *tenon.Exec) func(*tenon.Exec, int) {
+			r := compile.New()
+			return func(x *tenon.Exec, run int) {
+				in := x.Ones([]int{run + 1, 3}, tenon.Float32)
+				doKeeping(t, r, x, func(x *tenon.Exec, keep func(*tenon.Tensor)) {
+					keep(x.Exp(in)) // sizes of inputs
+				})
+				in.Close()
+			}
+		}, []string{"replayed no graph", "pad inputs"}},
+		{"sizes of pairs", func(x *tenon.Exec) func(*tenon.Exec, int) {
+			r := compile.New()
+			return func(x *tenon.Exec, run int) {
+				doKeeping(t, r, x, func(x *tenon.Exec, keep func(*tenon.Tensor)) {
+					a := x.Exp(x.Ones([]int{run/2 + 1, 3}, tenon.Float32)) // sizes of pairs
+					keep(a)
+					must(t, compile.Break(x))
+					keep(x.Sin(a))
+				})
+			}
+		}, []string{"distinct sizes", "padding inputs"}},
+		{"sizes of a callable", func(x *tenon.Exec) func(*tenon.Exec, int) {
+			w := x.Ones([]int{3}, tenon.Float32).SetRequiresGrad(true)
+			net := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
+				return x.Exp(x.Mul(a, w)) // sizes of a callable
+			})
+			return func(x *tenon.Exec, run int) {
+				x.Scope(func(x *tenon.Exec) {
+					must(t, x.Backward(x.Sum(net.Call(x, x.Ones([]int{run/2 + 1, 3}, tenon.Float32)), nil)))
+				})
+			}
+		}, []string{"distinct sizes", "padding inputs"}},
+		{"a position", func(x *tenon.Exec) func(*tenon.Exec, int) {
+			cache, k, r := x.Zeros([]int{2, 160, 3}, tenon.Float32), x.Ones([]int{2, 1, 3}, tenon.Float32), compile.New()
+			return func(x *tenon.Exec, run int) {
+				doKeeping(t, r, x, func(x *tenon.Exec, keep func(*tenon.Tensor)) {
+					x.CopyInto(x.Narrow(cache, 1, run, 1), k) // a position
+					keep(x.Exp(cache))
+				})
+			}
+		}, []string{"place or alignment", "IndexCopyInto"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x := open(t)
+			step := c.step(x)
+			got := warnings(func() {
+				for run := range 150 {
+					step(x, run)
+				}
+			})
+			if strings.Count(got, "level=WARN") != 1 {
+				t.Errorf("not one warning: %s", got)
+			}
+			for _, want := range append(c.want, lineOf(t, c.name)) {
+				if !strings.Contains(got, want) {
+					t.Errorf("%q is not in %s", want, got)
+				}
+			}
+		})
+	}
+}
+
+// Sizes that were never recorded, since each came once, do not count.
+func TestOnlyRecordedSizesCount(t *testing.T) {
+	x := open(t)
+	r := compile.New(compile.Opt{DynamicLimit: 2})
+	run := func(n, times int) string {
+		return warnings(func() {
+			for range times {
+				doKeeping(t, r, x, func(x *tenon.Exec, keep func(*tenon.Tensor)) { keep(x.Exp(x.Ones([]int{n, 3}, tenon.Float32))) })
+			}
+		})
+	}
+	for n := 1; n < 10; n++ {
+		if got := run(n, 1); got != "" {
+			t.Errorf("%d sizes came once: %s", n, got)
+		}
+	}
+	if got := run(1, 2) + run(2, 2); got != "" {
+		t.Errorf("two recorded sizes are within the limit: %s", got)
+	}
+	if got := run(3, 2); !strings.Contains(got, "We have observed 3 distinct sizes") {
+		t.Errorf("three recorded sizes: %s", got)
+	}
+}
+
 // With SkipDynamic, one warning names the call whose sizes differ, however many sizes there are.
 func TestSkippedSizesWarnOnce(t *testing.T) {
 	x := open(t)

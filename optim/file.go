@@ -36,6 +36,8 @@ type filed interface {
 	fillRates(rates []float64) error
 	rateFills(rates []float64) ([]*core.Tensor, []float64)
 	groupTexts() ([]json.RawMessage, error)
+	// kind returns the optimizer's name.
+	kind() string
 	// open returns the error of an operation on an optimizer that was closed, and openParams stops one if a parameter was.
 	open(op string) error
 	openParams(op string)
@@ -65,8 +67,8 @@ func filedOf(op string, o Optimizer) (filed, error) {
 
 // savedState is what a file holds of an optimizer.
 type savedState struct {
-	// kind is the optimizer's name, or "" if the file does not name it.
-	kind string
+	// kinds are the names of the optimizers that the file may be of; none if that is not known.
+	kinds []string
 	// groups are the options of the groups and a savedGroup each, in one JSON object.
 	groups []json.RawMessage
 	// arrays hold the parameters' state, by stateKey.
@@ -114,10 +116,12 @@ func LoadFile(x *tenon.Exec, o Optimizer, name string) (err error) {
 	defer f.Close()
 	var failed error
 	if err := tenon.Try(func() {
-		from := &savedState{kind: f.Metadata()[metaOptimizer], arrays: map[string]savedArray{}}
-		if from.kind == "" {
-			from.kind = "none"
+		kind := f.Metadata()[metaOptimizer]
+		if kind == "" {
+			failed = fmt.Errorf("the file names no optimizer; give one that SaveFile wrote")
+			return
 		}
+		from := &savedState{kinds: []string{kind}, arrays: map[string]savedArray{}}
 		if err := json.Unmarshal([]byte(f.Metadata()[metaGroups]), &from.groups); err != nil {
 			failed = fmt.Errorf("its param_groups cannot be read: %w", err)
 			return
@@ -261,8 +265,8 @@ func load(x *tenon.Exec, o filed, from *savedState) error {
 
 // stage reads a state without changing anything.
 func (o *optimizer[O]) stage(x *tenon.Exec, from *savedState) (s *staged, err error) {
-	if from.kind != "" && from.kind != o.name {
-		return nil, fmt.Errorf("the file is of the optimizer %q, this is %s", from.kind, o.name)
+	if len(from.kinds) > 0 && !slices.Contains(from.kinds, o.name) {
+		return nil, wrongKind(from.kinds, o.name)
 	}
 	if len(from.groups) != len(o.groups) {
 		return nil, fmt.Errorf("loaded state dict has a different number of parameter groups: %d, this optimizer has %d",

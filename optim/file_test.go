@@ -143,7 +143,10 @@ func TestFileErrors(t *testing.T) {
 			tensors func(a *safetensors.Info) bool
 			want    string
 		}{
-			{map[string]string{"optimizer": "SGD"}, nil, `the file is of the optimizer "SGD", this is Adam`},
+			{map[string]string{"optimizer": "SGD"}, nil,
+				"the file is of the optimizer SGD, this is Adam; make it with NewSGD, or load only the model and begin with a new Adam"},
+			{map[string]string{"optimizer": "Sad\x1b"}, nil, `the file is of the optimizer "Sad\x1b", which is none of package optim`},
+			{map[string]string{"optimizer": ""}, nil, "the file names no optimizer"},
 			{map[string]string{"param_groups": "{"}, nil, "its param_groups cannot be read"},
 			{map[string]string{"param_groups": "[]"}, nil, "a different number of parameter groups: 0, this optimizer has 1"},
 			{map[string]string{"param_groups": `[{"params": "x"}]`}, nil, "parameter group 0 cannot be read"},

@@ -17,9 +17,9 @@ import (
 	"tenon.dev/torchfile"
 )
 
-// StateDict returns the state and options of o as PyTorch's state_dict has them, for torchfile.Save, alone or beside a model's
-// parameters. The tensors are the optimizer's own. The step counts are tensors on the processor in x's scope, float32 or, where that
-// would round, float64. It waits for the device.
+// StateDict returns the state and options of o as PyTorch's state_dict has them, for torchfile.Save, alone or beside a model's parameters,
+// and the optimizer's name. The tensors are the optimizer's own. The step counts are tensors on the processor in x's scope, float32 or,
+// where that would round, float64. It waits for the device.
 func StateDict(x *tenon.Exec, o Optimizer) (*torchfile.Dict, error) {
 	s, err := filedOf("StateDict", o)
 	if err != nil {
@@ -39,6 +39,7 @@ func StateDict(x *tenon.Exec, o Optimizer) (*torchfile.Dict, error) {
 	d := &torchfile.Dict{}
 	d.Set("state", state)
 	d.Set("param_groups", groups)
+	d.Set(metaOptimizer, s.kind()) // PyTorch passes over it
 	return d, nil
 }
 
@@ -97,8 +98,9 @@ func fill(x *tenon.Exec, s filed, state *torchfile.Dict) (groups []any, err erro
 }
 
 // LoadStateDict restores the state and options of o from an optimizer's state_dict in a file, from PyTorch or StateDict. path leads to it
-// through nested dicts, such as "optimizer" in a checkpoint with that key. The numbers of groups and parameters and their shapes must be
-// the same; if anything does not fit, nothing is changed. Options that Tenon has no use for, such as fused, are ignored.
+// through nested dicts, such as "optimizer" in a checkpoint with that key. The optimizer must be of the same kind; a file that does not
+// name it, like those of PyTorch, is of the kind that has its options. The numbers of groups and parameters and their shapes must be the
+// same; if anything does not fit, nothing is changed. Options that Tenon has no use for, such as fused, are ignored.
 func LoadStateDict(x *tenon.Exec, o Optimizer, f *torchfile.File, path ...string) error {
 	s, err := filedOf("LoadStateDict", o)
 	if err != nil {
@@ -150,6 +152,13 @@ func torchState(f *torchfile.File, path []string) (*savedState, error) {
 		return nil, fmt.Errorf("there is no optimizer's state_dict with state and param_groups; name the key of the dict that has them")
 	}
 	from := &savedState{arrays: map[string]savedArray{}}
+	if kind, ok, err := only(root, metaOptimizer); err != nil {
+		return nil, err
+	} else if name, is := kind.(string); ok && is {
+		from.kinds = []string{name}
+	} else if len(list) > 0 {
+		from.kinds = kindsOf(list[0])
+	}
 	for i, g := range list {
 		text, err := groupText(f, g)
 		if err != nil {

@@ -105,6 +105,48 @@ func checkpoint(t *testing.T) *torchfile.File {
 	}
 }
 
+// The state of one kind of optimizer is refused by the others, with both names, also if the file, like those of PyTorch, does not name it.
+func TestStateOfAnotherKind(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		kindOf := func(maker string) string { return strings.Fields(maker)[0] }
+		for maker := range makers {
+			one := newTraining(t, x, maker)
+			one.gradient(x, 0)
+			ok(t, one.o.Step(x))
+			d, err := optim.StateDict(x, one.o)
+			ok(t, err)
+			for _, named := range []bool{true, false} {
+				if !named {
+					d.Keys, d.Values = d.Keys[:2], d.Values[:2] // state and param_groups
+				}
+				name := filepath.Join(t.TempDir(), "optimizer.pt")
+				ok(t, torchfile.Save(x, name, d))
+				f, err := torchfile.Open(name)
+				ok(t, err)
+				for other := range makers {
+					two := newTraining(t, x, other)
+					err := optim.LoadStateDict(x, two.o, f)
+					from, to := kindOf(maker), kindOf(other)
+					adams := strings.HasPrefix(from, "Adam") && len(from) < 6 // without a name it may be either
+					want, remedy := "the file is of the optimizer "+from+", this is "+to, "make it with New"+from
+					if adams && !named {
+						want, remedy = "the file is of the optimizer Adam or AdamW, this is "+to, "make it with NewAdam or NewAdamW"
+					}
+					switch fits := from == to || adams && !named && (to == "Adam" || to == "AdamW"); {
+					case fits && err != nil && maker == other:
+						t.Errorf("%s, named %v: %v", maker, named, err)
+					case !fits && (err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), remedy)):
+						t.Errorf("%s into %s, named %v: %v, want %q", maker, other, named, err, want)
+					}
+					two.close()
+				}
+				ok(t, f.Close())
+			}
+			one.close()
+		}
+	})
+}
+
 // Every optimizer resumes from a state_dict in PyTorch's format as if it had not stopped, up to values that the format holds in float32.
 func TestTorchResume(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {

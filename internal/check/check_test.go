@@ -108,7 +108,7 @@ func (b *bench) expect(what string, want ...string) []*checklog.Finding {
 // TestFrames checks that a host stack begins at the program's innermost call and has no frames of the library.
 func TestFrames(t *testing.T) {
 	var pcs []uintptr
-	within := func() { pcs = func() []uintptr { return callers() }() }
+	within := func() { pcs = func() []uintptr { return called().pcs }() }
 	kernel.Build("k", func(k *kernel.Builder) { within() }).Program()
 	var got []string
 	for _, f := range frames(pcs) {

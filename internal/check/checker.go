@@ -52,7 +52,7 @@ func New(log *Log, elsewhere func(addr, n uint64) bool) *Checker {
 
 // Alloc records n fresh bytes at addr.
 func (c *Checker) Alloc(addr, n uint64) {
-	pcs, id := callers(), uint64(0)
+	pcs, id := called().pcs, uint64(0)
 	if !c.Lasting {
 		id = c.log.born(addr, n, pcs)
 	}
@@ -63,7 +63,7 @@ func (c *Checker) Alloc(addr, n uint64) {
 
 // Free records that the allocation at addr is freed.
 func (c *Checker) Free(addr uint64) {
-	pcs := callers()
+	pcs := called().pcs
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r := c.live.remove(addr); r != nil {
@@ -124,7 +124,7 @@ func (c *Checker) BadFree(call string, addr uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f := &checklog.Finding{Class: checklog.InvalidFree, Message: fmt.Sprintf("Invalid free of %s by %s", hex(addr), call),
-		Address: hex(addr), Stack: frames(callers())}
+		Address: hex(addr), Stack: frames(called().pcs)}
 	c.relate(f, addr, 1)
 	c.log.add(f)
 }
@@ -135,7 +135,7 @@ func (c *Checker) Refused(call string, write bool, addr, n uint64) {
 	defer c.mu.Unlock()
 	f := &checklog.Finding{Class: checklog.OutOfBounds, Message: fmt.Sprintf("Invalid %s of %d bytes by %s", access(write, false), n,
 		call), Kernel: call,
-		Access: access(write, false), Space: "global", Address: hex(addr), Stack: frames(callers())}
+		Access: access(write, false), Space: "global", Address: hex(addr), Stack: frames(called().pcs)}
 	c.relate(f, addr, n)
 	c.log.add(f)
 }
@@ -143,7 +143,7 @@ func (c *Checker) Refused(call string, write bool, addr, n uint64) {
 // Divergent reports a kernel that the verifier refuses because not all threads reach an operation.
 func (c *Checker) Divergent(kernel, file string, line int, why string) {
 	c.log.add(&checklog.Finding{Class: checklog.Barrier, Message: "Barrier error detected. " + why, Kernel: kernel,
-		Device: []checklog.Frame{newFrame(kernel, file, line)}, Stack: frames(callers())})
+		Device: []checklog.Frame{newFrame(kernel, file, line)}, Stack: frames(called().pcs)})
 }
 
 func access(write, atomic bool) string {

@@ -9,6 +9,7 @@ import (
 
 	"tenon.dev/internal/checklog"
 	"tenon.dev/internal/origin"
+	"tenon.dev/internal/stack"
 	"tenon.dev/internal/terminal"
 )
 
@@ -89,10 +90,40 @@ func textOf(f *checklog.Finding) string {
 // frameLimit is the maximum number of host frames kept.
 const frameLimit = 24
 
-// callers returns the program counters of the caller's callers.
-func callers() []uintptr {
+// caller is a call of the program for which something is done, by its program counters. If it is done for several calls, as by a fused
+// kernel, it is the last of them, and all has all of them.
+type caller struct {
+	pcs []uintptr
+	all []*stack.Stack
+}
+
+// called returns the caller's callers, or the calls that the calling goroutine works for.
+func called() caller {
+	if calls := stack.Represented(); len(calls) > 0 {
+		c := caller{pcs: calls[len(calls)-1].Calls()}
+		if len(calls) > 1 {
+			c.all = slices.Clone(calls)
+		}
+		return c
+	}
 	var pcs [128]uintptr
-	return slices.Clone(pcs[:runtime.Callers(3, pcs[:])])
+	return caller{pcs: slices.Clone(pcs[:runtime.Callers(3, pcs[:])])}
+}
+
+// tell adds the caller to a finding in what was done for it.
+func (c *caller) tell(f *checklog.Finding) {
+	f.Stack = frames(c.pcs)
+	var lines []string
+	for _, s := range c.all {
+		if at := top(s.Calls()); at.File != "" {
+			if line := fmt.Sprintf("%s:%d", at.File, at.Line); !slices.Contains(lines, line) {
+				lines = append(lines, line)
+			}
+		}
+	}
+	if len(lines) > 1 {
+		f.Details = append(f.Details, "It does the work of the calls at "+strings.Join(lines, ", "))
+	}
 }
 
 // frames resolves program counters to frames, starting with the program's first frame and leaving out later frames of the library; if none

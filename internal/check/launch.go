@@ -304,7 +304,8 @@ func (l *Launch) tell(t *vexec.Touch, class string, other side, fill func(f *che
 	file, line := l.k.Place(t.Loc)
 	f := &checklog.Finding{Class: class, Kernel: l.k.Name(), Device: []checklog.Frame{newFrame(l.k.Name(), file, line)},
 		Access: access(t.Write, t.Atomic),
-		Space:  "global", Size: t.Size, Address: hex(t.Addr), Stack: frames(l.t.pcs)}
+		Space:  "global", Size: t.Size, Address: hex(t.Addr)}
+	l.t.tell(f)
 	if t.Space == kir.Shared {
 		f.Space = "shared"
 	}

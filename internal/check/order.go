@@ -31,11 +31,11 @@ func (c clock) join(o clock) clock {
 // Point is a point in a stream: everything that comes before it.
 type Point struct{ past clock }
 
-// Site is the place of a call whose operation runs later, such as one that a graph records.
-type Site struct{ pcs []uintptr }
+// Site is the place of a call whose operation runs later, because a graph records it.
+type Site struct{ caller }
 
 // Here returns the place of the caller's caller.
-func Here() *Site { return &Site{callers()} }
+func Here() *Site { return &Site{called()} }
 
 // Stream is a queue of operations. It and everything below must be used by one goroutine at a time: a machine's lock guards them.
 type Stream struct {
@@ -58,7 +58,14 @@ type Task struct {
 	seq    uint64
 	past   clock
 	name   string
-	pcs    []uintptr
+	caller
+}
+
+// At returns the part of a graph's launch that the call at s recorded.
+func (a *Task) At(s *Site) *Task {
+	t := *a
+	t.caller = s.caller
+	return &t
 }
 
 // verb returns what an operation other than a kernel does to memory.
@@ -78,7 +85,7 @@ func (s *Stream) Enqueue(name string) *Task {
 		s.host, s.past = s.c.version, s.past.join(s.c.host)
 	}
 	s.seq++
-	return &Task{stream: s.number, seq: s.seq, past: s.past, name: name, pcs: callers()}
+	return &Task{stream: s.number, seq: s.seq, past: s.past, name: name, caller: called()}
 }
 
 // Mark returns the point after all operations so far.

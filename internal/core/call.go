@@ -159,10 +159,7 @@ func (o Operand) String() string {
 // Infer returns the specs of c's outputs, or the error with which c would be refused. It opens no device and allocates no device memory.
 func (c Call) Infer() (outs []Spec, err error) {
 	err = Try(func() {
-		x := &Exec{s: &session{gate: gate{door: &door{}}}}
-		f := x.s.enter(x, c.row)
-		f.restore(&c, describedBy(c.Operands()))
-		c.row.infer(f)
+		f := c.inferred()
 		outs = f.Inferred()
 		for i := range outs {
 			if d := f.to(i); d != nil {
@@ -173,12 +170,28 @@ func (c Call) Infer() (outs []Spec, err error) {
 	return outs, err
 }
 
-// describedBy returns tensors with the types and forms of ops, without elements.
+// inferred returns a frame of c, on operands without elements, after infer.
+func (c *Call) inferred() *frame {
+	x := &Exec{s: &session{gate: gate{door: &door{}}}}
+	f := x.s.enter(x, c.row)
+	f.restore(c, describedBy(c.Operands()))
+	if c.row.alters != nil {
+		c.row.alters(f)
+	}
+	c.row.infer(f)
+	return f
+}
+
+// describedBy returns tensors with the types and forms of ops, without elements. Those of one storage share one.
 func describedBy(ops []Operand) []*Tensor {
 	ts := make([]*Tensor, len(ops))
 	for i, o := range ops {
-		if !o.Absent() {
-			ts[i] = &Tensor{dt: o.dt, form: o.form, offset: o.offset, st: &storage{}}
+		if o.Absent() {
+			continue
+		}
+		ts[i] = &Tensor{dt: o.dt, form: o.form, offset: o.offset, st: &storage{}}
+		if k := slices.IndexFunc(ops[:i], func(e Operand) bool { return !e.Absent() && e.storage == o.storage }); k >= 0 {
+			ts[i].st = ts[k].st
 		}
 	}
 	return ts

@@ -106,17 +106,7 @@ func (f *frame) cost() (c cost) {
 	if f.outs > 0 {
 		c.compute = f.out[0].dt
 	}
-	if f.outs > 0 && f.row.moves != nil {
-		c.bytes = f.row.moves(f)
-	} else {
-		for _, ts := range [][]*Tensor{f.in[:f.ins], f.many, f.out[:f.outs], f.altered} {
-			for _, t := range ts {
-				if t != nil {
-					c.bytes += bytesOnce(t)
-				}
-			}
-		}
-	}
+	c.bytes = f.bytesMoved()
 	switch {
 	case f.outs == 0:
 	case f.row.flops != nil:
@@ -126,6 +116,24 @@ func (f *frame) cost() (c cost) {
 		c.flops = int64(f.out[0].numel)
 	}
 	return c
+}
+
+// bytesMoved returns how many bytes the call, which has its results, reads and writes at least.
+func (f *frame) bytesMoved() (n int64) {
+	switch {
+	case f.row.flags&(flagView|flagIdle) != 0:
+		return 0
+	case f.outs > 0 && f.row.moves != nil:
+		return f.row.moves(f)
+	}
+	for _, ts := range [][]*Tensor{f.in[:f.ins], f.many, f.out[:f.outs], f.altered} {
+		for _, t := range ts {
+			if t != nil {
+				n += bytesOnce(t)
+			}
+		}
+	}
+	return n
 }
 
 func tensorOf(t *Tensor) profile.Tensor { return profile.Tensor{DType: t.dt.String(), Shape: t.shape} }

@@ -34,6 +34,8 @@ func (f *frame) comesFrom(fn rt.Func) {
 type Whence struct {
 	Op, File string
 	Line     int
+	// trail is the stack of the call, or nil.
+	trail rt.Trail
 }
 
 // String returns the line.
@@ -41,6 +43,13 @@ func (w *Whence) String() string { return fmt.Sprintf("%s:%d", w.File, w.Line) }
 
 // Whence returns where the call comes from.
 func (f *frame) Whence() Whence {
+	w := f.line()
+	w.trail = rt.Here()
+	return w
+}
+
+// line is Whence without the stack.
+func (f *frame) line() Whence {
 	w := Whence{Op: f.row.Name}
 	if doing := f.x.s.doing; len(doing) > 0 {
 		w.Op = doing[0]
@@ -101,7 +110,7 @@ func (f *frame) site() rt.Origin {
 	if f.from != nil {
 		s.Whence = *f.from
 	} else {
-		s.Whence = f.Whence()
+		s.Whence = f.line()
 	}
 	return s
 }

@@ -10,6 +10,7 @@ import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/rt"
+	"tenon.dev/internal/stack"
 )
 
 // deferral holds the calls of a session that a tap has deferred: they were checked and inferred, the tape and the versions include them,
@@ -68,6 +69,9 @@ type deferral struct {
 	plan     *plan
 	done     int
 	fusing   fusing
+	// proxy says that the goroutine which runs the calls works for trails, or is nil.
+	proxy  *stack.Proxy
+	trails []rt.Trail
 }
 
 // deferred is a call that waits to run.
@@ -474,6 +478,7 @@ func (d *deferral) prepare(at *Plans) {
 // under way, or nil. The error is about memory that could not be freed.
 func (d *deferral) runAll(under *change) (freed error) {
 	defer d.count(d.s.launches)
+	defer d.unrepresent()
 	if d.plan != nil {
 		return d.runPlan()
 	}
@@ -708,6 +713,7 @@ func (s *storage) endDeferral(by uint64) error {
 
 // run runs one call.
 func (d *deferral) run(c *deferred) {
+	d.represent(c.from)
 	f := d.s.enter(d.s.lent.exec(c.x), c.row)
 	f.attrs, f.ins, f.telling = *c.attrs, int(c.ins), c.telling
 	f.dims = append(f.dimsB[:0], c.dims.ints()...)

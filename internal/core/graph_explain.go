@@ -4,9 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"tenon.dev/dtype"
-	"tenon.dev/internal/fuse"
 )
 
 // PlannedStep describes for people a part of a plan: a call, or a group of calls that runs as one kernel.
@@ -51,26 +48,23 @@ func (p *Plans) Steps(n int) (steps []PlannedStep) {
 // Kernels returns how many kernels the graph has.
 func (r *Recorded) Kernels() int { return r.kernels }
 
-// Bytes returns how many bytes the call reads and writes, counting each operand once; 0 if it runs no kernel or its outputs depend on data.
+// Bytes returns how many bytes the call must read and write, as a profile counts them; 0 if it runs no kernel, or if its outputs depend on
+// data.
 func (c Call) Bytes() (n int) {
-	outs, err := c.Infer()
-	if err != nil || c.row.flags&(flagView|flagIdle) != 0 {
-		return 0
-	}
-	size := func(dt dtype.DType, shape, stride []int) int {
-		p := fuse.Place{DType: dt, Shape: shape, Stride: stride}
-		return p.Bytes()
-	}
-	for _, o := range c.Operands() {
-		if !o.Absent() {
-			n += size(o.dt, o.form.shape, o.form.stride)
+	_ = Try(func() { // it fails if outputs depend on data
+		f := c.inferred()
+		for i := range f.outs {
+			switch sp := f.spec(i); {
+			case f.to(i) != nil:
+				f.setOut(i, f.to(i))
+			case sp.kind == outView:
+				f.setOut(i, nil)
+			default:
+				f.setOut(i, &Tensor{dt: sp.dt, form: sp.form, st: &storage{}})
+			}
 		}
-	}
-	for i, o := range outs {
-		if i >= int(c.dsts) && !o.View {
-			n += size(o.DType, o.Shape, o.Stride)
-		}
-	}
+		n = int(f.bytesMoved())
+	})
 	return n
 }
 

@@ -11,6 +11,7 @@ import (
 	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 	"tenon.dev/internal/rt"
+	"tenon.dev/internal/stack"
 )
 
 // Plans keeps the plans of calls that were deferred along one path of calls; the number of waiting calls tells how far along the path they
@@ -359,6 +360,36 @@ func (p *plan) runs(i int) bool {
 	return slices.ContainsFunc(p.steps, func(s planStep) bool { return slices.Contains(s.calls, i) })
 }
 
+// represent says that what happens next is work for the call that comes from there and for the others, so that memory and findings have
+// the lines of these calls.
+func (d *deferral) represent(from *Whence, others ...int) {
+	if l := d.s.lent; l != nil && l.fixed { // nothing happens
+		return
+	}
+	if d.proxy == nil {
+		d.proxy = stack.NewProxy()
+	}
+	d.trails = d.trails[:0]
+	add := func(from *Whence) {
+		if from.trail != nil {
+			d.trails = append(d.trails, from.trail)
+		}
+	}
+	for _, i := range others {
+		add(d.calls[i].from)
+	}
+	add(from)
+	d.proxy.For(d.trails)
+}
+
+// unrepresent ends represent.
+func (d *deferral) unrepresent() {
+	if d.proxy != nil {
+		d.proxy.End()
+		d.proxy = nil
+	}
+}
+
 // runUnit runs one unit, as units yields it.
 func (d *deferral) runUnit(s *planStep, i int) {
 	if s != nil {
@@ -395,6 +426,7 @@ func (d *deferral) runGroup(s *planStep) {
 			if !g.join && g.product == nil && (g.rows == nil || g.rows.Apart(e.form.shape)) && d.takesOver(s, e, f.x.m.stream) {
 				break
 			}
+			d.represent(calls[a.call].from)
 			b, err := f.x.alloc(st.bytes)
 			f.check(err)
 			st.block, st.ptr = b, b.Addr()
@@ -407,6 +439,7 @@ func (d *deferral) runGroup(s *planStep) {
 		d.fusing.numbers = append(d.fusing.numbers, g.numbers[i].of(calls))
 	}
 	d.fusing.group = g
+	d.represent(calls[s.last()].from, s.calls[:len(s.calls)-1]...)
 	if n := d.s.lent.noting(); n != nil && g.product != nil {
 		n.flops = g.product.flops
 	}

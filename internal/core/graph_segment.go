@@ -343,6 +343,7 @@ func (g *Segment) Record(on *rt.Stream, pool *rt.MemPool, copied []bool) (r *Rec
 	d, s, dev := g.d, g.d.s, on.Device()
 	st := g.Stream()
 	d.prepare(g.plans)
+	defer d.unrepresent()
 	r = &Recorded{plan: d.plan, copied: slices.Clone(copied), inputs: make([]uint64, len(g.inputs)), made: make([]uint64, len(g.made))}
 	for i := range d.calls {
 		r.values = append(r.values, valuesOf(d.calls[i].attrs))

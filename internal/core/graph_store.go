@@ -215,8 +215,8 @@ func Claim(session any, stores []Store, patiently bool) (c Claimed, ok bool) {
 }
 
 // MoveOut gives the tensors of s new memory from the default pool with the same elements, for work on g's stream; another may take their
-// old memory. They were claimed.
-func (g *Segment) MoveOut(s Store) error {
+// old memory. They were claimed. from is where the call comes from that made them. EndMoves follows the last one.
+func (g *Segment) MoveOut(s Store, from *Whence) error {
 	m, st := s.p.Value(), g.Stream()
 	if m == nil || m.ptr == 0 {
 		return nil
@@ -225,6 +225,7 @@ func (g *Segment) MoveOut(s Store) error {
 		accumulateMu.Lock()
 		defer accumulateMu.Unlock()
 	}
+	g.d.represent(from)
 	b, err := st.Device().Alloc(uint64(m.bytes), alloc.Stream(st.Handle()))
 	if err != nil {
 		return fmt.Errorf("the output of an earlier run could not be kept: %w", err)
@@ -255,6 +256,9 @@ func (g *Segment) MoveOut(s Store) error {
 	}
 	return err
 }
+
+// EndMoves ends MoveOut.
+func (g *Segment) EndMoves() { g.d.unrepresent() }
 
 // Reclaim returns a pool to its checkpoint: stores that are alive become owners of their memory that was live then, and the rest is freed.
 // All live memory of the pool must belong to stores, and be claimed.

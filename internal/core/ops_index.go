@@ -430,6 +430,22 @@ func movesOfPicks(f *frame) int64 {
 	return min(bytesOnce(f.in[0]), n) + bytesOnce(f.in[1]) + n
 }
 
+// movesOfSome counts bytes for operands and results of which each element is read or written once, except for input 0, of which at most so
+// many elements are read.
+func movesOfSome(elements func(f *frame) int) func(f *frame) int64 {
+	return func(f *frame) int64 {
+		n := min(bytesOnce(f.in[0]), int64(elements(f)*f.in[0].dt.Size()))
+		for _, ts := range [][]*Tensor{f.in[1:f.ins], f.out[:f.outs]} {
+			for _, t := range ts {
+				if t != nil {
+					n += bytesOnce(t)
+				}
+			}
+		}
+		return n
+	}
+}
+
 // movesOfScatter counts bytes for elements of input 2 that go to elements of input 0, or of a copy of it.
 func movesOfScatter(f *frame) int64 {
 	moves := bytesOnce(f.in[1]) + bytesOnce(f.in[2])

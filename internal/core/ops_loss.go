@@ -66,7 +66,8 @@ var rowNLL, rowCrossEntropy, rowNLLGrad, rowCrossEntropyGrad *row
 
 func init() {
 	rowNLL = define(row{Name: "NLLLoss", takes: "t target weight?;; options -> loss weights", Torch: "nn.functional.nll_loss",
-		flags: flagAsserts, cast: castFloat32, saves: in0 | in1 | in2 | out1, infer: inferNLL, run: runNLL})
+		flags: flagAsserts, cast: castFloat32, saves: in0 | in1 | in2 | out1, infer: inferNLL, run: runNLL,
+		moves: movesOfSome(func(f *frame) int { return f.in[1].Numel() })})
 	rowCrossEntropy = define(row{Name: "CrossEntropy", narrows: narrowsLogits, flags: flagAsserts,
 		takes: "t target weight?;; options -> loss weights normalizers",
 		Torch: "nn.functional.cross_entropy", cast: castFloat32, saves: in0 | in1 | in2 | out1 | out2, infer: inferNLL, run: runNLL})

@@ -28,7 +28,7 @@ func init() {
 			return f.compaction(f.in[0], f.in[1]).Places(f, operand(f.out[0]))
 		}})
 	rowMaskedSelect = define(row{Name: "MaskedSelect", takes: "t mask starts;; count", Torch: "masked_select",
-		flags: flagWaits | flagSized, saves: in1 | in2,
+		flags: flagWaits | flagSized, saves: in1 | in2, moves: movesOfSome(func(f *frame) int { return f.out[0].Numel() }),
 		infer: func(f *frame) { f.newOut(0, f.in[0].dt, []int{f.i[0]}, nil) },
 		run: func(f *frame) error {
 			if f.out[0].Numel() == 0 {

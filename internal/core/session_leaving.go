@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"tenon.dev/internal/membarrier"
+	"tenon.dev/internal/stack"
 )
 
 // A program may close a tensor on one goroutine while another one is in an operation on it, between the check that it is open and the
@@ -112,7 +113,7 @@ type visits struct {
 
 // add adds the stay in d, if there is one. Whoever enters d later sees what the caller stored before the first call of add.
 func (vs *visits) add(d *door) {
-	if o := d.owner.Load(); o > disowned && !vs.fenced && o != membarrier.Goroutine() {
+	if o := d.owner.Load(); o > disowned && !vs.fenced && o != stack.Goroutine() {
 		membarrier.Fence()
 		vs.fenced = true
 	}

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"tenon.dev/internal/membarrier"
+	"tenon.dev/internal/stack"
 )
 
 // Most sessions are used by one goroutine all their life. The first that leaves a session becomes the owner of its door. From then on it
@@ -20,7 +21,7 @@ func (g *gate) free() bool {
 }
 
 // mine reports whether the calling goroutine is the owner.
-func (d *door) mine() bool { return membarrier.Supported && d.owner.Load() == membarrier.Goroutine() }
+func (d *door) mine() bool { return membarrier.Supported && d.owner.Load() == stack.Goroutine() }
 
 // enterOwn is free for the owner. It fails if the caller is inside, or has just been disowned.
 func (d *door) enterOwn() bool {
@@ -88,7 +89,7 @@ func (d *door) openCommon() {
 		return
 	}
 	if membarrier.Supported && d.owner.Load() == unowned && membarrier.Ready() {
-		d.owner.Store(membarrier.Goroutine())
+		d.owner.Store(stack.Goroutine())
 	}
 	openPlain(&d.in)
 }
@@ -96,7 +97,7 @@ func (d *door) openCommon() {
 // word returns the word by which the calling goroutine, which is inside, has entered, and what it holds.
 func (d *door) word() (*uint64, uint64) {
 	own := atomic.LoadUint64(&d.own)
-	if d.owner.Load() > disowning || own&busy != 0 && d.former.Load() == membarrier.Goroutine() {
+	if d.owner.Load() > disowning || own&busy != 0 && d.former.Load() == stack.Goroutine() {
 		return &d.own, own
 	}
 	return &d.in, atomic.LoadUint64(&d.in)

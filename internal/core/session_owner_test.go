@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tenon.dev/internal/membarrier"
+	"tenon.dev/internal/stack"
 )
 
 // ownGate returns a gate that the calling goroutine owns, if that is possible here.
@@ -22,7 +23,7 @@ func ownGate(t *testing.T) *gate {
 		t.Fatal("a new gate is closed")
 	}
 	g.open()
-	if membarrier.Ready() != (g.owner.Load() == membarrier.Goroutine() && membarrier.Supported) {
+	if membarrier.Ready() != (g.owner.Load() == stack.Goroutine() && membarrier.Supported) {
 		t.Fatalf("the owner is %d", g.owner.Load())
 	}
 	return g

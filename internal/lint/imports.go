@@ -52,7 +52,7 @@ internal/kir/...: LEAF internal/kir
 internal/ptx: LEAF internal/kir internal/kir/math
 internal/vexec: LEAF internal/kir internal/kir/math
 internal/vexec/...: LEAF internal/kir internal/vexec
-internal/check: LEAF internal/checklog internal/origin internal/terminal internal/kir internal/vexec
+internal/check: LEAF internal/checklog internal/origin internal/stack internal/terminal internal/kir internal/vexec
 internal/driver/hostsim: LEAF internal/driver internal/kir internal/vexec internal/check
 internal/driver/libcuda: LEAF internal/driver internal/dl
 
@@ -70,7 +70,7 @@ DRIVERS = internal/driver/libcuda internal/driver/hostsim internal/driver/null i
 internal/rt: RUNTIME DRIVERS internal/disk internal/snapshot internal/stack
 cuda: RUNTIME internal/rt internal/pickle internal/snapshot
 cuda/nvtx: internal/lib/nvtx
-internal/core: RUNTIME internal/rt internal/infer internal/fuse internal/membarrier cuda internal/lib/...
+internal/core: RUNTIME internal/rt internal/infer internal/fuse internal/membarrier internal/stack cuda internal/lib/...
 internal/core/...: RUNTIME internal/core
 .: LEAF cuda kernel internal/core internal/rt
 internal/facegen: LEAF internal/core

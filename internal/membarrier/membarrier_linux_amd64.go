@@ -51,7 +51,3 @@ func call(command uintptr) bool {
 	_, _, errno := syscall.RawSyscall(membarrier, command, 0, 0)
 	return errno == 0
 }
-
-// Goroutine identifies the calling goroutine among those that have not ended. It is never 0, and another goroutine may get it after the
-// calling one has ended.
-func Goroutine() uintptr

@@ -13,6 +13,3 @@ func Ready() bool { return false }
 
 // Fence must not be called here.
 func Fence() { panic("membarrier: not supported") }
-
-// Goroutine returns 0 here.
-func Goroutine() uintptr { return 0 }

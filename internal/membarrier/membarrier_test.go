@@ -2,7 +2,6 @@ package membarrier_test
 
 import (
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,49 +20,6 @@ func ready(t *testing.T) {
 			t.Skip("the kernel has no membarrier(2), so that everybody enters by an atomic operation")
 		}
 	}
-}
-
-func TestGoroutine(t *testing.T) {
-	ready(t)
-	mine := membarrier.Goroutine()
-	if mine == 0 {
-		t.Fatal("a goroutine is 0")
-	}
-	var all sync.WaitGroup
-	var seen sync.Map
-	start := make(chan bool)
-	for range 100 {
-		all.Go(func() {
-			g := membarrier.Goroutine()
-			if _, twice := seen.LoadOrStore(g, true); twice || g == mine {
-				t.Error("two goroutines are the same")
-			}
-			<-start
-			grow(100)
-			runtime.Gosched()
-			if membarrier.Goroutine() != g {
-				t.Error("a goroutine changes when its stack grows")
-			}
-		})
-	}
-	for n := 0; n < 100; {
-		n = 0
-		seen.Range(func(any, any) bool { n++; return true })
-		runtime.Gosched()
-	}
-	close(start)
-	all.Wait()
-	if membarrier.Goroutine() != mine {
-		t.Error("a goroutine changes")
-	}
-}
-
-func grow(n int) byte {
-	var a [1 << 10]byte
-	if n > 0 {
-		a[n] = grow(n - 1)
-	}
-	return a[n]
 }
 
 // TestFence checks that one of two goroutines that store and then load sees the other's store, although only one has a fence.

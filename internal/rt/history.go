@@ -29,9 +29,15 @@ func (d *Device) RecordHistory(h alloc.History, operations bool) error {
 	}
 	// A table of its own for every recording: those of the past go with their last entry.
 	t := new(stack.Table)
-	h.Collect = func() any { return t.Capture() }
+	capture := func() *stack.Stack {
+		if calls := stack.Represented(); len(calls) > 0 {
+			return calls[len(calls)-1]
+		}
+		return t.Capture()
+	}
+	h.Collect = func() any { return capture() }
 	if operations {
-		h.Collect = func() any { return (*annotated)(t.Capture()) }
+		h.Collect = func() any { return (*annotated)(capture()) }
 	}
 	return d.mem.RecordHistory(h)
 }

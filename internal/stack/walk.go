@@ -7,3 +7,7 @@ package stack
 //
 //go:noescape
 func walk(pcs []uintptr) int
+
+// Goroutine identifies the calling goroutine among those that have not ended. It is never 0, and another goroutine may get it after the
+// calling one has ended.
+func Goroutine() uintptr

@@ -30,3 +30,9 @@ loop:
 done:
 	MOVQ AX, ret+24(FP)
 	RET
+
+// func Goroutine() uintptr
+TEXT ·Goroutine(SB), NOSPLIT, $0-8
+	MOVQ (TLS), AX // the runtime's record of the goroutine, which never moves
+	MOVQ AX, ret+0(FP)
+	RET

@@ -29,3 +29,9 @@ loop:
 done:
 	MOVD R4, ret+24(FP)
 	RET
+
+// func Goroutine() uintptr
+TEXT ·Goroutine(SB), NOSPLIT, $0-8
+	MOVD g, R0 // the runtime's record of the goroutine, which never moves
+	MOVD R0, ret+0(FP)
+	RET

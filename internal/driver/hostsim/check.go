@@ -93,6 +93,8 @@ func (m *machine) learn(w target) {
 func (s *stream) watch(o *op) {
 	if o.task != nil { // otherwise it is a graph's node, and the task is the graph's
 		s.task = o.task
+	} else if o.site != nil {
+		s.task = s.task.At(o.site)
 	}
 	c, dst, src := s.dev.m.check, uint64(o.dst), uint64(o.src)
 	switch o.kind {

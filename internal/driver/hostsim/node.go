@@ -38,7 +38,9 @@ func (c *changes) apply(nodes []execNode, ticket uint64) {
 	for ; n < len(all) && all[n].ticket <= ticket; n++ {
 		k := &all[n]
 		// The change takes over the node's old memory for arguments.
-		nodes[k.node].op, k.op = k.op, op{args: nodes[k.node].op.args}
+		old := &nodes[k.node].op
+		k.op.site = old.site
+		*old, k.op = k.op, op{args: old.args}
 	}
 	if n == 0 {
 		return

@@ -172,7 +172,7 @@ func (d *device) MemAllocAsync(t driver.Thread, n uint64, s driver.Stream) (driv
 		}
 		c.memory.blocks = append(c.memory.blocks, uint64(addr))
 		d.pool.blocks[uint64(addr)] = poolBlock{n, c.memory}
-		return addr, d.submit(call, st, &op{kind: opMemAlloc, dst: addr, n: n, site: d.m.site()})
+		return addr, d.submit(call, st, &op{kind: opMemAlloc, dst: addr, n: n})
 	}
 	defer d.m.mu.Unlock()
 	size := (n + alignment - 1) &^ (alignment - 1)

@@ -51,7 +51,7 @@ type op struct {
 	event       *event // the event that a graph's node records
 	exec        *graphExec
 	freed       *pendingFree // what a MemFreeAsync frees; nil in a graph
-	site        *check.Site  // of a captured MemAllocAsync, for a checker
+	site        *check.Site  // of a captured operation, for a checker
 	ticket      uint64       // the number of this launch of exec
 	task        *check.Task  // for a checker; nil without one, and in nodes of graphs
 	seq         uint64       // its number on the machine
@@ -106,6 +106,7 @@ func (d *device) submit(call string, s *stream, o *op) error {
 	m := d.m
 	switch {
 	case s.cap != nil:
+		o.site = m.site()
 		s.cap.add(s, o)
 	case m.inline:
 		s.note(o)
