@@ -96,8 +96,8 @@ func plant(x *tenon.Exec, a *tenon.Tensor, key int) *tenon.Tensor {
 	return (*tenon.Tensor)(f.Do())
 }
 
-// testTreeWorkspace stands in for a library's workspace: the planted row allocates memory and keeps it. The error names the call of the
-// row, which the function made before its work ran.
+// testTreeWorkspace stands in for a library's workspace: the planted row allocates memory and keeps it. The error names the function
+// that allocates and the call of the row, which was made before its work ran.
 func testTreeWorkspace(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	must(t, x.Device().RecordMemoryHistory())
 	defer func() { must(t, x.Device().RecordMemoryHistory(cuda.History{Enabled: cuda.HistoryOff})) }()
@@ -118,7 +118,8 @@ func testTreeWorkspace(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	}
 	wantError(t, err, "These live storage data ptrs are in the cudagraph pool but not accounted for as an output of cudagraph trees: ",
 		"Data Pointer: ",
-		fmt.Sprintf("%#x", hog.DataPtr()), "history: ", "conformance.plant\n", "conformance.testTreeWorkspace.func3\n")
+		fmt.Sprintf("%#x", hog.DataPtr()), "history: ", "conformance.plantedWorkspace\n", "conformance.plant\n",
+		"conformance.testTreeWorkspace.func3\n")
 	(*tenon.Tensor)(hog).Close()
 }
 

@@ -99,7 +99,7 @@ type caller struct {
 
 // called returns the caller's callers, or the calls that the calling goroutine works for.
 func called() caller {
-	if calls := stack.Represented(); len(calls) > 0 {
+	if calls, _ := stack.Represented(); len(calls) > 0 {
 		c := caller{pcs: calls[len(calls)-1].Calls()}
 		if len(calls) > 1 {
 			c.all = slices.Clone(calls)

@@ -10,6 +10,7 @@ import (
 type Proxy struct {
 	goroutine uintptr
 	outer     *Proxy
+	runner    string
 	calls     []*Stack
 }
 
@@ -19,15 +20,16 @@ var proxies struct {
 	of map[uintptr]*Proxy // by goroutine
 }
 
-// NewProxy returns a proxy that works for no call yet. One within another replaces it until it ends.
-func NewProxy() *Proxy {
+// NewProxy returns a proxy that works for no call yet. One within another replaces it until it ends. runner is the type whose methods do the
+// work, such as "core.(*queue)".
+func NewProxy(runner string) *Proxy {
 	proxies.Lock()
 	defer proxies.Unlock()
 	if proxies.of == nil {
 		proxies.of = map[uintptr]*Proxy{}
 	}
 	g := Goroutine()
-	p := &Proxy{goroutine: g, outer: proxies.of[g]}
+	p := &Proxy{goroutine: g, outer: proxies.of[g], runner: runner}
 	proxies.of[g] = p
 	proxies.count.Add(1)
 	return p
@@ -49,16 +51,16 @@ func (p *Proxy) End() {
 }
 
 // Represented returns the calls that the calling goroutine works for, or nil if it works on its own account. The slice is valid until the
-// goroutine goes on.
-func Represented() []*Stack {
+// goroutine goes on. runner is NewProxy's.
+func Represented() (calls []*Stack, runner string) {
 	if proxies.count.Load() == 0 {
-		return nil
+		return nil, ""
 	}
 	proxies.Lock()
 	defer proxies.Unlock()
 	p := proxies.of[Goroutine()]
 	if p == nil {
-		return nil
+		return nil, ""
 	}
-	return p.calls
+	return p.calls, p.runner
 }

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -54,7 +55,7 @@ func TestProxy(t *testing.T) {
 	first, second := deep(&table, 1, small), deep(&table, 2, small)
 	is := func(want ...*Stack) {
 		t.Helper()
-		got := Represented()
+		got, _ := Represented()
 		if len(got) != len(want) {
 			t.Fatalf("%d calls are represented, want %d", len(got), len(want))
 		}
@@ -65,16 +66,19 @@ func TestProxy(t *testing.T) {
 		}
 	}
 	is()
-	p := NewProxy()
+	p := NewProxy("stack.(*queue)")
 	is()
 	p.For([]*Stack{first, second})
 	is(first, second)
 	done := make(chan []*Stack)
-	go func() { done <- Represented() }()
+	go func() {
+		calls, _ := Represented()
+		done <- calls
+	}()
 	if other := <-done; other != nil {
 		t.Errorf("another goroutine represents %d calls", len(other))
 	}
-	inner := NewProxy()
+	inner := NewProxy("stack.(*queue)")
 	is()
 	inner.For([]*Stack{second})
 	is(second)
@@ -86,5 +90,34 @@ func TestProxy(t *testing.T) {
 	is()
 	if n := proxies.count.Load(); n != 0 || len(proxies.of) != 0 {
 		t.Errorf("%d and %d proxies are left", n, len(proxies.of))
+	}
+}
+
+// queue runs work for calls that were made earlier.
+type queue struct{ table *Table }
+
+//go:noinline
+func (q *queue) run(call *Stack, work func(q *queue, call *Stack) *Stack) *Stack {
+	return work(q, call)
+}
+
+func workspace(q *queue, call *Stack) *Stack {
+	capture := func() *Stack { return q.table.CaptureFor(call, "stack.(*queue)") }
+	return capture()
+}
+
+// A stack that is captured for a call has the work's own functions and then those of the call, and is one for each place and call.
+func TestCaptureFor(t *testing.T) {
+	q := &queue{&Table{}}
+	first, second := deep(q.table, 1, small), deep(q.table, 2, small)
+	var got [4]*Stack
+	for i, call := range []*Stack{first, second, first, second} {
+		got[i] = q.run(call, workspace)
+		if n := names(got[i]); !strings.Contains(n, "workspace") || !strings.HasSuffix(n, names(call)) || strings.Contains(n, "queue).run") {
+			t.Errorf("capture %d is %s, for %s", i, n, names(call))
+		}
+	}
+	if got[0] != got[2] || got[1] != got[3] || got[0] == got[1] {
+		t.Errorf("not one stack for each call: %p", got)
 	}
 }

@@ -10,7 +10,9 @@ import (
 	"iter"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
+	"unsafe"
 )
 
 // maxDepth is the number of calls of a stack that are kept, from the innermost; the rest is cut off.
@@ -25,6 +27,8 @@ type Stack struct {
 	found []uintptr // the return addresses that it is looked up by
 	calls []uintptr // as returned by runtime.Callers
 	next  *Stack
+	// from is the call that it was captured for, or nil; found ends with its address.
+	from *Stack
 }
 
 // Calls returns the calls, innermost first, each for use with Name. The caller must not change the slice. The numbers are valid for stacks
@@ -70,32 +74,58 @@ func (t *Table) Len() int { return int(t.count.Load()) }
 func (t *Table) Capture() *Stack {
 	var pcs [maxDepth]uintptr
 	found := pcs[:walk(pcs[:])]
+	hash := hashOf(found)
+	if s := t.get(hash, found); s != nil {
+		return s
+	}
+	var calls [maxDepth]uintptr
+	return t.add(hash, found, calls[:runtime.Callers(3, calls[:])], nil) // without Callers, Capture and its caller
+}
+
+// CaptureFor is Capture for work that the calling goroutine does for call, which was made earlier: the work's calls up to the first method
+// of runner, such as "core.(*queue)", and then the calls of call.
+func (t *Table) CaptureFor(call *Stack, runner string) *Stack {
+	var pcs [maxDepth + 1]uintptr
+	found := pcs[:walk(pcs[:maxDepth])+1]
+	found[len(found)-1] = uintptr(unsafe.Pointer(call))
+	hash := hashOf(found)
+	if s := t.get(hash, found); s != nil {
+		return s
+	}
+	var own [maxDepth]uintptr
+	calls := own[:runtime.Callers(3, own[:])]
+	if i := slices.IndexFunc(calls, func(c uintptr) bool { return strings.Contains(Name(c).Function, runner+".") }); i >= 0 {
+		calls = calls[:i]
+	}
+	return t.add(hash, found, append(calls, call.calls...), call)
+}
+
+func hashOf(found []uintptr) uint64 {
 	hash := uint64(len(found))
 	for _, pc := range found {
 		hash = (hash ^ uint64(pc)) * 0x9e3779b97f4a7c15
 	}
-	hash ^= hash >> 29
-	head := &t.heads[hash%buckets]
-	for s := head.Load(); s != nil; s = s.next {
+	return hash ^ hash>>29
+}
+
+// get returns the stack that found leads to, or nil.
+func (t *Table) get(hash uint64, found []uintptr) *Stack {
+	for s := t.heads[hash%buckets].Load(); s != nil; s = s.next {
 		if s.hash == hash && slices.Equal(s.found, found) {
 			return s
 		}
 	}
-	return t.add(head, hash, found)
+	return nil
 }
 
-// add walks the stack in full and adds it to the table.
-func (t *Table) add(head *atomic.Pointer[Stack], hash uint64, found []uintptr) *Stack {
-	var pcs [maxDepth]uintptr
-	// Skip Callers, add, Capture and its caller.
-	n := runtime.Callers(4, pcs[:])
-	s := &Stack{Table: t, hash: hash, found: slices.Clone(found), calls: slices.Clone(pcs[:n])}
+// add adds a stack to the table, unless another goroutine was faster.
+func (t *Table) add(hash uint64, found, calls []uintptr, from *Stack) *Stack {
+	head := &t.heads[hash%buckets]
+	s := &Stack{Table: t, hash: hash, found: slices.Clone(found), calls: slices.Clone(calls), from: from}
 	for {
 		s.next = head.Load()
-		for o := s.next; o != nil; o = o.next {
-			if o.hash == hash && slices.Equal(o.found, found) {
-				return o // another goroutine was faster
-			}
+		if o := t.get(hash, found); o != nil {
+			return o
 		}
 		if head.CompareAndSwap(s.next, s) {
 			t.count.Add(1)
