@@ -641,7 +641,7 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 	}
 	f.t.stats.Recordings++
 	if f.recordings++; f.recordings == 1 {
-		f.t.warnShapes(f)
+		f.t.warnVariants(f)
 	}
 	r.g, r.id = rec, fo.graphs
 	fo.graphs++

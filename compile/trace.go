@@ -404,7 +404,7 @@ func opsOf(f *function) string {
 	return b.String()
 }
 
-// countShape adds f to the functions of its operations.
+// countShape adds f to the functions of its operations, and warns if they have too many sizes.
 func (t *trace) countShape(f *function) {
 	if t.shapes == nil {
 		t.shapes = map[string]*varieties{}
@@ -421,51 +421,43 @@ func (t *trace) countShape(f *function) {
 		v.sizes = append(v.sizes, nil)
 	}
 	v.sizes[at] = append(v.sizes[at], f)
-	if t.opt.SkipDynamic && at > 0 {
+	switch limit := t.opt.shapes(); {
+	case t.opt.SkipDynamic && at > 0:
 		f.plain = "graph with symbolic shapes inputs. Found from : \n " + sourceOf(f.resized(v.sizes[0][0]))
 		f.hushed, v.told = v.told, true
+	case limit >= 0 && at == limit && len(v.sizes[at]) == 1:
+		first := v.sizes[0][0]
+		if _, is := parting(first, f); t.tells(is.at) {
+			slog.Warn(fmt.Sprintf(shapesText, at+1, f.resized(first)))
+		}
 	}
 }
 
-// warnShapes warns, after the first recording of f, if too many functions of the same operations have been recorded: with different sizes,
-// or with different numbers.
-func (t *trace) warnShapes(f *function) {
+// warnVariants warns, after the first recording of f, if too many functions of the same operations on the same sizes have been recorded.
+func (t *trace) warnVariants(f *function) {
 	v, limit := t.shapes[opsOf(f)], t.opt.shapes()
 	if v == nil || limit < 0 {
 		return
 	}
-	sizes := 0
-	var other *function // of other sizes
-	var own []*function
-	for _, same := range v.sizes {
-		var recorded []*function
-		for _, g := range same {
-			alike := func(o *function) bool { return slices.Equal(o.calls, g.calls) } // another kind of function
-			if g.recordings > 0 && !slices.ContainsFunc(recorded, alike) {
-				recorded = append(recorded, g)
-			}
-		}
-		switch {
-		case slices.Contains(same, f):
-			own = recorded
-			sizes++
-		case len(recorded) > 0:
-			other = recorded[0]
-			sizes++
+	i := slices.IndexFunc(v.sizes, func(same []*function) bool { return slices.Contains(same, f) })
+	if i < 0 {
+		return
+	}
+	var recorded []*function
+	for _, g := range v.sizes[i] {
+		alike := func(o *function) bool { return slices.Equal(o.calls, g.calls) } // another kind of function
+		if g.recordings > 0 && !slices.ContainsFunc(recorded, alike) {
+			recorded = append(recorded, g)
 		}
 	}
-	switch {
-	case sizes == limit+1 && len(own) == 1:
-		if _, is := parting(other, f); t.tells(is.at) {
-			slog.Warn(fmt.Sprintf(shapesText, sizes, f.resized(other)))
-		}
-	case len(own) == limit+1:
-		i := slices.IndexFunc(own, func(g *function) bool { return !slices.Equal(g.calls, f.calls) })
-		if was, is := parting(own[i], f); t.tells(is.at) {
-			differs := was.Call.Differs(is.Call)
-			help := cmp.Or(remedy(differs), "give the call the same number in every run, or let it take the number from a tensor")
-			slog.Warn(fmt.Sprintf(variantsText, len(own), differs, is.at, help))
-		}
+	if len(recorded) != limit+1 {
+		return
+	}
+	other := slices.IndexFunc(recorded, func(g *function) bool { return !slices.Equal(g.calls, f.calls) })
+	if was, is := parting(recorded[other], f); t.tells(is.at) {
+		differs := was.Call.Differs(is.Call)
+		help := cmp.Or(remedy(differs), "give the call the same number in every run, or let it take the number from a tensor")
+		slog.Warn(fmt.Sprintf(variantsText, len(recorded), differs, is.at, help))
 	}
 }
 

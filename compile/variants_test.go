@@ -78,7 +78,7 @@ func TestOneCauseWarnsOnce(t *testing.T) {
 					keep(x.Exp(x.Ones([]int{run + 1, 3}, tenon.Float32))) // sizes of runs
 				})
 			}
-		}, []string{"replayed no graph", "pad inputs"}},
+		}, []string{"distinct sizes", "padding inputs"}},
 		{"sizes of inputs", func(x *tenon.Exec) func(*tenon.Exec, int) {
 			r := compile.New()
 			return func(x *tenon.Exec, run int) {
@@ -88,7 +88,7 @@ func TestOneCauseWarnsOnce(t *testing.T) {
 				})
 				in.Close()
 			}
-		}, []string{"replayed no graph", "pad inputs"}},
+		}, []string{"distinct sizes", "padding inputs"}},
 		{"sizes of pairs", func(x *tenon.Exec) func(*tenon.Exec, int) {
 			r := compile.New()
 			return func(x *tenon.Exec, run int) {
@@ -138,30 +138,6 @@ func TestOneCauseWarnsOnce(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// Sizes that were never recorded, since each came once, do not count.
-func TestOnlyRecordedSizesCount(t *testing.T) {
-	x := open(t)
-	r := compile.New(compile.Opt{DynamicLimit: 2})
-	run := func(n, times int) string {
-		return warnings(func() {
-			for range times {
-				doKeeping(t, r, x, func(x *tenon.Exec, keep func(*tenon.Tensor)) { keep(x.Exp(x.Ones([]int{n, 3}, tenon.Float32))) })
-			}
-		})
-	}
-	for n := 1; n < 10; n++ {
-		if got := run(n, 1); got != "" {
-			t.Errorf("%d sizes came once: %s", n, got)
-		}
-	}
-	if got := run(1, 2) + run(2, 2); got != "" {
-		t.Errorf("two recorded sizes are within the limit: %s", got)
-	}
-	if got := run(3, 2); !strings.Contains(got, "We have observed 3 distinct sizes") {
-		t.Errorf("three recorded sizes: %s", got)
 	}
 }
 

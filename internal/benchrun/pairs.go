@@ -148,17 +148,23 @@ func (r PairRow) verdict() string {
 	return ""
 }
 
+const pairsHead = `
+## Pairs
+
+Two commits measured in turns on one machine. A figure is the median of its rounds. The ratio is the median of the rounds' ratios, in
+brackets the interval that holds the true median with a probability of 95 %. Worse and better mean that the whole interval is beyond 5 %;
+open means that the ratio is worse by more than 5 %, but not the whole interval.
+`
+
 // pairTables writes a table for each file of pairs.
 func pairTables(b *strings.Builder, all []*Pairs) {
 	if len(all) == 0 {
 		return
 	}
-	b.WriteString("\n## Pairs\n\nTwo commits measured in turns on one machine. A figure is the median of its rounds. The ratio is the median of the " +
-		"rounds' ratios, in brackets the interval that holds the\ntrue median with a probability of 95 %. Worse and better mean that the " +
-		"whole interval is beyond 5 %; open means that the ratio is worse by more\nthan 5 %, but not the whole interval.\n")
+	b.WriteString(pairsHead)
 	for _, p := range all {
-		fmt.Fprintf(b, "\n### %s after %s, on %s\n\n%s, %s, %s.\n\n```sh\ngo test -c -o before.test ./bench   # at %s\n"+
-			"BEFORE=before.test BEFORE_COMMIT=%s ROWS='%s' bench/gpu.sh binaries.txz run.json %s pairs\n```\n\n", p.After, p.Before, p.Device,
+		fmt.Fprintf(b, "\n### %s after %s, on %s\n\n%s, %s, %s.\n\n```sh\ngo test -c -o before.test ./bench   # at %s\nBEFORE=before.test "+
+			"BEFORE_COMMIT=%s ROWS='%s' bench/gpu.sh binaries.txz run.json %s pairs\n```\n\n", p.After, p.Before, p.Device,
 			p.Date, p.Host, p.Go, p.Before, p.Before, p.Tests, p.After)
 		line(b, "figure", "before", "after", "ratio", "rounds", "verdict")
 		line(b, "---", "---", "---", "---", "---", "---")

@@ -367,7 +367,7 @@ func (d *deferral) represent(from *Whence, others ...int) {
 		return
 	}
 	if d.proxy == nil {
-		d.proxy = stack.NewProxy("core.(*deferral)")
+		d.proxy = stack.NewProxy("core.(*deferral)", "core.(*Segment)")
 	}
 	d.trails = d.trails[:0]
 	add := func(from *Whence) {

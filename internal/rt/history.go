@@ -30,8 +30,8 @@ func (d *Device) RecordHistory(h alloc.History, operations bool) error {
 	// A table of its own for every recording: those of the past go with their last entry.
 	t := new(stack.Table)
 	capture := func() *stack.Stack {
-		if calls, runner := stack.Represented(); len(calls) > 0 {
-			return t.CaptureFor(calls[len(calls)-1], runner)
+		if calls, runners := stack.Represented(); len(calls) > 0 {
+			return t.CaptureFor(calls[len(calls)-1], runners)
 		}
 		return t.Capture()
 	}

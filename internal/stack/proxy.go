@@ -10,7 +10,7 @@ import (
 type Proxy struct {
 	goroutine uintptr
 	outer     *Proxy
-	runner    string
+	runners   []string
 	calls     []*Stack
 }
 
@@ -20,16 +20,16 @@ var proxies struct {
 	of map[uintptr]*Proxy // by goroutine
 }
 
-// NewProxy returns a proxy that works for no call yet. One within another replaces it until it ends. runner is the type whose methods do the
-// work, such as "core.(*queue)".
-func NewProxy(runner string) *Proxy {
+// NewProxy returns a proxy that works for no call yet. One within another replaces it until it ends. runners are the types whose methods
+// do the work, such as "core.(*queue)".
+func NewProxy(runners ...string) *Proxy {
 	proxies.Lock()
 	defer proxies.Unlock()
 	if proxies.of == nil {
 		proxies.of = map[uintptr]*Proxy{}
 	}
 	g := Goroutine()
-	p := &Proxy{goroutine: g, outer: proxies.of[g], runner: runner}
+	p := &Proxy{goroutine: g, outer: proxies.of[g], runners: runners}
 	proxies.of[g] = p
 	proxies.count.Add(1)
 	return p
@@ -51,16 +51,16 @@ func (p *Proxy) End() {
 }
 
 // Represented returns the calls that the calling goroutine works for, or nil if it works on its own account. The slice is valid until the
-// goroutine goes on. runner is NewProxy's.
-func Represented() (calls []*Stack, runner string) {
+// goroutine goes on. runners are those of NewProxy.
+func Represented() (calls []*Stack, runners []string) {
 	if proxies.count.Load() == 0 {
-		return nil, ""
+		return nil, nil
 	}
 	proxies.Lock()
 	defer proxies.Unlock()
 	p := proxies.of[Goroutine()]
 	if p == nil {
-		return nil, ""
+		return nil, nil
 	}
-	return p.calls, p.runner
+	return p.calls, p.runners
 }

@@ -102,7 +102,7 @@ func (q *queue) run(call *Stack, work func(q *queue, call *Stack) *Stack) *Stack
 }
 
 func workspace(q *queue, call *Stack) *Stack {
-	capture := func() *Stack { return q.table.CaptureFor(call, "stack.(*queue)") }
+	capture := func() *Stack { return q.table.CaptureFor(call, []string{"stack.(*queue)"}) }
 	return capture()
 }
 
@@ -113,7 +113,8 @@ func TestCaptureFor(t *testing.T) {
 	var got [4]*Stack
 	for i, call := range []*Stack{first, second, first, second} {
 		got[i] = q.run(call, workspace)
-		if n := names(got[i]); !strings.Contains(n, "workspace") || !strings.HasSuffix(n, names(call)) || strings.Contains(n, "queue).run") {
+		n := names(got[i])
+		if !strings.Contains(n, "workspace") || !strings.HasSuffix(n, names(call)) || strings.Contains(n, "queue).run") {
 			t.Errorf("capture %d is %s, for %s", i, n, names(call))
 		}
 	}

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"unsafe"
 )
 
 // maxDepth is the number of calls of a stack that are kept, from the innermost; the rest is cut off.
@@ -27,8 +26,7 @@ type Stack struct {
 	found []uintptr // the return addresses that it is looked up by
 	calls []uintptr // as returned by runtime.Callers
 	next  *Stack
-	// from is the call that it was captured for, or nil; found ends with its address.
-	from *Stack
+	from  *Stack // the call that it was captured for, or nil
 }
 
 // Calls returns the calls, innermost first, each for use with Name. The caller must not change the slice. The numbers are valid for stacks
@@ -75,7 +73,7 @@ func (t *Table) Capture() *Stack {
 	var pcs [maxDepth]uintptr
 	found := pcs[:walk(pcs[:])]
 	hash := hashOf(found)
-	if s := t.get(hash, found); s != nil {
+	if s := t.get(hash, found, nil); s != nil {
 		return s
 	}
 	var calls [maxDepth]uintptr
@@ -83,18 +81,21 @@ func (t *Table) Capture() *Stack {
 }
 
 // CaptureFor is Capture for work that the calling goroutine does for call, which was made earlier: the work's calls up to the first method
-// of runner, such as "core.(*queue)", and then the calls of call.
-func (t *Table) CaptureFor(call *Stack, runner string) *Stack {
-	var pcs [maxDepth + 1]uintptr
-	found := pcs[:walk(pcs[:maxDepth])+1]
-	found[len(found)-1] = uintptr(unsafe.Pointer(call))
-	hash := hashOf(found)
-	if s := t.get(hash, found); s != nil {
+// of one of the types runners, such as "core.(*queue)", and then the calls of call.
+func (t *Table) CaptureFor(call *Stack, runners []string) *Stack {
+	var pcs [maxDepth]uintptr
+	found := pcs[:walk(pcs[:])]
+	hash := hashOf(found) ^ call.hash
+	if s := t.get(hash, found, call); s != nil {
 		return s
 	}
 	var own [maxDepth]uintptr
 	calls := own[:runtime.Callers(3, own[:])]
-	if i := slices.IndexFunc(calls, func(c uintptr) bool { return strings.Contains(Name(c).Function, runner+".") }); i >= 0 {
+	runs := func(c uintptr) bool {
+		name := Name(c).Function
+		return slices.ContainsFunc(runners, func(r string) bool { return strings.Contains(name, r+".") })
+	}
+	if i := slices.IndexFunc(calls, runs); i >= 0 {
 		calls = calls[:i]
 	}
 	return t.add(hash, found, append(calls, call.calls...), call)
@@ -108,10 +109,10 @@ func hashOf(found []uintptr) uint64 {
 	return hash ^ hash>>29
 }
 
-// get returns the stack that found leads to, or nil.
-func (t *Table) get(hash uint64, found []uintptr) *Stack {
+// get returns the stack that found and from lead to, or nil.
+func (t *Table) get(hash uint64, found []uintptr, from *Stack) *Stack {
 	for s := t.heads[hash%buckets].Load(); s != nil; s = s.next {
-		if s.hash == hash && slices.Equal(s.found, found) {
+		if s.hash == hash && s.from == from && slices.Equal(s.found, found) {
 			return s
 		}
 	}
@@ -124,7 +125,7 @@ func (t *Table) add(hash uint64, found, calls []uintptr, from *Stack) *Stack {
 	s := &Stack{Table: t, hash: hash, found: slices.Clone(found), calls: slices.Clone(calls), from: from}
 	for {
 		s.next = head.Load()
-		if o := t.get(hash, found); o != nil {
+		if o := t.get(hash, found, from); o != nil {
 			return o
 		}
 		if head.CompareAndSwap(s.next, s) {
