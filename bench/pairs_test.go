@@ -26,6 +26,9 @@ func TestPairs(t *testing.T) {
 	if *pairsFlag == "" {
 		t.Skip("measures two binaries only with -pairs")
 	}
+	if *beforeFlag == "" {
+		t.Fatal("-pairs compares with a binary of an earlier commit; name it with -before, or in BEFORE for bench/gpu.sh")
+	}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

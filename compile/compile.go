@@ -46,8 +46,8 @@ type Opt struct {
 	// NoWarmup records a segment in its first run, without a warm-up before it. Kernels are then built during the recording, and the pool's
 	// layout is not settled yet.
 	NoWarmup bool
-	// DynamicLimit is how many shapes, or on the same shapes how many values of an option, a function is recorded with before a warning.
-	// 0 means 50, and a negative number means no limit.
+	// DynamicLimit is with how many shapes a function may come, or on the same shapes with how many values of an option it may be recorded,
+	// before a warning. 0 means 50, and a negative number means no limit.
 	DynamicLimit int
 	// SkipDynamic runs every shape of a function but the first without a graph.
 	SkipDynamic bool

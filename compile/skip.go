@@ -111,7 +111,7 @@ func (t *trace) endRun() {
 	}
 }
 
-// warnNever warns that nothing was replayed, since the call is came in place of was.
+// warnNever warns that nothing was replayed, since the first of the two calls was replaced by the second.
 func (t *trace) warnNever(was, is *node) {
 	if !t.tells(is.at) {
 		return

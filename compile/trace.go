@@ -388,10 +388,10 @@ const variantsText = "A compiled region has recorded %d graphs of the same opera
 	"a place of a call changed: %s, at %s. Recording takes time and memory. To avoid it, %s. A negative DynamicLimit silences this warning."
 
 // varieties are the functions with the same operations: a list for each of their sizes. told says that it was warned of one that runs
-// without a graph.
+// without a graph, toldVariants that there were too many of the same sizes.
 type varieties struct {
-	sizes [][]*function
-	told  bool
+	sizes              [][]*function
+	told, toldVariants bool
 }
 
 // opsOf names the operations of f's calls.
@@ -436,11 +436,11 @@ func (t *trace) countShape(f *function) {
 // warnVariants warns, after the first recording of f, if too many functions of the same operations on the same sizes have been recorded.
 func (t *trace) warnVariants(f *function) {
 	v, limit := t.shapes[opsOf(f)], t.opt.shapes()
-	if v == nil || limit < 0 {
+	if v == nil || limit < 0 || v.toldVariants {
 		return
 	}
 	i := slices.IndexFunc(v.sizes, func(same []*function) bool { return slices.Contains(same, f) })
-	if i < 0 {
+	if i < 0 || len(v.sizes[i]) <= limit {
 		return
 	}
 	var recorded []*function
@@ -450,9 +450,10 @@ func (t *trace) warnVariants(f *function) {
 			recorded = append(recorded, g)
 		}
 	}
-	if len(recorded) != limit+1 {
+	if len(recorded) <= limit {
 		return
 	}
+	v.toldVariants = true
 	other := slices.IndexFunc(recorded, func(g *function) bool { return !slices.Equal(g.calls, f.calls) })
 	if was, is := parting(recorded[other], f); t.tells(is.at) {
 		differs := was.Call.Differs(is.Call)

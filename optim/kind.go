@@ -17,13 +17,13 @@ type sign struct {
 	kinds  []string
 }
 
-// signs tell which optimizers a group of a PyTorch file is of: the first of these options that it has.
+// signs tell which optimizers a group of a PyTorch file is of: the first of these options that it has. There is none for Adamax, whose
+// options other optimizers had too in earlier versions.
 var signs = []sign{
 	{"dampening", []string{"SGD"}},
 	{"amsgrad", []string{"Adam", "AdamW"}},
 	{"momentum_decay", []string{"NAdam"}},
 	{"decoupled_weight_decay", []string{"RAdam"}},
-	{"betas", []string{"Adamax"}},
 	{"rho", []string{"Adadelta"}},
 	{"lr_decay", []string{"Adagrad"}},
 	{"lambd", []string{"ASGD"}},
@@ -48,7 +48,7 @@ func kindsOf(group any) []string {
 // wrongKind is the error of a file that is of one of kinds where the program has the optimizer name.
 func wrongKind(kinds []string, name string) error {
 	for _, k := range kinds {
-		if !slices.ContainsFunc(signs, func(s sign) bool { return slices.Contains(s.kinds, k) }) {
+		if k != "Adamax" && !slices.ContainsFunc(signs, func(s sign) bool { return slices.Contains(s.kinds, k) }) {
 			return fmt.Errorf("the file is of the optimizer %q, which is none of package optim; load only the model and begin with a "+
 				"new %s", k, name)
 		}

@@ -13,6 +13,7 @@ type books struct {
 	options Options
 	history
 
+	_        [64]byte // what is read without the lock lies in other cache lines than the lock, which goroutines pass to each other
 	mu       sync.Mutex
 	settings Settings
 	stats    tally

@@ -128,16 +128,28 @@ func (r PairRow) ratio() (median, low, high float64) {
 	return median, ratios[k-1], ratios[n-k]
 }
 
+// moreIsBetter reports whether the figure is a rate, or has a goal that it should exceed.
+func (r PairRow) moreIsBetter() bool {
+	for _, s := range Catalogue() {
+		for _, e := range s.Entries {
+			if e.Name == r.Name && e.Goal != nil {
+				return e.Goal.AtLeast
+			}
+		}
+	}
+	return strings.HasSuffix(r.Unit, "/s")
+}
+
 // verdict says whether the figure became better or worse by more than five percent, as far as the interval shows.
 func (r PairRow) verdict() string {
 	median, low, high := r.ratio()
-	if strings.HasSuffix(r.Unit, "/s") {
-		low, high = 1/high, 1/low
-		median = 1 / median
+	if high == 0 {
+		return "too few rounds"
+	}
+	if r.moreIsBetter() {
+		median, low, high = 1/median, 1/high, 1/low
 	}
 	switch {
-	case high == 0:
-		return "too few rounds"
 	case low > 1.05:
 		return "**worse**"
 	case high < 0.95:

@@ -49,6 +49,8 @@ func TestPairVerdict(t *testing.T) {
 		{rounds("TB/s", six(0.9, 1.3)...), ""},
 		{rounds("µs", six(1.01, 1.04)...), ""},
 		{rounds("µs", 2), "too few rounds"},
+		{rounds("TB/s", 2, 2), "too few rounds"},
+		{PairRow{Name: "gpt2.speed", Unit: "times", Before: six(1, 1), After: six(1.4, 1.5)}, "better"},
 	} {
 		if got := c.row.verdict(); got != c.want {
 			t.Errorf("%s %v: %q, want %q", c.row.Unit, c.row.After, got, c.want)
@@ -87,7 +89,7 @@ func TestPairsPage(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"`gone`", "`new`", "`other`", "`add.allocs`"} {
-		if strings.Contains(page, "| "+name+" | 1") {
+		if strings.Contains(page, "| "+name+" |") {
 			t.Errorf("the page has a pair of %s:\n%s", name, page)
 		}
 	}

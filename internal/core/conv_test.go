@@ -194,3 +194,28 @@ func TestConvTransposeErrors(t *testing.T) {
 		}
 	})
 }
+
+// A convolution of images without channels gives zeros, or the bias, in every layout.
+func TestConvolutionsOfNothing(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		bias := From(x, []float32{1, 2, 3, 4, 5, 6, 7, 8})
+		for _, last := range []bool{false, true} {
+			in, w := x.Zeros([]int{2, 0, 4, 4}, dtype.Float32), x.Zeros([]int{8, 0, 3, 3}, dtype.Float32)
+			if last {
+				in, w = x.ChannelsLast(in), x.ChannelsLast(w)
+			}
+			for _, b := range []*Tensor{nil, bias} {
+				out := x.Conv2d(in, w, b, Conv2dOpt{Padding: [2]int{1, 1}})
+				for i, v := range doubles(t, x, out) {
+					want := 0.0
+					if b != nil {
+						want = float64(1 + i/16%8)
+					}
+					if v != want {
+						t.Fatalf("channels last %v, a bias %v: element %d is %v, want %v", last, b != nil, i, v, want)
+					}
+				}
+			}
+		}
+	})
+}

@@ -281,6 +281,9 @@ func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand, e *Epilo
 	if res.Numel() == 0 {
 		return nil
 	}
+	if _, _, k := c.sizes(kind); k == 0 && e == nil {
+		return c.empty(is, res, bias)
+	}
 	if bias.Ptr == 0 && c.plain(kind, a.DType) {
 		return c.matmul(is, kind, res, a, b, e)
 	}
@@ -324,6 +327,22 @@ func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand, e *Epilo
 	res = seenAs(res, batch, channels, inner, want)
 	from.Shape = res.Shape
 	return Pointwise(is, Copy, res.DType, nil, []Operand{res}, []Operand{from})
+}
+
+// empty sets the result of a product without depth: zeros, or the bias of an output.
+func (c *Conv) empty(is Issuer, res, bias Operand) error {
+	res.Shape, res.Stride = []int{res.Numel()}, []int{1}
+	if err := Pointwise(is, Fill, res.DType, []Scalar{{}}, []Operand{res}, nil); err != nil || bias.Ptr == 0 {
+		return err
+	}
+	return c.addBias(is, res, bias, c.LastY)
+}
+
+// addBias adds the bias to an output whose channels are last or not.
+func (c *Conv) addBias(is Issuer, res, bias Operand, last bool) error {
+	res = seenAs(res, c.Batch, c.Out, c.OH*c.OW, last)
+	bias.Shape, bias.Stride = res.Shape, []int{0, 1, 0}
+	return Pointwise(is, Add, res.DType, nil, []Operand{res}, []Operand{res, bias})
 }
 
 // plain reports whether the convolution is a product of its matrices as they are stored: one tap, at every pixel. Rows of pixels that do
@@ -451,9 +470,7 @@ func (c *Conv) product(is Issuer, kind convKind, last, made bool, res, a, b, bia
 	if err := sumPartials(is, res, partial, splits, accumulator(a.DType)); err != nil || bias.Ptr == 0 {
 		return err
 	}
-	res = seenAs(res, c.Batch, c.Out, c.OH*c.OW, made)
-	bias.Shape, bias.Stride = res.Shape, []int{0, 1, 0}
-	return Pointwise(is, Add, res.DType, nil, []Operand{res}, []Operand{res, bias})
+	return c.addBias(is, res, bias, made)
 }
 
 // tile chooses the tile of a product and the number of parts of its depth. few allows parts for kinds other than the weight's gradient:

@@ -30,7 +30,8 @@ var (
 func Prepare() {
 	once.Do(func() {
 		go func() {
-			if call(register) {
+			// Not a raw call, which would keep the world from stopping for as long.
+			if _, _, errno := syscall.Syscall(membarrier, register, 0, 0); errno == 0 {
 				ready.Store(true)
 			}
 		}()

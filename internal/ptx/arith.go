@@ -79,16 +79,16 @@ func (f *function) arithmetic(in *kir.Instr) {
 	}
 }
 
-// pairProducts finds the products of 32-bit integers in a block of which both halves are used: one multiplication gives both at the cost of
-// the upper half alone.
-func (f *function) pairProducts(b *kir.Block) {
+// pairProducts finds the products of 32-bit integers in a block of which both halves are used, and that are not done: one multiplication
+// gives both at the cost of the upper half alone.
+func (f *function) pairProducts(b *kir.Block, done map[*kir.Instr]bool) {
 	type product struct {
 		t    kir.Type
 		a, b kir.Value
 	}
 	var seen [2]map[product]*kir.Instr
 	for _, in := range b.Instrs {
-		if in.Op != kir.OpMul && in.Op != kir.OpMulHi || !in.Type.IsInt() || in.Type.Size() != 4 {
+		if in.Op != kir.OpMul && in.Op != kir.OpMulHi || !in.Type.IsInt() || in.Type.Size() != 4 || done[in] {
 			continue
 		}
 		mine, its := 0, 1

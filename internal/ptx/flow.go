@@ -9,7 +9,7 @@ func (f *function) block(b *kir.Block) { f.blockBut(b, nil) }
 
 // blockBut emits b without the instructions that are done.
 func (f *function) blockBut(b *kir.Block, done map[*kir.Instr]bool) {
-	f.pairProducts(b)
+	f.pairProducts(b, done)
 	for _, in := range b.Instrs {
 		if done[in] {
 			continue

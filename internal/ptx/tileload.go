@@ -401,7 +401,8 @@ func (f *function) groups(in *kir.Instr, rows, cols int, into []kir.Value, value
 }
 
 // aheadOf emits the instructions of b, a region whose second parameter is a column, that depend on the column alone, if they load memory
-// that nothing writes. It returns them, nil if there are no such loads. col returns a register with the column.
+// that nothing writes. It returns them, nil if there are no such loads. Those after an assertion, which may guard them, are not among them.
+// col returns a register with the column.
 func (f *function) aheadOf(b *kir.Block, col func() string) map[*kir.Instr]bool {
 	made := map[kir.Value]bool{} // in b, and not from the column alone
 	for _, v := range b.Params {
@@ -409,6 +410,9 @@ func (f *function) aheadOf(b *kir.Block, col func() string) map[*kir.Instr]bool 
 	}
 	done, loads := map[*kir.Instr]bool{}, false
 	for _, in := range b.Instrs {
+		if in.Op == kir.OpAssert {
+			break
+		}
 		load := in.Op == kir.OpLoad && in.Space == kir.Global && (in.Cache == kir.CacheReadOnly || f.readOnly(in.Args[0]))
 		ahead := load || in.Op == kir.OpConst || in.Op == kir.OpParam || in.Op == kir.OpPtrAdd ||
 			in.Op >= kir.OpAdd && in.Op <= kir.OpBitcast

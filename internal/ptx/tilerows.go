@@ -160,7 +160,7 @@ func (f *function) mapTile(in *kir.Instr, t *tile) {
 	}
 	f.await(f.tiles.touched(in)...)
 	f.eachElement(in, t, used, func(reg string) {
-		f.pairProducts(b)
+		f.pairProducts(b, nil)
 		for _, x := range b.Instrs {
 			if early[x] {
 				f.once(x, memory)
