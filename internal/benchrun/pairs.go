@@ -73,14 +73,14 @@ func (p *Pairs) Write(name string) error {
 	return nil
 }
 
-// ReadPairs reads every file of pairs in a folder, sorted by name.
+// ReadPairs reads every file of pairs in a folder, the newest first.
 func ReadPairs(dir string) ([]*Pairs, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*.pairs.json"))
 	if err != nil {
 		return nil, fault.Wrap(fault.System, err, "cannot list the pairs")
 	}
 	var all []*Pairs
-	for _, name := range names {
+	for _, name := range slices.Backward(names) {
 		b, err := os.ReadFile(name)
 		if err != nil {
 			return nil, fault.Wrap(fault.System, err, "cannot read the pairs")
@@ -104,8 +104,8 @@ func ReadPairs(dir string) ([]*Pairs, error) {
 
 // ratio returns the median over the rounds of after divided by before, and the interval that holds the true median with a probability of at
 // least 95 %. The interval is between two order statistics, as few rounds say too little of the ratios' distribution for another one
-// (Conover, Practical Nonparametric Statistics, section 3.2). Below six rounds there is none, and low and high are 0.
-func (r PairRow) ratio() (median, low, high float64) {
+// (Conover, Practical Nonparametric Statistics, section 3.2). Below six rounds there is none, and ok is false.
+func (r PairRow) ratio() (median, low, high float64, ok bool) {
 	var ratios []float64
 	for i := range r.Before {
 		ratios = append(ratios, r.After[i]/r.Before[i])
@@ -123,9 +123,9 @@ func (r PairRow) ratio() (median, low, high float64) {
 		term *= float64(n-i) / float64(i+1)
 	}
 	if k == 0 {
-		return median, 0, 0
+		return median, 0, 0, false
 	}
-	return median, ratios[k-1], ratios[n-k]
+	return median, ratios[k-1], ratios[n-k], true
 }
 
 // moreIsBetter reports whether the figure is a rate, or has a goal that it should exceed.
@@ -142,8 +142,8 @@ func (r PairRow) moreIsBetter() bool {
 
 // verdict says whether the figure became better or worse by more than five percent, as far as the interval shows.
 func (r PairRow) verdict() string {
-	median, low, high := r.ratio()
-	if high == 0 {
+	median, low, high, ok := r.ratio()
+	if !ok {
 		return "too few rounds"
 	}
 	if r.moreIsBetter() {
@@ -181,9 +181,9 @@ func pairTables(b *strings.Builder, all []*Pairs) {
 		line(b, "figure", "before", "after", "ratio", "rounds", "verdict")
 		line(b, "---", "---", "---", "---", "---", "---")
 		for _, r := range p.Rows {
-			median, low, high := r.ratio()
+			median, low, high, ok := r.ratio()
 			ratio := strconv.FormatFloat(median, 'f', 3, 64)
-			if high > 0 {
+			if ok {
 				ratio += fmt.Sprintf(" (%.3f–%.3f)", low, high)
 			}
 			line(b, "`"+r.Name+"`", short(Summarize(r.Before).Median)+" "+r.Unit, short(Summarize(r.After).Median)+" "+r.Unit, ratio,

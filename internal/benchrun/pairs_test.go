@@ -28,9 +28,9 @@ func TestPairRatio(t *testing.T) {
 	}
 	for n, want := range map[int][3]float64{1: {1, 0, 0}, 5: {3, 0, 0}, 6: {3.5, 1, 6}, 8: {4.5, 1, 8}, 9: {5, 2, 8}, 11: {6, 2, 10},
 		12: {6.5, 3, 10}, 20: {10.5, 6, 15}} {
-		median, low, high := rounds("µs", increasing(n)...).ratio()
-		if got := [3]float64{median, low, high}; got != want {
-			t.Errorf("%d rounds: %v, want %v", n, got, want)
+		median, low, high, ok := rounds("µs", increasing(n)...).ratio()
+		if got := [3]float64{median, low, high}; got != want || ok != (n > 5) {
+			t.Errorf("%d rounds: %v %v, want %v", n, got, ok, want)
 		}
 	}
 }
@@ -50,6 +50,7 @@ func TestPairVerdict(t *testing.T) {
 		{rounds("µs", six(1.01, 1.04)...), ""},
 		{rounds("µs", 2), "too few rounds"},
 		{rounds("TB/s", 2, 2), "too few rounds"},
+		{rounds("allocs/op", six(0, 0)...), "better"},
 		{PairRow{Name: "gpt2.speed", Unit: "times", Before: six(1, 1), After: six(1.4, 1.5)}, "better"},
 	} {
 		if got := c.row.verdict(); got != c.want {
