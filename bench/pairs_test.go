@@ -45,7 +45,7 @@ func TestPairs(t *testing.T) {
 		var runs [2]*benchrun.Run
 		for i := range runs {
 			which := (i + rounds) % 2
-			runs[which] = one(t, []string{before, self}[which])
+			runs[which] = figuresOf(t, []string{before, self}[which])
 		}
 		if err := p.Add(runs[0], runs[1]); err != nil {
 			t.Fatal(err)
@@ -61,8 +61,8 @@ func TestPairs(t *testing.T) {
 	fmt.Printf("pairs: %d figures in %d rounds\n", len(p.Rows), rounds)
 }
 
-// one runs the tests that -rows names with a binary of benchmarks, and returns the figures.
-func one(t *testing.T, binary string) *benchrun.Run {
+// figuresOf runs the tests that -rows names with a binary of benchmarks, and returns the figures.
+func figuresOf(t *testing.T, binary string) *benchrun.Run {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "run.json")
 	ctx, cancel := context.WithTimeout(t.Context(), *timeFlag)

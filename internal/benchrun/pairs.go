@@ -1,11 +1,8 @@
 package benchrun
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -62,16 +59,7 @@ func (p *Pairs) Add(before, after *Run) error {
 }
 
 // Write writes the file.
-func (p *Pairs) Write(name string) error {
-	b, err := json.MarshalIndent(p, "", "\t")
-	if err != nil {
-		return fault.Wrap(fault.Invalid, err, "the pairs cannot be written as JSON")
-	}
-	if err := os.WriteFile(name, append(b, '\n'), 0o666); err != nil {
-		return fault.Wrap(fault.System, err, "cannot write the pairs")
-	}
-	return nil
-}
+func (p *Pairs) Write(name string) error { return writeFile(name, p) }
 
 // ReadPairs reads every file of pairs in a folder, the newest first.
 func ReadPairs(dir string) ([]*Pairs, error) {
@@ -81,15 +69,9 @@ func ReadPairs(dir string) ([]*Pairs, error) {
 	}
 	var all []*Pairs
 	for _, name := range slices.Backward(names) {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			return nil, fault.Wrap(fault.System, err, "cannot read the pairs")
-		}
 		p := &Pairs{}
-		dec := json.NewDecoder(bytes.NewReader(b))
-		dec.DisallowUnknownFields()
-		if err := dec.Decode(p); err != nil {
-			return nil, fault.Wrap(fault.Invalid, err, "the file of pairs %s has another form", name)
+		if err := readFile(name, p); err != nil {
+			return nil, err
 		}
 		for _, r := range p.Rows {
 			if len(r.Before) == 0 || len(r.Before) != len(r.After) {

@@ -117,22 +117,32 @@ func (r *Run) FileName() string {
 
 // Read reads a run file.
 func Read(name string) (*Run, error) {
-	b, err := os.ReadFile(name)
-	if err != nil {
-		return nil, fault.Wrap(fault.System, err, "cannot read the run file")
-	}
 	r := &Run{}
-	dec := json.NewDecoder(bytes.NewReader(b))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(r); err != nil {
-		return nil, fault.Wrap(fault.Invalid, err, "the run file %s has another form", name)
+	if err := readFile(name, r); err != nil {
+		return nil, err
 	}
 	return r, nil
 }
 
+// readFile reads a file of bench/runs into v, which has all of its fields.
+func readFile(name string, v any) error {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return fault.Wrap(fault.System, err, "cannot read the run file")
+	}
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil {
+		return fault.Wrap(fault.Invalid, err, "the run file %s has another form", name)
+	}
+	return nil
+}
+
 // Write writes the run file; the same run always gives the same bytes.
-func (r *Run) Write(name string) error {
-	b, err := json.MarshalIndent(r, "", "\t")
+func (r *Run) Write(name string) error { return writeFile(name, r) }
+
+func writeFile(name string, v any) error {
+	b, err := json.MarshalIndent(v, "", "\t")
 	if err != nil {
 		return fault.Wrap(fault.Invalid, err, "the run cannot be written as JSON")
 	}

@@ -64,26 +64,38 @@ func TestEpilogues(t *testing.T) {
 				first.Shape, first.Stride = []int{c.m, c.n}, []int{c.n, 1}
 				return []Operand{first, h.empty(dtype.BFloat16, c.m, c.n), h.empty(dtype.Bool, c.m, c.n)}
 			}
-			plain, want, got := h.empty(c.t, c.m, c.n), make3(), make3()
-			h.launches = 0
-			check(t, Matmul(h, plain, a, b, opt))
-			check(t, Pointwise(h, op, dtype.Float32, numbers, want, []Operand{plain, wide, last}))
-			alone := h.launches
-			opt.Epilogue = &Epilogue{Op: op, Scalars: numbers, Outs: got, Ins: []Operand{column, last}}
-			h.launches = 0
-			nowhere := plain
-			nowhere.Ptr = 0
-			check(t, Matmul(h, nowhere, a, b, opt))
-			if h.launches != alone-1 {
-				t.Errorf("%d launches, and %d without an epilogue", h.launches, alone)
-			}
-			for o := range got {
-				if g, w := h.read(got[o]), h.read(want[o]); !slices.EqualFunc(g, w, same) {
-					t.Errorf("output %d: got %v, want %v", o, g[:8], w[:8])
-				}
-			}
+			e := &Epilogue{Op: op, Scalars: numbers, Ins: []Operand{column, last}}
+			compareEpilogue(t, h, h.empty(c.t, c.m, c.n), e, make3, []Operand{wide, last}, func(out Operand, e *Epilogue) {
+				opt.Epilogue = e
+				check(t, Matmul(h, out, a, b, opt))
+			})
 		})
 	}
+}
+
+// compareEpilogue compares what run does without an epilogue, and then e's operation alone, with what it does with e: the bits of e's
+// outputs, which outs makes, and the number of launches. ins are the inputs besides the result in its shape. It returns the number of
+// launches of run alone.
+func compareEpilogue(t *testing.T, h *host, result Operand, e *Epilogue, outs func() []Operand, ins []Operand,
+	run func(out Operand, e *Epilogue)) int {
+	t.Helper()
+	want, got := outs(), outs()
+	h.launches = 0
+	run(result, nil)
+	alone := h.launches
+	check(t, Pointwise(h, e.Op, dtype.Float32, e.Scalars, want, append([]Operand{result}, ins...)))
+	apart := h.launches
+	e.Outs, result.Ptr, h.launches = got, 0, 0
+	run(result, e)
+	if h.launches != apart-1 {
+		t.Errorf("%d launches, and %d without an epilogue", h.launches, apart)
+	}
+	for o := range got {
+		if g, w := h.read(got[o]), h.read(want[o]); !slices.EqualFunc(g, w, same) {
+			t.Errorf("output %d: got %v, want %v", o, g[:8], w[:8])
+		}
+	}
+	return alone
 }
 
 func TestEpilogueErrors(t *testing.T) {
@@ -159,25 +171,16 @@ func TestConvEpilogues(t *testing.T) {
 			make3 := func() []Operand {
 				return []Operand{h.empty(c.t, pixels, c.out), h.empty(half, pixels, c.out), h.empty(dtype.Bool, pixels, c.out)}
 			}
-			plain, want, got := h.empty(c.t, pixels, c.out), make3(), make3()
-			h.launches = 0
-			check(t, ConvForward(h, conv, plain, x, w, Operand{}))
-			if split := h.launches > 1; split != c.split && c.in != 3 {
-				t.Errorf("%d launches of the convolution", h.launches)
-			}
-			check(t, Pointwise(h, op, single, numbers, want, []Operand{plain, wide, last}))
-			alone := h.launches
-			h.launches = 0
-			nowhere := plain
-			nowhere.Ptr = 0
-			check(t, ConvForwardWith(h, conv, nowhere, x, w, &Epilogue{Op: op, Scalars: numbers, Outs: got, Ins: []Operand{channel, last}}))
-			if h.launches != alone-1 {
-				t.Errorf("%d launches, and %d without an epilogue", h.launches, alone)
-			}
-			for o := range got {
-				if g, w := h.read(got[o]), h.read(want[o]); !slices.EqualFunc(g, w, same) {
-					t.Errorf("output %d: got %v, want %v", o, g[:8], w[:8])
+			e := &Epilogue{Op: op, Scalars: numbers, Ins: []Operand{channel, last}}
+			alone := compareEpilogue(t, h, h.empty(c.t, pixels, c.out), e, make3, []Operand{wide, last}, func(out Operand, e *Epilogue) {
+				if e == nil {
+					check(t, ConvForward(h, conv, out, x, w, Operand{}))
+				} else {
+					check(t, ConvForwardWith(h, conv, out, x, w, e))
 				}
+			})
+			if split := alone > 1; split != c.split && c.in != 3 {
+				t.Errorf("%d launches of the convolution", alone)
 			}
 		})
 	}
