@@ -2,7 +2,6 @@ package alloc
 
 import (
 	"slices"
-	"sync"
 
 	"tenon.dev/fault"
 )
@@ -13,8 +12,9 @@ type books struct {
 	options Options
 	history
 
-	_        [64]byte // what is read without the lock lies in other cache lines than the lock, which goroutines pass to each other
-	mu       sync.Mutex
+	_        [64]byte // the lock, which others try while one goroutine has it, has a cache line of its own
+	mu       lock
+	_        [56]byte
 	settings Settings
 	stats    tally
 	reserved uint64 // bytes held from the device

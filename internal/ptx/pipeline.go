@@ -30,8 +30,9 @@ type pipeline struct {
 	reuse            *reuse
 	// mapped says that loads are copies by tensor maps. barriers is the offset of the stages' barriers in the tiles' memory; full and
 	// filling are registers with the addresses of the barriers of read and write, lastBarrier holds the address after the last barrier, and
-	// phase the current phase of full. free has the number of the hardware barrier of the stage that loads fill next.
-	mapped                                  bool
+	// phase the current phase of full. drifts says that warps work between products, so that they fall out of step; free then has the
+	// number of the hardware barrier of the stage that loads fill next.
+	mapped, drifts                          bool
 	barriers                                int
 	full, filling, lastBarrier, phase, free string
 	// loop is the loop, and ahead the register with the counter of the next iteration to load for.
@@ -106,7 +107,9 @@ func planPipeline(p *kir.Program, l *kir.Instr, plan *tilePlan, u *tileUses) *pi
 	}
 	q.products(plan, inside, u)
 	if q.mapped {
-		q.stages = min(q.stages, hardwareBarriers-1)
+		if q.drifts {
+			q.stages = min(q.stages, hardwareBarriers-1)
+		}
 		plan.mapped = append(plan.mapped, q)
 	}
 	return q
@@ -133,6 +136,7 @@ func (q *pipeline) products(plan *tilePlan, inside map[*kir.Instr]bool, u *tileU
 	if count != 1 {
 		q.rotated = nil
 	}
+	q.drifts = count > 1
 	if q.mapped = q.mappable(plan); !q.mapped && q.stages == 2 { // the stage is needed at once
 		q.groups = 0
 	}
@@ -256,8 +260,9 @@ func variables(b *kir.Block, set map[int]bool) {
 
 // pipeline emits a pipelined loop. Iteration i waits for the loads of its own stage, then all threads meet at a barrier. After it, the
 // stage of iteration i-1 is free (i-2 if products continue in the background), which is the one that the loads of iteration i+distance
-// fill. With copies by tensor maps, threads wait only for their stage to be filled. They need not meet: each warp says when it is done with
-// the stage of iteration i-1, and the one that starts the copies waits for that.
+// fill. With copies by tensor maps, threads wait only for their stage to be filled, and meet once the products of iteration i-1 are done.
+// Warps that drift apart do not meet: each says when it is done with the stage of iteration i-1, and the one that starts the copies waits
+// for that.
 func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 	if q.around == nil {
 		f.firstLoads(q)

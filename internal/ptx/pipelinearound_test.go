@@ -161,7 +161,7 @@ func TestLoadsAheadOfALoop(t *testing.T) {
 
 // TestWarpsMeetForRacecheck: with Meet no warp only says how far it is.
 func TestWarpsMeetForRacecheck(t *testing.T) {
-	text, err := os.ReadFile("testdata/mapped.kir")
+	text, err := os.ReadFile("testdata/drift.kir")
 	if err != nil {
 		t.Fatal(err)
 	}

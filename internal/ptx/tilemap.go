@@ -63,7 +63,10 @@ func (f *function) mapPrologue() {
 		q.write = f.reg(word)
 		q.full, q.filling = f.to(word, "add.s32", plan.memory, itoa(q.barriers)), f.reg(word)
 		q.lastBarrier = f.to(word, "add.s32", q.full, itoa(q.stages*barrierBytes))
-		q.phase, q.free = f.to(word, "mov.b32", "0"), f.to(word, "mov.b32", "1")
+		q.phase = f.to(word, "mov.b32", "0")
+		if q.drifts {
+			q.free = f.to(word, "mov.b32", "1")
+		}
 	}
 	f.barrier()
 }
@@ -75,9 +78,9 @@ func (f *function) mapAddress(i int) string {
 
 // release says that the warp is done with the stage of the preceding iteration, which loads fill next. The warp that starts the copies
 // waits for all others; these do not wait. Each stage has its own barrier, since a warp can be ahead by almost as many iterations as there
-// are stages.
+// are stages. Where warps hardly drift apart, meeting is faster: its barrier has a constant number.
 func (f *function) release(q *pipeline) {
-	if f.tiles.meet {
+	if f.tiles.meet || !q.drifts {
 		f.barrier()
 		return
 	}
