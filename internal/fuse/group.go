@@ -38,8 +38,9 @@ type Limits struct {
 	// Saves is the minimum number of bytes that a group must save; smaller groups cost more to build than they gain.
 	Saves int
 	// Joined is the maximum number of bytes that a conversion may read and write to be joined with others; a larger one fills the device
-	// alone. Together is the number of conversions that one launch can make.
-	Joined, Together int
+	// alone. Together is the number of conversions that one launch can make. Slack is the number of bytes by which joined conversions may
+	// raise the peak of memory.
+	Joined, Together, Slack int
 }
 
 // Group joins element-wise calls with those that made their operands. All calls of a group have one shape and one lane, and each that reads

@@ -2,7 +2,7 @@ package fuse
 
 // Join lets conversions of different arrays run together: casts of the weights of all layers before the first layer, and casts of their
 // gradients after the last. The calls have nothing in common, but one launch costs less than many. A call runs earlier only if its input is
-// ready by then, and later only if nobody needs its output before. Neither may raise the peak of memory.
+// ready by then, and later only if nobody needs its output before. All together may raise the peak of memory by l.Slack bytes.
 func (g *Graph) Join(l Limits) {
 	j := &joining{g: g, l: l, place: make([]int, len(g.Calls)), until: make([]int, len(g.Calls))}
 	for i := range g.Calls {
@@ -172,7 +172,7 @@ func (j *joining) next(calls []int) (s joint, rest []int) {
 	return s, rest
 }
 
-// move lets call i run at position at, unless that raises the peak of memory.
+// move lets call i run at position at, unless that raises the peak of memory by more than the slack.
 func (j *joining) move(i, at int) bool {
 	out, from, to := j.g.Calls[i].Outs[0].Bytes(), at, i
 	if i < at { // its output is made later, and its input is kept longer
@@ -188,7 +188,7 @@ func (j *joining) move(i, at int) bool {
 		}
 	}
 	for p, b := range more {
-		if b > 0 && j.held[from+p]+b > j.peak {
+		if b > 0 && j.held[from+p]+b > j.peak+j.l.Slack {
 			return false
 		}
 	}

@@ -479,7 +479,7 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 // TestRandomGraphs: after all passes a segment leaves the same contents in live storages as before, and Join does not raise the peak of
 // memory.
 func TestRandomGraphs(t *testing.T) {
-	grouped, elided, gone, byRows, products, convolutions, narrowed, folded, early, late := 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+	grouped, elided, gone, byRows, products, convolutions, narrowed, folded, early, late, slack := 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 	for seed := range uint64(25000) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		g, m := randomGraph(rng, 2+rng.IntN(14))
@@ -498,9 +498,12 @@ func TestRandomGraphs(t *testing.T) {
 		narrowed += len(g.Narrow())
 		g.Group(Limits{Calls: 8, Span: 10, Heavy: 8, Operands: 8, Outs: 4, Values: 8, Saves: 1, Joined: 1 << 10})
 		peak := held(g)
-		g.Join(Limits{Joined: 1 << 10, Together: 3})
-		if now := held(g); now > peak {
+		l := Limits{Joined: 1 << 10, Together: 3, Slack: rng.IntN(3) * 64}
+		g.Join(l)
+		if now := held(g); now > peak+l.Slack {
 			t.Fatalf("seed %d: the peak of memory is %d, and was %d\n%s\n%s", seed, now, peak, before, g.Print())
+		} else if now > peak {
+			slack++
 		}
 		gone += n - len(g.Calls)
 		m.runAll(g, rng)
@@ -531,9 +534,9 @@ func TestRandomGraphs(t *testing.T) {
 		}
 	}
 	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows, %d begin with a product, %d with a convolution, "+
-		"%d inputs narrowed, %d factors folded, %d calls removed, and %d conversions run earlier, %d later",
-		grouped, elided, byRows, products, convolutions, narrowed, folded, gone, early, late)
-	if early < 200 || folded < 500 || late < 300 || grouped < 10000 || elided < 5000 || byRows < 1000 || products < 500 ||
+		"%d inputs narrowed, %d factors folded, %d calls removed, and %d conversions run earlier, %d later; %d peaks are higher",
+		grouped, elided, byRows, products, convolutions, narrowed, folded, gone, early, late, slack)
+	if early < 200 || slack < 100 || folded < 500 || late < 300 || grouped < 10000 || elided < 5000 || byRows < 1000 || products < 500 ||
 		convolutions < 200 || narrowed < 500 || gone < 10000 {
 		t.Error("the passes did too little")
 	}
