@@ -283,7 +283,7 @@ func TestFailureHalfWay(t *testing.T) {
 		var hog *tenon.Tensor
 		if i == 1 {
 			must(t, x.Device().EmptyCache())
-			hog = x.Empty([]int{20 << 20}, tenon.Uint8) // then the values, of 8 MiB, fit, and the indexes, of 16, do not
+			hog = x.Empty([]int{36 << 20}, tenon.Uint8) // then the values, of 8 MiB, fit, and the indexes, of 16, do not
 		}
 		err := r.Do(x, func(x *tenon.Exec) error {
 			v, n := x.MaxDim(a, 1)

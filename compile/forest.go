@@ -222,7 +222,7 @@ func (fo *forest) open() error {
 	if fo.pool != nil {
 		return nil
 	}
-	pool, err := fo.dev.NewMemPool(nil)
+	pool, err := fo.dev.NewExpandablePool()
 	if err != nil {
 		return err
 	}

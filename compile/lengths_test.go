@@ -75,9 +75,8 @@ func TestSixtyLengthsShareKernels(t *testing.T) {
 	}
 }
 
-// With expandable segments the graphs of sixty lengths need only the memory of the longest, in any order.
+// The graphs of sixty lengths need only the memory of the longest, in any order.
 func TestSixtyLengthsShareMemory(t *testing.T) {
-	t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 	const width, longest = 8192, 700 // larger than a page of the pool
 	run := func(ls []int) int64 {
 		x := openOn(t, tenon.Sim(0)).NoGrad() // its allocator is that of a GPU

@@ -101,7 +101,7 @@ func (c *caching) takeFree(l *silo, size uint64) *Block {
 // splits says whether block b is split to serve size bytes.
 func (c *caching) splits(b *Block, size uint64) bool {
 	rest := b.size - size
-	if b.silo.pool.kind == smallPool || c.expand {
+	if b.silo.pool.kind == smallPool || c.expands(b.silo.pool) {
 		return rest >= minBlockSize
 	}
 	return size < c.settings.MaxSplitSize && rest > smallSize

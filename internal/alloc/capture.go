@@ -105,6 +105,10 @@ func (d *Device) NewPool(id PoolID, src Source) error {
 			return err
 		}
 	}
+	return d.newPool(id, src, 0)
+}
+
+func (d *Device) newPool(id PoolID, src Source, page uint64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.findPrivate(id) != nil {
@@ -112,9 +116,25 @@ func (d *Device) NewPool(id PoolID, src Source) error {
 	}
 	p, err := d.retain(id)
 	if err == nil {
-		p.source = src
+		p.source, p.page = src, page
 	}
 	return err
+}
+
+// NewExpandablePool is NewPool for a pool whose memory comes in expandable segments whatever the settings say, if the device has them: then
+// memory freed by short inputs serves longer ones too. On a device of less than 20 GiB its pages are smaller than others.
+func (d *Device) NewExpandablePool(id PoolID) error {
+	page := uint64(0)
+	if d.virtual != nil {
+		d.mu.Lock()
+		total, err := d.deviceTotal()
+		d.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		page = min(largeBuffer, max(smallBuffer, total/1024/smallBuffer*smallBuffer))
+	}
+	return d.newPool(id, nil, page)
 }
 
 // ReleasePool takes one use from the private pool id. When none is left, its memory can be returned: EmptyCache and the flush before an

@@ -7,7 +7,7 @@ package alloc
 // fitExpandable returns the best fit among expandable blocks, where a block's size includes the address space behind it into which it can
 // grow. b is the smallest block that is large enough. If the setting has been switched off since, it skips expandable blocks.
 func (c *caching) fitExpandable(l *silo, b *Block) *Block {
-	if !c.expand {
+	if !c.expands(l.pool) {
 		for b != nil && b.expandable() {
 			b = l.free.over(b)
 		}
@@ -34,6 +34,9 @@ func (c *caching) fitExpandable(l *silo, b *Block) *Block {
 func (c *caching) growExpandable(r *request) (*Block, error) {
 	b, err := c.findGrowable(r)
 	if isOutOfMemory(err) {
+		if !c.expand { // a program with a thousand compiled regions may have no addresses left for another range
+			return c.ordinarySegment(r)
+		}
 		return nil, nil
 	}
 	if err != nil {
@@ -92,8 +95,11 @@ func (c *caching) findGrowable(r *request) (*Block, error) {
 
 // pageSize returns the bytes of a page of l's expandable segments.
 func pageSize(l *silo) uint64 {
-	if l.pool.kind == smallPool {
+	switch p := l.pool.private; {
+	case l.pool.kind == smallPool:
 		return smallBuffer
+	case p != nil && p.page > 0:
+		return p.page
 	}
 	return largeBuffer
 }

@@ -2,6 +2,7 @@ package alloc
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"tenon.dev/fault"
@@ -169,4 +170,78 @@ func TestExpandableUnsupported(t *testing.T) {
 	if err := check(d, f); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestExpandablePool: a pool can have expandable segments although the settings have none, with smaller pages on a small device.
+func TestExpandablePool(t *testing.T) {
+	for _, c := range []struct{ total, page uint64 }{{1 << 30, 2 * mib}, {8 << 30, 8 * mib}, {140 << 30, 20 * mib}} {
+		b := newBench(t, c.total, "", Options{})
+		id := NewPoolID()
+		b.ok(b.NewExpandablePool(id))
+		b.fails(b.NewExpandablePool(id), fault.Invalid, "exists already")
+		from := func(id PoolID, size uint64) *Block {
+			k, err := b.AllocFrom(id, size, 0)
+			b.ok(err)
+			return k
+		}
+		k := from(id, 15*mib)
+		at, held := k.Addr(), (15*mib+c.page-1)/c.page*c.page
+		b.want("reserved_bytes.all.current", int64(held))
+		b.free(k)
+		for size := uint64(16 * mib); size <= 60*mib; size += 4 * mib { // each grows into the same place
+			if k = from(id, size); k.Addr() != at {
+				t.Errorf("%d bytes are at %#x, want %#x", size, k.Addr(), at)
+			}
+			held = (size + c.page - 1) / c.page * c.page
+			b.want("reserved_bytes.all.current", int64(held))
+			b.free(k)
+		}
+		k = from(PoolID{}, 15*mib)
+		if k.expandable() {
+			t.Error("the default pool has expandable segments too")
+		}
+		b.free(k)
+		b.ok(b.ReleasePool(id))
+		b.ok(b.EmptyCache())
+		b.want("reserved_bytes.all.current", 0)
+		if len(b.f.ranges) != 0 {
+			t.Errorf("%d ranges are left", len(b.f.ranges))
+		}
+	}
+
+	d := New(plainDevice{newFakeDevice(1 << 30)}, Options{})
+	if err := d.NewExpandablePool(NewPoolID()); err != nil {
+		t.Errorf("a device without virtual memory: %v", err)
+	}
+
+	b, id := newBench(t, 1<<30, "", Options{}), NewPoolID()
+	b.ok(b.NewExpandablePool(id))
+	b.f.reserve = func(uint64) (uint64, error) { return 0, fmt.Errorf("cuMemAddressReserve: %w", ErrOutOfMemory) }
+	k, err := b.AllocFrom(id, 15*mib, 0)
+	b.ok(err)
+	if k.expandable() || b.EmptyCache() != nil || b.Free(k) != nil {
+		t.Error("without addresses for a range, memory does not come in an ordinary segment")
+	}
+	b.f.reserve = nil
+	k, err = b.AllocFrom(id, 50*mib, 0)
+	b.ok(err)
+	if !k.expandable() {
+		t.Error("there are addresses again, and the segment is an ordinary one")
+	}
+	b.free(k)
+	b.ok(b.ReleasePool(id))
+	b.ok(b.EmptyCache())
+
+	b, id = newBench(t, 1<<30, "", Options{}), NewPoolID()
+	b.f.fail = func(call string) error {
+		if call == "MemInfo" {
+			return fault.New(fault.System, "the device does not answer")
+		}
+		return nil
+	}
+	b.fails(b.NewExpandablePool(id), fault.System, "does not answer")
+	b.f.fail = nil
+	b.ok(b.NewExpandablePool(id)) // nothing was left of it
+	b.ok(b.ReleasePool(id))
+	b.ok(b.EmptyCache())
 }

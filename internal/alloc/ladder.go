@@ -41,7 +41,7 @@ func (c *caching) climb(r *request) (*Block, *outOfMemory, error) {
 	}
 	failed, err := c.fail(r)
 	if err == nil {
-		failed.split = c.virtual != nil && !c.expand && r.silo.pool.source() == nil
+		failed.split = c.virtual != nil && !c.expands(r.silo.pool) && r.silo.pool.source() == nil
 	}
 	return nil, failed, err
 }

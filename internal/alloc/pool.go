@@ -30,6 +30,11 @@ func (p *pool) source() Source {
 	return p.private.source
 }
 
+// expands reports whether new memory of the pool comes in expandable segments.
+func (c *caching) expands(p *pool) bool {
+	return c.expand || p.private != nil && p.private.page > 0
+}
+
 // silo returns the stream's silo and creates it on first use.
 func (p *pool) silo(s Stream) *silo {
 	if l := p.last; l != nil && l.stream == s {
@@ -71,11 +76,13 @@ func (p *pool) freeBytes() uint64 {
 
 // privatePool is a pair of pools, used only by allocations that name it or are diverted to it.
 type privatePool struct {
-	id           PoolID
-	uses         int      // graphs and diversions that hold it; at 0 the flush step may take its memory and delete it
-	reserved     uint64   // bytes that its segments have from the device
-	source       Source   // where its memory comes from; nil: from the device
-	uncached     []*Block // blocks allocated with caching off, until they are back at the device
+	id       PoolID
+	uses     int      // graphs and diversions that hold it; at 0 the flush step may take its memory and delete it
+	reserved uint64   // bytes that its segments have from the device
+	source   Source   // where its memory comes from; nil: from the device
+	uncached []*Block // blocks allocated with caching off, until they are back at the device
+	// page is the size of a page of its large expandable segments, which it has whatever the settings say; 0: as the settings say.
+	page         uint64
 	small, large pool
 }
 

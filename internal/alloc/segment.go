@@ -63,10 +63,15 @@ func (c *caching) newSegment(r *request) (*Block, error) {
 	if c.fractionSet && c.reserved+r.segment > c.allowed {
 		return nil, nil
 	}
-	source := r.silo.pool.source()
-	if c.expand && source == nil {
+	if c.expands(r.silo.pool) && r.silo.pool.source() == nil {
 		return c.growExpandable(r)
 	}
+	return c.ordinarySegment(r)
+}
+
+// ordinarySegment is newSegment where memory does not come in expandable segments.
+func (c *caching) ordinarySegment(r *request) (*Block, error) {
+	source := r.silo.pool.source()
 	addr, err := c.malloc(source, r.segment, r.silo.stream)
 	if isOutOfMemory(err) {
 		r.refusal = err

@@ -30,17 +30,24 @@ type Source interface {
 
 // NewMemPool makes a pool with memory from src; nil is the driver.
 func (d *Device) NewMemPool(src Source) (*MemPool, error) {
-	if err := d.Lost(); err != nil {
-		return nil, err
-	}
-	p := &MemPool{dev: d, id: alloc.NewPoolID()}
 	var from alloc.Source
 	if src != nil {
 		from = &poolSource{d, src}
 	}
+	return d.newPool(func(id alloc.PoolID) error { return d.mem.NewPool(id, from) })
+}
+
+// NewExpandablePool makes a pool whose memory comes in expandable segments if the device has them.
+func (d *Device) NewExpandablePool() (*MemPool, error) { return d.newPool(d.mem.NewExpandablePool) }
+
+func (d *Device) newPool(begin func(id alloc.PoolID) error) (*MemPool, error) {
+	if err := d.Lost(); err != nil {
+		return nil, err
+	}
+	p := &MemPool{dev: d, id: alloc.NewPoolID()}
 	d.poolMu.Lock()
 	defer d.poolMu.Unlock()
-	if err := d.mem.NewPool(p.id, from); err != nil {
+	if err := begin(p.id); err != nil {
 		return nil, err
 	}
 	d.pools = append(d.pools, p)

@@ -175,6 +175,23 @@ func TestRecordings(t *testing.T) {
 	}
 }
 
+// TestExpandablePools: the replay gives a private pool expandable segments if it had them, although the settings have none.
+func TestExpandablePools(t *testing.T) {
+	r := newRecorder(t, "", 40<<30)
+	id := alloc.NewPoolID()
+	r.ok(r.d.NewExpandablePool(id))
+	for size := uint64(3); size < 90; size += 7 {
+		r.at("main.step")
+		b, err := r.d.AllocFrom(id, size*mib, 0)
+		r.ok(err)
+		r.alloc(size*mib, 0)
+		r.ok(r.d.Free(b))
+	}
+	if c := check(t, program(t, r.snapshot())); !c.Exact() {
+		t.Errorf("%q", c.Differences)
+	}
+}
+
 // TestDifferences alters a recording and checks that the replay says where it differs.
 func TestDifferences(t *testing.T) {
 	recording := func() *snapshot.Snapshot {

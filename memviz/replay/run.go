@@ -90,6 +90,12 @@ func (p *Program) usable() error {
 	return nil
 }
 
+// expandable reports whether the private pool id had expandable segments in the recording, as pools of compiled regions have under all
+// settings.
+func (p *Program) expandable(id alloc.PoolID) bool {
+	return slices.ContainsFunc(p.final, func(g snapshot.Segment) bool { return g.Expandable && alloc.PoolID(g.Pool) == id })
+}
+
 // begin makes an empty allocator.
 func (p *Program) begin(o Options) (*replay, error) {
 	s, err := alloc.ParseSettings(o.Settings)
@@ -114,7 +120,11 @@ func (p *Program) begin(o Options) (*replay, error) {
 		}
 	}
 	for _, id := range p.pools[1:] {
-		if err := r.d.RetainPool(id); err != nil {
+		hold := r.d.RetainPool
+		if p.expandable(id) {
+			hold = r.d.NewExpandablePool
+		}
+		if err := hold(id); err != nil {
 			return nil, err
 		}
 	}

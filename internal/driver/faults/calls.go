@@ -61,8 +61,15 @@ func (d *Device) MemMap(t driver.Thread, p driver.Ptr, n uint64) error {
 	})
 }
 
-// MemUnmap never fails by injection.
+// MemUnmap never fails by injection. After an injected device fault it waits for the device first: unlike one that has failed, that still
+// runs its work.
 func (d *Device) MemUnmap(t driver.Thread, p driver.Ptr, n uint64) error {
+	d.mu.Lock()
+	failed := d.fault != driver.Success
+	d.mu.Unlock()
+	if failed {
+		_ = d.Device.Synchronize(t) // it may be illegal, in a capture
+	}
 	return d.note(d.Device.MemUnmap(t, p, n), func(l *Live) {
 		l.Blocks--
 		l.Bytes -= n
