@@ -21,6 +21,65 @@ const stays = -1
 // sizeOfBlocks divides the sizes of the allocator's blocks.
 const sizeOfBlocks = 512
 
+// held returns the number of bytes that what the calls make takes during each unit of p, without workspaces.
+func (c *recording) held(p *plan) (held []uint64) {
+	d, born, sizes := c.g.d, make([]int, len(c.g.made)), make([]uint64, len(c.g.made))
+	units := 0
+	of := func(e *element) int { // which of the storages that the calls make, or a negative number
+		if e.st == nil {
+			return -1
+		}
+		return ^c.g.indexOf(e.st)
+	}
+	makes := func(e *element) {
+		if m := of(e); m >= 0 && sizes[m] == 0 {
+			born[m], sizes[m] = units, uint64(e.st.bytes+sizeOfBlocks-1)/sizeOfBlocks*sizeOfBlocks
+		}
+	}
+	var changes []int64 // of the number of bytes at each unit
+	uses := func(e *element) {
+		if m := of(e); e.last && m >= 0 && e.st.others.Load() == abandoned && sizes[m] > 0 {
+			changes[born[m]] += int64(sizes[m])
+			changes[units+1] -= int64(sizes[m])
+			sizes[m] = 0
+		}
+	}
+	for step, i := range p.units(len(d.calls)) {
+		changes = append(changes, make([]int64, units+2-len(changes))...)
+		calls := []int{i}
+		if step != nil {
+			calls = step.calls
+			for _, a := range step.group.outs {
+				makes(a.of(d.calls))
+			}
+		} else {
+			for j := range d.calls[i].out {
+				makes(&d.calls[i].out[j])
+			}
+		}
+		for _, i := range calls {
+			k := &d.calls[i]
+			for _, es := range [][]element{k.in, k.many, k.out} {
+				for j := range es {
+					uses(&es[j])
+				}
+			}
+		}
+		units++
+	}
+	for m, size := range sizes { // what stays
+		if size > 0 {
+			changes[born[m]] += int64(size)
+		}
+	}
+	sum := int64(0)
+	for _, n := range changes[:units] {
+		sum += n
+		held = append(held, uint64(sum))
+	}
+	return held
+}
+
 // begins notes the memory that the calls of a unit have taken.
 func (c *recording) begins(n *callNotes, calls ...int) {
 	for _, i := range calls {

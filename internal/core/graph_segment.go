@@ -433,7 +433,15 @@ type recording struct {
 	uses  []poolUse
 	unit  int
 	begun []bool
+	// resting is memory of the pool that is not used any more, oldest first, and restingBytes its size.
+	resting      []*alloc.Block
+	restingBytes uint64
 }
+
+// mostResting is how much memory that a recording does not use any more rests before it is given out again, unless that raises the peak.
+// Work that writes to memory comes after the work that used it before, so lanes have less to run side by side if memory is given out again
+// at once. RATIONALE.md has the figures.
+const mostResting = 128 << 20
 
 // run runs the calls under the capture, on copies of inputs that have them. Memory of the pool is freed after its last use.
 func (c *recording) run(r *Recorded, rc *rt.Capture) {
@@ -456,8 +464,11 @@ func (c *recording) run(r *Recorded, rc *rt.Capture) {
 	for _, a := range r.plan.idle() {
 		c.used(a.of(d.calls))
 	}
+	held := c.held(r.plan)
+	peak := slices.Max(append(held, 0))
 	for step, i := range r.plan.units(len(d.calls)) {
 		n := &r.notes[i]
+		c.wake(min(mostResting, peak-held[c.unit]))
 		n.from, d.s.lent.notes = rc.Tracked(), n
 		d.runUnit(step, i)
 		n.to = rc.Tracked()
@@ -471,6 +482,7 @@ func (c *recording) run(r *Recorded, rc *rt.Capture) {
 		}
 		c.unit++
 	}
+	c.wake(0)
 	r.uses, r.units = c.uses, c.unit
 	for i := range c.g.made {
 		r.addrs[i] = c.g.madeAt(i).ptr
@@ -514,12 +526,23 @@ func (c *recording) used(e *element) {
 	st.block = nil
 	live.Add(-1)
 	c.ends(^i, -1, c.unit)
-	Check("Do", st.dev.Free(b))
+	c.resting = append(c.resting, b)
+	c.restingBytes += b.Size()
+}
+
+// wake frees memory until at most the given number of bytes rests.
+func (c *recording) wake(most uint64) {
+	for c.restingBytes > most {
+		b := c.resting[0]
+		c.resting = c.resting[1:]
+		c.restingBytes -= b.Size()
+		Check("Do", c.g.d.s.dev.Free(b))
+	}
 }
 
 // takeBack frees what a failed recording has allocated.
 func (c *recording) takeBack() {
-	for _, b := range c.copies {
+	for _, b := range slices.Concat(c.copies, c.resting) {
 		if b != nil {
 			_ = c.g.d.s.dev.Free(b) // the recording's error is reported
 		}
