@@ -9,6 +9,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/dtype"
+	"tenon.dev/fault"
 	"tenon.dev/internal/core"
 )
 
@@ -63,11 +64,20 @@ type limits struct {
 func (tol Tolerance) of(dt tenon.DType) limits {
 	l := defaults[dt]
 	if tol.Absolute != nil || tol.Relative != nil {
-		l.absolute = core.Or("AssertClose", "Absolute", tol.Absolute, 0)
-		l.relative = core.Or("AssertClose", "Relative", tol.Relative, 0)
+		l.absolute = bound("Absolute", tol.Absolute)
+		l.relative = bound("Relative", tol.Relative)
 	}
 	l.equalNaN = tol.EqualNaN
 	return l
+}
+
+// bound returns a tolerance, or 0 if there is none. One with which nothing is close, or everything, is a mistake.
+func bound(name string, v tenon.Scalar) float64 {
+	b := core.Or("AssertClose", name, v, 0)
+	if !(b >= 0) || math.IsInf(b, 1) {
+		core.Check("AssertClose", fault.New(fault.Invalid, "%s is %v; give a finite number that is not negative", name, b))
+	}
+	return b
 }
 
 // compare says how got differs from want, or returns "".

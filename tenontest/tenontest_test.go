@@ -194,6 +194,12 @@ func TestAssertClose(t *testing.T) {
 		if text := told(t, func(t testing.TB) { tenontest.AssertEqual(t, x, f32(1), f32(1.0000001)) }); text == "" {
 			t.Error("two numbers are equal")
 		}
+		for _, tol := range []tenontest.Tolerance{{Absolute: -1}, {Relative: math.Inf(1)}, {Absolute: math.NaN()}} {
+			text := told(t, func(t testing.TB) { tenontest.AssertClose(t, x, f32(1), f32(2), tol) })
+			if !strings.Contains(text, "fatal: ") || !strings.Contains(text, "give a finite number that is not negative") {
+				t.Errorf("%+v: it was told %q", tol, text)
+			}
+		}
 		if text := told(t, func(t testing.TB) { tenontest.AssertClose(t, x, nil, f32(1)) }); !strings.Contains(text, "fatal: ") {
 			t.Errorf("it was told %q", text)
 		}
