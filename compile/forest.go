@@ -683,21 +683,21 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 	return nil
 }
 
-// recordOf is Record. If memory runs out, it empties the cache and tries again.
+// recordOf is Record. If memory runs out, it empties the cache and tries again, and lets no memory rest.
 func (fo *forest) recordOf(g *core.Segment, copied []bool) (rec *core.Recorded, err error) {
 	fo.busy = true
 	defer func() { fo.busy = false }()
-	rec, err = fo.tryRecord(g, copied)
+	rec, err = fo.tryRecord(g, copied, core.MostResting)
 	if fault.KindOf(err) == fault.OutOfMemory && fo.dev.EmptyCache() == nil {
-		rec, err = fo.tryRecord(g, copied)
+		rec, err = fo.tryRecord(g, copied, 0)
 	}
 	return rec, err
 }
 
 // tryRecord is Record, but restores the pool if it fails: inputs that it had freed after their last use get their memory back.
-func (fo *forest) tryRecord(g *core.Segment, copied []bool) (*core.Recorded, error) {
+func (fo *forest) tryRecord(g *core.Segment, copied []bool, resting uint64) (*core.Recorded, error) {
 	if !slices.ContainsFunc(g.Inputs(), func(in core.Input) bool { return in.Ending() }) {
-		return g.Record(fo.on, fo.pool, copied)
+		return g.Record(fo.on, fo.pool, copied, resting)
 	}
 	if _, ok := core.Claim(fo.session, fo.stores(), false); !ok { // until g has run
 		return nil, errInUse
@@ -706,7 +706,7 @@ func (fo *forest) tryRecord(g *core.Segment, copied []bool) (*core.Recorded, err
 	if err != nil {
 		return nil, err
 	}
-	rec, err := g.Record(fo.on, fo.pool, copied)
+	rec, err := g.Record(fo.on, fo.pool, copied, resting)
 	if err != nil {
 		core.Check("Do", core.Reclaim(before, fo.stores()))
 	}

@@ -7,7 +7,6 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/compile"
-	"tenon.dev/cuda"
 	"tenon.dev/nn"
 	"tenon.dev/optim"
 )
@@ -89,65 +88,6 @@ func TestManySessions(t *testing.T) {
 		}
 		if got, want := read(t, y, a), fmt.Sprintf("[%d ", n+4); !strings.HasPrefix(got, want) {
 			t.Errorf("session %d has %s; want %s", n, got, want)
-		}
-	}
-}
-
-// Memory that a recording does not use any more rests while there is room below the peak, so that what is written next need not wait for
-// what read it, and the peak stays.
-func TestMemoryRests(t *testing.T) {
-	const n, size = 256, 256 * 256 * 4
-	run := func(first int, do func(x *tenon.Exec, f func(x *tenon.Exec) error) error) (places int, peak int64) {
-		x := openOn(t, tenon.Sim(0)).NoGrad()
-		must(t, x.Generator().SetSeed(3))
-		a := x.RandN([]int{n, n}, tenon.Float32)
-		step := func() {
-			var sum *tenon.Tensor
-			must(t, do(x, func(x *tenon.Exec) error {
-				var y *tenon.Tensor
-				x.Scope(func(x *tenon.Exec) {
-					z := x.Repeat(a, first, 1)
-					y = x.Keep(x.MatMul(a, x.Narrow(z, 0, 0, n)))
-				})
-				for range 6 {
-					z := x.Softmax(y, 0)
-					y.Close()
-					y = x.Softmax(z, 1)
-					z.Close()
-				}
-				sum = x.Keep(x.Sum(y, nil))
-				y.Close()
-				return nil
-			}))
-			sum.Close()
-		}
-		must(t, x.Device().RecordMemoryHistory(cuda.History{MaxEntries: 10_000}))
-		for range 4 {
-			step()
-		}
-		s, err := x.Device().Snapshot()
-		must(t, err)
-		seen := map[uint64]bool{}
-		for _, e := range s.Trace(0) {
-			if e.Action == "alloc" && e.Size == size {
-				seen[e.Addr] = true
-			}
-		}
-		return len(seen), x.Device().MaxMemoryAllocated()
-	}
-	eager := func(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
-		x.Scope(func(x *tenon.Exec) { err = f(x) })
-		return err
-	}
-	for _, first := range []int{1, 12} {
-		_, want := run(first, eager)
-		places, peak := run(first, compile.New().Do)
-		t.Logf("with %d times as much memory before, tensors are in %d places", first, places)
-		if wide := places > 6; wide != (first > 1) {
-			t.Errorf("with %d times as much memory before, tensors are in %d places", first, places)
-		}
-		if peak > want {
-			t.Errorf("with %d times as much memory before, the peak is %d bytes, %d without a region", first, peak, want)
 		}
 	}
 }

@@ -31,9 +31,14 @@ func (c *caching) Adopt(segments []SegmentInfo) ([]*Block, error) {
 				retained[s.Pool] = private
 			}
 		}
-		n := 1
-		if s.Expandable && c.virtual != nil {
-			n = rangeLength(segments)
+		l, n, total := c.adoptiveSilo(s, private), 1, uint64(0)
+		mapped := s.Expandable && c.virtual != nil
+		if mapped {
+			var err error
+			if total, err = c.deviceTotal(); err != nil {
+				return live, err
+			}
+			n = rangeLength(segments, c.pageSize(l))
 		}
 		for i := range segments[:n] {
 			if err := c.adoptable(&segments[i]); err != nil {
@@ -43,17 +48,12 @@ func (c *caching) Adopt(segments []SegmentInfo) ([]*Block, error) {
 				return live, overlaps(&segments[i])
 			}
 		}
-		l := c.adoptiveSilo(s, private)
-		if s.Expandable && c.virtual != nil {
-			total, err := c.deviceTotal()
-			if err != nil {
-				return live, err
-			}
+		if mapped {
 			limit := uint64(math.MaxUint64)
 			if len(segments) > n {
 				limit = segments[n].Addr
 			}
-			live = c.adoptRange(segments[:n], l, rangeSize(total, pageSize(l)), limit, live)
+			live = c.adoptRange(segments[:n], l, rangeSize(total, c.pageSize(l)), limit, live)
 		} else {
 			seg := &segment{addr: s.Addr, size: s.TotalSize, silo: l, context: s.Context, oversize: s.TotalSize >= c.settings.MaxSplitSize}
 			c.stats.add(statSegments, l.pool.kind, 1)
@@ -68,13 +68,10 @@ func (c *caching) Adopt(segments []SegmentInfo) ([]*Block, error) {
 	return live, nil
 }
 
-// rangeLength returns how many of the segments, from the first on, are runs of pages of one expandable segment.
-func rangeLength(segments []SegmentInfo) int {
+// rangeLength returns how many of the segments, from the first on, are runs of pages of one expandable segment
+// with pages of this size.
+func rangeLength(segments []SegmentInfo, page uint64) int {
 	first := &segments[0]
-	page := uint64(smallBuffer)
-	if first.Large {
-		page = largeBuffer
-	}
 	n := 1
 	for n < len(segments) {
 		s := &segments[n]
@@ -131,7 +128,7 @@ func (c *caching) adoptiveSilo(s *SegmentInfo, private *privatePool) *silo {
 // adoptRange makes one expandable segment of runs of pages. It ends before limit.
 func (c *caching) adoptRange(runs []SegmentInfo, l *silo, size, limit uint64, live []*Block) []*Block {
 	first, last := &runs[0], &runs[len(runs)-1]
-	seg := &segment{addr: first.Addr, page: pageSize(l), silo: l, context: first.Context}
+	seg := &segment{addr: first.Addr, page: c.pageSize(l), silo: l, context: first.Context}
 	if i, _ := slices.BinarySearchFunc(c.segments, last.Addr, segmentByAddr); i < len(c.segments) {
 		limit = min(limit, c.segments[i].addr)
 	}

@@ -105,10 +105,10 @@ func (d *Device) NewPool(id PoolID, src Source) error {
 			return err
 		}
 	}
-	return d.newPool(id, src, 0)
+	return d.newPool(id, src, false)
 }
 
-func (d *Device) newPool(id PoolID, src Source, page uint64) error {
+func (d *Device) newPool(id PoolID, src Source, expand bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.findPrivate(id) != nil {
@@ -116,26 +116,14 @@ func (d *Device) newPool(id PoolID, src Source, page uint64) error {
 	}
 	p, err := d.retain(id)
 	if err == nil {
-		p.source, p.page = src, page
+		p.source, p.expand = src, expand
 	}
 	return err
 }
 
 // NewExpandablePool is NewPool for a pool whose memory comes in expandable segments whatever the settings say, if the device has them: then
-// memory freed by short inputs serves longer ones too. On a device of less than 20 GiB its pages are smaller than others.
-func (d *Device) NewExpandablePool(id PoolID) error {
-	page := uint64(0)
-	if d.virtual != nil {
-		d.mu.Lock()
-		total, err := d.deviceTotal()
-		d.mu.Unlock()
-		if err != nil {
-			return err
-		}
-		page = min(largeBuffer, max(smallBuffer, total/1024/smallBuffer*smallBuffer))
-	}
-	return d.newPool(id, nil, page)
-}
+// memory freed by short inputs serves longer ones too. Where no addresses are left for a range, it gets ordinary segments.
+func (d *Device) NewExpandablePool(id PoolID) error { return d.newPool(id, nil, d.virtual != nil) }
 
 // ReleasePool takes one use from the private pool id. When none is left, its memory can be returned: EmptyCache and the flush before an
 // out-of-memory error return its unsplit segments, and the pool vanishes with the last of them. Live blocks stay valid. Freed memory that

@@ -79,7 +79,7 @@ func (c *caching) findGrowable(r *request) (*Block, error) {
 	if err != nil {
 		return nil, err
 	}
-	page := pageSize(r.silo)
+	page := c.pageSize(r.silo)
 	size := rangeSize(total, page)
 	addr, err := c.virtual.Reserve(size)
 	if err != nil {
@@ -94,15 +94,16 @@ func (c *caching) findGrowable(r *request) (*Block, error) {
 }
 
 // pageSize returns the bytes of a page of l's expandable segments.
-func pageSize(l *silo) uint64 {
-	switch p := l.pool.private; {
-	case l.pool.kind == smallPool:
+func (c *caching) pageSize(l *silo) uint64 {
+	if l.pool.kind == smallPool || l.pool.expandsAlone() && c.total < fewBytes {
 		return smallBuffer
-	case p != nil && p.page > 0:
-		return p.page
 	}
 	return largeBuffer
 }
+
+// fewBytes is the memory below which the pages of pools that expand alone are small: a device of a few hundred MiB, which is a simulated
+// one, has no large page to spare.
+const fewBytes = 2 << 30
 
 // rangeSize returns the bytes of the address range of an expandable segment on a device of total bytes.
 func rangeSize(total, page uint64) uint64 { return (total + total/8 + page - 1) / page * page }
@@ -113,6 +114,9 @@ func (c *caching) mapBlock(b *Block, size uint64, context any) (bool, error) {
 	page := b.seg.page
 	size = (size + page - 1) / page * page
 	addr := b.addr
+	if c.fractionSet && b.silo.pool.expandsAlone() && c.reserved+size > c.allowed {
+		return false, nil
+	}
 	for at := addr; at < addr+size; at += page {
 		err := c.virtual.MapPage(at, page)
 		if err == nil {

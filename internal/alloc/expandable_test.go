@@ -174,7 +174,7 @@ func TestExpandableUnsupported(t *testing.T) {
 
 // TestExpandablePool: a pool can have expandable segments although the settings have none, with smaller pages on a small device.
 func TestExpandablePool(t *testing.T) {
-	for _, c := range []struct{ total, page uint64 }{{1 << 30, 2 * mib}, {8 << 30, 8 * mib}, {140 << 30, 20 * mib}} {
+	for _, c := range []struct{ total, page uint64 }{{1 << 30, 2 * mib}, {8 << 30, 20 * mib}, {140 << 30, 20 * mib}} {
 		b := newBench(t, c.total, "", Options{})
 		id := NewPoolID()
 		b.ok(b.NewExpandablePool(id))
@@ -232,16 +232,18 @@ func TestExpandablePool(t *testing.T) {
 	b.ok(b.ReleasePool(id))
 	b.ok(b.EmptyCache())
 
-	b, id = newBench(t, 1<<30, "", Options{}), NewPoolID()
-	b.f.fail = func(call string) error {
-		if call == "MemInfo" {
-			return fault.New(fault.System, "the device does not answer")
-		}
-		return nil
-	}
-	b.fails(b.NewExpandablePool(id), fault.System, "does not answer")
-	b.f.fail = nil
-	b.ok(b.NewExpandablePool(id)) // nothing was left of it
+	b, id = newBench(t, 10<<30, "", Options{}), NewPoolID()
+	b.ok(b.NewExpandablePool(id))
+	b.ok(b.SetMemoryFraction(120. / 10240))
+	k, err = b.AllocFrom(id, 90*mib, 0) // five pages
+	b.ok(err)
+	_, err = b.AllocFrom(id, 31*mib, 0)
+	b.fails(err, fault.OutOfMemory, "set for this process is 120.00 MiB,")
+	b.want("reserved_bytes.all.current", 100*mib)
+	b.free(k)
+	k, err = b.AllocFrom(id, 120*mib, 0)
+	b.ok(err)
+	b.free(k)
 	b.ok(b.ReleasePool(id))
 	b.ok(b.EmptyCache())
 }

@@ -2,9 +2,9 @@ package alloc
 
 import "sync"
 
-// lock is a mutex for sections of some 50 ns. A goroutine that finds it locked tries again after pauses that double, and sleeps only
-// after some 10 µs: sleeping and waking take longer than many sections. sync.Mutex tries for 100 ns, and most of its waiters sleep. The
-// pauses also leave the lock's cache line to the goroutine that holds it.
+// lock is a mutex for sections that usually take some 50 ns. A goroutine that finds it locked tries again after pauses that double, and
+// sleeps only after some 10 µs: sleeping and waking take longer than many sections, and most goroutines that wait for a sync.Mutex sleep.
+// The pauses also leave the lock's cache line to the goroutine that holds it.
 type lock struct{ sync.Mutex }
 
 const (

@@ -32,8 +32,11 @@ func (p *pool) source() Source {
 
 // expands reports whether new memory of the pool comes in expandable segments.
 func (c *caching) expands(p *pool) bool {
-	return c.expand || p.private != nil && p.private.page > 0
+	return c.expand || p.expandsAlone()
 }
+
+// expandsAlone reports whether the pool has expandable segments whatever the settings say.
+func (p *pool) expandsAlone() bool { return p.private != nil && p.private.expand }
 
 // silo returns the stream's silo and creates it on first use.
 func (p *pool) silo(s Stream) *silo {
@@ -76,13 +79,12 @@ func (p *pool) freeBytes() uint64 {
 
 // privatePool is a pair of pools, used only by allocations that name it or are diverted to it.
 type privatePool struct {
-	id       PoolID
-	uses     int      // graphs and diversions that hold it; at 0 the flush step may take its memory and delete it
-	reserved uint64   // bytes that its segments have from the device
-	source   Source   // where its memory comes from; nil: from the device
-	uncached []*Block // blocks allocated with caching off, until they are back at the device
-	// page is the size of a page of its large expandable segments, which it has whatever the settings say; 0: as the settings say.
-	page         uint64
+	id           PoolID
+	uses         int      // graphs and diversions that hold it; at 0 the flush step may take its memory and delete it
+	reserved     uint64   // bytes that its segments have from the device
+	source       Source   // where its memory comes from; nil: from the device
+	uncached     []*Block // blocks allocated with caching off, until they are back at the device
+	expand       bool     // its memory comes in expandable segments, whatever the settings say
 	small, large pool
 }
 

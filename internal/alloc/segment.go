@@ -60,10 +60,13 @@ func (c *caching) BlockAt(addr uint64) (*Block, bool) {
 // newSegment asks the device for a segment for r. nil without an error means there is no room, in the device or within the
 // memory fraction. It may drop the lock.
 func (c *caching) newSegment(r *request) (*Block, error) {
-	if c.fractionSet && c.reserved+r.segment > c.allowed {
-		return nil, nil
+	if r.silo.pool.expandsAlone() && c.virtual != nil {
+		return c.growExpandable(r)
 	}
-	if c.expands(r.silo.pool) && r.silo.pool.source() == nil {
+	if c.expand && r.silo.pool.source() == nil {
+		if c.fractionSet && c.reserved+r.segment > c.allowed { // as PyTorch counts, which is not what pages hold
+			return nil, nil
+		}
 		return c.growExpandable(r)
 	}
 	return c.ordinarySegment(r)
@@ -71,6 +74,9 @@ func (c *caching) newSegment(r *request) (*Block, error) {
 
 // ordinarySegment is newSegment where memory does not come in expandable segments.
 func (c *caching) ordinarySegment(r *request) (*Block, error) {
+	if c.fractionSet && c.reserved+r.segment > c.allowed {
+		return nil, nil
+	}
 	source := r.silo.pool.source()
 	addr, err := c.malloc(source, r.segment, r.silo.stream)
 	if isOutOfMemory(err) {

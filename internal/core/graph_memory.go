@@ -21,31 +21,44 @@ const stays = -1
 // sizeOfBlocks divides the sizes of the allocator's blocks.
 const sizeOfBlocks = 512
 
-// held returns the number of bytes that what the calls make takes during each unit of p, without workspaces.
-func (c *recording) held(p *plan) (held []uint64) {
-	d, born, sizes := c.g.d, make([]int, len(c.g.made)), make([]uint64, len(c.g.made))
-	units := 0
-	of := func(e *element) int { // which of the storages that the calls make, or a negative number
-		if e.st == nil {
-			return -1
+// held returns the number of bytes that the calls' results and the inputs in the pool take during each unit of p, at most, and a number
+// that their peak reaches. It knows nothing of workspaces. A result may take over the memory of an operand, so both bounds are safe.
+func (c *recording) held(p *plan) (held []uint64, peak uint64) {
+	d, sizes, now := c.g.d, make([]uint64, len(c.g.made)), uint64(0)
+	inputs := make([]uint64, len(c.g.inputs))
+	for i, b := range c.copies {
+		if st := c.g.inputs[i].st; b != nil {
+			inputs[i] = b.Size()
+		} else if b := st.block; b != nil && st.dev.PoolOf(b) == c.pool.ID() {
+			inputs[i] = b.Size()
 		}
-		return ^c.g.indexOf(e.st)
+		now += inputs[i]
 	}
 	makes := func(e *element) {
-		if m := of(e); m >= 0 && sizes[m] == 0 {
-			born[m], sizes[m] = units, uint64(e.st.bytes+sizeOfBlocks-1)/sizeOfBlocks*sizeOfBlocks
+		if e.st == nil {
+			return
+		}
+		if m := ^c.g.indexOf(e.st); m >= 0 && sizes[m] == 0 {
+			sizes[m] = (uint64(e.st.bytes) + sizeOfBlocks - 1) / sizeOfBlocks * sizeOfBlocks
+			now += sizes[m]
 		}
 	}
-	var changes []int64 // of the number of bytes at each unit
-	uses := func(e *element) {
-		if m := of(e); e.last && m >= 0 && e.st.others.Load() == abandoned && sizes[m] > 0 {
-			changes[born[m]] += int64(sizes[m])
-			changes[units+1] -= int64(sizes[m])
-			sizes[m] = 0
+	ends := func(e *element) {
+		if !e.last {
+			return
 		}
+		i := c.g.indexOf(e.st)
+		switch abandoned := e.st.others.Load() == abandoned; {
+		case i >= 0 && (abandoned || c.copies[i] != nil):
+			now, inputs[i] = now-inputs[i], 0
+		case i < 0 && abandoned:
+			now, sizes[^i] = now-sizes[^i], 0
+		}
+	}
+	for _, a := range p.idle() {
+		ends(a.of(d.calls))
 	}
 	for step, i := range p.units(len(d.calls)) {
-		changes = append(changes, make([]int64, units+2-len(changes))...)
 		calls := []int{i}
 		if step != nil {
 			calls = step.calls
@@ -57,27 +70,18 @@ func (c *recording) held(p *plan) (held []uint64) {
 				makes(&d.calls[i].out[j])
 			}
 		}
+		held = append(held, now)
 		for _, i := range calls {
 			k := &d.calls[i]
 			for _, es := range [][]element{k.in, k.many, k.out} {
 				for j := range es {
-					uses(&es[j])
+					ends(&es[j])
 				}
 			}
 		}
-		units++
+		peak = max(peak, now)
 	}
-	for m, size := range sizes { // what stays
-		if size > 0 {
-			changes[born[m]] += int64(size)
-		}
-	}
-	sum := int64(0)
-	for _, n := range changes[:units] {
-		sum += n
-		held = append(held, uint64(sum))
-	}
-	return held
+	return held, peak
 }
 
 // begins notes the memory that the calls of a unit have taken.

@@ -335,10 +335,11 @@ var (
 // copyAlign is the alignment in bytes to which the addresses of a copied input and of its copy agree.
 const copyAlign = 512
 
-// Record records the calls as a graph whose memory comes from pool, on the stream on, which nobody else uses. Inputs with a true
-// entry in copied are read from copies in the pool. Nothing has run when it returns; outputs that are wanted have their memory. After an
-// error the segment is as before, but inputs of the pool that only the segment uses may have lost their memory.
-func (g *Segment) Record(on *rt.Stream, pool *rt.MemPool, copied []bool) (r *Recorded, err error) {
+// Record records the calls as a graph whose memory comes from pool, on the stream on, which nobody else uses. Inputs with a true entry in
+// copied are read from copies in the pool. At most the given number of bytes rests. Nothing has run when it returns; outputs that are
+// wanted have their memory. After an error the segment is as before, but inputs of the pool that only the segment uses may have lost their
+// memory.
+func (g *Segment) Record(on *rt.Stream, pool *rt.MemPool, copied []bool, resting uint64) (r *Recorded, err error) {
 	g.full()
 	d, s, dev := g.d, g.d.s, on.Device()
 	st := g.Stream()
@@ -348,7 +349,8 @@ func (g *Segment) Record(on *rt.Stream, pool *rt.MemPool, copied []bool) (r *Rec
 	for i := range d.calls {
 		r.values = append(r.values, valuesOf(d.calls[i].attrs))
 	}
-	rec := &recording{g: g, pool: pool, copies: make([]*alloc.Block, len(g.inputs)), begun: make([]bool, len(g.made))}
+	rec := &recording{g: g, pool: pool, copies: make([]*alloc.Block, len(g.inputs)), begun: make([]bool, len(g.made)),
+		mostResting: resting}
 	made := r
 	defer func() {
 		if err != nil {
@@ -433,15 +435,15 @@ type recording struct {
 	uses  []poolUse
 	unit  int
 	begun []bool
-	// resting is memory of the pool that is not used any more, oldest first, and restingBytes its size.
-	resting      []*alloc.Block
-	restingBytes uint64
+	// resting is memory of the pool that is not used any more, oldest first, restingBytes its size, and mostResting its maximum.
+	resting                   []*alloc.Block
+	restingBytes, mostResting uint64
 }
 
-// mostResting is how much memory that a recording does not use any more rests before it is given out again, unless that raises the peak.
-// Work that writes to memory comes after the work that used it before, so lanes have less to run side by side if memory is given out again
-// at once. RATIONALE.md has the figures.
-const mostResting = 128 << 20
+// MostResting is the maximum number of bytes that rest in a recording: memory that it does not use any more, and that would be given out
+// again. Work that writes to memory comes after the work that used it before, so lanes have less to run side by side if memory is given out
+// again at once. It rests only where the peak grows by no more than a part in restingPart, workspaces aside. RATIONALE.md has the figures.
+const MostResting, restingPart = 128 << 20, 32
 
 // run runs the calls under the capture, on copies of inputs that have them. Memory of the pool is freed after its last use.
 func (c *recording) run(r *Recorded, rc *rt.Capture) {
@@ -464,11 +466,11 @@ func (c *recording) run(r *Recorded, rc *rt.Capture) {
 	for _, a := range r.plan.idle() {
 		c.used(a.of(d.calls))
 	}
-	held := c.held(r.plan)
-	peak := slices.Max(append(held, 0))
+	held, peak := c.held(r.plan)
+	peak += peak / restingPart
 	for step, i := range r.plan.units(len(d.calls)) {
 		n := &r.notes[i]
-		c.wake(min(mostResting, peak-held[c.unit]))
+		c.wake(min(c.mostResting, peak-min(peak, held[c.unit])))
 		n.from, d.s.lent.notes = rc.Tracked(), n
 		d.runUnit(step, i)
 		n.to = rc.Tracked()
@@ -536,7 +538,7 @@ func (c *recording) wake(most uint64) {
 		b := c.resting[0]
 		c.resting = c.resting[1:]
 		c.restingBytes -= b.Size()
-		Check("Do", c.g.d.s.dev.Free(b))
+		Check("Do", c.pool.Device().Free(b))
 	}
 }
 
@@ -544,7 +546,7 @@ func (c *recording) wake(most uint64) {
 func (c *recording) takeBack() {
 	for _, b := range slices.Concat(c.copies, c.resting) {
 		if b != nil {
-			_ = c.g.d.s.dev.Free(b) // the recording's error is reported
+			_ = c.pool.Device().Free(b) // the recording's error is reported
 		}
 	}
 	for i := range c.g.made {

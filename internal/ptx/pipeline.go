@@ -30,8 +30,8 @@ type pipeline struct {
 	reuse            *reuse
 	// mapped says that loads are copies by tensor maps. barriers is the offset of the stages' barriers in the tiles' memory; full and
 	// filling are registers with the addresses of the barriers of read and write, lastBarrier holds the address after the last barrier, and
-	// phase the current phase of full. drifts says that warps work between products, so that they fall out of step; free then has the
-	// number of the hardware barrier of the stage that loads fill next.
+	// phase the current phase of full. drifts says that the body has several products, between which warps work and fall out of
+	// step; free then has the number of the hardware barrier of the stage that loads fill next.
 	mapped, drifts                          bool
 	barriers                                int
 	full, filling, lastBarrier, phase, free string

@@ -175,11 +175,24 @@ func TestRecordings(t *testing.T) {
 	}
 }
 
-// TestExpandablePools: the replay gives a private pool expandable segments if it had them, although the settings have none.
+// TestExpandablePools: the replay gives a private pool expandable segments if it had them, although the settings have none. If the setting
+// was on, it decides for the pool too.
 func TestExpandablePools(t *testing.T) {
-	r := newRecorder(t, "", 40<<30)
+	for _, conf := range []string{"", "expandable_segments:True"} {
+		for _, memory := range []uint64{8 << 30, 40 << 30} {
+			testExpandablePools(t, conf, memory)
+		}
+	}
+}
+
+func testExpandablePools(t *testing.T, conf string, memory uint64) {
+	r := newRecorder(t, conf, memory)
 	id := alloc.NewPoolID()
-	r.ok(r.d.NewExpandablePool(id))
+	if conf == "" {
+		r.ok(r.d.NewExpandablePool(id))
+	} else {
+		r.ok(r.d.RetainPool(id))
+	}
 	for size := uint64(3); size < 90; size += 7 {
 		r.at("main.step")
 		b, err := r.d.AllocFrom(id, size*mib, 0)
@@ -187,8 +200,12 @@ func TestExpandablePools(t *testing.T) {
 		r.alloc(size*mib, 0)
 		r.ok(r.d.Free(b))
 	}
-	if c := check(t, program(t, r.snapshot())); !c.Exact() {
-		t.Errorf("%q", c.Differences)
+	p := program(t, r.snapshot())
+	if c := check(t, p); !c.Exact() {
+		t.Errorf("%q, %d GiB: %q", conf, memory>>30, c.Differences)
+	}
+	if got := p.expandable(id); got != (conf == "") {
+		t.Errorf("%q: the pool has expandable segments under all settings: %v", conf, got)
 	}
 }
 

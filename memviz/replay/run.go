@@ -90,10 +90,14 @@ func (p *Program) usable() error {
 	return nil
 }
 
-// expandable reports whether the private pool id had expandable segments in the recording, as pools of compiled regions have under all
-// settings.
+// expandable reports whether the private pool id had expandable segments in the recording although the settings have none, as the pools of
+// compiled regions do.
 func (p *Program) expandable(id alloc.PoolID) bool {
-	return slices.ContainsFunc(p.final, func(g snapshot.Segment) bool { return g.Expandable && alloc.PoolID(g.Pool) == id })
+	if p.settings.ExpandableSegments {
+		return false
+	}
+	return slices.ContainsFunc(p.final, func(g snapshot.Segment) bool { return g.Expandable && alloc.PoolID(g.Pool) == id }) ||
+		slices.ContainsFunc(p.start, func(g alloc.SegmentInfo) bool { return g.Expandable && g.Pool == id })
 }
 
 // begin makes an empty allocator.
