@@ -305,11 +305,16 @@ func stacks(all bool) [][]byte {
 func reentered() bool {
 	stack := string(stacks(false)[0])
 	_, stack, _ = strings.Cut(stack, "core.(*session).enterSlow(")
+	_, stack, _ = strings.Cut(stack, "core.(*session).in(")
+	frames := strings.SplitAfterN(stack, "\n", 5) // the rest of in's two lines, and the two of its caller, which has not begun
+	if len(frames) == 5 && !strings.HasPrefix(frames[2], "tenon.dev/internal/core.Enter(") {
+		stack = frames[4]
+	}
 	return midway(stack)
 }
 
 // around are functions of this package that stacks show but that are no part of an operation.
-var around = []string{"Enter(", "(*session).in(", "Try(", "Own("}
+var around = []string{"Enter(", "(*session).in(", "Try("}
 
 // midway reports whether the innermost call of this package in a stack is that of an operation. A function of the seam that has only called
 // Enter does not count yet.
