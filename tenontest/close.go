@@ -13,9 +13,10 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// Tolerance is the largest difference of two numbers that counts as close: |got - want| ≤ Absolute + Relative·|want|. If both are left
-// out, they are PyTorch's defaults for the type: 1e-5 and 1e-3 for float16, 1e-5 and 1.6e-2 for bfloat16, 1e-5 and 1.3e-6 for float32 and
-// complex64, 1e-7 and 1e-7 for float64 and complex128, and 0 for others. If one is given, the default of the other is 0.
+// Tolerance is the largest difference of two numbers that counts as close: |got - want| ≤ Absolute + Relative·|want|. If both are left out,
+// they are PyTorch's defaults for the type: 1e-5 and 1e-3 for float16, 1e-5 and 1.6e-2 for bfloat16, 1e-5 and 1.3e-6 for float32 and
+// complex64, 1e-7 and 1e-7 for float64 and complex128, and 0 for others. If one is given, the default of the other is 0. A negative,
+// infinite or NaN tolerance fails the test.
 type Tolerance struct {
 	Absolute, Relative tenon.Scalar
 	// EqualNaN treats two NaN as equal.

@@ -68,8 +68,7 @@ func (c *caching) Adopt(segments []SegmentInfo) ([]*Block, error) {
 	return live, nil
 }
 
-// rangeLength returns how many of the segments, from the first on, are runs of pages of one expandable segment
-// with pages of this size.
+// rangeLength returns how many of the segments, from the first on, are runs of pages of this size in one expandable segment.
 func rangeLength(segments []SegmentInfo, page uint64) int {
 	first := &segments[0]
 	n := 1

@@ -95,15 +95,14 @@ func (c *caching) findGrowable(r *request) (*Block, error) {
 
 // pageSize returns the bytes of a page of l's expandable segments.
 func (c *caching) pageSize(l *silo) uint64 {
-	if l.pool.kind == smallPool || l.pool.expandsAlone() && c.total < fewBytes {
+	if l.pool.kind == smallPool || l.pool.expandsAlone() && c.total < smallDevice {
 		return smallBuffer
 	}
 	return largeBuffer
 }
 
-// fewBytes is the memory below which the pages of pools that expand alone are small: a device of a few hundred MiB, which is a simulated
-// one, has no large page to spare.
-const fewBytes = 2 << 30
+// smallDevice is the memory below which a device, which is a simulated one, has no large pages to spare for pools that expand alone.
+const smallDevice = 2 << 30
 
 // rangeSize returns the bytes of the address range of an expandable segment on a device of total bytes.
 func rangeSize(total, page uint64) uint64 { return (total + total/8 + page - 1) / page * page }

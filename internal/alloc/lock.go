@@ -19,7 +19,7 @@ func (l *lock) Lock() {
 	}
 }
 
-// wait is not part of Lock so that Lock is inlined.
+// wait waits for l while another goroutine has it.
 func (l *lock) wait() {
 	for n := range tries {
 		for i := 0; i < firstPause<<n; i++ { // the compiler keeps empty loops

@@ -60,8 +60,8 @@ func (c *caching) BlockAt(addr uint64) (*Block, bool) {
 // newSegment asks the device for a segment for r. nil without an error means there is no room, in the device or within the
 // memory fraction. It may drop the lock.
 func (c *caching) newSegment(r *request) (*Block, error) {
-	if r.silo.pool.expandsAlone() && c.virtual != nil {
-		return c.growExpandable(r)
+	if r.silo.pool.expandsAlone() {
+		return c.growExpandable(r) // which looks at the fraction itself
 	}
 	if c.expand && r.silo.pool.source() == nil {
 		if c.fractionSet && c.reserved+r.segment > c.allowed { // as PyTorch counts, which is not what pages hold
