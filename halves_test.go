@@ -25,13 +25,24 @@ func TestHalfFunctions(t *testing.T) {
 		{"sigmoid", (*tenon.Exec).Sigmoid, sigmoid, 0},
 		{"silu", (*tenon.Exec).SiLU, func(x float64) float64 { return x * sigmoid(x) }, 0},
 		{"gelu tanh", (*tenon.Exec).GELUTanh, gelu, 0x1p-120},
+		// The derivatives have zeros, near which an error is relative to the terms of a sum.
+		{"derivative of silu", derivative((*tenon.Exec).SiLU), func(x float64) float64 {
+			s := sigmoid(x)
+			return s * (1 + x*(1-s))
+		}, 0x1p-17},
+		{"derivative of gelu tanh", derivative((*tenon.Exec).GELUTanh), func(x float64) float64 {
+			if math.Abs(x) >= 0x1p64 {
+				return math.NaN() // as in PyTorch: 0 times the square, which is infinite in float32
+			}
+			s := sigmoid(2 * math.Sqrt(2/math.Pi) * (x + 0.044715*x*x*x))
+			return s + x*s*(1-s)*2*math.Sqrt(2/math.Pi)*(1+3*0.044715*x*x)
+		}, 0x1p-17},
 	}
 	x, err := tenon.Open(tenon.CPU())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer x.Close()
-	x = x.NoGrad()
 	for _, f := range functions {
 		bf16 := make([]dtype.BF16, 1<<16)
 		f16 := make([]dtype.F16, 1<<16)
@@ -42,6 +53,17 @@ func TestHalfFunctions(t *testing.T) {
 		halfTable(t, f.name+" bf16", bf16, results, f.want, f.least, dtype.BF16FromFloat64)
 		results16 := read[dtype.F16](t, x, f.f(x, tenon.From(x, f16, 1<<16)))
 		halfTable(t, f.name+" f16", f16, results16, f.want, f.least, dtype.F16FromFloat64)
+	}
+}
+
+// derivative returns the derivative of f by its backward pass.
+func derivative(f func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor) func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
+	return func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
+		a.SetRequiresGrad(true)
+		if err := x.Backward(f(x, a), tenon.BackwardOpt{Gradient: x.OnesLike(a)}); err != nil {
+			panic(err)
+		}
+		return a.Grad()
 	}
 }
 

@@ -146,10 +146,15 @@ func (v Value) Trunc() Value { return v.unary(kir.OpTrunc) }
 // Rint rounds to the nearest integer, ties to even.
 func (v Value) Rint() Value { return v.unary(kir.OpRint) }
 
-// Exp2 returns 2^v of a Float32 with a relative error of at most 8e-6. It uses an instruction of the device if there is one, so devices
-// differ in the last bits. 2^NaN is NaN, and where 2^v is below 2^-126 the result is between 0 and 2^-126. Package kmath has one that is
-// accurate and the same on every device.
+// Exp2 returns 2^v of a Float32 with a relative error of at most 2^-22, by one instruction of the device. It cuts v off after 23 bits of
+// fraction, a result below 2^-126 is 0, and 2^NaN is NaN. The simulator gives the bits of compute capability 9.0. Package kmath has a
+// function that is more accurate and the same on every device.
 func (v Value) Exp2() Value { return v.unary(kir.OpExp2) }
+
+// Reciprocal returns 1/v of a Float32 by one instruction of the device: at most one unit in the last place from the correctly rounded
+// result, which 1/v by Div is. A subnormal v counts as 0, and a subnormal result is 0. The simulator gives the bits of compute capability
+// 9.0.
+func (v Value) Reciprocal() Value { return v.unary(kir.OpRcp) }
 
 // And returns the bitwise or logical AND.
 func (v Value) And(w Value) Value { return v.binary(kir.OpAnd, w) }

@@ -57,6 +57,7 @@ func pointCases() []pointCase {
 	each(wideInts, 2, kir.OpMulHi)
 	each(floats, 3, kir.OpFMA)
 	each(numbers, 1, kir.OpNeg, kir.OpAbs)
+	each([]kir.Type{dtype.Float32}, 1, kir.OpExp2, kir.OpRcp)
 	each(floats, 1, kir.OpSqrt, kir.OpFloor, kir.OpCeil, kir.OpTrunc, kir.OpRint)
 	each(join(ints, []kir.Type{dtype.Bool}), 2, kir.OpAnd, kir.OpOr, kir.OpXor)
 	each(join(ints, []kir.Type{dtype.Bool}), 1, kir.OpNot)

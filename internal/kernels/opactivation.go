@@ -16,6 +16,13 @@ func floats(name string, ins, scalars int, heavy bool, f func(k *kernel.Builder,
 	}})
 }
 
+// activationBackward registers an op that takes the gradient of a result and the argument, with another form for halves.
+func activationBackward(name string, f func(k *kernel.Builder, t dtype.DType, g, x kernel.Value) kernel.Value) *PointOp {
+	return forHalves(point(PointOp{Name: name, Ins: 2, Heavy: true, Build: func(k *kernel.Builder, t dtype.DType, in, _ []Num) []Num {
+		return []Num{realNum(f(k, t, in[0].Re, in[1].Re))}
+	}}))
+}
+
 // forHalves returns op with Halves set.
 func forHalves(op *PointOp) *PointOp {
 	op.Halves = true
@@ -110,9 +117,12 @@ var (
 		}
 		return realNum(x.Re.Mul(math.Sigmoid(k, x.Re)))
 	}))
-	SiLUBackward = floats("silu_backward", 2, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
-		g, x, one := in[0], in[1], in[1].Like(1)
-		y := math.Sigmoid(k, x)
+	SiLUBackward = activationBackward("silu_backward", func(k *kernel.Builder, t dtype.DType, g, x kernel.Value) kernel.Value {
+		sigmoid, one := math.Sigmoid, x.Like(1)
+		if math.Short(t) {
+			sigmoid = math.HalfSigmoid
+		}
+		y := sigmoid(k, x)
 		return g.Mul(y).Mul(x.FMA(one.Sub(y), one))
 	})
 	// GELU is x·Φ(x); GELUTanh is its approximation with tanh (D. Hendrycks, K. Gimpel, arXiv 1606.08415). Their backward ops take the
@@ -129,18 +139,24 @@ var (
 	GELUTanh = forHalves(unaryHeavy("gelu_tanh", func(k *kernel.Builder, t dtype.DType, n Num) Num {
 		x := n.Re
 		if math.Short(t) {
-			return realNum(halfGELU(k, x))
+			y, _ := halfGELUGate(x)
+			return realNum(x.Mul(y))
 		}
 		e, r, _ := geluGate(k, x)
 		return realNum(x.Mul(r).Mul(x.Lt(x.Like(0)).Select(e, e.Like(1))))
 	}))
 	// With s = 1/(1+e^-2u) the derivative is s + 2x u' s(1-s).
-	GELUTanhBackward = floats("gelu_tanh_backward", 2, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
-		x := in[1]
+	GELUTanhBackward = activationBackward("gelu_tanh_backward", func(k *kernel.Builder, t dtype.DType, g, x kernel.Value) kernel.Value {
+		slope := func(square kernel.Value) kernel.Value {
+			return square.FMA(x.Like(6*geluCubic*sqrt2OverPi), x.Like(2*sqrt2OverPi))
+		}
+		if math.Short(t) {
+			y, square := halfGELUGate(x)
+			return g.Mul(x.Mul(y.Neg().FMA(y, y)).FMA(slope(square), y))
+		}
 		e, r, square := geluGate(k, x)
 		er := e.Mul(r)
-		slope := square.FMA(x.Like(6*geluCubic*sqrt2OverPi), x.Like(2*sqrt2OverPi))
-		return in[0].Mul(x.Mul(er.Mul(r)).FMA(slope, x.Lt(x.Like(0)).Select(er, r)))
+		return g.Mul(x.Mul(er.Mul(r)).FMA(slope(square), x.Lt(x.Like(0)).Select(er, r)))
 	})
 )
 
@@ -151,19 +167,13 @@ const (
 	geluCubic   = 0.044715
 )
 
-// halfGELU is GELUTanh for a result that is a half. Results below 2^-100 have an absolute error of 2^-120, and eventually they are 0.
-func halfGELU(k *kernel.Builder, x kernel.Value) kernel.Value {
-	const limit = 9.98 // for -limit 1/(1+e^-2u) is below 2^-125, so that subtracting its rounded value gives 0
-	bounded := x.Min(x.Like(limit)).Max(x.Like(-limit))
-	rate := bounded.Mul(bounded).FMA(x.Like(-geluCubic*sqrt2OverPi*2*gomath.Log2E), x.Like(-sqrt2OverPi*2*gomath.Log2E))
-	y, q := math.HalfLogistic(k, bounded, rate)
-	// The value at the limit is subtracted, so that beyond it the result is 0.
-	return x.Mul(y.FMA(q, x.Like(-halfGELULeast)))
+// halfGELUGate returns 1/(1+e^-2u), where u is the argument of tanh in GELUTanh, for results that are halves, and x². Below 2^-126 it
+// returns 0.
+func halfGELUGate(x kernel.Value) (y, square kernel.Value) {
+	square = x.Mul(x)
+	rate := square.FMA(x.Like(-geluCubic*sqrt2OverPi*2*gomath.Log2E), x.Like(-sqrt2OverPi*2*gomath.Log2E))
+	return math.HalfLogistic(x.Mul(rate)), square
 }
-
-// halfGELULeast is 1/(1+e^-2u) as halfGELU computes it for -limit. It depends on every bit of the polynomials; TestHalfFunctions fails if
-// it does not fit them.
-const halfGELULeast = 0x1.9f0e42p-126
 
 // normalCDF is the cumulative distribution function of the standard normal distribution.
 func normalCDF(k *kernel.Builder, x kernel.Value) kernel.Value {

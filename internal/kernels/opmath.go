@@ -80,7 +80,7 @@ var (
 	// Sigmoid is 1/(1+e^-x).
 	Sigmoid = short(transcendental("sigmoid", math.Sigmoid, func(k *kernel.Builder, z Num) Num {
 		return complexExp(k, z.Neg()).Add(z.like(1)).Reciprocal()
-	}), func(k *kernel.Builder, x kernel.Value) kernel.Value { return x.Ne(x).Select(x, math.HalfSigmoid(k, x)) })
+	}), math.HalfSigmoid)
 	Erf    = transcendental("erf", math.Erf, nil)
 	Erfc   = transcendental("erfc", math.Erfc, nil)
 	Erfinv = transcendental("erfinv", math.Erfinv, nil)

@@ -86,6 +86,7 @@ var infos = [opCount]opInfo{
 	OpTrunc:   {name: "trunc", args: 1, typed: true, types: fullFloats},
 	OpRint:    {name: "rint", args: 1, typed: true, types: fullFloats},
 	OpExp2:    {name: "exp2", args: 1, typed: true, types: setOf(dtype.Float32)},
+	OpRcp:     {name: "rcp", args: 1, typed: true, types: setOf(dtype.Float32)},
 	OpAnd:     {name: "and", args: 2, typed: true, types: intsAndBool},
 	OpOr:      {name: "or", args: 2, typed: true, types: intsAndBool},
 	OpXor:     {name: "xor", args: 2, typed: true, types: intsAndBool},

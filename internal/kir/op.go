@@ -42,9 +42,9 @@ const (
 	OpCeil
 	OpTrunc
 	OpRint
-	// OpExp2 is 2^x with a relative error of at most 8e-6, Float32; back ends differ in the last bits. 2^NaN is NaN, and where 2^x is below
-	// 2^-126 the result is between 0 and 2^-126.
+	// OpExp2 is about 2^x and OpRcp about 1/x, Float32: the results are those of [tenon.dev/internal/approx], which are the device's own.
 	OpExp2
+	OpRcp
 	// OpAnd, OpOr, OpXor, OpNot: integers and Bool.
 	OpAnd
 	OpOr

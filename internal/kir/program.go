@@ -10,8 +10,8 @@
 // # Numerics
 //
 // Every operation has one defined result. Float operations round to nearest even and keep subnormals; [OpFMA] rounds once, and back ends
-// neither form it from a multiply and an add nor split it. So back ends agree bit for bit, except on [OpTileDot], [OpTileRows], [OpExp2]
-// and float atomics. The bits of a NaN result are unspecified.
+// neither form it from a multiply and an add nor split it. So back ends agree bit for bit, except on [OpTileDot], [OpTileRows] and float
+// atomics; that they agree on [OpExp2] and [OpRcp] was seen on compute capability 9.0. The bits of a NaN result are unspecified.
 //
 // # Two levels
 //

@@ -39,6 +39,7 @@ internal/ordered:
 safetensors: LEAF internal/origin internal/wholefile
 internal/recorded: LEAF safetensors
 internal/mersenne:
+internal/approx:
 internal/agree:
 internal/sanitize:
 
@@ -50,7 +51,7 @@ internal/driver/*: LEAF internal/driver
 internal/kir: LEAF
 internal/kir/...: LEAF internal/kir
 internal/ptx: LEAF internal/kir internal/kir/math
-internal/vexec: LEAF internal/kir internal/kir/math
+internal/vexec: LEAF internal/approx internal/kir internal/kir/math
 internal/vexec/...: LEAF internal/kir internal/vexec
 internal/check: LEAF internal/checklog internal/origin internal/stack internal/terminal internal/kir internal/vexec
 internal/driver/hostsim: LEAF internal/driver internal/kir internal/vexec internal/check

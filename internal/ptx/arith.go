@@ -49,7 +49,8 @@ var binary = map[kir.Op]struct{ float, integer string }{
 
 // unary maps float operations with one operand to instructions. Rounding to an integral value is a conversion of a type to itself.
 var unary = map[kir.Op]string{kir.OpNeg: "neg", kir.OpAbs: "abs", kir.OpSqrt: "sqrt.rn", kir.OpFloor: "cvt.rmi",
-	kir.OpCeil: "cvt.rpi", kir.OpTrunc: "cvt.rzi", kir.OpRint: "cvt.rni", kir.OpExp2: "ex2.approx.ftz"}
+	kir.OpCeil: "cvt.rpi", kir.OpTrunc: "cvt.rzi", kir.OpRint: "cvt.rni", kir.OpExp2: "ex2.approx.ftz",
+	kir.OpRcp: "rcp.approx.ftz"}
 
 // arithmetic emits operations whose operands and result have the same type.
 func (f *function) arithmetic(in *kir.Instr) {
@@ -63,7 +64,7 @@ func (f *function) arithmetic(in *kir.Instr) {
 	case kir.OpFMA:
 		f.op("fma.rn"+suffix(t), f.def(in.Res[0]), a, f.names[in.Args[1]], f.names[in.Args[2]])
 		return
-	case kir.OpNeg, kir.OpAbs, kir.OpSqrt, kir.OpFloor, kir.OpCeil, kir.OpTrunc, kir.OpRint, kir.OpExp2:
+	case kir.OpNeg, kir.OpAbs, kir.OpSqrt, kir.OpFloor, kir.OpCeil, kir.OpTrunc, kir.OpRint, kir.OpExp2, kir.OpRcp:
 		f.single(in)
 		return
 	}

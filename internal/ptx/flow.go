@@ -51,7 +51,7 @@ func (f *function) instr(in *kir.Instr) {
 		}
 		f.arithmetic(in)
 	case kir.OpAdd, kir.OpSub, kir.OpDiv, kir.OpRem, kir.OpFMA, kir.OpNeg, kir.OpAbs, kir.OpMin, kir.OpMax,
-		kir.OpSqrt, kir.OpFloor, kir.OpCeil, kir.OpTrunc, kir.OpRint, kir.OpExp2:
+		kir.OpSqrt, kir.OpFloor, kir.OpCeil, kir.OpTrunc, kir.OpRint, kir.OpExp2, kir.OpRcp:
 		f.arithmetic(in)
 	case kir.OpMulWide:
 		f.op("mul.wide"+suffix(in.Type), f.def(in.Res[0]), f.names[in.Args[0]], f.names[in.Args[1]])

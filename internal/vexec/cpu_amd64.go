@@ -4,6 +4,7 @@ import (
 	"golang.org/x/sys/cpu"
 
 	"tenon.dev/dtype"
+	"tenon.dev/internal/kir"
 )
 
 // features are the instruction sets that kernels use.
@@ -27,6 +28,7 @@ func accelerate() {
 		gathers[4] = [2]gatherFunc{gather4[int32](avxGather32), gather4[int64](avxGather64)}
 		dots[dtype.Float32], dots[dtype.Float64] = dotF32AVX2, dotF64AVX2
 		turns[4], turns[8] = turn32AVX2, turn64AVX2
+		laneOps[kir.OpExp2][dtype.Float32][0], laneOps[kir.OpRcp][dtype.Float32][0] = exp2AVX2, reciprocalAVX2
 	}
 	if f.avx512 {
 		dots[dtype.Float32], dots[dtype.Float64] = dotF32AVX512, dotF64AVX512

@@ -7,6 +7,7 @@ import (
 	"math/bits"
 
 	"tenon.dev/dtype"
+	"tenon.dev/internal/approx"
 	"tenon.dev/internal/kir"
 )
 
@@ -365,6 +366,10 @@ func floatOp(op kir.Op, t dtype.DType, av, bv, cv uint64) uint64 {
 		return r(math.Max(a, b))
 	case kir.OpSqrt:
 		return r(math.Sqrt(a))
+	case kir.OpExp2:
+		return uint64(math.Float32bits(approx.Exp2(float32(a))))
+	case kir.OpRcp:
+		return uint64(math.Float32bits(approx.Reciprocal(float32(a))))
 	case kir.OpFloor:
 		return r(math.Floor(a))
 	case kir.OpCeil:

@@ -86,6 +86,10 @@ func opCases() []opCase {
 			for _, op := range []kir.Op{kir.OpSqrt, kir.OpFloor, kir.OpCeil, kir.OpTrunc, kir.OpRint} {
 				add(op, t, t, t)
 			}
+			if t == dtype.Float32 {
+				add(kir.OpExp2, t, t, t)
+				add(kir.OpRcp, t, t, t)
+			}
 			add(kir.OpFMA, t, t, t, t, t)
 			add(kir.OpIsNaN, t, B, t)
 			continue

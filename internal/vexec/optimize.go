@@ -1,11 +1,6 @@
 package vexec
 
-import (
-	"math"
-
-	"tenon.dev/dtype"
-	"tenon.dev/internal/kir"
-)
+import "tenon.dev/internal/kir"
 
 // Operations that only this package's copy of a program has.
 const (
@@ -26,59 +21,12 @@ func optimize(p *kir.Program) (*kir.Program, *widths) {
 	c := *p
 	c.Values = append([]kir.Type(nil), p.Values...)
 	c.Vars = append([]kir.Type(nil), p.Vars...)
-	body := spellOut(&c, p.Body)
 	same := make([]kir.Value, len(c.Values))
 	for i := range same {
 		same[i] = kir.Value(i)
 	}
-	c.Body = shareBlock(body, same, &scope{})
+	c.Body = shareBlock(p.Body, same, &scope{})
 	return &c, bundleElements(&c)
-}
-
-// exp2Poly interpolates (2^r - 1)/r from r = -1/2 to 1/2 at four Chebyshev nodes, highest power first. The last coefficient is the 1 to be
-// added.
-var exp2Poly = [...]float32{0.009656710288545166, 0.055838282946219404, 0.2402253009741223, 0.6931367338836215, 1}
-
-// spellOut returns b with every OpExp2 replaced by other operations, whose values are added to c.
-func spellOut(c *kir.Program, b *kir.Block) *kir.Block {
-	out := &kir.Block{Params: b.Params}
-	for _, in := range b.Instrs {
-		if in.Op != kir.OpExp2 {
-			n := *in
-			n.Blocks = make([]*kir.Block, len(in.Blocks))
-			for i, r := range in.Blocks {
-				if r != nil {
-					n.Blocks[i] = spellOut(c, r)
-				}
-			}
-			out.Instrs = append(out.Instrs, &n)
-			continue
-		}
-		add := func(op kir.Op, t kir.Type, imm uint64, args ...kir.Value) kir.Value {
-			c.Values = append(c.Values, t)
-			v := kir.Value(len(c.Values) - 1)
-			out.Instrs = append(out.Instrs, &kir.Instr{Op: op, Type: t, Imm: imm, Args: args, Res: []kir.Value{v}, Loc: in.Loc})
-			return v
-		}
-		f, w := dtype.Float32, dtype.Int32
-		number := func(x float32) kir.Value { return add(kir.OpConst, f, uint64(math.Float32bits(x))) }
-		x := add(kir.OpMin, f, 0, add(kir.OpMax, f, 0, in.Args[0], number(-127)), number(128))
-		whole := number(3 << 22)
-		t := add(kir.OpAdd, f, 0, x, whole) // its last bits hold the nearest integer
-		r := add(kir.OpSub, f, 0, x, add(kir.OpSub, f, 0, t, whole))
-		p := number(exp2Poly[0])
-		for _, q := range exp2Poly[1:] {
-			p = add(kir.OpFMA, f, 0, p, r, number(q))
-		}
-		n := add(kir.OpShl, w, 0, add(kir.OpBitcast, w, 0, t), add(kir.OpConst, w, 23))
-		y := add(kir.OpBitcast, f, 0, add(kir.OpAdd, w, 0, add(kir.OpBitcast, w, 0, p), n))
-		nan := add(kir.OpIsNaN, dtype.Bool, 0, in.Args[0])
-		last := out.Instrs[len(out.Instrs)-1]
-		last.Type, c.Values[nan] = f, dtype.Bool
-		out.Instrs = append(out.Instrs, &kir.Instr{Op: kir.OpSelect, Type: f, Args: []kir.Value{nan, in.Args[0], y},
-			Res: in.Res, Loc: in.Loc})
-	}
-	return out
 }
 
 // operation identifies what an instruction without effects computes.

@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"tenon.dev/dtype"
+	"tenon.dev/internal/approx"
 )
 
 func addVV[T number](dp, ap, bp, _ unsafe.Pointer, n int) {
@@ -907,6 +908,22 @@ func notBoolV(dp, ap, _, _ unsafe.Pointer, n int) {
 	for i, ds := 0, lanes[uint8](dp, n); i < n; i++ {
 		a := as[i]
 		ds[i] = a ^ 1
+	}
+}
+
+func exp2V(dp, ap, _, _ unsafe.Pointer, n int) {
+	as := lanes[float32](ap, n)
+	for i, ds := 0, lanes[float32](dp, n); i < n; i++ {
+		a := as[i]
+		ds[i] = approx.Exp2(a)
+	}
+}
+
+func rcpV(dp, ap, _, _ unsafe.Pointer, n int) {
+	as := lanes[float32](ap, n)
+	for i, ds := 0, lanes[float32](dp, n); i < n; i++ {
+		a := as[i]
+		ds[i] = approx.Reciprocal(a)
 	}
 }
 

@@ -599,6 +599,8 @@ func fillTables(t *opTable, c *cvtTable) {
 	t[kir.OpAbs][dtype.Uint32][0] = absU32V
 	t[kir.OpAbs][dtype.Uint64][0] = absU64V
 	t[kir.OpNot][dtype.Bool][0] = notBoolV
+	t[kir.OpExp2][dtype.Float32][0] = exp2V
+	t[kir.OpRcp][dtype.Float32][0] = rcpV
 	t[kir.OpClz][dtype.Int32][0] = clz32V
 	t[kir.OpClz][dtype.Uint32][0] = clz32V
 	t[kir.OpClz][dtype.Int64][0] = clz64V

@@ -1,6 +1,7 @@
 // Package math builds the transcendental functions from exact operations of the kernel language: float32 functions use only float32 and
-// integer arithmetic, float64 functions that of float64, so that every device and the simulator give the same bits. It must not depend on
-// tensors, engines or devices.
+// integer arithmetic, float64 functions that of float64, so that every device and the simulator give the same bits. Functions for halves
+// and ExpDifference use the device's own exponential and reciprocal, which the simulator reproduces. It must not depend on tensors, engines
+// or devices.
 //
 // Each function takes the builder and operands of type Float32 or Float64 and returns a value of that type, with an error of at most 2
 // units in the last place (most are within 1) and the results that C's Annex F specifies for zeros, infinities and NaNs. This includes

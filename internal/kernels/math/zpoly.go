@@ -141,27 +141,6 @@ var exp2Poly = coefficients{
 	},
 }
 
-// exp2ShortPoly is (2^r - 1)/r. Error: 2^-23.3 on [-0.5, 0.5] in float32.
-var exp2ShortPoly = coefficients{
-	f32: []float32{
-		0x1.62e42ap-01,
-		0x1.ebf9a4p-03,
-		0x1.c6b596p-05,
-		0x1.3cf3b4p-07,
-		0x1.5cb8dcp-10,
-	},
-}
-
-// exp2HalfPoly is (2^r - 1)/r. Error: 2^-18.4 on [-0.5, 0.5] in float32.
-var exp2HalfPoly = coefficients{
-	f32: []float32{
-		0x1.62e12cp-01,
-		0x1.ec03aap-03,
-		0x1.c9fcd2p-05,
-		0x1.39f098p-07,
-	},
-}
-
 // expNearPoly is (e^r - 1)/r. Error: 2^-26.1 on [-0.3466, 0.3466] in float32.
 var expNearPoly = coefficients{
 	f32: []float32{
@@ -184,16 +163,6 @@ var expFarPoly = coefficients{
 		0x1.10e32ap-07,
 		0x1.735cc6p-10,
 		0x1.b5349cp-13,
-	},
-}
-
-// reciprocalHalfPoly is 1/p. Error: 2^-20.2 on [0.9494, 1.051] in float32.
-var reciprocalHalfPoly = coefficients{
-	f32: []float32{
-		0x1.00541p+02,
-		-0x1.80d236p+02,
-		0x1.00a82ep+02,
-		-0x1.00a82ep+00,
 	},
 }
 

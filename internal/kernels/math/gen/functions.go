@@ -72,9 +72,8 @@ func polynomials() []polynomial {
 			f:      func(r *big.Float) *big.Float { return quo(sub(bigref.Expm1(r), r), mul(r, r)) },
 			weight: func(r *big.Float) *big.Float { return quo(mul(r, r), bigref.Exp(r)) },
 			f32:    variant{-half, half, 5}, f64: variant{-half, half, 11}},
-		exp2("exp2Poly", 6), exp2("exp2ShortPoly", 5), exp2("exp2HalfPoly", 4),
+		exp2("exp2Poly", 6),
 		exp1("expNearPoly", half, 6), exp1("expFarPoly", 2*half, 7),
-		inverse("reciprocalHalfPoly", 4),
 		logTail("logPoly", variant{lo, hi, 9}, variant{lo, hi, 21}),
 		logTail("logShortPoly", variant{-1.0 / 3, 1.0 / 3, 8}, variant{}),
 		{name: "powPoly", doc: "(atanh(s)/s - 1 - z/3)/z² at z = s²; error relative to atanh(s)",
@@ -140,15 +139,6 @@ func exp1(name string, limit float64, n int) polynomial {
 		f:      func(r *big.Float) *big.Float { return quo(bigref.Expm1(r), r) },
 		weight: func(r *big.Float) *big.Float { return abs(quo(r, bigref.Exp(r))) },
 		f32:    variant{-limit, limit, n}}
-}
-
-// roughLo and roughHi bound the product of a number and its roughReciprocal.
-const roughLo, roughHi = 0.9494, 1.0506
-
-// inverse is a polynomial of n coefficients for 1/p where p is the product of a number and its roughReciprocal.
-func inverse(name string, n int) polynomial {
-	return polynomial{name: name, doc: "1/p", f: func(p *big.Float) *big.Float { return quo(bigref.Of(1), p) },
-		weight: func(p *big.Float) *big.Float { return p }, f32: variant{roughLo, roughHi, n}}
 }
 
 // logTail is the part of log(1+f) after f - f²/2.
