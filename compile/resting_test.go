@@ -166,3 +166,40 @@ func TestRestingOnAnotherDevice(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// Where the device has no room for memory that rests, the region is recorded without rest.
+func TestRestingGivesWay(t *testing.T) {
+	const mib = 1 << 20
+	for size := uint64(30 * mib); ; size += 2 * mib {
+		if size > 200*mib {
+			t.Fatal("the region runs on no device")
+		}
+		x := openOn(t, tenon.Sim(size)).NoGrad()
+		a := x.Ones([]int{512, 512}, tenon.Float32)
+		r := compile.New()
+		runs, err := 0, error(nil)
+		for ; runs < 3 && err == nil; runs++ {
+			var y *tenon.Tensor
+			err = r.Do(x, func(x *tenon.Exec) error {
+				x.Scope(func(x *tenon.Exec) {
+					var sum *tenon.Tensor
+					x.Scope(func(x *tenon.Exec) { sum = x.Keep(x.Sum(x.Flip(x.MatMul(x.Flip(a, 0), a), 1), nil)) })
+					y = x.Keep(x.Add(x.Sum(x.Flip(x.Repeat(a, 20, 1), 0), nil), sum))
+				})
+				y = x.Keep(y)
+				return nil
+			})
+			if err == nil {
+				y.Close()
+			}
+		}
+		t.Logf("%d MiB: %d runs, %+v, %v", size/mib, runs, r.Stats(x), err)
+		if runs < 2 {
+			continue // the first run, which lets nothing rest, fails
+		}
+		if s := r.Stats(x); err != nil || s.Recordings != 1 || s.Replays != 1 {
+			t.Errorf("on a device of %d MiB, which the first run fits: %+v, %v", size/mib, s, err)
+		}
+		return
+	}
+}
