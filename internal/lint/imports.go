@@ -50,7 +50,7 @@ internal/driver/*: LEAF internal/driver
 
 internal/kir: LEAF
 internal/kir/...: LEAF internal/kir
-internal/ptx: LEAF internal/kir internal/kir/math
+internal/ptx: LEAF internal/approx internal/kir internal/kir/math
 internal/vexec: LEAF internal/approx internal/kir internal/kir/math
 internal/vexec/...: LEAF internal/kir internal/vexec
 internal/check: LEAF internal/checklog internal/origin internal/stack internal/terminal internal/kir internal/vexec

@@ -1,7 +1,10 @@
 package ptx
 
 import (
+	"math"
+
 	"tenon.dev/dtype"
+	"tenon.dev/internal/approx"
 	"tenon.dev/internal/kir"
 )
 
@@ -64,7 +67,19 @@ func (f *function) arithmetic(in *kir.Instr) {
 	case kir.OpFMA:
 		f.op("fma.rn"+suffix(t), f.def(in.Res[0]), a, f.names[in.Args[1]], f.names[in.Args[2]])
 		return
-	case kir.OpNeg, kir.OpAbs, kir.OpSqrt, kir.OpFloor, kir.OpCeil, kir.OpTrunc, kir.OpRint, kir.OpExp2, kir.OpRcp:
+	case kir.OpExp2, kir.OpRcp:
+		if c, ok := f.constant(in.Args[0]); ok { // the assembler would put the correctly rounded result there
+			x := math.Float32frombits(uint32(c))
+			y := approx.Exp2(x)
+			if in.Op == kir.OpRcp {
+				y = approx.Reciprocal(x)
+			}
+			f.op(move(single), f.def(in.Res[0]), literal(t, uint64(math.Float32bits(y))))
+			return
+		}
+		f.single(in)
+		return
+	case kir.OpNeg, kir.OpAbs, kir.OpSqrt, kir.OpFloor, kir.OpCeil, kir.OpTrunc, kir.OpRint:
 		f.single(in)
 		return
 	}
