@@ -8,35 +8,33 @@ import (
 	"tenon.dev/dtype"
 )
 
-// TestHalfFunctions compares functions that are shorter for half types with correctly rounded results, at all arguments: at most a few in a
-// thousand differ, by one unit in the last place. Where a result is at most least, it may be off by that much.
+// TestHalfFunctions compares functions that are shorter for half types with correctly rounded results, at all arguments: a few of them
+// differ, by one unit in the last place.
 func TestHalfFunctions(t *testing.T) {
 	sigmoid := func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
 	gelu := func(x float64) float64 {
 		return x * sigmoid(2*math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x))
 	}
 	functions := []struct {
-		name  string
-		f     func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor
-		want  func(x float64) float64
-		least float64
+		name string
+		f    func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor
+		want func(x float64) float64
 	}{
-		{"exp", (*tenon.Exec).Exp, math.Exp, 0},
-		{"sigmoid", (*tenon.Exec).Sigmoid, sigmoid, 0},
-		{"silu", (*tenon.Exec).SiLU, func(x float64) float64 { return x * sigmoid(x) }, 0},
-		{"gelu tanh", (*tenon.Exec).GELUTanh, gelu, 0x1p-120},
-		// The derivatives have zeros, near which an error is relative to the terms of a sum.
+		{"exp", (*tenon.Exec).Exp, math.Exp},
+		{"sigmoid", (*tenon.Exec).Sigmoid, sigmoid},
+		{"silu", (*tenon.Exec).SiLU, func(x float64) float64 { return x * sigmoid(x) }},
+		{"gelu tanh", (*tenon.Exec).GELUTanh, gelu},
 		{"derivative of silu", derivative((*tenon.Exec).SiLU), func(x float64) float64 {
 			s := sigmoid(x)
 			return s * (1 + x*(1-s))
-		}, 0x1p-17},
+		}},
 		{"derivative of gelu tanh", derivative((*tenon.Exec).GELUTanh), func(x float64) float64 {
 			if math.Abs(x) >= 0x1p64 {
 				return math.NaN() // as in PyTorch: 0 times the square, which is infinite in float32
 			}
 			s := sigmoid(2 * math.Sqrt(2/math.Pi) * (x + 0.044715*x*x*x))
 			return s + x*s*(1-s)*2*math.Sqrt(2/math.Pi)*(1+3*0.044715*x*x)
-		}, 0x1p-17},
+		}},
 	}
 	x, err := tenon.Open(tenon.CPU())
 	if err != nil {
@@ -50,9 +48,9 @@ func TestHalfFunctions(t *testing.T) {
 			bf16[i], f16[i] = dtype.BF16(i), dtype.F16(i)
 		}
 		results := read[dtype.BF16](t, x, f.f(x, tenon.From(x, bf16, 1<<16)))
-		halfTable(t, f.name+" bf16", bf16, results, f.want, f.least, dtype.BF16FromFloat64)
+		halfTable(t, f.name+" bf16", bf16, results, f.want, dtype.BF16FromFloat64)
 		results16 := read[dtype.F16](t, x, f.f(x, tenon.From(x, f16, 1<<16)))
-		halfTable(t, f.name+" f16", f16, results16, f.want, f.least, dtype.F16FromFloat64)
+		halfTable(t, f.name+" f16", f16, results16, f.want, dtype.F16FromFloat64)
 	}
 }
 
@@ -70,16 +68,13 @@ func derivative(f func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor) func(x *te
 func halfTable[T interface {
 	~uint16
 	Float32() float32
-}](t *testing.T, name string, args, got []T, f func(float64) float64, least float64, round func(float64) T) {
+}](t *testing.T, name string, args, got []T, f func(float64) float64, round func(float64) T) {
 	t.Helper()
 	wrong, worse := 0, 0
 	for i, a := range args {
 		want := round(f(float64(a.Float32())))
 		g, w := got[i].Float32(), want.Float32()
-		switch {
-		case got[i] == want || g != g && w != w:
-			continue
-		case math.Abs(float64(g-w)) <= least:
+		if g == w || g != g && w != w { // zeros of either sign
 			continue
 		}
 		wrong++
@@ -90,7 +85,7 @@ func halfTable[T interface {
 		}
 	}
 	t.Logf("%s: %d of 65536 results are not correctly rounded", name, wrong)
-	if wrong > 655 {
+	if wrong > 30 {
 		t.Errorf("%s: %d of 65536 results are not correctly rounded", name, wrong)
 	}
 }

@@ -151,9 +151,9 @@ func (v Value) Rint() Value { return v.unary(kir.OpRint) }
 // function that is more accurate and the same on every device.
 func (v Value) Exp2() Value { return v.unary(kir.OpExp2) }
 
-// Reciprocal returns 1/v of a Float32 by one instruction of the device: at most one unit in the last place from the correctly rounded
-// result, which 1/v by Div is. A subnormal v counts as 0, and a subnormal result is 0. The simulator gives the bits of compute capability
-// 9.0.
+// Reciprocal returns 1/v of a Float32 by one instruction of the device. It differs from the correctly rounded result, which Div gives, by
+// at most one unit in the last place; a subnormal v counts as 0, and a subnormal result is 0. The simulator gives the bits of compute
+// capability 9.0.
 func (v Value) Reciprocal() Value { return v.unary(kir.OpRcp) }
 
 // And returns the bitwise or logical AND.

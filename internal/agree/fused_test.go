@@ -63,7 +63,8 @@ func fusedGroups() []*fusedGroup {
 		g.steps[1].Outs[0].Via = bf16
 		m := g.add(kernels.Gt, t, b, v, -1)
 		v = g.add(kernels.Where, t, t, m, v, 1)
-		g.outs = []int{g.add(kernels.SiLUBackward, t, t, v, 0), m}
+		gelu := g.add(kernels.GELUTanhBackward, t, t, g.add(kernels.GELUTanh, t, t, v), 0)
+		g.outs = []int{g.add(kernels.SiLUBackward, t, t, v, 0), m, gelu}
 		all = append(all, g)
 	}
 	wide := &fusedGroup{name: "many operands", ins: slices.Repeat([]dtype.DType{f32}, kernels.MaxFusedOperands-1)}

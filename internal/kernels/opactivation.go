@@ -167,12 +167,11 @@ const (
 	geluCubic   = 0.044715
 )
 
-// halfGELUGate returns 1/(1+e^-2u), where u is the argument of tanh in GELUTanh, for results that are halves, and x². Below 2^-126 it
-// returns 0.
+// halfGELUGate returns 1/(1+e^-2u), where u is the argument of tanh in GELUTanh, for results that are halves, and x².
 func halfGELUGate(x kernel.Value) (y, square kernel.Value) {
 	square = x.Mul(x)
 	rate := square.FMA(x.Like(-geluCubic*sqrt2OverPi*2*gomath.Log2E), x.Like(-sqrt2OverPi*2*gomath.Log2E))
-	return math.HalfLogistic(x.Mul(rate)), square
+	return math.HalfLogistic(x, rate), square
 }
 
 // normalCDF is the cumulative distribution function of the standard normal distribution.

@@ -42,7 +42,7 @@ const (
 	OpCeil
 	OpTrunc
 	OpRint
-	// OpExp2 is about 2^x and OpRcp about 1/x, Float32: the results are those of [tenon.dev/internal/approx], which are the device's own.
+	// OpExp2 is about 2^x and OpRcp about 1/x, Float32: the results are those of [tenon.dev/internal/approx]. Subnormals are 0.
 	OpExp2
 	OpRcp
 	// OpAnd, OpOr, OpXor, OpNot: integers and Bool.

@@ -76,8 +76,8 @@ func ExpNonPositive(k *kernel.Builder, x kernel.Value) kernel.Value {
 	return x.Lt(f.c(lo)).Select(f.c(0), y.Mul(up.Shl(k.I32(f.mantissa)).Bitcast(f.t)).Mul(f.c(0x1p-64)))
 }
 
-// ExpDifference is ExpNonPositive for an x that is a rounded difference. In float32 it uses the device's own exponential: a result below
-// 2^-126 is 0, and the relative error is below 2^-21.
+// ExpDifference is ExpNonPositive for an x that is a rounded difference, and at most slightly above 0. In float32 it uses the device's own
+// exponential: below -87.3 the result is 0, and the relative error is below 2^-21.
 func ExpDifference(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
 	if f.wide() {

@@ -4,8 +4,8 @@
 // or devices.
 //
 // Each function takes the builder and operands of type Float32 or Float64 and returns a value of that type, with an error of at most 2
-// units in the last place (most are within 1) and the results that C's Annex F specifies for zeros, infinities and NaNs. This includes
-// subnormal operands and results. Callers convert halves.
+// units in the last place (most are within 1), except for those above, and the results that C's Annex F specifies for zeros, infinities and
+// NaNs. This includes subnormal operands and results. Callers convert halves.
 //
 // The algorithms are classical: Cody and Waite's and Payne and Hanek's argument reductions, minimax polynomials (derived by package gen and
 // listed with their errors in zpoly.go), and double-word arithmetic after Dekker and Knuth where one word is not enough. The code is

@@ -32,5 +32,8 @@ func HalfSigmoid(_ *kernel.Builder, x kernel.Value) kernel.Value {
 	return x.Lt(x.Like(0)).Select(e, one).Mul(e.Add(one).Reciprocal())
 }
 
-// HalfLogistic returns 1/(1+2^x); where that is below 2^-126 it returns 0.
-func HalfLogistic(x kernel.Value) kernel.Value { return x.Exp2().Add(x.Like(1)).Reciprocal() }
+// HalfLogistic returns 1/(1+2^(x rate)). It computes 2^24 times as much, because Reciprocal has no subnormal results.
+func HalfLogistic(x, rate kernel.Value) kernel.Value {
+	const scale = 0x1p-24
+	return x.FMA(rate, x.Like(-24)).Exp2().Add(x.Like(scale)).Reciprocal().Mul(x.Like(scale))
+}

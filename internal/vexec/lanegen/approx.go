@@ -40,8 +40,8 @@ const (
 		VPGATHERDD Y6, (R9)(Y5*8), Y7
 		VPCMPEQD Y6, Y6, Y6
 		VPGATHERDD Y6, 4(R9)(Y5*8), Y8`
-	// approxSquare makes Y9, the square of the 17 bits in X. The products of a bit of its lower nine and one of its upper eight are made in
-	// pairs.
+	// approxSquare makes Y9, the square of the 17 bits in X. Bit i of the upper eight, X's bit 9+i, adds the lower nine shifted right by
+	// 9-i. As a multiplier that bit is 2^(7+i), and the upper half of a product of 16-bit numbers is that shift. A dword holds two.
 	approxSquare = `
 		VPSRLD $9, X, Y9
 		VPMULLW Y9, Y9, Y9

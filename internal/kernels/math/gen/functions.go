@@ -72,7 +72,10 @@ func polynomials() []polynomial {
 			f:      func(r *big.Float) *big.Float { return quo(sub(bigref.Expm1(r), r), mul(r, r)) },
 			weight: func(r *big.Float) *big.Float { return quo(mul(r, r), bigref.Exp(r)) },
 			f32:    variant{-half, half, 5}, f64: variant{-half, half, 11}},
-		exp2("exp2Poly", 6),
+		{name: "exp2Poly", doc: "(2^r - 1)/r",
+			f:      func(r *big.Float) *big.Float { return quo(bigref.Expm1(mul(r, ln2())), r) },
+			weight: func(r *big.Float) *big.Float { return abs(quo(r, bigref.Exp(mul(r, ln2())))) },
+			f32:    variant{-0.5, 0.5, 6}},
 		exp1("expNearPoly", half, 6), exp1("expFarPoly", 2*half, 7),
 		logTail("logPoly", variant{lo, hi, 9}, variant{lo, hi, 21}),
 		logTail("logShortPoly", variant{-1.0 / 3, 1.0 / 3, 8}, variant{}),
@@ -123,14 +126,6 @@ func polynomials() []polynomial {
 			weight: func(*big.Float) *big.Float { return bigref.Of(1 / erfcP0) },
 			f32:    variant{erfcArg(0.5), erfcArg(10.2), 11}, f64: variant{erfcArg(0.5), erfcArg(27.5), 24}},
 	}, erfinvPolynomials()...)
-}
-
-// exp2 is a polynomial of n coefficients for 2^r in float32.
-func exp2(name string, n int) polynomial {
-	return polynomial{name: name, doc: "(2^r - 1)/r",
-		f:      func(r *big.Float) *big.Float { return quo(bigref.Expm1(mul(r, ln2())), r) },
-		weight: func(r *big.Float) *big.Float { return abs(quo(r, bigref.Exp(mul(r, ln2())))) },
-		f32:    variant{-0.5, 0.5, n}}
 }
 
 // exp1 is a polynomial of n coefficients for e^r in float32, for |r| <= limit.
