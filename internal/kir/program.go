@@ -9,10 +9,10 @@
 //
 // # Numerics
 //
-// Every operation has one defined result. Float operations round to nearest even and keep subnormals, except for [OpExp2] and [OpRcp], whose
-// results are those of an instruction of compute capability 9.0. [OpFMA] rounds once, and back ends neither form it from a multiply and an
-// add nor split it. So back ends agree bit for bit, except on [OpTileDot], [OpTileRows] and float atomics, and perhaps on OpExp2 and OpRcp
-// on other capabilities. The bits of a NaN result are unspecified.
+// Every operation has one defined result. Float operations round to nearest even and keep subnormals, except for [OpExp2] and [OpRcp],
+// whose results are those of an instruction of compute capability 9.0. [OpFMA] rounds once, and back ends neither form it from a multiply
+// and an add nor split it. So back ends agree bit for bit, except on [OpTileDot], [OpTileRows] and float atomics, and perhaps on OpExp2 and
+// OpRcp on other capabilities. The bits of a NaN result are unspecified.
 //
 // # Two levels
 //
