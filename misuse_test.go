@@ -33,8 +33,9 @@ type walk struct {
 	said map[string]string
 	// told are the findings reported so far.
 	told map[string]bool
-	// judged are the errors judged so far: the error of a call inside a callback also comes out of the call that got the callback.
-	judged map[*fault.Error]bool
+	// judged has the errors judged since the outermost call: the error of a call inside a callback also comes out of the call that got the
+	// callback, and a capture keeps a copy of it.
+	judged map[string]bool
 	// again opens a new device after a call has lost the old one, for instance by an index out of range.
 	again func() *tenon.Exec
 	// few asks for fewer calls, on devices where they are slow.
@@ -442,6 +443,7 @@ func (t thrown) Unwrap() error { return t.error }
 func (w *walk) run(what, must string, f func(x *tenon.Exec) error) {
 	hung := time.AfterFunc(time.Minute, func() { panic("hangs: " + what) })
 	defer hung.Stop()
+	w.judged = nil
 	err := w.made(what, f)
 	w.judge(what, err, must)
 	if !w.x.Capturing() {
@@ -536,11 +538,11 @@ func (w *walk) judge(what string, err error, must string) {
 		w.report(e.Msg, "%s: the error has operation %q and line %d: %v", what, e.Op, e.Line, e)
 	}
 	name, _, _ := strings.Cut(what, "(")
-	own := !w.judged[e] // not that of a call inside the callback
+	own := !w.judged[e.Error()] // not that of a call inside the callback
 	if w.judged == nil {
-		w.judged = map[*fault.Error]bool{}
+		w.judged = map[string]bool{}
 	}
-	w.judged[e] = true
+	w.judged[e.Error()] = true
 	if method, ok := strings.CutPrefix(name, "tenon.Exec."); ok && own && calledAt(e) && e.Op != method {
 		w.report(name, "%s: the error is of %q, not of what was called: %v", what, e.Op, e)
 	}
