@@ -29,7 +29,7 @@ func testApprox(t *testing.T, m *machine) {
 		}
 		in := make([]byte, 0, 4*n)
 		for i := range uint32(n / 2) {
-			in = binary.LittleEndian.AppendUint32(in, 509*i)                  // one of 512 numbers
+			in = binary.LittleEndian.AppendUint32(in, 509*i)                  // every 509th number
 			in = binary.LittleEndian.AppendUint32(in, math.Float32bits(-1)|i) // every significand
 		}
 		m.load(t, []*kir.Program{p})

@@ -56,6 +56,14 @@ list each package's tests in the newest run; ` + "`go test ./FOLDER -run NAME -v
 has more.
 `
 
+// remarks says, by file, what was special about a run, since files of runs are not edited.
+var remarks = map[string]string{
+	"2026-11-27-nvidia-h200-a.json": " `TestCUDA` failed in CUDA-099, which compares the device's free memory, while other tests ran; " +
+		"alone it passed.",
+	"2026-11-27-nvidia-h200.json": " Meanwhile compute-sanitizer ran on the machine's other device, so times of the host are long, such " +
+		"as the compile time of GPT-2's step, the replay of a graph, and all that uses no GPU.",
+}
+
 // Page returns the page of measurements of the named runs and of the pairs, in Markdown. For each device it shows the newest run's value of
 // every figure.
 func Page(names []string, runs []*Run, pairs []*Pairs) []byte {
@@ -73,7 +81,7 @@ func Page(names []string, runs []*Run, pairs []*Pairs) []byte {
 	for _, device := range slices.Sorted(maps.Keys(byDevice)) {
 		fmt.Fprintf(&b, "\n## %s\n\n", device)
 		for _, i := range byDevice[device] {
-			b.WriteString("- Run " + label(i) + ": " + machine(runs[i]) + ".\n")
+			b.WriteString("- Run " + label(i) + ": " + machine(runs[i]) + "." + remarks[names[i]] + "\n")
 		}
 		deviceTables(&b, runs, byDevice[device])
 	}

@@ -52,7 +52,7 @@ internal/kir: LEAF
 internal/kir/...: LEAF internal/kir
 internal/ptx: LEAF internal/approx internal/kir internal/kir/math
 internal/vexec: LEAF internal/approx internal/kir internal/kir/math
-internal/vexec/...: LEAF internal/kir internal/vexec
+internal/vexec/...: LEAF internal/approx internal/kir internal/vexec
 internal/check: LEAF internal/checklog internal/origin internal/stack internal/terminal internal/kir internal/vexec
 internal/driver/hostsim: LEAF internal/driver internal/kir internal/vexec internal/check
 internal/driver/libcuda: LEAF internal/driver internal/dl

@@ -5,7 +5,7 @@ package vexec
 import "unsafe"
 
 //go:noescape
-func exp2Lanes(d, a, table unsafe.Pointer, n int)
+func exp2AVX2(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func reciprocalLanes(d, a, table unsafe.Pointer, n int)
+func reciprocalAVX2(d, a, b, c unsafe.Pointer, n int)

@@ -2,11 +2,207 @@
 
 #include "textflag.h"
 
-TEXT ·exp2Lanes(SB), NOSPLIT, $0-32
+DATA exp2Table<>+0(SB)/8, $0x1ee58b903000000
+DATA exp2Table<>+8(SB)/8, $0x1f559b0020164d2
+DATA exp2Table<>+16(SB)/8, $0x1fa5aaa0202cd87
+DATA exp2Table<>+24(SB)/8, $0x1ff5ba701043a29
+DATA exp2Table<>+32(SB)/8, $0x2065ca60205aac4
+DATA exp2Table<>+40(SB)/8, $0x2095da901071f62
+DATA exp2Table<>+48(SB)/8, $0x20f5eae0008980f
+DATA exp2Table<>+56(SB)/8, $0x2145fb6010a14d6
+DATA exp2Table<>+64(SB)/8, $0x21d60c0000b95c3
+DATA exp2Table<>+72(SB)/8, $0x22261ce010d1ae0
+DATA exp2Table<>+80(SB)/8, $0x22762df000ea43a
+DATA exp2Table<>+88(SB)/8, $0x22f63f2011031dd
+DATA exp2Table<>+96(SB)/8, $0x23465090111c3d4
+DATA exp2Table<>+104(SB)/8, $0x238662300135a2c
+DATA exp2Table<>+112(SB)/8, $0x241673f0314f4f0
+DATA exp2Table<>+120(SB)/8, $0x247685f0116942e
+DATA exp2Table<>+128(SB)/8, $0x24d6982011837f1
+DATA exp2Table<>+136(SB)/8, $0x2546aa80219e046
+DATA exp2Table<>+144(SB)/8, $0x2586bd2011b8d3a
+DATA exp2Table<>+152(SB)/8, $0x2616cfe021d3eda
+DATA exp2Table<>+160(SB)/8, $0x2676e2e001ef533
+DATA exp2Table<>+168(SB)/8, $0x26e6f610020b052
+DATA exp2Table<>+176(SB)/8, $0x273709802227043
+DATA exp2Table<>+184(SB)/8, $0x27971d201243516
+DATA exp2Table<>+192(SB)/8, $0x281730f0125fed7
+DATA exp2Table<>+200(SB)/8, $0x28774500127cd94
+DATA exp2Table<>+208(SB)/8, $0x28f75940129a15b
+DATA exp2Table<>+216(SB)/8, $0x29576dc022b7a3a
+DATA exp2Table<>+224(SB)/8, $0x29e7827022d583f
+DATA exp2Table<>+232(SB)/8, $0x2a57976012f3b79
+DATA exp2Table<>+240(SB)/8, $0x2ae7ac8023123f6
+DATA exp2Table<>+248(SB)/8, $0x2b37c1f033311c4
+DATA exp2Table<>+256(SB)/8, $0x2bb7d79033504f3
+DATA exp2Table<>+264(SB)/8, $0x2c17ed70336fd92
+DATA exp2Table<>+272(SB)/8, $0x2cb00388138fbb0
+DATA exp2Table<>+280(SB)/8, $0x2d1019e813aff5b
+DATA exp2Table<>+288(SB)/8, $0x2da0307813d08a4
+DATA exp2Table<>+296(SB)/8, $0x2e30474823f179a
+DATA exp2Table<>+304(SB)/8, $0x2ec05e583412c4d
+DATA exp2Table<>+312(SB)/8, $0x2f1075b824346cd
+DATA exp2Table<>+320(SB)/8, $0x2fb08d48345672a
+DATA exp2Table<>+328(SB)/8, $0x3050a5182478d75
+DATA exp2Table<>+336(SB)/8, $0x30b0bd38249b9be
+DATA exp2Table<>+344(SB)/8, $0x3130d59834bec15
+DATA exp2Table<>+352(SB)/8, $0x31c0ee3834e248c
+DATA exp2Table<>+360(SB)/8, $0x326107182506334
+DATA exp2Table<>+368(SB)/8, $0x32d12048152a81e
+DATA exp2Table<>+376(SB)/8, $0x336139b8154f35b
+DATA exp2Table<>+384(SB)/8, $0x3411536835744fd
+DATA exp2Table<>+392(SB)/8, $0x34a16d682599d16
+DATA exp2Table<>+400(SB)/8, $0x351187b815bfbb8
+DATA exp2Table<>+408(SB)/8, $0x35a1a24825e60f5
+DATA exp2Table<>+416(SB)/8, $0x3661bd18060cce0
+DATA exp2Table<>+424(SB)/8, $0x36d1d8482633f8a
+DATA exp2Table<>+432(SB)/8, $0x3771f3b8365b907
+DATA exp2Table<>+440(SB)/8, $0x38020f78168396b
+DATA exp2Table<>+448(SB)/8, $0x38d22b7806ac0c8
+DATA exp2Table<>+456(SB)/8, $0x395247d806d4f31
+DATA exp2Table<>+464(SB)/8, $0x39d2648826fe4ba
+DATA exp2Table<>+472(SB)/8, $0x3aa281780728178
+DATA exp2Table<>+480(SB)/8, $0x3b229ec8075257e
+DATA exp2Table<>+488(SB)/8, $0x3bf2bc58277d0e0
+DATA exp2Table<>+496(SB)/8, $0x3c92da4837a83b3
+DATA exp2Table<>+504(SB)/8, $0x3d42f88807d3e0d
+GLOBL exp2Table<>(SB), RODATA|NOPTR, $512
+
+DATA reciprocalTable<>+0(SB)/8, $0xfd47ffe81000000
+DATA reciprocalTable<>+8(SB)/8, $0xf747c0a88fe03f8
+DATA reciprocalTable<>+16(SB)/8, $0xf18782d88fc0fc1
+DATA reciprocalTable<>+24(SB)/8, $0xec4746784fa232d
+DATA reciprocalTable<>+32(SB)/8, $0xe6c70b688f83e0f
+DATA reciprocalTable<>+40(SB)/8, $0xe186d1b80f6603e
+DATA reciprocalTable<>+48(SB)/8, $0xdcc699580f4898e
+DATA reciprocalTable<>+56(SB)/8, $0xd7c662288f2b9d6
+DATA reciprocalTable<>+64(SB)/8, $0xd3462c380f0f0f1
+DATA reciprocalTable<>+72(SB)/8, $0xcec5f7788ef2eb7
+DATA reciprocalTable<>+80(SB)/8, $0xca45c3d84ed7304
+DATA reciprocalTable<>+88(SB)/8, $0xc5c59148cebbdb2
+DATA reciprocalTable<>+96(SB)/8, $0xc1855fd84ea0ea1
+DATA reciprocalTable<>+104(SB)/8, $0xbd852f780e865ad
+DATA reciprocalTable<>+112(SB)/8, $0xb9850018ce6c2b4
+DATA reciprocalTable<>+120(SB)/8, $0xb5c4d1b88e52598
+DATA reciprocalTable<>+128(SB)/8, $0xb1c4a4484e38e39
+DATA reciprocalTable<>+136(SB)/8, $0xae0477c88e1fc78
+DATA reciprocalTable<>+144(SB)/8, $0xaa844c388e07038
+DATA reciprocalTable<>+152(SB)/8, $0xa74421888dee95c
+DATA reciprocalTable<>+160(SB)/8, $0xa403f7b8cdd67c8
+DATA reciprocalTable<>+168(SB)/8, $0xa083ceb84dbeb62
+DATA reciprocalTable<>+176(SB)/8, $0x9dc3a698cda740d
+DATA reciprocalTable<>+184(SB)/8, $0x9a837f388d901b2
+DATA reciprocalTable<>+192(SB)/8, $0x974358984d79436
+DATA reciprocalTable<>+200(SB)/8, $0x948332c88d62b81
+DATA reciprocalTable<>+208(SB)/8, $0x91830da88d4c77b
+DATA reciprocalTable<>+216(SB)/8, $0x8f02e9488d3680d
+DATA reciprocalTable<>+224(SB)/8, $0x8c42c5988d20d21
+DATA reciprocalTable<>+232(SB)/8, $0x8942a2884d0b6a0
+DATA reciprocalTable<>+240(SB)/8, $0x870280384cf6475
+DATA reciprocalTable<>+248(SB)/8, $0x84425e78cce168a
+DATA reciprocalTable<>+256(SB)/8, $0x81c23d684cccccd
+DATA reciprocalTable<>+264(SB)/8, $0x7f821cf84cb8728
+DATA reciprocalTable<>+272(SB)/8, $0x7d41fd180ca4588
+DATA reciprocalTable<>+280(SB)/8, $0x7a81ddc8cc907da
+DATA reciprocalTable<>+288(SB)/8, $0x7881bf18cc7ce0c
+DATA reciprocalTable<>+296(SB)/8, $0x7681a0f80c6980d
+DATA reciprocalTable<>+304(SB)/8, $0x744183580c565c9
+DATA reciprocalTable<>+312(SB)/8, $0x724166484c43730
+DATA reciprocalTable<>+320(SB)/8, $0x704149b84c30c31
+DATA reciprocalTable<>+328(SB)/8, $0x6e412da84c1e4bc
+DATA reciprocalTable<>+336(SB)/8, $0x6c4112184c0c0c1
+DATA reciprocalTable<>+344(SB)/8, $0x6a80f7088bfa030
+DATA reciprocalTable<>+352(SB)/8, $0x6880dc688be82fa
+DATA reciprocalTable<>+360(SB)/8, $0x6700c248cbd6910
+DATA reciprocalTable<>+368(SB)/8, $0x64c0a8888bc5264
+DATA reciprocalTable<>+376(SB)/8, $0x63408f488bb3ee7
+DATA reciprocalTable<>+384(SB)/8, $0x618076784ba2e8c
+DATA reciprocalTable<>+392(SB)/8, $0x5fc05e084b92144
+DATA reciprocalTable<>+400(SB)/8, $0x5e4046080b81703
+DATA reciprocalTable<>+408(SB)/8, $0x5cc02e780b70fbc
+DATA reciprocalTable<>+416(SB)/8, $0x5b8017484b60b61
+DATA reciprocalTable<>+424(SB)/8, $0x598000680b509e7
+DATA reciprocalTable<>+432(SB)/8, $0x5847e9f00b40b41
+DATA reciprocalTable<>+440(SB)/8, $0x5707d3e08b30f63
+DATA reciprocalTable<>+448(SB)/8, $0x5547be204b21643
+DATA reciprocalTable<>+456(SB)/8, $0x5447a8d08b11fd4
+DATA reciprocalTable<>+464(SB)/8, $0x52c793c08b02c0b
+DATA reciprocalTable<>+472(SB)/8, $0x51877f100af3ade
+DATA reciprocalTable<>+480(SB)/8, $0x50076ab0cae4c41
+DATA reciprocalTable<>+488(SB)/8, $0x4f0756b00ad602c
+DATA reciprocalTable<>+496(SB)/8, $0x4d8742f04ac7692
+DATA reciprocalTable<>+504(SB)/8, $0x4c472f804ab8f6a
+DATA reciprocalTable<>+512(SB)/8, $0x4b871c700aaaaab
+DATA reciprocalTable<>+520(SB)/8, $0x4a4709a00a9c84b
+DATA reciprocalTable<>+528(SB)/8, $0x48c6f7100a8e840
+DATA reciprocalTable<>+536(SB)/8, $0x47c6e4d00a80a81
+DATA reciprocalTable<>+544(SB)/8, $0x46c6d2e0ca72f05
+DATA reciprocalTable<>+552(SB)/8, $0x45c6c1308a655c4
+DATA reciprocalTable<>+560(SB)/8, $0x4486afc08a57eb5
+DATA reciprocalTable<>+568(SB)/8, $0x43c69ea0ca4a9cf
+DATA reciprocalTable<>+576(SB)/8, $0x42868db0ca3d70a
+DATA reciprocalTable<>+584(SB)/8, $0x41c67d10ca3065e
+DATA reciprocalTable<>+592(SB)/8, $0x40866ca08a237c3
+DATA reciprocalTable<>+600(SB)/8, $0x40065c808a16b31
+DATA reciprocalTable<>+608(SB)/8, $0x3ec64c904a0a0a1
+DATA reciprocalTable<>+616(SB)/8, $0x3e063ce089fd80a
+DATA reciprocalTable<>+624(SB)/8, $0x3cc62d6089f1166
+DATA reciprocalTable<>+632(SB)/8, $0x3c061e2089e4cad
+DATA reciprocalTable<>+640(SB)/8, $0x3b460f2009d89d9
+DATA reciprocalTable<>+648(SB)/8, $0x3a46005009cc8e2
+DATA reciprocalTable<>+656(SB)/8, $0x39c5f1c049c09c1
+DATA reciprocalTable<>+664(SB)/8, $0x3885e35049b4c70
+DATA reciprocalTable<>+672(SB)/8, $0x37c5d52049a90e8
+DATA reciprocalTable<>+680(SB)/8, $0x3785c730499d723
+DATA reciprocalTable<>+688(SB)/8, $0x3685b960c991f1a
+DATA reciprocalTable<>+696(SB)/8, $0x3585abc089868c8
+DATA reciprocalTable<>+704(SB)/8, $0x35059e60897b426
+DATA reciprocalTable<>+712(SB)/8, $0x34059120c97012e
+DATA reciprocalTable<>+720(SB)/8, $0x33458410c964fda
+DATA reciprocalTable<>+728(SB)/8, $0x33057740095a026
+DATA reciprocalTable<>+736(SB)/8, $0x31c56a80c94f209
+DATA reciprocalTable<>+744(SB)/8, $0x31455e000944581
+DATA reciprocalTable<>+752(SB)/8, $0x310551b04939a86
+DATA reciprocalTable<>+760(SB)/8, $0x30454580092f114
+DATA reciprocalTable<>+768(SB)/8, $0x2f4539700924925
+DATA reciprocalTable<>+776(SB)/8, $0x2e852d90491a2b4
+DATA reciprocalTable<>+784(SB)/8, $0x2e0521e0c90fdbc
+DATA reciprocalTable<>+792(SB)/8, $0x2d851650c905a38
+DATA reciprocalTable<>+800(SB)/8, $0x2d050af088fb824
+DATA reciprocalTable<>+808(SB)/8, $0x2c84ffb048f177a
+DATA reciprocalTable<>+816(SB)/8, $0x2bc4f490c8e7835
+DATA reciprocalTable<>+824(SB)/8, $0x2b44e9a088dda52
+DATA reciprocalTable<>+832(SB)/8, $0x2ac4ded088d3dcb
+DATA reciprocalTable<>+840(SB)/8, $0x2a44d42048ca29c
+DATA reciprocalTable<>+848(SB)/8, $0x2984c99008c08c1
+DATA reciprocalTable<>+856(SB)/8, $0x2944bf30c8b7034
+DATA reciprocalTable<>+864(SB)/8, $0x2844b4e088ad8f3
+DATA reciprocalTable<>+872(SB)/8, $0x2804aac008a42f9
+DATA reciprocalTable<>+880(SB)/8, $0x27c4a0c0089ae41
+DATA reciprocalTable<>+888(SB)/8, $0x26c496d0c891ac7
+DATA reciprocalTable<>+896(SB)/8, $0x26848d100888889
+DATA reciprocalTable<>+904(SB)/8, $0x26448370087f781
+DATA reciprocalTable<>+912(SB)/8, $0x258479e0c8767ab
+DATA reciprocalTable<>+920(SB)/8, $0x25447080086d906
+DATA reciprocalTable<>+928(SB)/8, $0x24c467300864b8b
+DATA reciprocalTable<>+936(SB)/8, $0x24445e00c85bf37
+DATA reciprocalTable<>+944(SB)/8, $0x23c454f00853409
+DATA reciprocalTable<>+952(SB)/8, $0x23c44c00084a9fa
+DATA reciprocalTable<>+960(SB)/8, $0x23044320c842108
+DATA reciprocalTable<>+968(SB)/8, $0x22843a600839931
+DATA reciprocalTable<>+976(SB)/8, $0x224431c0483126f
+DATA reciprocalTable<>+984(SB)/8, $0x21c429304828cc0
+DATA reciprocalTable<>+992(SB)/8, $0x214420c00820821
+DATA reciprocalTable<>+1000(SB)/8, $0x21041870481848e
+DATA reciprocalTable<>+1008(SB)/8, $0x20c410304810204
+DATA reciprocalTable<>+1016(SB)/8, $0x20840810c808080
+GLOBL reciprocalTable<>(SB), RODATA|NOPTR, $1024
+
+TEXT ·exp2AVX2(SB), NOSPLIT, $0-40
 	MOVQ d+0(FP), DI
 	MOVQ a+8(FP), SI
-	MOVQ table+16(FP), R9
-	MOVQ n+24(FP), CX
+	MOVQ n+32(FP), CX
+	LEAQ exp2Table<>(SB), R9
 loop:
 	VMOVDQU (SI), Y0
 	VPAND approxPool<>+0(SB), Y0, Y1
@@ -94,11 +290,11 @@ loop:
 	VZEROUPPER
 	RET
 
-TEXT ·reciprocalLanes(SB), NOSPLIT, $0-32
+TEXT ·reciprocalAVX2(SB), NOSPLIT, $0-40
 	MOVQ d+0(FP), DI
 	MOVQ a+8(FP), SI
-	MOVQ table+16(FP), R9
-	MOVQ n+24(FP), CX
+	MOVQ n+32(FP), CX
+	LEAQ reciprocalTable<>(SB), R9
 loop:
 	VMOVDQU (SI), Y0
 	VPAND approxPool<>+0(SB), Y0, Y1

@@ -286,10 +286,10 @@ func main() {
 	asm, stubs := generateAsm()
 	dots, dotStubs := generateDots()
 	turns, turnStubs := generateTurns()
-	approx, approxStubs := generateApprox()
+	approximations, approxStubs := generateApprox()
 	for name, w := range map[string]*writer{"zlanes.go": ops, "ztable.go": table, "zlanes_amd64.go": stubs, "zlanes_amd64.s": asm,
 		"zdot_amd64.go": dotStubs, "zdot_amd64.s": dots, "zturn_amd64.go": turnStubs, "zturn_amd64.s": turns,
-		"zapprox_amd64.go": approxStubs, "zapprox_amd64.s": approx} {
+		"zapprox_amd64.go": approxStubs, "zapprox_amd64.s": approximations} {
 		src := w.Bytes()
 		if strings.HasSuffix(name, ".go") {
 			var err error
