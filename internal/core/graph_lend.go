@@ -17,6 +17,10 @@ type lending struct {
 	// notes are what the session gave the recorded call under way. If fixed is true, the call gets the same again, and no memory.
 	notes *callNotes
 	fixed bool
+	// learns says that the calls' work is dropped, and their kernels are noted in needs, each once: see Segment.BuildAhead.
+	learns bool
+	needs  []kernels.Spec
+	needed map[kernels.Spec]struct{}
 }
 
 // callNotes are a recorded call's data apart from the memory of its operands.
@@ -50,7 +54,10 @@ func (l *lending) records() bool { return l != nil && l.pool != nil && l.manual 
 // workspace returns the next address of the call's workspace.
 func (l *lending) workspace() uint64 {
 	n := l.notes
-	if n.works >= len(n.work) {
+	switch {
+	case l.learns:
+		return nowhere
+	case n.works >= len(n.work):
 		return 0 // more than at the recording: its work then differs in number too
 	}
 	n.works++

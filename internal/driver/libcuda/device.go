@@ -55,6 +55,7 @@ const (
 	heldGraphExec resourceKind = iota
 	heldGraph
 	heldModule
+	heldLinker
 	heldEvent
 	heldStream
 	heldHostMemory
@@ -253,6 +254,7 @@ var releaseProcs = [...]proc{
 	heldGraphExec:    procGraphExecDestroy,
 	heldGraph:        procGraphDestroy,
 	heldModule:       procModuleUnload,
+	heldLinker:       procLinkDestroy,
 	heldEvent:        procEventDestroy,
 	heldStream:       procStreamDestroy,
 	heldHostMemory:   procMemFreeHost,

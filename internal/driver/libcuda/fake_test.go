@@ -138,7 +138,7 @@ func (f *fakeCUDA) called(p proc, a *cArgs) driver.Code {
 	defer f.mu.Unlock()
 	f.count[p]++
 	f.args[p] = *a
-	if p == procModuleLoadData {
+	if p == procLinkCreate {
 		f.readOptions(a)
 	}
 	if code := f.fail[p]; code != driver.Success {
@@ -180,13 +180,14 @@ func (f *fakeCUDA) called(p proc, a *cArgs) driver.Code {
 
 // fakeMakes says which argument of a function receives a new handle.
 var fakeMakes = map[proc]int{procMemAlloc: 0, procMemHostAlloc: 0, procStreamCreate: 0, procEventCreate: 0, procStreamEndCapture: 1,
-	procGraphInstantiate: 0, procGraphCreate: 0, procModuleLoadData: 0, procMemAddressReserve: 0, procMemCreate: 0, procMemAllocAsync: 0}
+	procGraphInstantiate: 0, procGraphCreate: 0, procModuleLoadData: 0, procLinkCreate: 3, procMemAddressReserve: 0, procMemCreate: 0,
+	procMemAllocAsync: 0}
 
 // fakeFrees gives, for each function that frees, the function that made its handles.
 var fakeFrees = map[proc]proc{procMemFree: procMemAlloc, procMemFreeHost: procMemHostAlloc, procMemHostUnregister: procMemHostRegister,
 	procStreamDestroy: procStreamCreate,
 	procEventDestroy:  procEventCreate, procGraphDestroy: procStreamEndCapture, procGraphExecDestroy: procGraphInstantiate,
-	procModuleUnload: procModuleLoadData, procMemAddressFree: procMemAddressReserve, procMemRelease: procMemCreate,
+	procModuleUnload: procModuleLoadData, procLinkDestroy: procLinkCreate, procMemAddressFree: procMemAddressReserve, procMemRelease: procMemCreate,
 	procMemFreeAsync: procMemAllocAsync}
 
 // fakeAnswers are the functions that do more than return success.
@@ -360,7 +361,7 @@ func (f *fakeCUDA) query(*cArgs) driver.Code {
 // readOptions reads the compiler's options and writes its error log.
 func (f *fakeCUDA) readOptions(a *cArgs) {
 	f.options = map[int32]uintptr{}
-	keys, values := unsafe.Slice((*int32)(dl.Pointer(a[3])), int(a[2])), unsafe.Slice((*uintptr)(dl.Pointer(a[4])), int(a[2]))
+	keys, values := unsafe.Slice((*int32)(dl.Pointer(a[1])), int(a[0])), unsafe.Slice((*uintptr)(dl.Pointer(a[2])), int(a[0]))
 	for i, k := range keys {
 		f.options[k] = values[i]
 	}

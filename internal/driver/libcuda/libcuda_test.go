@@ -358,7 +358,7 @@ func TestDetail(t *testing.T) {
 	}
 	_, err = d.Function(th, m, "missing")
 	wantError(t, err, "Function", driver.NotFound, `no kernel "missing"`)
-	f.fail[procModuleLoadData], f.jitLog = driver.InvalidImage, "line 3: not a name\n"
+	f.fail[procLinkAddData], f.jitLog = driver.InvalidImage, "line 3: not a name\n"
 	_, err = d.LoadModule(th, []byte("x"))
 	wantError(t, err, "LoadModule", driver.InvalidPTX, "(218): line 3: not a name")
 	_, err = d.LoadModule(th, nil)

@@ -90,6 +90,10 @@ const (
 	procGraphDestroy
 	procGraphExecDestroy
 	procGraphDebugDotPrint
+	procLinkCreate
+	procLinkAddData
+	procLinkComplete
+	procLinkDestroy
 	procModuleLoadData
 	procModuleUnload
 	procModuleGetFunction
@@ -192,7 +196,11 @@ var procTable = [numProcs]struct {
 	procGraphDestroy:            {"cuGraphDestroy", 0, "destroy a graph"},
 	procGraphExecDestroy:        {"cuGraphExecDestroy", 0, "destroy an executable graph"},
 	procGraphDebugDotPrint:      {"cuGraphDebugDotPrint", 0, "write a graph in DOT format"},
-	procModuleLoadData:          {"cuModuleLoadDataEx", 0, "compile and load PTX"},
+	procLinkCreate:              {"cuLinkCreate", 0, "begin to compile PTX"},
+	procLinkAddData:             {"cuLinkAddData", 0, "compile PTX"},
+	procLinkComplete:            {"cuLinkComplete", 0, "machine code of what was compiled"},
+	procLinkDestroy:             {"cuLinkDestroy", 0, "end of compiling"},
+	procModuleLoadData:          {"cuModuleLoadData", 0, "load machine code"},
 	procModuleUnload:            {"cuModuleUnload", 0, "unload a module"},
 	procModuleGetFunction:       {"cuModuleGetFunction", 0, "find a kernel"},
 	procFuncLoad:                {"cuFuncLoad", 12040, "load a kernel before its first launch"},
