@@ -187,7 +187,8 @@ var fakeMakes = map[proc]int{procMemAlloc: 0, procMemHostAlloc: 0, procStreamCre
 var fakeFrees = map[proc]proc{procMemFree: procMemAlloc, procMemFreeHost: procMemHostAlloc, procMemHostUnregister: procMemHostRegister,
 	procStreamDestroy: procStreamCreate,
 	procEventDestroy:  procEventCreate, procGraphDestroy: procStreamEndCapture, procGraphExecDestroy: procGraphInstantiate,
-	procModuleUnload: procModuleLoadData, procLinkDestroy: procLinkCreate, procMemAddressFree: procMemAddressReserve, procMemRelease: procMemCreate,
+	procModuleUnload: procModuleLoadData, procLinkDestroy: procLinkCreate, procMemAddressFree: procMemAddressReserve,
+	procMemRelease: procMemCreate,
 	procMemFreeAsync: procMemAllocAsync}
 
 // fakeAnswers are the functions that do more than return success.
