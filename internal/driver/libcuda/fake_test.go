@@ -188,7 +188,7 @@ var fakeFrees = map[proc]proc{procMemFree: procMemAlloc, procMemFreeHost: procMe
 	procStreamDestroy: procStreamCreate,
 	procEventDestroy:  procEventCreate, procGraphDestroy: procStreamEndCapture, procGraphExecDestroy: procGraphInstantiate,
 	procModuleUnload: procModuleLoadData, procLinkDestroy: procLinkCreate, procMemAddressFree: procMemAddressReserve,
-	procMemRelease: procMemCreate,
+	procMemRelease:   procMemCreate,
 	procMemFreeAsync: procMemAllocAsync}
 
 // fakeAnswers are the functions that do more than return success.
