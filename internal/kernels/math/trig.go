@@ -38,8 +38,8 @@ func (f float) turn(x kernel.Value, cosine bool) kernel.Value {
 	z := r.Mul(r)
 	y := r.Mul(z).FMA(f.poly(sinTurnPoly, z), r)
 	// y has the sign of r, except that it is never -0.
-	sign := n.Shl(f.k.I32(31)).Add(r.Bitcast(f.bits)).And(f.i(math.MinInt32))
-	return y.Bitcast(f.bits).And(f.i(math.MaxInt32)).Or(sign).Bitcast(f.t)
+	bits := y.Bitcast(f.bits) // a GPU has one instruction for the rest
+	return n.Shl(f.k.I32(31)).Add(r.Bitcast(f.bits)).Xor(bits).And(f.i(math.MinInt32)).Xor(bits).Bitcast(f.t)
 }
 
 // Sin returns the sine of x in radians, accurate for all x.
