@@ -553,7 +553,6 @@ func (fo *forest) warmUp(f *function, g *core.Segment) error {
 	fo.mu.Lock()
 	fo.state, fo.generation = warmup, fo.now()
 	fo.mu.Unlock()
-	g.BuildAhead(fo.on)
 	err := g.Eager(fo.pool)
 	fo.dev.UsedLent(g.Stream().ID())
 	spilled := fault.KindOf(err) == fault.OutOfMemory

@@ -39,7 +39,7 @@ func openBuilding(t *testing.T) (*Device, *builds) {
 	var b *builds
 	d := openSim(t, func(d driver.Device) driver.Device { b = &builds{Device: d}; return b })
 	b.loads = 0
-	d.SetBuildsAhead()
+	d.SetBuildsAhead(true)
 	return d, b
 }
 
@@ -87,23 +87,77 @@ func TestBuildAhead(t *testing.T) {
 	}
 }
 
-// What goes wrong in BuildAhead is the error of the call that needs the kernel, once; the next call builds it.
+// What goes wrong in BuildAhead is no error of a later call: that call builds the kernel itself.
 func TestBuildAheadFails(t *testing.T) {
 	d, b := openBuilding(t)
-	all := unaries(t, d)[:1]
+	all := unaries(t, d)
 	b.fail = &driver.Error{Call: "LoadModule", Code: driver.OutOfMemory}
 	d.BuildAhead(all)
-	if b.loads != 1 {
-		t.Fatalf("%d loads, want 1", b.loads)
+	if b.loads != len(all) {
+		t.Fatalf("%d loads, want %d", b.loads, len(all))
+	}
+	if _, err := d.Func(&all[0]); !errors.Is(err, driver.OutOfMemory) {
+		t.Errorf("while loads fail, Func returned %v", err)
 	}
 	b.fail = nil
-	if _, err := d.Func(&all[0]); !errors.Is(err, driver.OutOfMemory) {
-		t.Errorf("Func returned %v; want the error of the build", err)
+	for i := range all {
+		_, err := d.Func(&all[i])
+		ok(t, err)
 	}
-	_, err := d.Func(&all[0])
+	if n := len(all); b.loads != 2*n+1 || d.KernelsBuilt() != int64(n) {
+		t.Errorf("%d loads, want %d; %d kernels built", b.loads, 2*n+1, d.KernelsBuilt())
+	}
+}
+
+// A fault that only BuildAhead has met is still news for Close.
+func TestBuildAheadTellsNobody(t *testing.T) {
+	var b *builds
+	dev, err := Open(Selector{Kind: Sim, Wrap: func(d driver.Device) driver.Device { b = &builds{Device: d}; return b }})
 	ok(t, err)
-	if b.loads != 2 {
-		t.Errorf("%d loads, want 2", b.loads)
+	dev.SetBuildsAhead(true)
+	b.fail = &driver.Error{Call: "LoadModule", Code: driver.IllegalAddress}
+	dev.BuildAhead(unaries(t, dev))
+	if dev.told.Load() {
+		t.Error("the fault counts as told")
+	}
+	b.fail = nil
+	ok(t, dev.Close())
+}
+
+// A panic in a builder stops nothing; in a call it is the call's, and the next one builds the kernel.
+func TestBuildPanics(t *testing.T) {
+	d, b := openBuilding(t)
+	s := unary(t, d, kernels.Exp)
+	b.meet = func() { panic("broken") }
+	d.BuildAhead([]kernels.Spec{*s})
+	func() {
+		defer func() {
+			if r := recover(); r != "broken" {
+				t.Errorf("Func panicked with %v", r)
+			}
+		}()
+		_, _ = d.Func(s)
+	}()
+	b.meet = nil
+	f, err := d.Func(s)
+	if ok(t, err); f.Handle == 0 {
+		t.Error("the kernel has no handle")
+	}
+}
+
+// A device can be closed while it builds ahead.
+func TestCloseWhileBuilding(t *testing.T) {
+	for i := range 20 {
+		dev, err := Open(Selector{Kind: Sim})
+		ok(t, err)
+		dev.SetBuildsAhead(false)
+		all := unaries(t, dev)
+		dev.BuildAhead(all)
+		if i%2 == 0 {
+			_, err := dev.Func(&all[i%len(all)])
+			ok(t, err)
+		}
+		ok(t, dev.Close())
 	}
 }
 

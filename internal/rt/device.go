@@ -41,7 +41,7 @@ type Device struct {
 	funcsMu   sync.RWMutex
 	funcs     map[kernels.Spec]Func
 	buildings map[kernels.Spec]*building
-	awaits    atomic.Bool // see SetBuildsAhead
+	ahead     atomic.Int32 // how it builds ahead
 	// blocks is the allocator that tensors use: mem, or a decorator around it. guards is one of the decorators once memory checks have been
 	// on, leaks if a checker looks for leaks.
 	blocks   atomic.Pointer[alloc.Allocator]
@@ -55,7 +55,10 @@ type Device struct {
 	users sync.Map // *kernel.Kernel to Func
 	// kept is the folder with the images of built-in kernels from earlier runs; nil if none are kept.
 	kept  *disk.Folder
-	stats struct{ built, ahead atomic.Int64 }
+	stats struct {
+		built, ahead atomic.Int64
+		unlearned    atomic.Pointer[error]
+	}
 
 	// streams are in the order of their numbers; the first is the default one. They are made under mu and read without it.
 	streams [MaxStreams]atomic.Pointer[Stream]

@@ -31,6 +31,7 @@ type Device struct {
 	closing sync.Once
 	mu      sync.Mutex
 	held    map[resource]struct{}
+	linked  [][]byte // the logs of linkers that Close ends
 	// mappings is the number of mappings.
 	mappings atomic.Int64
 	// physical are the handles of mapped memory, by the address of the mapping.

@@ -38,7 +38,7 @@ func (f float) turn(x kernel.Value, cosine bool) kernel.Value {
 	z := r.Mul(r)
 	y := r.Mul(z).FMA(f.poly(sinTurnPoly, z), r)
 	// y has the sign of r, except that it is never -0.
-	bits := y.Bitcast(f.bits) // a GPU has one instruction for the rest
+	bits := y.Bitcast(f.bits) // a GPU has one instruction for both Xors and the And
 	return n.Shl(f.k.I32(31)).Add(r.Bitcast(f.bits)).Xor(bits).And(f.i(math.MinInt32)).Xor(bits).Bitcast(f.t)
 }
 
