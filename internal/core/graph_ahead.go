@@ -38,8 +38,10 @@ func (g *Segment) BuildAhead(recorded bool) {
 		}
 		l.graphed = false
 	}
-	for dev, n := range l.needs {
-		dev.BuildAhead(n.list)
+	for _, dev := range devices {
+		if n := l.needs[dev]; n != nil {
+			dev.BuildAhead(n.list)
+		}
 	}
 }
 

@@ -66,7 +66,7 @@ func TestSoftmax(t *testing.T) {
 	}
 	layouts := map[string]layout{
 		"vector": dense(0, 10), "one": dense(1, 9, 1), "rows": dense(1, 13, 64), "odd": dense(1, 13, 67), "held": dense(2, 2, 3, 1000),
-		"middle": dense(1, 3, 20, 33),
+		"middle": dense(1, 3, 20, 33), "few": dense(1, 2, 2048), "few, with a rest": dense(1, 2, 1048),
 		"outer":  dense(0, 40, 6), "block": dense(1, 3, 5000), "long": dense(1, 2, 20001), "four": dense(3, 2, 3, 4, 5),
 		"transposed": {func(h *host, dt dtype.DType) Operand { return permuted(h.normal(rng, dt, 7, 30), 1, 0) }, 1},
 		"stepped":    {func(h *host, dt dtype.DType) Operand { return sliced(h.normal(rng, dt, 7, 300), 1, 0, 300, 3) }, 1},
@@ -139,9 +139,29 @@ func TestSoftmaxInfinities(t *testing.T) {
 	}
 }
 
+// Longer rows have more threads.
+func TestRowsAreShared(t *testing.T) {
+	rng := rand.New(rand.NewPCG(31, 32))
+	for _, c := range []struct {
+		n          int
+		half, full uint16
+	}{{1024, 32, 32}, {1032, 128, 256}, {2048, 128, 256}, {2056, 256, 256}, {8192, 256, 256}, {8200, 512, 512}} {
+		for dt, want := range map[dtype.DType]uint16{dtype.BFloat16: c.half, dtype.Float32: c.full} {
+			h := newHost(t)
+			x := h.normal(rng, dt, 3, c.n)
+			check(t, Softmax(h, false, dt, h.empty(dt, 3, c.n), x, 1))
+			for s := range h.kernels {
+				if s.Rows.Group != want {
+					t.Errorf("rows of %d %v have %d threads each, want %d", c.n, dt, s.Rows.Group, want)
+				}
+			}
+		}
+	}
+}
+
 func TestNorms(t *testing.T) {
 	rng := rand.New(rand.NewPCG(23, 24))
-	for _, size := range [][2]int{{5, 64}, {7, 33}, {3, 1024}, {130, 12}, {2, 9001}, {1, 1}} {
+	for _, size := range [][2]int{{5, 64}, {7, 33}, {3, 1024}, {2, 1048}, {2, 2048}, {130, 12}, {2, 9001}, {1, 1}} {
 		for _, dt := range []dtype.DType{dtype.Float32, dtype.BFloat16, dtype.Float64} {
 			for _, affine := range []bool{true, false} {
 				h := newHost(t)

@@ -27,8 +27,8 @@ const (
 )
 
 // LoadModule compiles and loads PTX text. If it fails, the error's detail is the compiler's log. The LineInfo knob keeps source lines in
-// the code. The driver's linker compiles, since it lets threads do so side by side: on the host of an H200, 60 kernels took one thread 3.1 s
-// and eight 0.47 s. With cuModuleLoadDataEx they took 3.3 and 4.3 s.
+// the code. The driver's linker compiles, since it lets threads do so side by side: on the host of an H200, 60 kernels took one thread
+// 3.1 s and eight 0.47 s. With cuModuleLoadDataEx they took 3.3 and 4.3 s.
 func (d *Device) LoadModule(t driver.Thread, text []byte) (driver.Module, error) {
 	th, err := d.token("LoadModule", t)
 	if err != nil {
