@@ -62,7 +62,8 @@ func TestFirstRunBuildsAhead(t *testing.T) {
 				late = c.recording
 			}
 			if built, ahead := dev.KernelsBuilt()-before, dev.KernelsBuiltAhead(); ahead != built-late || built < 40 {
-				t.Errorf("%+v: after run %d, %d of %d kernels were built ahead; want all but %d, and at least 40", c.opt, run, ahead, built, late)
+				t.Errorf("%+v: after run %d, %d of %d kernels were built ahead; want all but %d, and at least 40", c.opt, run, ahead, built,
+					late)
 			}
 		}
 		if err := dev.Unlearned(); err != nil {

@@ -7,10 +7,10 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// BuildAhead begins to build the kernels that the calls need, side by side. Without it, a run builds one after the other and waits for each.
+// BuildAhead begins to build the kernels that the calls need, side by side; otherwise a run builds one after the other and waits for each.
 // To learn which they are, it runs the calls with no work for the device, on memory that is not there. The segment stays as it was. A call
-// that fails in this, or that asks for another kernel later because of the addresses, only builds its kernel in the run. If the calls will
-// be recorded, their draws need other kernels then, which are built too.
+// that fails in this, or that asks for another kernel later because of the addresses, builds its kernel in the run. If the calls will be
+// recorded, their draws need other kernels then, which are built too.
 func (g *Segment) BuildAhead(recorded bool) {
 	devices := g.Devices()
 	if !slices.ContainsFunc(devices, (*rt.Device).BuildsAhead) {

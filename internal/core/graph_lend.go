@@ -17,8 +17,8 @@ type lending struct {
 	// notes are what the session gave the recorded call under way. If fixed is true, the call gets the same again, and no memory.
 	notes *callNotes
 	fixed bool
-	// learns says that the calls' work is dropped, and their kernels are noted in needs: see Segment.BuildAhead. next is the next address of
-	// memory that is not there.
+	// learns says that the calls' work is dropped, and their kernels are noted in needs: see Segment.BuildAhead. next is the next address
+	// of memory that is not there.
 	learns bool
 	// graphed says that the call which learns draws as it will in a graph.
 	graphed bool

@@ -67,7 +67,7 @@ func TestSoftmax(t *testing.T) {
 	layouts := map[string]layout{
 		"vector": dense(0, 10), "one": dense(1, 9, 1), "rows": dense(1, 13, 64), "odd": dense(1, 13, 67), "held": dense(2, 2, 3, 1000),
 		"middle": dense(1, 3, 20, 33), "few": dense(1, 2, 2048), "few, with a rest": dense(1, 2, 1048),
-		"outer":  dense(0, 40, 6), "block": dense(1, 3, 5000), "long": dense(1, 2, 20001), "four": dense(3, 2, 3, 4, 5),
+		"outer": dense(0, 40, 6), "block": dense(1, 3, 5000), "long": dense(1, 2, 20001), "four": dense(3, 2, 3, 4, 5),
 		"transposed": {func(h *host, dt dtype.DType) Operand { return permuted(h.normal(rng, dt, 7, 30), 1, 0) }, 1},
 		"stepped":    {func(h *host, dt dtype.DType) Operand { return sliced(h.normal(rng, dt, 7, 300), 1, 0, 300, 3) }, 1},
 		"empty":      dense(1, 3, 0),

@@ -47,7 +47,7 @@ func (d *Device) begin(s *kernels.Spec) *building {
 	return b
 }
 
-// finish builds the kernel of s, loads it with load, and ends b. If it panics, others that wait for b build the kernel themselves.
+// finish builds the kernel of s, loads it with load, and ends b. After a panic, others that wait for b build the kernel themselves.
 func (d *Device) finish(s *kernels.Spec, b *building, load func(image) (Func, error)) {
 	b.err = errUnbuilt
 	defer func() {
@@ -118,10 +118,8 @@ func (d *Device) BuildAhead(specs []kernels.Spec) {
 	}
 }
 
-// buildAhead builds the kernel of s, unless somebody has begun to. Who needs the kernel meets what is wrong with it: an error that nobody
-// was told, and a panic in a goroutine of the program.
+// buildAhead builds the kernel of s, unless somebody has begun to. Nobody is told of an error: who needs the kernel meets it.
 func (d *Device) buildAhead(s *kernels.Spec) {
-	defer func() { _ = recover() }()
 	b := d.begin(s)
 	b.once.Do(func() {
 		d.stats.ahead.Add(1)
