@@ -40,7 +40,10 @@ func TestFirstRunBuildsAhead(t *testing.T) {
 	for _, c := range []struct {
 		opt              compile.Opt
 		first, recording int64
-	}{{compile.Opt{}, 0, 2}, {compile.Opt{NoFusion: true}, 0, 2}, {compile.Opt{NoGraphs: true}, 0, 0}, {compile.Opt{NoWarmup: true}, 2, 2}} {
+	}{
+		{compile.Opt{}, 0, 2}, {compile.Opt{NoFusion: true}, 0, 2}, {compile.Opt{NoGraphs: true}, 0, 0},
+		{compile.Opt{NoWarmup: true}, 2, 2},
+	} {
 		x, dev := openAhead(t, true, nil)
 		w := gpt2Training(t, x)
 		half := func(n ...int) *tenon.Tensor { return x.RandN(n, tenon.BFloat16).SetRequiresGrad(true) }
