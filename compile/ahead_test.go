@@ -88,6 +88,10 @@ func (d *failingLoads) LoadModule(t driver.Thread, text []byte) (driver.Module, 
 	return d.Device.LoadModule(t, text)
 }
 
+func (d *failingLoads) LoadModuleBeside(t driver.Thread, text []byte) (driver.Module, error) {
+	return d.LoadModule(t, text)
+}
+
 // If no kernel can be loaded in a run, only that run fails.
 func TestFailedBuildsAreForgotten(t *testing.T) {
 	for _, wait := range []bool{true, false} {

@@ -21,9 +21,9 @@ var errUnbuilt = errors.New("rt: the kernel was not built ahead")
 
 // build returns the kernel of s, built by the caller or by whoever is building it already. What went wrong in BuildAhead does not count.
 func (d *Device) build(s *kernels.Spec) (Func, error) {
-	for {
+	for beside := d.builders.Load() > 0; ; beside = false {
 		b := d.begin(s)
-		b.once.Do(func() { d.finish(s, b, d.load) })
+		b.once.Do(func() { d.finish(s, b, func(im image) (Func, error) { return d.load(im, beside) }) })
 		if b.err != errUnbuilt {
 			return b.f, b.err
 		}
@@ -107,7 +107,9 @@ func (d *Device) BuildAhead(specs []kernels.Spec) {
 	var next atomic.Int64
 	var builders sync.WaitGroup
 	for range min(len(rest), runtime.GOMAXPROCS(0)) {
+		d.builders.Add(1)
 		builders.Go(func() {
+			defer d.builders.Add(-1)
 			for i := next.Add(1) - 1; i < int64(len(rest)) && !d.closing.Load(); i = next.Add(1) - 1 {
 				d.buildAhead(&rest[i])
 			}
@@ -124,7 +126,7 @@ func (d *Device) buildAhead(s *kernels.Spec) {
 	b.once.Do(func() {
 		d.stats.ahead.Add(1)
 		d.finish(s, b, func(im image) (Func, error) {
-			f, err := d.loadHeld(im)
+			f, err := d.loadHeld(im, true)
 			if err != nil {
 				err = errUnbuilt
 			}

@@ -34,6 +34,10 @@ func (b *builds) LoadModule(t driver.Thread, text []byte) (driver.Module, error)
 	return b.Device.LoadModule(t, text)
 }
 
+func (b *builds) LoadModuleBeside(t driver.Thread, text []byte) (driver.Module, error) {
+	return b.LoadModule(t, text)
+}
+
 func openBuilding(t *testing.T) (*Device, *builds) {
 	t.Helper()
 	var b *builds

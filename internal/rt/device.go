@@ -42,6 +42,7 @@ type Device struct {
 	funcs     map[kernels.Spec]Func
 	buildings map[kernels.Spec]*building
 	ahead     atomic.Int32 // how it builds ahead
+	builders  atomic.Int32 // goroutines of BuildAhead
 	// blocks is the allocator that tensors use: mem, or a decorator around it. guards is one of the decorators once memory checks have been
 	// on, leaks if a checker looks for leaks.
 	blocks   atomic.Pointer[alloc.Allocator]

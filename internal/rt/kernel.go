@@ -48,7 +48,7 @@ func (d *Device) Load(k *kernel.Kernel) (Func, error) {
 	if err != nil {
 		return Func{}, err
 	}
-	return d.load(im)
+	return d.load(im, false)
 }
 
 // image is a kernel in the form that the driver loads.
@@ -98,19 +98,21 @@ func (d *Device) PTX(k *kernel.Kernel) (string, error) {
 	return string(text), err
 }
 
-func (d *Device) load(im image) (Func, error) {
-	f, err := d.loadHeld(im)
+// load loads im and, with beside, lets others do so at the same time.
+func (d *Device) load(im image, beside bool) (Func, error) {
+	f, err := d.loadHeld(im, beside)
 	return f, d.Check(err, "kernel "+im.name+" could not be loaded")
 }
 
-func (d *Device) loadHeld(im image) (f Func, err error) {
+// loadHeld is load without a look at the error.
+func (d *Device) loadHeld(im image, beside bool) (f Func, err error) {
 	t, err := d.enter()
 	if err != nil {
 		return f, err
 	}
 	defer d.leave(t)
 	err = d.relaxed(t, func() (err error) {
-		f, err = d.loadBy(t, im)
+		f, err = d.loadBy(t, im, beside)
 		return err
 	})
 	return f, err
@@ -130,9 +132,13 @@ func (d *Device) relaxed(t driver.Thread, f func() error) (err error) {
 	return f()
 }
 
-// loadBy is load on thread t.
-func (d *Device) loadBy(t driver.Thread, im image) (f Func, err error) {
-	m, err := d.dev.LoadModule(t, im.text)
+// loadBy is loadHeld on thread t.
+func (d *Device) loadBy(t driver.Thread, im image, beside bool) (f Func, err error) {
+	load := d.dev.LoadModule
+	if beside {
+		load = d.dev.LoadModuleBeside
+	}
+	m, err := load(t, im.text)
 	if err != nil {
 		return f, err
 	}

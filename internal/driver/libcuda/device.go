@@ -31,7 +31,9 @@ type Device struct {
 	closing sync.Once
 	mu      sync.Mutex
 	held    map[resource]struct{}
-	linked  [][]byte // the logs of linkers that Close ends
+	// linkers are those that are live, with what they use, and linkerOf the one whose machine code a module has.
+	linkers  map[uintptr]*compilation
+	linkerOf map[uintptr]uintptr
 	// mappings is the number of mappings.
 	mappings atomic.Int64
 	// physical are the handles of mapped memory, by the address of the mapping.
@@ -75,7 +77,8 @@ func openDevice(lib *library, ordinal int) (*Device, error) {
 	if code := lib.call(procDeviceGet, w.at(0), uintptr(ordinal)); code != driver.Success {
 		return nil, lib.failure("Open", code)
 	}
-	d := &Device{lib: lib, ordinal: uintptr(uint32(w[0])), held: map[resource]struct{}{}, physical: map[driver.Ptr]uintptr{}}
+	d := &Device{lib: lib, ordinal: uintptr(uint32(w[0])), held: map[resource]struct{}{},
+		linkers: map[uintptr]*compilation{}, linkerOf: map[uintptr]uintptr{}, physical: map[driver.Ptr]uintptr{}}
 	if err := d.describe(ordinal); err != nil {
 		return nil, err
 	}

@@ -138,8 +138,11 @@ func (f *fakeCUDA) called(p proc, a *cArgs) driver.Code {
 	defer f.mu.Unlock()
 	f.count[p]++
 	f.args[p] = *a
-	if p == procLinkCreate {
-		f.readOptions(a)
+	switch {
+	case p == procLinkCreate:
+		f.readOptions(a[0], a[1], a[2])
+	case p == procModuleLoadData && a[2] > 0:
+		f.readOptions(a[2], a[3], a[4])
 	}
 	if code := f.fail[p]; code != driver.Success {
 		return code
@@ -360,11 +363,11 @@ func (f *fakeCUDA) query(*cArgs) driver.Code {
 }
 
 // readOptions reads the compiler's options and writes its error log.
-func (f *fakeCUDA) readOptions(a *cArgs) {
+func (f *fakeCUDA) readOptions(count, keys, values uintptr) {
 	f.options = map[int32]uintptr{}
-	keys, values := unsafe.Slice((*int32)(dl.Pointer(a[1])), int(a[0])), unsafe.Slice((*uintptr)(dl.Pointer(a[2])), int(a[0]))
-	for i, k := range keys {
-		f.options[k] = values[i]
+	all := unsafe.Slice((*uintptr)(dl.Pointer(values)), int(count))
+	for i, k := range unsafe.Slice((*int32)(dl.Pointer(keys)), int(count)) {
+		f.options[k] = all[i]
 	}
 	copy(dl.Bytes(f.options[jitErrorLogBuffer], int(f.options[jitErrorLogBytes])), f.jitLog+"\x00")
 }

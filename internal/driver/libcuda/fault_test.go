@@ -226,6 +226,13 @@ func wholeLife(c *cudaDriver) (err error) {
 	if err != nil {
 		return err
 	}
+	linked, err := d.LoadModuleBeside(t, []byte("x"))
+	if err != nil {
+		return err
+	}
+	if _, err := d.LoadModuleBeside(t, []byte("y")); err != nil { // left to Close
+		return err
+	}
 	if err := d.CaptureBegin(t, s, driver.CaptureThreadLocal); err != nil {
 		return err
 	}
@@ -246,7 +253,7 @@ func wholeLife(c *cudaDriver) (err error) {
 	_, idErr := d.EventQuery(t, e)
 	return errors.Join(infoErr, idErr, d.CopyHtoD(p, host, s), d.Launch(&driver.Launch{Func: fn, Stream: s}), d.EventRecord(e, s),
 		d.Callback(s, id), d.GraphLaunch(x, s), d.StreamSynchronize(t, s), d.GraphDestroy(t, g), d.GraphDestroy(t, chain), d.MemFree(t, p),
-		d.EventDestroy(t, e), end())
+		d.EventDestroy(t, e), d.UnloadModule(t, linked), end())
 }
 
 // poolLife uses virtual memory and pool memory; the function it returns frees one of each and leaves another to Close.
@@ -305,7 +312,7 @@ func TestFaultWalk(t *testing.T) {
 			case procCtxSetCurrent:
 				silent = f.closing
 			default:
-				silent = frees && (f.closing || code.Sticky() && f.failed != procLinkDestroy) // other work comes after that one
+				silent = frees && (f.closing || code.Sticky())
 			}
 			var e *driver.Error
 			if silent {
