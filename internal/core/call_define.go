@@ -7,9 +7,6 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// ownPackage is the folder of the package that defines most operations.
-const ownPackage = "internal/core"
-
 // rows holds every operation by name.
 var rows = map[string]*row{}
 
@@ -23,7 +20,7 @@ func define(r row) *row {
 		r.infer = inferPoint
 	}
 	if r.pkg == "" {
-		r.pkg = ownPackage
+		r.pkg = "internal/core"
 	}
 	r.id = rt.RegisterOp(r.Name)
 	rows[r.Name] = &r

@@ -752,15 +752,12 @@ func (d *deferral) run(c *deferred) {
 	if n := d.s.lent.noting(); n != nil && f.row.flops != nil {
 		n.flops = f.row.flops(f)
 	}
-	switch {
-	case d.s.learning():
-		f.learn()
-	case f.row.flags&flagIdle != 0:
+	if f.row.flags&flagIdle != 0 {
 		f.idle()
-	default:
+	} else {
 		f.issue(false)
 	}
-	if f.op != nil && !d.s.learning() {
+	if f.op != nil {
 		f.tellRun()
 	}
 	f.closeTemps()

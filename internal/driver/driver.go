@@ -396,10 +396,8 @@ type FuncInfo struct {
 // Modules loads kernel images.
 type Modules interface {
 	// LoadModule loads text of the format in Info().Image; it may hold many kernels. Codes: InvalidPTX, UnsupportedPTXVersion,
-	// NoBinaryForGPU, with the compiler's log as detail. Synchronous; legal in a capture. Of several threads, one compiles at a time.
+	// NoBinaryForGPU, with the compiler's log as detail. Synchronous; legal in a capture.
 	LoadModule(t Thread, text []byte) (Module, error)
-	// LoadModuleBeside is LoadModule for threads that compile side by side. The module takes more memory of the host.
-	LoadModuleBeside(t Thread, text []byte) (Module, error)
 	// UnloadModule unloads m; its functions must not be running.
 	UnloadModule(t Thread, m Module) error
 	// Function finds the kernel called name and prepares it, so that its first launch loads nothing. Codes: NotFound.

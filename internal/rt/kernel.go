@@ -42,13 +42,39 @@ func (d *Device) built(s *kernels.Spec) (Func, bool) {
 	return f, ok
 }
 
-// Load compiles k for the device and loads it; it stays loaded until Close.
+func (d *Device) build(s *kernels.Spec) (Func, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if f, ok := d.built(s); ok {
+		return f, nil
+	}
+	key := d.keptKey(s)
+	im, ok := d.keptImage(key)
+	if !ok {
+		var err error
+		if im, err = d.image(kernels.Build(s)); err != nil {
+			return Func{}, err
+		}
+		d.keep(key, im)
+	}
+	f, err := d.load(im)
+	if err != nil {
+		return Func{}, err
+	}
+	d.funcsMu.Lock()
+	d.funcs[*s] = f
+	d.funcsMu.Unlock()
+	d.stats.built.Add(1)
+	return f, nil
+}
+
+// Load compiles k for the device and loads it; it stays loaded until Close. The caller holds d.mu or is the only user.
 func (d *Device) Load(k *kernel.Kernel) (Func, error) {
 	im, err := d.image(k)
 	if err != nil {
 		return Func{}, err
 	}
-	return d.load(im, false)
+	return d.load(im)
 }
 
 // image is a kernel in the form that the driver loads.
@@ -98,21 +124,19 @@ func (d *Device) PTX(k *kernel.Kernel) (string, error) {
 	return string(text), err
 }
 
-// load loads im and, with beside, lets others do so at the same time.
-func (d *Device) load(im image, beside bool) (Func, error) {
-	f, err := d.loadHeld(im, beside)
+func (d *Device) load(im image) (Func, error) {
+	f, err := d.loadHeld(im)
 	return f, d.Check(err, "kernel "+im.name+" could not be loaded")
 }
 
-// loadHeld is load without a look at the error.
-func (d *Device) loadHeld(im image, beside bool) (f Func, err error) {
+func (d *Device) loadHeld(im image) (f Func, err error) {
 	t, err := d.enter()
 	if err != nil {
 		return f, err
 	}
 	defer d.leave(t)
 	err = d.relaxed(t, func() (err error) {
-		f, err = d.loadBy(t, im, beside)
+		f, err = d.loadBy(t, im)
 		return err
 	})
 	return f, err
@@ -132,13 +156,9 @@ func (d *Device) relaxed(t driver.Thread, f func() error) (err error) {
 	return f()
 }
 
-// loadBy is loadHeld on thread t.
-func (d *Device) loadBy(t driver.Thread, im image, beside bool) (f Func, err error) {
-	load := d.dev.LoadModule
-	if beside {
-		load = d.dev.LoadModuleBeside
-	}
-	m, err := load(t, im.text)
+// loadBy is load on thread t.
+func (d *Device) loadBy(t driver.Thread, im image) (f Func, err error) {
+	m, err := d.dev.LoadModule(t, im.text)
 	if err != nil {
 		return f, err
 	}
@@ -150,9 +170,7 @@ func (d *Device) loadBy(t driver.Thread, im image, beside bool) (f Func, err err
 	if err != nil {
 		return f, errors.Join(err, d.dev.UnloadModule(t, m))
 	}
-	d.modulesMu.Lock()
 	d.modules = append(d.modules, m)
-	d.modulesMu.Unlock()
 	d.kernels.Store(f.Handle, im.name)
 	return f, nil
 }

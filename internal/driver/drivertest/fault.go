@@ -130,7 +130,6 @@ func (f *fixture) runFault(p faultProgram) {
 		{"GraphSetMemset", func() error { return d.GraphSetMemset(th, x, n, mem, 0, 4, 4) }},
 		{"GraphSetCopy", func() error { return d.GraphSetCopy(th, x, n, mem, mem+512, 4) }},
 		{"LoadModule", func() error { _, err := d.LoadModule(th, f.s.k.Spin); return err }},
-		{"LoadModule", func() error { _, err := d.LoadModuleBeside(th, f.s.k.Spin); return err }},
 		{"Function", func() error { _, err := d.Function(th, mod, "saxpy"); return err }},
 	}
 	for range 2 {

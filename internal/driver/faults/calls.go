@@ -465,15 +465,6 @@ func (d *Device) LoadModule(t driver.Thread, text []byte) (driver.Module, error)
 	return m, d.note(err, func(l *Live) { l.Modules++ })
 }
 
-// LoadModuleBeside may fail as LoadModule does.
-func (d *Device) LoadModuleBeside(t driver.Thread, text []byte) (driver.Module, error) {
-	if err := d.fail("LoadModule"); err != nil {
-		return 0, err
-	}
-	m, err := d.Device.LoadModuleBeside(t, text)
-	return m, d.note(err, func(l *Live) { l.Modules++ })
-}
-
 // UnloadModule never fails by injection.
 func (d *Device) UnloadModule(t driver.Thread, m driver.Module) error {
 	return d.note(d.Device.UnloadModule(t, m), func(l *Live) { l.Modules-- })

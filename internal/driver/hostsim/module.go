@@ -41,11 +41,6 @@ func (d *device) LoadModule(t driver.Thread, text []byte) (driver.Module, error)
 	return driver.Module(d.modules.add(&module{code: code, funcs: map[string]driver.Func{}})), nil
 }
 
-// LoadModuleBeside is LoadModule.
-func (d *device) LoadModuleBeside(t driver.Thread, text []byte) (driver.Module, error) {
-	return d.LoadModule(t, text)
-}
-
 // UnloadModule releases m and its functions; a graph that still launches one faults.
 func (d *device) UnloadModule(t driver.Thread, m driver.Module) error {
 	if d.lost() {

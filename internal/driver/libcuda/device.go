@@ -31,9 +31,6 @@ type Device struct {
 	closing sync.Once
 	mu      sync.Mutex
 	held    map[resource]struct{}
-	// linkers are those that are live, with what they use, and linkerOf the one whose machine code a module has.
-	linkers  map[uintptr]*compilation
-	linkerOf map[uintptr]uintptr
 	// mappings is the number of mappings.
 	mappings atomic.Int64
 	// physical are the handles of mapped memory, by the address of the mapping.
@@ -58,7 +55,6 @@ const (
 	heldGraphExec resourceKind = iota
 	heldGraph
 	heldModule
-	heldLinker
 	heldEvent
 	heldStream
 	heldHostMemory
@@ -77,8 +73,7 @@ func openDevice(lib *library, ordinal int) (*Device, error) {
 	if code := lib.call(procDeviceGet, w.at(0), uintptr(ordinal)); code != driver.Success {
 		return nil, lib.failure("Open", code)
 	}
-	d := &Device{lib: lib, ordinal: uintptr(uint32(w[0])), held: map[resource]struct{}{},
-		linkers: map[uintptr]*compilation{}, linkerOf: map[uintptr]uintptr{}, physical: map[driver.Ptr]uintptr{}}
+	d := &Device{lib: lib, ordinal: uintptr(uint32(w[0])), held: map[resource]struct{}{}, physical: map[driver.Ptr]uintptr{}}
 	if err := d.describe(ordinal); err != nil {
 		return nil, err
 	}
@@ -258,7 +253,6 @@ var releaseProcs = [...]proc{
 	heldGraphExec:    procGraphExecDestroy,
 	heldGraph:        procGraphDestroy,
 	heldModule:       procModuleUnload,
-	heldLinker:       procLinkDestroy,
 	heldEvent:        procEventDestroy,
 	heldStream:       procStreamDestroy,
 	heldHostMemory:   procMemFreeHost,

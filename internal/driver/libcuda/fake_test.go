@@ -138,11 +138,8 @@ func (f *fakeCUDA) called(p proc, a *cArgs) driver.Code {
 	defer f.mu.Unlock()
 	f.count[p]++
 	f.args[p] = *a
-	switch {
-	case p == procLinkCreate:
-		f.readOptions(a[0], a[1], a[2])
-	case p == procModuleLoadData && a[2] > 0:
-		f.readOptions(a[2], a[3], a[4])
+	if p == procModuleLoadData {
+		f.readOptions(a)
 	}
 	if code := f.fail[p]; code != driver.Success {
 		return code
@@ -183,15 +180,13 @@ func (f *fakeCUDA) called(p proc, a *cArgs) driver.Code {
 
 // fakeMakes says which argument of a function receives a new handle.
 var fakeMakes = map[proc]int{procMemAlloc: 0, procMemHostAlloc: 0, procStreamCreate: 0, procEventCreate: 0, procStreamEndCapture: 1,
-	procGraphInstantiate: 0, procGraphCreate: 0, procModuleLoadData: 0, procLinkCreate: 3, procMemAddressReserve: 0, procMemCreate: 0,
-	procMemAllocAsync: 0}
+	procGraphInstantiate: 0, procGraphCreate: 0, procModuleLoadData: 0, procMemAddressReserve: 0, procMemCreate: 0, procMemAllocAsync: 0}
 
 // fakeFrees gives, for each function that frees, the function that made its handles.
 var fakeFrees = map[proc]proc{procMemFree: procMemAlloc, procMemFreeHost: procMemHostAlloc, procMemHostUnregister: procMemHostRegister,
 	procStreamDestroy: procStreamCreate,
 	procEventDestroy:  procEventCreate, procGraphDestroy: procStreamEndCapture, procGraphExecDestroy: procGraphInstantiate,
-	procModuleUnload: procModuleLoadData, procLinkDestroy: procLinkCreate, procMemAddressFree: procMemAddressReserve,
-	procMemRelease:   procMemCreate,
+	procModuleUnload: procModuleLoadData, procMemAddressFree: procMemAddressReserve, procMemRelease: procMemCreate,
 	procMemFreeAsync: procMemAllocAsync}
 
 // fakeAnswers are the functions that do more than return success.
@@ -363,11 +358,11 @@ func (f *fakeCUDA) query(*cArgs) driver.Code {
 }
 
 // readOptions reads the compiler's options and writes its error log.
-func (f *fakeCUDA) readOptions(count, keys, values uintptr) {
+func (f *fakeCUDA) readOptions(a *cArgs) {
 	f.options = map[int32]uintptr{}
-	all := unsafe.Slice((*uintptr)(dl.Pointer(values)), int(count))
-	for i, k := range unsafe.Slice((*int32)(dl.Pointer(keys)), int(count)) {
-		f.options[k] = all[i]
+	keys, values := unsafe.Slice((*int32)(dl.Pointer(a[3])), int(a[2])), unsafe.Slice((*uintptr)(dl.Pointer(a[4])), int(a[2]))
+	for i, k := range keys {
+		f.options[k] = values[i]
 	}
 	copy(dl.Bytes(f.options[jitErrorLogBuffer], int(f.options[jitErrorLogBytes])), f.jitLog+"\x00")
 }

@@ -226,13 +226,6 @@ func wholeLife(c *cudaDriver) (err error) {
 	if err != nil {
 		return err
 	}
-	linked, err := d.LoadModuleBeside(t, []byte("x"))
-	if err != nil {
-		return err
-	}
-	if _, err := d.LoadModuleBeside(t, []byte("y")); err != nil { // left to Close
-		return err
-	}
 	if err := d.CaptureBegin(t, s, driver.CaptureThreadLocal); err != nil {
 		return err
 	}
@@ -253,7 +246,7 @@ func wholeLife(c *cudaDriver) (err error) {
 	_, idErr := d.EventQuery(t, e)
 	return errors.Join(infoErr, idErr, d.CopyHtoD(p, host, s), d.Launch(&driver.Launch{Func: fn, Stream: s}), d.EventRecord(e, s),
 		d.Callback(s, id), d.GraphLaunch(x, s), d.StreamSynchronize(t, s), d.GraphDestroy(t, g), d.GraphDestroy(t, chain), d.MemFree(t, p),
-		d.EventDestroy(t, e), d.UnloadModule(t, linked), end())
+		d.EventDestroy(t, e), end())
 }
 
 // poolLife uses virtual memory and pool memory; the function it returns frees one of each and leaves another to Close.

@@ -358,72 +358,17 @@ func TestDetail(t *testing.T) {
 	}
 	_, err = d.Function(th, m, "missing")
 	wantError(t, err, "Function", driver.NotFound, `no kernel "missing"`)
-	for p, load := range loaders(d) {
-		f.fail[p], f.jitLog = driver.InvalidImage, "line 3: not a name\n"
-		_, err = load(th, []byte("x"))
-		wantError(t, err, "LoadModule", driver.InvalidPTX, "(218): line 3: not a name")
-		_, err = load(th, nil)
-		wantError(t, err, "LoadModule", driver.InvalidValue, "empty")
-		f.fail[p] = driver.Success
-	}
+	f.fail[procModuleLoadData], f.jitLog = driver.InvalidImage, "line 3: not a name\n"
+	_, err = d.LoadModule(th, []byte("x"))
+	wantError(t, err, "LoadModule", driver.InvalidPTX, "(218): line 3: not a name")
+	_, err = d.LoadModule(th, nil)
+	wantError(t, err, "LoadModule", driver.InvalidValue, "empty")
 	f.fail[procLogsDumpToMemory] = driver.InvalidValue
 	f.log = "[E] unread\n"
 	f.fail[procMemAlloc] = driver.OutOfMemory
 	_, err = d.MemAlloc(th, 1)
 	if wantError(t, err, "MemAlloc", driver.OutOfMemory); strings.Contains(err.Error(), "unread") {
 		t.Error("a log that could not be read was printed")
-	}
-}
-
-// loaders are the ways to load a module, by the function that compiles.
-func loaders(d *Device) map[proc]func(driver.Thread, []byte) (driver.Module, error) {
-	return map[proc]func(driver.Thread, []byte) (driver.Module, error){procModuleLoadData: d.LoadModule,
-		procLinkAddData: d.LoadModuleBeside}
-}
-
-// A linker lives as long as its module.
-func TestLinkersEnd(t *testing.T) {
-	f := newFake(t)
-	d := f.open()
-	th := d.Enter()
-	var modules []driver.Module
-	for range 3 {
-		m, err := d.LoadModuleBeside(th, []byte("x"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		modules = append(modules, m)
-	}
-	live := func() (n int) {
-		for _, p := range f.live {
-			if p == procLinkCreate {
-				n++
-			}
-		}
-		return n
-	}
-	if n := live(); n != 3 {
-		t.Errorf("%d linkers are live beside three modules", n)
-	}
-	if err := d.UnloadModule(th, modules[1]); err != nil {
-		t.Error(err)
-	}
-	if n := live(); n != 2 {
-		t.Errorf("%d linkers are live beside two modules", n)
-	}
-	f.fail[procLinkAddData] = driver.InvalidImage
-	if _, err := d.LoadModuleBeside(th, []byte("x")); err == nil {
-		t.Error("a failed compilation gives no error")
-	}
-	if n := live(); n != 2 {
-		t.Errorf("%d linkers are live after a failure", n)
-	}
-	th.Leave()
-	if err := d.Close(); err != nil {
-		t.Error(err)
-	}
-	if n := live(); n != 0 {
-		t.Errorf("%d linkers are live after Close", n)
 	}
 }
 
@@ -436,13 +381,11 @@ func TestLineInfo(t *testing.T) {
 	defer th.Leave()
 	for _, v := range []string{"0", "1"} {
 		t.Setenv("TENON_LINE_INFO", v)
-		for _, load := range loaders(d) {
-			if _, err := load(th, []byte("x")); err != nil {
-				t.Fatal(err)
-			}
-			if _, on := f.options[jitGenerateLineInfo]; on != (v == "1") {
-				t.Errorf("TENON_LINE_INFO=%s: line information is %v", v, on)
-			}
+		if _, err := d.LoadModule(th, []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if _, on := f.options[jitGenerateLineInfo]; on != (v == "1") {
+			t.Errorf("TENON_LINE_INFO=%s: line information is %v", v, on)
 		}
 	}
 }

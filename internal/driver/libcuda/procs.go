@@ -90,10 +90,6 @@ const (
 	procGraphDestroy
 	procGraphExecDestroy
 	procGraphDebugDotPrint
-	procLinkCreate
-	procLinkAddData
-	procLinkComplete
-	procLinkDestroy
 	procModuleLoadData
 	procModuleUnload
 	procModuleGetFunction
@@ -196,11 +192,7 @@ var procTable = [numProcs]struct {
 	procGraphDestroy:            {"cuGraphDestroy", 0, "destroy a graph"},
 	procGraphExecDestroy:        {"cuGraphExecDestroy", 0, "destroy an executable graph"},
 	procGraphDebugDotPrint:      {"cuGraphDebugDotPrint", 0, "write a graph in DOT format"},
-	procLinkCreate:              {"cuLinkCreate", 0, "begin to compile PTX beside other threads"},
-	procLinkAddData:             {"cuLinkAddData", 0, "compile PTX"},
-	procLinkComplete:            {"cuLinkComplete", 0, "machine code of what was compiled"},
-	procLinkDestroy:             {"cuLinkDestroy", 0, "end of compiling"},
-	procModuleLoadData:          {"cuModuleLoadDataEx", 0, "compile and load PTX, or load machine code"},
+	procModuleLoadData:          {"cuModuleLoadDataEx", 0, "compile and load PTX"},
 	procModuleUnload:            {"cuModuleUnload", 0, "unload a module"},
 	procModuleGetFunction:       {"cuModuleGetFunction", 0, "find a kernel"},
 	procFuncLoad:                {"cuFuncLoad", 12040, "load a kernel before its first launch"},

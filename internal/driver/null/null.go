@@ -314,11 +314,6 @@ func (d *Device) LoadModule(driver.Thread, []byte) (driver.Module, error) {
 	return driver.Module(d.handle()), nil
 }
 
-// LoadModuleBeside is LoadModule.
-func (d *Device) LoadModuleBeside(t driver.Thread, text []byte) (driver.Module, error) {
-	return d.LoadModule(t, text)
-}
-
 // UnloadModule returns nil.
 func (d *Device) UnloadModule(driver.Thread, driver.Module) error { return nil }
 

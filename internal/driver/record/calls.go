@@ -489,13 +489,6 @@ func (d *Device) LoadModule(t driver.Thread, text []byte) (driver.Module, error)
 	return m, err
 }
 
-// LoadModuleBeside is recorded as LoadModule.
-func (d *Device) LoadModuleBeside(t driver.Thread, text []byte) (driver.Module, error) {
-	m, err := d.Device.LoadModuleBeside(t, text)
-	d.add("LoadModule", err, func() string { return fmt.Sprintf("%d bytes", len(text)) + d.made("module", uintptr(m), err) })
-	return m, err
-}
-
 // UnloadModule is recorded with the module.
 func (d *Device) UnloadModule(t driver.Thread, m driver.Module) error {
 	err := d.Device.UnloadModule(t, m)

@@ -169,32 +169,36 @@ func (f float) exp2Split(t, r kernel.Value) kernel.Value {
 	return y.Bitcast(f.bits).Add(t.Bitcast(f.bits).Shl(f.k.I32(f.mantissa))).Bitcast(f.t)
 }
 
-// nearReciprocal returns 1/d with a relative error of 1e-4, for 1 <= d <= 2 in float32. A division takes more instructions, including
-// jumps.
-func (f float) nearReciprocal(d kernel.Value) kernel.Value {
+// nearReciprocal returns y = 1/d with a relative error of 1e-4, and 1 - d y, for 1 <= d <= 2 in float32. A division takes more
+// instructions, including jumps.
+func (f float) nearReciprocal(d kernel.Value) (y, rest kernel.Value) {
 	// The best parabola has an error of 1/99; a step of Newton's method squares it.
-	y := d.FMA(f.c(32./99), f.c(-144./99)).FMA(d, f.c(210./99))
-	return y.FMA(y.Neg().FMA(d, f.c(1)), y)
+	y = d.FMA(f.c(32./99), f.c(-144./99)).FMA(d, f.c(210./99))
+	y = y.FMA(y.Neg().FMA(d, f.c(1)), y)
+	return y, y.Neg().FMA(d, f.c(1))
 }
 
 // reciprocal returns 1/d for 1 <= d <= 2 in float32, with an error of at most 0.7 units in the last place.
 func (f float) reciprocal(d kernel.Value) kernel.Value {
-	y := f.nearReciprocal(d)
-	return y.FMA(y.Neg().FMA(d, f.c(1)), y)
+	y, rest := f.nearReciprocal(d)
+	return y.FMA(rest, y)
+}
+
+// over returns n/(d.hi + d.lo) for 1 <= d.hi <= 2 in float32, almost as if rounded once.
+func (f float) over(n kernel.Value, d word) kernel.Value {
+	y, rest := f.nearReciprocal(d.hi)
+	return n.FMA(y, n.Mul(y).Mul(y.Neg().FMA(d.lo, rest)))
 }
 
 // Sigmoid returns 1/(1+e^-x).
 func Sigmoid(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
 	e := ExpNonPositive(k, x.Abs().Neg())
-	// With e <= 1 the result is 1/(1+e), or e/(1+e) for x < 0.
-	if !f.wide() {
-		n := x.Lt(f.c(0)).Select(e, f.c(1))
-		y := f.nearReciprocal(e.Add(f.c(1)))
-		q := n.Mul(y)
-		return y.FMA(q.Neg().FMA(e, n.Sub(q)), q) // with the rest n - q (1+e)
-	}
+	// With e <= 1 the result is 1/(1+e), or e/(1+e) for x < 0; the sum and the reciprocal are kept in two words.
 	d := fastTwoSum(f.c(1), e)
+	if !f.wide() {
+		return f.over(x.Lt(f.c(0)).Select(e, f.c(1)), d)
+	}
 	y := f.c(1).Div(d.hi)
 	lo := y.Mul(y.Neg().FMA(d.lo, y.Neg().FMA(d.hi, f.c(1))))
 	return x.Lt(f.c(0)).Select(e.FMA(y, e.Mul(lo)), y.Add(lo))
