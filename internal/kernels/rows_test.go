@@ -139,7 +139,7 @@ func TestSoftmaxInfinities(t *testing.T) {
 	}
 }
 
-// Longer rows have more threads.
+// The longer a row, the more threads share it.
 func TestRowsAreShared(t *testing.T) {
 	rng := rand.New(rand.NewPCG(31, 32))
 	for _, c := range []struct {
@@ -150,6 +150,9 @@ func TestRowsAreShared(t *testing.T) {
 			h := newHost(t)
 			x := h.normal(rng, dt, 3, c.n)
 			check(t, Softmax(h, false, dt, h.empty(dt, 3, c.n), x, 1))
+			if len(h.kernels) != 1 {
+				t.Fatalf("softmax has %d kernels", len(h.kernels))
+			}
 			for s := range h.kernels {
 				if s.Rows.Group != want {
 					t.Errorf("rows of %d %v have %d threads each, want %d", c.n, dt, s.Rows.Group, want)
