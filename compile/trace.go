@@ -80,6 +80,8 @@ type node struct {
 	// ends lists the functions whose last call this is, and plans are their fusion plans.
 	ends  []*function
 	plans core.Plans
+	// built says that the kernels of a segment that ends with this call have been built, or begun.
+	built bool
 	// alone is the segment that ends with this call and never had a graph. cuts lists the causes that ended segments after it.
 	alone *function
 	cuts  []Cut
@@ -300,9 +302,16 @@ func (t *trace) RunSegment(g *core.Segment) error {
 	if t.now = nil; whole {
 		t.now = t.alone(g)
 	}
-	switch {
-	case !g.Works(): // nothing runs, in no way
+	if !g.Works() { // nothing runs, in no way
 		return g.Eager(nil)
+	}
+	if whole {
+		if n := nodeOf(g, g.Len()-1); !n.built {
+			n.built = true
+			g.BuildAhead(!t.opt.NoGraphs)
+		}
+	}
+	switch {
 	case t.opt.NoGraphs:
 		return t.eager(g, "Opt.NoGraphs")
 	case t.plain:

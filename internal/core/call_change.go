@@ -215,6 +215,9 @@ func (f *frame) spill() {
 
 // queue makes the call, or lets it wait.
 func (f *frame) queue(d driverCall) error {
+	if f.x.s.learning() {
+		return nil
+	}
 	d.row, d.st, d.op, d.note = f.row, f.x.m.stream, f.op, f.note
 	if !f.waits {
 		return d.do(nil)

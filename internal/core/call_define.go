@@ -7,6 +7,9 @@ import (
 	"tenon.dev/internal/rt"
 )
 
+// ownPackage is the folder of the package that defines most operations.
+const ownPackage = "internal/core"
+
 // rows holds every operation by name.
 var rows = map[string]*row{}
 
@@ -20,7 +23,7 @@ func define(r row) *row {
 		r.infer = inferPoint
 	}
 	if r.pkg == "" {
-		r.pkg = "internal/core"
+		r.pkg = ownPackage
 	}
 	r.id = rt.RegisterOp(r.Name)
 	rows[r.Name] = &r

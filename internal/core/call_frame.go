@@ -177,6 +177,10 @@ func (f *frame) Issue(l *kernels.Launch) error {
 	dev := st.Device()
 	s := &l.Spec
 	k := &f.x.s.funcs[(uint(s.Op)*7+uint(s.Family)*31+uint(s.DTypes[0])*5+uint(s.Vec))%uint(len(f.x.s.funcs))]
+	if f.x.s.learning() {
+		f.x.s.lent.learn(dev, s)
+		return nil
+	}
 	if k.dev != dev || k.spec != *s {
 		fn, err := dev.Func(s)
 		if err != nil {
@@ -196,7 +200,7 @@ func (f *frame) Issue(l *kernels.Launch) error {
 // Workspace returns memory of the caching allocator that is freed when the operation ends.
 func (f *frame) Workspace(n int) (uint64, error) {
 	if l := f.x.s.lent; l != nil && l.fixed {
-		return l.workspace(), nil
+		return l.workspace(n), nil
 	}
 	b, err := f.x.alloc(n)
 	if err != nil {

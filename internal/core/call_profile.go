@@ -194,7 +194,11 @@ func (d *deferral) issueFused(f *frame, s *planStep) {
 		n.about = &profile.Op{} // for replays, which have no frame
 		f.describe(n.about)
 	}
-	if l := d.s.lent; l != nil && l.fixed { // the recording's entry stands for it
+	switch l := d.s.lent; {
+	case l != nil && l.learns:
+		f.learn()
+		return
+	case l != nil && l.fixed: // the recording's entry stands for it
 		d.issueGroup(f)
 		return
 	}

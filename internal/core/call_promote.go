@@ -163,6 +163,7 @@ func (f *frame) runOp(op *kernels.PointOp) error {
 		}
 	}
 	kind, ptrs, repeats := f.repeatKind(op, n)
+	repeats = repeats && !f.x.s.learning()
 	last := f.repeatSlot(&kind)
 	if repeats && last.kind == kind {
 		return f.relaunch(last, &ptrs, sc)

@@ -18,7 +18,7 @@ import (
 type row struct {
 	// Name is the method's name, such as "Add"; Torch is PyTorch's, such as "add".
 	Name, Torch string
-	// pkg is the folder of the package that defines it.
+	// pkg is the folder of the package that defines it: ownPackage or, of those by Define, another.
 	pkg string
 	// infer decides the outputs' types, shapes and strides from those of the operands and from the attributes, which it does not change: it
 	// calls f.newOut or f.viewOut for each output. It needs no device and allocates no memory.

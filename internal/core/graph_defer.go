@@ -752,12 +752,15 @@ func (d *deferral) run(c *deferred) {
 	if n := d.s.lent.noting(); n != nil && f.row.flops != nil {
 		n.flops = f.row.flops(f)
 	}
-	if f.row.flags&flagIdle != 0 {
+	switch {
+	case d.s.learning():
+		f.learn()
+	case f.row.flags&flagIdle != 0:
 		f.idle()
-	} else {
+	default:
 		f.issue(false)
 	}
-	if f.op != nil {
+	if f.op != nil && !d.s.learning() {
 		f.tellRun()
 	}
 	f.closeTemps()

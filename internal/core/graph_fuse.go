@@ -400,7 +400,7 @@ func (d *deferral) runUnit(s *planStep, i int) {
 }
 
 // rowFused stands for groups in the launch ring and in errors. Nobody calls it as an operation.
-var rowFused = &row{Name: "Fused", run: runFused, id: rt.RegisterOp("Fused")}
+var rowFused = &row{Name: "Fused", run: runFused, id: rt.RegisterOp("Fused"), pkg: ownPackage}
 
 // runGroup runs the group of s.
 func (d *deferral) runGroup(s *planStep) {

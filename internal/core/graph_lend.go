@@ -17,6 +17,13 @@ type lending struct {
 	// notes are what the session gave the recorded call under way. If fixed is true, the call gets the same again, and no memory.
 	notes *callNotes
 	fixed bool
+	// learns says that the calls' work is dropped, and their kernels are noted in needs: see Segment.BuildAhead. next is the next address
+	// of memory that is not there.
+	learns bool
+	// graphed says that the call which learns draws as it will in a graph.
+	graphed bool
+	needs   map[*rt.Device]*needs
+	next    uint64
 }
 
 // callNotes are a recorded call's data apart from the memory of its operands.
@@ -47,8 +54,11 @@ func (l *lending) poolID() (id alloc.PoolID) {
 // records reports whether the calls are recorded with memory of a pool, for the first time.
 func (l *lending) records() bool { return l != nil && l.pool != nil && l.manual }
 
-// workspace returns the next address of the call's workspace.
-func (l *lending) workspace() uint64 {
+// workspace returns the next address of the call's workspace, which has that size.
+func (l *lending) workspace(size int) uint64 {
+	if l.learns {
+		return l.space(size)
+	}
 	n := l.notes
 	if n.works >= len(n.work) {
 		return 0 // more than at the recording: its work then differs in number too
@@ -59,6 +69,9 @@ func (l *lending) workspace() uint64 {
 
 // philox returns the generator state of the recorded call.
 func (l *lending) philox(f *frame) kernels.Philox {
+	if l.graphed {
+		return kernels.Philox{SeedPtr: nowhere, OffsetPtr: nowhere + 8}
+	}
 	if !l.fixed {
 		l.notes.philox = f.x.s.capture.generator(f.drawn.g).take(f.drawn.to - f.drawn.at)
 	}
@@ -67,7 +80,7 @@ func (l *lending) philox(f *frame) kernels.Philox {
 
 // exec returns the Exec that a call of x runs on.
 func (l *lending) exec(x *Exec) *Exec {
-	if l == nil || x.m.stream == l.run && x.m.manual == l.manual {
+	if l == nil || l.learns || x.m.stream == l.run && x.m.manual == l.manual {
 		return x
 	}
 	m := x.m

@@ -32,7 +32,7 @@ func (f *frame) philox() kernels.Philox {
 			return c.generator(f.x.Generator()).take(n)
 		}
 		f.drawn = take(f.x.Generator(), n)
-	} else if l := f.x.s.lent; l != nil && l.notes != nil {
+	} else if l := f.x.s.lent; l != nil && (l.notes != nil || l.graphed) {
 		return l.philox(f)
 	}
 	return kernels.Philox{Seed: f.drawn.seed, Offset: f.drawn.at}

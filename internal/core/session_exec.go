@@ -319,6 +319,9 @@ func (x *Exec) allocOnce(n int) (*alloc.Block, error) {
 	return st.Device().Alloc(uint64(n), alloc.Stream(st.Handle()))
 }
 
+// learning reports whether calls only learn which kernels they need: no work is done.
+func (s *session) learning() bool { return s.lent != nil && s.lent.learns }
+
 // ManualStreams returns the Exec that does not order its work after that of other streams: the caller does, with WaitStream and
 // RecordStream.
 func (x *Exec) ManualStreams() *Exec {

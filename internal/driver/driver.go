@@ -396,7 +396,7 @@ type FuncInfo struct {
 // Modules loads kernel images.
 type Modules interface {
 	// LoadModule loads text of the format in Info().Image; it may hold many kernels. Codes: InvalidPTX, UnsupportedPTXVersion,
-	// NoBinaryForGPU, with the compiler's log as detail. Synchronous; legal in a capture.
+	// NoBinaryForGPU, with the compiler's log as detail. Synchronous; legal in a capture. Several threads may compile at a time.
 	LoadModule(t Thread, text []byte) (Module, error)
 	// UnloadModule unloads m; its functions must not be running.
 	UnloadModule(t Thread, m Module) error

@@ -37,9 +37,11 @@ type Device struct {
 
 	// library is another device of the same driver, which is never closed and builds the kernels of this one, or nil.
 	library *Device
-	// funcs are the loaded kernels. funcsMu is apart from mu, which is held while a kernel is built.
-	funcsMu sync.RWMutex
-	funcs   map[kernels.Spec]Func
+	// funcs are the loaded kernels, and buildings those under way.
+	funcsMu   sync.RWMutex
+	funcs     map[kernels.Spec]Func
+	buildings map[kernels.Spec]*building
+	ahead     atomic.Int32 // how it builds ahead
 	// blocks is the allocator that tensors use: mem, or a decorator around it. guards is one of the decorators once memory checks have been
 	// on, leaks if a checker looks for leaks.
 	blocks   atomic.Pointer[alloc.Allocator]
@@ -53,7 +55,10 @@ type Device struct {
 	users sync.Map // *kernel.Kernel to Func
 	// kept is the folder with the images of built-in kernels from earlier runs; nil if none are kept.
 	kept  *disk.Folder
-	stats struct{ built atomic.Int64 }
+	stats struct {
+		built, ahead atomic.Int64
+		unlearned    atomic.Pointer[error]
+	}
 
 	// streams are in the order of their numbers; the first is the default one. They are made under mu and read without it.
 	streams [MaxStreams]atomic.Pointer[Stream]
@@ -82,8 +87,10 @@ type Device struct {
 
 	openGraphs openGraphs // for the report of leaks
 
-	mu      sync.Mutex
-	modules []driver.Module
+	modulesMu sync.Mutex
+	modules   []driver.Module
+
+	mu sync.Mutex
 	// graphPools are the private pools that graphs hold.
 	graphPools map[alloc.PoolID]*graphPool
 	made       int       // default and users' streams
@@ -130,6 +137,7 @@ func newDevice(dev driver.Device, host bool) (*Device, error) {
 	d.index32.Store(1<<31 - 1)
 	d.generator.dev, d.generator.seed = d, DefaultSeed
 	d.funcs = map[kernels.Spec]Func{}
+	d.buildings = map[kernels.Spec]*building{}
 	if err := d.newMemory(); err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}

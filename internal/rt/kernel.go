@@ -42,33 +42,7 @@ func (d *Device) built(s *kernels.Spec) (Func, bool) {
 	return f, ok
 }
 
-func (d *Device) build(s *kernels.Spec) (Func, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if f, ok := d.built(s); ok {
-		return f, nil
-	}
-	key := d.keptKey(s)
-	im, ok := d.keptImage(key)
-	if !ok {
-		var err error
-		if im, err = d.image(kernels.Build(s)); err != nil {
-			return Func{}, err
-		}
-		d.keep(key, im)
-	}
-	f, err := d.load(im)
-	if err != nil {
-		return Func{}, err
-	}
-	d.funcsMu.Lock()
-	d.funcs[*s] = f
-	d.funcsMu.Unlock()
-	d.stats.built.Add(1)
-	return f, nil
-}
-
-// Load compiles k for the device and loads it; it stays loaded until Close. The caller holds d.mu or is the only user.
+// Load compiles k for the device and loads it; it stays loaded until Close.
 func (d *Device) Load(k *kernel.Kernel) (Func, error) {
 	im, err := d.image(k)
 	if err != nil {
@@ -129,6 +103,7 @@ func (d *Device) load(im image) (Func, error) {
 	return f, d.Check(err, "kernel "+im.name+" could not be loaded")
 }
 
+// loadHeld is load without a look at the error.
 func (d *Device) loadHeld(im image) (f Func, err error) {
 	t, err := d.enter()
 	if err != nil {
@@ -156,7 +131,7 @@ func (d *Device) relaxed(t driver.Thread, f func() error) (err error) {
 	return f()
 }
 
-// loadBy is load on thread t.
+// loadBy is loadHeld on thread t.
 func (d *Device) loadBy(t driver.Thread, im image) (f Func, err error) {
 	m, err := d.dev.LoadModule(t, im.text)
 	if err != nil {
@@ -170,7 +145,9 @@ func (d *Device) loadBy(t driver.Thread, im image) (f Func, err error) {
 	if err != nil {
 		return f, errors.Join(err, d.dev.UnloadModule(t, m))
 	}
+	d.modulesMu.Lock()
 	d.modules = append(d.modules, m)
+	d.modulesMu.Unlock()
 	d.kernels.Store(f.Handle, im.name)
 	return f, nil
 }

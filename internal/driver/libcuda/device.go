@@ -252,7 +252,7 @@ func (d *Device) close() error {
 var releaseProcs = [...]proc{
 	heldGraphExec:    procGraphExecDestroy,
 	heldGraph:        procGraphDestroy,
-	heldModule:       procModuleUnload,
+	heldModule:       procLibraryUnload,
 	heldEvent:        procEventDestroy,
 	heldStream:       procStreamDestroy,
 	heldHostMemory:   procMemFreeHost,

@@ -138,7 +138,7 @@ func (f *fakeCUDA) called(p proc, a *cArgs) driver.Code {
 	defer f.mu.Unlock()
 	f.count[p]++
 	f.args[p] = *a
-	if p == procModuleLoadData {
+	if p == procLibraryLoadData {
 		f.readOptions(a)
 	}
 	if code := f.fail[p]; code != driver.Success {
@@ -178,15 +178,27 @@ func (f *fakeCUDA) called(p proc, a *cArgs) driver.Code {
 	return driver.Success
 }
 
+// liveOf returns how many handles made by p are live.
+func (f *fakeCUDA) liveOf(p proc) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, made := range f.live {
+		if made == p {
+			n++
+		}
+	}
+	return n
+}
+
 // fakeMakes says which argument of a function receives a new handle.
 var fakeMakes = map[proc]int{procMemAlloc: 0, procMemHostAlloc: 0, procStreamCreate: 0, procEventCreate: 0, procStreamEndCapture: 1,
-	procGraphInstantiate: 0, procGraphCreate: 0, procModuleLoadData: 0, procMemAddressReserve: 0, procMemCreate: 0, procMemAllocAsync: 0}
+	procGraphInstantiate: 0, procGraphCreate: 0, procLibraryLoadData: 0, procMemAddressReserve: 0, procMemCreate: 0, procMemAllocAsync: 0}
 
 // fakeFrees gives, for each function that frees, the function that made its handles.
 var fakeFrees = map[proc]proc{procMemFree: procMemAlloc, procMemFreeHost: procMemHostAlloc, procMemHostUnregister: procMemHostRegister,
 	procStreamDestroy: procStreamCreate,
 	procEventDestroy:  procEventCreate, procGraphDestroy: procStreamEndCapture, procGraphExecDestroy: procGraphInstantiate,
-	procModuleUnload: procModuleLoadData, procMemAddressFree: procMemAddressReserve, procMemRelease: procMemCreate,
+	procLibraryUnload: procLibraryLoadData, procMemAddressFree: procMemAddressReserve, procMemRelease: procMemCreate,
 	procMemFreeAsync: procMemAllocAsync}
 
 // fakeAnswers are the functions that do more than return success.
@@ -313,9 +325,16 @@ var fakeAnswers = map[proc]func(f *fakeCUDA, a *cArgs) driver.Code{
 		return 0
 	},
 	procGraphGetNodes: func(f *fakeCUDA, a *cArgs) driver.Code { put(a[2], uint64(3)); return 0 },
-	procModuleGetFunction: func(f *fakeCUDA, a *cArgs) driver.Code {
-		if dl.String(a[2]) != "kernel" {
+	procLibraryGetKernel: func(f *fakeCUDA, a *cArgs) driver.Code {
+		if f.live[a[1]] != procLibraryLoadData || dl.String(a[2]) != "kernel" {
 			return driver.NotFound
+		}
+		put(a[0], uintptr(0xe00))
+		return 0
+	},
+	procKernelGetFunction: func(f *fakeCUDA, a *cArgs) driver.Code {
+		if a[1] != 0xe00 {
+			return driver.InvalidHandle
 		}
 		put(a[0], uintptr(0xf00))
 		return 0
@@ -360,7 +379,7 @@ func (f *fakeCUDA) query(*cArgs) driver.Code {
 // readOptions reads the compiler's options and writes its error log.
 func (f *fakeCUDA) readOptions(a *cArgs) {
 	f.options = map[int32]uintptr{}
-	keys, values := unsafe.Slice((*int32)(dl.Pointer(a[3])), int(a[2])), unsafe.Slice((*uintptr)(dl.Pointer(a[4])), int(a[2]))
+	keys, values := unsafe.Slice((*int32)(dl.Pointer(a[2])), int(a[4])), unsafe.Slice((*uintptr)(dl.Pointer(a[3])), int(a[4]))
 	for i, k := range keys {
 		f.options[k] = values[i]
 	}

@@ -358,9 +358,20 @@ func TestDetail(t *testing.T) {
 	}
 	_, err = d.Function(th, m, "missing")
 	wantError(t, err, "Function", driver.NotFound, `no kernel "missing"`)
-	f.fail[procModuleLoadData], f.jitLog = driver.InvalidImage, "line 3: not a name\n"
-	_, err = d.LoadModule(th, []byte("x"))
-	wantError(t, err, "LoadModule", driver.InvalidPTX, "(218): line 3: not a name")
+	f.jitLog = "line 3: not a name\n"
+	libraries := f.liveOf(procLibraryLoadData)
+	for _, p := range []proc{procLibraryLoadData, procLibraryGetModule} { // the driver compiles in the first, and the second reports
+		f.fail[p] = driver.InvalidImage
+		_, err = d.LoadModule(th, []byte("x"))
+		wantError(t, err, "LoadModule", driver.InvalidPTX, "(218): line 3: not a name")
+		f.fail[p] = driver.OutOfMemory
+		_, err = d.LoadModule(th, []byte("x"))
+		wantError(t, err, "LoadModule", driver.OutOfMemory, "")
+		f.fail[p] = driver.Success
+		if n := f.liveOf(procLibraryLoadData); n != libraries {
+			t.Errorf("%d libraries are live, and %d were before the loads that failed", n, libraries)
+		}
+	}
 	_, err = d.LoadModule(th, nil)
 	wantError(t, err, "LoadModule", driver.InvalidValue, "empty")
 	f.fail[procLogsDumpToMemory] = driver.InvalidValue

@@ -13,7 +13,7 @@ import (
 	"tenon.dev/internal/knob"
 )
 
-// The options of cuModuleLoadDataEx in use: CUjit_option of cuda.h.
+// The compiler's options in use: CUjit_option of cuda.h.
 const (
 	jitInfoLogBuffer     = 3
 	jitInfoLogBytes      = 4
@@ -25,7 +25,7 @@ const (
 )
 
 // LoadModule compiles and loads PTX text. If it fails, the error's detail is the compiler's log. The LineInfo knob keeps source lines in
-// the code.
+// the code. A module is a library of the driver, since only libraries are compiled by several threads at a time.
 func (d *Device) LoadModule(t driver.Thread, text []byte) (driver.Module, error) {
 	th, err := d.token("LoadModule", t)
 	if err != nil {
@@ -35,29 +35,60 @@ func (d *Device) LoadModule(t driver.Thread, text []byte) (driver.Module, error)
 		return 0, &driver.Error{Call: "LoadModule", Code: driver.InvalidValue, Detail: "the image is empty"}
 	}
 	image := append(append(make([]byte, 0, len(text)+1), text...), 0)
-	info, failure := make([]byte, jitLogBytes), make([]byte, jitLogBytes)
+	if err = d.loadLibrary(th, image, nil, nil); refused(err) {
+		// Only now with logs, since the driver may keep the options of a library that it loads.
+		info, failure := make([]byte, jitLogBytes), make([]byte, jitLogBytes)
+		err = withLog(d.loadLibrary(th, image, info, failure), failure, info)
+	}
+	if err != nil {
+		return 0, err
+	}
+	d.hold(heldModule, uintptr(th.out[0]))
+	return driver.Module(th.out[0]), nil
+}
+
+// loadLibrary has the driver compile image and writes the library's handle to th. The logs may be nil.
+func (d *Device) loadLibrary(th *thread, image, info, failure []byte) error {
 	options := make([]int32, 0, jitMostOptionsPassed)
 	values := make([]uintptr, 0, jitMostOptionsPassed)
 	add := func(option int32, value uintptr) { options, values = append(options, option), append(values, value) }
-	add(jitInfoLogBuffer, dl.Address(unsafe.Pointer(&info[0])))
-	add(jitInfoLogBytes, jitLogBytes)
-	add(jitErrorLogBuffer, dl.Address(unsafe.Pointer(&failure[0])))
-	add(jitErrorLogBytes, jitLogBytes)
+	if len(info) > 0 {
+		add(jitInfoLogBuffer, dl.Address(unsafe.Pointer(&info[0])))
+		add(jitInfoLogBytes, jitLogBytes)
+		add(jitErrorLogBuffer, dl.Address(unsafe.Pointer(&failure[0])))
+		add(jitErrorLogBytes, jitLogBytes)
+	}
 	if knob.LineInfo.Get() {
 		add(jitGenerateLineInfo, 1)
 	}
-	err = d.do("LoadModule", procModuleLoadData, th.out.at(0), dl.Address(unsafe.Pointer(&image[0])), uintptr(len(options)),
-		dl.Address(unsafe.Pointer(&options[0])), dl.Address(unsafe.Pointer(&values[0])))
+	err := d.do("LoadModule", procLibraryLoadData, th.out.at(0), dl.Address(unsafe.Pointer(&image[0])),
+		dl.Address(unsafe.Pointer(unsafe.SliceData(options))), dl.Address(unsafe.Pointer(unsafe.SliceData(values))), uintptr(len(options)),
+		0, 0, 0)
+	if err == nil {
+		// The driver compiles in the call above. What it could not compile it reports when the device needs it, so it is asked for now.
+		if err = d.do("LoadModule", procLibraryGetModule, th.out.at(1), uintptr(th.out[0])); err != nil {
+			d.lib.call(procLibraryUnload, uintptr(th.out[0])) // this error would say less
+		}
+	}
 	runtime.KeepAlive(image)
 	runtime.KeepAlive(info)
 	runtime.KeepAlive(failure)
 	runtime.KeepAlive(options)
 	runtime.KeepAlive(values)
-	if err != nil {
-		return 0, withLog(err, failure, info)
+	return err
+}
+
+// refused reports whether err says that the text cannot be compiled, for which the compiler's log has the reason.
+func refused(err error) bool {
+	e, ok := err.(*driver.Error)
+	if !ok {
+		return false
 	}
-	d.hold(heldModule, uintptr(th.out[0]))
-	return driver.Module(th.out[0]), nil
+	switch e.Code {
+	case driver.InvalidImage, driver.InvalidPTX, driver.UnsupportedPTXVersion, driver.NoBinaryForGPU:
+		return true
+	}
+	return false
 }
 
 // withLog puts the first non-empty log before the error's detail.
@@ -85,7 +116,7 @@ func (d *Device) UnloadModule(t driver.Thread, m driver.Module) error {
 	if _, err := d.token("UnloadModule", t); err != nil && d.lost.Load() == nil {
 		return err
 	}
-	return d.release("UnloadModule", heldModule, uintptr(m), procModuleUnload)
+	return d.release("UnloadModule", heldModule, uintptr(m), procLibraryUnload)
 }
 
 // Function finds the kernel called name and loads its code to the device; otherwise that would happen at its first launch.
@@ -95,12 +126,15 @@ func (d *Device) Function(t driver.Thread, m driver.Module, name string) (driver
 		return 0, err
 	}
 	cName := append([]byte(name), 0)
-	err = d.do("Function", procModuleGetFunction, th.out.at(0), uintptr(m), dl.Address(unsafe.Pointer(&cName[0])))
+	err = d.do("Function", procLibraryGetKernel, th.out.at(0), uintptr(m), dl.Address(unsafe.Pointer(&cName[0])))
 	runtime.KeepAlive(cName)
 	if err != nil {
 		if e, ok := err.(*driver.Error); ok && e.Code == driver.NotFound {
 			e.Detail = fmt.Sprintf("the module has no kernel %q", name)
 		}
+		return 0, err
+	}
+	if err := d.do("Function", procKernelGetFunction, th.out.at(0), uintptr(th.out[0])); err != nil {
 		return 0, err
 	}
 	f := uintptr(th.out[0])

@@ -90,9 +90,11 @@ const (
 	procGraphDestroy
 	procGraphExecDestroy
 	procGraphDebugDotPrint
-	procModuleLoadData
-	procModuleUnload
-	procModuleGetFunction
+	procLibraryLoadData
+	procLibraryGetModule
+	procLibraryUnload
+	procLibraryGetKernel
+	procKernelGetFunction
 	procFuncLoad
 	procFuncGetAttribute
 	procFuncSetAttribute
@@ -192,9 +194,11 @@ var procTable = [numProcs]struct {
 	procGraphDestroy:            {"cuGraphDestroy", 0, "destroy a graph"},
 	procGraphExecDestroy:        {"cuGraphExecDestroy", 0, "destroy an executable graph"},
 	procGraphDebugDotPrint:      {"cuGraphDebugDotPrint", 0, "write a graph in DOT format"},
-	procModuleLoadData:          {"cuModuleLoadDataEx", 0, "compile and load PTX"},
-	procModuleUnload:            {"cuModuleUnload", 0, "unload a module"},
-	procModuleGetFunction:       {"cuModuleGetFunction", 0, "find a kernel"},
+	procLibraryLoadData:         {"cuLibraryLoadData", 0, "compile and load PTX"},
+	procLibraryGetModule:        {"cuLibraryGetModule", 0, "whether PTX was compiled for the device"},
+	procLibraryUnload:           {"cuLibraryUnload", 0, "unload a module"},
+	procLibraryGetKernel:        {"cuLibraryGetKernel", 0, "find a kernel"},
+	procKernelGetFunction:       {"cuKernelGetFunction", 0, "a kernel's function on the device"},
 	procFuncLoad:                {"cuFuncLoad", 12040, "load a kernel before its first launch"},
 	procFuncGetAttribute:        {"cuFuncGetAttribute", 0, "a kernel's use of resources"},
 	procFuncSetAttribute:        {"cuFuncSetAttribute", 0, "allow more dynamic shared memory"},

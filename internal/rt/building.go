@@ -1,0 +1,148 @@
+package rt
+
+import (
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"tenon.dev/internal/driver"
+	"tenon.dev/internal/kernels"
+)
+
+// building is a built-in kernel that is being built. err is errUnbuilt if BuildAhead could not build it.
+type building struct {
+	once sync.Once
+	f    Func
+	err  error
+}
+
+var errUnbuilt = errors.New("rt: the kernel was not built ahead")
+
+// build returns the kernel of s, built by the caller or by whoever is building it already. What went wrong in BuildAhead does not count.
+func (d *Device) build(s *kernels.Spec) (Func, error) {
+	for {
+		b := d.begin(s)
+		b.once.Do(func() { d.finish(s, b, d.load) })
+		if b.err != errUnbuilt {
+			return b.f, b.err
+		}
+	}
+}
+
+// begin returns the building of s, which may be done.
+func (d *Device) begin(s *kernels.Spec) *building {
+	d.funcsMu.Lock()
+	defer d.funcsMu.Unlock()
+	if f, ok := d.funcs[*s]; ok {
+		b := &building{f: f}
+		b.once.Do(func() {})
+		return b
+	}
+	b := d.buildings[*s]
+	if b == nil {
+		b = &building{}
+		d.buildings[*s] = b
+	}
+	return b
+}
+
+// finish builds the kernel of s, loads it with load, and ends b. After a panic, others that wait for b build the kernel themselves.
+func (d *Device) finish(s *kernels.Spec, b *building, load func(image) (Func, error)) {
+	b.err = errUnbuilt
+	defer func() {
+		d.funcsMu.Lock()
+		defer d.funcsMu.Unlock()
+		if b.err == nil {
+			d.funcs[*s] = b.f
+			d.stats.built.Add(1)
+		}
+		delete(d.buildings, *s)
+	}()
+	key := d.keptKey(s)
+	im, ok := d.keptImage(key)
+	if !ok {
+		var err error
+		if im, err = d.image(kernels.Build(s)); err != nil {
+			b.err = err
+			return
+		}
+		d.keep(key, im)
+	}
+	b.f, b.err = load(im)
+}
+
+// The ways in which a device builds ahead. Only tests set one.
+const (
+	aheadOnGPUs int32 = iota
+	aheadAnyway
+	aheadAtOnce // and BuildAhead waits
+)
+
+// BuildsAhead reports whether BuildAhead does anything: the driver takes long to compile kernels. The simulator does not.
+func (d *Device) BuildsAhead() bool {
+	return d.library == nil && (d.info.Image == driver.FormatPTX || d.ahead.Load() != aheadOnGPUs)
+}
+
+// SetBuildsAhead makes BuildAhead work on a simulated device too, for tests; with wait, it returns when all is built.
+func (d *Device) SetBuildsAhead(wait bool) {
+	d.ahead.Store(aheadAnyway)
+	if wait {
+		d.ahead.Store(aheadAtOnce)
+	}
+}
+
+// BuildAhead begins to build the kernels of specs that are not built, in that order and side by side, and does not wait. Func builds a
+// kernel that nobody has begun by then, and one that could not be built here.
+func (d *Device) BuildAhead(specs []kernels.Spec) {
+	if !d.BuildsAhead() {
+		return
+	}
+	var rest []kernels.Spec
+	for i := range specs {
+		if _, ok := d.built(&specs[i]); !ok {
+			rest = append(rest, specs[i])
+		}
+	}
+	var next atomic.Int64
+	var builders sync.WaitGroup
+	for range min(len(rest), runtime.GOMAXPROCS(0)) {
+		builders.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(rest)) && !d.closing.Load(); i = next.Add(1) - 1 {
+				d.buildAhead(&rest[i])
+			}
+		})
+	}
+	if d.ahead.Load() == aheadAtOnce {
+		builders.Wait()
+	}
+}
+
+// buildAhead builds the kernel of s, unless somebody has begun to. Nobody is told of an error: who needs the kernel meets it.
+func (d *Device) buildAhead(s *kernels.Spec) {
+	b := d.begin(s)
+	b.once.Do(func() {
+		d.stats.ahead.Add(1)
+		d.finish(s, b, func(im image) (Func, error) {
+			f, err := d.loadHeld(im)
+			if err != nil {
+				err = errUnbuilt
+			}
+			return f, err
+		})
+	})
+}
+
+// KernelsBuiltAhead returns how many kernels BuildAhead has begun to build.
+func (d *Device) KernelsBuiltAhead() int64 { return d.stats.ahead.Load() }
+
+// NotLearned notes why it could not be found out which kernels a call needs.
+func (d *Device) NotLearned(err error) { d.stats.unlearned.Store(&err) }
+
+// Unlearned returns the latest error of NotLearned, or nil.
+func (d *Device) Unlearned() error {
+	if err := d.stats.unlearned.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
