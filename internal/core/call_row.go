@@ -30,8 +30,8 @@ type row struct {
 	point *kernels.PointOp
 	// points says that run hands all work to the pointwise engine, as one operation.
 	points bool
-	// byRows says that run hands all work to the row-wise engine, as one operation.
-	byRows bool
+	// byRows and reduces say that run hands all work to the row-wise engine or to that of reductions, as one operation.
+	byRows, reduces bool
 	// narrows returns the float32 inputs, counted on into the list, that a call can read in the half type from which they were converted,
 	// without a change of any bit of its results.
 	narrows func(c *deferred) fuse.Span

@@ -128,6 +128,8 @@ type fusedGroup struct {
 	// alone those of the call's own; both include absent ones.
 	rows         *kernels.FusedRows
 	slots, alone []int
+	// reduce replaces op if the last call of the group is a reduction; slots are then the indexes of its inputs among the group's operands.
+	reduce *kernels.FusedReduce
 	// product says that op is the epilogue of a product.
 	product *fusedProduct
 	// about describes for people what the group computes.
@@ -423,7 +425,7 @@ func (d *deferral) runGroup(s *planStep) {
 		case !g.join && g.fresh>>i&1 == 0:
 			f.dst[i] = &h[i]
 		case st.bytes > 0 && st.block == nil && !d.s.lent.given():
-			if !g.join && g.product == nil && (g.rows == nil || g.rows.Apart(e.form.shape)) && d.takesOver(s, e, f.x.m.stream) {
+			if !g.join && g.product == nil && g.reduce == nil && (g.rows == nil || g.rows.Apart(e.form.shape)) && d.takesOver(s, e, f.x.m.stream) {
 				break
 			}
 			d.represent(calls[a.call].from)
@@ -544,6 +546,8 @@ func (g *fusedGroup) name() string {
 	switch {
 	case g.rows != nil:
 		return g.rows.Name()
+	case g.reduce != nil:
+		return g.reduce.Name()
 	case g.join:
 		return "joined " + g.op.Name
 	case g.product != nil:
@@ -560,6 +564,8 @@ func runFused(f *frame) error {
 	switch {
 	case g.rows != nil:
 		return g.runRows(f)
+	case g.reduce != nil:
+		return g.runReduce(f)
 	case g.product != nil:
 		return g.runProduct(f)
 	}

@@ -31,6 +31,8 @@ type pointCall struct {
 	// operands are (outputs from maxIn on), or that they are absent.
 	rows     *kernels.RowCall
 	operands []int
+	// reduce is set in place of all of the above but numbers if the call is a reduction.
+	reduce *kernels.ReduceCall
 }
 
 // pointwise runs op on the operands, or describes the call.
@@ -50,11 +52,11 @@ func (f *frame) pointwise(op *kernels.PointOp, compute dtype.DType, scalars []ke
 	return nil
 }
 
-// describe returns a description of call i if it is one operation of the pointwise or the row-wise engine that a group can contain, and nil
-// otherwise.
+// describe returns a description of call i if it is one operation of the pointwise or the row-wise engine or a reduction, and a group can
+// contain it, and nil otherwise.
 func (d *deferral) describe(i int) *pointCall {
 	c := &d.calls[i]
-	if c.row.point == nil && !c.row.points && !c.row.byRows || c.out[0].form.numel == 0 || c.part != 0 || len(c.many) > 0 {
+	if c.row.point == nil && !c.row.points && !c.row.byRows && !c.row.reduces || c.out[0].form.numel == 0 || c.part != 0 || len(c.many) > 0 {
 		return nil
 	}
 	p, mark := &pointCall{}, d.s.mark()
@@ -62,8 +64,11 @@ func (d *deferral) describe(i int) *pointCall {
 		d.s.restore(mark)
 		return nil
 	}
-	if p.rows != nil {
+	switch {
+	case p.rows != nil:
 		return d.rowsFound(p, i)
+	case p.reduce != nil:
+		return d.reduceFound(p, i)
 	}
 	if p.op == nil || p.op.BuildAt != nil || p.op.Asserts || p.op.Outs != int(c.outs) {
 		return nil
@@ -244,6 +249,8 @@ func (b *planning) add(i int) {
 	switch {
 	case p != nil && p.rows != nil:
 		call.Row, call.Narrow.To = true, ins
+	case p != nil && p.reduce != nil:
+		call.Reduce, call.Values = true, len(p.numbers)
 	case p != nil:
 		call.Point, call.Heavy, call.Values, ins = true, p.op.Heavy, len(p.numbers), len(p.held)
 		if p.op == kernels.Copy { // a copy could not keep a NaN's bits
@@ -479,6 +486,8 @@ func (b *planning) group(p *plan, s *fuse.Set) (steps []planStep) {
 		g = b.rowGroup(s, row, after)
 	case b.g.Product(s) >= 0:
 		g = b.productGroup(s, b.g.Product(s))
+	case b.g.Reduces(s):
+		g = b.reduceGroup(s)
 	default:
 		g = b.pointGroup(s)
 	}

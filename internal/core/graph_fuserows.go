@@ -9,8 +9,8 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// TakesRows reports whether the call is only described, not run.
-func (f *frame) TakesRows() bool { return f.described != nil }
+// TakesCalls reports whether the call is only described, not run.
+func (f *frame) TakesCalls() bool { return f.described != nil }
 
 // TakeRows describes the call as one that works by rows.
 func (f *frame) TakeRows(c *kernels.RowCall) { f.described.rows = c }

@@ -23,7 +23,7 @@ func reduceRow(name, torch string, op *kernels.ReduceOp, rule func(f *frame) (co
 				f.newOut(i, dt, f.reducedShape(f.in[0]), nil)
 			}
 		},
-		run: func(f *frame) error { return f.reduce(op) },
+		run: func(f *frame) error { return f.reduce(op) }, reduces: true,
 	}
 }
 

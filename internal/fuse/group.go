@@ -45,16 +45,20 @@ type Limits struct {
 
 // Group joins element-wise calls with those that made their operands. All calls of a group have one shape and one lane, and each that reads
 // a result of another reads the same elements in the same order. A chain is not joined through a broadcast, which would recompute it for
-// every repetition. One call of a group may be row-wise. At the end, groups without one are joined with products that they read. A group
-// runs at the position of its last call, so no call in between may write what the group reads, or use what it writes; and while the group
-// waits, it must not hold more memory for its operands than it saves by not writing results.
+// every repetition. One call of a group may be row-wise, or the last one a reduction, which then has the shape of its input. At the end,
+// groups without such a call are joined with products that they read. A group runs at the position of its last call, so no call in between
+// may write what the group reads, or use what it writes; and while the group waits, it must not hold more memory for its operands than it
+// saves by not writing results.
 func (g *Graph) Group(l Limits) {
 	a := &grouping{g: g, l: l, live: g.live(), made: g.writers(), users: map[int][]int{}, of: make([]*Set, len(g.Calls))}
 	for i := range g.Calls {
 		g.Calls[i].uses(func(s int, _ bool) { a.users[s] = append(a.users[s], i) })
 	}
 	for i := range g.Calls {
-		if c := &g.Calls[i]; (c.Point || c.Row) && len(c.Outs) > 0 {
+		switch c := &g.Calls[i]; {
+		case c.Reduce:
+			a.joinReduce(i)
+		case (c.Point || c.Row) && len(c.Outs) > 0:
 			a.join(i)
 		}
 	}
@@ -125,6 +129,54 @@ func (a *grouping) join(i int) {
 	}
 }
 
+// joinReduce makes a group of call i, a reduction, and of the calls that only make its input. These leave their group, whose other calls
+// stay together, if that saves bytes.
+func (a *grouping) joinReduce(i int) {
+	r, ok := a.maker(i, 0)
+	if !ok || a.of[r.Call] == nil {
+		return
+	}
+	old := a.of[r.Call]
+	member := map[int]int{i: 0}
+	take := []int{i}
+	var rest []int
+	for _, k := range slices.Backward(old.Calls) {
+		c := &a.g.Calls[k]
+		only := c.Point && !slices.ContainsFunc(c.Outs, func(v Value) bool {
+			return a.live[v.Storage] || a.usedBeside(v.Storage, k, member) || !a.usedBeside(v.Storage, k, nil)
+		})
+		if only {
+			take, member[k] = append(take, k), 0
+		} else {
+			rest = append(rest, k)
+		}
+	}
+	if len(take) == 1 {
+		return
+	}
+	s := a.set(sorted(take, nil))
+	if s == nil {
+		return
+	}
+	before, after := old.Saves, s.Saves
+	if len(rest) > 0 {
+		t := a.set(sorted(rest, nil))
+		if t == nil {
+			return
+		}
+		if after += t.Saves; after > before {
+			for _, k := range t.Calls {
+				a.of[k] = t
+			}
+		}
+	}
+	if after > before {
+		for _, k := range s.Calls {
+			a.of[k] = s
+		}
+	}
+}
+
 // joinProduct merges call i, a product, with the first group that reads it and can include it.
 func (a *grouping) joinProduct(i int) {
 	for _, q := range a.users[a.g.Calls[i].Outs[0].Storage] {
@@ -152,8 +204,11 @@ func (a *grouping) maker(i, j int) (r Ref, ok bool) {
 	if !ok || r.Call >= i {
 		return r, false
 	}
-	m := &a.g.Calls[r.Call]
-	return r, !(m.Row && r.Index > 0) && m.Lane == c.Lane && m.Outs[r.Index].Place.equal(&v.Place) && slices.Equal(v.Shape, c.Outs[0].Shape)
+	m, shape := &a.g.Calls[r.Call], c.Outs[0].Shape
+	if c.Reduce {
+		shape = v.Shape
+	}
+	return r, !(m.Row && r.Index > 0) && m.Lane == c.Lane && m.Outs[r.Index].Place.equal(&v.Place) && slices.Equal(v.Shape, shape)
 }
 
 // set returns the calls as a group, or nil if they cannot be one.
@@ -171,10 +226,13 @@ func (a *grouping) set(calls []int) *Set {
 		}
 	}
 	a.sources(s, member)
-	if !a.byRows(s) || !a.byProduct(s) {
+	if !a.byRows(s) || !a.byProduct(s) || !a.byReduce(s) {
 		return nil
 	}
 	a.results(s, member)
+	if a.g.Reduces(s) && slices.ContainsFunc(s.Outs, func(r Ref) bool { return r.Call != s.At }) {
+		return nil
+	}
 	if values > a.l.Values || heavy > a.l.Heavy || len(s.Outs) > a.l.Outs || a.operands(s) > a.l.Operands || !a.light(s, member) {
 		return nil
 	}
@@ -290,6 +348,34 @@ func (a *grouping) byProduct(s *Set) bool {
 		return slices.Equal(shape, made.Shape)
 	}
 	return len(shape) > 0 && shape[len(shape)-1] == made.Shape[column]
+}
+
+// Reduces reports whether a call of s is a reduction, which then is the last.
+func (g *Graph) Reduces(s *Set) bool {
+	return slices.ContainsFunc(s.Calls, func(i int) bool { return g.Calls[i].Reduce })
+}
+
+// byReduce reports whether the group can run in the kernel of a reduction if it has one. That must be the last call and the only one that
+// writes memory, and the others are element-wise. The group must not read the storages that it writes, because threads beyond the last output
+// read elements again.
+func (a *grouping) byReduce(s *Set) bool {
+	if !a.g.Reduces(s) {
+		return true
+	}
+	last := len(s.Calls) - 1
+	written := a.g.Calls[s.Calls[last]].Outs
+	for k, i := range s.Calls {
+		c := &a.g.Calls[i]
+		if c.Reduce != (k == last) || k < last && (!c.Point || c.Into != 0) {
+			return false
+		}
+		for j := range c.Ins {
+			if slices.ContainsFunc(written, func(v Value) bool { return v.Storage == c.Ins[j].Storage }) {
+				return false
+			}
+		}
+	}
+	return s.From[last][0].Member >= 0
 }
 
 // column returns the dimension that has the columns of a product with result p: the last one of a matrix, or the second one of an array

@@ -131,6 +131,10 @@ func (m memory) runGroup(g *Graph, s *Set, rng *rand.Rand) {
 		m.runRows(g, s, row)
 		return
 	}
+	if g.Reduces(s) {
+		m.runReduce(g, s)
+		return
+	}
 	product := g.Product(s)
 	var sums []uint64 // computed before anything is stored
 	if product >= 0 {
@@ -217,6 +221,29 @@ func (m memory) runRows(g *Graph, s *Set, row int) {
 		v := &g.Calls[r.Call].Outs[r.Index]
 		for e := range numel(v.Shape) {
 			m.store(v, true, v.at(e, v.Shape), results[[3]int{r.Call, r.Index, e}])
+		}
+	}
+}
+
+// runReduce does what the kernel of a reduction does: it computes what the other members make of each element, and stores only what the
+// reduction makes of that.
+func (m memory) runReduce(g *Graph, s *Set) {
+	results := map[[3]int]uint64{}
+	for k, i := range s.Calls {
+		c := &g.Calls[i]
+		for o := range c.Outs {
+			for e := range numel(c.Outs[o].Shape) {
+				x := c.result(o, e, func(j, e int) uint64 {
+					f := s.From[k][j]
+					if f.Member < 0 {
+						return m.load(c.Ins[j].Storage, c.Ins[j].at(e, c.Outs[o].Shape))
+					}
+					return results[[3]int{s.Calls[f.Member], f.Index, e}]
+				})
+				if results[[3]int{i, o, e}] = x; c.Reduce && slices.Contains(s.Outs, Ref{i, o}) {
+					m.store(&c.Outs[o], true, c.Outs[o].at(e, c.Outs[o].Shape), x)
+				}
+			}
 		}
 	}
 }
@@ -385,7 +412,7 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 		if !c.Point {
 			c.Op += "ll"
 		}
-		byRows := !c.Point && rng.IntN(3) > 0
+		byRows := !c.Point && rng.IntN(2) > 0
 		for range 1 + rng.IntN(2) {
 			if len(recent) > 0 && rng.IntN(3) > 0 {
 				c.Ins = append(c.Ins, recent[len(recent)-1-rng.IntN(min(4, len(recent)))])
@@ -434,7 +461,14 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 			}
 		}
 		c.Row = byRows && !c.Converts && slices.Equal(c.Ins[0].Shape, c.Outs[0].Shape)
-		if !c.Point && !c.Row && !c.Converts && c.Into == 0 && len(c.Outs) == 1 && rng.IntN(2) == 0 {
+		switch {
+		case c.Point || c.Row || c.Converts:
+		case len(c.Ins) == 1 && rng.IntN(4) > 0:
+			c.Reduce, c.Narrow = true, Span{}
+			if k := len(recent) - 1 - len(c.Outs); k >= 0 {
+				c.Ins[0] = recent[k]
+			}
+		case len(c.Outs) == 1 && c.Into == 0 && rng.IntN(2) == 0:
 			c.Product = true
 		}
 		channelsLast := c.Product && rng.IntN(3) == 0
@@ -480,6 +514,7 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 // memory.
 func TestRandomGraphs(t *testing.T) {
 	grouped, elided, gone, byRows, products, convolutions, narrowed, folded, early, late, slack := 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+	reductions := 0
 	for seed := range uint64(25000) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		g, m := randomGraph(rng, 2+rng.IntN(14))
@@ -524,6 +559,9 @@ func TestRandomGraphs(t *testing.T) {
 			if row, _ := g.Rows(&s); row >= 0 {
 				byRows++
 			}
+			if g.Reduces(&s) {
+				reductions++
+			}
 			if k := g.Product(&s); k >= 0 {
 				products++
 				if len(g.Calls[s.Calls[k]].Outs[0].Shape) == 4 {
@@ -533,10 +571,11 @@ func TestRandomGraphs(t *testing.T) {
 			elided += len(s.Calls) - len(s.Outs)
 		}
 	}
-	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows, %d begin with a product, %d with a convolution, "+
-		"%d inputs narrowed, %d factors folded, %d calls removed, and %d conversions run earlier, %d later; %d peaks are higher",
-		grouped, elided, byRows, products, convolutions, narrowed, folded, gone, early, late, slack)
+	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows, %d end with a reduction, %d begin with a product, "+
+		"%d with a convolution, %d inputs narrowed, %d factors folded, %d calls removed, and %d conversions run earlier, %d later; %d peaks are higher",
+		grouped, elided, byRows, reductions, products, convolutions, narrowed, folded, gone, early, late, slack)
 	if early < 200 || slack < 100 || folded < 500 || late < 300 || grouped < 10000 || elided < 5000 || byRows < 1000 || products < 500 ||
+		reductions < 400 ||
 		convolutions < 200 || narrowed < 500 || gone < 10000 {
 		t.Error("the passes did too little")
 	}

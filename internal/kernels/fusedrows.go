@@ -21,12 +21,13 @@ type rowAround struct {
 	before, after *PointOp
 }
 
-// RowTaker is an Issuer that may accept row-wise operations instead of their launches.
-type RowTaker interface {
-	// TakesRows reports whether it does so now.
-	TakesRows() bool
-	// TakeRows accepts a call that would have been launched.
+// CallTaker is an Issuer that may accept row-wise operations and reductions instead of their launches.
+type CallTaker interface {
+	// TakesCalls reports whether it does so now.
+	TakesCalls() bool
+	// TakeRows and TakeReduce accept a call that would have been launched.
 	TakeRows(c *RowCall)
+	TakeReduce(c *ReduceCall)
 }
 
 // RowCall is the arguments of a row-wise operation, outputs first. The first input and output have one shape; the operation works along
@@ -41,13 +42,16 @@ type RowCall struct {
 
 // newRowCall copies all its arguments, so that callers may keep their operands on the stack.
 func newRowCall(op *rowOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand, dim int) *RowCall {
-	c := &RowCall{Compute: compute, Scalars: slices.Clone(scalars), Dim: dim, op: op}
+	return &RowCall{Compute: compute, Scalars: slices.Clone(scalars), Operands: keptOperands(outs, ins), Dim: dim, op: op}
+}
+
+// keptOperands copies outs and ins.
+func keptOperands(outs, ins []Operand) (all []Operand) {
 	for i := range len(outs) + len(ins) {
 		o := operandAt(outs, ins, i)
-		kept := Operand{Ptr: o.Ptr, DType: o.DType, Via: o.Via, Shape: slices.Clone(o.Shape), Stride: slices.Clone(o.Stride)}
-		c.Operands = append(c.Operands, kept)
+		all = append(all, Operand{Ptr: o.Ptr, DType: o.DType, Via: o.Via, Shape: slices.Clone(o.Shape), Stride: slices.Clone(o.Stride)})
 	}
-	return c
+	return all
 }
 
 // Outs returns the number of outputs among the operands.

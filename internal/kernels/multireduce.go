@@ -145,7 +145,7 @@ var _ = register(FamilyMultiReduce, buildMultiReduce)
 
 // buildMultiReduce: in the first kernel each tensor has its own blocks; the second combines their states, with one block per tensor.
 func buildMultiReduce(s *Spec) *kernel.Kernel {
-	op := reduceOps[s.Op]
+	op := reduceOpOf(s)
 	return kernel.Build(s.name("mr_"+op.Name), func(k *kernel.Builder) {
 		a := multiReduceArgs{op: op, buffers: make([]kernel.Buffer, maxStates), scalars: scalarArgs{nums: make([]Num, op.Scalars)}}
 		a.layout(declaring(k, s))

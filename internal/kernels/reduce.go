@@ -17,8 +17,9 @@ type reduceSpec struct {
 	// Wide is the number of threads that share an output and work side by side along the reduced dimensions. For columns, Wide is the
 	// number of outputs per block, and Deep the number of reduced elements that its threads take at a time.
 	Wide, Deep uint16
-	// Repeat is the set of inputs, counted from 0, that are one element along a vector.
-	Repeat operandSet
+	// Repeat is the set of inputs, counted from 0, that are one element along a vector. Single are those whose elements are loaded one by
+	// one.
+	Repeat, Single operandSet
 }
 
 // reduceShape is the arrangement of the threads of a block.
@@ -70,8 +71,10 @@ type reducePlan struct {
 	index     int
 	parts     int
 	chunk     int
-	// repeat has a bit for every input that is one element along a vector.
-	repeat operandSet
+	// repeat and single are those of reduceSpec.
+	repeat, single operandSet
+	// order, if not nil, has the strides that order the dimensions, in place of those of the first input.
+	order []int
 }
 
 // Reduce reduces ins (of one shape) over the dimensions marked in dims and stores the results to outs, whose shapes are that shape with the
@@ -82,6 +85,10 @@ func Reduce(is Issuer, op *ReduceOp, compute dtype.DType, scalars []Scalar, outs
 	if err := op.check(scalars, outs, ins, dims); err != nil {
 		return err
 	}
+	if t, ok := is.(CallTaker); ok && t.TakesCalls() {
+		t.TakeReduce(newReduceCall(op, compute, scalars, outs, ins, dims))
+		return nil
+	}
 	p := reducePlan{op: op, compute: compute, scalars: scalars, outs: outs, ins: ins, parts: 1}
 	if !p.gather(dims) {
 		return fmt.Errorf("%s: %s", op.Name, spaceFull)
@@ -91,6 +98,12 @@ func Reduce(is Issuer, op *ReduceOp, compute dtype.DType, scalars []Scalar, outs
 		return nil
 	}
 	p.lie(is.Limits())
+	return p.run(is)
+}
+
+// run launches the stages.
+func (p *reducePlan) run(is Issuer) error {
+	op, compute := p.op, p.compute
 	p.index = 32
 	if limit := min(is.Index32(), lane32); p.kept.reach()+p.red.reach() > limit {
 		p.index = 64
@@ -115,12 +128,17 @@ func Reduce(is Issuer, op *ReduceOp, compute dtype.DType, scalars []Scalar, outs
 // stateBytes is the size of one state value of type t for all parts and outputs.
 func (p *reducePlan) stateBytes(t dtype.DType) int { return (t.Size()*p.parts*p.outputs + 15) &^ 15 }
 
-// gather divides the dimensions into kept and reduced ones, each ordered by the first input's strides unless the op uses indexes. It
+// gather divides the dimensions into kept and reduced ones, each ordered by the strides of the first input, or by order, unless the op uses
+// indexes. It
 // reports whether there was room for them.
 func (p *reducePlan) gather(dims []bool) bool {
 	p.kept.count = len(p.outs) + len(p.ins)
 	p.red.count = len(p.ins)
-	shape := p.ins[0].Shape
+	shape, order := p.ins[0].Shape, p.ins[0].Stride
+	if p.order != nil {
+		order = p.order
+	}
+	var leads [2][maxDims]int // the strides of order of the kept and of the reduced dimensions
 	kept := 0
 	for _, r := range dims {
 		if !r {
@@ -137,18 +155,20 @@ func (p *reducePlan) gather(dims []bool) bool {
 		if shape[d] == 1 {
 			continue
 		}
-		first, at := len(p.outs), s.nd
+		first, at, lead := len(p.outs), s.nd, &leads[0]
 		if dims[d] {
-			first = 0
+			first, lead = 0, &leads[1]
 		}
 		if !dims[d] || !p.op.Indexed {
-			for at > 0 && abs(p.ins[0].Stride[d]) < abs(s.stride[first][at-1]) {
+			for at > 0 && abs(order[d]) < abs(lead[at-1]) {
 				at--
 			}
 		}
 		if !s.open(at, shape[d]) {
 			return false
 		}
+		copy(lead[at+1:s.nd], lead[at:])
+		lead[at] = order[d]
 		for i := range p.ins {
 			s.stride[first+i][at] = p.ins[i].Stride[d]
 		}
@@ -312,13 +332,16 @@ func (p *reducePlan) finalShape() (shape reduceShape, wide, deep, threads, grid 
 
 // issue launches one stage; ws is the workspace for the states.
 func (p *reducePlan) issue(is Issuer, stage reduceStage, ws uint64) error {
-	op, t := p.op, opmath(p.compute)
+	op, t, scalars := p.op, opmath(p.compute), p.scalars
+	if stage == reduceFinal && op.before != nil { // the states are those of base
+		op, scalars = op.base, scalars[op.before.Scalars:]
+	}
 	l := is.NewLaunch()
 	s := &l.Spec
 	s.Family, s.Op, s.Compute = FamilyReduce, op.id, t
 	s.Vec, s.Index = uint8(p.vec), uint8(p.index)
 	s.Reduce = reduceSpec{Shape: p.shape, Stage: stage, Kept: uint8(reduceClass(p.kept.nd)), Reduced: uint8(reduceClass(p.red.nd)),
-		Wide: uint16(p.wide), Deep: uint16(p.deep), Repeat: p.repeat}
+		Wide: uint16(p.wide), Deep: uint16(p.deep), Repeat: p.repeat, Single: p.single}
 	items, chunk := p.items, p.chunk
 	outputs, parts := p.outputs, p.parts
 	threads, grid := p.wide*max(1, p.deep), 0
@@ -349,7 +372,7 @@ func (p *reducePlan) issue(is Issuer, stage reduceStage, ws uint64) error {
 	}
 	var a reduceArgs
 	a.op, a.n.host, a.outputs.host, a.items.host = op, p.n, outputs, items
-	a.chunk.host, a.tail.host, a.operands.host, a.scalars.host = chunk, p.n-p.items*p.vec, &ptr, p.scalars
+	a.chunk.host, a.tail.host, a.operands.host, a.scalars.host = chunk, p.n-p.items*p.vec, &ptr, scalars
 	a.kept.host, a.red.host = &p.kept, &p.red
 	for i, t := range op.states[t] {
 		a.states[i] = ws

@@ -2,12 +2,13 @@ package kernels
 
 import (
 	"fmt"
+	"slices"
 
 	"tenon.dev/dtype"
 	"tenon.dev/kernel"
 )
 
-// reduceUnroll is the number of vectors that a thread loads before it folds them.
+// reduceUnroll is the number of vectors that a thread loads before it folds them, of one or two inputs; of more it loads half as many.
 const reduceUnroll = 4
 
 // reduceKernel builds the kernel of one reduction spec.
@@ -33,7 +34,7 @@ type reduceKernel struct {
 var _ = register(FamilyReduce, buildReduce)
 
 func buildReduce(s *Spec) *kernel.Kernel {
-	op := reduceOps[s.Op]
+	op := reduceOpOf(s)
 	return kernel.Build(s.name("red_"+op.Name), func(k *kernel.Builder) {
 		b := &reduceKernel{k: k, op: op, s: s, ix: indexType(int(s.Index)), types: op.State(s.Compute), accs: int(s.Vec),
 			wide: int(s.Reduce.Wide), deep: int(s.Reduce.Deep), stage: s.Reduce.Stage}
@@ -106,20 +107,31 @@ func (b *reduceKernel) load(base []kernel.Value, output, item kernel.Value) elem
 	}
 	at := b.red.locate(item)
 	for i, a := range b.ins {
-		width := b.accs
-		if b.s.Reduce.Repeat.has(i) {
-			width = 1
-		}
-		vs := a.load(base[i].Add(at[i]), width)
-		for j := range vs {
-			vs[j] = vs[j].Convert(b.op.inType(i, b.s.Compute))
-		}
-		for len(vs) < b.accs {
-			vs = append(vs, vs[0])
-		}
-		e.in = append(e.in, vs)
+		e.in = append(e.in, b.vector(i, a, base[i].Add(at[i])))
 	}
 	return e
+}
+
+// vector loads the accs elements of input i, which is a, at an index, and converts them.
+func (b *reduceKernel) vector(i int, a array, at kernel.Value) (vs []Num) {
+	load := func(at kernel.Value, n int) {
+		for _, v := range a.load(at, n) {
+			vs = append(vs, v.Convert(b.op.inType(i, b.s.Compute)))
+		}
+	}
+	if b.s.Reduce.Repeat.has(i) {
+		load(at, 1)
+		return slices.Repeat(vs, b.accs)
+	}
+	w := min(b.accs, 16/a.t.Size())
+	if b.s.Reduce.Single.has(i) {
+		w = 1
+	}
+	load(at, w)
+	for j := w; j < b.accs; j += w {
+		load(at.Add(b.lit(j)), w)
+	}
+	return vs
 }
 
 // fold adds e to the accumulators.
@@ -146,17 +158,20 @@ func (b *reduceKernel) fold(accs [][]kernel.Var, e element) {
 
 // walk folds the items begin+lane, begin+lane+step, … below end.
 func (b *reduceKernel) walk(accs [][]kernel.Var, base []kernel.Value, output, lane, begin, end kernel.Value, step int) {
-	k := b.k
+	k, unroll := b.k, reduceUnroll
+	if len(b.ins) > 2 {
+		unroll /= 2
+	}
 	pos := k.Var(begin.Add(lane))
-	k.For(pos.Get(), end.Sub(b.lit((reduceUnroll-1)*step)), b.lit(reduceUnroll*step), func(i kernel.Value) {
+	k.For(pos.Get(), end.Sub(b.lit((unroll-1)*step)), b.lit(unroll*step), func(i kernel.Value) {
 		var es []element
-		for u := range reduceUnroll {
+		for u := range unroll {
 			es = append(es, b.load(base, output, i.Add(b.lit(u*step))))
 		}
 		for _, e := range es {
 			b.fold(accs, e)
 		}
-		pos.Set(i.Add(b.lit(reduceUnroll * step)))
+		pos.Set(i.Add(b.lit(unroll * step)))
 	})
 	k.For(pos.Get(), end, b.lit(step), func(i kernel.Value) { b.fold(accs, b.load(base, output, i)) })
 }

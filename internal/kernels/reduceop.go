@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"fmt"
+	"sync"
 
 	"tenon.dev/dtype"
 	"tenon.dev/kernel"
@@ -34,6 +35,10 @@ type ReduceOp struct {
 
 	id     uint16
 	states [16][]dtype.DType
+	// before, if not nil, is element-wise work that makes the only input of base. The inputs are then those of before, and the scalars those
+	// of before and base.
+	before *PointOp
+	base   *ReduceOp
 }
 
 // Reduction is the context that a ReduceOp's functions get from the kernel under construction.
@@ -46,7 +51,18 @@ type Reduction struct {
 	N kernel.Value
 }
 
-var reduceOps []*ReduceOp
+// reduceOps are the operations by their ids; fusedReduces follow those that the package defines. reduceMutex is for these.
+var (
+	reduceOps   []*ReduceOp
+	reduceMutex sync.RWMutex
+)
+
+// reduceOpOf returns the operation of the kernel of s.
+func reduceOpOf(s *Spec) *ReduceOp {
+	reduceMutex.RLock()
+	defer reduceMutex.RUnlock()
+	return reduceOps[s.Op]
+}
 
 // reduction registers op; the id is its index in the table.
 func reduction(op ReduceOp) *ReduceOp {
@@ -68,11 +84,29 @@ func reduction(op ReduceOp) *ReduceOp {
 	return &op
 }
 
-// ReduceOps returns all reductions, in the order of their ids.
-func ReduceOps() []*ReduceOp { return reduceOps }
+// ReduceOps returns the reductions that the package defines, in the order of their ids.
+func ReduceOps() (all []*ReduceOp) {
+	reduceMutex.RLock()
+	defer reduceMutex.RUnlock()
+	for _, op := range reduceOps {
+		if op.before == nil {
+			all = append(all, op)
+		}
+	}
+	return all
+}
 
-func (op *ReduceOp) inType(i int, t dtype.DType) dtype.DType     { return pick(op.InTypes, i, t) }
-func (op *ReduceOp) scalarType(i int, t dtype.DType) dtype.DType { return pick(op.ScalarTypes, i, t) }
+func (op *ReduceOp) inType(i int, t dtype.DType) dtype.DType { return pick(op.InTypes, i, t) }
+
+func (op *ReduceOp) scalarType(i int, t dtype.DType) dtype.DType {
+	if op.before == nil {
+		return pick(op.ScalarTypes, i, t)
+	}
+	if i < op.before.Scalars {
+		return op.before.scalarType(i, t)
+	}
+	return op.base.scalarType(i-op.before.Scalars, t)
+}
 
 // check returns an error if the numbers or shapes of a call do not match op.
 func (op *ReduceOp) check(scalars []Scalar, outs, ins []Operand, dims []bool) error {

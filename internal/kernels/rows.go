@@ -145,7 +145,7 @@ func runRows(is Issuer, op *rowOp, compute dtype.DType, scalars []Scalar, outs, 
 		return fmt.Errorf("%s takes %d outputs, %d inputs and %d scalars; got %d, %d and %d", op.name, len(op.outs), len(op.ins),
 			op.scalars, len(outs), len(ins), len(scalars))
 	}
-	if t, ok := is.(RowTaker); ok && t.TakesRows() {
+	if t, ok := is.(CallTaker); ok && t.TakesCalls() {
 		t.TakeRows(newRowCall(op, compute, scalars, outs, ins, dim))
 		return nil
 	}

@@ -90,6 +90,10 @@ func (s *Spec) Key() string {
 		if s.Product.Results > 0 {
 			c.Op, made = 0, opOf(s).group
 		}
+	case FamilyReduce:
+		if op := reduceOpOf(s); op.before != nil {
+			c.Op, made = op.base.id, fmt.Sprintf("before %q", groupOf(op.before))
+		}
 	case FamilyRows:
 		if a := rowOpOf(s).around; a != nil {
 			c.Op, made = a.base.id, fmt.Sprintf("around %q %q", groupOf(a.before), groupOf(a.after))
