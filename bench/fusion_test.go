@@ -38,6 +38,7 @@ func TestFusions(t *testing.T) {
 		w, bias := ng.RandN([]int{width}, tenon.BFloat16), ng.RandN([]int{width}, tenon.BFloat16)
 		low := ng.Full(nil, -1e4, tenon.BFloat16)
 		tall := ng.RandN([]int{1 << 20, 1024}, tenon.Float32)
+		other := ng.RandN([]int{1 << 20, 1024}, tenon.Float32)
 		logits := ng.RandN([]int{rows, classes}, tenon.BFloat16).SetRequiresGrad(true)
 		want := ng.RandInt(classes, []int{rows}, tenon.Int64)
 		for _, c := range []struct {
@@ -55,6 +56,12 @@ func TestFusions(t *testing.T) {
 			{"exp", 5, func(x *tenon.Exec) *tenon.Tensor {
 				return x.MulS(x.ReLU(x.SubS(x.Mul(x.AddS(x.MulS(x.Exp(tall), 2), 1), tall), 0.5)), 0.25)
 			}},
+			{"distance", 5, func(x *tenon.Exec) *tenon.Tensor {
+				d := x.Sub(tall, other)
+				return x.Mean(x.Mul(d, d), nil)
+			}},
+			{"columns", 100, func(x *tenon.Exec) *tenon.Tensor { return x.Sum(x.Mul(h, r), []int{0}) }},
+			{"dots", 100, func(x *tenon.Exec) *tenon.Tensor { return x.Sum(x.Mul(h, r), []int{1}) }},
 		} {
 			s := timed(t, ng, 10, repeated(c.inner, compiled(t, c.f)))
 			recordFigure("fusion."+c.name, "ms", perRun(s, c.inner))

@@ -531,7 +531,7 @@ def fusions(r):
     rows, width, classes = 8192, 4096, 50304
     h, residual = (torch.randn(rows, width, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     w, bias = (torch.randn(width, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    tall = torch.randn(1 << 20, 1024, device="cuda")
+    tall, other = (torch.randn(1 << 20, 1024, device="cuda") for _ in range(2))
     cases = (
         ("rmsnorm", 100, lambda: F.rms_norm(h + residual, (width,), w)),
         ("gelu", 100, lambda: F.gelu(h + bias, approximate="tanh")),
@@ -539,6 +539,9 @@ def fusions(r):
         ("layernorm", 5, lambda: F.silu(F.layer_norm(tall, (1024,)))),
         ("sine", 5, lambda: torch.sigmoid(torch.relu(torch.sin(tall * 2 + 1)).exp())),
         ("exp", 5, lambda: torch.relu((torch.exp(tall) * 2 + 1) * tall - 0.5) * 0.25),
+        ("distance", 5, lambda: torch.square(tall - other).mean()),
+        ("columns", 100, lambda: (h * residual).sum(0)),
+        ("dots", 100, lambda: (h * residual).sum(1)),
     )
 
     def per_run(work, inner):

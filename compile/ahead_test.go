@@ -7,10 +7,12 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/compile"
+	"tenon.dev/dtype"
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/driver/faults"
 	"tenon.dev/internal/rt"
+	"tenon.dev/kernel"
 )
 
 // openAhead opens a device that builds the kernels of a segment before its first run and, with wait, does nothing else meanwhile.
@@ -31,6 +33,13 @@ func openAhead(t *testing.T, wait bool, wrap func(driver.Device) driver.Device) 
 		}
 	})
 	return (*tenon.Exec)(core.New(dev, host)), dev
+}
+
+func item(t *testing.T, x *tenon.Exec, y *tenon.Tensor) float64 {
+	t.Helper()
+	v, err := x.Item(y)
+	must(t, err)
+	return v
 }
 
 // The kernels that a region's first run needs are known before it starts: of a training step with fused groups, products with epilogues,
@@ -125,48 +134,108 @@ func TestFailedBuildsAreForgotten(t *testing.T) {
 	}
 }
 
+// What learns which kernels calls need leaves their work out: a large copy, which no kernel does, and a program's own kernel, which here
+// counts how often it runs.
+func TestLearningDoesNoWork(t *testing.T) {
+	count := kernel.Build("count", func(k *kernel.Builder) {
+		k.Threads(1)
+		n := k.Buffer("n", dtype.Float32)
+		n.Store(k.I32(0), n.Load(k.I32(0)).Add(k.Const(dtype.Float32, 1)))
+	})
+	x, dev := openAhead(t, true, nil)
+	x = x.NoGrad()
+	n, large := x.Zeros([]int{1}, tenon.Float32), x.Ones([]int{1 << 19}, tenon.Float32)
+	r := compile.New()
+	for run := range 3 {
+		var y *tenon.Tensor
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			x.Launch(count, one, tenon.Out(n))
+			y = x.Keep(x.Clone(large))
+			return nil
+		}))
+		if got := item(t, x, n); got != float64(run+1) {
+			t.Errorf("after run %d the kernel has run %v times", run, got)
+		}
+		if got := item(t, x, x.Sum(y, nil)); got != 1<<19 {
+			t.Errorf("the sum of a copy of 2¹⁹ ones is %v", got)
+		}
+		y.Close()
+	}
+	if err := dev.Unlearned(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A graph may be recorded while kernels are built.
+func TestRecordingBesideBuilders(t *testing.T) {
+	for range 3 {
+		x, _ := openAhead(t, false, nil)
+		x = x.NoGrad()
+		a := x.Full([]int{64, 64}, 0.25, tenon.Float32)
+		program := func(x *tenon.Exec) *tenon.Tensor {
+			return x.Sum(x.Tanh(x.Softmax(x.MatMul(x.Exp(a), x.LayerNorm(x.Cos(a), nil, nil, []int{64})), 1)), nil)
+		}
+		var want string
+		x.Scope(func(x *tenon.Exec) { want = fmt.Sprint(item(t, x, program(x))) })
+		r := compile.New(compile.Opt{NoWarmup: true})
+		for range 3 {
+			var y *tenon.Tensor
+			must(t, r.Do(x, func(x *tenon.Exec) error { y = x.Keep(program(x)); return nil }))
+			if got := fmt.Sprint(item(t, x, y)); got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+			y.Close()
+		}
+	}
+}
+
 // If any driver call fails in a run that builds ahead, the next runs are right.
 func TestBuildAheadFails(t *testing.T) {
-	program := func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
-		return x.Sum(x.Softmax(x.MatMul(x.Exp(a), x.MulS(a, 0.5)), 1), nil)
-	}
-	want := ""
-	for k := 0; ; k++ {
-		var d *faults.Device
-		x, dev := openAhead(t, k%2 == 0, func(own driver.Device) driver.Device {
-			d = faults.New(own)
-			d.SpareFaults()
-			return d
-		})
-		a := x.Full([]int{8, 8}, 0.25, tenon.Float32)
-		must(t, x.Synchronize())
-		r := compile.New()
-		var y *tenon.Tensor
-		run := func(x *tenon.Exec) error { y = x.Keep(program(x, a)); return nil }
-		if k > 0 {
-			d.Arm(k, 0)
-		}
-		_ = r.Do(x, run)
-		fired, _ := d.Fired()
-		d.Arm(0, 0)
-		if k > 0 && fired == "" {
-			if k < 15 {
-				t.Errorf("only %d calls were failed", k-1)
-			}
-			return
-		}
-		for range 3 {
-			must(t, r.Do(x, run))
-			v, err := x.Item(y)
-			must(t, err)
-			if got := fmt.Sprint(v); want == "" {
-				want = got
-			} else if got != want {
-				t.Errorf("after call %d, %s, failed: %s, want %s", k, fired, got, want)
+	for _, wait := range []bool{true, false} {
+		for k := 0; failedAhead(t, wait, k); k++ {
+			if !wait && k == 15 { // which calls come until then depends on the builders
+				break
 			}
 		}
-		if k == 0 && dev.KernelsBuiltAhead() == 0 {
-			t.Error("nothing was built ahead")
+	}
+}
+
+// failedAhead fails driver call k of a run that builds ahead, none if k is 0. It reports whether there was one.
+func failedAhead(t *testing.T, wait bool, k int) bool {
+	var d *faults.Device
+	x, dev := openAhead(t, wait, func(own driver.Device) driver.Device {
+		d = faults.New(own)
+		d.SpareFaults()
+		return d
+	})
+	a := x.Full([]int{8, 8}, 0.25, tenon.Float32)
+	must(t, x.Synchronize())
+	r := compile.New()
+	var y *tenon.Tensor
+	run := func(x *tenon.Exec) error {
+		y = x.Keep(x.Sum(x.Softmax(x.MatMul(x.Exp(a), x.MulS(a, 0.5)), 1), nil))
+		return nil
+	}
+	if k > 0 {
+		d.Arm(k, 0)
+	}
+	_ = r.Do(x, run)
+	fired, _ := d.Fired()
+	d.Arm(0, 0)
+	if k > 0 && fired == "" {
+		if k < 15 && wait {
+			t.Errorf("only %d calls were failed", k-1)
+		}
+		return !wait
+	}
+	for range 3 {
+		must(t, r.Do(x, run))
+		if got := fmt.Sprint(item(t, x, y)); got != "8" {
+			t.Errorf("after call %d, %s, failed: %s, want 8", k, fired, got)
 		}
 	}
+	if k == 0 && dev.KernelsBuiltAhead() == 0 {
+		t.Error("nothing was built ahead")
+	}
+	return true
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"tenon.dev"
+	"tenon.dev/compile"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/kernels"
@@ -41,6 +42,13 @@ var (
 			return kernels.Pointwise(f, kernels.AddScaled, out.DType, []kernels.Scalar{by}, []kernels.Operand{out},
 				[]kernels.Operand{in, in})
 		}})
+)
+
+// rowCounted counts in ran how often its Run function runs.
+var (
+	ran        int
+	rowCounted = core.Define(core.Op{Name: "TestCounted", Package: "linalg", Takes: "t", Infer: like,
+		Run: func(f *core.Frame) error { ran++; return copied(f) }})
 )
 
 func init() {
@@ -135,7 +143,7 @@ func TestSaidOutside(t *testing.T) {
 			t.Errorf("it has the values %v and the structure %v", o.Values, o.Structure)
 		}
 	}
-	if seen != 5 {
+	if seen != 6 {
 		t.Error(seen, "rows")
 	}
 }
@@ -268,4 +276,21 @@ func TestTapOutsideTakesCallsOver(t *testing.T) {
 	if n := core.LiveStorages() - before; n != 0 {
 		t.Error(n, "storages are left")
 	}
+}
+
+// TestLearningOutside checks that a region which finds out what kernels it needs does not run a row outside core for that.
+func TestLearningOutside(t *testing.T) {
+	x := testdevice.Open(t, tenon.Sim(0))
+	(*core.Exec)(x).Stream().Device().SetBuildsAhead(true)
+	a := tenon.From(x, []float32{1, 2})
+	ran = 0
+	var y *tenon.Tensor
+	err := compile.New(compile.Opt{NoGraphs: true}).Do(x, func(x *tenon.Exec) error {
+		y = x.Keep(call(x, rowCounted, x.Exp(a)))
+		return nil
+	})
+	if err != nil || ran != 1 {
+		t.Errorf("it ran %d times in one run, and the run returned %v", ran, err)
+	}
+	y.Close()
 }

@@ -8,9 +8,9 @@ import (
 )
 
 // BuildAhead begins to build the kernels that the calls need, side by side; otherwise a run builds one after the other and waits for each.
-// To learn which they are, it runs the calls with no work for the device, on memory that is not there. The segment stays as it was. A call
-// that fails in this, or that asks for another kernel later because of the addresses, builds its kernel in the run. If the calls will be
-// recorded, their draws need other kernels then, which are built too.
+// To learn which they are, it runs the calls with no work for the device, on memory that is not there. No call has run afterwards. A call
+// that fails in this, or that asks for another kernel later because of the addresses, builds its kernel in the run. If the calls may be
+// recorded, their draws need other kernels then, which are built last.
 func (g *Segment) BuildAhead(recorded bool) {
 	devices := g.Devices()
 	if !slices.ContainsFunc(devices, (*rt.Device).BuildsAhead) {
@@ -21,22 +21,20 @@ func (g *Segment) BuildAhead(recorded bool) {
 	d.prepare(g.plans)
 	l := &lending{fixed: true, learns: true, next: nowhere, needs: map[*rt.Device]*needs{}}
 	l.stand = l.standIns(len(d.touched))
-	launches, mark := s.launches, s.mark()
+	mark := s.mark()
 	s.lent = l
-	defer func() { s.lent, s.launches = nil, launches }()
+	defer func() { s.lent = nil }()
 	for step, i := range d.plan.units(len(d.calls)) {
 		if err := Try(func() { d.runUnit(step, i) }); err != nil {
 			s.restore(mark)
 			devices[0].NotLearned(err)
 		}
-		if step != nil || !recorded || d.calls[i].row.draws == nil {
-			continue
-		}
-		l.graphed = true
-		if Try(func() { d.runUnit(step, i) }) != nil {
+	}
+	l.graphed = true
+	for step, i := range d.plan.units(len(d.calls)) {
+		if step == nil && recorded && d.calls[i].row.draws != nil && Try(func() { d.runUnit(step, i) }) != nil {
 			s.restore(mark)
 		}
-		l.graphed = false
 	}
 	for _, dev := range devices {
 		if n := l.needs[dev]; n != nil {
@@ -76,8 +74,8 @@ func (l *lending) standIns(n int) func(st *storage) *storage {
 	}
 }
 
-// learn is issue for a call that only learns which kernels it needs. Operations of other packages are left out, since they may do more than
-// issue kernels.
+// learn is issue for a call that only learns which kernels it needs. The Run functions of other packages are left out, since they may do
+// more than issue kernels.
 func (f *frame) learn() {
 	switch r := f.row; {
 	case r.flags&flagIdle != 0 || r.pkg != ownPackage:

@@ -760,7 +760,7 @@ func (d *deferral) run(c *deferred) {
 	default:
 		f.issue(false)
 	}
-	if f.op != nil && !d.s.learning() {
+	if f.op != nil {
 		f.tellRun()
 	}
 	f.closeTemps()

@@ -425,7 +425,7 @@ func (d *deferral) runGroup(s *planStep) {
 		case !g.join && g.fresh>>i&1 == 0:
 			f.dst[i] = &h[i]
 		case st.bytes > 0 && st.block == nil && !d.s.lent.given():
-			if !g.join && g.product == nil && g.reduce == nil && (g.rows == nil || g.rows.Apart(e.form.shape)) && d.takesOver(s, e, f.x.m.stream) {
+			if g.elementwise(e.form.shape) && d.takesOver(s, e, f.x.m.stream) {
 				break
 			}
 			d.represent(calls[a.call].from)
@@ -451,6 +451,11 @@ func (d *deferral) runGroup(s *planStep) {
 	for i := range len(g.outs) + len(g.ins) {
 		h[i].st = nil
 	}
+}
+
+// elementwise reports whether each thread of g's kernel reads no elements but those at the places where it writes an output of that shape.
+func (g *fusedGroup) elementwise(shape []int) bool {
+	return !g.join && g.product == nil && g.reduce == nil && (g.rows == nil || g.rows.Apart(shape))
 }
 
 // takesOver gives output e of the group of s, which runs on st, the memory of an input whose last use this is, if both lie alike: each

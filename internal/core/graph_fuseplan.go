@@ -56,7 +56,8 @@ func (f *frame) pointwise(op *kernels.PointOp, compute dtype.DType, scalars []ke
 // contain it, and nil otherwise.
 func (d *deferral) describe(i int) *pointCall {
 	c := &d.calls[i]
-	if c.row.point == nil && !c.row.points && !c.row.byRows && !c.row.reduces || c.out[0].form.numel == 0 || c.part != 0 || len(c.many) > 0 {
+	one := c.row.point != nil || c.row.points || c.row.byRows || c.row.reduces
+	if !one || c.out[0].form.numel == 0 || c.part != 0 || len(c.many) > 0 {
 		return nil
 	}
 	p, mark := &pointCall{}, d.s.mark()

@@ -63,7 +63,8 @@ func (b *planning) reduceGroup(s *fuse.Set) *fusedGroup {
 		infer.BroadcastStrides(o.Stride, e.form.shape, e.form.stride, shape)
 		g.operands, g.slots = append(g.operands, o), append(g.slots, slot)
 	}
-	if g.reduce = kernels.FuseReduce(p.reduce, op, g.operands[len(s.Outs):], b.d.calls[c.At].x.m.stream.Device().Limits()); g.reduce == nil {
+	limits := b.d.calls[c.At].x.m.stream.Device().Limits()
+	if g.reduce = kernels.FuseReduce(p.reduce, op, g.operands[len(s.Outs):], limits); g.reduce == nil {
 		return nil
 	}
 	g.numbers = append(g.numbers, p.numbers...)

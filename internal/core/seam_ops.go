@@ -56,6 +56,9 @@ const (
 
 // Define registers an operation. A package calls it once for each operation, when it is initialised.
 func Define(o Op) *Row {
+	if o.Package == "" {
+		panic("core: the operation " + o.Name + " names no package")
+	}
 	r := define(row{Name: o.Name, Torch: o.Torch, pkg: o.Package, takes: o.Takes, infer: o.Infer, run: o.Run, draws: o.Draws, cast: o.Cast})
 	if o.Varies {
 		r.flags |= flagVaries

@@ -356,8 +356,8 @@ func (g *Graph) Reduces(s *Set) bool {
 }
 
 // byReduce reports whether the group can run in the kernel of a reduction if it has one. That must be the last call and the only one that
-// writes memory, and the others are element-wise. The group must not read the storages that it writes, because threads beyond the last output
-// read elements again.
+// writes memory, and the others are element-wise. The group must not read the storages that it writes, because threads read elements that
+// others write.
 func (a *grouping) byReduce(s *Set) bool {
 	if !a.g.Reduces(s) {
 		return true

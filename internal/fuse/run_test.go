@@ -571,8 +571,9 @@ func TestRandomGraphs(t *testing.T) {
 			elided += len(s.Calls) - len(s.Outs)
 		}
 	}
-	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows, %d end with a reduction, %d begin with a product, "+
-		"%d with a convolution, %d inputs narrowed, %d factors folded, %d calls removed, and %d conversions run earlier, %d later; %d peaks are higher",
+	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows, %d end with a reduction, "+
+		"%d begin with a product, %d with a convolution, %d inputs narrowed, %d factors folded, %d calls removed, "+
+		"and %d conversions run earlier, %d later; %d peaks are higher",
 		grouped, elided, byRows, reductions, products, convolutions, narrowed, folded, gone, early, late, slack)
 	if early < 200 || slack < 100 || folded < 500 || late < 300 || grouped < 10000 || elided < 5000 || byRows < 1000 || products < 500 ||
 		reductions < 400 ||

@@ -26,8 +26,8 @@ func newReduceCall(op *ReduceOp, compute dtype.DType, scalars []Scalar, outs, in
 // Outs returns the number of outputs among the operands.
 func (c *ReduceCall) Outs() int { return c.op.Outs }
 
-// FusedReduce is a reduction of what element-wise work makes, in one kernel. Elements are added up in the order in which the reduction alone
-// adds up an array with their values, so the bits are the same.
+// FusedReduce is a reduction of what element-wise work makes, in one kernel. It takes the elements in the order in which the reduction
+// alone takes those of an array, so the bits are the same.
 type FusedReduce struct {
 	*ReduceCall
 	fused *ReduceOp

@@ -35,8 +35,8 @@ type ReduceOp struct {
 
 	id     uint16
 	states [16][]dtype.DType
-	// before, if not nil, is element-wise work that makes the only input of base. The inputs are then those of before, and the scalars those
-	// of before and base.
+	// before, if not nil, is element-wise work that makes the only input of base. The inputs are then those of before, and the scalars
+	// those of before and base.
 	before *PointOp
 	base   *ReduceOp
 }

@@ -11,10 +11,11 @@ import (
 // recovering are the functions of the library that may call recover, and why. Any panic that is not our own is a bug and must continue:
 // stopping it would hide the bug.
 var recovering = map[string]string{
-	"internal/core.Try":      "turns the *fault.Error of an operation into an error; any other panic goes on",
-	"cuda.returned":          "does so for the methods of package cuda that return errors",
-	"kernel.Builder.record":  "takes what a kernel does with another one's values as the kernel's error; any other panic goes on",
-	"internal/rt.Trace.call": "logs a panic of a program's trace callback, which runs in the middle of the device's work",
+	"internal/core.Try":             "turns the *fault.Error of an operation into an error; any other panic goes on",
+	"cuda.returned":                 "does so for the methods of package cuda that return errors",
+	"kernel.Builder.record":         "takes what a kernel does with another one's values as the kernel's error; any other panic goes on",
+	"internal/rt.Device.buildAhead": "lets the call that needs the kernel meet the panic, in the goroutine of the program",
+	"internal/rt.Trace.call":        "logs a panic of a program's trace callback, which runs in the middle of the device's work",
 }
 
 // Recovers checks that no other function calls recover. Tests are exempt.

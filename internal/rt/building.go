@@ -47,7 +47,7 @@ func (d *Device) begin(s *kernels.Spec) *building {
 	return b
 }
 
-// finish builds the kernel of s, loads it with load, and ends b. After a panic, others that wait for b build the kernel themselves.
+// finish builds the kernel of s, loads it with load, and ends b. After a panic, b.err is errUnbuilt.
 func (d *Device) finish(s *kernels.Spec, b *building, load func(image) (Func, error)) {
 	b.err = errUnbuilt
 	defer func() {
@@ -92,8 +92,11 @@ func (d *Device) SetBuildsAhead(wait bool) {
 	}
 }
 
-// BuildAhead begins to build the kernels of specs that are not built, in that order and side by side, and does not wait. Func builds a
-// kernel that nobody has begun by then, and one that could not be built here.
+// buildSlots bounds how many kernels the process builds ahead at a time, however many devices and sessions ask for some.
+var buildSlots = make(chan struct{}, max(2, runtime.NumCPU()))
+
+// BuildAhead begins to build the kernels of specs that nobody has begun to build, in that order and side by side, and does not wait. Func
+// builds a kernel that is not begun when it is needed, and one that could not be built here. Close waits for kernels that are begun.
 func (d *Device) BuildAhead(specs []kernels.Spec) {
 	if !d.BuildsAhead() {
 		return
@@ -104,12 +107,19 @@ func (d *Device) BuildAhead(specs []kernels.Spec) {
 			rest = append(rest, specs[i])
 		}
 	}
+	n := min(len(rest), runtime.GOMAXPROCS(0))
+	if !d.addBuilders(n) {
+		return
+	}
 	var next atomic.Int64
 	var builders sync.WaitGroup
-	for range min(len(rest), runtime.GOMAXPROCS(0)) {
+	for range n {
 		builders.Go(func() {
-			for i := next.Add(1) - 1; i < int64(len(rest)) && !d.closing.Load(); i = next.Add(1) - 1 {
+			defer d.builders.Done()
+			for i := next.Add(1) - 1; i < int64(len(rest)); i = next.Add(1) - 1 {
+				buildSlots <- struct{}{}
 				d.buildAhead(&rest[i])
+				<-buildSlots
 			}
 		})
 	}
@@ -118,8 +128,27 @@ func (d *Device) BuildAhead(specs []kernels.Spec) {
 	}
 }
 
-// buildAhead builds the kernel of s, unless somebody has begun to. Nobody is told of an error: who needs the kernel meets it.
+// addBuilders announces n builders for Close to wait for, unless Close has begun.
+func (d *Device) addBuilders(n int) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closing.Load() {
+		return false
+	}
+	d.builders.Add(n)
+	return true
+}
+
+// buildAhead builds the kernel of s, unless the device is being closed or somebody has begun to.
+// Nobody is told of an error or of a panic: who needs the kernel meets it.
 func (d *Device) buildAhead(s *kernels.Spec) {
+	d.funcsMu.RLock()
+	begun := d.buildings[*s] != nil
+	d.funcsMu.RUnlock()
+	if begun || d.closing.Load() {
+		return
+	}
+	defer func() { _ = recover() }()
 	b := d.begin(s)
 	b.once.Do(func() {
 		d.stats.ahead.Add(1)
@@ -133,7 +162,7 @@ func (d *Device) buildAhead(s *kernels.Spec) {
 	})
 }
 
-// KernelsBuiltAhead returns how many kernels BuildAhead has begun to build.
+// KernelsBuiltAhead returns how many kernels BuildAhead has begun to build, with those that it could not build.
 func (d *Device) KernelsBuiltAhead() int64 { return d.stats.ahead.Load() }
 
 // NotLearned notes why it could not be found out which kernels a call needs.

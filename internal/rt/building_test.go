@@ -4,6 +4,7 @@ import (
 	"errors"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -109,7 +110,7 @@ func TestBuildAheadFails(t *testing.T) {
 	}
 }
 
-// A fault that only BuildAhead has met is still news for Close.
+// A fault that only BuildAhead has met is not told yet.
 func TestBuildAheadTellsNobody(t *testing.T) {
 	var b *builds
 	dev, err := Open(Selector{Kind: Sim, Wrap: func(d driver.Device) driver.Device { b = &builds{Device: d}; return b }})
@@ -144,19 +145,93 @@ func TestBuildPanics(t *testing.T) {
 	}
 }
 
-// A device can be closed while it builds ahead.
+// A panic in BuildAhead is met by the call that needs the kernel.
+func TestBuildAheadPanics(t *testing.T) {
+	d, b := openBuilding(t)
+	s := unary(t, d, kernels.Exp)
+	b.meet = func() { panic("broken") }
+	d.BuildAhead([]kernels.Spec{*s})
+	if d.KernelsBuiltAhead() != 1 || d.KernelsBuilt() != 0 {
+		t.Fatalf("%d kernels begun ahead, want 1, and %d built, want none", d.KernelsBuiltAhead(), d.KernelsBuilt())
+	}
+	func() {
+		defer func() {
+			if r := recover(); r != "broken" {
+				t.Errorf("Func panicked with %v", r)
+			}
+		}()
+		_, _ = d.Func(s)
+	}()
+	b.meet = nil
+	_, err := d.Func(s)
+	ok(t, err)
+}
+
+// Builders pass over a kernel that others have begun to build.
+func TestBuildAheadPassesOver(t *testing.T) {
+	d, b := openBuilding(t)
+	d.SetBuildsAhead(false)
+	all := unaries(t, d)
+	inside, leave := make(chan struct{}), make(chan struct{})
+	var first sync.Once
+	b.meet = func() {
+		stays := false
+		first.Do(func() { stays = true })
+		if stays {
+			close(inside)
+			<-leave
+		}
+	}
+	d.BuildAhead(all[:1])
+	<-inside
+	d.SetBuildsAhead(true)
+	d.BuildAhead(all) // and waits
+	if n := d.KernelsBuilt(); n != int64(len(all)-1) {
+		t.Errorf("%d kernels were built beside the first, want %d", n, len(all)-1)
+	}
+	close(leave)
+}
+
+// Close waits for the kernel that is being built, and no other is begun.
 func TestCloseWhileBuilding(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // one builder
 	for i := range 20 {
-		dev, err := Open(Selector{Kind: Sim})
+		var b *builds
+		dev, err := Open(Selector{Kind: Sim, Wrap: func(d driver.Device) driver.Device { b = &builds{Device: d}; return b }})
 		ok(t, err)
 		dev.SetBuildsAhead(false)
 		all := unaries(t, dev)
-		dev.BuildAhead(all)
+		inside, began := make(chan struct{}), 0
+		var done atomic.Bool
+		b.meet = func() {
+			if began++; began == 1 {
+				close(inside)
+				for !dev.closing.Load() {
+					time.Sleep(time.Millisecond)
+				}
+				time.Sleep(5 * time.Millisecond)
+				done.Store(true)
+			}
+		}
 		if i%2 == 0 {
+			b.meet = nil
 			_, err := dev.Func(&all[i%len(all)])
 			ok(t, err)
+			close(inside)
 		}
+		dev.BuildAhead(all)
+		<-inside
 		ok(t, dev.Close())
+		if i%2 == 1 && !done.Load() {
+			t.Error("Close has not waited for the kernel that is being built")
+		}
+		if i%2 == 1 && began != 1 {
+			t.Errorf("%d kernels were begun, and the device was being closed during the first", began)
+		}
+		dev.BuildAhead(all)
+		if n := dev.KernelsBuiltAhead(); i%2 == 1 && n != 1 {
+			t.Errorf("%d kernels were begun after Close", n-1)
+		}
 	}
 }
 
@@ -187,7 +262,7 @@ func TestFuncBuildsOnce(t *testing.T) {
 	}
 }
 
-// Without a device whose driver takes long, nothing is built that nobody asked for.
+// A simulated device builds nothing ahead.
 func TestBuildAheadOfSimulatedDevices(t *testing.T) {
 	var b *builds
 	d := openSim(t, func(d driver.Device) driver.Device { b = &builds{Device: d}; return b })

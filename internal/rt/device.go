@@ -41,7 +41,8 @@ type Device struct {
 	funcsMu   sync.RWMutex
 	funcs     map[kernels.Spec]Func
 	buildings map[kernels.Spec]*building
-	ahead     atomic.Int32 // how it builds ahead
+	ahead     atomic.Int32   // how it builds ahead
+	builders  sync.WaitGroup // of BuildAhead
 	// blocks is the allocator that tensors use: mem, or a decorator around it. guards is one of the decorators once memory checks have been
 	// on, leaks if a checker looks for leaks.
 	blocks   atomic.Pointer[alloc.Allocator]
@@ -261,6 +262,7 @@ func (d *Device) Close() error {
 	d.closed = true
 	d.unlist()
 	d.refuseWork()
+	d.builders.Wait()
 	d.mem.Abandon()
 	known := d.told.Load()
 	first := d.Synchronize()

@@ -234,7 +234,7 @@ func (d *Device) close() error {
 		if r.kind == heldMemory && knob.LookFor("leaks") {
 			continue // released with the context below; and a checker that looks for leaks sees what was never freed
 		}
-		// If this fails, the context below still releases it.
+		// If this fails, the context below still releases it, unless it is a module, which belongs to no context.
 		if r.kind == heldMapping {
 			d.unmap("Close", r)
 			continue

@@ -38,7 +38,10 @@ func (d *Device) LoadModule(t driver.Thread, text []byte) (driver.Module, error)
 	if err = d.loadLibrary(th, image, nil, nil); refused(err) {
 		// Only now with logs, since the driver may keep the options of a library that it loads.
 		info, failure := make([]byte, jitLogBytes), make([]byte, jitLogBytes)
-		err = withLog(d.loadLibrary(th, image, info, failure), failure, info)
+		if d.loadLibrary(th, image, info, failure) == nil {
+			_ = d.do("LoadModule", procLibraryUnload, uintptr(th.out[0]))
+		}
+		err = withLog(err, failure, info)
 	}
 	if err != nil {
 		return 0, err
@@ -67,7 +70,7 @@ func (d *Device) loadLibrary(th *thread, image, info, failure []byte) error {
 	if err == nil {
 		// The driver compiles in the call above. What it could not compile it reports when the device needs it, so it is asked for now.
 		if err = d.do("LoadModule", procLibraryGetModule, th.out.at(1), uintptr(th.out[0])); err != nil {
-			d.lib.call(procLibraryUnload, uintptr(th.out[0])) // this error would say less
+			_ = d.do("LoadModule", procLibraryUnload, uintptr(th.out[0])) // err says more
 		}
 	}
 	runtime.KeepAlive(image)
