@@ -62,6 +62,10 @@ func TestFusions(t *testing.T) {
 			}},
 			{"columns", 100, func(x *tenon.Exec) *tenon.Tensor { return x.Sum(x.Mul(h, r), []int{0}) }},
 			{"dots", 100, func(x *tenon.Exec) *tenon.Tensor { return x.Sum(x.Mul(h, r), []int{1}) }},
+			{"moments", 100, func(x *tenon.Exec) *tenon.Tensor {
+				m := x.Mean(h, []int{1})
+				return x.Sub(x.Mean(x.Mul(h, h), []int{1}), x.Mul(m, m))
+			}},
 		} {
 			s := timed(t, ng, 10, repeated(c.inner, compiled(t, c.f)))
 			recordFigure("fusion."+c.name, "ms", perRun(s, c.inner))

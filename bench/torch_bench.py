@@ -542,6 +542,7 @@ def fusions(r):
         ("distance", 5, lambda: torch.square(tall - other).mean()),
         ("columns", 100, lambda: (h * residual).sum(0)),
         ("dots", 100, lambda: (h * residual).sum(1)),
+        ("moments", 100, lambda: (h * h).mean(1) - h.mean(1) ** 2),
     )
 
     def per_run(work, inner):

@@ -205,6 +205,8 @@ var catalogue = []Section{
 		{"fusion.distance", "ms", "mean((a - b)²) of two 4 GiB f32, compiled", "", ofTorchMost(1)},
 		{"fusion.columns", "ms", "sum over the rows of a product of two bf16 8192 × 4096, compiled", "", ofTorchMost(1)},
 		{"fusion.dots", "ms", "sum within each row of a product of two bf16 8192 × 4096, compiled", "", ofTorchMost(1)},
+		{"fusion.moments", "ms", "mean of the squares less the square of the mean within each row of bf16 8192 × 4096, compiled", "",
+			ofTorchMost(1)},
 		{"fusion.entropy.eager", "ms", "cross-entropy in f32 of bf16 logits 8192 × 50304, forward and backward, eager", "", nil},
 		{"fusion.entropy.compiled", "ms", "the same compiled", "fusion.entropy", atMost(0.70)},
 		{"uniform", "TB/s", "uniform_ of 4 GiB f32, bytes written", "", atLeast(4.0)},

@@ -181,6 +181,7 @@ type planning struct {
 	made    map[*storage]bool
 	attrs   map[attrKey]int
 	streams []*rt.Stream
+	reduces []*kernels.ReduceCall
 	// narrowed has the operands that are given as they were before a call widened them.
 	narrowed map[at]*narrowing
 	// folded has the calls that also do what another one did.
@@ -251,7 +252,7 @@ func (b *planning) add(i int) {
 	case p != nil && p.rows != nil:
 		call.Row, call.Narrow.To = true, ins
 	case p != nil && p.reduce != nil:
-		call.Reduce, call.Values = true, len(p.numbers)
+		call.Reduce, call.Values = b.reduceNumber(p.reduce), len(p.numbers)
 	case p != nil:
 		call.Point, call.Heavy, call.Values, ins = true, p.op.Heavy, len(p.numbers), len(p.held)
 		if p.op == kernels.Copy { // a copy could not keep a NaN's bits
@@ -519,7 +520,7 @@ func (b *planning) group(p *plan, s *fuse.Set) (steps []planStep) {
 
 // pointGroup makes the group of s, whose calls are all element-wise, or returns nil if no kernel can do it.
 func (b *planning) pointGroup(s *fuse.Set) *fusedGroup {
-	w := b.side(s, -1, func(int) bool { return true })
+	w := b.side(s, -1, func(int) bool { return true }, none)
 	g := &fusedGroup{op: kernels.Fuse(w.types, w.steps, w.outs), numbers: w.numbers}
 	if g.op == nil {
 		return nil

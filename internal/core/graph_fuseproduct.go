@@ -29,7 +29,7 @@ type fusedProduct struct {
 
 // productGroup makes the group of s, whose member k is a product, or returns nil if no kernel can do it.
 func (b *planning) productGroup(s *fuse.Set, k int) *fusedGroup {
-	w := b.side(s, k, func(m int) bool { return m != k })
+	w := b.side(s, k, func(m int) bool { return m != k }, none)
 	call := &b.g.Calls[s.Calls[k]]
 	p := &fusedProduct{call: call.At, outs: w.written, ins: w.read}
 	if slot := slices.Index(s.Outs, fuse.Ref{Call: s.Calls[k]}); slot >= 0 { // the product is stored too

@@ -1,6 +1,8 @@
 package core
 
 import (
+	"slices"
+
 	"tenon.dev/internal/fuse"
 	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
@@ -38,36 +40,57 @@ func (d *deferral) reduceFound(p *pointCall, i int) *pointCall {
 	return p
 }
 
-// reduceGroup makes the group of s, whose last call is a reduction of what the others make, or returns nil if no kernel can do it.
+// reduceNumber numbers reductions: those that may run together have one number.
+func (b *planning) reduceNumber(c *kernels.ReduceCall) int {
+	i := slices.IndexFunc(b.reduces, c.Like)
+	if i < 0 {
+		i = len(b.reduces)
+		b.reduces = append(b.reduces, c)
+	}
+	return i + 1
+}
+
+// reduceGroup makes the group of s, reductions and what makes their inputs, or returns nil if no kernel can do it.
 func (b *planning) reduceGroup(s *fuse.Set) *fusedGroup {
-	last := len(s.Calls) - 1
-	c, from := &b.g.Calls[s.Calls[last]], s.From[last][0]
-	p := b.points[c.At]
-	if len(s.Outs) != p.reduce.Outs() { // somebody has no use for one of them
+	reduces := func(k int) bool { return b.g.Calls[s.Calls[k]].Reduce != 0 }
+	w := b.side(s, -1, func(k int) bool { return !reduces(k) }, reduces)
+	g := &fusedGroup{}
+	var calls []*kernels.ReduceCall
+	var made []int
+	var numbers []numberAt
+	outs := 0
+	for k, i := range s.Calls {
+		if !reduces(k) {
+			continue
+		}
+		p, f := b.points[b.g.Calls[i].At], s.From[k][0]
+		calls, numbers, outs = append(calls, p.reduce), append(numbers, p.numbers...), outs+p.reduce.Outs()
+		if f.Member < 0 {
+			made = append(made, w.value[f.Index])
+		} else {
+			made = append(made, w.first[f.Member]+f.Index)
+		}
+	}
+	op := kernels.Fuse(w.types, w.steps, made)
+	if op == nil || len(s.Outs) != outs { // somebody has no use for one of them
 		return nil
 	}
-	w := b.side(s, -1, func(k int) bool { return k != last })
-	op := kernels.Fuse(w.types, w.steps, []int{w.first[from.Member] + from.Index})
-	if op == nil {
-		return nil
-	}
-	g := &fusedGroup{numbers: w.numbers}
+	g.numbers = append(w.numbers, numbers...)
 	for slot := range s.Outs {
 		e := b.element(b.refOf(s, slot))
 		g.operands = append(g.operands, kernels.Operand{DType: e.dt, Shape: e.form.shape, Stride: e.form.stride})
 	}
-	shape := c.Ins[0].Shape
+	shape := b.g.Calls[s.At].Ins[0].Shape
 	for _, slot := range w.read {
 		e := b.element(b.refOf(s, slot))
 		o := kernels.Operand{DType: e.dt, Shape: shape, Stride: make([]int, len(shape))}
 		infer.BroadcastStrides(o.Stride, e.form.shape, e.form.stride, shape)
 		g.operands, g.slots = append(g.operands, o), append(g.slots, slot)
 	}
-	limits := b.d.calls[c.At].x.m.stream.Device().Limits()
-	if g.reduce = kernels.FuseReduce(p.reduce, op, g.operands[len(s.Outs):], limits); g.reduce == nil {
+	limits := b.d.calls[b.g.Calls[s.At].At].x.m.stream.Device().Limits()
+	if g.reduce = kernels.FuseReduce(calls, op, g.operands[outs:], limits); g.reduce == nil {
 		return nil
 	}
-	g.numbers = append(g.numbers, p.numbers...)
 	return g
 }
 

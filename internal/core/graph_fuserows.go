@@ -42,7 +42,7 @@ func (b *planning) rowGroup(s *fuse.Set, row int, after []bool) *fusedGroup {
 	var outs [2]int
 	numbers := make([][]numberAt, 2)
 	for side := range parts {
-		w := b.side(s, row, func(k int) bool { return k != row && after[k] == (side == 1) })
+		w := b.side(s, row, func(k int) bool { return k != row && after[k] == (side == 1) }, none)
 		if len(w.steps) == 0 {
 			continue
 		}
@@ -128,6 +128,9 @@ func (b *planning) refOf(s *fuse.Set, slot int) at {
 	return at{b.g.Calls[r.Call].At, r.Index}
 }
 
+// none selects no member.
+func none(int) bool { return false }
+
 // rowSide is the element-wise work before or after a row-wise call.
 type rowSide struct {
 	types         []dtype.DType // of the inputs
@@ -136,21 +139,21 @@ type rowSide struct {
 	first         []int // the first result of every member of the group, as a value
 	outs          []int
 	written, read []int // indexes of the group's operands, outputs first
+	value         []int // of each input of the group, or -1
 }
 
-// side returns the work of the members of s that has selects.
-func (b *planning) side(s *fuse.Set, row int, has func(k int) bool) *rowSide {
-	w := &rowSide{first: make([]int, len(s.Calls))}
-	value := make([]int, len(s.Ins)) // of each input of the group, plus 1
+// side returns the work of the members of s that has selects. What members that reads selects read is an input too.
+func (b *planning) side(s *fuse.Set, row int, has, reads func(k int) bool) *rowSide {
+	w := &rowSide{first: make([]int, len(s.Calls)), value: slices.Repeat([]int{-1}, len(s.Ins))}
 	values := 0
 	if row >= 0 && b.used(s, row, has) { // the call's result comes first
 		w.types, values = []dtype.DType{b.g.Calls[s.Calls[row]].Outs[0].DType}, 1
 	}
 	for k := range s.Calls {
 		for _, f := range s.From[k] {
-			if has(k) && f.Member < 0 && f.Index >= 0 && value[f.Index] == 0 {
+			if (has(k) || reads(k)) && f.Member < 0 && f.Index >= 0 && w.value[f.Index] < 0 {
+				w.value[f.Index] = values
 				values++
-				value[f.Index] = values
 				r := s.Ins[f.Index]
 				w.types = append(w.types, b.g.Calls[r.Call].Ins[r.Index].DType)
 				w.read = append(w.read, len(s.Outs)+f.Index)
@@ -167,7 +170,7 @@ func (b *planning) side(s *fuse.Set, row int, has func(k int) bool) *rowSide {
 		from := slices.Clone(s.From[k])
 		for j, f := range from {
 			if f.Member < 0 && f.Index >= 0 {
-				from[j].Index = value[f.Index] - 1
+				from[j].Index = w.value[f.Index]
 			}
 		}
 		w.steps = append(w.steps, b.body(c, from, w.first))

@@ -41,9 +41,9 @@ type Call struct {
 	// Row says that output 0 is computed row by row from input 0, which has the same shape, and from the other inputs. The kernel of such a
 	// call can include element-wise work before it, which makes input 0, and after it, which reads output 0.
 	Row bool
-	// Reduce says that the outputs are sums or the like of elements of the only input. The kernel of such a call can include element-wise
-	// work that makes the input.
-	Reduce bool
+	// Reduce, if not 0, says that the outputs are sums or the like of elements of the only input. The kernel of such a call can include
+	// element-wise work that makes the input, and other calls with the same number and a shape that is the same.
+	Reduce int
 	// Product says that the call's output is a matrix product, whose kernel can include element-wise work that reads it.
 	Product bool
 	// Widens says that the call converts its operand to another type without loss, in the same layout. Narrow are the inputs that may be
@@ -160,7 +160,7 @@ func (g *Graph) Number() error {
 				return fault.New(fault.Invalid,
 					"call %d, %s, converts, but it has not one input, and one new output that lies as that does",
 					i, c.Op)
-			case c.Reduce && (c.Point || c.Row || c.Product || len(c.Ins) != 1):
+			case c.Reduce != 0 && (c.Point || c.Row || c.Product || len(c.Ins) != 1):
 				return fault.New(fault.Invalid, "call %d, %s, reduces, but it has not one input, or goes by elements or rows", i, c.Op)
 			case c.Product && (c.Point || c.Row || len(c.Outs) != 1 || c.Into != 0):
 				return fault.New(fault.Invalid, "call %d, %s, is a product, but it has not one new output, or goes by elements or rows", i,

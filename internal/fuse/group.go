@@ -45,8 +45,8 @@ type Limits struct {
 
 // Group joins element-wise calls with those that made their operands. All calls of a group have one shape and one lane, and each that reads
 // a result of another reads the same elements in the same order. A chain is not joined through a broadcast, which would recompute it for
-// every repetition. One call of a group may be row-wise, or the last one a reduction, which then has the shape of its input. At the end,
-// groups without such a call are joined with products that they read. A group runs at the position of its last call, so no call in between
+// every repetition. One call of a group may be row-wise, or some may be reductions, whose inputs have that shape. At the end,
+// groups without such calls are joined with products that they read. A group runs at the position of its last call, so no call in between
 // may write what the group reads, or use what it writes; and while the group waits, it must not hold more memory for its operands than it
 // saves by not writing results.
 func (g *Graph) Group(l Limits) {
@@ -56,7 +56,7 @@ func (g *Graph) Group(l Limits) {
 	}
 	for i := range g.Calls {
 		switch c := &g.Calls[i]; {
-		case c.Reduce:
+		case c.Reduce != 0:
 			a.joinReduce(i)
 		case (c.Point || c.Row) && len(c.Outs) > 0:
 			a.join(i)
@@ -129,52 +129,110 @@ func (a *grouping) join(i int) {
 	}
 }
 
-// joinReduce makes a group of call i, a reduction, and of the calls that only make its input. These leave their group, whose other calls
-// stay together, if that saves bytes.
+// joinReduce makes a group of call i, a reduction, of the calls that only make its input, and of earlier reductions alike.
 func (a *grouping) joinReduce(i int) {
-	r, ok := a.maker(i, 0)
-	if !ok || a.of[r.Call] == nil {
-		return
-	}
-	old := a.of[r.Call]
-	member := map[int]int{i: 0}
-	take := []int{i}
-	var rest []int
-	for _, k := range slices.Backward(old.Calls) {
-		c := &a.g.Calls[k]
-		only := c.Point && !slices.ContainsFunc(c.Outs, func(v Value) bool {
-			return a.live[v.Storage] || a.usedBeside(v.Storage, k, member) || !a.usedBeside(v.Storage, k, nil)
-		})
-		if only {
-			take, member[k] = append(take, k), 0
-		} else {
-			rest = append(rest, k)
+	a.of[i] = &Set{Calls: []int{i}, At: i}
+	c := &a.g.Calls[i]
+	var alike []int // the latest first
+	for j := i - 1; j >= 0 && i-j < a.l.Span; j-- {
+		d := &a.g.Calls[j]
+		if a.of[j] != nil && d.Reduce == c.Reduce && d.Lane == c.Lane && slices.Equal(d.Ins[0].Shape, c.Ins[0].Shape) {
+			alike = append(alike, j)
 		}
 	}
-	if len(take) == 1 {
-		return
-	}
-	s := a.set(sorted(take, nil))
-	if s == nil {
-		return
-	}
-	before, after := old.Saves, s.Saves
-	if len(rest) > 0 {
-		t := a.set(sorted(rest, nil))
-		if t == nil {
+	for _, j := range alike {
+		if a.g.Calls[j].Ins[0].equal(&c.Ins[0]) && a.of[j] != a.of[i] && a.reduce(sorted(a.of[j].Calls, a.of[i].Calls), i) {
 			return
 		}
-		if after += t.Saves; after > before {
-			for _, k := range t.Calls {
-				a.of[k] = t
+	}
+	a.reduce(a.of[i].Calls, i)
+	for _, j := range alike {
+		if a.of[j] != a.of[i] && a.share(a.of[j], a.of[i]) && a.replace(sorted(a.of[j].Calls, a.of[i].Calls), nil) {
+			a.reduce(a.of[i].Calls, i) // what made the value may now be for nobody else
+		}
+	}
+}
+
+// share reports whether two groups of reductions read one value.
+func (a *grouping) share(s, t *Set) bool {
+	reads := func(s *Set) (all []*Value) {
+		if len(s.From) == 0 {
+			return []*Value{&a.g.Calls[s.At].Ins[0]}
+		}
+		for _, r := range s.Ins {
+			all = append(all, &a.g.Calls[r.Call].Ins[r.Index])
+		}
+		return all
+	}
+	for _, v := range reads(s) {
+		if slices.ContainsFunc(reads(t), v.equal) {
+			return true
+		}
+	}
+	return false
+}
+
+// reduce makes a group of calls and of those that only make what they read, among the ones that are in a group with the call that makes the
+// input of i. These leave their group, whose other calls stay together. It reports whether that saves bytes.
+func (a *grouping) reduce(calls []int, i int) bool {
+	var rest []int
+	if r, ok := a.maker(i, 0); ok && a.of[r.Call] != nil && a.of[r.Call] != a.of[i] {
+		member := map[int]int{}
+		for _, k := range calls {
+			member[k] = 0
+		}
+		for _, k := range slices.Backward(a.of[r.Call].Calls) {
+			c := &a.g.Calls[k]
+			if has(member, k) {
+				continue
+			}
+			only := c.Point && !slices.ContainsFunc(c.Outs, func(v Value) bool {
+				return a.live[v.Storage] || a.usedBeside(v.Storage, k, member) || !a.usedBeside(v.Storage, k, nil)
+			})
+			if only {
+				member[k] = 0
+				calls = sorted(calls, []int{k})
+			} else {
+				rest = append(rest, k)
 			}
 		}
 	}
-	if after > before {
-		for _, k := range s.Calls {
-			a.of[k] = s
+	return a.replace(calls, sorted(rest, nil))
+}
+
+// replace makes groups of calls and of rest, unless their present groups save as many bytes. It reports whether it did.
+func (a *grouping) replace(calls, rest []int) bool {
+	s, saved := a.set(calls), 0
+	if s == nil {
+		return false
+	}
+	seen := map[*Set]bool{}
+	for _, k := range slices.Concat(calls, rest) {
+		if t := a.of[k]; t != nil && !seen[t] {
+			seen[t] = true
+			saved += t.Saves
 		}
 	}
+	saves := s.Saves
+	var t *Set
+	if len(rest) > 0 {
+		if t = a.set(rest); t == nil {
+			return false
+		}
+		saves += t.Saves
+	}
+	if saves <= saved {
+		return false
+	}
+	for _, k := range s.Calls {
+		a.of[k] = s
+	}
+	if t != nil {
+		for _, k := range t.Calls {
+			a.of[k] = t
+		}
+	}
+	return true
 }
 
 // joinProduct merges call i, a product, with the first group that reads it and can include it.
@@ -205,7 +263,7 @@ func (a *grouping) maker(i, j int) (r Ref, ok bool) {
 		return r, false
 	}
 	m, shape := &a.g.Calls[r.Call], c.Outs[0].Shape
-	if c.Reduce {
+	if c.Reduce != 0 {
 		shape = v.Shape
 	}
 	return r, !(m.Row && r.Index > 0) && m.Lane == c.Lane && m.Outs[r.Index].Place.equal(&v.Place) && slices.Equal(v.Shape, shape)
@@ -230,7 +288,7 @@ func (a *grouping) set(calls []int) *Set {
 		return nil
 	}
 	a.results(s, member)
-	if a.g.Reduces(s) && slices.ContainsFunc(s.Outs, func(r Ref) bool { return r.Call != s.At }) {
+	if a.g.Reduces(s) && slices.ContainsFunc(s.Outs, func(r Ref) bool { return a.g.Calls[r.Call].Reduce == 0 }) {
 		return nil
 	}
 	if values > a.l.Values || heavy > a.l.Heavy || len(s.Outs) > a.l.Outs || a.operands(s) > a.l.Operands || !a.light(s, member) {
@@ -350,32 +408,42 @@ func (a *grouping) byProduct(s *Set) bool {
 	return len(shape) > 0 && shape[len(shape)-1] == made.Shape[column]
 }
 
-// Reduces reports whether a call of s is a reduction, which then is the last.
+// Reduces reports whether s has a reduction.
 func (g *Graph) Reduces(s *Set) bool {
-	return slices.ContainsFunc(s.Calls, func(i int) bool { return g.Calls[i].Reduce })
+	return slices.ContainsFunc(s.Calls, func(i int) bool { return g.Calls[i].Reduce != 0 })
 }
 
-// byReduce reports whether the group can run in the kernel of a reduction if it has one. That must be the last call and the only one that
-// writes memory, and the others are element-wise. The group must not read the storages that it writes, because threads read elements that
-// others write.
+// byReduce reports whether the group can run in the kernel of a reduction if it has one. Then there are only reductions alike, which alone
+// write memory, and element-wise calls, which make what they read. The group must not read the storages that it writes, because threads read
+// elements that others write.
 func (a *grouping) byReduce(s *Set) bool {
 	if !a.g.Reduces(s) {
 		return true
 	}
-	last := len(s.Calls) - 1
-	written := a.g.Calls[s.Calls[last]].Outs
-	for k, i := range s.Calls {
-		c := &a.g.Calls[i]
-		if c.Reduce != (k == last) || k < last && (!c.Point || c.Into != 0) {
+	written := map[int]bool{}
+	last := &a.g.Calls[s.At]
+	for _, i := range s.Calls {
+		switch c := &a.g.Calls[i]; {
+		case c.Reduce == 0 && (!c.Point || c.Into != 0 || !slices.Equal(c.Outs[0].Shape, last.Ins[0].Shape)):
 			return false
-		}
-		for j := range c.Ins {
-			if slices.ContainsFunc(written, func(v Value) bool { return v.Storage == c.Ins[j].Storage }) {
-				return false
+		case c.Reduce == 0:
+		case c.Reduce != last.Reduce || c.Lane != last.Lane || !slices.Equal(c.Ins[0].Shape, last.Ins[0].Shape):
+			return false
+		default:
+			for j := range c.Outs {
+				if written[c.Outs[j].Storage] {
+					return false
+				}
+				written[c.Outs[j].Storage] = true
 			}
 		}
 	}
-	return s.From[last][0].Member >= 0
+	for _, i := range s.Calls {
+		if slices.ContainsFunc(a.g.Calls[i].Ins, func(v Value) bool { return written[v.Storage] }) {
+			return false
+		}
+	}
+	return last.Reduce != 0
 }
 
 // column returns the dimension that has the columns of a product with result p: the last one of a matrix, or the second one of an array

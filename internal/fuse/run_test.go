@@ -240,7 +240,7 @@ func (m memory) runReduce(g *Graph, s *Set) {
 					}
 					return results[[3]int{s.Calls[f.Member], f.Index, e}]
 				})
-				if results[[3]int{i, o, e}] = x; c.Reduce && slices.Contains(s.Outs, Ref{i, o}) {
+				if results[[3]int{i, o, e}] = x; c.Reduce != 0 && slices.Contains(s.Outs, Ref{i, o}) {
 					m.store(&c.Outs[o], true, c.Outs[o].at(e, c.Outs[o].Shape), x)
 				}
 			}
@@ -464,7 +464,7 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 		switch {
 		case c.Point || c.Row || c.Converts:
 		case len(c.Ins) == 1 && rng.IntN(4) > 0:
-			c.Reduce, c.Narrow = true, Span{}
+			c.Reduce, c.Narrow = 1+rng.IntN(2), Span{}
 			if k := len(recent) - 1 - len(c.Outs); k >= 0 {
 				c.Ins[0] = recent[k]
 			}

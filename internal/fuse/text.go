@@ -120,8 +120,8 @@ func (c *Call) print(b *strings.Builder, indent string) {
 	if c.Row {
 		b.WriteString(" row")
 	}
-	if c.Reduce {
-		b.WriteString(" reduce")
+	if c.Reduce != 0 {
+		fmt.Fprint(b, " reduce=", c.Reduce)
 	}
 	if c.Product {
 		b.WriteString(" product")
@@ -352,8 +352,13 @@ func (s *scanner) call(g *Graph) (versions []int) {
 		}
 	}
 	s.want(" ")
-	c.Point, c.Row, c.Reduce, c.Product = s.has("point "), s.has("row "), s.has("reduce "), s.has("product ")
-	c.Widens, c.Converts, c.Heavy = s.has("widens "), s.has("converts "), s.has("heavy ")
+	c.Point, c.Row = s.has("point "), s.has("row ")
+	if s.has("reduce=") {
+		c.Reduce = s.number(1<<20, false)
+		s.want(" ")
+	}
+	c.Product, c.Widens = s.has("product "), s.has("widens ")
+	c.Converts, c.Heavy = s.has("converts "), s.has("heavy ")
 	c.Checks, c.Effect = s.has("checks "), s.has("effect ")
 	c.Scales, c.Factored = s.has("scales "), s.has("factored ")
 	for _, f := range []struct {

@@ -82,7 +82,7 @@ func Fuse(ins []dtype.DType, steps []FusedStep, outs []int) *PointOp {
 	}
 	body := &fusedBody{ins, steps, outs}
 	op := &PointOp{Name: fusedName(key, steps), Ins: len(ins), Outs: len(outs), InTypes: ins, Build: body.build, group: key,
-		fused: true, id: uint16(len(f.all))}
+		fused: true, steps: len(steps), id: uint16(len(f.all))}
 	for _, s := range steps {
 		op.Heavy = op.Heavy || s.Op.Heavy || len(steps) > lightSteps
 		compute := opmath(s.Compute)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+	"strings"
 
 	"tenon.dev/dtype"
 	"tenon.dev/kernel"
@@ -26,25 +27,39 @@ func newReduceCall(op *ReduceOp, compute dtype.DType, scalars []Scalar, outs, in
 // Outs returns the number of outputs among the operands.
 func (c *ReduceCall) Outs() int { return c.op.Outs }
 
-// FusedReduce is a reduction of what element-wise work makes, in one kernel. It takes the elements in the order in which the reduction
-// alone takes those of an array, so the bits are the same.
+// Like reports whether c and e, whose inputs have one shape, reduce the same dimensions in the same order and the same type.
+func (c *ReduceCall) Like(e *ReduceCall) bool {
+	return opmath(c.Compute) == opmath(e.Compute) && slices.Equal(c.Dims, e.Dims) && c.op.Indexed == e.op.Indexed
+}
+
+// FusedReduce is one or more reductions of what element-wise work makes, in one kernel. It takes the elements in the order in which each
+// reduction alone takes those of an array, so the bits are the same.
 type FusedReduce struct {
-	*ReduceCall
+	calls []*ReduceCall
 	fused *ReduceOp
 }
 
-// FuseReduce returns c with before, which makes its input from ins. Their Ptrs do not matter yet. It returns nil if that cannot be one
-// kernel: c has several inputs or no elements, before has several outputs or no input, there are too many operands or operations, or an
-// operand does not have the elements of a vector side by side.
-func FuseReduce(c *ReduceCall, before *PointOp, ins []Operand, lim *Limits) *FusedReduce {
-	if c.op.Ins != 1 || before.Outs != 1 || before.Ins == 0 || c.op.Outs+before.Ins > maxOperands {
+// FuseReduce returns the reductions of calls, which are alike, with before, whose outputs are their inputs and whose inputs are ins. The Ptrs
+// of ins do not matter yet. It returns nil if that cannot be one kernel: a call has several inputs or no elements, before has no input, there
+// are too many operands, states or operations, an operand does not have the elements of a vector side by side, or two calls alone would take
+// their elements in different orders.
+func FuseReduce(calls []*ReduceCall, before *PointOp, ins []Operand, lim *Limits) *FusedReduce {
+	parts, outs := &reduceParts{before: before}, []Operand(nil)
+	for _, c := range calls {
+		if c.op.Ins != 1 {
+			return nil
+		}
+		parts.bases = append(parts.bases, c.op)
+		outs = append(outs, c.Operands[:c.op.Outs]...)
+	}
+	if before.Outs != len(calls) || before.Ins == 0 || len(outs)+before.Ins > maxOperands {
 		return nil
 	}
-	f := &FusedReduce{c, fuseReduce(c.op, before)}
+	f := &FusedReduce{calls, fuseReduce(parts)}
 	if f.fused == nil {
 		return nil
 	}
-	if _, ok := f.plan(lim, nil, c.Operands[:c.Outs()], ins); !ok {
+	if _, ok := f.plan(lim, nil, outs, ins); !ok {
 		return nil
 	}
 	return f
@@ -53,10 +68,10 @@ func FuseReduce(c *ReduceCall, before *PointOp, ins []Operand, lim *Limits) *Fus
 // Name is the prefix of the kernel's name.
 func (f *FusedReduce) Name() string { return "red_" + f.fused.Name }
 
-// Run launches the kernel. The inputs are those of before, and the scalars those of before and the reduction. No output may overlap an
-// input.
+// Run launches the kernel. The outputs are those of the reductions, the inputs those of before, and the scalars those of before and the
+// reductions. No output may overlap an input.
 func (f *FusedReduce) Run(is Issuer, scalars []Scalar, outs, ins []Operand) error {
-	if err := f.fused.check(scalars, outs, ins, f.Dims); err != nil {
+	if err := f.fused.check(scalars, outs, ins, f.calls[0].Dims); err != nil {
 		return err
 	}
 	p, ok := f.plan(is.Limits(), scalars, outs, ins)
@@ -66,89 +81,178 @@ func (f *FusedReduce) Run(is Issuer, scalars []Scalar, outs, ins []Operand) erro
 	return p.run(is)
 }
 
-// plan plans the kernel as the reduction alone would be planned for an array of its own.
+// plan plans the kernel as each reduction alone would be planned for an array of its own.
 func (f *FusedReduce) plan(lim *Limits, scalars []Scalar, outs, ins []Operand) (p reducePlan, ok bool) {
-	alone := f.Operands[f.Outs():]
-	e := reducePlan{op: f.op, compute: f.Compute, outs: outs, ins: alone, parts: 1}
-	if !e.gather(f.Dims) {
+	first := f.calls[0]
+	p = reducePlan{op: f.fused, compute: first.Compute, scalars: scalars, outs: outs, ins: ins, order: first.Operands[first.Outs()].Stride}
+	for i, c := range f.calls {
+		e := reducePlan{op: c.op, compute: c.Compute, outs: outs[:c.Outs()], ins: c.Operands[c.Outs():], parts: 1}
+		outs = outs[c.Outs():]
+		if !e.gather(c.Dims) || e.red.numel()*e.kept.numel() == 0 || !slices.Equal(e.ins[0].Stride, p.order) {
+			return p, false
+		}
+		e.n, e.outputs = e.red.numel(), e.kept.numel()
+		e.lie(lim)
+		if i > 0 && p.arrangement() != e.arrangement() {
+			return p, false
+		}
+		p.n, p.items, p.outputs, p.vec, p.shape, p.wide, p.deep, p.parts, p.chunk = e.n, e.items, e.outputs, e.vec, e.shape, e.wide, e.deep,
+			e.parts, e.chunk
+	}
+	if !p.gather(first.Dims) {
 		return p, false
 	}
-	if e.n, e.outputs = e.red.numel(), e.kept.numel(); e.n*e.outputs == 0 {
-		return p, false
-	}
-	e.lie(lim)
-	p = reducePlan{op: f.fused, compute: f.Compute, scalars: scalars, outs: outs, ins: ins, n: e.n, items: e.items, outputs: e.outputs,
-		vec: e.vec, shape: e.shape, wide: e.wide, deep: e.deep, parts: e.parts, chunk: e.chunk, order: alone[0].Stride}
-	if !p.gather(f.Dims) {
-		return p, false
-	}
-	if p.vec == 1 {
-		return p, true
-	}
-	along, across, first, other := &p.red, &p.kept, 0, len(outs)
+	return p, p.vec == 1 || p.access()
+}
+
+// arrangement is what decides in which order elements are taken.
+func (p *reducePlan) arrangement() [9]int {
+	return [...]int{p.n, p.items, p.outputs, p.vec, int(p.shape), p.wide, p.deep, p.parts, p.chunk}
+}
+
+// access chooses how vectors of the inputs are loaded. It reports whether all of them can be.
+func (p *reducePlan) access() bool {
+	along, across, first, other := &p.red, &p.kept, 0, len(p.outs)
 	if p.shape == reduceColumn {
 		along, across, first, other = across, along, other, first
 	}
 	if along.nd > 1 && along.size[0]%p.vec != 0 {
-		return p, false
+		return false
 	}
-	for i := range ins {
-		steps := along.stride[first+i][:along.nd]
+	for i := range p.ins {
+		in, steps := &p.ins[i], along.stride[first+i][:along.nd]
 		switch steps[0] {
 		case 0:
 			p.repeat.add(i)
 			continue
 		case 1:
 		default:
-			return p, false
+			return false
 		}
-		places := ins[i].Ptr / uint64(ins[i].DType.Size())
+		places := in.Ptr / uint64(in.DType.Size())
 		for _, s := range slices.Concat(steps[1:], across.stride[other+i][:across.nd]) {
 			places |= uint64(s)
 		}
-		if 1<<bits.TrailingZeros64(places|1<<62) < min(p.vec, 16/ins[i].DType.Size()) {
+		if 1<<bits.TrailingZeros64(places|1<<62) < min(p.vec, 16/in.DType.Size()) {
 			p.single.add(i)
 		}
 	}
-	return p, true
+	return true
 }
 
-// reduceAround is a reduction and the work before it.
-type reduceAround struct {
-	base   *ReduceOp
+// reduceParts is what a fused reduction is made of. Output i of before is the input of base i. The scalars are those of before and then of
+// each base; the states and outputs are those of the bases, in order.
+type reduceParts struct {
 	before *PointOp
+	bases  []*ReduceOp
 }
 
-// fusedReduces holds the fused reductions by their parts.
-var fusedReduces = map[reduceAround]*ReduceOp{}
+// key says what the parts compute.
+func (p *reduceParts) key() string {
+	var b strings.Builder
+	for _, base := range p.bases {
+		b.WriteString(base.Name + " ")
+	}
+	return b.String() + "of " + p.before.group
+}
 
-// fuseReduce returns base with before. The same parts give the same operation. It returns nil if there are too many operations.
-func fuseReduce(base *ReduceOp, before *PointOp) *ReduceOp {
+// fusedReduces holds the fused reductions by their keys.
+var fusedReduces = map[string]*ReduceOp{}
+
+// fuseReduce returns the operation of p. The same parts give the same operation. It returns nil if there are too many operations or states.
+func fuseReduce(p *reduceParts) *ReduceOp {
 	reduceMutex.Lock()
 	defer reduceMutex.Unlock()
-	key := reduceAround{base, before}
+	key := p.key()
 	if op := fusedReduces[key]; op != nil {
 		return op
 	}
 	if len(reduceOps) == maxFused {
 		return nil
 	}
-	op := *base
-	op.Name = fmt.Sprintf("%s_%s_%016x", before.begin(), base.Name, hashOf(before))
-	op.Ins, op.InTypes, op.Scalars = before.Ins, before.InTypes, before.Scalars+base.Scalars
-	op.before, op.base, op.id = before, base, uint16(len(reduceOps))
-	own := func(r *Reduction) *Reduction { return &Reduction{r.K, r.T, r.S[before.Scalars:], r.N} }
-	op.Init = func(r *Reduction) []kernel.Value { return base.Init(own(r)) }
-	op.Step = func(r *Reduction, a []kernel.Value, in []Num, i kernel.Value) []kernel.Value {
-		made := before.Build(r.K, r.T, in, r.S[:before.Scalars])[0]
-		return base.Step(own(r), a, []Num{made.Convert(base.inType(0, r.T))}, i)
+	op := &ReduceOp{Ins: p.before.Ins, InTypes: p.before.InTypes, Scalars: p.before.Scalars, fused: p,
+		id: uint16(len(reduceOps)), Indexed: p.bases[0].Indexed, Init: p.init, Step: p.step, Combine: p.combine, Finish: p.finish}
+	if p.before.steps > 0 {
+		op.Name = p.before.begin() + "_"
 	}
-	op.Combine = func(r *Reduction, a, b []kernel.Value) []kernel.Value { return base.Combine(own(r), a, b) }
-	if base.Settle != nil {
-		op.Settle = func(r *Reduction, a []kernel.Value) []kernel.Value { return base.Settle(own(r), a) }
+	for _, base := range p.bases {
+		op.Name += base.Name + "_"
+		op.Outs += base.Outs
+		op.Scalars += base.Scalars
+		if base.Settle != nil {
+			op.Settle = p.settle
+		}
+		for t := range op.states {
+			if op.states[t] = slices.Concat(op.states[t], base.states[t]); len(op.states[t]) > maxStates {
+				return nil
+			}
+		}
 	}
-	op.Finish = func(r *Reduction, a []kernel.Value) []Num { return base.Finish(own(r), a) }
-	reduceOps = append(reduceOps, &op)
-	fusedReduces[key] = &op
-	return &op
+	op.Name += fmt.Sprintf("%016x", hashOf(p.before))
+	op.State = func(t dtype.DType) []dtype.DType { return op.states[t] }
+	reduceOps = append(reduceOps, op)
+	fusedReduces[key] = op
+	return op
+}
+
+func (p *reduceParts) scalarType(i int, t dtype.DType) dtype.DType {
+	if i < p.before.Scalars {
+		return p.before.scalarType(i, t)
+	}
+	i -= p.before.Scalars
+	for _, base := range p.bases {
+		if i < base.Scalars {
+			return base.scalarType(i, t)
+		}
+		i -= base.Scalars
+	}
+	return dtype.Invalid
+}
+
+// each calls f for every base, with its context and with where its state begins and ends.
+func (p *reduceParts) each(r *Reduction, f func(i int, base *ReduceOp, own *Reduction, from, to int)) {
+	scalars, at := r.S[p.before.Scalars:], 0
+	for i, base := range p.bases {
+		n := len(base.states[r.T])
+		f(i, base, &Reduction{r.K, r.T, scalars[:base.Scalars], r.N}, at, at+n)
+		scalars, at = scalars[base.Scalars:], at+n
+	}
+}
+
+func (p *reduceParts) init(r *Reduction) (state []kernel.Value) {
+	p.each(r, func(_ int, base *ReduceOp, own *Reduction, _, _ int) { state = append(state, base.Init(own)...) })
+	return state
+}
+
+func (p *reduceParts) step(r *Reduction, a []kernel.Value, in []Num, place kernel.Value) (state []kernel.Value) {
+	made := p.before.Build(r.K, r.T, in, r.S[:p.before.Scalars])
+	p.each(r, func(i int, base *ReduceOp, own *Reduction, from, to int) {
+		state = append(state, base.Step(own, a[from:to], []Num{made[i].Convert(base.inType(0, r.T))}, place)...)
+	})
+	return state
+}
+
+func (p *reduceParts) combine(r *Reduction, a, b []kernel.Value) (state []kernel.Value) {
+	p.each(r, func(_ int, base *ReduceOp, own *Reduction, from, to int) {
+		state = append(state, base.Combine(own, a[from:to], b[from:to])...)
+	})
+	return state
+}
+
+func (p *reduceParts) settle(r *Reduction, a []kernel.Value) (state []kernel.Value) {
+	p.each(r, func(_ int, base *ReduceOp, own *Reduction, from, to int) {
+		if s := a[from:to]; base.Settle == nil {
+			state = append(state, s...)
+		} else {
+			state = append(state, base.Settle(own, s)...)
+		}
+	})
+	return state
+}
+
+func (p *reduceParts) finish(r *Reduction, a []kernel.Value) (outs []Num) {
+	p.each(r, func(_ int, base *ReduceOp, own *Reduction, from, to int) {
+		outs = append(outs, base.Finish(own, a[from:to])...)
+	})
+	return outs
 }

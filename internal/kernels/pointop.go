@@ -34,8 +34,9 @@ type PointOp struct {
 	// id is the op's index in the table or, if it is fused, among the fused ops.
 	id    uint16
 	fused bool
-	// group describes the computation of a fused op.
+	// group describes the computation of a fused op, and steps is the number of its steps.
 	group string
+	steps int
 }
 
 var pointOps []*PointOp

@@ -333,8 +333,8 @@ func (p *reducePlan) finalShape() (shape reduceShape, wide, deep, threads, grid 
 // issue launches one stage; ws is the workspace for the states.
 func (p *reducePlan) issue(is Issuer, stage reduceStage, ws uint64) error {
 	op, t, scalars := p.op, opmath(p.compute), p.scalars
-	if stage == reduceFinal && op.before != nil { // the states are those of base
-		op, scalars = op.base, scalars[op.before.Scalars:]
+	if stage == reduceFinal && op.fused != nil && len(op.fused.bases) == 1 { // its states are those of the reduction alone
+		op, scalars = op.fused.bases[0], scalars[op.fused.before.Scalars:]
 	}
 	l := is.NewLaunch()
 	s := &l.Spec

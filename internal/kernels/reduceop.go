@@ -35,10 +35,8 @@ type ReduceOp struct {
 
 	id     uint16
 	states [16][]dtype.DType
-	// before, if not nil, is element-wise work that makes the only input of base. The inputs are then those of before, and the scalars
-	// those of before and base.
-	before *PointOp
-	base   *ReduceOp
+	// fused, if not nil, says what the operation is made of.
+	fused *reduceParts
 }
 
 // Reduction is the context that a ReduceOp's functions get from the kernel under construction.
@@ -89,7 +87,7 @@ func ReduceOps() (all []*ReduceOp) {
 	reduceMutex.RLock()
 	defer reduceMutex.RUnlock()
 	for _, op := range reduceOps {
-		if op.before == nil {
+		if op.fused == nil {
 			all = append(all, op)
 		}
 	}
@@ -99,13 +97,10 @@ func ReduceOps() (all []*ReduceOp) {
 func (op *ReduceOp) inType(i int, t dtype.DType) dtype.DType { return pick(op.InTypes, i, t) }
 
 func (op *ReduceOp) scalarType(i int, t dtype.DType) dtype.DType {
-	if op.before == nil {
-		return pick(op.ScalarTypes, i, t)
+	if op.fused != nil {
+		return op.fused.scalarType(i, t)
 	}
-	if i < op.before.Scalars {
-		return op.before.scalarType(i, t)
-	}
-	return op.base.scalarType(i-op.before.Scalars, t)
+	return pick(op.ScalarTypes, i, t)
 }
 
 // check returns an error if the numbers or shapes of a call do not match op.

@@ -91,8 +91,8 @@ func (s *Spec) Key() string {
 			c.Op, made = 0, opOf(s).group
 		}
 	case FamilyReduce:
-		if op := reduceOpOf(s); op.before != nil {
-			c.Op, made = op.base.id, fmt.Sprintf("before %q", groupOf(op.before))
+		if p := reduceOpOf(s).fused; p != nil {
+			c.Op, made = 0, p.key()
 		}
 	case FamilyRows:
 		if a := rowOpOf(s).around; a != nil {
