@@ -34,6 +34,9 @@ var reductions = []struct {
 	{"Var", func(x *tenon.Exec, t *tenon.Tensor, dims []int) []*tenon.Tensor { return all(x.Var(t, dims)) }, false},
 	{"VarMean", func(x *tenon.Exec, t *tenon.Tensor, dims []int) []*tenon.Tensor { return all(x.VarMean(t, dims)) }, false},
 	{"LogSumExp", func(x *tenon.Exec, t *tenon.Tensor, dims []int) []*tenon.Tensor { return all(x.LogSumExp(t, dims)) }, false},
+	{"VectorNorm", func(x *tenon.Exec, t *tenon.Tensor, dims []int) []*tenon.Tensor {
+		return all(x.VectorNorm(t, dims, tenon.VectorNormOpt{Ord: 1.5}), x.VectorNorm(t, dims))
+	}, false},
 	{"Any", func(x *tenon.Exec, t *tenon.Tensor, dims []int) []*tenon.Tensor { return all(x.Any(t, dims)) }, true},
 	{"MaxDim", func(x *tenon.Exec, t *tenon.Tensor, dims []int) []*tenon.Tensor { return all(x.MaxDim(t, dims[0])) }, true},
 	{"ArgMin", func(x *tenon.Exec, t *tenon.Tensor, dims []int) []*tenon.Tensor { return all(x.ArgMin(t, dims[:1])) }, true},

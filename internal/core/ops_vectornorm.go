@@ -33,7 +33,7 @@ func init() {
 		},
 		run: func(f *frame) error {
 			return f.reduce(normOp(f.scalar[0].F))
-		}})
+		}, reduces: true})
 	rowVectorNorms = define(row{Name: "VectorNorms", takes: "tensors…; ord!", narrows: narrowsNorms,
 		infer: func(f *frame) { f.newOut(0, f.many[0].dt, []int{len(f.many)}, nil) },
 		run: func(f *frame) error {
