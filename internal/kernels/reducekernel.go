@@ -8,7 +8,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// reduceUnroll is the number of vectors that a thread loads before it folds them, of one or two inputs; of more it loads half as many.
+// reduceUnroll is the number of vectors that a thread loads before it folds them. Of more than two inputs it loads half as many.
 const reduceUnroll = 4
 
 // reduceKernel builds the kernel of one reduction spec.
