@@ -3,6 +3,7 @@ package compile_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,7 +14,7 @@ import (
 // reductionCase is a reduction of what element-wise calls make, of random shapes, types and layouts.
 type reductionCase struct {
 	name    string
-	run     func(x *tenon.Exec) []*tenon.Tensor
+	run     func(x *tenon.Exec, factor float64) []*tenon.Tensor
 	alone   bool // there is one reduction
 	ordered bool // the operands lie in the order of the calls' results, and each has vectors where the others have
 }
@@ -39,6 +40,19 @@ var reductions = []struct {
 	}, false},
 	{"Any", func(x *tenon.Exec, t *tenon.Tensor, dims []int) []*tenon.Tensor { return all(x.Any(t, dims)) }, true},
 	{"MaxDim", func(x *tenon.Exec, t *tenon.Tensor, dims []int) []*tenon.Tensor { return all(x.MaxDim(t, dims[0])) }, true},
+	{"MaxDim without places", func(x *tenon.Exec, t *tenon.Tensor, dims []int) []*tenon.Tensor {
+		v, _ := x.MaxDim(t, dims[0])
+		return all(v)
+	}, true},
+	{"SumInto", func(x *tenon.Exec, t *tenon.Tensor, dims []int) []*tenon.Tensor {
+		wide := append(slices.Clone(t.Shape()), 2)
+		for _, d := range dims {
+			wide[d] = 1
+		}
+		dst := x.Zeros(wide, tenon.Float32)
+		x.SumInto(x.Select(dst, len(wide)-1, 1), t, dims, tenon.SumOpt{KeepDim: true, DType: tenon.Float32})
+		return all(dst)
+	}, true},
 	{"ArgMin", func(x *tenon.Exec, t *tenon.Tensor, dims []int) []*tenon.Tensor { return all(x.ArgMin(t, dims[:1])) }, true},
 }
 
@@ -95,7 +109,7 @@ func randomReduction(x *tenon.Exec, rng *rand.Rand) reductionCase {
 		a, b = x.Transpose(make1(dt, turned), 0, len(shape)-1), x.Transpose(make1(dt, turned), 0, len(shape)-1)
 	}
 	c.name = fmt.Sprintf("%s over %v of %v %v, kind %d", r.name, dims, dt, shape, kind)
-	steps := rng.IntN(3)
+	steps, compares := rng.IntN(3), r.any && rng.IntN(6) == 0
 	var more []int // other reductions, of the same values or of an operand
 	for range max(0, rng.IntN(5)-2) {
 		if m := rng.IntN(len(reductions)); dt != tenon.Int32 || reductions[m].any {
@@ -103,21 +117,27 @@ func randomReduction(x *tenon.Exec, rng *rand.Rand) reductionCase {
 		}
 	}
 	c.alone = len(more) == 0
-	ofOperand := rng.IntN(2) == 0
-	c.run = func(x *tenon.Exec) []*tenon.Tensor {
+	ofOperand, others := rng.IntN(2) == 0, dims
+	if rng.IntN(4) == 0 {
+		others = []int{rng.IntN(len(shape))}
+	}
+	c.run = func(x *tenon.Exec, factor float64) []*tenon.Tensor {
 		y := x.Sub(a, b)
 		if steps > 0 {
 			y = x.Mul(y, y)
 		}
 		if steps > 1 {
-			y = x.AddS(x.MulS(x.Mul(y, b), 3), 1)
+			y = x.AddS(x.MulS(x.Mul(y, b), factor), 1)
+		}
+		if compares {
+			y = x.Lt(y, b)
 		}
 		made := r.run(x, y, dims)
 		for _, m := range more {
-			if ofOperand {
+			if ofOperand || compares {
 				y = a
 			}
-			made = append(made, reductions[m].run(x, y, dims)...)
+			made = append(made, reductions[m].run(x, y, others)...)
 		}
 		return made
 	}
@@ -135,10 +155,10 @@ func TestReductionsRunWithTheirInputs(t *testing.T) {
 	fused, ordered, together := 0, 0, 0
 	for seed := range uint64(programs) {
 		c := randomReduction(x, rand.New(rand.NewPCG(seed, 1)))
-		bits := func(run func(f func(x *tenon.Exec) error) error) string {
+		bits := func(factor float64, run func(f func(x *tenon.Exec) error) error) string {
 			var kept []*tenon.Tensor
 			must(t, run(func(x *tenon.Exec) error {
-				for _, y := range c.run(x) {
+				for _, y := range c.run(x, factor) {
 					kept = append(kept, x.Keep(y))
 				}
 				return nil
@@ -152,13 +172,14 @@ func TestReductionsRunWithTheirInputs(t *testing.T) {
 			}
 			return s.String()
 		}
-		want := bits(func(f func(x *tenon.Exec) error) (err error) {
-			x.Scope(func(x *tenon.Exec) { err = f(x) })
-			return err
-		})
 		r := compile.New()
-		for range 3 {
-			if got := bits(func(f func(x *tenon.Exec) error) error { return r.Do(x, f) }); got != want {
+		for run := range 3 {
+			factor := float64(3 + run)
+			want := bits(factor, func(f func(x *tenon.Exec) error) (err error) {
+				x.Scope(func(x *tenon.Exec) { err = f(x) })
+				return err
+			})
+			if got := bits(factor, func(f func(x *tenon.Exec) error) error { return r.Do(x, f) }); got != want {
 				t.Fatalf("seed %d, %s: got\n%.200s, want\n%.200s\n%s", seed, c.name, got, want, r.Explain(x))
 			}
 		}
@@ -181,5 +202,102 @@ func TestReductionsRunWithTheirInputs(t *testing.T) {
 		together)
 	if fused < ordered || together < programs/8 {
 		t.Errorf("of %d reductions, %d run with their inputs, and %d could; there were %d groups of several", programs, fused, ordered, together)
+	}
+}
+
+// What a reduction takes from a chain, and what is left of the chain if it takes nothing.
+//
+//tenon:table programs, each with how many kernels it is
+func TestReductionsLeaveChains(t *testing.T) {
+	x := open(t).NoGrad()
+	must(t, x.Generator().SetSeed(1))
+	a, b := x.RandN([]int{33, 131}, tenon.Float32), x.RandN([]int{33, 131}, tenon.Float32)
+	h, row := x.RandN([]int{33, 131}, tenon.BFloat16), x.RandN([]int{131}, tenon.BFloat16)
+	flat := x.RandN([]int{300}, tenon.Float32)
+	at := 0 // where a view of flat begins
+	type outs = []*tenon.Tensor
+	for name, c := range map[string]struct {
+		run            func(x *tenon.Exec) outs
+		kernels, fused int
+	}{
+		"a value without its place": {func(x *tenon.Exec) outs {
+			v, _ := x.MaxDim(x.Exp(x.Sub(a, b)), 1)
+			return outs{v}
+		}, 1, 3},
+		"a place without its value": {func(x *tenon.Exec) outs {
+			_, i := x.MaxDim(x.Exp(x.Sub(a, b)), 1)
+			return outs{i}
+		}, 1, 3},
+		"four": {func(x *tenon.Exec) outs {
+			y := x.Exp(x.Sub(a, b))
+			return outs{x.Sum(y, []int{0}), x.Mean(y, []int{0}), x.NanSum(y, []int{0}), x.AMax(y, []int{0})}
+		}, 1, 6},
+		"more state than there is room for": {func(x *tenon.Exec) outs {
+			y := x.Exp(x.Sub(a, b))
+			return outs{x.Var(y, []int{0}), x.Std(y, []int{0}), x.Sum(y, []int{0})} // three numbers each, and one
+		}, 3, 4},
+		"of other dimensions": {func(x *tenon.Exec) outs {
+			y := x.Exp(x.Sub(a, b))
+			return outs{x.Sum(y, []int{0}), x.Sum(y, []int{1})}
+		}, 3, 2},
+		"of what is needed": {func(x *tenon.Exec) outs {
+			d := x.Sub(x.Exp(a), b)
+			return outs{d, x.Sum(x.Mul(d, d), nil)}
+		}, 2, 4},
+		"vectors that reach into the next row": {func(x *tenon.Exec) outs {
+			return outs{x.Sum(x.Mul(x.Sub(h, row), x.Exp(h)), nil)}
+		}, 2, 3},
+		"a half and a float32 of one layout": {func(x *tenon.Exec) outs {
+			return outs{x.Sum(x.Mul(h, a), []int{1}), x.Sum(h, []int{1})}
+		}, 2, 2},
+		"a half that is widened": {func(x *tenon.Exec) outs {
+			f := x.ToDType(h, tenon.Float32)
+			v, _ := x.MaxDim(x.Mul(f, b), 1)
+			return outs{x.Softmax(x.MulS(f, 2), 1), v, x.Exp(x.Sub(x.Abs(a), b))}
+		}, 3, 7},
+		"a sum that changes what it reads": {func(x *tenon.Exec) outs {
+			y := x.Clone(a)
+			x.SumInto(x.Narrow(y, 1, 0, 1), x.Exp(x.Narrow(y, 1, 1, 130)), []int{1}, tenon.SumOpt{KeepDim: true})
+			return outs{y}
+		}, 3, 2},
+		"views that begin elsewhere": {func(x *tenon.Exec) outs {
+			v := x.Narrow(flat, 0, at, 256)
+			return outs{x.Sum(x.Mul(v, v), nil), x.AMax(x.Exp(v), nil)}
+		}, 1, 4},
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
+			show := func(ys outs) string {
+				var s strings.Builder
+				for _, y := range ys {
+					v, err := x.Bytes(y)
+					must(t, err)
+					fmt.Fprintf(&s, "%x\n", v)
+				}
+				return s.String()
+			}
+			r := compile.New()
+			for run := range 4 {
+				at = []int{0, 1, 4, 8}[run]
+				var want string
+				x.Scope(func(x *tenon.Exec) { want = show(c.run(x)) })
+				var ys outs
+				must(t, r.Do(x, func(x *tenon.Exec) error {
+					for _, y := range c.run(x) {
+						ys = append(ys, x.Keep(y))
+					}
+					return nil
+				}))
+				if got := show(ys); got != want {
+					t.Fatalf("run %d: got\n%.200s, want\n%.200s\n%s", run, got, want, r.Explain(x))
+				}
+				for _, y := range ys {
+					y.Close()
+				}
+			}
+			if s := r.Stats(x); s.Kernels != 4*c.kernels || s.Fused != 4*c.fused {
+				t.Errorf("%d kernels ran and %d calls were fused in 4 runs, want %d and %d\n%s", s.Kernels, s.Fused, 4*c.kernels, 4*c.fused,
+					r.Explain(x))
+			}
+		})
 	}
 }

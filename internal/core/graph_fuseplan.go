@@ -14,7 +14,7 @@ import (
 // fusionLimits bound groups by what a kernel has room for, and by its length, since building a kernel takes milliseconds. A group that
 // saves only a few numbers of memory traffic is not worth a kernel. A cast that moves more than 32 MiB takes several times as long as its
 // launch. Joined casts may raise the peak by 4 MiB, which gave the fastest inference of ResNet-50 on one image.
-var fusionLimits = fuse.Limits{Calls: 32, Span: 128, Heavy: 8, Operands: kernels.MaxFusedOperands, Outs: maxOut, Values: 32, Saves: 64,
+var fusionLimits = fuse.Limits{Calls: 32, Span: 128, Heavy: 8, Operands: kernels.MaxFusedOperands, Outs: maxOut, Values: 32, States: kernels.MaxStates, Saves: 64,
 	Joined: 32 << 20, Together: kernels.MultiTensors, Slack: 4 << 20}
 
 // pointCall describes a call that runs on the pointwise engine.
@@ -229,7 +229,7 @@ func (d *deferral) newPlan() *plan {
 	b.g.Common()
 	b.folded = b.g.Fold()
 	widened := b.g.Narrow()
-	b.g.Group(fusionLimits)
+	b.regroup()
 	b.g.Join(fusionLimits)
 	if p.plain = len(b.g.Calls) == p.n && len(b.g.Groups) == 0; p.plain {
 		return p
@@ -252,7 +252,7 @@ func (b *planning) add(i int) {
 	case p != nil && p.rows != nil:
 		call.Row, call.Narrow.To = true, ins
 	case p != nil && p.reduce != nil:
-		call.Reduce, call.Values = b.reduceNumber(p.reduce), len(p.numbers)
+		call.Reduce, call.States, call.Values = b.reduceNumber(p.reduce), p.reduce.States(), len(p.numbers)
 	case p != nil:
 		call.Point, call.Heavy, call.Values, ins = true, p.op.Heavy, len(p.numbers), len(p.held)
 		if p.op == kernels.Copy { // a copy could not keep a NaN's bits

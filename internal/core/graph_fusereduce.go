@@ -40,6 +40,37 @@ func (d *deferral) reduceFound(p *pointCall, i int) *pointCall {
 	return p
 }
 
+// regroup groups the calls. Reductions that no kernel can do together are tried one by one, and one that no kernel can do with its input runs
+// alone, so that the others keep their groups.
+func (b *planning) regroup() {
+	for again := true; again; {
+		again = false
+		b.g.Group(fusionLimits)
+		for k := range b.g.Groups {
+			if s := &b.g.Groups[k]; b.g.Reduces(s) && b.reduceGroup(s) == nil {
+				b.separate(s)
+				again = true
+			}
+		}
+	}
+}
+
+// separate gives each reduction of s a number of its own or, if there is one, none.
+func (b *planning) separate(s *fuse.Set) {
+	var all []*fuse.Call
+	for _, i := range s.Calls {
+		if c := &b.g.Calls[i]; c.Reduce != 0 {
+			all = append(all, c)
+		}
+	}
+	for _, c := range all {
+		if c.Reduce = 0; len(all) > 1 {
+			b.reduces = append(b.reduces, nil)
+			c.Reduce = len(b.reduces)
+		}
+	}
+}
+
 // reduceNumber numbers reductions: those that may run together have one number.
 func (b *planning) reduceNumber(c *kernels.ReduceCall) int {
 	i := slices.IndexFunc(b.reduces, c.Like)
@@ -57,14 +88,19 @@ func (b *planning) reduceGroup(s *fuse.Set) *fusedGroup {
 	g := &fusedGroup{}
 	var calls []*kernels.ReduceCall
 	var made []int
+	var keeps []uint
 	var numbers []numberAt
-	outs := 0
 	for k, i := range s.Calls {
 		if !reduces(k) {
 			continue
 		}
 		p, f := b.points[b.g.Calls[i].At], s.From[k][0]
-		calls, numbers, outs = append(calls, p.reduce), append(numbers, p.numbers...), outs+p.reduce.Outs()
+		calls, numbers, keeps = append(calls, p.reduce), append(numbers, p.numbers...), append(keeps, 0)
+		for _, r := range s.Outs {
+			if r.Call == i {
+				keeps[len(keeps)-1] |= 1 << r.Index
+			}
+		}
 		if f.Member < 0 {
 			made = append(made, w.value[f.Index])
 		} else {
@@ -72,7 +108,7 @@ func (b *planning) reduceGroup(s *fuse.Set) *fusedGroup {
 		}
 	}
 	op := kernels.Fuse(w.types, w.steps, made)
-	if op == nil || len(s.Outs) != outs { // somebody has no use for one of them
+	if op == nil {
 		return nil
 	}
 	g.numbers = append(w.numbers, numbers...)
@@ -88,7 +124,7 @@ func (b *planning) reduceGroup(s *fuse.Set) *fusedGroup {
 		g.operands, g.slots = append(g.operands, o), append(g.slots, slot)
 	}
 	limits := b.d.calls[b.g.Calls[s.At].At].x.m.stream.Device().Limits()
-	if g.reduce = kernels.FuseReduce(calls, op, g.operands[outs:], limits); g.reduce == nil {
+	if g.reduce = kernels.FuseReduce(calls, keeps, op, g.operands[len(s.Outs):], limits); g.reduce == nil {
 		return nil
 	}
 	return g

@@ -44,6 +44,8 @@ type Call struct {
 	// Reduce, if not 0, says that the outputs are sums or the like of elements of the only input. The kernel of such a call can include
 	// element-wise work that makes the input, and other calls with the same number and a shape that is the same.
 	Reduce int
+	// States is how much of Limits.States a reduction takes.
+	States int
 	// Product says that the call's output is a matrix product, whose kernel can include element-wise work that reads it.
 	Product bool
 	// Widens says that the call converts its operand to another type without loss, in the same layout. Narrow are the inputs that may be

@@ -31,8 +31,8 @@ type Source struct{ Member, Index int }
 // Limits bound groups.
 type Limits struct {
 	// Calls and Heavy are the maximum numbers of calls and of heavy calls per group, Operands of values read and written, Outs of values
-	// written, and Values of scalars.
-	Calls, Heavy, Operands, Outs, Values int
+	// written, and Values of scalars. States bounds what the reductions of a group have to keep.
+	Calls, Heavy, Operands, Outs, Values, States int
 	// Span is the maximum distance from the first call of a group to its last, in calls.
 	Span int
 	// Saves is the minimum number of bytes that a group must save; smaller groups cost more to build than they gain.
@@ -200,7 +200,7 @@ func (a *grouping) reduce(calls []int, i int) bool {
 	return a.replace(calls, sorted(rest, nil))
 }
 
-// replace makes groups of calls and of rest, unless their present groups save as many bytes. It reports whether it did.
+// replace makes groups of calls and of rest, if they can be groups and save more bytes than their present ones. It reports whether it did.
 func (a *grouping) replace(calls, rest []int) bool {
 	s, saved := a.set(calls), 0
 	if s == nil {
@@ -275,10 +275,11 @@ func (a *grouping) set(calls []int) *Set {
 	if len(calls) > a.l.Calls || calls[len(calls)-1]-calls[0] >= a.l.Span || !a.inPlace(s) || !a.inOrder(s) {
 		return nil
 	}
-	member, values, heavy := map[int]int{}, 0, 0
+	member, values, heavy, states := map[int]int{}, 0, 0, 0
 	for k, i := range calls {
 		member[i] = k
 		values += a.g.Calls[i].Values
+		states += a.g.Calls[i].States
 		if a.g.Calls[i].Heavy {
 			heavy++
 		}
@@ -291,7 +292,7 @@ func (a *grouping) set(calls []int) *Set {
 	if a.g.Reduces(s) && slices.ContainsFunc(s.Outs, func(r Ref) bool { return a.g.Calls[r.Call].Reduce == 0 }) {
 		return nil
 	}
-	if values > a.l.Values || heavy > a.l.Heavy || len(s.Outs) > a.l.Outs || a.operands(s) > a.l.Operands || !a.light(s, member) {
+	if states > a.l.States || values > a.l.Values || heavy > a.l.Heavy || len(s.Outs) > a.l.Outs || a.operands(s) > a.l.Operands || !a.light(s, member) {
 		return nil
 	}
 	return s

@@ -464,7 +464,7 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 		switch {
 		case c.Point || c.Row || c.Converts:
 		case len(c.Ins) == 1 && rng.IntN(4) > 0:
-			c.Reduce, c.Narrow = 1+rng.IntN(2), Span{}
+			c.Reduce, c.States, c.Narrow = 1+rng.IntN(2), 1+rng.IntN(2), Span{}
 			if k := len(recent) - 1 - len(c.Outs); k >= 0 {
 				c.Ins[0] = recent[k]
 			}
@@ -531,7 +531,7 @@ func TestRandomGraphs(t *testing.T) {
 		g.Common()
 		folded += len(g.Fold())
 		narrowed += len(g.Narrow())
-		g.Group(Limits{Calls: 8, Span: 10, Heavy: 8, Operands: 8, Outs: 4, Values: 8, Saves: 1, Joined: 1 << 10})
+		g.Group(Limits{Calls: 8, Span: 10, Heavy: 8, Operands: 8, Outs: 4, Values: 8, States: 4, Saves: 1, Joined: 1 << 10})
 		peak := held(g)
 		l := Limits{Joined: 1 << 10, Together: 3, Slack: rng.IntN(3) * 64}
 		g.Join(l)
@@ -584,7 +584,7 @@ func TestRandomGraphs(t *testing.T) {
 
 // BenchmarkPasses measures the passes on a segment of 2,000 calls.
 func BenchmarkPasses(b *testing.B) {
-	l := Limits{Calls: 32, Heavy: 8, Span: 128, Operands: 10, Outs: 4, Values: 32, Saves: 1}
+	l := Limits{Calls: 32, Heavy: 8, Span: 128, Operands: 10, Outs: 4, Values: 32, States: 6, Saves: 1}
 	for b.Loop() {
 		g, _ := randomGraph(rand.New(rand.NewPCG(1, 7)), 2000)
 		if err := g.Number(); err != nil {

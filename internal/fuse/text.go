@@ -153,6 +153,9 @@ func (c *Call) print(b *strings.Builder, indent string) {
 	if c.Scaled != (Span{}) {
 		fmt.Fprintf(b, " scaled=%d..%d", c.Scaled.From, c.Scaled.To)
 	}
+	if c.States > 0 {
+		fmt.Fprint(b, " states=", c.States)
+	}
 	if c.Values > 0 {
 		fmt.Fprint(b, " values=", c.Values)
 	}
@@ -371,6 +374,10 @@ func (s *scanner) call(g *Graph) (versions []int) {
 			f.to.To = s.number(1<<10-1, false)
 			s.want(" ")
 		}
+	}
+	if s.has("states=") {
+		c.States = s.number(1<<20, false)
+		s.want(" ")
 	}
 	if s.has("values=") {
 		c.Values = s.number(1<<20, false)

@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"fmt"
+	"hash/fnv"
 	"math/bits"
 	"slices"
 	"strings"
@@ -27,36 +28,51 @@ func newReduceCall(op *ReduceOp, compute dtype.DType, scalars []Scalar, outs, in
 // Outs returns the number of outputs among the operands.
 func (c *ReduceCall) Outs() int { return c.op.Outs }
 
-// Like reports whether c and e, whose inputs have one shape, reduce the same dimensions in the same order and the same type.
+// States returns how many values the state of the reduction has. A kernel has room for MaxStates.
+func (c *ReduceCall) States() int { return len(c.op.states[opmath(c.Compute)]) }
+
+// MaxStates is the maximum number of values in the states of the reductions of a kernel.
+const MaxStates = maxStates
+
+// Like reports whether c and e reduce the same dimensions of inputs of one type and layout, in the same order and type.
 func (c *ReduceCall) Like(e *ReduceCall) bool {
-	return opmath(c.Compute) == opmath(e.Compute) && slices.Equal(c.Dims, e.Dims) && c.op.Indexed == e.op.Indexed
+	a, b := &c.Operands[c.Outs()], &e.Operands[e.Outs()]
+	return opmath(c.Compute) == opmath(e.Compute) && c.op.Indexed == e.op.Indexed && slices.Equal(c.Dims, e.Dims) && a.DType == b.DType &&
+		slices.Equal(a.Shape, b.Shape) && slices.Equal(a.Stride, b.Stride)
 }
 
 // FusedReduce is one or more reductions of what element-wise work makes, in one kernel. It takes the elements in the order in which each
 // reduction alone takes those of an array, so the bits are the same.
 type FusedReduce struct {
 	calls []*ReduceCall
+	outs  []int // how many outputs of each call are stored
 	fused *ReduceOp
 }
 
-// FuseReduce returns the reductions of calls, which are alike, with before, whose outputs are their inputs and whose inputs are ins. The Ptrs
-// of ins do not matter yet. It returns nil if that cannot be one kernel: a call has several inputs or no elements, before has no input, there
-// are too many operands, states or operations, an operand does not have the elements of a vector side by side, or two calls alone would take
-// their elements in different orders.
-func FuseReduce(calls []*ReduceCall, before *PointOp, ins []Operand, lim *Limits) *FusedReduce {
-	parts, outs := &reduceParts{before: before}, []Operand(nil)
-	for _, c := range calls {
-		if c.op.Ins != 1 {
+// FuseReduce returns the reductions of calls, which are alike, with before, whose outputs are their inputs and whose inputs are ins. keeps has
+// a bit for every output of a call that is stored. The Ptrs of ins do not matter yet. It returns nil if that cannot be one kernel: a call has
+// several inputs, no elements or no output, before has no input, there are too many operands, states or operations, an operand does not have
+// the elements of a vector side by side, or two calls alone would take their elements in different orders.
+func FuseReduce(calls []*ReduceCall, keeps []uint, before *PointOp, ins []Operand, lim *Limits) *FusedReduce {
+	f, outs, states := &FusedReduce{calls: calls}, []Operand(nil), 0
+	parts := &reduceParts{before: before, keeps: keeps}
+	for i, c := range calls {
+		if c.op.Ins != 1 || c.op.Settle != nil || keeps[i] == 0 {
 			return nil
 		}
 		parts.bases = append(parts.bases, c.op)
-		outs = append(outs, c.Operands[:c.op.Outs]...)
+		f.outs = append(f.outs, bits.OnesCount(keeps[i]))
+		for k := range c.op.Outs {
+			if keeps[i]>>k&1 != 0 {
+				outs = append(outs, c.Operands[k])
+			}
+		}
+		states += c.States()
 	}
-	if before.Outs != len(calls) || before.Ins == 0 || len(outs)+before.Ins > maxOperands {
+	if before.Outs != len(calls) || before.Ins == 0 || len(outs)+before.Ins > maxOperands || states > maxStates {
 		return nil
 	}
-	f := &FusedReduce{calls, fuseReduce(parts)}
-	if f.fused == nil {
+	if f.fused = fuseReduce(parts); f.fused == nil {
 		return nil
 	}
 	if _, ok := f.plan(lim, nil, outs, ins); !ok {
@@ -68,7 +84,7 @@ func FuseReduce(calls []*ReduceCall, before *PointOp, ins []Operand, lim *Limits
 // Name is the prefix of the kernel's name.
 func (f *FusedReduce) Name() string { return "red_" + f.fused.Name }
 
-// Run launches the kernel. The outputs are those of the reductions, the inputs those of before, and the scalars those of before and the
+// Run launches the kernel. The outputs are those of the reductions that are stored, the inputs those of before, and the scalars those of before and the
 // reductions. No output may overlap an input.
 func (f *FusedReduce) Run(is Issuer, scalars []Scalar, outs, ins []Operand) error {
 	if err := f.fused.check(scalars, outs, ins, f.calls[0].Dims); err != nil {
@@ -86,9 +102,9 @@ func (f *FusedReduce) plan(lim *Limits, scalars []Scalar, outs, ins []Operand) (
 	first := f.calls[0]
 	p = reducePlan{op: f.fused, compute: first.Compute, scalars: scalars, outs: outs, ins: ins, order: first.Operands[first.Outs()].Stride}
 	for i, c := range f.calls {
-		e := reducePlan{op: c.op, compute: c.Compute, outs: outs[:c.Outs()], ins: c.Operands[c.Outs():], parts: 1}
-		outs = outs[c.Outs():]
-		if !e.gather(c.Dims) || e.red.numel()*e.kept.numel() == 0 || !slices.Equal(e.ins[0].Stride, p.order) {
+		e := reducePlan{op: c.op, compute: c.Compute, outs: outs[:f.outs[i]], ins: c.Operands[c.Outs():], parts: 1}
+		outs = outs[f.outs[i]:]
+		if !e.gather(c.Dims) || e.red.numel()*e.kept.numel() == 0 {
 			return p, false
 		}
 		e.n, e.outputs = e.red.numel(), e.kept.numel()
@@ -140,18 +156,19 @@ func (p *reducePlan) access() bool {
 	return true
 }
 
-// reduceParts is what a fused reduction is made of. Output i of before is the input of base i. The scalars are those of before and then of
-// each base; the states and outputs are those of the bases, in order.
+// reduceParts is what a fused reduction is made of. Output i of before is the input of base i, and keeps[i] has a bit for each of its outputs
+// that is an output. The scalars are those of before and then of each base; the states and outputs are those of the bases, in order.
 type reduceParts struct {
 	before *PointOp
 	bases  []*ReduceOp
+	keeps  []uint
 }
 
 // key says what the parts compute.
 func (p *reduceParts) key() string {
 	var b strings.Builder
-	for _, base := range p.bases {
-		b.WriteString(base.Name + " ")
+	for i, base := range p.bases {
+		fmt.Fprintf(&b, "%s %b ", base.Name, p.keeps[i])
 	}
 	return b.String() + "of " + p.before.group
 }
@@ -159,7 +176,7 @@ func (p *reduceParts) key() string {
 // fusedReduces holds the fused reductions by their keys.
 var fusedReduces = map[string]*ReduceOp{}
 
-// fuseReduce returns the operation of p. The same parts give the same operation. It returns nil if there are too many operations or states.
+// fuseReduce returns the operation of p. The same parts give the same operation. It returns nil if there are too many operations.
 func fuseReduce(p *reduceParts) *ReduceOp {
 	reduceMutex.Lock()
 	defer reduceMutex.Unlock()
@@ -175,20 +192,17 @@ func fuseReduce(p *reduceParts) *ReduceOp {
 	if p.before.steps > 0 {
 		op.Name = p.before.begin() + "_"
 	}
-	for _, base := range p.bases {
+	for i, base := range p.bases {
 		op.Name += base.Name + "_"
-		op.Outs += base.Outs
+		op.Outs += bits.OnesCount(p.keeps[i])
 		op.Scalars += base.Scalars
-		if base.Settle != nil {
-			op.Settle = p.settle
-		}
 		for t := range op.states {
-			if op.states[t] = slices.Concat(op.states[t], base.states[t]); len(op.states[t]) > maxStates {
-				return nil
-			}
+			op.states[t] = slices.Concat(op.states[t], base.states[t])
 		}
 	}
-	op.Name += fmt.Sprintf("%016x", hashOf(p.before))
+	h := fnv.New64a()
+	h.Write([]byte(key))
+	op.Name += fmt.Sprintf("%016x", h.Sum64())
 	op.State = func(t dtype.DType) []dtype.DType { return op.states[t] }
 	reduceOps = append(reduceOps, op)
 	fusedReduces[key] = op
@@ -239,20 +253,13 @@ func (p *reduceParts) combine(r *Reduction, a, b []kernel.Value) (state []kernel
 	return state
 }
 
-func (p *reduceParts) settle(r *Reduction, a []kernel.Value) (state []kernel.Value) {
-	p.each(r, func(_ int, base *ReduceOp, own *Reduction, from, to int) {
-		if s := a[from:to]; base.Settle == nil {
-			state = append(state, s...)
-		} else {
-			state = append(state, base.Settle(own, s)...)
-		}
-	})
-	return state
-}
-
 func (p *reduceParts) finish(r *Reduction, a []kernel.Value) (outs []Num) {
-	p.each(r, func(_ int, base *ReduceOp, own *Reduction, from, to int) {
-		outs = append(outs, base.Finish(own, a[from:to])...)
+	p.each(r, func(i int, base *ReduceOp, own *Reduction, from, to int) {
+		for k, n := range base.Finish(own, a[from:to]) {
+			if p.keeps[i]>>k&1 != 0 {
+				outs = append(outs, n)
+			}
+		}
 	})
 	return outs
 }

@@ -56,6 +56,68 @@ func TestKeyOfRows(t *testing.T) {
 	}
 }
 
+// TestKeyOfReductions checks the same of fused reductions.
+func TestKeyOfReductions(t *testing.T) {
+	reduceMutex.Lock()
+	all, by := slices.Clone(reduceOps), maps.Clone(fusedReduces)
+	reduceMutex.Unlock()
+	reset := func(ops []*ReduceOp, made map[string]*ReduceOp) {
+		reduceMutex.Lock()
+		defer reduceMutex.Unlock()
+		reduceOps, fusedReduces = ops, made
+	}
+	defer reset(all, by)
+	base := slices.DeleteFunc(slices.Clone(all), func(op *ReduceOp) bool { return op.fused != nil })
+	f32 := dtype.Float32
+	part := func(outs ...int) *PointOp {
+		step := FusedStep{Op: Exp, Compute: f32, Ins: []FusedIn{{Value: 0}}, Outs: []FusedOut{{DType: f32}}}
+		return Fuse([]dtype.DType{f32}, []FusedStep{step}, outs)
+	}
+	made := []reduceParts{{part(1), []*ReduceOp{Sum}, []uint{1}}, {part(1), []*ReduceOp{Mean}, []uint{1}}, {part(0), []*ReduceOp{Sum}, []uint{1}},
+		{part(1, 1), []*ReduceOp{Sum, Mean}, []uint{1, 1}}, {part(1, 0), []*ReduceOp{Sum, Mean}, []uint{1, 1}},
+		{part(1), []*ReduceOp{MaxIndex}, []uint{1}}, {part(1), []*ReduceOp{MaxIndex}, []uint{2}}, {part(1), []*ReduceOp{MaxIndex}, []uint{3}}}
+	keys := func(order []int) map[int]string {
+		reset(slices.Clone(base), map[string]*ReduceOp{})
+		out := map[int]string{}
+		for _, i := range order {
+			s := Spec{Family: FamilyReduce, Op: fuseReduce(&made[i]).id, Compute: f32}
+			out[i] = s.Key()
+		}
+		return out
+	}
+	var order []int
+	for i := range made {
+		order = append(order, i)
+	}
+	forward := keys(order)
+	slices.Reverse(order)
+	if backward := keys(order); !maps.Equal(forward, backward) {
+		t.Errorf("keys\n%v\n%v", forward, backward)
+	}
+	seen := map[string]bool{}
+	for _, op := range []*ReduceOp{Sum, Mean, MaxIndex} {
+		s := Spec{Family: FamilyReduce, Op: op.id, Compute: f32}
+		seen[s.Key()] = true
+	}
+	for _, k := range forward {
+		seen[k] = true
+	}
+	if len(seen) != len(made)+3 {
+		t.Errorf("%d keys for %d kernels", len(seen), len(made)+3)
+	}
+}
+
+// TestNamesOfReduceOps checks that the names of reductions tell them apart, since the keys of groups consist of them.
+func TestNamesOfReduceOps(t *testing.T) {
+	seen := map[string]bool{}
+	for _, op := range ReduceOps() {
+		if seen[op.Name] {
+			t.Errorf("two reductions are named %s", op.Name)
+		}
+		seen[op.Name] = true
+	}
+}
+
 // TestNamesOfPointOps checks that the names of operations tell them apart, since the keys of groups consist of them.
 func TestNamesOfPointOps(t *testing.T) {
 	seen := map[string]bool{}

@@ -129,8 +129,7 @@ func (p *reducePlan) run(is Issuer) error {
 func (p *reducePlan) stateBytes(t dtype.DType) int { return (t.Size()*p.parts*p.outputs + 15) &^ 15 }
 
 // gather divides the dimensions into kept and reduced ones, each ordered by the strides of the first input, or by order, unless the op uses
-// indexes. It
-// reports whether there was room for them.
+// indexes. It reports whether there was room for them.
 func (p *reducePlan) gather(dims []bool) bool {
 	p.kept.count = len(p.outs) + len(p.ins)
 	p.red.count = len(p.ins)
@@ -333,7 +332,7 @@ func (p *reducePlan) finalShape() (shape reduceShape, wide, deep, threads, grid 
 // issue launches one stage; ws is the workspace for the states.
 func (p *reducePlan) issue(is Issuer, stage reduceStage, ws uint64) error {
 	op, t, scalars := p.op, opmath(p.compute), p.scalars
-	if stage == reduceFinal && op.fused != nil && len(op.fused.bases) == 1 { // its states are those of the reduction alone
+	if stage == reduceFinal && op.fused != nil && len(op.fused.bases) == 1 && op.Outs == op.fused.bases[0].Outs { // the states are those of base
 		op, scalars = op.fused.bases[0], scalars[op.fused.before.Scalars:]
 	}
 	l := is.NewLaunch()
