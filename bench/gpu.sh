@@ -50,7 +50,8 @@ part bench bench
 part profiles bench -test.run '^TestProfiles$' -profiles "$(dirname "$run")/profiles"
 part pairs bench -test.run '^TestPairs$' -test.timeout 0 -pairs "${run%.json}.pairs.json" -before "${BEFORE:+$(realpath "$BEFORE")}" \
 	-beforecommit "${BEFORE_COMMIT:-}" -rows "${ROWS:-.}"
-part sanitize internal/sanitize -test.run '^Test(Matrix|TensorsOnSimulator|KernelsAre)' # not the planted tests themselves, one of which hangs
+# not the planted tests themselves, one of which hangs
+part sanitize internal/sanitize -test.run '^Test(Matrix|TensorsOnSimulator|KernelsAre)'
 part memcheck internal/sanitize -test.run '^TestCommandOn' -results "${run%.json}.kernels"
 if [[ $parts == *" memcheck "* && ! -s ${run%.json}.kernels.jsonl ]]; then
 	reason=$(grep -E 'needs an NVIDIA GPU|neither compute-sanitizer' "$run.memcheck.log" | head -1)

@@ -40,8 +40,8 @@ func (d *deferral) reduceFound(p *pointCall, i int) *pointCall {
 	return p
 }
 
-// regroup groups the calls. Reductions that no kernel can do together are tried one by one, and one that no kernel can do with its input runs
-// alone, so that the others keep their groups.
+// regroup groups the calls. Reductions that no kernel can do together are tried one by one, and one that no kernel can do with its input
+// runs alone, so that the others keep their groups.
 func (b *planning) regroup() {
 	for again := true; again; {
 		again = false

@@ -14,7 +14,8 @@ import (
 var rewrite = flag.Bool("rewrite", false, "write the outputs that the tests see into testdata")
 
 // limits are those that the tests use.
-var limits = Limits{Calls: 5, Span: 7, Heavy: 2, Operands: 6, Outs: 2, Values: 4, States: 3, Saves: 64, Joined: 1 << 10, Together: 4, Slack: 32}
+var limits = Limits{Calls: 5, Span: 7, Heavy: 2, Operands: 6, Outs: 2, Values: 4, States: 3, Saves: 64, Joined: 1 << 10, Together: 4,
+	Slack: 32}
 
 // TestText runs the cases of testdata/*.txt. The file's name says what is done with the graph of each case; the expected output follows
 // ----.

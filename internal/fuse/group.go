@@ -292,7 +292,8 @@ func (a *grouping) set(calls []int) *Set {
 	if a.g.Reduces(s) && slices.ContainsFunc(s.Outs, func(r Ref) bool { return a.g.Calls[r.Call].Reduce == 0 }) {
 		return nil
 	}
-	if states > a.l.States || values > a.l.Values || heavy > a.l.Heavy || len(s.Outs) > a.l.Outs || a.operands(s) > a.l.Operands || !a.light(s, member) {
+	room := states <= a.l.States && values <= a.l.Values && heavy <= a.l.Heavy && len(s.Outs) <= a.l.Outs && a.operands(s) <= a.l.Operands
+	if !room || !a.light(s, member) {
 		return nil
 	}
 	return s

@@ -73,7 +73,8 @@ func TestKeyOfReductions(t *testing.T) {
 		step := FusedStep{Op: Exp, Compute: f32, Ins: []FusedIn{{Value: 0}}, Outs: []FusedOut{{DType: f32}}}
 		return Fuse([]dtype.DType{f32}, []FusedStep{step}, outs)
 	}
-	made := []reduceParts{{part(1), []*ReduceOp{Sum}, []uint{1}}, {part(1), []*ReduceOp{Mean}, []uint{1}}, {part(0), []*ReduceOp{Sum}, []uint{1}},
+	made := []reduceParts{{part(1), []*ReduceOp{Sum}, []uint{1}}, {part(1), []*ReduceOp{Mean}, []uint{1}},
+		{part(0), []*ReduceOp{Sum}, []uint{1}},
 		{part(1, 1), []*ReduceOp{Sum, Mean}, []uint{1, 1}}, {part(1, 0), []*ReduceOp{Sum, Mean}, []uint{1, 1}},
 		{part(1), []*ReduceOp{MaxIndex}, []uint{1}}, {part(1), []*ReduceOp{MaxIndex}, []uint{2}}, {part(1), []*ReduceOp{MaxIndex}, []uint{3}}}
 	keys := func(order []int) map[int]string {

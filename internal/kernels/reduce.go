@@ -332,8 +332,8 @@ func (p *reducePlan) finalShape() (shape reduceShape, wide, deep, threads, grid 
 // issue launches one stage; ws is the workspace for the states.
 func (p *reducePlan) issue(is Issuer, stage reduceStage, ws uint64) error {
 	op, t, scalars := p.op, opmath(p.compute), p.scalars
-	if stage == reduceFinal && op.fused != nil && len(op.fused.bases) == 1 && op.Outs == op.fused.bases[0].Outs { // the states are those of base
-		op, scalars = op.fused.bases[0], scalars[op.fused.before.Scalars:]
+	if f := op.fused; stage == reduceFinal && f != nil && len(f.bases) == 1 && op.Outs == f.bases[0].Outs { // the states are those of base
+		op, scalars = f.bases[0], scalars[f.before.Scalars:]
 	}
 	l := is.NewLaunch()
 	s := &l.Spec

@@ -8,7 +8,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// reduceUnroll is the number of vectors that a thread loads before it folds them. Of more than two inputs it loads half as many.
+// reduceUnroll is the number of vectors that a thread loads before it folds them. Fused reductions load half as many of each input.
 const reduceUnroll = 4
 
 // reduceKernel builds the kernel of one reduction spec.
@@ -159,7 +159,7 @@ func (b *reduceKernel) fold(accs [][]kernel.Var, e element) {
 // walk folds the items begin+lane, begin+lane+step, … below end.
 func (b *reduceKernel) walk(accs [][]kernel.Var, base []kernel.Value, output, lane, begin, end kernel.Value, step int) {
 	k, unroll := b.k, reduceUnroll
-	if len(b.ins) > 2 {
+	if b.op.fused != nil {
 		unroll /= 2
 	}
 	pos := k.Var(begin.Add(lane))
