@@ -76,7 +76,8 @@ func TestKeyOfReductions(t *testing.T) {
 	made := []reduceParts{{part(1), []*ReduceOp{Sum}, []uint{1}}, {part(1), []*ReduceOp{Mean}, []uint{1}},
 		{part(0), []*ReduceOp{Sum}, []uint{1}},
 		{part(1, 1), []*ReduceOp{Sum, Mean}, []uint{1, 1}}, {part(1, 0), []*ReduceOp{Sum, Mean}, []uint{1, 1}},
-		{part(1), []*ReduceOp{MaxIndex}, []uint{1}}, {part(1), []*ReduceOp{MaxIndex}, []uint{2}}, {part(1), []*ReduceOp{MaxIndex}, []uint{3}}}
+		{part(1), []*ReduceOp{MaxIndex}, []uint{1}}, {part(1), []*ReduceOp{MaxIndex}, []uint{2}},
+		{part(1), []*ReduceOp{MaxIndex}, []uint{3}}}
 	keys := func(order []int) map[int]string {
 		reset(slices.Clone(base), map[string]*ReduceOp{})
 		out := map[int]string{}
