@@ -198,8 +198,8 @@ func TestReductionsRunWithTheirInputs(t *testing.T) {
 			ordered++
 		}
 	}
-	t.Logf("%d of %d reductions run with their inputs, which lie in one order in %d; there were %d groups of several", fused, programs, ordered,
-		together)
+	t.Logf("%d of %d reductions run with their inputs, which lie in one order in %d; there were %d groups of several",
+		fused, programs, ordered, together)
 	if fused < ordered || together < programs/8 {
 		t.Errorf("of %d reductions, %d run with their inputs, and %d could; there were %d groups of several", programs, fused, ordered, together)
 	}

@@ -60,8 +60,8 @@ has more.
 var remarks = map[string]string{
 	"2026-11-27-nvidia-h200-a.json": " `TestCUDA` failed in CUDA-099, which compares the device's free memory, while other tests ran; " +
 		"alone it passed.",
-	"2026-11-27-nvidia-h200.json": " Meanwhile compute-sanitizer ran on the machine's other device, so times of the host are long, such " +
-		"as the compile time of GPT-2's step, the replay of a graph, and all that uses no GPU.",
+	"2026-11-27-nvidia-h200-d.json": " Meanwhile compute-sanitizer ran on the machine's other device, so times of the host are long, " +
+		"such as the compile time of GPT-2's step, the replay of a graph, and all that uses no GPU.",
 }
 
 // Page returns the page of measurements of the named runs and of the pairs, in Markdown. For each device it shows the newest run's value of

@@ -416,8 +416,8 @@ func (g *Graph) Reduces(s *Set) bool {
 }
 
 // byReduce reports whether the group can run in the kernel of a reduction if it has one. Then there are only reductions alike, which alone
-// write memory, and element-wise calls, which make what they read. The group must not read the storages that it writes, because threads read
-// elements that others write.
+// write memory, and element-wise calls, which make what they read. The group must not read the storages that it writes, because threads
+// read elements that others write.
 func (a *grouping) byReduce(s *Set) bool {
 	if !a.g.Reduces(s) {
 		return true

@@ -50,9 +50,9 @@ type FusedReduce struct {
 }
 
 // FuseReduce returns the reductions of calls, which are alike, with before, whose outputs are their inputs and whose inputs are ins. keeps
-// has a bit for every output of a call that is stored. The Ptrs of ins do not matter yet. It returns nil if that cannot be one kernel: a call
-// has several inputs, no elements or no output, before has no input, there are too many operands, states or operations, an operand does not have
-// the elements of a vector side by side, or two calls alone would take their elements in different orders.
+// has a bit for every output of a call that is stored. The Ptrs of ins do not matter yet. It returns nil if that cannot be one kernel: a
+// call has several inputs, no elements or no output, before has no input, there are too many operands, states or operations, an operand
+// does not have the elements of a vector side by side, or two calls alone would take their elements in different orders.
 func FuseReduce(calls []*ReduceCall, keeps []uint, before *PointOp, ins []Operand, lim *Limits) *FusedReduce {
 	f, outs, states := &FusedReduce{calls: calls}, []Operand(nil), 0
 	parts := &reduceParts{before: before, keeps: keeps}
