@@ -201,7 +201,8 @@ func TestReductionsRunWithTheirInputs(t *testing.T) {
 	t.Logf("%d of %d reductions run with their inputs, which lie in one order in %d; there were %d groups of several",
 		fused, programs, ordered, together)
 	if fused < ordered || together < programs/8 {
-		t.Errorf("of %d reductions, %d run with their inputs, and %d could; there were %d groups of several", programs, fused, ordered, together)
+		t.Errorf("of %d reductions, %d run with their inputs, and %d could; there were %d groups of several",
+			programs, fused, ordered, together)
 	}
 }
 
@@ -214,6 +215,8 @@ func TestReductionsLeaveChains(t *testing.T) {
 	a, b := x.RandN([]int{33, 131}, tenon.Float32), x.RandN([]int{33, 131}, tenon.Float32)
 	h, row := x.RandN([]int{33, 131}, tenon.BFloat16), x.RandN([]int{131}, tenon.BFloat16)
 	flat := x.RandN([]int{300}, tenon.Float32)
+	cube, other := x.RandN([]int{6, 6, 6}, tenon.Float32), x.RandN([]int{6, 6, 6}, tenon.Float32)
+	wide, even := x.RandN([]int{33, 132}, tenon.BFloat16), x.RandN([]int{33, 128}, tenon.BFloat16)
 	at := 0 // where a view of flat begins
 	type outs = []*tenon.Tensor
 	for name, c := range map[string]struct {
@@ -240,6 +243,20 @@ func TestReductionsLeaveChains(t *testing.T) {
 			y := x.Exp(x.Sub(a, b))
 			return outs{x.Sum(y, []int{0}), x.Sum(y, []int{1})}
 		}, 3, 2},
+		"of other dimensions that are as long": {func(x *tenon.Exec) outs {
+			y := x.Exp(x.Sub(cube, other))
+			return outs{x.Sum(y, []int{0}), x.Sum(y, []int{1})}
+		}, 3, 2},
+		"of another layout": {func(x *tenon.Exec) outs {
+			turned := x.Transpose(cube, 0, 1)
+			return outs{x.Sum(x.Mul(cube, turned), []int{0, 1}), x.Sum(turned, []int{0, 1})}
+		}, 2, 2},
+		"of an operand that is repeated": {func(x *tenon.Exec) outs { // whose strides are in another order than the result's
+			return outs{x.Sum(x.Sub(x.Narrow(other, 0, 0, 1), cube), []int{0, 1})}
+		}, 1, 2},
+		"rows that begin between": {func(x *tenon.Exec) outs {
+			return outs{x.Sum(x.Mul(x.Narrow(wide, 1, 0, 128), even), []int{1})}
+		}, 1, 2},
 		"of what is needed": {func(x *tenon.Exec) outs {
 			d := x.Sub(x.Exp(a), b)
 			return outs{d, x.Sum(x.Mul(d, d), nil)}

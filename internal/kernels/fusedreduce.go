@@ -84,8 +84,8 @@ func FuseReduce(calls []*ReduceCall, keeps []uint, before *PointOp, ins []Operan
 // Name is the prefix of the kernel's name.
 func (f *FusedReduce) Name() string { return "red_" + f.fused.Name }
 
-// Run launches the kernel. The outputs are those of the reductions that are stored, the inputs those of before, and the scalars those of before and the
-// reductions. No output may overlap an input.
+// Run launches the kernel. The outputs are those of the reductions that are stored, the inputs those of before, and the scalars those of
+// before and the reductions. No output may overlap an input.
 func (f *FusedReduce) Run(is Issuer, scalars []Scalar, outs, ins []Operand) error {
 	if err := f.fused.check(scalars, outs, ins, f.calls[0].Dims); err != nil {
 		return err
@@ -112,8 +112,8 @@ func (f *FusedReduce) plan(lim *Limits, scalars []Scalar, outs, ins []Operand) (
 		if i > 0 && p.arrangement() != e.arrangement() {
 			return p, false
 		}
-		p.n, p.items, p.outputs, p.vec, p.shape, p.wide, p.deep, p.parts, p.chunk = e.n, e.items, e.outputs, e.vec, e.shape, e.wide, e.deep,
-			e.parts, e.chunk
+		p.n, p.items, p.outputs, p.vec, p.shape = e.n, e.items, e.outputs, e.vec, e.shape
+		p.wide, p.deep, p.parts, p.chunk = e.wide, e.deep, e.parts, e.chunk
 	}
 	if !p.gather(first.Dims) {
 		return p, false
@@ -156,8 +156,8 @@ func (p *reducePlan) access() bool {
 	return true
 }
 
-// reduceParts is what a fused reduction is made of. Output i of before is the input of base i, and keeps[i] has a bit for each of its outputs
-// that is an output. The scalars are those of before and then of each base; the states and outputs are those of the bases, in order.
+// reduceParts is what a fused reduction is made of. Output i of before is the input of base i, and keeps[i] has a bit for each of its
+// outputs that is stored. The scalars are those of before and then of each base; the states and outputs are those of the bases, in order.
 type reduceParts struct {
 	before *PointOp
 	bases  []*ReduceOp

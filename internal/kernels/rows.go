@@ -263,8 +263,8 @@ func (p *rowPlan) group() (threads, chunks int) {
 	if p.rows > 1 && p.n > 1 && abs(p.along[lead]) > abs(p.kept.stride[lead][0]) && p.kept.stride[lead][0] != 0 {
 		return 1, 0
 	}
-	// On an H200, layer norm of 64 Mi bf16 in rows of 2048 takes 69 µs with 128 threads for each row and 83 with 256, softmax 67 and 76; in
-	// rows of 8192, 100 and 71, and 120 and 71. The code was made by the driver's linker, with more registers (RATIONALE.md says why).
+	// On an H200, softmax of 64 Mi bf16 in rows of 1536 takes 68 µs with 128 threads for each row and 83 with 256, in rows of 2048 64 and
+	// 72; a layer norm takes as long with both. With 128 threads and more than two vectors a thread, both take longer.
 	for _, g := range [...]struct{ threads, most int }{{32, 8}, {rowFewThreads, 2}, {rowMidThreads, 8}} {
 		if need := ceilDiv(p.n, p.vec*g.threads); need <= min(g.most, rowHeld/p.vec) {
 			return g.threads, 1 << bits.Len(uint(need-1))
