@@ -56,6 +56,24 @@ var reductions = []struct {
 	{"ArgMin", func(x *tenon.Exec, t *tenon.Tensor, dims []int) []*tenon.Tensor { return all(x.ArgMin(t, dims[:1])) }, true},
 }
 
+// shown returns the bits of tensors as text.
+func shown(t *testing.T, x *tenon.Exec, ys []*tenon.Tensor) string {
+	t.Helper()
+	var s strings.Builder
+	for _, y := range ys {
+		v, err := x.Bytes(y)
+		must(t, err)
+		fmt.Fprintf(&s, "%x\n", v)
+	}
+	return s.String()
+}
+
+func closeAll(ts []*tenon.Tensor) {
+	for _, t := range ts {
+		t.Close()
+	}
+}
+
 func all(ts ...*tenon.Tensor) []*tenon.Tensor { return ts }
 
 // randomReduction returns a case.
@@ -82,6 +100,11 @@ func randomReduction(x *tenon.Exec, rng *rand.Rand) reductionCase {
 		}
 		return x.RandN(shape, dt)
 	}
+	turned := func() *tenon.Tensor {
+		last, other := len(shape)-1, slices.Clone(shape)
+		other[0], other[last] = other[last], other[0]
+		return x.Transpose(make1(dt, other), 0, last)
+	}
 	a := make1(dt, shape)
 	kind := rng.IntN(7)
 	c := reductionCase{ordered: kind != 1 && kind != 2 || shape[len(shape)-1]%8 == 0}
@@ -92,21 +115,17 @@ func randomReduction(x *tenon.Exec, rng *rand.Rand) reductionCase {
 	case 1: // the same for all but the last dimension
 		b = make1(dt, shape[len(shape)-1:])
 	case 2: // the same along the last dimension
-		b = make1(dt, append(append([]int{}, shape[:len(shape)-1]...), 1))
+		b = make1(dt, append(slices.Clone(shape[:len(shape)-1]), 1))
 	case 3: // begins between
 		n := a.Numel()
 		b = x.View(x.Narrow(make1(dt, []int{n + 1}), 0, 1, n), shape...)
 	case 4: // in another order
-		turned := append([]int{}, shape...)
-		turned[0], turned[len(shape)-1] = turned[len(shape)-1], turned[0]
-		b = x.Transpose(make1(dt, turned), 0, len(shape)-1)
+		b = turned()
 		c.ordered = len(shape) == 1
 	case 5: // of another type
 		b = make1(tenon.Float32, shape)
 	case 6: // both in the same other order
-		turned := append([]int{}, shape...)
-		turned[0], turned[len(shape)-1] = turned[len(shape)-1], turned[0]
-		a, b = x.Transpose(make1(dt, turned), 0, len(shape)-1), x.Transpose(make1(dt, turned), 0, len(shape)-1)
+		a, b = turned(), turned()
 	}
 	c.name = fmt.Sprintf("%s over %v of %v %v, kind %d", r.name, dims, dt, shape, kind)
 	steps, compares := rng.IntN(3), r.any && rng.IntN(6) == 0
@@ -163,14 +182,8 @@ func TestReductionsRunWithTheirInputs(t *testing.T) {
 				}
 				return nil
 			}))
-			var s strings.Builder
-			for _, y := range kept {
-				v, err := x.Bytes(y)
-				must(t, err)
-				fmt.Fprintf(&s, "%x\n", v)
-				y.Close()
-			}
-			return s.String()
+			defer closeAll(kept)
+			return shown(t, x, kept)
 		}
 		r := compile.New()
 		for run := range 3 {
@@ -283,20 +296,11 @@ func TestReductionsLeaveChains(t *testing.T) {
 		}, 1, 4},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
-			show := func(ys outs) string {
-				var s strings.Builder
-				for _, y := range ys {
-					v, err := x.Bytes(y)
-					must(t, err)
-					fmt.Fprintf(&s, "%x\n", v)
-				}
-				return s.String()
-			}
 			r := compile.New()
 			for run := range 4 {
 				at = []int{0, 1, 4, 8}[run]
 				var want string
-				x.Scope(func(x *tenon.Exec) { want = show(c.run(x)) })
+				x.Scope(func(x *tenon.Exec) { want = shown(t, x, c.run(x)) })
 				var ys outs
 				must(t, r.Do(x, func(x *tenon.Exec) error {
 					for _, y := range c.run(x) {
@@ -304,12 +308,10 @@ func TestReductionsLeaveChains(t *testing.T) {
 					}
 					return nil
 				}))
-				if got := show(ys); got != want {
+				if got := shown(t, x, ys); got != want {
 					t.Fatalf("run %d: got\n%.200s, want\n%.200s\n%s", run, got, want, r.Explain(x))
 				}
-				for _, y := range ys {
-					y.Close()
-				}
+				closeAll(ys)
 			}
 			if s := r.Stats(x); s.Kernels != 4*c.kernels || s.Fused != 4*c.fused {
 				t.Errorf("%d kernels ran and %d calls were fused in 4 runs, want %d and %d\n%s", s.Kernels, s.Fused, 4*c.kernels, 4*c.fused,

@@ -137,24 +137,15 @@ func TestRowsRunWithTheirNeighbours(t *testing.T) {
 					}
 					return err
 				}))
-				var s strings.Builder
-				show := func(y *tenon.Tensor) {
-					if y == nil {
-						return
-					}
-					v, err := x.Bytes(y)
-					must(t, err)
-					fmt.Fprintf(&s, "%x\n", v)
-				}
-				for _, y := range kept {
-					show(y)
-					y.Close()
-				}
+				text := shown(t, x, kept)
+				closeAll(kept)
 				for _, l := range leaves {
-					show(l.Grad())
+					if g := l.Grad(); g != nil {
+						text += shown(t, x, outs{g})
+					}
 					l.SetGrad(nil)
 				}
-				return s.String()
+				return text
 			}
 			want := bits(func(f func(x *tenon.Exec) error) (err error) {
 				x.Scope(func(x *tenon.Exec) { err = f(x) })

@@ -128,7 +128,7 @@ type fusedGroup struct {
 	// alone those of the call's own; both include absent ones.
 	rows         *kernels.FusedRows
 	slots, alone []int
-	// reduce replaces op if the group has reductions; slots are then the indexes of the kernel's inputs among the group's operands.
+	// reduce replaces op if the group has reductions; slots are then the indexes of the kernel's operands among the group's.
 	reduce *kernels.FusedReduce
 	// product says that op is the epilogue of a product.
 	product *fusedProduct

@@ -112,16 +112,17 @@ func (b *planning) reduceGroup(s *fuse.Set) *fusedGroup {
 		return nil
 	}
 	g.numbers = append(w.numbers, numbers...)
-	for slot := range s.Outs {
-		e := b.element(b.refOf(s, slot))
-		g.operands = append(g.operands, kernels.Operand{DType: e.dt, Shape: e.form.shape, Stride: e.form.stride})
-	}
-	shape := b.g.Calls[s.At].Ins[0].Shape
-	for _, slot := range w.read {
+	add := func(slot int, shape []int) {
 		e := b.element(b.refOf(s, slot))
 		o := kernels.Operand{DType: e.dt, Shape: shape, Stride: make([]int, len(shape))}
 		infer.BroadcastStrides(o.Stride, e.form.shape, e.form.stride, shape)
 		g.operands, g.slots = append(g.operands, o), append(g.slots, slot)
+	}
+	for slot, r := range s.Outs {
+		add(slot, b.g.Calls[r.Call].Outs[r.Index].Shape)
+	}
+	for _, slot := range w.read {
+		add(slot, b.g.Calls[s.At].Ins[0].Shape)
 	}
 	limits := b.d.calls[b.g.Calls[s.At].At].x.m.stream.Device().Limits()
 	if g.reduce = kernels.FuseReduce(calls, keeps, op, g.operands[len(s.Outs):], limits); g.reduce == nil {
@@ -130,17 +131,12 @@ func (b *planning) reduceGroup(s *fuse.Set) *fusedGroup {
 	return g
 }
 
-// runReduce launches the kernel of a group with a reduction.
+// runReduce launches the kernel of a group with reductions.
 func (g *fusedGroup) runReduce(f *frame) error {
-	h := f.x.s.putOff.fusing.handles
+	d, outs := f.x.s.putOff, len(g.outs)
 	f.opers = append(f.opers[:0], g.operands...)
-	outs := len(g.outs)
-	for i := range f.opers {
-		slot := i
-		if i >= outs {
-			slot = g.slots[i-outs]
-		}
-		f.opers[i].Ptr = h[slot].ptr()
+	for i, slot := range g.slots {
+		f.opers[i].Ptr = d.fusing.handles[slot].ptr()
 	}
-	return g.reduce.Run(f, f.x.s.putOff.fusing.numbers, f.opers[:outs], f.opers[outs:])
+	return g.reduce.Run(f, d.fusing.numbers, f.opers[:outs], f.opers[outs:])
 }

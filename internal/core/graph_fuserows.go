@@ -131,7 +131,7 @@ func (b *planning) refOf(s *fuse.Set, slot int) at {
 // none selects no member.
 func none(int) bool { return false }
 
-// rowSide is the element-wise work before or after a row-wise call.
+// rowSide is element-wise work of a group: what comes before or after a row-wise call, or all that goes with a product or reductions.
 type rowSide struct {
 	types         []dtype.DType // of the inputs
 	steps         []kernels.FusedStep

@@ -42,7 +42,7 @@ type Call struct {
 	// call can include element-wise work before it, which makes input 0, and after it, which reads output 0.
 	Row bool
 	// Reduce, if not 0, says that the outputs are sums or the like of elements of the only input. The kernel of such a call can include
-	// element-wise work that makes the input, and other calls with the same number and a shape that is the same.
+	// element-wise work that makes the input, and other calls with the same number whose inputs have the same shape.
 	Reduce int
 	// States is how much of Limits.States a reduction takes.
 	States int

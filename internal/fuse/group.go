@@ -45,10 +45,10 @@ type Limits struct {
 
 // Group joins element-wise calls with those that made their operands. All calls of a group have one shape and one lane, and each that reads
 // a result of another reads the same elements in the same order. A chain is not joined through a broadcast, which would recompute it for
-// every repetition. One call of a group may be row-wise, or some may be reductions, whose inputs have that shape. At the end,
-// groups without such calls are joined with products that they read. A group runs at the position of its last call, so no call in between
-// may write what the group reads, or use what it writes; and while the group waits, it must not hold more memory for its operands than it
-// saves by not writing results.
+// every repetition. One call of a group may be row-wise, or some may be reductions, whose inputs have that shape. At the end, groups
+// without such calls are joined with products that they read. A group runs at the position of its last call, so no call in between may
+// write what the group reads, or use what it writes; and while the group waits, it must not hold more memory for its operands than it saves
+// by not writing results.
 func (g *Graph) Group(l Limits) {
 	a := &grouping{g: g, l: l, live: g.live(), made: g.writers(), users: map[int][]int{}, of: make([]*Set, len(g.Calls))}
 	for i := range g.Calls {
@@ -141,14 +141,14 @@ func (a *grouping) joinReduce(i int) {
 		}
 	}
 	for _, j := range alike {
-		if a.g.Calls[j].Ins[0].equal(&c.Ins[0]) && a.of[j] != a.of[i] && a.reduce(sorted(a.of[j].Calls, a.of[i].Calls), i) {
+		if a.g.Calls[j].Ins[0].equal(&c.Ins[0]) && a.of[j] != a.of[i] && a.withMakers(sorted(a.of[j].Calls, a.of[i].Calls), i) {
 			return
 		}
 	}
-	a.reduce(a.of[i].Calls, i)
+	a.withMakers(a.of[i].Calls, i)
 	for _, j := range alike {
 		if a.of[j] != a.of[i] && a.share(a.of[j], a.of[i]) && a.replace(sorted(a.of[j].Calls, a.of[i].Calls), nil) {
-			a.reduce(a.of[i].Calls, i) // what made the value may now be for nobody else
+			a.withMakers(a.of[i].Calls, i) // what made the value may now be for nobody else
 		}
 	}
 }
@@ -172,9 +172,9 @@ func (a *grouping) share(s, t *Set) bool {
 	return false
 }
 
-// reduce makes a group of calls and of those that only make what they read, among the ones that are in a group with the call that makes the
-// input of i. These leave their group, whose other calls stay together. It reports whether that saves bytes.
-func (a *grouping) reduce(calls []int, i int) bool {
+// withMakers makes a group of calls and of those that only make what they read, among the ones that are in a group with the call that makes
+// the input of i. These leave their group, whose other calls stay together. It reports whether that saves bytes.
+func (a *grouping) withMakers(calls []int, i int) bool {
 	var rest []int
 	if r, ok := a.maker(i, 0); ok && a.of[r.Call] != nil && a.of[r.Call] != a.of[i] {
 		member := map[int]int{}

@@ -576,8 +576,7 @@ func TestRandomGraphs(t *testing.T) {
 		"and %d conversions run earlier, %d later; %d peaks are higher",
 		grouped, elided, byRows, reductions, products, convolutions, narrowed, folded, gone, early, late, slack)
 	if early < 200 || slack < 100 || folded < 500 || late < 300 || grouped < 10000 || elided < 5000 || byRows < 1000 || products < 500 ||
-		reductions < 400 ||
-		convolutions < 200 || narrowed < 500 || gone < 10000 {
+		reductions < 400 || convolutions < 200 || narrowed < 500 || gone < 10000 {
 		t.Error("the passes did too little")
 	}
 }

@@ -31,9 +31,6 @@ func (c *ReduceCall) Outs() int { return c.op.Outs }
 // States returns how many values the state of the reduction has. A kernel has room for MaxStates.
 func (c *ReduceCall) States() int { return len(c.op.states[opmath(c.Compute)]) }
 
-// MaxStates is the maximum number of values in the states of the reductions of a kernel.
-const MaxStates = maxStates
-
 // Like reports whether c and e reduce the same dimensions of inputs of one type and layout, in the same order and type.
 func (c *ReduceCall) Like(e *ReduceCall) bool {
 	a, b := &c.Operands[c.Outs()], &e.Operands[e.Outs()]
@@ -69,7 +66,7 @@ func FuseReduce(calls []*ReduceCall, keeps []uint, before *PointOp, ins []Operan
 		}
 		states += c.States()
 	}
-	if before.Outs != len(calls) || before.Ins == 0 || len(outs)+before.Ins > maxOperands || states > maxStates {
+	if before.Outs != len(calls) || before.Ins == 0 || len(outs)+before.Ins > maxOperands || states > MaxStates {
 		return nil
 	}
 	if f.fused = fuseReduce(parts); f.fused == nil {
@@ -92,7 +89,7 @@ func (f *FusedReduce) Run(is Issuer, scalars []Scalar, outs, ins []Operand) erro
 	}
 	p, ok := f.plan(is.Limits(), scalars, outs, ins)
 	if !ok {
-		return fmt.Errorf("%s: the operands lie otherwise than those that it was made for", f.fused.Name)
+		return fmt.Errorf("%s: the operands have other layouts than those that it was made for", f.fused.Name)
 	}
 	return p.run(is)
 }
@@ -146,8 +143,10 @@ func (p *reducePlan) access() bool {
 			return false
 		}
 		places := in.Ptr / uint64(in.DType.Size())
-		for _, s := range slices.Concat(steps[1:], across.stride[other+i][:across.nd]) {
-			places |= uint64(s)
+		for _, list := range [...][]int{steps[1:], across.stride[other+i][:across.nd]} {
+			for _, s := range list {
+				places |= uint64(s)
+			}
 		}
 		if 1<<bits.TrailingZeros64(places|1<<62) < min(p.vec, 16/in.DType.Size()) {
 			p.single.add(i)

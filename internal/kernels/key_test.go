@@ -8,6 +8,35 @@ import (
 	"tenon.dev/dtype"
 )
 
+// wantKeys fails unless n kernels, and those of plain, have different keys, and the same ones in whatever order they are made. spec makes
+// kernel i, and forget lets the process forget those that were made.
+func wantKeys(t *testing.T, n int, plain []Spec, forget func(), spec func(i int) Spec) {
+	t.Helper()
+	keys := make([][2]string, n)
+	for order := range 2 {
+		forget()
+		for i := range n {
+			if order == 1 {
+				i = n - 1 - i
+			}
+			s := spec(i)
+			keys[i][order] = s.Key()
+		}
+	}
+	seen := map[string]bool{}
+	for i := range plain {
+		seen[plain[i].Key()] = true
+	}
+	for i, k := range keys {
+		if seen[k[0]] = true; k[0] != k[1] {
+			t.Errorf("kernel %d has the keys\n%s\n%s", i, k[0], k[1])
+		}
+	}
+	if len(seen) != n+len(plain) {
+		t.Errorf("%d keys for %d kernels", len(seen), n+len(plain))
+	}
+}
+
 // TestKeyOfRows checks that the key of a fused row-wise operation says what it computes, whatever its number among the process's: another
 // one that had the same number in an earlier process must not be loaded in its place.
 func TestKeyOfRows(t *testing.T) {
@@ -29,31 +58,9 @@ func TestKeyOfRows(t *testing.T) {
 	exp, tanh := part(Exp), part(Tanh)
 	made := []rowAround{{softmaxOp, exp, nil}, {logSoftmaxOp, exp, nil}, {softmaxOp, tanh, nil}, {softmaxOp, nil, exp},
 		{softmaxOp, nil, tanh}, {softmaxOp, exp, tanh}, {softmaxOp, tanh, exp}}
-	keys := func(order []rowAround) map[rowAround]string {
-		reset(slices.Clone(base), map[rowAround]*rowOp{})
-		out := map[rowAround]string{}
-		for _, a := range order {
-			s := Spec{Family: FamilyRows, Op: fuseRows(a.base, a.before, a.after).id, Compute: f32}
-			out[a] = s.Key()
-		}
-		return out
-	}
-	forward := keys(made)
-	slices.Reverse(made)
-	if backward := keys(made); !maps.Equal(forward, backward) {
-		t.Errorf("keys\n%v\n%v", forward, backward)
-	}
-	seen := map[string]bool{}
-	for _, op := range []*rowOp{softmaxOp, logSoftmaxOp} {
-		s := Spec{Family: FamilyRows, Op: op.id, Compute: f32}
-		seen[s.Key()] = true
-	}
-	for _, k := range forward {
-		seen[k] = true
-	}
-	if len(seen) != len(made)+2 {
-		t.Errorf("%d keys for %d kernels", len(seen), len(made)+2)
-	}
+	of := func(id uint16) Spec { return Spec{Family: FamilyRows, Op: id, Compute: f32} }
+	wantKeys(t, len(made), []Spec{of(softmaxOp.id), of(logSoftmaxOp.id)}, func() { reset(slices.Clone(base), map[rowAround]*rowOp{}) },
+		func(i int) Spec { return of(fuseRows(made[i].base, made[i].before, made[i].after).id) })
 }
 
 // TestKeyOfReductions checks the same of fused reductions.
@@ -78,56 +85,26 @@ func TestKeyOfReductions(t *testing.T) {
 		{part(1, 1), []*ReduceOp{Sum, Mean}, []uint{1, 1}}, {part(1, 0), []*ReduceOp{Sum, Mean}, []uint{1, 1}},
 		{part(1), []*ReduceOp{MaxIndex}, []uint{1}}, {part(1), []*ReduceOp{MaxIndex}, []uint{2}},
 		{part(1), []*ReduceOp{MaxIndex}, []uint{3}}}
-	keys := func(order []int) map[int]string {
-		reset(slices.Clone(base), map[string]*ReduceOp{})
-		out := map[int]string{}
-		for _, i := range order {
-			s := Spec{Family: FamilyReduce, Op: fuseReduce(&made[i]).id, Compute: f32}
-			out[i] = s.Key()
-		}
-		return out
-	}
-	var order []int
-	for i := range made {
-		order = append(order, i)
-	}
-	forward := keys(order)
-	slices.Reverse(order)
-	if backward := keys(order); !maps.Equal(forward, backward) {
-		t.Errorf("keys\n%v\n%v", forward, backward)
-	}
-	seen := map[string]bool{}
-	for _, op := range []*ReduceOp{Sum, Mean, MaxIndex} {
-		s := Spec{Family: FamilyReduce, Op: op.id, Compute: f32}
-		seen[s.Key()] = true
-	}
-	for _, k := range forward {
-		seen[k] = true
-	}
-	if len(seen) != len(made)+3 {
-		t.Errorf("%d keys for %d kernels", len(seen), len(made)+3)
-	}
+	of := func(id uint16) Spec { return Spec{Family: FamilyReduce, Op: id, Compute: f32} }
+	wantKeys(t, len(made), []Spec{of(Sum.id), of(Mean.id), of(MaxIndex.id)},
+		func() { reset(slices.Clone(base), map[string]*ReduceOp{}) }, func(i int) Spec { return of(fuseReduce(&made[i]).id) })
 }
 
-// TestNamesOfReduceOps checks that the names of reductions tell them apart, since the keys of groups consist of them.
-func TestNamesOfReduceOps(t *testing.T) {
+// TestNamesOfOps checks that the names of element-wise operations and of reductions tell them apart, since the keys of groups consist of
+// them.
+func TestNamesOfOps(t *testing.T) {
 	seen := map[string]bool{}
-	for _, op := range ReduceOps() {
-		if seen[op.Name] {
-			t.Errorf("two reductions are named %s", op.Name)
+	note := func(name string) {
+		if seen[name] {
+			t.Errorf("two operations are named %s", name)
 		}
-		seen[op.Name] = true
+		seen[name] = true
 	}
-}
-
-// TestNamesOfPointOps checks that the names of operations tell them apart, since the keys of groups consist of them.
-func TestNamesOfPointOps(t *testing.T) {
-	seen := map[string]bool{}
 	for _, op := range pointOps {
-		if seen[op.Name] {
-			t.Errorf("two operations are named %s", op.Name)
-		}
-		seen[op.Name] = true
+		note("point " + op.Name)
+	}
+	for _, op := range ReduceOps() {
+		note("reduce " + op.Name)
 	}
 }
 

@@ -46,7 +46,7 @@ type multiReduceArgs struct {
 	sizes   listArg[int]
 	ends    listArg[int32]
 	types   listArg[int32]
-	states  [maxStates]uint64
+	states  [MaxStates]uint64
 	buffers []kernel.Buffer
 	out     arrayArg
 	scalars scalarArgs
@@ -147,7 +147,7 @@ var _ = register(FamilyMultiReduce, buildMultiReduce)
 func buildMultiReduce(s *Spec) *kernel.Kernel {
 	op := reduceOpOf(s)
 	return kernel.Build(s.name("mr_"+op.Name), func(k *kernel.Builder) {
-		a := multiReduceArgs{op: op, buffers: make([]kernel.Buffer, maxStates), scalars: scalarArgs{nums: make([]Num, op.Scalars)}}
+		a := multiReduceArgs{op: op, buffers: make([]kernel.Buffer, MaxStates), scalars: scalarArgs{nums: make([]Num, op.Scalars)}}
 		a.layout(declaring(k, s))
 		b := &reduceKernel{k: k, op: op, s: s, types: op.State(s.Compute), stage: s.Reduce.Stage, wide: multiReduceThreads, ix: dtype.Int32}
 		b.r = &Reduction{K: k, T: s.Compute, S: a.scalars.nums}

@@ -394,8 +394,8 @@ func reduceClass(nd int) int {
 	return maxDims
 }
 
-// maxStates is the maximum number of values in a state.
-const maxStates = 6
+// MaxStates is the maximum number of values in a state, or in all states of the reductions of a kernel.
+const MaxStates = 6
 
 // reduceArgs are the arguments of reductions: n reduced elements, divided into items, of which a block takes chunk, and tail elements
 // beyond the last vector. states are the addresses of the states, and buffers what the kernel gets for them.
@@ -404,7 +404,7 @@ type reduceArgs struct {
 	n                     intArg
 	outputs, items, chunk intArg
 	tail                  intArg
-	states                [maxStates]uint64
+	states                [MaxStates]uint64
 	buffers               []kernel.Buffer
 	operands              operandArgs
 	scalars               scalarArgs

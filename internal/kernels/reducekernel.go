@@ -50,7 +50,7 @@ func buildReduce(s *Spec) *kernel.Kernel {
 // params declares the parameters.
 func (b *reduceKernel) params() {
 	k, s := b.k, b.s
-	a := reduceArgs{op: b.op, operands: operandArgs{arrays: new([maxOperands]array)}, buffers: make([]kernel.Buffer, maxStates),
+	a := reduceArgs{op: b.op, operands: operandArgs{arrays: new([maxOperands]array)}, buffers: make([]kernel.Buffer, MaxStates),
 		scalars: scalarArgs{nums: make([]Num, b.op.Scalars)}}
 	a.layout(declaring(k, s))
 	b.r = &Reduction{K: k, T: s.Compute, N: a.n.Value, S: a.scalars.nums}

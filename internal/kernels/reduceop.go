@@ -73,8 +73,8 @@ func reduction(op ReduceOp) *ReduceOp {
 	op.id = uint16(len(reduceOps))
 	for t := range op.states {
 		if d := dtype.DType(t); d.Valid() {
-			if op.states[t] = op.State(d); len(op.states[t]) > maxStates {
-				panic(fmt.Sprintf("kernels: the state of %s has more than %d values", op.Name, maxStates))
+			if op.states[t] = op.State(d); len(op.states[t]) > MaxStates {
+				panic(fmt.Sprintf("kernels: the state of %s has more than %d values", op.Name, MaxStates))
 			}
 		}
 	}

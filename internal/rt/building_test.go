@@ -125,19 +125,23 @@ func TestBuildAheadTellsNobody(t *testing.T) {
 	ok(t, dev.Close())
 }
 
+// wantPanic fails unless Func panics with what meet panics with.
+func wantPanic(t *testing.T, d *Device, s *kernels.Spec) {
+	t.Helper()
+	defer func() {
+		if r := recover(); r != "broken" {
+			t.Errorf("Func panicked with %v", r)
+		}
+	}()
+	_, _ = d.Func(s)
+}
+
 // After a panic in a call that builds a kernel, the next call builds it.
 func TestBuildPanics(t *testing.T) {
 	d, b := openBuilding(t)
 	s := unary(t, d, kernels.Exp)
 	b.meet = func() { panic("broken") }
-	func() {
-		defer func() {
-			if r := recover(); r != "broken" {
-				t.Errorf("Func panicked with %v", r)
-			}
-		}()
-		_, _ = d.Func(s)
-	}()
+	wantPanic(t, d, s)
 	b.meet = nil
 	f, err := d.Func(s)
 	if ok(t, err); f.Handle == 0 {
@@ -154,14 +158,7 @@ func TestBuildAheadPanics(t *testing.T) {
 	if d.KernelsBuiltAhead() != 1 || d.KernelsBuilt() != 0 {
 		t.Fatalf("%d kernels begun ahead, want 1, and %d built, want none", d.KernelsBuiltAhead(), d.KernelsBuilt())
 	}
-	func() {
-		defer func() {
-			if r := recover(); r != "broken" {
-				t.Errorf("Func panicked with %v", r)
-			}
-		}()
-		_, _ = d.Func(s)
-	}()
+	wantPanic(t, d, s)
 	b.meet = nil
 	_, err := d.Func(s)
 	ok(t, err)
