@@ -44,6 +44,8 @@ type pipeline struct {
 	before     []*kir.Instr
 	next       map[kir.Value]string
 	nextAround string
+	// late is how the tile of an iteration of around is passed on while the next one runs, or nil.
+	late *late
 }
 
 // sharedLimit returns how many bytes of shared memory a block may use on capability sm (CUDA C++ Programming Guide, "Compute
@@ -306,6 +308,9 @@ func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 			}
 		}
 		f.loadAhead()
+		if q.late != nil {
+			f.lateStep(q.late)
+		}
 		if !q.mapped {
 			f.awaitAllBut(q.groups)
 		}
@@ -319,6 +324,9 @@ func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 	f.drain()
 	if !q.mapped {
 		f.op("cp.async.wait_all")
+	}
+	if q.late != nil {
+		f.lateRest(q.late)
 	}
 }
 

@@ -98,7 +98,13 @@ func (f *function) around(in *kir.Instr, q *pipeline) {
 	f.when(empty, move(c), q.nextAround, f.names[in.Args[1]]) // nobody waits for loads then
 	f.firstLoads(q)
 	f.names, f.rounded = names, rounded
+	if q.late != nil {
+		f.beginLate(q.late)
+	}
 	f.counted(in, func() { f.block(in.Blocks[0]) })
+	if q.late != nil {
+		f.lateRest(q.late)
+	}
 }
 
 // nextBefore computes what the loads for the iteration with counter nextAround need of the body around their loop.

@@ -107,28 +107,7 @@ func TestLoadsAheadOfALoop(t *testing.T) {
 			"PLACE", "v83", "AFTER", "v84 = cvt.f32 v81", "STORED", "v84"}},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
-			text := aheadKernel
-			for i := 0; i < len(c.with); i += 2 {
-				text = strings.ReplaceAll(text, c.with[i], c.with[i+1])
-			}
-			for _, d := range [][2]string{{"SHARED\n", ""}, {"TILES\n", ""}, {"VARS\n", ""}, {"OUTER", ""}, {"INNER", ""}, {"AFTER", ""},
-				{"START", "v5"}, {"END", "v3"}, {"STAGES", "4"}, {"PLACE", "v9"}, {"STORED", "v23"}} {
-				text = strings.ReplaceAll(text, d[0], d[1])
-			}
-			seen := map[string]string{} // values are numbered in order
-			text = regexp.MustCompile(`\bv\d+\b`).ReplaceAllStringFunc(text, func(v string) string {
-				if seen[v] == "" {
-					seen[v] = "v" + itoa(len(seen))
-				}
-				return seen[v]
-			})
-			ps, err := kir.Parse([]byte(text))
-			if err == nil {
-				err = kir.Verify(ps[0])
-			}
-			if err != nil {
-				t.Fatalf("%v\n%s", err, text)
-			}
+			ps := aheadProgram(t, aheadKernel, c.with)
 			target := Target{Major: 9, Arch: true}
 			plan, err := planTiles(ps[0], target, 90)
 			if err != nil {
@@ -157,6 +136,34 @@ func TestLoadsAheadOfALoop(t *testing.T) {
 			}
 		})
 	}
+}
+
+// aheadProgram parses text after the replacement of the words in with, which are followed by what takes their place, and of others by what
+// is plain.
+func aheadProgram(t *testing.T, text string, with []string) []*kir.Program {
+	t.Helper()
+	for i := 0; i < len(with); i += 2 {
+		text = strings.ReplaceAll(text, with[i], with[i+1])
+	}
+	for _, d := range [][2]string{{"SHARED\n", ""}, {"TILES\n", ""}, {"VARS\n", ""}, {"OUTER", ""}, {"INNER", ""}, {"AFTER", ""},
+		{"START", "v5"}, {"END", "v3"}, {"STAGES", "4"}, {"PLACE", "v9"}, {"STORED", "v23"}} {
+		text = strings.ReplaceAll(text, d[0], d[1])
+	}
+	seen := map[string]string{} // values are numbered in order
+	text = regexp.MustCompile(`\bv\d+\b`).ReplaceAllStringFunc(text, func(v string) string {
+		if seen[v] == "" {
+			seen[v] = "v" + itoa(len(seen))
+		}
+		return seen[v]
+	})
+	ps, err := kir.Parse([]byte(text))
+	if err == nil {
+		err = kir.Verify(ps[0])
+	}
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	return ps
 }
 
 // TestWarpsMeetForRacecheck: with Meet no warp only says how far it is.

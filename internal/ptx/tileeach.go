@@ -104,28 +104,20 @@ func (p passage) bytes() int { return p.rows * p.stride }
 // each emits OpTileEach on an accumulator.
 func (f *function) each(in *kir.Instr, t *tile) {
 	a, plan := t.arr, f.tiles
+	if d := plan.lateOf(in); d != nil {
+		f.leave(d)
+		return
+	}
 	p := plan.passage(in, plan.stageBytes/t.InParts())
-	size := p.as.Size()
-	// The rows of a pass are in shared memory in the same order as in the tile.
-	row, span := a.row, p.rows
+	to := f.passageAt(t, p)
+	span := p.rows
 	if p.share > 0 {
-		row, span = f.madImm(a.y, p.share, a.inner), p.share
-	}
-	to := f.madImm(a.col, size, f.madImm(row, p.stride, plan.memory))
-	if a.part != "" {
-		to = f.madImm(a.part, p.bytes(), to)
-	}
-	across := to // where the halves of 32 bytes are exchanged
-	if p.crossed {
-		second := f.to(word, "bfe.u32", a.col, "2", "1")
-		across = f.to(word, "mad.lo.s32", second, "-32", f.addImm(to, 16))
+		span = p.share
 	}
 	into := in.Blocks[0].Params[2:]
 	if p.rounds != nil {
-		into = nil
-		for _, x := range p.rounds {
-			into, plan.rounded[x] = append(into, x.Res[0]), true
-		}
+		into = p.into()
+		plan.roundEarly(p)
 	}
 	split := t.Cols / p.cols
 	for n := range p.passes * split {
@@ -136,16 +128,8 @@ func (f *function) each(in *kir.Instr, t *tile) {
 			past = f.label()
 			f.when(a.idle, "bra", past)
 		}
-		first, last := pass*span, (pass+1)*span
-		for _, it := range t.items() {
-			if it.row >= first && it.row < last && it.col >= left && it.col < left+p.cols {
-				at := to
-				if p.crossed && it.col>>5&1 == 1 {
-					at = across
-				}
-				f.pass(p.as, it.regs, at, plan.stageAt+(it.row-first)*p.stride+(it.col-left)*size)
-			}
-		}
+		first := pass * span
+		f.leaveRegisters(t, p, to, first, left)
 		f.placeIf(past)
 		f.barrier()
 		values := func(row, col string) []string { return f.passed(in, t, p, into, row, col) }
@@ -156,6 +140,57 @@ func (f *function) each(in *kir.Instr, t *tile) {
 			}
 			return f.madImm(f.divImm(row, p.share), a.rows, f.addImm(f.remImm(row, p.share), first)), col
 		})
+	}
+}
+
+// roundEarly notes that the conversions of p happen before the elements pass.
+func (plan *tilePlan) roundEarly(p passage) {
+	for _, x := range p.rounds {
+		plan.rounded[x] = true
+	}
+}
+
+// into returns the values of the region in which the rounded elements are.
+func (p passage) into() (vs []kir.Value) {
+	for _, x := range p.rounds {
+		vs = append(vs, x.Res[0])
+	}
+	return vs
+}
+
+// passageAt returns registers with the address at which the thread's first element of t passes, the second one where the halves of 32 bytes
+// are exchanged.
+func (f *function) passageAt(t *tile, p passage) (to [2]string) {
+	a, size := t.arr, p.as.Size()
+	row := a.row // the rows of a pass are in shared memory in the same order as in the tile
+	if p.share > 0 {
+		row = f.madImm(a.y, p.share, a.inner)
+	}
+	at := f.madImm(a.col, size, f.madImm(row, p.stride, f.tiles.memory))
+	if a.part != "" {
+		at = f.madImm(a.part, p.bytes(), at)
+	}
+	if !p.crossed {
+		return [2]string{at, at}
+	}
+	second := f.to(word, "bfe.u32", a.col, "2", "1")
+	return [2]string{at, f.to(word, "mad.lo.s32", second, "-32", f.addImm(at, 16))}
+}
+
+// leaveRegisters stores the elements of the pass that begins at row first and column left of the thread's.
+func (f *function) leaveRegisters(t *tile, p passage, to [2]string, first, left int) {
+	span, size := p.rows, p.as.Size()
+	if p.share > 0 {
+		span = p.share
+	}
+	for _, it := range t.items() {
+		if it.row >= first && it.row < first+span && it.col >= left && it.col < left+p.cols {
+			at := to[0]
+			if p.crossed {
+				at = to[it.col>>5&1]
+			}
+			f.pass(p.as, it.regs, at, f.tiles.stageAt+(it.row-first)*p.stride+(it.col-left)*size)
+		}
 	}
 }
 

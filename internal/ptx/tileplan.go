@@ -105,10 +105,14 @@ func planTiles(p *kir.Program, target Target, sm int) (*tilePlan, error) {
 			plan.planAround(l)
 		}
 	}
+	//tenon:unordered each has its own loop
+	for l, q := range plan.around {
+		plan.planLate(p, l, q)
+	}
 	if plan.allocate(p, uses) > sharedLimit(sm) && len(plan.around) > 0 { // the passage has no room of its own
 		//tenon:unordered each is changed alike
 		for _, q := range plan.around {
-			q.around, q.before = nil, nil
+			q.around, q.before, q.late = nil, nil, nil
 		}
 		clear(plan.around)
 		plan.total, plan.stageAt, plan.stageBytes = 0, 0, 0
@@ -331,12 +335,7 @@ func (plan *tilePlan) round(n int) int {
 // passage shares memory with what is dead by then: the stages or, if all operands are, everything. So do operands that are needed only
 // before the first pipelined loop. It returns the size of the block's shared memory.
 func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) int {
-	static := 0
-	for _, a := range p.Shared {
-		if a.Count > 0 {
-			static += (a.Count*a.Type.Size() + 15) &^ 15
-		}
-	}
+	static := staticShared(p)
 	shares := len(plan.around) == 0 // else the next operands arrive meanwhile
 	for _, l := range u.loops {
 		q := plan.loops[l]
@@ -374,7 +373,9 @@ func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) int {
 			continue
 		}
 		room := 16 << 10
-		switch {
+		switch d := plan.lateOf(in); {
+		case d != nil:
+			room = d.p.bytes()
 		case shares && u.reloaded:
 			room = max(room, plan.total)
 		case shares:
@@ -396,6 +397,27 @@ func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) int {
 	}
 	plan.isDynamic = static+plan.total > staticLimit
 	return static + plan.total
+}
+
+// staticShared returns the size of the arrays in shared memory that p declares.
+func staticShared(p *kir.Program) (bytes int) {
+	for _, a := range p.Shared {
+		if a.Count > 0 {
+			bytes += (a.Count*a.Type.Size() + 15) &^ 15
+		}
+	}
+	return bytes
+}
+
+// lateOf returns the late passage of in, an OpTileEach, or nil.
+func (plan *tilePlan) lateOf(in *kir.Instr) *late {
+	//tenon:unordered at most one has it
+	for _, q := range plan.around {
+		if q.late != nil && q.late.each == in {
+			return q.late
+		}
+	}
+	return nil
 }
 
 // before returns true for the tiles that are used only before the first pipelined loop, or for none if accumulators pass before it.
