@@ -240,7 +240,7 @@ type productSpec struct {
 	Left, Right sideSpec
 	TF32        bool
 	// Bias is the number of adjacent elements of the bias in a row that are loaded together if the result is alpha*product + beta*bias, and
-	// 0 without a bias. Scale: it is alpha*product.
+	// 0 without a bias. Scale: alpha or beta is not 1.
 	Bias   uint8
 	Scale  bool
 	Blocks blocksKind

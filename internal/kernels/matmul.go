@@ -219,9 +219,9 @@ func (p *product) layAlong(is Issuer, i, axis, least int) error {
 // after sets in r what follows the sums, width neighbours of which are stored together.
 func (p *product) after(r *productSpec, width uint8) {
 	bias := &p.opt.Bias
+	r.Scale = p.opt.Alpha != 1 || bias.Ptr != 0 && p.opt.Beta != 1
 	switch {
 	case bias.Ptr == 0:
-		r.Scale = p.opt.Alpha != 1
 	case p.s[3][1] == 1:
 		r.Bias = min(width, uint8(p.width(3, bias, p.n, p.s[3][0], bias.DType.Size())))
 	default:
@@ -435,9 +435,7 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 			out, bias := p.out.Offset(off[0]), p.bias.Offset(off[3])
 			var after func(row, col, v kernel.Value) kernel.Value
 			if r.Lasting() && (r.Bias > 0 || r.Scale) { // so that only rounding is left when the sums leave the registers
-				after = func(_, col, v kernel.Value) kernel.Value {
-					return p.scaled(s, bias, g.n0.Add(col).Min(n.Sub(k.I32(1))), v)
-				}
+				after = func(_, col, v kernel.Value) kernel.Value { return p.scaled(s, bias, g.n0, col, v) }
 			}
 			g.run(begin, end, a, bb, after, int(s.Vec), func(row, col kernel.Value, vs []kernel.Value) {
 				p.store(s, out, bias, g.m0.Add(row), g.n0.Add(col), vs, after != nil)
@@ -484,28 +482,41 @@ func (p *productKernel) rounded(s *Spec, out, bias kernel.Buffer, r, c kernel.Va
 	}
 	res := make([]kernel.Value, len(vs))
 	for j, v := range vs {
-		if !scaled && (s.Product.Bias > 0 || s.Product.Scale) {
+		switch {
+		case scaled:
+		case add != nil:
+			v = p.sum(s, v, add[j])
+		case s.Product.Scale:
 			v = v.Mul(p.alpha)
-		}
-		if add != nil {
-			v = add[j].Convert(v.Type()).FMA(p.beta, v)
 		}
 		res[j] = v.Convert(out.Type())
 	}
 	return res
 }
 
-// scaled returns the result in column c whose sum is v. The bias is the same for all rows.
-func (p *productKernel) scaled(s *Spec, bias kernel.Buffer, c, v kernel.Value) kernel.Value {
-	v = v.Mul(p.alpha)
-	if s.Product.Bias == 0 {
-		return v
+// sum returns the result whose sum is v and whose element of the bias is bias.
+func (p *productKernel) sum(s *Spec, v, bias kernel.Value) kernel.Value {
+	bias = bias.Convert(v.Type())
+	if !s.Product.Scale {
+		return v.Add(bias)
 	}
-	at := c.Convert(dtype.Int64)
-	if s.Product.Bias == 1 {
-		at = at.Mul(p.cn.Value)
+	return bias.FMA(p.beta, v.Mul(p.alpha))
+}
+
+// scaled returns the result in column col of the tile that begins at column n0, whose sum is v. The bias is the same for all rows. Elements
+// of two columns are loaded together if that is possible; a GPU's threads have them both.
+func (p *productKernel) scaled(s *Spec, bias kernel.Buffer, n0, col, v kernel.Value) kernel.Value {
+	k, n := v.Builder(), p.n.Value
+	switch {
+	case s.Product.Bias == 0:
+		return v.Mul(p.alpha)
+	case s.Product.Bias == 1:
+		at := n0.Add(col).Min(n.Sub(k.I32(1))).Convert(dtype.Int64)
+		return p.sum(s, v, bias.Load(at.Mul(p.cn.Value)))
 	}
-	return bias.Load(at).Convert(v.Type()).FMA(p.beta, v)
+	at := n0.Add(col.And(k.I32(^1))).Min(n.Sub(k.I32(2))).Convert(dtype.Int64)
+	two := bias.LoadVec(at, 2)
+	return p.sum(s, v, col.And(k.I32(1)).Eq(k.I32(0)).Select(two[0], two[1]))
 }
 
 // biasAt loads count adjacent elements of the bias from row r and column c on.

@@ -124,7 +124,8 @@ func TestGoldenAssembles(t *testing.T) {
 	for _, g := range goldens(t) {
 		for _, target := range targets {
 			text, err := Compile(g.progs, target)
-			if (g.name == "testdata/rows" || g.name == "testdata/overlap") && target.Major < 8 {
+			whole := g.name == "testdata/late" && !target.Arch // its warps must have whole rows
+			if whole || (g.name == "testdata/rows" || g.name == "testdata/overlap") && target.Major < 8 {
 				if fault.KindOf(err) != fault.Unsupported {
 					t.Errorf("rows of tiles are mapped without matrix units: %v", err)
 				}

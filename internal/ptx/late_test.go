@@ -104,3 +104,32 @@ func TestLateTiles(t *testing.T) {
 		})
 	}
 }
+
+// TestPairsOfColumns: a map that loads what belongs to both columns of a pair loads it once for a thread's two columns, and once for all of
+// its rows.
+func TestPairsOfColumns(t *testing.T) {
+	const text = `tile_map tile2 (v50, v51, v52) {
+	v53 = const.i32 MASK
+	v54 = and.i32 v51, v53
+	v55 = cvt.i64 v54
+	v56, v57 = load.bf16x2 v1[v55]
+	v58 = and.i32 v51, v6
+	v59 = eq.i32 v58, v5
+	v60 = select.bf16 v59, v56, v57
+	v61 = cvt.f32 v60
+	v62 = add.f32 v52, v61
+	yield v62
+}`
+	for mask, want := range map[string]int{"-2": 128 / 8, "-4": 128 / 4, "-1": 128 / 4} {
+		after := strings.Replace(text, "MASK", mask, 1)
+		ps := aheadProgram(t, lateKernel, []string{"AFTER", after, "buffer f32", "buffer bf16", "REGION", "", "LAST", "", "AT", "v22",
+			"FIRST", "v90"})
+		out, err := Compile(ps, Target{Major: 9, Arch: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Count(string(out), "ld.global.nc."); got != want {
+			t.Errorf("with columns & %s there are %d loads, want %d", mask, got, want)
+		}
+	}
+}

@@ -321,12 +321,12 @@ func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 			f.when(f.advanceBarrier(q.full, q), "xor.b32", q.phase, q.phase, "1")
 		}
 	})
+	if q.late != nil {
+		f.lateRest(q.late)
+	}
 	f.drain()
 	if !q.mapped {
 		f.op("cp.async.wait_all")
-	}
-	if q.late != nil {
-		f.lateRest(q.late)
 	}
 }
 

@@ -3,6 +3,7 @@ package ptx
 import (
 	"slices"
 
+	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/kir"
 )
@@ -147,27 +148,30 @@ func (f *function) mapTile(in *kir.Instr, t *tile) {
 	b := in.Blocks[0]
 	used := map[kir.Value]bool{}
 	usedIn(b, used)
-	early := loadsBefore(b)
+	early, pairs := loadsBefore(b), pairColumns(b, t)
+	at := &positions{map[int]string{}, map[int]string{}, pairs}
 	memory := map[reuseKey][]string{}
 	if len(early) > 0 {
-		f.eachElement(in, t, used, func(string) {
+		f.eachElement(in, t, used, at, func(string) {
 			for _, x := range b.Instrs {
-				if early[x] {
+				if early[x] && !pairs[x] {
 					f.once(x, memory)
 				}
 			}
 		})
 	}
 	f.await(f.tiles.touched(in)...)
-	f.eachElement(in, t, used, func(reg string) {
-		f.pairProducts(b, nil)
+	f.eachElement(in, t, used, at, func(reg string) {
+		f.pairProducts(b, pairs)
 		for _, x := range b.Instrs {
-			if early[x] {
+			switch {
+			case pairs[x]:
+			case early[x]:
 				f.once(x, memory)
-				continue
+			default:
+				f.at(x)
+				f.instr(x)
 			}
-			f.at(x)
-			f.instr(x)
 		}
 		f.op(move(classOf(t.Type)), reg, f.names[f.tiles.yield[0]])
 	})
@@ -205,8 +209,9 @@ func loadsBefore(b *kir.Block) map[*kir.Instr]bool {
 	return early
 }
 
-// eachElement runs do for every element that the thread has, with the element's register. The names of the map's parameters are set.
-func (f *function) eachElement(in *kir.Instr, t *tile, used map[kir.Value]bool, do func(reg string)) {
+// eachElement runs do for every element that the thread has, with the element's register. The names of the map's parameters are set, and
+// those of the results of at.pairs.
+func (f *function) eachElement(in *kir.Instr, t *tile, used map[kir.Value]bool, at *positions, do func(reg string)) {
 	b := in.Blocks[0]
 	var others [][]item
 	for _, i := range in.MapOthers() {
@@ -214,7 +219,6 @@ func (f *function) eachElement(in *kir.Instr, t *tile, used map[kir.Value]bool, 
 	}
 	items := t.items()
 	perRow := len(items) / len(t.rowsOf())
-	rows, cols := map[int]string{}, map[int]string{} // one register for each position, so that equal computations are recognized as equal
 	place := func(at map[int]string, first string, n int) string {
 		if at[n] == "" {
 			at[n] = f.addImm(first, n)
@@ -224,10 +228,16 @@ func (f *function) eachElement(in *kir.Instr, t *tile, used map[kir.Value]bool, 
 	for n, it := range items {
 		for e, reg := range it.regs {
 			if used[b.Params[0]] {
-				f.names[b.Params[0]] = place(rows, t.arr.row, it.row)
+				f.names[b.Params[0]] = place(at.rows, t.arr.row, it.row)
 			}
 			if used[b.Params[1]] {
-				f.names[b.Params[1]] = place(cols, t.arr.col, it.col+e)
+				f.names[b.Params[1]] = place(at.cols, t.arr.col, it.col+e)
+			}
+			//tenon:unordered each has its own name
+			for x := range at.pairs {
+				if f.names[x.Res[0]] = place(at.cols, t.arr.col, it.col); constantOf(b, x.Args[1]) == 1 {
+					f.names[x.Res[0]] = f.to(word, "mov.b32", itoa(e))
+				}
 			}
 			f.names[b.Params[2]] = reg
 			for j, i := range in.MapOthers() {
@@ -240,6 +250,40 @@ func (f *function) eachElement(in *kir.Instr, t *tile, used map[kir.Value]bool, 
 			do(reg)
 		}
 	}
+}
+
+// positions are what is known about the elements of a map: registers with their rows and columns, by the distance from the thread's first
+// one, so that equal computations are recognized as equal, and the instructions that pairColumns returns.
+type positions struct {
+	rows, cols map[int]string
+	pairs      map[*kir.Instr]bool
+}
+
+// pairColumns returns the instructions of b, the region of a map over t, that round the column down to an even one or say whether it is
+// odd. The threads of the matrix units have both columns of a pair, so both results are known, and the first is the same for the two.
+func pairColumns(b *kir.Block, t *tile) map[*kir.Instr]bool {
+	pairs := map[*kir.Instr]bool{}
+	if t.arr.unit == plain || t.arr.turned || t.Cols == 1 {
+		return pairs
+	}
+	for _, x := range b.Instrs {
+		if x.Op == kir.OpAnd && x.Type == dtype.Int32 && x.Args[0] == b.Params[1] {
+			if c := constantOf(b, x.Args[1]); c == 1 || c == ^uint32(1) {
+				pairs[x] = true
+			}
+		}
+	}
+	return pairs
+}
+
+// constantOf returns the bits of v if it is a constant that b makes, and 0 otherwise.
+func constantOf(b *kir.Block, v kir.Value) uint32 {
+	for _, x := range b.Instrs {
+		if x.Op == kir.OpConst && x.Res[0] == v {
+			return uint32(x.Imm)
+		}
+	}
+	return 0
 }
 
 // rowsOf lists the rows of a thread as distances from its first row.
