@@ -412,9 +412,12 @@ func (b *Builder) For(start, end, step Value, body func(i Value)) {
 
 // ForAhead is For, with the Pipelined loop in the body, if the body has just one, also loading for the next iteration while the rest of the
 // body runs. The body must not write what that loop loads. The simulator runs one iteration after the other. On GPUs, tensor maps must
-// describe the loads, as LoadMapped says, the inner loop's bounds must not depend on i, and where it loads must not depend on Vars. If the
-// body ends with the Each of a tile that does no more with the elements than round them to halves first, and loads nothing before the inner
-// loop, the tile is visited while the next iteration's products run.
+// describe the loads, as LoadMapped says, the inner loop's bounds must not depend on i, and where it loads must not depend on Vars.
+//
+// If the body ends with the only Each in it, of the tile of the inner loop's only product, its tile is visited while the next iteration's
+// products run. For that, the first thing done with its elements must be to round them to one type of halves, it must use no shared memory
+// and no Vars that the body sets, nothing before the inner loop may access memory, and the tile must fit in shared memory beside three
+// stages.
 func (b *Builder) ForAhead(start, end, step Value, body func(i Value)) {
 	b.pipelined(1, start, end, step, body)
 }

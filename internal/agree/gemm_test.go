@@ -370,13 +370,21 @@ func tryLasting(p *pair) {
 				p.limits.Multiprocessors = 1 + 2*(j%3)
 				c := matmulCase{m: 520, n: 1096, k: []int{8, 64, 200, 328, 1000}[(j+tile)%5], t: t, out: t, a: []view{dense, turned}[j/2%2],
 					b: []view{dense, turned}[j%2], c: dense, bias: held, alpha: 1, exact: (j+n)%2 == 0, tile: tile}
-				switch j % 4 {
+				switch j {
 				case 1:
 					c.bias, c.alpha, c.beta = outerRepeated, 2, -1
 				case 2:
 					c.bias, c.alpha, c.beta = outerRepeated, 1, 1
 				case 3:
 					c.c, c.m = turned, 1000
+				case 4:
+					c.alpha = 2
+				case 5:
+					c.bias, c.alpha, c.beta = outerRepeated, 1, -2
+				case 6:
+					c.bias, c.alpha, c.beta = repeated, 1, 1
+				case 7:
+					c.bias, c.alpha, c.beta, c.c, c.m = repeated, 2, 1, turned, 1000
 				}
 				p.try(c.trial())
 			}

@@ -259,7 +259,7 @@ type blocksKind uint8
 const (
 	blocksOnce    blocksKind = iota // a tile
 	blocksSplit                     // the sums of a tile over part of the depth, which go to workspace; z is the part
-	blocksLasting                   // one tile after the other; it loads for the next one while it stores a tile
+	blocksLasting                   // one tile after the other; it computes the next one while it stores a tile
 )
 
 // Split and Lasting report whether blocks are of that kind.

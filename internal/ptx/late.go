@@ -19,6 +19,8 @@ type late struct {
 	// steps is the number of steps for a tile, and left a register with the number of those left to do.
 	steps int
 	left  string
+	// stages is the number of stages that the loop would have without a late passage.
+	stages int
 }
 
 const (
@@ -38,10 +40,10 @@ func (plan *tilePlan) planLate(p *kir.Program, l *kir.Instr, q *pipeline) {
 		return
 	}
 	t := plan.tiles[in.Sym]
-	if !t.acc || t.arr.unit != wgmma || t.arr.turned || t.InParts() > 1 {
+	if !t.acc || t.arr.unit != wgmma || t.arr.turned || t.InParts() > 1 || t.Cols == 1 || q.drifts {
 		return
 	}
-	d := &late{each: in, p: plan.passage(in, sharedLimit(plan.sm)), used: usedFrom(in, l.Blocks[0])}
+	d := &late{each: in, p: plan.passage(in, sharedLimit(plan.sm)), used: usedFrom(in, l.Blocks[0], q.loop), stages: q.stages}
 	step := groupsPerStep * plan.threads * in.Width
 	if d.p.rounds == nil || d.p.passes > 1 || d.p.cols < t.Cols || t.Rows*t.Cols%step != 0 {
 		return
@@ -51,6 +53,17 @@ func (plan *tilePlan) planLate(p *kir.Program, l *kir.Instr, q *pipeline) {
 	if stages := min(q.stages, free/q.bytes); stages >= leastStages {
 		q.stages, q.late = stages, d
 	}
+}
+
+// withdrawLate withdraws all late passages, and reports whether there were any.
+func (plan *tilePlan) withdrawLate() (found bool) {
+	//tenon:unordered each is changed alike
+	for _, q := range plan.around {
+		if d := q.late; d != nil {
+			q.late, q.stages, found = nil, d.stages, true
+		}
+	}
+	return found
 }
 
 // startsAlone reports whether the instructions up to loop, which is one of body, neither load from memory nor have effects, so that work
@@ -101,12 +114,13 @@ func movable(in *kir.Instr, body *kir.Block) bool {
 // changes reports whether a kernel can store in memory of space s.
 func changes(s kir.Space) bool { return s != kir.Const && s != kir.ParamSpace }
 
-// usedFrom returns the values of body, except constants, that the region of in uses.
-func usedFrom(in *kir.Instr, body *kir.Block) (used []kir.Value) {
-	made := map[kir.Value]bool{body.Params[0]: true}
+// usedFrom returns the values of body, except the constants before loop, that the region of in uses.
+func usedFrom(in *kir.Instr, body *kir.Block, loop *kir.Instr) (used []kir.Value) {
+	made, started := map[kir.Value]bool{body.Params[0]: true}, false
 	for _, x := range body.Instrs {
+		started = started || x == loop
 		for _, v := range x.Res {
-			made[v] = x.Op != kir.OpConst
+			made[v] = started || x.Op != kir.OpConst
 		}
 	}
 	for _, x := range within(in, nil) {

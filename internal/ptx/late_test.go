@@ -29,32 +29,41 @@ var lateKernel = aheadKernel[:strings.Index(aheadKernel, "    tile_each")] + `  
 func TestLateTiles(t *testing.T) {
 	const array = `shared0 "s" i32 4`
 	for name, c := range map[string]struct {
-		late bool
-		with []string
+		late   bool
+		with   []string
+		stages int
 	}{
-		"plain":                    {true, nil},
-		"a value of the iteration": {true, []string{"OUTER", "v30 = mul.i32 v9, v8", "AT", "v30"}},
-		"the counter":              {true, []string{"AT", "v9"}},
-		"a condition of the iteration": {true, []string{"OUTER", "v30 = lt.i32 v9, v8",
+		"plain":                    {late: true, with: nil},
+		"a value of the iteration": {late: true, with: []string{"OUTER", "v30 = mul.i32 v9, v8", "AT", "v30"}},
+		"the counter":              {late: true, with: []string{"AT", "v9"}},
+		"a condition of the iteration": {late: true, with: []string{"OUTER", "v30 = lt.i32 v9, v8",
 			"REGION", "v31 = select.i32 v30, v21, v22", "AT", "v31"}},
-		"a load in the region":        {true, []string{"REGION", "v30 = load.bf16 v0[v27]", "FIRST", "v30"}},
-		"a load before the loop":      {false, []string{"OUTER", "v30 = load.bf16 v2[v5]"}},
-		"a load after the loop":       {true, []string{"AFTER", "v30 = load.bf16 v2[v5]", "FIRST", "v30"}},
-		"a store before the loop":     {false, []string{"OUTER", "v30 = cvt.bf16 v9\nstore.bf16 v2[v5], v30"}},
-		"a barrier before the loop":   {false, []string{"OUTER", "barrier"}},
-		"a barrier after the loop":    {true, []string{"AFTER", "barrier"}},
-		"shared memory in the region": {false, []string{"SHARED", array, "REGION", "v30 = load.i32 shared0[v5]", "AT", "v30"}},
-		"a variable": {false, []string{"VARS", "var0 i32", "OUTER", "set 0, v9",
+		"a load in the region":        {late: true, with: []string{"REGION", "v30 = load.bf16 v0[v27]", "FIRST", "v30"}},
+		"a load before the loop":      {late: false, with: []string{"OUTER", "v30 = load.bf16 v2[v5]"}},
+		"a load after the loop":       {late: true, with: []string{"AFTER", "v30 = load.bf16 v2[v5]", "FIRST", "v30"}},
+		"a store before the loop":     {late: false, with: []string{"OUTER", "v30 = cvt.bf16 v9\nstore.bf16 v2[v5], v30"}},
+		"a barrier before the loop":   {late: false, with: []string{"OUTER", "barrier"}},
+		"a barrier after the loop":    {late: true, with: []string{"AFTER", "barrier"}},
+		"shared memory in the region": {late: false, with: []string{"SHARED", array, "REGION", "v30 = load.i32 shared0[v5]", "AT", "v30"}},
+		"a variable": {late: false, with: []string{"VARS", "var0 i32", "OUTER", "set 0, v9",
 			"REGION", "v30 = get 0", "AT", "v30"}},
-		"a variable from before": {true, []string{"VARS", "var0 i32", "for.i32 v9", "set 0, v8\nfor.i32 v9",
+		"a variable from before": {late: true, with: []string{"VARS", "var0 i32", "for.i32 v9", "set 0, v8\nfor.i32 v9",
 			"REGION", "v30 = get 0", "AT", "v30"}},
-		"something after it":              {false, []string{"LAST", "v30 = add.i32 v9, v8"}},
-		"two passages":                    {false, []string{"LAST", "tile_each.x1 tile2 (v40, v41, v42) {\n}"}},
-		"sums that are more than rounded": {false, []string{"REGION", "v30 = neg.f32 v23\nv31 = cvt.bf16 v30", "FIRST", "v31"}},
-		"a rounding read again": {true, []string{"OUTER", "v80 = cvt.f32 v9\nv81 = cvt.bf16 v80",
+		"something after it":              {late: false, with: []string{"LAST", "v30 = add.i32 v9, v8"}},
+		"two passages":                    {late: false, with: []string{"LAST", "tile_each.x1 tile2 (v40, v41, v42) {\n}"}},
+		"sums that are more than rounded": {late: false, with: []string{"REGION", "v30 = neg.f32 v23\nv31 = cvt.bf16 v30", "FIRST", "v31"}},
+		"a rounding read again": {late: true, with: []string{"OUTER", "v80 = cvt.f32 v9\nv81 = cvt.bf16 v80",
 			"REGION", "v82 = cvt.f32 v81\nv83 = cvt.i32 v82", "AT", "v83"}},
-		"as many stages as leave room":         {true, []string{"STAGES", "11"}},
-		"stages that leave no room for halves": {true, []string{"STAGES", "13"}},
+		"as many stages as leave room":         {late: true, with: []string{"STAGES", "11"}},
+		"stages that leave no room for halves": {late: true, with: []string{"STAGES", "13"}},
+		"a constant after the loop": {late: true, with: []string{"AFTER", "v30 = const.i32 5", "REGION", "v31 = add.i32 v22, v30", "AT",
+			"v31"}},
+		"two products in the loop": {late: false, with: []string{"TILES", "tile3 \"d\" f32 128 128", "tile_dot.exact tile2, tile0, tile1",
+			"tile_dot.exact tile2, tile0, tile1\ntile_dot.exact tile3, tile0, tile1"}},
+		"idle warps": {late: true, with: []string{"tile0 \"a\" bf16 128 32", "tile0 \"a\" bf16 64 32", "tile2 \"c\" f32 128 128",
+			"tile2 \"c\" f32 64 128"}},
+		"operands after the loop": {stages: 12, with: []string{"STAGES", "12", "TILES", lateTiles, "AFTER", lateOperands}},
+		"operands and no passage": {stages: 13, with: []string{"STAGES", "13", "TILES", lateTiles, "AFTER", lateOperands}},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
 			with := append(c.with, "buffer f32", "buffer bf16", "REGION", "", "LAST", "", "AT", "v22", "FIRST", "v90")
@@ -67,8 +76,18 @@ func TestLateTiles(t *testing.T) {
 			late := false
 			for _, q := range plan.around {
 				late = late || q.late != nil
-				if q.late != nil && (q.stages < leastStages || q.late.steps != 128*128/(4*2*256)) {
-					t.Errorf("%d stages and %d steps", q.stages, q.late.steps)
+				if q.late == nil {
+					continue
+				}
+				if rows := plan.tiles[2].Rows; q.stages < leastStages || q.late.steps != rows*128/(4*groupsPerStep*256) {
+					t.Errorf("%d stages and %d steps for %d rows", q.stages, q.late.steps, rows)
+				}
+			}
+			if c.stages > 0 { // there is no room for a late tile
+				for _, q := range plan.loops {
+					if q.stages != c.stages || (q.around == nil) != (c.stages == 13) {
+						t.Errorf("%d stages, and they run ahead: %v; want %d", q.stages, q.around != nil, c.stages)
+					}
 				}
 			}
 			if late != c.late {
@@ -85,6 +104,10 @@ func TestLateTiles(t *testing.T) {
 			stores := regexp.MustCompile(`st\.global\.v\d\.b\d+`).FindAllStringIndex(string(text), -1)
 			if n := len(stores); late && n != 3*groupsPerStep {
 				t.Errorf("the region is there %d times, want 3 times for %d groups: in the loop, after it and at the end", n, groupsPerStep)
+			}
+			guarded := regexp.MustCompile(`@%p\d+ bra \$L\d+;\n\tcvt\.rn\.bf16x2\.f32`).MatchString(string(text))
+			if late && guarded != (name == "idle warps") {
+				t.Errorf("some threads have no elements to leave: %v", guarded)
 			}
 			if name == "a rounding read again" {
 				before := map[string]bool{}
@@ -105,22 +128,60 @@ func TestLateTiles(t *testing.T) {
 	}
 }
 
+// lateOperands is a product whose operands, lateTiles, are not pipelined.
+const lateTiles, lateOperands = "tile3 \"x\" bf16 128 32\ntile4 \"y\" bf16 32 128", `tile_load.cols.x8 tile3 (v60, v61) {
+	v62 = lt.i32 v61, v3
+	v63 = cvt.i64 v61
+	yield v0, v63, v62
+}
+tile_load.cols.x8 tile4 (v64, v65) {
+	v66 = lt.i32 v65, v3
+	v67 = cvt.i64 v65
+	yield v1, v67, v66
+}
+tile_dot.exact tile2, tile3, tile4`
+
+// TestColumnsAreNotLate: a tile of one column passes through no shared memory.
+func TestColumnsAreNotLate(t *testing.T) {
+	a, b := strings.Index(lateKernel, "    tile_each"), strings.Index(lateKernel, "    LAST")
+	text := lateKernel[:a] + `tile_zero tile3
+    tile_rows.sum tile3, tile2
+    tile_each.x1 tile3 (v21, v22, v23) {
+      v90 = cvt.bf16 v23
+      v94 = cvt.i64 v21
+      store.bf16 v2[v94], v90
+    }
+` + lateKernel[b:]
+	ps := aheadProgram(t, text, []string{"threads 256", "threads 128", "bf16 128 32", "bf16 256 32", "bf16 32 128", "bf16 32 32",
+		"f32 128 128", "f32 256 32", "TILES", "tile3 \"s\" f32 256 1", "buffer f32", "buffer bf16", "LAST", ""})
+	out, err := Compile(ps, Target{Major: 9, Arch: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkSources(t, string(out))
+	if !strings.Contains(string(out), "cvt.rn.bf16.f32") {
+		t.Error("nothing is rounded")
+	}
+}
+
 // TestPairsOfColumns: a map that loads what belongs to both columns of a pair loads it once for a thread's two columns, and once for all of
-// its rows.
+// its rows. Of two columns, what depends on which one it is has two values.
 func TestPairsOfColumns(t *testing.T) {
 	const text = `tile_map tile2 (v50, v51, v52) {
 	v53 = const.i32 MASK
+	v63 = const.i32 1
 	v54 = and.i32 v51, v53
 	v55 = cvt.i64 v54
 	v56, v57 = load.bf16x2 v1[v55]
-	v58 = and.i32 v51, v6
-	v59 = eq.i32 v58, v5
+	v58 = and.i32 v51, v63
+	v64 = and.i32 v51, v63
+	v59 = eq.i32 v58, v64
 	v60 = select.bf16 v59, v56, v57
 	v61 = cvt.f32 v60
 	v62 = add.f32 v52, v61
 	yield v62
 }`
-	for mask, want := range map[string]int{"-2": 128 / 8, "-4": 128 / 4, "-1": 128 / 4} {
+	for mask, want := range map[string]int{"-2": 128 / 8, "-4": 128 / 4, "-1": 128 / 4, "1": 2, "3": 128 / 4} {
 		after := strings.Replace(text, "MASK", mask, 1)
 		ps := aheadProgram(t, lateKernel, []string{"AFTER", after, "buffer f32", "buffer bf16", "REGION", "", "LAST", "", "AT", "v22",
 			"FIRST", "v90"})
@@ -128,8 +189,15 @@ func TestPairsOfColumns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		checkSources(t, string(out))
 		if got := strings.Count(string(out), "ld.global.nc."); got != want {
 			t.Errorf("with columns & %s there are %d loads, want %d", mask, got, want)
+		}
+		for range 4 {
+			again, err := Compile(ps, Target{Major: 9, Arch: true})
+			if err != nil || string(again) != string(out) {
+				t.Fatalf("with columns & %s a second text differs: %v", mask, err)
+			}
 		}
 	}
 }

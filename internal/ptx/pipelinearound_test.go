@@ -192,12 +192,16 @@ func TestWarpsMeetForRacecheck(t *testing.T) {
 	}
 }
 
-// checkSources checks that no register is copied to itself, as happens to a value that was not computed again.
+// checkSources checks that no register is copied to itself, as happens to a value that was not computed again, and that all operands have
+// registers.
 func checkSources(t *testing.T, ptx string) {
 	t.Helper()
 	for _, m := range regexp.MustCompile(`mov\.[a-z0-9]+ (%\w+), (%\w+);`).FindAllStringSubmatch(ptx, -1) {
 		if m[1] == m[2] {
 			t.Errorf("%s", m[0])
 		}
+	}
+	if m := regexp.MustCompile(`\n.*(, [,;}]|\{[,}]| \[[+\]]).*`).FindString(ptx); m != "" {
+		t.Errorf("an operand is missing: %s", m)
 	}
 }

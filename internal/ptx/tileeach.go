@@ -123,14 +123,8 @@ func (f *function) each(in *kir.Instr, t *tile) {
 	for n := range p.passes * split {
 		pass, left := n/split, n%split*p.cols
 		f.barrier()
-		past := ""
-		if a.idle != "" {
-			past = f.label()
-			f.when(a.idle, "bra", past)
-		}
 		first := pass * span
 		f.leaveRegisters(t, p, to, first, left)
-		f.placeIf(past)
 		f.barrier()
 		values := func(row, col string) []string { return f.passed(in, t, p, into, row, col) }
 		f.groups(in, p.rows, p.cols, into, values, func(row, col string) (string, string) {
@@ -177,8 +171,14 @@ func (f *function) passageAt(t *tile, p passage) (to [2]string) {
 	return [2]string{at, f.to(word, "mad.lo.s32", second, "-32", f.addImm(at, 16))}
 }
 
-// leaveRegisters stores the elements of the pass that begins at row first and column left of the thread's.
+// leaveRegisters stores the elements of the pass that begins at row first and column left of the thread's. Idle threads have none.
 func (f *function) leaveRegisters(t *tile, p passage, to [2]string, first, left int) {
+	past := ""
+	if t.arr.idle != "" {
+		past = f.label()
+		f.when(t.arr.idle, "bra", past)
+	}
+	defer f.placeIf(past)
 	span, size := p.rows, p.as.Size()
 	if p.share > 0 {
 		span = p.share

@@ -109,13 +109,16 @@ func planTiles(p *kir.Program, target Target, sm int) (*tilePlan, error) {
 	for l, q := range plan.around {
 		plan.planLate(p, l, q)
 	}
-	if plan.allocate(p, uses) > sharedLimit(sm) && len(plan.around) > 0 { // the passage has no room of its own
+	size := plan.allocate(p, uses)
+	if size > sharedLimit(sm) && plan.withdrawLate() {
+		size = plan.allocate(p, uses)
+	}
+	if size > sharedLimit(sm) && len(plan.around) > 0 { // the passage has no room of its own
 		//tenon:unordered each is changed alike
 		for _, q := range plan.around {
-			q.around, q.before, q.late = nil, nil, nil
+			q.around, q.before = nil, nil
 		}
 		clear(plan.around)
-		plan.total, plan.stageAt, plan.stageBytes = 0, 0, 0
 		plan.allocate(p, uses)
 	}
 	return plan, nil
@@ -335,6 +338,7 @@ func (plan *tilePlan) round(n int) int {
 // passage shares memory with what is dead by then: the stages or, if all operands are, everything. So do operands that are needed only
 // before the first pipelined loop. It returns the size of the block's shared memory.
 func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) int {
+	plan.total, plan.stageAt, plan.stageBytes = 0, 0, 0
 	static := staticShared(p)
 	shares := len(plan.around) == 0 // else the next operands arrive meanwhile
 	for _, l := range u.loops {

@@ -149,7 +149,10 @@ func (f *function) mapTile(in *kir.Instr, t *tile) {
 	used := map[kir.Value]bool{}
 	usedIn(b, used)
 	early, pairs := loadsBefore(b), pairColumns(b, t)
-	at := &positions{map[int]string{}, map[int]string{}, pairs}
+	at := &positions{rows: map[int]string{}, cols: map[int]string{}, pairs: pairs}
+	if len(pairs) > 0 {
+		at.odd = [2]string{f.to(word, "mov.b32", "0"), f.to(word, "mov.b32", "1")}
+	}
 	memory := map[reuseKey][]string{}
 	if len(early) > 0 {
 		f.eachElement(in, t, used, at, func(string) {
@@ -233,10 +236,12 @@ func (f *function) eachElement(in *kir.Instr, t *tile, used map[kir.Value]bool, 
 			if used[b.Params[1]] {
 				f.names[b.Params[1]] = place(at.cols, t.arr.col, it.col+e)
 			}
-			//tenon:unordered each has its own name
-			for x := range at.pairs {
-				if f.names[x.Res[0]] = place(at.cols, t.arr.col, it.col); constantOf(b, x.Args[1]) == 1 {
-					f.names[x.Res[0]] = f.to(word, "mov.b32", itoa(e))
+			for _, x := range b.Instrs {
+				if !at.pairs[x] {
+					continue
+				}
+				if f.names[x.Res[0]] = at.odd[e]; constantOf(b, x.Args[1]) != 1 {
+					f.names[x.Res[0]] = place(at.cols, t.arr.col, it.col)
 				}
 			}
 			f.names[b.Params[2]] = reg
@@ -252,11 +257,14 @@ func (f *function) eachElement(in *kir.Instr, t *tile, used map[kir.Value]bool, 
 	}
 }
 
-// positions are what is known about the elements of a map: registers with their rows and columns, by the distance from the thread's first
-// one, so that equal computations are recognized as equal, and the instructions that pairColumns returns.
+// positions are what is known about the elements of a map. There is one register for each, so that equal computations are recognized as
+// equal.
 type positions struct {
+	// rows and cols are registers with rows and columns, by their distance from the thread's first one.
 	rows, cols map[int]string
-	pairs      map[*kir.Instr]bool
+	// pairs are the instructions that pairColumns returns, and odd registers with 0 and 1.
+	pairs map[*kir.Instr]bool
+	odd   [2]string
 }
 
 // pairColumns returns the instructions of b, the region of a map over t, that round the column down to an even one or say whether it is
