@@ -339,6 +339,9 @@ func TestSpecHasNoGaps(t *testing.T) {
 		}
 	}
 	s := &Spec{Compute: dtype.Float32}
+	if back := (&Spec{Compute: dtype.Float32, Back: 1}); back.name("k") == s.name("k") {
+		t.Error("Back is not part of the name")
+	}
 	v := reflect.ValueOf(s).Elem()
 	for i := specCommon; i < v.NumField(); i++ {
 		n := len(names)
@@ -347,7 +350,7 @@ func TestSpecHasNoGaps(t *testing.T) {
 			t.Errorf("%s: two fields have one name, or one has none: %v", ty.Field(i).Name, names[n:])
 		}
 	}
-	if got := ty.Field(specCommon - 1).Name; got != "Vec" {
+	if got := ty.Field(specCommon - 1).Name; got != "Back" {
 		t.Errorf("the last field that all families have is %s", got)
 	}
 }

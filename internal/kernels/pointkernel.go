@@ -140,12 +140,21 @@ func (p *pointKernel) place(base, i kernel.Value) kernel.Value {
 	return sum
 }
 
+// block returns the number of the block in the order of what blocks process.
+func (s *Spec) block(k *kernel.Builder) kernel.Value {
+	b := k.BlockIdx(kernel.X)
+	if s.Back == 0 {
+		return b
+	}
+	return k.GridDim(kernel.X).Sub(k.I32(1)).Sub(b)
+}
+
 // contiguous: a block processes a tile of adjacent elements. 64-bit arithmetic is done once, for the tile's first element. Full tiles need
 // no tests; the last tile is processed as vectors and, if the end cuts a vector, as elements.
 func (p *pointKernel) contiguous(n kernel.Value) {
 	k, vec, items := p.k, p.vec, p.op.items()
 	tile := pointThreads * vec * items
-	first := k.BlockIdx(kernel.X).MulWide(k.I32(tile))
+	first := p.s.block(k).MulWide(k.I32(tile))
 	for i := range p.outs {
 		p.outs[i] = p.outs[i].offset(first)
 	}
@@ -203,7 +212,7 @@ func (p *pointKernel) strided(n kernel.Value) {
 	k, items := p.k, p.op.items()
 	locate := p.locate
 	tile := pointThreads * items
-	first := k.BlockIdx(kernel.X).Mul(k.I32(tile))
+	first := p.s.block(k).Mul(k.I32(tile))
 	start := first.Add(k.ThreadIdx(kernel.X))
 	base := kernel.Value{}
 	if p.op.BuildAt != nil {

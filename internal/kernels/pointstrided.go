@@ -193,6 +193,7 @@ func (p *pointPlan) issue(is Issuer, op *PointOp, compute dtype.DType, scalars [
 	var a pointArgs
 	a.op, a.base.host, a.n.host, a.operands.host = op, p.base, n/vec, &p.ptr
 	a.scalars.host, a.dims.host = scalars, &p.space
+	s.Back = startsBack(is, s, n)
 	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(ceilDiv(n/vec, pointThreads*op.items())), 1, 1}
 	l.Block = [3]uint32{pointThreads, 1, 1}

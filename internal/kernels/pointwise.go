@@ -227,6 +227,25 @@ func PackRun(l *Launch, op *PointOp, compute dtype.DType, n int, ptrs []uint64, 
 	}
 }
 
+// backFrom is the number of bytes from which on element-wise and row kernels begin at the end of their operands: much of what the kernel
+// before wrote last is still in the cache then, and what it wrote first is not. On an H200 that took 0.6 % from GPT-2's step and 0.8 % from
+// ResNet-50's. Small kernels find everything there, and ResNet-50's inference on one image was 1.6 % slower.
+const backFrom = 16 << 20
+
+// startsBack returns 1 if the kernel s, for n elements of each operand, is to begin at the end, and 0 otherwise.
+func startsBack(is Issuer, s *Spec, n int) uint16 {
+	bytes := 0
+	for _, t := range s.DTypes[:s.Outs+s.Ins] {
+		if t != dtype.Invalid {
+			bytes += t.Size()
+		}
+	}
+	if n*bytes < backFrom || is.Limits().Multiprocessors < fewMultiprocessors {
+		return 0
+	}
+	return 1
+}
+
 // items returns the number of vectors per thread of a pointwise kernel.
 func (op *PointOp) items() int {
 	if op.Heavy {
@@ -269,6 +288,7 @@ func issueContiguous(is Issuer, op *PointOp, compute dtype.DType, scalars []Scal
 	var a pointArgs
 	a.op, a.base.host, a.n.host, a.operands.host = op, base, n, ptr
 	a.scalars.host = scalars
+	s.Back = startsBack(is, s, n)
 	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(ceilDiv(n, pointThreads*vec*op.items())), 1, 1}
 	l.Block = [3]uint32{pointThreads, 1, 1}

@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"tenon.dev/dtype"
@@ -283,5 +284,39 @@ func TestPointwiseVia(t *testing.T) {
 				t.Errorf("%v with its 512th part is %v in bfloat16", x, got)
 			}
 		}
+	}
+}
+
+// TestKernelsThatStartBack: on a large device, large element-wise and row kernels begin at the end, with the bits of those that begin at
+// the start; small ones, and those of small devices, begin at the start.
+func TestKernelsThatStartBack(t *testing.T) {
+	h, rng := newHost(t), rand.New(rand.NewPCG(8, 9))
+	f := dtype.Float32
+	const rows, cols = 2100, 1001 // 8 MiB each, and the last blocks are not full
+	x, wide := h.random(rng, f, rows, cols), h.random(rng, f, cols, rows)
+	relu := func(out, in Operand) error { return Pointwise(h, ReLU, f, nil, []Operand{out}, []Operand{in}) }
+	for name, run := range map[string]func(out Operand) error{
+		"contiguous": func(out Operand) error { return relu(out, x) },
+		"strided":    func(out Operand) error { return relu(out, permuted(wide, 1, 0)) },
+		"rows":       func(out Operand) error { return Softmax(h, false, f, out, x, 1) },
+	} {
+		var results [2][]float64
+		for i, sm := range []int{1, 132} {
+			h.limits.Multiprocessors = sm
+			out := h.empty(f, rows, cols)
+			check(t, run(out))
+			if back := h.l.Spec.Back == 1; back != (sm > 1) {
+				t.Errorf("%s on %d multiprocessors begins at the end: %v", name, sm, back)
+			}
+			results[i] = h.read(out)
+		}
+		if !slices.Equal(results[0], results[1]) {
+			t.Errorf("%s: the results differ", name)
+		}
+	}
+	small := func(o Operand) Operand { return sliced(o, 0, 0, 1000, 1) }
+	check(t, relu(small(h.empty(f, rows, cols)), small(x)))
+	if h.l.Spec.Back == 1 {
+		t.Error("a small kernel begins at the end")
 	}
 }

@@ -60,7 +60,7 @@ func (r *rowKernel) params() {
 		r.scalars = append(r.scalars, v.Re)
 	}
 	tid := k.ThreadIdx(kernel.X)
-	block := k.BlockIdx(kernel.X).Convert(r.ix)
+	block := s.block(k).Convert(r.ix)
 	var row kernel.Value
 	r.threads = 32 * int(s.Rows.Warps)
 	switch r.group {

@@ -318,6 +318,7 @@ func (p *rowPlan) issueAs(is Issuer, compute dtype.DType, scalars []Scalar, grou
 	var a rowArgs
 	a.op, a.rows.host, a.n.host, a.operands.host = p.op, p.rows, p.n, &ptr
 	a.along, a.scalars.host, a.kept.host = &p.along, scalars, &p.kept
+	s.Back = startsBack(is, s, p.rows*p.n)
 	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(ceilDiv(p.rows, threads/group)), 1, 1}
 	l.Block = [3]uint32{uint32(threads), 1, 1}

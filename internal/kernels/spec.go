@@ -25,6 +25,8 @@ type Spec struct {
 	Outs, Ins uint8
 	// Index is the width of indexes in bits, Vec the number of elements per access.
 	Index, Vec uint8
+	// Back is 1 if blocks with low numbers, which run first, process the end. It has two bytes so that there is no gap.
+	Back uint16
 
 	Assert      assertSpec
 	Compact     compactSpec
@@ -47,7 +49,7 @@ type Spec struct {
 }
 
 // specCommon is the number of fields of Spec that all families have.
-const specCommon = 8
+const specCommon = 9
 
 // operandSet is a set of operands, one bit each, outputs first.
 type operandSet uint16
@@ -71,6 +73,9 @@ func (s *Spec) name(prefix string) string {
 		b.WriteString("_" + d.Short())
 	}
 	fmt.Fprintf(&b, "_%s_i%d_v%d", s.Compute.Short(), s.Index, s.Vec)
+	if s.Back == 1 {
+		b.WriteString("_back")
+	}
 	v := reflect.ValueOf(s).Elem()
 	for i := specCommon; i < v.NumField(); i++ {
 		nameFields(&b, "_", v.Field(i))
