@@ -234,7 +234,7 @@ func failedAhead(t *testing.T, wait bool, k int) bool {
 			t.Errorf("after call %d, %s, failed: %s, want 8", k, fired, got)
 		}
 	}
-	if k == 0 && dev.KernelsBuiltAhead() == 0 {
+	if k == 0 && wait && dev.KernelsBuiltAhead() == 0 { // else a busy machine may start no builder before the run needs the kernels
 		t.Error("nothing was built ahead")
 	}
 	return true
