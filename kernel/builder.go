@@ -414,10 +414,9 @@ func (b *Builder) For(start, end, step Value, body func(i Value)) {
 // body runs. The body must not write what that loop loads. The simulator runs one iteration after the other. On GPUs, tensor maps must
 // describe the loads, as LoadMapped says, the inner loop's bounds must not depend on i, and where it loads must not depend on Vars.
 //
-// If the body ends with the only Each in it, of the tile of the inner loop's only product, its tile is visited while the next iteration's
-// products run. For that, the first thing done with its elements must be to round them to one type of halves, it must use no shared memory
-// and no Vars that the body sets, nothing before the inner loop may access memory, and the tile must fit in shared memory beside three
-// stages.
+// If the body ends with its only Each, and the inner loop has one product, the Each runs while the next iteration's products do. For that,
+// the Each must round the elements to one type of halves before anything else, and use neither shared memory nor Vars that the body sets;
+// nothing before the inner loop may access memory; and the tile must fit in shared memory beside three stages.
 func (b *Builder) ForAhead(start, end, step Value, body func(i Value)) {
 	b.pipelined(1, start, end, step, body)
 }

@@ -29,9 +29,11 @@ var lateKernel = aheadKernel[:strings.Index(aheadKernel, "    tile_each")] + `  
 func TestLateTiles(t *testing.T) {
 	const array = `shared0 "s" i32 4`
 	for name, c := range map[string]struct {
-		late   bool
-		with   []string
+		late bool
+		with []string
+		// stages, if not 0, is how many stages there are, and alone says that they do not run ahead of the loop around.
 		stages int
+		alone  bool
 	}{
 		"plain":                    {late: true, with: nil},
 		"a value of the iteration": {late: true, with: []string{"OUTER", "v30 = mul.i32 v9, v8", "AT", "v30"}},
@@ -62,17 +64,13 @@ func TestLateTiles(t *testing.T) {
 			"tile_dot.exact tile2, tile0, tile1\ntile_dot.exact tile3, tile0, tile1"}},
 		"idle warps": {late: true, with: []string{"tile0 \"a\" bf16 128 32", "tile0 \"a\" bf16 64 32", "tile2 \"c\" f32 128 128",
 			"tile2 \"c\" f32 64 128"}},
-		"operands after the loop": {stages: 12, with: []string{"STAGES", "12", "TILES", lateTiles, "AFTER", lateOperands}},
-		"operands and no passage": {stages: 13, with: []string{"STAGES", "13", "TILES", lateTiles, "AFTER", lateOperands}},
+		"operands after the loop": {stages: 12, with: []string{"STAGES", "12", "TILES", moreTiles, "AFTER", moreLoads + "\n" + moreDot}},
+		"operands and no passage": {stages: 13, alone: true, with: []string{"STAGES", "13", "TILES", moreTiles, "AFTER",
+			moreLoads + "\n" + moreDot}},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
 			with := append(c.with, "buffer f32", "buffer bf16", "REGION", "", "LAST", "", "AT", "v22", "FIRST", "v90")
-			ps := aheadProgram(t, lateKernel, with)
-			target := Target{Major: 9, Arch: true}
-			plan, err := planTiles(ps[0], target, 90)
-			if err != nil {
-				t.Fatal(err)
-			}
+			plan, text := compileAhead(t, lateKernel, with)
 			late := false
 			for _, q := range plan.around {
 				late = late || q.late != nil
@@ -83,38 +81,28 @@ func TestLateTiles(t *testing.T) {
 					t.Errorf("%d stages and %d steps for %d rows", q.stages, q.late.steps, rows)
 				}
 			}
-			if c.stages > 0 { // there is no room for a late tile
-				for _, q := range plan.loops {
-					if q.stages != c.stages || (q.around == nil) != (c.stages == 13) {
-						t.Errorf("%d stages, and they run ahead: %v; want %d", q.stages, q.around != nil, c.stages)
-					}
+			for _, q := range plan.loops {
+				if c.stages > 0 && (q.stages != c.stages || (q.around == nil) != c.alone) {
+					t.Errorf("%d stages, and they run ahead: %v; want %d, %v", q.stages, q.around != nil, c.stages, !c.alone)
 				}
 			}
 			if late != c.late {
 				t.Errorf("the tile is late: %v, want %v", late, c.late)
 			}
-			if plan.total > sharedLimit(90) {
-				t.Errorf("the tiles take %d bytes, of %d", plan.total, sharedLimit(90))
-			}
-			text, err := Compile(ps, target)
-			if err != nil {
-				t.Fatal(err)
-			}
-			checkSources(t, string(text))
-			stores := regexp.MustCompile(`st\.global\.v\d\.b\d+`).FindAllStringIndex(string(text), -1)
+			stores := regexp.MustCompile(`st\.global\.v\d\.b\d+`).FindAllStringIndex(text, -1)
 			if n := len(stores); late && n != 3*groupsPerStep {
 				t.Errorf("the region is there %d times, want 3 times for %d groups: in the loop, after it and at the end", n, groupsPerStep)
 			}
-			guarded := regexp.MustCompile(`@%p\d+ bra \$L\d+;\n\tcvt\.rn\.bf16x2\.f32`).MatchString(string(text))
+			guarded := regexp.MustCompile(`@%p\d+ bra \$L\d+;\n\tcvt\.rn\.bf16x2\.f32`).MatchString(text)
 			if late && guarded != (name == "idle warps") {
 				t.Errorf("some threads have no elements to leave: %v", guarded)
 			}
 			if name == "a rounding read again" {
 				before := map[string]bool{}
-				for _, m := range regexp.MustCompile(`cvt\.rn\.f32\.s32 (%f\d+),`).FindAllStringSubmatch(string(text), -1) {
+				for _, m := range regexp.MustCompile(`cvt\.rn\.f32\.s32 (%f\d+),`).FindAllStringSubmatch(text, -1) {
 					before[m[1]] = true
 				}
-				reads := regexp.MustCompile(`cvt\.rzi\.s32\.f32 %r\d+, (%f\d+);`).FindAllStringSubmatch(string(text), -1)
+				reads := regexp.MustCompile(`cvt\.rzi\.s32\.f32 %r\d+, (%f\d+);`).FindAllStringSubmatch(text, -1)
 				for _, m := range reads {
 					if before[m[1]] {
 						t.Errorf("%s, which is of the next tile, is read in the region", m[0])
@@ -128,19 +116,6 @@ func TestLateTiles(t *testing.T) {
 	}
 }
 
-// lateOperands is a product whose operands, lateTiles, are not pipelined.
-const lateTiles, lateOperands = "tile3 \"x\" bf16 128 32\ntile4 \"y\" bf16 32 128", `tile_load.cols.x8 tile3 (v60, v61) {
-	v62 = lt.i32 v61, v3
-	v63 = cvt.i64 v61
-	yield v0, v63, v62
-}
-tile_load.cols.x8 tile4 (v64, v65) {
-	v66 = lt.i32 v65, v3
-	v67 = cvt.i64 v65
-	yield v1, v67, v66
-}
-tile_dot.exact tile2, tile3, tile4`
-
 // TestColumnsAreNotLate: a tile of one column passes through no shared memory.
 func TestColumnsAreNotLate(t *testing.T) {
 	a, b := strings.Index(lateKernel, "    tile_each"), strings.Index(lateKernel, "    LAST")
@@ -152,14 +127,9 @@ func TestColumnsAreNotLate(t *testing.T) {
       store.bf16 v2[v94], v90
     }
 ` + lateKernel[b:]
-	ps := aheadProgram(t, text, []string{"threads 256", "threads 128", "bf16 128 32", "bf16 256 32", "bf16 32 128", "bf16 32 32",
+	_, out := compileAhead(t, text, []string{"threads 256", "threads 128", "bf16 128 32", "bf16 256 32", "bf16 32 128", "bf16 32 32",
 		"f32 128 128", "f32 256 32", "TILES", "tile3 \"s\" f32 256 1", "buffer f32", "buffer bf16", "LAST", ""})
-	out, err := Compile(ps, Target{Major: 9, Arch: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	checkSources(t, string(out))
-	if !strings.Contains(string(out), "cvt.rn.bf16.f32") {
+	if !strings.Contains(out, "cvt.rn.bf16.f32") {
 		t.Error("nothing is rounded")
 	}
 }
@@ -183,21 +153,10 @@ func TestPairsOfColumns(t *testing.T) {
 }`
 	for mask, want := range map[string]int{"-2": 128 / 8, "-4": 128 / 4, "-1": 128 / 4, "1": 2, "3": 128 / 4} {
 		after := strings.Replace(text, "MASK", mask, 1)
-		ps := aheadProgram(t, lateKernel, []string{"AFTER", after, "buffer f32", "buffer bf16", "REGION", "", "LAST", "", "AT", "v22",
+		_, out := compileAhead(t, lateKernel, []string{"AFTER", after, "buffer f32", "buffer bf16", "REGION", "", "LAST", "", "AT", "v22",
 			"FIRST", "v90"})
-		out, err := Compile(ps, Target{Major: 9, Arch: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		checkSources(t, string(out))
-		if got := strings.Count(string(out), "ld.global.nc."); got != want {
+		if got := strings.Count(out, "ld.global.nc."); got != want {
 			t.Errorf("with columns & %s there are %d loads, want %d", mask, got, want)
-		}
-		for range 4 {
-			again, err := Compile(ps, Target{Major: 9, Arch: true})
-			if err != nil || string(again) != string(out) {
-				t.Fatalf("with columns & %s a second text differs: %v", mask, err)
-			}
 		}
 	}
 }

@@ -73,16 +73,6 @@ func TestLoadsAheadOfALoop(t *testing.T) {
 	}`
 	const wide = "v30 = mul.i32 v9, v8\nv31 = mulhi.i32 v9, v8\nv32 = add.i32 v30, v31"
 	const array, stored, loaded = `shared0 "s" i32 4`, "store.i32 shared0[v5], v9\nbarrier", "v31 = load.i32 shared0[v5]"
-	const extra = `tile_load.cols.x8 tile3 (v60, v61) {
-		v62 = lt.i32 v61, v3
-		v63 = cvt.i64 v61
-		yield v0, v63, v62
-	}
-	tile_load.cols.x8 tile4 (v64, v65) {
-		v66 = lt.i32 v65, v3
-		v67 = cvt.i64 v65
-		yield v1, v67, v66
-	}`
 	for name, c := range map[string]struct {
 		ahead bool
 		with  []string
@@ -101,41 +91,66 @@ func TestLoadsAheadOfALoop(t *testing.T) {
 		"a body that may end early":  {false, []string{"OUTER", strings.Replace(later, "LEAVE", "return", 1)}},
 		"a full shared memory":       {false, []string{"STAGES", "13"}},
 		"more stages than fit":       {false, []string{"STAGES", "16"}},
-		"another product": {true, []string{"TILES", "tile3 \"x\" bf16 128 32\ntile4 \"y\" bf16 32 128", "OUTER", extra, "AFTER",
-			"tile_dot.exact tile2, tile3, tile4"}},
+		"another product":            {true, []string{"TILES", moreTiles, "OUTER", moreLoads, "AFTER", moreDot}},
 		"a rounding read again": {true, []string{"OUTER", "v80 = cvt.f32 v9\nv81 = cvt.bf16 v80\nv82 = cvt.f32 v81\nv83 = cvt.i32 v82",
 			"PLACE", "v83", "AFTER", "v84 = cvt.f32 v81", "STORED", "v84"}},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
-			ps := aheadProgram(t, aheadKernel, c.with)
-			target := Target{Major: 9, Arch: true}
-			plan, err := planTiles(ps[0], target, 90)
-			if err != nil {
-				t.Fatal(err)
-			}
+			plan, out := compileAhead(t, aheadKernel, c.with)
 			if got := len(plan.around) > 0; got != c.ahead {
 				t.Errorf("its loads run ahead: %v, want %v", got, c.ahead)
 			}
-			if plan.total > sharedLimit(90) {
-				t.Errorf("the tiles take %d bytes, of %d", plan.total, sharedLimit(90))
-			}
-			out, err := Compile(ps, target)
-			if err != nil {
-				t.Fatal(err)
-			}
-			checkSources(t, string(out))
-			arrived, waits := strings.Index(string(out), "cp.async.wait_all"), strings.Index(string(out), "mbarrier.try_wait")
+			arrived, waits := strings.Index(out, "cp.async.wait_all"), strings.Index(out, "mbarrier.try_wait")
 			if name == "another product" && !(arrived > 0 && arrived < waits) { // even if the loop after it runs no iteration
 				t.Error("the other product's operands are not awaited before the pipelined loop")
 			}
 			if name == "a rounding read again" { // and not that of the next iteration, which its loads compute
-				all := regexp.MustCompile(`cvt\.rn\.bf16x2\.f32 %r\d+, (%f\d+),`).FindAllStringSubmatch(string(out), -1)
-				if kept := all[len(all)-1][1]; strings.Index(string(out), "cvt.rn.f32.s32 "+kept+",") > waits {
+				all := regexp.MustCompile(`cvt\.rn\.bf16x2\.f32 %r\d+, (%f\d+),`).FindAllStringSubmatch(out, -1)
+				if kept := all[len(all)-1][1]; strings.Index(out, "cvt.rn.f32.s32 "+kept+",") > waits {
 					t.Errorf("%s is rounded and stored, which is made for the next iteration", kept)
 				}
 			}
 		})
 	}
+}
+
+// moreTiles, moreLoads and moreDot are a product whose operands are not pipelined.
+const (
+	moreTiles = "tile3 \"x\" bf16 128 32\ntile4 \"y\" bf16 32 128"
+	moreLoads = `tile_load.cols.x8 tile3 (v60, v61) {
+		v62 = lt.i32 v61, v3
+		v63 = cvt.i64 v61
+		yield v0, v63, v62
+	}
+	tile_load.cols.x8 tile4 (v64, v65) {
+		v66 = lt.i32 v65, v3
+		v67 = cvt.i64 v65
+		yield v1, v67, v66
+	}`
+	moreDot = "tile_dot.exact tile2, tile3, tile4"
+)
+
+// compileAhead returns the plan of aheadProgram's tiles and its PTX.
+func compileAhead(t *testing.T, text string, with []string) (plan *tilePlan, ptx string) {
+	t.Helper()
+	ps, target := aheadProgram(t, text, with), Target{Major: 9, Arch: true}
+	plan, err := planTiles(ps[0], target, 90)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if plan.total > sharedLimit(90) {
+		t.Errorf("the tiles take %d bytes, of %d", plan.total, sharedLimit(90))
+	}
+	out, err := Compile(ps, target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkSources(t, string(out))
+	again, err := Compile(ps, target)
+	if err != nil || string(again) != string(out) {
+		t.Errorf("a second text differs: %v", err)
+	}
+	return plan, string(out)
 }
 
 // aheadProgram parses text after the replacement of the words in with, which are followed by what takes their place, and of others by what

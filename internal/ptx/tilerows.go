@@ -157,7 +157,7 @@ func (f *function) mapTile(in *kir.Instr, t *tile) {
 	if len(early) > 0 {
 		f.eachElement(in, t, used, at, func(string) {
 			for _, x := range b.Instrs {
-				if early[x] && !pairs[x] {
+				if early[x] && pairs[x] == 0 {
 					f.once(x, memory)
 				}
 			}
@@ -165,10 +165,10 @@ func (f *function) mapTile(in *kir.Instr, t *tile) {
 	}
 	f.await(f.tiles.touched(in)...)
 	f.eachElement(in, t, used, at, func(reg string) {
-		f.pairProducts(b, pairs)
+		f.pairProducts(b, nil)
 		for _, x := range b.Instrs {
 			switch {
-			case pairs[x]:
+			case pairs[x] != 0:
 			case early[x]:
 				f.once(x, memory)
 			default:
@@ -237,10 +237,10 @@ func (f *function) eachElement(in *kir.Instr, t *tile, used map[kir.Value]bool, 
 				f.names[b.Params[1]] = place(at.cols, t.arr.col, it.col+e)
 			}
 			for _, x := range b.Instrs {
-				if !at.pairs[x] {
-					continue
-				}
-				if f.names[x.Res[0]] = at.odd[e]; constantOf(b, x.Args[1]) != 1 {
+				switch at.pairs[x] {
+				case 1:
+					f.names[x.Res[0]] = at.odd[e]
+				case evenMask:
 					f.names[x.Res[0]] = place(at.cols, t.arr.col, it.col)
 				}
 			}
@@ -263,35 +263,32 @@ type positions struct {
 	// rows and cols are registers with rows and columns, by their distance from the thread's first one.
 	rows, cols map[int]string
 	// pairs are the instructions that pairColumns returns, and odd registers with 0 and 1.
-	pairs map[*kir.Instr]bool
+	pairs map[*kir.Instr]uint32
 	odd   [2]string
 }
 
+// evenMask rounds a column down to an even one.
+const evenMask = ^uint32(1)
+
 // pairColumns returns the instructions of b, the region of a map over t, that round the column down to an even one or say whether it is
-// odd. The threads of the matrix units have both columns of a pair, so both results are known, and the first is the same for the two.
-func pairColumns(b *kir.Block, t *tile) map[*kir.Instr]bool {
-	pairs := map[*kir.Instr]bool{}
+// odd, with their masks, evenMask or 1. The threads of the matrix units have both columns of a pair, so both results are known, and the
+// first is the same for the two.
+func pairColumns(b *kir.Block, t *tile) map[*kir.Instr]uint32 {
+	pairs, consts := map[*kir.Instr]uint32{}, map[kir.Value]uint32{}
 	if t.arr.unit == plain || t.arr.turned || t.Cols == 1 {
 		return pairs
 	}
 	for _, x := range b.Instrs {
-		if x.Op == kir.OpAnd && x.Type == dtype.Int32 && x.Args[0] == b.Params[1] {
-			if c := constantOf(b, x.Args[1]); c == 1 || c == ^uint32(1) {
-				pairs[x] = true
+		switch {
+		case x.Op == kir.OpConst:
+			consts[x.Res[0]] = uint32(x.Imm)
+		case x.Op == kir.OpAnd && x.Type == dtype.Int32 && x.Args[0] == b.Params[1]:
+			if mask := consts[x.Args[1]]; mask == 1 || mask == evenMask {
+				pairs[x] = mask
 			}
 		}
 	}
 	return pairs
-}
-
-// constantOf returns the bits of v if it is a constant that b makes, and 0 otherwise.
-func constantOf(b *kir.Block, v kir.Value) uint32 {
-	for _, x := range b.Instrs {
-		if x.Op == kir.OpConst && x.Res[0] == v {
-			return uint32(x.Imm)
-		}
-	}
-	return 0
 }
 
 // rowsOf lists the rows of a thread as distances from its first row.
