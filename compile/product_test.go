@@ -164,6 +164,17 @@ func TestConvolutionsAndWhatReadsThem(t *testing.T) {
 		}, 2},
 		{"a bias", 16, 24, 1, tenon.BFloat16, func(x *tenon.Exec, o operands, v float64) []*tenon.Tensor {
 			return []*tenon.Tensor{x.MulS(x.Conv2d(o.in, o.w, o.bias), v)}
+		}, 1},
+		{"nine taps and a bias, needed before the activation too", 16, 24, 3, tenon.BFloat16,
+			func(x *tenon.Exec, o operands, v float64) []*tenon.Tensor {
+				y := x.Conv2d(o.in, o.w, o.bias, tenon.Conv2dOpt{Padding: [2]int{1, 1}})
+				return []*tenon.Tensor{y, x.ReLU(x.MulS(y, v))}
+			}, 2}, // the depth is divided into parts
+		{"a bias that is read again", 16, 24, 1, tenon.Float32, func(x *tenon.Exec, o operands, v float64) []*tenon.Tensor {
+			return []*tenon.Tensor{x.MulS(x.Mul(x.Conv2d(o.in, o.w, o.bias), x.View(o.bias, 24, 1, 1)), v)}
+		}, 1},
+		{"one column", 16, 1, 1, tenon.Float32, func(x *tenon.Exec, o operands, v float64) []*tenon.Tensor {
+			return []*tenon.Tensor{x.MulS(x.Conv2d(o.in, o.w, o.bias), v)}
 		}, 2},
 		{"groups", 16, 24, 1, tenon.BFloat16, func(x *tenon.Exec, o operands, v float64) []*tenon.Tensor {
 			return []*tenon.Tensor{x.MulS(x.Conv2d(o.in, x.Narrow(o.w, 1, 0, 8), nil, tenon.Conv2dOpt{Groups: 2}), v)}

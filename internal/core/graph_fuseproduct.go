@@ -15,6 +15,8 @@ type productRow struct {
 	run func(is kernels.Issuer, c *deferred, a, b, bias kernels.Operand, e *kernels.Epilogue) error
 	// flops counts the call's operations.
 	flops func(c *deferred) int64
+	// apart says that the bias is added to the rounded product: the epilogue begins with that.
+	apart bool
 }
 
 // fusedProduct is the product of a group, whose other calls are its epilogue.
@@ -33,7 +35,7 @@ func (b *planning) productGroup(s *fuse.Set, k int) *fusedGroup {
 	call := &b.g.Calls[s.Calls[k]]
 	p := &fusedProduct{call: call.At, outs: w.written, ins: w.read}
 	if slot := slices.Index(s.Outs, fuse.Ref{Call: s.Calls[k]}); slot >= 0 { // the product is stored too
-		w.outs, p.outs = slices.Insert(w.outs, 0, 0), slices.Insert(p.outs, 0, slot)
+		w.outs, p.outs = slices.Insert(w.outs, 0, w.first[k]), slices.Insert(p.outs, 0, slot)
 	}
 	g := &fusedGroup{op: kernels.Fuse(w.types, w.steps, w.outs), numbers: w.numbers, product: p}
 	if g.op == nil {

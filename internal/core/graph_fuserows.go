@@ -145,13 +145,18 @@ type rowSide struct {
 // side returns the work of the members of s that has selects. What members that reads selects read is an input too.
 func (b *planning) side(s *fuse.Set, row int, has, reads func(k int) bool) *rowSide {
 	w := &rowSide{first: make([]int, len(s.Calls)), value: slices.Repeat([]int{-1}, len(s.Ins))}
-	values := 0
+	values, bias := 0, absent
 	if row >= 0 && b.used(s, row, has) { // the call's result comes first
-		w.types, values = []dtype.DType{b.g.Calls[s.Calls[row]].Outs[0].DType}, 1
+		c := &b.g.Calls[s.Calls[row]]
+		w.types, values = []dtype.DType{c.Outs[0].DType}, 1
+		if c.Apart {
+			bias = len(c.Ins) - 1
+		}
 	}
 	for k := range s.Calls {
-		for _, f := range s.From[k] {
-			if (has(k) || reads(k)) && f.Member < 0 && f.Index >= 0 && w.value[f.Index] < 0 {
+		for j, f := range s.From[k] {
+			own := j == bias && k == row
+			if (has(k) || reads(k) || own) && f.Member < 0 && f.Index >= 0 && w.value[f.Index] < 0 {
 				w.value[f.Index] = values
 				values++
 				r := s.Ins[f.Index]
@@ -159,6 +164,11 @@ func (b *planning) side(s *fuse.Set, row int, has, reads func(k int) bool) *rowS
 				w.read = append(w.read, len(s.Outs)+f.Index)
 			}
 		}
+	}
+	if bias != absent {
+		w.steps = append(w.steps, kernels.BiasStep(w.types[0], w.value[s.From[row][bias].Index]))
+		w.first[row] = values
+		values++
 	}
 	for k, i := range s.Calls {
 		if !has(k) {

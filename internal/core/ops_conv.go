@@ -36,7 +36,8 @@ var rowConv, rowConvData, rowConvWeight *row
 func init() {
 	rowConv = define(row{Name: "Conv2d", takes: "t weight bias?;; options", Torch: "nn.functional.conv2d", cast: castLow, saves: in0 | in1,
 		infer: inferConv, run: runConv, flops: flopsOfConv, moves: movesOfConv(0),
-		product: &productRow{fitsConvEpilogue, runConvWithEpilogue, func(c *deferred) int64 { return c.opt.(conv).flops() }}})
+		product: &productRow{fits: fitsConvEpilogue, run: runConvWithEpilogue, apart: true,
+			flops: func(c *deferred) int64 { return c.opt.(conv).flops() }}})
 	rowConvData = define(row{Name: "Conv2dInputGrad", takes: "weight g;; options", saves: in0 | in1, infer: inferConvData,
 		run: runConvData, flops: flopsOfConv})
 	rowConvWeight = define(row{Name: "Conv2dWeightGrad", takes: "g t;; options", saves: in0 | in1, infer: inferConvWeight,
@@ -162,9 +163,9 @@ func (c *deferred) conv() *kernels.Conv {
 	return &k
 }
 
-// fitsConvEpilogue: the call is one product without a bias that makes a new result with its channels last.
+// fitsConvEpilogue: the call is one product that makes a new result with its channels last.
 func fitsConvEpilogue(c *deferred) bool {
-	return c.dsts == 0 && c.in[2].st == nil && c.out[0].dt.IsFloat() && c.conv().FitsEpilogue(c.in[0].dt)
+	return c.dsts == 0 && c.out[0].dt.IsFloat() && c.conv().FitsEpilogue(c.in[0].dt)
 }
 
 func runConvWithEpilogue(is kernels.Issuer, c *deferred, t, w, _ kernels.Operand, e *kernels.Epilogue) error {

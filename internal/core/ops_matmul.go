@@ -15,7 +15,8 @@ var rowProduct *row
 
 func init() {
 	rowProduct = define(row{Name: "MatMul", takes: "a b bias?; alpha! beta!", Torch: "matmul", cast: castLow, infer: inferProduct,
-		run: runProduct, flops: flopsOfProduct, saves: in0 | in1, product: &productRow{fitsEpilogue, runWithEpilogue, flopsOfDeferred}})
+		run: runProduct, flops: flopsOfProduct, saves: in0 | in1,
+		product: &productRow{fits: fitsEpilogue, run: runWithEpilogue, flops: flopsOfDeferred}})
 }
 
 func init() { rowProduct.back = backProduct }

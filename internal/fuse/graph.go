@@ -46,8 +46,9 @@ type Call struct {
 	Reduce int
 	// States is how much of Limits.States a reduction takes.
 	States int
-	// Product says that the call's output is a matrix product, whose kernel can include element-wise work that reads it.
-	Product bool
+	// Product says that the call's output is a matrix product, whose kernel can include element-wise work that reads it. Apart says that
+	// its last input, a bias, is an operand of that work, because it is added to the rounded product.
+	Product, Apart bool
 	// Widens says that the call converts its operand to another type without loss, in the same layout. Narrow are the inputs that may be
 	// replaced by the operands of such calls, and Narrowed says that some have been.
 	Widens   bool
@@ -167,6 +168,8 @@ func (g *Graph) Number() error {
 			case c.Product && (c.Point || c.Row || len(c.Outs) != 1 || c.Into != 0):
 				return fault.New(fault.Invalid, "call %d, %s, is a product, but it has not one new output, or goes by elements or rows", i,
 					c.Op)
+			case c.Apart && (!c.Product || len(c.Ins) < 3 || c.Ins[len(c.Ins)-1].Storage == 0):
+				return fault.New(fault.Invalid, "call %d, %s, has a bias apart, but it is not a product with a third input", i, c.Op)
 			case (c.Point || c.Row) && c.Scaled != Span{}:
 				return fault.New(fault.Invalid, "call %d, %s, goes by elements or rows, and takes no factor", i, c.Op)
 			case c.Scales && !c.scales():

@@ -308,8 +308,9 @@ func (a *grouping) operands(s *Set) int {
 	}
 	read := map[int]bool{}
 	for k, from := range s.From {
-		for _, f := range from {
-			if k != product && f.Member < 0 && f.Index >= 0 {
+		for j, f := range from {
+			apart := k == product && a.g.Calls[s.Calls[k]].Apart && j == len(s.From[k])-1
+			if (k != product || apart) && f.Member < 0 && f.Index >= 0 {
 				read[f.Index] = true
 			}
 		}

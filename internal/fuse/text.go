@@ -126,6 +126,9 @@ func (c *Call) print(b *strings.Builder, indent string) {
 	if c.Product {
 		b.WriteString(" product")
 	}
+	if c.Apart {
+		b.WriteString(" apart")
+	}
 	if c.Widens {
 		b.WriteString(" widens")
 	}
@@ -360,7 +363,7 @@ func (s *scanner) call(g *Graph) (versions []int) {
 		c.Reduce = s.number(1<<20, false)
 		s.want(" ")
 	}
-	c.Product, c.Widens = s.has("product "), s.has("widens ")
+	c.Product, c.Apart, c.Widens = s.has("product "), s.has("apart "), s.has("widens ")
 	c.Converts, c.Heavy = s.has("converts "), s.has("heavy ")
 	c.Checks, c.Effect = s.has("checks "), s.has("effect ")
 	c.Scales, c.Factored = s.has("scales "), s.has("factored ")

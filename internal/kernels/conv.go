@@ -117,7 +117,8 @@ func ConvForward(is Issuer, c *Conv, y, x, w, bias Operand) error {
 	return c.issue(is, convForward, y, w, x, bias, nil)
 }
 
-// ConvForwardWith runs e on x convolved with w, whose type and shape are those of y. It is stored only if it is among the outputs of e.
+// ConvForwardWith runs e on x convolved with w, whose type and shape are those of y. It is stored only if it is among the outputs of e. If
+// there is a bias, e begins with its [BiasStep].
 func ConvForwardWith(is Issuer, c *Conv, y, x, w Operand, e *Epilogue) error {
 	if !c.FitsEpilogue(x.DType) {
 		return fmt.Errorf("an epilogue needs a convolution without groups whose one product makes the result with its channels last")
@@ -128,8 +129,8 @@ func ConvForwardWith(is Issuer, c *Conv, y, x, w Operand, e *Epilogue) error {
 	return c.issue(is, convForward, y, w, x, Operand{}, e)
 }
 
-// FitsEpilogue reports whether the convolution of arrays of type t, without a bias, can have an epilogue: one product makes the result as
-// it lies in memory, with its channels last.
+// FitsEpilogue reports whether the convolution of arrays of type t can have an epilogue: one product makes the result as it lies in memory,
+// with its channels last.
 func (c *Conv) FitsEpilogue(t dtype.DType) bool {
 	return c.Groups == 1 && c.Out > 1 && c.LastY && c.Batch*c.OH*c.OW > 0 && (c.plain(convForward, t) || c.gathers(convForward, t))
 }
@@ -284,8 +285,13 @@ func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand, e *Epilo
 	if _, _, k := c.sizes(kind); k == 0 && e == nil {
 		return c.empty(is, res, bias)
 	}
-	if bias.Ptr == 0 && c.plain(kind, a.DType) {
-		return c.matmul(is, kind, res, a, b, e)
+	if c.plain(kind, a.DType) {
+		if bias.Ptr != 0 && c.FitsEpilogue(a.DType) {
+			e = withBias(res, bias)
+		}
+		if bias.Ptr == 0 || e != nil {
+			return c.matmul(is, kind, res, a, b, e)
+		}
 	}
 	last := c.gathers(kind, a.DType)
 	wide, padded := *c, c.channels(kind)
@@ -327,6 +333,20 @@ func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand, e *Epilo
 	res = seenAs(res, batch, channels, inner, want)
 	from.Shape = res.Shape
 	return Pointwise(is, Copy, res.DType, nil, []Operand{res}, []Operand{from})
+}
+
+// BiasStep adds the bias, value bias, to the result of a convolution of type t, value 0, which was rounded before.
+func BiasStep(t dtype.DType, bias int) FusedStep {
+	return FusedStep{Op: Add, Compute: t, Ins: []FusedIn{{Value: 0}, {Value: bias}}, Outs: []FusedOut{{DType: t}}}
+}
+
+// withBias is an epilogue that stores the rounded result plus the bias in res, or nil if there are too many fused operations.
+func withBias(res, bias Operand) *Epilogue {
+	t := res.DType
+	if op := Fuse([]dtype.DType{t, t}, []FusedStep{BiasStep(t, 1)}, []int{2}); op != nil {
+		return &Epilogue{Op: op, Outs: []Operand{res}, Ins: []Operand{bias}}
+	}
+	return nil
 }
 
 // empty sets the result of a product without depth: zeros, or the bias of an output.

@@ -21,6 +21,18 @@ func epilogueOf(t dtype.DType) *PointOp {
 	}, []int{0, 3, 6})
 }
 
+// epilogueWithBias is epilogueOf for a convolution to which a bias, one more input, is added first.
+func epilogueWithBias(t dtype.DType) *PointOp {
+	f, bf := dtype.Float32, dtype.BFloat16
+	return Fuse([]dtype.DType{t, f, bf, t}, []FusedStep{
+		BiasStep(t, 3),
+		{Op: Add, Compute: f, Ins: []FusedIn{{Value: 4}, {Value: 1}}, Outs: []FusedOut{{DType: bf}}},
+		{Op: GELUTanh, Compute: bf, Ins: []FusedIn{{Value: 5}}, Outs: []FusedOut{{DType: bf}}},
+		{Op: Mul, Compute: f, Ins: []FusedIn{{Value: 6}, {Value: 2}}, Outs: []FusedOut{{DType: f}}},
+		{Op: Lt, Compute: f, Ins: []FusedIn{{Value: 7}, {Value: ScalarIn}}, Outs: []FusedOut{{DType: dtype.Bool}}},
+	}, []int{4, 5, 8})
+}
+
 // TestEpilogues: a product with an epilogue has the bits of the product and the operation after it, with the same number of launches less
 // one.
 func TestEpilogues(t *testing.T) {
@@ -139,18 +151,23 @@ func TestConvEpilogues(t *testing.T) {
 		lim                     Limits
 		in, out, taps, step, hw int
 		turn                    ConvTurn
-		split                   bool
+		split, bias             bool
 	}{
-		{"one tap", half, hopper, 32, 48, 1, 1, 9, TurnWhereGood, false},
-		{"one tap of float32", single, small, 16, 24, 1, 1, 5, TurnWhereGood, false},
-		{"one tap, odd channels", half, small, 7, 13, 1, 1, 5, TurnWhereGood, false},
-		{"one tap, parts", half, hopper, 4096, 32, 1, 1, 4, TurnWhereGood, true},
-		{"nine taps", half, hopper, 16, 64, 3, 1, 8, TurnWherePossible, false},
-		{"nine taps of float32", single, small, 8, 24, 3, 1, 7, TurnWherePossible, false},
-		{"a step of two", half, small, 16, 40, 3, 2, 9, TurnWherePossible, false},
-		{"three colours", half, small, 3, 32, 3, 2, 9, TurnWherePossible, false},
-		{"odd channels", half, small, 8, 33, 3, 1, 5, TurnWherePossible, false},
-		{"parts", half, hopper, 256, 32, 3, 1, 4, TurnWherePossible, true},
+		{"one tap", half, hopper, 32, 48, 1, 1, 9, TurnWhereGood, false, false},
+		{"one tap and a bias", half, hopper, 32, 48, 1, 1, 9, TurnWhereGood, false, true},
+		{"one tap of float32", single, small, 16, 24, 1, 1, 5, TurnWhereGood, false, false},
+		{"one tap, odd channels", half, small, 7, 13, 1, 1, 5, TurnWhereGood, false, false},
+		{"one tap, parts", half, hopper, 4096, 32, 1, 1, 4, TurnWhereGood, true, false},
+		{"one tap, parts and a bias", half, hopper, 4096, 32, 1, 1, 4, TurnWhereGood, true, true},
+		{"nine taps", half, hopper, 16, 64, 3, 1, 8, TurnWherePossible, false, false},
+		{"nine taps and a bias", half, hopper, 16, 64, 3, 1, 8, TurnWherePossible, false, true},
+		{"nine taps of float32", single, small, 8, 24, 3, 1, 7, TurnWherePossible, false, false},
+		{"nine taps of float32 and a bias", single, small, 8, 24, 3, 1, 7, TurnWherePossible, false, true},
+		{"a step of two", half, small, 16, 40, 3, 2, 9, TurnWherePossible, false, false},
+		{"three colours", half, small, 3, 32, 3, 2, 9, TurnWherePossible, false, true},
+		{"odd channels", half, small, 8, 33, 3, 1, 5, TurnWherePossible, false, false},
+		{"parts", half, hopper, 256, 32, 3, 1, 4, TurnWherePossible, true, false},
+		{"parts and a bias", half, hopper, 256, 32, 3, 1, 4, TurnWherePossible, true, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h, rng := newHost(t), rand.New(rand.NewPCG(1, 2))
@@ -166,6 +183,10 @@ func TestConvEpilogues(t *testing.T) {
 			pixels := conv.Batch * conv.OH * conv.OW
 			x, w := h.normal(rng, c.t, conv.Batch*c.hw*c.hw, c.in), h.normal(rng, c.t, c.out, c.taps*c.taps*c.in)
 			op, numbers := epilogueOf(c.t), []Scalar{FloatScalar(0.25)}
+			var bias Operand
+			if c.bias {
+				bias = h.normal(rng, c.t, c.out)
+			}
 			channel, last := h.normal(rng, single, c.out), h.normal(rng, half, pixels, c.out)
 			wide := Operand{Ptr: channel.Ptr, DType: channel.DType, Shape: []int{pixels, c.out}, Stride: []int{0, 1}}
 			make3 := func() []Operand {
@@ -174,10 +195,16 @@ func TestConvEpilogues(t *testing.T) {
 			e := &Epilogue{Op: op, Scalars: numbers, Ins: []Operand{channel, last}}
 			alone := compareEpilogue(t, h, h.empty(c.t, pixels, c.out), e, make3, []Operand{wide, last}, func(out Operand, e *Epilogue) {
 				if e == nil {
-					check(t, ConvForward(h, conv, out, x, w, Operand{}))
-				} else {
-					check(t, ConvForwardWith(h, conv, out, x, w, e))
+					check(t, ConvForward(h, conv, out, x, w, bias))
+					if c.bias && c.split && c.taps > 1 {
+						h.launches-- // that which adds the bias
+					}
+					return
 				}
+				if c.bias {
+					e = &Epilogue{Op: epilogueWithBias(c.t), Scalars: e.Scalars, Outs: e.Outs, Ins: append(e.Ins, bias)}
+				}
+				check(t, ConvForwardWith(h, conv, out, x, w, e))
 			})
 			if split := alone > 1; split != c.split && c.in != 3 {
 				t.Errorf("%d launches of the convolution", alone)

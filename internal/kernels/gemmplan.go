@@ -151,8 +151,9 @@ func (p *product) planHigh(lim *Limits, s *Spec, tf32 bool) (tile gemmTile, spli
 		parting = costsSingle
 	}
 	tile, splits, _ = p.choose(parting, notionalShared, notional, 0)
+	p.loads = p.opt.Epilogue != nil && len(p.opt.Epilogue.Ins) > 0
 	if lim.Multiprocessors != notional || lim.SharedPerBlock < notionalShared || len(costs) != len(parting) || len(costs) > 0 &&
-		&costs[0] != &parting[0] {
+		&costs[0] != &parting[0] || p.loads {
 		tile, splits, _ = p.choose(costs, lim.SharedPerBlock, lim.Multiprocessors, splits)
 	}
 	if splits == 0 {
@@ -212,7 +213,7 @@ func (p *product) cost(c *gemmCost, t *gemmTile, blocks, multiprocessors, s int,
 	slots := multiprocessors * c.resident
 	block := c.block
 	if p.lasts(t, s, multiprocessors) {
-		block = t.lasting()
+		block = t.lasting(p.loads)
 	}
 	full := c.round(block, steps, c.resident)
 	rounds := blocks / slots
@@ -238,10 +239,13 @@ func (c *gemmCost) round(block, steps float64, together int) float64 {
 
 // lasting returns the time of a block besides its steps, in nanoseconds, if it computes one tile after the other, and stores one while it
 // computes the next. It is 0 for tiles whose blocks do not. A whole tile of sums, rounded to halves, is then in shared memory: that leaves
-// three stages to the larger tile and four to the other.
-func (g *gemmTile) lasting() float64 {
+// three stages to the larger tile and four to the other. If an epilogue loads operands, a tile is stored before the next one's products.
+func (g *gemmTile) lasting(loads bool) float64 {
 	switch *g {
 	case gemmTile{128, 256, 64, 256, 4, 1}:
+		if loads {
+			return 2100
+		}
 		return 1400
 	case gemmTile{128, 192, 64, 256, 4, 1}:
 		return 1350
@@ -253,7 +257,7 @@ func (g *gemmTile) lasting() float64 {
 // than there are multiprocessors, and a bias, if there is one, is the same for all rows.
 func (p *product) lasts(t *gemmTile, s, multiprocessors int) bool {
 	halves, flat := p.a.DType.Size() == 2 && p.out.DType.Size() == 2, p.opt.Bias.Ptr == 0 || p.s[3][0] == 0
-	return t.lasting() > 0 && s == 1 && p.batch.numel() == 1 && halves && flat &&
+	return t.lasting(p.loads) > 0 && s == 1 && p.batch.numel() == 1 && halves && flat &&
 		ceilDiv(p.m, t.rows)*ceilDiv(p.n, t.cols) > multiprocessors
 }
 

@@ -10,7 +10,12 @@ import (
 
 // planned returns the plan of the dense product of m x k by k x n.
 func planned(t dtype.DType, tf32, columns bool, m, k, n, multiprocessors int) (tile gemmTile, splits, depth int) {
-	p := product{m: m, k: k, n: n}
+	return plannedWith(nil, t, tf32, columns, m, k, n, multiprocessors)
+}
+
+// plannedWith is planned with an epilogue.
+func plannedWith(e *Epilogue, t dtype.DType, tf32, columns bool, m, k, n, multiprocessors int) (tile gemmTile, splits, depth int) {
+	p := product{m: m, k: k, n: n, opt: MatmulOpt{Epilogue: e}}
 	p.a.DType, p.b.DType, p.out.DType = t, t, t
 	p.s = [4][2]int{{n, 1}, {k, 1}, {1, n}}
 	if columns { // b lies along the depth
@@ -48,6 +53,32 @@ func TestProductTiles(t *testing.T) {
 			t.Errorf("%v, tf32 %v, %d x %d x %d: a tile of %dx%d, %d parts; want %dx%d, %d", c.t, c.tf32, c.m, c.k, c.n, tile.rows,
 				tile.cols, splits, c.rows, c.across, c.splits)
 		}
+	}
+}
+
+// TestEpiloguesKeepParts: if an epilogue has operands, another tile may be better, but the depth is divided as without it.
+func TestEpiloguesKeepParts(t *testing.T) {
+	loads := &Epilogue{Ins: []Operand{{}}}
+	tiles, divided := 0, 0
+	for _, m := range []int{256, 512, 784, 3136, 12544, 50176, 200704} {
+		for _, n := range []int{64, 128, 192, 256, 512, 1024, 2048} {
+			for _, k := range []int{64, 256, 1024, 2048, 8192} {
+				tile, splits, depth := planned(dtype.BFloat16, false, true, m, k, n, notional)
+				with, s, d := plannedWith(loads, dtype.BFloat16, false, true, m, k, n, notional)
+				if s != splits || d != depth {
+					t.Errorf("%d x %d x %d: %d parts of %d with an epilogue, %d of %d without", m, k, n, s, d, splits, depth)
+				}
+				if with != tile {
+					tiles++
+				}
+				if splits > 1 {
+					divided++
+				}
+			}
+		}
+	}
+	if tiles < 5 || divided < 5 {
+		t.Errorf("only %d tiles differ, and only %d products are divided", tiles, divided)
 	}
 }
 

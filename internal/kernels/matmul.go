@@ -66,6 +66,8 @@ type product struct {
 	batch     space
 	// sizes are the sizes of the batch dimensions; unused ones are 1.
 	sizes [maxBatchDims]int32
+	// loads says that the epilogue has operands. The parts of the depth are chosen without looking at that: the bits depend on them.
+	loads bool
 }
 
 // transpose replaces the product by that of the transposes.

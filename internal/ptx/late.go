@@ -90,7 +90,8 @@ func startsAlone(body []*kir.Instr, loop *kir.Instr) bool {
 	return true
 }
 
-// movable reports whether the region of in, a part of body, works on global memory alone, and with no variable that body sets.
+// movable reports whether the region of in, a part of body, may run step by step between the products of the next tile: it only stores to
+// global memory, and reads no variable that body sets.
 func movable(in *kir.Instr, body *kir.Block) bool {
 	set := map[int]bool{}
 	variables(body, set)
@@ -102,8 +103,12 @@ func movable(in *kir.Instr, body *kir.Block) bool {
 			if set[x.Sym] {
 				return false
 			}
-		case kir.OpLoad, kir.OpStore, kir.OpAtomic:
-			if changes(x.Space) && x.Space != kir.Global {
+		case kir.OpLoad:
+			if changes(x.Space) { // the products would wait for it too
+				return false
+			}
+		case kir.OpStore, kir.OpAtomic:
+			if x.Space != kir.Global {
 				return false
 			}
 		}
