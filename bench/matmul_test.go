@@ -47,3 +47,24 @@ func TestModelProducts(t *testing.T) {
 		})
 	}
 }
+
+// TestRowProducts measures products of one row, each repeated in a graph.
+func TestRowProducts(t *testing.T) {
+	x := onGPU(t).NoGrad()
+	x.Device().Generator().SetSeed(3)
+	for _, p := range benchrun.RowProducts() {
+		x.Scope(func(x *tenon.Exec) {
+			in := x.RandN([]int{1, p.K}, tenon.BFloat16)
+			matrices := make([]*tenon.Tensor, max(2, benchrun.RowBytes/(2*p.K*p.N)))
+			for i := range matrices {
+				matrices[i] = x.RandN([]int{p.N, p.K}, tenon.BFloat16)
+			}
+			calls := 2 * len(matrices)
+			s := replayed(t, x, calls, func(x *tenon.Exec, i int) { x.Linear(in, matrices[i%len(matrices)], nil) })
+			for i := range s {
+				s[i] *= 1e6 / float64(calls)
+			}
+			recordFigure(p.Name(), "µs", s)
+		})
+	}
+}

@@ -653,6 +653,20 @@ def model_products(r):
             r.add(f"gpt2.product.{layer}.{name}", "TFLOP/s", figures, "normal random data, from a graph")
 
 
+def row_products(r):
+    for k, n in ((2048, 8192), (8192, 2048), (2048, 2048), (4096, 14336), (2048, 128256)):
+        x = torch.randn(1, k, device="cuda").to(torch.bfloat16)
+        count = max(2, (256 << 20) // (2 * k * n))
+        matrices = [torch.randn(n, k, device="cuda").to(torch.bfloat16) for _ in range(count)]
+        out = torch.mm(x, matrices[0].t())
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for matrix in 2 * matrices:
+                torch.mm(x, matrix.t(), out=out)
+        figures = [s * 1e6 / (2 * count) for s in device_seconds(graph.replay)]
+        r.add(f"row.{k}x{n}", "µs", figures, "from a graph, over 256 MiB of matrices")
+
+
 def convolution(r):
     batch, channels, side = 64, 256, 56
     x, grad = (torch.randn(batch, channels, side, side, device="cuda", dtype=torch.bfloat16) for _ in range(2))
@@ -706,7 +720,8 @@ def main():
     results = Results(arguments.file, arguments.seconds, arguments.add)
     results.gib = arguments.gib
     groups = (overhead, mlp_eager, mlp_graph, graphs, gpt2_eager, resnet_eager, decode, bandwidth, optimizers, indexed, chain_eager,
-              fusions, attention, matmul, matmul_sizes, model_products, convolution, snapshot, chain_compiled, mlp_compiled, start)
+              fusions, attention, matmul, matmul_sizes, model_products, row_products, convolution, snapshot, chain_compiled, mlp_compiled,
+              start)
     if arguments.group:
         groups = [group for group in groups + (gpt2_compiled, resnet_compiled) if group.__name__ in arguments.group]
     for group in groups:

@@ -285,8 +285,37 @@ func tryTiles(p *pair) {
 		}
 	}
 	tryLasting(p)
+	tryVectors(p)
 	tryEpilogues(p)
 	tryConvEpilogues(p)
+}
+
+// tryVectors tries products of few rows, with the matrix along either axis, and those of few columns.
+func tryVectors(p *pair) {
+	p.limits = hopper
+	for _, kind := range operandKinds {
+		if kind.t == dtype.Float64 {
+			continue
+		}
+		for i, size := range [][3]int{{1, 264, 768}, {2, 40, 3080}, {3, 1000, 64}, {4, 136, 1040}, {2, 72, 104}, {1, 2056, 8},
+			{3, 5000, 264}, {1, 17000, 264}, {4, 8, 2400}, {1, 1, 1600}, {3, 24, 24}, {1, 130, 6000}} {
+			for j := range 4 {
+				c := matmulCase{m: size[0], n: size[1], k: size[2], t: kind.t, out: kind.t, tf32: kind.tf32, a: dense,
+					b: []view{turned, dense}[j%2], c: dense, bias: held, alpha: 1, exact: i%2 == j/2}
+				switch (i + j) % 5 {
+				case 1:
+					c.bias, c.alpha, c.beta = outerRepeated, 2, -1
+				case 2:
+					c.batch = 3
+				case 3:
+					c.bias, c.alpha, c.beta, c.c = dense, 1, 1, padded
+				case 4: // few columns, so that the product is turned
+					c.m, c.n, c.a, c.b, c.c = c.n, c.m, []view{turned, dense}[j%2], turned, turned
+				}
+				p.try(c.trial())
+			}
+		}
+	}
 }
 
 // epilogueOf returns an operation on a product of type t, a float32 for each of its columns, and a half for each element. It makes the
@@ -312,6 +341,7 @@ func tryEpilogues(p *pair) {
 	}{
 		{40, 24, 16, 0, 132, f}, {7, 13, 40, 0, 132, half}, {64, 64, 4096, 0, 132, half}, {256, 256, 128, 0, 132, half},
 		{520, 1096, 64, 1, 3, half}, {520, 1096, 328, 3, 3, half}, {520, 1096, 200, 2, 132, half}, {130, 260, 2048, 0, 132, f},
+		{1, 104, 200, 0, 132, half}, {5, 72, 50, 0, 132, f},
 	} {
 		p.limits.Multiprocessors = c.multiprocessors
 		op := epilogueOf(c.t)
@@ -660,7 +690,7 @@ func checkReached(p *pair) {
 		kind operandKind
 		what any
 	}
-	seen, lasting := map[use]bool{}, 0
+	seen, lasting, vectors := map[use]bool{}, 0, map[any]int{}
 	const splitProduct, splitConvolution, mappedProduct = "a split depth", "a split depth of a convolution", "tensor maps"
 	const lastConvolution, unitConvolution = "convolution %d with channels last, split %v, result too %v", "a convolution of unit stride"
 	for s := range p.lib.programs {
@@ -685,10 +715,15 @@ func checkReached(p *pair) {
 			seen[use{kind, splitConvolution}] = true
 		case s.Family == kernels.FamilyMatmul:
 			seen[use{kind, r.Tile}] = true
+		case s.Family == kernels.FamilyMatvec:
+			vectors[r.Vector]++
 		}
 	}
 	if lasting < 8 { // two tiles and types, layouts, with a bias and without
 		p.t.Errorf("there are %d kernels whose blocks last, want at least 8", lasting)
+	}
+	if len(vectors) < 25 { // one to four rows, both layouts, and all ways to share columns
+		p.t.Errorf("there are %d kinds of kernels for few rows: %v", len(vectors), vectors)
 	}
 	for _, kind := range operandKinds {
 		wanted := []any{splitProduct, splitConvolution, unitConvolution}

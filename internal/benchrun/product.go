@@ -62,3 +62,28 @@ func productEntries() (out []Entry) {
 	}
 	return out
 }
+
+// RowProduct is the product of one row of K numbers and a matrix of N columns, each of which lies in one piece, in bf16. Goal is its time
+// in microseconds on an H200.
+type RowProduct struct {
+	K, N int
+	Goal float64
+}
+
+// RowBytes is how much memory the matrices take together that a benchmark of row products rotates over.
+const RowBytes = 256 << 20
+
+// RowProducts returns the row products that are measured.
+func RowProducts() []RowProduct {
+	return []RowProduct{{2048, 8192, 9.5}, {8192, 2048, 9.5}, {2048, 2048, 3.5}, {4096, 14336, 29}, {2048, 128256, 121}}
+}
+
+// Name returns the figure's name.
+func (p RowProduct) Name() string { return fmt.Sprintf("row.%dx%d", p.K, p.N) }
+
+func rowEntries() (out []Entry) {
+	for _, p := range RowProducts() {
+		out = append(out, Entry{p.Name(), "µs", fmt.Sprintf("[1, %d] by [%d, %d]", p.K, p.K, p.N), "", atMost(p.Goal)})
+	}
+	return out
+}

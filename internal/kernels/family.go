@@ -14,6 +14,8 @@ const (
 	FamilyTurn
 	// FamilyReduce: Op is a ReduceOp's id.
 	FamilyReduce
+	// FamilyMatvec: products of few rows.
+	FamilyMatvec
 	// FamilyMatmul, FamilyMatmulFinish, FamilyConv and FamilySumPartials are the tile engines.
 	FamilyMatmul
 	FamilyMatmulFinish

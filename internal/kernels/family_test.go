@@ -84,7 +84,7 @@ func TestKernelsDoNotGrowWithShapes(t *testing.T) {
 			out := anyLayout(rng, dtype.Float32, outShape(Operand{Shape: shape}, dims))
 			return Reduce(is, Sum, dtype.Float32, nil, []Operand{out}, []Operand{repeated(anyLayout(rng, dtype.Float32, shape))}, dims)
 		}},
-		"rows": {40, func(is Issuer, shape []int) error {
+		"rows": {60, func(is Issuer, shape []int) error {
 			if len(shape) == 0 {
 				return nil
 			}

@@ -309,6 +309,9 @@ func (r *rowKernel) loadAt(o int, p spot) (ns []Num) {
 	if n, ok := r.repeated[o]; ok {
 		return slices.Repeat([]Num{n}, r.vec)
 	}
+	if ns, ok := r.ahead[[2]int{o, p.chunk}]; ok {
+		return ns
+	}
 	at := p.i
 	if p.ok.Builder() != nil {
 		at = at.Min(r.n.Sub(r.k.Int(r.ix, int64(r.vec))))

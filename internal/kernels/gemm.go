@@ -236,6 +236,8 @@ func (g *gemm) run(begin, end kernel.Value, a, b side, after func(row, col, v ke
 // productSpec is what products, including those of convolutions, are specialised on.
 type productSpec struct {
 	Tile TileSpec
+	// Vector is set in place of Tile if there are few rows.
+	Vector vecSpec
 	// Left and Right describe the layouts of the operands.
 	Left, Right sideSpec
 	TF32        bool

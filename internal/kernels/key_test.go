@@ -127,6 +127,7 @@ func TestKeyOfGroup(t *testing.T) {
 	}()
 	f32 := dtype.Float32
 	for _, s := range []Spec{{Family: FamilyFused, Compute: f32}, {Family: FamilyMatmul, Compute: f32, Product: productSpec{Results: 1}},
+		{Family: FamilyMatvec, Compute: f32, Product: productSpec{Results: 1}},
 		{Family: FamilyMatmulFinish, Compute: f32, Product: productSpec{Results: 1}}} {
 		key := func(op *PointOp) string {
 			step := FusedStep{Op: op, Compute: f32, Ins: []FusedIn{{Value: 0}}, Outs: []FusedOut{{DType: f32}}}

@@ -136,6 +136,9 @@ func (p *product) width(i int, o *Operand, count, other, size int) int {
 func (p *product) issue(is Issuer) error {
 	lim := is.Limits()
 	batch := p.batch.numel()
+	if v, ok := p.planVector(lim); ok {
+		return p.issueVector(is, v)
+	}
 	tf32 := p.opt.TF32 && p.a.DType == dtype.Float32
 	if err := p.layOperands(is, lim, tf32); err != nil {
 		return err

@@ -270,7 +270,7 @@ func TestLayouts(t *testing.T) {
 		t       dtype.DType
 		tf32    bool
 	}{{8192, 8192, 512, h, false}, {8192, 8192, 512, f, true}, {2048, 2048, 512, f, false}, {40, 24, 8192, f, false},
-		{40, 24, 40, dtype.Float64, false}} {
+		{2, 24, 64, h, false}, {40, 24, 40, dtype.Float64, false}} {
 		for _, bias := range []Operand{{}, of(c.t, c.m, c.n)} {
 			y.limits = Limits{Multiprocessors: 132, MaxThreadsPerSM: 2048, MaxThreadsPerBlock: 1024, SharedPerBlock: 227 << 10, Major: 9}
 			check(t, Matmul(y, of(c.t, c.m, c.n), of(c.t, c.m, c.k), of(c.t, c.k, c.n), MatmulOpt{Alpha: 2, Bias: bias, TF32: c.tf32}))

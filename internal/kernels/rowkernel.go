@@ -23,8 +23,9 @@ type rowKernel struct {
 	steps              []kernel.Value // strides along the row; the zero Value means 1
 	scalars            []kernel.Value
 	nums               []Num
-	before             map[int][][]Num // by chunk
-	repeated           map[int]Num     // elements of the inputs that have one for the whole row
+	before             map[int][][]Num  // by chunk
+	ahead              map[[2]int][]Num // by operand and chunk
+	repeated           map[int]Num      // elements of the inputs that have one for the whole row
 	bases              []kernel.Value
 	lane               kernel.Value
 	// inside is false in groups beyond the last row; it is the zero Value if there are none.
@@ -42,6 +43,9 @@ func buildRows(s *Spec) *kernel.Kernel {
 		r := &rowKernel{k: k, s: s, op: op, t: s.Compute, ix: indexType(int(s.Index)), group: int(s.Rows.Group),
 			chunks: int(s.Rows.Chunks), vec: int(s.Vec)}
 		r.params()
+		if s.Rows.Ahead == 1 {
+			r.loadAhead()
+		}
 		op.build(r)
 	})
 }
@@ -90,6 +94,18 @@ func (r *rowKernel) params() {
 			r.repeated[i] = r.arrays[i].load(r.bases[i], 1)[0]
 		}
 	}
+}
+
+// loadAhead loads the thread's part of all inputs.
+func (r *rowKernel) loadAhead() {
+	ahead := map[[2]int][]Num{}
+	for o := len(r.op.outs); o < len(r.arrays); o++ {
+		if r.absent(o) || r.s.Rows.Repeat.has(o) || r.op.kind(o) != rowFull {
+			continue
+		}
+		r.walk(func(ps []spot) { ahead[[2]int{o, ps[0].chunk}] = r.loadAt(o, ps[0]) })
+	}
+	r.ahead = ahead
 }
 
 // spot is a vector of a row: the position of its first element, and whether it is inside the row (the zero Value: always). chunk is its

@@ -69,6 +69,9 @@ const (
 	rowLoneThreads = 128 // threads per block if each has its own row
 	// rowHeld is the maximum number of elements of an operand that a thread holds.
 	rowHeld = 32
+	// rowsAhead is up to how many warps for each multiprocessor hold all of their inputs: few others could work while one waits, and
+	// there are registers to spare.
+	rowsAhead = 4
 )
 
 // rowSpec is what row kernels are specialised on.
@@ -83,6 +86,8 @@ type rowSpec struct {
 	// Chunks is the number of vectors that a thread holds, 0 if it reads the row again. Exact: they make up exactly the row.
 	Chunks uint8
 	Exact  bool
+	// Ahead is 1 if a thread loads all of its inputs first. It has two bytes so that there is no gap.
+	Ahead uint16
 	// Single is the set of operands that are accessed element by element although Vec is more than 1. Repeat is the set of inputs that
 	// have one element for the whole row.
 	Single, Repeat operandSet
@@ -308,6 +313,9 @@ func (p *rowPlan) issueAs(is Issuer, compute dtype.DType, scalars []Scalar, grou
 	threads := p.threads(group, chunks)
 	s.Rows = rowSpec{Group: uint16(group), Warps: uint8(threads / 32), Absent: p.absent, Single: p.single,
 		Repeat: p.repeat, Kept: uint8(dimsClass(p.kept.nd)), Chunks: uint8(chunks), Exact: chunks*group*p.vec == p.n}
+	if chunks > 0 && ceilDiv(p.rows*group, 32) <= rowsAhead*is.Limits().Multiprocessors {
+		s.Rows.Ahead = 1
+	}
 	var ptr [maxOperands]uint64
 	for i := range p.kept.count {
 		if !p.absent.has(i) {

@@ -3,6 +3,7 @@ package kernels
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"tenon.dev/dtype"
@@ -272,5 +273,35 @@ func TestRowsErrorsAndAllocations(t *testing.T) {
 	run()
 	if n := testing.AllocsPerRun(100, run); n != 0 {
 		t.Errorf("%v allocations a call", n)
+	}
+}
+
+// TestRowsAhead: rows have the same bits whether their threads load all inputs first, as those of few rows do, or not.
+func TestRowsAhead(t *testing.T) {
+	h, rng := newHost(t), rand.New(rand.NewPCG(8, 9))
+	h.limits.Multiprocessors = 8
+	half, f := dtype.BFloat16, dtype.Float32
+	for _, n := range []int{100, 768, 3000} {
+		const few, many = 3, 60
+		x, w, b := h.normal(rng, half, many, n), h.normal(rng, half, n), h.normal(rng, half, n)
+		run := func(rows int) []float64 {
+			in, y := x, h.empty(half, rows, n)
+			in.Shape = []int{rows, n}
+			across := func(o Operand) Operand {
+				o.Shape, o.Stride = []int{rows, n}, []int{0, 1}
+				return o
+			}
+			clear(h.kernels)
+			check(t, LayerNorm(h, f, y, h.empty(f, rows, 1), h.empty(f, rows, 1), in, across(w), across(b), 1e-5))
+			for s := range h.kernels {
+				if ahead := s.Rows.Ahead == 1; ahead != (rows == few) {
+					t.Errorf("%d rows of %d: loads ahead: %v", rows, n, ahead)
+				}
+			}
+			return h.read(y)[:few*n]
+		}
+		if got, want := run(few), run(many); !slices.EqualFunc(got, want, same) {
+			t.Errorf("rows of %d have other bits", n)
+		}
 	}
 }

@@ -91,7 +91,7 @@ func (s *Spec) Key() string {
 	switch s.Family {
 	case FamilyFused:
 		c.Op, made = 0, opOf(s).group
-	case FamilyMatmul, FamilyMatmulFinish, FamilyConv:
+	case FamilyMatmul, FamilyMatvec, FamilyMatmulFinish, FamilyConv:
 		if s.Product.Results > 0 {
 			c.Op, made = 0, opOf(s).group
 		}

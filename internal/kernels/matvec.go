@@ -1,0 +1,337 @@
+package kernels
+
+import (
+	"math/bits"
+
+	"tenon.dev/dtype"
+	"tenon.dev/kernel"
+)
+
+// A product of a few rows reads the matrix once and computes little, so threads read it straight into registers and keep several loads in
+// flight: tiles of 64 rows would pass it through shared memory, and leave most of a GPU idle if there are few columns.
+
+// vecSpec is what products of few rows are specialised on in addition to productSpec.
+type vecSpec struct {
+	// Rows is the number of rows, rounded up to a power of two. It has two bytes so that there is no gap.
+	Rows uint16
+	// Lanes is the number of threads of a warp that share a column if the matrix lies along the depth, and otherwise the number of threads
+	// that read a row of the block's columns together.
+	Lanes uint8
+	// Cols is the number of columns of a thread, and Parts the number of warps among which the depth of a column is divided, both if the
+	// matrix lies along the depth.
+	Cols, Parts uint8
+	// Loads is the number of accesses to a column that a thread has in flight.
+	Loads uint8
+}
+
+const (
+	// vecRows is the maximum number of rows. With eight, tiles are as fast on an H200.
+	vecRows = 4
+	// vecThreads is the number of threads of a block, and vecWarps that of its warps.
+	vecThreads, vecWarps = 256, 8
+)
+
+// planVector describes the kernel of a product of few rows, or reports that tiles are better: such kernels need wide accesses to the
+// matrix. The numbers are those that were fastest on an H200 with matrices of 64 to 8192 by 64 to 50304 bf16. The order of sums depends on
+// the product and on how its operands lie, and not on the device.
+func (p *product) planVector(lim *Limits) (v vecSpec, ok bool) {
+	if lim.Multiprocessors < fewMultiprocessors || p.m > vecRows || p.k == 0 || p.opt.Tile > 0 || p.a.DType == dtype.Float64 {
+		return v, false
+	}
+	width := 16 / p.a.DType.Size()
+	left, right := p.layoutOf(1, &p.a, p.m), p.layoutOf(2, &p.b, p.n)
+	if int(right.Width) != width {
+		return v, false
+	}
+	v = vecSpec{Rows: 1 << bits.Len(uint(p.m-1)), Cols: 1, Parts: 1}
+	if right.Layout == layoutOwn {
+		return v, v.acrossColumns(p.n, p.k, p.batch.numel(), width)
+	}
+	v.alongDepth(p.n*p.batch.numel(), p.k/width)
+	return v, left.Layout == layoutDepth && int(left.Width) == width
+}
+
+// alongDepth plans for a matrix of n columns that lie along the depth, each read in that many accesses.
+func (v *vecSpec) alongDepth(n, accesses int) {
+	if accesses < 32 { // a warp has several columns at a time
+		v.Lanes, v.Cols, v.Loads = 1<<bits.Len(uint(accesses-1)), 4, 1
+		return
+	}
+	least := 3 // accesses of a thread
+	switch v.Lanes = 32; {
+	case v.Rows > 1: // what a thread loads of the rows serves several columns
+		if least, v.Cols = 6, 2; n >= 4096 {
+			v.Cols = 4
+		}
+	case n >= 16384:
+		v.Cols = 2
+	}
+	for int(v.Parts) < vecWarps && accesses >= 2*int(v.Parts)*least*32 {
+		v.Parts *= 2
+	}
+	switch each := ceilDiv(accesses, 32*int(v.Parts)); {
+	case each == 3 && v.Cols == 1:
+		v.Loads = 3
+	default:
+		v.Loads = uint8(min(each, 2))
+	}
+}
+
+// acrossColumns plans for a matrix of n columns that lie beside each other, with depth k, in each of batch products. It reports whether
+// tiles are not better: they divide a long depth among blocks.
+func (v *vecSpec) acrossColumns(n, k, batch, width int) bool {
+	const few, enough, short = 64, 100, 32 // blocks, and accesses of a thread
+	v.Lanes = 8
+	blocks := func() int { return ceilDiv(n, int(v.Lanes)*width) * batch }
+	for v.Lanes > 2 && (blocks() < few || int(v.Lanes)*width >= 2*n) {
+		v.Lanes /= 2
+	}
+	each := ceilDiv(k, vecThreads/int(v.Lanes))
+	v.Loads = 1 << (bits.Len(uint(min(each, 16))) - 1)
+	return blocks() >= enough || each <= short
+}
+
+// columns returns the number of columns of a block.
+func (v *vecSpec) columns(layout sideLayout, width int) int {
+	if layout == layoutOwn {
+		return int(v.Lanes) * width
+	}
+	return vecWarps / int(v.Parts) * (32 / int(v.Lanes)) * int(v.Cols)
+}
+
+// issueVector launches the product of few rows that v describes.
+func (p *product) issueVector(is Issuer, v vecSpec) error {
+	l := is.NewLaunch()
+	s := &l.Spec
+	s.Family, s.Compute, s.Outs, s.Ins, s.Vec = FamilyMatvec, p.a.DType, 1, 1, 1
+	s.DTypes[0], s.DTypes[1] = p.out.DType, p.opt.Bias.DType
+	r := &s.Product
+	r.Batch, r.Vector = p.batchDims(), v
+	r.Left, r.Right = p.layoutOf(1, &p.a, p.m), p.layoutOf(2, &p.b, p.n)
+	if r.Right.Layout == layoutOwn { // its elements are loaded one by one
+		r.Left = sideSpec{}
+	}
+	var a productArgs
+	a.epilogue.add(p.opt.Epilogue, s, p.m, p.n)
+	s.Vec = 1
+	p.after(r, s.Vec)
+	p.args(&a, 0, 0)
+	a.size.host = p.sizes[:]
+	for i := range a.stride {
+		a.stride[i].host = p.batch.stride[i][:p.batch.nd]
+	}
+	a.layout(packing(l))
+	if err := p.grid(l, gemmTile{rows: vecRows, cols: v.columns(r.Right.Layout, int(r.Right.Width)), threads: vecThreads},
+		p.batch.numel(), 1); err != nil {
+		return err
+	}
+	return is.Issue(l)
+}
+
+// vecKernel builds the kernel of a product of few rows.
+type vecKernel struct {
+	*productKernel
+	s    *Spec
+	k    *kernel.Builder
+	v    *vecSpec
+	rows int
+	// cols is the number of columns of the block, parts the number of sums that are added up for a result, and sums has them: those of a
+	// part for each row, and for each column.
+	cols, parts int
+	sums        kernel.Array
+	// first (Int32) is the block's first column.
+	first kernel.Value
+}
+
+func buildMatvec(s *Spec) *kernel.Kernel {
+	return kernel.Build(s.name("matvec"+epilogueName(s)), func(k *kernel.Builder) {
+		k.FixedThreads(vecThreads)
+		r := &s.Product
+		c := &vecKernel{productKernel: newProductKernel(k, s), s: s, k: k, v: &r.Vector, rows: int(r.Vector.Rows), parts: vecWarps}
+		if r.Right.Layout == layoutDepth {
+			c.parts = int(r.Vector.Parts)
+		}
+		c.cols = r.Vector.columns(r.Right.Layout, int(r.Right.Width))
+		c.sums = k.Shared("sums", dtype.Float32, c.parts*c.rows*c.cols)
+		c.first = k.BlockIdx(kernel.X).Mul(k.I32(c.cols))
+		if r.Batch == 0 {
+			c.one(k.I32(0))
+			return
+		}
+		k.For(k.BlockIdx(kernel.Y), c.batch.Value, k.GridDim(kernel.Y), func(b kernel.Value) {
+			c.one(b)
+			k.Barrier() // the sums have been read
+		})
+	})
+}
+
+// one computes the block's columns in batch b.
+func (c *vecKernel) one(b kernel.Value) {
+	k := c.k
+	off := c.at(k, b, int(c.s.Product.Batch))
+	if c.s.Product.Right.Layout == layoutDepth {
+		c.alongDepth(c.a.Offset(off[1]), c.b.Offset(off[2]))
+	} else {
+		c.alongColumns(c.a.Offset(off[1]), c.b.Offset(off[2]))
+	}
+	k.Barrier()
+	out, bias := c.out.Offset(off[0]), c.bias.Offset(off[3])
+	k.For(k.ThreadIdx(kernel.X), k.I32(c.rows*c.cols), k.I32(vecThreads), func(i kernel.Value) {
+		sum := c.sums.Load(i)
+		for q := 1; q < c.parts; q++ {
+			sum = sum.Add(c.sums.Load(i.Add(k.I32(q * c.rows * c.cols))))
+		}
+		row := i.Div(k.I32(c.cols))
+		col := i.Sub(row.Mul(k.I32(c.cols)))
+		c.store(c.s, out, bias, row, c.first.Add(col), []kernel.Value{sum}, false)
+	})
+}
+
+// row returns where row i of the left operand begins. Rows beyond the last repeat it.
+func (c *vecKernel) row(i int) kernel.Value {
+	k := c.k
+	return k.I32(i).Min(c.m.Sub(k.I32(1))).Convert(dtype.Int64).Mul(c.am.Value)
+}
+
+// accumulators returns n sums for each row, all 0.
+func (c *vecKernel) accumulators(n int) [][]kernel.Var {
+	all := make([][]kernel.Var, c.rows)
+	for i := range all {
+		for range n {
+			all[i] = append(all[i], c.k.Var(c.k.Const(dtype.Float32, 0)))
+		}
+	}
+	return all
+}
+
+// steps calls load for positions from first on, step apart, before end: the loads of several positions begin before the first is used.
+// What load returns for a position is run once its values are needed.
+func (c *vecKernel) steps(first, end kernel.Value, step int, load func(at kernel.Value) (use func())) {
+	k, n := c.k, int(c.v.Loads)
+	whole := end.Div(k.I32(n * step)).Mul(k.I32(n * step))
+	k.For(k.I32(0), whole, k.I32(n*step), func(begin kernel.Value) {
+		var uses []func()
+		for j := range n {
+			uses = append(uses, load(begin.Add(first).Add(k.I32(j*step))))
+		}
+		for _, use := range uses {
+			use()
+		}
+	})
+	k.If(whole.Lt(end), func() {
+		var uses []func()
+		var inside []kernel.Value
+		for j := range n {
+			at := whole.Add(first).Add(k.I32(j * step))
+			inside = append(inside, at.Lt(end))
+			uses = append(uses, load(at.Min(end.Sub(k.I32(1)))))
+		}
+		for j, use := range uses {
+			k.If(inside[j], use)
+		}
+	})
+}
+
+// alongDepth sums columns that lie along the depth: each is shared by groups of lanes, in one warp for each part.
+func (c *vecKernel) alongDepth(a, b kernel.Buffer) {
+	k, width := c.k, int(c.s.Product.Right.Width)
+	lanes, cols, parts := int(c.v.Lanes), int(c.v.Cols), int(c.v.Parts)
+	tid := k.ThreadIdx(kernel.X)
+	lane, group, warp := tid.Rem(k.I32(lanes)), tid.Rem(k.I32(32)).Div(k.I32(lanes)), tid.Div(k.I32(32))
+	part := warp.Rem(k.I32(parts))
+	// The columns of a group are those with its number, and every so many after that.
+	apart := vecWarps / parts * (32 / lanes)
+	col := warp.Div(k.I32(parts)).Mul(k.I32(32 / lanes)).Add(group)
+	last := c.n.Sub(k.I32(1))
+	var columns []kernel.Value
+	for j := range cols {
+		at := c.first.Add(col).Add(k.I32(j * apart)).Min(last)
+		columns = append(columns, at.Convert(dtype.Int64).Mul(c.bn.Value))
+	}
+	sums := c.accumulators(cols)
+	rows := make([]kernel.Value, c.rows)
+	for i := range rows {
+		rows[i] = c.row(i)
+	}
+	c.steps(part.Mul(k.I32(lanes)).Add(lane), c.productArgs.k.Div(k.I32(width)), parts*lanes, func(at kernel.Value) func() {
+		d := at.Convert(dtype.Int64).Mul(k.I64(int64(width)))
+		var of [][]kernel.Value
+		for _, col := range columns {
+			of = append(of, b.LoadVec(col.Add(d), width))
+		}
+		return func() {
+			for i, row := range rows {
+				left := wide(a.LoadVec(row.Add(d), width))
+				for j := range columns {
+					sum := sums[i][j].Get()
+					for e, v := range wide(of[j]) {
+						sum = left[e].FMA(v, sum)
+					}
+					sums[i][j].Set(sum)
+				}
+			}
+		}
+	})
+	for i := range rows {
+		for j := range cols {
+			sum := sums[i][j].Get()
+			for d := lanes / 2; d > 0; d /= 2 {
+				sum = sum.Add(sum.ShuffleXor(d))
+			}
+			k.If(lane.Eq(k.I32(0)), func() {
+				c.sums.Store(part.Mul(k.I32(c.rows*c.cols)).Add(col).Add(k.I32(i*c.cols+j*apart)), sum)
+			})
+		}
+	}
+}
+
+// alongColumns sums columns that lie beside each other: lanes of a warp read some rows of the matrix, and the depth is divided among all
+// groups of lanes.
+func (c *vecKernel) alongColumns(a, b kernel.Buffer) {
+	k, width, lanes := c.k, int(c.s.Product.Right.Width), int(c.v.Lanes)
+	tid := k.ThreadIdx(kernel.X)
+	lane, group, warp := tid.Rem(k.I32(lanes)), tid.Div(k.I32(lanes)), tid.Div(k.I32(32))
+	col := lane.Mul(k.I32(width))
+	from := c.first.Add(col).Min(c.n.Sub(k.I32(width))).Convert(dtype.Int64)
+	sums := c.accumulators(width)
+	rows := make([]kernel.Value, c.rows)
+	for i := range rows {
+		rows[i] = c.row(i)
+	}
+	c.steps(group, c.productArgs.k.Value, vecThreads/lanes, func(at kernel.Value) func() {
+		d := at.Convert(dtype.Int64)
+		of := b.LoadVec(d.Mul(c.bk.Value).Add(from), width)
+		var left []kernel.Value
+		for _, row := range rows {
+			left = append(left, a.Load(row.Add(d.Mul(c.ak.Value))).Convert(dtype.Float32))
+		}
+		return func() {
+			right := wide(of)
+			for i := range rows {
+				for e, v := range right {
+					sums[i][e].Set(left[i].FMA(v, sums[i][e].Get()))
+				}
+			}
+		}
+	})
+	for i := range rows {
+		for e := range width {
+			sum := sums[i][e].Get()
+			for d := lanes; d < 32; d *= 2 {
+				sum = sum.Add(sum.ShuffleXor(d))
+			}
+			k.If(tid.Rem(k.I32(32)).Lt(k.I32(lanes)), func() {
+				c.sums.Store(warp.Mul(k.I32(c.rows*c.cols)).Add(col).Add(k.I32(i*c.cols+e)), sum)
+			})
+		}
+	}
+}
+
+// wide returns values in Float32.
+func wide(vs []kernel.Value) []kernel.Value {
+	out := make([]kernel.Value, len(vs))
+	for i, v := range vs {
+		out[i] = v.Convert(dtype.Float32)
+	}
+	return out
+}
