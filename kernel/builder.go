@@ -471,6 +471,12 @@ func (b *Builder) Barrier() { b.add(&kir.Instr{Op: kir.OpBarrier}) }
 // Fence makes other blocks see this thread's earlier global accesses before its later ones.
 func (b *Builder) Fence() { b.add(&kir.Instr{Op: kir.OpFence}) }
 
+// Wait waits for the kernels that precede this one in its stream, or in a graph: until then they may be running, on devices of compute
+// capability 9.0 and later, and writing global memory. A kernel that does not call Wait waits at its start. One that does may compute and
+// [Buffer.Prefetch] before, but not read or write global memory; and it lets the next kernel start in the same way as soon as all of its
+// own blocks run. That helps short kernels that leave most of the device idle. Call Wait once, and not in the function of an If or a loop.
+func (b *Builder) Wait() { b.add(&kir.Instr{Op: kir.OpWait}) }
+
 // Assert stops the kernel with msg and this line if cond (Bool) is false in any thread. Each %v in msg stands for the next of numbers, at
 // most two; a GPU omits them. After a failed Assert the process can no longer use the GPU; the simulated device and the processor continue
 // to work.

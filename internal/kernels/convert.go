@@ -86,6 +86,14 @@ func (a array) load(i kernel.Value, vec int) []Num {
 	return out
 }
 
+// prefetch asks for the cache line of element i.
+func (a array) prefetch(i kernel.Value) {
+	if a.t.IsComplex() {
+		i = pairAt(i)
+	}
+	a.buf.Prefetch(i.Convert(dtype.Int64))
+}
+
 // store sets adjacent elements at i and converts them to a's type.
 func (a array) store(i kernel.Value, ns ...Num) {
 	if !a.t.IsComplex() {

@@ -76,7 +76,13 @@ type indexSpec struct {
 	Wrap bool
 	// Dims is the class of the number of dimensions, see dimsClass.
 	Dims uint8
+	// Early is 1 if the kernel lets the next one start early, since it leaves most of the device idle. It has two bytes so that there is no
+	// gap.
+	Early uint16
 }
+
+// indexEarly is the maximum number of blocks of an early kernel.
+const indexEarly = 32
 
 // indexArgs are the arguments of these kernels: n threads, the addressed dimension's step and size, and for kernels that fold a line its
 // length and strides.
@@ -160,6 +166,9 @@ func (p indexPlan) run(is Issuer, shape []int, dim int) error {
 	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(ceilDiv(n, indexThreads)), 1, 1}
 	l.Block = [3]uint32{indexThreads, 1, 1}
+	if l.Grid[0] <= indexEarly {
+		s.Indexed.Early = 1
+	}
 	return is.Issue(l)
 }
 
@@ -171,6 +180,9 @@ func buildIndex(s *Spec) *kernel.Kernel {
 		k.FixedThreads(indexThreads)
 		p := &indexKernel{k: k, s: s, ix: indexType(int(s.Index))}
 		p.layout(declaring(k, s))
+		if s.Indexed.Early == 1 {
+			k.Wait()
+		}
 		i := k.BlockIdx(kernel.X).MulWide(k.I32(indexThreads)).Add(k.ThreadIdx(kernel.X).Convert(dtype.Int64))
 		k.If(i.Lt(p.n.Value), func() {
 			at := p.dims.locate(i.Convert(p.ix))

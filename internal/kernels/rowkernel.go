@@ -44,6 +44,11 @@ func buildRows(s *Spec) *kernel.Kernel {
 			chunks: int(s.Rows.Chunks), vec: int(s.Vec)}
 		r.params()
 		if s.Rows.Ahead == 1 {
+			r.ofInputs(r.prefetch)
+			k.Wait()
+		}
+		r.loadRepeated()
+		if s.Rows.Ahead == 1 {
 			r.loadAhead()
 		}
 		op.build(r)
@@ -88,9 +93,13 @@ func (r *rowKernel) params() {
 		}
 		r.bases = append(r.bases, base)
 	}
+}
+
+// loadRepeated loads the inputs that have one element for the whole row.
+func (r *rowKernel) loadRepeated() {
 	r.repeated = map[int]Num{}
 	for i := range r.arrays {
-		if s.Rows.Repeat.has(i) {
+		if r.s.Rows.Repeat.has(i) {
 			r.repeated[i] = r.arrays[i].load(r.bases[i], 1)[0]
 		}
 	}
@@ -99,13 +108,25 @@ func (r *rowKernel) params() {
 // loadAhead loads the thread's part of all inputs.
 func (r *rowKernel) loadAhead() {
 	ahead := map[[2]int][]Num{}
-	for o := len(r.op.outs); o < len(r.arrays); o++ {
-		if r.absent(o) || r.s.Rows.Repeat.has(o) || r.op.kind(o) != rowFull {
-			continue
-		}
-		r.walk(func(ps []spot) { ahead[[2]int{o, ps[0].chunk}] = r.loadAt(o, ps[0]) })
-	}
+	r.ofInputs(func(o int, p spot) { ahead[[2]int{o, p.chunk}] = r.loadAt(o, p) })
 	r.ahead = ahead
+}
+
+// ofInputs calls f for all vectors of this thread in all inputs with elements along the row.
+func (r *rowKernel) ofInputs(f func(o int, p spot)) {
+	for o := len(r.op.outs); o < len(r.arrays); o++ {
+		if !r.absent(o) && !r.s.Rows.Repeat.has(o) && r.op.kind(o) == rowFull {
+			r.walk(func(ps []spot) { f(o, ps[0]) })
+		}
+	}
+}
+
+// prefetch asks for the vector at p of operand o: the inputs that kernels before this one have not written, such as weights, are then in
+// the cache.
+func (r *rowKernel) prefetch(o int, p spot) {
+	if r.steps[o].Builder() == nil {
+		r.arrays[o].prefetch(r.index(o, p.i.Min(r.n.Sub(r.k.Int(r.ix, int64(r.vec))))))
+	}
 }
 
 // spot is a vector of a row: the position of its first element, and whether it is inside the row (the zero Value: always). chunk is its

@@ -110,9 +110,11 @@ var infos = [opCount]opInfo{
 	OpStore:   {name: "store", args: -1, typed: true, types: allTypes},
 	OpAtomic: {name: "atomic", args: -1, typed: true, types: ints32and64 | fullFloats, subs: []string{"add", "min", "max", "and", "or",
 		"xor", "exch", "cas"}},
-	OpPtrAdd:  {name: "ptradd", args: 2},
-	OpBarrier: {name: "barrier"},
-	OpFence:   {name: "fence"},
+	OpPtrAdd:   {name: "ptradd", args: 2},
+	OpBarrier:  {name: "barrier"},
+	OpFence:    {name: "fence"},
+	OpPrefetch: {name: "prefetch", args: 1},
+	OpWait:     {name: "wait"},
 	OpShuffle: {name: "shuffle", args: 2, typed: true, types: ints32and64 | fullFloats | halves,
 		subs: []string{"idx", "up", "down", "xor"}},
 	OpVote:     {name: "vote", args: 1, subs: []string{"any", "all", "ballot"}},
@@ -243,7 +245,7 @@ func (p *Program) resultType(in *Instr) Type {
 			return dtype.Uint32
 		}
 		return dtype.Bool
-	case OpSet, OpStore, OpBarrier, OpFence, OpAssert, OpIf, OpFor, OpLoop, OpBreak, OpContinue, OpReturn,
+	case OpSet, OpStore, OpBarrier, OpFence, OpPrefetch, OpWait, OpAssert, OpIf, OpFor, OpLoop, OpBreak, OpContinue, OpReturn,
 		OpTileZero, OpTileLoad, OpTileDot, OpTileMap, OpTileRows, OpTileCopy, OpTileEach, OpYield:
 		return dtype.Invalid
 	}
@@ -262,7 +264,7 @@ func (p *Program) impliedType(in *Instr) Type {
 		return dtype.Int32
 	case OpGet, OpSet:
 		return p.Vars[in.Sym]
-	case OpPtrAdd:
+	case OpPtrAdd, OpPrefetch:
 		return dtype.Uint64
 	case OpClock:
 		return dtype.Int64

@@ -93,6 +93,12 @@ const (
 	OpBarrier
 	// OpFence orders this thread's earlier global accesses before its later ones, at device scope.
 	OpFence
+	// OpPrefetch asks for the cache line at address Args[0] (Uint64), and changes nothing.
+	OpPrefetch
+	// OpWait waits for the kernels that precede this one in its stream; they may still be running, and writing global memory, before it.
+	// Without one, a kernel waits at its start. It stands in the program's body, once, after no access to global memory but OpPrefetch. A
+	// kernel with it lets the next one start too once all of its blocks run.
+	OpWait
 	// OpShuffle exchanges values of any 16-bit float, 32-bit or 64-bit type within warps of 32 threads: Args = value, lane (Int32); Sub
 	// says how. All 32 threads take part. If the source is outside the warp, a thread gets its own value.
 	OpShuffle

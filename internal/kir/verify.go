@@ -46,6 +46,9 @@ func Verify(p *Program) error {
 	if v.err == nil {
 		v.readOnly()
 	}
+	if v.err == nil {
+		v.wait()
+	}
 	return v.err
 }
 
@@ -349,6 +352,42 @@ func (v *verifier) tileVariables() {
 	for _, in := range v.setIn {
 		if v.outside[in.Sym] {
 			v.fail(in, "a variable that the function of a tile operation sets is used outside; carry the value out in a tile or a buffer")
+		}
+	}
+}
+
+// Waits returns the index in p's body of its OpWait, or -1.
+func (p *Program) Waits() int {
+	return slices.IndexFunc(p.Body.Instrs, func(in *Instr) bool { return in.Op == OpWait })
+}
+
+// wait checks that there is at most one OpWait, in the body, and what comes before it.
+func (v *verifier) wait() {
+	at := v.p.Waits()
+	for i, in := range v.p.Body.Instrs {
+		if i != at {
+			v.besideWait(in, i < at)
+		}
+	}
+}
+
+// besideWait checks an instruction that stands before the OpWait or not.
+func (v *verifier) besideWait(in *Instr, before bool) {
+	switch in.Op {
+	case OpWait:
+		v.fail(in, "Wait may be called once, and not in the function of an If or a loop")
+	case OpLoad, OpStore, OpAtomic:
+		if before && in.Space == Global {
+			v.fail(in, "%s comes before Wait, while earlier kernels may still write global memory; move it behind", in.word())
+		}
+	case OpFence, OpAssert, OpReturn, OpTileLoad, OpTileEach:
+		if before {
+			v.fail(in, "%s comes before Wait; move it behind", in.word())
+		}
+	}
+	for _, b := range in.Blocks {
+		for _, x := range b.Instrs {
+			v.besideWait(x, before)
 		}
 	}
 }

@@ -83,6 +83,14 @@ func (f *function) instr(in *kir.Instr) {
 		f.barrier()
 	case kir.OpFence:
 		f.op("fence.acq_rel.gpu")
+	case kir.OpPrefetch:
+		if f.m.sm >= waitsFrom {
+			f.op("prefetch.global.L2", "["+f.names[in.Args[0]]+"]")
+		}
+	case kir.OpWait:
+		if f.m.sm >= waitsFrom {
+			f.op("griddepcontrol.wait")
+		}
 	case kir.OpShuffle:
 		f.shuffle(in)
 	case kir.OpVote:
