@@ -232,7 +232,7 @@ func (f *frame) Defer(p *Path) bool {
 	grads := f.WillRecord()
 	p.recorded = p.recorded || grads
 	f.checkWrites(grads)
-	d.put(f, e, from)
+	d.put(f, e, f.specs, from)
 	m := thinMore{blame: f.blame, op: f.op}
 	if s.change != nil {
 		m.part = s.change.part

@@ -184,17 +184,20 @@ func (f *frame) direct(p *Path) bool {
 			return false
 		}
 	}
+	specs := e.specs
 	if e.pure {
-		f.outs = copy(f.specs, e.specs)
+		f.outs = len(specs)
 	} else if f.row.infer(f); !e.is(f) {
 		f.outs, d.ops = outs, d.ops[:from]
 		return false
+	} else {
+		specs = f.specs
 	}
 	if e.dsts != 0 {
 		f.checkWrites(grads)
 	}
 	p.at, e.used = e, p.run
-	d.put(f, e, from)
+	d.put(f, e, specs, from)
 	if grads {
 		p.recorded = true
 		f.record()
@@ -366,7 +369,7 @@ type thinMore struct {
 }
 
 // put adds f, which is e, to the deferred calls, and makes its outputs. d.ops has the operands from index from on.
-func (d *deferral) put(f *frame, e *Expected, from int) {
+func (d *deferral) put(f *frame, e *Expected, specs []spec, from int) {
 	p, dev := d.path, f.x.m.stream.Device()
 	if len(d.thin) == 0 {
 		d.at.Store(&e.From)
@@ -384,7 +387,7 @@ func (d *deferral) put(f *frame, e *Expected, from int) {
 	}
 	given := 0
 	for i := 0; i < f.outs; i++ {
-		d.placeLater(f, i, &f.specs[i], e.dies && !e.stays)
+		d.placeLater(f, i, &specs[i], e.dies && !e.stays)
 		st := f.out[i].st
 		if e.dsts>>i&1 != 0 {
 			d.ops = append(d.ops, dsts[given])
