@@ -473,8 +473,9 @@ func (b *Builder) Fence() { b.add(&kir.Instr{Op: kir.OpFence}) }
 
 // Wait waits for the kernels that precede this one in its stream, or in a graph: until then they may be running, on devices of compute
 // capability 9.0 and later, and writing global memory. A kernel that does not call Wait waits at its start. One that does may compute and
-// [Buffer.Prefetch] before, but not read or write global memory; and it lets the next kernel start in the same way as soon as all of its
-// own blocks run. That helps short kernels that leave most of the device idle. Call Wait once, and not in the function of an If or a loop.
+// [Buffer.Prefetch] before, and use shared memory, but not read or write global memory, load tiles, assert, or return; and it lets the next
+// kernel start in the same way as soon as all of its own blocks run. That helps short kernels that leave most of the device idle. Call Wait
+// once, and not in the function of an If or a loop.
 func (b *Builder) Wait() { b.add(&kir.Instr{Op: kir.OpWait}) }
 
 // Assert stops the kernel with msg and this line if cond (Bool) is false in any thread. Each %v in msg stands for the next of numbers, at

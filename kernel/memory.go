@@ -20,7 +20,7 @@ type Buffer struct {
 // Buffer declares a parameter that is the address of elements of type t.
 func (b *Builder) Buffer(name string, t dtype.DType) Buffer { return b.buffer(name, t, false) }
 
-// BufferRO is Buffer with the promise that nobody writes the memory while the kernel runs.
+// BufferRO is Buffer with the promise that nobody writes the memory while the kernel runs or, if it calls [Builder.Wait], from then on.
 func (b *Builder) BufferRO(name string, t dtype.DType) Buffer { return b.buffer(name, t, true) }
 
 func (b *Builder) buffer(name string, t dtype.DType, readOnly bool) Buffer {

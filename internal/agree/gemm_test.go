@@ -341,12 +341,15 @@ func tryEpilogues(p *pair) {
 	}{
 		{40, 24, 16, 0, 132, f}, {7, 13, 40, 0, 132, half}, {64, 64, 4096, 0, 132, half}, {256, 256, 128, 0, 132, half},
 		{520, 1096, 64, 1, 3, half}, {520, 1096, 328, 3, 3, half}, {520, 1096, 200, 2, 132, half}, {130, 260, 2048, 0, 132, f},
-		{1, 104, 200, 0, 132, half}, {5, 72, 50, 0, 132, f},
+		{1, 104, 200, 0, 132, half}, {3, 72, 50, 0, 132, f}, {-1, 104, 200, 0, 132, half}, {-3, 72, 48, 0, 132, f},
 	} {
 		p.limits.Multiprocessors = c.multiprocessors
-		op := epilogueOf(c.t)
+		op, columns := epilogueOf(c.t), dense
+		if c.m < 0 { // the right operand lies along the depth
+			c.m, columns = -c.m, turned
+		}
 		p.try(trial{name: fmt.Sprintf("matmul with epilogue %d", i), arrays: []*array{out(c.t, dense, c.m, c.n), out(half, dense, c.m, c.n),
-			out(dtype.Bool, dense, c.m, c.n), in(c.t, dense, whole, c.m, c.k), in(c.t, dense, whole, c.k, c.n), in(f, dense, mild, c.n),
+			out(dtype.Bool, dense, c.m, c.n), in(c.t, dense, whole, c.m, c.k), in(c.t, columns, whole, c.k, c.n), in(f, dense, mild, c.n),
 			in(half, dense, mild, c.m, c.n)},
 			run: func(is kernels.Issuer, o []kernels.Operand) error {
 				return kernels.Matmul(is, kernels.Operand{DType: c.t, Shape: o[0].Shape, Stride: o[0].Stride}, o[3], o[4],

@@ -166,7 +166,7 @@ func (p indexPlan) run(is Issuer, shape []int, dim int) error {
 	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(ceilDiv(n, indexThreads)), 1, 1}
 	l.Block = [3]uint32{indexThreads, 1, 1}
-	if l.Grid[0] <= indexEarly {
+	if dim < 0 && l.Grid[0] <= indexEarly {
 		s.Indexed.Early = 1
 	}
 	return is.Issue(l)

@@ -33,15 +33,15 @@ const (
 	// vecEarly is the maximum number of bytes of the matrices of an early kernel. On an H200, matrices of 1.2 MiB take 1.6 instead of 2.3
 	// µs, one after the other in a graph, those of 8 MiB as long, and those of 32 MiB 11.1 instead of 9.3 µs.
 	vecEarly = 8 << 20
-	// lineAccesses is the number of wide accesses to a cache line.
-	lineAccesses = 8
+	// lineBytes is the size of a cache line, and lineAccesses the number of wide accesses to it.
+	lineBytes, lineAccesses = 128, 8
 	// vecThreads is the number of threads of a block, and vecWarps that of its warps.
 	vecThreads, vecWarps = 256, 8
 )
 
 // planVector describes the kernel of a product of few rows, or reports that tiles are better: such kernels need wide accesses to the
 // matrix. The numbers are those that were fastest on an H200 with matrices of 64 to 8192 by 64 to 50304 bf16. The order of sums depends on
-// the product and on how its operands lie, and not on the device.
+// the product and on how its operands lie, and is the same on all devices with so many multiprocessors.
 func (p *product) planVector(lim *Limits) (v vecSpec, ok bool) {
 	if lim.Multiprocessors < fewMultiprocessors || p.m > vecRows || p.k == 0 || p.opt.Tile > 0 || p.a.DType == dtype.Float64 {
 		return v, false

@@ -58,6 +58,21 @@ func TestVectorPlans(t *testing.T) {
 			t.Error("a vector on few multiprocessors, for which there are flat tiles")
 		}
 	}
+	for _, depth := range []bool{true, false} {
+		p := product{m: 1, n: 768, k: 768, s: [4][2]int{{768, 1}, {768, 1}, {1, 768}}}
+		p.a.DType, p.b.DType = half, half
+		if depth {
+			p.s[2] = [2]int{768, 1}
+		}
+		p.a.Ptr = 2
+		if _, ok := p.planVector(&Limits{Multiprocessors: 132}); ok == depth {
+			t.Errorf("a row that is not aligned, with the matrix along the depth %v: planned is %v", depth, ok)
+		}
+		p.a.Ptr, p.b.Ptr = 0, 2
+		if _, ok := p.planVector(&Limits{Multiprocessors: 132}); ok {
+			t.Errorf("a matrix that is not aligned, along the depth %v, is planned", depth)
+		}
+	}
 }
 
 // TestVectorsReadNothingElse: products of few rows read no elements beside their operands. What lies there is NaN.

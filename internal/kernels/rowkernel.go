@@ -121,12 +121,18 @@ func (r *rowKernel) ofInputs(f func(o int, p spot)) {
 	}
 }
 
-// prefetch asks for the vector at p of operand o: the inputs that kernels before this one have not written, such as weights, are then in
-// the cache.
+// prefetch asks for the cache line that begins at p of operand o, if one does: inputs that kernels before this one have not written, such
+// as weights, are then in the cache.
 func (r *rowKernel) prefetch(o int, p spot) {
-	if r.steps[o].Builder() == nil {
-		r.arrays[o].prefetch(r.index(o, p.i.Min(r.n.Sub(r.k.Int(r.ix, int64(r.vec))))))
+	if r.steps[o].Builder() != nil {
+		return
 	}
+	k, ask := r.k, func() { r.arrays[o].prefetch(r.index(o, p.i.Min(r.n.Sub(r.k.Int(r.ix, int64(r.vec)))))) }
+	if lanes := lineBytes / (r.vec * r.arrays[o].t.Size()); lanes > 1 {
+		k.If(r.lane.And(k.I32(lanes-1)).Eq(k.I32(0)), ask)
+		return
+	}
+	ask()
 }
 
 // spot is a vector of a row: the position of its first element, and whether it is inside the row (the zero Value: always). chunk is its

@@ -69,9 +69,9 @@ const (
 	rowLoneThreads = 128 // threads per block if each has its own row
 	// rowHeld is the maximum number of elements of an operand that a thread holds.
 	rowHeld = 32
-	// rowsAhead is up to how many warps for each multiprocessor hold all of their inputs: few others could work while one waits, and
-	// there are registers to spare.
-	rowsAhead = 4
+	// rowsAhead is up to how many warps for each multiprocessor hold all of their inputs, since few others could work while one waits, and
+	// rowsHeldAhead is the maximum number of elements that a thread then holds.
+	rowsAhead, rowsHeldAhead = 4, 128
 )
 
 // rowSpec is what row kernels are specialised on.
@@ -291,6 +291,17 @@ func (p *rowPlan) threads(group, chunks int) int {
 	return group
 }
 
+// readsAhead reports whether each thread, one of group that share a row, loads all chunks of all inputs first.
+func (p *rowPlan) readsAhead(lim *Limits, group, chunks int) bool {
+	inputs := 0
+	for i := len(p.outs); i < p.kept.count; i++ {
+		if !p.absent.has(i) && p.op.kind(i) == rowFull {
+			inputs++
+		}
+	}
+	return chunks > 0 && ceilDiv(p.rows*group, 32) <= rowsAhead*lim.Multiprocessors && inputs*chunks*p.vec <= rowsHeldAhead
+}
+
 func (p *rowPlan) issue(is Issuer, compute dtype.DType, scalars []Scalar) error {
 	group, chunks := p.share()
 	return p.issueAs(is, compute, scalars, group, chunks)
@@ -313,7 +324,7 @@ func (p *rowPlan) issueAs(is Issuer, compute dtype.DType, scalars []Scalar, grou
 	threads := p.threads(group, chunks)
 	s.Rows = rowSpec{Group: uint16(group), Warps: uint8(threads / 32), Absent: p.absent, Single: p.single,
 		Repeat: p.repeat, Kept: uint8(dimsClass(p.kept.nd)), Chunks: uint8(chunks), Exact: chunks*group*p.vec == p.n}
-	if chunks > 0 && ceilDiv(p.rows*group, 32) <= rowsAhead*is.Limits().Multiprocessors {
+	if p.readsAhead(is.Limits(), group, chunks) {
 		s.Rows.Ahead = 1
 	}
 	var ptr [maxOperands]uint64

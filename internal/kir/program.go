@@ -75,7 +75,7 @@ type Param struct {
 	Type Type
 	// Count is the length of a ParamArray.
 	Count int
-	// ReadOnly promises that neither the kernel nor any other work writes the buffer while the kernel runs.
+	// ReadOnly promises that neither the kernel nor any other work writes the buffer while the kernel runs, from its OpWait on.
 	ReadOnly bool
 	// Align promises the buffer's alignment in bytes; 0 means the element size. For a tensor map it is MapAlign.
 	Align int

@@ -47,6 +47,8 @@ func TestLateTiles(t *testing.T) {
 		"a barrier before the loop":   {late: false, with: []string{"OUTER", "barrier"}},
 		"a barrier after the loop":    {late: true, with: []string{"AFTER", "barrier"}},
 		"shared memory in the region": {late: false, with: []string{"SHARED", array, "REGION", "v30 = load.i32 shared0[v5]", "AT", "v30"}},
+		"a store to shared memory": {late: false, with: []string{"SHARED", array, "REGION",
+			"v30 = const.i32 1\nstore.i32 shared0[v22], v30"}},
 		"a variable": {late: false, with: []string{"VARS", "var0 i32", "OUTER", "set 0, v9",
 			"REGION", "v30 = get 0", "AT", "v30"}},
 		"a variable from before": {late: true, with: []string{"VARS", "var0 i32", "for.i32 v9", "set 0, v8\nfor.i32 v9",

@@ -25,7 +25,7 @@ type launchAttribute struct {
 }
 
 // startsEarly is CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION (6), set: the kernel may start when all blocks of the previous
-// kernel have ended, while their writes are still in flight.
+// kernel have ended, while their writes are still in flight, or have said that it may.
 var startsEarly = launchAttribute{id: 6, value: [64]byte{1}}
 
 // Launch queues a kernel; l.Args go to the driver as one packed buffer, which it copies. In a capture, the edge between two kernels that
