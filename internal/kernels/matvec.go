@@ -58,15 +58,17 @@ func (p *product) planVector(lim *Limits) (v vecSpec, ok bool) {
 	if right.Layout == layoutOwn {
 		return v, v.acrossColumns(p.n, p.k, p.batch.numel(), width)
 	}
-	v.alongDepth(p.n*p.batch.numel(), p.k/width)
-	return v, left.Layout == layoutDepth && int(left.Width) == width
+	ok = left.Layout == layoutDepth && int(left.Width) == width
+	return v, v.alongDepth(p.n*p.batch.numel(), p.k/width) && ok
 }
 
-// alongDepth plans for a matrix of n columns that lie along the depth, each read in that many accesses.
-func (v *vecSpec) alongDepth(n, accesses int) {
-	if accesses < 32 { // a warp has several columns at a time
+// alongDepth plans for a matrix of n columns that lie along the depth, each read in that many accesses. It reports whether tiles are not
+// better: they divide a long depth among blocks.
+func (v *vecSpec) alongDepth(n, accesses int) bool {
+	const few, short = 64, 16 // columns, and accesses of a thread
+	if accesses < 32 {        // a warp has several columns at a time
 		v.Lanes, v.Cols, v.Loads = 1<<bits.Len(uint(accesses-1)), 4, 1
-		return
+		return true
 	}
 	least := 3 // accesses of a thread
 	switch v.Lanes = 32; {
@@ -80,12 +82,11 @@ func (v *vecSpec) alongDepth(n, accesses int) {
 	for int(v.Parts) < vecWarps && accesses >= 2*int(v.Parts)*least*32 {
 		v.Parts *= 2
 	}
-	switch each := ceilDiv(accesses, 32*int(v.Parts)); {
-	case each == 3 && v.Cols == 1:
+	each := ceilDiv(accesses, 32*int(v.Parts))
+	if v.Loads = uint8(min(each, 2)); each == 3 && v.Cols == 1 {
 		v.Loads = 3
-	default:
-		v.Loads = uint8(min(each, 2))
 	}
+	return n >= few || each <= short
 }
 
 // acrossColumns plans for a matrix of n columns that lie beside each other, with depth k, in each of batch products. It reports whether

@@ -37,6 +37,8 @@ func TestVectorPlans(t *testing.T) {
 		{single, 1, 768, 384, 1, true, vecSpec{1, 32, 1, 1, 3, 1}, true},
 		{half, 1, 64, 1024, 12, false, vecSpec{1, 2, 1, 1, 8, 1}, true},
 		{half, 1, 8192, 2048, 1, false, vecSpec{1, 8, 1, 1, 16, 0}, true},
+		{half, 1, 1, 8192, 1, true, vecSpec{1, 32, 1, 8, 2, 1}, true},
+		{half, 1, 1, 1 << 20, 1, true, vecSpec{}, false},  // one block with a long way
 		{half, 1, 2048, 8192, 1, false, vecSpec{}, false}, // few blocks, each with a long way
 		{half, 5, 768, 768, 1, true, vecSpec{}, false},
 		{half, 1, 768, 769, 1, true, vecSpec{}, false},
