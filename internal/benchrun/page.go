@@ -64,8 +64,8 @@ var remarks = map[string]string{
 		"alone it passed.",
 	"2026-11-27-nvidia-h200-d.json": " Meanwhile compute-sanitizer ran on the machine's other device, so times of the host are long, " +
 		"such as the compile time of GPT-2's step, the replay of a graph, and all that uses no GPU.",
-	"2026-11-28-nvidia-h200-a.json": " A graph had only 2 to 64 row products, and its start is a part of their times, in PyTorch too: 36 " +
-		"of 2048 × 8192 took 9.3 µs each.",
+	"2026-11-28-nvidia-h200-a.json": " A graph had only 4 to 64 row products, and its start is a part of their times, in PyTorch too: 36 " +
+		"of 2048 × 8192 took 9.3 µs each at cd118c02, where nothing was prefetched.",
 	"2026-11-28-nvidia-h200-f.json": " `TestBackEndsAgree` found no memory, which tests of `core` that use up the device had taken; " +
 		"alone it passed.",
 }

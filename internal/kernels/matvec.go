@@ -31,7 +31,7 @@ const (
 	// vecRows is the maximum number of rows. With eight, tiles are as fast on an H200.
 	vecRows = 4
 	// vecEarly is the maximum number of bytes of the matrices of an early kernel. On an H200, matrices of 1.2 MiB take 1.6 instead of 2.3
-	// µs, one after the other in a graph, those of 8 MiB as long, and those of 32 MiB 11.1 instead of 9.3 µs.
+	// µs, one after the other in a graph, those of 8 MiB as long, and those of 32 MiB were slower, though in another run.
 	vecEarly = 8 << 20
 	// lineBytes is the size of a cache line, and lineAccesses the number of wide accesses to it.
 	lineBytes, lineAccesses = 128, 8
@@ -125,7 +125,6 @@ func (p *product) issueVector(is Issuer, v vecSpec) error {
 	}
 	var a productArgs
 	a.epilogue.add(p.opt.Epilogue, s, p.m, p.n)
-	s.Vec = 1
 	p.after(r, s.Vec)
 	p.args(&a, 0, 0)
 	a.size.host = p.sizes[:]
