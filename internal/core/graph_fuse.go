@@ -455,7 +455,7 @@ func (d *deferral) runGroup(s *planStep) {
 
 // elementwise reports whether each thread of g's kernel reads no elements but those at the places where it writes an output of that shape.
 func (g *fusedGroup) elementwise(shape []int) bool {
-	return !g.join && g.product == nil && g.reduce == nil && (g.rows == nil || g.rows.Apart(shape))
+	return !g.join && g.product == nil && (g.reduce == nil || g.reduce.Apart(shape)) && (g.rows == nil || g.rows.Apart(shape))
 }
 
 // takesOver gives output e of the group of s, which runs on st, the memory of an input whose last use this is, if both lie alike: each

@@ -253,6 +253,7 @@ func (b *planning) add(i int) {
 		call.Row, call.Narrow.To = true, ins
 	case p != nil && p.reduce != nil:
 		call.Reduce, call.States, call.Values = b.reduceNumber(p.reduce), p.reduce.States(), len(p.numbers)
+		call.Stores = p.reduce.Fills(c.x.m.stream.Device().Limits())
 	case p != nil:
 		call.Point, call.Heavy, call.Values, ins = true, p.op.Heavy, len(p.numbers), len(p.held)
 		if p.op == kernels.Copy { // a copy could not keep a NaN's bits
@@ -489,7 +490,7 @@ func (b *planning) group(p *plan, s *fuse.Set) (steps []planStep) {
 		g = b.rowGroup(s, row, after)
 	case b.g.Product(s) >= 0:
 		g = b.productGroup(s, b.g.Product(s))
-	case b.g.Reduces(s):
+	case b.g.Reduction(s) != nil:
 		g = b.reduceGroup(s)
 	default:
 		g = b.pointGroup(s)

@@ -47,7 +47,7 @@ func (b *planning) regroup() {
 		again = false
 		b.g.Group(fusionLimits)
 		for k := range b.g.Groups {
-			if s := &b.g.Groups[k]; b.g.Reduces(s) && b.reduceGroup(s) == nil {
+			if s := &b.g.Groups[k]; b.g.Reduction(s) != nil && b.reduceGroup(s) == nil {
 				b.separate(s)
 				again = true
 			}
@@ -81,7 +81,8 @@ func (b *planning) reduceNumber(c *kernels.ReduceCall) int {
 	return i + 1
 }
 
-// reduceGroup makes the group of s, reductions and what makes their inputs, or returns nil if no kernel can do it.
+// reduceGroup makes the group of s, reductions and what makes their inputs, or returns nil if no kernel can do it. The operands are the
+// results of the reductions, what the kernel reads, and what else it writes.
 func (b *planning) reduceGroup(s *fuse.Set) *fusedGroup {
 	reduces := func(k int) bool { return b.g.Calls[s.Calls[k]].Reduce != 0 }
 	w := b.side(s, -1, func(k int) bool { return !reduces(k) }, reduces)
@@ -107,25 +108,30 @@ func (b *planning) reduceGroup(s *fuse.Set) *fusedGroup {
 			made = append(made, w.first[f.Member]+f.Index)
 		}
 	}
-	op := kernels.Fuse(w.types, w.steps, made)
+	op := kernels.Fuse(w.types, w.steps, append(made, w.outs...))
 	if op == nil {
 		return nil
 	}
 	g.numbers = append(w.numbers, numbers...)
-	add := func(slot int, shape []int) {
-		e := b.element(b.refOf(s, slot))
-		o := kernels.Operand{DType: e.dt, Shape: shape, Stride: make([]int, len(shape))}
-		infer.BroadcastStrides(o.Stride, e.form.shape, e.form.stride, shape)
-		g.operands, g.slots = append(g.operands, o), append(g.slots, slot)
+	add := func(slot int, shape, stride []int) {
+		g.operands = append(g.operands, kernels.Operand{DType: b.element(b.refOf(s, slot)).dt, Shape: shape, Stride: stride})
+		g.slots = append(g.slots, slot)
 	}
 	for slot, r := range s.Outs {
-		add(slot, b.g.Calls[r.Call].Outs[r.Index].Shape)
+		if v := &b.g.Calls[r.Call].Outs[r.Index]; !slices.Contains(w.written, slot) {
+			add(slot, v.Shape, v.Stride)
+		}
 	}
+	outs, in := len(g.slots), &b.g.Reduction(s).Ins[0]
 	for _, slot := range w.read {
-		add(slot, b.g.Calls[s.At].Ins[0].Shape)
+		stride, _ := b.g.Reducible(s, s.Ins[slot-len(s.Outs)])
+		add(slot, in.Shape, stride)
+	}
+	for _, slot := range w.written {
+		add(slot, in.Shape, in.Stride) // they lie alike
 	}
 	limits := b.d.calls[b.g.Calls[s.At].At].x.m.stream.Device().Limits()
-	if g.reduce = kernels.FuseReduce(calls, keeps, op, g.operands[len(s.Outs):], limits); g.reduce == nil {
+	if g.reduce = kernels.FuseReduce(calls, keeps, op, g.operands[outs:], limits); g.reduce == nil {
 		return nil
 	}
 	return g
@@ -133,7 +139,7 @@ func (b *planning) reduceGroup(s *fuse.Set) *fusedGroup {
 
 // runReduce launches the kernel of a group with reductions.
 func (g *fusedGroup) runReduce(f *frame) error {
-	d, outs := f.x.s.putOff, len(g.outs)
+	d, outs := f.x.s.putOff, g.reduce.Outs()
 	f.opers = append(f.opers[:0], g.operands...)
 	for i, slot := range g.slots {
 		f.opers[i].Ptr = d.fusing.handles[slot].ptr()

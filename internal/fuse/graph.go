@@ -44,8 +44,9 @@ type Call struct {
 	// Reduce, if not 0, says that the outputs are sums or the like of elements of the only input. The kernel of such a call can include
 	// element-wise work that makes the input, and other calls with the same number whose inputs have the same shape.
 	Reduce int
-	// States is how much of Limits.States a reduction takes.
+	// States is how much of Limits.States a reduction takes. Stores says that its kernel can also write what makes its input.
 	States int
+	Stores bool
 	// Product says that the call's output is a matrix product, whose kernel can include element-wise work that reads it. Apart says that
 	// its last input, a bias, is an operand of that work, because it is added to the rounded product.
 	Product, Apart bool

@@ -3,11 +3,14 @@ package fuse
 import (
 	"cmp"
 	"slices"
+
+	"tenon.dev/internal/infer"
 )
 
 // Set is a group of calls that run together.
 type Set struct {
-	// Calls are indexes into Graph.Calls, ascending. At is the one at whose position they run; it is the last one if Join is false.
+	// Calls are indexes into Graph.Calls, ascending. At is the one at whose position they run: the last one if Join is false, except that
+	// reductions may follow which then run earlier.
 	Calls []int
 	At    int
 	// Join says that the calls convert different arrays. Otherwise the calls are computed one after the other for each element.
@@ -48,7 +51,8 @@ type Limits struct {
 // every repetition. One call of a group may be row-wise, or some may be reductions, whose inputs have that shape. At the end, groups
 // without such calls are joined with products that they read. A group runs at the position of its last call, so no call in between may
 // write what the group reads, or use what it writes; and while the group waits, it must not hold more memory for its operands than it saves
-// by not writing results.
+// by not writing results. If reductions write more than their results, the last call is the last element-wise one, and reductions after it
+// run earlier.
 func (g *Graph) Group(l Limits) {
 	a := &grouping{g: g, l: l, live: g.live(), made: g.writers(), users: map[int][]int{}, of: make([]*Set, len(g.Calls))}
 	for i := range g.Calls {
@@ -146,11 +150,38 @@ func (a *grouping) joinReduce(i int) {
 		}
 	}
 	a.withMakers(a.of[i].Calls, i)
+	defer a.withGroups(i)
 	for _, j := range alike {
 		if a.of[j] != a.of[i] && a.share(a.of[j], a.of[i]) && a.replace(sorted(a.of[j].Calls, a.of[i].Calls), nil) {
 			a.withMakers(a.of[i].Calls, i) // what made the value may now be for nobody else
 		}
 	}
+}
+
+// withGroups merges the group of call i, a reduction, with those that make what it reads, which others need too and which the kernel then
+// writes. A group stays as it is if a product can include it, which saves more.
+func (a *grouping) withGroups(i int) {
+	for _, k := range a.of[i].Calls {
+		for j := range a.g.Calls[k].Ins {
+			if r, ok := a.maker(k, j); ok && a.of[r.Call] != nil && a.of[r.Call] != a.of[i] && !a.ofProduct(a.of[r.Call]) {
+				a.replace(sorted(a.of[r.Call].Calls, a.of[i].Calls), nil)
+			}
+		}
+	}
+}
+
+// ofProduct reports whether a product can include s.
+func (a *grouping) ofProduct(s *Set) bool {
+	for _, k := range s.Calls {
+		for j := range a.g.Calls[k].Ins {
+			v := &a.g.Calls[k].Ins[j]
+			m, ok := a.made[[2]int{v.Storage, v.Version}]
+			if ok && a.g.Calls[m.Call].Product && a.set(sorted([]int{m.Call}, s.Calls)) != nil {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // share reports whether two groups of reductions read one value.
@@ -251,7 +282,8 @@ func (a *grouping) joinProduct(i int) {
 }
 
 // maker returns the output that is input j of call i, if it is made in the segment, has the shape in which the call computes, and is read
-// in the layout in which it was made. Of row-wise calls, only the first input and the first output qualify.
+// in the layout in which it was made; a reduction may read it in another shape. Of row-wise calls, only the first input and the first output
+// qualify.
 func (a *grouping) maker(i, j int) (r Ref, ok bool) {
 	c := &a.g.Calls[i]
 	v := &c.Ins[j]
@@ -262,17 +294,19 @@ func (a *grouping) maker(i, j int) (r Ref, ok bool) {
 	if !ok || r.Call >= i {
 		return r, false
 	}
-	m, shape := &a.g.Calls[r.Call], c.Outs[0].Shape
+	m := &a.g.Calls[r.Call]
+	p := &m.Outs[r.Index].Place
+	fits := p.equal(&v.Place) && slices.Equal(v.Shape, c.Outs[0].Shape)
 	if c.Reduce != 0 {
-		shape = v.Shape
+		fits = p.alike(&v.Place)
 	}
-	return r, !(m.Row && r.Index > 0) && m.Lane == c.Lane && m.Outs[r.Index].Place.equal(&v.Place) && slices.Equal(v.Shape, shape)
+	return r, fits && !(m.Row && r.Index > 0) && m.Lane == c.Lane
 }
 
 // set returns the calls as a group, or nil if they cannot be one.
 func (a *grouping) set(calls []int) *Set {
 	s := &Set{Calls: calls, At: calls[len(calls)-1]}
-	if len(calls) > a.l.Calls || calls[len(calls)-1]-calls[0] >= a.l.Span || !a.inPlace(s) || !a.inOrder(s) {
+	if len(calls) > a.l.Calls || calls[len(calls)-1]-calls[0] >= a.l.Span || !a.inPlace(s) {
 		return nil
 	}
 	member, values, heavy, states := map[int]int{}, 0, 0, 0
@@ -289,7 +323,7 @@ func (a *grouping) set(calls []int) *Set {
 		return nil
 	}
 	a.results(s, member)
-	if a.g.Reduces(s) && slices.ContainsFunc(s.Outs, func(r Ref) bool { return a.g.Calls[r.Call].Reduce == 0 }) {
+	if !a.byStores(s) || !a.inOrder(s) {
 		return nil
 	}
 	room := states <= a.l.States && values <= a.l.Values && heavy <= a.l.Heavy && len(s.Outs) <= a.l.Outs && a.operands(s) <= a.l.Operands
@@ -411,26 +445,31 @@ func (a *grouping) byProduct(s *Set) bool {
 	return len(shape) > 0 && shape[len(shape)-1] == made.Shape[column]
 }
 
-// Reduces reports whether s has a reduction.
-func (g *Graph) Reduces(s *Set) bool {
-	return slices.ContainsFunc(s.Calls, func(i int) bool { return g.Calls[i].Reduce != 0 })
+// Reduction returns the first reduction of s, or nil.
+func (g *Graph) Reduction(s *Set) *Call {
+	k := slices.IndexFunc(s.Calls, func(i int) bool { return g.Calls[i].Reduce != 0 })
+	if k < 0 {
+		return nil
+	}
+	return &g.Calls[s.Calls[k]]
 }
 
-// byReduce reports whether the group can run in the kernel of a reduction if it has one. Then there are only reductions alike, which alone
-// write memory, and element-wise calls, which make what they read. The group must not read the storages that it writes, because threads
-// read elements that others write.
+// byReduce reports whether the group can run in the kernel of a reduction if it has one. Then there are only reductions alike, and
+// element-wise calls of one shape that modify no memory, whose operands can be seen in the shape of what is reduced. The group must not read
+// the results of the reductions, because threads read elements that others write.
 func (a *grouping) byReduce(s *Set) bool {
-	if !a.g.Reduces(s) {
+	first := a.g.Reduction(s)
+	if first == nil {
 		return true
 	}
 	written := map[int]bool{}
-	last := &a.g.Calls[s.At]
+	shape := a.g.Shape(s)
 	for _, i := range s.Calls {
 		switch c := &a.g.Calls[i]; {
-		case c.Reduce == 0 && (!c.Point || c.Into != 0 || !slices.Equal(c.Outs[0].Shape, last.Ins[0].Shape)):
+		case c.Reduce == 0 && (!c.Point || c.Into != 0 || !slices.Equal(c.Outs[0].Shape, shape)):
 			return false
 		case c.Reduce == 0:
-		case c.Reduce != last.Reduce || c.Lane != last.Lane || !slices.Equal(c.Ins[0].Shape, last.Ins[0].Shape):
+		case c.Reduce != first.Reduce || c.Lane != first.Lane || !slices.Equal(c.Ins[0].Shape, first.Ins[0].Shape):
 			return false
 		default:
 			for j := range c.Outs {
@@ -446,7 +485,74 @@ func (a *grouping) byReduce(s *Set) bool {
 			return false
 		}
 	}
-	return last.Reduce != 0
+	for _, r := range s.Ins {
+		if _, ok := a.g.Reducible(s, r); !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// Shape returns the shape of the element-wise calls of s, a group with reductions, or that of what is reduced if there are none.
+func (g *Graph) Shape(s *Set) []int {
+	for _, i := range s.Calls {
+		if g.Calls[i].Reduce == 0 {
+			return g.Calls[i].Outs[0].Shape
+		}
+	}
+	return g.Reduction(s).Ins[0].Shape
+}
+
+// Reducible returns the strides of an input of s, a group with reductions, in the shape of what is reduced. It reports whether there are
+// any.
+func (g *Graph) Reducible(s *Set, r Ref) ([]int, bool) {
+	c, to := &g.Calls[r.Call], g.Reduction(s).Ins[0].Shape
+	v := &c.Ins[r.Index]
+	if c.Reduce != 0 || slices.Equal(c.Outs[0].Shape, to) {
+		stride := make([]int, len(to))
+		infer.BroadcastStrides(stride, v.Shape, v.Stride, to)
+		return stride, true
+	}
+	stride := make([]int, len(c.Outs[0].Shape))
+	infer.BroadcastStrides(stride, v.Shape, v.Stride, c.Outs[0].Shape)
+	return infer.ViewStrides(make([]int, 0, len(to)), c.Outs[0].Shape, stride, to)
+}
+
+// byStores reports whether the kernel of a group with reductions can write what else the group has to write: arrays that lie like the input
+// of the reductions, all of which allow it. It sets At. Reductions that then run earlier make new memory of what the group makes: a call
+// before At may have been delayed beyond it.
+func (a *grouping) byStores(s *Set) bool {
+	first := a.g.Reduction(s)
+	if first == nil {
+		return true
+	}
+	at, stores := -1, false
+	for _, i := range s.Calls {
+		if a.g.Calls[i].Reduce == 0 {
+			at = i
+		}
+	}
+	for _, r := range s.Outs {
+		c := &a.g.Calls[r.Call]
+		if c.Reduce != 0 {
+			continue
+		}
+		p, q := &c.Outs[r.Index].Place, &first.Ins[0].Place
+		if stores = true; !(slices.Equal(p.Shape, q.Shape) && slices.Equal(p.Stride, q.Stride)) && !(p.flat() && q.flat()) {
+			return false
+		}
+	}
+	if !stores {
+		return a.g.Calls[s.At].Reduce != 0
+	}
+	for k, i := range s.Calls {
+		c := &a.g.Calls[i]
+		if c.Reduce != 0 && (!c.Stores || i > at && (c.Into != 0 || s.From[k][0].Member < 0)) {
+			return false
+		}
+	}
+	s.At = at
+	return true
 }
 
 // column returns the dimension that has the columns of a product with result p: the last one of a matrix, or the second one of an array
@@ -498,7 +604,7 @@ func (a *grouping) inPlace(s *Set) bool {
 		c := &a.g.Calls[i]
 		for j := range len(c.Ins) + len(c.Outs) {
 			v := c.at(j)
-			if p := place[v.Storage]; p != nil && !p.equal(&v.Place) && !(product && p.alike(&v.Place)) {
+			if p := place[v.Storage]; p != nil && !p.equal(&v.Place) && !((product || c.Reduce != 0) && p.alike(&v.Place)) {
 				return false
 			}
 		}
@@ -506,7 +612,7 @@ func (a *grouping) inPlace(s *Set) bool {
 	return true
 }
 
-// inOrder reports whether the whole group may run at the position of its last call.
+// inOrder reports whether the whole group may run at its position.
 func (a *grouping) inOrder(s *Set) bool {
 	first, last, k := s.Calls[0], s.Calls[len(s.Calls)-1], 0
 	for q := first; q < last; q++ {
@@ -514,7 +620,11 @@ func (a *grouping) inOrder(s *Set) bool {
 			k++
 			continue
 		}
-		for _, p := range s.Calls[:k] {
+		passed := s.Calls[:k] // the members that q changes places with
+		if q > s.At {
+			passed = s.Calls[k:]
+		}
+		for _, p := range passed {
 			if conflict(&a.g.Calls[p], &a.g.Calls[q]) {
 				return false
 			}
@@ -590,14 +700,24 @@ func (a *grouping) last(storage int) int {
 }
 
 // light reports whether delaying the group raises no peak of memory: at every call in between, the memory that its earlier members would
-// have freed by then is at most the memory that they would have made and the group does not hold.
+// have freed by then is at most the memory that they would have made and the group does not hold. What reductions make that run earlier may
+// raise the peak by l.Slack.
 func (a *grouping) light(s *Set, member map[int]int) bool {
 	first, last := s.Calls[0], s.Calls[len(s.Calls)-1]
 	if last-first == len(s.Calls)-1 {
 		return true
 	}
+	at, early := member[s.At], 0
+	for _, i := range s.Calls[at+1:] {
+		for j := range a.g.Calls[i].Outs {
+			early += a.g.Calls[i].Outs[j].Bytes()
+		}
+	}
+	if early > a.l.Slack {
+		return false
+	}
 	held := 0
-	for k, i := range s.Calls[:len(s.Calls)-1] {
+	for k, i := range s.Calls[:at] {
 		c := &a.g.Calls[i]
 		for j := range c.Ins {
 			if v := &c.Ins[j]; v.Storage != 0 && !a.live[v.Storage] && a.last(v.Storage) == i && s.From[k][j].Member < 0 {

@@ -131,7 +131,7 @@ func (m memory) runGroup(g *Graph, s *Set, rng *rand.Rand) {
 		m.runRows(g, s, row)
 		return
 	}
-	if g.Reduces(s) {
+	if g.Reduction(s) != nil {
 		m.runReduce(g, s)
 		return
 	}
@@ -240,7 +240,7 @@ func (m memory) runReduce(g *Graph, s *Set) {
 					}
 					return results[[3]int{s.Calls[f.Member], f.Index, e}]
 				})
-				if results[[3]int{i, o, e}] = x; c.Reduce != 0 && slices.Contains(s.Outs, Ref{i, o}) {
+				if results[[3]int{i, o, e}] = x; slices.Contains(s.Outs, Ref{i, o}) {
 					m.store(&c.Outs[o], true, c.Outs[o].at(e, c.Outs[o].Shape), x)
 				}
 			}
@@ -464,9 +464,12 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 		switch {
 		case c.Point || c.Row || c.Converts:
 		case len(c.Ins) == 1 && rng.IntN(4) > 0:
-			c.Reduce, c.States, c.Narrow = 1+rng.IntN(2), 1+rng.IntN(2), Span{}
+			c.Reduce, c.States, c.Stores, c.Narrow = 1+rng.IntN(2), 1+rng.IntN(2), rng.IntN(2) == 0, Span{}
 			if k := len(recent) - 1 - len(c.Outs); k >= 0 {
 				c.Ins[0] = recent[k]
+			}
+			if cube := &places[len(places)-1]; cube.alike(&c.Ins[0].Place) && rng.IntN(2) == 0 {
+				c.Ins[0].Shape, c.Ins[0].Stride = cube.Shape, cube.Stride
 			}
 		case len(c.Outs) == 1 && c.Into == 0 && rng.IntN(2) == 0:
 			c.Product = true
@@ -514,7 +517,7 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 // memory.
 func TestRandomGraphs(t *testing.T) {
 	grouped, elided, gone, byRows, products, convolutions, narrowed, folded, early, late, slack := 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
-	reductions := 0
+	reductions, storing, sooner := 0, 0, 0
 	for seed := range uint64(25000) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		g, m := randomGraph(rng, 2+rng.IntN(14))
@@ -531,7 +534,8 @@ func TestRandomGraphs(t *testing.T) {
 		g.Common()
 		folded += len(g.Fold())
 		narrowed += len(g.Narrow())
-		g.Group(Limits{Calls: 8, Span: 10, Heavy: 8, Operands: 8, Outs: 4, Values: 8, States: 4, Saves: 1, Joined: 1 << 10})
+		g.Group(Limits{Calls: 8, Span: 10, Heavy: 8, Operands: 8, Outs: 4, Values: 8, States: 4, Saves: 1, Joined: 1 << 10,
+			Slack: rng.IntN(3) * 128})
 		peak := held(g)
 		l := Limits{Joined: 1 << 10, Together: 3, Slack: rng.IntN(3) * 64}
 		g.Join(l)
@@ -559,8 +563,10 @@ func TestRandomGraphs(t *testing.T) {
 			if row, _ := g.Rows(&s); row >= 0 {
 				byRows++
 			}
-			if g.Reduces(&s) {
+			if g.Reduction(&s) != nil {
 				reductions++
+				storing += min(1, len(slices.DeleteFunc(slices.Clone(s.Outs), func(r Ref) bool { return g.Calls[r.Call].Reduce != 0 })))
+				sooner += min(1, s.Calls[len(s.Calls)-1]-s.At)
 			}
 			if k := g.Product(&s); k >= 0 {
 				products++
@@ -571,12 +577,12 @@ func TestRandomGraphs(t *testing.T) {
 			elided += len(s.Calls) - len(s.Outs)
 		}
 	}
-	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows, %d end with a reduction, "+
-		"%d begin with a product, %d with a convolution, %d inputs narrowed, %d factors folded, %d calls removed, "+
+	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows, %d have reductions, "+
+		"%d of them write more, %d run earlier, %d begin with a product, %d with a convolution, %d inputs narrowed, %d factors folded, %d calls removed, "+
 		"and %d conversions run earlier, %d later; %d peaks are higher",
-		grouped, elided, byRows, reductions, products, convolutions, narrowed, folded, gone, early, late, slack)
+		grouped, elided, byRows, reductions, storing, sooner, products, convolutions, narrowed, folded, gone, early, late, slack)
 	if early < 200 || slack < 100 || folded < 500 || late < 300 || grouped < 10000 || elided < 5000 || byRows < 1000 || products < 500 ||
-		reductions < 400 || convolutions < 200 || narrowed < 500 || gone < 10000 {
+		reductions < 400 || storing < 200 || sooner < 50 || convolutions < 200 || narrowed < 500 || gone < 10000 {
 		t.Error("the passes did too little")
 	}
 }

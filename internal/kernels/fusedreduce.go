@@ -38,6 +38,24 @@ func (c *ReduceCall) Like(e *ReduceCall) bool {
 		slices.Equal(a.Shape, b.Shape) && slices.Equal(a.Stride, b.Stride)
 }
 
+// fewElements is the number of elements up to which a thread takes about as long as an element-wise kernel that has as many threads as it
+// needs.
+const fewElements = 32
+
+// Fills reports whether the reduction alone has a block for every multiprocessor, or few elements for each thread, so that its kernel can
+// do element-wise work as fast as one of its own.
+func (c *ReduceCall) Fills(lim *Limits) bool {
+	p := reducePlan{op: c.op, outs: c.Operands[:c.Outs()], ins: c.Operands[c.Outs():], parts: 1}
+	if !p.gather(c.Dims) || p.red.numel()*p.kept.numel() == 0 {
+		return false
+	}
+	p.n, p.outputs = p.red.numel(), p.kept.numel()
+	p.lie(lim)
+	_, blocks := p.firstGrid()
+	blocks *= p.parts
+	return blocks >= lim.Multiprocessors || p.n*p.outputs <= fewElements*blocks*p.firstThreads()
+}
+
 // FusedReduce is one or more reductions of what element-wise work makes, in one kernel. It takes the elements in the order in which each
 // reduction alone takes those of an array, so the bits are the same.
 type FusedReduce struct {
@@ -46,10 +64,11 @@ type FusedReduce struct {
 	fused *ReduceOp
 }
 
-// FuseReduce returns the reductions of calls, which are alike, with before, whose outputs are their inputs and whose inputs are ins. keeps
-// has a bit for every output of a call that is stored. The Ptrs of ins do not matter yet. It returns nil if that cannot be one kernel: a
-// call has several inputs, no elements or no output, before has no input, there are too many operands, states or operations, an operand
-// does not have the elements of a vector side by side, or two calls alone would take their elements in different orders.
+// FuseReduce returns the reductions of calls, which are alike, with before, whose first outputs are their inputs. ins are the inputs of
+// before and then arrays for its other outputs, which the kernel also writes. keeps has a bit for every output of a call
+// that is stored. The Ptrs of ins do not matter yet. It returns nil if that cannot be one kernel: a call has several inputs, no elements or
+// no output, before has no input, there are too many operands, states or operations, an operand does not have the elements of a vector side
+// by side, or two calls alone would take their elements in different orders.
 func FuseReduce(calls []*ReduceCall, keeps []uint, before *PointOp, ins []Operand, lim *Limits) *FusedReduce {
 	f, outs, states := &FusedReduce{calls: calls}, []Operand(nil), 0
 	parts := &reduceParts{before: before, keeps: keeps}
@@ -66,7 +85,7 @@ func FuseReduce(calls []*ReduceCall, keeps []uint, before *PointOp, ins []Operan
 		}
 		states += c.States()
 	}
-	if before.Outs != len(calls) || before.Ins == 0 || len(outs)+before.Ins > maxOperands || states > MaxStates {
+	if before.Outs-len(calls) != len(ins)-before.Ins || before.Ins == 0 || len(outs)+len(ins) > maxOperands || states > MaxStates {
 		return nil
 	}
 	if f.fused = fuseReduce(parts); f.fused == nil {
@@ -81,8 +100,18 @@ func FuseReduce(calls []*ReduceCall, keeps []uint, before *PointOp, ins []Operan
 // Name is the prefix of the kernel's name.
 func (f *FusedReduce) Name() string { return "red_" + f.fused.Name }
 
-// Run launches the kernel. The outputs are those of the reductions that are stored, the inputs those of before, and the scalars those of
-// before and the reductions. No output may overlap an input.
+// Outs returns how many outputs of the reductions are stored.
+func (f *FusedReduce) Outs() int { return f.fused.Outs }
+
+// Apart reports whether no thread needs elements at which another one writes an array of the given shape. That array may then be the same
+// as an input.
+func (f *FusedReduce) Apart(shape []int) bool {
+	return slices.Equal(shape, f.calls[0].Operands[f.calls[0].Outs()].Shape)
+}
+
+// Run launches the kernel. The outputs are those of the reductions that are stored, the inputs those of before and then the arrays that are
+// also written, and the scalars those of before and the reductions. No output may overlap an input; an array that is written may be an
+// input, but not overlap others.
 func (f *FusedReduce) Run(is Issuer, scalars []Scalar, outs, ins []Operand) error {
 	if err := f.fused.check(scalars, outs, ins, f.calls[0].Dims); err != nil {
 		return err
@@ -134,12 +163,11 @@ func (p *reducePlan) access() bool {
 	}
 	for i := range p.ins {
 		in, steps := &p.ins[i], along.stride[first+i][:along.nd]
-		switch steps[0] {
-		case 0:
+		switch {
+		case steps[0] == 0 && i < p.op.fused.before.Ins:
 			p.repeat.add(i)
 			continue
-		case 1:
-		default:
+		case steps[0] != 1:
 			return false
 		}
 		places := in.Ptr / uint64(in.DType.Size())
@@ -156,12 +184,15 @@ func (p *reducePlan) access() bool {
 }
 
 // reduceParts is what a fused reduction is made of. Output i of before is the input of base i, and keeps[i] has a bit for each of its
-// outputs that is stored. The scalars are those of before and then of each base; the states and outputs are those of the bases, in order.
+// outputs that is stored; the other outputs of before, stores of them, are written to arrays, which follow the inputs. The scalars are those
+// of before and then of each base; the states and outputs are those of the bases, in order.
 type reduceParts struct {
 	before *PointOp
 	bases  []*ReduceOp
 	keeps  []uint
 }
+
+func (p *reduceParts) stores() int { return p.before.Outs - len(p.bases) }
 
 // key says what the parts compute.
 func (p *reduceParts) key() string {
@@ -186,7 +217,7 @@ func fuseReduce(p *reduceParts) *ReduceOp {
 	if len(reduceOps) == maxFused {
 		return nil
 	}
-	op := &ReduceOp{Ins: p.before.Ins, InTypes: p.before.InTypes, Scalars: p.before.Scalars, fused: p,
+	op := &ReduceOp{Ins: p.before.Ins + p.stores(), InTypes: p.before.InTypes, Scalars: p.before.Scalars, fused: p,
 		id: uint16(len(reduceOps)), Indexed: p.bases[0].Indexed, Init: p.init, Step: p.step, Combine: p.combine, Finish: p.finish}
 	if p.before.steps > 0 {
 		op.Name = p.before.begin() + "_"
@@ -238,7 +269,16 @@ func (p *reduceParts) init(r *Reduction) (state []kernel.Value) {
 }
 
 func (p *reduceParts) step(r *Reduction, a []kernel.Value, in []Num, place kernel.Value) (state []kernel.Value) {
-	made := p.before.Build(r.K, r.T, in, r.S[:p.before.Scalars])
+	return p.take(r, a, p.make(r, in), place)
+}
+
+// make returns the outputs of before for an element.
+func (p *reduceParts) make(r *Reduction, in []Num) []Num {
+	return p.before.Build(r.K, r.T, in, r.S[:p.before.Scalars])
+}
+
+// take adds what make made to state a.
+func (p *reduceParts) take(r *Reduction, a []kernel.Value, made []Num, place kernel.Value) (state []kernel.Value) {
 	p.each(r, func(i int, base *ReduceOp, own *Reduction, from, to int) {
 		state = append(state, base.Step(own, a[from:to], []Num{made[i].Convert(base.inType(0, r.T))}, place)...)
 	})

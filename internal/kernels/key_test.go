@@ -84,7 +84,7 @@ func TestKeyOfReductions(t *testing.T) {
 		{part(0), []*ReduceOp{Sum}, []uint{1}},
 		{part(1, 1), []*ReduceOp{Sum, Mean}, []uint{1, 1}}, {part(1, 0), []*ReduceOp{Sum, Mean}, []uint{1, 1}},
 		{part(1), []*ReduceOp{MaxIndex}, []uint{1}}, {part(1), []*ReduceOp{MaxIndex}, []uint{2}},
-		{part(1), []*ReduceOp{MaxIndex}, []uint{3}}}
+		{part(1), []*ReduceOp{MaxIndex}, []uint{3}}, {part(1, 1), []*ReduceOp{Sum}, []uint{1}}, {part(1, 0), []*ReduceOp{Sum}, []uint{1}}}
 	of := func(id uint16) Spec { return Spec{Family: FamilyReduce, Op: id, Compute: f32} }
 	wantKeys(t, len(made), []Spec{of(Sum.id), of(Mean.id), of(MaxIndex.id)},
 		func() { reset(slices.Clone(base), map[string]*ReduceOp{}) }, func(i int) Spec { return of(fuseReduce(&made[i]).id) })

@@ -318,6 +318,22 @@ func (p *reducePlan) columnVector(most int) (vec int, repeat operandSet) {
 	return repeated(places, repeat)
 }
 
+// firstThreads is the number of threads per block of the first stage.
+func (p *reducePlan) firstThreads() int {
+	if p.shape == reduceRow {
+		return p.wide * p.groups()
+	}
+	return p.wide * p.deep
+}
+
+// firstGrid returns the number of outputs, or of vectors of them, of the first stage, and how many blocks each part has.
+func (p *reducePlan) firstGrid() (outputs, blocks int) {
+	if p.shape == reduceRow {
+		return p.outputs, ceilDiv(p.outputs, p.groups())
+	}
+	return p.outputs / p.vec, ceilDiv(p.outputs/p.vec, p.wide)
+}
+
 // finalShape chooses how blocks are arranged over states: columns of outputs, or a whole block per output if there are few outputs.
 func (p *reducePlan) finalShape() (shape reduceShape, wide, deep, threads, grid int) {
 	switch {
@@ -343,18 +359,14 @@ func (p *reducePlan) issue(is Issuer, stage reduceStage, ws uint64) error {
 		Wide: uint16(p.wide), Deep: uint16(p.deep), Repeat: p.repeat, Single: p.single}
 	items, chunk := p.items, p.chunk
 	outputs, parts := p.outputs, p.parts
-	threads, grid := p.wide*max(1, p.deep), 0
-	switch {
-	case stage == reduceFinal:
+	threads, grid := p.firstThreads(), 0
+	if stage == reduceFinal {
 		shape, wide, deep, blockThreads, blocks := p.finalShape()
 		s.Reduce = reduceSpec{Shape: shape, Stage: stage, Kept: s.Reduce.Kept, Wide: uint16(wide), Deep: uint16(deep)}
 		s.Vec, threads, grid = 1, blockThreads, blocks
 		items, chunk, parts = p.parts, p.parts, 1
-	case p.shape == reduceRow:
-		threads, grid = p.wide*p.groups(), ceilDiv(outputs, p.groups())
-	default:
-		outputs /= p.vec
-		grid = ceilDiv(outputs, p.wide)
+	} else {
+		outputs, grid = p.firstGrid()
 	}
 	var ptr [maxOperands]uint64
 	if stage != reducePartial {

@@ -27,6 +27,10 @@ type reduceKernel struct {
 	states                      []kernel.Buffer
 	outs, ins                   []array
 	kept, red                   *strider
+	// reads is the number of inputs, which come first among ins. The rest is written.
+	reads int
+	// inside says that the thread's output exists.
+	inside kernel.Value
 	// accs is the number of states that a thread keeps side by side: one per element of a vector.
 	accs int
 }
@@ -56,7 +60,10 @@ func (b *reduceKernel) params() {
 	b.r = &Reduction{K: k, T: s.Compute, N: a.n.Value, S: a.scalars.nums}
 	b.outputs, b.items, b.chunk, b.tail = a.outputs.Value, a.items.Value, a.chunk.Value, a.tail.Value
 	b.states, b.outs, b.ins = a.buffers[:len(b.types)], a.operands.arrays[:s.Outs], a.operands.arrays[s.Outs:s.Outs+s.Ins]
-	b.kept, b.red = a.kept.strider, a.red.strider
+	b.kept, b.red, b.reads = a.kept.strider, a.red.strider, len(b.ins)
+	if b.op.fused != nil && b.stage != reduceFinal {
+		b.reads -= b.op.fused.stores()
+	}
 }
 
 // index converts an Int32 to the index type.
@@ -88,11 +95,13 @@ func set(vars []kernel.Var, vs []kernel.Value) {
 	}
 }
 
-// element is what a thread folds at once: accs elements of every input, or a state.
+// element is what a thread folds at once: accs elements of every input, or a state. at are the places of the first of them in the arrays
+// that are written.
 type element struct {
 	in    [][]Num
 	state []kernel.Value
 	item  kernel.Value
+	at    []kernel.Value
 }
 
 // load loads an item (of type ix) for an output whose inputs begin at base.
@@ -107,9 +116,21 @@ func (b *reduceKernel) load(base []kernel.Value, output, item kernel.Value) elem
 	}
 	at := b.red.locate(item)
 	for i, a := range b.ins {
-		e.in = append(e.in, b.vector(i, a, base[i].Add(at[i])))
+		if place := base[i].Add(at[i]); i < b.reads {
+			e.in = append(e.in, b.vector(i, a, place))
+		} else {
+			e.at = append(e.at, place)
+		}
 	}
 	return e
+}
+
+// width is the number of elements per access to ins[i].
+func (b *reduceKernel) width(i int) int {
+	if b.s.Reduce.Single.has(i) {
+		return 1
+	}
+	return min(b.accs, 16/b.ins[i].t.Size())
 }
 
 // vector loads the accs elements of input i, which is a, at an index, and converts them.
@@ -123,10 +144,7 @@ func (b *reduceKernel) vector(i int, a array, at kernel.Value) (vs []Num) {
 		load(at, 1)
 		return slices.Repeat(vs, b.accs)
 	}
-	w := min(b.accs, 16/a.t.Size())
-	if b.s.Reduce.Single.has(i) {
-		w = 1
-	}
+	w := b.width(i)
 	load(at, w)
 	for j := w; j < b.accs; j += w {
 		load(at.Add(b.lit(j)), w)
@@ -140,6 +158,7 @@ func (b *reduceKernel) fold(accs [][]kernel.Var, e element) {
 		set(accs[0], b.op.Combine(b.r, get(accs[0]), e.state))
 		return
 	}
+	stored := make([][]Num, len(e.at))
 	for j := range b.accs {
 		in := make([]Num, len(e.in))
 		for i := range in {
@@ -152,8 +171,33 @@ func (b *reduceKernel) fold(accs [][]kernel.Var, e element) {
 				place = place.Mul(b.k.I64(int64(b.accs))).Add(b.k.I64(int64(j)))
 			}
 		}
-		set(accs[j], b.op.Step(b.r, get(accs[j]), in, place))
+		for i, n := range b.step(accs[j], in, place) {
+			stored[i] = append(stored[i], n)
+		}
 	}
+	if len(stored) == 0 {
+		return
+	}
+	b.k.If(b.inside, func() { // the others repeat an output
+		for i, ns := range stored {
+			a, w := b.ins[b.reads+i], b.width(b.reads+i)
+			for j := 0; j < b.accs; j += w {
+				a.store(e.at[i].Add(b.lit(j)), ns[j:j+w]...)
+			}
+		}
+	})
+}
+
+// step adds an element to acc. It returns what is also stored of it.
+func (b *reduceKernel) step(acc []kernel.Var, in []Num, place kernel.Value) []Num {
+	f := b.op.fused
+	if f == nil {
+		set(acc, b.op.Step(b.r, get(acc), in, place))
+		return nil
+	}
+	made := f.make(b.r, in)
+	set(acc, f.take(b.r, get(acc), made, place))
+	return made[len(f.bases):]
 }
 
 // walk folds the items begin+lane, begin+lane+step, … below end.
@@ -218,6 +262,7 @@ func (b *reduceKernel) row() {
 		output = output.Add(b.index(tid.Shr(k.I32(5))))
 		lane = tid.And(k.I32(31))
 	}
+	b.inside = output.Lt(b.outputs)
 	clamped := output.Min(b.outputs.Sub(b.lit(1)))
 	outs, ins := b.bases(clamped)
 	var accs [][]kernel.Var
@@ -238,7 +283,7 @@ func (b *reduceKernel) row() {
 	if b.wide > 32 {
 		state = b.across(state, tid)
 	}
-	k.If(lane.Eq(k.I32(0)).And(output.Lt(b.outputs)), func() { b.finish(state, output, outs, 0) })
+	k.If(lane.Eq(k.I32(0)).And(b.inside), func() { b.finish(state, output, outs, 0) })
 }
 
 // rest folds the elements beyond the last vector of a run, in the block whose part ends with that vector.
@@ -247,14 +292,22 @@ func (b *reduceKernel) rest(acc []kernel.Var, base []kernel.Value, lane, end ker
 	k.If(lane.Lt(b.tail).And(end.Eq(b.items)), func() {
 		at := b.items.Mul(b.lit(b.accs)).Add(b.index(lane))
 		var in []Num
-		for i, a := range b.ins {
+		for i, a := range b.ins[:b.reads] {
 			from := base[i]
 			if !b.s.Reduce.Repeat.has(i) {
 				from = from.Add(at)
 			}
 			in = append(in, a.load(from, 1)[0].Convert(b.op.inType(i, b.s.Compute)))
 		}
-		set(acc, b.op.Step(b.r, get(acc), in, at.Convert(dtype.Int64)))
+		stored := b.step(acc, in, at.Convert(dtype.Int64))
+		if len(stored) == 0 {
+			return
+		}
+		k.If(b.inside, func() {
+			for i, n := range stored {
+				b.ins[b.reads+i].store(base[b.reads+i].Add(at), n)
+			}
+		})
 	})
 }
 
@@ -302,6 +355,7 @@ func (b *reduceKernel) column() {
 		y = tid.Div(k.I32(b.wide))
 	}
 	output := b.block(b.wide).Add(b.index(x))
+	b.inside = output.Lt(b.outputs)
 	clamped := output.Min(b.outputs.Sub(b.lit(1)))
 	outs, ins := b.bases(clamped)
 	var accs [][]kernel.Var
@@ -314,7 +368,7 @@ func (b *reduceKernel) column() {
 	if b.deep > 1 {
 		b.stack(accs, x, y)
 	}
-	k.If(y.Eq(k.I32(0)).And(output.Lt(b.outputs)), func() {
+	k.If(y.Eq(k.I32(0)).And(b.inside), func() {
 		for j, a := range accs {
 			b.finish(get(a), output, outs, j)
 		}

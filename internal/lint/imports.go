@@ -62,7 +62,7 @@ internal/kernels: LEAF kernel internal/kir internal/kir/math internal/kernels/ma
 internal/kernels/...: LEAF kernel internal/kir internal/kir/math internal/kernels internal/kernels/...
 kernel/kmath: LEAF kernel internal/kernels/math
 internal/infer: LEAF
-internal/fuse: LEAF
+internal/fuse: LEAF internal/infer
 internal/lib/...: LEAF internal/driver internal/dl internal/lib
 internal/alloc: fault internal/knob internal/driver
 
