@@ -45,8 +45,8 @@ func init() {
 		run: runBatchNormEval, points: true, infer: inferBatchNorm})
 	rowNormGrad = define(row{Name: "NormBackward", takes: "g t mean? rstd weight?;; options -> dt? dweight? dbias?", infer: inferNormGrad,
 		run: runNormGrad, narrows: narrowsNormGrad})
-	rowNormInputGrad = define(row{Name: "NormInputBackward", takes: "g t mean? rstd weight?;; options -> dt", infer: inferNormGrad,
-		run: runNormGrad, byRows: true})
+	rowNormInputGrad = define(row{Name: "NormInputBackward", takes: "g t mean? rstd weight?;; options -> dt dweight? dbias?",
+		infer: inferNormGrad, run: runNormGrad, byRows: true})
 	rowRunningStats = define(row{Name: "RunningStats", flags: flagInto, takes: "runningMean runningVar mean variance; momentum -> " +
 		"runningMean runningVar",
 		infer: func(f *frame) {
@@ -283,15 +283,17 @@ func backNorm(b *back) {
 		rstd, dy = b.out(1), x.Contiguous(dy)
 	}
 	byRows := (b.n.row == rowLayerNorm || b.n.row == rowRMSNorm) && g.want[0]
-	if byRows {
+	if byRows && !kernels.SumsByRows(x.m.stream.Device().Limits(), n.view.ints()[0], n.view.ints()[1]) {
 		g.want[0] = false
+		if g.want != [3]bool{} {
+			b.normGrad(rowNormGrad, g, dy, mean, rstd)
+		}
+		g.want = [3]bool{true} // last, so that nothing stands between it and what is done with its result
 	}
-	if g.want != [3]bool{} {
-		b.normGrad(rowNormGrad, g, dy, mean, rstd)
-	}
-	if byRows { // last, so that nothing stands between it and what is done with its result
-		g.want = [3]bool{true}
+	if byRows {
 		b.normGrad(rowNormInputGrad, g, dy, mean, rstd)
+	} else if g.want != [3]bool{} {
+		b.normGrad(rowNormGrad, g, dy, mean, rstd)
 	}
 }
 

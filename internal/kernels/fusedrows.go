@@ -95,7 +95,7 @@ func (c *RowCall) Shaped(shape []int) bool {
 
 // shapeOf returns the shape of operand i if the first input has the given shape.
 func (c *RowCall) shapeOf(i int, shape []int) []int {
-	if c.op.kind(i) == rowFull || c.Dim >= len(shape) {
+	if c.op.kind(i) != rowOne || c.Dim >= len(shape) {
 		return shape
 	}
 	one := slices.Clone(shape)
@@ -163,7 +163,7 @@ var fusedRows = map[rowAround]*rowOp{}
 // operations, or before has no input.
 func fuseRows(base *rowOp, before, after *PointOp) *rowOp {
 	key := rowAround{base, before, after}
-	op := &rowOp{name: base.name, scalars: base.scalars, build: base.build, around: &key}
+	op := &rowOp{name: base.name, scalars: base.scalars, sums: base.sums, build: base.build, around: &key}
 	op.outs, op.ins = slices.Clone(base.outs), slices.Clone(base.ins)
 	if before != nil && before.Ins == 0 {
 		return nil

@@ -66,10 +66,23 @@ func LayerNorm(is Issuer, compute dtype.DType, y, mean, rstd, x, weight, bias Op
 	return runRows(is, layerNormOp, compute, s[:], outs[:], ins[:], 1)
 }
 
-// LayerNormBackward stores the gradients of LayerNorm's x, weight and bias; each of the three may be absent (Ptr 0).
+// LayerNormBackward stores the gradients of LayerNorm's x, weight and bias; each of the three may be absent (Ptr 0). If x's is wanted with
+// others and SumsByRows says so, one kernel makes them all.
 func LayerNormBackward(is Issuer, compute dtype.DType, dx, dweight, dbias, dy, x, mean, rstd, weight Operand) error {
-	var m [5]matrix
+	var m [7]matrix
 	rows, n := x.Shape[0], x.Shape[1]
+	if dx.Ptr != 0 && (dweight.Ptr != 0 || dbias.Ptr != 0) && SumsByRows(is.Limits(), rows, n) {
+		outs := [...]Operand{dx, m[5].row(dweight, rows, n), m[6].row(dbias, rows, n)}
+		ins := [...]Operand{dy, x, m[0].column(mean, rows, 1), m[1].column(rstd, rows, 1), m[2].row(weight, rows, n)}
+		switch {
+		case dweight.Ptr == 0:
+			outs[1] = outs[2]
+			return runRows(is, layerNormBackwardBias, compute, nil, outs[:2], ins[:], 1)
+		case dbias.Ptr == 0:
+			return runRows(is, layerNormBackwardWeight, compute, nil, outs[:2], ins[:], 1)
+		}
+		return runRows(is, layerNormBackwardAffine, compute, nil, outs[:], ins[:], 1)
+	}
 	if dx.Ptr != 0 {
 		outs := [...]Operand{dx}
 		ins := [...]Operand{dy, x, m[0].column(mean, rows, 1), m[1].column(rstd, rows, 1), m[2].row(weight, rows, n)}
@@ -103,10 +116,16 @@ func RMSNorm(is Issuer, compute dtype.DType, y, rstd, x, weight Operand, eps flo
 	return runRows(is, rmsNormOp, compute, s[:], outs[:], ins[:], 1)
 }
 
-// RMSNormBackward stores the gradients of RMSNorm's x and weight; either may be absent (Ptr 0).
+// RMSNormBackward stores the gradients of RMSNorm's x and weight; either may be absent (Ptr 0). If both are wanted and SumsByRows says so,
+// one kernel makes them.
 func RMSNormBackward(is Issuer, compute dtype.DType, dx, dweight, dy, x, rstd, weight Operand) error {
-	var m [3]matrix
+	var m [4]matrix
 	rows, n := x.Shape[0], x.Shape[1]
+	if dx.Ptr != 0 && dweight.Ptr != 0 && SumsByRows(is.Limits(), rows, n) {
+		outs := [...]Operand{dx, m[3].row(dweight, rows, n)}
+		ins := [...]Operand{dy, x, m[0].column(rstd, rows, 1), m[1].row(weight, rows, n)}
+		return runRows(is, rmsNormBackwardWeight, compute, nil, outs[:], ins[:], 1)
+	}
 	if dx.Ptr != 0 {
 		outs := [...]Operand{dx}
 		ins := [...]Operand{dy, x, m[0].column(rstd, rows, 1), m[1].row(weight, rows, n)}
@@ -172,6 +191,8 @@ var (
 	normWeightGrad = sums("norm_weight_grad", 4, 1, func(in []kernel.Value) []kernel.Value {
 		return []kernel.Value{in[0].Mul(in[1].Sub(in[2]).Mul(in[3]))}
 	})
+	// in: dy.
+	normBiasGrad = sums("norm_bias_grad", 1, 1, func(in []kernel.Value) []kernel.Value { return in })
 	// in: dy, x, rstd.
 	rmsWeightGrad = sums("rms_weight_grad", 3, 1, func(in []kernel.Value) []kernel.Value {
 		return []kernel.Value{in[0].Mul(in[1].Mul(in[2]))}

@@ -2,8 +2,9 @@ package kernels
 
 import (
 	gomath "math"
-	"tenon.dev/dtype"
+	"slices"
 
+	"tenon.dev/dtype"
 	"tenon.dev/internal/kernels/math"
 	"tenon.dev/kernel"
 )
@@ -52,14 +53,12 @@ var (
 		}})
 	// out: dx; in: dy, x, mean, rstd, weight.
 	layerNormBackwardOp = rowWise(rowOp{name: "layer_norm_backward", outs: []rowKind{rowFull},
-		ins: []rowKind{rowFull, rowFull, rowOne, rowOne, rowFull}, build: func(r *rowKernel) {
-			mean, rstd := r.one(2), r.one(3)
-			h := r.each(func(v ...kernel.Value) kernel.Value { return v[0].Sub(mean).Mul(rstd) }, r.in(1))
-			g := r.affine(r.in(0), 4, -1)
-			a := r.mean(g)
-			b := r.mean(r.each(multiply, g, h))
-			r.put(0, r.each(func(v ...kernel.Value) kernel.Value { return v[0].Sub(v[1].FMA(b, a)).Mul(rstd) }, g, h))
-		}})
+		ins: []rowKind{rowFull, rowFull, rowOne, rowOne, rowFull}, build: layerNormBackward})
+	// The same with the gradients of weight and bias after dx, of either alone, and of RMS norm's weight.
+	layerNormBackwardAffine = withSums(layerNormBackwardOp, "affine", normAffineGrad)
+	layerNormBackwardWeight = withSums(layerNormBackwardOp, "weight", normWeightGrad)
+	layerNormBackwardBias   = withSums(layerNormBackwardOp, "bias", normBiasGrad)
+	rmsNormBackwardWeight   = withSums(rmsNormBackwardOp, "weight", rmsWeightGrad)
 	// out: y, rstd; in: x, weight; scalar: eps.
 	rmsNormOp = rowWise(rowOp{name: "rms_norm", outs: []rowKind{rowFull, rowOne}, ins: []rowKind{rowFull, rowFull}, scalars: 1,
 		build: func(r *rowKernel) {
@@ -78,6 +77,23 @@ var (
 			r.put(0, r.each(func(v ...kernel.Value) kernel.Value { return v[0].Sub(v[1].Mul(b)).Mul(rstd) }, g, h))
 		}})
 )
+
+func layerNormBackward(r *rowKernel) {
+	mean, rstd := r.one(2), r.one(3)
+	h := r.each(func(v ...kernel.Value) kernel.Value { return v[0].Sub(mean).Mul(rstd) }, r.in(1))
+	g := r.affine(r.in(0), 4, -1)
+	a := r.mean(g)
+	b := r.mean(r.each(multiply, g, h))
+	r.put(0, r.each(func(v ...kernel.Value) kernel.Value { return v[0].Sub(v[1].FMA(b, a)).Mul(rstd) }, g, h))
+}
+
+// withSums returns op with the outputs of sums, which takes op's first inputs, after its own.
+func withSums(op *rowOp, name string, sums *ReduceOp) *rowOp {
+	with := *op
+	with.name, with.sums, with.freeWidth = op.name+"_"+name, sums, true
+	with.outs = append(slices.Clone(op.outs), slices.Repeat([]rowKind{rowSum}, sums.Outs)...)
+	return rowWise(with)
+}
 
 func squared(v ...kernel.Value) kernel.Value  { return v[0].Mul(v[0]) }
 func multiply(v ...kernel.Value) kernel.Value { return v[0].Mul(v[1]) }

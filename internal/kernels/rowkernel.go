@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"fmt"
+	"math/bits"
 
 	"tenon.dev/dtype"
 	"tenon.dev/kernel"
@@ -26,6 +27,8 @@ type rowKernel struct {
 	before             map[int][][]Num  // by chunk
 	ahead              map[[2]int][]Num // by operand and chunk
 	repeated           map[int]Num      // elements of the inputs that have one for the whole row
+	kept               map[int]source   // inputs that are read more than once; nil if none are
+	where              *strider
 	bases              []kernel.Value
 	lane               kernel.Value
 	// inside is false in groups beyond the last row; it is the zero Value if there are none.
@@ -42,7 +45,11 @@ func buildRows(s *Spec) *kernel.Kernel {
 	return kernel.Build(s.name("row_"+op.name), func(k *kernel.Builder) {
 		r := &rowKernel{k: k, s: s, op: op, t: s.Compute, ix: indexType(int(s.Index)), group: int(s.Rows.Group),
 			chunks: int(s.Rows.Chunks), vec: int(s.Vec)}
-		r.params()
+		a, slot := r.params()
+		if op.sums != nil {
+			r.sumRows(a, slot)
+			return
+		}
 		if s.Rows.Ahead == 1 {
 			r.ofInputs(r.prefetch)
 			k.Wait()
@@ -57,21 +64,26 @@ func buildRows(s *Spec) *kernel.Kernel {
 
 func (r *rowKernel) absent(operand int) bool { return r.s.Rows.Absent.has(operand) }
 
-// params declares the parameters and computes this thread's row.
-func (r *rowKernel) params() {
+// params declares the parameters. It computes this thread's row or, if blocks have rows to add up, which group of its block it belongs to.
+func (r *rowKernel) params() (a *rowArgs, slot kernel.Value) {
 	k, s := r.k, r.s
-	a := rowArgs{op: r.op, operands: operandArgs{arrays: new([maxOperands]array)}, steps: make([]kernel.Value, s.Outs+s.Ins),
+	a = &rowArgs{op: r.op, operands: operandArgs{arrays: new([maxOperands]array)}, steps: make([]kernel.Value, s.Outs+s.Ins),
 		scalars: scalarArgs{nums: make([]Num, r.op.scalars)}}
 	a.layout(declaring(k, s))
 	r.rows, r.n, r.arrays, r.steps = a.rows.Value, a.n.Value, a.operands.arrays[:s.Outs+s.Ins], a.steps
-	r.nums = a.scalars.nums
+	r.nums, r.where = a.scalars.nums, a.kept.strider
 	for _, v := range a.scalars.nums[r.op.firstScalar():][:r.op.ownScalars()] {
 		r.scalars = append(r.scalars, v.Re)
 	}
 	tid := k.ThreadIdx(kernel.X)
+	r.threads = 32 * int(s.Rows.Warps)
+	k.FixedThreads(r.threads)
+	if r.op.sums != nil {
+		r.lane = tid.And(k.I32(r.group - 1))
+		return a, tid.Shr(k.I32(bits.TrailingZeros(uint(r.group))))
+	}
 	block := s.block(k).Convert(r.ix)
 	var row kernel.Value
-	r.threads = 32 * int(s.Rows.Warps)
 	switch r.group {
 	case r.threads:
 		row, r.lane = block, tid
@@ -80,12 +92,18 @@ func (r *rowKernel) params() {
 	default:
 		row, r.lane = block.Mul(k.Int(r.ix, int64(r.threads/32))).Add(tid.Shr(k.I32(5)).Convert(r.ix)), tid.And(k.I32(31))
 	}
-	k.FixedThreads(r.threads)
 	if r.threads > r.group {
 		r.inside = row.Lt(r.rows)
 		row = row.Min(r.rows.Sub(k.Int(r.ix, 1)))
 	}
-	at := a.kept.locate(row)
+	r.locate(row)
+	return a, slot
+}
+
+// locate finds where a row begins in every operand.
+func (r *rowKernel) locate(row kernel.Value) {
+	at := r.where.locate(row)
+	r.bases = r.bases[:0]
 	for i := range r.arrays {
 		var base kernel.Value
 		if !r.absent(i) {
@@ -220,14 +238,21 @@ func (r *rowKernel) index(operand int, i kernel.Value) kernel.Value {
 
 // in returns the source of input number i, converted to the compute type. Beyond the row's end it repeats the last vector.
 func (r *rowKernel) in(i int) source {
+	if s := r.kept[i]; s != nil {
+		return s
+	}
 	o := len(r.op.outs) + i
-	return r.memo(func(p spot) []kernel.Value {
+	s := r.memo(func(p spot) []kernel.Value {
 		var vs []kernel.Value
 		for _, v := range r.input(i, o, p) {
 			vs = append(vs, v.Convert(r.t).Re)
 		}
 		return vs
 	})
+	if r.kept != nil {
+		r.kept[i] = s
+	}
+	return s
 }
 
 // has reports whether input number i is present.
@@ -343,18 +368,21 @@ func (r *rowKernel) foldSome(init []kernel.Value, s source, step, combine func(a
 	n := r.group / 32
 	var shared []kernel.Array
 	for _, v := range state {
-		shared = append(shared, k.Shared(fmt.Sprintf("fold%d", r.shared), v.Type(), n))
+		shared = append(shared, k.Shared(fmt.Sprintf("fold%d", r.shared), v.Type(), r.threads/32))
 		r.shared++
 	}
-	lane := r.lane.And(k.I32(31))
+	lane, first := r.lane.And(k.I32(31)), k.I32(0) // the place of the group's first warp
+	if r.threads > r.group {
+		first = k.ThreadIdx(kernel.X).Shr(k.I32(5)).And(k.I32(-n))
+	}
 	k.If(lane.Eq(k.I32(0)), func() {
 		for i, v := range state {
-			shared[i].Store(r.lane.Shr(k.I32(5)), v)
+			shared[i].Store(first.Add(r.lane.Shr(k.I32(5))), v)
 		}
 	})
 	k.Barrier()
 	for i := range state {
-		state[i] = shared[i].Load(lane.And(k.I32(n - 1)))
+		state[i] = shared[i].Load(first.Add(lane.And(k.I32(n - 1))))
 	}
 	return r.butterfly(state, n, combine)
 }

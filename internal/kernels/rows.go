@@ -22,8 +22,10 @@ type rowOp struct {
 	// halvesToo says that rows of halves are processed in the same order as those of float32, so that they give the same bits as the same
 	// numbers in float32.
 	halvesToo bool
-	build     func(r *rowKernel)
-	id        uint16
+	// sums, if not nil, adds up by columns over all rows: its inputs are the first ones of the operation, its outputs those of kind rowSum.
+	sums  *ReduceOp
+	build func(r *rowKernel)
+	id    uint16
 	// around is the work before and after a fused operation.
 	around *rowAround
 }
@@ -33,6 +35,7 @@ type rowKind uint8
 const (
 	rowFull rowKind = iota // elements along the row
 	rowOne                 // one element per row
+	rowSum                 // one element per column
 )
 
 // rowOps holds the operations by their ids. Fused ones are added later.
@@ -102,12 +105,26 @@ type rowArgs struct {
 	steps    []kernel.Value
 	scalars  scalarArgs
 	kept     striderArg
+	// chunk is the number of rows that a block adds up. states are the addresses of the sums of all blocks, and buffers what the kernel gets
+	// for them.
+	chunk   intArg
+	states  [MaxStates]uint64
+	buffers [MaxStates]kernel.Buffer
 }
 
 func (a *rowArgs) layout(p params) {
 	s := p.s
 	p.index(&a.rows, "rows")
 	p.index(&a.n, "n")
+	if a.op.sums != nil {
+		p.index(&a.chunk, "chunk")
+		for i, t := range a.op.sums.states[s.Compute] {
+			state := bufferArg{host: a.states[i]}
+			if p.buffer(&state, p.number("state", i), t); p.k != nil {
+				a.buffers[i] = state.Buffer
+			}
+		}
+	}
 	present := operandsFrom(0, int(s.Outs+s.Ins)) &^ s.Rows.Absent
 	for i := range int(s.Outs + s.Ins) {
 		if !present.has(i) {
@@ -183,7 +200,7 @@ func (p *rowPlan) gather(dim int) (problem string) {
 		if len(o.Stride) != len(shape) {
 			return "the operands differ in their number of dimensions"
 		}
-		if p.op.kind(i) == rowFull {
+		if p.op.kind(i) != rowOne {
 			p.along[i] = o.Stride[dim]
 		}
 	}
@@ -224,7 +241,7 @@ func (p *rowPlan) lead() int {
 func (p *rowPlan) vector() int {
 	places := uint64(p.n) | uint64(p.widest())
 	for i := range p.kept.count {
-		if p.absent.has(i) || p.op.kind(i) == rowOne {
+		if p.absent.has(i) || p.op.kind(i) != rowFull {
 			continue
 		}
 		if p.along[i] != 1 {
@@ -265,6 +282,10 @@ func (p *rowPlan) share() (threads, chunks int) {
 // group chooses how many threads share a row and how many vectors each of them holds.
 func (p *rowPlan) group() (threads, chunks int) {
 	lead := p.lead()
+	if p.op.sums != nil {
+		threads = rowSumGroup(p.n)
+		return threads, ceilDiv(p.n, p.vec*threads)
+	}
 	if p.rows > 1 && p.n > 1 && abs(p.along[lead]) > abs(p.kept.stride[lead][0]) && p.kept.stride[lead][0] != 0 {
 		return 1, 0
 	}
@@ -283,6 +304,8 @@ func (p *rowPlan) group() (threads, chunks int) {
 // next row as soon as one is done (on an H200, layer norm over rows of 1024 float32 moves 4.24 TB/s; with eight warps per block, 4.18).
 func (p *rowPlan) threads(group, chunks int) int {
 	switch {
+	case p.op.sums != nil:
+		return max(group, rowSumThreads)
 	case group == 1:
 		return rowLoneThreads
 	case group == 32 && chunks*p.vec < rowHeld/2:
@@ -322,14 +345,18 @@ func (p *rowPlan) issueAs(is Issuer, compute dtype.DType, scalars []Scalar, grou
 	s.Family, s.Op, s.Compute = FamilyRows, p.op.id, opmath(compute)
 	s.Outs, s.Ins, s.Index, s.Vec = uint8(len(p.outs)), uint8(len(p.ins)), uint8(index), uint8(p.vec)
 	threads := p.threads(group, chunks)
-	s.Rows = rowSpec{Group: uint16(group), Warps: uint8(threads / 32), Absent: p.absent, Single: p.single,
+	absent := p.absent
+	if p.op.sums != nil { // the kernel does not write the sums
+		absent |= operandsFrom(p.op.firstSum(), p.op.sums.Outs)
+	}
+	s.Rows = rowSpec{Group: uint16(group), Warps: uint8(threads / 32), Absent: absent, Single: p.single,
 		Repeat: p.repeat, Kept: uint8(dimsClass(p.kept.nd)), Chunks: uint8(chunks), Exact: chunks*group*p.vec == p.n}
-	if p.readsAhead(is.Limits(), group, chunks) {
+	if p.op.sums == nil && p.readsAhead(is.Limits(), group, chunks) {
 		s.Rows.Ahead = 1
 	}
 	var ptr [maxOperands]uint64
 	for i := range p.kept.count {
-		if !p.absent.has(i) {
+		if !absent.has(i) {
 			o := operandAt(p.outs, p.ins, i)
 			s.DTypes[i], ptr[i] = o.DType, o.Ptr
 		}
@@ -338,8 +365,11 @@ func (p *rowPlan) issueAs(is Issuer, compute dtype.DType, scalars []Scalar, grou
 	a.op, a.rows.host, a.n.host, a.operands.host = p.op, p.rows, p.n, &ptr
 	a.along, a.scalars.host, a.kept.host = &p.along, scalars, &p.kept
 	s.Back = startsBack(is, s, p.rows*p.n)
+	l.Block = [3]uint32{uint32(threads), 1, 1}
+	if p.op.sums != nil {
+		return p.issueSums(is, l, &a)
+	}
 	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(ceilDiv(p.rows, threads/group)), 1, 1}
-	l.Block = [3]uint32{uint32(threads), 1, 1}
 	return is.Issue(l)
 }

@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -201,6 +202,64 @@ func TestNorms(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestNormsWithSums: where many rows fill the device, one kernel and one that combines its sums compute all gradients of a normalisation.
+func TestNormsWithSums(t *testing.T) {
+	rng := rand.New(rand.NewPCG(25, 26))
+	for _, c := range []struct {
+		rows, n, missing int // missing says which of the gradients of weight and bias is not wanted
+		dt               dtype.DType
+	}{{1040, 64, 0, dtype.Float32}, {1100, 33, 0, dtype.BFloat16}, {1030, 12, 2, dtype.Float64}, {517, 768, 0, dtype.BFloat16},
+		{530, 768, 1, dtype.Float32}, {520, 1000, 2, dtype.BFloat16}, {301, 1048, 0, dtype.Float32}, {259, 4100, 0, dtype.BFloat16},
+		{257, 8192, 0, dtype.Float32}, {260, 8193, 3, dtype.Float32}, {100, 2048, 3, dtype.Float32}} {
+		h := newHost(t)
+		h.limits.Multiprocessors = fewMultiprocessors
+		rows, n, dt, st := c.rows, c.n, c.dt, opmath(c.dt)
+		x, dy, w := h.normal(rng, dt, rows, n), h.normal(rng, dt, rows, n), h.normal(rng, dt, n)
+		y, dx, mean, rstd := h.empty(dt, rows, n), h.empty(dt, rows, n), h.empty(st, rows), h.empty(st, rows)
+		dw, db := h.empty(st, n), h.empty(st, n)
+		if c.missing == 1 {
+			dw = Operand{}
+		}
+		if c.missing == 2 {
+			db = Operand{}
+		}
+		const eps = 1e-5
+		name := fmt.Sprintf("%d rows of %d %v", rows, n, dt)
+		summed := func(run func()) (one bool) {
+			clear(h.kernels)
+			run()
+			for s := range h.kernels {
+				one = one || s.Family == FamilyRows && rowOpOf(&s).sums != nil
+			}
+			return one
+		}
+		check(t, LayerNorm(h, dt, y, mean, rstd, x, w, Operand{}, eps))
+		one := summed(func() { check(t, LayerNormBackward(h, dt, dx, dw, db, dy, x, mean, rstd, w)) })
+		if one == (c.missing == 3) {
+			t.Errorf("layer norm of %s: one kernel: %v", name, one)
+		}
+		ref := normReference(h, x, dy, w, Operand{}, eps, true)
+		compareRows(t, "dx of "+name, h.rowsOf(dx, 1), ref.dx, dt, 1e-3)
+		if dw.Ptr != 0 {
+			compareRows(t, "dweight of "+name, [][]float64{h.read(dw)}, [][]float64{ref.dw}, st, 1e-2)
+		}
+		if db.Ptr != 0 {
+			compareRows(t, "dbias of "+name, [][]float64{h.read(db)}, [][]float64{ref.db}, st, 1e-2)
+		}
+		if dw.Ptr == 0 {
+			continue
+		}
+		check(t, RMSNorm(h, dt, y, rstd, x, w, eps))
+		one = summed(func() { check(t, RMSNormBackward(h, dt, dx, dw, dy, x, rstd, w)) })
+		if one == (c.missing == 3) {
+			t.Errorf("RMS norm of %s: one kernel: %v", name, one)
+		}
+		ref = normReference(h, x, dy, w, Operand{}, eps, false)
+		compareRows(t, "RMS norm's dx of "+name, h.rowsOf(dx, 1), ref.dx, dt, 1e-3)
+		compareRows(t, "RMS norm's dweight of "+name, [][]float64{h.read(dw)}, [][]float64{ref.dw}, st, 1e-2)
 	}
 }
 
