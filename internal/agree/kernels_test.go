@@ -24,7 +24,7 @@ func TestKernels(t *testing.T) {
 		tryScale(p)
 		t.Logf("%d reductions and types", tryReductions(p, 2*share))
 		for _, try := range []func(*pair){
-			softmaxes, norms, channelNorms, indexing, sorting, turning, pooling, likelihoods, entropies, randoms, multinomials,
+			softmaxes, norms, normSums, channelNorms, indexing, sorting, turning, pooling, likelihoods, entropies, randoms, multinomials,
 			compactions, flats, assertions} {
 			try(p)
 		}

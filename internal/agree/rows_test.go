@@ -116,6 +116,30 @@ func norms(p *pair) {
 	}
 }
 
+// normSums tries the gradients of layer norm and RMS norm of as many rows as one kernel takes with the sums over them.
+func normSums(p *pair) {
+	for i, size := range [][2]int{{4300, 40}, {4230, 33}, {1060, 2048}, {1057, 3001}} {
+		rows, n, t := size[0], size[1], rowTypes[i%len(rowTypes)]
+		w := wide(t)
+		arrays := func(outs ...*array) []*array {
+			return append(append([]*array{out(t, dense, rows, n)}, outs...), in(t, dense, mild, rows, n), in(t, dense, mild, rows, n))
+		}
+		mean, rstd, weight := in(w, dense, mild, rows), in(w, dense, positive, rows), in(t, dense, mild, n)
+		for _, missing := range []int{-1, 0, 1} {
+			dw, db := optionally(missing != 0, out(w, dense, n)), optionally(missing != 1, out(w, dense, n))
+			p.try(trial{name: fmt.Sprintf("norm layer_backward %d rows of %d, without %d", rows, n, missing),
+				arrays: append(arrays(dw, db), mean, rstd, weight),
+				run: func(is kernels.Issuer, o []kernels.Operand) error {
+					return kernels.LayerNormBackward(is, t, o[0], o[1], o[2], o[3], o[4], o[5], o[6], o[7])
+				}})
+		}
+		p.try(trial{name: fmt.Sprintf("norm rms_backward %d rows of %d", rows, n), arrays: append(arrays(out(w, dense, n)), rstd, weight),
+			run: func(is kernels.Issuer, o []kernels.Operand) error {
+				return kernels.RMSNormBackward(is, t, o[0], o[1], o[2], o[3], o[4], o[5])
+			}})
+	}
+}
+
 // channelNorms tries batch norm and group norm.
 func channelNorms(p *pair) {
 	shapes := []rowShape{

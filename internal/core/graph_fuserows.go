@@ -71,7 +71,10 @@ func (b *planning) rowGroup(s *fuse.Set, row int, after []bool) *fusedGroup {
 		return o
 	}
 	lies := slices.Clone(p.rows.Operands)
-	n := p.rows.Outs()
+	if n, sums := p.rows.Outs(), p.rows.Sums(); sums > 0 { // only the operands of the call alone have these
+		own, lies = slices.Delete(own, n-sums, n), slices.Delete(lies, n-sums, n)
+	}
+	n := p.rows.Outs() - p.rows.Sums()
 	for k, slot := range own[n:] {
 		if slot != absent {
 			lies[n+k].DType = of(slot).DType
@@ -213,7 +216,7 @@ func (g *fusedGroup) runRows(f *frame) error {
 		for k, slot := range slots {
 			if o := &f.opers[i*len(g.slots)+k]; slot != absent {
 				o.Ptr = h[slot].ptr()
-			} else if i == 0 {
+			} else if i == 0 || k < g.rows.Outs() {
 				o.Ptr = 0
 			}
 		}

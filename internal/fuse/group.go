@@ -282,8 +282,8 @@ func (a *grouping) joinProduct(i int) {
 }
 
 // maker returns the output that is input j of call i, if it is made in the segment, has the shape in which the call computes, and is read
-// in the layout in which it was made; a reduction may read it in another shape. Of row-wise calls, only the first input and the first output
-// qualify.
+// in the layout in which it was made; a reduction may read it in another shape. Of row-wise calls, only the first input and the first
+// output qualify.
 func (a *grouping) maker(i, j int) (r Ref, ok bool) {
 	c := &a.g.Calls[i]
 	v := &c.Ins[j]
@@ -455,8 +455,8 @@ func (g *Graph) Reduction(s *Set) *Call {
 }
 
 // byReduce reports whether the group can run in the kernel of a reduction if it has one. Then there are only reductions alike, and
-// element-wise calls of one shape that modify no memory, whose operands can be seen in the shape of what is reduced. The group must not read
-// the results of the reductions, because threads read elements that others write.
+// element-wise calls of one shape that modify no memory, whose operands can be seen in the shape of what is reduced. The group must not
+// read the results of the reductions, because threads read elements that others write.
 func (a *grouping) byReduce(s *Set) bool {
 	first := a.g.Reduction(s)
 	if first == nil {

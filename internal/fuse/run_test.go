@@ -464,13 +464,7 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 		switch {
 		case c.Point || c.Row || c.Converts:
 		case len(c.Ins) == 1 && rng.IntN(4) > 0:
-			c.Reduce, c.States, c.Stores, c.Narrow = 1+rng.IntN(2), 1+rng.IntN(2), rng.IntN(2) == 0, Span{}
-			if k := len(recent) - 1 - len(c.Outs); k >= 0 {
-				c.Ins[0] = recent[k]
-			}
-			if cube := &places[len(places)-1]; cube.alike(&c.Ins[0].Place) && rng.IntN(2) == 0 {
-				c.Ins[0].Shape, c.Ins[0].Stride = cube.Shape, cube.Stride
-			}
+			c.reduce(rng, recent)
 		case len(c.Outs) == 1 && c.Into == 0 && rng.IntN(2) == 0:
 			c.Product = true
 		}
@@ -511,6 +505,17 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 		}
 	}
 	return g, m
+}
+
+// reduce makes the call a reduction, usually of a recent value, which it may see in another shape.
+func (c *Call) reduce(rng *rand.Rand, recent []Value) {
+	c.Reduce, c.States, c.Stores, c.Narrow = 1+rng.IntN(2), 1+rng.IntN(2), rng.IntN(2) == 0, Span{}
+	if k := len(recent) - 1 - len(c.Outs); k >= 0 {
+		c.Ins[0] = recent[k]
+	}
+	if cube := &places[len(places)-1]; cube.alike(&c.Ins[0].Place) && rng.IntN(2) == 0 {
+		c.Ins[0].Shape, c.Ins[0].Stride = cube.Shape, cube.Stride
+	}
 }
 
 // TestRandomGraphs: after all passes a segment leaves the same contents in live storages as before, and Join does not raise the peak of
@@ -578,8 +583,8 @@ func TestRandomGraphs(t *testing.T) {
 		}
 	}
 	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows, %d have reductions, "+
-		"%d of them write more, %d run earlier, %d begin with a product, %d with a convolution, %d inputs narrowed, %d factors folded, %d calls removed, "+
-		"and %d conversions run earlier, %d later; %d peaks are higher",
+		"%d of them write more, %d run earlier, %d begin with a product, %d with a convolution, %d inputs narrowed, %d factors folded, "+
+		"%d calls removed, and %d conversions run earlier, %d later; %d peaks are higher",
 		grouped, elided, byRows, reductions, storing, sooner, products, convolutions, narrowed, folded, gone, early, late, slack)
 	if early < 200 || slack < 100 || folded < 500 || late < 300 || grouped < 10000 || elided < 5000 || byRows < 1000 || products < 500 ||
 		reductions < 400 || storing < 200 || sooner < 50 || convolutions < 200 || narrowed < 500 || gone < 10000 {

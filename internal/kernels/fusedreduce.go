@@ -184,8 +184,8 @@ func (p *reducePlan) access() bool {
 }
 
 // reduceParts is what a fused reduction is made of. Output i of before is the input of base i, and keeps[i] has a bit for each of its
-// outputs that is stored; the other outputs of before, stores of them, are written to arrays, which follow the inputs. The scalars are those
-// of before and then of each base; the states and outputs are those of the bases, in order.
+// outputs that is stored; the other outputs of before, stores of them, are written to arrays, which follow the inputs. The scalars are
+// those of before and then of each base; the states and outputs are those of the bases, in order.
 type reduceParts struct {
 	before *PointOp
 	bases  []*ReduceOp

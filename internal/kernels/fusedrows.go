@@ -55,7 +55,22 @@ func keptOperands(outs, ins []Operand) (all []Operand) {
 }
 
 // Outs returns the number of outputs among the operands.
-func (c *RowCall) Outs() int { return len(c.op.outs) }
+func (c *RowCall) Outs() int { return c.op.results() }
+
+// Sums returns how many outputs, the last ones, are sums over the rows.
+func (c *RowCall) Sums() int { return c.op.results() - len(c.op.outs) }
+
+// one reports whether operand i has one element for each row.
+func (c *RowCall) one(i int) bool {
+	switch outs := len(c.op.outs); {
+	case i < outs:
+		return c.op.outs[i] == rowOne
+	case i < c.Outs():
+		return false
+	default:
+		return c.op.ins[i-c.Outs()] == rowOne
+	}
+}
 
 // Shaped gives the operands the given shape if they are its rows: a matrix whose first dimension is the product of all dimensions of shape
 // but the last. It reports whether it could.
@@ -71,7 +86,7 @@ func (c *RowCall) Shaped(shape []int) bool {
 			continue
 		}
 		n := shape[last]
-		if c.op.kind(i) == rowOne {
+		if c.one(i) {
 			n = 1
 		}
 		switch {
@@ -95,7 +110,7 @@ func (c *RowCall) Shaped(shape []int) bool {
 
 // shapeOf returns the shape of operand i if the first input has the given shape.
 func (c *RowCall) shapeOf(i int, shape []int) []int {
-	if c.op.kind(i) != rowOne || c.Dim >= len(shape) {
+	if !c.one(i) || c.Dim >= len(shape) {
 		return shape
 	}
 	one := slices.Clone(shape)
@@ -113,7 +128,7 @@ type FusedRows struct {
 // FuseRows returns c with before and after, either of which may be nil. It returns nil if they cannot be one kernel: there are too many
 // operands or operations, before has no input, or each thread has its own row, since the elements of a row are then far apart.
 func FuseRows(c *RowCall, before, after *PointOp) *FusedRows {
-	e := rowPlan{op: c.op, outs: c.Operands[:c.Outs()], ins: c.Operands[c.Outs():]}
+	e := rowPlan{op: c.op, outs: c.Operands[:len(c.op.outs)], ins: c.Operands[c.Outs():]}
 	if e.gather(c.Dim) != "" || e.rows*e.n == 0 {
 		return nil
 	}
@@ -259,7 +274,7 @@ func runFusedRows(is Issuer, op *rowOp, compute dtype.DType, scalars []Scalar, o
 		return false, fmt.Errorf("%s takes %d outputs, %d inputs and %d scalars; got %d, %d and %d", op.name,
 			len(op.outs), len(op.ins), op.scalars, len(outs), len(ins), len(scalars))
 	}
-	e := rowPlan{op: base, outs: alone[:len(base.outs)], ins: alone[len(base.outs):]}
+	e := rowPlan{op: base, outs: alone[:len(base.outs)], ins: alone[base.results():]}
 	if problem := e.gather(dim); problem != "" {
 		return false, fmt.Errorf("%s: %s", op.name, problem)
 	}
@@ -270,7 +285,7 @@ func runFusedRows(is Issuer, op *rowOp, compute dtype.DType, scalars []Scalar, o
 	if group == 1 {
 		return false, nil
 	}
-	p := rowPlan{op: op, outs: outs, ins: ins, vec: e.vec}
+	p := rowPlan{op: op, outs: outs, sums: alone[len(base.outs):base.results()], ins: ins, vec: e.vec}
 	if problem := p.gather(dim); problem != "" {
 		return false, fmt.Errorf("%s: %s", op.name, problem)
 	}

@@ -2,7 +2,6 @@ package kernels
 
 import (
 	gomath "math"
-	"slices"
 
 	"tenon.dev/dtype"
 	"tenon.dev/internal/kernels/math"
@@ -91,7 +90,6 @@ func layerNormBackward(r *rowKernel) {
 func withSums(op *rowOp, name string, sums *ReduceOp) *rowOp {
 	with := *op
 	with.name, with.sums, with.freeWidth = op.name+"_"+name, sums, true
-	with.outs = append(slices.Clone(op.outs), slices.Repeat([]rowKind{rowSum}, sums.Outs)...)
 	return rowWise(with)
 }
 

@@ -22,7 +22,7 @@ type rowOp struct {
 	// halvesToo says that rows of halves are processed in the same order as those of float32, so that they give the same bits as the same
 	// numbers in float32.
 	halvesToo bool
-	// sums, if not nil, adds up by columns over all rows: its inputs are the first ones of the operation, its outputs those of kind rowSum.
+	// sums, if not nil, adds up by columns over all rows: its inputs are the first ones of the operation, and its outputs come after outs.
 	sums  *ReduceOp
 	build func(r *rowKernel)
 	id    uint16
@@ -35,7 +35,6 @@ type rowKind uint8
 const (
 	rowFull rowKind = iota // elements along the row
 	rowOne                 // one element per row
-	rowSum                 // one element per column
 )
 
 // rowOps holds the operations by their ids. Fused ones are added later.
@@ -62,6 +61,14 @@ func (op *rowOp) kind(i int) rowKind {
 		return op.outs[i]
 	}
 	return op.ins[i-len(op.outs)]
+}
+
+// results is the number of outputs, including sums.
+func (op *rowOp) results() int {
+	if op.sums == nil {
+		return len(op.outs)
+	}
+	return len(op.outs) + op.sums.Outs
 }
 
 const (
@@ -105,8 +112,8 @@ type rowArgs struct {
 	steps    []kernel.Value
 	scalars  scalarArgs
 	kept     striderArg
-	// chunk is the number of rows that a block adds up. states are the addresses of the sums of all blocks, and buffers what the kernel gets
-	// for them.
+	// chunk is the number of rows that a block adds up. states are the addresses of the sums of all blocks, and buffers what the kernel
+	// gets for them.
 	chunk   intArg
 	states  [MaxStates]uint64
 	buffers [MaxStates]kernel.Buffer
@@ -147,10 +154,11 @@ func (a *rowArgs) layout(p params) {
 	p.strider(&a.kept, "kept", int(s.Rows.Kept), 1, int(s.Index), present)
 }
 
-// rowPlan is a planned row-wise operation.
+// rowPlan is a planned row-wise operation. sums are the outputs of the operation's sums.
 type rowPlan struct {
 	op        *rowOp
 	outs, ins []Operand
+	sums      []Operand
 	kept      space
 	along     [maxOperands]int // strides along the row
 	absent    operandSet
@@ -163,15 +171,15 @@ type rowPlan struct {
 // runRows applies op along dimension dim. Operands have one shape (rowOne operands: size 1 at dim) with any strides. Inputs whose Ptr is 0
 // are absent, if op allows that. The first full operand determines the shape.
 func runRows(is Issuer, op *rowOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand, dim int) error {
-	if len(outs) != len(op.outs) || len(ins) != len(op.ins) || len(scalars) != op.scalars {
-		return fmt.Errorf("%s takes %d outputs, %d inputs and %d scalars; got %d, %d and %d", op.name, len(op.outs), len(op.ins),
+	if len(outs) != op.results() || len(ins) != len(op.ins) || len(scalars) != op.scalars {
+		return fmt.Errorf("%s takes %d outputs, %d inputs and %d scalars; got %d, %d and %d", op.name, op.results(), len(op.ins),
 			op.scalars, len(outs), len(ins), len(scalars))
 	}
 	if t, ok := is.(CallTaker); ok && t.TakesCalls() {
 		t.TakeRows(newRowCall(op, compute, scalars, outs, ins, dim))
 		return nil
 	}
-	p := rowPlan{op: op, outs: outs, ins: ins}
+	p := rowPlan{op: op, outs: outs[:len(op.outs)], sums: outs[len(op.outs):], ins: ins}
 	if problem := p.gather(dim); problem != "" {
 		return fmt.Errorf("%s: %s", op.name, problem)
 	}
@@ -200,7 +208,7 @@ func (p *rowPlan) gather(dim int) (problem string) {
 		if len(o.Stride) != len(shape) {
 			return "the operands differ in their number of dimensions"
 		}
-		if p.op.kind(i) != rowOne {
+		if p.op.kind(i) == rowFull {
 			p.along[i] = o.Stride[dim]
 		}
 	}
@@ -241,7 +249,7 @@ func (p *rowPlan) lead() int {
 func (p *rowPlan) vector() int {
 	places := uint64(p.n) | uint64(p.widest())
 	for i := range p.kept.count {
-		if p.absent.has(i) || p.op.kind(i) != rowFull {
+		if p.absent.has(i) || p.op.kind(i) == rowOne {
 			continue
 		}
 		if p.along[i] != 1 {
@@ -345,18 +353,14 @@ func (p *rowPlan) issueAs(is Issuer, compute dtype.DType, scalars []Scalar, grou
 	s.Family, s.Op, s.Compute = FamilyRows, p.op.id, opmath(compute)
 	s.Outs, s.Ins, s.Index, s.Vec = uint8(len(p.outs)), uint8(len(p.ins)), uint8(index), uint8(p.vec)
 	threads := p.threads(group, chunks)
-	absent := p.absent
-	if p.op.sums != nil { // the kernel does not write the sums
-		absent |= operandsFrom(p.op.firstSum(), p.op.sums.Outs)
-	}
-	s.Rows = rowSpec{Group: uint16(group), Warps: uint8(threads / 32), Absent: absent, Single: p.single,
+	s.Rows = rowSpec{Group: uint16(group), Warps: uint8(threads / 32), Absent: p.absent, Single: p.single,
 		Repeat: p.repeat, Kept: uint8(dimsClass(p.kept.nd)), Chunks: uint8(chunks), Exact: chunks*group*p.vec == p.n}
 	if p.op.sums == nil && p.readsAhead(is.Limits(), group, chunks) {
 		s.Rows.Ahead = 1
 	}
 	var ptr [maxOperands]uint64
 	for i := range p.kept.count {
-		if !absent.has(i) {
+		if !p.absent.has(i) {
 			o := operandAt(p.outs, p.ins, i)
 			s.DTypes[i], ptr[i] = o.DType, o.Ptr
 		}

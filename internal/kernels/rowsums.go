@@ -47,9 +47,6 @@ func SumsByRows(lim *Limits, rows, n int) bool {
 	return ok
 }
 
-// firstSum returns the first output of op that is a sum.
-func (op *rowOp) firstSum() int { return slices.Index(op.outs, rowSum) }
-
 var errFewRows = errors.New("the sums over rows are of too few rows, or of too many columns, for their kernel")
 
 // issueSums launches the kernel of an operation with sums, whose group threads share a row, and one that combines the sums of the blocks.
@@ -60,7 +57,7 @@ func (p *rowPlan) issueSums(is Issuer, l *Launch, a *rowArgs) error {
 		return errFewRows
 	}
 	f := reducePlan{op: sums, compute: s.Compute, n: p.rows, outputs: p.n, parts: parts, index: int(s.Index)}
-	spare, types := 8*p.n, sums.states[s.Compute] // spare is for outputs that nobody needs
+	spare, types := 8*p.n, sums.states[s.Compute] // spare is for sums that nobody needs
 	size := spare
 	for _, t := range types {
 		size += f.stateBytes(t)
@@ -79,9 +76,9 @@ func (p *rowPlan) issueSums(is Issuer, l *Launch, a *rowArgs) error {
 	f.kept.count = sums.Outs
 	f.kept.open(0, p.n)
 	for i := range f.outs {
-		o := p.op.firstSum() + i
-		f.outs[i], f.kept.stride[i][0] = Operand{Ptr: p.outs[o].Ptr, DType: p.outs[o].DType}, p.along[o]
-		if p.absent.has(o) {
+		o := &p.sums[i]
+		f.outs[i], f.kept.stride[i][0] = Operand{Ptr: o.Ptr, DType: o.DType}, o.Stride[len(o.Stride)-1]
+		if o.Ptr == 0 {
 			f.outs[i], f.kept.stride[i][0] = Operand{Ptr: at, DType: types[i]}, 1
 		}
 	}
@@ -110,21 +107,66 @@ func (r *rowKernel) sumRows(a *rowArgs, slot kernel.Value) {
 	part := r.s.block(k)
 	deep := r.threads / r.group
 	first := part.Convert(r.ix).Mul(a.chunk.Value)
-	end := first.Add(a.chunk.Value)
-	k.For(first, end, k.Int(r.ix, int64(deep)), func(at kernel.Value) {
+	last := r.rows.Sub(k.Int(r.ix, 1))
+	begin := first.Add(slot.Convert(r.ix))
+	// The next row is loaded while one is computed.
+	var next [][]kernel.Var
+	for _, ns := range r.loadRow(begin.Min(last)) {
+		var vs []kernel.Var
+		for _, n := range ns {
+			vs = append(vs, k.Var(n.Re))
+		}
+		next = append(next, vs)
+	}
+	k.For(first, first.Add(a.chunk.Value), k.Int(r.ix, int64(deep)), func(at kernel.Value) {
 		row := at.Add(slot.Convert(r.ix))
+		ahead, i := map[[2]int][]Num{}, 0
+		r.ofRow(func(o int, p spot) {
+			for _, v := range next[i] {
+				ahead[[2]int{o, p.chunk}] = append(ahead[[2]int{o, p.chunk}], Num{Re: v.Get()})
+			}
+			i++
+		})
+		loaded := r.loadRow(row.Add(k.Int(r.ix, int64(deep))).Min(last))
 		r.inside = row.Lt(r.rows)
-		r.locate(row.Min(r.rows.Sub(k.Int(r.ix, 1))))
+		r.locate(row.Min(last))
 		r.loadRepeated()
-		r.kept = map[int]source{}
+		r.ahead, r.kept = ahead, map[int]source{}
 		r.addRow(red, accs)
 		r.op.build(r)
+		r.ahead = nil
+		for i, ns := range loaded {
+			for j, n := range ns {
+				next[i][j].Set(n.Re)
+			}
+		}
 		if r.group > 32 {
 			k.Barrier() // what the threads of a row shared is used again
 		}
 	})
 	r.stack(accs, slot, deep)
 	k.If(slot.Eq(k.I32(0)), func() { r.putSums(a, accs, part) })
+}
+
+// ofRow calls f for all vectors of this thread in inputs that differ between rows.
+func (r *rowKernel) ofRow(f func(o int, p spot)) {
+	ins := r.op.ins
+	if a := r.op.around; a != nil {
+		ins = a.base.ins
+	}
+	outs := len(r.op.outs)
+	r.ofInputs(func(o int, p spot) {
+		if o < outs+r.op.sums.Ins || o >= outs+len(ins) {
+			f(o, p)
+		}
+	})
+}
+
+// loadRow loads them for a row.
+func (r *rowKernel) loadRow(row kernel.Value) (all [][]Num) {
+	r.locate(row)
+	r.ofRow(func(o int, p spot) { all = append(all, r.loadAt(o, p)) })
+	return all
 }
 
 // addRow adds what op.sums takes of this row.
