@@ -54,6 +54,12 @@ var reductions = []struct {
 		x.SumInto(x.Select(dst, len(wide)-1, 1), t, dims, tenon.SumOpt{KeepDim: true, DType: tenon.Float32})
 		return all(dst)
 	}, true},
+	{"MSELoss", func(x *tenon.Exec, t *tenon.Tensor, _ []int) []*tenon.Tensor {
+		return all(x.MSELoss(t, x.Abs(t)), x.L1Loss(x.Neg(t), t, tenon.LossOpt{Reduction: tenon.ReduceNone}))
+	}, false},
+	{"SmoothL1Loss", func(x *tenon.Exec, t *tenon.Tensor, _ []int) []*tenon.Tensor {
+		return all(x.SmoothL1Loss(x.Exp(t), t, tenon.SmoothL1LossOpt{Beta: 0.5, Reduction: tenon.ReduceSum}))
+	}, false},
 	{"ArgMin", func(x *tenon.Exec, t *tenon.Tensor, dims []int) []*tenon.Tensor { return all(x.ArgMin(t, dims[:1])) }, true},
 }
 
@@ -276,6 +282,16 @@ func TestReductionsLeaveChains(t *testing.T) {
 			y := x.Exp(x.Sub(a, b))
 			return outs{x.Var(y, []int{0}), x.Std(y, []int{0}), x.Sum(y, []int{0})} // three numbers each, and one
 		}, 2, 4},
+		"a loss": {func(x *tenon.Exec) outs {
+			return outs{x.HuberLoss(x.Exp(a), x.Sub(a, b), tenon.HuberLossOpt{Delta: 2})}
+		}, 1, 3},
+		"a loss, and what its gradient needs": {func(x *tenon.Exec) outs {
+			y := x.Exp(a)
+			return outs{y, x.MSELoss(y, b), x.Mean(y, nil)}
+		}, 1, 3},
+		"a loss of every element": {func(x *tenon.Exec) outs {
+			return outs{x.L1Loss(x.Exp(a), b, tenon.LossOpt{Reduction: tenon.ReduceNone})}
+		}, 1, 2},
 		"of other dimensions": {func(x *tenon.Exec) outs {
 			y := x.Exp(x.Sub(a, b))
 			return outs{x.Sum(y, []int{0}), x.Sum(y, []int{1})}

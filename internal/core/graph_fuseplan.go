@@ -250,7 +250,7 @@ func (b *planning) add(i int) {
 	ins := int(c.ins)
 	switch {
 	case p != nil && p.rows != nil:
-		call.Row, call.Narrow.To = true, ins
+		call.Row, call.Sums, call.Narrow.To = true, p.rows.Sums(), ins
 	case p != nil && p.reduce != nil:
 		call.Reduce, call.States, call.Values = b.reduceNumber(p.reduce), p.reduce.States(), len(p.numbers)
 		call.Stores = p.reduce.Fills(c.x.m.stream.Device().Limits())

@@ -15,13 +15,16 @@ func (f *frame) TakeReduce(c *kernels.ReduceCall) { f.described.reduce = c }
 func (d *deferral) reduceFound(p *pointCall, i int) *pointCall {
 	c, r := &d.calls[i], p.reduce
 	outs := r.Outs()
-	if outs != int(c.outs) || len(r.Operands) != outs+1 || !infer.Same(c.in[0].form.shape, r.Operands[outs].Shape) {
+	if outs != int(c.outs) || len(r.Operands) != outs+int(c.ins) {
 		return nil
 	}
 	for k := range r.Operands {
 		at := maxIn + k
-		if k == outs {
-			at = 0
+		if k >= outs {
+			at = k - outs
+			if c.in[at].st == nil || !infer.Same(c.in[at].form.shape, r.Operands[k].Shape) {
+				return nil
+			}
 		}
 		if r.Operands[k].Ptr != somewhere[at].ptr {
 			return nil
@@ -95,17 +98,19 @@ func (b *planning) reduceGroup(s *fuse.Set) *fusedGroup {
 		if !reduces(k) {
 			continue
 		}
-		p, f := b.points[b.g.Calls[i].At], s.From[k][0]
+		p := b.points[b.g.Calls[i].At]
 		calls, numbers, keeps = append(calls, p.reduce), append(numbers, p.numbers...), append(keeps, 0)
 		for _, r := range s.Outs {
 			if r.Call == i {
 				keeps[len(keeps)-1] |= 1 << r.Index
 			}
 		}
-		if f.Member < 0 {
-			made = append(made, w.value[f.Index])
-		} else {
-			made = append(made, w.first[f.Member]+f.Index)
+		for _, f := range s.From[k] {
+			if f.Member < 0 {
+				made = append(made, w.value[f.Index])
+			} else {
+				made = append(made, w.first[f.Member]+f.Index)
+			}
 		}
 	}
 	op := kernels.Fuse(w.types, w.steps, append(made, w.outs...))

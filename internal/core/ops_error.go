@@ -50,7 +50,11 @@ func (x *Exec) held(d *Tensor, bound float64) *Tensor {
 }
 
 func distanceRow(name, torch string, d *distance) row {
-	return row{Name: name, Torch: torch, takes: "t target; bound; reduction", saves: in0 | in1, back: func(b *back) { backDistance(b, d) },
+	takes := "t target;; reduction"
+	if d.each.Scalars > 0 {
+		takes = "t target; bound; reduction"
+	}
+	return row{Name: name, Torch: torch, takes: takes, saves: in0 | in1, back: func(b *back) { backDistance(b, d) },
 		infer: func(f *frame) {
 			t := f.in[0]
 			if Reduction(f.i[0]) == ReduceNone {
@@ -66,7 +70,7 @@ func distanceRow(name, torch string, d *distance) row {
 					return nil
 				}
 				outs, ins := f.operandsOf()
-				return kernels.Pointwise(f, d.each, f.in[0].dt, f.scalar[:d.each.Scalars], outs, ins)
+				return f.pointwise(d.each, f.in[0].dt, f.scalar[:d.each.Scalars], outs, ins)
 			}
 			op := d.mean
 			if Reduction(f.i[0]) == ReduceSum {
@@ -74,7 +78,7 @@ func distanceRow(name, torch string, d *distance) row {
 			}
 			f.opers = append(f.opers[:0], operand(f.out[0]), operand(f.in[0]), operand(f.in[1]))
 			return kernels.Reduce(f, op, f.in[0].dt, f.scalar[:op.Scalars], f.opers[:1], f.opers[1:], f.reduced(len(f.in[0].shape)))
-		}}
+		}, reduces: true}
 }
 
 func runDistanceGrad(f *frame) error {

@@ -39,10 +39,12 @@ type Call struct {
 	// Effect says that it has other effects.
 	Point, Checks, Effect bool
 	// Row says that output 0 is computed row by row from input 0, which has the same shape, and from the other inputs. The kernel of such a
-	// call can include element-wise work before it, which makes input 0, and after it, which reads output 0.
-	Row bool
-	// Reduce, if not 0, says that the outputs are sums or the like of elements of the only input. The kernel of such a call can include
-	// element-wise work that makes the input, and other calls with the same number whose inputs have the same shape.
+	// call can include element-wise work before it, which makes input 0, and after it, which reads output 0. Its last Sums outputs are not
+	// operands of that kernel.
+	Row  bool
+	Sums int
+	// Reduce, if not 0, says that the outputs are sums or the like of elements of the inputs, which have one shape. The kernel of such a
+	// call can include element-wise work that makes the inputs, and other calls with the same number whose inputs have the same shape.
 	Reduce int
 	// States is how much of Limits.States a reduction takes. Stores says that its kernel can also write what makes its input.
 	States int
@@ -164,8 +166,11 @@ func (g *Graph) Number() error {
 				return fault.New(fault.Invalid,
 					"call %d, %s, converts, but it has not one input, and one new output that lies as that does",
 					i, c.Op)
-			case c.Reduce != 0 && (c.Point || c.Row || c.Product || len(c.Ins) != 1):
-				return fault.New(fault.Invalid, "call %d, %s, reduces, but it has not one input, or goes by elements or rows", i, c.Op)
+			case c.Reduce != 0 && (c.Point || c.Row || c.Product || !c.alike()):
+				return fault.New(fault.Invalid, "call %d, %s, reduces, but it has no inputs of one shape, or goes by elements or rows",
+					i, c.Op)
+			case c.Sums > 0 && !c.Row || c.Sums >= len(c.Outs):
+				return fault.New(fault.Invalid, "call %d, %s, has sums, but it does not go by rows, or has no other output", i, c.Op)
 			case c.Product && (c.Point || c.Row || len(c.Outs) != 1 || c.Into != 0):
 				return fault.New(fault.Invalid, "call %d, %s, is a product, but it has not one new output, or goes by elements or rows", i,
 					c.Op)
@@ -190,6 +195,12 @@ func (g *Graph) Number() error {
 // converts reports whether the call has one input, and one new output with the same layout.
 func (c *Call) converts() bool {
 	return len(c.Ins) == 1 && len(c.Outs) == 1 && c.Into == 0 && c.Ins[0].Storage != 0 && slices.Equal(c.Ins[0].Stride, c.Outs[0].Stride)
+}
+
+// alike reports whether all inputs are present and have one shape.
+func (c *Call) alike() bool {
+	other := func(v Value) bool { return v.Storage == 0 || !slices.Equal(v.Shape, c.Ins[0].Shape) }
+	return len(c.Ins) > 0 && !slices.ContainsFunc(c.Ins, other)
 }
 
 // scales reports whether the outputs modify the storages of all inputs but the last, each once.

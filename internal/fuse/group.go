@@ -187,8 +187,10 @@ func (a *grouping) ofProduct(s *Set) bool {
 // share reports whether two groups of reductions read one value.
 func (a *grouping) share(s, t *Set) bool {
 	reads := func(s *Set) (all []*Value) {
-		if len(s.From) == 0 {
-			return []*Value{&a.g.Calls[s.At].Ins[0]}
+		if c := &a.g.Calls[s.At]; len(s.From) == 0 {
+			for j := range c.Ins {
+				all = append(all, &c.Ins[j])
+			}
 		}
 		for _, r := range s.Ins {
 			all = append(all, &a.g.Calls[r.Call].Ins[r.Index])
@@ -203,11 +205,21 @@ func (a *grouping) share(s, t *Set) bool {
 	return false
 }
 
-// withMakers makes a group of calls and of those that only make what they read, among the ones that are in a group with the call that makes
-// the input of i. These leave their group, whose other calls stay together. It reports whether that saves bytes.
-func (a *grouping) withMakers(calls []int, i int) bool {
+// withMakers calls withMaker for every input of call i, and reports whether that saves bytes.
+func (a *grouping) withMakers(calls []int, i int) (saves bool) {
+	for j := range a.g.Calls[i].Ins {
+		if a.withMaker(calls, i, j) {
+			calls, saves = a.of[i].Calls, true
+		}
+	}
+	return saves
+}
+
+// withMaker makes a group of calls and of those that only make what they read, among the ones that are in a group with the call that makes
+// input j of call i. These leave their group, whose other calls stay together. It reports whether that saves bytes.
+func (a *grouping) withMaker(calls []int, i, j int) bool {
 	var rest []int
-	if r, ok := a.maker(i, 0); ok && a.of[r.Call] != nil && a.of[r.Call] != a.of[i] {
+	if r, ok := a.maker(i, j); ok && a.of[r.Call] != nil && a.of[r.Call] != a.of[i] {
 		member := map[int]int{}
 		for _, k := range calls {
 			member[k] = 0
@@ -333,10 +345,20 @@ func (a *grouping) set(calls []int) *Set {
 	return s
 }
 
-// operands returns how many operands the kernel has. That of a product has the result and the bias of the product, and what the other
-// members read and write, even if the product reads it too.
+// operands returns how many operands the kernel has. That of a row-wise call has all of its outputs but sums, also those that nobody
+// needs. That of a product has the result and the bias of the product, and what the other members read and write, even if the product reads
+// it too.
 func (a *grouping) operands(s *Set) int {
 	product := a.g.Product(s)
+	if row, _ := a.g.Rows(s); row >= 0 {
+		c, n := &a.g.Calls[s.Calls[row]], len(s.Ins)
+		for _, r := range s.Outs {
+			if r.Call != s.Calls[row] {
+				n++
+			}
+		}
+		return n + len(c.Outs) - c.Sums
+	}
 	if product < 0 {
 		return len(s.Ins) + len(s.Outs)
 	}
@@ -519,8 +541,8 @@ func (g *Graph) Reducible(s *Set, r Ref) ([]int, bool) {
 }
 
 // byStores reports whether the kernel of a group with reductions can write what else the group has to write: arrays that lie like the input
-// of the reductions, all of which allow it. It sets At. Reductions that then run earlier make new memory of what the group makes: a call
-// before At may have been delayed beyond it.
+// of the reductions, all of which allow it. It sets At. Reductions that then run earlier than others make new memory of what the group
+// makes, since a call before At may have been delayed beyond it.
 func (a *grouping) byStores(s *Set) bool {
 	first := a.g.Reduction(s)
 	if first == nil {
@@ -547,7 +569,9 @@ func (a *grouping) byStores(s *Set) bool {
 	}
 	for k, i := range s.Calls {
 		c := &a.g.Calls[i]
-		if c.Reduce != 0 && (!c.Stores || i > at && (c.Into != 0 || s.From[k][0].Member < 0)) {
+		earlier := i-at > k-slices.Index(s.Calls, at) // others are between them
+		outside := slices.ContainsFunc(s.From[k], func(f Source) bool { return f.Member < 0 })
+		if c.Reduce != 0 && (!c.Stores || earlier && (c.Into != 0 || outside)) {
 			return false
 		}
 	}

@@ -463,7 +463,7 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 		c.Row = byRows && !c.Converts && slices.Equal(c.Ins[0].Shape, c.Outs[0].Shape)
 		switch {
 		case c.Point || c.Row || c.Converts:
-		case len(c.Ins) == 1 && rng.IntN(4) > 0:
+		case rng.IntN(2) > 0:
 			c.reduce(rng, recent)
 		case len(c.Outs) == 1 && c.Into == 0 && rng.IntN(2) == 0:
 			c.Product = true
@@ -515,6 +515,9 @@ func (c *Call) reduce(rng *rand.Rand, recent []Value) {
 	}
 	if cube := &places[len(places)-1]; cube.alike(&c.Ins[0].Place) && rng.IntN(2) == 0 {
 		c.Ins[0].Shape, c.Ins[0].Stride = cube.Shape, cube.Stride
+	}
+	if !c.alike() {
+		c.Ins = c.Ins[:1]
 	}
 }
 

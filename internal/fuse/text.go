@@ -132,6 +132,9 @@ func (c *Call) print(b *strings.Builder, indent string) {
 	if c.Stores {
 		b.WriteString(" stores")
 	}
+	if c.Sums > 0 {
+		fmt.Fprint(b, " sums=", c.Sums)
+	}
 	if c.Widens {
 		b.WriteString(" widens")
 	}
@@ -366,7 +369,12 @@ func (s *scanner) call(g *Graph) (versions []int) {
 		c.Reduce = s.number(1<<20, false)
 		s.want(" ")
 	}
-	c.Product, c.Apart, c.Stores, c.Widens = s.has("product "), s.has("apart "), s.has("stores "), s.has("widens ")
+	c.Product, c.Apart, c.Stores = s.has("product "), s.has("apart "), s.has("stores ")
+	if s.has("sums=") {
+		c.Sums = s.number(1<<20, false)
+		s.want(" ")
+	}
+	c.Widens = s.has("widens ")
 	c.Converts, c.Heavy = s.has("converts "), s.has("heavy ")
 	c.Checks, c.Effect = s.has("checks "), s.has("effect ")
 	c.Scales, c.Factored = s.has("scales "), s.has("factored ")

@@ -64,16 +64,16 @@ type FusedReduce struct {
 	fused *ReduceOp
 }
 
-// FuseReduce returns the reductions of calls, which are alike, with before, whose first outputs are their inputs. ins are the inputs of
-// before and then arrays for its other outputs, which the kernel also writes. keeps has a bit for every output of a call
-// that is stored. The Ptrs of ins do not matter yet. It returns nil if that cannot be one kernel: a call has several inputs, no elements or
-// no output, before has no input, there are too many operands, states or operations, an operand does not have the elements of a vector side
-// by side, or two calls alone would take their elements in different orders.
+// FuseReduce returns the reductions of calls, which are alike, with before, whose first outputs are their inputs, call by call. ins are the
+// inputs of before and then arrays for its other outputs, which the kernel also writes. keeps has a bit for every output of a call that is
+// stored. The Ptrs of ins do not matter yet. It returns nil if that cannot be one kernel: a call has no elements or no output, before has
+// no input, there are too many operands, states or operations, an operand does not have the elements of a vector side by side, or two calls
+// alone would take their elements in different orders.
 func FuseReduce(calls []*ReduceCall, keeps []uint, before *PointOp, ins []Operand, lim *Limits) *FusedReduce {
 	f, outs, states := &FusedReduce{calls: calls}, []Operand(nil), 0
 	parts := &reduceParts{before: before, keeps: keeps}
 	for i, c := range calls {
-		if c.op.Ins != 1 || c.op.Settle != nil || keeps[i] == 0 {
+		if c.op.Settle != nil || keeps[i] == 0 {
 			return nil
 		}
 		parts.bases = append(parts.bases, c.op)
@@ -85,7 +85,7 @@ func FuseReduce(calls []*ReduceCall, keeps []uint, before *PointOp, ins []Operan
 		}
 		states += c.States()
 	}
-	if before.Outs-len(calls) != len(ins)-before.Ins || before.Ins == 0 || len(outs)+len(ins) > maxOperands || states > MaxStates {
+	if parts.stores() != len(ins)-before.Ins || before.Ins == 0 || len(outs)+len(ins) > maxOperands || states > MaxStates {
 		return nil
 	}
 	if f.fused = fuseReduce(parts); f.fused == nil {
@@ -183,16 +183,24 @@ func (p *reducePlan) access() bool {
 	return true
 }
 
-// reduceParts is what a fused reduction is made of. Output i of before is the input of base i, and keeps[i] has a bit for each of its
-// outputs that is stored; the other outputs of before, stores of them, are written to arrays, which follow the inputs. The scalars are
-// those of before and then of each base; the states and outputs are those of the bases, in order.
+// reduceParts is what a fused reduction is made of. The first outputs of before are the inputs of the bases, in order, and keeps[i] has a
+// bit for each output of base i that is stored. The other outputs of before, stores of them, are written to arrays, which follow the
+// inputs. The scalars are those of before and then of each base; the states and outputs are those of the bases, in order.
 type reduceParts struct {
 	before *PointOp
 	bases  []*ReduceOp
 	keeps  []uint
 }
 
-func (p *reduceParts) stores() int { return p.before.Outs - len(p.bases) }
+// taken is the number of outputs of before that the bases take.
+func (p *reduceParts) taken() (n int) {
+	for _, base := range p.bases {
+		n += base.Ins
+	}
+	return n
+}
+
+func (p *reduceParts) stores() int { return p.before.Outs - p.taken() }
 
 // key says what the parts compute.
 func (p *reduceParts) key() string {
@@ -279,8 +287,12 @@ func (p *reduceParts) make(r *Reduction, in []Num) []Num {
 
 // take adds what make made to state a.
 func (p *reduceParts) take(r *Reduction, a []kernel.Value, made []Num, place kernel.Value) (state []kernel.Value) {
-	p.each(r, func(i int, base *ReduceOp, own *Reduction, from, to int) {
-		state = append(state, base.Step(own, a[from:to], []Num{made[i].Convert(base.inType(0, r.T))}, place)...)
+	p.each(r, func(_ int, base *ReduceOp, own *Reduction, from, to int) {
+		in := make([]Num, base.Ins)
+		for i := range in {
+			in[i] = made[i].Convert(base.inType(i, r.T))
+		}
+		state, made = append(state, base.Step(own, a[from:to], in, place)...), made[base.Ins:]
 	})
 	return state
 }

@@ -197,7 +197,7 @@ func (b *reduceKernel) step(acc []kernel.Var, in []Num, place kernel.Value) []Nu
 	}
 	made := f.make(b.r, in)
 	set(acc, f.take(b.r, get(acc), made, place))
-	return made[len(f.bases):]
+	return made[f.taken():]
 }
 
 // walk folds the items begin+lane, begin+lane+step, … below end.
