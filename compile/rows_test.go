@@ -179,6 +179,42 @@ func TestLayerNormBackwardWithItsNeighbours(t *testing.T) {
 	t.Run("many", func(t *testing.T) { layerNormBackward(t, 5000, "row_layer_norm_backward_affine_add_mul", 8) })
 }
 
+// Gradients of a norm's weight and bias that nobody needs, in a group with the gradient of its input, do not go anywhere.
+func TestUnneededSumsOfNorms(t *testing.T) {
+	x := open(t)
+	must(t, x.Generator().SetSeed(1))
+	const rows, n = 4500, 40
+	h := x.RandN([]int{rows, n}, tenon.Float32).SetRequiresGrad(true)
+	w, bias := x.RandN([]int{n}, tenon.Float32).SetRequiresGrad(true), x.RandN([]int{n}, tenon.Float32).SetRequiresGrad(true)
+	for kept := range 4 {
+		var out *tenon.Tensor
+		step := func(x *tenon.Exec) error {
+			y := x.LayerNorm(x.MulS(h, 2), w, bias, []int{n})
+			gs, err := x.Grad(all(x.Sum(x.Mul(y, y), nil)), all(h, w, bias))
+			if err != nil {
+				return err
+			}
+			if kept == 3 {
+				out = x.Keep(x.Sum(x.Add(gs[1], gs[2]), nil))
+				return nil
+			}
+			out = x.Keep(gs[kept])
+			return nil
+		}
+		must(t, x.Do(step))
+		want := shown(t, x, all(out))
+		out.Close()
+		r := compile.New()
+		for range 3 {
+			must(t, r.Do(x, step))
+			if got := shown(t, x, all(out)); got != want {
+				t.Fatalf("gradient %d alone: got\n%.200s, want\n%.200s\n%s", kept, got, want, r.Explain(x))
+			}
+			out.Close()
+		}
+	}
+}
+
 // layerNormBackward runs a layer norm of rows, forward and backward, and checks that the kernels of a run have the name among them.
 func layerNormBackward(t *testing.T, rows int, name string, kernels int) {
 	x := open(t)
@@ -214,7 +250,7 @@ func layerNormBackward(t *testing.T, rows int, name string, kernels int) {
 			t.Fatalf("got\n%s, want\n%s\n%s", got, want, r.Explain(x))
 		}
 	}
-	// Two of the kernels are the forward pass, two are products of the backward pass and one is the sums.
+	// Two of the kernels are the forward pass, two are products of the backward pass, and one is the sums or combines them.
 	if text := fmt.Sprint(r.Explain(x)); !strings.Contains(text, name) || int(r.Stats(x).Kernels) != 3*kernels {
 		t.Error(text)
 	}

@@ -13,7 +13,8 @@ import (
 
 // fusionLimits bound groups by what a kernel has room for, and by its length, since building a kernel takes milliseconds. A group that
 // saves only a few numbers of memory traffic is not worth a kernel. A cast that moves more than 32 MiB takes several times as long as its
-// launch. Joined casts may raise the peak by 4 MiB, which gave the fastest inference of ResNet-50 on one image.
+// launch. Joined casts may raise the peak by 4 MiB, which gave the fastest inference of ResNet-50 on one image, and so may the results
+// of reductions in each group.
 var fusionLimits = fuse.Limits{Calls: 32, Span: 128, Heavy: 8, Operands: kernels.MaxFusedOperands, Outs: maxOut, Values: 32,
 	States: kernels.MaxStates, Saves: 64, Joined: 32 << 20, Together: kernels.MultiTensors, Slack: 4 << 20}
 

@@ -43,19 +43,32 @@ func (d *deferral) reduceFound(p *pointCall, i int) *pointCall {
 	return p
 }
 
-// regroup groups the calls. Reductions that no kernel can do together are tried one by one, and one that no kernel can do with its input
-// runs alone, so that the others keep their groups.
+// regroup groups the calls. Reductions whose kernel cannot write what others need are tried without that, those that no kernel can do
+// together are tried one by one, and one that no kernel can do with its input runs alone, so that the others keep their groups.
 func (b *planning) regroup() {
 	for again := true; again; {
 		again = false
 		b.g.Group(fusionLimits)
 		for k := range b.g.Groups {
 			if s := &b.g.Groups[k]; b.g.Reduction(s) != nil && b.reduceGroup(s) == nil {
-				b.separate(s)
+				if !b.keepToResults(s) {
+					b.separate(s)
+				}
 				again = true
 			}
 		}
 	}
+}
+
+// keepToResults lets the reductions of s write nothing but their results. It reports whether s writes more.
+func (b *planning) keepToResults(s *fuse.Set) bool {
+	if !slices.ContainsFunc(s.Outs, func(r fuse.Ref) bool { return b.g.Calls[r.Call].Reduce == 0 }) {
+		return false
+	}
+	for _, i := range s.Calls {
+		b.g.Calls[i].Stores = false
+	}
+	return true
 }
 
 // separate gives each reduction of s a number of its own or, if there is one, none.

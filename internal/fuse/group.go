@@ -41,8 +41,8 @@ type Limits struct {
 	// Saves is the minimum number of bytes that a group must save; smaller groups cost more to build than they gain.
 	Saves int
 	// Joined is the maximum number of bytes that a conversion may read and write to be joined with others; a larger one fills the device
-	// alone. Together is the number of conversions that one launch can make. Slack is the number of bytes by which joined conversions may
-	// raise the peak of memory.
+	// alone. Together is the number of conversions that one launch can make. Slack is the number of bytes by which all joined conversions
+	// may raise the peak of memory, and what the results of reductions that run earlier may take in each group.
 	Joined, Together, Slack int
 }
 
@@ -725,7 +725,7 @@ func (a *grouping) last(storage int) int {
 
 // light reports whether delaying the group raises no peak of memory: at every call in between, the memory that its earlier members would
 // have freed by then is at most the memory that they would have made and the group does not hold. What reductions make that run earlier may
-// raise the peak by l.Slack.
+// take l.Slack in each group.
 func (a *grouping) light(s *Set, member map[int]int) bool {
 	first, last := s.Calls[0], s.Calls[len(s.Calls)-1]
 	if last-first == len(s.Calls)-1 {

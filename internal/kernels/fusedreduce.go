@@ -65,8 +65,8 @@ type FusedReduce struct {
 }
 
 // FuseReduce returns the reductions of calls, which are alike, with before, whose first outputs are their inputs, call by call. ins are the
-// inputs of before and then arrays for its other outputs, which the kernel also writes. keeps has a bit for every output of a call that is
-// stored. The Ptrs of ins do not matter yet. It returns nil if that cannot be one kernel: a call has no elements or no output, before has
+// inputs of before and then arrays for its other outputs, which the kernel also writes; their Ptrs do not matter yet. keeps has a bit for
+// every output of a call that is stored. It returns nil if that cannot be one kernel: a call has no elements or no output, before has
 // no input, there are too many operands, states or operations, an operand does not have the elements of a vector side by side, or two calls
 // alone would take their elements in different orders.
 func FuseReduce(calls []*ReduceCall, keeps []uint, before *PointOp, ins []Operand, lim *Limits) *FusedReduce {
@@ -177,6 +177,9 @@ func (p *reducePlan) access() bool {
 			}
 		}
 		if 1<<bits.TrailingZeros64(places|1<<62) < min(p.vec, 16/in.DType.Size()) {
+			if i >= p.op.fused.before.Ins { // an array of its own has room for wide accesses
+				return false
+			}
 			p.single.add(i)
 		}
 	}

@@ -152,6 +152,9 @@ func (f *FusedRows) Counts() (outs, ins int) { return len(f.fused.outs), len(f.f
 // output may then be the same array as an input. It holds if a row has a block, whose threads read nothing beyond its end, or if all
 // threads of all blocks have elements of their own: others read the last elements again.
 func (f *FusedRows) Apart(shape []int) bool {
+	if f.fused.sums != nil { // a row is loaded while the one before is written
+		return false
+	}
 	in := &f.Operands[f.Outs()]
 	n := in.Shape[f.Dim]
 	long := n > rowHeld*rowMidThreads

@@ -175,17 +175,12 @@ func (b *reduceKernel) fold(accs [][]kernel.Var, e element) {
 			stored[i] = append(stored[i], n)
 		}
 	}
-	if len(stored) == 0 {
-		return
-	}
-	b.k.If(b.inside, func() { // the others repeat an output
-		for i, ns := range stored {
-			a, w := b.ins[b.reads+i], b.width(b.reads+i)
-			for j := 0; j < b.accs; j += w {
-				a.store(e.at[i].Add(b.lit(j)), ns[j:j+w]...)
-			}
+	for i, ns := range stored {
+		a, w := b.ins[b.reads+i], b.width(b.reads+i)
+		for j := 0; j < b.accs; j += w {
+			a.store(e.at[i].Add(b.lit(j)), ns[j:j+w]...)
 		}
-	})
+	}
 }
 
 // step adds an element to acc. It returns what is also stored of it.
@@ -235,6 +230,9 @@ func (b *reduceKernel) part() (begin, end kernel.Value) {
 	return begin, begin.Add(b.chunk).Min(b.items)
 }
 
+// stores reports whether arrays are written in place of which inputs may lie. Threads without an output then read nothing.
+func (b *reduceKernel) stores() bool { return b.reads < len(b.ins) }
+
 // block returns this block's first output, given perBlock outputs per block.
 func (b *reduceKernel) block(perBlock int) kernel.Value {
 	return b.index(b.k.BlockIdx(kernel.X)).Mul(b.lit(perBlock))
@@ -270,7 +268,11 @@ func (b *reduceKernel) row() {
 		accs = append(accs, b.newState())
 	}
 	begin, end := b.part()
-	b.walk(accs, ins, clamped, b.index(lane), begin, end, b.wide)
+	stop := end
+	if b.stores() {
+		stop = b.inside.Select(end, begin)
+	}
+	b.walk(accs, ins, clamped, b.index(lane), begin, stop, b.wide)
 	if b.accs > 1 && b.s.Reduce.Reduced == 1 {
 		b.rest(accs[0], ins, lane, end)
 	}
@@ -289,7 +291,11 @@ func (b *reduceKernel) row() {
 // rest folds the elements beyond the last vector of a run, in the block whose part ends with that vector.
 func (b *reduceKernel) rest(acc []kernel.Var, base []kernel.Value, lane, end kernel.Value) {
 	k := b.k
-	k.If(lane.Lt(b.tail).And(end.Eq(b.items)), func() {
+	takes := lane.Lt(b.tail).And(end.Eq(b.items))
+	if b.stores() {
+		takes = takes.And(b.inside)
+	}
+	k.If(takes, func() {
 		at := b.items.Mul(b.lit(b.accs)).Add(b.index(lane))
 		var in []Num
 		for i, a := range b.ins[:b.reads] {
@@ -299,15 +305,9 @@ func (b *reduceKernel) rest(acc []kernel.Var, base []kernel.Value, lane, end ker
 			}
 			in = append(in, a.load(from, 1)[0].Convert(b.op.inType(i, b.s.Compute)))
 		}
-		stored := b.step(acc, in, at.Convert(dtype.Int64))
-		if len(stored) == 0 {
-			return
+		for i, n := range b.step(acc, in, at.Convert(dtype.Int64)) {
+			b.ins[b.reads+i].store(base[b.reads+i].Add(at), n)
 		}
-		k.If(b.inside, func() {
-			for i, n := range stored {
-				b.ins[b.reads+i].store(base[b.reads+i].Add(at), n)
-			}
-		})
 	})
 }
 
@@ -363,6 +363,9 @@ func (b *reduceKernel) column() {
 		accs = append(accs, b.newState())
 	}
 	begin, end := b.part()
+	if b.stores() {
+		end = b.inside.Select(end, begin)
+	}
 	b.walk(accs, ins, clamped, b.index(y), begin, end, b.deep)
 	b.settle(accs)
 	if b.deep > 1 {

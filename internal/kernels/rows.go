@@ -23,6 +23,7 @@ type rowOp struct {
 	// numbers in float32.
 	halvesToo bool
 	// sums, if not nil, adds up by columns over all rows: its inputs are the first ones of the operation, and its outputs come after outs.
+	// All rows have the last input in common then.
 	sums  *ReduceOp
 	build func(r *rowKernel)
 	id    uint16

@@ -324,10 +324,13 @@ func TestRowsErrorsAndAllocations(t *testing.T) {
 	}
 	p := newPlanner()
 	a, w, s := at(4096, dtype.Float32, 64, 512), at(4096, dtype.Float32, 512), at(4096, dtype.Float32, 64)
+	many, each := at(4096, dtype.Float32, 8192, 512), at(4096, dtype.Float32, 8192)
 	run := func() {
 		check(t, Softmax(p, false, dtype.Float32, a, a, 1))
 		check(t, LayerNorm(p, dtype.Float32, a, s, s, a, w, w, 1e-5))
 		check(t, LayerNormBackward(p, dtype.Float32, a, w, w, a, a, s, s, w))
+		check(t, LayerNormBackward(p, dtype.Float32, many, w, w, many, many, each, each, w))
+		check(t, RMSNormBackward(p, dtype.Float32, many, w, many, many, each, w))
 	}
 	run()
 	if n := testing.AllocsPerRun(100, run); n != 0 {

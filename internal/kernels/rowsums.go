@@ -148,15 +148,15 @@ func (r *rowKernel) sumRows(a *rowArgs, slot kernel.Value) {
 	k.If(slot.Eq(k.I32(0)), func() { r.putSums(a, accs, part) })
 }
 
-// ofRow calls f for all vectors of this thread in inputs that differ between rows.
+// ofRow calls f for all vectors of this thread in inputs but the operation's last one, a weight that all rows have in common.
 func (r *rowKernel) ofRow(f func(o int, p spot)) {
 	ins := r.op.ins
 	if a := r.op.around; a != nil {
 		ins = a.base.ins
 	}
-	outs := len(r.op.outs)
+	common := len(r.op.outs) + len(ins) - 1
 	r.ofInputs(func(o int, p spot) {
-		if o < outs+r.op.sums.Ins || o >= outs+len(ins) {
+		if o != common {
 			f(o, p)
 		}
 	})
@@ -188,18 +188,14 @@ func (r *rowKernel) addRow(red *Reduction, accs [][]kernel.Var) {
 				ins = append(ins, slices.Repeat([]kernel.Value{ones[i]}, r.vec))
 			}
 		}
-		ok := r.inside
-		if p.ok.Builder() != nil {
-			ok = ok.And(p.ok)
-		}
-		for j := range r.vec {
+		for j := range r.vec { // columns beyond the last are added up for nothing
 			acc, in := accs[p.chunk*r.vec+j], make([]Num, len(ins))
 			for i := range ins {
 				in[i] = realNum(ins[i][j])
 			}
 			old := get(acc)
 			for i, v := range sums.Step(red, old, in, kernel.Value{}) {
-				acc[i].Set(ok.Select(v, old[i]))
+				acc[i].Set(r.inside.Select(v, old[i]))
 			}
 		}
 	})

@@ -57,6 +57,9 @@ type interval struct{ lo, hi int64 }
 // have returned do not count.
 func (a *Analysis) Divergent(b *Block) bool { return a.divergent[b] }
 
+// Range returns bounds of an integer value of at most 32 bits, or of Int64.
+func (a *Analysis) Range(v Value) (lo, hi int64) { return a.ranges[v].lo, a.ranges[v].hi }
+
 // Analyze computes the forms of all values and variables of p, and which regions are divergent. p must satisfy the verifier's rules on
 // structure and types.
 //
@@ -349,8 +352,8 @@ func (a *Analysis) and(in *Instr, all interval) (Form, interval) {
 	}
 	r := all
 	for _, v := range in.Args {
-		if b := a.ranges[v]; b.lo >= 0 && in.Type != dtype.Uint64 && b.hi < r.hi {
-			r = interval{0, b.hi}
+		if b := a.ranges[v]; b.lo >= 0 && in.Type != dtype.Uint64 {
+			r = interval{0, min(r.hi, b.hi)}
 		}
 	}
 	return a.merge(in.Args), r

@@ -160,34 +160,6 @@ func (f *function) single(in *kir.Instr) {
 	}
 }
 
-// divide emits integer division and remainder. PTX leaves division by zero unspecified, so its result is selected. Dividing the least value
-// by -1 gives the right result: the quotient is computed from magnitudes, 2^(n-1) / 1.
-func (f *function) divide(in *kir.Instr) {
-	t, a, b := in.Type, f.names[in.Args[0]], f.names[in.Args[1]]
-	r := f.def(in.Res[0])
-	byZero := literal(t, ^uint64(0))
-	if in.Op == kir.OpRem {
-		byZero = a
-	}
-	c, known := f.constant(in.Args[1])
-	if known && c == 0 {
-		f.op(move(classOf(t)), r, byZero)
-		return
-	}
-	name := binary[in.Op].integer + suffix(t)
-	if known {
-		f.op(name, r, a, b)
-		f.normalize(t, r)
-		return
-	}
-	zero := f.to(pred, "setp.eq"+suffix(t), b, "0")
-	// The divisor is replaced too, so that the assembler cannot infer anything from a division by zero.
-	safe := f.to(classOf(t), "selp"+untyped(t), "1", b, zero)
-	q := f.to(classOf(t), name, a, safe)
-	f.normalize(t, q)
-	f.op("selp"+untyped(t), r, byZero, q, zero)
-}
-
 // bitwise emits and, or, xor and not. Narrow operands are extended, so only the complement of an unsigned one leaves its range.
 func (f *function) bitwise(in *kir.Instr) {
 	name := map[kir.Op]string{kir.OpAnd: "and", kir.OpOr: "or", kir.OpXor: "xor", kir.OpNot: "not"}[in.Op] + untyped(in.Type)

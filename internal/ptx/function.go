@@ -64,13 +64,15 @@ type function struct {
 	// buffers says which parameter's buffer an address points into.
 	buffers map[kir.Value]int
 	uniform []bool
-	counts  [classes]int
-	labels  int
-	loops   []loop
-	loc     int
-	tables  map[int][2]string
-	tiles   *tilePlan
-	err     error
+	// analysis is nil until it is needed.
+	analysis *kir.Analysis
+	counts   [classes]int
+	labels   int
+	loops    []loop
+	loc      int
+	tables   map[int][2]string
+	tiles    *tilePlan
+	err      error
 }
 
 func (m *module) function(p *kir.Program) error {
