@@ -150,6 +150,52 @@ func TestFusedRowsApart(t *testing.T) {
 	}
 }
 
+// TestApartFromOthers: a kernel with sums loads rows while others are written, and what a reduction writes may be an input only if it has
+// an element for each that is reduced.
+func TestApartFromOthers(t *testing.T) {
+	h, f := newHost(t), dtype.Float32
+	_, after := aroundOf(f)
+	x, each, w := h.empty(f, 4096, 1024), h.empty(f, 4096, 1), h.empty(f, 4096, 1024)
+	w.Stride = []int{0, 1}
+	for _, op := range []*rowOp{rmsNormBackwardOp, rmsNormBackwardWeight} {
+		outs := []Operand{x, w}[:op.results()]
+		r := FuseRows(newRowCall(op, f, nil, outs, []Operand{x, x, each, w}, 1), nil, after)
+		if got := r.Apart(x.Shape); got != (op.sums == nil) {
+			t.Errorf("%s: %v", op.name, got)
+		}
+	}
+	step := FusedStep{Op: Exp, Compute: f, Ins: []FusedIn{{Value: 0}}, Outs: []FusedOut{{DType: f}}}
+	before := Fuse([]dtype.DType{f}, []FusedStep{step}, []int{1, 1})
+	call := newReduceCall(Sum, f, nil, []Operand{h.empty(f, 1024)}, []Operand{x}, []bool{true, false})
+	r := FuseReduce([]*ReduceCall{call}, []uint{1}, before, []Operand{x, x}, &h.limits)
+	if r == nil || !r.Apart([]int{4096, 1024}) || !r.Apart([]int{4096 * 1024}) || r.Apart([]int{1024}) {
+		t.Error("what a reduction writes is not kept apart from others as it should be")
+	}
+}
+
+// roomPlanner notes how much workspace is asked for.
+type roomPlanner struct {
+	*planner
+	asked int
+}
+
+func (p *roomPlanner) Workspace(n int) (uint64, error) {
+	p.asked = n
+	return p.planner.Workspace(n)
+}
+
+// TestWorkspaceOfSums: there is room for the sums of all blocks, and for results that nobody needs.
+func TestWorkspaceOfSums(t *testing.T) {
+	p, f := &roomPlanner{planner: newPlanner()}, dtype.Float32
+	const rows, n = 8192, 768
+	x, each, w := at(4096, f, rows, n), at(4096, f, rows), at(4096, f, n)
+	check(t, LayerNormBackward(p, f, x, w, w, x, x, each, each, w))
+	_, parts, _ := rowSumParts(p.Limits(), rows, n)
+	if want := 2*4*parts*n + 8*n; parts < 132 || p.asked < want {
+		t.Errorf("%d bytes for %d parts, want %d", p.asked, parts, want)
+	}
+}
+
 // TestFuseRowsRefuses gives fuseRows and runFusedRows operations that cannot be one kernel.
 func TestFuseRowsRefuses(t *testing.T) {
 	h, f := newHost(t), dtype.Float32
