@@ -1,7 +1,6 @@
 package ptx
 
 import (
-	"fmt"
 	"math"
 	"math/bits"
 	"strconv"
@@ -140,7 +139,7 @@ func emulate(t *testing.T, f *function, x uint64) map[string]uint64 {
 				r = hi
 			}
 		default:
-			t.Fatal(fmt.Sprintf("%q is not emulated", line))
+			t.Fatalf("%q is not emulated", line)
 		}
 		regs[args[0]] = narrow(r)
 	}
