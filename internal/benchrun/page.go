@@ -66,6 +66,14 @@ var remarks = map[string]string{
 		"such as the compile time of GPT-2's step, the replay of a graph, and all that uses no GPU.",
 	"2026-11-28-nvidia-h200-a.json": " A graph had only 4 to 64 row products, and its start is a part of their times, in PyTorch too: 36 " +
 		"of 2048 × 8192 took 9.3 µs each at cd118c02, where nothing was prefetched.",
+	"2026-11-28-nvidia-h200-h.json": " The host took longer than in the run at 3fd0adc4 for all that uses no GPU, such as the Go part of " +
+		"an add, and so did what depends on it, such as the token of GPT-2.",
+	"2026-11-28-nvidia-h200-i.json": " `TestWalk` counted storages that other tests had dropped and that were freed meanwhile; it waits " +
+		"for that since c145f9a5, and passed then.",
+	"2026-11-28-nvidia-h200-j.json": " `TestExpandableSegmentsGPU` compares the device's free memory, and failed while other tests ran; " +
+		"alone it passed.",
+	"2026-11-28-nvidia-h200-n.json": " Six cases of `TestTREE`, whose messages quote a line of Go, failed because the binary had been " +
+		"built in a folder that was not on the machine; they passed with one built in the right folder.",
 	"2026-11-28-nvidia-h200-f.json": " `TestBackEndsAgree` found no memory, which tests of `core` that use up the device had taken; " +
 		"alone it passed.",
 }
