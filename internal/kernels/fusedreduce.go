@@ -103,10 +103,10 @@ func (f *FusedReduce) Name() string { return "red_" + f.fused.Name }
 // Outs returns how many outputs of the reductions are stored.
 func (f *FusedReduce) Outs() int { return f.fused.Outs }
 
-// Apart reports whether no thread needs elements at which another one writes an array of the given shape. That array may then be the same
-// as an input.
+// Apart reports whether no thread reads elements at which another one writes an array of the given shape. That array may then be the same
+// as an input. A kernel that writes results alone has threads that read the last elements again.
 func (f *FusedReduce) Apart(shape []int) bool {
-	return (&Operand{Shape: shape}).Numel() == f.calls[0].Operands[f.calls[0].Outs()].Numel()
+	return f.fused.fused.stores() > 0 && (&Operand{Shape: shape}).Numel() == f.calls[0].Operands[f.calls[0].Outs()].Numel()
 }
 
 // Run launches the kernel. The outputs are those of the reductions that are stored, the inputs those of before and then the arrays that are

@@ -171,6 +171,10 @@ func TestApartFromOthers(t *testing.T) {
 	if r == nil || !r.Apart([]int{4096, 1024}) || !r.Apart([]int{4096 * 1024}) || r.Apart([]int{1024}) {
 		t.Error("what a reduction writes is not kept apart from others as it should be")
 	}
+	alone := Fuse([]dtype.DType{f}, []FusedStep{step}, []int{1})
+	if r := FuseReduce([]*ReduceCall{call}, []uint{1}, alone, []Operand{x}, &h.limits); r == nil || r.Apart([]int{4096, 1024}) {
+		t.Error("threads without an output read what others write")
+	}
 }
 
 // roomPlanner notes how much workspace is asked for.

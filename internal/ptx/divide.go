@@ -1,7 +1,6 @@
 package ptx
 
 import (
-	"math"
 	"math/bits"
 
 	"tenon.dev/internal/kir"
@@ -46,21 +45,21 @@ func (f *function) divideBy(in *kir.Instr, c uint64) bool {
 	if size < 32 {
 		return false
 	}
-	lo, hi := int64(math.MinInt64), int64(math.MaxInt64)
+	natural := !t.IsSigned()
 	if t.IsSigned() {
-		if f.analysis == nil {
-			f.analysis = kir.Analyze(f.p)
-		}
-		lo, hi = f.analysis.Range(in.Args[0])
 		if int64(c) < 0 {
 			return false
 		}
+		if f.analysis == nil {
+			f.analysis = kir.Analyze(f.p)
+		}
+		lo, _ := f.analysis.Range(in.Args[0])
+		natural = lo >= 0
 	}
-	natural := !t.IsSigned() || lo >= 0
 	switch {
 	case c&(c-1) == 0:
 		f.divideByPower(in, bits.TrailingZeros64(c), natural)
-	case size == 32 && t.IsSigned() && natural && hi <= math.MaxInt32:
+	case size == 32 && t.IsSigned() && natural:
 		f.divideBySmall(in, uint32(c))
 	default:
 		return false
