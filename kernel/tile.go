@@ -144,8 +144,9 @@ func (t Tile) DotTransposed(a, c Tile) {
 }
 
 // Map sets every element v at (row, col), Int32, of a sum of products to f's result, which has the tile's type. f also gets the elements at
-// the same position of up to three other such tiles, which have as many rows, and either as many columns or one. f may load but must not
-// store. The map itself accesses no memory, so it may be used in a Pipelined loop.
+// the same position of up to three other tiles: such tiles with as many rows, and either as many columns or one, and tiles of Float32 with
+// one row and as many columns that were loaded, whose element serves the whole column. f may load but must not store. The map itself
+// accesses no memory but loaded rows, so it may be used in a Pipelined loop.
 func (t Tile) Map(f func(row, col, v Value, others []Value) Value, others ...Tile) {
 	t.b.own()
 	if f == nil {

@@ -17,16 +17,20 @@ import (
 // tiles of step rows of b it computes s = a bᵀ - bias[column], adds 1 in odd rows if the tile's number is even, tracks the maximum s of
 // each row and the sum of all s, and sums up s b. The results are that sum plus the row's maximum s, the maximum s, and the sum. If twice
 // is true, the sum of all s also has the products with the first tile, and the other sum has (a bᵀ) b too: then a tile is changed while
-// products of others are running.
+// products of others are running. With biasRows, maps read the biases from rows: with 1 from one that the loop loads before its tile of b,
+// with 2 from one that it loads afterwards, and from one with the first step biases, loaded before the loop, which count again in each
+// tile.
 type rowWalk struct {
 	in                         kir.Type
 	rows, step, width, threads int
 	stages                     int
 	twice                      bool
+	biasRows                   int
 }
 
 func (q rowWalk) name() string {
-	return fmt.Sprintf("walk_%s_%dx%dx%d_%d_%d_%v", q.in.Short(), q.rows, q.step, q.width, q.threads, q.stages, q.twice)
+	return fmt.Sprintf("walk_%s_%dx%dx%d_%d_%d_%v_%d", q.in.Short(), q.rows, q.step, q.width, q.threads, q.stages, q.twice,
+		q.biasRows)
 }
 
 // build returns the kernel; its parameters are a [rows, width], b [count, width], bias [count], out, top, total and count.
@@ -48,6 +52,20 @@ func (q rowWalk) build() (*kir.Program, error) {
 		all.Zero()
 		most.Zero()
 		most.Map(func(_, _, v kernel.Value, _ []kernel.Value) kernel.Value { return v.Like(-1e6) })
+		var row, fixed kernel.Tile
+		loadRow := func(t kernel.Tile, first kernel.Value) {
+			t.Load(kernel.AlongCols, 1, func(_, c kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+				at := first.Add(c)
+				return bias, at.Convert(dtype.Int64), at.Lt(count)
+			})
+		}
+		if q.biasRows > 0 {
+			row = k.Tile("row", f, 1, q.step)
+		}
+		if q.biasRows == 2 {
+			fixed = k.Tile("fixed", f, 1, q.step)
+			loadRow(fixed, k.I32(0))
+		}
 		var raw, heldRaw kernel.Tile
 		if q.twice {
 			first := k.Tile("first", q.in, q.step, q.width)
@@ -60,18 +78,31 @@ func (q rowWalk) build() (*kir.Program, error) {
 			all.AddRows(s)
 		}
 		k.Pipelined(q.stages, k.I32(0), count, k.I32(q.step), func(j kernel.Value) {
+			if q.biasRows == 1 {
+				loadRow(row, j)
+			}
 			tb.Load(kernel.AlongCols, 8, func(r, c kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
 				return b, place(j.Add(r), c), j.Add(r).Lt(count)
 			})
+			if q.biasRows == 2 {
+				loadRow(row, j)
+			}
 			s.Zero()
 			s.DotTransposed(ta, tb)
 			if q.twice {
 				raw.Zero()
 				raw.DotTransposed(ta, tb)
 			}
-			s.Map(func(_, c, v kernel.Value, _ []kernel.Value) kernel.Value {
-				return v.Sub(bias.Load(j.Add(c).Min(count.Sub(k.I32(1))).Convert(dtype.Int64)))
-			})
+			switch q.biasRows {
+			case 0:
+				s.Map(func(_, c, v kernel.Value, _ []kernel.Value) kernel.Value {
+					return v.Sub(bias.Load(j.Add(c).Min(count.Sub(k.I32(1))).Convert(dtype.Int64)))
+				})
+			case 1:
+				s.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Sub(o[0]) }, row)
+			default:
+				s.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Sub(o[0]).Sub(o[1]) }, row, fixed)
+			}
 			k.If(j.Div(k.I32(q.step)).And(k.I32(1)).Eq(k.I32(0)), func() {
 				s.Map(func(r, _, v kernel.Value, _ []kernel.Value) kernel.Value {
 					return r.And(k.I32(1)).Eq(k.I32(1)).Select(v.Add(v.Like(1)), v)
@@ -130,6 +161,9 @@ func (q rowWalk) launch(t testing.TB, rng *rand.Rand, count int) (c kernelCase, 
 				raw += as[r*q.width+e] * bs[j*q.width+e]
 			}
 			s, more := raw-biases[j], 0
+			if q.biasRows == 2 {
+				s -= biases[j%q.step]
+			}
 			if q.twice {
 				more = raw
 			}
@@ -159,7 +193,9 @@ func rowWalks() (all []rowWalk) {
 			{64, 64, 64, 128, 3}, {128, 64, 128, 256, 3}, {128, 32, 32, 128, 3}, {64, 16, 16, 128, 2},
 			{32, 64, 64, 64, 3}, {16, 16, 32, 32, 2}, {64, 32, 64, 128, 1},
 		} {
-			all = append(all, rowWalk{in, s[0], s[1], s[2], s[3], s[4], false}, rowWalk{in, s[0], s[1], s[2], s[3], s[4], true})
+			for form := range 6 {
+				all = append(all, rowWalk{in, s[0], s[1], s[2], s[3], s[4], form%2 == 1, form / 2})
+			}
 		}
 	}
 	return all

@@ -21,7 +21,7 @@ type attentionStage = uint16
 
 const (
 	attentionForward attentionStage = iota
-	// attentionDelta computes, for each row, the dot product of the result and its gradient.
+	// attentionDelta computes, for each row, the dot product of the result and its gradient, and copies the logarithm of the row's sum.
 	attentionDelta
 	// attentionQueries computes the gradient of queries, attentionKeys those of keys and values.
 	attentionQueries
@@ -35,6 +35,8 @@ type attentionSpec struct {
 	Width, Rows, Step, Stages uint8
 	// Causal: a query sees only the keys up to its own position. Mapped: tensor maps describe the operands that the block iterates over.
 	Causal, Mapped bool
+	// Group is the number of heads of queries per head of keys, in attentionKeys.
+	Group uint16
 }
 
 // AttentionOpt are the options of attention.
@@ -56,7 +58,10 @@ type attention struct {
 	batch, heads, shared        int
 	queries, keys, width        int
 	q, k, v, out, g, dq, dk, dv Operand
-	lse, delta                  uint64
+	lse                         uint64
+	// delta and sums are what attentionDelta computes, padded rows for each head of queries.
+	delta, sums uint64
+	padded      int
 }
 
 // Attention sets out [B, H, T, D] to softmax(scale q kᵀ) v and lse [B, H, T], dense and Float32, to the base-2 logarithm of each row's sum
@@ -77,9 +82,12 @@ func AttentionBackward(is Issuer, dq, dk, dv, g, out, lse, q, k, v Operand, opt 
 	if err != nil {
 		return err
 	}
-	if a.delta, err = is.Workspace(4 * a.batch * a.heads * a.queries); err != nil {
+	step := int(max(a.tile(is.Limits(), attentionKeys).Step, a.tile(is.Limits(), attentionQueries).Rows))
+	a.padded = ceilDiv(a.queries, step) * step
+	if a.delta, err = is.Workspace(2 * 4 * a.batch * a.heads * a.padded); err != nil {
 		return err
 	}
+	a.sums = a.delta + uint64(4*a.batch*a.heads*a.padded)
 	for _, stage := range []attentionStage{attentionDelta, attentionKeys, attentionQueries} {
 		if err := a.issue(is, stage); err != nil {
 			return err
@@ -99,6 +107,9 @@ func (a *attention) plan(is Issuer) error {
 	a.shared, a.keys = s[1]/t[1], t[2]
 	if a.queries >= 1<<30 || a.keys >= 1<<30 || a.batch*a.heads*ceilDiv(max(a.queries, a.keys), 16) >= 1<<31 {
 		return fmt.Errorf("attention of %v by %v: it needs more blocks than a launch can have", s, t)
+	}
+	if a.shared >= 1<<16 {
+		return fmt.Errorf("attention of %v by %v: %d heads of queries share one of keys; the limit is %d", s, t, a.shared, 1<<16-1)
 	}
 	for _, o := range []*Operand{&a.q, &a.k, &a.v, &a.out, &a.g} {
 		if o.Ptr == 0 || alignedRows(o) {
@@ -129,14 +140,27 @@ func alignedRows(o *Operand) bool {
 }
 
 // tile chooses the tile of a stage that was fastest on an H200. Long sequences of long vectors use many rows per block, so that the other
-// operands are read less often; others use fewer rows, so that more blocks share a multiprocessor.
+// operands are read less often; others use fewer rows, so that more blocks share a multiprocessor. Wide steps have fewer and larger
+// products, but with few steps a block has too little to overlap.
 func (a *attention) tile(lim *Limits, stage attentionStage) attentionSpec {
 	s := attentionSpec{Width: uint8(a.width), Rows: 64, Step: 64, Stages: 2, Causal: a.opt.Causal}
+	wideFrom := 1 << 30
 	switch {
 	case stage == attentionForward && a.width > 64 && a.queries > 64:
-		s.Rows, s.Stages = 128, 4
+		s.Rows, s.Stages, wideFrom = 128, 4, 1024
+	case stage == attentionForward && a.width == 64:
+		wideFrom = 4096
+	case stage == attentionKeys && a.width == 64:
+		s.Stages, wideFrom = 3, 512
 	case stage != attentionForward && a.width <= 64:
 		s.Stages = 3
+	}
+	steps := a.keys
+	if stage == attentionKeys {
+		steps = a.queries
+	}
+	if lim.Major == 9 && steps >= wideFrom {
+		s.Step, s.Stages = 128, 2
 	}
 	for s.Stages > 1 && s.shared() > lim.SharedPerBlock {
 		s.Stages--
@@ -151,6 +175,9 @@ func (a *attention) spec(lim *Limits, stage attentionStage) attentionSpec {
 	}
 	s := a.tile(lim, stage)
 	s.Mapped = s.Stages > 1 && a.mappable(lim, stage)
+	if stage == attentionKeys {
+		s.Group = uint16(a.shared)
+	}
 	return s
 }
 
@@ -198,6 +225,15 @@ func (a *attention) tensorMap(o *Operand, lines int) kir.TensorMap {
 	return m
 }
 
+// rowMap returns the map of delta and sums.
+func (a *attention) rowMap(step int) kir.TensorMap {
+	lines := a.batch * a.heads
+	m := kir.TensorMap{Addr: a.delta, Tile: kir.MapTile{Type: dtype.Float32, Line: step, Lines: 1}}
+	m.Dims = [4]int{a.padded, lines, 2, 1}
+	m.Strides = [3]int{4 * a.padded, 4 * a.padded * lines, 4 * a.padded * lines}
+	return m
+}
+
 func (a *attention) issue(is Issuer, stage attentionStage) error {
 	lim, t := is.Limits(), a.q.DType
 	l := is.NewLaunch()
@@ -213,13 +249,14 @@ func (a *attention) issue(is Issuer, stage attentionStage) error {
 			args.stride[i].host = o.Stride[:3]
 		}
 	}
-	args.lse.host, args.delta.host = a.lse, a.delta
+	args.lse.host, args.delta.host, args.sums.host, args.padded.host = a.lse, a.delta, a.sums, a.padded
 	args.heads.host, args.shared.host, args.queries.host, args.keys.host = a.heads, a.shared, a.queries, a.keys
-	args.rows.host, args.scale.host = a.batch*a.heads*a.queries, a.opt.Scale
+	args.rows.host, args.scale.host = a.batch*a.heads*a.padded, a.opt.Scale
 	if r.Mapped {
 		for i, o := range a.walks(stage) {
 			args.maps[i].host = a.tensorMap(o, int(r.Step))
 		}
+		args.rowMap.host = a.rowMap(int(r.Step))
 	}
 	args.layout(packing(l))
 	n := 0
@@ -261,12 +298,14 @@ func (a *attention) operands() [attentionOperands]*Operand {
 
 // attentionArgs are the arguments of all kernels of attention. Strides are those of batches, heads and rows.
 type attentionArgs struct {
-	at                                 [attentionOperands]bufferArg
-	stride                             [attentionOperands]listArg[int]
-	lse, delta                         bufferArg
-	heads, shared, queries, keys, rows intArg
-	scale                              floatArg
-	maps                               [2]mapArg
+	at                                         [attentionOperands]bufferArg
+	stride                                     [attentionOperands]listArg[int]
+	lse, delta, sums                           bufferArg
+	heads, shared, queries, keys, rows, padded intArg
+	scale                                      floatArg
+	maps                                       [2]mapArg
+	// rowMap describes delta and sums to attentionKeys.
+	rowMap mapArg
 }
 
 // attentionUses lists the operands of each stage.
@@ -296,16 +335,21 @@ func (a *attentionArgs) layout(p params) {
 	case attentionForward:
 		p.buffer(&a.lse, "lse", dtype.Float32)
 	case attentionDelta:
-		p.buffer(&a.delta, "delta", dtype.Float32)
-	default:
 		p.bufferRO(&a.lse, "lse", dtype.Float32)
+		p.buffer(&a.delta, "delta", dtype.Float32)
+		p.buffer(&a.sums, "sums", dtype.Float32)
+	default:
 		p.bufferRO(&a.delta, "delta", dtype.Float32)
+		p.bufferRO(&a.sums, "sums", dtype.Float32)
 	}
-	p.i32s("heads shared queries keys rows", &a.heads, &a.shared, &a.queries, &a.keys, &a.rows)
+	p.i32s("heads shared queries keys rows padded", &a.heads, &a.shared, &a.queries, &a.keys, &a.rows, &a.padded)
 	p.f64(&a.scale, "scale")
 	if p.s.Attention.Mapped {
 		p.tensorMap(&a.maps[0], "map0", false)
 		p.tensorMap(&a.maps[1], "map1", false)
+		if p.s.Op == attentionKeys {
+			p.tensorMap(&a.rowMap, "map2", true)
+		}
 	}
 }
 
@@ -396,6 +440,20 @@ func (a *attentionKernel) walk(t kernel.Tile, m int, i int, head, first, count k
 		return
 	}
 	t.LoadMapped(a.maps[m].Group(a.batch), a.k.I32(0), first, head, kernel.AlongCols, 8, f)
+}
+
+// walkRow fills a row in the loop, with values of the queries from first on: those of delta (which 0) or sums (1).
+func (a *attentionKernel) walkRow(t kernel.Tile, which int, head, first kernel.Value) {
+	k := a.k
+	u, line := []kernel.Buffer{a.delta.Buffer, a.sums.Buffer}[which], a.batch.Mul(a.heads.Value).Add(head)
+	f := func(_, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+		return u, line.MulWide(a.padded.Value).Add(first.Add(col).Convert(dtype.Int64)), k.Bool(true)
+	}
+	if !a.s.Attention.Mapped {
+		t.Load(kernel.AlongCols, 4, f)
+		return
+	}
+	t.LoadMapped(a.rowMap.TensorMap, first, line, k.I32(which), kernel.AlongCols, 4, f)
 }
 
 // store writes a tile of sums, times a factor, to operand i.
@@ -508,19 +566,20 @@ func (a *attentionKernel) forward() {
 	out.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, fix)
 	a.store(out, atOut, a.head, a.queries.Value, kernel.Value{})
 	sum.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return math.Log2(k, v).Add(o[0].Mul(scale)) }, top)
-	at := a.rowsOfHead(a.head)
+	at := a.batch.Mul(a.heads.Value).Add(a.head).MulWide(a.queries.Value)
 	sum.Each(1, func(row, _ kernel.Value, vs []kernel.Value) {
 		r := a.first.Add(row)
 		k.If(r.Lt(a.queries.Value), func() { a.lse.Store(at.Add(r.Convert(dtype.Int64)), vs[0]) })
 	})
 }
 
-// rowsOfHead returns the index of a head's first query in lse and delta.
+// rowsOfHead returns the index of a head's first query in delta and sums.
 func (a *attentionKernel) rowsOfHead(head kernel.Value) kernel.Value {
-	return a.batch.Mul(a.heads.Value).Add(head).MulWide(a.queries.Value)
+	return a.batch.Mul(a.heads.Value).Add(head).MulWide(a.padded.Value)
 }
 
-// rowProducts computes the dot products of results and gradients; each thread takes 8 elements of a row.
+// rowProducts computes the dot products of results and gradients; each thread takes 8 elements of a row. Rows that only fill up the last
+// tile of a head get the weight 0.
 func (a *attentionKernel) rowProducts() {
 	k := a.k
 	k.FixedThreads(deltaThreads)
@@ -528,10 +587,12 @@ func (a *attentionKernel) rowProducts() {
 	lane := k.ThreadIdx(kernel.X).Rem(k.I32(lanes))
 	at := k.BlockIdx(kernel.X).Mul(k.I32(deltaThreads / lanes)).Add(k.ThreadIdx(kernel.X).Div(k.I32(lanes)))
 	row := at.Min(a.rows.Sub(k.I32(1))) // all lanes must take part
-	matrix := row.Div(a.queries.Value)
+	matrix := row.Div(a.padded.Value)
 	a.batch = matrix.Div(a.heads.Value)
 	a.head = matrix.Sub(a.batch.Mul(a.heads.Value))
-	r := row.Sub(matrix.Mul(a.queries.Value)).Convert(dtype.Int64)
+	query := row.Sub(matrix.Mul(a.padded.Value))
+	inside := query.Lt(a.queries.Value)
+	r := query.Min(a.queries.Sub(k.I32(1))).Convert(dtype.Int64)
 	part := func(i int) []kernel.Value {
 		return a.matrix(i, a.head).LoadVec(r.Mul(a.stride[i].Get(2)).Add(lane.Mul(k.I32(8)).Convert(dtype.Int64)), 8)
 	}
@@ -543,7 +604,12 @@ func (a *attentionKernel) rowProducts() {
 	for d := lanes / 2; d > 0; d /= 2 {
 		sum = sum.Add(sum.ShuffleXor(d))
 	}
-	k.If(lane.Eq(k.I32(0)).And(at.Lt(a.rows.Value)), func() { a.delta.Store(row.Convert(dtype.Int64), sum) })
+	k.If(lane.Eq(k.I32(0)).And(at.Lt(a.rows.Value)), func() {
+		i := row.Convert(dtype.Int64)
+		a.delta.Store(i, inside.Select(sum.Neg(), sum.Like(0)))
+		lse := a.lse.Load(matrix.MulWide(a.queries.Value).Add(r))
+		a.sums.Store(i, inside.Select(lse, lse.Like(gomath.Inf(1))))
+	})
 }
 
 func (a *attentionKernel) gradQueries() {
@@ -562,11 +628,10 @@ func (a *attentionKernel) gradQueries() {
 	for _, x := range []struct {
 		t    kernel.Tile
 		from kernel.Buffer
-	}{{lse, a.lse.Buffer}, {delta, a.delta.Buffer}} {
+	}{{lse, a.sums.Buffer}, {delta, a.delta.Buffer}} {
+		u := x.from.Offset(at.Add(a.first.Convert(dtype.Int64)))
 		x.t.Zero()
-		x.t.Map(func(row, _, _ kernel.Value, _ []kernel.Value) kernel.Value {
-			return x.from.Load(at.Add(a.first.Add(row).Min(a.queries.Sub(k.I32(1))).Convert(dtype.Int64)))
-		})
+		x.t.Map(func(row, _, _ kernel.Value, _ []kernel.Value) kernel.Value { return u.Load(row) })
 	}
 	k.Pipelined(int(a.s.Attention.Stages), k.I32(0), a.keysSeen(), k.I32(step), func(j kernel.Value) {
 		a.walk(key, 0, atK, kvHead, j, a.keys.Value)
@@ -574,10 +639,11 @@ func (a *attentionKernel) gradQueries() {
 		score.Zero()
 		score.DotTransposed(q, key)
 		by.Zero()
+		by.Map(func(_, _, _ kernel.Value, o []kernel.Value) kernel.Value { return o[0] }, delta)
 		by.DotTransposed(g, v)
 		a.hide(score, a.first, j, rows, step)
 		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.FMA(scale, o[0].Neg()).Exp2() }, lse)
-		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0].Sub(o[1])) }, by, delta)
+		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, by)
 		weight.Round(score)
 		out.Dot(weight, key, false)
 	})
@@ -594,6 +660,7 @@ func (a *attentionKernel) gradKeys() {
 	score, by := k.Tile("score", f, rows, step), k.Tile("by", f, rows, step)
 	weight, change := k.Tile("weight", t, rows, step), k.Tile("change", t, rows, step)
 	dk, dv := k.Tile("dk", f, rows, width), k.Tile("dv", f, rows, width)
+	sums, delta := k.Tile("sums", f, 1, step), k.Tile("delta", f, 1, step)
 	a.rowsOf(key, atK, a.matrix(atK, kvHead), a.first, a.keys.Value)
 	a.rowsOf(v, atV, a.matrix(atV, kvHead), a.first, a.keys.Value)
 	dk.Zero()
@@ -604,23 +671,27 @@ func (a *attentionKernel) gradKeys() {
 		begin = a.first.Div(k.I32(step)).Min(tiles)
 	}
 	tiles = tiles.Sub(begin)
-	k.Pipelined(int(a.s.Attention.Stages), k.I32(0), tiles.Mul(a.shared.Value), k.I32(1), func(j kernel.Value) {
-		n := j.Div(tiles)
-		head := kvHead.Mul(a.shared.Value).Add(n)
-		first := begin.Add(j.Sub(n.Mul(tiles))).Mul(k.I32(step))
+	turns, group := tiles, int(a.s.Attention.Group)
+	if group > 1 {
+		turns = tiles.Mul(k.I32(group))
+	}
+	k.Pipelined(int(a.s.Attention.Stages), k.I32(0), turns, k.I32(1), func(j kernel.Value) {
+		head, tile := kvHead, j
+		if group > 1 {
+			n := j.Div(tiles)
+			head, tile = kvHead.Mul(k.I32(group)).Add(n), j.Sub(n.Mul(tiles))
+		}
+		first := begin.Add(tile).Mul(k.I32(step))
 		a.walk(q, 0, atQ, head, first, a.queries.Value)
 		a.walk(g, 1, atG, head, first, a.queries.Value)
+		a.walkRow(sums, 1, head, first)
+		a.walkRow(delta, 0, head, first)
 		score.Zero()
 		score.DotTransposed(key, q)
 		by.Zero()
+		by.Map(func(_, _, _ kernel.Value, o []kernel.Value) kernel.Value { return o[0] }, delta)
 		by.DotTransposed(v, g)
-		at, most := a.rowsOfHead(head), a.queries.Sub(k.I32(1))
-		of := func(u kernel.Buffer, col kernel.Value) kernel.Value {
-			return u.Load(at.Add(first.Add(col).Min(most).Convert(dtype.Int64)))
-		}
-		score.Map(func(_, col, v kernel.Value, _ []kernel.Value) kernel.Value {
-			return v.FMA(scale, of(a.lse.Buffer, col).Neg()).Exp2()
-		})
+		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.FMA(scale, o[0].Neg()).Exp2() }, sums)
 		if a.s.Attention.Causal {
 			k.If(first.Lt(a.first.Add(k.I32(rows-1))), func() {
 				score.Map(func(row, col, v kernel.Value, _ []kernel.Value) kernel.Value {
@@ -630,9 +701,7 @@ func (a *attentionKernel) gradKeys() {
 		}
 		weight.Round(score)
 		dv.Dot(weight, g, false)
-		by.Map(func(_, col, v kernel.Value, o []kernel.Value) kernel.Value {
-			return v.Sub(of(a.delta.Buffer, col)).Mul(o[0])
-		}, score)
+		by.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, score)
 		change.Round(by)
 		dk.Dot(change, q, false)
 	})
@@ -646,7 +715,7 @@ func AttentionSpecs(t dtype.DType, causal bool) (all []Spec) {
 	for width := 16; width <= 128; width *= 2 {
 		for _, long := range []int{64, 4096} {
 			for stage := attentionForward; stage <= attentionKeys; stage++ {
-				a := attention{opt: AttentionOpt{Causal: causal}, queries: long, keys: long, width: width}
+				a := attention{opt: AttentionOpt{Causal: causal}, queries: long, keys: long, width: width, shared: 1 + long/4096}
 				s := Spec{Family: FamilyAttention, Op: stage, Compute: t, Outs: 1, Ins: 1, Attention: a.spec(lim, stage)}
 				s.DTypes[0], s.DTypes[1] = t, t
 				all = append(all, s)

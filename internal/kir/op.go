@@ -140,8 +140,9 @@ const (
 	// Sub DotTransposed, of halves, takes tile b as [N,K]: [M,N] += [M,K] x [N,K]ᵀ.
 	OpTileDot
 	// OpTileMap gives every element of accumulator Sym a new value. Blocks[0] has Params row, col (Int32), the element, and the elements at
-	// the same position of up to MapTilesMost other accumulators. These have as many rows, and either as many columns or one, which serves
-	// the whole row. The region ends in OpYield with the value and has no effects. Imm names the other accumulators; MapOthers decodes it.
+	// the same position of up to MapTilesMost other tiles: accumulators with as many rows, and either as many columns or one, which serves
+	// the whole row, or loaded tiles of Float32 with one row, which serves all rows. The region ends in OpYield with the value and has no
+	// effects. Imm names the other tiles; MapOthers decodes it.
 	OpTileMap
 	// OpTileRows combines element r of accumulator Sym, which has one column, with all of row r of accumulator Imm. Sub is RowsSum or
 	// RowsMax; the back end chooses the order. Both accumulators are Float32.

@@ -141,6 +141,9 @@ type Tile struct {
 // InParts returns the number of parts in which t is summed.
 func (t *Tile) InParts() int { return max(t.Parts, 1) }
 
+// IsRow reports whether a map of tile of reads t as a row that serves all of its rows.
+func (t *Tile) IsRow(of Tile) bool { return t.Rows == 1 && of.Rows > 1 && t.Cols == of.Cols }
+
 // Loc is a source location.
 type Loc struct {
 	File string

@@ -456,8 +456,12 @@ func (v *verifier) tileMap(in *Instr, t Tile) {
 	types := []Type{dtype.Int32, dtype.Int32, t.Type}
 	for _, i := range in.MapOthers() {
 		o := v.p.Tiles[i]
-		if o.Rows != t.Rows || o.Cols != 1 && o.Cols != t.Cols {
-			v.fail(in, "a map of a %dx%d tile cannot read a %dx%d tile; it must have as many rows, and as many columns or one",
+		switch {
+		case o.IsRow(t) && o.Type != dtype.Float32:
+			v.fail(in, "a map reads a row of %v; it must be float32", o.Type)
+		case o.IsRow(t):
+		case o.Rows != t.Rows || o.Cols != 1 && o.Cols != t.Cols:
+			v.fail(in, "a map of a %dx%d tile cannot read a %dx%d tile; give it as many rows and as many columns, or one of either",
 				t.Rows, t.Cols, o.Rows, o.Cols)
 		}
 		if o.InParts() > 1 {

@@ -63,6 +63,8 @@ type function struct {
 	rounded map[kir.Value]string
 	// buffers says which parameter's buffer an address points into.
 	buffers map[kir.Value]int
+	// places are registers with rows and columns of a map, as distances from the thread's first one.
+	places  map[string]elementPlace
 	uniform []bool
 	// analysis is nil until it is needed.
 	analysis *kir.Analysis
@@ -77,7 +79,7 @@ type function struct {
 
 func (m *module) function(p *kir.Program) error {
 	f := &function{m: m, p: p, names: make([]string, len(p.Values)), consts: map[kir.Value]uint64{}, halves: map[*kir.Instr]*kir.Instr{},
-		rounded: map[kir.Value]string{}, buffers: map[kir.Value]int{}, tables: map[int][2]string{}}
+		rounded: map[kir.Value]string{}, buffers: map[kir.Value]int{}, places: map[string]elementPlace{}, tables: map[int][2]string{}}
 	plan, err := planTiles(p, m.target, m.sm)
 	if err != nil {
 		return err

@@ -20,7 +20,12 @@ func (f *function) address(in *kir.Instr) (base string, offset int64) {
 	if c, ok := f.constant(index); ok {
 		offset += int64(c) * int64(size)
 	} else {
-		defer func() { base = f.indexed(in, base, index, size) }()
+		at := f.names[index]
+		if p, ok := f.places[at]; ok { // many elements then share one address
+			at = p.first
+			offset += int64(p.distance) * int64(size)
+		}
+		defer func() { base = f.indexed(in, base, at, f.p.Values[index].Size() == 8, size) }()
 	}
 	base = f.origin(in)
 	if offset < math.MinInt32 || offset+64 > math.MaxInt32 {
@@ -74,9 +79,8 @@ func (f *function) asLong(space kir.Space, base string) string {
 	return f.to(long, "mov.b64", base)
 }
 
-// indexed returns base + index*size. Shared addresses have 32 bits, all others 64.
-func (f *function) indexed(in *kir.Instr, base string, index kir.Value, size int) string {
-	i, wide := f.names[index], f.p.Values[index].Size() == 8
+// indexed returns base + i*size for a register i, which has 64 bits if it is wide. Shared addresses have 32 bits, all others 64.
+func (f *function) indexed(in *kir.Instr, base, i string, wide bool, size int) string {
 	if in.Space == kir.Shared && base[0] != '%' {
 		if wide {
 			i = f.to(word, "cvt.u32.u64", i)

@@ -135,10 +135,15 @@ func (q *pipeline) products(plan *tilePlan, inside map[*kir.Instr]bool, u *tileU
 			}
 		}
 	}
+	q.drifts = count > 1
+	for _, in := range u.maps {
+		if _, rows := u.mapped(in); inside[in] && len(rows) > 0 { // they are read from the iteration's own stage
+			count++
+		}
+	}
 	if count != 1 {
 		q.rotated = nil
 	}
-	q.drifts = count > 1
 	if q.mapped = q.mappable(plan); !q.mapped && q.stages == 2 { // the stage is needed at once
 		q.groups = 0
 	}
@@ -162,6 +167,11 @@ func (plan *tilePlan) exclusive(load *kir.Instr, inside map[*kir.Instr]bool, u *
 	for _, in := range u.dots {
 		a, b := dotOperands(in)
 		if (a == load.Sym || b == load.Sym) && !inside[in] {
+			return false
+		}
+	}
+	for _, in := range u.maps {
+		if slices.Contains(in.MapOthers(), load.Sym) && !inside[in] {
 			return false
 		}
 	}

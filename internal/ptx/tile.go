@@ -47,14 +47,20 @@ func (t *tile) bytes() int {
 		return t.cut * (t.per * t.Type.Size() / t.stride)
 	}
 	align := 16
-	if t.arch {
+	switch {
+	case t.arch:
 		align = tileAlign
+	case t.bare:
+		align = bareAlign
 	}
 	return (t.lines*t.stride + align - 1) &^ (align - 1)
 }
 
 // tileAlign is the alignment of wgmma operands: wgmma derives the swizzle of chunks from their addresses, and it repeats every 1024 bytes.
 const tileAlign = 1024
+
+// bareAlign is the alignment of what the copy engine writes without a swizzle.
+const bareAlign = 128
 
 // unit says how an accumulator's products are computed.
 type unit uint8

@@ -17,6 +17,7 @@ param0 "x" buffer %s
 tile0 "a" %s 16 32
 tile1 "b" %s 32 16
 tile2 "c" %s 16 16
+tile3 "row" f32 1 16
 {
   v0 = param 0
   v1 = const.i64 0
@@ -37,6 +38,12 @@ func TestUnsupportedTiles(t *testing.T) {
 	for _, c := range []struct{ name, want, body string }{
 		{"loaded sum", "tile c is both a sum of products and loaded", "tile_load.cols.x1 tile2 (v3, v4) {\nYIELD\n}\ntile_dot.exact " +
 			"tile2, tile0, tile1"},
+		{"row of nothing", "a map reads tile row as a row, but nothing loads it", "tile_dot.exact tile2, tile0, tile1\n" +
+			"tile_map tile2, tile3 (v3, v4, v5, v6) { yield v5 }"},
+		{"multiplied row", "tile row is an operand of a product and a row that a map reads", "tile_load.cols.x1 tile3 (v3, v4) " +
+			"{\nYIELD\n}\ntile_dot.exact tile2, tile3, tile1\ntile_map tile2, tile3 (v5, v6, v7, v8) { yield v7 }"},
+		{"turned row", "loaded along its rows; load it AlongCols", "tile_load.rows.x1 tile3 (v3, v4) {\nYIELD\n}\ntile_dot.exact tile2, " +
+			"tile0, tile1\ntile_map tile2, tile3 (v5, v6, v7, v8) { yield v7 }"},
 		{"own operand", "tile c is added to itself", "tile_dot.exact tile2, tile2, tile1"},
 	} {
 		const threads = 64

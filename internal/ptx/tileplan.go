@@ -132,12 +132,25 @@ type tileUses struct {
 	// reloaded says that every product's operands are loaded before it in its own region, with no TileEach between, so that no operand's
 	// memory is needed when a TileEach runs.
 	reloaded bool
+	tiles    []kir.Tile
 }
 
 func collectTiles(p *kir.Program) *tileUses {
-	u := &tileUses{reloaded: true}
+	u := &tileUses{reloaded: true, tiles: p.Tiles}
 	u.visit(p.Body)
 	return u
+}
+
+// mapped returns the other accumulators that map in reads, and the rows.
+func (u *tileUses) mapped(in *kir.Instr) (others, rows []int) {
+	for _, i := range in.MapOthers() {
+		if u.tiles[i].IsRow(u.tiles[in.Sym]) {
+			rows = append(rows, i)
+		} else {
+			others = append(others, i)
+		}
+	}
+	return others, rows
 }
 
 func (u *tileUses) visit(b *kir.Block) (each bool) {
@@ -163,6 +176,10 @@ func (u *tileUses) visit(b *kir.Block) (each bool) {
 			u.others = append(u.others, in)
 		case kir.OpTileMap:
 			u.others, u.maps = append(u.others, in), append(u.maps, in)
+			_, rows := u.mapped(in)
+			for _, i := range rows {
+				u.reloaded = u.reloaded && fresh[i]
+			}
 			continue
 		case kir.OpTileRows:
 			u.others, u.rows = append(u.others, in), append(u.rows, in)
@@ -347,10 +364,13 @@ func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) int {
 			continue
 		}
 		at := 0
-		for _, in := range q.loads {
-			t := plan.tiles[in.Sym]
-			t.loop, t.offset = q, at
-			at += t.bytes()
+		for _, arch := range []bool{true, false} { // aligned tiles first
+			for _, in := range q.loads {
+				if t := plan.tiles[in.Sym]; t.arch == arch {
+					t.loop, t.offset = q, at
+					at += t.bytes()
+				}
+			}
 		}
 		q.offset = plan.round(plan.total)
 		plan.total = q.offset + q.stages*q.bytes
@@ -439,6 +459,8 @@ func (plan *tilePlan) before(p *kir.Program) map[int]bool {
 			case kir.OpTileDot:
 				a, b := dotOperands(x)
 				used = []int{a, b}
+			case kir.OpTileMap:
+				used = x.MapOthers()
 			case kir.OpTileEach:
 				if used = []int{x.Sym}; !started {
 					return nil

@@ -27,7 +27,8 @@ func (u *tileUses) links(i int) []int {
 	for n := 0; n < len(seen); {
 		n = len(seen)
 		for _, in := range u.maps {
-			add(append(in.MapOthers(), in.Sym)...)
+			others, _ := u.mapped(in)
+			add(append(others, in.Sym)...)
 		}
 		for _, list := range [][]*kir.Instr{u.rows, u.copies} {
 			for _, in := range list {
@@ -67,7 +68,12 @@ func (plan *tilePlan) registers(u *tileUses) error {
 			touched := []int{in.Sym, int(in.Imm)}
 			switch in.Op {
 			case kir.OpTileMap:
-				touched = append(in.MapOthers(), in.Sym)
+				var rows []int
+				touched, rows = u.mapped(in)
+				touched = append(touched, in.Sym)
+				if err := plan.rowsFit(u, rows); err != nil {
+					return err
+				}
 			case kir.OpTileCopy:
 				touched = touched[1:]
 			}
@@ -82,6 +88,25 @@ func (plan *tilePlan) registers(u *tileUses) error {
 	for _, in := range u.eaches {
 		if plan.tiles[in.Sym].held {
 			return fault.New(fault.Unsupported, "tile %s is a copy and cannot be visited; visit what it copies", plan.tiles[in.Sym].Name)
+		}
+	}
+	return nil
+}
+
+// rowsFit checks the tiles that a map reads as rows.
+func (plan *tilePlan) rowsFit(u *tileUses, rows []int) error {
+	for _, i := range rows {
+		t := plan.tiles[i]
+		switch multiplied := slices.ContainsFunc(u.dots, func(in *kir.Instr) bool {
+			a, b := dotOperands(in)
+			return a == i || b == i
+		}); {
+		case multiplied:
+			return fault.New(fault.Unsupported, "tile %s is an operand of a product and a row that a map reads; use two tiles", t.Name)
+		case t.acc:
+			return fault.New(fault.Unsupported, "a map reads tile %s as a row, but nothing loads it; only loaded tiles can be rows", t.Name)
+		case t.along != kir.AlongCols:
+			return fault.New(fault.Unsupported, "a map reads tile %s as a row, but it is loaded along its rows; load it AlongCols", t.Name)
 		}
 	}
 	return nil
@@ -153,9 +178,10 @@ func (f *function) mapTile(in *kir.Instr, t *tile) {
 	if len(pairs) > 0 {
 		at.odd = [2]string{f.to(word, "mov.b32", "0"), f.to(word, "mov.b32", "1")}
 	}
+	rows := f.rowElements(in, t)
 	memory := map[reuseKey][]string{}
 	if len(early) > 0 {
-		f.eachElement(in, t, used, at, func(string) {
+		f.eachElement(in, t, used, at, rows, func(string) {
 			for _, x := range b.Instrs {
 				if early[x] && pairs[x] == 0 {
 					f.once(x, memory)
@@ -164,7 +190,7 @@ func (f *function) mapTile(in *kir.Instr, t *tile) {
 		})
 	}
 	f.await(f.tiles.touched(in)...)
-	f.eachElement(in, t, used, at, func(reg string) {
+	f.eachElement(in, t, used, at, rows, func(reg string) {
 		f.pairProducts(b, nil)
 		for _, x := range b.Instrs {
 			switch {
@@ -212,19 +238,51 @@ func loadsBefore(b *kir.Block) map[*kir.Instr]bool {
 	return early
 }
 
+// rowElements reads the rows of map in over t. It returns, for each of the map's other tiles that is a row, the registers of its elements
+// in the columns that the thread has, by their distance from the thread's first column.
+func (f *function) rowElements(in *kir.Instr, t *tile) map[int]map[int][]string {
+	all := map[int]map[int][]string{}
+	for j, i := range in.MapOthers() {
+		row := f.tiles.tiles[i]
+		if !row.IsRow(t.Tile) {
+			continue
+		}
+		start := f.madImm(t.arr.col, row.Type.Size(), f.operand(row))
+		all[j] = map[int][]string{}
+		for _, it := range t.items() {
+			if all[j][it.col] != nil {
+				continue
+			}
+			var regs []string
+			for range it.regs {
+				regs = append(regs, f.reg(classOf(row.Type)))
+			}
+			operand, v := vector(regs)
+			f.op("ld.shared"+v+classType[classOf(row.Type)], operand, location(start, int64(row.offset+it.col*row.Type.Size())))
+			all[j][it.col] = regs
+		}
+	}
+	return all
+}
+
 // eachElement runs do for every element that the thread has, with the element's register. The names of the map's parameters are set, and
-// those of the results of at.pairs.
-func (f *function) eachElement(in *kir.Instr, t *tile, used map[kir.Value]bool, at *positions, do func(reg string)) {
+// those of the results of at.pairs. rows are those of rowElements.
+func (f *function) eachElement(in *kir.Instr, t *tile, used map[kir.Value]bool, at *positions, rows map[int]map[int][]string,
+	do func(reg string)) {
 	b := in.Blocks[0]
 	var others [][]item
-	for _, i := range in.MapOthers() {
-		others = append(others, f.tiles.tiles[i].items())
+	for j, i := range in.MapOthers() {
+		others = append(others, nil)
+		if rows[j] == nil {
+			others[j] = f.tiles.tiles[i].items()
+		}
 	}
 	items := t.items()
 	perRow := len(items) / len(t.rowsOf())
 	place := func(at map[int]string, first string, n int) string {
 		if at[n] == "" {
 			at[n] = f.addImm(first, n)
+			f.places[at[n]] = elementPlace{first, n}
 		}
 		return at[n]
 	}
@@ -246,9 +304,12 @@ func (f *function) eachElement(in *kir.Instr, t *tile, used map[kir.Value]bool, 
 			}
 			f.names[b.Params[2]] = reg
 			for j, i := range in.MapOthers() {
-				if o := others[j]; f.tiles.tiles[i].Cols == 1 {
+				switch o := others[j]; {
+				case rows[j] != nil:
+					f.names[b.Params[3+j]] = rows[j][it.col][e]
+				case f.tiles.tiles[i].Cols == 1:
 					f.names[b.Params[3+j]] = o[n/perRow].regs[0]
-				} else {
+				default:
 					f.names[b.Params[3+j]] = o[n].regs[e]
 				}
 			}
@@ -265,6 +326,12 @@ type positions struct {
 	// pairs are the instructions that pairColumns returns, and odd registers with 0 and 1.
 	pairs map[*kir.Instr]uint32
 	odd   [2]string
+}
+
+// elementPlace says that a register holds the sum of another one and a constant.
+type elementPlace struct {
+	first    string
+	distance int
 }
 
 // evenMask rounds a column down to an even one.

@@ -322,10 +322,17 @@ func execTileMap(w *worker, in *inst) {
 	w.leaveTile(saved)
 }
 
-// other fills a register with n rows of s from row r on; a single column is repeated.
+// other fills a register with n rows of s from row r on; a single column or row is repeated.
 func (o *tileOp) other(w *worker, s *tileStore, to unsafe.Pointer, r, n int) {
 	size := s.kept.Size()
 	cols := o.t.cols
+	if s.rows == 1 && o.t.rows > 1 {
+		row := lanes[byte](w.p[s.p], cols*size)
+		for i := range n {
+			copy(lanes[byte](to, n*cols*size)[i*cols*size:], row)
+		}
+		return
+	}
 	from := lanes[byte](w.p[s.p], s.rows*s.cols*size)[r*s.cols*size : (r+n)*s.cols*size]
 	d := lanes[byte](to, n*cols*size)
 	if s.cols == cols {
