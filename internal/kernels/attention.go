@@ -21,7 +21,8 @@ type attentionStage = uint16
 
 const (
 	attentionForward attentionStage = iota
-	// attentionDelta computes, for each row, the dot product of the result and its gradient, and copies the logarithm of the row's sum.
+	// attentionDelta computes, for each row, the dot product of the result and its gradient, negated, and copies the logarithm of the row's
+	// sum. The other stages of the backward pass read both.
 	attentionDelta
 	// attentionQueries computes the gradient of queries, attentionKeys those of keys and values.
 	attentionQueries
@@ -59,7 +60,7 @@ type attention struct {
 	queries, keys, width        int
 	q, k, v, out, g, dq, dk, dv Operand
 	lse                         uint64
-	// delta and sums are what attentionDelta computes, padded rows for each head of queries.
+	// delta and sums are what attentionDelta computes and copies, padded rows for each head of queries.
 	delta, sums uint64
 	padded      int
 }
@@ -716,7 +717,7 @@ func (a *attentionKernel) gradKeys() {
 		a.walkRow(delta, 0, head, first)
 		score.Zero()
 		score.DotTransposed(key, q)
-		by.Zero()
+		by.Zero() // with delta added at the end, both would take registers at once
 		by.Map(func(_, _, _ kernel.Value, o []kernel.Value) kernel.Value { return o[0] }, delta)
 		by.DotTransposed(v, g)
 		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.FMA(scale, o[0].Neg()).Exp2() }, sums)
