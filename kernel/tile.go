@@ -79,8 +79,8 @@ func (b *Builder) tensorMap(name string, plain bool) TensorMap {
 	return TensorMap{b: b, i: b.param(p)}
 }
 
-// PlainTensorMap is TensorMap for tiles that plain arithmetic reads, such as exact products of float32: their lines are copied as they lie
-// in memory. Using the wrong kind gives correct results but is slower, because the tile is then loaded as by Load.
+// PlainTensorMap is TensorMap for tiles that plain arithmetic reads, such as exact products of float32 and maps of rows: their lines are
+// copied as they lie in memory. Using the wrong kind gives correct results but is slower, because the tile is then loaded as by Load.
 func (b *Builder) PlainTensorMap(name string) TensorMap {
 	return b.tensorMap(name, true)
 }
@@ -89,8 +89,8 @@ func (b *Builder) PlainTensorMap(name string) TensorMap {
 // groups and across them. Elements outside the array are 0. A device may copy the tile from there instead of running f. Both must give the
 // same tile: the simulator runs f and stops if they differ. GPUs of compute capability 9.0 copy in a Pipelined loop of at least two
 // stages in which all loads have maps, if the matrix units read the tiles from shared memory (blocks of at least 128 threads, products of
-// at least 64 rows and 16 columns) or, with plain maps, if exact products of float32 do: the left tile along its rows and the right one
-// along its columns.
+// at least 64 rows and 16 columns) or, with plain maps, if exact products of float32 do, the left tile along its rows and the right one
+// along its columns, or if the tiles are rows that a Map reads.
 func (t Tile) LoadMapped(m TensorMap, along, across, matrix Value, g Groups, width int,
 	f func(row, col Value) (u Buffer, index, inside Value)) {
 	t.b.mine("tensor map", m.b)
@@ -144,9 +144,10 @@ func (t Tile) DotTransposed(a, c Tile) {
 }
 
 // Map sets every element v at (row, col), Int32, of a sum of products to f's result, which has the tile's type. f also gets the elements at
-// the same position of up to three other tiles: such tiles with as many rows, and either as many columns or one, and tiles of Float32 with
-// one row and as many columns that were loaded, whose element serves the whole column. f may load but must not store. The map itself
-// accesses no memory but loaded rows, so it may be used in a Pipelined loop.
+// the same position of up to three other tiles. These are sums of products with as many rows, and as many columns or one. They can also be
+// rows: tiles of Float32 with one row and as many columns, loaded AlongCols and used for nothing else; all rows of the map get the same
+// element of a column. f may load but must not store. The map itself reads no memory but that of rows, so it may be used in a Pipelined
+// loop.
 func (t Tile) Map(f func(row, col, v Value, others []Value) Value, others ...Tile) {
 	t.b.own()
 	if f == nil {

@@ -21,7 +21,7 @@ type attentionStage = uint16
 
 const (
 	attentionForward attentionStage = iota
-	// attentionDelta computes, for each row, the dot product of the result and its gradient, negated, and copies the logarithm of the row's
+	// attentionDelta computes, for each row, the negated dot product of the result and its gradient, and copies the logarithm of the row's
 	// sum. The other stages of the backward pass read both.
 	attentionDelta
 	// attentionQueries computes the gradient of queries, attentionKeys those of keys and values.
@@ -31,13 +31,14 @@ const (
 
 // attentionSpec is what kernels of attention are specialised on.
 type attentionSpec struct {
-	// Width is the length of a head's vectors. Rows is the number of queries (or keys, in attentionKeys) per block, Step the number of keys
+	// Width is the length of a head's vectors.
+	Width uint16
+	// Rows is the number of queries (or keys, in attentionKeys) per block, Step the number of keys
 	// (or queries) per iteration.
-	Width, Rows, Step, Stages uint8
+	Rows, Step, Stages uint8
 	// Causal: a query sees only the keys up to its own position. Mapped: tensor maps describe the operands that the block iterates over.
-	Causal, Mapped bool
-	// Group is the number of heads of queries per head of keys, in attentionKeys.
-	Group uint16
+	// Grouped: in attentionKeys, several heads of queries share one head of keys.
+	Causal, Mapped, Grouped bool
 }
 
 // AttentionOpt are the options of attention.
@@ -83,8 +84,10 @@ func AttentionBackward(is Issuer, dq, dk, dv, g, out, lse, q, k, v Operand, opt 
 	if err != nil {
 		return err
 	}
-	step := int(max(a.tile(is.Limits(), attentionKeys).Step, a.tile(is.Limits(), attentionQueries).Rows))
-	a.padded = ceilDiv(a.queries, step) * step
+	a.padded = ceilDiv(a.queries, rowGroup) * rowGroup
+	if a.batch*a.heads*a.padded >= 1<<31 {
+		return fmt.Errorf("attention of %v by %v: its gradients need more blocks than a launch can have", q.Shape, k.Shape)
+	}
 	if a.delta, err = is.Workspace(2 * 4 * a.batch * a.heads * a.padded); err != nil {
 		return err
 	}
@@ -108,9 +111,6 @@ func (a *attention) plan(is Issuer) error {
 	a.shared, a.keys = s[1]/t[1], t[2]
 	if a.queries >= 1<<30 || a.keys >= 1<<30 || a.batch*a.heads*ceilDiv(max(a.queries, a.keys), 16) >= 1<<31 {
 		return fmt.Errorf("attention of %v by %v: it needs more blocks than a launch can have", s, t)
-	}
-	if a.shared >= 1<<16 {
-		return fmt.Errorf("attention of %v by %v: %d heads of queries share one of keys; the limit is %d", s, t, a.shared, 1<<16-1)
 	}
 	for _, o := range []*Operand{&a.q, &a.k, &a.v, &a.out, &a.g} {
 		if o.Ptr == 0 || alignedRows(o) {
@@ -144,8 +144,8 @@ func alignedRows(o *Operand) bool {
 // operands are read less often; others use fewer rows, so that more blocks share a multiprocessor. Wide steps have fewer and larger
 // products, but with few steps a block has too little to overlap.
 func (a *attention) tile(lim *Limits, stage attentionStage) attentionSpec {
-	s := attentionSpec{Width: uint8(a.width), Rows: 64, Step: 64, Stages: 2, Causal: a.opt.Causal}
-	wideFrom := 1 << 30
+	s := attentionSpec{Width: uint16(a.width), Rows: 64, Step: 64, Stages: 2, Causal: a.opt.Causal}
+	wideFrom := 0
 	switch {
 	case stage == attentionForward && a.width > 64 && a.queries > 64:
 		s.Rows, s.Stages, wideFrom = 128, 4, 1024
@@ -156,11 +156,11 @@ func (a *attention) tile(lim *Limits, stage attentionStage) attentionSpec {
 	case stage != attentionForward && a.width <= 64:
 		s.Stages = 3
 	}
-	steps := a.keys
+	walked := a.keys
 	if stage == attentionKeys {
-		steps = a.queries
+		walked = a.queries
 	}
-	if lim.Major == 9 && steps >= wideFrom {
+	if lim.Major == 9 && wideFrom > 0 && walked >= wideFrom {
 		s.Step, s.Stages = 128, 2
 	}
 	for s.Stages > 1 && s.shared() > lim.SharedPerBlock {
@@ -172,23 +172,21 @@ func (a *attention) tile(lim *Limits, stage attentionStage) attentionSpec {
 // spec returns what a stage's kernel is specialised on.
 func (a *attention) spec(lim *Limits, stage attentionStage) attentionSpec {
 	if stage == attentionDelta {
-		return attentionSpec{Width: uint8(a.width)}
+		return attentionSpec{Width: uint16(a.width)}
 	}
 	s := a.tile(lim, stage)
 	s.Mapped = s.Stages > 1 && a.mappable(lim, stage)
-	if stage == attentionKeys {
-		s.Group = uint16(a.shared)
-	}
+	s.Grouped = stage == attentionKeys && a.shared > 1
 	return s
 }
 
 // threads is the number of threads per block: two for each row, so that four warps have 64 rows.
 func (s *attentionSpec) threads() int { return 2 * int(s.Rows) }
 
-// shared returns an upper estimate of the shared memory of a tile: two operands of the block, two for each stage, and the passage of
-// results to memory.
+// shared returns an upper estimate of the shared memory of a tile: two operands of the block, two and two rows for each stage, and the
+// passage of results to memory.
 func (s *attentionSpec) shared() int {
-	return 2*int(s.Width)*2*(int(s.Rows)+int(s.Stages)*int(s.Step)) + 18<<10
+	return 2*int(s.Width)*2*(int(s.Rows)+int(s.Stages)*int(s.Step)) + 2*4*int(s.Stages)*int(s.Step) + 18<<10
 }
 
 // walks returns the operands that a stage's blocks iterate over.
@@ -472,18 +470,22 @@ func (a *attentionKernel) walk(t kernel.Tile, m int, i int, head, first, count k
 	t.LoadMapped(a.maps[m].Group(a.batch), a.k.I32(0), first, head, kernel.AlongCols, 8, f)
 }
 
+// rowGroup is the number of adjacent elements of a row that are loaded at once.
+const rowGroup = 4
+
 // walkRow fills a row in the loop, with values of the queries from first on: those of delta (which 0) or sums (1).
 func (a *attentionKernel) walkRow(t kernel.Tile, which int, head, first kernel.Value) {
 	k := a.k
 	u, line := []kernel.Buffer{a.delta.Buffer, a.sums.Buffer}[which], a.batch.Mul(a.heads.Value).Add(head)
 	f := func(_, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
-		return u, line.MulWide(a.padded.Value).Add(first.Add(col).Convert(dtype.Int64)), k.Bool(true)
+		at := first.Add(col)
+		return u, line.MulWide(a.padded.Value).Add(at.Convert(dtype.Int64)), at.Lt(a.padded.Value)
 	}
 	if !a.s.Attention.Mapped {
-		t.Load(kernel.AlongCols, 4, f)
+		t.Load(kernel.AlongCols, rowGroup, f)
 		return
 	}
-	t.LoadMapped(a.rowMap.TensorMap, first, line, k.I32(which), kernel.AlongCols, 4, f)
+	t.LoadMapped(a.rowMap.TensorMap, first, line, k.I32(which), kernel.AlongCols, rowGroup, f)
 }
 
 // store writes a tile of sums, times a factor, to operand i.
@@ -608,8 +610,9 @@ func (a *attentionKernel) rowsOfHead(head kernel.Value) kernel.Value {
 	return a.batch.Mul(a.heads.Value).Add(head).MulWide(a.padded.Value)
 }
 
-// rowProducts computes the dot products of results and gradients; each thread takes 8 elements of a row. Rows that only fill up the last
-// tile of a head get the weight 0.
+// rowProducts computes the negated dot products of results and gradients; each thread takes 8 elements of a row. Of the rows that only
+// fill up a head the logarithms are 0, as the loads of the other stages give beyond them. The queries and gradients of such rows are loaded
+// as zeros, so they contribute nothing.
 func (a *attentionKernel) rowProducts() {
 	k := a.k
 	k.FixedThreads(deltaThreads)
@@ -636,9 +639,9 @@ func (a *attentionKernel) rowProducts() {
 	}
 	k.If(lane.Eq(k.I32(0)).And(at.Lt(a.rows.Value)), func() {
 		i := row.Convert(dtype.Int64)
-		a.delta.Store(i, inside.Select(sum.Neg(), sum.Like(0)))
+		a.delta.Store(i, sum.Neg())
 		lse := a.lse.Load(matrix.MulWide(a.queries.Value).Add(r))
-		a.sums.Store(i, inside.Select(lse, lse.Like(gomath.Inf(1))))
+		a.sums.Store(i, inside.Select(lse, lse.Like(0)))
 	})
 }
 
@@ -659,9 +662,10 @@ func (a *attentionKernel) gradQueries() {
 		t    kernel.Tile
 		from kernel.Buffer
 	}{{lse, a.sums.Buffer}, {delta, a.delta.Buffer}} {
-		u := x.from.Offset(at.Add(a.first.Convert(dtype.Int64)))
 		x.t.Zero()
-		x.t.Map(func(row, _, _ kernel.Value, _ []kernel.Value) kernel.Value { return u.Load(row) })
+		x.t.Map(func(row, _, _ kernel.Value, _ []kernel.Value) kernel.Value {
+			return x.from.Load(at.Add(a.first.Add(row).Min(a.queries.Sub(k.I32(1))).Convert(dtype.Int64)))
+		})
 	}
 	k.Pipelined(int(a.s.Attention.Stages), k.I32(0), a.keysSeen(), k.I32(step), func(j kernel.Value) {
 		a.walk(key, 0, atK, kvHead, j, a.keys.Value)
@@ -700,15 +704,15 @@ func (a *attentionKernel) gradKeys() {
 		begin = a.first.Div(k.I32(step)).Min(tiles)
 	}
 	tiles = tiles.Sub(begin)
-	turns, group := tiles, int(a.s.Attention.Group)
-	if group > 1 {
-		turns = tiles.Mul(k.I32(group))
+	turns := tiles
+	if a.s.Attention.Grouped {
+		turns = tiles.Mul(a.shared.Value)
 	}
 	k.Pipelined(int(a.s.Attention.Stages), k.I32(0), turns, k.I32(1), func(j kernel.Value) {
 		head, tile := kvHead, j
-		if group > 1 {
+		if a.s.Attention.Grouped {
 			n := j.Div(tiles)
-			head, tile = kvHead.Mul(k.I32(group)).Add(n), j.Sub(n.Mul(tiles))
+			head, tile = kvHead.Mul(a.shared.Value).Add(n), j.Sub(n.Mul(tiles))
 		}
 		first := begin.Add(tile).Mul(k.I32(step))
 		a.walk(q, 0, atQ, head, first, a.queries.Value)
@@ -717,7 +721,7 @@ func (a *attentionKernel) gradKeys() {
 		a.walkRow(delta, 0, head, first)
 		score.Zero()
 		score.DotTransposed(key, q)
-		by.Zero() // with delta added at the end, both would take registers at once
+		// With delta added at the end, both would take registers at once.
 		by.Map(func(_, _, _ kernel.Value, o []kernel.Value) kernel.Value { return o[0] }, delta)
 		by.DotTransposed(v, g)
 		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.FMA(scale, o[0].Neg()).Exp2() }, sums)

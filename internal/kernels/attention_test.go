@@ -117,3 +117,27 @@ func TestAttention(t *testing.T) {
 		}
 	}
 }
+
+// TestAttentionUnseenKeys checks that a NaN in the sum of the last query leaves the gradients of keys that no query sees at 0, although the
+// last tile of queries has rows beyond it.
+func TestAttentionUnseenKeys(t *testing.T) {
+	const queries, keys, width = 70, 130, 64
+	h, rng, dt := newHost(t), rand.New(rand.NewPCG(33, 34)), dtype.BFloat16
+	h.limits.SharedPerBlock = 227 << 10
+	opt := AttentionOpt{Scale: 0.1, Causal: true}
+	q, k, v := h.normal(rng, dt, 1, 1, queries, width), h.normal(rng, dt, 1, 1, keys, width), h.normal(rng, dt, 1, 1, keys, width)
+	g, out, lse := h.normal(rng, dt, 1, 1, queries, width), h.empty(dt, 1, 1, queries, width), h.empty(dtype.Float32, 1, 1, queries)
+	check(t, Attention(h, out, lse, q, k, v, opt))
+	sums := h.read(lse)
+	sums[queries-1] = math.NaN()
+	lse = h.of(dtype.Float32, sums, 1, 1, queries)
+	dq, dk, dv := h.empty(dt, 1, 1, queries, width), h.empty(dt, 1, 1, keys, width), h.empty(dt, 1, 1, keys, width)
+	check(t, AttentionBackward(h, dq, dk, dv, g, out, lse, q, k, v, opt))
+	for name, got := range map[string][]float64{"dk": h.read(dk), "dv": h.read(dv)} {
+		for i, x := range got {
+			if seen := i/width < queries; seen != math.IsNaN(x) || !seen && x != 0 {
+				t.Fatalf("%s of key %d is %g", name, i/width, x)
+			}
+		}
+	}
+}

@@ -142,7 +142,9 @@ type Tile struct {
 func (t *Tile) InParts() int { return max(t.Parts, 1) }
 
 // IsRow reports whether a map of tile of reads t as a row that serves all of its rows.
-func (t *Tile) IsRow(of Tile) bool { return t.Rows == 1 && of.Rows > 1 && t.Cols == of.Cols }
+func (t *Tile) IsRow(of Tile) bool {
+	return t.Rows == 1 && of.Rows > 1 && t.Cols > 1 && t.Cols == of.Cols
+}
 
 // Loc is a source location.
 type Loc struct {

@@ -461,8 +461,8 @@ func (v *verifier) tileMap(in *Instr, t Tile) {
 			v.fail(in, "a map reads a row of %v; it must be float32", o.Type)
 		case o.IsRow(t):
 		case o.Rows != t.Rows || o.Cols != 1 && o.Cols != t.Cols:
-			v.fail(in, "a map of a %dx%d tile cannot read a %dx%d tile; give it as many rows and as many columns, or one of either",
-				t.Rows, t.Cols, o.Rows, o.Cols)
+			v.fail(in, "a map of a %dx%d tile cannot read a %dx%d tile; give it %d columns and %d rows or one, or one column and %d rows",
+				t.Rows, t.Cols, o.Rows, o.Cols, t.Cols, t.Rows, t.Rows)
 		}
 		if o.InParts() > 1 {
 			v.fail(in, "a map reads a tile that is summed in parts")

@@ -18,8 +18,8 @@ type pipeline struct {
 	// guarded says that loads also run beyond the loop's end and write zeros there. This saves a jump around them, so that the assembler
 	// can interleave them with products. Their regions must not read memory then. With mma it would need more registers than there are.
 	guarded bool
-	// rotated is the body's product by mma if it is the only product: the first fragments of an iteration are then read in the preceding
-	// one.
+	// rotated is the body's product by mma if it is the only product and no map reads rows: the first fragments of an iteration are then
+	// read in the preceding one.
 	rotated *kir.Instr
 	first   *fragments
 	// offset is the offset of the first stage in the tiles' memory, bytes the size of a stage.
@@ -84,7 +84,7 @@ func planPipeline(p *kir.Program, l *kir.Instr, plan *tilePlan, u *tileUses) *pi
 		}
 	}
 	for _, load := range q.loads {
-		if !plan.exclusive(load, inside, u) {
+		if !plan.exclusive(load, body, inside, u) {
 			return nil
 		}
 	}
@@ -117,6 +117,17 @@ func planPipeline(p *kir.Program, l *kir.Instr, plan *tilePlan, u *tileUses) *pi
 	return q
 }
 
+// readsRows reports whether maps in the loop read rows, which come from the iteration's own stage.
+func (plan *tilePlan) readsRows(loop *kir.Instr, u *tileUses) bool {
+	return slices.ContainsFunc(within(loop, nil), func(in *kir.Instr) bool {
+		if in.Op != kir.OpTileMap {
+			return false
+		}
+		_, rows := u.mapped(in)
+		return len(rows) > 0
+	})
+}
+
 // products examines the products of the body.
 func (q *pipeline) products(plan *tilePlan, inside map[*kir.Instr]bool, u *tileUses) {
 	count := 0
@@ -136,12 +147,7 @@ func (q *pipeline) products(plan *tilePlan, inside map[*kir.Instr]bool, u *tileU
 		}
 	}
 	q.drifts = count > 1
-	for _, in := range u.maps {
-		if _, rows := u.mapped(in); inside[in] && len(rows) > 0 { // they are read from the iteration's own stage
-			count++
-		}
-	}
-	if count != 1 {
+	if count != 1 || plan.readsRows(q.loop, u) {
 		q.rotated = nil
 	}
 	if q.mapped = q.mappable(plan); !q.mapped && q.stages == 2 { // the stage is needed at once
@@ -157,8 +163,18 @@ func (q *pipeline) distance() int {
 	return q.stages - 1
 }
 
-// exclusive reports whether a load's tile is loaded only there, and used only by products of the same region.
-func (plan *tilePlan) exclusive(load *kir.Instr, inside map[*kir.Instr]bool, u *tileUses) bool {
+// exclusive reports whether a load's tile is loaded only there, and used only later in the same body: by products, or as a row by maps,
+// also those in nested regions.
+func (plan *tilePlan) exclusive(load *kir.Instr, body *kir.Block, inside map[*kir.Instr]bool, u *tileUses) bool {
+	after := map[*kir.Instr]bool{}
+	loaded := false
+	for _, in := range body.Instrs {
+		if loaded = loaded || in == load; loaded {
+			for _, x := range within(in, nil) {
+				after[x] = true
+			}
+		}
+	}
 	for _, in := range u.loads {
 		if in != load && in.Sym == load.Sym {
 			return false
@@ -166,12 +182,12 @@ func (plan *tilePlan) exclusive(load *kir.Instr, inside map[*kir.Instr]bool, u *
 	}
 	for _, in := range u.dots {
 		a, b := dotOperands(in)
-		if (a == load.Sym || b == load.Sym) && !inside[in] {
+		if (a == load.Sym || b == load.Sym) && !(inside[in] && after[in]) {
 			return false
 		}
 	}
 	for _, in := range u.maps {
-		if slices.Contains(in.MapOthers(), load.Sym) && !inside[in] {
+		if slices.Contains(in.MapOthers(), load.Sym) && !after[in] {
 			return false
 		}
 	}

@@ -31,7 +31,7 @@ type tile struct {
 	// cut is the distance between the parts of a line, or 0 if lines are not cut.
 	cut int
 	// arch says that wgmma reads it, mapped that a tensor map describes its source, plainly that a plain tensor map does, and bare that the
-	// copy engine brings its lines for plain arithmetic as they are, without padding.
+	// copy engine brings its lines as they are, without padding, for plain arithmetic or for maps.
 	arch, mapped, plainly, bare bool
 	// offset is the offset in the tiles' shared memory, or within a stage of loop.
 	offset int

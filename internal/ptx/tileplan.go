@@ -129,10 +129,11 @@ type tileUses struct {
 	loads, dots, eaches, loops []*kir.Instr
 	// others are all operations on tiles except loads and products. maps, rows and copies are those that work on registers alone.
 	others, maps, rows, copies []*kir.Instr
-	// reloaded says that every product's operands are loaded before it in its own region, with no TileEach between, so that no operand's
-	// memory is needed when a TileEach runs.
+	// reloaded says that every product's operands, and the rows that every map reads, are loaded before it in its own region, with no
+	// TileEach between, so that no operand's memory is needed when a TileEach runs.
 	reloaded bool
-	tiles    []kir.Tile
+	// tiles are the program's tiles.
+	tiles []kir.Tile
 }
 
 func collectTiles(p *kir.Program) *tileUses {

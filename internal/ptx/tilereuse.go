@@ -41,10 +41,16 @@ func (f *function) newReuse(loop *kir.Instr, q *pipeline) *reuse {
 	for _, load := range q.loads {
 		t := f.tiles.tiles[load.Sym]
 		groups := t.Rows * t.Cols / load.Width
+		if groups < f.tiles.threads { // such as rows, which share nothing
+			continue
+		}
 		count += groups / f.tiles.threads
 		if groups%f.tiles.threads != 0 || count > reuseMost {
 			return nil
 		}
+	}
+	if count == 0 {
+		return nil
 	}
 	q.guarded = false // a jump costs less than an additional predicate for each load
 	for _, in := range q.slice {
@@ -58,6 +64,9 @@ func (f *function) newReuse(loop *kir.Instr, q *pipeline) *reuse {
 		}
 	}
 	for _, load := range q.loads {
+		if t := f.tiles.tiles[load.Sym]; t.Rows*t.Cols/load.Width < f.tiles.threads {
+			continue
+		}
 		s := f.share(load)
 		r.fillings[load] = s
 		b := load.Blocks[0]

@@ -279,6 +279,10 @@ func (f *function) eachElement(in *kir.Instr, t *tile, used map[kir.Value]bool, 
 	}
 	items := t.items()
 	perRow := len(items) / len(t.rowsOf())
+	column := t.arr.col
+	if t.Cols == 1 && used[b.Params[1]] { // each of four lanes has it
+		column = f.to(word, "mov.b32", "0")
+	}
 	place := func(at map[int]string, first string, n int) string {
 		if at[n] == "" {
 			at[n] = f.addImm(first, n)
@@ -292,14 +296,14 @@ func (f *function) eachElement(in *kir.Instr, t *tile, used map[kir.Value]bool, 
 				f.names[b.Params[0]] = place(at.rows, t.arr.row, it.row)
 			}
 			if used[b.Params[1]] {
-				f.names[b.Params[1]] = place(at.cols, t.arr.col, it.col+e)
+				f.names[b.Params[1]] = place(at.cols, column, it.col+e)
 			}
 			for _, x := range b.Instrs {
 				switch at.pairs[x] {
 				case 1:
 					f.names[x.Res[0]] = at.odd[e]
 				case evenMask:
-					f.names[x.Res[0]] = place(at.cols, t.arr.col, it.col)
+					f.names[x.Res[0]] = place(at.cols, column, it.col)
 				}
 			}
 			f.names[b.Params[2]] = reg

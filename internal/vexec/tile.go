@@ -326,7 +326,7 @@ func execTileMap(w *worker, in *inst) {
 func (o *tileOp) other(w *worker, s *tileStore, to unsafe.Pointer, r, n int) {
 	size := s.kept.Size()
 	cols := o.t.cols
-	if s.rows == 1 && o.t.rows > 1 {
+	if s.rows == 1 && o.t.rows > 1 { // a row
 		row := lanes[byte](w.p[s.p], cols*size)
 		for i := range n {
 			copy(lanes[byte](to, n*cols*size)[i*cols*size:], row)
