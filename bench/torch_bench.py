@@ -574,7 +574,7 @@ def fusions(r):
 def attention(r):
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    for b, h, t, d, causal in ((8, 12, 1024, 64, True), (4, 32, 4096, 128, True), (4, 16, 2048, 64, False)):
+    for b, h, t, d, causal in ((8, 12, 1024, 64, True), (4, 16, 2048, 64, False), (4, 32, 4096, 128, True)):
         q, k, v, g = (torch.randn(b, t, h, d, device="cuda", dtype=torch.bfloat16).transpose(1, 2).requires_grad_() for _ in range(4))
         name = f"{b}x{h}x{t}x{d}" + (".causal" if causal else "")
         work = 4 * b * h * t * t * d / (2 if causal else 1) / 1e12

@@ -74,6 +74,8 @@ var remarks = map[string]string{
 		"alone it passed.",
 	"2026-11-28-nvidia-h200-n.json": " Six cases of `TestTREE`, whose messages quote a line of Go, failed because the binary had been " +
 		"built in a folder that was not on the machine; they passed with one built in the right folder.",
+	"2026-11-28-nvidia-h200-o.json": " The forward pass of attention 4 × 16 × 2048 × 64 began right after that of 4 × 32 × 4096 × 128, " +
+		"which lowers the device's clock: after shorter work the same kernel reached 422 TFLOP/s on this day.",
 	"2026-11-28-nvidia-h200-f.json": " `TestBackEndsAgree` found no memory, which tests of `core` that use up the device had taken; " +
 		"alone it passed.",
 }
