@@ -160,7 +160,7 @@ func (a *attention) tile(lim *Limits, stage attentionStage) attentionSpec {
 	if stage == attentionKeys {
 		walked = a.queries
 	}
-	if lim.Major == 9 && wideFrom > 0 && walked >= wideFrom {
+	if wideFrom > 0 && walked >= wideFrom && a.mappable(lim, stage) {
 		s.Step, s.Stages = 128, 2
 	}
 	for s.Stages > 1 && s.shared() > lim.SharedPerBlock {
