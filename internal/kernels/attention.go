@@ -257,17 +257,12 @@ func (a *attention) issue(is Issuer, stage attentionStage) error {
 		}
 		args.rowMap.host = a.rowMap(int(r.Step))
 	}
-	args.matrices.host, args.section.host = a.sections(stage, max(1, int(r.Rows)))
-	args.layout(packing(l))
-	switch stage {
-	case attentionDelta:
-		l.Grid[0], l.Block[0] = uint32(ceilDiv(args.rows.host, deltaThreads/(a.width/8))), deltaThreads
-	case attentionKeys:
-		l.Grid[0], l.Block[0] = uint32(args.matrices.host*ceilDiv(a.keys, int(r.Rows))), uint32(r.threads())
-	default:
-		l.Grid[0], l.Block[0] = uint32(args.matrices.host*ceilDiv(a.queries, int(r.Rows))), uint32(r.threads())
+	blocks, threads := ceilDiv(args.rows.host, deltaThreads/(a.width/8)), deltaThreads
+	if stage != attentionDelta {
+		blocks, threads = a.sections(stage, int(r.Rows), &args), r.threads()
 	}
-	l.Grid[1], l.Grid[2], l.Block[1], l.Block[2] = 1, 1, 1, 1
+	args.layout(packing(l))
+	l.Grid, l.Block = [3]uint32{uint32(blocks), 1, 1}, [3]uint32{uint32(threads), 1, 1}
 	return is.Issue(l)
 }
 
@@ -279,18 +274,20 @@ var sectionBytes = 32 << 20
 // steps, the backward pass took 9 % longer in that order on an H200, since the last blocks then have nothing but their beginning and end.
 const sectionFrom = 8
 
-// sections returns the number of heads that a stage's blocks belong to, and how many of them form a section: in causal attention, the
-// blocks of all heads of a section start in the order of their work. The heads are divided evenly.
-func (a *attention) sections(stage attentionStage, rows int) (matrices, each int) {
+// sections returns the number of blocks of a stage, each with rows rows. It sets the arguments that say how many heads they belong to, and
+// how many of these form a section: in causal attention, the blocks of all heads of a section start in the order of their work. The heads
+// are divided evenly.
+func (a *attention) sections(stage attentionStage, rows int, args *attentionArgs) int {
 	matrices, blocks, bytes := a.batch*a.heads, ceilDiv(a.queries, rows), 2*2*a.width*a.keys/a.shared
 	if stage == attentionKeys {
 		matrices, blocks, bytes = matrices/a.shared, ceilDiv(a.keys, rows), 2*2*a.width*a.queries*a.shared
 	}
-	if blocks < sectionFrom {
-		return matrices, 1
+	args.matrices.host, args.section.host = matrices, 1
+	if blocks >= sectionFrom {
+		most := max(1, sectionBytes/max(1, bytes))
+		args.section.host = ceilDiv(matrices, ceilDiv(matrices, most))
 	}
-	most := max(1, sectionBytes/max(1, bytes))
-	return matrices, ceilDiv(matrices, ceilDiv(matrices, most))
+	return matrices * blocks
 }
 
 // deltaThreads is the number of threads per block of attentionDelta.

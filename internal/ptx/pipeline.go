@@ -123,7 +123,7 @@ func (plan *tilePlan) readsRows(loop *kir.Instr, u *tileUses) bool {
 		if in.Op != kir.OpTileMap {
 			return false
 		}
-		_, rows := u.mapped(in)
+		_, rows := u.readByMap(in)
 		return len(rows) > 0
 	})
 }

@@ -142,8 +142,8 @@ func collectTiles(p *kir.Program) *tileUses {
 	return u
 }
 
-// mapped returns the other accumulators that map in reads, and the rows.
-func (u *tileUses) mapped(in *kir.Instr) (others, rows []int) {
+// readByMap returns the other accumulators that map in reads, and the rows.
+func (u *tileUses) readByMap(in *kir.Instr) (others, rows []int) {
 	for _, i := range in.MapOthers() {
 		if u.tiles[i].IsRow(u.tiles[in.Sym]) {
 			rows = append(rows, i)
@@ -177,7 +177,7 @@ func (u *tileUses) visit(b *kir.Block) (each bool) {
 			u.others = append(u.others, in)
 		case kir.OpTileMap:
 			u.others, u.maps = append(u.others, in), append(u.maps, in)
-			_, rows := u.mapped(in)
+			_, rows := u.readByMap(in)
 			for _, i := range rows {
 				u.reloaded = u.reloaded && fresh[i]
 			}

@@ -39,8 +39,7 @@ func (f *function) newReuse(loop *kir.Instr, q *pipeline) *reuse {
 		fillings: map[*kir.Instr]*filling{}}
 	count := 0
 	for _, load := range q.loads {
-		t := f.tiles.tiles[load.Sym]
-		groups := t.Rows * t.Cols / load.Width
+		groups := f.tiles.groupsOf(load)
 		if groups < f.tiles.threads { // such as rows, which share nothing
 			continue
 		}
@@ -64,7 +63,7 @@ func (f *function) newReuse(loop *kir.Instr, q *pipeline) *reuse {
 		}
 	}
 	for _, load := range q.loads {
-		if t := f.tiles.tiles[load.Sym]; t.Rows*t.Cols/load.Width < f.tiles.threads {
+		if f.tiles.groupsOf(load) < f.tiles.threads {
 			continue
 		}
 		s := f.share(load)
@@ -87,6 +86,12 @@ func (f *function) newReuse(loop *kir.Instr, q *pipeline) *reuse {
 		}
 	}
 	return r
+}
+
+// groupsOf returns the number of groups of a tile load.
+func (plan *tilePlan) groupsOf(load *kir.Instr) int {
+	t := plan.tiles[load.Sym]
+	return t.Rows * t.Cols / load.Width
 }
 
 // split returns the addition at the end of region b that makes the index, if one of its operands changes and the other does not.

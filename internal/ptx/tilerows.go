@@ -27,7 +27,7 @@ func (u *tileUses) links(i int) []int {
 	for n := 0; n < len(seen); {
 		n = len(seen)
 		for _, in := range u.maps {
-			others, _ := u.mapped(in)
+			others, _ := u.readByMap(in)
 			add(append(others, in.Sym)...)
 		}
 		for _, list := range [][]*kir.Instr{u.rows, u.copies} {
@@ -69,7 +69,7 @@ func (plan *tilePlan) registers(u *tileUses) error {
 			switch in.Op {
 			case kir.OpTileMap:
 				var rows []int
-				touched, rows = u.mapped(in)
+				touched, rows = u.readByMap(in)
 				touched = append(touched, in.Sym)
 				if err := plan.rowsFit(u, rows); err != nil {
 					return err
