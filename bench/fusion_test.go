@@ -41,6 +41,9 @@ func TestFusions(t *testing.T) {
 		other := ng.RandN([]int{1 << 20, 1024}, tenon.Float32)
 		logits := ng.RandN([]int{rows, classes}, tenon.BFloat16).SetRequiresGrad(true)
 		want := ng.RandInt(classes, []int{rows}, tenon.Int64)
+		const in, out = 8192, 28672 // a layer of a large language model
+		row, factor := ng.RandN([]int{1, in}, tenon.BFloat16), ng.RandN([]int{out, 1}, tenon.BFloat16)
+		weight := ng.RandInt(127, []int{out, in}, tenon.Int8)
 		for _, c := range []struct {
 			name  string
 			inner int
@@ -65,6 +68,9 @@ func TestFusions(t *testing.T) {
 			{"moments", 100, func(x *tenon.Exec) *tenon.Tensor {
 				m := x.Mean(h, []int{1})
 				return x.Sub(x.Mean(x.Mul(h, h), []int{1}), x.Mul(m, m))
+			}},
+			{"quantized", 50, func(x *tenon.Exec) *tenon.Tensor {
+				return x.Linear(row, x.Mul(x.ToDType(weight, tenon.BFloat16), factor), nil)
 			}},
 		} {
 			s := timed(t, ng, 10, repeated(c.inner, compiled(t, c.f)))

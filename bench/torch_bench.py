@@ -532,6 +532,8 @@ def fusions(r):
     h, residual = (torch.randn(rows, width, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     w, bias = (torch.randn(width, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     tall, other = (torch.randn(1 << 20, 1024, device="cuda") for _ in range(2))
+    row, factor = (torch.randn(*shape, device="cuda", dtype=torch.bfloat16) for shape in ((1, 8192), (28672, 1)))
+    weight = torch.randint(127, (28672, 8192), device="cuda", dtype=torch.int8)
     cases = (
         ("rmsnorm", 100, lambda: F.rms_norm(h + residual, (width,), w)),
         ("gelu", 100, lambda: F.gelu(h + bias, approximate="tanh")),
@@ -543,7 +545,10 @@ def fusions(r):
         ("columns", 100, lambda: (h * residual).sum(0)),
         ("dots", 100, lambda: (h * residual).sum(1)),
         ("moments", 100, lambda: (h * h).mean(1) - h.mean(1) ** 2),
+        ("quantized", 50, lambda: F.linear(row, weight.to(torch.bfloat16) * factor)),
     )
+    # With this option a product of one row is a sum, which can be fused.
+    options = {"quantized": {"coordinate_descent_tuning": True}}
 
     def per_run(work, inner):
         def several():
@@ -554,7 +559,7 @@ def fusions(r):
 
     with torch.no_grad():
         for name, inner, work in cases:
-            replay = in_graph(torch.compile(work))
+            replay = in_graph(torch.compile(work, options=options.get(name)))
             r.add("fusion." + name, "ms", per_run(replay, inner), "torch.compile in a graph")
     logits = torch.randn(rows, classes, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     want = torch.randint(0, classes, (rows,), device="cuda")

@@ -221,3 +221,74 @@ func TestProductIsExplained(t *testing.T) {
 		t.Errorf("%+v", k)
 	}
 }
+
+// Element-wise work that makes the matrix of a product of few rows, such as a weight from its quantized form, is part of the product's
+// kernel, with the bits of separate kernels, while its numbers change.
+func TestProductsAndWhatMakesTheirMatrix(t *testing.T) {
+	type operands struct{ a, q, factor, bias *tenon.Tensor }
+	half := tenon.BFloat16
+	weight := func(x *tenon.Exec, o operands) *tenon.Tensor {
+		return x.Mul(x.ToDType(o.q, o.factor.DType()), o.factor)
+	}
+	one := func(f func(x *tenon.Exec, o operands, v float64) *tenon.Tensor) func(*tenon.Exec, operands, float64) []*tenon.Tensor {
+		return func(x *tenon.Exec, o operands, v float64) []*tenon.Tensor { return []*tenon.Tensor{f(x, o, v)} }
+	}
+	for _, c := range []struct {
+		name    string
+		m       int
+		dt      tenon.DType
+		turned  bool // the weight is [In, Out]
+		f       func(x *tenon.Exec, o operands, v float64) []*tenon.Tensor
+		kernels int // per run
+	}{
+		{"a linear layer", 1, half, false, one(func(x *tenon.Exec, o operands, _ float64) *tenon.Tensor {
+			return x.Linear(o.a, weight(x, o), o.bias)
+		}), 1},
+		{"a linear layer and an activation", 2, half, false, one(func(x *tenon.Exec, o operands, v float64) *tenon.Tensor {
+			return x.MulS(x.GELU(x.Linear(o.a, weight(x, o), o.bias)), v)
+		}), 1},
+		{"a number that changes on both sides", 3, tenon.Float32, true, one(func(x *tenon.Exec, o operands, v float64) *tenon.Tensor {
+			return x.Exp(x.MulS(x.MatMul(o.a, x.AddS(weight(x, o), v)), v/100))
+		}), 1},
+		{"a conversion", 4, half, false, one(func(x *tenon.Exec, o operands, _ float64) *tenon.Tensor {
+			return x.Linear(o.a, x.ToDType(o.q, half), nil)
+		}), 1},
+		{"a vector", 1, half, false, one(func(x *tenon.Exec, o operands, _ float64) *tenon.Tensor {
+			return x.MatMul(weight(x, o), x.Select(o.a, 0, 0))
+		}), 2},
+		{"many rows", 24, half, false, one(func(x *tenon.Exec, o operands, _ float64) *tenon.Tensor {
+			return x.Linear(o.a, weight(x, o), nil)
+		}), 2},
+		{"the matrix is needed too", 1, half, false, func(x *tenon.Exec, o operands, _ float64) []*tenon.Tensor {
+			w := weight(x, o)
+			return []*tenon.Tensor{x.Linear(o.a, w, nil), w}
+		}, 2},
+		{"two products", 1, half, false, one(func(x *tenon.Exec, o operands, v float64) *tenon.Tensor {
+			w := weight(x, o)
+			return x.Add(x.Linear(o.a, w, nil), x.Linear(x.MulS(o.a, v), w, nil))
+		}), 4},
+		{"a part of the matrix", 1, half, false, one(func(x *tenon.Exec, o operands, v float64) *tenon.Tensor {
+			return x.Linear(o.a, x.Narrow(weight(x, o), 0, 0, 64), nil)
+		}), 2},
+		{"the matrix is made from a transpose", 1, half, true, one(func(x *tenon.Exec, o operands, v float64) *tenon.Tensor {
+			return x.MatMul(x.Narrow(o.a, 1, 0, 72), x.Contiguous(x.Transpose(x.ToDType(o.q, half), 0, 1)))
+		}), 3},
+		{"the row is made too", 1, half, false, one(func(x *tenon.Exec, o operands, v float64) *tenon.Tensor {
+			return x.Linear(x.SiLU(x.MulS(o.a, v)), weight(x, o), o.bias)
+		}), 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			const in, out = 264, 72
+			eachWay(t, c.kernels, func(x *tenon.Exec) func(x *tenon.Exec, v float64) []*tenon.Tensor {
+				draw := func(shape ...int) *tenon.Tensor { return x.ToDType(x.RandN(shape, tenon.Float32), c.dt) }
+				o := operands{a: draw(c.m, in), factor: draw(out, 1), bias: draw(out)}
+				q := x.MulS(x.RandN([]int{out, in}, tenon.Float32), 40)
+				if c.turned {
+					q, o.factor = x.MulS(x.RandN([]int{in, out}, tenon.Float32), 40), draw(out)
+				}
+				o.q = x.ToDType(q, tenon.Int8)
+				return func(x *tenon.Exec, v float64) []*tenon.Tensor { return c.f(x, o, v) }
+			})
+		})
+	}
+}

@@ -136,6 +136,9 @@ type Builder struct {
 	files []string     // the whole paths of the files of prog.Locs
 	// over are the indexes of the calls of ForEach that have ended.
 	over []kir.Value
+	// bytes maps floating-point values to the integers of 8 bits that they are equal to: all types hold those, so that each conversion
+	// starts from the integer.
+	bytes map[kir.Value]Value
 
 	parts   map[dtype.DType]Array // see reduced
 	counted int                   // the threads of a block that the program relies on so far; 0 for none
@@ -144,7 +147,7 @@ type Builder struct {
 
 func empty() *Builder {
 	return &Builder{prog: &kir.Program{Locs: []kir.Loc{{}}}, locs: map[site]int{}, files: []string{""},
-		parts: map[dtype.DType]Array{}}
+		bytes: map[kir.Value]Value{}, parts: map[dtype.DType]Array{}}
 }
 
 // Value is a typed value of every thread. Values are immutable; see Var for what changes.

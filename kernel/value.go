@@ -225,7 +225,19 @@ func (v Value) Convert(t dtype.DType) Value {
 	if v.t == t {
 		return v
 	}
-	return v.b.emit(&kir.Instr{Op: kir.OpCvt, Type: t, Args: v.b.ids(v)}, t)
+	b := v.b
+	from, exact := b.bytes[v.id]
+	if v.t.IsInt() && v.t.Size() == 1 {
+		from, exact = v, true
+	}
+	if exact = exact && t.IsFloat(); exact {
+		v = from
+	}
+	r := b.emit(&kir.Instr{Op: kir.OpCvt, Type: t, Args: b.ids(v)}, t)
+	if exact {
+		b.bytes[r.id] = from
+	}
+	return r
 }
 
 // Bitcast returns v's bits as type t, which has the same size.

@@ -287,6 +287,7 @@ func tryTiles(p *pair) {
 	tryLasting(p)
 	tryVectors(p)
 	tryEpilogues(p)
+	tryPrologues(p)
 	tryConvEpilogues(p)
 }
 

@@ -130,7 +130,7 @@ type fusedGroup struct {
 	slots, alone []int
 	// reduce replaces op if the group has reductions; slots are then the indexes of the kernel's operands among the group's.
 	reduce *kernels.FusedReduce
-	// product says that op is the epilogue of a product.
+	// product says that op, which may be nil then, is the epilogue of a product.
 	product *fusedProduct
 	// about describes for people what the group computes.
 	about *fuse.Graph
@@ -556,7 +556,7 @@ func (g *fusedGroup) name() string {
 	case g.join:
 		return "joined " + g.op.Name
 	case g.product != nil:
-		return "product and " + g.op.Name
+		return g.product.name(g.op)
 	}
 	return g.op.Name
 }

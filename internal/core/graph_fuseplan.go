@@ -272,8 +272,8 @@ func (b *planning) add(i int) {
 		if c.row.scaling != nil {
 			call.Scales, call.Scaled = c.row.scaling(c)
 		}
-		call.Values, call.Product = c.values(), c.row.product != nil && c.row.product.fits(c)
-		call.Apart = call.Product && c.row.product.apart && c.in[ins-1].st != nil
+		call.Values = c.values()
+		b.joins(&call, i)
 	}
 	for j := range c.in[:ins] {
 		e := c.in[j]

@@ -36,7 +36,7 @@ var rowConv, rowConvData, rowConvWeight *row
 func init() {
 	rowConv = define(row{Name: "Conv2d", takes: "t weight bias?;; options", Torch: "nn.functional.conv2d", cast: castLow, saves: in0 | in1,
 		infer: inferConv, run: runConv, flops: flopsOfConv, moves: movesOfConv(0),
-		product: &productRow{fits: fitsConvEpilogue, run: runConvWithEpilogue, apart: true,
+		product: &productRow{fits: fitsConvEpilogue, run: runConvWith, apart: true,
 			flops: func(c *deferred) int64 { return c.opt.(conv).flops() }}})
 	rowConvData = define(row{Name: "Conv2dInputGrad", takes: "weight g;; options", saves: in0 | in1, infer: inferConvData,
 		run: runConvData, flops: flopsOfConv})
@@ -168,9 +168,10 @@ func fitsConvEpilogue(c *deferred) bool {
 	return c.dsts == 0 && c.out[0].dt.IsFloat() && c.conv().FitsEpilogue(c.in[0].dt)
 }
 
-func runConvWithEpilogue(is kernels.Issuer, c *deferred, t, w, _ kernels.Operand, e *kernels.Epilogue) error {
+func runConvWith(is kernels.Issuer, c *deferred, w *productWork) error {
 	f := c.out[0].form
-	return kernels.ConvForwardWith(is, c.conv(), kernels.Operand{DType: c.out[0].dt, Shape: f.shape, Stride: f.stride}, t, w, e)
+	out := kernels.Operand{DType: c.out[0].dt, Shape: f.shape, Stride: f.stride}
+	return kernels.ConvForwardWith(is, c.conv(), out, w.a, w.b, w.epilogue)
 }
 
 func runConvData(f *frame) error {

@@ -16,7 +16,7 @@ var rowProduct *row
 func init() {
 	rowProduct = define(row{Name: "MatMul", takes: "a b bias?; alpha! beta!", Torch: "matmul", cast: castLow, infer: inferProduct,
 		run: runProduct, flops: flopsOfProduct, saves: in0 | in1,
-		product: &productRow{fits: fitsEpilogue, run: runWithEpilogue, flops: flopsOfDeferred}})
+		product: &productRow{fits: fitsEpilogue, once: readsOnce, run: runProductWith, flops: flopsOfDeferred}})
 }
 
 func init() { rowProduct.back = backProduct }
@@ -78,11 +78,19 @@ func fitsEpilogue(c *deferred) bool {
 		f.numel*c.out[0].dt.Size() <= epilogueMost
 }
 
-func runWithEpilogue(is kernels.Issuer, c *deferred, a, b, bias kernels.Operand, e *kernels.Epilogue) error {
+// readsOnce: the product of the matrices has few rows.
+func readsOnce(c *deferred, lim *kernels.Limits) bool {
+	operand := func(e *element) kernels.Operand {
+		return kernels.Operand{Ptr: uint64(e.offset * e.dt.Size()), DType: e.dt, Shape: e.form.shape, Stride: e.form.stride}
+	}
+	return kernels.MakesMatrix(lim, operand(&c.out[0]), operand(&c.in[0]), operand(&c.in[1]), kernels.MatmulOpt{TF32: c.x.m.tf32})
+}
+
+func runProductWith(is kernels.Issuer, c *deferred, w *productWork) error {
 	f := c.out[0].form
-	opt := productOpt(c.attrs, c.x.m.tf32, bias, f.shape)
-	opt.Epilogue = e
-	return kernels.Matmul(is, kernels.Operand{DType: c.out[0].dt, Shape: f.shape, Stride: f.stride}, a, b, opt)
+	opt := productOpt(c.attrs, c.x.m.tf32, w.bias, f.shape)
+	opt.Epilogue, opt.Prologue = w.epilogue, w.prologue
+	return kernels.Matmul(is, kernels.Operand{Ptr: w.out, DType: c.out[0].dt, Shape: f.shape, Stride: f.stride}, w.a, w.b, opt)
 }
 
 func flopsOfDeferred(c *deferred) int64 {

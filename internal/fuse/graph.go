@@ -50,8 +50,9 @@ type Call struct {
 	States int
 	Stores bool
 	// Product says that the call's output is a matrix product, whose kernel can include element-wise work that reads it. Apart says that
-	// its last input, a bias, is an operand of that work, because it is added to the rounded product.
-	Product, Apart bool
+	// its last input, a bias, is an operand of that work, because it is added to the rounded product. Once says that the kernel reads each
+	// element of input 1 once, so that it can also include the element-wise work that makes this matrix.
+	Product, Apart, Once bool
 	// Widens says that the call converts its operand to another type without loss, in the same layout. Narrow are the inputs that may be
 	// replaced by the operands of such calls, and Narrowed says that some have been.
 	Widens   bool
@@ -123,6 +124,17 @@ func (p *Place) alike(q *Place) bool {
 	return p.equal(q) || p.DType == q.DType && p.Offset == q.Offset && p.numel() == q.numel() && p.flat() && q.flat()
 }
 
+// turned reports whether p and q are one matrix of at least two rows and columns, which lie in their order without gaps in p, or its
+// transpose.
+func (p *Place) turned(q *Place) bool {
+	if len(p.Shape) != 2 || len(q.Shape) != 2 || min(p.Shape[0], p.Shape[1]) < 2 || !p.flat() || p.DType != q.DType ||
+		p.Offset != q.Offset {
+		return false
+	}
+	turn := p.Shape[0] == q.Shape[1] && p.Shape[1] == q.Shape[0] && p.Stride[0] == q.Stride[1] && p.Stride[1] == q.Stride[0]
+	return turn || p.equal(q)
+}
+
 func (v *Value) equal(w *Value) bool {
 	return v.Storage == w.Storage && v.Version == w.Version && v.Place.equal(&w.Place)
 }
@@ -173,6 +185,9 @@ func (g *Graph) Number() error {
 				return fault.New(fault.Invalid, "call %d, %s, has sums, but it does not go by rows, or has no other output", i, c.Op)
 			case c.Product && (c.Point || c.Row || len(c.Outs) != 1 || c.Into != 0):
 				return fault.New(fault.Invalid, "call %d, %s, is a product, but it has not one new output, or goes by elements or rows", i,
+					c.Op)
+			case c.Once && (!c.Product || len(c.Ins) < 2 || len(c.Ins[1].Shape) != 2):
+				return fault.New(fault.Invalid, "call %d, %s, reads a matrix once, but it is not a product whose second input is one", i,
 					c.Op)
 			case c.Apart && (!c.Product || len(c.Ins) < 3 || c.Ins[len(c.Ins)-1].Storage == 0):
 				return fault.New(fault.Invalid, "call %d, %s, has a bias apart, but it is not a product with a third input", i, c.Op)

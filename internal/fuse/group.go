@@ -49,10 +49,10 @@ type Limits struct {
 // Group joins element-wise calls with those that made their operands. All calls of a group have one shape and one lane, and each that reads
 // a result of another reads the same elements in the same order. A chain is not joined through a broadcast, which would recompute it for
 // every repetition. One call of a group may be row-wise, or some may be reductions, whose inputs have that shape. At the end, groups
-// without such calls are joined with products that they read. A group runs at the position of its last call, so no call in between may
-// write what the group reads, or use what it writes; and while the group waits, it must not hold more memory for its operands than it saves
-// by not writing results. If reductions write more than their results, the last call is the last element-wise one, and reductions after it
-// run earlier.
+// without such calls are joined with products that they read, and products with the calls that only make a matrix that they read once. A
+// group runs at the position of its last call, so no call in between may write what the group reads, or use what it writes; and while the
+// group waits, it must not hold more memory for its operands than it saves by not writing results. If reductions write more than their
+// results, the last call is the last element-wise one, and reductions after it run earlier.
 func (g *Graph) Group(l Limits) {
 	a := &grouping{g: g, l: l, live: g.live(), made: g.writers(), users: map[int][]int{}, of: make([]*Set, len(g.Calls))}
 	for i := range g.Calls {
@@ -69,6 +69,9 @@ func (g *Graph) Group(l Limits) {
 	for i := range g.Calls {
 		if g.Calls[i].Product {
 			a.joinProduct(i)
+		}
+		if g.Calls[i].Once {
+			a.joinMatrix(i)
 		}
 	}
 	g.Groups = nil
@@ -278,24 +281,9 @@ func (a *grouping) replace(calls, rest []int) bool {
 	return true
 }
 
-// joinProduct merges call i, a product, with the first group that reads it and can include it.
-func (a *grouping) joinProduct(i int) {
-	for _, q := range a.users[a.g.Calls[i].Outs[0].Storage] {
-		if q == i || a.of[q] == nil {
-			continue
-		}
-		if s := a.set(sorted([]int{i}, a.of[q].Calls)); s != nil {
-			for _, k := range s.Calls {
-				a.of[k] = s
-			}
-			return
-		}
-	}
-}
-
 // maker returns the output that is input j of call i, if it is made in the segment, has the shape in which the call computes, and is read
-// in the layout in which it was made; a reduction may read it in another shape. Of row-wise calls, only the first input and the first
-// output qualify.
+// in the layout in which it was made; a reduction may read it in another shape, and a product that reads a matrix once its transpose. Of
+// row-wise calls, only the first input and the first output qualify.
 func (a *grouping) maker(i, j int) (r Ref, ok bool) {
 	c := &a.g.Calls[i]
 	v := &c.Ins[j]
@@ -309,8 +297,11 @@ func (a *grouping) maker(i, j int) (r Ref, ok bool) {
 	m := &a.g.Calls[r.Call]
 	p := &m.Outs[r.Index].Place
 	fits := p.equal(&v.Place) && slices.Equal(v.Shape, c.Outs[0].Shape)
-	if c.Reduce != 0 {
+	switch {
+	case c.Reduce != 0:
 		fits = p.alike(&v.Place)
+	case c.Once && j == 1:
+		fits = p.turned(&v.Place)
 	}
 	return r, fits && !(m.Row && r.Index > 0) && m.Lane == c.Lane
 }
@@ -335,7 +326,7 @@ func (a *grouping) set(calls []int) *Set {
 		return nil
 	}
 	a.results(s, member)
-	if !a.byStores(s) || !a.inOrder(s) {
+	if !a.byMatrix(s) || !a.byStores(s) || !a.inOrder(s) {
 		return nil
 	}
 	room := states <= a.l.States && values <= a.l.Values && heavy <= a.l.Heavy && len(s.Outs) <= a.l.Outs && a.operands(s) <= a.l.Operands
@@ -362,16 +353,24 @@ func (a *grouping) operands(s *Set) int {
 	if product < 0 {
 		return len(s.Ins) + len(s.Outs)
 	}
-	read := map[int]bool{}
+	var read [2]map[int]bool // by the work before the product and after it
+	for i := range read {
+		read[i] = map[int]bool{}
+	}
+	before := a.g.Before(s)
 	for k, from := range s.From {
 		for j, f := range from {
 			apart := k == product && a.g.Calls[s.Calls[k]].Apart && j == len(s.From[k])-1
-			if (k != product || apart) && f.Member < 0 && f.Index >= 0 {
-				read[f.Index] = true
+			switch {
+			case k == product && !apart || f.Member >= 0 || f.Index < 0:
+			case before[k]:
+				read[0][f.Index] = true
+			default:
+				read[1][f.Index] = true
 			}
 		}
 	}
-	return 2 + len(read) + len(s.Outs)
+	return 2 + len(read[0]) + len(read[1]) + len(s.Outs)
 }
 
 // Rows returns the row-wise member of s, or -1, and which members use its result; all others come before it.
@@ -407,64 +406,6 @@ func (a *grouping) byRows(s *Set) bool {
 		}
 	}
 	return true
-}
-
-// Product returns the member of s that is a product, or -1.
-func (g *Graph) Product(s *Set) int {
-	return slices.IndexFunc(s.Calls, func(i int) bool { return g.Calls[i].Product })
-}
-
-// byProduct reports whether the group can run in the kernel of a product if it has one. Then all others are element-wise, of one shape with
-// the columns of the product, and their operands have an element for each of the product's, or one for each column. No memory may be
-// modified, because the product reads its operands in another order.
-func (a *grouping) byProduct(s *Set) bool {
-	product := a.g.Product(s)
-	if product < 0 {
-		return true
-	}
-	made := &a.g.Calls[s.Calls[product]].Outs[0]
-	lane, shape := a.g.Calls[s.Calls[product]].Lane, []int(nil)
-	for k, i := range s.Calls {
-		c := &a.g.Calls[i]
-		if k != product && !c.Point || c.Into != 0 || c.Lane != lane {
-			return false
-		}
-		if k == product {
-			continue
-		}
-		if shape == nil {
-			shape = c.Outs[0].Shape
-		}
-		if !slices.Equal(c.Outs[0].Shape, shape) {
-			return false
-		}
-		for j := range c.Outs {
-			if !made.beside(&c.Outs[j].Place) {
-				return false
-			}
-		}
-		for j, f := range s.From[k] {
-			switch in := &c.Ins[j]; {
-			case f.Index < 0 || f.Member >= 0 && f.Member != product:
-			case made.beside(&in.Place) && slices.Equal(in.Shape, shape):
-			case f.Member >= 0 || !made.perColumn(&in.Place, shape):
-				return false
-			}
-		}
-	}
-	for _, f := range s.From[product] {
-		if f.Member >= 0 {
-			return false
-		}
-	}
-	column := made.column()
-	if column < 0 || made.Shape[column] < 2 || made.numel() != a.g.Calls[s.At].Outs[0].numel() {
-		return false
-	}
-	if column < len(made.Shape)-1 {
-		return slices.Equal(shape, made.Shape)
-	}
-	return len(shape) > 0 && shape[len(shape)-1] == made.Shape[column]
 }
 
 // Reduction returns the first reduction of s, or nil.
@@ -579,42 +520,6 @@ func (a *grouping) byStores(s *Set) bool {
 	return true
 }
 
-// column returns the dimension that has the columns of a product with result p: the last one of a matrix, or the second one of an array
-// with its channels last. It is -1 if p is neither.
-func (p *Place) column() int {
-	switch {
-	case len(p.Shape) == 2 && p.flat():
-		return 1
-	case len(p.Shape) == 4 && !p.flat() && p.channelsLast().flat():
-		return 1
-	}
-	return -1
-}
-
-// channelsLast returns p with its second dimension last.
-func (p *Place) channelsLast() *Place {
-	turn := func(v []int) []int { return slices.Concat(v[:1], v[2:], v[1:2]) }
-	return &Place{Shape: turn(p.Shape), Stride: turn(p.Stride)}
-}
-
-// beside reports whether the elements of q lie one after the other, in the order of those of the product with result p.
-func (p *Place) beside(q *Place) bool {
-	if len(p.Shape) == 2 {
-		return q.flat()
-	}
-	return len(q.Shape) == 4 && slices.Equal(p.Shape, q.Shape) && q.channelsLast().flat()
-}
-
-// perColumn reports whether q, broadcast to shape, has an element for each column of the product with result p, one after the other.
-func (p *Place) perColumn(q *Place, shape []int) bool {
-	d := len(q.Shape) - 1 // where q has the columns
-	if len(p.Shape) == 4 {
-		d = len(q.Shape) - 3
-	}
-	at := len(shape) - len(q.Shape) + d
-	return d >= 0 && at >= 0 && q.numel() == q.Shape[d] && q.Shape[d] == shape[at] && q.flat()
-}
-
 // inPlace reports whether the group uses every storage that it writes in a single layout, so that each element is read before it is
 // written, and the last write is that of the last call.
 func (a *grouping) inPlace(s *Set) bool {
@@ -628,7 +533,8 @@ func (a *grouping) inPlace(s *Set) bool {
 		c := &a.g.Calls[i]
 		for j := range len(c.Ins) + len(c.Outs) {
 			v := c.at(j)
-			if p := place[v.Storage]; p != nil && !p.equal(&v.Place) && !((product || c.Reduce != 0) && p.alike(&v.Place)) {
+			turned := func(p *Place) bool { return c.Once && j == 1 && p.turned(&v.Place) }
+			if p := place[v.Storage]; p != nil && !p.equal(&v.Place) && !((product || c.Reduce != 0) && p.alike(&v.Place)) && !turned(p) {
 				return false
 			}
 		}

@@ -2,6 +2,7 @@ package fuse
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -135,12 +136,20 @@ func (m memory) runGroup(g *Graph, s *Set, rng *rand.Rand) {
 		m.runReduce(g, s)
 		return
 	}
-	product := g.Product(s)
+	product, before := g.Product(s), g.Before(s)
 	var sums []uint64 // computed before anything is stored
 	if product >= 0 {
+		made := maps.Clone(m) // with what the group makes for the product alone
+		for k, i := range s.Calls {
+			if before[k] {
+				made.run(&g.Calls[i])
+			}
+		}
 		c := &g.Calls[s.Calls[product]]
 		for e := range numel(shape) {
-			sums = append(sums, c.result(0, e, func(j, e int) uint64 { return m.load(c.Ins[j].Storage, c.Ins[j].at(e, c.Ins[j].Shape)) }))
+			sums = append(sums, c.result(0, e, func(j, e int) uint64 {
+				return made.load(c.Ins[j].Storage, c.Ins[j].at(e, c.Ins[j].Shape))
+			}))
 		}
 	}
 	for _, e := range rng.Perm(numel(shape)) {
@@ -148,7 +157,7 @@ func (m memory) runGroup(g *Graph, s *Set, rng *rand.Rand) {
 		for k, r := range s.Ins {
 			v := &g.Calls[r.Call].Ins[r.Index]
 			for q, from := range s.From {
-				if q != product && slices.Contains(from, Source{-1, k}) {
+				if q != product && !before[q] && slices.Contains(from, Source{-1, k}) {
 					ins[k] = m.load(v.Storage, v.at(e, shape))
 				}
 			}
@@ -156,6 +165,9 @@ func (m memory) runGroup(g *Graph, s *Set, rng *rand.Rand) {
 		results := map[[2]int]uint64{}
 		for k, i := range s.Calls {
 			c := &g.Calls[i]
+			if before[k] {
+				continue
+			}
 			if k == product {
 				results[[2]int{i, 0}] = sums[e]
 				continue
@@ -449,7 +461,7 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 			if len(recent) > 0 && rng.IntN(3) == 0 {
 				in.Storage = recent[len(recent)-1].Storage
 			}
-			if in.Storage == next-1 && len(c.Outs) > 0 && c.Outs[0].Storage == in.Storage {
+			if c.Outs[0].Storage == in.Storage {
 				in.Storage = 1
 			}
 			c = Call{At: i, Op: "C", Attrs: 1, Point: rng.IntN(4) == 0, Converts: true, Ins: []Value{in}, Outs: c.Outs}
@@ -457,7 +469,7 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 				c.Outs[0].DType = dtype.Int32
 			}
 			if !c.Point {
-				c.Op = "Cll"
+				c.Op += "ll"
 			}
 		}
 		c.Row = byRows && !c.Converts && slices.Equal(c.Ins[0].Shape, c.Outs[0].Shape)
@@ -468,12 +480,14 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 		case len(c.Outs) == 1 && c.Into == 0 && rng.IntN(2) == 0:
 			c.Product = true
 		}
-		channelsLast := c.Product && rng.IntN(3) == 0
-		if channelsLast {
-			c.Outs[0].Place = lastChannels
+		if c.Product && rng.IntN(2) == 0 { // of a matrix that may be made for it
+			p, made := randomMatrix(rng, recent, &next)
+			g.Calls, recent = append(g.Calls, p), append(recent, p.Outs[0])
+			c.Ins, c.Once = append(c.Ins[:1], made), true
 		}
 		g.Calls = append(g.Calls, c)
-		if channelsLast {
+		if c.Product && rng.IntN(3) == 0 {
+			c.Outs[0].Place = lastChannels // shared with the call in g
 			v := Value{Storage: c.Outs[0].Storage, Place: lastChannels}
 			p := Call{At: -1, Op: "E", Attrs: 1, Point: true, Ins: []Value{v}, Outs: []Value{{Storage: next, Place: lastChannels}}}
 			if rng.IntN(3) > 0 {
@@ -507,6 +521,22 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 	return g, m
 }
 
+// randomMatrix returns a call that makes a matrix, and the matrix or its transpose.
+func randomMatrix(rng *rand.Rand, recent []Value, next *int) (p Call, made Value) {
+	made = Value{Storage: *next, Place: places[0]}
+	p = Call{At: -1, Op: "M", Attrs: 1, Point: true, Outs: []Value{made}}
+	for range 1 + rng.IntN(2) {
+		p.Ins = append(p.Ins, Value{Storage: 1 + rng.IntN(*next-2), Place: places[rng.IntN(len(places)-1)]})
+	}
+	if len(recent) > 1 && rng.IntN(2) == 0 {
+		p.Ins[0] = recent[len(recent)-2]
+	}
+	if *next++; rng.IntN(2) == 0 {
+		made.Shape, made.Stride = []int{made.Shape[1], made.Shape[0]}, []int{made.Stride[1], made.Stride[0]}
+	}
+	return p, made
+}
+
 // reduce makes the call a reduction, usually of a recent value, which it may see in another shape.
 func (c *Call) reduce(rng *rand.Rand, recent []Value) {
 	c.Reduce, c.States, c.Stores, c.Narrow = 1+rng.IntN(2), 1+rng.IntN(2), rng.IntN(2) == 0, Span{}
@@ -525,7 +555,7 @@ func (c *Call) reduce(rng *rand.Rand, recent []Value) {
 // memory.
 func TestRandomGraphs(t *testing.T) {
 	grouped, elided, gone, byRows, products, convolutions, narrowed, folded, early, late, slack := 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
-	reductions, storing, sooner := 0, 0, 0
+	reductions, storing, sooner, matrices := 0, 0, 0, 0
 	for seed := range uint64(25000) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		g, m := randomGraph(rng, 2+rng.IntN(14))
@@ -578,6 +608,7 @@ func TestRandomGraphs(t *testing.T) {
 			}
 			if k := g.Product(&s); k >= 0 {
 				products++
+				matrices += min(1, len(slices.DeleteFunc(g.Before(&s), func(b bool) bool { return !b })))
 				if len(g.Calls[s.Calls[k]].Outs[0].Shape) == 4 {
 					convolutions++
 				}
@@ -586,11 +617,11 @@ func TestRandomGraphs(t *testing.T) {
 		}
 	}
 	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows, %d have reductions, "+
-		"%d of them write more, %d run earlier, %d begin with a product, %d with a convolution, %d inputs narrowed, %d factors folded, "+
-		"%d calls removed, and %d conversions run earlier, %d later; %d peaks are higher",
-		grouped, elided, byRows, reductions, storing, sooner, products, convolutions, narrowed, folded, gone, early, late, slack)
+		"%d of them write more, %d run earlier, %d have a product, %d make its matrix, %d have a convolution, %d inputs narrowed, "+
+		"%d factors folded, %d calls removed, and %d conversions run earlier, %d later; %d peaks are higher",
+		grouped, elided, byRows, reductions, storing, sooner, products, matrices, convolutions, narrowed, folded, gone, early, late, slack)
 	if early < 200 || slack < 100 || folded < 500 || late < 300 || grouped < 10000 || elided < 5000 || byRows < 1000 || products < 500 ||
-		reductions < 400 || storing < 200 || sooner < 50 || convolutions < 200 || narrowed < 500 || gone < 10000 {
+		reductions < 400 || storing < 200 || sooner < 50 || matrices < 200 || convolutions < 200 || narrowed < 500 || gone < 10000 {
 		t.Error("the passes did too little")
 	}
 }

@@ -129,6 +129,9 @@ func (c *Call) print(b *strings.Builder, indent string) {
 	if c.Apart {
 		b.WriteString(" apart")
 	}
+	if c.Once {
+		b.WriteString(" once")
+	}
 	if c.Stores {
 		b.WriteString(" stores")
 	}
@@ -369,7 +372,7 @@ func (s *scanner) call(g *Graph) (versions []int) {
 		c.Reduce = s.number(1<<20, false)
 		s.want(" ")
 	}
-	c.Product, c.Apart, c.Stores = s.has("product "), s.has("apart "), s.has("stores ")
+	c.Product, c.Apart, c.Once, c.Stores = s.has("product "), s.has("apart "), s.has("once "), s.has("stores ")
 	if s.has("sums=") {
 		c.Sums = s.number(1<<20, false)
 		s.want(" ")

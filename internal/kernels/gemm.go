@@ -253,6 +253,8 @@ type productSpec struct {
 	// Results is the number of outputs of the epilogue, which is operation Op of the Spec, or 0 without one. Columns has a bit for each of
 	// its inputs, besides the product, that has an element for each column.
 	Results, Columns uint8
+	// Made is the prologue.
+	Made madeSpec
 }
 
 // blocksKind says what a block computes.

@@ -19,6 +19,8 @@ type MatmulOpt struct {
 	TF32 bool
 	// Epilogue, if not nil, is run on the result, which is stored only if it is among the epilogue's outputs.
 	Epilogue *Epilogue
+	// Prologue, if not nil, makes b, whose address counts only modulo 16.
+	Prologue *Prologue
 	// Tile, for tests, is the number, counted from 1, of one of the tiles that suit the product; the right operand is then transposed late
 	// if possible. 0 chooses by size.
 	Tile int
@@ -29,11 +31,20 @@ type MatmulOpt struct {
 // the depth that are added in order. For small products, and for those whose operands tensor maps cannot fetch, the parts depend on the
 // size of the device, except for large products in Float32. Otherwise they depend only on the product.
 func Matmul(is Issuer, out, a, b Operand, opt MatmulOpt) error {
+	var p product
+	if err := p.begin(out, a, b, opt); err != nil || out.Numel() == 0 {
+		return err
+	}
+	return p.issue(is)
+}
+
+// begin sets p to the product.
+func (p *product) begin(out, a, b Operand, opt MatmulOpt) error {
 	nd := len(out.Shape)
 	if nd < 2 || len(a.Shape) != nd || len(b.Shape) != nd {
 		return fmt.Errorf("a matrix product of %d, %d and %d dimensions; want equal numbers of at least 2", nd, len(a.Shape), len(b.Shape))
 	}
-	p := product{m: out.Shape[nd-2], n: out.Shape[nd-1], k: a.Shape[nd-1], out: out, a: a, b: b, opt: opt}
+	*p = product{m: out.Shape[nd-2], n: out.Shape[nd-1], k: a.Shape[nd-1], out: out, a: a, b: b, opt: opt}
 	p.s[0] = [2]int{out.Stride[nd-2], out.Stride[nd-1]}
 	p.s[1] = [2]int{a.Stride[nd-2], a.Stride[nd-1]}
 	p.s[2] = [2]int{b.Stride[nd-1], b.Stride[nd-2]}
@@ -48,13 +59,15 @@ func Matmul(is Issuer, out, a, b Operand, opt MatmulOpt) error {
 			return err
 		}
 	}
+	if opt.Prologue != nil {
+		if err := p.checkPrologue(); err != nil {
+			return err
+		}
+	}
 	if p.s[0][1] != 1 && p.s[0][0] == 1 || p.n == 1 && p.m > 1 {
 		p.transpose()
 	}
-	if err := p.batches(nd - 2); err != nil {
-		return err
-	}
-	return p.issue(is)
+	return p.batches(nd - 2)
 }
 
 // product is a planned matrix product. Each operand's strides are {own axis, depth}; those of the result and the bias are {row, column}.
@@ -68,11 +81,13 @@ type product struct {
 	sizes [maxBatchDims]int32
 	// loads says that the epilogue has operands. The parts of the depth are chosen without looking at that: the bits depend on them.
 	loads bool
+	// swapped says that this is the product of the transposes.
+	swapped bool
 }
 
 // transpose replaces the product by that of the transposes.
 func (p *product) transpose() {
-	p.m, p.n = p.n, p.m
+	p.m, p.n, p.swapped = p.n, p.m, true
 	p.a, p.b = p.b, p.a
 	p.s[1], p.s[2] = p.s[2], p.s[1]
 	for _, i := range []int{0, 3} {
@@ -110,6 +125,9 @@ func (p *product) batches(nd int) error {
 func (p *product) layoutOf(i int, o *Operand, places int) sideSpec {
 	ps, ds := p.s[i][0], p.s[i][1]
 	size := o.DType.Size()
+	if places == 1 { // its stride leads nowhere
+		ps = 0
+	}
 	switch {
 	case ds == 1 && p.k > 1 || ds == 1 && ps != 1:
 		return sideSpec{layoutDepth, uint8(p.width(i, o, p.k, ps, size))}
@@ -136,7 +154,14 @@ func (p *product) width(i int, o *Operand, count, other, size int) int {
 func (p *product) issue(is Issuer) error {
 	lim := is.Limits()
 	batch := p.batch.numel()
-	if v, ok := p.planVector(lim); ok {
+	v, ok := p.planVector(lim)
+	if p.opt.Prologue != nil && (!ok || p.swapped) {
+		if err := p.makeMatrix(is); err != nil {
+			return err
+		}
+		v, ok = p.planVector(lim)
+	}
+	if ok {
 		return p.issueVector(is, v)
 	}
 	tf32 := p.opt.TF32 && p.a.DType == dtype.Float32
@@ -338,6 +363,7 @@ type productArgs struct {
 	maps                           [2]mapArg
 	result                         bufferArg
 	epilogue                       epilogueArgs
+	prologue                       prologueArgs
 }
 
 func (a *productArgs) layout(p params) {
@@ -368,6 +394,7 @@ func (a *productArgs) layout(p params) {
 		p.buffer(&a.result, "result", s.DTypes[0])
 	}
 	a.epilogue.layout(p)
+	a.prologue.layout(p)
 }
 
 // productKernel is the part that both kernels share.

@@ -52,14 +52,30 @@ func (p *product) planVector(lim *Limits) (v vecSpec, ok bool) {
 		return v, false
 	}
 	v = vecSpec{Rows: 1 << bits.Len(uint(p.m-1)), Cols: 1, Parts: 1}
-	if p.k*p.n*p.batch.numel()*p.a.DType.Size() <= vecEarly {
+	if p.opt.Prologue == nil && p.k*p.n*p.batch.numel()*p.a.DType.Size() <= vecEarly {
 		v.Early = 1
 	}
 	if right.Layout == layoutOwn {
 		return v, v.acrossColumns(p.n, p.k, p.batch.numel(), width)
 	}
-	ok = left.Layout == layoutDepth && int(left.Width) == width
-	return v, v.alongDepth(p.n*p.batch.numel(), p.k/width) && ok
+	ok = v.alongDepth(p.n*p.batch.numel(), p.k/width) && left.Layout == layoutDepth && int(left.Width) == width
+	if p.opt.Prologue != nil {
+		v.making(p.n, p.k/width)
+	}
+	return v, ok
+}
+
+// making adapts the plan for a matrix of n columns along the depth to a prologue: it computes more and reads less for each element. The
+// order of sums stays the same. On an H200, one row times 4096 x 14336 whole numbers with factors then takes 21.2 instead of 24.0 µs, and
+// two rows times 4096 x 4096 take 8.7 instead of 9.4.
+func (v *vecSpec) making(n, accesses int) {
+	switch each := ceilDiv(accesses, 32*int(v.Parts)); {
+	case v.Lanes < 32:
+	case v.Rows == 1 && v.Cols == 1 && n >= 2048:
+		v.Cols, v.Loads = 2, uint8(min(each, 2))
+	case v.Rows == 2 && each >= 4:
+		v.Cols, v.Loads = 2, 4
+	}
 }
 
 // alongDepth plans for a matrix of n columns that lie along the depth, each read in that many accesses. It reports whether tiles are not
@@ -125,6 +141,9 @@ func (p *product) issueVector(is Issuer, v vecSpec) error {
 	}
 	var a productArgs
 	a.epilogue.add(p.opt.Epilogue, s, p.m, p.n)
+	if err := p.addPrologue(&a.prologue, s, r.Right.Width); err != nil {
+		return err
+	}
 	p.after(r, s.Vec)
 	p.args(&a, 0, 0)
 	a.size.host = p.sizes[:]
@@ -155,7 +174,7 @@ type vecKernel struct {
 }
 
 func buildMatvec(s *Spec) *kernel.Kernel {
-	return kernel.Build(s.name("matvec"+epilogueName(s)), func(k *kernel.Builder) {
+	return kernel.Build(s.name("matvec"+prologueName(s)+epilogueName(s)), func(k *kernel.Builder) {
 		k.FixedThreads(vecThreads)
 		r := &s.Product
 		c := &vecKernel{productKernel: newProductKernel(k, s), s: s, k: k, v: &r.Vector, rows: int(r.Vector.Rows), parts: vecWarps}
@@ -197,7 +216,7 @@ func (c *vecKernel) prefetch() {
 			for j := range int(c.v.Loads) {
 				d := first.Add(k.I32(j * parts * lanes)).Min(last).Convert(dtype.Int64).Mul(k.I64(int64(width)))
 				for _, col := range columns {
-					m.Prefetch(col.Add(d))
+					m.Prefetch(col.Mul(c.bn.Value).Add(d))
 				}
 			}
 		})
@@ -291,14 +310,14 @@ func (c *vecKernel) place() (lane, part, col kernel.Value) {
 
 func (c *vecKernel) apart() int { return vecWarps / int(c.v.Parts) * (32 / int(c.v.Lanes)) }
 
-// ofDepth returns the thread's first access to each of its columns, and where these begin, if columns lie along the depth. Columns beyond
+// ofDepth returns the thread's first access to each of its columns, and the columns (Int64), if columns lie along the depth. Columns beyond
 // the last repeat it.
 func (c *vecKernel) ofDepth() (first kernel.Value, columns []kernel.Value) {
 	k := c.k
 	lane, part, col := c.place()
 	for j := range int(c.v.Cols) {
 		at := c.first.Add(col).Add(k.I32(j * c.apart())).Min(c.n.Sub(k.I32(1)))
-		columns = append(columns, at.Convert(dtype.Int64).Mul(c.bn.Value))
+		columns = append(columns, at.Convert(dtype.Int64))
 	}
 	return part.Mul(k.I32(int(c.v.Lanes))).Add(lane), columns
 }
@@ -318,6 +337,12 @@ func (c *vecKernel) alongDepth(a, b kernel.Buffer) {
 	lanes, cols, parts := int(c.v.Lanes), int(c.v.Cols), int(c.v.Parts)
 	lane, part, col := c.place()
 	first, columns := c.ofDepth()
+	var lines []*matrixLine
+	for _, col := range columns {
+		l := c.line(b, col, c.bn.Value)
+		l.hold(c.s.Product.Made.Adjacent, k.I64(0))
+		lines = append(lines, l)
+	}
 	sums := c.accumulators(cols)
 	rows := make([]kernel.Value, c.rows)
 	for i := range rows {
@@ -325,16 +350,20 @@ func (c *vecKernel) alongDepth(a, b kernel.Buffer) {
 	}
 	c.steps(first, c.productArgs.k.Div(k.I32(width)), parts*lanes, func(at kernel.Value) func() {
 		d := at.Convert(dtype.Int64).Mul(k.I64(int64(width)))
-		var of [][]kernel.Value
-		for _, col := range columns {
-			of = append(of, b.LoadVec(col.Add(d), width))
+		var of []func() []kernel.Value
+		for _, l := range lines {
+			of = append(of, l.load(d))
 		}
 		return func() {
+			var right [][]kernel.Value
+			for _, elements := range of {
+				right = append(right, elements())
+			}
 			for i, row := range rows {
 				left := wide(a.LoadVec(row.Add(d), width))
-				for j := range columns {
+				for j := range lines {
 					sum := sums[i][j].Get()
-					for e, v := range wide(of[j]) {
+					for e, v := range right[j] {
 						sum = left[e].FMA(v, sum)
 					}
 					sums[i][j].Set(sum)
@@ -361,6 +390,8 @@ func (c *vecKernel) alongColumns(a, b kernel.Buffer) {
 	k, width, lanes := c.k, int(c.s.Product.Right.Width), int(c.v.Lanes)
 	tid := k.ThreadIdx(kernel.X)
 	group, from := c.ofColumns()
+	still := c.line(b, k.I64(0), c.bk.Value)
+	still.hold(c.s.Product.Made.Across, from)
 	sums := c.accumulators(width)
 	rows := make([]kernel.Value, c.rows)
 	for i := range rows {
@@ -368,13 +399,15 @@ func (c *vecKernel) alongColumns(a, b kernel.Buffer) {
 	}
 	c.steps(group, c.productArgs.k.Value, vecThreads/lanes, func(at kernel.Value) func() {
 		d := at.Convert(dtype.Int64)
-		of := b.LoadVec(d.Mul(c.bk.Value).Add(from), width)
+		line := c.line(b, d, c.bk.Value)
+		line.held = still.held
+		of := line.load(from)
 		var left []kernel.Value
 		for _, row := range rows {
 			left = append(left, a.Load(row.Add(d.Mul(c.ak.Value))).Convert(dtype.Float32))
 		}
 		return func() {
-			right := wide(of)
+			right := of()
 			for i := range rows {
 				for e, v := range right {
 					sums[i][e].Set(left[i].FMA(v, sums[i][e].Get()))

@@ -66,6 +66,11 @@ func TestVectorPlans(t *testing.T) {
 		if depth {
 			p.s[2] = [2]int{768, 1}
 		}
+		p.s[1] = [2]int{1, 1}
+		if _, ok := p.planVector(&Limits{Multiprocessors: 132}); !ok {
+			t.Errorf("a row whose other stride is 1, with the matrix along the depth %v, is not planned", depth)
+		}
+		p.s[1] = [2]int{768, 1}
 		p.a.Ptr = 2
 		if _, ok := p.planVector(&Limits{Multiprocessors: 132}); ok == depth {
 			t.Errorf("a row that is not aligned, with the matrix along the depth %v: planned is %v", depth, ok)
@@ -73,6 +78,27 @@ func TestVectorPlans(t *testing.T) {
 		p.a.Ptr, p.b.Ptr = 0, 2
 		if _, ok := p.planVector(&Limits{Multiprocessors: 132}); ok {
 			t.Errorf("a matrix that is not aligned, along the depth %v, is planned", depth)
+		}
+	}
+}
+
+// TestProloguesKeepSums: a prologue changes no number of the plan on which the order of sums depends.
+func TestProloguesKeepSums(t *testing.T) {
+	for m := 1; m <= vecRows; m++ {
+		for _, n := range []int{8, 72, 1024, 2048, 4096, 16384, 28672} {
+			for _, k := range []int{8, 264, 768, 2048, 4096, 8192, 1 << 15} {
+				for _, b := range [][2]int{{k, 1}, {1, n}} {
+					p := product{m: m, n: n, k: k, s: [4][2]int{{n, 1}, {k, 1}, b}}
+					p.a.DType, p.b.DType = dtype.BFloat16, dtype.BFloat16
+					p.batch.open(0, 1)
+					want, planned := p.planVector(&Limits{Multiprocessors: 132})
+					p.opt.Prologue = &Prologue{}
+					got, ok := p.planVector(&Limits{Multiprocessors: 132})
+					if ok != planned || got.Rows != want.Rows || got.Lanes != want.Lanes || got.Parts != want.Parts {
+						t.Errorf("%d x %d x %d, strides %v: %+v, %v with a prologue; %+v, %v without", m, n, k, b, got, ok, want, planned)
+					}
+				}
+			}
 		}
 	}
 }

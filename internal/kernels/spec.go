@@ -95,6 +95,10 @@ func (s *Spec) Key() string {
 		if s.Product.Results > 0 {
 			c.Op, made = 0, opOf(s).group
 		}
+		if m := &c.Product.Made; m.Ins > 0 {
+			made += " of " + m.op().group
+			m.Op = 0
+		}
 	case FamilyReduce:
 		if p := reduceOpOf(s).fused; p != nil {
 			c.Op, made = 0, p.key()
