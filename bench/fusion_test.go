@@ -69,6 +69,14 @@ func TestFusions(t *testing.T) {
 				m := x.Mean(h, []int{1})
 				return x.Sub(x.Mean(x.Mul(h, h), []int{1}), x.Mul(m, m))
 			}},
+			{"norm", 100, func(x *tenon.Exec) *tenon.Tensor {
+				f, of := x.ToDType(h, tenon.Float32), tenon.SumOpt{KeepDim: true}
+				r := x.Rsqrt(x.AddS(x.Mean(x.Mul(f, f), []int{1}, of), 1e-6))
+				return x.Mul(x.ToDType(x.Mul(f, r), tenon.BFloat16), w)
+			}},
+			{"normalize", 10, func(x *tenon.Exec) *tenon.Tensor {
+				return x.Div(tall, x.Sqrt(x.Sum(x.Mul(tall, tall), []int{1}, tenon.SumOpt{KeepDim: true})))
+			}},
 			{"quantized", 50, func(x *tenon.Exec) *tenon.Tensor {
 				return x.Linear(row, x.Mul(x.ToDType(weight, tenon.BFloat16), factor), nil)
 			}},

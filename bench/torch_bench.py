@@ -534,6 +534,11 @@ def fusions(r):
     tall, other = (torch.randn(1 << 20, 1024, device="cuda") for _ in range(2))
     row, factor = (torch.randn(*shape, device="cuda", dtype=torch.bfloat16) for shape in ((1, 8192), (28672, 1)))
     weight = torch.randint(127, (28672, 8192), device="cuda", dtype=torch.int8)
+
+    def written_out():  # an RMS norm
+        f = h.float()
+        return (f * torch.rsqrt((f * f).mean(1, keepdim=True) + 1e-6)).to(torch.bfloat16) * w
+
     cases = (
         ("rmsnorm", 100, lambda: F.rms_norm(h + residual, (width,), w)),
         ("gelu", 100, lambda: F.gelu(h + bias, approximate="tanh")),
@@ -545,6 +550,8 @@ def fusions(r):
         ("columns", 100, lambda: (h * residual).sum(0)),
         ("dots", 100, lambda: (h * residual).sum(1)),
         ("moments", 100, lambda: (h * h).mean(1) - h.mean(1) ** 2),
+        ("norm", 100, written_out),
+        ("normalize", 10, lambda: tall / (tall * tall).sum(1, keepdim=True).sqrt()),
         ("quantized", 50, lambda: F.linear(row, weight.to(torch.bfloat16) * factor)),
     )
     # With this option a product of one row is a sum, which can be fused.

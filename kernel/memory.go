@@ -219,6 +219,25 @@ func (a Array) Store(i, v Value) {
 	a.b.add(&kir.Instr{Op: kir.OpStore, Type: a.t, Space: a.space, Sym: a.sym, Width: 1, Args: args})
 }
 
+// LoadVec returns n adjacent elements of a shared or local array from i (Int32 or Int64) on. n is 1, 2, 4, 8 or 16, an access has at most
+// 16 bytes, and i must be a multiple of n.
+func (a Array) LoadVec(i Value, n int) []Value {
+	in := &kir.Instr{Op: kir.OpLoad, Type: a.t, Space: a.space, Sym: a.sym, Width: n, Args: a.b.ids(i)}
+	return a.b.many(in, n, a.t)
+}
+
+// StoreVec sets adjacent elements of a shared or local array from i on, under the conditions of LoadVec.
+func (a Array) StoreVec(i Value, vs ...Value) {
+	args := append(a.b.ids(i), a.b.ids(vs...)...)
+	for _, v := range vs {
+		if v.t != a.t {
+			a.b.fail("a value of type %v is stored to an array of %v; convert it", v.t, a.t)
+			return
+		}
+	}
+	a.b.add(&kir.Instr{Op: kir.OpStore, Type: a.t, Space: a.space, Sym: a.sym, Width: len(vs), Args: args})
+}
+
 // Atomic applies op with v to element i of a shared array and returns the old value.
 func (a Array) Atomic(op Atomic, i, v Value) Value {
 	return a.b.emit(&kir.Instr{Op: kir.OpAtomic, Sub: op, Type: a.t, Space: a.space, Sym: a.sym, Args: a.b.ids(i, v)}, a.t)

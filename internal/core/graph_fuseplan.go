@@ -254,7 +254,8 @@ func (b *planning) add(i int) {
 		call.Row, call.Sums, call.Narrow.To = true, p.rows.Sums(), ins
 	case p != nil && p.reduce != nil:
 		call.Reduce, call.States, call.Values = b.reduceNumber(p.reduce), p.reduce.States(), len(p.numbers)
-		call.Stores = p.reduce.Fills(c.x.m.stream.Device().Limits())
+		limits := c.x.m.stream.Device().Limits()
+		call.Stores, call.Again = p.reduce.Fills(limits), p.reduce.Again(limits)
 	case p != nil:
 		call.Point, call.Heavy, call.Values, ins = true, p.op.Heavy, len(p.numbers), len(p.held)
 		if p.op == kernels.Copy { // a copy could not keep a NaN's bits

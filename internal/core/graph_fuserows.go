@@ -145,10 +145,18 @@ type rowSide struct {
 	value         []int // of each input of the group, or -1
 }
 
-// side returns the work of the members of s that has selects. What members that reads selects read is an input too.
-func (b *planning) side(s *fuse.Set, row int, has, reads func(k int) bool) *rowSide {
+// side returns the work of the members of s that has selects. What members that reads selects read is an input too. The results of the
+// members given are the first inputs.
+func (b *planning) side(s *fuse.Set, row int, has, reads func(k int) bool, given ...int) *rowSide {
 	w := &rowSide{first: make([]int, len(s.Calls)), value: slices.Repeat([]int{-1}, len(s.Ins))}
 	values, bias := 0, absent
+	for _, k := range given {
+		w.first[k] = values
+		for _, v := range b.g.Calls[s.Calls[k]].Outs {
+			w.types = append(w.types, v.DType)
+			values++
+		}
+	}
 	if row >= 0 && b.used(s, row, has) { // the call's result comes first
 		c := &b.g.Calls[s.Calls[row]]
 		w.types, values = []dtype.DType{c.Outs[0].DType}, 1

@@ -48,11 +48,12 @@ type Limits struct {
 
 // Group joins element-wise calls with those that made their operands. All calls of a group have one shape and one lane, and each that reads
 // a result of another reads the same elements in the same order. A chain is not joined through a broadcast, which would recompute it for
-// every repetition. One call of a group may be row-wise, or some may be reductions, whose inputs have that shape. At the end, groups
-// without such calls are joined with products that they read, and products with the calls that only make a matrix that they read once. A
-// group runs at the position of its last call, so no call in between may write what the group reads, or use what it writes; and while the
-// group waits, it must not hold more memory for its operands than it saves by not writing results. If reductions write more than their
-// results, the last call is the last element-wise one, and reductions after it run earlier.
+// every repetition. One call of a group may be row-wise, or some may be reductions, whose inputs have that shape. If a reduction's kernel
+// can go through the rows again, calls that read its results are joined with it. At the end, groups without such calls are joined with
+// products that they read, and products with the calls that only make a matrix that they read once. A group runs at the position of its
+// last call, so no call in between may write what the group reads, or use what it writes; and while the group waits, it must not hold more
+// memory for its operands than it saves by not writing results. If reductions write more than their results, the last call is the last
+// element-wise one, and reductions after it run earlier.
 func (g *Graph) Group(l Limits) {
 	a := &grouping{g: g, l: l, live: g.live(), made: g.writers(), users: map[int][]int{}, of: make([]*Set, len(g.Calls))}
 	for i := range g.Calls {
@@ -65,6 +66,9 @@ func (g *Graph) Group(l Limits) {
 		case (c.Point || c.Row) && len(c.Outs) > 0:
 			a.join(i)
 		}
+	}
+	for i := range g.Calls {
+		a.joinResults(i)
 	}
 	for i := range g.Calls {
 		if g.Calls[i].Product {
@@ -419,17 +423,20 @@ func (g *Graph) Reduction(s *Set) *Call {
 
 // byReduce reports whether the group can run in the kernel of a reduction if it has one. Then there are only reductions alike, and
 // element-wise calls of one shape that modify no memory, whose operands can be seen in the shape of what is reduced. The group must not
-// read the results of the reductions, because threads read elements that others write.
+// read the results of the reductions from memory, because threads read elements that others write.
 func (a *grouping) byReduce(s *Set) bool {
 	first := a.g.Reduction(s)
 	if first == nil {
 		return true
 	}
-	written := map[int]bool{}
+	written, phases := map[int]bool{}, a.g.Phases(s)
 	shape := a.g.Shape(s)
-	for _, i := range s.Calls {
+	for k, i := range s.Calls {
 		switch c := &a.g.Calls[i]; {
-		case c.Reduce == 0 && (!c.Point || c.Into != 0 || !slices.Equal(c.Outs[0].Shape, shape)):
+		case c.Reduce == 0 && (!c.Point || c.Into != 0):
+			return false
+		case c.Reduce == 0 && phases != nil && phases[k] == OfRow:
+		case c.Reduce == 0 && !slices.Equal(c.Outs[0].Shape, shape):
 			return false
 		case c.Reduce == 0:
 		case c.Reduce != first.Reduce || c.Lane != first.Lane || !slices.Equal(c.Ins[0].Shape, first.Ins[0].Shape):
@@ -443,9 +450,11 @@ func (a *grouping) byReduce(s *Set) bool {
 			}
 		}
 	}
-	for _, i := range s.Calls {
-		if slices.ContainsFunc(a.g.Calls[i].Ins, func(v Value) bool { return written[v.Storage] }) {
-			return false
+	for k, i := range s.Calls {
+		for j, f := range s.From[k] {
+			if written[a.g.Calls[i].Ins[j].Storage] && f.Member < 0 {
+				return false
+			}
 		}
 	}
 	for _, r := range s.Ins {
@@ -453,13 +462,15 @@ func (a *grouping) byReduce(s *Set) bool {
 			return false
 		}
 	}
-	return true
+	return phases == nil || a.byAgain(s, phases)
 }
 
-// Shape returns the shape of the element-wise calls of s, a group with reductions, or that of what is reduced if there are none.
+// Shape returns the shape of the element-wise calls of s, a group with reductions, besides those that read their results, or that of what
+// is reduced if there are none.
 func (g *Graph) Shape(s *Set) []int {
-	for _, i := range s.Calls {
-		if g.Calls[i].Reduce == 0 {
+	phases := g.Phases(s)
+	for k, i := range s.Calls {
+		if g.Calls[i].Reduce == 0 && (phases == nil || phases[k] == Before) {
 			return g.Calls[i].Outs[0].Shape
 		}
 	}
@@ -478,6 +489,9 @@ func (g *Graph) Reducible(s *Set, r Ref) ([]int, bool) {
 	}
 	stride := make([]int, len(c.Outs[0].Shape))
 	infer.BroadcastStrides(stride, v.Shape, v.Stride, c.Outs[0].Shape)
+	if last := len(to) - 1; last >= 0 && c.Outs[0].numel()*to[last] == (&Place{Shape: to}).numel() && ofRows(c.Outs[0].Shape, to) {
+		return append(stride[:last], 0), true // it goes by rows
+	}
 	return infer.ViewStrides(make([]int, 0, len(to)), c.Outs[0].Shape, stride, to)
 }
 
@@ -489,7 +503,7 @@ func (a *grouping) byStores(s *Set) bool {
 	if first == nil {
 		return true
 	}
-	at, stores := -1, false
+	at, stores, phases := -1, false, a.g.Phases(s)
 	for _, i := range s.Calls {
 		if a.g.Calls[i].Reduce == 0 {
 			at = i
@@ -497,13 +511,16 @@ func (a *grouping) byStores(s *Set) bool {
 	}
 	for _, r := range s.Outs {
 		c := &a.g.Calls[r.Call]
-		if c.Reduce != 0 {
+		if c.Reduce != 0 || phases != nil && phases[slices.Index(s.Calls, r.Call)] == OfRow {
 			continue
 		}
 		p, q := &c.Outs[r.Index].Place, &first.Ins[0].Place
 		if stores = true; !(slices.Equal(p.Shape, q.Shape) && slices.Equal(p.Stride, q.Stride)) && !(p.flat() && q.flat()) {
 			return false
 		}
+	}
+	if phases != nil {
+		return true
 	}
 	if !stores {
 		return a.g.Calls[s.At].Reduce != 0
@@ -524,6 +541,10 @@ func (a *grouping) byStores(s *Set) bool {
 // written, and the last write is that of the last call.
 func (a *grouping) inPlace(s *Set) bool {
 	place, product := map[int]*Place{}, a.g.Product(s) >= 0
+	var full *Place // what is reduced
+	if first := a.g.Reduction(s); first != nil {
+		full = &first.Ins[0].Place
+	}
 	for _, i := range s.Calls {
 		for j := range a.g.Calls[i].Outs {
 			place[a.g.Calls[i].Outs[j].Storage] = &a.g.Calls[i].Outs[j].Place
@@ -533,8 +554,12 @@ func (a *grouping) inPlace(s *Set) bool {
 		c := &a.g.Calls[i]
 		for j := range len(c.Ins) + len(c.Outs) {
 			v := c.at(j)
-			turned := func(p *Place) bool { return c.Once && j == 1 && p.turned(&v.Place) }
-			if p := place[v.Storage]; p != nil && !p.equal(&v.Place) && !((product || c.Reduce != 0) && p.alike(&v.Place)) && !turned(p) {
+			p := place[v.Storage]
+			if p == nil || p.equal(&v.Place) {
+				continue
+			}
+			ofRow := full != nil && p.numel() < full.numel()
+			if !((product || c.Reduce != 0 || ofRow) && p.alike(&v.Place)) && !(c.Once && j == 1 && p.turned(&v.Place)) {
 				return false
 			}
 		}

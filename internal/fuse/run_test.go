@@ -240,15 +240,21 @@ func (m memory) runRows(g *Graph, s *Set, row int) {
 // runReduce does what the kernel of a reduction does: it computes what the other members make of each element, and stores only what the
 // reduction makes of that.
 func (m memory) runReduce(g *Graph, s *Set) {
-	results := map[[3]int]uint64{}
+	results, phases := map[[3]int]uint64{}, g.Phases(s)
 	for k, i := range s.Calls {
 		c := &g.Calls[i]
 		for o := range c.Outs {
 			for e := range numel(c.Outs[o].Shape) {
 				x := c.result(o, e, func(j, e int) uint64 {
-					f := s.From[k][j]
+					f, shape := s.From[k][j], c.Ins[j].Shape
+					if c.Point {
+						shape = c.Outs[o].Shape
+					}
 					if f.Member < 0 {
-						return m.load(c.Ins[j].Storage, c.Ins[j].at(e, c.Outs[o].Shape))
+						return m.load(c.Ins[j].Storage, c.Ins[j].at(e, shape))
+					}
+					if p := phases; p != nil && p[k] == After && (p[f.Member] == Reducing || p[f.Member] == OfRow) {
+						e /= shape[len(shape)-1] // it is broadcast along the row
 					}
 					return results[[3]int{s.Calls[f.Member], f.Index, e}]
 				})
@@ -411,8 +417,14 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 			m[s][i] = mix(uint64(s), uint64(i))
 		}
 	}
+	var rows []Value
 	next, recent, many, scaled := outside+1, []Value{}, rng.IntN(4) == 0, []Value{}
 	for i := range n {
+		if len(rows) > 0 && rng.IntN(4) == 0 {
+			c := randomRow(rng, rows, &next)
+			g.Calls, rows = append(g.Calls, c), append(rows, c.Outs[0])
+			continue
+		}
 		if rng.IntN(5) == 0 {
 			c := randomScaling(rng, &scaled, recent, &next)
 			c.At = i
@@ -431,6 +443,9 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 				continue
 			}
 			c.Ins = append(c.Ins, Value{Storage: 1 + rng.IntN(next-1), Place: places[rng.IntN(len(places)-1)]})
+		}
+		if len(rows) > 0 && rng.IntN(2) == 0 {
+			c.Ins = append(c.Ins, rows[len(rows)-1-rng.IntN(min(2, len(rows)))])
 		}
 		for o := range 1 + rng.IntN(8)/7 {
 			v := Value{Storage: next, Place: places[0]}
@@ -476,7 +491,9 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 		switch {
 		case c.Point || c.Row || c.Converts:
 		case rng.IntN(2) > 0:
-			c.reduce(rng, recent)
+			if c.reduce(rng, recent); c.Again {
+				recent, rows = recent[:len(recent)-1], append(rows, c.Outs[0])
+			}
 		case len(c.Outs) == 1 && c.Into == 0 && rng.IntN(2) == 0:
 			c.Product = true
 		}
@@ -486,27 +503,8 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 			c.Ins, c.Once = append(c.Ins[:1], made), true
 		}
 		g.Calls = append(g.Calls, c)
-		if c.Product && rng.IntN(3) == 0 {
-			c.Outs[0].Place = lastChannels // shared with the call in g
-			v := Value{Storage: c.Outs[0].Storage, Place: lastChannels}
-			p := Call{At: -1, Op: "E", Attrs: 1, Point: true, Ins: []Value{v}, Outs: []Value{{Storage: next, Place: lastChannels}}}
-			if rng.IntN(3) > 0 {
-				other := []Place{lastChannels, {dtype.Float32, []int{2, 1, 1}, []int{1, 0, 0}, 3}, {dtype.Float32, []int{2}, []int{1}, 0},
-					{dtype.Float32, []int{2, 2, 2, 2}, []int{8, 4, 2, 1}, 0}}[rng.IntN(4)]
-				p.Ins = append(p.Ins, Value{Storage: 1 + rng.IntN(next-1), Place: other})
-			}
-			next++
-			g.Calls, recent = append(g.Calls, p), append(recent, p.Outs[0])
-		} else if c.Product && rng.IntN(2) == 0 { // read in another shape
-			v := Value{Storage: c.Outs[0].Storage, Place: places[len(places)-1]}
-			p := Call{At: -1, Op: "E", Attrs: 1, Point: true, Ins: []Value{v}, Outs: []Value{{Storage: next, Place: v.Place}}}
-			switch rng.IntN(3) {
-			case 0:
-				p.Ins = append(p.Ins, Value{Storage: 1 + rng.IntN(next-1), Place: v.Place})
-			case 1:
-				p.Ins = append(p.Ins, Value{Storage: 1 + rng.IntN(next-1), Place: places[5]})
-			}
-			next++
+		if c.Product && rng.IntN(3) > 0 {
+			p := randomReader(rng, &c, &next)
 			g.Calls, recent = append(g.Calls, p), append(recent, p.Outs[0])
 		}
 	}
@@ -519,6 +517,24 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 		}
 	}
 	return g, m
+}
+
+// randomReader returns a call that reads the result of c, a product, whose channels it may put last, or as an array of another shape.
+func randomReader(rng *rand.Rand, c *Call, next *int) Call {
+	place, others := places[len(places)-1], []Place{places[len(places)-1], places[5]}
+	if rng.IntN(2) == 0 {
+		place = lastChannels
+		c.Outs[0].Place = place // that of the call in the graph too
+		others = []Place{place, {dtype.Float32, []int{2, 1, 1}, []int{1, 0, 0}, 3}, {dtype.Float32, []int{2}, []int{1}, 0},
+			{dtype.Float32, []int{2, 2, 2, 2}, []int{8, 4, 2, 1}, 0}}
+	}
+	p := Call{At: -1, Op: "E", Attrs: 1, Point: true, Ins: []Value{{Storage: c.Outs[0].Storage, Place: place}},
+		Outs: []Value{{Storage: *next, Place: place}}}
+	if rng.IntN(3) > 0 {
+		p.Ins = append(p.Ins, Value{Storage: 1 + rng.IntN(*next-1), Place: others[rng.IntN(len(others))]})
+	}
+	*next++
+	return p
 }
 
 // randomMatrix returns a call that makes a matrix, and the matrix or its transpose.
@@ -549,13 +565,40 @@ func (c *Call) reduce(rng *rand.Rand, recent []Value) {
 	if !c.alike() {
 		c.Ins = c.Ins[:1]
 	}
+	if c.Again = rng.IntN(2) == 0 && len(c.Outs) == 1 && c.Into == 0 && slices.Equal(c.Ins[0].Shape, []int{4, 4}); c.Again {
+		c.Outs[0].Place = rowPlace
+	}
+}
+
+// rowPlace is how what there is for each row lies.
+var rowPlace = Place{dtype.Float32, []int{4, 1}, []int{1, 1}, 0}
+
+// randomRow returns a call that computes something for each row.
+func randomRow(rng *rand.Rand, rows []Value, next *int) Call {
+	c := Call{At: -1, Op: "R", Attrs: 1 + rng.IntN(2), Point: true, Outs: []Value{{Storage: *next, Place: rowPlace}},
+		Ins: []Value{rows[len(rows)-1-rng.IntN(min(3, len(rows)))]}}
+	switch rng.IntN(4) {
+	case 0:
+		c.Ins = append(c.Ins, rows[rng.IntN(len(rows))])
+	case 1:
+		c.Ins = append(c.Ins, Value{Storage: 1 + rng.IntN(*next-1), Place: places[7]})
+	}
+	*next++
+	return c
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // TestRandomGraphs: after all passes a segment leaves the same contents in live storages as before, and Join does not raise the peak of
 // memory.
 func TestRandomGraphs(t *testing.T) {
 	grouped, elided, gone, byRows, products, convolutions, narrowed, folded, early, late, slack := 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
-	reductions, storing, sooner, matrices := 0, 0, 0, 0
+	reductions, storing, sooner, matrices, again, ofRow := 0, 0, 0, 0, 0, 0
 	for seed := range uint64(25000) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		g, m := randomGraph(rng, 2+rng.IntN(14))
@@ -605,6 +648,9 @@ func TestRandomGraphs(t *testing.T) {
 				reductions++
 				storing += min(1, len(slices.DeleteFunc(slices.Clone(s.Outs), func(r Ref) bool { return g.Calls[r.Call].Reduce != 0 })))
 				sooner += min(1, s.Calls[len(s.Calls)-1]-s.At)
+				phases := g.Phases(&s)
+				again += b2i(slices.Contains(phases, After))
+				ofRow += b2i(slices.Contains(phases, OfRow))
 			}
 			if k := g.Product(&s); k >= 0 {
 				products++
@@ -616,12 +662,14 @@ func TestRandomGraphs(t *testing.T) {
 			elided += len(s.Calls) - len(s.Outs)
 		}
 	}
+	t.Logf("%d groups go through elements again, %d do work for rows", again, ofRow)
 	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows, %d have reductions, "+
 		"%d of them write more, %d run earlier, %d have a product, %d make its matrix, %d have a convolution, %d inputs narrowed, "+
 		"%d factors folded, %d calls removed, and %d conversions run earlier, %d later; %d peaks are higher",
 		grouped, elided, byRows, reductions, storing, sooner, products, matrices, convolutions, narrowed, folded, gone, early, late, slack)
-	if early < 200 || slack < 100 || folded < 500 || late < 300 || grouped < 10000 || elided < 5000 || byRows < 1000 || products < 500 ||
-		reductions < 400 || storing < 200 || sooner < 50 || matrices < 200 || convolutions < 200 || narrowed < 500 || gone < 10000 {
+	if early < 200 || slack < 100 || folded < 500 || late < 300 || grouped < 10000 || elided < 5000 || byRows < 1000 ||
+		products < 500 || reductions < 400 || storing < 200 || sooner < 50 || matrices < 200 || again < 150 || ofRow < 200 ||
+		convolutions < 200 || narrowed < 500 || gone < 10000 {
 		t.Error("the passes did too little")
 	}
 }

@@ -135,6 +135,9 @@ func (c *Call) print(b *strings.Builder, indent string) {
 	if c.Stores {
 		b.WriteString(" stores")
 	}
+	if c.Again {
+		b.WriteString(" again")
+	}
 	if c.Sums > 0 {
 		fmt.Fprint(b, " sums=", c.Sums)
 	}
@@ -372,7 +375,8 @@ func (s *scanner) call(g *Graph) (versions []int) {
 		c.Reduce = s.number(1<<20, false)
 		s.want(" ")
 	}
-	c.Product, c.Apart, c.Once, c.Stores = s.has("product "), s.has("apart "), s.has("once "), s.has("stores ")
+	c.Product, c.Apart, c.Once = s.has("product "), s.has("apart "), s.has("once ")
+	c.Stores, c.Again = s.has("stores "), s.has("again ")
 	if s.has("sums=") {
 		c.Sums = s.number(1<<20, false)
 		s.want(" ")

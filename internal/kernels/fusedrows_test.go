@@ -167,12 +167,12 @@ func TestApartFromOthers(t *testing.T) {
 	step := FusedStep{Op: Exp, Compute: f, Ins: []FusedIn{{Value: 0}}, Outs: []FusedOut{{DType: f}}}
 	before := Fuse([]dtype.DType{f}, []FusedStep{step}, []int{1, 1})
 	call := newReduceCall(Sum, f, nil, []Operand{h.empty(f, 1024)}, []Operand{x}, []bool{true, false})
-	r := FuseReduce([]*ReduceCall{call}, []uint{1}, before, []Operand{x, x}, &h.limits)
+	r := FuseReduce([]*ReduceCall{call}, []uint{1}, before, nil, []Operand{x, x}, &h.limits)
 	if r == nil || !r.Apart([]int{4096, 1024}) || !r.Apart([]int{4096 * 1024}) || r.Apart([]int{1024}) {
 		t.Error("what a reduction writes is not kept apart from others as it should be")
 	}
 	alone := Fuse([]dtype.DType{f}, []FusedStep{step}, []int{1})
-	if r := FuseReduce([]*ReduceCall{call}, []uint{1}, alone, []Operand{x}, &h.limits); r == nil || r.Apart([]int{4096, 1024}) {
+	if r := FuseReduce([]*ReduceCall{call}, []uint{1}, alone, nil, []Operand{x}, &h.limits); r == nil || r.Apart([]int{4096, 1024}) {
 		t.Error("threads without an output read what others write")
 	}
 }

@@ -80,11 +80,19 @@ func TestKeyOfReductions(t *testing.T) {
 		step := FusedStep{Op: Exp, Compute: f32, Ins: []FusedIn{{Value: 0}}, Outs: []FusedOut{{DType: f32}}}
 		return Fuse([]dtype.DType{f32}, []FusedStep{step}, outs)
 	}
-	made := []reduceParts{{part(1), []*ReduceOp{Sum}, []uint{1}}, {part(1), []*ReduceOp{Mean}, []uint{1}},
-		{part(0), []*ReduceOp{Sum}, []uint{1}},
-		{part(1, 1), []*ReduceOp{Sum, Mean}, []uint{1, 1}}, {part(1, 0), []*ReduceOp{Sum, Mean}, []uint{1, 1}},
-		{part(1), []*ReduceOp{MaxIndex}, []uint{1}}, {part(1), []*ReduceOp{MaxIndex}, []uint{2}},
-		{part(1), []*ReduceOp{MaxIndex}, []uint{3}}, {part(1, 1), []*ReduceOp{Sum}, []uint{1}}, {part(1, 0), []*ReduceOp{Sum}, []uint{1}}}
+	ofSum, sum := []*ReduceOp{Sum}, []uint{1}
+	made := []reduceParts{{before: part(1), bases: ofSum, keeps: sum}, {before: part(1), bases: []*ReduceOp{Mean}, keeps: sum},
+		{before: part(0), bases: ofSum, keeps: sum},
+		{before: part(1, 1), bases: []*ReduceOp{Sum, Mean}, keeps: []uint{1, 1}},
+		{before: part(1, 0), bases: []*ReduceOp{Sum, Mean}, keeps: []uint{1, 1}},
+		{before: part(1), bases: []*ReduceOp{MaxIndex}, keeps: sum}, {before: part(1), bases: []*ReduceOp{MaxIndex}, keeps: []uint{2}},
+		{before: part(1), bases: []*ReduceOp{MaxIndex}, keeps: []uint{3}}, {before: part(1, 1), bases: ofSum, keeps: sum},
+		{before: part(1, 0), bases: ofSum, keeps: sum},
+		{before: part(1), bases: ofSum, keeps: sum, row: part(1)}, {before: part(1), bases: ofSum, keeps: sum, row: part(0)},
+		{before: part(1), bases: ofSum, keeps: sum, row: part(1), each: part(1), given: 1},
+		{before: part(1), bases: ofSum, keeps: sum, row: part(1, 0), each: part(1), given: 1},
+		{before: part(1), bases: ofSum, keeps: sum, row: part(1), each: part(0), given: 1},
+		{before: part(1), bases: ofSum, keeps: sum, row: part(1), each: part(1)}}
 	of := func(id uint16) Spec { return Spec{Family: FamilyReduce, Op: id, Compute: f32} }
 	wantKeys(t, len(made), []Spec{of(Sum.id), of(Mean.id), of(MaxIndex.id)},
 		func() { reset(slices.Clone(base), map[string]*ReduceOp{}) }, func(i int) Spec { return of(fuseReduce(&made[i]).id) })

@@ -20,6 +20,8 @@ type reduceSpec struct {
 	// Repeat is the set of inputs, counted from 0, that are one element along a vector. Single are those whose elements are loaded one by
 	// one.
 	Repeat, Single operandSet
+	// Held is the set of inputs that a kernel which goes through the elements again keeps in shared memory. They have one type.
+	Held operandSet
 }
 
 // reduceShape is the arrangement of the threads of a block.
@@ -44,6 +46,7 @@ const (
 const (
 	reduceRowThreads    = 512 // threads per block if they share one output
 	reduceWarpThreads   = 256 // threads per block if each warp has an output
+	reduceAgainThreads  = 128 // the same if it goes through the elements again
 	reduceColumnThreads = 512 // threads per block of columns
 	// reduceAlone is the number of vectors that a thread folds alone; another pass is worth its launch only beyond it. Each part then has
 	// at least reduceWork vectors per thread.
@@ -71,8 +74,8 @@ type reducePlan struct {
 	index     int
 	parts     int
 	chunk     int
-	// repeat and single are those of reduceSpec.
-	repeat, single operandSet
+	// repeat, single and held are those of reduceSpec.
+	repeat, single, held operandSet
 	// order, if not nil, has the strides that order the dimensions, in place of those of the first input.
 	order []int
 }
@@ -229,11 +232,17 @@ func (p *reducePlan) lie(lim *Limits) {
 }
 
 // groups is the number of outputs per block of reduceRow.
-func (p *reducePlan) groups() int {
-	if p.wide == 32 {
-		return reduceWarpThreads / 32
+func (p *reducePlan) groups() int { return rowGroups(p.op, p.wide) }
+
+// rowGroups is the number of outputs per block if that many threads share one.
+func rowGroups(op *ReduceOp, wide int) int {
+	switch {
+	case wide != 32:
+		return 1
+	case op.fused != nil && op.fused.row != nil:
+		return reduceAgainThreads / 32
 	}
-	return 1
+	return reduceWarpThreads / 32
 }
 
 // split divides the reduced elements into parts if there are too few blocks to fill the device; threads is the number of threads of a block
@@ -356,7 +365,7 @@ func (p *reducePlan) issue(is Issuer, stage reduceStage, ws uint64) error {
 	s.Family, s.Op, s.Compute = FamilyReduce, op.id, t
 	s.Vec, s.Index = uint8(p.vec), uint8(p.index)
 	s.Reduce = reduceSpec{Shape: p.shape, Stage: stage, Kept: uint8(reduceClass(p.kept.nd)), Reduced: uint8(reduceClass(p.red.nd)),
-		Wide: uint16(p.wide), Deep: uint16(p.deep), Repeat: p.repeat, Single: p.single}
+		Wide: uint16(p.wide), Deep: uint16(p.deep), Repeat: p.repeat, Single: p.single, Held: p.held}
 	items, chunk := p.items, p.chunk
 	outputs, parts := p.outputs, p.parts
 	threads, grid := p.firstThreads(), 0
@@ -385,6 +394,10 @@ func (p *reducePlan) issue(is Issuer, stage reduceStage, ws uint64) error {
 	a.op, a.n.host, a.outputs.host, a.items.host = op, p.n, outputs, items
 	a.chunk.host, a.tail.host, a.operands.host, a.scalars.host = chunk, p.n-p.items*p.vec, &ptr, scalars
 	a.kept.host, a.red.host = &p.kept, &p.red
+	if p.held != 0 {
+		a.row.host = p.heldRow()
+		l.Shared = uint32(p.heldBytes())
+	}
 	for i, t := range op.states[t] {
 		a.states[i] = ws
 		ws += uint64(p.stateBytes(t))
@@ -416,11 +429,13 @@ type reduceArgs struct {
 	n                     intArg
 	outputs, items, chunk intArg
 	tail                  intArg
-	states                [MaxStates]uint64
-	buffers               []kernel.Buffer
-	operands              operandArgs
-	scalars               scalarArgs
-	kept, red             striderArg
+	// row is the number of elements of a row that is held, with what is beside it.
+	row       intArg
+	states    [MaxStates]uint64
+	buffers   []kernel.Buffer
+	operands  operandArgs
+	scalars   scalarArgs
+	kept, red striderArg
 }
 
 func (a *reduceArgs) layout(p params) {
@@ -432,6 +447,9 @@ func (a *reduceArgs) layout(p params) {
 	p.index(&a.chunk, "chunk")
 	if r.Shape == reduceRow && r.Stage != reduceFinal {
 		p.i32(&a.tail, "tail")
+	}
+	if r.Held != 0 {
+		p.i32(&a.row, "row")
 	}
 	if r.Stage != reduceWhole {
 		for i, t := range a.op.states[s.Compute] {

@@ -27,10 +27,15 @@ type reduceKernel struct {
 	states                      []kernel.Buffer
 	outs, ins                   []array
 	kept, red                   *strider
-	// reads is the number of inputs, which come first among ins. The rest is written.
-	reads int
+	// reads is the number of inputs that are folded, which come first among ins; the next stored are arrays that are written meanwhile.
+	reads, stored int
 	// inside says that the thread's output exists.
 	inside kernel.Value
+	// held is where rows are kept, as elements of heldType, and heldAt the place (Int32) of the thread's row of the first input that is;
+	// those of other inputs are heldRow elements apart.
+	held            kernel.Array
+	heldType        dtype.DType
+	heldAt, heldRow kernel.Value
 	// accs is the number of states that a thread keeps side by side: one per element of a vector.
 	accs int
 }
@@ -59,10 +64,11 @@ func (b *reduceKernel) params() {
 	a.layout(declaring(k, s))
 	b.r = &Reduction{K: k, T: s.Compute, N: a.n.Value, S: a.scalars.nums}
 	b.outputs, b.items, b.chunk, b.tail = a.outputs.Value, a.items.Value, a.chunk.Value, a.tail.Value
+	b.heldRow = a.row.Value
 	b.states, b.outs, b.ins = a.buffers[:len(b.types)], a.operands.arrays[:s.Outs], a.operands.arrays[s.Outs:s.Outs+s.Ins]
 	b.kept, b.red, b.reads = a.kept.strider, a.red.strider, len(b.ins)
 	if b.op.fused != nil && b.stage != reduceFinal {
-		b.reads -= b.op.fused.stores()
+		b.reads, b.stored = b.op.fused.before.Ins, b.op.fused.stores()
 	}
 }
 
@@ -96,8 +102,9 @@ func set(vars []kernel.Var, vs []kernel.Value) {
 }
 
 // element is what a thread folds at once: accs elements of every input, or a state. at are the places of the first of them in the arrays
-// that are written.
+// that are written, and held the elements of inputs that are held.
 type element struct {
+	held  map[int][]Num
 	in    [][]Num
 	state []kernel.Value
 	item  kernel.Value
@@ -106,7 +113,7 @@ type element struct {
 
 // load loads an item (of type ix) for an output whose inputs begin at base.
 func (b *reduceKernel) load(base []kernel.Value, output, item kernel.Value) element {
-	e := element{item: item}
+	e := element{item: item, held: map[int][]Num{}}
 	if b.stage == reduceFinal {
 		at := item.Mul(b.outputs).Add(output)
 		for _, s := range b.states {
@@ -115,9 +122,13 @@ func (b *reduceKernel) load(base []kernel.Value, output, item kernel.Value) elem
 		return e
 	}
 	at := b.red.locate(item)
-	for i, a := range b.ins {
+	for i := range b.reads + b.stored {
 		if place := base[i].Add(at[i]); i < b.reads {
-			e.in = append(e.in, b.vector(i, a, place))
+			vs := b.elementsAt(i, place)
+			if b.s.Reduce.Held.has(i) {
+				e.held[i] = vs
+			}
+			e.in = append(e.in, b.converted(i, vs))
 		} else {
 			e.at = append(e.at, place)
 		}
@@ -133,21 +144,25 @@ func (b *reduceKernel) width(i int) int {
 	return min(b.accs, 16/b.ins[i].t.Size())
 }
 
-// vector loads the accs elements of input i, which is a, at an index, and converts them.
-func (b *reduceKernel) vector(i int, a array, at kernel.Value) (vs []Num) {
-	load := func(at kernel.Value, n int) {
-		for _, v := range a.load(at, n) {
-			vs = append(vs, v.Convert(b.op.inType(i, b.s.Compute)))
-		}
+// converted returns elements of input i as the operation takes them.
+func (b *reduceKernel) converted(i int, vs []Num) []Num {
+	out := make([]Num, len(vs))
+	for j, v := range vs {
+		out[j] = v.Convert(b.op.inType(i, b.s.Compute))
 	}
+	return out
+}
+
+// elementsAt loads the accs elements of input i at an index.
+func (b *reduceKernel) elementsAt(i int, at kernel.Value) (vs []Num) {
+	a := b.ins[i]
 	if b.s.Reduce.Repeat.has(i) {
-		load(at, 1)
-		return slices.Repeat(vs, b.accs)
+		return slices.Repeat(a.load(at, 1), b.accs)
 	}
 	w := b.width(i)
-	load(at, w)
+	vs = a.load(at, w)
 	for j := w; j < b.accs; j += w {
-		load(at.Add(b.lit(j)), w)
+		vs = append(vs, a.load(at.Add(b.lit(j)), w)...)
 	}
 	return vs
 }
@@ -157,6 +172,11 @@ func (b *reduceKernel) fold(accs [][]kernel.Var, e element) {
 	if b.stage == reduceFinal {
 		set(accs[0], b.op.Combine(b.r, get(accs[0]), e.state))
 		return
+	}
+	for i := range b.reads {
+		if vs := e.held[i]; vs != nil {
+			b.hold(i, e.item, vs)
+		}
 	}
 	stored := make([][]Num, len(e.at))
 	for j := range b.accs {
@@ -197,22 +217,45 @@ func (b *reduceKernel) step(acc []kernel.Var, in []Num, place kernel.Value) []Nu
 
 // walk folds the items begin+lane, begin+lane+step, … below end.
 func (b *reduceKernel) walk(accs [][]kernel.Var, base []kernel.Value, output, lane, begin, end kernel.Value, step int) {
-	k, unroll := b.k, reduceUnroll
-	if b.op.fused != nil {
-		unroll /= 2
+	unrolls := []int{reduceUnroll, 1}
+	switch f := b.op.fused; {
+	case b.s.Reduce.Held != 0:
+		unrolls = []int{2 * reduceUnroll, reduceUnroll, 1}
+	case f != nil && f.row == nil:
+		unrolls[0] /= 2
 	}
-	pos := k.Var(begin.Add(lane))
-	k.For(pos.Get(), end.Sub(b.lit((unroll-1)*step)), b.lit(unroll*step), func(i kernel.Value) {
+	b.inTurn(lane, begin, end, step, unrolls, func(items []kernel.Value) {
 		var es []element
-		for u := range unroll {
-			es = append(es, b.load(base, output, i.Add(b.lit(u*step))))
+		for _, i := range items {
+			es = append(es, b.load(base, output, i))
 		}
 		for _, e := range es {
 			b.fold(accs, e)
 		}
-		pos.Set(i.Add(b.lit(unroll * step)))
 	})
-	k.For(pos.Get(), end, b.lit(step), func(i kernel.Value) { b.fold(accs, b.load(base, output, i)) })
+}
+
+// inTurn calls some for the items begin+lane, begin+lane+step, … below end: for unrolls[0] of them at a time, for the rest unrolls[1] at a
+// time, and so on.
+func (b *reduceKernel) inTurn(lane, begin, end kernel.Value, step int, unrolls []int, some func(items []kernel.Value)) {
+	k := b.k
+	pos := k.Var(begin.Add(lane))
+	for _, unroll := range unrolls {
+		last := end
+		if unroll > 1 {
+			last = end.Sub(b.lit((unroll - 1) * step))
+		}
+		k.For(pos.Get(), last, b.lit(unroll*step), func(i kernel.Value) {
+			items := []kernel.Value{i}
+			for u := 1; u < unroll; u++ {
+				items = append(items, i.Add(b.lit(u*step)))
+			}
+			some(items)
+			if unroll > 1 {
+				pos.Set(i.Add(b.lit(unroll * step)))
+			}
+		})
+	}
 }
 
 // settle applies the op's Settle to the accumulators before they are combined.
@@ -247,19 +290,17 @@ func (b *reduceKernel) bases(output kernel.Value) (outs, ins []kernel.Value) {
 // row: groups of wide threads share an output.
 func (b *reduceKernel) row() {
 	k := b.k
-	threads := b.wide
-	if b.wide == 32 {
-		threads = reduceWarpThreads
-	}
-	k.FixedThreads(threads)
-	groups := threads / b.wide
+	groups := rowGroups(b.op, b.wide)
+	k.FixedThreads(groups * b.wide)
 	tid := k.ThreadIdx(kernel.X)
 	output := b.block(groups)
-	lane := tid
+	lane, group := tid, k.I32(0)
 	if groups > 1 {
-		output = output.Add(b.index(tid.Shr(k.I32(5))))
+		group = tid.Shr(k.I32(5))
+		output = output.Add(b.index(group))
 		lane = tid.And(k.I32(31))
 	}
+	b.holdRows(group)
 	b.inside = output.Lt(b.outputs)
 	clamped := output.Min(b.outputs.Sub(b.lit(1)))
 	outs, ins := b.bases(clamped)
@@ -285,7 +326,12 @@ func (b *reduceKernel) row() {
 	if b.wide > 32 {
 		state = b.across(state, tid)
 	}
-	k.If(lane.Eq(k.I32(0)).And(b.inside), func() { b.finish(state, output, outs, 0) })
+	first := lane.Eq(k.I32(0)).And(b.inside)
+	if f := b.op.fused; f != nil && f.row != nil {
+		b.again(state, first, outs, ins, b.index(lane), begin, stop)
+		return
+	}
+	k.If(first, func() { b.finish(state, output, outs, 0) })
 }
 
 // rest folds the elements beyond the last vector of a run, in the block whose part ends with that vector.
@@ -303,7 +349,11 @@ func (b *reduceKernel) rest(acc []kernel.Var, base []kernel.Value, lane, end ker
 			if !b.s.Reduce.Repeat.has(i) {
 				from = from.Add(at)
 			}
-			in = append(in, a.load(from, 1)[0].Convert(b.op.inType(i, b.s.Compute)))
+			v := a.load(from, 1)
+			if b.s.Reduce.Held.has(i) {
+				b.held.Store(b.heldPlace(i, at), v[0].Re)
+			}
+			in = append(in, v[0].Convert(b.op.inType(i, b.s.Compute)))
 		}
 		for i, n := range b.step(acc, in, at.Convert(dtype.Int64)) {
 			b.ins[b.reads+i].store(base[b.reads+i].Add(at), n)

@@ -1,0 +1,147 @@
+package kernels
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"tenon.dev/dtype"
+)
+
+// againOps returns the work of TestReductionsGoAgain on x of type t. before: the squares in float32, twice, and a third time if they are
+// made for others; row: rsqrt(mean + s) · scale, and that root plus the greatest; each: (x · row, rounded) · w + y, and whether that
+// exceeds s.
+func againOps(t dtype.DType, made bool) (before, row, each *PointOp) {
+	f := dtype.Float32
+	before = Fuse([]dtype.DType{t}, []FusedStep{
+		{Op: Mul, Compute: f, Ins: []FusedIn{{Value: 0, Via: f}, {Value: 0, Via: f}}, Outs: []FusedOut{{DType: f}}}},
+		map[bool][]int{false: {1, 1}, true: {1, 1, 1}}[made])
+	row = Fuse([]dtype.DType{f, f, f}, []FusedStep{
+		{Op: Add, Compute: f, Ins: []FusedIn{{Value: 0}, {Value: ScalarIn}}, Outs: []FusedOut{{DType: f}}},
+		{Op: Rsqrt, Compute: f, Ins: []FusedIn{{Value: 3}}, Outs: []FusedOut{{DType: f}}},
+		{Op: Mul, Compute: f, Ins: []FusedIn{{Value: 4}, {Value: 2}}, Outs: []FusedOut{{DType: f}}},
+		{Op: Add, Compute: f, Ins: []FusedIn{{Value: 4}, {Value: 1}}, Outs: []FusedOut{{DType: f}}},
+	}, []int{5, 6})
+	each = Fuse([]dtype.DType{f, t, t, f}, []FusedStep{
+		{Op: Mul, Compute: f, Ins: []FusedIn{{Value: 1, Via: f}, {Value: 0}}, Outs: []FusedOut{{DType: t}}},
+		{Op: Mul, Compute: t, Ins: []FusedIn{{Value: 4}, {Value: 2}}, Outs: []FusedOut{{DType: t}}},
+		{Op: Add, Compute: f, Ins: []FusedIn{{Value: 5, Via: f}, {Value: 3}}, Outs: []FusedOut{{DType: f}}},
+		{Op: Gt, Compute: f, Ins: []FusedIn{{Value: 6}, {Value: ScalarIn}}, Outs: []FusedOut{{DType: dtype.Bool}}},
+	}, []int{6, 7})
+	return before, row, each
+}
+
+// TestReductionsGoAgain: a kernel that goes through the elements again once it has the results of its reductions gives the bits of separate
+// kernels.
+func TestReductionsGoAgain(t *testing.T) {
+	f := dtype.Float32
+	for _, c := range []struct {
+		t       dtype.DType
+		rows, n int
+		off     int  // elements by which the second input is off alignment
+		mean    bool // the mean is stored too
+		each    bool // there is work for each element
+		made    bool // what is reduced is stored too
+	}{
+		{dtype.BFloat16, 600, 1024, 0, false, true, false},
+		{dtype.BFloat16, 601, 1032, 0, true, true, false},
+		{dtype.BFloat16, 77, 1030, 0, true, true, false},
+		{dtype.BFloat16, 300, 4096, 1, false, true, false},
+		{dtype.Float16, 33, 20001, 0, true, true, false},
+		{dtype.BFloat16, 33, 32768, 0, false, true, false},
+		{f, 130, 2048, 0, false, true, false},
+		{f, 9, 1001, 0, true, true, false},
+		{f, 1000, 132, 3, true, false, false},
+		{f, 1000, 132, 0, false, false, true},
+		{f, 600, 70, 0, false, true, false}, // one element per access
+	} {
+		for _, multiprocessors := range []int{8, fewMultiprocessors} {
+			t.Run(fmt.Sprint(c, multiprocessors), func(t *testing.T) {
+				h, rng := newHost(t), rand.New(rand.NewPCG(3, 4))
+				h.limits.Multiprocessors, h.limits.SharedPerBlock = multiprocessors, 227<<10
+				before, row, each := againOps(c.t, c.made)
+				x, w, y, scale := h.normal(rng, c.t, c.rows, c.n), h.normal(rng, c.t, c.n), h.normal(rng, f, c.off+c.rows*c.n),
+					h.normal(rng, f, c.rows)
+				y.Ptr += uint64(4 * c.off)
+				y.Shape, y.Stride = []int{c.rows, c.n}, []int{c.n, 1}
+				w.Shape, w.Stride = x.Shape, []int{0, 1}
+				wide := func(o Operand) Operand { // an element for each row, in the shape of x
+					o.Shape, o.Stride = x.Shape, []int{1, 0}
+					return o
+				}
+				square, mean, most := h.empty(f, c.rows, c.n), h.empty(f, c.rows, 1), h.empty(f, c.rows, 1)
+				factor, sum, out, positive := h.empty(f, c.rows, 1), h.empty(f, c.rows, 1), h.empty(f, c.rows, c.n),
+					h.empty(dtype.Bool, c.rows, c.n)
+				dims, eps, bound := []bool{false, true}, FloatScalar(1e-3), FloatScalar(0.1)
+				wideX := Operand{Ptr: x.Ptr, DType: c.t, Via: f, Shape: x.Shape, Stride: x.Stride}
+				check(t, Pointwise(h, Mul, f, nil, []Operand{square}, []Operand{wideX, wideX}))
+				check(t, Reduce(h, Mean, f, nil, []Operand{mean}, []Operand{square}, dims))
+				check(t, Reduce(h, AMax, f, nil, []Operand{most}, []Operand{square}, dims))
+				scale.Shape, scale.Stride = []int{c.rows, 1}, []int{1, 1}
+				check(t, Pointwise(h, row, f, []Scalar{eps}, []Operand{factor, sum}, []Operand{mean, most, scale}))
+				check(t, Pointwise(h, each, f, []Scalar{bound}, []Operand{out, positive}, []Operand{wide(factor), x, w, y}))
+
+				calls := []*ReduceCall{newReduceCall(Mean, f, nil, []Operand{mean}, []Operand{square}, dims),
+					newReduceCall(AMax, f, nil, []Operand{most}, []Operand{square}, dims)}
+				for _, call := range calls {
+					if !call.Again(&h.limits) {
+						t.Fatal("the reduction cannot go again")
+					}
+				}
+				then := &ReduceThen{Row: row, Given: 1, Outs: []Operand{h.empty(f, c.rows, 1)}}
+				ins, scalars := []Operand{x}, []Scalar{eps}
+				if c.made {
+					ins = append(ins, h.empty(f, c.rows, c.n))
+				}
+				ins = append(ins, wide(scale))
+				want := []Operand{sum}
+				if !c.each {
+					then.Given, then.Outs = 0, []Operand{h.empty(f, c.rows, 1), h.empty(f, c.rows, 1)}
+					want = []Operand{factor, sum}
+				}
+				outs, keeps := then.Outs, []uint{0, 0}
+				if c.mean {
+					keeps[0] = 1
+					outs, want = append([]Operand{h.empty(f, c.rows, 1)}, outs...), append([]Operand{mean}, want...)
+				}
+				if c.each {
+					then.Each, then.Same = each, []int{0, -1, -1}
+					ins, scalars = append(ins, w, y, h.empty(f, c.rows, c.n), h.empty(dtype.Bool, c.rows, c.n)), append(scalars, bound)
+					want = append(want, out, positive)
+				}
+				r := FuseReduce(calls, keeps, before, then, ins, &h.limits)
+				if r == nil {
+					t.Fatal("no kernel can do it")
+				}
+				h.launches = 0
+				check(t, r.Run(h, scalars, outs, ins))
+				if h.launches != 1 {
+					t.Errorf("%d launches", h.launches)
+				}
+				held := false
+				for s := range h.kernels {
+					held = held || s.Reduce.Held != 0
+				}
+				if want := multiprocessors >= fewMultiprocessors && c.each; held != want {
+					t.Errorf("rows are held: %v", held)
+				}
+				got := slices.Clone(outs)
+				if c.made {
+					got, want = append(got, ins[1]), append(want, square)
+				}
+				if c.each {
+					got = append(got, ins[len(ins)-2:]...)
+				}
+				for o := range want {
+					if g, w := h.read(got[o]), h.read(want[o]); !slices.EqualFunc(g, w, same) {
+						t.Errorf("output %d: got %v, want %v", o, g[:3], w[:3])
+					}
+				}
+				if r.Apart(x.Shape) {
+					t.Error("what is written may lie in place of what is read twice")
+				}
+			})
+		}
+	}
+}
