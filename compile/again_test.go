@@ -4,12 +4,13 @@ import (
 	"testing"
 
 	"tenon.dev"
+	"tenon.dev/compile"
 )
 
 // A reduction within rows and the work that reads its results are one kernel, with the bits of separate kernels, while numbers change. The
 // kernel goes through each row again.
 func TestReductionsAndWhatReadsThem(t *testing.T) {
-	type tensors struct{ h, w, b, row *tenon.Tensor }
+	type tensors struct{ h, g, w, b, row *tenon.Tensor }
 	keep, last := tenon.SumOpt{KeepDim: true}, []int{-1}
 	norm := func(x *tenon.Exec, h *tenon.Tensor, v float64) *tenon.Tensor { // of a row, as people write it
 		return x.Mul(h, x.Rsqrt(x.AddS(x.Mean(x.Mul(h, h), last, keep), v)))
@@ -69,6 +70,20 @@ func TestReductionsAndWhatReadsThem(t *testing.T) {
 		{"rows that lie apart", single, []int{300, 264}, one(func(x *tenon.Exec, o tensors, v float64) *tenon.Tensor {
 			return norm(x, x.Narrow(o.h, 1, 8, 200), v)
 		}), 1},
+		{"a row with a rest, and two inputs that are read again", single, []int{1, 1029}, one(func(x *tenon.Exec, o tensors,
+			v float64) *tenon.Tensor {
+			h := x.Add(o.h, o.g)
+			return x.Mul(x.Mul(h, x.Rsqrt(x.AddS(x.Mean(x.Mul(h, h), last, keep), v))), o.g)
+		}), 1},
+		{"double precision", tenon.Float64, []int{300, 264}, one(func(x *tenon.Exec, o tensors, v float64) *tenon.Tensor {
+			return x.Add(norm(x, o.h, v), o.g)
+		}), 1},
+		{"rows that fill the shared memory", single, []int{132, 58112}, one(func(x *tenon.Exec, o tensors, v float64) *tenon.Tensor {
+			return norm(x, o.h, v)
+		}), 1},
+		{"rows that do not fit into it", single, []int{160, 65536}, one(func(x *tenon.Exec, o tensors, v float64) *tenon.Tensor {
+			return norm(x, o.h, v)
+		}), 3},
 		{"columns", single, []int{300, 264}, one(func(x *tenon.Exec, o tensors, v float64) *tenon.Tensor {
 			return x.Sub(o.h, x.MulS(x.Mean(o.h, []int{0}, keep), v))
 		}), 3},
@@ -86,9 +101,29 @@ func TestReductionsAndWhatReadsThem(t *testing.T) {
 			eachWay(t, c.kernels, func(x *tenon.Exec) func(x *tenon.Exec, v float64) []*tenon.Tensor {
 				draw := func(shape ...int) *tenon.Tensor { return x.ToDType(x.RandN(shape, single), c.dt) }
 				n := c.shape[len(c.shape)-1]
-				o := tensors{draw(c.shape...), draw(n), draw(n), draw(c.shape[0])}
+				o := tensors{draw(c.shape...), draw(c.shape...), draw(n), draw(n), draw(c.shape[0])}
 				return func(x *tenon.Exec, v float64) []*tenon.Tensor { return c.f(x, o, v) }
 			})
 		})
+	}
+}
+
+// Work for a reduction's results on another stream is not part of its kernel.
+func TestReductionsKeepToTheirStream(t *testing.T) {
+	x := open(t)
+	st, err := x.Device().Stream()
+	must(t, err)
+	h := x.RandN([]int{300, 264}, tenon.Float32)
+	r := compile.New(compile.Opt{})
+	for range 3 {
+		var y *tenon.Tensor
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			y = x.Keep(x.On(st).Mul(h, x.Mean(x.Mul(h, h), []int{-1}, tenon.SumOpt{KeepDim: true})))
+			return nil
+		}))
+		y.Close()
+	}
+	if s := r.Stats(x); s.Kernels != 6 {
+		t.Errorf("%d kernels in three runs, want two in each\n%s", s.Kernels, r.Explain(x))
 	}
 }

@@ -253,6 +253,13 @@ func TestProductsAndWhatMakesTheirMatrix(t *testing.T) {
 		{"a conversion", 4, half, false, one(func(x *tenon.Exec, o operands, _ float64) *tenon.Tensor {
 			return x.Linear(o.a, x.ToDType(o.q, half), nil)
 		}), 1},
+		{"a matrix of no operands", 1, half, false, one(func(x *tenon.Exec, o operands, v float64) *tenon.Tensor {
+			return x.Linear(o.a, x.MulS(x.Full([]int{72, 264}, 2, half), v), nil)
+		}), 2},
+		{"a matrix of complex numbers", 1, tenon.Float32, false, func(x *tenon.Exec, o operands, v float64) []*tenon.Tensor {
+			z := x.ToDType(o.q, tenon.Complex64)
+			return []*tenon.Tensor{x.Linear(o.a, x.Abs(z), nil), z}
+		}, 2},
 		{"a vector", 1, half, false, one(func(x *tenon.Exec, o operands, _ float64) *tenon.Tensor {
 			return x.MatMul(weight(x, o), x.Select(o.a, 0, 0))
 		}), 2},

@@ -77,7 +77,7 @@ func (p *program) step(x *tenon.Exec, n int) error {
 		}
 		a, b := pick(), pick()
 		var y *tenon.Tensor
-		switch rng.IntN(18) {
+		switch rng.IntN(20) {
 		case 0:
 			y = x.Add(a, b)
 		case 1:
@@ -130,6 +130,11 @@ func (p *program) step(x *tenon.Exec, n int) error {
 		case 17:
 			y = x.Mul(a, x.Rand([]int{rows, side}, tenon.Float32))
 			x.RandN([]int{3}, tenon.Float32).Close()
+		case 18: // an RMS norm, written out
+			y = x.Mul(a, x.Rsqrt(x.AddS(x.Mean(x.Mul(b, b), []int{1}, tenon.SumOpt{KeepDim: true}), 1)))
+		case 19:
+			e := x.Exp(x.MulS(x.Sub(a, x.AMax(b, []int{1}, tenon.DimOpt{KeepDim: true})), 0.125))
+			y = x.Div(e, x.Unsqueeze(x.AddS(x.Sum(e, []int{1}), 0.5), 1))
 		}
 		live = append(live, x.Clamp(y, x.Full(nil, -4, tenon.Float32), x.Full(nil, 4, tenon.Float32)))
 	}

@@ -52,7 +52,7 @@ func (b *planning) regroup() {
 		b.g.Group(fusionLimits)
 		for k := range b.g.Groups {
 			if s := &b.g.Groups[k]; b.g.Reduction(s) != nil && b.reduceGroup(s) == nil {
-				if !b.once(s) && !b.keepToResults(s) {
+				if !b.onePass(s) && !b.keepToResults(s) {
 					b.separate(s)
 				}
 				again = true
@@ -61,8 +61,8 @@ func (b *planning) regroup() {
 	}
 }
 
-// once keeps the reductions of s apart from what reads their results. It reports whether that is in s.
-func (b *planning) once(s *fuse.Set) bool {
+// onePass lets the reductions of s go through their elements once, without what reads their results. It reports whether that is in s.
+func (b *planning) onePass(s *fuse.Set) bool {
 	if b.g.Phases(s) == nil {
 		return false
 	}

@@ -91,7 +91,7 @@ func (a *grouping) byAgain(s *Set, phases []Phase) bool {
 			case Reducing:
 				ok = phases[f.Member] == Before && p.alike(&v.Place)
 			case OfRow:
-				ok = !element && p.alike(&v.Place) && slices.Equal(v.Shape, c.Outs[0].Shape)
+				ok = !element && p.alike(&v.Place)
 			default:
 				ok = element && p.equal(&v.Place) || !element && p.alike(&v.Place) && wideRows(v.Shape, full)
 			}
@@ -100,7 +100,27 @@ func (a *grouping) byAgain(s *Set, phases []Phase) bool {
 			}
 		}
 	}
-	return true
+	return a.heavyAgain(s, phases) <= a.l.Heavy
+}
+
+// heavyAgain counts the heavy members of s, those twice that are computed again for members after the reductions.
+func (a *grouping) heavyAgain(s *Set, phases []Phase) (n int) {
+	again := make([]bool, len(s.Calls))
+	for k := len(s.Calls) - 1; k >= 0; k-- {
+		if a.g.Calls[s.Calls[k]].Heavy {
+			if n++; again[k] {
+				n++
+			}
+		}
+		if again[k] || phases[k] == After {
+			for _, f := range s.From[k] {
+				if f.Member >= 0 && phases[f.Member] == Before {
+					again[f.Member] = true
+				}
+			}
+		}
+	}
+	return n
 }
 
 // seenAlike reports whether r and q, inputs of members of s that read one value, are the same elements in the shape of what is reduced.

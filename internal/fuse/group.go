@@ -46,14 +46,14 @@ type Limits struct {
 	Joined, Together, Slack int
 }
 
-// Group joins element-wise calls with those that made their operands. All calls of a group have one shape and one lane, and each that reads
-// a result of another reads the same elements in the same order. A chain is not joined through a broadcast, which would recompute it for
-// every repetition. One call of a group may be row-wise, or some may be reductions, whose inputs have that shape. If a reduction's kernel
-// can go through the rows again, calls that read its results are joined with it. At the end, groups without such calls are joined with
-// products that they read, and products with the calls that only make a matrix that they read once. A group runs at the position of its
-// last call, so no call in between may write what the group reads, or use what it writes; and while the group waits, it must not hold more
-// memory for its operands than it saves by not writing results. If reductions write more than their results, the last call is the last
-// element-wise one, and reductions after it run earlier.
+// Group joins element-wise calls with those that made their operands. All calls of a group have one lane and, unless they read the results
+// of reductions, one shape, and each that reads a result of another reads the same elements in the same order. A chain is not joined
+// through a broadcast, which would recompute it for every repetition. One call of a group may be row-wise, or some may be reductions,
+// whose inputs have that shape. If a reduction's kernel can go through the rows again, calls that read its results are joined with it. At
+// the end, groups without such calls are joined with products that they read, and products with the calls that only make a matrix that
+// they read once. A group runs at the position of its last call, so no call in between may write what the group reads, or use what it
+// writes; and while the group waits, it must not hold more memory for its operands than it saves by not writing results. If reductions
+// write more than their results, the last call is the last element-wise one, and reductions after it run earlier.
 func (g *Graph) Group(l Limits) {
 	a := &grouping{g: g, l: l, live: g.live(), made: g.writers(), users: map[int][]int{}, of: make([]*Set, len(g.Calls))}
 	for i := range g.Calls {
@@ -422,8 +422,9 @@ func (g *Graph) Reduction(s *Set) *Call {
 }
 
 // byReduce reports whether the group can run in the kernel of a reduction if it has one. Then there are only reductions alike, and
-// element-wise calls of one shape that modify no memory, whose operands can be seen in the shape of what is reduced. The group must not
-// read the results of the reductions from memory, because threads read elements that others write.
+// element-wise calls in the same lane that modify no memory, whose operands can be seen in the shape of what is reduced. Those that read no
+// results of the reductions have one shape; byAgain has the conditions for the others. The group must not read these results from memory,
+// because threads read elements that others write.
 func (a *grouping) byReduce(s *Set) bool {
 	first := a.g.Reduction(s)
 	if first == nil {
@@ -433,13 +434,13 @@ func (a *grouping) byReduce(s *Set) bool {
 	shape := a.g.Shape(s)
 	for k, i := range s.Calls {
 		switch c := &a.g.Calls[i]; {
-		case c.Reduce == 0 && (!c.Point || c.Into != 0):
+		case c.Lane != first.Lane, c.Reduce == 0 && (!c.Point || c.Into != 0):
 			return false
 		case c.Reduce == 0 && phases != nil && phases[k] == OfRow:
 		case c.Reduce == 0 && !slices.Equal(c.Outs[0].Shape, shape):
 			return false
 		case c.Reduce == 0:
-		case c.Reduce != first.Reduce || c.Lane != first.Lane || !slices.Equal(c.Ins[0].Shape, first.Ins[0].Shape):
+		case c.Reduce != first.Reduce || !slices.Equal(c.Ins[0].Shape, first.Ins[0].Shape):
 			return false
 		default:
 			for j := range c.Outs {

@@ -116,9 +116,9 @@ func (a *grouping) byProduct(s *Set) bool {
 }
 
 // byMatrix reports whether the kernel of a product can make its matrix if members of the group do. They have the matrix's shape, and nobody
-// else needs their results. Along the last dimension, elements of their operands are adjacent or the same one.
+// else needs their results. They have operands, whose elements along the last dimension are adjacent or the same one, and are not complex.
 func (a *grouping) byMatrix(s *Set) bool {
-	before, matrix := a.g.Before(s), (*Place)(nil)
+	before, matrix, reads := a.g.Before(s), (*Place)(nil), false
 	if product := a.g.Product(s); slices.Contains(before, true) {
 		f := s.From[product][1]
 		matrix = &a.g.Calls[s.Calls[f.Member]].Outs[f.Index].Place
@@ -138,12 +138,13 @@ func (a *grouping) byMatrix(s *Set) bool {
 			if f.Member >= 0 || f.Index < 0 {
 				continue
 			}
-			if st := a.g.MatrixStrides(s, Ref{i, j}); st[1] > 1 {
+			reads = true
+			if st := a.g.MatrixStrides(s, Ref{i, j}); st[1] > 1 || c.Ins[j].DType.IsComplex() {
 				return false
 			}
 		}
 	}
-	return true
+	return reads || matrix == nil
 }
 
 // MatrixStrides returns the strides of r, which a member of s that makes a matrix reads, in the shape of the matrix as it was made.

@@ -641,6 +641,9 @@ func TestRandomGraphs(t *testing.T) {
 				continue
 			}
 			grouped += len(s.Calls)
+			if lane := g.Calls[s.At].Lane; !s.Join && slices.ContainsFunc(s.Calls, func(i int) bool { return g.Calls[i].Lane != lane }) {
+				t.Fatalf("seed %d: a group of two lanes\n%s", seed, g.Print())
+			}
 			if row, _ := g.Rows(&s); row >= 0 {
 				byRows++
 			}
@@ -654,7 +657,7 @@ func TestRandomGraphs(t *testing.T) {
 			}
 			if k := g.Product(&s); k >= 0 {
 				products++
-				matrices += min(1, len(slices.DeleteFunc(g.Before(&s), func(b bool) bool { return !b })))
+				matrices += b2i(slices.Contains(g.Before(&s), true))
 				if len(g.Calls[s.Calls[k]].Outs[0].Shape) == 4 {
 					convolutions++
 				}

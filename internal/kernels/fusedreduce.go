@@ -69,11 +69,11 @@ func (c *ReduceCall) Again(lim *Limits) bool {
 	}
 	p.n, p.outputs = p.red.numel(), p.kept.numel()
 	p.lie(lim)
-	return p.again()
+	return p.wholeRows()
 }
 
-// again reports whether threads have whole rows together.
-func (p *reducePlan) again() bool { return p.n > 1 && p.shape == reduceRow && p.parts == 1 }
+// wholeRows reports whether threads have whole rows together.
+func (p *reducePlan) wholeRows() bool { return p.n > 1 && p.shape == reduceRow && p.parts == 1 }
 
 // ReduceThen is element-wise work that reads the results of reductions.
 type ReduceThen struct {
@@ -184,7 +184,7 @@ func (f *FusedReduce) plan(lim *Limits, scalars []Scalar, outs, ins []Operand) (
 		p.n, p.items, p.outputs, p.vec, p.shape = e.n, e.items, e.outputs, e.vec, e.shape
 		p.wide, p.deep, p.parts, p.chunk = e.wide, e.deep, e.parts, e.chunk
 	}
-	if !p.gather(first.Dims) || f.fused.fused.row != nil && !p.again() {
+	if !p.gather(first.Dims) || f.fused.fused.row != nil && !p.wholeRows() {
 		return p, false
 	}
 	ok = p.vec == 1 || p.access()
@@ -261,9 +261,9 @@ func (p *reduceParts) results() (n int) {
 	return n
 }
 
-// again returns where the operands of row and each begin among the inputs, and where the outputs of each do. All are the number of inputs
+// offsets returns where the operands of row and each begin among the inputs, and where the outputs of each do. All are the number of inputs
 // without row.
-func (p *reduceParts) again() (row, each, outs int) {
+func (p *reduceParts) offsets() (row, each, outs int) {
 	row = p.before.Ins + p.stores()
 	if p.row == nil {
 		return row, row, row
@@ -280,7 +280,7 @@ func (p *reduceParts) again() (row, each, outs int) {
 
 // operands is the number of inputs with the arrays that are written.
 func (p *reduceParts) operands() int {
-	_, _, outs := p.again()
+	_, _, outs := p.offsets()
 	if p.each != nil {
 		outs += p.each.Outs
 	}
@@ -289,7 +289,7 @@ func (p *reduceParts) operands() int {
 
 // written reports whether input i is an array that is written.
 func (p *reduceParts) written(i int) bool {
-	row, _, outs := p.again()
+	row, _, outs := p.offsets()
 	return i >= p.before.Ins && i < row || i >= outs
 }
 

@@ -125,7 +125,7 @@ func (p *product) batches(nd int) error {
 func (p *product) layoutOf(i int, o *Operand, places int) sideSpec {
 	ps, ds := p.s[i][0], p.s[i][1]
 	size := o.DType.Size()
-	if places == 1 { // its stride leads nowhere
+	if places == 1 { // there is no next place
 		ps = 0
 	}
 	switch {

@@ -340,7 +340,7 @@ func (c *vecKernel) alongDepth(a, b kernel.Buffer) {
 	var lines []*matrixLine
 	for _, col := range columns {
 		l := c.line(b, col, c.bn.Value)
-		l.hold(c.s.Product.Made.Adjacent, k.I64(0))
+		l.share(c.s.Product.Made.Adjacent, k.I64(0))
 		lines = append(lines, l)
 	}
 	sums := c.accumulators(cols)
@@ -391,7 +391,7 @@ func (c *vecKernel) alongColumns(a, b kernel.Buffer) {
 	tid := k.ThreadIdx(kernel.X)
 	group, from := c.ofColumns()
 	still := c.line(b, k.I64(0), c.bk.Value)
-	still.hold(c.s.Product.Made.Across, from)
+	still.share(c.s.Product.Made.Across, from)
 	sums := c.accumulators(width)
 	rows := make([]kernel.Value, c.rows)
 	for i := range rows {
@@ -400,7 +400,7 @@ func (c *vecKernel) alongColumns(a, b kernel.Buffer) {
 	c.steps(group, c.productArgs.k.Value, vecThreads/lanes, func(at kernel.Value) func() {
 		d := at.Convert(dtype.Int64)
 		line := c.line(b, d, c.bk.Value)
-		line.held = still.held
+		line.shared = still.shared
 		of := line.load(from)
 		var left []kernel.Value
 		for _, row := range rows {

@@ -39,6 +39,8 @@ func (p *product) checkPrologue() error {
 	switch {
 	case !r.Op.fused:
 		return fmt.Errorf("%s as a prologue is not of the kind that Fuse makes", r.Op.Name)
+	case r.Op.Ins == 0:
+		return fmt.Errorf("%s as a prologue has no inputs; make the matrix before", r.Op.Name)
 	case r.Op.Outs != 1 || len(r.Ins) != r.Op.Ins || len(r.Scalars) != r.Op.Scalars:
 		return fmt.Errorf("%s as a prologue makes %d outputs of %d inputs and %d scalars; got 1, %d and %d", r.Op.Name, r.Op.Outs,
 			r.Op.Ins, r.Op.Scalars, len(r.Ins), len(r.Scalars))
@@ -173,14 +175,14 @@ type matrixLine struct {
 	// matrix is the matrix, unless a prologue makes it, and begins are where the line begins in it or in the prologue's inputs.
 	matrix kernel.Buffer
 	begins []kernel.Value
-	// held are the elements of inputs that were loaded before, since they are the same for all accesses.
-	held [][]Num
+	// shared are the elements of inputs that were loaded before, since they are the same for all accesses.
+	shared [][]Num
 }
 
 // line returns line number (Int64) of matrix b, whose lines are so far apart.
 func (c *vecKernel) line(b kernel.Buffer, number, apart kernel.Value) *matrixLine {
 	m := &c.s.Product.Made
-	l := &matrixLine{c: c, matrix: b, held: make([][]Num, m.Ins)}
+	l := &matrixLine{c: c, matrix: b, shared: make([][]Num, m.Ins)}
 	if m.Ins == 0 {
 		l.begins = []kernel.Value{number.Mul(apart)}
 	}
@@ -194,11 +196,11 @@ func (c *vecKernel) line(b kernel.Buffer, number, apart kernel.Value) *matrixLin
 	return l
 }
 
-// hold loads the elements at from (Int64) of the inputs outside set, which all accesses to the line, or to all lines at from, share.
-func (l *matrixLine) hold(set operandSet, from kernel.Value) {
-	for i := range l.held {
+// share loads the elements at from (Int64) of the inputs outside set, which all accesses to the line, or to all lines at from, share.
+func (l *matrixLine) share(set operandSet, from kernel.Value) {
+	for i := range l.shared {
 		if !set.has(i) {
-			l.held[i] = l.read(i, from)
+			l.shared[i] = l.read(i, from)
 		}
 	}
 }
@@ -211,7 +213,7 @@ func (l *matrixLine) load(from kernel.Value) (elements func() []kernel.Value) {
 		vs := l.matrix.LoadVec(l.begins[0].Add(from), width)
 		return func() []kernel.Value { return wide(vs) }
 	}
-	ins := slices.Clone(l.held)
+	ins := slices.Clone(l.shared)
 	for i := range ins {
 		if ins[i] == nil {
 			ins[i] = l.read(i, from)

@@ -143,6 +143,7 @@ func TestPrologueErrors(t *testing.T) {
 	two := Fuse([]dtype.DType{f, f}, []FusedStep{
 		{Op: Add, Compute: f, Ins: []FusedIn{{Value: 0}, {Value: 1}}, Outs: []FusedOut{{DType: f}}},
 		{Op: Mul, Compute: f, Ins: []FusedIn{{Value: 0}, {Value: 1}}, Outs: []FusedOut{{DType: f}}}}, []int{2, 3})
+	none := Fuse(nil, []FusedStep{{Op: Fill, Compute: half, Ins: []FusedIn{{Value: ScalarIn}}, Outs: []FusedOut{{DType: half}}}}, []int{0})
 	ok := []Operand{of(dtype.Int8), of(half, 0, 1)}
 	small := h.empty(half, 8, 8)
 	for _, c := range []struct {
@@ -154,6 +155,7 @@ func TestPrologueErrors(t *testing.T) {
 		{of(half), Prologue{Op: op, Ins: ok[:1]}, "makes 1 outputs of 2 inputs and 0 scalars; got 1, 1 and 0"},
 		{of(half), Prologue{Op: op, Ins: ok, Scalars: []Scalar{FloatScalar(1)}}, "got 1, 2 and 1"},
 		{of(half), Prologue{Op: two, Ins: ok}, "makes 2 outputs"},
+		{of(half), Prologue{Op: none}, "has no inputs"},
 		{of(half), Prologue{Op: Mul, Ins: ok}, "not of the kind that Fuse makes"},
 		{of(half, 16, 1), Prologue{Op: op, Ins: ok}, "without gaps, not [16 8] with strides [16 1]"},
 		{of(half, 16, 2), Prologue{Op: op, Ins: ok}, "without gaps"},

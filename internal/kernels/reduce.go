@@ -46,7 +46,7 @@ const (
 const (
 	reduceRowThreads    = 512 // threads per block if they share one output
 	reduceWarpThreads   = 256 // threads per block if each warp has an output
-	reduceAgainThreads  = 128 // the same if it goes through the elements again
+	reduceAgainThreads  = 128 // the same if there is work that reads the results
 	reduceColumnThreads = 512 // threads per block of columns
 	// reduceAlone is the number of vectors that a thread folds alone; another pass is worth its launch only beyond it. Each part then has
 	// at least reduceWork vectors per thread.

@@ -16,6 +16,8 @@ const (
 	// number of elements of a row that a thread goes through again: with 256 of them, and with so few warps, separate kernels took 94 to
 	// 100 % of the time of one on an H200.
 	heldWarps, heldElements = 12, 128
+	// heldBeside is room for the kernel's other arrays: those of across, and what is lost by alignment.
+	heldBeside = 2 << 10
 	// readAgain is the maximum number of bytes of an input that is read again instead. They are then still in the cache.
 	readAgain = 32 << 20
 )
@@ -26,18 +28,18 @@ func (p *reducePlan) hold(lim *Limits) bool {
 	if f == nil || f.each == nil || lim.Multiprocessors < fewMultiprocessors {
 		return true
 	}
-	if p.n > heldElements*p.wide {
-		return false
-	}
 	var t dtype.DType
 	for _, i := range f.same {
 		if i < 0 || p.repeat.has(i) || p.held.has(i) || p.red.stride[i][0] == 0 {
 			continue
 		}
+		if p.n > heldElements*p.wide {
+			return false
+		}
 		of, before := p.ins[i].DType, p.held
 		if !of.IsComplex() && of != dtype.Bool && (t == dtype.Invalid || of == t) {
 			p.held.add(i)
-			if blocks := lim.SharedPerBlock / p.heldBytes(); blocks*p.firstThreads() >= heldWarps*32 {
+			if blocks := (lim.SharedPerBlock - heldBeside) / p.heldBytes(); blocks*p.firstThreads() >= heldWarps*32 {
 				t = of
 				continue
 			}
@@ -102,17 +104,18 @@ func (b *reduceKernel) heldItem(i int, item kernel.Value) (vs []Num) {
 	return vs
 }
 
-// again does what reads the results of the reductions, which the first thread of each warp can compute from state: the work for the row in
-// all threads, and then that for the thread's elements. outs and ins are where the row's begin in the arrays, and first says that the
-// thread stores what there is once for the row.
-func (b *reduceKernel) again(state []kernel.Value, first kernel.Value, outs, ins []kernel.Value, lane, begin, end kernel.Value) {
+// secondPass does what reads the results of the reductions, which the first thread of each warp can compute from state: the work for the
+// row in all threads, and then that for the thread's elements. outs and ins are where the row's begin in the arrays, and first says that
+// the thread stores what there is once for the row.
+func (b *reduceKernel) secondPass(state []kernel.Value, first kernel.Value, outs, ins []kernel.Value,
+	lane, begin, end kernel.Value) {
 	k, f := b.k, b.op.fused
 	for i, v := range state {
 		state[i] = v.Shuffle(k.I32(0))
 	}
 	all := f.finishAll(b.r, state)
 	scalars := b.r.S[len(b.r.S)-f.thenScalars():]
-	row, each, _ := f.again()
+	row, each, _ := f.offsets()
 	args := make([]Num, 0, f.row.Ins)
 	for i, n := range all {
 		args = append(args, n.Convert(f.row.InTypes[i]))
@@ -145,7 +148,7 @@ func (p *reduceParts) thenScalars() (n int) {
 // elements does the work for the thread's elements of a row. given are what it gets of the row.
 func (b *reduceKernel) elements(given, scalars []Num, ins []kernel.Value, lane, begin, end kernel.Value) {
 	k, f := b.k, b.op.fused
-	_, own, to := f.again()
+	_, own, to := f.offsets()
 	from := make([]int, len(f.same)) // the number of each input
 	for i, same := range f.same {
 		if from[i] = same; same < 0 {

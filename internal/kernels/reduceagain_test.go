@@ -52,6 +52,7 @@ func TestReductionsGoAgain(t *testing.T) {
 		{dtype.BFloat16, 33, 32768, 0, false, true, false},
 		{f, 130, 2048, 0, false, true, false},
 		{f, 9, 1001, 0, true, true, false},
+		{dtype.BFloat16, 1, 1029, 0, true, true, false}, // with a rest beyond the last vector
 		{f, 1000, 132, 3, true, false, false},
 		{f, 1000, 132, 0, false, false, true},
 		{f, 600, 70, 0, false, true, false}, // one element per access

@@ -328,7 +328,7 @@ func (b *reduceKernel) row() {
 	}
 	first := lane.Eq(k.I32(0)).And(b.inside)
 	if f := b.op.fused; f != nil && f.row != nil {
-		b.again(state, first, outs, ins, b.index(lane), begin, stop)
+		b.secondPass(state, first, outs, ins, b.index(lane), begin, stop)
 		return
 	}
 	k.If(first, func() { b.finish(state, output, outs, 0) })
