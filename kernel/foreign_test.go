@@ -38,6 +38,8 @@ var foreign = map[string]func(o, f parts){
 	"index":         func(o, f parts) { o.b.Load(f.w) },
 	"shared index":  func(o, f parts) { o.s.Load(f.w) },
 	"shared store":  func(o, f parts) { o.s.Store(f.w, f.v) },
+	"shared loads":  func(o, f parts) { o.s.LoadVec(f.w, 2) },
+	"shared stores": func(o, f parts) { o.s.StoreVec(o.w, o.v, f.v) },
 	"shared atomic": func(o, f parts) { o.s.Atomic(kernel.AtomicAdd, f.w, f.v) },
 	"set":           func(o, f parts) { o.x.Set(f.v) },
 	"var":           func(o, f parts) { o.k.Var(f.v) },

@@ -219,15 +219,17 @@ func (a Array) Store(i, v Value) {
 	a.b.add(&kir.Instr{Op: kir.OpStore, Type: a.t, Space: a.space, Sym: a.sym, Width: 1, Args: args})
 }
 
-// LoadVec returns n adjacent elements of a shared or local array from i (Int32 or Int64) on. n is 1, 2, 4, 8 or 16, an access has at most
+// LoadVec returns the n adjacent elements of a shared array that begin at i (Int32 or Int64). n is 1, 2, 4, 8 or 16, an access has at most
 // 16 bytes, and i must be a multiple of n.
 func (a Array) LoadVec(i Value, n int) []Value {
+	a.wide()
 	in := &kir.Instr{Op: kir.OpLoad, Type: a.t, Space: a.space, Sym: a.sym, Width: n, Args: a.b.ids(i)}
 	return a.b.many(in, n, a.t)
 }
 
-// StoreVec sets adjacent elements of a shared or local array from i on, under the conditions of LoadVec.
+// StoreVec sets the adjacent elements of a shared array that begin at i, under the conditions of LoadVec.
 func (a Array) StoreVec(i Value, vs ...Value) {
+	a.wide()
 	args := append(a.b.ids(i), a.b.ids(vs...)...)
 	for _, v := range vs {
 		if v.t != a.t {
@@ -236,6 +238,12 @@ func (a Array) StoreVec(i Value, vs ...Value) {
 		}
 	}
 	a.b.add(&kir.Instr{Op: kir.OpStore, Type: a.t, Space: a.space, Sym: a.sym, Width: len(vs), Args: args})
+}
+
+func (a Array) wide() {
+	if a.space != kir.Shared {
+		a.b.fail("only shared arrays have accesses to several elements; load or store one at a time")
+	}
 }
 
 // Atomic applies op with v to element i of a shared array and returns the old value.

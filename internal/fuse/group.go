@@ -490,15 +490,15 @@ func (g *Graph) Reducible(s *Set, r Ref) ([]int, bool) {
 	}
 	stride := make([]int, len(c.Outs[0].Shape))
 	infer.BroadcastStrides(stride, v.Shape, v.Stride, c.Outs[0].Shape)
-	if last := len(to) - 1; last >= 0 && c.Outs[0].numel()*to[last] == (&Place{Shape: to}).numel() && ofRows(c.Outs[0].Shape, to) {
-		return append(stride[:last], 0), true // it goes by rows
+	if ofRows(c.Outs[0].Shape, to) {
+		return append(stride[:len(to)-1], 0), true
 	}
 	return infer.ViewStrides(make([]int, 0, len(to)), c.Outs[0].Shape, stride, to)
 }
 
-// byStores reports whether the kernel of a group with reductions can write what else the group has to write: arrays that lie like the input
-// of the reductions, all of which allow it. It sets At. Reductions that then run earlier than others make new memory of what the group
-// makes, since a call before At may have been delayed beyond it.
+// byStores reports whether the kernel of a group with reductions can write what else the group has to write: for rows, and arrays that lie
+// like the input of the reductions. If no call reads their results, all reductions must allow it, and byStores sets At. Reductions that
+// then run earlier than others make new memory of what the group makes, since a call before At may have been delayed beyond it.
 func (a *grouping) byStores(s *Set) bool {
 	first := a.g.Reduction(s)
 	if first == nil {
