@@ -112,8 +112,10 @@ func TestReductionsGoAgain(t *testing.T) {
 					want = append(want, out, positive)
 				}
 				r := FuseReduce(calls, keeps, before, then, ins, &h.limits)
-				if r == nil {
-					t.Fatal("no kernel can do it")
+				if short := multiprocessors < fewMultiprocessors && c.each && c.n < shortRow; (r == nil) != short {
+					t.Fatalf("one kernel: %v", r != nil)
+				} else if short {
+					return
 				}
 				h.launches = 0
 				check(t, r.Run(h, scalars, outs, ins))
