@@ -130,11 +130,8 @@ func (p *program) step(x *tenon.Exec, n int) error {
 		case 17:
 			y = x.Mul(a, x.Rand([]int{rows, side}, tenon.Float32))
 			x.RandN([]int{3}, tenon.Float32).Close()
-		case 18: // an RMS norm, written out
-			y = x.Mul(a, x.Rsqrt(x.AddS(x.Mean(x.Mul(b, b), []int{1}, tenon.SumOpt{KeepDim: true}), 1)))
-		case 19:
-			e := x.Exp(x.MulS(x.Sub(a, x.AMax(b, []int{1}, tenon.DimOpt{KeepDim: true})), 0.125))
-			y = x.Div(e, x.Unsqueeze(x.AddS(x.Sum(e, []int{1}), 0.5), 1))
+		case 18, 19:
+			y = writtenOut(x, rng, a, b)
 		}
 		live = append(live, x.Clamp(y, x.Full(nil, -4, tenon.Float32), x.Full(nil, 4, tenon.Float32)))
 	}
@@ -252,6 +249,15 @@ func TestRandomPrograms(t *testing.T) {
 	if total.Fused < total.Deferred/10 {
 		t.Error("too few calls were fused")
 	}
+}
+
+// writtenOut returns an RMS norm or a softmax of a and b made of single operations, with reductions and what reads their results.
+func writtenOut(x *tenon.Exec, rng *rand.Rand, a, b *tenon.Tensor) *tenon.Tensor {
+	if rng.IntN(2) == 0 {
+		return x.Mul(a, x.Rsqrt(x.AddS(x.Mean(x.Mul(b, b), []int{1}, tenon.SumOpt{KeepDim: true}), 1)))
+	}
+	e := x.Exp(x.MulS(x.Sub(a, x.AMax(b, []int{1}, tenon.DimOpt{KeepDim: true})), 0.125))
+	return x.Div(e, x.Unsqueeze(x.AddS(x.Sum(e, []int{1}), 0.5), 1))
 }
 
 // byRows returns the result of a row-wise operation on a.

@@ -276,7 +276,7 @@ func (w *walk) learn(x *tenon.Exec, n int, loss *tenon.Tensor) error {
 
 func (w *walk) op(x *tenon.Exec, n, rows int, rng *rand.Rand, pick func() *tenon.Tensor) (y *tenon.Tensor, err error) {
 	a, b := pick(), pick()
-	switch rng.IntN(18) {
+	switch rng.IntN(20) {
 	case 0:
 		y = x.Add(a, b)
 	case 1:
@@ -344,6 +344,8 @@ func (w *walk) op(x *tenon.Exec, n, rows int, rng *rand.Rand, pick func() *tenon
 		y = x.Add(s, b)
 	case 17:
 		y = x.Apply(bent(0.25), a)[0]
+	case 18, 19:
+		y = writtenOut(x, rng, a, b)
 	}
 	return y, nil
 }
