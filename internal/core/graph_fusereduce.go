@@ -118,7 +118,7 @@ func (b *planning) reduceGroup(s *fuse.Set) *fusedGroup {
 	if phases != nil {
 		before = func(k int) bool { return phases[k] == fuse.Before }
 		if slices.Contains(phases, fuse.After) {
-			before = makers(s, reduces, before)
+			before = s.Makers(reduces, before)
 		}
 		then = b.then(s, phases)
 	}
@@ -248,25 +248,9 @@ func (b *planning) then(s *fuse.Set, phases []fuse.Phase) *reduceThen {
 			phases[k] == fuse.Before && slices.ContainsFunc(s.Outs, func(r fuse.Ref) bool { return r.Call == s.Calls[k] })
 	}
 	elements := func(k int) bool { return phases[k] == fuse.Before || phases[k] == fuse.After }
-	t.each = b.side(s, -1, makers(s, written, elements), none, given...)
+	t.each = b.side(s, -1, s.Makers(written, elements), none, given...)
 	t.Each = kernels.Fuse(t.each.types, t.each.steps, t.each.outs)
 	return t
-}
-
-// makers selects the members of s among those that has selects which make what others read that from selects, and those of them that from
-// selects.
-func makers(s *fuse.Set, from, has func(k int) bool) func(k int) bool {
-	all := make([]bool, len(s.Calls))
-	for k := len(s.Calls) - 1; k >= 0; k-- {
-		if all[k] = all[k] || from(k); all[k] {
-			for _, f := range s.From[k] {
-				if f.Member >= 0 && has(f.Member) {
-					all[f.Member] = true
-				}
-			}
-		}
-	}
-	return func(k int) bool { return all[k] && has(k) }
 }
 
 // runReduce launches the kernel of a group with reductions.

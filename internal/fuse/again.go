@@ -105,18 +105,12 @@ func (a *grouping) byAgain(s *Set, phases []Phase) bool {
 
 // heavyAgain counts the heavy members of s, those twice that are computed again for members after the reductions.
 func (a *grouping) heavyAgain(s *Set, phases []Phase) (n int) {
-	again := make([]bool, len(s.Calls))
-	for k := len(s.Calls) - 1; k >= 0; k-- {
-		if a.g.Calls[s.Calls[k]].Heavy {
-			if n++; again[k] {
+	of := func(p Phase) func(k int) bool { return func(k int) bool { return phases[k] == p } }
+	again := s.Makers(of(After), of(Before))
+	for k, i := range s.Calls {
+		if a.g.Calls[i].Heavy {
+			if n++; again(k) {
 				n++
-			}
-		}
-		if again[k] || phases[k] == After {
-			for _, f := range s.From[k] {
-				if f.Member >= 0 && phases[f.Member] == Before {
-					again[f.Member] = true
-				}
 			}
 		}
 	}

@@ -24,6 +24,22 @@ type Set struct {
 	Saves int
 }
 
+// Makers returns which of the members of s that has selects are also selected by from, or make what a member selected by from reads,
+// directly or through one another.
+func (s *Set) Makers(from, has func(k int) bool) func(k int) bool {
+	all := make([]bool, len(s.Calls))
+	for k := len(s.Calls) - 1; k >= 0; k-- {
+		if all[k] = all[k] || from(k); all[k] {
+			for _, f := range s.From[k] {
+				if f.Member >= 0 && has(f.Member) {
+					all[f.Member] = true
+				}
+			}
+		}
+	}
+	return func(k int) bool { return all[k] && has(k) }
+}
+
 // Ref is an input or an output of a call.
 type Ref struct{ Call, Index int }
 

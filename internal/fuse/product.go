@@ -39,18 +39,10 @@ func (g *Graph) Product(s *Set) int {
 func (g *Graph) Before(s *Set) []bool {
 	before := make([]bool, len(s.Calls))
 	if product := g.Product(s); product >= 0 && g.Calls[s.Calls[product]].Once {
-		makes := func(f Source) {
-			if f.Member >= 0 {
-				before[f.Member] = true
-			}
-		}
-		makes(s.From[product][1])
-		for k := product - 1; k >= 0; k-- {
-			if before[k] {
-				for _, f := range s.From[k] {
-					makes(f)
-				}
-			}
+		last := s.From[product][1].Member
+		makes := s.Makers(func(k int) bool { return k == last }, func(int) bool { return true })
+		for k := range before {
+			before[k] = makes(k)
 		}
 	}
 	return before

@@ -33,11 +33,15 @@ func epilogueWithBias(t dtype.DType) *PointOp {
 	}, []int{4, 5, 8})
 }
 
+// small and hopper are devices for which products are planned differently.
+var (
+	small  = Limits{Multiprocessors: 4, MaxThreadsPerSM: 2048, MaxThreadsPerBlock: 1024, SharedPerBlock: 48 << 10, Major: 8}
+	hopper = Limits{Multiprocessors: 33, MaxThreadsPerSM: 2048, MaxThreadsPerBlock: 1024, SharedPerBlock: 227 << 10, Major: 9}
+)
+
 // TestEpilogues: a product with an epilogue has the bits of the product and the operation after it, with the same number of launches less
 // one.
 func TestEpilogues(t *testing.T) {
-	small := Limits{Multiprocessors: 4, MaxThreadsPerSM: 2048, MaxThreadsPerBlock: 1024, SharedPerBlock: 48 << 10, Major: 8}
-	hopper := Limits{Multiprocessors: 33, MaxThreadsPerSM: 2048, MaxThreadsPerBlock: 1024, SharedPerBlock: 227 << 10, Major: 9}
 	for _, c := range []struct {
 		name    string
 		t       dtype.DType
@@ -144,8 +148,6 @@ func TestEpilogueErrors(t *testing.T) {
 // TestConvEpilogues: a convolution with an epilogue has the bits of the convolution and the operation after it, with the same number of
 // launches less one.
 func TestConvEpilogues(t *testing.T) {
-	small := Limits{Multiprocessors: 4, MaxThreadsPerSM: 2048, MaxThreadsPerBlock: 1024, SharedPerBlock: 48 << 10, Major: 8}
-	hopper := Limits{Multiprocessors: 33, MaxThreadsPerSM: 2048, MaxThreadsPerBlock: 1024, SharedPerBlock: 227 << 10, Major: 9}
 	half, single := dtype.BFloat16, dtype.Float32
 	for _, c := range []struct {
 		name                    string

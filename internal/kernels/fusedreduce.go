@@ -42,15 +42,24 @@ func (c *ReduceCall) Like(e *ReduceCall) bool {
 // needs.
 const fewElements = 32
 
-// Fills reports whether the reduction alone has a block for every multiprocessor, or few elements for each thread, so that its kernel can
-// do element-wise work as fast as one of its own.
-func (c *ReduceCall) Fills(lim *Limits) bool {
-	p := reducePlan{op: c.op, outs: c.Operands[:c.Outs()], ins: c.Operands[c.Outs():], parts: 1}
+// alone plans the reduction by itself, with results at outs. It reports whether there are elements, and room for their dimensions.
+func (c *ReduceCall) alone(lim *Limits, outs []Operand) (p reducePlan, ok bool) {
+	p = reducePlan{op: c.op, compute: c.Compute, outs: outs, ins: c.Operands[c.Outs():], parts: 1}
 	if !p.gather(c.Dims) || p.red.numel()*p.kept.numel() == 0 {
-		return false
+		return p, false
 	}
 	p.n, p.outputs = p.red.numel(), p.kept.numel()
 	p.lie(lim)
+	return p, true
+}
+
+// Fills reports whether the reduction alone has a block for every multiprocessor, or few elements for each thread, so that its kernel can
+// do element-wise work as fast as one of its own.
+func (c *ReduceCall) Fills(lim *Limits) bool {
+	p, ok := c.alone(lim, c.Operands[:c.Outs()])
+	if !ok {
+		return false
+	}
 	_, blocks := p.firstGrid()
 	blocks *= p.parts
 	return blocks >= lim.Multiprocessors || p.n*p.outputs <= fewElements*blocks*p.firstThreads()
@@ -63,13 +72,8 @@ func (c *ReduceCall) Again(lim *Limits) bool {
 	if last < 0 || !c.Dims[last] || slices.Contains(c.Dims[:last], true) || c.op.Settle != nil || !c.Fills(lim) {
 		return false
 	}
-	p := reducePlan{op: c.op, outs: c.Operands[:c.Outs()], ins: c.Operands[c.Outs():], parts: 1}
-	if !p.gather(c.Dims) {
-		return false
-	}
-	p.n, p.outputs = p.red.numel(), p.kept.numel()
-	p.lie(lim)
-	return p.wholeRows()
+	p, ok := c.alone(lim, c.Operands[:c.Outs()])
+	return ok && p.wholeRows()
 }
 
 // wholeRows reports whether threads have whole rows together.
@@ -171,14 +175,9 @@ func (f *FusedReduce) plan(lim *Limits, scalars []Scalar, outs, ins []Operand) (
 	first := f.calls[0]
 	p = reducePlan{op: f.fused, compute: first.Compute, scalars: scalars, outs: outs, ins: ins, order: first.Operands[first.Outs()].Stride}
 	for i, c := range f.calls {
-		e := reducePlan{op: c.op, compute: c.Compute, outs: outs[:f.outs[i]], ins: c.Operands[c.Outs():], parts: 1}
+		e, ok := c.alone(lim, outs[:f.outs[i]])
 		outs = outs[f.outs[i]:]
-		if !e.gather(c.Dims) || e.red.numel()*e.kept.numel() == 0 {
-			return p, false
-		}
-		e.n, e.outputs = e.red.numel(), e.kept.numel()
-		e.lie(lim)
-		if i > 0 && p.arrangement() != e.arrangement() {
+		if !ok || i > 0 && p.arrangement() != e.arrangement() {
 			return p, false
 		}
 		p.n, p.items, p.outputs, p.vec, p.shape = e.n, e.items, e.outputs, e.vec, e.shape

@@ -19,7 +19,7 @@ type MatmulOpt struct {
 	TF32 bool
 	// Epilogue, if not nil, is run on the result, which is stored only if it is among the epilogue's outputs.
 	Epilogue *Epilogue
-	// Prologue, if not nil, makes b, whose address counts only modulo 16.
+	// Prologue, if not nil, makes b. Of b's address only the alignment to 16 bytes matters.
 	Prologue *Prologue
 	// Tile, for tests, is the number, counted from 1, of one of the tiles that suit the product; the right operand is then transposed late
 	// if possible. 0 chooses by size.

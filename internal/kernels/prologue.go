@@ -58,7 +58,8 @@ func (p *product) checkPrologue() error {
 	return nil
 }
 
-// MakesMatrix reports whether the product's kernel can have a prologue: it reads each element of b once. Addresses count only modulo 16.
+// MakesMatrix reports whether the product's kernel can have a prologue: it reads each element of b once. Of addresses only the alignment to
+// 16 bytes matters.
 func MakesMatrix(lim *Limits, out, a, b Operand, opt MatmulOpt) bool {
 	var p product
 	if err := p.begin(out, a, b, opt); err != nil || len(b.Shape) != 2 {

@@ -24,8 +24,6 @@ func prologueOf(t dtype.DType) *PointOp {
 // TestPrologues: a product whose kernel makes the matrix has the bits of the product of a matrix that was made before, with one launch less
 // if there are few rows.
 func TestPrologues(t *testing.T) {
-	small := Limits{Multiprocessors: 4, MaxThreadsPerSM: 2048, MaxThreadsPerBlock: 1024, SharedPerBlock: 48 << 10, Major: 8}
-	hopper := Limits{Multiprocessors: 33, MaxThreadsPerSM: 2048, MaxThreadsPerBlock: 1024, SharedPerBlock: 227 << 10, Major: 9}
 	for _, c := range []struct {
 		name    string
 		t       dtype.DType

@@ -13,7 +13,7 @@ import (
 
 const (
 	// heldWarps is the minimum number of warps that a multiprocessor must have room for if rows are held, and heldElements the maximum
-	// number of elements of a row that a thread goes through again: with 256 of them, and with so few warps, separate kernels took 94 to
+	// number of elements of a row that a thread goes through again: with 256 of them, and with so few warps, separate kernels took 90 to
 	// 100 % of the time of one on an H200.
 	heldWarps, heldElements = 12, 128
 	// heldBeside is room for the kernel's other arrays: those of across, and what is lost by alignment.

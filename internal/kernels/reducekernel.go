@@ -113,7 +113,7 @@ type element struct {
 
 // load loads an item (of type ix) for an output whose inputs begin at base.
 func (b *reduceKernel) load(base []kernel.Value, output, item kernel.Value) element {
-	e := element{item: item, held: map[int][]Num{}}
+	e := element{item: item}
 	if b.stage == reduceFinal {
 		at := item.Mul(b.outputs).Add(output)
 		for _, s := range b.states {
@@ -126,6 +126,9 @@ func (b *reduceKernel) load(base []kernel.Value, output, item kernel.Value) elem
 		if place := base[i].Add(at[i]); i < b.reads {
 			vs := b.elementsAt(i, place)
 			if b.s.Reduce.Held.has(i) {
+				if e.held == nil {
+					e.held = map[int][]Num{}
+				}
 				e.held[i] = vs
 			}
 			e.in = append(e.in, b.converted(i, vs))
@@ -235,8 +238,8 @@ func (b *reduceKernel) walk(accs [][]kernel.Var, base []kernel.Value, output, la
 	})
 }
 
-// inTurn calls some for the items begin+lane, begin+lane+step, … below end: for unrolls[0] of them at a time, for the rest unrolls[1] at a
-// time, and so on.
+// inTurn calls some for the items begin+lane, begin+lane+step, … below end: for unrolls[0] of them at a time, for the rest unrolls[1] at
+// a time, and so on.
 func (b *reduceKernel) inTurn(lane, begin, end kernel.Value, step int, unrolls []int, some func(items []kernel.Value)) {
 	k := b.k
 	pos := k.Var(begin.Add(lane))
