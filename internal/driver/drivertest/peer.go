@@ -92,6 +92,9 @@ func testPeerWait(f, g *fixture) {
 	f.fill(x, 0, n)
 	g.fill(w, 1, n)
 	e, back := f.event(false), g.event(false)
+	g.ok(g.d.CopyPeer(y, f.number(), x, 4*n, u)) // the first copy, and loading a kernel, may take longer than s is busy
+	g.saxpy(u, w, y, 2, n)
+	g.sync(u)
 	f.spin(s, 20)
 	f.set(s, x, 3, n)
 	f.ok(f.d.EventRecord(e, s))
