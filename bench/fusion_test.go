@@ -77,6 +77,16 @@ func TestFusions(t *testing.T) {
 			{"normalize", 10, func(x *tenon.Exec) *tenon.Tensor {
 				return x.Div(tall, x.Sqrt(x.Sum(x.Mul(tall, tall), []int{1}, tenon.SumOpt{KeepDim: true})))
 			}},
+			{"written.layernorm", 100, func(x *tenon.Exec) *tenon.Tensor {
+				f, of := x.ToDType(h, tenon.Float32), tenon.SumOpt{KeepDim: true}
+				d := x.Sub(f, x.Mean(f, []int{1}, of))
+				d = x.Mul(d, x.Rsqrt(x.AddS(x.Mean(x.Mul(d, d), []int{1}, of), 1e-5)))
+				return x.Add(x.Mul(x.ToDType(d, tenon.BFloat16), w), bias)
+			}},
+			{"written.softmax", 10, func(x *tenon.Exec) *tenon.Tensor {
+				e := x.Exp(x.MulS(x.Sub(tall, x.AMax(tall, []int{1}, tenon.DimOpt{KeepDim: true})), 0.125))
+				return x.Div(e, x.Sum(e, []int{1}, tenon.SumOpt{KeepDim: true}))
+			}},
 			{"quantized", 50, func(x *tenon.Exec) *tenon.Tensor {
 				return x.Linear(row, x.Mul(x.ToDType(weight, tenon.BFloat16), factor), nil)
 			}},

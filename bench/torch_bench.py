@@ -539,6 +539,16 @@ def fusions(r):
         f = h.float()
         return (f * torch.rsqrt((f * f).mean(1, keepdim=True) + 1e-6)).to(torch.bfloat16) * w
 
+    def written_layer_norm():
+        f = h.float()
+        d = f - f.mean(1, keepdim=True)
+        d = d * torch.rsqrt((d * d).mean(1, keepdim=True) + 1e-5)
+        return d.to(torch.bfloat16) * w + bias
+
+    def written_softmax():
+        e = torch.exp((tall - tall.amax(1, keepdim=True)) * 0.125)
+        return e / e.sum(1, keepdim=True)
+
     cases = (
         ("rmsnorm", 100, lambda: F.rms_norm(h + residual, (width,), w)),
         ("gelu", 100, lambda: F.gelu(h + bias, approximate="tanh")),
@@ -552,6 +562,8 @@ def fusions(r):
         ("moments", 100, lambda: (h * h).mean(1) - h.mean(1) ** 2),
         ("norm", 100, written_out),
         ("normalize", 10, lambda: tall / (tall * tall).sum(1, keepdim=True).sqrt()),
+        ("written.layernorm", 100, written_layer_norm),
+        ("written.softmax", 10, written_softmax),
         ("quantized", 50, lambda: F.linear(row, weight.to(torch.bfloat16) * factor)),
     )
     # With this option a product of one row is a sum, which can be fused.

@@ -7,104 +7,170 @@ import (
 	"tenon.dev/compile"
 )
 
+// againTensors are what the programs of againCase read.
+type againTensors struct{ h, g, w, b, row *tenon.Tensor }
+
+// againCase is a program with reductions within rows of arrays of shape, and how many kernels it takes.
+type againCase struct {
+	name    string
+	dt      tenon.DType
+	shape   []int
+	f       func(x *tenon.Exec, o againTensors, v float64) []*tenon.Tensor
+	kernels int
+}
+
+// run checks that the program gives the bits of eager execution, and counts its kernels.
+func (c *againCase) run(t *testing.T) {
+	t.Run(c.name, func(t *testing.T) {
+		eachWay(t, c.kernels, func(x *tenon.Exec) func(x *tenon.Exec, v float64) []*tenon.Tensor {
+			draw := func(shape ...int) *tenon.Tensor { return x.ToDType(x.RandN(shape, tenon.Float32), c.dt) }
+			n := c.shape[len(c.shape)-1]
+			o := againTensors{draw(c.shape...), draw(c.shape...), draw(n), draw(n), draw(c.shape[0])}
+			return func(x *tenon.Exec, v float64) []*tenon.Tensor { return c.f(x, o, v) }
+		})
+	})
+}
+
+// oneResult is a program with one result.
+func oneResult(f func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor) func(*tenon.Exec, againTensors, float64) []*tenon.Tensor {
+	return func(x *tenon.Exec, o againTensors, v float64) []*tenon.Tensor { return []*tenon.Tensor{f(x, o, v)} }
+}
+
+// norm is the RMS norm of rows, as people write it.
+func norm(x *tenon.Exec, h *tenon.Tensor, v float64) *tenon.Tensor {
+	return x.Mul(h, x.Rsqrt(x.AddS(x.Mean(x.Mul(h, h), []int{-1}, tenon.SumOpt{KeepDim: true}), v)))
+}
+
 // A reduction within rows and the work that reads its results are one kernel, with the bits of separate kernels, while numbers change. The
 // kernel goes through each row again.
 func TestReductionsAndWhatReadsThem(t *testing.T) {
-	type tensors struct{ h, g, w, b, row *tenon.Tensor }
-	keep, last := tenon.SumOpt{KeepDim: true}, []int{-1}
-	norm := func(x *tenon.Exec, h *tenon.Tensor, v float64) *tenon.Tensor { // of a row, as people write it
-		return x.Mul(h, x.Rsqrt(x.AddS(x.Mean(x.Mul(h, h), last, keep), v)))
-	}
-	one := func(f func(x *tenon.Exec, o tensors, v float64) *tenon.Tensor) func(*tenon.Exec, tensors, float64) []*tenon.Tensor {
-		return func(x *tenon.Exec, o tensors, v float64) []*tenon.Tensor { return []*tenon.Tensor{f(x, o, v)} }
-	}
-	single, half := tenon.Float32, tenon.BFloat16
-	for _, c := range []struct {
-		name    string
-		dt      tenon.DType
-		shape   []int
-		f       func(x *tenon.Exec, o tensors, v float64) []*tenon.Tensor
-		kernels int
-	}{
-		{"an RMS norm", single, []int{300, 264}, one(func(x *tenon.Exec, o tensors, v float64) *tenon.Tensor {
+	last, keep, single, half := []int{-1}, tenon.SumOpt{KeepDim: true}, tenon.Float32, tenon.BFloat16
+	for _, c := range []againCase{
+		{"an RMS norm", single, []int{300, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
 			return norm(x, o.h, v)
 		}), 1},
-		{"an RMS norm of halves in float32", half, []int{4, 75, 264}, one(func(x *tenon.Exec, o tensors, v float64) *tenon.Tensor {
+		{"an RMS norm in float32", half, []int{4, 75, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
 			return x.Mul(x.ToDType(norm(x, x.ToDType(x.Add(o.h, o.b), single), v), half), o.w)
 		}), 1},
-		{"with what makes its input stored", half, []int{300, 264}, func(x *tenon.Exec, o tensors, v float64) []*tenon.Tensor {
+		{"with what makes its input stored", half, []int{300, 264}, func(x *tenon.Exec, o againTensors, v float64) []*tenon.Tensor {
 			h := x.Add(o.h, o.b)
 			return []*tenon.Tensor{norm(x, h, v), h}
 		}, 1},
-		{"with what the row has stored", single, []int{300, 264}, func(x *tenon.Exec, o tensors, v float64) []*tenon.Tensor {
+		{"with what the row has stored", single, []int{300, 264}, func(x *tenon.Exec, o againTensors, v float64) []*tenon.Tensor {
 			m := x.Mean(x.Mul(o.h, o.h), last, keep)
 			r := x.Rsqrt(x.AddS(m, v))
 			return []*tenon.Tensor{x.Mul(o.h, r), r, m}
 		}, 1},
-		{"a dimension that is put back", single, []int{3, 100, 264}, one(func(x *tenon.Exec, o tensors, v float64) *tenon.Tensor {
+		{"a dimension put back", single, []int{3, 100, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
 			m := x.AddS(x.Sum(x.Abs(o.h), last), v)
 			return x.Div(o.h, x.Unsqueeze(m, 2))
 		}), 1},
-		{"a mean and a variance", single, []int{300, 264}, one(func(x *tenon.Exec, o tensors, v float64) *tenon.Tensor {
+		{"a mean and a variance", single, []int{300, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
 			variance, mean := x.VarMean(o.h, last, tenon.VarOpt{KeepDim: true})
 			return x.Add(x.Mul(x.Mul(x.Sub(o.h, mean), x.Rsqrt(x.AddS(variance, v))), o.w), o.b)
 		}), 1},
-		{"two reductions", half, []int{300, 264}, one(func(x *tenon.Exec, o tensors, v float64) *tenon.Tensor {
+		{"two reductions", half, []int{300, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
 			most, least := x.AMax(o.h, last, tenon.DimOpt{KeepDim: true}), x.AMin(o.h, last, tenon.DimOpt{KeepDim: true})
 			return x.Div(x.Sub(o.h, least), x.AddS(x.Sub(most, least), v))
 		}), 1},
-		{"a softmax", half, []int{300, 264}, one(func(x *tenon.Exec, o tensors, v float64) *tenon.Tensor {
-			e := x.Exp(x.MulS(x.Sub(o.h, x.AMax(o.h, last, tenon.DimOpt{KeepDim: true})), v))
-			return x.Div(e, x.Sum(e, last, keep))
-		}), 2},
-		{"a position", single, []int{300, 264}, one(func(x *tenon.Exec, o tensors, v float64) *tenon.Tensor {
+		{"a position", single, []int{300, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
 			at := x.ArgMax(x.MulS(o.h, v), last, tenon.DimOpt{KeepDim: true})
 			return x.Where(x.EqS(at, 7), o.h, x.MulS(o.h, v))
 		}), 1},
-		{"work for the row alone", single, []int{300, 264}, one(func(x *tenon.Exec, o tensors, v float64) *tenon.Tensor {
+		{"work for the row alone", single, []int{300, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
 			return x.Mul(x.Sqrt(x.AddS(x.Sum(x.Mul(o.h, o.h), last), v)), o.row)
 		}), 1},
-		{"a number for each row", single, []int{300, 264}, one(func(x *tenon.Exec, o tensors, v float64) *tenon.Tensor {
+		{"a number for each row", single, []int{300, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
 			return x.Mul(o.h, x.Unsqueeze(x.Div(o.row, x.AddS(x.Sum(x.Abs(o.h), last), v)), 1))
 		}), 1},
-		{"rows that lie apart", single, []int{300, 264}, one(func(x *tenon.Exec, o tensors, v float64) *tenon.Tensor {
+		{"rows that lie apart", single, []int{300, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
 			return norm(x, x.Narrow(o.h, 1, 8, 200), v)
 		}), 1},
-		{"a row with a rest, and two inputs that are read again", single, []int{1, 1029}, one(func(x *tenon.Exec, o tensors,
+		{"a row with a rest, and two inputs that are read again", single, []int{1, 1029}, oneResult(func(x *tenon.Exec, o againTensors,
 			v float64) *tenon.Tensor {
 			h := x.Add(o.h, o.g)
 			return x.Mul(x.Mul(h, x.Rsqrt(x.AddS(x.Mean(x.Mul(h, h), last, keep), v))), o.g)
 		}), 1},
-		{"double precision", tenon.Float64, []int{300, 264}, one(func(x *tenon.Exec, o tensors, v float64) *tenon.Tensor {
+		{"double precision", tenon.Float64, []int{300, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
 			return x.Add(norm(x, o.h, v), o.g)
 		}), 1},
-		{"rows that fill the shared memory", single, []int{132, 58112}, one(func(x *tenon.Exec, o tensors, v float64) *tenon.Tensor {
+		{"rows that fill shared memory", single, []int{132, 58112}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
 			return norm(x, o.h, v)
 		}), 1},
-		{"rows that do not fit into it", single, []int{160, 65536}, one(func(x *tenon.Exec, o tensors, v float64) *tenon.Tensor {
+		{"rows that do not fit into it", single, []int{160, 65536}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
 			return norm(x, o.h, v)
 		}), 3},
-		{"columns", single, []int{300, 264}, one(func(x *tenon.Exec, o tensors, v float64) *tenon.Tensor {
+		{"columns", single, []int{300, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
 			return x.Sub(o.h, x.MulS(x.Mean(o.h, []int{0}, keep), v))
 		}), 3},
-		{"few rows", single, []int{2, 264}, one(func(x *tenon.Exec, o tensors, v float64) *tenon.Tensor { return norm(x, o.h, v) }), 1},
-		{"the reading of another row", single, []int{300, 300}, one(func(x *tenon.Exec, o tensors, v float64) *tenon.Tensor {
+		{"few rows", single, []int{2, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
+			return norm(x, o.h, v)
+		}), 1},
+		{"the reading of another row", single, []int{300, 300}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
 			return x.Mul(o.h, x.MulS(x.Sum(x.Abs(o.h), last), v)) // the sum of row i for column i
 		}), 2},
-		{"a change in place", single, []int{300, 264}, one(func(x *tenon.Exec, o tensors, v float64) *tenon.Tensor {
+		{"a change in place", single, []int{300, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
 			h := x.MulS(o.h, v)
 			x.MulInto(h, h, x.Rsqrt(x.Mean(x.Mul(h, h), last, keep)))
 			return h
 		}), 2},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			eachWay(t, c.kernels, func(x *tenon.Exec) func(x *tenon.Exec, v float64) []*tenon.Tensor {
-				draw := func(shape ...int) *tenon.Tensor { return x.ToDType(x.RandN(shape, single), c.dt) }
-				n := c.shape[len(c.shape)-1]
-				o := tensors{draw(c.shape...), draw(c.shape...), draw(n), draw(n), draw(c.shape[0])}
-				return func(x *tenon.Exec, v float64) []*tenon.Tensor { return c.f(x, o, v) }
-			})
-		})
+		c.run(t)
+	}
+}
+
+// Several rounds of reductions, each of what is made with the results of the one before, are one kernel too.
+func TestReductionsInRounds(t *testing.T) {
+	last, keep, most, single, half := []int{-1}, tenon.SumOpt{KeepDim: true}, tenon.DimOpt{KeepDim: true}, tenon.Float32, tenon.BFloat16
+	for _, c := range []againCase{
+		{"a softmax", half, []int{300, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
+			e := x.Exp(x.MulS(x.Sub(o.h, x.AMax(o.h, last, most)), v))
+			return x.Div(e, x.Sum(e, last, keep))
+		}), 1},
+		{"a softmax whose parts are kept", single, []int{300, 264}, func(x *tenon.Exec, o againTensors, v float64) []*tenon.Tensor {
+			greatest := x.AMax(o.h, last, most)
+			e := x.Exp(x.Mul(x.MulS(x.Sub(o.h, greatest), v), o.w))
+			sum := x.Sum(e, last, keep)
+			return []*tenon.Tensor{x.Div(e, sum), e, greatest, x.Log(sum)}
+		}, 1},
+		{"a sum of exponentials", single, []int{300, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
+			h := x.MulS(o.h, v)
+			greatest := x.AMax(h, last, most)
+			return x.Add(x.Log(x.Sum(x.Exp(x.Sub(h, greatest)), last)), x.Squeeze(greatest, 1))
+		}), 1},
+		{"a layer norm", half, []int{4, 75, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
+			h := x.ToDType(o.h, single)
+			h = x.Sub(h, x.Mean(h, last, keep))
+			return x.Add(x.Mul(x.ToDType(norm(x, h, v), half), o.w), o.b)
+		}), 1},
+		{"a layer norm of a sum, in rows that lie apart, with a rest", single, []int{9, 1037},
+			func(x *tenon.Exec, o againTensors, v float64) []*tenon.Tensor {
+				h := x.Add(x.Narrow(o.h, 1, 8, 1029), x.Narrow(o.g, 1, 8, 1029))
+				h = x.Sub(h, x.Mean(h, last, keep))
+				return []*tenon.Tensor{norm(x, h, v), h}
+			}, 1},
+		{"three rounds", single, []int{300, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
+			h := x.Sub(o.h, x.Mean(o.h, last, keep))
+			h = x.Div(h, x.AddS(x.AMax(x.Abs(h), last, most), v))
+			return x.Sub(h, x.Mul(x.Mean(x.Mul(h, o.w), last, keep), o.g))
+		}), 1},
+		{"four rounds", single, []int{300, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
+			h := o.h
+			for range 4 {
+				h = x.Sub(h, x.MulS(x.Mean(x.Abs(h), last, keep), v))
+			}
+			return h
+		}), 2},
+		{"a round of another type", half, []int{300, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
+			e := x.Exp(x.ToDType(x.Sub(o.h, x.AMax(o.h, last, most)), single))
+			return x.Div(e, x.AddS(x.Sum(e, last, keep), v))
+		}), 2},
+		{"a variance", single, []int{300, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
+			h := x.Sub(o.h, x.MulS(x.Mean(o.h, last, keep), v))
+			return x.Mean(x.Mul(h, h), last)
+		}), 1},
+	} {
+		c.run(t)
 	}
 }
 

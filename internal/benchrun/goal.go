@@ -209,6 +209,8 @@ var catalogue = []Section{
 			ofTorchMost(1)},
 		{"fusion.norm", "ms", "an RMS norm written out, in f32 for bf16 8192 × 4096, compiled", "", ofTorchMost(1)},
 		{"fusion.normalize", "ms", "rows of 1024 divided by the root of the sum of their squares, 4 GiB f32, compiled", "", ofTorchMost(1)},
+		{"fusion.written.layernorm", "ms", "a layer norm written out, in f32 for bf16 8192 × 4096, compiled", "", ofTorchMost(1)},
+		{"fusion.written.softmax", "ms", "a softmax written out, over rows of 1024, 4 GiB f32, compiled", "", ofTorchMost(1)},
 		{"fusion.quantized", "ms", "a row times an int8 weight of 28672 × 8192 with a factor for each output, in bf16, compiled; " +
 			"PyTorch with coordinate_descent_tuning", "",
 			ofTorchMost(1)},

@@ -18,6 +18,9 @@ import (
 var fusionLimits = fuse.Limits{Calls: 32, Span: 128, Heavy: 8, Operands: kernels.MaxFusedOperands, Outs: maxOut, Values: 32,
 	States: kernels.MaxStates, Saves: 64, Joined: 32 << 20, Together: kernels.MultiTensors, Slack: 4 << 20}
 
+// reduceRounds is the maximum number of rounds of reductions in a kernel, each of which makes it longer.
+const reduceRounds = 3
+
 // pointCall describes a call that runs on the pointwise engine.
 type pointCall struct {
 	op      *kernels.PointOp
@@ -255,7 +258,9 @@ func (b *planning) add(i int) {
 	case p != nil && p.reduce != nil:
 		call.Reduce, call.States, call.Values = b.reduceNumber(p.reduce), p.reduce.States(), len(p.numbers)
 		limits := c.x.m.stream.Device().Limits()
-		call.Stores, call.Again = p.reduce.Fills(limits), p.reduce.Again(limits)
+		if call.Stores = p.reduce.Fills(limits); p.reduce.Again(limits) {
+			call.Rounds = reduceRounds
+		}
 	case p != nil:
 		call.Point, call.Heavy, call.Values, ins = true, p.op.Heavy, len(p.numbers), len(p.held)
 		if p.op == kernels.Copy { // a copy could not keep a NaN's bits

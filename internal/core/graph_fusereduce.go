@@ -43,7 +43,7 @@ func (d *deferral) reduceFound(p *pointCall, i int) *pointCall {
 	return p
 }
 
-// regroup groups the calls. Reductions whose kernel cannot go through the elements again, or write what others need, are tried without
+// regroup groups the calls. Reductions whose kernel cannot go through the elements so often, or write what others need, are tried without
 // that, those that no kernel can do together are tried one by one, and one that no kernel can do with its input runs alone, so that the
 // others keep their groups.
 func (b *planning) regroup() {
@@ -52,7 +52,7 @@ func (b *planning) regroup() {
 		b.g.Group(fusionLimits)
 		for k := range b.g.Groups {
 			if s := &b.g.Groups[k]; b.g.Reduction(s) != nil && b.reduceGroup(s) == nil {
-				if !b.onePass(s) && !b.keepToResults(s) {
+				if !b.fewerRounds(s) && !b.keepToResults(s) {
 					b.separate(s)
 				}
 				again = true
@@ -61,13 +61,16 @@ func (b *planning) regroup() {
 	}
 }
 
-// onePass lets the reductions of s go through their elements once, without what reads their results. It reports whether that is in s.
-func (b *planning) onePass(s *fuse.Set) bool {
-	if b.g.Phases(s) == nil {
+// fewerRounds lets the reductions of s have a round less than they have, or be without what reads their results if they have one. It
+// reports whether anything reads their results in s.
+func (b *planning) fewerRounds(s *fuse.Set) bool {
+	phases := b.g.Phases(s)
+	if phases == nil {
 		return false
 	}
 	for _, i := range s.Calls {
-		b.g.Calls[i].Again = false
+		c := &b.g.Calls[i]
+		c.Rounds = min(c.Rounds, fuse.Rounds(phases)-1)
 	}
 	return true
 }
@@ -110,36 +113,149 @@ func (b *planning) reduceNumber(c *kernels.ReduceCall) int {
 }
 
 // reduceGroup makes the group of s, reductions with what makes their inputs and what reads their results, or returns nil if no kernel can
-// do it. The operands are the results of the reductions and of what goes by rows, what the kernel reads, and what else it writes.
+// do it. The kernel keeps the results of heavy work that it needs again, if there is room.
 func (b *planning) reduceGroup(s *fuse.Set) *fusedGroup {
-	phases, reduces := b.g.Phases(s), func(k int) bool { return b.g.Calls[s.Calls[k]].Reduce != 0 }
-	before := func(k int) bool { return !reduces(k) }
-	var then *reduceThen
-	if phases != nil {
-		before = func(k int) bool { return phases[k] == fuse.Before }
-		if slices.Contains(phases, fuse.After) {
-			before = s.Makers(reduces, before)
+	if kept := b.heavyAgain(s); kept != nil {
+		if g := b.reduceGroupWith(s, kept); g != nil {
+			return g
 		}
-		then = b.then(s, phases)
 	}
-	w := b.side(s, -1, before, reduces)
-	if then != nil && then.each != nil { // it writes whatever there is to write for each element
-		w.outs, w.written = nil, nil
+	return b.reduceGroupWith(s, nil)
+}
+
+// reduceGroupWith is reduceGroup for a kernel that keeps the results of the members kept, which has the round for each. The operands are
+// the results of the reductions and of what goes by rows, what the kernel reads, and what else it writes.
+func (b *planning) reduceGroupWith(s *fuse.Set, kept map[int]int) *fusedGroup {
+	g, p := &fusedGroup{}, &reducePlanning{planning: b, s: s, phases: b.g.Phases(s), kept: kept}
+	if p.again = p.phases != nil; !p.again {
+		p.phases = make([]fuse.Phase, len(s.Calls))
+		for k, i := range s.Calls {
+			if b.g.Calls[i].Reduce != 0 {
+				p.phases[k].Kind = fuse.Reducing
+			}
+		}
 	}
-	g := &fusedGroup{}
-	var calls []*kernels.ReduceCall
-	var made []int
-	var keeps []uint
-	var numbers []numberAt
+	n := fuse.Rounds(p.phases)
+	var rounds []kernels.ReduceRound
+	var rows []int // slots
+	for round := range n {
+		r, slots := p.round(round)
+		if r == nil {
+			return nil
+		}
+		rounds, rows = append(rounds, *r), append(rows, slots...)
+	}
+	each, ok := p.each(n)
+	if !ok {
+		return nil
+	}
+	for _, slot := range rows {
+		v := &b.g.Calls[s.Outs[slot].Call].Outs[s.Outs[slot].Index]
+		g.operands = append(g.operands, kernels.Operand{DType: v.DType, Shape: v.Shape, Stride: v.Stride})
+	}
+	in := &b.g.Reduction(s).Ins[0]
+	for _, slot := range p.read {
+		stride, _ := b.g.Reducible(s, s.Ins[slot-len(s.Outs)])
+		g.operands = append(g.operands, kernels.Operand{DType: b.element(b.refOf(s, slot)).dt, Shape: in.Shape, Stride: stride})
+	}
+	for _, slot := range p.written { // they lie alike
+		g.operands = append(g.operands, kernels.Operand{DType: b.element(b.refOf(s, slot)).dt, Shape: in.Shape, Stride: in.Stride})
+	}
+	g.slots, g.numbers = slices.Concat(rows, p.read, p.written), p.numbers
+	limits := b.d.calls[b.g.Calls[s.At].At].x.m.stream.Device().Limits()
+	if g.reduce = kernels.FuseReduce(rounds, each, g.operands[len(rows):], limits); g.reduce == nil {
+		return nil
+	}
+	return g
+}
+
+// reducePlanning makes the parts of the kernel of s, a group with reductions. again says that members read their results. read and written
+// are the slots of what is read, and of what is written for each element. kept has the rounds in which the results of members are made that
+// are then kept.
+type reducePlanning struct {
+	*planning
+	s             *fuse.Set
+	phases        []fuse.Phase
+	again         bool
+	kept          map[int]int
+	read, written []int
+	numbers       []numberAt
+}
+
+// at selects the members of one phase.
+func (p *reducePlanning) at(kind fuse.PhaseKind, round int) func(k int) bool {
+	return func(k int) bool { return p.phases[k] == fuse.Phase{Kind: kind, Round: round} }
+}
+
+func (p *reducePlanning) elements(k int) bool { return p.phases[k].Kind == fuse.Element }
+
+// given returns the members with results for rows from rounds before the given one that work for elements needs, or work for rows in that
+// round or later.
+func (p *reducePlanning) given(round int) (all []int) {
+	for k, phase := range p.phases {
+		later := func(q int) bool {
+			return p.elements(q) || p.phases[q].Kind == fuse.OfRow && p.phases[q].Round >= round
+		}
+		if phase.Kind != fuse.Element && phase.Round < round && p.used(p.s, k, later) {
+			all = append(all, k)
+		}
+	}
+	return all
+}
+
+// work returns w, whose results are outs and then others that are stored, as part of the kernel. Its Op is nil if that is too much.
+func (p *reducePlanning) work(w *rowSide, outs []int) kernels.PointWork {
+	work := kernels.PointWork{Op: kernels.Fuse(w.types, w.steps, append(outs, w.outs...))}
+	for _, slot := range w.read {
+		i := slices.Index(p.read, slot)
+		if i < 0 {
+			i = len(p.read)
+			p.read = append(p.read, slot)
+		}
+		work.From = append(work.From, i)
+	}
+	p.numbers = append(p.numbers, w.numbers...)
+	return work
+}
+
+// results returns the results of members as values of w.
+func (p *reducePlanning) results(w *rowSide, members []int) (all []int) {
+	for _, k := range members {
+		for i := range p.g.Calls[p.s.Calls[k]].Outs {
+			all = append(all, w.first[k]+i)
+		}
+	}
+	return all
+}
+
+// round returns a round of the kernel, and the slots of what is stored in it for each row. It returns nil if that is too much.
+func (p *reducePlanning) round(round int) (r *kernels.ReduceRound, slots []int) {
+	r = &kernels.ReduceRound{}
+	s, reduces, given := p.s, p.at(fuse.Reducing, round), p.given(round)
+	elements := p.elements
+	if !p.storesOnTheWay() {
+		elements = s.Makers(reduces, p.madeIn(round))
+	}
+	before, numbers := p.keptBefore(round, func(k int) bool { return elements(k) || reduces(k) })
+	w := p.side(s, -1, elements, reduces, append(slices.Clone(given), before...)...)
+	if p.storesOnTheWay() {
+		p.written = w.written
+	} else {
+		w.outs = nil
+	}
+	var made, reductions []int
+	var scalars []numberAt
 	for k, i := range s.Calls {
 		if !reduces(k) {
 			continue
 		}
-		p := b.points[b.g.Calls[i].At]
-		calls, numbers, keeps = append(calls, p.reduce), append(numbers, p.numbers...), append(keeps, 0)
-		for _, r := range s.Outs {
-			if r.Call == i {
-				keeps[len(keeps)-1] |= 1 << r.Index
+		c := p.points[p.g.Calls[i].At]
+		r.Calls, r.Results = append(r.Calls, c.reduce), append(r.Results, 0)
+		scalars, reductions = append(scalars, c.numbers...), append(reductions, k)
+		for slot, ref := range s.Outs {
+			if ref.Call == i {
+				r.Results[len(r.Results)-1] |= 1 << ref.Index
+				slots = append(slots, slot)
 			}
 		}
 		for _, f := range s.From[k] {
@@ -150,107 +266,124 @@ func (b *planning) reduceGroup(s *fuse.Set) *fusedGroup {
 			}
 		}
 	}
-	op := kernels.Fuse(w.types, w.steps, append(made, w.outs...))
-	if op == nil || then != nil && (then.Row == nil || then.each != nil && then.Each == nil) {
-		return nil
-	}
-	g.numbers = append(w.numbers, numbers...)
-	add := func(slot int, shape, stride []int) {
-		g.operands = append(g.operands, kernels.Operand{DType: b.element(b.refOf(s, slot)).dt, Shape: shape, Stride: stride})
-		g.slots = append(g.slots, slot)
-	}
-	in := &b.g.Reduction(s).Ins[0]
-	result := func(slot int) {
-		v := &b.g.Calls[s.Outs[slot].Call].Outs[s.Outs[slot].Index]
-		add(slot, v.Shape, v.Stride)
-	}
-	read := func(w *rowSide) {
-		for _, slot := range w.read {
-			stride, _ := b.g.Reducible(s, s.Ins[slot-len(s.Outs)])
-			add(slot, in.Shape, stride)
+	for k := range s.Calls {
+		if in, ok := p.kept[k]; ok && in == round {
+			made, r.Keeps = append(made, w.first[k]), append(r.Keeps, p.g.Calls[s.Calls[k]].Outs[0].DType)
 		}
 	}
-	write := func(w *rowSide) {
-		for _, slot := range w.written {
-			add(slot, in.Shape, in.Stride) // they lie alike
+	r.Before = p.work(w, made)
+	r.Before.Kept, p.numbers = numbers, append(p.numbers, scalars...)
+	if r.Before.Op == nil {
+		return nil, nil
+	}
+	if !p.again {
+		return r, slots
+	}
+	rows := p.side(s, -1, p.at(fuse.OfRow, round), none, append(given, reductions...)...)
+	gives := p.results(rows, p.given(round+1))
+	if r.Row = p.work(rows, gives); r.Row.Op == nil {
+		return nil, nil
+	}
+	r.Given = len(gives)
+	for _, slot := range rows.written {
+		v := &p.g.Calls[s.Outs[slot].Call].Outs[s.Outs[slot].Index]
+		r.Outs = append(r.Outs, kernels.Operand{DType: v.DType, Shape: v.Shape, Stride: v.Stride})
+	}
+	return r, append(slots, rows.written...)
+}
+
+// isWritten reports whether member k has a result that is written.
+func (p *reducePlanning) isWritten(k int) bool {
+	return slices.ContainsFunc(p.s.Outs, func(r fuse.Ref) bool { return r.Call == p.s.Calls[k] })
+}
+
+// storesOnTheWay reports whether what is written for each element is written before it is reduced: there is one round, and nothing comes
+// after it for elements.
+func (p *reducePlanning) storesOnTheWay() bool {
+	return !slices.ContainsFunc(p.phases, func(q fuse.Phase) bool { return q.Round > 0 })
+}
+
+// each returns the work for each element after n rounds: what is written, and what makes that. It reports whether that is not too much.
+func (p *reducePlanning) each(n int) (work kernels.PointWork, ok bool) {
+	written := func(k int) bool { return p.elements(k) && p.isWritten(k) }
+	elements := p.s.Makers(written, p.madeIn(n))
+	before, numbers := p.keptBefore(n, func(k int) bool { return elements(k) || written(k) })
+	w := p.side(p.s, -1, elements, none, append(p.given(n), before...)...)
+	for slot, r := range p.s.Outs {
+		if k := slices.Index(p.s.Calls, r.Call); slices.Contains(before, k) && written(k) {
+			w.outs, w.written = append(w.outs, w.first[k]), append(w.written, slot)
 		}
 	}
-	for slot, r := range s.Outs {
-		if reduces(slices.Index(s.Calls, r.Call)) {
-			result(slot)
-		}
+	if p.storesOnTheWay() || len(w.outs) == 0 {
+		return work, true
 	}
-	outs := len(g.slots)
-	if then != nil {
-		for _, slot := range then.row.written {
-			result(slot)
-		}
-		then.Outs = g.operands[outs:]
-		g.numbers = append(g.numbers, then.row.numbers...)
-		outs = len(g.slots)
+	p.written = w.written
+	work = p.work(w, nil)
+	work.Kept = numbers
+	return work, work.Op != nil
+}
+
+// madeIn selects the members that are made for elements in a round if they are needed: those that have not been kept before.
+func (p *reducePlanning) madeIn(round int) func(k int) bool {
+	return func(k int) bool {
+		in, ok := p.kept[k]
+		return p.elements(k) && !(ok && in < round)
 	}
-	read(w)
-	write(w)
-	var rest *kernels.ReduceThen
-	if then != nil {
-		rest = &then.ReduceThen
-		read(then.row)
-		if then.each != nil {
-			g.numbers = append(g.numbers, then.each.numbers...)
-			for _, slot := range then.each.read {
-				then.Same = append(then.Same, slices.Index(w.read, slot))
+}
+
+// keptBefore returns the members kept in earlier rounds than the given one that the members that reads selects read or are, and their
+// numbers among all that are kept, round by round.
+func (p *reducePlanning) keptBefore(round int, reads func(k int) bool) (members, numbers []int) {
+	n := 0
+	for r := range round {
+		for k := range p.s.Calls {
+			if in, ok := p.kept[k]; ok && in == r {
+				if reads(k) || p.used(p.s, k, reads) {
+					members, numbers = append(members, k), append(numbers, n)
+				}
+				n++
 			}
-			then.each.read = slices.DeleteFunc(then.each.read, func(slot int) bool { return slices.Contains(w.read, slot) })
-			read(then.each)
-			write(then.each)
 		}
 	}
-	limits := b.d.calls[b.g.Calls[s.At].At].x.m.stream.Device().Limits()
-	if g.reduce = kernels.FuseReduce(calls, keeps, op, rest, g.operands[outs:], limits); g.reduce == nil {
+	return members, numbers
+}
+
+// heavyAgain returns the heavy members of s whose results are needed in more than one round, or after one, with the first of these rounds.
+// What only makes such a member is not among them.
+func (b *planning) heavyAgain(s *fuse.Set) (kept map[int]int) {
+	p := &reducePlanning{planning: b, s: s, phases: b.g.Phases(s), kept: map[int]int{}}
+	if p.phases == nil {
 		return nil
 	}
-	return g
-}
-
-// reduceThen is the work that reads the results of reductions. each is nil if there is none for each element.
-type reduceThen struct {
-	kernels.ReduceThen
-	row, each *rowSide
-}
-
-// then returns the work of the members of s that reads the results of its reductions. Row or Each is nil if it cannot be one kernel.
-func (b *planning) then(s *fuse.Set, phases []fuse.Phase) *reduceThen {
-	t := &reduceThen{}
-	of := func(p fuse.Phase) func(k int) bool { return func(k int) bool { return phases[k] == p } }
-	var reduces, given []int
-	for k, p := range phases {
-		if p == fuse.Reducing {
-			reduces = append(reduces, k)
+	n := fuse.Rounds(p.phases)
+	// needs selects what a round needs, which may have been kept before.
+	needs := func(round int) func(k int) bool {
+		from := p.at(fuse.Reducing, round)
+		if round == n {
+			from = func(k int) bool { return p.elements(k) && p.isWritten(k) }
 		}
-		if (p == fuse.Reducing || p == fuse.OfRow) && b.used(s, k, of(fuse.After)) {
-			given = append(given, k)
+		makes := p.s.Makers(from, p.madeIn(round))
+		return func(k int) bool {
+			return makes(k) || p.elements(k) && (from(k) || p.used(s, k, func(q int) bool { return makes(q) || from(q) }))
 		}
 	}
-	t.row = b.side(s, -1, of(fuse.OfRow), none, reduces...)
-	var outs []int
-	for _, k := range given {
-		for i := range b.g.Calls[s.Calls[k]].Outs {
-			outs = append(outs, t.row.first[k]+i)
+	for round := range n {
+		for k, i := range slices.Backward(s.Calls) {
+			c := &b.g.Calls[i]
+			if _, ok := p.kept[k]; ok || !c.Heavy || len(c.Outs) != 1 || !c.Outs[0].DType.IsFloat() || !needs(round)(k) {
+				continue
+			}
+			for later := round + 1; later <= n; later++ {
+				if needs(later)(k) {
+					p.kept[k] = round
+				}
+			}
 		}
 	}
-	t.Given = len(outs)
-	t.Row = kernels.Fuse(t.row.types, t.row.steps, append(outs, t.row.outs...))
-	if !slices.Contains(phases, fuse.After) {
-		return t
+	if len(p.kept) == 0 {
+		return nil
 	}
-	written := func(k int) bool {
-		return phases[k] == fuse.After ||
-			phases[k] == fuse.Before && slices.ContainsFunc(s.Outs, func(r fuse.Ref) bool { return r.Call == s.Calls[k] })
-	}
-	elements := func(k int) bool { return phases[k] == fuse.Before || phases[k] == fuse.After }
-	t.each = b.side(s, -1, s.Makers(written, elements), none, given...)
-	t.Each = kernels.Fuse(t.each.types, t.each.steps, t.each.outs)
-	return t
+	return p.kept
 }
 
 // runReduce launches the kernel of a group with reductions.

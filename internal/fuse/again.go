@@ -2,18 +2,24 @@ package fuse
 
 import "slices"
 
-// Phase says when the kernel of a group with reductions does the work of a member.
-type Phase uint8
+// Phase says when the kernel of a group with reductions does the work of a member. There may be several rounds of reductions, counted from
+// 0: those of a round need results of the one before.
+type Phase struct {
+	Kind  PhaseKind
+	Round int
+}
+
+// PhaseKind is the kind of work that the kernel of a group with reductions does for a member.
+type PhaseKind uint8
 
 const (
-	// Before: for each element, before it is reduced, or whenever its result is needed.
-	Before Phase = iota
-	// Reducing: the member is a reduction.
+	// Element: the work is done for each element of a row, before the reductions of the phase's round or after all rounds, and again
+	// whenever its result is needed later.
+	Element PhaseKind = iota
+	// Reducing: the member is a reduction of the phase's round.
 	Reducing
-	// OfRow: once for each row, with the results of reductions.
+	// OfRow: the work is done once for each row, after the reductions of the phase's round.
 	OfRow
-	// After: for each element of a row again, with what the row has.
-	After
 )
 
 // Phases returns the phases of the members of s, or nil if there are no reductions, or no member reads the result of one.
@@ -24,21 +30,38 @@ func (g *Graph) Phases(s *Set) []Phase {
 	}
 	phases, reads := make([]Phase, len(s.Calls)), false
 	for k, i := range s.Calls {
-		c := &g.Calls[i]
-		result := slices.ContainsFunc(s.From[k], func(f Source) bool { return f.Member >= 0 && phases[f.Member] != Before })
-		switch reads = reads || result; {
+		c, p := &g.Calls[i], &phases[k]
+		for _, f := range s.From[k] {
+			switch {
+			case f.Member < 0:
+			case phases[f.Member].Kind == Element:
+				p.Round = max(p.Round, phases[f.Member].Round)
+			default:
+				p.Round, reads = max(p.Round, phases[f.Member].Round+1), true
+			}
+		}
+		switch {
 		case c.Reduce != 0:
-			phases[k] = Reducing
-		case result && slices.Equal(c.Outs[0].Shape, first.Ins[0].Shape):
-			phases[k] = After
-		case result:
-			phases[k] = OfRow
+			p.Kind = Reducing
+		case p.Round > 0 && !slices.Equal(c.Outs[0].Shape, first.Ins[0].Shape):
+			p.Kind = OfRow
+			p.Round--
 		}
 	}
 	if !reads {
 		return nil
 	}
 	return phases
+}
+
+// Rounds returns the number of rounds of reductions among phases.
+func Rounds(phases []Phase) (n int) {
+	for _, p := range phases {
+		if p.Kind == Reducing {
+			n = max(n, p.Round+1)
+		}
+	}
+	return n
 }
 
 // ofRows reports whether shape has one place for each row of an array of shape full, whose last dimension may be kept.
@@ -56,16 +79,16 @@ func wideRows(shape, full []int) bool {
 // byAgain reports whether the kernel of a group with reductions can do the work of all phases: it goes through each row again. Members
 // that go by rows read what is made for rows, and members after them that too, broadcast along the row, and what is made for elements.
 func (a *grouping) byAgain(s *Set, phases []Phase) bool {
-	full := a.g.Reduction(s).Ins[0].Shape
+	full, rounds := a.g.Reduction(s).Ins[0].Shape, Rounds(phases)
 	last := len(full) - 1
 	if last < 0 || full[last] < 2 {
 		return false
 	}
 	for k, i := range s.Calls {
 		c := &a.g.Calls[i]
-		switch phases[k] {
+		switch phases[k].Kind {
 		case Reducing:
-			if !c.Again || c.Into != 0 || slices.ContainsFunc(c.Outs, func(v Value) bool { return !ofRows(v.Shape, full) }) {
+			if c.Rounds < rounds || c.Into != 0 || slices.ContainsFunc(c.Outs, func(v Value) bool { return !ofRows(v.Shape, full) }) {
 				return false
 			}
 		case OfRow:
@@ -85,11 +108,10 @@ func (a *grouping) byAgain(s *Set, phases []Phase) bool {
 				continue
 			}
 			p, v := &a.g.Calls[s.Calls[f.Member]].Outs[f.Index].Place, &c.Ins[j]
-			element := phases[f.Member] == Before || phases[f.Member] == After
-			ok := false
-			switch phases[k] {
+			element, ok := phases[f.Member].Kind == Element, false
+			switch phases[k].Kind {
 			case Reducing:
-				ok = phases[f.Member] == Before && p.alike(&v.Place)
+				ok = element && p.alike(&v.Place)
 			case OfRow:
 				ok = !element && p.alike(&v.Place)
 			default:
@@ -103,15 +125,23 @@ func (a *grouping) byAgain(s *Set, phases []Phase) bool {
 	return a.heavyAgain(s, phases) <= a.l.Heavy
 }
 
-// heavyAgain counts the heavy members of s, those twice that are computed again for members after the reductions.
+// heavyAgain counts the heavy members of s as often as they are computed.
 func (a *grouping) heavyAgain(s *Set, phases []Phase) (n int) {
-	of := func(p Phase) func(k int) bool { return func(k int) bool { return phases[k] == p } }
-	again := s.Makers(of(After), of(Before))
+	times := make([]int, len(phases))
+	rounds := Rounds(phases)
+	for round := range rounds + 1 {
+		needs := s.Makers(func(k int) bool {
+			return phases[k] == Phase{Reducing, round} || round == rounds && phases[k] == Phase{Element, round}
+		}, func(k int) bool { return phases[k].Kind == Element })
+		for k := range times {
+			if needs(k) {
+				times[k]++
+			}
+		}
+	}
 	for k, i := range s.Calls {
 		if a.g.Calls[i].Heavy {
-			if n++; again(k) {
-				n++
-			}
+			n += max(1, times[k])
 		}
 	}
 	return n
@@ -127,23 +157,23 @@ func (a *grouping) seenAlike(s *Set, r, q Ref) bool {
 	return ok && also && slices.Equal(x, y)
 }
 
-// joinResults merges the group of call i, a reduction, with all groups that read its results or what others make of these for rows, or
-// with those of them with which it can be merged, and then with what only makes what they read.
+// joinResults merges the group of call i, a reduction, with all groups that read its results, or what others make of these for rows, and
+// with reductions alike of what others make of these for elements, and so on; or with those of them with which it can be merged. Then it
+// merges it with what only makes what they read.
 func (a *grouping) joinResults(i int) {
-	if !a.g.Calls[i].Again || a.of[i] == nil {
+	if a.g.Calls[i].Rounds == 0 || a.of[i] == nil {
 		return
 	}
-	full := a.g.Calls[i].Ins[0].Shape
+	full, reduce := a.g.Calls[i].Ins[0].Shape, a.g.Calls[i].Reduce
 	var groups []*Set
 	seen, calls := map[*Set]bool{a.of[i]: true}, slices.Clone(a.of[i].Calls)
 	for n := 0; n < len(calls); n++ {
 		c := &a.g.Calls[calls[n]]
-		if len(c.Outs) == 0 || !ofRows(c.Outs[0].Shape, full) {
-			continue
-		}
 		for j := range c.Outs {
+			rows := ofRows(c.Outs[0].Shape, full)
 			for _, q := range a.users[c.Outs[j].Storage] {
-				if s := a.of[q]; q > calls[n] && q-calls[0] < a.l.Span && s != nil && !seen[s] {
+				reads := q > calls[n] && q-calls[0] < a.l.Span && (rows || a.g.Calls[q].Reduce == reduce)
+				if s := a.of[q]; reads && s != nil && !seen[s] {
 					seen[s], groups, calls = true, append(groups, s), append(calls, s.Calls...)
 				}
 			}

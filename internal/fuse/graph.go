@@ -49,9 +49,10 @@ type Call struct {
 	// States is how much of Limits.States a reduction takes. Stores says that its kernel can also write what makes its input.
 	States int
 	Stores bool
-	// Again says that a reduction adds up the last dimension of its inputs, and that its kernel can go through the rows again once it has
-	// the results. So it can include element-wise calls that read these, and others that read those and have the shape of the inputs.
-	Again bool
+	// Rounds, if not 0, says that a reduction adds up the last dimension of its inputs, and that its kernel can go through the rows again
+	// once it has the results. So it can include element-wise calls that read these, others that read those and have the shape of the
+	// inputs, and reductions of what these make: it can have so many rounds of reductions.
+	Rounds int
 	// Product says that the call's output is a matrix product, whose kernel can include element-wise work that reads it. Apart says that
 	// its last input, a bias, is an operand of that work, because it is added to the rounded product. Once says that the kernel reads each
 	// element of input 1 once, so that it can also include the element-wise work that makes this matrix.

@@ -452,7 +452,7 @@ func (a *grouping) byReduce(s *Set) bool {
 		switch c := &a.g.Calls[i]; {
 		case c.Lane != first.Lane, c.Reduce == 0 && (!c.Point || c.Into != 0):
 			return false
-		case c.Reduce == 0 && phases != nil && phases[k] == OfRow:
+		case c.Reduce == 0 && phases != nil && phases[k].Kind == OfRow:
 		case c.Reduce == 0 && !slices.Equal(c.Outs[0].Shape, shape):
 			return false
 		case c.Reduce == 0:
@@ -487,7 +487,7 @@ func (a *grouping) byReduce(s *Set) bool {
 func (g *Graph) Shape(s *Set) []int {
 	phases := g.Phases(s)
 	for k, i := range s.Calls {
-		if g.Calls[i].Reduce == 0 && (phases == nil || phases[k] == Before) {
+		if g.Calls[i].Reduce == 0 && (phases == nil || phases[k] == Phase{}) {
 			return g.Calls[i].Outs[0].Shape
 		}
 	}
@@ -528,7 +528,7 @@ func (a *grouping) byStores(s *Set) bool {
 	}
 	for _, r := range s.Outs {
 		c := &a.g.Calls[r.Call]
-		if c.Reduce != 0 || phases != nil && phases[slices.Index(s.Calls, r.Call)] == OfRow {
+		if c.Reduce != 0 || phases != nil && phases[slices.Index(s.Calls, r.Call)].Kind == OfRow {
 			continue
 		}
 		p, q := &c.Outs[r.Index].Place, &first.Ins[0].Place

@@ -253,7 +253,7 @@ func (m memory) runReduce(g *Graph, s *Set) {
 					if f.Member < 0 {
 						return m.load(c.Ins[j].Storage, c.Ins[j].at(e, shape))
 					}
-					if p := phases; p != nil && p[k] == After && (p[f.Member] == Reducing || p[f.Member] == OfRow) {
+					if p := phases; p != nil && p[k].Kind == Element && p[f.Member].Kind != Element {
 						e /= shape[len(shape)-1] // it is broadcast along the row
 					}
 					return results[[3]int{s.Calls[f.Member], f.Index, e}]
@@ -491,7 +491,7 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 		switch {
 		case c.Point || c.Row || c.Converts:
 		case rng.IntN(2) > 0:
-			if c.reduce(rng, recent); c.Again {
+			if c.reduce(rng, recent); c.Rounds > 0 {
 				recent, rows = recent[:len(recent)-1], append(rows, c.Outs[0])
 			}
 		case len(c.Outs) == 1 && c.Into == 0 && rng.IntN(2) == 0:
@@ -503,6 +503,11 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 			c.Ins, c.Once = append(c.Ins[:1], made), true
 		}
 		g.Calls = append(g.Calls, c)
+		for c.Rounds > 0 && rng.IntN(2) == 0 {
+			var p Call
+			p, c = randomRound(rng, &c, &next)
+			g.Calls, recent, rows = append(g.Calls, p, c), append(recent, p.Outs[0]), append(rows, c.Outs[0])
+		}
 		if c.Product && rng.IntN(3) > 0 {
 			p := randomReader(rng, &c, &next)
 			g.Calls, recent = append(g.Calls, p), append(recent, p.Outs[0])
@@ -565,9 +570,23 @@ func (c *Call) reduce(rng *rand.Rand, recent []Value) {
 	if !c.alike() {
 		c.Ins = c.Ins[:1]
 	}
-	if c.Again = rng.IntN(2) == 0 && len(c.Outs) == 1 && c.Into == 0 && slices.Equal(c.Ins[0].Shape, []int{4, 4}); c.Again {
-		c.Outs[0].Place = rowPlace
+	if rng.IntN(2) == 0 && len(c.Outs) == 1 && c.Into == 0 && slices.Equal(c.Ins[0].Shape, []int{4, 4}) {
+		c.Rounds, c.Outs[0].Place = 1+rng.IntN(3), rowPlace
 	}
+}
+
+// randomRound returns a call that reads what c, a reduction, makes for each row, and a reduction of the result.
+func randomRound(rng *rand.Rand, c *Call, next *int) (p, r Call) {
+	p = Call{At: -1, Op: "P", Attrs: 1, Point: true, Lane: c.Lane, Ins: []Value{c.Ins[0], c.Outs[0]},
+		Outs: []Value{{Storage: *next, Place: places[0]}}}
+	if rng.IntN(3) == 0 {
+		p.Ins[0] = Value{Storage: 1 + rng.IntN(*next-1), Place: places[0]}
+	}
+	r = *c
+	r.At, r.Attrs, r.Rounds = -1, 1+rng.IntN(2), 1+rng.IntN(3)
+	r.Ins, r.Outs = []Value{p.Outs[0]}, []Value{{Storage: *next + 1, Place: rowPlace}}
+	*next += 2
+	return p, r
 }
 
 // rowPlace is how what there is for each row lies.
@@ -598,7 +617,7 @@ func b2i(b bool) int {
 // memory.
 func TestRandomGraphs(t *testing.T) {
 	grouped, elided, gone, byRows, products, convolutions, narrowed, folded, early, late, slack := 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
-	reductions, storing, sooner, matrices, again, ofRow := 0, 0, 0, 0, 0, 0
+	reductions, storing, sooner, matrices, again, ofRow, rounds := 0, 0, 0, 0, 0, 0, 0
 	for seed := range uint64(25000) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		g, m := randomGraph(rng, 2+rng.IntN(14))
@@ -652,8 +671,9 @@ func TestRandomGraphs(t *testing.T) {
 				storing += min(1, len(slices.DeleteFunc(slices.Clone(s.Outs), func(r Ref) bool { return g.Calls[r.Call].Reduce != 0 })))
 				sooner += min(1, s.Calls[len(s.Calls)-1]-s.At)
 				phases := g.Phases(&s)
-				again += b2i(slices.Contains(phases, After))
-				ofRow += b2i(slices.Contains(phases, OfRow))
+				again += b2i(slices.ContainsFunc(phases, func(p Phase) bool { return p.Kind == Element && p.Round > 0 }))
+				ofRow += b2i(slices.ContainsFunc(phases, func(p Phase) bool { return p.Kind == OfRow }))
+				rounds += b2i(Rounds(phases) > 1)
 			}
 			if k := g.Product(&s); k >= 0 {
 				products++
@@ -665,13 +685,13 @@ func TestRandomGraphs(t *testing.T) {
 			elided += len(s.Calls) - len(s.Outs)
 		}
 	}
-	t.Logf("%d groups go through elements again, %d do work for rows", again, ofRow)
+	t.Logf("%d groups go through elements again, %d do work for rows, %d have several rounds of reductions", again, ofRow, rounds)
 	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows, %d have reductions, "+
 		"%d of them write more, %d run earlier, %d have a product, %d make its matrix, %d have a convolution, %d inputs narrowed, "+
 		"%d factors folded, %d calls removed, and %d conversions run earlier, %d later; %d peaks are higher",
 		grouped, elided, byRows, reductions, storing, sooner, products, matrices, convolutions, narrowed, folded, gone, early, late, slack)
 	if early < 200 || slack < 100 || folded < 500 || late < 300 || grouped < 10000 || elided < 5000 || byRows < 1000 ||
-		products < 500 || reductions < 400 || storing < 200 || sooner < 50 || matrices < 200 || again < 150 || ofRow < 200 ||
+		products < 500 || reductions < 400 || storing < 200 || sooner < 50 || matrices < 200 || again < 150 || ofRow < 200 || rounds < 50 ||
 		convolutions < 200 || narrowed < 500 || gone < 10000 {
 		t.Error("the passes did too little")
 	}

@@ -135,8 +135,8 @@ func (c *Call) print(b *strings.Builder, indent string) {
 	if c.Stores {
 		b.WriteString(" stores")
 	}
-	if c.Again {
-		b.WriteString(" again")
+	if c.Rounds > 0 {
+		fmt.Fprint(b, " rounds=", c.Rounds)
 	}
 	if c.Sums > 0 {
 		fmt.Fprint(b, " sums=", c.Sums)
@@ -376,7 +376,11 @@ func (s *scanner) call(g *Graph) (versions []int) {
 		s.want(" ")
 	}
 	c.Product, c.Apart, c.Once = s.has("product "), s.has("apart "), s.has("once ")
-	c.Stores, c.Again = s.has("stores "), s.has("again ")
+	c.Stores = s.has("stores ")
+	if s.has("rounds=") {
+		c.Rounds = s.number(1<<20, false)
+		s.want(" ")
+	}
 	if s.has("sums=") {
 		c.Sums = s.number(1<<20, false)
 		s.want(" ")

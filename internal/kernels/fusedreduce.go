@@ -79,59 +79,73 @@ func (c *ReduceCall) Again(lim *Limits) bool {
 // wholeRows reports whether threads have whole rows together.
 func (p *reducePlan) wholeRows() bool { return p.n > 1 && p.shape == reduceRow && p.parts == 1 }
 
-// ReduceThen is element-wise work that reads the results of reductions.
-type ReduceThen struct {
-	// Row is done once for each row. Its first inputs are the outputs of the reductions, all of them, call by call. Its first outputs are
-	// the first inputs of Each, and the others are stored.
-	Row *PointOp
-	// Each, if not nil, is done for each element. Its outputs are stored.
-	Each *PointOp
-	// Given is how many outputs of Row are inputs of Each. Same has, for each other input of Each, the number of the input of what comes
-	// before the reductions that is the same, or -1.
+// PointWork is element-wise work. Its first inputs are what it is given for the row, followed by values that earlier rounds have kept for
+// each element, whose numbers are Kept, and inputs of the kernel, whose numbers are From.
+type PointWork struct {
+	Op         *PointOp
+	Kept, From []int
+}
+
+// none reports whether there is no work.
+func (w *PointWork) none() bool { return w.Op == nil }
+
+// given is the number of inputs that the work is given for the row.
+func (w *PointWork) given() int { return w.Op.Ins - len(w.Kept) - len(w.From) }
+
+// ReduceRound is one round of a kernel with reductions: element-wise work, reductions of what it makes, and work with their results.
+type ReduceRound struct {
+	// Before is done for each element. It is given what Row of the round before gives. Its first outputs are the inputs of Calls, call by
+	// call. The next, whose types are Keeps, are kept for later work, and counted through all rounds. It may have more in a kernel of one
+	// round without work for elements after it; these are stored.
+	Before PointWork
+	Keeps  []dtype.DType
+	// Calls are alike, also in all rounds. Results has a bit for every output of each call that is stored.
+	Calls   []*ReduceCall
+	Results []uint
+	// Row is done once for each row. It is given what Before is given, and then all outputs of Calls. Its first Given outputs are given to
+	// later work, and the others are stored, at Outs, which have an element for each row and whose Ptrs do not matter. A kernel of one
+	// round may be without Row.
+	Row   PointWork
 	Given int
-	Same  []int
-	// Outs are the stored outputs of Row, with an element for each row; their Ptrs do not matter.
-	Outs []Operand
+	Outs  []Operand
 }
 
-// FusedReduce is one or more reductions of what element-wise work makes, in one kernel. It takes the elements in the order in which each
-// reduction alone takes those of an array, so the bits are the same.
+// FusedReduce is one or more reductions of what element-wise work makes, in one kernel, perhaps in several rounds. It takes the elements in
+// the order in which each reduction alone takes those of an array, so the bits are the same.
 type FusedReduce struct {
-	calls []*ReduceCall
-	outs  []int // how many outputs of each call are stored
-	fused *ReduceOp
+	rounds []ReduceRound
+	fused  *ReduceOp
 }
 
-// FuseReduce returns the reductions of calls, which are alike, with before, whose first outputs are their inputs, call by call, and then,
-// which may be nil. ins are the inputs of before, arrays for its other outputs, which the kernel also writes, the other inputs of then.Row,
-// those of then.Each that are not the same as others, and arrays for the outputs of then.Each. All have the shape of what is reduced, and
-// their Ptrs do not matter yet. keeps has a bit for every output of a call that is stored. FuseReduce returns nil if that cannot be one
-// kernel: a call has no elements or, without then, no output, before has no input, there are too many operands, states or operations, an
-// operand does not have the elements of a vector side by side, two calls alone would take their elements in different orders, or the
-// kernel cannot go through them again, or it would not be worth it.
-func FuseReduce(calls []*ReduceCall, keeps []uint, before *PointOp, then *ReduceThen, ins []Operand, lim *Limits) *FusedReduce {
-	f, outs, states := &FusedReduce{calls: calls}, []Operand(nil), 0
-	parts := &reduceParts{before: before, keeps: keeps}
-	if then != nil {
-		parts.row, parts.each, parts.given, parts.same = then.Row, then.Each, then.Given, then.Same
-	}
-	for i, c := range calls {
-		if c.op.Settle != nil || keeps[i] == 0 && then == nil {
-			return nil
-		}
-		parts.bases = append(parts.bases, c.op)
-		f.outs = append(f.outs, bits.OnesCount(keeps[i]))
-		for k := range c.op.Outs {
-			if keeps[i]>>k&1 != 0 {
-				outs = append(outs, c.Operands[k])
+// FuseReduce returns rounds as one kernel. each, if it is not none, is done for each element after them; it is given what the last Row
+// gives, and its outputs are stored. ins are the inputs of all work, and then arrays for what is stored for each element. All have the
+// shape of what is reduced, and their Ptrs do not matter yet. FuseReduce returns nil if that cannot be one kernel: a call has no elements
+// or, without Row, no output, the first Before has no input, there are too many operands, states or operations, an operand does not have
+// the elements of a vector side by side, two calls alone would take their elements in different orders, or the kernel cannot go through
+// them again, or it would not be worth it.
+func FuseReduce(rounds []ReduceRound, each PointWork, ins []Operand, lim *Limits) *FusedReduce {
+	f, outs, states := &FusedReduce{rounds: rounds}, []Operand(nil), 0
+	parts := &reduceParts{each: each}
+	for n := range rounds {
+		r := &rounds[n]
+		round := &reduceRound{before: r.Before, row: r.Row, keeps: r.Keeps, results: r.Results, given: r.Given}
+		for i, c := range r.Calls {
+			if c.op.Settle != nil || r.Results[i] == 0 && r.Row.none() {
+				return nil
 			}
+			round.bases = append(round.bases, c.op)
+			for k := range c.op.Outs {
+				if r.Results[i]>>k&1 != 0 {
+					outs = append(outs, c.Operands[k])
+				}
+			}
+			states += c.States()
 		}
-		states += c.States()
+		outs, parts.rounds = append(outs, r.Outs...), append(parts.rounds, round)
 	}
-	if then != nil {
-		outs = append(outs, then.Outs...)
-	}
-	if parts.operands() != len(ins) || before.Ins == 0 || len(outs)+len(ins) > maxOperands || states > MaxStates {
+	first := parts.rounds[0]
+	parts.read = len(ins) - parts.stores()
+	if first.before.Op.Ins == 0 || len(outs)+len(ins) > maxOperands || states > MaxStates {
 		return nil
 	}
 	if f.fused = fuseReduce(parts); f.fused == nil {
@@ -146,21 +160,21 @@ func FuseReduce(calls []*ReduceCall, keeps []uint, before *PointOp, then *Reduce
 // Name is the prefix of the kernel's name.
 func (f *FusedReduce) Name() string { return "red_" + f.fused.Name }
 
-// Outs returns how many outputs of the reductions are stored.
+// Outs returns how many outputs there are with an element for each row: what is stored of the reductions, and of each Row after them.
 func (f *FusedReduce) Outs() int { return f.fused.Outs }
 
 // Apart reports whether no thread reads elements at which another one writes an array of the given shape. That array may then be the same
 // as an input. A kernel that writes results alone has threads that read the last elements again.
 func (f *FusedReduce) Apart(shape []int) bool {
-	in, p := &f.calls[0].Operands[f.calls[0].Outs()], f.fused.fused
-	return p.stores() > 0 && p.row == nil && (&Operand{Shape: shape}).Numel() == in.Numel()
+	call, p := f.rounds[0].Calls[0], f.fused.fused
+	return p.stores() > 0 && !p.again() && (&Operand{Shape: shape}).Numel() == call.Operands[call.Outs()].Numel()
 }
 
-// Run launches the kernel. The outputs are those of the reductions that are stored and those of ReduceThen.Row, the inputs those that
-// FuseReduce had, and the scalars those of before, the reductions, Row and Each. No output may overlap an input; an array that is written
-// may be an input if Apart says so, but not overlap others.
+// Run launches the kernel. The outputs are those that Outs counts, round by round, the inputs those that FuseReduce had, and the scalars
+// those of Before, Calls and Row of each round and then those of each. No output may overlap an input; an array that is written may be an
+// input if Apart says so, but not overlap others.
 func (f *FusedReduce) Run(is Issuer, scalars []Scalar, outs, ins []Operand) error {
-	if err := f.fused.check(scalars, outs, ins, f.calls[0].Dims); err != nil {
+	if err := f.fused.check(scalars, outs, ins, f.rounds[0].Calls[0].Dims); err != nil {
 		return err
 	}
 	p, ok := f.plan(is.Limits(), scalars, outs, ins)
@@ -172,18 +186,23 @@ func (f *FusedReduce) Run(is Issuer, scalars []Scalar, outs, ins []Operand) erro
 
 // plan plans the kernel as each reduction alone would be planned for an array of its own.
 func (f *FusedReduce) plan(lim *Limits, scalars []Scalar, outs, ins []Operand) (p reducePlan, ok bool) {
-	first := f.calls[0]
+	first := f.rounds[0].Calls[0]
 	p = reducePlan{op: f.fused, compute: first.Compute, scalars: scalars, outs: outs, ins: ins, order: first.Operands[first.Outs()].Stride}
-	for i, c := range f.calls {
-		e, ok := c.alone(lim, outs[:f.outs[i]])
-		outs = outs[f.outs[i]:]
-		if !ok || i > 0 && p.arrangement() != e.arrangement() {
-			return p, false
+	for n := range f.rounds {
+		r := &f.rounds[n]
+		for i, c := range r.Calls {
+			kept := bits.OnesCount(r.Results[i])
+			e, ok := c.alone(lim, outs[:kept])
+			outs = outs[kept:]
+			if !ok || n+i > 0 && p.arrangement() != e.arrangement() {
+				return p, false
+			}
+			p.n, p.items, p.outputs, p.vec, p.shape = e.n, e.items, e.outputs, e.vec, e.shape
+			p.wide, p.deep, p.parts, p.chunk = e.wide, e.deep, e.parts, e.chunk
 		}
-		p.n, p.items, p.outputs, p.vec, p.shape = e.n, e.items, e.outputs, e.vec, e.shape
-		p.wide, p.deep, p.parts, p.chunk = e.wide, e.deep, e.parts, e.chunk
+		outs = outs[len(r.Outs):]
 	}
-	if !p.gather(first.Dims) || f.fused.fused.row != nil && !p.wholeRows() {
+	if !p.gather(first.Dims) || f.fused.fused.again() && !p.wholeRows() {
 		return p, false
 	}
 	ok = p.vec == 1 || p.access()
@@ -205,7 +224,7 @@ func (p *reducePlan) access() bool {
 		return false
 	}
 	for i := range p.ins {
-		in, steps, written := &p.ins[i], along.stride[first+i][:along.nd], p.op.fused.written(i)
+		in, steps, written := &p.ins[i], along.stride[first+i][:along.nd], i >= p.op.fused.read
 		switch {
 		case steps[0] == 0 && !written:
 			p.repeat.add(i)
@@ -229,79 +248,85 @@ func (p *reducePlan) access() bool {
 	return true
 }
 
-// reduceParts is what a fused reduction is made of. The first outputs of before are the inputs of the bases, in order, and keeps[i] has a
-// bit for each output of base i that is stored. The other outputs of before, stores of them, are written to arrays, which follow the
-// inputs. The scalars are those of before and then of each base; the states and outputs are those of the bases, in order. row, each, given
-// and same are those of ReduceThen.
+// reduceParts is what a fused reduction is made of: the work of ReduceRounds, and that for each element after them. read is the number of
+// inputs that are read; those that follow are written. The scalars and outputs are those of the rounds, in order, and then those of each.
 type reduceParts struct {
-	before    *PointOp
-	bases     []*ReduceOp
-	keeps     []uint
-	row, each *PointOp
-	given     int
-	same      []int
+	rounds []*reduceRound
+	each   PointWork
+	read   int
 }
 
-// taken is the number of outputs of before that the bases take.
-func (p *reduceParts) taken() (n int) {
-	for _, base := range p.bases {
-		n += base.Ins
-	}
-	return n
+// reduceRound is a ReduceRound, with the operations of its calls in place of these. Its scalars are those of before, of each base and of
+// row, its states those of the bases.
+type reduceRound struct {
+	before, row PointWork
+	keeps       []dtype.DType
+	bases       []*ReduceOp
+	results     []uint
+	given       int
 }
 
-func (p *reduceParts) stores() int { return p.before.Outs - p.taken() }
+// again reports whether the kernel goes on once it has the results of the first round.
+func (p *reduceParts) again() bool { return !p.rounds[0].row.none() }
 
-// results is the number of outputs of the bases, also of those that are not stored.
-func (p *reduceParts) results() (n int) {
-	for _, base := range p.bases {
-		n += base.Outs
+// stores is the number of arrays that are written.
+func (p *reduceParts) stores() int {
+	if !p.each.none() {
+		return p.each.Op.Outs
 	}
-	return n
+	first := p.rounds[0]
+	return first.before.Op.Outs - first.taken() - len(first.keeps)
 }
 
-// offsets returns where the operands of row and each begin among the inputs, and where the outputs of each do. All are the number of inputs
-// without row.
-func (p *reduceParts) offsets() (row, each, outs int) {
-	row = p.before.Ins + p.stores()
-	if p.row == nil {
-		return row, row, row
+// readsInput reports whether the work for elements of a round, or that after all rounds, reads input i.
+func (p *reduceParts) readsInput(round, i int) bool {
+	if round == len(p.rounds) {
+		return slices.Contains(p.each.From, i)
 	}
-	each = row + p.row.Ins - p.results()
-	outs = each
-	for _, same := range p.same {
-		if same < 0 {
-			outs++
+	return slices.Contains(p.rounds[round].before.From, i)
+}
+
+// last returns the last round in which work for elements reads input i; their number if that after all rounds does.
+func (p *reduceParts) last(i int) (last int) {
+	for round := range len(p.rounds) + 1 {
+		if p.readsInput(round, i) {
+			last = round
 		}
 	}
-	return row, each, outs
+	return last
 }
 
-// operands is the number of inputs with the arrays that are written.
-func (p *reduceParts) operands() int {
-	_, _, outs := p.offsets()
-	if p.each != nil {
-		outs += p.each.Outs
+// keptTypes returns the types of what is kept.
+func (p *reduceParts) keptTypes() (all []dtype.DType) {
+	for _, r := range p.rounds {
+		all = append(all, r.keeps...)
 	}
-	return outs
+	return all
 }
 
-// written reports whether input i is an array that is written.
-func (p *reduceParts) written(i int) bool {
-	row, _, outs := p.offsets()
-	return i >= p.before.Ins && i < row || i >= outs
+// passes returns how often work for elements reads input i.
+func (p *reduceParts) passes(i int) (n int) {
+	for round := range len(p.rounds) + 1 {
+		if p.readsInput(round, i) {
+			n++
+		}
+	}
+	return n
 }
 
 // key says what the parts compute.
 func (p *reduceParts) key() string {
 	var b strings.Builder
-	for i, base := range p.bases {
-		fmt.Fprintf(&b, "%s %b ", base.Name, p.keeps[i])
+	for _, r := range p.rounds {
+		for i, base := range r.bases {
+			fmt.Fprintf(&b, "%s %b ", base.Name, r.results[i])
+		}
+		fmt.Fprintf(&b, "of %v %v %v %s ", r.before.Kept, r.before.From, r.keeps, r.before.Op.group)
+		if !r.row.none() {
+			fmt.Fprintf(&b, "row %d %v %s ", r.given, r.row.From, r.row.Op.group)
+		}
 	}
-	b.WriteString("of " + p.before.group)
-	if p.row != nil {
-		fmt.Fprintf(&b, " row %d %v %s each %s", p.given, p.same, p.row.group, groupOf(p.each))
-	}
+	fmt.Fprintf(&b, "each %v %v %s", p.each.Kept, p.each.From, groupOf(p.each.Op))
 	return b.String()
 }
 
@@ -319,59 +344,109 @@ func fuseReduce(p *reduceParts) *ReduceOp {
 	if len(reduceOps) == maxFused {
 		return nil
 	}
-	op := &ReduceOp{Ins: p.operands(), InTypes: p.before.InTypes, Scalars: p.before.Scalars, fused: p,
-		id: uint16(len(reduceOps)), Indexed: p.bases[0].Indexed, Init: p.init, Step: p.step, Combine: p.combine, Finish: p.finish}
-	if p.before.steps > 0 {
-		op.Name = p.before.begin() + "_"
-	}
-	for i, base := range p.bases {
-		op.Name += base.Name + "_"
-		op.Outs += bits.OnesCount(p.keeps[i])
-		op.Scalars += base.Scalars
-		for t := range op.states {
-			op.states[t] = slices.Concat(op.states[t], base.states[t])
+	op := p.rounds[0].op()
+	op.Ins, op.fused, op.id = p.read+p.stores(), p, uint16(len(reduceOps))
+	names := &strings.Builder{}
+	name := func(w *PointWork) {
+		if !w.none() && w.Op.steps > 0 {
+			names.WriteString(w.Op.begin() + "_")
 		}
 	}
-	if p.row != nil {
-		op.Outs += p.row.Outs - p.given
-		op.Scalars += p.row.Scalars
-		if p.row.steps > 0 {
-			op.Name += p.row.begin() + "_"
+	op.Outs, op.Scalars = 0, p.each.scalars()
+	for _, r := range p.rounds {
+		op.Scalars += r.scalars()
+		name(&r.before)
+		for i, base := range r.bases {
+			names.WriteString(base.Name + "_")
+			op.Outs += bits.OnesCount(r.results[i])
 		}
+		name(&r.row)
+		op.Outs += r.rows()
 	}
-	if p.each != nil {
-		op.Scalars += p.each.Scalars
-		op.Name += p.each.begin() + "_"
-	}
+	name(&p.each)
 	h := fnv.New64a()
 	h.Write([]byte(key))
-	op.Name += fmt.Sprintf("%016x", h.Sum64())
+	op.Name = fmt.Sprintf("%s%016x", names, h.Sum64())
 	op.State = func(t dtype.DType) []dtype.DType { return op.states[t] }
 	reduceOps = append(reduceOps, op)
 	fusedReduces[key] = op
 	return op
 }
 
-func (p *reduceParts) scalarType(i int, t dtype.DType) dtype.DType {
-	if i < p.before.Scalars {
-		return p.before.scalarType(i, t)
+// scalars is the number of scalars.
+func (w *PointWork) scalars() int {
+	if w.none() {
+		return 0
 	}
-	i -= p.before.Scalars
+	return w.Op.Scalars
+}
+
+func (p *reduceRound) scalars() int {
+	n := p.before.scalars() + p.row.scalars()
+	for _, base := range p.bases {
+		n += base.Scalars
+	}
+	return n
+}
+
+func (p *reduceParts) scalarType(i int, t dtype.DType) dtype.DType {
+	for _, r := range p.rounds {
+		n := r.scalars()
+		if i < n {
+			return r.scalarType(i, t)
+		}
+		i -= n
+	}
+	return p.each.Op.scalarType(i, t)
+}
+
+func (p *reduceRound) scalarType(i int, t dtype.DType) dtype.DType {
+	if i < p.before.Op.Scalars {
+		return p.before.Op.scalarType(i, t)
+	}
+	i -= p.before.Op.Scalars
 	for _, base := range p.bases {
 		if i < base.Scalars {
 			return base.scalarType(i, t)
 		}
 		i -= base.Scalars
 	}
-	if i < p.row.Scalars {
-		return p.row.scalarType(i, t)
+	return p.row.Op.scalarType(i, t)
+}
+
+// op returns the reductions of the round as one. Its inputs are what before reads for each element.
+func (p *reduceRound) op() *ReduceOp {
+	types := p.before.Op.InTypes[p.before.given():]
+	op := &ReduceOp{Ins: len(types), InTypes: types, Indexed: p.bases[0].Indexed, Init: p.init, Combine: p.combine, Finish: p.finish}
+	for i, base := range p.bases {
+		op.Outs += bits.OnesCount(p.results[i])
+		for t := range op.states {
+			op.states[t] = slices.Concat(op.states[t], base.states[t])
+		}
 	}
-	return p.each.scalarType(i-p.row.Scalars, t)
+	op.State = func(t dtype.DType) []dtype.DType { return op.states[t] }
+	return op
+}
+
+// rows is the number of outputs of row that are stored.
+func (p *reduceRound) rows() int {
+	if p.row.none() {
+		return 0
+	}
+	return p.row.Op.Outs - p.given
+}
+
+// taken is the number of outputs of before that the bases take.
+func (p *reduceRound) taken() (n int) {
+	for _, base := range p.bases {
+		n += base.Ins
+	}
+	return n
 }
 
 // ofBases calls f for every base, with its context and with where its state begins and ends.
-func (p *reduceParts) ofBases(r *Reduction, f func(i int, base *ReduceOp, own *Reduction, from, to int)) {
-	scalars, at := r.S[p.before.Scalars:], 0
+func (p *reduceRound) ofBases(r *Reduction, f func(i int, base *ReduceOp, own *Reduction, from, to int)) {
+	scalars, at := r.S[p.before.Op.Scalars:], 0
 	for i, base := range p.bases {
 		n := len(base.states[r.T])
 		f(i, base, &Reduction{r.K, r.T, scalars[:base.Scalars], r.N}, at, at+n)
@@ -379,22 +454,18 @@ func (p *reduceParts) ofBases(r *Reduction, f func(i int, base *ReduceOp, own *R
 	}
 }
 
-func (p *reduceParts) init(r *Reduction) (state []kernel.Value) {
+func (p *reduceRound) init(r *Reduction) (state []kernel.Value) {
 	p.ofBases(r, func(_ int, base *ReduceOp, own *Reduction, _, _ int) { state = append(state, base.Init(own)...) })
 	return state
 }
 
-func (p *reduceParts) step(r *Reduction, a []kernel.Value, in []Num, place kernel.Value) (state []kernel.Value) {
-	return p.take(r, a, p.make(r, in), place)
-}
-
 // make returns the outputs of before for an element.
-func (p *reduceParts) make(r *Reduction, in []Num) []Num {
-	return p.before.Build(r.K, r.T, in, r.S[:p.before.Scalars])
+func (p *reduceRound) make(r *Reduction, given, in []Num) []Num {
+	return p.before.Op.Build(r.K, r.T, slices.Concat(given, in), r.S[:p.before.Op.Scalars])
 }
 
 // take adds what make made to state a.
-func (p *reduceParts) take(r *Reduction, a []kernel.Value, made []Num, place kernel.Value) (state []kernel.Value) {
+func (p *reduceRound) take(r *Reduction, a []kernel.Value, made []Num, place kernel.Value) (state []kernel.Value) {
 	p.ofBases(r, func(_ int, base *ReduceOp, own *Reduction, from, to int) {
 		in := make([]Num, base.Ins)
 		for i := range in {
@@ -405,20 +476,20 @@ func (p *reduceParts) take(r *Reduction, a []kernel.Value, made []Num, place ker
 	return state
 }
 
-func (p *reduceParts) combine(r *Reduction, a, b []kernel.Value) (state []kernel.Value) {
+func (p *reduceRound) combine(r *Reduction, a, b []kernel.Value) (state []kernel.Value) {
 	p.ofBases(r, func(_ int, base *ReduceOp, own *Reduction, from, to int) {
 		state = append(state, base.Combine(own, a[from:to], b[from:to])...)
 	})
 	return state
 }
 
-func (p *reduceParts) finish(r *Reduction, a []kernel.Value) []Num {
+func (p *reduceRound) finish(r *Reduction, a []kernel.Value) []Num {
 	all := p.finishAll(r, a)
 	return p.kept(all)
 }
 
 // finishAll returns the outputs of all bases.
-func (p *reduceParts) finishAll(r *Reduction, a []kernel.Value) (all []Num) {
+func (p *reduceRound) finishAll(r *Reduction, a []kernel.Value) (all []Num) {
 	p.ofBases(r, func(_ int, base *ReduceOp, own *Reduction, from, to int) {
 		all = append(all, base.Finish(own, a[from:to])...)
 	})
@@ -426,10 +497,10 @@ func (p *reduceParts) finishAll(r *Reduction, a []kernel.Value) (all []Num) {
 }
 
 // kept returns those of all outputs of the bases that are stored.
-func (p *reduceParts) kept(all []Num) (outs []Num) {
+func (p *reduceRound) kept(all []Num) (outs []Num) {
 	for i, base := range p.bases {
 		for k := range base.Outs {
-			if p.keeps[i]>>k&1 != 0 {
+			if p.results[i]>>k&1 != 0 {
 				outs = append(outs, all[k])
 			}
 		}

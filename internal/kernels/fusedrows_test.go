@@ -167,12 +167,16 @@ func TestApartFromOthers(t *testing.T) {
 	step := FusedStep{Op: Exp, Compute: f, Ins: []FusedIn{{Value: 0}}, Outs: []FusedOut{{DType: f}}}
 	before := Fuse([]dtype.DType{f}, []FusedStep{step}, []int{1, 1})
 	call := newReduceCall(Sum, f, nil, []Operand{h.empty(f, 1024)}, []Operand{x}, []bool{true, false})
-	r := FuseReduce([]*ReduceCall{call}, []uint{1}, before, nil, []Operand{x, x}, &h.limits)
+	fused := func(before *PointOp, ins []Operand) *FusedReduce {
+		round := ReduceRound{Before: PointWork{Op: before, From: []int{0}}, Calls: []*ReduceCall{call}, Results: []uint{1}}
+		return FuseReduce([]ReduceRound{round}, PointWork{}, ins, &h.limits)
+	}
+	r := fused(before, []Operand{x, x})
 	if r == nil || !r.Apart([]int{4096, 1024}) || !r.Apart([]int{4096 * 1024}) || r.Apart([]int{1024}) {
 		t.Error("what a reduction writes is not kept apart from others as it should be")
 	}
 	alone := Fuse([]dtype.DType{f}, []FusedStep{step}, []int{1})
-	if r := FuseReduce([]*ReduceCall{call}, []uint{1}, alone, nil, []Operand{x}, &h.limits); r == nil || r.Apart([]int{4096, 1024}) {
+	if r := fused(alone, []Operand{x}); r == nil || r.Apart([]int{4096, 1024}) {
 		t.Error("threads without an output read what others write")
 	}
 }

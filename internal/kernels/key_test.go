@@ -76,23 +76,46 @@ func TestKeyOfReductions(t *testing.T) {
 	defer reset(all, by)
 	base := slices.DeleteFunc(slices.Clone(all), func(op *ReduceOp) bool { return op.fused != nil })
 	f32 := dtype.Float32
-	part := func(outs ...int) *PointOp {
+	part := func(outs ...int) PointWork {
 		step := FusedStep{Op: Exp, Compute: f32, Ins: []FusedIn{{Value: 0}}, Outs: []FusedOut{{DType: f32}}}
-		return Fuse([]dtype.DType{f32}, []FusedStep{step}, outs)
+		return PointWork{Op: Fuse([]dtype.DType{f32}, []FusedStep{step}, outs), From: []int{0}}
 	}
+	given := func(w PointWork) PointWork { return PointWork{Op: w.Op} }
 	ofSum, sum := []*ReduceOp{Sum}, []uint{1}
-	made := []reduceParts{{before: part(1), bases: ofSum, keeps: sum}, {before: part(1), bases: []*ReduceOp{Mean}, keeps: sum},
-		{before: part(0), bases: ofSum, keeps: sum},
-		{before: part(1, 1), bases: []*ReduceOp{Sum, Mean}, keeps: []uint{1, 1}},
-		{before: part(1, 0), bases: []*ReduceOp{Sum, Mean}, keeps: []uint{1, 1}},
-		{before: part(1), bases: []*ReduceOp{MaxIndex}, keeps: sum}, {before: part(1), bases: []*ReduceOp{MaxIndex}, keeps: []uint{2}},
-		{before: part(1), bases: []*ReduceOp{MaxIndex}, keeps: []uint{3}}, {before: part(1, 1), bases: ofSum, keeps: sum},
-		{before: part(1, 0), bases: ofSum, keeps: sum},
-		{before: part(1), bases: ofSum, keeps: sum, row: part(1)}, {before: part(1), bases: ofSum, keeps: sum, row: part(0)},
-		{before: part(1), bases: ofSum, keeps: sum, row: part(1), each: part(1), given: 1},
-		{before: part(1), bases: ofSum, keeps: sum, row: part(1, 0), each: part(1), given: 1},
-		{before: part(1), bases: ofSum, keeps: sum, row: part(1), each: part(0), given: 1},
-		{before: part(1), bases: ofSum, keeps: sum, row: part(1), each: part(1)}}
+	simple, made := reduceRound{before: part(1), bases: ofSum, results: sum}, []reduceParts{}
+	// with adds what change makes of the simple round, with the work for each element and the rounds after it.
+	with := func(change func(r *reduceRound), each PointWork, more ...*reduceRound) {
+		r := simple
+		change(&r)
+		made = append(made, reduceParts{rounds: append([]*reduceRound{&r}, more...), each: each, read: 1})
+	}
+	for _, before := range []PointWork{part(1), part(0), part(1, 1), part(1, 0)} {
+		with(func(r *reduceRound) { r.before = before }, PointWork{})
+	}
+	for _, before := range []PointWork{part(1, 1), part(1, 0)} {
+		with(func(r *reduceRound) { r.before, r.bases, r.results = before, []*ReduceOp{Sum, Mean}, []uint{1, 1} }, PointWork{})
+	}
+	with(func(r *reduceRound) { r.bases = []*ReduceOp{Mean} }, PointWork{})
+	for keeps := range 3 {
+		with(func(r *reduceRound) { r.bases, r.results = []*ReduceOp{MaxIndex}, []uint{uint(keeps + 1)} }, PointWork{})
+	}
+	row := func(w PointWork, n int) func(r *reduceRound) {
+		return func(r *reduceRound) { r.row, r.given = given(w), n }
+	}
+	with(row(part(1), 0), PointWork{})
+	with(row(part(0), 0), PointWork{})
+	with(row(part(1), 1), given(part(1)))
+	with(row(part(1, 0), 1), given(part(1)))
+	with(row(part(1), 1), given(part(0)))
+	with(row(part(1), 1), part(0))
+	with(row(part(1), 0), part(1))
+	with(func(r *reduceRound) { r.row = part(1) }, PointWork{})
+	other := simple
+	other.before = part(0)
+	with(row(part(1), 0), PointWork{}, &simple)
+	with(row(part(1), 0), part(1), &simple)
+	with(row(part(1), 0), PointWork{}, &other)
+	with(row(part(1), 0), PointWork{}, &other, &simple)
 	of := func(id uint16) Spec { return Spec{Family: FamilyReduce, Op: id, Compute: f32} }
 	wantKeys(t, len(made), []Spec{of(Sum.id), of(Mean.id), of(MaxIndex.id)},
 		func() { reset(slices.Clone(base), map[string]*ReduceOp{}) }, func(i int) Spec { return of(fuseReduce(&made[i]).id) })

@@ -20,7 +20,7 @@ type reduceSpec struct {
 	// Repeat is the set of inputs, counted from 0, that are one element along a vector. Single are those whose elements are loaded one by
 	// one.
 	Repeat, Single operandSet
-	// Held is the set of inputs that a kernel which goes through the elements again keeps in shared memory. They have one type.
+	// Held is the set of inputs that a kernel which goes through the elements again holds in shared memory. They have one type.
 	Held operandSet
 }
 
@@ -232,14 +232,14 @@ func (p *reducePlan) lie(lim *Limits) {
 }
 
 // groups is the number of outputs per block of reduceRow.
-func (p *reducePlan) groups() int { return rowGroups(p.op, p.wide) }
+func (p *reducePlan) groups() int { return rowGroups(p.op.fused, p.wide) }
 
 // rowGroups is the number of outputs per block if that many threads share one.
-func rowGroups(op *ReduceOp, wide int) int {
+func rowGroups(fused *reduceParts, wide int) int {
 	switch {
 	case wide != 32:
 		return 1
-	case op.fused != nil && op.fused.row != nil:
+	case fused != nil && fused.again():
 		return reduceAgainThreads / 32
 	}
 	return reduceWarpThreads / 32
@@ -357,8 +357,10 @@ func (p *reducePlan) finalShape() (shape reduceShape, wide, deep, threads, grid 
 // issue launches one stage; ws is the workspace for the states.
 func (p *reducePlan) issue(is Issuer, stage reduceStage, ws uint64) error {
 	op, t, scalars := p.op, opmath(p.compute), p.scalars
-	if f := op.fused; stage == reduceFinal && f != nil && len(f.bases) == 1 && op.Outs == f.bases[0].Outs { // the states are those of base
-		op, scalars = f.bases[0], scalars[f.before.Scalars:]
+	if f := op.fused; stage == reduceFinal && f != nil {
+		if r := f.rounds[0]; len(r.bases) == 1 && op.Outs == r.bases[0].Outs { // the states are those of the base
+			op, scalars = r.bases[0], scalars[r.before.Op.Scalars:]
+		}
 	}
 	l := is.NewLaunch()
 	s := &l.Spec
@@ -394,7 +396,7 @@ func (p *reducePlan) issue(is Issuer, stage reduceStage, ws uint64) error {
 	a.op, a.n.host, a.outputs.host, a.items.host = op, p.n, outputs, items
 	a.chunk.host, a.tail.host, a.operands.host, a.scalars.host = chunk, p.n-p.items*p.vec, &ptr, scalars
 	a.kept.host, a.red.host = &p.kept, &p.red
-	if p.held != 0 {
+	if f := op.fused; stage == reduceWhole && f != nil && p.heldType() != 0 {
 		a.row.host = p.heldRow()
 		l.Shared = uint32(p.heldBytes())
 	}
@@ -448,7 +450,7 @@ func (a *reduceArgs) layout(p params) {
 	if r.Shape == reduceRow && r.Stage != reduceFinal {
 		p.i32(&a.tail, "tail")
 	}
-	if r.Held != 0 {
+	if f := a.op.fused; r.Held != 0 || r.Stage == reduceWhole && f != nil && len(f.keptTypes()) > 0 {
 		p.i32(&a.row, "row")
 	}
 	if r.Stage != reduceWhole {

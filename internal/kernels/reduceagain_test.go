@@ -90,28 +90,28 @@ func TestReductionsGoAgain(t *testing.T) {
 						t.Fatal("the reduction cannot go again")
 					}
 				}
-				then := &ReduceThen{Row: row, Given: 1, Outs: []Operand{h.empty(f, c.rows, 1)}}
-				ins, scalars := []Operand{x}, []Scalar{eps}
+				round := ReduceRound{Before: PointWork{Op: before, From: []int{0}}, Calls: calls, Results: []uint{0, 0},
+					Row: PointWork{Op: row, From: []int{1}}, Given: 1, Outs: []Operand{h.empty(f, c.rows, 1)}}
+				ins, scalars := []Operand{x, wide(scale)}, []Scalar{eps}
 				if c.made {
 					ins = append(ins, h.empty(f, c.rows, c.n))
 				}
-				ins = append(ins, wide(scale))
 				want := []Operand{sum}
 				if !c.each {
-					then.Given, then.Outs = 0, []Operand{h.empty(f, c.rows, 1), h.empty(f, c.rows, 1)}
+					round.Given, round.Outs = 0, []Operand{h.empty(f, c.rows, 1), h.empty(f, c.rows, 1)}
 					want = []Operand{factor, sum}
 				}
-				outs, keeps := then.Outs, []uint{0, 0}
+				outs, after := round.Outs, PointWork{}
 				if c.mean {
-					keeps[0] = 1
+					round.Results[0] = 1
 					outs, want = append([]Operand{h.empty(f, c.rows, 1)}, outs...), append([]Operand{mean}, want...)
 				}
 				if c.each {
-					then.Each, then.Same = each, []int{0, -1, -1}
+					after = PointWork{Op: each, From: []int{0, 2, 3}}
 					ins, scalars = append(ins, w, y, h.empty(f, c.rows, c.n), h.empty(dtype.Bool, c.rows, c.n)), append(scalars, bound)
 					want = append(want, out, positive)
 				}
-				r := FuseReduce(calls, keeps, before, then, ins, &h.limits)
+				r := FuseReduce([]ReduceRound{round}, after, ins, &h.limits)
 				if short := multiprocessors < fewMultiprocessors && c.each && c.n < shortRow; (r == nil) != short {
 					t.Fatalf("one kernel: %v", r != nil)
 				} else if short {
@@ -131,7 +131,7 @@ func TestReductionsGoAgain(t *testing.T) {
 				}
 				got := slices.Clone(outs)
 				if c.made {
-					got, want = append(got, ins[1]), append(want, square)
+					got, want = append(got, ins[2]), append(want, square)
 				}
 				if c.each {
 					got = append(got, ins[len(ins)-2:]...)
@@ -143,6 +143,119 @@ func TestReductionsGoAgain(t *testing.T) {
 				}
 				if r.Apart(x.Shape) {
 					t.Error("what is written may lie in place of what is read twice")
+				}
+			})
+		}
+	}
+}
+
+// TestReductionsInRounds: a kernel with two rounds of reductions, the second of what is made with the results of the first, gives the bits
+// of separate kernels.
+func TestReductionsInRounds(t *testing.T) {
+	f := dtype.Float32
+	value := func(i int) FusedIn { return FusedIn{Value: i, Via: f} }
+	step := func(op *PointOp, to dtype.DType, ins ...FusedIn) FusedStep {
+		return FusedStep{Op: op, Compute: f, Ins: ins, Outs: []FusedOut{{DType: to}}}
+	}
+	for _, c := range []struct {
+		t       dtype.DType
+		rows, n int
+		each    bool // there is work for each element
+		keep    bool // the second round keeps something for it
+	}{
+		{dtype.BFloat16, 600, 1024, true, false}, {dtype.BFloat16, 77, 1030, true, true}, {dtype.Float16, 33, 20001, true, false},
+		{f, 130, 2048, true, false}, {f, 130, 2048, true, true}, {f, 1, 1029, true, false}, {f, 1, 1029, true, true},
+		{dtype.BFloat16, 1, 1029, true, true}, {dtype.BFloat16, 1, 1029, false, false}, {f, 600, 70, true, false}, {f, 600, 70, true, true},
+		{f, 1000, 132, false, false}, {dtype.BFloat16, 33, 20000, false, false},
+	} {
+		for _, multiprocessors := range []int{8, fewMultiprocessors} {
+			t.Run(fmt.Sprint(c, multiprocessors), func(t *testing.T) {
+				h, rng := newHost(t), rand.New(rand.NewPCG(5, 6))
+				h.limits.Multiprocessors, h.limits.SharedPerBlock = multiprocessors, 227<<10
+				// x and its mean, rounded; then x - mean, and the greatest of its size and the sum of its products with y; and then those
+				// three with one another, and a number for each row.
+				first := Fuse([]dtype.DType{c.t}, nil, []int{0})
+				center := Fuse([]dtype.DType{f, f}, []FusedStep{step(Mul, c.t, value(0), value(1)), step(Add, f, value(0), value(1))},
+					[]int{2, 3})
+				second := Fuse([]dtype.DType{c.t, c.t, f}, []FusedStep{step(Sub, f, value(1), value(0)), step(Abs, f, value(3)),
+					step(Mul, f, value(3), value(2))}, []int{4, 5})
+				row := Fuse([]dtype.DType{c.t, f, f, f}, []FusedStep{step(Add, f, value(1), FusedIn{Value: ScalarIn}),
+					step(Div, f, value(2), value(4)), step(Sub, f, value(5), value(3))}, []int{0, 5, 6})
+				last := Fuse([]dtype.DType{c.t, f, c.t, f}, []FusedStep{step(Sub, f, value(2), value(0)),
+					step(Mul, c.t, value(4), value(1)), step(Add, f, value(5), value(3))}, []int{6})
+
+				full, one, dims := []int{c.rows, c.n}, []int{c.rows, 1}, []bool{false, true}
+				x, y, scale := h.normal(rng, c.t, full...), h.normal(rng, f, full...), h.normal(rng, f, one...)
+				wide := func(o Operand) Operand {
+					o.Shape, o.Stride = full, []int{1, 0}
+					return o
+				}
+				via := func(o Operand) Operand {
+					o.Via = f
+					return o
+				}
+				mean, centers, moved := h.empty(f, one...), h.empty(c.t, one...), h.empty(f, one...)
+				size, product, most, sum := h.empty(f, full...), h.empty(f, full...), h.empty(f, one...), h.empty(f, one...)
+				again, factor, number, out := h.empty(c.t, one...), h.empty(f, one...), h.empty(f, one...), h.empty(f, full...)
+				copied, eps := h.empty(f, full...), []Scalar{FloatScalar(1e-3)}
+				check(t, Pointwise(h, Copy, f, nil, []Operand{copied}, []Operand{via(x)}))
+				check(t, Reduce(h, Mean, f, nil, []Operand{mean}, []Operand{copied}, dims)) // in the order of the others
+				check(t, Pointwise(h, center, f, nil, []Operand{centers, moved}, []Operand{mean, scale}))
+				check(t, Pointwise(h, second, f, nil, []Operand{size, product}, []Operand{wide(centers), x, y}))
+				check(t, Reduce(h, AMax, f, nil, []Operand{most}, []Operand{size}, dims))
+				check(t, Reduce(h, Sum, f, nil, []Operand{sum}, []Operand{product}, dims))
+				check(t, Pointwise(h, row, f, eps, []Operand{again, factor, number}, []Operand{centers, most, sum, scale}))
+				check(t, Pointwise(h, last, f, nil, []Operand{out}, []Operand{wide(again), wide(factor), x, y}))
+
+				call := func(op *ReduceOp, out, in Operand) *ReduceCall {
+					return newReduceCall(op, f, nil, []Operand{out}, []Operand{in}, dims)
+				}
+				rounds := []ReduceRound{
+					{Before: PointWork{Op: first, From: []int{0}}, Calls: []*ReduceCall{call(Mean, mean, copied)}, Results: []uint{1},
+						Row: PointWork{Op: center, From: []int{1}}, Given: 1, Outs: []Operand{moved}},
+					{Before: PointWork{Op: second, From: []int{0, 2}},
+						Calls: []*ReduceCall{call(AMax, most, size), call(Sum, sum, product)}, Results: []uint{0, 1},
+						Row: PointWork{Op: row, From: []int{1}}, Given: 2, Outs: []Operand{number}},
+				}
+				want := []Operand{mean, moved, sum, number}
+				var outs []Operand
+				for range want {
+					outs = append(outs, h.empty(f, one...))
+				}
+				ins, each := []Operand{x, wide(scale), y}, PointWork{}
+				if c.each {
+					ins, want, each = append(ins, h.empty(f, full...)), append(want, out), PointWork{Op: last, From: []int{0, 2}}
+				} else {
+					rounds[1].Row.Op, rounds[1].Given = Fuse(row.InTypes, []FusedStep{step(Add, f, value(1), FusedIn{Value: ScalarIn}),
+						step(Div, f, value(2), value(4)), step(Sub, f, value(5), value(3))}, []int{6}), 0
+				}
+				if c.keep {
+					rounds[1].Before.Op = Fuse(second.InTypes, []FusedStep{step(Sub, f, value(1), value(0)), step(Abs, f, value(3)),
+						step(Mul, f, value(3), value(2))}, []int{4, 5, 3})
+					rounds[1].Keeps = []dtype.DType{f}
+					each = PointWork{Op: Fuse([]dtype.DType{c.t, f, f, f}, []FusedStep{step(Mul, c.t, value(2), value(1)),
+						step(Add, f, value(4), value(3))}, []int{5}), Kept: []int{0}, From: []int{2}}
+				}
+				r := FuseReduce(rounds, each, ins, &h.limits)
+				refused := multiprocessors < fewMultiprocessors && (c.keep || c.n < shortRow && c.rows*c.n > smallRows)
+				if (r == nil) != refused {
+					t.Fatalf("one kernel: %v", r != nil)
+				} else if refused {
+					return
+				}
+				h.launches = 0
+				check(t, r.Run(h, eps, outs, ins))
+				if h.launches != 1 {
+					t.Errorf("%d launches", h.launches)
+				}
+				got := outs
+				if c.each {
+					got = append(got, ins[3])
+				}
+				for o := range want {
+					if g, w := h.read(got[o]), h.read(want[o]); !slices.EqualFunc(g, w, same) {
+						t.Errorf("output %d: got %v, want %v", o, g[:min(3, len(g))], w[:min(3, len(w))])
+					}
 				}
 			})
 		}

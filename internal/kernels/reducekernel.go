@@ -13,12 +13,19 @@ const reduceUnroll = 4
 
 // reduceKernel builds the kernel of one reduction spec.
 type reduceKernel struct {
-	k     *kernel.Builder
+	k *kernel.Builder
+	// op is what is reduced: of a fused reduction that of its present round, whose context is r. types are those of its state.
 	op    *ReduceOp
 	s     *Spec
 	r     *Reduction
 	ix    dtype.DType
 	types []dtype.DType
+	// fused, if not nil, says what a fused reduction is made of, and round which round is being built; given is what that gets for the row.
+	// scalars are all scalars of the kernel.
+	fused   *reduceParts
+	round   *reduceRound
+	given   []Num
+	scalars []Num
 	// wide, deep and stage are those of reduceSpec.
 	wide, deep int
 	stage      reduceStage
@@ -27,17 +34,26 @@ type reduceKernel struct {
 	states                      []kernel.Buffer
 	outs, ins                   []array
 	kept, red                   *strider
-	// reads is the number of inputs that are folded, which come first among ins; the next stored are arrays that are written meanwhile.
-	reads, stored int
+	// readsKept and reads are the numbers of what is kept and of the inputs that are folded, stored those of the arrays that are written
+	// meanwhile. keeps is the number of the first value that is kept meanwhile, of those that the round keeps.
+	readsKept, reads, stored []int
+	keeps                    int
 	// inside says that the thread's output exists.
 	inside kernel.Value
-	// held is where rows are kept, as elements of heldType, and heldAt the place (Int32) of the thread's row of the first input that is;
-	// those of other inputs are heldRow elements apart.
+	// held is where rows are held, as elements of heldType, and heldAt the place (Int32) of the thread's first row there; the others are
+	// heldRow elements apart. heldIn and keptIn are those of places.
+	heldIn          map[int]int
+	keptIn          []int
 	held            kernel.Array
 	heldType        dtype.DType
 	heldAt, heldRow kernel.Value
 	// accs is the number of states that a thread keeps side by side: one per element of a vector.
 	accs int
+	// flat says that items are vectors of adjacent elements of each input, or of one that repeats. They then have places at constant
+	// distances.
+	flat bool
+	// shared is the number of shared arrays for states.
+	shared int
 }
 
 var _ = register(FamilyReduce, buildReduce)
@@ -47,6 +63,7 @@ func buildReduce(s *Spec) *kernel.Kernel {
 	return kernel.Build(s.name("red_"+op.Name), func(k *kernel.Builder) {
 		b := &reduceKernel{k: k, op: op, s: s, ix: indexType(int(s.Index)), types: op.State(s.Compute), accs: int(s.Vec),
 			wide: int(s.Reduce.Wide), deep: int(s.Reduce.Deep), stage: s.Reduce.Stage}
+		b.flat = s.Reduce.Shape == reduceRow && s.Reduce.Reduced == 1 && b.accs > 1 && b.stage != reduceFinal
 		b.params()
 		if s.Reduce.Shape == reduceRow {
 			b.row()
@@ -62,15 +79,46 @@ func (b *reduceKernel) params() {
 	a := reduceArgs{op: b.op, operands: operandArgs{arrays: new([maxOperands]array)}, buffers: make([]kernel.Buffer, MaxStates),
 		scalars: scalarArgs{nums: make([]Num, b.op.Scalars)}}
 	a.layout(declaring(k, s))
-	b.r = &Reduction{K: k, T: s.Compute, N: a.n.Value, S: a.scalars.nums}
+	b.r, b.scalars = &Reduction{K: k, T: s.Compute, N: a.n.Value, S: a.scalars.nums}, a.scalars.nums
 	b.outputs, b.items, b.chunk, b.tail = a.outputs.Value, a.items.Value, a.chunk.Value, a.tail.Value
 	b.heldRow = a.row.Value
 	b.states, b.outs, b.ins = a.buffers[:len(b.types)], a.operands.arrays[:s.Outs], a.operands.arrays[s.Outs:s.Outs+s.Ins]
-	b.kept, b.red, b.reads = a.kept.strider, a.red.strider, len(b.ins)
-	if b.op.fused != nil && b.stage != reduceFinal {
-		b.reads, b.stored = b.op.fused.before.Ins, b.op.fused.stores()
+	b.kept, b.red, b.reads = a.kept.strider, a.red.strider, upTo(0, len(b.ins))
+	if b.fused = b.op.fused; b.fused != nil && b.stage != reduceFinal {
+		b.enter(b.fused.rounds[0])
+		if b.fused.each.none() {
+			b.stored = upTo(b.fused.read, len(b.ins))
+		}
 	}
 }
+
+// upTo returns the numbers from first up to, but not including, end.
+func upTo(first, end int) (all []int) {
+	for i := first; i < end; i++ {
+		all = append(all, i)
+	}
+	return all
+}
+
+// enter begins round r. The scalars of those before it come first.
+func (b *reduceKernel) enter(r *reduceRound) {
+	scalars := b.scalars
+	b.keeps = 0
+	for _, q := range b.fused.rounds {
+		n := q.scalars()
+		if q == r {
+			b.r = &Reduction{b.k, b.r.T, scalars[:n], b.r.N}
+			break
+		}
+		scalars = scalars[n:]
+		b.keeps += len(q.keeps)
+	}
+	b.round, b.op, b.readsKept, b.reads = r, r.op(), r.before.Kept, r.before.From
+	b.types = b.op.State(b.s.Compute)
+}
+
+// firstRound reports whether the elements are gone through for the first time.
+func (b *reduceKernel) firstRound() bool { return b.fused == nil || b.round == b.fused.rounds[0] }
 
 // index converts an Int32 to the index type.
 func (b *reduceKernel) index(v kernel.Value) kernel.Value { return v.Convert(b.ix) }
@@ -102,39 +150,71 @@ func set(vars []kernel.Var, vs []kernel.Value) {
 }
 
 // element is what a thread folds at once: accs elements of every input, or a state. at are the places of the first of them in the arrays
-// that are written, and held the elements of inputs that are held.
+// that are written. own are the elements in the inputs' types.
 type element struct {
-	held  map[int][]Num
+	own   [][]Num
 	in    [][]Num
 	state []kernel.Value
-	item  kernel.Value
+	item  item
 	at    []kernel.Value
 }
 
-// load loads an item (of type ix) for an output whose inputs begin at base.
-func (b *reduceKernel) load(base []kernel.Value, output, item kernel.Value) element {
-	e := element{item: item}
+// item is the number of an item: at, of the index type, plus off. In a flat kernel it is the number of the item's first element.
+type item struct {
+	at  kernel.Value
+	off int
+}
+
+// number returns it as one value.
+func (b *reduceKernel) number(it item) kernel.Value {
+	if it.off == 0 {
+		return it.at
+	}
+	return it.at.Add(b.lit(it.off))
+}
+
+// firstOf returns the number of the first element of an item of vectors.
+func (b *reduceKernel) firstOf(it item) kernel.Value {
+	if b.flat {
+		return b.number(it)
+	}
+	return b.number(it).Mul(b.lit(b.accs))
+}
+
+// placesOf returns where an item is in the inputs, which begin at base.
+func (b *reduceKernel) placesOf(it item, base []kernel.Value) (all []kernel.Value) {
+	if !b.flat {
+		for i, at := range b.red.locate(b.number(it)) {
+			all = append(all, base[i].Add(at))
+		}
+		return all
+	}
+	for i, at := range base {
+		if !b.s.Reduce.Repeat.has(i) {
+			at = at.Add(it.at).Add(b.lit(it.off))
+		}
+		all = append(all, at)
+	}
+	return all
+}
+
+// load loads an item for an output whose inputs begin at base.
+func (b *reduceKernel) load(base []kernel.Value, output kernel.Value, it item) element {
+	e := element{item: it}
 	if b.stage == reduceFinal {
-		at := item.Mul(b.outputs).Add(output)
+		at := b.number(it).Mul(b.outputs).Add(output)
 		for _, s := range b.states {
 			e.state = append(e.state, s.Load(at))
 		}
 		return e
 	}
-	at := b.red.locate(item)
-	for i := range b.reads + b.stored {
-		if place := base[i].Add(at[i]); i < b.reads {
-			vs := b.elementsAt(i, place)
-			if b.s.Reduce.Held.has(i) {
-				if e.held == nil {
-					e.held = map[int][]Num{}
-				}
-				e.held[i] = vs
-			}
-			e.in = append(e.in, b.converted(i, vs))
-		} else {
-			e.at = append(e.at, place)
-		}
+	at := b.placesOf(it, base)
+	e.own = b.elementsFor(b.readsKept, b.reads, at, it)
+	for j, vs := range e.own {
+		e.in = append(e.in, b.converted(j, vs))
+	}
+	for _, i := range b.stored {
+		e.at = append(e.at, at[i])
 	}
 	return e
 }
@@ -147,7 +227,7 @@ func (b *reduceKernel) width(i int) int {
 	return min(b.accs, 16/b.ins[i].t.Size())
 }
 
-// converted returns elements of input i as the operation takes them.
+// converted returns elements of input i of the operation as it takes them.
 func (b *reduceKernel) converted(i int, vs []Num) []Num {
 	out := make([]Num, len(vs))
 	for j, v := range vs {
@@ -176,12 +256,13 @@ func (b *reduceKernel) fold(accs [][]kernel.Var, e element) {
 		set(accs[0], b.op.Combine(b.r, get(accs[0]), e.state))
 		return
 	}
-	for i := range b.reads {
-		if vs := e.held[i]; vs != nil {
-			b.hold(i, e.item, vs)
+	for j, i := range b.reads {
+		if nth, ok := b.heldIn[i]; ok && b.firstRound() { // which reads nothing that is kept
+			b.hold(nth, e.item, e.own[j])
 		}
 	}
-	stored := make([][]Num, len(e.at))
+	keeps := b.roundKeeps()
+	stored := make([][]Num, keeps+len(e.at))
 	for j := range b.accs {
 		in := make([]Num, len(e.in))
 		for i := range in {
@@ -189,45 +270,58 @@ func (b *reduceKernel) fold(accs [][]kernel.Var, e element) {
 		}
 		var place kernel.Value
 		if b.op.Indexed {
-			place = e.item.Convert(dtype.Int64)
+			place = b.number(e.item).Convert(dtype.Int64)
 			if b.s.Reduce.Shape == reduceRow && b.accs > 1 {
-				place = place.Mul(b.k.I64(int64(b.accs))).Add(b.k.I64(int64(j)))
+				if !b.flat {
+					place = place.Mul(b.k.I64(int64(b.accs)))
+				}
+				place = place.Add(b.k.I64(int64(j)))
 			}
 		}
 		for i, n := range b.step(accs[j], in, place) {
 			stored[i] = append(stored[i], n)
 		}
 	}
-	for i, ns := range stored {
-		a, w := b.ins[b.reads+i], b.width(b.reads+i)
+	for i, ns := range stored[:keeps] {
+		b.hold(b.keptIn[b.keeps+i], e.item, ns)
+	}
+	for i, ns := range stored[keeps:] {
+		a, w := b.ins[b.stored[i]], b.width(b.stored[i])
 		for j := 0; j < b.accs; j += w {
 			a.store(e.at[i].Add(b.lit(j)), ns[j:j+w]...)
 		}
 	}
 }
 
-// step adds an element to acc. It returns what is also stored of it.
+// roundKeeps is the number of values that the present round keeps for each element.
+func (b *reduceKernel) roundKeeps() int {
+	if b.round == nil {
+		return 0
+	}
+	return len(b.round.keeps)
+}
+
+// step adds an element to acc. It returns what is kept and what is stored of it.
 func (b *reduceKernel) step(acc []kernel.Var, in []Num, place kernel.Value) []Num {
-	f := b.op.fused
-	if f == nil {
+	if b.round == nil {
 		set(acc, b.op.Step(b.r, get(acc), in, place))
 		return nil
 	}
-	made := f.make(b.r, in)
-	set(acc, f.take(b.r, get(acc), made, place))
-	return made[f.taken():]
+	made := b.round.make(b.r, b.given, in)
+	set(acc, b.round.take(b.r, get(acc), made, place))
+	return made[b.round.taken():]
 }
 
 // walk folds the items begin+lane, begin+lane+step, … below end.
 func (b *reduceKernel) walk(accs [][]kernel.Var, base []kernel.Value, output, lane, begin, end kernel.Value, step int) {
 	unrolls := []int{reduceUnroll, 1}
-	switch f := b.op.fused; {
-	case b.s.Reduce.Held != 0:
+	switch {
+	case len(b.heldIn) > 0 && b.firstRound():
 		unrolls = []int{2 * reduceUnroll, reduceUnroll, 1}
-	case f != nil && f.row == nil:
+	case b.round != nil && !b.fused.again():
 		unrolls[0] /= 2
 	}
-	b.inTurn(lane, begin, end, step, unrolls, func(items []kernel.Value) {
+	b.inTurn(lane, begin, end, step, unrolls, func(items []item) {
 		var es []element
 		for _, i := range items {
 			es = append(es, b.load(base, output, i))
@@ -240,18 +334,21 @@ func (b *reduceKernel) walk(accs [][]kernel.Var, base []kernel.Value, output, la
 
 // inTurn calls some for the items begin+lane, begin+lane+step, … below end: for unrolls[0] of them at a time, for the rest unrolls[1] at
 // a time, and so on.
-func (b *reduceKernel) inTurn(lane, begin, end kernel.Value, step int, unrolls []int, some func(items []kernel.Value)) {
-	k := b.k
-	pos := k.Var(begin.Add(lane))
+func (b *reduceKernel) inTurn(lane, begin, end kernel.Value, step int, unrolls []int, some func(items []item)) {
+	k, start := b.k, begin.Add(lane)
+	if b.flat { // in elements
+		start, end, step = start.Mul(b.lit(b.accs)), end.Mul(b.lit(b.accs)), step*b.accs
+	}
+	pos := k.Var(start)
 	for _, unroll := range unrolls {
 		last := end
 		if unroll > 1 {
 			last = end.Sub(b.lit((unroll - 1) * step))
 		}
 		k.For(pos.Get(), last, b.lit(unroll*step), func(i kernel.Value) {
-			items := []kernel.Value{i}
-			for u := 1; u < unroll; u++ {
-				items = append(items, i.Add(b.lit(u*step)))
+			var items []item
+			for u := range unroll {
+				items = append(items, item{i, u * step})
 			}
 			some(items)
 			if unroll > 1 {
@@ -277,7 +374,9 @@ func (b *reduceKernel) part() (begin, end kernel.Value) {
 }
 
 // stores reports whether arrays are written in place of which inputs may lie. Threads without an output then read nothing.
-func (b *reduceKernel) stores() bool { return b.reads < len(b.ins) }
+func (b *reduceKernel) stores() bool {
+	return b.stage != reduceFinal && b.fused != nil && b.fused.read < len(b.ins)
+}
 
 // block returns this block's first output, given perBlock outputs per block.
 func (b *reduceKernel) block(perBlock int) kernel.Value {
@@ -293,7 +392,7 @@ func (b *reduceKernel) bases(output kernel.Value) (outs, ins []kernel.Value) {
 // row: groups of wide threads share an output.
 func (b *reduceKernel) row() {
 	k := b.k
-	groups := rowGroups(b.op, b.wide)
+	groups := rowGroups(b.fused, b.wide)
 	k.FixedThreads(groups * b.wide)
 	tid := k.ThreadIdx(kernel.X)
 	output := b.block(groups)
@@ -307,16 +406,40 @@ func (b *reduceKernel) row() {
 	b.inside = output.Lt(b.outputs)
 	clamped := output.Min(b.outputs.Sub(b.lit(1)))
 	outs, ins := b.bases(clamped)
-	var accs [][]kernel.Var
-	for range b.accs {
-		accs = append(accs, b.newState())
-	}
 	begin, end := b.part()
 	stop := end
 	if b.stores() {
 		stop = b.inside.Select(end, begin)
 	}
-	b.walk(accs, ins, clamped, b.index(lane), begin, stop, b.wide)
+	reduced := func() []kernel.Value { return b.reduced(ins, clamped, tid, lane, begin, stop, end) }
+	state, first := reduced(), lane.Eq(k.I32(0)).And(b.inside)
+	if b.round == nil || !b.fused.again() {
+		k.If(first, func() { b.finish(state, output, outs, 0) })
+		return
+	}
+	arrays := b.outs
+	for n, r := range b.fused.rounds {
+		if n > 0 {
+			b.enter(r)
+			state = reduced()
+		}
+		b.ofRow(state, first, arrays, outs, ins)
+		done := b.op.Outs + r.rows()
+		arrays, outs = arrays[done:], outs[done:]
+	}
+	if b.round = nil; !b.fused.each.none() {
+		b.elements(ins, b.index(lane), begin, stop)
+	}
+}
+
+// reduced folds the elements begin, … below stop of a row whose part ends at end, and returns the state, which the first thread of each
+// warp has.
+func (b *reduceKernel) reduced(ins []kernel.Value, output, tid, lane, begin, stop, end kernel.Value) []kernel.Value {
+	var accs [][]kernel.Var
+	for range b.accs {
+		accs = append(accs, b.newState())
+	}
+	b.walk(accs, ins, output, b.index(lane), begin, stop, b.wide)
 	if b.accs > 1 && b.s.Reduce.Reduced == 1 {
 		b.rest(accs[0], ins, lane, end)
 	}
@@ -329,12 +452,7 @@ func (b *reduceKernel) row() {
 	if b.wide > 32 {
 		state = b.across(state, tid)
 	}
-	first := lane.Eq(k.I32(0)).And(b.inside)
-	if f := b.op.fused; f != nil && f.row != nil {
-		b.secondPass(state, first, outs, ins, b.index(lane), begin, stop)
-		return
-	}
-	k.If(first, func() { b.finish(state, output, outs, 0) })
+	return state
 }
 
 // rest folds the elements beyond the last vector of a run, in the block whose part ends with that vector.
@@ -346,20 +464,23 @@ func (b *reduceKernel) rest(acc []kernel.Var, base []kernel.Value, lane, end ker
 	}
 	k.If(takes, func() {
 		at := b.items.Mul(b.lit(b.accs)).Add(b.index(lane))
-		var in []Num
-		for i, a := range b.ins[:b.reads] {
-			from := base[i]
-			if !b.s.Reduce.Repeat.has(i) {
-				from = from.Add(at)
+		own := b.elementFor(b.readsKept, b.reads, base, at)
+		for j, i := range b.reads {
+			if nth, ok := b.heldIn[i]; ok && b.firstRound() {
+				b.held.Store(b.heldPlace(nth, at), own[j].Re)
 			}
-			v := a.load(from, 1)
-			if b.s.Reduce.Held.has(i) {
-				b.held.Store(b.heldPlace(i, at), v[0].Re)
-			}
-			in = append(in, v[0].Convert(b.op.inType(i, b.s.Compute)))
 		}
-		for i, n := range b.step(acc, in, at.Convert(dtype.Int64)) {
-			b.ins[b.reads+i].store(base[b.reads+i].Add(at), n)
+		var in []Num
+		for j, v := range own {
+			in = append(in, v.Convert(b.op.inType(j, b.s.Compute)))
+		}
+		made, keeps := b.step(acc, in, at.Convert(dtype.Int64)), b.roundKeeps()
+		for j, n := range made[:keeps] {
+			b.held.Store(b.heldPlace(b.keptIn[b.keeps+j], at), n.Convert(b.heldType).Re)
+		}
+		for j, n := range made[keeps:] {
+			i := b.stored[j]
+			b.ins[i].store(base[i].Add(at), n)
 		}
 	})
 }
@@ -381,8 +502,9 @@ func (b *reduceKernel) across(state []kernel.Value, tid kernel.Value) []kernel.V
 	k, n := b.k, b.wide/32
 	lane := tid.And(k.I32(31))
 	var shared []kernel.Array
-	for i, t := range b.types {
-		shared = append(shared, k.Shared(fmt.Sprintf("shared%d", i), t, n))
+	for _, t := range b.types { // of its own for each round, whose warps may not have read those of the one before
+		shared = append(shared, k.Shared(fmt.Sprintf("shared%d", b.shared), t, n))
+		b.shared++
 	}
 	k.If(lane.Eq(k.I32(0)), func() {
 		for i, v := range state {

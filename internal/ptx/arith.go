@@ -93,6 +93,28 @@ func (f *function) arithmetic(in *kir.Instr) {
 	if in.Op == kir.OpAdd || in.Op == kir.OpSub || in.Op == kir.OpMul {
 		f.normalize(t, r)
 	}
+	if in.Op == kir.OpAdd && (t == dtype.Int32 || t == dtype.Int64) && len(f.tiles.tiles) == 0 {
+		f.noteSum(in, r)
+	}
+}
+
+// noteSum notes the sum r of a register and a constant, so that accesses at several such sums share one address.
+func (f *function) noteSum(in *kir.Instr, r string) {
+	a, c := f.names[in.Args[0]], in.Args[1]
+	n, ok := f.constant(c)
+	if !ok {
+		a = f.names[c]
+		if n, ok = f.constant(in.Args[0]); !ok {
+			return
+		}
+	}
+	s := sum{a, int64(n)}
+	if of, ok := f.sums[a]; ok {
+		s = sum{of.register, of.constant + s.constant}
+	}
+	if int64(int32(s.constant)) == s.constant {
+		f.sums[r] = s
+	}
 }
 
 // pairProducts finds the products of 32-bit integers in a block of which both halves are used, and that are not done: one multiplication

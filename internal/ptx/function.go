@@ -64,7 +64,9 @@ type function struct {
 	// buffers says which parameter's buffer an address points into.
 	buffers map[kir.Value]int
 	// places are registers with rows and columns of a map, as distances from the thread's first one.
-	places  map[string]elementPlace
+	places map[string]elementPlace
+	// sums are registers with the sum of another and a constant.
+	sums    map[string]sum
 	uniform []bool
 	// analysis is nil until it is needed.
 	analysis *kir.Analysis
@@ -77,9 +79,16 @@ type function struct {
 	err      error
 }
 
+// sum is the sum of a register, which keeps its value, and a constant.
+type sum struct {
+	register string
+	constant int64
+}
+
 func (m *module) function(p *kir.Program) error {
 	f := &function{m: m, p: p, names: make([]string, len(p.Values)), consts: map[kir.Value]uint64{}, halves: map[*kir.Instr]*kir.Instr{},
-		rounded: map[kir.Value]string{}, buffers: map[kir.Value]int{}, places: map[string]elementPlace{}, tables: map[int][2]string{}}
+		rounded: map[kir.Value]string{}, buffers: map[kir.Value]int{}, places: map[string]elementPlace{}, sums: map[string]sum{},
+		tables: map[int][2]string{}}
 	plan, err := planTiles(p, m.target, m.sm)
 	if err != nil {
 		return err

@@ -25,6 +25,10 @@ func (f *function) address(in *kir.Instr) (base string, offset int64) {
 			at = p.first
 			offset += int64(p.distance) * int64(size)
 		}
+		if s, ok := f.sums[at]; ok { // an index within memory is no sum that overflows
+			at = s.register
+			offset += s.constant * int64(size)
+		}
 		defer func() { base = f.indexed(in, base, at, f.p.Values[index].Size() == 8, size) }()
 	}
 	base = f.origin(in)
