@@ -1,6 +1,7 @@
 package compile_test
 
 import (
+	"strings"
 	"testing"
 
 	"tenon.dev"
@@ -171,6 +172,56 @@ func TestReductionsInRounds(t *testing.T) {
 		}), 1},
 	} {
 		c.run(t)
+	}
+}
+
+// The kernel keeps results of calls of many instructions that several rounds need.
+func TestReductionsKeepWhatIsDear(t *testing.T) {
+	last, keep, single := []int{-1}, tenon.SumOpt{KeepDim: true}, tenon.Float32
+	away := func(x *tenon.Exec, h *tenon.Tensor) *tenon.Tensor { return x.Sub(h, x.Mean(h, last, keep)) }
+	share := func(x *tenon.Exec, h *tenon.Tensor) *tenon.Tensor { return x.Div(h, x.Sum(h, last, keep)) }
+	for _, c := range []againCase{
+		{"for the results", single, []int{300, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
+			return share(x, x.Exp(x.MulS(away(x, o.h), v)))
+		}), 1},
+		{"two of a round", single, []int{300, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
+			d := away(x, o.h)
+			return x.Add(share(x, x.Exp(d)), share(x, x.Sigmoid(x.MulS(d, v))))
+		}), 1},
+		{"of two rounds", single, []int{300, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
+			e := x.Exp(o.h)
+			return x.Mul(share(x, x.Sigmoid(x.MulS(away(x, e), v))), e)
+		}), 1},
+		{"what is written too", single, []int{1, 1029}, func(x *tenon.Exec, o againTensors, v float64) []*tenon.Tensor {
+			e := x.Exp(x.MulS(away(x, o.h), v))
+			return []*tenon.Tensor{share(x, e), e}
+		}, 1},
+		{"one of the other", single, []int{300, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
+			e := x.Exp(away(x, o.h))
+			return x.Add(share(x, x.Sigmoid(x.MulS(e, v))), e)
+		}), 1},
+		{"in one round", single, []int{300, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
+			return share(x, x.Exp(x.MulS(o.h, v)))
+		}), 1},
+		{"for each round", single, []int{300, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
+			e := x.Exp(o.h)
+			return share(x, x.Mul(x.Add(x.Abs(away(x, e)), o.w), x.MulS(e, v)))
+		}), 1},
+	} {
+		c.run(t)
+		x := open(t)
+		h := x.RandN(c.shape, c.dt)
+		o := againTensors{h: h, w: x.RandN(c.shape[1:], c.dt)}
+		r := compile.New()
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			for _, y := range c.f(x, o, 0.5) {
+				x.Keep(y)
+			}
+			return nil
+		}))
+		if text := r.Explain(x).String(); !strings.Contains(text, "_keep_") {
+			t.Errorf("%s: nothing is kept\n%s", c.name, text)
+		}
 	}
 }
 

@@ -251,9 +251,18 @@ func TestRandomPrograms(t *testing.T) {
 	}
 }
 
-// writtenOut returns an RMS norm or a softmax of a and b made of single operations, with reductions and what reads their results.
+// writtenOut returns an RMS norm, a layer norm or a softmax of a and b made of single operations, with reductions and what reads their
+// results, or their results alone.
 func writtenOut(x *tenon.Exec, rng *rand.Rand, a, b *tenon.Tensor) *tenon.Tensor {
-	if rng.IntN(2) == 0 {
+	switch rng.IntN(4) {
+	case 0:
+		d := x.Sub(a, x.Mean(b, []int{1}, tenon.SumOpt{KeepDim: true}))
+		variance := x.Mean(x.Mul(d, d), []int{1}, tenon.SumOpt{KeepDim: true})
+		if rng.IntN(3) == 0 {
+			return x.Mul(a, variance)
+		}
+		return x.Mul(d, x.Rsqrt(x.AddS(variance, 1)))
+	case 1:
 		return x.Mul(a, x.Rsqrt(x.AddS(x.Mean(x.Mul(b, b), []int{1}, tenon.SumOpt{KeepDim: true}), 1)))
 	}
 	e := x.Exp(x.MulS(x.Sub(a, x.AMax(b, []int{1}, tenon.DimOpt{KeepDim: true})), 0.125))

@@ -355,7 +355,9 @@ func fuseReduce(p *reduceParts) *ReduceOp {
 	op.Outs, op.Scalars = 0, p.each.scalars()
 	for _, r := range p.rounds {
 		op.Scalars += r.scalars()
-		name(&r.before)
+		if name(&r.before); len(r.keeps) > 0 {
+			names.WriteString("keep_")
+		}
 		for i, base := range r.bases {
 			names.WriteString(base.Name + "_")
 			op.Outs += bits.OnesCount(r.results[i])
