@@ -115,7 +115,7 @@ func (b *planning) reduceNumber(c *kernels.ReduceCall) int {
 // reduceGroup makes the group of s, reductions with what makes their inputs and what reads their results, or returns nil if no kernel can
 // do it. The kernel keeps the results of heavy work that it needs again, if there is room.
 func (b *planning) reduceGroup(s *fuse.Set) *fusedGroup {
-	if kept := b.heavyAgain(s); kept != nil {
+	if kept := b.worthKeeping(s); kept != nil {
 		if g := b.reduceGroupWith(s, kept); g != nil {
 			return g
 		}
@@ -162,11 +162,15 @@ func (b *planning) reduceGroupWith(s *fuse.Set, kept map[int]int) *fusedGroup {
 		g.operands = append(g.operands, kernels.Operand{DType: b.element(b.refOf(s, slot)).dt, Shape: in.Shape, Stride: in.Stride})
 	}
 	g.slots, g.numbers = slices.Concat(rows, p.read, p.written), p.numbers
-	limits := b.d.calls[b.g.Calls[s.At].At].x.m.stream.Device().Limits()
-	if g.reduce = kernels.FuseReduce(rounds, each, g.operands[len(rows):], limits); g.reduce == nil {
+	if g.reduce = kernels.FuseReduce(rounds, each, g.operands[len(rows):], b.limitsOf(s)); g.reduce == nil {
 		return nil
 	}
 	return g
+}
+
+// limitsOf returns those of the device on which s runs.
+func (b *planning) limitsOf(s *fuse.Set) *kernels.Limits {
+	return b.d.calls[b.g.Calls[s.At].At].x.m.stream.Device().Limits()
 }
 
 // reducePlanning makes the parts of the kernel of s, a group with reductions. again says that members read their results. read and written
@@ -189,8 +193,8 @@ func (p *reducePlanning) at(kind fuse.PhaseKind, round int) func(k int) bool {
 
 func (p *reducePlanning) elements(k int) bool { return p.phases[k].Kind == fuse.Element }
 
-// given returns the members with results for rows from rounds before the given one that work for elements needs, or work for rows in that
-// round or later.
+// given returns the members whose results for rows a round gets from earlier ones: those that work for rows needs in this round or later,
+// or any work for elements, which may be done again in any round.
 func (p *reducePlanning) given(round int) (all []int) {
 	for k, phase := range p.phases {
 		later := func(q int) bool {
@@ -236,7 +240,7 @@ func (p *reducePlanning) round(round int) (r *kernels.ReduceRound, slots []int) 
 	if !p.storesOnTheWay() {
 		elements = s.Makers(reduces, p.madeIn(round))
 	}
-	before, numbers := p.keptBefore(round, func(k int) bool { return elements(k) || reduces(k) })
+	before, numbers := p.keptBefore(round, func(k int) bool { return elements(k) || reduces(k) }, none)
 	w := p.side(s, -1, elements, reduces, append(slices.Clone(given), before...)...)
 	if p.storesOnTheWay() {
 		p.written = w.written
@@ -306,8 +310,9 @@ func (p *reducePlanning) storesOnTheWay() bool {
 // each returns the work for each element after n rounds: what is written, and what makes that. It reports whether that is not too much.
 func (p *reducePlanning) each(n int) (work kernels.PointWork, ok bool) {
 	written := func(k int) bool { return p.elements(k) && p.isWritten(k) }
-	elements := p.s.Makers(written, p.madeIn(n))
-	before, numbers := p.keptBefore(n, func(k int) bool { return elements(k) || written(k) })
+	makes := p.madeIn(n)
+	elements := p.s.Makers(func(k int) bool { return written(k) && makes(k) }, makes)
+	before, numbers := p.keptBefore(n, elements, written)
 	w := p.side(p.s, -1, elements, none, append(p.given(n), before...)...)
 	for slot, r := range p.s.Outs {
 		if k := slices.Index(p.s.Calls, r.Call); slices.Contains(before, k) && written(k) {
@@ -331,14 +336,14 @@ func (p *reducePlanning) madeIn(round int) func(k int) bool {
 	}
 }
 
-// keptBefore returns the members kept in earlier rounds than the given one that the members that reads selects read or are, and their
-// numbers among all that are kept, round by round.
-func (p *reducePlanning) keptBefore(round int, reads func(k int) bool) (members, numbers []int) {
+// keptBefore returns the members kept in earlier rounds that wants selects, or that a member reads that reads selects, and their numbers
+// among all that are kept, round by round.
+func (p *reducePlanning) keptBefore(round int, reads, wants func(k int) bool) (members, numbers []int) {
 	n := 0
 	for r := range round {
 		for k := range p.s.Calls {
 			if in, ok := p.kept[k]; ok && in == r {
-				if reads(k) || p.used(p.s, k, reads) {
+				if wants(k) || p.used(p.s, k, reads) {
 					members, numbers = append(members, k), append(numbers, n)
 				}
 				n++
@@ -348,11 +353,11 @@ func (p *reducePlanning) keptBefore(round int, reads func(k int) bool) (members,
 	return members, numbers
 }
 
-// heavyAgain returns the heavy members of s whose results are needed in more than one round, or after one, with the first of these rounds.
+// worthKeeping returns the heavy members of s whose results are needed in several rounds, or after one, with the first of these rounds.
 // What only makes such a member is not among them.
-func (b *planning) heavyAgain(s *fuse.Set) (kept map[int]int) {
+func (b *planning) worthKeeping(s *fuse.Set) (kept map[int]int) {
 	p := &reducePlanning{planning: b, s: s, phases: b.g.Phases(s), kept: map[int]int{}}
-	if p.phases == nil {
+	if p.phases == nil || p.storesOnTheWay() || !kernels.KeepsResults(b.limitsOf(s)) {
 		return nil
 	}
 	n := fuse.Rounds(p.phases)
@@ -362,9 +367,11 @@ func (b *planning) heavyAgain(s *fuse.Set) (kept map[int]int) {
 		if round == n {
 			from = func(k int) bool { return p.elements(k) && p.isWritten(k) }
 		}
-		makes := p.s.Makers(from, p.madeIn(round))
+		made := p.madeIn(round)
+		start := func(k int) bool { return from(k) && (made(k) || !p.elements(k)) }
+		makes := p.s.Makers(start, made)
 		return func(k int) bool {
-			return makes(k) || p.elements(k) && (from(k) || p.used(s, k, func(q int) bool { return makes(q) || from(q) }))
+			return makes(k) || p.elements(k) && (from(k) || p.used(s, k, func(q int) bool { return makes(q) || start(q) }))
 		}
 	}
 	for round := range n {

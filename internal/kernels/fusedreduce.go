@@ -79,8 +79,8 @@ func (c *ReduceCall) Again(lim *Limits) bool {
 // wholeRows reports whether threads have whole rows together.
 func (p *reducePlan) wholeRows() bool { return p.n > 1 && p.shape == reduceRow && p.parts == 1 }
 
-// PointWork is element-wise work. Its first inputs are what it is given for the row, followed by values that earlier rounds have kept for
-// each element, whose numbers are Kept, and inputs of the kernel, whose numbers are From.
+// PointWork is element-wise work. Its inputs are, in this order: what it is given for the row; values that earlier rounds have kept for
+// each element, whose numbers are Kept; and inputs of the kernel, whose numbers are From.
 type PointWork struct {
 	Op         *PointOp
 	Kept, From []int
@@ -148,10 +148,11 @@ func FuseReduce(rounds []ReduceRound, each PointWork, ins []Operand, lim *Limits
 	if first.before.Op.Ins == 0 || len(outs)+len(ins) > maxOperands || states > MaxStates {
 		return nil
 	}
-	if f.fused = fuseReduce(parts); f.fused == nil {
+	f.fused = parts.op()
+	if _, ok := f.plan(lim, nil, outs, ins); !ok {
 		return nil
 	}
-	if _, ok := f.plan(lim, nil, outs, ins); !ok {
+	if f.fused = fuseReduce(f.fused); f.fused == nil {
 		return nil
 	}
 	return f
@@ -191,9 +192,9 @@ func (f *FusedReduce) plan(lim *Limits, scalars []Scalar, outs, ins []Operand) (
 	for n := range f.rounds {
 		r := &f.rounds[n]
 		for i, c := range r.Calls {
-			kept := bits.OnesCount(r.Results[i])
-			e, ok := c.alone(lim, outs[:kept])
-			outs = outs[kept:]
+			stored := bits.OnesCount(r.Results[i])
+			e, ok := c.alone(lim, outs[:stored])
+			outs = outs[stored:]
 			if !ok || n+i > 0 && p.arrangement() != e.arrangement() {
 				return p, false
 			}
@@ -333,19 +334,30 @@ func (p *reduceParts) key() string {
 // fusedReduces holds the fused reductions by their keys.
 var fusedReduces = map[string]*ReduceOp{}
 
-// fuseReduce returns the operation of p. The same parts give the same operation. It returns nil if there are too many operations.
-func fuseReduce(p *reduceParts) *ReduceOp {
+// fuseReduce returns op, which reduceParts.op has made, or the same one made before, with its id and name. It returns nil if there
+// are too many operations.
+func fuseReduce(op *ReduceOp) *ReduceOp {
 	reduceMutex.Lock()
 	defer reduceMutex.Unlock()
-	key := p.key()
+	key := op.fused.key()
 	if op := fusedReduces[key]; op != nil {
 		return op
 	}
 	if len(reduceOps) == maxFused {
 		return nil
 	}
+	h := fnv.New64a()
+	h.Write([]byte(key))
+	op.Name, op.id = fmt.Sprintf("%s%016x", op.Name, h.Sum64()), uint16(len(reduceOps))
+	reduceOps = append(reduceOps, op)
+	fusedReduces[key] = op
+	return op
+}
+
+// op returns the operation of p, without an id, and with a name that other operations may have too.
+func (p *reduceParts) op() *ReduceOp {
 	op := p.rounds[0].op()
-	op.Ins, op.fused, op.id = p.read+p.stores(), p, uint16(len(reduceOps))
+	op.Ins, op.fused = p.read+p.stores(), p
 	names := &strings.Builder{}
 	name := func(w *PointWork) {
 		if !w.none() && w.Op.steps > 0 {
@@ -366,12 +378,8 @@ func fuseReduce(p *reduceParts) *ReduceOp {
 		op.Outs += r.rows()
 	}
 	name(&p.each)
-	h := fnv.New64a()
-	h.Write([]byte(key))
-	op.Name = fmt.Sprintf("%s%016x", names, h.Sum64())
+	op.Name = names.String()
 	op.State = func(t dtype.DType) []dtype.DType { return op.states[t] }
-	reduceOps = append(reduceOps, op)
-	fusedReduces[key] = op
 	return op
 }
 
@@ -487,7 +495,7 @@ func (p *reduceRound) combine(r *Reduction, a, b []kernel.Value) (state []kernel
 
 func (p *reduceRound) finish(r *Reduction, a []kernel.Value) []Num {
 	all := p.finishAll(r, a)
-	return p.kept(all)
+	return p.stored(all)
 }
 
 // finishAll returns the outputs of all bases.
@@ -498,8 +506,8 @@ func (p *reduceRound) finishAll(r *Reduction, a []kernel.Value) (all []Num) {
 	return all
 }
 
-// kept returns those of all outputs of the bases that are stored.
-func (p *reduceRound) kept(all []Num) (outs []Num) {
+// stored returns those of all outputs of the bases that are stored.
+func (p *reduceRound) stored(all []Num) (outs []Num) {
 	for i, base := range p.bases {
 		for k := range base.Outs {
 			if p.results[i]>>k&1 != 0 {

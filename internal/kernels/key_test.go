@@ -118,7 +118,7 @@ func TestKeyOfReductions(t *testing.T) {
 	with(row(part(1), 0), PointWork{}, &other, &simple)
 	of := func(id uint16) Spec { return Spec{Family: FamilyReduce, Op: id, Compute: f32} }
 	wantKeys(t, len(made), []Spec{of(Sum.id), of(Mean.id), of(MaxIndex.id)},
-		func() { reset(slices.Clone(base), map[string]*ReduceOp{}) }, func(i int) Spec { return of(fuseReduce(&made[i]).id) })
+		func() { reset(slices.Clone(base), map[string]*ReduceOp{}) }, func(i int) Spec { return of(fuseReduce(made[i].op()).id) })
 }
 
 // TestNamesOfOps checks that the names of element-wise operations and of reductions tell them apart, since the keys of groups consist of

@@ -31,15 +31,15 @@ const (
 // is kept, and whether going through the elements again is worth it.
 func (p *reducePlan) hold(lim *Limits) bool {
 	f := p.op.fused
-	switch {
-	case f == nil || f.each.none() && len(f.rounds) == 1:
-		return true
-	case lim.Multiprocessors < fewMultiprocessors: // the processor takes 3 times as long for that softmax if it keeps results
-		return (p.n >= shortRow || p.n*p.outputs <= smallRows) && len(f.keptTypes()) == 0
-	}
 	kept := f.keptTypes()
-	if len(kept) > 0 && (p.n > heldElements*p.wide || slices.ContainsFunc(kept, func(t dtype.DType) bool { return t != kept[0] })) {
+	others := slices.ContainsFunc(kept, func(t dtype.DType) bool { return t != kept[0] })
+	switch {
+	case len(kept) > 0 && (!KeepsResults(lim) || others || p.n > heldElements*p.wide || !p.holds(lim)):
 		return false
+	case f.each.none() && len(f.rounds) == 1:
+		return true
+	case lim.Multiprocessors < fewMultiprocessors:
+		return p.n >= shortRow || p.n*p.outputs <= smallRows
 	}
 	for i := range f.read {
 		passes := f.passes(i)
@@ -60,8 +60,11 @@ func (p *reducePlan) hold(lim *Limits) bool {
 			return false
 		}
 	}
-	return len(kept) == 0 || p.holds(lim)
+	return true
 }
+
+// KeepsResults reports whether kernels on the device may keep results. The processor takes 3 times as long for that softmax if they do.
+func KeepsResults(lim *Limits) bool { return lim.Multiprocessors >= fewMultiprocessors }
 
 // holds reports whether enough warps run at a time if rows are held.
 func (p *reducePlan) holds(lim *Limits) bool {
@@ -80,7 +83,8 @@ func (p *reducePlan) heldType() dtype.DType {
 }
 
 // places returns where inputs and what is kept are held: the first has the number of each input in held among the rows that are held, the
-// second those of what is kept, which takes the place of an input that nothing reads any more. n is the number of such rows.
+// second those of what is kept. n is the number of such rows. A kept value takes the first place of an input that nothing reads any more,
+// and is held to the end.
 func (p *reduceParts) places(held operandSet) (inputs map[int]int, kept []int, n int) {
 	inputs, free := map[int]int{}, map[int]int{} // the round after which a place is free
 	for i := range p.read {
@@ -91,15 +95,13 @@ func (p *reduceParts) places(held operandSet) (inputs map[int]int, kept []int, n
 	}
 	for round, r := range p.rounds {
 		for range r.keeps {
-			place := n
-			for at := range n {
-				if last, ok := free[at]; ok && last <= round && place == n {
-					place = at
+			place := 0
+			for ; place < n; place++ {
+				if last, ok := free[place]; ok && last <= round {
+					break
 				}
 			}
-			if place == n {
-				n++
-			}
+			n = max(n, place+1)
 			delete(free, place)
 			kept = append(kept, place)
 		}
@@ -134,7 +136,7 @@ func (b *reduceKernel) holdRows(group kernel.Value) {
 	b.heldAt = group.Mul(b.k.I32(n)).Mul(b.heldRow)
 }
 
-// heldPlace returns where element at of the thread's row of those with number nth is held.
+// heldPlace returns the place of element at in the row with number nth of those that are held for the thread.
 func (b *reduceKernel) heldPlace(nth int, at kernel.Value) kernel.Value {
 	return b.heldAt.Add(b.heldRow.Mul(b.k.I32(nth))).Add(at.Convert(dtype.Int32))
 }
@@ -190,7 +192,7 @@ func (b *reduceKernel) ofRow(state []kernel.Value, first kernel.Value, outs []ar
 	}
 	made := r.row.Op.Build(k, b.s.Compute, args, b.r.S[len(b.r.S)-r.row.Op.Scalars:])
 	k.If(first, func() {
-		for i, n := range append(r.kept(all), made[r.given:]...) {
+		for i, n := range append(r.stored(all), made[r.given:]...) {
 			outs[i].store(at[i], n)
 		}
 	})

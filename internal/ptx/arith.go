@@ -98,7 +98,8 @@ func (f *function) arithmetic(in *kir.Instr) {
 	}
 }
 
-// noteSum notes the sum r of a register and a constant, so that accesses at several such sums share one address.
+// noteSum notes the sum r of a register and a constant, so that accesses at several such sums share one address. In programs with tiles,
+// whose loops are emitted in parts, a register may have changed by the time the sum is used.
 func (f *function) noteSum(in *kir.Instr, r string) {
 	a, c := f.names[in.Args[0]], in.Args[1]
 	n, ok := f.constant(c)

@@ -79,7 +79,7 @@ type function struct {
 	err      error
 }
 
-// sum is the sum of a register, which keeps its value, and a constant.
+// sum is the sum of a register and a constant. Wherever the sum can be used, the register has the same value.
 type sum struct {
 	register string
 	constant int64
