@@ -193,8 +193,8 @@ func (p *reducePlanning) at(kind fuse.PhaseKind, round int) func(k int) bool {
 
 func (p *reducePlanning) elements(k int) bool { return p.phases[k].Kind == fuse.Element }
 
-// given returns the members whose results for rows a round gets from earlier ones: those that work for rows needs in this round or later,
-// or any work for elements, which may be done again in any round.
+// given returns the members of earlier rounds whose results for rows are needed in this round or later: by work for rows, or by any work
+// for elements, since each round may do that again.
 func (p *reducePlanning) given(round int) (all []int) {
 	for k, phase := range p.phases {
 		later := func(q int) bool {

@@ -125,7 +125,8 @@ func (a *grouping) byAgain(s *Set, phases []Phase) bool {
 	return a.heavyAgain(s, phases) <= a.l.Heavy
 }
 
-// heavyAgain counts the heavy members of s as often as they are computed.
+// heavyAgain counts the heavy members of s, and counts them once more for each further round that needs them. It does not know yet which of
+// them are written or kept.
 func (a *grouping) heavyAgain(s *Set, phases []Phase) (n int) {
 	times := make([]int, len(phases))
 	rounds := Rounds(phases)
