@@ -261,3 +261,70 @@ func TestReductionsInRounds(t *testing.T) {
 		}
 	}
 }
+
+// TestRoundsHaveRoomForTheirArguments: three rounds with 32 scalars each, and as many after them, the most operands and many dimensions of
+// float64 take no more than a kernel's 4096 bytes of parameters.
+func TestRoundsHaveRoomForTheirArguments(t *testing.T) {
+	const rounds, values, reads = 3, 32, maxOperands - 1
+	f, h, shape := dtype.Float64, newPlanner(), []int{2, 3, 4, 5, 264}
+	h.index32 = 1
+	x := Operand{Ptr: 1 << 20, DType: f, Shape: shape, Stride: []int{65536, 16384, 2048, 300, 1}} // no two dimensions merge
+	number := func(i int) FusedIn { return FusedIn{Value: i} }
+	// work adds up all scalars, as many inputs as given, and ins of the kernel.
+	work := func(given, ins int) PointWork {
+		var types []dtype.DType
+		for range given + ins {
+			types = append(types, f)
+		}
+		var steps []FusedStep
+		sum := given
+		add := func(with FusedIn) {
+			steps = append(steps, FusedStep{Op: Add, Compute: f, Ins: []FusedIn{number(sum), with}, Outs: []FusedOut{{DType: f}}})
+			sum = given + ins + len(steps) - 1
+		}
+		for range values {
+			add(FusedIn{Value: ScalarIn})
+		}
+		for i := range given {
+			add(number(i))
+		}
+		for i := 1; i < ins; i++ {
+			add(number(given + i))
+		}
+		w := PointWork{Op: Fuse(types, steps, []int{sum})}
+		if w.Op == nil {
+			t.Fatal("that is too much work")
+		}
+		for i := range ins {
+			w.From = append(w.From, i)
+		}
+		return w
+	}
+	var all []ReduceRound
+	for n := range rounds {
+		call := newReduceCall(Sum, f, nil, []Operand{at(4096, f, 2, 3, 4, 5, 1)}, []Operand{x}, []bool{false, false, false, false, true})
+		var types []dtype.DType
+		var gives []int
+		for i := range n + 1 {
+			types, gives = append(types, f), append(gives, i)
+		}
+		all = append(all, ReduceRound{Before: work(n, reads-n), Calls: []*ReduceCall{call}, Results: []uint{0},
+			Row: PointWork{Op: Fuse(types, nil, gives)}, Given: n + 1})
+	}
+	var ins []Operand
+	for range maxOperands {
+		ins = append(ins, x)
+	}
+	r := FuseReduce(all, work(rounds, reads-rounds), ins, &h.limits)
+	if r == nil {
+		t.Fatal("that is not one kernel")
+	}
+	var scalars []Scalar
+	for range (rounds + 1) * values {
+		scalars = append(scalars, FloatScalar(1))
+	}
+	check(t, r.Run(h, scalars, nil, ins))
+	if n := len(h.l.Args); n > 4096 || n < 3500 {
+		t.Errorf("%d bytes of parameters", n)
+	}
+}
