@@ -61,8 +61,8 @@ func (b *planning) regroup() {
 	}
 }
 
-// fewerRounds lets the reductions of s have a round less than they have, or be without what reads their results if they have one. It
-// reports whether anything reads their results in s.
+// fewerRounds allows the reductions of s one round less than s has. Without any, no group has reductions and what reads their results.
+// fewerRounds reports whether s has both.
 func (b *planning) fewerRounds(s *fuse.Set) bool {
 	phases := b.g.Phases(s)
 	if phases == nil {

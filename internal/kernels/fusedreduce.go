@@ -141,7 +141,7 @@ func FuseReduce(rounds []ReduceRound, each PointWork, ins []Operand, lim *Limits
 			}
 			states += c.States()
 		}
-		outs, parts.rounds = append(outs, r.Outs...), append(parts.rounds, round)
+		outs, parts.rounds, parts.kept = append(outs, r.Outs...), append(parts.rounds, round), append(parts.kept, r.Keeps...)
 	}
 	first := parts.rounds[0]
 	parts.read = len(ins) - parts.stores()
@@ -250,11 +250,13 @@ func (p *reducePlan) access() bool {
 }
 
 // reduceParts is what a fused reduction is made of: the work of ReduceRounds, and that for each element after them. read is the number of
-// inputs that are read; those that follow are written. The scalars and outputs are those of the rounds, in order, and then those of each.
+// inputs that are read; those that follow are written. kept has the types of what the rounds keep. The scalars and outputs are those of the
+// rounds, in order, and then those of each.
 type reduceParts struct {
 	rounds []*reduceRound
 	each   PointWork
 	read   int
+	kept   []dtype.DType
 }
 
 // reduceRound is a ReduceRound, with the operations of its calls in place of these. Its scalars are those of before, of each base and of
@@ -297,12 +299,9 @@ func (p *reduceParts) last(i int) (last int) {
 	return last
 }
 
-// keptTypes returns the types of what is kept.
-func (p *reduceParts) keptTypes() (all []dtype.DType) {
-	for _, r := range p.rounds {
-		all = append(all, r.keeps...)
-	}
-	return all
+// holdsRows reports whether rows are held if the inputs in held are. p may be nil.
+func (p *reduceParts) holdsRows(held operandSet) bool {
+	return held != 0 || p != nil && len(p.kept) > 0
 }
 
 // passes returns how often work for elements reads input i.

@@ -396,7 +396,7 @@ func (p *reducePlan) issue(is Issuer, stage reduceStage, ws uint64) error {
 	a.op, a.n.host, a.outputs.host, a.items.host = op, p.n, outputs, items
 	a.chunk.host, a.tail.host, a.operands.host, a.scalars.host = chunk, p.n-p.items*p.vec, &ptr, scalars
 	a.kept.host, a.red.host = &p.kept, &p.red
-	if f := op.fused; stage == reduceWhole && f != nil && p.heldType() != 0 {
+	if op.fused.holdsRows(p.held) {
 		a.row.host = p.heldRow()
 		l.Shared = uint32(p.heldBytes())
 	}
@@ -450,7 +450,7 @@ func (a *reduceArgs) layout(p params) {
 	if r.Shape == reduceRow && r.Stage != reduceFinal {
 		p.i32(&a.tail, "tail")
 	}
-	if f := a.op.fused; r.Held != 0 || r.Stage == reduceWhole && f != nil && len(f.keptTypes()) > 0 {
+	if a.op.fused.holdsRows(r.Held) {
 		p.i32(&a.row, "row")
 	}
 	if r.Stage != reduceWhole {

@@ -1,7 +1,6 @@
 package kernels
 
 import (
-	"math/bits"
 	"slices"
 
 	"tenon.dev/dtype"
@@ -10,7 +9,7 @@ import (
 
 // A kernel that goes through the elements of a row again would find them in the cache only if the rows that all warps have at a time fit
 // there: on an H200, 8192 rows of 4096 bf16 do not. So it holds them in shared memory, if enough warps then still run at a time, and so it
-// does with results that are dear to make again: a softmax over rows of 1024 float32 took 2.35 ms instead of 2.79 with the exponentials
+// does with results that are dear to make again: a softmax over rows of 1024 float32 took 2.31 ms instead of 2.79 with the exponentials
 // kept. A thread finds there what it has put there itself.
 
 const (
@@ -31,10 +30,9 @@ const (
 // is kept, and whether going through the elements again is worth it.
 func (p *reducePlan) hold(lim *Limits) bool {
 	f := p.op.fused
-	kept := f.keptTypes()
-	others := slices.ContainsFunc(kept, func(t dtype.DType) bool { return t != kept[0] })
+	others := slices.ContainsFunc(f.kept, func(t dtype.DType) bool { return t != f.kept[0] })
 	switch {
-	case len(kept) > 0 && (!KeepsResults(lim) || others || p.n > heldElements*p.wide || !p.holds(lim)):
+	case len(f.kept) > 0 && (!KeepsResults(lim) || others || p.n > heldElements*p.wide || !p.holds(lim)):
 		return false
 	case f.each.none() && len(f.rounds) == 1:
 		return true
@@ -50,7 +48,8 @@ func (p *reducePlan) hold(lim *Limits) bool {
 			return false
 		}
 		of, before := p.ins[i].DType, p.held
-		if t := p.heldType(); slices.Contains(f.rounds[0].before.From, i) && !of.IsComplex() && of != dtype.Bool && (t == 0 || of == t) {
+		t := p.heldType()
+		if f.readsInput(0, i) && !of.IsComplex() && of != dtype.Bool && (t == dtype.Invalid || of == t) {
 			if p.held.add(i); p.holds(lim) {
 				continue
 			}
@@ -63,7 +62,8 @@ func (p *reducePlan) hold(lim *Limits) bool {
 	return true
 }
 
-// KeepsResults reports whether kernels on the device may keep results. The processor takes 3 times as long for that softmax if they do.
+// KeepsResults reports whether kernels on the device may keep results. A softmax that keeps its exponentials takes the processor 3 times as
+// long.
 func KeepsResults(lim *Limits) bool { return lim.Multiprocessors >= fewMultiprocessors }
 
 // holds reports whether enough warps run at a time if rows are held.
@@ -71,15 +71,15 @@ func (p *reducePlan) holds(lim *Limits) bool {
 	return (lim.SharedPerBlock-heldBeside)/p.heldBytes()*p.firstThreads() >= heldWarps*32
 }
 
-// heldType is the type of what is held, or 0 if nothing is.
+// heldType is the type of what is held, or Invalid if nothing is.
 func (p *reducePlan) heldType() dtype.DType {
-	if kept := p.op.fused.keptTypes(); len(kept) > 0 {
+	switch kept := p.op.fused.kept; {
+	case len(kept) > 0:
 		return kept[0]
+	case p.held == 0:
+		return dtype.Invalid
 	}
-	if p.held == 0 {
-		return 0
-	}
-	return p.ins[bits.TrailingZeros16(uint16(p.held))].DType
+	return p.ins[p.held.first()].DType
 }
 
 // places returns where inputs and what is kept are held: the first has the number of each input in held among the rows that are held, the
@@ -114,7 +114,10 @@ func (p *reducePlan) heldRow() int { return ceilDiv(p.n, p.vec) * p.vec }
 
 // heldBytes is the number of bytes that a block holds.
 func (p *reducePlan) heldBytes() int {
-	_, _, n := p.op.fused.places(p.held)
+	n := p.held.count()
+	if len(p.op.fused.kept) > 0 {
+		_, _, n = p.op.fused.places(p.held)
+	}
 	return n * p.groups() * p.heldRow() * p.heldType().Size()
 }
 
@@ -127,10 +130,10 @@ func (b *reduceKernel) holdRows(group kernel.Value) {
 	if b.heldIn, b.keptIn, n = b.fused.places(held); n == 0 {
 		return
 	}
-	if b.heldType = dtype.Invalid; held != 0 {
-		b.heldType = b.ins[bits.TrailingZeros16(uint16(held))].t
+	if kept := b.fused.kept; len(kept) > 0 {
+		b.heldType = kept[0]
 	} else {
-		b.heldType = b.fused.keptTypes()[0]
+		b.heldType = b.ins[held.first()].t
 	}
 	b.held = b.k.Shared("held", b.heldType, -1)
 	b.heldAt = group.Mul(b.k.I32(n)).Mul(b.heldRow)
@@ -149,7 +152,7 @@ func (b *reduceKernel) heldItemAt(nth int, it item) kernel.Value {
 	return b.heldPlace(nth, it.at).Add(b.k.I32(it.off))
 }
 
-// hold holds vs, the elements of an item, in the row with number nth.
+// hold stores vs, the elements of an item, to the row with number nth.
 func (b *reduceKernel) hold(nth int, it item, vs []Num) {
 	at := b.heldItemAt(nth, it)
 	w := min(b.accs, 16/b.heldType.Size())

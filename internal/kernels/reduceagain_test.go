@@ -112,15 +112,8 @@ func TestReductionsGoAgain(t *testing.T) {
 					want = append(want, out, positive)
 				}
 				r := FuseReduce([]ReduceRound{round}, after, ins, &h.limits)
-				if short := multiprocessors < fewMultiprocessors && c.each && c.n < shortRow; (r == nil) != short {
-					t.Fatalf("one kernel: %v", r != nil)
-				} else if short {
+				if !runAsOne(t, h, r, multiprocessors >= fewMultiprocessors || !c.each || c.n >= shortRow, scalars, outs, ins) {
 					return
-				}
-				h.launches = 0
-				check(t, r.Run(h, scalars, outs, ins))
-				if h.launches != 1 {
-					t.Errorf("%d launches", h.launches)
 				}
 				held := false
 				for s := range h.kernels {
@@ -147,6 +140,21 @@ func TestReductionsGoAgain(t *testing.T) {
 			})
 		}
 	}
+}
+
+// runAsOne runs r, which there must be if want says so, and checks that it is one kernel. It returns want.
+func runAsOne(t *testing.T, h *host, r *FusedReduce, want bool, scalars []Scalar, outs, ins []Operand) bool {
+	t.Helper()
+	if (r != nil) != want {
+		t.Fatalf("one kernel: %v", r != nil)
+	}
+	if want {
+		h.launches = 0
+		if check(t, r.Run(h, scalars, outs, ins)); h.launches != 1 {
+			t.Errorf("%d launches", h.launches)
+		}
+	}
+	return want
 }
 
 // TestReductionsInRounds: a kernel with two rounds of reductions, the second of what is made with the results of the first, gives the bits
@@ -237,16 +245,9 @@ func TestReductionsInRounds(t *testing.T) {
 						step(Add, f, value(4), value(3))}, []int{5}), Kept: []int{0}, From: []int{2}}
 				}
 				r := FuseReduce(rounds, each, ins, &h.limits)
-				refused := multiprocessors < fewMultiprocessors && (c.keep || c.n < shortRow && c.rows*c.n > smallRows)
-				if (r == nil) != refused {
-					t.Fatalf("one kernel: %v", r != nil)
-				} else if refused {
+				long := c.n >= shortRow || c.rows*c.n <= smallRows
+				if !runAsOne(t, h, r, multiprocessors >= fewMultiprocessors || !c.keep && long, eps, outs, ins) {
 					return
-				}
-				h.launches = 0
-				check(t, r.Run(h, eps, outs, ins))
-				if h.launches != 1 {
-					t.Errorf("%d launches", h.launches)
 				}
 				got := outs
 				if c.each {

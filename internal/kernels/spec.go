@@ -57,6 +57,7 @@ type operandSet uint16
 func (s operandSet) has(i int) bool { return s>>i&1 != 0 }
 func (s *operandSet) add(i int)     { *s |= 1 << i }
 func (s operandSet) count() int     { return bits.OnesCount16(uint16(s)) }
+func (s operandSet) first() int     { return bits.TrailingZeros16(uint16(s)) }
 
 // operandsFrom returns n operands from number first on.
 func operandsFrom(first, n int) operandSet { return (1<<n - 1) << first }
