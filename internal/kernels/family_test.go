@@ -76,7 +76,7 @@ func TestKernelsDoNotGrowWithShapes(t *testing.T) {
 			return Pointwise(is, Add, f, nil, []Operand{anyLayout(rng, f, shape)}, []Operand{repeated(anyLayout(rng, f, shape)),
 				anyLayout(rng, f, shape)})
 		}},
-		"reduce": {160, func(is Issuer, shape []int) error {
+		"reduce": {180, func(is Issuer, shape []int) error {
 			dims := make([]bool, len(shape))
 			for d := range dims {
 				dims[d] = rng.IntN(2) == 0

@@ -34,8 +34,8 @@ func (c *ReduceCall) States() int { return len(c.op.states[opmath(c.Compute)]) }
 // Like reports whether c and e reduce the same dimensions of inputs of one type and layout, in the same order and type.
 func (c *ReduceCall) Like(e *ReduceCall) bool {
 	a, b := &c.Operands[c.Outs()], &e.Operands[e.Outs()]
-	return opmath(c.Compute) == opmath(e.Compute) && c.op.Indexed == e.op.Indexed && slices.Equal(c.Dims, e.Dims) && a.DType == b.DType &&
-		slices.Equal(a.Shape, b.Shape) && slices.Equal(a.Stride, b.Stride)
+	return opmath(c.Compute) == opmath(e.Compute) && c.op.Indexed == e.op.Indexed && c.op.Dear == e.op.Dear &&
+		slices.Equal(c.Dims, e.Dims) && a.DType == b.DType && slices.Equal(a.Shape, b.Shape) && slices.Equal(a.Stride, b.Stride)
 }
 
 // fewElements is the number of elements up to which a thread takes about as long as an element-wise kernel that has as many threads as it
@@ -207,6 +207,7 @@ func (f *FusedReduce) plan(lim *Limits, scalars []Scalar, outs, ins []Operand) (
 		return p, false
 	}
 	ok = p.vec == 1 || p.access()
+	p.holdChunks(lim)
 	return p, p.hold(lim) && ok
 }
 

@@ -149,17 +149,24 @@ func (f *FusedRows) Name() string { return "row_" + f.fused.name }
 func (f *FusedRows) Counts() (outs, ins int) { return len(f.fused.outs), len(f.fused.ins) }
 
 // Apart reports whether, wherever the operands lie, no thread reads elements at which another one writes an output of the given shape. That
-// output may then be the same array as an input. It holds if a row has a block, whose threads read nothing beyond its end, or if all
-// threads of all blocks have elements of their own: others read the last elements again.
+// output may then be the same array as an input. It holds if threads go through a row in loops, or if each has elements of its own: others
+// read the last elements again.
 func (f *FusedRows) Apart(shape []int) bool {
 	if f.fused.sums != nil { // a row is loaded while the one before is written
 		return false
 	}
 	in := &f.Operands[f.Outs()]
 	n := in.Shape[f.Dim]
-	long := n > rowHeld*rowMidThreads
-	even := n&(n-1) == 0 && n >= 8*32 && in.Numel()/n%(rowWarpThreads/32) == 0
-	return slices.Equal(shape, in.Shape) && (long || even)
+	if !slices.Equal(shape, in.Shape) {
+		return false
+	}
+	for vec := 1; vec <= 8 && n%vec == 0; vec *= 2 {
+		threads, chunks := rowThreads(n/vec, vec)
+		if chunks > 0 && (chunks*threads*vec != n || threads == 32 && in.Numel()/n%(rowWarpThreads/32) != 0) {
+			return false
+		}
+	}
+	return true
 }
 
 // Run launches the kernel. The operands of the operation come first, with the first input of before in place of its first input; then the

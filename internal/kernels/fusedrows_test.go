@@ -114,7 +114,7 @@ func fusedRowsCase(t *testing.T, rng *rand.Rand, dt dtype.DType, rows, n, layout
 			t.Fatalf("%s: output %d differs", name, 1+i)
 		}
 	}
-	if layout == 4 || n <= rowHeld*rowMidThreads { // c lies otherwise, or threads read what others write
+	if layout == 4 || n <= rowHeld*rowLongThreads { // c lies otherwise, or threads read what others write
 		return
 	}
 	gotSum, got = a, c
@@ -136,8 +136,8 @@ func TestFusedRowsApart(t *testing.T) {
 		rows, n int
 		want    bool
 	}{
-		{8, 256, true}, {16, 1024, true}, {8, 128, false}, {8, 768, false}, {12, 256, false}, {1, 8192, false}, {3, 8193, true},
-		{5, 50304, true},
+		{8, 256, true}, {16, 1024, true}, {8, 128, false}, {8, 768, true}, {12, 256, false}, {12, 768, false}, {8, 1000, false},
+		{1, 8192, true}, {3, 8200, false}, {3, 16384, true}, {3, 16385, true}, {5, 50304, true},
 	} {
 		y, x := h.empty(f, c.rows, c.n), h.empty(f, c.rows, c.n)
 		r := FuseRows(newRowCall(softmaxOp, f, nil, []Operand{y}, []Operand{x}, 1), nil, after)

@@ -149,14 +149,16 @@ func buildMultiReduce(s *Spec) *kernel.Kernel {
 	return kernel.Build(s.name("mr_"+op.Name), func(k *kernel.Builder) {
 		a := multiReduceArgs{op: op, buffers: make([]kernel.Buffer, MaxStates), scalars: scalarArgs{nums: make([]Num, op.Scalars)}}
 		a.layout(declaring(k, s))
-		b := &reduceKernel{k: k, op: op, s: s, types: op.State(s.Compute), stage: s.Reduce.Stage, wide: multiReduceThreads, ix: dtype.Int32}
+		b := &reduceKernel{k: k, op: op, s: s, types: op.State(s.Compute), stage: s.Reduce.Stage, wide: multiReduceThreads,
+			ix: dtype.Int32, accs: 1}
+		b.foldsOf(op)
 		b.r = &Reduction{K: k, T: s.Compute, S: a.scalars.nums}
 		if s.Reduce.Stage == reduceFinal {
 			b.wide = multiReduceFinish
 		}
 		k.FixedThreads(b.wide)
 		tid, block := k.ThreadIdx(kernel.X), k.BlockIdx(kernel.X)
-		acc := b.newState()
+		acc := b.newStates()[0]
 		at := block // the state that the block writes, or the result
 		if s.Reduce.Stage == reduceFinal {
 			b.r.N = a.sizes.Load(block)

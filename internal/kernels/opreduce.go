@@ -157,7 +157,7 @@ func extremeIndex(name string, max, value bool) *ReduceOp {
 		take := better.Or(equal.And(b[1].Lt(a[1])))
 		return []kernel.Value{take.Select(y, x), take.Select(b[1], a[1])}
 	}
-	op := ReduceOp{Name: name, Indexed: true, Outs: 1,
+	op := ReduceOp{Name: name, Indexed: true, Dear: true, Outs: 1,
 		State: func(t dtype.DType) []dtype.DType { return []dtype.DType{stateType(t), dtype.Int64} },
 		Init: func(r *Reduction) []kernel.Value {
 			return []kernel.Value{extremeInit(r.K, stateType(r.T), max), r.K.I64(math.MaxInt64)}

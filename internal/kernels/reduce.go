@@ -22,6 +22,10 @@ type reduceSpec struct {
 	Repeat, Single operandSet
 	// Held is the set of inputs that a kernel which goes through the elements again holds in shared memory. They have one type.
 	Held operandSet
+	// Chunks is the number of vectors that a thread holds in registers, 0 if it goes through them in loops. Exact: all threads have as
+	// many.
+	Chunks uint8
+	Exact  bool
 }
 
 // reduceShape is the arrangement of the threads of a block.
@@ -46,7 +50,7 @@ const (
 const (
 	reduceRowThreads    = 512 // threads per block if they share one output
 	reduceWarpThreads   = 256 // threads per block if each warp has an output
-	reduceAgainThreads  = 128 // the same if there is work that reads the results
+	reduceAgainThreads  = 128 // the same if there is work that reads the results, for short rows
 	reduceColumnThreads = 512 // threads per block of columns
 	// reduceAlone is the number of vectors that a thread folds alone; another pass is worth its launch only beyond it. Each part then has
 	// at least reduceWork vectors per thread.
@@ -54,6 +58,8 @@ const (
 	reduceWork  = 8
 	// reduceNarrow is the minimum number of reduced elements for which columns with few outputs are narrower than 32 threads.
 	reduceNarrow = 1024
+	// reduceHeld and reduceHeldBlock are the maximum numbers of elements that a thread and a block of a fused reduction hold in registers.
+	reduceHeld, reduceHeldBlock = 128, 1 << 15
 	// reduceFinalDeep is the number of parts above which more threads share an output in the last stage.
 	reduceFinalDeep = 64
 )
@@ -74,8 +80,10 @@ type reducePlan struct {
 	index     int
 	parts     int
 	chunk     int
-	// repeat, single and held are those of reduceSpec.
+	// repeat, single, held, chunks and exact are those of reduceSpec.
 	repeat, single, held operandSet
+	chunks               int
+	exact                bool
 	// order, if not nil, has the strides that order the dimensions, in place of those of the first input.
 	order []int
 }
@@ -208,11 +216,9 @@ func (p *reducePlan) lie(lim *Limits) {
 	case rows && (p.n/along >= 16 || p.outputs < 64*lim.Multiprocessors):
 		p.shape, p.vec, p.repeat = reduceRow, along, alongRepeat
 		p.items = p.n / along
-		p.wide = 32
-		if p.items > 128 && p.outputs < 16*lim.Multiprocessors {
-			p.wide = reduceRowThreads
-		}
+		p.wide = p.share(lim)
 		p.split(lim, ceilDiv(p.outputs, p.groups()), p.wide)
+		p.holdChunks(lim)
 	default:
 		p.shape, p.vec, p.repeat = reduceColumn, across, acrossRepeat
 		if rows {
@@ -231,15 +237,69 @@ func (p *reducePlan) lie(lim *Limits) {
 	}
 }
 
-// groups is the number of outputs per block of reduceRow.
-func (p *reducePlan) groups() int { return rowGroups(p.op.fused, p.wide) }
-
-// rowGroups is the number of outputs per block if that many threads share one.
-func rowGroups(fused *reduceParts, wide int) int {
+// share returns how many threads share a row.
+func (p *reducePlan) share(lim *Limits) int {
 	switch {
-	case wide != 32:
+	case p.items > 128 && p.outputs < 16*lim.Multiprocessors:
+		return reduceRowThreads
+	case lim.Multiprocessors < fewMultiprocessors || p.red.nd > 1 || p.op.Dear:
+		return 32
+	}
+	wide := 32
+	for wide < reduceRowThreads && ceilDiv(p.items, wide)*p.vec > rowHeld {
+		wide *= 2
+	}
+	return wide
+}
+
+// holdChunks chooses whether threads hold their part of a row in registers, and as how many vectors.
+func (p *reducePlan) holdChunks(lim *Limits) {
+	need := ceilDiv(p.items, p.wide)
+	if p.chunks, p.exact = 0, false; lim.Multiprocessors < fewMultiprocessors || p.shape != reduceRow || p.parts > 1 ||
+		p.red.nd > 1 || p.items*p.vec != p.n || need == 0 || need*p.vec > rowHeld {
+		return
+	}
+	chunks, _ := chunkClass(need)
+	exact := chunks*p.wide == p.items
+	if f := p.op.fused; f != nil {
+		held := len(f.kept)
+		for i := range f.read {
+			if p.red.stride[i][0] == 0 {
+				p.repeat.add(i)
+			} else {
+				held++
+			}
+		}
+		switch {
+		case held*chunks*p.vec > min(reduceHeld, reduceHeldBlock/p.wide):
+			return
+		case f.stores() > 0 && !f.again() && (!exact || p.wide == 32): // no thread may read what others write
+			return
+		}
+	}
+	p.chunks, p.exact = chunks, exact
+}
+
+// chunkClass returns for how many vectors a kernel is built whose threads hold up to need, and how many of them every thread has.
+func chunkClass(need int) (chunks, whole int) {
+	grain := 1
+	if need > 8 {
+		grain = 1 << bits.Len(uint(need-1)) / 4
+	}
+	chunks = ceilDiv(need, grain) * grain
+	return chunks, chunks - grain
+}
+
+// groups is the number of outputs per block of reduceRow.
+func (p *reducePlan) groups() int { return rowGroups(p.op.fused, p.wide, p.chunks*p.vec) }
+
+// rowGroups is the number of outputs per block if wide threads share one, and hold that many elements each.
+func rowGroups(fused *reduceParts, wide, held int) int {
+	again := fused != nil && fused.again()
+	switch {
+	case wide != 32 || again && held > rowHeld/2:
 		return 1
-	case fused != nil && fused.again():
+	case again:
 		return reduceAgainThreads / 32
 	}
 	return reduceWarpThreads / 32
@@ -367,7 +427,8 @@ func (p *reducePlan) issue(is Issuer, stage reduceStage, ws uint64) error {
 	s.Family, s.Op, s.Compute = FamilyReduce, op.id, t
 	s.Vec, s.Index = uint8(p.vec), uint8(p.index)
 	s.Reduce = reduceSpec{Shape: p.shape, Stage: stage, Kept: uint8(reduceClass(p.kept.nd)), Reduced: uint8(reduceClass(p.red.nd)),
-		Wide: uint16(p.wide), Deep: uint16(p.deep), Repeat: p.repeat, Single: p.single, Held: p.held}
+		Wide: uint16(p.wide), Deep: uint16(p.deep), Repeat: p.repeat, Single: p.single, Held: p.held,
+		Chunks: uint8(p.chunks), Exact: p.exact}
 	items, chunk := p.items, p.chunk
 	outputs, parts := p.outputs, p.parts
 	threads, grid := p.firstThreads(), 0
@@ -396,7 +457,7 @@ func (p *reducePlan) issue(is Issuer, stage reduceStage, ws uint64) error {
 	a.op, a.n.host, a.outputs.host, a.items.host = op, p.n, outputs, items
 	a.chunk.host, a.tail.host, a.operands.host, a.scalars.host = chunk, p.n-p.items*p.vec, &ptr, scalars
 	a.kept.host, a.red.host = &p.kept, &p.red
-	if op.fused.holdsRows(p.held) {
+	if p.sharedRows() {
 		a.row.host = p.heldRow()
 		l.Shared = uint32(p.heldBytes())
 	}
@@ -450,7 +511,7 @@ func (a *reduceArgs) layout(p params) {
 	if r.Shape == reduceRow && r.Stage != reduceFinal {
 		p.i32(&a.tail, "tail")
 	}
-	if a.op.fused.holdsRows(r.Held) {
+	if r.Chunks == 0 && a.op.fused.holdsRows(r.Held) {
 		p.i32(&a.row, "row")
 	}
 	if r.Stage != reduceWhole {

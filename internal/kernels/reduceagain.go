@@ -8,9 +8,9 @@ import (
 )
 
 // A kernel that goes through the elements of a row again would find them in the cache only if the rows that all warps have at a time fit
-// there: on an H200, 8192 rows of 4096 bf16 do not. So it holds them in shared memory, if enough warps then still run at a time, and so it
-// does with results that are dear to make again: a softmax over rows of 1024 float32 took 2.31 ms instead of 2.79 with the exponentials
-// kept. A thread finds there what it has put there itself.
+// there: on an H200, 8192 rows of 4096 bf16 do not. So a thread holds its part of the row, and results that are dear to make again: in
+// registers if they are few (Chunks), otherwise in shared memory, if enough warps then still run at a time. It finds there what it has put
+// there itself.
 
 const (
 	// heldWarps is the minimum number of warps that a multiprocessor must have room for if rows are held, and heldElements the maximum
@@ -32,6 +32,8 @@ func (p *reducePlan) hold(lim *Limits) bool {
 	f := p.op.fused
 	others := slices.ContainsFunc(f.kept, func(t dtype.DType) bool { return t != f.kept[0] })
 	switch {
+	case p.chunks > 0:
+		return true
 	case len(f.kept) > 0 && (!KeepsResults(lim) || others || p.n > heldElements*p.wide || !p.holds(lim)):
 		return false
 	case f.each.none() && len(f.rounds) == 1:
@@ -109,6 +111,9 @@ func (p *reduceParts) places(held operandSet) (inputs map[int]int, kept []int, n
 	return inputs, kept, n
 }
 
+// sharedRows reports whether rows are held in shared memory.
+func (p *reducePlan) sharedRows() bool { return p.chunks == 0 && p.op.fused.holdsRows(p.held) }
+
 // heldRow is the number of elements of a row that is held.
 func (p *reducePlan) heldRow() int { return ceilDiv(p.n, p.vec) * p.vec }
 
@@ -123,7 +128,7 @@ func (p *reducePlan) heldBytes() int {
 
 // holdRows declares where rows are held, of which group, the number of the row in the block, is the thread's.
 func (b *reduceKernel) holdRows(group kernel.Value) {
-	if b.fused == nil || b.stage == reduceFinal {
+	if b.fused == nil || b.stage == reduceFinal || b.chunks > 0 {
 		return
 	}
 	held, n := b.s.Reduce.Held, 0
@@ -230,14 +235,11 @@ func (b *reduceKernel) elements(ins []kernel.Value, lane, begin, end kernel.Valu
 		for u := range items {
 			for o, ns := range run(b.accs, loaded[u]) {
 				to := f.read + o
-				a, w := b.ins[to], b.width(to)
-				for j := 0; j < b.accs; j += w {
-					a.store(at[u][to].Add(b.lit(j)), ns[j:j+w]...)
-				}
+				b.storeItem(to, at[u][to], ns, items[u])
 			}
 		}
 	})
-	if b.accs == 1 || b.s.Reduce.Reduced != 1 {
+	if b.accs == 1 || b.s.Reduce.Reduced != 1 || b.chunks > 0 {
 		return
 	}
 	k.If(lane.Lt(b.index(b.tail)).And(b.inside), func() {
@@ -252,20 +254,68 @@ func (b *reduceKernel) elements(ins []kernel.Value, lane, begin, end kernel.Valu
 	})
 }
 
+// storeItem stores ns, the elements of an item, to ins[i] at an index, if the thread has the item.
+func (b *reduceKernel) storeItem(i int, at kernel.Value, ns []Num, it item) {
+	store := func() {
+		a, w := b.ins[i], b.width(i)
+		for j := 0; j < b.accs; j += w {
+			a.store(at.Add(b.lit(j)), ns[j:j+w]...)
+		}
+	}
+	if it.ok.Builder() == nil {
+		store()
+		return
+	}
+	b.k.If(it.ok, store)
+}
+
 // elementsFor returns the elements of an item that work reads: of what is kept, and of inputs: those that are held, if the thread goes
 // through them again, or those at place.
 func (b *reduceKernel) elementsFor(kept, from []int, place []kernel.Value, it item) (all [][]Num) {
 	for _, n := range kept {
-		all = append(all, b.heldItem(b.keptIn[n], it))
+		if b.chunks > 0 {
+			all = append(all, b.chunk[[2]int{len(b.ins) + n, it.chunk}])
+		} else {
+			all = append(all, b.heldItem(b.keptIn[n], it))
+		}
 	}
 	for _, i := range from {
-		if nth, ok := b.heldIn[i]; ok && !b.firstRound() {
+		nth, ok := b.heldIn[i]
+		switch {
+		case b.chunks > 0:
+			all = append(all, b.elementsOnce(i, place[i], it))
+		case ok && !b.firstRound():
 			all = append(all, b.heldItem(nth, it))
-		} else {
+		default:
 			all = append(all, b.elementsAt(i, place[i]))
 		}
 	}
 	return all
+}
+
+// elementsOnce is elementsAt for an item that the thread holds in registers once it has loaded it.
+func (b *reduceKernel) elementsOnce(i int, at kernel.Value, it item) []Num {
+	key := [2]int{i, it.chunk}
+	if b.s.Reduce.Repeat.has(i) { // one element for the whole row
+		key[1] = 0
+	}
+	if b.chunk[key] == nil {
+		b.chunk[key] = b.elementsAt(i, at)
+	}
+	return b.chunk[key]
+}
+
+// keep keeps ns, what has been made for the elements of an item, as value number n.
+func (b *reduceKernel) keep(n int, it item, ns []Num) {
+	if b.chunks == 0 {
+		b.hold(b.keptIn[n], it, ns)
+		return
+	}
+	var kept []Num
+	for _, v := range ns {
+		kept = append(kept, v.Convert(b.fused.kept[n]))
+	}
+	b.chunk[[2]int{len(b.ins) + n, it.chunk}] = kept
 }
 
 // elementFor is elementsFor for element at of the thread's row.

@@ -46,6 +46,11 @@ func TestReductionsGoAgain(t *testing.T) {
 	}{
 		{dtype.BFloat16, 600, 1024, 0, false, true, false},
 		{dtype.BFloat16, 601, 1032, 0, true, true, false},
+		{dtype.BFloat16, 603, 384, 0, true, true, false}, // several rows for each block, whose threads have different numbers of vectors
+		{f, 602, 256, 0, true, true, false},              // or the same
+		{f, 600, 768, 0, true, false, true},
+		{f, 600, 1000, 0, false, false, true},
+		{f, 600, 4096, 0, false, false, true},
 		{dtype.BFloat16, 77, 1030, 0, true, true, false},
 		{dtype.BFloat16, 300, 4096, 1, false, true, false},
 		{dtype.Float16, 33, 20001, 0, true, true, false},
@@ -115,12 +120,15 @@ func TestReductionsGoAgain(t *testing.T) {
 				if !runAsOne(t, h, r, multiprocessors >= fewMultiprocessors || !c.each || c.n >= shortRow, scalars, outs, ins) {
 					return
 				}
-				held := false
+				shared, registers := false, false
 				for s := range h.kernels {
-					held = held || s.Reduce.Held != 0
+					if s.Family == FamilyReduce && reduceOpOf(&s).fused != nil {
+						shared, registers = shared || s.Reduce.Held != 0, registers || s.Reduce.Chunks > 0
+					}
 				}
-				if want := multiprocessors >= fewMultiprocessors && c.each; held != want {
-					t.Errorf("rows are held: %v", held)
+				fits := c.n <= rowHeld*reduceRowThreads && c.rows > 1 // otherwise too long, or with a rest
+				if large := multiprocessors >= fewMultiprocessors; registers != (large && fits) || shared != (large && c.each && !fits) {
+					t.Errorf("rows are held in registers: %v, in shared memory: %v", registers, shared)
 				}
 				got := slices.Clone(outs)
 				if c.made {

@@ -29,8 +29,8 @@ type reduceKernel struct {
 	// wide, deep and stage are those of reduceSpec.
 	wide, deep int
 	stage      reduceStage
-	// outputs, items and chunk are of type ix; tail is Int32.
-	outputs, items, chunk, tail kernel.Value
+	// outputs, items and share, the number of items of a block, are of type ix; tail is Int32.
+	outputs, items, share, tail kernel.Value
 	states                      []kernel.Buffer
 	outs, ins                   []array
 	kept, red                   *strider
@@ -47,8 +47,15 @@ type reduceKernel struct {
 	held            kernel.Array
 	heldType        dtype.DType
 	heldAt, heldRow kernel.Value
-	// accs is the number of states that a thread keeps side by side: one per element of a vector.
-	accs int
+	// chunks and exact are those of reduceSpec. chunk has what the thread holds in registers: elements of inputs, by the input and the
+	// chunk, and what is kept, whose numbers follow the inputs'.
+	chunks int
+	exact  bool
+	chunk  map[[2]int][]Num
+	// accs is the number of elements of an item, which are folded into as many states side by side; of value i of a state, only folds[i]
+	// are used.
+	accs  int
+	folds []int
 	// flat says that items are vectors of adjacent elements of each input, or of one that repeats. They then have places at constant
 	// distances.
 	flat bool
@@ -62,8 +69,10 @@ func buildReduce(s *Spec) *kernel.Kernel {
 	op := reduceOpOf(s)
 	return kernel.Build(s.name("red_"+op.Name), func(k *kernel.Builder) {
 		b := &reduceKernel{k: k, op: op, s: s, ix: indexType(int(s.Index)), types: op.State(s.Compute), accs: int(s.Vec),
-			wide: int(s.Reduce.Wide), deep: int(s.Reduce.Deep), stage: s.Reduce.Stage}
+			wide: int(s.Reduce.Wide), deep: int(s.Reduce.Deep), stage: s.Reduce.Stage, chunks: int(s.Reduce.Chunks), exact: s.Reduce.Exact,
+			chunk: map[[2]int][]Num{}}
 		b.flat = s.Reduce.Shape == reduceRow && s.Reduce.Reduced == 1 && b.accs > 1 && b.stage != reduceFinal
+		b.foldsOf(op)
 		b.params()
 		if s.Reduce.Shape == reduceRow {
 			b.row()
@@ -80,7 +89,7 @@ func (b *reduceKernel) params() {
 		scalars: scalarArgs{nums: make([]Num, b.op.Scalars)}}
 	a.layout(declaring(k, s))
 	b.r, b.scalars = &Reduction{K: k, T: s.Compute, N: a.n.Value, S: a.scalars.nums}, a.scalars.nums
-	b.outputs, b.items, b.chunk, b.tail = a.outputs.Value, a.items.Value, a.chunk.Value, a.tail.Value
+	b.outputs, b.items, b.share, b.tail = a.outputs.Value, a.items.Value, a.chunk.Value, a.tail.Value
 	b.heldRow = a.row.Value
 	b.states, b.outs, b.ins = a.buffers[:len(b.types)], a.operands.arrays[:s.Outs], a.operands.arrays[s.Outs:s.Outs+s.Ins]
 	b.kept, b.red, b.reads = a.kept.strider, a.red.strider, upTo(0, len(b.ins))
@@ -115,6 +124,35 @@ func (b *reduceKernel) enter(r *reduceRound) {
 	}
 	b.round, b.op, b.readsKept, b.reads = r, r.op(), r.before.Kept, r.before.From
 	b.types = b.op.State(b.s.Compute)
+	b.foldsOf(r.bases...)
+}
+
+// foldsOf notes how many states are used of each of ops, whose states are those of the kernel's present round.
+func (b *reduceKernel) foldsOf(ops ...*ReduceOp) {
+	b.folds = b.folds[:0]
+	for _, op := range ops {
+		n := b.accs
+		if b.s.Reduce.Shape == reduceRow {
+			n = op.folds(b.s.Compute, b.accs)
+		}
+		b.folds = append(b.folds, slices.Repeat([]int{n}, len(op.states[b.s.Compute]))...)
+	}
+}
+
+// newStates returns the states of an item's elements: new ones, or for the values of which fewer are used, the same again.
+func (b *reduceKernel) newStates() (accs [][]kernel.Var) {
+	for j := range b.accs {
+		var acc []kernel.Var
+		for i, v := range b.op.Init(b.r) {
+			if n := b.folds[i]; j < n {
+				acc = append(acc, b.k.Var(v))
+			} else {
+				acc = append(acc, accs[j%n][i])
+			}
+		}
+		accs = append(accs, acc)
+	}
+	return accs
 }
 
 // firstRound reports whether the elements are gone through for the first time.
@@ -125,15 +163,6 @@ func (b *reduceKernel) index(v kernel.Value) kernel.Value { return v.Convert(b.i
 
 // lit returns a constant of the index type.
 func (b *reduceKernel) lit(v int) kernel.Value { return b.k.Int(b.ix, int64(v)) }
-
-// newState returns variables that hold the identity.
-func (b *reduceKernel) newState() []kernel.Var {
-	var vars []kernel.Var
-	for _, v := range b.op.Init(b.r) {
-		vars = append(vars, b.k.Var(v))
-	}
-	return vars
-}
 
 func get(vars []kernel.Var) []kernel.Value {
 	out := make([]kernel.Value, len(vars))
@@ -159,10 +188,13 @@ type element struct {
 	at    []kernel.Value
 }
 
-// item is the number of an item: at, of the index type, plus off. In a flat kernel it is the number of the item's first element.
+// item is the number of an item: at, of the index type, plus off. In a flat kernel it is the number of the item's first element. ok, unless
+// it is the zero Value, says whether the thread has the item; otherwise it reads the row's last one. chunk is its number in registers.
 type item struct {
-	at  kernel.Value
-	off int
+	at    kernel.Value
+	off   int
+	ok    kernel.Value
+	chunk int
 }
 
 // number returns it as one value.
@@ -278,18 +310,15 @@ func (b *reduceKernel) fold(accs [][]kernel.Var, e element) {
 				place = place.Add(b.k.I64(int64(j)))
 			}
 		}
-		for i, n := range b.step(accs[j], in, place) {
+		for i, n := range b.step(accs[j], in, place, e.item.ok) {
 			stored[i] = append(stored[i], n)
 		}
 	}
 	for i, ns := range stored[:keeps] {
-		b.hold(b.keptIn[b.keeps+i], e.item, ns)
+		b.keep(b.keeps+i, e.item, ns)
 	}
 	for i, ns := range stored[keeps:] {
-		a, w := b.ins[b.stored[i]], b.width(b.stored[i])
-		for j := 0; j < b.accs; j += w {
-			a.store(e.at[i].Add(b.lit(j)), ns[j:j+w]...)
-		}
+		b.storeItem(b.stored[i], e.at[i], ns, e.item)
 	}
 }
 
@@ -301,15 +330,23 @@ func (b *reduceKernel) roundKeeps() int {
 	return len(b.round.keeps)
 }
 
-// step adds an element to acc. It returns what is kept and what is stored of it.
-func (b *reduceKernel) step(acc []kernel.Var, in []Num, place kernel.Value) []Num {
+// step adds an element to acc, unless ok says that the thread does not have it. It returns what is kept and what is stored of it.
+func (b *reduceKernel) step(acc []kernel.Var, in []Num, place, ok kernel.Value) (rest []Num) {
+	old := get(acc)
+	var state []kernel.Value
 	if b.round == nil {
-		set(acc, b.op.Step(b.r, get(acc), in, place))
-		return nil
+		state = b.op.Step(b.r, old, in, place)
+	} else {
+		made := b.round.make(b.r, b.given, in)
+		state, rest = b.round.take(b.r, old, made, place), made[b.round.taken():]
 	}
-	made := b.round.make(b.r, b.given, in)
-	set(acc, b.round.take(b.r, get(acc), made, place))
-	return made[b.round.taken():]
+	if ok.Builder() != nil {
+		for i := range state {
+			state[i] = ok.Select(state[i], old[i])
+		}
+	}
+	set(acc, state)
+	return rest
 }
 
 // walk folds the items begin+lane, begin+lane+step, … below end.
@@ -339,6 +376,10 @@ func (b *reduceKernel) inTurn(lane, begin, end kernel.Value, step int, unrolls [
 	if b.flat { // in elements
 		start, end, step = start.Mul(b.lit(b.accs)), end.Mul(b.lit(b.accs)), step*b.accs
 	}
+	if b.chunks > 0 {
+		some(b.chunkItems(start, end, step))
+		return
+	}
 	pos := k.Var(start)
 	for _, unroll := range unrolls {
 		last := end
@@ -348,7 +389,7 @@ func (b *reduceKernel) inTurn(lane, begin, end kernel.Value, step int, unrolls [
 		k.For(pos.Get(), last, b.lit(unroll*step), func(i kernel.Value) {
 			var items []item
 			for u := range unroll {
-				items = append(items, item{i, u * step})
+				items = append(items, item{at: i, off: u * step})
 			}
 			some(items)
 			if unroll > 1 {
@@ -356,6 +397,25 @@ func (b *reduceKernel) inTurn(lane, begin, end kernel.Value, step int, unrolls [
 			}
 		})
 	}
+}
+
+// chunkItems returns the items start, start+step, … that the thread holds in registers, those of which it has that are below end.
+func (b *reduceKernel) chunkItems(start, end kernel.Value, step int) (items []item) {
+	last := b.items.Sub(b.lit(1))
+	if b.flat {
+		last = last.Mul(b.lit(b.accs))
+	}
+	_, whole := chunkClass(b.chunks)
+	for c := range b.chunks {
+		it := item{at: start, off: c * step, chunk: c}
+		if !b.exact && c >= whole || b.stores() && rowGroups(b.fused, b.wide, b.chunks*b.accs) > 1 {
+			at := b.number(it)
+			it.ok = at.Lt(end)
+			it.at, it.off = at.Min(last), 0
+		}
+		items = append(items, it)
+	}
+	return items
 }
 
 // settle applies the op's Settle to the accumulators before they are combined.
@@ -369,8 +429,8 @@ func (b *reduceKernel) settle(accs [][]kernel.Var) {
 
 // part returns the range of items of this block.
 func (b *reduceKernel) part() (begin, end kernel.Value) {
-	begin = b.index(b.k.BlockIdx(kernel.Y)).Mul(b.chunk)
-	return begin, begin.Add(b.chunk).Min(b.items)
+	begin = b.index(b.k.BlockIdx(kernel.Y)).Mul(b.share)
+	return begin, begin.Add(b.share).Min(b.items)
 }
 
 // stores reports whether arrays are written in place of which inputs may lie. Threads without an output then read nothing.
@@ -392,7 +452,7 @@ func (b *reduceKernel) bases(output kernel.Value) (outs, ins []kernel.Value) {
 // row: groups of wide threads share an output.
 func (b *reduceKernel) row() {
 	k := b.k
-	groups := rowGroups(b.fused, b.wide)
+	groups := rowGroups(b.fused, b.wide, b.chunks*b.accs)
 	k.FixedThreads(groups * b.wide)
 	tid := k.ThreadIdx(kernel.X)
 	output := b.block(groups)
@@ -435,18 +495,20 @@ func (b *reduceKernel) row() {
 // reduced folds the elements begin, … below stop of a row whose part ends at end, and returns the state, which the first thread of each
 // warp has.
 func (b *reduceKernel) reduced(ins []kernel.Value, output, tid, lane, begin, stop, end kernel.Value) []kernel.Value {
-	var accs [][]kernel.Var
-	for range b.accs {
-		accs = append(accs, b.newState())
-	}
+	accs := b.newStates()
 	b.walk(accs, ins, output, b.index(lane), begin, stop, b.wide)
-	if b.accs > 1 && b.s.Reduce.Reduced == 1 {
+	if b.accs > 1 && b.s.Reduce.Reduced == 1 && b.chunks == 0 {
 		b.rest(accs[0], ins, lane, end)
 	}
+	accs = accs[:slices.Max(b.folds)]
 	b.settle(accs)
 	state := get(accs[0])
-	for _, a := range accs[1:] {
-		state = b.op.Combine(b.r, state, get(a))
+	for j, a := range accs[1:] {
+		for i, v := range b.op.Combine(b.r, state, get(a)) {
+			if j+1 < b.folds[i] {
+				state[i] = v
+			}
+		}
 	}
 	state = b.warp(state, min(b.wide, 32))
 	if b.wide > 32 {
@@ -474,7 +536,7 @@ func (b *reduceKernel) rest(acc []kernel.Var, base []kernel.Value, lane, end ker
 		for j, v := range own {
 			in = append(in, v.Convert(b.op.inType(j, b.s.Compute)))
 		}
-		made, keeps := b.step(acc, in, at.Convert(dtype.Int64)), b.roundKeeps()
+		made, keeps := b.step(acc, in, at.Convert(dtype.Int64), kernel.Value{}), b.roundKeeps()
 		for j, n := range made[:keeps] {
 			b.held.Store(b.heldPlace(b.keptIn[b.keeps+j], at), n.Convert(b.heldType).Re)
 		}
@@ -533,10 +595,7 @@ func (b *reduceKernel) column() {
 	b.inside = output.Lt(b.outputs)
 	clamped := output.Min(b.outputs.Sub(b.lit(1)))
 	outs, ins := b.bases(clamped)
-	var accs [][]kernel.Var
-	for range b.accs {
-		accs = append(accs, b.newState())
-	}
+	accs := b.newStates()
 	begin, end := b.part()
 	if b.stores() {
 		end = b.inside.Select(end, begin)

@@ -32,6 +32,8 @@ type ReduceOp struct {
 	Finish func(r *Reduction, a []kernel.Value) []Num
 	// Indexed says that Step uses i; dimensions then keep their order.
 	Indexed bool
+	// Dear says that Combine takes as long as several Steps. Few threads then share a row.
+	Dear bool
 
 	id     uint16
 	states [16][]dtype.DType
@@ -92,6 +94,15 @@ func ReduceOps() (all []*ReduceOp) {
 		}
 	}
 	return all
+}
+
+// folds is the number of states that a thread keeps side by side for the vec elements of a vector. States of several values take longer to
+// combine: with two of them, VarMean of rows of 256 bf16 takes 84 µs on an H200 instead of 104, with one 79.
+func (op *ReduceOp) folds(t dtype.DType, vec int) int {
+	if len(op.states[t]) > 1 {
+		return min(vec, 2)
+	}
+	return vec
 }
 
 func (op *ReduceOp) inType(i int, t dtype.DType) dtype.DType { return pick(op.InTypes, i, t) }

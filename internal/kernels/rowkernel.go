@@ -186,9 +186,10 @@ func (r *rowKernel) walk(body func(ps []spot)) {
 		k.For(start, r.n, k.Int(r.ix, int64(step)), func(i kernel.Value) { some(i, 1) })
 		return
 	}
+	_, whole := chunkClass(r.chunks)
 	for c := range r.chunks {
 		p := spot{chunk: c, i: start.Add(k.Int(r.ix, int64(c*step)))}
-		if !r.s.Rows.Exact {
+		if !r.s.Rows.Exact && c >= whole {
 			p.ok = p.i.Lt(r.n)
 		}
 		body([]spot{p})

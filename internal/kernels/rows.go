@@ -74,12 +74,11 @@ func (op *rowOp) results() int {
 
 const (
 	rowWarpThreads = 256 // threads per block if each warp has a row
-	rowFewThreads  = 128 // threads per block that share a row of up to two vectors each; with vectors of four, a warp holds as much
-	rowMidThreads  = 256 // threads per block if they share a longer row held in registers
-	rowLongThreads = 512 // threads per block if they share a row and read it again in every pass
+	rowMidThreads  = 256 // threads per block that share a row which they hold in registers, if all have as many vectors
+	rowLongThreads = 512 // the maximum, and threads per block if they read the row again in every pass
 	rowLoneThreads = 128 // threads per block if each has its own row
-	// rowHeld is the maximum number of elements of an operand that a thread holds.
-	rowHeld = 32
+	// rowHeld and rowMostChunks are the maximum numbers of elements and of vectors of an operand that a thread holds.
+	rowHeld, rowMostChunks = 32, 8
 	// rowsAhead is up to how many warps for each multiprocessor hold all of their inputs, since few others could work while one waits, and
 	// rowsHeldAhead is the maximum number of elements that a thread then holds.
 	rowsAhead, rowsHeldAhead = 4, 128
@@ -298,12 +297,21 @@ func (p *rowPlan) group() (threads, chunks int) {
 	if p.rows > 1 && p.n > 1 && abs(p.along[lead]) > abs(p.kept.stride[lead][0]) && p.kept.stride[lead][0] != 0 {
 		return 1, 0
 	}
-	// On an H200, softmax of 64 Mi bf16 in rows of 1536 takes 68 µs with 128 threads for each row and 83 with 256, in rows of 2048 64 and
-	// 72; a layer norm takes as long with both. In rows of 8192, whose threads have more vectors, 128 threads took 100 and 120 µs and 256
-	// took 71, in code that the driver's linker made.
-	for _, g := range [...]struct{ threads, most int }{{32, 8}, {rowFewThreads, 2}, {rowMidThreads, 8}} {
-		if need := ceilDiv(p.n, p.vec*g.threads); need <= min(g.most, rowHeld/p.vec) {
-			return g.threads, 1 << bits.Len(uint(need-1))
+	return rowThreads(ceilDiv(p.n, p.vec), p.vec)
+}
+
+// rowThreads chooses how many threads share a row of vectors of vec elements, and how many of these each holds, 0 if the row is too long:
+// few threads, since what they do together takes time. On an H200, a layer norm of 64 Mi bf16 in rows of 2048 takes 66 µs with 64 threads
+// and 79 with 128. For longer rows that can be divided among 256 threads, more threads hide more: 188 and 191 µs for the sum of two float32
+// tensors and its layer norm in rows of 2048.
+func rowThreads(vectors, vec int) (threads, chunks int) {
+	most := min(rowMostChunks, rowHeld/vec)
+	if n := vectors / rowMidThreads; n > 1 && n <= most && vectors%rowMidThreads == 0 {
+		return rowMidThreads, n
+	}
+	for threads = 32; threads <= rowLongThreads; threads *= 2 {
+		if need := ceilDiv(vectors, threads); need <= most {
+			return threads, need
 		}
 	}
 	return rowLongThreads, 0

@@ -147,7 +147,7 @@ func TestRowsAreShared(t *testing.T) {
 	for _, c := range []struct {
 		n          int
 		half, full uint16
-	}{{1024, 32, 32}, {1032, 128, 256}, {2048, 128, 256}, {2056, 256, 256}, {8192, 256, 256}, {8200, 512, 512}} {
+	}{{1024, 32, 32}, {1032, 64, 64}, {2048, 64, 256}, {2056, 128, 128}, {4096, 256, 256}, {8192, 256, 256}, {8200, 512, 512}} {
 		for dt, want := range map[dtype.DType]uint16{dtype.BFloat16: c.half, dtype.Float32: c.full} {
 			h := newHost(t)
 			x := h.normal(rng, dt, 3, c.n)
