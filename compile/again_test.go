@@ -164,9 +164,20 @@ func TestReductionsInRounds(t *testing.T) {
 			return h
 		}), 2},
 		{"a round of another type", half, []int{300, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
-			e := x.Exp(x.ToDType(x.Sub(o.h, x.AMax(o.h, last, most)), single))
+			e := x.Exp(x.ToDType(x.Sub(o.h, x.Mean(o.h, last, keep)), single))
 			return x.Div(e, x.AddS(x.Sum(e, last, keep), v))
 		}), 2},
+		{"a maximum of another type", half, []int{300, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
+			e := x.Exp(x.ToDType(x.Sub(o.h, x.AMax(o.h, last, most)), single))
+			return x.Div(e, x.AddS(x.Sum(e, last, keep), v))
+		}), 1},
+		{"a minimum of another type, later", half, []int{9, 4000},
+			func(x *tenon.Exec, o againTensors, v float64) []*tenon.Tensor {
+				h := x.ToDType(o.h, single)
+				h = x.Sub(h, x.MulS(x.Mean(h, last, keep), v))
+				low := x.AMin(x.ToDType(h, half), last, most)
+				return []*tenon.Tensor{low, x.AMax(x.Abs(h), last, most), x.Sub(h, x.ToDType(low, single))}
+			}, 1},
 		{"a variance", single, []int{300, 264}, oneResult(func(x *tenon.Exec, o againTensors, v float64) *tenon.Tensor {
 			h := x.Sub(o.h, x.MulS(x.Mean(o.h, last, keep), v))
 			return x.Mean(x.Mul(h, h), last)

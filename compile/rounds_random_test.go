@@ -163,7 +163,9 @@ func (r *roundsRun) reduce() {
 		r.row(x.ToDType(at, r.dt), "its position")
 		return
 	}
-	switch o := r.rng.IntN(8); {
+	switch o := r.rng.IntN(9); {
+	case o == 8 && float && r.dt.Size() == 2:
+		r.row(x.ToDType(x.Sum(x.ToDType(a, tenon.Float32), last, keep), r.dt), "sum(a%d) in float32", i)
 	case o == 0 && float:
 		r.row(x.Mean(a, last, keep), "mean(a%d)", i)
 	case o == 1 && float:

@@ -131,6 +131,12 @@ func (v Value) Min(w Value) Value { return v.binary(kir.OpMin, w) }
 // Max returns the greater of v and w; if one is a NaN, it returns the other.
 func (v Value) Max(w Value) Value { return v.binary(kir.OpMax, w) }
 
+// Minimum returns the lesser of v and w, Float32, or a NaN, always the same, if one is a NaN; -0 is less than +0.
+func (v Value) Minimum(w Value) Value { return v.binary(kir.OpMinimum, w) }
+
+// Maximum returns the greater of v and w, Float32, or a NaN, always the same, if one is a NaN; -0 is less than +0.
+func (v Value) Maximum(w Value) Value { return v.binary(kir.OpMaximum, w) }
+
 // Sqrt returns the square root, rounded to nearest.
 func (v Value) Sqrt() Value { return v.unary(kir.OpSqrt) }
 

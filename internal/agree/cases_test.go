@@ -55,6 +55,7 @@ func pointCases() []pointCase {
 	each(numbers, 2, kir.OpAdd, kir.OpSub, kir.OpMul, kir.OpDiv, kir.OpMin, kir.OpMax)
 	each(ints, 2, kir.OpRem)
 	each(wideInts, 2, kir.OpMulHi)
+	each([]kir.Type{dtype.Float32}, 2, kir.OpMinimum, kir.OpMaximum)
 	each(floats, 3, kir.OpFMA)
 	each(numbers, 1, kir.OpNeg, kir.OpAbs)
 	each([]kir.Type{dtype.Float32}, 1, kir.OpExp2, kir.OpRcp)

@@ -105,9 +105,12 @@ func (b *planning) separate(s *fuse.Set) {
 // reduceNumber numbers reductions: those that may run together have one number.
 func (b *planning) reduceNumber(c *kernels.ReduceCall) int {
 	i := slices.IndexFunc(b.reduces, c.Like)
-	if i < 0 {
+	switch {
+	case i < 0:
 		i = len(b.reduces)
 		b.reduces = append(b.reduces, c)
+	case b.reduces[i].Unordered(): // further ones must be like c
+		b.reduces[i] = c
 	}
 	return i + 1
 }

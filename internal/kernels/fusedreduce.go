@@ -31,11 +31,16 @@ func (c *ReduceCall) Outs() int { return c.op.Outs }
 // States returns how many values the state of the reduction has. A kernel has room for MaxStates.
 func (c *ReduceCall) States() int { return len(c.op.states[opmath(c.Compute)]) }
 
-// Like reports whether c and e reduce the same dimensions of inputs of one type and layout, in the same order and type.
+// Unordered reports whether the bits of the result do not depend on the order in which elements are taken.
+func (c *ReduceCall) Unordered() bool { return c.op.Unordered && c.Compute != dtype.Float64 }
+
+// Like reports whether c and e reduce the same dimensions of inputs of one layout, in the same order and type. The inputs have one type
+// too, which decides the order, unless that does not matter to one of them.
 func (c *ReduceCall) Like(e *ReduceCall) bool {
 	a, b := &c.Operands[c.Outs()], &e.Operands[e.Outs()]
 	return opmath(c.Compute) == opmath(e.Compute) && c.op.Indexed == e.op.Indexed && c.op.Dear == e.op.Dear &&
-		slices.Equal(c.Dims, e.Dims) && a.DType == b.DType && slices.Equal(a.Shape, b.Shape) && slices.Equal(a.Stride, b.Stride)
+		slices.Equal(c.Dims, e.Dims) && (a.DType == b.DType || c.Unordered() || e.Unordered()) &&
+		slices.Equal(a.Shape, b.Shape) && slices.Equal(a.Stride, b.Stride)
 }
 
 // fewElements is the number of elements up to which a thread takes about as long as an element-wise kernel that has as many threads as it
@@ -189,17 +194,22 @@ func (f *FusedReduce) Run(is Issuer, scalars []Scalar, outs, ins []Operand) erro
 func (f *FusedReduce) plan(lim *Limits, scalars []Scalar, outs, ins []Operand) (p reducePlan, ok bool) {
 	first := f.rounds[0].Calls[0]
 	p = reducePlan{op: f.fused, compute: first.Compute, scalars: scalars, outs: outs, ins: ins, order: first.Operands[first.Outs()].Stride}
+	ordered := false // whether the order of p matters to a call
 	for n := range f.rounds {
 		r := &f.rounds[n]
 		for i, c := range r.Calls {
 			stored := bits.OnesCount(r.Results[i])
 			e, ok := c.alone(lim, outs[:stored])
 			outs = outs[stored:]
-			if !ok || n+i > 0 && p.arrangement() != e.arrangement() {
+			begins, rows := n+i == 0, p.shape == reduceRow && e.shape == reduceRow
+			if !ok || !begins && p.arrangement() != e.arrangement() && !(rows && (c.Unordered() || !ordered)) {
 				return p, false
 			}
-			p.n, p.items, p.outputs, p.vec, p.shape = e.n, e.items, e.outputs, e.vec, e.shape
-			p.wide, p.deep, p.parts, p.chunk = e.wide, e.deep, e.parts, e.chunk
+			if begins || !ordered && !c.Unordered() {
+				p.n, p.items, p.outputs, p.vec, p.shape = e.n, e.items, e.outputs, e.vec, e.shape
+				p.wide, p.deep, p.parts, p.chunk = e.wide, e.deep, e.parts, e.chunk
+				ordered = !c.Unordered()
+			}
 		}
 		outs = outs[len(r.Outs):]
 	}

@@ -163,6 +163,8 @@ func maximum(a, b kernel.Value) kernel.Value {
 		return a.Or(b)
 	case !a.Type().IsFloat():
 		return a.Max(b)
+	case a.Type() == dtype.Float32:
+		return a.Maximum(b)
 	}
 	return a.IsNaN().Select(a, b.IsNaN().Select(b, a.Max(b)))
 }
@@ -174,6 +176,8 @@ func minimum(a, b kernel.Value) kernel.Value {
 		return a.And(b)
 	case !a.Type().IsFloat():
 		return a.Min(b)
+	case a.Type() == dtype.Float32:
+		return a.Minimum(b)
 	}
 	return a.IsNaN().Select(a, b.IsNaN().Select(b, a.Min(b)))
 }

@@ -65,23 +65,8 @@ var (
 	NanSum = simple("nansum", zeroInit, func(_ *Reduction, x Num) Num { return choose(x.IsNaN(), x.like(0), x) }, addNum, nil)
 )
 
-// greater returns the greater number, or a NaN if there is one.
-func greater(a, b Num) Num {
-	take := b.Re.Gt(a.Re)
-	if b.Re.Type().IsFloat() {
-		take = take.Or(b.Re.IsNaN())
-	}
-	return Num{Re: take.Select(b.Re, a.Re)}
-}
-
-// lesser returns the lesser number, or a NaN if there is one.
-func lesser(a, b Num) Num {
-	take := b.Re.Lt(a.Re)
-	if b.Re.Type().IsFloat() {
-		take = take.Or(b.Re.IsNaN())
-	}
-	return Num{Re: take.Select(b.Re, a.Re)}
-}
+func greater(a, b Num) Num { return Num{Re: maximum(a.Re, b.Re)} }
+func lesser(a, b Num) Num  { return Num{Re: minimum(a.Re, b.Re)} }
 
 func absNum(_ *Reduction, x Num) Num { return Num{Re: x.Re.Abs()} }
 
@@ -96,8 +81,8 @@ var (
 	Norm1 = simple("norm1", zeroInit, absNum, addNum, nil)
 	Norm2 = simple("norm2", zeroInit, func(_ *Reduction, x Num) Num { return x.Mul(x) }, addNum,
 		func(_ *Reduction, a Num) Num { return Num{Re: a.Re.Sqrt()} })
-	NormInf    = simple("norminf", zeroInit, absNum, greater, nil)
-	NormNegInf = withInit(simple("normneginf", zeroInit, absNum, lesser, nil), false)
+	NormInf    = unordered(simple("norminf", zeroInit, absNum, greater, nil))
+	NormNegInf = unordered(withInit(simple("normneginf", zeroInit, absNum, lesser, nil), false))
 )
 
 // extremeInit is the identity of max (or min) of state type t.
@@ -122,7 +107,12 @@ func extreme(name string, max bool) *ReduceOp {
 	if max {
 		fold = greater
 	}
-	return withInit(simple(name, zeroInit, nil, fold, nil), max)
+	return unordered(withInit(simple(name, zeroInit, nil, fold, nil), max))
+}
+
+func unordered(op *ReduceOp) *ReduceOp {
+	op.Unordered = true
+	return op
 }
 
 // withInit makes op start at the identity of max (or min).
@@ -177,7 +167,7 @@ func extremeIndex(name string, max, value bool) *ReduceOp {
 
 // truth registers a reduction of bools.
 func truth(name string, state dtype.DType, init int, fold func(a, b kernel.Value) kernel.Value) *ReduceOp {
-	return reduction(ReduceOp{Name: name, InTypes: []dtype.DType{dtype.Bool},
+	return reduction(ReduceOp{Name: name, InTypes: []dtype.DType{dtype.Bool}, Unordered: true,
 		State: func(dtype.DType) []dtype.DType { return []dtype.DType{state} },
 		Init:  func(r *Reduction) []kernel.Value { return []kernel.Value{r.K.Int(state, int64(init))} },
 		Step: func(_ *Reduction, a []kernel.Value, in []Num, _ kernel.Value) []kernel.Value {

@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -333,6 +334,47 @@ func TestReduceNaN(t *testing.T) {
 		check(t, Reduce(h, c.op, c.t, nil, []Operand{v, at}, []Operand{h.of(c.t, []float64{c.v}, 1)}, []bool{true}))
 		if h.read(v)[0] != c.v || h.read(at)[0] != 0 {
 			t.Errorf("%s of %v %v: %v at %v", c.op.Name, c.t, c.v, h.read(v)[0], h.read(at)[0])
+		}
+	}
+}
+
+// The bits of a reduction that says so do not depend on the order of the elements: they are those of any permutation, in any layout.
+func TestUnorderedReductions(t *testing.T) {
+	rng := rand.New(rand.NewPCG(17, 18))
+	for _, op := range ReduceOps() {
+		if !op.Unordered {
+			continue
+		}
+		for _, dt := range []dtype.DType{dtype.Float32, dtype.Int64, dtype.BFloat16} {
+			for kind, some := range map[string][]float64{"numbers": {-2, -0.5, 1, 3}, "zeros": {0, math.Copysign(0, -1)},
+				"NaNs": {0, 1, math.NaN(), math.Float64frombits(0xfff1 << 48), math.Float64frombits(0x7ff9 << 48)}} {
+				if kind == "NaNs" && !dt.IsFloat() {
+					continue
+				}
+				const n = 1200
+				vs := make([]float64, n)
+				for i := range vs {
+					vs[i] = some[rng.IntN(len(some))]
+				}
+				var want []byte
+				for run := range 8 {
+					h := newHost(t)
+					h.limits.Multiprocessors = []int{8, fewMultiprocessors}[run%2]
+					rng.Shuffle(n, func(i, j int) { vs[i], vs[j] = vs[j], vs[i] })
+					all := h.of(dt, append(make([]float64, run%3), vs...), n+run%3) // perhaps not aligned
+					in := at(all.Ptr+uint64(run%3*dt.Size()), dt, 1, n)
+					if run > 3 {
+						in = permuted(at(in.Ptr, dt, n, 1), 1, 0)
+					}
+					out := h.empty(dt, 1)
+					check(t, Reduce(h, op, dt, nil, []Operand{out}, []Operand{in}, []bool{false, true}))
+					if got := h.view(out.Ptr)[:dt.Size()]; want == nil {
+						want = bytes.Clone(got)
+					} else if !bytes.Equal(got, want) {
+						t.Errorf("%s of %s, %v: run %d has the bits %x, the first %x", op.Name, kind, dt, run, got, want)
+					}
+				}
+			}
 		}
 	}
 }

@@ -32,6 +32,9 @@ type ReduceOp struct {
 	Finish func(r *Reduction, a []kernel.Value) []Num
 	// Indexed says that Step uses i; dimensions then keep their order.
 	Indexed bool
+	// Unordered says that the bits of the result do not depend on the order in which elements are taken, except in float64, where NaNs keep
+	// theirs.
+	Unordered bool
 	// Dear says that Combine takes as long as several Steps. Few threads then share a row.
 	Dear bool
 

@@ -80,6 +80,8 @@ var infos = [opCount]opInfo{
 	OpAbs:     {name: "abs", args: 1, typed: true, types: numbers},
 	OpMin:     {name: "min", args: 2, typed: true, types: numbers},
 	OpMax:     {name: "max", args: 2, typed: true, types: numbers},
+	OpMinimum: {name: "minimum", args: 2, typed: true, types: setOf(dtype.Float32)},
+	OpMaximum: {name: "maximum", args: 2, typed: true, types: setOf(dtype.Float32)},
 	OpSqrt:    {name: "sqrt", args: 1, typed: true, types: fullFloats},
 	OpFloor:   {name: "floor", args: 1, typed: true, types: fullFloats},
 	OpCeil:    {name: "ceil", args: 1, typed: true, types: fullFloats},

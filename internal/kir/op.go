@@ -36,6 +36,9 @@ const (
 	// OpMin and OpMax: if one operand is a NaN, the result is the other one; -0 is less than +0.
 	OpMin
 	OpMax
+	// OpMinimum and OpMaximum, Float32: if an operand is a NaN, so is the result, always with the same bits; -0 is less than +0.
+	OpMinimum
+	OpMaximum
 	// OpSqrt rounds to nearest. OpFloor, OpCeil, OpTrunc and OpRint (to nearest even) keep the type.
 	OpSqrt
 	OpFloor

@@ -50,7 +50,7 @@ func (f *function) instr(in *kir.Instr) {
 			return
 		}
 		f.arithmetic(in)
-	case kir.OpAdd, kir.OpSub, kir.OpDiv, kir.OpRem, kir.OpFMA, kir.OpNeg, kir.OpAbs, kir.OpMin, kir.OpMax,
+	case kir.OpAdd, kir.OpSub, kir.OpDiv, kir.OpRem, kir.OpFMA, kir.OpNeg, kir.OpAbs, kir.OpMin, kir.OpMax, kir.OpMinimum, kir.OpMaximum,
 		kir.OpSqrt, kir.OpFloor, kir.OpCeil, kir.OpTrunc, kir.OpRint, kir.OpExp2, kir.OpRcp:
 		f.arithmetic(in)
 	case kir.OpMulWide:

@@ -364,6 +364,14 @@ func floatOp(op kir.Op, t dtype.DType, av, bv, cv uint64) uint64 {
 			return r(math.Min(a, b))
 		}
 		return r(math.Max(a, b))
+	case kir.OpMinimum, kir.OpMaximum:
+		switch {
+		case a != a || b != b:
+			return sign - 1
+		case op == kir.OpMinimum:
+			return r(math.Min(a, b))
+		}
+		return r(math.Max(a, b))
 	case kir.OpSqrt:
 		return r(math.Sqrt(a))
 	case kir.OpExp2:
@@ -397,6 +405,10 @@ func floatOp(op kir.Op, t dtype.DType, av, bv, cv uint64) uint64 {
 }
 
 func fmaBits(t dtype.DType, a, b, c float64) uint64 {
+	finite := func(v float64) bool { return v-v == 0 }
+	if math.IsInf(c, 0) && finite(a) && finite(b) { // even if their product is out of range
+		return fromFloat(t, c)
+	}
 	if s := a*b + c; math.IsNaN(s) || math.IsInf(a, 0) || math.IsInf(b, 0) || math.IsInf(c, 0) {
 		return fromFloat(t, s)
 	}

@@ -185,6 +185,24 @@ func maxFloat[T float](a, b T) T {
 	return a
 }
 
+// oneNaN has the bits of every NaN that a GPU makes in float32.
+const oneNaN = 1<<31 - 1
+
+// minimum and maximum are that NaN if an operand is a NaN.
+func minimum(a, b float32) float32 {
+	if a != a || b != b {
+		return math.Float32frombits(oneNaN)
+	}
+	return minFloat(a, b)
+}
+
+func maximum(a, b float32) float32 {
+	if a != a || b != b {
+		return math.Float32frombits(oneNaN)
+	}
+	return maxFloat(a, b)
+}
+
 func mulHiU64(a, b uint64) uint64 {
 	hi, _ := bits.Mul64(a, b)
 	return hi

@@ -89,6 +89,8 @@ func opCases() []opCase {
 			if t == dtype.Float32 {
 				add(kir.OpExp2, t, t, t)
 				add(kir.OpRcp, t, t, t)
+				add(kir.OpMinimum, t, t, t, t)
+				add(kir.OpMaximum, t, t, t, t)
 			}
 			add(kir.OpFMA, t, t, t, t, t)
 			add(kir.OpIsNaN, t, B, t)

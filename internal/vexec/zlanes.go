@@ -599,6 +599,62 @@ func geSV[T number](dp, ap, bp, _ unsafe.Pointer, n int) {
 	}
 }
 
+func minimumF32VV(dp, ap, bp, _ unsafe.Pointer, n int) {
+	as := lanes[float32](ap, n)
+	bs := lanes[float32](bp, n)
+	for i, ds := 0, lanes[float32](dp, n); i < n; i++ {
+		a := as[i]
+		b := bs[i]
+		ds[i] = minimum(a, b)
+	}
+}
+
+func minimumF32VS(dp, ap, bp, _ unsafe.Pointer, n int) {
+	as := lanes[float32](ap, n)
+	b := *(*float32)(bp)
+	for i, ds := 0, lanes[float32](dp, n); i < n; i++ {
+		a := as[i]
+		ds[i] = minimum(a, b)
+	}
+}
+
+func minimumF32SV(dp, ap, bp, _ unsafe.Pointer, n int) {
+	a := *(*float32)(ap)
+	bs := lanes[float32](bp, n)
+	for i, ds := 0, lanes[float32](dp, n); i < n; i++ {
+		b := bs[i]
+		ds[i] = minimum(a, b)
+	}
+}
+
+func maximumF32VV(dp, ap, bp, _ unsafe.Pointer, n int) {
+	as := lanes[float32](ap, n)
+	bs := lanes[float32](bp, n)
+	for i, ds := 0, lanes[float32](dp, n); i < n; i++ {
+		a := as[i]
+		b := bs[i]
+		ds[i] = maximum(a, b)
+	}
+}
+
+func maximumF32VS(dp, ap, bp, _ unsafe.Pointer, n int) {
+	as := lanes[float32](ap, n)
+	b := *(*float32)(bp)
+	for i, ds := 0, lanes[float32](dp, n); i < n; i++ {
+		a := as[i]
+		ds[i] = maximum(a, b)
+	}
+}
+
+func maximumF32SV(dp, ap, bp, _ unsafe.Pointer, n int) {
+	a := *(*float32)(ap)
+	bs := lanes[float32](bp, n)
+	for i, ds := 0, lanes[float32](dp, n); i < n; i++ {
+		b := bs[i]
+		ds[i] = maximum(a, b)
+	}
+}
+
 func mulHiI32VV(dp, ap, bp, _ unsafe.Pointer, n int) {
 	as := lanes[int32](ap, n)
 	bs := lanes[int32](bp, n)

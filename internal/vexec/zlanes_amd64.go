@@ -64,631 +64,631 @@ func avxOpMax17(d, a, b, c unsafe.Pointer, n int)
 func avxOpMax18(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpSqrt19(d, a, b, c unsafe.Pointer, n int)
+func avxOpMinimum19(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpFloor20(d, a, b, c unsafe.Pointer, n int)
+func avxOpMinimum20(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpCeil21(d, a, b, c unsafe.Pointer, n int)
+func avxOpMinimum21(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpTrunc22(d, a, b, c unsafe.Pointer, n int)
+func avxOpMaximum22(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpRint23(d, a, b, c unsafe.Pointer, n int)
+func avxOpMaximum23(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpNeg24(d, a, b, c unsafe.Pointer, n int)
+func avxOpMaximum24(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpAbs25(d, a, b, c unsafe.Pointer, n int)
+func avxOpSqrt25(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpFMA26(d, a, b, c unsafe.Pointer, n int)
+func avxOpFloor26(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpFMA27(d, a, b, c unsafe.Pointer, n int)
+func avxOpCeil27(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpFMA28(d, a, b, c unsafe.Pointer, n int)
+func avxOpTrunc28(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpFMA29(d, a, b, c unsafe.Pointer, n int)
+func avxOpRint29(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpEq30(d, a, b, c unsafe.Pointer, n int)
+func avxOpNeg30(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpEq31(d, a, b, c unsafe.Pointer, n int)
+func avxOpAbs31(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpEq32(d, a, b, c unsafe.Pointer, n int)
+func avxOpFMA32(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpNe33(d, a, b, c unsafe.Pointer, n int)
+func avxOpFMA33(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpNe34(d, a, b, c unsafe.Pointer, n int)
+func avxOpFMA34(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpNe35(d, a, b, c unsafe.Pointer, n int)
+func avxOpFMA35(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLt36(d, a, b, c unsafe.Pointer, n int)
+func avxOpEq36(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLt37(d, a, b, c unsafe.Pointer, n int)
+func avxOpEq37(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLt38(d, a, b, c unsafe.Pointer, n int)
+func avxOpEq38(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLe39(d, a, b, c unsafe.Pointer, n int)
+func avxOpNe39(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLe40(d, a, b, c unsafe.Pointer, n int)
+func avxOpNe40(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLe41(d, a, b, c unsafe.Pointer, n int)
+func avxOpNe41(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGt42(d, a, b, c unsafe.Pointer, n int)
+func avxOpLt42(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGt43(d, a, b, c unsafe.Pointer, n int)
+func avxOpLt43(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGt44(d, a, b, c unsafe.Pointer, n int)
+func avxOpLt44(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGe45(d, a, b, c unsafe.Pointer, n int)
+func avxOpLe45(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGe46(d, a, b, c unsafe.Pointer, n int)
+func avxOpLe46(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGe47(d, a, b, c unsafe.Pointer, n int)
+func avxOpLe47(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpIsNaN48(d, a, b, c unsafe.Pointer, n int)
+func avxOpGt48(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpAdd49(d, a, b, c unsafe.Pointer, n int)
+func avxOpGt49(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpAdd50(d, a, b, c unsafe.Pointer, n int)
+func avxOpGt50(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpAdd51(d, a, b, c unsafe.Pointer, n int)
+func avxOpGe51(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpSub52(d, a, b, c unsafe.Pointer, n int)
+func avxOpGe52(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpSub53(d, a, b, c unsafe.Pointer, n int)
+func avxOpGe53(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpSub54(d, a, b, c unsafe.Pointer, n int)
+func avxOpIsNaN54(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMul55(d, a, b, c unsafe.Pointer, n int)
+func avxOpAdd55(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMul56(d, a, b, c unsafe.Pointer, n int)
+func avxOpAdd56(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMul57(d, a, b, c unsafe.Pointer, n int)
+func avxOpAdd57(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpDiv58(d, a, b, c unsafe.Pointer, n int)
+func avxOpSub58(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpDiv59(d, a, b, c unsafe.Pointer, n int)
+func avxOpSub59(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpDiv60(d, a, b, c unsafe.Pointer, n int)
+func avxOpSub60(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMin61(d, a, b, c unsafe.Pointer, n int)
+func avxOpMul61(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMin62(d, a, b, c unsafe.Pointer, n int)
+func avxOpMul62(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMin63(d, a, b, c unsafe.Pointer, n int)
+func avxOpMul63(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMax64(d, a, b, c unsafe.Pointer, n int)
+func avxOpDiv64(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMax65(d, a, b, c unsafe.Pointer, n int)
+func avxOpDiv65(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMax66(d, a, b, c unsafe.Pointer, n int)
+func avxOpDiv66(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpSqrt67(d, a, b, c unsafe.Pointer, n int)
+func avxOpMin67(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpFloor68(d, a, b, c unsafe.Pointer, n int)
+func avxOpMin68(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpCeil69(d, a, b, c unsafe.Pointer, n int)
+func avxOpMin69(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpTrunc70(d, a, b, c unsafe.Pointer, n int)
+func avxOpMax70(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpRint71(d, a, b, c unsafe.Pointer, n int)
+func avxOpMax71(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpNeg72(d, a, b, c unsafe.Pointer, n int)
+func avxOpMax72(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpAbs73(d, a, b, c unsafe.Pointer, n int)
+func avxOpSqrt73(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpFMA74(d, a, b, c unsafe.Pointer, n int)
+func avxOpFloor74(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpFMA75(d, a, b, c unsafe.Pointer, n int)
+func avxOpCeil75(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpFMA76(d, a, b, c unsafe.Pointer, n int)
+func avxOpTrunc76(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpFMA77(d, a, b, c unsafe.Pointer, n int)
+func avxOpRint77(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpEq78(d, a, b, c unsafe.Pointer, n int)
+func avxOpNeg78(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpEq79(d, a, b, c unsafe.Pointer, n int)
+func avxOpAbs79(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpEq80(d, a, b, c unsafe.Pointer, n int)
+func avxOpFMA80(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpNe81(d, a, b, c unsafe.Pointer, n int)
+func avxOpFMA81(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpNe82(d, a, b, c unsafe.Pointer, n int)
+func avxOpFMA82(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpNe83(d, a, b, c unsafe.Pointer, n int)
+func avxOpFMA83(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLt84(d, a, b, c unsafe.Pointer, n int)
+func avxOpEq84(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLt85(d, a, b, c unsafe.Pointer, n int)
+func avxOpEq85(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLt86(d, a, b, c unsafe.Pointer, n int)
+func avxOpEq86(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLe87(d, a, b, c unsafe.Pointer, n int)
+func avxOpNe87(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLe88(d, a, b, c unsafe.Pointer, n int)
+func avxOpNe88(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLe89(d, a, b, c unsafe.Pointer, n int)
+func avxOpNe89(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGt90(d, a, b, c unsafe.Pointer, n int)
+func avxOpLt90(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGt91(d, a, b, c unsafe.Pointer, n int)
+func avxOpLt91(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGt92(d, a, b, c unsafe.Pointer, n int)
+func avxOpLt92(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGe93(d, a, b, c unsafe.Pointer, n int)
+func avxOpLe93(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGe94(d, a, b, c unsafe.Pointer, n int)
+func avxOpLe94(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGe95(d, a, b, c unsafe.Pointer, n int)
+func avxOpLe95(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpIsNaN96(d, a, b, c unsafe.Pointer, n int)
+func avxOpGt96(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpAdd97(d, a, b, c unsafe.Pointer, n int)
+func avxOpGt97(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpAdd98(d, a, b, c unsafe.Pointer, n int)
+func avxOpGt98(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpAdd99(d, a, b, c unsafe.Pointer, n int)
+func avxOpGe99(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpSub100(d, a, b, c unsafe.Pointer, n int)
+func avxOpGe100(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpSub101(d, a, b, c unsafe.Pointer, n int)
+func avxOpGe101(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpSub102(d, a, b, c unsafe.Pointer, n int)
+func avxOpIsNaN102(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpNeg103(d, a, b, c unsafe.Pointer, n int)
+func avxOpAdd103(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpEq104(d, a, b, c unsafe.Pointer, n int)
+func avxOpAdd104(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpEq105(d, a, b, c unsafe.Pointer, n int)
+func avxOpAdd105(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpEq106(d, a, b, c unsafe.Pointer, n int)
+func avxOpSub106(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpNe107(d, a, b, c unsafe.Pointer, n int)
+func avxOpSub107(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpNe108(d, a, b, c unsafe.Pointer, n int)
+func avxOpSub108(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpNe109(d, a, b, c unsafe.Pointer, n int)
+func avxOpNeg109(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGt110(d, a, b, c unsafe.Pointer, n int)
+func avxOpEq110(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGt111(d, a, b, c unsafe.Pointer, n int)
+func avxOpEq111(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGt112(d, a, b, c unsafe.Pointer, n int)
+func avxOpEq112(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLe113(d, a, b, c unsafe.Pointer, n int)
+func avxOpNe113(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLe114(d, a, b, c unsafe.Pointer, n int)
+func avxOpNe114(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLe115(d, a, b, c unsafe.Pointer, n int)
+func avxOpNe115(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLt116(d, a, b, c unsafe.Pointer, n int)
+func avxOpGt116(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLt117(d, a, b, c unsafe.Pointer, n int)
+func avxOpGt117(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLt118(d, a, b, c unsafe.Pointer, n int)
+func avxOpGt118(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGe119(d, a, b, c unsafe.Pointer, n int)
+func avxOpLe119(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGe120(d, a, b, c unsafe.Pointer, n int)
+func avxOpLe120(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGe121(d, a, b, c unsafe.Pointer, n int)
+func avxOpLe121(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGt122(d, a, b, c unsafe.Pointer, n int)
+func avxOpLt122(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGt123(d, a, b, c unsafe.Pointer, n int)
+func avxOpLt123(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGt124(d, a, b, c unsafe.Pointer, n int)
+func avxOpLt124(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLe125(d, a, b, c unsafe.Pointer, n int)
+func avxOpGe125(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLe126(d, a, b, c unsafe.Pointer, n int)
+func avxOpGe126(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLe127(d, a, b, c unsafe.Pointer, n int)
+func avxOpGe127(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLt128(d, a, b, c unsafe.Pointer, n int)
+func avxOpGt128(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLt129(d, a, b, c unsafe.Pointer, n int)
+func avxOpGt129(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLt130(d, a, b, c unsafe.Pointer, n int)
+func avxOpGt130(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGe131(d, a, b, c unsafe.Pointer, n int)
+func avxOpLe131(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGe132(d, a, b, c unsafe.Pointer, n int)
+func avxOpLe132(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGe133(d, a, b, c unsafe.Pointer, n int)
+func avxOpLe133(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpAdd134(d, a, b, c unsafe.Pointer, n int)
+func avxOpLt134(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpAdd135(d, a, b, c unsafe.Pointer, n int)
+func avxOpLt135(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpAdd136(d, a, b, c unsafe.Pointer, n int)
+func avxOpLt136(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpSub137(d, a, b, c unsafe.Pointer, n int)
+func avxOpGe137(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpSub138(d, a, b, c unsafe.Pointer, n int)
+func avxOpGe138(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpSub139(d, a, b, c unsafe.Pointer, n int)
+func avxOpGe139(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpNeg140(d, a, b, c unsafe.Pointer, n int)
+func avxOpAdd140(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpEq141(d, a, b, c unsafe.Pointer, n int)
+func avxOpAdd141(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpEq142(d, a, b, c unsafe.Pointer, n int)
+func avxOpAdd142(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpEq143(d, a, b, c unsafe.Pointer, n int)
+func avxOpSub143(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpNe144(d, a, b, c unsafe.Pointer, n int)
+func avxOpSub144(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpNe145(d, a, b, c unsafe.Pointer, n int)
+func avxOpSub145(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpNe146(d, a, b, c unsafe.Pointer, n int)
+func avxOpNeg146(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGt147(d, a, b, c unsafe.Pointer, n int)
+func avxOpEq147(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGt148(d, a, b, c unsafe.Pointer, n int)
+func avxOpEq148(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGt149(d, a, b, c unsafe.Pointer, n int)
+func avxOpEq149(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLe150(d, a, b, c unsafe.Pointer, n int)
+func avxOpNe150(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLe151(d, a, b, c unsafe.Pointer, n int)
+func avxOpNe151(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLe152(d, a, b, c unsafe.Pointer, n int)
+func avxOpNe152(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLt153(d, a, b, c unsafe.Pointer, n int)
+func avxOpGt153(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLt154(d, a, b, c unsafe.Pointer, n int)
+func avxOpGt154(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLt155(d, a, b, c unsafe.Pointer, n int)
+func avxOpGt155(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGe156(d, a, b, c unsafe.Pointer, n int)
+func avxOpLe156(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGe157(d, a, b, c unsafe.Pointer, n int)
+func avxOpLe157(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGe158(d, a, b, c unsafe.Pointer, n int)
+func avxOpLe158(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGt159(d, a, b, c unsafe.Pointer, n int)
+func avxOpLt159(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGt160(d, a, b, c unsafe.Pointer, n int)
+func avxOpLt160(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGt161(d, a, b, c unsafe.Pointer, n int)
+func avxOpLt161(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLe162(d, a, b, c unsafe.Pointer, n int)
+func avxOpGe162(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLe163(d, a, b, c unsafe.Pointer, n int)
+func avxOpGe163(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLe164(d, a, b, c unsafe.Pointer, n int)
+func avxOpGe164(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLt165(d, a, b, c unsafe.Pointer, n int)
+func avxOpGt165(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLt166(d, a, b, c unsafe.Pointer, n int)
+func avxOpGt166(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpLt167(d, a, b, c unsafe.Pointer, n int)
+func avxOpGt167(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGe168(d, a, b, c unsafe.Pointer, n int)
+func avxOpLe168(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGe169(d, a, b, c unsafe.Pointer, n int)
+func avxOpLe169(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpGe170(d, a, b, c unsafe.Pointer, n int)
+func avxOpLe170(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpAnd171(d, a, b, c unsafe.Pointer, n int)
+func avxOpLt171(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpAnd172(d, a, b, c unsafe.Pointer, n int)
+func avxOpLt172(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpAnd173(d, a, b, c unsafe.Pointer, n int)
+func avxOpLt173(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpOr174(d, a, b, c unsafe.Pointer, n int)
+func avxOpGe174(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpOr175(d, a, b, c unsafe.Pointer, n int)
+func avxOpGe175(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpOr176(d, a, b, c unsafe.Pointer, n int)
+func avxOpGe176(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpXor177(d, a, b, c unsafe.Pointer, n int)
+func avxOpAnd177(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpXor178(d, a, b, c unsafe.Pointer, n int)
+func avxOpAnd178(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpXor179(d, a, b, c unsafe.Pointer, n int)
+func avxOpAnd179(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpNot180(d, a, b, c unsafe.Pointer, n int)
+func avxOpOr180(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpAnd181(d, a, b, c unsafe.Pointer, n int)
+func avxOpOr181(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpAnd182(d, a, b, c unsafe.Pointer, n int)
+func avxOpOr182(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpAnd183(d, a, b, c unsafe.Pointer, n int)
+func avxOpXor183(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpOr184(d, a, b, c unsafe.Pointer, n int)
+func avxOpXor184(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpOr185(d, a, b, c unsafe.Pointer, n int)
+func avxOpXor185(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpOr186(d, a, b, c unsafe.Pointer, n int)
+func avxOpNot186(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpXor187(d, a, b, c unsafe.Pointer, n int)
+func avxOpAnd187(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpXor188(d, a, b, c unsafe.Pointer, n int)
+func avxOpAnd188(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpXor189(d, a, b, c unsafe.Pointer, n int)
+func avxOpAnd189(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpNot190(d, a, b, c unsafe.Pointer, n int)
+func avxOpOr190(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpAnd191(d, a, b, c unsafe.Pointer, n int)
+func avxOpOr191(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpAnd192(d, a, b, c unsafe.Pointer, n int)
+func avxOpOr192(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpAnd193(d, a, b, c unsafe.Pointer, n int)
+func avxOpXor193(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpOr194(d, a, b, c unsafe.Pointer, n int)
+func avxOpXor194(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpOr195(d, a, b, c unsafe.Pointer, n int)
+func avxOpXor195(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpOr196(d, a, b, c unsafe.Pointer, n int)
+func avxOpNot196(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpXor197(d, a, b, c unsafe.Pointer, n int)
+func avxOpAnd197(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpXor198(d, a, b, c unsafe.Pointer, n int)
+func avxOpAnd198(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpXor199(d, a, b, c unsafe.Pointer, n int)
+func avxOpAnd199(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpNot200(d, a, b, c unsafe.Pointer, n int)
+func avxOpOr200(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMul201(d, a, b, c unsafe.Pointer, n int)
+func avxOpOr201(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMul202(d, a, b, c unsafe.Pointer, n int)
+func avxOpOr202(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMul203(d, a, b, c unsafe.Pointer, n int)
+func avxOpXor203(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMul204(d, a, b, c unsafe.Pointer, n int)
+func avxOpXor204(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMul205(d, a, b, c unsafe.Pointer, n int)
+func avxOpXor205(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMul206(d, a, b, c unsafe.Pointer, n int)
+func avxOpNot206(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMulHi207(d, a, b, c unsafe.Pointer, n int)
+func avxOpMul207(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMulHi208(d, a, b, c unsafe.Pointer, n int)
+func avxOpMul208(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMulHi209(d, a, b, c unsafe.Pointer, n int)
+func avxOpMul209(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMulHi210(d, a, b, c unsafe.Pointer, n int)
+func avxOpMul210(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMulHi211(d, a, b, c unsafe.Pointer, n int)
+func avxOpMul211(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMulHi212(d, a, b, c unsafe.Pointer, n int)
+func avxOpMul212(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMin213(d, a, b, c unsafe.Pointer, n int)
+func avxOpMulHi213(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMin214(d, a, b, c unsafe.Pointer, n int)
+func avxOpMulHi214(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMin215(d, a, b, c unsafe.Pointer, n int)
+func avxOpMulHi215(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMin216(d, a, b, c unsafe.Pointer, n int)
+func avxOpMulHi216(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMin217(d, a, b, c unsafe.Pointer, n int)
+func avxOpMulHi217(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMin218(d, a, b, c unsafe.Pointer, n int)
+func avxOpMulHi218(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMax219(d, a, b, c unsafe.Pointer, n int)
+func avxOpMin219(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMax220(d, a, b, c unsafe.Pointer, n int)
+func avxOpMin220(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMax221(d, a, b, c unsafe.Pointer, n int)
+func avxOpMin221(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMax222(d, a, b, c unsafe.Pointer, n int)
+func avxOpMin222(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMax223(d, a, b, c unsafe.Pointer, n int)
+func avxOpMin223(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMax224(d, a, b, c unsafe.Pointer, n int)
+func avxOpMin224(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMin225(d, a, b, c unsafe.Pointer, n int)
+func avxOpMax225(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMin226(d, a, b, c unsafe.Pointer, n int)
+func avxOpMax226(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMin227(d, a, b, c unsafe.Pointer, n int)
+func avxOpMax227(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
 func avxOpMax228(d, a, b, c unsafe.Pointer, n int)
@@ -700,43 +700,43 @@ func avxOpMax229(d, a, b, c unsafe.Pointer, n int)
 func avxOpMax230(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpAbs231(d, a, b, c unsafe.Pointer, n int)
+func avxOpMin231(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpShl232(d, a, b, c unsafe.Pointer, n int)
+func avxOpMin232(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpShl233(d, a, b, c unsafe.Pointer, n int)
+func avxOpMin233(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpShl234(d, a, b, c unsafe.Pointer, n int)
+func avxOpMax234(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpShr235(d, a, b, c unsafe.Pointer, n int)
+func avxOpMax235(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpShr236(d, a, b, c unsafe.Pointer, n int)
+func avxOpMax236(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpShr237(d, a, b, c unsafe.Pointer, n int)
+func avxOpAbs237(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpShr238(d, a, b, c unsafe.Pointer, n int)
+func avxOpShl238(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpShr239(d, a, b, c unsafe.Pointer, n int)
+func avxOpShl239(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpShr240(d, a, b, c unsafe.Pointer, n int)
+func avxOpShl240(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpShl241(d, a, b, c unsafe.Pointer, n int)
+func avxOpShr241(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpShl242(d, a, b, c unsafe.Pointer, n int)
+func avxOpShr242(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpShl243(d, a, b, c unsafe.Pointer, n int)
+func avxOpShr243(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
 func avxOpShr244(d, a, b, c unsafe.Pointer, n int)
@@ -748,31 +748,31 @@ func avxOpShr245(d, a, b, c unsafe.Pointer, n int)
 func avxOpShr246(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpShr247(d, a, b, c unsafe.Pointer, n int)
+func avxOpShl247(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpShr248(d, a, b, c unsafe.Pointer, n int)
+func avxOpShl248(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpShr249(d, a, b, c unsafe.Pointer, n int)
+func avxOpShl249(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpSelect250(d, a, b, c unsafe.Pointer, n int)
+func avxOpShr250(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpSelect251(d, a, b, c unsafe.Pointer, n int)
+func avxOpShr251(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpSelect252(d, a, b, c unsafe.Pointer, n int)
+func avxOpShr252(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpSelect253(d, a, b, c unsafe.Pointer, n int)
+func avxOpShr253(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxFill254(d, a, b, c unsafe.Pointer, n int)
+func avxOpShr254(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpSelect255(d, a, b, c unsafe.Pointer, n int)
+func avxOpShr255(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
 func avxOpSelect256(d, a, b, c unsafe.Pointer, n int)
@@ -784,10 +784,10 @@ func avxOpSelect257(d, a, b, c unsafe.Pointer, n int)
 func avxOpSelect258(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxFill259(d, a, b, c unsafe.Pointer, n int)
+func avxOpSelect259(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpSelect260(d, a, b, c unsafe.Pointer, n int)
+func avxFill260(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
 func avxOpSelect261(d, a, b, c unsafe.Pointer, n int)
@@ -799,10 +799,10 @@ func avxOpSelect262(d, a, b, c unsafe.Pointer, n int)
 func avxOpSelect263(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxFill264(d, a, b, c unsafe.Pointer, n int)
+func avxOpSelect264(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpSelect265(d, a, b, c unsafe.Pointer, n int)
+func avxFill265(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
 func avxOpSelect266(d, a, b, c unsafe.Pointer, n int)
@@ -814,25 +814,25 @@ func avxOpSelect267(d, a, b, c unsafe.Pointer, n int)
 func avxOpSelect268(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxFill269(d, a, b, c unsafe.Pointer, n int)
+func avxOpSelect269(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxCvt270(d, a, b, c unsafe.Pointer, n int)
+func avxFill270(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxCvt271(d, a, b, c unsafe.Pointer, n int)
+func avxOpSelect271(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxCvt272(d, a, b, c unsafe.Pointer, n int)
+func avxOpSelect272(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxCvt273(d, a, b, c unsafe.Pointer, n int)
+func avxOpSelect273(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxCvt274(d, a, b, c unsafe.Pointer, n int)
+func avxOpSelect274(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxCvt275(d, a, b, c unsafe.Pointer, n int)
+func avxFill275(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
 func avxCvt276(d, a, b, c unsafe.Pointer, n int)
@@ -871,46 +871,46 @@ func avxCvt286(d, a, b, c unsafe.Pointer, n int)
 func avxCvt287(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxCvtBool288(d, a, b, c unsafe.Pointer, n int)
+func avxCvt288(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxCvtBool289(d, a, b, c unsafe.Pointer, n int)
+func avxCvt289(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMulWide290(d, a, b, c unsafe.Pointer, n int)
+func avxCvt290(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMulWide291(d, a, b, c unsafe.Pointer, n int)
+func avxCvt291(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMulWide292(d, a, b, c unsafe.Pointer, n int)
+func avxCvt292(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMulWide293(d, a, b, c unsafe.Pointer, n int)
+func avxCvt293(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMulWide294(d, a, b, c unsafe.Pointer, n int)
+func avxCvtBool294(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpMulWide295(d, a, b, c unsafe.Pointer, n int)
+func avxCvtBool295(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpDiv296(d, a, b, c unsafe.Pointer, n int)
+func avxOpMulWide296(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpDiv297(d, a, b, c unsafe.Pointer, n int)
+func avxOpMulWide297(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpDiv298(d, a, b, c unsafe.Pointer, n int)
+func avxOpMulWide298(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpRem299(d, a, b, c unsafe.Pointer, n int)
+func avxOpMulWide299(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpRem300(d, a, b, c unsafe.Pointer, n int)
+func avxOpMulWide300(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxOpRem301(d, a, b, c unsafe.Pointer, n int)
+func avxOpMulWide301(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
 func avxOpDiv302(d, a, b, c unsafe.Pointer, n int)
@@ -931,10 +931,28 @@ func avxOpRem306(d, a, b, c unsafe.Pointer, n int)
 func avxOpRem307(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxCount308(d, a, b, c unsafe.Pointer, n int)
+func avxOpDiv308(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
-func avxCount309(d, a, b, c unsafe.Pointer, n int)
+func avxOpDiv309(d, a, b, c unsafe.Pointer, n int)
+
+//go:noescape
+func avxOpDiv310(d, a, b, c unsafe.Pointer, n int)
+
+//go:noescape
+func avxOpRem311(d, a, b, c unsafe.Pointer, n int)
+
+//go:noescape
+func avxOpRem312(d, a, b, c unsafe.Pointer, n int)
+
+//go:noescape
+func avxOpRem313(d, a, b, c unsafe.Pointer, n int)
+
+//go:noescape
+func avxCount314(d, a, b, c unsafe.Pointer, n int)
+
+//go:noescape
+func avxCount315(d, a, b, c unsafe.Pointer, n int)
 
 //go:noescape
 func avxGather32(d, idx, mem, b unsafe.Pointer, n, off, limit int) int
@@ -962,413 +980,419 @@ func fillAVX2(t *opTable, c *cvtTable) {
 	t[kir.OpMax][dtype.Float32][0] = avxOpMax16
 	t[kir.OpMax][dtype.Float32][1] = avxOpMax17
 	t[kir.OpMax][dtype.Float32][2] = avxOpMax18
-	t[kir.OpSqrt][dtype.Float32][0] = avxOpSqrt19
-	t[kir.OpFloor][dtype.Float32][0] = avxOpFloor20
-	t[kir.OpCeil][dtype.Float32][0] = avxOpCeil21
-	t[kir.OpTrunc][dtype.Float32][0] = avxOpTrunc22
-	t[kir.OpRint][dtype.Float32][0] = avxOpRint23
-	t[kir.OpNeg][dtype.Float32][0] = avxOpNeg24
-	t[kir.OpAbs][dtype.Float32][0] = avxOpAbs25
-	t[kir.OpFMA][dtype.Float32][0] = avxOpFMA26
-	t[kir.OpFMA][dtype.Float32][1] = avxOpFMA27
-	t[kir.OpFMA][dtype.Float32][2] = avxOpFMA28
-	t[kir.OpFMA][dtype.Float32][3] = avxOpFMA29
-	t[kir.OpEq][dtype.Float32][0] = avxOpEq30
-	t[kir.OpEq][dtype.Float32][1] = avxOpEq31
-	t[kir.OpEq][dtype.Float32][2] = avxOpEq32
-	t[kir.OpNe][dtype.Float32][0] = avxOpNe33
-	t[kir.OpNe][dtype.Float32][1] = avxOpNe34
-	t[kir.OpNe][dtype.Float32][2] = avxOpNe35
-	t[kir.OpLt][dtype.Float32][0] = avxOpLt36
-	t[kir.OpLt][dtype.Float32][1] = avxOpLt37
-	t[kir.OpLt][dtype.Float32][2] = avxOpLt38
-	t[kir.OpLe][dtype.Float32][0] = avxOpLe39
-	t[kir.OpLe][dtype.Float32][1] = avxOpLe40
-	t[kir.OpLe][dtype.Float32][2] = avxOpLe41
-	t[kir.OpGt][dtype.Float32][0] = avxOpGt42
-	t[kir.OpGt][dtype.Float32][1] = avxOpGt43
-	t[kir.OpGt][dtype.Float32][2] = avxOpGt44
-	t[kir.OpGe][dtype.Float32][0] = avxOpGe45
-	t[kir.OpGe][dtype.Float32][1] = avxOpGe46
-	t[kir.OpGe][dtype.Float32][2] = avxOpGe47
-	t[kir.OpIsNaN][dtype.Float32][0] = avxOpIsNaN48
-	t[kir.OpAdd][dtype.Float64][0] = avxOpAdd49
-	t[kir.OpAdd][dtype.Float64][1] = avxOpAdd50
-	t[kir.OpAdd][dtype.Float64][2] = avxOpAdd51
-	t[kir.OpSub][dtype.Float64][0] = avxOpSub52
-	t[kir.OpSub][dtype.Float64][1] = avxOpSub53
-	t[kir.OpSub][dtype.Float64][2] = avxOpSub54
-	t[kir.OpMul][dtype.Float64][0] = avxOpMul55
-	t[kir.OpMul][dtype.Float64][1] = avxOpMul56
-	t[kir.OpMul][dtype.Float64][2] = avxOpMul57
-	t[kir.OpDiv][dtype.Float64][0] = avxOpDiv58
-	t[kir.OpDiv][dtype.Float64][1] = avxOpDiv59
-	t[kir.OpDiv][dtype.Float64][2] = avxOpDiv60
-	t[kir.OpMin][dtype.Float64][0] = avxOpMin61
-	t[kir.OpMin][dtype.Float64][1] = avxOpMin62
-	t[kir.OpMin][dtype.Float64][2] = avxOpMin63
-	t[kir.OpMax][dtype.Float64][0] = avxOpMax64
-	t[kir.OpMax][dtype.Float64][1] = avxOpMax65
-	t[kir.OpMax][dtype.Float64][2] = avxOpMax66
-	t[kir.OpSqrt][dtype.Float64][0] = avxOpSqrt67
-	t[kir.OpFloor][dtype.Float64][0] = avxOpFloor68
-	t[kir.OpCeil][dtype.Float64][0] = avxOpCeil69
-	t[kir.OpTrunc][dtype.Float64][0] = avxOpTrunc70
-	t[kir.OpRint][dtype.Float64][0] = avxOpRint71
-	t[kir.OpNeg][dtype.Float64][0] = avxOpNeg72
-	t[kir.OpAbs][dtype.Float64][0] = avxOpAbs73
-	t[kir.OpFMA][dtype.Float64][0] = avxOpFMA74
-	t[kir.OpFMA][dtype.Float64][1] = avxOpFMA75
-	t[kir.OpFMA][dtype.Float64][2] = avxOpFMA76
-	t[kir.OpFMA][dtype.Float64][3] = avxOpFMA77
-	t[kir.OpEq][dtype.Float64][0] = avxOpEq78
-	t[kir.OpEq][dtype.Float64][1] = avxOpEq79
-	t[kir.OpEq][dtype.Float64][2] = avxOpEq80
-	t[kir.OpNe][dtype.Float64][0] = avxOpNe81
-	t[kir.OpNe][dtype.Float64][1] = avxOpNe82
-	t[kir.OpNe][dtype.Float64][2] = avxOpNe83
-	t[kir.OpLt][dtype.Float64][0] = avxOpLt84
-	t[kir.OpLt][dtype.Float64][1] = avxOpLt85
-	t[kir.OpLt][dtype.Float64][2] = avxOpLt86
-	t[kir.OpLe][dtype.Float64][0] = avxOpLe87
-	t[kir.OpLe][dtype.Float64][1] = avxOpLe88
-	t[kir.OpLe][dtype.Float64][2] = avxOpLe89
-	t[kir.OpGt][dtype.Float64][0] = avxOpGt90
-	t[kir.OpGt][dtype.Float64][1] = avxOpGt91
-	t[kir.OpGt][dtype.Float64][2] = avxOpGt92
-	t[kir.OpGe][dtype.Float64][0] = avxOpGe93
-	t[kir.OpGe][dtype.Float64][1] = avxOpGe94
-	t[kir.OpGe][dtype.Float64][2] = avxOpGe95
-	t[kir.OpIsNaN][dtype.Float64][0] = avxOpIsNaN96
-	t[kir.OpAdd][dtype.Int32][0] = avxOpAdd97
-	t[kir.OpAdd][dtype.Uint32][0] = avxOpAdd97
-	t[kir.OpAdd][dtype.Int32][1] = avxOpAdd98
-	t[kir.OpAdd][dtype.Uint32][1] = avxOpAdd98
-	t[kir.OpAdd][dtype.Int32][2] = avxOpAdd99
-	t[kir.OpAdd][dtype.Uint32][2] = avxOpAdd99
-	t[kir.OpSub][dtype.Int32][0] = avxOpSub100
-	t[kir.OpSub][dtype.Uint32][0] = avxOpSub100
-	t[kir.OpSub][dtype.Int32][1] = avxOpSub101
-	t[kir.OpSub][dtype.Uint32][1] = avxOpSub101
-	t[kir.OpSub][dtype.Int32][2] = avxOpSub102
-	t[kir.OpSub][dtype.Uint32][2] = avxOpSub102
-	t[kir.OpNeg][dtype.Int32][0] = avxOpNeg103
-	t[kir.OpNeg][dtype.Uint32][0] = avxOpNeg103
-	t[kir.OpEq][dtype.Int32][0] = avxOpEq104
-	t[kir.OpEq][dtype.Uint32][0] = avxOpEq104
-	t[kir.OpEq][dtype.Int32][1] = avxOpEq105
-	t[kir.OpEq][dtype.Uint32][1] = avxOpEq105
-	t[kir.OpEq][dtype.Int32][2] = avxOpEq106
-	t[kir.OpEq][dtype.Uint32][2] = avxOpEq106
-	t[kir.OpNe][dtype.Int32][0] = avxOpNe107
-	t[kir.OpNe][dtype.Uint32][0] = avxOpNe107
-	t[kir.OpNe][dtype.Int32][1] = avxOpNe108
-	t[kir.OpNe][dtype.Uint32][1] = avxOpNe108
-	t[kir.OpNe][dtype.Int32][2] = avxOpNe109
-	t[kir.OpNe][dtype.Uint32][2] = avxOpNe109
-	t[kir.OpGt][dtype.Int32][0] = avxOpGt110
-	t[kir.OpGt][dtype.Int32][1] = avxOpGt111
-	t[kir.OpGt][dtype.Int32][2] = avxOpGt112
-	t[kir.OpLe][dtype.Int32][0] = avxOpLe113
-	t[kir.OpLe][dtype.Int32][1] = avxOpLe114
-	t[kir.OpLe][dtype.Int32][2] = avxOpLe115
-	t[kir.OpLt][dtype.Int32][0] = avxOpLt116
-	t[kir.OpLt][dtype.Int32][1] = avxOpLt117
-	t[kir.OpLt][dtype.Int32][2] = avxOpLt118
-	t[kir.OpGe][dtype.Int32][0] = avxOpGe119
-	t[kir.OpGe][dtype.Int32][1] = avxOpGe120
-	t[kir.OpGe][dtype.Int32][2] = avxOpGe121
-	t[kir.OpGt][dtype.Uint32][0] = avxOpGt122
-	t[kir.OpGt][dtype.Uint32][1] = avxOpGt123
-	t[kir.OpGt][dtype.Uint32][2] = avxOpGt124
-	t[kir.OpLe][dtype.Uint32][0] = avxOpLe125
-	t[kir.OpLe][dtype.Uint32][1] = avxOpLe126
-	t[kir.OpLe][dtype.Uint32][2] = avxOpLe127
-	t[kir.OpLt][dtype.Uint32][0] = avxOpLt128
-	t[kir.OpLt][dtype.Uint32][1] = avxOpLt129
-	t[kir.OpLt][dtype.Uint32][2] = avxOpLt130
-	t[kir.OpGe][dtype.Uint32][0] = avxOpGe131
-	t[kir.OpGe][dtype.Uint32][1] = avxOpGe132
-	t[kir.OpGe][dtype.Uint32][2] = avxOpGe133
-	t[kir.OpAdd][dtype.Int64][0] = avxOpAdd134
-	t[kir.OpAdd][dtype.Uint64][0] = avxOpAdd134
-	t[kir.OpAdd][dtype.Int64][1] = avxOpAdd135
-	t[kir.OpAdd][dtype.Uint64][1] = avxOpAdd135
-	t[kir.OpAdd][dtype.Int64][2] = avxOpAdd136
-	t[kir.OpAdd][dtype.Uint64][2] = avxOpAdd136
-	t[kir.OpSub][dtype.Int64][0] = avxOpSub137
-	t[kir.OpSub][dtype.Uint64][0] = avxOpSub137
-	t[kir.OpSub][dtype.Int64][1] = avxOpSub138
-	t[kir.OpSub][dtype.Uint64][1] = avxOpSub138
-	t[kir.OpSub][dtype.Int64][2] = avxOpSub139
-	t[kir.OpSub][dtype.Uint64][2] = avxOpSub139
-	t[kir.OpNeg][dtype.Int64][0] = avxOpNeg140
-	t[kir.OpNeg][dtype.Uint64][0] = avxOpNeg140
-	t[kir.OpEq][dtype.Int64][0] = avxOpEq141
-	t[kir.OpEq][dtype.Uint64][0] = avxOpEq141
-	t[kir.OpEq][dtype.Int64][1] = avxOpEq142
-	t[kir.OpEq][dtype.Uint64][1] = avxOpEq142
-	t[kir.OpEq][dtype.Int64][2] = avxOpEq143
-	t[kir.OpEq][dtype.Uint64][2] = avxOpEq143
-	t[kir.OpNe][dtype.Int64][0] = avxOpNe144
-	t[kir.OpNe][dtype.Uint64][0] = avxOpNe144
-	t[kir.OpNe][dtype.Int64][1] = avxOpNe145
-	t[kir.OpNe][dtype.Uint64][1] = avxOpNe145
-	t[kir.OpNe][dtype.Int64][2] = avxOpNe146
-	t[kir.OpNe][dtype.Uint64][2] = avxOpNe146
-	t[kir.OpGt][dtype.Int64][0] = avxOpGt147
-	t[kir.OpGt][dtype.Int64][1] = avxOpGt148
-	t[kir.OpGt][dtype.Int64][2] = avxOpGt149
-	t[kir.OpLe][dtype.Int64][0] = avxOpLe150
-	t[kir.OpLe][dtype.Int64][1] = avxOpLe151
-	t[kir.OpLe][dtype.Int64][2] = avxOpLe152
-	t[kir.OpLt][dtype.Int64][0] = avxOpLt153
-	t[kir.OpLt][dtype.Int64][1] = avxOpLt154
-	t[kir.OpLt][dtype.Int64][2] = avxOpLt155
-	t[kir.OpGe][dtype.Int64][0] = avxOpGe156
-	t[kir.OpGe][dtype.Int64][1] = avxOpGe157
-	t[kir.OpGe][dtype.Int64][2] = avxOpGe158
-	t[kir.OpGt][dtype.Uint64][0] = avxOpGt159
-	t[kir.OpGt][dtype.Uint64][1] = avxOpGt160
-	t[kir.OpGt][dtype.Uint64][2] = avxOpGt161
-	t[kir.OpLe][dtype.Uint64][0] = avxOpLe162
-	t[kir.OpLe][dtype.Uint64][1] = avxOpLe163
-	t[kir.OpLe][dtype.Uint64][2] = avxOpLe164
-	t[kir.OpLt][dtype.Uint64][0] = avxOpLt165
-	t[kir.OpLt][dtype.Uint64][1] = avxOpLt166
-	t[kir.OpLt][dtype.Uint64][2] = avxOpLt167
-	t[kir.OpGe][dtype.Uint64][0] = avxOpGe168
-	t[kir.OpGe][dtype.Uint64][1] = avxOpGe169
-	t[kir.OpGe][dtype.Uint64][2] = avxOpGe170
-	t[kir.OpAnd][dtype.Bool][0] = avxOpAnd171
-	t[kir.OpAnd][dtype.Bool][1] = avxOpAnd172
-	t[kir.OpAnd][dtype.Bool][2] = avxOpAnd173
-	t[kir.OpOr][dtype.Bool][0] = avxOpOr174
-	t[kir.OpOr][dtype.Bool][1] = avxOpOr175
-	t[kir.OpOr][dtype.Bool][2] = avxOpOr176
-	t[kir.OpXor][dtype.Bool][0] = avxOpXor177
-	t[kir.OpXor][dtype.Bool][1] = avxOpXor178
-	t[kir.OpXor][dtype.Bool][2] = avxOpXor179
-	t[kir.OpNot][dtype.Bool][0] = avxOpNot180
-	t[kir.OpAnd][dtype.Int32][0] = avxOpAnd181
-	t[kir.OpAnd][dtype.Uint32][0] = avxOpAnd181
-	t[kir.OpAnd][dtype.Int32][1] = avxOpAnd182
-	t[kir.OpAnd][dtype.Uint32][1] = avxOpAnd182
-	t[kir.OpAnd][dtype.Int32][2] = avxOpAnd183
-	t[kir.OpAnd][dtype.Uint32][2] = avxOpAnd183
-	t[kir.OpOr][dtype.Int32][0] = avxOpOr184
-	t[kir.OpOr][dtype.Uint32][0] = avxOpOr184
-	t[kir.OpOr][dtype.Int32][1] = avxOpOr185
-	t[kir.OpOr][dtype.Uint32][1] = avxOpOr185
-	t[kir.OpOr][dtype.Int32][2] = avxOpOr186
-	t[kir.OpOr][dtype.Uint32][2] = avxOpOr186
-	t[kir.OpXor][dtype.Int32][0] = avxOpXor187
-	t[kir.OpXor][dtype.Uint32][0] = avxOpXor187
-	t[kir.OpXor][dtype.Int32][1] = avxOpXor188
-	t[kir.OpXor][dtype.Uint32][1] = avxOpXor188
-	t[kir.OpXor][dtype.Int32][2] = avxOpXor189
-	t[kir.OpXor][dtype.Uint32][2] = avxOpXor189
-	t[kir.OpNot][dtype.Int32][0] = avxOpNot190
-	t[kir.OpNot][dtype.Uint32][0] = avxOpNot190
-	t[kir.OpAnd][dtype.Int64][0] = avxOpAnd191
-	t[kir.OpAnd][dtype.Uint64][0] = avxOpAnd191
-	t[kir.OpAnd][dtype.Int64][1] = avxOpAnd192
-	t[kir.OpAnd][dtype.Uint64][1] = avxOpAnd192
-	t[kir.OpAnd][dtype.Int64][2] = avxOpAnd193
-	t[kir.OpAnd][dtype.Uint64][2] = avxOpAnd193
-	t[kir.OpOr][dtype.Int64][0] = avxOpOr194
-	t[kir.OpOr][dtype.Uint64][0] = avxOpOr194
-	t[kir.OpOr][dtype.Int64][1] = avxOpOr195
-	t[kir.OpOr][dtype.Uint64][1] = avxOpOr195
-	t[kir.OpOr][dtype.Int64][2] = avxOpOr196
-	t[kir.OpOr][dtype.Uint64][2] = avxOpOr196
-	t[kir.OpXor][dtype.Int64][0] = avxOpXor197
-	t[kir.OpXor][dtype.Uint64][0] = avxOpXor197
-	t[kir.OpXor][dtype.Int64][1] = avxOpXor198
-	t[kir.OpXor][dtype.Uint64][1] = avxOpXor198
-	t[kir.OpXor][dtype.Int64][2] = avxOpXor199
-	t[kir.OpXor][dtype.Uint64][2] = avxOpXor199
-	t[kir.OpNot][dtype.Int64][0] = avxOpNot200
-	t[kir.OpNot][dtype.Uint64][0] = avxOpNot200
-	t[kir.OpMul][dtype.Int32][0] = avxOpMul201
-	t[kir.OpMul][dtype.Uint32][0] = avxOpMul201
-	t[kir.OpMul][dtype.Int32][1] = avxOpMul202
-	t[kir.OpMul][dtype.Uint32][1] = avxOpMul202
-	t[kir.OpMul][dtype.Int32][2] = avxOpMul203
-	t[kir.OpMul][dtype.Uint32][2] = avxOpMul203
-	t[kir.OpMul][dtype.Int64][0] = avxOpMul204
-	t[kir.OpMul][dtype.Uint64][0] = avxOpMul204
-	t[kir.OpMul][dtype.Int64][1] = avxOpMul205
-	t[kir.OpMul][dtype.Uint64][1] = avxOpMul205
-	t[kir.OpMul][dtype.Int64][2] = avxOpMul206
-	t[kir.OpMul][dtype.Uint64][2] = avxOpMul206
-	t[kir.OpMulHi][dtype.Uint32][0] = avxOpMulHi207
-	t[kir.OpMulHi][dtype.Uint32][1] = avxOpMulHi208
-	t[kir.OpMulHi][dtype.Uint32][2] = avxOpMulHi209
-	t[kir.OpMulHi][dtype.Int32][0] = avxOpMulHi210
-	t[kir.OpMulHi][dtype.Int32][1] = avxOpMulHi211
-	t[kir.OpMulHi][dtype.Int32][2] = avxOpMulHi212
-	t[kir.OpMin][dtype.Int32][0] = avxOpMin213
-	t[kir.OpMin][dtype.Int32][1] = avxOpMin214
-	t[kir.OpMin][dtype.Int32][2] = avxOpMin215
-	t[kir.OpMin][dtype.Uint32][0] = avxOpMin216
-	t[kir.OpMin][dtype.Uint32][1] = avxOpMin217
-	t[kir.OpMin][dtype.Uint32][2] = avxOpMin218
-	t[kir.OpMax][dtype.Int32][0] = avxOpMax219
-	t[kir.OpMax][dtype.Int32][1] = avxOpMax220
-	t[kir.OpMax][dtype.Int32][2] = avxOpMax221
-	t[kir.OpMax][dtype.Uint32][0] = avxOpMax222
-	t[kir.OpMax][dtype.Uint32][1] = avxOpMax223
-	t[kir.OpMax][dtype.Uint32][2] = avxOpMax224
-	t[kir.OpMin][dtype.Int64][0] = avxOpMin225
-	t[kir.OpMin][dtype.Int64][1] = avxOpMin226
-	t[kir.OpMin][dtype.Int64][2] = avxOpMin227
-	t[kir.OpMax][dtype.Int64][0] = avxOpMax228
-	t[kir.OpMax][dtype.Int64][1] = avxOpMax229
-	t[kir.OpMax][dtype.Int64][2] = avxOpMax230
-	t[kir.OpAbs][dtype.Int32][0] = avxOpAbs231
-	t[kir.OpShl][dtype.Int32][0] = avxOpShl232
-	t[kir.OpShl][dtype.Uint32][0] = avxOpShl232
-	t[kir.OpShl][dtype.Int32][1] = avxOpShl233
-	t[kir.OpShl][dtype.Uint32][1] = avxOpShl233
-	t[kir.OpShl][dtype.Int32][2] = avxOpShl234
-	t[kir.OpShl][dtype.Uint32][2] = avxOpShl234
-	t[kir.OpShr][dtype.Uint32][0] = avxOpShr235
-	t[kir.OpShr][dtype.Uint32][1] = avxOpShr236
-	t[kir.OpShr][dtype.Uint32][2] = avxOpShr237
-	t[kir.OpShr][dtype.Int32][0] = avxOpShr238
-	t[kir.OpShr][dtype.Int32][1] = avxOpShr239
-	t[kir.OpShr][dtype.Int32][2] = avxOpShr240
-	t[kir.OpShl][dtype.Int64][0] = avxOpShl241
-	t[kir.OpShl][dtype.Uint64][0] = avxOpShl241
-	t[kir.OpShl][dtype.Int64][1] = avxOpShl242
-	t[kir.OpShl][dtype.Uint64][1] = avxOpShl242
-	t[kir.OpShl][dtype.Int64][2] = avxOpShl243
-	t[kir.OpShl][dtype.Uint64][2] = avxOpShl243
-	t[kir.OpShr][dtype.Uint64][0] = avxOpShr244
-	t[kir.OpShr][dtype.Uint64][1] = avxOpShr245
-	t[kir.OpShr][dtype.Uint64][2] = avxOpShr246
-	t[kir.OpShr][dtype.Int64][0] = avxOpShr247
-	t[kir.OpShr][dtype.Int64][1] = avxOpShr248
-	t[kir.OpShr][dtype.Int64][2] = avxOpShr249
-	t[kir.OpSelect][dtype.Bool][0] = avxOpSelect250
-	t[kir.OpSelect][dtype.Uint8][0] = avxOpSelect250
-	t[kir.OpSelect][dtype.Int8][0] = avxOpSelect250
-	t[kir.OpSelect][dtype.Bool][1] = avxOpSelect251
-	t[kir.OpSelect][dtype.Uint8][1] = avxOpSelect251
-	t[kir.OpSelect][dtype.Int8][1] = avxOpSelect251
-	t[kir.OpSelect][dtype.Bool][2] = avxOpSelect252
-	t[kir.OpSelect][dtype.Uint8][2] = avxOpSelect252
-	t[kir.OpSelect][dtype.Int8][2] = avxOpSelect252
-	t[kir.OpSelect][dtype.Bool][3] = avxOpSelect253
-	t[kir.OpSelect][dtype.Uint8][3] = avxOpSelect253
-	t[kir.OpSelect][dtype.Int8][3] = avxOpSelect253
-	t[kir.OpGet][dtype.Bool][1] = avxFill254
-	t[kir.OpGet][dtype.Uint8][1] = avxFill254
-	t[kir.OpGet][dtype.Int8][1] = avxFill254
-	t[kir.OpSelect][dtype.Float16][0] = avxOpSelect255
-	t[kir.OpSelect][dtype.BFloat16][0] = avxOpSelect255
-	t[kir.OpSelect][dtype.Uint16][0] = avxOpSelect255
-	t[kir.OpSelect][dtype.Int16][0] = avxOpSelect255
-	t[kir.OpSelect][dtype.Float16][1] = avxOpSelect256
-	t[kir.OpSelect][dtype.BFloat16][1] = avxOpSelect256
-	t[kir.OpSelect][dtype.Uint16][1] = avxOpSelect256
-	t[kir.OpSelect][dtype.Int16][1] = avxOpSelect256
-	t[kir.OpSelect][dtype.Float16][2] = avxOpSelect257
-	t[kir.OpSelect][dtype.BFloat16][2] = avxOpSelect257
-	t[kir.OpSelect][dtype.Uint16][2] = avxOpSelect257
-	t[kir.OpSelect][dtype.Int16][2] = avxOpSelect257
-	t[kir.OpSelect][dtype.Float16][3] = avxOpSelect258
-	t[kir.OpSelect][dtype.BFloat16][3] = avxOpSelect258
-	t[kir.OpSelect][dtype.Uint16][3] = avxOpSelect258
-	t[kir.OpSelect][dtype.Int16][3] = avxOpSelect258
-	t[kir.OpGet][dtype.Float16][1] = avxFill259
-	t[kir.OpGet][dtype.BFloat16][1] = avxFill259
-	t[kir.OpGet][dtype.Uint16][1] = avxFill259
-	t[kir.OpGet][dtype.Int16][1] = avxFill259
-	t[kir.OpSelect][dtype.Int32][0] = avxOpSelect260
-	t[kir.OpSelect][dtype.Uint32][0] = avxOpSelect260
-	t[kir.OpSelect][dtype.Float32][0] = avxOpSelect260
-	t[kir.OpSelect][dtype.Int32][1] = avxOpSelect261
-	t[kir.OpSelect][dtype.Uint32][1] = avxOpSelect261
-	t[kir.OpSelect][dtype.Float32][1] = avxOpSelect261
-	t[kir.OpSelect][dtype.Int32][2] = avxOpSelect262
-	t[kir.OpSelect][dtype.Uint32][2] = avxOpSelect262
-	t[kir.OpSelect][dtype.Float32][2] = avxOpSelect262
-	t[kir.OpSelect][dtype.Int32][3] = avxOpSelect263
-	t[kir.OpSelect][dtype.Uint32][3] = avxOpSelect263
-	t[kir.OpSelect][dtype.Float32][3] = avxOpSelect263
-	t[kir.OpGet][dtype.Int32][1] = avxFill264
-	t[kir.OpGet][dtype.Uint32][1] = avxFill264
-	t[kir.OpGet][dtype.Float32][1] = avxFill264
-	t[kir.OpSelect][dtype.Int64][0] = avxOpSelect265
-	t[kir.OpSelect][dtype.Uint64][0] = avxOpSelect265
-	t[kir.OpSelect][dtype.Float64][0] = avxOpSelect265
-	t[kir.OpSelect][dtype.Int64][1] = avxOpSelect266
-	t[kir.OpSelect][dtype.Uint64][1] = avxOpSelect266
-	t[kir.OpSelect][dtype.Float64][1] = avxOpSelect266
-	t[kir.OpSelect][dtype.Int64][2] = avxOpSelect267
-	t[kir.OpSelect][dtype.Uint64][2] = avxOpSelect267
-	t[kir.OpSelect][dtype.Float64][2] = avxOpSelect267
-	t[kir.OpSelect][dtype.Int64][3] = avxOpSelect268
-	t[kir.OpSelect][dtype.Uint64][3] = avxOpSelect268
-	t[kir.OpSelect][dtype.Float64][3] = avxOpSelect268
-	t[kir.OpGet][dtype.Int64][1] = avxFill269
-	t[kir.OpGet][dtype.Uint64][1] = avxFill269
-	t[kir.OpGet][dtype.Float64][1] = avxFill269
-	c[dtype.Int32][dtype.Float32] = avxCvt270
-	c[dtype.Uint32][dtype.Float32] = avxCvt271
-	c[dtype.Float32][dtype.Int32] = avxCvt272
-	c[dtype.Float32][dtype.Float64] = avxCvt273
-	c[dtype.Int32][dtype.Float64] = avxCvt274
-	c[dtype.Float64][dtype.Float32] = avxCvt275
-	c[dtype.Int32][dtype.Int64] = avxCvt276
-	c[dtype.Int32][dtype.Uint64] = avxCvt276
-	c[dtype.Uint32][dtype.Int64] = avxCvt277
-	c[dtype.Uint32][dtype.Uint64] = avxCvt277
-	c[dtype.Int64][dtype.Int32] = avxCvt278
-	c[dtype.Int64][dtype.Uint32] = avxCvt278
-	c[dtype.Uint64][dtype.Int32] = avxCvt278
-	c[dtype.Uint64][dtype.Uint32] = avxCvt278
-	c[dtype.BFloat16][dtype.Float32] = avxCvt279
-	c[dtype.Float32][dtype.BFloat16] = avxCvt280
-	c[dtype.Float16][dtype.Float32] = avxCvt281
-	c[dtype.Float32][dtype.Float16] = avxCvt282
-	c[dtype.Bool][dtype.Int32] = avxCvt283
-	c[dtype.Bool][dtype.Uint32] = avxCvt283
-	c[dtype.Uint8][dtype.Int32] = avxCvt283
-	c[dtype.Uint8][dtype.Uint32] = avxCvt283
-	c[dtype.Bool][dtype.Int64] = avxCvt284
-	c[dtype.Bool][dtype.Uint64] = avxCvt284
-	c[dtype.Uint8][dtype.Int64] = avxCvt284
-	c[dtype.Uint8][dtype.Uint64] = avxCvt284
-	c[dtype.Bool][dtype.Float32] = avxCvt285
-	c[dtype.Uint8][dtype.Float32] = avxCvt285
-	c[dtype.Int8][dtype.Int32] = avxCvt286
-	c[dtype.Int8][dtype.Float32] = avxCvt287
-	c[dtype.Int32][dtype.Bool] = avxCvtBool288
-	c[dtype.Uint32][dtype.Bool] = avxCvtBool288
-	c[dtype.Float32][dtype.Bool] = avxCvtBool289
-	t[kir.OpMulWide][dtype.Int32][0] = avxOpMulWide290
-	t[kir.OpMulWide][dtype.Int32][1] = avxOpMulWide291
-	t[kir.OpMulWide][dtype.Int32][2] = avxOpMulWide292
-	t[kir.OpMulWide][dtype.Uint32][0] = avxOpMulWide293
-	t[kir.OpMulWide][dtype.Uint32][1] = avxOpMulWide294
-	t[kir.OpMulWide][dtype.Uint32][2] = avxOpMulWide295
-	t[kir.OpDiv][dtype.Int32][0] = avxOpDiv296
-	t[kir.OpDiv][dtype.Int32][1] = avxOpDiv297
-	t[kir.OpDiv][dtype.Int32][2] = avxOpDiv298
-	t[kir.OpRem][dtype.Int32][0] = avxOpRem299
-	t[kir.OpRem][dtype.Int32][1] = avxOpRem300
-	t[kir.OpRem][dtype.Int32][2] = avxOpRem301
-	t[kir.OpDiv][dtype.Uint32][0] = avxOpDiv302
-	t[kir.OpDiv][dtype.Uint32][1] = avxOpDiv303
-	t[kir.OpDiv][dtype.Uint32][2] = avxOpDiv304
-	t[kir.OpRem][dtype.Uint32][0] = avxOpRem305
-	t[kir.OpRem][dtype.Uint32][1] = avxOpRem306
-	t[kir.OpRem][dtype.Uint32][2] = avxOpRem307
-	t[kir.OpSpecial][dtype.Int32][0] = avxCount308
-	t[kir.OpSpecial][dtype.Uint32][0] = avxCount308
-	t[kir.OpSpecial][dtype.Int64][0] = avxCount309
-	t[kir.OpSpecial][dtype.Uint64][0] = avxCount309
+	t[kir.OpMinimum][dtype.Float32][0] = avxOpMinimum19
+	t[kir.OpMinimum][dtype.Float32][1] = avxOpMinimum20
+	t[kir.OpMinimum][dtype.Float32][2] = avxOpMinimum21
+	t[kir.OpMaximum][dtype.Float32][0] = avxOpMaximum22
+	t[kir.OpMaximum][dtype.Float32][1] = avxOpMaximum23
+	t[kir.OpMaximum][dtype.Float32][2] = avxOpMaximum24
+	t[kir.OpSqrt][dtype.Float32][0] = avxOpSqrt25
+	t[kir.OpFloor][dtype.Float32][0] = avxOpFloor26
+	t[kir.OpCeil][dtype.Float32][0] = avxOpCeil27
+	t[kir.OpTrunc][dtype.Float32][0] = avxOpTrunc28
+	t[kir.OpRint][dtype.Float32][0] = avxOpRint29
+	t[kir.OpNeg][dtype.Float32][0] = avxOpNeg30
+	t[kir.OpAbs][dtype.Float32][0] = avxOpAbs31
+	t[kir.OpFMA][dtype.Float32][0] = avxOpFMA32
+	t[kir.OpFMA][dtype.Float32][1] = avxOpFMA33
+	t[kir.OpFMA][dtype.Float32][2] = avxOpFMA34
+	t[kir.OpFMA][dtype.Float32][3] = avxOpFMA35
+	t[kir.OpEq][dtype.Float32][0] = avxOpEq36
+	t[kir.OpEq][dtype.Float32][1] = avxOpEq37
+	t[kir.OpEq][dtype.Float32][2] = avxOpEq38
+	t[kir.OpNe][dtype.Float32][0] = avxOpNe39
+	t[kir.OpNe][dtype.Float32][1] = avxOpNe40
+	t[kir.OpNe][dtype.Float32][2] = avxOpNe41
+	t[kir.OpLt][dtype.Float32][0] = avxOpLt42
+	t[kir.OpLt][dtype.Float32][1] = avxOpLt43
+	t[kir.OpLt][dtype.Float32][2] = avxOpLt44
+	t[kir.OpLe][dtype.Float32][0] = avxOpLe45
+	t[kir.OpLe][dtype.Float32][1] = avxOpLe46
+	t[kir.OpLe][dtype.Float32][2] = avxOpLe47
+	t[kir.OpGt][dtype.Float32][0] = avxOpGt48
+	t[kir.OpGt][dtype.Float32][1] = avxOpGt49
+	t[kir.OpGt][dtype.Float32][2] = avxOpGt50
+	t[kir.OpGe][dtype.Float32][0] = avxOpGe51
+	t[kir.OpGe][dtype.Float32][1] = avxOpGe52
+	t[kir.OpGe][dtype.Float32][2] = avxOpGe53
+	t[kir.OpIsNaN][dtype.Float32][0] = avxOpIsNaN54
+	t[kir.OpAdd][dtype.Float64][0] = avxOpAdd55
+	t[kir.OpAdd][dtype.Float64][1] = avxOpAdd56
+	t[kir.OpAdd][dtype.Float64][2] = avxOpAdd57
+	t[kir.OpSub][dtype.Float64][0] = avxOpSub58
+	t[kir.OpSub][dtype.Float64][1] = avxOpSub59
+	t[kir.OpSub][dtype.Float64][2] = avxOpSub60
+	t[kir.OpMul][dtype.Float64][0] = avxOpMul61
+	t[kir.OpMul][dtype.Float64][1] = avxOpMul62
+	t[kir.OpMul][dtype.Float64][2] = avxOpMul63
+	t[kir.OpDiv][dtype.Float64][0] = avxOpDiv64
+	t[kir.OpDiv][dtype.Float64][1] = avxOpDiv65
+	t[kir.OpDiv][dtype.Float64][2] = avxOpDiv66
+	t[kir.OpMin][dtype.Float64][0] = avxOpMin67
+	t[kir.OpMin][dtype.Float64][1] = avxOpMin68
+	t[kir.OpMin][dtype.Float64][2] = avxOpMin69
+	t[kir.OpMax][dtype.Float64][0] = avxOpMax70
+	t[kir.OpMax][dtype.Float64][1] = avxOpMax71
+	t[kir.OpMax][dtype.Float64][2] = avxOpMax72
+	t[kir.OpSqrt][dtype.Float64][0] = avxOpSqrt73
+	t[kir.OpFloor][dtype.Float64][0] = avxOpFloor74
+	t[kir.OpCeil][dtype.Float64][0] = avxOpCeil75
+	t[kir.OpTrunc][dtype.Float64][0] = avxOpTrunc76
+	t[kir.OpRint][dtype.Float64][0] = avxOpRint77
+	t[kir.OpNeg][dtype.Float64][0] = avxOpNeg78
+	t[kir.OpAbs][dtype.Float64][0] = avxOpAbs79
+	t[kir.OpFMA][dtype.Float64][0] = avxOpFMA80
+	t[kir.OpFMA][dtype.Float64][1] = avxOpFMA81
+	t[kir.OpFMA][dtype.Float64][2] = avxOpFMA82
+	t[kir.OpFMA][dtype.Float64][3] = avxOpFMA83
+	t[kir.OpEq][dtype.Float64][0] = avxOpEq84
+	t[kir.OpEq][dtype.Float64][1] = avxOpEq85
+	t[kir.OpEq][dtype.Float64][2] = avxOpEq86
+	t[kir.OpNe][dtype.Float64][0] = avxOpNe87
+	t[kir.OpNe][dtype.Float64][1] = avxOpNe88
+	t[kir.OpNe][dtype.Float64][2] = avxOpNe89
+	t[kir.OpLt][dtype.Float64][0] = avxOpLt90
+	t[kir.OpLt][dtype.Float64][1] = avxOpLt91
+	t[kir.OpLt][dtype.Float64][2] = avxOpLt92
+	t[kir.OpLe][dtype.Float64][0] = avxOpLe93
+	t[kir.OpLe][dtype.Float64][1] = avxOpLe94
+	t[kir.OpLe][dtype.Float64][2] = avxOpLe95
+	t[kir.OpGt][dtype.Float64][0] = avxOpGt96
+	t[kir.OpGt][dtype.Float64][1] = avxOpGt97
+	t[kir.OpGt][dtype.Float64][2] = avxOpGt98
+	t[kir.OpGe][dtype.Float64][0] = avxOpGe99
+	t[kir.OpGe][dtype.Float64][1] = avxOpGe100
+	t[kir.OpGe][dtype.Float64][2] = avxOpGe101
+	t[kir.OpIsNaN][dtype.Float64][0] = avxOpIsNaN102
+	t[kir.OpAdd][dtype.Int32][0] = avxOpAdd103
+	t[kir.OpAdd][dtype.Uint32][0] = avxOpAdd103
+	t[kir.OpAdd][dtype.Int32][1] = avxOpAdd104
+	t[kir.OpAdd][dtype.Uint32][1] = avxOpAdd104
+	t[kir.OpAdd][dtype.Int32][2] = avxOpAdd105
+	t[kir.OpAdd][dtype.Uint32][2] = avxOpAdd105
+	t[kir.OpSub][dtype.Int32][0] = avxOpSub106
+	t[kir.OpSub][dtype.Uint32][0] = avxOpSub106
+	t[kir.OpSub][dtype.Int32][1] = avxOpSub107
+	t[kir.OpSub][dtype.Uint32][1] = avxOpSub107
+	t[kir.OpSub][dtype.Int32][2] = avxOpSub108
+	t[kir.OpSub][dtype.Uint32][2] = avxOpSub108
+	t[kir.OpNeg][dtype.Int32][0] = avxOpNeg109
+	t[kir.OpNeg][dtype.Uint32][0] = avxOpNeg109
+	t[kir.OpEq][dtype.Int32][0] = avxOpEq110
+	t[kir.OpEq][dtype.Uint32][0] = avxOpEq110
+	t[kir.OpEq][dtype.Int32][1] = avxOpEq111
+	t[kir.OpEq][dtype.Uint32][1] = avxOpEq111
+	t[kir.OpEq][dtype.Int32][2] = avxOpEq112
+	t[kir.OpEq][dtype.Uint32][2] = avxOpEq112
+	t[kir.OpNe][dtype.Int32][0] = avxOpNe113
+	t[kir.OpNe][dtype.Uint32][0] = avxOpNe113
+	t[kir.OpNe][dtype.Int32][1] = avxOpNe114
+	t[kir.OpNe][dtype.Uint32][1] = avxOpNe114
+	t[kir.OpNe][dtype.Int32][2] = avxOpNe115
+	t[kir.OpNe][dtype.Uint32][2] = avxOpNe115
+	t[kir.OpGt][dtype.Int32][0] = avxOpGt116
+	t[kir.OpGt][dtype.Int32][1] = avxOpGt117
+	t[kir.OpGt][dtype.Int32][2] = avxOpGt118
+	t[kir.OpLe][dtype.Int32][0] = avxOpLe119
+	t[kir.OpLe][dtype.Int32][1] = avxOpLe120
+	t[kir.OpLe][dtype.Int32][2] = avxOpLe121
+	t[kir.OpLt][dtype.Int32][0] = avxOpLt122
+	t[kir.OpLt][dtype.Int32][1] = avxOpLt123
+	t[kir.OpLt][dtype.Int32][2] = avxOpLt124
+	t[kir.OpGe][dtype.Int32][0] = avxOpGe125
+	t[kir.OpGe][dtype.Int32][1] = avxOpGe126
+	t[kir.OpGe][dtype.Int32][2] = avxOpGe127
+	t[kir.OpGt][dtype.Uint32][0] = avxOpGt128
+	t[kir.OpGt][dtype.Uint32][1] = avxOpGt129
+	t[kir.OpGt][dtype.Uint32][2] = avxOpGt130
+	t[kir.OpLe][dtype.Uint32][0] = avxOpLe131
+	t[kir.OpLe][dtype.Uint32][1] = avxOpLe132
+	t[kir.OpLe][dtype.Uint32][2] = avxOpLe133
+	t[kir.OpLt][dtype.Uint32][0] = avxOpLt134
+	t[kir.OpLt][dtype.Uint32][1] = avxOpLt135
+	t[kir.OpLt][dtype.Uint32][2] = avxOpLt136
+	t[kir.OpGe][dtype.Uint32][0] = avxOpGe137
+	t[kir.OpGe][dtype.Uint32][1] = avxOpGe138
+	t[kir.OpGe][dtype.Uint32][2] = avxOpGe139
+	t[kir.OpAdd][dtype.Int64][0] = avxOpAdd140
+	t[kir.OpAdd][dtype.Uint64][0] = avxOpAdd140
+	t[kir.OpAdd][dtype.Int64][1] = avxOpAdd141
+	t[kir.OpAdd][dtype.Uint64][1] = avxOpAdd141
+	t[kir.OpAdd][dtype.Int64][2] = avxOpAdd142
+	t[kir.OpAdd][dtype.Uint64][2] = avxOpAdd142
+	t[kir.OpSub][dtype.Int64][0] = avxOpSub143
+	t[kir.OpSub][dtype.Uint64][0] = avxOpSub143
+	t[kir.OpSub][dtype.Int64][1] = avxOpSub144
+	t[kir.OpSub][dtype.Uint64][1] = avxOpSub144
+	t[kir.OpSub][dtype.Int64][2] = avxOpSub145
+	t[kir.OpSub][dtype.Uint64][2] = avxOpSub145
+	t[kir.OpNeg][dtype.Int64][0] = avxOpNeg146
+	t[kir.OpNeg][dtype.Uint64][0] = avxOpNeg146
+	t[kir.OpEq][dtype.Int64][0] = avxOpEq147
+	t[kir.OpEq][dtype.Uint64][0] = avxOpEq147
+	t[kir.OpEq][dtype.Int64][1] = avxOpEq148
+	t[kir.OpEq][dtype.Uint64][1] = avxOpEq148
+	t[kir.OpEq][dtype.Int64][2] = avxOpEq149
+	t[kir.OpEq][dtype.Uint64][2] = avxOpEq149
+	t[kir.OpNe][dtype.Int64][0] = avxOpNe150
+	t[kir.OpNe][dtype.Uint64][0] = avxOpNe150
+	t[kir.OpNe][dtype.Int64][1] = avxOpNe151
+	t[kir.OpNe][dtype.Uint64][1] = avxOpNe151
+	t[kir.OpNe][dtype.Int64][2] = avxOpNe152
+	t[kir.OpNe][dtype.Uint64][2] = avxOpNe152
+	t[kir.OpGt][dtype.Int64][0] = avxOpGt153
+	t[kir.OpGt][dtype.Int64][1] = avxOpGt154
+	t[kir.OpGt][dtype.Int64][2] = avxOpGt155
+	t[kir.OpLe][dtype.Int64][0] = avxOpLe156
+	t[kir.OpLe][dtype.Int64][1] = avxOpLe157
+	t[kir.OpLe][dtype.Int64][2] = avxOpLe158
+	t[kir.OpLt][dtype.Int64][0] = avxOpLt159
+	t[kir.OpLt][dtype.Int64][1] = avxOpLt160
+	t[kir.OpLt][dtype.Int64][2] = avxOpLt161
+	t[kir.OpGe][dtype.Int64][0] = avxOpGe162
+	t[kir.OpGe][dtype.Int64][1] = avxOpGe163
+	t[kir.OpGe][dtype.Int64][2] = avxOpGe164
+	t[kir.OpGt][dtype.Uint64][0] = avxOpGt165
+	t[kir.OpGt][dtype.Uint64][1] = avxOpGt166
+	t[kir.OpGt][dtype.Uint64][2] = avxOpGt167
+	t[kir.OpLe][dtype.Uint64][0] = avxOpLe168
+	t[kir.OpLe][dtype.Uint64][1] = avxOpLe169
+	t[kir.OpLe][dtype.Uint64][2] = avxOpLe170
+	t[kir.OpLt][dtype.Uint64][0] = avxOpLt171
+	t[kir.OpLt][dtype.Uint64][1] = avxOpLt172
+	t[kir.OpLt][dtype.Uint64][2] = avxOpLt173
+	t[kir.OpGe][dtype.Uint64][0] = avxOpGe174
+	t[kir.OpGe][dtype.Uint64][1] = avxOpGe175
+	t[kir.OpGe][dtype.Uint64][2] = avxOpGe176
+	t[kir.OpAnd][dtype.Bool][0] = avxOpAnd177
+	t[kir.OpAnd][dtype.Bool][1] = avxOpAnd178
+	t[kir.OpAnd][dtype.Bool][2] = avxOpAnd179
+	t[kir.OpOr][dtype.Bool][0] = avxOpOr180
+	t[kir.OpOr][dtype.Bool][1] = avxOpOr181
+	t[kir.OpOr][dtype.Bool][2] = avxOpOr182
+	t[kir.OpXor][dtype.Bool][0] = avxOpXor183
+	t[kir.OpXor][dtype.Bool][1] = avxOpXor184
+	t[kir.OpXor][dtype.Bool][2] = avxOpXor185
+	t[kir.OpNot][dtype.Bool][0] = avxOpNot186
+	t[kir.OpAnd][dtype.Int32][0] = avxOpAnd187
+	t[kir.OpAnd][dtype.Uint32][0] = avxOpAnd187
+	t[kir.OpAnd][dtype.Int32][1] = avxOpAnd188
+	t[kir.OpAnd][dtype.Uint32][1] = avxOpAnd188
+	t[kir.OpAnd][dtype.Int32][2] = avxOpAnd189
+	t[kir.OpAnd][dtype.Uint32][2] = avxOpAnd189
+	t[kir.OpOr][dtype.Int32][0] = avxOpOr190
+	t[kir.OpOr][dtype.Uint32][0] = avxOpOr190
+	t[kir.OpOr][dtype.Int32][1] = avxOpOr191
+	t[kir.OpOr][dtype.Uint32][1] = avxOpOr191
+	t[kir.OpOr][dtype.Int32][2] = avxOpOr192
+	t[kir.OpOr][dtype.Uint32][2] = avxOpOr192
+	t[kir.OpXor][dtype.Int32][0] = avxOpXor193
+	t[kir.OpXor][dtype.Uint32][0] = avxOpXor193
+	t[kir.OpXor][dtype.Int32][1] = avxOpXor194
+	t[kir.OpXor][dtype.Uint32][1] = avxOpXor194
+	t[kir.OpXor][dtype.Int32][2] = avxOpXor195
+	t[kir.OpXor][dtype.Uint32][2] = avxOpXor195
+	t[kir.OpNot][dtype.Int32][0] = avxOpNot196
+	t[kir.OpNot][dtype.Uint32][0] = avxOpNot196
+	t[kir.OpAnd][dtype.Int64][0] = avxOpAnd197
+	t[kir.OpAnd][dtype.Uint64][0] = avxOpAnd197
+	t[kir.OpAnd][dtype.Int64][1] = avxOpAnd198
+	t[kir.OpAnd][dtype.Uint64][1] = avxOpAnd198
+	t[kir.OpAnd][dtype.Int64][2] = avxOpAnd199
+	t[kir.OpAnd][dtype.Uint64][2] = avxOpAnd199
+	t[kir.OpOr][dtype.Int64][0] = avxOpOr200
+	t[kir.OpOr][dtype.Uint64][0] = avxOpOr200
+	t[kir.OpOr][dtype.Int64][1] = avxOpOr201
+	t[kir.OpOr][dtype.Uint64][1] = avxOpOr201
+	t[kir.OpOr][dtype.Int64][2] = avxOpOr202
+	t[kir.OpOr][dtype.Uint64][2] = avxOpOr202
+	t[kir.OpXor][dtype.Int64][0] = avxOpXor203
+	t[kir.OpXor][dtype.Uint64][0] = avxOpXor203
+	t[kir.OpXor][dtype.Int64][1] = avxOpXor204
+	t[kir.OpXor][dtype.Uint64][1] = avxOpXor204
+	t[kir.OpXor][dtype.Int64][2] = avxOpXor205
+	t[kir.OpXor][dtype.Uint64][2] = avxOpXor205
+	t[kir.OpNot][dtype.Int64][0] = avxOpNot206
+	t[kir.OpNot][dtype.Uint64][0] = avxOpNot206
+	t[kir.OpMul][dtype.Int32][0] = avxOpMul207
+	t[kir.OpMul][dtype.Uint32][0] = avxOpMul207
+	t[kir.OpMul][dtype.Int32][1] = avxOpMul208
+	t[kir.OpMul][dtype.Uint32][1] = avxOpMul208
+	t[kir.OpMul][dtype.Int32][2] = avxOpMul209
+	t[kir.OpMul][dtype.Uint32][2] = avxOpMul209
+	t[kir.OpMul][dtype.Int64][0] = avxOpMul210
+	t[kir.OpMul][dtype.Uint64][0] = avxOpMul210
+	t[kir.OpMul][dtype.Int64][1] = avxOpMul211
+	t[kir.OpMul][dtype.Uint64][1] = avxOpMul211
+	t[kir.OpMul][dtype.Int64][2] = avxOpMul212
+	t[kir.OpMul][dtype.Uint64][2] = avxOpMul212
+	t[kir.OpMulHi][dtype.Uint32][0] = avxOpMulHi213
+	t[kir.OpMulHi][dtype.Uint32][1] = avxOpMulHi214
+	t[kir.OpMulHi][dtype.Uint32][2] = avxOpMulHi215
+	t[kir.OpMulHi][dtype.Int32][0] = avxOpMulHi216
+	t[kir.OpMulHi][dtype.Int32][1] = avxOpMulHi217
+	t[kir.OpMulHi][dtype.Int32][2] = avxOpMulHi218
+	t[kir.OpMin][dtype.Int32][0] = avxOpMin219
+	t[kir.OpMin][dtype.Int32][1] = avxOpMin220
+	t[kir.OpMin][dtype.Int32][2] = avxOpMin221
+	t[kir.OpMin][dtype.Uint32][0] = avxOpMin222
+	t[kir.OpMin][dtype.Uint32][1] = avxOpMin223
+	t[kir.OpMin][dtype.Uint32][2] = avxOpMin224
+	t[kir.OpMax][dtype.Int32][0] = avxOpMax225
+	t[kir.OpMax][dtype.Int32][1] = avxOpMax226
+	t[kir.OpMax][dtype.Int32][2] = avxOpMax227
+	t[kir.OpMax][dtype.Uint32][0] = avxOpMax228
+	t[kir.OpMax][dtype.Uint32][1] = avxOpMax229
+	t[kir.OpMax][dtype.Uint32][2] = avxOpMax230
+	t[kir.OpMin][dtype.Int64][0] = avxOpMin231
+	t[kir.OpMin][dtype.Int64][1] = avxOpMin232
+	t[kir.OpMin][dtype.Int64][2] = avxOpMin233
+	t[kir.OpMax][dtype.Int64][0] = avxOpMax234
+	t[kir.OpMax][dtype.Int64][1] = avxOpMax235
+	t[kir.OpMax][dtype.Int64][2] = avxOpMax236
+	t[kir.OpAbs][dtype.Int32][0] = avxOpAbs237
+	t[kir.OpShl][dtype.Int32][0] = avxOpShl238
+	t[kir.OpShl][dtype.Uint32][0] = avxOpShl238
+	t[kir.OpShl][dtype.Int32][1] = avxOpShl239
+	t[kir.OpShl][dtype.Uint32][1] = avxOpShl239
+	t[kir.OpShl][dtype.Int32][2] = avxOpShl240
+	t[kir.OpShl][dtype.Uint32][2] = avxOpShl240
+	t[kir.OpShr][dtype.Uint32][0] = avxOpShr241
+	t[kir.OpShr][dtype.Uint32][1] = avxOpShr242
+	t[kir.OpShr][dtype.Uint32][2] = avxOpShr243
+	t[kir.OpShr][dtype.Int32][0] = avxOpShr244
+	t[kir.OpShr][dtype.Int32][1] = avxOpShr245
+	t[kir.OpShr][dtype.Int32][2] = avxOpShr246
+	t[kir.OpShl][dtype.Int64][0] = avxOpShl247
+	t[kir.OpShl][dtype.Uint64][0] = avxOpShl247
+	t[kir.OpShl][dtype.Int64][1] = avxOpShl248
+	t[kir.OpShl][dtype.Uint64][1] = avxOpShl248
+	t[kir.OpShl][dtype.Int64][2] = avxOpShl249
+	t[kir.OpShl][dtype.Uint64][2] = avxOpShl249
+	t[kir.OpShr][dtype.Uint64][0] = avxOpShr250
+	t[kir.OpShr][dtype.Uint64][1] = avxOpShr251
+	t[kir.OpShr][dtype.Uint64][2] = avxOpShr252
+	t[kir.OpShr][dtype.Int64][0] = avxOpShr253
+	t[kir.OpShr][dtype.Int64][1] = avxOpShr254
+	t[kir.OpShr][dtype.Int64][2] = avxOpShr255
+	t[kir.OpSelect][dtype.Bool][0] = avxOpSelect256
+	t[kir.OpSelect][dtype.Uint8][0] = avxOpSelect256
+	t[kir.OpSelect][dtype.Int8][0] = avxOpSelect256
+	t[kir.OpSelect][dtype.Bool][1] = avxOpSelect257
+	t[kir.OpSelect][dtype.Uint8][1] = avxOpSelect257
+	t[kir.OpSelect][dtype.Int8][1] = avxOpSelect257
+	t[kir.OpSelect][dtype.Bool][2] = avxOpSelect258
+	t[kir.OpSelect][dtype.Uint8][2] = avxOpSelect258
+	t[kir.OpSelect][dtype.Int8][2] = avxOpSelect258
+	t[kir.OpSelect][dtype.Bool][3] = avxOpSelect259
+	t[kir.OpSelect][dtype.Uint8][3] = avxOpSelect259
+	t[kir.OpSelect][dtype.Int8][3] = avxOpSelect259
+	t[kir.OpGet][dtype.Bool][1] = avxFill260
+	t[kir.OpGet][dtype.Uint8][1] = avxFill260
+	t[kir.OpGet][dtype.Int8][1] = avxFill260
+	t[kir.OpSelect][dtype.Float16][0] = avxOpSelect261
+	t[kir.OpSelect][dtype.BFloat16][0] = avxOpSelect261
+	t[kir.OpSelect][dtype.Uint16][0] = avxOpSelect261
+	t[kir.OpSelect][dtype.Int16][0] = avxOpSelect261
+	t[kir.OpSelect][dtype.Float16][1] = avxOpSelect262
+	t[kir.OpSelect][dtype.BFloat16][1] = avxOpSelect262
+	t[kir.OpSelect][dtype.Uint16][1] = avxOpSelect262
+	t[kir.OpSelect][dtype.Int16][1] = avxOpSelect262
+	t[kir.OpSelect][dtype.Float16][2] = avxOpSelect263
+	t[kir.OpSelect][dtype.BFloat16][2] = avxOpSelect263
+	t[kir.OpSelect][dtype.Uint16][2] = avxOpSelect263
+	t[kir.OpSelect][dtype.Int16][2] = avxOpSelect263
+	t[kir.OpSelect][dtype.Float16][3] = avxOpSelect264
+	t[kir.OpSelect][dtype.BFloat16][3] = avxOpSelect264
+	t[kir.OpSelect][dtype.Uint16][3] = avxOpSelect264
+	t[kir.OpSelect][dtype.Int16][3] = avxOpSelect264
+	t[kir.OpGet][dtype.Float16][1] = avxFill265
+	t[kir.OpGet][dtype.BFloat16][1] = avxFill265
+	t[kir.OpGet][dtype.Uint16][1] = avxFill265
+	t[kir.OpGet][dtype.Int16][1] = avxFill265
+	t[kir.OpSelect][dtype.Int32][0] = avxOpSelect266
+	t[kir.OpSelect][dtype.Uint32][0] = avxOpSelect266
+	t[kir.OpSelect][dtype.Float32][0] = avxOpSelect266
+	t[kir.OpSelect][dtype.Int32][1] = avxOpSelect267
+	t[kir.OpSelect][dtype.Uint32][1] = avxOpSelect267
+	t[kir.OpSelect][dtype.Float32][1] = avxOpSelect267
+	t[kir.OpSelect][dtype.Int32][2] = avxOpSelect268
+	t[kir.OpSelect][dtype.Uint32][2] = avxOpSelect268
+	t[kir.OpSelect][dtype.Float32][2] = avxOpSelect268
+	t[kir.OpSelect][dtype.Int32][3] = avxOpSelect269
+	t[kir.OpSelect][dtype.Uint32][3] = avxOpSelect269
+	t[kir.OpSelect][dtype.Float32][3] = avxOpSelect269
+	t[kir.OpGet][dtype.Int32][1] = avxFill270
+	t[kir.OpGet][dtype.Uint32][1] = avxFill270
+	t[kir.OpGet][dtype.Float32][1] = avxFill270
+	t[kir.OpSelect][dtype.Int64][0] = avxOpSelect271
+	t[kir.OpSelect][dtype.Uint64][0] = avxOpSelect271
+	t[kir.OpSelect][dtype.Float64][0] = avxOpSelect271
+	t[kir.OpSelect][dtype.Int64][1] = avxOpSelect272
+	t[kir.OpSelect][dtype.Uint64][1] = avxOpSelect272
+	t[kir.OpSelect][dtype.Float64][1] = avxOpSelect272
+	t[kir.OpSelect][dtype.Int64][2] = avxOpSelect273
+	t[kir.OpSelect][dtype.Uint64][2] = avxOpSelect273
+	t[kir.OpSelect][dtype.Float64][2] = avxOpSelect273
+	t[kir.OpSelect][dtype.Int64][3] = avxOpSelect274
+	t[kir.OpSelect][dtype.Uint64][3] = avxOpSelect274
+	t[kir.OpSelect][dtype.Float64][3] = avxOpSelect274
+	t[kir.OpGet][dtype.Int64][1] = avxFill275
+	t[kir.OpGet][dtype.Uint64][1] = avxFill275
+	t[kir.OpGet][dtype.Float64][1] = avxFill275
+	c[dtype.Int32][dtype.Float32] = avxCvt276
+	c[dtype.Uint32][dtype.Float32] = avxCvt277
+	c[dtype.Float32][dtype.Int32] = avxCvt278
+	c[dtype.Float32][dtype.Float64] = avxCvt279
+	c[dtype.Int32][dtype.Float64] = avxCvt280
+	c[dtype.Float64][dtype.Float32] = avxCvt281
+	c[dtype.Int32][dtype.Int64] = avxCvt282
+	c[dtype.Int32][dtype.Uint64] = avxCvt282
+	c[dtype.Uint32][dtype.Int64] = avxCvt283
+	c[dtype.Uint32][dtype.Uint64] = avxCvt283
+	c[dtype.Int64][dtype.Int32] = avxCvt284
+	c[dtype.Int64][dtype.Uint32] = avxCvt284
+	c[dtype.Uint64][dtype.Int32] = avxCvt284
+	c[dtype.Uint64][dtype.Uint32] = avxCvt284
+	c[dtype.BFloat16][dtype.Float32] = avxCvt285
+	c[dtype.Float32][dtype.BFloat16] = avxCvt286
+	c[dtype.Float16][dtype.Float32] = avxCvt287
+	c[dtype.Float32][dtype.Float16] = avxCvt288
+	c[dtype.Bool][dtype.Int32] = avxCvt289
+	c[dtype.Bool][dtype.Uint32] = avxCvt289
+	c[dtype.Uint8][dtype.Int32] = avxCvt289
+	c[dtype.Uint8][dtype.Uint32] = avxCvt289
+	c[dtype.Bool][dtype.Int64] = avxCvt290
+	c[dtype.Bool][dtype.Uint64] = avxCvt290
+	c[dtype.Uint8][dtype.Int64] = avxCvt290
+	c[dtype.Uint8][dtype.Uint64] = avxCvt290
+	c[dtype.Bool][dtype.Float32] = avxCvt291
+	c[dtype.Uint8][dtype.Float32] = avxCvt291
+	c[dtype.Int8][dtype.Int32] = avxCvt292
+	c[dtype.Int8][dtype.Float32] = avxCvt293
+	c[dtype.Int32][dtype.Bool] = avxCvtBool294
+	c[dtype.Uint32][dtype.Bool] = avxCvtBool294
+	c[dtype.Float32][dtype.Bool] = avxCvtBool295
+	t[kir.OpMulWide][dtype.Int32][0] = avxOpMulWide296
+	t[kir.OpMulWide][dtype.Int32][1] = avxOpMulWide297
+	t[kir.OpMulWide][dtype.Int32][2] = avxOpMulWide298
+	t[kir.OpMulWide][dtype.Uint32][0] = avxOpMulWide299
+	t[kir.OpMulWide][dtype.Uint32][1] = avxOpMulWide300
+	t[kir.OpMulWide][dtype.Uint32][2] = avxOpMulWide301
+	t[kir.OpDiv][dtype.Int32][0] = avxOpDiv302
+	t[kir.OpDiv][dtype.Int32][1] = avxOpDiv303
+	t[kir.OpDiv][dtype.Int32][2] = avxOpDiv304
+	t[kir.OpRem][dtype.Int32][0] = avxOpRem305
+	t[kir.OpRem][dtype.Int32][1] = avxOpRem306
+	t[kir.OpRem][dtype.Int32][2] = avxOpRem307
+	t[kir.OpDiv][dtype.Uint32][0] = avxOpDiv308
+	t[kir.OpDiv][dtype.Uint32][1] = avxOpDiv309
+	t[kir.OpDiv][dtype.Uint32][2] = avxOpDiv310
+	t[kir.OpRem][dtype.Uint32][0] = avxOpRem311
+	t[kir.OpRem][dtype.Uint32][1] = avxOpRem312
+	t[kir.OpRem][dtype.Uint32][2] = avxOpRem313
+	t[kir.OpSpecial][dtype.Int32][0] = avxCount314
+	t[kir.OpSpecial][dtype.Uint32][0] = avxCount314
+	t[kir.OpSpecial][dtype.Int64][0] = avxCount315
+	t[kir.OpSpecial][dtype.Uint64][0] = avxCount315
 }

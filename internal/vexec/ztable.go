@@ -540,6 +540,12 @@ func fillTables(t *opTable, c *cvtTable) {
 	t[kir.OpGe][dtype.Float64][0] = geVV[float64]
 	t[kir.OpGe][dtype.Float64][1] = geVS[float64]
 	t[kir.OpGe][dtype.Float64][2] = geSV[float64]
+	t[kir.OpMinimum][dtype.Float32][0] = minimumF32VV
+	t[kir.OpMinimum][dtype.Float32][1] = minimumF32VS
+	t[kir.OpMinimum][dtype.Float32][2] = minimumF32SV
+	t[kir.OpMaximum][dtype.Float32][0] = maximumF32VV
+	t[kir.OpMaximum][dtype.Float32][1] = maximumF32VS
+	t[kir.OpMaximum][dtype.Float32][2] = maximumF32SV
 	t[kir.OpMulHi][dtype.Int32][0] = mulHiI32VV
 	t[kir.OpMulHi][dtype.Int32][1] = mulHiI32VS
 	t[kir.OpMulHi][dtype.Int32][2] = mulHiI32SV

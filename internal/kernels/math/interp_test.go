@@ -211,6 +211,10 @@ func round(op kir.Op, x, y float64) float64 {
 			return math.Min(x, y)
 		}
 		return math.Max(x, y)
+	case kir.OpMinimum:
+		return math.Min(x, y)
+	case kir.OpMaximum:
+		return math.Max(x, y)
 	}
 	panic(fmt.Sprint("no float operation ", op))
 }

@@ -45,6 +45,11 @@ func floatOps() (ops []asmOp) {
 		pick := "VBLENDVPX {t0}, {b}, {d}, {d}; VCMPPX $3, {b}, {b}, {t0}; VBLENDVPX {t0}, {a}, {d}, {d}"
 		add("OpMin", 2, both, "VMINPX {b}, {a}, {d}; VMINPX {a}, {b}, {t0}; VORPX {t0}, {d}, {d}; VCMPPX $3, {a}, {a}, {t0}; "+pick)
 		add("OpMax", 2, both, "VMAXPX {b}, {a}, {d}; VMAXPX {a}, {b}, {t0}; VANDPX {t0}, {d}, {d}; VCMPPX $3, {a}, {a}, {t0}; "+pick)
+		if t.n == 4 {
+			nan := "VCMPPX $3, {b}, {a}, {t0}; VBLENDVPX {t0}, {k0}, {d}, {d}"
+			add("OpMinimum", 2, both, "VMINPX {b}, {a}, {d}; VMINPX {a}, {b}, {t0}; VORPX {t0}, {d}, {d}; "+nan, t.sign-1)
+			add("OpMaximum", 2, both, "VMAXPX {b}, {a}, {d}; VMAXPX {a}, {b}, {t0}; VANDPX {t0}, {d}, {d}; "+nan, t.sign-1)
+		}
 		add("OpSqrt", 1, "V", "VSQRTPX {a}, {d}")
 		add("OpFloor", 1, "V", "VROUNDPX $9, {a}, {d}")
 		add("OpCeil", 1, "V", "VROUNDPX $10, {a}, {d}")

@@ -61,6 +61,8 @@ var binaries = []lanewise{
 
 // concreteBinaries are operations on fixed types.
 var concreteBinaries = []lanewise{
+	{"minimumF32", "OpMinimum", "float32", "", "", "minimum(a, b)", "Float32"},
+	{"maximumF32", "OpMaximum", "float32", "", "", "maximum(a, b)", "Float32"},
 	{"mulHiI32", "OpMulHi", "int32", "", "", "int32(int64(a) * int64(b) >> 32)", "Int32"},
 	{"mulHiU32", "OpMulHi", "uint32", "", "", "uint32(uint64(a) * uint64(b) >> 32)", "Uint32"},
 	{"mulHiI64", "OpMulHi", "int64", "", "", "mulHi64(a, b)", "Int64"},
