@@ -29,6 +29,26 @@ func machine() tenon.Selector {
 	return tenon.Sim(0)
 }
 
+// fewProcessors has 33 multiprocessors, so that 529 rows are many.
+type fewProcessors struct{ driver.Device }
+
+func (d fewProcessors) Info() *driver.Info {
+	i := *d.Device.Info()
+	i.Multiprocessors = 33
+	return &i
+}
+
+// openFew opens a simulated device with few multiprocessors.
+func openFew(t *testing.T) (x *tenon.Exec, closed func()) {
+	t.Helper()
+	host, err := rt.Host()
+	must(t, err)
+	dev, err := rt.Open(rt.Selector{Kind: rt.Sim, Wrap: func(d driver.Device) driver.Device { return fewProcessors{d} }})
+	must(t, err)
+	x = (*tenon.Exec)(core.New(dev, host))
+	return x, func() { must(t, x.Close()) }
+}
+
 // openRecorded opens a simulated device that records its driver calls; the calls do not depend on the device.
 func openRecorded(t *testing.T) (x *tenon.Exec, rec *record.Device) {
 	t.Helper()

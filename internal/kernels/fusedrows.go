@@ -149,8 +149,8 @@ func (f *FusedRows) Name() string { return "row_" + f.fused.name }
 func (f *FusedRows) Counts() (outs, ins int) { return len(f.fused.outs), len(f.fused.ins) }
 
 // Apart reports whether, wherever the operands lie, no thread reads elements at which another one writes an output of the given shape. That
-// output may then be the same array as an input. It holds if threads go through a row in loops, or if each has elements of its own: others
-// read the last elements again.
+// output may then be the same array as an input. A thread that holds its part of a row in registers but has no elements, in the row or at
+// all, reads the last ones again, so there must be none, whatever width of accesses the addresses allow.
 func (f *FusedRows) Apart(shape []int) bool {
 	if f.fused.sums != nil { // a row is loaded while the one before is written
 		return false

@@ -47,7 +47,7 @@ var (
 
 // logSumExp registers a reduction to the greatest element m and the sum s of exponentials relative to it; f computes the result.
 func logSumExp(name string, f func(k *kernel.Builder, m, s kernel.Value) kernel.Value) *ReduceOp {
-	return reduction(ReduceOp{Name: name,
+	return reduction(ReduceOp{Name: name, Dear: true,
 		State: func(t dtype.DType) []dtype.DType { return []dtype.DType{opmath(t), opmath(t)} },
 		Init:  func(r *Reduction) []kernel.Value { return onlineInit(r.K, r.T) },
 		Step: func(r *Reduction, a []kernel.Value, in []Num, _ kernel.Value) []kernel.Value {

@@ -22,8 +22,8 @@ type reduceSpec struct {
 	Repeat, Single operandSet
 	// Held is the set of inputs that a kernel which goes through the elements again holds in shared memory. They have one type.
 	Held operandSet
-	// Chunks is the number of vectors that a thread holds in registers, 0 if it goes through them in loops. Exact: all threads have as
-	// many.
+	// Chunks is the number of vectors that a thread holds in registers, 0 if it goes through them in loops. Exact says that every thread
+	// has exactly so many.
 	Chunks uint8
 	Exact  bool
 }
@@ -50,7 +50,7 @@ const (
 const (
 	reduceRowThreads    = 512 // threads per block if they share one output
 	reduceWarpThreads   = 256 // threads per block if each warp has an output
-	reduceAgainThreads  = 128 // the same if there is work that reads the results, for short rows
+	reduceAgainThreads  = 128 // the same if work reads the results and a thread holds at most half of rowHeld
 	reduceColumnThreads = 512 // threads per block of columns
 	// reduceAlone is the number of vectors that a thread folds alone; another pass is worth its launch only beyond it. Each part then has
 	// at least reduceWork vectors per thread.
@@ -58,8 +58,9 @@ const (
 	reduceWork  = 8
 	// reduceNarrow is the minimum number of reduced elements for which columns with few outputs are narrower than 32 threads.
 	reduceNarrow = 1024
-	// reduceHeld and reduceHeldBlock are the maximum numbers of elements that a thread and a block of a fused reduction hold in registers.
-	reduceHeld, reduceHeldBlock = 128, 1 << 15
+	// reduceSingle is the number of registers that the elements of a single reduction may take in a thread. reduceHeld and reduceHeldBlock
+	// are the maximum numbers for a thread and for a block of a fused one.
+	reduceSingle, reduceHeld, reduceHeldBlock = 64, 128, 1 << 15
 	// reduceFinalDeep is the number of parts above which more threads share an output in the last stage.
 	reduceFinalDeep = 64
 )
@@ -216,7 +217,7 @@ func (p *reducePlan) lie(lim *Limits) {
 	case rows && (p.n/along >= 16 || p.outputs < 64*lim.Multiprocessors):
 		p.shape, p.vec, p.repeat = reduceRow, along, alongRepeat
 		p.items = p.n / along
-		p.wide = p.share(lim)
+		p.wide = p.threadsPerRow(lim)
 		p.split(lim, ceilDiv(p.outputs, p.groups()), p.wide)
 		p.holdChunks(lim)
 	default:
@@ -237,8 +238,9 @@ func (p *reducePlan) lie(lim *Limits) {
 	}
 }
 
-// share returns how many threads share a row.
-func (p *reducePlan) share(lim *Limits) int {
+// threadsPerRow returns how many threads share a row: if there are few rows, many, to fill the device; otherwise as many as can hold it in
+// registers, or a warp where that is not possible or would take time to combine.
+func (p *reducePlan) threadsPerRow(lim *Limits) int {
 	switch {
 	case p.items > 128 && p.outputs < 16*lim.Multiprocessors:
 		return reduceRowThreads
@@ -252,7 +254,8 @@ func (p *reducePlan) share(lim *Limits) int {
 	return wide
 }
 
-// holdChunks chooses whether threads hold their part of a row in registers, and as how many vectors.
+// holdChunks chooses whether threads hold their part of a row in registers, and as how many vectors. An input of a fused reduction that has
+// one element for the whole row is then loaded once.
 func (p *reducePlan) holdChunks(lim *Limits) {
 	need := ceilDiv(p.items, p.wide)
 	if p.chunks, p.exact = 0, false; lim.Multiprocessors < fewMultiprocessors || p.shape != reduceRow || p.parts > 1 ||
@@ -260,14 +263,21 @@ func (p *reducePlan) holdChunks(lim *Limits) {
 		return
 	}
 	chunks, _ := chunkClass(need)
-	exact := chunks*p.wide == p.items
-	if f := p.op.fused; f != nil {
-		held := len(f.kept)
+	exact, f := chunks*p.wide == p.items, p.op.fused
+	if f == nil {
+		if chunks*p.vec*registersOf(p.ins[0].DType) > reduceSingle {
+			return
+		}
+	} else {
+		held := 0
+		for _, t := range f.kept {
+			held += registersOf(t)
+		}
 		for i := range f.read {
 			if p.red.stride[i][0] == 0 {
 				p.repeat.add(i)
 			} else {
-				held++
+				held += registersOf(p.ins[i].DType)
 			}
 		}
 		switch {
@@ -280,7 +290,11 @@ func (p *reducePlan) holdChunks(lim *Limits) {
 	p.chunks, p.exact = chunks, exact
 }
 
-// chunkClass returns for how many vectors a kernel is built whose threads hold up to need, and how many of them every thread has.
+// registersOf is the number of registers of an element.
+func registersOf(t dtype.DType) int { return max(1, t.Size()/4) }
+
+// chunkClass returns how many vectors the threads of a kernel for rows hold if those of a row have up to need: as many or, beyond 8, a few
+// more, so that there are few kernels. Every thread has whole of them, the others only some.
 func chunkClass(need int) (chunks, whole int) {
 	grain := 1
 	if need > 8 {
@@ -293,7 +307,7 @@ func chunkClass(need int) (chunks, whole int) {
 // groups is the number of outputs per block of reduceRow.
 func (p *reducePlan) groups() int { return rowGroups(p.op.fused, p.wide, p.chunks*p.vec) }
 
-// rowGroups is the number of outputs per block if wide threads share one, and hold that many elements each.
+// rowGroups is the number of outputs per block if wide threads share one, each of which holds held elements of an input in registers.
 func rowGroups(fused *reduceParts, wide, held int) int {
 	again := fused != nil && fused.again()
 	switch {

@@ -201,6 +201,9 @@ func TestReduce(t *testing.T) {
 		for _, limit := range []int{1<<31 - 1, 50} {
 			h := newHost(t)
 			h.index32 = limit
+			if dt != dtype.Float64 { // so that threads hold rows
+				h.limits.Multiprocessors = fewMultiprocessors
+			}
 			cases := reduceCases(h, rand.New(rand.NewPCG(1, uint64(dt))), dt)
 			for _, op := range ReduceOps() {
 				ref := realReferences[op.Name]
@@ -273,6 +276,7 @@ func reduceOne(h *host, op *ReduceOp, dt dtype.DType, c *reduceCase, ref func([]
 func TestReduceComplex(t *testing.T) {
 	for _, dt := range []dtype.DType{dtype.Complex64, dtype.Complex128} {
 		h := newHost(t)
+		h.limits.Multiprocessors = fewMultiprocessors
 		for _, c := range reduceCases(h, rand.New(rand.NewPCG(2, 2)), dt) {
 			sum, count := h.empty(dt, outShape(c.in, c.dims)...), h.empty(dtype.Int64, outShape(c.in, c.dims)...)
 			check(t, Reduce(h, Sum, dt, nil, []Operand{sum}, []Operand{c.in}, c.dims))
@@ -335,6 +339,64 @@ func TestReduceNaN(t *testing.T) {
 		if h.read(v)[0] != c.v || h.read(at)[0] != 0 {
 			t.Errorf("%s of %v %v: %v at %v", c.op.Name, c.t, c.v, h.read(v)[0], h.read(at)[0])
 		}
+	}
+}
+
+// Many rows have as many threads as hold them in registers, but on a device with few multiprocessors a warp each.
+func TestThreadsPerRow(t *testing.T) {
+	for _, c := range []struct {
+		op              *ReduceOp
+		t               dtype.DType
+		n               int
+		multiprocessors int
+		wide            uint16
+		chunks          uint8
+	}{
+		{Sum, dtype.Float32, 1024, fewMultiprocessors, 32, 8}, {Sum, dtype.Float32, 1028, fewMultiprocessors, 64, 5},
+		{VarMean, dtype.BFloat16, 2048, fewMultiprocessors, 64, 4}, {Sum, dtype.BFloat16, 5000, fewMultiprocessors, 256, 3},
+		{AMax, dtype.Float32, 16384, fewMultiprocessors, 512, 8}, {Sum, dtype.Float32, 20000, fewMultiprocessors, 512, 0},
+		{Sum, dtype.Float32, 1001, fewMultiprocessors, 32, 32}, {Sum, dtype.Complex128, 1001, fewMultiprocessors, 32, 0},
+		{ArgMax, dtype.Float32, 2048, fewMultiprocessors, 32, 0}, {LogSumExp, dtype.Float32, 2048, fewMultiprocessors, 32, 0},
+		{Sum, dtype.Float32, 2048, fewMultiprocessors - 1, 32, 0},
+	} {
+		p := newPlanner()
+		p.limits.Multiprocessors = c.multiprocessors
+		outs := []Operand{at(1<<30, c.t, 600)}
+		for range c.op.Outs - 1 {
+			outs = append(outs, at(1<<29, c.t, 600))
+		}
+		check(t, Reduce(p, c.op, c.t, make([]Scalar, c.op.Scalars), outs, []Operand{at(4096, c.t, 600, c.n)}, []bool{false, true}))
+		if r := p.l.Spec.Reduce; r.Wide != c.wide || r.Chunks != c.chunks {
+			t.Errorf("%s of rows of %d %v, %d multiprocessors: %d threads share a row, and hold %d vectors", c.op.Name, c.n, c.t,
+				c.multiprocessors, r.Wide, r.Chunks)
+		}
+	}
+}
+
+// A kernel that may write over its input reads no element twice: no thread has others' elements, or the row of another block.
+func TestStoresInPlaceReadOnce(t *testing.T) {
+	f := dtype.Float32
+	exp := FusedStep{Op: Exp, Compute: f, Ins: []FusedIn{{Value: 0}}, Outs: []FusedOut{{DType: f}}}
+	before := Fuse([]dtype.DType{f}, []FusedStep{exp}, []int{1, 1})
+	held := 0
+	for _, n := range []int{256, 1000, 2000, 2048} {
+		p := newPlanner()
+		p.limits.Multiprocessors = fewMultiprocessors
+		x := at(4096, f, 601, n)
+		call := newReduceCall(Sum, f, nil, []Operand{at(1<<30, f, 601)}, []Operand{x}, []bool{false, true})
+		r := FuseReduce([]ReduceRound{{Before: PointWork{Op: before, From: []int{0}}, Calls: []*ReduceCall{call}, Results: []uint{1}}},
+			PointWork{}, []Operand{x, x}, &p.limits)
+		if r == nil || !r.Apart(x.Shape) {
+			t.Fatal("not one kernel, or not in place")
+		}
+		check(t, r.Run(p, nil, call.Operands[:1], []Operand{x, x}))
+		s := p.l.Spec.Reduce
+		if held += int(s.Chunks); s.Chunks > 0 && (!s.Exact || s.Wide == 32) {
+			t.Errorf("rows of %d: %+v", n, s)
+		}
+	}
+	if held == 0 {
+		t.Error("no kernel holds rows in registers")
 	}
 }
 

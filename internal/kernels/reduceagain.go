@@ -9,8 +9,8 @@ import (
 
 // A kernel that goes through the elements of a row again would find them in the cache only if the rows that all warps have at a time fit
 // there: on an H200, 8192 rows of 4096 bf16 do not. So a thread holds its part of the row, and results that are dear to make again: in
-// registers if they are few (Chunks), otherwise in shared memory, if enough warps then still run at a time. It finds there what it has put
-// there itself.
+// registers, if its part is small (reduceSpec.Chunks), otherwise in shared memory, if enough warps then still run at a time. It finds there
+// what it has put there itself.
 
 const (
 	// heldWarps is the minimum number of warps that a multiprocessor must have room for if rows are held, and heldElements the maximum
@@ -274,7 +274,7 @@ func (b *reduceKernel) storeItem(i int, at kernel.Value, ns []Num, it item) {
 func (b *reduceKernel) elementsFor(kept, from []int, place []kernel.Value, it item) (all [][]Num) {
 	for _, n := range kept {
 		if b.chunks > 0 {
-			all = append(all, b.chunk[[2]int{len(b.ins) + n, it.chunk}])
+			all = append(all, b.registers[[2]int{len(b.ins) + n, it.nth}])
 		} else {
 			all = append(all, b.heldItem(b.keptIn[n], it))
 		}
@@ -283,7 +283,7 @@ func (b *reduceKernel) elementsFor(kept, from []int, place []kernel.Value, it it
 		nth, ok := b.heldIn[i]
 		switch {
 		case b.chunks > 0:
-			all = append(all, b.elementsOnce(i, place[i], it))
+			all = append(all, b.inRegisters(i, place[i], it))
 		case ok && !b.firstRound():
 			all = append(all, b.heldItem(nth, it))
 		default:
@@ -293,16 +293,16 @@ func (b *reduceKernel) elementsFor(kept, from []int, place []kernel.Value, it it
 	return all
 }
 
-// elementsOnce is elementsAt for an item that the thread holds in registers once it has loaded it.
-func (b *reduceKernel) elementsOnce(i int, at kernel.Value, it item) []Num {
-	key := [2]int{i, it.chunk}
+// inRegisters is elementsAt for an item that the thread holds in registers: it is loaded where it is needed first.
+func (b *reduceKernel) inRegisters(i int, at kernel.Value, it item) []Num {
+	key := [2]int{i, it.nth}
 	if b.s.Reduce.Repeat.has(i) { // one element for the whole row
 		key[1] = 0
 	}
-	if b.chunk[key] == nil {
-		b.chunk[key] = b.elementsAt(i, at)
+	if b.registers[key] == nil {
+		b.registers[key] = b.elementsAt(i, at)
 	}
-	return b.chunk[key]
+	return b.registers[key]
 }
 
 // keep keeps ns, what has been made for the elements of an item, as value number n.
@@ -315,7 +315,7 @@ func (b *reduceKernel) keep(n int, it item, ns []Num) {
 	for _, v := range ns {
 		kept = append(kept, v.Convert(b.fused.kept[n]))
 	}
-	b.chunk[[2]int{len(b.ins) + n, it.chunk}] = kept
+	b.registers[[2]int{len(b.ins) + n, it.nth}] = kept
 }
 
 // elementFor is elementsFor for element at of the thread's row.

@@ -29,11 +29,11 @@ type reduceKernel struct {
 	// wide, deep and stage are those of reduceSpec.
 	wide, deep int
 	stage      reduceStage
-	// outputs, items and share, the number of items of a block, are of type ix; tail is Int32.
-	outputs, items, share, tail kernel.Value
-	states                      []kernel.Buffer
-	outs, ins                   []array
-	kept, red                   *strider
+	// outputs, items and perBlock, the number of items of a block, are of type ix; tail is Int32.
+	outputs, items, perBlock, tail kernel.Value
+	states                         []kernel.Buffer
+	outs, ins                      []array
+	kept, red                      *strider
 	// readsKept and reads are the numbers of what is kept and of the inputs that are folded, stored those of the arrays that are written
 	// meanwhile. keeps is the number of the first value that is kept meanwhile, of those that the round keeps.
 	readsKept, reads, stored []int
@@ -47,13 +47,13 @@ type reduceKernel struct {
 	held            kernel.Array
 	heldType        dtype.DType
 	heldAt, heldRow kernel.Value
-	// chunks and exact are those of reduceSpec. chunk has what the thread holds in registers: elements of inputs, by the input and the
-	// chunk, and what is kept, whose numbers follow the inputs'.
-	chunks int
-	exact  bool
-	chunk  map[[2]int][]Num
-	// accs is the number of elements of an item, which are folded into as many states side by side; of value i of a state, only folds[i]
-	// are used.
+	// chunks and exact are those of reduceSpec. registers has what the thread holds: elements of inputs, by the input and the item, and
+	// what is kept, whose numbers follow the inputs'.
+	chunks    int
+	exact     bool
+	registers map[[2]int][]Num
+	// accs is the number of elements of an item. Each is folded into a state of its own, but of value i of the state there are only
+	// folds[i] copies: element j uses copy j mod folds[i].
 	accs  int
 	folds []int
 	// flat says that items are vectors of adjacent elements of each input, or of one that repeats. They then have places at constant
@@ -70,7 +70,7 @@ func buildReduce(s *Spec) *kernel.Kernel {
 	return kernel.Build(s.name("red_"+op.Name), func(k *kernel.Builder) {
 		b := &reduceKernel{k: k, op: op, s: s, ix: indexType(int(s.Index)), types: op.State(s.Compute), accs: int(s.Vec),
 			wide: int(s.Reduce.Wide), deep: int(s.Reduce.Deep), stage: s.Reduce.Stage, chunks: int(s.Reduce.Chunks), exact: s.Reduce.Exact,
-			chunk: map[[2]int][]Num{}}
+			registers: map[[2]int][]Num{}}
 		b.flat = s.Reduce.Shape == reduceRow && s.Reduce.Reduced == 1 && b.accs > 1 && b.stage != reduceFinal
 		b.foldsOf(op)
 		b.params()
@@ -89,7 +89,7 @@ func (b *reduceKernel) params() {
 		scalars: scalarArgs{nums: make([]Num, b.op.Scalars)}}
 	a.layout(declaring(k, s))
 	b.r, b.scalars = &Reduction{K: k, T: s.Compute, N: a.n.Value, S: a.scalars.nums}, a.scalars.nums
-	b.outputs, b.items, b.share, b.tail = a.outputs.Value, a.items.Value, a.chunk.Value, a.tail.Value
+	b.outputs, b.items, b.perBlock, b.tail = a.outputs.Value, a.items.Value, a.chunk.Value, a.tail.Value
 	b.heldRow = a.row.Value
 	b.states, b.outs, b.ins = a.buffers[:len(b.types)], a.operands.arrays[:s.Outs], a.operands.arrays[s.Outs:s.Outs+s.Ins]
 	b.kept, b.red, b.reads = a.kept.strider, a.red.strider, upTo(0, len(b.ins))
@@ -127,7 +127,7 @@ func (b *reduceKernel) enter(r *reduceRound) {
 	b.foldsOf(r.bases...)
 }
 
-// foldsOf notes how many states are used of each of ops, whose states are those of the kernel's present round.
+// foldsOf sets folds for the present round, whose reductions are ops.
 func (b *reduceKernel) foldsOf(ops ...*ReduceOp) {
 	b.folds = b.folds[:0]
 	for _, op := range ops {
@@ -139,7 +139,7 @@ func (b *reduceKernel) foldsOf(ops ...*ReduceOp) {
 	}
 }
 
-// newStates returns the states of an item's elements: new ones, or for the values of which fewer are used, the same again.
+// newStates returns a state for each element of an item, of which some share values, as folds says.
 func (b *reduceKernel) newStates() (accs [][]kernel.Var) {
 	for j := range b.accs {
 		var acc []kernel.Var
@@ -188,13 +188,14 @@ type element struct {
 	at    []kernel.Value
 }
 
-// item is the number of an item: at, of the index type, plus off. In a flat kernel it is the number of the item's first element. ok, unless
-// it is the zero Value, says whether the thread has the item; otherwise it reads the row's last one. chunk is its number in registers.
+// item is the number of an item: at, of the index type, plus off. In a flat kernel it is the number of the item's first element. If the
+// thread may not have the item, ok says whether it has; if it has not, it reads the row's last one. nth counts the items that it holds in
+// registers.
 type item struct {
-	at    kernel.Value
-	off   int
-	ok    kernel.Value
-	chunk int
+	at  kernel.Value
+	off int
+	ok  kernel.Value
+	nth int
 }
 
 // number returns it as one value.
@@ -399,7 +400,7 @@ func (b *reduceKernel) inTurn(lane, begin, end kernel.Value, step int, unrolls [
 	}
 }
 
-// chunkItems returns the items start, start+step, … that the thread holds in registers, those of which it has that are below end.
+// chunkItems returns the items start, start+step, … that the thread holds in registers. It has those below end.
 func (b *reduceKernel) chunkItems(start, end kernel.Value, step int) (items []item) {
 	last := b.items.Sub(b.lit(1))
 	if b.flat {
@@ -407,7 +408,7 @@ func (b *reduceKernel) chunkItems(start, end kernel.Value, step int) (items []it
 	}
 	_, whole := chunkClass(b.chunks)
 	for c := range b.chunks {
-		it := item{at: start, off: c * step, chunk: c}
+		it := item{at: start, off: c * step, nth: c}
 		if !b.exact && c >= whole || b.stores() && rowGroups(b.fused, b.wide, b.chunks*b.accs) > 1 {
 			at := b.number(it)
 			it.ok = at.Lt(end)
@@ -429,11 +430,11 @@ func (b *reduceKernel) settle(accs [][]kernel.Var) {
 
 // part returns the range of items of this block.
 func (b *reduceKernel) part() (begin, end kernel.Value) {
-	begin = b.index(b.k.BlockIdx(kernel.Y)).Mul(b.share)
-	return begin, begin.Add(b.share).Min(b.items)
+	begin = b.index(b.k.BlockIdx(kernel.Y)).Mul(b.perBlock)
+	return begin, begin.Add(b.perBlock).Min(b.items)
 }
 
-// stores reports whether arrays are written in place of which inputs may lie. Threads without an output then read nothing.
+// stores reports whether arrays are written. If they may be inputs too (Apart), threads without an output read nothing.
 func (b *reduceKernel) stores() bool {
 	return b.stage != reduceFinal && b.fused != nil && b.fused.read < len(b.ins)
 }
