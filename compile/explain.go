@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"tenon.dev"
 	"tenon.dev/fault"
@@ -52,6 +53,9 @@ type Segment struct {
 	// WarmUps, Recordings, Replays and Plain count how often it ran in each way. Because is why it last ran without a graph.
 	WarmUps, Recordings, Replays, Plain int
 	Because                             string `json:",omitempty"`
+	// Planning is how long it took to find out which calls run in one kernel, Building how long runs waited until kernels were built, and
+	// Recording how long the recordings took besides. What others wait for on the device meanwhile counts as well.
+	Planning, Building, Recording time.Duration
 	// Kernels are what runs for the calls, in order, and Graphs are its recordings.
 	Kernels []Kernel
 	Graphs  []Graph `json:",omitempty"`
@@ -237,7 +241,8 @@ func recordingsOf(rs []*recording) (all []*recording) {
 // explain describes the function.
 func (f *function) explain() Segment {
 	s := Segment{Function: f.id, Kind: string(f.kind), From: f.calls[0].at, To: f.last.at, Calls: len(f.calls),
-		WarmUps: f.warmUps, Recordings: f.recordings, Replays: f.replays, Plain: f.plains, Because: f.because}
+		WarmUps: f.warmUps, Recordings: f.recordings, Replays: f.replays, Plain: f.plains, Because: f.because,
+		Planning: f.last.plans.Took(), Building: f.building, Recording: f.recording}
 	steps := f.last.plans.Steps(len(f.calls))
 	if steps == nil {
 		for i := range f.calls {
@@ -444,6 +449,9 @@ func (s *Segment) print(b *strings.Builder, i int, bandwidth float64) {
 	if s.Because != "" {
 		fmt.Fprintf(b, "  without a graph: %s\n", s.Because)
 	}
+	if took := s.Took(); took != "" {
+		fmt.Fprintf(b, "  took %s\n", took)
+	}
 	for _, g := range s.Graphs {
 		after := "first"
 		if g.After >= 0 {
@@ -472,6 +480,24 @@ func (s *Segment) print(b *strings.Builder, i int, bandwidth float64) {
 	for _, r := range s.Again {
 		fmt.Fprintf(b, "  recorded again, %s: %s\n", times(r.Times), r)
 	}
+}
+
+// Took says how long it took to plan, build and record the segment, such as "1.2 ms to plan, 30 ms to build kernels". It is "" if nothing
+// did.
+func (s *Segment) Took() string {
+	if s == nil {
+		return ""
+	}
+	var all []string
+	for _, p := range []struct {
+		took time.Duration
+		to   string
+	}{{s.Planning, "to plan"}, {s.Building, "to build kernels"}, {s.Recording, "to record"}} {
+		if p.took > 0 {
+			all = append(all, fmt.Sprintf("%.3g ms %s", p.took.Seconds()*1e3, p.to))
+		}
+	}
+	return strings.Join(all, ", ")
 }
 
 // String returns the text with the remedy.

@@ -50,6 +50,11 @@ func TestExplainRegion(t *testing.T) {
 	if len(e.Segments) < 2 || len(e.Forks) != 1 || len(e.Cuts) == 0 {
 		t.Fatalf("got %+v", e)
 	}
+	if s := e.Segments[0]; s.Planning <= 0 || s.Building <= 0 || s.Recording <= 0 {
+		t.Errorf("the first segment took %v, %v and %v", s.Planning, s.Building, s.Recording)
+	} else if !strings.Contains(text, "\n  took "+s.Took()+"\n") {
+		t.Errorf("%q is not in\n%s", s.Took(), text)
+	}
 	if s := e.Segments[0]; s.WarmUps != 1 || s.Recordings != 1 || s.Replays != 2 || len(s.Graphs) != 1 || s.Graphs[0].Kernels == 0 {
 		t.Errorf("the first segment is %+v", s)
 	}
@@ -77,6 +82,37 @@ func TestExplainRegion(t *testing.T) {
 	}
 	if all := compile.ExplainTrees(x); len(all.Segments) == 0 || all.Segments[0].Replays != 2 {
 		t.Errorf("the trees: %v", all)
+	}
+}
+
+// A replay adds nothing to the times of planning, building and recording, and a graph after it only that of its recording.
+func TestExplainTimes(t *testing.T) {
+	x := openSim(t)
+	r := compile.New()
+	times := func(n int) compile.Segment {
+		for range n {
+			var y *tenon.Tensor
+			must(t, r.Do(x, func(x *tenon.Exec) error {
+				y = x.Keep(x.Softmax(x.Exp(x.Tanh(x.Ones([]int{64, 64}, tenon.Float32))), 1))
+				return nil
+			}))
+			y.Close()
+		}
+		return r.Explain(x).Segments[0]
+	}
+	warm := times(1)
+	if warm.Planning <= 0 || warm.Building <= 0 || warm.Recording != 0 || strings.Contains(warm.Took(), "record") {
+		t.Errorf("the warm-up took %s", warm.Took())
+	}
+	recorded := times(1)
+	if recorded.Recordings != 1 || recorded.Recording <= 0 || recorded.Building < warm.Building {
+		t.Errorf("after the recording it is %s, before %s", recorded.Took(), warm.Took())
+	}
+	if again := times(5); again.Replays != 5 || again.Took() != recorded.Took() {
+		t.Errorf("after %d replays it is %s, before %s", again.Replays, again.Took(), recorded.Took())
+	}
+	if (*compile.Segment)(nil).Took() != "" || (&compile.Segment{}).Took() != "" {
+		t.Error("nothing took something")
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
@@ -111,6 +112,8 @@ type function struct {
 	warmUps, recordings, replays, plains int
 	because                              string
 	again                                map[string]int
+	// building is how long runs waited for kernels, recording how long its recordings took without that and without planning.
+	building, recording time.Duration
 	// about is what snapshots show of its runs without a graph in the forest's pool.
 	about *snapshot.TreeNode
 }
@@ -629,8 +632,10 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 		}
 	}
 	f.see(g)
-	before := fo.reserved()
+	before, plans := fo.reserved(), &f.last.plans
+	start, other := time.Now(), plans.Took()+fo.dev.WaitedForKernels()
 	rec, err := fo.recordOf(g, copied)
+	f.recording += max(0, time.Since(start)-(plans.Took()+fo.dev.WaitedForKernels()-other))
 	if err == errInUse {
 		return err
 	}

@@ -295,7 +295,14 @@ func (t *trace) RunSegment(g *core.Segment) error {
 	if t.callable && t.kind == inference && t.path.Recorded() {
 		t.kind = forward
 	}
-	defer func() { t.stats.count(g.Fusion()) }()
+	on := g.Stream().Device()
+	waited := on.WaitedForKernels()
+	defer func() {
+		t.stats.count(g.Fusion())
+		if t.now != nil {
+			t.now.building += on.WaitedForKernels() - waited
+		}
+	}()
 	if whole && !t.opt.NoFusion {
 		g.Fuse(&nodeOf(g, g.Len()-1).plans, t.allowing(g))
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"iter"
 	"slices"
+	"time"
 
 	"tenon.dev/dtype"
 	"tenon.dev/internal/alloc"
@@ -16,7 +17,13 @@ import (
 
 // Plans keeps the plans of calls that were deferred along one path of calls; the number of waiting calls tells how far along the path they
 // go. One session owns it.
-type Plans struct{ all []*plan }
+type Plans struct {
+	all  []*plan
+	took time.Duration
+}
+
+// Took returns how long it took to make the plans.
+func (p *Plans) Took() time.Duration { return p.took }
 
 // maxPlans is how many plans are kept, for calls that began to wait in different places, or whose results are needed differently.
 const maxPlans = 8
@@ -168,7 +175,9 @@ func (d *deferral) planned(at *Plans) *plan {
 			return p.orNil()
 		}
 	}
+	start := time.Now()
 	p := d.newPlan()
+	at.took += time.Since(start)
 	if len(at.all) == maxPlans {
 		at.all = slices.Delete(at.all, 0, 1)
 	}

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/kernels"
@@ -21,6 +22,8 @@ var errUnbuilt = errors.New("rt: the kernel was not built ahead")
 
 // build returns the kernel of s, built by the caller or by whoever is building it already. What went wrong in BuildAhead does not count.
 func (d *Device) build(s *kernels.Spec) (Func, error) {
+	start := time.Now()
+	defer func() { d.stats.waited.Add(int64(time.Since(start))) }()
 	for {
 		b := d.begin(s)
 		b.once.Do(func() { d.finish(s, b, d.load) })

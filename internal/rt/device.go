@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/alloc"
@@ -57,8 +58,8 @@ type Device struct {
 	// kept is the folder with the images of built-in kernels from earlier runs; nil if none are kept.
 	kept  *disk.Folder
 	stats struct {
-		built, ahead atomic.Int64
-		unlearned    atomic.Pointer[error]
+		built, ahead, waited atomic.Int64 // waited in nanoseconds
+		unlearned            atomic.Pointer[error]
 	}
 
 	// streams are in the order of their numbers; the first is the default one. They are made under mu and read without it.
@@ -416,6 +417,9 @@ func (d *Device) SetIndex32(n int) { d.index32.Store(int64(n)) }
 
 // KernelsBuilt returns how many built-in kernels were built and loaded.
 func (d *Device) KernelsBuilt() int64 { return d.stats.built.Load() }
+
+// WaitedForKernels returns how long callers of Func have waited for kernels to be built, all together.
+func (d *Device) WaitedForKernels() time.Duration { return time.Duration(d.stats.waited.Load()) }
 
 // wrap gives a driver's error the kind that users act on; nil stays nil.
 func wrap(err error, msg string) error {
