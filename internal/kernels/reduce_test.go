@@ -373,6 +373,51 @@ func TestThreadsPerRow(t *testing.T) {
 	}
 }
 
+// A fused reduction holds rows in registers only if its inputs, except those with one element for a row, have room in them.
+func TestFusedRowsHaveRegisters(t *testing.T) {
+	for _, c := range []struct {
+		t         dtype.DType
+		n, inputs int
+		rows      int // inputs with one element for a row
+		held      bool
+	}{
+		{dtype.Float32, 1024, 4, 0, true}, {dtype.Float32, 1024, 5, 0, false}, {dtype.Float32, 1024, 4, 2, true},
+		{dtype.Float32, 512, 8, 0, true}, {dtype.Float64, 1024, 2, 0, true}, {dtype.Float64, 1024, 3, 0, false},
+		{dtype.BFloat16, 16384, 2, 1, true}, {dtype.BFloat16, 16384, 3, 0, false}, {dtype.BFloat16, 8192, 4, 0, true},
+	} {
+		p, types, from := newPlanner(), []dtype.DType{}, []int{}
+		p.limits.Multiprocessors = fewMultiprocessors
+		x, one := at(4096, c.t, 600, c.n), at(4096, c.t, 600, c.n)
+		one.Stride = []int{1, 0}
+		var ins []Operand
+		var steps []FusedStep
+		last := 0
+		for i := range c.inputs + c.rows {
+			if types, from = append(types, c.t), append(from, i); i < c.inputs {
+				ins = append(ins, x)
+			} else {
+				ins = append(ins, one)
+			}
+		}
+		for i := 1; i < len(ins); i++ {
+			steps = append(steps, FusedStep{Op: Mul, Compute: opmath(c.t), Ins: []FusedIn{{Value: last}, {Value: i}},
+				Outs: []FusedOut{{DType: c.t}}})
+			last = len(ins) + i - 1
+		}
+		before := Fuse(types, steps, []int{last})
+		call := newReduceCall(Sum, c.t, nil, []Operand{at(1<<30, c.t, 600)}, []Operand{x}, []bool{false, true})
+		r := FuseReduce([]ReduceRound{{Before: PointWork{Op: before, From: from}, Calls: []*ReduceCall{call}, Results: []uint{1}}},
+			PointWork{}, ins, &p.limits)
+		if r == nil {
+			t.Fatal("not one kernel")
+		}
+		check(t, r.Run(p, nil, call.Operands[:1], ins))
+		if s := p.l.Spec.Reduce; s.Chunks > 0 != c.held {
+			t.Errorf("rows of %d %v, %d inputs: a thread holds %d vectors", c.n, c.t, c.inputs, s.Chunks)
+		}
+	}
+}
+
 // A kernel that may write over its input reads no element twice: no thread has others' elements, or the row of another block.
 func TestStoresInPlaceReadOnce(t *testing.T) {
 	f := dtype.Float32
