@@ -255,15 +255,16 @@ func (p *reducePlan) threadsPerRow(lim *Limits) int {
 }
 
 // holdChunks chooses whether threads hold their part of a row in registers, and as how many vectors. An input of a fused reduction that has
-// one element for the whole row is then loaded once.
+// one element for the whole row is then loaded once. Without a GPU, several rounds take up to 1.6 times as long with the row in registers,
+// and one round 0.7 to 0.9 times.
 func (p *reducePlan) holdChunks(lim *Limits) {
-	need := ceilDiv(p.items, p.wide)
-	if p.chunks, p.exact = 0, false; lim.Multiprocessors < fewMultiprocessors || p.shape != reduceRow || p.parts > 1 ||
-		p.red.nd > 1 || p.items*p.vec != p.n || need == 0 || need*p.vec > rowHeld {
+	need, f := ceilDiv(p.items, p.wide), p.op.fused
+	if p.chunks, p.exact = 0, false; p.shape != reduceRow || p.parts > 1 || p.red.nd > 1 || p.items*p.vec != p.n || need == 0 ||
+		need*p.vec > rowHeld || f != nil && len(f.rounds) > 1 && lim.Multiprocessors < fewMultiprocessors {
 		return
 	}
 	chunks, _ := chunkClass(need)
-	exact, f := chunks*p.wide == p.items, p.op.fused
+	exact := chunks*p.wide == p.items
 	if f == nil {
 		if chunks*p.vec*registersOf(p.ins[0].DType) > reduceSingle {
 			return

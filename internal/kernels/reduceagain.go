@@ -21,8 +21,8 @@ const (
 	heldBeside = 2 << 10
 	// readAgain is the maximum number of bytes of an input that is read again instead. They are then still in the cache.
 	readAgain = 32 << 20
-	// shortRow is the number of elements of a row below which separate kernels are faster on the processor, by 15 % for rows of 128 and
-	// 256, unless there are at most smallRows elements in all.
+	// shortRow is the number of elements of a row below which separate kernels are faster on the processor than several rounds, by 15 % for
+	// rows of 128 and 256, unless there are at most smallRows elements in all.
 	shortRow, smallRows = 512, 1 << 14
 )
 
@@ -33,7 +33,7 @@ func (p *reducePlan) hold(lim *Limits) bool {
 	others := slices.ContainsFunc(f.kept, func(t dtype.DType) bool { return t != f.kept[0] })
 	switch {
 	case p.chunks > 0:
-		return true
+		return len(f.kept) == 0 || KeepsResults(lim)
 	case len(f.kept) > 0 && (!KeepsResults(lim) || others || p.n > heldElements*p.wide || !p.holds(lim)):
 		return false
 	case f.each.none() && len(f.rounds) == 1:

@@ -117,7 +117,13 @@ func TestReductionsGoAgain(t *testing.T) {
 					want = append(want, out, positive)
 				}
 				r := FuseReduce([]ReduceRound{round}, after, ins, &h.limits)
-				if !runAsOne(t, h, r, multiprocessors >= fewMultiprocessors || !c.each || c.n >= shortRow, scalars, outs, ins) {
+				large := multiprocessors >= fewMultiprocessors
+				longest := rowHeld * reduceRowThreads
+				if !large && c.rows >= 16*multiprocessors {
+					longest = rowHeld * 32
+				}
+				fits := c.n <= longest && c.rows > 1 // otherwise too long, or with a rest
+				if !runAsOne(t, h, r, large || fits || !c.each || c.n >= shortRow, scalars, outs, ins) {
 					return
 				}
 				shared, registers := false, false
@@ -126,8 +132,7 @@ func TestReductionsGoAgain(t *testing.T) {
 						shared, registers = shared || s.Reduce.Held != 0, registers || s.Reduce.Chunks > 0
 					}
 				}
-				fits := c.n <= rowHeld*reduceRowThreads && c.rows > 1 // otherwise too long, or with a rest
-				if large := multiprocessors >= fewMultiprocessors; registers != (large && fits) || shared != (large && c.each && !fits) {
+				if registers != fits || shared != (large && c.each && !fits) {
 					t.Errorf("rows are held in registers: %v, in shared memory: %v", registers, shared)
 				}
 				got := slices.Clone(outs)
