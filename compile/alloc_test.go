@@ -9,20 +9,15 @@ import (
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/driver/null"
-	"tenon.dev/internal/rt"
 )
 
 // openNull opens a device that computes nothing.
 func openNull(t *testing.T) *tenon.Exec {
 	t.Helper()
-	host, err := rt.Host()
-	must(t, err)
-	dev, err := rt.Open(rt.Selector{Kind: rt.Sim, Wrap: func(d driver.Device) driver.Device {
+	x := openWrapped(t, func(d driver.Device) driver.Device {
 		must(t, d.Close())
 		return null.New("")
-	}})
-	must(t, err)
-	x := (*tenon.Exec)(core.New(dev, host))
+	})
 	t.Cleanup(func() { must(t, x.Close()) })
 	return x
 }

@@ -85,7 +85,7 @@ func TestExplainRegion(t *testing.T) {
 	}
 }
 
-// A replay adds nothing to the times of planning, building and recording, and a graph after it only that of its recording.
+// A warm-up plans and builds, a recording adds its own time, and replays add nothing.
 func TestExplainTimes(t *testing.T) {
 	x := openSim(t)
 	r := compile.New()

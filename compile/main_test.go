@@ -41,25 +41,27 @@ func (d fewProcessors) Info() *driver.Info {
 // openFew opens a simulated device with few multiprocessors.
 func openFew(t *testing.T) (x *tenon.Exec, closed func()) {
 	t.Helper()
+	x = openWrapped(t, func(d driver.Device) driver.Device { return fewProcessors{d} })
+	return x, func() { must(t, x.Close()) }
+}
+
+// openWrapped opens a simulated device behind wrap.
+func openWrapped(t *testing.T, wrap func(driver.Device) driver.Device) *tenon.Exec {
+	t.Helper()
 	host, err := rt.Host()
 	must(t, err)
-	dev, err := rt.Open(rt.Selector{Kind: rt.Sim, Wrap: func(d driver.Device) driver.Device { return fewProcessors{d} }})
+	dev, err := rt.Open(rt.Selector{Kind: rt.Sim, Wrap: wrap})
 	must(t, err)
-	x = (*tenon.Exec)(core.New(dev, host))
-	return x, func() { must(t, x.Close()) }
+	return (*tenon.Exec)(core.New(dev, host))
 }
 
 // openRecorded opens a simulated device that records its driver calls; the calls do not depend on the device.
 func openRecorded(t *testing.T) (x *tenon.Exec, rec *record.Device) {
 	t.Helper()
-	host, err := rt.Host()
-	must(t, err)
-	dev, err := rt.Open(rt.Selector{Kind: rt.Sim, Wrap: func(d driver.Device) driver.Device {
+	x = openWrapped(t, func(d driver.Device) driver.Device {
 		rec = record.New(d)
 		return rec
-	}})
-	must(t, err)
-	x = (*tenon.Exec)(core.New(dev, host))
+	})
 	t.Cleanup(func() { _ = x.Close() })
 	return x, rec
 }

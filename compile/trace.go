@@ -295,12 +295,12 @@ func (t *trace) RunSegment(g *core.Segment) error {
 	if t.callable && t.kind == inference && t.path.Recorded() {
 		t.kind = forward
 	}
-	on := g.Stream().Device()
-	waited := on.WaitedForKernels()
+	dev := g.Stream().Device()
+	waited := dev.WaitedForKernels()
 	defer func() {
 		t.stats.count(g.Fusion())
 		if t.now != nil {
-			t.now.building += on.WaitedForKernels() - waited
+			t.now.building += dev.WaitedForKernels() - waited
 		}
 	}()
 	if whole && !t.opt.NoFusion {
@@ -326,7 +326,6 @@ func (t *trace) RunSegment(g *core.Segment) error {
 	case !whole:
 		return t.eager(g, "calls from outside of the region were deferred with it")
 	}
-	dev := g.Stream().Device()
 	switch {
 	case t.dev.Host || dev.Host:
 		return t.eager(g, "compile uses no graphs on the processor")

@@ -116,7 +116,7 @@ type ReduceRound struct {
 }
 
 // FusedReduce is one or more reductions of what element-wise work makes, in one kernel, perhaps in several rounds. It takes the elements in
-// the order in which each reduction alone takes those of an array, so the bits are the same.
+// the order in which each reduction alone takes those of an array, except one that is unordered, so the bits are the same.
 type FusedReduce struct {
 	rounds []ReduceRound
 	fused  *ReduceOp
@@ -126,8 +126,8 @@ type FusedReduce struct {
 // gives, and its outputs are stored. ins are the inputs of all work, and then arrays for what is stored for each element. All have the
 // shape of what is reduced, and their Ptrs do not matter yet. FuseReduce returns nil if that cannot be one kernel: a call has no elements
 // or, without Row, no output, the first Before has no input, there are too many operands, states or operations, an operand does not have
-// the elements of a vector side by side, two calls alone would take their elements in different orders, or the kernel cannot go through
-// them again, or it would not be worth it.
+// the elements of a vector side by side, two calls to which it matters would alone take their elements in different orders, or the
+// kernel cannot go through them again, or it would not be worth it.
 func FuseReduce(rounds []ReduceRound, each PointWork, ins []Operand, lim *Limits) *FusedReduce {
 	f, outs, states := &FusedReduce{rounds: rounds}, []Operand(nil), 0
 	parts := &reduceParts{each: each}

@@ -58,8 +58,8 @@ const (
 	reduceWork  = 8
 	// reduceNarrow is the minimum number of reduced elements for which columns with few outputs are narrower than 32 threads.
 	reduceNarrow = 1024
-	// reduceSingle is the number of registers that the elements of a single reduction may take in a thread. reduceHeld and reduceHeldBlock
-	// are the maximum numbers for a thread and for a block of a fused one.
+	// reduceSingle is the maximum number of registers for the elements that a thread of a single reduction holds. reduceHeld and
+	// reduceHeldBlock are those of a thread and of a block of a fused one.
 	reduceSingle, reduceHeld, reduceHeldBlock = 64, 128, 1 << 15
 	// reduceFinalDeep is the number of parts above which more threads share an output in the last stage.
 	reduceFinalDeep = 64

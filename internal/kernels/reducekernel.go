@@ -47,10 +47,9 @@ type reduceKernel struct {
 	held            kernel.Array
 	heldType        dtype.DType
 	heldAt, heldRow kernel.Value
-	// chunks and exact are those of reduceSpec. registers has what the thread holds: elements of inputs, by the input and the item, and
-	// what is kept, whose numbers follow the inputs'.
+	// chunks is that of reduceSpec. registers has what the thread holds: elements of inputs, by the input and the item, and what is kept,
+	// whose numbers follow the inputs'.
 	chunks    int
-	exact     bool
 	registers map[[2]int][]Num
 	// accs is the number of elements of an item. Each is folded into a state of its own, but of value i of the state there are only
 	// folds[i] copies: element j uses copy j mod folds[i].
@@ -69,7 +68,7 @@ func buildReduce(s *Spec) *kernel.Kernel {
 	op := reduceOpOf(s)
 	return kernel.Build(s.name("red_"+op.Name), func(k *kernel.Builder) {
 		b := &reduceKernel{k: k, op: op, s: s, ix: indexType(int(s.Index)), types: op.State(s.Compute), accs: int(s.Vec),
-			wide: int(s.Reduce.Wide), deep: int(s.Reduce.Deep), stage: s.Reduce.Stage, chunks: int(s.Reduce.Chunks), exact: s.Reduce.Exact,
+			wide: int(s.Reduce.Wide), deep: int(s.Reduce.Deep), stage: s.Reduce.Stage, chunks: int(s.Reduce.Chunks),
 			registers: map[[2]int][]Num{}}
 		b.flat = s.Reduce.Shape == reduceRow && s.Reduce.Reduced == 1 && b.accs > 1 && b.stage != reduceFinal
 		b.foldsOf(op)
@@ -188,9 +187,9 @@ type element struct {
 	at    []kernel.Value
 }
 
-// item is the number of an item: at, of the index type, plus off. In a flat kernel it is the number of the item's first element. If the
-// thread may not have the item, ok says whether it has; if it has not, it reads the row's last one. nth counts the items that it holds in
-// registers.
+// item is the number of an item: at, of the index type, plus off. In a flat kernel it is the number of the item's first element. ok is set
+// if the thread may be without the item, and says whether it has it; without, at is the row's last item. nth counts the items that the
+// thread holds in registers.
 type item struct {
 	at  kernel.Value
 	off int
@@ -409,7 +408,7 @@ func (b *reduceKernel) chunkItems(start, end kernel.Value, step int) (items []it
 	_, whole := chunkClass(b.chunks)
 	for c := range b.chunks {
 		it := item{at: start, off: c * step, nth: c}
-		if !b.exact && c >= whole || b.stores() && rowGroups(b.fused, b.wide, b.chunks*b.accs) > 1 {
+		if !b.s.Reduce.Exact && c >= whole || b.stores() && rowGroups(b.fused, b.wide, b.chunks*b.accs) > 1 {
 			at := b.number(it)
 			it.ok = at.Lt(end)
 			it.at, it.off = at.Min(last), 0

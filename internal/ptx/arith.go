@@ -48,7 +48,6 @@ func (f *function) normalize(t kir.Type, r string) {
 var binary = map[kir.Op]struct{ float, integer string }{
 	kir.OpAdd: {"add.rn", "add"}, kir.OpSub: {"sub.rn", "sub"}, kir.OpMul: {"mul.rn", "mul.lo"}, kir.OpDiv: {"div.rn", "div"},
 	kir.OpRem: {"", "rem"}, kir.OpMulHi: {"", "mul.hi"}, kir.OpMin: {"min", "min"}, kir.OpMax: {"max", "max"},
-	kir.OpMinimum: {"min", ""}, kir.OpMaximum: {"max", ""},
 }
 
 // unary maps float operations with one operand to instructions. Rounding to an integral value is a conversion of a type to itself.
@@ -86,10 +85,6 @@ func (f *function) arithmetic(in *kir.Instr) {
 	}
 	b := f.names[in.Args[1]]
 	r := f.def(in.Res[0])
-	if in.Op == kir.OpMinimum || in.Op == kir.OpMaximum {
-		f.extreme(in, r, a, b)
-		return
-	}
 	if t.IsFloat() {
 		f.op(binary[in.Op].float+suffix(t), r, a, b)
 		return
@@ -103,10 +98,13 @@ func (f *function) arithmetic(in *kir.Instr) {
 	}
 }
 
-// extreme emits the operation of a and b whose result is a NaN if an operand is one. It has an instruction from sm_80 on, whose NaN has all
-// bits set but the sign.
-func (f *function) extreme(in *kir.Instr, r, a, b string) {
-	name := binary[in.Op].float
+// extreme emits OpMinimum or OpMaximum. They have instructions from sm_80 on, whose NaN has all bits set but the sign.
+func (f *function) extreme(in *kir.Instr) {
+	name, a, b := "min", f.names[in.Args[0]], f.names[in.Args[1]]
+	if in.Op == kir.OpMaximum {
+		name = "max"
+	}
+	r := f.def(in.Res[0])
 	if f.m.sm >= 80 {
 		f.m.need(70)
 		f.op(name+".NaN.f32", r, a, b)

@@ -50,9 +50,11 @@ func (f *function) instr(in *kir.Instr) {
 			return
 		}
 		f.arithmetic(in)
-	case kir.OpAdd, kir.OpSub, kir.OpDiv, kir.OpRem, kir.OpFMA, kir.OpNeg, kir.OpAbs, kir.OpMin, kir.OpMax, kir.OpMinimum, kir.OpMaximum,
+	case kir.OpAdd, kir.OpSub, kir.OpDiv, kir.OpRem, kir.OpFMA, kir.OpNeg, kir.OpAbs, kir.OpMin, kir.OpMax,
 		kir.OpSqrt, kir.OpFloor, kir.OpCeil, kir.OpTrunc, kir.OpRint, kir.OpExp2, kir.OpRcp:
 		f.arithmetic(in)
+	case kir.OpMinimum, kir.OpMaximum:
+		f.extreme(in)
 	case kir.OpMulWide:
 		f.op("mul.wide"+suffix(in.Type), f.def(in.Res[0]), f.names[in.Args[0]], f.names[in.Args[1]])
 	case kir.OpAnd, kir.OpOr, kir.OpXor, kir.OpNot:
