@@ -43,6 +43,9 @@ type Opt struct {
 	// Must makes it an error, with the reason, if work of the region would run without a graph. Exempt are warm-ups, work in Disable, and
 	// work that runs while device memory is not cached, as under a memory checker. The results of the refused work are lost.
 	Must bool
+	// NoRecompute makes a function save all that the derivatives of its operations read. Otherwise it saves less, as few bytes as possible,
+	// if its backward pass can compute the rest again by element-wise operations, casts, norms and softmaxes.
+	NoRecompute bool
 	// NoWarmup records a segment in its first run, without a warm-up before it. Kernels are then built during the recording, and the pool's
 	// layout is not settled yet.
 	NoWarmup bool

@@ -56,11 +56,20 @@ type Segment struct {
 	// Planning is how long it took to find out which calls run in one kernel, Building how long runs waited until kernels were built, and
 	// Recording how long the recordings took besides. What others wait for on the device meanwhile counts as well.
 	Planning, Building, Recording time.Duration
+	// Recomputed are the values that its latest run did not save for the backward pass, which computes them again.
+	Recomputed []Recomputed `json:",omitempty"`
 	// Kernels are what runs for the calls, in order, and Graphs are its recordings.
 	Kernels []Kernel
 	Graphs  []Graph `json:",omitempty"`
 	// Skips are the warnings about runs without a graph, and Again the reasons why it was recorded again.
 	Skips, Again []Reason `json:",omitempty"`
+}
+
+// Recomputed is a value that a function did not save.
+type Recomputed struct {
+	// Op is the name of the operation that makes it, At the line and Bytes the size.
+	Op, At string
+	Bytes  int
 }
 
 // Kernel is a fused kernel, or the kernels of one operation.
@@ -157,6 +166,7 @@ func (s *Stats) add(b *Stats) {
 		{&s.New, &b.New}, {&s.Deferred, &b.Deferred}, {&s.Eager, &b.Eager}, {&s.Unknown, &b.Unknown},
 		{&s.Forgotten, &b.Forgotten}, {&s.WarmUps, &b.WarmUps}, {&s.Recordings, &b.Recordings}, {&s.Replays, &b.Replays},
 		{&s.Plain, &b.Plain}, {&s.Forced, &b.Forced}, {&s.Kernels, &b.Kernels}, {&s.Fused, &b.Fused}, {&s.Dropped, &b.Dropped},
+		{&s.Recomputed, &b.Recomputed},
 	} {
 		*c.to += *c.n
 	}
@@ -262,6 +272,10 @@ func (f *function) explain() Segment {
 			}
 		}
 		s.Kernels = append(s.Kernels, k)
+	}
+	for _, o := range f.omitted {
+		n := o.Call.Node.(*node)
+		s.Recomputed = append(s.Recomputed, Recomputed{n.name(), n.at, o.Bytes})
 	}
 	if f.fo != nil {
 		for _, r := range recordingsOf(f.fo.roots) {
@@ -473,6 +487,9 @@ func (s *Segment) print(b *strings.Builder, i int, bandwidth float64) {
 		for l := range strings.Lines(k.Text) {
 			fmt.Fprintf(b, "    %s", l)
 		}
+	}
+	for _, r := range s.Recomputed {
+		fmt.Fprintf(b, "  not saved, but computed again by the backward pass: %s at %s, %d bytes\n", r.Op, r.At, r.Bytes)
 	}
 	for _, r := range s.Skips {
 		fmt.Fprintf(b, "  skip: %s\n", r)

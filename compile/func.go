@@ -114,7 +114,7 @@ func (t *trace) run(x *core.Exec, args []*core.Tensor, f func()) {
 	}
 	skipped := new(bool)
 	t.skipped = skipped
-	t.span = &core.Span{Begin: func(x *core.Exec, incoming []uint64) func() error {
+	t.span = &core.Span{Lists: !t.opt.NoRecompute, Begin: func(x *core.Exec, incoming []uint64) func() error {
 		return t.backward(x, dev, *skipped, incoming)
 	}}
 	span := core.SetSpan(x, t.span)
@@ -127,6 +127,13 @@ func (t *trace) run(x *core.Exec, args []*core.Tensor, f func()) {
 		}
 	}()
 	f()
+	omitted, err := core.Recompute(x, t.span, func(number uint64) bool {
+		i, arg := t.args[number]
+		return arg && !(args[i].IsLeaf() && args[i].RequiresGrad()) || slices.Contains(t.fresh, number)
+	})
+	core.Check("Func", err)
+	t.omitted = omitted
+	t.stats.Recomputed += len(omitted)
 	done = true
 	core.Check("Func", core.Force(x))
 }

@@ -35,6 +35,8 @@ type trace struct {
 	// plain says that this run has no graphs, and skipped is set once a part of it was skipped.
 	plain   bool
 	skipped *bool
+	// omitted are the values that the run does not save; its last segment makes them.
+	omitted []core.Omitted
 	// span is the function's run.
 	span *core.Span
 	// args maps the number of a storage to the number of the argument that uses it.
@@ -104,6 +106,8 @@ type Stats struct {
 	// calls, and Dropped those that did not run because nobody needed their results, because another call had made the same result, or
 	// because the readers of the result read their operand instead.
 	Kernels, Fused, Dropped int
+	// Recomputed counts the values that runs of a function did not save for the backward pass, which computes them again.
+	Recomputed int
 }
 
 // count adds what became of a segment.
@@ -115,7 +119,7 @@ func (s *Stats) count(f core.FusionStats) {
 
 func (t *trace) begin(x *core.Exec, dev *rt.Device, outer core.Tap) {
 	t.dev, t.outer = dev, outer
-	t.open, t.fresh, t.fixed = t.open[:0], t.fresh[:0], t.fixed[:0]
+	t.open, t.fresh, t.fixed, t.omitted = t.open[:0], t.fresh[:0], t.fixed[:0], nil
 	t.stats.Runs++
 	t.path.Begin(&t.root.Expected, t.stats.Runs, dev, outer != nil)
 	if fo := forestOf(x, dev, true); fo != t.of { // there was a Reset
@@ -300,6 +304,7 @@ func (t *trace) RunSegment(g *core.Segment) error {
 	defer func() {
 		t.stats.count(g.Fusion())
 		if t.now != nil {
+			t.now.omitted = t.omitted
 			t.now.building += dev.WaitedForKernels() - waited
 		}
 	}()

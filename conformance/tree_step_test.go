@@ -171,7 +171,7 @@ func testTreeDynamicWarmup(t *testing.T, x *tenon.Exec, o compile.Opt) {
 }
 
 func testTreeForwardGeneration(t *testing.T, x *tenon.Exec, o compile.Opt) {
-	first := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Mul(a, a) }, o)
+	first := compile.Func(cubeOf, o)
 	second := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.MulS(a, 12) }, o)
 	pending := func(want bool) {
 		t.Helper()
@@ -184,7 +184,7 @@ func testTreeForwardGeneration(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	pending(true)
 	backwardOfSum(t, x, z)
 	pending(false)
-	allAre(t, x, "the gradient", ones.Grad(), 24)
+	allAre(t, x, "the gradient", ones.Grad(), 36)
 	ones.SetGrad(nil)
 	y.Close()
 	z.Close()
@@ -202,7 +202,7 @@ func testTreeForwardGeneration(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	pending(false)
 	d.Close()
 	pending(false)
-	allAre(t, x, "the gradient of the step before", ones.Grad(), 24) // it is no longer in the pool
+	allAre(t, x, "the gradient of the step before", ones.Grad(), 36) // it is no longer in the pool
 	ones.SetGrad(nil)
 }
 

@@ -46,6 +46,9 @@ type row struct {
 	// draws returns how many words each thread takes from the generator. Outputs and operands may have no elements yet. It is nil for rows
 	// that take none.
 	draws func(f *frame) uint64
+	// remake, for a row that draws, returns the row that makes output 0 again, with the same bits, from input 0 of that type and what was
+	// drawn, output 1. a has the call's attributes, and gets those of the row.
+	remake func(a *attrs, dt dtype.DType) *row
 	// alters passes to f.alter the operands that a row with flagMutates changes; without one, those that takes marks.
 	alters func(f *frame)
 	// checkDeferred finds the mistakes of a deferred call that infer cannot find. Otherwise run finds them.
@@ -156,6 +159,9 @@ func (f *frame) stages() {
 	}
 	if grads && f.to(0) != nil && r.saves != 0 { // before the tap, which would see the copy as a separate call
 		f.keepBefore()
+	}
+	if len(s.omissions) > 0 {
+		f.keepSources()
 	}
 	if s.tap == nil || !s.tap.Before(f) {
 		if s.putOff != nil && r.flags&(flagView|flagIdle) == 0 {

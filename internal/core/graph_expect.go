@@ -51,8 +51,9 @@ type Expected struct {
 	specB     [1]spec
 	// dies says that once nobody held the output when the calls ran, and stays that once somebody did.
 	dies, stays bool
-	// layouts are those of the segments that ended with this call.
-	layouts []*layout
+	// layouts are those of the segments that ended with this call, and recomputes the plans for runs of callables that did.
+	layouts    []*layout
+	recomputes []*recomputeChoice
 }
 
 // expectedOperand is an operand of a key.
@@ -179,7 +180,7 @@ func (f *frame) direct(p *Path) bool {
 	}
 	grads := !f.x.m.noGrad && f.row.back != nil && f.anyRequiresGrad()
 	if e.dsts != 0 {
-		if grads && f.row.saves != 0 { // a copy may have to be made before the call
+		if grads && f.row.saves != 0 || len(s.omissions) > 0 { // something may have to be done before the call
 			d.ops = d.ops[:from]
 			return false
 		}

@@ -12,8 +12,20 @@ type Span struct {
 	// Begin is called when a backward pass reaches the first of the nodes, and the function that it returns after the last one. incoming
 	// are the storage numbers of the gradients that have reached the nodes from other nodes.
 	Begin func(x *Exec, incoming []uint64) (end func() error)
+	// Lists says that the run's nodes are listed, for Recompute.
+	Lists bool
+	list  []*node
 	// nodes counts the nodes that are still on a tape.
 	nodes atomic.Int32
+}
+
+// add notes that the run has recorded n.
+func (sp *Span) add(n *node) {
+	n.span = sp
+	sp.nodes.Add(1)
+	if sp.Lists {
+		sp.list = append(sp.list, n)
+	}
 }
 
 // Taped reports whether a backward pass may still reach a node of the run.

@@ -60,7 +60,7 @@ func init() {
 			f.newOut(0, t.dt, t.shape, nil)
 		}})
 	rowDropout = define(row{Name: "Dropout", takes: "t; p -> y mask", draws: wordsOfDropout, Torch: "nn.functional.dropout",
-		run: runDropout, saves: out1, infer: func(f *frame) {
+		run: runDropout, saves: out1, remake: remakeDropout, infer: func(f *frame) {
 			t := f.in[0]
 			if !t.dt.IsFloat() {
 				f.fail(fault.Invalid, "Dropout needs a floating-point tensor, not %v; convert it with x.ToDType", t.dt)
@@ -75,6 +75,11 @@ func init() {
 		saves: in1, back: func(b *back) {
 			b.set(0, b.x.dropoutBackward(b.grad(0), b.in(1), b.n.scalar[0]))
 		}})
+}
+
+func remakeDropout(a *attrs, dt dtype.DType) *row {
+	a.scalar = [4]kernels.Scalar{kernels.FloatScalar(kernels.DropoutScale(dt, a.scalar[0].F))}
+	return rowDropoutBackward
 }
 
 func (x *Exec) dropoutBackward(g, mask *Tensor, scale kernels.Scalar) *Tensor {

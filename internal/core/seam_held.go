@@ -42,6 +42,11 @@ func HeldMemory(ts ...*Tensor) map[uint64]bool {
 				case recomputed:
 					stack = append(stack, v.c.inputs)
 					hold(v.c.saved[v.i].again)
+				case omitted:
+					for _, s := range v.of.sources {
+						held[s.st.ptr] = held[s.st.ptr] || s.st.block != nil
+					}
+					hold(v.of.values[v.i].t)
 				}
 			}
 			for _, k := range n.extra.kept {

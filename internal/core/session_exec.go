@@ -107,6 +107,9 @@ type session struct {
 	// span is the Span that recorded nodes belong to, or nil. attached is what packages above keep with the session.
 	span     *Span
 	attached map[any]Attached
+	// omissions are the values that runs of callables did not save, and recomputed is for reuse.
+	omissions  []weak.Pointer[omission]
+	recomputed recomputeState
 	// accumulates says that the session holds accumulateMu.
 	accumulates bool
 	// run is the innermost backward pass under way.

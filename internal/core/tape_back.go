@@ -59,8 +59,11 @@ func (b *back) unpackSlot(i int, e edge) *Tensor {
 	s := &b.n.saved[i]
 	var t *Tensor
 	if s.st == nil {
-		u := b.unpackHooked(i)
-		t = u.alias()
+		if v, ok := b.n.extra.packed[i].(omitted); ok {
+			t = v.again(b.x, s)
+		} else {
+			t = b.unpackHooked(i).alias()
+		}
 	} else {
 		if v := s.st.version.Load(); v != s.version {
 			panicAt(b.n.row.Name, fault.Invalid, "one of the variables needed for gradient computation has been modified by an inplace "+

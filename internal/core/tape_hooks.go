@@ -307,6 +307,8 @@ func (n *node) dropPacked() {
 			v.close()
 		case recomputed:
 			v.drop()
+		case omitted:
+			v.drop()
 		}
 	}
 	n.extra.packed = nil

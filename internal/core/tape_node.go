@@ -128,9 +128,9 @@ var nodeSeq atomic.Uint64
 // record puts the finished operation on the tape.
 func (f *frame) record() {
 	n := newNode(f.row, &f.x.m)
-	n.attrs, n.span = f.keptAttrs(), f.x.s.span
-	if n.span != nil {
-		n.span.nodes.Add(1)
+	n.attrs = f.keptAttrs()
+	if sp := f.x.s.span; sp != nil {
+		sp.add(n)
 	}
 	for i := 0; i < f.ins; i++ {
 		n.addEdge(f.in[i])

@@ -109,10 +109,9 @@ func Dropout(is Issuer, compute dtype.DType, p float64, out, mask, in Operand, p
 	if plan.reach()+grid*randomThreads*randomStep*mostDropoutSteps > min(is.Index32(), lane32) {
 		s.Index = 64
 	}
-	keep, scale := 1-p, 1/(1-p)
+	keep, scale := 1-p, DropoutScale(compute, p)
 	if t == dtype.Float32 {
 		keep = float64(float32(keep))
-		scale = float64(1 / float32(keep))
 	}
 	var a dropoutArgs
 	a.n.host, a.out.host, a.mask.host, a.in.host = n, out.Ptr, mask.Ptr, in.Ptr
@@ -126,6 +125,14 @@ func Dropout(is Issuer, compute dtype.DType, p float64, out, mask, in Operand, p
 	}
 	a.layout(packing(l))
 	return is.Issue(l)
+}
+
+// DropoutScale returns by what Dropout with those arguments multiplies the elements that it keeps.
+func DropoutScale(compute dtype.DType, p float64) float64 {
+	if opmath(compute) == dtype.Float32 {
+		return float64(1 / float32(1-p))
+	}
+	return 1 / (1 - p)
 }
 
 // BernoulliAdvance is how far Bernoulli advances the generator's offset.

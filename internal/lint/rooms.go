@@ -37,6 +37,7 @@ var upward = map[string]struct{ rooms, why string }{
 	"tape_backward.go":   {"graph ops", "a backward pass forces or defers, and adds gradients"},
 	"tape_checkpoint.go": {"graph", "a segment that runs again winds the generators back"},
 	"tape_function.go":   {"ops", "a derivative of the program's own gets gradients of its outputs' types"},
+	"tape_recompute.go":  {"graph", "what is computed again in a capture runs on its streams"},
 	"tape_region.go":     {"ops", "a changed view is copied into its base"},
 	"graph_generator.go": {"ops", "a captured generator's state is advanced by operations"},
 }

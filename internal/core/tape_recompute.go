@@ -1,0 +1,290 @@
+package core
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+)
+
+// recomputePlan says which values of a callable's run are not saved, and how they are computed from others.
+type recomputePlan struct {
+	calls   []recomputeCall
+	sources []recomputeSource
+	values  []recomputeValue
+}
+
+// recomputeCall is a call that may run again. at is its index among the run's calls.
+type recomputeCall struct {
+	at       int
+	row      *row
+	dims     *intList
+	ins      int
+	operands []recomputeOperand
+	// remakes says that row stands for the row of the run's call, which draws.
+	remakes bool
+	// values are the indexes of the outputs that are values, or -1.
+	values [maxOut]int
+}
+
+// recomputeOperand is an operand of a call: output number from of a call or, if call is -1, source number from. It is absent without a
+// form.
+type recomputeOperand struct {
+	call, from int
+	form       *form
+	offset     int
+	dt         dtype.DType
+}
+
+// recomputeSource is a storage that the calls read, by its slot. made says that the run has made it. form and dt are those of one operand.
+type recomputeSource struct {
+	slot int32
+	made bool
+	form *form
+	dt   dtype.DType
+}
+
+// recomputeValue is a value that is not saved, by its storage's slot and the call that makes it.
+type recomputeValue struct {
+	slot int32
+	call int
+}
+
+// anyWriter stands for the latest write of a source for which it does not matter.
+const anyWriter = ^uint64(0)
+
+// omission is what one run of a callable does not save for its backward pass, which computes it again from what is saved.
+type omission struct {
+	plan *recomputePlan
+	// mu is held while values are computed or given up: the backward pass may run in another session.
+	mu sync.Mutex
+	// execs and attrs are those of the plan's calls in the run.
+	execs []*Exec
+	attrs []*attrs
+	// sources are what the calls read from outside, and writers the latest writes of those that the run did not make.
+	sources []slot
+	writers []uint64
+	values  []omittedValue
+	// left counts the saved tensors that are omitted and still on the tape.
+	left int
+	// ended says that no value will be computed any more.
+	ended atomic.Bool
+}
+
+// omittedValue is a value that was not saved. t is what has been computed in its place, or nil, and left counts the saved tensors that it
+// stands for.
+type omittedValue struct {
+	t    *Tensor
+	left int
+}
+
+// omitted is what a node keeps in place of a saved tensor that lies in value i.
+type omitted struct {
+	of *omission
+	i  int
+}
+
+// drop notes that the tape no longer needs the saved tensor.
+func (v omitted) drop() {
+	o := v.of
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	val := &o.values[v.i]
+	if val.left--; val.left == 0 {
+		val.t.close()
+		val.t = nil
+	}
+	if o.left--; o.left == 0 {
+		o.end()
+	}
+}
+
+// end gives up the sources. A free can fail only on a lost device, which the next operation reports.
+func (o *omission) end() {
+	if o.ended.Swap(true) {
+		return
+	}
+	for i := range o.sources {
+		_ = o.sources[i].st.release()
+	}
+	o.sources, o.execs, o.attrs = nil, nil, nil
+}
+
+// again returns a handle of the saved tensor s, which lies in the value, in x's scope.
+func (v omitted) again(x *Exec, s *slot) *Tensor {
+	o := v.of
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	val := &o.values[v.i]
+	if o.has(v.i) == nil {
+		o.compute(x, v.i)
+		if r := x.s.run; r != nil && r.opt.RetainGraph { // the next pass computes it again
+			r.callbacks = append(r.callbacks, func(*Exec) { v.forget() })
+		}
+	}
+	val.t.st.retain()
+	return &Tensor{st: val.t.st, dt: s.dt, offset: s.offset, form: s.form}
+}
+
+// has returns what was computed in place of value i, or nil. If it was deferred and failed, it is computed again.
+func (o *omission) has(i int) *Tensor {
+	v := &o.values[i]
+	if v.t != nil && v.t.st.deferral() == lost && !o.ended.Load() {
+		v.t.close()
+		v.t = nil
+	}
+	return v.t
+}
+
+// forget closes what was computed, unless the sources are gone.
+func (v omitted) forget() {
+	v.of.mu.Lock()
+	defer v.of.mu.Unlock()
+	if !v.of.ended.Load() {
+		v.of.values[v.i].t.close()
+		v.of.values[v.i].t = nil
+	}
+}
+
+const (
+	sourceChanged = "one of the variables needed for gradient computation has been modified by an inplace operation: %v%v is at " +
+		"version %d; expected version %d. The backward pass of a compiled function computes values again from it; set " +
+		"compile.Opt.NoRecompute, which saves the values"
+	sourceOverwritten = "the backward pass of a compiled function computes values again from %v%v, which a graph that the program " +
+		"captured has changed since; set compile.Opt.NoRecompute, which saves the values"
+)
+
+// compute makes value i again. Its calls run on the streams of the calls in the forward pass, without recording gradients.
+func (o *omission) compute(x *Exec, i int) {
+	name := o.plan.calls[o.plan.values[i].call].row.Name
+	for k := range o.sources {
+		s := &o.sources[k]
+		if v := s.st.version.Load(); v != s.version {
+			panicAt(name, fault.Invalid, sourceChanged, s.dt, s.form.shape, v, s.version)
+		}
+		if w := o.writers[k]; w != anyWriter && s.st.writer.Load() != w {
+			panicAt(name, fault.Invalid, sourceOverwritten, s.dt, s.form.shape)
+		}
+	}
+	x.scoped(func(x *Exec) {
+		made := make([][]*Tensor, len(o.plan.calls))
+		o.run(x, made, o.plan.values[i].call)
+	})
+}
+
+// run runs call k of the plan again, after those whose results it needs.
+func (o *omission) run(x *Exec, made [][]*Tensor, k int) {
+	c := &o.plan.calls[k]
+	operands := make([]*Tensor, len(c.operands))
+	for i := range c.operands {
+		if e := &c.operands[i]; e.form != nil {
+			t := &Tensor{st: o.storageOf(x, made, e), dt: e.dt, offset: e.offset, form: e.form}
+			t.st.retain()
+			if t.st.lent() { // another session may have recorded it
+				t.st.marks.Or(foreignUse)
+			}
+			x.s.adopt(t)
+			operands[i] = t
+		}
+	}
+	y := o.exec(x, o.execs[k])
+	f := y.s.enter(y, c.row)
+	f.attrs = *o.attrs[k]
+	f.dims = append(f.dimsB[:0], c.dims.ints()...)
+	f.ins = copy(f.in[:], operands[:c.ins])
+	f.many = append(f.many[:0], operands[c.ins:]...)
+	made[k] = f.callMany()
+	for j, t := range made[k] {
+		if v := c.values[j]; v >= 0 && o.has(v) == nil && o.values[v].left > 0 {
+			h := t.alias()
+			h.own()
+			o.values[v].t = h
+		}
+	}
+}
+
+// storageOf returns the storage of an operand, which is computed first if necessary.
+func (o *omission) storageOf(x *Exec, made [][]*Tensor, e *recomputeOperand) *storage {
+	if e.call < 0 {
+		return o.sources[e.from].st
+	}
+	if v := o.plan.calls[e.call].values[e.from]; v >= 0 {
+		if t := o.has(v); t != nil {
+			return t.st
+		}
+	}
+	if made[e.call] == nil {
+		o.run(x, made, e.call)
+	}
+	return made[e.call][e.from].st
+}
+
+// exec returns the Exec of x's session that runs a call which ran on c.
+func (o *omission) exec(x, c *Exec) *Exec {
+	m := c.m
+	m.noGrad, m.autocast, m.casts, m.saved, m.pool, m.manual = true, dtype.Invalid, nil, nil, x.m.pool, false
+	if c := x.recording(); c != nil && m.stream.Device() == x.Device() && !c.rc.Records(m.stream) {
+		m.stream = c.rc.Stream()
+	}
+	return x.with(m)
+}
+
+// keepSources computes, before the call changes an operand, what would have to be computed from it later.
+func (f *frame) keepSources() {
+	s, changes := f.x.s, false
+	is := func(t *Tensor) bool { return t != nil && t.st.marks.Load()&ofOmission != 0 }
+	for _, t := range f.altered {
+		changes = changes || is(t)
+	}
+	for _, t := range f.dst {
+		changes = changes || is(t)
+	}
+	if !changes || s.capture != nil { // what is captured does not run now
+		return
+	}
+	for _, p := range s.omissions {
+		if o := p.Value(); o != nil && o.reads(f) {
+			f.nested(func() { o.keep(f.x) })
+		}
+	}
+}
+
+// reads reports whether a source of o is changed by the call.
+func (o *omission) reads(f *frame) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	is := func(t *Tensor) bool {
+		if t != nil {
+			for i := range o.sources {
+				if o.sources[i].st == t.st {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	for _, t := range f.altered {
+		if is(t) {
+			return true
+		}
+	}
+	for _, t := range f.dst {
+		if is(t) {
+			return true
+		}
+	}
+	return false
+}
+
+// keep computes all values that are still needed, so that the sources may change.
+func (o *omission) keep(x *Exec) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i := range o.values {
+		if v := &o.values[i]; v.left > 0 && o.has(i) == nil {
+			o.compute(x, i)
+		}
+	}
+	o.end()
+}
