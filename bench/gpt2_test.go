@@ -106,6 +106,27 @@ func TestGPT2(t *testing.T) {
 	if err := compile.Reset(x); err != nil {
 		t.Fatal(err)
 	}
+	for name, opt := range map[string]compile.Opt{"callable": {}, "callable.saved": {NoRecompute: true}} { //tenon:unordered apart
+		measure(name, func(w *gpt2.Training) (step, check func()) {
+			forward := compile.Func(w.Forward, opt)
+			step = func() {
+				x.Scope(func(x *tenon.Exec) {
+					if err := w.StepWith(x, forward.Call); err != nil {
+						t.Fatal(err)
+					}
+				})
+			}
+			return step, func() {
+				if s := forward.Stats(x); s.Recordings != 1 || s.Plain+s.Eager+s.Forced+s.Unknown > 0 {
+					t.Errorf("the forward pass is not one graph: %+v", s)
+				}
+				t.Logf("%+v", forward.Stats(x))
+			}
+		})
+		if err := compile.Reset(x); err != nil {
+			t.Fatal(err)
+		}
+	}
 	eager, peak := measure("eager", func(w *gpt2.Training) (step, check func()) {
 		step = func() {
 			x.Scope(func(x *tenon.Exec) {

@@ -90,10 +90,11 @@ type Region struct {
 	opt Opt
 	// name is a callable's function.
 	name string
-	// off says that every call runs at once.
-	off    bool
-	mu     sync.Mutex
-	traces map[any]*trace
+	// off says that every call runs at once, and compares that fused kernels are compared with their calls.
+	off      bool
+	compares bool
+	mu       sync.Mutex
+	traces   map[any]*trace
 }
 
 // String describes the region by its options, such as "compile.Region(Branches 4, NoFusion)". It reads nothing that runs change.
@@ -141,6 +142,8 @@ func New(opts ...Opt) *Region {
 		r.off = true
 	case "fusion":
 		r.opt.NoGraphs = true
+	case "compare":
+		r.opt.NoGraphs, r.compares = true, true
 	case "graphs":
 		r.opt.NoFusion = true
 	}
@@ -198,7 +201,7 @@ func (r *Region) Do(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
 	return x.Do(f)
 }
 
-const mustNoGraphs = "Opt.Must asks for graphs, and Opt.NoGraphs or TENON_COMPILE=fusion forbids them; drop one of the two"
+const mustNoGraphs = "Opt.Must asks for graphs, and Opt.NoGraphs or TENON_COMPILE forbids them; drop one of the two"
 
 // runsPlainly reports whether every call runs at once: by the setting, or within Disable.
 func (r *Region) runsPlainly(x *core.Exec) bool {
@@ -294,7 +297,7 @@ func (r *Region) trace(x *core.Exec, f func(x *tenon.Exec) error) *trace {
 				delete(r.traces, k)
 			}
 		}
-		t = &trace{opt: &r.opt, name: r.name, root: newNode(), kind: inference, counted: counting()}
+		t = &trace{opt: &r.opt, name: r.name, root: newNode(), kind: inference, counted: counting(), compares: r.compares}
 		if f != nil {
 			t.name = nameOf(f)
 		}

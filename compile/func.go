@@ -152,7 +152,8 @@ func (t *trace) backward(x *core.Exec, dev *rt.Device, skipped bool, incoming []
 		return func() error { done(); return nil }
 	}
 	if t.back == nil {
-		t.back = &trace{opt: t.opt, root: newNode(), kind: backward, callable: true, ahead: t, counted: t.counted}
+		t.back = &trace{opt: t.opt, root: newNode(), kind: backward, callable: true, ahead: t, counted: t.counted,
+			compares: t.compares}
 	}
 	err := core.ForceWithin(x)
 	t.back.begin(x, dev, old)

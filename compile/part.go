@@ -1,22 +1,27 @@
 package compile
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 
+	"tenon.dev/fault"
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/knob"
 )
 
-// part is a group or a graph, as TENON_COMPILE_LOG has it in one line.
+// part is a group, a graph or a difference, as TENON_COMPILE_LOG has it in one line.
 type part struct {
-	// Kind is "group" or "graph", and Number counts those of the kind in the process from 1 on.
+	// Kind is "group", "graph" or "difference", and Number counts groups and graphs in the process from 1 on.
 	Kind   string
-	Number int
+	Number int `json:",omitempty"`
+	// What says what differs.
+	What string `json:",omitempty"`
 	// Kernel and Text are set for a group. Lines are the lines of the calls. From and To are the lines of the segment's first and last
 	// call.
 	Kernel, Text string `json:",omitempty"`
@@ -48,15 +53,20 @@ func allowed(p part) bool {
 	}
 	*n++
 	p.Number = *n
-	if name := knob.CompileLog.Get(); name != "" {
-		if err := p.log(name); err != nil {
-			slog.Warn("TENON_COMPILE_LOG: " + err.Error())
-		}
-	}
+	p.log()
 	return true
 }
 
-func (p *part) log(name string) error {
+// log adds p to the log, if there is one.
+func (p *part) log() {
+	if name := knob.CompileLog.Get(); name != "" {
+		if err := p.write(name); err != nil {
+			slog.Warn("TENON_COMPILE_LOG: " + err.Error())
+		}
+	}
+}
+
+func (p *part) write(name string) error {
 	f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
@@ -70,13 +80,31 @@ func (t *trace) allowing(g *core.Segment) func(core.PlannedStep) bool {
 		return nil
 	}
 	calls := nodesOf(g)
-	return func(s core.PlannedStep) bool {
-		var members []*node
-		for _, i := range s.Calls {
-			members = append(members, calls[i])
-		}
-		return allowed(part{Kind: "group", Kernel: s.Kernel, Text: s.Text, Lines: linesOf(members), From: calls[0].at,
-			To: calls[len(calls)-1].at})
+	return func(s core.PlannedStep) bool { return allowed(partOf(calls, "group", s)) }
+}
+
+// partOf describes a step of a segment of those calls.
+func partOf(calls []*node, kind string, s core.PlannedStep) part {
+	var members []*node
+	for _, i := range s.Calls {
+		members = append(members, calls[i])
+	}
+	return part{Kind: kind, Kernel: cmp.Or(s.Kernel, members[0].name()), Text: s.Text, Lines: linesOf(members), From: calls[0].at,
+		To: calls[len(calls)-1].at}
+}
+
+const differsText = "the kernel %s gives other bits than its calls, at %s, do one by one: %s. This is a mistake of Tenon; " +
+	"compile.Opt.NoFusion runs the calls one by one"
+
+// differing returns a function for the first step of the segment that makes other bits than its calls: it logs the step and returns an
+// error.
+func (t *trace) differing(g *core.Segment) func(s core.PlannedStep, what string) error {
+	calls := nodesOf(g)
+	return func(s core.PlannedStep, what string) error {
+		p := partOf(calls, "difference", s)
+		p.What = what
+		p.log()
+		return core.Refusal("Do", fault.Invalid, differsText, p.Kernel, strings.Join(p.Lines, ", "), what)
 	}
 }
 

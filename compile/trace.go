@@ -66,7 +66,9 @@ type trace struct {
 	// counted says that groups and graphs are counted, and thrashed that work was forgotten that may be needed again. differed lists the
 	// lines of calls of which a warning said that they differ.
 	counted, thrashed bool
-	differed          []string
+	// compares says that fused kernels are compared with their calls.
+	compares bool
+	differed []string
 	// unknownAt is the line of the first call that was not remembered, and forgottenFor that of the latest one that needed room.
 	unknownAt, forgottenFor string
 }
@@ -310,6 +312,9 @@ func (t *trace) RunSegment(g *core.Segment) error {
 	}()
 	if whole && !t.opt.NoFusion {
 		g.Fuse(&nodeOf(g, g.Len()-1).plans, t.allowing(g))
+		if t.compares {
+			g.Compare(t.differing(g))
+		}
 	}
 	if t.now = nil; whole {
 		t.now = t.alone(g)

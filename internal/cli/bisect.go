@@ -26,9 +26,9 @@ type compileBisect struct {
 
 // compilePart is a line of the log of package compile.
 type compilePart struct {
-	Kind, Kernel, Text, From, To string
-	Number                       int
-	Lines                        []string
+	Kind, Kernel, Text, What, From, To string
+	Number                             int
+	Lines                              []string
 }
 
 // bisection runs the command.
@@ -66,6 +66,15 @@ func (b *bisection) search() error {
 	}
 	if failed {
 		return errors.New("the command fails without compile too (TENON_COMPILE=off); look for the fault there")
+	}
+	if _, err := b.fails("compare", "", 0); err != nil {
+		return err
+	}
+	if found, err := b.parts("difference"); len(found) > 0 || err != nil {
+		if err == nil {
+			found[0].printDifference(b.con.out)
+		}
+		return err
 	}
 	for _, try := range []struct{ mode, kind string }{{"fusion", "group"}, {"graphs", "graph"}, {"on", "graph"}} {
 		if failed, err = b.fails(try.mode, "", 0); err != nil {
@@ -177,8 +186,18 @@ func (b *bisection) parts(kind string) (all []compilePart, err error) {
 	}
 }
 
+// printDifference prints a kernel that gives other bits than its calls.
+func (p *compilePart) printDifference(w io.Writer) {
+	fmt.Fprintf(w, "a kernel gives other bits than its calls do one by one\n%s\n", p.What)
+	p.printRest(w)
+}
+
 func (p *compilePart) print(w io.Writer, passes int) {
 	fmt.Fprintf(w, "first failure with %s %d; it passes with %d\n", p.Kind, p.Number, passes)
+	p.printRest(w)
+}
+
+func (p *compilePart) printRest(w io.Writer) {
 	if p.Kernel != "" {
 		fmt.Fprintf(w, "kernel %s\nsegment from %s to %s\n", p.Kernel, p.From, p.To)
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // victim makes TestBisectVictim a program that goes wrong.
-var victim = flag.String("victim", "", "what goes wrong in TestBisectVictim: fused, always or nothing")
+var victim = flag.String("victim", "", "what goes wrong in TestBisectVictim: bits, fused, always or nothing")
 
 // TestBisectVictim is the command that the tests of tenon compile bisect run.
 func TestBisectVictim(t *testing.T) {
@@ -45,7 +45,7 @@ func TestBisectVictim(t *testing.T) {
 		return got
 	}
 	want := run(x) // Exp's own kernel is loaded from now on, so only a fused kernel is built with the planted error
-	if *victim == "fused" {
+	if *victim == "bits" {
 		build := kernels.Exp.Build
 		kernels.Exp.Build = func(k *kernel.Builder, c dtype.DType, in, s []kernels.Num) []kernels.Num {
 			return build(k, c, build(k, c, in, s), s)
@@ -63,8 +63,8 @@ func TestBisectVictim(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if *victim == "always" {
-		t.Error("it fails")
+	if s := r.Stats(x); *victim == "always" || *victim == "fused" && s.Fused > 2*s.Runs {
+		t.Errorf("it fails: %v", s)
 	}
 }
 
@@ -77,13 +77,21 @@ func TestCompileBisect(t *testing.T) {
 	if exit != 0 || !strings.Contains(errs, "TENON_COMPILE_GROUPS=") {
 		t.Fatalf("exit status %d: %s", exit, errs)
 	}
+	if !strings.Contains(out, "first failure with group 2; it passes with 1\nkernel exp_neg") {
+		t.Errorf("it does not find the second kernel:\n%s%s", errs, out)
+	}
+	out, errs, exit = bisect("bits")
+	if exit != 0 || strings.Contains(errs, "TENON_COMPILE_GROUPS=") {
+		t.Fatalf("exit status %d: %s", exit, errs)
+	}
 	text, err := os.ReadFile("bisect_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	before, _, _ := strings.Cut(string(text), "// the planted"+" line")
 	line := "bisect_test.go:" + strconv.Itoa(strings.Count(before, "\n")+1)
-	for _, want := range []string{"first failure with group 2; it passes with 1", "kernel exp_neg", line, "Exp{"} {
+	for _, want := range []string{"a kernel gives other bits than its calls do one by one\nelement 0 of output 0 of Neg at ",
+		"kernel exp_neg", line, "Exp{"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s%s", want, errs, out)
 		}

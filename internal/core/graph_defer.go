@@ -69,6 +69,8 @@ type deferral struct {
 	plan     *plan
 	done     int
 	fusing   fusing
+	// compared is what the plan's steps are compared with, or nil.
+	compared *comparison
 	// proxy says that the goroutine which runs the calls works for trails, or is nil.
 	proxy  *stack.Proxy
 	trails []rt.Trail

@@ -71,6 +71,8 @@ type plan struct {
 	unused  []at
 	fused   int
 	dropped int
+	// compared says that what it makes has been compared with what its calls make by themselves.
+	compared bool
 }
 
 // fold lets call do what call by, which the plan leaves out, does to its operands.
@@ -331,9 +333,11 @@ func (d *deferral) runPlan() (freed error) {
 		s := &p.steps[d.done]
 		if s.group == nil {
 			freed = errors.Join(freed, d.runWhole(d.calls[s.calls[0]:s.last()+1], nil))
+			d.compared.compare(s)
 			continue
 		}
 		d.runGroup(s)
+		d.compared.compare(s)
 		for _, i := range s.calls {
 			freed = errors.Join(freed, d.calls[i].used(d.number))
 		}

@@ -33,7 +33,7 @@ const maxLayouts = 8
 // scan finds the storages and draws of the calls.
 func (g *Segment) scan() {
 	d := g.d
-	g.plans, d.fusing.stats = nil, FusionStats{}
+	g.plans, g.report, d.fusing.stats = nil, nil, FusionStats{}
 	g.inputs, g.open, g.draws, g.gapped = g.inputs[:0], g.open[:0], g.draws[:0], false
 	for i := range d.more {
 		if t := &d.more[i].drawn; t.to > t.at {

@@ -41,8 +41,9 @@ type Segment struct {
 	// draws are the calls' draws from generators, and gapped says that others drew in between.
 	draws  []taken
 	gapped bool
-	// plans keeps the plan by which the calls run; if it is nil, they run one by one.
-	plans *Plans
+	// plans keeps the plan by which the calls run; if it is nil, they run one by one. report is what Compare was told.
+	plans  *Plans
+	report func(s PlannedStep, what string) error
 }
 
 // Input is a storage from outside that a segment uses.
@@ -194,6 +195,11 @@ func (g *Segment) Fusion() FusionStats { return g.d.fusing.stats }
 func (g *Segment) Eager(pool *rt.MemPool) error {
 	g.full()
 	d := g.d
+	end, err := g.beginComparison()
+	if err != nil {
+		return err
+	}
+	defer end()
 	if pool != nil {
 		if err := g.awaitLent(); err != nil {
 			return err
@@ -203,7 +209,7 @@ func (g *Segment) Eager(pool *rt.MemPool) error {
 	}
 	mark := d.s.mark()
 	var freed error
-	err := Try(func() {
+	err = Try(func() {
 		d.prepare(g.plans)
 		freed = d.runAll(nil)
 	})

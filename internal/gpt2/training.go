@@ -40,8 +40,16 @@ func NewTraining(x *tenon.Exec, c Config, batch int) (*Training, error) {
 }
 
 // Step is a training iteration with bf16 autocast and clipped gradients. It reads nothing from the device.
-func (t *Training) Step(x *tenon.Exec) error {
-	loss := t.Model.Loss(x.Autocast(tenon.BFloat16), t.tokens, t.want)
+func (t *Training) Step(x *tenon.Exec) error { return t.StepWith(x, t.Forward) }
+
+// Forward returns the loss of the model under bf16 autocast.
+func (t *Training) Forward(x *tenon.Exec, tokens, want *tenon.Tensor) *tenon.Tensor {
+	return t.Model.Loss(x.Autocast(tenon.BFloat16), tokens, want)
+}
+
+// StepWith is Step with another function in place of Forward.
+func (t *Training) StepWith(x *tenon.Exec, forward func(x *tenon.Exec, tokens, want *tenon.Tensor) *tenon.Tensor) error {
+	loss := forward(x, t.tokens, t.want)
 	if err := x.Backward(loss); err != nil {
 		return err
 	}

@@ -39,6 +39,7 @@ var upward = map[string]struct{ rooms, why string }{
 	"tape_function.go":   {"ops", "a derivative of the program's own gets gradients of its outputs' types"},
 	"tape_recompute.go":  {"graph", "what is computed again in a capture runs on its streams"},
 	"tape_region.go":     {"ops", "a changed view is copied into its base"},
+	"graph_check.go":     {"ops", "results are read from the device"},
 	"graph_generator.go": {"ops", "a captured generator's state is advanced by operations"},
 }
 

@@ -1,0 +1,117 @@
+package compile_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/compile"
+	"tenon.dev/dtype"
+	"tenon.dev/internal/core"
+	"tenon.dev/internal/kernels"
+	"tenon.dev/kernel"
+)
+
+// With TENON_COMPILE=compare, a fused kernel that makes other bits than its calls is an error in its first run, which names it.
+func TestCompare(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "log")
+	t.Setenv("TENON_COMPILE", "compare")
+	t.Setenv("TENON_COMPILE_LOG", log)
+	for name, c := range map[string]struct { //tenon:unordered each has a device of its own
+		f func(x *tenon.Exec, a *tenon.Tensor)
+		// kernel begins the name of the kernel; it is "" if nothing is wrong. what is what differs.
+		kernel, what string
+	}{
+		"a chain": {func(x *tenon.Exec, a *tenon.Tensor) { x.Keep(x.Neg(x.Exp(a))) }, "exp_neg", "output 0 of Neg"},
+		"a chain whose operand is needed": {func(x *tenon.Exec, a *tenon.Tensor) {
+			e := x.Keep(x.Exp(a))
+			x.Keep(x.Neg(e))
+		}, "exp_neg", "of Neg"},
+		"a reduction": {func(x *tenon.Exec, a *tenon.Tensor) { x.Keep(x.Sum(x.Exp(a), nil)) }, "red_exp", "output 0 of Sum"},
+		"a norm":      {func(x *tenon.Exec, a *tenon.Tensor) { x.Keep(x.Softmax(x.Exp(a), 1)) }, "row_exp", "output 0 of Softmax"},
+		"in place":    {func(x *tenon.Exec, a *tenon.Tensor) { x.MulInto(a, a, x.Exp(x.AddS(a, 1))) }, "add_exp_mul", "output 0 of Mul"},
+		"halves and columns": {func(x *tenon.Exec, a *tenon.Tensor) {
+			x.Keep(x.ToDType(x.Exp(x.Transpose(x.AddS(a, 1), 0, 1)), tenon.BFloat16))
+		}, "exp_copy", "output 0 of Copy"},
+		"nothing": {func(x *tenon.Exec, a *tenon.Tensor) {
+			x.Keep(x.Sqrt(x.Neg(a))) // NaN
+			b := x.Empty([]int{4, 8}, tenon.Float32)
+			x.FillInto(x.Narrow(b, 0, 1, 2), 3)
+			x.Keep(x.Dropout(x.AddS(x.MulS(a, 2), 1), 0.5))
+		}, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			must(t, os.RemoveAll(log))
+			x := openOn(t, tenon.Sim(0))
+			x.Exp(x.Ones([]int{4, 8}, tenon.Float32)) // its kernel is loaded from now on, so that only fused ones get the planted error
+			build := kernels.Exp.Build
+			kernels.Exp.Build = func(k *kernel.Builder, c dtype.DType, in, s []kernels.Num) []kernels.Num {
+				return build(k, c, build(k, c, in, s), s)
+			}
+			defer func() { kernels.Exp.Build = build }()
+			live := core.LiveStorages()
+			r := compile.New()
+			var err error
+			x.Scope(func(x *tenon.Exec) {
+				a := x.RandN([]int{4, 8}, tenon.Float32)
+				for range 3 {
+					err = r.Do(x, func(x *tenon.Exec) error {
+						c.f(x, a)
+						return nil
+					})
+					if err != nil {
+						break
+					}
+				}
+			})
+			if n := core.LiveStorages() - live; n > 0 {
+				t.Errorf("%d storages are left", n)
+			}
+			if c.kernel == "" {
+				must(t, err)
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), "kernel "+c.kernel) || !strings.Contains(err.Error(), c.what) ||
+				!strings.Contains(err.Error(), "compare_test.go:") {
+				t.Fatalf("%v: want kernel %s, and what differs", err, c.kernel)
+			}
+			text, err := os.ReadFile(log)
+			must(t, err)
+			lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+			var last struct{ Kind, Kernel, What string }
+			must(t, json.Unmarshal([]byte(lines[len(lines)-1]), &last))
+			if last.Kind != "difference" || !strings.HasPrefix(last.Kernel, c.kernel) || !strings.Contains(last.What, c.what) {
+				t.Errorf("the log ends with %+v", last)
+			}
+		})
+	}
+}
+
+// In random programs no kernel makes other bits than its calls, and the comparison leaves the results as they are.
+func TestCompareRandomPrograms(t *testing.T) {
+	x := open(t)
+	for seed := range uint64(programs / 4) {
+		want, err := runProgram(x, seed, nil)
+		must(t, err)
+		t.Setenv("TENON_COMPILE", "compare")
+		r := compile.New()
+		t.Setenv("TENON_COMPILE", "on")
+		live := core.LiveStorages()
+		got, err := runProgram(x, seed, r)
+		if err != nil {
+			t.Fatalf("program %d: %v", seed, err)
+		}
+		if got != want {
+			t.Fatalf("program %d gives\n%s\nwant\n%s", seed, got, want)
+		}
+		if n := core.LiveStorages() - live; n > 0 {
+			t.Fatalf("program %d leaves %d storages", seed, n)
+		}
+		if s := r.Stats(x); s.Recordings > 0 || s.Plain == 0 {
+			t.Fatalf("program %d: %v", seed, s)
+		}
+	}
+}
