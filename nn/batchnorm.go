@@ -82,24 +82,16 @@ func (b *BatchNorm) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 		}
 		fail(b.name, "expected %s input (got %dD input)", want, in.Dim())
 	}
-	training := b.Training() || b.RunningMean == nil
-	normalised := func(x *tenon.Exec, momentum tenon.Scalar) *tenon.Tensor {
-		mean, variance := b.RunningMean.Tensor(), b.RunningVar.Tensor()
-		return x.BatchNorm(in, b.Weight.Tensor(), b.Bias.Tensor(), mean, variance,
-			tenon.BatchNormOpt{Training: training, Momentum: momentum, Eps: b.opt.Eps})
-	}
+	weight, bias, mean, variance := b.Weight.Tensor(), b.Bias.Tensor(), b.RunningMean.Tensor(), b.RunningVar.Tensor()
+	opt := tenon.BatchNormOpt{Training: b.Training() || b.RunningMean == nil, Momentum: b.opt.Momentum, Eps: b.opt.Eps}
 	if !b.Training() || b.RunningMean == nil {
-		return normalised(x, b.opt.Momentum)
+		return x.BatchNorm(in, weight, bias, mean, variance, opt)
 	}
-	return x.Within(func(x *tenon.Exec) (out *tenon.Tensor) { // the statistics and the count of batches change together
-		momentum := b.momentum(x)
-		core.Together((*core.Exec)(x), b.name, func(cx *core.Exec) {
-			x := (*tenon.Exec)(cx)
-			n := b.NumBatchesTracked.Tensor()
-			x.NoGrad().AddSInto(n, n, 1)
-			out = normalised(x, momentum)
-		})
-		return out
+	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
+		opt.Momentum = b.momentum(x)
+		return (*tenon.Tensor)(core.BatchNormCounting((*core.Exec)(x), b.name, (*core.Tensor)(in), (*core.Tensor)(weight),
+			(*core.Tensor)(bias), (*core.Tensor)(mean), (*core.Tensor)(variance), (*core.Tensor)(b.NumBatchesTracked.Tensor()),
+			core.BatchNormOpt(opt)))
 	})
 }
 

@@ -514,6 +514,25 @@ type BatchNormOpt struct {
 // [C] and adds bias [C]. runningMean and runningVar [C] may be nil in training; otherwise training sets them to old*(1-momentum) +
 // new*momentum, in place, where the new variance is the unbiased one.
 func (x *Exec) BatchNorm(t, weight, bias, runningMean, runningVar *Tensor, opt BatchNormOpt) *Tensor {
+	return x.batchNorm(t, weight, bias, runningMean, runningVar, opt, (*Exec).moveStats)
+}
+
+// BatchNormCounting is BatchNorm in training for the module named op. Together with the running statistics, it increments count, the number
+// of batches: all of them change, or none.
+func BatchNormCounting(x *Exec, op string, t, weight, bias, runningMean, runningVar, count *Tensor, opt BatchNormOpt) *Tensor {
+	Enter(x, op)
+	defer Leave(x)
+	return x.batchNorm(t, weight, bias, runningMean, runningVar, opt, func(x *Exec, _, _, mean, variance *Tensor, momentum float64) {
+		x.named(op, func(x *Exec) {
+			x.AddSInto(count, count, 1)
+			x.moveStats(runningMean, runningVar, mean, variance, momentum)
+		})
+	})
+}
+
+// batchNorm is BatchNorm, which in training calls move to change the running statistics.
+func (x *Exec) batchNorm(t, weight, bias, runningMean, runningVar *Tensor, opt BatchNormOpt,
+	move func(x *Exec, runningMean, runningVar, mean, variance *Tensor, momentum float64)) *Tensor {
 	momentum, eps := OrFinite("BatchNorm", "Momentum", opt.Momentum, 0.1), OrEps("BatchNorm", opt.Eps, 1e-5)
 	if t.Numel() == 0 {
 		for i, o := range []*Tensor{weight, bias, runningMean, runningVar} {
@@ -551,7 +570,7 @@ func (x *Exec) BatchNorm(t, weight, bias, runningMean, runningVar *Tensor, opt B
 		f = x.op(rowBatchNorm, t, mean, rstd, weight, bias)
 		f.opt = a
 		y := f.call1()
-		ng.moveStats(runningMean, runningVar, mean, variance, momentum)
+		move(ng, runningMean, runningVar, mean, variance, momentum)
 		return y
 	})
 }
