@@ -68,8 +68,9 @@ type Limits struct {
 // whose inputs have that shape. If a reduction's kernel can go through the rows again, calls that read its results are joined with it. At
 // the end, groups without such calls are joined with products that they read, and products with the calls that only make a matrix that
 // they read once. A group runs at the position of its last call, so no call in between may write what the group reads, or use what it
-// writes; and while the group waits, it must not hold more memory for its operands than it saves by not writing results. If reductions
-// write more than their results, the last call is the last element-wise one, and reductions after it run earlier.
+// writes; and while the group waits, it must not hold more memory for its operands than it saves by not writing results, unless there is
+// room below the peak that memory has with the groups found so far. If reductions write more than their results, the last call is the last
+// element-wise one, and reductions after it run earlier.
 func (g *Graph) Group(l Limits) {
 	a := &grouping{g: g, l: l, live: g.live(), made: g.writers(), users: map[int][]int{}, of: make([]*Set, len(g.Calls))}
 	for i := range g.Calls {
@@ -94,6 +95,7 @@ func (g *Graph) Group(l Limits) {
 			a.joinMatrix(i)
 		}
 	}
+	a.joinLate()
 	g.Groups = nil
 	for i, s := range a.of {
 		if s == nil || len(s.From) == 0 || i != s.Calls[len(s.Calls)-1] {
@@ -127,9 +129,12 @@ type grouping struct {
 	users map[int][]int
 	// of is the group of every call that may be in one.
 	of []*Set
+	// spare, unless it is nil, has room for what groups hold while they wait, and waits are what the latest set holds.
+	spare *usage
+	waits []wait
 }
 
-// join starts a group with call i and merges it with those of its operands, the latest first, where the result is a valid group.
+// join starts a group with call i, and merges it with others.
 func (a *grouping) join(i int) {
 	a.of[i] = &Set{Calls: []int{i}, At: i}
 	if a.g.Calls[i].Narrowed { // it must be a group, because its own kernel takes the operands as they were
@@ -137,6 +142,11 @@ func (a *grouping) join(i int) {
 			a.of[i] = s
 		}
 	}
+	a.joinMakers(i)
+}
+
+// joinMakers merges the group of call i with those of its operands, the latest first, where the result is a valid group.
+func (a *grouping) joinMakers(i int) {
 	var makers []int
 	for j := range a.g.Calls[i].Ins {
 		if r, ok := a.maker(i, j); ok {
@@ -145,12 +155,15 @@ func (a *grouping) join(i int) {
 	}
 	slices.SortFunc(makers, func(x, y int) int { return cmp.Compare(y, x) })
 	for _, m := range makers {
-		if a.of[m] == nil || a.of[m] == a.of[i] {
+		if a.of[m] == nil || a.of[m] == a.of[i] || a.spare != nil && !(a.g.alone(a.of[m]) && a.g.alone(a.of[i])) {
 			continue
 		}
 		if s := a.set(sorted(a.of[m].Calls, a.of[i].Calls)); s != nil {
 			for _, k := range s.Calls {
 				a.of[k] = s
+			}
+			for _, w := range a.waits {
+				a.spare.take(w)
 			}
 		}
 	}
@@ -672,9 +685,10 @@ func (a *grouping) last(storage int) int {
 }
 
 // light reports whether delaying the group raises no peak of memory: at every call in between, the memory that its earlier members would
-// have freed by then is at most the memory that they would have made and the group does not hold. What reductions make that run earlier may
-// take l.Slack in each group.
+// have freed by then is at most the memory that they would have made and the group does not hold, or there is room for the rest. What
+// reductions make that run earlier may take l.Slack in each group.
 func (a *grouping) light(s *Set, member map[int]int) bool {
+	a.waits = a.waits[:0]
 	first, last := s.Calls[0], s.Calls[len(s.Calls)-1]
 	if last-first == len(s.Calls)-1 {
 		return true
@@ -702,7 +716,11 @@ func (a *grouping) light(s *Set, member map[int]int) bool {
 			}
 		}
 		if s.Calls[k+1] > i+1 && held > 0 {
-			return false
+			w := wait{i + 1, s.Calls[k+1], held}
+			if a.spare == nil || !a.spare.fits(w) {
+				return false
+			}
+			a.waits = append(a.waits, w)
 		}
 		for j := range c.Ins { // what a later member of the group would have used last
 			if v := &c.Ins[j]; s.From[k][j].Member >= 0 && a.last(v.Storage) == i {

@@ -37,9 +37,7 @@ type joining struct {
 	// place is the position where each call runs; ready and until are the first and the last position where a call that may be joined can
 	// run.
 	place, ready, until []int
-	// held is the number of bytes of new storages in use at every position, and peak their maximum.
-	held []int
-	peak int
+	usage
 	// ends is the last position where the input of a call that may be joined is needed, and size the number of bytes of that input if it is
 	// memory of the segment.
 	ends, size []int
@@ -54,48 +52,14 @@ type joint struct {
 // weigh computes when memory is in use, and when calls can run.
 func (j *joining) weigh() {
 	g, n := j.g, len(j.g.Calls)
-	type span struct{ born, last, bytes int }
-	made, live := map[int]*span{}, g.live()
-	inside := map[int]bool{} // storages that stay inside a group
-	for k := range g.Groups {
-		s := &g.Groups[k]
-		for _, i := range s.Calls {
-			for o := range g.Calls[i].Outs {
-				inside[g.Calls[i].Outs[o].Storage] = true
+	var made map[int]*span
+	j.usage, made = g.memory(j.place, func(yield func(s *Set) bool) {
+		for k := range g.Groups {
+			if !yield(&g.Groups[k]) {
+				return
 			}
 		}
-		for _, r := range s.Outs {
-			inside[g.Calls[r.Call].Outs[r.Index].Storage] = false
-		}
-	}
-	for i := range g.Calls {
-		c := &g.Calls[i]
-		for o := range c.Outs {
-			if s := c.Outs[o].Storage; !c.into(o) && !inside[s] {
-				made[s] = &span{j.place[i], j.place[i], 0}
-			}
-		}
-		for k := range len(c.Ins) + len(c.Outs) {
-			v := c.at(k)
-			if m := made[v.Storage]; m != nil {
-				m.last, m.bytes = max(m.last, j.place[i]), max(m.bytes, v.Bytes())
-				if live[v.Storage] {
-					m.last = n - 1
-				}
-			}
-		}
-	}
-	j.held = make([]int, n+1)
-	for _, m := range made { //tenon:unordered sums of whole numbers
-		j.held[m.born] += m.bytes
-		j.held[m.last+1] -= m.bytes
-	}
-	for p := range n {
-		if p > 0 {
-			j.held[p] += j.held[p-1]
-		}
-		j.peak = max(j.peak, j.held[p])
-	}
+	})
 	j.ready, j.ends, j.size = make([]int, n), make([]int, n), make([]int, n)
 	writer, joined := map[int]int{}, map[int][]int{} // by storage: its last writer, and the conversions that have read or made it
 	for i := range g.Calls {

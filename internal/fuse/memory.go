@@ -1,0 +1,107 @@
+package fuse
+
+import "iter"
+
+// usage is the number of bytes of new storages in use at every position, and their maximum.
+type usage struct {
+	held []int
+	peak int
+}
+
+// span is when a new storage is in use, and its size.
+type span struct{ born, last, bytes int }
+
+// memory returns how much memory is in use, and when each storage is that the calls make, if every call runs at its place and the storages
+// that stay inside one of the groups need no memory.
+func (g *Graph) memory(place []int, groups iter.Seq[*Set]) (usage, map[int]*span) {
+	n, made, live := len(g.Calls), map[int]*span{}, g.live()
+	inside := map[int]bool{}
+	for s := range groups {
+		for _, i := range s.Calls {
+			for o := range g.Calls[i].Outs {
+				inside[g.Calls[i].Outs[o].Storage] = true
+			}
+		}
+		for _, r := range s.Outs {
+			inside[g.Calls[r.Call].Outs[r.Index].Storage] = false
+		}
+	}
+	for i := range g.Calls {
+		c := &g.Calls[i]
+		for o := range c.Outs {
+			if s := c.Outs[o].Storage; !c.into(o) && !inside[s] {
+				made[s] = &span{place[i], place[i], 0}
+			}
+		}
+		for k := range len(c.Ins) + len(c.Outs) {
+			v := c.at(k)
+			if m := made[v.Storage]; m != nil {
+				m.last, m.bytes = max(m.last, place[i]), max(m.bytes, v.Bytes())
+				if live[v.Storage] {
+					m.last = n - 1
+				}
+			}
+		}
+	}
+	m := usage{held: make([]int, n+1)}
+	for _, s := range made { //tenon:unordered sums of whole numbers
+		m.held[s.born] += s.bytes
+		m.held[s.last+1] -= s.bytes
+	}
+	for p := range n {
+		if p > 0 {
+			m.held[p] += m.held[p-1]
+		}
+		m.peak = max(m.peak, m.held[p])
+	}
+	return m, made
+}
+
+// alone reports whether s has neither products nor reductions.
+func (g *Graph) alone(s *Set) bool { return g.Product(s) < 0 && g.Reduction(s) == nil }
+
+// joinLate joins calls with groups that would hold memory while they wait, if the peak of memory, with the groups that there are, is no
+// higher for it. Groups with products or reductions stay as they are.
+func (a *grouping) joinLate() {
+	place := make([]int, len(a.g.Calls))
+	for i := range place {
+		place[i] = i
+		if s := a.of[i]; s != nil {
+			place[i] = s.At
+		}
+	}
+	m, _ := a.g.memory(place, func(yield func(s *Set) bool) {
+		for i, s := range a.of {
+			if s != nil && i == s.Calls[0] && len(s.From) > 0 && !yield(s) {
+				return
+			}
+		}
+	})
+	a.spare = &m
+	for i := range a.g.Calls {
+		if c := &a.g.Calls[i]; a.of[i] != nil && (c.Point || c.Row) {
+			a.joinMakers(i)
+		}
+	}
+	a.spare = nil
+}
+
+// wait is how many bytes more a group holds at some positions because it runs later.
+type wait struct{ from, to, bytes int }
+
+// fits reports whether there is room for w.
+func (m *usage) fits(w wait) bool {
+	for p := w.from; p < w.to; p++ {
+		if m.held[p]+w.bytes > m.peak {
+			return false
+		}
+	}
+	return true
+}
+
+// take takes room for w.
+func (m *usage) take(w wait) {
+	for p := w.from; p < w.to; p++ {
+		m.held[p] += w.bytes
+	}
+}
