@@ -43,8 +43,8 @@ type Opt struct {
 	// Must makes it an error, with the reason, if work of the region would run without a graph. Exempt are warm-ups, work in Disable, and
 	// work that runs while device memory is not cached, as under a memory checker. The results of the refused work are lost.
 	Must bool
-	// NoRecompute makes a function save all that the derivatives of its operations read. Otherwise it saves less, as few bytes as possible,
-	// if its backward pass can compute the rest again by element-wise operations, casts, norms and softmaxes.
+	// NoRecompute makes a function save all that the derivatives of its operations read. Without it, what the backward pass can compute
+	// again by element-wise operations, casts, norms, softmaxes and the masks of dropouts is not saved. Do ignores it.
 	NoRecompute bool
 	// NoWarmup records a segment in its first run, without a warm-up before it. Kernels are then built during the recording, and the pool's
 	// layout is not settled yet.
@@ -297,7 +297,7 @@ func (r *Region) trace(x *core.Exec, f func(x *tenon.Exec) error) *trace {
 				delete(r.traces, k)
 			}
 		}
-		t = &trace{opt: &r.opt, name: r.name, root: newNode(), kind: inference, counted: counting(), compares: r.compares}
+		t = &trace{opt: &r.opt, name: r.name, session: key, root: newNode(), kind: inference, counted: counting(), compares: r.compares}
 		if f != nil {
 			t.name = nameOf(f)
 		}

@@ -151,19 +151,45 @@ func (t *trace) backward(x *core.Exec, dev *rt.Device, skipped bool, incoming []
 		core.SetTap(x, old)
 		return func() error { done(); return nil }
 	}
-	if t.back == nil {
-		t.back = &trace{opt: t.opt, root: newNode(), kind: backward, callable: true, ahead: t, counted: t.counted,
-			compares: t.compares}
-	}
+	back := t.backOf(x)
 	err := core.ForceWithin(x)
-	t.back.begin(x, dev, old)
-	t.back.kind, t.back.plain, t.back.incoming = backward, skipped, incoming
-	core.SetTap(x, t.back)
+	back.begin(x, dev, old)
+	back.kind, back.plain, back.incoming = backward, skipped, incoming
+	core.SetTap(x, back)
 	return func() error {
 		core.SetTap(x, old)
 		defer done()
 		return errors.Join(err, core.ForceWithin(x))
 	}
+}
+
+// backOf returns the trace of the backward passes in x's session through runs of t. Several sessions may pass through one run at once.
+func (t *trace) backOf(x *core.Exec) *trace {
+	key := core.SessionOf(x)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	b := t.others[key]
+	if key == t.session {
+		b = t.back
+	}
+	if b != nil {
+		return b
+	}
+	b = &trace{opt: t.opt, root: newNode(), kind: backward, callable: true, ahead: t, counted: t.counted, compares: t.compares}
+	if key == t.session {
+		t.back = b
+		return b
+	}
+	for k := range t.others { //tenon:unordered each is looked at alone
+		if core.SessionEnded(k) {
+			delete(t.others, k)
+		}
+	}
+	if t.others == nil {
+		t.others = map[any]*trace{}
+	}
+	t.others[key] = b
+	return b
 }
 
 // Trees describes what a session has recorded on a device.

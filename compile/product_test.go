@@ -23,6 +23,9 @@ func TestProductsAndWhatReadsThem(t *testing.T) {
 		{"activation", 24, 16, 32, tenon.Float32, func(x *tenon.Exec, o operands, _ float64) []*tenon.Tensor {
 			return []*tenon.Tensor{x.ReLU(x.AddMM(o.bias, o.a, o.b))}
 		}, 1},
+		{"not what is complex", 24, 16, 32, tenon.Float32, func(x *tenon.Exec, o operands, _ float64) []*tenon.Tensor {
+			return []*tenon.Tensor{x.RealPart(x.Exp(x.ToDType(x.MatMul(o.a, o.b), tenon.Complex64)))}
+		}, 2},
 		{"the product is needed too", 24, 16, 32, tenon.BFloat16, func(x *tenon.Exec, o operands, _ float64) []*tenon.Tensor {
 			h := x.MatMul(o.a, o.b)
 			return []*tenon.Tensor{x.GELU(h), h}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 
 	"tenon.dev"
 	"tenon.dev/fault"
@@ -22,10 +23,14 @@ type trace struct {
 	// dev is the device that the region was called on, and of the session's forest there.
 	dev *rt.Device
 	of  *forest
-	// callable says that Func made the region. kind is the kind of the current run, and back is the trace of its backward passes.
+	// session is the key of the session. callable says that Func made the region. kind is the kind of the current run, and back is the
+	// trace of its backward passes. Other sessions that pass through its runs have traces of their own in others, which mu guards.
+	session  any
 	callable bool
 	kind     kind
 	back     *trace
+	mu       sync.Mutex
+	others   map[any]*trace
 	// ahead is set in a trace of backward passes: it is the trace of their forward passes. fixed lists the storages, by number, that the
 	// latest forward pass read in place; its backward pass reads them in place too.
 	ahead *trace
@@ -108,7 +113,7 @@ type Stats struct {
 	// calls, and Dropped those that did not run because nobody needed their results, because another call had made the same result, or
 	// because the readers of the result read their operand instead.
 	Kernels, Fused, Dropped int
-	// Recomputed counts the values that runs of a function did not save for the backward pass, which computes them again.
+	// Recomputed counts the values that runs of a function did not save for a backward pass, which computes them again if it comes.
 	Recomputed int
 }
 

@@ -138,6 +138,9 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	if err := s.force("Capture"); err != nil {
 		return nil, err
 	}
+	if err := Try(func() { s.keepOmissions(x) }); err != nil {
+		return nil, err
+	}
 	dev := x.m.stream.Device()
 	spec, err := opt.spec(dev)
 	if err != nil {

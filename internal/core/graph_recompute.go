@@ -35,14 +35,16 @@ const (
 	heldAndSaved
 	// heldByOthers: the run has not saved it.
 	heldByOthers
-	// passing is added for an input that the program may drop before the backward pass.
+	// passing is added for an input that the program may drop before the backward pass, lentInput for one whose memory a graph overwrites.
 	passing
+	lentInput = 2 * passing
 )
 
-// recomputeState is for reuse: who holds the storages, and how often they are saved, both by slot.
+// recomputeState is for reuse: how often storages are saved and who holds them, by slot, and what openOmissions returned last.
 type recomputeState struct {
 	saves  []int32
 	states []holding
+	open   []*omission
 }
 
 // maxRecomputes is how many plans are kept for the calls that end with the same one, and maxChain how many calls, one after the other, may
@@ -106,7 +108,10 @@ func (d *deferral) holdings(sp *Span, drops func(number uint64) bool) []holding 
 			h = heldAndSaved
 		}
 		if !made && drops(st.number()) {
-			h += passing
+			h |= passing
+		}
+		if !made && st.lent() {
+			h |= lentInput
 		}
 		r.states = append(r.states, h)
 	}
@@ -219,10 +224,8 @@ func (c *deferred) operands(yield func(e *element) bool) {
 // cost returns what saving a storage costs in bytes.
 func (r *recomputeFinder) cost(slot int32) int64 {
 	st, h := r.d.touched[slot], r.states[slot]
-	leaves := h >= passing
-	if leaves {
-		h -= passing
-	}
+	leaves, lends := h&passing != 0, h&lentInput != 0
+	h &= passing - 1
 	made := r.makers[slot] >= 0
 	switch {
 	case h == heldBySaves:
@@ -230,7 +233,7 @@ func (r *recomputeFinder) cost(slot int32) int64 {
 		return fuse.Never
 	case h == heldAndSaved:
 		return 0
-	case !made && st.lent(): // the memory of another run's result, which is used again
+	case lends: // the memory of another run's result
 		return fuse.Never
 	case !made && !leaves:
 		return 0
@@ -356,7 +359,7 @@ func (d *deferral) omit(sp *Span, p *recomputeChoice) {
 		c := &p.calls[i]
 		t := &d.thin[c.at]
 		a := t.attrs
-		if a != &noAttrs {
+		if a != &noAttrs || c.remakes {
 			a = new(*a)
 		}
 		if c.remakes {
@@ -379,9 +382,6 @@ func (d *deferral) omit(sp *Span, p *recomputeChoice) {
 		o.left++
 		_ = st.release() // it has no memory yet
 	})
-	d.s.omissions = slices.DeleteFunc(d.s.omissions, func(p weak.Pointer[omission]) bool {
-		o := p.Value()
-		return o == nil || o.ended.Load()
-	})
+	d.s.openOmissions() // forgets the others
 	d.s.omissions = append(d.s.omissions, weak.Make(o))
 }

@@ -1,8 +1,10 @@
 package core
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
+	"weak"
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
@@ -57,7 +59,8 @@ const anyWriter = ^uint64(0)
 // omission is what one run of a callable does not save for its backward pass, which computes it again from what is saved.
 type omission struct {
 	plan *recomputePlan
-	// mu is held while values are computed or given up: the backward pass may run in another session.
+	// mu is held while values are computed or given up: the backward pass may run in another session. It does not guard sources, which stay
+	// the same.
 	mu sync.Mutex
 	// execs and attrs are those of the plan's calls in the run.
 	execs []*Exec
@@ -92,8 +95,7 @@ func (v omitted) drop() {
 	defer o.mu.Unlock()
 	val := &o.values[v.i]
 	if val.left--; val.left == 0 {
-		val.t.close()
-		val.t = nil
+		o.drop(v.i)
 	}
 	if o.left--; o.left == 0 {
 		o.end()
@@ -102,13 +104,11 @@ func (v omitted) drop() {
 
 // end gives up the sources. A free can fail only on a lost device, which the next operation reports.
 func (o *omission) end() {
-	if o.ended.Swap(true) {
-		return
-	}
+	o.ended.Store(true)
 	for i := range o.sources {
 		_ = o.sources[i].st.release()
 	}
-	o.sources, o.execs, o.attrs = nil, nil, nil
+	o.execs, o.attrs = nil, nil
 }
 
 // again returns a handle of the saved tensor s, which lies in the value, in x's scope.
@@ -118,6 +118,9 @@ func (v omitted) again(x *Exec, s *slot) *Tensor {
 	defer o.mu.Unlock()
 	val := &o.values[v.i]
 	if o.has(v.i) == nil {
+		if x.recording() != nil { // a later replay would read the sources as they are then
+			panicAt(o.plan.calls[o.plan.values[v.i].call].row.Name, fault.Capture, computedInCapture, s.dt, s.form.shape)
+		}
 		o.compute(x, v.i)
 		if r := x.s.run; r != nil && r.opt.RetainGraph { // the next pass computes it again
 			r.callbacks = append(r.callbacks, func(*Exec) { v.forget() })
@@ -127,24 +130,41 @@ func (v omitted) again(x *Exec, s *slot) *Tensor {
 	return &Tensor{st: val.t.st, dt: s.dt, offset: s.offset, form: s.form}
 }
 
-// has returns what was computed in place of value i, or nil. If it was deferred and failed, it is computed again.
+// has returns what was computed in place of value i, or nil. If that was deferred and failed, it has to be computed again: a change of a
+// source that came after it has failed too.
 func (o *omission) has(i int) *Tensor {
 	v := &o.values[i]
-	if v.t != nil && v.t.st.deferral() == lost && !o.ended.Load() {
-		v.t.close()
-		v.t = nil
+	if v.t != nil && v.t.st.deferral() == lost {
+		o.drop(i)
 	}
 	return v.t
 }
 
-// forget closes what was computed, unless the sources are gone.
+// drop closes what was computed in place of value i.
+func (o *omission) drop(i int) {
+	o.values[i].t.close()
+	o.values[i].t = nil
+}
+
+// forget closes what was computed, unless the sources have changed since.
 func (v omitted) forget() {
-	v.of.mu.Lock()
-	defer v.of.mu.Unlock()
-	if !v.of.ended.Load() {
-		v.of.values[v.i].t.close()
-		v.of.values[v.i].t = nil
+	o := v.of
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.changed() == nil {
+		o.drop(v.i)
 	}
+}
+
+// changed returns a source that is not any more what the run read, or nil.
+func (o *omission) changed() *slot {
+	for k := range o.sources {
+		s := &o.sources[k]
+		if s.st.version.Load() != s.version || o.writers[k] != anyWriter && s.st.writer.Load() != o.writers[k] {
+			return s
+		}
+	}
+	return nil
 }
 
 const (
@@ -153,19 +173,18 @@ const (
 		"compile.Opt.NoRecompute, which saves the values"
 	sourceOverwritten = "the backward pass of a compiled function computes values again from %v%v, which a graph that the program " +
 		"captured has changed since; set compile.Opt.NoRecompute, which saves the values"
+	computedInCapture = "the backward pass of a compiled function that another session ran computes %v%v again, which cannot be " +
+		"captured; set compile.Opt.NoRecompute, which saves it"
 )
 
-// compute makes value i again. Its calls run on the streams of the calls in the forward pass, without recording gradients.
+// compute makes value i again, on x's stream, without recording gradients.
 func (o *omission) compute(x *Exec, i int) {
-	name := o.plan.calls[o.plan.values[i].call].row.Name
-	for k := range o.sources {
-		s := &o.sources[k]
+	if s := o.changed(); s != nil {
+		name := o.plan.calls[o.plan.values[i].call].row.Name
 		if v := s.st.version.Load(); v != s.version {
 			panicAt(name, fault.Invalid, sourceChanged, s.dt, s.form.shape, v, s.version)
 		}
-		if w := o.writers[k]; w != anyWriter && s.st.writer.Load() != w {
-			panicAt(name, fault.Invalid, sourceOverwritten, s.dt, s.form.shape)
-		}
+		panicAt(name, fault.Invalid, sourceOverwritten, s.dt, s.form.shape)
 	}
 	x.scoped(func(x *Exec) {
 		made := make([][]*Tensor, len(o.plan.calls))
@@ -220,42 +239,56 @@ func (o *omission) storageOf(x *Exec, made [][]*Tensor, e *recomputeOperand) *st
 	return made[e.call][e.from].st
 }
 
-// exec returns the Exec of x's session that runs a call which ran on c.
+// exec returns the Exec of x's session that runs a call which ran on c: on x's stream, if that is on the same device.
 func (o *omission) exec(x, c *Exec) *Exec {
 	m := c.m
 	m.noGrad, m.autocast, m.casts, m.saved, m.pool, m.manual = true, dtype.Invalid, nil, nil, x.m.pool, false
-	if c := x.recording(); c != nil && m.stream.Device() == x.Device() && !c.rc.Records(m.stream) {
-		m.stream = c.rc.Stream()
+	if x.m.stream.Device() == m.stream.Device() {
+		m.stream = x.m.stream
 	}
 	return x.with(m)
 }
 
 // keepSources computes, before the call changes an operand, what would have to be computed from it later.
 func (f *frame) keepSources() {
-	s, changes := f.x.s, false
-	is := func(t *Tensor) bool { return t != nil && t.st.marks.Load()&ofOmission != 0 }
-	for _, t := range f.altered {
-		changes = changes || is(t)
-	}
-	for _, t := range f.dst {
-		changes = changes || is(t)
-	}
-	if !changes || s.capture != nil { // what is captured does not run now
+	s := f.x.s
+	if len(f.altered) == 0 && f.dst == [maxOut]*Tensor{} || s.capture != nil { // a capture begins with keepOmissions
 		return
 	}
-	for _, p := range s.omissions {
-		if o := p.Value(); o != nil && o.reads(f) {
+	for _, o := range s.openOmissions() {
+		if o.reads(f) {
 			f.nested(func() { o.keep(f.x) })
 		}
 	}
 }
 
+// openOmissions returns the omissions of the session's runs whose tapes still need them.
+func (s *session) openOmissions() []*omission {
+	open := s.recomputed.open[:0]
+	s.omissions = slices.DeleteFunc(s.omissions, func(p weak.Pointer[omission]) bool {
+		o := p.Value()
+		if o == nil || o.ended.Load() {
+			return true
+		}
+		open = append(open, o)
+		return false
+	})
+	s.recomputed.open = open
+	return open
+}
+
+// keepOmissions computes all values that the tape still needs, before a graph is captured: its replays would compute them from what the
+// sources are by then.
+func (s *session) keepOmissions(x *Exec) {
+	for _, o := range s.openOmissions() {
+		o.keep(x)
+	}
+}
+
 // reads reports whether a source of o is changed by the call.
 func (o *omission) reads(f *frame) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	is := func(t *Tensor) bool {
-		if t != nil {
+		if t != nil && t.st.marks.Load()&ofOmission != 0 {
 			for i := range o.sources {
 				if o.sources[i].st == t.st {
 					return true
@@ -277,14 +310,24 @@ func (o *omission) reads(f *frame) bool {
 	return false
 }
 
-// keep computes all values that are still needed, so that the sources may change.
+// keep computes all values that are still needed, so that the sources may change. If another session is computing some, that is not waited
+// for, since it may wait for this one; it gets an error if a source changes first.
 func (o *omission) keep(x *Exec) {
-	o.mu.Lock()
+	if !o.mu.TryLock() {
+		return
+	}
 	defer o.mu.Unlock()
 	for i := range o.values {
-		if v := &o.values[i]; v.left > 0 && o.has(i) == nil {
-			o.compute(x, i)
+		if o.values[i].left == 0 || o.has(i) != nil || o.changed() != nil {
+			continue
+		}
+		o.compute(x, i)
+		if c := x.s.change; c != nil { // if it fails, nothing of it has run
+			c.undo = append(c.undo, func() {
+				o.mu.Lock()
+				defer o.mu.Unlock()
+				o.drop(i)
+			})
 		}
 	}
-	o.end()
 }

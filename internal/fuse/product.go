@@ -48,9 +48,19 @@ func (g *Graph) Before(s *Set) []bool {
 	return before
 }
 
+// complex reports whether the call has a complex operand.
+func (c *Call) complex() bool {
+	for j := range len(c.Ins) + len(c.Outs) {
+		if c.at(j).DType.IsComplex() {
+			return true
+		}
+	}
+	return false
+}
+
 // byProduct reports whether the group can run in the kernel of a product if it has one. Then all others are element-wise. Those that use
-// the product have one shape with its columns, and their operands have an element for each of the product's, or one for each column. The
-// others make its matrix. No memory may be modified, because the product reads its operands in another order.
+// the product have one shape with its columns, and their operands, none of which is complex, have an element for each of the product's, or
+// one for each column. The others make its matrix. No memory may be modified, because the product reads its operands in another order.
 func (a *grouping) byProduct(s *Set) bool {
 	product := a.g.Product(s)
 	if product < 0 {
@@ -60,7 +70,7 @@ func (a *grouping) byProduct(s *Set) bool {
 	lane, shape, before, after := a.g.Calls[s.Calls[product]].Lane, []int(nil), a.g.Before(s), false
 	for k, i := range s.Calls {
 		c := &a.g.Calls[i]
-		if k != product && !c.Point || c.Into != 0 || c.Lane != lane {
+		if k != product && (!c.Point || c.complex()) || c.Into != 0 || c.Lane != lane {
 			return false
 		}
 		if k == product || before[k] {
