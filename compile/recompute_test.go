@@ -442,6 +442,14 @@ func TestRecomputeRetained(t *testing.T) {
 				x.NoGrad().MulInto(ps[2], ps[2], two)
 				pass()
 				pass()
+				loss = x.Sum(f(x, x.RandN([]int{8, 16}, tenon.Float32), ps), nil)
+				remove := ps[1].RegisterHook(func(x *tenon.Exec, _ *tenon.Tensor) *tenon.Tensor { // after the norm was computed again
+					x.NoGrad().MulInto(ps[2], ps[2], two)
+					return nil
+				})
+				pass()
+				remove()
+				pass()
 			})
 		}
 		return all
