@@ -512,7 +512,19 @@ func TestRecomputeInCaptures(t *testing.T) {
 			t.Errorf("%s: the gradients differ", name)
 		}
 	}
+	other, err := x.Fork()
+	must(t, err)
+	defer func() { must(t, other.Close()) }()
 	ps := recomputeParameters(x)
+	y := compile.Func(normed).Call(x, x.RandN([]int{8, 16}, tenon.Float32), ps)
+	must(t, x.Synchronize())
+	ones := other.OnesLike(y)
+	_, err = other.Capture(func(x *tenon.Exec) {
+		_, _ = x.Grad([]*tenon.Tensor{y}, ps[:1], tenon.GradOpt{Gradients: []*tenon.Tensor{ones}, RetainGraph: true})
+	})
+	if err == nil || !strings.Contains(err.Error(), "compile.Opt.NoRecompute") {
+		t.Errorf("in a capture of another session: %v", err)
+	}
 	graph, err := x.Capture(func(x *tenon.Exec) { x.NoGrad().MulSInto(ps[2], ps[2], 3) })
 	must(t, err)
 	loss := x.Sum(compile.Func(normed).Call(x, x.RandN([]int{8, 16}, tenon.Float32), ps), nil)
@@ -554,6 +566,11 @@ func TestRecomputeAfterFailedChange(t *testing.T) {
 				must(t, x.Generator().SetSeed(3))
 				ps := recomputeParameters(x)
 				loss := x.Sum(f(x, x.RandN([]int{8, 16}, tenon.Float32), ps), nil)
+				x.Scope(func(x *tenon.Exec) { // what was computed before is not in free memory any more
+					for range 8 {
+						x.Full([]int{8, 16}, 7, tenon.Float32)
+					}
+				})
 				must(t, x.Synchronize())
 				d.Arm(arm, 0)
 				err := change(x, ps)
