@@ -15,6 +15,12 @@ import (
 	"tenon.dev/kernel"
 )
 
+// firstHalf copies the first n elements.
+var firstHalf = kernel.Build("first_half", func(k *kernel.Builder) {
+	from, to, n := k.BufferRO("from", tenon.Float32), k.Buffer("to", tenon.Float32), k.Scalar("n", tenon.Int64)
+	k.ForEach(n, func(i kernel.Value) { to.Store(i, from.Load(i)) })
+})
+
 // With TENON_COMPILE=compare, a fused kernel that makes other bits than its calls is an error in its first run, which names it.
 func TestCompare(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
@@ -36,6 +42,19 @@ func TestCompare(t *testing.T) {
 		"halves and columns": {func(x *tenon.Exec, a *tenon.Tensor) {
 			x.Keep(x.ToDType(x.Exp(x.Transpose(x.AddS(a, 1), 0, 1)), tenon.BFloat16))
 		}, "exp_copy", "output 0 of Copy"},
+		"a chain that reads memory without contents": {func(x *tenon.Exec, a *tenon.Tensor) {
+			b := x.Empty([]int{4, 8}, tenon.Float32)
+			x.FillInto(x.Narrow(b, 0, 0, 2), 1)
+			x.Keep(x.AddS(x.Narrow(x.Neg(x.MulS(b, 2)), 0, 0, 2), 1))
+			c := x.Empty([]int{4, 8}, tenon.Float32)
+			x.FillInto(c, 2)
+			x.Keep(x.Neg(x.Exp(c))) // which is defined
+		}, "fill_exp_neg", "output 0 of Neg"},
+		"what a kernel of the program writes": {func(x *tenon.Exec, a *tenon.Tensor) {
+			b := x.Empty([]int{32}, tenon.Float32)
+			x.Launch(firstHalf, tenon.Over(16), tenon.In(a), tenon.Out(b), tenon.Integer(16))
+			x.Keep(x.AddS(x.MulS(x.Narrow(b, 0, 0, 16), 2), 1))
+		}, "", ""},
 		"nothing": {func(x *tenon.Exec, a *tenon.Tensor) {
 			x.Keep(x.Sqrt(x.Neg(a))) // NaN
 			b := x.Empty([]int{4, 8}, tenon.Float32)
@@ -55,6 +74,11 @@ func TestCompare(t *testing.T) {
 			live := core.LiveStorages()
 			r := compile.New()
 			var err error
+			x.Scope(func(x *tenon.Exec) { // free memory is not the same everywhere
+				for i := range 16 {
+					x.Full([]int{4, 8}, float64(i), tenon.Float32)
+				}
+			})
 			x.Scope(func(x *tenon.Exec) {
 				a := x.RandN([]int{4, 8}, tenon.Float32)
 				for range 3 {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"tenon.dev"
+	"tenon.dev/fault"
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/testdevice"
 	"tenon.dev/nn"
@@ -137,6 +138,41 @@ func TestBatchNorm(t *testing.T) {
 		}
 		wantError(t, func() { b.Forward(x, seq(x, 1, 2, 2, 2)) }, "expected 2D or 3D input (got 4D input)")
 		wantError(t, func() { b.Forward(x, seq(x, 2, 3)) })
+	})
+}
+
+// Statistics and count change together or not at all, and an empty batch counts.
+func TestBatchNormCounts(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		b := nn.NewBatchNorm1d(x, 2)
+		defer nn.Close(b)
+		count := func(want float64) {
+			t.Helper()
+			if n, err := x.Item(b.NumBatchesTracked.Tensor()); err != nil || n != want {
+				t.Errorf("%v batches, want %v, %v", n, want, err)
+			}
+		}
+		b.Forward(x, seq(x, 0, 2))
+		count(1)
+		wantFloats(t, x, b.RunningMean.Tensor(), 0, 0)
+		b.RunningVar.Tensor().Close()
+		closed := func(b *nn.BatchNorm, parts ...string) {
+			t.Helper()
+			err := tenon.Try(func() { b.Forward(x, seq(x, 4, 2)) })
+			for _, p := range append(parts, "closed") {
+				if fault.KindOf(err) != fault.Closed || !strings.Contains(err.Error(), p) {
+					t.Errorf("got error %v", err)
+				}
+			}
+		}
+		closed(b)
+		count(1)
+		wantFloats(t, x, b.RunningMean.Tensor(), 0, 0)
+		c := nn.NewBatchNorm1d(x, 2)
+		defer nn.Close(c)
+		c.NumBatchesTracked.Tensor().Close()
+		closed(c, "BatchNorm1d", "NumBatchesTracked")
+		wantFloats(t, x, c.RunningMean.Tensor(), 0, 0)
 	})
 }
 

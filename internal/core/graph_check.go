@@ -22,6 +22,8 @@ type comparison struct {
 	stands map[*storage]*storage
 	// results are what each call made, or changed, when it ran by itself.
 	results [][]result
+	// undefined are the storages of which elements may differ from run to run.
+	undefined map[*storage]bool
 }
 
 // result is what a call made by itself: the operand, its elements in row-major order or, if they take more than resultBytes, their hash.
@@ -36,8 +38,9 @@ type result struct {
 const resultBytes = 16 << 20
 
 // Compare makes the next Eager run each call by itself first, on copies, if it is the first run by its plan, and then compare what each
-// step of the plan makes. report gets the first step that makes other bits, and what differs; its error ends the run. What a call leaves
-// undefined is not compared: new memory without contents, and elements for whose place several compete.
+// step of the plan makes. report gets the first step that makes other bits, and what differs; its error ends the run. What may differ from
+// run to run is not compared: new memory without contents, elements for whose place several compete, what kernels of the program write, and
+// what is computed from these.
 func (g *Segment) Compare(report func(s PlannedStep, what string) error) { g.report = report }
 
 // beginComparison runs the calls by themselves, if Compare was called and their plan has not been compared yet. end ends the comparison. A
@@ -52,8 +55,7 @@ func (g *Segment) beginComparison() (end func(), err error) {
 	if p == nil || p.compared {
 		return none, nil
 	}
-	p.compared = true
-	c := &comparison{d: d, report: g.report, stands: map[*storage]*storage{}}
+	c := &comparison{d: d, report: g.report, stands: map[*storage]*storage{}, undefined: map[*storage]bool{}}
 	mark := d.s.mark()
 	err = Try(func() {
 		for i := range g.inputs {
@@ -63,11 +65,12 @@ func (g *Segment) beginComparison() (end func(), err error) {
 			c.runAlone(&d.calls[i])
 		}
 	})
+	d.unrepresent()
 	if err != nil {
 		d.s.restore(mark)
 		return none, errors.Join(err, c.close())
 	}
-	d.compared = c
+	p.compared, d.compared = true, c
 	return func() {
 		d.compared = nil
 		_ = c.close()
@@ -117,6 +120,7 @@ func (c *comparison) copyInput(from *storage, st *rt.Stream) error {
 // runAlone runs a call on the stands, and keeps what it made.
 func (c *comparison) runAlone(call *deferred) {
 	k := *call
+	k.op = nil // a profile does not see it
 	swap := func(es []element) []element {
 		es = slices.Clone(es)
 		for i := range es {
@@ -132,7 +136,7 @@ func (c *comparison) runAlone(call *deferred) {
 	k.in, k.many, k.out = swap(call.in), swap(call.many), swap(call.out)
 	c.d.run(&k)
 	var rs []result
-	if call.row.flags&(flagIdle|flagVaries) == 0 {
+	if !c.undefines(call) {
 		add := func(what string, i int, e *element, real element) {
 			r := result{of: real, what: fmt.Sprintf("%s %d of %s at %s", what, i, call.row.Name, call.from)}
 			if b := c.elements(k.x, e); len(b) <= resultBytes {
@@ -152,6 +156,25 @@ func (c *comparison) runAlone(call *deferred) {
 		}
 	}
 	c.results = append(c.results, rs)
+}
+
+// undefines notes which storages have undefined elements after the call, and reports whether it may have made some.
+func (c *comparison) undefines(call *deferred) bool {
+	undefined := call.row.flags&(flagIdle|flagVaries|flagUser) != 0
+	for _, es := range [][]element{call.in[:call.ins], call.many} {
+		for i := range es {
+			undefined = undefined || es[i].st != nil && c.undefined[es[i].st]
+		}
+	}
+	for i := range call.out[:call.outs] {
+		e := &call.out[i]
+		whole := call.dsts>>i&1 == 0 || e.offset == 0 && e.form.extent == e.form.numel && e.form.numel*e.dt.Size() >= e.st.bytes
+		c.undefined[e.st] = undefined || c.undefined[e.st] && !whole
+	}
+	for _, st := range call.wrote {
+		c.undefined[st] = c.undefined[st] || undefined
+	}
+	return undefined
 }
 
 // compare reports a result of a step that differs. Of results in one storage, it looks at those of the last call.

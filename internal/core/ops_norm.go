@@ -522,6 +522,14 @@ func (x *Exec) BatchNorm(t, weight, bias, runningMean, runningVar *Tensor, opt B
 func BatchNormCounting(x *Exec, op string, t, weight, bias, runningMean, runningVar, count *Tensor, opt BatchNormOpt) *Tensor {
 	Enter(x, op)
 	defer Leave(x)
+	if count == nil || count.closed.Load() {
+		x.fail(op, fault.Closed, nil, "the number of batches, NumBatchesTracked, is nil or was closed")
+	}
+	if t.Numel() == 0 { // which moves no statistics
+		y := x.BatchNorm(t, weight, bias, runningMean, runningVar, opt)
+		x.noGrad().AddSInto(count, count, 1)
+		return y
+	}
 	return x.batchNorm(t, weight, bias, runningMean, runningVar, opt, func(x *Exec, _, _, mean, variance *Tensor, momentum float64) {
 		x.named(op, func(x *Exec) {
 			x.AddSInto(count, count, 1)

@@ -26,7 +26,7 @@ import (
 
 // byHand are exported names of core whose face is written by hand in tenon.go or index.go, or that have none: Step is for package optim;
 // Call, Operand, Whence, Spec, Path, Expected and Again are for packages that see calls, and Segment, Input, Store, Claimed, Recorded,
-// Span, Plans, PlannedStep and FusionStats are for package compile, which defers them.
+// Span, Plans, PlannedStep, FusionStats and Omitted are for package compile, which defers them.
 var byHand = map[string]bool{
 	"Exec": true, "Tensor": true, "Function": true, "FunctionContext": true, "Apply": true, "From": true, "Read": true, "New": true,
 	"Try": true, "On": true, "Last": true,
@@ -35,6 +35,7 @@ var byHand = map[string]bool{
 	"Call": true, "Operand": true, "Whence": true, "Spec": true, "Again": true, "Path": true, "Expected": true, "Op": true,
 	"OpInfo": true, "Segment": true, "Input": true, "Store": true, "Claimed": true, "Place": true, "Index": true, "IndexPutInto": true,
 	"IndexPutSInto": true, "Recorded": true, "Span": true, "Plans": true, "FusionStats": true, "PlannedStep": true,
+	"Omitted": true,
 }
 
 // takesNil are the methods whose receiver may be nil or a zero value. All others call made first, which refuses it, or found where they

@@ -72,6 +72,22 @@ type Limits struct {
 // room below the peak that memory has with the groups found so far. If reductions write more than their results, the last call is the last
 // element-wise one, and reductions after it run earlier.
 func (g *Graph) Group(l Limits) {
+	a := g.grouped(l)
+	a.joinLate()
+	g.Groups = nil
+	for i, s := range a.of {
+		if s == nil || len(s.From) == 0 || i != s.Calls[len(s.Calls)-1] {
+			continue
+		}
+		narrowed := slices.ContainsFunc(s.Calls, func(k int) bool { return g.Calls[k].Narrowed })
+		if narrowed || len(s.Calls) > 1 && s.Saves >= l.Saves {
+			g.Groups = append(g.Groups, *s)
+		}
+	}
+}
+
+// grouped returns the groups that hold no memory while they wait.
+func (g *Graph) grouped(l Limits) *grouping {
 	a := &grouping{g: g, l: l, live: g.live(), made: g.writers(), users: map[int][]int{}, of: make([]*Set, len(g.Calls))}
 	for i := range g.Calls {
 		g.Calls[i].uses(func(s int, _ bool) { a.users[s] = append(a.users[s], i) })
@@ -95,17 +111,7 @@ func (g *Graph) Group(l Limits) {
 			a.joinMatrix(i)
 		}
 	}
-	a.joinLate()
-	g.Groups = nil
-	for i, s := range a.of {
-		if s == nil || len(s.From) == 0 || i != s.Calls[len(s.Calls)-1] {
-			continue
-		}
-		narrowed := slices.ContainsFunc(s.Calls, func(k int) bool { return g.Calls[k].Narrowed })
-		if narrowed || len(s.Calls) > 1 && s.Saves >= l.Saves {
-			g.Groups = append(g.Groups, *s)
-		}
-	}
+	return a
 }
 
 // groupOf returns the group of every call, or nil.
@@ -129,9 +135,9 @@ type grouping struct {
 	users map[int][]int
 	// of is the group of every call that may be in one.
 	of []*Set
-	// spare, unless it is nil, has room for what groups hold while they wait, and waits are what the latest set holds.
-	spare *usage
-	waits []wait
+	// late says that groups may hold memory while they wait, as long as its peak is at most peak.
+	late bool
+	peak int
 }
 
 // join starts a group with call i, and merges it with others.
@@ -155,15 +161,16 @@ func (a *grouping) joinMakers(i int) {
 	}
 	slices.SortFunc(makers, func(x, y int) int { return cmp.Compare(y, x) })
 	for _, m := range makers {
-		if a.of[m] == nil || a.of[m] == a.of[i] || a.spare != nil && !(a.g.alone(a.of[m]) && a.g.alone(a.of[i])) {
+		if a.of[m] == nil || a.of[m] == a.of[i] || a.late && !(a.g.alone(a.of[m]) && a.g.alone(a.of[i])) {
 			continue
 		}
-		if s := a.set(sorted(a.of[m].Calls, a.of[i].Calls)); s != nil {
+		switch s := a.set(sorted(a.of[m].Calls, a.of[i].Calls)); {
+		case s == nil:
+		case a.late:
+			a.replaceLate(s)
+		default:
 			for _, k := range s.Calls {
 				a.of[k] = s
-			}
-			for _, w := range a.waits {
-				a.spare.take(w)
 			}
 		}
 	}
@@ -685,10 +692,9 @@ func (a *grouping) last(storage int) int {
 }
 
 // light reports whether delaying the group raises no peak of memory: at every call in between, the memory that its earlier members would
-// have freed by then is at most the memory that they would have made and the group does not hold, or there is room for the rest. What
-// reductions make that run earlier may take l.Slack in each group.
+// have freed by then is at most the memory that they would have made and the group does not hold. What reductions make that run earlier may
+// take l.Slack in each group.
 func (a *grouping) light(s *Set, member map[int]int) bool {
-	a.waits = a.waits[:0]
 	first, last := s.Calls[0], s.Calls[len(s.Calls)-1]
 	if last-first == len(s.Calls)-1 {
 		return true
@@ -715,17 +721,13 @@ func (a *grouping) light(s *Set, member map[int]int) bool {
 				held -= v.Bytes()
 			}
 		}
-		if s.Calls[k+1] > i+1 && held > 0 {
-			w := wait{i + 1, s.Calls[k+1], held}
-			if a.spare == nil || !a.spare.fits(w) {
-				return false
-			}
-			a.waits = append(a.waits, w)
-		}
-		for j := range c.Ins { // what a later member of the group would have used last
+		for j := range c.Ins { // what stayed in the group, and is not needed any more
 			if v := &c.Ins[j]; s.From[k][j].Member >= 0 && a.last(v.Storage) == i {
 				held += v.Bytes()
 			}
+		}
+		if s.Calls[k+1] > i+1 && held > 0 && !a.late {
+			return false
 		}
 	}
 	return true

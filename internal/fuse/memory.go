@@ -63,6 +63,17 @@ func (g *Graph) alone(s *Set) bool { return g.Product(s) < 0 && g.Reduction(s) =
 // joinLate joins calls with groups that would hold memory while they wait, if the peak of memory, with the groups that there are, is no
 // higher for it. Groups with products or reductions stay as they are.
 func (a *grouping) joinLate() {
+	a.late, a.peak = true, a.usage().peak
+	for i := range a.g.Calls {
+		if c := &a.g.Calls[i]; a.of[i] != nil && (c.Point || c.Row) {
+			a.joinMakers(i)
+		}
+	}
+	a.late = false
+}
+
+// usage returns how much memory is in use with the groups found so far.
+func (a *grouping) usage() usage {
 	place := make([]int, len(a.g.Calls))
 	for i := range place {
 		place[i] = i
@@ -77,31 +88,18 @@ func (a *grouping) joinLate() {
 			}
 		}
 	})
-	a.spare = &m
-	for i := range a.g.Calls {
-		if c := &a.g.Calls[i]; a.of[i] != nil && (c.Point || c.Row) {
-			a.joinMakers(i)
-		}
-	}
-	a.spare = nil
+	return m
 }
 
-// wait is how many bytes more a group holds at some positions because it runs later.
-type wait struct{ from, to, bytes int }
-
-// fits reports whether there is room for w.
-func (m *usage) fits(w wait) bool {
-	for p := w.from; p < w.to; p++ {
-		if m.held[p]+w.bytes > m.peak {
-			return false
-		}
+// replaceLate makes s a group, unless the peak of memory is higher with it.
+func (a *grouping) replaceLate(s *Set) {
+	old := make([]*Set, len(s.Calls))
+	for k, i := range s.Calls {
+		old[k], a.of[i] = a.of[i], s
 	}
-	return true
-}
-
-// take takes room for w.
-func (m *usage) take(w wait) {
-	for p := w.from; p < w.to; p++ {
-		m.held[p] += w.bytes
+	if a.usage().peak > a.peak {
+		for k, i := range s.Calls {
+			a.of[i] = old[k]
+		}
 	}
 }

@@ -634,10 +634,16 @@ func TestRandomGraphs(t *testing.T) {
 		g.Common()
 		folded += len(g.Fold())
 		narrowed += len(g.Narrow())
-		g.Group(Limits{Calls: 8, Span: 10, Heavy: 8, Operands: 8, Outs: 4, Values: 8, States: 4, Saves: 1, Joined: 1 << 10,
-			Slack: rng.IntN(3) * 128})
-		peak := held(g)
-		l := Limits{Joined: 1 << 10, Together: 3, Slack: rng.IntN(3) * 64}
+		l := Limits{Calls: 8, Span: 10, Heavy: 8, Operands: 8, Outs: 4, Values: 8, States: 4, Saves: 1, Joined: 1 << 10,
+			Slack: rng.IntN(3) * 128}
+		a := g.grouped(l)
+		peak := a.usage().peak
+		if a.joinLate(); a.usage().peak > peak {
+			t.Fatalf("seed %d: late groups raise the peak of memory from %d to %d\n%s", seed, peak, a.usage().peak, before)
+		}
+		g.Group(l)
+		peak = held(g)
+		l = Limits{Joined: 1 << 10, Together: 3, Slack: rng.IntN(3) * 64}
 		g.Join(l)
 		if now := held(g); now > peak+l.Slack {
 			t.Fatalf("seed %d: the peak of memory is %d, and was %d\n%s\n%s", seed, now, peak, before, g.Print())
