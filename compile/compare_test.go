@@ -39,6 +39,13 @@ func TestCompare(t *testing.T) {
 		"a reduction": {func(x *tenon.Exec, a *tenon.Tensor) { x.Keep(x.Sum(x.Exp(a), nil)) }, "red_exp", "output 0 of Sum"},
 		"a norm":      {func(x *tenon.Exec, a *tenon.Tensor) { x.Keep(x.Softmax(x.Exp(a), 1)) }, "row_exp", "output 0 of Softmax"},
 		"in place":    {func(x *tenon.Exec, a *tenon.Tensor) { x.MulInto(a, a, x.Exp(x.AddS(a, 1))) }, "add_exp_mul", "output 0 of Mul"},
+		"a repeated call": {func(x *tenon.Exec, a *tenon.Tensor) {
+			x.Keep(x.MatMul(x.Neg(x.Exp(a)), x.T(a)))
+			x.Keep(x.Neg(x.Exp(a)))
+		}, "exp_neg", "output 0 of Neg"},
+		"a result of which a hash is kept": {func(x *tenon.Exec, a *tenon.Tensor) {
+			x.Keep(x.Neg(x.Exp(x.Full([]int{5 << 20}, 0.5, tenon.Float32))))
+		}, "fill_exp_neg", "output 0 of Neg"},
 		"halves and columns": {func(x *tenon.Exec, a *tenon.Tensor) {
 			x.Keep(x.ToDType(x.Exp(x.Transpose(x.AddS(a, 1), 0, 1)), tenon.BFloat16))
 		}, "exp_copy", "output 0 of Copy"},
@@ -65,7 +72,9 @@ func TestCompare(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			must(t, os.RemoveAll(log))
 			x := openOn(t, tenon.Sim(0))
-			x.Exp(x.Ones([]int{4, 8}, tenon.Float32)) // its kernel is loaded from now on, so that only fused ones get the planted error
+			for _, n := range []int{32, 5 << 20} { // these kernels are loaded from now on, so that only fused ones get the planted error
+				x.Exp(x.Ones([]int{n}, tenon.Float32)).Close()
+			}
 			build := kernels.Exp.Build
 			kernels.Exp.Build = func(k *kernel.Builder, c dtype.DType, in, s []kernels.Num) []kernels.Num {
 				return build(k, c, build(k, c, in, s), s)
