@@ -65,11 +65,11 @@ type Segment struct {
 	Skips, Again []Reason `json:",omitempty"`
 }
 
-// Recomputed is a value that a function did not save.
+// Recomputed are values that a function did not save.
 type Recomputed struct {
-	// Op is the name of the operation that makes it, At the line and Bytes the size.
-	Op, At string
-	Bytes  int
+	// Op is the name of the operation that makes them, and At the line. Values is their number, and Bytes their size together.
+	Op, At        string
+	Values, Bytes int
 }
 
 // Kernel is a fused kernel, or the kernels of one operation.
@@ -274,8 +274,7 @@ func (f *function) explain() Segment {
 		s.Kernels = append(s.Kernels, k)
 	}
 	for _, o := range f.omitted {
-		n := o.Call.Node.(*node)
-		s.Recomputed = append(s.Recomputed, Recomputed{n.name(), n.at, o.Bytes})
+		s.recompute(o.Call.Node.(*node), o.Bytes)
 	}
 	if f.fo != nil {
 		for _, r := range recordingsOf(f.fo.roots) {
@@ -294,6 +293,22 @@ func (f *function) explain() Segment {
 		slices.SortFunc(rs, func(a, b Reason) int { return strings.Compare(a.Text, b.Text) })
 	}
 	return s
+}
+
+// recompute adds a value that n makes to those that are computed again.
+func (s *Segment) recompute(n *node, bytes int) {
+	op := n.name()
+	i := slices.IndexFunc(s.Recomputed, func(r Recomputed) bool { return r.Op == op && r.At == n.at })
+	if i < 0 {
+		i, s.Recomputed = len(s.Recomputed), append(s.Recomputed, Recomputed{Op: op, At: n.at})
+	}
+	s.Recomputed[i].Values++
+	s.Recomputed[i].Bytes += bytes
+}
+
+// String describes the values, such as "GELU at model.go:91, 12 times, 603979776 bytes".
+func (r Recomputed) String() string {
+	return fmt.Sprintf("%s at %s, %s, %d bytes", r.Op, r.At, times(r.Values), r.Bytes)
 }
 
 // name returns the name of the call's operation. In parentheses follows what the call is a part of, if that has another name: the step of
@@ -489,7 +504,7 @@ func (s *Segment) print(b *strings.Builder, i int, bandwidth float64) {
 		}
 	}
 	for _, r := range s.Recomputed {
-		fmt.Fprintf(b, "  not saved, but computed again by the backward pass: %s at %s, %d bytes\n", r.Op, r.At, r.Bytes)
+		fmt.Fprintf(b, "  not saved, but computed again by the backward pass: %s\n", r)
 	}
 	for _, r := range s.Skips {
 		fmt.Fprintf(b, "  skip: %s\n", r)
