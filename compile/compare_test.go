@@ -143,7 +143,7 @@ func TestCompareRandomPrograms(t *testing.T) {
 		if n := core.LiveStorages() - live; n > 0 {
 			t.Fatalf("program %d leaves %d storages", seed, n)
 		}
-		if s := r.Stats(x); s.Recordings > 0 || s.Plain == 0 {
+		if s := r.Stats(x); s.Recordings > 0 || s.Plain == 0 || s.Compared == 0 || s.Compared > s.Plain {
 			t.Fatalf("program %d: %v", seed, s)
 		}
 	}

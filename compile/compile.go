@@ -44,7 +44,7 @@ type Opt struct {
 	// work that runs while device memory is not cached, as under a memory checker. The results of the refused work are lost.
 	Must bool
 	// NoRecompute makes a function save all that the derivatives of its operations read. Without it, what the backward pass can compute
-	// again by element-wise operations, casts, norms, softmaxes and the masks of dropouts is not saved. Do ignores it.
+	// again by element-wise operations, casts, norms and softmaxes, and by dropouts with their masks, is not saved. Do ignores it.
 	NoRecompute bool
 	// NoWarmup records a segment in its first run, without a warm-up before it. Kernels are then built during the recording, and the pool's
 	// layout is not settled yet.

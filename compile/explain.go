@@ -166,7 +166,7 @@ func (s *Stats) add(b *Stats) {
 		{&s.New, &b.New}, {&s.Deferred, &b.Deferred}, {&s.Eager, &b.Eager}, {&s.Unknown, &b.Unknown},
 		{&s.Forgotten, &b.Forgotten}, {&s.WarmUps, &b.WarmUps}, {&s.Recordings, &b.Recordings}, {&s.Replays, &b.Replays},
 		{&s.Plain, &b.Plain}, {&s.Forced, &b.Forced}, {&s.Kernels, &b.Kernels}, {&s.Fused, &b.Fused}, {&s.Dropped, &b.Dropped},
-		{&s.Recomputed, &b.Recomputed},
+		{&s.Recomputed, &b.Recomputed}, {&s.Compared, &b.Compared},
 	} {
 		*c.to += *c.n
 	}

@@ -418,6 +418,37 @@ func TestRecomputeChoice(t *testing.T) {
 	}
 }
 
+// What autocast converts in a function is saved if autocast was switched on outside: other uses of the parameter share the copy, and the
+// gradients of all of them are added up in the half type.
+func TestRecomputeUnderAutocast(t *testing.T) {
+	x := open(t)
+	ps := recomputeParameters(x)
+	body := func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.MatMul(x.GELU(x.MatMul(a, ps[0])), ps[0]) }
+	run := func(call func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor) (all []string) {
+		must(t, x.Generator().SetSeed(3))
+		for range 4 {
+			x.Scope(func(x *tenon.Exec) {
+				low := x.Autocast(tenon.BFloat16)
+				a := x.RandN([]int{8, 16}, tenon.Float32)
+				must(t, x.Backward(x.Sum(x.ToDType(x.Add(low.MatMul(a, ps[0]), call(low, a)), tenon.Float32), nil)))
+				all = append(all, read(t, x, ps[0].Grad()))
+				ps[0].SetGrad(nil)
+			})
+		}
+		return all
+	}
+	want := run(body)
+	for again, o := range map[int]compile.Opt{1: {}, 0: {NoRecompute: true}} { //tenon:unordered each is compared
+		f := compile.Func(body, o)
+		if got := run(f.Call); !slices.Equal(got, want) {
+			t.Errorf("%+v: the gradients differ", o)
+		}
+		if s := f.Stats(x); s.Recomputed != 4*again {
+			t.Errorf("%+v: %v, want %d values that are computed again in each run", o, s, again)
+		}
+	}
+}
+
 // Backward passes that are kept, and changes between them, do not disturb each other, and what was computed again is freed after each pass.
 func TestRecomputeRetained(t *testing.T) {
 	x := open(t)

@@ -96,7 +96,8 @@ type node struct {
 	cuts  []Cut
 }
 
-// Stats counts a region's calls over all of its runs in one session.
+// Stats counts a region's calls over all of its runs in one session. Region.Stats leaves out backward passes outside of the runs; those in
+// an Explanation have them.
 type Stats struct {
 	// Runs counts calls of Do. New counts the operations' calls that were seen for the first time, Deferred those that were deferred, and
 	// Eager those that ran at once. Views are not counted.
@@ -115,6 +116,8 @@ type Stats struct {
 	Kernels, Fused, Dropped int
 	// Recomputed counts the values that runs of a function did not save for a backward pass, which computes them again if it comes.
 	Recomputed int
+	// Compared counts the fusion plans that were compared with their calls, because of TENON_COMPILE=compare.
+	Compared int
 }
 
 // count adds what became of a segment.
@@ -122,6 +125,7 @@ func (s *Stats) count(f core.FusionStats) {
 	s.Kernels += f.Kernels
 	s.Fused += f.Fused
 	s.Dropped += f.Dropped
+	s.Compared += f.Compared
 }
 
 func (t *trace) begin(x *core.Exec, dev *rt.Device, outer core.Tap) {

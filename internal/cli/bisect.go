@@ -48,6 +48,9 @@ func (c *compileBisect) Run(con *console) error {
 	if err != nil {
 		return err
 	}
+	if len(c.Command) > 1 && c.Command[0] == "--" {
+		c.Command = c.Command[1:]
+	}
 	b := &bisection{ctx: ctx, con: con, command: c.Command, log: filepath.Join(dir, "log")}
 	return errors.Join(b.search(), os.RemoveAll(dir))
 }
@@ -76,6 +79,7 @@ func (b *bisection) search() error {
 		}
 		return err
 	}
+	fmt.Fprintln(b.con.err, "no kernel gives other bits than its calls do one by one; the search goes on")
 	for _, try := range []struct{ mode, kind string }{{"fusion", "group"}, {"graphs", "graph"}, {"on", "graph"}} {
 		if failed, err = b.fails(try.mode, "", 0); err != nil {
 			return err

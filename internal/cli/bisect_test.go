@@ -69,7 +69,7 @@ func TestBisectVictim(t *testing.T) {
 }
 
 func bisect(what string) (out, errs string, exit int) {
-	return run("compile", "bisect", os.Args[0], "-test.run=^TestBisectVictim$", "-victim="+what)
+	return run("compile", "bisect", "--", os.Args[0], "-test.run=^TestBisectVictim$", "-victim="+what)
 }
 
 func TestCompileBisect(t *testing.T) {
@@ -77,7 +77,8 @@ func TestCompileBisect(t *testing.T) {
 	if exit != 0 || !strings.Contains(errs, "TENON_COMPILE_GROUPS=") {
 		t.Fatalf("exit status %d: %s", exit, errs)
 	}
-	if !strings.Contains(out, "first failure with group 2; it passes with 1\nkernel exp_neg") {
+	first := "first failure with group 2; it passes with 1\nkernel exp_neg"
+	if !strings.Contains(errs, "the search goes on") || !strings.Contains(out, first) {
 		t.Errorf("it does not find the second kernel:\n%s%s", errs, out)
 	}
 	out, errs, exit = bisect("bits")

@@ -456,7 +456,10 @@ func Spoil(x *Exec, err error) error {
 
 // spoil is Spoil within the session.
 func (x *Exec) spoil(err error) error {
-	if c := x.s.capture; err != nil && c != nil && c.refused == nil {
+	if err == nil || x.s.torn() {
+		return err
+	}
+	if c := x.s.capture; c != nil && c.refused == nil {
 		c.refused = err
 	}
 	return err

@@ -71,6 +71,7 @@ func (g *Segment) beginComparison() (end func(), err error) {
 		return none, errors.Join(err, c.close())
 	}
 	p.compared, d.compared = true, c
+	d.fusing.stats.Compared++
 	return func() {
 		d.compared = nil
 		_ = c.close()

@@ -55,6 +55,8 @@ type FusionStats struct {
 	// Kernels are the built-in kernels that ran for them, Fused the calls that ran in a kernel with others, and Dropped those that did not
 	// run, since nobody needed their results or another call computed the same.
 	Kernels, Fused, Dropped int
+	// Compared is 1 if what they made was compared with what they make one by one.
+	Compared int
 }
 
 // plan is how to run deferred calls.
