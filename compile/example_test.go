@@ -2,6 +2,7 @@ package compile_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log"
 
@@ -63,6 +64,40 @@ func ExampleFunc() {
 
 	fmt.Println(y.Shape())
 	// Output: [1 1]
+}
+
+// A callable of forward pass and loss is a part of a training step. Autocast is called inside, so that the copies of the parameters need no
+// memory until the backward pass.
+func ExampleFunc_training() {
+	x, err := tenon.Open(tenon.Sim(1 << 30))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer x.Close()
+	model := nn.Sequential{nn.NewLinear(x, 2, 8), nn.GELU{}, nn.NewLinear(x, 8, 3)}
+	sgd, err := optim.NewSGD(nn.Params(model), optim.SGDOpt{LR: 0.1})
+	if err != nil {
+		log.Fatal(err)
+	}
+	in := tenon.From(x, []float32{1, 2, -1, 1}, 2, 2)
+	want := tenon.From(x, []int64{2, 0}, 2)
+
+	forward := compile.Func(func(x *tenon.Exec, in, want *tenon.Tensor) *tenon.Tensor {
+		low := x.Autocast(tenon.BFloat16)
+		return low.CrossEntropy(model.Forward(low, in), want)
+	})
+	for range 5 {
+		x.Scope(func(x *tenon.Exec) {
+			loss := forward.Call(x, in, want)
+			if err := errors.Join(x.Backward(loss), sgd.Step(x)); err != nil {
+				log.Fatal(err)
+			}
+			sgd.ZeroGrad()
+		})
+	}
+	s := forward.Stats(x)
+	fmt.Println(s.Replays, "replays;", s.Recomputed/s.Runs, "values are computed again in each backward pass")
+	// Output: 3 replays; 4 values are computed again in each backward pass
 }
 
 // A step that reads nothing is one segment. Its loss is read after it.
