@@ -150,7 +150,7 @@ var types = []any{
 	(*optim.RMSprop)(nil), (*optim.Rprop)(nil),
 	(*optim.Schedule)(nil), (*optim.ReduceLROnPlateau)(nil), optim.Rule{},
 	(*sparse.COO)(nil), (*compile.Region)(nil), (*compile.Tree)(nil), (*compile.Explanation)(nil),
-	(*compile.Kernel)(nil), (*compile.Cut)(nil), (*compile.Segment)(nil), compile.Reason{}, compile.Stats{},
+	(*compile.Kernel)(nil), (*compile.Cut)(nil), (*compile.Segment)(nil), compile.Reason{}, compile.Recomputed{}, compile.Stats{},
 	(*data.Loader)(nil), (*data.Table)(nil), data.Field{}, data.Subset{},
 	(*torchfile.Dict)(nil), (*torchfile.File)(nil), (*torchfile.Tensor)(nil), torchfile.Global{}, torchfile.Limits{},
 	(*memviz.Recording)(nil), (*memviz.Server)(nil), (*replay.Program)(nil), replay.Check{}, replay.Calls{}, (*memcheck.Journal)(nil),
