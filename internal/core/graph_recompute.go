@@ -35,16 +35,16 @@ const (
 	heldAndSaved
 	// heldByOthers: the run has not saved it.
 	heldByOthers
-	// passing is added for an input that the program may drop before the backward pass, lentInput for one whose memory a graph overwrites.
+	// passing is a bit for an input that the program may drop before the backward pass, lentInput one for an input whose memory a graph
+	// overwrites.
 	passing
 	lentInput = 2 * passing
 )
 
-// recomputeState is for reuse: how often storages are saved and who holds them, by slot, and what openOmissions returned last.
+// recomputeState is for reuse: how often storages are saved and who holds them, by slot.
 type recomputeState struct {
 	saves  []int32
 	states []holding
-	open   []*omission
 }
 
 // maxRecomputes is how many plans are kept for the calls that end with the same one, and maxChain how many calls, one after the other, may
@@ -374,10 +374,7 @@ func (d *deferral) omit(sp *Span, p *recomputeChoice) {
 			return
 		}
 		n.saved[i].st = nil
-		for len(n.more().packed) < len(n.saved) {
-			n.extra.packed = append(n.extra.packed, nil)
-		}
-		n.extra.packed[i] = omitted{o, int(v)}
+		n.setPacked(i, omitted{o, int(v)})
 		o.values[v].left++
 		o.left++
 		_ = st.release() // it has no memory yet

@@ -3,6 +3,7 @@ package core
 import (
 	"slices"
 
+	"tenon.dev/dtype"
 	"tenon.dev/fault"
 )
 
@@ -70,11 +71,7 @@ func (b *back) unpackSlot(i int, e edge) *Tensor {
 				"operation: %v%v is at version %d; expected version %d",
 				s.dt, s.form.shape, v, s.version)
 		}
-		t = &Tensor{st: s.st, dt: s.dt, offset: s.offset, form: s.form}
-		s.st.retain()
-		if s.st.lent() { // another session may have recorded it
-			s.st.marks.Or(foreignUse)
-		}
+		t = handleOf(s.st, s.form, s.offset, s.dt)
 	}
 	if e.node != nil {
 		t.node, t.out = e.node, e.out
@@ -83,6 +80,15 @@ func (b *back) unpackSlot(i int, e edge) *Tensor {
 	t.leaf = e.leaf
 	b.x.s.adopt(t)
 	return t
+}
+
+// handleOf returns a handle of what was saved in st, in no scope.
+func handleOf(st *storage, form *form, offset int, dt dtype.DType) *Tensor {
+	st.retain()
+	if st.lent() { // another session may have recorded it
+		st.marks.Or(foreignUse)
+	}
+	return &Tensor{st: st, dt: dt, offset: offset, form: form}
 }
 
 // shape returns the shape of input i.

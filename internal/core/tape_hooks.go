@@ -264,11 +264,16 @@ func (n *node) pack(x *Exec, which save, t *Tensor) {
 			v = p.twin()
 		}
 	}
-	for len(n.more().packed) < len(n.saved) {
+	n.setPacked(len(n.saved), v)
+	n.saved = append(n.saved, slot{which: which, dt: t.dt, form: t.form})
+}
+
+// setPacked makes v what stands for saved slot i.
+func (n *node) setPacked(i int, v any) {
+	for len(n.more().packed) <= i {
 		n.extra.packed = append(n.extra.packed, nil)
 	}
-	n.extra.packed = append(n.extra.packed, v)
-	n.saved = append(n.saved, slot{which: which, dt: t.dt, form: t.form})
+	n.extra.packed[i] = v
 }
 
 // unpackHooked returns the tensor of saved slot i, by the unpack hook.

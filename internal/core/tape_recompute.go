@@ -198,13 +198,8 @@ func (o *omission) run(x *Exec, made [][]*Tensor, k int) {
 	operands := make([]*Tensor, len(c.operands))
 	for i := range c.operands {
 		if e := &c.operands[i]; e.form != nil {
-			t := &Tensor{st: o.storageOf(x, made, e), dt: e.dt, offset: e.offset, form: e.form}
-			t.st.retain()
-			if t.st.lent() { // another session may have recorded it
-				t.st.marks.Or(foreignUse)
-			}
-			x.s.adopt(t)
-			operands[i] = t
+			operands[i] = handleOf(o.storageOf(x, made, e), e.form, e.offset, e.dt)
+			x.s.adopt(operands[i])
 		}
 	}
 	y := o.exec(x, o.execs[k])
@@ -264,7 +259,7 @@ func (f *frame) keepSources() {
 
 // openOmissions returns the omissions of the session's runs whose tapes still need them.
 func (s *session) openOmissions() []*omission {
-	open := s.recomputed.open[:0]
+	var open []*omission
 	s.omissions = slices.DeleteFunc(s.omissions, func(p weak.Pointer[omission]) bool {
 		o := p.Value()
 		if o == nil || o.ended.Load() {
@@ -273,7 +268,6 @@ func (s *session) openOmissions() []*omission {
 		open = append(open, o)
 		return false
 	})
-	s.recomputed.open = open
 	return open
 }
 
@@ -297,17 +291,7 @@ func (o *omission) reads(f *frame) bool {
 		}
 		return false
 	}
-	for _, t := range f.altered {
-		if is(t) {
-			return true
-		}
-	}
-	for _, t := range f.dst {
-		if is(t) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(f.altered, is) || slices.ContainsFunc(f.dst[:], is)
 }
 
 // keep computes all values that are still needed, so that the sources may change. If another session is computing some, that is not waited
