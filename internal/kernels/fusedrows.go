@@ -338,7 +338,10 @@ func (r *rowKernel) loadAt(o int, p spot) (ns []Num) {
 		return ns
 	}
 	at := p.i
-	if p.ok.Builder() != nil {
+	switch {
+	case p.from.Builder() != nil:
+		at = p.from
+	case p.ok.Builder() != nil:
 		at = at.Min(r.n.Sub(r.k.Int(r.ix, int64(r.vec))))
 	}
 	w := r.width(o)

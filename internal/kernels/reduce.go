@@ -15,7 +15,8 @@ type reduceSpec struct {
 	// Kept and Reduced are the classes of the numbers of dimensions, see reduceClass.
 	Kept, Reduced uint8
 	// Wide is the number of threads that share an output and work side by side along the reduced dimensions. For columns, Wide is the
-	// number of outputs per block, and Deep the number of reduced elements that its threads take at a time.
+	// number of outputs per block, and Deep the number of reduced elements that its threads take at a time. Wide is 0 if it is an argument
+	// (see General).
 	Wide, Deep uint16
 	// Repeat is the set of inputs, counted from 0, that are one element along a vector. Single are those whose elements are loaded one by
 	// one.
@@ -470,6 +471,7 @@ func (p *reducePlan) issue(is Issuer, stage reduceStage, ws uint64) error {
 	}
 	var a reduceArgs
 	a.op, a.n.host, a.outputs.host, a.items.host = op, p.n, outputs, items
+	a.wide.host = p.wide
 	a.chunk.host, a.tail.host, a.operands.host, a.scalars.host = chunk, p.n-p.items*p.vec, &ptr, scalars
 	a.kept.host, a.red.host = &p.kept, &p.red
 	if p.sharedRows() {
@@ -507,6 +509,8 @@ type reduceArgs struct {
 	n                     intArg
 	outputs, items, chunk intArg
 	tail                  intArg
+	// wide is that of reduceSpec, for kernels that hold rows of any length.
+	wide intArg
 	// row is the number of elements of a row that is held, with what is beside it.
 	row       intArg
 	states    [MaxStates]uint64
@@ -525,6 +529,9 @@ func (a *reduceArgs) layout(p params) {
 	p.index(&a.chunk, "chunk")
 	if r.Shape == reduceRow && r.Stage != reduceFinal {
 		p.i32(&a.tail, "tail")
+	}
+	if r.Chunks > 0 {
+		p.i32(&a.wide, "wide")
 	}
 	if r.Chunks == 0 && a.op.fused.holdsRows(r.Held) {
 		p.i32(&a.row, "row")

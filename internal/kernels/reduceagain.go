@@ -225,7 +225,7 @@ func (b *reduceKernel) elements(ins []kernel.Value, lane, begin, end kernel.Valu
 		}
 		return results
 	}
-	b.inTurn(lane, begin, end, b.wide, []int{reduceUnroll, 1}, func(items []item) {
+	b.inTurn(lane, begin, end, max(b.wide, 1), []int{reduceUnroll, 1}, func(items []item) {
 		var at [][]kernel.Value
 		var loaded [][][]Num
 		for _, it := range items {

@@ -26,8 +26,9 @@ type reduceKernel struct {
 	round   *reduceRound
 	given   []Num
 	scalars []Num
-	// wide, deep and stage are those of reduceSpec.
+	// wide, deep and stage are those of reduceSpec. In a general kernel sharing, Int32, is how many threads share an output.
 	wide, deep int
+	sharing    kernel.Value
 	stage      reduceStage
 	// outputs, items and perBlock, the number of items of a block, are of type ix; tail is Int32.
 	outputs, items, perBlock, tail kernel.Value
@@ -89,7 +90,7 @@ func (b *reduceKernel) params() {
 	a.layout(declaring(k, s))
 	b.r, b.scalars = &Reduction{K: k, T: s.Compute, N: a.n.Value, S: a.scalars.nums}, a.scalars.nums
 	b.outputs, b.items, b.perBlock, b.tail = a.outputs.Value, a.items.Value, a.chunk.Value, a.tail.Value
-	b.heldRow = a.row.Value
+	b.heldRow, b.sharing = a.row.Value, a.wide.Value
 	b.states, b.outs, b.ins = a.buffers[:len(b.types)], a.operands.arrays[:s.Outs], a.operands.arrays[s.Outs:s.Outs+s.Ins]
 	b.kept, b.red, b.reads = a.kept.strider, a.red.strider, upTo(0, len(b.ins))
 	if b.fused = b.op.fused; b.fused != nil && b.stage != reduceFinal {
@@ -405,6 +406,9 @@ func (b *reduceKernel) chunkItems(start, end kernel.Value, step int) (items []it
 	if b.flat {
 		last = last.Mul(b.lit(b.accs))
 	}
+	if b.wide == 0 {
+		return b.chunkItemsAny(start, end, last, step)
+	}
 	_, whole := chunkClass(b.chunks)
 	for c := range b.chunks {
 		it := item{at: start, off: c * step, nth: c}
@@ -414,6 +418,23 @@ func (b *reduceKernel) chunkItems(start, end kernel.Value, step int) (items []it
 			it.at, it.off = at.Min(last), 0
 		}
 		items = append(items, it)
+	}
+	return items
+}
+
+// chunkItemsAny is chunkItems in a general kernel, where step is for one thread. Instead of what it does not have a thread loads the item
+// before, so that it reads nothing which another one may have changed unless it has no item at all.
+func (b *reduceKernel) chunkItemsAny(start, end, last kernel.Value, step int) (items []item) {
+	apart := b.index(b.sharing.Mul(b.k.I32(step)))
+	from := start.Min(last)
+	for c := range b.chunks {
+		it := item{ok: start.Lt(end), nth: c}
+		if c > 0 {
+			from = it.ok.Select(start, from)
+		}
+		it.at = from
+		items = append(items, it)
+		start = start.Add(apart)
 	}
 	return items
 }
@@ -452,15 +473,20 @@ func (b *reduceKernel) bases(output kernel.Value) (outs, ins []kernel.Value) {
 // row: groups of wide threads share an output.
 func (b *reduceKernel) row() {
 	k := b.k
-	groups := rowGroups(b.fused, b.wide, b.chunks*b.accs)
-	k.FixedThreads(groups * b.wide)
 	tid := k.ThreadIdx(kernel.X)
-	output := b.block(groups)
+	var output kernel.Value
 	lane, group := tid, k.I32(0)
-	if groups > 1 {
-		group = tid.Shr(k.I32(5))
-		output = output.Add(b.index(group))
-		lane = tid.And(k.I32(31))
+	if b.wide == 0 {
+		output, lane = b.anyWide(tid)
+	} else {
+		groups := rowGroups(b.fused, b.wide, b.chunks*b.accs)
+		k.FixedThreads(groups * b.wide)
+		output = b.block(groups)
+		if groups > 1 {
+			group = tid.Shr(k.I32(5))
+			output = output.Add(b.index(group))
+			lane = tid.And(k.I32(31))
+		}
 	}
 	b.holdRows(group)
 	b.inside = output.Lt(b.outputs)
@@ -492,11 +518,21 @@ func (b *reduceKernel) row() {
 	}
 }
 
+// anyWide returns the thread's output in a general kernel, and its number among those that share it: a warp or the whole block.
+func (b *reduceKernel) anyWide(tid kernel.Value) (output, lane kernel.Value) {
+	k := b.k
+	k.Threads(reduceRowThreads)
+	alone := b.sharing.Gt(k.I32(32)) // in the block
+	groups := alone.Select(k.I32(1), k.BlockDim(kernel.X).Shr(k.I32(5)))
+	output = b.index(k.BlockIdx(kernel.X)).Mul(b.index(groups)).Add(b.index(alone.Select(k.I32(0), tid.Shr(k.I32(5)))))
+	return output, tid.And(b.sharing.Sub(k.I32(1)))
+}
+
 // reduced folds the elements begin, … below stop of a row whose part ends at end, and returns the state, which the first thread of each
 // warp has.
 func (b *reduceKernel) reduced(ins []kernel.Value, output, tid, lane, begin, stop, end kernel.Value) []kernel.Value {
 	accs := b.newStates()
-	b.walk(accs, ins, output, b.index(lane), begin, stop, b.wide)
+	b.walk(accs, ins, output, b.index(lane), begin, stop, max(b.wide, 1))
 	if b.accs > 1 && b.s.Reduce.Reduced == 1 && b.chunks == 0 {
 		b.rest(accs[0], ins, lane, end)
 	}
@@ -509,6 +545,9 @@ func (b *reduceKernel) reduced(ins []kernel.Value, output, tid, lane, begin, sto
 				state[i] = v
 			}
 		}
+	}
+	if b.wide == 0 {
+		return b.acrossAny(b.warp(state, 32), tid)
 	}
 	state = b.warp(state, min(b.wide, 32))
 	if b.wide > 32 {
@@ -550,13 +589,18 @@ func (b *reduceKernel) rest(acc []kernel.Var, base []kernel.Value, lane, end ker
 // warp combines the states of n neighbouring threads; the first one gets the result.
 func (b *reduceKernel) warp(state []kernel.Value, n int) []kernel.Value {
 	for h := n / 2; h > 0; h /= 2 {
-		other := make([]kernel.Value, len(state))
-		for i, v := range state {
-			other[i] = v.ShuffleDown(h)
-		}
-		state = b.op.Combine(b.r, state, other)
+		state = b.warpStep(state, h)
 	}
 	return state
+}
+
+// warpStep combines each thread's state with that of the thread h further on.
+func (b *reduceKernel) warpStep(state []kernel.Value, h int) []kernel.Value {
+	other := make([]kernel.Value, len(state))
+	for i, v := range state {
+		other[i] = v.ShuffleDown(h)
+	}
+	return b.op.Combine(b.r, state, other)
 }
 
 // across combines the states in the first threads of the block's warps; thread 0 gets the result.
@@ -578,6 +622,34 @@ func (b *reduceKernel) across(state []kernel.Value, tid kernel.Value) []kernel.V
 		state[i] = shared[i].Load(lane.Min(k.I32(n - 1)))
 	}
 	return b.warp(state, n)
+}
+
+// acrossAny combines the states in the first threads of an output's warps in a general kernel, in the order of across; the first thread of
+// each warp gets the result.
+func (b *reduceKernel) acrossAny(state []kernel.Value, tid kernel.Value) []kernel.Value {
+	k, most := b.k, reduceRowThreads/32
+	lane, warp, n := tid.And(k.I32(31)), tid.Shr(k.I32(5)), b.sharing.Shr(k.I32(5))
+	var shared []kernel.Array
+	for _, t := range b.types {
+		shared = append(shared, k.Shared(fmt.Sprintf("shared%d", b.shared), t, most))
+		b.shared++
+	}
+	k.If(lane.Eq(k.I32(0)), func() {
+		for i, v := range state {
+			shared[i].Store(warp, v)
+		}
+	})
+	k.Barrier()
+	at := n.Eq(k.I32(1)).Select(warp, lane.Min(n.Sub(k.I32(1)))) // a warp that has an output alone gets its own state
+	for i := range state {
+		state[i] = shared[i].Load(at)
+	}
+	for h := most / 2; h > 0; h /= 2 {
+		for i, v := range b.warpStep(state, h) {
+			state[i] = n.Gt(k.I32(h)).Select(v, state[i])
+		}
+	}
+	return state
 }
 
 // column: thread (x, y) folds the items y, y+deep, … of the accs outputs at x.

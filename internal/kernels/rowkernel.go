@@ -16,9 +16,11 @@ type rowKernel struct {
 	op *rowOp
 	// t is the compute type, ix the index type.
 	t, ix dtype.DType
-	// group is the number of threads that share a row. Each processes vec adjacent elements at a time and, if held, does so chunks times.
+	// group is the number of threads that share a row, of the block's threads. Each processes vec adjacent elements at a time and, if held,
+	// does so chunks times. In a general kernel group is 0 and sharing, Int32, has the number; threads is the most that a block has.
 	group, chunks, vec int
 	threads            int
+	sharing            kernel.Value
 	rows, n            kernel.Value
 	arrays             []array
 	steps              []kernel.Value // strides along the row; the zero Value means 1
@@ -76,6 +78,11 @@ func (r *rowKernel) params() (a *rowArgs, slot kernel.Value) {
 		r.scalars = append(r.scalars, v.Re)
 	}
 	tid := k.ThreadIdx(kernel.X)
+	if r.group == 0 {
+		r.sharing = a.group.Value
+		r.anyGroup(tid)
+		return a, slot
+	}
 	r.threads = 32 * int(s.Rows.Warps)
 	k.FixedThreads(r.threads)
 	if r.op.sums != nil {
@@ -98,6 +105,19 @@ func (r *rowKernel) params() (a *rowArgs, slot kernel.Value) {
 	}
 	r.locate(row)
 	return a, slot
+}
+
+// anyGroup computes the thread's row in a general kernel. A row has a warp or the whole block.
+func (r *rowKernel) anyGroup(tid kernel.Value) {
+	k := r.k
+	r.threads = rowLongThreads
+	k.Threads(r.threads)
+	r.lane = tid.And(r.sharing.Sub(k.I32(1)))
+	alone := r.sharing.Gt(k.I32(32)) // in the block
+	rows := alone.Select(k.I32(1), k.BlockDim(kernel.X).Shr(k.I32(5)))
+	row := r.s.block(k).Convert(r.ix).Mul(rows.Convert(r.ix)).Add(alone.Select(k.I32(0), tid.Shr(k.I32(5))).Convert(r.ix))
+	r.inside = row.Lt(r.rows)
+	r.locate(row.Min(r.rows.Sub(k.Int(r.ix, 1))))
 }
 
 // locate finds where a row begins in every operand.
@@ -154,10 +174,11 @@ func (r *rowKernel) prefetch(o int, p spot) {
 }
 
 // spot is a vector of a row: the position of its first element, and whether it is inside the row (the zero Value: always). chunk is its
-// number. In a row that is read again, every reading of a vector has a different number.
+// number. In a row that is read again, every reading of a vector has a different number. from is the position that a vector beyond the end
+// is loaded from.
 type spot struct {
-	chunk int
-	i, ok kernel.Value
+	chunk       int
+	i, ok, from kernel.Value
 }
 
 // walk calls body for all vectors of this thread, in order. Held vectors are passed one at a time; for long rows that are read again it
@@ -165,6 +186,10 @@ type spot struct {
 func (r *rowKernel) walk(body func(ps []spot)) {
 	k := r.k
 	start, step := r.lane.Mul(k.I32(r.vec)).Convert(r.ix), r.group*r.vec
+	if r.group == 0 {
+		r.walkAny(start, body)
+		return
+	}
 	if r.chunks == 0 {
 		unroll := r.unroll()
 		some := func(i kernel.Value, n int) {
@@ -193,6 +218,22 @@ func (r *rowKernel) walk(body func(ps []spot)) {
 			p.ok = p.i.Lt(r.n)
 		}
 		body([]spot{p})
+	}
+}
+
+// walkAny is walk in a general kernel. Instead of what it does not have a thread loads the vector before, so that it reads nothing which
+// another one may have changed unless it has no vector at all.
+func (r *rowKernel) walkAny(start kernel.Value, body func(ps []spot)) {
+	step := r.sharing.Mul(r.k.I32(r.vec)).Convert(r.ix)
+	from := start.Min(r.n.Sub(r.k.Int(r.ix, int64(r.vec))))
+	for c := range r.chunks {
+		p := spot{chunk: c, i: start, ok: start.Lt(r.n)}
+		if c > 0 {
+			from = p.ok.Select(p.i, from)
+		}
+		p.from = from
+		body([]spot{p})
+		start = start.Add(step)
 	}
 }
 
@@ -366,6 +407,9 @@ func (r *rowKernel) foldSome(init []kernel.Value, s source, step, combine func(a
 	if r.group == 32 {
 		return state
 	}
+	if r.group == 0 {
+		return r.acrossAny(state, combine)
+	}
 	n := r.group / 32
 	var shared []kernel.Array
 	for _, v := range state {
@@ -388,16 +432,48 @@ func (r *rowKernel) foldSome(init []kernel.Value, s source, step, combine func(a
 	return r.butterfly(state, n, combine)
 }
 
+// acrossAny combines the states of a row's warps in a general kernel, in the order of foldSome.
+func (r *rowKernel) acrossAny(state []kernel.Value, combine func(a, b []kernel.Value) []kernel.Value) []kernel.Value {
+	k := r.k
+	var shared []kernel.Array
+	for _, v := range state {
+		shared = append(shared, k.Shared(fmt.Sprintf("fold%d", r.shared), v.Type(), r.threads/32))
+		r.shared++
+	}
+	warp, lane, n := k.ThreadIdx(kernel.X).Shr(k.I32(5)), r.lane.And(k.I32(31)), r.sharing.Shr(k.I32(5))
+	k.If(lane.Eq(k.I32(0)), func() {
+		for i, v := range state {
+			shared[i].Store(warp, v)
+		}
+	})
+	k.Barrier()
+	at := n.Eq(k.I32(1)).Select(warp, lane.And(n.Sub(k.I32(1)))) // a warp that has a row alone gets its own state
+	for i := range state {
+		state[i] = shared[i].Load(at)
+	}
+	for h := r.threads / 64; h > 0; h /= 2 {
+		for i, v := range r.butterflyStep(state, h, combine) {
+			state[i] = n.Gt(k.I32(h)).Select(v, state[i])
+		}
+	}
+	return state
+}
+
 // butterfly combines states over groups of n threads; all of them get the result.
 func (r *rowKernel) butterfly(state []kernel.Value, n int, combine func(a, b []kernel.Value) []kernel.Value) []kernel.Value {
 	for h := n / 2; h > 0; h /= 2 {
-		other := make([]kernel.Value, len(state))
-		for i, v := range state {
-			other[i] = v.ShuffleXor(h)
-		}
-		state = combine(state, other)
+		state = r.butterflyStep(state, h, combine)
 	}
 	return state
+}
+
+// butterflyStep combines each thread's state with that of the thread whose number differs in bit h.
+func (r *rowKernel) butterflyStep(state []kernel.Value, h int, combine func(a, b []kernel.Value) []kernel.Value) []kernel.Value {
+	other := make([]kernel.Value, len(state))
+	for i, v := range state {
+		other[i] = v.ShuffleXor(h)
+	}
+	return combine(state, other)
 }
 
 // sum returns the sum of a source over the row.

@@ -87,10 +87,10 @@ const (
 
 // rowSpec is what row kernels are specialised on.
 type rowSpec struct {
-	// Group is the number of threads that share a row.
+	// Group is the number of threads that share a row, 0 if it is an argument (see General).
 	Group  uint16
 	Absent operandSet
-	// Warps is the number of warps per block.
+	// Warps is the number of warps per block, 0 if Group is.
 	Warps uint8
 	// Kept is the class of the number of kept dimensions, see dimsClass.
 	Kept uint8
@@ -106,8 +106,10 @@ type rowSpec struct {
 
 // rowArgs are the arguments of row kernels. along are the strides along the row of operands for which these are not 1.
 type rowArgs struct {
-	op       *rowOp
-	rows, n  intArg
+	op      *rowOp
+	rows, n intArg
+	// group is that of rowSpec, for kernels that hold rows of any length.
+	group    intArg
 	operands operandArgs
 	along    *[maxOperands]int
 	steps    []kernel.Value
@@ -124,6 +126,9 @@ func (a *rowArgs) layout(p params) {
 	s := p.s
 	p.index(&a.rows, "rows")
 	p.index(&a.n, "n")
+	if a.op.sums == nil && s.Rows.Chunks > 0 {
+		p.i32(&a.group, "group")
+	}
 	if a.op.sums != nil {
 		p.index(&a.chunk, "chunk")
 		for i, t := range a.op.sums.states[s.Compute] {
@@ -306,7 +311,7 @@ func (p *rowPlan) group() (threads, chunks int) {
 // and 79 with 128. For longer rows that can be divided among 256 threads, more threads hide more: the layer norm of a sum of two float32
 // tensors in rows of 2048 takes 188 µs with 256 threads and 191 with 64.
 func rowThreads(vectors, vec int) (threads, chunks int) {
-	most := min(rowMostChunks, rowHeld/vec)
+	most := mostChunks(vec)
 	if n := vectors / rowMidThreads; n > 1 && n <= most && vectors%rowMidThreads == 0 {
 		return rowMidThreads, n
 	}
@@ -317,6 +322,9 @@ func rowThreads(vectors, vec int) (threads, chunks int) {
 	}
 	return rowLongThreads, 0
 }
+
+// mostChunks is the maximum number of vectors of vec elements that a thread holds.
+func mostChunks(vec int) int { return min(rowMostChunks, rowHeld/vec) }
 
 // threads returns the number of threads per block. Warps with much to read each get their own block, so that a multiprocessor takes the
 // next row as soon as one is done (on an H200, layer norm over rows of 1024 float32 moves 4.24 TB/s; with eight warps per block, 4.18).
@@ -376,7 +384,7 @@ func (p *rowPlan) issueAs(is Issuer, compute dtype.DType, scalars []Scalar, grou
 		}
 	}
 	var a rowArgs
-	a.op, a.rows.host, a.n.host, a.operands.host = p.op, p.rows, p.n, &ptr
+	a.op, a.rows.host, a.n.host, a.group.host, a.operands.host = p.op, p.rows, p.n, group, &ptr
 	a.along, a.scalars.host, a.kept.host = &p.along, scalars, &p.kept
 	s.Back = startsBack(is, s, p.rows*p.n)
 	l.Block = [3]uint32{uint32(threads), 1, 1}

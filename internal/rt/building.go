@@ -3,6 +3,7 @@ package rt
 import (
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,13 +25,62 @@ var errUnbuilt = errors.New("rt: the kernel was not built ahead")
 func (d *Device) build(s *kernels.Spec) (Func, error) {
 	start := time.Now()
 	defer func() { d.stats.waited.Add(int64(time.Since(start))) }()
+	of := d.chosen(s)
 	for {
-		b := d.begin(s)
-		b.once.Do(func() { d.finish(s, b, d.load) })
+		b := d.begin(&of)
+		b.once.Do(func() { d.finish(&of, b, d.load) })
+		if b.err == nil && of != *s {
+			d.standFor(s, b.f)
+		}
 		if b.err != errUnbuilt {
 			return b.f, b.err
 		}
 	}
+}
+
+// kernelsOfKin is how many kernels for rows of different lengths are built before a general one stands for the others.
+const kernelsOfKin = 2
+
+// SetKernelsOfKin sets that number, for tests, and forgets the kernels that general ones could stand for.
+func (d *Device) SetKernelsOfKin(n int) {
+	if d.library != nil {
+		d.library.SetKernelsOfKin(n)
+		return
+	}
+	d.funcsMu.Lock()
+	defer d.funcsMu.Unlock()
+	d.mostOfKin = n
+	clear(d.kin)
+	for s := range d.funcs { //tenon:unordered they are only forgotten
+		if _, _, ok := s.General(); ok {
+			delete(d.funcs, s)
+		}
+	}
+}
+
+// chosen returns s, or the general kernel that stands for it because rows have many lengths.
+func (d *Device) chosen(s *kernels.Spec) kernels.Spec {
+	general, kin, ok := s.General()
+	if !ok {
+		return *s
+	}
+	d.funcsMu.Lock()
+	defer d.funcsMu.Unlock()
+	switch own := d.kin[kin]; {
+	case slices.Contains(own, *s):
+	case len(own) >= d.mostOfKin:
+		return general
+	default:
+		d.kin[kin] = append(own, *s)
+	}
+	return *s
+}
+
+// standFor makes f the kernel of s too.
+func (d *Device) standFor(s *kernels.Spec, f Func) {
+	d.funcsMu.Lock()
+	defer d.funcsMu.Unlock()
+	d.funcs[*s] = f
 }
 
 // begin returns the building of s, which may be done.
@@ -145,17 +195,18 @@ func (d *Device) addBuilders(n int) bool {
 // buildAhead builds the kernel of s, unless the device is being closed or somebody has begun to.
 // Nobody is told of an error or of a panic: who needs the kernel meets it.
 func (d *Device) buildAhead(s *kernels.Spec) {
+	of := d.chosen(s)
 	d.funcsMu.RLock()
-	begun := d.buildings[*s] != nil
+	begun := d.buildings[of] != nil
 	d.funcsMu.RUnlock()
 	if begun || d.closing.Load() {
 		return
 	}
 	defer func() { _ = recover() }()
-	b := d.begin(s)
+	b := d.begin(&of)
 	b.once.Do(func() {
 		d.stats.ahead.Add(1)
-		d.finish(s, b, func(im image) (Func, error) {
+		d.finish(&of, b, func(im image) (Func, error) {
 			f, err := d.loadHeld(im)
 			if err != nil {
 				err = errUnbuilt

@@ -42,6 +42,8 @@ type Device struct {
 	funcsMu   sync.RWMutex
 	funcs     map[kernels.Spec]Func
 	buildings map[kernels.Spec]*building
+	kin       map[kernels.Spec][]kernels.Spec // what chosen chose first, by kin
+	mostOfKin int
 	ahead     atomic.Int32   // how it builds ahead
 	builders  sync.WaitGroup // of BuildAhead
 	// blocks is the allocator that tensors use: mem, or a decorator around it. guards is one of the decorators once memory checks have been
@@ -140,6 +142,7 @@ func newDevice(dev driver.Device, host bool) (*Device, error) {
 	d.generator.dev, d.generator.seed = d, DefaultSeed
 	d.funcs = map[kernels.Spec]Func{}
 	d.buildings = map[kernels.Spec]*building{}
+	d.kin, d.mostOfKin = map[kernels.Spec][]kernels.Spec{}, kernelsOfKin
 	if err := d.newMemory(); err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}
