@@ -7,6 +7,7 @@ import (
 	"tenon.dev"
 	"tenon.dev/compile"
 	"tenon.dev/internal/gpt2"
+	"tenon.dev/internal/llama"
 	"tenon.dev/nn"
 )
 
@@ -40,68 +41,100 @@ func oneGraph(t *testing.T, x *tenon.Exec, r *compile.Region, before compile.Sta
 	}
 }
 
+// measureTraining records the figures of one way to train on a batch: time, peak and what is taken from the device. open makes what trains,
+// prepare the way to run a step and what is checked at the end, and ends returns the loss and what closes it all. It returns the medians of
+// time and peak.
+func measureTraining[W any](t *testing.T, x *tenon.Exec, name string, open func(x *tenon.Exec) (W, error),
+	ends func(w W) (*tenon.Tensor, func()), prepare func(w W) (step, check func())) (ms, peak float64) {
+	t.Helper()
+	const warm, steps, samples = 3, 5, 6
+	x.Scope(func(x *tenon.Exec) {
+		if err := x.Device().EmptyCache(); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.Generator().SetSeed(1); err != nil {
+			t.Fatal(err)
+		}
+		w, err := open(x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			_, done := ends(w)
+			done()
+		}()
+		x.Device().ResetPeakStats()
+		step, check := prepare(w)
+		for range warm {
+			step()
+		}
+		values := make([]float64, samples)
+		for i := range values {
+			if err := x.Synchronize(); err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			for range steps {
+				step()
+			}
+			if err := x.Synchronize(); err != nil {
+				t.Fatal(err)
+			}
+			values[i] = time.Since(began).Seconds() * 1e3 / steps
+		}
+		check()
+		ms = recordFigure(name, "ms", values)
+		peak = recordFigure(name+".peak", "GiB", []float64{float64(x.Device().MaxMemoryAllocated()) / gib})
+		recordFigure(name+".reserved", "GiB", []float64{float64(x.Device().MaxMemoryReserved()) / gib})
+		last, _ := ends(w)
+		loss, err := x.Item(last)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: the loss is %v", name, loss)
+	})
+	return ms, peak
+}
+
+// inRegion returns the way to run step in a region, and the check that it is one graph. name, if not empty, is the figure of the time until
+// that is replayed.
+func inRegion(t *testing.T, x *tenon.Exec, name string, step program) (run, check func()) {
+	t.Helper()
+	r := compile.New()
+	if seconds := compiledUntilReplay(t, x, r, step); name != "" {
+		recordFigure(name, "s", []float64{seconds})
+	}
+	before := r.Stats(x)
+	run = func() {
+		if err := r.Do(x, step); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return run, func() {
+		oneGraph(t, x, r, before)
+		t.Logf("%+v", r.Stats(x))
+	}
+}
+
+// asCallable returns the way to run a step whose forward pass is a callable with these statistics, and the check that it is one graph.
+func asCallable(t *testing.T, x *tenon.Exec, stats func(x *tenon.Exec) compile.Stats, step program) (run, check func()) {
+	return func() { step.eager(t, x) }, func() {
+		s := stats(x)
+		if t.Logf("%+v", s); s.Recordings != 1 || s.Plain+s.Eager+s.Forced+s.Unknown > 0 {
+			t.Errorf("the forward pass is not one graph: %+v", s)
+		}
+	}
+}
+
 // TestGPT2 measures the training step of GPT-2 with 124 million parameters, with and without a region.
 func TestGPT2(t *testing.T) {
 	x := onGPU(t)
-	const batch, warm, steps, samples = 8, 3, 5, 6
-	// measure records the figures of one way to run the step, as set up by prepare, and returns the medians of time and peak.
-	measure := func(name string, prepare func(w *gpt2.Training) (step func(), check func())) (ms, peak float64) {
-		x.Scope(func(x *tenon.Exec) {
-			if err := x.Device().EmptyCache(); err != nil {
-				t.Fatal(err)
-			}
-			if err := x.Generator().SetSeed(1); err != nil {
-				t.Fatal(err)
-			}
-			w, err := gpt2.NewTraining(x, gpt2.Base(), batch)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer w.Close()
-			x.Device().ResetPeakStats()
-			step, check := prepare(w)
-			for range warm {
-				step()
-			}
-			values := make([]float64, samples)
-			for i := range values {
-				if err := x.Synchronize(); err != nil {
-					t.Fatal(err)
-				}
-				began := time.Now()
-				for range steps {
-					step()
-				}
-				if err := x.Synchronize(); err != nil {
-					t.Fatal(err)
-				}
-				values[i] = time.Since(began).Seconds() * 1e3 / steps
-			}
-			check()
-			ms = recordFigure("gpt2."+name, "ms", values)
-			peak = recordFigure("gpt2."+name+".peak", "GiB", []float64{float64(x.Device().MaxMemoryAllocated()) / gib})
-			recordFigure("gpt2."+name+".reserved", "GiB", []float64{float64(x.Device().MaxMemoryReserved()) / gib})
-			loss, err := x.Item(w.Loss)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Logf("%s: the loss is %v", name, loss)
-		})
-		return ms, peak
+	measure := func(name string, prepare func(w *gpt2.Training) (step, check func())) (ms, peak float64) {
+		open := func(x *tenon.Exec) (*gpt2.Training, error) { return gpt2.NewTraining(x, gpt2.Base(), 8) }
+		return measureTraining(t, x, "gpt2."+name, open, func(w *gpt2.Training) (*tenon.Tensor, func()) { return w.Loss, w.Close }, prepare)
 	}
 	compiled, most := measure("compiled", func(w *gpt2.Training) (step, check func()) { // first, so that its kernels are built in it
-		r := compile.New()
-		recordFigure("gpt2.compile", "s", []float64{compiledUntilReplay(t, x, r, w.Step)})
-		before := r.Stats(x)
-		step = func() {
-			if err := r.Do(x, w.Step); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return step, func() {
-			oneGraph(t, x, r, before)
-			t.Logf("%+v", r.Stats(x))
-		}
+		return inRegion(t, x, "gpt2.compile", w.Step)
 	})
 	if err := compile.Reset(x); err != nil {
 		t.Fatal(err)
@@ -109,36 +142,40 @@ func TestGPT2(t *testing.T) {
 	for name, opt := range map[string]compile.Opt{"callable": {}, "callable.saved": {NoRecompute: true}} { //tenon:unordered apart
 		measure(name, func(w *gpt2.Training) (step, check func()) {
 			forward := compile.Func(w.Forward, opt)
-			step = func() {
-				x.Scope(func(x *tenon.Exec) {
-					if err := w.StepWith(x, forward.Call); err != nil {
-						t.Fatal(err)
-					}
-				})
-			}
-			return step, func() {
-				if s := forward.Stats(x); s.Recordings != 1 || s.Plain+s.Eager+s.Forced+s.Unknown > 0 {
-					t.Errorf("the forward pass is not one graph: %+v", s)
-				}
-				t.Logf("%+v", forward.Stats(x))
-			}
+			return asCallable(t, x, forward.Stats, func(x *tenon.Exec) error { return w.StepWith(x, forward.Call) })
 		})
 		if err := compile.Reset(x); err != nil {
 			t.Fatal(err)
 		}
 	}
 	eager, peak := measure("eager", func(w *gpt2.Training) (step, check func()) {
-		step = func() {
-			x.Scope(func(x *tenon.Exec) {
-				if err := w.Step(x); err != nil {
-					t.Fatal(err)
-				}
-			})
-		}
-		return step, func() {}
+		return func() { program(w.Step).eager(t, x) }, func() {}
 	})
 	recordFigure("gpt2.speed", "times", []float64{eager / compiled})
 	recordFigure("gpt2.memory", "times", []float64{most / peak})
+}
+
+// TestLlama measures the training step of a model with Llama's parts and 201 million parameters, with and without a region.
+func TestLlama(t *testing.T) {
+	x := onGPU(t)
+	measure := func(name string, prepare func(w *llama.Training) (step, check func())) {
+		open := func(x *tenon.Exec) (*llama.Training, error) { return llama.NewTraining(x, llama.Base(), 8) }
+		measureTraining(t, x, "llama."+name, open, func(w *llama.Training) (*tenon.Tensor, func()) { return w.Loss, w.Close }, prepare)
+	}
+	measure("compiled", func(w *llama.Training) (step, check func()) { return inRegion(t, x, "", w.Step) })
+	if err := compile.Reset(x); err != nil {
+		t.Fatal(err)
+	}
+	measure("callable", func(w *llama.Training) (step, check func()) {
+		forward := compile.Func(w.Forward)
+		return asCallable(t, x, forward.Stats, func(x *tenon.Exec) error { return w.StepWith(x, forward.Call) })
+	})
+	if err := compile.Reset(x); err != nil {
+		t.Fatal(err)
+	}
+	measure("eager", func(w *llama.Training) (step, check func()) {
+		return func() { program(w.Step).eager(t, x) }, func() {}
+	})
 }
 
 // TestDecode measures one token of the same model in bf16 with caches of 1,024 positions; the program reads no token.

@@ -301,7 +301,7 @@ class GPT2Training:
         self.optimizer.zero_grad(set_to_none=True)
 
 
-def gpt2_figures(r, name, training, note):
+def training_figures(r, name, training, note):
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
@@ -310,21 +310,107 @@ def gpt2_figures(r, name, training, note):
     torch.cuda.synchronize()
     first = time.perf_counter() - began
     samples = completion(training.step, inner=5, repeats=6, warm=2)
-    r.add(f"gpt2.{name}", "ms", [s / 1e3 for s in samples], note)
-    r.add(f"gpt2.{name}.peak", "GiB", [torch.cuda.max_memory_allocated() / 2**30], note)
-    r.add(f"gpt2.{name}.reserved", "GiB", [torch.cuda.max_memory_reserved() / 2**30], note)
+    r.add(name, "ms", [s / 1e3 for s in samples], note)
+    r.add(f"{name}.peak", "GiB", [torch.cuda.max_memory_allocated() / 2**30], note)
+    r.add(f"{name}.reserved", "GiB", [torch.cuda.max_memory_reserved() / 2**30], note)
     return first
 
 
 def gpt2_eager(r):
-    gpt2_figures(r, "eager", GPT2Training(), "scaled_dot_product_attention, fused AdamW")
+    training_figures(r, "gpt2.eager", GPT2Training(), "scaled_dot_product_attention, fused AdamW")
 
 
 def gpt2_compiled(r):
     training = GPT2Training()
     training.loss = torch.compile(training.model)
-    seconds = gpt2_figures(r, "compiled", training, "torch.compile of forward and loss, clipping and fused AdamW outside")
+    seconds = training_figures(r, "gpt2.compiled", training, "torch.compile of forward and loss, clipping and fused AdamW outside")
     r.add("gpt2.compile", "s", [seconds], "the first three steps")
+
+
+class LlamaBlock(torch.nn.Module):
+    """Attention of grouped heads with rotated positions, and a gated perceptron, each after an RMS norm and added to what came in."""
+
+    def __init__(self, width, heads, key_heads, hidden):
+        super().__init__()
+        self.heads, self.key_heads, self.head = heads, key_heads, width // heads
+        linear = lambda ins, outs: torch.nn.Linear(ins, outs, bias=False)  # noqa: E731
+        self.attention_norm, self.mlp_norm = torch.nn.RMSNorm(width, eps=1e-5), torch.nn.RMSNorm(width, eps=1e-5)
+        self.q, self.out = linear(width, width), linear(width, width)
+        self.k, self.v = linear(width, key_heads * self.head), linear(width, key_heads * self.head)
+        self.gate, self.up, self.down = linear(width, hidden), linear(width, hidden), linear(hidden, width)
+
+    @staticmethod
+    def rotate(t, cos, sin):
+        a, b = t.chunk(2, -1)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(t.dtype)
+
+    def forward(self, x, cos, sin):
+        h = self.attention_norm(x)
+        batch, length, width = h.shape
+        q, k, v = (m(h).view(batch, length, -1, self.head).transpose(1, 2) for m in (self.q, self.k, self.v))
+        q, k = self.rotate(q, cos, sin), self.rotate(k, cos, sin)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + self.out(y.transpose(1, 2).reshape(batch, length, width))
+        h = self.mlp_norm(x)
+        return x + self.down(F.silu(self.gate(h)) * self.up(h))
+
+
+class Llama(torch.nn.Module):
+    """A model with Llama's parts, 201 million parameters and random weights."""
+
+    LAYERS, HEADS, KEY_HEADS, WIDTH, HIDDEN, VOCABULARY, CONTEXT = 12, 16, 4, 1024, 2816, 32000, 1024
+
+    def __init__(self):
+        super().__init__()
+        self.tokens = torch.nn.Embedding(self.VOCABULARY, self.WIDTH)
+        sizes = (self.WIDTH, self.HEADS, self.KEY_HEADS, self.HIDDEN)
+        self.blocks = torch.nn.ModuleList(LlamaBlock(*sizes) for _ in range(self.LAYERS))
+        self.norm = torch.nn.RMSNorm(self.WIDTH, eps=1e-5)
+        self.head = torch.nn.Linear(self.WIDTH, self.VOCABULARY, bias=False)
+        for module in self.modules():
+            if isinstance(module, (torch.nn.Linear, torch.nn.Embedding)):
+                torch.nn.init.normal_(module.weight, std=0.02)
+        head = self.WIDTH // self.HEADS
+        speeds = torch.exp(torch.arange(head // 2) * (-2 * math.log(10000) / head))
+        angles = torch.outer(torch.arange(self.CONTEXT).float(), speeds)
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+
+    def forward(self, tokens, want):
+        x = self.tokens(tokens)
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), want.flatten())
+
+
+class LlamaTraining:
+    """A training step: bf16 autocast, clipped gradients, fused AdamW."""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        self.model = Llama().cuda()
+        self.loss = self.model
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+        shape = (8, Llama.CONTEXT)
+        self.tokens, self.want = (torch.randint(0, Llama.VOCABULARY, shape, device="cuda") for _ in range(2))
+
+    def step(self):
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = self.loss(self.tokens, self.want)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+
+def llama_eager(r):
+    training_figures(r, "llama.eager", LlamaTraining(), "scaled_dot_product_attention, fused AdamW")
+
+
+def llama_compiled(r):
+    training = LlamaTraining()
+    training.loss = torch.compile(training.model)
+    training_figures(r, "llama.compiled", training, "torch.compile of forward and loss, clipping and fused AdamW outside")
 
 
 class ResNetWork:
@@ -743,15 +829,16 @@ def main():
         sys.exit("torch_bench: PyTorch sees no GPU here")
     results = Results(arguments.file, arguments.seconds, arguments.add)
     results.gib = arguments.gib
-    groups = (overhead, mlp_eager, mlp_graph, graphs, gpt2_eager, resnet_eager, decode, bandwidth, optimizers, indexed, chain_eager,
-              fusions, attention, matmul, matmul_sizes, model_products, row_products, convolution, snapshot, chain_compiled, mlp_compiled,
-              start)
+    groups = (overhead, mlp_eager, mlp_graph, graphs, gpt2_eager, llama_eager, resnet_eager, decode, bandwidth, optimizers, indexed,
+              chain_eager, fusions, attention, matmul, matmul_sizes, model_products, row_products, convolution, snapshot, chain_compiled,
+              mlp_compiled, start)
     if arguments.group:
-        groups = [group for group in groups + (gpt2_compiled, resnet_compiled) if group.__name__ in arguments.group]
+        groups = [group for group in groups + (gpt2_compiled, llama_compiled, resnet_compiled) if group.__name__ in arguments.group]
     for group in groups:
         results.run(group)
     if not arguments.group:
         results.apart(gpt2_compiled, 200)
+        results.apart(llama_compiled, 200)
     failed = results.content["failed"]
     print(f"{time.monotonic() - STARTED:6.1f} s  {len(results.content['figures'])} figures, {len(failed)} groups failed")
     sys.exit(1 if failed else 0)

@@ -116,7 +116,7 @@ func (p *program) step(x *tenon.Exec, n int) error {
 				}
 				p.read = append(p.read, float32(v))
 			}
-			y = x.Cat([]*tenon.Tensor{x.Narrow(a, 1, 0, 2), x.Narrow(b, 1, 2, 2)}, 1)
+			y = besideEachOther(x, rng, a, b)
 		case 14:
 			t := x.Clone(x.Detach(a))
 			x.MulInto(t, t, x.Detach(b))
@@ -249,6 +249,21 @@ func TestRandomPrograms(t *testing.T) {
 	if total.Fused < total.Deferred/10 {
 		t.Error("too few calls were fused")
 	}
+}
+
+// besideEachOther returns parts of a and b that are put side by side, and what is done with them before and after that.
+func besideEachOther(x *tenon.Exec, rng *rand.Rand, a, b *tenon.Tensor) *tenon.Tensor {
+	left, right := x.Narrow(a, 1, 0, side/2), x.Narrow(a, 1, side/2, side/2)
+	switch rng.IntN(4) {
+	case 0:
+		return x.Cat([]*tenon.Tensor{x.Narrow(a, 1, 0, 2), x.Narrow(b, 1, 2, 2)}, 1)
+	case 1:
+		return x.Add(x.Mul(a, b), x.Mul(x.Cat([]*tenon.Tensor{x.Neg(right), left}, 1), b))
+	case 2:
+		s := x.Stack([]*tenon.Tensor{x.Mul(left, right), x.Sin(x.Narrow(b, 1, 0, side/2))}, 2)
+		return x.Tanh(x.Flatten(s, 1, 2))
+	}
+	return x.Narrow(x.Mul(x.Cat([]*tenon.Tensor{x.Sin(a), b}, 0), x.Narrow(b, 0, 0, 1)), 0, 0, a.Size(0))
 }
 
 // writtenOut returns an RMS norm, a layer norm or a softmax of a and b made of single operations, with reductions and what reads their

@@ -141,6 +141,10 @@ type fusedGroup struct {
 	slots, alone []int
 	// reduce replaces op if the group has reductions; slots are then the indexes of the kernel's operands among the group's.
 	reduce *kernels.FusedReduce
+	// offsets, if not nil, says that a call of the group puts tensors side by side. It has the distance in bytes of each of the kernel's
+	// operands from the group's operand that slots names; the first results of them are outputs.
+	offsets []uint64
+	results int
 	// product says that op, which may be nil then, is the epilogue of a product.
 	product *fusedProduct
 	// about describes for people what the group computes.
@@ -470,7 +474,8 @@ func (d *deferral) runGroup(s *planStep) {
 
 // elementwise reports whether each thread of g's kernel reads no elements but those at the places where it writes an output of that shape.
 func (g *fusedGroup) elementwise(shape []int) bool {
-	return !g.join && g.product == nil && (g.reduce == nil || g.reduce.Apart(shape)) && (g.rows == nil || g.rows.Apart(shape))
+	return !g.join && g.product == nil && g.offsets == nil && (g.reduce == nil || g.reduce.Apart(shape)) &&
+		(g.rows == nil || g.rows.Apart(shape))
 }
 
 // takesOver gives output e of the group of s, which runs on st, the memory of an input whose last use this is, if both lie alike: each
@@ -588,6 +593,8 @@ func runFused(f *frame) error {
 		return g.runReduce(f)
 	case g.product != nil:
 		return g.runProduct(f)
+	case g.offsets != nil:
+		return g.runCat(f)
 	}
 	f.opers = append(f.opers[:0], g.operands...)
 	for i := range f.opers {

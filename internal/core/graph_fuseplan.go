@@ -30,8 +30,9 @@ type pointCall struct {
 	via     []dtype.DType // of outputs, then inputs
 	held    []bool        // inputs that are numbers
 	numbers []numberAt
-	// seen has the forms of inputs that the operation sees in a form other than their own.
-	seen [maxIn]*form
+	// seen has the forms of inputs that the operation sees in a form other than their own, and given that of its output.
+	seen  [maxIn]*form
+	given *form
 	// rows is set in place of all of the above if the call works by rows. operands tells which of the call's operands the row call's
 	// operands are (outputs from maxIn on), or that they are absent.
 	rows     *kernels.RowCall
@@ -128,15 +129,17 @@ func (d *deferral) describeTo(p *pointCall, c *deferred) {
 	d.s.leave(f)
 }
 
-// turns reports whether a copy reorders dimensions, for which there are separate kernels.
+// turns reports whether a copy reorders dimensions such that elements next to each other in the output are not so in the input. There are
+// separate kernels for that.
 func turns(in, out *form) bool {
-	lead := len(out.shape) - len(in.shape)
+	lead, near, reorders := len(out.shape)-len(in.shape), false, false
 	for i, n := range in.shape {
 		if n > 1 && in.stride[i] != 0 && in.stride[i] != out.stride[lead+i] {
-			return true
+			reorders = true
 		}
+		near = near || n > 1 && in.stride[i] == 1 && out.stride[lead+i] == 1
 	}
-	return false
+	return reorders && !near
 }
 
 // numbersFound fills in where the scalars come from, or returns nil if they are not the call's own in order.
@@ -182,8 +185,11 @@ type planning struct {
 	// fresh are the storages that the calls make. made are these and those that the calls change; the value is true if somebody may use the
 	// storage afterwards. Storages that existed before count as used, whoever holds them: a graph of the plan may run again when they have
 	// holders.
-	fresh   map[*storage]bool
-	made    map[*storage]bool
+	fresh map[*storage]bool
+	made  map[*storage]bool
+	// forms has those of new storages that a call made which may be in a group of element-wise ones.
+	forms   map[*storage]*form
+	joined  map[*storage]bool // those of tensors side by side
 	attrs   map[attrKey]int
 	streams []*rt.Stream
 	reduces []*kernels.ReduceCall
@@ -206,7 +212,9 @@ type attrKey struct {
 
 // newPlan returns the plan for the calls.
 func (d *deferral) newPlan() *plan {
-	b := &planning{d: d, storages: map[*storage]int{}, fresh: map[*storage]bool{}, made: map[*storage]bool{}, attrs: map[attrKey]int{}}
+	b := &planning{d: d, storages: map[*storage]int{}, fresh: map[*storage]bool{}, made: map[*storage]bool{}, forms: map[*storage]*form{},
+		joined: map[*storage]bool{},
+		attrs:  map[attrKey]int{}}
 	p := &plan{n: len(d.calls), live: slices.Clone(d.fusing.live), plain: true}
 	bit := 0
 	for i := range d.calls {
@@ -281,6 +289,10 @@ func (b *planning) add(i int) {
 		}
 		call.Values = c.values()
 		b.joins(&call, i)
+		b.cats(&call, i)
+	}
+	if p != nil && p.op == kernels.Copy && ins == 1 {
+		b.turn(p, c)
 	}
 	for j := range c.in[:ins] {
 		e := c.in[j]
@@ -291,7 +303,12 @@ func (b *planning) add(i int) {
 		call.Ins = append(call.Ins, b.value(&c.many[j]))
 	}
 	for j := range c.out[:c.outs] {
-		call.Outs = append(call.Outs, b.value(&c.out[j]))
+		e := c.out[j]
+		b.see(&e, at{i, maxIn + j})
+		call.Outs = append(call.Outs, b.value(&e))
+		if b.forms[e.st] = nil; call.Point || call.Cat {
+			b.forms[e.st], b.joined[e.st] = c.out[j].form, call.Cat
+		}
 	}
 	for _, st := range c.wrote {
 		if n := b.number(st); !slices.ContainsFunc(call.Outs, func(v fuse.Value) bool { return v.Storage == n }) {
@@ -436,8 +453,41 @@ func (b *planning) of(a at) *element {
 
 // see gives e, which is operand a, the form in which its call sees it.
 func (b *planning) see(e *element, a at) {
-	if p := b.points[a.call]; p != nil && a.operand < maxIn && p.seen[a.operand] != nil {
+	switch p := b.points[a.call]; {
+	case p == nil:
+	case a.operand < maxIn && p.seen[a.operand] != nil:
 		e.form = p.seen[a.operand]
+	case a.operand == maxIn && p.given != nil:
+		e.form = p.given
+	}
+}
+
+// turn lets c, a copy, go through its elements in the order of the call that made them, so that it can be in a group with that, if it reads
+// a view whose dimensions have another order, or one of tensors side by side whose last dimensions are one.
+func (b *planning) turn(p *pointCall, c *deferred) {
+	made, in, out := b.forms[c.in[0].st], c.in[0].form, c.out[0].form
+	if made == nil || in == made || c.in[0].offset != 0 || !infer.Same(in.shape, out.shape) {
+		return
+	}
+	if b.joined[c.in[0].st] && in.contiguous && out.contiguous && made.contiguous && in.numel == made.numel {
+		p.seen[0], p.given = made, made
+		return
+	}
+	if len(in.shape) != len(made.shape) {
+		return
+	}
+	shape, stride := make([]int, len(in.shape)), make([]int, len(in.shape))
+	used := make([]bool, len(in.shape))
+	for d, n := range made.shape {
+		for e := range in.shape {
+			if !used[e] && in.shape[e] == n && (in.stride[e] == made.stride[d] || n == 1) {
+				used[e], shape[d], stride[d] = true, n, out.stride[e]
+				break
+			}
+		}
+	}
+	if !slices.Contains(used, false) && infer.Same(shape, made.shape) {
+		p.seen[0], p.given = made, b.d.s.made.form(shape, stride)
 	}
 }
 
@@ -491,9 +541,12 @@ func (b *planning) group(p *plan, s *fuse.Set) (steps []planStep) {
 		step.calls = append(step.calls, b.g.Calls[i].At)
 	}
 	var g *fusedGroup
+	cat, wide := b.g.Cat(s)
 	switch row, after := b.g.Rows(s); {
 	case s.Join:
 		g = b.joinGroup(s)
+	case cat >= 0:
+		g = b.catGroup(s, cat, wide)
 	case row >= 0:
 		g = b.rowGroup(s, row, after)
 	case b.g.Product(s) >= 0:

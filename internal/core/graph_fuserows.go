@@ -128,7 +128,11 @@ func (b *planning) refOf(s *fuse.Set, slot int) at {
 		return at{b.g.Calls[s.Outs[slot].Call].At, maxIn + s.Outs[slot].Index}
 	}
 	r := s.Ins[slot-len(s.Outs)]
-	return at{b.g.Calls[r.Call].At, r.Index}
+	c := &b.g.Calls[r.Call]
+	if ins := len(c.Ins) - b.listed(c.At); r.Index >= ins {
+		return at{c.At, maxIn + maxOut + r.Index - ins}
+	}
+	return at{c.At, r.Index}
 }
 
 // none selects no member.

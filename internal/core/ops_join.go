@@ -15,7 +15,7 @@ var rowSplit, rowUnbind, rowCat *row
 func init() {
 	rowSplit = define(row{Name: "Split", takes: "t;; dim sizes* -> parts…", Torch: "split", flags: flagView | flagParts, infer: inferSplit})
 	rowUnbind = define(row{Name: "Unbind", takes: "t;; dim -> parts…", Torch: "unbind", flags: flagView | flagParts, infer: inferUnbind})
-	rowCat = define(row{Name: "Cat", takes: "tensors…;; dim", Torch: "cat", infer: inferCat, run: runCat})
+	rowCat = define(row{Name: "Cat", takes: "tensors…;; dim", Torch: "cat", infer: inferCat, run: runCat, cats: true})
 }
 
 func init() {

@@ -43,6 +43,10 @@ type Call struct {
 	// operands of that kernel.
 	Row  bool
 	Sums int
+	// Cat says that the inputs, which have one shape, lie side by side in the output, along dimension Dim. Element-wise work that makes
+	// them can write them there, and work that reads the output can be done for each of them.
+	Cat bool
+	Dim int
 	// Reduce, if not 0, says that the outputs are sums or the like of elements of the inputs, which have one shape. The kernel of such a
 	// call can include element-wise work that makes the inputs, and other calls with the same number whose inputs have the same shape.
 	Reduce int
@@ -128,6 +132,40 @@ func (p *Place) alike(q *Place) bool {
 	return p.equal(q) || p.DType == q.DType && p.Offset == q.Offset && p.numel() == q.numel() && p.flat() && q.flat()
 }
 
+// same reports whether p and q are equal but for dimensions of size 1.
+func (p *Place) same(q *Place) bool {
+	a, b := Place{DType: p.DType, Offset: p.Offset}, Place{DType: q.DType, Offset: q.Offset}
+	a.Shape, a.Stride = squeezed(p.Shape), Spread(p.Stride, p.Shape, squeezed(p.Shape))
+	b.Shape, b.Stride = squeezed(q.Shape), Spread(q.Stride, q.Shape, squeezed(q.Shape))
+	return a.equal(&b)
+}
+
+// squeezed returns a shape without the dimensions of size 1.
+func squeezed(shape []int) (s []int) {
+	for _, n := range shape {
+		if n != 1 {
+			s = append(s, n)
+		}
+	}
+	return s
+}
+
+// Spread returns the strides of an array in shape to, given those in shape from, which is the same but for dimensions of size 1.
+func Spread(stride, from, to []int) []int {
+	spread, d := make([]int, len(to)), 0
+	for e, n := range to {
+		if n == 1 {
+			continue
+		}
+		for from[d] == 1 {
+			d++
+		}
+		spread[e] = stride[d]
+		d++
+	}
+	return spread
+}
+
 // turned reports whether p and q are one matrix of at least two rows and columns, which lie in their order without gaps in p, or its
 // transpose.
 func (p *Place) turned(q *Place) bool {
@@ -185,6 +223,8 @@ func (g *Graph) Number() error {
 			case c.Reduce != 0 && (c.Point || c.Row || c.Product || !c.alike()):
 				return fault.New(fault.Invalid, "call %d, %s, reduces, but it has no inputs of one shape, or goes by elements or rows",
 					i, c.Op)
+			case c.Cat && !c.cats():
+				return fault.New(fault.Invalid, "call %d, %s, puts its inputs side by side, but its output is not that", i, c.Op)
 			case c.Sums > 0 && !c.Row || c.Sums >= len(c.Outs):
 				return fault.New(fault.Invalid, "call %d, %s, has sums, but it does not go by rows, or has no other output", i, c.Op)
 			case c.Product && (c.Point || c.Row || len(c.Outs) != 1 || c.Into != 0):

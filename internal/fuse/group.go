@@ -44,8 +44,9 @@ func (s *Set) Makers(from, has func(k int) bool) func(k int) bool {
 type Ref struct{ Call, Index int }
 
 // Source is where a member of a group gets an input from: result Index of the member Member or, if Member is negative, input Index of the
-// group. Both are negative if the input is absent.
-type Source struct{ Member, Index int }
+// group. Both are negative if the input is absent. Part, if not 0, says that the input is only the part of the result that belongs to input
+// Part-1 of a member that puts its inputs side by side.
+type Source struct{ Member, Index, Part int }
 
 // Limits bound groups.
 type Limits struct {
@@ -96,7 +97,7 @@ func (g *Graph) grouped(l Limits) *grouping {
 		switch c := &g.Calls[i]; {
 		case c.Reduce != 0:
 			a.joinReduce(i)
-		case (c.Point || c.Row) && len(c.Outs) > 0:
+		case (c.Point || c.Row || c.Cat) && len(c.Outs) > 0:
 			a.join(i)
 		}
 	}
@@ -338,6 +339,8 @@ func (a *grouping) maker(i, j int) (r Ref, ok bool) {
 	p := &m.Outs[r.Index].Place
 	fits := p.equal(&v.Place) && slices.Equal(v.Shape, c.Outs[0].Shape)
 	switch {
+	case c.Cat:
+		fits = p.same(&v.Place) || m.Point && c.partOf(p, &v.Place) > 0
 	case c.Reduce != 0:
 		fits = p.alike(&v.Place)
 	case c.Once && j == 1:
@@ -352,28 +355,34 @@ func (a *grouping) set(calls []int) *Set {
 	if len(calls) > a.l.Calls || calls[len(calls)-1]-calls[0] >= a.l.Span || !a.inPlace(s) {
 		return nil
 	}
-	member, values, heavy, states := map[int]int{}, 0, 0, 0
+	member := map[int]int{}
 	for k, i := range calls {
 		member[i] = k
-		values += a.g.Calls[i].Values
-		states += a.g.Calls[i].States
-		if a.g.Calls[i].Heavy {
-			heavy++
-		}
 	}
 	a.sources(s, member)
-	if !a.byRows(s) || !a.byProduct(s) || !a.byReduce(s) {
+	if !a.byRows(s) || !a.byProduct(s) || !a.byReduce(s) || !a.byCat(s) {
 		return nil
 	}
 	a.results(s, member)
-	if !a.byMatrix(s) || !a.byStores(s) || !a.inOrder(s) {
-		return nil
-	}
-	room := states <= a.l.States && values <= a.l.Values && heavy <= a.l.Heavy && len(s.Outs) <= a.l.Outs && a.operands(s) <= a.l.Operands
-	if !room || !a.light(s, member) {
+	if !a.byMatrix(s) || !a.byStores(s) || !a.inOrder(s) || !a.room(s) || !a.light(s, member) {
 		return nil
 	}
 	return s
+}
+
+// room reports whether the kernel has room for the group.
+func (a *grouping) room(s *Set) bool {
+	steps, values, heavy, states := 0, 0, 0, 0
+	cat, wide := a.g.Cat(s)
+	for k, i := range s.Calls {
+		c, n := &a.g.Calls[i], a.g.times(s, cat, wide, k)
+		steps, values, states = steps+n, values+n*c.Values, states+c.States
+		if c.Heavy {
+			heavy += n
+		}
+	}
+	return steps <= a.l.Calls && values <= a.l.Values && heavy <= a.l.Heavy && states <= a.l.States && len(s.Outs) <= a.l.Outs &&
+		a.operands(s) <= a.l.Operands
 }
 
 // operands returns how many operands the kernel has. That of a row-wise call has all of its outputs but sums, also those that nobody
@@ -381,6 +390,9 @@ func (a *grouping) set(calls []int) *Set {
 // it too.
 func (a *grouping) operands(s *Set) int {
 	product := a.g.Product(s)
+	if cat, wide := a.g.Cat(s); cat >= 0 {
+		return a.g.catOperands(s, cat, wide)
+	}
 	if row, _ := a.g.Rows(s); row >= 0 {
 		c, n := &a.g.Calls[s.Calls[row]], len(s.Ins)
 		for _, r := range s.Outs {
@@ -578,6 +590,7 @@ func (a *grouping) byStores(s *Set) bool {
 // written, and the last write is that of the last call.
 func (a *grouping) inPlace(s *Set) bool {
 	place, product := map[int]*Place{}, a.g.Product(s) >= 0
+	cat, _ := a.g.Cat(s)
 	var full *Place // what is reduced
 	if first := a.g.Reduction(s); first != nil {
 		full = &first.Ins[0].Place
@@ -596,7 +609,8 @@ func (a *grouping) inPlace(s *Set) bool {
 				continue
 			}
 			ofRow := full != nil && p.numel() < full.numel()
-			if !((product || c.Reduce != 0 || ofRow) && p.alike(&v.Place)) && !(c.Once && j == 1 && p.turned(&v.Place)) {
+			if !((product || c.Reduce != 0 || ofRow) && p.alike(&v.Place)) && !(c.Once && j == 1 && p.turned(&v.Place)) &&
+				!(c.Cat && p.same(&v.Place)) && !(cat >= 0 && a.g.Calls[s.Calls[cat]].partOf(p, &v.Place) > 0) {
 				return false
 			}
 		}
@@ -628,18 +642,22 @@ func (a *grouping) inOrder(s *Set) bool {
 // sources fills in From and Ins, and adds the reads that the group avoids to Saves.
 func (a *grouping) sources(s *Set, member map[int]int) {
 	s.From = make([][]Source, len(s.Calls))
+	cat, _ := a.g.Cat(s)
 	for k, i := range s.Calls {
 		c := &a.g.Calls[i]
 		s.From[k] = make([]Source, len(c.Ins))
 		for j := range c.Ins {
 			v := &c.Ins[j]
 			if v.Storage == 0 {
-				s.From[k][j] = Source{-1, -1}
+				s.From[k][j] = Source{Member: -1, Index: -1}
 				continue
 			}
 			r, ok := a.made[[2]int{v.Storage, v.Version}]
 			if m, in := member[r.Call]; ok && in {
-				s.From[k][j] = Source{m, r.Index}
+				s.From[k][j] = Source{Member: m, Index: r.Index}
+				if cat >= 0 {
+					s.From[k][j].Part = a.g.Calls[s.Calls[cat]].partOf(&a.g.Calls[r.Call].Outs[r.Index].Place, &v.Place)
+				}
 				s.Saves += v.Bytes()
 				continue
 			}
@@ -650,7 +668,7 @@ func (a *grouping) sources(s *Set, member map[int]int) {
 			} else {
 				s.Saves += v.Bytes()
 			}
-			s.From[k][j] = Source{-1, at}
+			s.From[k][j] = Source{Member: -1, Index: at}
 		}
 	}
 }

@@ -23,7 +23,7 @@ func (g *Graph) Join(l Limits) {
 			set := Set{Calls: s.calls, Join: true, At: s.at}
 			for k, i := range s.calls {
 				set.Ins, set.Outs = append(set.Ins, Ref{i, 0}), append(set.Outs, Ref{i, 0})
-				set.From = append(set.From, []Source{{-1, k}})
+				set.From = append(set.From, []Source{{Member: -1, Index: k}})
 			}
 			g.Groups = append(g.Groups, set)
 		}

@@ -65,7 +65,7 @@ func (g *Graph) alone(s *Set) bool { return g.Product(s) < 0 && g.Reduction(s) =
 func (a *grouping) joinLate() {
 	a.late, a.peak = true, a.usage().peak
 	for i := range a.g.Calls {
-		if c := &a.g.Calls[i]; a.of[i] != nil && (c.Point || c.Row) {
+		if c := &a.g.Calls[i]; a.of[i] != nil && (c.Point || c.Row || c.Cat) {
 			a.joinMakers(i)
 		}
 	}

@@ -6,8 +6,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-
-	"tenon.dev/dtype"
 )
 
 // memory is the elements of storages, by number. Absent storages have not been written or allocated.
@@ -66,6 +64,8 @@ func (c *Call) result(o, e int, load func(j, e int) uint64) uint64 {
 	last := len(c.Ins) - 1
 	scaled := func(j, e int) uint64 { return mix(mix(77, load(j, e)), load(last, 0)) }
 	switch {
+	case c.Cat:
+		return load(c.piece(e))
 	case c.Widens:
 		return load(0, e)
 	case c.Scales:
@@ -93,6 +93,20 @@ func (c *Call) result(o, e int, load func(j, e int) uint64) uint64 {
 		h = mix(h, uint64(e))
 	}
 	return h
+}
+
+// piece returns which input of c, which puts them side by side, has element e of the output, and which element of it that is.
+func (c *Call) piece(e int) (j, of int) {
+	at, stride := 0, 1
+	for d := len(c.Outs[0].Shape) - 1; d >= 0; d-- {
+		i, n := e%c.Outs[0].Shape[d], c.Ins[0].Shape[d]
+		if d == c.Dim {
+			j, i = i/n, i%n
+		}
+		at, stride = at+i*stride, stride*n
+		e /= c.Outs[0].Shape[d]
+	}
+	return j, at
 }
 
 func (m memory) run(c *Call) {
@@ -136,6 +150,10 @@ func (m memory) runGroup(g *Graph, s *Set, rng *rand.Rand) {
 		m.runReduce(g, s)
 		return
 	}
+	if cat, wide := g.Cat(s); cat >= 0 {
+		m.runCat(g, s, cat, wide)
+		return
+	}
 	product, before := g.Product(s), g.Before(s)
 	var sums []uint64 // computed before anything is stored
 	if product >= 0 {
@@ -157,7 +175,7 @@ func (m memory) runGroup(g *Graph, s *Set, rng *rand.Rand) {
 		for k, r := range s.Ins {
 			v := &g.Calls[r.Call].Ins[r.Index]
 			for q, from := range s.From {
-				if q != product && !before[q] && slices.Contains(from, Source{-1, k}) {
+				if q != product && !before[q] && slices.Contains(from, Source{Member: -1, Index: k}) {
 					ins[k] = m.load(v.Storage, v.at(e, shape))
 				}
 			}
@@ -266,6 +284,68 @@ func (m memory) runReduce(g *Graph, s *Set) {
 	}
 }
 
+// runCat does what the kernel of a call does that puts its inputs side by side: for every element of an input it runs the narrow
+// members, and the wide ones for every input, of which it reads and writes only the parts.
+func (m memory) runCat(g *Graph, s *Set, cat int, wide []bool) {
+	c := &g.Calls[s.Calls[cat]]
+	part := c.Ins[0].Shape
+	type write struct {
+		v *Value
+		i int
+		x uint64
+	}
+	var writes []write
+	for e := range numel(part) {
+		results := map[[3]int]uint64{} // by member, output and input of the call
+		run := func(k, of int) {
+			i := s.Calls[k]
+			for o := range g.Calls[i].Outs {
+				results[[3]int{k, o, of}] = g.Calls[i].result(o, e, func(j, _ int) uint64 {
+					switch f := s.From[k][j]; {
+					case f.Member < 0 && wide[k]:
+						p, _ := c.Part(&g.Calls[i].Ins[j].Place, of)
+						return m.load(g.Calls[i].Ins[j].Storage, p.at(e, part))
+					case f.Member < 0:
+						return m.load(g.Calls[i].Ins[j].Storage, g.Calls[i].Ins[j].at(e, part))
+					case f.Part > 0:
+						return results[[3]int{f.Member, f.Index, f.Part - 1}]
+					case wide[k] != (f.Member == cat || wide[f.Member]):
+						return lost // the kernel does not have it
+					default:
+						return results[[3]int{f.Member, f.Index, of}]
+					}
+				})
+			}
+		}
+		for k := range s.Calls {
+			for of := range c.Ins {
+				switch f := s.From[k]; {
+				case k != cat:
+					run(k, of)
+				case f[of].Member < 0:
+					results[[3]int{k, 0, of}] = m.load(c.Ins[of].Storage, c.Ins[of].at(e, part))
+				case f[of].Part > 0:
+					results[[3]int{k, 0, of}] = results[[3]int{f[of].Member, f[of].Index, f[of].Part - 1}]
+				default:
+					results[[3]int{k, 0, of}] = results[[3]int{f[of].Member, f[of].Index, 0}]
+				}
+			}
+		}
+		for of := range c.Ins {
+			for _, r := range s.Outs {
+				k, p := slices.Index(s.Calls, r.Call), g.Calls[r.Call].Outs[r.Index].Place
+				if k == cat || wide[k] {
+					p, _ = c.Part(&p, of)
+				}
+				writes = append(writes, write{&g.Calls[r.Call].Outs[r.Index], p.at(e, part), results[[3]int{k, r.Index, of}]})
+			}
+		}
+	}
+	for _, w := range writes {
+		m.store(w.v, true, w.i, w.x)
+	}
+}
+
 func (m memory) runAll(g *Graph, rng *rand.Rand) {
 	of := g.groupOf()
 	for i := range g.Calls {
@@ -348,264 +428,6 @@ func held(g *Graph) (peak int) {
 	return peak
 }
 
-// places are views of at most 16 elements of a storage.
-var places = []Place{
-	{dtype.Float32, []int{4, 4}, []int{4, 1}, 0}, {dtype.Float32, []int{4, 4}, []int{4, 1}, 0},
-	{dtype.Float32, []int{4, 4}, []int{4, 1}, 0},
-	{dtype.Float32, []int{4, 4}, []int{1, 4}, 0}, {dtype.Float32, []int{4, 4}, []int{4, 1}, 16}, {dtype.Float32, []int{4}, []int{1}, 4},
-	{dtype.Float32, []int{1, 4}, []int{4, 1}, 8}, {dtype.Float32, []int{4, 1}, []int{4, 1}, 2},
-	{dtype.Float32, []int{4, 4}, []int{5, 1}, 3}, {dtype.Float32, []int{2, 2, 4}, []int{8, 4, 1}, 0},
-}
-
-// spans are sets of inputs.
-var spans = []Span{{}, {0, 1}, {1, 2}, {0, 2}}
-
-// randomScaling returns a call that scales one or two results, or one that may scale what it reads.
-func randomScaling(rng *rand.Rand, scaled *[]Value, recent []Value, next *int) Call {
-	some := func() Value {
-		if len(recent) > 0 && rng.IntN(2) == 0 {
-			return Value{Storage: recent[len(recent)-1-rng.IntN(min(3, len(recent)))].Storage, Place: places[0]}
-		}
-		return Value{Storage: 1 + rng.IntN(*next-1), Place: places[0]}
-	}
-	c := Call{Op: "T", Attrs: 1}
-	if len(*scaled) == 0 || rng.IntN(4) == 0 {
-		c.Op, c.Scales, *scaled = "S", true, nil
-		factor := some()
-		for range 1 + rng.IntN(2) {
-			v := some()
-			if v.Storage == factor.Storage || slices.ContainsFunc(*scaled, func(w Value) bool { return w.Storage == v.Storage }) {
-				continue
-			}
-			*scaled = append(*scaled, v)
-		}
-		if len(*scaled) > 0 {
-			c.Outs, c.Into = *scaled, 3
-			c.Ins = append(slices.Clone(c.Outs), factor)
-			return c
-		}
-		c.Op, c.Scales = "T", false
-	}
-	c.Ins = []Value{some()}
-	for k := 1 + rng.IntN(2); k > 0 && len(*scaled) > 0; k-- {
-		c.Ins, *scaled = append(c.Ins, (*scaled)[0]), (*scaled)[1:]
-	}
-	c.Scaled = Span{1, len(c.Ins)}
-	if rng.IntN(4) == 0 {
-		c.Ins = append(c.Ins, some())
-	}
-	c.Narrow = Span{rng.IntN(2), len(c.Ins)}
-	c.Outs = []Value{{Storage: *next, Place: places[0]}}
-	if rng.IntN(2) == 0 {
-		c.Outs[0], c.Into = c.Ins[0], 1
-	} else {
-		*next++
-	}
-	return c
-}
-
-// lastChannels is the layout of a convolution's result.
-var lastChannels = Place{dtype.Float32, []int{2, 2, 2, 2}, []int{8, 1, 4, 2}, 0}
-
-// randomGraph returns a segment of n calls that read a few storages from outside, and the contents of those storages.
-func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
-	g, m := &Graph{}, memory{}
-	const outside = 3
-	for s := 1; s <= outside; s++ {
-		m[s] = make([]uint64, size)
-		for i := range m[s] {
-			m[s][i] = mix(uint64(s), uint64(i))
-		}
-	}
-	var rows []Value
-	next, recent, many, scaled := outside+1, []Value{}, rng.IntN(4) == 0, []Value{}
-	for i := range n {
-		if len(rows) > 0 && rng.IntN(4) == 0 {
-			c := randomRow(rng, rows, &next)
-			g.Calls, rows = append(g.Calls, c), append(rows, c.Outs[0])
-			continue
-		}
-		if rng.IntN(5) == 0 {
-			c := randomScaling(rng, &scaled, recent, &next)
-			c.At = i
-			g.Calls = append(g.Calls, c)
-			continue
-		}
-		c := Call{At: i, Op: []string{"A", "B", "C"}[rng.IntN(3)], Attrs: 1 + rng.IntN(2), Point: rng.IntN(5) > 0,
-			Effect: rng.IntN(12) == 0, Lane: max(0, rng.IntN(12)-10)}
-		if !c.Point {
-			c.Op += "ll"
-		}
-		byRows := !c.Point && rng.IntN(2) > 0
-		for range 1 + rng.IntN(2) {
-			if len(recent) > 0 && rng.IntN(3) > 0 {
-				c.Ins = append(c.Ins, recent[len(recent)-1-rng.IntN(min(4, len(recent)))])
-				continue
-			}
-			c.Ins = append(c.Ins, Value{Storage: 1 + rng.IntN(next-1), Place: places[rng.IntN(len(places)-1)]})
-		}
-		if len(rows) > 0 && rng.IntN(2) == 0 {
-			c.Ins = append(c.Ins, rows[len(rows)-1-rng.IntN(min(2, len(rows)))])
-		}
-		for o := range 1 + rng.IntN(8)/7 {
-			v := Value{Storage: next, Place: places[0]}
-			if rng.IntN(6) == 0 && o == 0 { // in place, but not on an operand that it reads otherwise
-				v = Value{Storage: 1 + rng.IntN(next-1), Place: places[rng.IntN(5)]}
-				clash := slices.ContainsFunc(c.Ins, func(w Value) bool { return w.Storage == v.Storage && !w.Place.equal(&v.Place) })
-				if clash {
-					v = Value{Storage: next, Place: places[0]}
-				} else {
-					c.Into |= 1
-				}
-			}
-			if v.Storage == next {
-				next++
-			}
-			c.Outs = append(c.Outs, v)
-			recent = append(recent, v)
-		}
-		if wide := &c.Outs[0]; c.Point && rng.IntN(4) == 0 && c.Into == 0 && len(c.Outs) == 1 && c.Ins[0].Place.equal(&wide.Place) {
-			c.Op, c.Widens, c.Ins = "W", true, c.Ins[:1]
-			wide.DType = dtype.Float64
-			recent = append(recent, *wide, *wide, *wide)
-		} else if rng.IntN(2) == 0 {
-			c.Narrow = spans[rng.IntN(len(spans))]
-		}
-		if many && !c.Widens && rng.IntN(2) == 0 && c.Into == 0 && len(c.Outs) == 1 {
-			in := Value{Storage: 1 + rng.IntN(next-2), Place: places[0]}
-			if len(recent) > 0 && rng.IntN(3) == 0 {
-				in.Storage = recent[len(recent)-1].Storage
-			}
-			if c.Outs[0].Storage == in.Storage {
-				in.Storage = 1
-			}
-			c = Call{At: i, Op: "C", Attrs: 1, Point: rng.IntN(4) == 0, Converts: true, Ins: []Value{in}, Outs: c.Outs}
-			if rng.IntN(2) == 0 { // another type, so that sets of two kinds move past each other
-				c.Outs[0].DType = dtype.Int32
-			}
-			if !c.Point {
-				c.Op += "ll"
-			}
-		}
-		c.Row = byRows && !c.Converts && slices.Equal(c.Ins[0].Shape, c.Outs[0].Shape)
-		switch {
-		case c.Point || c.Row || c.Converts:
-		case rng.IntN(2) > 0:
-			if c.reduce(rng, recent); c.Rounds > 0 {
-				recent, rows = recent[:len(recent)-1], append(rows, c.Outs[0])
-			}
-		case len(c.Outs) == 1 && c.Into == 0 && rng.IntN(2) == 0:
-			c.Product = true
-		}
-		if c.Product && rng.IntN(2) == 0 { // of a matrix that may be made for it
-			p, made := randomMatrix(rng, recent, &next)
-			g.Calls, recent = append(g.Calls, p), append(recent, p.Outs[0])
-			c.Ins, c.Once = append(c.Ins[:1], made), true
-		}
-		g.Calls = append(g.Calls, c)
-		for c.Rounds > 0 && rng.IntN(2) == 0 {
-			var p Call
-			p, c = randomRound(rng, &c, &next)
-			g.Calls, recent, rows = append(g.Calls, p, c), append(recent, p.Outs[0]), append(rows, c.Outs[0])
-		}
-		if c.Product && rng.IntN(3) > 0 {
-			p := randomReader(rng, &c, &next)
-			g.Calls, recent = append(g.Calls, p), append(recent, p.Outs[0])
-		}
-	}
-	for i := range g.Calls {
-		g.Calls[i].At = i
-	}
-	for s := 1; s < next; s++ {
-		if s <= outside || rng.IntN(4) == 0 {
-			g.Live = append(g.Live, s)
-		}
-	}
-	return g, m
-}
-
-// randomReader returns a call that reads the result of c, a product, whose channels it may put last, or as an array of another shape.
-func randomReader(rng *rand.Rand, c *Call, next *int) Call {
-	place, others := places[len(places)-1], []Place{places[len(places)-1], places[5]}
-	if rng.IntN(2) == 0 {
-		place = lastChannels
-		c.Outs[0].Place = place // that of the call in the graph too
-		others = []Place{place, {dtype.Float32, []int{2, 1, 1}, []int{1, 0, 0}, 3}, {dtype.Float32, []int{2}, []int{1}, 0},
-			{dtype.Float32, []int{2, 2, 2, 2}, []int{8, 4, 2, 1}, 0}}
-	}
-	p := Call{At: -1, Op: "E", Attrs: 1, Point: true, Ins: []Value{{Storage: c.Outs[0].Storage, Place: place}},
-		Outs: []Value{{Storage: *next, Place: place}}}
-	if rng.IntN(3) > 0 {
-		p.Ins = append(p.Ins, Value{Storage: 1 + rng.IntN(*next-1), Place: others[rng.IntN(len(others))]})
-	}
-	*next++
-	return p
-}
-
-// randomMatrix returns a call that makes a matrix, and the matrix or its transpose.
-func randomMatrix(rng *rand.Rand, recent []Value, next *int) (p Call, made Value) {
-	made = Value{Storage: *next, Place: places[0]}
-	p = Call{At: -1, Op: "M", Attrs: 1, Point: true, Outs: []Value{made}}
-	for range 1 + rng.IntN(2) {
-		p.Ins = append(p.Ins, Value{Storage: 1 + rng.IntN(*next-2), Place: places[rng.IntN(len(places)-1)]})
-	}
-	if len(recent) > 1 && rng.IntN(2) == 0 {
-		p.Ins[0] = recent[len(recent)-2]
-	}
-	if *next++; rng.IntN(2) == 0 {
-		made.Shape, made.Stride = []int{made.Shape[1], made.Shape[0]}, []int{made.Stride[1], made.Stride[0]}
-	}
-	return p, made
-}
-
-// reduce makes the call a reduction, usually of a recent value, which it may see in another shape.
-func (c *Call) reduce(rng *rand.Rand, recent []Value) {
-	c.Reduce, c.States, c.Stores, c.Narrow = 1+rng.IntN(2), 1+rng.IntN(2), rng.IntN(2) == 0, Span{}
-	if k := len(recent) - 1 - len(c.Outs); k >= 0 {
-		c.Ins[0] = recent[k]
-	}
-	if cube := &places[len(places)-1]; cube.alike(&c.Ins[0].Place) && rng.IntN(2) == 0 {
-		c.Ins[0].Shape, c.Ins[0].Stride = cube.Shape, cube.Stride
-	}
-	if !c.alike() {
-		c.Ins = c.Ins[:1]
-	}
-	if rng.IntN(2) == 0 && len(c.Outs) == 1 && c.Into == 0 && slices.Equal(c.Ins[0].Shape, []int{4, 4}) {
-		c.Rounds, c.Outs[0].Place = 1+rng.IntN(3), rowPlace
-	}
-}
-
-// randomRound returns a call that reads what c, a reduction, makes for each row, and a reduction of the result.
-func randomRound(rng *rand.Rand, c *Call, next *int) (p, r Call) {
-	p = Call{At: -1, Op: "P", Attrs: 1, Point: true, Lane: c.Lane, Ins: []Value{c.Ins[0], c.Outs[0]},
-		Outs: []Value{{Storage: *next, Place: places[0]}}}
-	if rng.IntN(3) == 0 {
-		p.Ins[0] = Value{Storage: 1 + rng.IntN(*next-1), Place: places[0]}
-	}
-	r = *c
-	r.At, r.Attrs, r.Rounds = -1, 1+rng.IntN(2), 1+rng.IntN(3)
-	r.Ins, r.Outs = []Value{p.Outs[0]}, []Value{{Storage: *next + 1, Place: rowPlace}}
-	*next += 2
-	return p, r
-}
-
-// rowPlace is how what there is for each row lies.
-var rowPlace = Place{dtype.Float32, []int{4, 1}, []int{1, 1}, 0}
-
-// randomRow returns a call that computes something for each row.
-func randomRow(rng *rand.Rand, rows []Value, next *int) Call {
-	c := Call{At: -1, Op: "R", Attrs: 1 + rng.IntN(2), Point: true, Outs: []Value{{Storage: *next, Place: rowPlace}},
-		Ins: []Value{rows[len(rows)-1-rng.IntN(min(3, len(rows)))]}}
-	switch rng.IntN(4) {
-	case 0:
-		c.Ins = append(c.Ins, rows[rng.IntN(len(rows))])
-	case 1:
-		c.Ins = append(c.Ins, Value{Storage: 1 + rng.IntN(*next-1), Place: places[7]})
-	}
-	*next++
-	return c
-}
-
 func b2i(b bool) int {
 	if b {
 		return 1
@@ -617,7 +439,7 @@ func b2i(b bool) int {
 // memory.
 func TestRandomGraphs(t *testing.T) {
 	grouped, elided, gone, byRows, products, convolutions, narrowed, folded, early, late, slack := 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
-	reductions, storing, sooner, matrices, again, ofRow, rounds := 0, 0, 0, 0, 0, 0, 0
+	reductions, storing, sooner, matrices, again, ofRow, rounds, cats, both, pieces := 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 	for seed := range uint64(25000) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		g, m := randomGraph(rng, 2+rng.IntN(14))
@@ -672,6 +494,13 @@ func TestRandomGraphs(t *testing.T) {
 			if row, _ := g.Rows(&s); row >= 0 {
 				byRows++
 			}
+			if cat, wide := g.Cat(&s); cat >= 0 {
+				cats++
+				for _, from := range s.From {
+					pieces += b2i(slices.ContainsFunc(from, func(f Source) bool { return f.Part > 0 }))
+				}
+				both += b2i(slices.Contains(wide, true) && slices.Contains(wide[:cat], false))
+			}
 			if g.Reduction(&s) != nil {
 				reductions++
 				storing += min(1, len(slices.DeleteFunc(slices.Clone(s.Outs), func(r Ref) bool { return g.Calls[r.Call].Reduce != 0 })))
@@ -691,6 +520,7 @@ func TestRandomGraphs(t *testing.T) {
 			elided += len(s.Calls) - len(s.Outs)
 		}
 	}
+	t.Logf("%d groups put values side by side, %d of them with work before and after that; %d calls read a part", cats, both, pieces)
 	t.Logf("%d groups go through elements again, %d do work for rows, %d have several rounds of reductions", again, ofRow, rounds)
 	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows, %d have reductions, "+
 		"%d of them write more, %d run earlier, %d have a product, %d make its matrix, %d have a convolution, %d inputs narrowed, "+
@@ -698,7 +528,7 @@ func TestRandomGraphs(t *testing.T) {
 		grouped, elided, byRows, reductions, storing, sooner, products, matrices, convolutions, narrowed, folded, gone, early, late, slack)
 	if early < 200 || slack < 100 || folded < 500 || late < 300 || grouped < 10000 || elided < 5000 || byRows < 1000 ||
 		products < 500 || reductions < 400 || storing < 200 || sooner < 50 || matrices < 200 || again < 150 || ofRow < 200 || rounds < 50 ||
-		convolutions < 200 || narrowed < 500 || gone < 10000 {
+		convolutions < 200 || cats < 500 || both < 100 || pieces < 50 || narrowed < 500 || gone < 10000 {
 		t.Error("the passes did too little")
 	}
 }

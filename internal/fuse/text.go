@@ -120,6 +120,9 @@ func (c *Call) print(b *strings.Builder, indent string) {
 	if c.Row {
 		b.WriteString(" row")
 	}
+	if c.Cat {
+		fmt.Fprint(b, " cat=", c.Dim)
+	}
 	if c.Reduce != 0 {
 		fmt.Fprint(b, " reduce=", c.Reduce)
 	}
@@ -371,6 +374,10 @@ func (s *scanner) call(g *Graph) (versions []int) {
 	}
 	s.want(" ")
 	c.Point, c.Row = s.has("point "), s.has("row ")
+	if c.Cat = s.has("cat="); c.Cat {
+		c.Dim = s.number(63, false)
+		s.want(" ")
+	}
 	if s.has("reduce=") {
 		c.Reduce = s.number(1<<20, false)
 		s.want(" ")

@@ -1,0 +1,117 @@
+package compile_test
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/compile"
+)
+
+// halves splits the last dimension.
+func halves(x *tenon.Exec, t *tenon.Tensor) (a, b *tenon.Tensor) {
+	h := x.Chunk(t, 2, -1)
+	return h[0], h[1]
+}
+
+// sideBySide are programs that put tensors side by side. t is [2, 3, 4, 8], cos and sin are [4, 8].
+var sideBySide = []struct {
+	name    string
+	kernels int // of the replay
+	f       func(x *tenon.Exec, t, cos, sin *tenon.Tensor) []*tenon.Tensor
+}{
+	{"Rotary", 1, func(x *tenon.Exec, t, cos, sin *tenon.Tensor) []*tenon.Tensor {
+		a, b := halves(x, t)
+		c, s := x.Narrow(cos, 1, 0, 4), x.Narrow(sin, 1, 0, 4)
+		y := x.Cat([]*tenon.Tensor{x.Sub(x.Mul(a, c), x.Mul(b, s)), x.Add(x.Mul(b, c), x.Mul(a, s))}, -1)
+		return []*tenon.Tensor{x.ToDType(y, t.DType())}
+	}},
+	{"RotateHalf", 1, func(x *tenon.Exec, t, cos, sin *tenon.Tensor) []*tenon.Tensor {
+		a, b := halves(x, t)
+		return []*tenon.Tensor{x.Add(x.Mul(t, cos), x.Mul(x.Cat([]*tenon.Tensor{x.Neg(b), a}, -1), sin))}
+	}},
+	{"Backward", 1, func(x *tenon.Exec, t, cos, sin *tenon.Tensor) []*tenon.Tensor { // of RotateHalf
+		g := x.Mul(t, sin)
+		a, b := halves(x, g)
+		return []*tenon.Tensor{x.Add(x.Mul(t, cos), x.Cat([]*tenon.Tensor{b, x.Neg(a)}, -1))}
+	}},
+	{"Interleaved", 1, func(x *tenon.Exec, t, cos, sin *tenon.Tensor) []*tenon.Tensor {
+		v := x.View(t, 2, 3, 4, 4, 2)
+		a, b := x.Select(v, -1, 0), x.Select(v, -1, 1)
+		c, s := x.Narrow(cos, 1, 0, 4), x.Narrow(sin, 1, 0, 4)
+		y := x.Stack([]*tenon.Tensor{x.Sub(x.Mul(a, c), x.Mul(b, s)), x.Add(x.Mul(b, c), x.Mul(a, s))}, -1)
+		return []*tenon.Tensor{x.ToDType(x.Flatten(y, 3, 4), t.DType())}
+	}},
+	{"Transposed", 1, func(x *tenon.Exec, t, cos, sin *tenon.Tensor) []*tenon.Tensor {
+		a, b := halves(x, t)
+		return []*tenon.Tensor{x.Contiguous(x.Transpose(x.Cat([]*tenon.Tensor{x.Neg(b), x.Sin(a)}, -1), 1, 2))}
+	}},
+	{"Kept", 1, func(x *tenon.Exec, t, cos, sin *tenon.Tensor) []*tenon.Tensor { // all of what the group makes
+		a, b := halves(x, t)
+		n := x.Neg(b)
+		c := x.Cat([]*tenon.Tensor{n, a}, -1)
+		return []*tenon.Tensor{n, c, x.Exp(c)}
+	}},
+	{"First", 1, func(x *tenon.Exec, t, cos, sin *tenon.Tensor) []*tenon.Tensor { // along another dimension, and a column
+		n := x.Exp(t)
+		return []*tenon.Tensor{x.Mul(x.Cat([]*tenon.Tensor{n, x.Neg(n), t}, 0), x.Narrow(cos, 1, 3, 1))}
+	}},
+	{"Same", 1, func(x *tenon.Exec, t, cos, sin *tenon.Tensor) []*tenon.Tensor {
+		n := x.Exp(t)
+		return []*tenon.Tensor{x.MulS(x.Cat([]*tenon.Tensor{n, n}, 1), 3)}
+	}},
+	{"Used", 2, func(x *tenon.Exec, t, cos, sin *tenon.Tensor) []*tenon.Tensor { // what is repeated is not done again for each part
+		n := x.Exp(x.Narrow(t, 0, 0, 1))
+		return []*tenon.Tensor{x.Mul(x.Cat([]*tenon.Tensor{n, x.Narrow(t, 0, 1, 1)}, 0), n)}
+	}},
+	{"Unequal", 4, func(x *tenon.Exec, t, cos, sin *tenon.Tensor) []*tenon.Tensor { // parts of several sizes are copied
+		n := x.Exp(x.Narrow(t, 3, 0, 3))
+		return []*tenon.Tensor{x.MulS(x.Cat([]*tenon.Tensor{n, x.Narrow(t, 3, 3, 5)}, 3), 3)}
+	}},
+}
+
+// Tensors that lie side by side are made in their places, and what reads all of them is done in the same kernel.
+func TestSideBySide(t *testing.T) {
+	for _, c := range sideBySide {
+		for _, dt := range []tenon.DType{tenon.Float32, tenon.BFloat16} {
+			t.Run(fmt.Sprint(c.name, dt), func(t *testing.T) {
+				x := open(t).NoGrad()
+				in := func(n, seed int, dt tenon.DType, shape ...int) *tenon.Tensor {
+					return x.ToDType(x.View(x.Sin(x.AddS(x.Arange(float64(n), tenon.Float32), float64(seed))), shape...), dt)
+				}
+				a, cos, sin := in(192, 1, dt, 2, 3, 4, 8), in(32, 2, tenon.Float32, 4, 8), in(32, 3, tenon.Float32, 4, 8)
+				want := c.f(x, a, cos, sin)
+				r := compile.New()
+				var got []*tenon.Tensor
+				for range 4 {
+					must(t, r.Do(x, func(x *tenon.Exec) error {
+						got = c.f(x, a, cos, sin)
+						for _, y := range got {
+							x.Keep(y)
+						}
+						return nil
+					}))
+					for i := range want {
+						u, err := x.Bytes(want[i])
+						must(t, err)
+						v, err := x.Bytes(x.Contiguous(got[i]))
+						must(t, err)
+						if !bytes.Equal(u, v) {
+							t.Fatalf("result %d is %v, want %v\n%s", i, v, u, r.Explain(x))
+						}
+						got[i].Close()
+					}
+				}
+				many := fmt.Sprintf(", %d kernels", c.kernels)
+				if c.kernels == 1 {
+					many = ", 1 kernel;"
+				}
+				if text := r.Explain(x).String(); !strings.Contains(text, many) {
+					t.Errorf("there are not %d kernels:\n%s", c.kernels, text)
+				}
+			})
+		}
+	}
+}

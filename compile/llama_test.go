@@ -1,0 +1,60 @@
+package compile_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/compile"
+	"tenon.dev/internal/llama"
+	"tenon.dev/nn"
+)
+
+// A model with Llama's parts trains with the same bits in a region, and with its forward pass as a callable. The rotations of queries and
+// keys, forward and backward, are one kernel each.
+func TestLlamaStep(t *testing.T) {
+	const steps = 5
+	run := func(step func(x *tenon.Exec, w *llama.Training) error) (out string) {
+		x := open(t)
+		must(t, x.Generator().SetSeed(5))
+		w, err := llama.NewTraining(x, llama.Small(), 2)
+		must(t, err)
+		defer w.Close()
+		for range steps {
+			x.Scope(func(x *tenon.Exec) { must(t, step(x, w)) })
+			loss, err := x.Item(w.Loss)
+			must(t, err)
+			out += fmt.Sprintln(loss)
+		}
+		for name, p := range nn.Params(w.Model) {
+			b, err := x.Bytes(p.Tensor())
+			must(t, err)
+			out += fmt.Sprintf("%s: %x\n", name, b)
+		}
+		return out
+	}
+	want := run(func(x *tenon.Exec, w *llama.Training) error { return w.Step(x) })
+	r, text := compile.New(), ""
+	got := run(func(x *tenon.Exec, w *llama.Training) error {
+		defer func() { text = r.Explain(x).String() }()
+		return r.Do(x, w.Step)
+	})
+	if got != want {
+		t.Errorf("in a region the steps give\n%.2000s\nwant\n%.2000s", got, want)
+	}
+	if strings.Contains(text, "  Cat") {
+		t.Errorf("tensors are copied side by side:\n%s", text)
+	}
+	type forward = func(x *tenon.Exec, tokens, want *tenon.Tensor) *tenon.Tensor
+	var f *compile.Callable[forward]
+	got = run(func(x *tenon.Exec, w *llama.Training) error {
+		if f == nil {
+			f = compile.Func(forward(w.Forward))
+		}
+		return w.StepWith(x, f.Call)
+	})
+	if got != want {
+		t.Errorf("with a callable the steps give\n%.2000s\nwant\n%.2000s", got, want)
+	}
+}
