@@ -22,7 +22,7 @@ func TestLlamaStep(t *testing.T) {
 		must(t, err)
 		defer w.Close()
 		for range steps {
-			x.Scope(func(x *tenon.Exec) { must(t, step(x, w)) })
+			must(t, step(x, w))
 			loss, err := x.Item(w.Loss)
 			must(t, err)
 			out += fmt.Sprintln(loss)
@@ -34,7 +34,7 @@ func TestLlamaStep(t *testing.T) {
 		}
 		return out
 	}
-	want := run(func(x *tenon.Exec, w *llama.Training) error { return w.Step(x) })
+	want := run(func(x *tenon.Exec, w *llama.Training) error { return x.Do(w.Step) })
 	r, text := compile.New(), ""
 	got := run(func(x *tenon.Exec, w *llama.Training) error {
 		defer func() { text = r.Explain(x).String() }()
@@ -52,7 +52,7 @@ func TestLlamaStep(t *testing.T) {
 		if f == nil {
 			f = compile.Func(forward(w.Forward))
 		}
-		return w.StepWith(x, f.Call)
+		return x.Do(func(x *tenon.Exec) error { return w.StepWith(x, f.Call) })
 	})
 	if got != want {
 		t.Errorf("with a callable the steps give\n%.2000s\nwant\n%.2000s", got, want)
