@@ -749,7 +749,11 @@ def matmul_sizes(r):
 
 def model_products(r):
     rows = 8 * 1024
-    for layer, k, n in (("qkv", 768, 2304), ("out", 768, 768), ("up", 768, 3072), ("down", 3072, 768), ("head", 768, 50304)):
+    layers = {
+        "gpt2": (("qkv", 768, 2304), ("out", 768, 768), ("up", 768, 3072), ("down", 3072, 768), ("head", 768, 50304)),
+        "llama": (("query", 1024, 1024), ("key", 1024, 256), ("up", 1024, 2816), ("down", 2816, 1024), ("head", 1024, 32000)),
+    }
+    for model, layer, k, n in ((model, *layer) for model in layers for layer in layers[model]):
         x, w, grad = (torch.randn(*s, device="cuda").to(torch.bfloat16) for s in ((rows, k), (n, k), (rows, n)))
         work = 2 * rows * k * n
         calls = max(1, min(20, int(4e11 / work)))
@@ -760,7 +764,7 @@ def model_products(r):
                 for _ in range(calls):
                     torch.mm(a, b, out=out)
             figures = [work * calls / 1e12 / s for s in device_seconds(graph.replay)]
-            r.add(f"gpt2.product.{layer}.{name}", "TFLOP/s", figures, "normal random data, from a graph")
+            r.add(f"{model}.product.{layer}.{name}", "TFLOP/s", figures, "normal random data, from a graph")
 
 
 def row_products(r):

@@ -28,10 +28,10 @@ func (p Product) Name() string {
 	return fmt.Sprintf("matmul.%s.%dx%dx%d", p.Type, p.M, p.K, p.N)
 }
 
-// ModelProduct is a product of a layer of GPT-2 with 8 x 1024 tokens: Y [M, N] = X [M, K] Wᵀ, or the gradient of X or W.
+// ModelProduct is a product of a layer of a model, gpt2 or llama, with 8 x 1024 tokens: Y [M, N] = X [M, K] Wᵀ, or the gradient of X or W.
 type ModelProduct struct {
-	Layer string
-	K, N  int
+	Model, Layer string
+	K, N         int
 }
 
 // ModelRows is the number of tokens.
@@ -40,20 +40,23 @@ const ModelRows = 8 * 1024
 // ModelDirections are the products of a layer: forward, and the gradients of its input and its weight.
 var ModelDirections = [3]string{"forward", "input", "weight"}
 
-// ModelProducts returns the layers of GPT-2 with 124 million parameters.
+// ModelProducts returns the layers of GPT-2 with 124 million parameters, and those of the model with Llama's parts.
 func ModelProducts() []ModelProduct {
-	return []ModelProduct{{"qkv", 768, 2304}, {"out", 768, 768}, {"up", 768, 3072}, {"down", 3072, 768}, {"head", 768, 50304}}
+	return []ModelProduct{{"gpt2", "qkv", 768, 2304}, {"gpt2", "out", 768, 768}, {"gpt2", "up", 768, 3072}, {"gpt2", "down", 3072, 768},
+		{"gpt2", "head", 768, 50304}, {"llama", "query", 1024, 1024}, {"llama", "key", 1024, 256}, {"llama", "up", 1024, 2816},
+		{"llama", "down", 2816, 1024}, {"llama", "head", 1024, 32000}}
 }
 
 // Name returns the figure's name for a direction.
 func (p ModelProduct) Name(direction string) string {
-	return "gpt2.product." + p.Layer + "." + direction
+	return p.Model + ".product." + p.Layer + "." + direction
 }
 
 func productEntries() (out []Entry) {
 	for _, p := range ModelProducts() {
 		for _, d := range ModelDirections {
-			label := fmt.Sprintf("GPT-2's layer %s, %d to %d with %d tokens, bf16: %s", p.Layer, p.K, p.N, ModelRows, d)
+			model := map[string]string{"gpt2": "GPT-2", "llama": "Llama"}[p.Model]
+			label := fmt.Sprintf("%s's layer %s, %d to %d with %d tokens, bf16: %s", model, p.Layer, p.K, p.N, ModelRows, d)
 			out = append(out, Entry{p.Name(d), "TFLOP/s", label, "", ofTorch(1)})
 		}
 	}
