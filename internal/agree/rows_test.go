@@ -194,9 +194,14 @@ func channelNorms(p *pair) {
 				}
 				m, r := in(w, dense, mild, batch, 3), in(w, dense, positive, batch, 3)
 				p.try(trial{name: "norm group " + name, index32: s.index32,
-					arrays: []*array{out(t, dense, s.shape...), out(w, dense, batch, 3), out(w, dense, batch, 3), x, weight, bias},
+					arrays: []*array{out(w, dense, batch, 3), out(w, dense, batch, 3), x},
 					run: func(is kernels.Issuer, o []kernels.Operand) error {
-						return kernels.GroupNorm(is, t, batch, c, places, 3, o[0], o[1], o[2], o[3], o[4], o[5], 1e-5)
+						view := func(o kernels.Operand, shape ...int) kernels.Operand {
+							o.Shape, o.Stride = shape, []int{shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1}
+							return o
+						}
+						return kernels.GroupNormStats(is, t, view(o[0], batch, 3, 1, 1), view(o[1], batch, 3, 1, 1),
+							view(o[2], batch, 3, c/3, places), 1e-5)
 					}})
 				p.try(trial{name: "norm group_backward " + name, index32: s.index32, arrays: []*array{out(t, dense, s.shape...), dw, db,
 					dy, x, m, r, weight},

@@ -592,8 +592,31 @@ func (b *planning) pointGroup(s *fuse.Set) *fusedGroup {
 	for slot := range len(s.Outs) + len(s.Ins) {
 		all = append(all, b.element(b.refOf(s, slot)))
 	}
-	g.lie(all, len(s.Outs))
+	first := b.g.Calls[s.Calls[0]].Outs[0].Shape
+	if slices.ContainsFunc(s.Calls, func(i int) bool { return !infer.Same(b.g.Calls[i].Outs[0].Shape, first) }) {
+		b.lieIn(g, s, all)
+	} else {
+		g.lie(all, len(s.Outs))
+	}
 	return g
+}
+
+// lieIn fills in the layout of the operands of g, the group of s, whose calls have several shapes: all in the one in which the kernel sees
+// them.
+func (b *planning) lieIn(g *fusedGroup, s *fuse.Set, all []element) {
+	shape := b.g.SeenIn(s)
+	for slot := range all {
+		e := &all[slot]
+		o := kernels.Operand{DType: e.dt, Shape: shape, Stride: e.form.stride}
+		switch {
+		case slot >= len(s.Outs):
+			r := s.Ins[slot-len(s.Outs)]
+			o.Stride, _ = b.g.Seen(r.Call, r.Index, shape)
+		case !infer.Same(e.form.shape, shape):
+			o.Stride = infer.RowMajor(nil, shape)
+		}
+		g.operands = append(g.operands, o)
+	}
 }
 
 // joinGroup makes the group of s, whose calls copy different arrays, each without gaps.

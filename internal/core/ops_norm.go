@@ -21,19 +21,23 @@ type norm struct {
 }
 
 // Inputs of the normalisations: x, weight or nil, bias or nil. Outputs: y, mean (except for the RMS norm) and reciprocal deviation. The
-// batch norm computes its statistics in a separate call, so that the rest can join groups of element-wise calls. Inputs of the gradients:
-// dy, x, mean or nil, reciprocal deviation, weight or nil; the outputs are those of dx, dweight and dbias that the attribute asks for. For
-// layer and RMS norm, dx is a separate call, which works by rows.
-var rowLayerNorm, rowRMSNorm, rowGroupNorm, rowBatchNormStats, rowBatchNorm, rowBatchNormEval, rowNormGrad, rowNormInputGrad,
-	rowRunningStats *row
+// batch norm and the group norm compute their statistics in a separate call, so that the rest can join groups of element-wise calls.
+// Inputs of the gradients: dy, x, mean or nil, reciprocal deviation, weight or nil; the outputs are those of dx, dweight and dbias that the
+// attribute asks for. For layer and RMS norm, dx is a separate call, which works by rows.
+var rowLayerNorm, rowRMSNorm, rowGroupNormStats, rowGroupNorm, rowBatchNormStats, rowBatchNorm, rowBatchNormEval, rowNormGrad,
+	rowNormInputGrad, rowRunningStats *row
 
 func init() {
 	rowLayerNorm = define(row{Name: "LayerNorm", takes: "t weight? bias?;; options -> y mean rstd", Torch: "nn.functional.layer_norm",
 		cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runLayerNorm, byRows: true})
 	rowRMSNorm = define(row{Name: "RMSNorm", takes: "t weight? bias?;; options -> y rstd", Torch: "nn.functional.rms_norm",
 		saves: in0 | in1 | out1, infer: inferNorm, run: runRMSNorm, byRows: true})
-	rowGroupNorm = define(row{Name: "GroupNorm", takes: "t weight? bias?;; options -> y mean rstd", Torch: "nn.functional.group_norm",
-		cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runGroupNorm})
+	rowGroupNormStats = define(row{Name: "GroupNormStats", takes: "t; eps -> mean rstd", infer: inferGroupNormStats, reduces: true,
+		run: func(f *frame) error {
+			return kernels.GroupNormStats(f, f.in[0].dt, operand(f.out[0]), operand(f.out[1]), operand(f.in[0]), f.scalar[0].F)
+		}})
+	rowGroupNorm = define(row{Name: "GroupNorm", takes: "t mean rstd weight? bias?;; options", Torch: "nn.functional.group_norm",
+		saves: in0 | in1 | in2 | in3, run: runGroupNorm, points: true, infer: inferBatchNorm})
 	rowBatchNormStats = define(row{Name: "BatchNormStats", takes: "t; eps -> mean rstd variance", infer: inferBatchNormStats,
 		run: func(f *frame) error {
 			return kernels.BatchNormStats(f, f.in[0].dt, operand(f.out[0]), operand(f.out[1]), operand(f.out[2]),
@@ -84,12 +88,18 @@ func inferNorm(f *frame) {
 		}
 	}
 	stats, acc := []int{rows}, infer.Accumulated(t.dt)
-	if f.row == rowGroupNorm {
-		acc = t.dt // as PyTorch rounds them
-	}
 	f.newOut(1, acc, stats, nil)
 	if n.centered {
 		f.newOut(2, acc, stats, nil)
+	}
+}
+
+// inferGroupNormStats makes an element for each group of x [N, groups, C / groups, S], of x's type, as PyTorch rounds them.
+func inferGroupNormStats(f *frame) {
+	t := f.in[0]
+	f.wantFloat(t)
+	for i := range 2 {
+		f.newOut(i, t.dt, []int{t.shape[0], t.shape[1], 1, 1}, nil)
 	}
 }
 
@@ -163,10 +173,17 @@ func runRMSNorm(f *frame) error {
 }
 
 func runGroupNorm(f *frame) error {
-	n := f.opt.(norm)
-	v := n.view.ints()
-	return kernels.GroupNorm(f, f.in[0].dt, v[0], v[1]*v[2], v[3], v[1], operand(f.out[0]), operand(f.out[1]), operand(f.out[2]),
-		operand(f.in[0]), optional(f.in[1]), optional(f.in[2]), n.eps.value())
+	ins := make([]kernels.Operand, 5)
+	for i, t := range f.in[:5] {
+		if t == nil {
+			continue
+		}
+		stride := make([]int, len(f.in[0].shape))
+		infer.BroadcastStrides(stride, t.shape, t.stride, f.in[0].shape)
+		ins[i] = operand(t)
+		ins[i].Shape, ins[i].Stride = f.in[0].shape, stride
+	}
+	return f.pointwise(kernels.Normalize, f.in[0].dt, kernels.AffineScalars(nil, ins[3], ins[4]), []kernels.Operand{operand(f.out[0])}, ins)
 }
 
 func runBatchNorm(f *frame) error {
@@ -277,6 +294,8 @@ func backNorm(b *back) {
 	switch {
 	case b.n.row == rowBatchNorm:
 		mean, rstd = b.in(1), b.in(2)
+	case b.n.row == rowGroupNorm:
+		mean, rstd, dy = b.in(1), b.in(2), x.Contiguous(dy)
 	case n.centered:
 		mean, rstd, dy = b.out(1), b.out(2), x.Contiguous(dy)
 	default:
@@ -299,7 +318,7 @@ func backNorm(b *back) {
 
 // normInputs returns the indexes of x, weight and bias among a normalisation's inputs.
 func (b *back) normInputs() [3]int {
-	if b.n.row == rowBatchNorm {
+	if b.n.row == rowBatchNorm || b.n.row == rowGroupNorm {
 		return [3]int{0, 3, 4}
 	}
 	return [3]int{0, 1, 2}
@@ -496,8 +515,26 @@ func (x *Exec) GroupNorm(t, weight, bias *Tensor, groups int, opt NormOpt) *Tens
 	if n*c/groups*s == 1 {
 		x.fail("GroupNorm", fault.Invalid, []*Tensor{t}, "Expected more than 1 value per channel when training, got input size %v", t.shape)
 	}
-	return x.normOp(rowGroupNorm, x.norm([]int{n, groups, c / groups, s}, []int{1, groups, c / groups, 1}, []int{2, 3},
-		OrFinite("GroupNorm", "Eps", opt.Eps, 1e-5), true), t, weight, bias)
+	eps := OrFinite("GroupNorm", "Eps", opt.Eps, 1e-5)
+	view, affine := []int{n, groups, c / groups, s}, []int{1, groups, c / groups, 1}
+	return x.composite("GroupNorm", func(x *Exec) *Tensor {
+		x = x.casting("GroupNorm", castFloat32, &t, &weight, &bias)
+		in := x.View(x.Contiguous(t), view...)
+		if weight != nil {
+			weight = x.View(x.Contiguous(weight), affine...)
+		}
+		if bias != nil {
+			bias = x.View(x.Contiguous(bias), affine...)
+		}
+		f := x.noGrad().op(rowGroupNormStats, in)
+		f.scalar[0] = kernels.FloatScalar(eps)
+		f.call()
+		mean, rstd := f.out[0], f.out[1]
+		x.s.leave(f)
+		f = x.op(rowGroupNorm, in, mean, rstd, weight, bias)
+		f.opt = x.norm(view, affine, []int{2, 3}, eps, true)
+		return x.View(f.call1(), t.shape...)
+	})
 }
 
 // BatchNormOpt are the options of BatchNorm. The zero value is PyTorch's default.

@@ -75,6 +75,7 @@ type Limits struct {
 func (g *Graph) Group(l Limits) {
 	a := g.grouped(l)
 	a.joinLate()
+	a.joinShapes()
 	g.Groups = nil
 	for i, s := range a.of {
 		if s == nil || len(s.From) == 0 || i != s.Calls[len(s.Calls)-1] {
@@ -364,7 +365,7 @@ func (a *grouping) set(calls []int) *Set {
 		return nil
 	}
 	a.results(s, member)
-	if !a.byMatrix(s) || !a.byStores(s) || !a.inOrder(s) || !a.room(s) || !a.light(s, member) {
+	if !a.byShape(s) || !a.byMatrix(s) || !a.byStores(s) || !a.inOrder(s) || !a.room(s) || !a.light(s, member) {
 		return nil
 	}
 	return s
@@ -591,6 +592,7 @@ func (a *grouping) byStores(s *Set) bool {
 func (a *grouping) inPlace(s *Set) bool {
 	place, product := map[int]*Place{}, a.g.Product(s) >= 0
 	cat, _ := a.g.Cat(s)
+	plain := a.plain(s.Calls)
 	var full *Place // what is reduced
 	if first := a.g.Reduction(s); first != nil {
 		full = &first.Ins[0].Place
@@ -609,7 +611,7 @@ func (a *grouping) inPlace(s *Set) bool {
 				continue
 			}
 			ofRow := full != nil && p.numel() < full.numel()
-			if !((product || c.Reduce != 0 || ofRow) && p.alike(&v.Place)) && !(c.Once && j == 1 && p.turned(&v.Place)) &&
+			if !((product || plain || c.Reduce != 0 || ofRow) && p.alike(&v.Place)) && !(c.Once && j == 1 && p.turned(&v.Place)) &&
 				!(c.Cat && p.same(&v.Place)) && !(cat >= 0 && a.g.Calls[s.Calls[cat]].partOf(p, &v.Place) > 0) {
 				return false
 			}

@@ -170,11 +170,21 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 		if len(recent) > 0 && rng.IntN(24) == 0 {
 			g.Calls = append(g.Calls, randomCat(rng, recent, &next)...)
 		}
+		if len(recent) > 0 && rng.IntN(16) == 0 {
+			all := randomShapes(rng, recent, &next)
+			g.Calls, recent = append(g.Calls, all...), append(recent, all[len(all)-1].Outs[0])
+		}
 		if c.Product && rng.IntN(3) > 0 {
 			p := randomReader(rng, &c, &next)
 			g.Calls, recent = append(g.Calls, p), append(recent, p.Outs[0])
 		}
 	}
+	g.settle(rng, outside, next)
+	return g, m
+}
+
+// settle numbers the calls, and lets the storages from outside live, and some of those below next.
+func (g *Graph) settle(rng *rand.Rand, outside, next int) {
 	for i := range g.Calls {
 		g.Calls[i].At = i
 	}
@@ -183,7 +193,6 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 			g.Live = append(g.Live, s)
 		}
 	}
-	return g, m
 }
 
 // randomReader returns a call that reads the result of c, a product, whose channels it may put last, or as an array of another shape.
@@ -261,6 +270,26 @@ func randomCat(rng *rand.Rand, recent []Value, next *int) (all []Call) {
 		last = append(last, made(c, wide))
 	}
 	return all
+}
+
+// randomShapes returns a call that reads a recent value in another shape, and one that reads its result as a matrix again.
+func randomShapes(rng *rand.Rand, recent []Value, next *int) []Call {
+	cube := places[len(places)-1]
+	from := recent[len(recent)-1-rng.IntN(min(3, len(recent)))]
+	from.Place = cube
+	p := Call{At: -1, Op: "U", Attrs: 1, Point: true, Ins: []Value{from}, Outs: []Value{{Storage: *next, Place: cube}}}
+	others := []Place{cube, {dtype.Float32, []int{2, 1, 1}, []int{1, 0, 0}, 3}, {dtype.Float32, []int{4}, []int{1}, 2},
+		{dtype.Float32, []int{2, 2, 4}, []int{1, 2, 4}, 0}, {dtype.Float32, []int{2, 1}, []int{4, 1}, 1}}
+	if rng.IntN(2) == 0 {
+		p.Ins = append(p.Ins, Value{Storage: 1 + rng.IntN(3), Place: others[rng.IntN(len(others))]})
+	}
+	q := Call{At: -1, Op: "V", Attrs: 1, Point: true, Ins: []Value{{Storage: *next, Place: places[0]}},
+		Outs: []Value{{Storage: *next + 1, Place: places[0]}}}
+	if rng.IntN(2) == 0 {
+		q.Ins = append(q.Ins, Value{Storage: 1 + rng.IntN(3), Place: places[rng.IntN(len(places)-1)]})
+	}
+	*next += 2
+	return []Call{p, q}
 }
 
 // randomMatrix returns a call that makes a matrix, and the matrix or its transpose.

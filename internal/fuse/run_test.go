@@ -175,8 +175,12 @@ func (m memory) runGroup(g *Graph, s *Set, rng *rand.Rand) {
 		for k, r := range s.Ins {
 			v := &g.Calls[r.Call].Ins[r.Index]
 			for q, from := range s.From {
+				seen := shape
+				if product < 0 {
+					seen = g.Calls[s.Calls[q]].Outs[0].Shape
+				}
 				if q != product && !before[q] && slices.Contains(from, Source{Member: -1, Index: k}) {
-					ins[k] = m.load(v.Storage, v.at(e, shape))
+					ins[k] = m.load(v.Storage, v.at(e, seen))
 				}
 			}
 		}
@@ -439,7 +443,7 @@ func b2i(b bool) int {
 // memory.
 func TestRandomGraphs(t *testing.T) {
 	grouped, elided, gone, byRows, products, convolutions, narrowed, folded, early, late, slack := 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
-	reductions, storing, sooner, matrices, again, ofRow, rounds, cats, both, pieces := 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+	reductions, storing, sooner, matrices, again, ofRow, rounds, cats, both, pieces, shaped := 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 	for seed := range uint64(25000) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		g, m := randomGraph(rng, 2+rng.IntN(14))
@@ -494,6 +498,9 @@ func TestRandomGraphs(t *testing.T) {
 			if row, _ := g.Rows(&s); row >= 0 {
 				byRows++
 			}
+			shaped += b2i(slices.ContainsFunc(s.Calls, func(i int) bool {
+				return len(g.Calls[i].Outs[0].Shape) != len(g.Calls[s.At].Outs[0].Shape) && g.SeenIn(&s) != nil
+			}))
 			if cat, wide := g.Cat(&s); cat >= 0 {
 				cats++
 				for _, from := range s.From {
@@ -520,7 +527,8 @@ func TestRandomGraphs(t *testing.T) {
 			elided += len(s.Calls) - len(s.Outs)
 		}
 	}
-	t.Logf("%d groups put values side by side, %d of them with work before and after that; %d calls read a part", cats, both, pieces)
+	t.Logf("%d groups put values side by side, %d of them with work before and after that; %d calls read a part; %d change the shape",
+		cats, both, pieces, shaped)
 	t.Logf("%d groups go through elements again, %d do work for rows, %d have several rounds of reductions", again, ofRow, rounds)
 	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows, %d have reductions, "+
 		"%d of them write more, %d run earlier, %d have a product, %d make its matrix, %d have a convolution, %d inputs narrowed, "+
@@ -528,7 +536,7 @@ func TestRandomGraphs(t *testing.T) {
 		grouped, elided, byRows, reductions, storing, sooner, products, matrices, convolutions, narrowed, folded, gone, early, late, slack)
 	if early < 200 || slack < 100 || folded < 500 || late < 300 || grouped < 10000 || elided < 5000 || byRows < 1000 ||
 		products < 500 || reductions < 400 || storing < 200 || sooner < 50 || matrices < 200 || again < 150 || ofRow < 200 || rounds < 50 ||
-		convolutions < 200 || cats < 500 || both < 100 || pieces < 50 || narrowed < 500 || gone < 10000 {
+		convolutions < 200 || cats < 500 || both < 100 || pieces < 50 || shaped < 200 || narrowed < 500 || gone < 10000 {
 		t.Error("the passes did too little")
 	}
 }

@@ -45,25 +45,15 @@ func (g *grouped) perChannel(o Operand) Operand {
 	return g.see(o, [4]int{0, g.shape[2], 1, 0})
 }
 
-// GroupNorm normalises x, a dense array of batch × channels × places elements, over each of groups groups of adjacent channels, then
-// multiplies by weight and adds bias (dense vectors [channels], or absent: Ptr 0). y is dense like x. mean and rstd are dense [batch,
-// groups], of any float type (PyTorch gives them the input's type); y is computed from their stored values.
-func GroupNorm(is Issuer, compute dtype.DType, batch, channels, places, groups int, y, mean, rstd, x, weight, bias Operand,
-	eps float64) error {
-	var g grouped
-	if err := g.init(batch, channels, places, groups); err != nil {
-		return err
-	}
-	xs, m, r := g.full(x), g.perGroup(mean), g.perGroup(rstd)
-	s := []Scalar{FloatScalar(eps)}
-	if err := Reduce(is, normMoments, compute, s, []Operand{m, r}, []Operand{xs}, []bool{false, false, true, true}); err != nil {
-		return err
-	}
-	return Pointwise(is, Normalize, compute, AffineScalars(s[:0], weight, bias), []Operand{g.full(y)},
-		[]Operand{xs, m, r, g.perChannel(weight), g.perChannel(bias)})
+// GroupNormStats stores the means and the reciprocal deviations of groups. x is [batch, group, channel in the group, place]. mean and rstd
+// are [batch, group, 1, 1], of any float type (PyTorch gives them the input's type).
+func GroupNormStats(is Issuer, compute dtype.DType, mean, rstd, x Operand, eps float64) error {
+	over := []bool{false, false, true, true}
+	return Reduce(is, normMoments, compute, []Scalar{FloatScalar(eps)}, []Operand{mean, rstd}, []Operand{x}, over)
 }
 
-// GroupNormBackward stores the gradients of GroupNorm's x, weight and bias; each may be absent (Ptr 0).
+// GroupNormBackward stores the gradients of a group norm's x, weight and bias; each may be absent (Ptr 0). x, dy and dx are dense arrays of
+// batch × channels × places elements, mean and rstd dense [batch, groups], the others dense vectors [channels].
 func GroupNormBackward(is Issuer, compute dtype.DType, batch, channels, places, groups int, dx, dweight, dbias, dy, x, mean, rstd,
 	weight Operand) error {
 	var g grouped
