@@ -88,6 +88,26 @@ var sideBySide = []struct {
 		x = x.Autocast(tenon.BFloat16)
 		return []*tenon.Tensor{x.ToDType(x.SiLU(x.GroupNorm(x.View(t, 2, 4, 3, 8), w, w, 2)), tenon.BFloat16)}
 	}},
+	{"Square", 1, func(x *tenon.Exec, t, cos, sin *tenon.Tensor) []*tenon.Tensor { // one tensor, read along the parts and across them
+		v, w := x.Narrow(cos, 0, 0, 2), x.Narrow(sin, 0, 0, 2)
+		return []*tenon.Tensor{x.Mul(x.Stack([]*tenon.Tensor{x.Mul(v, w), x.Mul(x.Neg(v), w)}, 1), v)}
+	}},
+	{"Cube", 1, func(x *tenon.Exec, t, cos, sin *tenon.Tensor) []*tenon.Tensor {
+		c := x.View(x.Narrow(x.View(t, 192), 0, 0, 64), 4, 4, 4)
+		return []*tenon.Tensor{x.Contiguous(x.Transpose(x.MulS(x.Neg(c), 3), 0, 1))}
+	}},
+	{"Half", 2, func(x *tenon.Exec, t, cos, sin *tenon.Tensor) []*tenon.Tensor { // a copy of some of them
+		return []*tenon.Tensor{x.Clone(x.Narrow(x.Cat([]*tenon.Tensor{x.Neg(t), x.Sin(t)}, 0), 0, 0, 2))}
+	}},
+	{"Ones", 1, func(x *tenon.Exec, t, cos, sin *tenon.Tensor) []*tenon.Tensor { // what has dimensions of size 1 besides
+		n := x.Neg(x.View(t, 6, 1, 1, 32))
+		return []*tenon.Tensor{x.Cat([]*tenon.Tensor{x.View(n, 6, 32), x.View(x.Exp(x.View(t, 1, 6, 32)), 6, 32)}, 1)}
+	}},
+	{"Into", 4, func(x *tenon.Exec, t, cos, sin *tenon.Tensor) []*tenon.Tensor { // memory that was there is no part of a group
+		y := x.Empty([]int{4, 3, 4, 8}, t.DType())
+		x.CatInto(y, []*tenon.Tensor{x.Neg(t), x.Exp(x.MulS(t, 2))}, 0)
+		return []*tenon.Tensor{y}
+	}},
 	{"Unequal", 4, func(x *tenon.Exec, t, cos, sin *tenon.Tensor) []*tenon.Tensor { // parts of several sizes are copied
 		n := x.Exp(x.Narrow(t, 3, 0, 3))
 		return []*tenon.Tensor{x.MulS(x.Cat([]*tenon.Tensor{n, x.Narrow(t, 3, 3, 5)}, 3), 3)}

@@ -194,7 +194,7 @@ func runProgram(x *tenon.Exec, seed uint64, r *compile.Region) (out string, err 
 		for n := range 6 {
 			step := func(x *tenon.Exec) error { return p.step(x, n) }
 			if r == nil {
-				err = tenon.Try(func() { x.Scope(func(x *tenon.Exec) { err = step(x) }) })
+				err = x.Do(step)
 			} else {
 				err = r.Do(x, step)
 			}

@@ -184,7 +184,7 @@ func runCallable(x *tenon.Exec, seed uint64, wrap func(c *callable)) (out string
 		c := newCallable(x, seed)
 		wrap(c)
 		for n := range 5 {
-			if err = tenon.Try(func() { x.Scope(func(x *tenon.Exec) { err = c.step(x, n) }) }); err != nil {
+			if err = x.Do(func(x *tenon.Exec) error { return c.step(x, n) }); err != nil {
 				err = fmt.Errorf("step %d: %w", n, err)
 				return
 			}

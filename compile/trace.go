@@ -331,7 +331,7 @@ func (t *trace) RunSegment(g *core.Segment) error {
 	if !g.Works() { // nothing runs, in no way
 		return g.Eager(nil)
 	}
-	if whole {
+	if whole && !t.compares { // which runs each call by itself before the plan is applied
 		if n := nodeOf(g, g.Len()-1); !n.built {
 			n.built = true
 			g.BuildAhead(!t.opt.NoGraphs)
