@@ -83,6 +83,27 @@ var sideBySide = []struct {
 		w := x.Narrow(x.View(cos, 32), 0, 0, 4)
 		return []*tenon.Tensor{x.SiLU(x.GroupNorm(x.View(t, 2, 4, 3, 8), w, w, 2))}
 	}},
+	{"GroupNormAlone", 2, func(x *tenon.Exec, t, cos, sin *tenon.Tensor) []*tenon.Tensor { // without a weight and a bias
+		return []*tenon.Tensor{x.SiLU(x.GroupNorm(x.View(t, 2, 4, 3, 8), nil, nil, 2))}
+	}},
+	{"GroupNormWeight", 3, func(x *tenon.Exec, t, cos, sin *tenon.Tensor) []*tenon.Tensor { // with a strided weight
+		return []*tenon.Tensor{x.ReLU(x.GroupNorm(x.View(t, 2, 4, 3, 8), x.ToDType(x.Select(cos, 1, 3), t.DType()), nil, 2))}
+	}},
+	{"BatchNormWeight", 3, func(x *tenon.Exec, t, cos, sin *tenon.Tensor) []*tenon.Tensor {
+		y := x.BatchNorm(x.View(t, 2, 4, 3, 8), x.Contiguous(x.Select(cos, 1, 3)), nil, nil, nil, tenon.BatchNormOpt{Training: true})
+		return []*tenon.Tensor{x.ReLU(y)}
+	}},
+	{"Fills", 0, func(x *tenon.Exec, t, cos, sin *tenon.Tensor) []*tenon.Tensor { // a result is broadcast after a change of shape
+		a, b := x.Sin(x.Full([]int{24, 1}, 0.5, tenon.Float32)), x.Cos(x.Full([]int{8, 24}, 0.25, tenon.Float32))
+		return []*tenon.Tensor{x.Add(x.View(a, 24), b)}
+	}},
+	{"Turned", 0, func(x *tenon.Exec, t, cos, sin *tenon.Tensor) []*tenon.Tensor { // a result in another order and shape
+		return []*tenon.Tensor{x.Contiguous(x.Permute(x.Cos(x.View(x.Sin(x.View(t, 24, 8)), 4, 6, 8)), 1, 0, 2))}
+	}},
+	{"Twice", 0, func(x *tenon.Exec, t, cos, sin *tenon.Tensor) []*tenon.Tensor { // one tensor is broadcast differently in two shapes
+		v := x.Narrow(x.View(cos, 32, 1), 0, 0, 4)
+		return []*tenon.Tensor{x.Add(x.View(x.Mul(x.View(x.Narrow(x.View(t, 192), 0, 0, 64), 4, 16), v), 2, 2, 4, 4), v)}
+	}},
 	{"CastGroupNorm", 0, func(x *tenon.Exec, t, cos, sin *tenon.Tensor) []*tenon.Tensor {
 		w := x.Narrow(x.View(cos, 32), 0, 0, 4)
 		x = x.Autocast(tenon.BFloat16)
@@ -151,5 +172,32 @@ func TestSideBySide(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A copy that exchanges two dimensions of one size does not take over the memory of what it reads, which lies as its result does.
+func TestTurnedCopyKeepsItsInput(t *testing.T) {
+	x := open(t).NoGrad()
+	const n = 64
+	in := x.View(x.Arange(n*n*n, tenon.Float32), n, n, n)
+	step := func(x *tenon.Exec) *tenon.Tensor {
+		a := x.Flip(in, 0) // in memory that nobody needs later
+		return x.Contiguous(x.Permute(x.Sin(a), 1, 0, 2))
+	}
+	want, err := x.Bytes(step(x))
+	must(t, err)
+	r := compile.New()
+	for run := range 4 {
+		var y *tenon.Tensor
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			y = x.Keep(step(x))
+			return nil
+		}))
+		got, err := x.Bytes(y)
+		must(t, err)
+		if !bytes.Equal(got, want) {
+			t.Fatalf("run %d gives another result\n%s", run, r.Explain(x))
+		}
+		y.Close()
 	}
 }

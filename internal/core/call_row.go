@@ -32,6 +32,8 @@ type row struct {
 	points bool
 	// byRows and reduces say that run hands all work to the row-wise engine or to that of reductions, as one operation.
 	byRows, reduces bool
+	// affine says that absent inputs stand for numbers that never change: a weight of 1, a bias of 0.
+	affine bool
 	// cats says that the call copies the tensors of its list side by side along dimension i[0].
 	cats bool
 	// narrows returns the float32 inputs, counted on into the list, that a call can read in the half type from which they were converted,

@@ -444,7 +444,7 @@ func (d *deferral) runGroup(s *planStep) {
 		case !g.join && g.fresh>>i&1 == 0:
 			f.dst[i] = &h[i]
 		case st.bytes > 0 && st.block == nil && !d.s.lent.given():
-			if g.elementwise(e.form.shape) && d.takesOver(s, e, f.x.m.stream) {
+			if g.elementwise(e.form.shape) && d.takesOver(s, i, e, f.x.m.stream) {
 				break
 			}
 			d.represent(calls[a.call].from)
@@ -478,10 +478,10 @@ func (g *fusedGroup) elementwise(shape []int) bool {
 		(g.rows == nil || g.rows.Apart(shape))
 }
 
-// takesOver gives output e of the group of s, which runs on st, the memory of an input whose last use this is, if both lie alike: each
-// thread of the kernel reads an element before it writes the one at the same place. It reports whether it could. The memory is the output's
-// once the group's work is queued.
-func (d *deferral) takesOver(s *planStep, e *element, st *rt.Stream) bool {
+// takesOver gives e, output number out of the group of s, which runs on st, the memory of an input whose last use this is, if both lie
+// alike, also as the kernel sees them: each thread of the kernel reads an element before it writes the one at the same place. It reports
+// whether it could. The memory is the output's once the group's work is queued.
+func (d *deferral) takesOver(s *planStep, out int, e *element, st *rt.Stream) bool {
 	for _, a := range s.ends {
 		in := a.of(d.calls)
 		from := in.st
@@ -494,7 +494,8 @@ func (d *deferral) takesOver(s *planStep, e *element, st *rt.Stream) bool {
 				seen++
 			}
 		}
-		if seen != 1 || !slices.Contains(s.group.ins, a) {
+		at := slices.Index(s.group.ins, a)
+		if seen != 1 || at < 0 || !s.group.sameOrder(out, at) {
 			continue
 		}
 		from.tighten()
@@ -504,6 +505,14 @@ func (d *deferral) takesOver(s *planStep, e *element, st *rt.Stream) bool {
 		return true
 	}
 	return false
+}
+
+// sameOrder reports whether an element-wise kernel goes through an output and an input of the group in the same order.
+func (g *fusedGroup) sameOrder(out, in int) bool {
+	if g.rows != nil || g.reduce != nil {
+		return true
+	}
+	return infer.Same(g.operands[out].Stride, g.operands[len(g.outs)+in].Stride)
 }
 
 // spare reports whether nobody else has the memory of s, it comes from where the calls' memory comes from, and work on st could use it at

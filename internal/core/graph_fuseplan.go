@@ -158,6 +158,14 @@ func (d *deferral) numbersFound(p *pointCall, i int) *pointCall {
 			return nil // an absent operand came before
 		case !held:
 			continue
+		case c.row.affine:
+			if len(p.numbers) == len(p.scalars) {
+				return nil
+			}
+			p.numbers = append(p.numbers, numberAt{fixed: true, is: p.scalars[len(p.numbers)]})
+			continue
+		case k >= len(c.hole):
+			return nil
 		}
 		n := numberAt{call: i, index: k, hole: true}
 		if c.row.wideNumbers&(in0<<k) == 0 {

@@ -37,16 +37,16 @@ func init() {
 			return kernels.GroupNormStats(f, f.in[0].dt, operand(f.out[0]), operand(f.out[1]), operand(f.in[0]), f.scalar[0].F)
 		}})
 	rowGroupNorm = define(row{Name: "GroupNorm", takes: "t mean rstd weight? bias?;; options", Torch: "nn.functional.group_norm",
-		saves: in0 | in1 | in2 | in3, run: runGroupNorm, points: true, infer: inferBatchNorm})
+		saves: in0 | in1 | in2 | in3, run: runGroupNorm, points: true, affine: true, infer: inferBatchNorm})
 	rowBatchNormStats = define(row{Name: "BatchNormStats", takes: "t; eps -> mean rstd variance", infer: inferBatchNormStats,
 		run: func(f *frame) error {
 			return kernels.BatchNormStats(f, f.in[0].dt, operand(f.out[0]), operand(f.out[1]), operand(f.out[2]),
 				operand(f.in[0]), f.scalar[0].F)
 		}})
 	rowBatchNorm = define(row{Name: "BatchNorm", takes: "t mean rstd weight? bias?;; options", Torch: "nn.functional.batch_norm",
-		saves: in0 | in1 | in2 | in3, run: runBatchNorm, points: true, infer: inferBatchNorm})
+		saves: in0 | in1 | in2 | in3, run: runBatchNorm, points: true, affine: true, infer: inferBatchNorm})
 	rowBatchNormEval = define(row{Name: "BatchNormEval", takes: "t mean variance weight? bias?; eps; options", saves: in0 | in1 | in2 | in3,
-		run: runBatchNormEval, points: true, infer: inferBatchNorm})
+		run: runBatchNormEval, points: true, affine: true, infer: inferBatchNorm})
 	rowNormGrad = define(row{Name: "NormBackward", takes: "g t mean? rstd weight?;; options -> dt? dweight? dbias?", infer: inferNormGrad,
 		run: runNormGrad, narrows: narrowsNormGrad})
 	rowNormInputGrad = define(row{Name: "NormInputBackward", takes: "g t mean? rstd weight?;; options -> dt dweight? dbias?",
@@ -514,6 +514,10 @@ func (x *Exec) GroupNorm(t, weight, bias *Tensor, groups int, opt NormOpt) *Tens
 	}
 	if n*c/groups*s == 1 {
 		x.fail("GroupNorm", fault.Invalid, []*Tensor{t}, "Expected more than 1 value per channel when training, got input size %v", t.shape)
+	}
+	if !t.dt.IsFloat() {
+		x.fail("GroupNorm", fault.Unsupported, []*Tensor{t}, "GroupNorm is not defined for %v; convert to a floating-point type first",
+			t.dt)
 	}
 	eps := OrFinite("GroupNorm", "Eps", opt.Eps, 1e-5)
 	view, affine := []int{n, groups, c / groups, s}, []int{1, groups, c / groups, 1}

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"bytes"
 	"testing"
 
 	"tenon.dev/dtype"
@@ -236,6 +237,46 @@ func TestWideIndexes(t *testing.T) {
 		for i, v := range run() {
 			if v != narrow[i] {
 				t.Fatalf("number %d is %v, with 32-bit indexes %v", i, v, narrow[i])
+			}
+		}
+	})
+}
+
+// The gradients of a group norm do not depend on the strides of its weight and of the gradient that comes in.
+func TestGroupNormOfTurned(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		in := func(shape ...int) *Tensor {
+			return x.View(x.Sin(x.Arange(float64(infer.Numel(shape)), dtype.Float32, ArangeOpt{})), shape...)
+		}
+		run := func(turned bool) (out [][]byte) {
+			a := in(2, 4, 6).SetRequiresGrad(true)
+			rows := in(4, 3)
+			w := x.Select(rows, 1, 1)
+			if !turned {
+				w = x.Clone(w)
+			}
+			w.SetRequiresGrad(true)
+			y, k := x.GroupNorm(a, w, nil, 2, NormOpt{}), in(2, 6, 4)
+			if turned {
+				y = x.Mul(x.Transpose(y, 1, 2), k)
+			} else {
+				y = x.Mul(y, x.Contiguous(x.Transpose(k, 1, 2)))
+			}
+			if err := x.Backward(x.Sum(x.Transpose(y, 1, 2), nil, SumOpt{}), BackwardOpt{}); err != nil {
+				t.Fatal(err)
+			}
+			for _, g := range []*Tensor{a.Grad(), w.Grad()} {
+				b, err := x.Bytes(g)
+				if err != nil {
+					t.Fatal(err)
+				}
+				out = append(out, b)
+			}
+			return out
+		}
+		for i, want := range run(false) {
+			if got := run(true)[i]; !bytes.Equal(got, want) {
+				t.Errorf("gradient %d is %x, want %x", i, got, want)
 			}
 		}
 	})

@@ -63,15 +63,15 @@ type Limits struct {
 	Joined, Together, Slack int
 }
 
-// Group joins element-wise calls with those that made their operands. All calls of a group have one lane and, unless they read the results
-// of reductions, one shape, and each that reads a result of another reads the same elements in the same order. A chain is not joined
-// through a broadcast, which would recompute it for every repetition. One call of a group may be row-wise, or some may be reductions,
-// whose inputs have that shape. If a reduction's kernel can go through the rows again, calls that read its results are joined with it. At
-// the end, groups without such calls are joined with products that they read, and products with the calls that only make a matrix that
-// they read once. A group runs at the position of its last call, so no call in between may write what the group reads, or use what it
-// writes; and while the group waits, it must not hold more memory for its operands than it saves by not writing results, unless there is
-// room below the peak that memory has with the groups found so far. If reductions write more than their results, the last call is the last
-// element-wise one, and reductions after it run earlier.
+// Group joins element-wise calls with those that made their operands. All calls of a group have one lane and one shape, unless they read
+// the results of reductions or are joined by joinShapes or with a call that puts its inputs side by side, and each that reads a result of
+// another reads the same elements in the same order. A chain is not joined through a broadcast, which would recompute it for every
+// repetition. One call of a group may be row-wise, or some may be reductions, whose inputs have that shape. If a reduction's kernel can go
+// through the rows again, calls that read its results are joined with it. At the end, groups without such calls are joined with products
+// that they read, and products with the calls that only make a matrix that they read once. A group runs at the position of its last call,
+// so no call in between may write what the group reads, or use what it writes; and while the group waits, it must not hold more memory for
+// its operands than it saves by not writing results, unless there is room below the peak that memory has with the groups found so far. If
+// reductions write more than their results, the last call is the last element-wise one, and reductions after it run earlier.
 func (g *Graph) Group(l Limits) {
 	a := g.grouped(l)
 	a.joinLate()
