@@ -41,11 +41,10 @@ func oneGraph(t *testing.T, x *tenon.Exec, r *compile.Region, before compile.Sta
 	}
 }
 
-// measureTraining records the figures of one way to train on a batch: time, peak and what is taken from the device. open makes what trains,
-// prepare the way to run a step and what is checked at the end, and ends returns the loss and what closes it all. It returns the medians of
-// time and peak.
-func measureTraining[W any](t *testing.T, x *tenon.Exec, name string, open func(x *tenon.Exec) (W, error),
-	ends func(w W) (*tenon.Tensor, func()), prepare func(w W) (step, check func())) (ms, peak float64) {
+// measureTraining records the figures of one way to train on a batch: time, peak and what is taken from the device. prepare returns the way
+// to run a step, and what is checked at the end. measureTraining returns the medians of time and peak.
+func measureTraining(t *testing.T, x *tenon.Exec, name string, open func(x *tenon.Exec) (*gpt2.Training, error),
+	prepare func(w *gpt2.Training) (step, check func())) (ms, peak float64) {
 	t.Helper()
 	const warm, steps, samples = 3, 5, 6
 	x.Scope(func(x *tenon.Exec) {
@@ -59,10 +58,7 @@ func measureTraining[W any](t *testing.T, x *tenon.Exec, name string, open func(
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() {
-			_, done := ends(w)
-			done()
-		}()
+		defer w.Close()
 		x.Device().ResetPeakStats()
 		step, check := prepare(w)
 		for range warm {
@@ -86,8 +82,7 @@ func measureTraining[W any](t *testing.T, x *tenon.Exec, name string, open func(
 		ms = recordFigure(name, "ms", values)
 		peak = recordFigure(name+".peak", "GiB", []float64{float64(x.Device().MaxMemoryAllocated()) / gib})
 		recordFigure(name+".reserved", "GiB", []float64{float64(x.Device().MaxMemoryReserved()) / gib})
-		last, _ := ends(w)
-		loss, err := x.Item(last)
+		loss, err := x.Item(w.Loss)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +126,7 @@ func TestGPT2(t *testing.T) {
 	x := onGPU(t)
 	measure := func(name string, prepare func(w *gpt2.Training) (step, check func())) (ms, peak float64) {
 		open := func(x *tenon.Exec) (*gpt2.Training, error) { return gpt2.NewTraining(x, gpt2.Base(), 8) }
-		return measureTraining(t, x, "gpt2."+name, open, func(w *gpt2.Training) (*tenon.Tensor, func()) { return w.Loss, w.Close }, prepare)
+		return measureTraining(t, x, "gpt2."+name, open, prepare)
 	}
 	compiled, most := measure("compiled", func(w *gpt2.Training) (step, check func()) { // first, so that its kernels are built in it
 		return inRegion(t, x, "gpt2.compile", w.Step)
@@ -158,22 +153,22 @@ func TestGPT2(t *testing.T) {
 // TestLlama measures the training step of a model with Llama's parts and 201 million parameters, with and without a region.
 func TestLlama(t *testing.T) {
 	x := onGPU(t)
-	measure := func(name string, prepare func(w *llama.Training) (step, check func())) {
-		open := func(x *tenon.Exec) (*llama.Training, error) { return llama.NewTraining(x, llama.Base(), 8) }
-		measureTraining(t, x, "llama."+name, open, func(w *llama.Training) (*tenon.Tensor, func()) { return w.Loss, w.Close }, prepare)
+	measure := func(name string, prepare func(w *gpt2.Training) (step, check func())) {
+		open := func(x *tenon.Exec) (*gpt2.Training, error) { return llama.NewTraining(x, llama.Base(), 8) }
+		measureTraining(t, x, "llama."+name, open, prepare)
 	}
-	measure("compiled", func(w *llama.Training) (step, check func()) { return inRegion(t, x, "", w.Step) })
+	measure("compiled", func(w *gpt2.Training) (step, check func()) { return inRegion(t, x, "", w.Step) })
 	if err := compile.Reset(x); err != nil {
 		t.Fatal(err)
 	}
-	measure("callable", func(w *llama.Training) (step, check func()) {
+	measure("callable", func(w *gpt2.Training) (step, check func()) {
 		forward := compile.Func(w.Forward)
 		return asCallable(t, x, forward.Stats, func(x *tenon.Exec) error { return w.StepWith(x, forward.Call) })
 	})
 	if err := compile.Reset(x); err != nil {
 		t.Fatal(err)
 	}
-	measure("eager", func(w *llama.Training) (step, check func()) {
+	measure("eager", func(w *gpt2.Training) (step, check func()) {
 		return func() { program(w.Step).eager(t, x) }, func() {}
 	})
 }

@@ -277,17 +277,17 @@ class GPT2(torch.nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), want.flatten())
 
 
-class GPT2Training:
-    """A training step: bf16 autocast, clipped gradients, fused AdamW whose rate is a tensor that a schedule fills."""
+class Training:
+    """A language model's training step: bf16 autocast, clipped gradients, fused AdamW whose rate is a tensor that a schedule fills."""
 
-    def __init__(self):
+    def __init__(self, model):
         torch.manual_seed(0)
-        self.model = GPT2().cuda()
+        self.model = model().cuda()
         self.loss = self.model
         self.rate = torch.tensor(6e-4, device="cuda")
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=self.rate, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-        shape = (8, GPT2.CONTEXT)
-        self.tokens, self.want = (torch.randint(0, GPT2.VOCABULARY, shape, device="cuda") for _ in range(2))
+        shape = (8, model.CONTEXT)
+        self.tokens, self.want = (torch.randint(0, model.VOCABULARY, shape, device="cuda") for _ in range(2))
         self.steps = 0
 
     def step(self):
@@ -317,11 +317,11 @@ def training_figures(r, name, training, note):
 
 
 def gpt2_eager(r):
-    training_figures(r, "gpt2.eager", GPT2Training(), "scaled_dot_product_attention, fused AdamW")
+    training_figures(r, "gpt2.eager", Training(GPT2), "scaled_dot_product_attention, fused AdamW")
 
 
 def gpt2_compiled(r):
-    training = GPT2Training()
+    training = Training(GPT2)
     training.loss = torch.compile(training.model)
     seconds = training_figures(r, "gpt2.compiled", training, "torch.compile of forward and loss, clipping and fused AdamW outside")
     r.add("gpt2.compile", "s", [seconds], "the first three steps")
@@ -383,32 +383,12 @@ class Llama(torch.nn.Module):
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), want.flatten())
 
 
-class LlamaTraining:
-    """A training step: bf16 autocast, clipped gradients, fused AdamW."""
-
-    def __init__(self):
-        torch.manual_seed(0)
-        self.model = Llama().cuda()
-        self.loss = self.model
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-        shape = (8, Llama.CONTEXT)
-        self.tokens, self.want = (torch.randint(0, Llama.VOCABULARY, shape, device="cuda") for _ in range(2))
-
-    def step(self):
-        with torch.autocast("cuda", torch.bfloat16):
-            loss = self.loss(self.tokens, self.want)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-
-
 def llama_eager(r):
-    training_figures(r, "llama.eager", LlamaTraining(), "scaled_dot_product_attention, fused AdamW")
+    training_figures(r, "llama.eager", Training(Llama), "scaled_dot_product_attention, fused AdamW")
 
 
 def llama_compiled(r):
-    training = LlamaTraining()
+    training = Training(Llama)
     training.loss = torch.compile(training.model)
     training_figures(r, "llama.compiled", training, "torch.compile of forward and loss, clipping and fused AdamW outside")
 

@@ -16,7 +16,8 @@ func halves(x *tenon.Exec, t *tenon.Tensor) (a, b *tenon.Tensor) {
 	return h[0], h[1]
 }
 
-// sideBySide are programs that put tensors side by side. t is [2, 3, 4, 8], cos and sin are [4, 8].
+// sideBySide are programs that put tensors side by side, or whose chains go through other shapes, orders and norms. t is [2, 3, 4, 8], cos
+// and sin are [4, 8].
 var sideBySide = []struct {
 	name    string
 	kernels int // of the replay; 0 if it depends on the type
@@ -135,7 +136,8 @@ var sideBySide = []struct {
 	}},
 }
 
-// Tensors that lie side by side are made in their places, and what reads all of them is done in the same kernel.
+// Tensors that lie side by side are made in their places, and what reads all of them is done in the same kernel. Chains go through other
+// shapes, through copies to other orders, and through norms.
 func TestSideBySide(t *testing.T) {
 	for _, c := range sideBySide {
 		for _, dt := range []tenon.DType{tenon.Float32, tenon.BFloat16} {

@@ -21,6 +21,17 @@ func gpt2Training(t *testing.T, x *tenon.Exec) *gpt2.Training {
 	return w
 }
 
+// weights returns the weights of the model in training.
+func weights(t *testing.T, x *tenon.Exec, w *gpt2.Training) (out string) {
+	t.Helper()
+	for name, p := range nn.Params(w.Model) {
+		b, err := x.Bytes(p.Tensor())
+		must(t, err)
+		out += fmt.Sprintf("%s: %x\n", name, b)
+	}
+	return out
+}
+
 // A training step of GPT-2 is one graph, with the same losses and weights as without a region, while the schedule changes the rate.
 func TestGPT2Step(t *testing.T) {
 	const steps = 6
@@ -41,11 +52,7 @@ func TestGPT2Step(t *testing.T) {
 			out += fmt.Sprintf("step %d: loss %v, rate %v\n", i, loss, rate)
 		}
 		peak = x.Device().MaxMemoryAllocated()
-		for name, p := range nn.Params(w.Model) {
-			b, err := x.Bytes(p.Tensor())
-			must(t, err)
-			out += fmt.Sprintf("%s: %x\n", name, b)
-		}
+		out += weights(t, x, w)
 		if r == nil {
 			return out, peak
 		}
@@ -89,11 +96,7 @@ func TestGPT2Callable(t *testing.T) {
 			must(t, err)
 			out += fmt.Sprintln(loss)
 		}
-		for name, p := range nn.Params(w.Model) {
-			b, err := x.Bytes(p.Tensor())
-			must(t, err)
-			out += fmt.Sprintf("%s: %x\n", name, b)
-		}
+		out += weights(t, x, w)
 		return out, held
 	}
 	want, eager := run(nil)

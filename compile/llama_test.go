@@ -7,15 +7,15 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/compile"
+	"tenon.dev/internal/gpt2"
 	"tenon.dev/internal/llama"
-	"tenon.dev/nn"
 )
 
 // A model with Llama's parts trains with the same bits in a region, and with its forward pass as a callable. The rotations of queries and
 // keys, forward and backward, are one kernel each.
 func TestLlamaStep(t *testing.T) {
 	const steps = 5
-	run := func(step func(x *tenon.Exec, w *llama.Training) error) (out string) {
+	run := func(step func(x *tenon.Exec, w *gpt2.Training) error) (out string) {
 		x := open(t)
 		must(t, x.Generator().SetSeed(5))
 		w, err := llama.NewTraining(x, llama.Small(), 2)
@@ -27,16 +27,11 @@ func TestLlamaStep(t *testing.T) {
 			must(t, err)
 			out += fmt.Sprintln(loss)
 		}
-		for name, p := range nn.Params(w.Model) {
-			b, err := x.Bytes(p.Tensor())
-			must(t, err)
-			out += fmt.Sprintf("%s: %x\n", name, b)
-		}
-		return out
+		return out + weights(t, x, w)
 	}
-	want := run(func(x *tenon.Exec, w *llama.Training) error { return x.Do(w.Step) })
+	want := run(func(x *tenon.Exec, w *gpt2.Training) error { return x.Do(w.Step) })
 	r, text := compile.New(), ""
-	got := run(func(x *tenon.Exec, w *llama.Training) error {
+	got := run(func(x *tenon.Exec, w *gpt2.Training) error {
 		defer func() { text = r.Explain(x).String() }()
 		return r.Do(x, w.Step)
 	})
@@ -46,11 +41,10 @@ func TestLlamaStep(t *testing.T) {
 	if strings.Contains(text, "  Cat") {
 		t.Errorf("tensors are copied side by side:\n%s", text)
 	}
-	type forward = func(x *tenon.Exec, tokens, want *tenon.Tensor) *tenon.Tensor
-	var f *compile.Callable[forward]
-	got = run(func(x *tenon.Exec, w *llama.Training) error {
+	var f *compile.Callable[gpt2Forward]
+	got = run(func(x *tenon.Exec, w *gpt2.Training) error {
 		if f == nil {
-			f = compile.Func(forward(w.Forward))
+			f = compile.Func(gpt2Forward(w.Forward))
 		}
 		return x.Do(func(x *tenon.Exec) error { return w.StepWith(x, f.Call) })
 	})

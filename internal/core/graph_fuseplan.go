@@ -195,9 +195,8 @@ type planning struct {
 	// holders.
 	fresh map[*storage]bool
 	made  map[*storage]bool
-	// forms has those of new storages that a call made which may be in a group of element-wise ones.
-	forms   map[*storage]*form
-	joined  map[*storage]bool // those of tensors side by side
+	// makers has the last call that wrote a storage, if it may be in a group of element-wise ones.
+	makers  map[*storage]maker
 	attrs   map[attrKey]int
 	streams []*rt.Stream
 	reduces []*kernels.ReduceCall
@@ -207,6 +206,12 @@ type planning struct {
 	folded map[int]int
 	// broken says that a call's own kernels cannot take the narrowed operands of a group that was not made.
 	broken bool
+}
+
+// maker is a call: the form in which it wrote a storage, and whether it put tensors side by side.
+type maker struct {
+	form *form
+	cat  bool
 }
 
 // attrKey is what calls share that compute the same from the same operands, except for values.
@@ -220,9 +225,8 @@ type attrKey struct {
 
 // newPlan returns the plan for the calls.
 func (d *deferral) newPlan() *plan {
-	b := &planning{d: d, storages: map[*storage]int{}, fresh: map[*storage]bool{}, made: map[*storage]bool{}, forms: map[*storage]*form{},
-		joined: map[*storage]bool{},
-		attrs:  map[attrKey]int{}}
+	b := &planning{d: d, storages: map[*storage]int{}, fresh: map[*storage]bool{}, made: map[*storage]bool{},
+		makers: map[*storage]maker{}, attrs: map[attrKey]int{}}
 	p := &plan{n: len(d.calls), live: slices.Clone(d.fusing.live), plain: true}
 	bit := 0
 	for i := range d.calls {
@@ -314,8 +318,8 @@ func (b *planning) add(i int) {
 		e := c.out[j]
 		b.see(&e, at{i, maxIn + j})
 		call.Outs = append(call.Outs, b.value(&e))
-		if b.forms[e.st] = nil; call.Point || call.Cat {
-			b.forms[e.st], b.joined[e.st] = c.out[j].form, call.Cat
+		if delete(b.makers, e.st); call.Point || call.Cat {
+			b.makers[e.st] = maker{c.out[j].form, call.Cat}
 		}
 	}
 	for _, st := range c.wrote {
@@ -473,11 +477,12 @@ func (b *planning) see(e *element, a at) {
 // turn lets c, a copy, go through its elements in the order of the call that made them, so that it can be in a group with that, if it reads
 // a view whose dimensions have another order, or one of tensors side by side whose last dimensions are one.
 func (b *planning) turn(p *pointCall, c *deferred) {
-	made, in, out := b.forms[c.in[0].st], c.in[0].form, c.out[0].form
+	by := b.makers[c.in[0].st]
+	made, in, out := by.form, c.in[0].form, c.out[0].form
 	if made == nil || in == made || c.in[0].offset != 0 || !infer.Same(in.shape, out.shape) {
 		return
 	}
-	if b.joined[c.in[0].st] && in.contiguous && out.contiguous && made.contiguous && in.numel == made.numel {
+	if by.cat && in.contiguous && out.contiguous && made.contiguous && in.numel == made.numel {
 		p.seen[0], p.given = made, made
 		return
 	}

@@ -2,12 +2,15 @@ package fuse
 
 import "slices"
 
-// Cat returns the member of s that puts its inputs side by side, or -1, and which of the others are wide: their results have the shape of
-// the member's.
+// Cat returns the member of s that puts its inputs side by side, and which of the others are wide: their results have the shape of the
+// member's. If there is no such member, it returns -1 and nil.
 func (g *Graph) Cat(s *Set) (cat int, wide []bool) {
-	cat, wide = slices.IndexFunc(s.Calls, func(i int) bool { return g.Calls[i].Cat }), make([]bool, len(s.Calls))
+	if cat = slices.IndexFunc(s.Calls, func(i int) bool { return g.Calls[i].Cat }); cat < 0 {
+		return cat, nil
+	}
+	wide = make([]bool, len(s.Calls))
 	for k, i := range s.Calls {
-		wide[k] = cat >= 0 && k != cat && slices.Equal(g.Calls[i].Outs[0].Shape, g.Calls[s.Calls[cat]].Outs[0].Shape)
+		wide[k] = k != cat && slices.Equal(g.Calls[i].Outs[0].Shape, g.Calls[s.Calls[cat]].Outs[0].Shape)
 	}
 	return cat, wide
 }

@@ -8,10 +8,15 @@ import (
 	"tenon.dev/optim"
 )
 
-// Training is a model that trains on one batch.
+// Language is a model of a language: Loss is the mean cross-entropy of the tokens want that follow those of tokens, both [B, T].
+type Language interface {
+	Loss(x *tenon.Exec, tokens, want *tenon.Tensor) *tenon.Tensor
+}
+
+// Training is a model of a language that trains on one batch.
 type Training struct {
 	// Model is the model in training, and Loss the loss of the last step.
-	Model *Model
+	Model Language
 	Loss  *tenon.Tensor
 	// Rate is the learning rate, which the schedule fills.
 	Rate *tenon.Tensor
@@ -23,10 +28,16 @@ type Training struct {
 
 // NewTraining returns a model with random weights and a random batch of rows as long as the context.
 func NewTraining(x *tenon.Exec, c Config, batch int) (*Training, error) {
-	shape := []int{batch, c.Context}
-	t := &Training{Model: New(x, c), Rate: x.Full(nil, 6e-4, tenon.Float32)}
-	t.tokens = x.RandInt(int64(c.Vocabulary), shape, tenon.Int64)
-	t.want = x.RandInt(int64(c.Vocabulary), shape, tenon.Int64)
+	return Train(x, New(x, c), c.Vocabulary, batch, c.Context)
+}
+
+// Train returns model with a random batch of rows of the given length, of as many different tokens as vocabulary says. Closing the training
+// closes the model.
+func Train(x *tenon.Exec, model Language, vocabulary, batch, length int) (*Training, error) {
+	shape := []int{batch, length}
+	t := &Training{Model: model, Rate: x.Full(nil, 6e-4, tenon.Float32)}
+	t.tokens = x.RandInt(int64(vocabulary), shape, tenon.Int64)
+	t.want = x.RandInt(int64(vocabulary), shape, tenon.Int64)
 	var err error
 	if t.opt, err = optim.NewAdamW(nn.Params(t.Model), optim.AdamOpt{LR: 6e-4, Betas: []float64{0.9, 0.95}, WeightDecay: 0.1}); err !=
 		nil {

@@ -422,8 +422,8 @@ func (b *reduceKernel) chunkItems(start, end kernel.Value, step int) (items []it
 	return items
 }
 
-// chunkItemsAny is chunkItems in a general kernel, where step is for one thread. Instead of what it does not have a thread loads the item
-// before, so that it reads nothing which another one may have changed unless it has no item at all.
+// chunkItemsAny is chunkItems in a general kernel, where step is for one thread. In place of a item beyond the end, a thread loads the one
+// before again: another thread may have changed the last item of the row by then.
 func (b *reduceKernel) chunkItemsAny(start, end, last kernel.Value, step int) (items []item) {
 	apart := b.index(b.sharing.Mul(b.k.I32(step)))
 	from := start.Min(last)

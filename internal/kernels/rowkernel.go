@@ -221,8 +221,8 @@ func (r *rowKernel) walk(body func(ps []spot)) {
 	}
 }
 
-// walkAny is walk in a general kernel. Instead of what it does not have a thread loads the vector before, so that it reads nothing which
-// another one may have changed unless it has no vector at all.
+// walkAny is walk in a general kernel. In place of a vector beyond the end, a thread loads the one before
+// again: another thread may have changed the last vector of the row by then.
 func (r *rowKernel) walkAny(start kernel.Value, body func(ps []spot)) {
 	step := r.sharing.Mul(r.k.I32(r.vec)).Convert(r.ix)
 	from := start.Min(r.n.Sub(r.k.Int(r.ix, int64(r.vec))))

@@ -91,7 +91,7 @@ nn: FACE internal/core internal/mersenne internal/origin linalg special safetens
 nn/...: FACE internal/core nn linalg special
 optim: FACE internal/core internal/origin nn data safetensors torchfile
 internal/gpt2: FACE nn optim
-internal/llama: FACE nn optim
+internal/llama: FACE nn internal/gpt2
 internal/resnet: FACE nn optim
 data: FACE internal/core internal/origin internal/rt internal/mersenne
 
