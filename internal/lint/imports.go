@@ -92,6 +92,7 @@ nn/...: FACE internal/core nn linalg special
 optim: FACE internal/core internal/origin nn data safetensors torchfile
 internal/gpt2: FACE nn optim
 internal/llama: FACE nn internal/gpt2
+internal/zoo: FACE nn
 internal/resnet: FACE nn optim
 data: FACE internal/core internal/origin internal/rt internal/mersenne
 
