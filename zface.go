@@ -37,7 +37,7 @@ type ArangeOpt struct {
 // AttentionOpt are the options of ScaledDotProductAttention.
 type AttentionOpt struct {
 	// Mask broadcasts to the scores [..., T, S]. A bool mask says which keys a query sees; a mask of the queries' type is added to the
-	// scores. nil hides nothing.
+	// scores, and under autocast one of another floating-point type is converted. nil hides nothing.
 	Mask *Tensor
 	// Causal lets query i see only the keys 0 to i. It excludes Mask.
 	Causal bool
@@ -3682,13 +3682,13 @@ func (x *Exec) SavedTensorHooks(pack func(x *Exec, t *Tensor) any, unpack func(x
 }
 
 // ScaledDotProductAttention returns softmax(scale q kᵀ + mask) v for queries q [..., T, D], keys k [..., S, D] and values v [..., S, E],
-// all of one floating-point type, whose leading dimensions broadcast. A query that sees no key gets NaN. Under autocast they are converted
-// to the low-precision type.
+// all of one floating-point type, whose leading dimensions broadcast. A query from which a mask hides all keys gets zeros. Under autocast
+// they are converted to the low-precision type.
 //
-// The weights [..., T, S] are not stored if q, k and v are half-precision [B, H, T, D] with D and E both 16, 32, 64 or 128, and neither
-// Mask nor Dropout is given: then the backward pass computes them again, in an order that only the shapes decide, so that equal inputs give
-// equal gradients. The result then has q's layout, so that if q is x.Transpose(x.View(t, B, T, H, D), 1, 2), undoing that needs no copy.
-// Otherwise it is a product, a softmax and a product, in float32 for halves.
+// The weights [..., T, S] are not stored if q, k and v are half-precision [B, H, T, D] with D and E both 16, 32, 64 or 128, there is no
+// Dropout, and Mask, if there is one, wants no gradient: then the backward pass computes them again, in an order that only the shapes
+// decide, so that equal inputs give equal gradients. The result then has q's layout, so that if q is x.Transpose(x.View(t, B, T, H, D), 1,
+// 2), undoing that needs no copy. Otherwise it is a product, a softmax and a product, in float32 for halves.
 func (x *Exec) ScaledDotProductAttention(q *Tensor, k *Tensor, v *Tensor, opt ...AttentionOpt) *Tensor {
 	cx := x.enter("ScaledDotProductAttention", q, k, v)
 	defer core.Leave(cx)

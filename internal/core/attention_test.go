@@ -152,6 +152,96 @@ func TestAttentionOptions(t *testing.T) {
 	})
 }
 
+// TestAttentionMasks compares attention under masks with float64, and further derivatives. A query that sees no key gets zeros, and no
+// gradient is NaN.
+func TestAttentionMasks(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		r := rand.New(rand.NewPCG(13, 14))
+		const b, h, kv, n, s, d = 2, 4, 2, 70, 90, 32
+		blind := func(query int) bool { return query%9 == 4 }
+		for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float16, dtype.Float32} {
+			q, _ := randomOf(x, r, dt, b, h, n, d)
+			k, _ := randomOf(x, r, dt, b, kv, s, d)
+			v, _ := randomOf(x, r, dt, b, kv, s, d)
+			g, _ := randomOf(x, r, dt, b, h, n, d)
+			random, _ := randomOf(x, r, dtype.Float32, b, 1, n, s)
+			rows := x.Unsqueeze(x.Arange(n, dtype.Int64, ArangeOpt{}), 1)
+			pairs := x.LogicalAnd(x.LtS(random, 0.5), x.NeS(x.RemainderS(rows, 9), 4))
+			added := x.MaskedFillS(x.ToDType(random, dt), x.LogicalNot(pairs), math.Inf(-1))
+			keys := x.Contiguous(x.Narrow(pairs, 2, 0, 1))
+			for _, c := range []struct {
+				name string
+				mask *Tensor
+			}{{"keys", keys}, {"pairs", pairs}, {"added", added}, {"one matrix", x.Select(x.Select(pairs, 0, 0), 0, 0)},
+				{"turned", x.Transpose(x.Contiguous(x.Transpose(added, 2, 3)), 2, 3)}} {
+				wide := func(a *Tensor) *Tensor { return x.ToDType(a, dtype.Float64) }
+				opt := AttentionOpt{Mask: c.mask, GroupedHeads: true}
+				wideOpt := opt
+				if c.mask.dt != dtype.Bool {
+					wideOpt.Mask = wide(c.mask)
+				}
+				want := attended(t, x, wide(q), wide(k), wide(v), wide(g), wideOpt, false)
+				tolerance := map[dtype.DType]float64{dtype.BFloat16: 3.0 / 256, dtype.Float16: 3.0 / 2048, dtype.Float32: 1e-5}[dt]
+				for _, further := range []bool{false, true} {
+					got := attended(t, x, q, k, v, g, opt, further)
+					for i, name := range []string{"y", "dq", "dk", "dv"} {
+						wantClose(t, fmt.Sprint(dt, c.name, further, name), got[i], want[i], tolerance*6)
+					}
+					for i, y := range got[0] {
+						if c.name != "keys" && blind(i/d%n) && (y != 0 || got[1][i] != 0) {
+							t.Fatalf("%v %s: query %d sees no key and gets %v, its gradient %v", dt, c.name, i/d%n, y, got[1][i])
+						}
+					}
+				}
+			}
+		}
+	})
+}
+
+// TestAttentionMaskForms: autocast converts a mask that is added, a mask that is learned gets its gradient, one number or size broadcasts,
+// and a mask may make the result larger than the queries.
+func TestAttentionMaskForms(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		r := rand.New(rand.NewPCG(15, 16))
+		q, _ := randomOf(x, r, dtype.Float32, 1, 2, 20, 32)
+		bias, _ := randomOf(x, r, dtype.Float32, 2, 20, 20)
+		want := doubles(t, x, x.ScaledDotProductAttention(q, q, q, AttentionOpt{Mask: bias}))
+		half := x.Autocast(dtype.BFloat16).ScaledDotProductAttention(q, q, q, AttentionOpt{Mask: bias})
+		if half.dt != dtype.BFloat16 {
+			t.Errorf("under autocast the result is %v", half.dt)
+		}
+		wantClose(t, "autocast", doubles(t, x, half), want, 1.0/32)
+		grads := map[dtype.DType][]float64{}
+		for _, dt := range []dtype.DType{dtype.Float64, dtype.BFloat16} {
+			leaf := x.ToDType(bias, dt)
+			leaf = x.Detach(leaf)
+			leaf.SetRequiresGrad(true)
+			a := x.ToDType(q, dt)
+			y := x.ScaledDotProductAttention(a, a, a, AttentionOpt{Mask: leaf})
+			if err := x.Backward(x.Sum(x.Mul(y, y), nil, SumOpt{}), BackwardOpt{}); err != nil {
+				t.Fatal(err)
+			}
+			grads[dt] = doubles(t, x, leaf.Grad())
+		}
+		wantClose(t, "the gradient of a bias", grads[dtype.BFloat16], grads[dtype.Float64], 1.0/32)
+		low := x.ToDType(q, dtype.BFloat16)
+		plain := doubles(t, x, x.ScaledDotProductAttention(low, low, low, AttentionOpt{}))
+		for name, mask := range map[string]*Tensor{
+			"one bool": x.Ones(nil, dtype.Bool), "one number": x.Full(nil, 3, dtype.BFloat16), "a column": x.Ones([]int{20, 1}, dtype.Bool),
+		} {
+			wantClose(t, name, doubles(t, x, x.ScaledDotProductAttention(low, low, low, AttentionOpt{Mask: mask})), plain, 1.0/64)
+		}
+		none := x.ScaledDotProductAttention(low, low, low, AttentionOpt{Mask: x.Zeros(nil, dtype.Bool)})
+		if got := doubles(t, x, x.AMax(x.Abs(none), nil, DimOpt{}))[0]; got != 0 {
+			t.Errorf("with everything hidden the result reaches %v", got)
+		}
+		more := x.ScaledDotProductAttention(low, low, low, AttentionOpt{Mask: x.Ones([]int{3, 1, 1, 20}, dtype.Bool)})
+		if fmt.Sprint(more.shape) != "[3 2 20 32]" {
+			t.Errorf("a mask of three batches gives the shape %v", more.shape)
+		}
+	})
+}
+
 // TestAttentionCaptured replays attention and its gradients, and compares the bits with eager execution.
 func TestAttentionCaptured(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	maxIn  = 6
+	maxIn  = 7
 	maxOut = 4
 )
 

@@ -94,6 +94,7 @@ const (
 	in3
 	in4
 	in5
+	in6
 	out0
 	out1
 	out2

@@ -10,12 +10,13 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// rowAttention is attention without stored weights; lse is the base-2 logarithm of each row's sum of exponentials. causal is 1 or 0.
+// rowAttention is attention without stored weights; lse is the base-2 logarithm of each row's sum of exponentials. causal is 1 or 0. The
+// mask broadcasts to the scores, and gets no gradient.
 var rowAttention, rowAttentionGrad *row
 
 func init() {
-	rowAttention = define(row{Name: "ScaledDotProductAttention", takes: "q k v; scale; causal -> y lse",
-		Torch: "nn.functional.scaled_dot_product_attention", saves: in0 | in1 | in2 | out0 | out1, flops: attentionFLOPs(2),
+	rowAttention = define(row{Name: "ScaledDotProductAttention", takes: "q k v mask?; scale; causal -> y lse",
+		Torch: "nn.functional.scaled_dot_product_attention", saves: in0 | in1 | in2 | in3 | out0 | out1, flops: attentionFLOPs(2, 0),
 		infer: func(f *frame) {
 			q := f.in[0]
 			f.newOut(0, q.dt, q.shape, headsLayout(q))
@@ -23,10 +24,10 @@ func init() {
 		},
 		run: func(f *frame) error {
 			return kernels.Attention(f, operand(f.out[0]), operand(f.out[1]),
-				operand(f.in[0]), operand(f.in[1]), operand(f.in[2]), attentionOpt(f))
+				operand(f.in[0]), operand(f.in[1]), operand(f.in[2]), attentionOpt(f, 0))
 		}})
-	rowAttentionGrad = define(row{Name: "ScaledDotProductAttentionBackward", takes: "g y lse q k v; scale; causal -> dq dk dv",
-		flops: attentionFLOPs(5),
+	rowAttentionGrad = define(row{Name: "ScaledDotProductAttentionBackward", takes: "g y lse q k v mask?; scale; causal -> dq dk dv",
+		flops: attentionFLOPs(5, 3),
 		infer: func(f *frame) {
 			for i, t := range f.in[3:6] {
 				f.newOut(i, t.dt, t.shape, headsLayout(t))
@@ -41,8 +42,8 @@ func init() {
 var rowAttentionGradPacked *row
 
 func init() {
-	rowAttentionGradPacked = define(row{Name: "ScaledDotProductAttentionBackwardPacked", takes: "g y lse q k v; scale; causal -> dqkv",
-		flops: attentionFLOPs(5),
+	rowAttentionGradPacked = define(row{Name: "ScaledDotProductAttentionBackwardPacked",
+		takes: "g y lse q k v mask?; scale; causal -> dqkv", flops: attentionFLOPs(5, 3),
 		infer: func(f *frame) {
 			q := f.in[3]
 			f.newOut(0, q.dt, []int{q.shape[0], q.shape[2], 3, q.shape[1], q.shape[3]}, nil)
@@ -83,17 +84,33 @@ func headsLayout(t *Tensor) []int {
 // attentionBackward computes the gradients of queries, keys and values to dq, dk and dv.
 func attentionBackward(f *frame, dq, dk, dv kernels.Operand) error {
 	return kernels.AttentionBackward(f, dq, dk, dv, operand(f.in[0]), operand(f.in[1]), operand(f.in[2]),
-		operand(f.in[3]), operand(f.in[4]), operand(f.in[5]), attentionOpt(f))
+		operand(f.in[3]), operand(f.in[4]), operand(f.in[5]), attentionOpt(f, 3))
 }
 
-func attentionOpt(f *frame) kernels.AttentionOpt {
-	return kernels.AttentionOpt{Scale: f.scalar[0].F, Causal: f.i[0] == 1}
+// attentionOpt returns the options of a call whose queries are input at, and whose keys, values and mask follow.
+func attentionOpt(f *frame, at int) kernels.AttentionOpt {
+	opt := kernels.AttentionOpt{Scale: f.scalar[0].F, Causal: f.i[0] == 1}
+	mask := f.in[at+3]
+	if mask == nil {
+		return opt
+	}
+	opt.Mask = operand(mask)
+	q, k := f.in[at].shape, f.in[at+1].shape
+	opt.Mask.Shape, opt.Mask.Stride = []int{q[0], q[1], q[2], k[2]}, make([]int, 4)
+	for d := range 4 {
+		if e := d - 4 + len(mask.shape); e >= 0 && mask.shape[e] > 1 {
+			opt.Mask.Stride[d] = mask.stride[e]
+		} else if k[2] == 1 && d == 3 {
+			opt.Mask.Stride[d] = 1
+		}
+	}
+	return opt
 }
 
-// attentionFLOPs counts the operations of the given number of products of queries and keys.
-func attentionFLOPs(products int64) func(f *frame) int64 {
+// attentionFLOPs counts the operations of the given number of products of queries, which are input at, and keys, which follow.
+func attentionFLOPs(products int64, at int) func(f *frame) int64 {
 	return func(f *frame) int64 {
-		q, k := f.in[f.ins-3], f.in[f.ins-2]
+		q, k := f.in[at], f.in[at+1]
 		n := 2 * products * int64(q.Numel()) * int64(k.shape[2])
 		if f.i[0] == 1 {
 			n /= 2
@@ -110,7 +127,7 @@ func backAttention(b *back) {
 		return
 	}
 	grad := func(r *row) *frame {
-		f := x.op(r, b.grad(0), b.out(0), b.out(1), b.in(0), b.in(1), b.in(2))
+		f := x.op(r, b.grad(0), b.out(0), b.out(1), b.in(0), b.in(1), b.in(2), b.in(3))
 		f.scalar[0], f.i[0] = b.n.scalar[0], b.n.i[0]
 		return f
 	}
@@ -138,7 +155,11 @@ func (b *back) attentionOps() {
 	x, g, q, k, v, scale := b.x, b.grad(0), b.in(0), b.in(1), b.in(2), b.n.scalar[0].F
 	shared := q.shape[1] / k.shape[1]
 	k, v = x.repeatHeads(k, shared), x.repeatHeads(v, shared)
-	p := x.attentionWeights(q, k, scale, x.causalMask(b.n.i[0] == 1, q, k))
+	mask := b.in(3)
+	if b.n.i[0] == 1 {
+		mask = x.causalMask(q, k)
+	}
+	p := x.attentionWeights(q, k, scale, mask)
 	unshare := func(t *Tensor) *Tensor {
 		if shared == 1 {
 			return t
@@ -164,7 +185,7 @@ func (b *back) attentionOps() {
 // AttentionOpt are the options of ScaledDotProductAttention.
 type AttentionOpt struct {
 	// Mask broadcasts to the scores [..., T, S]. A bool mask says which keys a query sees; a mask of the queries' type is added to the
-	// scores. nil hides nothing.
+	// scores, and under autocast one of another floating-point type is converted. nil hides nothing.
 	Mask *Tensor
 	// Causal lets query i see only the keys 0 to i. It excludes Mask.
 	Causal bool
@@ -177,20 +198,24 @@ type AttentionOpt struct {
 }
 
 // ScaledDotProductAttention returns softmax(scale q kᵀ + mask) v for queries q [..., T, D], keys k [..., S, D] and values v [..., S, E],
-// all of one floating-point type, whose leading dimensions broadcast. A query that sees no key gets NaN. Under autocast they are converted
-// to the low-precision type.
+// all of one floating-point type, whose leading dimensions broadcast. A query from which a mask hides all keys gets zeros. Under autocast
+// they are converted to the low-precision type.
 //
-// The weights [..., T, S] are not stored if q, k and v are half-precision [B, H, T, D] with D and E both 16, 32, 64 or 128, and neither
-// Mask nor Dropout is given: then the backward pass computes them again, in an order that only the shapes decide, so that equal inputs give
-// equal gradients. The result then has q's layout, so that if q is x.Transpose(x.View(t, B, T, H, D), 1, 2), undoing that needs no copy.
-// Otherwise it is a product, a softmax and a product, in float32 for halves.
+// The weights [..., T, S] are not stored if q, k and v are half-precision [B, H, T, D] with D and E both 16, 32, 64 or 128, there is no
+// Dropout, and Mask, if there is one, wants no gradient: then the backward pass computes them again, in an order that only the shapes
+// decide, so that equal inputs give equal gradients. The result then has q's layout, so that if q is x.Transpose(x.View(t, B, T, H, D), 1,
+// 2), undoing that needs no copy. Otherwise it is a product, a softmax and a product, in float32 for halves.
 func (x *Exec) ScaledDotProductAttention(q, k, v *Tensor, opt AttentionOpt) *Tensor {
 	return x.composite("ScaledDotProductAttention", func(x *Exec) *Tensor {
+		cast := x.AutocastDType() != dtype.Invalid
 		x = x.casting("ScaledDotProductAttention", castLow, &q, &k, &v)
+		if m := opt.Mask; cast && m != nil && q != nil && m.dt.IsFloat() && m.dt != q.dt {
+			opt.Mask = x.ToDType(m, q.dt)
+		}
 		x.checkAttention(q, k, v, opt)
 		scale := Or("ScaledDotProductAttention", "Scale", opt.Scale, 1/math.Sqrt(float64(q.shape[len(q.shape)-1])))
 		if scale > 0 && x.attentionTakes(q, k, v, opt) {
-			f := x.op(rowAttention, q, k, v)
+			f := x.op(rowAttention, q, k, v, opt.Mask)
 			f.scalar[0] = kernels.FloatScalar(scale)
 			if opt.Causal {
 				f.i[0] = 1
@@ -211,7 +236,7 @@ func (x *Exec) ScaledDotProductAttention(q, k, v *Tensor, opt AttentionOpt) *Ten
 		}
 		switch {
 		case opt.Causal:
-			opt.Mask = x.causalMask(true, q, k)
+			opt.Mask = x.causalMask(q, k)
 		case opt.Mask != nil && opt.Mask.dt != dtype.Bool:
 			opt.Mask = x.widened(opt.Mask)
 		}
@@ -289,8 +314,15 @@ func (x *Exec) checkAttention(q, k, v *Tensor, opt AttentionOpt) {
 
 // attentionTakes reports whether the kernels of attention take the operands.
 func (x *Exec) attentionTakes(q, k, v *Tensor, opt AttentionOpt) bool {
-	if opt.Mask != nil || opt.Dropout > 0 || len(q.shape) != 4 || len(k.shape) != 4 || !infer.Same(k.shape, v.shape) {
+	if opt.Dropout > 0 || len(q.shape) != 4 || len(k.shape) != 4 || !infer.Same(k.shape, v.shape) {
 		return false
+	}
+	if m := opt.Mask; m != nil {
+		scores := [...]int{q.shape[0], q.shape[1], q.shape[2], k.shape[2]}
+		all, err := infer.Broadcast(nil, scores[:], m.shape)
+		if err != nil || !slices.Equal(all, scores[:]) || m.RequiresGrad() && x.GradEnabled() {
+			return false
+		}
 	}
 	heads := k.shape[1] == q.shape[1] || opt.GroupedHeads
 	return heads && q.shape[0] == k.shape[0] && q.Numel() > 0 && k.Numel() > 0 &&
@@ -305,25 +337,30 @@ func (x *Exec) repeatHeads(t *Tensor, times int) *Tensor {
 	return x.RepeatInterleaveS(t, times, RepeatInterleaveOpt{Dim: new(int(-3))})
 }
 
-// causalMask returns the mask of the keys that queries see, or nil if they see all.
-func (x *Exec) causalMask(causal bool, q, k *Tensor) *Tensor {
-	if !causal {
-		return nil
-	}
+// causalMask returns the mask of the keys that queries see.
+func (x *Exec) causalMask(q, k *Tensor) *Tensor {
 	rows := x.Arange(float64(q.shape[len(q.shape)-2]), dtype.Int64, ArangeOpt{})
 	cols := x.Arange(float64(k.shape[len(k.shape)-2]), dtype.Int64, ArangeOpt{})
 	return x.Ge(x.Unsqueeze(rows, 1), cols)
 }
 
-// attentionWeights returns softmax(scale q kᵀ + mask).
+// attentionWeights returns softmax(scale q kᵀ + mask), and 0 for a query from which the mask hides all keys.
 func (x *Exec) attentionWeights(q, k *Tensor, scale float64, mask *Tensor) *Tensor {
 	s := x.MulS(x.MatMul(q, x.Transpose(k, -2, -1)), scale)
-	switch {
-	case mask == nil:
-	case mask.dt == dtype.Bool:
-		s = x.MaskedFillS(s, x.LogicalNot(mask), math.Inf(-1))
-	default:
-		s = x.Add(s, mask)
+	if mask == nil || k.shape[len(k.shape)-2] == 0 {
+		return x.Softmax(s, -1, SoftmaxOpt{})
 	}
-	return x.Softmax(s, -1, SoftmaxOpt{})
+	if len(mask.shape) == 0 {
+		mask = x.Unsqueeze(mask, 0)
+	}
+	// A hidden row is filled with zeros in place of the mask: its softmax would have the gradient NaN.
+	var blind *Tensor
+	if mask.dt == dtype.Bool {
+		blind = x.LogicalNot(x.Any(mask, []int{-1}, DimOpt{KeepDim: true}))
+		s = x.MaskedFillS(s, x.LogicalNot(x.LogicalOr(mask, blind)), math.Inf(-1))
+	} else {
+		blind = x.EqS(x.AMax(mask, []int{-1}, DimOpt{KeepDim: true}), math.Inf(-1))
+		s = x.Add(s, x.MaskedFillS(mask, blind, 0))
+	}
+	return x.MaskedFillS(x.Softmax(s, -1, SoftmaxOpt{}), blind, 0)
 }

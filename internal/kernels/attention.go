@@ -47,6 +47,9 @@ type AttentionOpt struct {
 	Scale float64
 	// Causal lets query i see only the keys 0 to i.
 	Causal bool
+	// Mask, if present, has the shape of the scores [B, H, T, S], with any strides, and 0 where it broadcasts. A Bool says whether a query
+	// sees a key, and an element of the operands' type is added to the score. Queries that see no key get the result 0.
+	Mask Operand
 }
 
 // AttentionTakes reports whether the kernels of attention run on the device for heads of t with vectors of width elements.
@@ -60,6 +63,7 @@ type attention struct {
 	batch, heads, shared        int
 	queries, keys, width        int
 	q, k, v, out, g, dq, dk, dv Operand
+	mask                        Operand
 	lse                         uint64
 	// delta and sums are what attentionDelta computes and copies, padded rows for each head of queries.
 	delta, sums uint64
@@ -127,7 +131,7 @@ func (a *attention) plan(is Issuer) error {
 			return err
 		}
 	}
-	return nil
+	return a.layMask(is)
 }
 
 // alignedRows reports whether the rows of o are contiguous and can be read 16 bytes at a time.
@@ -242,6 +246,10 @@ func (a *attention) issue(is Issuer, stage attentionStage) error {
 	r := &s.Attention
 	*r = a.spec(lim, stage)
 	var args attentionArgs
+	if a.mask.Ptr != 0 && stage != attentionDelta {
+		s.Ins, s.DTypes[2] = 2, a.mask.DType
+		args.mask.host, args.maskStride.host = a.mask.Ptr, a.mask.Stride[:3]
+	}
 	for i, o := range a.operands() {
 		args.at[i].host = o.Ptr
 		if o.Ptr != 0 {
@@ -314,7 +322,8 @@ func (a *attention) operands() [attentionOperands]*Operand {
 type attentionArgs struct {
 	at                                         [attentionOperands]bufferArg
 	stride                                     [attentionOperands]listArg[int]
-	lse, delta, sums                           bufferArg
+	lse, delta, sums, mask                     bufferArg
+	maskStride                                 listArg[int]
 	heads, shared, queries, keys, rows, padded intArg
 	// matrices is the number of heads of all batches whose tiles are blocks, and section the number of them whose blocks take turns.
 	matrices, section intArg
@@ -361,6 +370,10 @@ func (a *attentionArgs) layout(p params) {
 	p.i32s("heads shared queries keys rows padded matrices section", &a.heads, &a.shared, &a.queries, &a.keys, &a.rows, &a.padded,
 		&a.matrices, &a.section)
 	p.f64(&a.scale, "scale")
+	if p.s.masked() {
+		p.bufferRO(&a.mask, "mask", p.s.DTypes[2])
+		list(p, &a.maskStride, "mask_stride", 3)
+	}
 	if p.s.Attention.Mapped {
 		p.tensorMap(&a.maps[0], "map0", false)
 		p.tensorMap(&a.maps[1], "map1", false)
@@ -508,9 +521,14 @@ func (a *attentionKernel) scores() kernel.Value {
 	return a.scale.Convert(dtype.Float32).Mul(a.k.Const(dtype.Float32, gomath.Log2E))
 }
 
-// hide gives the hidden scores of a tile, which has queries from query on and keys from key on, the weight 0. Few tiles have any.
-func (a *attentionKernel) hide(s kernel.Tile, query, key kernel.Value, rows, cols int) {
+// hide gives the hidden scores of a tile, which has queries from query on and keys from key on, the weight 0. Few tiles have any without a
+// mask.
+func (a *attentionKernel) hide(s kernel.Tile, query, key, scale kernel.Value, rows, cols int) {
 	k := a.k
+	if a.s.masked() {
+		a.hideMasked(s, query, key, scale)
+		return
+	}
 	keys := a.keys.Value
 	some := key.Add(k.I32(cols)).Gt(keys)
 	if a.s.Attention.Causal {
@@ -557,13 +575,16 @@ func (a *attentionKernel) forward() {
 	next.Map(lowest)
 	top.Zero()
 	top.Map(lowest)
+	factor := a.factor(scale)
 	powers := func(j kernel.Value) {
-		a.hide(score, a.first, j, rows, step)
+		a.hide(score, a.first, j, scale, rows, step)
 		next.MaxRows(score)
-		fix.Map(func(_, _, _ kernel.Value, o []kernel.Value) kernel.Value { return o[0].Sub(o[1]).Mul(scale).Exp2() }, top, next)
+		fix.Map(func(_, _, _ kernel.Value, o []kernel.Value) kernel.Value {
+			return o[0].Sub(a.finite(o[1])).Mul(factor).Exp2()
+		}, top, next)
 		top.Map(func(_, _, _ kernel.Value, o []kernel.Value) kernel.Value { return o[0] }, next)
 		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value {
-			return v.FMA(scale, o[0].Mul(scale).Neg()).Exp2()
+			return v.FMA(factor, a.finite(o[0]).Mul(factor).Neg()).Exp2()
 		}, top)
 		sum.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, fix)
 		sum.AddRows(score)
@@ -590,11 +611,21 @@ func (a *attentionKernel) forward() {
 	// A maximum that is infinite or NaN makes the whole row NaN, because top - top is NaN then.
 	fix.Map(func(_, _, _ kernel.Value, o []kernel.Value) kernel.Value {
 		one := k.Const(f, 1)
-		return one.Div(o[0]).Add(o[1].Sub(o[1]))
+		whole := one.Div(o[0]).Add(o[1].Sub(o[1]))
+		if a.s.masked() {
+			return a.unseen(o[1]).Select(whole.Like(0), whole)
+		}
+		return whole
 	}, sum, top)
 	out.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, fix)
 	a.store(out, atOut, a.head, a.queries.Value, kernel.Value{})
-	sum.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return math.Log2(k, v).Add(o[0].Mul(scale)) }, top)
+	sum.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value {
+		lse := math.Log2(k, v).Add(o[0].Mul(factor))
+		if a.s.masked() { // then all weights are 0 in the backward pass too
+			return a.unseen(o[0]).Select(lse.Like(gomath.Inf(1)), lse)
+		}
+		return lse
+	}, top)
 	at := a.batch.Mul(a.heads.Value).Add(a.head).MulWide(a.queries.Value)
 	sum.Each(1, func(row, _ kernel.Value, vs []kernel.Value) {
 		r := a.first.Add(row)
@@ -647,6 +678,7 @@ func (a *attentionKernel) gradQueries() {
 	rows, step, width := a.begin(a.queries.Value, a.heads.Value)
 	kvHead, scale := a.head.Div(a.shared.Value), a.scores()
 	t, f := a.s.Compute, dtype.Float32
+	factor := a.factor(scale)
 	q, g, key, v := k.Tile("q", t, rows, width), k.Tile("g", t, rows, width), k.Tile("k", t, step, width), k.Tile("v", t, step, width)
 	score, by := k.Tile("score", f, rows, step), k.Tile("by", f, rows, step)
 	weight, out := k.Tile("weight", t, rows, step), k.Tile("out", f, rows, width)
@@ -671,8 +703,8 @@ func (a *attentionKernel) gradQueries() {
 		score.DotTransposed(q, key)
 		by.Zero()
 		by.DotTransposed(g, v)
-		a.hide(score, a.first, j, rows, step)
-		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.FMA(scale, o[0].Neg()).Exp2() }, lse)
+		a.hide(score, a.first, j, scale, rows, step)
+		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.FMA(factor, o[0].Neg()).Exp2() }, lse)
 		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0].Add(o[1])) }, by, delta)
 		weight.Round(score)
 		out.Dot(weight, key, false)
@@ -721,7 +753,7 @@ func (a *attentionKernel) gradKeys() {
 		// With delta added at the end, both would take registers at once.
 		by.Map(func(_, _, _ kernel.Value, o []kernel.Value) kernel.Value { return o[0] }, delta)
 		by.DotTransposed(v, g)
-		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.FMA(scale, o[0].Neg()).Exp2() }, sums)
+		a.weigh(score, sums, scale, head, first)
 		if a.s.Attention.Causal {
 			k.If(first.Lt(a.first.Add(k.I32(rows-1))), func() {
 				score.Map(func(row, col, v kernel.Value, _ []kernel.Value) kernel.Value {

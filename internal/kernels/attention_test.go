@@ -9,8 +9,9 @@ import (
 	"tenon.dev/dtype"
 )
 
-// attentionRef computes attention and its gradients in float64. All arrays are [B, H, T, D], flattened.
-func attentionRef(q, k, v, g []float64, b, h, kv, t, s, d int, opt AttentionOpt) (out, lse, dq, dk, dv []float64) {
+// attentionRef computes attention and its gradients in float64. All arrays are [B, H, T, D], flattened; mask, unless it is nil, holds what
+// is added to the scores [B, H, T, S].
+func attentionRef(q, k, v, g, mask []float64, b, h, kv, t, s, d int, opt AttentionOpt) (out, lse, dq, dk, dv []float64) {
 	out, dq = make([]float64, len(q)), make([]float64, len(q))
 	dk, dv = make([]float64, len(k)), make([]float64, len(k))
 	for n := range b * h {
@@ -27,7 +28,14 @@ func attentionRef(q, k, v, g []float64, b, h, kv, t, s, d int, opt AttentionOpt)
 				for e := range d {
 					p[j] += q[at+e] * K[j*d+e] * opt.Scale
 				}
+				if mask != nil {
+					p[j] += mask[(n*t+i)*s+j]
+				}
 				top = math.Max(top, p[j])
+			}
+			if math.IsInf(top, -1) {
+				lse = append(lse, math.Inf(1))
+				continue
 			}
 			sum := 0.0
 			for j := range p {
@@ -89,33 +97,123 @@ func TestAttention(t *testing.T) {
 					dq, dk, dv := permuted(h.empty(dt, c.b, c.t, c.h, c.d), 0, 2, 1, 3), h.empty(dt, c.b, c.kv, c.s, c.d),
 						h.empty(dt, c.b, c.kv, c.s, c.d)
 					check(t, AttentionBackward(h, dq, dk, dv, g, out, lse, q, k, v, opt))
-					wantOut, wantLSE, wantQ, wantK, wantV := attentionRef(h.read(q), h.read(k), h.read(v), h.read(g), c.b, c.h, c.kv,
+					wantOut, wantLSE, wantQ, wantK, wantV := attentionRef(h.read(q), h.read(k), h.read(v), h.read(g), nil, c.b, c.h, c.kv,
 						c.t, c.s, c.d, opt)
-					for _, x := range []struct {
-						name string
-						got  Operand
-						want []float64
-						eps  float64
-					}{{"out", out, wantOut, 1}, {"lse", lse, wantLSE, 0.01}, {"dq", dq, wantQ, 3}, {"dk", dk, wantK, 3},
-						{"dv", dv, wantV, 1}} {
-						got, scale := h.read(x.got), 0.0
-						for _, w := range x.want {
-							scale = math.Max(scale, math.Abs(w))
-						}
-						unit := 0.008
-						if dt == dtype.Float16 {
-							unit = 0.001
-						}
-						for i, w := range x.want {
-							if e := math.Abs(got[i] - w); !(e <= x.eps*unit*(scale+0.02)) {
-								t.Fatalf("%s element %d is %g; want %g", x.name, i, got[i], w)
-							}
-						}
-					}
+					wantAttention(t, h, dt, [5]Operand{out, lse, dq, dk, dv}, [5][]float64{wantOut, wantLSE, wantQ, wantK, wantV})
 				})
 			}
 		}
 	}
+}
+
+// wantAttention compares the result, the logarithms and the gradients of queries, keys and values.
+func wantAttention(t *testing.T, h *host, dt dtype.DType, got [5]Operand, want [5][]float64) {
+	t.Helper()
+	unit := 0.008
+	if dt == dtype.Float16 {
+		unit = 0.001
+	}
+	for n, eps := range [...]float64{1, 0.01, 3, 3, 1} {
+		name, values, scale := [...]string{"out", "lse", "dq", "dk", "dv"}[n], h.read(got[n]), 0.0
+		for _, w := range want[n] {
+			if !math.IsInf(w, 0) {
+				scale = math.Max(scale, math.Abs(w))
+			}
+		}
+		for i, w := range want[n] {
+			if e := math.Abs(values[i] - w); values[i] != w && !(e <= eps*unit*(scale+0.02)) {
+				t.Fatalf("%s element %d is %g; want %g", name, i, values[i], w)
+			}
+		}
+	}
+}
+
+// TestAttentionMask compares attention with masks with float64: masks that say which keys are seen and masks that are added, of all forms,
+// some of which hide all keys of a query or all queries of a key.
+func TestAttentionMask(t *testing.T) {
+	rng := rand.New(rand.NewPCG(35, 36))
+	hidden := math.Inf(-1)
+	for _, c := range []struct{ b, h, kv, t, s, d int }{
+		{1, 1, 1, 1, 1, 16}, {2, 3, 3, 70, 70, 64}, {2, 4, 2, 33, 130, 32}, {2, 2, 1, 129, 65, 16}, {1, 2, 2, 200, 190, 128},
+		{1, 2, 2, 1, 300, 64}, {2, 1, 1, 300, 1, 64}, {1, 3, 3, 70, 600, 64},
+	} {
+		for _, form := range []struct {
+			name   string
+			shape  [4]bool // the dimensions that do not broadcast
+			across bool    // queries lie innermost
+		}{{"keys", [4]bool{true, false, false, true}, false}, {"pairs", [4]bool{false, false, true, true}, false},
+			{"all", [4]bool{true, true, true, true}, true}, {"queries", [4]bool{false, true, true, false}, false}} {
+			for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float16} {
+				for _, kind := range []dtype.DType{dtype.Bool, dt} {
+					t.Run(fmt.Sprint(c, form.name, dt, kind), func(t *testing.T) {
+						h := newHost(t)
+						h.limits.SharedPerBlock = 227 << 10
+						shape := []int{c.b, c.h, c.t, c.s}
+						own, values := append([]int(nil), shape...), []float64(nil)
+						for d, on := range form.shape {
+							if !on {
+								own[d] = 1
+							}
+						}
+						n := own[0] * own[1] * own[2] * own[3]
+						for i := range n {
+							seen := rng.IntN(3) > 0 && i/own[3]%5 != 2 && i%own[3]%7 != 3
+							switch {
+							case kind == dtype.Bool && seen:
+								values = append(values, 1)
+							case kind == dtype.Bool:
+								values = append(values, 0)
+							case seen:
+								values = append(values, float64(rng.IntN(16)-8)/4)
+							default:
+								values = append(values, hidden)
+							}
+						}
+						mask := h.of(kind, values, own...)
+						if form.across {
+							mask = permuted(h.of(kind, swapped(values, c.t, c.s), c.b, c.h, c.s, c.t), 0, 1, 3, 2)
+						}
+						full := make([]float64, c.b*c.h*c.t*c.s)
+						for i := range full {
+							at := 0
+							for d, left := 0, len(full); d < 4; d++ {
+								left /= shape[d]
+								at = at*own[d] + i/left%shape[d]%own[d]
+							}
+							full[i] = values[at]
+							if kind == dtype.Bool {
+								full[i] = 0
+								if values[at] == 0 {
+									full[i] = hidden
+								}
+							}
+						}
+						opt := AttentionOpt{Scale: 1 / math.Sqrt(float64(c.d)), Mask: expanded(mask, shape...)}
+						q := permuted(h.normal(rng, dt, c.b, c.t, c.h, c.d), 0, 2, 1, 3)
+						k, v := h.normal(rng, dt, c.b, c.kv, c.s, c.d), h.normal(rng, dt, c.b, c.kv, c.s, c.d)
+						g := h.normal(rng, dt, c.b, c.h, c.t, c.d)
+						out, lse := h.empty(dt, c.b, c.h, c.t, c.d), h.empty(dtype.Float32, c.b, c.h, c.t)
+						check(t, Attention(h, out, lse, q, k, v, opt))
+						dq, dk, dv := h.empty(dt, c.b, c.h, c.t, c.d), h.empty(dt, c.b, c.kv, c.s, c.d), h.empty(dt, c.b, c.kv, c.s, c.d)
+						check(t, AttentionBackward(h, dq, dk, dv, g, out, lse, q, k, v, opt))
+						wantOut, wantLSE, wantQ, wantK, wantV := attentionRef(h.read(q), h.read(k), h.read(v), h.read(g), full, c.b, c.h,
+							c.kv, c.t, c.s, c.d, opt)
+						wantAttention(t, h, dt, [5]Operand{out, lse, dq, dk, dv}, [5][]float64{wantOut, wantLSE, wantQ, wantK, wantV})
+					})
+				}
+			}
+		}
+	}
+}
+
+// swapped returns matrices of rows by cols with rows and columns swapped.
+func swapped(values []float64, rows, cols int) []float64 {
+	out := make([]float64, len(values))
+	for i, v := range values {
+		at := i % (rows * cols)
+		out[i-at+at%cols*rows+at/cols] = v
+	}
+	return out
 }
 
 // TestAttentionUnseenKeys checks that a NaN in the sum of the last query leaves the gradients of keys that no query sees at 0, although the
