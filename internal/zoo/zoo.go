@@ -49,8 +49,9 @@ func Fill(x *tenon.Exec, m Network) {
 // uniform returns n numbers from 0 to 1 that depend only on the name: splitmix64 of a counter.
 func uniform(name string, n int) []float64 {
 	u := make([]float64, n)
+	start := uint64(crc32.ChecksumIEEE([]byte(name)))<<32 + 0x9e3779b97f4a7c15
 	for i := range u {
-		z := uint64(i) + uint64(crc32.ChecksumIEEE([]byte(name)))<<32 + 0x9e3779b97f4a7c15
+		z := start + uint64(i)
 		z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 		z = (z ^ z>>27) * 0x94d049bb133111eb
 		u[i] = float64((z^z>>31)>>11) * 0x1p-53
