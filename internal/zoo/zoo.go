@@ -32,6 +32,7 @@ type Model struct {
 // Models returns all models by PyTorch's name.
 func Models() map[string]Model {
 	return map[string]Model{
+		"bert": {New: newBERT, Inputs: bertInputs, Batch: 3, Size: 64},
 		"lstm": {New: newLSTM, Inputs: lstmInputs, Batch: 4, Size: 50},
 	}
 }
