@@ -32,8 +32,9 @@ type Model struct {
 // Models returns all models by PyTorch's name.
 func Models() map[string]Model {
 	return map[string]Model{
-		"bert": {New: newBERT, Inputs: bertInputs, Batch: 3, Size: 64},
-		"lstm": {New: newLSTM, Inputs: lstmInputs, Batch: 4, Size: 50},
+		"bert":        {New: newBERT, Inputs: bertInputs, Batch: 3, Size: 64},
+		"lstm":        {New: newLSTM, Inputs: lstmInputs, Batch: 4, Size: 50},
+		"transformer": {New: newSeq2seq, Inputs: seq2seqInputs, Batch: 3, Size: 24},
 	}
 }
 
