@@ -33,6 +33,7 @@ type Model struct {
 func Models() map[string]Model {
 	return map[string]Model{
 		"bert":        {New: newBERT, Inputs: bertInputs, Batch: 3, Size: 64},
+		"gpt2":        {New: newGPT2, Inputs: gpt2Inputs, Batch: 2, Size: 128},
 		"lstm":        {New: newLSTM, Inputs: lstmInputs, Batch: 4, Size: 50},
 		"transformer": {New: newSeq2seq, Inputs: seq2seqInputs, Batch: 3, Size: 24},
 	}
@@ -111,5 +112,5 @@ type classes struct{}
 
 func (classes) Loss(x *tenon.Exec, out, target *tenon.Tensor) *tenon.Tensor {
 	s := out.Shape()
-	return x.CrossEntropy(x.View(out, -1, s[len(s)-1]), x.Flatten(target, 0, -1))
+	return x.CrossEntropy(x.Reshape(out, -1, s[len(s)-1]), x.Flatten(target, 0, -1))
 }
