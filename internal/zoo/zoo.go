@@ -34,6 +34,7 @@ func Models() map[string]Model {
 	return map[string]Model{
 		"bert":        {New: newBERT, Inputs: bertInputs, Batch: 3, Size: 64},
 		"gpt2":        {New: newGPT2, Inputs: gpt2Inputs, Batch: 2, Size: 128},
+		"llama":       {New: newLlama, Inputs: llamaInputs, Batch: 2, Size: 96},
 		"lstm":        {New: newLSTM, Inputs: lstmInputs, Batch: 4, Size: 50},
 		"transformer": {New: newSeq2seq, Inputs: seq2seqInputs, Batch: 3, Size: 24},
 	}
