@@ -259,6 +259,10 @@ func TestDropout(t *testing.T) {
 		if zeros < 2300 || zeros > 2700 {
 			t.Errorf("%d of 10000 elements were dropped", zeros)
 		}
+		drawn := x.Generator().Offset()
+		if nn.NewDropout(0).Forward(x, in) != in || x.Generator().Offset() != drawn {
+			t.Error("with the probability 0 it does something")
+		}
 		nn.Eval(d)
 		if d.Forward(x, in) != in {
 			t.Error("in use it does something")

@@ -40,7 +40,7 @@ var packages = []string{".", "compile", "cuda", "cuda/nvtx", "data", "dtype", "f
 var users = []string{"compile", "data", "linalg", "nn", "optim", "sparse", "tenontest", "torchfile"}
 
 // programs are the folders below internal whose packages use the library as programs do: their profiles show their own lines.
-var programs = []string{"internal/gpt2", "internal/llama", "internal/resnet"}
+var programs = []string{"internal/gpt2", "internal/llama", "internal/resnet", "internal/zoo"}
 
 // Of returns whose code a frame belongs to, by the names that the runtime gives its function and file. For the library it also returns the
 // package's folder in the module, "." for the root.

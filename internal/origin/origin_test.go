@@ -31,6 +31,7 @@ func TestOf(t *testing.T) {
 			"tenon.dev/bench.work /lib/bench/work.go":                            Program,
 			"tenon.dev/examples/digits.work /lib/examples/digits/main.go":        Program,
 			"tenon.dev/internal/resnet.New /lib/internal/resnet/model.go":        Program,
+			"tenon.dev/internal/zoo.New /lib/internal/zoo/model.go":              Program,
 			"main.main /lib/examples/digits/main.go":                             Program,
 			"main.main /lib/cmd/tenon/main.go":                                   Program,
 			"main.main /lib/scratch/main.go":                                     Program,

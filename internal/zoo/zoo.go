@@ -32,7 +32,11 @@ type Model struct {
 // Models returns all models by PyTorch's name.
 func Models() map[string]Model {
 	return map[string]Model{
-		"lstm": {New: newLSTM, Inputs: lstmInputs, Batch: 4, Size: 50},
+		"bert":        {New: newBERT, Inputs: bertInputs, Batch: 3, Size: 64},
+		"gpt2":        {New: newGPT2, Inputs: gpt2Inputs, Batch: 2, Size: 128},
+		"llama":       {New: newLlama, Inputs: llamaInputs, Batch: 2, Size: 96},
+		"lstm":        {New: newLSTM, Inputs: lstmInputs, Batch: 4, Size: 50},
+		"transformer": {New: newSeq2seq, Inputs: seq2seqInputs, Batch: 3, Size: 24},
 	}
 }
 
@@ -49,8 +53,9 @@ func Fill(x *tenon.Exec, m Network) {
 // uniform returns n numbers from 0 to 1 that depend only on the name: splitmix64 of a counter.
 func uniform(name string, n int) []float64 {
 	u := make([]float64, n)
+	start := uint64(crc32.ChecksumIEEE([]byte(name)))<<32 + 0x9e3779b97f4a7c15
 	for i := range u {
-		z := uint64(i) + uint64(crc32.ChecksumIEEE([]byte(name)))<<32 + 0x9e3779b97f4a7c15
+		z := start + uint64(i)
 		z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 		z = (z ^ z>>27) * 0x94d049bb133111eb
 		u[i] = float64((z^z>>31)>>11) * 0x1p-53
@@ -108,5 +113,5 @@ type classes struct{}
 
 func (classes) Loss(x *tenon.Exec, out, target *tenon.Tensor) *tenon.Tensor {
 	s := out.Shape()
-	return x.CrossEntropy(x.View(out, -1, s[len(s)-1]), x.Flatten(target, 0, -1))
+	return x.CrossEntropy(x.Reshape(out, -1, s[len(s)-1]), x.Flatten(target, 0, -1))
 }

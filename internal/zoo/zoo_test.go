@@ -161,6 +161,9 @@ func TestResults(t *testing.T) {
 func TestSteps(t *testing.T) {
 	losses := map[string][]float64{}
 	each(t, func(t *testing.T, x *tenon.Exec, m zoo.Model, net zoo.Network, want recorded) {
+		if testing.Short() && nn.NumParams(net) > 5e7 {
+			t.Skip("ten steps of this model take more than a minute on the simulator")
+		}
 		for _, way := range []string{"eager", "compiled"} {
 			zoo.Fill(x, net)
 			opt, err := optim.NewAdamW(nn.Params(net), optim.AdamOpt{LR: 1e-3, WeightDecay: 0.01})
