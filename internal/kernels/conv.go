@@ -285,6 +285,9 @@ func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand, e *Epilo
 	if _, _, k := c.sizes(kind); k == 0 && e == nil {
 		return c.empty(is, res, bias)
 	}
+	if c.depthwise() {
+		return c.issueDepthwise(is, kind, res, a, b, bias)
+	}
 	if c.plain(kind, a.DType) {
 		if bias.Ptr != 0 && c.FitsEpilogue(a.DType) {
 			e = withBias(res, bias)

@@ -21,6 +21,8 @@ const (
 	FamilyMatmulFinish
 	FamilyConv
 	FamilySumPartials
+	// FamilyDepthwise: Op is a convKind.
+	FamilyDepthwise
 	// FamilyRows: Op is a rowOp's id.
 	FamilyRows
 	// FamilyPool: Op is a poolKind.

@@ -41,6 +41,7 @@ type Spec struct {
 	Segment     segmentSpec
 	Turn        turnSpec
 	Conv        convSpec
+	Depthwise   depthwiseSpec
 	Product     productSpec
 	Point       pointSpec
 	Reduce      reduceSpec
