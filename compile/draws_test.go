@@ -31,7 +31,8 @@ func drawing(t *testing.T, x, other *tenon.Exec, g *cuda.Generator, r *compile.R
 			if err := x.Generator().SetSeed(uint64(i)); err != nil {
 				return err
 			}
-			all = append(all, x.Dropout(p, 0.5))
+			heads := x.Reshape(x.Expand(x.Unsqueeze(h, 0), 8, 3, 4), 1, 2, 3, 16)
+			all = append(all, x.Dropout(p, 0.5), x.ScaledDotProductAttention(heads, heads, heads, tenon.AttentionOpt{Dropout: 0.5}))
 			theirs, err := other.WithGenerator(g).Bytes(other.WithGenerator(g).Rand([]int{2}, tenon.Float32))
 			out += fmt.Sprintf("theirs %x\n", theirs)
 			z.NormalInto(dst, 0, float64(i+1))

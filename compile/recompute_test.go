@@ -76,6 +76,11 @@ var recomputeCases = []recomputeCase{
 		y := x.BatchNorm(x.MatMul(a, ps[0]), ps[1], ps[2], nil, nil, tenon.BatchNormOpt{Training: true})
 		return x.MatMul(x.ReLU(y), ps[0])
 	}, 1},
+	{"attention, of which it is saved what was dropped", func(x *tenon.Exec, a *tenon.Tensor, ps []*tenon.Tensor) *tenon.Tensor {
+		y := x.View(x.ToDType(x.SiLU(x.MatMul(a, ps[0])), tenon.BFloat16), 1, 1, 8, 16)
+		y = x.ScaledDotProductAttention(y, y, y, tenon.AttentionOpt{Dropout: 0.3, Mask: x.GtS(x.Narrow(ps[1], 0, 0, 8), 0.2)})
+		return x.ToDType(x.View(y, 8, 16), tenon.Float32)
+	}, 2},
 	{"a value of a view", func(x *tenon.Exec, a *tenon.Tensor, ps []*tenon.Tensor) *tenon.Tensor {
 		y := x.Exp(x.Transpose(x.MatMul(a, ps[0]), 0, 1))
 		return x.MatMul(ps[0], x.Mul(y, y))

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -191,6 +192,43 @@ func TestAttentionMasks(t *testing.T) {
 						if c.name != "keys" && blind(i/d%n) && (y != 0 || got[1][i] != 0) {
 							t.Fatalf("%v %s: query %d sees no key and gets %v, its gradient %v", dt, c.name, i/d%n, y, got[1][i])
 						}
+					}
+				}
+			}
+		}
+	})
+}
+
+// TestAttentionDropout compares attention whose weights are dropped with that of float32, which draws the same numbers, and further
+// derivatives.
+func TestAttentionDropout(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		r := rand.New(rand.NewPCG(17, 18))
+		for _, c := range []struct{ h, kv, n, s int }{{2, 2, 20, 64}, {4, 2, 33, 70}, {3, 1, 7, 33}} {
+			const b, d = 2, 32
+			q, _ := randomOf(x, r, dtype.BFloat16, b, c.h, c.n, d)
+			k, _ := randomOf(x, r, dtype.BFloat16, b, c.kv, c.s, d)
+			v, _ := randomOf(x, r, dtype.BFloat16, b, c.kv, c.s, d)
+			g, _ := randomOf(x, r, dtype.BFloat16, b, c.h, c.n, d)
+			scores, _ := randomOf(x, r, dtype.Float32, b, 1, 1, c.s)
+			for _, opt := range []AttentionOpt{{}, {Causal: true}, {Mask: x.LtS(scores, 0.5)}} {
+				opt.Dropout, opt.GroupedHeads = 0.25, true
+				run := func(dt dtype.DType, further bool) [4][]float64 {
+					if err := x.Generator().SetSeed(99); err != nil {
+						t.Fatal(err)
+					}
+					to := func(a *Tensor) *Tensor { return x.ToDType(a, dt) }
+					return attended(t, x, to(q), to(k), to(v), to(g), opt, further)
+				}
+				want := run(dtype.Float32, false)
+				next := x.Generator().State()
+				for _, further := range []bool{false, true} {
+					got := run(dtype.BFloat16, further)
+					for i, name := range []string{"y", "dq", "dk", "dv"} {
+						wantClose(t, fmt.Sprint(c, opt.Causal, opt.Mask != nil, further, name), got[i], want[i], 18.0/256)
+					}
+					if !bytes.Equal(x.Generator().State(), next) {
+						t.Errorf("%v: the generator has another state", c)
 					}
 				}
 			}

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	maxIn  = 7
+	maxIn  = 8
 	maxOut = 4
 )
 

@@ -95,6 +95,7 @@ const (
 	in4
 	in5
 	in6
+	in7
 	out0
 	out1
 	out2

@@ -11,12 +11,13 @@ import (
 )
 
 // rowAttention is attention without stored weights; lse is the base-2 logarithm of each row's sum of exponentials. causal is 1 or 0. The
-// mask broadcasts to the scores, and gets no gradient.
+// mask broadcasts to the scores, and gets no gradient. kept says which weights a dropout keeps, in the bits of rowDropoutBits, and
+// keptScale multiplies those.
 var rowAttention, rowAttentionGrad *row
 
 func init() {
-	rowAttention = define(row{Name: "ScaledDotProductAttention", takes: "q k v mask?; scale; causal -> y lse",
-		Torch: "nn.functional.scaled_dot_product_attention", saves: in0 | in1 | in2 | in3 | out0 | out1, flops: attentionFLOPs(2, 0),
+	rowAttention = define(row{Name: "ScaledDotProductAttention", takes: "q k v mask? kept?; scale keptScale; causal -> y lse",
+		Torch: "nn.functional.scaled_dot_product_attention", saves: in0 | in1 | in2 | in3 | in4 | out0 | out1, flops: attentionFLOPs(2, 0),
 		infer: func(f *frame) {
 			q := f.in[0]
 			f.newOut(0, q.dt, q.shape, headsLayout(q))
@@ -26,8 +27,8 @@ func init() {
 			return kernels.Attention(f, operand(f.out[0]), operand(f.out[1]),
 				operand(f.in[0]), operand(f.in[1]), operand(f.in[2]), attentionOpt(f, 0))
 		}})
-	rowAttentionGrad = define(row{Name: "ScaledDotProductAttentionBackward", takes: "g y lse q k v mask?; scale; causal -> dq dk dv",
-		flops: attentionFLOPs(5, 3),
+	rowAttentionGrad = define(row{Name: "ScaledDotProductAttentionBackward",
+		takes: "g y lse q k v mask? kept?; scale keptScale; causal -> dq dk dv", flops: attentionFLOPs(5, 3),
 		infer: func(f *frame) {
 			for i, t := range f.in[3:6] {
 				f.newOut(i, t.dt, t.shape, headsLayout(t))
@@ -43,7 +44,7 @@ var rowAttentionGradPacked *row
 
 func init() {
 	rowAttentionGradPacked = define(row{Name: "ScaledDotProductAttentionBackwardPacked",
-		takes: "g y lse q k v mask?; scale; causal -> dqkv", flops: attentionFLOPs(5, 3),
+		takes: "g y lse q k v mask? kept?; scale keptScale; causal -> dqkv", flops: attentionFLOPs(5, 3),
 		infer: func(f *frame) {
 			q := f.in[3]
 			f.newOut(0, q.dt, []int{q.shape[0], q.shape[2], 3, q.shape[1], q.shape[3]}, nil)
@@ -87,9 +88,12 @@ func attentionBackward(f *frame, dq, dk, dv kernels.Operand) error {
 		operand(f.in[3]), operand(f.in[4]), operand(f.in[5]), attentionOpt(f, 3))
 }
 
-// attentionOpt returns the options of a call whose queries are input at, and whose keys, values and mask follow.
+// attentionOpt returns the options of a call whose queries are input at, and whose keys, values, mask and kept weights follow.
 func attentionOpt(f *frame, at int) kernels.AttentionOpt {
 	opt := kernels.AttentionOpt{Scale: f.scalar[0].F, Causal: f.i[0] == 1}
+	if kept := f.in[at+4]; kept != nil {
+		opt.Kept, opt.KeptScale = operand(kept), f.scalar[1].F
+	}
 	mask := f.in[at+3]
 	if mask == nil {
 		return opt
@@ -127,8 +131,8 @@ func backAttention(b *back) {
 		return
 	}
 	grad := func(r *row) *frame {
-		f := x.op(r, b.grad(0), b.out(0), b.out(1), b.in(0), b.in(1), b.in(2), b.in(3))
-		f.scalar[0], f.i[0] = b.n.scalar[0], b.n.i[0]
+		f := x.op(r, b.grad(0), b.out(0), b.out(1), b.in(0), b.in(1), b.in(2), b.in(3), b.in(4))
+		f.scalar, f.i[0] = b.n.scalar, b.n.i[0]
 		return f
 	}
 	if b.need(0) && b.need(1) && b.need(2) && packedHeads(b.in(0), b.in(1), b.in(2)) {
@@ -167,11 +171,16 @@ func (b *back) attentionOps() {
 		s := b.shape(1)
 		return x.Sum(x.View(x.Contiguous(t), s[0], s[1], shared, s[2], s[3]), []int{2}, SumOpt{})
 	}
+	drop := func(t *Tensor) *Tensor { return t }
+	if bits := b.in(4); bits != nil {
+		kept := x.unpackBits(bits, k.shape[2])
+		drop = func(t *Tensor) *Tensor { return x.dropoutBackward(t, kept, b.n.scalar[1]) }
+	}
 	if b.need(2) {
-		b.set(2, unshare(x.MatMul(x.turned(p), g)))
+		b.set(2, unshare(x.MatMul(x.turned(drop(p)), g)))
 	}
 	if b.need(0) || b.need(1) {
-		dp := x.MatMul(g, x.turned(v))
+		dp := drop(x.MatMul(g, x.turned(v)))
 		ds := x.MulS(x.Mul(p, x.Sub(dp, x.Sum(x.Mul(p, dp), []int{-1}, SumOpt{KeepDim: true}))), scale)
 		if b.need(0) {
 			b.set(0, x.MatMul(ds, k))
@@ -201,10 +210,11 @@ type AttentionOpt struct {
 // all of one floating-point type, whose leading dimensions broadcast. A query from which a mask hides all keys gets zeros. Under autocast
 // they are converted to the low-precision type.
 //
-// The weights [..., T, S] are not stored if q, k and v are half-precision [B, H, T, D] with D and E both 16, 32, 64 or 128, there is no
-// Dropout, and Mask, if there is one, wants no gradient: then the backward pass computes them again, in an order that only the shapes
-// decide, so that equal inputs give equal gradients. The result then has q's layout, so that if q is x.Transpose(x.View(t, B, T, H, D), 1,
-// 2), undoing that needs no copy. Otherwise it is a product, a softmax and a product, in float32 for halves.
+// The weights [..., T, S] are not stored if q, k and v are half-precision [B, H, T, D] with D and E both 16, 32, 64 or 128, and Mask, if
+// there is one, wants no gradient: then the backward pass computes them again, in an order that only the shapes decide, so that equal
+// inputs give equal gradients; of a dropout, a bit for each weight is stored. The result then has q's layout, so that if q is
+// x.Transpose(x.View(t, B, T, H, D), 1, 2), undoing that needs no copy. Otherwise it is a product, a softmax and a product, in float32 for
+// halves. Dropout draws the same numbers either way: those of x.Dropout for float32 weights.
 func (x *Exec) ScaledDotProductAttention(q, k, v *Tensor, opt AttentionOpt) *Tensor {
 	return x.composite("ScaledDotProductAttention", func(x *Exec) *Tensor {
 		cast := x.AutocastDType() != dtype.Invalid
@@ -215,8 +225,12 @@ func (x *Exec) ScaledDotProductAttention(q, k, v *Tensor, opt AttentionOpt) *Ten
 		x.checkAttention(q, k, v, opt)
 		scale := Or("ScaledDotProductAttention", "Scale", opt.Scale, 1/math.Sqrt(float64(q.shape[len(q.shape)-1])))
 		if scale > 0 && x.attentionTakes(q, k, v, opt) {
-			f := x.op(rowAttention, q, k, v, opt.Mask)
-			f.scalar[0] = kernels.FloatScalar(scale)
+			var kept *Tensor
+			if opt.Dropout > 0 {
+				kept = x.dropoutBits(opt.Dropout, q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+			}
+			f := x.op(rowAttention, q, k, v, opt.Mask, kept)
+			f.scalar[0], f.scalar[1] = kernels.FloatScalar(scale), kernels.FloatScalar(kernels.DropoutScale(q.dt, opt.Dropout))
 			if opt.Causal {
 				f.i[0] = 1
 			}
@@ -314,7 +328,7 @@ func (x *Exec) checkAttention(q, k, v *Tensor, opt AttentionOpt) {
 
 // attentionTakes reports whether the kernels of attention take the operands.
 func (x *Exec) attentionTakes(q, k, v *Tensor, opt AttentionOpt) bool {
-	if opt.Dropout > 0 || len(q.shape) != 4 || len(k.shape) != 4 || !infer.Same(k.shape, v.shape) {
+	if opt.Dropout == 1 || len(q.shape) != 4 || len(k.shape) != 4 || !infer.Same(k.shape, v.shape) {
 		return false
 	}
 	if m := opt.Mask; m != nil {

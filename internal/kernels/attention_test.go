@@ -3,6 +3,7 @@ package kernels
 import (
 	"fmt"
 	"math"
+	mathbits "math/bits"
 	"math/rand/v2"
 	"testing"
 
@@ -10,8 +11,8 @@ import (
 )
 
 // attentionRef computes attention and its gradients in float64. All arrays are [B, H, T, D], flattened; mask, unless it is nil, holds what
-// is added to the scores [B, H, T, S].
-func attentionRef(q, k, v, g, mask []float64, b, h, kv, t, s, d int, opt AttentionOpt) (out, lse, dq, dk, dv []float64) {
+// is added to the scores [B, H, T, S], and kept what multiplies the weights.
+func attentionRef(q, k, v, g, mask, kept []float64, b, h, kv, t, s, d int, opt AttentionOpt) (out, lse, dq, dk, dv []float64) {
 	out, dq = make([]float64, len(q)), make([]float64, len(q))
 	dk, dv = make([]float64, len(k)), make([]float64, len(k))
 	for n := range b * h {
@@ -44,10 +45,16 @@ func attentionRef(q, k, v, g, mask []float64, b, h, kv, t, s, d int, opt Attenti
 			}
 			lse = append(lse, (top+math.Log(sum))*math.Log2E)
 			delta := 0.0
+			factor := func(j int) float64 {
+				if kept == nil {
+					return 1
+				}
+				return kept[(n*t+i)*s+j]
+			}
 			for j := range p {
 				p[j] /= sum
 				for e := range d {
-					out[at+e] += p[j] * V[j*d+e]
+					out[at+e] += p[j] * factor(j) * V[j*d+e]
 				}
 			}
 			for e := range d {
@@ -56,8 +63,8 @@ func attentionRef(q, k, v, g, mask []float64, b, h, kv, t, s, d int, opt Attenti
 			for j := range p {
 				dp := 0.0
 				for e := range d {
-					dp += g[at+e] * V[j*d+e]
-					DV[j*d+e] += p[j] * g[at+e]
+					dp += g[at+e] * factor(j) * V[j*d+e]
+					DV[j*d+e] += p[j] * factor(j) * g[at+e]
 				}
 				ds := p[j] * (dp - delta) * opt.Scale
 				for e := range d {
@@ -97,8 +104,8 @@ func TestAttention(t *testing.T) {
 					dq, dk, dv := permuted(h.empty(dt, c.b, c.t, c.h, c.d), 0, 2, 1, 3), h.empty(dt, c.b, c.kv, c.s, c.d),
 						h.empty(dt, c.b, c.kv, c.s, c.d)
 					check(t, AttentionBackward(h, dq, dk, dv, g, out, lse, q, k, v, opt))
-					wantOut, wantLSE, wantQ, wantK, wantV := attentionRef(h.read(q), h.read(k), h.read(v), h.read(g), nil, c.b, c.h, c.kv,
-						c.t, c.s, c.d, opt)
+					wantOut, wantLSE, wantQ, wantK, wantV := attentionRef(h.read(q), h.read(k), h.read(v), h.read(g), nil, nil, c.b, c.h,
+						c.kv, c.t, c.s, c.d, opt)
 					wantAttention(t, h, dt, [5]Operand{out, lse, dq, dk, dv}, [5][]float64{wantOut, wantLSE, wantQ, wantK, wantV})
 				})
 			}
@@ -196,11 +203,95 @@ func TestAttentionMask(t *testing.T) {
 						check(t, Attention(h, out, lse, q, k, v, opt))
 						dq, dk, dv := h.empty(dt, c.b, c.h, c.t, c.d), h.empty(dt, c.b, c.kv, c.s, c.d), h.empty(dt, c.b, c.kv, c.s, c.d)
 						check(t, AttentionBackward(h, dq, dk, dv, g, out, lse, q, k, v, opt))
-						wantOut, wantLSE, wantQ, wantK, wantV := attentionRef(h.read(q), h.read(k), h.read(v), h.read(g), full, c.b, c.h,
-							c.kv, c.t, c.s, c.d, opt)
+						wantOut, wantLSE, wantQ, wantK, wantV := attentionRef(h.read(q), h.read(k), h.read(v), h.read(g), full, nil, c.b,
+							c.h, c.kv, c.t, c.s, c.d, opt)
 						wantAttention(t, h, dt, [5]Operand{out, lse, dq, dk, dv}, [5][]float64{wantOut, wantLSE, wantQ, wantK, wantV})
 					})
 				}
+			}
+		}
+	}
+}
+
+// TestAttentionDropout compares attention whose weights are dropped with float64, with and without a mask and causal.
+func TestAttentionDropout(t *testing.T) {
+	rng := rand.New(rand.NewPCG(37, 38))
+	for _, c := range []struct{ b, h, kv, t, s, d int }{
+		{1, 1, 1, 7, 5, 16}, {2, 3, 3, 70, 70, 64}, {2, 4, 2, 33, 130, 32}, {1, 2, 2, 200, 190, 128}, {1, 3, 3, 70, 600, 64},
+	} {
+		for form := range 3 {
+			for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float16} {
+				t.Run(fmt.Sprint(c, form, dt), func(t *testing.T) {
+					h := newHost(t)
+					h.limits.SharedPerBlock = 227 << 10
+					const p = 0.25
+					bits := h.empty(dtype.Uint32, c.b, c.h, c.t, DropoutWords(c.s))
+					check(t, DropoutBits(h, p, bits, c.s, Philox{Seed: 7, Offset: 8}))
+					kept, words := make([]float64, c.b*c.h*c.t*c.s), h.read(bits)
+					for i := range kept {
+						row, j := i/c.s, i%c.s
+						if uint32(words[row*DropoutWords(c.s)+j/32])>>(j%32)&1 != 0 {
+							kept[i] = 1 / (1 - p)
+						}
+					}
+					opt := AttentionOpt{Scale: 1 / math.Sqrt(float64(c.d)), Kept: bits, KeptScale: 1 / (1 - p), Causal: form == 1}
+					var full []float64
+					if form == 2 {
+						var seen []float64
+						for i := range c.b * c.s {
+							seen = append(seen, float64(i*7%5&1))
+						}
+						opt.Mask = expanded(h.of(dtype.Bool, seen, c.b, 1, 1, c.s), c.b, c.h, c.t, c.s)
+						for i := range kept {
+							full = append(full, math.Log(seen[i/(c.h*c.t*c.s)*c.s+i%c.s]))
+						}
+					}
+					q, g := h.normal(rng, dt, c.b, c.h, c.t, c.d), h.normal(rng, dt, c.b, c.h, c.t, c.d)
+					k, v := h.normal(rng, dt, c.b, c.kv, c.s, c.d), h.normal(rng, dt, c.b, c.kv, c.s, c.d)
+					out, lse := h.empty(dt, c.b, c.h, c.t, c.d), h.empty(dtype.Float32, c.b, c.h, c.t)
+					check(t, Attention(h, out, lse, q, k, v, opt))
+					dq, dk, dv := h.empty(dt, c.b, c.h, c.t, c.d), h.empty(dt, c.b, c.kv, c.s, c.d), h.empty(dt, c.b, c.kv, c.s, c.d)
+					check(t, AttentionBackward(h, dq, dk, dv, g, out, lse, q, k, v, opt))
+					wantOut, wantLSE, wantQ, wantK, wantV := attentionRef(h.read(q), h.read(k), h.read(v), h.read(g), full, kept, c.b, c.h,
+						c.kv, c.t, c.s, c.d, opt)
+					wantAttention(t, h, dt, [5]Operand{out, lse, dq, dk, dv}, [5][]float64{wantOut, wantLSE, wantQ, wantK, wantV})
+				})
+			}
+		}
+	}
+}
+
+// TestDropoutBits compares the bits with the mask of Dropout: rows that fill words and steps of a thread or do not, and more elements than
+// threads take in a step.
+func TestDropoutBits(t *testing.T) {
+	for _, c := range [][2]int{{1, 1}, {3, 7}, {2, 7}, {5, 32}, {4, 33}, {2, 50}, {70, 64}, {6, 100}, {1000, 129}, {301, 200}, {900, 66}} {
+		for _, captured := range []bool{false, true} {
+			h := newHost(t)
+			h.limits.Multiprocessors, h.limits.MaxThreadsPerSM = 2, 512
+			rows, length := c[0], c[1]
+			ph := Philox{Seed: 1234567890123, Offset: 12}
+			if captured {
+				state := h.of(dtype.Int64, []float64{42, 16}, 2)
+				ph = Philox{SeedPtr: state.Ptr, OffsetPtr: state.Ptr + 8, Offset: 4}
+			}
+			in, out := h.empty(dtype.Float32, rows, length), h.empty(dtype.Float32, rows, length)
+			mask, bits := h.empty(dtype.Bool, rows, length), h.empty(dtype.Uint32, rows, DropoutWords(length))
+			check(t, Dropout(h, dtype.Float32, 0.3, out, mask, in, ph))
+			check(t, DropoutBits(h, 0.3, bits, length, ph))
+			words := h.read(bits)
+			kept, ones := h.read(mask), 0.0
+			for i, want := range kept {
+				word := uint32(words[i/length*DropoutWords(length)+i%length/32])
+				if got := float64(word >> (i % length % 32) & 1); got != want {
+					t.Fatalf("%v: element %d is %v, want %v", c, i, got, want)
+				}
+				ones += want
+			}
+			for _, w := range words {
+				ones -= float64(mathbits.OnesCount32(uint32(w)))
+			}
+			if ones != 0 {
+				t.Errorf("%v: there are bits beyond the rows", c)
 			}
 		}
 	}

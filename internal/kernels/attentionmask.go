@@ -7,7 +7,8 @@ import (
 	"tenon.dev/kernel"
 )
 
-// Masks of attention. Threads read their elements of the mask where they hide scores.
+// Masks and dropout of attention. Threads read their elements of a mask where they hide scores, and the bits of the weights that are kept
+// where they have computed weights.
 
 // masked reports whether the scores have a mask, and added whether it is added to them.
 func (s *Spec) masked() bool { return s.Ins > 1 }
@@ -100,4 +101,51 @@ func (a *attentionKernel) weigh(score, sums kernel.Tile, scale, head, first kern
 		}
 		return seen.Select(v.Exp2(), v.Like(0))
 	}, sums)
+}
+
+// keptOf returns whether a head keeps a weight, by query and key, which may be outside of it.
+func (a *attentionKernel) keptOf(head kernel.Value) func(query, key kernel.Value) kernel.Value {
+	k := a.k
+	line := a.batch.Mul(a.heads.Value).Add(head).MulWide(a.queries.Value)
+	lastQuery, lastWord := a.queries.Sub(k.I32(1)), a.keptWords.Sub(k.I32(1))
+	return func(query, key kernel.Value) kernel.Value {
+		row := line.Add(query.Min(lastQuery).Convert(dtype.Int64)).Mul(a.keptWords.Convert(dtype.Int64))
+		word := a.kept.Load(row.Add(key.Shr(k.I32(5)).Min(lastWord).Convert(dtype.Int64)))
+		return word.Shr(key.And(k.I32(31))).And(k.U32(1)).Ne(k.U32(0))
+	}
+}
+
+// drop sets the dropped weights of a tile to 0, which has keys from key on.
+func (a *attentionKernel) drop(weights kernel.Tile, key kernel.Value) {
+	if !a.s.Attention.Dropped {
+		return
+	}
+	kept := a.keptOf(a.head)
+	weights.Map(func(row, col, v kernel.Value, _ []kernel.Value) kernel.Value {
+		return kept(a.first.Add(row), key.Add(col)).Select(v, v.Like(0))
+	})
+}
+
+// dropChange turns the gradients of a tile's dropped weights, which has keys from key on, into those of its weights.
+func (a *attentionKernel) dropChange(by kernel.Tile, key kernel.Value) {
+	if !a.s.Attention.Dropped {
+		return
+	}
+	scale := a.keptScale.Convert(dtype.Float32)
+	a.drop(by, key)
+	by.Map(func(_, _, v kernel.Value, _ []kernel.Value) kernel.Value { return v.Mul(scale) })
+}
+
+// dropKeys is what attentionKeys does in a tile of queries from first on: by, the gradients of the dropped weights, become those of the
+// scores, and the dropped weights become 0. In between, their sign says which are dropped, so that what is kept is loaded once.
+func (a *attentionKernel) dropKeys(weights, by, delta kernel.Tile, head, first kernel.Value) {
+	kept, scale := a.keptOf(head), a.keptScale.Convert(dtype.Float32)
+	weights.Map(func(row, col, v kernel.Value, _ []kernel.Value) kernel.Value {
+		return kept(first.Add(col), a.first.Add(row)).Select(v, v.Neg())
+	})
+	by.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value {
+		zero := v.Like(0)
+		return o[0].Gt(zero).Select(v.Mul(scale), zero).Add(o[1]).Mul(o[0].Abs())
+	}, weights, delta)
+	weights.Map(func(_, _, v kernel.Value, _ []kernel.Value) kernel.Value { return v.Maximum(v.Like(0)) })
 }

@@ -11,6 +11,7 @@ import (
 const (
 	dropoutApply = iota
 	dropoutBernoulli
+	dropoutBits
 )
 
 // dropoutSpec is what these kernels are specialised on.
@@ -21,6 +22,8 @@ type dropoutSpec struct {
 	Threads uint8
 	// Dims is the class of the number of dimensions, see dimsClass.
 	Dims uint8
+	// Whole, for bits: no four elements that share a step of a thread are in two rows.
+	Whole bool
 }
 
 // dropoutArgs are the arguments of these kernels. If a thread takes vectors, steps is the number of steps; otherwise dims gives the layout
@@ -185,6 +188,9 @@ type dropoutKernel struct {
 }
 
 func buildDropout(s *Spec) *kernel.Kernel {
+	if s.Op == dropoutBits {
+		return buildDropoutBits(s)
+	}
 	name := "dropout"
 	if s.Op == dropoutBernoulli {
 		name = "bernoulli_each"

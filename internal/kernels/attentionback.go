@@ -1,0 +1,159 @@
+package kernels
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/kernel"
+)
+
+// The backward pass of attention.
+
+// rowsOfHead returns the index of a head's first query in delta and sums.
+func (a *attentionKernel) rowsOfHead(head kernel.Value) kernel.Value {
+	return a.batch.Mul(a.heads.Value).Add(head).MulWide(a.padded.Value)
+}
+
+// rowProducts computes the negated dot products of results and gradients; each thread takes 8 elements of a row. Of the rows that only
+// fill up a head the logarithms are 0, as the loads of the other stages give beyond them. The queries and gradients of such rows are loaded
+// as zeros, so they contribute nothing.
+func (a *attentionKernel) rowProducts() {
+	k := a.k
+	k.FixedThreads(deltaThreads)
+	lanes := int(a.s.Attention.Width) / 8
+	lane := k.ThreadIdx(kernel.X).Rem(k.I32(lanes))
+	at := k.BlockIdx(kernel.X).Mul(k.I32(deltaThreads / lanes)).Add(k.ThreadIdx(kernel.X).Div(k.I32(lanes)))
+	row := at.Min(a.rows.Sub(k.I32(1))) // all lanes must take part
+	matrix := row.Div(a.padded.Value)
+	a.batch = matrix.Div(a.heads.Value)
+	a.head = matrix.Sub(a.batch.Mul(a.heads.Value))
+	query := row.Sub(matrix.Mul(a.padded.Value))
+	inside := query.Lt(a.queries.Value)
+	r := query.Min(a.queries.Sub(k.I32(1))).Convert(dtype.Int64)
+	part := func(i int) []kernel.Value {
+		return a.matrix(i, a.head).LoadVec(r.Mul(a.stride[i].Get(2)).Add(lane.Mul(k.I32(8)).Convert(dtype.Int64)), 8)
+	}
+	sum := k.Const(dtype.Float32, 0)
+	x, y := part(atOut), part(atG)
+	for j := range x {
+		sum = x[j].Convert(dtype.Float32).FMA(y[j].Convert(dtype.Float32), sum)
+	}
+	for d := lanes / 2; d > 0; d /= 2 {
+		sum = sum.Add(sum.ShuffleXor(d))
+	}
+	k.If(lane.Eq(k.I32(0)).And(at.Lt(a.rows.Value)), func() {
+		i := row.Convert(dtype.Int64)
+		a.delta.Store(i, sum.Neg())
+		lse := a.lse.Load(matrix.MulWide(a.queries.Value).Add(r))
+		a.sums.Store(i, inside.Select(lse, lse.Like(0)))
+	})
+}
+
+func (a *attentionKernel) gradQueries() {
+	k := a.k
+	rows, step, width := a.begin(a.queries.Value, a.heads.Value)
+	kvHead, scale := a.head.Div(a.shared.Value), a.scores()
+	t, f := a.s.Compute, dtype.Float32
+	factor := a.factor(scale)
+	q, g, key, v := k.Tile("q", t, rows, width), k.Tile("g", t, rows, width), k.Tile("k", t, step, width), k.Tile("v", t, step, width)
+	score, by := k.Tile("score", f, rows, step), k.Tile("by", f, rows, step)
+	weight, out := k.Tile("weight", t, rows, step), k.Tile("out", f, rows, width)
+	lse, delta := k.Tile("lse", f, rows, 1), k.Tile("delta", f, rows, 1)
+	a.rowsOf(q, atQ, a.matrix(atQ, a.head), a.first, a.queries.Value)
+	a.rowsOf(g, atG, a.matrix(atG, a.head), a.first, a.queries.Value)
+	out.Zero()
+	at := a.rowsOfHead(a.head)
+	for _, x := range []struct {
+		t    kernel.Tile
+		from kernel.Buffer
+	}{{lse, a.sums.Buffer}, {delta, a.delta.Buffer}} {
+		x.t.Zero()
+		x.t.Map(func(row, _, _ kernel.Value, _ []kernel.Value) kernel.Value {
+			return x.from.Load(at.Add(a.first.Add(row).Min(a.queries.Sub(k.I32(1))).Convert(dtype.Int64)))
+		})
+	}
+	k.Pipelined(int(a.s.Attention.Stages), k.I32(0), a.keysSeen(), k.I32(step), func(j kernel.Value) {
+		a.walk(key, 0, atK, kvHead, j, a.keys.Value)
+		a.walk(v, 1, atV, kvHead, j, a.keys.Value)
+		score.Zero()
+		score.DotTransposed(q, key)
+		by.Zero()
+		by.DotTransposed(g, v)
+		a.hide(score, a.first, j, scale, rows, step)
+		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.FMA(factor, o[0].Neg()).Exp2() }, lse)
+		a.dropChange(by, j)
+		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0].Add(o[1])) }, by, delta)
+		weight.Round(score)
+		out.Dot(weight, key, false)
+	})
+	a.store(out, atDQ, a.head, a.queries.Value, a.scale.Convert(f))
+}
+
+// gradKeys has a row for each key: its scores are transposed.
+func (a *attentionKernel) gradKeys() {
+	k := a.k
+	rows, step, width := a.begin(a.keys.Value, a.heads.Div(a.shared.Value))
+	kvHead, scale := a.head, a.scores()
+	t, f := a.s.Compute, dtype.Float32
+	key, v, q, g := k.Tile("k", t, rows, width), k.Tile("v", t, rows, width), k.Tile("q", t, step, width), k.Tile("g", t, step, width)
+	score, by := k.Tile("score", f, rows, step), k.Tile("by", f, rows, step)
+	weight, change := k.Tile("weight", t, rows, step), k.Tile("change", t, rows, step)
+	dk, dv := k.Tile("dk", f, rows, width), k.Tile("dv", f, rows, width)
+	sums, delta := k.Tile("sums", f, 1, step), k.Tile("delta", f, 1, step)
+	a.rowsOf(key, atK, a.matrix(atK, kvHead), a.first, a.keys.Value)
+	a.rowsOf(v, atV, a.matrix(atV, kvHead), a.first, a.keys.Value)
+	dk.Zero()
+	dv.Zero()
+	tiles := a.tiles(a.queries.Value, step)
+	begin := k.I32(0)
+	if a.s.Attention.Causal { // earlier queries see none of the keys
+		begin = a.first.Div(k.I32(step)).Min(tiles)
+	}
+	tiles = tiles.Sub(begin)
+	turns := tiles
+	if a.s.Attention.Grouped {
+		turns = tiles.Mul(a.shared.Value)
+	}
+	k.Pipelined(int(a.s.Attention.Stages), k.I32(0), turns, k.I32(1), func(j kernel.Value) {
+		head, tile := kvHead, j
+		if a.s.Attention.Grouped {
+			n := j.Div(tiles)
+			head, tile = kvHead.Mul(a.shared.Value).Add(n), j.Sub(n.Mul(tiles))
+		}
+		first := begin.Add(tile).Mul(k.I32(step))
+		a.walk(q, 0, atQ, head, first, a.queries.Value)
+		a.walk(g, 1, atG, head, first, a.queries.Value)
+		a.walkRow(sums, 1, head, first)
+		a.walkRow(delta, 0, head, first)
+		score.Zero()
+		score.DotTransposed(key, q)
+		if a.s.Attention.Dropped { // delta is added to what is kept
+			by.Zero()
+		} else { // with delta added at the end, both would take registers at once
+			by.Map(func(_, _, _ kernel.Value, o []kernel.Value) kernel.Value { return o[0] }, delta)
+		}
+		by.DotTransposed(v, g)
+		a.weigh(score, sums, scale, head, first)
+		if a.s.Attention.Causal {
+			k.If(first.Lt(a.first.Add(k.I32(rows-1))), func() {
+				score.Map(func(row, col, v kernel.Value, _ []kernel.Value) kernel.Value {
+					return a.first.Add(row).Le(first.Add(col)).Select(v, v.Like(0))
+				})
+			})
+		}
+		if a.s.Attention.Dropped {
+			a.dropKeys(score, by, delta, head, first)
+		}
+		weight.Round(score)
+		dv.Dot(weight, g, false)
+		if !a.s.Attention.Dropped {
+			by.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, score)
+		}
+		change.Round(by)
+		dk.Dot(change, q, false)
+	})
+	a.store(dk, atDK, kvHead, a.keys.Value, a.scale.Convert(f))
+	var kept kernel.Value
+	if a.s.Attention.Dropped {
+		kept = a.keptScale.Convert(f)
+	}
+	a.store(dv, atDV, kvHead, a.keys.Value, kept)
+}
