@@ -33,6 +33,7 @@ type Model struct {
 func Models() map[string]Model {
 	return map[string]Model{
 		"lstm": {New: newLSTM, Inputs: lstmInputs, Batch: 4, Size: 50},
+		"unet": {New: newUNet, Inputs: unetInputs, Batch: 2, Size: 64},
 	}
 }
 
