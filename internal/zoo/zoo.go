@@ -32,8 +32,9 @@ type Model struct {
 // Models returns all models by PyTorch's name.
 func Models() map[string]Model {
 	return map[string]Model{
-		"lstm": {New: newLSTM, Inputs: lstmInputs, Batch: 4, Size: 50},
-		"unet": {New: newUNet, Inputs: unetInputs, Batch: 2, Size: 64},
+		"lstm":         {New: newLSTM, Inputs: lstmInputs, Batch: 4, Size: 50},
+		"mobilenet_v2": {New: newMobileNet, Inputs: imageInputs, Batch: 4, Size: 224},
+		"unet":         {New: newUNet, Inputs: unetInputs, Batch: 2, Size: 64},
 	}
 }
 
@@ -102,6 +103,13 @@ func numel(shape []int) int {
 		n *= s
 	}
 	return n
+}
+
+const imageClasses = 1000
+
+// imageInputs returns images and their classes.
+func imageInputs(x *tenon.Exec, batch, size int) ([]*tenon.Tensor, *tenon.Tensor) {
+	return []*tenon.Tensor{real(x, "image", batch, 3, size, size)}, ints(x, "label", imageClasses, batch)
 }
 
 // classes is the loss of networks that tell classes apart: the mean cross-entropy of logits [..., classes].
