@@ -32,9 +32,10 @@ type Model struct {
 // Models returns all models by PyTorch's name.
 func Models() map[string]Model {
 	return map[string]Model{
-		"lstm":         {New: newLSTM, Inputs: lstmInputs, Batch: 4, Size: 50},
-		"mobilenet_v2": {New: newMobileNet, Inputs: imageInputs, Batch: 4, Size: 224},
-		"unet":         {New: newUNet, Inputs: unetInputs, Batch: 2, Size: 64},
+		"convnext_tiny": {New: newConvNeXtTiny, Inputs: imageInputs, Batch: 2, Size: 224},
+		"lstm":          {New: newLSTM, Inputs: lstmInputs, Batch: 4, Size: 50},
+		"mobilenet_v2":  {New: newMobileNet, Inputs: imageInputs, Batch: 4, Size: 224},
+		"unet":          {New: newUNet, Inputs: unetInputs, Batch: 2, Size: 64},
 	}
 }
 
