@@ -1669,7 +1669,7 @@ func (x *Exec) DotInto(dst *Tensor, a *Tensor, b *Tensor) {
 	core.Into(cx, "DotInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Dot((*core.Tensor)(a), (*core.Tensor)(b)) })
 }
 
-// Dropout sets each element of t to 0 with probability p, and multiplies the others by 1/(1-p).
+// Dropout sets each element of t to 0 with probability p, and multiplies the others by 1/(1-p). If p is 0, it returns t and draws nothing.
 func (x *Exec) Dropout(t *Tensor, p float64) *Tensor {
 	cx := x.enter("Dropout", t)
 	defer core.Leave(cx)
