@@ -36,6 +36,7 @@ func Models() map[string]Model {
 		"lstm":          {New: newLSTM, Inputs: lstmInputs, Batch: 4, Size: 50},
 		"mobilenet_v2":  {New: newMobileNet, Inputs: imageInputs, Batch: 4, Size: 224},
 		"unet":          {New: newUNet, Inputs: unetInputs, Batch: 2, Size: 64},
+		"vit_b_16":      {New: newViT, Inputs: imageInputs, Batch: 2, Size: 224},
 	}
 }
 
