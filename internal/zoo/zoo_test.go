@@ -161,6 +161,9 @@ func TestResults(t *testing.T) {
 func TestSteps(t *testing.T) {
 	losses := map[string][]float64{}
 	each(t, func(t *testing.T, x *tenon.Exec, m zoo.Model, net zoo.Network, want recorded) {
+		if testing.Short() && m.Size == 224 {
+			t.Skip("the interpreter takes a minute or more for the steps with large images")
+		}
 		for _, way := range []string{"eager", "compiled"} {
 			zoo.Fill(x, net)
 			opt, err := optim.NewAdamW(nn.Params(net), optim.AdamOpt{LR: 1e-3, WeightDecay: 0.01})
