@@ -1669,7 +1669,7 @@ func (x *Exec) DotInto(dst *Tensor, a *Tensor, b *Tensor) {
 	core.Into(cx, "DotInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.Dot((*core.Tensor)(a), (*core.Tensor)(b)) })
 }
 
-// Dropout sets each element of t to 0 with probability p, and multiplies the others by 1/(1-p).
+// Dropout sets each element of t to 0 with probability p, and multiplies the others by 1/(1-p). If p is 0, it returns t and draws nothing.
 func (x *Exec) Dropout(t *Tensor, p float64) *Tensor {
 	cx := x.enter("Dropout", t)
 	defer core.Leave(cx)
@@ -3689,7 +3689,8 @@ func (x *Exec) SavedTensorHooks(pack func(x *Exec, t *Tensor) any, unpack func(x
 // there is one, wants no gradient: then the backward pass computes them again, in an order that only the shapes decide, so that equal
 // inputs give equal gradients; of a dropout, a bit for each weight is stored. The result then has q's layout, so that if q is
 // x.Transpose(x.View(t, B, T, H, D), 1, 2), undoing that needs no copy. Otherwise it is a product, a softmax and a product, in float32 for
-// halves. Dropout draws the same numbers either way: those of x.Dropout for float32 weights.
+// halves; a few queries of a few heads under a mask are such products too. Dropout draws the same numbers either way: those of x.Dropout
+// for float32 weights.
 func (x *Exec) ScaledDotProductAttention(q *Tensor, k *Tensor, v *Tensor, opt ...AttentionOpt) *Tensor {
 	cx := x.enter("ScaledDotProductAttention", q, k, v)
 	defer core.Leave(cx)

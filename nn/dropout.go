@@ -21,13 +21,12 @@ func NewDropout(p float64) *Dropout {
 // Training reports whether the module is in training mode.
 func (d *Dropout) Training() bool { return made(d, "Dropout").Mode.Training() }
 
-// Forward returns in with elements dropped, or in itself in evaluation. It returns in itself also if the probability is 0, and then draws
-// nothing, as in PyTorch.
+// Forward returns in with elements dropped, or in itself in evaluation or if the probability is 0.
 func (d *Dropout) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	if !made(d, "Dropout").made {
 		fail("Dropout", "the module is a zero value; use one that NewDropout returned")
 	}
-	if !d.Training() || d.p == 0 {
+	if !d.Training() {
 		return in
 	}
 	return x.Dropout(in, d.p)

@@ -60,9 +60,7 @@ func (p *printer) module(v reflect.Value) string {
 		return p.tree(p.listName(v.Type()), p.elements(v))
 	case reflect.Map:
 		var rows []row
-		keys := v.MapKeys() //tenon:unordered they are sorted
-		slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
-		for _, k := range keys {
+		for _, k := range keysOf(v) {
 			rows = append(rows, row{k.String(), p.module(v.MapIndex(k))})
 		}
 		return p.tree("ModuleDict", rows)

@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"cmp"
 	"iter"
 	"reflect"
 	"slices"
@@ -14,7 +15,8 @@ import (
 
 // Params yields the parameters of m by name: those of a struct in the order of its fields, then those of the modules in it. A parameter's
 // name is the path to it, joined by dots: the tag `torch:"name"` or else the field's name, and the index or key in slices, arrays and maps.
-// An embedded struct without a tag adds nothing to the path, and the tag "-" leaves a field out. A parameter that several fields share is
+// The keys of a map are in the order of their characters, except that numbers in them count as such: "layer2" comes before "layer10". An
+// embedded struct without a tag adds nothing to the path, and the tag "-" leaves a field out. A parameter that several fields share is
 // yielded once. An unexported field that holds a module cannot be read; it is an error unless its tag leaves it out. Fields may be nil.
 func Params(m any) iter.Seq2[string, *Param] {
 	return func(yield func(string, *Param) bool) {
@@ -299,14 +301,7 @@ func (w *walker) value(v reflect.Value, name string) bool {
 		if v.Type().Key().Kind() != reflect.String || !holds(v.Type().Elem()) {
 			return true
 		}
-		keys := v.MapKeys() //tenon:unordered they are sorted
-		slices.SortFunc(keys, func(a, b reflect.Value) int {
-			if a.String() < b.String() {
-				return -1
-			}
-			return 1
-		})
-		for _, k := range keys {
+		for _, k := range keysOf(v) {
 			if !w.into(v.MapIndex(k), join(name, k.String()), step{key: k.String()}) {
 				return false
 			}
@@ -359,6 +354,37 @@ func (w *walker) fields(v reflect.Value, name string) bool {
 	}
 	return true
 }
+
+// keysOf returns the keys of a map of modules in the order in which they are walked and printed.
+func keysOf(v reflect.Value) []reflect.Value {
+	keys := v.MapKeys() //tenon:unordered they are sorted
+	slices.SortFunc(keys, func(a, b reflect.Value) int {
+		return cmp.Or(compareKeys(a.String(), b.String()), strings.Compare(a.String(), b.String()))
+	})
+	return keys
+}
+
+// compareKeys compares characters, and numbers by their values.
+func compareKeys(a, b string) int {
+	for a != "" && b != "" {
+		n, m := digits(a), digits(b)
+		if n == 0 || m == 0 {
+			n, m = 1, 1
+		}
+		x, y := a[:n], b[:m]
+		if digits(x) > 0 && digits(y) > 0 {
+			x, y = strings.TrimLeft(x, "0"), strings.TrimLeft(y, "0")
+		}
+		if c := cmp.Or(cmp.Compare(len(x), len(y)), strings.Compare(x, y)); c != 0 {
+			return c
+		}
+		a, b = a[n:], b[m:]
+	}
+	return cmp.Compare(len(a), len(b))
+}
+
+// digits returns the number of digits that s begins with.
+func digits(s string) int { return len(s) - len(strings.TrimLeft(s, "0123456789")) }
 
 // weightsIn returns the weights that a field of a recurrent module holds.
 func weightsIn(v reflect.Value) ([][]RecurrentWeights, bool) {

@@ -2,6 +2,7 @@ package nn_test
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -57,6 +58,22 @@ func TestHiddenModules(t *testing.T) {
 			t.Errorf("%d parameters were found", n)
 		}
 	})
+}
+
+// The modules of a map come in the order of their keys, and numbers in keys in that of their values.
+func TestKeysInOrder(t *testing.T) {
+	want := []string{"", "02", "2", "10", "a", "a0b", "a00c", "a1", "a9z", "a10", "a10.1", "a10.10", "a123456789012345678901", "ab", "b"}
+	m := map[string]*nn.Param{}
+	for _, key := range want {
+		m[key] = &nn.Param{}
+	}
+	var got []string
+	for name := range nn.Params(m) {
+		got = append(got, name)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the order is %q, want %q", got, want)
+	}
 }
 
 // base is an embedded struct.

@@ -283,11 +283,13 @@ func (x *Exec) Bernoulli(p *Tensor) *Tensor {
 	})
 }
 
-// Dropout sets each element of t to 0 with probability p, and multiplies the others by 1/(1-p).
+// Dropout sets each element of t to 0 with probability p, and multiplies the others by 1/(1-p). If p is 0, it returns t and draws nothing.
 func (x *Exec) Dropout(t *Tensor, p float64) *Tensor {
 	switch {
 	case !(p >= 0 && p <= 1):
 		x.fail("Dropout", fault.Invalid, []*Tensor{t}, "dropout probability has to be between 0 and 1, but got %v", p)
+	case p == 0 && t != nil && t.dt.IsFloat(): // a draw of exactly 1 would drop an element
+		return t
 	case p == 1 && t != nil && t.dt.IsFloat():
 		return x.MulS(t, 0)
 	}

@@ -113,6 +113,9 @@ func TestDropout(t *testing.T) {
 			t.Errorf("%d of 4000 elements are kept", kept)
 		}
 		want(t, x, x.Dropout(From(x, []float32{1, 2}), 1), 0, 0)
+		if x.Dropout(a, 0) != a {
+			t.Error("dropout with probability 0 does not return its operand")
+		}
 		y = x.Dropout(a, 0.25)
 		if g, err = x.Grad([]*Tensor{x.Sum(x.Mul(y, x.Mul(y, y)), nil, SumOpt{})}, []*Tensor{a}, GradOpt{CreateGraph: true}); err != nil {
 			t.Fatal(err)

@@ -39,8 +39,6 @@ type attentionSpec struct {
 	// Causal: a query sees only the keys up to its own position. Mapped: tensor maps describe the operands that the block iterates over.
 	// Grouped: in attentionKeys, several heads of queries share one head of keys.
 	Causal, Mapped, Grouped bool
-	// Dropped: some weights are dropped.
-	Dropped bool
 }
 
 // AttentionOpt are the options of attention.
@@ -252,11 +250,11 @@ func (a *attention) issue(is Issuer, stage attentionStage) error {
 	*r = a.spec(lim, stage)
 	var args attentionArgs
 	if a.mask.Ptr != 0 && stage != attentionDelta {
-		s.Ins, s.DTypes[2] = 2, a.mask.DType
+		s.Ins, s.DTypes[maskType] = 2, a.mask.DType
 		args.mask.host, args.maskStride.host = a.mask.Ptr, a.mask.Stride[:3]
 	}
 	if a.opt.Kept.Ptr != 0 && stage != attentionDelta {
-		r.Dropped = true
+		s.Ins, s.DTypes[keptType] = 3, a.opt.Kept.DType
 		args.kept.host, args.keptWords.host, args.keptScale.host = a.opt.Kept.Ptr, a.opt.Kept.Shape[3], a.opt.KeptScale
 	}
 	for i, o := range a.operands() {
@@ -382,10 +380,10 @@ func (a *attentionArgs) layout(p params) {
 		&a.matrices, &a.section)
 	p.f64(&a.scale, "scale")
 	if p.s.masked() {
-		p.bufferRO(&a.mask, "mask", p.s.DTypes[2])
+		p.bufferRO(&a.mask, "mask", p.s.DTypes[maskType])
 		list(p, &a.maskStride, "mask_stride", 3)
 	}
-	if p.s.Attention.Dropped {
+	if p.s.drops() {
 		p.bufferRO(&a.kept, "kept", dtype.Uint32)
 		p.i32(&a.keptWords, "kept_words")
 		p.f64(&a.keptScale, "kept_scale")
@@ -629,7 +627,7 @@ func (a *attentionKernel) forward() {
 	fix.Map(func(_, _, _ kernel.Value, o []kernel.Value) kernel.Value {
 		one := k.Const(f, 1)
 		whole := one.Div(o[0]).Add(o[1].Sub(o[1]))
-		if a.s.Attention.Dropped {
+		if a.s.drops() {
 			whole = whole.Mul(a.keptScale.Convert(f))
 		}
 		if a.s.masked() {

@@ -125,7 +125,7 @@ func (a *attentionKernel) gradKeys() {
 		a.walkRow(delta, 0, head, first)
 		score.Zero()
 		score.DotTransposed(key, q)
-		if a.s.Attention.Dropped { // delta is added to what is kept
+		if a.s.drops() { // delta is added to what is kept
 			by.Zero()
 		} else { // with delta added at the end, both would take registers at once
 			by.Map(func(_, _, _ kernel.Value, o []kernel.Value) kernel.Value { return o[0] }, delta)
@@ -139,12 +139,12 @@ func (a *attentionKernel) gradKeys() {
 				})
 			})
 		}
-		if a.s.Attention.Dropped {
+		if a.s.drops() {
 			a.dropKeys(score, by, delta, head, first)
 		}
 		weight.Round(score)
 		dv.Dot(weight, g, false)
-		if !a.s.Attention.Dropped {
+		if !a.s.drops() {
 			by.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, score)
 		}
 		change.Round(by)
@@ -152,7 +152,7 @@ func (a *attentionKernel) gradKeys() {
 	})
 	a.store(dk, atDK, kvHead, a.keys.Value, a.scale.Convert(f))
 	var kept kernel.Value
-	if a.s.Attention.Dropped {
+	if a.s.drops() {
 		kept = a.keptScale.Convert(f)
 	}
 	a.store(dv, atDV, kvHead, a.keys.Value, kept)

@@ -10,9 +10,13 @@ import (
 // Masks and dropout of attention. Threads read their elements of a mask where they hide scores, and the bits of the weights that are kept
 // where they have computed weights.
 
-// masked reports whether the scores have a mask, and added whether it is added to them.
-func (s *Spec) masked() bool { return s.Ins > 1 }
-func (s *Spec) added() bool  { return s.masked() && s.DTypes[2] != dtype.Bool }
+// maskType and keptType are the places of the types of the mask and of the bits in a Spec.
+const maskType, keptType = 2, 3
+
+// masked reports whether the scores have a mask, added whether it is added to them, and drops whether weights are dropped.
+func (s *Spec) masked() bool { return s.Ins > 1 && s.DTypes[maskType] != dtype.Invalid }
+func (s *Spec) added() bool  { return s.masked() && s.DTypes[maskType] != dtype.Bool }
+func (s *Spec) drops() bool  { return s.Ins > 2 }
 
 // layMask copies a mask whose rows are not contiguous.
 func (a *attention) layMask(is Issuer) (err error) {
@@ -117,7 +121,7 @@ func (a *attentionKernel) keptOf(head kernel.Value) func(query, key kernel.Value
 
 // drop sets the dropped weights of a tile to 0, which has keys from key on.
 func (a *attentionKernel) drop(weights kernel.Tile, key kernel.Value) {
-	if !a.s.Attention.Dropped {
+	if !a.s.drops() {
 		return
 	}
 	kept := a.keptOf(a.head)
@@ -128,7 +132,7 @@ func (a *attentionKernel) drop(weights kernel.Tile, key kernel.Value) {
 
 // dropChange turns the gradients of a tile's dropped weights, which has keys from key on, into those of its weights.
 func (a *attentionKernel) dropChange(by kernel.Tile, key kernel.Value) {
-	if !a.s.Attention.Dropped {
+	if !a.s.drops() {
 		return
 	}
 	scale := a.keptScale.Convert(dtype.Float32)

@@ -285,10 +285,22 @@ func TestLayouts(t *testing.T) {
 		check(t, ConvData(y, conv, in, weight, out))
 		check(t, ConvWeight(y, conv, weight, out, in))
 	}
+	each := &Conv{Batch: 2, In: 8, H: 40, W: 40, Out: 8, KH: 3, KW: 3, OH: 38, OW: 38, StrideH: 1, StrideW: 1, DilationH: 1,
+		DilationW: 1, Groups: 8}
+	weight = of(f, 8, 1, 3, 3)
+	check(t, ConvForward(y, each, out, in, weight, of(f, 8)))
+	check(t, ConvData(y, each, in, weight, out))
+	check(t, ConvWeight(y, each, weight, out, in))
 	heads, rows := of(h, 2, 4, 100, 64), of(f, 2, 4, 100)
-	attend := AttentionOpt{Scale: 1, Causal: true}
-	check(t, Attention(y, heads, rows, heads, heads, heads, attend))
-	check(t, AttentionBackward(y, heads, heads, heads, heads, heads, rows, heads, heads, heads, attend))
+	kept := of(dtype.Uint32, 2, 4, 100, 4)
+	for _, ph := range []Philox{{}, captured} {
+		check(t, DropoutBits(y, 0.5, kept, 100, ph))
+	}
+	for _, attend := range []AttentionOpt{{Scale: 1, Causal: true}, {Scale: 1, Mask: of(dtype.Bool, 2, 4, 100, 100)},
+		{Scale: 1, Kept: kept}, {Scale: 1, Mask: of(h, 2, 4, 100, 100), Kept: kept}} {
+		check(t, Attention(y, heads, rows, heads, heads, heads, attend))
+		check(t, AttentionBackward(y, heads, heads, heads, heads, heads, rows, heads, heads, heads, attend))
+	}
 	for family := FamilyPointwise; family < familyCount; family++ {
 		if len(y.seen[family]) == 0 {
 			t.Errorf("no kernel of family %d was launched", family)

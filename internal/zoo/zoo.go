@@ -32,11 +32,15 @@ type Model struct {
 // Models returns all models by PyTorch's name.
 func Models() map[string]Model {
 	return map[string]Model{
-		"bert":        {New: newBERT, Inputs: bertInputs, Batch: 3, Size: 64},
-		"gpt2":        {New: newGPT2, Inputs: gpt2Inputs, Batch: 2, Size: 128},
-		"llama":       {New: newLlama, Inputs: llamaInputs, Batch: 2, Size: 96},
-		"lstm":        {New: newLSTM, Inputs: lstmInputs, Batch: 4, Size: 50},
-		"transformer": {New: newSeq2seq, Inputs: seq2seqInputs, Batch: 3, Size: 24},
+		"bert":          {New: newBERT, Inputs: bertInputs, Batch: 3, Size: 64},
+		"convnext_tiny": {New: newConvNeXtTiny, Inputs: imageInputs, Batch: 2, Size: 224},
+		"gpt2":          {New: newGPT2, Inputs: gpt2Inputs, Batch: 2, Size: 128},
+		"llama":         {New: newLlama, Inputs: llamaInputs, Batch: 2, Size: 96},
+		"lstm":          {New: newLSTM, Inputs: lstmInputs, Batch: 4, Size: 50},
+		"mobilenet_v2":  {New: newMobileNet, Inputs: imageInputs, Batch: 4, Size: 224},
+		"transformer":   {New: newSeq2seq, Inputs: seq2seqInputs, Batch: 3, Size: 24},
+		"unet":          {New: newUNet, Inputs: unetInputs, Batch: 2, Size: 64},
+		"vit_b_16":      {New: newViT, Inputs: imageInputs, Batch: 2, Size: 224},
 	}
 }
 
@@ -106,6 +110,13 @@ func numel(shape []int) int {
 		n *= s
 	}
 	return n
+}
+
+const imageClasses = 1000
+
+// imageInputs returns images and their classes.
+func imageInputs(x *tenon.Exec, batch, size int) ([]*tenon.Tensor, *tenon.Tensor) {
+	return []*tenon.Tensor{real(x, "image", batch, 3, size, size)}, ints(x, "label", imageClasses, batch)
 }
 
 // classes is the loss of networks that tell classes apart: the mean cross-entropy of logits [..., classes].

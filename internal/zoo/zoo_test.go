@@ -66,15 +66,18 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// only, if set, is the only model to test.
-var only = flag.String("model", "", "test only this model")
+var (
+	only = flag.String("model", "", "test only this model")
+	long = flag.Bool("long", false, "test the large models too, whose steps take about a minute each on the simulator")
+)
 
 // each runs f for every model that is to be tested, with its weights filled.
 func each(t *testing.T, f func(t *testing.T, x *tenon.Exec, m zoo.Model, net zoo.Network, want recorded)) {
 	torch := fromTorch(t)
 	models := zoo.Models()
 	for _, name := range slices.Sorted(maps.Keys(models)) {
-		if *only != "" && *only != name {
+		large := models[name].Size == 224 || name == "bert" || name == "gpt2"
+		if *only != "" && *only != name || *only == "" && large && !*long {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
@@ -161,9 +164,6 @@ func TestResults(t *testing.T) {
 func TestSteps(t *testing.T) {
 	losses := map[string][]float64{}
 	each(t, func(t *testing.T, x *tenon.Exec, m zoo.Model, net zoo.Network, want recorded) {
-		if testing.Short() && nn.NumParams(net) > 5e7 {
-			t.Skip("ten steps of this model take more than a minute on the simulator")
-		}
 		for _, way := range []string{"eager", "compiled"} {
 			zoo.Fill(x, net)
 			opt, err := optim.NewAdamW(nn.Params(net), optim.AdamOpt{LR: 1e-3, WeightDecay: 0.01})
