@@ -21,9 +21,11 @@ type depthwiseSpec struct {
 	Phase uint8
 	// Pixels is the length of a strip, and Lanes the number of threads for the channels of a block.
 	Pixels, Lanes uint8
-	// Bias: a bias is added before the result is rounded, as PyTorch does in depthwise convolutions.
-	Bias bool
 }
+
+// depthwiseBias reports whether there is a bias, as a second input. It is added before the result is rounded, as PyTorch does in depthwise
+// convolutions.
+func (s *Spec) depthwiseBias() bool { return s.Ins > 1 }
 
 const (
 	depthwiseThreads = 256
@@ -54,7 +56,7 @@ func (a *depthwiseArgs) layout(p params) {
 		p.bufferRO(&a.w, "w", s.Compute)
 	}
 	p.bufferRO(&a.in, "in", s.Compute)
-	if s.Depthwise.Bias {
+	if s.depthwiseBias() {
 		p.bufferRO(&a.bias, "bias", s.Compute)
 	}
 	p.i32s("channels oh ow ih iw sh ph dh", &a.channels, &a.oh, &a.ow, &a.ih, &a.iw, &a.sh, &a.ph, &a.dh)
@@ -155,8 +157,10 @@ func (c *Conv) strips(is Issuer, kind convKind, res, in, w, bias Operand) error 
 	var a depthwiseArgs
 	chunk := c.depthwiseLaunch(l, &a, kind, res, in, min(4, 16/res.DType.Size()))
 	d := &l.Spec.Depthwise
-	d.Bias = bias.Ptr != 0
-	a.w.host, a.bias.host = w.Ptr, bias.Ptr
+	a.w.host = w.Ptr
+	if bias.Ptr != 0 {
+		l.Spec.Ins, l.Spec.DTypes[2], a.bias.host = 2, bias.DType, bias.Ptr
+	}
 	a.rowDiv.host, a.imageDiv.host = a.perRow.host, a.oh.host
 	a.layout(packing(l))
 	workers := depthwiseThreads / int(d.Lanes)
@@ -320,7 +324,7 @@ func (d *depthwiseKernel) pixels() {
 		sums := make([][]kernel.Var, s.Pixels)
 		for v := range d.vec {
 			first := k.Const(d.acc, 0)
-			if s.Bias {
+			if d.s.depthwiseBias() {
 				first = d.bias.Load(d.channel.Add(k.I32(v))).Convert(d.acc)
 			}
 			for p := range sums {

@@ -36,12 +36,12 @@ type Spec struct {
 	Dropout     dropoutSpec
 	Advance     advanceSpec
 	NLL         nllSpec
+	Depthwise   depthwiseSpec
 	Indexed     indexSpec
 	Sort        sortSpec
 	Segment     segmentSpec
 	Turn        turnSpec
 	Conv        convSpec
-	Depthwise   depthwiseSpec
 	Product     productSpec
 	Point       pointSpec
 	Reduce      reduceSpec
