@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests and benchmarks on a GPU, with what bench/pack.sh built, and writes a run file and PyTorch's figures beside it.
 # usage, in the repository's root: bench/gpu.sh BINARIES.TXZ RUN-FILE COMMIT [PART...]
-# The parts are libcuda rt core agree conformance compile sparse linalg optim nn resnet bench torch digits
+# The parts are libcuda rt core agree conformance compile sparse linalg optim nn resnet zoo bench torch digits
 # (20 minutes in all, of which conformance takes 6, agree 4, compile 3, core 2 and torch 2; done if none is named), sanitize (2 minutes: the
 # planted bugs),
 # stress (5 minutes: goroutines that do everything at once, and close),
@@ -9,6 +9,7 @@
 # pairs (8 minutes: the benchmarks in turns with those of an earlier commit, whose binary and commit are in BEFORE and BEFORE_COMMIT; ROWS
 # are the tests, as in -test.run; it leaves RUN.pairs.json),
 # torchmax (5 minutes: what PyTorch's compiler reaches with max-autotune, into the file of part torch),
+# torchzoo (4 minutes: what it reaches for the models of the zoo, into that file),
 # memcheck (4 minutes: tenon memcheck over the tests that run Tenon's kernels; it leaves RUN.kernels.jsonl, .html and .log beside the run
 # file) and planted (4 minutes: tenon memcheck over Python, CUDA C++ and Go programs with planted bugs, by memcheck/testdata/runs.sh; it
 # leaves pytest.jsonl,
@@ -20,7 +21,7 @@ python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2
 run=$2
 commit=$3
 parts=" ${*:4} "
-[ $# -gt 3 ] || parts=" libcuda rt core agree conformance compile sparse linalg optim nn resnet bench torch digits "
+[ $# -gt 3 ] || parts=" libcuda rt core agree conformance compile sparse linalg optim nn resnet zoo bench torch digits "
 mkdir -p "$(dirname "$run")"
 run=$(cd "$(dirname "$run")" && pwd)/$(basename "$run")
 status=0
@@ -46,6 +47,7 @@ part linalg linalg
 part optim optim
 part nn nn
 part resnet internal/resnet
+part zoo internal/zoo -long
 part bench bench
 part profiles bench -test.run '^TestProfiles$' -profiles "$(dirname "$run")/profiles"
 part pairs bench -test.run '^TestPairs$' -test.timeout 0 -pairs "${run%.json}.pairs.json" -before "${BEFORE:+$(realpath "$BEFORE")}" \
@@ -74,6 +76,9 @@ if [[ $parts == *" torch "* ]]; then
 fi
 if [[ $parts == *" torchmax "* ]]; then
 	python3 bench/torch_bench.py "${run%.json}.torch.json" --add --group resnet_compiled --seconds 500 >"$run.torchmax.log" 2>&1 || status=1
+fi
+if [[ $parts == *" torchzoo "* ]]; then
+	python3 bench/torch_bench.py "${run%.json}.torch.json" --add --group zoo_compiled --seconds 300 >"$run.torchzoo.log" 2>&1 || status=1
 fi
 if [[ $parts == *" digits "* ]]; then
 	"$bin/digits" -epochs 20 -svg "$run.digits.svg" | tail -2

@@ -7,8 +7,8 @@ out=${1:-.carry/gpu}
 mkdir -p "$out"
 bin=$(mktemp -d)
 trap 'rm -rf "$bin"' EXIT
-for pkg in internal/driver/libcuda internal/rt internal/agree internal/core internal/kernels internal/resnet conformance optim nn memcheck \
-	bench compile sparse linalg; do
+for pkg in internal/driver/libcuda internal/rt internal/agree internal/core internal/kernels internal/resnet internal/zoo conformance \
+	optim nn memcheck bench compile sparse linalg; do
 	CGO_ENABLED=0 go test -c -ldflags='-s -w' -o "$bin/$(basename "$pkg").test" "./$pkg"
 done
 CGO_ENABLED=0 go test -c -ldflags='-s -w' -tags planted -o "$bin/sanitize.test" ./internal/sanitize

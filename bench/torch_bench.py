@@ -448,6 +448,97 @@ def resnet_compiled(r):
     work.train(r, "compiled", work.step, note + ", fused SGD outside")
 
 
+class UNet(torch.nn.Module):
+    """The U-Net of Tenon's zoo: two steps down, two up, with a transposed convolution and a bilinear interpolation."""
+
+    def __init__(self):
+        super().__init__()
+
+        def block(ins, outs):
+            layers = []
+            for i in (ins, outs):
+                layers += [torch.nn.Conv2d(i, outs, 3, padding=1), torch.nn.GroupNorm(8, outs), torch.nn.SiLU()]
+            return torch.nn.Sequential(*layers)
+
+        self.down1, self.down2, self.middle = block(3, 32), block(32, 64), block(64, 128)
+        self.up2, self.up2_block = torch.nn.ConvTranspose2d(128, 64, 2, stride=2), block(128, 64)
+        self.up1_block, self.out = block(96, 32), torch.nn.Conv2d(32, 3, 1)
+
+    def forward(self, images):
+        first = self.down1(images)
+        second = self.down2(F.max_pool2d(first, 2))
+        y = self.up2(self.middle(F.avg_pool2d(second, 2)))
+        y = F.interpolate(self.up2_block(torch.cat([y, second], 1)), scale_factor=2, mode="bilinear", align_corners=False)
+        return self.out(self.up1_block(torch.cat([y, first], 1)))
+
+
+class Bert(torch.nn.Module):
+    """transformers' BERT that tells three classes apart, with the usual dropout of a tenth."""
+
+    def __init__(self):
+        super().__init__()
+        import transformers
+
+        config = transformers.BertConfig(num_labels=3)
+        config._attn_implementation = "sdpa"
+        self.model = transformers.BertForSequenceClassification(config)
+
+    def forward(self, ids, there):
+        return self.model(input_ids=ids, attention_mask=there).logits
+
+
+def zoo(r, way, wrap):
+    import torchvision
+
+    images = torch.randn(64, 3, 224, 224, device="cuda")
+    labels = torch.randint(0, 1000, (64,), device="cuda")
+    small = torch.randn(64, 3, 128, 128, device="cuda")
+    there = (torch.arange(512)[None] < torch.tensor([512, 320, 136]).repeat(11)[:32, None]).long().cuda()
+    words = (torch.randint(0, 30522, (32, 512), device="cuda"), there)
+    classes = torch.randint(0, 3, (32,), device="cuda")
+    last = torch.channels_last
+    for name, model, inputs, loss, layout in (
+        ("bert", Bert, words, lambda out: F.cross_entropy(out, classes), None),
+        ("convnext_tiny", lambda: torchvision.models.convnext_tiny(stochastic_depth_prob=0.0), (images,),
+         lambda out: F.cross_entropy(out, labels), last),
+        ("mobilenet_v2", lambda: torchvision.models.mobilenet_v2(dropout=0.0), (images,), lambda out: F.cross_entropy(out, labels), last),
+        ("unet", UNet, (small,), lambda out: F.mse_loss(out, small), last),
+        ("vit_b_16", torchvision.models.vit_b_16, (images,), lambda out: F.cross_entropy(out, labels), None),
+    ):
+        torch.cuda.empty_cache()
+        net = model().cuda().train()
+        if layout is not None:
+            net, inputs = net.to(memory_format=layout), tuple(i.contiguous(memory_format=layout) for i in inputs)
+        forward = wrap(net)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, fused=True)
+
+        def step():
+            optimizer.zero_grad(set_to_none=True)
+            with torch.autocast("cuda", torch.bfloat16):
+                value = loss(forward(*inputs))
+            value.backward()
+            optimizer.step()
+
+        for _ in range(3):
+            step()
+        torch.cuda.reset_peak_memory_stats()
+        r.add(f"zoo.{name}.{way}", "ms", [s / 1e3 for s in completion(step, inner=5, repeats=6, warm=2)], "fused AdamW")
+        r.add(f"zoo.{name}.{way}.peak", "GiB", [torch.cuda.max_memory_allocated() / 2**30], "fused AdamW")
+        del net, forward, optimizer
+
+
+def zoo_eager(r):
+    torch.backends.cudnn.benchmark = True
+    try:
+        zoo(r, "eager", lambda net: net)
+    finally:
+        torch.backends.cudnn.benchmark = False
+
+
+def zoo_compiled(r):
+    zoo(r, "compiled", lambda net: torch.compile(net, mode="reduce-overhead"))
+
+
 def decode(r):
     """Tokens one after the other with caches of fixed length that are changed in place; nothing is read meanwhile."""
     torch.manual_seed(0)
@@ -813,11 +904,12 @@ def main():
         sys.exit("torch_bench: PyTorch sees no GPU here")
     results = Results(arguments.file, arguments.seconds, arguments.add)
     results.gib = arguments.gib
-    groups = (overhead, mlp_eager, mlp_graph, graphs, gpt2_eager, llama_eager, resnet_eager, decode, bandwidth, optimizers, indexed,
-              chain_eager, fusions, attention, matmul, matmul_sizes, model_products, row_products, convolution, snapshot, chain_compiled,
-              mlp_compiled, start)
+    groups = (overhead, mlp_eager, mlp_graph, graphs, gpt2_eager, llama_eager, resnet_eager, zoo_eager, decode, bandwidth, optimizers,
+              indexed, chain_eager, fusions, attention, matmul, matmul_sizes, model_products, row_products, convolution, snapshot,
+              chain_compiled, mlp_compiled, start)
     if arguments.group:
-        groups = [group for group in groups + (gpt2_compiled, llama_compiled, resnet_compiled) if group.__name__ in arguments.group]
+        apart = (gpt2_compiled, llama_compiled, resnet_compiled, zoo_compiled)
+        groups = [group for group in groups + apart if group.__name__ in arguments.group]
     for group in groups:
         results.run(group)
     if not arguments.group:
